@@ -1,0 +1,23 @@
+// Package invariant states what must hold. With the build tag "invariants" (or -race) a violation panics where it
+// happens and expensive checks run; without, Violated still panics, because going on would deliver wrong data, but
+// Check costs nothing.
+//
+// User input never reaches this package: bad input is an error, a violated invariant is our bug.
+package invariant
+
+import "fmt"
+
+// Violated reports a bug of larder.
+func Violated(format string, args ...any) {
+	panic("larder: invariant violated: " + fmt.Sprintf(format, args...))
+}
+
+// Check runs an expensive check in builds with invariants and panics on its error.
+func Check(check func() error) {
+	if !Enabled {
+		return
+	}
+	if err := check(); err != nil {
+		Violated("%v", err)
+	}
+}
