@@ -1,0 +1,309 @@
+package subset
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+	"path"
+	"slices"
+
+	"larder/internal/fault"
+	"larder/internal/ident"
+	"larder/internal/xrand"
+)
+
+// Select returns the selected live samples, ascending and distinct; an empty result is not an error here. Errors are
+// *fault.Error with reason INVALID_ARGUMENT: a range or a draw that the dataset is too small for.
+func (e *Expr) Select(v View) ([]ident.SampleID, error) {
+	n := v.Len()
+	ev := &evaluation{view: v, live: newMask(n), n: n}
+	for i := range n {
+		if v.Live(ident.SampleID(i)) {
+			ev.live.add(uint32(i))
+		}
+	}
+	ev.liveCount = ev.live.count()
+	got := e.root.eval(ev, ev.live.clone())
+	if ev.err != nil {
+		return nil, ev.err
+	}
+	ids := make([]ident.SampleID, 0, got.count())
+	got.each(func(i uint32) { ids = append(ids, ident.SampleID(i)) })
+	return ids, nil
+}
+
+// evaluation is one Select. Every node returns the part of its candidates that it selects, and owns the mask it is
+// given. Restricting the right side of "and" to what the left side left saves work only: each condition is a function
+// of the id alone (or of the whole dataset, for the draws), so the result does not depend on the order.
+type evaluation struct {
+	view      View
+	n         int
+	live      mask // not to be changed
+	liveCount int
+	err       *fault.Error // the first one; nodes evaluate on, so that it does not depend on the data
+}
+
+func (ev *evaluation) fail(n node, format string, args ...any) {
+	if ev.err != nil {
+		return
+	}
+	ev.err = fault.New(fault.Invalid, "subset", "`id in [a, b)` takes what there is, `larder dataset inspect` shows how much that is",
+		"subset: %s %s", (&Expr{n}).String(), fmt.Sprintf(format, args...))
+}
+
+// filter keeps the candidates for which f holds.
+func (ev *evaluation) filter(cand mask, f func(id ident.SampleID) bool) mask {
+	for w, x := range cand {
+		for x != 0 {
+			b := bits.TrailingZeros64(x)
+			x &= x - 1
+			if !f(ident.SampleID(w<<6 + b)) {
+				cand[w] &^= 1 << b
+			}
+		}
+	}
+	return cand
+}
+
+func (allNode) eval(_ *evaluation, cand mask) mask { return cand }
+
+func (n *boolNode) eval(ev *evaluation, cand mask) mask {
+	if n.and {
+		for _, k := range n.kids {
+			cand = k.eval(ev, cand)
+		}
+		return cand
+	}
+	got := make(mask, len(cand))
+	for _, k := range n.kids {
+		part := k.eval(ev, cand.clone())
+		got.or(part)
+		cand.andNot(part)
+	}
+	return got
+}
+
+func (n *notNode) eval(ev *evaluation, cand mask) mask {
+	cand.andNot(n.x.eval(ev, cand.clone()))
+	return cand
+}
+
+// value of the term for a sample; the remainder is never negative, as in Python.
+func (t term) value(v View, id ident.SampleID) int64 {
+	x := int64(id)
+	if !t.id {
+		x = v.Label(id)
+	}
+	if t.mod != 0 {
+		if x %= t.mod; x < 0 {
+			x += t.mod
+		}
+	}
+	return x
+}
+
+func (n *intCmp) eval(ev *evaluation, cand mask) mask {
+	return ev.filter(cand, func(id ident.SampleID) bool {
+		x := n.value(ev.view, id)
+		switch n.op {
+		case "<":
+			return x < n.val
+		case "<=":
+			return x <= n.val
+		case ">":
+			return x > n.val
+		case ">=":
+			return x >= n.val
+		case "!=":
+			return x != n.val
+		default:
+			return x == n.val
+		}
+	})
+}
+
+func (n *intSet) eval(ev *evaluation, cand mask) mask {
+	return ev.filter(cand, func(id ident.SampleID) bool {
+		_, ok := slices.BinarySearch(n.vals, n.value(ev.view, id))
+		return ok
+	})
+}
+
+func (n *interval) eval(ev *evaluation, cand mask) mask {
+	return ev.filter(cand, func(id ident.SampleID) bool {
+		x := n.value(ev.view, id)
+		return (x > n.lo || x == n.lo && !n.loOpen) && (x < n.hi || x == n.hi && !n.hiOpen)
+	})
+}
+
+// text runs f on the key or class of the candidates. Neighbours often have one class: its answer is kept.
+func (ev *evaluation) text(class bool, cand mask, f func(s string) bool) mask {
+	if !class {
+		return ev.filter(cand, func(id ident.SampleID) bool { return f(ev.view.Key(id)) })
+	}
+	last, answer, known := "", false, false
+	return ev.filter(cand, func(id ident.SampleID) bool {
+		if c := ev.view.Class(id); !known || c != last {
+			last, answer, known = c, f(c), true
+		}
+		return answer
+	})
+}
+
+func (n *strSet) eval(ev *evaluation, cand mask) mask {
+	return ev.text(n.class, cand, func(s string) bool {
+		_, ok := slices.BinarySearch(n.vals, s)
+		return ok != (n.form == formNe)
+	})
+}
+
+func (n *globNode) eval(ev *evaluation, cand mask) mask {
+	return ev.text(n.class, cand, func(s string) bool { return matchGlob(n.segs, s) })
+}
+
+func (n *rangeNode) eval(ev *evaluation, cand mask) mask {
+	if n.hi > int64(ev.n) {
+		ev.fail(n, "goes beyond the dataset, whose ids are 0 to %d", ev.n-1)
+	}
+	return ev.filter(cand, func(id ident.SampleID) bool { return int64(id) >= n.lo && int64(id) < n.hi })
+}
+
+func (n *fraction) eval(ev *evaluation, cand mask) mask {
+	k := int(math.Round(n.p * float64(ev.liveCount)))
+	cand.and(smallest(ev.live, k, n.seed))
+	return cand
+}
+
+func (n *drawn) eval(ev *evaluation, cand mask) mask {
+	if n.hi > int64(ev.n) {
+		ev.fail(n, "goes beyond the dataset, whose ids are 0 to %d", ev.n-1)
+		return cand
+	}
+	among := ev.filter(ev.live.clone(), func(id ident.SampleID) bool { return int64(id) >= n.lo && int64(id) < n.hi })
+	if have := among.count(); n.n > int64(have) {
+		ev.fail(n, "draws %d samples, but only %d of that range are there (the others were removed)", n.n, have)
+		return cand
+	}
+	cand.and(smallest(among, int(n.n), n.seed))
+	return cand
+}
+
+// smallest returns the k members of m with the smallest hash of (seed, id). Hashes are as good as independent uniform
+// numbers, so this is a uniformly random k-subset; and since the hash of an id depends on nothing else, draws with one
+// seed are nested (10 % within 50 %), and a sample that is removed is replaced by one other and moves nobody.
+func smallest(m mask, k int, seed uint64) mask {
+	const buckets = 1 << 12 // by the leading bits; only the bucket that k falls into has to be sorted
+	const shift = 64 - 12
+	const domain = 0x73756273_65740001
+	hash := func(id uint32) uint64 { return xrand.Hash(domain, seed, uint64(id)) }
+	var hist [buckets]int
+	m.each(func(id uint32) { hist[hash(id)>>shift]++ })
+	b := uint64(0)
+	for b < buckets && k >= hist[b] {
+		k -= hist[b]
+		b++
+	}
+	got := make(mask, len(m))
+	type ranked struct {
+		h  uint64
+		id uint32
+	}
+	var border []ranked
+	m.each(func(id uint32) {
+		switch h := hash(id); {
+		case h>>shift < b:
+			got.add(id)
+		case h>>shift == b:
+			border = append(border, ranked{h, id})
+		}
+	})
+	slices.SortFunc(border, func(x, y ranked) int {
+		switch {
+		case x.h < y.h || x.h == y.h && x.id < y.id:
+			return -1
+		default:
+			return 1
+		}
+	})
+	for _, r := range border[:min(k, len(border))] {
+		got.add(r.id)
+	}
+	return got
+}
+
+// matchGlob matches a key against the segments of a pattern: path.Match in every segment, and a segment "**" stands for
+// any number of segments. It is a row of a table per pattern segment, so its time is bounded by their product.
+func matchGlob(segs []string, key string) bool {
+	names := splitSegments(key)
+	row, nextRow := make([]bool, len(names)+1), make([]bool, len(names)+1)
+	row[0] = true // row[i]: the pattern so far matches the first i names
+	for _, seg := range segs {
+		clear(nextRow)
+		if seg == "**" {
+			reached := false
+			for i := range row {
+				reached = reached || row[i]
+				nextRow[i] = reached
+			}
+		} else {
+			for i, name := range names {
+				if row[i] {
+					nextRow[i+1], _ = path.Match(seg, name) // the pattern was checked by Parse
+				}
+			}
+		}
+		row, nextRow = nextRow, row
+	}
+	return row[len(names)]
+}
+
+func splitSegments(key string) []string {
+	var buf [8]string
+	out, from := buf[:0], 0
+	for i := range len(key) {
+		if key[i] == '/' {
+			out = append(out, key[from:i])
+			from = i + 1
+		}
+	}
+	return append(out, key[from:])
+}
+
+// mask is a bit per id of the dataset; all masks of an evaluation have the same length.
+type mask []uint64
+
+func newMask(n int) mask    { return make(mask, (n+63)/64) }
+func (m mask) add(i uint32) { m[i>>6] |= 1 << (i & 63) }
+func (m mask) clone() mask  { return slices.Clone(m) }
+func (m mask) or(o mask) {
+	for i := range m {
+		m[i] |= o[i]
+	}
+}
+func (m mask) and(o mask) {
+	for i := range m {
+		m[i] &= o[i]
+	}
+}
+func (m mask) andNot(o mask) {
+	for i := range m {
+		m[i] &^= o[i]
+	}
+}
+
+func (m mask) count() int {
+	n := 0
+	for _, x := range m {
+		n += bits.OnesCount64(x)
+	}
+	return n
+}
+
+func (m mask) each(f func(i uint32)) {
+	for w, x := range m {
+		for x != 0 {
+			f(uint32(w<<6 + bits.TrailingZeros64(x)))
+			x &= x - 1
+		}
+	}
+}
