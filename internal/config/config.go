@@ -1,0 +1,147 @@
+package config
+
+import (
+	"maps"
+	"time"
+)
+
+// Config is the whole configuration. Default gives one that runs on 2 cores and 2 GiB; fields that are auto get their
+// value from Resolve.
+type Config struct {
+	Socket  string // path of the Unix socket; empty = the user's default
+	HTTP    string // host:port of /metrics and health; empty = off
+	GRPC    GRPC
+	Memory  Memory
+	Tiers   Tiers
+	Prep    Prep
+	Source  Source
+	Jobs    Jobs
+	Sampler Sampler
+	Log     Log
+
+	origins map[string]Origin // keys that were set; a key that is not in here has its default
+}
+
+// GRPC is the gRPC server on TCP. Without Listen there is none; the Unix socket always serves gRPC.
+type GRPC struct {
+	Listen   string // host:port
+	TLSCert  string // PEM file
+	TLSKey   string // PEM file
+	Insecure bool   // no TLS; only for a loopback address
+}
+
+// Memory is what the daemon may use in all.
+type Memory struct {
+	Limit Size // auto = 50 % of the cgroup limit, or of RAM
+}
+
+// Tiers sizes the caches. A percentage is of the cgroup limit, or of RAM.
+type Tiers struct {
+	Total, Encoded, Decoded, Augmented Size
+	Policy                             Policy
+	VerifyEvery                        int // checksum on every n-th read of an entry, at least 1
+}
+
+// Policy names the eviction policy of each tier.
+type Policy struct{ Encoded, Decoded, Augmented string }
+
+// Prep is the preparation of samples.
+type Prep struct {
+	Workers   int   // goroutines that decode and augment; 0 = auto = one per core
+	MaxPixels int64 // an image with more is refused before memory is taken
+}
+
+// Source is the reading of storage.
+type Source struct {
+	IndexDir  string // folder of saved indexes; auto = in the user's cache folder; empty = none is saved
+	ReadLimit int64  // bytes a second, 0 = no limit
+}
+
+// Jobs bounds jobs.
+type Jobs struct {
+	Lease   time.Duration // how long a vanished rank may come back before its job is dead
+	Max     int           // live jobs
+	MaxRing Size          // bytes of shared memory of one rank's ring
+}
+
+// Sampler chooses samples.
+type Sampler struct {
+	Seed      uint64 // of everything drawn that no job's own seed fixes
+	Lookahead int    // batches picked ahead of need; 0 = auto
+}
+
+// Log is the daemon's log, on standard error.
+type Log struct{ Level, Format string }
+
+// Origin says where a value came from.
+type Origin struct {
+	Kind  string // default | file | env | flag
+	Where string // larder.yaml:3:11, LARDER_TIERS__DECODED, --set
+}
+
+// String prints the origin on one line.
+func (o Origin) String() string {
+	if o.Where == "" {
+		return o.Kind
+	}
+	return o.Kind + " " + o.Where
+}
+
+// Default returns the configuration of a machine about which nothing is known.
+func Default() *Config {
+	return &Config{
+		Tiers: Tiers{
+			Policy:      Policy{Encoded: "need", Decoded: "need", Augmented: "need"},
+			VerifyEvery: 64,
+		},
+		Prep:    Prep{MaxPixels: 89_478_485},
+		Source:  Source{IndexDir: "auto"},
+		Jobs:    Jobs{Lease: 30 * time.Second, Max: 256},
+		Sampler: Sampler{Seed: 1},
+		Log:     Log{Level: "info", Format: "text"},
+	}
+}
+
+// Clone returns a copy that shares nothing.
+func (c *Config) Clone() *Config {
+	d := *c
+	d.origins = maps.Clone(c.origins)
+	return &d
+}
+
+// Origin tells where the value of a key came from; an unknown key has kind "".
+func (c *Config) Origin(key string) Origin {
+	if lookup(key) == nil {
+		return Origin{}
+	}
+	if o, ok := c.origins[key]; ok {
+		return o
+	}
+	return Origin{Kind: "default"}
+}
+
+// Get returns the value of a key as it would stand in the file, and whether the key exists.
+func (c *Config) Get(key string) (string, bool) {
+	k := lookup(key)
+	if k == nil {
+		return "", false
+	}
+	return k.get(c), true
+}
+
+// Set changes one key, checking only that key; Validate checks the whole. Unknown keys and bad values are
+// *fault.Error of reason CONFIG_INVALID that name the nearest key or what is allowed.
+func (c *Config) Set(key, value string, from Origin) error {
+	k := lookup(key)
+	if k == nil {
+		return unknownKey(key, from)
+	}
+	if err := k.set(c, value); err != nil {
+		return badValue(key, from, err)
+	}
+	if c.origins == nil {
+		c.origins = map[string]Origin{}
+	}
+	c.origins[key] = from
+	return nil
+}

@@ -1,0 +1,393 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"larder/internal/fault"
+)
+
+// Apply says when a changed value takes effect in a running daemon.
+type Apply string
+
+// The ways a change can take effect.
+const (
+	Live    Apply = "live"    // at once
+	NewJobs Apply = "new"     // for jobs that register afterwards
+	Restart Apply = "restart" // when the daemon starts again
+)
+
+// Key describes one key of the configuration.
+type Key struct {
+	Name  string // dotted, e.g. tiers.decoded
+	Kind  string // what a value looks like, for people
+	Doc   string // one sentence
+	Apply Apply
+	set   func(*Config, string) error
+	get   func(*Config) string
+}
+
+// Policies lists the eviction policies a tier may name; a test of the command holds it equal to the policies that exist.
+var Policies = []string{"need", "minio", "lru", "fifo", "random"}
+
+// Keys lists every key, in the order of the file.
+func Keys() []Key { return slices.Clone(keys) }
+
+func lookup(name string) *Key {
+	if i, ok := byName[name]; ok {
+		return &keys[i]
+	}
+	return nil
+}
+
+var byName = func() map[string]int {
+	m := map[string]int{}
+	for i, k := range keys {
+		m[k.Name] = i
+	}
+	return m
+}()
+
+var keys = []Key{
+	text("socket", "path", "Unix socket of sessions and gRPC; empty = the user's default", Restart,
+		func(c *Config) *string { return &c.Socket }, checkPath),
+	text("http", "host:port", "address of /metrics, health and JSON; empty = off", Restart,
+		func(c *Config) *string { return &c.HTTP }, checkAddr),
+	text("grpc.listen", "host:port", "gRPC on TCP; empty = off", Restart,
+		func(c *Config) *string { return &c.GRPC.Listen }, checkAddr),
+	text("grpc.tls_cert", "path", "PEM certificate of the TCP listener", Restart,
+		func(c *Config) *string { return &c.GRPC.TLSCert }, checkPath),
+	text("grpc.tls_key", "path", "PEM key of the TCP listener", Restart,
+		func(c *Config) *string { return &c.GRPC.TLSKey }, checkPath),
+	boolean("grpc.insecure", "TCP without TLS; loopback addresses only", Restart,
+		func(c *Config) *bool { return &c.GRPC.Insecure }),
+	size("memory.limit", "memory the daemon may use; auto = 50 % of the cgroup limit, or of RAM", Restart,
+		func(c *Config) *Size { return &c.Memory.Limit }),
+	size("tiers.total", "memory of all tiers; auto = 5/8 of memory.limit", Live,
+		func(c *Config) *Size { return &c.Tiers.Total }),
+	size("tiers.encoded", "memory of the stored bytes; auto = larder decides", Live,
+		func(c *Config) *Size { return &c.Tiers.Encoded }),
+	size("tiers.decoded", "memory of decoded samples; auto = larder decides", Live,
+		func(c *Config) *Size { return &c.Tiers.Decoded }),
+	size("tiers.augmented", "memory of augmented samples; auto = larder decides", Live,
+		func(c *Config) *Size { return &c.Tiers.Augmented }),
+	text("tiers.policy.encoded", "policy", "eviction policy of the encoded tier", Restart,
+		func(c *Config) *string { return &c.Tiers.Policy.Encoded }, oneOf("a policy", Policies...)),
+	text("tiers.policy.decoded", "policy", "eviction policy of the decoded tier", Restart,
+		func(c *Config) *string { return &c.Tiers.Policy.Decoded }, oneOf("a policy", Policies...)),
+	text("tiers.policy.augmented", "policy", "eviction policy of the augmented tier", Restart,
+		func(c *Config) *string { return &c.Tiers.Policy.Augmented }, oneOf("a policy", Policies...)),
+	number("tiers.verify_every", "checksum a cached sample on every n-th read; 1 = always", Restart, 1, 1<<30, false,
+		func(c *Config) *int { return &c.Tiers.VerifyEvery }),
+	number("prep.workers", "goroutines that prepare samples; auto = one per core", Restart, 1, 4096, true,
+		func(c *Config) *int { return &c.Prep.Workers }),
+	{Name: "prep.max_pixels", Kind: "number", Doc: "larger images are refused before memory is taken", Apply: Restart,
+		set: func(c *Config, s string) error {
+			n, err := parseInt(s, 1, math.MaxInt32)
+			if err == nil {
+				c.Prep.MaxPixels = n
+			}
+			return err
+		},
+		get: func(c *Config) string { return strconv.FormatInt(c.Prep.MaxPixels, 10) }},
+	text("source.index_dir", "path | auto", "folder of saved indexes; auto = in the user's cache folder; empty = none is saved", Restart,
+		func(c *Config) *string { return &c.Source.IndexDir }, checkPath),
+	{Name: "source.read_limit", Kind: "size", Doc: "bytes read from storage a second; empty = no limit", Apply: Restart,
+		set: setReadLimit,
+		get: func(c *Config) string {
+			if c.Source.ReadLimit == 0 {
+				return ""
+			}
+			return FormatBytes(c.Source.ReadLimit)
+		}},
+	{Name: "jobs.lease", Kind: "duration", Doc: "how long a rank that vanished may come back", Apply: NewJobs,
+		set: func(c *Config, s string) error {
+			d, err := time.ParseDuration(s)
+			if err != nil {
+				return errors.New("it is not a duration like 30s or 5m")
+			}
+			if d < time.Second || d > 7*24*time.Hour {
+				return errors.New("it must be between 1s and 168h")
+			}
+			c.Jobs.Lease = d
+			return nil
+		},
+		get: func(c *Config) string { return formatDuration(c.Jobs.Lease) }},
+	// 64 jobs can draw from the sampler at once; more may be registered and wait, so the bound is on memory only.
+	number("jobs.max", "live jobs", NewJobs, 1, 65536, false, func(c *Config) *int { return &c.Jobs.Max }),
+	size("jobs.max_ring", "shared memory of one rank's ring; auto = what memory.limit leaves beside the tiers", NewJobs,
+		func(c *Config) *Size { return &c.Jobs.MaxRing }),
+	{Name: "sampler.seed", Kind: "number", Doc: "seed of every draw that no job's own seed fixes", Apply: Restart,
+		set: func(c *Config, s string) error {
+			n, err := strconv.ParseUint(s, 10, 64)
+			if err != nil {
+				return errors.New("it is not a whole number from 0 to 18446744073709551615")
+			}
+			c.Sampler.Seed = n
+			return nil
+		},
+		get: func(c *Config) string { return strconv.FormatUint(c.Sampler.Seed, 10) }},
+	number("sampler.lookahead", "batches picked ahead of need; auto = 3", Restart, 1, 64, true,
+		func(c *Config) *int { return &c.Sampler.Lookahead }),
+	text("log.level", "debug | info | warn | error", "least level that is logged", Live,
+		func(c *Config) *string { return &c.Log.Level }, oneOf("a level", "debug", "info", "warn", "error")),
+	text("log.format", "text | json", "form of log lines", Restart,
+		func(c *Config) *string { return &c.Log.Format }, oneOf("a format", "text", "json")),
+}
+
+func text(name, kind, doc string, apply Apply, at func(*Config) *string, check func(string) error) Key {
+	return Key{Name: name, Kind: kind, Doc: doc, Apply: apply,
+		set: func(c *Config, s string) error {
+			if err := check(s); err != nil {
+				return err
+			}
+			*at(c) = s
+			return nil
+		},
+		get: func(c *Config) string { return *at(c) }}
+}
+
+func size(name, doc string, apply Apply, at func(*Config) *Size) Key {
+	return Key{Name: name, Kind: "size", Doc: doc, Apply: apply,
+		set: func(c *Config, s string) error {
+			v, err := ParseSize(s)
+			if err != nil {
+				return err
+			}
+			*at(c) = v
+			return nil
+		},
+		get: func(c *Config) string { return at(c).String() }}
+}
+
+func boolean(name, doc string, apply Apply, at func(*Config) *bool) Key {
+	return Key{Name: name, Kind: "true | false", Doc: doc, Apply: apply,
+		set: func(c *Config, s string) error {
+			switch strings.ToLower(s) {
+			case "true", "1", "yes", "on":
+				*at(c) = true
+			case "false", "0", "no", "off":
+				*at(c) = false
+			default:
+				return errors.New("it is neither true nor false")
+			}
+			return nil
+		},
+		get: func(c *Config) string { return strconv.FormatBool(*at(c)) }}
+}
+
+// number is a whole number; with auto, the word auto is kept as 0.
+func number(name, doc string, apply Apply, lo, hi int64, auto bool, at func(*Config) *int) Key {
+	kind := "number"
+	if auto {
+		kind = "number | auto"
+	}
+	return Key{Name: name, Kind: kind, Doc: doc, Apply: apply,
+		set: func(c *Config, s string) error {
+			if auto && strings.EqualFold(s, "auto") {
+				*at(c) = 0
+				return nil
+			}
+			n, err := parseInt(s, lo, hi)
+			if err == nil {
+				*at(c) = int(n)
+			}
+			return err
+		},
+		get: func(c *Config) string {
+			if n := *at(c); n != 0 || !auto {
+				return strconv.Itoa(n)
+			}
+			return "auto"
+		}}
+}
+
+func parseInt(s string, lo, hi int64) (int64, error) {
+	n, err := strconv.ParseInt(strings.ReplaceAll(s, "_", ""), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("it is not a whole number from %d to %d", lo, hi)
+	}
+	if n < lo || n > hi {
+		return 0, fmt.Errorf("it must be from %d to %d", lo, hi)
+	}
+	return n, nil
+}
+
+func setReadLimit(c *Config, s string) error {
+	if s == "" {
+		c.Source.ReadLimit = 0
+		return nil
+	}
+	v, err := ParseSize(strings.TrimSuffix(s, "/s"))
+	switch {
+	case err != nil:
+		return err
+	case v.IsAuto() || v.IsPercent():
+		return errors.New("it must be bytes a second like 200MiB, or empty for no limit")
+	case v.Of(0) == 0:
+		return errors.New("a limit of 0 would read nothing; leave it empty for no limit")
+	}
+	c.Source.ReadLimit = v.Of(0)
+	return nil
+}
+
+func oneOf(what string, allowed ...string) func(string) error {
+	return func(s string) error {
+		if slices.Contains(allowed, s) {
+			return nil
+		}
+		msg := fmt.Sprintf("it is not %s; allowed are %s", what, strings.Join(allowed, ", "))
+		if n := Nearest(s, allowed); n != "" {
+			msg += fmt.Sprintf("; did you mean %s?", n)
+		}
+		return errors.New(msg)
+	}
+}
+
+func checkPath(s string) error {
+	if strings.ContainsRune(s, 0) || !utf8.ValidString(s) {
+		return errors.New("a path must be UTF-8 without zero bytes")
+	}
+	return nil
+}
+
+func checkAddr(s string) error {
+	if s == "" {
+		return nil
+	}
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return errors.New("it is not host:port, e.g. 127.0.0.1:9464")
+	}
+	if _, err := parseInt(port, 0, 65535); err != nil {
+		return fmt.Errorf("port %q: %w", port, err)
+	}
+	if strings.ContainsAny(host, " \t/\x00") {
+		return fmt.Errorf("%q is not a host", host)
+	}
+	return nil
+}
+
+func formatDuration(d time.Duration) string {
+	s := d.String() // 30m0s
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+// Loopback tells whether an address host:port can be reached from this machine only. A name counts only if it is
+// localhost: what another name means can change after it was checked.
+func Loopback(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false
+	}
+	if host == "localhost" {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}
+
+func at(from Origin) string {
+	if from.Where == "" {
+		return ""
+	}
+	return from.Where + ": "
+}
+
+func unknownKey(key string, from Origin) error {
+	names := make([]string, len(keys))
+	for i, k := range keys {
+		names[i] = k.Name
+		if strings.HasPrefix(k.Name, key+".") {
+			return fault.New(fault.ConfigInvalid, key, "indent its keys below it",
+				"%skey %q is a section, it cannot have a value of its own", at(from), key)
+		}
+	}
+	hint := "larder config default prints every key"
+	if n := Nearest(key, names); n != "" {
+		hint = "did you mean " + n + "?"
+	}
+	return fault.New(fault.ConfigInvalid, key, hint, "%sunknown key %q", at(from), key)
+}
+
+func badValue(key string, from Origin, err error) error {
+	var f *fault.Error
+	if errors.As(err, &f) {
+		return fault.New(fault.ConfigInvalid, key, f.Hint, "%s%s: %s", at(from), key, f.Message)
+	}
+	k := lookup(key)
+	return fault.New(fault.ConfigInvalid, key, "write "+k.Kind, "%s%s: %s", at(from), key, err)
+}
+
+// Nearest returns the word of the list that s is most likely a typing error of, or "" when none is near: at most a
+// third of its letters may differ (edit distance with transpositions), and the last part of a dotted key counts alone.
+func Nearest(s string, words []string) string {
+	best, bestD := "", math.MaxInt
+	s = strings.ToLower(s)
+	for _, w := range words {
+		lw := strings.ToLower(w)
+		d := distance(s, lw)
+		if limit := max(1, max(len(s), len(lw))/3); d > limit {
+			// socket_path for socket, decoded for tiers.decoded
+			if i := strings.LastIndexByte(lw, '.'); i >= 0 && distance(s[strings.LastIndexByte(s, '.')+1:], lw[i+1:]) <= 1 && len(lw)-i > 4 {
+				d = limit
+			} else {
+				continue
+			}
+		}
+		if d < bestD {
+			best, bestD = w, d
+		}
+	}
+	return best
+}
+
+// distance is the restricted Damerau-Levenshtein distance; inputs longer than 64 bytes are cut, they are no typing errors.
+func distance(a, b string) int {
+	a, b = a[:min(len(a), 64)], b[:min(len(b), 64)]
+	var rows [3][65]int
+	prev2, prev, cur := &rows[0], &rows[1], &rows[2]
+	for j := range len(b) + 1 {
+		prev[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		cur[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			cur[j] = min(prev[j]+1, cur[j-1]+1, prev[j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				cur[j] = min(cur[j], prev2[j-2]+1)
+			}
+		}
+		prev2, prev, cur = prev, cur, prev2
+	}
+	return prev[len(b)]
+}
+
+// expand makes a path absolute, so that the daemon and what it starts mean the same file.
+func expand(path string) string {
+	if path == "" {
+		return ""
+	}
+	if abs, err := filepath.Abs(path); err == nil {
+		return abs
+	}
+	return path
+}

@@ -1,0 +1,229 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"larder/internal/fault"
+)
+
+// EnvPrefix begins every environment variable of larder. LARDER_TIERS__DECODED sets tiers.decoded.
+const EnvPrefix = "LARDER_"
+
+// maxFile bounds the file, so that a wrong path (a dataset) is refused before it is read whole.
+const maxFile = 1 << 20
+
+// Load reads the file (path may be empty: no file), then env (as os.Environ gives it), then flags (key to value), and
+// validates the result. Every mistake is in the error: errors.Join of *fault.Error of reason CONFIG_INVALID (or
+// NOT_FOUND for a file that is missing).
+func Load(path string, env []string, flags map[string]string) (*Config, error) {
+	c := Default()
+	var errs []error
+	if path != "" {
+		data, err := readFile(path)
+		if err != nil {
+			return nil, err
+		}
+		errs = append(errs, c.parse(path, data)...)
+	}
+	errs = append(errs, c.applyEnv(env)...)
+	names := make([]string, 0, len(flags))
+	for k := range flags {
+		names = append(names, k)
+	}
+	slices.Sort(names)
+	for _, k := range names {
+		if err := c.Set(k, flags[k], Origin{Kind: "flag", Where: flagName(k)}); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Parse reads a file's content that lies in memory; name is used in messages. The result is validated.
+func Parse(name string, data []byte) (*Config, error) {
+	c := Default()
+	if errs := c.parse(name, data); len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func flagName(key string) string {
+	if key == "socket" || key == "http" {
+		return "--" + key
+	}
+	return "--set " + key
+}
+
+func readFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		reason, hint := fault.ConfigInvalid, "check the path and its rights"
+		if errors.Is(err, os.ErrNotExist) {
+			reason, hint = fault.NotFound, "larder config default > larder.yaml writes one"
+		}
+		return nil, fault.Wrap(err, reason, path, hint, "reading the configuration")
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, fault.Wrap(err, fault.ConfigInvalid, path, "check the path and its rights", "reading the configuration")
+	}
+	if len(data) > maxFile {
+		return nil, fault.New(fault.ConfigInvalid, path, "name the YAML file of larder", "%s: a configuration is smaller than %s", path, FormatBytes(maxFile))
+	}
+	return data, nil
+}
+
+func (c *Config) parse(name string, data []byte) (errs []error) {
+	// The YAML library has panicked on hostile input before; a configuration must not take the daemon down.
+	defer func() {
+		if r := recover(); r != nil {
+			errs = append(errs, fault.New(fault.ConfigInvalid, name, "check its YAML", "%s: it cannot be read as YAML: %v", name, r))
+		}
+	}()
+	dec := yaml.NewDecoder(strings.NewReader(string(data)))
+	var doc yaml.Node
+	if err := dec.Decode(&doc); err != nil {
+		if errors.Is(err, io.EOF) {
+			return nil // an empty file: all defaults
+		}
+		return []error{fault.New(fault.ConfigInvalid, name, "check indentation and quotes", "%s: %s", name, strings.TrimPrefix(err.Error(), "yaml: "))}
+	}
+	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+		return []error{fault.New(fault.ConfigInvalid, name, "keep one document in the file", "%s: more than one YAML document", name)}
+	}
+	w := walker{c: c, file: name, seen: map[string]Origin{}}
+	w.mapping("", doc.Content[0])
+	return w.errs
+}
+
+type walker struct {
+	c    *Config
+	file string
+	seen map[string]Origin
+	errs []error
+}
+
+func (w *walker) origin(n *yaml.Node) Origin {
+	return Origin{Kind: "file", Where: fmt.Sprintf("%s:%d:%d", w.file, n.Line, n.Column)}
+}
+
+func (w *walker) fail(n *yaml.Node, key, hint, format string, args ...any) {
+	w.errs = append(w.errs, fault.New(fault.ConfigInvalid, key, hint, "%s%s", at(w.origin(n)), fmt.Sprintf(format, args...)))
+}
+
+func (w *walker) mapping(prefix string, n *yaml.Node) {
+	switch n.Kind {
+	case yaml.MappingNode:
+	case yaml.ScalarNode:
+		if n.Tag == "!!null" { // "tiers:" with nothing below it
+			return
+		}
+		fallthrough
+	default:
+		what := "the file"
+		if prefix != "" {
+			what = prefix
+		}
+		w.fail(n, prefix, "write key: value lines", "%s must hold keys", what)
+		return
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		k, v := n.Content[i], n.Content[i+1]
+		if k.Kind != yaml.ScalarNode {
+			w.fail(k, prefix, "write key: value lines", "a key must be a word")
+			continue
+		}
+		key := k.Value
+		if prefix != "" {
+			key = prefix + "." + key
+		}
+		if first, dup := w.seen[key]; dup {
+			w.fail(k, key, "keep one of them", "key %q was set already at %s", key, first.Where)
+			continue
+		}
+		w.seen[key] = w.origin(k)
+		w.value(key, k, v)
+	}
+}
+
+func (w *walker) value(key string, k, v *yaml.Node) {
+	if v.Kind == yaml.AliasNode {
+		w.fail(v, key, "write the value out", "aliases are not supported")
+		return
+	}
+	if section(key) {
+		w.mapping(key, v)
+		return
+	}
+	if lookup(key) == nil {
+		w.errs = append(w.errs, unknownKey(key, w.origin(k)))
+		return
+	}
+	if v.Kind != yaml.ScalarNode {
+		w.fail(v, key, "write "+lookup(key).Kind, "%s takes one value, not a list or keys", key)
+		return
+	}
+	if v.Tag == "!!null" {
+		return // "key:" or "key: null" leaves the default
+	}
+	if err := w.c.Set(key, v.Value, w.origin(v)); err != nil {
+		w.errs = append(w.errs, err)
+	}
+}
+
+func section(key string) bool {
+	if key == "" {
+		return false
+	}
+	for _, k := range keys {
+		if strings.HasPrefix(k.Name, key+".") {
+			return true
+		}
+	}
+	return false
+}
+
+// applyEnv takes every LARDER_ variable that names a key. A name with a double underscore can be nothing but a key, so
+// an unknown one is an error; other LARDER_ names belong to clients and tests and are left alone.
+func (c *Config) applyEnv(env []string) (errs []error) {
+	env = slices.Clone(env)
+	slices.Sort(env)
+	for _, kv := range env {
+		name, value, ok := strings.Cut(kv, "=")
+		if !ok || !strings.HasPrefix(name, EnvPrefix) {
+			continue
+		}
+		key := strings.ReplaceAll(strings.ToLower(name[len(EnvPrefix):]), "__", ".")
+		from := Origin{Kind: "env", Where: name}
+		if lookup(key) == nil && !strings.Contains(key, ".") {
+			continue
+		}
+		if err := c.Set(key, value, from); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errs
+}
+
+// EnvName returns the environment variable of a key.
+func EnvName(key string) string {
+	return EnvPrefix + strings.ToUpper(strings.ReplaceAll(key, ".", "__"))
+}

@@ -1,0 +1,198 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"larder/internal/fault"
+)
+
+// Resolved is a configuration in plain numbers for one machine.
+type Resolved struct {
+	Machine int64 // memory percentages refer to: the cgroup limit, or RAM
+	Memory  int64 // memory.limit in bytes
+	Rings   int64 // bytes all rings together may take: what the limit leaves beside the tiers and the daemon itself
+	MaxRing int64 // bytes of one ring
+
+	Total, Encoded, Decoded, Augmented                 int64 // bytes; auto tiers get a first split that the model replaces
+	TotalAuto, EncodedAuto, DecodedAuto, AugmentedAuto bool  // the setting was auto
+
+	Workers   int
+	Lookahead int    // batches
+	ReadLimit int64  // bytes a second, 0 = no limit
+	IndexDir  string // "" = indexes are not saved
+}
+
+// Validate checks everything that can be checked without knowing the machine. All mistakes are in the error.
+func (c *Config) Validate() error {
+	var errs []error
+	bad := func(key, hint, format string, args ...any) {
+		errs = append(errs, fault.New(fault.ConfigInvalid, key, hint, "%s", fmt.Sprintf(format, args...)))
+	}
+	g := c.GRPC
+	switch {
+	case g.Listen == "":
+		if g.TLSCert != "" || g.TLSKey != "" {
+			bad("grpc.listen", "set grpc.listen, or remove the TLS files", "grpc.tls_cert and grpc.tls_key are set, but gRPC does not listen on TCP")
+		}
+	case (g.TLSCert == "") != (g.TLSKey == ""):
+		bad("grpc.tls_cert", "set both, or none of them", "TLS needs grpc.tls_cert and grpc.tls_key, only one of them is set")
+	case g.TLSCert == "" && !g.Insecure:
+		bad("grpc.listen", "set grpc.tls_cert and grpc.tls_key, or grpc.insecure: true on a loopback address",
+			"grpc.listen %s without TLS", g.Listen)
+	case g.TLSCert == "" && !Loopback(g.Listen):
+		bad("grpc.insecure", "listen on 127.0.0.1, or set grpc.tls_cert and grpc.tls_key",
+			"grpc.insecure is for loopback addresses only, %s can be reached from other machines", g.Listen)
+	}
+	fixed := func(s Size) bool { return !s.IsAuto() && !s.IsPercent() }
+	// What compares bytes with bytes is wrong on every machine; with percentages Resolve decides.
+	t := c.Tiers
+	if fixed(c.Memory.Limit) && c.Memory.Limit.Of(0) < minMemory {
+		bad("memory.limit", "raise it, or leave it at auto", "memory.limit %s is less than the %s the daemon itself needs", c.Memory.Limit, FormatBytes(minMemory))
+	}
+	percent := 0.0
+	var parts []string
+	for _, p := range tierSizes(t) {
+		if p.size.IsPercent() {
+			percent += p.size.percent
+			parts = append(parts, fmt.Sprintf("%s %s", p.key, p.size))
+		}
+	}
+	if percent > 100 {
+		bad("tiers", "lower one of them", "%s are more than 100%% of the machine", strings.Join(parts, " + "))
+	}
+	if err := checkTiers(c, 0, func(s Size) (int64, bool) { return s.Of(0), fixed(s) }); err != nil {
+		errs = append(errs, err)
+	}
+	if fixed(c.Jobs.MaxRing) && c.Jobs.MaxRing.Of(0) == 0 {
+		bad("jobs.max_ring", "raise it, or leave it at auto", "jobs.max_ring 0 leaves no room for a batch")
+	}
+	return errors.Join(errs...)
+}
+
+// minMemory is the least memory.limit: below it the runtime, the index and one small ring do not fit.
+const minMemory = 64 << 20
+
+type tierSize struct {
+	key  string
+	size Size
+}
+
+func tierSizes(t Tiers) []tierSize {
+	return []tierSize{{"tiers.encoded", t.Encoded}, {"tiers.decoded", t.Decoded}, {"tiers.augmented", t.Augmented}}
+}
+
+// checkTiers compares tiers with tiers.total and memory.limit, as far as value knows them. limit is memory.limit in
+// bytes, 0 = ask value.
+func checkTiers(c *Config, limit int64, value func(Size) (int64, bool)) error {
+	sum, parts := int64(0), []string(nil)
+	for _, p := range tierSizes(c.Tiers) {
+		if n, ok := value(p.size); ok && !p.size.IsAuto() {
+			sum += n
+			parts = append(parts, fmt.Sprintf("%s %s", p.key, describe(p.size, n)))
+		}
+	}
+	verb := "exceeds"
+	if len(parts) > 1 {
+		verb = "exceed"
+	}
+	what := strings.Join(parts, " + ")
+	exceed := func(hint, over string, n int64) error {
+		return fault.New(fault.ResourceExceeded, "tiers", hint, "%s %s %s (%s against %s)", what, verb, over, HumanBytes(sum), HumanBytes(n))
+	}
+	limitKnown, limitText := limit > 0, ""
+	if !limitKnown {
+		limit, limitKnown = value(c.Memory.Limit)
+		limitKnown = limitKnown && !c.Memory.Limit.IsAuto()
+	}
+	limitText = "memory.limit " + describe(c.Memory.Limit, limit)
+	total, totalKnown := value(c.Tiers.Total)
+	totalKnown = totalKnown && !c.Tiers.Total.IsAuto()
+	if totalKnown && sum > total {
+		return exceed("lower a tier or raise tiers.total", "tiers.total "+describe(c.Tiers.Total, total), total)
+	}
+	if totalKnown && limitKnown && total > limit {
+		return fault.New(fault.ResourceExceeded, "tiers.total", "lower tiers.total or raise memory.limit",
+			"tiers.total %s exceeds %s", describe(c.Tiers.Total, total), limitText)
+	}
+	if !totalKnown && limitKnown && sum > limit {
+		return exceed("lower a tier or raise memory.limit", limitText, limit)
+	}
+	return nil
+}
+
+// describe writes a size and, where that is not the same, its bytes: "30% (= 4.8GiB)".
+func describe(s Size, n int64) string {
+	if s.IsAuto() || s.IsPercent() {
+		return fmt.Sprintf("%s (= %s)", s, HumanBytes(n))
+	}
+	return s.String()
+}
+
+// Resolve turns sizes into bytes on a machine. The configuration is validated first; sizes that exceed a limit are
+// *fault.Error of reason RESOURCE_EXCEEDED that name both numbers and the fix.
+func (c *Config) Resolve(m Machine) (Resolved, error) {
+	if err := c.Validate(); err != nil {
+		return Resolved{}, err
+	}
+	base := m.Memory()
+	if base <= 0 {
+		return Resolved{}, fault.New(fault.Internal, "memory.limit", "set memory.limit in bytes", "the size of this machine's memory is unknown")
+	}
+	r := Resolved{Machine: base, Workers: c.Prep.Workers, Lookahead: c.Sampler.Lookahead, ReadLimit: c.Source.ReadLimit}
+	r.Memory = c.Memory.Limit.Of(base)
+	if c.Memory.Limit.IsAuto() {
+		r.Memory = base / 2
+	}
+	if r.Memory > base {
+		return Resolved{}, fault.New(fault.ResourceExceeded, "memory.limit", "lower memory.limit",
+			"memory.limit %s exceeds the %s of this machine (%s)", describe(c.Memory.Limit, r.Memory), HumanBytes(base), m.Source())
+	}
+	if err := checkTiers(c, r.Memory, func(s Size) (int64, bool) { return s.Of(base), true }); err != nil {
+		return Resolved{}, err
+	}
+	t := c.Tiers
+	r.Encoded, r.Decoded, r.Augmented = t.Encoded.Of(base), t.Decoded.Of(base), t.Augmented.Of(base)
+	r.TotalAuto, r.EncodedAuto, r.DecodedAuto, r.AugmentedAuto = t.Total.IsAuto(), t.Encoded.IsAuto(), t.Decoded.IsAuto(), t.Augmented.IsAuto()
+	fixed := r.Encoded + r.Decoded + r.Augmented
+	r.Total = t.Total.Of(base)
+	if r.TotalAuto {
+		// Fixed tiers may ask for more than the automatic total, up to the limit.
+		r.Total = max(r.Memory*5/8, fixed)
+	}
+	// The first split of what is left: decoded saves most time per byte as long as nothing was measured.
+	switch rest := r.Total - fixed; {
+	case r.DecodedAuto:
+		r.Decoded = rest
+	case r.EncodedAuto:
+		r.Encoded = rest
+	case r.AugmentedAuto:
+		r.Augmented = rest
+	}
+	// An eighth of the limit is the daemon's own: heap, indexes, samples in work. Rings get at least a sixteenth, for
+	// a daemon that can hand over nothing is useless; then tiers.total was set too near to memory.limit.
+	r.Rings = max(r.Memory-r.Total-r.Memory/8, r.Memory/16)
+	r.MaxRing = c.Jobs.MaxRing.Of(base)
+	if c.Jobs.MaxRing.IsAuto() {
+		r.MaxRing = r.Rings
+	}
+	if r.MaxRing > r.Memory {
+		return Resolved{}, fault.New(fault.ResourceExceeded, "jobs.max_ring", "lower jobs.max_ring or raise memory.limit",
+			"jobs.max_ring %s exceeds memory.limit %s", describe(c.Jobs.MaxRing, r.MaxRing), describe(c.Memory.Limit, r.Memory))
+	}
+	r.Rings = max(r.Rings, r.MaxRing)
+	if r.Workers == 0 {
+		r.Workers = max(m.CPUs, 1)
+	}
+	if r.Lookahead == 0 {
+		r.Lookahead = 3
+	}
+	switch c.Source.IndexDir {
+	case "auto":
+		r.IndexDir = m.IndexDir
+	default:
+		r.IndexDir = expand(c.Source.IndexDir)
+	}
+	return r, nil
+}
