@@ -1,0 +1,304 @@
+package journal
+
+import (
+	"context"
+	"encoding/binary"
+	"slices"
+	"sync"
+
+	"larder/internal/ident"
+	"larder/internal/invariant"
+)
+
+// Limits bounds what a Memory keeps. Zero values stand for the defaults.
+type Limits struct {
+	OrderBytes int // of all orders together; default 64 MiB, about 20 epochs of 1.28 million samples
+	Records    int // records other than orders; default 65,536
+}
+
+// Memory is a Log in memory: durable for as long as the process lives. The oldest orders and records go first when a
+// limit is reached, but the order of the newest job-epoch always stays.
+type Memory struct {
+	limits Limits
+	wake   chan struct{} // one token: something is in pending, or the log is closed
+	idle   chan struct{} // closed when the goroutine has ended
+
+	mu struct {
+		sync.Mutex
+		seq     uint64
+		closed  bool
+		pending []func(error)
+		// A Sync waits until called reaches the number of callbacks handed over before it.
+		queued, called uint64
+		waiters        []waiter
+		records        []Record // without Assigned, Released and Returned
+		orders         map[epochKey]*order
+		ages           []epochKey // oldest first
+		orderBytes     int
+	}
+}
+
+type waiter struct {
+	until uint64
+	done  chan struct{}
+}
+
+type epochKey struct {
+	job   ident.JobID
+	epoch uint32
+}
+
+// order holds the batches of one job-epoch, ids as varints: about 3 bytes each below 2 million objects.
+type order struct {
+	batches []batch
+	bytes   int
+}
+
+type batch struct {
+	rank, step uint32
+	n          int
+	ids        []byte
+}
+
+// batchOverhead is what a batch takes beside its ids.
+const batchOverhead = 48
+
+// OpenMemory starts a log in memory; Close ends its goroutine.
+func OpenMemory(limits Limits) *Memory {
+	if limits.OrderBytes <= 0 {
+		limits.OrderBytes = 64 << 20
+	}
+	if limits.Records <= 0 {
+		limits.Records = 1 << 16
+	}
+	m := &Memory{limits: limits, wake: make(chan struct{}, 1), idle: make(chan struct{})}
+	m.mu.orders = map[epochKey]*order{}
+	go m.run()
+	return m
+}
+
+var _ Log = (*Memory)(nil)
+
+// run calls back, in order and outside the lock, so that a callback may append.
+func (m *Memory) run() {
+	defer close(m.idle)
+	var batch []func(error)
+	for range m.wake {
+		for {
+			m.mu.Lock()
+			batch, m.mu.pending = m.mu.pending, batch[:0]
+			closed := m.mu.closed
+			m.mu.Unlock()
+			if len(batch) == 0 {
+				if closed {
+					return
+				}
+				break
+			}
+			for i, done := range batch {
+				if done != nil {
+					done(nil)
+				}
+				batch[i] = nil
+			}
+			m.mu.Lock()
+			m.mu.called += uint64(len(batch))
+			m.mu.waiters = slices.DeleteFunc(m.mu.waiters, func(w waiter) bool {
+				if w.until > m.mu.called {
+					return false
+				}
+				close(w.done)
+				return true
+			})
+			m.mu.Unlock()
+		}
+	}
+}
+
+func (m *Memory) signal() {
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Append adds a record; see Log.
+func (m *Memory) Append(rec Record, done func(error)) uint64 {
+	if rec.Kind == 0 || rec.Kind >= numKinds {
+		invariant.Violated("journal: a record of kind %d", rec.Kind)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.mu.closed {
+		return 0
+	}
+	m.mu.seq++
+	rec.Seq = m.mu.seq
+	m.keepLocked(rec)
+	m.mu.pending = append(m.mu.pending, done)
+	m.mu.queued++
+	m.signal()
+	return rec.Seq
+}
+
+func (m *Memory) keepLocked(rec Record) {
+	key := epochKey{rec.Job, rec.Epoch}
+	switch rec.Kind {
+	case Assigned:
+		o := m.orderLocked(key)
+		b := batch{rank: rec.Rank, step: rec.Step, n: len(rec.Objects), ids: encode(rec.Objects)}
+		o.batches = append(o.batches, b)
+		m.growLocked(o, len(b.ids)+batchOverhead)
+		m.trimLocked(key)
+		return
+	case Returned:
+		if o := m.mu.orders[key]; o != nil {
+			m.returnLocked(o, rec)
+		}
+		return
+	case Released:
+		return // it says nothing about the order, and there is one for every batch
+	case EpochStarted:
+		if o := m.mu.orders[key]; o != nil {
+			m.growLocked(o, -o.bytes)
+			*o = order{}
+		}
+	default:
+	}
+	rec.Objects = slices.Clone(rec.Objects)
+	m.mu.records = append(m.mu.records, rec)
+	if n := len(m.mu.records); n > m.limits.Records+m.limits.Records/4 { // in steps, so that a record costs O(1)
+		m.mu.records = append([]Record(nil), m.mu.records[n-m.limits.Records:]...)
+	}
+}
+
+func (m *Memory) orderLocked(key epochKey) *order {
+	o := m.mu.orders[key]
+	if o == nil {
+		o = &order{}
+		m.mu.orders[key] = o
+		m.mu.ages = append(m.mu.ages, key)
+	}
+	return o
+}
+
+func (m *Memory) growLocked(o *order, n int) {
+	o.bytes += n
+	m.mu.orderBytes += n
+}
+
+// trimLocked forgets the oldest orders, never the one just written.
+func (m *Memory) trimLocked(now epochKey) {
+	for i := 0; m.mu.orderBytes > m.limits.OrderBytes && i < len(m.mu.ages); {
+		k := m.mu.ages[i]
+		if k == now {
+			i++
+			continue
+		}
+		m.mu.orderBytes -= m.mu.orders[k].bytes
+		delete(m.mu.orders, k)
+		m.mu.ages = slices.Delete(m.mu.ages, i, i+1)
+	}
+}
+
+// returnLocked takes what was never delivered out of the newest batch of that rank and step.
+func (m *Memory) returnLocked(o *order, rec Record) {
+	for i := len(o.batches) - 1; i >= 0; i-- {
+		b := &o.batches[i]
+		if b.rank != rec.Rank || b.step != rec.Step {
+			continue
+		}
+		kept := []ident.ObjectID(nil)
+		if len(rec.Objects) > 0 {
+			kept = slices.DeleteFunc(decode(b.ids, b.n), func(x ident.ObjectID) bool { return slices.Contains(rec.Objects, x) })
+		}
+		if len(kept) == 0 {
+			m.growLocked(o, -len(b.ids)-batchOverhead)
+			o.batches = slices.Delete(o.batches, i, i+1)
+			return
+		}
+		ids := encode(kept)
+		m.growLocked(o, len(ids)-len(b.ids))
+		b.ids, b.n = ids, len(kept)
+		return
+	}
+}
+
+// Order returns the batches of a job-epoch; see Log.
+func (m *Memory) Order(job ident.JobID, epoch uint32) [][]ident.ObjectID {
+	m.mu.Lock()
+	o := m.mu.orders[epochKey{job, epoch}]
+	var batches []batch
+	if o != nil {
+		batches = slices.Clone(o.batches) // encoded ids never change in place
+	}
+	m.mu.Unlock()
+	out := make([][]ident.ObjectID, len(batches))
+	for i, b := range batches {
+		out[i] = decode(b.ids, b.n)
+	}
+	return out
+}
+
+// Records returns the kept records other than Assigned, Released and Returned, oldest first.
+func (m *Memory) Records() []Record {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := slices.Clone(m.mu.records)
+	for i := range out {
+		out[i].Objects = slices.Clone(out[i].Objects)
+	}
+	return out
+}
+
+// Sync waits for the callbacks of everything appended so far; see Log. It must not be called from a callback.
+func (m *Memory) Sync(ctx context.Context) error {
+	m.mu.Lock()
+	if m.mu.called >= m.mu.queued {
+		m.mu.Unlock()
+		return nil
+	}
+	w := waiter{until: m.mu.queued, done: make(chan struct{})}
+	m.mu.waiters = append(m.mu.waiters, w)
+	m.mu.Unlock()
+	select {
+	case <-w.done:
+		return nil
+	case <-ctx.Done():
+		m.mu.Lock()
+		m.mu.waiters = slices.DeleteFunc(m.mu.waiters, func(x waiter) bool { return x.done == w.done })
+		m.mu.Unlock()
+		return context.Cause(ctx)
+	}
+}
+
+// Close calls back everything and ends the log's goroutine; see Log. It must not be called from a callback.
+func (m *Memory) Close() error {
+	m.mu.Lock()
+	m.mu.closed = true
+	m.signal()
+	m.mu.Unlock()
+	<-m.idle
+	return nil
+}
+
+func encode(ids []ident.ObjectID) []byte {
+	out := make([]byte, 0, 3*len(ids))
+	for _, x := range ids {
+		out = binary.AppendUvarint(out, uint64(x))
+	}
+	return slices.Clip(out)
+}
+
+func decode(b []byte, n int) []ident.ObjectID {
+	out := make([]ident.ObjectID, 0, n)
+	for len(b) > 0 {
+		x, k := binary.Uvarint(b)
+		if k <= 0 {
+			invariant.Violated("journal: a damaged order")
+		}
+		out = append(out, ident.ObjectID(x))
+		b = b[k:]
+	}
+	return out
+}

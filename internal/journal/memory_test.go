@@ -1,0 +1,272 @@
+package journal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"larder/internal/ident"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func ids(n ...int) []ident.ObjectID {
+	var out []ident.ObjectID
+	for _, x := range n {
+		out = append(out, ident.ObjectID(x))
+	}
+	return out
+}
+
+// Callbacks come in the order of the numbers, once each, from one goroutine, also under concurrent appends.
+func TestCallbackOrder(t *testing.T) {
+	m := OpenMemory(Limits{})
+	var mu sync.Mutex
+	var got []uint64
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 200 {
+				var seq uint64
+				mu.Lock() // so that seq is set before the callback reads it
+				seq = m.Append(Record{Kind: Assigned, Objects: ids(1)}, func(err error) {
+					mu.Lock()
+					defer mu.Unlock()
+					if err != nil {
+						t.Error(err)
+					}
+					got = append(got, seq)
+				})
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	if err := m.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(got) != 1600 || !slices.IsSorted(got) || got[0] != 1 || got[1599] != 1600 {
+		t.Errorf("%d callbacks, sorted %v", len(got), slices.IsSorted(got))
+	}
+	if err := errors.Join(m.Close(), m.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAppendNeverWaitsAndCloseDoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := OpenMemory(Limits{})
+		hold, n := make(chan struct{}), 0
+		m.Append(Record{Kind: Registered}, func(error) { <-hold; n++ })
+		for range 10_000 { // while the first callback hangs
+			m.Append(Record{Kind: Assigned}, func(error) { n++ })
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := m.Sync(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("Sync under a hanging callback: %v", err)
+		}
+		closed := make(chan struct{})
+		go func() { m.Close(); close(closed) }()
+		synctest.Wait()
+		select {
+		case <-closed:
+			t.Error("Close did not wait")
+		default:
+		}
+		if seq := m.Append(Record{Kind: Assigned}, func(error) { t.Error("called after Close") }); seq != 0 {
+			t.Errorf("Append after Close: %d", seq)
+		}
+		close(hold)
+		<-closed
+		if n != 10_001 {
+			t.Errorf("%d callbacks before Close returned", n)
+		}
+		if err := m.Sync(t.Context()); err != nil {
+			t.Errorf("Sync of a closed log, all durable: %v", err)
+		}
+	})
+}
+
+func TestCallbackMayAppend(t *testing.T) {
+	m := OpenMemory(Limits{})
+	defer m.Close()
+	done := make(chan uint64)
+	m.Append(Record{Kind: Registered}, func(error) {
+		m.Append(Record{Kind: Attached}, func(error) { done <- 2 })
+	})
+	if <-done != 2 {
+		t.Error("no second callback")
+	}
+	if r := m.Records(); len(r) != 2 || r[0].Seq != 1 || r[1].Kind != Attached {
+		t.Errorf("records %v", r)
+	}
+}
+
+func TestOrder(t *testing.T) {
+	m := OpenMemory(Limits{})
+	defer m.Close()
+	buf := ids(9, 300, 70_000, 4_000_000_000)
+	m.Append(Record{Kind: EpochStarted, Job: 1, Epoch: 2}, nil)
+	m.Append(Record{Kind: Assigned, Job: 1, Epoch: 2, Rank: 0, Step: 0, Objects: buf}, nil)
+	buf[0] = 1 // the log has its own copy
+	m.Append(Record{Kind: Assigned, Job: 1, Epoch: 2, Rank: 1, Step: 0, Objects: ids(5, 6)}, nil)
+	m.Append(Record{Kind: Assigned, Job: 7, Epoch: 2, Objects: ids(0)}, nil)
+	m.Append(Record{Kind: Assigned, Job: 1, Epoch: 2, Rank: 1, Step: 1, Objects: ids(8)}, nil)
+	m.Append(Record{Kind: Released, Job: 1, Epoch: 2, Rank: 1}, nil)
+	m.Append(Record{Kind: Returned, Job: 1, Epoch: 2, Rank: 0, Step: 0, Objects: ids(300)}, nil)
+	m.Append(Record{Kind: Returned, Job: 1, Epoch: 2, Rank: 1, Step: 1}, nil)
+	m.Append(Record{Kind: Returned, Job: 3, Epoch: 0}, nil) // nothing is known of it
+	want := [][]ident.ObjectID{ids(9, 70_000, 4_000_000_000), ids(5, 6)}
+	if got := m.Order(1, 2); !reflect.DeepEqual(got, want) {
+		t.Errorf("order %v, want %v", got, want)
+	}
+	m.Append(Record{Kind: EpochStarted, Job: 1, Epoch: 2}, nil)
+	if got := m.Order(1, 2); len(got) != 0 {
+		t.Errorf("after the epoch was started again: %v", got)
+	}
+	if got := m.Order(7, 2); len(got) != 1 {
+		t.Errorf("another job's order: %v", got)
+	}
+}
+
+func TestRetention(t *testing.T) {
+	m := OpenMemory(Limits{OrderBytes: 10 * (batchOverhead + 10), Records: 100})
+	defer m.Close()
+	for e := range 50 {
+		m.Append(Record{Kind: Assigned, Job: 1, Epoch: uint32(e), Objects: ids(1, 2, 3, 4, 5, 6, 7, 8, 9, 10)}, nil)
+	}
+	for e := range 50 {
+		if got := len(m.Order(1, uint32(e))); (got == 1) != (e >= 40) {
+			t.Errorf("epoch %d has %d batches", e, got)
+		}
+	}
+	// One epoch larger than the limit is kept whole, alone.
+	for range 30 {
+		m.Append(Record{Kind: Assigned, Job: 2, Objects: ids(1, 2, 3, 4, 5, 6, 7, 8, 9, 10)}, nil)
+	}
+	if n := len(m.Order(2, 0)); n != 30 || len(m.Order(1, 49)) != 0 {
+		t.Errorf("the running epoch has %d batches", n)
+	}
+	for i := range 1000 {
+		m.Append(Record{Kind: Quarantined, Text: fmt.Sprint(i)}, nil)
+	}
+	r := m.Records()
+	if len(r) < 100 || len(r) > 125 || r[len(r)-1].Text != "999" {
+		t.Errorf("%d records, last %q", len(r), r[len(r)-1].Text)
+	}
+}
+
+// The compressed order agrees with a plain list, and so does the count of its bytes.
+func TestOrderTwin(t *testing.T) {
+	type slot struct{ rank, step uint32 }
+	rapid.Check(t, func(t *rapid.T) {
+		m := OpenMemory(Limits{})
+		defer m.Close()
+		type assigned struct {
+			slot
+			ids []ident.ObjectID
+		}
+		twin := map[epochKey][]assigned{}
+		for range rapid.IntRange(1, 60).Draw(t, "ops") {
+			k := epochKey{ident.JobID(rapid.IntRange(0, 2).Draw(t, "job")), uint32(rapid.IntRange(0, 2).Draw(t, "epoch"))}
+			s := slot{uint32(rapid.IntRange(0, 2).Draw(t, "rank")), uint32(rapid.IntRange(0, 3).Draw(t, "step"))}
+			rec := Record{Job: k.job, Epoch: k.epoch, Rank: s.rank, Step: s.step}
+			rec.Objects = rapid.SliceOfN(rapid.Map(rapid.Uint32(), func(x uint32) ident.ObjectID { return ident.ObjectID(x >> (x % 32)) }), 0, 6).Draw(t, "ids")
+			switch rapid.IntRange(0, 9).Draw(t, "kind") {
+			default:
+				rec.Kind = Assigned
+				twin[k] = append(twin[k], assigned{s, slices.Clone(rec.Objects)})
+			case 0, 1:
+				rec.Kind = Returned
+				for i := len(twin[k]) - 1; i >= 0; i-- {
+					if a := &twin[k][i]; a.slot == s {
+						if rapid.Bool().Draw(t, "own") && len(a.ids) > 0 {
+							rec.Objects = slices.Clone(a.ids[:rapid.IntRange(1, len(a.ids)).Draw(t, "n")])
+						}
+						a.ids = slices.DeleteFunc(a.ids, func(x ident.ObjectID) bool {
+							return len(rec.Objects) == 0 || slices.Contains(rec.Objects, x)
+						})
+						if len(a.ids) == 0 {
+							twin[k] = slices.Delete(twin[k], i, i+1)
+						}
+						break
+					}
+				}
+			case 2:
+				rec.Kind = EpochStarted
+				delete(twin, k)
+			}
+			m.Append(rec, nil)
+		}
+		bytes := 0
+		for job := range ident.JobID(3) {
+			for epoch := range uint32(3) {
+				want := twin[epochKey{job, epoch}]
+				got := m.Order(job, epoch)
+				if len(got) != len(want) {
+					t.Fatalf("job %d epoch %d: %d batches, want %d", job, epoch, len(got), len(want))
+				}
+				for i := range want {
+					if !slices.Equal(got[i], want[i].ids) {
+						t.Fatalf("job %d epoch %d batch %d: %v, want %v", job, epoch, i, got[i], want[i].ids)
+					}
+					bytes += len(encode(want[i].ids)) + batchOverhead
+				}
+			}
+		}
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.mu.orderBytes != bytes {
+			t.Fatalf("counted %d bytes, hold %d", m.mu.orderBytes, bytes)
+		}
+		if len(m.mu.ages) != len(m.mu.orders) || len(slices.Compact(slices.Sorted(maps.Values(agesByKey(m.mu.ages))))) != len(m.mu.ages) {
+			t.Fatalf("%d ages of %d orders", len(m.mu.ages), len(m.mu.orders))
+		}
+	})
+}
+
+func agesByKey(ages []epochKey) map[epochKey]int {
+	out := map[epochKey]int{}
+	for i, k := range ages {
+		out[k] = i
+	}
+	return out
+}
+
+func TestKindNames(t *testing.T) {
+	seen := map[string]bool{}
+	for k := Kind(1); k < numKinds; k++ {
+		if s := k.String(); s == "" || s == "unknown" || seen[s] {
+			t.Errorf("kind %d is %q", k, s)
+		} else {
+			seen[s] = true
+		}
+	}
+	if Kind(0).String() != "unknown" || numKinds.String() != "unknown" {
+		t.Error("a kind that does not exist has a name")
+	}
+}
+
+func BenchmarkAppend256(b *testing.B) {
+	m := OpenMemory(Limits{})
+	defer m.Close()
+	objects := make([]ident.ObjectID, 256)
+	for i := range objects {
+		objects[i] = ident.ObjectID(i * 5000)
+	}
+	for i := 0; b.Loop(); i++ {
+		m.Append(Record{Kind: Assigned, Epoch: uint32(i >> 12), Step: uint32(i), Objects: objects}, nil)
+	}
+}
