@@ -1,0 +1,66 @@
+package cachepolicy
+
+import "fmt"
+
+// Split is how many bytes each tier gets.
+type Split struct{ Encoded, Decoded, Augmented int64 }
+
+// Total is the sum.
+func (s Split) Total() int64 { return s.Encoded + s.Decoded + s.Augmented }
+
+// Inputs is what a split is decided from.
+type Inputs struct {
+	Total                                      int64 // bytes for all tiers together
+	EncodedBytes, DecodedBytes, AugmentedBytes int64 // of everything active jobs want in each form; 0 = unknown
+	ShareGroups                                int   // groups of at least two jobs that share augmented samples
+}
+
+// SimpleSplit divides the total by rule of thumb, and says why in a sentence for people. Decoded gets everything when
+// all of it fits, because a decoded hit saves reading and decoding; else a fifth goes to encoded, where a byte holds
+// about five times as many samples and a hit still saves the read. With share groups augmented takes what it needs,
+// at most a quarter; without, nothing (design.md G3: a lone job never meets an instance twice). Never exceeds Total.
+func SimpleSplit(in Inputs) (Split, string) {
+	total := max(in.Total, 0)
+	if total == 0 {
+		return Split{}, "there is no memory to divide"
+	}
+	var s Split
+	var why string
+	if in.ShareGroups > 0 {
+		s.Augmented = total / 4
+		if in.AugmentedBytes > 0 {
+			s.Augmented = min(s.Augmented, in.AugmentedBytes)
+		}
+		why = fmt.Sprintf("; augmented %s for %d share group(s)", size(s.Augmented), in.ShareGroups)
+	}
+	rest := total - s.Augmented
+	switch {
+	case in.DecodedBytes <= 0:
+		s.Decoded = rest
+		return s, "decoded gets all: the sizes are not known yet" + why
+	case in.DecodedBytes <= rest:
+		s.Decoded = rest
+		return s, fmt.Sprintf("decoded gets all: the %s wanted fit into %s", size(in.DecodedBytes), size(rest)) + why
+	default:
+		s.Encoded = rest / 5
+		if in.EncodedBytes > 0 {
+			s.Encoded = min(s.Encoded, in.EncodedBytes)
+		}
+		s.Decoded = rest - s.Encoded
+		return s, fmt.Sprintf("the %s wanted decoded do not fit into %s: encoded gets %s, decoded %s",
+			size(in.DecodedBytes), size(rest), size(s.Encoded), size(s.Decoded)) + why
+	}
+}
+
+// size prints bytes as the configuration writes them.
+func size(n int64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	x, u := float64(n), 0
+	for x >= 1024 && u < len(units)-1 {
+		x, u = x/1024, u+1
+	}
+	if u == 0 {
+		return fmt.Sprintf("%d B", n)
+	}
+	return fmt.Sprintf("%.1f %s", x, units[u])
+}

@@ -1,0 +1,58 @@
+package cachepolicy
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func TestSimpleSplit(t *testing.T) {
+	const g = 1 << 30
+	for _, c := range []struct {
+		name string
+		in   Inputs
+		want Split
+		why  string
+	}{
+		{"nothing", Inputs{}, Split{}, "no memory"},
+		{"negative", Inputs{Total: -5, DecodedBytes: 1}, Split{}, "no memory"},
+		{"unknown", Inputs{Total: 8 * g}, Split{Decoded: 8 * g}, "not known yet"},
+		{"unknown, groups", Inputs{Total: 8 * g, ShareGroups: 1}, Split{Decoded: 6 * g, Augmented: 2 * g}, "1 share group"},
+		{"all fits", Inputs{Total: 8 * g, DecodedBytes: 8 * g, EncodedBytes: g}, Split{Decoded: 8 * g}, "8.0 GiB wanted fit"},
+		{"does not fit", Inputs{Total: 10 * g, DecodedBytes: 11 * g}, Split{Encoded: 2 * g, Decoded: 8 * g}, "do not fit"},
+		{"little encoded", Inputs{Total: 10 * g, DecodedBytes: 11 * g, EncodedBytes: g}, Split{Encoded: g, Decoded: 9 * g},
+			"encoded gets 1.0 GiB"},
+		{"groups, small need", Inputs{Total: 8 * g, DecodedBytes: 7 * g, AugmentedBytes: g, ShareGroups: 2},
+			Split{Decoded: 7 * g, Augmented: g}, "7.0 GiB wanted fit"},
+		{"groups, large need", Inputs{Total: 8 * g, DecodedBytes: 7 * g, AugmentedBytes: 9 * g, ShareGroups: 2},
+			Split{Encoded: 6 * g / 5, Decoded: 6*g - 6*g/5, Augmented: 2 * g}, "augmented 2.0 GiB for 2 share group(s)"},
+		{"lone jobs get no augmented", Inputs{Total: 8 * g, DecodedBytes: g, AugmentedBytes: g}, Split{Decoded: 8 * g}, "fit"},
+		{"tiny", Inputs{Total: 3, DecodedBytes: 4, ShareGroups: 1}, Split{Decoded: 3}, "do not fit"},
+		{"huge", Inputs{Total: math.MaxInt64, DecodedBytes: math.MaxInt64, ShareGroups: 1},
+			Split{Encoded: 1383505805528216371, Decoded: 5534023222112865485, Augmented: math.MaxInt64 / 4}, "do not fit"},
+	} {
+		got, why := SimpleSplit(c.in)
+		if got != c.want || !strings.Contains(why, c.why) {
+			t.Errorf("%s: %+v, %q; want %+v, %q", c.name, got, why, c.want, c.why)
+		}
+	}
+}
+
+func TestSimpleSplitNeverExceedsTotal(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		in := Inputs{
+			Total: rapid.Int64().Draw(rt, "total"), EncodedBytes: rapid.Int64().Draw(rt, "encoded"),
+			DecodedBytes: rapid.Int64().Draw(rt, "decoded"), AugmentedBytes: rapid.Int64().Draw(rt, "augmented"),
+			ShareGroups: rapid.IntRange(-1, 3).Draw(rt, "groups"),
+		}
+		s, why := SimpleSplit(in)
+		if s.Encoded < 0 || s.Decoded < 0 || s.Augmented < 0 || s.Total() != max(in.Total, 0) || why == "" {
+			rt.Fatalf("%+v gives %+v, %q", in, s, why)
+		}
+		if in.ShareGroups <= 0 && s.Augmented > 0 {
+			rt.Fatalf("%+v: augmented gets %d and nobody shares", in, s.Augmented)
+		}
+	})
+}
