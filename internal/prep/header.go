@@ -1,0 +1,161 @@
+package prep
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+
+	"larder/internal/fault"
+)
+
+// header is what the first bytes of a file tell.
+type header struct {
+	format   string
+	w, h     int
+	channels int // JPEG: components
+	color    int // PNG: colour type
+	depth    int // PNG: bits a channel
+}
+
+func bad(format string, args ...any) *fault.Error {
+	return fault.New(fault.SampleBad, "", hintBad, format, args...)
+}
+
+// Header recognises the format by content and reads the size. It allocates nothing that depends on the image, and refuses
+// images beyond the limits.
+func (w *Worker) Header(enc []byte) (format string, width, height int, err error) {
+	h, err := w.header(enc)
+	return h.format, h.w, h.h, err
+}
+
+func (w *Worker) header(enc []byte) (header, error) {
+	h, err := sniff(enc)
+	if err != nil {
+		return header{}, err
+	}
+	if err := w.checkSize(h.w, h.h, formatNames[h.format]); err != nil {
+		return header{}, err
+	}
+	return h, nil
+}
+
+func sniff(enc []byte) (header, error) {
+	switch {
+	case len(enc) == 0:
+		return header{}, bad("the file is empty (0 bytes)")
+	case hasPrefix(enc, "\xff\xd8\xff"):
+		return jpegHeader(enc)
+	case hasPrefix(enc, "\x89PNG\r\n\x1a\n"):
+		return pngHeader(enc)
+	case hasPrefix(enc, "GIF87a"), hasPrefix(enc, "GIF89a"):
+		if len(enc) < 13 {
+			return header{}, bad("the GIF image ends in its header, after %d bytes", len(enc))
+		}
+		return header{format: "gif", w: le16(enc[6:]), h: le16(enc[8:])}, nil
+	case hasPrefix(enc, "RIFF") && len(enc) >= 12 && string(enc[8:12]) == "WEBP":
+		return webpHeader(enc)
+	case hasPrefix(enc, "BM"):
+		return bmpHeader(enc)
+	}
+	return header{}, bad("the file is no JPEG, PNG, GIF, WebP or BMP image: it begins with %s", first(enc))
+}
+
+func hasPrefix(b []byte, p string) bool { return len(b) >= len(p) && string(b[:len(p)]) == p }
+
+func le16(b []byte) int { return int(binary.LittleEndian.Uint16(b)) }
+func be16(b []byte) int { return int(binary.BigEndian.Uint16(b)) }
+
+func first(b []byte) string { return fmt.Sprintf("%q", b[:min(len(b), 8)]) }
+
+// jpegHeader walks the segments to the frame header (SOF). Bytes between segments are skipped, as libjpeg does.
+func jpegHeader(enc []byte) (header, error) {
+	for p := 2; ; {
+		i := bytes.IndexByte(enc[p:], 0xff)
+		if i < 0 {
+			break
+		}
+		p += i
+		for p < len(enc) && enc[p] == 0xff {
+			p++
+		}
+		if p+3 > len(enc) {
+			break
+		}
+		marker, size := enc[p], be16(enc[p+1:])
+		p++
+		switch {
+		case marker == 0 || marker == 0x01 || marker >= 0xd0 && marker <= 0xd7: // stuffed, TEM, RST: no length
+			continue
+		case marker == 0xd8:
+			return header{}, bad("the JPEG image begins a second time inside its header")
+		case marker == 0xd9 || marker == 0xda:
+			return header{}, bad("the JPEG image has no frame header")
+		case size < 2:
+			return header{}, bad("the JPEG image has a segment of length %d", size)
+		case marker >= 0xc0 && marker <= 0xcf && marker != 0xc4 && marker != 0xc8 && marker != 0xcc:
+			if size < 8 || p+8 > len(enc) {
+				return header{}, bad("the JPEG image ends in its header, after %d bytes", len(enc))
+			}
+			return header{format: "jpeg", h: be16(enc[p+3:]), w: be16(enc[p+5:]), channels: int(enc[p+7])}, nil
+		}
+		p += size
+		if p >= len(enc) {
+			break
+		}
+	}
+	return header{}, bad("the JPEG image ends in its header, after %d bytes", len(enc))
+}
+
+func pngHeader(enc []byte) (header, error) {
+	if len(enc) < 33 || string(enc[12:16]) != "IHDR" {
+		return header{}, bad("the PNG image has no complete header")
+	}
+	w, h := binary.BigEndian.Uint32(enc[16:]), binary.BigEndian.Uint32(enc[20:])
+	if w > 1<<31-1 || h > 1<<31-1 {
+		return header{}, bad("the PNG image has a side beyond 2^31-1")
+	}
+	return header{format: "png", w: int(w), h: int(h), depth: int(enc[24]), color: int(enc[25])}, nil
+}
+
+func webpHeader(enc []byte) (header, error) {
+	h := header{format: "webp"}
+	if len(enc) < 30 {
+		return header{}, bad("the WebP image ends in its header, after %d bytes", len(enc))
+	}
+	switch string(enc[12:16]) {
+	case "VP8 ":
+		h.w, h.h = le16(enc[26:])&0x3fff, le16(enc[28:])&0x3fff
+	case "VP8L":
+		v := binary.LittleEndian.Uint32(enc[21:])
+		h.w, h.h = int(v&0x3fff)+1, int(v>>14&0x3fff)+1
+	case "VP8X":
+		if enc[20]&2 != 0 {
+			return header{}, bad("the WebP image is animated, which is not read")
+		}
+		h.w = 1 + int(enc[24]) + int(enc[25])<<8 + int(enc[26])<<16
+		h.h = 1 + int(enc[27]) + int(enc[28])<<8 + int(enc[29])<<16
+	default:
+		return header{}, bad("the WebP image begins with an unknown part %s", first(enc[12:16]))
+	}
+	return h, nil
+}
+
+func bmpHeader(enc []byte) (header, error) {
+	if len(enc) < 26 {
+		return header{}, bad("the BMP image ends in its header, after %d bytes", len(enc))
+	}
+	h := header{format: "bmp"}
+	if size := binary.LittleEndian.Uint32(enc[14:]); size == 12 {
+		h.w, h.h = le16(enc[18:]), le16(enc[20:])
+	} else {
+		h.w = int(int32(binary.LittleEndian.Uint32(enc[18:])))
+		h.h = int(int32(binary.LittleEndian.Uint32(enc[22:])))
+		h.h = max(h.h, -h.h) // negative: rows from top to bottom
+	}
+	return h, nil
+}
+
+// formatNames are whole strings so that checking a size allocates nothing.
+var formatNames = map[string]string{
+	"jpeg": "the jpeg image", "png": "the png image", "gif": "the gif image", "webp": "the webp image", "bmp": "the bmp image",
+}

@@ -1,0 +1,176 @@
+package prep
+
+import "larder/internal/fault"
+
+type stepKind uint8
+
+const (
+	stepGeo stepKind = iota // crop, resize, crop, flip in one pass
+	stepPad                 // crop box that reaches beyond the image
+	stepBrightness
+	stepContrast
+	stepSaturation
+	stepHue
+	stepGray
+)
+
+// step is what the kernels do; ops of a recipe become steps when the parameters of a sample are drawn.
+//
+// A stepGeo takes src, resizes it to rw x rh (equal to src's size: no resize), of which only win is computed, and writes that
+// flipped. A stepPad copies src, which may reach beyond the image, with zeros outside.
+type step struct {
+	kind         stepKind
+	filter       filter
+	hflip, vflip bool
+	hue          uint8
+	f            float32
+	src          box
+	rw, rh       int
+	win          box
+}
+
+func (s *step) isColor() bool { return s.kind >= stepBrightness }
+
+// plan turns ops[from:to] into steps for an image of w x h and returns the size that results. Ops that do nothing for this
+// sample give no step.
+func (w *Worker) plan(r *Recipe, from, to int, key RandKey, width, height int) ([]step, int, int, error) {
+	p := planner{steps: w.steps[:0], w: width, h: height}
+	for i := from; i < to; i++ {
+		o := &r.ops[i]
+		rnd := key.rand(i)
+		switch o.kind {
+		case opResize:
+			rw, rh := o.resized(p.w, p.h)
+			if err := w.checkSize(rw, rh, "the image after Resize"); err != nil {
+				return nil, 0, 0, err
+			}
+			p.resize(rw, rh, o.filter)
+		case opCenterCrop:
+			p.crop(o.centerBox(p.w, p.h))
+		case opRandomResizedCrop:
+			p.crop(o.cropBox(&rnd, p.w, p.h))
+			p.resize(o.w, o.h, o.filter)
+		case opHFlip:
+			if o.flips(&rnd) {
+				s := p.flip()
+				s.hflip = !s.hflip
+			}
+		case opVFlip:
+			if o.flips(&rnd) {
+				s := p.flip()
+				s.vflip = !s.vflip
+			}
+		case opColorJitter:
+			p.jitter(o, o.drawJitter(&rnd))
+		case opGrayscale:
+			p.steps = append(p.steps, step{kind: stepGray})
+		case opToDtype, opNormalize:
+		}
+	}
+	w.steps = p.steps[:0] // keep what append grew
+	return p.steps, p.w, p.h, nil
+}
+
+type planner struct {
+	steps []step
+	w, h  int
+}
+
+// geo returns the last step if it is a stepGeo, or adds one that takes the whole image.
+func (p *planner) geo() *step {
+	if n := len(p.steps); n > 0 && p.steps[n-1].kind == stepGeo {
+		return &p.steps[n-1]
+	}
+	return p.insertGeo(len(p.steps))
+}
+
+func (p *planner) insertGeo(at int) *step {
+	all := box{w: p.w, h: p.h}
+	p.steps = append(p.steps, step{})
+	copy(p.steps[at+1:], p.steps[at:])
+	p.steps[at] = step{kind: stepGeo, src: all, rw: p.w, rh: p.h, win: all}
+	return &p.steps[at]
+}
+
+// flip returns the step to flip in. Colour steps treat all pixels alike, so a flip behind them is done before them, where it
+// costs nothing when a resize is there.
+func (p *planner) flip() *step {
+	at := len(p.steps)
+	for at > 0 && p.steps[at-1].isColor() {
+		at--
+	}
+	if at > 0 && p.steps[at-1].kind == stepGeo {
+		return &p.steps[at-1]
+	}
+	return p.insertGeo(at)
+}
+
+func (p *planner) crop(b box) {
+	if b.x == 0 && b.y == 0 && b.w == p.w && b.h == p.h {
+		return
+	}
+	if b.x < 0 || b.y < 0 || b.x+b.w > p.w || b.y+b.h > p.h {
+		p.steps = append(p.steps, step{kind: stepPad, src: b})
+	} else {
+		s := p.geo()
+		if s.hflip {
+			b.x = s.win.w - b.x - b.w
+		}
+		if s.vflip {
+			b.y = s.win.h - b.y - b.h
+		}
+		s.win = box{x: s.win.x + b.x, y: s.win.y + b.y, w: b.w, h: b.h}
+	}
+	p.w, p.h = b.w, b.h
+}
+
+func (p *planner) resize(rw, rh int, f filter) {
+	if rw == p.w && rh == p.h {
+		return // Pillow copies, whatever the filter
+	}
+	s := p.geo()
+	if s.rw != s.src.w || s.rh != s.src.h || s.hflip || s.vflip {
+		// Pixels are rounded between two resizes, and resizing a flipped image does not give exactly the flipped resize.
+		s = p.insertGeo(len(p.steps))
+	}
+	s.src = box{x: s.src.x + s.win.x, y: s.src.y + s.win.y, w: s.win.w, h: s.win.h}
+	s.rw, s.rh, s.filter = rw, rh, f
+	s.win = box{w: rw, h: rh}
+	p.w, p.h = rw, rh
+}
+
+func (p *planner) jitter(o *op, d jitterDraw) {
+	for _, k := range d.order {
+		if !o.jitter[k].on {
+			continue
+		}
+		s := step{f: float32(d.f[k])}
+		switch k {
+		case 0:
+			s.kind = stepBrightness
+		case 1:
+			s.kind = stepContrast
+		case 2:
+			s.kind = stepSaturation
+		case 3:
+			// Also for a shift of 0: the way through HSV changes pixels, in torchvision too.
+			s.kind, s.hue = stepHue, hueShift(d.f[k])
+		}
+		if k != 3 && s.f == 1 {
+			continue // Pillow's blend returns the image itself
+		}
+		p.steps = append(p.steps, s)
+	}
+}
+
+// checkSize bounds what is allocated for an image.
+func (w *Worker) checkSize(width, height int, what string) error {
+	if width < 1 || height < 1 {
+		return fault.New(fault.SampleBad, "", hintBad, "%s: %d x %d pixels", what, width, height)
+	}
+	if int64(width)*int64(height) > w.limits.MaxPixels {
+		return fault.New(fault.SampleBad, "", hintBad, "%s: %d x %d = %d pixels are more than the %d that are allowed",
+			what, width, height, int64(width)*int64(height), w.limits.MaxPixels)
+	}
+	return nil
+}

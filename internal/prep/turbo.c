@@ -1,0 +1,175 @@
+//go:build cgo && turbo
+
+#include "turbo.h"
+
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jpeglib.h>
+#include <jerror.h>
+
+/* Errors of libjpeg leave by longjmp. Every setjmp below is in the C function that Go calls, so none crosses Go. */
+
+enum { ROWS = 16 };
+
+typedef struct {
+	struct jpeg_decompress_struct d; /* first: libjpeg hands back pointers to it */
+	struct jpeg_error_mgr err;
+	struct jpeg_progress_mgr progress;
+	jmp_buf leave;
+	larder_jpeg *j;
+	int max_scans;
+} impl;
+
+enum { LEFT_ERROR = 1, LEFT_TRUNCATED = 2 };
+
+static void on_error(j_common_ptr c) {
+	impl *m = c->client_data;
+	char text[JMSG_LENGTH_MAX];
+	c->err->format_message(c, text);
+	if (c->err->msg_code == JERR_NO_BACKING_STORE) /* how libjpeg says that max_memory_to_use is too little */
+		snprintf(text, sizeof text, "its coefficients need more than %ld bytes", m->d.mem->max_memory_to_use);
+	snprintf(m->j->message, sizeof m->j->message, "%s", text);
+	longjmp(m->leave, LEFT_ERROR);
+}
+
+/* Warnings are counted and accepted, as Pillow does, but for the end of the data: there Pillow raises "image file is
+   truncated", while libjpeg would go on with grey. */
+static void on_message(j_common_ptr c, int level) {
+	impl *m = c->client_data;
+	if (level >= 0)
+		return;
+	m->j->warnings++;
+	if (c->err->msg_code == JWRN_JPEG_EOF)
+		longjmp(m->leave, LEFT_TRUNCATED);
+}
+
+static void no_output(j_common_ptr c) { (void)c; }
+
+/* A progressive image may repeat scans that cost time and hold no data. */
+static void on_progress(j_common_ptr c) {
+	impl *m = c->client_data;
+	if (m->d.input_scan_number > m->max_scans) {
+		snprintf(m->j->message, sizeof m->j->message, "more than %d scans", m->max_scans);
+		longjmp(m->leave, LEFT_ERROR);
+	}
+}
+
+larder_jpeg *larder_jpeg_new(void) {
+	larder_jpeg *j = calloc(1, sizeof *j);
+	impl *m = calloc(1, sizeof *m);
+	if (!j || !m) {
+		free(j);
+		free(m);
+		return NULL;
+	}
+	j->impl = m;
+	m->j = j;
+	m->d.err = jpeg_std_error(&m->err);
+	m->err.error_exit = on_error;
+	m->err.emit_message = on_message;
+	m->err.output_message = no_output;
+	m->d.client_data = m;
+	if (setjmp(m->leave)) {
+		jpeg_destroy_decompress(&m->d);
+		free(m);
+		free(j);
+		return NULL;
+	}
+	jpeg_create_decompress(&m->d);
+	m->d.client_data = m;
+	m->progress.progress_monitor = on_progress;
+	m->d.progress = &m->progress;
+	return j;
+}
+
+void larder_jpeg_free(larder_jpeg *j) {
+	if (!j)
+		return;
+	impl *m = j->impl;
+	jpeg_destroy_decompress(&m->d);
+	free(m);
+	free(j);
+}
+
+/* (a * b) / 255, rounded, as Pillow's MULDIV255. */
+static inline int muldiv255(int a, int b) {
+	int t = a * b + 128;
+	return ((t >> 8) + t) >> 8;
+}
+
+static inline uint8_t clip8(int v) { return v < 0 ? 0 : v > 255 ? 255 : (uint8_t)v; }
+
+/* Pillow takes four components for Adobe's inverted CMYK always, and converts without a colour profile. */
+static void cmyk_to_rgb(const uint8_t *in, uint8_t *out, uint32_t w) {
+	for (uint32_t x = 0; x < w; x++, in += 4, out += 3) {
+		int k = in[3];
+		for (int c = 0; c < 3; c++)
+			out[c] = clip8(k - muldiv255(255 - in[c], k));
+	}
+}
+
+static void read_rgb(j_decompress_ptr d, uint8_t *dst) {
+	size_t stride = (size_t)d->output_width * 3;
+	JSAMPROW rows[ROWS];
+	while (d->output_scanline < d->output_height) {
+		JDIMENSION left = d->output_height - d->output_scanline, n = left < ROWS ? left : ROWS;
+		for (JDIMENSION i = 0; i < n; i++)
+			rows[i] = dst + (size_t)(d->output_scanline + i) * stride;
+		jpeg_read_scanlines(d, rows, n);
+	}
+}
+
+static void read_cmyk(j_decompress_ptr d, uint8_t *dst) {
+	size_t stride = (size_t)d->output_width * 3;
+	JSAMPARRAY row = d->mem->alloc_sarray((j_common_ptr)d, JPOOL_IMAGE, d->output_width * 4, 1);
+	while (d->output_scanline < d->output_height) {
+		uint8_t *to = dst + (size_t)d->output_scanline * stride;
+		if (jpeg_read_scanlines(d, row, 1) == 1)
+			cmyk_to_rgb(row[0], to, d->output_width);
+	}
+}
+
+int larder_jpeg_decode(larder_jpeg *j, const uint8_t *src, size_t n, uint8_t *dst, uint32_t w, uint32_t h,
+                       int64_t max_bytes, int max_scans) {
+	impl *m = j->impl;
+	j_decompress_ptr d = &m->d;
+	j->warnings = 0;
+	j->message[0] = 0;
+	m->max_scans = max_scans;
+	int left = setjmp(m->leave);
+	if (left == 0) {
+		jpeg_mem_src(d, src, (unsigned long)n);
+		jpeg_read_header(d, TRUE);
+		if (d->image_width != w || d->image_height != h) {
+			snprintf(j->message, sizeof j->message, "two frame headers: %u x %u and %u x %u", w, h,
+			         (unsigned)d->image_width, (unsigned)d->image_height);
+			longjmp(m->leave, LEFT_ERROR);
+		}
+		d->mem->max_memory_to_use = (long)max_bytes;
+		d->dct_method = JDCT_ISLOW;
+		d->do_fancy_upsampling = TRUE;
+		if (d->num_components == 4) {
+			d->out_color_space = JCS_CMYK;
+			jpeg_start_decompress(d);
+			read_cmyk(d, dst);
+		} else if (d->num_components == 1 || d->num_components == 3) {
+			d->out_color_space = JCS_RGB;
+			jpeg_start_decompress(d);
+			read_rgb(d, dst);
+		} else {
+			snprintf(j->message, sizeof j->message, "%d components", d->num_components);
+			longjmp(m->leave, LEFT_ERROR);
+		}
+		jpeg_finish_decompress(d);
+	} else if (setjmp(m->leave) == 0) {
+		jpeg_abort_decompress(d);
+	}
+	if (d->src) {
+		d->src->next_input_byte = NULL;
+		d->src->bytes_in_buffer = 0;
+	}
+	return left;
+}
