@@ -1,0 +1,173 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"net"
+	"strings"
+	"sync"
+	"syscall"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"larder/internal/config"
+	"larder/internal/fault"
+	larderv1 "larder/proto/larder/v1"
+)
+
+// Dial connects to a daemon and waits until the connection stands, or ctx ends. The target is the path of a Unix
+// socket (anything with a slash) or host:port; TCP is spoken in the clear only with a loopback address, else with TLS
+// and the machine's certificates; opts may say otherwise. Errors of the client's calls are *fault.Error. Close the
+// closer when done.
+func Dial(ctx context.Context, target string, opts ...grpc.DialOption) (larderv1.LarderServiceClient, io.Closer, error) {
+	d := &dialer{target: target, network: "unix", address: strings.TrimPrefix(target, "unix:")}
+	creds := insecure.NewCredentials()
+	if !strings.HasPrefix(target, "unix:") && !strings.Contains(target, "/") {
+		d.network, d.address = "tcp", target
+		if _, _, err := net.SplitHostPort(target); err != nil {
+			return nil, nil, fault.New(fault.Invalid, target, "give the path of a socket, or host:port", "%q is neither the path of a socket nor host:port", target)
+		}
+		if !config.Loopback(target) {
+			creds = credentials.NewTLS(nil)
+		}
+	}
+	if d.address == "" {
+		return nil, nil, fault.New(fault.Invalid, target, "give the path of a socket, or host:port", "there is no address to connect to")
+	}
+	all := append([]grpc.DialOption{
+		grpc.WithTransportCredentials(creds),
+		grpc.WithContextDialer(d.dial),
+		grpc.WithAuthority(authority(d)),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)),
+		grpc.WithUnaryInterceptor(d.unary),
+		grpc.WithStreamInterceptor(d.stream),
+		grpc.WithDisableServiceConfig(),
+	}, opts...)
+	cc, err := grpc.NewClient("passthrough:///"+d.address, all...)
+	if err != nil {
+		return nil, nil, fault.Wrap(err, fault.Invalid, target, "give the path of a socket, or host:port", "connect to the daemon")
+	}
+	cc.Connect()
+	for {
+		s := cc.GetState()
+		switch s {
+		case connectivity.Ready:
+			return larderv1.NewLarderServiceClient(cc), cc, nil
+		case connectivity.TransientFailure:
+			_ = cc.Close()
+			return nil, nil, d.failure(nil)
+		case connectivity.Idle:
+			cc.Connect()
+		default:
+		}
+		if !cc.WaitForStateChange(ctx, s) {
+			_ = cc.Close()
+			return nil, nil, d.failure(context.Cause(ctx))
+		}
+	}
+}
+
+func authority(d *dialer) string {
+	if d.network == "unix" {
+		return "localhost"
+	}
+	return d.address
+}
+
+// dialer connects and remembers what went wrong, for gRPC tells it only as text.
+type dialer struct {
+	target, network, address string
+	mu                       struct {
+		sync.Mutex
+		err error
+	}
+}
+
+func (d *dialer) dial(ctx context.Context, _ string) (net.Conn, error) {
+	c, err := new(net.Dialer).DialContext(ctx, d.network, d.address)
+	if err != nil && ctx.Err() != nil {
+		return nil, err // given up by us: it says nothing about the daemon
+	}
+	d.mu.Lock()
+	d.mu.err = err
+	d.mu.Unlock()
+	return c, err
+}
+
+// failure says in words why there is no connection.
+func (d *dialer) failure(cause error) error {
+	d.mu.Lock()
+	err := d.mu.err
+	d.mu.Unlock()
+	where := d.target
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return fault.New(fault.Unavailable, where, "a daemon serves only its own user and root; run as that user, or start your own: larder serve",
+			"no right to speak to the daemon at %s", where)
+	case d.network == "unix" && errors.Is(err, fs.ErrNotExist):
+		return fault.New(fault.Unavailable, where, "start one with: larder serve; or name its socket with --socket or LARDER_SOCKET",
+			"no daemon runs at %s", where)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return fault.New(fault.Unavailable, where, "start one with: larder serve", "no daemon listens at %s any more", where)
+	case err != nil:
+		return fault.Wrap(err, fault.Unavailable, where, "is the daemon running? larder doctor looks at its socket", "connect to the daemon at %s", where)
+	case cause != nil:
+		return fault.Wrap(cause, fault.Unavailable, where, "larder doctor looks at its socket", "the daemon at %s does not answer", where)
+	default:
+		return fault.New(fault.Unavailable, where, "it serves its own user and root only, and TCP with TLS; larder doctor looks at its socket",
+			"what listens at %s closed the connection", where)
+	}
+}
+
+// fault puts the words of a failed connection in the place of gRPC's.
+func (d *dialer) fault(err error) error {
+	if st, ok := status.FromError(err); ok && st.Code() == codes.Unavailable && len(st.Details()) == 0 {
+		return d.lost()
+	}
+	return Fault(err)
+}
+
+func (d *dialer) lost() error {
+	d.mu.Lock()
+	err := d.mu.err
+	d.mu.Unlock()
+	if err != nil {
+		return d.failure(nil)
+	}
+	return fault.New(fault.Unavailable, d.target, "start it again with: larder serve", "the daemon at %s went away", d.target)
+}
+
+func (d *dialer) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	if err := call(ctx, method, req, reply, cc, opts...); err != nil {
+		return d.fault(err)
+	}
+	return nil
+}
+
+func (d *dialer) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	s, err := open(ctx, desc, cc, method, opts...)
+	if err != nil {
+		return nil, d.fault(err)
+	}
+	return clientStream{s, d}, nil
+}
+
+type clientStream struct {
+	grpc.ClientStream
+	d *dialer
+}
+
+func (s clientStream) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	if err == nil || errors.Is(err, io.EOF) {
+		return err
+	}
+	return s.d.fault(err)
+}
