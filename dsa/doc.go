@@ -1,0 +1,22 @@
+// Package dsa decides which sample each training job sees next, so that jobs on overlapping data meet on the same samples
+// while every job keeps the statistical promise of its own order.
+//
+// It does not know storage, caches, batches, sizes, labels or time: the coordinator calls Next once per sample, says with
+// SetLevel what has become available, and owns everything else. A Sampler is pure (no I/O, clock, goroutine, map order) and
+// deterministic: the same seed and the same calls give the same picks. Objects are dense ids over all datasets of a daemon.
+//
+// How it decides, for modes Stratified and Epoch (design: Joader's dependent sampling, NeurIPS 2022, made exact per epoch):
+//
+//   - A static cell is a set of objects with the same membership in every subset that was ever registered (cells.go). A job
+//     refines its cells by the tile of the object's position in its own previous epoch (Stratified).
+//   - The cell of the next pick comes from the shared-order cell tape (tape.go): jobs share one random order of the objects,
+//     and the cell of the next pick is the cell of the next member of the job's remaining set in that order. So the sequence
+//     of cells has exactly the law remaining-in-cell / remaining, and jobs visit cells together at O(1) per pick.
+//   - Inside the cell (groups.go, pick.go) an available object is served first: highest level, then fewest needers, ties
+//     uniform. Else a uniformly drawn remaining object of the cell.
+//
+// Why each epoch order is a uniform permutation: the tape fixes cell proportions, and inside a cell nothing that reaches a
+// choice can tell objects apart. That holds only while availability is decided at the commit of a pick (SetLevel before the
+// next Next), victims are chosen by need with random ties, and what jobs with a non-exchangeable order (Sequential) load is
+// neutral: such objects count as unavailable until a visible job picks them.
+package dsa

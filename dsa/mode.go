@@ -1,0 +1,112 @@
+package dsa
+
+import (
+	"fmt"
+	"strings"
+
+	"larder/internal/ident"
+)
+
+// Mode is how a job's order is made, and with it what the job is promised.
+type Mode uint8
+
+// The modes, from most prescribed to most shared. Sequential is shuffle=False.
+const (
+	Sequential Mode = iota // subset order; invisible to the other jobs' choices
+	Fixed                  // a pure function of (seed, epoch, subset)
+	Strict                 // uniform over the remaining set given everything that ever happened
+	Stratified             // uniform orders; consecutive epochs independent at the resolution of tiles
+	Epoch                  // uniform orders; consecutive epochs may resemble each other
+	numModes
+)
+
+var modeNames = [numModes]string{"sequential", "fixed", "strict", "stratified", "epoch"}
+
+// String returns the word used in configuration, the protocol and docs.
+func (m Mode) String() string {
+	if m < numModes {
+		return modeNames[m]
+	}
+	return fmt.Sprintf("mode(%d)", uint8(m))
+}
+
+// ParseMode reads the name of an order a user may ask for. "sequential" is not one: it is what shuffle=False means.
+func ParseMode(s string) (Mode, error) {
+	best, bestCost := Stratified, 1<<30
+	for m := Fixed; m < numModes; m++ {
+		if s == modeNames[m] {
+			return m, nil
+		}
+		if c := distance(strings.ToLower(strings.TrimSpace(s)), modeNames[m]); c < bestCost {
+			best, bestCost = m, c
+		}
+	}
+	if len(s) > 40 {
+		s = s[:40] + "..."
+	}
+	return 0, fmt.Errorf("unknown order %q: nearest is %q (the orders are fixed, strict, stratified, epoch; for the order of the dataset use shuffle=False)", s, best)
+}
+
+// distance is Levenshtein's, over bytes. Only the first 40 bytes of a count.
+func distance(a, b string) int {
+	a = a[:min(len(a), 40)]
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diag := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diag
+			if a[i] != b[j] {
+				cost++
+			}
+			diag = row[j+1]
+			row[j+1] = min(cost, diag+1, row[j]+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// Limits of a Sampler.
+const (
+	DefaultTiles = 4       // B of Stratified when the spec leaves it 0
+	MaxTiles     = 256     // a tile is one byte
+	MaxJobs      = 64      // joined at once
+	MaxObjects   = 1 << 28 // ids are dense; a larger one is a mistake, not a dataset
+)
+
+// JobSpec is what a job asks for at Join.
+type JobSpec struct {
+	Mode   Mode
+	Tiles  int              // B of Stratified, 1..MaxTiles; 0 = DefaultTiles
+	Seed   uint64           // of Fixed
+	Subset []ident.ObjectID // in sample order, distinct; retained and never modified
+}
+
+// Promise states in words what the job's order keeps whatever its neighbours are or do. "" for an unknown job.
+func (s *Sampler) Promise(id ident.JobID) string {
+	j := s.byID[id]
+	if j == nil {
+		return ""
+	}
+	const once = "each epoch delivers every sample of the subset exactly once"
+	switch j.mode {
+	case Sequential:
+		return "sequential: samples come in the order of the dataset; " + once
+	case Fixed:
+		return "fixed: the order is a pure function of (seed, epoch, subset), the same with any neighbours, cache or timing; " + once
+	case Strict:
+		return "strict: each next sample is uniform over the samples this epoch still owes, given everything that ever happened to any job; " + once
+	case Stratified:
+		if j.tiles > 1 {
+			return fmt.Sprintf("stratified: each epoch's order is a uniformly random permutation, and consecutive epochs are independent at the resolution of %d tiles of an epoch; %s", j.tiles, once)
+		}
+		fallthrough
+	case Epoch:
+		return "epoch: each epoch's order is a uniformly random permutation; consecutive epochs may resemble each other; " + once
+	default:
+		return ""
+	}
+}

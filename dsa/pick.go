@@ -1,0 +1,186 @@
+package dsa
+
+import (
+	"larder/internal/ident"
+	"larder/internal/invariant"
+)
+
+// Next commits one pick of the job and returns it; false when its epoch owes nothing more, the job is idle or unknown. The
+// caller says with SetLevel, before the next call, what the pick makes available. For Fixed and Sequential it is the first
+// position that is not taken.
+func (s *Sampler) Next(id ident.JobID) (ident.ObjectID, bool) {
+	j := s.byID[id]
+	if j == nil || j.rem == 0 {
+		return 0, false
+	}
+	if !j.usesTape() && j.mode != Strict {
+		return s.nextInOrder(j)
+	}
+	if j.stale {
+		s.layout(j)
+	}
+	k := 0
+	if j.usesTape() {
+		y := j.tape.next(j)
+		k = s.keyOf(j, y, j.at.of(y))
+	}
+	e := j.groups.edge[k*stride : k*stride+stride]
+	if e[0] == e[classTaken] && s.hook.keepTape {
+		for k = 0; j.groups.edge[k*stride] == j.groups.edge[k*stride+classTaken]; k++ {
+		}
+		e = j.groups.edge[k*stride : k*stride+stride]
+	}
+	c := 0
+	for c < classTaken && e[c] == e[c+1] {
+		c++
+	}
+	if c == classTaken {
+		invariant.Violated("dsa: tape of job %d names a cell of which nothing remains", j.id)
+	}
+	x := j.groups.items[e[c]+uint32(s.rng.Uint64n(uint64(e[c+1]-e[c])))]
+	if s.hook.tiesByID {
+		for _, y := range j.groups.items[e[c]:e[c+1]] {
+			x = min(x, y)
+		}
+	}
+	l := j.at.of(x)
+	if j.tiles > 1 {
+		n := len(j.subset)
+		j.cur[l] = uint8((n - j.rem) * j.tiles / n)
+	}
+	j.move(l, k, c, classTaken)
+	s.commit(j, x)
+	return ident.ObjectID(x), true
+}
+
+// nextInOrder takes the first free position of a prescribed order.
+func (s *Sampler) nextInOrder(j *job) (ident.ObjectID, bool) {
+	for ; j.cursor < len(j.subset); j.cursor++ {
+		if x, ok := s.take(j, j.cursor); ok {
+			return x, true
+		}
+	}
+	invariant.Violated("dsa: job %d owes %d samples, its order has none", j.id, j.rem)
+	return 0, false
+}
+
+// At commits the pick at position pos of this epoch's order of a Fixed or Sequential job; false if it is taken or out of
+// range, or the job has no such order.
+func (s *Sampler) At(id ident.JobID, pos int) (ident.ObjectID, bool) {
+	j := s.byID[id]
+	if j == nil || j.rem == 0 || pos < 0 || pos >= len(j.subset) || j.mode != Fixed && j.mode != Sequential {
+		return 0, false
+	}
+	return s.take(j, pos)
+}
+
+// take commits position pos of a prescribed order if it is free.
+func (s *Sampler) take(j *job, pos int) (ident.ObjectID, bool) {
+	if j.mode == Fixed {
+		x := j.subset[j.order[pos]]
+		if !s.need[x].Has(j.slot) {
+			return 0, false
+		}
+		s.commit(j, uint32(x))
+		return x, true
+	}
+	if !j.taken.Add(uint32(pos)) {
+		return 0, false
+	}
+	j.rem--
+	x := j.subset[pos]
+	// The order of the dataset tells objects apart, so what it loads must not: from here on x counts as no more available
+	// than it is now, until a visible job picks it.
+	if !s.hook.seqVisible {
+		s.avail[x] |= neutralBit
+	}
+	return x, true
+}
+
+// commit takes x out of what a visible job needs. Whatever x owes to sequential jobs is over: a visible job would have made
+// it available now.
+func (s *Sampler) commit(j *job, x uint32) {
+	j.rem--
+	s.need[x] = s.need[x].Without(j.slot)
+	if a := s.avail[x]; a&neutralBit != 0 {
+		s.setAvail(x, a&levelMask|a&levelMask<<visShift)
+	}
+	s.reclass(x)
+}
+
+// Return takes back picks that were committed in this epoch and never delivered: they are needed again. Objects that are not
+// in the subset or not taken in the running epoch are ignored. A tape job draws from a fresh order afterwards.
+func (s *Sampler) Return(id ident.JobID, ids []ident.ObjectID) {
+	j := s.byID[id]
+	if j == nil || !j.running {
+		return
+	}
+	back := 0
+	for _, x := range ids {
+		l, ok := j.member(x)
+		if !ok {
+			continue
+		}
+		if !j.visible() {
+			if j.taken.Remove(j.pos[l]) {
+				back++
+			}
+			continue
+		}
+		if s.need[x].Has(j.slot) {
+			continue
+		}
+		back++
+		// Not grouped while need grows: layout will place everything, and reclass must not touch groups that lack x.
+		s.grouped = s.grouped.Without(j.slot)
+		s.need[x] = s.need[x].With(j.slot)
+		s.reclass(uint32(x))
+	}
+	if back == 0 {
+		return
+	}
+	j.rem += back
+	j.cursor = 0
+	switch {
+	case j.usesTape():
+		s.freshAfterReturn(j)
+	case j.mode == Strict:
+		j.stale = true
+	}
+}
+
+// Withdraw takes objects out of what the running epoch still owes without choosing them, in the order given: quarantined ones,
+// or those a resumed job has had already. Objects the epoch does not owe are ignored. It returns how many were taken out.
+func (s *Sampler) Withdraw(id ident.JobID, ids []ident.ObjectID) int {
+	j := s.byID[id]
+	if j == nil || !j.running {
+		return 0
+	}
+	n := 0
+	for _, x := range ids {
+		if !s.Needs(id, x) {
+			continue
+		}
+		n++
+		l, _ := j.member(x)
+		if !j.visible() {
+			j.taken.Add(j.pos[l])
+			j.rem--
+			continue
+		}
+		if j.tiles > 1 {
+			j.cur[l] = uint8((len(j.subset) - j.rem) * j.tiles / len(j.subset))
+		}
+		s.grouped = s.grouped.Without(j.slot)
+		s.commit(j, uint32(x))
+	}
+	if n > 0 {
+		switch {
+		case j.usesTape():
+			s.freshAfterReturn(j)
+		case j.mode == Strict:
+			j.stale = true
+		}
+	}
+	return n
+}

@@ -1,0 +1,192 @@
+package dsa
+
+import (
+	"slices"
+
+	"larder/internal/bits"
+	"larder/internal/invariant"
+	"larder/internal/xrand"
+)
+
+// order is a uniformly random order of objects that jobs share to name cells. It never says which sample is served.
+type order struct {
+	name  uint64
+	born  uint64      // Sampler.joins at its birth
+	comp  bits.JobSet // slots of the jobs it covers
+	ids   []uint32    // a permutation whose prefix of length fixed is settled; nil until the first use
+	fixed int
+	rng   xrand.Rand
+}
+
+// tape is a job's walk through an order, cyclic from its origin. Every pick passes exactly one object of the remaining set as it
+// was when the tape began and takes its cell; a pick removes an object of that very cell, so what the tape still holds of a cell
+// is always what remains of it. A fresh order restricted to the remaining set is uniform, hence so is the sequence of cells.
+type tape struct {
+	order   *order
+	origin  int
+	cursor  int
+	r0      int      // length of the tape
+	passed  int      // entries used
+	left    []uint64 // by place: the entries not yet passed
+	started bool     // false: order and origin are chosen, left is not filled
+}
+
+// newOrder makes an order for all tape jobs that share objects, directly or through others, with those of comp.
+func (s *Sampler) newOrder(comp bits.JobSet) *order {
+	for todo := comp; todo != 0; {
+		k := s.slot[first(todo)]
+		todo = todo.Without(k.slot) | k.near&s.tapeful&^comp
+		comp |= k.near & s.tapeful
+	}
+	s.orders++
+	o := &order{name: s.orders, born: s.joins, comp: comp}
+	o.rng.Seed(s.rng.Uint64())
+	return o
+}
+
+// covers tells whether every object of the job is in the order. A later job in the same slot does not count.
+func (o *order) covers(j *job) bool { return o.comp.Has(j.slot) && j.joinedAt <= o.born }
+
+// build lists the objects. Nothing is shuffled yet.
+func (o *order) build(s *Sampler) {
+	comp := o.comp & s.live
+	for m := comp; m != 0; m &= m - 1 {
+		if k := s.slot[first(m)]; k.joinedAt > o.born {
+			comp = comp.Without(k.slot)
+		}
+	}
+	if comp.Len() == 1 {
+		j := s.slot[first(comp)]
+		o.ids = make([]uint32, len(j.subset))
+		for i, x := range j.subset {
+			o.ids[i] = uint32(x)
+		}
+		return
+	}
+	n := uint32(0)
+	for _, c := range s.cells {
+		if c.live&comp != 0 {
+			n += c.size
+		}
+	}
+	o.ids = make([]uint32, 0, n)
+	for x, c := range s.cell {
+		if s.cells[c].live&comp != 0 {
+			o.ids = append(o.ids, uint32(x))
+		}
+	}
+}
+
+// get returns the object at position i. The permutation is settled no further than it was looked at (Fisher-Yates from the
+// front), so that a fresh order costs a copy at a join, and the shuffle is paid by the picks.
+func (o *order) get(i int) uint32 {
+	for o.fixed <= i {
+		f := o.fixed
+		r := f + o.rng.IntN(len(o.ids)-f)
+		o.ids[f], o.ids[r] = o.ids[r], o.ids[f]
+		o.fixed++
+	}
+	return o.ids[i]
+}
+
+// freshAfterJoin gives a new order to all running tape jobs that share objects, directly or through others, with the one
+// that joined: their cells were split, and a tape read under other cells than it was drawn for is biased (rule i).
+func (s *Sampler) freshAfterJoin(j *job) {
+	comp := (j.near | bits.JobSet(0).With(j.slot)) & s.tapeful
+	if comp == 0 {
+		return
+	}
+	o := s.newOrder(comp)
+	for m := o.comp; m != 0; m &= m - 1 {
+		if k := s.slot[first(m)]; k != j && k.running {
+			s.restart(k, o, 0)
+		}
+	}
+}
+
+// restart puts the job on an order and marks its layout as out of date.
+func (s *Sampler) restart(j *job, o *order, origin int) {
+	j.stale = true
+	s.grouped = s.grouped.Without(j.slot)
+	if s.hook.keepTape && j.tape.started {
+		return
+	}
+	j.tape.order, j.tape.origin, j.tape.started = o, origin, false
+	if !slices.Contains(j.used[0], o.name) {
+		j.used[0] = append(j.used[0], o.name)
+	}
+}
+
+// freshAfterReturn gives the job an order of its own (rule iii): the returned picks put back into the old one would come
+// again where they stood.
+func (s *Sampler) freshAfterReturn(j *job) {
+	if t := &j.tape; t.order != nil && !t.started && t.order.ids == nil && t.order.comp.Has(j.slot) && j.stale {
+		return // nothing was drawn from it yet
+	}
+	s.restart(j, s.newOrder(bits.JobSet(0).With(j.slot)), 0)
+}
+
+// adopt chooses the order of a job that starts an epoch (rule ii): that of the neighbour with the largest overlap, from where
+// the neighbour has got to, so that both visit cells together. Where it has got to is computed from counts only; the position
+// of its last object would tell something about which objects are left. An order of the job's own previous epoch is never
+// taken: the two epochs would visit their cells alike.
+func (s *Sampler) adopt(j *job) {
+	j.used[0], j.used[1] = j.used[1][:0], j.used[0]
+	var best *job
+	for m := j.near & s.tapeful & s.active; m != 0; m &= m - 1 {
+		k := s.slot[first(m)]
+		if k.rem == 0 || !k.tape.order.covers(j) || slices.Contains(j.used[1], k.tape.order.name) && !s.hook.ownOrder {
+			continue
+		}
+		if best == nil || j.overlap[k.slot] > j.overlap[best.slot] ||
+			j.overlap[k.slot] == j.overlap[best.slot] && k.id < best.id {
+			best = k
+		}
+	}
+	j.tape.started = false
+	if best == nil {
+		s.restart(j, s.newOrder(bits.JobSet(0).With(j.slot)), 0)
+		return
+	}
+	t := &best.tape
+	origin := t.origin
+	if t.started {
+		n := len(t.order.ids)
+		origin = (origin + n*t.passed/t.r0) % n
+	}
+	s.restart(j, t.order, origin)
+}
+
+// begin prepares a tape whose entries layout will fill in.
+func (t *tape) begin(s *Sampler, j *job) {
+	t.left = resize(t.left, (j.at.n+63)/64)
+	clear(t.left)
+	t.r0, t.passed, t.started = j.rem, 0, true
+	if t.order.ids == nil {
+		t.order.build(s)
+	}
+	t.cursor = t.origin
+}
+
+// next passes one entry and returns its object.
+func (t *tape) next(j *job) uint32 {
+	o := t.order
+	for range o.ids {
+		x := o.get(t.cursor)
+		if t.cursor++; t.cursor == len(o.ids) {
+			t.cursor = 0
+		}
+		p := int(x >> pageBits)
+		if p >= len(j.at.page) || j.at.page[p] == absent {
+			continue
+		}
+		l := j.at.of(x)
+		if w := &t.left[l>>6]; *w&(1<<(l&63)) != 0 {
+			*w &^= 1 << (l & 63)
+			t.passed++
+			return x
+		}
+	}
+	invariant.Violated("dsa: tape of job %d ended after %d of %d entries", j.id, t.passed, t.r0)
+	return 0
+}
