@@ -1,0 +1,389 @@
+package source
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"larder/internal/bits"
+	"larder/internal/fault"
+	"larder/internal/ident"
+)
+
+// CatalogConfig says how to build a Catalog. The zero value works: nothing saved, no limit.
+type CatalogConfig struct {
+	IndexDir  string // where indexes are saved, "" = nowhere; made if missing
+	ReadLimit int64  // bytes per second over all reads, 0 = none; for experiments with slow storage
+	MaxObject int64  // largest object that Read accepts, bytes; 0 = 1 GiB
+	Logger    *slog.Logger
+}
+
+// Catalog holds the datasets and objects of one daemon. Safe for concurrent use.
+//
+// Lock order: rootState.sem, then mu, then objects.mu.
+type Catalog struct {
+	cfg     CatalogConfig
+	log     *slog.Logger
+	sys     system
+	limit   *limiter
+	objects objectTable
+	probes  probeCache
+
+	mu       sync.RWMutex // guards what follows
+	datasets []*Dataset   // by id; a superseded one stays for its jobs
+	byName   map[string]*Dataset
+	roots    []*rootState
+	byRoot   map[string]*rootState
+}
+
+// rootState is one folder, whatever datasets name it: they share its ids and its saved index.
+type rootState struct {
+	root  string
+	index uint32                   // in Catalog.roots
+	sem   chan struct{}            // held while the root is checked or walked
+	snap  atomic.Pointer[snapshot] // newest version, nil before the first walk; written under sem
+	stale atomic.Bool              // a read found a file changed, which the folders' times need not show
+}
+
+// OpenCatalog returns an empty catalogue. Close it to end its background work.
+func OpenCatalog(cfg CatalogConfig) (*Catalog, error) {
+	if cfg.ReadLimit < 0 || cfg.MaxObject < 0 {
+		return nil, fault.New(fault.ConfigInvalid, "source", "use 0 for none", "a negative limit: read limit %d B/s, largest object %d B", cfg.ReadLimit, cfg.MaxObject)
+	}
+	if cfg.MaxObject == 0 {
+		cfg.MaxObject = 1 << 30
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	if cfg.IndexDir != "" {
+		if err := os.MkdirAll(cfg.IndexDir, 0o700); err != nil {
+			return nil, fault.Wrap(err, fault.ConfigInvalid, printable(cfg.IndexDir), "name a folder that the daemon may write to", "the folder for saved indexes cannot be made")
+		}
+		removeLeftovers(cfg.IndexDir)
+	}
+	c := &Catalog{cfg: cfg, log: cfg.Logger, sys: realSystem, byName: map[string]*Dataset{}, byRoot: map[string]*rootState{}}
+	if cfg.ReadLimit > 0 {
+		c.limit = &limiter{rate: float64(cfg.ReadLimit)}
+	}
+	return c, nil
+}
+
+// Close ends background work. Datasets stay usable but for Probe.
+func (c *Catalog) Close() error {
+	c.probes.close()
+	return nil
+}
+
+// Add makes a dataset of a uri, under a name ("" = the uri), or checks a known one for changes. The same name and uri
+// give the same Dataset, unless its labels had to change (see Dataset). Errors are *fault.Error: INVALID_ARGUMENT,
+// ALREADY_EXISTS, DATASET_UNREADABLE, DATASET_EMPTY; or the context's. After an error everything is as it was.
+func (c *Catalog) Add(ctx context.Context, name, uri string) (*Dataset, error) {
+	return c.add(ctx, name, uri, false)
+}
+
+func (c *Catalog) add(ctx context.Context, name, uri string, force bool) (*Dataset, error) {
+	root, err := parseURI(uri)
+	if err != nil {
+		return nil, err
+	}
+	canonical := canonicalURI(root)
+	if name == "" || name == uri {
+		name = canonical
+	}
+	if name != canonical {
+		if err := checkName(name, canonical); err != nil {
+			return nil, err
+		}
+	}
+	taken := func(d *Dataset) error {
+		return fault.New(fault.AlreadyExists, name, "choose another name", "the name %q belongs to %s", name, printable(d.uri))
+	}
+	if d, ok := c.named(name); ok && d.uri != canonical {
+		return nil, taken(d)
+	}
+	rs := c.rootState(root)
+	if err := rs.lock(ctx); err != nil {
+		return nil, fmt.Errorf("index %s: %w", printable(root), err)
+	}
+	defer rs.unlock()
+	if err := c.refresh(ctx, rs, force); err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	d, ok := c.byName[name]
+	switch {
+	case ok && d.uri != canonical:
+		return nil, taken(d)
+	case !ok:
+		d = c.newDatasetLocked(name, canonical, rs)
+	}
+	return d, nil
+}
+
+// Reindex is Add for a known dataset that looks at every file again, whatever the folders' times say.
+func (c *Catalog) Reindex(ctx context.Context, nameOrURI string) (*Dataset, error) {
+	d, ok := c.Get(nameOrURI)
+	if !ok {
+		return nil, c.unknown(nameOrURI)
+	}
+	return c.add(ctx, d.name, d.uri, true)
+}
+
+// Open returns the dataset of that name or uri, checked for changes as Add does; a uri that is not known is added.
+func (c *Catalog) Open(ctx context.Context, nameOrURI string) (*Dataset, error) {
+	if d, ok := c.Get(nameOrURI); ok {
+		return c.Add(ctx, d.name, d.uri)
+	}
+	if _, err := parseURI(nameOrURI); err != nil {
+		if c.looksLikeName(nameOrURI) {
+			return nil, c.unknown(nameOrURI)
+		}
+		return nil, err
+	}
+	return c.Add(ctx, "", nameOrURI)
+}
+
+// looksLikeName: with neither scheme nor path in it, it was meant as a name.
+func (c *Catalog) looksLikeName(s string) bool {
+	for i := range len(s) {
+		if s[i] == ':' || s[i] == '/' {
+			return false
+		}
+	}
+	return s != ""
+}
+
+func (c *Catalog) unknown(name string) error {
+	hint := "add it with `larder dataset add`, or write its uri, as in imagefolder:/data/train"
+	if known := c.List(); len(known) > 0 {
+		hint += "; known: " + printable(known[0].name)
+		for _, d := range known[1:min(len(known), 5)] {
+			hint += ", " + printable(d.name)
+		}
+	}
+	return fault.New(fault.NotFound, printable(name), hint, "no dataset is named %q", name)
+}
+
+func (c *Catalog) named(name string) (*Dataset, bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	d, ok := c.byName[name]
+	return d, ok
+}
+
+// Get returns the dataset of that name or uri as it was last seen, without looking at storage.
+func (c *Catalog) Get(nameOrURI string) (*Dataset, bool) {
+	if d, ok := c.named(nameOrURI); ok {
+		return d, true
+	}
+	root, err := parseURI(nameOrURI)
+	if err != nil {
+		return nil, false
+	}
+	uri := canonicalURI(root)
+	if d, ok := c.named(uri); ok {
+		return d, true
+	}
+	for _, d := range c.List() {
+		if d.uri == uri {
+			return d, true
+		}
+	}
+	return nil, false
+}
+
+// List returns the datasets by id, without superseded ones.
+func (c *Catalog) List() []*Dataset {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	var out []*Dataset
+	for _, d := range c.datasets {
+		if c.byName[d.name] == d {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// ByID returns any dataset of this run, superseded ones included.
+func (c *Catalog) ByID(id ident.DatasetID) (*Dataset, bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if int64(id) >= int64(len(c.datasets)) {
+		return nil, false
+	}
+	return c.datasets[id], true
+}
+
+// SharedSamples is how many of the objects of d's samples other datasets name too. It looks at every sample.
+func (c *Catalog) SharedSamples(d *Dataset) int {
+	others := bits.NewSet(c.objects.len())
+	for _, o := range c.List() {
+		if o.name != d.name {
+			o.snap.Load().eachLive(func(obj ident.ObjectID) { others.Add(uint32(obj)) })
+		}
+	}
+	n := 0
+	d.snap.Load().eachLive(func(obj ident.ObjectID) {
+		if others.Has(uint32(obj)) {
+			n++
+		}
+	})
+	return n
+}
+
+func (s *snapshot) eachLive(f func(o ident.ObjectID)) {
+	for id, o := range s.objs {
+		if s.dead[id>>6]&(1<<(id&63)) == 0 {
+			f(o)
+		}
+	}
+}
+
+// Objects is the number of object ids handed out: 0 to Objects-1.
+func (c *Catalog) Objects() int { return c.objects.len() }
+
+// ObjectBytes is the stored size of an object, 0 for an unknown id.
+func (c *Catalog) ObjectBytes(o ident.ObjectID) int64 {
+	row, _ := c.objects.get(o)
+	return row.size
+}
+
+// ObjectPath is where an object was found first, "" for an unknown id, and its first byte in that file.
+func (c *Catalog) ObjectPath(o ident.ObjectID) (path string, offset int64) {
+	row, ok := c.objects.get(o)
+	if !ok {
+		return "", 0
+	}
+	return c.rootAt(row.root).path(row.sample), row.off
+}
+
+func (c *Catalog) rootAt(i uint32) *rootState {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.roots[i]
+}
+
+// path of a sample in the newest version; "" while the first one is still being put together.
+func (rs *rootState) path(s ident.SampleID) string {
+	if snap := rs.snap.Load(); snap != nil {
+		return snap.path(s)
+	}
+	return ""
+}
+
+func (c *Catalog) rootState(root string) *rootState {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	rs, ok := c.byRoot[root]
+	if !ok {
+		rs = &rootState{root: root, index: uint32(len(c.roots)), sem: make(chan struct{}, 1)}
+		c.roots = append(c.roots, rs)
+		c.byRoot[root] = rs
+	}
+	return rs
+}
+
+func (rs *rootState) lock(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	select {
+	case rs.sem <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (rs *rootState) unlock() { <-rs.sem }
+
+// refresh brings a root up to date: nothing when no folder changed, else one walk. The caller holds rs.sem.
+func (c *Catalog) refresh(ctx context.Context, rs *rootState, force bool) error {
+	old := rs.snap.Load()
+	stale := rs.stale.Swap(false)
+	done := false
+	defer func() {
+		if stale && !done {
+			rs.stale.Store(true)
+		}
+	}()
+	if old == nil && c.cfg.IndexDir != "" {
+		loaded, meta := c.loadIndex(rs.root)
+		if loaded != nil {
+			ok, err := unchangedDirs(ctx, rs.root, loaded.dirs)
+			if err != nil {
+				return fmt.Errorf("check %s: %w", printable(rs.root), err)
+			}
+			if ok && !force {
+				loaded.assignObjects(&c.objects, rs.index, nil, meta)
+				done = true
+				c.publish(rs, loaded)
+				return nil
+			}
+			old = loaded // its ids are kept
+		}
+	} else if old != nil && !force && !stale {
+		ok, err := unchangedDirs(ctx, rs.root, old.dirs)
+		if err != nil {
+			return fmt.Errorf("check %s: %w", printable(rs.root), err)
+		}
+		if ok {
+			return nil
+		}
+	}
+	walk, err := walkFolder(ctx, rs.root)
+	if err != nil {
+		return err
+	}
+	next, meta, err := mergeWalk(rs.root, old, walk)
+	if err != nil {
+		return err
+	}
+	next.assignObjects(&c.objects, rs.index, rs.snap.Load(), meta)
+	done = true
+	c.publish(rs, next)
+	c.log.Info("indexed", "dataset", rs.root, "samples", next.live, "tombstones", next.Len()-next.live, "classes", len(next.classes),
+		"folders", next.report.Folders, "ignored_files", next.report.Ignored, "irregular_files", next.report.Irregular, "loops", next.report.Loops)
+	if c.cfg.IndexDir != "" {
+		if err := c.saveIndex(next, meta); err != nil {
+			c.log.Warn("the index was not saved; the next start walks the dataset again, and ids of files added since the last save may then differ",
+				"dataset", rs.root, "error", err)
+		}
+	}
+	return nil
+}
+
+// publish shows a version to the datasets of its root. One whose labels would change is superseded instead.
+func (c *Catalog) publish(rs *rootState, next *snapshot) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	rs.snap.Store(next)
+	for _, d := range slices.Clone(c.datasets) {
+		if d.rs != rs || c.byName[d.name] != d {
+			continue
+		}
+		was := d.snap.Load().classes
+		if len(was) <= len(next.classes) && slices.Equal(was, next.classes[:len(was)]) {
+			d.snap.Store(next)
+			continue
+		}
+		now := c.newDatasetLocked(d.name, d.uri, rs)
+		c.log.Warn("class folders changed, so labels did: running jobs keep the labels they began with", "dataset", d.name,
+			"classes_before", len(was), "classes_now", len(next.classes), "id_before", d.id, "id_now", now.id)
+	}
+}
+
+func (c *Catalog) newDatasetLocked(name, uri string, rs *rootState) *Dataset {
+	d := &Dataset{id: ident.DatasetID(len(c.datasets)), name: name, uri: uri, rs: rs, cat: c}
+	d.snap.Store(rs.snap.Load())
+	c.datasets = append(c.datasets, d)
+	c.byName[name] = d
+	return d
+}

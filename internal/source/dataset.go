@@ -1,0 +1,104 @@
+package source
+
+import (
+	"sync/atomic"
+
+	"larder/internal/fault"
+	"larder/internal/ident"
+	"larder/internal/source/subset"
+)
+
+// Dataset is an ordered list of samples with labels. It shows the newest version of its root that keeps every label: ids
+// are only ever appended, samples whose file is gone become tombstones, and the label of an id never changes. When the
+// class folders change so that labels would, the catalogue makes a new Dataset of the same name, and this one stays as it
+// is for the jobs that use it. Safe for concurrent use; a change may come between two calls.
+type Dataset struct {
+	id   ident.DatasetID
+	name string
+	uri  string
+	rs   *rootState
+	cat  *Catalog
+	snap atomic.Pointer[snapshot]
+}
+
+// ID is dense in this run of the daemon.
+func (d *Dataset) ID() ident.DatasetID { return d.id }
+
+// Name is the name given at Add, or the uri.
+func (d *Dataset) Name() string { return d.name }
+
+// URI is the canonical uri: imagefolder: and the absolute folder.
+func (d *Dataset) URI() string { return d.uri }
+
+// Root is the absolute folder.
+func (d *Dataset) Root() string { return d.rs.root }
+
+// Classes are the class names in label order. The caller must not change them.
+func (d *Dataset) Classes() []string { return d.snap.Load().classes }
+
+// Len is the number of sample ids, tombstones included: ids are 0 to Len-1.
+func (d *Dataset) Len() int { return d.snap.Load().Len() }
+
+// Live is false for a sample whose file was removed, and for ids out of range.
+func (d *Dataset) Live(s ident.SampleID) bool { return d.snap.Load().Live(s) }
+
+// LiveCount is the number of samples that exist.
+func (d *Dataset) LiveCount() int { return d.snap.Load().live }
+
+// Object is what holds the sample, NoObject out of range and for tombstones older than this daemon.
+func (d *Dataset) Object(s ident.SampleID) ident.ObjectID { return d.snap.Load().object(s) }
+
+// Sample is the sample that an object is, or was before its file changed.
+func (d *Dataset) Sample(o ident.ObjectID) (ident.SampleID, bool) { return d.snap.Load().rev.find(o) }
+
+// Label is the class number of a sample, -1 out of range.
+func (d *Dataset) Label(s ident.SampleID) int64 { return d.snap.Load().Label(s) }
+
+// Class is the class name of a sample.
+func (d *Dataset) Class(s ident.SampleID) string { return d.snap.Load().Class(s) }
+
+// Key is the path of a sample below the root, in the bytes of the file system, which need not be UTF-8.
+func (d *Dataset) Key(s ident.SampleID) string { return d.snap.Load().Key(s) }
+
+// Path is the absolute path of a sample.
+func (d *Dataset) Path(s ident.SampleID) string { return d.snap.Load().path(s) }
+
+// Bytes is the stored size of a sample, 0 for tombstones.
+func (d *Dataset) Bytes(s ident.SampleID) int64 {
+	snap := d.snap.Load()
+	if !snap.Live(s) {
+		return 0
+	}
+	return d.cat.ObjectBytes(snap.object(s))
+}
+
+// TotalBytes is the stored size of the samples that exist.
+func (d *Dataset) TotalBytes() int64 { return d.snap.Load().total }
+
+// Fingerprint changes with any key, id, label, size or modification time.
+func (d *Dataset) Fingerprint() uint64 { return d.snap.Load().fp }
+
+// Report says what the last walk found beside samples.
+func (d *Dataset) Report() Report { return d.snap.Load().report }
+
+// Select evaluates a subset expression: ascending, distinct ids of samples that exist, never none. Errors are
+// *fault.Error: SUBSET_SYNTAX, SUBSET_EMPTY, or INVALID_ARGUMENT for a range the dataset does not have. Time is bounded
+// by the length of the expression times the number of samples: milliseconds for all but absurd ones.
+func (d *Dataset) Select(expr string) ([]ident.SampleID, error) {
+	e, err := subset.Parse(expr)
+	if err != nil {
+		return nil, err
+	}
+	snap := d.snap.Load()
+	ids, err := e.Select(snap)
+	if err != nil {
+		return nil, err
+	}
+	if len(ids) == 0 {
+		return nil, fault.New(fault.SubsetEmpty, d.name, "`larder dataset inspect` shows classes and keys",
+			"subset: %s selects none of the %d samples of %s (ids 0 to %d, labels 0 to %d)", e, snap.live, printable(d.name), snap.Len()-1, len(snap.classes)-1)
+	}
+	return ids, nil
+}
+
+var _ subset.View = (*snapshot)(nil)

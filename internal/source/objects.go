@@ -1,0 +1,183 @@
+package source
+
+import (
+	"slices"
+	"sync"
+
+	"larder/internal/ident"
+	"larder/internal/xrand"
+)
+
+// NoObject is the object of a sample that has none: an id out of range, or a tombstone older than this daemon.
+const NoObject = ^ident.ObjectID(0)
+
+// fileMeta is what identifies a stored file beside its occurrence.
+type fileMeta struct {
+	dev, ino uint64
+	size     int64 // bytes
+	mtime    int64 // ns since 1970
+}
+
+// object is one row of the object table, 48 bytes. The first six fields are its identity: it is compared in full,
+// never by hash alone. ordinal tells apart the samples of one dataset that name the same file, so that they stay samples.
+type object struct {
+	ino     uint64
+	mtime   int64
+	off     int64 // first byte in the file; 0 unless the file is a shard
+	size    int64
+	dev     uint32 // index into objectTable.devs
+	ordinal uint32
+
+	root   uint32 // the root that named it first, and there
+	sample ident.SampleID
+}
+
+func (o *object) same(p *object) bool {
+	return o.ino == p.ino && o.mtime == p.mtime && o.off == p.off && o.size == p.size && o.dev == p.dev && o.ordinal == p.ordinal
+}
+
+func (o *object) hash() uint64 {
+	return xrand.Hash(o.ino, uint64(o.mtime), uint64(o.off), uint64(o.size), uint64(o.dev)<<32|uint64(o.ordinal))
+}
+
+// objectTable gives identities dense ids, append-only: a row never changes. slots is an open hash table of id+1 with
+// linear probing, at most 3/4 full; a Go map with these keys would need twice the memory of the rows themselves.
+type objectTable struct {
+	mu    sync.RWMutex // guards what follows
+	devs  []uint64
+	rows  []object
+	slots []uint32
+}
+
+func (t *objectTable) len() int {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return len(t.rows)
+}
+
+// get returns the row of an id.
+func (t *objectTable) get(id ident.ObjectID) (object, bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if int64(id) >= int64(len(t.rows)) {
+		return object{}, false
+	}
+	return t.rows[id], true
+}
+
+// meta returns what get does, with the device itself.
+func (t *objectTable) meta(id ident.ObjectID) (fileMeta, bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if int64(id) >= int64(len(t.rows)) {
+		return fileMeta{}, false
+	}
+	o := &t.rows[id]
+	return fileMeta{dev: t.devs[o.dev], ino: o.ino, size: o.size, mtime: o.mtime}, true
+}
+
+// internLocked returns the id of a file and occurrence; a new one is remembered as named by (root, sample).
+func (t *objectTable) internLocked(f fileMeta, ordinal, root uint32, sample ident.SampleID) ident.ObjectID {
+	dev := slices.Index(t.devs, f.dev) // a machine has few devices
+	if dev < 0 {
+		dev = len(t.devs)
+		t.devs = append(t.devs, f.dev)
+	}
+	o := object{ino: f.ino, mtime: f.mtime, size: f.size, dev: uint32(dev), ordinal: ordinal, root: root, sample: sample}
+	if 4*(len(t.rows)+1) > 3*len(t.slots) {
+		t.growLocked()
+	}
+	mask := uint64(len(t.slots) - 1)
+	for i := o.hash() & mask; ; i = (i + 1) & mask {
+		switch s := t.slots[i]; {
+		case s == 0:
+			t.rows = append(t.rows, o)
+			t.slots[i] = uint32(len(t.rows))
+			return ident.ObjectID(len(t.rows) - 1)
+		case t.rows[s-1].same(&o):
+			return ident.ObjectID(s - 1)
+		}
+	}
+}
+
+func (t *objectTable) growLocked() {
+	slots := make([]uint32, max(1024, 2*len(t.slots)))
+	mask := uint64(len(slots) - 1)
+	for id := range t.rows {
+		i := t.rows[id].hash() & mask
+		for slots[i] != 0 {
+			i = (i + 1) & mask
+		}
+		slots[i] = uint32(id + 1)
+	}
+	t.slots = slots
+}
+
+// reverse maps objects back to the samples of one dataset: runs of consecutive objects and samples, sorted by object.
+// A dataset that was indexed alone is one run.
+type reverse []run
+
+type run struct {
+	object ident.ObjectID
+	sample ident.SampleID
+	n      uint32
+}
+
+func (r reverse) find(o ident.ObjectID) (ident.SampleID, bool) {
+	i, found := slices.BinarySearchFunc(r, o, func(x run, o ident.ObjectID) int {
+		switch {
+		case x.object < o:
+			return -1
+		case x.object > o:
+			return 1
+		}
+		return 0
+	})
+	if !found {
+		if i == 0 {
+			return 0, false
+		}
+		i--
+	}
+	if d := uint32(o - r[i].object); d < r[i].n {
+		return r[i].sample + ident.SampleID(d), true
+	}
+	return 0, false
+}
+
+// named says that a sample has, or had, an object.
+type named struct {
+	object ident.ObjectID
+	sample ident.SampleID
+	rank   uint8 // 0 the sample lives and has it, 1 the sample is a tombstone, 2 the file has changed since
+}
+
+// makeReverse sorts and compresses. When several samples had an object, the lowest rank wins.
+func makeReverse(all []named) reverse {
+	less := func(a, b named) int {
+		if a.object != b.object {
+			if a.object < b.object {
+				return -1
+			}
+			return 1
+		}
+		return int(a.rank) - int(b.rank)
+	}
+	if !slices.IsSortedFunc(all, less) {
+		slices.SortStableFunc(all, less)
+	}
+	var r reverse
+	for i, x := range all {
+		if i > 0 && all[i-1].object == x.object {
+			continue
+		}
+		if k := len(r) - 1; k >= 0 && r[k].object+ident.ObjectID(r[k].n) == x.object && r[k].sample+ident.SampleID(r[k].n) == x.sample {
+			r[k].n++
+			continue
+		}
+		r = append(r, run{x.object, x.sample, 1})
+	}
+	return slices.Clip(r)
+}
+
+func sampleID(i int) ident.SampleID { return ident.SampleID(i) }

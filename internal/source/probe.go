@@ -1,0 +1,258 @@
+package source
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"image"
+	"image/gif"
+	"image/png"
+	"io"
+	"sync"
+
+	"github.com/dgraph-io/ristretto/v2"
+	"golang.org/x/image/bmp"
+	"golang.org/x/image/webp"
+
+	"larder/internal/fault"
+	"larder/internal/ident"
+)
+
+// probeLimit is how many bytes of a file Probe reads at most.
+const probeLimit = 64 << 10
+
+// Probe is what the header of a stored image says. JPEG orientation tags are not applied.
+type Probe struct {
+	Format        string // jpeg, png, gif, webp, bmp
+	Width, Height int    // pixels
+}
+
+// Probe reads the header of an object, by content and not by name, at most 64 KiB of it. Results are cached, lossily: any
+// call may read again. Errors are those of Read, and SAMPLE_BAD when the content is no known image.
+func (c *Catalog) Probe(o ident.ObjectID) (Probe, error) {
+	if p, ok := c.probes.get(o); ok {
+		return p, nil
+	}
+	row, ok := c.objects.get(o)
+	if !ok {
+		return Probe{}, fault.New(fault.NotFound, fmt.Sprint(o), "", "no object has the id %d", o)
+	}
+	var p Probe
+	var bad error
+	err := c.withFile(o, row, func(fd int) error {
+		r := &header{left: probeLimit, size: row.size, read: func(b []byte, off int64) (int, error) {
+			return retry(func() (int, error) { return c.sys.pread(fd, b, row.off+off) })
+		}}
+		p, bad = probe(r)
+		if r.err != nil {
+			return r.err
+		}
+		return c.unchanged(fd, row)
+	})
+	if err != nil {
+		return Probe{}, err
+	}
+	if bad != nil {
+		path, _ := c.ObjectPath(o)
+		return Probe{}, fault.Wrap(bad, fault.SampleBad, printable(path), "remove or replace the file, or use on_error=\"skip\"", "%s is no image larder knows", printable(path))
+	}
+	c.probes.set(o, p)
+	return p, nil
+}
+
+// header reads parts of a file within a budget. It remembers a failure of the storage, which is not the image's fault.
+type header struct {
+	left int
+	size int64
+	read func(b []byte, off int64) (int, error)
+	err  error
+}
+
+var errProbeLimit = errors.New("its header is longer than 64 KiB")
+
+// ReadAt implements io.ReaderAt.
+func (h *header) ReadAt(b []byte, off int64) (int, error) {
+	if off >= h.size {
+		return 0, io.EOF
+	}
+	if h.left == 0 {
+		return 0, errProbeLimit
+	}
+	n, err := h.read(b[:min(len(b), h.left, int(min(h.size-off, probeLimit)))], off)
+	n = max(n, 0)
+	h.left -= n
+	if err != nil {
+		h.err = err
+		return n, err
+	}
+	if n == 0 {
+		return 0, io.ErrUnexpectedEOF
+	}
+	if n < len(b) {
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+// probe recognises and parses a header.
+func probe(h *header) (Probe, error) {
+	if h.size == 0 {
+		return Probe{}, errors.New("it is empty")
+	}
+	start := make([]byte, min(4096, h.size))
+	n, err := h.ReadAt(start, 0)
+	if h.err != nil {
+		return Probe{}, err
+	}
+	start = start[:n]
+	type decoder struct {
+		format string
+		magic  func() bool
+		config func(io.Reader) (image.Config, error)
+	}
+	has := func(at int, s string) bool { return len(start) >= at+len(s) && string(start[at:at+len(s)]) == s }
+	for _, d := range []decoder{
+		{"jpeg", func() bool { return has(0, "\xff\xd8\xff") }, nil},
+		{"png", func() bool { return has(0, "\x89PNG\r\n\x1a\n") }, png.DecodeConfig},
+		{"gif", func() bool { return has(0, "GIF87a") || has(0, "GIF89a") }, gif.DecodeConfig},
+		{"webp", func() bool { return has(0, "RIFF") && has(8, "WEBP") }, webp.DecodeConfig},
+		{"bmp", func() bool { return has(0, "BM") }, bmp.DecodeConfig},
+	} {
+		if !d.magic() {
+			continue
+		}
+		p := Probe{Format: d.format}
+		var err error
+		if d.config == nil {
+			p.Width, p.Height, err = jpegSize(h, start)
+		} else {
+			var cfg image.Config
+			rest := io.NewSectionReader(h, int64(len(start)), max(0, h.size-int64(len(start))))
+			cfg, err = d.config(io.MultiReader(bytes.NewReader(start), rest))
+			p.Width, p.Height = cfg.Width, cfg.Height
+		}
+		switch {
+		case err != nil:
+			return Probe{}, fmt.Errorf("%s header: %w", d.format, err)
+		case p.Width <= 0 || p.Height <= 0:
+			return Probe{}, fmt.Errorf("%s header: it has %d x %d pixels", d.format, p.Width, p.Height)
+		}
+		return p, nil
+	}
+	return Probe{}, errors.New("it does not begin as JPEG, PNG, GIF, WebP or BMP")
+}
+
+// jpegSize walks the marker segments of a JPEG to its frame header (ITU T.81, B.2.2), jumping over the rest, so that
+// large EXIF and colour profiles cost nothing. start holds the first bytes of the file.
+func jpegSize(h *header, start []byte) (width, height int, err error) {
+	at := func(off int64, b []byte) error {
+		if off+int64(len(b)) <= int64(len(start)) {
+			copy(b, start[off:])
+			return nil
+		}
+		if n, err := h.ReadAt(b, off); n < len(b) {
+			if err == nil || errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			return err
+		}
+		return nil
+	}
+	var b [9]byte
+	for off, fills := int64(2), 0; ; {
+		if err := at(off, b[:2]); err != nil {
+			return 0, 0, err
+		}
+		if b[0] != 0xff {
+			return 0, 0, fmt.Errorf("no marker at byte %d", off)
+		}
+		switch m := b[1]; {
+		case m == 0xff: // a fill byte
+			off++
+			if fills++; fills > 64 {
+				return 0, 0, fmt.Errorf("no marker at byte %d", off)
+			}
+		case m == 0x01 || m >= 0xd0 && m <= 0xd7: // without a segment
+			off += 2
+			if fills++; fills > 64 {
+				return 0, 0, fmt.Errorf("no segment at byte %d", off)
+			}
+		case m == 0xd8, m == 0xd9, m == 0xda: // image data or its end before a frame header
+			return 0, 0, fmt.Errorf("no frame header before marker %#x at byte %d", m, off)
+		case m >= 0xc0 && m <= 0xcf && m != 0xc4 && m != 0xc8 && m != 0xcc: // SOF: length, precision, height, width
+			if err := at(off+2, b[:7]); err != nil {
+				return 0, 0, err
+			}
+			return int(binary.BigEndian.Uint16(b[5:])), int(binary.BigEndian.Uint16(b[3:])), nil
+		default:
+			if err := at(off+2, b[:2]); err != nil {
+				return 0, 0, err
+			}
+			n := int64(binary.BigEndian.Uint16(b[:]))
+			if n < 2 {
+				return 0, 0, fmt.Errorf("a segment of %d bytes at byte %d", n, off)
+			}
+			off += 2 + n
+		}
+	}
+}
+
+// probeCache is a lossy cache of probes. ristretto may drop any Set and evict any entry; nothing depends on it, and an
+// entry cannot be out of date, because a file that changes gets another object. It starts with its first use, since
+// it owns goroutines and most daemons never probe.
+type probeCache struct {
+	mu     sync.RWMutex // guards what follows
+	cache  *ristretto.Cache[uint64, Probe]
+	closed bool
+}
+
+// probeEntries bounds the cache: about 100 bytes each.
+const probeEntries = 1 << 16
+
+func (p *probeCache) get(o ident.ObjectID) (Probe, bool) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if p.cache == nil || p.closed {
+		return Probe{}, false
+	}
+	return p.cache.Get(uint64(o))
+}
+
+func (p *probeCache) set(o ident.ObjectID, v Probe) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if p.cache == nil && !p.closed {
+		p.mu.RUnlock()
+		p.open()
+		p.mu.RLock()
+	}
+	if p.cache != nil && !p.closed {
+		p.cache.Set(uint64(o), v, 1) // an offer: false means dropped
+	}
+}
+
+func (p *probeCache) open() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cache != nil || p.closed {
+		return
+	}
+	cache, err := ristretto.NewCache(&ristretto.Config[uint64, Probe]{
+		NumCounters: 10 * probeEntries, MaxCost: probeEntries, BufferItems: 64, IgnoreInternalCost: true,
+		// Dense ids are their own hash; a conflict hash of 0 is right because no two keys can collide.
+		KeyToHash: func(key uint64) (uint64, uint64) { return key, 0 },
+	})
+	if err == nil { // else: no cache, which costs reads only
+		p.cache = cache
+	}
+}
+
+func (p *probeCache) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cache != nil && !p.closed {
+		p.cache.Close()
+	}
+	p.closed = true
+}

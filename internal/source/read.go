@@ -1,0 +1,219 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"larder/internal/fault"
+	"larder/internal/ident"
+)
+
+// readChunk is how much one system call reads, so that a cancelled read of a large file ends.
+const readChunk = 8 << 20
+
+// system is the part of the operating system that reading needs; tests break it.
+type system struct {
+	open  func(path string) (int, error)
+	stat  func(fd int, st *unix.Stat_t) error
+	pread func(fd int, p []byte, off int64) (int, error)
+	close func(fd int) error
+}
+
+var realSystem = system{
+	// O_NONBLOCK: what was a file may be a pipe now, and opening that would hang.
+	open: func(path string) (int, error) {
+		return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	},
+	stat:  unix.Fstat,
+	pread: unix.Pread,
+	close: unix.Close,
+}
+
+func retry[T any](f func() (T, error)) (T, error) {
+	for {
+		if v, err := f(); !errors.Is(err, unix.EINTR) {
+			return v, err
+		}
+	}
+}
+
+// errChanged says that a file is not what was indexed.
+type errChanged struct {
+	size, wasSize   int64
+	mtime, wasMtime int64
+	irregular       bool
+}
+
+func (e *errChanged) Error() string {
+	at := func(ns int64) string { return time.Unix(0, ns).UTC().Format("2006-01-02T15:04:05.000000000Z") }
+	switch {
+	case e.irregular:
+		return "it is not a regular file any more"
+	case e.size != e.wasSize:
+		return fmt.Sprintf("it had %d bytes, now %d", e.wasSize, e.size)
+	default:
+		return fmt.Sprintf("it was modified at %s, now at %s", at(e.wasMtime), at(e.mtime))
+	}
+}
+
+// Read reads a whole object into buf, or into a new slice when buf's capacity is too small, and returns the slice cut
+// to the object's length. Safe for concurrent use. Errors: *fault.Error NOT_FOUND (unknown id), DATASET_UNREADABLE (gone,
+// changed since it was indexed, or the storage failed; the message has the path), RESOURCE_EXCEEDED (larger than
+// MaxObject, or out of file descriptors); or the context's, which is looked at between system calls only: a read
+// that hangs in the kernel cannot be cancelled. Bytes are returned only if size and modification time were those of the
+// index before and after.
+func (c *Catalog) Read(ctx context.Context, o ident.ObjectID, buf []byte) ([]byte, error) {
+	row, ok := c.objects.get(o)
+	if !ok {
+		return nil, fault.New(fault.NotFound, fmt.Sprint(o), "", "no object has the id %d", o)
+	}
+	if row.size > c.cfg.MaxObject {
+		path, _ := c.ObjectPath(o)
+		return nil, fault.New(fault.ResourceExceeded, printable(path), "leave it out of the dataset", "%s has %d bytes, the limit for one sample is %d", printable(path), row.size, c.cfg.MaxObject)
+	}
+	if err := c.limit.wait(ctx, row.size); err != nil {
+		return nil, fmt.Errorf("read object %d: %w", o, err)
+	}
+	if int64(cap(buf)) < row.size {
+		buf = make([]byte, row.size)
+	}
+	buf = buf[:row.size]
+	err := c.withFile(o, row, func(fd int) error {
+		for done := int64(0); done < row.size; {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			n, err := retry(func() (int, error) {
+				return c.sys.pread(fd, buf[done:min(row.size, done+readChunk)], row.off+done)
+			})
+			if err != nil {
+				return fmt.Errorf("read at byte %d: %w", row.off+done, err)
+			}
+			if n == 0 {
+				return &errChanged{size: row.off + done, wasSize: row.size}
+			}
+			done += int64(n)
+		}
+		return c.unchanged(fd, row) // a writer may have been at work meanwhile
+	})
+	if err != nil {
+		return nil, err
+	}
+	return buf, nil
+}
+
+// withFile opens the object's file, checks that it is the indexed one, and runs f on it. When the path that named it
+// first does not work any more, other datasets may still name it by theirs.
+func (c *Catalog) withFile(o ident.ObjectID, row object, f func(fd int) error) error {
+	first := c.rootAt(row.root).path(row.sample)
+	err := c.tryFile(first, row, f)
+	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	c.mu.RLock()
+	roots := c.roots[:len(c.roots):len(c.roots)]
+	c.mu.RUnlock()
+	for _, rs := range roots {
+		snap := rs.snap.Load()
+		if snap == nil {
+			continue
+		}
+		s, ok := snap.rev.find(o)
+		if !ok {
+			continue
+		}
+		if snap.object(s) == o { // not one that the root has another object for already
+			rs.stale.Store(true)
+		}
+		if other := snap.path(s); other != first && c.tryFile(other, row, f) == nil {
+			return nil
+		}
+	}
+	return readError(first, err)
+}
+
+func (c *Catalog) tryFile(path string, row object, f func(fd int) error) error {
+	fd, err := retry(func() (int, error) { return c.sys.open(path) })
+	if err != nil {
+		return err
+	}
+	defer c.sys.close(fd) // nothing was written, so nothing can be lost
+	if err := c.unchanged(fd, row); err != nil {
+		return err
+	}
+	return f(fd)
+}
+
+// unchanged compares size and modification time with the index. The inode is left out: some network file systems do
+// not keep it, and a file that was replaced with both kept was most likely copied with its content.
+func (c *Catalog) unchanged(fd int, row object) error {
+	var st unix.Stat_t
+	if _, err := retry(func() (struct{}, error) { return struct{}{}, c.sys.stat(fd, &st) }); err != nil {
+		return err
+	}
+	irregular := st.Mode&unix.S_IFMT != unix.S_IFREG
+	if irregular || st.Size != row.size || st.Mtim.Nano() != row.mtime {
+		return &errChanged{size: st.Size, wasSize: row.size, mtime: st.Mtim.Nano(), wasMtime: row.mtime, irregular: irregular}
+	}
+	return nil
+}
+
+func readError(path string, err error) error {
+	shown := printable(path)
+	var changed *errChanged
+	const again = "`larder dataset add` indexes it again; running jobs keep what they have"
+	switch {
+	case errors.As(err, &changed):
+		return fault.Wrap(err, fault.DatasetUnread, shown, again, "%s changed since it was indexed", shown)
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
+		return fault.Wrap(err, fault.DatasetUnread, shown, again, "%s was removed after it was indexed", shown)
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+		return fault.Wrap(err, fault.DatasetUnread, shown, "the daemon runs as "+whoami()+"; make it readable", "%s cannot be opened", shown)
+	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
+		return fault.Wrap(err, fault.ResourceExceeded, shown, "raise `ulimit -n` for the daemon", "%s cannot be opened", shown)
+	}
+	return fault.Wrap(err, fault.DatasetUnread, shown, "check the storage; the kernel's log may say more", "%s cannot be read", shown)
+}
+
+// limiter is a token bucket of one tenth of a second; nil does not limit. Waiters are served in order of arrival.
+type limiter struct {
+	rate float64 // bytes per second
+
+	mu   sync.Mutex
+	next time.Time // when the bytes granted so far have been paid for
+}
+
+// wait takes n bytes from the bucket and returns when they may be read. A cancelled wait gives them back.
+func (l *limiter) wait(ctx context.Context, n int64) error {
+	if l == nil || n == 0 {
+		return ctx.Err()
+	}
+	cost := time.Duration(min(float64(n)/l.rate*float64(time.Second), 1e17)) // three years are forever enough
+	l.mu.Lock()
+	now := time.Now()
+	if burst := now.Add(-100 * time.Millisecond); l.next.Before(burst) {
+		l.next = burst
+	}
+	l.next = l.next.Add(cost)
+	delay := l.next.Sub(now)
+	l.mu.Unlock()
+	if delay <= 0 {
+		return ctx.Err()
+	}
+	t := time.NewTimer(delay)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		l.mu.Lock()
+		l.next = l.next.Add(-cost)
+		l.mu.Unlock()
+		return ctx.Err()
+	}
+}

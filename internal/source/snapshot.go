@@ -1,0 +1,304 @@
+package source
+
+import (
+	"encoding/binary"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/cespare/xxhash/v2"
+
+	"larder/internal/bits"
+	"larder/internal/fault"
+	"larder/internal/ident"
+)
+
+// dirRow is a folder of a dataset. A row is never removed, because keys of tombstones name it.
+type dirRow struct {
+	rel, class string // class is the first segment of rel
+	dev, ino   uint64
+	mtime      int64 // ns when it was listed; 0 = not to be trusted
+	label      int32 // of the class, -1 when the class is gone
+	live       bool
+}
+
+// snapshot is one version of one root, immutable once published: about 12 bytes a sample and the file name, and 60 for
+// the object. Columns are indexed by sample id.
+type snapshot struct {
+	root    string
+	classes []string // label order
+	dirs    []dirRow
+	dirOf   []uint32
+	names   string   // all file names, end to end
+	nameEnd []uint32 // where each ends
+	dead    []uint64 // bits
+	objs    []ident.ObjectID
+	past    []named // objects of files that have changed since
+	rev     reverse
+	live    int
+	total   int64 // bytes of live samples
+	fp      uint64
+	report  Report
+}
+
+func (s *snapshot) has(id ident.SampleID) bool { return int64(id) < int64(len(s.dirOf)) }
+
+// Len is the number of sample ids, tombstones included.
+func (s *snapshot) Len() int { return len(s.dirOf) }
+
+// Live is false for tombstones and for ids out of range.
+func (s *snapshot) Live(id ident.SampleID) bool {
+	return s.has(id) && s.dead[id>>6]&(1<<(id&63)) == 0
+}
+
+// Label is the class number, -1 out of range and for tombstones whose class is gone.
+func (s *snapshot) Label(id ident.SampleID) int64 {
+	if !s.has(id) {
+		return -1
+	}
+	return int64(s.dirs[s.dirOf[id]].label)
+}
+
+// Class is the name of the class folder.
+func (s *snapshot) Class(id ident.SampleID) string {
+	if !s.has(id) {
+		return ""
+	}
+	return s.dirs[s.dirOf[id]].class
+}
+
+// Key is the path below the root.
+func (s *snapshot) Key(id ident.SampleID) string {
+	if !s.has(id) {
+		return ""
+	}
+	return s.dirs[s.dirOf[id]].rel + "/" + s.name(id)
+}
+
+func (s *snapshot) name(id ident.SampleID) string {
+	from := uint32(0)
+	if id > 0 {
+		from = s.nameEnd[id-1]
+	}
+	return s.names[from:s.nameEnd[id]]
+}
+
+func (s *snapshot) path(id ident.SampleID) string {
+	if !s.has(id) {
+		return ""
+	}
+	return join(s.root, s.Key(id))
+}
+
+func (s *snapshot) object(id ident.SampleID) ident.ObjectID {
+	if !s.has(id) {
+		return NoObject
+	}
+	return s.objs[id]
+}
+
+// limits of the columns.
+const (
+	maxSamples = math.MaxUint32 - 1
+	maxNames   = math.MaxUint32
+)
+
+// mergeWalk makes the next version of a root from the last one (nil: none) and a walk: known keys keep their ids, keys
+// that are gone become tombstones, new keys follow in torchvision's order. meta has one entry per sample id.
+// Object ids are not assigned yet.
+func mergeWalk(root string, old *snapshot, w *walkResult) (s *snapshot, meta []fileMeta, err error) {
+	if old == nil {
+		old = &snapshot{}
+	}
+	s = &snapshot{root: root, classes: w.classes, report: w.report, dirs: slices.Clone(old.dirs), dirOf: slices.Clone(old.dirOf), nameEnd: slices.Clone(old.nameEnd)}
+	row := make(map[string]uint32, len(s.dirs))
+	for i := range s.dirs {
+		s.dirs[i].live, s.dirs[i].mtime = false, 0
+		row[s.dirs[i].rel] = uint32(i)
+	}
+	known := old.byDir()
+	found, fresh, nameBytes := bits.NewSet(len(old.dirOf)), 0, len(old.names)
+	for _, d := range w.dirs {
+		fresh += len(d.files)
+	}
+	meta = make([]fileMeta, len(old.dirOf), len(old.dirOf)+fresh)
+	var names strings.Builder
+	names.WriteString(old.names)
+	for _, d := range w.dirs {
+		i, ok := row[d.rel]
+		if !ok {
+			i = uint32(len(s.dirs))
+			s.dirs = append(s.dirs, dirRow{rel: d.rel, class: d.class})
+		}
+		r := &s.dirs[i]
+		r.dev, r.ino, r.mtime, r.live = d.dev, d.ino, d.mtime, true
+		var ids []ident.SampleID
+		if int(i) < len(known) {
+			ids = known[i]
+		}
+		for _, f := range d.files {
+			for len(ids) > 0 && pyCompare(old.name(ids[0]), f.name) < 0 {
+				ids = ids[1:]
+			}
+			if len(ids) > 0 && old.name(ids[0]) == f.name {
+				found.Add(uint32(ids[0]))
+				meta[ids[0]] = f.fileMeta
+				ids = ids[1:]
+				continue
+			}
+			nameBytes += len(f.name)
+			if len(s.dirOf) >= maxSamples || nameBytes > maxNames {
+				return nil, nil, fault.New(fault.ResourceExceeded, printable(root), "split the dataset",
+					"dataset folder %q has more than %d files, or their names more than %d bytes", root, int64(maxSamples), int64(maxNames))
+			}
+			s.dirOf = append(s.dirOf, i)
+			names.WriteString(f.name)
+			s.nameEnd = append(s.nameEnd, uint32(nameBytes))
+			meta = append(meta, f.fileMeta)
+		}
+	}
+	s.names = names.String()
+	s.dead = make([]uint64, (len(s.dirOf)+63)/64)
+	for id := range old.dirOf {
+		if !found.Has(uint32(id)) {
+			s.dead[id>>6] |= 1 << (id & 63)
+		}
+	}
+	s.seal(meta)
+	return s, meta, nil
+}
+
+// byDir groups the sample ids by row of dirs, sorted by name.
+func (s *snapshot) byDir() [][]ident.SampleID {
+	counts := make([]int, len(s.dirs))
+	for _, d := range s.dirOf {
+		counts[d]++
+	}
+	all := make([]ident.SampleID, len(s.dirOf))
+	out := make([][]ident.SampleID, len(s.dirs))
+	from := 0
+	for d, n := range counts {
+		out[d] = all[from : from : from+n]
+		from += n
+	}
+	for id, d := range s.dirOf {
+		out[d] = append(out[d], ident.SampleID(id))
+	}
+	for _, ids := range out {
+		byName := func(a, b ident.SampleID) int { return pyCompare(s.name(a), s.name(b)) }
+		if !slices.IsSortedFunc(ids, byName) {
+			slices.SortFunc(ids, byName)
+		}
+	}
+	return out
+}
+
+// seal computes what follows from the columns and meta: labels, totals, fingerprint.
+func (s *snapshot) seal(meta []fileMeta) {
+	label := make(map[string]int32, len(s.classes))
+	for i, c := range s.classes {
+		label[c] = int32(i)
+	}
+	for i := range s.dirs {
+		d := &s.dirs[i]
+		d.label = -1
+		if l, ok := label[d.class]; ok {
+			d.label = l
+		}
+	}
+	s.live, s.total = 0, 0
+	for id := range s.dirOf {
+		if s.Live(ident.SampleID(id)) {
+			s.live++
+			s.total += meta[id].size
+		}
+	}
+	s.fp = s.fingerprint(meta)
+}
+
+// fingerprint hashes what a job can notice: keys, ids, labels, sizes and modification times. It is equal for a copy
+// of the tree that keeps modification times, wherever it lies.
+func (s *snapshot) fingerprint(meta []fileMeta) uint64 {
+	h := xxhash.New()
+	buf := make([]byte, 0, 64<<10)
+	str := func(x string) {
+		buf = binary.AppendUvarint(buf, uint64(len(x)))
+		buf = append(buf, x...)
+	}
+	str("larder imagefolder 1")
+	buf = binary.AppendUvarint(buf, uint64(len(s.classes)))
+	for _, c := range s.classes {
+		str(c)
+	}
+	for id := range s.dirOf {
+		if len(buf) > 32<<10 {
+			_, _ = h.Write(buf) // a hash never fails
+			buf = buf[:0]
+		}
+		str(s.dirs[s.dirOf[id]].rel)
+		str(s.name(ident.SampleID(id)))
+		if !s.Live(ident.SampleID(id)) {
+			buf = append(buf, 0)
+			continue
+		}
+		buf = append(buf, 1)
+		buf = binary.AppendVarint(buf, meta[id].size)
+		buf = binary.AppendVarint(buf, meta[id].mtime)
+	}
+	_, _ = h.Write(buf)
+	return h.Sum64()
+}
+
+// assignObjects interns the files of a version. A file that did not change keeps its object; a changed one gets another,
+// and the old one still leads to its sample, for jobs that picked it before.
+func (s *snapshot) assignObjects(t *objectTable, root uint32, old *snapshot, meta []fileMeta) {
+	s.objs = make([]ident.ObjectID, len(s.dirOf))
+	used := bits.NewSet(t.len() + len(s.dirOf))
+	var todo []ident.SampleID
+	if old != nil {
+		s.past = slices.Clip(old.past)
+	}
+	for i := range s.objs {
+		id, before := ident.SampleID(i), NoObject
+		if old != nil {
+			before = old.object(id)
+		}
+		s.objs[id] = before
+		if !s.Live(id) {
+			continue
+		}
+		if before != NoObject {
+			if m, _ := t.meta(before); m == meta[id] && used.Add(uint32(before)) {
+				continue
+			}
+			s.past = append(s.past, named{before, id, 2})
+		}
+		todo = append(todo, id)
+	}
+	// The ordinal to try next for a file that is named again, by its first object: a million links to one file must
+	// not try a million ordinals each.
+	next := map[ident.ObjectID]uint32{}
+	for part := range slices.Chunk(todo, 4096) { // short enough that readers of the table do not notice
+		t.mu.Lock()
+		for _, id := range part {
+			first := t.internLocked(meta[id], 0, root, id)
+			o := first
+			for !used.Add(uint32(o)) {
+				next[first]++
+				o = t.internLocked(meta[id], next[first], root, id)
+			}
+			s.objs[id] = o
+		}
+		t.mu.Unlock()
+	}
+	all := make([]named, 0, len(s.objs)+len(s.past))
+	for i, o := range s.objs {
+		switch id := ident.SampleID(i); {
+		case s.Live(id):
+			all = append(all, named{o, id, 0})
+		case o != NoObject:
+			all = append(all, named{o, id, 1})
+		}
+	}
+	s.rev = makeReverse(append(all, s.past...))
+}

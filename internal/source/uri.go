@@ -1,0 +1,75 @@
+package source
+
+import (
+	"path/filepath"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"larder/internal/fault"
+)
+
+const schemeImageFolder = "imagefolder"
+
+// parseURI returns the absolute root folder a uri names. A relative folder is resolved against the daemon's
+// working directory, so clients send absolute ones. Nothing is percent-decoded.
+func parseURI(uri string) (root string, err error) {
+	scheme, rest, ok := strings.Cut(uri, ":")
+	if !ok || strings.ContainsAny(scheme, "/.~") {
+		hint := "write imagefolder:DIR for a folder that holds one folder of images per class"
+		if uri != "" && strings.ContainsAny(uri, "/.") {
+			hint = "did you mean imagefolder:" + printable(uri) + "?"
+		}
+		return "", fault.New(fault.Invalid, printable(uri), hint, "dataset %q has no scheme", uri)
+	}
+	if scheme != schemeImageFolder {
+		return "", fault.New(fault.Invalid, printable(uri), "did you mean imagefolder:"+printable(rest)+"? (known schemes: "+schemeImageFolder+")",
+			"dataset %q: unknown scheme %q", uri, scheme)
+	}
+	if after, ok := strings.CutPrefix(rest, "//"); ok {
+		if !strings.HasPrefix(after, "/") {
+			return "", fault.New(fault.Invalid, printable(uri), "write imagefolder:DIR or imagefolder:///DIR", "dataset %q names a host, only local folders are known", uri)
+		}
+		rest = after
+	}
+	switch {
+	case rest == "":
+		return "", fault.New(fault.Invalid, printable(uri), "write imagefolder:DIR", "dataset %q names no folder", uri)
+	case strings.IndexByte(rest, 0) >= 0:
+		return "", fault.New(fault.Invalid, printable(uri), "", "dataset %q: a path cannot hold a NUL byte", uri)
+	case rest == "~" || strings.HasPrefix(rest, "~/"):
+		return "", fault.New(fault.Invalid, printable(uri), "write the full path; the shell expands ~ only at the start of a word", "dataset %q: ~ is not expanded here", uri)
+	}
+	root, aerr := filepath.Abs(rest)
+	if aerr != nil {
+		return "", fault.Wrap(aerr, fault.Invalid, printable(uri), "write an absolute path", "dataset %q: find the working directory", uri)
+	}
+	return root, nil
+}
+
+// canonicalURI is what a Dataset reports and what two uris are compared by.
+func canonicalURI(root string) string { return schemeImageFolder + ":" + root }
+
+// checkName refuses names that would break tables, or that look like the uri of something else.
+func checkName(name, uri string) error {
+	bad := ""
+	switch {
+	case len(name) > 256:
+		bad = "is longer than 256 bytes"
+	case !utf8.ValidString(name):
+		bad = "is not UTF-8"
+	case strings.ContainsFunc(name, unicode.IsControl):
+		bad = "holds a control character"
+	case strings.TrimSpace(name) != name:
+		bad = "begins or ends with a space"
+	case strings.HasPrefix(name, schemeImageFolder+":") && name != uri:
+		bad = "looks like the uri of another dataset"
+	}
+	if bad != "" {
+		return fault.New(fault.Invalid, printable(name), "choose a short name such as train", "dataset name %q %s", name, bad)
+	}
+	return nil
+}
+
+// printable makes a path or name fit for messages and protobuf strings, which must be UTF-8.
+func printable(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
