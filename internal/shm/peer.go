@@ -1,0 +1,102 @@
+package shm
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Peer is who opened the other end of a Unix socket, by the kernel's word (SO_PEERCRED).
+type Peer struct {
+	PID      int32 // 0 when the process lives in a PID namespace that this one cannot see
+	UID, GID uint32
+}
+
+// PeerOf asks the kernel. For an accepted connection it is the process that called connect, for a dialled one the
+// process that called listen.
+func PeerOf(c *net.UnixConn) (Peer, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return Peer{}, fmt.Errorf("ask for the peer's credentials: %w", err)
+	}
+	var cred *unix.Ucred
+	var inner error
+	err = raw.Control(func(fd uintptr) {
+		cred, inner = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	if err = errors.Join(err, inner); err != nil {
+		return Peer{}, fmt.Errorf("ask for the peer's credentials: %w", err)
+	}
+	return Peer{PID: cred.Pid, UID: cred.Uid, GID: cred.Gid}, nil
+}
+
+// Exit waits for the end of a process.
+type Exit struct{ f *os.File }
+
+// ExitOf watches the process at the other end of an accepted connection. The socket alone does not tell of its death
+// when a forked child inherited a copy of it. The error is errors.ErrUnsupported where the kernel cannot say (before
+// Linux 5.3, or a process of another PID namespace).
+func ExitOf(c *net.UnixConn) (*Exit, error) {
+	fd, err := peerPidfd(c)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.SetNonblock(fd, true); err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("watch the peer: %w", err)
+	}
+	return &Exit{os.NewFile(uintptr(fd), "pidfd")}, nil
+}
+
+func peerPidfd(c *net.UnixConn) (int, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return -1, fmt.Errorf("watch the peer: %w", err)
+	}
+	fd, inner := -1, error(nil)
+	if err := raw.Control(func(s uintptr) {
+		fd, inner = unix.GetsockoptInt(int(s), unix.SOL_SOCKET, unix.SO_PEERPIDFD)
+	}); err != nil {
+		return -1, fmt.Errorf("watch the peer: %w", err)
+	}
+	if inner == nil {
+		unix.CloseOnExec(fd)
+		return fd, nil
+	}
+	// Before Linux 6.5. Between connect and here the number could have been given to another process only if the peer
+	// is dead already, and then the socket says so unless a child holds it: an accepted risk on old kernels.
+	p, err := PeerOf(c)
+	if err != nil {
+		return -1, err
+	}
+	if p.PID <= 0 {
+		return -1, fmt.Errorf("watch the peer, whose PID is not visible here: %w", errors.ErrUnsupported)
+	}
+	fd, err = unix.PidfdOpen(int(p.PID), unix.PIDFD_NONBLOCK)
+	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EINVAL) {
+		return -1, fmt.Errorf("watch the peer: %w", errors.ErrUnsupported)
+	}
+	if err != nil {
+		return -1, fmt.Errorf("watch process %d: %w", p.PID, err)
+	}
+	return fd, nil
+}
+
+// Wait returns nil once the process has ended, and an error when Close was called first.
+func (e *Exit) Wait() error {
+	raw, err := e.f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return raw.Read(func(fd uintptr) bool {
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(p, 0)
+		return err == nil && n > 0
+	})
+}
+
+// Close ends a Wait.
+func (e *Exit) Close() error { return e.f.Close() }
