@@ -1,0 +1,227 @@
+package client
+
+import (
+	"encoding/binary"
+	"math"
+	"math/bits"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"larder/internal/session/wire"
+	"larder/internal/shm"
+	larderv1 "larder/proto/larder/v1"
+)
+
+// raggedEntry is the size of a row's entry in a ragged field, bytes.
+const raggedEntry = 24
+
+// layout is the field table of a ring, checked once: every row of every fixed field, and every entry table of a ragged
+// one, lies inside a slot.
+type layout struct {
+	fields []*larderv1.Field
+	rows   uint32 // most rows of a batch
+	need   uint64 // bytes that a slot has at the least
+	image  *larderv1.Field
+	h      [3]int // height, width, channels of a fixed image
+}
+
+func newLayout(info *larderv1.AttachResponse) (layout, error) {
+	l := layout{fields: info.GetFields(), rows: info.GetJob().GetSpec().GetBatchSize()}
+	if info.GetSlots() == 0 || l.rows == 0 {
+		return l, wire.Violation("RING has %d slots for batches of %d", info.GetSlots(), l.rows)
+	}
+	for _, f := range l.fields {
+		each := f.GetSampleBytes()
+		if f.GetRagged() {
+			each = raggedEntry
+		}
+		over, size := bits.Mul64(each, uint64(l.rows))
+		end, carry := bits.Add64(f.GetOffset(), size, 0)
+		if over != 0 || carry != 0 || end > info.GetSlotBytes() {
+			return l, wire.Violation("field %q does not fit a slot of %d bytes", f.GetName(), info.GetSlotBytes())
+		}
+		l.need = max(l.need, end)
+		switch {
+		case f.GetName() != "image":
+			continue
+		case f.GetRagged():
+			l.image = f
+			continue
+		}
+		d := f.GetShape()
+		if len(d) != 3 {
+			return l, wire.Violation("an image has three dimensions, not %d", len(d))
+		}
+		l.image, l.h = f, [3]int{int(d[0]), int(d[1]), int(d[2])}
+		if f.GetLayout() == "CHW" {
+			l.h = [3]int{int(d[1]), int(d[2]), int(d[0])}
+		}
+	}
+	over, size := bits.Mul64(info.GetSlotBytes(), uint64(info.GetSlots()))
+	if over != 0 || size > info.GetSegmentBytes() {
+		return l, wire.Violation("%d slots of %d bytes do not fit a segment of %d", info.GetSlots(), info.GetSlotBytes(), info.GetSegmentBytes())
+	}
+	return l, nil
+}
+
+// Batch is a leased slot. Its slices are the shared memory itself: valid until Release, and writable.
+type Batch struct {
+	Epoch, Step, Rank uint32
+	Rows              int
+
+	s        *Stream
+	seg      *shm.Segment
+	mem      []byte // the slot
+	slot     uint32
+	gen      uint64
+	report   []*larderv1.QuarantinedSample
+	waited   time.Duration
+	released atomic.Bool
+}
+
+// newBatch reads a BATCH frame. nil without an error: the stream was left.
+func (s *Stream) newBatch(p []byte) (*Batch, error) {
+	f, err := wire.ParseBatch(p)
+	if err != nil {
+		return nil, err
+	}
+	b := &Batch{Epoch: f.Epoch, Step: f.Step, Rank: f.Rank, Rows: int(f.Rows), s: s, slot: f.Slot, gen: f.Gen}
+	if len(f.Report) > 0 {
+		r := new(larderv1.BatchReport)
+		if err := wire.Unmarshal(f.Report, r); err != nil {
+			return nil, err
+		}
+		b.report = r.GetQuarantined()
+	}
+	s.mu.Lock()
+	if s.mu.segs == nil {
+		s.mu.Unlock()
+		return nil, nil
+	}
+	b.seg = s.mu.segs[f.Segment]
+	if b.seg != nil {
+		b.seg.Retain()
+	}
+	s.mu.Unlock()
+	if b.seg == nil || f.Slot >= s.info.GetSlots() || f.Rows > s.layout.rows {
+		b.drop()
+		return nil, wire.Violation("BATCH names segment %d, slot %d, %d rows, which cannot be", f.Segment, f.Slot, f.Rows)
+	}
+	size := uint64(b.seg.Size())
+	if f.Offset > size || size-f.Offset < s.layout.need {
+		b.drop()
+		return nil, wire.Violation("BATCH names offset %d in a segment of %d bytes", f.Offset, size)
+	}
+	b.mem = b.seg.Bytes()[f.Offset:]
+	if f.Segment == 0 { // in a segment of its own the slot reaches to the end
+		b.mem = b.mem[:min(uint64(len(b.mem)), s.info.GetSlotBytes())]
+	}
+	if err := b.check(); err != nil {
+		b.drop()
+		return nil, err
+	}
+	return b, nil
+}
+
+// check looks at the entries of ragged fields, so that nothing read later can lie outside the slot.
+func (b *Batch) check() error {
+	for _, f := range b.s.layout.fields {
+		if !f.GetRagged() {
+			continue
+		}
+		for row := range b.Rows {
+			off, h, w, c := b.entry(f, row)
+			over, n := bits.Mul64(uint64(h)*uint64(w), uint64(c))
+			if over != 0 || off > uint64(len(b.mem)) || n > uint64(len(b.mem))-off {
+				return wire.Violation("row %d of field %q (%dx%dx%d at %d) lies outside its slot of %d bytes", row, f.GetName(), h, w, c, off, len(b.mem))
+			}
+		}
+	}
+	return nil
+}
+
+func (b *Batch) entry(f *larderv1.Field, row int) (off uint64, h, w, c uint32) {
+	e := b.mem[f.GetOffset()+uint64(row)*raggedEntry:]
+	le := binary.LittleEndian
+	return le.Uint64(e), le.Uint32(e[8:]), le.Uint32(e[12:]), le.Uint32(e[16:])
+}
+
+// Field is the memory of a field: rows times sample_bytes, or the entries of a ragged field. nil: there is no such
+// field, or the batch was released.
+func (b *Batch) Field(name string) []byte {
+	if b.released.Load() {
+		return nil
+	}
+	for _, f := range b.s.layout.fields {
+		if f.GetName() != name {
+			continue
+		}
+		each := f.GetSampleBytes()
+		if f.GetRagged() {
+			each = raggedEntry
+		}
+		end := f.GetOffset() + uint64(b.Rows)*each
+		return b.mem[f.GetOffset():end:end]
+	}
+	return nil
+}
+
+// Index is the ids of the samples, in the dataset's numbering.
+func (b *Batch) Index() []int64 { return b.int64s("index") }
+
+// Label is the labels.
+func (b *Batch) Label() []int64 { return b.int64s("label") }
+
+func (b *Batch) int64s(name string) []int64 {
+	p := b.Field(name)
+	if len(p) < 8 || uintptr(unsafe.Pointer(&p[0]))%8 != 0 {
+		return nil
+	}
+	return unsafe.Slice((*int64)(unsafe.Pointer(&p[0])), len(p)/8)
+}
+
+// Image is the pixels of a row, in the field's layout (CHW or HWC; ragged images are HWC) and dtype, with height,
+// width and channels. nil when there is no such row, no image, or the batch was released.
+func (b *Batch) Image(row int) (pix []byte, h, w, c int) {
+	f := b.s.layout.image
+	if f == nil || b.released.Load() || row < 0 || row >= b.Rows {
+		return nil, 0, 0, 0
+	}
+	if !f.GetRagged() {
+		at := f.GetOffset() + uint64(row)*f.GetSampleBytes()
+		end := at + f.GetSampleBytes()
+		return b.mem[at:end:end], b.s.layout.h[0], b.s.layout.h[1], b.s.layout.h[2]
+	}
+	off, eh, ew, ec := b.entry(f, row)
+	n := uint64(eh) * uint64(ew) * uint64(ec)
+	if off > uint64(len(b.mem)) || n > uint64(len(b.mem))-off || n > math.MaxInt64 {
+		return nil, 0, 0, 0 // only when the caller wrote over the entries, which are his to write
+	}
+	return b.mem[off : off+n : off+n], int(eh), int(ew), int(ec)
+}
+
+// Report lists the samples that would have been in this batch and could not be prepared.
+func (b *Batch) Report() []*larderv1.QuarantinedSample { return b.report }
+
+// Waited is how long Next waited for this batch.
+func (b *Batch) Waited() time.Duration { return b.waited }
+
+// Release gives the slot back; its slices must not be used afterwards. Twice is fine, from any goroutine.
+func (b *Batch) Release() {
+	if b.released.Swap(true) {
+		return
+	}
+	// An error means that the daemon is gone, which Next will say; there is nobody to give the slot to.
+	_ = b.s.c.write(wire.Release, 0, wire.ReleaseFrame{Slot: b.slot, Gen: b.gen, Waited: b.waited}.Append(nil))
+	if b.seg != nil {
+		b.seg.Release()
+	}
+}
+
+// drop forgets a batch that nobody saw, without a word to the daemon.
+func (b *Batch) drop() {
+	if !b.released.Swap(true) && b.seg != nil {
+		b.seg.Release()
+	}
+}

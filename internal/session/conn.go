@@ -1,0 +1,489 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"larder/internal/fault"
+	"larder/internal/session/wire"
+	"larder/internal/shm"
+	larderv1 "larder/proto/larder/v1"
+)
+
+// flushTime is how long a session that ends may still take to say why.
+const flushTime = time.Second
+
+// maxOrdered is how many of ATTACH, EPOCH and DETACH may wait for their answer.
+const maxOrdered = 8
+
+// conn is one session. Its goroutines: run reads frames; a writer sends the queue; a worker runs ATTACH, EPOCH and
+// DETACH in their order; each CALL has one; one watches the peer's process. Only RELEASE is handled by the reader
+// itself, so that nothing slow stands between a client and its next batch.
+type conn struct {
+	srv    *Server
+	c      *net.UnixConn
+	log    *slog.Logger
+	peer   shm.Peer
+	out    *queue
+	ctx    context.Context // ends with the session
+	cancel context.CancelFunc
+	work   sync.WaitGroup // calls
+
+	// Release is called under rel, so that Close cannot overtake it. Never taken together with mu.
+	rel struct {
+		sync.Mutex
+		att Attachment
+	}
+	mu struct {
+		sync.Mutex
+		att      Attachment
+		sink     *sink
+		log      *slog.Logger // of the attachment
+		attached bool         // an attachment exists, or existed: a session has one
+		epoch    int64        // the last one started, -1 at first
+		calls    int          // in flight, their answers included
+		ordered  int          // waiting or running
+	}
+}
+
+// run serves the session until it ends.
+func (s *conn) run() {
+	defer s.c.Close()
+	written := make(chan struct{})
+	log := s.log // hello makes another one
+	go func() {
+		defer close(written)
+		if err := s.out.write(s.c, s.srv.cfg.WriteTimeout); err != nil {
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				log.Warn("session ended: the client does not read", "after", s.srv.cfg.WriteTimeout)
+			}
+			s.c.Close() // wakes the reader
+		}
+	}()
+	err := s.admit()
+	if err == nil {
+		ordered := make(chan func(), maxOrdered)
+		worked := make(chan struct{})
+		go func() {
+			defer close(worked)
+			for f := range ordered {
+				f()
+			}
+		}()
+		stop := s.watchPeer()
+		err = s.read(ordered)
+		s.cancel()
+		close(ordered)
+		<-worked
+		stop()
+		s.detach(false)
+	}
+	s.cancel()
+	var f *fault.Error
+	if errors.As(err, &f) { // the peer is there and is told why
+		s.log.Info("session refused", "reason", f.Reason, "error", f)
+		s.out.add(out{t: wire.Error, payload: wire.MarshalError(f)})
+	}
+	s.out.end()
+	hurry := time.AfterFunc(flushTime, func() { s.c.Close() })
+	<-written
+	hurry.Stop()
+	s.c.Close()
+	s.out.kill()
+	s.work.Wait()
+}
+
+// admit checks who speaks and waits for HELLO.
+func (s *conn) admit() error {
+	if !s.srv.cfg.Allow(s.peer) {
+		return fault.New(fault.Invalid, "session", "run the training process as the user of the daemon, or start a daemon of its own",
+			"uid %d may not speak to a daemon of uid %d", s.peer.UID, os.Getuid())
+	}
+	if s.srv.draining() {
+		return draining()
+	}
+	return nil
+}
+
+func draining() *fault.Error {
+	return fault.New(fault.Unavailable, "daemon", "start another daemon, or wait until this one has been restarted", "the daemon is stopping")
+}
+
+// watchPeer ends the session with the process that opened it, even when a forked child holds a copy of the socket.
+func (s *conn) watchPeer() (stop func()) {
+	exit, err := shm.ExitOf(s.c)
+	if err != nil {
+		s.log.Debug("the client's process cannot be watched, its socket alone tells of its end", "error", err)
+		return func() {}
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if exit.Wait() == nil {
+			_ = s.c.CloseRead() // what it has sent is still read: a DETACH may be among it
+		}
+	}()
+	return func() {
+		_ = exit.Close()
+		<-done
+	}
+}
+
+// read handles frames until the peer or the daemon ends the session. A *fault.Error is for the peer to know.
+func (s *conn) read(ordered chan<- func()) error {
+	_ = s.c.SetReadDeadline(time.Now().Add(s.srv.cfg.HelloTimeout))
+	r := wire.NewReader(s.c)
+	greeted := false
+	for {
+		h, p, _, err := r.Next()
+		if err != nil {
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				return wire.Violation("no HELLO came within %s", s.srv.cfg.HelloTimeout)
+			}
+			if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) && s.ctx.Err() == nil {
+				s.log.Debug("session broke", "error", err)
+			}
+			return err
+		}
+		if greeted == (h.Type == wire.Hello) {
+			return wire.Violation("the first frame of a session is its only HELLO, not %s", h.Type)
+		}
+		if err := s.handle(h, p, ordered); err != nil {
+			return err
+		}
+		greeted = true
+	}
+}
+
+// handle runs on the reader: it must not block on anything but a peer that does not read its answers. p is valid only
+// until it returns.
+func (s *conn) handle(h wire.Header, p []byte, ordered chan<- func()) error {
+	if h.Type != wire.Release {
+		s.out.waitRoom()
+	}
+	switch h.Type {
+	case wire.Release:
+		r, err := wire.ParseRelease(p)
+		if err != nil {
+			return err
+		}
+		s.release(r)
+	case wire.Hello:
+		return s.hello(h.ID, p)
+	case wire.Call:
+		s.startCall(h.ID, bytes.Clone(p))
+	case wire.Attach:
+		p = bytes.Clone(p)
+		s.inOrder(h, ordered, func() error { return s.attach(h.ID, p) })
+	case wire.Epoch:
+		epoch, err := wire.ParseEpoch(p)
+		if err != nil {
+			return err
+		}
+		s.inOrder(h, ordered, func() error { return s.startEpoch(h.ID, epoch) })
+	case wire.Detach:
+		s.inOrder(h, ordered, func() error {
+			s.detach(true)
+			s.reply(h.ID, []byte("{}"), nil)
+			return nil
+		})
+	case wire.Ping:
+		s.out.add(out{t: wire.Pong, id: h.ID})
+	case wire.Pong: // an answer nobody waits for
+	default:
+		return wire.Violation("a client does not send %s", h.Type)
+	}
+	return nil
+}
+
+func (s *conn) reply(id uint64, payload []byte, err error) { s.out.add(result(id, payload, err)) }
+
+func (s *conn) hello(id uint64, p []byte) error {
+	_ = s.c.SetReadDeadline(time.Time{})
+	req := new(larderv1.HelloRequest)
+	if err := wire.UnmarshalStrict(p, req); err != nil {
+		return err
+	}
+	if req.GetAbiMin() > ABI || req.GetAbiMax() < ABI {
+		return wire.Violation("the client %q speaks abi %d to %d, this daemon speaks %d", req.GetClient(), req.GetAbiMin(), req.GetAbiMax(), ABI)
+	}
+	res := s.srv.cfg.Engine.Hello(req)
+	if res == nil {
+		res = new(larderv1.HelloResponse)
+	}
+	if res.Abi == 0 {
+		res.Abi = ABI
+	}
+	if res.Pid == 0 {
+		res.Pid = int32(os.Getpid())
+	}
+	b, err := wire.Marshal(res)
+	if err != nil {
+		return err
+	}
+	s.log = s.log.With("client", req.GetClient())
+	s.out.add(out{t: wire.Welcome, id: id, payload: b})
+	return nil
+}
+
+// startCall runs a CALL beside the reader; its place is free again when its answer has left.
+func (s *conn) startCall(id uint64, p []byte) {
+	s.mu.Lock()
+	if s.mu.calls >= s.srv.cfg.MaxCalls {
+		s.mu.Unlock()
+		s.reply(id, nil, &fault.Error{
+			Reason: fault.ResourceExceeded, Subject: "session", RetryAfter: 100 * time.Millisecond,
+			Message: fmt.Sprintf("%d calls of this session wait for their answer already", s.srv.cfg.MaxCalls),
+			Hint:    "wait for one of them first",
+		})
+		return
+	}
+	s.mu.calls++
+	s.mu.Unlock()
+	s.work.Go(func() {
+		var b []byte
+		err := s.guard("CALL", func() (err error) {
+			b, err = call(context.WithValue(s.ctx, peerKey{}, s.peer), s.srv.cfg.Service, p)
+			return err
+		})
+		f := result(id, b, err)
+		f.sent = func() {
+			s.mu.Lock()
+			s.mu.calls--
+			s.mu.Unlock()
+			s.endIfDrained()
+		}
+		s.out.add(f)
+	})
+}
+
+// inOrder hands work to the worker, which answers the request when it fails.
+func (s *conn) inOrder(h wire.Header, ordered chan<- func(), f func() error) {
+	s.mu.Lock()
+	s.mu.ordered++
+	s.mu.Unlock()
+	done := func() {
+		s.mu.Lock()
+		s.mu.ordered--
+		s.mu.Unlock()
+		s.endIfDrained()
+	}
+	run := func() {
+		if err := s.guard(h.Type.String(), f); err != nil {
+			s.reply(h.ID, nil, toFault(err))
+		}
+		done()
+	}
+	select {
+	case ordered <- run:
+	default:
+		s.reply(h.ID, nil, fault.New(fault.ResourceExceeded, "session", "wait for the answers first",
+			"%d requests of this session wait for their answer already", maxOrdered))
+		done()
+	}
+}
+
+// guard turns a panic of a handler into an error: one request fails, not the daemon and everybody's training.
+func (s *conn) guard(what string, f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.log.Error("a handler panicked", "request", what, "panic", p, "stack", string(debug.Stack()))
+			err = fault.New(fault.Internal, what, "this is a bug of larder; the daemon's log has the stack", "the daemon failed: %v", p)
+		}
+	}()
+	return f()
+}
+
+func (s *conn) attach(id uint64, p []byte) error {
+	req := new(larderv1.AttachRequest)
+	if err := wire.UnmarshalStrict(p, req); err != nil {
+		return err
+	}
+	if s.srv.draining() {
+		return draining()
+	}
+	s.mu.Lock()
+	again := s.mu.attached
+	s.mu.Unlock()
+	if again {
+		return fault.New(fault.Invalid, req.GetJob(), "open another session for another rank, and after the end of an attachment",
+			"this session has had its attachment")
+	}
+	k := &sink{s: s}
+	att, err := s.srv.cfg.Engine.Attach(s.ctx, req, s.peer, k)
+	if err != nil {
+		k.end()
+		return err
+	}
+	b, err := wire.Marshal(att.Info())
+	if err != nil {
+		k.end()
+		att.Close(false)
+		return err
+	}
+	log := s.log.With("job", req.GetJob(), "rank", req.GetRank())
+	s.mu.Lock()
+	s.mu.att, s.mu.sink, s.mu.log, s.mu.attached, s.mu.epoch = att, k, log, true, -1
+	s.mu.Unlock()
+	s.rel.Lock()
+	s.rel.att = att
+	s.rel.Unlock()
+	seg := att.Segment()
+	seg.Retain()
+	k.start(out{t: wire.Ring, id: id, payload: b, seg: seg})
+	log.Info("attached", "ring_bytes", seg.Size())
+	return nil
+}
+
+func (s *conn) startEpoch(id uint64, epoch uint32) error {
+	s.mu.Lock()
+	att, last := s.mu.att, s.mu.epoch
+	s.mu.Unlock()
+	if att == nil {
+		return fault.New(fault.Invalid, "session", "attach first (Loader does this by itself)", "epoch %d was asked for without an attachment", epoch)
+	}
+	// Clients tell batches of an abandoned epoch by its number, so a number is never used twice.
+	if int64(epoch) <= last {
+		return fault.New(fault.Invalid, "session", fmt.Sprintf("ask for epoch %d or a later one; a job that is to start over needs another name", last+1),
+			"epoch %d was asked for after epoch %d: epochs only go up", epoch, last)
+	}
+	if err := att.StartEpoch(s.ctx, epoch); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.mu.epoch = int64(epoch)
+	s.mu.Unlock()
+	s.reply(id, []byte("{}"), nil)
+	return nil
+}
+
+func (s *conn) release(r wire.ReleaseFrame) {
+	s.rel.Lock()
+	defer s.rel.Unlock()
+	if s.rel.att != nil {
+		s.rel.att.Release(r.Slot, r.Gen, r.Waited)
+	}
+}
+
+// detach closes the attachment, if there is one.
+func (s *conn) detach(clean bool) {
+	s.mu.Lock()
+	att, k, log := s.mu.att, s.mu.sink, s.mu.log
+	s.mu.att = nil
+	s.mu.Unlock()
+	if att == nil {
+		return
+	}
+	s.rel.Lock()
+	s.rel.att = nil
+	s.rel.Unlock()
+	k.end()
+	_ = s.guard("close", func() error { att.Close(clean); return nil })
+	log.Info("detached", "clean", clean)
+}
+
+// endIfDrained ends a session that a draining daemon need not wait for: no attachment that still gets batches, nothing
+// in flight.
+func (s *conn) endIfDrained() {
+	if !s.srv.draining() {
+		return
+	}
+	s.mu.Lock()
+	idle := s.mu.calls == 0 && s.mu.ordered == 0 && (s.mu.att == nil || s.mu.sink.over())
+	s.mu.Unlock()
+	if idle {
+		_ = s.c.CloseRead() // the reader sees the end; what waits is still written
+	}
+}
+
+// sink is the engine's way to one client. While the ring has not been announced it holds frames back.
+type sink struct {
+	s  *conn
+	mu struct {
+		sync.Mutex
+		open  bool // RING is in the queue
+		ended bool
+		early []out
+	}
+}
+
+// start queues RING and what came before it.
+func (k *sink) start(ring out) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.s.out.add(append([]out{ring}, k.mu.early...)...)
+	k.mu.early, k.mu.open = nil, true
+}
+
+// end makes the sink deaf.
+func (k *sink) end() {
+	k.mu.Lock()
+	early := k.mu.early
+	k.mu.early, k.mu.ended = nil, true
+	k.mu.Unlock()
+	drop(early)
+}
+
+func (k *sink) over() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.mu.ended
+}
+
+// push queues frames in the order of the calls. last ends the attachment.
+func (k *sink) push(last bool, frames ...out) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case k.mu.ended:
+		drop(frames)
+		return
+	case k.mu.open:
+		if !k.s.out.add(frames...) {
+			k.s.log.Error("the engine pushes without bound; the session is ended", "frames", maxPushed)
+			k.s.c.Close()
+		}
+	default:
+		k.mu.early = append(k.mu.early, frames...)
+	}
+	k.mu.ended = last
+}
+
+// Batch implements Sink.
+func (k *sink) Batch(b Batch) {
+	f := out{t: wire.Batch, batch: &b, pushed: true}
+	if b.NewSegment == nil {
+		k.push(false, f)
+		return
+	}
+	b.NewSegment.Retain()
+	seg := wire.SegmentFrame{Segment: b.Segment, Slot: b.Slot, Bytes: uint64(b.NewSegment.Size())}
+	k.push(false, out{t: wire.Segment, payload: seg.Append(nil), seg: b.NewSegment, pushed: true}, f)
+}
+
+// EpochEnd implements Sink.
+func (k *sink) EpochEnd(e *larderv1.EpochEnd) {
+	b, err := wire.Marshal(e)
+	if err != nil { // a string that is no UTF-8, in words for people
+		b, _ = wire.Marshal(&larderv1.EpochEnd{Epoch: e.GetEpoch(), Batches: e.GetBatches(), Samples: e.GetSamples(), Final: e.GetFinal()})
+	}
+	k.push(false, out{t: wire.EpochEnd, payload: b, pushed: true})
+}
+
+// Gone implements Sink.
+func (k *sink) Gone(err error) {
+	if err == nil {
+		err = fault.New(fault.JobEnded, "", "", "the attachment has ended")
+	}
+	k.push(true, out{t: wire.Gone, payload: wire.MarshalError(toFault(err)), pushed: true})
+	k.s.endIfDrained()
+}

@@ -1,0 +1,222 @@
+package session
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"larder/internal/fault"
+	"larder/internal/session/wire"
+	"larder/internal/shm"
+)
+
+// maxPath is the longest path that fits into a socket address.
+const maxPath = 107
+
+// Listener is a Unix socket that this process alone serves: it holds a lock beside the socket until Close, which
+// removes both files.
+type Listener struct {
+	*net.UnixListener
+	path string
+	lock *os.File
+	own  os.FileInfo // the socket file that is ours
+	once sync.Once
+	err  error
+}
+
+// Listen makes the socket (0600) and, where it is missing, its folder (0700). It refuses with ALREADY_EXISTS, naming
+// the process, when a daemon serves the path; a socket file that a dead daemon left is replaced. Of two daemons that
+// start at once exactly one wins.
+func Listen(path string) (*Listener, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Invalid, path, "give an absolute path with --socket", "find the socket's folder")
+	}
+	if len(path) > maxPath {
+		return nil, fault.New(fault.Invalid, path, "choose a shorter one with --socket or LARDER_SOCKET",
+			"the path of the socket has %d bytes, the kernel takes at most %d", len(path), maxPath)
+	}
+	if err := folder(filepath.Dir(path), path == wire.DefaultSocket() && os.Getenv("LARDER_SOCKET") == ""); err != nil {
+		return nil, err
+	}
+	lock, err := acquire(path)
+	if err != nil {
+		return nil, err
+	}
+	l, err := bind(path, lock)
+	if err != nil {
+		release(lock)
+		return nil, err
+	}
+	return l, nil
+}
+
+// folder makes the socket's folder and refuses one in which somebody else could put a socket of his own in our place.
+// A private one (the default place) is also closed to others when an earlier run left it open.
+func folder(dir string, private bool) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fault.Wrap(err, fault.Invalid, dir, "choose a folder that you may write, with --socket or LARDER_SOCKET", "make the socket's folder")
+	}
+	var st unix.Stat_t
+	stat := unix.Stat
+	if private {
+		stat = unix.Lstat // under /tmp anybody could have left a link
+	}
+	if err := stat(dir, &st); err != nil {
+		return fault.Wrap(err, fault.Invalid, dir, "choose another folder with --socket or LARDER_SOCKET", "look at the socket's folder")
+	}
+	me := uint32(os.Getuid())
+	switch {
+	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
+		return fault.New(fault.Invalid, dir, "remove it, or choose another folder with --socket or LARDER_SOCKET", "the socket's folder %s is no folder", dir)
+	case st.Uid != me && st.Uid != 0, private && st.Uid != me:
+		return fault.New(fault.Invalid, dir, "choose a folder of your own with --socket or LARDER_SOCKET",
+			"the socket's folder %s belongs to uid %d, this process is uid %d", dir, st.Uid, me)
+	case st.Mode&0o022 != 0 && st.Mode&unix.S_ISVTX == 0 && !private:
+		return fault.New(fault.Invalid, dir, "run: chmod go-w "+dir, "others may write in the socket's folder %s, so they could replace the socket", dir)
+	case private && st.Mode&0o077 != 0:
+		if err := os.Chmod(dir, 0o700); err != nil { //nolint:gosec // a folder needs its x bit
+			return fault.Wrap(err, fault.Invalid, dir, "run: chmod 700 "+dir, "close the socket's folder to others")
+		}
+	}
+	return nil
+}
+
+// acquire takes the lock beside the socket.
+func acquire(path string) (*os.File, error) {
+	name := path + ".lock"
+	for {
+		f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+		if err != nil {
+			return nil, fault.Wrap(err, fault.Invalid, path, "choose a folder that you may write, with --socket or LARDER_SOCKET", "open the lock of the socket")
+		}
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			defer f.Close()
+			if !errors.Is(err, unix.EWOULDBLOCK) {
+				return nil, fault.Wrap(err, fault.Invalid, path, "choose a folder on a local file system with --socket", "lock the socket")
+			}
+			return nil, taken(path, holder(path, f))
+		}
+		// The lock counts only for the file that still has the name: the last holder may have removed it between our
+		// open and our flock, and then somebody else can lock the next one.
+		mine, err1 := f.Stat()
+		named, err2 := os.Lstat(name)
+		if err1 == nil && err2 == nil && os.SameFile(mine, named) {
+			if err := errors.Join(f.Truncate(0), writeAt(f, strconv.Itoa(os.Getpid())+"\n")); err != nil {
+				release(f)
+				return nil, fault.Wrap(err, fault.Invalid, path, "is the disk full?", "write the lock of the socket")
+			}
+			return f, nil
+		}
+		_ = f.Close()
+	}
+}
+
+func writeAt(f *os.File, s string) error {
+	_, err := f.WriteAt([]byte(s), 0)
+	return err
+}
+
+// release removes the lock's file while it is still locked, then lets go.
+func release(f *os.File) {
+	_ = os.Remove(f.Name())
+	_ = f.Close()
+}
+
+// holder asks the kernel who serves the socket, else reads the note in the lock.
+func holder(path string, lock *os.File) int {
+	if pid := serving(path); pid > 0 {
+		return pid
+	}
+	b := make([]byte, 20)
+	n, _ := lock.ReadAt(b, 0)
+	pid, _ := strconv.Atoi(strings.TrimSpace(string(b[:n])))
+	return pid
+}
+
+// serving is the process that listens at path; 0: nobody, -1: perhaps somebody, whose PID is not visible.
+func serving(path string) int {
+	c, err := net.DialTimeout("unix", path, time.Second)
+	if errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
+		return 0
+	}
+	if err != nil { // its backlog is full, or it is not ours to ask
+		return -1
+	}
+	defer c.Close()
+	p, err := shm.PeerOf(c.(*net.UnixConn))
+	if err != nil || p.PID == 0 {
+		return -1
+	}
+	return int(p.PID)
+}
+
+func taken(path string, pid int) error {
+	who, fix := "another process", "use it"
+	if pid > 0 {
+		who, fix = fmt.Sprintf("process %d", pid), fmt.Sprintf("use it, stop it with `kill %d`", pid)
+	}
+	return fault.New(fault.AlreadyExists, path, fix+", or choose another socket with --socket", "%s serves %s already", who, path)
+}
+
+func bind(path string, lock *os.File) (*Listener, error) {
+	switch st, err := os.Lstat(path); {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return nil, fault.Wrap(err, fault.Invalid, path, "choose another socket with --socket", "look for an old socket")
+	case st.Mode().Type() != fs.ModeSocket:
+		return nil, fault.New(fault.Invalid, path, "choose another path with --socket, or move the file away", "%s exists and is no socket", path)
+	default:
+		// Whoever answers here does so without the lock: a program of another kind, or its lock was removed by hand.
+		if pid := serving(path); pid != 0 {
+			return nil, taken(path, pid)
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, fault.Wrap(err, fault.Invalid, path, "remove it by hand", "replace the socket of a dead daemon")
+		}
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Invalid, path, "choose another path with --socket", "listen on the socket")
+	}
+	l.SetUnlinkOnClose(false) // Close does it, when the file is still ours
+	// Between bind and chmod the folder's mode guards the socket, and the check of the peer's uid always does.
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(fault.Wrap(err, fault.Invalid, path, "choose another path with --socket", "close the socket to others"), l.Close(), os.Remove(path))
+	}
+	own, err := os.Lstat(path)
+	if err != nil {
+		return nil, errors.Join(fault.Wrap(err, fault.Invalid, path, "choose another path with --socket", "look at the socket"), l.Close())
+	}
+	return &Listener{UnixListener: l, path: path, lock: lock, own: own}, nil
+}
+
+// Path is where the socket is.
+func (l *Listener) Path() string { return l.path }
+
+// Close stops listening and removes socket and lock. Twice is fine.
+func (l *Listener) Close() error {
+	l.once.Do(func() {
+		if st, err := os.Lstat(l.path); err == nil && os.SameFile(st, l.own) {
+			_ = os.Remove(l.path)
+		}
+		l.err = l.UnixListener.Close()
+		release(l.lock)
+	})
+	return l.err
+}
+
+// Accept implements net.Listener.
+func (l *Listener) Accept() (net.Conn, error) { return l.UnixListener.Accept() }
+
+var _ io.Closer = (*Listener)(nil)
