@@ -1,7 +1,7 @@
 // Package gpu lists the GPUs of the machine, for people and for the planner.
 //
 // It only reads: no clock, mode, MIG or process of a device is ever changed. A machine without a driver is a normal
-// machine; then the list is empty and Status says why. Devices are values, owned by whoever asked.
+// machine; then the list is empty and Status says why. Devices belong to whoever asked.
 //
 // NVML is reached through go-nvml, which needs cgo; other builds have a probe that finds nothing. After a failed Init
 // every other call of NVML ends the process in the dynamic linker, past any recover, so calls are methods of an object
@@ -14,27 +14,11 @@ import (
 	larderv1 "larder/proto/larder/v1"
 )
 
-// Device is one GPU at one moment.
-type Device struct {
-	Index       uint32
-	Name        string // e.g. NVIDIA H100 80GB HBM3
-	UUID        string
-	MemoryBytes uint64 // in all
-	MemoryUsed  uint64
-	Utilization uint32 // of the processors over the last sample period, percent
-}
-
-// Proto returns the device as the contract has it.
-func (d Device) Proto() *larderv1.Device {
-	return &larderv1.Device{Index: d.Index, Name: d.Name, Uuid: d.UUID, MemoryBytes: d.MemoryBytes,
-		MemoryUsed: d.MemoryUsed, Utilization: d.Utilization}
-}
-
 // Probe lists devices. Safe for concurrent use.
 type Probe interface {
 	// Devices returns the GPUs by index. It returns early, with ctx's error, when the driver hangs; an earlier call
 	// that hangs makes later ones wait for it, each until its own ctx ends.
-	Devices(ctx context.Context) ([]Device, error)
+	Devices(ctx context.Context) ([]*larderv1.Device, error)
 	// Status says in words what was found: the driver's version, or why there is none.
 	Status() string
 	// Close lets go of the driver; twice is fine. Devices then returns an empty list.
@@ -46,6 +30,6 @@ func None(why string) Probe { return none(why) }
 
 type none string
 
-func (n none) Devices(context.Context) ([]Device, error) { return nil, nil }
+func (n none) Devices(context.Context) ([]*larderv1.Device, error) { return nil, nil }
 func (n none) Status() string                            { return string(n) }
 func (n none) Close() error                              { return nil }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	larderv1 "larder/proto/larder/v1"
 )
 
 // Open loads the driver's NVML. It never fails: without a driver the probe finds nothing, and its Status says why.
@@ -48,11 +50,11 @@ type driver struct {
 }
 
 type answer struct {
-	devices []Device
+	devices []*larderv1.Device
 	err     error
 }
 
-func (d *driver) Devices(ctx context.Context) ([]Device, error) {
+func (d *driver) Devices(ctx context.Context) ([]*larderv1.Device, error) {
 	select {
 	case d.turn <- struct{}{}:
 	case <-ctx.Done():
@@ -78,23 +80,23 @@ func (d *driver) Devices(ctx context.Context) ([]Device, error) {
 
 // list needs the turn. A device that cannot be asked for one thing is listed without it; one without a handle (fallen
 // off the bus, or forbidden to this user) is left out.
-func (d *driver) list() ([]Device, error) {
+func (d *driver) list() ([]*larderv1.Device, error) {
 	n, ret := d.lib.DeviceGetCount()
 	if ret != nvml.SUCCESS {
 		return nil, fmt.Errorf("count GPUs: %s", d.lib.ErrorString(ret))
 	}
-	out := make([]Device, 0, n)
+	out := make([]*larderv1.Device, 0, n)
 	for i := range n {
 		h, ret := d.lib.DeviceGetHandleByIndex(i)
 		if ret != nvml.SUCCESS {
 			continue
 		}
-		dev := Device{Index: uint32(i)}
+		dev := &larderv1.Device{Index: uint32(i)}
 		if s, ret := h.GetName(); ret == nvml.SUCCESS {
 			dev.Name = s
 		}
 		if s, ret := h.GetUUID(); ret == nvml.SUCCESS {
-			dev.UUID = s
+			dev.Uuid = s
 		}
 		if m, ret := h.GetMemoryInfo(); ret == nvml.SUCCESS {
 			dev.MemoryBytes, dev.MemoryUsed = m.Total, m.Used
