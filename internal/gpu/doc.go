@@ -31,5 +31,5 @@ func None(why string) Probe { return none(why) }
 type none string
 
 func (n none) Devices(context.Context) ([]*larderv1.Device, error) { return nil, nil }
-func (n none) Status() string                            { return string(n) }
-func (n none) Close() error                              { return nil }
+func (n none) Status() string                                      { return string(n) }
+func (n none) Close() error                                        { return nil }
