@@ -1,0 +1,410 @@
+package bench
+
+import (
+	"container/heap"
+	"fmt"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"larder/dsa"
+	"larder/internal/coordinator"
+	"larder/internal/ident"
+	"larder/internal/xrand"
+	"larder/jobs"
+)
+
+// Client is a model of one job's training script; all its ranks behave alike.
+type Client struct {
+	Spec   jobs.Spec
+	Sample dsa.JobSpec
+	Prefix ident.RecipeID
+	Suffix ident.RecipeID
+	Share  bool
+	Key    ident.RecipeID
+	Start  time.Duration // when it registers
+	Step   time.Duration // time it works on a batch
+	Epochs int           // epochs it iterates, then it leaves
+	// Break leaves every epoch of that number modulo after half of its batches, as a script's break does; 0 = never.
+	Break int
+	// Die kills rank 0's client (SIGKILL: no goodbye) when it got that many batches in all; 0 = never.
+	Die int
+	// Hang stops it from taking anything for ever when it got that many batches in all, without dying; 0 = never.
+	Hang int
+}
+
+// Model is the world around the coordinator.
+type Model struct {
+	Seed    uint64
+	Workers int
+	Read    time.Duration // per object from storage
+	Decode  func(ident.ObjectID) time.Duration
+	Fill    time.Duration
+	Bytes   func(ident.ObjectID) int64 // stored
+	Decoded func(ident.ObjectID) int64
+	Augment int64                     // bytes of an augmented sample
+	Bad     map[ident.ObjectID]string // cannot be decoded
+	Lose    int                       // loses a cached entry at every n-th use; 0 = never
+	Tiers   coordinator.TierConfig
+	Resize  map[time.Duration]coordinator.TierConfig
+	Lease   time.Duration
+	// Check runs Core.Check after every n-th step; 0 = never.
+	Check int
+}
+
+// Received is what one client saw of one epoch.
+type Received struct {
+	Job      string
+	Rank     int
+	Epoch    uint32
+	IDs      []ident.ObjectID // in order
+	Sizes    []int            // of batches
+	Bad      []jobs.Bad
+	Ended    bool // told that it is over
+	Account  *jobs.Ledger
+	Instance map[ident.ObjectID]uint32
+}
+
+// Result is the outcome of a run.
+type Result struct {
+	Stats    coordinator.Stats
+	Epochs   []*Received // in order of their beginning
+	Elapsed  time.Duration
+	Hash     uint64 // of every effect in order: equal seeds must give equal hashes
+	Peak     [ident.NumForms]int64
+	Copies   int // largest number of working copies at once
+	Failures []string
+	Jobs     []jobs.Job // at the end
+}
+
+type action struct {
+	at  time.Duration
+	seq int
+	do  func()
+}
+
+type agenda []action
+
+func (a agenda) Len() int { return len(a) }
+func (a agenda) Less(i, j int) bool {
+	if a[i].at != a[j].at {
+		return a[i].at < a[j].at
+	}
+	return a[i].seq < a[j].seq
+}
+func (a agenda) Swap(i, j int) { a[i], a[j] = a[j], a[i] }
+func (a *agenda) Push(x any)   { *a = append(*a, x.(action)) }
+func (a *agenda) Pop() any {
+	old := *a
+	x := old[len(old)-1]
+	*a = old[:len(old)-1]
+	return x
+}
+
+// sim runs one scenario.
+type sim struct {
+	m      Model
+	core   *coordinator.Core
+	now    time.Duration
+	seq    int
+	agenda agenda
+	steps  int
+	rng    *xrand.Rand
+	hash   *xxhash.Digest
+	res    *Result
+
+	clients map[ident.JobID]*simClient
+	tokens  map[coordinator.Token]func(coordinator.Reply)
+	next    coordinator.Token
+
+	store  map[ident.Key]int64 // bytes really held
+	used   [ident.NumForms]int64
+	budget [ident.NumForms]int64
+	copies map[coordinator.FlightID]bool
+	rows   map[coordinator.DeliveryID]map[int]simRow
+	idle   int // workers
+	fills  []func()
+	preps  []func()
+	uses   int
+	timer  time.Time
+}
+
+type simRow struct {
+	object   ident.ObjectID
+	instance uint32
+}
+
+type simClient struct {
+	c     *Client
+	id    ident.JobID
+	ranks []*simRank
+}
+
+type simRank struct {
+	rank    int
+	inc     ident.Incarnation
+	epoch   uint32
+	got     int // batches in all
+	inEpoch int
+	rec     *Received
+	inbox   []coordinator.Deliver
+	ended   map[uint32]*coordinator.EndEpoch
+	busy    bool
+	asked   bool
+	gone    bool
+}
+
+var simEpoch = time.Unix(1_700_000_000, 0)
+
+// Run simulates until every client left, or until limit of virtual time.
+func Run(m Model, clients []Client, limit time.Duration) (*Result, error) {
+	s := &sim{
+		m: m, rng: xrand.New(m.Seed, 99), hash: xxhash.New(), res: &Result{}, clients: map[ident.JobID]*simClient{},
+		tokens: map[coordinator.Token]func(coordinator.Reply){}, store: map[ident.Key]int64{}, copies: map[coordinator.FlightID]bool{},
+		rows: map[coordinator.DeliveryID]map[int]simRow{}, idle: max(m.Workers, 1),
+	}
+	core, err := coordinator.New(coordinator.Config{
+		Seed: m.Seed, Tiers: m.Tiers, Lease: m.Lease, InFlight: 2 * max(m.Workers, 1), Bytes: m.Bytes,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.core = core
+	for _, t := range core.Tiers() {
+		s.budget[t.Form] = t.Budget
+	}
+	for i := range clients {
+		c := &clients[i]
+		s.at(c.Start, func() { s.join(c) })
+	}
+	for at, t := range m.Resize {
+		s.at(at, func() { s.step(coordinator.Reconfigure{Tiers: t}) })
+	}
+	for len(s.agenda) > 0 && s.now <= limit && len(s.res.Failures) == 0 {
+		a := heap.Pop(&s.agenda).(action)
+		s.now = a.at
+		a.do()
+	}
+	if s.now > limit {
+		s.fail("still running after %s of virtual time", limit)
+	}
+	s.res.Stats, s.res.Elapsed, s.res.Hash, s.res.Jobs = core.Stats(), s.now, s.hash.Sum64(), core.Jobs(true)
+	return s.res, nil
+}
+
+func (s *sim) fail(format string, args ...any) {
+	s.res.Failures = append(s.res.Failures, fmt.Sprintf("at %s: ", s.now)+fmt.Sprintf(format, args...))
+}
+
+func (s *sim) at(t time.Duration, do func()) {
+	s.seq++
+	heap.Push(&s.agenda, action{max(t, s.now), s.seq, do})
+}
+
+func (s *sim) after(d time.Duration, do func()) { s.at(s.now+d, do) }
+
+func (s *sim) step(ev coordinator.Event) {
+	out := s.core.Step(simEpoch.Add(s.now), ev, nil)
+	s.steps++
+	for _, e := range out {
+		fmt.Fprintf(s.hash, "%T%+v", e, describeEffect(e))
+		s.do(e)
+	}
+	if s.m.Check > 0 && s.steps%s.m.Check == 0 {
+		if err := s.core.Check(); err != nil {
+			s.fail("after %T: %v", ev, err)
+		}
+	}
+	if d := s.core.Deadline(); !d.IsZero() && !d.Equal(s.timer) {
+		s.timer = d
+		s.at(d.Sub(simEpoch), func() {
+			if s.timer.Equal(d) {
+				s.timer = time.Time{}
+				s.step(coordinator.Tick{})
+			}
+		})
+	}
+}
+
+// describeEffect leaves out what is no value: errors and accounts print as addresses.
+func describeEffect(e coordinator.Effect) any {
+	switch x := e.(type) {
+	case coordinator.Reply:
+		return [3]any{x.Token, x.Job, x.Inc}
+	case coordinator.EndEpoch:
+		return [4]any{x.Job, x.Rank, x.Epoch, x.Batches}
+	}
+	return e
+}
+
+func (s *sim) ask(build func(coordinator.Token) coordinator.Event, then func(coordinator.Reply)) {
+	s.next++
+	s.tokens[s.next] = then
+	s.step(build(s.next))
+}
+
+func (s *sim) do(eff coordinator.Effect) {
+	switch x := eff.(type) {
+	case coordinator.Prepare:
+		s.prep(s.m.Read+s.m.Decode(x.Key.Object), func() { s.prepared(x) })
+	case coordinator.Augment:
+		s.prep(s.m.Fill, func() { s.augmented(x) })
+	case coordinator.Fill:
+		s.queue(&s.fills, s.m.Fill, func() { s.fill(x) })
+	case coordinator.Discard:
+		if !s.copies[x.Flight] {
+			s.fail("working copy %d is discarded but does not exist", x.Flight)
+		}
+		delete(s.copies, x.Flight)
+	case coordinator.FreeKey:
+		s.used[x.Key.Form] -= s.store[x.Key]
+		delete(s.store, x.Key)
+	case coordinator.SetBudget:
+		s.budget[x.Form] = x.Bytes
+	case coordinator.Deliver:
+		s.deliver(x)
+	case coordinator.EndEpoch:
+		s.endEpoch(x)
+	case coordinator.CloseRank:
+		if c := s.clients[x.Job]; c != nil && c.ranks[x.Rank] != nil && c.ranks[x.Rank].inc == x.Inc {
+			c.ranks[x.Rank].gone = true
+		}
+	case coordinator.Persist:
+		s.after(50*time.Microsecond, func() { s.step(coordinator.Persisted{Seq: x.Seq}) })
+	case coordinator.Reply:
+		if then := s.tokens[x.Token]; then != nil {
+			delete(s.tokens, x.Token)
+			s.after(0, func() { then(x) })
+		}
+	case coordinator.Complain:
+		s.fail("job %d: %s", x.Job, x.Text)
+	}
+}
+
+func (s *sim) prep(cost time.Duration, done func()) { s.queue(&s.preps, cost, done) }
+
+func (s *sim) queue(q *[]func(), cost time.Duration, done func()) {
+	*q = append(*q, func() {
+		s.after(cost, func() {
+			s.idle++
+			done()
+			s.work()
+		})
+	})
+	s.work()
+}
+
+func (s *sim) work() {
+	for s.idle > 0 {
+		q := &s.fills
+		if len(*q) == 0 {
+			q = &s.preps
+		}
+		if len(*q) == 0 {
+			return
+		}
+		run := (*q)[0]
+		*q = (*q)[1:]
+		s.idle--
+		run()
+	}
+}
+
+// put is the store: it refuses what exceeds the budget.
+func (s *sim) put(k ident.Key, n int64) bool {
+	if s.used[k.Form]+n > s.budget[k.Form] {
+		return false
+	}
+	if _, there := s.store[k]; there {
+		s.fail("%s is stored twice", k)
+	}
+	s.store[k] = n
+	s.used[k.Form] += n
+	s.res.Peak[k.Form] = max(s.res.Peak[k.Form], s.used[k.Form])
+	return true
+}
+
+func (s *sim) copy(id coordinator.FlightID) {
+	s.copies[id] = true
+	s.res.Copies = max(s.res.Copies, len(s.copies))
+}
+
+// lost makes a cache lose an entry now and then.
+func (s *sim) lost(k ident.Key) bool {
+	s.uses++
+	if s.m.Lose > 0 && s.uses%s.m.Lose == 0 {
+		s.used[k.Form] -= s.store[k]
+		delete(s.store, k)
+		return true
+	}
+	return false
+}
+
+func (s *sim) prepared(x coordinator.Prepare) {
+	o := x.Key.Object
+	ev := coordinator.Prepared{Flight: x.Flight, Bytes: s.m.Decoded(o)}
+	ekey := ident.Key{Object: o, Form: ident.Encoded}
+	if x.From == ident.Encoded {
+		if _, there := s.store[ekey]; !there || s.lost(ekey) {
+			ev.Lost = true
+			s.step(ev)
+			return
+		}
+	} else {
+		ev.Read = s.m.Bytes(o)
+		if x.KeepEncoded {
+			ev.Encoded = s.put(ekey, ev.Read)
+		}
+	}
+	if why, bad := s.m.Bad[o]; bad {
+		ev.Err = why
+	} else if ev.Kept = x.Keep && s.put(x.Key, ev.Bytes); !ev.Kept {
+		s.copy(x.Flight)
+	}
+	s.step(ev)
+}
+
+// source checks that what the coordinator points to is really there.
+func (s *sim) source(from coordinator.Source) (ok bool) {
+	if from.Flight != 0 {
+		if !s.copies[from.Flight] {
+			s.fail("working copy %d is read but does not exist", from.Flight)
+		}
+		return true
+	}
+	if _, there := s.store[from.Key]; !there {
+		if s.m.Lose == 0 {
+			s.fail("%s is read but not stored", from.Key)
+		}
+		return false
+	}
+	return !s.lost(from.Key)
+}
+
+func (s *sim) augmented(x coordinator.Augment) {
+	ev := coordinator.Prepared{Flight: x.Flight, Bytes: s.m.Augment}
+	if !s.source(x.From) {
+		ev.Lost = true
+	} else if ev.Kept = x.Keep && s.put(x.Key, ev.Bytes); !ev.Kept {
+		s.copy(x.Flight)
+	}
+	s.step(ev)
+}
+
+func (s *sim) fill(x coordinator.Fill) {
+	ev := coordinator.Filled{Delivery: x.Delivery, Row: x.Row}
+	if !s.source(x.From) {
+		ev.Lost = true
+	} else {
+		if s.rows[x.Delivery] == nil {
+			s.rows[x.Delivery] = map[int]simRow{}
+		}
+		s.rows[x.Delivery][x.Row] = simRow{x.Object, x.Instance}
+		if x.From.Key.Form == ident.Decoded {
+			ev.Augments = 1
+		} else if x.From.Key.Instance != x.Instance {
+			s.fail("instance %d was put where %d belongs", x.From.Key.Instance, x.Instance)
+		}
+	}
+	s.step(ev)
+}

@@ -1,0 +1,299 @@
+package bench
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"larder/dsa"
+	"larder/internal/coordinator"
+	"larder/internal/ident"
+	"larder/internal/xrand"
+	"larder/jobs"
+)
+
+func span(from, to int) []ident.ObjectID {
+	var out []ident.ObjectID
+	for i := from; i < to; i++ {
+		out = append(out, ident.ObjectID(i))
+	}
+	return out
+}
+
+func model(seed uint64, decoded int64) Model {
+	return Model{
+		Seed: seed, Workers: 2, Read: 100 * time.Microsecond, Fill: 200 * time.Microsecond, Augment: 150,
+		Decode:  func(x ident.ObjectID) time.Duration { return time.Duration(500+x%7*100) * time.Microsecond },
+		Bytes:   func(ident.ObjectID) int64 { return 100 },
+		Decoded: func(ident.ObjectID) int64 { return 600 },
+		Tiers:   coordinator.TierConfig{Total: decoded, Sizes: [ident.NumForms]int64{ident.Decoded: decoded}},
+		Check:   37,
+	}
+}
+
+func client(name string, subset []ident.ObjectID, batch, epochs int) Client {
+	return Client{
+		Spec:   jobs.Spec{Name: name, Subset: len(subset), Batch: batch, World: 1, Slots: 4},
+		Sample: dsa.JobSpec{Mode: dsa.Stratified, Subset: subset}, Prefix: 1, Suffix: 2, Step: time.Millisecond, Epochs: epochs,
+	}
+}
+
+// wholeEpochs checks what the clients themselves received against the subsets: guarantee G1 without the daemon's word.
+func wholeEpochs(t testing.TB, res *Result, clients []Client) {
+	t.Helper()
+	for _, f := range res.Failures {
+		t.Error(f)
+	}
+	type key struct {
+		job   string
+		epoch uint32
+	}
+	got := map[key][]ident.ObjectID{}
+	ranks := map[key]int{}
+	for _, r := range res.Epochs {
+		if r.Ended {
+			k := key{r.Job, r.Epoch}
+			got[k] = append(got[k], r.IDs...)
+			for _, b := range r.Bad {
+				got[k] = append(got[k], b.Object)
+			}
+			ranks[k]++
+		}
+	}
+	for i := range clients {
+		c := &clients[i]
+		for e := range c.Epochs {
+			k := key{c.Spec.Name, uint32(e)}
+			if ranks[k] < c.Spec.World {
+				continue
+			}
+			ids := slices.Clone(got[k])
+			slices.Sort(ids)
+			if n := len(slices.Compact(slices.Clone(ids))); n != len(ids) {
+				t.Errorf("%s epoch %d: %d samples, %d distinct", k.job, k.epoch, len(ids), n)
+			}
+			if least, most := c.Spec.Dealt(), c.Spec.Subset; len(ids) < least || len(ids) > most {
+				t.Errorf("%s epoch %d: %d samples of %d (at most %d are dropped)", k.job, k.epoch, len(ids), most, c.Spec.Dropped())
+			}
+			want := slices.Clone(c.Sample.Subset)
+			slices.Sort(want)
+			for _, x := range ids {
+				if _, ok := slices.BinarySearch(want, x); !ok {
+					t.Errorf("%s epoch %d: %d is foreign", k.job, k.epoch, x)
+				}
+			}
+		}
+	}
+}
+
+func ended(res *Result, job string) int {
+	n := 0
+	for _, r := range res.Epochs {
+		if r.Job == job && r.Ended {
+			n++
+		}
+	}
+	return n
+}
+
+func TestOverlappingJobsShareEveryDecode(t *testing.T) {
+	clients := []Client{
+		client("a", span(0, 500), 16, 3), client("b", span(200, 700), 32, 3), client("c", span(0, 700), 7, 3), client("d", span(350, 690), 50, 3),
+	}
+	clients[1].Step, clients[3].Step = 3*time.Millisecond, 200*time.Microsecond
+	res, err := Run(model(1, 700*600), clients, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wholeEpochs(t, res, clients)
+	for _, c := range clients {
+		if n := ended(res, c.Spec.Name); n != 3 {
+			t.Errorf("%s finished %d of 3 epochs", c.Spec.Name, n)
+		}
+	}
+	if res.Stats.Decodes != 700 || res.Stats.SourceReads != 700 {
+		t.Errorf("%d decodes and %d reads for a union of 700", res.Stats.Decodes, res.Stats.SourceReads)
+	}
+}
+
+func TestSmallCacheStillSharesAmongAlignedJobs(t *testing.T) {
+	var clients []Client
+	for i := range 4 {
+		c := client(fmt.Sprint("j", i), span(0, 6000), 8+8*i, 4)
+		c.Step = time.Duration(8+8*i) * 2 * time.Millisecond // equal speed in samples, fast enough workers
+		clients = append(clients, c)
+	}
+	m := model(2, 600*600)
+	m.Read, m.Fill = 10*time.Microsecond, 10*time.Microsecond
+	m.Decode = func(ident.ObjectID) time.Duration { return 50 * time.Microsecond }
+	res, err := Run(m, clients, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wholeEpochs(t, res, clients)
+	if ratio := float64(res.Stats.Decodes) / (4*6000 - 3*600); ratio > 1.1 {
+		t.Errorf("%d decodes are %.3f of the lower bound", res.Stats.Decodes, ratio)
+	}
+	if res.Peak[ident.Decoded] > 600*600 {
+		t.Errorf("the decoded tier held %d bytes of %d", res.Peak[ident.Decoded], 600*600)
+	}
+}
+
+// scenario draws a random world from a seed: overlaps, modes, ranks, batch sizes, faults, resizes.
+func scenario(seed uint64) (Model, []Client) {
+	r := xrand.New(seed, 77)
+	n := 20 + r.IntN(180)
+	m := model(seed, int64(r.IntN(n*2))*600)
+	m.Workers = 1 + r.IntN(4)
+	m.Decoded = func(x ident.ObjectID) int64 { return 100 + int64(xrand.Mix(uint64(x)))&511 }
+	m.Tiers.Sizes[ident.Encoded] = int64(r.IntN(n * 100))
+	m.Tiers.Sizes[ident.Augmented] = int64(r.IntN(n * 100))
+	if r.IntN(3) == 0 {
+		m.Tiers.Sizes[ident.Decoded], m.Tiers.Sizes[ident.Encoded] = -1, -1
+	}
+	m.Tiers.Total += m.Tiers.Sizes[ident.Encoded] + m.Tiers.Sizes[ident.Augmented] + 10
+	m.Tiers.Policy[ident.Decoded] = []string{"need", "need", "need", "minio", "lru", "fifo", "random"}[r.IntN(7)]
+	m.Lease = 50 * time.Millisecond
+	if r.IntN(3) == 0 {
+		m.Lose = 3 + r.IntN(50)
+	}
+	if r.IntN(3) == 0 {
+		m.Bad = map[ident.ObjectID]string{}
+		for range 1 + r.IntN(5) {
+			m.Bad[ident.ObjectID(r.IntN(n))] = "broken"
+		}
+	}
+	if r.IntN(3) == 0 {
+		m.Resize = map[time.Duration]coordinator.TierConfig{}
+		t := m.Tiers
+		t.Sizes[ident.Decoded] = int64(r.IntN(n * 300))
+		t.Sizes[ident.Encoded], t.Sizes[ident.Augmented] = 0, int64(r.IntN(1000))
+		t.Total = t.Sizes[ident.Decoded] + t.Sizes[ident.Augmented]
+		m.Resize[time.Duration(r.IntN(100))*time.Millisecond] = t
+	}
+	modes := []dsa.Mode{dsa.Stratified, dsa.Stratified, dsa.Epoch, dsa.Fixed, dsa.Sequential, dsa.Strict}
+	var clients []Client
+	for i := range 1 + r.IntN(6) {
+		var sub []ident.ObjectID
+		keep := 1 + r.IntN(4)
+		for x := range n {
+			if r.IntN(4) < keep {
+				sub = append(sub, ident.ObjectID(x))
+			}
+		}
+		c := client(fmt.Sprint("job", i), sub, 1+r.IntN(20), 1+r.IntN(4))
+		c.Sample.Mode, c.Sample.Seed = modes[r.IntN(len(modes))], r.Uint64()
+		c.Spec.World = 1
+		if r.IntN(4) == 0 && len(sub) > 8 {
+			c.Spec.World = 2 + r.IntN(2)
+		}
+		c.Spec.Even = r.IntN(2) == 0
+		c.Spec.DropLast = r.IntN(3) == 0
+		c.Spec.Slots = 2 + r.IntN(4)
+		c.Spec.OnError = jobs.OnError(r.IntN(3))
+		c.Start = time.Duration(r.IntN(30)) * time.Millisecond
+		c.Step = time.Duration(1+r.IntN(4000)) * time.Microsecond
+		c.Prefix = ident.RecipeID(1 + r.IntN(2))
+		if r.IntN(3) == 0 {
+			c.Share, c.Key, c.Suffix, c.Prefix = true, 9, 9, 1
+		}
+		switch r.IntN(8) {
+		case 0:
+			c.Break = 2
+		case 1:
+			if c.Spec.World == 1 {
+				c.Die = 1 + r.IntN(8)
+			}
+		case 2:
+			if c.Spec.World == 1 {
+				c.Hang = 1 + r.IntN(8)
+			}
+		}
+		if len(sub) == 0 || c.Spec.Validate() != nil {
+			continue
+		}
+		clients = append(clients, c)
+	}
+	return m, clients
+}
+
+// TestRandomWorlds is the deterministic simulation: every seed is a world with faults, the core is checked after steps,
+// and every epoch a client finished must be whole. A failing seed is run again alone by its name.
+func TestRandomWorlds(t *testing.T) {
+	seeds := 400
+	if n, err := strconv.Atoi(os.Getenv("LARDER_SIM_SEEDS")); err == nil {
+		seeds = n // make nightly
+	}
+	for seed := range seeds {
+		m, clients := scenario(uint64(seed))
+		if len(clients) == 0 {
+			continue
+		}
+		res, err := Run(m, clients, 10*time.Minute)
+		if err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		wholeEpochs(t, res, clients)
+		fresh(t, res)
+		for i := range clients {
+			c := &clients[i]
+			if c.Die == 0 && c.Hang == 0 && c.Break == 0 && ended(res, c.Spec.Name) != c.Epochs*c.Spec.World {
+				t.Errorf("%s: %d of %d rank-epochs ended", c.Spec.Name, ended(res, c.Spec.Name), c.Epochs*c.Spec.World)
+			}
+		}
+		total := m.Tiers.Total
+		for _, r := range m.Resize {
+			total = max(total, r.Total)
+		}
+		for f, peak := range res.Peak {
+			if peak > total {
+				t.Errorf("form %d held %d bytes of %d", f, peak, total)
+			}
+		}
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+}
+
+// fresh checks guarantee G3: no client gets one instance of a sample in two epochs.
+func fresh(t testing.TB, res *Result) {
+	t.Helper()
+	type key struct {
+		job      string
+		rank     int
+		object   ident.ObjectID
+		instance uint32
+	}
+	seen := map[key]uint32{}
+	for _, r := range res.Epochs {
+		for x, i := range r.Instance {
+			k := key{r.Job, r.Rank, x, i}
+			if e, ok := seen[k]; ok && e != r.Epoch {
+				t.Errorf("%s got instance %d of object %d in epochs %d and %d", r.Job, i, x, e, r.Epoch)
+			}
+			seen[k] = r.Epoch
+		}
+	}
+}
+
+func TestOneSeedOneTrace(t *testing.T) {
+	for seed := range uint64(30) {
+		m, clients := scenario(seed)
+		if len(clients) == 0 {
+			continue
+		}
+		a, err := Run(m, clients, 10*time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, clients = scenario(seed)
+		b, _ := Run(m, clients, 10*time.Minute)
+		if a.Hash != b.Hash {
+			t.Fatalf("seed %d: %x and %x", seed, a.Hash, b.Hash)
+		}
+	}
+}

@@ -1,0 +1,96 @@
+package coordinator
+
+import (
+	"errors"
+	"fmt"
+
+	"larder/internal/ident"
+	"larder/jobs"
+)
+
+// Check tests every invariant of the core and of its rooms, O(everything); for tests and builds with invariants.
+func (c *Core) Check() error {
+	err := errors.Join(c.sampler.Check(), c.index.Check())
+	for _, f := range tierForms {
+		if c.index.Used(f) > c.index.Budget(f) {
+			err = errors.Join(err, fmt.Errorf("%s: %d bytes used of %d", f, c.index.Used(f), c.index.Budget(f)))
+		}
+	}
+	if c.stats.Violations > 0 {
+		err = errors.Join(err, fmt.Errorf("%d violations were caught", c.stats.Violations))
+	}
+	for _, s := range c.order {
+		err = errors.Join(err, c.checkStream(s))
+	}
+	running := 0
+	for id, f := range c.flightByID {
+		if f.id != id || c.flights[f.key] != f {
+			err = errors.Join(err, fmt.Errorf("flight %d of %s is not filed under its key", id, f.key))
+		}
+		if f.running {
+			running++
+		}
+		if !f.running && !f.done && len(f.rows) == 0 && len(f.augments) == 0 {
+			err = errors.Join(err, fmt.Errorf("flight %d of %s waits for nobody", id, f.key))
+		}
+		if f.done && f.users == 0 {
+			err = errors.Join(err, fmt.Errorf("flight %d of %s holds a copy nobody reads", id, f.key))
+		}
+		if _, queued := c.queue.Get(f); queued != (!f.running && !f.done && f.queued()) {
+			err = errors.Join(err, fmt.Errorf("flight %d of %s: in the queue: %v", id, f.key, queued))
+		}
+	}
+	if running != c.running || running > c.cfg.InFlight {
+		err = errors.Join(err, fmt.Errorf("%d flights run, %d are counted, %d are allowed", running, c.running, c.cfg.InFlight))
+	}
+	return err
+}
+
+func (c *Core) checkStream(s *stream) error {
+	var err error
+	j := s.job
+	for r := range j.Ranks {
+		k := &j.Ranks[r]
+		taken := map[int]bool{}
+		for _, d := range s.ranks[r].planned {
+			if taken[d.slot] {
+				err = errors.Join(err, fmt.Errorf("job %d rank %d: slot %d is planned twice", j.ID, r, d.slot))
+			}
+			taken[d.slot] = true
+			if st := k.Slots[d.slot].State; st != jobs.Filling && st != jobs.Ready {
+				err = errors.Join(err, fmt.Errorf("job %d rank %d: slot %d is planned but in state %d", j.ID, r, d.slot, st))
+			}
+			pending := 0
+			for i := range d.rows {
+				w := &d.rows[i]
+				if w.state == rowWaiting || w.state == rowFilling {
+					pending++
+				}
+				if w.state == rowWaiting && w.flight == nil {
+					err = errors.Join(err, fmt.Errorf("job %d rank %d: row %d waits for nothing", j.ID, r, i))
+				}
+			}
+			if pending != d.pending {
+				err = errors.Join(err, fmt.Errorf("job %d rank %d: %d rows pending, %d counted", j.ID, r, pending, d.pending))
+			}
+		}
+	}
+	if l := j.Ledger(); l != nil && s.joined && l.Open() {
+		if picked := l.Committed(); picked+c.sampler.Remaining(j.ID) != j.Spec.Subset {
+			err = errors.Join(err, fmt.Errorf("job %d epoch %d: %d picked + %d remaining of %d", j.ID, l.Epoch, picked,
+				c.sampler.Remaining(j.ID), j.Spec.Subset))
+		}
+	}
+	return err
+}
+
+// Pinned counts pinned entries of a form, for tests of who pins what.
+func (c *Core) Pinned(f ident.Form) int {
+	n := 0
+	for _, k := range c.entries(f) {
+		if h, ok := c.index.Lookup(k); ok && c.index.Pins(h) > 0 {
+			n++
+		}
+	}
+	return n
+}

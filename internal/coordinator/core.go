@@ -1,0 +1,273 @@
+package coordinator
+
+import (
+	"time"
+
+	"github.com/google/btree"
+
+	"larder/cachepolicy"
+	"larder/dsa"
+	"larder/internal/bits"
+	"larder/internal/fault"
+	"larder/internal/ident"
+	"larder/internal/invariant"
+	"larder/internal/xrand"
+	"larder/jobs"
+	"larder/tiers/residency"
+)
+
+// TierConfig is the sizes of the tiers in bytes; a negative size is "auto": the partitioner decides it within Total.
+type TierConfig struct {
+	Total  int64
+	Sizes  [ident.NumForms]int64 // Encoded, Decoded, Augmented
+	Policy [ident.NumForms]string
+}
+
+// Config is what a Core needs. Zero values of the tunables mean their defaults.
+type Config struct {
+	Seed     uint64
+	Tiers    TierConfig
+	Lease    time.Duration // a vanished client may come back within it; default 30 s
+	MaxJobs  int           // live jobs; default 256
+	InFlight int           // preparations handed to the executor at once; default 8
+	// Bytes is the stored size of an object. It must be a pure lookup.
+	Bytes func(ident.ObjectID) int64
+	// Granule rounds the bytes of an entry of a form up to what the tier really uses. nil = exact.
+	Granule func(f ident.Form, bytes int64) int64
+}
+
+// Core is the state machine. Owned by Loop (or a simulator); not safe for concurrent use.
+type Core struct {
+	cfg     Config
+	now     time.Time
+	out     []Effect // of the running Step
+	rng     *xrand.Rand
+	sampler *dsa.Sampler
+	index   *residency.Index
+	jobs    *jobs.Registry
+	streams map[ident.JobID]*stream // lookups only; iteration goes through order
+	order   []*stream               // live streams by job id
+
+	prefixes []prefix // recipe prefixes ever used, few; position is stable
+	groups   []*group // share groups ever used
+
+	flights    map[ident.Key]*flight // under way, by what they make; lookups only
+	flightByID map[FlightID]*flight
+	nextFlight FlightID
+	queue      *btree.BTreeG[*flight] // not yet handed out, by deadline
+	running    int                    // handed out
+
+	deliveries   map[DeliveryID]*delivery
+	nextDelivery DeliveryID
+	persists     map[uint64]func() // what waits for a record
+	nextSeq      uint64
+
+	quarantine map[ident.ObjectID]jobs.Bad
+	auto       [ident.NumForms]bool
+	wanted     wanted   // the union of all subsets
+	refresh    *refresh // needs being recomputed in slices
+
+	stats Stats
+}
+
+// stream is a job's part in the core.
+type stream struct {
+	job      *jobs.Job
+	sample   dsa.JobSpec
+	prefix   int // index in prefixes
+	suffix   ident.RecipeID
+	group    *group // nil unless it shares augmented samples
+	seed     uint64 // of its random parameters
+	augBytes int64
+	joined   bool // the sampler knows it
+	tail     int  // positional orders: positions from here on were used as substitutes
+	ranks    []rankQueue
+}
+
+// rankQueue is what is planned for a rank and not sent yet, in order of delivery.
+type rankQueue struct{ planned []*delivery }
+
+type prefix struct {
+	id      ident.RecipeID
+	decoded meter // bytes of decoded samples of this prefix
+}
+
+// group is jobs that share augmented samples: equal dataset and recipe, one seed.
+type group struct {
+	id      uint32
+	key     ident.RecipeID
+	seed    uint64
+	suffix  ident.RecipeID
+	members []*stream // live
+}
+
+// meter keeps a mean of sizes.
+type meter struct {
+	n   int64
+	sum int64
+}
+
+func (m *meter) add(v int64) { m.n++; m.sum += v }
+
+func (m *meter) mean(fallback int64) int64 {
+	if m.n == 0 {
+		return fallback
+	}
+	return m.sum / m.n
+}
+
+// New returns a Core without jobs. Unknown policies are an error.
+func New(cfg Config) (*Core, error) {
+	if cfg.Lease <= 0 {
+		cfg.Lease = 30 * time.Second
+	}
+	if cfg.MaxJobs <= 0 {
+		cfg.MaxJobs = 256
+	}
+	if cfg.InFlight <= 0 {
+		cfg.InFlight = 8
+	}
+	if cfg.Granule == nil {
+		cfg.Granule = func(_ ident.Form, n int64) int64 { return n }
+	}
+	c := &Core{
+		cfg: cfg, rng: xrand.New(cfg.Seed, 1), sampler: dsa.New(xrand.Hash(cfg.Seed, 2)),
+		jobs: jobs.NewRegistry(cfg.Lease, cfg.MaxJobs), streams: map[ident.JobID]*stream{},
+		flights: map[ident.Key]*flight{}, flightByID: map[FlightID]*flight{}, queue: btree.NewG(16, flightLess),
+		deliveries: map[DeliveryID]*delivery{}, persists: map[uint64]func(){}, quarantine: map[ident.ObjectID]jobs.Bad{},
+	}
+	var budgets [ident.NumForms]int64
+	var evict [ident.NumForms]residency.Evictor
+	for _, f := range tierForms {
+		p := cfg.Tiers.Policy[f]
+		if p == "" {
+			p = "need"
+		}
+		e, err := cachepolicy.New(p, xrand.New(cfg.Seed, 3, uint64(f)))
+		if err != nil {
+			return nil, err
+		}
+		evict[f] = e
+	}
+	split, _, err := c.split(cfg.Tiers)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range tierForms {
+		budgets[f] = split[f]
+		c.auto[f] = cfg.Tiers.Sizes[f] < 0
+	}
+	c.index = residency.New(budgets, evict)
+	return c, nil
+}
+
+var tierForms = [...]ident.Form{ident.Encoded, ident.Decoded, ident.Augmented}
+
+// Step takes one event and appends what is to be done to out.
+func (c *Core) Step(now time.Time, ev Event, out []Effect) []Effect {
+	c.now, c.out = now, out
+	switch e := ev.(type) {
+	case Register:
+		c.register(e)
+	case Attach:
+		c.attach(e)
+	case StartEpoch:
+		c.startEpoch(e)
+	case Released:
+		c.released(e)
+	case Detached:
+		c.detached(e)
+	case Prepared:
+		c.prepared(e)
+	case Filled:
+		c.filled(e)
+	case Persisted:
+		c.persisted(e)
+	case Tick:
+		c.tick()
+	case Reconfigure:
+		c.reconfigure(e)
+	case Drain:
+		c.drain(e)
+	case Kill:
+		c.kill(e)
+	default:
+		invariant.Violated("coordinator: unknown event %T", ev)
+	}
+	c.refreshSlice()
+	c.dispatch()
+	out, c.out = c.out, nil
+	return out
+}
+
+// Deadline is when Tick is next needed; zero = not at all.
+func (c *Core) Deadline() time.Time {
+	if c.refresh != nil {
+		return c.now
+	}
+	d := c.jobs.Deadline()
+	for _, s := range c.order {
+		if !s.job.Active || !s.joined {
+			continue
+		}
+		if at := c.idleAt(s); !at.IsZero() && (d.IsZero() || at.Before(d)) {
+			d = at
+		}
+	}
+	return d
+}
+
+func (c *Core) emit(e Effect) { c.out = append(c.out, e) }
+
+func (c *Core) persist(p Persist, then func()) {
+	c.nextSeq++
+	p.Seq = c.nextSeq
+	if then != nil {
+		c.persists[p.Seq] = then
+	}
+	c.emit(p)
+}
+
+func (c *Core) persisted(e Persisted) {
+	if then := c.persists[e.Seq]; then != nil {
+		delete(c.persists, e.Seq)
+		then()
+	}
+}
+
+func (c *Core) reply(t Token, r Reply) {
+	if t != 0 {
+		r.Token = t
+		c.emit(r)
+	}
+}
+
+func (c *Core) complain(j ident.JobID, err error) {
+	c.stats.Violations++
+	c.emit(Complain{Job: j, Text: err.Error()})
+}
+
+// live returns the stream and the rank if the incarnation still holds it.
+func (c *Core) live(j ident.JobID, r int, inc ident.Incarnation) (*stream, *jobs.Rank) {
+	s := c.streams[j]
+	if s == nil || r < 0 || r >= len(s.job.Ranks) {
+		return nil, nil
+	}
+	k := &s.job.Ranks[r]
+	if !k.Attached || k.Incarnation != inc {
+		return nil, nil
+	}
+	return s, k
+}
+
+func memberSet(objects []ident.ObjectID) *bits.Set {
+	m := new(bits.Set)
+	for _, x := range objects {
+		m.Add(uint32(x))
+	}
+	return m
+}
+
+func jobGone(j ident.JobID, name string) error {
+	return fault.New(fault.JobEnded, name, "register it again", "job %d %s has ended or was never registered", j, name)
+}

@@ -1,0 +1,279 @@
+package coordinator
+
+import (
+	"time"
+
+	"larder/internal/ident"
+	"larder/jobs"
+
+	"larder/dsa"
+)
+
+// Token ties a reply to the request that waits for it. It is chosen by the executor; zero waits for nothing.
+type Token uint64
+
+// FlightID names one preparation under way: a sample on its way to a form.
+type FlightID uint64
+
+// DeliveryID names one batch of one rank.
+type DeliveryID uint64
+
+// Event is something that happened.
+type Event interface{ isEvent() }
+
+// Register asks for a job. The recipe fingerprints say what can be shared with whom.
+type Register struct {
+	Token  Token
+	Spec   jobs.Spec
+	Sample dsa.JobSpec    // order mode, seed, subset as objects in sample order
+	Prefix ident.RecipeID // deterministic part of the recipe
+	Suffix ident.RecipeID // random part, up to the augmented cut
+	Share  bool           // shares augmented samples with jobs of equal ShareKey
+	Key    ident.RecipeID // what a share group must agree in: dataset and recipe
+	// AugmentedBytes is the size of one augmented sample, 0 when its shape is not fixed.
+	AugmentedBytes int64
+}
+
+// Attach binds a client to a rank. Slots of its ring are free at first.
+type Attach struct {
+	Token Token
+	Job   ident.JobID
+	Rank  int
+	Held  ident.Incarnation // what the client believes to hold; 0 = a new incarnation
+}
+
+// StartEpoch is a client's iter(): it wants this epoch from its beginning.
+type StartEpoch struct {
+	Token Token
+	Job   ident.JobID
+	Rank  int
+	Inc   ident.Incarnation
+	Epoch uint32
+}
+
+// Released gives a slot back.
+type Released struct {
+	Job    ident.JobID
+	Rank   int
+	Inc    ident.Incarnation
+	Slot   int
+	Gen    uint64
+	Waited time.Duration // how long next() waited for this batch
+}
+
+// Detached says that a rank's client is gone: in order (Clean) or not.
+type Detached struct {
+	Job   ident.JobID
+	Rank  int
+	Inc   ident.Incarnation
+	Clean bool
+}
+
+// Prepared answers Prepare or Augment.
+type Prepared struct {
+	Flight  FlightID
+	Err     string // why it failed; empty = it did not
+	Offset  int64  // where in the file, with Err
+	Kept    bool   // the bytes are in their tier (only when Keep was asked)
+	Bytes   int64  // bytes in the tier, or of the working copy
+	Encoded bool   // the original bytes are in the encoded tier (only when KeepEncoded was asked)
+	Read    int64  // bytes read from storage; 0 = a hit in the encoded tier
+	Lost    bool   // the source the coordinator believed in is gone: a cache was lost, not a sample
+}
+
+// Filled answers Fill.
+type Filled struct {
+	Delivery DeliveryID
+	Row      int
+	Err      string
+	Lost     bool // the cached source is gone
+	Augments int  // random suffixes run: 1, or 0 when an augmented sample was copied
+}
+
+// Persisted says that a record is durable.
+type Persisted struct{ Seq uint64 }
+
+// Tick lets time-driven things happen; see Core.Deadline.
+type Tick struct{}
+
+// Reconfigure changes tier budgets. Auto forms are set by the partitioner.
+type Reconfigure struct {
+	Token Token
+	Tiers TierConfig
+}
+
+// Drain ends a job after its running epoch.
+type Drain struct {
+	Token Token
+	Job   ident.JobID
+}
+
+// Kill ends a job at once.
+type Kill struct {
+	Token  Token
+	Job    ident.JobID
+	Reason string
+}
+
+func (Register) isEvent()    {}
+func (Attach) isEvent()      {}
+func (StartEpoch) isEvent()  {}
+func (Released) isEvent()    {}
+func (Detached) isEvent()    {}
+func (Prepared) isEvent()    {}
+func (Filled) isEvent()      {}
+func (Persisted) isEvent()   {}
+func (Tick) isEvent()        {}
+func (Reconfigure) isEvent() {}
+func (Drain) isEvent()       {}
+func (Kill) isEvent()        {}
+
+// Effect is something to be done. The executor must do effects of one Step in order, and must not block.
+type Effect interface{ isEffect() }
+
+// Source says where a preparation starts.
+type Source struct {
+	Key    ident.Key // the form to start from; Stored = read storage
+	Flight FlightID  // not 0: the working copy of that flight, which no tier holds
+}
+
+// Prepare reads (or takes the encoded copy of) an object and decodes it.
+type Prepare struct {
+	Flight      FlightID
+	Job         ident.JobID // whose recipe prefix to use
+	Key         ident.Key   // Decoded key to make
+	From        ident.Form  // Stored or Encoded
+	Keep        bool        // put the result in the decoded tier
+	KeepEncoded bool        // put the original bytes in the encoded tier
+}
+
+// Augment runs a random suffix for a share group.
+type Augment struct {
+	Flight   FlightID
+	Job      ident.JobID
+	Key      ident.Key // Augmented key to make
+	From     Source
+	Keep     bool
+	Seed     uint64
+	Instance uint32
+}
+
+// Fill writes one row of a batch into its slot.
+type Fill struct {
+	Delivery DeliveryID
+	Row      int
+	Job      ident.JobID
+	Rank     int
+	Inc      ident.Incarnation
+	Slot     int
+	Object   ident.ObjectID
+	From     Source // Decoded or Augmented
+	Seed     uint64
+	Instance uint32
+}
+
+// Discard drops the working copy of a flight that no tier keeps.
+type Discard struct{ Flight FlightID }
+
+// FreeKey drops an entry of a tier.
+type FreeKey struct{ Key ident.Key }
+
+// SetBudget tells a tier its budget in bytes.
+type SetBudget struct {
+	Form  ident.Form
+	Bytes int64
+}
+
+// Deliver hands a filled slot to the client. Rows of the slot in use are Order[0..]: row i of the batch is row Order[i] of
+// the slot, so that a sample that failed leaves no hole; the executor compacts.
+type Deliver struct {
+	Delivery DeliveryID
+	Job      ident.JobID
+	Rank     int
+	Inc      ident.Incarnation
+	Slot     int
+	Gen      uint64
+	Epoch    uint32
+	Step     int
+	Rows     []int // rows of the slot that hold samples, ascending
+	Bad      []jobs.Bad
+}
+
+// EndEpoch tells a rank that its epoch is over.
+type EndEpoch struct {
+	Job     ident.JobID
+	Rank    int
+	Inc     ident.Incarnation
+	Epoch   uint32
+	Batches int
+	Samples int
+	Account *jobs.Ledger // set for the last rank of the epoch; a copy
+	Final   bool         // the job ends with it
+}
+
+// CloseRank ends an attachment: its ring is freed when the last write into it is done.
+type CloseRank struct {
+	Job    ident.JobID
+	Rank   int
+	Inc    ident.Incarnation
+	Reason string // empty = the client left by itself
+}
+
+// JobEnded says that a job is Dead or Done; the executor forgets its recipe when its last flight is done.
+type JobEnded struct{ Job ident.JobID }
+
+// Persist makes a record durable; Persisted{Seq} must follow.
+type Persist struct {
+	Seq     uint64
+	Kind    RecordKind
+	Job     ident.JobID
+	Rank    int
+	Inc     ident.Incarnation
+	Epoch   uint32
+	Step    int
+	Objects []ident.ObjectID
+	Text    string
+}
+
+// RecordKind says what a Persist record holds.
+type RecordKind uint8
+
+// The records of the journal.
+const (
+	RecRegister   RecordKind = iota // Text = job name, Objects = none (the subset follows from the spec)
+	RecAttach                       // Rank, Inc
+	RecEpoch                        // an epoch began
+	RecAssign                       // Objects are committed to (Rank, Step)
+	RecReturn                       // Objects of (Rank, Step) were never delivered
+	RecQuarantine                   // Objects[0] cannot be prepared: Text
+	RecEnd                          // the job ended: Text
+)
+
+// Reply answers a request.
+type Reply struct {
+	Token Token
+	Err   error
+	Job   ident.JobID
+	Inc   ident.Incarnation
+	Epoch uint32 // for Attach: the epoch a client should start with
+}
+
+// Complain reports a bug of larder that was caught while running.
+type Complain struct {
+	Job  ident.JobID
+	Text string
+}
+
+func (Prepare) isEffect()   {}
+func (Augment) isEffect()   {}
+func (Fill) isEffect()      {}
+func (Discard) isEffect()   {}
+func (FreeKey) isEffect()   {}
+func (SetBudget) isEffect() {}
+func (Deliver) isEffect()   {}
+func (EndEpoch) isEffect()  {}
+func (CloseRank) isEffect() {}
+func (JobEnded) isEffect()  {}
+func (Persist) isEffect()   {}
+func (Reply) isEffect()     {}
+func (Complain) isEffect()  {}

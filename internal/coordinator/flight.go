@@ -1,0 +1,463 @@
+package coordinator
+
+import (
+	"time"
+
+	"larder/internal/ident"
+	"larder/jobs"
+	"larder/tiers/residency"
+)
+
+// pin is a hold on an entry of the index.
+type pin struct {
+	h    residency.Handle
+	held bool
+}
+
+// flight is one preparation under way: single flight, for however many rows want its result. It begins when a pick is
+// committed; from then on the sample counts as available (design.md section 4: residency counts from the commit).
+type flight struct {
+	id       FlightID
+	key      ident.Key      // what it makes: Decoded or Augmented
+	base     ident.RecipeID // prefix of the decoded form it makes or starts from
+	job      ident.JobID
+	deadline time.Time // when the first row that waits is needed
+	rows     []waiter
+	augments []*flight // augmented flights that start from its result
+
+	entry    pin // its entry in the index, when the tier will keep it
+	encoded  pin // the entry of the original bytes: to be made, or the source
+	from     ident.Form
+	instance uint32
+	seed     uint64
+	source   pin     // Augmented: the decoded entry it starts from
+	parent   *flight // Augmented: the flight it waits for, or whose copy it uses
+
+	running  bool // handed to the executor
+	done     bool // its working copy exists, outside the tiers
+	users    int  // fills and augments that still read the working copy
+	attempts int
+}
+
+type waiter struct {
+	d   *delivery
+	row int
+}
+
+func flightLess(a, b *flight) bool {
+	if !a.deadline.Equal(b.deadline) {
+		return a.deadline.Before(b.deadline)
+	}
+	return a.id < b.id
+}
+
+// needBy estimates when a batch will be taken: the batches before it, one step time each.
+func (c *Core) needBy(d *delivery) time.Time {
+	k := &d.s.job.Ranks[d.rank]
+	ahead := len(d.s.ranks[d.rank].planned) - 1
+	for i := range k.Slots {
+		if k.Slots[i].State == jobs.Leased {
+			ahead++
+		}
+	}
+	return c.now.Add(time.Duration(ahead) * k.StepTime)
+}
+
+// source finds where row i of a batch comes from: an entry, a flight, or a new flight.
+func (c *Core) source(d *delivery, i int) {
+	x, s := d.rows[i].object, d.s
+	if bad, ok := c.quarantine[x]; ok {
+		c.failRow(d, i, bad)
+		return
+	}
+	if s.group != nil && len(s.group.members) > 1 && c.sourceShared(d, i) {
+		c.renew(x)
+		return
+	}
+	key := ident.Key{Object: x, Form: ident.Decoded, Recipe: c.prefixes[s.prefix].id}
+	if h, ok := c.index.Lookup(key); ok {
+		c.hit(s, ident.Decoded)
+		c.useEntry(d, i, h, key)
+	} else if f := c.flights[key]; f != nil {
+		c.hit(s, ident.Decoded)
+		c.join(f, d, i)
+	} else if f, h := c.launch(key, s, d); f != nil {
+		c.join(f, d, i)
+	} else {
+		c.hit(s, ident.Decoded)
+		c.useEntry(d, i, h, key)
+	}
+	c.renew(x)
+}
+
+// useEntry fills a row from a resident entry, at once or when its bytes are there.
+func (c *Core) useEntry(d *delivery, i int, h residency.Handle, key ident.Key) {
+	c.index.Hit(h)
+	if !c.index.Ready(h) {
+		c.join(c.flights[key], d, i)
+		return
+	}
+	c.index.Pin(h)
+	d.rows[i].pin = pin{h, true}
+	c.fill(d, i, Source{Key: key})
+}
+
+// join makes a row wait for a flight, or use its working copy when it is there.
+func (c *Core) join(f *flight, d *delivery, i int) {
+	d.rows[i].flight = f
+	if f.done {
+		f.users++
+		c.fill(d, i, Source{Key: f.key, Flight: f.id})
+		return
+	}
+	f.rows = append(f.rows, waiter{d, i})
+	c.hurry(f, c.needBy(d))
+}
+
+// hurry moves a flight forward in the queue when somebody needs it earlier.
+func (c *Core) hurry(f *flight, by time.Time) {
+	for ; f != nil; f = f.parent {
+		if !by.Before(f.deadline) {
+			continue
+		}
+		if !f.running && !f.done && f.queued() {
+			c.queue.Delete(f)
+			f.deadline = by
+			c.queue.ReplaceOrInsert(f)
+		} else {
+			f.deadline = by
+		}
+	}
+}
+
+// queued tells whether the flight may be handed out: an augmented one waits for its source first.
+func (f *flight) queued() bool { return f.parent == nil || f.parent.done }
+
+// launch begins the flight of a decoded sample: whether its result and its original bytes will be kept is decided now,
+// at the commit of the pick, never by how long the work takes. When the entry was evicted but is still being read, it is
+// taken back instead: then there is no flight, and the ready entry is returned.
+func (c *Core) launch(key ident.Key, s *stream, d *delivery) (*flight, residency.Handle) {
+	x := key.Object
+	need := c.sampler.Need(x)
+	stored := c.cfg.Bytes(x)
+	guess := c.cfg.Granule(ident.Decoded, c.prefixes[s.prefix].decoded.mean(stored*6))
+	entry, admitted := c.index.Admit(key, guess, need, c.evicted)
+	if admitted && c.index.Ready(entry) {
+		c.relevel(x)
+		return nil, entry
+	}
+	f := c.newFlight(key, s, d)
+	if admitted {
+		c.index.Pin(entry)
+		f.entry = pin{entry, true}
+	}
+	ekey := ident.Key{Object: x, Form: ident.Encoded}
+	if h, ok := c.index.Lookup(ekey); ok && c.index.Ready(h) {
+		c.hit(s, ident.Encoded)
+		c.index.Hit(h)
+		c.index.Pin(h)
+		f.encoded, f.from = pin{h, true}, ident.Encoded
+	} else {
+		f.from = ident.Stored
+	}
+	if _, there := c.index.Lookup(ekey); !there && !admitted { // a sample is kept in one form, the later one if it fits
+		h, ok := c.index.Admit(ekey, c.cfg.Granule(ident.Encoded, stored), need, c.evicted)
+		ready := ok && c.index.Ready(h)
+		if ready { // it was on its way out, and is taken back
+			f.from = ident.Encoded
+		}
+		if ok && (ready || c.index.Pins(h) == 0) { // else a flight of another recipe is bringing it already
+			c.index.Pin(h)
+			f.encoded = pin{h, true}
+		}
+	}
+	c.queue.ReplaceOrInsert(f)
+	c.relevel(x)
+	return f, 0
+}
+
+func (c *Core) newFlight(key ident.Key, s *stream, d *delivery) *flight {
+	c.nextFlight++
+	f := &flight{id: c.nextFlight, key: key, job: s.job.ID, base: c.prefixes[s.prefix].id, deadline: c.needBy(d)}
+	c.flights[key] = f
+	c.flightByID[f.id] = f
+	return f
+}
+
+// dispatch hands out the most urgent preparations, a bounded number at a time: what is handed out occupies working
+// memory, what waits here costs none.
+func (c *Core) dispatch() {
+	for c.running < c.cfg.InFlight {
+		f, ok := c.queue.DeleteMin()
+		if !ok {
+			return
+		}
+		f.running = true
+		c.running++
+		if f.key.Form == ident.Decoded {
+			c.emit(Prepare{Flight: f.id, Job: f.job, Key: f.key, From: f.from, Keep: f.entry.held,
+				KeepEncoded: f.encoded.held && f.from == ident.Stored})
+			continue
+		}
+		from := Source{Key: ident.Key{Object: f.key.Object, Form: ident.Decoded, Recipe: f.base}}
+		if f.parent != nil {
+			from.Flight = f.parent.id
+		}
+		c.emit(Augment{Flight: f.id, Job: f.job, Key: f.key, From: from, Keep: f.entry.held, Seed: f.seed, Instance: f.instance})
+	}
+}
+
+// prepared takes the result of a flight.
+func (c *Core) prepared(e Prepared) {
+	f := c.flightByID[e.Flight]
+	if f == nil {
+		return
+	}
+	c.running--
+	f.running = false
+	if e.Read > 0 {
+		c.stats.SourceReads++
+		c.stats.SourceBytes += uint64(e.Read)
+		c.credit(f.job, func(j *jobs.Stats) { j.SourceReads++; j.SourceBytes += uint64(e.Read) })
+	}
+	if e.Err != "" || e.Lost {
+		c.failed(f, e)
+		return
+	}
+	if f.key.Form == ident.Decoded {
+		c.stats.Decodes++
+		c.credit(f.job, func(j *jobs.Stats) { j.Decodes++ })
+		c.prefixes[c.prefixOf(f.key.Recipe)].decoded.add(e.Bytes)
+		c.landEncoded(f, e)
+	} else {
+		c.stats.Augments++
+		c.credit(f.job, func(j *jobs.Stats) { j.Augments++ })
+		c.leaveSource(f)
+	}
+	kept := f.entry.held && e.Kept
+	if f.entry.held && !e.Kept { // the tier had no room for the real size: go on without it
+		c.drop(f.entry)
+		f.entry = pin{}
+	}
+	if kept {
+		c.index.SetReady(f.entry.h)
+		c.index.Resize(f.entry.h, c.cfg.Granule(f.key.Form, e.Bytes), c.evicted) // if it does not fit, it leaves when the rows below are filled
+		c.relevel(f.key.Object)
+	}
+	rows, augments := f.rows, f.augments
+	f.rows, f.augments = nil, nil
+	if kept {
+		delete(c.flights, f.key)
+		delete(c.flightByID, f.id)
+		for _, w := range rows {
+			w.d.rows[w.row].flight = nil
+			c.index.Pin(f.entry.h)
+			w.d.rows[w.row].pin = pin{f.entry.h, true}
+			c.fill(w.d, w.row, Source{Key: f.key})
+		}
+		for _, a := range augments {
+			a.parent = nil
+			c.index.Pin(f.entry.h)
+			a.source = pin{f.entry.h, true}
+			c.queue.ReplaceOrInsert(a)
+		}
+		c.unpin(f.entry)
+		return
+	}
+	f.done = true
+	for _, w := range rows {
+		f.users++
+		c.fill(w.d, w.row, Source{Key: f.key, Flight: f.id})
+	}
+	for _, a := range augments {
+		f.users++
+		c.queue.ReplaceOrInsert(a)
+	}
+	c.retire(f)
+}
+
+// landEncoded settles what became of the original bytes.
+func (c *Core) landEncoded(f *flight, e Prepared) {
+	if !f.encoded.held {
+		return
+	}
+	if f.from == ident.Stored {
+		if e.Encoded {
+			c.index.SetReady(f.encoded.h)
+		} else {
+			c.drop(f.encoded)
+			f.encoded = pin{}
+			return
+		}
+	}
+	c.unpin(f.encoded)
+	f.encoded = pin{}
+}
+
+// leaveSource drops an augmented flight's hold on what it started from.
+func (c *Core) leaveSource(f *flight) {
+	c.unpin(f.source)
+	f.source = pin{}
+	if p := f.parent; p != nil {
+		f.parent = nil
+		p.users--
+		c.retire(p)
+	}
+}
+
+// retire drops a working copy that nobody reads any more.
+func (c *Core) retire(f *flight) {
+	if !f.done || f.users > 0 {
+		return
+	}
+	c.emit(Discard{Flight: f.id})
+	delete(c.flights, f.key)
+	delete(c.flightByID, f.id)
+	c.relevel(f.key.Object)
+}
+
+// failed tries again once; a second failure quarantines the sample for everybody who asks for it. A lost cache entry
+// is no failure of the sample: it is prepared again from storage.
+func (c *Core) failed(f *flight, e Prepared) {
+	x := f.key.Object
+	if e.Lost {
+		if f.key.Form == ident.Decoded { // the encoded copy is gone
+			c.drop(f.encoded)
+			f.encoded, f.from = pin{}, ident.Stored
+			c.queue.ReplaceOrInsert(f)
+			return
+		}
+		c.drop(f.source) // what it was to start from is gone
+		f.source = pin{}
+		c.abandonFlight(f, func(w waiter) { c.source(w.d, w.row) })
+		return
+	}
+	if len(f.rows) == 0 && len(f.augments) == 0 { // everybody who waited has left
+		c.abandonFlight(f, nil)
+		return
+	}
+	f.attempts++
+	if f.attempts < 2 { // from storage: the copy in memory may be what is bad
+		c.drop(f.encoded)
+		f.encoded, f.from = pin{}, ident.Stored
+		c.queue.ReplaceOrInsert(f)
+		return
+	}
+	bad := jobs.Bad{Object: x, Offset: e.Offset, Reason: e.Err}
+	c.quarantine[x] = bad
+	c.stats.Quarantined++
+	c.persist(Persist{Kind: RecQuarantine, Job: f.job, Objects: []ident.ObjectID{x}, Text: e.Err}, nil)
+	c.abandonFlight(f, func(w waiter) { c.failRow(w.d, w.row, bad) })
+}
+
+// abandonFlight takes a flight away and hands its rows, and those of what depends on it, to then.
+func (c *Core) abandonFlight(f *flight, then func(waiter)) {
+	rows, augments := f.rows, f.augments
+	f.rows, f.augments = nil, nil
+	delete(c.flights, f.key)
+	delete(c.flightByID, f.id)
+	c.queue.Delete(f)
+	c.drop(f.entry)
+	if f.from == ident.Stored {
+		c.drop(f.encoded)
+	} else {
+		c.unpin(f.encoded)
+	}
+	f.entry, f.encoded = pin{}, pin{}
+	c.leaveSource(f)
+	c.relevel(f.key.Object)
+	for _, a := range augments {
+		a.parent = nil
+		c.abandonFlight(a, then)
+	}
+	for _, w := range rows {
+		w.d.rows[w.row].flight = nil
+		then(w)
+	}
+}
+
+// unwait takes a row of a canceled batch out of its flight; a flight that nobody waits for and that was not handed out
+// yet is given up.
+func (c *Core) unwait(d *delivery, i int) {
+	f := d.rows[i].flight
+	d.rows[i].flight = nil
+	if f == nil {
+		return
+	}
+	for n, w := range f.rows {
+		if w.d == d && w.row == i {
+			f.rows = append(f.rows[:n], f.rows[n+1:]...)
+			break
+		}
+	}
+	c.giveUp(f)
+}
+
+func (c *Core) giveUp(f *flight) {
+	if f.running || f.done || len(f.rows) > 0 || len(f.augments) > 0 {
+		return
+	}
+	parent := f.parent
+	if parent != nil && !parent.done {
+		for n, a := range parent.augments {
+			if a == f {
+				parent.augments = append(parent.augments[:n], parent.augments[n+1:]...)
+				break
+			}
+		}
+		f.parent = nil // it never used the copy, so leaveSource must not count it
+	}
+	c.abandonFlight(f, nil)
+	if parent != nil && !parent.done {
+		c.giveUp(parent)
+	}
+}
+
+// fill has the executor write a row.
+func (c *Core) fill(d *delivery, i int, from Source) {
+	w := &d.rows[i]
+	w.state = rowFilling
+	s := d.s
+	c.emit(Fill{Delivery: d.id, Row: i, Job: s.job.ID, Rank: d.rank, Inc: d.inc, Slot: d.slot, Object: w.object, From: from,
+		Seed: s.seed, Instance: d.epoch + s.job.Offset})
+}
+
+// filled takes the result of a fill.
+func (c *Core) filled(e Filled) {
+	d := c.deliveries[e.Delivery]
+	if d == nil {
+		return
+	}
+	w := &d.rows[e.Row]
+	hold, f := w.pin, w.flight
+	w.pin, w.flight = pin{}, nil
+	if e.Augments > 0 {
+		c.stats.Augments += uint64(e.Augments)
+		d.s.job.Stats.Augments += uint64(e.Augments)
+	}
+	w.state = rowDone
+	switch {
+	case d.canceled:
+	case e.Lost:
+		w.state = rowWaiting
+		if hold.held {
+			c.drop(hold)
+			hold = pin{}
+		}
+		c.source(d, e.Row)
+	case e.Err != "":
+		bad := jobs.Bad{Object: w.object, Reason: e.Err}
+		w.state = rowWaiting
+		c.failRow(d, e.Row, bad)
+	default:
+		d.pending--
+	}
+	c.unpin(hold)
+	if f != nil {
+		f.users--
+		c.retire(f)
+	}
+	if w.state == rowDone {
+		c.settle(d)
+	}
+}

@@ -1,0 +1,371 @@
+package coordinator
+
+import (
+	"larder/dsa"
+	"larder/internal/bits"
+	"larder/internal/fault"
+	"larder/internal/ident"
+	"larder/jobs"
+)
+
+// register adds a job; the answer leaves when its record is durable.
+func (c *Core) register(e Register) {
+	if err := e.Spec.Validate(); err != nil {
+		c.reply(e.Token, Reply{Err: err})
+		return
+	}
+	if len(c.order) >= bits.MaxJobs {
+		c.reply(e.Token, Reply{Err: fault.New(fault.ResourceExceeded, e.Spec.Name, "end a job first",
+			"register job %s: %d jobs draw already, which is the limit of one daemon", e.Spec.Name, bits.MaxJobs)})
+		return
+	}
+	job, err := c.jobs.Add(e.Spec, memberSet(e.Sample.Subset))
+	if err != nil {
+		c.reply(e.Token, Reply{Err: err})
+		return
+	}
+	s := &stream{
+		job: job, sample: e.Sample, prefix: c.prefixOf(e.Prefix), suffix: e.Suffix, seed: e.Sample.Seed,
+		augBytes: e.AugmentedBytes, tail: e.Spec.Subset, ranks: make([]rankQueue, e.Spec.World),
+	}
+	if e.Share {
+		c.joinGroup(s, e.Key)
+	}
+	c.streams[job.ID] = s
+	c.order = append(c.order, s)
+	c.recount()
+	c.repartition(false)
+	c.persist(Persist{Kind: RecRegister, Job: job.ID, Text: e.Spec.Name}, func() {
+		c.reply(e.Token, Reply{Job: job.ID})
+	})
+}
+
+func (c *Core) prefixOf(id ident.RecipeID) int {
+	for i := range c.prefixes {
+		if c.prefixes[i].id == id {
+			return i
+		}
+	}
+	c.prefixes = append(c.prefixes, prefix{id: id})
+	return len(c.prefixes) - 1
+}
+
+// joinGroup puts a job into the share group of its recipe. The offset makes its first epoch meet the instance the group
+// is working on; it never changes, so no instance comes to the job twice (guarantee G3).
+func (c *Core) joinGroup(s *stream, key ident.RecipeID) {
+	var g *group
+	for _, h := range c.groups {
+		if h.key == key {
+			g = h
+		}
+	}
+	if g == nil {
+		g = &group{id: uint32(len(c.groups) + 1), key: key, suffix: s.suffix, seed: s.sample.Seed}
+		c.groups = append(c.groups, g)
+	}
+	for _, m := range g.members { // the newest instance: who is furthest ahead has the most to share
+		if m.job.Begun {
+			s.job.Offset = max(s.job.Offset, m.job.Epoch+m.job.Offset)
+		} else {
+			s.job.Offset = max(s.job.Offset, m.job.Offset)
+		}
+	}
+	s.group, s.seed, s.job.Group = g, g.seed, g.id
+	g.members = append(g.members, s)
+}
+
+// attach gives a rank to a client.
+func (c *Core) attach(e Attach) {
+	s := c.streams[e.Job]
+	if s == nil {
+		c.reply(e.Token, Reply{Err: jobGone(e.Job, "")})
+		return
+	}
+	j := s.job
+	if e.Rank < 0 || e.Rank >= j.Spec.World {
+		c.reply(e.Token, Reply{Err: fault.New(fault.Invalid, j.Spec.Name, "ranks count from 0", "attach rank %d of job %s, which has world_size %d",
+			e.Rank, j.Spec.Name, j.Spec.World)})
+		return
+	}
+	k := &j.Ranks[e.Rank]
+	if e.Held != 0 && e.Held < k.Incarnation {
+		c.reply(e.Token, Reply{Err: fault.New(fault.Stale, j.Spec.Name, "make a new Loader",
+			"attach rank %d of job %s as incarnation %d, which incarnation %d has replaced", e.Rank, j.Spec.Name, e.Held, k.Incarnation)})
+		return
+	}
+	if k.Attached {
+		c.reply(e.Token, Reply{Err: fault.New(fault.RankHeld, j.Spec.Name,
+			"give this Loader another job name, or end the other process", "rank %d of job %s is held by a live client (incarnation %d)",
+			e.Rank, j.Spec.Name, k.Incarnation)})
+		return
+	}
+	c.jobs.Recover(j)
+	inc := j.Attach(e.Rank, c.now)
+	next := uint32(0)
+	if j.Begun {
+		next = j.Epoch
+	}
+	c.persist(Persist{Kind: RecAttach, Job: j.ID, Rank: e.Rank, Inc: inc}, func() {
+		c.reply(e.Token, Reply{Job: j.ID, Inc: inc, Epoch: next})
+	})
+}
+
+// startEpoch serves a client's iter(). A prepared-ahead epoch nobody saw yet is simply used; anything else begins the
+// epoch afresh, once all ranks of the job ask for it or are done with theirs.
+func (c *Core) startEpoch(e StartEpoch) {
+	s, k := c.live(e.Job, e.Rank, e.Inc)
+	if s == nil {
+		c.reply(e.Token, Reply{Err: jobGone(e.Job, "")})
+		return
+	}
+	j := s.job
+	if j.Spec.Epochs != 0 && e.Epoch >= j.Spec.Epochs {
+		c.reply(e.Token, Reply{Err: fault.New(fault.JobEnded, j.Spec.Name, "register it with more epochs",
+			"epoch %d of job %s, which has %d epochs", e.Epoch, j.Spec.Name, j.Spec.Epochs)})
+		return
+	}
+	switch {
+	case k.InRun && k.Epoch == e.Epoch && k.Sent == 0:
+		k.Asked = int64(e.Epoch) // prepared ahead, or a second iter() before the first batch
+		c.cancelBefore(s, e.Rank, e.Epoch)
+	case j.Begun && j.Epoch == e.Epoch && !k.InRun && !k.Wants && k.Attaches == 1 && k.Asked < 0:
+		k.Asked = int64(e.Epoch) // a rank that comes later than the others to the epoch they are in
+		c.enter(s, e.Rank)
+	default:
+		k.Asked, k.Wants, k.Next, k.InRun = int64(e.Epoch), true, e.Epoch, false
+		c.cancel(s, e.Rank, nil) // after the rank has left the epoch: nothing is planned into the slots that come free
+	}
+	c.reply(e.Token, Reply{Job: j.ID})
+	c.touch(s)
+	c.advance(s)
+	c.plan(s)
+	c.sendReady(s, e.Rank)
+}
+
+// advance begins the next epoch when every rank is done with the running one: it asked for another, or all its batches
+// are planned and its client is in this epoch (so planning is ahead of the clients by one epoch at the most).
+func (c *Core) advance(s *stream) {
+	j := s.job
+	for r := range j.Ranks {
+		k := &j.Ranks[r]
+		if !j.Exhausted(r) || (!k.Wants && !k.Left && k.Asked != int64(j.Epoch)) {
+			return
+		}
+	}
+	next, asked := uint32(0), false
+	for r := range j.Ranks {
+		if k := &j.Ranks[r]; k.Wants && (!asked || k.Next < next) {
+			next, asked = k.Next, true
+		}
+	}
+	if !asked {
+		if !j.Begun || j.Attached() == 0 {
+			return
+		}
+		next = j.Epoch + 1
+		if j.Drain || (j.Spec.Epochs != 0 && next >= j.Spec.Epochs) {
+			return
+		}
+	}
+	c.begin(s, next)
+}
+
+// begin starts an epoch for the job and all its ranks.
+func (c *Core) begin(s *stream, epoch uint32) {
+	j := s.job
+	if !s.joined {
+		if err := c.sampler.Join(j.ID, s.sample); err != nil {
+			c.endJob(s, jobs.Dead, err.Error())
+			return
+		}
+		s.joined = true
+	}
+	if err := c.sampler.StartEpoch(j.ID, epoch); err != nil {
+		c.complain(j.ID, err)
+		c.endJob(s, jobs.Dead, err.Error())
+		return
+	}
+	if l := j.Ledger(); l != nil && l.Open() && !c.finishing(s, l) {
+		l.Abandon()
+	}
+	j.Epoch, j.Begun, s.tail = epoch, true, j.Spec.Subset
+	j.Open(epoch)
+	c.setActive(s, true)
+	for r := range j.Ranks {
+		k := &j.Ranks[r]
+		if !k.Attached || k.Left || (k.Wants && k.Next != epoch) {
+			continue
+		}
+		c.enter(s, r)
+	}
+	j.Promise = c.sampler.Promise(j.ID)
+	c.persist(Persist{Kind: RecEpoch, Job: j.ID, Epoch: epoch}, nil)
+	c.repartition(true)
+	c.refreshNeeds()
+}
+
+// enter makes a rank take part in the running epoch from its first batch.
+func (c *Core) enter(s *stream, r int) {
+	k := &s.job.Ranks[r]
+	k.Epoch, k.InRun, k.Step, k.Sent, k.Wants = s.job.Epoch, true, 0, 0, false
+}
+
+// finishing tells whether planned batches of that account are still on their way to their ranks.
+func (c *Core) finishing(s *stream, l *jobs.Ledger) bool {
+	for r := range s.ranks {
+		for _, d := range s.ranks[r].planned {
+			if d.ledger == l {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (c *Core) released(e Released) {
+	s, k := c.live(e.Job, e.Rank, e.Inc)
+	if s == nil || !k.Release(e.Slot, e.Gen) {
+		return // an old client, or a slot taken back: nothing of it may count
+	}
+	k.Took(c.now)
+	k.Waited += e.Waited
+	s.job.Stats.Wait += e.Waited
+	c.stats.Wait += e.Waited
+	c.touch(s)
+	c.plan(s)
+}
+
+// touch marks the job as drawing: it needs what remains of its epoch (guarantee G5).
+func (c *Core) touch(s *stream) {
+	if s.joined && !s.job.Active {
+		c.setActive(s, true)
+		c.refreshNeeds()
+	}
+}
+
+func (c *Core) setActive(s *stream, on bool) {
+	s.job.Active = on
+	if s.joined {
+		c.sampler.SetActive(s.job.ID, on)
+	}
+}
+
+// detached frees what a client held. What it was not given goes back to the job.
+func (c *Core) detached(e Detached) {
+	s, k := c.live(e.Job, e.Rank, e.Inc)
+	if s == nil {
+		return
+	}
+	j := s.job
+	k.Attached, k.Left, k.Wants, k.InRun = false, e.Clean, false, false
+	c.cancel(s, e.Rank, nil)
+	c.emit(CloseRank{Job: e.Job, Rank: e.Rank, Inc: e.Inc})
+	if j.Attached() > 0 {
+		c.advance(s)
+		c.plan(s)
+		return
+	}
+	if e.Clean {
+		c.endJob(s, jobs.Done, "its client left")
+		return
+	}
+	c.setActive(s, false)
+	c.jobs.Suspect(j, c.now)
+	c.refreshNeeds()
+}
+
+func (c *Core) drain(e Drain) {
+	s := c.streams[e.Job]
+	if s == nil {
+		c.reply(e.Token, Reply{Err: jobGone(e.Job, "")})
+		return
+	}
+	s.job.Drain = true
+	if s.job.Attached() == 0 || !s.job.Begun {
+		c.endJob(s, jobs.Done, "drained")
+	} else if l := s.job.Ledger(); l.State != jobs.Running || (l.Delivered == 0 && !c.asked(s, l.Epoch)) {
+		c.endJob(s, jobs.Done, "drained") // between two epochs: nothing is left to finish
+	}
+	c.reply(e.Token, Reply{Job: e.Job})
+}
+
+// asked tells whether some client has asked for the epoch.
+func (c *Core) asked(s *stream, epoch uint32) bool {
+	for r := range s.job.Ranks {
+		if k := &s.job.Ranks[r]; k.Attached && k.Asked == int64(epoch) {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *Core) kill(e Kill) {
+	s := c.streams[e.Job]
+	if s == nil {
+		c.reply(e.Token, Reply{Err: jobGone(e.Job, "")})
+		return
+	}
+	c.endJob(s, jobs.Dead, e.Reason)
+	c.reply(e.Token, Reply{Job: e.Job})
+}
+
+// endJob takes a job out of everything; others keep their picks, cells and speed.
+func (c *Core) endJob(s *stream, state jobs.State, reason string) {
+	j := s.job
+	for r := range j.Ranks {
+		if k := &j.Ranks[r]; k.Attached {
+			k.Attached = false
+			c.emit(CloseRank{Job: j.ID, Rank: r, Inc: k.Incarnation, Reason: reason})
+		}
+		c.cancel(s, r, nil)
+	}
+	c.jobs.End(j, state, reason)
+	if s.joined {
+		c.sampler.Leave(j.ID)
+		s.joined = false
+	}
+	if g := s.group; g != nil {
+		for i, m := range g.members {
+			if m == s {
+				g.members = append(g.members[:i], g.members[i+1:]...)
+				break
+			}
+		}
+	}
+	delete(c.streams, j.ID)
+	for i, o := range c.order {
+		if o == s {
+			c.order = append(c.order[:i], c.order[i+1:]...)
+			break
+		}
+	}
+	c.persist(Persist{Kind: RecEnd, Job: j.ID, Text: reason}, nil)
+	c.emit(JobEnded{Job: j.ID})
+	c.recount()
+	c.repartition(false)
+	c.refreshNeeds()
+}
+
+// tick lets leases run out and takes stalled jobs out of the needs.
+func (c *Core) tick() {
+	for _, j := range c.jobs.Expired(c.now) {
+		if s := c.streams[j.ID]; s != nil {
+			c.endJob(s, jobs.Dead, "its client vanished and did not come back within the lease")
+		}
+	}
+	changed := false
+	for _, s := range c.order {
+		if at := c.idleAt(s); s.joined && s.job.Active && !at.IsZero() && !at.After(c.now) {
+			c.setActive(s, false)
+			changed = true
+		}
+	}
+	if changed {
+		c.refreshNeeds()
+	}
+}
+
+// positional tells whether the job's order is a list of positions.
+func (s *stream) positional() bool {
+	return s.sample.Mode == dsa.Fixed || s.sample.Mode == dsa.Sequential
+}

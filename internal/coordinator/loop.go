@@ -1,0 +1,48 @@
+package coordinator
+
+import (
+	"context"
+	"time"
+)
+
+// Executor carries effects out. Do must not block and must not call back into the loop; results come as events.
+type Executor interface{ Do(Effect) }
+
+// Inspect runs F in the loop's goroutine between two steps: for status, never to change anything.
+type Inspect struct{ F func(*Core) }
+
+func (Inspect) isEvent() {}
+
+// Loop owns c until ctx ends: it takes events in order, and ticks when the core asks for it. It is the only goroutine
+// that touches c. now is the clock; tests pass their own.
+func Loop(ctx context.Context, c *Core, in <-chan Event, do Executor, now func() time.Time) error {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	var out []Effect
+	step := func(ev Event) {
+		out = c.Step(now(), ev, out[:0])
+		for i, e := range out {
+			do.Do(e)
+			out[i] = nil
+		}
+	}
+	for {
+		wait := time.Hour
+		if d := c.Deadline(); !d.IsZero() {
+			wait = max(d.Sub(now()), 0)
+		}
+		timer.Reset(wait)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case ev := <-in:
+			if i, ok := ev.(Inspect); ok {
+				i.F(c)
+				continue
+			}
+			step(ev)
+		case <-timer.C:
+			step(Tick{})
+		}
+	}
+}

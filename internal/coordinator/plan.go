@@ -1,0 +1,347 @@
+package coordinator
+
+import (
+	"time"
+
+	"larder/internal/ident"
+	"larder/internal/invariant"
+	"larder/jobs"
+)
+
+// delivery is one planned batch: its slot is taken, its picks are committed.
+type delivery struct {
+	id       DeliveryID
+	s        *stream
+	rank     int
+	inc      ident.Incarnation
+	slot     int
+	gen      uint64
+	epoch    uint32
+	step     int
+	ledger   *jobs.Ledger
+	rows     []row
+	pending  int  // rows neither filled nor failed
+	durable  bool // its picks are in the journal
+	canceled bool
+	bad      []jobs.Bad
+	last     bool // the rank's last batch of the epoch
+}
+
+type rowState uint8
+
+const (
+	rowWaiting rowState = iota // for its source
+	rowFilling                 // the executor writes it
+	rowDone
+	rowFailed
+)
+
+// row is one sample of a batch.
+type row struct {
+	object ident.ObjectID
+	state  rowState
+	pin    pin     // what it holds in the index
+	flight *flight // what it waits for
+}
+
+// idleAt is when a job that takes nothing stops counting as needing something: ten of its steps, at least 2 s; before a
+// step time is known, 30 s (design.md G5). Zero = it is waiting for us, which is no idleness.
+func (c *Core) idleAt(s *stream) time.Time {
+	var at time.Time
+	for r := range s.job.Ranks {
+		k := &s.job.Ranks[r]
+		if !k.Attached {
+			continue
+		}
+		if k.InRun && k.Asked == int64(k.Epoch) && k.Step < s.job.Spec.Batches(r) && !k.Holds() {
+			return time.Time{}
+		}
+		wait := 30 * time.Second
+		if k.StepTime > 0 {
+			wait = max(10*k.StepTime, 2*time.Second)
+		}
+		if t := k.LastTake.Add(wait); t.After(at) {
+			at = t
+		}
+	}
+	return at
+}
+
+// plan commits batches for every rank of the job that has a free slot.
+func (c *Core) plan(s *stream) {
+	for progress := true; progress; {
+		progress = false
+		for r := range s.job.Ranks {
+			if c.planOne(s, r) {
+				progress = true
+			}
+		}
+		if progress {
+			c.advance(s)
+		}
+	}
+}
+
+// planOne plans one batch of a rank; false when it has no room or nothing to plan.
+func (c *Core) planOne(s *stream, r int) bool {
+	j, k := s.job, &s.job.Ranks[r]
+	if !k.Attached || !k.InRun || k.Step >= j.Spec.Batches(r) || j.Drain && k.Asked != int64(k.Epoch) {
+		return false
+	}
+	slot, gen, ok := k.FreeSlot()
+	if !ok {
+		return false
+	}
+	c.nextDelivery++
+	d := &delivery{
+		id: c.nextDelivery, s: s, rank: r, inc: k.Incarnation, slot: slot, gen: gen, epoch: k.Epoch, step: k.Step,
+		ledger: j.Ledger(), last: k.Step == j.Spec.Batches(r)-1,
+	}
+	want, pos := j.Spec.Rows(r, k.Step), j.Spec.Position(r, k.Step)
+	k.Step++
+	d.rows = make([]row, 0, want)
+	c.deliveries[d.id] = d
+	s.ranks[r].planned = append(s.ranks[r].planned, d)
+
+	picks := make([]ident.ObjectID, 0, want)
+	for i := range want {
+		x, ok := c.pick(s, pos+i)
+		if !ok {
+			break // substitutes used up what remained: the batch is short
+		}
+		picks = append(picks, x)
+		d.rows = append(d.rows, row{object: x})
+		d.pending++
+		c.source(d, len(d.rows)-1)
+	}
+	c.persist(Persist{Kind: RecAssign, Job: j.ID, Rank: r, Inc: k.Incarnation, Epoch: d.epoch, Step: d.step, Objects: picks}, func() {
+		d.durable = true
+		c.settle(d)
+	})
+	return true
+}
+
+// pick commits the next sample of the job's order.
+func (c *Core) pick(s *stream, pos int) (ident.ObjectID, bool) {
+	var x ident.ObjectID
+	var ok bool
+	if s.positional() {
+		if pos >= s.tail {
+			return 0, false
+		}
+		x, ok = c.sampler.At(s.job.ID, pos)
+	} else {
+		x, ok = c.sampler.Next(s.job.ID)
+	}
+	if !ok {
+		return 0, false
+	}
+	if err := s.job.Ledger().Commit(x); err != nil {
+		c.complain(s.job.ID, err)
+	}
+	return x, true
+}
+
+// substitute draws another sample of the running epoch in place of one that cannot be prepared.
+func (c *Core) substitute(d *delivery) (ident.ObjectID, bool) {
+	s := d.s
+	if s.job.Spec.OnError != jobs.Substitute || d.ledger != s.job.Ledger() || !d.ledger.Open() {
+		return 0, false
+	}
+	if !s.positional() {
+		return c.pick(s, 0)
+	}
+	for s.tail > 0 { // from the end of the order, so that what comes before keeps its place
+		s.tail--
+		pos := s.tail
+		if x, ok := c.sampler.At(s.job.ID, pos); ok {
+			if err := d.ledger.Commit(x); err != nil {
+				c.complain(s.job.ID, err)
+			}
+			return x, true
+		}
+	}
+	return 0, false
+}
+
+// failRow leaves a sample out of its batch, with a report, or puts another in its place.
+func (c *Core) failRow(d *delivery, i int, bad jobs.Bad) {
+	d.bad = append(d.bad, bad)
+	if x, ok := c.substitute(d); ok {
+		d.rows[i] = row{object: x}
+		c.persist(Persist{Kind: RecAssign, Job: d.s.job.ID, Rank: d.rank, Inc: d.inc, Epoch: d.epoch, Step: d.step,
+			Objects: []ident.ObjectID{x}}, nil)
+		c.source(d, i)
+		return
+	}
+	d.rows[i].state = rowFailed
+	d.pending--
+	c.settle(d)
+}
+
+// settle sends the batch when it is complete, or lets go of it when it was canceled and nothing writes into its slot.
+func (c *Core) settle(d *delivery) {
+	if c.deliveries[d.id] == nil { // let go of already; its slot may be another batch's
+		return
+	}
+	if d.canceled {
+		for i := range d.rows {
+			if d.rows[i].state == rowFilling {
+				return
+			}
+		}
+		delete(c.deliveries, d.id)
+		if s, k := c.live(d.s.job.ID, d.rank, d.inc); s != nil {
+			k.Slots[d.slot].State = jobs.Free
+			c.plan(s)
+		}
+		return
+	}
+	if d.pending == 0 && d.durable {
+		d.s.job.Ranks[d.rank].Slots[d.slot].State = jobs.Ready
+		c.sendReady(d.s, d.rank)
+	}
+}
+
+// sendReady sends complete batches of a rank, in order, if its client asked for their epoch.
+func (c *Core) sendReady(s *stream, r int) {
+	j, k := s.job, &s.job.Ranks[r]
+	q := &s.ranks[r]
+	for len(q.planned) > 0 {
+		d := q.planned[0]
+		if d.pending > 0 || !d.durable || k.Asked != int64(d.epoch) {
+			return
+		}
+		q.planned = append(q.planned[:0], q.planned[1:]...)
+		delete(c.deliveries, d.id)
+		rows := make([]int, 0, len(d.rows))
+		for i := range d.rows {
+			if d.rows[i].state == rowDone {
+				rows = append(rows, i)
+			}
+		}
+		if invariant.Enabled && k.Slots[d.slot].Gen != d.gen {
+			invariant.Violated("coordinator: slot %d of job %d rank %d was taken twice", d.slot, j.ID, r)
+		}
+		k.Slots[d.slot].State = jobs.Leased
+		d.ledger.Deliver(len(rows), len(d.bad))
+		s.job.Stats.Samples += uint64(len(rows))
+		s.job.Stats.Batches++
+		c.stats.Samples += uint64(len(rows))
+		c.stats.Batches++
+		if k.Epoch == d.epoch {
+			k.Sent++
+		}
+		s.job.Stats.Note(d.bad)
+		c.emit(Deliver{Delivery: d.id, Job: j.ID, Rank: r, Inc: d.inc, Slot: d.slot, Gen: d.gen, Epoch: d.epoch, Step: d.step,
+			Rows: rows, Bad: d.bad})
+		if d.last {
+			c.endEpoch(s, r, d)
+			if s.job.State.Ended() {
+				return
+			}
+		}
+	}
+}
+
+// endEpoch tells a rank that it got its last batch, and closes the account when it was the last rank.
+func (c *Core) endEpoch(s *stream, r int, d *delivery) {
+	j, k := s.job, &s.job.Ranks[r]
+	k.Ended = int64(d.epoch)
+	e := EndEpoch{Job: j.ID, Rank: r, Inc: d.inc, Epoch: d.epoch, Batches: d.step + 1, Samples: j.Spec.RankSamples(r),
+		Final: j.Drain || (j.Spec.Epochs != 0 && d.epoch+1 >= j.Spec.Epochs)}
+	all := true
+	for i := range j.Ranks {
+		if j.Ranks[i].Ended != int64(d.epoch) {
+			all = false
+		}
+	}
+	if all {
+		if err := d.ledger.Close(); err != nil {
+			c.complain(j.ID, err)
+		}
+		account := *d.ledger
+		e.Account = &account
+	}
+	c.emit(e)
+	if all && j.Drain {
+		c.endJob(s, jobs.Done, "drained")
+	}
+}
+
+// cancelBefore takes back what is left of earlier epochs than the one the client asks for now: it left them.
+func (c *Core) cancelBefore(s *stream, r int, epoch uint32) {
+	var old *jobs.Ledger
+	c.cancel(s, r, func(d *delivery) bool {
+		if d.epoch == epoch {
+			return false
+		}
+		old = d.ledger
+		return true
+	})
+	if old != nil {
+		old.Abandon()
+	}
+}
+
+// cancel takes back what is planned for a rank and not sent; which selects, nil = everything. Slots come free when
+// nothing writes into them.
+func (c *Core) cancel(s *stream, r int, which func(*delivery) bool) {
+	q := &s.ranks[r]
+	var planned, keep []*delivery
+	for _, d := range q.planned {
+		if which == nil || which(d) {
+			planned = append(planned, d)
+		} else {
+			keep = append(keep, d)
+		}
+	}
+	q.planned = keep
+	if len(planned) == 0 {
+		return
+	}
+	var back []ident.ObjectID
+	for _, d := range planned {
+		d.canceled = true
+		for i := range d.rows {
+			w := &d.rows[i]
+			if d.ledger.Open() {
+				if err := d.ledger.Return(w.object); err != nil {
+					c.complain(s.job.ID, err)
+				}
+				if d.ledger == s.job.Ledger() {
+					back = append(back, w.object)
+				}
+			}
+			if w.state == rowWaiting {
+				c.unwait(d, i)
+			}
+		}
+		for _, b := range d.bad { // replaced by substitutes: the epoch owes them again
+			if d.ledger.Open() && !d.holds(b.Object) {
+				if err := d.ledger.Return(b.Object); err != nil {
+					c.complain(s.job.ID, err)
+				}
+				if d.ledger == s.job.Ledger() {
+					back = append(back, b.Object)
+				}
+			}
+		}
+	}
+	if len(back) > 0 && s.joined {
+		c.sampler.Return(s.job.ID, back)
+		c.persist(Persist{Kind: RecReturn, Job: s.job.ID, Rank: r, Objects: back}, nil)
+	}
+	for _, d := range planned {
+		c.settle(d)
+	}
+}
+
+func (d *delivery) holds(x ident.ObjectID) bool {
+	for i := range d.rows {
+		if d.rows[i].object == x {
+			return true
+		}
+	}
+	return false
+}

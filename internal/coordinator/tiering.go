@@ -1,0 +1,274 @@
+package coordinator
+
+import (
+	"larder/cachepolicy"
+	"larder/internal/bits"
+	"larder/internal/fault"
+	"larder/internal/ident"
+	"larder/tiers/residency"
+)
+
+// evicted is called by the index for an entry that leaves. Bytes that nobody reads go at once; others at their last unpin.
+func (c *Core) evicted(h residency.Handle, k ident.Key) {
+	c.stats.Evictions[k.Form]++
+	if c.index.Pins(h) == 0 {
+		c.emit(FreeKey{Key: k})
+	}
+	c.relevel(k.Object)
+}
+
+func (c *Core) unpin(p pin) {
+	if !p.held {
+		return
+	}
+	k := c.index.Key(p.h)
+	if c.index.Unpin(p.h) {
+		c.emit(FreeKey{Key: k})
+	}
+}
+
+// drop takes a pinned entry out of the index for good and drops the pin.
+func (c *Core) drop(p pin) {
+	if !p.held {
+		return
+	}
+	k := c.index.Key(p.h)
+	c.index.Drop(p.h)
+	if c.index.Unpin(p.h) {
+		c.emit(FreeKey{Key: k})
+	}
+	c.relevel(k.Object)
+}
+
+// relevel tells the sampler in which form an object is at hand.
+func (c *Core) relevel(x ident.ObjectID) {
+	c.sampler.SetLevel(x, c.level(x))
+}
+
+func (c *Core) level(x ident.ObjectID) uint8 {
+	for i := range c.prefixes {
+		k := ident.Key{Object: x, Form: ident.Decoded, Recipe: c.prefixes[i].id}
+		if _, ok := c.index.Lookup(k); ok || c.flights[k] != nil {
+			return 2
+		}
+	}
+	for _, g := range c.groups {
+		for _, m := range g.members {
+			k := g.key4(x, m.instance())
+			if _, ok := c.index.Lookup(k); ok || c.flights[k] != nil {
+				return 2
+			}
+		}
+	}
+	if _, ok := c.index.Lookup(ident.Key{Object: x, Form: ident.Encoded}); ok {
+		return 1
+	}
+	return 0
+}
+
+// renew tells the tiers who still needs x after one more job got it.
+func (c *Core) renew(x ident.ObjectID) {
+	need := c.sampler.Need(x)
+	for i := range c.prefixes {
+		if h, ok := c.index.Lookup(ident.Key{Object: x, Form: ident.Decoded, Recipe: c.prefixes[i].id}); ok {
+			c.index.SetNeed(h, need)
+		}
+	}
+	if h, ok := c.index.Lookup(ident.Key{Object: x, Form: ident.Encoded}); ok {
+		c.index.SetNeed(h, need)
+	}
+	for _, g := range c.groups {
+		for _, m := range g.members {
+			k := g.key4(x, m.instance())
+			if h, ok := c.index.Lookup(k); ok {
+				c.setSharers(g, h, k)
+			}
+		}
+	}
+}
+
+// refresh recomputes needs of everything resident after an epoch began, a job left or stalled: in slices, so that one
+// step stays short. Until it is through, some victims are chosen by an older need; nothing else depends on it.
+type refresh struct {
+	keys []ident.Key
+	next int
+}
+
+const refreshPerStep = 512
+
+func (c *Core) refreshNeeds() {
+	r := &refresh{}
+	for _, f := range tierForms {
+		r.keys = append(r.keys, c.entries(f)...)
+	}
+	if len(r.keys) > 0 {
+		c.refresh = r
+	}
+}
+
+// entries lists what is resident in a form.
+func (c *Core) entries(f ident.Form) []ident.Key {
+	keys := make([]ident.Key, 0, c.index.Entries(f))
+	c.index.Each(f, func(_ residency.Handle, k ident.Key) { keys = append(keys, k) })
+	return keys
+}
+
+func (c *Core) refreshSlice() {
+	r := c.refresh
+	if r == nil {
+		return
+	}
+	for n := 0; n < refreshPerStep && r.next < len(r.keys); n++ {
+		k := r.keys[r.next]
+		r.next++
+		h, ok := c.index.Lookup(k)
+		if !ok {
+			continue
+		}
+		if k.Form != ident.Augmented {
+			c.index.SetNeed(h, c.sampler.Need(k.Object))
+			continue
+		}
+		for _, g := range c.groups {
+			if g.id == k.Group {
+				c.setSharers(g, h, k)
+			}
+		}
+	}
+	if r.next == len(r.keys) {
+		c.refresh = nil
+	}
+}
+
+// reconfigure changes tier sizes, all of them or none.
+func (c *Core) reconfigure(e Reconfigure) {
+	split, _, err := c.split(e.Tiers)
+	if err != nil {
+		c.reply(e.Token, Reply{Err: err})
+		return
+	}
+	c.cfg.Tiers.Total, c.cfg.Tiers.Sizes = e.Tiers.Total, e.Tiers.Sizes
+	for _, f := range tierForms {
+		c.auto[f] = e.Tiers.Sizes[f] < 0
+	}
+	c.apply(split)
+	c.reply(e.Token, Reply{})
+}
+
+// repartition solves the split of the auto tiers again.
+// Small changes of the measured sizes are let be (hysteresis), a change of jobs is not.
+func (c *Core) repartition(hysteresis bool) {
+	if !c.auto[ident.Encoded] && !c.auto[ident.Decoded] && !c.auto[ident.Augmented] {
+		return
+	}
+	split, why, err := c.split(c.cfg.Tiers)
+	if err != nil {
+		return // the configuration was checked when it came in
+	}
+	if hysteresis {
+		moved := int64(0)
+		for _, f := range tierForms {
+			moved = max(moved, split[f]-c.index.Budget(f))
+		}
+		if moved <= c.cfg.Tiers.Total/20 {
+			return
+		}
+	}
+	c.stats.Why = why
+	c.apply(split)
+}
+
+// wanted is what all live jobs want together.
+type wanted struct {
+	objects int64
+	bytes   int64
+}
+
+// recount measures the union of the live jobs' subsets: one pass over them, at a join or leave only.
+func (c *Core) recount() {
+	c.wanted = wanted{}
+	union := new(bits.Set)
+	for _, s := range c.order {
+		for _, x := range s.sample.Subset {
+			if union.Add(uint32(x)) {
+				c.wanted.objects++
+				c.wanted.bytes += c.cfg.Bytes(x)
+			}
+		}
+	}
+}
+
+// apply sets budgets: shrinking first, so that the sum never exceeds the total.
+func (c *Core) apply(split [ident.NumForms]int64) {
+	for _, shrink := range []bool{true, false} {
+		for _, f := range tierForms {
+			if now := c.index.Budget(f); split[f] != now && (split[f] < now) == shrink {
+				c.index.SetBudget(f, split[f], c.evicted)
+				c.emit(SetBudget{Form: f, Bytes: split[f]})
+			}
+		}
+	}
+}
+
+// split turns a configuration into bytes: fixed sizes as they are, the rest by the model.
+func (c *Core) split(t TierConfig) ([ident.NumForms]int64, string, error) {
+	var out [ident.NumForms]int64
+	left, autos := t.Total, 0
+	for _, f := range tierForms {
+		if t.Sizes[f] < 0 {
+			autos++
+			continue
+		}
+		out[f] = t.Sizes[f]
+		left -= t.Sizes[f]
+	}
+	if left < 0 {
+		return out, "", fault.New(fault.ConfigInvalid, "tiers", "lower a tier or raise tiers.total",
+			"tiers.encoded %d + tiers.decoded %d + tiers.augmented %d bytes exceed tiers.total of %d bytes",
+			max(t.Sizes[ident.Encoded], 0), max(t.Sizes[ident.Decoded], 0), max(t.Sizes[ident.Augmented], 0), t.Total)
+	}
+	if autos == 0 {
+		return out, "fixed by the configuration", nil
+	}
+	in := c.demand()
+	in.Total = left
+	s, why := cachepolicy.SimpleSplit(in)
+	model := [ident.NumForms]int64{ident.Encoded: s.Encoded, ident.Decoded: s.Decoded, ident.Augmented: s.Augmented}
+	spare := left
+	for _, f := range tierForms {
+		if t.Sizes[f] < 0 {
+			out[f] = model[f]
+			spare -= model[f]
+		}
+	}
+	for _, f := range [...]ident.Form{ident.Decoded, ident.Encoded, ident.Augmented} { // what the model gave to a fixed tier
+		if t.Sizes[f] < 0 && spare > 0 {
+			out[f] += spare
+			break
+		}
+	}
+	return out, why, nil
+}
+
+// demand measures what active jobs want in each form.
+func (c *Core) demand() cachepolicy.Inputs {
+	in := cachepolicy.Inputs{EncodedBytes: c.wanted.bytes}
+	var decoded, n int64
+	for i := range c.prefixes {
+		decoded += c.prefixes[i].decoded.sum
+		n += c.prefixes[i].decoded.n
+	}
+	if n > 0 {
+		in.DecodedBytes = decoded / n * c.wanted.objects
+	} else {
+		in.DecodedBytes = in.EncodedBytes * 6 // a JPEG unpacks to 5.4 times its size on ImageNet
+	}
+	for _, g := range c.groups {
+		if len(g.members) < 2 {
+			continue
+		}
+		in.ShareGroups++
+		in.AugmentedBytes += g.members[0].augBytes * int64(len(g.members[0].sample.Subset))
+	}
+	return in
+}

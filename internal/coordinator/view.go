@@ -1,0 +1,103 @@
+package coordinator
+
+import (
+	"time"
+
+	"larder/internal/ident"
+	"larder/jobs"
+)
+
+// Stats counts what the core decided and what came back, since it began.
+type Stats struct {
+	SourceReads, SourceBytes, Decodes, Augments uint64
+	Hits                                        [ident.NumForms]uint64
+	Evictions                                   [ident.NumForms]uint64
+	Quarantined                                 uint64 // distinct objects
+	Samples, Batches                            uint64 // delivered
+	Wait                                        time.Duration
+	Violations                                  uint64 // bugs of larder, caught
+	Why                                         string // of the present split
+}
+
+func (c *Core) hit(s *stream, f ident.Form) {
+	c.stats.Hits[f]++
+	s.job.Stats.Hits[f]++
+}
+
+func (c *Core) credit(j ident.JobID, add func(*jobs.Stats)) {
+	if s := c.streams[j]; s != nil {
+		add(&s.job.Stats)
+	}
+}
+
+// TierView is one tier at a moment.
+type TierView struct {
+	Form            ident.Form
+	Budget, Used    int64
+	Entries         int
+	Hits, Evictions uint64
+	Policy          string
+	Auto            bool
+}
+
+// Stats returns the counters.
+func (c *Core) Stats() Stats { return c.stats }
+
+// Tiers returns the tiers in order of form.
+func (c *Core) Tiers() []TierView {
+	out := make([]TierView, 0, len(tierForms))
+	for _, f := range tierForms {
+		p := c.cfg.Tiers.Policy[f]
+		if p == "" {
+			p = "need"
+		}
+		out = append(out, TierView{Form: f, Budget: c.index.Budget(f), Used: c.index.Used(f), Entries: c.index.Entries(f),
+			Hits: c.stats.Hits[f], Evictions: c.stats.Evictions[f], Policy: p, Auto: c.auto[f]})
+	}
+	return out
+}
+
+// Jobs returns live jobs, and with ended also those that ended lately, by id.
+func (c *Core) Jobs(ended bool) []jobs.Job {
+	var out []jobs.Job
+	for j := range c.jobs.All() {
+		if ended || !j.State.Ended() {
+			out = append(out, c.view(j))
+		}
+	}
+	return out
+}
+
+// Job returns the newest job of that name.
+func (c *Core) Job(name string) (jobs.Job, bool) {
+	j := c.jobs.Named(name)
+	if j == nil {
+		return jobs.Job{}, false
+	}
+	return c.view(j), true
+}
+
+// JobByID returns a job.
+func (c *Core) JobByID(id ident.JobID) (jobs.Job, bool) {
+	j := c.jobs.Get(id)
+	if j == nil {
+		return jobs.Job{}, false
+	}
+	return c.view(j), true
+}
+
+// view copies a job, so that it can be read outside of the loop.
+func (c *Core) view(j *jobs.Job) jobs.Job {
+	v := *j
+	v.Ranks = append([]jobs.Rank(nil), j.Ranks...)
+	for i := range v.Ranks {
+		v.Ranks[i].Slots = append([]jobs.Slot(nil), j.Ranks[i].Slots...)
+	}
+	v.Ledgers = make([]*jobs.Ledger, len(j.Ledgers))
+	for i, l := range j.Ledgers {
+		cp := *l
+		v.Ledgers[i] = &cp
+	}
+	v.Stats.Bad = append([]jobs.Bad(nil), j.Stats.Bad...)
+	return v
+}

@@ -1,0 +1,87 @@
+package exec
+
+import (
+	"context"
+	"fmt"
+
+	"larder/internal/fault"
+	"larder/internal/ident"
+	"larder/internal/source"
+	larderv1 "larder/proto/larder/v1"
+)
+
+func (e *Engine) dataset(d *source.Dataset) *larderv1.Dataset {
+	return &larderv1.Dataset{
+		Id: uint32(d.ID()), Name: d.Name(), Uri: d.URI(), Samples: uint64(d.LiveCount()), Classes: d.Classes(), Bytes: uint64(d.TotalBytes()),
+		Fingerprint: fmt.Sprintf("%016x", d.Fingerprint()), SharedSamples: uint64(e.cfg.Catalog.SharedSamples(d)),
+	}
+}
+
+// AddDataset indexes a dataset under a name.
+func (e *Engine) AddDataset(ctx context.Context, req *larderv1.AddDatasetRequest) (*larderv1.AddDatasetResponse, error) {
+	if req.GetUri() == "" {
+		return nil, fault.New(fault.Invalid, "uri", "give a uri such as imagefolder:/data/train", "add a dataset without a uri")
+	}
+	d, err := e.cfg.Catalog.Add(ctx, req.GetName(), req.GetUri())
+	if err != nil {
+		return nil, err
+	}
+	e.cfg.Log.Info("dataset indexed", "name", d.Name(), "uri", d.URI(), "samples", d.LiveCount())
+	return &larderv1.AddDatasetResponse{Dataset: e.dataset(d)}, nil
+}
+
+// ListDatasets lists datasets by id.
+func (e *Engine) ListDatasets(context.Context, *larderv1.ListDatasetsRequest) (*larderv1.ListDatasetsResponse, error) {
+	out := &larderv1.ListDatasetsResponse{}
+	for _, d := range e.cfg.Catalog.List() {
+		out.Datasets = append(out.Datasets, e.dataset(d))
+	}
+	return out, nil
+}
+
+// InspectDataset shows a dataset and the first samples of a subset.
+func (e *Engine) InspectDataset(ctx context.Context, req *larderv1.InspectDatasetRequest) (*larderv1.InspectDatasetResponse, error) {
+	d, err := e.cfg.Catalog.Open(ctx, req.GetDataset())
+	if err != nil {
+		return nil, err
+	}
+	ids, err := d.Select(req.GetSubset())
+	if err != nil {
+		return nil, err
+	}
+	n := int(req.GetSamples())
+	if n == 0 {
+		n = 3
+	}
+	out := &larderv1.InspectDatasetResponse{Dataset: e.dataset(d), Selected: uint64(len(ids))}
+	for _, s := range ids[:min(n, len(ids), 1000)] {
+		v := e.sample(d, s)
+		if p, err := e.cfg.Catalog.Probe(d.Object(s)); err == nil {
+			v.Format, v.Width, v.Height = p.Format, uint32(p.Width), uint32(p.Height)
+		} else {
+			v.Format = "unreadable: " + err.Error()
+		}
+		out.Samples = append(out.Samples, v)
+	}
+	return out, nil
+}
+
+func (e *Engine) sample(d *source.Dataset, s ident.SampleID) *larderv1.Sample {
+	return &larderv1.Sample{Id: uint64(s), Key: d.Key(s), Label: d.Label(s), ClassName: d.Class(s), Bytes: uint64(d.Bytes(s))}
+}
+
+// ResolveKeys translates ids to keys.
+func (e *Engine) ResolveKeys(ctx context.Context, req *larderv1.ResolveKeysRequest) (*larderv1.ResolveKeysResponse, error) {
+	d, err := e.cfg.Catalog.Open(ctx, req.GetDataset())
+	if err != nil {
+		return nil, err
+	}
+	out := &larderv1.ResolveKeysResponse{}
+	for _, id := range req.GetIds() {
+		if id >= uint64(d.Len()) {
+			return nil, fault.New(fault.NotFound, req.GetDataset(), fmt.Sprintf("ids are 0 to %d", d.Len()-1), "no sample %d in %s", id, d.Name())
+		}
+		out.Samples = append(out.Samples, e.sample(d, ident.SampleID(id)))
+	}
+	return out, nil
+}

@@ -1,0 +1,214 @@
+package exec
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"larder/internal/coordinator"
+	"larder/internal/fault"
+	"larder/internal/gpu"
+	"larder/internal/ident"
+	"larder/internal/journal"
+	"larder/internal/prep"
+	"larder/internal/source"
+	larderv1 "larder/proto/larder/v1"
+	"larder/tiers"
+)
+
+// Config is what an Engine needs. The engine does not close Catalog, Store or Journal.
+type Config struct {
+	Version     string
+	Catalog     *source.Catalog
+	Store       *tiers.Store
+	Journal     journal.Log
+	GPU         gpu.Probe // may be nil
+	Log         *slog.Logger
+	Workers     int         // preparation workers; at least 1
+	Limits      prep.Limits // of one image
+	Tiers       coordinator.TierConfig
+	TierSetting map[ident.Form]string // as configured, for people
+	ParseSize   func(setting string) (bytes int64, auto bool, err error)
+	MemoryLimit int64 // bytes of everything
+	MaxRing     int64 // bytes of all rings together; 0 = what tiers leave of MemoryLimit
+	Lease       time.Duration
+	MaxJobs     int
+	Seed        uint64
+}
+
+// Engine is the running daemon without its sockets.
+type Engine struct {
+	cfg     Config
+	core    *coordinator.Core
+	events  chan coordinator.Event
+	pool    *pool
+	started time.Time
+
+	registering sync.Mutex // one registration at a time: names must not race
+
+	mu struct {
+		sync.Mutex
+		tokens   map[coordinator.Token]chan coordinator.Reply
+		next     coordinator.Token
+		jobs     map[ident.JobID]*job
+		rings    map[ringKey]*ring
+		names    map[string]*job // newest job of a name
+		settings map[ident.Form]string
+		total    int64
+	}
+	ringBytes atomic.Int64
+	draining  atomic.Bool
+	done      chan struct{} // closed when Run has returned
+	wg        sync.WaitGroup
+}
+
+// New returns an engine that does nothing before Run.
+func New(cfg Config) (*Engine, error) {
+	if cfg.Workers < 1 {
+		cfg.Workers = 1
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	core, err := coordinator.New(coordinator.Config{
+		Seed: cfg.Seed, Tiers: cfg.Tiers, Lease: cfg.Lease, MaxJobs: cfg.MaxJobs, InFlight: 2 * cfg.Workers,
+		Bytes: cfg.Catalog.ObjectBytes,
+		Granule: func(f ident.Form, n int64) int64 {
+			g := cfg.Store.Granule(f)
+			return (n + g - 1) / g * g
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range core.Tiers() {
+		if err := cfg.Store.SetBudget(t.Form, t.Budget); err != nil {
+			return nil, err
+		}
+	}
+	e := &Engine{
+		cfg: cfg, core: core, started: time.Now(), done: make(chan struct{}),
+		events: make(chan coordinator.Event, 4096), // a second of rows at 4,000 images/s; workers wait when it is full
+	}
+	e.mu.tokens = map[coordinator.Token]chan coordinator.Reply{}
+	e.mu.jobs = map[ident.JobID]*job{}
+	e.mu.rings = map[ringKey]*ring{}
+	e.mu.names = map[string]*job{}
+	e.mu.settings = cfg.TierSetting
+	if e.mu.settings == nil {
+		e.mu.settings = map[ident.Form]string{}
+	}
+	e.mu.total = cfg.Tiers.Total
+	e.pool = newPool(e)
+	return e, nil
+}
+
+// Run works until ctx ends. Rings stay mapped in clients that still hold them.
+func (e *Engine) Run(ctx context.Context) error {
+	defer close(e.done)
+	e.pool.start(ctx)
+	err := coordinator.Loop(ctx, e.core, e.events, e, time.Now)
+	e.pool.stop()
+	e.mu.Lock()
+	rings := make([]*ring, 0, len(e.mu.rings))
+	for k, r := range e.mu.rings {
+		rings = append(rings, r)
+		delete(e.mu.rings, k)
+	}
+	e.mu.Unlock()
+	for _, r := range rings {
+		r.close(fault.New(fault.Unavailable, r.job.spec.Name, "start it again: larder serve", "the daemon has stopped"))
+	}
+	e.wg.Wait()
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// Drain refuses new jobs and waits until no client is attached, or ctx ends.
+func (e *Engine) Drain(ctx context.Context) error {
+	e.draining.Store(true)
+	for {
+		e.mu.Lock()
+		n := len(e.mu.rings)
+		e.mu.Unlock()
+		if n == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// Attached counts the ranks that clients hold.
+func (e *Engine) Attached() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.mu.rings)
+}
+
+// send hands an event to the loop; false when the engine has stopped.
+func (e *Engine) send(ev coordinator.Event) bool {
+	select {
+	case e.events <- ev:
+		return true
+	case <-e.done:
+		return false
+	}
+}
+
+var errStopped = fault.New(fault.Unavailable, "", "start it again: larder serve", "the daemon is stopping")
+
+// ask sends the event that make builds around a token and waits for its reply.
+func (e *Engine) ask(ctx context.Context, build func(coordinator.Token) coordinator.Event) (coordinator.Reply, error) {
+	ch := make(chan coordinator.Reply, 1)
+	e.mu.Lock()
+	e.mu.next++
+	t := e.mu.next
+	e.mu.tokens[t] = ch
+	e.mu.Unlock()
+	defer func() {
+		e.mu.Lock()
+		delete(e.mu.tokens, t)
+		e.mu.Unlock()
+	}()
+	if !e.send(build(t)) {
+		return coordinator.Reply{}, errStopped
+	}
+	select {
+	case r := <-ch:
+		return r, r.Err
+	case <-ctx.Done():
+		return coordinator.Reply{}, fault.Wrap(ctx.Err(), fault.Unavailable, "", "try again", "the daemon did not answer in time")
+	case <-e.done:
+		return coordinator.Reply{}, errStopped
+	}
+}
+
+// inspect runs f in the loop between two steps.
+func (e *Engine) inspect(ctx context.Context, f func(*coordinator.Core)) error {
+	ran := make(chan struct{})
+	if !e.send(coordinator.Inspect{F: func(c *coordinator.Core) { f(c); close(ran) }}) {
+		return errStopped
+	}
+	select {
+	case <-ran:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-e.done:
+		return errStopped
+	}
+}
+
+// Hello introduces the daemon to a session.
+func (e *Engine) Hello(*larderv1.HelloRequest) *larderv1.HelloResponse {
+	return &larderv1.HelloResponse{Version: e.cfg.Version, Pid: int32(pid), Parity: prep.Parity(), Decoder: prep.DecoderName()}
+}

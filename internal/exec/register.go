@@ -1,0 +1,304 @@
+package exec
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/proto"
+
+	"larder/dsa"
+	"larder/internal/coordinator"
+	"larder/internal/fault"
+	"larder/internal/ident"
+	"larder/internal/prep"
+	"larder/internal/source"
+	"larder/internal/xrand"
+	"larder/jobs"
+	larderv1 "larder/proto/larder/v1"
+)
+
+// job is what the executor must know of a job. Immutable after registration.
+type job struct {
+	id         ident.JobID
+	spec       *larderv1.JobSpec // with defaults
+	data       *source.Dataset
+	recipe     *prep.Recipe
+	life       jobs.Spec
+	mode       dsa.Mode
+	registered time.Time
+}
+
+// key is the randomness of one sample: of its dataset's id, so that it does not depend on what else the daemon indexed.
+func (j *job) key(x ident.ObjectID, seed uint64, instance uint32) prep.RandKey {
+	s, _ := j.data.Sample(x)
+	return prep.RandKey{Seed: seed, Instance: instance, Sample: uint64(s)}
+}
+
+// RegisterJob makes a job, or returns the live job of that name when its spec is equal.
+func (e *Engine) RegisterJob(ctx context.Context, req *larderv1.RegisterJobRequest) (*larderv1.RegisterJobResponse, error) {
+	if e.draining.Load() {
+		return nil, fault.New(fault.Unavailable, "", "use the daemon that replaces it", "the daemon is draining and takes no new jobs")
+	}
+	spec, err := normalise(req.GetSpec())
+	if err != nil {
+		return nil, err
+	}
+	j, reg, err := e.compile(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	e.registering.Lock()
+	defer e.registering.Unlock()
+	if old, live := e.liveJob(ctx, spec.GetName()); live {
+		if diff := specDiff(old.spec, spec); diff != "" {
+			return nil, fault.New(fault.AlreadyExists, spec.GetName(),
+				"use the same arguments, choose another job name, or end it: larder jobs kill "+spec.GetName(),
+				"job %s exists with another spec: %s", spec.GetName(), diff)
+		}
+		v, err := e.describe(ctx, old.id)
+		return &larderv1.RegisterJobResponse{Job: v}, err
+	}
+	r, err := e.ask(ctx, func(t coordinator.Token) coordinator.Event {
+		reg.Token = t
+		return reg
+	})
+	if err != nil {
+		return nil, err
+	}
+	j.id = r.Job
+	e.mu.Lock()
+	e.mu.jobs[j.id] = j
+	e.mu.names[spec.GetName()] = j
+	e.mu.Unlock()
+	e.cfg.Log.Info("job registered", "job", spec.GetName(), "id", uint32(j.id), "samples", j.life.Subset, "order", j.mode.String(),
+		"batch_size", j.life.Batch, "world_size", j.life.World, "recipe", j.recipe.ID().String())
+	v, err := e.describe(ctx, j.id)
+	return &larderv1.RegisterJobResponse{Job: v, Created: true}, err
+}
+
+// normalise checks what needs no dataset and fills in defaults.
+func normalise(in *larderv1.JobSpec) (*larderv1.JobSpec, error) {
+	if in == nil {
+		return nil, fault.New(fault.Invalid, "spec", "send a JobSpec", "register a job without a spec")
+	}
+	s := proto.CloneOf(in)
+	bad := func(field, hint, format string, args ...any) error {
+		return fault.New(fault.Invalid, field, hint, "register job %s: "+format, append([]any{s.GetName()}, args...)...)
+	}
+	if n := utf8.RuneCountInString(s.GetName()); n < 1 || n > 256 || strings.ContainsFunc(s.GetName(), func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return nil, fault.New(fault.Invalid, "name", "use 1 to 256 printable characters", "register job %q: not a name", s.GetName())
+	}
+	if s.GetDataset() == "" {
+		return nil, bad("dataset", "give a uri such as imagefolder:/data/train", "no dataset")
+	}
+	if s.BatchSize < 1 || s.BatchSize > 1<<16 {
+		return nil, bad("batch_size", "choose 1 to 65,536", "batch_size is %d", s.BatchSize)
+	}
+	switch {
+	case !s.Shuffle && s.Order != "":
+		return nil, bad("order", "set shuffle=True, or leave order out", "order %q needs shuffle", s.Order)
+	case s.Shuffle && s.Order == "":
+		s.Order = "stratified"
+	}
+	if s.WorldSize == 0 {
+		s.WorldSize = 1
+	}
+	if s.NumNodes == 0 {
+		s.NumNodes = 1
+	}
+	if s.Replica != 0 {
+		return nil, fault.New(fault.Unsupported, "replica", "leave replica at 0", "register job %s: replica %d is reserved for a later version", s.Name, s.Replica)
+	}
+	if s.Prefetch == 0 {
+		s.Prefetch = 2
+	}
+	if s.Prefetch > 64 {
+		return nil, bad("prefetch", "choose 1 to 64", "prefetch is %d", s.Prefetch)
+	}
+	var err error
+	oneOf := func(field, value, def string, allowed ...string) string {
+		if value == "" {
+			return def
+		}
+		for _, a := range allowed {
+			if a == value {
+				return value
+			}
+		}
+		if err == nil {
+			err = bad(field, "choose one of "+strings.Join(allowed, ", "), "%s is %q", field, value)
+		}
+		return value
+	}
+	even := "none"
+	if s.WorldSize > 1 {
+		even = "drop"
+	}
+	s.Even = oneOf("even", s.Even, even, "drop", "none")
+	s.Share = oneOf("share", s.Share, "none", "none", "augmented")
+	s.OnError = oneOf("on_error", s.OnError, "raise", "raise", "skip", "substitute")
+	for _, op := range s.GetTransform() {
+		if k := op.GetKind(); k != "" && k != "builtin" {
+			return nil, fault.New(fault.Unsupported, "transform", "use larder.ops, or transform the batch in your script",
+				"register job %s: op kind %q is reserved for a later version", s.Name, k)
+		}
+	}
+	return s, err
+}
+
+// compile opens the dataset, selects the subset and parses the recipe.
+func (e *Engine) compile(ctx context.Context, spec *larderv1.JobSpec) (*job, coordinator.Register, error) {
+	var reg coordinator.Register
+	ops := make([]prep.OpSpec, 0, len(spec.GetTransform()))
+	for _, o := range spec.GetTransform() {
+		ops = append(ops, prep.OpSpec{Kind: o.GetKind(), Name: o.GetName(), Args: o.GetArgs().AsMap()})
+	}
+	recipe, err := prep.ParseRecipe(ops)
+	if err != nil {
+		return nil, reg, err
+	}
+	data, err := e.cfg.Catalog.Open(ctx, spec.GetDataset())
+	if err != nil {
+		return nil, reg, err
+	}
+	samples, err := data.Select(spec.GetSubset())
+	if err != nil {
+		return nil, reg, err
+	}
+	objects := make([]ident.ObjectID, len(samples))
+	for i, s := range samples {
+		objects[i] = data.Object(s)
+	}
+	mode := dsa.Sequential
+	if spec.GetShuffle() {
+		if mode, err = dsa.ParseMode(spec.GetOrder()); err != nil {
+			return nil, reg, err
+		}
+	}
+	onError := map[string]jobs.OnError{"raise": jobs.Raise, "skip": jobs.Skip, "substitute": jobs.Substitute}[spec.GetOnError()]
+	j := &job{
+		spec: spec, data: data, recipe: recipe, mode: mode, registered: time.Now(),
+		life: jobs.Spec{
+			Name: spec.GetName(), Subset: len(objects), Batch: int(spec.GetBatchSize()), World: int(spec.GetWorldSize()),
+			DropLast: spec.GetDropLast(), Even: spec.GetEven() == "drop", Slots: int(spec.GetPrefetch()) + 2, Epochs: spec.GetEpochs(),
+			OnError: onError,
+		},
+	}
+	if err := j.life.Validate(); err != nil {
+		return nil, reg, err
+	}
+	if err := e.fits(j); err != nil {
+		return nil, reg, err
+	}
+	reg = coordinator.Register{
+		Spec:   j.life,
+		Sample: dsa.JobSpec{Mode: mode, Seed: spec.GetSeed(), Subset: objects},
+		Prefix: recipe.Prefix(), Suffix: recipe.SuffixID(),
+		Share: spec.GetShare() == "augmented" && recipe.Random(),
+		Key:   ident.RecipeID(xrand.Hash(uint64(data.ID())+1, uint64(recipe.SuffixID()))),
+	}
+	if out := recipe.Output(); !out.Ragged && len(out.Shape) == 3 {
+		n := 1
+		for _, d := range out.Shape {
+			n *= d
+		}
+		reg.AugmentedBytes = int64(n) // uint8 before the final cast, whatever the output type
+	}
+	return j, reg, nil
+}
+
+// fits refuses a ring that the memory limit cannot hold.
+func (e *Engine) fits(j *job) error {
+	l := e.layout(j)
+	need := l.slotBytes * int64(l.slots) * int64(j.life.World)
+	limit := e.cfg.MaxRing
+	if limit <= 0 {
+		e.mu.Lock()
+		limit = e.cfg.MemoryLimit - e.mu.total
+		e.mu.Unlock()
+	}
+	if have := limit - e.ringBytes.Load(); need > have {
+		return fault.New(fault.ResourceExceeded, j.spec.GetName(),
+			"lower batch_size or prefetch, deliver uint8, lower tiers.total, or raise memory.limit",
+			"register job %s: its rings need %d bytes (%d ranks x %d slots x %d), and %d of the %d bytes for rings are free",
+			j.spec.GetName(), need, j.life.World, l.slots, l.slotBytes, max(have, 0), limit)
+	}
+	return nil
+}
+
+func (e *Engine) layout(j *job) layout {
+	guess := int64(0)
+	if n := j.data.LiveCount(); n > 0 {
+		guess = min(j.data.TotalBytes()/int64(n)*6, 4<<20) // a JPEG unpacks to 5.4 times its size; a larger batch gets larger memory
+	}
+	return newLayout(j.recipe, j.life.Batch, j.life.Slots, guess)
+}
+
+// liveJob finds the newest job of a name and tells whether it lives.
+func (e *Engine) liveJob(ctx context.Context, name string) (*job, bool) {
+	e.mu.Lock()
+	j := e.mu.names[name]
+	e.mu.Unlock()
+	if j == nil {
+		return nil, false
+	}
+	live := false
+	if err := e.inspect(ctx, func(c *coordinator.Core) {
+		if v, ok := c.JobByID(j.id); ok {
+			live = !v.State.Ended()
+		}
+	}); err != nil {
+		return nil, false
+	}
+	return j, live
+}
+
+// specDiff names the fields in which two specs differ, in the order of the proto; empty = equal.
+func specDiff(a, b *larderv1.JobSpec) string {
+	if proto.Equal(a, b) {
+		return ""
+	}
+	var out []string
+	x, y := a.ProtoReflect(), b.ProtoReflect()
+	fields := x.Descriptor().Fields()
+	for i := range fields.Len() {
+		f := fields.Get(i)
+		if !x.Get(f).Equal(y.Get(f)) {
+			if f.IsList() || f.Message() != nil {
+				out = append(out, fmt.Sprintf("%s differs", f.Name()))
+			} else {
+				out = append(out, fmt.Sprintf("%s is %v there and %v here", f.Name(), x.Get(f), y.Get(f)))
+			}
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+// job returns what is known of a job; jobs that ended are kept for a while, since their last work may still run.
+func (e *Engine) job(id ident.JobID) *job {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.mu.jobs[id]
+}
+
+const keepEnded = 256 // jobs remembered after their end: more than the coordinator lists, and than can still have work running
+
+func (e *Engine) jobEnded(id ident.JobID) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if j := e.mu.jobs[id]; j != nil {
+		e.cfg.Log.Info("job ended", "job", j.spec.GetName(), "id", uint32(id))
+	}
+	for old := range e.mu.jobs {
+		if old+keepEnded < id {
+			if j := e.mu.jobs[old]; e.mu.names[j.spec.GetName()] == j {
+				delete(e.mu.names, j.spec.GetName())
+			}
+			delete(e.mu.jobs, old)
+		}
+	}
+}

@@ -1,0 +1,186 @@
+package jobs
+
+import (
+	"time"
+
+	"larder/internal/bits"
+	"larder/internal/ident"
+)
+
+// State is where a job is in its life: Joining → Live ⇄ Suspect → Dead, or Live → Done.
+type State uint8
+
+// The states of the wire contract.
+const (
+	Joining State = iota
+	Live
+	Suspect
+	Dead
+	Done
+)
+
+// Ended tells whether the job will never draw again.
+func (s State) Ended() bool { return s == Dead || s == Done }
+
+// String returns the state in lower case.
+func (s State) String() string {
+	return [...]string{"joining", "live", "suspect", "dead", "done"}[s]
+}
+
+// SlotState is FREE → FILLING → READY → LEASED → FREE.
+type SlotState uint8
+
+// The states of a ring slot.
+const (
+	Free SlotState = iota
+	Filling
+	Ready
+	Leased
+)
+
+// Slot is one batch's place in a ring. Gen rises each time the slot is taken, so an old release cannot free it.
+type Slot struct {
+	State SlotState
+	Gen   uint64
+}
+
+// Rank is one rank of a job. A new client of the same rank gets a new incarnation and a new ring.
+type Rank struct {
+	Incarnation ident.Incarnation // rises also across jobs of one name; 0 = never attached
+	Attaches    int               // times a client attached to this job's rank
+	Attached    bool
+	Left        bool // detached in order
+	Slots       []Slot
+
+	Epoch  uint32 // the epoch this rank is planned in
+	InRun  bool   // takes part in the job's running epoch
+	Step   int    // batches of Epoch planned so far
+	Sent   int    // batches of Epoch sent to this incarnation
+	Asked  int64  // the epoch the client asked for last; -1 = none yet
+	Wants  bool   // asked for an epoch that the job has not begun
+	Ended  int64  // the last epoch whose end was told; -1 = none
+	Next   uint32 // the epoch it wants, when Wants
+	Waited time.Duration
+
+	LastTake time.Time     // when it last released a batch
+	StepTime time.Duration // smoothed time between releases; 0 = unknown
+}
+
+// FreeSlot takes a free slot for filling.
+func (r *Rank) FreeSlot() (slot int, gen uint64, ok bool) {
+	for i := range r.Slots {
+		if s := &r.Slots[i]; s.State == Free {
+			s.State = Filling
+			s.Gen++
+			return i, s.Gen, true
+		}
+	}
+	return 0, 0, false
+}
+
+// Release gives a leased slot back; false when the generation is not the leased one.
+func (r *Rank) Release(slot int, gen uint64) bool {
+	if slot < 0 || slot >= len(r.Slots) || r.Slots[slot].Gen != gen || r.Slots[slot].State != Leased {
+		return false
+	}
+	r.Slots[slot].State = Free
+	return true
+}
+
+// Holds tells whether the client holds a batch.
+func (r *Rank) Holds() bool {
+	for i := range r.Slots {
+		if r.Slots[i].State == Leased {
+			return true
+		}
+	}
+	return false
+}
+
+// Took notes that the client finished with a batch at now.
+func (r *Rank) Took(now time.Time) {
+	if !r.LastTake.IsZero() {
+		d := now.Sub(r.LastTake)
+		if r.StepTime == 0 {
+			r.StepTime = d
+		} else {
+			r.StepTime += (d - r.StepTime) / 4 // a short memory: jobs change pace between training and validation
+		}
+	}
+	r.LastTake = now
+}
+
+// Job is one training run's stream.
+type Job struct {
+	ID     ident.JobID
+	Spec   Spec
+	State  State
+	Reason string // why it ended
+
+	Member *bits.Set // the subset as object ids
+	Ranks  []Rank
+	Epoch  uint32 // the epoch the sampler is in, when Begun
+	Begun  bool   // some epoch was begun
+	Drain  bool   // ends after the running epoch
+	Active bool   // counts as needing samples (guarantee G5)
+
+	Stats   Stats
+	Group   uint32    // share group, 0 = none
+	Offset  uint32    // instance = epoch + Offset (guarantee G3)
+	Promise string    // what its order promises, once it draws
+	Ledgers []*Ledger // newest last; the last keepLedgers epochs
+	Lease   time.Time // when a Suspect job becomes Dead
+}
+
+const keepLedgers = 32
+
+// NewJob returns a job that nobody has attached to.
+func NewJob(id ident.JobID, spec Spec, member *bits.Set) *Job {
+	return &Job{ID: id, Spec: spec, Member: member, Ranks: make([]Rank, spec.World)}
+}
+
+// Attach gives rank r a new incarnation and a ring of free slots.
+func (j *Job) Attach(r int, now time.Time) ident.Incarnation {
+	k := &j.Ranks[r]
+	*k = Rank{
+		Incarnation: k.Incarnation + 1, Attaches: k.Attaches + 1, Attached: true, Slots: make([]Slot, j.Spec.Slots), Asked: -1, Ended: -1,
+		LastTake: now,
+	}
+	j.State = Live
+	return k.Incarnation
+}
+
+// Attached counts the ranks a client holds.
+func (j *Job) Attached() int {
+	n := 0
+	for i := range j.Ranks {
+		if j.Ranks[i].Attached {
+			n++
+		}
+	}
+	return n
+}
+
+// Open opens the ledger of an epoch.
+func (j *Job) Open(epoch uint32) *Ledger {
+	l := NewLedger(epoch, j.Member, j.Spec.Dropped())
+	j.Ledgers = append(j.Ledgers, l)
+	if len(j.Ledgers) > keepLedgers {
+		j.Ledgers = append(j.Ledgers[:0], j.Ledgers[1:]...)
+	}
+	return l
+}
+
+// Ledger returns the newest account, nil before the first epoch.
+func (j *Job) Ledger() *Ledger {
+	if len(j.Ledgers) == 0 {
+		return nil
+	}
+	return j.Ledgers[len(j.Ledgers)-1]
+}
+
+// Exhausted tells whether rank r has planned all its batches of the running epoch, or will not plan any more of it.
+func (j *Job) Exhausted(r int) bool {
+	k := &j.Ranks[r]
+	return k.Wants || k.Left || (k.InRun && k.Step >= j.Spec.Batches(r))
+}

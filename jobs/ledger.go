@@ -1,0 +1,103 @@
+package jobs
+
+import (
+	"fmt"
+
+	"larder/internal/bits"
+	"larder/internal/ident"
+)
+
+// EpochState is where a job-epoch is.
+type EpochState uint8
+
+// A job-epoch runs until everything is accounted for, or until the client leaves it; Violated is a bug of larder.
+const (
+	Running EpochState = iota
+	Complete
+	Abandoned
+	Violated
+)
+
+// String returns the word of the wire contract.
+func (s EpochState) String() string {
+	return [...]string{"running", "complete", "abandoned", "violated"}[s]
+}
+
+// Ledger is the account of one job-epoch. It is the online check of guarantee G1: it knows the subset and what was
+// committed independently of the sampler, so a sampler that repeats or invents a sample is caught at the pick.
+type Ledger struct {
+	Epoch       uint32
+	Subset      int
+	Delivered   int
+	Quarantined int
+	Dropped     int // by drop_last and even; while running, the most that may be
+	State       EpochState
+
+	member    *bits.Set // the subset; shared, not modified
+	committed *bits.Set
+}
+
+// NewLedger opens the account of an epoch over the subset's members.
+func NewLedger(epoch uint32, member *bits.Set, dropped int) *Ledger {
+	return &Ledger{Epoch: epoch, Subset: member.Len(), Dropped: dropped, member: member, committed: new(bits.Set)}
+}
+
+// Commit enters a pick. The error is a violation of exactly-once and marks the epoch.
+func (l *Ledger) Commit(x ident.ObjectID) error {
+	if !l.member.Has(uint32(x)) {
+		l.State = Violated
+		return fmt.Errorf("epoch %d: object %d was picked but is not in the subset", l.Epoch, x)
+	}
+	if !l.committed.Add(uint32(x)) {
+		l.State = Violated
+		return fmt.Errorf("epoch %d: object %d was picked twice", l.Epoch, x)
+	}
+	return nil
+}
+
+// Return takes back a pick that was never delivered.
+func (l *Ledger) Return(x ident.ObjectID) error {
+	if !l.committed.Remove(uint32(x)) {
+		l.State = Violated
+		return fmt.Errorf("epoch %d: object %d was returned but not picked", l.Epoch, x)
+	}
+	return nil
+}
+
+// Deliver counts rows that left in a batch and samples that could not be prepared.
+func (l *Ledger) Deliver(rows, quarantined int) {
+	l.Delivered += rows
+	l.Quarantined += quarantined
+}
+
+// Close ends the account when every rank has got its last batch. What was never picked counts as dropped; more of it than
+// the spec drops, or a pick that neither left nor was quarantined, is a violation and comes back as error.
+func (l *Ledger) Close() error {
+	if l.State != Running {
+		return nil
+	}
+	picked := l.committed.Len()
+	if l.Subset-picked > l.Dropped || l.Delivered+l.Quarantined != picked {
+		l.State = Violated
+		return fmt.Errorf("epoch %d: of a subset of %d, %d were picked, %d delivered and %d quarantined, and only %d may be dropped",
+			l.Epoch, l.Subset, picked, l.Delivered, l.Quarantined, l.Dropped)
+	}
+	l.Dropped = l.Subset - picked // substitutes may have used what drop_last would have dropped
+	l.State = Complete
+	l.committed = nil // the account is settled; the order log holds the order
+	return nil
+}
+
+// Abandon ends the account early.
+func (l *Ledger) Abandon() {
+	if l.State == Running {
+		l.State = Abandoned
+		l.committed = nil
+	}
+}
+
+// Committed counts picks that were not returned, while the account is open.
+func (l *Ledger) Committed() int { return l.committed.Len() }
+
+// Open tells whether picks may still be entered or returned.
+func (l *Ledger) Open() bool { return l.State == Running }

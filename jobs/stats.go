@@ -1,0 +1,34 @@
+package jobs
+
+import (
+	"time"
+
+	"larder/internal/ident"
+)
+
+// Bad is a sample that a batch had to leave out.
+type Bad struct {
+	Object ident.ObjectID
+	Offset int64 // where in the file, bytes
+	Reason string
+}
+
+// Stats counts a job's part. Work that several jobs wanted is counted for the one that asked first.
+type Stats struct {
+	SourceReads, SourceBytes, Decodes, Augments uint64
+	Hits                                        [ident.NumForms]uint64
+	Samples, Batches, Quarantined               uint64
+	Wait                                        time.Duration
+	Bad                                         []Bad // the first keepBad
+}
+
+const keepBad = 1000
+
+// Note remembers samples that were left out.
+func (s *Stats) Note(bad []Bad) {
+	s.Quarantined += uint64(len(bad))
+	if n := keepBad - len(s.Bad); n < len(bad) {
+		bad = bad[:n]
+	}
+	s.Bad = append(s.Bad, bad...)
+}
