@@ -29,6 +29,10 @@ func NewReader(r io.Reader) *Reader { return &Reader{r: bufio.NewReaderSize(r, b
 // borders: do not go on.
 func (r *Reader) Next() (h Header, payload []byte, at int64, err error) {
 	at = r.pos
+	// A large buffer is not kept while waiting: one big CALL would pin its size for the life of the session.
+	if cap(r.buf) > growth {
+		r.buf = nil
+	}
 	if _, err := io.ReadFull(r.r, r.head[:]); err != nil {
 		return Header{}, nil, at, err
 	}
@@ -36,10 +40,6 @@ func (r *Reader) Next() (h Header, payload []byte, at int64, err error) {
 		return h, nil, at, err
 	}
 	n := int(h.Length)
-	// A large buffer is not kept: one big CALL would pin its size for the life of the session.
-	if cap(r.buf) > growth {
-		r.buf = nil
-	}
 	r.buf = r.buf[:0]
 	for len(r.buf) < n {
 		part := min(n-len(r.buf), max(growth, len(r.buf)))
