@@ -8,6 +8,7 @@ import (
 	"image/gif"
 	"image/png"
 	"io"
+	"strings"
 
 	"golang.org/x/image/bmp"
 	"golang.org/x/image/webp"
@@ -31,11 +32,21 @@ func (w *Worker) decode(h header, enc, dst []byte) error {
 	if errors.As(err, &f) {
 		return err
 	}
-	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
+	if truncated(err) {
 		return bad("the %s image of %d x %d pixels is truncated after %d bytes", h.format, h.w, h.h, len(enc))
 	}
 	return fault.Wrap(err, fault.SampleBad, "", hintBad, "cannot decode the %s image of %d x %d pixels", h.format, h.w, h.h)
 }
+
+// truncated recognises how the decoders say that data is missing; not all of them wrap io.ErrUnexpectedEOF.
+func truncated(err error) bool {
+	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) ||
+		strings.Contains(err.Error(), "unexpected EOF") || strings.Contains(err.Error(), "not enough")
+}
+
+// maxScans bounds the scans of a progressive JPEG: 500, less for large ones, so that a small file cannot keep a core busy for
+// minutes. Encoders write about ten.
+func maxScans(h header) int { return max(50, min(500, int(2_000_000_000/(int64(h.w)*int64(h.h))))) }
 
 // guard turns a panic of a decoder into an error: decoders written in Go answer some broken files that way.
 func guard(format string, decode func() (image.Image, error)) (img image.Image, err error) {

@@ -31,6 +31,9 @@ func (d *jpegDecoder) decode(h header, enc, dst []byte, _ Limits) error {
 	if scan < 0 || bytes.LastIndex(enc[scan:], []byte{0xff, 0xd9}) < 0 {
 		return io.ErrUnexpectedEOF
 	}
+	if n := maxScans(h); bytes.Count(enc[scan:], []byte{0xff, 0xda}) > n {
+		return fmt.Errorf("more than %d scans", n)
+	}
 	img, err := guard("jpeg", func() (image.Image, error) {
 		if h.channels == 4 {
 			return jpeg.Decode(bytes.NewReader(enc))

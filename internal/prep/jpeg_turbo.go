@@ -37,10 +37,6 @@ func (d *jpegDecoder) close() {
 
 func (t *turboHandle) free() { C.larder_jpeg_free(t.j) }
 
-// maxScans bounds the scans of a progressive image: 500, less for large ones, so that a small file cannot keep a core busy for
-// minutes. Encoders write about ten.
-func maxScans(h header) int { return max(50, min(500, int(2_000_000_000/(int64(h.w)*int64(h.h))))) }
-
 func (d *jpegDecoder) decode(h header, enc, dst []byte, limits Limits) error {
 	if d.c == nil {
 		j := C.larder_jpeg_new()
