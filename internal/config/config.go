@@ -61,7 +61,7 @@ type Source struct {
 type Jobs struct {
 	Lease   time.Duration // how long a vanished rank may come back before its job is dead
 	Max     int           // live jobs
-	MaxRing Size          // bytes of shared memory of one rank's ring
+	MaxRing Size          // bytes of shared memory of all rings together
 }
 
 // Sampler chooses samples.

@@ -31,11 +31,11 @@ func TestDefaultsRunOnTwoGiB(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Memory != gib || r.Workers != 2 || r.Total != gib*5/8 || r.Decoded != r.Total || r.Encoded != 0 {
+	if r.Memory != gib || r.Workers != 2 || r.Total != gib/2 || r.Decoded != r.Total || r.Encoded != 0 {
 		t.Errorf("resolved to %+v", r)
 	}
-	if used := r.Total + r.Rings + r.Memory/8; used > r.Memory {
-		t.Errorf("tiers %d + rings %d + own eighth exceed the limit %d", r.Total, r.Rings, r.Memory)
+	if used := r.Total + r.MaxRing + r.Memory/8; used > r.Memory {
+		t.Errorf("tiers %d + rings %d + own eighth exceed the limit %d", r.Total, r.MaxRing, r.Memory)
 	}
 	// One batch of 64 x 3 x 224 x 224 bytes in prefetch + 2 slots must fit.
 	if need := int64(64 * 3 * 224 * 224 * 4); r.MaxRing < need {
@@ -221,8 +221,8 @@ func TestResolveBounds(t *testing.T) {
 			}
 			return
 		}
-		if r.Memory > m.RAM || r.Total > r.Memory || r.Encoded+r.Decoded+r.Augmented > r.Total || r.MaxRing > r.Memory || r.MaxRing > r.Rings ||
-			r.Encoded < 0 || r.Decoded < 0 || r.Augmented < 0 || r.Rings <= 0 || r.MaxRing <= 0 {
+		if r.Memory > m.RAM || r.Total > r.Memory || r.Encoded+r.Decoded+r.Augmented > r.Total || r.MaxRing > r.Memory ||
+			r.Encoded < 0 || r.Decoded < 0 || r.Augmented < 0 || r.MaxRing <= 0 {
 			t.Fatalf("%s\nresolved to %+v", c.Marshal(NoComments), r)
 		}
 	})

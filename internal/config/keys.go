@@ -71,7 +71,7 @@ var keys = []Key{
 		func(c *Config) *bool { return &c.GRPC.Insecure }),
 	size("memory.limit", "memory the daemon may use; auto = 50 % of the cgroup limit, or of RAM", Restart,
 		func(c *Config) *Size { return &c.Memory.Limit }),
-	size("tiers.total", "memory of all tiers; auto = 5/8 of memory.limit", Live,
+	size("tiers.total", "memory of all tiers; auto = half of memory.limit", Live,
 		func(c *Config) *Size { return &c.Tiers.Total }),
 	size("tiers.encoded", "memory of the stored bytes; auto = larder decides", Live,
 		func(c *Config) *Size { return &c.Tiers.Encoded }),
@@ -123,7 +123,7 @@ var keys = []Key{
 		get: func(c *Config) string { return formatDuration(c.Jobs.Lease) }},
 	// 64 jobs can draw from the sampler at once; more may be registered and wait, so the bound is on memory only.
 	number("jobs.max", "live jobs", NewJobs, 1, 65536, false, func(c *Config) *int { return &c.Jobs.Max }),
-	size("jobs.max_ring", "shared memory of one rank's ring; auto = what memory.limit leaves beside the tiers", NewJobs,
+	size("jobs.max_ring", "shared memory of all rings together; auto = what memory.limit leaves beside the tiers", NewJobs,
 		func(c *Config) *Size { return &c.Jobs.MaxRing }),
 	{Name: "sampler.seed", Kind: "number", Doc: "seed of every draw that no job's own seed fixes", Apply: Restart,
 		set: func(c *Config, s string) error {

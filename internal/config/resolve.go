@@ -12,8 +12,7 @@ import (
 type Resolved struct {
 	Machine int64 // memory percentages refer to: the cgroup limit, or RAM
 	Memory  int64 // memory.limit in bytes
-	Rings   int64 // bytes all rings together may take: what the limit leaves beside the tiers and the daemon itself
-	MaxRing int64 // bytes of one ring
+	MaxRing int64 // bytes all rings together may take
 
 	Total, Encoded, Decoded, Augmented                 int64 // bytes; auto tiers get a first split that the model replaces
 	TotalAuto, EncodedAuto, DecodedAuto, AugmentedAuto bool  // the setting was auto
@@ -159,7 +158,7 @@ func (c *Config) Resolve(m Machine) (Resolved, error) {
 	r.Total = t.Total.Of(base)
 	if r.TotalAuto {
 		// Fixed tiers may ask for more than the automatic total, up to the limit.
-		r.Total = max(r.Memory*5/8, fixed)
+		r.Total = max(r.Memory/2, fixed)
 	}
 	// The first split of what is left: decoded saves most time per byte as long as nothing was measured.
 	switch rest := r.Total - fixed; {
@@ -172,16 +171,14 @@ func (c *Config) Resolve(m Machine) (Resolved, error) {
 	}
 	// An eighth of the limit is the daemon's own: heap, indexes, samples in work. Rings get at least a sixteenth, for
 	// a daemon that can hand over nothing is useless; then tiers.total was set too near to memory.limit.
-	r.Rings = max(r.Memory-r.Total-r.Memory/8, r.Memory/16)
 	r.MaxRing = c.Jobs.MaxRing.Of(base)
 	if c.Jobs.MaxRing.IsAuto() {
-		r.MaxRing = r.Rings
+		r.MaxRing = max(r.Memory-r.Total-r.Memory/8, r.Memory/16)
 	}
 	if r.MaxRing > r.Memory {
 		return Resolved{}, fault.New(fault.ResourceExceeded, "jobs.max_ring", "lower jobs.max_ring or raise memory.limit",
 			"jobs.max_ring %s exceeds memory.limit %s", describe(c.Jobs.MaxRing, r.MaxRing), describe(c.Memory.Limit, r.Memory))
 	}
-	r.Rings = max(r.Rings, r.MaxRing)
 	if r.Workers == 0 {
 		r.Workers = max(m.CPUs, 1)
 	}
