@@ -58,23 +58,23 @@ var kinds = [...]struct {
 	name     string
 	min, max uint32
 }{
-	Hello:    {"HELLO", 2, maxOpening},
-	Welcome:  {"WELCOME", 2, MaxPayload},
-	Call:     {"CALL", 2, MaxPayload},
-	Result:   {"RESULT", 2, MaxPayload},
-	Error:    {"ERROR", 2, MaxPayload},
-	Attach:   {"ATTACH", 2, maxOpening},
-	Ring:     {"RING", 2, MaxPayload},
+	Hello:    {"HELLO", 0, maxOpening},
+	Welcome:  {"WELCOME", 0, MaxPayload},
+	Call:     {"CALL", 0, MaxPayload},
+	Result:   {"RESULT", 0, MaxPayload},
+	Error:    {"ERROR", 0, MaxPayload},
+	Attach:   {"ATTACH", 0, maxOpening},
+	Ring:     {"RING", 0, MaxPayload},
 	Segment:  {"SEGMENT", SegmentSize, SegmentSize},
 	Epoch:    {"EPOCH", EpochSize, EpochSize},
 	Batch:    {"BATCH", BatchSize, MaxPayload},
 	Release:  {"RELEASE", ReleaseSize, ReleaseSize},
-	EpochEnd: {"EPOCH_END", 2, MaxPayload},
+	EpochEnd: {"EPOCH_END", 0, MaxPayload},
 	Detach:   {"DETACH", 0, 0},
-	Drain:    {"DRAIN", 2, MaxPayload},
+	Drain:    {"DRAIN", 0, MaxPayload},
 	Ping:     {"PING", 0, 0},
 	Pong:     {"PONG", 0, 0},
-	Gone:     {"GONE", 2, MaxPayload},
+	Gone:     {"GONE", 0, MaxPayload},
 }
 
 // String is the name in docs/protocol.md.
@@ -118,7 +118,7 @@ func ParseHeader(b []byte) (Header, error) {
 		return h, Violation("frame type %d is unknown", uint16(h.Type))
 	}
 	if k := kinds[h.Type]; h.Length < k.min || h.Length > k.max {
-		return h, Violation("a %s frame has %d to %d bytes of payload, this one announces %d", k.name, k.min, k.max, h.Length)
+		return h, Violation("%s carries %d to %d bytes, this frame announces %d", k.name, k.min, k.max, h.Length)
 	}
 	return h, nil
 }

@@ -1,0 +1,643 @@
+package session_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"larder/internal/client"
+	"larder/internal/fault"
+	"larder/internal/session"
+	"larder/internal/session/sessiontest"
+	"larder/internal/session/wire"
+	"larder/internal/shm"
+	larderv1 "larder/proto/larder/v1"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// service answers in every way a handler can.
+type service struct {
+	larderv1.UnimplementedLarderServiceServer
+}
+
+func (service) GetStats(ctx context.Context, _ *larderv1.GetStatsRequest) (*larderv1.GetStatsResponse, error) {
+	p, ok := session.PeerFrom(ctx)
+	if !ok {
+		return nil, errors.New("no peer in the context")
+	}
+	return &larderv1.GetStatsResponse{Stats: &larderv1.Stats{Pid: p.PID}}, nil
+}
+
+func (service) ListJobs(ctx context.Context, _ *larderv1.ListJobsRequest) (*larderv1.ListJobsResponse, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func (service) ListDatasets(context.Context, *larderv1.ListDatasetsRequest) (*larderv1.ListDatasetsResponse, error) {
+	panic("a bug")
+}
+
+func (service) GetTiers(context.Context, *larderv1.GetTiersRequest) (*larderv1.GetTiersResponse, error) {
+	return &larderv1.GetTiersResponse{Tiers: []*larderv1.Tier{{Form: strings.Repeat("x", wire.MaxPayload)}}}, nil
+}
+
+func (service) SetTiers(context.Context, *larderv1.SetTiersRequest) (*larderv1.SetTiersResponse, error) {
+	st, err := status.New(codes.ResourceExhausted, "in short").WithDetails(&larderv1.ErrorDetail{Reason: string(fault.ResourceExceeded), Message: "at length"})
+	if err != nil {
+		return nil, err
+	}
+	return nil, st.Err()
+}
+
+func (service) DrainJob(context.Context, *larderv1.DrainJobRequest) (*larderv1.DrainJobResponse, error) {
+	return nil, status.Error(codes.NotFound, "no such job")
+}
+
+func (service) KillJob(context.Context, *larderv1.KillJobRequest) (*larderv1.KillJobResponse, error) {
+	return nil, errors.New("the disk is on fire")
+}
+
+// daemon serves until the test ends.
+type daemon struct {
+	*session.Server
+	t      testing.TB
+	socket string
+	engine *sessiontest.Engine
+}
+
+func start(t testing.TB, cfg session.Config, jobs map[string]sessiontest.Job) *daemon {
+	t.Helper()
+	d := &daemon{t: t, socket: filepath.Join(t.TempDir(), "s"), engine: sessiontest.New(jobs)}
+	cfg.Engine, cfg.Service = d.engine, service{}
+	d.Server = session.NewServer(cfg)
+	l, err := session.Listen(d.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- d.Serve(l) }()
+	t.Cleanup(func() {
+		if err := errors.Join(d.Close(), d.Close(), <-done); err != nil {
+			t.Error(err)
+		}
+		if n, _ := d.Sessions(); n != 0 {
+			t.Errorf("%d sessions left", n)
+		}
+		if n := d.engine.Counts(); n.Held != 0 || len(n.Violations) != 0 {
+			t.Errorf("%+v", n)
+		}
+		if n, _ := shm.Live(); n != 0 {
+			t.Errorf("%d segments left", n)
+		}
+	})
+	return d
+}
+
+// peer speaks raw bytes.
+type peer struct {
+	*net.UnixConn
+	t testing.TB
+	r *wire.Reader
+}
+
+func (d *daemon) peer() *peer {
+	d.t.Helper()
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: d.socket, Net: "unix"})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.t.Cleanup(func() { _ = c.Close() })
+	return &peer{c, d.t, wire.NewReader(c)}
+}
+
+func (p *peer) send(t wire.Type, id uint64, payload string) {
+	p.t.Helper()
+	if _, err := p.Write(wire.AppendFrame(nil, t, id, []byte(payload))); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+const hello = `{"client":"raw","abiMin":1,"abiMax":1}`
+
+// greeted has said HELLO.
+func (d *daemon) greeted() *peer {
+	d.t.Helper()
+	p := d.peer()
+	p.send(wire.Hello, 1, hello)
+	if b := p.expect(wire.Welcome, 1); !strings.Contains(b, `"abi":1`) && !strings.Contains(b, `"abi": 1`) {
+		d.t.Errorf("WELCOME %s", b)
+	}
+	return p
+}
+
+func (p *peer) expect(t wire.Type, id uint64) string {
+	p.t.Helper()
+	h, b, _, err := p.r.Next()
+	if err != nil || h.Type != t || h.ID != id {
+		p.t.Fatalf("%s %d %s, %v; want %s %d", h.Type, h.ID, b, err, t, id)
+	}
+	return string(b)
+}
+
+func (p *peer) expectError(id uint64, reason fault.Reason) *fault.Error {
+	p.t.Helper()
+	f := wire.ParseError([]byte(p.expect(wire.Error, id)))
+	if f.Reason != reason || f.Message == "" {
+		p.t.Errorf("%+v, want %s", f, reason)
+	}
+	return f
+}
+
+// expectEnd: nothing more comes.
+func (p *peer) expectEnd() {
+	p.t.Helper()
+	if h, b, _, err := p.r.Next(); err == nil {
+		p.t.Errorf("%s %d %s after the end", h.Type, h.ID, b)
+	}
+}
+
+// await waits for what must happen; only the time limit of `go test` ends it otherwise.
+func await(ok func() bool) {
+	for !ok() {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// TestViolations: bytes that break the protocol get one ERROR and the end of that session, and nothing else happens.
+func TestViolations(t *testing.T) {
+	d := start(t, session.Config{}, map[string]sessiontest.Job{"a": {}})
+	good := d.greeted()
+	frame := func(typ wire.Type, payload string) string {
+		return string(wire.AppendFrame(nil, typ, 9, []byte(payload)))
+	}
+	abi2 := []byte(frame(wire.Ping, ""))
+	abi2[0] = 2
+	first := map[string]string{
+		"HTTP": "GET / HTTP/1.1\r\n\r\n", "zeros": strings.Repeat("\x00", 100), "CALL first": frame(wire.Call, `{"method":"GetStats"}`),
+		"RELEASE first": frame(wire.Release, strings.Repeat("\x00", 16)), "HELLO without JSON": frame(wire.Hello, "{{"),
+		"unknown field": frame(wire.Hello, `{"abiMin":1,"abiMax":1,"who":"me"}`), "newer abi": frame(wire.Hello, `{"abiMin":2,"abiMax":3}`),
+		"no abi": frame(wire.Hello, `{}`), "large HELLO": string(wire.AppendHeader(nil, wire.Header{Type: wire.Hello, Length: 1 << 20})),
+	}
+	for name, b := range first {
+		t.Run(name, func(t *testing.T) {
+			p := d.peer()
+			if _, err := p.Write([]byte(b)); err != nil {
+				t.Fatal(err)
+			}
+			want := fault.Protocol
+			if strings.Contains(name, "JSON") || strings.Contains(name, "field") {
+				want = fault.Invalid
+			}
+			p.expectError(0, want)
+			p.expectEnd()
+		})
+	}
+	for name, b := range map[string]string{
+		"HELLO again": frame(wire.Hello, hello), "unknown type": "\x01\x00\x63\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00",
+		"abi 2": string(abi2), "BATCH from a client": frame(wire.Batch, strings.Repeat("\x00", 48)),
+		"WELCOME from a client": frame(wire.Welcome, "{}"), "EPOCH of 16 bytes": frame(wire.Epoch, strings.Repeat("\x00", 16)),
+		"noise": "\xff\xfe\xfd\xfc\xfb\xfa\xf9\xf8\xf7\xf6\xf5\xf4\xf3\xf2\xf1\xf0",
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := d.greeted()
+			if _, err := p.Write([]byte(b)); err != nil {
+				t.Fatal(err)
+			}
+			p.expectError(0, fault.Protocol)
+			p.expectEnd()
+		})
+	}
+	good.send(wire.Ping, 77, "")
+	good.expect(wire.Pong, 77)
+}
+
+// TestBadRequests: a request that cannot be served fails alone.
+func TestBadRequests(t *testing.T) {
+	d := start(t, session.Config{}, map[string]sessiontest.Job{"a": {Epochs: 5}})
+	p := d.greeted()
+	id := uint64(1)
+	for _, c := range []struct {
+		t       wire.Type
+		payload string
+		want    fault.Reason
+	}{
+		{wire.Call, "not JSON", fault.Protocol},
+		{wire.Call, `{"method":"GetStats","body":{}} trailing`, fault.Protocol},
+		{wire.Call, `{"method":"GetStats","body":[]}`, fault.Invalid},
+		{wire.Call, `{"method":"GetStats","body":{"jobb":"a"}}`, fault.Invalid},
+		{wire.Call, `{"method":"Getstats"}`, fault.Unsupported},
+		{wire.Call, `{"method":"WatchStats"}`, fault.Unsupported},
+		{wire.Call, `{"method":"AddDataset"}`, fault.Unsupported}, // not implemented by the service
+		{wire.Call, `{"method":"ListDatasets"}`, fault.Internal},  // panics
+		{wire.Call, `{"method":"GetTiers"}`, fault.ResourceExceeded},
+		{wire.Call, `{"method":"SetTiers"}`, fault.ResourceExceeded},
+		{wire.Call, `{"method":"DrainJob"}`, fault.NotFound},
+		{wire.Call, `{"method":"KillJob"}`, fault.Internal},
+		{wire.Attach, `{`, fault.Invalid},
+		{wire.Attach, `{"job":"a","color":"red"}`, fault.Invalid},
+		{wire.Attach, `{"job":"b"}`, fault.NotFound},
+		{wire.Epoch, string(wire.AppendEpoch(nil, 0)), fault.Invalid}, // not attached
+	} {
+		id++
+		p.send(c.t, id, c.payload)
+		f := p.expectError(id, c.want)
+		if c.payload == `{"method":"SetTiers"}` && f.Message != "at length" {
+			t.Errorf("the detail of a gRPC status was lost: %+v", f)
+		}
+	}
+	p.send(wire.Release, 0, string(wire.ReleaseFrame{Slot: 9, Gen: 9}.Append(nil))) // nobody's: ignored
+	p.send(wire.Detach, 98, "")                                                     // nothing to leave: fine
+	p.expect(wire.Result, 98)
+	p.send(wire.Call, 99, `{"method":"GetStats"}`)
+	if b := p.expect(wire.Result, 99); !strings.Contains(strings.ReplaceAll(b, " ", ""), fmt.Sprintf(`"pid":%d`, os.Getpid())) {
+		t.Errorf("the peer's pid: %s", b)
+	}
+}
+
+// TestCallsAreBounded, and a call that takes long holds up neither other calls nor anything else of the session.
+func TestCallsAreBounded(t *testing.T) {
+	d := start(t, session.Config{MaxCalls: 3}, nil)
+	p := d.greeted()
+	for id := range uint64(3) {
+		p.send(wire.Call, 10+id, `{"method":"ListJobs"}`) // until the session ends
+	}
+	p.send(wire.Call, 20, `{"method":"GetStats"}`)
+	if f := p.expectError(20, fault.ResourceExceeded); f.RetryAfter <= 0 {
+		t.Errorf("%+v", f)
+	}
+	p.send(wire.Ping, 21, "")
+	p.expect(wire.Pong, 21)
+}
+
+// TestAttachIsInOrder: requests for the attachment may be sent without waiting, and are answered in order.
+func TestAttachIsInOrder(t *testing.T) {
+	d := start(t, session.Config{}, map[string]sessiontest.Job{"a": {Batches: 1}})
+	p := d.greeted()
+	var b []byte
+	b = wire.AppendFrame(b, wire.Attach, 2, []byte(`{"job":"a"}`))
+	b = wire.AppendFrame(b, wire.Epoch, 3, wire.AppendEpoch(nil, 4))
+	b = wire.AppendFrame(b, wire.Detach, 4, nil)
+	b = wire.AppendFrame(b, wire.Attach, 5, []byte(`{"job":"a"}`))
+	if _, err := p.Write(b); err != nil {
+		t.Fatal(err)
+	}
+	p.expect(wire.Ring, 2)
+	answers := map[wire.Type]int{}
+	for {
+		h, _, _, err := p.r.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		answers[h.Type]++
+		if h.Type == wire.Error {
+			if h.ID != 5 || answers[wire.Result] != 2 {
+				t.Errorf("a second attachment: %v, then ERROR %d", answers, h.ID)
+			}
+			break
+		}
+	}
+	if n := d.engine.Counts(); n.Clean != 1 {
+		t.Errorf("%+v", n)
+	}
+	// Too many at once are refused, not queued without bound.
+	p = d.greeted()
+	b = wire.AppendFrame(b[:0], wire.Attach, 100, []byte(`{"job":"slow"}`))
+	for id := range uint64(30) {
+		b = wire.AppendFrame(b, wire.Detach, id, nil)
+	}
+	if _, err := p.Write(b); err != nil {
+		t.Fatal(err)
+	}
+	h, e, _, err := p.r.Next()
+	if err != nil || h.Type != wire.Error || h.ID > 29 || wire.ParseError(e).Reason != fault.ResourceExceeded {
+		t.Errorf("%s %d %s %v", h.Type, h.ID, e, err)
+	}
+}
+
+// TestVanish: a client that ends while the engine still attaches it leaves nothing attached.
+func TestVanish(t *testing.T) {
+	d := start(t, session.Config{}, map[string]sessiontest.Job{"a": {}})
+	for _, payload := range []string{`{"job":"slow"}`, `{"job":"a"}`} {
+		p := d.greeted()
+		p.send(wire.Attach, 2, payload)
+		p.send(wire.Epoch, 3, string(wire.AppendEpoch(nil, 0)))
+		_ = p.Close()
+	}
+	await(func() bool { n, _ := d.Sessions(); return n == 0 })
+	if n := d.engine.Counts(); n.Clean != 0 || n.Torn != 1 {
+		t.Errorf("%+v", n)
+	}
+}
+
+// TestHalfFrame: a peer that stops in the middle of a frame holds only its own session, and its end is seen.
+func TestHalfFrame(t *testing.T) {
+	d := start(t, session.Config{}, nil)
+	for cut := 1; cut < 40; cut += 3 {
+		p := d.greeted()
+		f := wire.AppendFrame(nil, wire.Call, 5, []byte(`{"method":"GetStats","body":{}}`))
+		if _, err := p.Write(f[:cut]); err != nil {
+			t.Fatal(err)
+		}
+		if cut%2 == 0 {
+			_ = p.Close()
+		}
+	}
+	big := d.greeted()
+	if _, err := big.Write(wire.AppendHeader(nil, wire.Header{Type: wire.Call, ID: 1, Length: wire.MaxPayload})); err != nil {
+		t.Fatal(err)
+	}
+	p := d.greeted()
+	p.send(wire.Ping, 5, "")
+	p.expect(wire.Pong, 5)
+}
+
+// TestSilence: who says nothing is turned away when the time for HELLO is over.
+func TestSilence(t *testing.T) {
+	d := start(t, session.Config{HelloTimeout: 10 * time.Millisecond}, nil)
+	p := d.peer()
+	p.expectError(0, fault.Protocol)
+	p.expectEnd()
+}
+
+// TestNeverReads: a peer that asks and never reads is held back, then dropped; nobody else notices, and what it was
+// sent is bounded.
+func TestNeverReads(t *testing.T) {
+	d := start(t, session.Config{WriteTimeout: 50 * time.Millisecond}, map[string]sessiontest.Job{"a": {Batches: 1000}})
+	p := d.greeted()
+	other := d.greeted()
+	ping := bytes.Repeat(wire.AppendFrame(nil, wire.Ping, 1, nil), 1000)
+	for {
+		if _, err := p.Write(ping); err != nil { // the daemon has hung up
+			break
+		}
+	}
+	other.send(wire.Ping, 5, "")
+	other.expect(wire.Pong, 5)
+
+	// One that reads no batches is not dropped: its few frames lie in the socket.
+	q := d.greeted()
+	q.send(wire.Attach, 2, `{"job":"a"}`)
+	q.send(wire.Epoch, 3, string(wire.AppendEpoch(nil, 0)))
+	q.expect(wire.Ring, 2)
+	time.Sleep(100 * time.Millisecond) // longer than the write timeout: nothing must happen meanwhile
+	seen := 0
+	for range 5 {
+		if h, _, _, err := q.r.Next(); err != nil {
+			t.Fatal(err)
+		} else if h.Type == wire.Batch {
+			seen++
+		}
+	}
+	if seen != 4 {
+		t.Errorf("%d batches for 4 slots", seen)
+	}
+}
+
+// TestStrangers: descriptors that a client sends are not kept, other users are refused, and so is one session too many.
+func TestStrangers(t *testing.T) {
+	d := start(t, session.Config{MaxSessions: 2}, nil)
+	before := fds(t)
+	p := d.peer()
+	if err := shm.WriteWithFD(p.UnixConn, wire.AppendFrame(nil, wire.Hello, 1, []byte(hello)), 0); err != nil {
+		t.Fatal(err)
+	}
+	p.expect(wire.Welcome, 1)
+	for id := range uint64(20) {
+		if err := shm.WriteWithFD(p.UnixConn, wire.AppendFrame(nil, wire.Ping, id, nil), 0); err != nil {
+			t.Fatal(err)
+		}
+		p.expect(wire.Pong, id)
+	}
+	if n := fds(t); n > before+3 { // our end, theirs, and the watch of the process
+		t.Errorf("%d descriptors before, %d after", before, n)
+	}
+	d.greeted()
+	q := d.peer()
+	q.expectError(0, fault.ResourceExceeded)
+	q.expectEnd()
+
+	d = start(t, session.Config{Allow: func(p shm.Peer) bool { return p.UID == uint32(os.Getuid()+1) }}, nil)
+	q = d.peer()
+	if f := q.expectError(0, fault.Invalid); !strings.Contains(f.Message, fmt.Sprint(os.Getuid())) {
+		t.Errorf("%+v", f)
+	}
+	q.expectEnd()
+	if !session.SameUser(shm.Peer{UID: uint32(os.Getuid())}) || !session.SameUser(shm.Peer{UID: 0}) || session.SameUser(shm.Peer{UID: uint32(os.Getuid() + 1)}) {
+		t.Error("who may speak")
+	}
+}
+
+func fds(t testing.TB) int {
+	ents, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(ents)
+}
+
+// TestEarlySink: what the engine pushes before Attach returns comes after RING, in order; GONE is the last.
+func TestEarlySink(t *testing.T) {
+	e := earlyEngine{t}
+	s := session.NewServer(session.Config{Engine: e, Service: service{}})
+	l, err := session.Listen(filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(l) }()
+	defer func() {
+		_ = s.Close()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if n, _ := shm.Live(); n != 0 {
+			t.Errorf("%d segments left", n)
+		}
+	}()
+	c, err := client.Dial(t.Context(), l.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Attach(t.Context(), &larderv1.AttachRequest{Job: "fail"}); !fault.Is(err, fault.NotFound) {
+		t.Fatal(err)
+	}
+	st, err := c.Attach(t.Context(), &larderv1.AttachRequest{Job: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := st.StartEpoch(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	for step := range uint32(3) {
+		b, err := st.Next(t.Context())
+		if err != nil || b.Step != step || b.Index()[0] != 42 {
+			t.Fatalf("step %d: %v", step, err)
+		}
+		b.Release()
+	}
+	if _, err := st.Next(t.Context()); !errors.Is(err, io.EOF) {
+		t.Errorf("the end of the epoch: %v", err)
+	}
+	if err := st.StartEpoch(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := st.Next(t.Context()); !fault.Is(err, fault.JobEnded) {
+		t.Errorf("GONE: %v", err)
+	}
+}
+
+// earlyEngine pushes a whole epoch before Attach returns.
+type earlyEngine struct{ t *testing.T }
+
+func (earlyEngine) Hello(*larderv1.HelloRequest) *larderv1.HelloResponse { return nil }
+
+func (e earlyEngine) Attach(_ context.Context, req *larderv1.AttachRequest, p shm.Peer, out session.Sink) (session.Attachment, error) {
+	if p.UID != uint32(os.Getuid()) {
+		e.t.Errorf("peer %+v", p)
+	}
+	seg, err := shm.Create("ring", 4096)
+	if err != nil {
+		return nil, err
+	}
+	seg.Bytes()[0] = 42
+	out.Batch(session.Batch{Rows: 1})
+	grown, err := shm.Create("grown", 8192)
+	if err != nil {
+		return nil, err
+	}
+	grown.Bytes()[0] = 42
+	out.Batch(session.Batch{Rows: 1, Step: 1, Segment: 1, NewSegment: grown})
+	grown.Release() // the sink has its own reference
+	out.Batch(session.Batch{Rows: 1, Step: 2, Segment: 1})
+	out.EpochEnd(&larderv1.EpochEnd{Batches: 3, Account: &larderv1.EpochAccount{State: "no UTF-8: \xff"}})
+	if req.GetJob() == "fail" {
+		seg.Release()
+		return nil, fault.New(fault.NotFound, "fail", "", "no such job")
+	}
+	out.Gone(fault.New(fault.JobEnded, "x", "", "over"))
+	out.Batch(session.Batch{Rows: 1, Step: 3}) // too late: nothing follows GONE
+	out.Gone(nil)
+	return earlyAttachment{seg}, nil
+}
+
+type earlyAttachment struct{ seg *shm.Segment }
+
+func (a earlyAttachment) Info() *larderv1.AttachResponse {
+	return &larderv1.AttachResponse{
+		Job: &larderv1.Job{Spec: &larderv1.JobSpec{BatchSize: 1}}, Slots: 1, SlotBytes: 4096, SegmentBytes: 4096,
+		Fields: []*larderv1.Field{{Name: "index", Dtype: "int64", SampleBytes: 8}},
+	}
+}
+func (a earlyAttachment) Segment() *shm.Segment                     { return a.seg }
+func (earlyAttachment) StartEpoch(context.Context, uint32) error    { return nil }
+func (earlyAttachment) Release(_ uint32, _ uint64, _ time.Duration) {}
+func (a earlyAttachment) Close(bool)                                { a.seg.Release() }
+
+// TestMethods: every unary method of the service can be called by name, and no other.
+func TestMethods(t *testing.T) {
+	d := start(t, session.Config{}, nil)
+	p := d.greeted()
+	for i, m := range larderv1.LarderService_ServiceDesc.Methods {
+		if m.MethodName == "ListJobs" || m.MethodName == "GetTiers" {
+			continue // never answers; answers 16 MiB
+		}
+		id := uint64(10 + i)
+		call, err := json.Marshal(map[string]any{"method": m.MethodName})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.send(wire.Call, id, string(call))
+		h, b, _, err := p.r.Next()
+		if err != nil || h.ID != id {
+			t.Fatalf("%s: %s %d, %v", m.MethodName, h.Type, h.ID, err)
+		}
+		if h.Type == wire.Error && strings.Contains(wire.ParseError(b).Message, "there is no method") {
+			t.Errorf("%s is unknown", m.MethodName)
+		}
+	}
+}
+
+// FuzzSession: no bytes of a peer bring the daemon down, leave a session behind, or reach another session.
+func FuzzSession(f *testing.F) {
+	frame := func(b []byte, t wire.Type, payload string) []byte { return wire.AppendFrame(b, t, 7, []byte(payload)) }
+	greet := frame(nil, wire.Hello, hello)
+	f.Add([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"))
+	f.Add(greet)
+	f.Add(frame(bytes.Clone(greet), wire.Call, `{"method":"GetStats","body":{"job":"a"}}`))
+	f.Add(frame(frame(frame(bytes.Clone(greet), wire.Attach, `{"job":"a"}`), wire.Epoch, string(wire.AppendEpoch(nil, 0))),
+		wire.Release, string(wire.ReleaseFrame{Slot: 1, Gen: 1}.Append(nil))))
+	f.Add(frame(frame(bytes.Clone(greet), wire.Attach, `{"job":"a"}`), wire.Detach, ""))
+	f.Add(frame(frame(bytes.Clone(greet), wire.Ping, ""), wire.Pong, ""))
+	d := start(f, session.Config{}, map[string]sessiontest.Job{"a": {Batches: 3, Rows: 1, Side: 1}})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		fd, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ours, theirs := os.NewFile(uintptr(fd[0]), ""), os.NewFile(uintptr(fd[1]), "")
+		c, err := net.FileConn(theirs)
+		_ = theirs.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := &once{c: c, done: make(chan struct{})}
+		served := make(chan error, 1)
+		go func() { served <- d.Serve(l) }()
+		if _, err := ours.Write(data); err != nil && !errors.Is(err, unix.EPIPE) {
+			t.Fatal(err)
+		}
+		_ = unix.Shutdown(fd[0], unix.SHUT_WR)
+		// The daemon answers with frames only, and hangs up by itself.
+		r := wire.NewReader(ours)
+		for {
+			if _, _, _, err := r.Next(); err != nil {
+				if !errors.Is(err, io.EOF) && !errors.Is(err, unix.ECONNRESET) {
+					t.Errorf("the daemon's answer: %v", err)
+				}
+				break
+			}
+		}
+		_ = ours.Close()
+		close(l.done)
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+		await(func() bool { n, _ := d.Sessions(); return n == 0 })
+		if n := d.engine.Counts(); n.Held != 0 || len(n.Violations) != 0 {
+			t.Errorf("%+v", n)
+		}
+	})
+}
+
+// once is a listener that accepts one connection.
+type once struct {
+	c    net.Conn
+	done chan struct{}
+}
+
+func (o *once) Accept() (net.Conn, error) {
+	if c := o.c; c != nil {
+		o.c = nil
+		return c, nil
+	}
+	<-o.done
+	return nil, net.ErrClosed
+}
+func (o *once) Close() error   { return nil }
+func (o *once) Addr() net.Addr { return &net.UnixAddr{} }
