@@ -23,7 +23,7 @@ func (c *Core) Check() error {
 		err = errors.Join(err, c.checkStream(s))
 	}
 	running := 0
-	for id, f := range c.flightByID {
+	for id, f := range c.flightByID { // order-free: only the order of messages depends on it
 		if f.id != id || c.flights[f.key] != f {
 			err = errors.Join(err, fmt.Errorf("flight %d of %s is not filed under its key", id, f.key))
 		}

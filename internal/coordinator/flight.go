@@ -320,24 +320,22 @@ func (c *Core) retire(f *flight) {
 // is no failure of the sample: it is prepared again from storage.
 func (c *Core) failed(f *flight, e Prepared) {
 	x := f.key.Object
-	if e.Lost {
-		if f.key.Form == ident.Decoded { // the encoded copy is gone
-			c.drop(f.encoded)
-			f.encoded, f.from = pin{}, ident.Stored
-			c.queue.ReplaceOrInsert(f)
-			return
+	unwanted := len(f.rows) == 0 && len(f.augments) == 0 // everybody who waited has left
+	switch {
+	case f.key.Form == ident.Augmented && (e.Lost || unwanted):
+		if e.Lost {
+			c.drop(f.source) // what it was to start from is gone
+			f.source = pin{}
 		}
-		c.drop(f.source) // what it was to start from is gone
-		f.source = pin{}
 		c.abandonFlight(f, func(w waiter) { c.source(w.d, w.row) })
 		return
-	}
-	if len(f.rows) == 0 && len(f.augments) == 0 { // everybody who waited has left
+	case unwanted:
 		c.abandonFlight(f, nil)
 		return
-	}
-	f.attempts++
-	if f.attempts < 2 { // from storage: the copy in memory may be what is bad
+	case e.Lost || f.attempts == 0: // from storage: the copy in memory is gone, or may be what is bad
+		if !e.Lost {
+			f.attempts++
+		}
 		c.drop(f.encoded)
 		f.encoded, f.from = pin{}, ident.Stored
 		c.queue.ReplaceOrInsert(f)

@@ -1,0 +1,94 @@
+# larder: everything a developer or CI runs. `make help` lists it.
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+GO      ?= go
+BIN     := bin
+VENV    := .venv
+TOOLS   := $(abspath $(BIN)/tools)
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+
+# go-nvml's C header is full of deprecated declarations.
+export CGO_CFLAGS ?= -O2 -Wno-deprecated-declarations
+
+# The fast build decodes with libjpeg-turbo, linked statically where its archive is there. Without its headers, without a
+# C compiler or with CGO_ENABLED=0 the portable build decodes in Go.
+HAVE_JPEG = $(shell printf '\#include <stdio.h>\n\#include <jpeglib.h>\n' | $${CC:-cc} -E - >/dev/null 2>&1 && [ "$${CGO_ENABLED:-1}" = 1 ] && echo yes)
+HAVE_STATIC = $(shell f=$$($${CC:-cc} -print-file-name=libjpeg.a 2>/dev/null); [ -f "$$f" ] && echo yes)
+TAGS = $(if $(HAVE_JPEG),turbo$(if $(HAVE_STATIC),,$(comma)turbo_shared),)
+comma := ,
+# In CI the tests against a real PyTorch must run.
+REQUIRE_TORCH = $(if $(CI),LARDER_REQUIRE_TORCH=1,)
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 16
+
+.PHONY: build
+build: ## build bin/larder
+	@[ -n "$(HAVE_JPEG)" ] || echo "larder: libjpeg-turbo's headers are missing: building with the Go decoder (slower, parity: false). For the fast one: apt-get install libjpeg62-turbo-dev, then make build"
+	$(GO) build -trimpath -tags '$(TAGS)' -ldflags '-X main.version=$(VERSION)' -o $(BIN)/larder ./cmd/larder
+
+.PHONY: demo
+demo: build ## four jobs on drawn images, unshared and shared, with a report
+	$(BIN)/larder demo
+
+.PHONY: test
+test: setup build ## all tests: Go plain and -race, Python, PyTorch; what CI runs
+	$(MAKE) --no-print-directory test-go race test-python
+
+.PHONY: test-go
+test-go: ## Go tests, with and without the fast decoder
+	$(REQUIRE_TORCH) LARDER_PYTHON=$(abspath $(VENV))/bin/python $(GO) test -tags '$(TAGS)' ./...
+	$(GO) test ./internal/prep
+
+.PHONY: race
+race: ## Go tests under the race detector, with invariants
+	LARDER_SIM_SEEDS=40 $(GO) test -race -short -tags '$(TAGS)' ./...
+
+.PHONY: test-python
+test-python: build ## Python tests against the real daemon
+	$(REQUIRE_TORCH) LARDER_BIN=$(abspath $(BIN))/larder LARDER_REQUIRE_BIN=1 $(VENV)/bin/python -m pytest -q python/tests
+
+.PHONY: setup
+setup: ## install what the tests need, into the system (Debian, root) and .venv
+	@internal/tools/setup.sh $(VENV)
+
+.PHONY: lint
+lint: $(TOOLS)/golangci-lint $(TOOLS)/buf ## golangci-lint, buf, gofmt
+	@test -z "$$(gofmt -l cmd dsa cachepolicy tiers jobs bench internal)" || { gofmt -l cmd dsa cachepolicy tiers jobs bench internal; exit 1; }
+	$(TOOLS)/golangci-lint run --build-tags '$(TAGS)' ./...
+	cd proto && $(TOOLS)/buf lint
+
+.PHONY: generate
+generate: $(TOOLS)/buf ## generate Go from proto
+	cd proto && PATH=$(TOOLS):$$PATH $(TOOLS)/buf generate
+
+$(TOOLS)/golangci-lint: internal/tools/lint/go.mod
+	cd internal/tools/lint && $(GO) build -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+
+$(TOOLS)/buf: internal/tools/proto/go.mod
+	cd internal/tools/proto && $(GO) build -o $(TOOLS)/ github.com/bufbuild/buf/cmd/buf google.golang.org/protobuf/cmd/protoc-gen-go google.golang.org/grpc/cmd/protoc-gen-go-grpc
+
+.PHONY: fuzz-short
+fuzz-short: ## every fuzz target for FUZZTIME (10s)
+	@for p in $$($(GO) list ./...); do \
+	  dir=$$($(GO) list -f '{{.Dir}}' $$p); \
+	  for f in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$dir/*_test.go 2>/dev/null | sed 's/func //'); do \
+	    echo "== $$p $$f"; $(GO) test -tags '$(TAGS)' -run '^$$' -fuzz "^$$f$$" -fuzztime $${FUZZTIME:-10s} $$p; \
+	  done; done
+
+.PHONY: bench
+bench: setup build ## benchmarks against torch's DataLoader; prints the rows of docs/benchmarks.md
+	$(GO) test -tags '$(TAGS)' -run '^$$' -bench . -benchmem ./dsa ./internal/prep ./tiers/... ./internal/client
+	LARDER_BIN=$(abspath $(BIN))/larder $(VENV)/bin/python bench/live/loaders.py
+
+.PHONY: nightly
+nightly: setup build ## the long runs, by hand
+	LARDER_SIM_SEEDS=20000 $(GO) test -count=1 -timeout 2h -tags '$(TAGS)' ./bench
+	FUZZTIME=60s $(MAKE) --no-print-directory fuzz-short
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf $(BIN) $(VENV) larder-demo.html

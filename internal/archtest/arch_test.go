@@ -1,0 +1,167 @@
+package archtest
+
+import (
+	"go/ast"
+	"go/token"
+	"go/types"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/tools/go/packages"
+)
+
+// pure rooms decide; they may import only what is listed, of this module and of others.
+var pure = map[string][]string{
+	"larder/internal/ident":     {"larder/internal/xrand", "github.com/cespare/xxhash/v2"},
+	"larder/internal/bits":      {},
+	"larder/internal/xrand":     {},
+	"larder/internal/invariant": {},
+	"larder/internal/fault":     {},
+	"larder/dsa":                {"larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/fault", "github.com/google/btree"},
+	"larder/cachepolicy":        {"larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/fault", "github.com/google/btree"},
+	"larder/jobs":               {"larder/internal/ident", "larder/internal/bits", "larder/internal/invariant", "larder/internal/fault", "github.com/google/btree"},
+	"larder/tiers/residency":    {"larder/internal/ident", "larder/internal/bits", "larder/internal/invariant", "larder/internal/fault", "github.com/google/btree"},
+	"larder/internal/coordinator": {"larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/fault",
+		"larder/dsa", "larder/cachepolicy", "larder/jobs", "larder/tiers/residency", "github.com/google/btree"},
+}
+
+// what a pure room must not touch in the standard library, and why.
+var impure = map[string]string{
+	"net": "I/O belongs to exec, rpc and session", "net/http": "I/O belongs to exec, rpc and session",
+	"os": "I/O belongs to source, tiers and shm", "io": "I/O belongs to source, tiers and shm", "os/exec": "I/O",
+	"math/rand": "randomness comes from an injected xrand.Rand", "math/rand/v2": "randomness comes from an injected xrand.Rand",
+	"crypto/rand": "randomness comes from an injected xrand.Rand", "sync": "Loop owns the pure rooms: they need no locks",
+	"sync/atomic": "Loop owns the pure rooms: they need no locks", "syscall": "I/O", "unsafe": "pure rooms hold plain values", "log/slog": "report through an Effect",
+}
+
+// loop.go is the one place where the coordinator meets goroutines and time.
+var shell = []string{"internal/coordinator/loop.go"}
+
+// beside the pure side: what each of these may import of this module.
+var allowed = map[string][]string{
+	"larder/internal/shm":       {"larder/internal/fault", "larder/internal/invariant"},
+	"larder/internal/gpu":       {"larder/internal/fault", "larder/proto/larder/v1"},
+	"larder/internal/telemetry": {"larder/internal/fault", "larder/proto/larder/v1"},
+	"larder/internal/journal":   {"larder/internal/fault", "larder/internal/ident", "larder/internal/invariant"},
+	"larder/internal/source":    {"larder/internal/fault", "larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/source/subset"},
+	"larder/internal/prep":      {"larder/internal/fault", "larder/internal/ident", "larder/internal/xrand", "larder/internal/invariant"},
+	"larder/tiers":              {"larder/internal/fault", "larder/internal/ident", "larder/internal/invariant", "larder/internal/shm", "larder/tiers/arena", "larder/tiers/encoded"},
+}
+
+// only these may use the libraries that the owner fixed for a place.
+var homes = map[string][]string{
+	"github.com/dgraph-io/ristretto/v2":  {"larder/tiers/encoded", "larder/internal/source"},
+	"github.com/NVIDIA/go-nvml/pkg/nvml": {"larder/internal/gpu"},
+}
+
+var loaded = sync.OnceValues(func() ([]*packages.Package, error) {
+	return packages.Load(&packages.Config{
+		Mode: packages.NeedName | packages.NeedImports | packages.NeedSyntax | packages.NeedTypes | packages.NeedTypesInfo | packages.NeedFiles | packages.NeedExportFile,
+		Dir:  "../..",
+	}, "larder/...")
+})
+
+func load(t *testing.T) []*packages.Package {
+	t.Helper()
+	all, err := loaded()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range all {
+		for _, e := range p.Errors {
+			t.Fatalf("%s: %v", p.PkgPath, e)
+		}
+	}
+	return all
+}
+
+func TestRoomsImportOnlyWhatTheyMay(t *testing.T) {
+	seen := 0
+	for _, p := range load(t) {
+		may, isPure := pure[p.PkgPath]
+		if !isPure {
+			may = allowed[p.PkgPath]
+		}
+		for path := range p.Imports {
+			if rooms, ok := homes[path]; ok && !slices.Contains(rooms, p.PkgPath) {
+				t.Errorf("%s imports %s, whose only homes are %v", p.PkgPath, path, rooms)
+			}
+			ours, foreign := strings.HasPrefix(path, "larder/"), strings.Contains(strings.Split(path, "/")[0], ".")
+			if isPure {
+				if why, bad := impure[path]; bad {
+					t.Errorf("%s imports %s: %s", p.PkgPath, path, why)
+				}
+				if (ours || foreign) && !slices.Contains(may, path) {
+					t.Errorf("%s imports %s: a pure room may import only %v", p.PkgPath, path, may)
+				}
+			} else if may != nil && ours && !slices.Contains(may, path) {
+				t.Errorf("%s imports %s: it may import only %v of larder", p.PkgPath, path, may)
+			}
+		}
+		if isPure {
+			seen++
+		}
+	}
+	if seen != len(pure) {
+		t.Errorf("%d of %d pure rooms were found: the rules are out of date", seen, len(pure))
+	}
+}
+
+// TestPureRoomsOnlyDecide looks for clocks, goroutines, channels and map order in the pure rooms' code. A map may be
+// ranged over only where a comment on that line says why its order cannot matter: "order-free: …".
+func TestPureRoomsOnlyDecide(t *testing.T) {
+	for _, p := range load(t) {
+		if _, ok := pure[p.PkgPath]; !ok {
+			continue
+		}
+		for _, file := range p.Syntax {
+			name := p.Fset.Position(file.Pos()).Filename
+			if slices.ContainsFunc(shell, func(s string) bool { return strings.HasSuffix(name, s) }) {
+				continue
+			}
+			excused := map[int]bool{}
+			for _, g := range file.Comments {
+				for _, c := range g.List {
+					if strings.Contains(c.Text, "order-free:") {
+						excused[p.Fset.Position(c.Pos()).Line] = true
+					}
+				}
+			}
+			ast.Inspect(file, func(n ast.Node) bool {
+				at := func() token.Position { return p.Fset.Position(n.Pos()) }
+				switch n := n.(type) {
+				case *ast.GoStmt:
+					t.Errorf("%s: a pure room starts a goroutine", at())
+				case *ast.SendStmt, *ast.SelectStmt:
+					t.Errorf("%s: a pure room uses a channel", at())
+				case *ast.RangeStmt:
+					if _, isMap := p.TypesInfo.TypeOf(n.X).Underlying().(*types.Map); isMap && !excused[at().Line] {
+						t.Errorf("%s: a pure room ranges over a map: its order would reach a decision", at())
+					}
+				case *ast.SelectorExpr:
+					if f, ok := p.TypesInfo.Uses[n.Sel].(*types.Func); ok && f.Pkg() != nil && f.Pkg().Path() == "time" && f.Signature().Recv() == nil {
+						switch f.Name() {
+						case "Now", "Since", "Until", "Sleep", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick":
+							t.Errorf("%s: a pure room calls time.%s: time is an argument", at(), f.Name())
+						}
+					}
+				}
+				return true
+			})
+		}
+	}
+}
+
+func TestEveryPackageSaysWhatItIsFor(t *testing.T) {
+	for _, p := range load(t) {
+		if p.Name == "main" || strings.Contains(p.PkgPath, "/proto/") {
+			continue
+		}
+		documented := slices.ContainsFunc(p.Syntax, func(f *ast.File) bool { return f.Doc != nil && strings.HasPrefix(f.Doc.Text(), "Package "+p.Name) })
+		if !documented {
+			t.Errorf("%s has no package comment", p.PkgPath)
+		}
+	}
+}
