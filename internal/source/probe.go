@@ -71,28 +71,29 @@ type header struct {
 
 var errProbeLimit = errors.New("its header is longer than 64 KiB")
 
-// ReadAt implements io.ReaderAt.
+// ReadAt implements io.ReaderAt: fewer bytes than asked for come with an error.
 func (h *header) ReadAt(b []byte, off int64) (int, error) {
-	if off >= h.size {
-		return 0, io.EOF
+	for done := 0; ; {
+		switch {
+		case done == len(b):
+			return done, nil
+		case off+int64(done) >= h.size:
+			return done, io.EOF
+		case h.left == 0:
+			return done, errProbeLimit
+		}
+		at := off + int64(done)
+		n, err := h.read(b[done:min(int64(len(b)), int64(done)+min(int64(h.left), h.size-at))], at)
+		if err != nil {
+			h.err = err
+			return done, err
+		}
+		if n == 0 { // shorter than its size said
+			return done, io.ErrUnexpectedEOF
+		}
+		done += n
+		h.left -= n
 	}
-	if h.left == 0 {
-		return 0, errProbeLimit
-	}
-	n, err := h.read(b[:min(len(b), h.left, int(min(h.size-off, probeLimit)))], off)
-	n = max(n, 0)
-	h.left -= n
-	if err != nil {
-		h.err = err
-		return n, err
-	}
-	if n == 0 {
-		return 0, io.ErrUnexpectedEOF
-	}
-	if n < len(b) {
-		return n, io.EOF
-	}
-	return n, nil
 }
 
 // probe recognises and parses a header.

@@ -327,6 +327,32 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// TestLinkKeepsItsObject: when one name of a file goes, the other names keep their objects.
+func TestLinkKeepsItsObject(t *testing.T) {
+	root := tree(t, "a/1.jpg")
+	for _, n := range []string{"2", "3"} {
+		must(t, os.Link(filepath.Join(root, "a/1.jpg"), filepath.Join(root, "a", n+".jpg")))
+	}
+	c, _ := open(t, "")
+	d := add(t, c, "", root)
+	second, third := d.Object(1), d.Object(2)
+	must(t, os.Remove(filepath.Join(root, "a/1.jpg")))
+	write(t, root, "a/0.jpg", "other")
+	add(t, c, "", root)
+	if d.Live(0) || d.Object(1) != second || d.Object(2) != third || d.Len() != 4 {
+		t.Errorf("objects %d and %d, before %d and %d", d.Object(1), d.Object(2), second, third)
+	}
+	if got, err := c.Read(t.Context(), second, nil); err != nil || string(got) != "content of a/1.jpg" {
+		t.Errorf("%q, %v", got, err)
+	}
+	must(t, os.Link(filepath.Join(root, "a/2.jpg"), filepath.Join(root, "a/1.jpg")))
+	add(t, c, "", root)
+	check(t, c, d)
+	if !d.Live(0) || d.Object(1) != second || d.Object(2) != third {
+		t.Error("a name that came back moved the others")
+	}
+}
+
 // TestManyLinks: thousands of links to one file cost one table probe each, not one per earlier link.
 func TestManyLinks(t *testing.T) {
 	root := tree(t, "a/0.jpg")
@@ -434,6 +460,10 @@ func TestChangedFile(t *testing.T) {
 	if _, err := c.Read(t.Context(), d.Object(1), nil); !fault.Is(err, fault.DatasetUnread) {
 		t.Errorf("%v", err)
 	}
+	fp = d.Fingerprint()
+	if add(t, c, "", root); d.Fingerprint() == fp {
+		t.Error("the fingerprint does not show a new modification time")
+	}
 	must(t, os.Remove(path))
 	if _, err := c.Read(t.Context(), d.Object(0), nil); !fault.Is(err, fault.DatasetUnread) || !strings.Contains(err.Error(), "removed") {
 		t.Errorf("%v", err)
@@ -517,7 +547,9 @@ func TestReindexModel(t *testing.T) {
 					fresh = append(fresh, k)
 				}
 			}
-			slices.SortFunc(fresh, func(a, b string) int { return pyCompare(filepath.Dir(a)+"\x00"+filepath.Base(a), filepath.Dir(b)+"\x00"+filepath.Base(b)) })
+			slices.SortFunc(fresh, func(a, b string) int {
+				return pyCompare(filepath.Dir(a)+"\x00"+filepath.Base(a), filepath.Dir(b)+"\x00"+filepath.Base(b))
+			})
 			for _, k := range fresh {
 				model[k] = ident.SampleID(len(model))
 			}
