@@ -1,0 +1,141 @@
+package main
+
+import (
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"larder/internal/config"
+)
+
+func newConfig() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "config",
+		Short:   "Check, show and write configurations; needs no daemon",
+		Example: "  larder config check larder.yaml",
+		Args:    noArgs,
+		RunE:    needSubcommand,
+	}
+	cmd.AddCommand(newConfigCheck(), newConfigShow(), newConfigDefault())
+	return cmd
+}
+
+func newConfigCheck() *cobra.Command {
+	var flags configFlags
+	cmd := &cobra.Command{
+		Use:     "check [FILE]",
+		Short:   "Validate a configuration for this machine",
+		Long:    "Validate a file, with the environment and --set, and tell what its sizes come to on this machine.",
+		Example: "  larder config check larder.yaml",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usagef("e.g. larder config check larder.yaml", "larder config check takes one file, but got %d", len(args))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				flags.file = args[0]
+			}
+			cfg, err := flags.load(nil)
+			if err != nil {
+				return err
+			}
+			m := config.DetectMachine()
+			r, err := cfg.Resolve(m)
+			if err != nil {
+				return err
+			}
+			return tableTo(cmd.OutOrStdout(), func(t *tabwriter.Writer) {
+				row(t, "good; on this machine:")
+				row(t, "  machine", fmt.Sprintf("%s (%s), %d cores", config.HumanBytes(r.Machine), m.Source(), m.CPUs))
+				row(t, "  memory.limit", config.HumanBytes(r.Memory))
+				row(t, "  tiers.total", config.HumanBytes(r.Total))
+				for _, x := range []struct {
+					key  string
+					n    int64
+					auto bool
+				}{{"  tiers.encoded", r.Encoded, r.EncodedAuto}, {"  tiers.decoded", r.Decoded, r.DecodedAuto}, {"  tiers.augmented", r.Augmented, r.AugmentedAuto}} {
+					if x.auto {
+						row(t, x.key, "auto, "+config.HumanBytes(x.n)+" at first")
+					} else {
+						row(t, x.key, config.HumanBytes(x.n))
+					}
+				}
+				row(t, "  jobs.max_ring", config.HumanBytes(r.MaxRing))
+				row(t, "  prep.workers", r.Workers)
+			})
+		},
+	}
+	flags.register(cmd)
+	return cmd
+}
+
+func newConfigShow() *cobra.Command {
+	var flags configFlags
+	var out outputFlag
+	var origin bool
+	cmd := &cobra.Command{
+		Use:     "show",
+		Short:   "Print the configuration that a daemon would have",
+		Example: "  larder config show --config larder.yaml --origin",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
+			cfg, err := flags.load(nil)
+			if err != nil {
+				return err
+			}
+			w := cmd.OutOrStdout()
+			if out.form == "yaml" {
+				c := config.NoComments
+				if origin {
+					c = config.Origins
+				}
+				_, err := w.Write(cfg.Marshal(c))
+				return err
+			}
+			type entry struct {
+				Key    string `json:"key"`
+				Value  string `json:"value"`
+				Origin string `json:"origin"`
+			}
+			var list []entry
+			for _, k := range config.Keys() {
+				v, _ := cfg.Get(k.Name)
+				list = append(list, entry{k.Name, v, cfg.Origin(k.Name).String()})
+			}
+			return out.value(w, list, func(t *tabwriter.Writer) {
+				for _, e := range list {
+					if origin {
+						row(t, e.Key, e.Value, e.Origin)
+					} else {
+						row(t, e.Key, e.Value)
+					}
+				}
+			})
+		},
+	}
+	flags.register(cmd)
+	out.register(cmd)
+	out.form = "yaml"
+	cmd.Flags().Lookup("output").DefValue = "yaml"
+	cmd.Flags().BoolVar(&origin, "origin", false, "also where each value came from")
+	return cmd
+}
+
+func newConfigDefault() *cobra.Command {
+	return &cobra.Command{
+		Use:     "default",
+		Short:   "Print a file with every key, its default and what it means",
+		Example: "  larder config default > larder.yaml",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := cmd.OutOrStdout().Write(config.Default().Marshal(config.Docs))
+			return err
+		},
+	}
+}

@@ -1,0 +1,314 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health"
+
+	"larder/internal/config"
+	"larder/internal/exec"
+	"larder/internal/fault"
+	"larder/internal/gpu"
+	"larder/internal/ident"
+	"larder/internal/journal"
+	"larder/internal/prep"
+	"larder/internal/rpc"
+	"larder/internal/session"
+	"larder/internal/source"
+	"larder/internal/telemetry"
+	larderv1 "larder/proto/larder/v1"
+	"larder/tiers"
+
+	"larder/internal/coordinator"
+)
+
+// daemon is everything between the sockets and the engine.
+//
+//	listener ─ Mux ─┬─ gRPC ────┐
+//	                └─ sessions ┴─ Engine ─ catalogue, tiers, journal, GPUs
+//	TCP ── gRPC ────────────────┘    │
+//	HTTP ── metrics ─────────────────┘
+//
+// open builds it from the bottom up, close takes it down in the opposite order.
+type daemon struct {
+	cfg      *config.Config
+	resolved config.Resolved
+	log      *slog.Logger
+	level    *slog.LevelVar
+
+	listener *session.Listener
+	tcp      net.Listener
+	catalog  *source.Catalog
+	store    *tiers.Store
+	journal  *journal.Memory
+	gpu      gpu.Probe
+	engine   *exec.Engine
+	sessions *session.Server
+	rpc      []*grpc.Server
+	health   *health.Server
+	http     *telemetry.HTTPServer
+
+	sessionHalf, grpcHalf net.Listener
+
+	group     *errgroup.Group
+	stop      context.CancelFunc // ends the engine
+	gone      chan struct{}      // closed when streams should end
+	goneOnce  sync.Once
+	broken    <-chan struct{} // closed when a part failed
+	draining  atomic.Bool
+	closeOnce sync.Once
+	closeErr  error
+}
+
+// openDaemon starts a daemon that serves cfg.Socket. On an error nothing is left behind.
+func openDaemon(cfg *config.Config, log *slog.Logger, level *slog.LevelVar) (d *daemon, err error) {
+	machine := config.DetectMachine()
+	resolved, err := cfg.Resolve(machine)
+	if err != nil {
+		return nil, err
+	}
+	d = &daemon{cfg: cfg, resolved: resolved, log: log, level: level, gone: make(chan struct{}), health: health.NewServer()}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.close())
+			d = nil
+		}
+	}()
+	path := cfg.Socket
+	if path == "" {
+		path = session.DefaultSocket()
+	}
+	if d.listener, err = session.Listen(path); err != nil {
+		return nil, err
+	}
+	var creds credentials.TransportCredentials
+	if cfg.GRPC.Listen != "" {
+		if creds, err = tcpCreds(cfg.GRPC); err != nil {
+			return nil, err
+		}
+		if d.tcp, err = net.Listen("tcp", cfg.GRPC.Listen); err != nil {
+			return nil, fault.Wrap(err, fault.ConfigInvalid, "grpc.listen", "choose a free address of this machine", "listen for gRPC on %s", cfg.GRPC.Listen)
+		}
+	}
+	if err = d.openEngine(); err != nil {
+		return nil, err
+	}
+	d.sessions = session.NewServer(session.Config{Engine: d.engine, Service: rpc.Service(d.engine, log), Log: log})
+	d.rpc = append(d.rpc, rpc.NewServer(rpc.Config{Engine: d.engine, Log: log, Health: d.health, Done: d.gone}))
+	if d.tcp != nil {
+		d.rpc = append(d.rpc, rpc.NewServer(rpc.Config{Engine: d.engine, Log: log, Health: d.health, Done: d.gone, Creds: creds}))
+	}
+	d.serve()
+	if cfg.HTTP != "" {
+		d.http, err = telemetry.ListenHTTP(cfg.HTTP, telemetry.HTTPConfig{Stats: d.stats, Ready: d.ready, Version: version, Log: log})
+		if err != nil {
+			return nil, err
+		}
+	}
+	log.Info("configuration", "memory_limit", resolved.Memory, "tiers_total", resolved.Total, "encoded", resolved.Encoded,
+		"decoded", resolved.Decoded, "augmented", resolved.Augmented, "rings", resolved.MaxRing, "workers", resolved.Workers,
+		"decoder", prep.DecoderName(), "parity", prep.Parity(), "gpu", d.gpu.Status())
+	return d, nil
+}
+
+func (d *daemon) openEngine() error {
+	cfg, r := d.cfg, d.resolved
+	var err error
+	if d.catalog, err = source.OpenCatalog(source.CatalogConfig{IndexDir: r.IndexDir, ReadLimit: r.ReadLimit, Logger: d.log}); err != nil {
+		return err
+	}
+	if d.store, err = tiers.Open(tiers.Config{VerifyEvery: cfg.Tiers.VerifyEvery}); err != nil {
+		return err
+	}
+	d.journal = journal.OpenMemory(journal.Limits{})
+	d.gpu = gpu.Open()
+	size := func(bytes int64, auto bool) int64 {
+		if auto {
+			return -1
+		}
+		return bytes
+	}
+	d.engine, err = exec.New(exec.Config{
+		Version: version, Catalog: d.catalog, Store: d.store, Journal: d.journal, GPU: d.gpu, Log: d.log,
+		Workers: r.Workers, Limits: prep.Limits{MaxPixels: cfg.Prep.MaxPixels},
+		Tiers: coordinator.TierConfig{
+			Total: r.Total,
+			Sizes: [ident.NumForms]int64{ident.Encoded: size(r.Encoded, r.EncodedAuto), ident.Decoded: size(r.Decoded, r.DecodedAuto),
+				ident.Augmented: size(r.Augmented, r.AugmentedAuto)},
+			Policy: [ident.NumForms]string{ident.Encoded: cfg.Tiers.Policy.Encoded, ident.Decoded: cfg.Tiers.Policy.Decoded,
+				ident.Augmented: cfg.Tiers.Policy.Augmented},
+		},
+		TierSetting: map[ident.Form]string{ident.Encoded: cfg.Tiers.Encoded.String(), ident.Decoded: cfg.Tiers.Decoded.String(),
+			ident.Augmented: cfg.Tiers.Augmented.String()},
+		ParseSize: func(s string) (int64, bool, error) {
+			v, err := config.ParseSize(s)
+			return v.Of(r.Machine), v.IsAuto(), err
+		},
+		MemoryLimit: r.Memory, MaxRing: r.MaxRing, Lease: cfg.Jobs.Lease, MaxJobs: cfg.Jobs.Max, Seed: cfg.Sampler.Seed,
+	})
+	return err
+}
+
+func tcpCreds(g config.GRPC) (credentials.TransportCredentials, error) {
+	if g.TLSCert == "" {
+		return nil, nil // validated: loopback only
+	}
+	cert, err := tls.LoadX509KeyPair(g.TLSCert, g.TLSKey)
+	if err != nil {
+		return nil, fault.Wrap(err, fault.ConfigInvalid, "grpc.tls_cert", "name a PEM certificate and its key", "read %s and %s", g.TLSCert, g.TLSKey)
+	}
+	return credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}), nil
+}
+
+// serve starts every part. The first that fails makes broken close.
+func (d *daemon) serve() {
+	ctx, stop := context.WithCancel(context.Background())
+	d.stop = stop
+	var gctx context.Context
+	d.group, gctx = errgroup.WithContext(ctx)
+	d.broken = gctx.Done()
+	d.grpcHalf, d.sessionHalf = session.Mux(d.listener)
+	part := func(name string, f func() error) {
+		d.group.Go(func() error {
+			if err := f(); err != nil && !errors.Is(err, net.ErrClosed) {
+				d.log.Error("a part of the daemon failed", "part", name, "error", err)
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			return nil
+		})
+	}
+	part("engine", func() error {
+		if err := d.engine.Run(ctx); err != nil {
+			return err
+		}
+		if ctx.Err() == nil {
+			return errors.New("it ended by itself")
+		}
+		return nil
+	})
+	part("sessions", func() error { return d.sessions.Serve(d.sessionHalf) })
+	part("gRPC", func() error { return d.rpc[0].Serve(d.grpcHalf) })
+	if d.tcp != nil {
+		part("gRPC over TCP", func() error { return d.rpc[1].Serve(d.tcp) })
+	}
+}
+
+// stats is what HTTP shows; nil when the engine does not answer.
+func (d *daemon) stats() *larderv1.Stats {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	r, err := d.engine.GetStats(ctx, &larderv1.GetStatsRequest{})
+	if err != nil {
+		d.log.Debug("no counters", "error", err)
+		return nil
+	}
+	return r.GetStats()
+}
+
+func (d *daemon) ready() error {
+	if d.draining.Load() {
+		return errors.New("the daemon is stopping")
+	}
+	select {
+	case <-d.broken:
+		return errors.New("a part of the daemon failed")
+	default:
+		return nil
+	}
+}
+
+// httpAddr is where HTTP listens, "" when it is off.
+func (d *daemon) httpAddr() string {
+	if d.http == nil {
+		return ""
+	}
+	return d.http.Addr()
+}
+
+// drain stops taking work and waits until every client has left, or ctx ends. It does not close anything.
+func (d *daemon) drain(ctx context.Context) error {
+	if d.draining.Swap(true) {
+		return nil
+	}
+	d.health.Shutdown()
+	drained := make(chan error, 1)
+	go func() { drained <- d.engine.Drain(ctx) }()
+	err := d.sessions.Shutdown(ctx) // tells the clients
+	return errors.Join(err, <-drained)
+}
+
+// close ends everything at once: sessions first, so that no client waits for an answer that will not come, the
+// listener's files last but one, so that a next daemon finds the tiers' memory free.
+func (d *daemon) close() error {
+	d.closeOnce.Do(func() {
+		d.draining.Store(true)
+		var errs []error
+		d.goneOnce.Do(func() { close(d.gone) })
+		if d.sessions != nil {
+			errs = append(errs, d.sessions.Close())
+		}
+		for _, s := range d.rpc {
+			stopGracefully(s, time.Second)
+		}
+		if d.http != nil {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			if err := d.http.Close(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+				errs = append(errs, err)
+			}
+			cancel()
+		}
+		if d.stop != nil {
+			d.stop()
+			errs = append(errs, d.group.Wait())
+			_ = d.grpcHalf.Close()
+			_ = d.sessionHalf.Close()
+		}
+		if d.tcp != nil {
+			_ = d.tcp.Close() // closed already by its server, when there was one
+		}
+		if d.journal != nil {
+			errs = append(errs, d.journal.Close())
+		}
+		if d.store != nil {
+			errs = append(errs, d.store.Close())
+		}
+		if d.catalog != nil {
+			errs = append(errs, d.catalog.Close())
+		}
+		if d.gpu != nil {
+			if err := d.gpu.Close(); err != nil {
+				d.log.Debug("close NVML", "error", err)
+			}
+		}
+		if d.listener != nil {
+			errs = append(errs, d.listener.Close())
+		}
+		d.closeErr = errors.Join(errs...)
+	})
+	return d.closeErr
+}
+
+// stopGracefully lets running calls end, but not for long.
+func stopGracefully(s *grpc.Server, limit time.Duration) {
+	done := make(chan struct{})
+	go func() { s.GracefulStop(); close(done) }()
+	t := time.NewTimer(limit)
+	defer t.Stop()
+	select {
+	case <-done:
+	case <-t.C:
+		s.Stop()
+		<-done
+	}
+}

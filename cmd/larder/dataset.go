@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"larder/internal/config"
+	larderv1 "larder/proto/larder/v1"
+)
+
+func newDataset(g *globals) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "dataset",
+		Short:   "Add, list and inspect datasets",
+		Example: "  larder dataset ls",
+		Args:    noArgs,
+		RunE:    needSubcommand,
+	}
+	cmd.AddCommand(newDatasetAdd(g), newDatasetLs(g), newDatasetInspect(g))
+	return cmd
+}
+
+func newDatasetAdd(g *globals) *cobra.Command {
+	var out outputFlag
+	var name string
+	cmd := &cobra.Command{
+		Use:     "add URI",
+		Short:   "Index a dataset, under a name of its own",
+		Example: "  larder dataset add imagefolder:/data/train --name train",
+		Args:    args("a URI"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
+			return g.call(cmd.Context(), longCall, func(ctx context.Context, c larderv1.LarderServiceClient) error {
+				r, err := c.AddDataset(ctx, &larderv1.AddDatasetRequest{Name: name, Uri: absoluteURI(args[0], ".")})
+				if err != nil {
+					return err
+				}
+				if r.GetDataset() == nil {
+					return errNotTold
+				}
+				return out.message(cmd.OutOrStdout(), r.GetDataset(), func(t *tabwriter.Writer) { datasetTable(t, []*larderv1.Dataset{r.GetDataset()}) })
+			})
+		},
+	}
+	out.register(cmd)
+	cmd.Flags().StringVar(&name, "name", "", "name for jobs to use (default: the URI)")
+	return cmd
+}
+
+func newDatasetLs(g *globals) *cobra.Command {
+	var out outputFlag
+	cmd := &cobra.Command{
+		Use:     "ls",
+		Short:   "List the datasets the daemon knows",
+		Example: "  larder dataset ls -o yaml",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
+			return g.call(cmd.Context(), shortCall, func(ctx context.Context, c larderv1.LarderServiceClient) error {
+				r, err := c.ListDatasets(ctx, &larderv1.ListDatasetsRequest{})
+				if err != nil {
+					return err
+				}
+				return out.message(cmd.OutOrStdout(), r, func(t *tabwriter.Writer) { datasetTable(t, r.GetDatasets()) })
+			})
+		},
+	}
+	out.register(cmd)
+	return cmd
+}
+
+func datasetTable(t *tabwriter.Writer, list []*larderv1.Dataset) {
+	row(t, "NAME", "URI", "SAMPLES", "CLASSES", "BYTES", "SHARED", "FINGERPRINT")
+	for _, d := range list {
+		row(t, clip(d.GetName(), 40), clip(d.GetUri(), 60), count(d.GetSamples()), count(len(d.GetClasses())),
+			config.HumanBytes(int64(d.GetBytes())), count(d.GetSharedSamples()), d.GetFingerprint())
+	}
+}
+
+func newDatasetInspect(g *globals) *cobra.Command {
+	var out outputFlag
+	var subset string
+	var samples uint32
+	cmd := &cobra.Command{
+		Use:   "inspect NAME|URI",
+		Short: "Show a dataset and a few of its samples",
+		Long: `Show a dataset and the first samples of a subset of it; the number it selects tells whether a subset expression
+means what it should. The dataset is indexed if it is not known yet.`,
+		Example: `  larder dataset inspect imagefolder:/data/train --subset 'label < 600' --samples 5`,
+		Args:    args("the NAME or URI of a dataset"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
+			return g.call(cmd.Context(), longCall, func(ctx context.Context, c larderv1.LarderServiceClient) error {
+				r, err := c.InspectDataset(ctx, &larderv1.InspectDatasetRequest{Dataset: absoluteURI(args[0], "."), Subset: subset, Samples: samples})
+				if err != nil {
+					return err
+				}
+				return out.message(cmd.OutOrStdout(), r, func(t *tabwriter.Writer) {
+					datasetTable(t, []*larderv1.Dataset{r.GetDataset()})
+					row(t)
+					row(t, fmt.Sprintf("selected %s of %s samples", count(r.GetSelected()), count(r.GetDataset().GetSamples())))
+					row(t)
+					row(t, "ID", "KEY", "LABEL", "CLASS", "BYTES", "FORMAT", "SIZE")
+					for _, s := range r.GetSamples() {
+						row(t, s.GetId(), clip(s.GetKey(), 60), s.GetLabel(), clip(s.GetClassName(), 30), config.HumanBytes(int64(s.GetBytes())),
+							s.GetFormat(), fmt.Sprintf("%dx%d", s.GetWidth(), s.GetHeight()))
+					}
+				})
+			})
+		},
+	}
+	out.register(cmd)
+	cmd.Flags().StringVar(&subset, "subset", "", "subset expression (default: every sample)")
+	cmd.Flags().Uint32Var(&samples, "samples", 3, "samples to show")
+	return cmd
+}

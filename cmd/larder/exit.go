@@ -1,0 +1,123 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"larder/internal/fault"
+)
+
+// The exit codes. docs/cli.md lists them; a test walks every fault.Reason to one.
+const (
+	exitOK          = 0
+	exitFailure     = 1 // a bug of larder, or something that went wrong outside
+	exitUsage       = 2 // the command line, an expression, a recipe or the configuration
+	exitNotFound    = 3 // no such job, dataset, sample or file
+	exitUnavailable = 4 // no daemon, or it is stopping
+	exitConflict    = 5 // the name, rank or socket is taken, or the job has ended
+	exitResources   = 6 // a size exceeds a limit
+	exitData        = 7 // the dataset or a sample cannot be used
+)
+
+var exitOf = map[fault.Reason]int{
+	fault.Invalid:          exitUsage,
+	fault.NotFound:         exitNotFound,
+	fault.AlreadyExists:    exitConflict,
+	fault.RankHeld:         exitConflict,
+	fault.Stale:            exitConflict,
+	fault.SubsetSyntax:     exitUsage,
+	fault.SubsetEmpty:      exitData,
+	fault.DatasetEmpty:     exitData,
+	fault.DatasetUnread:    exitData,
+	fault.SampleBad:        exitData,
+	fault.RecipeInvalid:    exitUsage,
+	fault.ResourceExceeded: exitResources,
+	fault.ConfigInvalid:    exitUsage,
+	fault.Unavailable:      exitUnavailable,
+	fault.JobEnded:         exitConflict,
+	fault.Protocol:         exitFailure,
+	fault.Unsupported:      exitFailure,
+	fault.Internal:         exitFailure,
+}
+
+// exitError carries an exit code of its own, e.g. that of the command larder run ran. With a nil err nothing is printed.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit status %d", e.code)
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+// usageError is a mistake on the command line.
+type usageError struct {
+	err  error
+	hint string
+}
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+func usagef(hint, format string, args ...any) error {
+	return &usageError{fmt.Errorf(format, args...), hint}
+}
+
+// exitCode is the exit code of an error; that of nil is 0.
+func exitCode(err error) int {
+	if err == nil {
+		return exitOK
+	}
+	if e := (*exitError)(nil); errors.As(err, &e) {
+		return e.code
+	}
+	if u := (*usageError)(nil); errors.As(err, &u) {
+		return exitUsage
+	}
+	if f := (*fault.Error)(nil); errors.As(err, &f) {
+		if c, ok := exitOf[f.Reason]; ok {
+			return c
+		}
+	}
+	return exitFailure
+}
+
+// printError writes an error for people: what is wrong, and below it what to do. Joined errors are written one by one.
+func printError(w io.Writer, err error) {
+	if e := (*exitError)(nil); errors.As(err, &e) && e.err == nil {
+		return
+	}
+	for _, err := range split(err) {
+		hint := ""
+		text := err.Error()
+		if u := (*usageError)(nil); errors.As(err, &u) {
+			hint = u.hint
+		} else if f := (*fault.Error)(nil); errors.As(err, &f) {
+			hint = f.Hint
+			text = strings.TrimSuffix(text, " ("+f.Hint+")")
+		}
+		fmt.Fprintf(w, "larder: %s\n", text)
+		if hint != "" {
+			fmt.Fprintf(w, "  fix: %s\n", hint)
+		}
+	}
+}
+
+// split takes joined errors apart, but not the causes of one error.
+func split(err error) []error {
+	if j, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // only what was joined at the top
+		var out []error
+		for _, e := range j.Unwrap() {
+			out = append(out, split(e)...)
+		}
+		return out
+	}
+	return []error{err}
+}

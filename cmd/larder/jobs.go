@@ -1,0 +1,281 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+
+	larderv1 "larder/proto/larder/v1"
+)
+
+func newJobs(g *globals) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "jobs",
+		Short:   "List, describe, register, drain and kill jobs",
+		Example: "  larder jobs ls",
+		Args:    noArgs,
+		RunE:    needSubcommand,
+	}
+	cmd.AddCommand(newJobsLs(g), newJobsDescribe(g), newJobsRegister(g),
+		newJobsEnd(g, "drain", "Let a job finish its running epoch, then end it", func(ctx context.Context, c larderv1.LarderServiceClient, name string) (*larderv1.Job, error) {
+			r, err := c.DrainJob(ctx, &larderv1.DrainJobRequest{Name: name})
+			return r.GetJob(), err
+		}),
+		newJobsEnd(g, "kill", "End a job at once; other jobs are untouched", func(ctx context.Context, c larderv1.LarderServiceClient, name string) (*larderv1.Job, error) {
+			r, err := c.KillJob(ctx, &larderv1.KillJobRequest{Name: name})
+			return r.GetJob(), err
+		}))
+	return cmd
+}
+
+func newJobsLs(g *globals) *cobra.Command {
+	var out outputFlag
+	var ended bool
+	cmd := &cobra.Command{
+		Use:     "ls",
+		Short:   "List the jobs",
+		Example: "  larder jobs ls --ended -o json",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
+			return g.call(cmd.Context(), shortCall, func(ctx context.Context, c larderv1.LarderServiceClient) error {
+				r, err := c.ListJobs(ctx, &larderv1.ListJobsRequest{IncludeEnded: ended})
+				if err != nil {
+					return err
+				}
+				return out.message(cmd.OutOrStdout(), r, func(t *tabwriter.Writer) { jobTable(t, r.GetJobs()) })
+			})
+		},
+	}
+	out.register(cmd)
+	cmd.Flags().BoolVar(&ended, "ended", false, "also jobs that are done or dead")
+	return cmd
+}
+
+func jobTable(t *tabwriter.Writer, list []*larderv1.Job) {
+	row(t, "NAME", "STATE", "DATASET", "SUBSET", "SAMPLES", "RANKS", "EPOCH", "DELIVERED", "DECODES", "WAITED")
+	for _, j := range list {
+		subset := j.GetSpec().GetSubset()
+		if subset == "" {
+			subset = "all"
+		}
+		row(t, clip(j.GetSpec().GetName(), 40), stateWord(j.GetState()), clip(j.GetSpec().GetDataset(), 40), clip(subset, 30),
+			count(j.GetSubsetSize()), ranks(j), epoch(j), count(j.GetCounters().GetSamplesDelivered()),
+			count(j.GetCounters().GetDecodes()), fmt.Sprintf("%.1fs", j.GetCounters().GetWaitSeconds()))
+	}
+}
+
+func stateWord(s larderv1.JobState) string {
+	return strings.ToLower(strings.TrimPrefix(s.String(), "JOB_STATE_"))
+}
+
+func ranks(j *larderv1.Job) string {
+	n := 0
+	for _, r := range j.GetRanks() {
+		if r.GetAttached() {
+			n++
+		}
+	}
+	return fmt.Sprintf("%d/%d", n, max(1, j.GetSpec().GetWorldSize()))
+}
+
+func epoch(j *larderv1.Job) string {
+	at, any := uint32(0), false
+	for _, r := range j.GetRanks() {
+		at, any = max(at, r.GetEpoch()), true
+	}
+	switch {
+	case !any:
+		return "-"
+	case j.GetSpec().GetEpochs() > 0:
+		return fmt.Sprintf("%d/%d", at, j.GetSpec().GetEpochs())
+	default:
+		return fmt.Sprint(at)
+	}
+}
+
+func newJobsDescribe(g *globals) *cobra.Command {
+	var out outputFlag
+	cmd := &cobra.Command{
+		Use:     "describe NAME",
+		Short:   "Tell all about one job",
+		Example: "  larder jobs describe lr-0.1",
+		Args:    args("the NAME of a job"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
+			return g.call(cmd.Context(), shortCall, func(ctx context.Context, c larderv1.LarderServiceClient) error {
+				r, err := c.DescribeJob(ctx, &larderv1.DescribeJobRequest{Name: args[0]})
+				if err != nil {
+					return err
+				}
+				return printJob(cmd.OutOrStdout(), &out, r.GetJob())
+			})
+		},
+	}
+	out.register(cmd)
+	return cmd
+}
+
+func printJob(w io.Writer, out *outputFlag, j *larderv1.Job) error {
+	if j == nil {
+		return errNotTold
+	}
+	return out.message(w, j, func(t *tabwriter.Writer) { describeJob(t, j) })
+}
+
+func describeJob(t *tabwriter.Writer, j *larderv1.Job) {
+	s, c := j.GetSpec(), j.GetCounters()
+	row(t, "name", s.GetName())
+	state := stateWord(j.GetState())
+	if r := j.GetEndedReason(); r != "" {
+		state += ": " + r
+	}
+	row(t, "state", state)
+	row(t, "dataset", s.GetDataset())
+	if s.GetSubset() != "" {
+		row(t, "subset", s.GetSubset())
+	}
+	row(t, "samples", count(j.GetSubsetSize()))
+	row(t, "batches", fmt.Sprintf("%s per epoch and rank, of %d samples", count(j.GetBatchesPerEpoch()), s.GetBatchSize()))
+	order := s.GetOrder()
+	if !s.GetShuffle() {
+		order = "sequential"
+	}
+	row(t, "order", order)
+	if j.GetPromise() != "" {
+		row(t, "promise", j.GetPromise())
+	}
+	for i, op := range s.GetTransform() {
+		name := ""
+		if i == 0 {
+			name = "transform"
+		}
+		row(t, name, opText(op))
+	}
+	share := s.GetShare()
+	if j.GetShareGroup() != 0 {
+		share += fmt.Sprintf(", group %d, instance offset %d", j.GetShareGroup(), j.GetInstanceOffset())
+	}
+	row(t, "share", share)
+	row(t, "on_error", s.GetOnError())
+	row(t, "delivered", fmt.Sprintf("%s samples in %s batches", count(c.GetSamplesDelivered()), count(c.GetBatchesDelivered())))
+	row(t, "work", fmt.Sprintf("%s reads, %s decodes, %s augments", count(c.GetSourceReads()), count(c.GetDecodes()), count(c.GetAugments())))
+	h := c.GetHits()
+	row(t, "hits", fmt.Sprintf("%s encoded, %s decoded, %s augmented", count(h["encoded"]), count(h["decoded"]), count(h["augmented"])))
+	row(t, "waited", fmt.Sprintf("%.1fs", c.GetWaitSeconds()))
+	for _, r := range j.GetRanks() {
+		held := "free"
+		if r.GetAttached() {
+			held = fmt.Sprintf("held by process %d of uid %d", r.GetPid(), r.GetUid())
+		}
+		row(t, fmt.Sprintf("rank %d", r.GetRank()), fmt.Sprintf("%s, epoch %d, batch %s, incarnation %d", held, r.GetEpoch(), count(r.GetStep()), r.GetIncarnation()))
+	}
+	for _, e := range j.GetEpochs() {
+		row(t, fmt.Sprintf("epoch %d", e.GetEpoch()), fmt.Sprintf("%s: %s delivered + %s quarantined + %s dropped of %s",
+			e.GetState(), count(e.GetDelivered()), count(e.GetQuarantined()), count(e.GetDropped()), count(e.GetSubset())))
+	}
+	for _, q := range j.GetQuarantined() {
+		row(t, "quarantined", fmt.Sprintf("%d %s: %s (byte %d of %s)", q.GetId(), q.GetKey(), q.GetReason(), q.GetOffset(), q.GetPath()))
+	}
+}
+
+// opText writes an op as in Python: RandomResizedCrop(size=224).
+func opText(op *larderv1.Op) string {
+	var parts []string
+	for _, k := range sortedKeys(op.GetArgs().GetFields()) {
+		b, err := op.GetArgs().GetFields()[k].MarshalJSON()
+		if err != nil {
+			continue
+		}
+		parts = append(parts, k+"="+strings.ReplaceAll(string(b), " ", ""))
+	}
+	return op.GetName() + "(" + strings.Join(parts, ", ") + ")"
+}
+
+func newJobsEnd(g *globals, verb, short string, end func(context.Context, larderv1.LarderServiceClient, string) (*larderv1.Job, error)) *cobra.Command {
+	var out outputFlag
+	cmd := &cobra.Command{
+		Use:     verb + " NAME",
+		Short:   short,
+		Example: "  larder jobs " + verb + " lr-0.1",
+		Args:    args("the NAME of a job"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
+			return g.call(cmd.Context(), shortCall, func(ctx context.Context, c larderv1.LarderServiceClient) error {
+				j, err := end(ctx, c, args[0])
+				if err != nil {
+					return err
+				}
+				if j == nil {
+					return errNotTold
+				}
+				return out.message(cmd.OutOrStdout(), j, func(t *tabwriter.Writer) {
+					text := stateWord(j.GetState())
+					if r := j.GetEndedReason(); r != "" {
+						text += ": " + r
+					}
+					row(t, j.GetSpec().GetName(), text)
+				})
+			})
+		},
+	}
+	out.register(cmd)
+	return cmd
+}
+
+func newJobsRegister(g *globals) *cobra.Command {
+	var out outputFlag
+	var file string
+	cmd := &cobra.Command{
+		Use:   "register -f FILE",
+		Short: "Register a job that a client then attaches to by name",
+		Long: `Register a job from a YAML (or JSON) file, - for standard input. Keys are those of JobSpec in snake_case or
+lowerCamelCase; docs/cli.md lists them. A relative folder in dataset is taken from the folder of the file.
+Registering an equal job again is no error; one of that name that differs is.`,
+		Example: "  larder jobs register -f job.yaml",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
+			if file == "" {
+				return usagef("e.g. larder jobs register -f job.yaml", "larder jobs register needs -f FILE")
+			}
+			spec, err := readJobFile(file, cmd.InOrStdin())
+			if err != nil {
+				return err
+			}
+			return g.call(cmd.Context(), longCall, func(ctx context.Context, c larderv1.LarderServiceClient) error {
+				r, err := c.RegisterJob(ctx, &larderv1.RegisterJobRequest{Spec: spec})
+				if err != nil {
+					return err
+				}
+				if r.GetJob() == nil {
+					return errNotTold
+				}
+				return out.message(cmd.OutOrStdout(), proto.Message(r), func(t *tabwriter.Writer) {
+					verb := "registered"
+					if !r.GetCreated() {
+						verb = "was registered already"
+					}
+					row(t, r.GetJob().GetSpec().GetName(), fmt.Sprintf("%s: %s samples, %s batches per epoch and rank", verb,
+						count(r.GetJob().GetSubsetSize()), count(r.GetJob().GetBatchesPerEpoch())))
+				})
+			})
+		},
+	}
+	out.register(cmd)
+	cmd.Flags().StringVarP(&file, "file", "f", "", "YAML or JSON file of the job, - for standard input")
+	return cmd
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
+	"golang.org/x/term"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+)
+
+type pflagFlag = pflag.Flag
+
+// outputFlag is -o of every command that prints data.
+type outputFlag struct{ form string }
+
+func (o *outputFlag) register(cmd *cobra.Command) {
+	cmd.Flags().StringVarP(&o.form, "output", "o", "table", "table, json or yaml")
+}
+
+// check refuses a form that does not exist, before the daemon is asked.
+func (o *outputFlag) check() error {
+	switch o.form {
+	case "table", "json", "yaml":
+		return nil
+	}
+	return usagef("write -o table, -o json or -o yaml", "unknown output %q", o.form)
+}
+
+// message prints a message of larder.v1: as protobuf's JSON (names in lowerCamelCase, 64-bit numbers as strings), as
+// the same in YAML, or through table.
+func (o *outputFlag) message(w io.Writer, m proto.Message, table func(*tabwriter.Writer)) error {
+	if o.form == "table" {
+		return tableTo(w, table)
+	}
+	raw, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("write %s: %w", o.form, err)
+	}
+	return o.raw(w, raw)
+}
+
+// value prints a plain value through its JSON form.
+func (o *outputFlag) value(w io.Writer, v any, table func(*tabwriter.Writer)) error {
+	if o.form == "table" {
+		return tableTo(w, table)
+	}
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("write %s: %w", o.form, err)
+	}
+	return o.raw(w, raw)
+}
+
+func (o *outputFlag) raw(w io.Writer, raw []byte) error {
+	var b bytes.Buffer
+	if o.form == "json" {
+		// protojson varies its blanks on purpose; indenting makes the output the same every time.
+		if err := json.Indent(&b, raw, "", "  "); err != nil {
+			return fmt.Errorf("write json: %w", err)
+		}
+		b.WriteByte('\n')
+	} else {
+		var n yaml.Node // JSON is YAML; the order of keys stays
+		if err := yaml.Unmarshal(raw, &n); err != nil {
+			return fmt.Errorf("write yaml: %w", err)
+		}
+		block(&n)
+		enc := yaml.NewEncoder(&b)
+		enc.SetIndent(2)
+		if err := enc.Encode(&n); err != nil {
+			return fmt.Errorf("write yaml: %w", err)
+		}
+	}
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+// block turns JSON's style of writing into YAML's. Strings that YAML would read as something else stay quoted.
+func block(n *yaml.Node) {
+	n.Style &^= yaml.FlowStyle
+	if n.Kind == yaml.ScalarNode && n.Tag == "!!str" {
+		n.Style = 0
+	}
+	for _, c := range n.Content {
+		block(c)
+	}
+}
+
+func tableTo(w io.Writer, table func(*tabwriter.Writer)) error {
+	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	table(t)
+	return t.Flush()
+}
+
+// row writes one line of a table. Names that users choose may hold tabs or escape sequences; they are made visible.
+func row(t *tabwriter.Writer, cells ...any) {
+	for i, c := range cells {
+		if i > 0 {
+			fmt.Fprint(t, "\t")
+		}
+		fmt.Fprint(t, printable(fmt.Sprint(c)))
+	}
+	fmt.Fprint(t, "\n")
+}
+
+// printable replaces control characters, so that nobody's job name can move a cursor.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < 0x20 || r >= 0x7f && r < 0xa0 {
+			return '\uFFFD'
+		}
+		return r
+	}, s)
+}
+
+// clip shortens what is too wide for a table; describe and -o json have all of it.
+func clip(s string, n int) string {
+	r := []rune(s)
+	if len(r) <= n {
+		return s
+	}
+	return string(r[:n-1]) + "…"
+}
+
+func isTerminal(w any) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// count writes a number with separators: 1,281,167.
+func count[T uint64 | uint32 | int64 | int](n T) string {
+	s := fmt.Sprint(n)
+	neg := strings.HasPrefix(s, "-")
+	s = strings.TrimPrefix(s, "-")
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	if neg {
+		s = "-" + s
+	}
+	return s
+}
+
+// encodeJSON writes one JSON document on one line.
+func encodeJSON(w io.Writer, v any) error { return json.NewEncoder(w).Encode(v) }

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"larder/internal/telemetry"
+)
+
+// readyLine is what serve prints on standard output once clients can connect.
+type readyLine struct {
+	Socket  string `json:"socket"`
+	HTTP    string `json:"http"`
+	GRPC    string `json:"grpc,omitempty"`
+	PID     int    `json:"pid"`
+	Version string `json:"version"`
+}
+
+func newServe(g *globals) *cobra.Command {
+	var cfg configFlags
+	var idle, drain time.Duration
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the daemon",
+		Long: `Run the daemon in the foreground. When clients can connect it prints one line of JSON on standard output:
+{"socket": …, "http": …, "pid": …, "version": …}. The log goes to standard error.
+
+SIGTERM or Ctrl-C drains: no new job or client is taken, and clients get --drain-timeout to finish their epochs.
+A second one stops at once. SIGHUP reads the configuration again and applies what can change live, or refuses all of it.`,
+		Example: "  larder serve --config larder.yaml --http 127.0.0.1:9464",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if idle < 0 || drain < 0 {
+				return usagef("e.g. --idle-exit 10m", "a duration is negative")
+			}
+			return serve(cmd, g, &cfg, idle, drain)
+		},
+	}
+	cfg.register(cmd)
+	cmd.Flags().StringVar(&cfg.http, "http", "", "serve /metrics, /healthz, /readyz and /debug/vars on host:port (default: off)")
+	cmd.Flags().DurationVar(&idle, "idle-exit", 0, "exit when no client was connected for this time (default: never)")
+	cmd.Flags().DurationVar(&drain, "drain-timeout", 10*time.Second, "how long clients may go on after the first signal")
+	return cmd
+}
+
+func serve(cmd *cobra.Command, g *globals, flags *configFlags, idle, drain time.Duration) (err error) {
+	// Signals are caught before anything exists that they would leave behind.
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	defer signal.Stop(signals)
+
+	cfg, err := flags.load(g)
+	if err != nil {
+		return err
+	}
+	log, level, err := telemetry.NewLogger(cmd.ErrOrStderr(), cfg.Log.Level, cfg.Log.Format)
+	if err != nil {
+		return err
+	}
+	d, err := openDaemon(cfg, log, level)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.close()) }()
+	line := readyLine{Socket: d.listener.Path(), HTTP: d.httpAddr(), PID: os.Getpid(), Version: version}
+	if d.tcp != nil {
+		line.GRPC = d.tcp.Addr().String()
+	}
+	if err := encodeJSON(cmd.OutOrStdout(), line); err != nil {
+		return fmt.Errorf("print the ready line: %w", err)
+	}
+	log.Info("serving", "socket", line.Socket, "http", line.HTTP, "pid", line.PID, "version", version)
+
+	var idleTick <-chan time.Time
+	if idle > 0 {
+		t := time.NewTicker(min(max(idle/8, 10*time.Millisecond), time.Second))
+		defer t.Stop()
+		idleTick = t.C
+	}
+wait:
+	for {
+		select {
+		case sig := <-signals:
+			if sig == syscall.SIGHUP {
+				d.reload(cmd.Context(), flags, g)
+				continue
+			}
+			log.Info("stopping", "signal", sig.String(), "drain_timeout", drain, "note", "a second signal stops at once")
+			break wait
+		case <-cmd.Context().Done():
+			return nil
+		case <-d.broken:
+			return errors.New("a part of the daemon failed; the log says which")
+		case <-idleTick:
+			if n, since := d.sessions.Sessions(); n == 0 && time.Since(since) >= idle {
+				log.Info("stopping", "idle", idle)
+				return nil
+			}
+		}
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), drain)
+	defer cancel()
+	go func() {
+		for {
+			select {
+			case sig := <-signals:
+				if sig != syscall.SIGHUP {
+					log.Info("stopping at once", "signal", sig.String())
+					cancel()
+					return
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	if err := d.drain(ctx); err != nil {
+		log.Warn("clients were cut off", "why", ctx.Err())
+	}
+	return nil
+}

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"larder/internal/config"
+	larderv1 "larder/proto/larder/v1"
+)
+
+func newTiers(g *globals) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "tiers",
+		Short:   "Show and resize the caches of the running daemon",
+		Example: "  larder tiers ls",
+		Args:    noArgs,
+		RunE:    needSubcommand,
+	}
+	cmd.AddCommand(newTiersLs(g), newTiersResize(g))
+	return cmd
+}
+
+func newTiersLs(g *globals) *cobra.Command {
+	var out outputFlag
+	cmd := &cobra.Command{
+		Use:     "ls",
+		Short:   "List the tiers",
+		Example: "  larder tiers ls -o json",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
+			return g.call(cmd.Context(), shortCall, func(ctx context.Context, c larderv1.LarderServiceClient) error {
+				r, err := c.GetTiers(ctx, &larderv1.GetTiersRequest{})
+				if err != nil {
+					return err
+				}
+				return out.message(cmd.OutOrStdout(), r, func(t *tabwriter.Writer) { tierTable(t, r.GetTiers(), r.GetTotal()) })
+			})
+		},
+	}
+	out.register(cmd)
+	return cmd
+}
+
+func tierTable(t *tabwriter.Writer, list []*larderv1.Tier, total uint64) {
+	row(t, "TIER", "USED", "BUDGET", "SETTING", "ENTRIES", "HITS", "EVICTIONS", "POLICY")
+	var used, entries, hits, evictions uint64
+	for _, x := range list {
+		row(t, x.GetForm(), config.HumanBytes(int64(x.GetUsed())), config.HumanBytes(int64(x.GetBudget())), x.GetSetting(),
+			count(x.GetEntries()), count(x.GetHits()), count(x.GetEvictions()), x.GetPolicy())
+		used, entries, hits, evictions = used+x.GetUsed(), entries+x.GetEntries(), hits+x.GetHits(), evictions+x.GetEvictions()
+	}
+	row(t, "total", config.HumanBytes(int64(used)), config.HumanBytes(int64(total)), "", count(entries), count(hits), count(evictions), "")
+}
+
+func newTiersResize(g *globals) *cobra.Command {
+	var out outputFlag
+	cmd := &cobra.Command{
+		Use:   "resize TIER=SIZE...",
+		Short: "Change tier sizes of the running daemon, all or none",
+		Long: `Change the size of total, encoded, decoded or augmented: 2GiB, 512MB, 30% (of the machine's memory), auto.
+All sizes of one call are applied, or none. Tiers shrink and grow without being flushed.`,
+		Example: "  larder tiers resize decoded=2GiB encoded=auto",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usagef("e.g. larder tiers resize decoded=2GiB", "larder tiers resize needs TIER=SIZE")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
+			req, err := resizeRequest(args)
+			if err != nil {
+				return err
+			}
+			return g.call(cmd.Context(), shortCall, func(ctx context.Context, c larderv1.LarderServiceClient) error {
+				r, err := c.SetTiers(ctx, req)
+				if err != nil {
+					return err
+				}
+				return out.message(cmd.OutOrStdout(), r, func(t *tabwriter.Writer) { tierTable(t, r.GetTiers(), r.GetTotal()) })
+			})
+		},
+	}
+	out.register(cmd)
+	return cmd
+}
+
+func resizeRequest(args []string) (*larderv1.SetTiersRequest, error) {
+	req := &larderv1.SetTiersRequest{}
+	fields := map[string]*string{"total": &req.Total, "encoded": &req.Encoded, "decoded": &req.Decoded, "augmented": &req.Augmented}
+	names := []string{"total", "encoded", "decoded", "augmented"}
+	for _, a := range args {
+		name, value, ok := strings.Cut(a, "=")
+		name = strings.TrimPrefix(name, "tiers.")
+		if !ok {
+			return nil, usagef("e.g. decoded=2GiB", "%q is not TIER=SIZE", a)
+		}
+		field := fields[name]
+		if field == nil {
+			hint := "tiers are " + strings.Join(names, ", ")
+			if n := config.Nearest(name, names); n != "" {
+				hint = "did you mean " + n + "?"
+			}
+			return nil, usagef(hint, "unknown tier %q", name)
+		}
+		if *field != "" {
+			return nil, usagef("keep one of them", "%s is given twice", name)
+		}
+		if _, err := config.ParseSize(value); err != nil {
+			return nil, err
+		}
+		*field = value
+	}
+	return req, nil
+}

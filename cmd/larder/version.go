@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"encoding/json"
+
+	"larder/internal/config"
+	"larder/internal/gpu"
+	"larder/internal/prep"
+)
+
+// Set by the Makefile through -ldflags "-X main.version=… -X main.commit=…".
+var (
+	version = "0.1.0-dev"
+	commit  = ""
+)
+
+type buildInfo struct {
+	Version  string            `json:"version"`
+	Commit   string            `json:"commit"`
+	Modified bool              `json:"modified"`
+	Go       string            `json:"go"`
+	Platform string            `json:"platform"`
+	Decoder  string            `json:"decoder"`
+	Parity   bool              `json:"parity"`
+	GPU      string            `json:"gpu"`     // what the driver said
+	Devices  []json.RawMessage `json:"devices"` // larder.v1 Device
+}
+
+func build() buildInfo {
+	b := buildInfo{Version: version, Commit: commit, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
+		Decoder: prep.DecoderName(), Parity: prep.Parity(), Devices: []json.RawMessage{}}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			switch s.Key {
+			case "vcs.revision":
+				if b.Commit == "" {
+					b.Commit = s.Value
+				}
+			case "vcs.modified":
+				b.Modified = s.Value == "true"
+			}
+		}
+	}
+	if b.Commit == "" {
+		b.Commit = "unknown"
+	}
+	return b
+}
+
+func newVersion() *cobra.Command {
+	var out outputFlag
+	cmd := &cobra.Command{
+		Use:     "version",
+		Short:   "Print version, build and the GPUs found",
+		Long:    "Print the version, what this binary was built from and with, and the GPUs that it finds on this machine.",
+		Example: "  larder version -o json",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
+			b := build()
+			probe := gpu.Open()
+			defer probe.Close()
+			ctx, cancel := context.WithTimeout(cmd.Context(), 5*time.Second)
+			defer cancel()
+			devices, err := probe.Devices(ctx)
+			b.GPU = probe.Status()
+			if err != nil {
+				b.GPU = err.Error()
+			}
+			for _, d := range devices {
+				raw, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(d)
+				if err != nil {
+					return fmt.Errorf("write device %d: %w", d.GetIndex(), err)
+				}
+				b.Devices = append(b.Devices, raw)
+			}
+			return out.value(cmd.OutOrStdout(), b, func(t *tabwriter.Writer) {
+				row(t, "larder", b.Version)
+				row(t, "commit", b.Commit)
+				row(t, "go", b.Go+" "+b.Platform)
+				parity := "not bit-equal to torchvision"
+				if b.Parity {
+					parity = "bit-equal to torchvision"
+				}
+				row(t, "decoder", b.Decoder+", "+parity)
+				row(t, "gpu", b.GPU)
+				for _, d := range devices {
+					row(t, fmt.Sprintf("  %d", d.GetIndex()), fmt.Sprintf("%s, %s", d.GetName(), config.HumanBytes(int64(d.GetMemoryBytes()))))
+				}
+			})
+		},
+	}
+	out.register(cmd)
+	return cmd
+}
