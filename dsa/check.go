@@ -170,19 +170,28 @@ func (s *Sampler) checkGroups(j *job) error {
 	return nil
 }
 
-// checkTape verifies that the tape still holds, of every group, exactly as many entries as remain in it.
+// checkTape verifies that the tape still holds, of every static cell, exactly as many entries as remain in it.
 func (s *Sampler) checkTape(j *job) error {
-	t := &j.tape
-	left := make([]int, j.groups.n)
+	t, g := &j.tape, &j.groups
+	named := make([]uint32, len(s.cells))
 	for _, x := range j.subset {
 		if l := j.at.of(uint32(x)); t.left[l>>6]&(1<<(l&63)) != 0 {
-			left[s.keyOf(j, uint32(x), l)]++
+			named[s.cell[x]]++
 		}
 	}
-	for k, n := range left {
-		e := j.groups.edge[k*stride : k*stride+stride]
-		if rem := int(e[classTaken] - e[0]); rem != n {
-			return fmt.Errorf("group %d has %d samples left, the tape names it %d times", k, rem, n)
+	if s.hook.oneCell {
+		return nil
+	}
+	for c, n := range named {
+		if !s.cells[c].live.Has(j.slot) {
+			continue
+		}
+		r, left := g.row[g.local[c]], uint32(0)
+		for k := r.group; k < r.group+r.n; k++ {
+			left += g.edge[int(k)*stride+classTaken] - g.edge[int(k)*stride]
+		}
+		if left != n || left != r.left {
+			return fmt.Errorf("cell %d has %d samples left, counted %d, the tape names it %d times", c, left, r.left, n)
 		}
 	}
 	if t.r0-t.passed != j.rem {

@@ -10,8 +10,9 @@
 //   - A static cell is a set of objects with the same membership in every subset that was ever registered (cells.go). A job
 //     refines its cells by the tile of the object's position in its own previous epoch (Stratified).
 //   - The cell of the next pick comes from the shared-order cell tape (tape.go): jobs share one random order of the objects,
-//     and the cell of the next pick is the cell of the next member of the job's remaining set in that order. So the sequence
-//     of cells has exactly the law remaining-in-cell / remaining, and jobs visit cells together at O(1) per pick.
+//     and the static cell of the next pick is that of the next member of the job's remaining set in that order; a number at
+//     that place of the order draws the tile in proportion to what remains. So the sequence of cells has exactly the law
+//     remaining-in-cell / remaining, and jobs visit cells together at O(1) per pick.
 //   - Inside the cell (groups.go, pick.go) an available object is served first: highest level, then fewest needers, ties
 //     uniform. Else a uniformly drawn remaining object of the cell.
 //

@@ -25,9 +25,34 @@ const (
 type groups struct {
 	items []uint32 // objects; the place of each is in job.pos
 	edge  []uint32 // of group k: edge[k*stride+c] .. edge[k*stride+c+1] is class c
-	local []int32  // static cell -> row of key, -1 where the subset has none of it
-	key   []int32  // row*tiles+tile -> group, -1 where empty
-	n     int      // groups
+	local []int32  // static cell -> row, -1 where the subset has none of it
+	key   []int32  // row*tiles+tile -> group, -1 where empty; the groups of a row follow each other
+	row   []row
+	n     int // groups
+}
+
+// row is a static cell of one job: its groups, one for each tile that occurs.
+type row struct {
+	group uint32 // the first
+	n     uint32 // how many
+	left  uint32 // objects that remain in all of them
+}
+
+// group returns the group of the row that holds its u-th remaining object, for u in [0, 1) as a fraction of 2^64: a tile drawn
+// in proportion to what remains. Two jobs with the same u and like remainders get the same tile.
+func (g *groups) group(r *row, u uint64) int {
+	hi, _ := mathbits.Mul64(u, uint64(r.left))
+	n := uint32(hi)
+	for k := r.group; k < r.group+r.n; k++ {
+		e := g.edge[k*stride : k*stride+stride]
+		have := e[classTaken] - e[0]
+		if n < have {
+			return int(k)
+		}
+		n -= have
+	}
+	invariant.Violated("dsa: a cell of %d remaining samples has fewer", r.left)
+	return 0
 }
 
 func first(m bits.JobSet) int { return mathbits.TrailingZeros64(uint64(m)) }
@@ -65,11 +90,19 @@ func (s *Sampler) keyOf(j *job, x, l uint32) int {
 	if s.single(j) {
 		return 0
 	}
-	row := int(j.groups.local[s.cell[x]])
+	r := int(j.groups.local[s.cell[x]])
 	if j.tiles > 1 {
-		row = row*j.tiles + int(j.prev[l])
+		r = r*j.tiles + int(j.prev[l])
 	}
-	return int(j.groups.key[row])
+	return int(j.groups.key[r])
+}
+
+// rowOf returns the row of x as of the last layout.
+func (s *Sampler) rowOf(j *job, x uint32) *row {
+	if s.single(j) {
+		return &j.groups.row[0]
+	}
+	return &j.groups.row[j.groups.local[s.cell[x]]]
 }
 
 // single tells whether the job has one group for everything: Strict needs no cells, because what is available never reaches
@@ -151,6 +184,13 @@ func (s *Sampler) layout(j *job) {
 		}
 	}
 	// ... and place.
+	for i := range g.row {
+		r := &g.row[i]
+		r.left = 0
+		for k := r.group; k < r.group+r.n; k++ {
+			r.left += g.edge[k*stride+classTaken] - g.edge[k*stride]
+		}
+	}
 	s.fill = append(s.fill[:0], g.edge...)
 	for _, id := range j.subset {
 		x := uint32(id)
@@ -176,37 +216,46 @@ func (s *Sampler) classIn(j *job, x uint32) int {
 	return int(s.class[x])
 }
 
-// assignKeys numbers the job's non-empty groups.
+// assignKeys numbers the job's rows and its non-empty groups.
 func (s *Sampler) assignKeys(j *job) {
 	g := &j.groups
 	if s.single(j) {
 		g.n = 1
+		g.row = append(g.row[:0], row{n: 1})
 		return
 	}
 	g.local = resize(g.local, len(s.cells))
-	for c := range g.local {
-		g.local[c] = -1
-	}
 	rows := 0
 	for c := range s.cells {
+		g.local[c] = -1
 		if s.cells[c].live.Has(j.slot) {
 			g.local[c] = int32(rows)
 			rows++
 		}
 	}
 	g.key = resize(g.key, rows*j.tiles)
-	for r := range g.key {
-		g.key[r] = -1
+	if j.tiles == 1 {
+		for r := range g.key {
+			g.key[r] = 1
+		}
+	} else {
+		clear(g.key)
+		for _, x := range j.subset {
+			g.key[int(g.local[s.cell[x]])*j.tiles+int(j.prev[j.at.of(uint32(x))])] = 1
+		}
 	}
 	g.n = 0
-	for _, x := range j.subset {
-		r := int(g.local[s.cell[x]])
-		if j.tiles > 1 {
-			r = r*j.tiles + int(j.prev[j.at.of(uint32(x))])
-		}
-		if g.key[r] < 0 {
-			g.key[r] = int32(g.n)
+	g.row = resize(g.row, rows)
+	for i := range g.row {
+		g.row[i].group = uint32(g.n)
+		for t := i * j.tiles; t < (i+1)*j.tiles; t++ {
+			if g.key[t] == 0 {
+				g.key[t] = -1
+				continue
+			}
+			g.key[t] = int32(g.n)
 			g.n++
 		}
+		g.row[i].n = uint32(g.n) - g.row[i].group
 	}
 }

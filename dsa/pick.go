@@ -21,21 +21,21 @@ func (s *Sampler) Next(id ident.JobID) (ident.ObjectID, bool) {
 	}
 	k := 0
 	if j.usesTape() {
-		y := j.tape.next(j)
-		k = s.keyOf(j, y, j.at.of(y))
+		y, u := j.tape.next(j)
+		r := s.rowOf(j, y)
+		for i := 0; s.hook.keepTape && r.left == 0; i++ {
+			r = &j.groups.row[i]
+		}
+		k = j.groups.group(r, u)
+		r.left--
 	}
 	e := j.groups.edge[k*stride : k*stride+stride]
-	if e[0] == e[classTaken] && s.hook.keepTape {
-		for k = 0; j.groups.edge[k*stride] == j.groups.edge[k*stride+classTaken]; k++ {
-		}
-		e = j.groups.edge[k*stride : k*stride+stride]
-	}
 	c := 0
 	for c < classTaken && e[c] == e[c+1] {
 		c++
 	}
 	if c == classTaken {
-		invariant.Violated("dsa: tape of job %d names a cell of which nothing remains", j.id)
+		invariant.Violated("dsa: job %d draws from group %d, of which nothing remains", j.id, k)
 	}
 	x := j.groups.items[e[c]+uint32(s.rng.Uint64n(uint64(e[c+1]-e[c])))]
 	if s.hook.tiesByID {

@@ -370,6 +370,12 @@ func (s *Sampler) Level(x ident.ObjectID) uint8 {
 	return s.avail[x] & levelMask
 }
 
+// Neutral tells whether x owes its place in memory to a sequential job alone. Whoever evicts must take such objects first and
+// must not let one displace another object: then what visible jobs find is what it would be without the sequential job.
+func (s *Sampler) Neutral(x ident.ObjectID) bool {
+	return int(x) < len(s.avail) && s.avail[x]&neutralBit != 0 && s.avail[x]&visMask == 0
+}
+
 // Need returns how many active visible jobs still need x in their running epoch. It is what eviction goes by.
 func (s *Sampler) Need(x ident.ObjectID) int {
 	if int(x) >= len(s.need) {

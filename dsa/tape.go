@@ -8,19 +8,26 @@ import (
 	"larder/internal/xrand"
 )
 
-// order is a uniformly random order of objects that jobs share to name cells. It never says which sample is served.
+// order is a uniformly random order of objects, with a uniform number at each position, that jobs share to name cells: the object
+// names the static cell, the number the tile. It never says which sample is served.
+//
+// The tile must not be that of the object itself. Neighbours have followed the order while this job was in its previous epoch and
+// took what they made available, so where the object stands in the order would tell something about its tile; in cells of one or
+// two objects it tells everything (all pairs of orders of consecutive epochs counted, four samples, two staggered jobs: z = 84).
+// Which cells follow each other, and the numbers, tell nothing about objects of the same cell.
 type order struct {
 	name  uint64
 	born  uint64      // Sampler.joins at its birth
 	comp  bits.JobSet // slots of the jobs it covers
+	salt  uint64      // of the numbers that name tiles
 	ids   []uint32    // a permutation whose prefix of length fixed is settled; nil until the first use
 	fixed int
 	rng   xrand.Rand
 }
 
 // tape is a job's walk through an order, cyclic from its origin. Every pick passes exactly one object of the remaining set as it
-// was when the tape began and takes its cell; a pick removes an object of that very cell, so what the tape still holds of a cell
-// is always what remains of it. A fresh order restricted to the remaining set is uniform, hence so is the sequence of cells.
+// was when the tape began and takes its static cell; a pick removes an object of that very cell, so what the tape still holds of
+// a cell is always what remains of it. A fresh order restricted to the remaining set is uniform, hence so is the sequence of cells.
 type tape struct {
 	order   *order
 	origin  int
@@ -41,6 +48,7 @@ func (s *Sampler) newOrder(comp bits.JobSet) *order {
 	s.orders++
 	o := &order{name: s.orders, born: s.joins, comp: comp}
 	o.rng.Seed(s.rng.Uint64())
+	o.salt = s.rng.Uint64()
 	return o
 }
 
@@ -168,11 +176,12 @@ func (t *tape) begin(s *Sampler, j *job) {
 	t.cursor = t.origin
 }
 
-// next passes one entry and returns its object.
-func (t *tape) next(j *job) uint32 {
+// next passes one entry and returns its object and its number.
+func (t *tape) next(j *job) (x uint32, u uint64) {
 	o := t.order
 	for range o.ids {
-		x := o.get(t.cursor)
+		at := t.cursor
+		x = o.get(at)
 		if t.cursor++; t.cursor == len(o.ids) {
 			t.cursor = 0
 		}
@@ -184,9 +193,9 @@ func (t *tape) next(j *job) uint32 {
 		if w := &t.left[l>>6]; *w&(1<<(l&63)) != 0 {
 			*w &^= 1 << (l & 63)
 			t.passed++
-			return x
+			return x, xrand.Mix(o.salt ^ xrand.Mix(uint64(at)))
 		}
 	}
 	invariant.Violated("dsa: tape of job %d ended after %d of %d entries", j.id, t.passed, t.r0)
-	return 0
+	return 0, 0
 }

@@ -1,0 +1,81 @@
+package dsa
+
+import (
+	"fmt"
+	"testing"
+
+	"larder/internal/ident"
+)
+
+// BenchmarkPick is one pick with what the coordinator says about it: jobs on overlapping halves of the objects, a cache of a fifth
+// that is filled in turn. bytes/sample is what the sampler holds per object.
+func BenchmarkPick(b *testing.B) {
+	for _, n := range []int{1 << 10, 1 << 17, 1_280_000} {
+		for _, jobs := range []int{1, 8} {
+			for _, mode := range []Mode{Fixed, Strict, Stratified, Epoch} {
+				b.Run(fmt.Sprintf("%s/jobs=%d/n=%d", mode, jobs, n), func(b *testing.B) {
+					s := New(1)
+					for i := range jobs {
+						lo := i * n / 2 / max(jobs-1, 1)
+						must(b, s.Join(ident.JobID(i), JobSpec{Mode: mode, Subset: span(lo, lo+n/2)}))
+						must(b, s.StartEpoch(ident.JobID(i), 0))
+						s.Next(ident.JobID(i))
+					}
+					ring := make([]ident.ObjectID, n/5)
+					for i := range ring {
+						ring[i] = MaxObjects // says nothing to SetLevel
+					}
+					at := 0
+					b.ResetTimer()
+					for i := 0; i < b.N; i++ {
+						id := ident.JobID(i % jobs)
+						x, ok := s.Next(id)
+						if !ok {
+							b.StopTimer()
+							must(b, s.StartEpoch(id, 1))
+							s.Next(id)
+							b.StartTimer()
+							continue
+						}
+						if s.Level(x) == 0 {
+							s.SetLevel(ring[at], 0)
+							ring[at] = x
+							s.SetLevel(x, 2)
+							if at++; at == len(ring) {
+								at = 0
+							}
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+// BenchmarkJoin is the join of one more job of n/2 objects to seven running ones, its epoch start, and the first pick of each job
+// after it, which lays their groups out anew.
+func BenchmarkJoin(b *testing.B) {
+	for _, n := range []int{1 << 17, 1_280_000} {
+		b.Run(fmt.Sprintf("n=%d", n), func(b *testing.B) {
+			s := New(1)
+			for i := range 7 {
+				lo := i * n / 14
+				must(b, s.Join(ident.JobID(i), strat(4, span(lo, lo+n/2))))
+				must(b, s.StartEpoch(ident.JobID(i), 0))
+			}
+			last := span(n/2, n)
+			b.ResetTimer()
+			for b.Loop() {
+				must(b, s.Join(99, strat(4, last)))
+				must(b, s.StartEpoch(99, 0))
+				b.StopTimer()
+				for i := range 7 {
+					s.Next(ident.JobID(i))
+				}
+				s.Next(99)
+				s.Leave(99)
+				b.StartTimer()
+			}
+		})
+	}
+}

@@ -1,0 +1,212 @@
+package dsa
+
+import (
+	"strings"
+	"testing"
+
+	"larder/internal/bits"
+)
+
+// The tests of this file switch planted bugs on and prove that the checks named in them fail. A check that cannot fail proves
+// nothing.
+
+// halves is two jobs on subsets that overlap by half.
+func halves(n, cache int) scenario {
+	return scenario{seed: 3, cache: cache, jobs: []simJob{
+		{spec: strat(4, span(0, n)), epochs: 2, batch: 4, window: 2},
+		{spec: strat(4, span(n/2, n/2+n)), epochs: 2, batch: 8, window: 2, speed: 0.8},
+	}}
+}
+
+// leaver is a job on half the data that leaves while another goes on and a third comes.
+func leaver(n, cache int) scenario {
+	return scenario{seed: 4, cache: cache, jobs: []simJob{
+		{spec: byEpoch(span(0, n)), epochs: 2, speed: 0.5},
+		{spec: byEpoch(span(0, n/2)), epochs: 9, leave: float64(n) / 2},
+		{spec: byEpoch(span(0, n)), epochs: 2, start: float64(n)/2 + 1},
+	}}
+}
+
+// beside is a shuffling job and one that reads in the order of the dataset.
+func beside(n, cache int) scenario {
+	return scenario{seed: 5, cache: cache, jobs: []simJob{
+		{spec: byEpoch(span(0, n)), epochs: 2, speed: 0.9},
+		{spec: JobSpec{Mode: Sequential, Subset: span(0, n)}, epochs: 3},
+		{spec: byEpoch(span(0, n)), epochs: 2, speed: 0.4},
+	}}
+}
+
+// driftOf is the largest deviate of the class means of a scenario, with the limit of fair ones.
+func driftOf(t *testing.T, name string, sc scenario) *drift {
+	t.Helper()
+	d := &drift{}
+	must(t, d.measure(name, sc, 30, 20))
+	t.Logf("%s: largest z %.1f of %d (mean %.3f, %s), limit %.2f", name, d.max, d.n, d.mean, d.where, d.limit())
+	return d
+}
+
+func TestPlantedBugsDriftAndAreCaught(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		sound scenario
+		plant func(*scenario)
+	}{
+		{"hits first without cells", halves(400, 80), func(sc *scenario) { sc.hook.oneCell = true }},
+		{"ties by id", halves(400, 80), func(sc *scenario) { sc.hook.tiesByID = true }},
+		{"victims by id", leaver(400, 80), func(sc *scenario) { sc.victimID = true }},
+		{"cells forgotten on leave", leaver(400, 160), func(sc *scenario) { sc.hook.left = mergeCells }},
+		{"a sequential neighbour made visible", beside(400, 80), func(sc *scenario) { sc.hook.seqVisible = true }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if d := driftOf(t, "sound", tc.sound); d.max >= d.limit() {
+				t.Errorf("without the bug: %s, z = %.1f", d.where, d.max)
+			}
+			tc.plant(&tc.sound)
+			if d := driftOf(t, "planted", tc.sound); d.max < d.limit() {
+				t.Errorf("with the bug the largest z is %.1f, below %.2f: the check is blind to it", d.max, d.limit())
+			}
+		})
+	}
+}
+
+// mergeCells is what forgetting a left job's subset amounts to: cells with the same living members become one.
+func mergeCells(s *Sampler) {
+	into := map[bits.JobSet]uint32{0: 0}
+	cells := []cell{{}}
+	for x, c := range s.cell {
+		m := s.cells[c].live
+		d, ok := into[m]
+		if !ok {
+			d = uint32(len(cells))
+			into[m] = d
+			cells = append(cells, cell{live: m})
+		}
+		s.cell[x] = d
+		cells[d].size++
+	}
+	cells[0] = cell{}
+	s.cells = cells
+	o := s.newOrder(s.tapeful)
+	for _, j := range s.slot {
+		if j != nil && j.running && j.usesTape() {
+			s.restart(j, o, 0)
+		}
+	}
+}
+
+// TestPlantedOrdersAreCaught plants bugs under the count of all orders.
+func TestPlantedOrdersAreCaught(t *testing.T) {
+	for _, tc := range []struct {
+		name, on string
+		plant    func(*scenario)
+	}{
+		{"ties by id", "no cache", func(sc *scenario) { sc.hook.tiesByID = true }},
+		{"hits first without cells", "crossed, starts", func(sc *scenario) { sc.hook.oneCell = true }},
+		{"tape not rebuilt at a join", "joins in mid-epoch split cells", func(sc *scenario) { sc.hook.keepTape = true }},
+		{"a sequential neighbour made visible", "strict, fixed and sequential neighbours", func(sc *scenario) { sc.hook.seqVisible = true }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			for _, c := range tinyCases {
+				if c.name != tc.on {
+					continue
+				}
+				worst, where, err := orderDeviates(c, 10_000, tc.plant)
+				must(t, err)
+				t.Logf("worst z %.1f (%s)", worst, where)
+				if worst < 4 {
+					t.Errorf("with the bug the largest z is %.1f (%s): the check is blind to it", worst, where)
+				}
+				return
+			}
+			t.Fatalf("no tiny case %q", tc.on)
+		})
+	}
+}
+
+// TestPlantedTapeFailsCheck: Check itself sees a tape that was read under other cells than it was made for.
+func TestPlantedTapeFailsCheck(t *testing.T) {
+	for _, keep := range []bool{false, true} {
+		s := New(1)
+		s.hook.keepTape = keep
+		must(t, s.Join(1, byEpoch(span(0, 300))))
+		must(t, s.StartEpoch(1, 0))
+		for range 50 {
+			x, _ := s.Next(1)
+			s.SetLevel(x, 2)
+		}
+		must(t, s.Join(2, byEpoch(span(100, 200))))
+		for range 50 {
+			s.Next(1)
+		}
+		err := s.Check()
+		if keep && (err == nil || !strings.Contains(err.Error(), "the tape names it")) {
+			t.Errorf("kept tape: Check says %v", err)
+		}
+		if !keep && err != nil {
+			t.Errorf("rebuilt tape: %v", err)
+		}
+	}
+}
+
+// TestCheckSeesDamage breaks one thing at a time.
+func TestCheckSeesDamage(t *testing.T) {
+	fresh := func() *Sampler {
+		s := New(1)
+		must(t, s.Join(1, strat(4, span(0, 40))))
+		must(t, s.Join(2, byEpoch(span(20, 60))))
+		must(t, s.StartEpoch(1, 0))
+		must(t, s.StartEpoch(2, 0))
+		for range 10 {
+			x, _ := s.Next(1)
+			s.SetLevel(x, 2)
+			s.Next(2)
+		}
+		must(t, s.Check())
+		return s
+	}
+	for name, damage := range map[string]func(*Sampler){
+		"need":    func(s *Sampler) { s.need[5] ^= 1 },
+		"ghost":   func(s *Sampler) { s.need[5] = s.need[5].With(40) },
+		"class":   func(s *Sampler) { s.class[5] ^= 1 },
+		"level":   func(s *Sampler) { s.avail[5] = 1 | 2<<visShift },
+		"visible": func(s *Sampler) { s.nVis++ },
+		"cell":    func(s *Sampler) { s.cell[5], s.cell[45] = s.cell[45], s.cell[5] },
+		"size":    func(s *Sampler) { s.cells[1].size++ },
+		"rem":     func(s *Sampler) { s.byID[1].rem-- },
+		"pos":     func(s *Sampler) { j := s.byID[1]; j.pos[0], j.pos[1] = j.pos[1], j.pos[0] },
+		"edge":    func(s *Sampler) { s.byID[2].groups.edge[classNone]-- },
+		"tape":    func(s *Sampler) { s.byID[1].tape.left[0] ^= 1 },
+		"passed":  func(s *Sampler) { s.byID[1].tape.passed++ },
+		"near":    func(s *Sampler) { s.byID[1].near = 0 },
+		"slot":    func(s *Sampler) { s.byID[1].slot = 9 },
+		"grouped": func(s *Sampler) { s.grouped = 0 },
+		"live":    func(s *Sampler) { s.live = s.live.With(33) },
+	} {
+		s := fresh()
+		damage(s)
+		err := s.Check()
+		if err == nil {
+			t.Errorf("%s: Check sees nothing", name)
+		}
+	}
+}
+
+// TestOwnOrderRepeats: going on with the order of the own previous epoch makes consecutive epochs visit cells alike, which is
+// why adopt refuses it.
+func TestOwnOrderRepeats(t *testing.T) {
+	tc := tinyCase{cache: 0, dual: []int{0}, jobs: []simJob{
+		{spec: strat(4, span(0, 4)), epochs: 3},
+		{spec: strat(4, span(2, 7)), epochs: 1, speed: 0.4},
+	}}
+	worst, where, err := orderDeviates(tc, 20_000, nil)
+	must(t, err)
+	if worst >= 4 {
+		t.Errorf("%s: z = %.1f", where, worst)
+	}
+	worst, where, err = orderDeviates(tc, 20_000, func(sc *scenario) { sc.hook.ownOrder = true })
+	must(t, err)
+	t.Logf("planted: z = %.1f (%s)", worst, where)
+	if worst < 4 {
+		t.Errorf("planted: z = %.1f: the check is blind to it", worst)
+	}
+}
