@@ -244,7 +244,8 @@ const (
 	RecAttach                       // Rank, Inc
 	RecEpoch                        // an epoch began
 	RecAssign                       // Objects are committed to (Rank, Step)
-	RecReturn                       // Objects of (Rank, Step) were never delivered
+	RecReturn                       // the batch (Rank, Step) of Epoch was never delivered
+	RecEpochEnd                     // Text = what became of the account
 	RecQuarantine                   // Objects[0] cannot be prepared: Text
 	RecEnd                          // the job ended: Text
 )

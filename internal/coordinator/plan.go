@@ -262,6 +262,7 @@ func (c *Core) endEpoch(s *stream, r int, d *delivery) {
 		}
 		account := *d.ledger
 		e.Account = &account
+		c.persist(Persist{Kind: RecEpochEnd, Job: j.ID, Epoch: d.epoch, Text: account.State.String()}, nil)
 	}
 	c.emit(e)
 	if all && j.Drain {
@@ -303,6 +304,7 @@ func (c *Core) cancel(s *stream, r int, which func(*delivery) bool) {
 	var back []ident.ObjectID
 	for _, d := range planned {
 		d.canceled = true
+		c.persist(Persist{Kind: RecReturn, Job: s.job.ID, Rank: r, Inc: d.inc, Epoch: d.epoch, Step: d.step}, nil)
 		for i := range d.rows {
 			w := &d.rows[i]
 			if d.ledger.Open() {
@@ -330,7 +332,6 @@ func (c *Core) cancel(s *stream, r int, which func(*delivery) bool) {
 	}
 	if len(back) > 0 && s.joined {
 		c.sampler.Return(s.job.ID, back)
-		c.persist(Persist{Kind: RecReturn, Job: s.job.ID, Rank: r, Objects: back}, nil)
 	}
 	for _, d := range planned {
 		c.settle(d)

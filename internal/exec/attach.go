@@ -48,16 +48,13 @@ func (e *Engine) Attach(ctx context.Context, req *larderv1.AttachRequest, peer s
 	e.mu.Lock()
 	e.mu.rings[k] = ring
 	e.mu.Unlock()
-	e.wg.Add(1)
-	go func() {
-		defer e.wg.Done()
-		ring.run(e)
-	}()
+	e.wg.Go(func() { ring.run(e) })
 	v, err := e.describe(ctx, j.id)
 	if err != nil {
 		e.send(coordinator.Detached{Job: j.id, Rank: k.rank, Inc: k.inc})
 		return nil, err
 	}
+	ring.seg.Retain() // the session's hold, until Close
 	return &attachment{e: e, ring: ring, info: &larderv1.AttachResponse{
 		Job: v, Incarnation: uint64(r.Inc), Slots: uint32(ring.slots), SlotBytes: uint64(ring.slotBytes),
 		SegmentBytes: uint64(ring.seg.Size()), Fields: ring.fields, BatchesPerEpoch: uint64(j.life.Batches(k.rank)),
@@ -116,7 +113,7 @@ func (e *Engine) closeRing(x coordinator.CloseRank) {
 // Info describes the ring.
 func (a *attachment) Info() *larderv1.AttachResponse { return a.info }
 
-// Segment is segment 0 of the ring.
+// Segment is segment 0 of the ring, valid until Close.
 func (a *attachment) Segment() *shm.Segment { return a.ring.seg }
 
 // StartEpoch begins an epoch for this rank.
@@ -138,4 +135,5 @@ func (a *attachment) Release(slot uint32, gen uint64, waited time.Duration) {
 func (a *attachment) Close(clean bool) {
 	k := a.ring.key
 	a.e.send(coordinator.Detached{Job: k.job, Rank: k.rank, Inc: k.inc, Clean: clean})
+	a.ring.seg.Release()
 }

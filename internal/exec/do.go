@@ -58,9 +58,16 @@ func (e *Engine) Do(eff coordinator.Effect) {
 	}
 }
 
+// recordKinds are the journal's words for what the coordinator persists.
+var recordKinds = map[coordinator.RecordKind]journal.Kind{
+	coordinator.RecRegister: journal.Registered, coordinator.RecAttach: journal.Attached, coordinator.RecEpoch: journal.EpochStarted,
+	coordinator.RecAssign: journal.Assigned, coordinator.RecReturn: journal.Returned, coordinator.RecEpochEnd: journal.EpochEnded, coordinator.RecQuarantine: journal.Quarantined,
+	coordinator.RecEnd: journal.Ended,
+}
+
 func (e *Engine) persist(p coordinator.Persist) {
 	rec := journal.Record{
-		Kind: journal.Kind(p.Kind), Job: p.Job, Rank: uint32(p.Rank), Incarnation: p.Inc, Epoch: p.Epoch, Step: uint32(p.Step),
+		Kind: recordKinds[p.Kind], Job: p.Job, Rank: uint32(p.Rank), Incarnation: p.Inc, Epoch: p.Epoch, Step: uint32(p.Step),
 		Objects: p.Objects, Text: p.Text,
 	}
 	e.cfg.Journal.Append(rec, func(err error) {

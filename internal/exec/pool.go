@@ -50,11 +50,7 @@ func newPool(e *Engine) *pool {
 
 func (p *pool) start(ctx context.Context) {
 	for range p.e.cfg.Workers {
-		p.wg.Add(1)
-		go func() {
-			defer p.wg.Done()
-			p.work(ctx)
-		}()
+		p.wg.Go(func() { p.work(ctx) })
 	}
 }
 
@@ -238,34 +234,53 @@ func (w *worker) doPrepare(ctx context.Context, t task) coordinator.Prepared {
 			ev.Encoded = w.keep(ekey, b, tiers.Meta{})
 		}
 	}
+	kept, img, err := w.make(x.Key, x.Keep, func(alloc allocator) (prep.Image, error) { return w.prep.Decode(t.job.recipe, enc, alloc) })
+	return w.finish(ev, kept, img, err)
+}
+
+type allocator = func(n int) ([]byte, error)
+
+// make produces an image in its tier when keep is asked and there is room, else in a working copy. A tier that takes its
+// room back meanwhile (it was shrunk) costs the work again, never the sample.
+func (w *worker) make(k ident.Key, keep bool, produce func(allocator) (prep.Image, error)) (kept bool, img prep.Image, err error) {
 	var buf *tiers.Buf
-	img, err := w.prep.Decode(t.job.recipe, enc, func(n int) ([]byte, error) {
-		if x.Keep {
-			b, err := store.Alloc(x.Key, int64(n))
-			if err == nil {
-				buf = b
-				return b.Bytes[:n], nil
-			}
-			if !errors.Is(err, tiers.ErrFull) {
-				return nil, err
-			}
+	img, err = produce(func(n int) ([]byte, error) {
+		if !keep {
+			return w.p.scratch(n), nil
 		}
-		return w.p.scratch(n), nil
+		b, err := w.p.e.cfg.Store.Alloc(k, int64(n))
+		switch {
+		case err == nil:
+			buf = b
+			return b.Bytes, nil
+		case errors.Is(err, tiers.ErrFull):
+			return w.p.scratch(n), nil
+		}
+		return nil, err
 	})
+	if buf == nil {
+		return false, img, err
+	}
 	if err != nil {
-		if buf != nil {
-			buf.Abort()
-		}
+		buf.Abort()
+		return false, img, err
+	}
+	if err := buf.Commit(tiers.Meta{Width: uint32(img.W), Height: uint32(img.H), Channels: uint32(img.C)}); err != nil {
+		return w.make(k, false, produce)
+	}
+	return true, img, nil
+}
+
+// finish turns the outcome of make into the event.
+func (w *worker) finish(ev coordinator.Prepared, kept bool, img prep.Image, err error) coordinator.Prepared {
+	if err != nil {
 		ev.Err = describe(err)
 		return ev
 	}
-	ev.Bytes = int64(len(img.Pix))
-	if buf != nil {
-		buf.Commit(tiers.Meta{Width: uint32(img.W), Height: uint32(img.H), Channels: uint32(img.C)})
-		ev.Kept = true
-		return ev
+	ev.Kept, ev.Bytes = kept, int64(len(img.Pix))
+	if !kept {
+		w.hold(ev.Flight, img)
 	}
-	w.hold(x.Flight, img)
 	return ev
 }
 
@@ -276,8 +291,7 @@ func (w *worker) keep(k ident.Key, b []byte, m tiers.Meta) bool {
 		return false
 	}
 	copy(buf.Bytes, b)
-	buf.Commit(m)
-	return true
+	return buf.Commit(m) == nil
 }
 
 func (w *worker) hold(id coordinator.FlightID, img prep.Image) {
@@ -312,31 +326,9 @@ func (w *worker) doAugment(t task) coordinator.Prepared {
 		return ev
 	}
 	defer release()
-	var buf *tiers.Buf
-	img, err := w.prep.Augment(t.job.recipe, src, t.job.key(x.Key.Object, x.Seed, x.Instance), func(n int) ([]byte, error) {
-		if x.Keep {
-			if b, err := w.p.e.cfg.Store.Alloc(x.Key, int64(n)); err == nil {
-				buf = b
-				return b.Bytes[:n], nil
-			}
-		}
-		return w.p.scratch(n), nil
-	})
-	if err != nil {
-		if buf != nil {
-			buf.Abort()
-		}
-		ev.Err = describe(err)
-		return ev
-	}
-	ev.Bytes = int64(len(img.Pix))
-	if buf != nil {
-		buf.Commit(tiers.Meta{Width: uint32(img.W), Height: uint32(img.H), Channels: uint32(img.C)})
-		ev.Kept = true
-		return ev
-	}
-	w.hold(x.Flight, img)
-	return ev
+	key := t.job.key(x.Key.Object, x.Seed, x.Instance)
+	kept, img, err := w.make(x.Key, x.Keep, func(alloc allocator) (prep.Image, error) { return w.prep.Augment(t.job.recipe, src, key, alloc) })
+	return w.finish(ev, kept, img, err)
 }
 
 // doFill writes one row of a slot. For fixed shapes this is the collate: pixels go straight to their place in the batch.
@@ -385,8 +377,7 @@ func (w *worker) doFill(t task) coordinator.Filled {
 
 // describe gives the reason alone: file and hint are added where the sample is reported.
 func describe(err error) string {
-	var f *fault.Error
-	if errors.As(err, &f) {
+	if f, ok := errors.AsType[*fault.Error](err); ok {
 		s := f.Message
 		if f.Err != nil {
 			s += ": " + f.Err.Error()

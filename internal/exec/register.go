@@ -3,6 +3,7 @@ package exec
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -124,10 +125,8 @@ func normalise(in *larderv1.JobSpec) (*larderv1.JobSpec, error) {
 		if value == "" {
 			return def
 		}
-		for _, a := range allowed {
-			if a == value {
-				return value
-			}
+		if slices.Contains(allowed, value) {
+			return value
 		}
 		if err == nil {
 			err = bad(field, "choose one of "+strings.Join(allowed, ", "), "%s is %q", field, value)

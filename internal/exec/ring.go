@@ -135,9 +135,9 @@ func (r *ring) stash(slot, row int, img prep.Image) error {
 	r.mu.Lock()
 	old := r.mu.stashed[slot][row].Pix
 	r.mu.Unlock()
-	pix := append(old[:0], img.Pix...) // this row of this slot is ours until it is reported as filled
+	old = append(old[:0], img.Pix...) // this row of this slot is ours until it is reported as filled
 	r.mu.Lock()
-	r.mu.stashed[slot][row] = prep.Image{Pix: pix, W: img.W, H: img.H, C: img.C}
+	r.mu.stashed[slot][row] = prep.Image{Pix: old, W: img.W, H: img.H, C: img.C}
 	r.mu.Unlock()
 	return nil
 }

@@ -2,6 +2,7 @@ package exec
 
 import (
 	"context"
+	"maps"
 	"math"
 	"os"
 	"strconv"
@@ -213,10 +214,7 @@ func (e *Engine) SetTiers(ctx context.Context, req *larderv1.SetTiersRequest) (*
 	defer e.registering.Unlock()
 	e.mu.Lock()
 	cfg := e.cfg.Tiers
-	settings := map[ident.Form]string{}
-	for f, s := range e.mu.settings {
-		settings[f] = s
-	}
+	settings := maps.Clone(e.mu.settings)
 	e.mu.Unlock()
 	size := func(key, s string) (int64, error) {
 		n, auto, err := e.cfg.ParseSize(s)
