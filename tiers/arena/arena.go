@@ -1,0 +1,279 @@
+package arena
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"sync"
+
+	"github.com/google/btree"
+
+	"larder/internal/bits"
+	"larder/internal/invariant"
+)
+
+// Granule is what sizes are rounded up to, in bytes: a page, so that any free extent can be given back to the kernel.
+var Granule = max(4096, int64(os.Getpagesize()))
+
+// DefaultChunk is the least address space taken from the kernel at once, in bytes.
+const DefaultChunk = 64 << 20
+
+var (
+	// ErrFull is returned by Alloc when the budget has no room, or the kernel no memory.
+	ErrFull = errors.New("arena: no room")
+	// ErrClosed is returned by Alloc after Close.
+	ErrClosed = errors.New("arena: closed")
+)
+
+// Config says how an arena is made.
+type Config struct {
+	Name       string // of the memfds, for people who look at /proc/PID/maps
+	Budget     int64  // physical bytes, at most
+	ChunkBytes int64  // least size of a chunk; 0: DefaultChunk
+	Prefault   bool   // fill a new chunk with pages in the background, as far as the budget goes
+}
+
+// Arena is safe for concurrent use. Filling an extent happens outside its lock.
+type Arena struct {
+	cfg  Config
+	wake chan struct{} // buffered 1: there is something to prefault
+	stop chan struct{}
+	done sync.WaitGroup
+
+	mu struct {
+		sync.Mutex
+		budget    int64
+		used      int64 // bytes in extents that are out
+		committed int64 // bytes of physical pages: used + the warm part of what is free
+		mapped    int64 // bytes of address space
+		taken     int64 // bytes of pages got from the kernel since the start
+		chunks    []*chunk
+		nextSeq   uint32
+		bySize    *btree.BTreeG[span] // free spans by (length, address)
+		byAddr    *btree.BTreeG[span] // the same by address
+		closed    bool
+	}
+}
+
+// chunk is one mapping. All counts are in granules.
+type chunk struct {
+	mem  *memory
+	seq  uint32
+	size uint32
+	out  uint32   // granules in extents that are out; they all have pages
+	warm bits.Set // granules that have pages
+	cold uint32   // where prefaulting goes on
+}
+
+// span is a run of free granules of one chunk.
+type span struct {
+	c      *chunk
+	off, n uint32
+}
+
+// Extent is a run of bytes that belongs to whoever got it.
+type Extent struct {
+	c      *chunk
+	off, n uint32
+	len    int64
+}
+
+// Bytes returns the memory, exactly as long as asked for. It is valid until Free.
+func (e Extent) Bytes() []byte {
+	from := int64(e.off) * Granule
+	return e.c.mem.data[from : from+e.len : from+int64(e.n)*Granule]
+}
+
+// Size returns what the extent counts for, in bytes.
+func (e Extent) Size() int64 { return int64(e.n) * Granule }
+
+// New returns an arena that holds no memory yet. Close it.
+func New(cfg Config) (*Arena, error) {
+	if cfg.Budget < 0 || cfg.ChunkBytes < 0 {
+		return nil, fmt.Errorf("arena %s: budget %d and chunk %d must not be negative", cfg.Name, cfg.Budget, cfg.ChunkBytes)
+	}
+	if cfg.ChunkBytes == 0 {
+		cfg.ChunkBytes = DefaultChunk
+	}
+	a := &Arena{cfg: cfg, wake: make(chan struct{}, 1), stop: make(chan struct{})}
+	a.mu.budget = cfg.Budget
+	a.mu.byAddr = btree.NewG(32, func(x, y span) bool { return before(x, y) })
+	a.mu.bySize = btree.NewG(32, func(x, y span) bool {
+		if x.n != y.n {
+			return x.n < y.n
+		}
+		return before(x, y)
+	})
+	if cfg.Prefault {
+		a.done.Go(a.prefault)
+	}
+	return a, nil
+}
+
+func before(x, y span) bool {
+	if x.c.seq != y.c.seq {
+		return x.c.seq < y.c.seq
+	}
+	return x.off < y.off
+}
+
+// Round returns what an extent of n bytes counts for.
+func Round(n int64) int64 { return (n + Granule - 1) / Granule * Granule }
+
+// Alloc returns an extent of n bytes with undefined content, the tightest free one, or ErrFull.
+func (a *Arena) Alloc(n int64) (Extent, error) {
+	if n <= 0 || n > math.MaxInt64-Granule || Round(n)/Granule > math.MaxUint32 {
+		return Extent{}, fmt.Errorf("%w for %d bytes in an extent", ErrFull, n)
+	}
+	want := uint32(Round(n) / Granule)
+	a.mu.Lock()
+	if a.mu.closed {
+		a.mu.Unlock()
+		return Extent{}, ErrClosed
+	}
+	if a.mu.used+Round(n) > a.mu.budget {
+		a.mu.Unlock()
+		return Extent{}, ErrFull
+	}
+	s, ok := a.bestFitLocked(want)
+	if !ok {
+		if err := a.addChunkLocked(want); err != nil {
+			a.mu.Unlock()
+			return Extent{}, fmt.Errorf("%w: %w", ErrFull, err)
+		}
+		s, _ = a.bestFitLocked(want)
+	}
+	a.takeLocked(s)
+	if s.n > want {
+		a.putLocked(span{s.c, s.off + want, s.n - want})
+		s.n = want
+	}
+	s.c.out += want
+	a.mu.used += Round(n)
+	cold := a.warmLocked(s)
+	a.coolLocked(min(a.mu.committed-a.mu.budget, coolStep+Round(n)))
+	a.mu.Unlock()
+
+	// From here on the span is ours alone: pages come outside the lock.
+	e := Extent{c: s.c, off: s.off, n: want, len: n}
+	for _, r := range cold {
+		if err := s.c.mem.commit(int64(r.off)*Granule, int64(r.n)*Granule); err != nil {
+			a.lost(e, cold)
+			return Extent{}, fmt.Errorf("%w: %w", ErrFull, err)
+		}
+	}
+	return e, nil
+}
+
+// lost takes back an extent that the kernel had no memory for.
+func (a *Arena) lost(e Extent, cold []span) {
+	a.mu.Lock()
+	for _, r := range cold { // some of the pages may be there
+		a.punchLocked(r.c, r.off, r.n)
+	}
+	unused := a.freeLocked(e)
+	a.mu.Unlock()
+	unmap(unused)
+}
+
+// Free takes an extent back. Its bytes must not be touched any more.
+func (a *Arena) Free(e Extent) {
+	if invariant.Enabled {
+		from := int64(e.off) * Granule
+		poison(e.c.mem.data[from : from+e.Size()])
+	}
+	a.mu.Lock()
+	unused := a.freeLocked(e)
+	a.mu.Unlock()
+	unmap(unused)
+}
+
+// freeLocked takes an extent back and returns the memories that are no longer needed.
+func (a *Arena) freeLocked(e Extent) []*memory {
+	a.joinLocked(span{e.c, e.off, e.n})
+	e.c.out -= e.n
+	a.mu.used -= e.Size()
+	unused := a.trimLocked()
+	a.coolLocked(min(a.mu.committed-a.mu.budget, coolStep))
+	return unused
+}
+
+// unmap gives memories back, outside the lock: a large one takes milliseconds.
+func unmap(unused []*memory) {
+	for _, m := range unused {
+		if err := m.unmap(); err != nil {
+			// Linux refuses only what was never mapped.
+			invariant.Violated("arena: %v", err)
+		}
+	}
+}
+
+// poison makes a use after Free show.
+func poison(b []byte) {
+	for i := range b {
+		b[i] = 0xCC
+	}
+}
+
+// SetBudget changes the budget. After a shrink, Used is over it until enough extents were freed; pages follow as they
+// are freed.
+func (a *Arena) SetBudget(n int64) error {
+	if n < 0 {
+		return fmt.Errorf("arena %s: budget %d must not be negative", a.cfg.Name, n)
+	}
+	a.mu.Lock()
+	a.mu.budget = n
+	unused := a.trimLocked()
+	over := a.coolLocked(min(a.mu.committed-a.mu.budget, coolStep))
+	a.mu.Unlock()
+	unmap(unused)
+	for over { // step by step, so that nobody waits long for the lock
+		a.mu.Lock()
+		over = a.coolLocked(min(a.mu.committed-a.mu.budget, coolStep))
+		a.mu.Unlock()
+	}
+	a.rouse()
+	return nil
+}
+
+// Close gives the memory back: now, or when the last extent is freed. A second Close does nothing.
+func (a *Arena) Close() error {
+	a.mu.Lock()
+	if a.mu.closed {
+		a.mu.Unlock()
+		return nil
+	}
+	a.mu.closed = true
+	a.mu.Unlock()
+	close(a.stop)
+	a.done.Wait()
+	a.mu.Lock()
+	unused := a.trimLocked()
+	a.mu.Unlock()
+	unmap(unused)
+	return nil
+}
+
+// Usage is what an arena holds, in bytes.
+type Usage struct {
+	Budget    int64
+	Used      int64 // in extents that are out
+	Committed int64 // physical pages
+	Mapped    int64 // address space
+	Taken     int64 // pages got from the kernel since the start: each costs far more than filling it
+}
+
+// Usage returns the figures of this moment.
+func (a *Arena) Usage() Usage {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return Usage{Budget: a.mu.budget, Used: a.mu.used, Committed: a.mu.committed, Mapped: a.mu.mapped, Taken: a.mu.taken}
+}
+
+func (a *Arena) rouse() {
+	select {
+	case a.wake <- struct{}{}:
+	default: // it is awake
+	}
+}
