@@ -11,6 +11,7 @@ import (
 	"os"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"larder/internal/fault"
@@ -37,6 +38,7 @@ type conn struct {
 	ctx    context.Context // ends with the session
 	cancel context.CancelFunc
 	work   sync.WaitGroup // calls
+	told   atomic.Bool    // DRAIN is in the queue
 
 	// Release is called under rel, so that Close cannot overtake it. Never taken together with mu.
 	rel struct {
@@ -394,7 +396,7 @@ func (s *conn) detach(clean bool) {
 // endIfDrained ends a session that a draining daemon need not wait for: no attachment that still gets batches, nothing
 // in flight.
 func (s *conn) endIfDrained() {
-	if !s.srv.draining() {
+	if !s.told.Load() { // Shutdown asks again once the client has been told
 		return
 	}
 	s.mu.Lock()

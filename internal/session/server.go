@@ -183,6 +183,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 			"the daemon is stopping"))
 		for _, c := range conns {
 			c.out.add(out{t: wire.Drain, payload: msg, pushed: true})
+			c.told.Store(true)
 		}
 	}
 	for _, c := range conns {
