@@ -1,6 +1,7 @@
 package source
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -151,9 +152,12 @@ func (r *indexReader) count(what string, size int) int {
 	return int(n)
 }
 
-func (r *indexReader) str() string {
+func (r *indexReader) str() string { return string(r.text()) }
+
+// text is str without a copy.
+func (r *indexReader) text() []byte {
 	n := r.count("bytes of text", 1)
-	s := string(r.b[:n])
+	s := r.b[:n]
 	r.b = r.b[n:]
 	return s
 }
@@ -279,12 +283,12 @@ func (s *snapshot) readSamples(r *indexReader, dev func() uint64) []fileMeta {
 			return nil
 		}
 		s.dirOf[i] = uint32(dir)
-		name := r.str()
-		if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") {
+		name := r.text()
+		if len(name) == 0 || string(name) == "." || string(name) == ".." || bytes.IndexByte(name, '/') >= 0 || bytes.IndexByte(name, 0) >= 0 {
 			r.fail("sample %d is named %q", i, name)
 			return nil
 		}
-		names.WriteString(name)
+		names.Write(name)
 		if names.Len() > maxNames {
 			r.fail("the names of the samples are too long")
 			return nil

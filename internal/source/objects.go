@@ -84,9 +84,7 @@ func (t *objectTable) internLocked(f fileMeta, ordinal, root uint32, sample iden
 		t.devs = append(t.devs, f.dev)
 	}
 	o := object{ino: f.ino, mtime: f.mtime, size: f.size, dev: uint32(dev), ordinal: ordinal, root: root, sample: sample}
-	if 4*(len(t.rows)+1) > 3*len(t.slots) {
-		t.growLocked()
-	}
+	t.reserveLocked(1)
 	mask := uint64(len(t.slots) - 1)
 	for i := o.hash() & mask; ; i = (i + 1) & mask {
 		switch s := t.slots[i]; {
@@ -100,17 +98,27 @@ func (t *objectTable) internLocked(f fileMeta, ordinal, root uint32, sample iden
 	}
 }
 
-func (t *objectTable) growLocked() {
-	slots := make([]uint32, max(1024, 2*len(t.slots)))
-	mask := uint64(len(slots) - 1)
+// reserveLocked makes room for n more rows.
+func (t *objectTable) reserveLocked(n int) {
+	if need := len(t.rows) + n; need > cap(t.rows) {
+		t.rows = slices.Grow(t.rows, n)
+	}
+	size := max(1024, len(t.slots))
+	for 3*size < 4*(len(t.rows)+n) {
+		size *= 2
+	}
+	if size == len(t.slots) {
+		return
+	}
+	t.slots = make([]uint32, size)
+	mask := uint64(size - 1)
 	for id := range t.rows {
 		i := t.rows[id].hash() & mask
-		for slots[i] != 0 {
+		for t.slots[i] != 0 {
 			i = (i + 1) & mask
 		}
-		slots[i] = uint32(id + 1)
+		t.slots[i] = uint32(id + 1)
 	}
-	t.slots = slots
 }
 
 // reverse maps objects back to the samples of one dataset: runs of consecutive objects and samples, sorted by object.

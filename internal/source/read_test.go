@@ -422,5 +422,12 @@ func BenchmarkCatalog(b *testing.B) {
 	})
 	snap := d.snap.Load()
 	heap := int64(cap(c.objects.rows))*48 + int64(cap(c.objects.slots))*4 + int64(len(snap.names)) + 12*int64(n) + int64(n/8)
-	b.Logf("%d samples: about %d bytes of memory each", n, heap/int64(n))
+	b.Run("memory", func(b *testing.B) { // of the catalogue and one dataset, and of the file
+		for b.Loop() {
+		}
+		b.ReportMetric(float64(heap)/float64(n), "B/sample")
+		if fi, err := os.Stat(indexFile(b, index)); err == nil {
+			b.ReportMetric(float64(fi.Size())/float64(n), "fileB/sample")
+		}
+	})
 }

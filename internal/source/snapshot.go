@@ -278,6 +278,11 @@ func (s *snapshot) assignObjects(t *objectTable, root uint32, old *snapshot, met
 	// The ordinal to try next for a file that is named again, by its first object: a million links to one file must
 	// not try a million ordinals each.
 	next := map[ident.ObjectID]uint32{}
+	if t.len() == 0 { // the first dataset: all its files are new
+		t.mu.Lock()
+		t.reserveLocked(len(todo))
+		t.mu.Unlock()
+	}
 	for part := range slices.Chunk(todo, 4096) { // short enough that readers of the table do not notice
 		t.mu.Lock()
 		for _, id := range part {
