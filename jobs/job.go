@@ -63,7 +63,7 @@ type Rank struct {
 	Waited time.Duration
 
 	LastTake time.Time     // when it last released a batch
-	StepTime time.Duration // smoothed time between releases; 0 = unknown
+	StepTime time.Duration // smoothed time it works on a batch; 0 = unknown
 }
 
 // FreeSlot takes a free slot for filling.
@@ -97,10 +97,10 @@ func (r *Rank) Holds() bool {
 	return false
 }
 
-// Took notes that the client finished with a batch at now.
-func (r *Rank) Took(now time.Time) {
+// Took notes that the client finished with a batch at now, for which it had waited.
+func (r *Rank) Took(now time.Time, waited time.Duration) {
 	if !r.LastTake.IsZero() {
-		d := now.Sub(r.LastTake)
+		d := max(now.Sub(r.LastTake)-waited, 0)
 		if r.StepTime == 0 {
 			r.StepTime = d
 		} else {

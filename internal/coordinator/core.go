@@ -54,7 +54,8 @@ type Core struct {
 	flights    map[ident.Key]*flight // under way, by what they make; lookups only
 	flightByID map[FlightID]*flight
 	nextFlight FlightID
-	queue      *btree.BTreeG[*flight] // not yet handed out, by deadline
+	queue      *btree.BTreeG[*flight] // not yet handed out, by turn
+	turn       uint64                 // the latest turn served
 	running    int                    // handed out
 
 	deliveries   map[DeliveryID]*delivery
@@ -79,8 +80,9 @@ type stream struct {
 	group    *group // nil unless it shares augmented samples
 	seed     uint64 // of its random parameters
 	augBytes int64
-	joined   bool // the sampler knows it
-	tail     int  // positional orders: positions from here on were used as substitutes
+	joined   bool   // the sampler knows it
+	turn     uint64 // of its last planned sample
+	tail     int    // positional orders: positions from here on were used as substitutes
 	ranks    []rankQueue
 }
 

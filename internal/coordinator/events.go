@@ -170,6 +170,7 @@ type Fill struct {
 	From     Source // Decoded or Augmented
 	Seed     uint64
 	Instance uint32
+	Turn     uint64 // fills are to be done by turn
 }
 
 // Discard drops the working copy of a flight that no tier keeps.

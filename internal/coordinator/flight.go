@@ -1,8 +1,6 @@
 package coordinator
 
 import (
-	"time"
-
 	"larder/internal/ident"
 	"larder/jobs"
 	"larder/tiers/residency"
@@ -21,7 +19,7 @@ type flight struct {
 	key      ident.Key      // what it makes: Decoded or Augmented
 	base     ident.RecipeID // prefix of the decoded form it makes or starts from
 	job      ident.JobID
-	deadline time.Time // when the first row that waits is needed
+	turn     uint64 // the earliest turn of those who wait
 	rows     []waiter
 	augments []*flight // augmented flights that start from its result
 
@@ -45,23 +43,22 @@ type waiter struct {
 }
 
 func flightLess(a, b *flight) bool {
-	if !a.deadline.Equal(b.deadline) {
-		return a.deadline.Before(b.deadline)
+	if a.turn != b.turn {
+		return a.turn < b.turn
 	}
 	return a.id < b.id
 }
 
-// needBy estimates when a batch will be taken: the batches before it, one step time each.
-func (c *Core) needBy(d *delivery) time.Time {
-	k := &d.s.job.Ranks[d.rank]
-	ahead := len(d.s.ranks[d.rank].planned) - 1
-	for i := range k.Slots {
-		if k.Slots[i].State == jobs.Leased {
-			ahead++
-		}
-	}
-	return c.now.Add(time.Duration(ahead) * k.StepTime)
+// takeTurn gives the next sample of a job its place among the work of all jobs: start-time fair queueing (Goyal, Vin, Cheng
+// 1996) with samples as the unit. Jobs that are behind with their work get equal samples per second whatever their batch
+// sizes and windows; a job that is seldom behind is served at once, because its turns do not run ahead of the clock.
+func (c *Core) takeTurn(s *stream) uint64 {
+	s.turn = max(s.turn, c.turn) + 1
+	return s.turn
 }
+
+// served moves the clock of the turns.
+func (c *Core) served(turn uint64) { c.turn = max(c.turn, turn) }
 
 // source finds where row i of a batch comes from: an entry, a flight, or a new flight.
 func (c *Core) source(d *delivery, i int) {
@@ -81,7 +78,7 @@ func (c *Core) source(d *delivery, i int) {
 	} else if f := c.flights[key]; f != nil {
 		c.hit(s, ident.Decoded)
 		c.join(f, d, i)
-	} else if f, h := c.launch(key, s, d); f != nil {
+	} else if f, h := c.launch(key, s, d.rows[i].turn); f != nil {
 		c.join(f, d, i)
 	} else {
 		c.hit(s, ident.Decoded)
@@ -111,21 +108,21 @@ func (c *Core) join(f *flight, d *delivery, i int) {
 		return
 	}
 	f.rows = append(f.rows, waiter{d, i})
-	c.hurry(f, c.needBy(d))
+	c.hurry(f, d.rows[i].turn)
 }
 
-// hurry moves a flight forward in the queue when somebody needs it earlier.
-func (c *Core) hurry(f *flight, by time.Time) {
+// hurry moves a flight forward in the queue when somebody's turn for it is earlier.
+func (c *Core) hurry(f *flight, turn uint64) {
 	for ; f != nil; f = f.parent {
-		if !by.Before(f.deadline) {
+		if turn >= f.turn {
 			continue
 		}
 		if !f.running && !f.done && f.queued() {
 			c.queue.Delete(f)
-			f.deadline = by
+			f.turn = turn
 			c.queue.ReplaceOrInsert(f)
 		} else {
-			f.deadline = by
+			f.turn = turn
 		}
 	}
 }
@@ -136,7 +133,7 @@ func (f *flight) queued() bool { return f.parent == nil || f.parent.done }
 // launch begins the flight of a decoded sample: whether its result and its original bytes will be kept is decided now,
 // at the commit of the pick, never by how long the work takes. When the entry was evicted but is still being read, it is
 // taken back instead: then there is no flight, and the ready entry is returned.
-func (c *Core) launch(key ident.Key, s *stream, d *delivery) (*flight, residency.Handle) {
+func (c *Core) launch(key ident.Key, s *stream, turn uint64) (*flight, residency.Handle) {
 	x := key.Object
 	need := c.sampler.Need(x)
 	stored := c.cfg.Bytes(x)
@@ -146,7 +143,7 @@ func (c *Core) launch(key ident.Key, s *stream, d *delivery) (*flight, residency
 		c.relevel(x)
 		return nil, entry
 	}
-	f := c.newFlight(key, s, d)
+	f := c.newFlight(key, s, turn)
 	if admitted {
 		c.index.Pin(entry)
 		f.entry = pin{entry, true}
@@ -176,15 +173,15 @@ func (c *Core) launch(key ident.Key, s *stream, d *delivery) (*flight, residency
 	return f, 0
 }
 
-func (c *Core) newFlight(key ident.Key, s *stream, d *delivery) *flight {
+func (c *Core) newFlight(key ident.Key, s *stream, turn uint64) *flight {
 	c.nextFlight++
-	f := &flight{id: c.nextFlight, key: key, job: s.job.ID, base: c.prefixes[s.prefix].id, deadline: c.needBy(d)}
+	f := &flight{id: c.nextFlight, key: key, job: s.job.ID, base: c.prefixes[s.prefix].id, turn: turn}
 	c.flights[key] = f
 	c.flightByID[f.id] = f
 	return f
 }
 
-// dispatch hands out the most urgent preparations, a bounded number at a time: what is handed out occupies working
+// dispatch hands out preparations in turn, a bounded number at a time: what is handed out occupies working
 // memory, what waits here costs none.
 func (c *Core) dispatch() {
 	for c.running < c.cfg.InFlight {
@@ -194,6 +191,7 @@ func (c *Core) dispatch() {
 		}
 		f.running = true
 		c.running++
+		c.served(f.turn)
 		if f.key.Form == ident.Decoded {
 			c.emit(Prepare{Flight: f.id, Job: f.job, Key: f.key, From: f.from, Keep: f.entry.held,
 				KeepEncoded: f.encoded.held && f.from == ident.Stored})
@@ -417,7 +415,7 @@ func (c *Core) fill(d *delivery, i int, from Source) {
 	w.state = rowFilling
 	s := d.s
 	c.emit(Fill{Delivery: d.id, Row: i, Job: s.job.ID, Rank: d.rank, Inc: d.inc, Slot: d.slot, Object: w.object, From: from,
-		Seed: s.seed, Instance: d.epoch + s.job.Offset})
+		Seed: s.seed, Instance: d.epoch + s.job.Offset, Turn: w.turn})
 }
 
 // filled takes the result of a fill.
@@ -427,6 +425,7 @@ func (c *Core) filled(e Filled) {
 		return
 	}
 	w := &d.rows[e.Row]
+	c.served(w.turn)
 	hold, f := w.pin, w.flight
 	w.pin, w.flight = pin{}, nil
 	if e.Augments > 0 {

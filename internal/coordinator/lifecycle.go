@@ -227,7 +227,7 @@ func (c *Core) released(e Released) {
 	if s == nil || !k.Release(e.Slot, e.Gen) {
 		return // an old client, or a slot taken back: nothing of it may count
 	}
-	k.Took(c.now)
+	k.Took(c.now, e.Waited)
 	k.Waited += e.Waited
 	s.job.Stats.Wait += e.Waited
 	c.stats.Wait += e.Waited

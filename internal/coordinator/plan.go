@@ -39,6 +39,7 @@ const (
 // row is one sample of a batch.
 type row struct {
 	object ident.ObjectID
+	turn   uint64 // its place among the work of all jobs
 	state  rowState
 	pin    pin     // what it holds in the index
 	flight *flight // what it waits for
@@ -110,7 +111,7 @@ func (c *Core) planOne(s *stream, r int) bool {
 			break // substitutes used up what remained: the batch is short
 		}
 		picks = append(picks, x)
-		d.rows = append(d.rows, row{object: x})
+		d.rows = append(d.rows, row{object: x, turn: c.takeTurn(s)})
 		d.pending++
 		c.source(d, len(d.rows)-1)
 	}
@@ -168,7 +169,7 @@ func (c *Core) substitute(d *delivery) (ident.ObjectID, bool) {
 func (c *Core) failRow(d *delivery, i int, bad jobs.Bad) {
 	d.bad = append(d.bad, bad)
 	if x, ok := c.substitute(d); ok {
-		d.rows[i] = row{object: x}
+		d.rows[i] = row{object: x, turn: d.rows[i].turn}
 		c.persist(Persist{Kind: RecAssign, Job: d.s.job.ID, Rank: d.rank, Inc: d.inc, Epoch: d.epoch, Step: d.step,
 			Objects: []ident.ObjectID{x}}, nil)
 		c.source(d, i)

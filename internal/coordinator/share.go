@@ -62,7 +62,7 @@ func (c *Core) sourceShared(d *delivery, i int) bool {
 		c.useEntry(d, i, entry, key)
 		return true
 	}
-	f := c.newFlight(key, s, d)
+	f := c.newFlight(key, s, d.rows[i].turn)
 	f.seed, f.instance = g.seed, instance
 	if admitted {
 		c.index.Pin(entry)
@@ -74,7 +74,7 @@ func (c *Core) sourceShared(d *delivery, i int) bool {
 	ready = ready && c.index.Ready(h)
 	if ready || p != nil {
 		c.hit(s, ident.Decoded)
-	} else if p, h = c.launch(dkey, s, d); p == nil {
+	} else if p, h = c.launch(dkey, s, d.rows[i].turn); p == nil {
 		ready = true
 	}
 	switch {

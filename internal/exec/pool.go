@@ -1,6 +1,7 @@
 package exec
 
 import (
+	"container/heap"
 	"context"
 	"errors"
 	"os"
@@ -25,6 +26,21 @@ type task struct {
 	ring    *ring
 }
 
+// fillQueue is a heap of fills by turn.
+type fillQueue []task
+
+func (q fillQueue) Len() int           { return len(q) }
+func (q fillQueue) Less(i, j int) bool { return q[i].fill.Turn < q[j].fill.Turn }
+func (q fillQueue) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
+func (q *fillQueue) Push(x any)        { *q = append(*q, x.(task)) }
+func (q *fillQueue) Pop() any {
+	old := *q
+	t := old[len(old)-1]
+	old[len(old)-1] = task{}
+	*q = old[:len(old)-1]
+	return t
+}
+
 // pool is the preparation workers. Fills go first: they free working copies and slots. The queues are bounded by what the
 // coordinator hands out: its InFlight preparations, and the rows of the rings.
 type pool struct {
@@ -33,10 +49,11 @@ type pool struct {
 
 	mu struct {
 		sync.Mutex
-		fills, preps []task
-		copies       map[coordinator.FlightID]prep.Image // working copies no tier holds
-		spare        [][]byte                            // memory of old working copies
-		stopped      bool
+		fills   fillQueue
+		preps   []task
+		copies  map[coordinator.FlightID]prep.Image // working copies no tier holds
+		spare   [][]byte                            // memory of old working copies
+		stopped bool
 	}
 	wake *sync.Cond
 }
@@ -79,7 +96,7 @@ func (p *pool) add(t task) {
 
 func (p *pool) addFill(t task) {
 	p.mu.Lock()
-	p.mu.fills = append(p.mu.fills, t)
+	heap.Push(&p.mu.fills, t)
 	p.mu.Unlock()
 	p.wake.Signal()
 }
@@ -126,13 +143,10 @@ func (p *pool) next() (task, bool) {
 		if p.mu.stopped {
 			return task{}, false
 		}
-		if n := len(p.mu.fills); n > 0 {
-			t := p.mu.fills[0]
-			p.mu.fills[0] = task{}
-			p.mu.fills = p.mu.fills[1:]
-			return t, true
+		if len(p.mu.fills) > 0 {
+			return heap.Pop(&p.mu.fills).(task), true
 		}
-		if n := len(p.mu.preps); n > 0 {
+		if len(p.mu.preps) > 0 {
 			t := p.mu.preps[0]
 			p.mu.preps[0] = task{}
 			p.mu.preps = p.mu.preps[1:]
