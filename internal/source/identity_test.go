@@ -64,6 +64,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// TestLinkKeepsItsObject: when one name of a file goes, the other names keep their objects.
 func TestLinkKeepsItsObject(t *testing.T) {
 	root := tree(t, "a/1.jpg")
 	for _, n := range []string{"2", "3"} {
@@ -89,6 +90,7 @@ func TestLinkKeepsItsObject(t *testing.T) {
 	}
 }
 
+// TestManyLinks: thousands of links to one file cost one table probe each, not one per earlier link.
 func TestManyLinks(t *testing.T) {
 	root := tree(t, "a/0.jpg")
 	for i := range 1500 {
@@ -155,6 +157,7 @@ func TestOverlap(t *testing.T) {
 	}
 }
 
+// TestLabelsNeverMove: when class folders change so that numbers shift, a new dataset takes the name.
 func TestLabelsNeverMove(t *testing.T) {
 	root := tree(t, "b/1.jpg", "c/1.jpg")
 	c, _ := open(t, "")
@@ -185,6 +188,7 @@ func TestLabelsNeverMove(t *testing.T) {
 	check(t, c, f)
 }
 
+// TestReindexModel: random changes, restarts and damage-free saves against a map from key to id.
 func TestReindexModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		base, err := os.MkdirTemp("", "larder-source-")

@@ -281,8 +281,6 @@ func TestPyCompare(t *testing.T) {
 	})
 }
 
-// TestLinkKeepsItsObject: when one name of a file goes, the other names keep their objects.
-// TestManyLinks: thousands of links to one file cost one table probe each, not one per earlier link.
 func TestChangedFile(t *testing.T) {
 	root := tree(t, "a/1.jpg", "a/2.jpg")
 	age(t, root)
@@ -337,8 +335,6 @@ func TestChangedFile(t *testing.T) {
 	}
 }
 
-// TestLabelsNeverMove: when class folders change so that numbers shift, a new dataset takes the name.
-// TestReindexModel: random changes, restarts and damage-free saves against a map from key to id.
 func TestErrors(t *testing.T) {
 	empty := t.TempDir()
 	file := filepath.Join(tree(t, "a/1.jpg"), "a/1.jpg")
