@@ -1,0 +1,379 @@
+package tiers
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cespare/xxhash/v2"
+
+	"larder/internal/fault"
+	"larder/internal/ident"
+	"larder/internal/invariant"
+	"larder/tiers/arena"
+)
+
+var (
+	// ErrFull: the tier has no room for the bytes now.
+	ErrFull = errors.New("tiers: the tier is full")
+	// ErrGone: the entry is not here.
+	ErrGone = errors.New("tiers: the entry is gone")
+	// ErrCorrupt: the bytes are not those that were committed; the entry was dropped.
+	ErrCorrupt = errors.New("tiers: the entry is corrupt and was dropped")
+)
+
+// DefaultVerifyEvery is how many reads there are to a verified one, if the configuration does not say.
+const DefaultVerifyEvery = 64
+
+// Config says how a store is made. Budgets are in bytes by form; that of Stored must be 0. On every VerifyEvery-th read
+// the checksum is computed (0: DefaultVerifyEvery); builds with invariants verify every read. ChunkBytes is the least
+// piece of address space to take at once (0: arena.DefaultChunk).
+type Config struct {
+	Budgets     [ident.NumForms]int64
+	VerifyEvery int
+	ChunkBytes  int64
+}
+
+// Meta is what a reader must know beside the bytes. All zero for encoded entries.
+type Meta struct{ Width, Height, Channels uint32 }
+
+// Store holds the bytes. Safe for concurrent use; copying and decoding happen outside its locks.
+type Store struct {
+	verifyEvery uint64
+	reads       atomic.Uint64
+	forms       [ident.NumForms]*form // nil for Stored
+}
+
+// form is one tier.
+type form struct {
+	arena   *arena.Arena
+	shelf   shelf
+	corrupt atomic.Uint64
+
+	mu struct {
+		sync.Mutex
+		filling map[*Buf]struct{} // allocated, neither committed nor aborted
+		closed  bool
+	}
+}
+
+// shelf holds the published slabs of one form and owns one reference of each.
+type shelf interface {
+	put(*slab) bool          // takes the reference over; false: it was not kept, the reference is the caller's
+	open(ident.Key) *slab    // retained for the caller; nil: not here
+	drop(ident.Key)          // releases whatever is there
+	dropIf(ident.Key, *slab) // releases it if it is still there
+	len() int
+	resize(bytes int64) // the form's new budget
+	close()             // releases all; nothing is kept afterwards
+}
+
+// slab is a published extent: immutable bytes and a count of references. The shelf has one, each View another.
+type slab struct {
+	refs  atomic.Int32
+	key   ident.Key
+	arena *arena.Arena
+	ext   arena.Extent
+	bytes []byte
+	meta  Meta
+	sum   uint64
+}
+
+// Retain takes a reference unless the last one is gone already.
+func (s *slab) Retain() bool {
+	for {
+		n := s.refs.Load()
+		if n <= 0 {
+			return false
+		}
+		if s.refs.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+// Release gives a reference back; the last one frees the bytes.
+func (s *slab) Release() {
+	switch n := s.refs.Add(-1); {
+	case n == 0:
+		s.arena.Free(s.ext)
+	case n < 0:
+		invariant.Violated("tiers: %s is released more often than retained", s.key)
+	}
+}
+
+// Open returns an empty store. Close it.
+func Open(cfg Config) (*Store, error) {
+	var errs []error
+	for f, b := range cfg.Budgets {
+		if b < 0 {
+			errs = append(errs, fault.New(fault.ConfigInvalid, "tiers."+ident.Form(f).String(), "use 0 or more bytes",
+				"the tier cannot have %d bytes", b))
+		}
+	}
+	if cfg.Budgets[ident.Stored] > 0 {
+		errs = append(errs, fault.New(fault.ConfigInvalid, "tiers.stored", "give the bytes to encoded, decoded or augmented",
+			"stored samples are in storage and take no memory, got a budget of %d bytes", cfg.Budgets[ident.Stored]))
+	}
+	if cfg.VerifyEvery < 0 || cfg.ChunkBytes < 0 {
+		errs = append(errs, fault.New(fault.ConfigInvalid, "tiers", "use 0 for the defaults",
+			"verify_every %d and chunk size %d must not be negative", cfg.VerifyEvery, cfg.ChunkBytes))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	s := &Store{verifyEvery: uint64(cfg.VerifyEvery)}
+	if s.verifyEvery == 0 {
+		s.verifyEvery = DefaultVerifyEvery
+	}
+	if invariant.Enabled {
+		s.verifyEvery = 1
+	}
+	for f := ident.Encoded; f < ident.NumForms; f++ {
+		if err := s.openForm(f, cfg); err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+	}
+	return s, nil
+}
+
+func (s *Store) openForm(f ident.Form, cfg Config) error {
+	t := &form{}
+	t.mu.filling = make(map[*Buf]struct{})
+	var err error
+	t.arena, err = arena.New(arena.Config{
+		Name: f.String(), Budget: cfg.Budgets[f], ChunkBytes: cfg.ChunkBytes, Prefault: true,
+	})
+	if err != nil {
+		return fmt.Errorf("open tier %s: %w", f, err)
+	}
+	if f == ident.Encoded {
+		t.shelf, err = newHandles(cfg.Budgets[f])
+	} else {
+		t.shelf = newTable()
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("open tier %s: %w", f, err), t.arena.Close())
+	}
+	s.forms[f] = t
+	return nil
+}
+
+// Buf is memory that is being filled. It belongs to one goroutine at a time.
+type Buf struct {
+	Bytes []byte // exactly as many as asked for; undefined at first
+
+	key   ident.Key
+	form  *form
+	ext   arena.Extent
+	freed bool // the key was, meanwhile; guarded by form.mu
+}
+
+// Alloc returns n bytes to fill for k, or ErrFull. End it with Commit or Abort.
+func (s *Store) Alloc(k ident.Key, n int64) (*Buf, error) {
+	t := s.form(k.Form)
+	if t == nil {
+		return nil, fmt.Errorf("%w: there is no tier %s", ErrFull, k.Form)
+	}
+	ext, err := t.arena.Alloc(n)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s, %d bytes: %w", ErrFull, k, n, err)
+	}
+	b := &Buf{Bytes: ext.Bytes(), key: k, form: t, ext: ext}
+	t.mu.Lock()
+	closed := t.mu.closed
+	if !closed {
+		t.mu.filling[b] = struct{}{}
+	}
+	t.mu.Unlock()
+	if closed {
+		t.arena.Free(ext)
+		return nil, fmt.Errorf("%w: the store is closed", ErrFull)
+	}
+	return b, nil
+}
+
+// Commit publishes the bytes under the key, in place of what was published there. After it the Buf and its Bytes are
+// no longer the caller's, whatever the result. ErrGone: the key was freed since Alloc. ErrFull: the tier did not keep
+// it. Either way nothing is published.
+func (b *Buf) Commit(m Meta) error {
+	s := &slab{key: b.key, arena: b.form.arena, ext: b.ext, bytes: b.take(), meta: m}
+	s.sum = xxhash.Sum64(s.bytes)
+	s.refs.Store(1)
+	if b.isFreed() { // do not displace what was committed for the key since
+		b.end()
+		s.Release()
+		return ErrGone
+	}
+	b.form.shelf.drop(b.key)
+	kept := b.form.shelf.put(s)
+	// Only now, so that a Free that came too early for the shelf finds the Buf, and one that comes later the entry.
+	freed := b.end()
+	switch {
+	case !kept:
+		s.Release()
+		return fmt.Errorf("%w: %s was not kept", ErrFull, b.key)
+	case freed:
+		b.form.shelf.dropIf(b.key, s)
+		return ErrGone
+	default:
+		return nil
+	}
+}
+
+// Abort frees the bytes.
+func (b *Buf) Abort() {
+	b.take()
+	b.end()
+	b.form.arena.Free(b.ext)
+}
+
+// take gives the bytes away, once.
+func (b *Buf) take() []byte {
+	if b.Bytes == nil {
+		invariant.Violated("tiers: the buffer of %s is ended twice", b.key)
+	}
+	bytes := b.Bytes
+	b.Bytes = nil
+	return bytes
+}
+
+func (b *Buf) isFreed() bool {
+	b.form.mu.Lock()
+	defer b.form.mu.Unlock()
+	return b.freed
+}
+
+// end takes the Buf out of those that are being filled and tells whether its key was freed.
+func (b *Buf) end() (freed bool) {
+	b.form.mu.Lock()
+	defer b.form.mu.Unlock()
+	delete(b.form.mu.filling, b)
+	return b.freed
+}
+
+// View is a lent entry. The bytes must not be written, and not be read after Close.
+type View struct {
+	Bytes []byte
+	Meta  Meta
+	slab  *slab
+}
+
+// Close gives the entry back. A second Close of the same View does nothing.
+func (v *View) Close() {
+	if v.slab != nil {
+		s := v.slab
+		v.slab, v.Bytes = nil, nil
+		s.Release()
+	}
+}
+
+// Open lends the entry of k. ErrGone: it is not here. ErrCorrupt: it was, with other bytes than were committed; it is
+// gone now. Close the View.
+func (s *Store) Open(k ident.Key) (View, error) {
+	t := s.form(k.Form)
+	if t == nil {
+		return View{}, ErrGone
+	}
+	e := t.shelf.open(k)
+	if e == nil {
+		return View{}, ErrGone
+	}
+	if s.reads.Add(1)%s.verifyEvery == 0 && xxhash.Sum64(e.bytes) != e.sum {
+		t.corrupt.Add(1)
+		t.shelf.dropIf(k, e)
+		e.Release()
+		return View{}, fmt.Errorf("%w: %s", ErrCorrupt, k)
+	}
+	return View{Bytes: e.bytes, Meta: e.meta, slab: e}, nil
+}
+
+// Free drops what is published under k, and what is being filled for it (its Commit says ErrGone). Memory returns when
+// the last View is closed. It does not block on readers or writers. Frees and Allocs of one key must come in the order in
+// which they were decided.
+func (s *Store) Free(k ident.Key) {
+	t := s.form(k.Form)
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	for b := range t.mu.filling { // as many as there are workers
+		if b.key == k {
+			b.freed = true
+		}
+	}
+	t.mu.Unlock()
+	t.shelf.drop(k)
+}
+
+// SetBudget changes a tier's bytes while it is in use. Nothing is flushed: after a shrink the tier is over its budget, and
+// full, until enough entries were freed; their pages go back to the kernel as they are.
+func (s *Store) SetBudget(f ident.Form, bytes int64) error {
+	t := s.form(f)
+	if t == nil || bytes < 0 {
+		return fault.New(fault.Invalid, "tiers."+f.String(), "use 0 or more bytes, for encoded, decoded or augmented",
+			"cannot give tier %s %d bytes", f, bytes)
+	}
+	t.shelf.resize(bytes)
+	if err := t.arena.SetBudget(bytes); err != nil {
+		return fmt.Errorf("resize tier %s: %w", f, err)
+	}
+	return nil
+}
+
+// Used returns the bytes in use: published, being filled, and freed but still viewed. Rounded up to Granule each.
+func (s *Store) Used(f ident.Form) int64 {
+	if t := s.form(f); t != nil {
+		return t.arena.Usage().Used
+	}
+	return 0
+}
+
+// Usable returns how many of a tier's bytes an index should promise. The rest keeps allocation cheap and takes what is
+// leaving under pins: replacing values in a tier that is full to 94 % needs new pages from the kernel for under 1 % of the
+// bytes, in one that is full to 100 % for 88 % of them, at about seven times the time.
+func Usable(budget int64) int64 { return budget - budget/16 }
+
+// Granule returns what each entry's bytes are rounded up to.
+func (s *Store) Granule(ident.Form) int64 { return arena.Granule }
+
+// Stats is what one tier holds.
+type Stats struct {
+	arena.Usage
+	Entries int    // published
+	Corrupt uint64 // entries dropped because their bytes had changed, since the start
+}
+
+// Stats returns the figures of this moment.
+func (s *Store) Stats(f ident.Form) Stats {
+	t := s.form(f)
+	if t == nil {
+		return Stats{}
+	}
+	return Stats{Usage: t.arena.Usage(), Entries: t.shelf.len(), Corrupt: t.corrupt.Load()}
+}
+
+// Close frees everything. Buffers that are being filled and open Views stay valid; the last of them unmaps the memory.
+// A second Close does nothing.
+func (s *Store) Close() error {
+	var errs []error
+	for _, t := range s.forms {
+		if t == nil {
+			continue
+		}
+		t.mu.Lock()
+		t.mu.closed = true
+		t.mu.Unlock()
+		t.shelf.close()
+		errs = append(errs, t.arena.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Store) form(f ident.Form) *form {
+	if f >= ident.NumForms {
+		return nil
+	}
+	return s.forms[f]
+}
