@@ -82,7 +82,7 @@ func (x *Index) Check() error {
 			s.leaving += e.bytes
 		}
 	}
-	if n := x.table.len(); n != live {
+	if n := x.table.len; n != live {
 		return fmt.Errorf("residency: the table holds %d keys for %d entries", n, live)
 	}
 	if len(x.free)+live != len(x.entries) {

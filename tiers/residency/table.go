@@ -12,6 +12,7 @@ type table struct {
 	planes    [ident.Augmented]map[ident.RecipeID]*plane // by form, below Augmented
 	last      [ident.Augmented]*plane                    // the plane used last: jobs come in runs of one recipe
 	augmented map[ident.Key]Handle
+	len       int // keys in all of them
 }
 
 type plane struct {
@@ -56,7 +57,9 @@ func (t *table) get(k ident.Key) (Handle, bool) {
 	return h - 1, h != 0
 }
 
+// put adds a key that is not in.
 func (t *table) put(k ident.Key, h Handle) {
+	t.len++
 	if k.Form >= ident.Augmented {
 		if t.augmented == nil {
 			t.augmented = make(map[ident.Key]Handle)
@@ -83,7 +86,9 @@ func (t *table) put(k ident.Key, h Handle) {
 	p.count++
 }
 
+// del takes out a key that is in.
 func (t *table) del(k ident.Key) {
+	t.len--
 	if k.Form >= ident.Augmented {
 		delete(t.augmented, k)
 		return
@@ -95,14 +100,4 @@ func (t *table) del(k ident.Key) {
 		delete(t.planes[k.Form], k.Recipe)
 		t.last[k.Form] = nil
 	}
-}
-
-func (t *table) len() int {
-	n := len(t.augmented)
-	for _, planes := range t.planes {
-		for _, p := range planes {
-			n += p.count
-		}
-	}
-	return n
 }
