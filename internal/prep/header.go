@@ -122,22 +122,42 @@ func webpHeader(enc []byte) (header, error) {
 	if len(enc) < 30 {
 		return header{}, bad("the WebP image ends in its header, after %d bytes", len(enc))
 	}
-	switch string(enc[12:16]) {
-	case "VP8 ":
-		h.w, h.h = le16(enc[26:])&0x3fff, le16(enc[28:])&0x3fff
-	case "VP8L":
-		v := binary.LittleEndian.Uint32(enc[21:])
-		h.w, h.h = int(v&0x3fff)+1, int(v>>14&0x3fff)+1
-	case "VP8X":
-		if enc[20]&2 != 0 {
-			return header{}, bad("the WebP image is animated, which is not read")
-		}
-		h.w = 1 + int(enc[24]) + int(enc[25])<<8 + int(enc[26])<<16
-		h.h = 1 + int(enc[27]) + int(enc[28])<<8 + int(enc[29])<<16
-	default:
+	var ok bool
+	if h.w, h.h, ok = webpFrame(enc[12:]); ok {
+		return h, nil
+	}
+	if string(enc[12:16]) != "VP8X" {
 		return header{}, bad("the WebP image begins with an unknown part %s", first(enc[12:16]))
 	}
-	return h, nil
+	if enc[20]&2 != 0 {
+		return header{}, bad("the WebP image is animated, which is not read")
+	}
+	h.w = 1 + int(enc[24]) + int(enc[25])<<8 + int(enc[26])<<16
+	h.h = 1 + int(enc[27]) + int(enc[28])<<8 + int(enc[29])<<16
+	// The frame that follows has a size of its own. It is checked here, because the decoder would first take its memory.
+	for rest := enc[30:]; len(rest) >= 8; {
+		if fw, fh, ok := webpFrame(rest); ok {
+			if fw != h.w || fh != h.h {
+				return header{}, bad("the WebP image holds %d x %d pixels, its header says %d x %d", fw, fh, h.w, h.h)
+			}
+			return h, nil
+		}
+		n := 8 + (int64(binary.LittleEndian.Uint32(rest[4:]))+1)&^1
+		rest = rest[min(n, int64(len(rest))):]
+	}
+	return header{}, bad("the WebP image ends before its frame, after %d bytes", len(enc))
+}
+
+// webpFrame reads the size of a VP8 or VP8L chunk.
+func webpFrame(chunk []byte) (w, h int, ok bool) {
+	switch {
+	case len(chunk) >= 18 && string(chunk[:4]) == "VP8 ":
+		return le16(chunk[14:]) & 0x3fff, le16(chunk[16:]) & 0x3fff, true
+	case len(chunk) >= 13 && string(chunk[:4]) == "VP8L":
+		v := binary.LittleEndian.Uint32(chunk[9:])
+		return int(v&0x3fff) + 1, int(v>>14&0x3fff) + 1, true
+	}
+	return 0, 0, false
 }
 
 func bmpHeader(enc []byte) (header, error) {
