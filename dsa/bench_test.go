@@ -8,7 +8,7 @@ import (
 )
 
 // BenchmarkPick is one pick with what the coordinator says about it: jobs on overlapping halves of the objects, a cache of a fifth
-// that is filled in turn. bytes/sample is what the sampler holds per object.
+// that is filled in turn.
 func BenchmarkPick(b *testing.B) {
 	for _, n := range []int{1 << 10, 1 << 17, 1_280_000} {
 		for _, jobs := range []int{1, 8} {
@@ -75,6 +75,20 @@ func BenchmarkJoin(b *testing.B) {
 				s.Next(99)
 				s.Leave(99)
 				b.StartTimer()
+			}
+		})
+	}
+}
+
+// BenchmarkFirstPick is an epoch start and its first pick, which lays the groups out: one job of n objects.
+func BenchmarkFirstPick(b *testing.B) {
+	for _, n := range []int{1 << 17, 1_280_000} {
+		b.Run(fmt.Sprintf("n=%d", n), func(b *testing.B) {
+			s := New(1)
+			must(b, s.Join(1, strat(4, span(0, n))))
+			for b.Loop() {
+				must(b, s.StartEpoch(1, 0))
+				s.Next(1)
 			}
 		})
 	}

@@ -109,7 +109,11 @@ func randomScenario(r *xrand.Rand) scenario {
 	n := 240 + r.IntN(160)
 	sc := scenario{seed: r.Uint64(), cache: n * []int{0, 1, 5, 10, 20, 40, 100}[r.IntN(7)] / 100}
 	kind := r.IntN(5)
-	for i := range 2 + r.IntN(4) {
+	jobs := 2 + r.IntN(4)
+	if r.IntN(8) == 0 {
+		jobs = needCap + 4 // beyond it needers are not told apart
+	}
+	for i := range jobs {
 		var sub []ident.ObjectID
 		switch kind {
 		case 0: // nested
@@ -160,7 +164,7 @@ func TestNoClassDrifts(t *testing.T) {
 	for i := range 60 {
 		sc := randomScenario(r)
 		sc.check = i < 10
-		must(t, d.measure(fmt.Sprintf("scenario %d", i), sc, 20, 15))
+		must(t, d.measure(fmt.Sprintf("scenario %d", i), sc, effort(20), 15))
 	}
 	t.Logf("%d classes, rms %.3f, largest %.2f (mean %.3f, %s), limit %.2f", d.n, d.rms(), d.max, d.mean, d.where, d.limit())
 	if d.max >= d.limit() {

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"larder/internal/ident"
+	"larder/internal/invariant"
 	"larder/internal/xrand"
 )
 
@@ -315,4 +316,12 @@ func factorial(n int) int {
 		f *= n
 	}
 	return f
+}
+
+// effort is how often a statistical test repeats: a tenth where the race detector slows it down and nothing runs side by side.
+func effort(n int) int {
+	if invariant.Enabled {
+		return n / 10
+	}
+	return n
 }
