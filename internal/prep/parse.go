@@ -66,6 +66,9 @@ var opNames = []string{
 // are moved in front of it, where they give the same values; other image ops there are refused, because
 // torchvision would run them on tensors, with other pixels. ToImage and PILToTensor change no value, wherever they
 // stand: image ops behind them still have the bits of PIL images.
+//
+// Two defaults are not torchvision's: ToDtype scales (scale=true), and Grayscale gives three channels. A pair of casts that
+// goes back to uint8 must agree in scale.
 func ParseRecipe(ops []OpSpec) (*Recipe, error) {
 	if len(ops) > maxOps {
 		return nil, fault.New(fault.RecipeInvalid, "transform", "join ops", "a recipe of %d ops is longer than the %d that are allowed", len(ops), maxOps)
@@ -154,7 +157,7 @@ func (p *parser) parse(a *args) (o op, tail bool) {
 		return a.colorJitter(), false
 	case "grayscale":
 		a.known("num_output_channels")
-		n := a.float("num_output_channels", 1, 1, 3)
+		n := a.float("num_output_channels", 3, 1, 3)
 		if n == 2 || n != float64(int(n)) {
 			a.fail("", "num_output_channels is %g, not 1 or 3", n)
 		}
@@ -171,7 +174,7 @@ func (p *parser) parse(a *args) (o op, tail bool) {
 		a.known("dtype", "scale", "layout")
 		dtype := a.word("dtype", Float32, []string{Float32, Uint8},
 			map[string]string{"torch.float32": Float32, "torch.float": Float32, "float": Float32, "torch.uint8": Uint8})
-		scaled := a.bool("scale", false)
+		scaled := a.bool("scale", true)
 		p.cast(a, dtype, scaled, a.word("layout", CHW, []string{CHW, HWC}, nil), a.has("layout"))
 	case "normalize":
 		p.normalize(a)

@@ -48,7 +48,7 @@ func TestRecipeOutputs(t *testing.T) {
 		{[]OpSpec{spec("Resize", "size", []any{10.0, 20.0})}, Output{Uint8, CHW, []int{3, 10, 20}, false, 600}},
 		{[]OpSpec{spec("Resize", "size", []any{10.0, 20.0}), spec("Resize", "size", []any{5.0})}, Output{Uint8, CHW, []int{3, 5, 10}, false, 150}},
 		{[]OpSpec{spec("CenterCrop", "size", 8.0), spec("ToDtype", "dtype", "uint8", "layout", "HWC")}, Output{Uint8, HWC, []int{8, 8, 3}, false, 192}},
-		{[]OpSpec{spec("CenterCrop", "size", 8.0), spec("Grayscale"), spec("ToTensor")}, Output{Float32, CHW, []int{1, 8, 8}, false, 256}},
+		{[]OpSpec{spec("CenterCrop", "size", 8.0), spec("Grayscale", "num_output_channels", 1.0), spec("ToTensor")}, Output{Float32, CHW, []int{1, 8, 8}, false, 256}},
 		{[]OpSpec{spec("CenterCrop", "size", 8.0), spec("ToTensor"), spec("ToDtype", "layout", "HWC")}, Output{Float32, HWC, []int{8, 8, 3}, false, 768}},
 		{[]OpSpec{spec("CenterCrop", "size", 8.0), spec("ToDtype", "layout", "hwc"), imagenet}, Output{Float32, HWC, []int{8, 8, 3}, false, 768}},
 		{[]OpSpec{spec("RandomResizedCrop", "size", []int{3, 4}), spec("PILToTensor")}, Output{Uint8, CHW, []int{3, 3, 4}, false, 36}},
@@ -84,6 +84,8 @@ func TestRecipeFingerprints(t *testing.T) {
 	same("order of ops", parse(t, flip, rrc).ID(), a.ID(), false)
 	same("order of cast and flip", parse(t, rrc, spec("ToTensor"), flip).ID(), parse(t, rrc, flip, spec("ToTensor")).ID(), true)
 	same("Normalize brings its cast", parse(t, rrc, imagenet).ID(), parse(t, rrc, spec("ToTensor"), imagenet).ID(), true)
+	same("defaults of casts", parse(t, rrc, spec("ToDtype")).ID(), parse(t, rrc, spec("ToTensor")).ID(), true)
+	same("default of Grayscale", parse(t, spec("Grayscale")).ID(), parse(t, spec("Grayscale", "num_output_channels", 3.0)).ID(), true)
 	same("p", parse(t, spec("HFlip", "p", 0.4)).ID(), parse(t, spec("HFlip", "p", 0.6)).ID(), false)
 	d := parse(t, spec("HFlip", "p", 1.0), spec("CenterCrop", "size", 9.0))
 	if d.Random() || d.Prefix() == parse(t).Prefix() {
@@ -130,14 +132,14 @@ func TestRecipeErrors(t *testing.T) {
 		{[]OpSpec{spec("CenterCrop", "size", 4.0), spec("Normalize", "mean", "imagnet")}, "did you mean imagenet?"},
 		{[]OpSpec{spec("CenterCrop", "size", 4.0), spec("Normalize", "mean", 0.0, "std", 0.0)}, "a std is 0"},
 		{[]OpSpec{spec("CenterCrop", "size", 4.0), spec("Normalize", "mean", []any{0.0, 1.0}, "std", 1.0)}, "mean has 2 numbers"},
-		{[]OpSpec{spec("CenterCrop", "size", 4.0), spec("Grayscale"), imagenet}, "3 means for images of 1 channels"},
+		{[]OpSpec{spec("CenterCrop", "size", 4.0), spec("Grayscale", "num_output_channels", 1.0), imagenet}, "3 means for images of 1 channels"},
 		{[]OpSpec{spec("CenterCrop", "size", 4.0), imagenet, spec("ToDtype", "dtype", "uint8")}, "normalised values back"},
-		{[]OpSpec{spec("CenterCrop", "size", 4.0), spec("ToTensor"), spec("ToDtype", "dtype", "uint8")}, "another scale"},
+		{[]OpSpec{spec("CenterCrop", "size", 4.0), spec("ToTensor"), spec("ToDtype", "dtype", "uint8", "scale", false)}, "another scale"},
 		{[]OpSpec{spec("ToTensor"), spec("Resize", "size", []any{4.0, 4.0})}, "put it before ToDtype"},
 		{[]OpSpec{imagenet, spec("CenterCrop", "size", 4.0)}, "put it before Normalize"},
 		{[]OpSpec{spec("Resize", "size", 4.0), spec("ToTensor")}, "float32 output needs images of one size"},
 		{[]OpSpec{spec("PILToTensor")}, "leave PILToTensor out"},
-		{[]OpSpec{spec("Grayscale")}, "one-channel output"},
+		{[]OpSpec{spec("Grayscale", "num_output_channels", 1.0)}, "one-channel output"},
 		{[]OpSpec{spec("ToDtype", "dtype", "float16")}, `dtype is "float16"`},
 		{[]OpSpec{spec("Compose", "transforms", []any{})}, "plain list"},
 		{[]OpSpec{{Kind: "python", Name: "f"}}, "reserved"},
