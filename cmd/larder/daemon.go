@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/health"
 
 	"larder/internal/config"
+	"larder/internal/coordinator"
 	"larder/internal/exec"
 	"larder/internal/fault"
 	"larder/internal/gpu"
@@ -29,8 +30,6 @@ import (
 	"larder/internal/telemetry"
 	larderv1 "larder/proto/larder/v1"
 	"larder/tiers"
-
-	"larder/internal/coordinator"
 )
 
 // daemon is everything between the sockets and the engine.
@@ -40,7 +39,8 @@ import (
 //	TCP ── gRPC ────────────────┘    │
 //	HTTP ── metrics ─────────────────┘
 //
-// open builds it from the bottom up, close takes it down in the opposite order.
+// open builds it from the bottom up; close takes it down from the top: clients first, so that nobody waits for an answer
+// that will not come, what the engine uses last.
 type daemon struct {
 	cfg      *config.Config
 	resolved config.Resolved
@@ -72,37 +72,41 @@ type daemon struct {
 }
 
 // openDaemon starts a daemon that serves cfg.Socket. On an error nothing is left behind.
-func openDaemon(cfg *config.Config, log *slog.Logger, level *slog.LevelVar) (d *daemon, err error) {
-	machine := config.DetectMachine()
-	resolved, err := cfg.Resolve(machine)
+func openDaemon(cfg *config.Config, log *slog.Logger, level *slog.LevelVar) (*daemon, error) {
+	resolved, err := cfg.Resolve(config.DetectMachine())
 	if err != nil {
 		return nil, err
 	}
-	d = &daemon{cfg: cfg, resolved: resolved, log: log, level: level, gone: make(chan struct{}), health: health.NewServer()}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, d.close())
-			d = nil
+	d := &daemon{cfg: cfg, resolved: resolved, log: log, level: level, gone: make(chan struct{}), health: health.NewServer()}
+	if err := d.open(); err != nil {
+		if cerr := d.close(); cerr != nil {
+			log.Error("close what was opened", "error", cerr)
 		}
-	}()
+		return nil, err
+	}
+	return d, nil
+}
+
+func (d *daemon) open() (err error) {
+	cfg, log, r := d.cfg, d.log, d.resolved
 	path := cfg.Socket
 	if path == "" {
 		path = session.DefaultSocket()
 	}
 	if d.listener, err = session.Listen(path); err != nil {
-		return nil, err
+		return err
 	}
 	var creds credentials.TransportCredentials
 	if cfg.GRPC.Listen != "" {
 		if creds, err = tcpCreds(cfg.GRPC); err != nil {
-			return nil, err
+			return err
 		}
 		if d.tcp, err = net.Listen("tcp", cfg.GRPC.Listen); err != nil {
-			return nil, fault.Wrap(err, fault.ConfigInvalid, "grpc.listen", "choose a free address of this machine", "listen for gRPC on %s", cfg.GRPC.Listen)
+			return fault.Wrap(err, fault.ConfigInvalid, "grpc.listen", "choose a free address of this machine", "listen for gRPC on %s", cfg.GRPC.Listen)
 		}
 	}
-	if err = d.openEngine(); err != nil {
-		return nil, err
+	if err := d.openEngine(); err != nil {
+		return err
 	}
 	d.sessions = session.NewServer(session.Config{Engine: d.engine, Service: rpc.Service(d.engine, log), Log: log})
 	d.rpc = append(d.rpc, rpc.NewServer(rpc.Config{Engine: d.engine, Log: log, Health: d.health, Done: d.gone}))
@@ -113,13 +117,13 @@ func openDaemon(cfg *config.Config, log *slog.Logger, level *slog.LevelVar) (d *
 	if cfg.HTTP != "" {
 		d.http, err = telemetry.ListenHTTP(cfg.HTTP, telemetry.HTTPConfig{Stats: d.stats, Ready: d.ready, Version: version, Log: log})
 		if err != nil {
-			return nil, err
+			return err
 		}
 	}
-	log.Info("configuration", "memory_limit", resolved.Memory, "tiers_total", resolved.Total, "encoded", resolved.Encoded,
-		"decoded", resolved.Decoded, "augmented", resolved.Augmented, "rings", resolved.MaxRing, "workers", resolved.Workers,
-		"decoder", prep.DecoderName(), "parity", prep.Parity(), "gpu", d.gpu.Status())
-	return d, nil
+	log.Info("configuration", "memory_limit", config.HumanBytes(r.Memory), "tiers_total", config.HumanBytes(r.Total),
+		"encoded", cfg.Tiers.Encoded.String(), "decoded", cfg.Tiers.Decoded.String(), "augmented", cfg.Tiers.Augmented.String(),
+		"rings", config.HumanBytes(r.MaxRing), "workers", r.Workers, "decoder", prep.DecoderName(), "parity", prep.Parity(), "gpu", d.gpu.Status())
+	return nil
 }
 
 func (d *daemon) openEngine() error {
@@ -248,8 +252,7 @@ func (d *daemon) drain(ctx context.Context) error {
 	return errors.Join(err, <-drained)
 }
 
-// close ends everything at once: sessions first, so that no client waits for an answer that will not come, the
-// listener's files last but one, so that a next daemon finds the tiers' memory free.
+// close ends everything at once. Twice is fine.
 func (d *daemon) close() error {
 	d.closeOnce.Do(func() {
 		d.draining.Store(true)

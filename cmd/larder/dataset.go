@@ -79,7 +79,7 @@ func newDatasetLs(g *globals) *cobra.Command {
 func datasetTable(t *tabwriter.Writer, list []*larderv1.Dataset) {
 	row(t, "NAME", "URI", "SAMPLES", "CLASSES", "BYTES", "SHARED", "FINGERPRINT")
 	for _, d := range list {
-		row(t, clip(d.GetName(), 40), clip(d.GetUri(), 60), count(d.GetSamples()), count(len(d.GetClasses())),
+		row(t, clip(d.GetName(), 40), clipPath(d.GetUri(), 60), count(d.GetSamples()), count(len(d.GetClasses())),
 			config.HumanBytes(int64(d.GetBytes())), count(d.GetSharedSamples()), d.GetFingerprint())
 	}
 }
@@ -111,7 +111,7 @@ means what it should. The dataset is indexed if it is not known yet.`,
 					row(t)
 					row(t, "ID", "KEY", "LABEL", "CLASS", "BYTES", "FORMAT", "SIZE")
 					for _, s := range r.GetSamples() {
-						row(t, s.GetId(), clip(s.GetKey(), 60), s.GetLabel(), clip(s.GetClassName(), 30), config.HumanBytes(int64(s.GetBytes())),
+						row(t, s.GetId(), clipPath(s.GetKey(), 60), s.GetLabel(), clip(s.GetClassName(), 30), config.HumanBytes(int64(s.GetBytes())),
 							s.GetFormat(), fmt.Sprintf("%dx%d", s.GetWidth(), s.GetHeight()))
 					}
 				})

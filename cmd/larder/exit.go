@@ -91,10 +91,10 @@ func exitCode(err error) int {
 
 // printError writes an error for people: what is wrong, and below it what to do. Joined errors are written one by one.
 func printError(w io.Writer, err error) {
-	if e := (*exitError)(nil); errors.As(err, &e) && e.err == nil {
-		return
-	}
 	for _, err := range split(err) {
+		if e := (*exitError)(nil); errors.As(err, &e) && e.err == nil {
+			continue
+		}
 		hint := ""
 		text := err.Error()
 		if u := (*usageError)(nil); errors.As(err, &u) {

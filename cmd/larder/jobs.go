@@ -66,7 +66,7 @@ func jobTable(t *tabwriter.Writer, list []*larderv1.Job) {
 		if subset == "" {
 			subset = "all"
 		}
-		row(t, clip(j.GetSpec().GetName(), 40), stateWord(j.GetState()), clip(j.GetSpec().GetDataset(), 40), clip(subset, 30),
+		row(t, clip(j.GetSpec().GetName(), 40), stateWord(j.GetState()), clipPath(j.GetSpec().GetDataset(), 40), clip(subset, 30),
 			count(j.GetSubsetSize()), ranks(j), epoch(j), count(j.GetCounters().GetSamplesDelivered()),
 			count(j.GetCounters().GetDecodes()), fmt.Sprintf("%.1fs", j.GetCounters().GetWaitSeconds()))
 	}

@@ -87,12 +87,21 @@ func (o *outputFlag) raw(w io.Writer, raw []byte) error {
 // block turns JSON's style of writing into YAML's. Strings that YAML would read as something else stay quoted.
 func block(n *yaml.Node) {
 	n.Style &^= yaml.FlowStyle
-	if n.Kind == yaml.ScalarNode && n.Tag == "!!str" {
+	if n.Kind == yaml.ScalarNode && n.Tag == "!!str" && !oldBool(n.Value) {
 		n.Style = 0
 	}
 	for _, c := range n.Content {
 		block(c)
 	}
+}
+
+// oldBool tells whether YAML 1.1, which PyYAML reads, takes a word for true or false.
+func oldBool(s string) bool {
+	switch strings.ToLower(s) {
+	case "y", "n", "yes", "no", "on", "off":
+		return true
+	}
+	return false
 }
 
 func tableTo(w io.Writer, table func(*tabwriter.Writer)) error {
@@ -129,6 +138,20 @@ func clip(s string, n int) string {
 		return s
 	}
 	return string(r[:n-1]) + "…"
+}
+
+// clipPath shortens a uri or path in its middle, for its end tells most.
+func clipPath(s string, n int) string {
+	r := []rune(s)
+	if len(r) <= n {
+		return s
+	}
+	scheme, _, ok := strings.Cut(s, ":")
+	head := len([]rune(scheme)) + 1
+	if !ok || head > n/2 {
+		head = 0
+	}
+	return string(r[:head]) + "…" + string(r[len(r)-(n-head-1):])
 }
 
 func isTerminal(w any) bool {
