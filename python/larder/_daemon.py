@@ -1,0 +1,247 @@
+"""Finding the daemon of this user, or starting it; the result is a Session after HELLO.
+
+Several processes may need the daemon at the same moment: one of them takes a file lock beside the socket and starts it, the others wait
+for the socket. A daemon started here lives in a session of its own and stops by itself when nobody used it for a while.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import tempfile
+import time
+from typing import IO
+
+from ._session import Session
+from .errors import DeadlineError, Error, InvalidError, UnavailableError
+
+IDLE_EXIT = "10m"  # a daemon that nobody asked for by hand stops after this long without a session
+_SUN_PATH = 107
+_started: list[subprocess.Popen[bytes]] = []  # kept so that they are reaped quietly if they end before us
+
+
+def default_socket() -> str:
+    """The per-user socket of docs/protocol.md."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    folder = os.path.join(runtime, "larder") if runtime else f"/tmp/larder-{os.getuid()}"
+    return os.path.join(folder, "larder.sock")
+
+
+def socket_path(endpoint: str | None) -> tuple[str, bool]:
+    """The socket to use and whether the user named it (then no daemon is started)."""
+    named = endpoint or os.environ.get("LARDER_SOCKET")
+    path = named or default_socket()
+    if path.startswith("unix:"):
+        path = path[5:]
+        if path.startswith("//"):
+            path = path[2:]
+    if "://" in path or (":" in path and "/" not in path):
+        raise InvalidError(
+            f"endpoint {path!r} is not a Unix socket",
+            subject="endpoint",
+            hint="batches are handed over in shared memory, so the daemon runs on this machine: give the path of its socket",
+        )
+    path = os.path.abspath(path)
+    if len(os.fsencode(path)) > _SUN_PATH:
+        raise InvalidError(
+            f"the socket path {path!r} is longer than the {_SUN_PATH} bytes Linux allows", subject="endpoint", hint="choose a shorter one"
+        )
+    return path, bool(named)
+
+
+def open_session(endpoint: str | None, timeout: float) -> Session:
+    """Connects and says HELLO, starting a daemon when none was named and none answers; at most ``timeout`` seconds."""
+    path, named = socket_path(endpoint)
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            return _connect(path, deadline)
+        except _NobodyThere as e:
+            if named:
+                origin = "endpoint=" if endpoint else "LARDER_SOCKET"
+                raise UnavailableError(
+                    f"no larder daemon answers at {path} (named by {origin}): {e}",
+                    subject=path,
+                    hint=f"start one with: larder serve --socket {path}",
+                ) from None
+            if time.monotonic() > deadline:
+                raise DeadlineError(
+                    f"waited in vain for a larder daemon at {path}: {e}", subject=path, hint=f"its log is {_log_path(path)}"
+                ) from None
+        _start(path, deadline)
+
+
+class _NobodyThere(Exception):
+    """No socket, or nobody listens on it."""
+
+
+def _connect(path: str, deadline: float) -> Session:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(max(0.001, min(deadline - time.monotonic(), 1e6)))
+        try:
+            sock.connect(path)
+        except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as e:
+            raise _NobodyThere(os.strerror(e.errno or 0).lower()) from None
+        except TimeoutError:
+            raise DeadlineError(
+                f"waited in vain for the daemon at {path} to accept a connection", subject=path, hint="`larder doctor` looks further"
+            ) from None
+        except OSError as e:
+            who = "; it belongs to another user?" if e.errno in (errno.EACCES, errno.EPERM) else ""
+            raise UnavailableError(
+                f"cannot connect to {path}: {e.strerror or e}{who}", subject=path, hint="name another socket with LARDER_SOCKET"
+            ) from None
+        session = Session(sock, path)
+    except BaseException:
+        sock.close()
+        raise
+    try:
+        session.hello(deadline)
+    except UnavailableError as e:
+        session.close(False)
+        if session.peer_left:  # it was just stopping
+            raise _NobodyThere("it ended the connection before it said HELLO") from None
+        raise e
+    except BaseException:
+        session.close(False)
+        raise
+    return session
+
+
+def find_binary() -> str | None:
+    """The larder binary: LARDER_BIN, the one in the package, the one on PATH."""
+    named = os.environ.get("LARDER_BIN")
+    if named:
+        if not os.access(named, os.X_OK):
+            raise UnavailableError(
+                f"LARDER_BIN names {named}, which cannot be run", subject=named, hint="give the path of the larder binary"
+            )
+        return named
+    packaged = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "larder")
+    if os.access(packaged, os.X_OK):
+        return packaged
+    return shutil.which("larder")
+
+
+def _private_folder(folder: str) -> None:
+    """Makes the folder of the socket, 0700; refuses one that another user made (in /tmp anybody could)."""
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        st = os.stat(folder, follow_symlinks=False)
+    except OSError as e:
+        raise UnavailableError(
+            f"cannot make the folder of the daemon's socket, {folder}: {e.strerror}", subject=folder, hint="set LARDER_SOCKET"
+        ) from None
+    if not stat.S_ISDIR(st.st_mode) or st.st_uid != os.getuid():
+        raise UnavailableError(
+            f"{folder} is not a folder of this user (uid {os.getuid()})", subject=folder, hint="remove it, or set LARDER_SOCKET"
+        )
+
+
+def _start(path: str, deadline: float) -> None:
+    """Starts a daemon unless another process is doing so; returns when trying to connect again makes sense."""
+    binary = find_binary()
+    if binary is None:
+        raise UnavailableError(
+            f"no larder daemon answers at {path}, and there is no `larder` binary to start one",
+            subject=path,
+            hint="put larder on PATH or name it with LARDER_BIN, or start `larder serve` yourself",
+        )
+    _private_folder(os.path.dirname(path))
+    with open(path + ".start", "a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise DeadlineError(
+                    f"waited in vain for another process to start the larder daemon at {path}",
+                    subject=path,
+                    hint=f"its log is {_log_path(path)}",
+                ) from None
+            time.sleep(0.02)
+            return
+        if _listening(path):  # somebody started it between our look and our lock
+            time.sleep(0.02)
+            return
+        _launch(binary, path, deadline)
+
+
+def _listening(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as s:
+        s.settimeout(1.0)
+        try:
+            s.connect(path)
+        except OSError:
+            return False
+        return True
+
+
+def _log_path(path: str) -> str:
+    return os.path.splitext(path)[0] + ".log"
+
+
+def _launch(binary: str, path: str, deadline: float) -> None:
+    log = _log_path(path)
+    command = [binary, "serve", "--socket", path, "--idle-exit", IDLE_EXIT]
+    # The ready line goes to a file without a name: a pipe would kill the daemon with SIGPIPE after we are gone.
+    with tempfile.TemporaryFile() as ready, open(log, "ab") as errors:
+        start = errors.tell()
+        try:
+            daemon = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=ready, stderr=errors, cwd="/", start_new_session=True, close_fds=True
+            )
+        except OSError as e:
+            raise UnavailableError(
+                f"cannot start {binary}: {e.strerror}", subject=binary, hint="LARDER_BIN names the binary to use"
+            ) from None
+        _started.append(daemon)
+        try:
+            _await_ready(daemon, ready, deadline, command, log, start)
+        except BaseException:
+            if daemon.poll() is None:
+                daemon.terminate()
+            raise
+
+
+def _await_ready(daemon: subprocess.Popen[bytes], ready: IO[bytes], deadline: float, command: list[str], log: str, start: int) -> None:
+    """Waits for the ready line; the file's offset is shared with the daemon, so it is read with pread."""
+    words = " ".join(command)
+    while True:
+        line = os.pread(ready.fileno(), 1 << 16, 0)
+        if b"\n" in line:
+            try:
+                json.loads(line.split(b"\n", 1)[0])
+            except ValueError:
+                raise Error(f"`{words}` said {line[:200]!r} where its ready line was expected", reason="PROTOCOL", subject=log) from None
+            return
+        if daemon.poll() is not None:
+            raise UnavailableError(
+                f"`{words}` ended with exit code {daemon.returncode}: {_tail(log, start) or 'its log is empty'}",
+                subject=log,
+                hint=f"the log is {log}; run the command by hand to see more",
+            )
+        if time.monotonic() > deadline:
+            raise DeadlineError(
+                f"waited in vain for `{words}` to become ready: {_tail(log, start) or 'its log is empty'}",
+                subject=log,
+                hint=f"the log is {log}",
+            )
+        time.sleep(0.005)
+
+
+def _tail(log: str, start: int) -> str:
+    """The last lines that the daemon wrote."""
+    try:
+        with open(log, "rb") as f:
+            f.seek(start)
+            text = f.read(1 << 16).decode(errors="replace")
+    except OSError:
+        return ""
+    return " / ".join(text.strip().splitlines()[-3:])

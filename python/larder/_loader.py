@@ -1,0 +1,635 @@
+"""Loader: what a training script sees. It asks the daemon for a job and hands out its batches; it does not prepare or cache anything."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from . import _args, _daemon, _ranks, _ring, _wire
+from ._session import Session
+from ._stats import ClientStats, Quarantined, Stats
+from ._wire import Frame
+from .errors import (
+    DeadlineError,
+    Error,
+    InvalidError,
+    JobEndedError,
+    KeptBatchesWarning,
+    NotFoundError,
+    RankHeldError,
+    SampleError,
+    StaleError,
+    UnavailableError,
+    from_detail,
+)
+
+Batch = tuple[Any, ...]
+
+_RANK_HELD_PATIENCE = 1.0  # seconds: the daemon may not have seen the end of a predecessor yet
+
+_loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for loader in list(_loaders):
+        loader._lock = threading.RLock()  # a thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+class Loader:
+    """Batches of one training job, epoch after epoch.
+
+    A plain re-iterable object: every ``iter(loader)`` starts the next epoch, ``break`` abandons one, ``len(loader)`` is the number
+    of batches of this rank. A batch is a tuple ``(images, labels)``. Its arrays are views of shared memory; they stay valid, and
+    unchanged by anybody else, for as long as any of them (or a slice, or a tensor made of it) is referenced, also after ``close()``.
+
+    What the job is:
+
+    * ``uri``: ``imagefolder:DIR``, the name of a dataset the daemon knows, or ``job:NAME`` for a job registered with
+      ``larder jobs register``; then the arguments that describe the job must not be given again.
+    * ``batch_size``: samples per rank and batch.
+    * ``shuffle``: a new random order every epoch. ``order`` names its promise: "stratified" (default), "strict", "epoch", or "fixed"
+      = a pure function of seed and epoch.
+    * ``seed`` of the fixed order and of random transforms.
+    * ``subset``: an expression such as ``"label < 600 and id % 2 == 0"`` (docs/subsets.md).
+    * ``transform``: ops of :mod:`larder.ops` or torchvision objects; without it images come as decoded, each of its own size.
+    * ``drop_last`` drops a short last batch. ``even``: "drop" (default with several ranks) gives all ranks equally many samples,
+      "none" does not.
+    * ``share="augmented"`` lets jobs with equal recipes share augmented samples; no job ever gets the same augmented instance twice.
+    * ``on_error``: "raise" (SampleError names file, offset and reason; the next ``next()`` goes on without the sample), "skip", or
+      "substitute" (another sample takes its place). ``quarantined`` keeps the list.
+    * ``prefetch``: batches prepared ahead. ``epochs``: after so many the job ends.
+
+    Who asks:
+
+    * ``job`` names it for people, for other ranks, and for taking over after a crash; by default run id / dataset / ordinal of the
+      Loader in its process.
+    * ``rank``, ``world_size``: found from torch.distributed, torchrun or Slurm when not given.
+    * ``endpoint``: socket of the daemon (or LARDER_SOCKET); without either the daemon of this user is found, or started.
+    * ``timeout`` in seconds bounds every wait; DeadlineError says what was waited for.
+
+    How batches look:
+
+    * ``output``: "numpy" (default) or "torch". Images of equal size come as one array (uint8 CHW; float32 after Normalize or
+      ToTensor), others as a list of uint8 HWC arrays; labels as int64.
+    * ``fields``: which of "image", "label", "index" a batch has, in that order. ``return_index`` appends the int64 sample ids.
+
+    The job is registered by the constructor, so that mistakes show at once; memory is taken at the first ``iter``. A Loader may be
+    sent to a spawned process, or inherited by a forked one, and be iterated there (two processes at once on one rank:
+    RankHeldError). One thread at a time may use it; dropping batches is free in any thread.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        *,
+        batch_size: int | None = None,
+        shuffle: bool = False,
+        seed: int = 0,
+        subset: str | None = None,
+        transform: Any = None,
+        job: str | None = None,
+        order: str | None = None,
+        drop_last: bool = False,
+        even: str | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        output: str = "numpy",
+        fields: Iterable[str] | None = None,
+        return_index: bool = False,
+        share: str = "none",
+        on_error: str = "raise",
+        prefetch: int = 2,
+        epochs: int | None = None,
+        endpoint: str | None = None,
+        timeout: float = 60.0,
+        **unknown: Any,
+    ) -> None:
+        if unknown:
+            known = [p for p in inspect.signature(Loader.__init__).parameters if p not in ("self", "uri", "unknown")]
+            raise _args.unknown_keyword(next(iter(unknown)), known)
+        if not isinstance(uri, str):
+            raise InvalidError(
+                f"uri must be a string, not {uri!r} ({type(uri).__name__})", subject="uri", hint='write "imagefolder:/path/to/folder"'
+            )
+        self._output = _args.choice("output", output, ("numpy", "torch"))
+        self._fields = _args.check_fields(fields, bool(return_index))
+        self._endpoint = None if endpoint is None else os.fspath(endpoint)
+        self._timeout = _args.seconds(timeout)
+        self._pinned: int | None = None
+        self._next_epoch = 0
+        self._running: _Run | None = None
+        self._closed = False
+        self._ended: Error | None = None
+        self._quarantined: dict[int, Quarantined] = {}
+        self._batches = self._samples = self._copies = 0
+        self._wait_seconds = 0.0
+        self._warned = False
+        self._lock = threading.RLock()
+        _loaders.add(self)
+        if self._output == "torch":
+            _args.torch_module()
+        rank = None if rank is None else _args.integer("rank", rank, 0, 2**32 - 1)
+        world_size = None if world_size is None else _args.integer("world_size", world_size, 1, 2**32 - 1)
+        self._place = _ranks.find(rank, world_size)
+        if uri.startswith("job:"):
+            given = {
+                "shuffle": shuffle is not False,
+                "seed": seed != 0,
+                "subset": subset is not None,
+                "transform": transform is not None,
+                "job": job is not None,
+                "order": order is not None,
+                "drop_last": drop_last is not False,
+                "even": even is not None,
+                "share": share != "none",
+                "on_error": on_error != "raise",
+                "prefetch": prefetch != 2,
+                "epochs": epochs is not None,
+            }
+            wrong = [k for k, v in given.items() if v]
+            if wrong:
+                raise InvalidError(
+                    f"{uri}: the job was registered with all that describes it, so {', '.join(wrong)} cannot be given here",
+                    subject=uri,
+                    hint="leave them out, or change the file given to `larder jobs register`",
+                )
+            self._name = uri[4:]
+            self._spec: dict[str, Any] | None = None
+            self._asked_batch_size = None if batch_size is None else _args.integer("batch_size", batch_size, 1, 65536)
+        else:
+            if batch_size is None:
+                raise TypeError("Loader() missing 1 required keyword-only argument: 'batch_size'")
+            uri = _args.absolute(uri)
+            self._name = job if job is not None else _ranks.default_name(uri, self._place.world_size)
+            self._asked_batch_size = None
+            self._spec = _args.job_spec(
+                name=_args.job_name(self._name),
+                dataset=uri,
+                subset=subset,
+                batch_size=batch_size,
+                shuffle=shuffle,
+                order=order,
+                seed=seed,
+                transform=transform,
+                drop_last=drop_last,
+                even=even,
+                place=self._place,
+                share=share,
+                on_error=on_error,
+                prefetch=prefetch,
+                epochs=epochs,
+            )
+        self._job: dict[str, Any] = {}
+        self._box: list[Session | None] = [None]
+        self._finalizer = weakref.finalize(self, _shutdown, self._box)  # also at exit
+        self._session()
+
+    # ---- connection
+
+    def _session(self) -> Session:
+        """The connection of this process, registered; made anew after a fork, an unpickling, or the daemon's death."""
+        if self._closed:
+            raise StaleError(f"the loader of job {self._name!r} is closed", subject=self._name, hint="make a new Loader")
+        s = self._box[0]
+        if s is not None and s.usable:
+            return s
+        s = _daemon.open_session(self._endpoint, self._timeout)
+        try:
+            self._register(s, time.monotonic() + self._timeout)
+        except BaseException:
+            s.close(False)
+            raise
+        self._box[0] = s
+        process = sys.modules.get("multiprocessing.process")
+        if process is not None and process.parent_process() is not None:
+            # Children of multiprocessing leave without atexit.
+            from multiprocessing import util
+
+            util.Finalize(None, _shutdown, (self._box,), exitpriority=10)
+        return s
+
+    def _register(self, s: Session, deadline: float) -> None:
+        if self._spec is not None:
+            answer = s.call("RegisterJob", {"spec": self._spec}, deadline)
+            self._job = answer.get("job") or {}
+            return
+        try:
+            self._job = s.call("DescribeJob", {"name": self._name}, deadline).get("job") or {}
+        except NotFoundError as e:
+            e.hint = e.hint or "register it first: larder jobs register -f job.yaml"
+            raise
+        spec = self._job.get("spec") or {}
+        size = int(spec.get("batchSize") or 0)
+        if self._asked_batch_size not in (None, size):
+            raise InvalidError(
+                f"job {self._name!r} was registered with batch_size {size}, not {self._asked_batch_size}",
+                subject=self._name,
+                hint="leave batch_size out",
+            )
+        world = int(spec.get("worldSize") or 1)
+        if world != self._place.world_size:
+            raise InvalidError(
+                f"job {self._name!r} was registered with world_size {world}; this process is rank {self._place.rank} of "
+                f"{self._place.world_size} ({self._place.source})",
+                subject=self._name,
+                hint="register it with the world_size it runs with, or pass rank= and world_size=",
+            )
+
+    def _attach(self, s: Session) -> None:
+        """Attaches the session to this rank, once."""
+        if s.ring is not None:
+            return
+        _args.refuse_torch_worker()
+        deadline = time.monotonic() + self._timeout
+        patience = time.monotonic() + min(_RANK_HELD_PATIENCE, self._timeout)
+        while True:
+            try:
+                answer = s.attach(self._name, self._place.rank, self._place.node_rank, deadline)
+                break
+            except RankHeldError:
+                if time.monotonic() > patience:
+                    raise
+                time.sleep(0.05)
+        assert s.ring is not None
+        missing = [f for f in self._fields if f not in s.ring.fields]
+        if missing:
+            raise s.fail(_wire.protocol_error(f"a ring without the field {missing[0]!r}"))
+        self._job = {**(answer.get("job") or self._job)}
+        if answer.get("batchesPerEpoch") is not None:  # this rank's number may differ from the job's
+            self._job["batchesPerEpoch"] = answer["batchesPerEpoch"]
+        if answer.get("numSamples") is not None:
+            self._job["subsetSize"] = answer["numSamples"]
+        self._next_epoch = max(self._next_epoch, int(answer.get("nextEpoch") or 0))
+
+    def _call(self, method: str, body: dict[str, Any]) -> dict[str, Any]:
+        with self._lock:
+            return self._session().call(method, body, time.monotonic() + self._timeout)
+
+    # ---- iterating
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Starts the next epoch. An unfinished one is abandoned; its iterator raises StaleError from then on."""
+        with self._lock:
+            if self._ended is not None:
+                raise self._ended
+            s = self._session()
+            fresh, numbers = s.ring is None, (self._next_epoch, self._pinned)
+            try:
+                return _Epoch(self, self._start_epoch(s))
+            except UnavailableError:
+                if fresh or not s.peer_left:
+                    raise
+            # The daemon went away between two epochs: look for its successor, once.
+            self._next_epoch, self._pinned = numbers
+            return _Epoch(self, self._start_epoch(self._session()))
+
+    def _start_epoch(self, s: Session) -> _Run:
+        self._attach(s)
+        running = _Run(s, max(self._next_epoch, self._pinned or 0))
+        self._pinned = None
+        self._next_epoch = running.epoch + 1  # before it is asked for: an interrupt below must not use the number twice
+        self._running = running
+        try:
+            what = f"the daemon to start epoch {running.epoch} of job {self._name!r}"
+            s.request(_wire.EPOCH, _wire.epoch_payload(running.epoch), time.monotonic() + self._timeout, what)
+        except BaseException:
+            running.done = True
+            raise
+        return running
+
+    def __len__(self) -> int:
+        """Batches per epoch of this rank."""
+        self._known()
+        return int(self._job.get("batchesPerEpoch") or 0)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Pins the number of the next epoch. Not needed: every ``iter`` advances by itself.
+
+        A number is used once in the life of a job (no augmented instance is given twice), so pinning one that has run means the next one.
+        """
+        self._pinned = _args.integer("epoch", epoch, 0, 2**32 - 2)
+
+    @property
+    def epoch(self) -> int:
+        """Number of the running epoch, or of the next one when none is running."""
+        r = self._running
+        if r is not None and not r.done:
+            return r.epoch
+        return max(self._next_epoch, self._pinned or 0)
+
+    def _next(self, it: _Run) -> Batch:
+        s = it.session
+        if s.pid != os.getpid():
+            raise StaleError(
+                f"this iterator of job {self._name!r} was made in process {s.pid}",
+                subject=self._name,
+                hint="call iter(loader) in this process",
+            )
+        with self._lock:
+            try:
+                return self._take(s, it)
+            except Error as e:
+                if e.reason == "PROTOCOL":
+                    s.fail(e)
+                raise
+
+    def _take(self, s: Session, it: _Run) -> Batch:
+        """The next batch of the epoch; frames of other kinds are dealt with on the way."""
+        start = time.monotonic()
+        deadline = start + self._timeout
+        while True:
+            if it is not self._running:
+                raise StaleError(
+                    f"this iterator of job {self._name!r} (epoch {it.epoch}) ended when the loader was iterated again or closed",
+                    subject=self._name,
+                    hint="use one iterator at a time; two jobs need two Loaders",
+                )
+            f = s.head()
+            if f is None:
+                if not s.pump(deadline):
+                    raise self._late(s, it, time.monotonic() - start)
+                continue
+            if f.type == _wire.BATCH and f.batch is not None:
+                if f.batch.epoch != it.epoch:
+                    s.discard(f)  # of an epoch that was abandoned
+                    continue
+                self._report(f)
+                if f.batch.rows == 0:
+                    s.discard(f)
+                    continue
+                return self._deliver(s, f, time.monotonic() - start)
+            if f.type == _wire.EPOCH_END:
+                end = _wire.parse_json(f.payload)
+                if int(end.get("epoch") or 0) != it.epoch:
+                    f.taken = True
+                    continue
+                if end.get("final"):
+                    self._ended = JobEndedError(
+                        f"job {self._name!r} has done all its epochs", subject=self._name, hint="raise epochs=, or make a new Loader"
+                    )
+                it.done = True
+                f.taken = True
+                raise StopIteration
+            if f.type == _wire.SEGMENT:
+                segment, slot, size = _wire.parse_segment(f.payload)
+                assert s.ring is not None
+                s.ring.replace(segment, slot, size, os.dup(f.fd))
+                f.taken = True
+                os.close(f.fd)
+                f.fd = -1
+                continue
+            if f.type == _wire.GONE:
+                e = from_detail(_wire.parse_json(f.payload))
+                if isinstance(e, (JobEndedError, StaleError)):
+                    self._ended = e
+                f.taken = True
+                raise s.fail(e)
+            raise _wire.protocol_error(f"{_wire.NAMES[f.type - 1]} in an epoch")
+
+    def _report(self, f: Frame) -> None:
+        """Notes quarantined samples; with on_error="raise" raises SampleError, once for a batch."""
+        assert f.batch is not None
+        if f.raised or not f.batch.report:
+            return
+        bad = tuple(Quarantined.from_json(q) for q in f.batch.report.get("quarantined") or ())
+        for q in bad:
+            self._quarantined.setdefault(q.id, q)
+        f.raised = True
+        if bad and str((self._job.get("spec") or {}).get("onError") or "raise") == "raise":
+            raise SampleError(bad)
+
+    def _deliver(self, s: Session, f: Frame, waited: float) -> Batch:
+        b, ring = f.batch, s.ring
+        assert b is not None and ring is not None
+        root = ring.root(b)
+        values = [ring.array(root, ring.fields[name], b.rows) for name in self._fields]
+        # With the batch before, which the loop variable still names, two are held; more means that the caller keeps batches.
+        others = len(s.held) - (b.slot in s.held)  # it is there when an earlier next() was interrupted
+        keeps = ring.slots - others - 1 < min(2, ring.slots - 2)
+        # The root's death gives the slot back, but only once this very lease has taken the frame, in one step below: an interrupt
+        # before that leaves the batch to the next next(), and a root that lives on in a traceback can do no harm later.
+        lease = s.lease(root, f, int(waited * 1e6))
+        if keeps:
+            values = [_ring.copy(v) for v in values]
+        if self._output == "torch":
+            values = [_args.to_torch(v) for v in values]
+        batch = tuple(values)
+        s.held[b.slot] = f
+        f.taken = lease
+        self._batches += 1
+        self._samples += b.rows
+        self._wait_seconds += waited
+        if keeps:
+            self._copies += 1
+            if not self._warned:
+                self._warned = True
+                warnings.warn(
+                    f"job {self._name!r}: {others + 1} batches are kept referenced, so the loader hands out copies; "
+                    f"drop batches (or copy what you keep), or raise prefetch= (now {ring.slots - 2})",
+                    KeptBatchesWarning,
+                    stacklevel=5,
+                )
+        return batch
+
+    def _late(self, s: Session, it: _Run, waited: float) -> Error:
+        alive = s.answers()
+        if s.error is not None:
+            return s.error
+        state = "the daemon answers, but the batch is not ready" if alive else "the daemon does not answer"
+        return DeadlineError(
+            f"waited {waited:.1f} s for a batch of epoch {it.epoch} of job {self._name!r}, rank {self._place.rank}: {state}",
+            subject=self._name,
+            hint=f"`larder jobs describe {self._name}` tells what it waits for; next() may be called again; timeout= is {self._timeout:g} s"
+            if alive
+            else f"is process {s.daemon_pid} stopped or overloaded? next() may be called again",
+        )
+
+    # ---- what it knows
+
+    def _known(self) -> None:
+        if not self._job:
+            with self._lock:
+                self._session()
+
+    @property
+    def batch_size(self) -> int:
+        """Samples per batch of this rank."""
+        self._known()
+        return int((self._job.get("spec") or {}).get("batchSize") or (self._spec or {}).get("batchSize") or 0)
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether a short last batch is dropped."""
+        self._known()
+        return bool((self._job.get("spec") or {}).get("dropLast", (self._spec or {}).get("dropLast", False)))
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the subset, over all ranks."""
+        self._known()
+        return int(self._job.get("subsetSize") or 0)
+
+    @property
+    def job(self) -> str:
+        """Name of the job."""
+        return self._name
+
+    @property
+    def rank(self) -> int:
+        """Rank of this process."""
+        return self._place.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks of the job."""
+        return self._place.world_size
+
+    @property
+    def sampler(self) -> Sampler:
+        """An object with ``set_epoch``, for frameworks that call ``loader.sampler.set_epoch``."""
+        return Sampler(self)
+
+    @property
+    def dataset(self) -> Dataset:
+        """The subset as an object with ``len``, ``uri`` and ``classes``."""
+        return Dataset(self)
+
+    @property
+    def quarantined(self) -> list[Quarantined]:
+        """The bad samples this loader met, each once, in order."""
+        return list(self._quarantined.values())
+
+    def key(self, id: int) -> str:
+        """The key (path relative to the dataset's root) of a sample id."""
+        return self.keys([id])[0]
+
+    def keys(self, ids: Iterable[int]) -> list[str]:
+        """The keys of sample ids, in the same order."""
+        wanted = [_args.integer("id", i, 0, 2**63 - 1) for i in ids]
+        self._known()
+        uri = self._uri()
+        samples = self._call("ResolveKeys", {"dataset": uri, "ids": [str(i) for i in wanted]}).get("samples") or []
+        if len(samples) != len(wanted):
+            raise _wire.protocol_error(f"{len(samples)} keys for {len(wanted)} ids")
+        return [str(x.get("key", "")) for x in samples]
+
+    def stats(self) -> Stats:
+        """Counters of the daemon, of its jobs and of this loader."""
+        answer = self._call("GetStats", {})
+        client = ClientStats(self._batches, self._samples, self._copies, self._wait_seconds)
+        return Stats.from_json(answer.get("stats") or {}, self._name, client)
+
+    def _uri(self) -> str:
+        return str((self._job.get("spec") or {}).get("dataset") or (self._spec or {}).get("dataset") or "")
+
+    # ---- life
+
+    def close(self) -> None:
+        """Leaves the job in order; calling it again is fine. Batches that are still referenced stay valid."""
+        self._closed = True
+        self._running = None
+        self._finalizer()
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        closed = " closed" if self._closed else ""
+        return f"<larder.Loader{closed} job={self._name!r} rank={self._place.rank}/{self._place.world_size} epoch={self.epoch}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but the connection: the copy registers and attaches for itself."""
+        state = dict(self.__dict__)
+        for k in ("_lock", "_box", "_finalizer", "_running"):
+            del state[k]
+        state["_job"] = {}
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.RLock()
+        _loaders.add(self)
+        self._running = None
+        self._box = [None]
+        self._finalizer = weakref.finalize(self, _shutdown, self._box)
+
+
+class _Run:
+    """An epoch that was started; the Loader knows it and it does not know the Loader, so that a forgotten Loader dies at once."""
+
+    __slots__ = ("done", "epoch", "session")
+
+    def __init__(self, session: Session, epoch: int) -> None:
+        self.session = session
+        self.epoch = epoch
+        self.done = False
+
+
+class _Epoch:
+    """The iterator of one epoch."""
+
+    __slots__ = ("_loader", "_run")
+
+    def __init__(self, loader: Loader, run: _Run) -> None:
+        self._loader = loader
+        self._run = run
+
+    def __iter__(self) -> _Epoch:
+        return self
+
+    def __next__(self) -> Batch:
+        if self._run.done:
+            raise StopIteration
+        return self._loader._next(self._run)
+
+
+class Sampler:
+    """What frameworks expect at ``loader.sampler``."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def set_epoch(self, epoch: int) -> None:
+        """Same as ``loader.set_epoch``."""
+        self._loader.set_epoch(epoch)
+
+
+class Dataset:
+    """What frameworks expect at ``loader.dataset``: the samples of the subset, countable."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def __len__(self) -> int:
+        return self._loader.num_samples
+
+    @property
+    def uri(self) -> str:
+        """Where it lies."""
+        self._loader._known()
+        return self._loader._uri()
+
+    @property
+    def classes(self) -> list[str]:
+        """Names of the classes in label order."""
+        answer = self._loader._call("InspectDataset", {"dataset": self.uri, "samples": 1})
+        return [str(c) for c in (answer.get("dataset") or {}).get("classes") or ()]
+
+
+def _shutdown(box: list[Session | None]) -> None:
+    s, box[0] = box[0], None
+    if s is not None:
+        s.close(s.ring is not None)

@@ -1,0 +1,119 @@
+"""Which rank of how many this process is, and what its job is called when nobody says. Reads the environment, changes nothing."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import socket
+import sys
+from dataclasses import dataclass
+
+from .errors import InvalidError
+
+_ordinals = itertools.count()  # Loaders without a name in this process
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where this process stands in its job."""
+
+    rank: int
+    world_size: int
+    node_rank: int = 0
+    num_nodes: int = 1
+    source: str = "default"
+
+
+def _env_int(name: str) -> int | None:
+    text = os.environ.get(name)
+    if text is None or text == "":
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidError(
+            f"the environment variable {name} is {text!r}, not a number", subject=name, hint=f"unset {name} or pass rank="
+        ) from None
+
+
+def _pair(rank: str, size: str) -> tuple[int, int] | None:
+    r, n = _env_int(rank), _env_int(size)
+    return None if r is None or n is None else (r, n)
+
+
+def _distributed() -> tuple[int, int] | None:
+    """Rank and size of torch.distributed, when the user has imported and initialised it."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized():
+        return None
+    return int(dist.get_rank()), int(dist.get_world_size())
+
+
+def find(rank: int | None, world_size: int | None) -> Place:
+    """The place of this process: explicit > torch.distributed > RANK/WORLD_SIZE > Slurm > alone.
+
+    Automatic sources that disagree are refused, unless torchrun made RANK inside a Slurm step (one Slurm task per node then).
+    """
+    found: list[tuple[str, tuple[int, int]]] = []
+    for name, pair in (
+        ("torch.distributed", _distributed()),
+        ("RANK/WORLD_SIZE", _pair("RANK", "WORLD_SIZE")),
+        ("SLURM_PROCID/SLURM_NTASKS", _pair("SLURM_PROCID", "SLURM_NTASKS")),
+    ):
+        if pair is None or (name.startswith("SLURM") and found and "TORCHELASTIC_RUN_ID" in os.environ):
+            continue
+        found.append((name, pair))
+    if rank is not None and world_size is not None:
+        place, source = (rank, world_size), "rank="
+    elif rank is not None or world_size is not None:
+        given, missing = ("rank", "world_size") if rank is not None else ("world_size", "rank")
+        if world_size == 1:
+            place, source = (0, 1), "world_size="
+        else:
+            raise InvalidError(f"{given}= is given without {missing}=", subject=missing, hint="give both, or none to have them found")
+    elif found:
+        source, place = found[0]
+        for other, pair in found[1:]:
+            if pair != place:
+                raise InvalidError(
+                    f"{source} says rank {place[0]} of {place[1]}, {other} says rank {pair[0]} of {pair[1]}",
+                    subject="rank",
+                    hint="pass rank= and world_size=",
+                )
+    else:
+        return Place(0, 1)
+    if not 0 <= place[0] < place[1]:
+        raise InvalidError(
+            f"rank {place[0]} of {place[1]} (from {source}) cannot be", subject="rank", hint="ranks go from 0 to world_size - 1"
+        )
+    if place[1] == 1:
+        return Place(0, 1, source=source)
+    nodes = _pair("GROUP_RANK", "GROUP_WORLD_SIZE") or _pair("SLURM_NODEID", "SLURM_NNODES") or (0, 1)
+    return Place(place[0], place[1], nodes[0], max(1, nodes[1]), source)
+
+
+def _run_id(world_size: int) -> str:
+    elastic = os.environ.get("TORCHELASTIC_RUN_ID", "")
+    if elastic and elastic != "none":  # torchrun without --rdzv_id says "none" to everybody
+        return elastic
+    slurm = os.environ.get("SLURM_JOB_ID")
+    if slurm:
+        step = os.environ.get("SLURM_STEP_ID")
+        return f"slurm-{slurm}" + (f".{step}" if step else "")
+    if world_size > 1:
+        address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+        if not address or not port:
+            raise InvalidError(
+                f"{world_size} ranks need a common job name and nothing here names the run",
+                subject="job",
+                hint="pass the same job= to the Loader of every rank",
+            )
+        return f"{address}:{port}"
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def default_name(uri: str, world_size: int) -> str:
+    """run id / basename of the dataset / ordinal of the Loader in its process: distinct in a script, equal on all ranks."""
+    base = re.sub(r"[^\w.-]+", "-", uri.rstrip("/").split(":", 1)[-1].rsplit("/", 1)[-1]).strip("-") or "data"
+    return f"{_run_id(world_size)}/{base[:64]}/{next(_ordinals)}"

@@ -1,0 +1,143 @@
+"""The ring of a (job, rank): the mapped memory, and batches as arrays on it.
+
+A lease is the life of one NumPy array: every delivery gets a fresh *root* array over its slot, all arrays and tensors handed out
+are views of it, and its finalizer gives the slot back. The finalizer must sit on the root and on nothing else: NumPy collapses
+``.base`` of views to the root, so a reshaped array may die while slices of it live. The mapping itself lives as long as any root
+over it, also after close().
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ._wire import BatchHeader, protocol_error
+
+_F_GET_SEALS = 1034
+_F_SEAL_SHRINK = 2
+_DTYPES = ("uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64")
+_RAGGED = np.dtype([("offset", "<u8"), ("height", "<u4"), ("width", "<u4"), ("channels", "<u4"), ("zero", "<u4")])
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Field:
+    """One array of a slot; see the Field message."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    offset: int
+    sample_bytes: int
+    ragged: bool
+
+    @classmethod
+    def from_json(cls, d: dict[str, Any]) -> Field:
+        """Reads and checks a Field message."""
+        name = str(d.get("name", ""))
+        ragged = bool(d.get("ragged", False))
+        if d.get("dtype") not in _DTYPES:
+            raise protocol_error(f"field {name!r} of dtype {d.get('dtype')!r}")
+        dtype = np.dtype(str(d["dtype"])).newbyteorder("<")
+        shape = tuple(int(x) for x in d.get("shape") or ())
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize if shape else dtype.itemsize
+        sample_bytes = int(d.get("sampleBytes") or 0)
+        if not ragged and sample_bytes < size:
+            raise protocol_error(f"field {name!r}: {sample_bytes} bytes a sample hold no {shape} of {dtype}")
+        if ragged and dtype != np.uint8:
+            raise protocol_error(f"ragged field {name!r} of dtype {dtype}")
+        return cls(name, dtype, shape, int(d.get("offset") or 0), sample_bytes, ragged)
+
+
+def map_segment(fd: int, size: int) -> mmap.mmap:
+    """Maps a sealed memfd and closes ``fd``; refuses one that is shorter than said or could shrink under us (SIGBUS)."""
+    try:
+        actual = os.fstat(fd).st_size
+        if size <= 0 or actual < size:
+            raise protocol_error(f"a segment of {actual} bytes that should have {size}")
+        if not fcntl.fcntl(fd, _F_GET_SEALS) & _F_SEAL_SHRINK:
+            raise protocol_error("a segment without F_SEAL_SHRINK")
+        return mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    except OSError as e:
+        raise protocol_error(f"a segment that cannot be mapped: {e}") from e
+    finally:
+        os.close(fd)
+
+
+class Ring:
+    """The segments and the field table of one attachment. Not safe for concurrent use."""
+
+    def __init__(self, attach: dict[str, Any], fd: int) -> None:
+        self.slots = int(attach.get("slots") or 0)
+        self.slot_bytes = int(attach.get("slotBytes") or 0)
+        size = int(attach.get("segmentBytes") or 0)
+        segment0 = map_segment(fd, size)
+        if self.slots < 1 or self.slot_bytes < 1 or self.slots * self.slot_bytes > size:
+            raise protocol_error(f"a ring of {self.slots} slots of {self.slot_bytes} bytes in {size} bytes")
+        self.fields = {f.name: f for f in (Field.from_json(d) for d in attach.get("fields") or ())}
+        self._segments: dict[int, mmap.mmap] = {0: segment0}
+        self._own: dict[int, int] = {}  # slot -> its own segment, when it has outgrown segment 0
+
+    def replace(self, segment: int, slot: int, size: int, fd: int) -> None:
+        """Takes a SEGMENT: the slot has memory of its own from now on; what it had before is unmapped with its last array."""
+        if segment == 0 or slot >= self.slots:
+            os.close(fd)
+            raise protocol_error(f"SEGMENT {segment} for slot {slot} of {self.slots}")
+        self._segments[segment] = map_segment(fd, size)
+        old = self._own.get(slot)
+        self._own[slot] = segment
+        if old is not None and old != segment:
+            self._segments.pop(old, None)
+
+    def root(self, b: BatchHeader) -> npt.NDArray[np.uint8]:
+        """A fresh uint8 array over the slot of a batch; every view keeps exactly this object alive."""
+        m = self._segments.get(b.segment)
+        if m is None or b.slot >= self.slots:
+            raise protocol_error(f"a batch in segment {b.segment}, slot {b.slot}")
+        size = self.slot_bytes if b.segment == 0 else len(m) - b.offset
+        if size <= 0 or b.offset + size > len(m):
+            raise protocol_error(f"a batch at byte {b.offset} of a segment of {len(m)}")
+        return np.frombuffer(m, dtype=np.uint8, count=size, offset=b.offset)
+
+    def array(self, root: npt.NDArray[np.uint8], field: Field, rows: int) -> Array | list[Array]:
+        """The view of one field: an array of ``rows`` samples, or a list of HWC images when the field is ragged."""
+        if field.ragged:
+            return self._ragged(root, field, rows)
+        inner: list[int] = []
+        step = field.dtype.itemsize
+        for n in reversed(field.shape):
+            inner.append(step)
+            step *= n
+        if rows and field.offset + (rows - 1) * field.sample_bytes + step > root.nbytes:
+            raise protocol_error(f"{rows} rows of field {field.name!r} in a slot of {root.nbytes} bytes")
+        view: Array = np.ndarray(
+            (rows, *field.shape),
+            dtype=field.dtype,
+            buffer=root,
+            offset=field.offset,
+            strides=(field.sample_bytes, *reversed(inner)),
+        )
+        return view
+
+    def _ragged(self, root: npt.NDArray[np.uint8], field: Field, rows: int) -> list[Array]:
+        if field.offset + rows * _RAGGED.itemsize > root.nbytes:
+            raise protocol_error(f"{rows} rows of field {field.name!r} in a slot of {root.nbytes} bytes")
+        out: list[Array] = []
+        for e in np.ndarray((rows,), dtype=_RAGGED, buffer=root, offset=field.offset).tolist():
+            at, h, w, c, _zero = e
+            if at + h * w * c > root.nbytes:
+                raise protocol_error(f"an image of {h}x{w}x{c} at byte {at} of a slot of {root.nbytes} bytes")
+            out.append(np.ndarray((h, w, c), dtype=np.uint8, buffer=root, offset=at))
+        return out
+
+
+def copy(value: Array | list[Array]) -> Array | list[Array]:
+    """A private copy of what Ring.array gave."""
+    return [a.copy() for a in value] if isinstance(value, list) else value.copy()

@@ -1,0 +1,437 @@
+"""One connection to the daemon: frames in and out, calls, and the attachment of one rank.
+
+There is no thread. Waiting happens in ``pump`` with a deadline, so Ctrl-C works everywhere. Signal handlers raise between any two
+bytecodes, therefore every step is either one call into C (``extend`` of what was received, ``append`` of what died), one assignment,
+or can be repeated without harm; an interrupt at any moment loses and doubles no batch. Arrays die at any moment and in any thread:
+their weak references append themselves to a queue, which the next to come empties. Apart from that a Session is used by one thread
+at a time (the Loader's lock sees to it); it belongs to the process that made it.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import select
+import socket
+import threading
+import time
+import weakref
+from typing import Any
+
+import numpy.typing as npt
+
+from . import _ring, _wire
+from ._version import __version__
+from ._wire import Frame
+from .errors import DeadlineError, Error, StaleError, UnavailableError, from_detail
+
+_ANCILLARY = socket.CMSG_SPACE(4 * 4)  # up to four descriptors a message; the protocol sends one
+_CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0x40000000)
+_CHUNK = 1 << 16
+_SMALL = 4096  # bytes a Unix socket takes in one piece
+
+_live: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    # A socket that the child keeps open would hide the parent's death from the daemon, and two processes would speak on it.
+    for s in list(_live):
+        s.abandon()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+class _State:
+    """What was received; replaced as a whole, never changed but for ``chunks.extend``."""
+
+    __slots__ = ("chunks", "fds", "rest", "results", "stream")
+
+    def __init__(self, rest: bytes, fds: tuple[int, ...], stream: list[Frame], results: dict[int, Frame]) -> None:
+        self.chunks: list[Any] = []  # results of recvmsg that are not parsed yet
+        self.rest = rest  # the beginning of a frame
+        self.fds = fds  # descriptors that came with bytes of rest
+        self.stream = stream  # frames nobody asked for, oldest first
+        self.results = results  # answers by request id
+
+
+class Lease(weakref.ref["npt.NDArray[Any]"]):
+    """The life of one delivery: a weak reference to its root array whose death, in one C call, puts it into the session's queue.
+
+    The frame counts as handed out when ``frame.taken`` is this lease; a root that dies otherwise gives nothing back.
+    """
+
+    __slots__ = ("frame", "prompt", "waited_us")
+
+    prompt: weakref.ref[npt.NDArray[Any]]  # flushes the queue; it must live as long as the lease
+
+    def __new__(cls, root: npt.NDArray[Any], session: Session, frame: Frame, waited_us: int) -> Lease:
+        return super().__new__(cls, root, session.queue.append)
+
+    def __init__(self, root: npt.NDArray[Any], session: Session, frame: Frame, waited_us: int) -> None:
+        self.frame = frame
+        self.waited_us = waited_us
+
+
+class Session:
+    """A connection after HELLO; made by ``_daemon.open_session``."""
+
+    def __init__(self, sock: socket.socket, path: str) -> None:
+        sock.setblocking(False)
+        self.pid = os.getpid()
+        self.path = path
+        self.error: Error | None = None  # why the connection is over
+        self.draining = False
+        self.peer_left = False  # the connection ended from the other side
+        self.daemon_pid = 0
+        self.daemon_version = ""
+        self.ring: _ring.Ring | None = None
+        self.held: dict[int, Frame] = {}  # by slot: batches that the caller's arrays keep
+        self.queue: collections.deque[bytes | Lease] = collections.deque()  # small frames to send, and deaths to report
+        self._sock: socket.socket | None = sock
+        self._poller = select.poll()
+        self._poller.register(sock, select.POLLIN)
+        self._state = _State(b"", (), [], {})
+        self._waiting: set[int] = set()
+        self._request = 0
+        self._send_lock = threading.RLock()
+        self._sending = False  # this thread is sending: whoever comes from inside (a dying array) leaves it alone
+        _live.add(self)
+
+    # ---- life
+
+    @property
+    def usable(self) -> bool:
+        """Whether this process may still speak on the connection."""
+        return self.error is None and self._sock is not None and self.pid == os.getpid()
+
+    def fail(self, error: Error) -> Error:
+        """Ends the connection because of ``error`` (the first one stays) and returns what to raise."""
+        if self.error is None:
+            self.error = error
+        self._close_socket()
+        return self.error
+
+    def abandon(self) -> None:
+        """Closes this process's copy of the socket without a word: for a forked child."""
+        self._send_lock = threading.RLock()  # the parent's thread that held it does not exist here
+        self._sending = False
+        self.queue.clear()
+        if self.error is None:
+            self.error = StaleError("this loader's connection belongs to another process", hint="call iter(loader) in this process")
+        self._close_socket()
+
+    def close(self, attached: bool, seconds: float = 2.0) -> None:
+        """Leaves in order (DETACH when attached), waiting at most ``seconds``; never raises."""
+        if not self.usable:
+            self._close_socket()
+            return
+        try:
+            if attached:
+                self.request(_wire.DETACH, b"", time.monotonic() + seconds, "the daemon's answer to DETACH")
+        except Error:
+            pass  # the end of the connection says the same, later
+        finally:
+            if self.error is None:
+                self.error = StaleError("the loader is closed")
+            self._close_socket()
+
+    def _close_socket(self) -> None:
+        s, self._sock = self._sock, None
+        if s is not None:
+            s.close()
+        st = self._state
+        self._state = _State(b"", (), [f for f in st.stream if f.fd < 0], st.results)
+        fds = [*st.fds, *(f.fd for f in st.stream if f.fd >= 0), *(f.fd for f in st.results.values() if f.fd >= 0)]
+        for f in st.results.values():
+            f.fd = -1
+        for c in st.chunks:
+            fds.extend(_descriptors(c[1]))
+        for fd in fds:
+            os.close(fd)
+
+    # ---- sending
+
+    def lease(self, root: npt.NDArray[Any], frame: Frame, waited_us: int) -> Lease:
+        """Watches a root array; after ``frame.taken = lease`` its death gives the slot back, at once if the socket takes it."""
+        prompt = weakref.ref(root, self._root_died)  # made first: callbacks run from the newest to the oldest, so it finds the queue filled
+        lease = Lease(root, self, frame, waited_us)
+        lease.prompt = prompt
+        return lease
+
+    def _root_died(self, _ref: object) -> None:
+        try:
+            self.flush()
+        except Exception:  # at interpreter exit modules may be half gone; the daemon frees the ring with the connection
+            pass
+
+    def flush(self) -> None:
+        """Sends what is queued as far as the socket takes it; never blocks on the daemon, never raises but for interrupts."""
+        while self.queue:
+            with self._send_lock:
+                if self._sending:
+                    return
+                self._sending = True
+                try:
+                    if not self._drain():
+                        return
+                finally:
+                    self._sending = False
+
+    def _drain(self) -> bool:
+        """Empties the queue; False when the socket is full or gone. An item leaves after it was sent: a RELEASE may come twice, which
+        its generation makes harmless, rather than never."""
+        while self.queue:
+            item = self.queue[0]
+            if isinstance(item, Lease):
+                b = item.frame.batch
+                if item.frame.taken is not item or b is None:
+                    self.queue.popleft()  # interrupted before it was handed out: the frame waits for the next next()
+                    continue
+                if self.held.get(b.slot) is item.frame:
+                    del self.held[b.slot]
+                data = _wire.pack_release(b.slot, b.generation, item.waited_us)
+            else:
+                data = item
+            s = self._sock
+            if s is None or self.pid != os.getpid():
+                self.queue.clear()
+                return False
+            try:
+                sent = s.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            except BlockingIOError:
+                return False  # the daemon does not read just now; pump tries again
+            except OSError:
+                self.queue.clear()  # the reader will see the end of the connection and say so
+                return False
+            if sent < len(data):  # so small a frame is sent whole or not at all by a Unix socket
+                self.fail(_wire.protocol_error("a socket that splits small frames"))
+                return False
+            self.queue.popleft()
+        return True
+
+    def _send(self, data: bytes, deadline: float, what: str) -> None:
+        """Sends a request; on an interrupt in the middle of a frame the connection cannot go on."""
+        self.flush()
+        view = memoryview(data)
+        with self._send_lock:
+            self._sending = True
+            try:
+                while view:
+                    if self._sock is None:
+                        raise self._gone()
+                    try:
+                        view = view[self._sock.send(view, socket.MSG_NOSIGNAL) :]
+                    except BlockingIOError:
+                        left = deadline - time.monotonic()
+                        if left <= 0:
+                            raise self._late(what) from None
+                        writable = select.poll()
+                        writable.register(self._sock, select.POLLOUT)
+                        writable.poll(min(left, 60.0) * 1000)
+                    except OSError as e:
+                        raise self.fail(self._died(e)) from e
+            except BaseException:
+                if len(data) > _SMALL or 0 < len(view) < len(data):
+                    self.fail(UnavailableError(f"the connection to the daemon at {self.path} was interrupted in the middle of a request"))
+                raise
+            finally:
+                self._sending = False
+
+    # ---- receiving
+
+    def pump(self, deadline: float) -> bool:
+        """Waits for bytes and parses them; False when the deadline passed. Raises when the connection is over."""
+        self.flush()
+        if self.error is not None or self._sock is None:
+            raise self._gone()
+        if self._state.chunks:  # an interrupt came between receiving and parsing
+            self._parse()
+            return True
+        left = deadline - time.monotonic()
+        wait_ms = min(max(0.0, left), 86400.0) * 1000
+        if self.queue:  # the socket was full: look again soon
+            wait_ms = min(wait_ms, 20.0)
+        if not self._poller.poll(wait_ms):
+            return time.monotonic() < deadline
+        st = self._state
+        try:
+            # One C call: received data is either still in the kernel or in chunks, also when a signal handler raises.
+            st.chunks.extend(map(self._sock.recvmsg, (_CHUNK,), (_ANCILLARY,), (_CLOEXEC,)))
+        except BlockingIOError:
+            return True
+        except OSError as e:
+            raise self.fail(self._died(e)) from e
+        self._parse()
+        return True
+
+    def _parse(self) -> None:
+        st = self._state
+        end = any(not c[0] for c in st.chunks)
+        if any(c[2] & socket.MSG_CTRUNC for c in st.chunks):
+            raise self.fail(_wire.protocol_error("more descriptors than announced, or this process has none left (ulimit -n)"))
+        data = b"".join([st.rest, *(c[0] for c in st.chunks)])
+        fds = list(st.fds)
+        for c in st.chunks:
+            fds.extend(_descriptors(c[1]))
+        frames: list[Frame] = []
+        at = 0
+        try:
+            while len(data) - at >= _wire.HEADER_BYTES:
+                type_, length, request = _wire.parse_header(data, at)
+                if len(data) - at - _wire.HEADER_BYTES < length:
+                    break
+                start = at + _wire.HEADER_BYTES
+                f = Frame(type_, request, data[start : start + length])
+                if type_ == _wire.RING or type_ == _wire.SEGMENT:
+                    if not fds:
+                        raise _wire.protocol_error(f"{_wire.NAMES[type_ - 1]} without a descriptor")
+                    f.fd = fds.pop(0)  # rides on the first byte of its frame, so order of frames = order of descriptors
+                elif type_ == _wire.BATCH:
+                    f.batch = _wire.parse_batch(f.payload)
+                frames.append(f)
+                at = start + length
+        except Error as e:
+            for f in frames:
+                if f.fd >= 0:
+                    fds.append(f.fd)
+            self._state = _State(b"", tuple(fds), st.stream, st.results)
+            raise self.fail(e) from None
+        stream = st.stream + [f for f in frames if not f.request and f.type not in (_wire.PING, _wire.PONG, _wire.DRAIN, _wire.ERROR)]
+        answers = {f.request: f for f in frames if f.request and f.type != _wire.PING and f.request in self._waiting}
+        self._state = _State(data[at:], tuple(fds), stream, {**st.results, **answers})
+        for f in frames:
+            if f.type == _wire.PING:
+                self.queue.append(_wire.pack(_wire.PONG, f.request))
+            elif f.type == _wire.DRAIN:
+                self.draining = True
+            elif f.type == _wire.ERROR and not f.request:
+                raise self.fail(from_detail(_wire.parse_json(f.payload)))
+            elif f.fd >= 0 and f.request and f.request not in self._waiting:
+                os.close(f.fd)  # the answer to an ATTACH that was interrupted
+        self.flush()
+        if end and self.error is None:
+            if self._state.stream or self._state.results:
+                self.error = self._died(None)  # what came before the end is still good
+            else:
+                raise self.fail(self._died(None))
+
+    def head(self) -> Frame | None:
+        """The oldest frame of the stream that nobody has consumed."""
+        while True:
+            stream = self._state.stream
+            if not stream:
+                return None
+            if stream[0].taken is None:
+                return stream[0]
+            del stream[0]
+
+    def discard(self, frame: Frame) -> None:
+        """Consumes a frame unseen; a batch is given back."""
+        b = frame.batch
+        if b is not None:
+            self.queue.append(_wire.pack_release(b.slot, b.generation, 0))
+        frame.taken = True
+        self.flush()
+
+    # ---- calls
+
+    def request(self, type_: int, payload: bytes, deadline: float, what: str) -> Frame:
+        """Sends a request and waits for its answer; ERROR is raised. ``what`` says in words what is waited for."""
+        if not self.usable:
+            raise self._gone()
+        self._request += 1
+        rid = self._request
+        self._waiting.add(rid)
+        try:
+            self._send(_wire.pack(type_, rid, payload), deadline, what)
+            while True:
+                f = self._state.results.pop(rid, None)
+                if f is not None:
+                    break
+                if not self.pump(deadline):
+                    raise self._late(what)
+        finally:
+            self._waiting.discard(rid)
+        if f.type == _wire.ERROR:
+            raise from_detail(_wire.parse_json(f.payload))
+        return f
+
+    def hello(self, deadline: float) -> None:
+        """Opens the session; raises when the daemon speaks no common abi."""
+        body = {"client": f"python/{__version__}", "abiMin": _wire.ABI, "abiMax": _wire.ABI, "pid": os.getpid()}
+        f = self.request(_wire.HELLO, _wire.dump(body), deadline, f"the daemon at {self.path} to answer HELLO")
+        if f.type != _wire.WELCOME:
+            raise self.fail(_wire.protocol_error(f"{_wire.NAMES[f.type - 1]} in answer to HELLO"))
+        answer = _wire.parse_json(f.payload)
+        self.daemon_pid = int(answer.get("pid") or 0)
+        self.daemon_version = str(answer.get("version", ""))
+
+    def call(self, method: str, body: dict[str, Any], deadline: float) -> dict[str, Any]:
+        """Calls a method of LarderService."""
+        f = self.request(
+            _wire.CALL, _wire.dump({"method": method, "body": body}), deadline, f"the daemon at {self.path} to answer {method}"
+        )
+        if f.type != _wire.RESULT:
+            raise self.fail(_wire.protocol_error(f"{_wire.NAMES[f.type - 1]} in answer to {method}"))
+        return _wire.parse_json(f.payload)
+
+    def attach(self, job: str, rank: int, node_rank: int, deadline: float) -> dict[str, Any]:
+        """Binds the session to a rank and maps its ring. If it is interrupted the session is over: its ring may be anywhere."""
+        body = {"job": job, "rank": rank, "nodeRank": node_rank, "pid": os.getpid()}
+        what = f"the daemon at {self.path} to prepare the ring of job {job!r}, rank {rank}"
+        try:
+            f = self.request(_wire.ATTACH, _wire.dump(body), deadline, what)
+            if f.type != _wire.RING or f.fd < 0:
+                raise _wire.protocol_error(f"{_wire.NAMES[f.type - 1]} in answer to ATTACH")
+            answer = _wire.parse_json(f.payload)
+            fd, f.fd = f.fd, -1
+            self.ring = _ring.Ring(answer, fd)
+            return answer
+        except Error as e:
+            if e.reason in ("PROTOCOL", "DEADLINE"):
+                self.fail(e)
+            raise
+        except BaseException:
+            self.fail(UnavailableError(f"attaching to job {job!r} was interrupted"))
+            raise
+
+    def answers(self, seconds: float = 1.0) -> bool:
+        """Whether the daemon answers a PING within ``seconds``."""
+        try:
+            self.request(_wire.PING, b"", time.monotonic() + seconds, "PONG")
+        except Error:
+            return False
+        return True
+
+    # ---- errors
+
+    def _gone(self) -> Error:
+        if self.error is not None:
+            return self.error
+        if self.pid != os.getpid():
+            return StaleError("this loader's connection belongs to another process", hint="call iter(loader) in this process")
+        return StaleError("the loader is closed")
+
+    def _died(self, cause: OSError | None) -> Error:
+        self.peer_left = True
+        who = f"daemon (pid {self.daemon_pid})" if self.daemon_pid else "daemon"
+        return UnavailableError(
+            f"the larder {who} at {self.path} ended the connection" + (f": {cause}" if cause else ": it stopped or was killed"),
+            subject=self.path,
+            hint="batches you hold stay valid; iterating again connects anew",
+        )
+
+    def _late(self, what: str) -> Error:
+        return DeadlineError(
+            f"waited in vain for {what}", subject=self.path, hint="a longer timeout= may help; `larder doctor` looks further"
+        )
+
+
+def _descriptors(ancillary: Any) -> list[int]:
+    fds: list[int] = []
+    for level, type_, data in ancillary:
+        if level == socket.SOL_SOCKET and type_ == socket.SCM_RIGHTS:
+            n = len(data) // 4
+            fds.extend(int.from_bytes(data[i * 4 : i * 4 + 4], "little", signed=True) for i in range(n))
+    return fds

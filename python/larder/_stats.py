@@ -1,0 +1,184 @@
+"""Typed counters: the names are those of docs/metrics.md. Values are snapshots and belong to the caller."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+def _int(d: dict[str, Any], key: str) -> int:
+    return int(d.get(key) or 0)  # protojson writes 64-bit integers as strings
+
+
+@dataclass(frozen=True)
+class Quarantined:
+    """A sample that could not be prepared."""
+
+    id: int
+    key: str
+    path: str
+    offset: int  # bytes from the start of the file
+    reason: str  # in words
+
+    @classmethod
+    def from_json(cls, d: dict[str, Any]) -> Quarantined:
+        """Reads a QuarantinedSample message."""
+        return cls(_int(d, "id"), str(d.get("key", "")), str(d.get("path", "")), _int(d, "offset"), str(d.get("reason", "")))
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What was done since the start of the daemon (``Stats.totals``) or of the job (``JobStats.counters``)."""
+
+    source_reads: int = 0  # samples read from storage
+    source_bytes: int = 0
+    decodes: int = 0
+    augments: int = 0
+    samples_delivered: int = 0
+    batches_delivered: int = 0
+    hits: dict[str, int] = field(default_factory=dict)  # by form: encoded, decoded, augmented
+    evictions: dict[str, int] = field(default_factory=dict)  # by form
+    quarantined: int = 0
+    wait_seconds: float = 0.0  # how long next() waited
+
+    @classmethod
+    def from_json(cls, d: dict[str, Any]) -> Counters:
+        """Reads a Counters message."""
+        return cls(
+            source_reads=_int(d, "sourceReads"),
+            source_bytes=_int(d, "sourceBytes"),
+            decodes=_int(d, "decodes"),
+            augments=_int(d, "augments"),
+            samples_delivered=_int(d, "samplesDelivered"),
+            batches_delivered=_int(d, "batchesDelivered"),
+            hits={str(k): int(v) for k, v in (d.get("hits") or {}).items()},
+            evictions={str(k): int(v) for k, v in (d.get("evictions") or {}).items()},
+            quarantined=_int(d, "quarantined"),
+            wait_seconds=float(d.get("waitSeconds") or 0.0),
+        )
+
+
+@dataclass(frozen=True)
+class EpochAccount:
+    """The ledger of one job-epoch: delivered + quarantined + dropped = subset when ``state`` is "complete"."""
+
+    epoch: int
+    subset: int
+    delivered: int
+    quarantined: int
+    dropped: int
+    state: str  # running | complete | abandoned | violated
+
+    @classmethod
+    def from_json(cls, d: dict[str, Any]) -> EpochAccount:
+        """Reads an EpochAccount message."""
+        return cls(
+            _int(d, "epoch"), _int(d, "subset"), _int(d, "delivered"), _int(d, "quarantined"), _int(d, "dropped"), str(d.get("state", ""))
+        )
+
+
+@dataclass(frozen=True)
+class JobStats:
+    """One job as the daemon sees it."""
+
+    name: str
+    state: str  # joining | live | suspect | dead | done
+    subset_size: int
+    batches_per_epoch: int
+    counters: Counters
+    epochs: tuple[EpochAccount, ...]  # the last ones, newest last
+    quarantined: tuple[Quarantined, ...]
+    promise: str  # of its order, in words
+    share_group: int  # 0 = none
+    ended_reason: str
+
+    @classmethod
+    def from_json(cls, d: dict[str, Any]) -> JobStats:
+        """Reads a Job message."""
+        spec = d.get("spec") or {}
+        return cls(
+            name=str(spec.get("name", "")),
+            state=str(d.get("state", "")).removeprefix("JOB_STATE_").lower(),
+            subset_size=_int(d, "subsetSize"),
+            batches_per_epoch=_int(d, "batchesPerEpoch"),
+            counters=Counters.from_json(d.get("counters") or {}),
+            epochs=tuple(EpochAccount.from_json(e) for e in d.get("epochs") or ()),
+            quarantined=tuple(Quarantined.from_json(q) for q in d.get("quarantined") or ()),
+            promise=str(d.get("promise", "")),
+            share_group=_int(d, "shareGroup"),
+            ended_reason=str(d.get("endedReason", "")),
+        )
+
+
+@dataclass(frozen=True)
+class TierStats:
+    """The cache of one form; sizes in bytes."""
+
+    form: str  # encoded | decoded | augmented
+    budget: int
+    used: int
+    entries: int
+    hits: int
+    evictions: int
+    policy: str
+
+    @classmethod
+    def from_json(cls, d: dict[str, Any]) -> TierStats:
+        """Reads a Tier message."""
+        return cls(
+            str(d.get("form", "")),
+            _int(d, "budget"),
+            _int(d, "used"),
+            _int(d, "entries"),
+            _int(d, "hits"),
+            _int(d, "evictions"),
+            str(d.get("policy", "")),
+        )
+
+
+@dataclass(frozen=True)
+class ClientStats:
+    """What this Loader itself counted, in this process."""
+
+    batches: int = 0
+    samples: int = 0
+    copies: int = 0  # batches handed out as private copies because the caller kept too many
+    wait_seconds: float = 0.0  # time next() waited for batches
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Everything countable at one moment."""
+
+    version: str
+    pid: int
+    uptime: float  # seconds
+    totals: Counters  # of the daemon
+    job: JobStats | None  # the job of the Loader that asked
+    jobs: tuple[JobStats, ...]
+    tiers: tuple[TierStats, ...]
+    rss_bytes: int
+    memory_limit: int
+    parity: bool  # the daemon's decoder and kernels give Pillow's and torchvision's bits
+    decoder: str  # libjpeg-turbo | go
+    client: ClientStats = ClientStats()
+
+    @classmethod
+    def from_json(cls, d: dict[str, Any], job: str, client: ClientStats) -> Stats:
+        """Reads a Stats message; ``job`` names the job that becomes ``.job``."""
+        jobs = tuple(JobStats.from_json(j) for j in d.get("jobs") or ())
+        uptime = str(d.get("uptime") or "0s")
+        return cls(
+            version=str(d.get("version", "")),
+            pid=_int(d, "pid"),
+            uptime=float(uptime[:-1]) if uptime.endswith("s") else 0.0,
+            totals=Counters.from_json(d.get("totals") or {}),
+            job=next((j for j in reversed(jobs) if j.name == job), None),
+            jobs=jobs,
+            tiers=tuple(TierStats.from_json(t) for t in d.get("tiers") or ()),
+            rss_bytes=_int(d, "rssBytes"),
+            memory_limit=_int(d, "memoryLimit"),
+            parity=bool(d.get("parity", False)),
+            decoder=str(d.get("decoder", "")),
+            client=client,
+        )

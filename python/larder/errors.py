@@ -1,0 +1,165 @@
+"""What can go wrong, as one tree of exceptions::
+
+    Error                       reason, subject, message, hint, retry_after
+    ├── InvalidError            also ValueError: an argument, subset, recipe or name that cannot work
+    ├── NotFoundError           no such job or dataset, or a folder that cannot be read
+    ├── RankHeldError           a live process holds this (job, rank)
+    ├── StaleError              an iterator or attachment that something newer replaced
+    ├── SampleError             a sample that cannot be decoded: file, offset, why, id, key
+    ├── JobEndedError           the job was killed, drained or has done its epochs
+    ├── UnavailableError        also ConnectionError: no daemon, a dead one, or one that is draining
+    └── DeadlineError           also TimeoutError: a wait took longer than ``timeout``
+
+``reason`` is a stable upper-case word (docs/errors.md lists all); ``subject`` is what it is about; ``hint`` names the fix.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ._stats import Quarantined
+
+
+class Error(Exception):
+    """The base of all errors of larder; ``str()`` gives the message and, in parentheses, what to do."""
+
+    default_reason = "INTERNAL"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str = "",
+        subject: str = "",
+        hint: str = "",
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.reason = reason or self.default_reason
+        self.subject = subject
+        self.hint = hint
+        self.retry_after = retry_after  # seconds, when trying again can help
+
+    def __str__(self) -> str:
+        if not self.hint:
+            return self.message
+        return f"{self.message}{chr(10) if chr(10) in self.message else ' '}({self.hint})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Errors travel between processes (multiprocessing, concurrent.futures) with everything they say.
+        return _rebuild, (type(self), self.message, dict(self.__dict__))
+
+
+class InvalidError(Error, ValueError):
+    """An argument, subset, recipe, size or name that can never work as given."""
+
+    default_reason = "INVALID_ARGUMENT"
+
+
+class NotFoundError(Error):
+    """There is no such job, dataset or sample, or the folder cannot be read."""
+
+    default_reason = "NOT_FOUND"
+
+
+class RankHeldError(Error):
+    """A live process holds this (job, rank); the message names it."""
+
+    default_reason = "RANK_HELD"
+
+
+class StaleError(Error):
+    """The iterator or attachment was replaced by a newer one."""
+
+    default_reason = "STALE"
+
+
+class JobEndedError(Error):
+    """The job was killed, drained, or has done its epochs."""
+
+    default_reason = "JOB_ENDED"
+
+
+class UnavailableError(Error, ConnectionError):
+    """No daemon answers, it died, or it is draining."""
+
+    default_reason = "UNAVAILABLE"
+
+
+class DeadlineError(Error, TimeoutError):
+    """A wait took longer than the Loader's ``timeout``; the message says what was waited for."""
+
+    default_reason = "DEADLINE"
+
+
+class SampleError(Error):
+    """One or more samples of a batch could not be prepared; ``samples`` has them all, the attributes the first one."""
+
+    default_reason = "SAMPLE_BAD"
+
+    def __init__(self, samples: tuple[Quarantined, ...], **kw: Any) -> None:
+        first = samples[0]
+        more = f" (and {len(samples) - 1} more in this batch)" if len(samples) > 1 else ""
+        kw.setdefault("subject", first.path or first.key)
+        kw.setdefault(
+            "hint",
+            "the next call of next() gives the batch without it; on_error='skip' or 'substitute' goes on by itself",
+        )
+        super().__init__(f"{first.path or first.key}: cannot prepare sample {first.id} at byte {first.offset}: {first.reason}{more}", **kw)
+        self.samples = samples
+        self.id = first.id
+        self.key = first.key
+        self.file = first.path
+        self.offset = first.offset
+        self.why = first.reason  # in words; `reason` is the stable word SAMPLE_BAD
+
+
+class KeptBatchesWarning(UserWarning):
+    """User code keeps so many batches that the loader has to hand out copies."""
+
+
+def _rebuild(cls: type[Error], message: str, state: dict[str, Any]) -> Error:
+    e = cls.__new__(cls)
+    Exception.__init__(e, message)
+    e.__dict__.update(state)
+    return e
+
+
+_BY_REASON: dict[str, type[Error]] = {
+    "INVALID_ARGUMENT": InvalidError,
+    "ALREADY_EXISTS": InvalidError,
+    "SUBSET_SYNTAX": InvalidError,
+    "SUBSET_EMPTY": InvalidError,
+    "DATASET_EMPTY": InvalidError,
+    "RECIPE_INVALID": InvalidError,
+    "RESOURCE_EXCEEDED": InvalidError,
+    "CONFIG_INVALID": InvalidError,
+    "UNSUPPORTED": InvalidError,
+    "NOT_FOUND": NotFoundError,
+    "DATASET_UNREADABLE": NotFoundError,
+    "RANK_HELD": RankHeldError,
+    "STALE": StaleError,
+    "JOB_ENDED": JobEndedError,
+    "UNAVAILABLE": UnavailableError,
+}
+
+
+def from_detail(detail: dict[str, Any]) -> Error:
+    """Makes the exception of an ErrorDetail message (docs/protocol.md); an unknown reason gives a plain Error."""
+    reason = str(detail.get("reason", "")) or "INTERNAL"
+    retry = detail.get("retryAfter")
+    seconds: float | None = None
+    if isinstance(retry, str) and retry.endswith("s"):
+        try:
+            seconds = float(retry[:-1])
+        except ValueError:
+            seconds = None
+    return _BY_REASON.get(reason, Error)(
+        str(detail.get("message", "")) or "the daemon reported an error without words",
+        reason=reason,
+        subject=str(detail.get("subject", "")),
+        hint=str(detail.get("hint", "")),
+        retry_after=seconds,
+    )

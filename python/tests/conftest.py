@@ -1,0 +1,80 @@
+"""Fixtures: the package from this source tree, an environment without ranks or daemons, and a fake daemon."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(HERE))
+
+import larder  # noqa: E402
+from fake_daemon import FakeDaemon  # noqa: E402
+
+_ENV = (
+    "LARDER_SOCKET RANK WORLD_SIZE LOCAL_RANK GROUP_RANK GROUP_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_RUN_ID "
+    "SLURM_PROCID SLURM_NTASKS SLURM_JOB_ID SLURM_STEP_ID SLURM_NODEID SLURM_NNODES XDG_RUNTIME_DIR"
+).split()
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that runs the tests under torchrun or Slurm must not change them."""
+    for name in _ENV:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[FakeDaemon]:
+    """A fake daemon; at the end it must not have seen any breach of the protocol."""
+    d = FakeDaemon(str(tmp_path / "s.sock"))
+    yield d
+    gc.collect()
+    d.kill()
+    assert d.violations == []
+    assert d.repeated == 0 or d.interrupted
+
+
+@pytest.fixture
+def load(daemon: FakeDaemon) -> Iterator[Callable[..., larder.Loader]]:
+    """Makes loaders on the fake daemon and closes them."""
+    made: list[larder.Loader] = []
+
+    def make(uri: str = "fake:100", **kw: Any) -> larder.Loader:
+        kw.setdefault("endpoint", daemon.path)
+        kw.setdefault("timeout", 20.0)
+        if not uri.startswith("job:"):
+            kw.setdefault("batch_size", 8)
+        loader = larder.Loader(uri, **kw)
+        made.append(loader)
+        return loader
+
+    yield make
+    for loader in made:
+        loader.close()
+
+
+@pytest.fixture
+def torch() -> Any:
+    """PyTorch; missing is a skip, or a failure with LARDER_REQUIRE_TORCH=1."""
+    if os.environ.get("LARDER_REQUIRE_TORCH") == "1":
+        import torch
+
+        return torch
+    return pytest.importorskip("torch", reason="PyTorch is not installed")
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Waits until something that another process or thread does has happened; fails after a generous deadline."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.005)
