@@ -48,6 +48,7 @@ type Model struct {
 	Tiers   coordinator.TierConfig
 	Resize  map[time.Duration]coordinator.TierConfig
 	Lease   time.Duration
+	Usable  func(int64) int64 // as coordinator.Config
 	// Check runs Core.Check after every n-th step; 0 = never.
 	Check int
 }
@@ -164,7 +165,7 @@ func Run(m Model, clients []Client, limit time.Duration) (*Result, error) {
 		rows: map[coordinator.DeliveryID]map[int]simRow{}, idle: max(m.Workers, 1),
 	}
 	core, err := coordinator.New(coordinator.Config{
-		Seed: m.Seed, Tiers: m.Tiers, Lease: m.Lease, InFlight: 2 * max(m.Workers, 1), Bytes: m.Bytes,
+		Seed: m.Seed, Tiers: m.Tiers, Lease: m.Lease, InFlight: 2 * max(m.Workers, 1), Bytes: m.Bytes, Usable: m.Usable,
 	})
 	if err != nil {
 		return nil, err

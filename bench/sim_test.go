@@ -157,6 +157,9 @@ func scenario(seed uint64) (Model, []Client) {
 	m.Tiers.Total += m.Tiers.Sizes[ident.Encoded] + m.Tiers.Sizes[ident.Augmented] + 10
 	m.Tiers.Policy[ident.Decoded] = []string{"need", "need", "need", "minio", "lru", "fifo", "random"}[r.IntN(7)]
 	m.Lease = 50 * time.Millisecond
+	if r.IntN(2) == 0 {
+		m.Usable = func(n int64) int64 { return n - n/16 }
+	}
 	if r.IntN(3) == 0 {
 		m.Lose = 3 + r.IntN(50)
 	}

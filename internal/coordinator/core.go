@@ -34,6 +34,9 @@ type Config struct {
 	Bytes func(ident.ObjectID) int64
 	// Granule rounds the bytes of an entry of a form up to what the tier really uses. nil = exact.
 	Granule func(f ident.Form, bytes int64) int64
+	// Usable is how much of a tier's budget may be resident; the rest holds what was evicted while it is still being read.
+	// nil = all of it.
+	Usable func(budget int64) int64
 }
 
 // Core is the state machine. Owned by Loop (or a simulator); not safe for concurrent use.
@@ -44,6 +47,7 @@ type Core struct {
 	rng     *xrand.Rand
 	sampler *dsa.Sampler
 	index   *residency.Index
+	budgets [ident.NumForms]int64 // of the tiers; index knows the usable part
 	jobs    *jobs.Registry
 	streams map[ident.JobID]*stream // lookups only; iteration goes through order
 	order   []*stream               // live streams by job id
@@ -129,6 +133,9 @@ func New(cfg Config) (*Core, error) {
 	if cfg.InFlight <= 0 {
 		cfg.InFlight = 8
 	}
+	if cfg.Usable == nil {
+		cfg.Usable = func(n int64) int64 { return n }
+	}
 	if cfg.Granule == nil {
 		cfg.Granule = func(_ ident.Form, n int64) int64 { return n }
 	}
@@ -155,11 +162,15 @@ func New(cfg Config) (*Core, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.budgets = split
 	for _, f := range tierForms {
-		budgets[f] = split[f]
+		budgets[f] = cfg.Usable(split[f])
 		c.auto[f] = cfg.Tiers.Sizes[f] < 0
 	}
 	c.index = residency.New(budgets, evict)
+	for _, f := range tierForms {
+		c.index.SetLeavingLimit(f, c.leaving(f))
+	}
 	return c, nil
 }
 

@@ -135,7 +135,7 @@ func (f *flight) queued() bool { return f.parent == nil || f.parent.done }
 // taken back instead: then there is no flight, and the ready entry is returned.
 func (c *Core) launch(key ident.Key, s *stream, turn uint64) (*flight, residency.Handle) {
 	x := key.Object
-	need := c.sampler.Need(x)
+	need := c.needOf(s, x)
 	stored := c.cfg.Bytes(x)
 	guess := c.cfg.Granule(ident.Decoded, c.prefixes[s.prefix].decoded.mean(stored*6))
 	entry, admitted := c.index.Admit(key, guess, need, c.evicted)

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"larder/cachepolicy"
+	"larder/dsa"
 	"larder/internal/bits"
 	"larder/internal/fault"
 	"larder/internal/ident"
@@ -66,16 +67,62 @@ func (c *Core) level(x ident.ObjectID) uint8 {
 	return 0
 }
 
+// leaving is how many bytes may be on their way out of a tier under pins; -1 = no bound.
+func (c *Core) leaving(f ident.Form) int64 {
+	if spare := c.budgets[f] - c.cfg.Usable(c.budgets[f]); spare > 0 {
+		return spare
+	}
+	return -1
+}
+
+// neutralNeed ranks what only a job without an exchangeable order brought into memory (design.md section 4): it takes
+// free room, leaves first, and displaces nothing, so that it is no label a shuffled job's choices could follow.
+const neutralNeed = -1
+
+// need ranks a sample for the tiers: the jobs that still need it.
+func (c *Core) need(x ident.ObjectID) int {
+	if c.sampler.Neutral(x) {
+		return neutralNeed
+	}
+	return c.sampler.Need(x)
+}
+
+// needOf is need for what stream s is about to load.
+func (c *Core) needOf(s *stream, x ident.ObjectID) int {
+	if s.sample.Mode == dsa.Sequential && c.sampler.Level(x) == 0 {
+		return neutralNeed
+	}
+	return c.need(x)
+}
+
+// wake gives up a neutral entry that a shuffled job came upon when an admission in its own right would have failed: the
+// tier is full and nobody else needs it. It tells whether it did.
+func (c *Core) wake(h residency.Handle, k ident.Key) bool {
+	if c.index.Need(h) != neutralNeed || c.sampler.Neutral(k.Object) || c.sampler.Need(k.Object) > 0 ||
+		c.index.Used(k.Form)+c.index.Bytes(h) <= c.index.Budget(k.Form) {
+		return false
+	}
+	c.index.Pin(h)
+	c.drop(pin{h, true})
+	return true
+}
+
 // renew tells the tiers who still needs x after one more job got it.
 func (c *Core) renew(x ident.ObjectID) {
-	need := c.sampler.Need(x)
+	need := c.need(x)
 	for i := range c.prefixes {
-		if h, ok := c.index.Lookup(ident.Key{Object: x, Form: ident.Decoded, Recipe: c.prefixes[i].id}); ok {
-			c.index.SetNeed(h, need)
+		k := ident.Key{Object: x, Form: ident.Decoded, Recipe: c.prefixes[i].id}
+		if h, ok := c.index.Lookup(k); ok {
+			if !c.wake(h, k) {
+				c.index.SetNeed(h, need)
+			}
 		}
 	}
-	if h, ok := c.index.Lookup(ident.Key{Object: x, Form: ident.Encoded}); ok {
-		c.index.SetNeed(h, need)
+	k := ident.Key{Object: x, Form: ident.Encoded}
+	if h, ok := c.index.Lookup(k); ok {
+		if !c.wake(h, k) {
+			c.index.SetNeed(h, need)
+		}
 	}
 	for _, g := range c.groups {
 		for _, m := range g.members {
@@ -126,7 +173,7 @@ func (c *Core) refreshSlice() {
 			continue
 		}
 		if k.Form != ident.Augmented {
-			c.index.SetNeed(h, c.sampler.Need(k.Object))
+			c.index.SetNeed(h, c.need(k.Object))
 			continue
 		}
 		for _, g := range c.groups {
@@ -168,7 +215,7 @@ func (c *Core) repartition(hysteresis bool) {
 	if hysteresis {
 		moved := int64(0)
 		for _, f := range tierForms {
-			moved = max(moved, split[f]-c.index.Budget(f))
+			moved = max(moved, split[f]-c.budgets[f])
 		}
 		if moved <= c.cfg.Tiers.Total/20 {
 			return
@@ -202,8 +249,10 @@ func (c *Core) recount() {
 func (c *Core) apply(split [ident.NumForms]int64) {
 	for _, shrink := range []bool{true, false} {
 		for _, f := range tierForms {
-			if now := c.index.Budget(f); split[f] != now && (split[f] < now) == shrink {
-				c.index.SetBudget(f, split[f], c.evicted)
+			if now := c.budgets[f]; split[f] != now && (split[f] < now) == shrink {
+				c.budgets[f] = split[f]
+				c.index.SetBudget(f, c.cfg.Usable(split[f]), c.evicted)
+				c.index.SetLeavingLimit(f, c.leaving(f))
 				c.emit(SetBudget{Form: f, Bytes: split[f]})
 			}
 		}

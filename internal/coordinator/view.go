@@ -51,7 +51,7 @@ func (c *Core) Tiers() []TierView {
 		if p == "" {
 			p = "need"
 		}
-		out = append(out, TierView{Form: f, Budget: c.index.Budget(f), Used: c.index.Used(f), Entries: c.index.Entries(f),
+		out = append(out, TierView{Form: f, Budget: c.budgets[f], Used: c.index.Used(f), Entries: c.index.Entries(f),
 			Hits: c.stats.Hits[f], Evictions: c.stats.Evictions[f], Policy: p, Auto: c.auto[f]})
 	}
 	return out

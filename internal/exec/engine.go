@@ -80,6 +80,7 @@ func New(cfg Config) (*Engine, error) {
 			g := cfg.Store.Granule(f)
 			return (n + g - 1) / g * g
 		},
+		Usable: tiers.Usable,
 	})
 	if err != nil {
 		return nil, err
