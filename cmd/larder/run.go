@@ -83,7 +83,7 @@ func withoutSocket(env []string) []string {
 
 // child runs the command and passes signals on to it.
 func child(cmd *cobra.Command, log *slog.Logger, args, env []string, signals <-chan os.Signal) error {
-	c := exec.Command(args[0], args[1:]...) //nolint:gosec,noctx // running it is what was asked for; its end is its own
+	c := exec.Command(args[0], args[1:]...) // without a context: its end is its own
 	c.Stdin, c.Stdout, c.Stderr, c.Env = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr(), env
 	if err := c.Start(); err != nil {
 		code := 126

@@ -66,8 +66,7 @@ type Jobs struct {
 
 // Sampler chooses samples.
 type Sampler struct {
-	Seed      uint64 // of everything drawn that no job's own seed fixes
-	Lookahead int    // batches picked ahead of need; 0 = auto
+	Seed uint64 // of everything drawn that no job's own seed fixes
 }
 
 // Log is the daemon's log, on standard error.

@@ -170,7 +170,7 @@ func TestResolve(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Memory != 12*gib || r.Decoded != 16*gib*3/10 || r.Encoded != gib || r.Workers != 3 || r.IndexDir != "/cache/larder" || r.Lookahead != 3 {
+	if r.Memory != 12*gib || r.Decoded != 16*gib*3/10 || r.Encoded != gib || r.Workers != 3 || r.IndexDir != "/cache/larder" {
 		t.Errorf("resolved to %+v", r)
 	}
 	if r.DecodedAuto || r.EncodedAuto || !r.AugmentedAuto || !r.TotalAuto || r.Augmented != r.Total-r.Decoded-r.Encoded {

@@ -135,8 +135,6 @@ var keys = []Key{
 			return nil
 		},
 		get: func(c *Config) string { return strconv.FormatUint(c.Sampler.Seed, 10) }},
-	number("sampler.lookahead", "batches picked ahead of need; auto = 3", Restart, 1, 64, true,
-		func(c *Config) *int { return &c.Sampler.Lookahead }),
 	text("log.level", "debug | info | warn | error", "least level that is logged", Live,
 		func(c *Config) *string { return &c.Log.Level }, oneOf("a level", "debug", "info", "warn", "error")),
 	text("log.format", "text | json", "form of log lines", Restart,

@@ -18,7 +18,6 @@ type Resolved struct {
 	TotalAuto, EncodedAuto, DecodedAuto, AugmentedAuto bool  // the setting was auto
 
 	Workers   int
-	Lookahead int    // batches
 	ReadLimit int64  // bytes a second, 0 = no limit
 	IndexDir  string // "" = indexes are not saved
 }
@@ -139,7 +138,7 @@ func (c *Config) Resolve(m Machine) (Resolved, error) {
 	if base <= 0 {
 		return Resolved{}, fault.New(fault.Internal, "memory.limit", "set memory.limit in bytes", "the size of this machine's memory is unknown")
 	}
-	r := Resolved{Machine: base, Workers: c.Prep.Workers, Lookahead: c.Sampler.Lookahead, ReadLimit: c.Source.ReadLimit}
+	r := Resolved{Machine: base, Workers: c.Prep.Workers, ReadLimit: c.Source.ReadLimit}
 	r.Memory = c.Memory.Limit.Of(base)
 	if c.Memory.Limit.IsAuto() {
 		r.Memory = base / 2
@@ -181,9 +180,6 @@ func (c *Config) Resolve(m Machine) (Resolved, error) {
 	}
 	if r.Workers == 0 {
 		r.Workers = max(m.CPUs, 1)
-	}
-	if r.Lookahead == 0 {
-		r.Lookahead = 3
 	}
 	switch c.Source.IndexDir {
 	case "auto":

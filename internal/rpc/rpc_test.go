@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -107,6 +108,20 @@ func TestEveryReasonCrosses(t *testing.T) {
 	now = fault.Wrap(errors.New("EIO"), fault.DatasetUnread, "/data", "mount it", "read")
 	if _, err := client.DescribeJob(t.Context(), &larderv1.DescribeJobRequest{}); err == nil || err.Error() != "read: EIO (mount it)" {
 		t.Errorf("a cause arrived as %v", err)
+	}
+}
+
+// docs/errors.md gives every reason its code.
+func TestErrorDocs(t *testing.T) {
+	raw, err := os.ReadFile("../../docs/errors.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	upper := regexp.MustCompile("([a-z])([A-Z])")
+	for r, c := range codeOf {
+		if row := fmt.Sprintf("| `%s` | %s |", r, strings.ToUpper(upper.ReplaceAllString(c.String(), "${1}_$2"))); !strings.Contains(string(raw), row) {
+			t.Errorf("docs/errors.md has no %s", row)
+		}
 	}
 }
 
