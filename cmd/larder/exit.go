@@ -112,7 +112,7 @@ func printError(w io.Writer, err error) {
 
 // split takes joined errors apart, but not the causes of one error.
 func split(err error) []error {
-	if j, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // only what was joined at the top
+	if j, ok := err.(interface{ Unwrap() []error }); ok {
 		var out []error
 		for _, e := range j.Unwrap() {
 			out = append(out, split(e)...)

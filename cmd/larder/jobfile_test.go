@@ -85,7 +85,7 @@ func TestJobMistakes(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                      "no job in it",
 		"- a\n":                                 "must hold keys",
-		"nmae: x\n":                             "j:1:1: unknown key \"nmae\" in the job (did you mean name?)",
+		"naem: x\n":                             "j:1:1: unknown key \"naem\" in the job (did you mean name?)",
 		"zzzzzzz: x\n":                          "known are name, dataset",
 		"name: a\nname: b\n":                    "j:2:1: key \"name\" is there twice",
 		"batch_size: 8\nbatchSize: 8\n":         "there twice",
@@ -111,7 +111,7 @@ func TestJobMistakes(t *testing.T) {
 			t.Errorf("%q: %v; want %q", text, err, want)
 		}
 	}
-	_, err := parseJob("j", []byte("nmae: x\nbatch_size: y\nshuffle: z\n"))
+	_, err := parseJob("j", []byte("naem: x\nbatch_size: y\nshuffle: z\n"))
 	if n := strings.Count(err.Error(), "\n"); n != 2 {
 		t.Errorf("of three mistakes this is told: %v", err)
 	}

@@ -323,8 +323,7 @@ func unknownKey(key string, from Origin) error {
 }
 
 func badValue(key string, from Origin, err error) error {
-	var f *fault.Error
-	if errors.As(err, &f) {
+	if f, ok := errors.AsType[*fault.Error](err); ok {
 		return fault.New(fault.ConfigInvalid, key, f.Hint, "%s%s: %s", at(from), key, f.Message)
 	}
 	k := lookup(key)

@@ -65,6 +65,7 @@ func (c *Config) Marshal(comments Comments) []byte {
 			note = k.Doc
 		case Origins:
 			note = c.Origin(k.Name).String()
+		case NoComments:
 		}
 		if note != "" {
 			line = fmt.Sprintf("%-34s # %s", line, note)

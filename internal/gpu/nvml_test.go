@@ -12,20 +12,21 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/dgxa100"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/server"
 	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // machine is a DGX A100 whose devices also answer what go-nvml's mock leaves out.
-func machine(t *testing.T) *dgxa100.Server {
+func machine(t *testing.T) *server.Server {
 	t.Helper()
 	s := dgxa100.New()
 	for i, d := range s.Devices {
-		d.(*dgxa100.Device).GetUtilizationRatesFunc = func() (nvml.Utilization, nvml.Return) {
+		d.(*server.Device).GetUtilizationRatesFunc = func() (nvml.Utilization, nvml.Return) {
 			return nvml.Utilization{Gpu: uint32(10 * i)}, nvml.SUCCESS
 		}
-		d.(*dgxa100.Device).GetMemoryInfoFunc = func() (nvml.Memory, nvml.Return) {
+		d.(*server.Device).GetMemoryInfoFunc = func() (nvml.Memory, nvml.Return) {
 			return nvml.Memory{Total: 40 << 30, Used: uint64(i) << 30}, nvml.SUCCESS
 		}
 	}
@@ -85,7 +86,7 @@ func TestDeviceThatFails(t *testing.T) {
 		}
 		return s.Devices[i], nvml.SUCCESS
 	}
-	s.Devices[3].(*dgxa100.Device).GetUtilizationRatesFunc = func() (nvml.Utilization, nvml.Return) {
+	s.Devices[3].(*server.Device).GetUtilizationRatesFunc = func() (nvml.Utilization, nvml.Return) {
 		return nvml.Utilization{Gpu: 77}, nvml.ERROR_NOT_SUPPORTED
 	}
 	p := open(s)

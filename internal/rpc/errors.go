@@ -117,6 +117,7 @@ func Fault(err error) error {
 		f.Message, f.Err = "the call was given up", context.Canceled
 	case codes.DeadlineExceeded:
 		f.Message, f.Err, f.Hint = "the daemon did not answer in time", context.DeadlineExceeded, "try again; larder stats shows what it is doing"
+	default:
 	}
 	return f
 }

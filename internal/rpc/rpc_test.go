@@ -143,7 +143,7 @@ func TestOtherErrors(t *testing.T) {
 	if Status(nil) != nil || Fault(nil) != nil {
 		t.Error("nil became an error")
 	}
-	if err := errors.New("x"); Fault(err) != err {
+	if err := errors.New("x"); !errors.Is(Fault(err), err) || Fault(err).Error() != "x" {
 		t.Error("a plain error was changed")
 	}
 	if err := Fault(status.Error(codes.Canceled, "context canceled")); !errors.Is(err, context.Canceled) {
@@ -196,7 +196,7 @@ func TestPanicIsOneCallersError(t *testing.T) {
 	for _, m := range larderv1.LarderService_ServiceDesc.Methods {
 		f := v.MethodByName(m.MethodName)
 		out := f.Call([]reflect.Value{reflect.ValueOf(t.Context()), reflect.New(f.Type().In(1).Elem())})
-		if err, _ := out[1].Interface().(error); !fault.Is(err, fault.Internal) || !out[0].IsNil() {
+		if err, _ := reflect.TypeAssert[error](out[1]); !fault.Is(err, fault.Internal) || !out[0].IsNil() {
 			t.Errorf("%s over a session: %v", m.MethodName, err)
 		}
 	}
