@@ -44,6 +44,9 @@ func NewLedger(epoch uint32, member *bits.Set, dropped int) *Ledger {
 
 // Commit enters a pick. The error is a violation of exactly-once and marks the epoch.
 func (l *Ledger) Commit(x ident.ObjectID) error {
+	if l.committed == nil {
+		return fmt.Errorf("epoch %d: object %d was picked after its account was %s", l.Epoch, x, l.State)
+	}
 	if !l.member.Has(uint32(x)) {
 		l.State = Violated
 		return fmt.Errorf("epoch %d: object %d was picked but is not in the subset", l.Epoch, x)
@@ -57,6 +60,9 @@ func (l *Ledger) Commit(x ident.ObjectID) error {
 
 // Return takes back a pick that was never delivered.
 func (l *Ledger) Return(x ident.ObjectID) error {
+	if l.committed == nil {
+		return fmt.Errorf("epoch %d: object %d was returned after its account was %s", l.Epoch, x, l.State)
+	}
 	if !l.committed.Remove(uint32(x)) {
 		l.State = Violated
 		return fmt.Errorf("epoch %d: object %d was returned but not picked", l.Epoch, x)
@@ -96,8 +102,20 @@ func (l *Ledger) Abandon() {
 	}
 }
 
-// Committed counts picks that were not returned, while the account is open.
-func (l *Ledger) Committed() int { return l.committed.Len() }
+// Copy returns the account without the sets behind it, to be read elsewhere while the account goes on.
+func (l *Ledger) Copy() *Ledger {
+	c := *l
+	c.member, c.committed = nil, nil
+	return &c
+}
+
+// Committed counts picks that were not returned, while the account is open; 0 afterwards.
+func (l *Ledger) Committed() int {
+	if l.committed == nil {
+		return 0
+	}
+	return l.committed.Len()
+}
 
 // Open tells whether picks may still be entered or returned.
 func (l *Ledger) Open() bool { return l.State == Running }

@@ -116,8 +116,9 @@ func (g *Registry) All() iter.Seq[*Job] {
 	}
 }
 
-// Suspect starts the lease of a job whose last client vanished.
+// Suspect starts the lease of a job of which a client vanished; a lease that runs already starts anew.
 func (g *Registry) Suspect(j *Job, now time.Time) {
+	g.Recover(j)
 	j.State, j.Lease = Suspect, now.Add(g.lease)
 	g.leases.ReplaceOrInsert(due{j.Lease, j.ID})
 }

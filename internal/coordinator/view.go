@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"slices"
 	"time"
 
 	"larder/internal/ident"
@@ -95,9 +96,8 @@ func (c *Core) view(j *jobs.Job) jobs.Job {
 	}
 	v.Ledgers = make([]*jobs.Ledger, len(j.Ledgers))
 	for i, l := range j.Ledgers {
-		cp := *l
-		v.Ledgers[i] = &cp
+		v.Ledgers[i] = l.Copy()
 	}
-	v.Stats.Bad = append([]jobs.Bad(nil), j.Stats.Bad...)
+	v.Stats.Bad = slices.Clip(j.Stats.Bad) // what is in it never changes, and what is added goes elsewhere
 	return v
 }
