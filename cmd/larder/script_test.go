@@ -92,7 +92,7 @@ func TestScript(t *testing.T) {
 		RequireUniqueNames:  true,
 		Setup: func(env *testscript.Env) error {
 			// Socket paths are short, the scripts' own folder is not.
-			dir, err := os.MkdirTemp("", "ls-") //nolint:usetesting // a socket's path has at most 107 bytes
+			dir, err := os.MkdirTemp("", "ls-") // short: a socket's path has at most 107 bytes
 			if err != nil {
 				return err
 			}
