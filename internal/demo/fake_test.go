@@ -194,7 +194,27 @@ func fakeRunner(t *testing.T, scenario string) *runner {
 		dialMeter: func(_ context.Context, socket string) (meter, error) {
 			return fakeMeter{strings.Contains(socket, "/s/d0/"), new(atomic.Int64)}, nil
 		},
+		paint: paintNothing,
 	}
+}
+
+// paintNothing is Draw with empty files: the fake larder looks at their names only.
+func paintNothing(ctx context.Context, root string, _ uint64, n int, tick func()) (*Drawn, error) {
+	d := &Drawn{Root: root, Bytes: 1, Min: 1, Max: 1, Pixels: 1}
+	for i := range n {
+		label := i * maxClasses / n
+		key := fmt.Sprintf("c%02d/%04d.jpg", label, i)
+		path := filepath.Join(root, key)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return nil, err
+		}
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			return nil, err
+		}
+		d.Keys, d.Labels = append(d.Keys, key), append(d.Labels, int64(label))
+		tick()
+	}
+	return d, ctx.Err()
 }
 
 // assertNothingLeft fails when the runner's folder, or a process that was started in it, is still there.

@@ -82,7 +82,8 @@ func TestHerdStopsPolitelyThenByForce(t *testing.T) {
 	h := newHerd(nil)
 	defer h.close()
 	polite, stubborn := startRole(t, h, "polite"), startRole(t, h, "stubborn")
-	h.stop(300*time.Millisecond, polite, stubborn)
+	h.stop(time.Hour, polite)
+	h.stop(50*time.Millisecond, stubborn)
 	if polite.err != nil {
 		t.Errorf("the polite one ended with %v, want its own exit", polite.err)
 	}

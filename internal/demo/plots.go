@@ -68,7 +68,7 @@ func decodePlot(r *Result) template.HTML {
 		top = max(top, float64(run.Decodes))
 	}
 	s := newSVG(860, 280, "Images decoded over time, both runs")
-	f := frame{s: s, x: 60, y: 26, w: 720, h: 204, ax: newAxis(end, 10), ay: newAxis(top*1.05, 5)}
+	f := frame{s: s, x: 60, y: 26, w: 720, h: 204, ax: newAxis(end, 10), ay: newAxis(top*1.02, 7)}
 	f.grid("seconds since the jobs started", "images decoded so far")
 	s.line(f.x, f.py(float64(r.Unique)), f.x+f.w, f.py(float64(r.Unique)), "bound")
 	for _, run := range []struct {

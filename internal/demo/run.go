@@ -72,8 +72,10 @@ type runner struct {
 
 	decoder string
 
+	// What tests replace.
 	patience  patience
 	dialMeter func(ctx context.Context, socket string) (meter, error)
+	paint     func(ctx context.Context, root string, seed uint64, n int, tick func()) (*Drawn, error)
 }
 
 // Run does the whole demo and takes away everything it made but the report. It returns a Result whenever both runs
@@ -86,7 +88,7 @@ func Run(ctx context.Context, o Options, view *View) (_ *Result, err error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &runner{Options: o, view: view, binary: self, patience: usualPatience, dialMeter: dialMeter}
+	r := &runner{Options: o, view: view, binary: self, patience: usualPatience, dialMeter: dialMeter, paint: Draw}
 	return r.all(ctx)
 }
 
@@ -175,7 +177,7 @@ func (r *runner) draw(ctx context.Context, res *Result) error {
 	r.view.stage(fmt.Sprintf("drawing %s images in %s", count(r.Samples), r.temp), []int64{int64(r.Samples)}, "images")
 	began := time.Now()
 	var drawn atomic.Int64
-	d, err := Draw(ctx, filepath.Join(r.temp, "photos"), r.Seed, r.Samples, func() {
+	d, err := r.paint(ctx, filepath.Join(r.temp, "photos"), r.Seed, r.Samples, func() {
 		r.view.update(0, drawn.Add(1), "")
 	})
 	if err != nil {

@@ -43,6 +43,7 @@ func (s *syncBuffer) String() string {
 func TestDemoEndsWithAReportAndNothingElse(t *testing.T) {
 	r := fakeRunner(t, "good")
 	r.Epochs = 3
+	r.paint = Draw
 	var out syncBuffer
 	r.view = PlainView(&out)
 	res, err := r.all(t.Context())
@@ -162,7 +163,7 @@ func TestDemoKeepsWhenAsked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"photos/class_00", "u/d3/larder.yaml", "s/d0/log"} {
+	for _, want := range []string{"photos/c00", "u/d3/larder.yaml", "s/d0/log"} {
 		if _, err := os.Stat(filepath.Join(res.Kept, want)); err != nil {
 			t.Error(err)
 		}

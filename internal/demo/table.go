@@ -40,7 +40,7 @@ func (r *Result) WriteText(w io.Writer) error {
 		}
 		fmt.Fprintf(&b, "%-22s %12.1f %12.1f   %s\n", name, a, c, verdict)
 	}
-	seconds("seconds of processor", u.CPUSeconds, s.CPUSeconds)
+	seconds("processor seconds", u.CPUSeconds, s.CPUSeconds)
 	seconds("seconds", u.Seconds, s.Seconds)
 	fmt.Fprintf(&b, "(%d jobs, %s of %s images wanted by at least one of them, %d epochs; %s of cache memory in all, both times)\n\n",
 		len(s.Jobs), count(r.Unique), count(r.Dataset.Samples), r.Epochs, size(r.MemoryBytes))
