@@ -249,7 +249,6 @@ class Loader:
         """Attaches the session to this rank, once."""
         if s.ring is not None:
             return
-        _args.refuse_torch_worker()
         deadline = time.monotonic() + self._timeout
         patience = time.monotonic() + min(_RANK_HELD_PATIENCE, self._timeout)
         while True:
@@ -282,12 +281,12 @@ class Loader:
         with self._lock:
             if self._ended is not None:
                 raise self._ended
-            s = self._session()
-            fresh, numbers = s.ring is None, (self._next_epoch, self._pinned)
+            _args.refuse_torch_worker()
+            before, s, numbers = self._box[0], self._session(), (self._next_epoch, self._pinned)
             try:
                 return _Epoch(self, self._start_epoch(s))
             except UnavailableError:
-                if fresh or not s.peer_left:
+                if s is not before or not s.peer_left:
                     raise
             # The daemon went away between two epochs: look for its successor, once.
             self._next_epoch, self._pinned = numbers

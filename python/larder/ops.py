@@ -50,18 +50,18 @@ def _plain(value: Any, where: str) -> Any:
         if number != number or number in (float("inf"), float("-inf")):
             raise InvalidError(f"{where}: {number} is not a finite number", reason="RECIPE_INVALID", subject=where)
         return number
+    if isinstance(value, type) and value.__module__ == "numpy":  # np.float32
+        return value.__name__
     enum_value = getattr(value, "value", None)  # torchvision's InterpolationMode
     if isinstance(enum_value, str):
         return enum_value
-    if hasattr(value, "tolist"):  # NumPy arrays, torch tensors
+    if hasattr(value, "tolist") and not isinstance(value, type):  # NumPy arrays, torch tensors
         return _plain(value.tolist(), where)
     if isinstance(value, (list, tuple)):
         return [_plain(v, where) for v in value]
     name = str(value)
     if name.startswith(("torch.", "numpy.")):  # torch.float32
         return name.split(".", 1)[1]
-    if isinstance(value, type) and value.__module__ == "numpy":  # np.float32
-        return value.__name__
     raise InvalidError(
         f"{where}: {value!r} ({type(value).__name__}) cannot be sent to the daemon",
         reason="RECIPE_INVALID",

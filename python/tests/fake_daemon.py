@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import array
 import fcntl
+import itertools
 import json
 import mmap
 import os
@@ -30,6 +31,7 @@ BATCH = struct.Struct("<IIQQIIIIII")
 FIXED_OPS = ("RandomResizedCrop", "CenterCrop")
 SHAPE = (3, 8, 10)
 POISON = 0xCC
+_numbers = itertools.count()
 
 
 def expected_fixed(sample: int, epoch: int = 0, normalized: bool = False) -> np.ndarray:
@@ -43,8 +45,8 @@ def expected_ragged(sample: int) -> np.ndarray:
     return ((sample * 11 + np.arange(h)[:, None, None] * 5 + np.arange(w)[:, None] * 2 + np.arange(3)) % 251).astype(np.uint8)
 
 
-def memfd(size: int) -> tuple[int, mmap.mmap]:
-    fd = os.memfd_create("fake-ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+def memfd(size: int, name: str = "fake") -> tuple[int, mmap.mmap]:
+    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, size)
     m = mmap.mmap(fd, size)
     fcntl.fcntl(fd, 1033, 1 | 2 | 4)  # F_ADD_SEALS: SEAL, SHRINK, GROW
@@ -63,6 +65,7 @@ class Refused(Exception):
 class FakeDaemon:
     def __init__(self, path: str, *, hello_delay: float = 0.0, mute: bool = False) -> None:
         self.path = path
+        self.name = f"fake-{next(_numbers)}-"  # of its memory in /proc/self/maps
         self.lock = threading.RLock()
         self.jobs: dict[str, dict[str, Any]] = {}
         self.peers: list[Peer] = []
@@ -95,6 +98,7 @@ class FakeDaemon:
             with self.lock:
                 self.peers.append(p)
                 p.thread.start()
+            del p  # or this frame keeps the last ring mapped
 
     def kill(self) -> None:
         """What SIGKILL looks like from outside."""
@@ -307,7 +311,7 @@ class Peer:
         self.image_bytes, self.stride = image_bytes, stride
         self.slot_bytes = (self.offsets["index"] + rows * 8 + 4095) // 4096 * 4096
         total = self.slots * self.slot_bytes
-        fd, m = memfd(total)
+        fd, m = memfd(total, self.d.name)
         self.segments = {0: m}
         self.slot_segment = [0] * self.slots
         self.next_segment = 1
@@ -392,7 +396,7 @@ class Peer:
         if own == 0 or self.slot_bytes + values > len(self.segments[own]):
             new, self.next_segment = self.next_segment, self.next_segment + 1
             size = self.slot_bytes + 2 * values
-            fd, m = memfd(size)
+            fd, m = memfd(size, self.d.name)
             if own:
                 del self.segments[own]
             self.segments[new] = m

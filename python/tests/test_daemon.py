@@ -1,0 +1,185 @@
+"""Finding and starting the daemon: the fake one stands in for the binary."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import HERE, eventually
+
+import larder
+from larder import _daemon
+
+ONE = "import larder, sys; l = larder.Loader('fake:20', batch_size=5, timeout=30); print(sum(len(y) for _, y in l))"
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """An XDG_RUNTIME_DIR of its own and a `larder` binary that is the fake; daemons that were started are stopped at the end."""
+    binary = tmp_path / "larder"
+    binary.write_text(f"#!/bin/sh\nexec {sys.executable} {HERE}/fake_daemon.py \"$@\"\n")
+    binary.chmod(0o755)
+    runtime = tmp_path / "run"
+    runtime.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    monkeypatch.setenv("LARDER_BIN", str(binary))
+    monkeypatch.setenv("PYTHONPATH", str(HERE.parent))
+    yield runtime / "larder" / "larder.sock"
+    for pid in starts(runtime / "larder" / "larder.sock"):
+        try:
+            os.kill(pid, signal.SIGTERM)
+        except ProcessLookupError:
+            pass
+    for p in _daemon._started:
+        p.wait(10)
+    _daemon._started.clear()
+
+
+def starts(path: Path) -> list[int]:
+    log = Path(f"{path}.starts")
+    return [int(line.split()[0]) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+def test_starts_a_daemon_and_finds_it_again(machine):
+    with larder.Loader("fake:20", batch_size=5) as loader:
+        assert sum(len(y) for _, y in loader) == 20
+    with larder.Loader("fake:20", batch_size=5) as loader:
+        assert len(loader) == 4
+    assert len(starts(machine)) == 1
+    assert stat.S_IMODE(machine.parent.stat().st_mode) == 0o700
+    command = Path(f"{machine}.starts").read_text()
+    assert f"serve --socket {machine} --idle-exit 10m" in command
+
+
+def test_the_daemon_outlives_its_starter_and_is_detached(machine):
+    out = subprocess.run([sys.executable, "-c", ONE], capture_output=True, text=True, check=True, timeout=60)
+    assert out.stdout == "20\n"
+    (pid,) = starts(machine)
+    assert os.getsid(pid) == pid != os.getsid(0)
+    assert os.readlink(f"/proc/{pid}/cwd") == "/"
+    assert _daemon._listening(str(machine))
+    out = subprocess.run([sys.executable, "-c", ONE], capture_output=True, text=True, check=True, timeout=60)
+    assert out.stdout == "20\n" and starts(machine) == [pid]
+
+
+def test_many_processes_start_one_daemon(machine, monkeypatch):
+    monkeypatch.setenv("FAKE_SLOW", "0.3")  # all of them come while it is starting
+    many = [subprocess.Popen([sys.executable, "-c", ONE], stdout=subprocess.PIPE, text=True) for _ in range(6)]
+    assert [p.communicate(timeout=60)[0] for p in many] == ["20\n"] * 6
+    assert len(starts(machine)) == 1
+
+
+def test_dead_daemon_is_replaced(machine):
+    loader = larder.Loader("fake:20", batch_size=5)
+    (pid,) = starts(machine)
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: not _daemon._listening(str(machine)))
+    assert sum(len(y) for _, y in loader) == 20
+    assert len(starts(machine)) == 2
+    loader.close()
+
+
+def test_daemon_that_fails_to_start_says_why(machine, monkeypatch):
+    monkeypatch.setenv("FAKE_FAIL", "1")
+    with pytest.raises(larder.UnavailableError, match="exit code 3: larder: cannot do it / because the test says so") as e:
+        larder.Loader("fake:20", batch_size=5)
+    assert str(machine.with_suffix(".log")) in str(e.value)
+
+
+def test_daemon_that_never_gets_ready(machine, monkeypatch):
+    monkeypatch.setenv("FAKE_SLOW", "30")
+    with pytest.raises(larder.DeadlineError, match="to become ready"):
+        larder.Loader("fake:20", batch_size=5, timeout=0.3)
+    assert _daemon._started[-1].wait(10) != 0  # it does not linger
+
+
+def test_binary_that_cannot_run(machine, monkeypatch, tmp_path):
+    monkeypatch.setenv("LARDER_BIN", str(tmp_path / "nothing"))
+    with pytest.raises(larder.UnavailableError, match="which cannot be run"):
+        larder.Loader("fake:20", batch_size=5)
+    broken = tmp_path / "broken"
+    broken.write_text("not a program")
+    broken.chmod(0o755)
+    monkeypatch.setenv("LARDER_BIN", str(broken))
+    with pytest.raises(larder.UnavailableError, match="cannot start"):
+        larder.Loader("fake:20", batch_size=5)
+    monkeypatch.delenv("LARDER_BIN")
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    with pytest.raises(larder.UnavailableError, match="no `larder` binary to start one") as e:
+        larder.Loader("fake:20", batch_size=5)
+    assert "LARDER_BIN" in e.value.hint
+
+
+def test_binary_lookup_order(machine, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert _daemon.find_binary() == str(tmp_path / "larder") == os.environ["LARDER_BIN"]
+    monkeypatch.delenv("LARDER_BIN")
+    assert _daemon.find_binary() == str(tmp_path / "larder")
+    monkeypatch.setattr(_daemon, "__file__", str(tmp_path / "package" / "_daemon.py"))
+    packaged = tmp_path / "package" / "bin" / "larder"
+    packaged.parent.mkdir(parents=True)
+    packaged.write_text("")
+    packaged.chmod(0o755)
+    assert _daemon.find_binary() == str(packaged)
+
+
+@pytest.mark.parametrize("how", ["endpoint", "environment"])
+def test_a_named_socket_is_never_started(machine, monkeypatch, tmp_path, how):
+    path = str(tmp_path / "named.sock")
+    kw = {"endpoint": f"unix://{path}"} if how == "endpoint" else {}
+    if how == "environment":
+        monkeypatch.setenv("LARDER_SOCKET", path)
+    origin = "endpoint=" if how == "endpoint" else "LARDER_SOCKET"
+    start = time.monotonic()
+    with pytest.raises(larder.UnavailableError, match=rf"no larder daemon answers at {path} \(named by {origin}\)") as e:
+        larder.Loader("fake:20", batch_size=5, timeout=30, **kw)
+    assert e.value.hint == f"start one with: larder serve --socket {path}"
+    assert starts(machine) == [] and time.monotonic() - start < 25
+    Path(path).touch()  # a file that is no socket
+    with pytest.raises(larder.UnavailableError):
+        larder.Loader("fake:20", batch_size=5, **kw)
+
+
+def test_something_else_on_the_socket(machine, monkeypatch):
+    import socket
+    import threading
+
+    machine.parent.mkdir(mode=0o700)
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(machine))
+    server.listen()
+
+    def slam():
+        while True:
+            try:
+                server.accept()[0].close()
+            except OSError:
+                return
+
+    t = threading.Thread(target=slam, daemon=True)
+    t.start()
+    with pytest.raises(larder.DeadlineError, match=f"waited in vain for .*{machine}"):
+        larder.Loader("fake:20", batch_size=5, timeout=0.3)
+    server.shutdown(socket.SHUT_RDWR)
+    t.join(5)
+    server.close()
+
+
+def test_folder_of_another_user_is_refused(machine, monkeypatch, tmp_path):
+    (tmp_path / "run" / "larder").mkdir()
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    with pytest.raises(larder.UnavailableError, match="not a folder of this user"):
+        larder.Loader("fake:20", batch_size=5)
+
+
+def test_default_socket(monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
+    assert _daemon.default_socket() == "/run/user/7/larder/larder.sock"
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    assert _daemon.default_socket() == f"/tmp/larder-{os.getuid()}/larder.sock"
