@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"larder/internal/bits"
 	"larder/internal/ident"
 	"larder/jobs"
 )
@@ -21,6 +22,9 @@ func (c *Core) Check() error {
 	}
 	for _, s := range c.order {
 		err = errors.Join(err, c.checkStream(s))
+	}
+	if c.refresh == nil { // else levels are being told
+		err = errors.Join(err, c.checkLevels())
 	}
 	running := 0
 	for id, f := range c.flightByID { // order-free: only the order of messages depends on it
@@ -42,6 +46,23 @@ func (c *Core) Check() error {
 	}
 	if running != c.running || running > c.cfg.InFlight {
 		err = errors.Join(err, fmt.Errorf("%d flights run, %d are counted, %d are allowed", running, c.running, c.cfg.InFlight))
+	}
+	return err
+}
+
+// checkLevels tests that the sampler knows what is at hand. A flight for an instance that its group has left is told when it ends.
+func (c *Core) checkLevels() error {
+	var err error
+	flying := new(bits.Set)
+	for _, f := range c.flightByID { // order-free
+		flying.Add(uint32(f.key.Object))
+	}
+	for _, s := range c.order {
+		for _, x := range s.sample.Subset {
+			if told, is := c.sampler.Level(x), c.level(x, ident.Key{}); told != is && !flying.Has(uint32(x)) {
+				err = errors.Join(err, fmt.Errorf("object %d is at level %d, the sampler was told %d", x, is, told))
+			}
+		}
 	}
 	return err
 }

@@ -67,7 +67,7 @@ type Core struct {
 	persists     map[uint64]func() // what waits for a record
 	nextSeq      uint64
 
-	quarantine map[ident.ObjectID]jobs.Bad
+	quarantine map[ident.Key]jobs.Bad // decoded forms that cannot be made; lookups only
 	auto       [ident.NumForms]bool
 	wanted     wanted   // the union of all subsets
 	refresh    *refresh // needs being recomputed in slices
@@ -143,7 +143,7 @@ func New(cfg Config) (*Core, error) {
 		cfg: cfg, rng: xrand.New(cfg.Seed, 1), sampler: dsa.New(xrand.Hash(cfg.Seed, 2)),
 		jobs: jobs.NewRegistry(cfg.Lease, cfg.MaxJobs), streams: map[ident.JobID]*stream{},
 		flights: map[ident.Key]*flight{}, flightByID: map[FlightID]*flight{}, queue: btree.NewG(16, flightLess),
-		deliveries: map[DeliveryID]*delivery{}, persists: map[uint64]func(){}, quarantine: map[ident.ObjectID]jobs.Bad{},
+		deliveries: map[DeliveryID]*delivery{}, persists: map[uint64]func(){}, quarantine: map[ident.Key]jobs.Bad{},
 	}
 	var budgets [ident.NumForms]int64
 	var evict [ident.NumForms]residency.Evictor

@@ -63,7 +63,8 @@ func (c *Core) served(turn uint64) { c.turn = max(c.turn, turn) }
 // source finds where row i of a batch comes from: an entry, a flight, or a new flight.
 func (c *Core) source(d *delivery, i int) {
 	x, s := d.rows[i].object, d.s
-	if bad, ok := c.quarantine[x]; ok {
+	key := ident.Key{Object: x, Form: ident.Decoded, Recipe: c.prefixes[s.prefix].id}
+	if bad, ok := c.quarantine[key]; ok {
 		c.failRow(d, i, bad)
 		return
 	}
@@ -71,7 +72,6 @@ func (c *Core) source(d *delivery, i int) {
 		c.renew(x)
 		return
 	}
-	key := ident.Key{Object: x, Form: ident.Decoded, Recipe: c.prefixes[s.prefix].id}
 	if h, ok := c.index.Lookup(key); ok {
 		c.hit(s, ident.Decoded)
 		c.useEntry(d, i, h, key)
@@ -240,7 +240,6 @@ func (c *Core) prepared(e Prepared) {
 	if kept {
 		c.index.SetReady(f.entry.h)
 		c.index.Resize(f.entry.h, c.cfg.Granule(f.key.Form, e.Bytes), c.evicted) // if it does not fit, it leaves when the rows below are filled
-		c.relevel(f.key.Object)
 	}
 	rows, augments := f.rows, f.augments
 	f.rows, f.augments = nil, nil
@@ -260,6 +259,8 @@ func (c *Core) prepared(e Prepared) {
 			c.queue.ReplaceOrInsert(a)
 		}
 		c.unpin(f.entry)
+		c.relevel(f.key.Object) // now that the flight is over: the entry may have been evicted while it was made
+		c.reshare(f.key)
 		return
 	}
 	f.done = true
@@ -314,8 +315,8 @@ func (c *Core) retire(f *flight) {
 	c.relevel(f.key.Object)
 }
 
-// failed tries again once; a second failure quarantines the sample for everybody who asks for it. A lost cache entry
-// is no failure of the sample: it is prepared again from storage.
+// failed tries again once; a second failure quarantines the sample for every job with that prefix of the recipe (another
+// one may ask for less than what failed). A lost cache entry is no failure of the sample: it is prepared again from storage.
 func (c *Core) failed(f *flight, e Prepared) {
 	x := f.key.Object
 	unwanted := len(f.rows) == 0 && len(f.augments) == 0 // everybody who waited has left
@@ -340,10 +341,24 @@ func (c *Core) failed(f *flight, e Prepared) {
 		return
 	}
 	bad := jobs.Bad{Object: x, Offset: e.Offset, Reason: e.Err}
-	c.quarantine[x] = bad
-	c.stats.Quarantined++
-	c.persist(Persist{Kind: RecQuarantine, Job: f.job, Objects: []ident.ObjectID{x}, Text: e.Err}, nil)
+	if f.key.Form == ident.Decoded {
+		if !c.quarantined(x) {
+			c.stats.Quarantined++
+		}
+		c.quarantine[f.key] = bad
+		c.persist(Persist{Kind: RecQuarantine, Job: f.job, Objects: []ident.ObjectID{x}, Text: e.Err}, nil)
+	}
 	c.abandonFlight(f, func(w waiter) { c.failRow(w.d, w.row, bad) })
+}
+
+// quarantined tells whether the object could not be prepared for some prefix.
+func (c *Core) quarantined(x ident.ObjectID) bool {
+	for i := range c.prefixes {
+		if _, ok := c.quarantine[ident.Key{Object: x, Form: ident.Decoded, Recipe: c.prefixes[i].id}]; ok {
+			return true
+		}
+	}
+	return false
 }
 
 // abandonFlight takes a flight away and hands its rows, and those of what depends on it, to then.

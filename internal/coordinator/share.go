@@ -36,6 +36,16 @@ func (c *Core) setSharers(g *group, h residency.Handle, k ident.Key) {
 	}
 }
 
+// reshare ranks an augmented entry that has just landed: those who wanted it may have left meanwhile.
+func (c *Core) reshare(k ident.Key) {
+	if k.Form != ident.Augmented {
+		return
+	}
+	if h, ok := c.index.Lookup(k); ok {
+		c.setSharers(c.groups[k.Group-1], h, k)
+	}
+}
+
 // sourceShared finds or begins the augmented sample of a share group; false when nobody else will want it, so that the
 // row is better augmented straight into its slot.
 func (c *Core) sourceShared(d *delivery, i int) bool {

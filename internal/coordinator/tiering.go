@@ -15,7 +15,7 @@ func (c *Core) evicted(h residency.Handle, k ident.Key) {
 	if c.index.Pins(h) == 0 {
 		c.emit(FreeKey{Key: k})
 	}
-	c.relevel(k.Object)
+	c.sampler.SetLevel(k.Object, c.level(k.Object, k)) // the index still shows the entry while it calls
 }
 
 func (c *Core) unpin(p pin) {
@@ -43,25 +43,31 @@ func (c *Core) drop(p pin) {
 
 // relevel tells the sampler in which form an object is at hand.
 func (c *Core) relevel(x ident.ObjectID) {
-	c.sampler.SetLevel(x, c.level(x))
+	c.sampler.SetLevel(x, c.level(x, ident.Key{}))
 }
 
-func (c *Core) level(x ident.ObjectID) uint8 {
+// level is 2 when the object is prepared or about to be, 1 when its original bytes are, except by the entry of key not.
+func (c *Core) level(x ident.ObjectID, not ident.Key) uint8 {
+	here := func(k ident.Key) bool {
+		if c.flights[k] != nil {
+			return true
+		}
+		_, ok := c.index.Lookup(k)
+		return ok && k != not
+	}
 	for i := range c.prefixes {
-		k := ident.Key{Object: x, Form: ident.Decoded, Recipe: c.prefixes[i].id}
-		if _, ok := c.index.Lookup(k); ok || c.flights[k] != nil {
+		if here(ident.Key{Object: x, Form: ident.Decoded, Recipe: c.prefixes[i].id}) {
 			return 2
 		}
 	}
 	for _, g := range c.groups {
 		for _, m := range g.members {
-			k := g.key4(x, m.instance())
-			if _, ok := c.index.Lookup(k); ok || c.flights[k] != nil {
+			if here(g.key4(x, m.instance())) {
 				return 2
 			}
 		}
 	}
-	if _, ok := c.index.Lookup(ident.Key{Object: x, Form: ident.Encoded}); ok {
+	if here(ident.Key{Object: x, Form: ident.Encoded}) {
 		return 1
 	}
 	return 0
@@ -176,11 +182,8 @@ func (c *Core) refreshSlice() {
 			c.index.SetNeed(h, c.need(k.Object))
 			continue
 		}
-		for _, g := range c.groups {
-			if g.id == k.Group {
-				c.setSharers(g, h, k)
-			}
-		}
+		c.setSharers(c.groups[k.Group-1], h, k)
+		c.relevel(k.Object) // whose instance it is may have changed
 	}
 	if r.next == len(r.keys) {
 		c.refresh = nil
@@ -312,6 +315,7 @@ func (c *Core) demand() cachepolicy.Inputs {
 	} else {
 		in.DecodedBytes = in.EncodedBytes * 6 // a JPEG unpacks to 5.4 times its size on ImageNet
 	}
+	in.DecodedBytes += in.DecodedBytes / 15 // only 15/16 of a tier may be resident
 	for _, g := range c.groups {
 		if len(g.members) < 2 {
 			continue
