@@ -20,9 +20,6 @@ func (k RandKey) rand(op int) xrand.Rand {
 	return r
 }
 
-// uniform is xrand's, with the product rounded before the sum: a fused multiply-add would draw other numbers on arm64.
-func uniform(r *xrand.Rand, lo, hi float64) float64 { return lo + float64((hi-lo)*r.Float64()) }
-
 // box is a rectangle of pixels.
 type box struct{ x, y, w, h int }
 
@@ -30,10 +27,9 @@ type box struct{ x, y, w, h int }
 // in scale and a ratio log-uniform in ratio, then the largest centred box of an allowed ratio.
 func (o *op) cropBox(r *xrand.Rand, width, height int) box {
 	area := float64(width) * float64(height)
-	logLo, logHi := math.Log(o.ratio[0]), math.Log(o.ratio[1])
 	for range 10 {
-		target := area * uniform(r, o.scale[0], o.scale[1])
-		ratio := math.Exp(uniform(r, logLo, logHi))
+		target := area * r.Uniform(o.scale[0], o.scale[1])
+		ratio := r.LogUniform(o.ratio[0], o.ratio[1])
 		fw := math.RoundToEven(math.Sqrt(target * ratio))
 		fh := math.RoundToEven(math.Sqrt(target / ratio))
 		if fw >= 1 && fw <= float64(width) && fh >= 1 && fh <= float64(height) {
@@ -71,7 +67,7 @@ func (o *op) drawJitter(r *xrand.Rand) jitterDraw {
 	}
 	for k, f := range o.jitter {
 		if f.on {
-			d.f[k] = uniform(r, f.lo, f.hi)
+			d.f[k] = r.Uniform(f.lo, f.hi)
 		}
 	}
 	return d

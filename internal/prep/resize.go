@@ -55,7 +55,7 @@ func (f filter) weight(x float64) float64 {
 func (c *coeffs) compute(in, out int, f filter, weights []float64) []float64 {
 	scale := float64(in) / float64(out)
 	filterScale := max(scale, 1)
-	support := f.support() * filterScale
+	support := float64(f.support() * filterScale)
 	c.in, c.out, c.filter = in, out, f
 	c.ksize = int(math.Ceil(support))*2 + 1
 	c.bounds = grow(c.bounds, 2*out)

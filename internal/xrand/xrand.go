@@ -4,10 +4,7 @@
 // Nothing here reads a clock or the operating system. The same seed gives the same numbers on every machine.
 package xrand
 
-import (
-	"math"
-	"math/bits"
-)
+import "math/bits"
 
 // Rand is a xoshiro256** generator (Blackman, Vigna 2018). Not safe for concurrent use.
 type Rand struct{ s [4]uint64 }
@@ -79,13 +76,13 @@ func (r *Rand) IntN(n int) int { return int(r.Uint64n(uint64(n))) }
 // Float64 returns a uniform number in [0, 1) with 53 bits.
 func (r *Rand) Float64() float64 { return float64(r.Uint64()>>11) * 0x1p-53 }
 
-// Uniform returns a uniform number in [lo, hi).
-func (r *Rand) Uniform(lo, hi float64) float64 { return lo + (hi-lo)*r.Float64() }
+// Uniform returns a uniform number in [lo, hi); by rounding it can be hi. The product is rounded before the sum, on
+// every machine: where processors have a fused multiply-add, compilers would use it and draw other numbers.
+func (r *Rand) Uniform(lo, hi float64) float64 { return lo + float64((hi-lo)*r.Float64()) }
 
-// LogUniform returns exp of a uniform number between the logarithms of lo and hi.
-func (r *Rand) LogUniform(lo, hi float64) float64 {
-	return math.Exp(r.Uniform(math.Log(lo), math.Log(hi)))
-}
+// LogUniform returns exp of a uniform number between the logarithms of lo and hi, which must be positive and finite;
+// otherwise the result is what the logarithm of such a bound leads to (NaN, 0 or +Inf).
+func (r *Rand) LogUniform(lo, hi float64) float64 { return exp(r.Uniform(log(lo), log(hi))) }
 
 // Shuffle permutes n things uniformly (Fisher, Yates).
 func (r *Rand) Shuffle(n int, swap func(i, j int)) {
