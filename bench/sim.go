@@ -62,6 +62,8 @@ type Received struct {
 	Sizes    []int            // of batches
 	Bad      []jobs.Bad
 	Ended    bool // told that it is over
+	Begun    time.Duration
+	Finished time.Duration // 0 = it was not
 	Account  *jobs.Ledger
 	Instance map[ident.ObjectID]uint32
 }
@@ -116,16 +118,15 @@ type sim struct {
 
 	clients map[ident.JobID]*simClient
 	tokens  map[coordinator.Token]func(coordinator.Reply)
-	next    coordinator.Token
+	token   coordinator.Token
 
 	store  map[ident.Key]int64 // bytes really held
 	used   [ident.NumForms]int64
 	budget [ident.NumForms]int64
 	copies map[coordinator.FlightID]bool
 	rows   map[coordinator.DeliveryID]map[int]simRow
-	idle   int // workers
-	fills  []func()
-	preps  []func()
+	idle   int    // workers
+	tasks  agenda // by turn
 	uses   int
 	timer  time.Time
 }
@@ -239,19 +240,19 @@ func describeEffect(e coordinator.Effect) any {
 }
 
 func (s *sim) ask(build func(coordinator.Token) coordinator.Event, then func(coordinator.Reply)) {
-	s.next++
-	s.tokens[s.next] = then
-	s.step(build(s.next))
+	s.token++
+	s.tokens[s.token] = then
+	s.step(build(s.token))
 }
 
 func (s *sim) do(eff coordinator.Effect) {
 	switch x := eff.(type) {
 	case coordinator.Prepare:
-		s.prep(s.m.Read+s.m.Decode(x.Key.Object), func() { s.prepared(x) })
+		s.work(x.Turn, s.m.Read+s.m.Decode(x.Key.Object), func() { s.prepared(x) })
 	case coordinator.Augment:
-		s.prep(s.m.Fill, func() { s.augmented(x) })
+		s.work(x.Turn, s.m.Fill, func() { s.augmented(x) })
 	case coordinator.Fill:
-		s.queue(&s.fills, s.m.Fill, func() { s.fill(x) })
+		s.work(x.Turn, s.m.Fill, func() { s.fill(x) })
 	case coordinator.Discard:
 		if !s.copies[x.Flight] {
 			s.fail("working copy %d is discarded but does not exist", x.Flight)
@@ -282,32 +283,23 @@ func (s *sim) do(eff coordinator.Effect) {
 	}
 }
 
-func (s *sim) prep(cost time.Duration, done func()) { s.queue(&s.preps, cost, done) }
-
-func (s *sim) queue(q *[]func(), cost time.Duration, done func()) {
-	*q = append(*q, func() {
+// work queues a task for the workers, who take tasks by turn.
+func (s *sim) work(turn uint64, cost time.Duration, done func()) {
+	s.seq++
+	heap.Push(&s.tasks, action{time.Duration(turn), s.seq, func() {
 		s.after(cost, func() {
 			s.idle++
 			done()
-			s.work()
+			s.serve()
 		})
-	})
-	s.work()
+	}})
+	s.serve()
 }
 
-func (s *sim) work() {
-	for s.idle > 0 {
-		q := &s.fills
-		if len(*q) == 0 {
-			q = &s.preps
-		}
-		if len(*q) == 0 {
-			return
-		}
-		run := (*q)[0]
-		*q = (*q)[1:]
+func (s *sim) serve() {
+	for s.idle > 0 && len(s.tasks) > 0 {
 		s.idle--
-		run()
+		heap.Pop(&s.tasks).(action).do()
 	}
 }
 

@@ -301,6 +301,29 @@ func TestOneSeedOneTrace(t *testing.T) {
 	}
 }
 
+// A job whose samples are all in memory must not starve one that misses: work is shared by samples.
+func TestHitsDoNotStarveMisses(t *testing.T) {
+	hits, misses := client("hits", span(0, 300), 64, 60), client("misses", span(300, 2300), 8, 1)
+	hits.Step, misses.Step = 0, 0
+	misses.Start = 2 * time.Second // the first job's samples are resident by then
+	m := model(5, 320*600)
+	m.Workers = 1
+	res, err := Run(m, []Client{hits, misses}, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wholeEpochs(t, res, []Client{hits, misses})
+	before := 0 // what the hitting job got until the missing one had its epoch
+	for _, r := range res.Epochs {
+		if r.Job == "hits" && r.Begun >= misses.Start && r.Finished > 0 && r.Finished <= res.Epochs[slices.IndexFunc(res.Epochs, func(r *Received) bool { return r.Job == "misses" })].Finished {
+			before += len(r.IDs)
+		}
+	}
+	if before > 2000*3/2 {
+		t.Errorf("while the missing job got 2000 samples the hitting one got %d", before)
+	}
+}
+
 // Four staggered jobs whose subsets overlap by nine tenths, a cache of a hundredth of them: what an entry that was just
 // evicted may cost is only visible here. 18,500 decodes when the sampler was left to believe that it is still there.
 func TestEvictedSamplesAreNotTakenForAvailable(t *testing.T) {

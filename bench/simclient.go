@@ -40,7 +40,7 @@ func (s *sim) attach(c *simClient, rank int) {
 // iter is the client's iter().
 func (s *sim) iter(c *simClient, k *simRank, epoch uint32) {
 	k.epoch, k.inEpoch, k.asked = epoch, 0, false
-	k.rec = &Received{Job: c.c.Spec.Name, Rank: k.rank, Epoch: epoch, Instance: map[ident.ObjectID]uint32{}}
+	k.rec = &Received{Job: c.c.Spec.Name, Rank: k.rank, Epoch: epoch, Begun: s.now, Instance: map[ident.ObjectID]uint32{}}
 	s.res.Epochs = append(s.res.Epochs, k.rec)
 	s.ask(func(t coordinator.Token) coordinator.Event {
 		return coordinator.StartEpoch{Token: t, Job: c.id, Rank: k.rank, Inc: k.inc, Epoch: epoch}
@@ -89,7 +89,7 @@ func (s *sim) take(c *simClient, k *simRank) {
 	}
 	if len(k.inbox) == 0 {
 		if e := k.ended[k.epoch]; e != nil {
-			k.rec.Ended, k.rec.Account = true, e.Account
+			k.rec.Ended, k.rec.Account, k.rec.Finished = true, e.Account, s.now
 			delete(k.ended, k.epoch)
 			s.nextEpoch(c, k)
 		}

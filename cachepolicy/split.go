@@ -15,8 +15,9 @@ type Inputs struct {
 	ShareGroups                                int   // groups of at least two jobs that share augmented samples
 }
 
-// SimpleSplit divides the total by rule of thumb, and says why in a sentence for people. Decoded gets everything when
-// all of it fits, because a decoded hit saves reading and decoding; else a fifth goes to encoded, where a byte holds
+// SimpleSplit divides the total by rule of thumb, and says why in a sentence for people. Decoded gets all that is wanted
+// when it fits, because a decoded hit saves reading and decoding, and encoded up to half of what is over, so that its
+// entries are not flushed when a job leaves and the rest comes to fit; else a fifth goes to encoded, where a byte holds
 // about five times as many samples and a hit still saves the read. With share groups augmented takes what it needs,
 // at most a quarter; without, nothing (design.md G3: a lone job never meets an instance twice). Never exceeds Total.
 func SimpleSplit(in Inputs) (Split, string) {
@@ -39,8 +40,9 @@ func SimpleSplit(in Inputs) (Split, string) {
 		s.Decoded = rest
 		return s, "decoded gets all: the sizes are not known yet" + why
 	case in.DecodedBytes <= rest:
-		s.Decoded = rest
-		return s, fmt.Sprintf("decoded gets all: the %s wanted fit into %s", size(in.DecodedBytes), size(rest)) + why
+		s.Encoded = min((rest-in.DecodedBytes)/2, max(in.EncodedBytes, 0))
+		s.Decoded = rest - s.Encoded
+		return s, fmt.Sprintf("decoded holds all: the %s wanted fit into %s", size(in.DecodedBytes), size(s.Decoded)) + why
 	default:
 		s.Encoded = rest / 5
 		if in.EncodedBytes > 0 {

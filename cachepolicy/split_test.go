@@ -21,6 +21,8 @@ func TestSimpleSplit(t *testing.T) {
 		{"unknown", Inputs{Total: 8 * g}, Split{Decoded: 8 * g}, "not known yet"},
 		{"unknown, groups", Inputs{Total: 8 * g, ShareGroups: 1}, Split{Decoded: 6 * g, Augmented: 2 * g}, "1 share group"},
 		{"all fits", Inputs{Total: 8 * g, DecodedBytes: 8 * g, EncodedBytes: g}, Split{Decoded: 8 * g}, "8.0 GiB wanted fit"},
+		{"all fits, with room", Inputs{Total: 10 * g, DecodedBytes: 6 * g, EncodedBytes: g}, Split{Encoded: g, Decoded: 9 * g}, "6.0 GiB wanted fit"},
+		{"all fits, with a little room", Inputs{Total: 10 * g, DecodedBytes: 9 * g, EncodedBytes: g}, Split{Encoded: g / 2, Decoded: 10*g - g/2}, "fit"},
 		{"does not fit", Inputs{Total: 10 * g, DecodedBytes: 11 * g}, Split{Encoded: 2 * g, Decoded: 8 * g}, "do not fit"},
 		{"little encoded", Inputs{Total: 10 * g, DecodedBytes: 11 * g, EncodedBytes: g}, Split{Encoded: g, Decoded: 9 * g},
 			"encoded gets 1.0 GiB"},

@@ -145,6 +145,7 @@ type Prepare struct {
 	From        ident.Form  // Stored or Encoded
 	Keep        bool        // put the result in the decoded tier
 	KeepEncoded bool        // put the original bytes in the encoded tier
+	Turn        uint64      // tasks are to be done by turn
 }
 
 // Augment runs a random suffix for a share group.
@@ -156,6 +157,7 @@ type Augment struct {
 	Keep     bool
 	Seed     uint64
 	Instance uint32
+	Turn     uint64 // tasks are to be done by turn
 }
 
 // Fill writes one row of a batch into its slot.
@@ -170,7 +172,7 @@ type Fill struct {
 	From     Source // Decoded or Augmented
 	Seed     uint64
 	Instance uint32
-	Turn     uint64 // fills are to be done by turn
+	Turn     uint64 // tasks are to be done by turn
 }
 
 // Discard drops the working copy of a flight that no tier keeps.

@@ -194,14 +194,14 @@ func (c *Core) dispatch() {
 		c.served(f.turn)
 		if f.key.Form == ident.Decoded {
 			c.emit(Prepare{Flight: f.id, Job: f.job, Key: f.key, From: f.from, Keep: f.entry.held,
-				KeepEncoded: f.encoded.held && f.from == ident.Stored})
+				KeepEncoded: f.encoded.held && f.from == ident.Stored, Turn: f.turn})
 			continue
 		}
 		from := Source{Key: ident.Key{Object: f.key.Object, Form: ident.Decoded, Recipe: f.base}}
 		if f.parent != nil {
 			from.Flight = f.parent.id
 		}
-		c.emit(Augment{Flight: f.id, Job: f.job, Key: f.key, From: from, Keep: f.entry.held, Seed: f.seed, Instance: f.instance})
+		c.emit(Augment{Flight: f.id, Job: f.job, Key: f.key, From: from, Keep: f.entry.held, Seed: f.seed, Instance: f.instance, Turn: f.turn})
 	}
 }
 

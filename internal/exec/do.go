@@ -19,7 +19,7 @@ func (e *Engine) Do(eff coordinator.Effect) {
 		if r != nil {
 			r.seg.Retain() // nothing is unmapped under a writer
 		}
-		e.pool.addFill(task{fill: &x, job: e.job(x.Job), ring: r})
+		e.pool.add(task{fill: &x, job: e.job(x.Job), ring: r})
 	case coordinator.Discard:
 		e.pool.discard(x.Flight)
 	case coordinator.FreeKey:

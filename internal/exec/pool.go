@@ -26,14 +26,27 @@ type task struct {
 	ring    *ring
 }
 
-// fillQueue is a heap of fills by turn.
-type fillQueue []task
+// turn is the task's place among the work of all jobs.
+func (t *task) turn() uint64 {
+	switch {
+	case t.prepare != nil:
+		return t.prepare.Turn
+	case t.augment != nil:
+		return t.augment.Turn
+	default:
+		return t.fill.Turn
+	}
+}
 
-func (q fillQueue) Len() int           { return len(q) }
-func (q fillQueue) Less(i, j int) bool { return q[i].fill.Turn < q[j].fill.Turn }
-func (q fillQueue) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
-func (q *fillQueue) Push(x any)        { *q = append(*q, x.(task)) }
-func (q *fillQueue) Pop() any {
+// taskQueue is a heap of tasks by turn. Fills have no precedence over preparations: a job that runs on hits would starve
+// one that misses.
+type taskQueue []task
+
+func (q taskQueue) Len() int           { return len(q) }
+func (q taskQueue) Less(i, j int) bool { return q[i].turn() < q[j].turn() }
+func (q taskQueue) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
+func (q *taskQueue) Push(x any)        { *q = append(*q, x.(task)) }
+func (q *taskQueue) Pop() any {
 	old := *q
 	t := old[len(old)-1]
 	old[len(old)-1] = task{}
@@ -49,8 +62,7 @@ type pool struct {
 
 	mu struct {
 		sync.Mutex
-		fills   fillQueue
-		preps   []task
+		tasks   taskQueue
 		copies  map[coordinator.FlightID]prep.Image // working copies no tier holds
 		spare   [][]byte                            // memory of old working copies
 		stopped bool
@@ -79,24 +91,17 @@ func (p *pool) stop() {
 	p.wg.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, t := range p.mu.fills { // never run: they still hold their rings
+	for _, t := range p.mu.tasks { // never run: they still hold their rings
 		if t.ring != nil {
 			t.ring.seg.Release()
 		}
 	}
-	p.mu.fills, p.mu.preps, p.mu.copies, p.mu.spare = nil, nil, nil, nil
+	p.mu.tasks, p.mu.copies, p.mu.spare = nil, nil, nil
 }
 
 func (p *pool) add(t task) {
 	p.mu.Lock()
-	p.mu.preps = append(p.mu.preps, t)
-	p.mu.Unlock()
-	p.wake.Signal()
-}
-
-func (p *pool) addFill(t task) {
-	p.mu.Lock()
-	heap.Push(&p.mu.fills, t)
+	heap.Push(&p.mu.tasks, t)
 	p.mu.Unlock()
 	p.wake.Signal()
 }
@@ -143,14 +148,8 @@ func (p *pool) next() (task, bool) {
 		if p.mu.stopped {
 			return task{}, false
 		}
-		if len(p.mu.fills) > 0 {
-			return heap.Pop(&p.mu.fills).(task), true
-		}
-		if len(p.mu.preps) > 0 {
-			t := p.mu.preps[0]
-			p.mu.preps[0] = task{}
-			p.mu.preps = p.mu.preps[1:]
-			return t, true
+		if len(p.mu.tasks) > 0 {
+			return heap.Pop(&p.mu.tasks).(task), true
 		}
 		p.wake.Wait()
 	}

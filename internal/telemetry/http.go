@@ -13,7 +13,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/protobuf/encoding/protojson"
 
-	"larder/internal/config"
 	"larder/internal/fault"
 	larderv1 "larder/proto/larder/v1"
 )
@@ -145,7 +144,7 @@ func ListenHTTP(addr string, cfg HTTPConfig) (*HTTPServer, error) {
 	if err != nil {
 		return nil, fault.Wrap(err, fault.ConfigInvalid, "http", "choose a free address of this machine, e.g. 127.0.0.1:0 for any port", "listen for HTTP on %s", addr)
 	}
-	if !config.Loopback(l.Addr().String()) {
+	if host, ok := l.Addr().(*net.TCPAddr); ok && !host.IP.IsLoopback() {
 		cfg.Log.Warn("HTTP can be reached from other machines and has no password; names of jobs and datasets are readable",
 			"http", l.Addr().String(), "fix", "listen on 127.0.0.1, or put a proxy before it")
 	}
