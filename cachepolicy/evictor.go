@@ -54,7 +54,7 @@ var policies = []policy{
 }
 
 // New returns an empty Evictor of that name; "" is the default, need. An unknown name is a fault.ConfigInvalid that
-// names the nearest known one. The Evictor owns r from now on.
+// names the nearest known one, if one is near. The Evictor owns r from now on.
 func New(name string, r *xrand.Rand) (Evictor, error) {
 	if r == nil {
 		invariant.Violated("cachepolicy: New(%q) without a Rand", name)
@@ -67,8 +67,11 @@ func New(name string, r *xrand.Rand) (Evictor, error) {
 			return p.make(r), nil
 		}
 	}
-	return nil, fault.New(fault.ConfigInvalid, "tiers.policy", "use one of "+strings.Join(Names(), ", "),
-		"unknown cache policy %q; did you mean %q?", name, nearest(name))
+	hint := "the policies are " + strings.Join(Names(), ", ")
+	if w := fault.Nearest(name, Names()); w != "" {
+		hint = "did you mean " + w + "? " + hint
+	}
+	return nil, fault.New(fault.ConfigInvalid, "tiers.policy", hint, "unknown cache policy %.40q", name)
 }
 
 // Names lists the policies, the default first.
@@ -88,38 +91,4 @@ func Breaks(name string) string {
 		}
 	}
 	return ""
-}
-
-// nearest returns the known name with the least edit distance; the first of equals.
-func nearest(name string) string {
-	// A name longer than any known one cannot come nearer by its tail; the cut bounds the work on bad input.
-	name = strings.ToLower(name[:min(len(name), 32)])
-	best, dist := "", 1<<30
-	for _, p := range policies {
-		if d := distance(name, p.name); d < dist {
-			best, dist = p.name, d
-		}
-	}
-	return best
-}
-
-// distance is Levenshtein's, over bytes.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diag := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diag
-			if a[i] != b[j] {
-				cost++
-			}
-			diag = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

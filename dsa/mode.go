@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"larder/internal/fault"
 	"larder/internal/ident"
 )
 
@@ -30,43 +31,20 @@ func (m Mode) String() string {
 	return fmt.Sprintf("mode(%d)", uint8(m))
 }
 
-// ParseMode reads the name of an order a user may ask for. "sequential" is not one: it is what shuffle=False means.
+// ParseMode reads the name of an order a user may ask for. "sequential" is not one: it is what shuffle=False means. An
+// unknown name is an INVALID_ARGUMENT.
 func ParseMode(s string) (Mode, error) {
-	best, bestCost := Stratified, 1<<30
 	for m := Fixed; m < numModes; m++ {
 		if s == modeNames[m] {
 			return m, nil
 		}
-		if c := distance(strings.ToLower(strings.TrimSpace(s)), modeNames[m]); c < bestCost {
-			best, bestCost = m, c
-		}
 	}
-	if len(s) > 40 {
-		s = s[:40] + "..."
+	names := modeNames[Fixed:]
+	hint := "the orders are " + strings.Join(names, ", ") + "; for the order of the dataset use shuffle=False"
+	if near := fault.Nearest(strings.TrimSpace(s), names); near != "" {
+		hint = "did you mean " + near + "? " + hint
 	}
-	return 0, fmt.Errorf("unknown order %q: nearest is %q (the orders are fixed, strict, stratified, epoch; for the order of the dataset use shuffle=False)", s, best)
-}
-
-// distance is Levenshtein's, over bytes. Only the first 40 bytes of a count.
-func distance(a, b string) int {
-	a = a[:min(len(a), 40)]
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diag := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diag
-			if a[i] != b[j] {
-				cost++
-			}
-			diag = row[j+1]
-			row[j+1] = min(cost, diag+1, row[j]+1)
-		}
-	}
-	return row[len(b)]
+	return 0, fault.New(fault.Invalid, "order", hint, "unknown order %.40q", s)
 }
 
 // Limits of a Sampler.

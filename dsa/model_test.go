@@ -147,7 +147,7 @@ func history(pick source, ops int) error {
 			err = s.StartEpoch(id, e)
 			if j == nil {
 				if !errors.Is(err, ErrNoJob) {
-					return fmt.Errorf("op %d: start of an unknown job: %v", op, err)
+					return fmt.Errorf("op %d: start of an unknown job: %w", op, err)
 				}
 				err = nil
 				break
@@ -227,7 +227,7 @@ func history(pick source, ops int) error {
 		}
 	}
 	for id, j := range m.jobs {
-		for j.owed != nil && len(j.owed) > 0 {
+		for len(j.owed) > 0 {
 			if err := m.pickOne(s, id, j, func(int) int { return 0 }); err != nil {
 				return fmt.Errorf("draining job %d: %w", id, err)
 			}

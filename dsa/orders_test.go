@@ -7,6 +7,7 @@ import (
 
 	"larder/internal/ident"
 	"larder/internal/invariant"
+	"larder/internal/xrand/xrandtest"
 )
 
 // tinyCase is a scenario small enough to count every order of every job.
@@ -112,7 +113,7 @@ func orderDeviates(tc tinyCase, runs int, change func(*scenario)) (worst float64
 	}
 	worst = math.Inf(-1)
 	for _, k := range keys {
-		if z := chiUniform(counts[k]); z > worst {
+		if z := xrandtest.Deviate(counts[k]); z > worst {
 			worst, where = z, k
 		}
 	}
@@ -156,7 +157,7 @@ func TestFirstPickIsUniform(t *testing.T) {
 				x, _ := s.Next(1)
 				counts[x]++
 			}
-			if z := chiUniform(counts); z >= 4 {
+			if z := xrandtest.Deviate(counts); z >= 4 {
 				t.Errorf("%s, %d samples: z = %.1f", mode, n, z)
 			}
 		}
@@ -190,7 +191,7 @@ func TestStrictIsUniformGivenEverything(t *testing.T) {
 		if len(counts) != 4 {
 			t.Fatalf("picked %v of 1..4", counts)
 		}
-		if z := chiUniform(flat); z >= 4 {
+		if z := xrandtest.Deviate(flat); z >= 4 {
 			t.Errorf("available %05b: %v, z = %.1f", mask, flat, z)
 		}
 	}

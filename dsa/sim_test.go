@@ -274,27 +274,6 @@ func strat(tiles int, subset []ident.ObjectID) JobSpec {
 
 func byEpoch(subset []ident.ObjectID) JobSpec { return JobSpec{Mode: Epoch, Subset: subset} }
 
-// wilsonHilferty turns a chi-square value into a standard normal deviate.
-func wilsonHilferty(chi2 float64, dof int) float64 {
-	k := float64(dof)
-	return (math.Cbrt(chi2/k) - (1 - 2/(9*k))) / math.Sqrt(2/(9*k))
-}
-
-// chiUniform is the deviate of the hypothesis that all cells of counts are equally likely.
-func chiUniform(counts []int) float64 {
-	total := 0
-	for _, c := range counts {
-		total += c
-	}
-	want := float64(total) / float64(len(counts))
-	chi2 := 0.0
-	for _, c := range counts {
-		d := float64(c) - want
-		chi2 += d * d / want
-	}
-	return wilsonHilferty(chi2, len(counts)-1)
-}
-
 // rankOrder numbers the permutations of a sorted list of k distinct objects, 0..k!-1 (Lehmer code).
 func rankOrder(order []ident.ObjectID) int {
 	rank := 0

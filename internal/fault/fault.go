@@ -81,8 +81,7 @@ func From(err error) *Error {
 	if err == nil {
 		return nil
 	}
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e
 	}
 	return &Error{Reason: Internal, Message: "the daemon could not go on", Err: err,
@@ -91,6 +90,6 @@ func From(err error) *Error {
 
 // Is tells whether the chain holds an Error of that reason.
 func Is(err error, reason Reason) bool {
-	var e *Error
-	return errors.As(err, &e) && e.Reason == reason
+	e, ok := errors.AsType[*Error](err)
+	return ok && e.Reason == reason
 }

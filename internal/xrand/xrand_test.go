@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"larder/internal/xrand/xrandtest"
 )
 
 // The reference outputs of the authors: xoshiro256** from state 1, 2, 3, 4, SplitMix64 from seed 1234567.
@@ -128,27 +130,13 @@ func TestUniformStaysInside(t *testing.T) {
 	})
 }
 
-// chiSquare fails when the counts are further from their expectations than chance goes once in a million: Wilson and
-// Hilferty's approximation of the quantile, z = 4.7534.
-func chiSquare(t *testing.T, what string, got []int, share []float64) {
+// fits fails when the counts are further from their shares than chance goes once in a million.
+func fits(t *testing.T, what string, got []int, share ...float64) {
 	t.Helper()
-	n := 0
-	for _, c := range got {
-		n += c
-	}
-	x := 0.0
-	for i, c := range got {
-		e := float64(n) * share[i]
-		x += (float64(c) - e) * (float64(c) - e) / e
-	}
-	df := float64(len(got) - 1)
-	q := 1 - 2/(9*df) + 4.7534*math.Sqrt(2/(9*df))
-	if limit := df * q * q * q; x > limit {
-		t.Errorf("%s: chi-square %.1f with %.0f degrees of freedom, the limit is %.1f: %v", what, x, df, limit, got)
+	if z := xrandtest.Deviate(got, share...); z > 4.75 {
+		t.Errorf("%s: %.1f standard deviations from what it should be: %v", what, z, got)
 	}
 }
-
-func equal(n int) []float64 { return slices.Repeat([]float64{1 / float64(n)}, n) }
 
 func TestUniformity(t *testing.T) {
 	const draws = 200_000
@@ -157,7 +145,7 @@ func TestUniformity(t *testing.T) {
 		for range draws {
 			got[r.IntN(n)]++
 		}
-		chiSquare(t, fmt.Sprintf("IntN(%d)", n), got, equal(n))
+		fits(t, fmt.Sprintf("IntN(%d)", n), got)
 	}
 	r, low, high, float, logs := New(99), make([]int, 64), make([]int, 64), make([]int, 64), make([]int, 64)
 	for range draws {
@@ -167,10 +155,10 @@ func TestUniformity(t *testing.T) {
 		float[int(64*r.Float64())]++
 		logs[min(int(64*(math.Log(r.LogUniform(0.5, 8))-math.Log(0.5))/math.Log(16)), 63)]++
 	}
-	chiSquare(t, "low bits", low, equal(64))
-	chiSquare(t, "high bits", high, equal(64))
-	chiSquare(t, "Float64", float, equal(64))
-	chiSquare(t, "LogUniform", logs, equal(64))
+	fits(t, "low bits", low)
+	fits(t, "high bits", high)
+	fits(t, "Float64", float)
+	fits(t, "LogUniform", logs)
 }
 
 // With n = 3/4 of 2^64 the multiplication alone, without Lemire's rejection, would give every third number twice as often.
@@ -185,8 +173,8 @@ func TestUint64nIsUnbiased(t *testing.T) {
 		u := r.Uint64()
 		biased[(u/4*3+u%4*3/4)%3]++ // floor(u*3/4)
 	}
-	chiSquare(t, "Uint64n(3<<62) mod 3", got, equal(3))
-	chiSquare(t, "the biased way mod 3", biased, []float64{.5, .25, .25})
+	fits(t, "Uint64n(3<<62) mod 3", got)
+	fits(t, "the biased way mod 3", biased, .5, .25, .25)
 }
 
 func TestShuffleIsUniform(t *testing.T) {
@@ -199,7 +187,7 @@ func TestShuffleIsUniform(t *testing.T) {
 		}
 		got[at[p]]++
 	}
-	chiSquare(t, "orders of four", got, equal(24))
+	fits(t, "orders of four", got)
 }
 
 // A split stream must not repeat its parent, nor two splits each other.
@@ -210,5 +198,5 @@ func TestSplitIsIndependent(t *testing.T) {
 	for range 100_000 {
 		same[(a.Uint64()^b.Uint64())&3|(a.Uint64()^r.Uint64())&3<<2]++
 	}
-	chiSquare(t, "differences between streams", same, equal(16))
+	fits(t, "differences between streams", same)
 }
