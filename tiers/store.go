@@ -15,11 +15,11 @@ import (
 )
 
 var (
-	// ErrFull: the tier has no room for the bytes now.
+	// ErrFull says that the tier has no room for the bytes now.
 	ErrFull = errors.New("tiers: the tier is full")
-	// ErrGone: the entry is not here.
+	// ErrGone says that the entry is not here.
 	ErrGone = errors.New("tiers: the entry is gone")
-	// ErrCorrupt: the bytes are not those that were committed; the entry was dropped.
+	// ErrCorrupt says that the bytes are not those that were committed; the entry was dropped.
 	ErrCorrupt = errors.New("tiers: the entry is corrupt and was dropped")
 )
 

@@ -104,7 +104,7 @@ func TestStoreAgainstMap(t *testing.T) {
 		}
 		g := arena.Granule
 		s := open(rt, Config{Budgets: budgets(32 * g), VerifyEvery: 1, ChunkBytes: 16 * g})
-		var budget [ident.NumForms]int64 = budgets(32 * g)
+		budget := budgets(32 * g)
 		in := map[ident.Key]pub{}
 		filling := map[*Buf]int64{}
 		freed := map[*Buf]bool{}

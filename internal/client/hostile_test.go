@@ -92,6 +92,7 @@ func (b *broken) serve(c *net.UnixConn) {
 			}
 		case wire.Release:
 			continue
+		default:
 		}
 		_, _ = c.Write(answer)
 		if h.Type == wire.Epoch && b.then != nil {

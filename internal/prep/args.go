@@ -124,7 +124,7 @@ func (a *args) float(name string, def, lo, hi float64) float64 {
 	if a.has(name) {
 		var ok bool
 		if f, ok = number(a.in[name]); !ok || f < lo || f > hi {
-			a.fail("", "%s is %s, not a number from %g to %g", name, show(a.in[name]), lo, hi)
+			a.fail(fmt.Sprintf("give a number from %g to %g", lo, hi), "%s is %s, not a number from %g to %g", name, show(a.in[name]), lo, hi)
 			f = def
 		}
 	}
@@ -138,11 +138,11 @@ func (a *args) pair(name string, def [2]float64, lo, hi float64) [2]float64 {
 	if a.has(name) {
 		l, ok := list(a.in[name])
 		if !ok || len(l) != 2 {
-			a.fail("", "%s is %s, not a list of two numbers", name, show(a.in[name]))
+			a.fail(fmt.Sprintf("write %s=[%g, %g], say", name, def[0], def[1]), "%s is %s, not a list of two numbers", name, show(a.in[name]))
 		} else {
 			for k := range p {
 				if p[k], ok = number(l[k]); !ok || p[k] < lo || p[k] > hi {
-					a.fail("", "%s is %s, not two numbers from %g to %g", name, show(a.in[name]), lo, hi)
+					a.fail(fmt.Sprintf("give two numbers from %g to %g", lo, hi), "%s is %s, not two numbers from %g to %g", name, show(a.in[name]), lo, hi)
 					return def
 				}
 			}
@@ -161,7 +161,7 @@ func (a *args) bool(name string, def bool) bool {
 	if a.has(name) {
 		var ok bool
 		if b, ok = a.in[name].(bool); !ok {
-			a.fail("", "%s is %s, not true or false", name, show(a.in[name]))
+			a.fail("give true or false", "%s is %s, not true or false", name, show(a.in[name]))
 		}
 	}
 	a.out[name] = b
@@ -188,7 +188,7 @@ func (a *args) word(name, def string, words []string, aliases map[string]string)
 			}
 		}
 		if !found {
-			a.fail(didYouMean(s, words), "%s is %s", name, show(s))
+			a.fail(fault.DidYouMean(s, words), "%s is %s", name, show(s))
 			return def
 		}
 	}
@@ -243,47 +243,9 @@ func (a *args) known(names ...string) {
 		if !ok {
 			hint := "it takes no arguments"
 			if len(names) > 0 {
-				hint = didYouMean(k, names)
+				hint = fault.DidYouMean(k, names)
 			}
 			a.fail(hint, "has no argument %s", show(k))
 		}
 	}
-}
-
-// didYouMean names the nearest of the words, or all of them when none is near.
-func didYouMean(got string, words []string) string {
-	best, dist := "", 1+len(got)/2
-	if dist > 4 {
-		dist = 4
-	}
-	for _, w := range words {
-		if d := editDistance(strings.ToLower(got), strings.ToLower(w)); d < dist {
-			best, dist = w, d
-		}
-	}
-	if best != "" {
-		return "did you mean " + best + "?"
-	}
-	return "use one of " + strings.Join(words, ", ")
-}
-
-// editDistance is Levenshtein's, of at most the first 64 bytes of each.
-func editDistance(a, b string) int {
-	a, b = a[:min(len(a), 64)], b[:min(len(b), 64)]
-	var row [65]int
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diag := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			next := diag
-			if a[i] != b[j] {
-				next = 1 + min(diag, row[j], row[j+1])
-			}
-			diag, row[j+1] = row[j+1], next
-		}
-	}
-	return row[len(b)]
 }

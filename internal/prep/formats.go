@@ -28,8 +28,7 @@ func (w *Worker) decode(h header, enc, dst []byte) error {
 	if err == nil {
 		return nil
 	}
-	var f *fault.Error
-	if errors.As(err, &f) {
+	if _, ok := errors.AsType[*fault.Error](err); ok {
 		return err
 	}
 	if truncated(err) {

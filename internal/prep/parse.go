@@ -19,8 +19,9 @@ const (
 	opGrayscale
 	opToDtype
 	opNormalize
-	numOpKinds
 )
+
+const numOpKinds = int(opNormalize) + 1
 
 // opVersions are part of fingerprints: one is raised when its op gives other pixels or draws other parameters.
 var opVersions = [numOpKinds]int{1, 1, 1, 1, 1, 1, 1, 1, 1}
@@ -159,7 +160,7 @@ func (p *parser) parse(a *args) (o op, tail bool) {
 		a.known("num_output_channels")
 		n := a.float("num_output_channels", 3, 1, 3)
 		if n == 2 || n != float64(int(n)) {
-			a.fail("", "num_output_channels is %g, not 1 or 3", n)
+			a.fail("give 1 or 3", "num_output_channels is %g, not 1 or 3", n)
 		}
 		return op{kind: opGrayscale, spec: OpSpec{Name: "Grayscale"}, channels: int(n)}, false
 	case "totensor":
@@ -182,7 +183,7 @@ func (p *parser) parse(a *args) (o op, tail bool) {
 		a.fail("list the ops themselves", "larder.ops.Compose is flattened by the client; on the wire a recipe is a plain list")
 		return op{}, false
 	default:
-		a.err = opError(a.i, a.name, didYouMean(a.name, opNames), "there is no such op")
+		a.err = opError(a.i, a.name, fault.DidYouMean(a.name, opNames), "there is no such op")
 		return op{}, false
 	}
 	return op{}, true
@@ -299,7 +300,7 @@ func (p *parser) normalize(a *args) {
 	o := op{kind: opNormalize, spec: OpSpec{Name: "Normalize", Args: a.out}}
 	if s, ok := a.in["mean"].(string); ok {
 		if s != "imagenet" {
-			a.fail(didYouMean(s, []string{"imagenet"}), "mean is %s, not a list of numbers and not \"imagenet\"", show(s))
+			a.fail(fault.DidYouMean(s, []string{"imagenet"}), "mean is %s, not a list of numbers and not \"imagenet\"", show(s))
 		}
 		if a.has("std") {
 			a.fail("leave std out", "mean \"imagenet\" brings its own std")
@@ -317,7 +318,7 @@ func (p *parser) normalize(a *args) {
 	}
 	for _, s := range o.std {
 		if s == 0 {
-			a.fail("", "a std is 0, by which nothing can be divided")
+			a.fail("give positive numbers; imagenet's are 0.229, 0.224, 0.225", "a std is 0, by which nothing can be divided")
 		}
 	}
 	if len(p.tail) == 0 {
@@ -339,7 +340,7 @@ func (a *args) channelValues(name string) []float32 {
 		l = []any{a.in[name]}
 	}
 	if len(l) != 1 && len(l) != 3 {
-		a.fail("", "%s has %d numbers, not 1 or 3", name, len(l))
+		a.fail("give one number for all channels, or one for each of the three", "%s has %d numbers, not 1 or 3", name, len(l))
 		return nil
 	}
 	vals := make([]float32, len(l))
@@ -347,7 +348,7 @@ func (a *args) channelValues(name string) []float32 {
 	for i, v := range l {
 		f, ok := number(v)
 		if !ok || f < -1e9 || f > 1e9 {
-			a.fail("", "%s is %s, not a list of numbers", name, show(a.in[name]))
+			a.fail("give numbers, from -1e9 to 1e9", "%s is %s, not a list of numbers", name, show(a.in[name]))
 			return nil
 		}
 		vals[i], canon[i] = float32(f), f

@@ -45,18 +45,17 @@ const decodeVersion = 1
 // Normalize, which only say how values are written. The deterministic image ops before the first random one are
 // the prefix; their result is what the decoded tier holds.
 type Recipe struct {
-	ops       []op
-	imageOps  int // ops[:imageOps] are image ops
-	cut       int // ops[:cut] are the prefix
-	out       Output
-	channels  int              // of the output: 3, or 1 after Grayscale(1)
-	lut       *[3][256]float32 // nil for uint8 output
-	id        ident.RecipeID
-	prefix    ident.RecipeID
-	suffix    ident.RecipeID
-	outW      int // final width when fixed, else 0
-	outH      int
-	prefixRag bool
+	ops      []op
+	imageOps int // ops[:imageOps] are image ops
+	cut      int // ops[:cut] are the prefix
+	out      Output
+	channels int              // of the output: 3, or 1 after Grayscale(1)
+	lut      *[3][256]float32 // nil for uint8 output
+	id       ident.RecipeID
+	prefix   ident.RecipeID
+	suffix   ident.RecipeID
+	outW     int // final width when fixed, else 0
+	outH     int
 }
 
 // Ops returns the canonical form with every default filled in. The caller may change the result.

@@ -90,8 +90,7 @@ func (s *conn) run() {
 		s.detach(false)
 	}
 	s.cancel()
-	var f *fault.Error
-	if errors.As(err, &f) { // the peer is there and is told why
+	if f, ok := errors.AsType[*fault.Error](err); ok { // the peer is there and is told why
 		s.log.Info("session refused", "reason", f.Reason, "error", f)
 		s.out.add(out{t: wire.Error, payload: wire.MarshalError(f)})
 	}
@@ -484,7 +483,7 @@ func (k *sink) EpochEnd(e *larderv1.EpochEnd) {
 // Gone implements Sink.
 func (k *sink) Gone(err error) {
 	if err == nil {
-		err = fault.New(fault.JobEnded, "", "", "the attachment has ended")
+		err = fault.New(fault.JobEnded, "job", "make a new Loader to go on", "the attachment has ended")
 	}
 	k.push(true, out{t: wire.Gone, payload: wire.MarshalError(toFault(err)), pushed: true})
 	k.s.endIfDrained()

@@ -79,8 +79,7 @@ var reasons = map[codes.Code]fault.Reason{
 
 // toFault finds the *fault.Error in what a handler returned, also when it was dressed for gRPC.
 func toFault(err error) error {
-	var f *fault.Error
-	if errors.As(err, &f) {
+	if f, ok := errors.AsType[*fault.Error](err); ok {
 		return f
 	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
@@ -96,7 +95,7 @@ func toFault(err error) error {
 		}
 	}
 	if r, ok := reasons[st.Code()]; ok {
-		return fault.New(r, "", "", "%s", st.Message())
+		return fault.New(r, "call", "the daemon's log may say more", "%s", st.Message())
 	}
 	return err
 }

@@ -101,11 +101,13 @@ func acquire(path string) (*os.File, error) {
 			return nil, fault.Wrap(err, fault.Invalid, path, "choose a folder that you may write, with --socket or LARDER_SOCKET", "open the lock of the socket")
 		}
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-			defer f.Close()
-			if !errors.Is(err, unix.EWOULDBLOCK) {
-				return nil, fault.Wrap(err, fault.Invalid, path, "choose a folder on a local file system with --socket", "lock the socket")
+			if errors.Is(err, unix.EWOULDBLOCK) {
+				err = taken(path, holder(path, f))
+			} else {
+				err = fault.Wrap(err, fault.Invalid, path, "choose a folder on a local file system with --socket", "lock the socket")
 			}
-			return nil, taken(path, holder(path, f))
+			_ = f.Close()
+			return nil, err
 		}
 		// The lock counts only for the file that still has the name: the last holder may have removed it between our
 		// open and our flock, and then somebody else can lock the next one.
@@ -196,7 +198,7 @@ func bind(path string, lock *os.File) (*Listener, error) {
 	}
 	own, err := os.Lstat(path)
 	if err != nil {
-		return nil, errors.Join(fault.Wrap(err, fault.Invalid, path, "choose another path with --socket", "look at the socket"), l.Close())
+		return nil, errors.Join(fault.Wrap(err, fault.Invalid, path, "choose another path with --socket", "look at the socket"), l.Close(), os.Remove(path))
 	}
 	return &Listener{UnixListener: l, path: path, lock: lock, own: own}, nil
 }

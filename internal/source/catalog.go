@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -162,10 +163,11 @@ func (c *Catalog) looksLikeName(s string) bool {
 func (c *Catalog) unknown(name string) error {
 	hint := "add it with `larder dataset add`, or write its uri, as in imagefolder:/data/train"
 	if known := c.List(); len(known) > 0 {
-		hint += "; known: " + printable(known[0].name)
-		for _, d := range known[1:min(len(known), 5)] {
-			hint += ", " + printable(d.name)
+		names := make([]string, 0, 5)
+		for _, d := range known[:min(len(known), 5)] {
+			names = append(names, printable(d.name))
 		}
+		hint += "; known: " + strings.Join(names, ", ")
 	}
 	return fault.New(fault.NotFound, printable(name), hint, "no dataset is named %q", name)
 }

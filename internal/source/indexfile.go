@@ -371,7 +371,8 @@ func (c *Catalog) saveIndex(s *snapshot, meta []fileMeta) (err error) {
 	if err != nil {
 		return err
 	}
-	if err = os.Rename(f.Name(), path); err != nil {
+	err = os.Rename(f.Name(), path)
+	if err != nil {
 		return err
 	}
 	return syncDir(c.cfg.IndexDir)

@@ -262,12 +262,12 @@ func TestNameCollision(t *testing.T) {
 	taken := filepath.Join(index, indexName(root, 0))
 	must(t, os.WriteFile(taken, sampleIndex(nil), 0o600))
 	age(t, root)
-	c, ev := open(t, index)
+	c, _ := open(t, index)
 	add(t, c, "", root)
 	if got, err := os.ReadFile(taken); err != nil || !bytes.Equal(got, sampleIndex(nil)) {
 		t.Errorf("the other root's index was overwritten: %v", err)
 	}
-	c, ev = open(t, index)
+	c, ev := open(t, index)
 	if d := add(t, c, "", root); ev.count("") != 0 || d.LiveCount() != 1 {
 		t.Errorf("%v", ev.n)
 	}

@@ -36,7 +36,7 @@ func (c *Catalog) Probe(o ident.ObjectID) (Probe, error) {
 	}
 	row, ok := c.objects.get(o)
 	if !ok {
-		return Probe{}, fault.New(fault.NotFound, fmt.Sprint(o), "", "no object has the id %d", o)
+		return Probe{}, noObject(o)
 	}
 	var p Probe
 	var bad error

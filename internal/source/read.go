@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -70,7 +71,7 @@ func (e *errChanged) Error() string {
 func (c *Catalog) Read(ctx context.Context, o ident.ObjectID, buf []byte) ([]byte, error) {
 	row, ok := c.objects.get(o)
 	if !ok {
-		return nil, fault.New(fault.NotFound, fmt.Sprint(o), "", "no object has the id %d", o)
+		return nil, noObject(o)
 	}
 	if row.size > c.cfg.MaxObject {
 		path, _ := c.ObjectPath(o)
@@ -107,6 +108,10 @@ func (c *Catalog) Read(ctx context.Context, o ident.ObjectID, buf []byte) ([]byt
 	return buf, nil
 }
 
+func noObject(o ident.ObjectID) error {
+	return fault.New(fault.NotFound, fmt.Sprint(o), "this is a bug of larder: object ids come from a dataset", "no object has the id %d", o)
+}
+
 // withFile opens the object's file, checks that it is the indexed one, and runs f on it. When the path that named it
 // first does not work any more, other datasets may still name it by theirs.
 func (c *Catalog) withFile(o ident.ObjectID, row object, f func(fd int) error) error {
@@ -116,7 +121,7 @@ func (c *Catalog) withFile(o ident.ObjectID, row object, f func(fd int) error) e
 		return err
 	}
 	c.mu.RLock()
-	roots := c.roots[:len(c.roots):len(c.roots)]
+	roots := slices.Clip(c.roots) // append-only: what is there stays
 	c.mu.RUnlock()
 	for _, rs := range roots {
 		snap := rs.snap.Load()
@@ -142,7 +147,7 @@ func (c *Catalog) tryFile(path string, row object, f func(fd int) error) error {
 	if err != nil {
 		return err
 	}
-	defer c.sys.close(fd) // nothing was written, so nothing can be lost
+	defer func() { _ = c.sys.close(fd) }() // nothing was written, so nothing can be lost
 	if err := c.unchanged(fd, row); err != nil {
 		return err
 	}

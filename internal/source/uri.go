@@ -36,7 +36,7 @@ func parseURI(uri string) (root string, err error) {
 	case rest == "":
 		return "", fault.New(fault.Invalid, printable(uri), "write imagefolder:DIR", "dataset %q names no folder", uri)
 	case strings.IndexByte(rest, 0) >= 0:
-		return "", fault.New(fault.Invalid, printable(uri), "", "dataset %q: a path cannot hold a NUL byte", uri)
+		return "", fault.New(fault.Invalid, printable(uri), "leave it out", "dataset %q: a path cannot hold a NUL byte", uri)
 	case rest == "~" || strings.HasPrefix(rest, "~/"):
 		return "", fault.New(fault.Invalid, printable(uri), "write the full path; the shell expands ~ only at the start of a word", "dataset %q: ~ is not expanded here", uri)
 	}

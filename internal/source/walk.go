@@ -221,7 +221,7 @@ func (w *walker) list(t walkTask) {
 		w.unreadable(path, err)
 		return
 	}
-	d := &walkedDir{rel: t.rel, class: firstSegment(t.rel), dev: uint64(st.Dev), ino: st.Ino, mtime: st.Mtim.Nano()}
+	d := &walkedDir{rel: t.rel, class: firstSegment(t.rel), dev: st.Dev, ino: st.Ino, mtime: st.Mtim.Nano()}
 	if d.mtime >= w.since {
 		d.mtime = 0
 	}
@@ -351,7 +351,7 @@ func (w *walker) look(t walkTask) {
 		case t.rel == "":
 			rootImg++
 		default:
-			files = append(files, walkedFile{n.name, fileMeta{dev: uint64(st.Dev), ino: st.Ino, size: st.Size, mtime: st.Mtim.Nano()}})
+			files = append(files, walkedFile{n.name, fileMeta{dev: st.Dev, ino: st.Ino, size: st.Size, mtime: st.Mtim.Nano()}})
 		}
 	}
 	w.mu.Lock()
@@ -453,7 +453,7 @@ func unchangedDirs(ctx context.Context, root string, dirs []dirRow) (bool, error
 				}
 				var st unix.Stat_t
 				if d.mtime == 0 || statRetry(join(root, d.rel), &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR ||
-					st.Mtim.Nano() != d.mtime || uint64(st.Dev) != d.dev || st.Ino != d.ino {
+					st.Mtim.Nano() != d.mtime || st.Dev != d.dev || st.Ino != d.ino {
 					changed.Store(true)
 				}
 			}

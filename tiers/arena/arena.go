@@ -98,7 +98,7 @@ func New(cfg Config) (*Arena, error) {
 	}
 	a := &Arena{cfg: cfg, wake: make(chan struct{}, 1), stop: make(chan struct{})}
 	a.mu.budget = cfg.Budget
-	a.mu.byAddr = btree.NewG(32, func(x, y span) bool { return before(x, y) })
+	a.mu.byAddr = btree.NewG(32, before)
 	a.mu.bySize = btree.NewG(32, func(x, y span) bool {
 		if x.n != y.n {
 			return x.n < y.n

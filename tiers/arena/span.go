@@ -100,8 +100,10 @@ func (a *Arena) coolLocked(n int64) (more bool) {
 	if n <= 0 {
 		return false
 	}
-	for k := len(a.mu.chunks) - 1; k >= 0 && n > 0; k-- {
-		c := a.mu.chunks[k]
+	for _, c := range slices.Backward(a.mu.chunks) {
+		if n <= 0 {
+			break
+		}
 		if c.warm.Len() == int(c.out) {
 			continue // nothing that is free has pages
 		}
@@ -147,8 +149,7 @@ func (a *Arena) trimLocked() (unused []*memory) {
 	if a.mu.closed {
 		keep = 0
 	}
-	for k := len(a.mu.chunks) - 1; k >= 0; k-- {
-		c := a.mu.chunks[k]
+	for k, c := range slices.Backward(a.mu.chunks) { // Delete moves only what was visited
 		size := int64(c.size) * Granule
 		if c.out > 0 || a.mu.mapped-size < keep {
 			continue

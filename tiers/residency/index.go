@@ -1,6 +1,8 @@
 package residency
 
 import (
+	"slices"
+
 	"larder/internal/ident"
 	"larder/internal/invariant"
 )
@@ -280,8 +282,7 @@ func (x *Index) makeRoom(t *tier, want int64, need int) bool {
 		}
 		if !ok {
 			r, exact := t.ev.(restorer)
-			for i := len(x.victims) - 1; i >= 0; i-- {
-				h := x.victims[i]
+			for _, h := range slices.Backward(x.victims) {
 				if exact {
 					r.Restore(uint32(h), int(x.entries[h].need))
 				} else {

@@ -129,6 +129,7 @@ func genKey(rt *rapid.T) ident.Key {
 	case ident.Augmented:
 		k.Recipe, k.Group = 9, 1
 		k.Instance = uint32(rapid.IntRange(0, 1).Draw(rt, "instance"))
+	default:
 	}
 	return k
 }

@@ -152,5 +152,5 @@ func DefaultSocket() string {
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "larder", "larder.sock")
 	}
-	return filepath.Join("/tmp", "larder-"+strconv.Itoa(os.Getuid()), "larder.sock")
+	return "/tmp/larder-" + strconv.Itoa(os.Getuid()) + "/larder.sock"
 }

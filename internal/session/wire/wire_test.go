@@ -105,7 +105,7 @@ func TestReader(t *testing.T) {
 				if int64(cut) == starts[i] {
 					want = io.EOF
 				}
-				if err != want {
+				if !errors.Is(err, want) {
 					rt.Fatalf("cut at %d of a frame [%d, %d): %v, want %v", cut, starts[i], end, err, want)
 				}
 				return
@@ -114,7 +114,7 @@ func TestReader(t *testing.T) {
 				rt.Fatalf("frame %d: %+v, %d bytes, at %d, %v", i, h, len(p), at, err)
 			}
 		}
-		if _, _, _, err := r.Next(); err != io.EOF {
+		if _, _, _, err := r.Next(); !errors.Is(err, io.EOF) {
 			rt.Fatal(err)
 		}
 	})
@@ -138,7 +138,7 @@ func (e *endless) Read(p []byte) (int, error) {
 func TestMemory(t *testing.T) {
 	head := AppendHeader(nil, Header{Type: Call, Length: MaxPayload})
 	r := NewReader(io.MultiReader(bytes.NewReader(head), bytes.NewReader(make([]byte, 10))))
-	if _, _, _, err := r.Next(); err != io.ErrUnexpectedEOF {
+	if _, _, _, err := r.Next(); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Fatal(err)
 	}
 	if cap(r.buf) > growth {
@@ -184,7 +184,7 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("payload %d: %v", i+1, err)
 		}
 	}
-	for typ := Type(0); typ < 20; typ++ {
+	for typ := range Type(20) {
 		if known := typ >= 1 && typ <= Gone; known == strings.HasPrefix(typ.String(), "type ") {
 			t.Errorf("%d is called %q", uint16(typ), typ)
 		}

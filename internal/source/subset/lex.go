@@ -44,8 +44,14 @@ func clip(s string) string {
 	return strings.ToValidUTF8(s[:37], "") + "..."
 }
 
+// example is the hint where no better one is known.
+const example = `as in: label < 600 and not class in ("dog", "cat") or key ~ "b/**/*.jpg" or id % 2 == 0 or sample(0.5, seed=3)`
+
 // syntax builds the error every failure of Parse returns: what is wrong, then the line with a caret under the byte.
 func syntax(src string, pos int, hint, format string, args ...any) *fault.Error {
+	if hint == "" {
+		hint = example
+	}
 	line, col := caret(src, pos)
 	args = append(args, line, strings.Repeat(" ", col))
 	return fault.New(fault.SubsetSyntax, "subset", hint, "subset: "+format+"\n  %s\n  %s^", args...)

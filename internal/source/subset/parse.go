@@ -3,6 +3,7 @@ package subset
 import (
 	"errors"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -65,7 +66,7 @@ func (p *parser) errAt(pos int, hint, format string, args ...any) error {
 func (p *parser) unexpected(want string, words ...string) error {
 	hint := ""
 	if p.tok.kind == tWord {
-		if n := nearest(p.tok.text, words); n != "" {
+		if n := fault.Nearest(p.tok.text, words); n != "" {
 			hint = "did you mean " + strconv.Quote(n) + "?"
 		}
 	}
@@ -175,7 +176,7 @@ func (p *parser) primary() (node, error) {
 		return p.rangeCall(t.pos)
 	}
 	hint := "the words are " + strings.Join(words, ", ")
-	if n := nearest(t.text, words); n != "" {
+	if n := fault.Nearest(t.text, words); n != "" {
 		hint = "did you mean " + strconv.Quote(n) + "?"
 	}
 	return nil, p.errAt(t.pos, hint, "unknown word %q", clip(t.text))
@@ -223,7 +224,7 @@ func (p *parser) intCondition(t term) (node, error) {
 		if err != nil {
 			return nil, err
 		}
-		if p.tok.kind == tPunct && strings.Contains("<=>==!=", p.tok.text) {
+		if p.tok.kind == tPunct && slices.Contains([]string{"==", "!=", "<", "<=", ">", ">=", "="}, p.tok.text) {
 			return nil, p.errAt(p.tok.pos, `join two comparisons with "and"`, "comparisons do not chain")
 		}
 		return &intCmp{t, op, v}, nil
@@ -316,7 +317,7 @@ func (p *parser) strCondition(class bool) (node, error) {
 			return nil, err
 		}
 		if len(s) > maxPattern {
-			return nil, p.errAt(pos, "", "the pattern has %d bytes, the limit is %d", len(s), maxPattern)
+			return nil, p.errAt(pos, "write a shorter one, or join several by or", "the pattern has %d bytes, the limit is %d", len(s), maxPattern)
 		}
 		segs := strings.Split(s, "/")
 		for _, seg := range segs {
@@ -407,7 +408,7 @@ func (p *parser) integer() (int64, error) {
 	}
 	v, err := strconv.ParseInt(sign+strings.ReplaceAll(p.tok.text, "_", ""), 10, 64)
 	if err != nil {
-		return 0, p.errAt(pos, "", "the number is too large")
+		return 0, p.errAt(pos, "numbers go to 9223372036854775807", "the number is too large")
 	}
 	return v, p.next()
 }
@@ -436,7 +437,7 @@ func (p *parser) seed() (uint64, error) {
 		return 0, err
 	}
 	if p.tok.kind != tInt {
-		return 0, p.errAt(p.tok.pos, "", "expected a whole number from 0, found %s", p.tok.shown())
+		return 0, p.errAt(p.tok.pos, "as in seed=3", "expected a whole number from 0, found %s", p.tok.shown())
 	}
 	v, err := strconv.ParseUint(strings.ReplaceAll(p.tok.text, "_", ""), 10, 64)
 	if err != nil {
@@ -480,7 +481,7 @@ func (p *parser) sample(pos int) (node, error) {
 func (p *parser) drawn(pos int, first token) (node, error) {
 	lo, err := strconv.ParseInt(strings.ReplaceAll(first.text, "_", ""), 10, 64)
 	if err != nil {
-		return nil, p.errAt(first.pos, "", "the number is too large")
+		return nil, p.errAt(first.pos, "numbers go to 9223372036854775807", "the number is too large")
 	}
 	vals := [3]int64{lo}
 	for i := 1; i < 3; i++ {
@@ -536,42 +537,4 @@ func (p *parser) rangeCall(pos int) (node, error) {
 		return nil, err
 	}
 	return &rangeNode{lo, hi}, p.punct(")")
-}
-
-// nearest returns the word that is at most two edits away from what was typed (one for short words), or "".
-func nearest(typed string, words []string) string {
-	if len(typed) > 20 {
-		return ""
-	}
-	typed = strings.ToLower(typed)
-	best, dist := "", 3
-	for _, w := range words {
-		if d := distance(typed, w); d < dist && (d <= 1 || len(w) > 3) {
-			best, dist = w, d
-		}
-	}
-	return best
-}
-
-// distance is the optimal string alignment distance (edits and swaps of neighbours).
-func distance(a, b string) int {
-	rows := [3][]int{make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)}
-	for j := range rows[1] {
-		rows[1][j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		cur, prev, prev2 := rows[(i+1)%3], rows[i%3], rows[(i+2)%3]
-		cur[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			cur[j] = min(prev[j]+1, cur[j-1]+1, prev[j-1]+cost)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				cur[j] = min(cur[j], prev2[j-2]+1)
-			}
-		}
-	}
-	return rows[(len(a)+1)%3][len(b)]
 }

@@ -207,7 +207,7 @@ func TestErrors(t *testing.T) {
 			continue
 		}
 		shown, col := []rune(lines[1]), len(lines[2])-1
-		var want, got rune = ' ', ' '
+		want, got := ' ', ' '
 		if at < len(src) {
 			if want, _ = utf8.DecodeRuneInString(src[at:]); want == utf8.RuneError {
 				want = '?'
