@@ -220,7 +220,13 @@ class Loader:
 
     def _register(self, s: Session, deadline: float) -> None:
         if self._spec is not None:
-            answer = s.call("RegisterJob", {"spec": self._spec}, deadline)
+            try:
+                answer = s.call("RegisterJob", {"spec": self._spec}, deadline)
+            except DeadlineError as e:
+                e.hint = (
+                    "a large dataset takes long to index the first time: `larder dataset add URI` does it beforehand, or raise timeout="
+                )
+                raise
             self._job = answer.get("job") or {}
             return
         try:
@@ -251,10 +257,16 @@ class Loader:
             return
         deadline = time.monotonic() + self._timeout
         patience = time.monotonic() + min(_RANK_HELD_PATIENCE, self._timeout)
+        again = self._spec is not None
         while True:
             try:
                 answer = s.attach(self._name, self._place.rank, self._place.node_rank, deadline)
                 break
+            except NotFoundError:
+                if not again:
+                    raise
+                again = False
+                self._register(s, deadline)  # the job ended since, when another process had used it and left
             except RankHeldError:
                 if time.monotonic() > patience:
                     raise
@@ -293,6 +305,9 @@ class Loader:
             return _Epoch(self, self._start_epoch(self._session()))
 
     def _start_epoch(self, s: Session) -> _Run:
+        if s.draining is not None:
+            s.close(s.ring is not None)  # the daemon waits for this; the next iter() looks for its successor
+            raise s.draining
         self._attach(s)
         running = _Run(s, max(self._next_epoch, self._pinned or 0))
         self._pinned = None
@@ -346,6 +361,7 @@ class Loader:
         """The next batch of the epoch; frames of other kinds are dealt with on the way."""
         start = time.monotonic()
         deadline = start + self._timeout
+        s.look()
         while True:
             if it is not self._running:
                 raise StaleError(
@@ -353,6 +369,9 @@ class Loader:
                     subject=self._name,
                     hint="use one iterator at a time; two jobs need two Loaders",
                 )
+            if s.revoked is not None:
+                self._ended = s.revoked
+                raise s.fail(s.revoked)
             f = s.head()
             if f is None:
                 if not s.pump(deadline):
@@ -389,7 +408,7 @@ class Loader:
                 continue
             if f.type == _wire.GONE:
                 e = from_detail(_wire.parse_json(f.payload))
-                if isinstance(e, (JobEndedError, StaleError)):
+                if isinstance(e, JobEndedError):
                     self._ended = e
                 f.taken = True
                 raise s.fail(e)

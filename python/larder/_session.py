@@ -81,8 +81,9 @@ class Session:
         self.pid = os.getpid()
         self.path = path
         self.error: Error | None = None  # why the connection is over
-        self.draining = False
+        self.draining: Error | None = None  # the daemon will stop when the running epochs are done
         self.peer_left = False  # the connection ended from the other side
+        self.revoked: Error | None = None  # the rank was given to somebody else: what was sent before must not be used
         self.daemon_pid = 0
         self.daemon_version = ""
         self.ring: _ring.Ring | None = None
@@ -261,9 +262,23 @@ class Session:
         except BlockingIOError:
             return True
         except OSError as e:
-            raise self.fail(self._died(e)) from e
+            self._ended(e)
+            return True
         self._parse()
         return True
+
+    def look(self) -> None:
+        """Takes over what has arrived, without waiting: a GONE behind the batches that were read may forbid their use."""
+        while self.error is None and self._sock is not None and (self._state.chunks or self._poller.poll(0)):
+            self.pump(0.0)
+
+    def _ended(self, cause: OSError | None) -> None:
+        """Notes the end of the connection; raises unless something that came before it is still to be used."""
+        if self.error is not None:
+            return
+        if not self._state.stream and not self._state.results:
+            raise self.fail(self._died(cause))
+        self.error = self._died(cause)
 
     def _parse(self) -> None:
         st = self._state
@@ -304,17 +319,18 @@ class Session:
             if f.type == _wire.PING:
                 self.queue.append(_wire.pack(_wire.PONG, f.request))
             elif f.type == _wire.DRAIN:
-                self.draining = True
+                self.draining = from_detail(_wire.parse_json(f.payload))
+            elif f.type == _wire.GONE:
+                gone = from_detail(_wire.parse_json(f.payload))
+                if isinstance(gone, StaleError):
+                    self.revoked = gone
             elif f.type == _wire.ERROR and not f.request:
                 raise self.fail(from_detail(_wire.parse_json(f.payload)))
             elif f.fd >= 0 and f.request and f.request not in self._waiting:
                 os.close(f.fd)  # the answer to an ATTACH that was interrupted
         self.flush()
-        if end and self.error is None:
-            if self._state.stream or self._state.results:
-                self.error = self._died(None)  # what came before the end is still good
-            else:
-                raise self.fail(self._died(None))
+        if end:
+            self._ended(None)
 
     def head(self) -> Frame | None:
         """The oldest frame of the stream that nobody has consumed."""

@@ -16,8 +16,9 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 sys.path.insert(0, str(HERE))
 
-import larder  # noqa: E402
 from fake_daemon import FakeDaemon  # noqa: E402
+
+import larder  # noqa: E402
 
 _ENV = (
     "LARDER_SOCKET RANK WORLD_SIZE LOCAL_RANK GROUP_RANK GROUP_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_RUN_ID "

@@ -153,8 +153,18 @@ class FakeDaemon:
         if method == "GetStats":
             jobs = [self.describe(j) for j in self.jobs.values()]
             totals = {"decodes": "18446744073709551615", "hits": {"decoded": "12"}, "waitSeconds": 1.5}
-            return {"stats": {"version": "fake", "pid": os.getpid(), "uptime": "2.5s", "totals": totals, "jobs": jobs, "parity": True,
-                              "tiers": [{"form": "decoded", "budget": "1024", "used": "512", "policy": "need"}], "decoder": "fake"}}
+            return {
+                "stats": {
+                    "version": "fake",
+                    "pid": os.getpid(),
+                    "uptime": "2.5s",
+                    "totals": totals,
+                    "jobs": jobs,
+                    "parity": True,
+                    "tiers": [{"form": "decoded", "budget": "1024", "used": "512", "policy": "need"}],
+                    "decoder": "fake",
+                }
+            }
         raise Refused("UNSUPPORTED", f"the fake has no {method}")
 
     def select(self, spec: dict[str, Any]) -> list[int]:
@@ -179,8 +189,16 @@ class FakeDaemon:
 
     def describe(self, job: dict[str, Any]) -> dict[str, Any]:
         epochs = [{"epoch": e, "subset": str(len(job["ids"])), "state": "complete"} for e in sorted(job["orders"])]
-        return {"id": 1, "spec": job["spec"], "state": "JOB_STATE_LIVE", "subsetSize": str(len(job["ids"])), "epochs": epochs,
-                "batchesPerEpoch": str(self.per_rank(job)), "counters": {"samplesDelivered": str(job["delivered"])}, "promise": "fake"}
+        return {
+            "id": 1,
+            "spec": job["spec"],
+            "state": "JOB_STATE_LIVE",
+            "subsetSize": str(len(job["ids"])),
+            "epochs": epochs,
+            "batchesPerEpoch": str(self.per_rank(job)),
+            "counters": {"samplesDelivered": str(job["delivered"])},
+            "promise": "fake",
+        }
 
     def order(self, job: dict[str, Any], epoch: int) -> list[int]:
         if epoch not in job["orders"]:
@@ -304,8 +322,14 @@ class Peer:
         stride = 0
         if not self.ragged:
             stride = (size + 63) // 64 * 64  # more than the sample: strides must be honoured
-            image = {"name": "image", "dtype": "float32" if self.normalized else "uint8", "shape": SHAPE, "offset": "0",
-                     "sampleBytes": str(stride), "layout": "CHW"}
+            image = {
+                "name": "image",
+                "dtype": "float32" if self.normalized else "uint8",
+                "shape": SHAPE,
+                "offset": "0",
+                "sampleBytes": str(stride),
+                "layout": "CHW",
+            }
         image_bytes = ((rows * (24 + 600) if self.ragged else rows * stride) + 63) // 64 * 64
         self.offsets = {"image": 0, "label": image_bytes, "index": image_bytes + (rows * 8 + 63) // 64 * 64}
         self.image_bytes, self.stride = image_bytes, stride
@@ -319,9 +343,17 @@ class Peer:
         self.leased = [False] * self.slots
         self.epoch, self.plan, self.sent, self.ended = -1, [], 0, True
         fields = [image] + [{"name": n, "dtype": "int64", "offset": str(self.offsets[n]), "sampleBytes": "8"} for n in ("label", "index")]
-        answer = {"job": self.d.describe(job), "incarnation": "1", "slots": self.slots, "slotBytes": str(self.slot_bytes),
-                  "segmentBytes": str(total), "fields": fields, "batchesPerEpoch": str(self.d.per_rank(job)),
-                  "numSamples": str(len(job["ids"])), "nextEpoch": job["next"].get(rank, 0)}
+        answer = {
+            "job": self.d.describe(job),
+            "incarnation": "1",
+            "slots": self.slots,
+            "slotBytes": str(self.slot_bytes),
+            "segmentBytes": str(total),
+            "fields": fields,
+            "batchesPerEpoch": str(self.d.per_rank(job)),
+            "numSamples": str(len(job["ids"])),
+            "nextEpoch": job["next"].get(rank, 0),
+        }
         self.send(7, rid, json.dumps(answer).encode(), fd)
         os.close(fd)
 
@@ -380,9 +412,14 @@ class Peer:
         self.leased[slot] = True
         report = b""
         if bad:
-            records = [{"id": str(i), "key": f"class{i % 10}/{i}.jpg", "path": f"/data/{i}.jpg", "offset": "17", "reason": "truncated"} for i in bad]
+            records = [
+                {"id": str(i), "key": f"class{i % 10}/{i}.jpg", "path": f"/data/{i}.jpg", "offset": "17", "reason": "truncated"}
+                for i in bad
+            ]
             report = json.dumps({"quarantined": records}).encode()
-        head = BATCH.pack(self.slot_segment[slot], slot, self.generation[slot], base, self.epoch, self.sent, self.rank, len(ids), bool(bad), 0)
+        head = BATCH.pack(
+            self.slot_segment[slot], slot, self.generation[slot], base, self.epoch, self.sent, self.rank, len(ids), bool(bad), 0
+        )
         job["delivered"] += len(ids)
         self.sent += 1
         self.send(10, 0, head + report)
@@ -412,7 +449,9 @@ class Peer:
                 self.d.repeated += 1  # harmless, and only after an interrupt
                 return
             if not self.leased[slot] or self.generation[slot] != gen:
-                self.d.violations.append(f"release of slot {slot}, generation {gen}; leased {self.leased[slot]}, is {self.generation[slot]}")
+                self.d.violations.append(
+                    f"release of slot {slot}, generation {gen}; leased {self.leased[slot]}, is {self.generation[slot]}"
+                )
                 return
             self.leased[slot] = False
             m = self.segments[self.slot_segment[slot]]

@@ -23,7 +23,7 @@ ONE = "import larder, sys; l = larder.Loader('fake:20', batch_size=5, timeout=30
 def machine(tmp_path, monkeypatch):
     """An XDG_RUNTIME_DIR of its own and a `larder` binary that is the fake; daemons that were started are stopped at the end."""
     binary = tmp_path / "larder"
-    binary.write_text(f"#!/bin/sh\nexec {sys.executable} {HERE}/fake_daemon.py \"$@\"\n")
+    binary.write_text(f'#!/bin/sh\nexec {sys.executable} {HERE}/fake_daemon.py "$@"\n')
     binary.chmod(0o755)
     runtime = tmp_path / "run"
     runtime.mkdir(mode=0o700)

@@ -75,7 +75,7 @@ def test_arrays_may_be_changed_in_place(load):
 
 
 def test_fields_select_and_order(load):
-    images, = next(iter(load(transform=CROP, fields=("image",))))
+    (images,) = next(iter(load(transform=CROP, fields=("image",))))
     assert images.shape == (8, 3, 8, 10)
     index, labels = next(iter(load(fields=["index", "label"])))
     assert index.tolist() == list(range(8)) and labels.tolist() == list(range(8))
@@ -202,10 +202,13 @@ def test_waited_time_is_told(load, daemon):
 
 def test_signature_is_the_promised_one():
     names = [p for p in inspect.signature(larder.Loader.__init__).parameters if p not in ("self", "unknown")]
-    assert names == (
-        "uri batch_size shuffle seed subset transform job order drop_last even rank world_size output fields return_index share "
-        "on_error prefetch epochs endpoint timeout"
-    ).split()
+    assert (
+        names
+        == (
+            "uri batch_size shuffle seed subset transform job order drop_last even rank world_size output fields return_index share "
+            "on_error prefetch epochs endpoint timeout"
+        ).split()
+    )
 
 
 def test_unknown_keyword_names_the_nearest():
@@ -276,8 +279,8 @@ def test_bad_uri(daemon, tmp_path, monkeypatch):
 
 def test_spec_on_the_wire(load, daemon):
     load(
-        "fake:100", batch_size=4, shuffle=True, seed=2**64 - 1, subset="label < 5", transform=[larder.ops.Resize(9)], job="a", order="fixed",
-        drop_last=True, even="none", rank=1, world_size=2, share="augmented", on_error="skip", prefetch=3, epochs=7,
+        "fake:100", batch_size=4, shuffle=True, seed=2**64 - 1, subset="label < 5", transform=[larder.ops.Resize(9)], job="a",
+        order="fixed", drop_last=True, even="none", rank=1, world_size=2, share="augmented", on_error="skip", prefetch=3, epochs=7,
     )  # fmt: skip
     assert daemon.jobs["a"]["spec"] == {
         "name": "a", "dataset": "fake:100", "subset": "label < 5", "batchSize": 4, "shuffle": True, "order": "fixed",
@@ -342,7 +345,7 @@ def test_attach_to_a_registered_job(load, daemon):
     assert len(ids_of(loader)) == 50 and spec["batchSize"] == 5
     with pytest.raises(larder.InvalidError, match="batch_size 5, not 6"):
         load("job:night", batch_size=6)
-    with pytest.raises(larder.InvalidError, match="subset, seed cannot|seed, subset cannot"):
+    with pytest.raises(larder.InvalidError, match="seed, subset cannot"):
         load("job:night", subset="label < 5", seed=1)
     with pytest.raises(larder.InvalidError, match="registered with world_size 1"):
         load("job:night", rank=0, world_size=2)
@@ -464,14 +467,54 @@ def test_job_killed_from_outside(load, daemon):
         iter(loader)
 
 
-def test_drain_and_ping(load, daemon):
+def test_a_job_that_ended_before_it_was_attached_is_registered_again(load, daemon):
+    loader = load(job="used by a child", return_index=True)
+    del daemon.jobs["used by a child"]
+    assert ids_of(loader) == list(range(100))
+    assert daemon.calls.count("RegisterJob") == 2
+    load(job="by hand")
+    attached = load("job:by hand")
+    del daemon.jobs["by hand"]
+    with pytest.raises(larder.NotFoundError):
+        iter(attached)
+
+
+def test_rank_taken_over(load, daemon):
+    loader = load(job="old")
+    it = iter(loader)
+    eventually(lambda: sum(daemon.attached()[0].leased) == 4)  # batches lie in the socket
+    daemon.gone("old", "STALE", "rank 0 of 'old' was given to process 1")
+    with pytest.raises(larder.StaleError, match="given to process 1"):
+        next(it)  # what was sent before must not be used
+    with pytest.raises(larder.StaleError, match="given to process 1"):
+        iter(loader)
+
+
+def test_registration_that_takes_too_long(daemon, monkeypatch):
+    real = daemon.call
+    monkeypatch.setattr(daemon, "call", lambda method, body: time.sleep(0.5) or real(method, body))
+    with pytest.raises(larder.DeadlineError, match="to answer RegisterJob") as e:
+        larder.Loader("fake:10", batch_size=2, endpoint=daemon.path, timeout=0.2)
+    assert "larder dataset add" in e.value.hint
+
+
+def test_ping_is_answered(load, daemon):
     loader = load()
     it = iter(loader)
-    p = daemon.attached()[0]
-    p.send(15, 7, b"")
-    p.send(14, 0, b'{"reason":"UNAVAILABLE"}')
+    daemon.attached()[0].send(15, 7, b"")
     assert sum(1 for _ in it) == 13
     eventually(lambda: "PONG" in daemon.calls)
+
+
+def test_a_draining_daemon_gets_no_further_epoch(load, daemon):
+    loader = load(job="d")
+    it = iter(loader)
+    daemon.attached()[0].send(14, 0, b'{"reason":"UNAVAILABLE","message":"the daemon is stopping"}')
+    assert sum(1 for _ in it) == 13  # the running epoch is finished
+    with pytest.raises(larder.UnavailableError, match="the daemon is stopping"):
+        iter(loader)
+    assert daemon.detached == ["d"]
+    assert sum(1 for _ in loader) == 13  # its successor (here: itself)
 
 
 @pytest.mark.parametrize(
@@ -482,7 +525,12 @@ def test_drain_and_ping(load, daemon):
         b"\x01\x00\x0a\x00\xff\xff\xff\xff" + b"\x00" * 8,  # 4 GiB of payload
         b"\x01\x00\x0a\x00\x03\x00\x00\x00" + b"\x00" * 8 + b"abc",  # a short BATCH
         b"\x01\x00\x07\x00\x02\x00\x00\x00" + b"\x00" * 8 + b"{}",  # RING without a descriptor
-        b"\x01\x00\x0a\x00\x30\x00\x00\x00" + b"\x00" * 8 + b"\xff" * 4 + b"\x00" * 32 + b"\x01" + b"\x00" * 11,  # BATCH in an unknown segment
+        b"\x01\x00\x0a\x00\x30\x00\x00\x00"
+        + b"\x00" * 8
+        + b"\xff" * 4
+        + b"\x00" * 32
+        + b"\x01"
+        + b"\x00" * 11,  # BATCH in an unknown segment
         b"\x01\x00\x0c\x00\x04\x00\x00\x00" + b"\x00" * 8 + b"nope",  # EPOCH_END that is not JSON
         b"\x01\x00\x05\x00\x02\x00\x00\x00" + b"\x00" * 8 + b"[]",  # ERROR that is not an object
     ],
@@ -594,11 +642,11 @@ def test_interrupts_at_random_moments_lose_and_double_nothing(load, daemon):
                 except Interrupt:
                     interrupts += 1
                 signal.setitimer(signal.ITIMER_REAL, 0)
-                for images, labels, index in box:
+                for images, _labels, index in box:
                     for image, i in zip(images, index, strict=True):
                         np.testing.assert_array_equal(image, expected_fixed(int(i), epoch))
                     got += index.tolist()
-                images = labels = index = None
+                images = _labels = index = None
             # A batch whose next() was interrupted in its very last step is lost to the caller; nothing comes twice or mixed up.
             assert got == sorted(set(got)) and len(got) >= 400 - 4 * interrupts
     finally:

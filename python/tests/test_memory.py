@@ -129,7 +129,7 @@ def test_many_threads_drop_while_batches_flow(load, daemon):
             batches.put(batch)
             n += 1
     del batch
-    for t in threads:
+    for _ in threads:
         batches.put(None)
     for t in threads:
         t.join()
@@ -185,14 +185,14 @@ def test_ordinary_loops_copy_nothing(load, prefetch):
         for _images, _labels in loader:
             pass
         del _images, _labels
-        for _n, batch in enumerate(loader):
+        for _n, _batch in enumerate(loader):
             pass
-        del batch
+        del _batch
         for (_a, _b), (_c, _d) in zip(loader, other, strict=True):
             pass
         del _a, _b, _c, _d
         it = iter(loader)
-        while (batch := next(it, None)) is not None:
+        while next(it, None) is not None:
             pass
     assert loader.stats().client.copies == 0
 
