@@ -56,6 +56,7 @@ type Rank struct {
 	InRun  bool   // takes part in the job's running epoch
 	Step   int    // batches of Epoch planned so far
 	Sent   int    // batches of Epoch sent to this incarnation
+	Got    int    // samples sent of the epoch it asked for
 	Asked  int64  // the epoch the client asked for last; -1 = none yet
 	Wants  bool   // asked for an epoch that the job has not begun
 	Ended  int64  // the last epoch whose end was told; -1 = none
@@ -177,6 +178,22 @@ func (j *Job) Ledger() *Ledger {
 		return nil
 	}
 	return j.Ledgers[len(j.Ledgers)-1]
+}
+
+// Busy tells whether rank r's client is in the midst of an epoch: it asked for it, the epoch began, and its end was not told.
+func (j *Job) Busy(r int) bool {
+	k := &j.Ranks[r]
+	return k.Attached && !k.Wants && k.Asked >= 0 && k.Asked != k.Ended
+}
+
+// Vanished is a rank whose client is gone without goodbye and has not come back; -1 = none.
+func (j *Job) Vanished() int {
+	for r := range j.Ranks {
+		if k := &j.Ranks[r]; k.Attaches > 0 && !k.Attached && !k.Left {
+			return r
+		}
+	}
+	return -1
 }
 
 // Exhausted tells whether rank r has planned all its batches of the running epoch, or will not plan any more of it.

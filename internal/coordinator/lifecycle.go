@@ -1,6 +1,8 @@
 package coordinator
 
 import (
+	"fmt"
+
 	"larder/dsa"
 	"larder/internal/bits"
 	"larder/internal/fault"
@@ -101,6 +103,9 @@ func (c *Core) attach(e Attach) {
 	}
 	c.jobs.Recover(j)
 	inc := j.Attach(e.Rank, c.now)
+	if j.Vanished() >= 0 {
+		c.jobs.Suspect(j, c.now)
+	}
 	next := uint32(0)
 	if j.Begun {
 		next = j.Epoch
@@ -124,6 +129,15 @@ func (c *Core) startEpoch(e StartEpoch) {
 			"epoch %d of job %s, which has %d epochs", e.Epoch, j.Spec.Name, j.Spec.Epochs)})
 		return
 	}
+	if j.Drain && (!j.Begun || j.Epoch != e.Epoch || !c.asked(s, e.Epoch)) { // others may still wait for this rank in the running one
+		c.reply(e.Token, Reply{Err: fault.New(fault.JobEnded, j.Spec.Name, "make a new Loader to go on",
+			"epoch %d of job %s, which is being drained and begins none", e.Epoch, j.Spec.Name)})
+		k.Asked, k.InRun = k.Ended, false // it is done with the running one
+		c.cancel(s, e.Rank, nil)
+		c.endIfDrained(s)
+		return
+	}
+	k.Got = 0
 	switch {
 	case k.InRun && k.Epoch == e.Epoch && k.Sent == 0:
 		k.Asked = int64(e.Epoch) // prepared ahead, or a second iter() before the first batch
@@ -146,6 +160,9 @@ func (c *Core) startEpoch(e StartEpoch) {
 // are planned and its client is in this epoch (so planning is ahead of the clients by one epoch at the most).
 func (c *Core) advance(s *stream) {
 	j := s.job
+	if j.Drain {
+		return
+	}
 	for r := range j.Ranks {
 		k := &j.Ranks[r]
 		if !j.Exhausted(r) || (!k.Wants && !k.Left && k.Asked != int64(j.Epoch)) {
@@ -163,8 +180,11 @@ func (c *Core) advance(s *stream) {
 			return
 		}
 		next = j.Epoch + 1
-		if j.Drain || (j.Spec.Epochs != 0 && next >= j.Spec.Epochs) {
+		if j.Spec.Epochs != 0 && next >= j.Spec.Epochs {
 			return
+		}
+		if j.Spec.OnError == jobs.Substitute && s.unsettled() {
+			return // a sample that fails may still need another one of this epoch
 		}
 	}
 	c.begin(s, next)
@@ -260,18 +280,21 @@ func (c *Core) detached(e Detached) {
 	k.Attached, k.Left, k.Wants, k.InRun = false, e.Clean, false, false
 	c.cancel(s, e.Rank, nil)
 	c.emit(CloseRank{Job: e.Job, Rank: e.Rank, Inc: e.Inc})
-	if j.Attached() > 0 {
+	if !e.Clean {
+		c.jobs.Suspect(j, c.now)
+	}
+	switch {
+	case j.Drain:
+		c.endIfDrained(s)
+	case j.Attached() > 0:
 		c.advance(s)
 		c.plan(s)
-		return
-	}
-	if e.Clean {
+	case e.Clean:
 		c.endJob(s, jobs.Done, "its client left")
-		return
+	default:
+		c.setActive(s, false)
+		c.refreshNeeds()
 	}
-	c.setActive(s, false)
-	c.jobs.Suspect(j, c.now)
-	c.refreshNeeds()
 }
 
 func (c *Core) drain(e Drain) {
@@ -281,12 +304,21 @@ func (c *Core) drain(e Drain) {
 		return
 	}
 	s.job.Drain = true
-	if s.job.Attached() == 0 || !s.job.Begun {
-		c.endJob(s, jobs.Done, "drained")
-	} else if l := s.job.Ledger(); l.State != jobs.Running || (l.Delivered == 0 && !c.asked(s, l.Epoch)) {
-		c.endJob(s, jobs.Done, "drained") // between two epochs: nothing is left to finish
-	}
+	c.endIfDrained(s)
 	c.reply(e.Token, Reply{Job: e.Job})
+}
+
+// endIfDrained ends a draining job when no client is in the midst of an epoch any more.
+func (c *Core) endIfDrained(s *stream) {
+	if !s.job.Drain || s.job.State.Ended() {
+		return
+	}
+	for r := range s.job.Ranks {
+		if s.job.Busy(r) {
+			return
+		}
+	}
+	c.endJob(s, jobs.Done, "drained")
 }
 
 // asked tells whether some client has asked for the epoch.
@@ -350,7 +382,7 @@ func (c *Core) endJob(s *stream, state jobs.State, reason string) {
 func (c *Core) tick() {
 	for _, j := range c.jobs.Expired(c.now) {
 		if s := c.streams[j.ID]; s != nil {
-			c.endJob(s, jobs.Dead, "its client vanished and did not come back within the lease")
+			c.expired(s)
 		}
 	}
 	changed := false
@@ -362,6 +394,24 @@ func (c *Core) tick() {
 	}
 	if changed {
 		c.refreshNeeds()
+	}
+}
+
+// expired ends a job whose client did not come back. While other ranks go on with their epoch the job lives; it ends when
+// one of them would wait for the lost rank for ever.
+func (c *Core) expired(s *stream) {
+	j := s.job
+	waits := false
+	for r := range j.Ranks {
+		waits = waits || j.Ranks[r].Attached && j.Ranks[r].Wants
+	}
+	switch {
+	case j.Attached() == 0:
+		c.endJob(s, jobs.Dead, "its client vanished and did not come back within the lease")
+	case waits:
+		c.endJob(s, jobs.Dead, fmt.Sprintf("the client of rank %d vanished and did not come back within the lease", j.Vanished()))
+	default:
+		c.jobs.Suspect(j, c.now)
 	}
 }
 

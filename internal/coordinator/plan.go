@@ -54,7 +54,7 @@ func (c *Core) idleAt(s *stream) time.Time {
 		if !k.Attached {
 			continue
 		}
-		if k.InRun && k.Asked == int64(k.Epoch) && k.Step < s.job.Spec.Batches(r) && !k.Holds() {
+		if !k.Holds() && (k.InRun && k.Asked == int64(k.Epoch) && k.Step < s.job.Spec.Batches(r) || s.owes(r)) {
 			return time.Time{}
 		}
 		wait := 30 * time.Second
@@ -66,6 +66,12 @@ func (c *Core) idleAt(s *stream) time.Time {
 		}
 	}
 	return at
+}
+
+// owes tells whether a batch of the epoch that the rank's client asked for is under way.
+func (s *stream) owes(r int) bool {
+	q := s.ranks[r].planned
+	return len(q) > 0 && s.job.Ranks[r].Asked == int64(q[0].epoch)
 }
 
 // plan commits batches for every rank of the job that has a free slot.
@@ -199,9 +205,26 @@ func (c *Core) settle(d *delivery) {
 		return
 	}
 	if d.pending == 0 && d.durable {
-		d.s.job.Ranks[d.rank].Slots[d.slot].State = jobs.Ready
-		c.sendReady(d.s, d.rank)
+		s := d.s
+		s.job.Ranks[d.rank].Slots[d.slot].State = jobs.Ready
+		c.sendReady(s, d.rank)
+		if s.job.Spec.OnError == jobs.Substitute && !s.job.State.Ended() {
+			c.advance(s)
+			c.plan(s)
+		}
 	}
+}
+
+// unsettled tells whether a planned batch has rows that are neither there nor given up.
+func (s *stream) unsettled() bool {
+	for r := range s.ranks {
+		for _, d := range s.ranks[r].planned {
+			if d.pending > 0 {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // sendReady sends complete batches of a rank, in order, if its client asked for their epoch.
@@ -233,6 +256,7 @@ func (c *Core) sendReady(s *stream, r int) {
 		if k.Epoch == d.epoch {
 			k.Sent++
 		}
+		k.Got += len(rows)
 		s.job.Stats.Note(d.bad)
 		c.emit(Deliver{Delivery: d.id, Job: j.ID, Rank: r, Inc: d.inc, Slot: d.slot, Gen: d.gen, Epoch: d.epoch, Step: d.step,
 			Rows: rows, Bad: d.bad})
@@ -249,7 +273,7 @@ func (c *Core) sendReady(s *stream, r int) {
 func (c *Core) endEpoch(s *stream, r int, d *delivery) {
 	j, k := s.job, &s.job.Ranks[r]
 	k.Ended = int64(d.epoch)
-	e := EndEpoch{Job: j.ID, Rank: r, Inc: d.inc, Epoch: d.epoch, Batches: d.step + 1, Samples: j.Spec.RankSamples(r),
+	e := EndEpoch{Job: j.ID, Rank: r, Inc: d.inc, Epoch: d.epoch, Batches: d.step + 1, Samples: k.Got,
 		Final: j.Drain || (j.Spec.Epochs != 0 && d.epoch+1 >= j.Spec.Epochs)}
 	all := true
 	for i := range j.Ranks {
@@ -266,9 +290,7 @@ func (c *Core) endEpoch(s *stream, r int, d *delivery) {
 		c.persist(Persist{Kind: RecEpochEnd, Job: j.ID, Epoch: d.epoch, Text: account.State.String()}, nil)
 	}
 	c.emit(e)
-	if all && j.Drain {
-		c.endJob(s, jobs.Done, "drained")
-	}
+	c.endIfDrained(s)
 }
 
 // cancelBefore takes back what is left of earlier epochs than the one the client asks for now: it left them.

@@ -1,0 +1,167 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"larder/dsa"
+	"larder/internal/ident"
+	"larder/jobs"
+)
+
+// clock is the bubble's: virtual time.
+var clock = time.Now //nolint:forbidigo // Loop is what turns a clock into an argument
+
+// worker is an Executor whose work takes time and is answered by events, as the real one's.
+type worker struct {
+	events chan Event
+	prep   time.Duration
+
+	mu      sync.Mutex
+	busy    sync.WaitGroup
+	replies map[Token]chan Reply
+	got     chan Deliver
+	ended   []ident.JobID
+}
+
+func (w *worker) later(d time.Duration, ev Event) {
+	w.busy.Go(func() {
+		time.Sleep(d)
+		w.events <- ev
+	})
+}
+
+func (w *worker) Do(e Effect) {
+	switch x := e.(type) {
+	case Prepare:
+		w.later(w.prep, Prepared{Flight: x.Flight, Kept: x.Keep, Bytes: sampleBytes, Read: 100})
+	case Fill:
+		w.later(time.Millisecond, Filled{Delivery: x.Delivery, Row: x.Row})
+	case Persist:
+		w.later(time.Microsecond, Persisted{Seq: x.Seq})
+	case Reply:
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.replies[x.Token] <- x
+	case Deliver:
+		w.got <- x
+	case JobEnded:
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.ended = append(w.ended, x.Job)
+	}
+}
+
+func (w *worker) ask(t *testing.T, token Token, ev Event) Reply {
+	t.Helper()
+	ch := make(chan Reply, 1)
+	w.mu.Lock()
+	w.replies[token] = ch
+	w.mu.Unlock()
+	w.events <- ev
+	r := <-ch
+	if r.Err != nil {
+		t.Fatal(r.Err)
+	}
+	return r
+}
+
+func TestLoopServesAnEpochTicksAndEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, err := New(Config{
+			Seed: 1, Lease: 30 * time.Second, Bytes: func(ident.ObjectID) int64 { return 100 },
+			Tiers: TierConfig{Total: 1 << 20, Sizes: [ident.NumForms]int64{ident.Decoded: 1 << 20}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := &worker{events: make(chan Event), prep: 10 * time.Millisecond, replies: map[Token]chan Reply{}, got: make(chan Deliver, 99)}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		done := make(chan error, 1)
+		go func() { done <- Loop(ctx, c, w.events, w, clock) }()
+
+		e := registration(1, "a", 0, 12, 4, func(e *Register) { e.Sample.Mode = dsa.Stratified })
+		id := w.ask(t, 1, e).Job
+		inc := w.ask(t, 2, Attach{Token: 2, Job: id}).Inc
+		w.ask(t, 3, StartEpoch{Token: 3, Job: id, Inc: inc})
+		rows := 0
+		for range 3 {
+			d := <-w.got
+			rows += len(d.Rows)
+			w.events <- Released{Job: id, Inc: inc, Slot: d.Slot, Gen: d.Gen}
+		}
+		if rows != 12 {
+			t.Errorf("%d rows", rows)
+		}
+		// A vanished client: nobody sends anything, the loop ticks by itself when the lease runs out.
+		gone := clock()
+		w.events <- Detached{Job: id, Inc: inc}
+		synctest.Wait()
+		time.Sleep(31 * time.Second)
+		synctest.Wait()
+		w.mu.Lock()
+		if len(w.ended) != 1 || clock().Sub(gone) < 30*time.Second {
+			t.Errorf("ended: %v", w.ended)
+		}
+		w.mu.Unlock()
+		seen := make(chan jobs.Job, 1)
+		w.events <- Inspect{F: func(c *Core) { v, _ := c.JobByID(id); seen <- v }}
+		if v := <-seen; v.State != jobs.Dead || v.Stats.Samples != 12 {
+			t.Errorf("%s, %d samples", v.State, v.Stats.Samples)
+		}
+		w.busy.Wait()
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("the loop ended with %v", err)
+		}
+		if err := c.Check(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// The needs of what is resident are recomputed in slices between events: the loop must finish that by itself, and then rest.
+func TestLoopRestsWhenNothingIsToDo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, err := New(Config{
+			Seed: 1, Bytes: func(ident.ObjectID) int64 { return 1 },
+			Tiers: TierConfig{Total: 1 << 30, Sizes: [ident.NumForms]int64{ident.Decoded: 1 << 30}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := &worker{events: make(chan Event), replies: map[Token]chan Reply{}, got: make(chan Deliver, 99)}
+		ctx, cancel := context.WithCancel(t.Context())
+		ticks := 0
+		done := make(chan error, 1)
+		go func() {
+			done <- Loop(ctx, c, w.events, w, func() time.Time { ticks++; return clock() })
+		}()
+		id := w.ask(t, 1, registration(1, "a", 0, 3*refreshPerStep, 512, func(e *Register) { e.Spec.Slots = 4 })).Job
+		inc := w.ask(t, 2, Attach{Token: 2, Job: id}).Inc
+		w.ask(t, 3, StartEpoch{Token: 3, Job: id, Inc: inc})
+		for range 3 {
+			<-w.got
+		}
+		w.busy.Wait()
+		w.events <- Detached{Job: id, Inc: inc} // starts a refresh of three slices
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		before := ticks
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if ticks != before {
+			t.Errorf("the loop looked at the clock %d times in an idle second", ticks-before)
+		}
+		if c.refresh != nil {
+			t.Error("the refresh was not finished")
+		}
+		cancel()
+		<-done
+	})
+}
