@@ -287,6 +287,45 @@ func TestAbandon(t *testing.T) {
 	}
 }
 
+// TestEpochsOnlyGoUp: over sessions too. The error says which epoch is free, and the attachment goes on as it was.
+func TestEpochsOnlyGoUp(t *testing.T) {
+	j := sessiontest.Job{Next: 5}
+	d := start(t, map[string]sessiontest.Job{"a": j})
+	s := d.attach("a", 0)
+	for _, e := range []uint32{0, 4} {
+		err := s.StartEpoch(t.Context(), e)
+		if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "job a") || !strings.Contains(err.Error(), "epoch 5") {
+			t.Errorf("epoch %d: %v", e, err)
+		}
+	}
+	if err := s.StartEpoch(t.Context(), 5); err != nil {
+		t.Fatal(err)
+	}
+	b, err := s.Next(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range []uint32{0, 5} {
+		if err := s.StartEpoch(t.Context(), e); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "epoch 6") {
+			t.Errorf("epoch %d after 5: %v", e, err)
+		}
+	}
+	b.Release()
+	for step := uint32(1); ; step++ { // the refusals took nothing from the epoch that runs
+		b, err := s.Next(t.Context())
+		if errors.Is(err, io.EOF) {
+			if end := s.End(); end.GetEpoch() != 5 || end.GetBatches() != uint64(step) {
+				t.Errorf("after %d batches: %v", step, end)
+			}
+			break
+		}
+		if err != nil || b.Epoch != 5 || b.Step != step {
+			t.Fatalf("step %d: %+v, %v", step, b, err)
+		}
+		b.Release()
+	}
+}
+
 func TestErrors(t *testing.T) {
 	d := start(t, map[string]sessiontest.Job{"a": {}})
 	c := d.dial()

@@ -183,6 +183,9 @@ func TestBrokenFrames(t *testing.T) {
 		"EPOCH_END":            {frame: wire.AppendFrame(nil, wire.EpochEnd, 0, []byte("{"))},
 		"ERROR":                {frame: wire.AppendFrame(nil, wire.Error, 0, wire.MarshalError(fault.New(fault.Internal, "", "", "x"))), want: fault.Internal},
 		"GONE":                 {frame: wire.AppendFrame(nil, wire.Gone, 0, []byte(`{"reason":"JOB_ENDED"}`)), want: fault.JobEnded},
+		"a batch after GONE": {
+			frame: append(wire.AppendFrame(nil, wire.Gone, 0, []byte(`{"reason":"JOB_ENDED"}`)), batch(wire.BatchFrame{})...), want: fault.JobEnded,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.want == "" {
@@ -214,6 +217,8 @@ func TestBrokenFrames(t *testing.T) {
 					t.Errorf("%v, want %s", err, c.want)
 				}
 			}
+			// Answered after all that came before; an error when that ended the connection.
+			_ = conn.Call(t.Context(), "GetStats", &larderv1.GetStatsRequest{}, new(larderv1.GetStatsResponse))
 		})
 	}
 	if n := openFDs(t); n > fds || segments() != segs {

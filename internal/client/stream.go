@@ -202,15 +202,20 @@ func (s *Stream) End() *larderv1.EpochEnd {
 func (s *Stream) push(e event) {
 	s.mu.Lock()
 	old := e.err == nil && e.epoch() < s.mu.epoch
+	over := s.mu.err != nil || s.mu.aborted // nothing follows the end, and nobody is there after Detach
 	switch {
-	case s.mu.err != nil: // nothing follows the end
+	case over:
 	case e.err != nil:
 		s.mu.err = e.err
 	case !old:
 		s.mu.queue = append(s.mu.queue, e)
 	}
 	s.mu.Unlock()
-	if old && e.batch != nil {
+	switch {
+	case e.batch == nil:
+	case over:
+		e.batch.drop()
+	case old:
 		e.batch.Release()
 	}
 	select {

@@ -51,7 +51,7 @@ type conn struct {
 		sink     *sink
 		log      *slog.Logger // of the attachment
 		attached bool         // an attachment exists, or existed: a session has one
-		epoch    int64        // the last one started, -1 at first
+		epoch    int64        // the last one that may not be asked for (again)
 		calls    int          // in flight, their answers included
 		ordered  int          // waiting or running
 	}
@@ -325,7 +325,8 @@ func (s *conn) attach(id uint64, p []byte) error {
 		k.end()
 		return err
 	}
-	b, err := wire.Marshal(att.Info())
+	info := att.Info()
+	b, err := wire.Marshal(info)
 	if err != nil {
 		k.end()
 		att.Close(false)
@@ -333,7 +334,7 @@ func (s *conn) attach(id uint64, p []byte) error {
 	}
 	log := s.log.With("job", req.GetJob(), "rank", req.GetRank())
 	s.mu.Lock()
-	s.mu.att, s.mu.sink, s.mu.log, s.mu.attached, s.mu.epoch = att, k, log, true, -1
+	s.mu.att, s.mu.sink, s.mu.log, s.mu.attached, s.mu.epoch = att, k, log, true, int64(info.GetNextEpoch())-1
 	s.mu.Unlock()
 	s.rel.Lock()
 	s.rel.att = att
@@ -352,10 +353,12 @@ func (s *conn) startEpoch(id uint64, epoch uint32) error {
 	if att == nil {
 		return fault.New(fault.Invalid, "session", "attach first (Loader does this by itself)", "epoch %d was asked for without an attachment", epoch)
 	}
-	// Clients tell batches of an abandoned epoch by its number, so a number is never used twice.
+	// Clients tell batches of an abandoned epoch by its number, so a number is never used twice in an attachment. What an
+	// earlier attachment has finished is not given again either (guarantee G3).
 	if int64(epoch) <= last {
-		return fault.New(fault.Invalid, "session", fmt.Sprintf("ask for epoch %d or a later one; a job that is to start over needs another name", last+1),
-			"epoch %d was asked for after epoch %d: epochs only go up", epoch, last)
+		job := att.Info().GetJob().GetSpec().GetName()
+		return fault.New(fault.Invalid, job, fmt.Sprintf("ask for epoch %d or a later one; a job that is to start over needs another name", last+1),
+			"epoch %d of job %s was asked for, and epoch %d is the first one free: epochs only go up", epoch, job, last+1)
 	}
 	if err := att.StartEpoch(s.ctx, epoch); err != nil {
 		return err

@@ -25,6 +25,7 @@ type Job struct {
 	Ragged               bool // images of unlike size, some batches larger than a slot
 	Report               bool // batches 1, 3, 5… carry a report
 	Epochs               int  // 0: endless
+	Next                 int  // the first epoch that is free
 }
 
 func (j Job) defaults() Job {
@@ -199,7 +200,7 @@ func (a *attachment) layout() error {
 	a.info = &larderv1.AttachResponse{
 		Job:         &larderv1.Job{Spec: &larderv1.JobSpec{Name: a.name, BatchSize: uint32(j.Rows)}},
 		Incarnation: 1, Slots: uint32(j.Slots), SlotBytes: slot, SegmentBytes: uint64(seg.Size()),
-		BatchesPerEpoch: uint64(j.Batches), NumSamples: uint64(j.Batches * j.Rows),
+		BatchesPerEpoch: uint64(j.Batches), NumSamples: uint64(j.Batches * j.Rows), NextEpoch: uint32(j.Next),
 		Fields: []*larderv1.Field{
 			img,
 			{Name: "index", Dtype: "int64", Offset: a.index, SampleBytes: 8},
