@@ -102,7 +102,7 @@ func (c *Catalog) add(ctx context.Context, name, uri string, force bool) (*Datas
 		}
 	}
 	taken := func(d *Dataset) error {
-		return fault.New(fault.AlreadyExists, name, "choose another name", "the name %q belongs to %s", name, printable(d.uri))
+		return fault.New(fault.AlreadyExists, printable(name), "choose another name", "the name %q belongs to %s", name, d.URI())
 	}
 	if d, ok := c.named(name); ok && d.uri != canonical {
 		return nil, taken(d)
@@ -165,7 +165,7 @@ func (c *Catalog) unknown(name string) error {
 	if known := c.List(); len(known) > 0 {
 		names := make([]string, 0, 5)
 		for _, d := range known[:min(len(known), 5)] {
-			names = append(names, printable(d.name))
+			names = append(names, d.Name())
 		}
 		hint += "; known: " + strings.Join(names, ", ")
 	}
@@ -257,13 +257,13 @@ func (c *Catalog) ObjectBytes(o ident.ObjectID) int64 {
 	return row.size
 }
 
-// ObjectPath is where an object was found first, "" for an unknown id, and its first byte in that file.
+// ObjectPath is where an object was found first, as text, "" for an unknown id, and its first byte in that file.
 func (c *Catalog) ObjectPath(o ident.ObjectID) (path string, offset int64) {
 	row, ok := c.objects.get(o)
 	if !ok {
 		return "", 0
 	}
-	return c.rootAt(row.root).path(row.sample), row.off
+	return printable(c.rootAt(row.root).path(row.sample)), row.off
 }
 
 func (c *Catalog) rootAt(i uint32) *rootState {

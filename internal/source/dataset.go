@@ -12,6 +12,9 @@ import (
 // are only ever appended, samples whose file is gone become tombstones, and the label of an id never changes. When the
 // class folders change so that labels would, the catalogue makes a new Dataset of the same name, and this one stays as it
 // is for the jobs that use it. Safe for concurrent use; a change may come between two calls.
+//
+// Names of files are bytes; what goes to people and into messages must be UTF-8. So Name, URI, Classes, Class and Key are
+// text, in which U+FFFD stands for what is no UTF-8; order, subsets and reading go by the bytes.
 type Dataset struct {
 	id   ident.DatasetID
 	name string
@@ -25,16 +28,16 @@ type Dataset struct {
 func (d *Dataset) ID() ident.DatasetID { return d.id }
 
 // Name is the name given at Add, or the uri.
-func (d *Dataset) Name() string { return d.name }
+func (d *Dataset) Name() string { return printable(d.name) }
 
 // URI is the canonical uri: imagefolder: and the absolute folder.
-func (d *Dataset) URI() string { return d.uri }
+func (d *Dataset) URI() string { return printable(d.uri) }
 
-// Root is the absolute folder.
+// Root is the absolute folder, in the bytes of the file system.
 func (d *Dataset) Root() string { return d.rs.root }
 
 // Classes are the class names in label order. The caller must not change them.
-func (d *Dataset) Classes() []string { return d.snap.Load().classes }
+func (d *Dataset) Classes() []string { return d.snap.Load().shown }
 
 // Len is the number of sample ids, tombstones included: ids are 0 to Len-1.
 func (d *Dataset) Len() int { return d.snap.Load().Len() }
@@ -55,12 +58,12 @@ func (d *Dataset) Sample(o ident.ObjectID) (ident.SampleID, bool) { return d.sna
 func (d *Dataset) Label(s ident.SampleID) int64 { return d.snap.Load().Label(s) }
 
 // Class is the class name of a sample.
-func (d *Dataset) Class(s ident.SampleID) string { return d.snap.Load().Class(s) }
+func (d *Dataset) Class(s ident.SampleID) string { return printable(d.snap.Load().Class(s)) }
 
-// Key is the path of a sample below the root, in the bytes of the file system, which need not be UTF-8.
-func (d *Dataset) Key(s ident.SampleID) string { return d.snap.Load().Key(s) }
+// Key is the path of a sample below the root.
+func (d *Dataset) Key(s ident.SampleID) string { return printable(d.snap.Load().Key(s)) }
 
-// Path is the absolute path of a sample.
+// Path is the absolute path of a sample, in the bytes of the file system.
 func (d *Dataset) Path(s ident.SampleID) string { return d.snap.Load().path(s) }
 
 // Bytes is the stored size of a sample, 0 for tombstones.
@@ -95,8 +98,8 @@ func (d *Dataset) Select(expr string) ([]ident.SampleID, error) {
 		return nil, err
 	}
 	if len(ids) == 0 {
-		return nil, fault.New(fault.SubsetEmpty, d.name, "`larder dataset inspect` shows classes and keys",
-			"subset: %s selects none of the %d samples of %s (ids 0 to %d, labels 0 to %d)", e, snap.live, printable(d.name), snap.Len()-1, len(snap.classes)-1)
+		return nil, fault.New(fault.SubsetEmpty, d.Name(), "`larder dataset inspect` shows classes and keys",
+			"subset: %s selects none of the %d samples of %s (ids 0 to %d, labels 0 to %d)", printable(e.String()), snap.live, d.Name(), snap.Len()-1, len(snap.classes)-1)
 	}
 	return ids, nil
 }

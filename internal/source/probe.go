@@ -55,7 +55,7 @@ func (c *Catalog) Probe(o ident.ObjectID) (Probe, error) {
 	}
 	if bad != nil {
 		path, _ := c.ObjectPath(o)
-		return Probe{}, fault.Wrap(bad, fault.SampleBad, printable(path), "remove or replace the file, or use on_error=\"skip\"", "%s is no image larder knows", printable(path))
+		return Probe{}, fault.Wrap(bad, fault.SampleBad, path, "remove or replace the file, or use on_error=\"skip\"", "%s is no image larder knows", path)
 	}
 	c.probes.set(o, p)
 	return p, nil

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -27,6 +28,7 @@ type dirRow struct {
 type snapshot struct {
 	root    string
 	classes []string // label order
+	shown   []string // the same as text; classes itself when all are UTF-8
 	dirs    []dirRow
 	dirOf   []uint32
 	names   string   // all file names, end to end
@@ -196,8 +198,15 @@ func (s *snapshot) byDir() [][]ident.SampleID {
 // seal computes what follows from the columns and meta: labels, totals, fingerprint.
 func (s *snapshot) seal(meta []fileMeta) {
 	label := make(map[string]int32, len(s.classes))
+	s.shown = s.classes
 	for i, c := range s.classes {
 		label[c] = int32(i)
+		if !utf8.ValidString(c) {
+			if &s.shown[0] == &s.classes[0] {
+				s.shown = slices.Clone(s.classes)
+			}
+			s.shown[i] = printable(c)
+		}
 	}
 	for i := range s.dirs {
 		d := &s.dirs[i]

@@ -242,7 +242,7 @@ func TestAgainstPython(t *testing.T) {
 	for _, root := range roots {
 		d := add(t, c, "", root)
 		for i := range d.Len() {
-			fmt.Fprintf(&got, "%d %x\n", d.Label(ident.SampleID(i)), d.Key(ident.SampleID(i)))
+			fmt.Fprintf(&got, "%d %x\n", d.Label(ident.SampleID(i)), d.snap.Load().Key(ident.SampleID(i)))
 		}
 		got.WriteByte('\n')
 	}

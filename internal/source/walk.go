@@ -119,7 +119,7 @@ func walkFolder(ctx context.Context, root string) (*walkResult, error) {
 	}
 	wg.Wait()
 	if w.stopped != nil {
-		return nil, fmt.Errorf("index %s: %w", root, w.stopped)
+		return nil, fmt.Errorf("index %s: %w", printable(root), w.stopped)
 	}
 	return w.finish()
 }
