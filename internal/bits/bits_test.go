@@ -1,0 +1,108 @@
+package bits
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func (s *Set) members() (out []uint32) {
+	s.Each(func(i uint32) bool { out = append(out, i); return true })
+	return out
+}
+
+// TestSetAgainstMap: a Set does what a map of its members does, whatever it was made for.
+func TestSetAgainstMap(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := new(Set)
+		if rapid.Bool().Draw(t, "sized") {
+			s = NewSet(rapid.IntRange(0, 200).Draw(t, "size"))
+		}
+		m := map[uint32]bool{}
+		id := rapid.OneOf(rapid.Uint32Range(0, 130), rapid.SampledFrom([]uint32{0, 63, 64, 127, 128, 9999, 1 << 16}))
+		var old *Set
+		var oldMembers []uint32
+		t.Repeat(map[string]func(*rapid.T){
+			"Add": func(t *rapid.T) {
+				i := id.Draw(t, "i")
+				if got := s.Add(i); got == m[i] {
+					t.Fatalf("Add(%d) says %v", i, got)
+				}
+				m[i] = true
+			},
+			"Remove": func(t *rapid.T) {
+				i := id.Draw(t, "i")
+				if got := s.Remove(i); got != m[i] {
+					t.Fatalf("Remove(%d) says %v", i, got)
+				}
+				delete(m, i)
+			},
+			"Clear": func(t *rapid.T) {
+				if rapid.IntRange(0, 3).Draw(t, "really") == 0 {
+					s.Clear()
+					clear(m)
+				}
+			},
+			"Clone": func(*rapid.T) { // go on with the copy: what happens to it must not reach the original
+				old, oldMembers = s, s.members()
+				s = s.Clone()
+			},
+			"": func(t *rapid.T) {
+				want := slices.Sorted(maps.Keys(m))
+				if got := s.members(); !slices.Equal(got, want) || s.Len() != len(want) {
+					t.Fatalf("%d members %v, want %v", s.Len(), got, want)
+				}
+				i := id.Draw(t, "asked")
+				if s.Has(i) != m[i] {
+					t.Fatalf("Has(%d) is %v", i, s.Has(i))
+				}
+				if old != nil && !slices.Equal(old.members(), oldMembers) {
+					t.Fatalf("the original of a clone became %v, it was %v", old.members(), oldMembers)
+				}
+				seen := 0
+				s.Each(func(uint32) bool { seen++; return seen < 2 })
+				if seen != min(2, len(want)) {
+					t.Fatalf("Each went on to %d members after it was told to stop", seen)
+				}
+			},
+		})
+	})
+}
+
+func TestSetKeepsItsMemory(t *testing.T) {
+	s := NewSet(1000)
+	if n := testing.AllocsPerRun(10, func() {
+		for i := range uint32(1000) {
+			s.Add(i)
+		}
+		s.Clear()
+	}); n != 0 {
+		t.Errorf("%v allocations in a set that is large enough", n)
+	}
+}
+
+func TestJobSetAgainstMap(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var s JobSet
+		m := map[uint8]bool{}
+		for range rapid.IntRange(0, 100).Draw(t, "steps") {
+			i := uint8(rapid.IntRange(0, MaxJobs-1).Draw(t, "slot"))
+			if rapid.Bool().Draw(t, "with") {
+				s, m[i] = s.With(i), true
+			} else {
+				s = s.Without(i)
+				delete(m, i)
+			}
+			if s.Len() != len(m) {
+				t.Fatalf("%d slots, want %d", s.Len(), len(m))
+			}
+			for j := range uint8(MaxJobs) {
+				if s.Has(j) != m[j] {
+					t.Fatalf("Has(%d) is %v", j, s.Has(j))
+				}
+			}
+		}
+	})
+}
