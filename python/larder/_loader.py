@@ -190,7 +190,7 @@ class Loader:
                 epochs=epochs,
             )
         self._job: dict[str, Any] = {}
-        self._box: list[Session | None] = [None]
+        self._box = _Box()
         self._finalizer = weakref.finalize(self, _shutdown, self._box)  # also at exit
         self._session()
 
@@ -200,7 +200,7 @@ class Loader:
         """The connection of this process, registered; made anew after a fork, an unpickling, or the daemon's death."""
         if self._closed:
             raise StaleError(f"the loader of job {self._name!r} is closed", subject=self._name, hint="make a new Loader")
-        s = self._box[0]
+        s = self._box.session
         if s is not None and s.usable:
             return s
         s = _daemon.open_session(self._endpoint, self._timeout)
@@ -209,7 +209,7 @@ class Loader:
         except BaseException:
             s.close(False)
             raise
-        self._box[0] = s
+        self._box.session = s
         process = sys.modules.get("multiprocessing.process")
         if process is not None and process.parent_process() is not None:
             # Children of multiprocessing leave without atexit.
@@ -228,6 +228,7 @@ class Loader:
                 )
                 raise
             self._job = answer.get("job") or {}
+            self._box.unused = self._name if answer.get("created") else ""
             return
         try:
             self._job = s.call("DescribeJob", {"name": self._name}, deadline).get("job") or {}
@@ -272,6 +273,7 @@ class Loader:
                     raise
                 time.sleep(0.05)
         assert s.ring is not None
+        self._box.unused = ""
         missing = [f for f in self._fields if f not in s.ring.fields]
         if missing:
             raise s.fail(_wire.protocol_error(f"a ring without the field {missing[0]!r}"))
@@ -294,7 +296,7 @@ class Loader:
             if self._ended is not None:
                 raise self._ended
             _args.refuse_torch_worker()
-            before, s, numbers = self._box[0], self._session(), (self._next_epoch, self._pinned)
+            before, s, numbers = self._box.session, self._session(), (self._next_epoch, self._pinned)
             try:
                 return _Epoch(self, self._start_epoch(s))
             except UnavailableError:
@@ -581,7 +583,7 @@ class Loader:
         self._lock = threading.RLock()
         _loaders.add(self)
         self._running = None
-        self._box = [None]
+        self._box = _Box()
         self._finalizer = weakref.finalize(self, _shutdown, self._box)
 
 
@@ -647,7 +649,27 @@ class Dataset:
         return [str(c) for c in (answer.get("dataset") or {}).get("classes") or ()]
 
 
-def _shutdown(box: list[Session | None]) -> None:
-    s, box[0] = box[0], None
-    if s is not None:
-        s.close(s.ring is not None)
+class _Box:
+    """What has to be let go when the Loader is closed or forgotten; it does not know the Loader."""
+
+    __slots__ = ("session", "unused")
+
+    def __init__(self) -> None:
+        self.session: Session | None = None
+        self.unused = ""  # name of a job that this Loader made and has not attached to
+
+
+def _shutdown(box: _Box) -> None:
+    s, box.session = box.session, None
+    if s is None:
+        return
+    if box.unused and s.usable:
+        # Nobody would ever end it, and its name would stay taken. Another process that is about to attach registers it again.
+        try:
+            deadline = time.monotonic() + 2.0
+            job = s.call("DescribeJob", {"name": box.unused}, deadline).get("job") or {}
+            if job.get("state") == "JOB_STATE_JOINING":
+                s.call("KillJob", {"name": box.unused}, deadline)
+        except Error:
+            pass  # the daemon is going, too
+    s.close(s.ring is not None)

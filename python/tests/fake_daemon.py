@@ -136,16 +136,19 @@ class FakeDaemon:
             raise Refused("INTERNAL", "told to refuse")
         if method == "RegisterJob":
             spec = body["spec"]
-            job = self.jobs.get(spec["name"])
+            job, created = self.jobs.get(spec["name"]), False
             if job is None:
+                created = True
                 job = self.jobs[spec["name"]] = {"spec": spec, "ids": self.select(spec), "orders": {}, "next": {}, "delivered": 0}
             elif job["spec"] != spec:
                 raise Refused("ALREADY_EXISTS", f"job {spec['name']!r} exists with another spec", "choose another job=", spec["name"])
-            return {"job": self.describe(job), "created": True}
+            return {"job": self.describe(job), "created": created}
         if method == "DescribeJob":
             if body["name"] not in self.jobs:
                 raise Refused("NOT_FOUND", f"no job {body['name']!r}", "", body["name"])
             return {"job": self.describe(self.jobs[body["name"]])}
+        if method == "KillJob":
+            return {"job": self.describe(self.jobs.pop(body["name"]))}
         if method == "ResolveKeys":
             return {"samples": [{"id": i, "key": f"class{int(i) % 10}/{i}.jpg"} for i in body["ids"]]}
         if method == "InspectDataset":
@@ -192,7 +195,7 @@ class FakeDaemon:
         return {
             "id": 1,
             "spec": job["spec"],
-            "state": "JOB_STATE_LIVE",
+            "state": "JOB_STATE_LIVE" if job["next"] else "JOB_STATE_JOINING",
             "subsetSize": str(len(job["ids"])),
             "epochs": epochs,
             "batchesPerEpoch": str(self.per_rank(job)),

@@ -575,6 +575,22 @@ def test_close_detaches_and_is_final(load, daemon):
     assert "closed" in repr(loader)
 
 
+def test_a_job_that_was_never_used_leaves_no_trace(load, daemon):
+    with load(job="look") as look:
+        look.stats()
+        again = load(job="look")  # did not make it: does not end it
+        again.close()
+        assert "look" in daemon.jobs
+    assert "look" not in daemon.jobs
+    with load(job="used") as used:
+        next(iter(used))
+    assert "used" in daemon.jobs and daemon.calls.count("KillJob") == 1
+    mine, yours = load(job="both"), load(job="both")
+    next(iter(yours))
+    mine.close()  # made it, but somebody uses it
+    assert "both" in daemon.jobs and sum(1 for _ in yours) == 13
+
+
 def test_forgotten_loader_detaches(load, daemon):
     larder.Loader("fake:10", batch_size=2, endpoint=daemon.path, job="b").__iter__()
     eventually(lambda: daemon.detached == ["b"])

@@ -1,0 +1,91 @@
+"""The examples run, as they stand, against the real daemon; so does what README and their own texts say of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from real import PATIENCE, ROOT, Daemon, draw
+
+import larder
+
+EXAMPLES = ROOT / "examples"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    d = Daemon(tmp_path_factory.mktemp("server"), config="tiers: {total: 128MiB}\nmemory: {limit: 2GiB}\n")
+    yield d
+    d.stop()
+
+
+@pytest.fixture
+def images(tmp_path):
+    pytest.importorskip("PIL.Image", reason="Pillow draws the images")
+    return draw(tmp_path / "images", 6, 12)
+
+
+def run(server: Daemon, *command: str) -> str:
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "LARDER_SOCKET": server.socket}
+    out = subprocess.run([sys.executable, *command], env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert out.returncode == 0, out.stdout + out.stderr
+    assert out.stderr == ""
+    return out.stdout
+
+
+def test_numpy_loop_draws_its_own_images(server):
+    text = run(server, str(EXAMPLES / "numpy_loop.py"))
+    assert "240 samples of 6 classes, 8 batches an epoch" in text
+    assert text.count("samples per class [40, 40, 40, 40, 40, 40]") == 2
+
+
+def test_numpy_loop_on_a_folder(server, images):
+    text = run(server, str(EXAMPLES / "numpy_loop.py"), "--data", str(images), "--subset", "label < 2", "--epochs", "1")
+    assert "24 samples of 6 classes" in text and "[12, 12, 0, 0, 0, 0]" in text
+
+
+def test_torch_train_learns_and_shares(server, torch):
+    text = run(server, str(EXAMPLES / "torch_train.py"), "--epochs", "4")
+    lines = re.findall(r"lr (\S+)  epoch (\d): loss (\S+), validation (\d+)/60", text)
+    assert len(lines) == 8
+    losses = [float(loss) for rate, _, loss, _ in lines if rate == "0.03"]
+    assert losses[-1] < losses[0], text
+    delivered, decodes = map(int, re.findall(r"(\d+) samples from (\d+) decodes", text)[0])
+    assert delivered == 2 * 4 * 240
+    # Two recipes that begin unlike (Resize or not) decode apart; each of the images once for both jobs.
+    assert decodes <= 240 * 1.02
+
+
+@pytest.mark.parametrize("kill", [[], ["--kill", "2"]])
+def test_four_jobs(server, tmp_path, kill):
+    pytest.importorskip("PIL.Image", reason="Pillow draws the images")
+    images = draw(tmp_path / "seventy", 70, 4)
+    text = run(server, str(EXAMPLES / "four_jobs.py"), "--data", str(images), "--epochs", "3", *kill)
+    n = 9 if kill else 12
+    assert f"every sample of its subset exactly once: {n} of {n} job-epochs" in text
+
+
+def test_job_yaml(server, images, tmp_path):
+    text = (EXAMPLES / "job.yaml").read_text()
+    assert "imagefolder:/data/train" in text
+    job = tmp_path / "job.yaml"
+    job.write_text(text.replace("imagefolder:/data/train", f"imagefolder:{images}").replace("batch_size: 256", "batch_size: 9"))
+    server.cli("jobs", "register", "-f", str(job))
+    with larder.Loader("job:nightly", endpoint=server.socket, timeout=PATIENCE) as loader:
+        shapes = [images.shape for images, _ in loader]
+    assert shapes == [(9, 3, 224, 224)] * 4
+
+
+def test_readme_of_the_package(server, images):
+    """The code block of python/README.md, on a folder that exists."""
+    text = (Path(__file__).parents[1] / "README.md").read_text()
+    code = text.split("```python\n")[1].split("```")[0]
+    code = code.replace("/data/train", str(images)).replace("range(90)", "range(2)").replace("batch_size=256", "batch_size=8")
+    code = code.replace("        ...", "        assert images.shape[1:] == (3, 224, 224)")
+    script = images.parent / "readme.py"
+    script.write_text(code)
+    run(server, str(script))
