@@ -101,6 +101,18 @@ func (b *broken) serve(c *net.UnixConn) {
 	}
 }
 
+// attach listens in a folder of its own and attaches a client.
+func (b *broken) attach(t testing.TB) (*client.Conn, *client.Stream) {
+	t.Helper()
+	b.listen(t, t.TempDir())
+	c := b.dial(t)
+	s, err := c.Attach(t.Context(), &larderv1.AttachRequest{Job: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, s
+}
+
 func (b *broken) dial(t testing.TB) *client.Conn {
 	t.Helper()
 	c, err := client.Dial(t.Context(), b.l.Addr().String())
@@ -202,13 +214,8 @@ func TestBrokenFrames(t *testing.T) {
 					_, _ = conn.Write(c.frame)
 				}
 			}
-			b.listen(t, t.TempDir())
-			conn := b.dial(t)
+			conn, s := b.attach(t)
 			defer conn.Close()
-			s, err := conn.Attach(t.Context(), &larderv1.AttachRequest{Job: "a"})
-			if err != nil {
-				t.Fatal(err)
-			}
 			if err := s.StartEpoch(t.Context(), 0); err != nil {
 				t.Fatal(err)
 			}
@@ -237,13 +244,8 @@ func TestFenced(t *testing.T) {
 				f = wire.AppendFrame(f, wire.Gone, 0, wire.MarshalError(fault.New(reason, "a", "", "over")))
 				_, _ = c.Write(f)
 			}
-			b.listen(t, t.TempDir())
-			c := b.dial(t)
+			c, s := b.attach(t)
 			defer c.Close()
-			s, err := c.Attach(t.Context(), &larderv1.AttachRequest{Job: "a"})
-			if err != nil {
-				t.Fatal(err)
-			}
 			if err := s.StartEpoch(t.Context(), 0); err != nil {
 				t.Fatal(err)
 			}
@@ -282,13 +284,8 @@ func TestEarlyNextEpoch(t *testing.T) {
 		n += 2
 		b.then = nil
 	}
-	b.listen(t, t.TempDir())
-	c := b.dial(t)
+	c, s := b.attach(t)
 	defer c.Close()
-	s, err := c.Attach(t.Context(), &larderv1.AttachRequest{Job: "a"})
-	if err != nil {
-		t.Fatal(err)
-	}
 	for e := range uint32(2) {
 		if err := s.StartEpoch(t.Context(), e); err != nil {
 			t.Fatal(err)

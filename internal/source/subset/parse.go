@@ -272,19 +272,9 @@ func (p *parser) intMembers(t term) (node, error) {
 	if err := p.next(); err != nil {
 		return nil, err
 	}
-	var vals []int64
-	for {
-		v, err := p.integer()
-		if err != nil {
-			return nil, err
-		}
-		vals = append(vals, v)
-		if !p.is(tPunct, ",") {
-			break
-		}
-		if err := p.next(); err != nil {
-			return nil, err
-		}
+	vals, err := commas(p, p.integer)
+	if err != nil {
+		return nil, err
 	}
 	closing := p.tok
 	if !p.is(tPunct, ")") && !p.is(tPunct, "]") {
@@ -303,6 +293,23 @@ func (p *parser) intMembers(t term) (node, error) {
 		return nil, p.errAt(open.pos, "swap them", "the lower end %d is above the upper end %d", vals[0], vals[1])
 	}
 	return &interval{term: t, lo: vals[0], hi: vals[1], loOpen: open.text == "(", hiOpen: closing.text == ")"}, nil
+}
+
+// commas parses one or more values with commas between them.
+func commas[T any](p *parser, one func() (T, error)) (vals []T, err error) {
+	for {
+		v, err := one()
+		if err != nil {
+			return nil, err
+		}
+		vals = append(vals, v)
+		if !p.is(tPunct, ",") {
+			return vals, nil
+		}
+		if err := p.next(); err != nil {
+			return nil, err
+		}
+	}
 }
 
 func (p *parser) strCondition(class bool) (node, error) {
@@ -353,19 +360,9 @@ func (p *parser) strCondition(class bool) (node, error) {
 		if err := p.punct("("); err != nil {
 			return nil, err
 		}
-		var vals []string
-		for {
-			s, err := p.str(field)
-			if err != nil {
-				return nil, err
-			}
-			vals = append(vals, s)
-			if !p.is(tPunct, ",") {
-				break
-			}
-			if err := p.next(); err != nil {
-				return nil, err
-			}
+		vals, err := commas(p, func() (string, error) { return p.str(field) })
+		if err != nil {
+			return nil, err
 		}
 		if !p.is(tPunct, ")") {
 			return nil, p.unexpected(`"," or ")"`)
