@@ -346,3 +346,21 @@ func TestEvictedSamplesAreNotTakenForAvailable(t *testing.T) {
 		t.Errorf("%d decodes for %d samples delivered", res.Stats.Decodes, res.Stats.Samples)
 	}
 }
+
+// Two jobs on the same samples, without a tier, in windows of 16 and 1024 rows: a copy that the large batch waits for is
+// wanted late. 651 copies when only what runs was bounded.
+func TestWorkingCopiesAreBounded(t *testing.T) {
+	clients := []Client{client("small", span(0, 2000), 4, 1), client("large", span(0, 2000), 256, 1)}
+	for i := range clients {
+		clients[i].Step = 0
+	}
+	m := model(2, 0)
+	res, err := Run(m, clients, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wholeEpochs(t, res, clients)
+	if most := 4 * m.Workers; res.Copies > most {
+		t.Errorf("%d working copies at once, %d may be", res.Copies, most)
+	}
+}

@@ -26,7 +26,7 @@ func (c *Core) Check() error {
 	if c.refresh == nil { // else levels are being told
 		err = errors.Join(err, c.checkLevels())
 	}
-	running := 0
+	running, copies := 0, 0
 	for id, f := range c.flightByID { // order-free: only the order of messages depends on it
 		if f.id != id || c.flights[f.key] != f {
 			err = errors.Join(err, fmt.Errorf("flight %d of %s is not filed under its key", id, f.key))
@@ -34,15 +34,21 @@ func (c *Core) Check() error {
 		if f.running {
 			running++
 		}
+		if f.done {
+			copies++
+		}
 		if !f.running && !f.done && len(f.rows) == 0 && len(f.augments) == 0 {
 			err = errors.Join(err, fmt.Errorf("flight %d of %s waits for nobody", id, f.key))
 		}
 		if f.done && f.users == 0 {
 			err = errors.Join(err, fmt.Errorf("flight %d of %s holds a copy nobody reads", id, f.key))
 		}
-		if _, queued := c.queue.Get(f); queued != (!f.running && !f.done && f.queued()) {
+		if _, queued := c.queueOf(f).Get(f); queued != (!f.running && !f.done && f.queued()) {
 			err = errors.Join(err, fmt.Errorf("flight %d of %s: in the queue: %v", id, f.key, queued))
 		}
+	}
+	if copies != c.copies || copies > 3*c.cfg.InFlight {
+		err = errors.Join(err, fmt.Errorf("%d working copies, %d are counted, %d are allowed", copies, c.copies, 3*c.cfg.InFlight))
 	}
 	if running != c.running || running > c.cfg.InFlight {
 		err = errors.Join(err, fmt.Errorf("%d flights run, %d are counted, %d are allowed", running, c.running, c.cfg.InFlight))

@@ -59,6 +59,8 @@ type Core struct {
 	flightByID map[FlightID]*flight
 	nextFlight FlightID
 	queue      *btree.BTreeG[*flight] // not yet handed out, by turn
+	onCopies   *btree.BTreeG[*flight] // the same, of those that start from a working copy
+	copies     int                    // working copies that are there
 	turn       uint64                 // the latest turn served
 	running    int                    // handed out
 
@@ -142,7 +144,7 @@ func New(cfg Config) (*Core, error) {
 	c := &Core{
 		cfg: cfg, rng: xrand.New(cfg.Seed, 1), sampler: dsa.New(xrand.Hash(cfg.Seed, 2)),
 		jobs: jobs.NewRegistry(cfg.Lease, cfg.MaxJobs), streams: map[ident.JobID]*stream{},
-		flights: map[ident.Key]*flight{}, flightByID: map[FlightID]*flight{}, queue: btree.NewG(16, flightLess),
+		flights: map[ident.Key]*flight{}, flightByID: map[FlightID]*flight{}, queue: btree.NewG(16, flightLess), onCopies: btree.NewG(16, flightLess),
 		deliveries: map[DeliveryID]*delivery{}, persists: map[uint64]func(){}, quarantine: map[ident.Key]jobs.Bad{},
 	}
 	var budgets [ident.NumForms]int64

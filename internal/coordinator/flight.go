@@ -1,6 +1,8 @@
 package coordinator
 
 import (
+	"github.com/google/btree"
+
 	"larder/internal/ident"
 	"larder/jobs"
 	"larder/tiers/residency"
@@ -118,9 +120,9 @@ func (c *Core) hurry(f *flight, turn uint64) {
 			continue
 		}
 		if !f.running && !f.done && f.queued() {
-			c.queue.Delete(f)
+			c.dequeue(f)
 			f.turn = turn
-			c.queue.ReplaceOrInsert(f)
+			c.enqueue(f)
 		} else {
 			f.turn = turn
 		}
@@ -168,7 +170,7 @@ func (c *Core) launch(key ident.Key, s *stream, turn uint64) (*flight, residency
 			f.encoded = pin{h, true}
 		}
 	}
-	c.queue.ReplaceOrInsert(f)
+	c.enqueue(f)
 	c.relevel(x)
 	return f, 0
 }
@@ -181,11 +183,39 @@ func (c *Core) newFlight(key ident.Key, s *stream, turn uint64) *flight {
 	return f
 }
 
+// enqueue and dequeue: flights that are to start from a working copy wait apart, because they free memory.
+func (c *Core) enqueue(f *flight) { c.queueOf(f).ReplaceOrInsert(f) }
+
+func (c *Core) dequeue(f *flight) { c.queueOf(f).Delete(f) }
+
+func (c *Core) queueOf(f *flight) *btree.BTreeG[*flight] {
+	if f.parent != nil {
+		return c.onCopies
+	}
+	return c.queue
+}
+
+// nextFlightInTurn takes the flight whose turn it is. While there are as many working copies as may be, those that read one
+// come first.
+func (c *Core) nextFlightInTurn() (*flight, bool) {
+	f, ok := c.onCopies.Min()
+	if c.running+c.copies < 2*c.cfg.InFlight {
+		if g, fresh := c.queue.Min(); fresh && (!ok || flightLess(g, f)) {
+			f, ok = g, true
+		}
+	}
+	if ok {
+		c.dequeue(f)
+	}
+	return f, ok
+}
+
 // dispatch hands out preparations in turn, a bounded number at a time: what is handed out occupies working
-// memory, what waits here costs none.
+// memory, what waits here costs none. Working copies that wait for their readers are bounded with them (guarantee G4): the
+// rows of a large batch may come to their turn late.
 func (c *Core) dispatch() {
 	for c.running < c.cfg.InFlight {
-		f, ok := c.queue.DeleteMin()
+		f, ok := c.nextFlightInTurn()
 		if !ok {
 			return
 		}
@@ -256,7 +286,7 @@ func (c *Core) prepared(e Prepared) {
 			a.parent = nil
 			c.index.Pin(f.entry.h)
 			a.source = pin{f.entry.h, true}
-			c.queue.ReplaceOrInsert(a)
+			c.enqueue(a)
 		}
 		c.unpin(f.entry)
 		c.relevel(f.key.Object) // now that the flight is over: the entry may have been evicted while it was made
@@ -264,13 +294,14 @@ func (c *Core) prepared(e Prepared) {
 		return
 	}
 	f.done = true
+	c.copies++
 	for _, w := range rows {
 		f.users++
 		c.fill(w.d, w.row, Source{Key: f.key, Flight: f.id})
 	}
 	for _, a := range augments {
 		f.users++
-		c.queue.ReplaceOrInsert(a)
+		c.enqueue(a)
 	}
 	c.retire(f)
 }
@@ -309,6 +340,7 @@ func (c *Core) retire(f *flight) {
 	if !f.done || f.users > 0 {
 		return
 	}
+	c.copies--
 	c.emit(Discard{Flight: f.id})
 	delete(c.flights, f.key)
 	delete(c.flightByID, f.id)
@@ -337,7 +369,7 @@ func (c *Core) failed(f *flight, e Prepared) {
 		}
 		c.drop(f.encoded)
 		f.encoded, f.from = pin{}, ident.Stored
-		c.queue.ReplaceOrInsert(f)
+		c.enqueue(f)
 		return
 	}
 	bad := jobs.Bad{Object: x, Offset: e.Offset, Reason: e.Err}
@@ -367,7 +399,7 @@ func (c *Core) abandonFlight(f *flight, then func(waiter)) {
 	f.rows, f.augments = nil, nil
 	delete(c.flights, f.key)
 	delete(c.flightByID, f.id)
-	c.queue.Delete(f)
+	c.dequeue(f)
 	c.drop(f.entry)
 	if f.from == ident.Stored {
 		c.drop(f.encoded)

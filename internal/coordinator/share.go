@@ -92,11 +92,11 @@ func (c *Core) sourceShared(d *delivery, i int) bool {
 		c.index.Hit(h)
 		c.index.Pin(h)
 		f.source = pin{h, true}
-		c.queue.ReplaceOrInsert(f)
+		c.enqueue(f)
 	case p.done:
 		f.parent = p
 		p.users++
-		c.queue.ReplaceOrInsert(f)
+		c.enqueue(f)
 	default:
 		f.parent = p
 		p.augments = append(p.augments, f)
