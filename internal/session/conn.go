@@ -103,7 +103,7 @@ func (s *conn) run() {
 	s.work.Wait()
 }
 
-// admit checks who speaks and waits for HELLO.
+// admit checks who speaks.
 func (s *conn) admit() error {
 	if !s.srv.cfg.Allow(s.peer) {
 		return fault.New(fault.Invalid, "session", "run the training process as the user of the daemon, or start a daemon of its own",
@@ -320,18 +320,28 @@ func (s *conn) attach(id uint64, p []byte) error {
 			"this session has had its attachment")
 	}
 	k := &sink{s: s}
+	var att Attachment
+	done := false
+	defer func() { // also when a panic comes by: nobody else would close it, and the rank would stay held
+		if done {
+			return
+		}
+		k.end()
+		if att != nil {
+			att.Close(false)
+		}
+	}()
 	att, err := s.srv.cfg.Engine.Attach(s.ctx, req, s.peer, k)
 	if err != nil {
-		k.end()
+		att = nil
 		return err
 	}
 	info := att.Info()
 	b, err := wire.Marshal(info)
 	if err != nil {
-		k.end()
-		att.Close(false)
 		return err
 	}
+	done = true
 	log := s.log.With("job", req.GetJob(), "rank", req.GetRank())
 	s.mu.Lock()
 	s.mu.att, s.mu.sink, s.mu.log, s.mu.attached, s.mu.epoch = att, k, log, true, int64(info.GetNextEpoch())-1

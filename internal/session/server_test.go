@@ -476,6 +476,11 @@ func TestEarlySink(t *testing.T) {
 	if _, err := c.Attach(t.Context(), &larderv1.AttachRequest{Job: "fail"}); !fault.Is(err, fault.NotFound) {
 		t.Fatal(err)
 	}
+	for _, job := range []string{"panics", "no info"} { // what was taken for them is given back, see the segments left
+		if _, err := c.Attach(t.Context(), &larderv1.AttachRequest{Job: job}); !fault.Is(err, fault.Internal) {
+			t.Fatalf("%s: %v", job, err)
+		}
+	}
 	st, err := c.Attach(t.Context(), &larderv1.AttachRequest{Job: "x"})
 	if err != nil {
 		t.Fatal(err)
@@ -529,15 +534,25 @@ func (e earlyEngine) Attach(_ context.Context, req *larderv1.AttachRequest, p sh
 		seg.Release()
 		return nil, fault.New(fault.NotFound, "fail", "", "no such job")
 	}
+	if req.GetJob() == "panics" {
+		seg.Release()
+		panic("a bug")
+	}
 	out.Gone(fault.New(fault.JobEnded, "x", "", "over"))
 	out.Batch(session.Batch{Rows: 1, Step: 3}) // too late: nothing follows GONE
 	out.Gone(nil)
-	return earlyAttachment{seg}, nil
+	return earlyAttachment{seg, req.GetJob()}, nil
 }
 
-type earlyAttachment struct{ seg *shm.Segment }
+type earlyAttachment struct {
+	seg *shm.Segment
+	job string
+}
 
 func (a earlyAttachment) Info() *larderv1.AttachResponse {
+	if a.job == "no info" {
+		panic("another bug")
+	}
 	return &larderv1.AttachResponse{
 		Job: &larderv1.Job{Spec: &larderv1.JobSpec{BatchSize: 1}}, Slots: 1, SlotBytes: 4096, SegmentBytes: 4096,
 		Fields: []*larderv1.Field{{Name: "index", Dtype: "int64", SampleBytes: 8}},
