@@ -63,11 +63,12 @@ own record, and sharing made source reads and decodes fewer.`,
 
 // repeat is the command line that runs the same demo again.
 func repeat(cmd *cobra.Command) string {
-	line := "larder demo"
+	var line strings.Builder
+	line.WriteString("larder demo")
 	for _, name := range []string{"jobs", "samples", "epochs", "seed", "share", "memory"} {
-		line += fmt.Sprintf(" --%s %s", name, cmd.Flag(name).Value)
+		fmt.Fprintf(&line, " --%s %s", name, cmd.Flag(name).Value)
 	}
-	return line
+	return line.String()
 }
 
 // runDemo minds the signals: the first one ends the demo in order, a second one at once. Either way nothing is left.

@@ -311,12 +311,12 @@ func TestNearest(t *testing.T) {
 			t.Errorf("Nearest(%q) = %q, want %q", in, got, want)
 		}
 	}
-	rapid.Check(t, func(t *rapid.T) {
-		a, b := rapid.StringN(0, 80, -1).Draw(t, "a"), rapid.StringN(0, 80, -1).Draw(t, "b")
-		if distance(a, b) != distance(b, a) || distance(a, a) != 0 || (distance(a, b) == 0) != (a[:min(64, len(a))] == b[:min(64, len(b))]) {
-			t.Fatalf("distance(%q, %q) = %d, back %d", a, b, distance(a, b), distance(b, a))
+	keys := []string{"tiers.decoded", "tiers.total", "http"}
+	for in, want := range map[string]string{"decoded": "tiers.decoded", "tier.decoded": "tiers.decoded", "tiers.decodd": "tiers.decoded", "htp": "http", "xyz.abc": ""} {
+		if got := Nearest(in, keys); got != want {
+			t.Errorf("Nearest(%q) = %q, want %q", in, got, want)
 		}
-	})
+	}
 }
 
 // docs/configuration.md speaks of every key and of its default, and of nothing that does not exist.

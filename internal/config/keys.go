@@ -330,52 +330,19 @@ func badValue(key string, from Origin, err error) error {
 	return fault.New(fault.ConfigInvalid, key, "write "+k.Kind, "%s%s: %s", at(from), key, err)
 }
 
-// Nearest returns the word of the list that s is most likely a typing error of, or "" when none is near: at most a
-// third of its letters may differ (edit distance with transpositions), and the last part of a dotted key counts alone.
-func Nearest(s string, words []string) string {
-	best, bestD := "", math.MaxInt
-	s = strings.ToLower(s)
-	for _, w := range words {
-		lw := strings.ToLower(w)
-		d := distance(s, lw)
-		if limit := max(1, max(len(s), len(lw))/3); d > limit {
-			// socket_path for socket, decoded for tiers.decoded
-			if i := strings.LastIndexByte(lw, '.'); i >= 0 && distance(s[strings.LastIndexByte(s, '.')+1:], lw[i+1:]) <= 1 && len(lw)-i > 4 {
-				d = limit
-			} else {
-				continue
-			}
-		}
-		if d < bestD {
-			best, bestD = w, d
+// Nearest is fault.Nearest for dotted keys: when the whole key is near none, its last part counts alone, so that decoded
+// or tier.decoded finds tiers.decoded.
+func Nearest(typed string, keys []string) string {
+	if k := fault.Nearest(typed, keys); k != "" {
+		return k
+	}
+	last := func(key string) string { return key[strings.LastIndexByte(key, '.')+1:] }
+	for _, k := range keys {
+		if l := last(k); l != k && len(l) > 3 && fault.Distance(strings.ToLower(last(typed[max(0, len(typed)-64):])), l) <= 1 {
+			return k
 		}
 	}
-	return best
-}
-
-// distance is the restricted Damerau-Levenshtein distance; inputs longer than 64 bytes are cut, they are no typing errors.
-func distance(a, b string) int {
-	a, b = a[:min(len(a), 64)], b[:min(len(b), 64)]
-	var rows [3][65]int
-	prev2, prev, cur := &rows[0], &rows[1], &rows[2]
-	for j := range len(b) + 1 {
-		prev[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		cur[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			cur[j] = min(prev[j]+1, cur[j-1]+1, prev[j-1]+cost)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				cur[j] = min(cur[j], prev2[j-2]+1)
-			}
-		}
-		prev2, prev, cur = prev, cur, prev2
-	}
-	return prev[len(b)]
+	return ""
 }
 
 // expand makes a path absolute, so that the daemon and what it starts mean the same file.

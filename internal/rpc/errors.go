@@ -111,7 +111,7 @@ func Fault(err error) error {
 	if !ok {
 		reason = fault.Internal
 	}
-	f := fault.New(reason, "", "", "%s", st.Message())
+	f := fault.New(reason, "", "the daemon's log says more", "%s", st.Message())
 	switch st.Code() {
 	case codes.Canceled: // so that errors.Is works across the wire
 		f.Message, f.Err = "the call was given up", context.Canceled
