@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from . import _args, _daemon, _ranks, _ring, _wire
+from ._parts import Box, Dataset, Epoch, Run, Sampler, shutdown
 from ._session import Session
 from ._stats import ClientStats, Quarantined, Stats
 from ._wire import Frame
@@ -127,7 +128,7 @@ class Loader:
         self._timeout = _args.seconds(timeout)
         self._pinned: int | None = None
         self._next_epoch = 0
-        self._running: _Run | None = None
+        self._running: Run | None = None
         self._closed = False
         self._ended: Error | None = None
         self._quarantined: dict[int, Quarantined] = {}
@@ -190,8 +191,8 @@ class Loader:
                 epochs=epochs,
             )
         self._job: dict[str, Any] = {}
-        self._box = _Box()
-        self._finalizer = weakref.finalize(self, _shutdown, self._box)  # also at exit
+        self._box = Box()
+        self._finalizer = weakref.finalize(self, shutdown, self._box)  # also at exit
         self._session()
 
     # ---- connection
@@ -215,7 +216,7 @@ class Loader:
             # Children of multiprocessing leave without atexit.
             from multiprocessing import util
 
-            util.Finalize(None, _shutdown, (self._box,), exitpriority=10)
+            util.Finalize(None, shutdown, (self._box,), exitpriority=10)
         return s
 
     def _register(self, s: Session, deadline: float) -> None:
@@ -298,20 +299,20 @@ class Loader:
             _args.refuse_torch_worker()
             before, s, numbers = self._box.session, self._session(), (self._next_epoch, self._pinned)
             try:
-                return _Epoch(self, self._start_epoch(s))
+                return Epoch(self, self._start_epoch(s))
             except UnavailableError:
                 if s is not before or not s.peer_left:
                     raise
             # The daemon went away between two epochs: look for its successor, once.
             self._next_epoch, self._pinned = numbers
-            return _Epoch(self, self._start_epoch(self._session()))
+            return Epoch(self, self._start_epoch(self._session()))
 
-    def _start_epoch(self, s: Session) -> _Run:
+    def _start_epoch(self, s: Session) -> Run:
         if s.draining is not None:
             s.close(s.ring is not None)  # the daemon waits for this; the next iter() looks for its successor
             raise s.draining
         self._attach(s)
-        running = _Run(s, max(self._next_epoch, self._pinned or 0))
+        running = Run(s, max(self._next_epoch, self._pinned or 0))
         self._pinned = None
         self._next_epoch = running.epoch + 1  # before it is asked for: an interrupt below must not use the number twice
         self._running = running
@@ -343,7 +344,7 @@ class Loader:
             return r.epoch
         return max(self._next_epoch, self._pinned or 0)
 
-    def _next(self, it: _Run) -> Batch:
+    def _next(self, it: Run) -> Batch:
         s = it.session
         if s.pid != os.getpid():
             raise StaleError(
@@ -359,7 +360,7 @@ class Loader:
                     s.fail(e)
                 raise
 
-    def _take(self, s: Session, it: _Run) -> Batch:
+    def _take(self, s: Session, it: Run) -> Batch:
         """The next batch of the epoch; frames of other kinds are dealt with on the way."""
         start = time.monotonic()
         deadline = start + self._timeout
@@ -461,7 +462,7 @@ class Loader:
                 )
         return batch
 
-    def _late(self, s: Session, it: _Run, waited: float) -> Error:
+    def _late(self, s: Session, it: Run, waited: float) -> Error:
         alive = s.answers()
         if s.error is not None:
             return s.error
@@ -583,93 +584,5 @@ class Loader:
         self._lock = threading.RLock()
         _loaders.add(self)
         self._running = None
-        self._box = _Box()
-        self._finalizer = weakref.finalize(self, _shutdown, self._box)
-
-
-class _Run:
-    """An epoch that was started; the Loader knows it and it does not know the Loader, so that a forgotten Loader dies at once."""
-
-    __slots__ = ("done", "epoch", "session")
-
-    def __init__(self, session: Session, epoch: int) -> None:
-        self.session = session
-        self.epoch = epoch
-        self.done = False
-
-
-class _Epoch:
-    """The iterator of one epoch."""
-
-    __slots__ = ("_loader", "_run")
-
-    def __init__(self, loader: Loader, run: _Run) -> None:
-        self._loader = loader
-        self._run = run
-
-    def __iter__(self) -> _Epoch:
-        return self
-
-    def __next__(self) -> Batch:
-        if self._run.done:
-            raise StopIteration
-        return self._loader._next(self._run)
-
-
-class Sampler:
-    """What frameworks expect at ``loader.sampler``."""
-
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
-
-    def set_epoch(self, epoch: int) -> None:
-        """Same as ``loader.set_epoch``."""
-        self._loader.set_epoch(epoch)
-
-
-class Dataset:
-    """What frameworks expect at ``loader.dataset``: the samples of the subset, countable."""
-
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
-
-    def __len__(self) -> int:
-        return self._loader.num_samples
-
-    @property
-    def uri(self) -> str:
-        """Where it lies."""
-        self._loader._known()
-        return self._loader._uri()
-
-    @property
-    def classes(self) -> list[str]:
-        """Names of the classes in label order."""
-        answer = self._loader._call("InspectDataset", {"dataset": self.uri, "samples": 1})
-        return [str(c) for c in (answer.get("dataset") or {}).get("classes") or ()]
-
-
-class _Box:
-    """What has to be let go when the Loader is closed or forgotten; it does not know the Loader."""
-
-    __slots__ = ("session", "unused")
-
-    def __init__(self) -> None:
-        self.session: Session | None = None
-        self.unused = ""  # name of a job that this Loader made and has not attached to
-
-
-def _shutdown(box: _Box) -> None:
-    s, box.session = box.session, None
-    if s is None:
-        return
-    if box.unused and s.usable:
-        # Nobody would ever end it, and its name would stay taken. Another process that is about to attach registers it again.
-        try:
-            deadline = time.monotonic() + 2.0
-            job = s.call("DescribeJob", {"name": box.unused}, deadline).get("job") or {}
-            if job.get("state") == "JOB_STATE_JOINING":
-                s.call("KillJob", {"name": box.unused}, deadline)
-        except Error:
-            pass  # the daemon is going, too
-    s.close(s.ring is not None)
+        self._box = Box()
+        self._finalizer = weakref.finalize(self, shutdown, self._box)

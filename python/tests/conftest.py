@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import sys
@@ -17,6 +18,7 @@ sys.path.insert(0, str(HERE.parent))
 sys.path.insert(0, str(HERE))
 
 from fake_daemon import FakeDaemon  # noqa: E402
+from real import PATIENCE, Client, Daemon, draw  # noqa: E402
 
 import larder  # noqa: E402
 
@@ -79,3 +81,62 @@ def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> None:
     while not condition():
         assert time.monotonic() < end, "it did not happen"
         time.sleep(0.005)
+
+
+# ---- the real daemon
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory) -> Path:
+    """72 small drawn images in 8 classes."""
+    return draw(tmp_path_factory.mktemp("small"), 8, 9)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """One daemon for the tests that do not need one of their own."""
+    d = Daemon(tmp_path_factory.mktemp("server"), config="tiers: {total: 64MiB}\nmemory: {limit: 2GiB}\n")
+    yield d
+    d.stop()
+
+
+@pytest.fixture
+def real(server):
+    """Loaders on the shared daemon."""
+    with contextlib.ExitStack() as stack:
+
+        def make(uri, **kw):
+            kw.setdefault("endpoint", server.socket)
+            kw.setdefault("timeout", PATIENCE)
+            return stack.enter_context(larder.Loader(uri, **kw))
+
+        yield make
+
+
+@pytest.fixture
+def private(tmp_path):
+    """Daemons with a configuration of their own."""
+    made: list[Daemon] = []
+
+    def make(config: str = "", *arguments: str) -> Daemon:
+        d = Daemon(tmp_path / f"daemon{len(made)}", *arguments, config=config)
+        made.append(d)
+        return d
+
+    yield make
+    for d in made:
+        d.stop()
+
+
+@pytest.fixture
+def clients(tmp_path):
+    """Client processes, ended whatever happens."""
+    made: list[Client] = []
+
+    def make(daemon: Daemon, uri: str, **orders) -> Client:
+        made.append(Client(tmp_path / "clients", daemon, uri, **orders))
+        return made[-1]
+
+    yield make
+    for c in made:
+        c.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import queue
@@ -31,6 +32,13 @@ def find_binary() -> str:
     if os.environ.get("LARDER_REQUIRE_BIN") == "1":
         pytest.fail(message)
     pytest.skip(message)
+
+
+def pillow() -> Any:
+    """PIL.Image, which draws and checks the images; missing is a skip, or a failure where the binary is required."""
+    if os.environ.get("LARDER_REQUIRE_BIN") == "1":
+        return importlib.import_module("PIL.Image")
+    return pytest.importorskip("PIL.Image", reason="Pillow draws and checks the images of these tests")
 
 
 def photographs() -> Path | None:
@@ -128,7 +136,7 @@ class Daemon:
             assert self.process.stdout is not None
             self.process.stdout.close()
         text = self.log.read_text()
-        assert code == 0, text
+        assert code == 0, f"exit code {code}: {text}"
         assert not os.path.exists(self.socket), "the socket was left behind"
         for word in ("panic", "VIOLATED", "invariant"):
             assert word not in text, text

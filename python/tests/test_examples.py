@@ -16,13 +16,6 @@ import larder
 EXAMPLES = ROOT / "examples"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    d = Daemon(tmp_path_factory.mktemp("server"), config="tiers: {total: 128MiB}\nmemory: {limit: 2GiB}\n")
-    yield d
-    d.stop()
-
-
 @pytest.fixture
 def images(tmp_path):
     pytest.importorskip("PIL.Image", reason="Pillow draws the images")

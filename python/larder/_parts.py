@@ -1,0 +1,101 @@
+"""The small objects around a Loader: its iterator, what it lets go at its end, and what frameworks look for on it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from ._session import Session
+from .errors import Error
+
+if TYPE_CHECKING:
+    from ._loader import Batch, Loader
+
+
+class Run:
+    """An epoch that was started; the Loader knows it and it does not know the Loader, so that a forgotten Loader dies at once."""
+
+    __slots__ = ("done", "epoch", "session")
+
+    def __init__(self, session: Session, epoch: int) -> None:
+        self.session = session
+        self.epoch = epoch
+        self.done = False
+
+
+class Epoch:
+    """The iterator of one epoch."""
+
+    __slots__ = ("_loader", "_run")
+
+    def __init__(self, loader: Loader, run: Run) -> None:
+        self._loader = loader
+        self._run = run
+
+    def __iter__(self) -> Epoch:
+        return self
+
+    def __next__(self) -> Batch:
+        if self._run.done:
+            raise StopIteration
+        return self._loader._next(self._run)
+
+
+class Sampler:
+    """What frameworks expect at ``loader.sampler``."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def set_epoch(self, epoch: int) -> None:
+        """Same as ``loader.set_epoch``."""
+        self._loader.set_epoch(epoch)
+
+
+class Dataset:
+    """What frameworks expect at ``loader.dataset``: the samples of the subset, countable."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def __len__(self) -> int:
+        return self._loader.num_samples
+
+    @property
+    def uri(self) -> str:
+        """Where it lies."""
+        self._loader._known()
+        return self._loader._uri()
+
+    @property
+    def classes(self) -> list[str]:
+        """Names of the classes in label order."""
+        answer = self._loader._call("InspectDataset", {"dataset": self.uri, "samples": 1})
+        return [str(c) for c in (answer.get("dataset") or {}).get("classes") or ()]
+
+
+class Box:
+    """What has to be let go when the Loader is closed or forgotten; it does not know the Loader."""
+
+    __slots__ = ("session", "unused")
+
+    def __init__(self) -> None:
+        self.session: Session | None = None
+        self.unused = ""  # name of a job that this Loader made and has not attached to
+
+
+def shutdown(box: Box) -> None:
+    """Leaves the job, or ends one that nobody ever used; never raises."""
+    s, box.session = box.session, None
+    if s is None:
+        return
+    if box.unused and s.usable:
+        # Nobody would ever end it, and its name would stay taken. Another process that is about to attach registers it again.
+        try:
+            deadline = time.monotonic() + 2.0
+            job = s.call("DescribeJob", {"name": box.unused}, deadline).get("job") or {}
+            if job.get("state") == "JOB_STATE_JOINING":
+                s.call("KillJob", {"name": box.unused}, deadline)
+        except Error:
+            pass  # the daemon is going, too
+    s.close(s.ring is not None)
