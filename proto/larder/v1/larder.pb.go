@@ -2964,7 +2964,7 @@ type Field struct {
 	Offset uint64 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
 	// sample_bytes between samples; 0 for ragged fields.
 	SampleBytes uint64 `protobuf:"varint,5,opt,name=sample_bytes,json=sampleBytes,proto3" json:"sample_bytes,omitempty"`
-	// ragged: the field at offset is rows x {uint64 offset in segment, uint32 height, uint32 width, uint32 channels, uint32 zero}.
+	// ragged: the field at offset is rows x {uint64 offset from the first byte of the slot, uint32 height, uint32 width, uint32 channels, uint32 zero}.
 	Ragged bool `protobuf:"varint,6,opt,name=ragged,proto3" json:"ragged,omitempty"`
 	// layout of image: CHW | HWC.
 	Layout        string `protobuf:"bytes,7,opt,name=layout,proto3" json:"layout,omitempty"`
