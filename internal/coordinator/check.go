@@ -60,7 +60,7 @@ func (c *Core) Check() error {
 func (c *Core) checkLevels() error {
 	var err error
 	flying := new(bits.Set)
-	for _, f := range c.flightByID { // order-free
+	for _, f := range c.flightByID { // order-free: a set
 		flying.Add(uint32(f.key.Object))
 	}
 	for _, s := range c.order {

@@ -22,14 +22,21 @@ type attachment struct {
 
 // Attach binds a session to a rank: a new incarnation, a new ring.
 func (e *Engine) Attach(ctx context.Context, req *larderv1.AttachRequest, peer shm.Peer, out session.Sink) (session.Attachment, error) {
-	j, live := e.liveJob(ctx, req.GetJob())
+	if e.draining.Load() {
+		return nil, errDraining
+	}
+	j, live, err := e.liveJob(ctx, req.GetJob())
+	if err != nil {
+		return nil, err
+	}
 	if !live {
 		return nil, fault.New(fault.NotFound, req.GetJob(), "register it first; larder jobs ls shows what lives", "attach to job %q, which does not live here", req.GetJob())
 	}
 	if err := e.fitsRing(j); err != nil {
 		return nil, err
 	}
-	r, err := e.ask(ctx, func(t coordinator.Token) coordinator.Event {
+	// The client may be gone meanwhile: what the coordinator gives to it must come here, to be given back.
+	r, err := e.ask(context.WithoutCancel(ctx), func(t coordinator.Token) coordinator.Event {
 		return coordinator.Attach{Token: t, Job: j.id, Rank: int(req.GetRank()), Held: ident.Incarnation(req.GetIncarnation())}
 	})
 	if err != nil {
@@ -39,27 +46,65 @@ func (e *Engine) Attach(ctx context.Context, req *larderv1.AttachRequest, peer s
 	if req.GetPid() > 0 {
 		peer.PID = req.GetPid()
 	}
-	ring, err := newRing(k, j, e.layout(j), out, peer)
+	ring, err := newRing(e, k, j, e.layout(j), out, peer)
+	if err == nil {
+		err = e.addRing(ring)
+	}
 	if err != nil {
 		e.send(coordinator.Detached{Job: j.id, Rank: k.rank, Inc: k.inc})
 		return nil, err
 	}
-	e.ringBytes.Add(ring.seg.Size())
-	e.mu.Lock()
-	e.mu.rings[k] = ring
-	e.mu.Unlock()
-	e.wg.Go(func() { ring.run(e) })
-	v, err := e.describe(ctx, j.id)
+	v, err := e.attached(ctx, k)
 	if err != nil {
+		e.takeRing(k)
+		ring.close(nil)
+		ring.release()
 		e.send(coordinator.Detached{Job: j.id, Rank: k.rank, Inc: k.inc})
 		return nil, err
 	}
-	ring.seg.Retain() // the session's hold, until Close
 	return &attachment{e: e, ring: ring, info: &larderv1.AttachResponse{
 		Job: v, Incarnation: uint64(r.Inc), Slots: uint32(ring.slots), SlotBytes: uint64(ring.slotBytes),
 		SegmentBytes: uint64(ring.seg.Size()), Fields: ring.fields, BatchesPerEpoch: uint64(j.life.Batches(k.rank)),
 		NumSamples: uint64(j.life.Subset), NextEpoch: r.Epoch,
 	}}, nil
+}
+
+// addRing starts a ring; the caller's hold on it is the session's, until Close.
+func (e *Engine) addRing(r *ring) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.mu.stopped {
+		r.release()
+		return errStopped
+	}
+	e.mu.rings[r.key] = r
+	r.hold()
+	e.wg.Go(r.run)
+	return nil
+}
+
+// takeRing takes a ring out of those that get batches; nil when it is out already.
+func (e *Engine) takeRing(k ringKey) *ring {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	r := e.mu.rings[k]
+	delete(e.mu.rings, k)
+	return r
+}
+
+// attached describes the job of a ring that was just added, if the coordinator has not ended the attachment before it
+// could know the ring.
+func (e *Engine) attached(ctx context.Context, k ringKey) (*larderv1.Job, error) {
+	v, err := e.lookup(ctx, k.job)
+	if err != nil {
+		return nil, err
+	}
+	if v != nil && v.Ranks[k.rank].Attached && v.Ranks[k.rank].Incarnation == k.inc {
+		if j := e.view(*v); j != nil {
+			return j, nil
+		}
+	}
+	return nil, fault.New(fault.JobEnded, itoa(int(k.job)), "register it again", "job %d ended while rank %d was being attached", k.job, k.rank)
 }
 
 // holder adds to a RANK_HELD error who holds it.
@@ -93,13 +138,20 @@ func (e *Engine) ring(j ident.JobID, rank int, inc ident.Incarnation) *ring {
 	return e.mu.rings[ringKey{j, rank, inc}]
 }
 
+// holdRing is ring for a writer: nothing is unmapped under it until it lets go.
+func (e *Engine) holdRing(j ident.JobID, rank int, inc ident.Incarnation) *ring {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	r := e.mu.rings[ringKey{j, rank, inc}]
+	if r != nil {
+		r.hold()
+	}
+	return r
+}
+
 // closeRing ends an attachment from the coordinator's side.
 func (e *Engine) closeRing(x coordinator.CloseRank) {
-	k := ringKey{x.Job, x.Rank, x.Inc}
-	e.mu.Lock()
-	r := e.mu.rings[k]
-	delete(e.mu.rings, k)
-	e.mu.Unlock()
+	r := e.takeRing(ringKey{x.Job, x.Rank, x.Inc})
 	if r == nil {
 		return
 	}
@@ -135,5 +187,5 @@ func (a *attachment) Release(slot uint32, gen uint64, waited time.Duration) {
 func (a *attachment) Close(clean bool) {
 	k := a.ring.key
 	a.e.send(coordinator.Detached{Job: k.job, Rank: k.rank, Inc: k.inc, Clean: clean})
-	a.ring.seg.Release()
+	a.ring.release()
 }

@@ -1,13 +1,17 @@
 package exec
 
 import (
+	"errors"
+	"fmt"
+	"log/slog"
+
 	"larder/internal/coordinator"
 	"larder/internal/invariant"
 	"larder/internal/journal"
 )
 
 // Do carries out one effect. It runs in the loop's goroutine and never blocks: work goes to the pool, batches to the
-// goroutine of their ring, records to the journal.
+// goroutine of their ring, records to the journal, what changes the tiers to the keeper.
 func (e *Engine) Do(eff coordinator.Effect) {
 	switch x := eff.(type) {
 	case coordinator.Prepare:
@@ -15,21 +19,13 @@ func (e *Engine) Do(eff coordinator.Effect) {
 	case coordinator.Augment:
 		e.pool.add(task{augment: &x, job: e.job(x.Job)})
 	case coordinator.Fill:
-		r := e.ring(x.Job, x.Rank, x.Inc)
-		if r != nil {
-			r.seg.Retain() // nothing is unmapped under a writer
-		}
-		e.pool.add(task{fill: &x, job: e.job(x.Job), ring: r})
+		e.pool.add(task{fill: &x, job: e.job(x.Job), ring: e.holdRing(x.Job, x.Rank, x.Inc)})
 	case coordinator.Discard:
 		e.pool.discard(x.Flight)
 	case coordinator.FreeKey:
-		e.cfg.Store.Free(x.Key)
+		e.keeper.add(func() { e.cfg.Store.Free(x.Key) })
 	case coordinator.SetBudget:
-		if err := e.cfg.Store.SetBudget(x.Form, x.Bytes); err != nil {
-			e.cfg.Log.Error("a tier could not be resized", "form", x.Form.String(), "bytes", x.Bytes, "err", err)
-		} else {
-			e.cfg.Log.Info("tier resized", "form", x.Form.String(), "bytes", x.Bytes)
-		}
+		e.keeper.add(func() { e.setBudget(x) })
 	case coordinator.Deliver:
 		if r := e.ring(x.Job, x.Rank, x.Inc); r != nil {
 			r.push(x)
@@ -47,12 +43,13 @@ func (e *Engine) Do(eff coordinator.Effect) {
 	case coordinator.Reply:
 		e.mu.Lock()
 		ch := e.mu.tokens[x.Token]
+		delete(e.mu.tokens, x.Token) // a second reply would have nowhere to go
 		e.mu.Unlock()
 		if ch != nil {
-			ch <- x // one reply a token, and room for it
+			ch <- x
 		}
 	case coordinator.Complain:
-		e.cfg.Log.Error("invariant violated: please report this", "job", uint32(x.Job), "what", x.Text)
+		e.note(slog.LevelError, "invariant violated: please report this", "job", uint32(x.Job), "what", x.Text)
 	default:
 		invariant.Violated("exec: unknown effect %T", eff)
 	}
@@ -65,16 +62,29 @@ var recordKinds = map[coordinator.RecordKind]journal.Kind{
 	coordinator.RecEnd: journal.Ended,
 }
 
+func (e *Engine) setBudget(x coordinator.SetBudget) {
+	if err := e.cfg.Store.SetBudget(x.Form, x.Bytes); err != nil {
+		e.note(slog.LevelError, "a tier could not be resized", "form", x.Form.String(), "bytes", x.Bytes, "err", err)
+		return
+	}
+	e.note(slog.LevelInfo, "tier resized", "form", x.Form.String(), "bytes", x.Bytes)
+}
+
+// persist hands a record to the journal. When that fails the engine ends: what was promised could not be kept, and
+// trying again could make a record durable that others are believed to have replaced.
 func (e *Engine) persist(p coordinator.Persist) {
 	rec := journal.Record{
 		Kind: recordKinds[p.Kind], Job: p.Job, Rank: uint32(p.Rank), Incarnation: p.Inc, Epoch: p.Epoch, Step: uint32(p.Step),
 		Objects: p.Objects, Text: p.Text,
 	}
-	e.cfg.Journal.Append(rec, func(err error) {
+	seq := e.cfg.Journal.Append(rec, func(err error) {
 		if err != nil {
-			e.cfg.Log.Error("the journal failed; no batch can leave any more", "err", err)
+			e.breakDown(fmt.Errorf("the journal failed: %w", err))
 			return
 		}
 		e.send(coordinator.Persisted{Seq: p.Seq})
 	})
+	if seq == 0 {
+		e.breakDown(errors.New("the journal was closed under the engine"))
+	}
 }

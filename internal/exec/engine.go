@@ -15,6 +15,7 @@ import (
 	"larder/internal/journal"
 	"larder/internal/prep"
 	"larder/internal/source"
+	"larder/jobs"
 	larderv1 "larder/proto/larder/v1"
 	"larder/tiers"
 )
@@ -45,6 +46,8 @@ type Engine struct {
 	core    *coordinator.Core
 	events  chan coordinator.Event
 	pool    *pool
+	keeper  *keeper // of the tiers
+	notes   *keeper // of log lines
 	started time.Time
 
 	registering sync.Mutex // one registration at a time: names must not race
@@ -56,13 +59,17 @@ type Engine struct {
 		jobs     map[ident.JobID]*job
 		rings    map[ringKey]*ring
 		names    map[string]*job // newest job of a name
+		ended    []ident.JobID   // oldest first; jobs holds the last keepEnded of them
 		settings map[ident.Form]string
 		total    int64
+		stopped  bool // no ring may be added any more
+		broken   error
 	}
-	ringBytes atomic.Int64
+	ringBytes atomic.Int64 // of rings and of what ragged batches take beside them
 	draining  atomic.Bool
-	done      chan struct{} // closed when Run has returned
-	wg        sync.WaitGroup
+	broken    chan struct{}  // closed when the engine cannot go on
+	done      chan struct{}  // closed when the loop has ended
+	wg        sync.WaitGroup // rings
 }
 
 // New returns an engine that does nothing before Run.
@@ -91,7 +98,7 @@ func New(cfg Config) (*Engine, error) {
 		}
 	}
 	e := &Engine{
-		cfg: cfg, core: core, started: time.Now(), done: make(chan struct{}),
+		cfg: cfg, core: core, keeper: newKeeper(), notes: newKeeper(), started: time.Now(), done: make(chan struct{}), broken: make(chan struct{}),
 		events: make(chan coordinator.Event, 4096), // a second of rows at 4,000 images/s; workers wait when it is full
 	}
 	e.mu.tokens = map[coordinator.Token]chan coordinator.Reply{}
@@ -107,13 +114,29 @@ func New(cfg Config) (*Engine, error) {
 	return e, nil
 }
 
-// Run works until ctx ends. Rings stay mapped in clients that still hold them.
+// Run works until ctx ends; then it returns nil. An error says why it cannot go on: the journal failed. Rings stay mapped
+// in clients that still hold them.
 func (e *Engine) Run(ctx context.Context) error {
-	defer close(e.done)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	e.wg.Go(func() {
+		select {
+		case <-e.broken:
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	var kept sync.WaitGroup
+	kept.Go(e.keeper.run)
+	kept.Go(e.notes.run)
 	e.pool.start(ctx)
 	err := coordinator.Loop(ctx, e.core, e.events, e, time.Now)
+	close(e.done) // before waiting for the workers: nobody takes their events any more
+	e.keeper.stop()
 	e.pool.stop()
 	e.mu.Lock()
+	e.mu.stopped = true
+	broken := e.mu.broken
 	rings := make([]*ring, 0, len(e.mu.rings))
 	for k, r := range e.mu.rings {
 		rings = append(rings, r)
@@ -124,15 +147,49 @@ func (e *Engine) Run(ctx context.Context) error {
 		r.close(fault.New(fault.Unavailable, r.job.spec.Name, "start it again: larder serve", "the daemon has stopped"))
 	}
 	e.wg.Wait()
-	if errors.Is(err, context.Canceled) {
+	e.notes.stop()
+	kept.Wait()
+	if broken != nil {
+		return broken
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return nil
 	}
 	return err
 }
 
-// Drain refuses new jobs and waits until no client is attached, or ctx ends.
+const maxNotes = 1000
+
+// note writes to the log without waiting for it. When nobody takes the lines the last thousand are lost.
+func (e *Engine) note(level slog.Level, msg string, args ...any) {
+	if e.notes.waiting() < maxNotes {
+		e.notes.add(func() { e.cfg.Log.Log(context.Background(), level, msg, args...) })
+	}
+}
+
+// breakDown ends Run with err. It does not wait.
+func (e *Engine) breakDown(err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.mu.broken == nil {
+		e.mu.broken = err
+		close(e.broken)
+	}
+}
+
+// Drain refuses new jobs and attachments, lets every job end after its running epoch, and waits until no client is
+// attached, or ctx ends.
 func (e *Engine) Drain(ctx context.Context) error {
+	e.registering.Lock() // a registration that is under way ends first, and its job is drained too
 	e.draining.Store(true)
+	e.registering.Unlock()
+	live, err := inspect(ctx, e, func(c *coordinator.Core) []jobs.Job { return c.Jobs(false) })
+	if err != nil {
+		return err
+	}
+	for i := range live {
+		e.send(coordinator.Drain{Job: live[i].ID})
+	}
 	for {
 		e.mu.Lock()
 		n := len(e.mu.rings)
@@ -193,20 +250,32 @@ func (e *Engine) ask(ctx context.Context, build func(coordinator.Token) coordina
 	}
 }
 
-// inspect runs f in the loop between two steps.
-func (e *Engine) inspect(ctx context.Context, f func(*coordinator.Core)) error {
-	ran := make(chan struct{})
-	if !e.send(coordinator.Inspect{F: func(c *coordinator.Core) { f(c); close(ran) }}) {
-		return errStopped
+// inspect runs f in the loop between two steps. f may still run after the caller has given up waiting: it must share
+// nothing with him that he goes on to use.
+func inspect[T any](ctx context.Context, e *Engine, f func(*coordinator.Core) T) (T, error) {
+	var none T
+	ran := make(chan T, 1)
+	if !e.send(coordinator.Inspect{F: func(c *coordinator.Core) { ran <- f(c) }}) {
+		return none, errStopped
 	}
 	select {
-	case <-ran:
-		return nil
+	case v := <-ran:
+		return v, nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return none, fault.Wrap(ctx.Err(), fault.Unavailable, "", "try again", "the daemon did not answer in time")
 	case <-e.done:
-		return errStopped
+		return none, errStopped
 	}
+}
+
+// lookup finds a job of the coordinator; nil when it has forgotten it.
+func (e *Engine) lookup(ctx context.Context, id ident.JobID) (*jobs.Job, error) {
+	return inspect(ctx, e, func(c *coordinator.Core) *jobs.Job {
+		if v, ok := c.JobByID(id); ok {
+			return &v
+		}
+		return nil
+	})
 }
 
 // Hello introduces the daemon to a session.

@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"runtime/debug"
 	"sync"
@@ -24,6 +25,7 @@ type task struct {
 	fill    *coordinator.Fill
 	job     *job
 	ring    *ring
+	after   uint64 // what the keeper must have done before something is stored
 }
 
 // turn is the task's place among the work of all jobs.
@@ -54,8 +56,8 @@ func (q *taskQueue) Pop() any {
 	return t
 }
 
-// pool is the preparation workers. Fills go first: they free working copies and slots. The queues are bounded by what the
-// coordinator hands out: its InFlight preparations, and the rows of the rings.
+// pool is the preparation workers. Its queue is bounded by what the coordinator hands out: its InFlight preparations, and
+// the rows of the rings.
 type pool struct {
 	e  *Engine
 	wg sync.WaitGroup
@@ -93,13 +95,14 @@ func (p *pool) stop() {
 	defer p.mu.Unlock()
 	for _, t := range p.mu.tasks { // never run: they still hold their rings
 		if t.ring != nil {
-			t.ring.seg.Release()
+			t.ring.release()
 		}
 	}
 	p.mu.tasks, p.mu.copies, p.mu.spare = nil, nil, nil
 }
 
 func (p *pool) add(t task) {
+	t.after = p.e.keeper.mark()
 	p.mu.Lock()
 	heap.Push(&p.mu.tasks, t)
 	p.mu.Unlock()
@@ -178,7 +181,7 @@ func (p *pool) work(ctx context.Context) {
 		default:
 			ev := w.guardFill(t)
 			if t.ring != nil {
-				t.ring.seg.Release()
+				t.ring.release()
 			}
 			p.e.send(ev)
 		}
@@ -214,7 +217,7 @@ func (w *worker) guardFill(t task) (ev coordinator.Filled) {
 }
 
 func (w *worker) panicked(r any) string {
-	w.p.e.cfg.Log.Error("preparing a sample panicked: please report this", "panic", r, "stack", string(debug.Stack()))
+	w.p.e.note(slog.LevelError, "preparing a sample panicked: please report this", "panic", r, "stack", string(debug.Stack()))
 	return "larder panicked while preparing it; the daemon's log has the stack"
 }
 
@@ -244,10 +247,11 @@ func (w *worker) doPrepare(ctx context.Context, t task) coordinator.Prepared {
 			w.read = nil // one huge file must not occupy every worker for ever
 		}
 		if x.KeepEncoded {
+			w.p.e.keeper.wait(t.after)
 			ev.Encoded = w.keep(ekey, b, tiers.Meta{})
 		}
 	}
-	kept, img, err := w.make(x.Key, x.Keep, func(alloc allocator) (prep.Image, error) { return w.prep.Decode(t.job.recipe, enc, alloc) })
+	kept, img, err := w.make(t, x.Key, x.Keep, func(alloc allocator) (prep.Image, error) { return w.prep.Decode(t.job.recipe, enc, alloc) })
 	return w.finish(ev, kept, img, err)
 }
 
@@ -255,12 +259,13 @@ type allocator = func(n int) ([]byte, error)
 
 // make produces an image in its tier when keep is asked and there is room, else in a working copy. A tier that takes its
 // room back meanwhile (it was shrunk) costs the work again, never the sample.
-func (w *worker) make(k ident.Key, keep bool, produce func(allocator) (prep.Image, error)) (kept bool, img prep.Image, err error) {
+func (w *worker) make(t task, k ident.Key, keep bool, produce func(allocator) (prep.Image, error)) (kept bool, img prep.Image, err error) {
 	var buf *tiers.Buf
 	img, err = produce(func(n int) ([]byte, error) {
 		if !keep {
 			return w.p.scratch(n), nil
 		}
+		w.p.e.keeper.wait(t.after)
 		b, err := w.p.e.cfg.Store.Alloc(k, int64(n))
 		switch {
 		case err == nil:
@@ -279,7 +284,7 @@ func (w *worker) make(k ident.Key, keep bool, produce func(allocator) (prep.Imag
 		return false, img, err
 	}
 	if err := buf.Commit(tiers.Meta{Width: uint32(img.W), Height: uint32(img.H), Channels: uint32(img.C)}); err != nil {
-		return w.make(k, false, produce)
+		return w.make(t, k, false, produce)
 	}
 	return true, img, nil
 }
@@ -340,7 +345,7 @@ func (w *worker) doAugment(t task) coordinator.Prepared {
 	}
 	defer release()
 	key := t.job.key(x.Key.Object, x.Seed, x.Instance)
-	kept, img, err := w.make(x.Key, x.Keep, func(alloc allocator) (prep.Image, error) { return w.prep.Augment(t.job.recipe, src, key, alloc) })
+	kept, img, err := w.make(t, x.Key, x.Keep, func(alloc allocator) (prep.Image, error) { return w.prep.Augment(t.job.recipe, src, key, alloc) })
 	return w.finish(ev, kept, img, err)
 }
 
@@ -361,16 +366,24 @@ func (w *worker) doFill(t task) coordinator.Filled {
 	sample, _ := j.data.Sample(x.Object)
 	var err error
 	switch {
-	case r.ragged && x.From.Key.Form == ident.Augmented:
-		err = r.stash(x.Slot, x.Row, src)
-	case r.ragged:
-		var img prep.Image
-		img, err = w.prep.Augment(j.recipe, src, j.key(x.Object, x.Seed, x.Instance), func(n int) ([]byte, error) { return w.p.scratch(n), nil })
-		if err == nil {
-			err = r.stash(x.Slot, x.Row, img)
-			w.p.mu.Lock()
-			w.p.recycle(img.Pix)
-			w.p.mu.Unlock()
+	case r.ragged():
+		img := src
+		var full error // the memory for rings is used up
+		room := func(n int) (b []byte, err error) {
+			b, full = r.room(x, n)
+			return b, full
+		}
+		if x.From.Key.Form == ident.Augmented {
+			if img.Pix, err = room(len(src.Pix)); err == nil {
+				copy(img.Pix, src.Pix)
+			}
+		} else {
+			img, err = w.prep.Augment(j.recipe, src, j.key(x.Object, x.Seed, x.Instance), room)
+		}
+		if full != nil {
+			r.fail(full)
+		} else if err == nil {
+			r.shape(x, img.H, img.W, img.C)
 		}
 	case x.From.Key.Form == ident.Augmented:
 		err = w.prep.Finish(j.recipe, src, r.image(x.Slot, x.Row))

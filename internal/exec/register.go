@@ -3,6 +3,7 @@ package exec
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -42,7 +43,7 @@ func (j *job) key(x ident.ObjectID, seed uint64, instance uint32) prep.RandKey {
 // RegisterJob makes a job, or returns the live job of that name when its spec is equal.
 func (e *Engine) RegisterJob(ctx context.Context, req *larderv1.RegisterJobRequest) (*larderv1.RegisterJobResponse, error) {
 	if e.draining.Load() {
-		return nil, fault.New(fault.Unavailable, "", "use the daemon that replaces it", "the daemon is draining and takes no new jobs")
+		return nil, errDraining
 	}
 	spec, err := normalise(req.GetSpec())
 	if err != nil {
@@ -53,8 +54,15 @@ func (e *Engine) RegisterJob(ctx context.Context, req *larderv1.RegisterJobReque
 		return nil, err
 	}
 	e.registering.Lock()
-	defer e.registering.Unlock()
-	if old, live := e.liveJob(ctx, spec.GetName()); live {
+	defer e.registering.Unlock() // held while the journal writes, and no longer
+	if e.draining.Load() {
+		return nil, errDraining
+	}
+	old, live, err := e.liveJob(ctx, spec.GetName())
+	if err != nil {
+		return nil, err
+	}
+	if live {
 		if diff := specDiff(old.spec, spec); diff != "" {
 			return nil, fault.New(fault.AlreadyExists, spec.GetName(),
 				"use the same arguments, choose another job name, or end it: larder jobs kill "+spec.GetName(),
@@ -63,7 +71,8 @@ func (e *Engine) RegisterJob(ctx context.Context, req *larderv1.RegisterJobReque
 		v, err := e.describe(ctx, old.id)
 		return &larderv1.RegisterJobResponse{Job: v}, err
 	}
-	r, err := e.ask(ctx, func(t coordinator.Token) coordinator.Event {
+	// Whoever asked may be gone meanwhile: a job that the coordinator knows must be known here too.
+	r, err := e.ask(context.WithoutCancel(ctx), func(t coordinator.Token) coordinator.Event {
 		reg.Token = t
 		return reg
 	})
@@ -80,6 +89,8 @@ func (e *Engine) RegisterJob(ctx context.Context, req *larderv1.RegisterJobReque
 	v, err := e.describe(ctx, j.id)
 	return &larderv1.RegisterJobResponse{Job: v, Created: true}, err
 }
+
+var errDraining = fault.New(fault.Unavailable, "", "use the daemon that replaces it", "the daemon is draining and takes no new jobs")
 
 // normalise checks what needs no dataset and fills in defaults.
 func normalise(in *larderv1.JobSpec) (*larderv1.JobSpec, error) {
@@ -214,12 +225,7 @@ func (e *Engine) compile(ctx context.Context, spec *larderv1.JobSpec) (*job, coo
 func (e *Engine) fits(j *job) error {
 	l := e.layout(j)
 	need := l.slotBytes * int64(l.slots) * int64(j.life.World)
-	limit := e.cfg.MaxRing
-	if limit <= 0 {
-		e.mu.Lock()
-		limit = e.cfg.MemoryLimit - e.mu.total
-		e.mu.Unlock()
-	}
+	limit := e.ringLimit()
 	if have := limit - e.ringBytes.Load(); need > have {
 		return fault.New(fault.ResourceExceeded, j.spec.GetName(),
 			"lower batch_size or prefetch, deliver uint8, lower tiers.total, or raise memory.limit",
@@ -229,6 +235,35 @@ func (e *Engine) fits(j *job) error {
 	return nil
 }
 
+// ringLimit is how many bytes all rings may have: what is configured, and no more than the tiers leave.
+func (e *Engine) ringLimit() int64 {
+	e.mu.Lock()
+	left := e.cfg.MemoryLimit - e.mu.total
+	e.mu.Unlock()
+	if e.cfg.MaxRing > 0 {
+		return min(left, e.cfg.MaxRing)
+	}
+	return left
+}
+
+// reserve takes n bytes of the memory for rings; unreserve gives them back. The error names both numbers.
+func (e *Engine) reserve(j *job, n int64) error {
+	limit := e.ringLimit()
+	for {
+		used := e.ringBytes.Load()
+		if have := limit - used; n > have {
+			return fault.New(fault.ResourceExceeded, j.spec.GetName(),
+				"lower batch_size or prefetch, give all images one size in the recipe, lower tiers.total, or raise memory.limit",
+				"job %s needs %d more bytes for its batches, and %d of the %d bytes for rings are free", j.spec.GetName(), n, max(have, 0), limit)
+		}
+		if e.ringBytes.CompareAndSwap(used, used+n) {
+			return nil
+		}
+	}
+}
+
+func (e *Engine) unreserve(n int64) { e.ringBytes.Add(-n) }
+
 func (e *Engine) layout(j *job) layout {
 	guess := int64(0)
 	if n := j.data.LiveCount(); n > 0 {
@@ -237,23 +272,16 @@ func (e *Engine) layout(j *job) layout {
 	return newLayout(j.recipe, j.life.Batch, j.life.Slots, guess)
 }
 
-// liveJob finds the newest job of a name and tells whether it lives.
-func (e *Engine) liveJob(ctx context.Context, name string) (*job, bool) {
+// liveJob finds the newest job of a name, nil when there is none, and tells whether it lives.
+func (e *Engine) liveJob(ctx context.Context, name string) (_ *job, live bool, err error) {
 	e.mu.Lock()
 	j := e.mu.names[name]
 	e.mu.Unlock()
 	if j == nil {
-		return nil, false
+		return nil, false, nil
 	}
-	live := false
-	if err := e.inspect(ctx, func(c *coordinator.Core) {
-		if v, ok := c.JobByID(j.id); ok {
-			live = !v.State.Ended()
-		}
-	}); err != nil {
-		return nil, false
-	}
-	return j, live
+	v, err := e.lookup(ctx, j.id)
+	return j, v != nil && !v.State.Ended(), err
 }
 
 // specDiff names the fields in which two specs differ, in the order of the proto; empty = equal.
@@ -290,14 +318,18 @@ func (e *Engine) jobEnded(id ident.JobID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if j := e.mu.jobs[id]; j != nil {
-		e.cfg.Log.Info("job ended", "job", j.spec.GetName(), "id", uint32(id))
+		e.note(slog.LevelInfo, "job ended", "job", j.spec.GetName(), "id", uint32(id))
 	}
-	for old := range e.mu.jobs {
-		if old+keepEnded < id {
-			if j := e.mu.jobs[old]; e.mu.names[j.spec.GetName()] == j {
-				delete(e.mu.names, j.spec.GetName())
-			}
-			delete(e.mu.jobs, old)
+	e.mu.ended = append(e.mu.ended, id)
+	if len(e.mu.ended) <= keepEnded {
+		return
+	}
+	old := e.mu.ended[0]
+	e.mu.ended = append(e.mu.ended[:0], e.mu.ended[1:]...)
+	if j := e.mu.jobs[old]; j != nil {
+		if e.mu.names[j.spec.GetName()] == j {
+			delete(e.mu.names, j.spec.GetName())
 		}
+		delete(e.mu.jobs, old)
 	}
 }

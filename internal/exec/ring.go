@@ -3,7 +3,9 @@ package exec
 import (
 	"encoding/binary"
 	"fmt"
+	"log/slog"
 	"sync"
+	"sync/atomic"
 
 	"larder/internal/coordinator"
 	"larder/internal/ident"
@@ -70,47 +72,82 @@ func newLayout(r *prep.Recipe, batch, slots int, guess int64) layout {
 }
 
 // ring is the shared memory of one incarnation of one rank. Workers write into slots that the coordinator marked as
-// filling; the ring's own goroutine hands finished slots to the session, in order.
+// filling; the ring's own goroutine hands finished slots to the session, in order. Its memory goes, and stops counting,
+// when the last of its users has let go: that goroutine, the session, and the workers that write.
 type ring struct {
 	layout
-	key    ringKey
-	job    *job
-	ragged bool
-	seg    *shm.Segment
-	sink   session.Sink
-	peer   shm.Peer
+	e    *Engine
+	key  ringKey
+	job  *job
+	seg  *shm.Segment
+	sink session.Sink
+	peer shm.Peer
+
+	users  atomic.Int32
+	failed atomic.Bool
+	bytes  atomic.Int64 // that count for it in Engine.ringBytes
 
 	mu struct {
 		sync.Mutex
-		queue   []any // Deliver and EndEpoch, in order; bounded by the slots
-		closed  bool
-		reason  error
-		stashed [][]prep.Image // ragged: rows of each slot, own copies
+		queue  []any // Deliver and EndEpoch, in order; bounded by the slots
+		closed bool
+		reason error
+		slots  []raggedSlot // of a ragged ring
 	}
-	wake *sync.Cond
-	// Owned by the ring's goroutine:
-	extra    []*shm.Segment // ragged: a larger memory of its own for each slot that needed it
-	extraID  []uint32
-	segments uint32
-	done     chan struct{}
+	wake     *sync.Cond
+	segments uint32 // given to slots of their own so far; owned by the ring's goroutine
 }
 
-func newRing(k ringKey, j *job, l layout, sink session.Sink, peer shm.Peer) (*ring, error) {
-	seg, err := shm.Create(fmt.Sprintf("larder-ring-%d-%d", k.job, k.rank), l.slotBytes*int64(l.slots))
-	if err != nil {
+// newRing makes a ring with one user.
+func newRing(e *Engine, k ringKey, j *job, l layout, sink session.Sink, peer shm.Peer) (*ring, error) {
+	r := &ring{layout: l, e: e, key: k, job: j, sink: sink, peer: peer}
+	r.wake = sync.NewCond(&r.mu.Mutex)
+	size := l.slotBytes * int64(l.slots)
+	if err := r.reserve(size); err != nil {
 		return nil, err
 	}
-	r := &ring{layout: l, key: k, job: j, ragged: l.imageBytes == 0, seg: seg, sink: sink, peer: peer, done: make(chan struct{})}
-	r.wake = sync.NewCond(&r.mu.Mutex)
-	if r.ragged {
-		r.mu.stashed = make([][]prep.Image, l.slots)
-		for i := range r.mu.stashed {
-			r.mu.stashed[i] = make([]prep.Image, l.rows)
-		}
-		r.extra = make([]*shm.Segment, l.slots)
-		r.extraID = make([]uint32, l.slots)
+	var err error
+	if r.seg, err = shm.Create(fmt.Sprintf("larder-ring-%d-%d", k.job, k.rank), size); err != nil {
+		r.unreserve(size)
+		return nil, err
 	}
+	if r.ragged() {
+		r.mu.slots = make([]raggedSlot, l.slots)
+	}
+	r.users.Store(1)
 	return r, nil
+}
+
+func (r *ring) ragged() bool { return r.imageBytes == 0 }
+
+// hold adds a user. The caller knows of one that has not let go.
+func (r *ring) hold() { r.users.Add(1) }
+
+// release ends the hold of a user; the last one frees the memory.
+func (r *ring) release() {
+	if r.users.Add(-1) > 0 {
+		return
+	}
+	for i := range r.mu.slots { // nobody else is left
+		if own := r.mu.slots[i].own; own != nil {
+			own.Release()
+		}
+	}
+	r.seg.Release()
+	r.unreserve(r.bytes.Load())
+}
+
+func (r *ring) reserve(n int64) error {
+	if err := r.e.reserve(r.job, n); err != nil {
+		return err
+	}
+	r.bytes.Add(n)
+	return nil
+}
+
+func (r *ring) unreserve(n int64) {
+	r.bytes.Add(-n)
+	r.e.unreserve(n)
 }
 
 func (r *ring) slot(i int) []byte {
@@ -130,18 +167,6 @@ func (r *ring) put(slot, row int, label, index int64) {
 	binary.LittleEndian.PutUint64(b[r.index+8*int64(row):], uint64(index))
 }
 
-// stash copies a ragged row aside until its whole batch is there and its place is known.
-func (r *ring) stash(slot, row int, img prep.Image) error {
-	r.mu.Lock()
-	old := r.mu.stashed[slot][row].Pix
-	r.mu.Unlock()
-	old = append(old[:0], img.Pix...) // this row of this slot is ours until it is reported as filled
-	r.mu.Lock()
-	r.mu.stashed[slot][row] = prep.Image{Pix: old, W: img.W, H: img.H, C: img.C}
-	r.mu.Unlock()
-	return nil
-}
-
 func (r *ring) push(x any) {
 	r.mu.Lock()
 	r.mu.queue = append(r.mu.queue, x)
@@ -149,7 +174,7 @@ func (r *ring) push(x any) {
 	r.wake.Signal()
 }
 
-// close ends the ring after what is queued. The memory goes when the last writer and the session have let go.
+// close ends the ring after what is queued; reason, if there is one, is told to the client.
 func (r *ring) close(reason error) {
 	r.mu.Lock()
 	r.mu.closed, r.mu.reason = true, reason
@@ -157,9 +182,19 @@ func (r *ring) close(reason error) {
 	r.wake.Signal()
 }
 
+// fail ends the attachment because the ring cannot go on; the coordinator hears of it as of a vanished client.
+func (r *ring) fail(err error) {
+	if r.failed.Swap(true) {
+		return
+	}
+	r.e.note(slog.LevelError, "an attachment was ended", "job", r.job.spec.GetName(), "rank", r.key.rank, "err", err)
+	r.sink.Gone(err)
+	r.e.send(coordinator.Detached{Job: r.key.job, Rank: r.key.rank, Inc: r.key.inc})
+}
+
 // run hands over batches until the ring is closed.
-func (r *ring) run(e *Engine) {
-	defer close(r.done)
+func (r *ring) run() {
+	defer r.release()
 	for {
 		r.mu.Lock()
 		for len(r.mu.queue) == 0 && !r.mu.closed {
@@ -171,13 +206,6 @@ func (r *ring) run(e *Engine) {
 			if reason != nil {
 				r.sink.Gone(reason)
 			}
-			for _, s := range r.extra {
-				if s != nil {
-					s.Release()
-				}
-			}
-			e.ringBytes.Add(-r.seg.Size())
-			r.seg.Release()
 			return
 		}
 		x := r.mu.queue[0]
@@ -185,7 +213,7 @@ func (r *ring) run(e *Engine) {
 		r.mu.Unlock()
 		switch x := x.(type) {
 		case coordinator.Deliver:
-			r.deliver(e, x)
+			r.deliver(x)
 		case coordinator.EndEpoch:
 			r.sink.EpochEnd(&larderv1.EpochEnd{
 				Epoch: x.Epoch, Batches: uint64(x.Batches), Samples: uint64(x.Samples), Final: x.Final, Account: account(x.Account),
@@ -194,18 +222,17 @@ func (r *ring) run(e *Engine) {
 	}
 }
 
-func (r *ring) deliver(e *Engine, x coordinator.Deliver) {
+func (r *ring) deliver(x coordinator.Deliver) {
 	b := session.Batch{
 		Slot: uint32(x.Slot), Gen: x.Gen, Offset: uint64(int64(x.Slot) * r.slotBytes), Epoch: x.Epoch, Step: uint32(x.Step),
 		Rank: uint32(x.Rank), Rows: uint32(len(x.Rows)),
 	}
 	if len(x.Bad) > 0 {
-		b.Report = &larderv1.BatchReport{Quarantined: e.quarantined(r.job, x.Bad)}
+		b.Report = &larderv1.BatchReport{Quarantined: r.e.quarantined(r.job, x.Bad)}
 	}
-	if r.ragged {
+	if r.ragged() {
 		if err := r.gather(x, &b); err != nil {
-			e.cfg.Log.Error("no memory for a batch", "job", r.job.spec.Name, "err", err)
-			r.sink.Gone(err)
+			r.fail(err)
 			return
 		}
 	} else {
@@ -225,49 +252,4 @@ func (r *ring) compact(x coordinator.Deliver) {
 		copy(s[r.label+8*int64(to):][:8], s[r.label+8*int64(from):][:8])
 		copy(s[r.index+8*int64(to):][:8], s[r.index+8*int64(from):][:8])
 	}
-}
-
-// gather lays a ragged batch out, in a larger memory when it does not fit its slot.
-func (r *ring) gather(x coordinator.Deliver, b *session.Batch) error {
-	r.mu.Lock()
-	rows := r.mu.stashed[x.Slot]
-	r.mu.Unlock()
-	need := r.values
-	for _, i := range x.Rows {
-		need += align(int64(len(rows[i].Pix)), 64)
-	}
-	home := r.slot(x.Slot)
-	dst := home
-	if own := r.extra[x.Slot]; own != nil {
-		dst = own.Bytes()
-		b.Segment, b.Offset = r.extraID[x.Slot], 0
-	}
-	if need > int64(len(dst)) {
-		seg, err := shm.Create(fmt.Sprintf("larder-ring-%d-%d-slot%d", r.key.job, r.key.rank, x.Slot), align(need+need/4, pageSize))
-		if err != nil {
-			return err
-		}
-		if old := r.extra[x.Slot]; old != nil {
-			old.Release()
-		}
-		r.segments++
-		r.extra[x.Slot], r.extraID[x.Slot] = seg, r.segments
-		b.Segment, b.Offset, b.NewSegment = r.segments, 0, seg
-		dst = seg.Bytes()
-	}
-	at := r.values
-	for to, i := range x.Rows {
-		img := &rows[i]
-		e := dst[int64(to)*raggedEntry:]
-		binary.LittleEndian.PutUint64(e, uint64(at))
-		binary.LittleEndian.PutUint32(e[8:], uint32(img.H))
-		binary.LittleEndian.PutUint32(e[12:], uint32(img.W))
-		binary.LittleEndian.PutUint32(e[16:], uint32(img.C))
-		binary.LittleEndian.PutUint32(e[20:], 0)
-		copy(dst[at:], img.Pix)
-		at += align(int64(len(img.Pix)), 64)
-		copy(dst[r.label+8*int64(to):][:8], home[r.label+8*int64(i):][:8])
-		copy(dst[r.index+8*int64(to):][:8], home[r.index+8*int64(i):][:8])
-	}
-	return nil
 }

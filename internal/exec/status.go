@@ -95,13 +95,12 @@ func (e *Engine) view(v jobs.Job) *larderv1.Job {
 }
 
 func (e *Engine) describe(ctx context.Context, id ident.JobID) (*larderv1.Job, error) {
-	var v jobs.Job
-	var ok bool
-	if err := e.inspect(ctx, func(c *coordinator.Core) { v, ok = c.JobByID(id) }); err != nil {
+	v, err := e.lookup(ctx, id)
+	if err != nil {
 		return nil, err
 	}
-	if ok {
-		if j := e.view(v); j != nil {
+	if v != nil {
+		if j := e.view(*v); j != nil {
 			return j, nil
 		}
 	}
@@ -119,8 +118,8 @@ func (e *Engine) ListJobs(ctx context.Context, req *larderv1.ListJobsRequest) (*
 }
 
 func (e *Engine) list(ctx context.Context, ended bool) ([]*larderv1.Job, error) {
-	var all []jobs.Job
-	if err := e.inspect(ctx, func(c *coordinator.Core) { all = c.Jobs(ended) }); err != nil {
+	all, err := inspect(ctx, e, func(c *coordinator.Core) []jobs.Job { return c.Jobs(ended) })
+	if err != nil {
 		return nil, err
 	}
 	var out []*larderv1.Job
@@ -165,7 +164,10 @@ func (e *Engine) KillJob(ctx context.Context, req *larderv1.KillJobRequest) (*la
 }
 
 func (e *Engine) end(ctx context.Context, name string, build func(coordinator.Token, ident.JobID) coordinator.Event) (*larderv1.Job, error) {
-	j, live := e.liveJob(ctx, name)
+	j, live, err := e.liveJob(ctx, name)
+	if err != nil {
+		return nil, err
+	}
 	if j == nil {
 		return nil, noJob(name)
 	}
@@ -197,8 +199,8 @@ func (e *Engine) tiers(views []coordinator.TierView) []*larderv1.Tier {
 
 // GetTiers reports the tiers.
 func (e *Engine) GetTiers(ctx context.Context, _ *larderv1.GetTiersRequest) (*larderv1.GetTiersResponse, error) {
-	var views []coordinator.TierView
-	if err := e.inspect(ctx, func(c *coordinator.Core) { views = c.Tiers() }); err != nil {
+	views, err := inspect(ctx, e, (*coordinator.Core).Tiers)
+	if err != nil {
 		return nil, err
 	}
 	out := &larderv1.GetTiersResponse{Tiers: e.tiers(views)}
@@ -265,12 +267,16 @@ func (e *Engine) SetTiers(ctx context.Context, req *larderv1.SetTiersRequest) (*
 
 // GetStats returns all counters.
 func (e *Engine) GetStats(ctx context.Context, req *larderv1.GetStatsRequest) (*larderv1.GetStatsResponse, error) {
-	var st coordinator.Stats
-	var views []coordinator.TierView
-	var all []jobs.Job
-	if err := e.inspect(ctx, func(c *coordinator.Core) { st, views, all = c.Stats(), c.Tiers(), c.Jobs(true) }); err != nil {
+	type moment struct {
+		stats coordinator.Stats
+		tiers []coordinator.TierView
+		jobs  []jobs.Job
+	}
+	now, err := inspect(ctx, e, func(c *coordinator.Core) moment { return moment{c.Stats(), c.Tiers(), c.Jobs(true)} })
+	if err != nil {
 		return nil, err
 	}
+	st := now.stats
 	s := &larderv1.Stats{
 		At: timestamppb.Now(), Version: e.cfg.Version, Pid: int32(pid), Uptime: durationpb.New(time.Since(e.started)),
 		Totals: &larderv1.Counters{
@@ -278,9 +284,9 @@ func (e *Engine) GetStats(ctx context.Context, req *larderv1.GetStatsRequest) (*
 			Evictions: forms(st.Evictions), Quarantined: st.Quarantined, SamplesDelivered: st.Samples, BatchesDelivered: st.Batches,
 			WaitSeconds: st.Wait.Seconds(),
 		},
-		Tiers: e.tiers(views), RssBytes: rss(), MemoryLimit: uint64(max(e.cfg.MemoryLimit, 0)), Parity: prep.Parity(), Decoder: prep.DecoderName(),
+		Tiers: e.tiers(now.tiers), RssBytes: rss(), MemoryLimit: uint64(max(e.cfg.MemoryLimit, 0)), Parity: prep.Parity(), Decoder: prep.DecoderName(),
 	}
-	for _, v := range all {
+	for _, v := range now.jobs {
 		if req.GetJob() != "" && v.Spec.Name != req.GetJob() {
 			continue
 		}
