@@ -87,6 +87,8 @@ def child_handover(data: str, batch: int, pause: float, batches: int) -> None:
     gate()
     waits: list[float] = []
     cpu: list[float] = []
+    for _ in loader:  # from here on every sample is in memory
+        pass
     while len(waits) < batches:
         it = iter(loader)
         while True:
@@ -213,6 +215,7 @@ def main() -> None:
     parser.add_argument("--bin", default=os.environ.get("LARDER_BIN", str(ROOT / "bin/larder")))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--only", choices=["loaders", "hand-over"], help="leave out the other half")
     parser.add_argument("--json", default=str(ROOT / "out/loaders.json"))
     args = parser.parse_args()
     photographs = pathlib.Path(os.environ.get("LARDER_TESTDATA", ROOT / "../shared/data")) / "imagenet-700"
@@ -231,26 +234,26 @@ def main() -> None:
     for _ in range(args.repeats):
         for jobs in (1, 4):
             for name, run in (ours | peers).items():
-                if jobs == 1 and "share" in name:
+                if args.only == "hand-over" or (jobs == 1 and "share" in name):
                     continue
                 r = run(jobs)
                 results.setdefault(f"{jobs} jobs, {name}", []).append(r)
                 print(f"  {jobs} jobs, {name}: " + ", ".join(f"{k} {v:,.0f}" for k, v in r.items()), flush=True)
-        for batch in (64, 256):
+        for batch in (64, 256) if args.only != "loaders" else ():
             results.setdefault(f"hand-over, batch {batch} of uint8", []).append(run_handover(args, env, batch))
     print("\n| what | " + "first epoch | later epochs | images per CPU-second | of the best torch (later epochs) |\n|---|---|---|---|---|")
 
     def median(name: str, key: str) -> float:
         return statistics.median(r[key] for r in results[name])
 
-    for jobs in (1, 4):
+    for jobs in (1, 4) if args.only != "hand-over" else ():
         best = max(median(f"{jobs} jobs, {p}", "warm") for p in peers)
         for name in (ours | peers):
             full = f"{jobs} jobs, {name}"
             if full in results:
                 print(f"| {full} | {median(full, 'cold'):,.0f}/s | {median(full, 'warm'):,.0f}/s | {median(full, 'per_cpu_second'):,.0f} | "
                       f"{median(full, 'warm') / best:.2f}x |")
-    for batch in (64, 256):
+    for batch in (64, 256) if args.only != "loaders" else ():
         full = f"hand-over, batch {batch} of uint8"
         print(f"| {full}: next() when it is ready | p50 {median(full, 'p50_us'):.0f} us | p99 {median(full, 'p99_us'):.0f} us | "
               f"{median(full, 'cpu_us'):.0f} us CPU a batch | |")
