@@ -11,6 +11,7 @@ import (
 	"larder/dsa"
 	"larder/internal/coordinator"
 	"larder/internal/ident"
+	"larder/internal/invariant"
 	"larder/internal/xrand"
 	"larder/jobs"
 )
@@ -127,6 +128,7 @@ func TestSmallCacheStillSharesAmongAlignedJobs(t *testing.T) {
 		clients = append(clients, c)
 	}
 	m := model(2, 600*600)
+	m.Check = 997 // of half a million steps, each over every sample
 	m.Read, m.Fill = 10*time.Microsecond, 10*time.Microsecond
 	m.Decode = func(ident.ObjectID) time.Duration { return 50 * time.Microsecond }
 	res, err := Run(m, clients, time.Hour)
@@ -227,6 +229,9 @@ func scenario(seed uint64) (Model, []Client) {
 // and every epoch a client finished must be whole. A failing seed is run again alone by its name.
 func TestRandomWorlds(t *testing.T) {
 	seeds := 400
+	if invariant.Enabled { // every step is checked by the rooms themselves
+		seeds = 80
+	}
 	if n, err := strconv.Atoi(os.Getenv("LARDER_SIM_SEEDS")); err == nil {
 		seeds = n // make nightly
 	}
