@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,9 @@ from fake_daemon import FakeDaemon  # noqa: E402
 from real import PATIENCE, Client, Daemon, draw  # noqa: E402
 
 import larder  # noqa: E402
+
+# A shell that starts a command in the background has it ignore Ctrl-C, and its children too; some tests press it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _ENV = (
     "LARDER_SOCKET RANK WORLD_SIZE LOCAL_RANK GROUP_RANK GROUP_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_RUN_ID "
