@@ -118,8 +118,11 @@ func walkFolder(ctx context.Context, root string) (*walkResult, error) {
 		wg.Go(w.work)
 	}
 	wg.Wait()
-	if w.stopped != nil {
-		return nil, fmt.Errorf("index %s: %w", printable(root), w.stopped)
+	w.mu.Lock() // ctx may end at this very moment
+	stopped := w.stopped
+	w.mu.Unlock()
+	if stopped != nil {
+		return nil, fmt.Errorf("index %s: %w", printable(root), stopped)
 	}
 	return w.finish()
 }
