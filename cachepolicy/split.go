@@ -1,6 +1,10 @@
 package cachepolicy
 
-import "fmt"
+import (
+	"fmt"
+
+	"larder/internal/fault"
+)
 
 // Split is how many bytes each tier gets.
 type Split struct{ Encoded, Decoded, Augmented int64 }
@@ -32,7 +36,7 @@ func SimpleSplit(in Inputs) (Split, string) {
 		if in.AugmentedBytes > 0 {
 			s.Augmented = min(s.Augmented, in.AugmentedBytes)
 		}
-		why = fmt.Sprintf("; augmented %s for %d share group(s)", size(s.Augmented), in.ShareGroups)
+		why = fmt.Sprintf("; augmented %s for %d share group(s)", fault.Size(s.Augmented), in.ShareGroups)
 	}
 	rest := total - s.Augmented
 	switch {
@@ -42,7 +46,7 @@ func SimpleSplit(in Inputs) (Split, string) {
 	case in.DecodedBytes <= rest:
 		s.Encoded = min((rest-in.DecodedBytes)/2, max(in.EncodedBytes, 0))
 		s.Decoded = rest - s.Encoded
-		return s, fmt.Sprintf("decoded holds all: the %s wanted fit into %s", size(in.DecodedBytes), size(s.Decoded)) + why
+		return s, fmt.Sprintf("decoded holds all: the %s wanted fit into %s", fault.Size(in.DecodedBytes), fault.Size(s.Decoded)) + why
 	default:
 		s.Encoded = rest / 5
 		if in.EncodedBytes > 0 {
@@ -50,19 +54,6 @@ func SimpleSplit(in Inputs) (Split, string) {
 		}
 		s.Decoded = rest - s.Encoded
 		return s, fmt.Sprintf("the %s wanted decoded do not fit into %s: encoded gets %s, decoded %s",
-			size(in.DecodedBytes), size(rest), size(s.Encoded), size(s.Decoded)) + why
+			fault.Size(in.DecodedBytes), fault.Size(rest), fault.Size(s.Encoded), fault.Size(s.Decoded)) + why
 	}
-}
-
-// size prints bytes as the configuration writes them.
-func size(n int64) string {
-	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
-	x, u := float64(n), 0
-	for x >= 1024 && u < len(units)-1 {
-		x, u = x/1024, u+1
-	}
-	if u == 0 {
-		return fmt.Sprintf("%d B", n)
-	}
-	return fmt.Sprintf("%.1f %s", x, units[u])
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"larder/internal/config"
+	"larder/internal/fault"
 )
 
 func newConfig() *cobra.Command {
@@ -49,21 +50,21 @@ func newConfigCheck() *cobra.Command {
 			}
 			return tableTo(cmd.OutOrStdout(), func(t *tabwriter.Writer) {
 				row(t, "good; on this machine:")
-				row(t, "  machine", fmt.Sprintf("%s (%s), %d cores", config.HumanBytes(r.Machine), m.Source(), m.CPUs))
-				row(t, "  memory.limit", config.HumanBytes(r.Memory))
-				row(t, "  tiers.total", config.HumanBytes(r.Total))
+				row(t, "  machine", fmt.Sprintf("%s (%s), %d cores", fault.Size(r.Machine), m.Source(), m.CPUs))
+				row(t, "  memory.limit", fault.Size(r.Memory))
+				row(t, "  tiers.total", fault.Size(r.Total))
 				for _, x := range []struct {
 					key  string
 					n    int64
 					auto bool
 				}{{"  tiers.encoded", r.Encoded, r.EncodedAuto}, {"  tiers.decoded", r.Decoded, r.DecodedAuto}, {"  tiers.augmented", r.Augmented, r.AugmentedAuto}} {
 					if x.auto {
-						row(t, x.key, "auto, "+config.HumanBytes(x.n)+" at first")
+						row(t, x.key, "auto, "+fault.Size(x.n)+" at first")
 					} else {
-						row(t, x.key, config.HumanBytes(x.n))
+						row(t, x.key, fault.Size(x.n))
 					}
 				}
-				row(t, "  jobs.max_ring", config.HumanBytes(r.MaxRing))
+				row(t, "  jobs.max_ring", fault.Size(r.MaxRing))
 				row(t, "  prep.workers", r.Workers)
 			})
 		},

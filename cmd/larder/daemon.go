@@ -120,9 +120,9 @@ func (d *daemon) open() (err error) {
 			return err
 		}
 	}
-	log.Info("configuration", "memory_limit", config.HumanBytes(r.Memory), "tiers_total", config.HumanBytes(r.Total),
+	log.Info("configuration", "memory_limit", fault.Size(r.Memory), "tiers_total", fault.Size(r.Total),
 		"encoded", cfg.Tiers.Encoded.String(), "decoded", cfg.Tiers.Decoded.String(), "augmented", cfg.Tiers.Augmented.String(),
-		"rings", config.HumanBytes(r.MaxRing), "workers", r.Workers, "decoder", prep.DecoderName(), "parity", prep.Parity(), "gpu", d.gpu.Status())
+		"rings", fault.Size(r.MaxRing), "workers", r.Workers, "decoder", prep.DecoderName(), "parity", prep.Parity(), "gpu", d.gpu.Status())
 	return nil
 }
 

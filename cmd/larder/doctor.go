@@ -147,7 +147,7 @@ func checkMemory(m config.Machine) finding {
 		return finding{"memory", "fail", e.Message, e.Hint}
 	}
 	f := finding{Check: "memory", Status: "ok", Detail: fmt.Sprintf("%s (%s); by default larder takes %s, %s of it for tiers",
-		config.HumanBytes(r.Machine), m.Source(), config.HumanBytes(r.Memory), config.HumanBytes(r.Total))}
+		fault.Size(r.Machine), m.Source(), fault.Size(r.Memory), fault.Size(r.Total))}
 	if r.Machine < 1<<30 {
 		f.Status, f.Fix = "warn", "give the control group 2GiB or more; smaller machines hold few samples and small rings only"
 	}

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"larder/internal/config"
+	"larder/internal/fault"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -118,8 +118,8 @@ func watchStats(ctx context.Context, w io.Writer, out *outputFlag, c larderv1.La
 func statsTable(t *tabwriter.Writer, s *larderv1.Stats) {
 	c := s.GetTotals()
 	row(t, "larder", fmt.Sprintf("%s, process %d, up %v", s.GetVersion(), s.GetPid(), s.GetUptime().AsDuration().Round(time.Second)))
-	row(t, "memory", fmt.Sprintf("%s resident, limit %s", config.HumanBytes(int64(s.GetRssBytes())), config.HumanBytes(int64(s.GetMemoryLimit()))))
-	row(t, "source reads", fmt.Sprintf("%s (%s)", count(c.GetSourceReads()), config.HumanBytes(int64(c.GetSourceBytes()))))
+	row(t, "memory", fmt.Sprintf("%s resident, limit %s", fault.Size(s.GetRssBytes()), fault.Size(s.GetMemoryLimit())))
+	row(t, "source reads", fmt.Sprintf("%s (%s)", count(c.GetSourceReads()), fault.Size(c.GetSourceBytes())))
 	row(t, "decodes", count(c.GetDecodes()))
 	row(t, "augments", count(c.GetAugments()))
 	row(t, "delivered", fmt.Sprintf("%s samples in %s batches", count(c.GetSamplesDelivered()), count(c.GetBatchesDelivered())))
@@ -129,7 +129,7 @@ func statsTable(t *tabwriter.Writer, s *larderv1.Stats) {
 	row(t, "quarantined", count(c.GetQuarantined()))
 	for _, d := range s.GetDevices() {
 		row(t, fmt.Sprintf("gpu %d", d.GetIndex()), fmt.Sprintf("%s, %s of %s used, %d%% busy", d.GetName(),
-			config.HumanBytes(int64(d.GetMemoryUsed())), config.HumanBytes(int64(d.GetMemoryBytes())), d.GetUtilization()))
+			fault.Size(d.GetMemoryUsed()), fault.Size(d.GetMemoryBytes()), d.GetUtilization()))
 	}
 	row(t)
 	var total uint64

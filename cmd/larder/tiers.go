@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"larder/internal/config"
+	"larder/internal/fault"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -51,11 +52,11 @@ func tierTable(t *tabwriter.Writer, list []*larderv1.Tier, total uint64) {
 	row(t, "TIER", "USED", "BUDGET", "SETTING", "ENTRIES", "HITS", "EVICTIONS", "POLICY")
 	var used, entries, hits, evictions uint64
 	for _, x := range list {
-		row(t, x.GetForm(), config.HumanBytes(int64(x.GetUsed())), config.HumanBytes(int64(x.GetBudget())), x.GetSetting(),
+		row(t, x.GetForm(), fault.Size(x.GetUsed()), fault.Size(x.GetBudget()), x.GetSetting(),
 			count(x.GetEntries()), count(x.GetHits()), count(x.GetEvictions()), x.GetPolicy())
 		used, entries, hits, evictions = used+x.GetUsed(), entries+x.GetEntries(), hits+x.GetHits(), evictions+x.GetEvictions()
 	}
-	row(t, "total", config.HumanBytes(int64(used)), config.HumanBytes(int64(total)), "", count(entries), count(hits), count(evictions), "")
+	row(t, "total", fault.Size(used), fault.Size(total), "", count(entries), count(hits), count(evictions), "")
 }
 
 func newTiersResize(g *globals) *cobra.Command {

@@ -13,7 +13,7 @@ import (
 
 	"encoding/json"
 
-	"larder/internal/config"
+	"larder/internal/fault"
 	"larder/internal/gpu"
 	"larder/internal/prep"
 )
@@ -97,7 +97,7 @@ func newVersion() *cobra.Command {
 				row(t, "decoder", b.Decoder+", "+parity)
 				row(t, "gpu", b.GPU)
 				for _, d := range devices {
-					row(t, fmt.Sprintf("  %d", d.GetIndex()), fmt.Sprintf("%s, %s", d.GetName(), config.HumanBytes(int64(d.GetMemoryBytes()))))
+					row(t, fmt.Sprintf("  %d", d.GetIndex()), fmt.Sprintf("%s, %s", d.GetName(), fault.Size(d.GetMemoryBytes())))
 				}
 			})
 		},

@@ -97,7 +97,7 @@ func checkTiers(c *Config, limit int64, value func(Size) (int64, bool)) error {
 	}
 	what := strings.Join(parts, " + ")
 	exceed := func(hint, over string, n int64) error {
-		return fault.New(fault.ResourceExceeded, "tiers", hint, "%s %s %s (%s against %s)", what, verb, over, HumanBytes(sum), HumanBytes(n))
+		return fault.New(fault.ResourceExceeded, "tiers", hint, "%s %s %s (%s against %s)", what, verb, over, fault.Size(sum), fault.Size(n))
 	}
 	limitKnown, limitText := limit > 0, ""
 	if !limitKnown {
@@ -123,7 +123,7 @@ func checkTiers(c *Config, limit int64, value func(Size) (int64, bool)) error {
 // describe writes a size and, where that is not the same, its bytes: "30% (= 4.8GiB)".
 func describe(s Size, n int64) string {
 	if s.IsAuto() || s.IsPercent() {
-		return fmt.Sprintf("%s (= %s)", s, HumanBytes(n))
+		return fmt.Sprintf("%s (= %s)", s, fault.Size(n))
 	}
 	return s.String()
 }
@@ -145,7 +145,7 @@ func (c *Config) Resolve(m Machine) (Resolved, error) {
 	}
 	if r.Memory > base {
 		return Resolved{}, fault.New(fault.ResourceExceeded, "memory.limit", "lower memory.limit",
-			"memory.limit %s exceeds the %s of this machine (%s)", describe(c.Memory.Limit, r.Memory), HumanBytes(base), m.Source())
+			"memory.limit %s exceeds the %s of this machine (%s)", describe(c.Memory.Limit, r.Memory), fault.Size(base), m.Source())
 	}
 	if err := checkTiers(c, r.Memory, func(s Size) (int64, bool) { return s.Of(base), true }); err != nil {
 		return Resolved{}, err

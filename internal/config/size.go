@@ -82,25 +82,6 @@ func FormatBytes(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// HumanBytes writes a number of bytes for people, rounded to three digits: 1.5GiB, 12.3MiB, 512B.
-func HumanBytes(n int64) string {
-	for _, u := range units[:4] {
-		if n >= u.bytes {
-			x := float64(n) / float64(u.bytes)
-			prec := 2
-			for p := x; p >= 10 && prec > 0; p /= 10 {
-				prec--
-			}
-			s := strconv.FormatFloat(x, 'f', prec, 64)
-			if strings.Contains(s, ".") {
-				s = strings.TrimRight(strings.TrimRight(s, "0"), ".")
-			}
-			return s + u.name
-		}
-	}
-	return strconv.FormatInt(n, 10) + "B"
-}
-
 const sizeHint = "write bytes like 8GiB or 512MB, a percentage like 30%, or auto"
 
 // maxBytes bounds sizes far below overflow, so that sums of a few of them are safe.

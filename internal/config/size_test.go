@@ -50,16 +50,6 @@ func TestSizeRoundTrip(t *testing.T) {
 	})
 }
 
-func TestHumanBytes(t *testing.T) {
-	for n, want := range map[int64]string{
-		0: "0B", 512: "512B", 1536: "1.5KiB", 12_900_000: "12.3MiB", 3 << 30: "3GiB", 161061273600: "150GiB", 25176801280: "23.4GiB",
-	} {
-		if got := HumanBytes(n); got != want {
-			t.Errorf("HumanBytes(%d) = %s, want %s", n, got, want)
-		}
-	}
-}
-
 func FuzzParseSize(f *testing.F) {
 	for _, s := range []string{"8GiB", "30%", "auto", "1.5MB", "-1", "", "99999999999999999999", "1_0k"} {
 		f.Add(s)

@@ -468,7 +468,7 @@ func TestReconfigureIsAllOrNothing(t *testing.T) {
 	rep := r.ask(func(t Token) Event {
 		return Reconfigure{Token: t, Tiers: TierConfig{Total: 5000, Sizes: [ident.NumForms]int64{ident.Encoded: 3000, ident.Decoded: 3000}}}
 	})
-	refused(t, rep, fault.ConfigInvalid, "3000", "5000")
+	refused(t, rep, fault.ResourceExceeded, "tiers.encoded 2.93KiB + tiers.decoded 2.93KiB exceed tiers.total 4.88KiB")
 	if after := r.c.Tiers(); !slices.Equal(before, after) {
 		t.Errorf("%+v, before %+v", after, before)
 	}

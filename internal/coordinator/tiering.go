@@ -1,6 +1,9 @@
 package coordinator
 
 import (
+	"fmt"
+	"strings"
+
 	"larder/cachepolicy"
 	"larder/dsa"
 	"larder/internal/bits"
@@ -266,6 +269,7 @@ func (c *Core) apply(split [ident.NumForms]int64) {
 func (c *Core) split(t TierConfig) ([ident.NumForms]int64, string, error) {
 	var out [ident.NumForms]int64
 	left, autos := t.Total, 0
+	var fixed []string
 	for _, f := range tierForms {
 		if t.Sizes[f] < 0 {
 			autos++
@@ -273,11 +277,17 @@ func (c *Core) split(t TierConfig) ([ident.NumForms]int64, string, error) {
 		}
 		out[f] = t.Sizes[f]
 		left -= t.Sizes[f]
+		if t.Sizes[f] > 0 {
+			fixed = append(fixed, fmt.Sprintf("tiers.%s %s", f, fault.Size(t.Sizes[f])))
+		}
 	}
 	if left < 0 {
-		return out, "", fault.New(fault.ConfigInvalid, "tiers", "lower a tier or raise tiers.total",
-			"tiers.encoded %d + tiers.decoded %d + tiers.augmented %d bytes exceed tiers.total of %d bytes",
-			max(t.Sizes[ident.Encoded], 0), max(t.Sizes[ident.Decoded], 0), max(t.Sizes[ident.Augmented], 0), t.Total)
+		verb := "exceeds"
+		if len(fixed) > 1 {
+			verb = "exceed"
+		}
+		return out, "", fault.New(fault.ResourceExceeded, "tiers", "lower a tier or raise tiers.total",
+			"%s %s tiers.total %s", strings.Join(fixed, " + "), verb, fault.Size(t.Total))
 	}
 	if autos == 0 {
 		return out, "fixed by the configuration", nil

@@ -249,15 +249,10 @@ func TestParseStat(t *testing.T) {
 	}
 }
 
-func TestCountAndSize(t *testing.T) {
+func TestCount(t *testing.T) {
 	for n, want := range map[int]string{0: "0", 12: "12", 999: "999", 1000: "1,000", 1234567: "1,234,567", -1234: "-1,234", -123: "-123"} {
 		if got := count(n); got != want {
 			t.Errorf("count(%d) = %s", n, got)
-		}
-	}
-	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1 KiB", 1536: "1.5 KiB", 384 << 20: "384 MiB", 5 << 30: "5 GiB"} {
-		if got := size(n); got != want {
-			t.Errorf("size(%d) = %s", n, got)
 		}
 	}
 }

@@ -197,18 +197,3 @@ func count[T int | int64 | uint64](n T) string {
 	}
 	return s
 }
-
-// size prints bytes with a binary unit.
-func size[T int64 | uint64](n T) string {
-	v, unit := float64(n), "B"
-	for _, u := range []string{"KiB", "MiB", "GiB", "TiB"} {
-		if v < 1024 {
-			break
-		}
-		v, unit = v/1024, u
-	}
-	if v == float64(int64(v)) || v >= 100 {
-		return fmt.Sprintf("%.0f %s", v, unit)
-	}
-	return fmt.Sprintf("%.1f %s", v, unit)
-}

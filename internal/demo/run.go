@@ -52,7 +52,7 @@ func (o *Options) check() error {
 		bad("--share", "must be none or augmented, not %q", o.Share)
 	}
 	if o.Memory != 0 && o.Memory < minMemory {
-		bad("--memory", "must be at least %s, not %s", size(int64(minMemory)), size(o.Memory))
+		bad("--memory", "must be at least %s, not %s", fault.Size(minMemory), fault.Size(o.Memory))
 	}
 	return errors.Join(errs...)
 }
@@ -132,8 +132,8 @@ func (r *runner) all(ctx context.Context) (_ *Result, err error) {
 		groups           [][]int
 		run              *RunStats
 	}{
-		{fmt.Sprintf("unshared: %d jobs, a daemon of its own for each, %s of cache each", r.Jobs, size(r.memory/int64(r.Jobs))), "unshared", "u", alone, &res.Unshared},
-		{fmt.Sprintf("shared: %d jobs, one daemon, %s of cache", r.Jobs, size(r.memory)), "shared", "s", together, &res.Shared},
+		{fmt.Sprintf("unshared: %d jobs, a daemon of its own for each, %s of cache each", r.Jobs, fault.Size(r.memory/int64(r.Jobs))), "unshared", "u", alone, &res.Unshared},
+		{fmt.Sprintf("shared: %d jobs, one daemon, %s of cache", r.Jobs, fault.Size(r.memory)), "shared", "s", together, &res.Shared},
 	} {
 		p, err := r.run1(ctx, half.title, half.dir, half.groups)
 		if err != nil {
@@ -200,7 +200,7 @@ func (r *runner) draw(ctx context.Context, res *Result) error {
 		Decoded: 3 * d.Pixels, Seconds: took,
 	}
 	r.view.finish("drew %s images, %.0f-%.0f kB each, %s (%s decoded), in %.1f s", count(r.Samples),
-		float64(d.Min)/1e3, float64(d.Max)/1e3, size(d.Bytes), size(3*d.Pixels), took)
+		float64(d.Min)/1e3, float64(d.Max)/1e3, fault.Size(d.Bytes), fault.Size(3*d.Pixels), took)
 	return nil
 }
 

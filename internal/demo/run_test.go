@@ -178,10 +178,10 @@ func TestDemoKeepsWhenAsked(t *testing.T) {
 func TestMemory(t *testing.T) {
 	d := &Drawn{Bytes: 90 << 20, Pixels: 300 << 20}
 	if got := enough(d, 64<<30); got < d.Bytes+3*d.Pixels || got > (d.Bytes+3*d.Pixels)*6/5 {
-		t.Errorf("%s for %s stored and %s decoded", size(got), size(d.Bytes), size(3*d.Pixels))
+		t.Errorf("%s for %s stored and %s decoded", fault.Size(got), fault.Size(d.Bytes), fault.Size(3*d.Pixels))
 	}
 	if got := enough(d, 1<<30); got > 1<<30/3 {
-		t.Errorf("%s on a machine of 1 GiB", size(got))
+		t.Errorf("%s on a machine of 1 GiB", fault.Size(got))
 	}
 	if got := enough(&Drawn{}, 0); got != minMemory {
 		t.Errorf("%d", got)
@@ -230,7 +230,7 @@ func TestSweepTakesOnlyWhatTheDeadLeft(t *testing.T) {
 func TestOptionsAreCheckedAllAtOnce(t *testing.T) {
 	o := Options{Jobs: 1, Samples: 3, Epochs: 0, Share: "all", Memory: 5}
 	_, err := Run(t.Context(), o, nil)
-	for _, want := range []string{"--jobs", "--samples", "--epochs", "--share", "--memory", "32 MiB"} {
+	for _, want := range []string{"--jobs", "--samples", "--epochs", "--share", "--memory", "32MiB"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not name %s", err, want)
 		}

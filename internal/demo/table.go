@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"larder/internal/fault"
 )
 
 // WriteText prints the result for people.
@@ -43,7 +45,7 @@ func (r *Result) WriteText(w io.Writer) error {
 	seconds("processor seconds", u.CPUSeconds, s.CPUSeconds)
 	seconds("seconds", u.Seconds, s.Seconds)
 	fmt.Fprintf(&b, "(%d jobs, %s of %s images wanted by at least one of them, %d epochs; %s of cache memory in all, both times)\n\n",
-		len(s.Jobs), count(r.Unique), count(r.Dataset.Samples), r.Epochs, size(r.MemoryBytes))
+		len(s.Jobs), count(r.Unique), count(r.Dataset.Samples), r.Epochs, fault.Size(r.MemoryBytes))
 
 	answer := "yes"
 	if !r.Audit.OK() {

@@ -160,7 +160,7 @@ func TestRaggedMemoryCountsAndIsRefused(t *testing.T) {
 	w := serve(t, func(c *exec.Config) { c.MaxRing = mib })
 	tr := w.train(spec("a", dir, 8, func(s *larderv1.JobSpec) { s.Shuffle = false }), 0)
 	_, err := tr.epoch(0) // 8 x 480,000 bytes in the end
-	if reasonOf(err) != fault.ResourceExceeded || !strings.Contains(err.Error(), "1048576 bytes for rings") {
+	if reasonOf(err) != fault.ResourceExceeded || !strings.Contains(err.Error(), "of the 1MiB for rings are free") {
 		t.Fatalf("the batch came, or: %v", err)
 	}
 	_ = tr.conn.Close()
@@ -439,11 +439,12 @@ func TestTiersShrinkAndGrowWhileJobsRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the shrunk tier is empty", func() bool { return w.store.Used(ident.Decoded) == 0 })
-	_, err := w.engine.SetTiers(ctx, &larderv1.SetTiersRequest{Decoded: "999999999"})
-	if reasonOf(err) != fault.ConfigInvalid || !strings.Contains(err.Error(), "999999999") || !strings.Contains(err.Error(), "67108864") {
+	_, err := w.engine.SetTiers(ctx, &larderv1.SetTiersRequest{Decoded: "966367641600"})
+	if reasonOf(err) != fault.ResourceExceeded || !strings.Contains(err.Error(), "tiers.decoded 900GiB + tiers.augmented 16MiB exceed tiers.total 64MiB") {
 		t.Errorf("too large: %v", err)
 	}
-	if _, err = w.engine.SetTiers(ctx, &larderv1.SetTiersRequest{Total: "999999999"}); reasonOf(err) != fault.ResourceExceeded {
+	if _, err = w.engine.SetTiers(ctx, &larderv1.SetTiersRequest{Total: "999999999"}); reasonOf(err) != fault.ResourceExceeded ||
+		!strings.Contains(err.Error(), "tiers.total 954MiB and rings of") {
 		t.Errorf("more than there is: %v", err)
 	}
 	for _, tr := range trainers {
@@ -500,7 +501,9 @@ func TestBadRequestsNameTheFix(t *testing.T) {
 		"subset empty":     {spec("a", dir, 4, subset("label > 77")), fault.SubsetEmpty, "label > 77"},
 		"batch too large":  {spec("a", dir, 21, func(s *larderv1.JobSpec) { s.DropLast = true }), fault.SubsetEmpty, "21"},
 		"ring too large": {spec("a", dir, 1<<16, recipe(op("RandomResizedCrop", map[string]any{"size": 224.0}))), fault.ResourceExceeded,
-			"need 39464206336 bytes (1 ranks x 4 slots x 9866051584), and 201326592 of the 201326592 bytes for rings are free"},
+			"need 36.8GiB (4 slots of 9.19GiB), and 192MiB of the 192MiB for rings are free"},
+		"rings too large": {spec("a", dir, 1<<12, recipe(op("RandomResizedCrop", map[string]any{"size": 224.0})), func(s *larderv1.JobSpec) { s.WorldSize = 2 }), fault.ResourceExceeded,
+			"(4 slots of 588MiB for each of 2 ranks)"},
 	} {
 		_, err := register(c, x.spec)
 		if reasonOf(err) != x.reason || !strings.Contains(err.Error(), x.words) {

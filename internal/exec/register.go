@@ -227,10 +227,14 @@ func (e *Engine) fits(j *job) error {
 	need := l.slotBytes * int64(l.slots) * int64(j.life.World)
 	limit := e.ringLimit()
 	if have := limit - e.ringBytes.Load(); need > have {
+		each := ""
+		if j.life.World > 1 {
+			each = fmt.Sprintf(" for each of %d ranks", j.life.World)
+		}
 		return fault.New(fault.ResourceExceeded, j.spec.GetName(),
 			"lower batch_size or prefetch, deliver uint8, lower tiers.total, or raise memory.limit",
-			"register job %s: its rings need %d bytes (%d ranks x %d slots x %d), and %d of the %d bytes for rings are free",
-			j.spec.GetName(), need, j.life.World, l.slots, l.slotBytes, max(have, 0), limit)
+			"register job %s: its rings need %s (%d slots of %s%s), and %s of the %s for rings are free",
+			j.spec.GetName(), fault.Size(need), l.slots, fault.Size(l.slotBytes), each, fault.Size(max(have, 0)), fault.Size(limit))
 	}
 	return nil
 }
@@ -254,7 +258,8 @@ func (e *Engine) reserve(j *job, n int64) error {
 		if have := limit - used; n > have {
 			return fault.New(fault.ResourceExceeded, j.spec.GetName(),
 				"lower batch_size or prefetch, give all images one size in the recipe, lower tiers.total, or raise memory.limit",
-				"job %s needs %d more bytes for its batches, and %d of the %d bytes for rings are free", j.spec.GetName(), n, max(have, 0), limit)
+				"job %s needs %s more for its batches, and %s of the %s for rings are free",
+				j.spec.GetName(), fault.Size(n), fault.Size(max(have, 0)), fault.Size(limit))
 		}
 		if e.ringBytes.CompareAndSwap(used, used+n) {
 			return nil

@@ -253,7 +253,7 @@ func (e *Engine) SetTiers(ctx context.Context, req *larderv1.SetTiersRequest) (*
 	}
 	if rings := e.ringBytes.Load(); cfg.Total+rings > e.cfg.MemoryLimit {
 		return nil, fault.New(fault.ResourceExceeded, "tiers.total", "lower tiers.total, or raise memory.limit and restart",
-			"tiers.total of %d bytes and rings of %d bytes exceed memory.limit of %d bytes", cfg.Total, rings, e.cfg.MemoryLimit)
+			"tiers.total %s and rings of %s exceed memory.limit %s", fault.Size(cfg.Total), fault.Size(rings), fault.Size(e.cfg.MemoryLimit))
 	}
 	if _, err := e.ask(ctx, func(t coordinator.Token) coordinator.Event { return coordinator.Reconfigure{Token: t, Tiers: cfg} }); err != nil {
 		return nil, err

@@ -217,11 +217,11 @@ func retry(call func() error) error {
 func shortage(name string, size, free int64, where string, err error) error {
 	have := ""
 	if where != "" {
-		have = fmt.Sprintf(", %d bytes are free (%s)", free, where)
+		have = fmt.Sprintf(", %s are free (%s)", fault.Size(free), where)
 	}
 	return &fault.Error{
 		Reason: fault.ResourceExceeded, Subject: name, Err: err,
-		Message: fmt.Sprintf("a shared segment needs %d bytes%s", size, have),
+		Message: fmt.Sprintf("a shared segment needs %s%s", fault.Size(size), have),
 		Hint:    "lower batch_size or prefetch, make the tiers smaller, or give the daemon more memory",
 	}
 }

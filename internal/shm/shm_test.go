@@ -3,13 +3,13 @@ package shm
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"math"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"testing/fstest"
@@ -124,7 +124,7 @@ func TestRefusals(t *testing.T) {
 	}
 	_, err := Create("huge", free*2)
 	var f *fault.Error
-	if !errors.As(err, &f) || f.Reason != fault.ResourceExceeded || !bytes.Contains([]byte(f.Message), fmt.Append(nil, free*2)) {
+	if !errors.As(err, &f) || f.Reason != fault.ResourceExceeded || !strings.Contains(f.Message, fault.Size(free*2)) {
 		t.Errorf("twice what is free: %v", err)
 	}
 	open := func(size int64, seal int) int {

@@ -75,7 +75,8 @@ func (c *Catalog) Read(ctx context.Context, o ident.ObjectID, buf []byte) ([]byt
 	}
 	if row.size > c.cfg.MaxObject {
 		path, _ := c.ObjectPath(o)
-		return nil, fault.New(fault.ResourceExceeded, path, "leave it out of the dataset", "%s has %d bytes, the limit for one sample is %d", path, row.size, c.cfg.MaxObject)
+		return nil, fault.New(fault.ResourceExceeded, path, "leave it out of the dataset",
+			"%s has %s, the limit for one sample is %s", path, fault.Size(row.size), fault.Size(c.cfg.MaxObject))
 	}
 	if err := c.limit.wait(ctx, row.size); err != nil {
 		return nil, fmt.Errorf("read object %d: %w", o, err)

@@ -69,7 +69,7 @@ func TestRead(t *testing.T) {
 	small, err := OpenCatalog(CatalogConfig{MaxObject: 10 << 20})
 	must(t, err)
 	e := add(t, small, "", root)
-	if _, err := small.Read(t.Context(), e.Object(0), nil); !fault.Is(err, fault.ResourceExceeded) || !strings.Contains(err.Error(), "20971520") || !strings.Contains(err.Error(), "10485760") {
+	if _, err := small.Read(t.Context(), e.Object(0), nil); !fault.Is(err, fault.ResourceExceeded) || !strings.Contains(err.Error(), "20MiB") || !strings.Contains(err.Error(), "10MiB") {
 		t.Errorf("%v", err)
 	}
 }
