@@ -8,6 +8,7 @@ BIN     := bin
 VENV    := .venv
 TOOLS   := $(abspath $(BIN)/tools)
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+COMMIT  ?= $(shell git rev-parse HEAD 2>/dev/null)
 
 # go-nvml's C header is full of deprecated declarations.
 export CGO_CFLAGS ?= -O2 -Wno-deprecated-declarations
@@ -28,7 +29,7 @@ help: ## list the targets
 .PHONY: build
 build: ## build bin/larder
 	@[ -n "$(HAVE_JPEG)" ] || echo "larder: libjpeg-turbo's headers are missing: building with the Go decoder (slower, parity: false). For the fast one: apt-get install libjpeg62-turbo-dev, then make build"
-	$(GO) build -trimpath -tags '$(TAGS)' -ldflags '-X main.version=$(VERSION)' -o $(BIN)/larder ./cmd/larder
+	$(GO) build -trimpath -tags '$(TAGS)' -ldflags '-X main.version=$(VERSION) -X main.commit=$(COMMIT)' -o $(BIN)/larder ./cmd/larder
 
 .PHONY: demo
 demo: build ## four jobs on drawn images, unshared and shared, with a report

@@ -120,6 +120,6 @@ means what it should. The dataset is indexed if it is not known yet.`,
 	}
 	out.register(cmd)
 	cmd.Flags().StringVar(&subset, "subset", "", "subset expression (default: every sample)")
-	cmd.Flags().Uint32Var(&samples, "samples", 3, "samples to show")
+	cmd.Flags().Uint32Var(&samples, "samples", 3, "samples to show, up to 1000; 0 means 3")
 	return cmd
 }

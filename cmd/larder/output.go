@@ -35,13 +35,16 @@ func (o *outputFlag) check() error {
 	return usagef("write -o table, -o json or -o yaml", "unknown output %q", o.form)
 }
 
-// message prints a message of larder.v1: as protobuf's JSON (names in lowerCamelCase, 64-bit numbers as strings), as
-// the same in YAML, or through table.
+// protoJSON writes a message of larder.v1 with the names of the proto, which counters, job files and metrics have as well;
+// 64-bit numbers are strings. It varies its blanks on purpose: indent or compact what it wrote.
+var protoJSON = protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}
+
+// message prints a message of larder.v1: as protoJSON, as the same in YAML, or through table.
 func (o *outputFlag) message(w io.Writer, m proto.Message, table func(*tabwriter.Writer)) error {
 	if o.form == "table" {
 		return tableTo(w, table)
 	}
-	raw, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(m)
+	raw, err := protoJSON.Marshal(m)
 	if err != nil {
 		return fmt.Errorf("write %s: %w", o.form, err)
 	}
@@ -63,7 +66,6 @@ func (o *outputFlag) value(w io.Writer, v any, table func(*tabwriter.Writer)) er
 func (o *outputFlag) raw(w io.Writer, raw []byte) error {
 	var b bytes.Buffer
 	if o.form == "json" {
-		// protojson varies its blanks on purpose; indenting makes the output the same every time.
 		if err := json.Indent(&b, raw, "", "  "); err != nil {
 			return fmt.Errorf("write json: %w", err)
 		}

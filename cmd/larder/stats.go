@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"larder/internal/fault"
@@ -86,7 +85,7 @@ func watchStats(ctx context.Context, w io.Writer, out *outputFlag, c larderv1.La
 		var b bytes.Buffer
 		switch out.form {
 		case "json": // one line each, for jq and friends
-			raw, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(r.GetStats())
+			raw, err := protoJSON.Marshal(r.GetStats())
 			if err == nil {
 				err = json.Compact(&b, raw)
 			}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -9,9 +10,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/encoding/protojson"
-
-	"encoding/json"
 
 	"larder/internal/fault"
 	"larder/internal/gpu"
@@ -80,7 +78,7 @@ func newVersion() *cobra.Command {
 				b.GPU = err.Error()
 			}
 			for _, d := range devices {
-				raw, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(d)
+				raw, err := protoJSON.Marshal(d)
 				if err != nil {
 					return fmt.Errorf("write device %d: %w", d.GetIndex(), err)
 				}

@@ -2,6 +2,7 @@ package exec
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"math"
 	"os"
@@ -252,8 +253,12 @@ func (e *Engine) SetTiers(ctx context.Context, req *larderv1.SetTiersRequest) (*
 		cfg.Sizes[x.f], settings[x.f] = n, x.s
 	}
 	if rings := e.ringBytes.Load(); cfg.Total+rings > e.cfg.MemoryLimit {
+		what := fmt.Sprintf("tiers.total %s exceeds", fault.Size(cfg.Total))
+		if rings > 0 {
+			what = fmt.Sprintf("tiers.total %s and rings of %s exceed", fault.Size(cfg.Total), fault.Size(rings))
+		}
 		return nil, fault.New(fault.ResourceExceeded, "tiers.total", "lower tiers.total, or raise memory.limit and restart",
-			"tiers.total %s and rings of %s exceed memory.limit %s", fault.Size(cfg.Total), fault.Size(rings), fault.Size(e.cfg.MemoryLimit))
+			"%s memory.limit %s", what, fault.Size(e.cfg.MemoryLimit))
 	}
 	if _, err := e.ask(ctx, func(t coordinator.Token) coordinator.Event { return coordinator.Reconfigure{Token: t, Tiers: cfg} }); err != nil {
 		return nil, err

@@ -1,7 +1,9 @@
 package telemetry
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"html/template"
@@ -56,13 +58,18 @@ func NewHandler(cfg HTTPConfig) http.Handler {
 			plain(w, http.StatusServiceUnavailable, "the daemon is starting or stopping")
 			return
 		}
-		b, err := protojson.MarshalOptions{Multiline: true, Indent: "  ", EmitUnpopulated: true}.Marshal(s)
+		var b bytes.Buffer
+		raw, err := protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}.Marshal(s)
+		if err == nil {
+			err = json.Indent(&b, raw, "", "  ") // protojson varies its blanks on purpose
+		}
 		if err != nil {
 			plain(w, http.StatusInternalServerError, err.Error())
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(append(b, '\n')) // a reader that went away is no concern of ours
+		b.WriteByte('\n')
+		_, _ = w.Write(b.Bytes()) // a reader that went away is no concern of ours
 	})
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")

@@ -178,6 +178,9 @@ func TestPages(t *testing.T) {
 	if err := protojson.Unmarshal([]byte(body), &back); err != nil || !proto.Equal(&back, stats) {
 		t.Errorf("/debug/vars is read back as %v, %v", &back, err)
 	}
+	if !strings.Contains(body, "\n    \"samples_delivered\": \"") {
+		t.Errorf("/debug/vars does not name counters as everything else does:\n%.600s", body)
+	}
 	ready = errors.New("draining")
 	if code, body, _ := get(t, h, "GET", "/readyz"); code != 503 || !strings.Contains(body, "draining") {
 		t.Errorf("not ready: %d %s", code, body)
