@@ -394,10 +394,8 @@ class Loader:
                 if int(end.get("epoch") or 0) != it.epoch:
                     f.taken = True
                     continue
-                if end.get("final"):
-                    self._ended = JobEndedError(
-                        f"job {self._name!r} has done all its epochs", subject=self._name, hint="raise epochs=, or make a new Loader"
-                    )
+                if end.get("final") and s.draining is None:  # a daemon that stops is named by the next iter()
+                    self._ended = self._final(it.epoch)
                 it.done = True
                 f.taken = True
                 raise StopIteration
@@ -416,6 +414,15 @@ class Loader:
                 f.taken = True
                 raise s.fail(e)
             raise _wire.protocol_error(f"{_wire.NAMES[f.type - 1]} in an epoch")
+
+    def _final(self, epoch: int) -> JobEndedError:
+        """Why no epoch follows this one."""
+        epochs = int((self._job.get("spec") or {}).get("epochs") or 0)
+        if 0 < epochs <= epoch + 1:
+            why, hint = "has done all its epochs", "raise epochs=, or make a new Loader"
+        else:
+            why, hint = f"was drained and ended with epoch {epoch}", "make a new Loader to go on"
+        return JobEndedError(f"job {self._name!r} {why}", subject=self._name, hint=hint)
 
     def _report(self, f: Frame) -> None:
         """Notes quarantined samples; with on_error="raise" raises SampleError, once for a batch."""

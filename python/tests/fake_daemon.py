@@ -78,6 +78,7 @@ class FakeDaemon:
         self.detached: list[str] = []
         self.bad: set[int] = set()  # samples that cannot be decoded
         self.hold = False  # deliver nothing
+        self.drained = False  # every epoch is the last one of its job
         self.hello_delay = hello_delay
         self.mute = mute  # accept, read, never answer
         self.refuse_method = ""
@@ -377,7 +378,7 @@ class Peer:
                 if self.sent == len(self.plan):
                     self.ended = True
                     spec = self.d.jobs[self.job]["spec"]
-                    final = spec.get("epochs", 0) == self.epoch + 1
+                    final = self.d.drained or spec.get("epochs", 0) == self.epoch + 1
                     self.send(12, 0, json.dumps({"epoch": self.epoch, "batches": str(self.sent), "final": final}).encode())
                     return
                 free = [s for s in range(self.slots) if not self.leased[s]]

@@ -172,11 +172,13 @@ def test_ping_is_answered(load, daemon):
 def test_a_draining_daemon_gets_no_further_epoch(load, daemon):
     loader = load(job="d")
     it = iter(loader)
+    daemon.drained = True
     daemon.attached()[0].send(14, 0, b'{"reason":"UNAVAILABLE","message":"the daemon is stopping"}')
     assert sum(1 for _ in it) == 13  # the running epoch is finished
     with pytest.raises(larder.UnavailableError, match="the daemon is stopping"):
         iter(loader)
     assert daemon.detached == ["d"]
+    daemon.drained = False
     assert sum(1 for _ in loader) == 13  # its successor (here: itself)
 
 

@@ -139,6 +139,15 @@ def test_final_epoch_ends_the_job(load):
         iter(loader)
 
 
+def test_a_drained_job_says_so(load, daemon):
+    loader = load(epochs=9)
+    assert sum(1 for _ in loader) == 13
+    daemon.drained = True
+    assert sum(1 for _ in loader) == 13
+    with pytest.raises(larder.JobEndedError, match="was drained and ended with epoch 1 .make a new Loader"):
+        iter(loader)
+
+
 def test_drop_last_and_subset(load):
     loader = load(subset="label < 3", drop_last=True, return_index=True)
     assert loader.num_samples == 30 and len(loader) == 3 and loader.drop_last
