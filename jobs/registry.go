@@ -136,7 +136,7 @@ func (g *Registry) End(j *Job, s State, reason string) {
 	for i := range j.Ranks {
 		j.Ranks[i].Attached = false
 	}
-	if l := j.Ledger(); l != nil {
+	for _, l := range j.Ledgers { // the next epoch may have begun before the clients were done with theirs
 		l.Abandon()
 	}
 }

@@ -90,6 +90,19 @@ func TestLiveJobsAreBoundedAndTheLimitIsNamed(t *testing.T) {
 	}
 }
 
+func TestNoEpochOfAnEndedJobRuns(t *testing.T) {
+	g := NewRegistry(time.Second, 8)
+	j := add(t, g, "a")
+	j.Open(0)
+	j.Open(1) // prepared ahead
+	g.End(j, Dead, "killed")
+	for _, l := range j.Ledgers {
+		if l.State != Abandoned {
+			t.Errorf("epoch %d is %s", l.Epoch, l.State)
+		}
+	}
+}
+
 func TestEndedJobsAreForgottenOldestFirstAndLiveOnesNever(t *testing.T) {
 	g := NewRegistry(time.Second, 8)
 	keep := add(t, g, "keep")
