@@ -1,6 +1,10 @@
 package jobs
 
-import "larder/internal/fault"
+import (
+	"fmt"
+
+	"larder/internal/fault"
+)
 
 // OnError says what happens to a sample that cannot be prepared.
 type OnError uint8
@@ -43,9 +47,13 @@ func (s Spec) Validate() error {
 	}
 	for r := range s.World {
 		if s.RankSamples(r) == 0 {
+			whose := "of its subset"
+			if s.World > 1 {
+				whose = fmt.Sprintf("that each of its %d ranks gets", s.World)
+			}
 			return fault.New(fault.SubsetEmpty, s.Name, "lower batch_size, or set drop_last=False",
-				"job %s: batch_size %d is larger than the %d samples each of %d rank(s) has, and drop_last drops such a batch",
-				s.Name, s.Batch, s.Subset/s.World, s.World)
+				"job %s: batch_size %d is larger than the %d samples %s, and drop_last drops such a batch",
+				s.Name, s.Batch, s.Subset/s.World, whose)
 		}
 	}
 	return nil

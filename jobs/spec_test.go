@@ -3,6 +3,7 @@ package jobs
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -159,6 +160,18 @@ func TestValidateNamesTheNumbers(t *testing.T) {
 		var f *fault.Error
 		if err := s.Validate(); !errors.As(err, &f) || f.Reason != c.reason || f.Hint == "" || f.Subject != "j" {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestABatchLargerThanWhatARankGetsNamesBothNumbers(t *testing.T) {
+	for world, want := range map[int]string{
+		1: "job a: batch_size 11 is larger than the 10 samples of its subset, and drop_last drops such a batch",
+		3: "job a: batch_size 11 is larger than the 3 samples that each of its 3 ranks gets, and drop_last drops such a batch",
+	} {
+		err := Spec{Name: "a", Subset: 10, Batch: 11, World: world, Slots: 4, DropLast: true}.Validate()
+		if !fault.Is(err, fault.SubsetEmpty) || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%v\nwant %s", err, want)
 		}
 	}
 }

@@ -183,11 +183,11 @@ func TestResolve(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"memory: {limit: 20GiB}\n":              "memory.limit 20GiB exceeds the 16GiB of this machine (cgroup limit, /sys/fs/cgroup/memory.max)",
-		"tiers: {decoded: 60%}\n":               "tiers.decoded 60% (= 9.6GiB) exceeds memory.limit auto (= 8GiB)",
+		"tiers: {decoded: 60%}\n":               "tiers.decoded 60% (= 9.6GiB) exceeds memory.limit auto (= 8GiB) (lower a tier",
 		"tiers: {total: 9GiB}\n":                "tiers.total 9GiB exceeds memory.limit auto (= 8GiB)",
 		"tiers: {total: 1GiB, decoded: 10%}\n":  "tiers.decoded 10% (= 1.6GiB) exceeds tiers.total 1GiB",
 		"jobs: {max_ring: 9GiB}\n":              "jobs.max_ring 9GiB exceeds memory.limit auto (= 8GiB)",
-		"tiers: {decoded: 5GiB, encoded: 4GiB}": "tiers.encoded 4GiB + tiers.decoded 5GiB exceed memory.limit auto (= 8GiB)",
+		"tiers: {decoded: 5GiB, encoded: 4GiB}": "tiers.encoded 4GiB + tiers.decoded 5GiB exceed memory.limit auto (= 8GiB) (9GiB against 8GiB)",
 	} {
 		_, err := mustParse(t, text).Resolve(m)
 		if !fault.Is(err, fault.ResourceExceeded) || !strings.Contains(err.Error(), want) {

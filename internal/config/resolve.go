@@ -97,7 +97,10 @@ func checkTiers(c *Config, limit int64, value func(Size) (int64, bool)) error {
 	}
 	what := strings.Join(parts, " + ")
 	exceed := func(hint, over string, n int64) error {
-		return fault.New(fault.ResourceExceeded, "tiers", hint, "%s %s %s (%s against %s)", what, verb, over, fault.Size(sum), fault.Size(n))
+		if len(parts) > 1 {
+			over += fmt.Sprintf(" (%s against %s)", fault.Size(sum), fault.Size(n))
+		}
+		return fault.New(fault.ResourceExceeded, "tiers", hint, "%s %s %s", what, verb, over)
 	}
 	limitKnown, limitText := limit > 0, ""
 	if !limitKnown {

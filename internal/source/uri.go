@@ -23,7 +23,7 @@ func parseURI(uri string) (root string, err error) {
 		return "", fault.New(fault.Invalid, printable(uri), hint, "dataset %q has no scheme", uri)
 	}
 	if scheme != schemeImageFolder {
-		return "", fault.New(fault.Invalid, printable(uri), "did you mean imagefolder:"+printable(rest)+"? (known schemes: "+schemeImageFolder+")",
+		return "", fault.New(fault.Invalid, printable(uri), "did you mean imagefolder:"+printable(rest)+"? No other scheme is known",
 			"dataset %q: unknown scheme %q", uri, scheme)
 	}
 	if after, ok := strings.CutPrefix(rest, "//"); ok {
