@@ -10,6 +10,7 @@ validation Loader.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import subprocess
 import sys
 import tempfile
@@ -74,6 +75,8 @@ def main() -> int:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--rate", type=float, help="be one of the two jobs, with this learning rate")
     args = parser.parse_args()
+    if importlib.util.find_spec("torch") is None:
+        sys.exit("this example needs PyTorch; examples/numpy_loop.py does without")
     if args.rate is not None:
         train(args.data, args.rate, args.epochs)
         return 0

@@ -53,6 +53,13 @@ def test_torch_train_learns_and_shares(server, torch):
     assert decodes <= 240 * 1.02
 
 
+def test_torch_train_without_torch_says_so():
+    code = f"import runpy, sys; sys.modules['torch'] = None; runpy.run_path({str(EXAMPLES / 'torch_train.py')!r}, run_name='__main__')"
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
+    out = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert out.returncode == 1 and out.stderr == "this example needs PyTorch; examples/numpy_loop.py does without\n", out
+
+
 @pytest.mark.parametrize("kill", [[], ["--kill", "2"]])
 def test_four_jobs(server, tmp_path, kill):
     pytest.importorskip("PIL.Image", reason="Pillow draws the images")
