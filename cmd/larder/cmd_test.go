@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -109,6 +111,40 @@ func TestCLIDocs(t *testing.T) {
 		if !strings.Contains(doc, "`"+string(fields.Get(i).Name())+"`") {
 			t.Errorf("docs/cli.md does not name the key %s of a job", fields.Get(i).Name())
 		}
+	}
+}
+
+// What a page, a hint or an error of any client tells to type is a command that exists.
+func TestCommandsThatAreNamedExist(t *testing.T) {
+	named := regexp.MustCompile("`larder ([a-z]+)(?: ([a-z]+))?[^`\\n]*`")
+	found := 0
+	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && path != "../.." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "bin"):
+			return filepath.SkipDir
+		case d.IsDir() || strings.HasSuffix(path, "_test.go") || !slices.Contains([]string{".md", ".go", ".py", ".yaml", ".proto"}, filepath.Ext(path)):
+			return nil
+		}
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		for _, m := range named.FindAllStringSubmatch(string(raw), -1) {
+			found++
+			c, rest, err := newRoot().Find(slices.DeleteFunc([]string{m[1], m[2]}, func(w string) bool { return w == "" }))
+			if err != nil || c == c.Root() || c.HasSubCommands() && len(rest) > 0 {
+				t.Errorf("%s names %s, which there is not", path, m[0])
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found < 30 {
+		t.Errorf("only %d commands were found", found)
 	}
 }
 

@@ -189,7 +189,7 @@ func (c *Conn) do(ctx context.Context, t wire.Type, p []byte, answer func(wire.H
 }
 
 func gaveUp(t wire.Type, err error) error {
-	return fault.Wrap(err, fault.Unavailable, "daemon", "allow more time, or ask `larder top` what the daemon does", "the daemon has not answered %s", t)
+	return fault.Wrap(err, fault.Unavailable, "daemon", "allow more time, or ask `larder stats` what the daemon does", "the daemon has not answered %s", t)
 }
 
 // write sends one frame.
