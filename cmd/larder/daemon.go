@@ -185,7 +185,12 @@ func (d *daemon) serve() {
 	d.grpcHalf, d.sessionHalf = session.Mux(d.listener)
 	part := func(name string, f func() error) {
 		d.group.Go(func() error {
-			if err := f(); err != nil && !errors.Is(err, net.ErrClosed) {
+			err := f()
+			if err != nil && d.draining.Load() { // it was closed before it had begun, say: "larder run -- true"
+				d.log.Debug("a part of the daemon ended", "part", name, "error", err)
+				return nil
+			}
+			if err != nil && !errors.Is(err, net.ErrClosed) {
 				d.log.Error("a part of the daemon failed", "part", name, "error", err)
 				return fmt.Errorf("%s: %w", name, err)
 			}
