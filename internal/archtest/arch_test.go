@@ -20,6 +20,8 @@ var pure = map[string][]string{
 	"larder/internal/invariant": {},
 	"larder/internal/fault":     {},
 	"larder/dsa":                {"larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/fault", "github.com/google/btree"},
+	"larder/dsa/baseline":       {"larder/dsa", "larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/fault"},
+	"larder/bench/bound":        {},
 	"larder/cachepolicy":        {"larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/fault", "github.com/google/btree"},
 	"larder/jobs":               {"larder/internal/ident", "larder/internal/bits", "larder/internal/invariant", "larder/internal/fault", "github.com/google/btree"},
 	"larder/tiers/residency":    {"larder/internal/ident", "larder/internal/bits", "larder/internal/invariant", "larder/internal/fault", "github.com/google/btree"},
