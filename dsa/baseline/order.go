@@ -29,18 +29,18 @@ type walk struct {
 func (r *sharedOrder) rank(x uint32) uint64 { return xrand.Hash(r.salt, uint64(x)) }
 
 func (r *sharedOrder) started(j *job) {
-	w, _ := j.own.(*walk)
-	if w == nil {
-		w = &walk{}
-		for _, x := range j.subset {
-			w.objs = append(w.objs, uint32(x))
-		}
-		slices.SortFunc(w.objs, func(a, b uint32) int { return cmp.Or(cmp.Compare(r.rank(a), r.rank(b)), cmp.Compare(a, b)) })
-		for _, x := range w.objs {
-			w.ranks = append(w.ranks, r.rank(x))
-		}
-		j.own = w
+	if j.own != nil {
+		return // it walks on from where it is, and stays with whom it walks
 	}
+	w := &walk{}
+	for _, x := range j.subset {
+		w.objs = append(w.objs, uint32(x))
+	}
+	slices.SortFunc(w.objs, func(a, b uint32) int { return cmp.Or(cmp.Compare(r.rank(a), r.rank(b)), cmp.Compare(a, b)) })
+	for _, x := range w.objs {
+		w.ranks = append(w.ranks, r.rank(x))
+	}
+	j.own = w
 	var lead *job // the one that will be on its way for longest
 	for m := r.s.live.Without(j.slot); m != 0; m &= m - 1 {
 		k := r.s.slot[first(m)]

@@ -1,0 +1,125 @@
+package bench
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"larder/internal/fault"
+)
+
+func TestScenarioExample(t *testing.T) {
+	sc := scenarioOf(t, `
+samples: 13334
+seed: 1
+repeats: 5
+cache: {samples: 133, policy: need}
+jobs:
+  - {name: a, subset: "sample(0, 13333, 10000, seed=11)", speed: 1.0, start: 0, epochs: 1, order: stratified}
+  - {name: b, subset: "range(3000, 9000)", speed: 0.5, start: 2500, leave: 20000, epochs: 4, order: strict, batch: 64, window: 2, shuffle: true}
+sizes: {quartiles: [1, 2, 4, 8]}
+`)
+	a, b := sc.Jobs[0], sc.Jobs[1]
+	if sc.Samples != 13334 || sc.Repeats != 5 || sc.Cache != 133 || len(sc.Quartiles) != 4 || len(a.samples) != 10000 || len(b.samples) != 6000 ||
+		a.Batch != 32 || a.Window != 2 || b.Batch != 64 || b.Speed != .5 || b.Leave != 20000 || b.Epochs != 4 || b.Order != "strict" || b.NoShuf {
+		t.Errorf("%+v", sc)
+	}
+}
+
+// Every mistake names its place and the way out; none panics.
+func TestScenarioMistakes(t *testing.T) {
+	many := strings.Repeat("  - {name: x}\n", 65)
+	for _, c := range []struct {
+		text   string
+		reason fault.Reason
+		want   []string
+	}{
+		{"", fault.Invalid, []string{"there is no scenario"}},
+		{"- 1", fault.Invalid, []string{"f:1:1: the scenario must hold keys"}},
+		{"samples: 10\njobs: [{name: a}]\n---\nsamples: 10\n", fault.Invalid, []string{"more than one YAML document"}},
+		{"samples: [\n", fault.Invalid, []string{"f: line"}},
+		{"samples: 10\nsample: 10\njobs: [{name: a}]", fault.Invalid, []string{`f:2:1: unknown key "sample" in the scenario`, "did you mean samples?"}},
+		{"samples: 10\njobs:\n  - {name: a, sped: 2}", fault.Invalid, []string{`f:3:15: unknown key "sped" in job 1`, "did you mean speed?"}},
+		{"samples: 10\njobs:\n  - {name: a, order: stratfied}", fault.Invalid, []string{`f:3:22: unknown order "stratfied"`, "did you mean stratified?"}},
+		{"samples: 10\njobs:\n  - {name: a, order: joader-released}", fault.Invalid, []string{"did you mean joader-as-released?"}},
+		{"samples: 10\njobs:\n  - {name: a, order: stratified(300)}", fault.Invalid, []string{"f:3:22: order: 300 tiles", "choose 1 to 256"}},
+		{"samples: 10\njobs:\n  - {name: a, order: epoch(3)}", fault.Invalid, []string{"unknown order"}},
+		{"samples: 10\njobs:\n  - {name: a, order: ods, shuffle: false}", fault.Invalid, []string{"order ods shuffles"}},
+		{"samples: 10\ncache: {samples: 3, policy: ned}\njobs: [{name: a}]", fault.Invalid, []string{`f:2:29: unknown cache policy "ned"`, "did you mean need?"}},
+		{"samples: 10\ncache: {samples: -1}\njobs: [{name: a}]", fault.Invalid, []string{`f:2:18: cache.samples: "-1"`, "from 0 to"}},
+		{"samples: 10\njobs:\n  - {name: a}\n  - {name: a}", fault.Invalid, []string{`f:4:12: job "a" is there twice`}},
+		{"samples: 10\njobs:\n  - {epochs: 1}", fault.Invalid, []string{"f:3:5: job 1 has no name"}},
+		{"samples: 10\njobs:\n  - {name: a, subset: 'range(3, 3)'}", fault.SubsetEmpty, []string{"f:3:23: subset"}},
+		{"samples: 10\njobs:\n  - {name: a, subset: 'id > 50'}", fault.SubsetEmpty, []string{"f:3:23: subset: job \"a\" selects nothing", "ids are 0 to 9"}},
+		{"samples: 10\njobs:\n  - {name: a, subset: 'range(5, 50)'}", fault.Invalid, []string{"f:3:23: subset", "beyond the dataset"}},
+		{"samples: 10\njobs:\n  - {name: a, subset: 'label < 5'}", fault.Invalid, []string{"f:3:23: subset: the samples of a scenario have no labels"}},
+		{"samples: 10\njobs:\n  - {name: a, subset: 'id <'}", fault.SubsetSyntax, []string{"f:3:23: subset"}},
+		{"samples: 10\njobs:\n  - {name: a, speed: 0}\n  - {name: b, speed: .nan}\n", fault.Invalid, []string{`f:3:22: speed: "0"`, `f:4:22: speed: ".nan"`}},
+		{"samples: 10\njobs:\n  - {name: a, start: 5, leave: 4}", fault.Invalid, []string{"f:3:32: job \"a\" leaves at 4 and starts at 5"}},
+		{"samples: 10\njobs:\n  - {name: a, batch: 0, window: 99}", fault.Invalid, []string{"from 1 to 65536", "from 1 to 64"}},
+		{"samples: 10\njobs:\n  - {name: a, epochs: 1, epochs: 2}", fault.Invalid, []string{"epochs"}},
+		{"samples: 10\njobs:\n" + many, fault.Invalid, []string{"f:3:3: 65 jobs draw from the dataset, the limit is 64", "leave out 1"}},
+		{"samples: 10\njobs: []", fault.Invalid, []string{"jobs is missing"}},
+		{"jobs: [{name: a}]", fault.Invalid, []string{"samples is missing"}},
+		{"samples: 10\njobs: {name: a}", fault.Invalid, []string{"jobs must be a list"}},
+		{"samples: 10\njobs: [&a {name: a}, *a]", fault.Invalid, []string{"aliases are not supported"}},
+		{"samples: 16000000\njobs:\n" + strings.Repeat("  - {name: x}\n", 60), fault.Invalid, []string{"the limit of their product"}},
+		{"samples: 1000000\nrepeats: 10000\njobs: [{name: a, epochs: 1000000}]", fault.Invalid, []string{"picks are asked for"}},
+		{"samples: 10\nsizes: {quartiles: [1, 2]}\njobs: [{name: a}]", fault.Invalid, []string{"f:2:20: quartiles are four sizes"}},
+		{"samples: 10\nsizes: {quartiles: [1, 2, 0, 4]}\njobs: [{name: a}]", fault.Invalid, []string{`f:2:27: sizes.quartiles: "0"`}},
+		{"samples: 10\njobs:\n  - {name: a, shuffle: maybe}", fault.Invalid, []string{"write true or false"}},
+		{strings.Repeat(" ", MaxScenario+1), fault.Invalid, []string{"a scenario is smaller"}},
+	} {
+		_, err := ParseScenario("f", []byte(c.text))
+		if err == nil || !fault.Is(err, c.reason) {
+			t.Errorf("%.80q: %v, want %s", c.text, err, c.reason)
+			continue
+		}
+		for _, w := range c.want {
+			if !strings.Contains(err.Error(), w) {
+				t.Errorf("%.80q: %v does not say %q", c.text, err, w)
+			}
+		}
+	}
+	sc := scenarioOf(t, "samples: 10\njobs: [{name: a, shuffle: false}, {name: b}]")
+	for what, err := range map[string]error{"order": sc.SetOrder("nothing"), "cache": sc.SetCache(-1, ""), "policy": sc.SetCache(1, "lur"), "repeats": sc.SetRepeats(0)} {
+		if !fault.Is(err, fault.Invalid) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// Whatever parses and is small runs to its end, exactly once, and at or above the bound.
+func FuzzScenario(f *testing.F) {
+	for _, s := range []string{
+		"samples: 20\nrepeats: 2\ncache: {samples: 3}\njobs: [{name: a, epochs: 2}, {name: b, subset: 'id % 2 == 0', speed: .3, start: 4, leave: 9}]\n",
+		"samples: 9\njobs: [{name: a, order: joader, batch: 1}, {name: b, order: strict, window: 3}, {name: c, order: ods}]\nsizes: {quartiles: [1, 2, 4, 8]}",
+		"samples: 5\ncache: {samples: 9, policy: lru}\njobs: [{name: a, shuffle: false}, {name: b, order: shared-order}, {name: c, order: fixed, seed: 3}]",
+		"jobs: &a [*a]", "samples: 1e3\n", "{{{", "a: !!binary x",
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if len(text) > 4096 {
+			return
+		}
+		sc, err := ParseScenario("f", []byte(text))
+		if err != nil {
+			return
+		}
+		if sc.Samples > 2000 {
+			return
+		}
+		picks := 0.0
+		for _, j := range sc.Jobs {
+			picks += float64(len(j.samples)) * float64(j.Epochs) * float64(sc.Repeats)
+		}
+		if picks > 20_000 {
+			return
+		}
+		r, err := RunSampler(sc, nil, nil)
+		if err != nil || !r.ExactlyOnce || r.Loads < r.LowerBound || math.IsNaN(r.Ratio) {
+			t.Fatalf("%v, %+v", err, r)
+		}
+	})
+}
