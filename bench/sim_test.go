@@ -369,3 +369,26 @@ func TestWorkingCopiesAreBounded(t *testing.T) {
 		t.Errorf("%d working copies at once, %d may be", res.Copies, most)
 	}
 }
+
+// TestStrictJobsShareEveryRead: aligned strict jobs with unlike batches load next to what one job would, with a tenth in memory.
+func TestStrictJobsShareEveryRead(t *testing.T) {
+	const n = 6000
+	var clients []Client
+	for i, batch := range []int{8, 16, 24, 32} {
+		c := client(fmt.Sprintf("job%d", i), span(0, n), batch, 3)
+		c.Sample.Mode, c.Step = dsa.Strict, time.Duration(batch)*time.Millisecond
+		clients = append(clients, c)
+	}
+	m := model(3, n/10*600)
+	m.Workers, m.Check = 8, 997
+	res, err := Run(m, clients, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wholeEpochs(t, res, clients)
+	ratio := float64(res.Stats.Decodes) / float64(n+2*(n-n/10))
+	t.Logf("%d decodes, %.3f of the bound", res.Stats.Decodes, ratio)
+	if ratio > 1.02 {
+		t.Errorf("%d decodes are %.3f of the bound", res.Stats.Decodes, ratio)
+	}
+}

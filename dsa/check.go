@@ -125,14 +125,31 @@ func (s *Sampler) checkJob(j *job) error {
 	if want := j.usesTape() && j.running && !j.stale; follows != want {
 		return fmt.Errorf("follows changes of class: %v, should: %v", follows, want)
 	}
-	if !j.running || j.stale || !j.usesTape() && j.mode != Strict {
+	if j.mode == Strict && !j.stale {
+		return s.checkStrict(j)
+	}
+	if !j.running || j.stale || !j.usesTape() {
 		return nil
 	}
 	if err := s.checkGroups(j); err != nil {
 		return err
 	}
-	if j.usesTape() {
-		return s.checkTape(j)
+	return s.checkTape(j)
+}
+
+// checkStrict verifies that the items are split into undrawn, queued and taken ones.
+func (s *Sampler) checkStrict(j *job) error {
+	q := j.strict
+	if len(j.groups.items) != len(j.subset) || j.running && q.undrawn+q.queued != j.rem || q.queued > maxAhead+1 || q.queued < 0 {
+		return fmt.Errorf("%d items, %d undrawn, %d queued, %d left", len(j.groups.items), q.undrawn, q.queued, j.rem)
+	}
+	for p, x := range j.groups.items {
+		if int(j.pos[j.at.of(x)]) != p {
+			return fmt.Errorf("object %d is at item %d, pos says %d", x, p, j.pos[j.at.of(x)])
+		}
+		if j.running && s.need[x].Has(j.slot) != (p < j.rem) {
+			return fmt.Errorf("object %d at item %d of %d left: needed %v", x, p, j.rem, s.need[x].Has(j.slot))
+		}
 	}
 	return nil
 }

@@ -16,6 +16,8 @@
 //   - Inside the cell (groups.go, pick.go) an available object is served first: highest level, then fewest needers, ties
 //     uniform. Else a uniformly drawn remaining object of the cell.
 //
+// Strict jobs are drawn first, together and a bounded number of samples ahead, so that the others can follow (strict.go).
+//
 // Why each epoch order is a uniform permutation: the tape fixes cell proportions, and inside a cell nothing that reaches a
 // choice can tell objects apart. That holds only while availability is decided at the commit of a pick (SetLevel before the
 // next Next), victims are chosen by need with random ties, and what jobs with a non-exchangeable order (Sequential) load is

@@ -105,9 +105,8 @@ func (s *Sampler) rowOf(j *job, x uint32) *row {
 	return &j.groups.row[j.groups.local[s.cell[x]]]
 }
 
-// single tells whether the job has one group for everything: Strict needs no cells, because what is available never reaches
-// its choices.
-func (s *Sampler) single(j *job) bool { return j.mode == Strict || s.hook.oneCell }
+// single tells whether the job has one group for everything.
+func (s *Sampler) single(*job) bool { return s.hook.oneCell }
 
 // move takes the object at place l of group k from one class to another: one swap for each class that is crossed.
 func (j *job) move(l uint32, k, from, to int) {
@@ -146,6 +145,10 @@ func (g *groups) available(dst []uint32) []uint32 {
 // layout sorts the whole subset into groups and classes (O(subset), a counting sort) and starts the tape. It runs before the
 // first pick after an epoch start, a join of a neighbour, or a return; until then the job follows no change of class.
 func (s *Sampler) layout(j *job) {
+	if j.mode == Strict {
+		s.layoutStrict(j)
+		return
+	}
 	g := &j.groups
 	n := len(j.subset)
 	g.items = resize(g.items, n)
@@ -153,7 +156,7 @@ func (s *Sampler) layout(j *job) {
 	g.edge = resize(g.edge, g.n*stride)
 	clear(g.edge)
 	keepTape := s.hook.keepTape && j.tape.left != nil && j.tape.started
-	if !keepTape && j.usesTape() {
+	if !keepTape {
 		j.tape.begin(s, j)
 	}
 	// Count into edge[c+1] ...
@@ -165,7 +168,7 @@ func (s *Sampler) layout(j *job) {
 		g.edge[s.keyOf(j, x, l)*stride+c+1]++
 		if c != classTaken {
 			rem++
-			if !keepTape && j.usesTape() {
+			if !keepTape {
 				j.tape.left[l>>6] |= 1 << (l & 63)
 			}
 		}
@@ -200,18 +203,13 @@ func (s *Sampler) layout(j *job) {
 		*f++
 	}
 	j.stale = false
-	if j.usesTape() {
-		s.grouped = s.grouped.With(j.slot)
-	}
+	s.grouped = s.grouped.With(j.slot)
 }
 
-// classIn is the class of a member of the job's subset in the job's own groups. Strict sees no availability.
+// classIn is the class of a member of the job's subset in the job's own groups.
 func (s *Sampler) classIn(j *job, x uint32) int {
 	if !s.need[x].Has(j.slot) {
 		return classTaken
-	}
-	if j.mode == Strict {
-		return classNone
 	}
 	return int(s.class[x])
 }

@@ -68,6 +68,8 @@ func TestLoads(t *testing.T) {
 	}{
 		{"aligned, cache 10 %, stratified", aligned(Stratified, 2400), windows(2400, 3, 240), 1.02},
 		{"aligned, cache 10 %, epoch", aligned(Epoch, 2400), windows(2400, 3, 240), 1.02},
+		{"aligned, cache 10 %, strict", aligned(Strict, 2400), windows(2400, 3, 240), 1.02},
+		{"staggered, cache 20 %, strict", staggered(Strict, 0, 6000, 6, 20), windows(6000, 6, 1200), 2.1},
 		{"two jobs that overlap by half, stratified", twoJobs(Stratified), 3000, 1.0},
 		{"two jobs that overlap by half, epoch", twoJobs(Epoch), 3000, 1.0},
 		{"four random 75 % subsets, cache 1 %", a, float64(a.union()), 1.005},

@@ -60,6 +60,7 @@ type JobSpec struct {
 	Mode   Mode
 	Tiles  int              // B of Stratified, 1..MaxTiles; 0 = DefaultTiles
 	Seed   uint64           // of Fixed
+	Ahead  int              // of Strict: samples the job may take before others take any (its window), for unlike windows to meet
 	Subset []ident.ObjectID // in sample order, distinct; retained and never modified
 }
 
@@ -76,7 +77,7 @@ func (s *Sampler) Promise(id ident.JobID) string {
 	case Fixed:
 		return "fixed: the order is a pure function of (seed, epoch, subset), the same with any neighbours, cache or timing; " + once
 	case Strict:
-		return "strict: each next sample is uniform over the samples this epoch still owes, given everything that ever happened to any job; " + once
+		return "strict: each sample is drawn uniformly from those the epoch has not drawn yet, given everything that ever happened to any job before the draw; " + once
 	case Stratified:
 		if j.tiles > 1 {
 			return fmt.Sprintf("stratified: each epoch's order is a uniformly random permutation, and consecutive epochs are independent at the resolution of %d tiles of an epoch; %s", j.tiles, once)

@@ -19,16 +19,18 @@ func (s *Sampler) Next(id ident.JobID) (ident.ObjectID, bool) {
 	if j.stale {
 		s.layout(j)
 	}
-	k := 0
-	if j.usesTape() {
-		y, u := j.tape.next(j)
-		r := s.rowOf(j, y)
-		for i := 0; s.hook.keepTape && r.left == 0; i++ {
-			r = &j.groups.row[i]
-		}
-		k = j.groups.group(r, u)
-		r.left--
+	if j.mode == Strict {
+		x := s.nextStrict(j)
+		s.commit(j, x)
+		return ident.ObjectID(x), true
 	}
+	y, u := j.tape.next(j)
+	r := s.rowOf(j, y)
+	for i := 0; s.hook.keepTape && r.left == 0; i++ {
+		r = &j.groups.row[i]
+	}
+	k := j.groups.group(r, u)
+	r.left--
 	e := j.groups.edge[k*stride : k*stride+stride]
 	c := 0
 	for c < classTaken && e[c] == e[c+1] {
@@ -131,6 +133,10 @@ func (s *Sampler) Return(id ident.JobID, ids []ident.ObjectID) {
 			continue
 		}
 		back++
+		if j.mode == Strict && !j.stale {
+			j.undraw()
+			j.putBack(uint32(x))
+		}
 		// Not grouped while need grows: layout will place everything, and reclass must not touch groups that lack x.
 		s.grouped = s.grouped.Without(j.slot)
 		s.need[x] = s.need[x].With(j.slot)
@@ -141,11 +147,8 @@ func (s *Sampler) Return(id ident.JobID, ids []ident.ObjectID) {
 	}
 	j.rem += back
 	j.cursor = 0
-	switch {
-	case j.usesTape():
+	if j.usesTape() {
 		s.freshAfterReturn(j)
-	case j.mode == Strict:
-		j.stale = true
 	}
 }
 
@@ -171,16 +174,16 @@ func (s *Sampler) Withdraw(id ident.JobID, ids []ident.ObjectID) int {
 		if j.tiles > 1 {
 			j.cur[l] = uint8((len(j.subset) - j.rem) * j.tiles / len(j.subset))
 		}
+		if j.mode == Strict && !j.stale {
+			j.undraw()
+			j.draw(uint32(x))
+			j.strict.queued = 0
+		}
 		s.grouped = s.grouped.Without(j.slot)
 		s.commit(j, uint32(x))
 	}
-	if n > 0 {
-		switch {
-		case j.usesTape():
-			s.freshAfterReturn(j)
-		case j.mode == Strict:
-			j.stale = true
-		}
+	if n > 0 && j.usesTape() {
+		s.freshAfterReturn(j)
 	}
 	return n
 }

@@ -49,6 +49,9 @@ type Sampler struct {
 	grouped bits.JobSet // tape jobs whose groups are laid out and follow every change of class
 	tapeful bits.JobSet // joined jobs that draw from a tape (Stratified, Epoch)
 
+	strictly bits.JobSet // joined Strict jobs
+	ahead    int         // how many samples may wait in the queue of a Strict job
+
 	joins  uint64 // counts joins; dates orders
 	orders uint64 // counts shared orders; names them
 
@@ -64,6 +67,7 @@ type hooks struct {
 	keepTape   bool           // a join leaves the tapes of the others as they are
 	seqVisible bool           // what sequential jobs load is preferred like any other
 	ownOrder   bool           // an epoch may go on with the order of the job's previous epoch
+	biased     bool           // a strict job that does not draw what its neighbour drew draws anything
 	left       func(*Sampler) // runs after a leave
 }
 
@@ -74,6 +78,7 @@ type job struct {
 	mode     Mode
 	tiles    int // 1 where nothing is refined
 	seed     uint64
+	ahead    int // of the spec
 	subset   []ident.ObjectID
 	joinedAt uint64
 	near     bits.JobSet // live jobs whose subsets share an object with this one
@@ -90,6 +95,7 @@ type job struct {
 
 	groups groups
 	tape   tape
+	strict strictJob
 	stale  bool // groups and tape must be laid out again before the next pick
 
 	order  []uint32    // Fixed: ordinals in the order of the epoch
@@ -150,6 +156,12 @@ func (s *Sampler) Join(id ident.JobID, spec JobSpec) error {
 	if j.usesTape() {
 		s.tapeful = s.tapeful.With(j.slot)
 	}
+	if j.mode == Strict {
+		s.strictly = s.strictly.With(j.slot)
+		j.stale = true
+	}
+	j.ahead = spec.Ahead
+	s.lookAhead()
 	s.grow(int(slices.Max(spec.Subset)) + 1)
 	if s.live.Len() == 1 {
 		s.forget()
@@ -157,6 +169,14 @@ func (s *Sampler) Join(id ident.JobID, spec JobSpec) error {
 	s.refine(j)
 	s.freshAfterJoin(j)
 	return nil
+}
+
+// lookAhead sets how far Strict jobs are drawn ahead: as far as the one that takes most at once.
+func (s *Sampler) lookAhead() {
+	s.ahead = minAhead
+	for m := s.strictly; m != 0; m &= m - 1 {
+		s.ahead = min(max(s.ahead, s.slot[first(m)].ahead), maxAhead)
+	}
 }
 
 // grow makes room for n objects.
@@ -202,7 +222,7 @@ func (s *Sampler) StartEpoch(id ident.JobID, epoch uint32) error {
 		s.adopt(j)
 		j.stale = true
 	default:
-		j.stale = true
+		j.strict = strictJob{undrawn: len(j.subset)}
 	}
 	return nil
 }
@@ -278,6 +298,8 @@ func (s *Sampler) Leave(id ident.JobID) {
 	delete(s.byID, id)
 	s.slot[j.slot] = nil
 	s.live, s.active, s.tapeful = s.live.Without(j.slot), s.active.Without(j.slot), s.tapeful.Without(j.slot)
+	s.strictly = s.strictly.Without(j.slot)
+	s.lookAhead()
 	for c := range s.cells {
 		s.cells[c].live = s.cells[c].live.Without(j.slot)
 	}
@@ -376,13 +398,25 @@ func (s *Sampler) Neutral(x ident.ObjectID) bool {
 	return int(x) < len(s.avail) && s.avail[x]&neutralBit != 0 && s.avail[x]&visMask == 0
 }
 
-// Need returns how many active visible jobs still need x in their running epoch. It is what eviction goes by.
+// Need returns how many active visible jobs still need x in their running epoch. It is what eviction goes by. A Strict job that
+// has x in its queue, and so takes it within its window, counts for soon others: else what epochs that have just begun need some
+// time would push out what somebody is about to take.
 func (s *Sampler) Need(x ident.ObjectID) int {
 	if int(x) >= len(s.need) {
 		return 0
 	}
-	return (s.need[x] & s.active).Len()
+	m := s.need[x] & s.active
+	n := m.Len()
+	for m &= s.strictly; m != 0; m &= m - 1 {
+		if j := s.slot[first(m)]; j.strict.queued > 0 && !j.mayDraw(uint32(x)) {
+			n += soon - 1
+		}
+	}
+	return n
 }
+
+// soon is what a queued sample weighs in Need: more than all jobs that need it some time.
+const soon = MaxJobs + 1
 
 // Needs tells whether the job, active or not, still needs x in its running epoch.
 func (s *Sampler) Needs(id ident.JobID, x ident.ObjectID) bool {

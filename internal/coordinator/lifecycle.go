@@ -194,6 +194,7 @@ func (c *Core) advance(s *stream) {
 func (c *Core) begin(s *stream, epoch uint32) {
 	j := s.job
 	if !s.joined {
+		s.sample.Ahead = j.Spec.Batch * j.Spec.Slots * j.Spec.World // all its free slots are planned at once
 		if err := c.sampler.Join(j.ID, s.sample); err != nil {
 			c.endJob(s, jobs.Dead, err.Error())
 			return

@@ -1,0 +1,177 @@
+package dsa
+
+import (
+	"larder/internal/bits"
+	"larder/internal/invariant"
+)
+
+// Strict draws. A job whose queue is empty and who is asked for a pick starts a round: it and every strict job that shares
+// samples with it, directly or through others, and has room draw one sample each; the others keep theirs in a queue until they are
+// asked. So strict jobs that run side by side draw equally often, whatever their batches, and can be coupled at each draw.
+// (Drawn one by one, when each happens to need one, four aligned jobs load 2.5 times the data; together, once.)
+//
+// The promise: given everything that ever happened, all earlier draws of all jobs included, each draw of a round is uniform over
+// what its job has not drawn yet. The draws of one round depend on each other as much as that allows: jobs follow each other
+// from the most to the fewest undrawn samples, each coupled maximally to the one before with which it shares most. With a and
+// b <= a undrawn samples of which i are common, both draw the same with probability i/a, the most there is. It is done by
+// rejection (Thorisson 2000), one membership test on average, without cells and for any number of jobs.
+
+// Limits of a strict job's queue, in samples.
+const (
+	minAhead = 256     // with less, jobs of unlike batches do not meet
+	maxAhead = 1 << 14 // draws further ahead would say little about what has happened since
+)
+
+// tryOut bounds the expected number of rejections of one draw: of that many draws one, on average, is not coupled though it could
+// be. Below that many samples it never happens.
+const tryOut = 1 << 14
+
+// strictJob is the state of a Strict job. groups.items holds first what is not drawn, then the queue with its oldest draw at the
+// end, then what is taken.
+type strictJob struct {
+	undrawn int
+	queued  int
+}
+
+// layoutStrict lists what the job needs and what it has had.
+func (s *Sampler) layoutStrict(j *job) {
+	n := len(j.subset)
+	j.groups.items = resize(j.groups.items, n)
+	lo, hi := 0, n
+	for _, x := range j.subset {
+		at := lo
+		if s.need[x].Has(j.slot) {
+			lo++
+		} else {
+			hi--
+			at = hi
+		}
+		j.groups.items[at] = uint32(x)
+		j.pos[j.at.of(uint32(x))] = uint32(at)
+	}
+	if lo != j.rem {
+		invariant.Violated("dsa: job %d has %d samples left, counted %d", j.id, j.rem, lo)
+	}
+	j.strict = strictJob{undrawn: lo}
+	j.stale = false
+}
+
+// nextStrict takes the oldest draw of the queue, after a round if it is empty.
+func (s *Sampler) nextStrict(j *job) uint32 {
+	if j.strict.queued == 0 {
+		s.round(j)
+	}
+	j.strict.queued--
+	return j.groups.items[j.strict.undrawn+j.strict.queued]
+}
+
+// undraw forgets the job's queue, because what it may draw from changes: it would not be uniform over it.
+func (j *job) undraw() {
+	j.strict.undrawn += j.strict.queued
+	j.strict.queued = 0
+}
+
+// mayDraw tells whether the job may still draw x.
+func (j *job) mayDraw(x uint32) bool {
+	p := int(x >> pageBits)
+	if p >= len(j.at.page) || j.at.page[p] == absent {
+		return false
+	}
+	q := j.pos[j.at.of(x)]
+	return q != absent && int(q) < j.strict.undrawn
+}
+
+// draw puts x, which is not drawn, at the end of the queue.
+func (j *job) draw(x uint32) {
+	j.strict.undrawn--
+	if p, q := j.pos[j.at.of(x)], uint32(j.strict.undrawn); p != q {
+		j.swap(j.groups.items, p, q)
+	}
+	j.strict.queued++
+}
+
+// putBack makes a taken sample undrawn. The queue must be empty.
+func (j *job) putBack(x uint32) {
+	if p, q := j.pos[j.at.of(x)], uint32(j.strict.undrawn); p != q {
+		j.swap(j.groups.items, p, q)
+	}
+	j.strict.undrawn++
+}
+
+// round draws once for the job and for every strict job that takes part.
+func (s *Sampler) round(t *job) {
+	var in [MaxJobs]*job
+	n := s.together(t, &in)
+	var drawn [MaxJobs]uint32
+	var size [MaxJobs]int // of what it drew from
+	for k, j := range in[:n] {
+		size[k] = j.strict.undrawn
+		p := -1
+		for i, o := range in[:k] {
+			if c := j.overlap[o.slot]; c > 0 && (p < 0 || c >= j.overlap[in[p].slot]) {
+				p = i
+			}
+		}
+		if p < 0 {
+			drawn[k] = s.anyUndrawn(j)
+		} else {
+			drawn[k] = s.follow(j, in[p], drawn[p], size[p])
+		}
+		j.draw(drawn[k])
+	}
+}
+
+// together lists who takes part in a round of t, by falling number of undrawn samples.
+func (s *Sampler) together(t *job, in *[MaxJobs]*job) int {
+	in[0] = t
+	n := 1
+	near := bits.JobSet(0).With(t.slot)
+	for todo := t.near & s.strictly &^ near; todo != 0; {
+		j := s.slot[first(todo)]
+		near = near.With(j.slot)
+		todo = (todo | j.near&s.strictly) &^ near
+		if !j.running || !s.active.Has(j.slot) || j.strict.queued >= s.ahead {
+			continue
+		}
+		if j.stale {
+			s.layout(j)
+		}
+		if j.strict.undrawn == 0 {
+			continue
+		}
+		k := n
+		for ; k > 0 && (in[k-1].strict.undrawn < j.strict.undrawn ||
+			in[k-1].strict.undrawn == j.strict.undrawn && in[k-1].slot > j.slot); k-- {
+			in[k] = in[k-1]
+		}
+		in[k] = j
+		n++
+	}
+	return n
+}
+
+// anyUndrawn returns a uniform one of what the job has not drawn.
+func (s *Sampler) anyUndrawn(j *job) uint32 {
+	return j.groups.items[s.rng.Uint64n(uint64(j.strict.undrawn))]
+}
+
+// follow draws uniformly from what j has not drawn, as often as possible the x that p has just drawn uniformly from a samples; a
+// is at least what j draws from. One time in tryOut the coupling is left out (Gerber, Lee 2020): where both sets are nearly equal
+// it would otherwise take, once in a long time, a very long search for what only j has.
+func (s *Sampler) follow(j, p *job, x uint32, a int) uint32 {
+	couple := a <= tryOut || s.rng.Uint64n(tryOut) != 0
+	if couple && j.mayDraw(x) {
+		return x
+	}
+	// What remains of j's law: 1/b where p cannot draw, 1/b - eta/a where it can; eta = 1, or 1 - 1/tryOut.
+	b := j.strict.undrawn
+	for {
+		y := s.anyUndrawn(j)
+		if y != x && !p.mayDraw(y) || s.hook.biased {
+			return y
+		}
+		if u := int(s.rng.Uint64n(uint64(a))); u >= b || a > tryOut && s.rng.Uint64n(tryOut) == 0 {
+			return y
+		}
+	}
+}
