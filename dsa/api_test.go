@@ -245,7 +245,7 @@ func TestInCellPreference(t *testing.T) {
 		x, _ := s.Next(1)
 		if x < 10 {
 			early++
-			if s.Neutral(x) || s.class[x] == classNone {
+			if s.Neutral(x) || s.obj[x].class() == classNone {
 				t.Fatal("still neutral after a visible pick")
 			}
 		}
@@ -301,19 +301,19 @@ func TestCellsAreKeptAndForgotten(t *testing.T) {
 	must(t, s.Join(1, byEpoch(span(0, 20))))
 	must(t, s.Join(2, byEpoch(span(10, 30))))
 	s.Leave(2)
-	if s.cell[5] == s.cell[15] {
+	if s.obj[5].cell == s.obj[15].cell {
 		t.Error("the subset of the job that left is forgotten while another draws")
 	}
 	s.SetLevel(15, 2)
 	s.Leave(1)
 	must(t, s.Join(3, byEpoch(span(0, 30))))
-	if s.cell[5] == s.cell[15] || s.cell[15] == s.cell[25] {
+	if s.obj[5].cell == s.obj[15].cell || s.obj[15].cell == s.obj[25].cell {
 		t.Error("cells are forgotten while something loaded is left")
 	}
 	s.Leave(3)
 	s.SetLevel(15, 0)
 	must(t, s.Join(4, byEpoch(span(0, 30))))
-	if s.cell[5] != s.cell[15] || s.cell[15] != s.cell[25] || len(s.cells) != 2 {
+	if s.obj[5].cell != s.obj[15].cell || s.obj[15].cell != s.obj[25].cell || len(s.cells) != 2 {
 		t.Error("cells are kept with nothing to keep them for")
 	}
 	must(t, s.Check())
@@ -342,7 +342,7 @@ func TestJobsFarApart(t *testing.T) {
 	must(t, s.Join(2, byEpoch(span(5000, 5100))))
 	must(t, s.StartEpoch(2, 0))
 	s.Next(2)
-	if s.byID[1].tape.order != o || s.byID[1].stale || len(o.ids) != 100 || len(s.byID[2].tape.order.ids) != 100 {
+	if s.byID[1].tape.order != o || s.byID[1].stale || o.n != 100 || !o.plain || s.byID[2].tape.order.n != 100 {
 		t.Error("a disjoint job disturbs")
 	}
 	must(t, s.Join(3, byEpoch(span(50, 5050)))) // joins the two
@@ -350,7 +350,7 @@ func TestJobsFarApart(t *testing.T) {
 	s.Next(1)
 	s.Next(2)
 	s.Next(3)
-	if a, b, c := s.byID[1].tape.order, s.byID[2].tape.order, s.byID[3].tape.order; a != b || b != c || len(a.ids) != 5100 {
+	if a, b, c := s.byID[1].tape.order, s.byID[2].tape.order, s.byID[3].tape.order; a != b || b != c || a.n != 5100 || a.plain {
 		t.Error("overlapping jobs have different orders")
 	}
 	must(t, s.Check())

@@ -25,7 +25,7 @@ func (s *Sampler) refine(j *job) {
 	clear(s.touch)
 	s.touched = s.touched[:0]
 	for _, x := range j.subset {
-		c := s.cell[x]
+		c := s.obj[x].cell
 		if s.touch[c] == 0 {
 			s.touched = append(s.touched, c)
 		}
@@ -51,7 +51,7 @@ func (s *Sampler) refine(j *job) {
 		s.cells[d].live = s.cells[d].live.With(j.slot)
 	}
 	for _, x := range j.subset {
-		s.cell[x] = s.child[s.cell[x]]
+		s.obj[x].cell = s.child[s.obj[x].cell]
 	}
 }
 
@@ -61,12 +61,15 @@ func (s *Sampler) forget() {
 	if s.nVis > 0 && len(s.cells) <= maxIdleCells {
 		return
 	}
-	for x, a := range s.avail {
+	for x := range s.obj {
+		a := s.obj[x].avail
 		if a&visMask != 0 {
 			s.setAvail(uint32(x), a&levelMask|neutralBit)
 		}
 	}
-	clear(s.cell)
+	for x := range s.obj {
+		s.obj[x].cell = 0
+	}
 	s.cells = s.cells[:1]
 }
 

@@ -40,18 +40,18 @@ func (s *Sampler) Check() error {
 // checkObjects verifies what is kept per object.
 func (s *Sampler) checkObjects() error {
 	vis := 0
-	for x := range s.need {
-		a := s.avail[x]
+	for x := range s.obj {
+		a := s.obj[x].avail
 		if a&visMask != 0 {
 			vis++
 		}
 		if a>>visShift&levelMask > a&levelMask {
 			return fmt.Errorf("dsa: object %d is at level %d and visible at %d", x, a&levelMask, a>>visShift&levelMask)
 		}
-		if c := s.classOf(uint32(x)); c != s.class[x] {
-			return fmt.Errorf("dsa: object %d is in class %d and belongs in %d", x, s.class[x], c)
+		if c := s.classOf(uint32(x)); c != s.obj[x].class() {
+			return fmt.Errorf("dsa: object %d is in class %d and belongs in %d", x, s.obj[x].class(), c)
 		}
-		for m := s.need[x]; m != 0; m &= m - 1 {
+		for m := s.obj[x].need; m != 0; m &= m - 1 {
 			j := s.slot[first(m)]
 			if j == nil || !j.visible() || !j.running {
 				return fmt.Errorf("dsa: object %d is needed by slot %d, which needs nothing", x, first(m))
@@ -67,7 +67,8 @@ func (s *Sampler) checkObjects() error {
 // checkCells verifies that the cells partition the objects that were ever in a subset, and say who holds them.
 func (s *Sampler) checkCells() error {
 	size := make([]uint32, len(s.cells))
-	for x, c := range s.cell {
+	for x := range s.obj {
+		c := s.obj[x].cell
 		if int(c) >= len(s.cells) {
 			return fmt.Errorf("dsa: object %d is in cell %d of %d", x, c, len(s.cells))
 		}
@@ -90,7 +91,7 @@ func (s *Sampler) checkCells() error {
 		if j != nil {
 			want = len(j.subset)
 			for _, x := range j.subset {
-				if !s.cells[s.cell[x]].live.Has(j.slot) {
+				if !s.cells[s.obj[x].cell].live.Has(j.slot) {
 					return fmt.Errorf("dsa: object %d of job %d lies in a cell without it", x, j.id)
 				}
 			}
@@ -147,8 +148,8 @@ func (s *Sampler) checkStrict(j *job) error {
 		if int(j.pos[j.at.of(x)]) != p {
 			return fmt.Errorf("object %d is at item %d, pos says %d", x, p, j.pos[j.at.of(x)])
 		}
-		if j.running && s.need[x].Has(j.slot) != (p < j.rem) {
-			return fmt.Errorf("object %d at item %d of %d left: needed %v", x, p, j.rem, s.need[x].Has(j.slot))
+		if j.running && s.obj[x].need.Has(j.slot) != (p < j.rem) {
+			return fmt.Errorf("object %d at item %d of %d left: needed %v", x, p, j.rem, s.obj[x].need.Has(j.slot))
 		}
 	}
 	return nil
@@ -192,8 +193,12 @@ func (s *Sampler) checkTape(j *job) error {
 	t, g := &j.tape, &j.groups
 	named := make([]uint32, len(s.cells))
 	for _, x := range j.subset {
+		if t.order.plain {
+			named[s.obj[j.subset[0]].cell] = uint32(t.r0 - t.passed)
+			break
+		}
 		if l := j.at.of(uint32(x)); t.left[l>>6]&(1<<(l&63)) != 0 {
-			named[s.cell[x]]++
+			named[s.obj[x].cell]++
 		}
 	}
 	if s.hook.oneCell {

@@ -60,11 +60,11 @@ func first(m bits.JobSet) int { return mathbits.TrailingZeros64(uint64(m)) }
 // classOf derives the class of x from what is visible of its availability and from how many need it. It is the same for
 // every job.
 func (s *Sampler) classOf(x uint32) uint8 {
-	vis := s.avail[x] >> visShift & levelMask
+	vis := s.obj[x].avail >> visShift & levelMask
 	if vis == 0 {
 		return classNone
 	}
-	n := uint8(min(max((s.need[x]&s.active).Len(), 1), needCap)) - 1
+	n := uint8(min(max((s.obj[x].need&s.active).Len(), 1), needCap)) - 1
 	if vis == 1 {
 		n += needCap
 	}
@@ -73,12 +73,12 @@ func (s *Sampler) classOf(x uint32) uint8 {
 
 // reclass moves x, in the groups of every job that still needs it, to the class it has now.
 func (s *Sampler) reclass(x uint32) {
-	from, to := s.class[x], s.classOf(x)
+	from, to := s.obj[x].class(), s.classOf(x)
 	if from == to {
 		return
 	}
-	s.class[x] = to
-	for m := s.need[x] & s.grouped; m != 0; m &= m - 1 {
+	s.obj[x].pref = classNone - to
+	for m := s.obj[x].need & s.grouped; m != 0; m &= m - 1 {
 		j := s.slot[first(m)]
 		l := j.at.of(x)
 		j.move(l, s.keyOf(j, x, l), int(from), int(to))
@@ -90,7 +90,7 @@ func (s *Sampler) keyOf(j *job, x, l uint32) int {
 	if s.single(j) {
 		return 0
 	}
-	r := int(j.groups.local[s.cell[x]])
+	r := int(j.groups.local[s.obj[x].cell])
 	if j.tiles > 1 {
 		r = r*j.tiles + int(j.prev[l])
 	}
@@ -102,7 +102,7 @@ func (s *Sampler) rowOf(j *job, x uint32) *row {
 	if s.single(j) {
 		return &j.groups.row[0]
 	}
-	return &j.groups.row[j.groups.local[s.cell[x]]]
+	return &j.groups.row[j.groups.local[s.obj[x].cell]]
 }
 
 // single tells whether the job has one group for everything.
@@ -168,7 +168,7 @@ func (s *Sampler) layout(j *job) {
 		g.edge[s.keyOf(j, x, l)*stride+c+1]++
 		if c != classTaken {
 			rem++
-			if !keepTape {
+			if !keepTape && !j.tape.order.plain {
 				j.tape.left[l>>6] |= 1 << (l & 63)
 			}
 		}
@@ -208,10 +208,10 @@ func (s *Sampler) layout(j *job) {
 
 // classIn is the class of a member of the job's subset in the job's own groups.
 func (s *Sampler) classIn(j *job, x uint32) int {
-	if !s.need[x].Has(j.slot) {
+	if !s.obj[x].need.Has(j.slot) {
 		return classTaken
 	}
-	return int(s.class[x])
+	return int(s.obj[x].class())
 }
 
 // assignKeys numbers the job's rows and its non-empty groups.
@@ -239,7 +239,7 @@ func (s *Sampler) assignKeys(j *job) {
 	} else {
 		clear(g.key)
 		for _, x := range j.subset {
-			g.key[int(g.local[s.cell[x]])*j.tiles+int(j.prev[j.at.of(uint32(x))])] = 1
+			g.key[int(g.local[s.obj[x].cell])*j.tiles+int(j.prev[j.at.of(uint32(x))])] = 1
 		}
 	}
 	g.n = 0

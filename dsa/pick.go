@@ -24,8 +24,7 @@ func (s *Sampler) Next(id ident.JobID) (ident.ObjectID, bool) {
 		s.commit(j, x)
 		return ident.ObjectID(x), true
 	}
-	y, u := j.tape.next(j)
-	r := s.rowOf(j, y)
+	r, u := s.next(j)
 	for i := 0; s.hook.keepTape && r.left == 0; i++ {
 		r = &j.groups.row[i]
 	}
@@ -80,7 +79,7 @@ func (s *Sampler) At(id ident.JobID, pos int) (ident.ObjectID, bool) {
 func (s *Sampler) take(j *job, pos int) (ident.ObjectID, bool) {
 	if j.mode == Fixed {
 		x := j.subset[j.order[pos]]
-		if !s.need[x].Has(j.slot) {
+		if !s.obj[x].need.Has(j.slot) {
 			return 0, false
 		}
 		s.commit(j, uint32(x))
@@ -94,7 +93,7 @@ func (s *Sampler) take(j *job, pos int) (ident.ObjectID, bool) {
 	// The order of the dataset tells objects apart, so what it loads must not: from here on x counts as no more available
 	// than it is now, until a visible job picks it.
 	if !s.hook.seqVisible {
-		s.avail[x] |= neutralBit
+		s.obj[x].avail |= neutralBit
 	}
 	return x, true
 }
@@ -103,8 +102,8 @@ func (s *Sampler) take(j *job, pos int) (ident.ObjectID, bool) {
 // it available now.
 func (s *Sampler) commit(j *job, x uint32) {
 	j.rem--
-	s.need[x] = s.need[x].Without(j.slot)
-	if a := s.avail[x]; a&neutralBit != 0 {
+	s.obj[x].need = s.obj[x].need.Without(j.slot)
+	if a := s.obj[x].avail; a&neutralBit != 0 {
 		s.setAvail(x, a&levelMask|a&levelMask<<visShift)
 	}
 	s.reclass(x)
@@ -129,7 +128,7 @@ func (s *Sampler) Return(id ident.JobID, ids []ident.ObjectID) {
 			}
 			continue
 		}
-		if s.need[x].Has(j.slot) {
+		if s.obj[x].need.Has(j.slot) {
 			continue
 		}
 		back++
@@ -139,7 +138,7 @@ func (s *Sampler) Return(id ident.JobID, ids []ident.ObjectID) {
 		}
 		// Not grouped while need grows: layout will place everything, and reclass must not touch groups that lack x.
 		s.grouped = s.grouped.Without(j.slot)
-		s.need[x] = s.need[x].With(j.slot)
+		s.obj[x].need = s.obj[x].need.With(j.slot)
 		s.reclass(uint32(x))
 	}
 	if back == 0 {

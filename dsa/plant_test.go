@@ -73,7 +73,8 @@ func TestPlantedBugsDriftAndAreCaught(t *testing.T) {
 func mergeCells(s *Sampler) {
 	into := map[bits.JobSet]uint32{0: 0}
 	cells := []cell{{}}
-	for x, c := range s.cell {
+	for x := range s.obj {
+		c := s.obj[x].cell
 		m := s.cells[c].live
 		d, ok := into[m]
 		if !ok {
@@ -81,7 +82,7 @@ func mergeCells(s *Sampler) {
 			into[m] = d
 			cells = append(cells, cell{live: m})
 		}
-		s.cell[x] = d
+		s.obj[x].cell = d
 		cells[d].size++
 	}
 	cells[0] = cell{}
@@ -165,17 +166,18 @@ func TestCheckSeesDamage(t *testing.T) {
 		return s
 	}
 	for name, damage := range map[string]func(*Sampler){
-		"need":    func(s *Sampler) { s.need[5] ^= 1 },
-		"ghost":   func(s *Sampler) { s.need[5] = s.need[5].With(40) },
-		"class":   func(s *Sampler) { s.class[5] ^= 1 },
-		"level":   func(s *Sampler) { s.avail[5] = 1 | 2<<visShift },
+		"need":    func(s *Sampler) { s.obj[5].need ^= 1 },
+		"ghost":   func(s *Sampler) { s.obj[5].need = s.obj[5].need.With(40) },
+		"class":   func(s *Sampler) { s.obj[5].pref ^= 1 },
+		"level":   func(s *Sampler) { s.obj[5].avail = 1 | 2<<visShift },
 		"visible": func(s *Sampler) { s.nVis++ },
-		"cell":    func(s *Sampler) { s.cell[5], s.cell[45] = s.cell[45], s.cell[5] },
+		"cell":    func(s *Sampler) { s.obj[5].cell, s.obj[45].cell = s.obj[45].cell, s.obj[5].cell },
 		"size":    func(s *Sampler) { s.cells[1].size++ },
 		"rem":     func(s *Sampler) { s.byID[1].rem-- },
 		"pos":     func(s *Sampler) { j := s.byID[1]; j.pos[0], j.pos[1] = j.pos[1], j.pos[0] },
 		"edge":    func(s *Sampler) { s.byID[2].groups.edge[classNone]-- },
 		"tape":    func(s *Sampler) { s.byID[1].tape.left[0] ^= 1 },
+		"plain":   func(s *Sampler) { s.byID[1].tape.order.plain = true },
 		"passed":  func(s *Sampler) { s.byID[1].tape.passed++ },
 		"near":    func(s *Sampler) { s.byID[1].near = 0 },
 		"slot":    func(s *Sampler) { s.byID[1].slot = 9 },

@@ -30,6 +30,16 @@ const (
 	neutralBit = 0x10 // a sequential job has touched it since a visible job did: vis must not rise
 )
 
+// object is what is known of one object; four to a cache line. The zero value is an object nobody spoke of.
+type object struct {
+	need  bits.JobSet // visible jobs that still need it in their running epoch, inactive ones included
+	cell  uint32      // its static cell; 0 = in no subset yet
+	avail uint8       // level, vis, neutral
+	pref  uint8       // classNone less its class in every group it is a remaining member of
+}
+
+func (o *object) class() uint8 { return classNone - o.pref }
+
 // Sampler holds the demand of all jobs of a daemon. Owned by coordinator.Core; not safe for concurrent use.
 type Sampler struct {
 	rng  *xrand.Rand
@@ -37,12 +47,7 @@ type Sampler struct {
 	slot [MaxJobs]*job
 	live bits.JobSet // slots in use
 
-	// Per object, dense over the universe.
-	need  []bits.JobSet // visible jobs that still need it in their running epoch, inactive ones included
-	avail []uint8       // level, vis, neutral
-	class []uint8       // its class in every group it is a remaining member of
-	cell  []uint32      // its static cell; 0 = in no subset yet
-
+	obj     []object // dense over the universe
 	cells   []cell
 	nVis    int         // objects whose vis is above 0
 	active  bits.JobSet // jobs that count as needing something
@@ -181,18 +186,16 @@ func (s *Sampler) lookAhead() {
 
 // grow makes room for n objects.
 func (s *Sampler) grow(n int) {
-	old := len(s.need)
+	old := len(s.obj)
 	if n <= old {
 		return
 	}
-	n = max(n, min(old+old/4, MaxObjects))
-	s.need = slices.Grow(s.need, n-old)[:n]
-	s.avail = slices.Grow(s.avail, n-old)[:n]
-	s.class = slices.Grow(s.class, n-old)[:n]
-	s.cell = slices.Grow(s.cell, n-old)[:n]
-	for x := old; x < n; x++ {
-		s.class[x] = classNone
+	if old > 0 {
+		n = max(n, min(old+old/4, MaxObjects))
 	}
+	obj := make([]object, n) // no append: it would touch every page at once
+	copy(obj, s.obj)
+	s.obj = obj
 }
 
 // StartEpoch makes the job need its whole subset again. An unfinished epoch is abandoned first. epoch is what a Fixed order
@@ -209,8 +212,8 @@ func (s *Sampler) StartEpoch(id ident.JobID, epoch uint32) error {
 		return nil
 	}
 	for _, x := range j.subset {
-		s.need[x] = s.need[x].With(j.slot)
-		if s.avail[x]&visMask != 0 {
+		s.obj[x].need = s.obj[x].need.With(j.slot)
+		if s.obj[x].avail&visMask != 0 {
 			s.reclass(uint32(x))
 		}
 	}
@@ -255,8 +258,8 @@ func (s *Sampler) Abandon(id ident.JobID) {
 		}
 		s.grouped = s.grouped.Without(j.slot)
 		for _, x := range j.subset {
-			if s.need[x].Has(j.slot) {
-				s.need[x] = s.need[x].Without(j.slot)
+			if s.obj[x].need.Has(j.slot) {
+				s.obj[x].need = s.obj[x].need.Without(j.slot)
 				s.reclass(uint32(x))
 			}
 		}
@@ -274,7 +277,7 @@ func (s *Sampler) tileRest(j *job) {
 	}
 	left := j.rem
 	for _, x := range j.subset {
-		if !s.need[x].Has(j.slot) {
+		if !s.obj[x].need.Has(j.slot) {
 			continue
 		}
 		u, t := s.rng.IntN(left), 0
@@ -336,7 +339,7 @@ func (s *Sampler) SetActive(id ident.JobID, active bool) {
 		return
 	}
 	for _, x := range j.subset {
-		if s.need[x].Has(j.slot) && s.avail[x]&visMask != 0 {
+		if s.obj[x].need.Has(j.slot) && s.obj[x].avail&visMask != 0 {
 			s.reclass(uint32(x))
 		}
 	}
@@ -348,14 +351,14 @@ func (s *Sampler) SetLevel(x ident.ObjectID, level uint8) {
 	if x >= MaxObjects {
 		return
 	}
-	if int(x) >= len(s.avail) {
+	if int(x) >= len(s.obj) {
 		if level == 0 {
 			return
 		}
 		s.grow(int(x) + 1)
 	}
 	level = min(level, 2)
-	a := s.avail[x]
+	a := s.obj[x].avail
 	vis := level
 	if a&neutralBit != 0 {
 		vis = min(level, a>>visShift&levelMask)
@@ -369,11 +372,11 @@ func (s *Sampler) SetLevel(x ident.ObjectID, level uint8) {
 
 // setAvail stores the availability of x and moves it to its new class.
 func (s *Sampler) setAvail(x uint32, b uint8) {
-	a := s.avail[x]
+	a := s.obj[x].avail
 	if a == b {
 		return
 	}
-	s.avail[x] = b
+	s.obj[x].avail = b
 	if was, is := a&visMask != 0, b&visMask != 0; was != is {
 		if is {
 			s.nVis++
@@ -386,26 +389,26 @@ func (s *Sampler) setAvail(x uint32, b uint8) {
 
 // Level returns what SetLevel said last, 0 for an object nobody spoke of.
 func (s *Sampler) Level(x ident.ObjectID) uint8 {
-	if int(x) >= len(s.avail) {
+	if int(x) >= len(s.obj) {
 		return 0
 	}
-	return s.avail[x] & levelMask
+	return s.obj[x].avail & levelMask
 }
 
 // Neutral tells whether x owes its place in memory to a sequential job alone. Whoever evicts must take such objects first and
 // must not let one displace another object: then what visible jobs find is what it would be without the sequential job.
 func (s *Sampler) Neutral(x ident.ObjectID) bool {
-	return int(x) < len(s.avail) && s.avail[x]&neutralBit != 0 && s.avail[x]&visMask == 0
+	return int(x) < len(s.obj) && s.obj[x].avail&neutralBit != 0 && s.obj[x].avail&visMask == 0
 }
 
 // Need returns how many active visible jobs still need x in their running epoch. It is what eviction goes by. A Strict job that
 // has x in its queue, and so takes it within its window, counts for soon others: else what epochs that have just begun need some
 // time would push out what somebody is about to take.
 func (s *Sampler) Need(x ident.ObjectID) int {
-	if int(x) >= len(s.need) {
+	if int(x) >= len(s.obj) {
 		return 0
 	}
-	m := s.need[x] & s.active
+	m := s.obj[x].need & s.active
 	n := m.Len()
 	for m &= s.strictly; m != 0; m &= m - 1 {
 		if j := s.slot[first(m)]; j.strict.queued > 0 && !j.mayDraw(uint32(x)) {
@@ -421,11 +424,11 @@ const soon = MaxJobs + 1
 // Needs tells whether the job, active or not, still needs x in its running epoch.
 func (s *Sampler) Needs(id ident.JobID, x ident.ObjectID) bool {
 	j := s.byID[id]
-	if j == nil || !j.running || int(x) >= len(s.need) {
+	if j == nil || !j.running || int(x) >= len(s.obj) {
 		return false
 	}
 	if j.visible() {
-		return s.need[x].Has(j.slot)
+		return s.obj[x].need.Has(j.slot)
 	}
 	l, ok := j.member(x)
 	return ok && !j.taken.Has(j.pos[l])

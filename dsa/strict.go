@@ -40,7 +40,7 @@ func (s *Sampler) layoutStrict(j *job) {
 	lo, hi := 0, n
 	for _, x := range j.subset {
 		at := lo
-		if s.need[x].Has(j.slot) {
+		if s.obj[x].need.Has(j.slot) {
 			lo++
 		} else {
 			hi--

@@ -20,7 +20,9 @@ type order struct {
 	born  uint64      // Sampler.joins at its birth
 	comp  bits.JobSet // slots of the jobs it covers
 	salt  uint64      // of the numbers that name tiles
-	ids   []uint32    // a permutation whose prefix of length fixed is settled; nil until the first use
+	n     int         // positions; 0 until the first use
+	plain bool        // its jobs have one static cell, the same: there is nothing to name but tiles, and ids is nil
+	ids   []uint32    // a permutation whose prefix of length fixed is settled
 	fixed int
 	rng   xrand.Rand
 }
@@ -63,23 +65,27 @@ func (o *order) build(s *Sampler) {
 			comp = comp.Without(k.slot)
 		}
 	}
+	n, cells := 0, 0
+	for _, c := range s.cells {
+		if c.live&comp != 0 {
+			n += int(c.size)
+			cells++
+		}
+	}
+	o.n = n
+	if cells == 1 {
+		o.plain = true
+		return
+	}
+	o.ids = make([]uint32, 0, n)
 	if comp.Len() == 1 {
-		j := s.slot[first(comp)]
-		o.ids = make([]uint32, len(j.subset))
-		for i, x := range j.subset {
-			o.ids[i] = uint32(x)
+		for _, x := range s.slot[first(comp)].subset {
+			o.ids = append(o.ids, uint32(x))
 		}
 		return
 	}
-	n := uint32(0)
-	for _, c := range s.cells {
-		if c.live&comp != 0 {
-			n += c.size
-		}
-	}
-	o.ids = make([]uint32, 0, n)
-	for x, c := range s.cell {
-		if s.cells[c].live&comp != 0 {
+	for x := range s.obj {
+		if s.cells[s.obj[x].cell].live&comp != 0 {
 			o.ids = append(o.ids, uint32(x))
 		}
 	}
@@ -128,7 +134,7 @@ func (s *Sampler) restart(j *job, o *order, origin int) {
 // freshAfterReturn gives the job an order of its own (rule iii): the returned picks put back into the old one would come
 // again where they stood.
 func (s *Sampler) freshAfterReturn(j *job) {
-	if t := &j.tape; t.order != nil && !t.started && t.order.ids == nil && t.order.comp.Has(j.slot) && j.stale {
+	if t := &j.tape; t.order != nil && !t.started && t.order.n == 0 && t.order.comp.Has(j.slot) && j.stale {
 		return // nothing was drawn from it yet
 	}
 	s.restart(j, s.newOrder(bits.JobSet(0).With(j.slot)), 0)
@@ -159,32 +165,44 @@ func (s *Sampler) adopt(j *job) {
 	t := &best.tape
 	origin := t.origin
 	if t.started {
-		n := len(t.order.ids)
-		origin = (origin + n*t.passed/t.r0) % n
+		n := t.order.n
+		if t.order.plain {
+			origin = (origin + t.passed) % n
+		} else {
+			origin = (origin + n*t.passed/t.r0) % n
+		}
 	}
 	s.restart(j, t.order, origin)
 }
 
 // begin prepares a tape whose entries layout will fill in.
 func (t *tape) begin(s *Sampler, j *job) {
-	t.left = resize(t.left, (j.at.n+63)/64)
-	clear(t.left)
 	t.r0, t.passed, t.started = j.rem, 0, true
-	if t.order.ids == nil {
+	if t.order.n == 0 {
 		t.order.build(s)
 	}
 	t.cursor = t.origin
+	t.left = t.left[:0]
+	if !t.order.plain {
+		t.left = resize(t.left, (j.at.n+63)/64)
+		clear(t.left)
+	}
 }
 
-// next passes one entry and returns its object and its number.
-func (t *tape) next(j *job) (x uint32, u uint64) {
+// next passes one entry and returns the row of its static cell, and its number.
+func (s *Sampler) next(j *job) (*row, uint64) {
+	t := &j.tape
 	o := t.order
-	for range o.ids {
+	for range o.n {
 		at := t.cursor
-		x = o.get(at)
-		if t.cursor++; t.cursor == len(o.ids) {
+		if t.cursor++; t.cursor == o.n {
 			t.cursor = 0
 		}
+		if o.plain { // every position is as good as the next
+			t.passed++
+			return &j.groups.row[0], o.number(at)
+		}
+		x := o.get(at)
 		p := int(x >> pageBits)
 		if p >= len(j.at.page) || j.at.page[p] == absent {
 			continue
@@ -193,9 +211,12 @@ func (t *tape) next(j *job) (x uint32, u uint64) {
 		if w := &t.left[l>>6]; *w&(1<<(l&63)) != 0 {
 			*w &^= 1 << (l & 63)
 			t.passed++
-			return x, xrand.Mix(o.salt ^ xrand.Mix(uint64(at)))
+			return s.rowOf(j, x), o.number(at)
 		}
 	}
 	invariant.Violated("dsa: tape of job %d ended after %d of %d entries", j.id, t.passed, t.r0)
-	return 0, 0
+	return nil, 0
 }
+
+// number is the uniform number at a position.
+func (o *order) number(at int) uint64 { return xrand.Mix(o.salt ^ xrand.Mix(uint64(at))) }
