@@ -3,6 +3,7 @@ package dsa
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"larder/internal/ident"
 )
@@ -91,5 +92,48 @@ func BenchmarkFirstPick(b *testing.B) {
 				s.Next(1)
 			}
 		})
+	}
+}
+
+// BenchmarkSlices is the join of one more job of n objects to seven running ones on the same objects, in slices: everything until all
+// jobs can draw again. It reports the longest slice and the longest call.
+func BenchmarkSlices(b *testing.B) {
+	const budget = 8192
+	for _, n := range []int{1 << 17, 1_280_000} {
+		for _, others := range []int{0, 7} {
+			b.Run(fmt.Sprintf("n=%d/others=%d", n, others), func(b *testing.B) {
+				s := New(1)
+				s.InSlices()
+				all := span(0, n)
+				for i := range others {
+					must(b, s.Join(ident.JobID(i), strat(4, all)))
+					must(b, s.StartEpoch(ident.JobID(i), 0))
+				}
+				for s.Work(budget) {
+				}
+				var longest, slices time.Duration
+				timed := func(f func()) {
+					t := time.Now()
+					f()
+					longest = max(longest, time.Since(t))
+				}
+				for b.Loop() {
+					timed(func() { must(b, s.Join(99, strat(4, all))) })
+					timed(func() { must(b, s.StartEpoch(99, 0)) })
+					for more := true; more; slices++ {
+						timed(func() { more = s.Work(budget) })
+					}
+					for i := range 100 {
+						timed(func() { s.Next(99) })
+						timed(func() { s.Next(ident.JobID(i % max(others, 1))) })
+					}
+					timed(func() { s.Leave(99) })
+					for s.Work(budget) {
+					}
+				}
+				b.ReportMetric(float64(longest.Microseconds()), "µs/longest-call")
+				b.ReportMetric(float64(slices)/float64(b.N), "slices/op")
+			})
+		}
 	}
 }

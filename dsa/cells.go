@@ -1,9 +1,6 @@
 package dsa
 
 import (
-	"fmt"
-	"slices"
-
 	"larder/internal/bits"
 	"larder/internal/ident"
 )
@@ -18,59 +15,10 @@ type cell struct {
 // who loaded what is given up, and with it the preference for what is loaded.
 const maxIdleCells = 4096
 
-// refine splits every cell by the subset of a job that joins: O(subset). Cells are never merged while a job draws.
-func (s *Sampler) refine(j *job) {
-	s.touch = resize(s.touch, len(s.cells))
-	s.child = resize(s.child, len(s.cells))
-	clear(s.touch)
-	s.touched = s.touched[:0]
-	for _, x := range j.subset {
-		c := s.obj[x].cell
-		if s.touch[c] == 0 {
-			s.touched = append(s.touched, c)
-		}
-		s.touch[c]++
-	}
-	for _, c := range s.touched {
-		n := s.touch[c]
-		d := c
-		if c == 0 || n < s.cells[c].size {
-			d = uint32(len(s.cells))
-			s.cells = append(s.cells, cell{size: n, live: s.cells[c].live})
-			if c != 0 {
-				s.cells[c].size -= n
-			}
-		}
-		s.child[c] = d
-		for m := s.cells[d].live; m != 0; m &= m - 1 {
-			k := s.slot[first(m)]
-			j.overlap[k.slot] += n
-			k.overlap[j.slot] += n
-			j.near, k.near = j.near.With(k.slot), k.near.With(j.slot)
-		}
-		s.cells[d].live = s.cells[d].live.With(j.slot)
-	}
-	for _, x := range j.subset {
-		s.obj[x].cell = s.child[s.obj[x].cell]
-	}
-}
-
-// forget begins anew with no cells, when no other job is joined and nothing is left in the caches that could tell the old
-// cells apart. With too many cells it makes what is left neutral instead, so that nothing can.
-func (s *Sampler) forget() {
-	if s.nVis > 0 && len(s.cells) <= maxIdleCells {
-		return
-	}
-	for x := range s.obj {
-		a := s.obj[x].avail
-		if a&visMask != 0 {
-			s.setAvail(uint32(x), a&levelMask|neutralBit)
-		}
-	}
-	for x := range s.obj {
-		s.obj[x].cell = 0
-	}
-	s.cells = s.cells[:1]
+// mayForget tells whether the job that joins may begin anew with no cells: when no other is joined and nothing is left in the
+// caches that could tell the old cells apart. With too many cells, what is left is made neutral instead, so that nothing can.
+func (s *Sampler) mayForget() bool {
+	return len(s.byID) == 1 && s.live.Len() == 1 && len(s.cells) > 1 && (s.nVis == 0 || len(s.cells) > maxIdleCells)
 }
 
 // Pages of an index. Small ones suit sparse subsets; larger ones would shorten the table.
@@ -89,39 +37,6 @@ type index struct {
 
 // of returns the place of x, which must lie on a page of the index.
 func (t *index) of(x uint32) uint32 { return t.page[x>>pageBits] + x&(pageSize-1) }
-
-// indexSubset builds j.at and j.pos (ordinals) and refuses what is not a set.
-func (j *job) indexSubset() error {
-	top := slices.Max(j.subset)
-	if top >= MaxObjects {
-		return fmt.Errorf("%w: %d, the limit is %d", ErrObjectID, top, MaxObjects-1)
-	}
-	j.at.page = make([]uint32, top>>pageBits+1)
-	for p := range j.at.page {
-		j.at.page[p] = absent
-	}
-	for _, x := range j.subset {
-		if p := &j.at.page[x>>pageBits]; *p == absent {
-			*p = uint32(j.at.n)
-			j.at.n += pageSize
-		}
-	}
-	j.pos = make([]uint32, j.at.n)
-	for l := range j.pos {
-		j.pos[l] = absent
-	}
-	for o, x := range j.subset {
-		l := j.at.of(uint32(x))
-		if j.pos[l] != absent {
-			return fmt.Errorf("%w: %d", ErrDuplicateObject, x)
-		}
-		j.pos[l] = uint32(o)
-	}
-	if j.tiles > 1 {
-		j.prev, j.cur = make([]uint8, j.at.n), make([]uint8, j.at.n)
-	}
-	return nil
-}
 
 // member returns the place of x if the subset holds it.
 func (j *job) member(x ident.ObjectID) (uint32, bool) {

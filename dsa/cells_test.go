@@ -164,6 +164,9 @@ func TestNoClassDrifts(t *testing.T) {
 	for i := range 60 {
 		sc := randomScenario(r)
 		sc.check = i < 10
+		if i%4 == 3 {
+			sc.slice = 40
+		}
 		must(t, d.measure(fmt.Sprintf("scenario %d", i), sc, effort(20), 15))
 	}
 	t.Logf("%d classes, rms %.3f, largest %.2f (mean %.3f, %s), limit %.2f", d.n, d.rms(), d.max, d.mean, d.where, d.limit())

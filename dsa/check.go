@@ -2,6 +2,7 @@ package dsa
 
 import (
 	"fmt"
+	"slices"
 
 	"larder/internal/bits"
 )
@@ -21,18 +22,37 @@ func (s *Sampler) Check() error {
 			continue
 		}
 		live = live.With(uint8(n))
-		if int(j.slot) != n || s.byID[j.id] != j {
+		if int(j.slot) != n || !j.gone && s.byID[j.id] != j {
 			return fmt.Errorf("dsa: slot %d holds job %d, which thinks it is in slot %d", n, j.id, j.slot)
+		}
+		if len(j.todo) > 0 || j.err != nil {
+			continue
 		}
 		if err := s.checkJob(j); err != nil {
 			return fmt.Errorf("dsa: job %d (%s): %w", j.id, j.mode, err)
 		}
 	}
-	if live != s.live || len(s.byID) != live.Len() {
+	for _, j := range s.slot {
+		if j != nil && j.gone {
+			live = live.Without(j.slot)
+		}
+	}
+	gone := s.live &^ live
+	if live&^s.live != 0 || len(s.byID) != live.Len() {
 		return fmt.Errorf("dsa: live slots %x, joined jobs %x (%d by id)", s.live, live, len(s.byID))
 	}
-	if out := (s.active | s.grouped | s.tapeful) &^ live; out != 0 {
+	if out := (s.active | s.grouped | s.tapeful | s.strictly | s.shown) &^ live; out != 0 {
 		return fmt.Errorf("dsa: slots %x are in use by no job", out)
+	}
+	for m := gone; m != 0; m &= m - 1 {
+		if j := s.slot[first(m)]; j == nil || len(j.todo) == 0 {
+			return fmt.Errorf("dsa: slot %d is held for nothing", first(m))
+		}
+	}
+	for i, j := range s.line {
+		if len(j.todo) == 0 || i > 0 && slices.Contains(s.line[:i], j) {
+			return fmt.Errorf("dsa: job %d is in line with %d passes to do, at %d", j.id, len(j.todo), i)
+		}
 	}
 	return nil
 }
@@ -48,12 +68,12 @@ func (s *Sampler) checkObjects() error {
 		if a>>visShift&levelMask > a&levelMask {
 			return fmt.Errorf("dsa: object %d is at level %d and visible at %d", x, a&levelMask, a>>visShift&levelMask)
 		}
-		if c := s.classOf(uint32(x)); c != s.obj[x].class() {
+		if c := s.classOf(uint32(x)); len(s.line) == 0 && c != s.obj[x].class() {
 			return fmt.Errorf("dsa: object %d is in class %d and belongs in %d", x, s.obj[x].class(), c)
 		}
 		for m := s.obj[x].need; m != 0; m &= m - 1 {
 			j := s.slot[first(m)]
-			if j == nil || !j.visible() || !j.running {
+			if j == nil || !j.visible() || !j.running && !j.has(passClear) {
 				return fmt.Errorf("dsa: object %d is needed by slot %d, which needs nothing", x, first(m))
 			}
 		}
@@ -66,6 +86,9 @@ func (s *Sampler) checkObjects() error {
 
 // checkCells verifies that the cells partition the objects that were ever in a subset, and say who holds them.
 func (s *Sampler) checkCells() error {
+	if len(s.line) > 0 { // cells may be half split
+		return nil
+	}
 	size := make([]uint32, len(s.cells))
 	for x := range s.obj {
 		c := s.obj[x].cell
@@ -89,6 +112,9 @@ func (s *Sampler) checkCells() error {
 	for n, j := range s.slot {
 		want := 0
 		if j != nil {
+			if j.err != nil {
+				continue
+			}
 			want = len(j.subset)
 			for _, x := range j.subset {
 				if !s.cells[s.obj[x].cell].live.Has(j.slot) {
@@ -115,7 +141,7 @@ func (s *Sampler) checkJob(j *job) error {
 		return fmt.Errorf("%d samples are left, counted %d", rem, j.rem)
 	}
 	for n, k := range s.slot {
-		if k == nil || k == j {
+		if k == nil || k == j || len(s.line) > 0 {
 			continue
 		}
 		if j.near.Has(k.slot) != (j.overlap[n] > 0) || k.overlap[j.slot] != j.overlap[n] {
@@ -123,7 +149,7 @@ func (s *Sampler) checkJob(j *job) error {
 		}
 	}
 	follows := s.grouped.Has(j.slot)
-	if want := j.usesTape() && j.running && !j.stale; follows != want {
+	if want := j.usesTape() && j.running && !j.stale; follows != want && s.lay.job != j {
 		return fmt.Errorf("follows changes of class: %v, should: %v", follows, want)
 	}
 	if j.mode == Strict && !j.stale {
@@ -204,16 +230,21 @@ func (s *Sampler) checkTape(j *job) error {
 	if s.hook.oneCell {
 		return nil
 	}
+	rows := make([]uint32, len(g.row)) // cells split since the layout count for those they come from
 	for c, n := range named {
-		if !s.cells[c].live.Has(j.slot) {
-			continue
+		if n > 0 && (c >= len(g.local) || g.local[c] < 0) {
+			return fmt.Errorf("the tape names cell %d, which the job did not have when it was laid out", c)
+		} else if n > 0 {
+			rows[g.local[c]] += n
 		}
-		r, left := g.row[g.local[c]], uint32(0)
+	}
+	for i, n := range rows {
+		r, left := g.row[i], uint32(0)
 		for k := r.group; k < r.group+r.n; k++ {
 			left += g.edge[int(k)*stride+classTaken] - g.edge[int(k)*stride]
 		}
 		if left != n || left != r.left {
-			return fmt.Errorf("cell %d has %d samples left, counted %d, the tape names it %d times", c, left, r.left, n)
+			return fmt.Errorf("row %d has %d samples left, counted %d, the tape names it %d times", i, left, r.left, n)
 		}
 	}
 	if t.r0-t.passed != j.rem {

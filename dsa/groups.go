@@ -81,6 +81,9 @@ func (s *Sampler) reclass(x uint32) {
 	for m := s.obj[x].need & s.grouped; m != 0; m &= m - 1 {
 		j := s.slot[first(m)]
 		l := j.at.of(x)
+		if s.lay.job == j && !j.tape.holds(l) {
+			continue // not placed yet
+		}
 		j.move(l, s.keyOf(j, x, l), int(from), int(to))
 	}
 }
@@ -142,118 +145,10 @@ func (g *groups) available(dst []uint32) []uint32 {
 	return dst
 }
 
-// layout sorts the whole subset into groups and classes (O(subset), a counting sort) and starts the tape. It runs before the
-// first pick after an epoch start, a join of a neighbour, or a return; until then the job follows no change of class.
-func (s *Sampler) layout(j *job) {
-	if j.mode == Strict {
-		s.layoutStrict(j)
-		return
-	}
-	g := &j.groups
-	n := len(j.subset)
-	g.items = resize(g.items, n)
-	s.assignKeys(j)
-	g.edge = resize(g.edge, g.n*stride)
-	clear(g.edge)
-	keepTape := s.hook.keepTape && j.tape.left != nil && j.tape.started
-	if !keepTape {
-		j.tape.begin(s, j)
-	}
-	// Count into edge[c+1] ...
-	rem := 0
-	for _, id := range j.subset {
-		x := uint32(id)
-		l := j.at.of(x)
-		c := s.classIn(j, x)
-		g.edge[s.keyOf(j, x, l)*stride+c+1]++
-		if c != classTaken {
-			rem++
-			if !keepTape && !j.tape.order.plain {
-				j.tape.left[l>>6] |= 1 << (l & 63)
-			}
-		}
-	}
-	if rem != j.rem {
-		invariant.Violated("dsa: job %d has %d samples left, counted %d", j.id, rem, j.rem)
-	}
-	// ... sum up, so that edge[c] is where class c begins ...
-	at := uint32(0)
-	for k := range g.n {
-		e := g.edge[k*stride : k*stride+stride]
-		e[0] = at
-		for c := 1; c < stride; c++ {
-			at += e[c]
-			e[c] = at
-		}
-	}
-	// ... and place.
-	for i := range g.row {
-		r := &g.row[i]
-		r.left = 0
-		for k := r.group; k < r.group+r.n; k++ {
-			r.left += g.edge[k*stride+classTaken] - g.edge[k*stride]
-		}
-	}
-	s.fill = append(s.fill[:0], g.edge...)
-	for _, id := range j.subset {
-		x := uint32(id)
-		l := j.at.of(x)
-		f := &s.fill[s.keyOf(j, x, l)*stride+s.classIn(j, x)]
-		g.items[*f], j.pos[l] = x, *f
-		*f++
-	}
-	j.stale = false
-	s.grouped = s.grouped.With(j.slot)
-}
-
 // classIn is the class of a member of the job's subset in the job's own groups.
 func (s *Sampler) classIn(j *job, x uint32) int {
 	if !s.obj[x].need.Has(j.slot) {
 		return classTaken
 	}
 	return int(s.obj[x].class())
-}
-
-// assignKeys numbers the job's rows and its non-empty groups.
-func (s *Sampler) assignKeys(j *job) {
-	g := &j.groups
-	if s.single(j) {
-		g.n = 1
-		g.row = append(g.row[:0], row{n: 1})
-		return
-	}
-	g.local = resize(g.local, len(s.cells))
-	rows := 0
-	for c := range s.cells {
-		g.local[c] = -1
-		if s.cells[c].live.Has(j.slot) {
-			g.local[c] = int32(rows)
-			rows++
-		}
-	}
-	g.key = resize(g.key, rows*j.tiles)
-	if j.tiles == 1 {
-		for r := range g.key {
-			g.key[r] = 1
-		}
-	} else {
-		clear(g.key)
-		for _, x := range j.subset {
-			g.key[int(g.local[s.obj[x].cell])*j.tiles+int(j.prev[j.at.of(uint32(x))])] = 1
-		}
-	}
-	g.n = 0
-	g.row = resize(g.row, rows)
-	for i := range g.row {
-		g.row[i].group = uint32(g.n)
-		for t := i * j.tiles; t < (i+1)*j.tiles; t++ {
-			if g.key[t] == 0 {
-				g.key[t] = -1
-				continue
-			}
-			g.key[t] = int32(g.n)
-			g.n++
-		}
-		g.row[i].n = uint32(g.n) - g.row[i].group
-	}
 }

@@ -19,6 +19,7 @@ type modelJob struct {
 	given   []ident.ObjectID        // delivered in this epoch
 	epoch   uint32
 	active  bool
+	marking bool   // its epoch start is not complete, and not counted
 	reached []bool // positions taken, Fixed and Sequential
 }
 
@@ -31,7 +32,7 @@ type model struct {
 func (m *model) need(x ident.ObjectID) int {
 	n := 0
 	for _, j := range m.jobs {
-		if j.active && j.spec.Mode != Sequential && j.owed[x] {
+		if j.active && !j.marking && j.spec.Mode != Sequential && j.owed[x] {
 			n++
 		}
 	}
@@ -64,10 +65,13 @@ func (m *model) compare(s *Sampler, universe int) error {
 	if err := s.Check(); err != nil {
 		return err
 	}
+	for id, j := range m.jobs { // order-free
+		j.marking = s.byID[id].has(passMark)
+	}
 	for x := range ident.ObjectID(universe) {
 		want := m.need(x)
 		for id, j := range m.jobs { // order-free
-			if q := s.byID[id]; j.active && j.owed[x] && q.mode == Strict && !q.stale && int(q.pos[q.at.of(uint32(x))]) >= q.strict.undrawn {
+			if q := s.byID[id]; j.active && !j.marking && !q.has(passIndex) && j.owed[x] && q.mode == Strict && !q.stale && int(q.pos[q.at.of(uint32(x))]) >= q.strict.undrawn {
 				want += soon - 1
 			}
 		}
@@ -78,7 +82,7 @@ func (m *model) compare(s *Sampler, universe int) error {
 			return fmt.Errorf("level of %d: %d, model %d", x, got, want)
 		}
 		for id, j := range m.jobs {
-			if s.Needs(id, x) != j.owed[x] {
+			if !s.byID[id].has(passIndex) && s.Needs(id, x) != j.owed[x] {
 				return fmt.Errorf("job %d needs %d: %v, model %v", id, x, s.Needs(id, x), j.owed[x])
 			}
 		}
@@ -126,6 +130,10 @@ func (pick source) subset() []ident.ObjectID {
 // history runs operations drawn by pick on a sampler and its twin.
 func history(pick source, ops int) error {
 	s := New(uint64(pick(1 << 10)))
+	sliced := pick(2) == 1
+	if sliced {
+		s.InSlices()
+	}
 	m := &model{jobs: map[ident.JobID]*modelJob{}, level: map[ident.ObjectID]uint8{}}
 	next := ident.JobID(1)
 	for op := range ops {
@@ -228,11 +236,23 @@ func history(pick source, ops int) error {
 		if err == nil {
 			err = m.compare(s, modelUniverse)
 		}
+		if sliced && err == nil && pick(3) > 0 {
+			s.Work(1 + pick([]int{10, 300, 3000}[pick(3)]))
+			err = m.compare(s, modelUniverse)
+		}
 		if err != nil {
 			return fmt.Errorf("op %d (%s, job %d): %w", op, what, id, err)
 		}
 	}
+	for n := 0; s.Work(1000); n++ {
+		if n > 10_000 {
+			return errors.New("the work never ends")
+		}
+	}
 	for id, j := range m.jobs {
+		if !s.Ready(id) {
+			return fmt.Errorf("job %d is not ready, and there is no work", id)
+		}
 		for len(j.owed) > 0 {
 			if err := m.pickOne(s, id, j, func(int) int { return 0 }); err != nil {
 				return fmt.Errorf("draining job %d: %w", id, err)
@@ -251,6 +271,15 @@ func history(pick source, ops int) error {
 func (m *model) pickOne(s *Sampler, id ident.JobID, j *modelJob, pick source) error {
 	var x ident.ObjectID
 	var ok bool
+	if j != nil && !s.Ready(id) {
+		if _, ok = s.Next(id); !ok {
+			_, ok = s.At(id, 0)
+		}
+		if ok {
+			return errors.New("picked for a job that is not ready")
+		}
+		return nil
+	}
 	if j != nil && len(j.reached) > 0 && j.spec.Mode <= Fixed && pick(2) == 1 {
 		pos := pick(len(j.spec.Subset)+2) - 1
 		x, ok = s.At(id, pos)

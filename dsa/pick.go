@@ -5,12 +5,15 @@ import (
 	"larder/internal/invariant"
 )
 
-// Next commits one pick of the job and returns it; false when its epoch owes nothing more, the job is idle or unknown. The
+// Next commits one pick of the job and returns it; false when its epoch owes nothing more, the job is idle, unknown or not Ready. The
 // caller says with SetLevel, before the next call, what the pick makes available. For Fixed and Sequential it is the first
 // position that is not taken.
 func (s *Sampler) Next(id ident.JobID) (ident.ObjectID, bool) {
 	j := s.byID[id]
 	if j == nil || j.rem == 0 {
+		return 0, false
+	}
+	if s.sliced && !s.ready(j) {
 		return 0, false
 	}
 	if !j.usesTape() && j.mode != Strict {
@@ -69,7 +72,7 @@ func (s *Sampler) nextInOrder(j *job) (ident.ObjectID, bool) {
 // range, or the job has no such order.
 func (s *Sampler) At(id ident.JobID, pos int) (ident.ObjectID, bool) {
 	j := s.byID[id]
-	if j == nil || j.rem == 0 || pos < 0 || pos >= len(j.subset) || j.mode != Fixed && j.mode != Sequential {
+	if j == nil || j.rem == 0 || pos < 0 || pos >= len(j.subset) || j.mode > Fixed || s.sliced && !s.ready(j) {
 		return 0, false
 	}
 	return s.take(j, pos)
@@ -116,6 +119,9 @@ func (s *Sampler) Return(id ident.JobID, ids []ident.ObjectID) {
 	if j == nil || !j.running {
 		return
 	}
+	if len(j.todo) > 0 {
+		s.settle()
+	}
 	back := 0
 	for _, x := range ids {
 		l, ok := j.member(x)
@@ -136,8 +142,8 @@ func (s *Sampler) Return(id ident.JobID, ids []ident.ObjectID) {
 			j.undraw()
 			j.putBack(uint32(x))
 		}
-		// Not grouped while need grows: layout will place everything, and reclass must not touch groups that lack x.
-		s.grouped = s.grouped.Without(j.slot)
+		// Not laid out while need changes: reclass must not touch groups that lack x.
+		s.unlay(j)
 		s.obj[x].need = s.obj[x].need.With(j.slot)
 		s.reclass(uint32(x))
 	}
@@ -157,6 +163,9 @@ func (s *Sampler) Withdraw(id ident.JobID, ids []ident.ObjectID) int {
 	j := s.byID[id]
 	if j == nil || !j.running {
 		return 0
+	}
+	if len(j.todo) > 0 {
+		s.settle()
 	}
 	n := 0
 	for _, x := range ids {
@@ -178,7 +187,7 @@ func (s *Sampler) Withdraw(id ident.JobID, ids []ident.ObjectID) int {
 			j.draw(uint32(x))
 			j.strict.queued = 0
 		}
-		s.grouped = s.grouped.Without(j.slot)
+		s.unlay(j)
 		s.commit(j, uint32(x))
 	}
 	if n > 0 && j.usesTape() {

@@ -60,7 +60,13 @@ type Sampler struct {
 	joins  uint64 // counts joins; dates orders
 	orders uint64 // counts shared orders; names them
 
+	shown  bits.JobSet // running visible jobs whose whole subset is in need
+	sliced bool        // Work does what takes long
+	line   []*job      // with passes to do, in the order of the calls
+	lay    laying      // the layout under way
+
 	fill, touched, touch, child []uint32 // scratch
+	tally                       []uint32
 	moved                       []uint32
 	hook                        hooks
 }
@@ -89,6 +95,14 @@ type job struct {
 	near     bits.JobSet // live jobs whose subsets share an object with this one
 	overlap  [MaxJobs]uint32
 
+	todo   []pass // passes to do; the first may be under way
+	done   int    // how far the first has come
+	err    error  // why it can never draw
+	gone   bool   // it has left, and its slot is not free yet
+	top    ident.ObjectID
+	undone int           // of an abandoned epoch: samples that were left and have no tile yet
+	room   [MaxTiles]int // tiles for them
+
 	running bool // an epoch was started and not abandoned
 	epoch   uint32
 	rem     int
@@ -103,10 +117,11 @@ type job struct {
 	strict strictJob
 	stale  bool // groups and tape must be laid out again before the next pick
 
-	order  []uint32    // Fixed: ordinals in the order of the epoch
-	taken  bits.Set    // Sequential: ordinals taken in this epoch
-	cursor int         // Fixed, Sequential: no position below is free
-	used   [2][]uint64 // names of the orders used in this epoch and in the previous one
+	order   []uint32    // Fixed: ordinals in the order of the epoch
+	shuffle fixedOrder  // makes it
+	taken   bits.Set    // Sequential: ordinals taken in this epoch
+	cursor  int         // Fixed, Sequential: no position below is free
+	used    [2][]uint64 // names of the orders used in this epoch and in the previous one
 }
 
 // New returns a sampler without jobs. All its choices derive from seed.
@@ -124,7 +139,8 @@ func (j *job) visible() bool { return j.mode != Sequential }
 // usesTape tells whether the job's picks may depend on what is available.
 func (j *job) usesTape() bool { return j.mode == Stratified || j.mode == Epoch }
 
-// Join registers a job; it is idle until StartEpoch and active. On an error nothing has changed.
+// Join registers a job; it is idle until StartEpoch and active. On an error nothing has changed. In slices, that the subset is no
+// set shows later: see Err.
 func (s *Sampler) Join(id ident.JobID, spec JobSpec) error {
 	if s.byID[id] != nil {
 		return fmt.Errorf("dsa: join job %d: %w", id, ErrJobExists)
@@ -138,24 +154,22 @@ func (s *Sampler) Join(id ident.JobID, spec JobSpec) error {
 	if len(spec.Subset) == 0 {
 		return fmt.Errorf("dsa: join job %d: %w", id, ErrEmptySubset)
 	}
-	if s.live.Len() >= MaxJobs {
-		return fmt.Errorf("dsa: join job %d: %w: %d are joined, the limit is %d", id, ErrTooManyJobs, s.live.Len(), MaxJobs)
+	if len(s.byID) >= MaxJobs {
+		return fmt.Errorf("dsa: join job %d: %w: %d are joined, the limit is %d", id, ErrTooManyJobs, len(s.byID), MaxJobs)
 	}
-	j := &job{id: id, mode: spec.Mode, tiles: 1, seed: spec.Seed, subset: spec.Subset}
+	if s.live.Len() >= MaxJobs {
+		s.settle() // frees the slots of those that have left
+	}
+	j := &job{id: id, mode: spec.Mode, tiles: 1, seed: spec.Seed, ahead: spec.Ahead, subset: spec.Subset}
 	if spec.Mode == Stratified {
 		j.tiles = spec.Tiles
 		if j.tiles == 0 {
 			j.tiles = DefaultTiles
 		}
 	}
-	if err := j.indexSubset(); err != nil {
-		return fmt.Errorf("dsa: join job %d: %w", id, err)
-	}
 	for s.live.Has(j.slot) {
 		j.slot++
 	}
-	s.joins++
-	j.joinedAt = s.joins
 	s.byID[id], s.slot[j.slot] = j, j
 	s.live, s.active = s.live.With(j.slot), s.active.With(j.slot)
 	if j.usesTape() {
@@ -165,14 +179,13 @@ func (s *Sampler) Join(id ident.JobID, spec JobSpec) error {
 		s.strictly = s.strictly.With(j.slot)
 		j.stale = true
 	}
-	j.ahead = spec.Ahead
 	s.lookAhead()
-	s.grow(int(slices.Max(spec.Subset)) + 1)
-	if s.live.Len() == 1 {
-		s.forget()
+	s.later(j, passScan, passIndex, passForget, passCount, passSplit)
+	s.finish()
+	if err := j.err; err != nil {
+		s.Leave(id)
+		return fmt.Errorf("dsa: join job %d: %w", id, err)
 	}
-	s.refine(j)
-	s.freshAfterJoin(j)
 	return nil
 }
 
@@ -205,89 +218,85 @@ func (s *Sampler) StartEpoch(id ident.JobID, epoch uint32) error {
 	if j == nil {
 		return fmt.Errorf("dsa: start epoch %d of job %d: %w", epoch, id, ErrNoJob)
 	}
-	s.Abandon(id)
+	s.abandon(j)
 	j.running, j.epoch, j.rem, j.cursor = true, epoch, len(j.subset), 0
 	if !j.visible() {
 		j.taken.Clear()
 		return nil
 	}
-	for _, x := range j.subset {
-		s.obj[x].need = s.obj[x].need.With(j.slot)
-		if s.obj[x].avail&visMask != 0 {
-			s.reclass(uint32(x))
-		}
+	s.later(j, passMark)
+	if j.mode == Fixed {
+		s.later(j, passShuffle)
 	}
-	switch {
-	case j.mode == Fixed:
-		j.order = FixedOrder(j.order, j.seed, epoch, len(j.subset))
-	case j.usesTape():
-		j.prev, j.cur = j.cur, j.prev
-		s.adopt(j)
-		j.stale = true
-	default:
-		j.strict = strictJob{undrawn: len(j.subset)}
-	}
+	s.finish()
 	return nil
 }
 
 // FixedOrder returns the order of mode Fixed for n samples: position p of the epoch shows the sample of ordinal order[p]. It
 // is the Fisher-Yates shuffle of 0..n-1 by xrand, seeded by (seed, epoch) alone. dst is reused when it is large enough.
 func FixedOrder(dst []uint32, seed uint64, epoch uint32, n int) []uint32 {
-	if cap(dst) < n {
-		dst = make([]uint32, n)
-	}
-	dst = dst[:n]
-	for i := range dst {
-		dst[i] = uint32(i)
-	}
-	r := xrand.New(0x66697865645f6f72, seed, uint64(epoch))
-	r.Shuffle(n, func(a, b int) { dst[a], dst[b] = dst[b], dst[a] })
+	dst = resize(dst, n)
+	var f fixedOrder
+	f.begin(seed, epoch)
+	f.slice(dst, 0, n)
 	return dst
+}
+
+// fixedOrder makes an order of mode Fixed, in slices.
+type fixedOrder struct{ rng xrand.Rand }
+
+func (f *fixedOrder) begin(seed uint64, epoch uint32) {
+	f.rng = *xrand.New(0x66697865645f6f72, seed, uint64(epoch))
+}
+
+// slice does steps from..to-1 of the shuffle, which goes down from the end; the first slice fills dst.
+func (f *fixedOrder) slice(dst []uint32, from, to int) {
+	if from == 0 {
+		for i := range dst {
+			dst[i] = uint32(i)
+		}
+	}
+	n := len(dst)
+	for i := n - 1 - from; i > n-1-to && i > 0; i-- {
+		r := f.rng.IntN(i + 1)
+		dst[i], dst[r] = dst[r], dst[i]
+	}
 }
 
 // Abandon drops what remains of the job's epoch; the job is idle until StartEpoch. For the tiles of the next epoch the rest
 // of the order counts as drawn uniformly and not delivered, which keeps the promise of Stratified.
 func (s *Sampler) Abandon(id ident.JobID) {
-	j := s.byID[id]
-	if j == nil || !j.running {
+	if j := s.byID[id]; j != nil {
+		s.abandon(j)
+		s.finish()
+	}
+}
+
+func (s *Sampler) abandon(j *job) {
+	if !j.running {
 		return
 	}
 	if j.visible() && j.rem > 0 {
-		if j.tiles > 1 {
-			s.tileRest(j)
-		}
-		s.grouped = s.grouped.Without(j.slot)
-		for _, x := range j.subset {
-			if s.obj[x].need.Has(j.slot) {
-				s.obj[x].need = s.obj[x].need.Without(j.slot)
-				s.reclass(uint32(x))
-			}
+		marked := !j.has(passMark) || s.line[0] == j && j.todo[0] == passMark && j.done > 0
+		s.drop(j, passMark, passShuffle, passClasses)
+		if marked {
+			j.undone = j.rem
+			s.later(j, passClear)
 		}
 	}
-	s.grouped = s.grouped.Without(j.slot)
+	s.shown = s.shown.Without(j.slot)
+	s.unlay(j)
 	j.running, j.rem = false, 0
 }
 
-// tileRest gives every remaining object a tile as if the rest of the epoch's order had been drawn uniformly.
-func (s *Sampler) tileRest(j *job) {
-	n := len(j.subset)
-	var room [MaxTiles]int
-	for p := n - j.rem; p < n; p++ {
-		room[p*j.tiles/n]++
+// unlay says that the job's layout no longer holds. A strict job's does between epochs.
+func (s *Sampler) unlay(j *job) {
+	s.grouped = s.grouped.Without(j.slot)
+	if s.lay.job == j {
+		s.lay = laying{}
 	}
-	left := j.rem
-	for _, x := range j.subset {
-		if !s.obj[x].need.Has(j.slot) {
-			continue
-		}
-		u, t := s.rng.IntN(left), 0
-		for u >= room[t] {
-			u -= room[t]
-			t++
-		}
-		room[t]--
-		left--
-		j.cur[j.at.of(uint32(x))] = uint8(t)
+	if j.usesTape() {
+		j.stale = true
 	}
 }
 
@@ -297,23 +306,16 @@ func (s *Sampler) Leave(id ident.JobID) {
 	if j == nil {
 		return
 	}
-	s.Abandon(id)
+	s.abandon(j)
 	delete(s.byID, id)
-	s.slot[j.slot] = nil
-	s.live, s.active, s.tapeful = s.live.Without(j.slot), s.active.Without(j.slot), s.tapeful.Without(j.slot)
-	s.strictly = s.strictly.Without(j.slot)
+	j.gone = true
+	s.active, s.tapeful, s.strictly = s.active.Without(j.slot), s.tapeful.Without(j.slot), s.strictly.Without(j.slot)
 	s.lookAhead()
-	for c := range s.cells {
-		s.cells[c].live = s.cells[c].live.Without(j.slot)
+	s.drop(j, passScan, passIndex, passForget, passCount, passSplit, passClasses)
+	if len(j.todo) == 0 {
+		s.released(j)
 	}
-	for _, k := range s.slot {
-		if k != nil {
-			k.near, k.overlap[j.slot] = k.near.Without(j.slot), 0
-		}
-	}
-	if s.hook.left != nil {
-		s.hook.left(s)
-	}
+	s.finish()
 }
 
 // SetActive says whether the job takes batches. A stalled one keeps its remaining set but counts as needing nothing, so that
@@ -328,20 +330,17 @@ func (s *Sampler) SetActive(id ident.JobID, active bool) {
 	} else {
 		s.active = s.active.Without(j.slot)
 	}
-	if !j.visible() || j.rem == 0 {
-		return
-	}
-	if s.grouped.Has(j.slot) { // only what is available has a class that depends on need
+	switch {
+	case !j.visible() || j.rem == 0:
+	case s.grouped.Has(j.slot) && !s.sliced && s.lay.job != j: // only what is available has a class that depends on need
 		s.moved = j.groups.available(s.moved[:0])
 		for _, x := range s.moved {
 			s.reclass(x)
 		}
-		return
-	}
-	for _, x := range j.subset {
-		if s.obj[x].need.Has(j.slot) && s.obj[x].avail&visMask != 0 {
-			s.reclass(uint32(x))
-		}
+	case !j.has(passClasses) && !j.has(passMark):
+		s.later(j, passClasses)
+		s.finish()
+	default:
 	}
 }
 
@@ -408,7 +407,7 @@ func (s *Sampler) Need(x ident.ObjectID) int {
 	if int(x) >= len(s.obj) {
 		return 0
 	}
-	m := s.obj[x].need & s.active
+	m := s.obj[x].need & s.active & s.shown
 	n := m.Len()
 	for m &= s.strictly; m != 0; m &= m - 1 {
 		if j := s.slot[first(m)]; j.strict.queued > 0 && !j.mayDraw(uint32(x)) {
@@ -427,10 +426,13 @@ func (s *Sampler) Needs(id ident.JobID, x ident.ObjectID) bool {
 	if j == nil || !j.running || int(x) >= len(s.obj) {
 		return false
 	}
-	if j.visible() {
+	if j.visible() && !j.has(passMark) {
 		return s.obj[x].need.Has(j.slot)
 	}
 	l, ok := j.member(x)
+	if j.visible() || j.has(passIndex) {
+		return ok
+	}
 	return ok && !j.taken.Has(j.pos[l])
 }
 
@@ -454,7 +456,7 @@ func (s *Sampler) Len(id ident.JobID) int {
 func (s *Sampler) Jobs() []ident.JobID {
 	ids := make([]ident.JobID, 0, s.live.Len())
 	for _, j := range s.slot {
-		if j != nil {
+		if j != nil && !j.gone {
 			ids = append(ids, j.id)
 		}
 	}

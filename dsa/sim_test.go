@@ -31,6 +31,7 @@ type scenario struct {
 	hook     hooks
 	victimID bool // planted bug: the lowest id instead of a random one among the least needed
 	check    bool // run Check after every join and at every epoch start
+	slice    int  // objects of work done at a time; 0 = all at once
 }
 
 // result is what came out: loads, and the order each job saw in each completed epoch.
@@ -134,6 +135,9 @@ func (c *store) victim(n int) int {
 func (sc scenario) run() (*result, error) {
 	s := New(sc.seed)
 	s.hook = sc.hook
+	if sc.slice > 0 {
+		s.InSlices()
+	}
 	c := &store{s: s, rng: xrand.New(sc.seed, 1), limit: sc.cache, has: map[ident.ObjectID]bool{}, victimID: sc.victimID}
 	rng := xrand.New(sc.seed, 2)
 	res := &result{orders: make([][][]ident.ObjectID, len(sc.jobs))}
@@ -190,6 +194,13 @@ func (sc scenario) run() (*result, error) {
 				if err := s.Check(); err != nil {
 					return nil, err
 				}
+			}
+		}
+		if sc.slice > 0 {
+			s.Work(sc.slice)
+			if !s.Ready(id) { // others may go on
+				t.at += 0.25
+				continue
 			}
 		}
 		batch, window, speed := max(j.batch, 1), max(j.window, 1), j.speed

@@ -2,7 +2,6 @@ package dsa
 
 import (
 	"larder/internal/bits"
-	"larder/internal/invariant"
 )
 
 // Strict draws. A job whose queue is empty and who is asked for a pick starts a round: it and every strict job that shares
@@ -31,29 +30,6 @@ const tryOut = 1 << 14
 type strictJob struct {
 	undrawn int
 	queued  int
-}
-
-// layoutStrict lists what the job needs and what it has had.
-func (s *Sampler) layoutStrict(j *job) {
-	n := len(j.subset)
-	j.groups.items = resize(j.groups.items, n)
-	lo, hi := 0, n
-	for _, x := range j.subset {
-		at := lo
-		if s.obj[x].need.Has(j.slot) {
-			lo++
-		} else {
-			hi--
-			at = hi
-		}
-		j.groups.items[at] = uint32(x)
-		j.pos[j.at.of(uint32(x))] = uint32(at)
-	}
-	if lo != j.rem {
-		invariant.Violated("dsa: job %d has %d samples left, counted %d", j.id, j.rem, lo)
-	}
-	j.strict = strictJob{undrawn: lo}
-	j.stale = false
 }
 
 // nextStrict takes the oldest draw of the queue, after a round if it is empty.
@@ -130,13 +106,13 @@ func (s *Sampler) together(t *job, in *[MaxJobs]*job) int {
 		j := s.slot[first(todo)]
 		near = near.With(j.slot)
 		todo = (todo | j.near&s.strictly) &^ near
-		if !j.running || !s.active.Has(j.slot) || j.strict.queued >= s.ahead {
+		if !j.running || j.has(passMark) || !s.active.Has(j.slot) || j.strict.queued >= s.ahead {
 			continue
 		}
-		if j.stale {
+		if j.stale && !s.sliced {
 			s.layout(j)
 		}
-		if j.strict.undrawn == 0 {
+		if j.stale || j.strict.undrawn == 0 {
 			continue
 		}
 		k := n

@@ -20,7 +20,9 @@ type order struct {
 	born  uint64      // Sampler.joins at its birth
 	comp  bits.JobSet // slots of the jobs it covers
 	salt  uint64      // of the numbers that name tiles
-	n     int         // positions; 0 until the first use
+	n     int         // positions; 0 until it is listed
+	scan  int         // how far the listing has come
+	only  *job        // whose subset is listed; nil = all that belongs to the jobs of comp
 	plain bool        // its jobs have one static cell, the same: there is nothing to name but tiles, and ids is nil
 	ids   []uint32    // a permutation whose prefix of length fixed is settled
 	fixed int
@@ -36,7 +38,7 @@ type tape struct {
 	cursor  int
 	r0      int      // length of the tape
 	passed  int      // entries used
-	left    []uint64 // by place: the entries not yet passed
+	left    []uint64 // by place: the entries not yet passed; of a plain order, what remained when the tape began
 	started bool     // false: order and origin are chosen, left is not filled
 }
 
@@ -57,38 +59,53 @@ func (s *Sampler) newOrder(comp bits.JobSet) *order {
 // covers tells whether every object of the job is in the order. A later job in the same slot does not count.
 func (o *order) covers(j *job) bool { return o.comp.Has(j.slot) && j.joinedAt <= o.born }
 
-// build lists the objects. Nothing is shuffled yet.
-func (o *order) build(s *Sampler) {
+// list lists the objects, at most budget at a time; n is set when it is done. Nothing is shuffled yet.
+func (o *order) list(s *Sampler, budget int) (took int) {
 	comp := o.comp & s.live
 	for m := comp; m != 0; m &= m - 1 {
 		if k := s.slot[first(m)]; k.joinedAt > o.born {
 			comp = comp.Without(k.slot)
 		}
 	}
-	n, cells := 0, 0
-	for _, c := range s.cells {
-		if c.live&comp != 0 {
-			n += int(c.size)
-			cells++
+	if o.scan == 0 {
+		n, cells := 0, 0
+		for _, c := range s.cells {
+			if c.live&comp != 0 {
+				n += int(c.size)
+				cells++
+			}
+		}
+		if cells == 1 {
+			o.plain, o.n = true, n
+			return 1
+		}
+		o.ids = make([]uint32, 0, n)
+		if comp.Len() == 1 {
+			o.only = s.slot[first(comp)]
 		}
 	}
-	o.n = n
-	if cells == 1 {
-		o.plain = true
-		return
-	}
-	o.ids = make([]uint32, 0, n)
-	if comp.Len() == 1 {
-		for _, x := range s.slot[first(comp)].subset {
+	if o.only != nil {
+		to := min(o.scan+budget, len(o.only.subset))
+		for _, x := range o.only.subset[o.scan:to] {
 			o.ids = append(o.ids, uint32(x))
 		}
-		return
+		took, o.scan = to-o.scan, to
+		if to == len(o.only.subset) {
+			o.n, o.only = to, nil
+		}
+		return took
 	}
-	for x := range s.obj {
+	to := min(o.scan+budget, len(s.obj))
+	for x := o.scan; x < to; x++ {
 		if s.cells[s.obj[x].cell].live&comp != 0 {
 			o.ids = append(o.ids, uint32(x))
 		}
 	}
+	took, o.scan = to-o.scan, to
+	if to == len(s.obj) {
+		o.n = len(o.ids)
+	}
+	return took
 }
 
 // get returns the object at position i. The permutation is settled no further than it was looked at (Fisher-Yates from the
@@ -120,8 +137,7 @@ func (s *Sampler) freshAfterJoin(j *job) {
 
 // restart puts the job on an order and marks its layout as out of date.
 func (s *Sampler) restart(j *job, o *order, origin int) {
-	j.stale = true
-	s.grouped = s.grouped.Without(j.slot)
+	s.unlay(j)
 	if s.hook.keepTape && j.tape.started {
 		return
 	}
@@ -134,7 +150,7 @@ func (s *Sampler) restart(j *job, o *order, origin int) {
 // freshAfterReturn gives the job an order of its own (rule iii): the returned picks put back into the old one would come
 // again where they stood.
 func (s *Sampler) freshAfterReturn(j *job) {
-	if t := &j.tape; t.order != nil && !t.started && t.order.n == 0 && t.order.comp.Has(j.slot) && j.stale {
+	if t := &j.tape; t.order != nil && !t.started && t.order.n == 0 && t.order.scan == 0 && t.order.comp.Has(j.slot) && j.stale {
 		return // nothing was drawn from it yet
 	}
 	s.restart(j, s.newOrder(bits.JobSet(0).With(j.slot)), 0)
@@ -149,7 +165,7 @@ func (s *Sampler) adopt(j *job) {
 	var best *job
 	for m := j.near & s.tapeful & s.active; m != 0; m &= m - 1 {
 		k := s.slot[first(m)]
-		if k.rem == 0 || !k.tape.order.covers(j) || slices.Contains(j.used[1], k.tape.order.name) && !s.hook.ownOrder {
+		if k.rem == 0 || k.tape.order == nil || k.has(passMark) || !k.tape.order.covers(j) || slices.Contains(j.used[1], k.tape.order.name) && !s.hook.ownOrder {
 			continue
 		}
 		if best == nil || j.overlap[k.slot] > j.overlap[best.slot] ||
@@ -173,20 +189,6 @@ func (s *Sampler) adopt(j *job) {
 		}
 	}
 	s.restart(j, t.order, origin)
-}
-
-// begin prepares a tape whose entries layout will fill in.
-func (t *tape) begin(s *Sampler, j *job) {
-	t.r0, t.passed, t.started = j.rem, 0, true
-	if t.order.n == 0 {
-		t.order.build(s)
-	}
-	t.cursor = t.origin
-	t.left = t.left[:0]
-	if !t.order.plain {
-		t.left = resize(t.left, (j.at.n+63)/64)
-		clear(t.left)
-	}
 }
 
 // next passes one entry and returns the row of its static cell, and its number.
