@@ -70,6 +70,7 @@ type Core struct {
 	nextSeq      uint64
 
 	quarantine map[ident.Key]jobs.Bad // decoded forms that cannot be made; lookups only
+	slice      int                    // objects of the sampler's work that this Step may still do
 	auto       [ident.NumForms]bool
 	wanted     wanted   // the union of all subsets
 	refresh    *refresh // needs being recomputed in slices
@@ -88,6 +89,7 @@ type stream struct {
 	augBytes int64
 	joined   bool   // the sampler knows it
 	turn     uint64 // of its last planned sample
+	waits    bool   // it has room, and the sampler is not ready for it
 	tail     int    // positional orders: positions from here on were used as substitutes
 	ranks    []rankQueue
 }
@@ -147,6 +149,7 @@ func New(cfg Config) (*Core, error) {
 		flights: map[ident.Key]*flight{}, flightByID: map[FlightID]*flight{}, queue: btree.NewG(16, flightLess), onCopies: btree.NewG(16, flightLess),
 		deliveries: map[DeliveryID]*delivery{}, persists: map[uint64]func(){}, quarantine: map[ident.Key]jobs.Bad{},
 	}
+	c.sampler.InSlices()
 	var budgets [ident.NumForms]int64
 	var evict [ident.NumForms]residency.Evictor
 	for _, f := range tierForms {
@@ -180,7 +183,7 @@ var tierForms = [...]ident.Form{ident.Encoded, ident.Decoded, ident.Augmented}
 
 // Step takes one event and appends what is to be done to out.
 func (c *Core) Step(now time.Time, ev Event, out []Effect) []Effect {
-	c.now, c.out = now, out
+	c.now, c.out, c.slice = now, out, samplerPerStep
 	switch e := ev.(type) {
 	case Register:
 		c.register(e)
@@ -209,6 +212,7 @@ func (c *Core) Step(now time.Time, ev Event, out []Effect) []Effect {
 	default:
 		invariant.Violated("coordinator: unknown event %T", ev)
 	}
+	c.samplerSlice()
 	c.refreshSlice()
 	c.dispatch()
 	out, c.out = c.out, nil
@@ -217,7 +221,7 @@ func (c *Core) Step(now time.Time, ev Event, out []Effect) []Effect {
 
 // Deadline is when Tick is next needed; zero = not at all.
 func (c *Core) Deadline() time.Time {
-	if c.refresh != nil {
+	if c.refresh != nil || c.sampler.Work(0) {
 		return c.now
 	}
 	d := c.jobs.Deadline()

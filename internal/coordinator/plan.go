@@ -96,7 +96,7 @@ func (c *Core) planOne(s *stream, r int) bool {
 		return false
 	}
 	slot, gen, ok := k.FreeSlot()
-	if !ok {
+	if !ok || !c.ready(s) {
 		return false
 	}
 	c.nextDelivery++
@@ -128,6 +128,50 @@ func (c *Core) planOne(s *stream, r int) bool {
 	return true
 }
 
+// samplerPerStep is how many objects of the sampler's work one Step does: joins and epoch starts of large subsets go on in later
+// ones, so that no step takes long.
+const samplerPerStep = 8192
+
+// ready tells whether samples can be drawn for the job now. What the sampler has left to do for it is done as far as this Step
+// may; the rest is done by later ones, which then plan.
+func (c *Core) ready(s *stream) bool {
+	if !c.sampler.Ready(s.job.ID) && c.slice > 0 {
+		c.sampler.Work(c.slice)
+		c.slice = 0
+	}
+	s.waits = !c.sampler.Ready(s.job.ID)
+	return !s.waits
+}
+
+// samplerSlice takes the sampler's work on and plans for those who waited for it.
+func (c *Core) samplerSlice() {
+	if c.slice > 0 {
+		c.sampler.Work(c.slice)
+		c.slice = 0
+	}
+	for c.planWaiting() {
+	}
+}
+
+// planWaiting plans for one job that waited for the sampler and need not any more, or ends it; false when there is none.
+func (c *Core) planWaiting() bool {
+	for _, s := range c.order {
+		if !s.waits {
+			continue
+		}
+		if err := c.sampler.Err(s.job.ID); err != nil {
+			c.endJob(s, jobs.Dead, err.Error())
+			return true
+		}
+		if c.sampler.Ready(s.job.ID) {
+			s.waits = false
+			c.plan(s)
+			return true
+		}
+	}
+	return false
+}
+
 // pick commits the next sample of the job's order.
 func (c *Core) pick(s *stream, pos int) (ident.ObjectID, bool) {
 	var x ident.ObjectID
@@ -154,6 +198,8 @@ func (c *Core) substitute(d *delivery) (ident.ObjectID, bool) {
 	s := d.s
 	if s.job.Spec.OnError != jobs.Substitute || d.ledger != s.job.Ledger() || !d.ledger.Open() {
 		return 0, false
+	}
+	for !c.sampler.Ready(s.job.ID) && c.sampler.Work(samplerPerStep) { // seldom, and a failed row cannot wait
 	}
 	if !s.positional() {
 		return c.pick(s, 0)
