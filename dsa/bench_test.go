@@ -20,6 +20,8 @@ func BenchmarkPick(b *testing.B) {
 						lo := i * n / 2 / max(jobs-1, 1)
 						must(b, s.Join(ident.JobID(i), JobSpec{Mode: mode, Subset: span(lo, lo+n/2)}))
 						must(b, s.StartEpoch(ident.JobID(i), 0))
+					}
+					for i := range jobs { // lays it out
 						s.Next(ident.JobID(i))
 					}
 					ring := make([]ident.ObjectID, n/5)

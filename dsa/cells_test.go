@@ -111,7 +111,7 @@ func randomScenario(r *xrand.Rand) scenario {
 	kind := r.IntN(5)
 	jobs := 2 + r.IntN(4)
 	if r.IntN(8) == 0 {
-		jobs = needCap + 4 // beyond it needers are not told apart
+		jobs = 6 + r.IntN(needCap-1) // beyond needCap needers are not told apart
 	}
 	for i := range jobs {
 		var sub []ident.ObjectID
@@ -161,13 +161,13 @@ func randomScenario(r *xrand.Rand) scenario {
 func TestNoClassDrifts(t *testing.T) {
 	r := xrand.New(20)
 	d := &drift{}
-	for i := range 60 {
+	for i := range 200 {
 		sc := randomScenario(r)
-		sc.check = i < 10
+		sc.check = i%20 == 0
 		if i%4 == 3 {
 			sc.slice = 40
 		}
-		must(t, d.measure(fmt.Sprintf("scenario %d", i), sc, effort(20), 15))
+		must(t, d.measure(fmt.Sprintf("scenario %d", i), sc, max(1, effort(10)), 30))
 	}
 	t.Logf("%d classes, rms %.3f, largest %.2f (mean %.3f, %s), limit %.2f", d.n, d.rms(), d.max, d.mean, d.where, d.limit())
 	if d.max >= d.limit() {

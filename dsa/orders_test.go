@@ -133,7 +133,7 @@ func TestEveryOrderIsEquallyLikely(t *testing.T) {
 			if worst >= 4 {
 				t.Errorf("%s: z = %.1f, orders are not equally likely", where, worst)
 			}
-			worst, where, err = orderDeviates(tc, 8_000, func(sc *scenario) { sc.slice = 2 })
+			worst, where, err = orderDeviates(tc, 5_000, func(sc *scenario) { sc.slice = 2 })
 			if err != nil {
 				t.Fatal(err)
 			}

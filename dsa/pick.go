@@ -47,6 +47,13 @@ func (s *Sampler) Next(id ident.JobID) (ident.ObjectID, bool) {
 			x = min(x, y)
 		}
 	}
+	if s.hook.firstBit {
+		for _, y := range j.groups.items[e[c]:e[c+1]] {
+			if y>>6 == x>>6 {
+				x = min(x, y)
+			}
+		}
+	}
 	l := j.at.of(x)
 	if j.tiles > 1 {
 		n := len(j.subset)

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"larder/internal/bits"
+	"larder/internal/ident"
+	"larder/internal/xrand/xrandtest"
 )
 
 // The tests of this file switch planted bugs on and prove that the checks named in them fail. A check that cannot fail proves
@@ -15,6 +17,14 @@ func halves(n, cache int) scenario {
 	return scenario{seed: 3, cache: cache, jobs: []simJob{
 		{spec: strat(4, span(0, n)), epochs: 2, batch: 4, window: 2},
 		{spec: strat(4, span(n/2, n/2+n)), epochs: 2, batch: 8, window: 2, speed: 0.8},
+	}}
+}
+
+// halvesBySize is two jobs of unlike speed on a set of which one half is large.
+func halvesBySize(n, cache int) scenario {
+	return scenario{seed: 6, cache: cache, large: ident.ObjectID(n / 2), jobs: []simJob{
+		{spec: byEpoch(span(0, n)), epochs: 2},
+		{spec: byEpoch(span(0, n)), epochs: 2, speed: 0.62},
 	}}
 }
 
@@ -54,6 +64,8 @@ func TestPlantedBugsDriftAndAreCaught(t *testing.T) {
 		{"hits first without cells", halves(400, 80), func(sc *scenario) { sc.hook.oneCell = true }},
 		{"ties by id", halves(400, 80), func(sc *scenario) { sc.hook.tiesByID = true }},
 		{"victims by id", leaver(400, 80), func(sc *scenario) { sc.victimID = true }},
+		{"victims by need per byte", halvesBySize(400, 80), func(sc *scenario) { sc.perByte = true }},
+		{"available when loaded, and large ones load slowly", halvesBySize(400, 80), func(sc *scenario) { sc.slow = 80 }},
 		{"cells forgotten on leave", leaver(400, 160), func(sc *scenario) { sc.hook.left = mergeCells }},
 		{"a sequential neighbour made visible", beside(400, 80), func(sc *scenario) { sc.hook.seqVisible = true }},
 	} {
@@ -210,5 +222,56 @@ func TestOwnOrderRepeats(t *testing.T) {
 	t.Logf("planted: z = %.1f (%s)", worst, where)
 	if worst < 4 {
 		t.Errorf("planted: z = %.1f: the check is blind to it", worst)
+	}
+}
+
+// TestPlantedFirstBitIsCaught: Joader's released pick, a random block of 64 ids and in it the first that remains, fails the count of
+// first picks.
+func TestPlantedFirstBitIsCaught(t *testing.T) {
+	for _, planted := range []bool{false, true} {
+		const n = 200
+		counts := make([]int, n)
+		for seed := range uint64(4000) {
+			s := New(seed)
+			s.hook.firstBit = planted
+			must(t, s.Join(1, byEpoch(span(0, n))))
+			must(t, s.StartEpoch(1, 0))
+			x, _ := s.Next(1)
+			counts[x]++
+		}
+		if z := xrandtest.Deviate(counts); (z >= 4) != planted {
+			t.Errorf("planted %v: z = %.1f", planted, z)
+		}
+	}
+}
+
+// TestPlantedLossOnLeaveIsCaught: Joader's delete takes what a leaver shared with others from them too. The others then owe less than
+// they should, and Check says so.
+func TestPlantedLossOnLeaveIsCaught(t *testing.T) {
+	for _, planted := range []bool{false, true} {
+		s := New(3)
+		must(t, s.Join(1, strat(4, span(0, 60))))
+		must(t, s.Join(2, byEpoch(span(30, 90))))
+		for id := range ident.JobID(3) {
+			if id > 0 {
+				must(t, s.StartEpoch(id, 0))
+				s.Next(id)
+			}
+		}
+		if planted {
+			s.hook.left = func(s *Sampler) {
+				for x := range 30 {
+					s.obj[30+x].need = 0
+				}
+			}
+		}
+		s.Leave(2)
+		err := s.Check()
+		if planted && (err == nil || !strings.Contains(err.Error(), "samples are left, counted")) {
+			t.Errorf("planted: Check says %v", err)
+		}
+		if !planted {
+			must(t, err)
+		}
 	}
 }

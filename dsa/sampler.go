@@ -78,6 +78,7 @@ type hooks struct {
 	keepTape   bool           // a join leaves the tapes of the others as they are
 	seqVisible bool           // what sequential jobs load is preferred like any other
 	ownOrder   bool           // an epoch may go on with the order of the job's previous epoch
+	firstBit   bool           // the first object of a block of 64 ids, at a random block (Joader as released)
 	biased     bool           // a strict job that does not draw what its neighbour drew draws anything
 	left       func(*Sampler) // runs after a leave
 }

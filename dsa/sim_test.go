@@ -29,9 +29,12 @@ type scenario struct {
 	cache    int // objects
 	seed     uint64
 	hook     hooks
-	victimID bool // planted bug: the lowest id instead of a random one among the least needed
-	check    bool // run Check after every join and at every epoch start
-	slice    int  // objects of work done at a time; 0 = all at once
+	victimID bool           // planted bug: the lowest id instead of a random one among the least needed
+	large    ident.ObjectID // objects from here on are eight times as large; 0 = none are
+	perByte  bool           // planted bug: victims by need per byte
+	slow     int            // planted bug: large objects count as available only after so many more picks
+	check    bool           // run Check after every join and at every epoch start
+	slice    int            // objects of work done at a time; 0 = all at once
 }
 
 // result is what came out: loads, and the order each job saw in each completed epoch.
@@ -51,6 +54,37 @@ type store struct {
 	neutral  []ident.ObjectID
 	has      map[ident.ObjectID]bool // in held
 	victimID bool
+
+	large   ident.ObjectID
+	perByte bool
+	slow    int
+	picks   int
+	late    []arrival
+}
+
+// arrival is an object that is held and not yet said to be.
+type arrival struct {
+	x   ident.ObjectID
+	due int
+}
+
+// cost is what need is divided by, for a victim by need per byte.
+func (c *store) cost(x ident.ObjectID) int {
+	if c.perByte && x >= c.large {
+		return 8
+	}
+	return 1
+}
+
+// arrive says what is due.
+func (c *store) arrive() {
+	c.picks++
+	for len(c.late) > 0 && c.late[0].due <= c.picks {
+		if x := c.late[0].x; c.has[x] {
+			c.s.SetLevel(x, 2)
+		}
+		c.late = c.late[1:]
+	}
 }
 
 // drop takes element i out of a list, and out of memory.
@@ -80,6 +114,7 @@ func (c *store) sequential(x ident.ObjectID) (miss bool) {
 
 // visible is told that any other job has taken x, and decides whether x is held.
 func (c *store) visible(x ident.ObjectID) (miss bool) {
+	c.arrive()
 	if c.has[x] {
 		return false
 	}
@@ -104,7 +139,11 @@ func (c *store) visible(x ident.ObjectID) (miss bool) {
 	}
 	c.held = append(c.held, x)
 	c.has[x] = true
-	c.s.SetLevel(x, 2)
+	if c.slow > 0 && x >= c.large {
+		c.late = append(c.late, arrival{x, c.picks + c.slow})
+	} else {
+		c.s.SetLevel(x, 2)
+	}
 	return miss
 }
 
@@ -112,7 +151,7 @@ func (c *store) visible(x ident.ObjectID) (miss bool) {
 func (c *store) victim(n int) int {
 	least, at, ties := math.MaxInt, 0, 0
 	for i, y := range c.held {
-		switch m := c.s.Need(y); {
+		switch m := 8 * c.s.Need(y) / c.cost(y); {
 		case m < least:
 			least, at, ties = m, i, 1
 		case m == least && c.victimID:
@@ -125,7 +164,7 @@ func (c *store) victim(n int) int {
 			}
 		}
 	}
-	if least > n {
+	if least > 8*n {
 		return -1
 	}
 	return at
@@ -138,7 +177,7 @@ func (sc scenario) run() (*result, error) {
 	if sc.slice > 0 {
 		s.InSlices()
 	}
-	c := &store{s: s, rng: xrand.New(sc.seed, 1), limit: sc.cache, has: map[ident.ObjectID]bool{}, victimID: sc.victimID}
+	c := &store{s: s, rng: xrand.New(sc.seed, 1), limit: sc.cache, has: map[ident.ObjectID]bool{}, victimID: sc.victimID, large: sc.large, perByte: sc.perByte, slow: sc.slow}
 	rng := xrand.New(sc.seed, 2)
 	res := &result{orders: make([][][]ident.ObjectID, len(sc.jobs))}
 	type state struct {

@@ -1,0 +1,96 @@
+package dsa
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+
+	"github.com/RoaringBitmap/roaring/v2"
+
+	"larder/internal/ident"
+	"larder/internal/xrand"
+)
+
+var soloSizes = []int{1 << 10, 1 << 17, 1_280_000, 14_000_000}
+
+// BenchmarkSolo is a pick of one job of n samples and nothing else, beside the same draw by a roaring bitmap of what remains (Select
+// and Remove), which knows neither cells nor what is available.
+func BenchmarkSolo(b *testing.B) {
+	for _, n := range soloSizes {
+		for _, mode := range []Mode{Strict, Stratified, Epoch} {
+			b.Run(fmt.Sprintf("%s/n=%d", mode, n), func(b *testing.B) {
+				s := New(1)
+				must(b, s.Join(1, JobSpec{Mode: mode, Subset: span(0, n)}))
+				must(b, s.StartEpoch(1, 0))
+				s.Next(1)
+				b.ResetTimer()
+				for i, e := 0, uint32(1); i < b.N; i++ {
+					if s.Remaining(1) == 0 {
+						b.StopTimer()
+						must(b, s.StartEpoch(1, e))
+						s.Next(1)
+						e++
+						b.StartTimer()
+					}
+					s.Next(1)
+				}
+			})
+		}
+		b.Run(fmt.Sprintf("roaring/n=%d", n), func(b *testing.B) {
+			r := xrand.New(1)
+			left := roaring.New()
+			for i := 0; i < b.N; i++ {
+				m := left.GetCardinality()
+				if m == 0 {
+					b.StopTimer()
+					left.AddRange(0, uint64(n))
+					m = uint64(n)
+					b.StartTimer()
+				}
+				x, err := left.Select(uint32(r.Uint64n(m)))
+				if err != nil {
+					b.Fatal(err)
+				}
+				left.Remove(x)
+			}
+		})
+	}
+}
+
+// bytesOf is what a sampler of so many jobs on overlapping halves of n objects keeps, subsets excluded.
+func bytesOf(t testing.TB, n, jobs int, mode Mode) float64 {
+	subsets := make([][]ident.ObjectID, jobs)
+	for i := range subsets {
+		lo := i * n / 2 / max(jobs-1, 1)
+		subsets[i] = span(lo, lo+n/2)
+	}
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	s := New(1)
+	for i, sub := range subsets {
+		must(t, s.Join(ident.JobID(i), JobSpec{Mode: mode, Subset: sub}))
+	}
+	for i := range subsets {
+		must(t, s.StartEpoch(ident.JobID(i), 0))
+		s.Next(ident.JobID(i))
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	runtime.KeepAlive(s)
+	runtime.KeepAlive(subsets)
+	return float64(after.HeapAlloc-before.HeapAlloc) / float64(n)
+}
+
+// BenchmarkMemory reports bytes per object of the universe.
+func BenchmarkMemory(b *testing.B) {
+	for _, jobs := range []int{1, 8} {
+		for _, mode := range []Mode{Strict, Stratified, Epoch} {
+			b.Run(fmt.Sprintf("%s/jobs=%d", mode, jobs), func(b *testing.B) {
+				for b.Loop() {
+					b.ReportMetric(bytesOf(b, 1_280_000, jobs, mode), "bytes/object")
+				}
+			})
+		}
+	}
+}
