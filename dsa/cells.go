@@ -18,7 +18,7 @@ const maxIdleCells = 4096
 // mayForget tells whether the job that joins may begin anew with no cells: when no other is joined and nothing is left in the
 // caches that could tell the old cells apart. With too many cells, what is left is made neutral instead, so that nothing can.
 func (s *Sampler) mayForget() bool {
-	return len(s.byID) == 1 && s.live.Len() == 1 && len(s.cells) > 1 && (s.nVis == 0 || len(s.cells) > maxIdleCells)
+	return len(s.byID) == 1 && s.live.Len() == 1 && len(s.cells) > 1+len(s.strata) && (s.nVis == 0 || len(s.cells) > maxIdleCells)
 }
 
 // Pages of an index. Small ones suit sparse subsets; larger ones would shorten the table.

@@ -19,8 +19,9 @@ type modelJob struct {
 	given   []ident.ObjectID        // delivered in this epoch
 	epoch   uint32
 	active  bool
-	marking bool   // its epoch start is not complete, and not counted
-	reached []bool // positions taken, Fixed and Sequential
+	next    []ident.ObjectID // from the next epoch on
+	marking bool             // its epoch start is not complete, and not counted
+	reached []bool           // positions taken, Fixed and Sequential
 }
 
 // model is the naive twin of a Sampler.
@@ -166,10 +167,24 @@ func history(pick source, ops int) error {
 				err = nil
 				break
 			}
+			if j.next != nil {
+				j.spec.Subset, j.next = j.next, nil
+			}
 			j.owed, j.given, j.epoch = map[ident.ObjectID]bool{}, nil, e
 			j.reached = make([]bool, len(j.spec.Subset))
 			for _, x := range j.spec.Subset {
 				j.owed[x] = true
+			}
+		case k == 4 && pick(4) == 0:
+			what = "change"
+			sub := pick.subset()
+			if err = s.Change(id, sub); j == nil {
+				if !errors.Is(err, ErrNoJob) {
+					return fmt.Errorf("op %d: change of an unknown job: %w", op, err)
+				}
+				err = nil
+			} else {
+				j.next = sub
 			}
 		case k == 4 && pick(4) == 0:
 			what = "abandon"

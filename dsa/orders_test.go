@@ -69,6 +69,11 @@ var tinyCases = []tinyCase{
 		{spec: byEpoch(span(1, 6)), epochs: 2, pause: [2]float64{3, 9}},
 		{spec: strat(2, objects(0, 2, 5, 6)), epochs: 2, start: 4},
 	}},
+	{name: "subsets change", cache: 2, dual: []int{0}, jobs: []simJob{
+		{spec: strat(4, span(0, 4)), epochs: 3, change: objects(1, 2, 3, 8)},
+		{spec: byEpoch(span(2, 6)), epochs: 3, change: span(1, 6), start: 1.5},
+		{spec: JobSpec{Mode: Strict, Subset: span(0, 4)}, epochs: 3, change: span(2, 5), speed: 0.8},
+	}},
 	{name: "no cache", cache: 0, jobs: []simJob{
 		{spec: strat(4, span(0, 4)), epochs: 2},
 		{spec: byEpoch(span(2, 6)), epochs: 2, speed: 0.9},

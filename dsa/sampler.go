@@ -64,6 +64,8 @@ type Sampler struct {
 	sliced bool        // Work does what takes long
 	line   []*job      // with passes to do, in the order of the calls
 	lay    laying      // the layout under way
+	strata [][]ident.ObjectID
+	forgot bool // the cells, by the pass that is under way
 
 	fill, touched, touch, child []uint32 // scratch
 	tally                       []uint32
@@ -96,10 +98,12 @@ type job struct {
 	near     bits.JobSet // live jobs whose subsets share an object with this one
 	overlap  [MaxJobs]uint32
 
-	todo   []pass // passes to do; the first may be under way
-	done   int    // how far the first has come
-	err    error  // why it can never draw
-	gone   bool   // it has left, and its slot is not free yet
+	next   []ident.ObjectID // the subset from the next epoch on; nil = the same
+	was    *formerly        // what Mark takes over from before a change of the subset
+	todo   []pass           // passes to do; the first may be under way
+	done   int              // how far the first has come
+	err    error            // why it can never draw
+	gone   bool             // it has left, and its slot is not free yet
 	top    ident.ObjectID
 	undone int           // of an abandoned epoch: samples that were left and have no tile yet
 	room   [MaxTiles]int // tiles for them
@@ -220,16 +224,23 @@ func (s *Sampler) StartEpoch(id ident.JobID, epoch uint32) error {
 		return fmt.Errorf("dsa: start epoch %d of job %d: %w", epoch, id, ErrNoJob)
 	}
 	s.abandon(j)
-	j.running, j.epoch, j.rem, j.cursor = true, epoch, len(j.subset), 0
-	if !j.visible() {
-		j.taken.Clear()
-		return nil
+	if j.next != nil {
+		s.change(j)
 	}
-	s.later(j, passMark)
+	j.running, j.epoch, j.rem, j.cursor = true, epoch, len(j.subset), 0
+	if j.visible() {
+		s.later(j, passMark)
+	} else {
+		j.taken.Clear()
+	}
 	if j.mode == Fixed {
 		s.later(j, passShuffle)
 	}
 	s.finish()
+	if j.err != nil {
+		j.running, j.rem = false, 0
+		return fmt.Errorf("dsa: start epoch %d of job %d: %w", epoch, id, j.err)
+	}
 	return nil
 }
 

@@ -17,10 +17,11 @@ type simJob struct {
 	start  float64 // step of the first commit
 	leave  float64 // step from which it is gone; 0 = never
 	epochs int
-	batch  int        // default 1
-	window int        // batches committed ahead, default 1
-	pause  [2]float64 // inactive and drawing nothing from .. to
-	back   float64    // probability that a committed batch comes back undelivered
+	batch  int              // default 1
+	window int              // batches committed ahead, default 1
+	change []ident.ObjectID // its subset from epoch 1 on
+	pause  [2]float64       // inactive and drawing nothing from .. to
+	back   float64          // probability that a committed batch comes back undelivered
 }
 
 // scenario is a virtual-time run of a sampler with a cache that admits and evicts at the commit of a pick.
@@ -30,6 +31,7 @@ type scenario struct {
 	seed     uint64
 	hook     hooks
 	victimID bool           // planted bug: the lowest id instead of a random one among the least needed
+	stratum  bool           // the large ones are a stratum
 	large    ident.ObjectID // objects from here on are eight times as large; 0 = none are
 	perByte  bool           // planted bug: victims by need per byte
 	slow     int            // planted bug: large objects count as available only after so many more picks
@@ -177,6 +179,11 @@ func (sc scenario) run() (*result, error) {
 	if sc.slice > 0 {
 		s.InSlices()
 	}
+	if sc.stratum {
+		if err := s.Stratum(span(int(sc.large), 2*int(sc.large))); err != nil {
+			return nil, err
+		}
+	}
 	c := &store{s: s, rng: xrand.New(sc.seed, 1), limit: sc.cache, has: map[ident.ObjectID]bool{}, victimID: sc.victimID, large: sc.large, perByte: sc.perByte, slow: sc.slow}
 	rng := xrand.New(sc.seed, 2)
 	res := &result{orders: make([][][]ident.ObjectID, len(sc.jobs))}
@@ -275,8 +282,8 @@ func (sc scenario) run() (*result, error) {
 		t.batches++
 		t.at = j.start + t.lag + float64(max(0, t.batches-window+1))*float64(batch)/speed
 		if s.Remaining(id) == 0 {
-			if len(t.order) != len(j.spec.Subset) {
-				return nil, fmt.Errorf("job %d delivered %d of %d", id, len(t.order), len(j.spec.Subset))
+			if len(t.order) != s.Len(id) {
+				return nil, fmt.Errorf("job %d delivered %d of %d", id, len(t.order), s.Len(id))
 			}
 			res.orders[i] = append(res.orders[i], t.order)
 			t.order = nil
@@ -290,6 +297,11 @@ func (sc scenario) run() (*result, error) {
 				s.Leave(id)
 				t.done = true
 				continue
+			}
+			if t.epoch == 1 && j.change != nil {
+				if err := s.Change(id, j.change); err != nil {
+					return nil, err
+				}
 			}
 			if err := s.StartEpoch(id, uint32(t.epoch)); err != nil {
 				return nil, err

@@ -179,7 +179,7 @@ func (s *Sampler) open(j *job, p pass) {
 		}
 		j.pos = make([]uint32, 0, len(j.subset)+2*pageSize)
 	case passForget:
-		if !s.mayForget() {
+		if s.forgot = s.mayForget(); !s.forgot {
 			j.done = len(s.obj)
 			return
 		}
@@ -253,6 +253,9 @@ func (s *Sampler) slice(j *job, p pass, from, to int) {
 		}
 	case passMark:
 		for _, x := range part {
+			if j.was != nil {
+				j.prev[j.at.of(uint32(x))] = j.was.tile(x)
+			}
 			s.obj[x].need = s.obj[x].need.With(j.slot)
 			s.reclassSeen(uint32(x))
 		}
@@ -293,7 +296,14 @@ func (s *Sampler) close(j *job, p pass) {
 		if !j.gone {
 			s.freshAfterJoin(j)
 		}
+	case passForget:
+		for _, ids := range s.strata {
+			if s.forgot {
+				s.stratum(ids)
+			}
+		}
 	case passMark:
+		j.was = nil
 		s.shown = s.shown.With(j.slot)
 		switch {
 		case j.usesTape():

@@ -1,0 +1,99 @@
+package dsa
+
+import (
+	"fmt"
+
+	"larder/internal/ident"
+	"larder/internal/invariant"
+)
+
+// Change gives the job another subset from its next epoch on: a dataset has grown or shrunk, or the script wants other samples.
+// New objects are cells of their own, because no subset held them before, and objects that stay keep their tiles. What is to go at
+// once is withdrawn besides (Withdraw). subset is retained and never modified. That it is no set, or holds an id out of
+// range, shows at StartEpoch, or in slices in Err; the job can then only leave.
+func (s *Sampler) Change(id ident.JobID, subset []ident.ObjectID) error {
+	j := s.byID[id]
+	if j == nil {
+		return fmt.Errorf("dsa: change the subset of job %d: %w", id, ErrNoJob)
+	}
+	if len(subset) == 0 {
+		return fmt.Errorf("dsa: change the subset of job %d: %w", id, ErrEmptySubset)
+	}
+	j.next = subset
+	return nil
+}
+
+// formerly is the index and the tiles of a job before its subset changed.
+type formerly struct {
+	job job // at, pos and cur of before
+}
+
+// tile returns the tile of x in the epoch before the change; of a new object, any: it shares its cell with new ones only.
+func (f *formerly) tile(x ident.ObjectID) uint8 {
+	if l, ok := f.job.member(x); ok {
+		return f.job.cur[l]
+	}
+	return 0
+}
+
+// change puts an idle job on its next subset.
+func (s *Sampler) change(j *job) {
+	if len(j.todo) > 0 { // seldom: an epoch that was given up a moment ago
+		s.settle()
+	}
+	s.unlay(j)
+	if j.tiles > 1 {
+		j.was = &formerly{job: job{at: j.at, pos: j.pos, cur: j.cur}}
+	}
+	j.subset, j.next = j.next, nil
+	j.at, j.pos, j.top, j.strict, j.groups, j.tape = index{}, nil, 0, strictJob{}, groups{}, tape{}
+	j.stale = j.mode >= Strict
+	for c := range s.cells {
+		s.cells[c].live = s.cells[c].live.Without(j.slot)
+	}
+	for _, k := range s.slot {
+		if k != nil {
+			k.near, k.overlap[j.slot] = k.near.Without(j.slot), 0
+		}
+	}
+	j.near, j.overlap = 0, [MaxJobs]uint32{}
+	s.later(j, passScan, passIndex, passCount, passSplit)
+}
+
+// Stratum makes a set of objects a static class of its own, for good: cells are split by it, so that its share of what remains is kept
+// throughout each epoch of Stratified and Epoch jobs whatever tells its objects from others: their size, their cost, a group of
+// labels. It holds from the next epochs on. ids are distinct, retained and not
+// modified. It is for the start: it is not done in slices.
+func (s *Sampler) Stratum(ids []ident.ObjectID) error {
+	if len(ids) == 0 {
+		return fmt.Errorf("dsa: stratum: %w", ErrEmptySubset)
+	}
+	if s.live.Len() == MaxJobs {
+		s.settle()
+	}
+	if s.live.Len() == MaxJobs {
+		return fmt.Errorf("dsa: stratum: %w: %d are joined, which is the limit", ErrTooManyJobs, MaxJobs)
+	}
+	j := s.stratum(ids)
+	s.settle()
+	if j.err != nil {
+		return fmt.Errorf("dsa: stratum: %w", j.err)
+	}
+	s.strata = append(s.strata, ids)
+	return nil
+}
+
+// stratum splits the cells as a job would that joins and leaves at once.
+func (s *Sampler) stratum(ids []ident.ObjectID) *job {
+	j := &job{mode: Sequential, tiles: 1, subset: ids, gone: true}
+	for j.slot < MaxJobs && s.live.Has(j.slot) {
+		j.slot++
+	}
+	if j.slot == MaxJobs {
+		invariant.Violated("dsa: no slot for a stratum")
+	}
+	s.slot[j.slot] = j
+	s.live = s.live.With(j.slot)
+	s.later(j, passScan, passIndex, passCount, passSplit)
+	return j
+}

@@ -1,0 +1,149 @@
+package dsa
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"larder/internal/ident"
+)
+
+// TestChangeOfSubset: samples come and go at an epoch border, withdrawn ones at once, in every mode and in slices too.
+func TestChangeOfSubset(t *testing.T) {
+	for mode := range numModes {
+		for _, sliced := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, sliced %v", mode, sliced), func(t *testing.T) {
+				s := New(2)
+				if sliced {
+					s.InSlices()
+				}
+				start := func(id ident.JobID, epoch uint32) {
+					t.Helper()
+					must(t, s.StartEpoch(id, epoch))
+					for s.Work(7) {
+						must(t, s.Check())
+					}
+				}
+				must(t, s.Join(1, JobSpec{Mode: mode, Subset: span(0, 300)}))
+				must(t, s.Join(2, strat(4, span(200, 400))))
+				start(1, 0)
+				start(2, 0)
+				for range 100 {
+					x, _ := s.Next(1)
+					s.SetLevel(x, 2)
+					s.Next(2)
+				}
+				grown := span(100, 900) // 0..99 are gone, 300..899 are new
+				must(t, s.Change(1, grown))
+				gone := s.Withdraw(1, span(0, 100))
+				if left := s.Remaining(1); left != 200-gone {
+					t.Fatalf("%d remain after %d were withdrawn", left, gone)
+				}
+				for s.Work(7) {
+				}
+				for s.Remaining(1) > 0 {
+					if x, ok := s.Next(1); !ok || x < 100 || x >= 300 {
+						t.Fatalf("picked %d, %v", x, ok)
+					}
+				}
+				start(1, 1)
+				must(t, s.Check())
+				if s.Len(1) != 800 || s.Remaining(1) != 800 {
+					t.Fatalf("%d samples, %d remain", s.Len(1), s.Remaining(1))
+				}
+				seen := map[ident.ObjectID]bool{}
+				for s.Remaining(1) > 0 {
+					x, ok := s.Next(1)
+					if !ok || x < 100 || x >= 900 || seen[x] {
+						t.Fatalf("picked %d, %v", x, ok)
+					}
+					seen[x] = true
+					s.Next(2)
+				}
+				must(t, s.Check())
+				must(t, s.Change(1, span(5, 9)))
+				must(t, s.Change(1, span(5, 7))) // the last word counts
+				start(1, 2)
+				if s.Remaining(1) != 2 || !s.Needs(1, 6) || s.Needs(1, 100) {
+					t.Error("the subset was not changed again")
+				}
+				must(t, s.Check())
+			})
+		}
+	}
+}
+
+func TestChangeErrors(t *testing.T) {
+	s := New(1)
+	if err := s.Change(1, span(0, 3)); !errors.Is(err, ErrNoJob) {
+		t.Error(err)
+	}
+	must(t, s.Join(1, byEpoch(span(0, 3))))
+	if err := s.Change(1, nil); !errors.Is(err, ErrEmptySubset) {
+		t.Error(err)
+	}
+	must(t, s.Change(1, objects(4, 5, 4)))
+	if err := s.StartEpoch(1, 0); !errors.Is(err, ErrDuplicateObject) || !strings.Contains(err.Error(), "job 1") {
+		t.Error(err)
+	}
+	if _, ok := s.Next(1); ok || s.Remaining(1) != 0 || !errors.Is(s.Err(1), ErrDuplicateObject) {
+		t.Error("the job draws")
+	}
+	must(t, s.Check())
+	s.Leave(1)
+	must(t, s.Check())
+	for what, err := range map[string]error{ // order-free
+		"empty": s.Stratum(nil), "twice": s.Stratum(objects(3, 3)), "large": s.Stratum(objects(MaxObjects)),
+	} {
+		if err == nil {
+			t.Errorf("%s: no error", what)
+		}
+	}
+	must(t, s.Check())
+	if len(s.strata) != 0 || s.live != 0 {
+		t.Error("a refused stratum left something behind")
+	}
+}
+
+// TestStrataAreCells: a stratum splits cells, of jobs that join before and after it, and outlives forgetting.
+func TestStrataAreCells(t *testing.T) {
+	s := New(1)
+	must(t, s.Join(1, byEpoch(span(0, 40))))
+	must(t, s.Stratum(span(20, 60)))
+	must(t, s.Check())
+	if s.obj[10].cell == s.obj[30].cell || s.obj[50].cell == 0 {
+		t.Error("the stratum is in no cell of its own")
+	}
+	must(t, s.StartEpoch(1, 0))
+	for i := range 40 { // of any stretch of the epoch, each stratum has its share, up to chance
+		if x, ok := s.Next(1); !ok {
+			t.Fatal(i, x)
+		}
+		must(t, s.Check())
+	}
+	s.Leave(1)
+	must(t, s.Join(2, byEpoch(span(0, 70))))
+	must(t, s.Check())
+	if s.obj[10].cell == s.obj[30].cell || s.obj[30].cell != s.obj[59].cell || s.obj[60].cell != s.obj[10].cell {
+		t.Error("the stratum is forgotten")
+	}
+}
+
+// TestStrataCureEvictionBySize: what a label does to a choice is harmless when the label is part of the cell.
+func TestStrataCureEvictionBySize(t *testing.T) {
+	for _, plant := range []func(*scenario){
+		func(sc *scenario) { sc.perByte = true },
+		func(sc *scenario) { sc.slow = 80 },
+	} {
+		sc := halvesBySize(400, 80)
+		plant(&sc)
+		if d := driftOf(t, "without strata", sc); d.max < d.limit() {
+			t.Errorf("largest z %.1f: the scenario is too mild", d.max)
+		}
+		sc.stratum = true
+		if d := driftOf(t, "with strata", sc); d.max >= d.limit() {
+			t.Errorf("%s: z = %.1f", d.where, d.max)
+		}
+	}
+}
