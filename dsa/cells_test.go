@@ -167,7 +167,7 @@ func TestNoClassDrifts(t *testing.T) {
 		if i%4 == 3 {
 			sc.slice = 40
 		}
-		must(t, d.measure(fmt.Sprintf("scenario %d", i), sc, max(1, effort(10)), 30))
+		must(t, d.measure(fmt.Sprintf("scenario %d", i), sc, max(1, effort(8)), 30))
 	}
 	t.Logf("%d classes, rms %.3f, largest %.2f (mean %.3f, %s), limit %.2f", d.n, d.rms(), d.max, d.mean, d.where, d.limit())
 	if d.max >= d.limit() {

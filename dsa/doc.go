@@ -1,6 +1,8 @@
 // Package dsa decides which sample each training job sees next, so that jobs on overlapping data meet on the same samples
 // while every job keeps the statistical promise of its own order.
 //
+// A call that would take long leaves its work to Work, in slices, if InSlices was called (work.go).
+//
 // It does not know storage, caches, batches, sizes, labels or time: the coordinator calls Next once per sample, says with
 // SetLevel what has become available, and owns everything else. A Sampler is pure (no I/O, clock, goroutine, map order) and
 // deterministic: the same seed and the same calls give the same picks. Objects are dense ids over all datasets of a daemon.

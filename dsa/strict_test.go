@@ -34,7 +34,7 @@ func rounds(seed uint64, biased bool, sets ...[]ident.ObjectID) (draws []ident.O
 
 // TestStrictCoupling are the exact probabilities of joader.md 8.1, 8.2 and 8.7: marginals uniform, pairs maximally coupled.
 func TestStrictCoupling(t *testing.T) {
-	const runs = 40_000
+	const runs = 20_000
 	for _, tc := range []struct {
 		name  string
 		sets  [][]ident.ObjectID
@@ -51,6 +51,7 @@ func TestStrictCoupling(t *testing.T) {
 		{"six pairs", [][]ident.ObjectID{objects(0, 1, 2), objects(0, 3, 4), objects(1, 3, 5), objects(2, 4, 5)}, nil, 0, 2.72}, // cells peeled one by one would need 2
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
 			n := effort(runs)
 			counts := make([][]int, len(tc.sets))
 			for i := range counts {
@@ -231,7 +232,7 @@ func TestStrictExactLoads(t *testing.T) {
 		{"4 and 6 with 3 in common", [][]ident.ObjectID{span(0, 4), span(1, 7)}, 0, 8.425, false},
 		{"late join", [][]ident.ObjectID{span(0, 10), span(0, 10)}, 4, 14 + 4*(harmonic(10)-harmonic(4)), false},
 	} {
-		runs := effort(20_000)
+		runs := effort(10_000)
 		if tc.exact {
 			runs = 50
 		}
