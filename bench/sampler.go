@@ -67,7 +67,6 @@ type samplerRun struct {
 	jobs    []*samplerJob
 	cache   *samplerCache
 	trace   bound.Trace
-	refills int
 	picks   []baseline.Pick
 	ids     []ident.JobID
 }

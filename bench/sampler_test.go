@@ -2,6 +2,7 @@ package bench
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -345,7 +346,7 @@ func TestWriteOnlyCache(t *testing.T) {
 
 func TestStop(t *testing.T) {
 	want := fmt.Errorf("enough")
-	if _, err := RunSampler(scenarioOf(t, "samples: 100\njobs: [{name: a}]\n"), nil, func() error { return want }); err != want {
+	if _, err := RunSampler(scenarioOf(t, "samples: 100\njobs: [{name: a}]\n"), nil, func() error { return want }); !errors.Is(err, want) {
 		t.Errorf("%v", err)
 	}
 }
