@@ -2,9 +2,11 @@ package bench
 
 import (
 	"math"
+	"os"
 	"strings"
 	"testing"
 
+	"larder/cachepolicy"
 	"larder/internal/fault"
 )
 
@@ -122,4 +124,26 @@ func FuzzScenario(f *testing.F) {
 			t.Fatalf("%v, %+v", err, r)
 		}
 	})
+}
+
+// docs/sampler.md names every key, every order, and every field of the report.
+func TestSamplerDocs(t *testing.T) {
+	data, err := os.ReadFile("../docs/sampler.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(data)
+	words := append(Orders(), "samples", "seed", "repeats", "cache", "policy", "sizes", "quartiles", "name", "subset", "speed", "start", "leave",
+		"epochs", "order", "batch", "window", "shuffle", "requests", "loads", "loads_lower_bound", "loads_lower_bound_windows", "ratio",
+		"exactly_once", "picks_per_second", "cells", "mean_position", "sd_of_mean", "epoch_overlap_q1", "spearman_rho", "hits")
+	for _, w := range append(words, cachepolicy.Names()...) {
+		if !strings.Contains(page, w) {
+			t.Errorf("docs/sampler.md does not name %s", w)
+		}
+	}
+	start := strings.Index(page, "```yaml\n")
+	text, _, ok := strings.Cut(page[start+len("```yaml\n"):], "```")
+	if sc, err := ParseScenario("docs/sampler.md", []byte(text)); !ok || err != nil || len(sc.Jobs) != 2 {
+		t.Errorf("its example: %v", err)
+	}
 }

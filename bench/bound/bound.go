@@ -73,8 +73,8 @@ func Windows(t Trace) int {
 //
 // less what can be resident when it begins (the first: nothing less), because inside one epoch a job takes distinct samples. The
 // largest sum over all rows of intervals between instants at which some epoch begins or ends, by dynamic programming. It contains
-// Windows, and adds parts of epochs and unions of concurrent jobs. Where more than maxGroups unlike subsets overlap, sets S are grown
-// greedily instead of tried all; every set gives a valid bound.
+// Windows, and adds parts of epochs and unions of concurrent jobs. Where more than maxGroups unlike subsets overlap, some sets S
+// are tried instead of all; every set gives a valid bound.
 func Loads(t Trace) int { return loads(t, maxGroups) }
 
 func loads(t Trace, groups int) int {
@@ -120,13 +120,13 @@ type demand struct {
 	open   []int   // epochs that overlap the interval
 	inside []int   // by group: the most distinct samples of it that one job's epoch takes inside
 
-	covered []bool // scratch of grow
-	gain    []int
+	ranked []int   // with too many groups: the largest 64, as grow orders them
+	bit    []uint8 // by group: its place in cells
 }
 
 // cell is a set of samples that lie in the same groups' subsets.
 type cell struct {
-	in []uint64 // bit set of groups
+	in uint64
 	n  int
 }
 
@@ -141,6 +141,7 @@ func newDemand(t Trace, groups int) *demand {
 	}
 	slices.Sort(d.cuts)
 	d.cuts = slices.Compact(d.cuts)
+	d.thin()
 	slices.SortStableFunc(d.order, func(a, b int) int { return cmp.Compare(t.Epochs[a].begin(), t.Epochs[b].begin()) })
 	d.total, d.first = make([][]int, len(t.Epochs)), make([]int, len(t.Epochs))
 	for _, i := range d.order {
@@ -192,17 +193,27 @@ func (d *demand) gather(groups int) {
 		}
 		d.group[i] = g
 	}
-	words := (len(rep) + 63) / 64
-	in := make([]uint64, int(top)*words)
-	for g, r := range rep {
-		for _, x := range sets[r] {
-			in[int(x)*words+g/64] |= 1 << (g % 64)
+	for g := range rep {
+		d.ranked = append(d.ranked, g)
+	}
+	slices.SortStableFunc(d.ranked, func(a, b int) int { return cmp.Compare(d.sizes[b], d.sizes[a]) })
+	d.ranked = d.ranked[:min(64, len(rep))]
+	d.bit = make([]uint8, len(rep))
+	in := make([]uint64, top)
+	for b, g := range d.ranked {
+		d.bit[g] = uint8(b)
+		for _, x := range sets[rep[g]] {
+			in[x] |= 1 << b
 		}
 	}
 	if len(rep) <= groups {
 		n := make([]int, 1<<len(rep)) // samples in exactly, then in none but, these groups
 		for x := range int(top) {
-			if m := in[x]; m != 0 {
+			m := 0 // by group, not by place
+			for w := in[x]; w != 0; w &= w - 1 {
+				m |= 1 << d.ranked[bits.TrailingZeros64(w)]
+			}
+			if m != 0 {
 				n[m]++
 			}
 		}
@@ -223,23 +234,33 @@ func (d *demand) gather(groups int) {
 		}
 		return
 	}
-	at := map[string]int{} // lookups only
-	key := make([]byte, 0, words*8)
-	for x := range int(top) {
-		w := in[x*words : (x+1)*words]
-		key = key[:0]
-		for _, v := range w {
-			for b := 0; b < 64; b += 8 {
-				key = append(key, byte(v>>b))
-			}
+	at := map[uint64]int{} // lookups only
+	for _, m := range in {
+		if m == 0 {
+			continue
 		}
-		i, ok := at[string(key)]
+		i, ok := at[m]
 		if !ok {
 			i = len(d.cells)
-			at[string(key)] = i
-			d.cells = append(d.cells, cell{in: w})
+			at[m] = i
+			d.cells = append(d.cells, cell{in: m})
 		}
 		d.cells[i].n++
+	}
+}
+
+// thin drops instants where more groups than can be tried meet in so many intervals that it would take long: any choice of instants
+// gives a valid bound.
+func (d *demand) thin() {
+	const work = 1 << 31
+	for d.cover == nil && len(d.cuts) > 16 && float64(len(d.cuts))*float64(len(d.cuts))/2*float64(7*len(d.cells)+1) > work {
+		keep := d.cuts[:0]
+		for i, c := range d.cuts {
+			if i%2 == 0 || i == len(d.cuts)-1 {
+				keep = append(keep, c)
+			}
+		}
+		d.cuts = keep
 	}
 }
 
@@ -293,35 +314,31 @@ func (d *demand) union() int {
 	return best
 }
 
-// grow is union for many groups: the one that adds most is taken in while one adds something.
+// grow is union for many groups: of sets of those that lack least of their own, in sizes that double, the best.
 func (d *demand) grow() int {
-	d.covered = append(d.covered[:0], make([]bool, len(d.cells))...)
-	d.gain = append(d.gain[:0], d.inside...) // alone, a group's union is its size
-	for v := 0; ; {
-		g := 0
-		for h := range d.gain {
-			if d.gain[h] > d.gain[g] {
-				g = h
+	slices.SortFunc(d.ranked, func(a, b int) int { return cmp.Or(cmp.Compare(d.lacks(a), d.lacks(b)), cmp.Compare(a, b)) })
+	best, next, lack := 0, 1, 0
+	set := uint64(0)
+	for k, g := range d.ranked {
+		set |= 1 << d.bit[g]
+		lack += d.lacks(g)
+		if k+1 != next && k+1 != len(d.ranked) {
+			continue
+		}
+		next *= 2
+		n := 0
+		for _, c := range d.cells {
+			if c.in&set != 0 {
+				n += c.n
 			}
 		}
-		if d.gain[g] <= 0 {
-			return v
-		}
-		v += d.gain[g]
-		d.gain[g] = 0
-		for i, c := range d.cells {
-			if d.covered[i] || c.in[g/64]>>(g%64)&1 == 0 {
-				continue
-			}
-			d.covered[i] = true
-			for h := range d.gain {
-				if c.in[h/64]>>(h%64)&1 == 1 {
-					d.gain[h] -= c.n
-				}
-			}
-		}
+		best = max(best, n-lack)
 	}
+	return best
 }
+
+// lacks is what an interval lacks of a whole subset of the group.
+func (d *demand) lacks(g int) int { return d.sizes[g] - d.inside[g] }
 
 // Augments is the bound of augmentations, which no job may be given twice: of each group of jobs that share augmented samples, as
 // many as its busiest job takes. takes is by group and job.
