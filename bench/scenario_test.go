@@ -141,8 +141,8 @@ func TestSamplerDocs(t *testing.T) {
 			t.Errorf("docs/sampler.md does not name %s", w)
 		}
 	}
-	start := strings.Index(page, "```yaml\n")
-	text, _, ok := strings.Cut(page[start+len("```yaml\n"):], "```")
+	_, text, _ := strings.Cut(page, "```yaml\n")
+	text, _, ok := strings.Cut(text, "```")
 	if sc, err := ParseScenario("docs/sampler.md", []byte(text)); !ok || err != nil || len(sc.Jobs) != 2 {
 		t.Errorf("its example: %v", err)
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 // clock is the bubble's: virtual time.
-var clock = time.Now //nolint:forbidigo // Loop is what turns a clock into an argument
+var clock = time.Now // Loop is what turns a clock into an argument
 
 // worker is an Executor whose work takes time and is answered by events, as the real one's.
 type worker struct {
