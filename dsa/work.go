@@ -46,7 +46,10 @@ func (s *Sampler) ready(j *job) bool {
 	if len(j.todo) > 0 || j.err != nil {
 		return false
 	}
-	return j.mode <= Fixed || (!s.unsettled() && (!j.stale || !j.running))
+	if j.mode <= Fixed {
+		return true
+	}
+	return !s.unsettled() && (!j.stale || !j.running)
 }
 
 // unsettled tells whether a pass is half through, or about to be, that changes what choices look at.
