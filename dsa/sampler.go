@@ -289,7 +289,7 @@ func (s *Sampler) abandon(j *job) {
 		return
 	}
 	if j.visible() && j.rem > 0 {
-		marked := !j.has(passMark) || s.line[0] == j && j.todo[0] == passMark && j.done > 0
+		marked := !j.has(passMark) || s.underway(j, passMark)
 		s.drop(j, passMark, passShuffle, passClasses)
 		if marked {
 			j.undone = j.rem
@@ -349,10 +349,14 @@ func (s *Sampler) SetActive(id ident.JobID, active bool) {
 		for _, x := range s.moved {
 			s.reclass(x)
 		}
-	case !j.has(passClasses) && !j.has(passMark):
-		s.later(j, passClasses)
-		s.finish()
 	default:
+		// A pass that is under way has derived some classes already. One that has not begun will see the change.
+		if s.underway(j, passClasses) {
+			j.done = 0
+		} else if !j.has(passClasses) && (!j.has(passMark) || s.underway(j, passMark)) {
+			s.later(j, passClasses)
+		}
+		s.finish()
 	}
 }
 

@@ -118,6 +118,11 @@ func (s *Sampler) later(j *job, passes ...pass) {
 // has tells whether a pass of the job waits or is under way.
 func (j *job) has(p pass) bool { return slices.Contains(j.todo, p) }
 
+// underway tells whether a pass of the job has begun.
+func (s *Sampler) underway(j *job, p pass) bool {
+	return len(j.todo) > 0 && s.line[0] == j && j.todo[0] == p && j.done > 0
+}
+
 // drop takes passes of the job back, except one that is under way and must come to its end.
 func (s *Sampler) drop(j *job, passes ...pass) {
 	if len(j.todo) == 0 {
@@ -125,9 +130,9 @@ func (s *Sampler) drop(j *job, passes ...pass) {
 	}
 	keep := j.todo[:0]
 	for i, p := range j.todo {
-		underway := i == 0 && s.line[0] == j && j.done > 0
+		underway := i == 0 && s.underway(j, p)
 		switch {
-		case !slices.Contains(passes, p) || underway && p == passSplit:
+		case !slices.Contains(passes, p) || underway && (p == passSplit || p == passForget):
 			keep = append(keep, p)
 		case underway:
 			j.done = 0
