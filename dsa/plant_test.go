@@ -50,7 +50,7 @@ func beside(n, cache int) scenario {
 func driftOf(t *testing.T, name string, sc scenario) *drift {
 	t.Helper()
 	d := &drift{}
-	must(t, d.measure(name, sc, effort(30), 20))
+	must(t, d.measure(name, sc, 30, 20))
 	t.Logf("%s: largest z %.1f of %d (mean %.3f, %s), limit %.2f", name, d.max, d.n, d.mean, d.where, d.limit())
 	return d
 }
