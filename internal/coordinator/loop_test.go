@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -137,10 +138,10 @@ func TestLoopRestsWhenNothingIsToDo(t *testing.T) {
 		}
 		w := &worker{events: make(chan Event), replies: map[Token]chan Reply{}, got: make(chan Deliver, 99)}
 		ctx, cancel := context.WithCancel(t.Context())
-		ticks := 0
+		var ticks atomic.Int64
 		done := make(chan error, 1)
 		go func() {
-			done <- Loop(ctx, c, w.events, w, func() time.Time { ticks++; return clock() })
+			done <- Loop(ctx, c, w.events, w, func() time.Time { ticks.Add(1); return clock() })
 		}()
 		id := w.ask(t, 1, registration(1, "a", 0, 3*refreshPerStep, 512, func(e *Register) { e.Spec.Slots = 4 })).Job
 		inc := w.ask(t, 2, Attach{Token: 2, Job: id}).Inc
@@ -152,11 +153,11 @@ func TestLoopRestsWhenNothingIsToDo(t *testing.T) {
 		w.events <- Detached{Job: id, Inc: inc} // starts a refresh of three slices
 		time.Sleep(time.Millisecond)
 		synctest.Wait()
-		before := ticks
+		before := ticks.Load()
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if ticks != before {
-			t.Errorf("the loop looked at the clock %d times in an idle second", ticks-before)
+		if n := ticks.Load() - before; n != 0 {
+			t.Errorf("the loop looked at the clock %d times in an idle second", n)
 		}
 		if c.refresh != nil {
 			t.Error("the refresh was not finished")
