@@ -115,7 +115,7 @@ func BenchmarkSlices(b *testing.B) {
 				}
 				var longest, slices time.Duration
 				timed := func(f func()) {
-					t := time.Now() //nolint:forbidigo // a benchmark measures
+					t := time.Now() // a benchmark measures
 					f()
 					longest = max(longest, time.Since(t))
 				}
