@@ -111,7 +111,7 @@ func randomScenario(r *xrand.Rand) scenario {
 	kind := r.IntN(5)
 	jobs := 2 + r.IntN(4)
 	if r.IntN(8) == 0 {
-		jobs = 6 + r.IntN(needCap-1) // beyond needCap needers are not told apart
+		jobs = 6 + r.IntN(7)
 	}
 	for i := range jobs {
 		var sub []ident.ObjectID

@@ -25,13 +25,14 @@ func (s *Sampler) Change(id ident.JobID, subset []ident.ObjectID) error {
 
 // formerly is the index and the tiles of a job before its subset changed.
 type formerly struct {
-	job job // at, pos and cur of before
+	at  index
+	cur packed
 }
 
 // tile returns the tile of x in the epoch before the change; of a new object, any: it shares its cell with new ones only.
-func (f *formerly) tile(x ident.ObjectID) uint8 {
-	if l, ok := f.job.member(x); ok {
-		return f.job.cur[l]
+func (f *formerly) tile(x uint32) uint8 {
+	if l, ok := f.at.member(x); ok {
+		return f.cur.get(l)
 	}
 	return 0
 }
@@ -43,11 +44,11 @@ func (s *Sampler) change(j *job) {
 	}
 	s.unlay(j)
 	if j.tiles > 1 {
-		j.was = &formerly{job: job{at: j.at, pos: j.pos, cur: j.cur}}
+		j.was = &formerly{at: j.at, cur: j.cur}
 	}
 	j.subset, j.next = j.next, nil
-	j.at, j.pos, j.top, j.strict, j.groups, j.tape = index{}, nil, 0, strictJob{}, groups{}, tape{}
-	j.stale = j.mode >= Strict
+	j.at, j.left, j.top, j.strict, j.groups, j.tape = index{}, nil, 0, strictJob{}, groups{}, tape{}
+	j.stale = j.usesTape()
 	for c := range s.cells {
 		s.cells[c].live = s.cells[c].live.Without(j.slot)
 	}
@@ -57,7 +58,7 @@ func (s *Sampler) change(j *job) {
 		}
 	}
 	j.near, j.overlap = 0, [MaxJobs]uint32{}
-	s.later(j, passScan, passIndex, passCount, passSplit)
+	s.later(j, passScan, passIndex, passCount, passSplit, passMembers)
 }
 
 // Stratum makes a set of objects a static class of its own, for good: cells are split by it, so that its share of what remains is kept
@@ -94,6 +95,6 @@ func (s *Sampler) stratum(ids []ident.ObjectID) *job {
 	}
 	s.slot[j.slot] = j
 	s.live = s.live.With(j.slot)
-	s.later(j, passScan, passIndex, passCount, passSplit)
+	s.later(j, passScan, passIndex, passCount, passSplit, passMembers)
 	return j
 }

@@ -2,6 +2,7 @@ package dsa
 
 import (
 	"fmt"
+	mathbits "math/bits"
 	"slices"
 
 	"larder/internal/bits"
@@ -57,29 +58,42 @@ func (s *Sampler) Check() error {
 	return nil
 }
 
-// checkObjects verifies what is kept per object.
+// checkObjects verifies the table of what is available.
 func (s *Sampler) checkObjects() error {
-	vis := 0
+	vis, free := 0, 0
+	for i := s.free; i != 0; i = s.avail[i].x {
+		if free++; free >= len(s.avail) || s.avail[i].state != 0 {
+			return fmt.Errorf("dsa: entry %d is free and in use", i)
+		}
+	}
 	for x := range s.obj {
-		a := s.obj[x].avail
-		if a&visMask != 0 {
+		i := s.obj[x].held
+		if has(s.held, uint32(x)) != (i != 0) || int(i) >= len(s.avail) {
+			return fmt.Errorf("dsa: object %d: held %v, entry %d of %d", x, has(s.held, uint32(x)), i, len(s.avail))
+		}
+		if i == 0 {
+			continue
+		}
+		free++
+		e := &s.avail[i]
+		if int(e.x) != x || e.state == 0 {
+			return fmt.Errorf("dsa: the entry of object %d speaks of %d, state %#x", x, e.x, e.state)
+		}
+		if e.state&visMask != 0 {
 			vis++
 		}
-		if a>>visShift&levelMask > a&levelMask {
-			return fmt.Errorf("dsa: object %d is at level %d and visible at %d", x, a&levelMask, a>>visShift&levelMask)
+		if e.state>>visShift&levelMask > e.state&levelMask {
+			return fmt.Errorf("dsa: object %d is at level %d and visible at %d", x, e.state&levelMask, e.state>>visShift&levelMask)
 		}
-		if c := s.classOf(uint32(x)); len(s.line) == 0 && c != s.obj[x].class() {
-			return fmt.Errorf("dsa: object %d is in class %d and belongs in %d", x, s.obj[x].class(), c)
-		}
-		for m := s.obj[x].need; m != 0; m &= m - 1 {
-			j := s.slot[first(m)]
-			if j == nil || !j.visible() || !j.running && !j.has(passClear) {
-				return fmt.Errorf("dsa: object %d is needed by slot %d, which needs nothing", x, first(m))
-			}
+		if need := s.needers(uint32(x)); len(s.line) == 0 && need != e.need {
+			return fmt.Errorf("dsa: object %d is needed by %x, its entry says %x", x, need, e.need)
 		}
 	}
 	if vis != s.nVis {
 		return fmt.Errorf("dsa: %d objects are visible, counted %d", vis, s.nVis)
+	}
+	if free != len(s.avail)-1 {
+		return fmt.Errorf("dsa: %d of %d entries are free or in use", free, len(s.avail)-1)
 	}
 	return nil
 }
@@ -101,12 +115,21 @@ func (s *Sampler) checkCells() error {
 		return fmt.Errorf("dsa: cell 0 is in the subset of %x", s.cells[0].live)
 	}
 	members := make([]int, MaxJobs)
-	for c := 1; c < len(s.cells); c++ {
-		if size[c] != s.cells[c].size || size[c] == 0 {
-			return fmt.Errorf("dsa: cell %d holds %d objects, counted %d", c, size[c], s.cells[c].size)
+	seen := make([]bool, len(s.obj))
+	for i := 1; i < len(s.cells); i++ {
+		c := &s.cells[i]
+		if size[i] != c.size || size[i] == 0 {
+			return fmt.Errorf("dsa: cell %d holds %d objects, counted %d", i, size[i], c.size)
 		}
-		for m := s.cells[c].live; m != 0; m &= m - 1 {
-			members[first(m)] += int(size[c])
+		for q := range c.size {
+			x := s.members[c.lo+q]
+			if y := s.at(c, q); int(s.obj[x].cell) != i || int(s.obj[y].cell) != i || seen[x] {
+				return fmt.Errorf("dsa: member %d of cell %d is object %d, or %d: they are in cells %d and %d, seen before %v", q, i, x, y, s.obj[x].cell, s.obj[y].cell, seen[x])
+			}
+			seen[x] = true
+		}
+		for m := c.live; m != 0; m &= m - 1 {
+			members[first(m)] += int(size[i])
 		}
 	}
 	for n, j := range s.slot {
@@ -131,14 +154,20 @@ func (s *Sampler) checkCells() error {
 
 // checkJob verifies one job's counts, groups and tape.
 func (s *Sampler) checkJob(j *job) error {
-	rem := 0
+	rem, in := 0, 0
 	for _, x := range j.subset {
 		if s.Needs(j.id, x) {
 			rem++
 		}
+		if l, ok := j.at.member(uint32(x)); !ok || j.at.object(l) != uint32(x) {
+			return fmt.Errorf("object %d has no place", x)
+		}
 	}
-	if rem != j.rem {
-		return fmt.Errorf("%d samples are left, counted %d", rem, j.rem)
+	for _, w := range j.at.in {
+		in += mathbits.OnesCount64(w)
+	}
+	if rem != j.rem || in != len(j.subset) {
+		return fmt.Errorf("%d samples are left, counted %d; %d are in the index of %d", rem, j.rem, in, len(j.subset))
 	}
 	for n, k := range s.slot {
 		if k == nil || k == j || len(s.line) > 0 {
@@ -150,12 +179,12 @@ func (s *Sampler) checkJob(j *job) error {
 	}
 	follows := s.grouped.Has(j.slot)
 	if want := j.usesTape() && j.running && !j.stale; follows != want && s.lay.job != j {
-		return fmt.Errorf("follows changes of class: %v, should: %v", follows, want)
+		return fmt.Errorf("lists what becomes available: %v, should: %v", follows, want)
 	}
-	if j.mode == Strict && !j.stale {
-		return s.checkStrict(j)
+	if j.mode == Strict && j.running {
+		return j.checkStrict()
 	}
-	if !j.running || j.stale || !j.usesTape() {
+	if !j.running || j.stale || !j.usesTape() || len(s.line) > 0 { // cells may be half split
 		return nil
 	}
 	if err := s.checkGroups(j); err != nil {
@@ -164,94 +193,126 @@ func (s *Sampler) checkJob(j *job) error {
 	return s.checkTape(j)
 }
 
-// checkStrict verifies that the items are split into undrawn, queued and taken ones.
-func (s *Sampler) checkStrict(j *job) error {
-	q := j.strict
-	if len(j.groups.items) != len(j.subset) || j.running && q.undrawn+q.queued != j.rem || q.queued > maxAhead+1 || q.queued < 0 {
-		return fmt.Errorf("%d items, %d undrawn, %d queued, %d left", len(j.groups.items), q.undrawn, q.queued, j.rem)
-	}
-	for p, x := range j.groups.items {
-		if int(j.pos[j.at.of(x)]) != p {
-			return fmt.Errorf("object %d is at item %d, pos says %d", x, p, j.pos[j.at.of(x)])
+// checkStrict verifies that what is needed is either open or in the queue.
+func (j *job) checkStrict() error {
+	q := &j.strict
+	open := 0
+	for i, w := range q.open {
+		open += mathbits.OnesCount64(w)
+		if w&^j.left[i] != 0 {
+			return fmt.Errorf("places %x of word %d are open and not needed", w&^j.left[i], i)
 		}
-		if j.running && s.obj[x].need.Has(j.slot) != (p < j.rem) {
-			return fmt.Errorf("object %d at item %d of %d left: needed %v", x, p, j.rem, s.obj[x].need.Has(j.slot))
+	}
+	if open != q.undrawn || q.undrawn+q.queued() != j.rem || q.queued() > maxAhead+1 {
+		return fmt.Errorf("%d are open, counted %d, %d queued, %d left", open, q.undrawn, q.queued(), j.rem)
+	}
+	for _, x := range q.queue[q.head:] {
+		if l := j.at.of(x); has(q.open, l) || !has(j.left, l) {
+			return fmt.Errorf("object %d is queued: open %v, needed %v", x, has(q.open, l), has(j.left, l))
 		}
 	}
 	return nil
 }
 
-// checkGroups verifies that each object lies in its group, among its class, where pos says.
+// checkGroups verifies what is counted and listed of rows and tiles.
 func (s *Sampler) checkGroups(j *job) error {
 	g := &j.groups
-	if len(g.items) != len(j.subset) || int(g.edge[g.n*stride-1]) != len(g.items) || g.edge[0] != 0 {
-		return fmt.Errorf("%d items in groups up to %d, the subset has %d", len(g.items), g.edge[g.n*stride-1], len(j.subset))
-	}
-	for k := range g.n {
-		e := g.edge[k*stride : k*stride+stride]
-		if k > 0 && e[0] != g.edge[k*stride-1] {
-			return fmt.Errorf("group %d begins at %d, the one before ends at %d", k, e[0], g.edge[k*stride-1])
-		}
-		for c := range numClasses {
-			if e[c] > e[c+1] {
-				return fmt.Errorf("class %d of group %d runs from %d to %d", c, k, e[c], e[c+1])
+	left := make([]uint32, len(g.group))
+	listed := make(map[uint32]int)
+	for k := range g.group {
+		for i, l := range g.group[k].lists {
+			for _, x := range l {
+				if e := s.wanted(j, x); e != nil && keyOf(e) >= i {
+					listed[x] = k
+				}
 			}
-			for p := e[c]; p < e[c+1]; p++ {
-				x := g.items[p]
-				l := j.at.of(x)
-				if j.pos[l] != p {
-					return fmt.Errorf("object %d is at item %d, pos says %d", x, p, j.pos[l])
-				}
-				if kk := s.keyOf(j, x, l); kk != k {
-					return fmt.Errorf("object %d lies in group %d and belongs in %d", x, k, kk)
-				}
-				if cc := s.classIn(j, x); cc != c {
-					return fmt.Errorf("object %d lies in class %d of its group and belongs in %d", x, c, cc)
-				}
+		}
+	}
+	for _, id := range j.subset {
+		x := uint32(id)
+		l := j.at.of(x)
+		r := g.rowOf(s.obj[x].cell)
+		if r < 0 || !has(j.left, l) {
+			continue
+		}
+		k := r*j.tiles + int(j.prev.get(l))
+		left[k]++
+		if at, ok := listed[x]; ok != (s.offered(j, x) != unlisted) || ok && at != k {
+			return fmt.Errorf("object %d belongs in group %d, listed %v in %d, class %d", x, k, ok, at, s.offered(j, x))
+		}
+	}
+	for r := range g.row {
+		n := uint32(0)
+		for t := range j.tiles {
+			k := r*j.tiles + t
+			if left[k] != g.group[k].left {
+				return fmt.Errorf("group %d has %d samples left, counted %d", k, left[k], g.group[k].left)
+			}
+			n += left[k]
+		}
+		if n != g.row[r].left {
+			return fmt.Errorf("row %d has %d samples left, counted %d", r, n, g.row[r].left)
+		}
+	}
+	if g.stage != tailListed {
+		return nil
+	}
+	tail := make(map[uint32]int)
+	for r := range g.row {
+		for _, l := range g.tail[g.row[r].at : g.row[r].at+g.row[r].n] {
+			tail[l] = r
+		}
+	}
+	for p := next1(j.left, 0, j.at.places()); p < j.at.places(); p = next1(j.left, p+1, j.at.places()) {
+		x := j.at.object(uint32(p))
+		if r := g.rowOf(s.obj[x].cell); r >= 0 {
+			if at, ok := tail[uint32(p)]; !ok || at != r {
+				return fmt.Errorf("object %d of row %d is left and not in the tail (%v, %d)", x, r, ok, at)
 			}
 		}
 	}
 	return nil
 }
 
-// checkTape verifies that the tape still holds, of every static cell, exactly as many entries as remain in it.
+// checkTape verifies that the tape still names every static cell exactly as often as there is something left of it.
 func (s *Sampler) checkTape(j *job) error {
-	t, g := &j.tape, &j.groups
-	named := make([]uint32, len(s.cells))
-	for _, x := range j.subset {
-		if t.order.plain {
-			named[s.obj[j.subset[0]].cell] = uint32(t.r0 - t.passed)
-			break
-		}
-		if l := j.at.of(uint32(x)); t.left[l>>6]&(1<<(l&63)) != 0 {
-			named[s.obj[x].cell]++
-		}
-	}
-	if s.hook.oneCell {
-		return nil
-	}
-	rows := make([]uint32, len(g.row)) // cells split since the layout count for those they come from
-	for c, n := range named {
-		if n > 0 && (c >= len(g.local) || g.local[c] < 0) {
-			return fmt.Errorf("the tape names cell %d, which the job did not have when it was laid out", c)
-		} else if n > 0 {
-			rows[g.local[c]] += n
-		}
-	}
-	for i, n := range rows {
-		r, left := g.row[i], uint32(0)
-		for k := r.group; k < r.group+r.n; k++ {
-			left += g.edge[int(k)*stride+classTaken] - g.edge[int(k)*stride]
-		}
-		if left != n || left != r.left {
-			return fmt.Errorf("row %d has %d samples left, counted %d, the tape names it %d times", i, left, r.left, n)
-		}
-	}
+	t := &j.tape
 	if t.r0-t.passed != j.rem {
 		return fmt.Errorf("tape of %d entries passed %d, %d samples are left", t.r0, t.passed, j.rem)
 	}
 	if !t.order.covers(j) {
 		return fmt.Errorf("the order %d does not cover the job", t.order.name)
+	}
+	if s.hook.oneCell {
+		return nil
+	}
+	named := make([]int, len(s.cells))
+	if o := t.order; o.plain {
+		named[s.obj[j.subset[0]].cell] = t.r0 - t.passed
+	} else {
+		was := t.from
+		if was == nil {
+			was = j.at.in
+		}
+		for i, x := range o.ids {
+			if seen := t.passed > 0 && (i-t.origin+o.n)%o.n < (t.cursor-t.origin-1+o.n)%o.n+1; seen {
+				continue
+			}
+			if l, ok := j.at.find(x); ok && has(was, l) {
+				named[s.obj[x].cell]++
+			}
+		}
+	}
+	left := make([]int, len(s.cells))
+	for _, x := range j.subset {
+		if has(j.left, j.at.of(uint32(x))) {
+			left[s.obj[x].cell]++
+		}
+	}
+	for c := range named {
+		if named[c] != left[c] {
+			return fmt.Errorf("cell %d has %d samples left, the tape names it %d times", c, left[c], named[c])
+		}
 	}
 	return nil
 }

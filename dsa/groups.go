@@ -3,152 +3,406 @@ package dsa
 import (
 	mathbits "math/bits"
 
-	"larder/internal/bits"
 	"larder/internal/invariant"
 )
 
-// The classes of an object within a group, in the order in which a pick prefers them: decoded objects by needers, encoded
-// objects by needers, what is not available, what this epoch has delivered. Needers above needCap are not told apart; so
-// however many jobs there are, a pick moves the object in at most needCap groups besides its own.
+// Sizes that decide how a cell is drawn from. None of them touches the law of an order: which one is served only ever depends on
+// what is available and on chance.
 const (
-	needCap    = 8
-	classNone  = 2 * needCap
-	classTaken = classNone + 1
-	numClasses = classTaken + 1
-	stride     = numClasses + 1
+	smallCell = 128  // members; a cell up to it is looked through at each draw, and nothing is kept of it
+	trials    = 16   // candidates drawn from the list of what more than exactly jobs need; the one with fewest needers is served
+	exactly   = 3    // up to so many needers are told apart by lists of their own
+	patience  = 4096 // draws that miss before what remains is counted out
+	dense     = 16   // once fewer than one place in so many is left, what is left is listed
 )
 
-// groups are the objects of one job by its own cells (static cell, tile). A group is a contiguous run of items in which the
-// classes follow each other; a change to the next class is one swap across the border between the two. That gives O(1) uniform
-// draws from the best class of any cell, for any number of jobs and tiles, at 8 bytes per object and job: pools keyed by
-// needer masks would have to be keyed by the tiles of every job as well, B^jobs of them.
+// groups are the objects a job still needs, by its own cells (static cell, tile). Of a large cell it is kept how many remain, and
+// which of them are available; what is not available is drawn from all members until one remains. So the memory follows what is
+// available, not the subset, and no change of need moves anything. (Pools keyed by needer masks would have to be keyed by the tiles
+// of every job as well, B^jobs of them.)
 type groups struct {
-	items []uint32 // objects; the place of each is in job.pos
-	edge  []uint32 // of group k: edge[k*stride+c] .. edge[k*stride+c+1] is class c
-	local []int32  // static cell -> row, -1 where the subset has none of it
-	key   []int32  // row*tiles+tile -> group, -1 where empty; the groups of a row follow each other
+	local []int32 // static cell -> row, or isSmall, or isNone
 	row   []row
-	n     int // groups
+	group []group // of row r and tile t: group[r*tiles+t]
+	whole bool    // one row for everything: it is drawn from the places of the subset, not from a cell
+
+	tail  []uint32 // places that were left when it was made, by row
+	stage uint8    // of the tail
+	scan  int      // places it has looked at
 }
 
-// row is a static cell of one job: its groups, one for each tile that occurs.
+const (
+	isNone  = -1
+	isSmall = -2
+)
+
+// Stages of the tail.
+const (
+	tailNone    = iota // too much is left
+	tailMaking         // it is being made, a little at every draw
+	tailListed         // what is left of any row is in it
+	tailWords   = 8    // words looked at a draw
+	tailAtOnce  = 4096 // with less left it is made at once
+	bitsPerWord = 64
+)
+
+// row is a large static cell of one job.
 type row struct {
-	group uint32 // the first
-	n     uint32 // how many
-	left  uint32 // objects that remain in all of them
+	cell uint32
+	left uint32 // objects that remain
+	at   uint32 // its part of the tail
+	n    uint32
 }
 
-// group returns the group of the row that holds its u-th remaining object, for u in [0, 1) as a fraction of 2^64: a tile drawn
-// in proportion to what remains. Two jobs with the same u and like remainders get the same tile.
-func (g *groups) group(r *row, u uint64) int {
-	hi, _ := mathbits.Mul64(u, uint64(r.left))
+// group is one tile of a row. Its lists hold what is available of it: each object is in the list of its key, or in a lower one if it
+// has come to be needed by more since. Some that is no longer there, or is in a lower list by now, is in them too; it is dropped when
+// a draw meets it.
+type group struct {
+	left  uint32
+	lists [exactly + 1][]uint32
+}
+
+// keyOf is the list that an available object belongs in: decoded ones by needers, the rest in the last.
+func keyOf(e *available) int {
+	if e.state&visMask == 1<<visShift {
+		return exactly
+	}
+	return min(max(e.need.Len(), 1)-1, exactly)
+}
+
+// list enters what the job needs and is available, or has come to be needed by fewer.
+func (s *Sampler) list(j *job, e *available) {
+	r := j.groups.rowOf(s.obj[e.x].cell)
+	if r < 0 {
+		return
+	}
+	g := &j.groups.group[r*j.tiles+int(j.prev.get(j.at.of(e.x)))]
+	k := keyOf(e)
+	l := &g.lists[k]
+	if len(*l) == cap(*l) {
+		s.compact(j, g, k)
+		if n := len(*l); n > cap(*l)*3/4 {
+			*l = append(make([]uint32, 0, max(8, n+n/2)), *l...)
+		}
+	}
+	*l = append(*l, e.x)
+}
+
+// listAgain enters what is needed by fewer, or decoded, for all that need it, unless its key is what it was.
+func (s *Sampler) listAgain(e *available, was int) {
+	if e.state&visMask == 0 || keyOf(e) == was {
+		return
+	}
+	for m := e.need & s.grouped; m != 0; m &= m - 1 {
+		s.list(s.slot[first(m)], e)
+	}
+}
+
+// compact drops what is no longer available, is there twice, or is in a lower list.
+func (s *Sampler) compact(j *job, g *group, k int) {
+	s.tidy++
+	if s.tidy == 0 { // once in 65535 rounds
+		for i := range s.avail {
+			s.avail[i].mark = 0
+		}
+		s.tidy = 1
+	}
+	keep := g.lists[k][:0]
+	for _, x := range g.lists[k] {
+		if e := s.wanted(j, x); e != nil && e.mark != s.tidy && keyOf(e) >= k {
+			e.mark = s.tidy
+			keep = append(keep, x)
+		}
+	}
+	g.lists[k] = keep
+}
+
+// rowOf returns the row of a cell, isSmall or isNone. A cell that was split off since the layout has none: the job is laid out anew
+// before it draws.
+func (g *groups) rowOf(c uint32) int {
+	switch {
+	case g.whole:
+		return 0
+	case int(c) >= len(g.local):
+		return isNone
+	default:
+		return int(g.local[c])
+	}
+}
+
+// tileAt returns the tile of the row that holds its u-th remaining object, for u in [0, 1) as a fraction of 2^64: a tile drawn in
+// proportion to what remains. Two jobs with the same u and like remainders get the same tile.
+func (g *groups) tileAt(r, tiles int, u uint64) int {
+	hi, _ := mathbits.Mul64(u, uint64(g.row[r].left))
 	n := uint32(hi)
-	for k := r.group; k < r.group+r.n; k++ {
-		e := g.edge[k*stride : k*stride+stride]
-		have := e[classTaken] - e[0]
+	for t := range tiles {
+		have := g.group[r*tiles+t].left
 		if n < have {
-			return int(k)
+			return t
 		}
 		n -= have
 	}
-	invariant.Violated("dsa: a cell of %d remaining samples has fewer", r.left)
+	invariant.Violated("dsa: a cell of %d remaining samples has fewer", g.row[r].left)
 	return 0
 }
 
-func first(m bits.JobSet) int { return mathbits.TrailingZeros64(uint64(m)) }
-
-// classOf derives the class of x from what is visible of its availability and from how many need it. It is the same for
-// every job.
-func (s *Sampler) classOf(x uint32) uint8 {
-	vis := s.obj[x].avail >> visShift & levelMask
-	if vis == 0 {
-		return classNone
+// best returns an available object of the group with fewest needers. Those that more than exactly jobs need are told apart only as far
+// as a few of them are looked at.
+func (s *Sampler) best(j *job, g *group) (x uint32, ok bool) {
+	if s.hook.tiesByID || s.hook.firstBit {
+		return s.plantedBest(j, g)
 	}
-	n := uint8(min(max((s.obj[x].need&s.active).Len(), 1), needCap)) - 1
-	if vis == 1 {
-		n += needCap
-	}
-	return n
-}
-
-// reclass moves x, in the groups of every job that still needs it, to the class it has now.
-func (s *Sampler) reclass(x uint32) {
-	from, to := s.obj[x].class(), s.classOf(x)
-	if from == to {
-		return
-	}
-	s.obj[x].pref = classNone - to
-	for m := s.obj[x].need & s.grouped; m != 0; m &= m - 1 {
-		j := s.slot[first(m)]
-		l := j.at.of(x)
-		if s.lay.job == j && !j.tape.holds(l) {
-			continue // not placed yet
+	for k := range g.lists[:exactly] {
+		for len(g.lists[k]) > 0 {
+			i := int(s.rng.Uint64n(uint64(len(g.lists[k]))))
+			y := g.lists[k][i]
+			e := s.wanted(j, y)
+			if e != nil && keyOf(e) == k {
+				return y, true
+			}
+			g.remove(k, i)
+			if e != nil && keyOf(e) > k {
+				s.list(j, e)
+			}
 		}
-		j.move(l, s.keyOf(j, x, l), int(from), int(to))
+	}
+	class := unlisted
+	for n := 0; n < trials && len(g.lists[exactly]) > 0; {
+		i := int(s.rng.Uint64n(uint64(len(g.lists[exactly]))))
+		y := g.lists[exactly][i]
+		e := s.wanted(j, y)
+		if e == nil || keyOf(e) < exactly {
+			g.remove(exactly, i)
+			continue
+		}
+		n++
+		if c := s.classOf(e); c < class {
+			x, class, ok = y, c, true
+		}
+	}
+	return x, ok
+}
+
+func (g *group) remove(k, i int) {
+	l := g.lists[k]
+	l[i] = l[len(l)-1]
+	g.lists[k] = l[:len(l)-1]
+}
+
+// plantedBest is what the hooks tiesByID and firstBit take.
+func (s *Sampler) plantedBest(j *job, g *group) (x uint32, ok bool) {
+	class := unlisted
+	for _, l := range g.lists {
+		for _, y := range l {
+			if c := s.offered(j, y); c < class || c == class && y < x {
+				x, class, ok = y, c, c < unlisted
+			}
+		}
+	}
+	return x, ok
+}
+
+// pickRow picks from a large cell; u names the tile.
+func (s *Sampler) pickRow(j *job, r int, u uint64) uint32 {
+	g := &j.groups
+	if g.row[r].left == 0 {
+		invariant.Violated("dsa: job %d draws from cell %d, of which nothing remains", j.id, g.row[r].cell)
+	}
+	t, drawn := 0, absent
+	switch {
+	case j.tiles == 1:
+	case j.tape.order.shared:
+		t = g.tileAt(r, j.tiles, u)
+	default: // nobody else follows the number: a sample drawn first names its tile, and is there if nothing is available
+		drawn = s.draw(j, r, -1)
+		t = int(j.prev.get(drawn))
+	}
+	gr := &g.group[r*j.tiles+t]
+	x, ok := s.best(j, gr)
+	if !ok {
+		if drawn == absent {
+			drawn = s.draw(j, r, t)
+		}
+		x = j.at.object(drawn)
+	}
+	gr.left--
+	g.row[r].left--
+	return x
+}
+
+// draw returns the place of an object drawn uniformly from what the job may draw of a row, of a tile if tile is not below 0.
+func (s *Sampler) draw(j *job, r, tile int) uint32 {
+	g := &j.groups
+	bits := j.drawable()
+	if g.stage != tailListed {
+		s.listTail(j)
+	}
+	row := &g.row[r]
+	if s.hook.tiesByID || s.hook.firstBit {
+		return s.plantedDraw(j, r, tile)
+	}
+	for range patience {
+		var l uint32
+		switch {
+		case g.stage == tailListed:
+			i := row.at + uint32(s.rng.Uint64n(uint64(row.n)))
+			l = g.tail[i]
+			if !has(bits, l) {
+				row.n--
+				g.tail[i] = g.tail[row.at+row.n]
+				continue
+			}
+		case g.whole:
+			l = uint32(s.rng.Uint64n(uint64(j.at.places())))
+		default:
+			c := &s.cells[row.cell]
+			l = j.at.of(s.at(c, uint32(s.rng.Uint64n(uint64(c.size)))))
+		}
+		if has(bits, l) && (tile < 0 || int(j.prev.get(l)) == tile) {
+			return l
+		}
+	}
+	return s.countOut(j, r, tile)
+}
+
+// countOut draws by counting what remains, for when chance does not find it.
+func (s *Sampler) countOut(j *job, r, tile int) uint32 {
+	n := 0
+	s.eachLeft(j, r, tile, func(uint32) bool { n++; return true })
+	if n == 0 {
+		invariant.Violated("dsa: job %d draws tile %d of row %d, of which nothing remains", j.id, tile, r)
+	}
+	k := s.rng.IntN(n)
+	var at uint32
+	s.eachLeft(j, r, tile, func(l uint32) bool {
+		at = l
+		k--
+		return k >= 0
+	})
+	return at
+}
+
+// eachLeft calls f with the places that the job may draw of a row, of a tile if tile is not below 0, until it returns false.
+func (s *Sampler) eachLeft(j *job, r, tile int, f func(l uint32) bool) {
+	bits, n := j.drawable(), j.at.places()
+	for p := next1(bits, 0, n); p < n; p = next1(bits, p+1, n) {
+		l := uint32(p)
+		if (j.groups.whole || int(j.groups.local[s.obj[j.at.object(l)].cell]) == r) && (tile < 0 || int(j.prev.get(l)) == tile) && !f(l) {
+			return
+		}
 	}
 }
 
-// keyOf returns the group of x, whose place is l, as of the last layout.
-func (s *Sampler) keyOf(j *job, x, l uint32) int {
-	if s.single(j) {
-		return 0
+// listTail lists what is left when it is little, some words at every draw: from then on drawing blindly would mostly miss. Bits that
+// are cleared meanwhile are found out by who draws them; for bits that are set the tail is made anew.
+func (s *Sampler) listTail(j *job) {
+	g := &j.groups
+	n := j.at.places()
+	left := j.drawableLen()
+	if g.stage == tailNone {
+		if left*dense > n {
+			return
+		}
+		at := uint32(0)
+		for i := range g.row {
+			g.row[i].at, g.row[i].n = at, 0
+			at += j.rowLeft(i)
+		}
+		g.tail = resize(g.tail, int(at))
+		g.stage, g.scan = tailMaking, 0
 	}
-	r := int(j.groups.local[s.obj[x].cell])
+	to := min(g.scan+tailWords*bitsPerWord, n)
+	if left <= tailAtOnce {
+		to = n
+	}
+	bits := j.drawable()
+	for p := next1(bits, g.scan, to); p < to; p = next1(bits, p+1, to) {
+		r := 0
+		if !g.whole {
+			if r = int(g.local[s.obj[j.at.object(uint32(p))].cell]); r < 0 {
+				continue
+			}
+		}
+		w := &g.row[r]
+		g.tail[w.at+w.n] = uint32(p)
+		w.n++
+	}
+	if g.scan = to; to == n {
+		g.stage = tailListed
+	}
+}
+
+// plantedDraw is what the hooks tiesByID and firstBit draw.
+func (s *Sampler) plantedDraw(j *job, r, tile int) uint32 {
+	least := absent
+	s.eachLeft(j, r, tile, func(l uint32) bool { least = min(least, j.at.object(l)); return true })
+	if s.hook.firstBit {
+		block := j.at.object(s.countOut(j, r, tile)) >> 6
+		least = absent
+		s.eachLeft(j, r, tile, func(l uint32) bool {
+			if x := j.at.object(l); x>>6 == block {
+				least = min(least, x)
+			}
+			return true
+		})
+	}
+	return j.at.of(least)
+}
+
+// pickSmall picks from a small cell by looking at all of it; u names the tile.
+func (s *Sampler) pickSmall(j *job, c uint32, u uint64) uint32 {
+	cl := &s.cells[c]
+	var at [smallCell]uint32
+	var tiles [smallCell]uint8
+	n := 0
+	for q := range cl.size {
+		x := s.at(cl, q)
+		if l := j.at.of(x); has(j.left, l) {
+			at[n], tiles[n] = x, j.prev.get(l)
+			n++
+		}
+	}
+	if n == 0 {
+		invariant.Violated("dsa: job %d draws from cell %d, of which nothing remains", j.id, c)
+	}
 	if j.tiles > 1 {
-		r = r*j.tiles + int(j.prev[l])
+		n = s.keepTile(&at, &tiles, n, u)
 	}
-	return int(j.groups.key[r])
-}
-
-// rowOf returns the row of x as of the last layout.
-func (s *Sampler) rowOf(j *job, x uint32) *row {
-	if s.single(j) {
-		return &j.groups.row[0]
-	}
-	return &j.groups.row[j.groups.local[s.obj[x].cell]]
-}
-
-// single tells whether the job has one group for everything.
-func (s *Sampler) single(*job) bool { return s.hook.oneCell }
-
-// move takes the object at place l of group k from one class to another: one swap for each class that is crossed.
-func (j *job) move(l uint32, k, from, to int) {
-	e := j.groups.edge[k*stride : k*stride+stride]
-	items, p := j.groups.items, j.pos[l]
-	for c := from; c < to; c++ {
-		e[c+1]--
-		if q := e[c+1]; q != p {
-			j.swap(items, p, q)
-			p = q
+	x, class, ties := uint32(0), unlisted+1, uint64(0)
+	for _, y := range at[:n] {
+		k := s.offered(j, y)
+		switch {
+		case k < class:
+			x, class, ties = y, k, 1
+		case k > class:
+		case s.hook.tiesByID:
+			x = min(x, y)
+		default:
+			if ties++; s.rng.Uint64n(ties) == 0 {
+				x = y
+			}
 		}
 	}
-	for c := from; c > to; c-- {
-		if q := e[c]; q != p {
-			j.swap(items, p, q)
-			p = q
+	return x
+}
+
+// keepTile keeps, of the objects in at, those of the tile that holds the u-th of them, the tiles being in order.
+func (s *Sampler) keepTile(at *[smallCell]uint32, tiles *[smallCell]uint8, n int, u uint64) int {
+	hi, _ := mathbits.Mul64(u, uint64(n))
+	var count [MaxTiles]uint8
+	for _, t := range tiles[:n] {
+		count[t]++
+	}
+	tile, k := 0, int(hi)
+	for ; k >= int(count[tile]); tile++ {
+		k -= int(count[tile])
+	}
+	kept := 0
+	for i, t := range tiles[:n] {
+		if int(t) == tile {
+			at[kept] = at[i]
+			kept++
 		}
-		e[c]++
 	}
-}
-
-func (j *job) swap(items []uint32, p, q uint32) {
-	x, y := items[p], items[q]
-	items[p], items[q] = y, x
-	j.pos[j.at.of(y)], j.pos[j.at.of(x)] = p, q
-}
-
-// available appends the remaining objects that have a class above classNone, in group order.
-func (g *groups) available(dst []uint32) []uint32 {
-	for k := range g.n {
-		dst = append(dst, g.items[g.edge[k*stride]:g.edge[k*stride+classNone]]...)
-	}
-	return dst
-}
-
-// classIn is the class of a member of the job's subset in the job's own groups.
-func (s *Sampler) classIn(j *job, x uint32) int {
-	if !s.obj[x].need.Has(j.slot) {
-		return classTaken
-	}
-	return int(s.obj[x].class())
+	return kept
 }

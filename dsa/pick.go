@@ -19,49 +19,43 @@ func (s *Sampler) Next(id ident.JobID) (ident.ObjectID, bool) {
 	if !j.usesTape() && j.mode != Strict {
 		return s.nextInOrder(j)
 	}
-	if j.stale {
-		s.layout(j)
-	}
+	var x uint32
 	if j.mode == Strict {
-		x := s.nextStrict(j)
-		s.commit(j, x)
-		return ident.ObjectID(x), true
-	}
-	r, u := s.next(j)
-	for i := 0; s.hook.keepTape && r.left == 0; i++ {
-		r = &j.groups.row[i]
-	}
-	k := j.groups.group(r, u)
-	r.left--
-	e := j.groups.edge[k*stride : k*stride+stride]
-	c := 0
-	for c < classTaken && e[c] == e[c+1] {
-		c++
-	}
-	if c == classTaken {
-		invariant.Violated("dsa: job %d draws from group %d, of which nothing remains", j.id, k)
-	}
-	x := j.groups.items[e[c]+uint32(s.rng.Uint64n(uint64(e[c+1]-e[c])))]
-	if s.hook.tiesByID {
-		for _, y := range j.groups.items[e[c]:e[c+1]] {
-			x = min(x, y)
+		x = s.nextStrict(j)
+	} else {
+		if j.stale {
+			s.layout(j)
 		}
-	}
-	if s.hook.firstBit {
-		for _, y := range j.groups.items[e[c]:e[c+1]] {
-			if y>>6 == x>>6 {
-				x = min(x, y)
-			}
+		c, u := s.next(j)
+		if s.hook.keepTape {
+			c = s.anyCell(j, c)
+		}
+		if r := j.groups.rowOf(c); r >= 0 {
+			x = s.pickRow(j, r, u)
+		} else {
+			x = s.pickSmall(j, c, u)
 		}
 	}
 	l := j.at.of(x)
 	if j.tiles > 1 {
 		n := len(j.subset)
-		j.cur[l] = uint8((n - j.rem) * j.tiles / n)
+		j.cur.set(l, uint8((n-j.rem)*j.tiles/n))
 	}
-	j.move(l, k, c, classTaken)
-	s.commit(j, x)
+	s.commit(j, x, l)
 	return ident.ObjectID(x), true
+}
+
+// anyCell is for the hook keepTape, whose tapes name cells of which nothing is left: it returns one of which something is.
+func (s *Sampler) anyCell(j *job, c uint32) uint32 {
+	d := uint32(0)
+	for _, x := range j.subset {
+		if has(j.left, j.at.of(uint32(x))) {
+			if d = s.obj[x].cell; d == c {
+				return c
+			}
+		}
+	}
+	return d
 }
 
 // nextInOrder takes the first free position of a prescribed order.
@@ -87,36 +81,38 @@ func (s *Sampler) At(id ident.JobID, pos int) (ident.ObjectID, bool) {
 
 // take commits position pos of a prescribed order if it is free.
 func (s *Sampler) take(j *job, pos int) (ident.ObjectID, bool) {
+	p := pos
 	if j.mode == Fixed {
-		x := j.subset[j.order[pos]]
-		if !s.obj[x].need.Has(j.slot) {
-			return 0, false
-		}
-		s.commit(j, uint32(x))
-		return x, true
+		p = int(j.order[pos])
 	}
-	if !j.taken.Add(uint32(pos)) {
+	x := uint32(j.subset[p])
+	l := j.at.of(x)
+	if !has(j.left, l) {
 		return 0, false
 	}
-	j.rem--
-	x := j.subset[pos]
-	// The order of the dataset tells objects apart, so what it loads must not: from here on x counts as no more available
-	// than it is now, until a visible job picks it.
-	if !s.hook.seqVisible {
-		s.obj[x].avail |= neutralBit
-	}
-	return x, true
+	s.commit(j, x, l)
+	return ident.ObjectID(x), true
 }
 
-// commit takes x out of what a visible job needs. Whatever x owes to sequential jobs is over: a visible job would have made
-// it available now.
-func (s *Sampler) commit(j *job, x uint32) {
+// commit takes x, whose place is l, out of what a job needs. Whatever x owes to sequential jobs is over when a visible job
+// takes it: that job would have made it available now.
+func (s *Sampler) commit(j *job, x, l uint32) {
 	j.rem--
-	s.obj[x].need = s.obj[x].need.Without(j.slot)
-	if a := s.obj[x].avail; a&neutralBit != 0 {
-		s.setAvail(x, a&levelMask|a&levelMask<<visShift)
+	unset(j.left, l)
+	if !j.visible() {
+		if !s.hook.seqVisible {
+			s.makeNeutral(x)
+		}
+		return
 	}
-	s.reclass(x)
+	if e := s.entry(x); e != nil {
+		key := keyOf(e)
+		e.need = e.need.Without(j.slot)
+		s.listAgain(e, key)
+		if a := e.state; a&neutralBit != 0 {
+			s.setState(e, a&levelMask|a&levelMask<<visShift)
+		}
+	}
 }
 
 // Return takes back picks that were committed in this epoch and never delivered: they are needed again. Objects that are not
@@ -131,28 +127,20 @@ func (s *Sampler) Return(id ident.JobID, ids []ident.ObjectID) {
 	}
 	back := 0
 	for _, x := range ids {
-		l, ok := j.member(x)
-		if !ok {
-			continue
-		}
-		if !j.visible() {
-			if j.taken.Remove(j.pos[l]) {
-				back++
-			}
-			continue
-		}
-		if s.obj[x].need.Has(j.slot) {
+		l, ok := j.at.member(uint32(x))
+		if !ok || has(j.left, l) {
 			continue
 		}
 		back++
-		if j.mode == Strict && !j.stale {
+		if j.mode == Strict {
 			j.undraw()
-			j.putBack(uint32(x))
+			j.putBack(l)
 		}
-		// Not laid out while need changes: reclass must not touch groups that lack x.
 		s.unlay(j)
-		s.obj[x].need = s.obj[x].need.With(j.slot)
-		s.reclass(uint32(x))
+		set(j.left, l)
+		if e := s.entry(uint32(x)); e != nil && j.visible() {
+			e.need = e.need.With(j.slot)
+		}
 	}
 	if back == 0 {
 		return
@@ -180,25 +168,29 @@ func (s *Sampler) Withdraw(id ident.JobID, ids []ident.ObjectID) int {
 			continue
 		}
 		n++
-		l, _ := j.member(x)
-		if !j.visible() {
-			j.taken.Add(j.pos[l])
-			j.rem--
-			continue
-		}
+		l := j.at.of(uint32(x))
 		if j.tiles > 1 {
-			j.cur[l] = uint8((len(j.subset) - j.rem) * j.tiles / len(j.subset))
+			j.cur.set(l, uint8((len(j.subset)-j.rem)*j.tiles/len(j.subset)))
 		}
-		if j.mode == Strict && !j.stale {
+		if j.mode == Strict {
 			j.undraw()
-			j.draw(uint32(x))
-			j.strict.queued = 0
+			j.take(l)
 		}
 		s.unlay(j)
-		s.commit(j, uint32(x))
+		s.withdrawn(j, uint32(x), l)
 	}
 	if n > 0 && j.usesTape() {
 		s.freshAfterReturn(j)
 	}
 	return n
+}
+
+// withdrawn takes x out of what the job needs; nobody has looked at it.
+func (s *Sampler) withdrawn(j *job, x, l uint32) {
+	if j.visible() {
+		s.commit(j, x, l)
+		return
+	}
+	j.rem--
+	unset(j.left, l)
 }

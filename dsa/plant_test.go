@@ -98,6 +98,15 @@ func mergeCells(s *Sampler) {
 		cells[d].size++
 	}
 	cells[0] = cell{}
+	s.members = s.members[:0]
+	for d := 1; d < len(cells); d++ {
+		cells[d].lo, cells[d].base = uint32(len(s.members)), absent
+		for x := range s.obj {
+			if s.obj[x].cell == uint32(d) {
+				s.members = append(s.members, uint32(x))
+			}
+		}
+	}
 	s.cells = cells
 	o := s.newOrder(s.tapeful)
 	for _, j := range s.slot {
@@ -165,36 +174,64 @@ func TestPlantedTapeFailsCheck(t *testing.T) {
 func TestCheckSeesDamage(t *testing.T) {
 	fresh := func() *Sampler {
 		s := New(1)
+		s.small = 0
 		must(t, s.Join(1, strat(4, span(0, 40))))
 		must(t, s.Join(2, byEpoch(span(20, 60))))
-		must(t, s.StartEpoch(1, 0))
-		must(t, s.StartEpoch(2, 0))
+		must(t, s.Join(3, strict(span(0, 60))))
+		must(t, s.Join(4, strict(span(0, 60))))
+		for id := range ident.JobID(4) {
+			must(t, s.StartEpoch(id+1, 0))
+		}
 		for range 10 {
-			x, _ := s.Next(1)
+			x, _ := s.Next(2)
 			s.SetLevel(x, 2)
-			s.Next(2)
+			s.Next(1)
+			s.Next(4)
 		}
 		must(t, s.Check())
 		return s
 	}
+	held := func(s *Sampler) *available { // of one that somebody needs
+		for i := range s.avail {
+			if e := &s.avail[i]; e.state != 0 && e.need != 0 {
+				return e
+			}
+		}
+		t.Fatal("nothing is held")
+		return nil
+	}
+	next := func(j *job) uint32 { return uint32(next1(j.left, 0, j.at.places())) }
 	for name, damage := range map[string]func(*Sampler){
-		"need":    func(s *Sampler) { s.obj[5].need ^= 1 },
-		"ghost":   func(s *Sampler) { s.obj[5].need = s.obj[5].need.With(40) },
-		"class":   func(s *Sampler) { s.obj[5].pref ^= 1 },
-		"level":   func(s *Sampler) { s.obj[5].avail = 1 | 2<<visShift },
+		"left":    func(s *Sampler) { unset(s.byID[1].left, next(s.byID[1])) },
+		"need":    func(s *Sampler) { held(s).need ^= 2 },
+		"ghost":   func(s *Sampler) { held(s).need = held(s).need.With(40) },
+		"level":   func(s *Sampler) { held(s).state = 1 | 2<<visShift },
 		"visible": func(s *Sampler) { s.nVis++ },
+		"held":    func(s *Sampler) { unset(s.held, held(s).x) },
+		"entry":   func(s *Sampler) { held(s).x++ },
+		"free":    func(s *Sampler) { s.avail = append(s.avail, available{}) },
 		"cell":    func(s *Sampler) { s.obj[5].cell, s.obj[45].cell = s.obj[45].cell, s.obj[5].cell },
 		"size":    func(s *Sampler) { s.cells[1].size++ },
+		"base":    func(s *Sampler) { s.cells[1].base++ },
+		"members": func(s *Sampler) { s.cells[1].base, s.members[s.cells[1].lo] = absent, 45 },
 		"rem":     func(s *Sampler) { s.byID[1].rem-- },
-		"pos":     func(s *Sampler) { j := s.byID[1]; j.pos[0], j.pos[1] = j.pos[1], j.pos[0] },
-		"edge":    func(s *Sampler) { s.byID[2].groups.edge[classNone]-- },
-		"tape":    func(s *Sampler) { s.byID[1].tape.left[0] ^= 1 },
+		"index":   func(s *Sampler) { unset(s.byID[1].at.in, 5) },
+		"group":   func(s *Sampler) { s.byID[1].groups.group[0].left-- },
+		"row":     func(s *Sampler) { s.byID[1].groups.row[0].left-- },
+		"list": func(s *Sampler) {
+			for k := range s.byID[1].groups.group {
+				s.byID[1].groups.group[k].lists = [exactly + 1][]uint32{}
+			}
+		},
+		"from":    func(s *Sampler) { s.byID[1].tape.from = make([]uint64, len(s.byID[1].left)) },
 		"plain":   func(s *Sampler) { s.byID[1].tape.order.plain = true },
 		"passed":  func(s *Sampler) { s.byID[1].tape.passed++ },
 		"near":    func(s *Sampler) { s.byID[1].near = 0 },
 		"slot":    func(s *Sampler) { s.byID[1].slot = 9 },
 		"grouped": func(s *Sampler) { s.grouped = 0 },
 		"live":    func(s *Sampler) { s.live = s.live.With(33) },
+		"open":    func(s *Sampler) { j := s.byID[3]; set(j.strict.open, j.at.of(j.strict.queue[j.strict.head])) },
+		"queue":   func(s *Sampler) { s.byID[3].strict.head++ },
 	} {
 		s := fresh()
 		damage(s)
@@ -261,7 +298,7 @@ func TestPlantedLossOnLeaveIsCaught(t *testing.T) {
 		if planted {
 			s.hook.left = func(s *Sampler) {
 				for x := range 30 {
-					s.obj[30+x].need = 0
+					unset(s.byID[1].left, s.byID[1].at.of(uint32(30+x)))
 				}
 			}
 		}

@@ -22,24 +22,6 @@ var (
 	ErrObjectID        = errors.New("object id out of range")
 )
 
-// What is known about the availability of an object, one byte each.
-const (
-	levelMask  = 0x03 // what SetLevel said
-	visShift   = 2    // the same as the visible jobs may see it
-	visMask    = 0x03 << visShift
-	neutralBit = 0x10 // a sequential job has touched it since a visible job did: vis must not rise
-)
-
-// object is what is known of one object; four to a cache line. The zero value is an object nobody spoke of.
-type object struct {
-	need  bits.JobSet // visible jobs that still need it in their running epoch, inactive ones included
-	cell  uint32      // its static cell; 0 = in no subset yet
-	avail uint8       // level, vis, neutral
-	pref  uint8       // classNone less its class in every group it is a remaining member of
-}
-
-func (o *object) class() uint8 { return classNone - o.pref }
-
 // Sampler holds the demand of all jobs of a daemon. Owned by coordinator.Core; not safe for concurrent use.
 type Sampler struct {
 	rng  *xrand.Rand
@@ -47,11 +29,12 @@ type Sampler struct {
 	slot [MaxJobs]*job
 	live bits.JobSet // slots in use
 
-	obj     []object // dense over the universe
+	obj []object // dense over the universe
+	holding
 	cells   []cell
-	nVis    int         // objects whose vis is above 0
+	members []uint32    // objects by cell
 	active  bits.JobSet // jobs that count as needing something
-	grouped bits.JobSet // tape jobs whose groups are laid out and follow every change of class
+	grouped bits.JobSet // tape jobs whose groups are laid out, or being so: what becomes available is listed for them
 	tapeful bits.JobSet // joined jobs that draw from a tape (Stratified, Epoch)
 
 	strictly bits.JobSet // joined Strict jobs
@@ -67,10 +50,10 @@ type Sampler struct {
 	strata [][]ident.ObjectID
 	forgot bool // the cells, by the pass that is under way
 
-	fill, touched, touch, child []uint32 // scratch
-	tally                       []uint32
-	moved                       []uint32
-	hook                        hooks
+	touched, touch, child, parted []uint32 // of the split under way
+	parting                       parting
+	small                         int // members of a cell that is looked through at each draw; smallCell but in tests
+	hook                          hooks
 }
 
 // hooks switch planted bugs on; tests prove with them that the checks can fail. The zero value is the sampler.
@@ -112,19 +95,18 @@ type job struct {
 	epoch   uint32
 	rem     int
 
-	at   index    // object -> place in pos, prev, cur, tape
-	pos  []uint32 // group order: place in groups.items; Sequential and Fixed: ordinal in subset
-	prev []uint8  // tile of the object's position in the previous epoch
-	cur  []uint8  // the same of this epoch, written at each pick
+	at   index
+	left []uint64 // by place: still needed; nil until the first epoch
+	prev packed   // by place: tile of the object's position in the previous epoch
+	cur  packed   // the same of this epoch, written at each pick
 
 	groups groups
 	tape   tape
 	strict strictJob
-	stale  bool // groups and tape must be laid out again before the next pick
+	stale  bool // groups and tape must be laid out anew before the next pick
 
 	order   []uint32    // Fixed: ordinals in the order of the epoch
 	shuffle fixedOrder  // makes it
-	taken   bits.Set    // Sequential: ordinals taken in this epoch
 	cursor  int         // Fixed, Sequential: no position below is free
 	used    [2][]uint64 // names of the orders used in this epoch and in the previous one
 }
@@ -132,9 +114,11 @@ type job struct {
 // New returns a sampler without jobs. All its choices derive from seed.
 func New(seed uint64) *Sampler {
 	return &Sampler{
-		rng:   xrand.New(0x6473615f73616d70, seed),
-		byID:  make(map[ident.JobID]*job),
-		cells: make([]cell, 1),
+		rng:     xrand.New(0x6473615f73616d70, seed),
+		byID:    make(map[ident.JobID]*job),
+		cells:   make([]cell, 1),
+		holding: holding{avail: make([]available, 1)},
+		small:   smallCell,
 	}
 }
 
@@ -182,10 +166,9 @@ func (s *Sampler) Join(id ident.JobID, spec JobSpec) error {
 	}
 	if j.mode == Strict {
 		s.strictly = s.strictly.With(j.slot)
-		j.stale = true
 	}
 	s.lookAhead()
-	s.later(j, passScan, passIndex, passForget, passCount, passSplit)
+	s.later(j, passScan, passIndex, passForget, passCount, passSplit, passMembers)
 	s.finish()
 	if err := j.err; err != nil {
 		s.Leave(id)
@@ -214,6 +197,9 @@ func (s *Sampler) grow(n int) {
 	obj := make([]object, n) // no append: it would touch every page at once
 	copy(obj, s.obj)
 	s.obj = obj
+	held := make([]uint64, (n+bitsPerWord-1)/bitsPerWord)
+	copy(held, s.held)
+	s.held = held
 }
 
 // StartEpoch makes the job need its whole subset again. An unfinished epoch is abandoned first. epoch is what a Fixed order
@@ -228,10 +214,13 @@ func (s *Sampler) StartEpoch(id ident.JobID, epoch uint32) error {
 		s.change(j)
 	}
 	j.running, j.epoch, j.rem, j.cursor = true, epoch, len(j.subset), 0
-	if j.visible() {
+	if j.visible() || len(j.todo) > 0 {
 		s.later(j, passMark)
 	} else {
-		j.taken.Clear()
+		s.needAll(j)
+	}
+	if j.was != nil {
+		s.later(j, passCarry)
 	}
 	if j.mode == Fixed {
 		s.later(j, passShuffle)
@@ -242,6 +231,12 @@ func (s *Sampler) StartEpoch(id ident.JobID, epoch uint32) error {
 		return fmt.Errorf("dsa: start epoch %d of job %d: %w", epoch, id, j.err)
 	}
 	return nil
+}
+
+// needAll makes a job need its whole subset.
+func (s *Sampler) needAll(j *job) {
+	j.prev, j.cur = j.cur, j.prev
+	j.left = append(j.left[:0], j.at.in...)
 }
 
 // FixedOrder returns the order of mode Fixed for n samples: position p of the epoch shows the sample of ordinal order[p]. It
@@ -288,20 +283,21 @@ func (s *Sampler) abandon(j *job) {
 	if !j.running {
 		return
 	}
-	if j.visible() && j.rem > 0 {
+	if j.rem > 0 {
 		marked := !j.has(passMark) || s.underway(j, passMark)
-		s.drop(j, passMark, passShuffle, passClasses)
-		if marked {
+		s.drop(j, passMark, passCarry, passShuffle)
+		if marked && j.visible() && j.err == nil {
 			j.undone = j.rem
 			s.later(j, passClear)
 		}
 	}
+	j.strict.queue, j.strict.head = j.strict.queue[:0], 0
 	s.shown = s.shown.Without(j.slot)
 	s.unlay(j)
 	j.running, j.rem = false, 0
 }
 
-// unlay says that the job's layout no longer holds. A strict job's does between epochs.
+// unlay says that the job's layout no longer holds.
 func (s *Sampler) unlay(j *job) {
 	s.grouped = s.grouped.Without(j.slot)
 	if s.lay.job == j {
@@ -323,7 +319,7 @@ func (s *Sampler) Leave(id ident.JobID) {
 	j.gone = true
 	s.active, s.tapeful, s.strictly = s.active.Without(j.slot), s.tapeful.Without(j.slot), s.strictly.Without(j.slot)
 	s.lookAhead()
-	s.drop(j, passScan, passIndex, passForget, passCount, passSplit, passClasses)
+	s.drop(j, passScan, passIndex, passForget, passCount, passSplit, passMembers)
 	if len(j.todo) == 0 {
 		s.released(j)
 	}
@@ -342,99 +338,7 @@ func (s *Sampler) SetActive(id ident.JobID, active bool) {
 	} else {
 		s.active = s.active.Without(j.slot)
 	}
-	switch {
-	case !j.visible() || j.rem == 0:
-	case s.grouped.Has(j.slot) && !s.sliced && s.lay.job != j: // only what is available has a class that depends on need
-		s.moved = j.groups.available(s.moved[:0])
-		for _, x := range s.moved {
-			s.reclass(x)
-		}
-	default:
-		// A pass that is under way has derived some classes already. One that has not begun will see the change.
-		if s.underway(j, passClasses) {
-			j.done = 0
-		} else if !j.has(passClasses) && (!j.has(passMark) || s.underway(j, passMark)) {
-			s.later(j, passClasses)
-		}
-		s.finish()
-	}
 }
-
-// SetLevel says how much of the work on x is done, as decided at the commit of a pick or an eviction: 0 = in storage, 1 =
-// encoded in memory, 2 = decoded or better, in memory or in flight. Anything above 2 counts as 2.
-func (s *Sampler) SetLevel(x ident.ObjectID, level uint8) {
-	if x >= MaxObjects {
-		return
-	}
-	if int(x) >= len(s.obj) {
-		if level == 0 {
-			return
-		}
-		s.grow(int(x) + 1)
-	}
-	level = min(level, 2)
-	a := s.obj[x].avail
-	vis := level
-	if a&neutralBit != 0 {
-		vis = min(level, a>>visShift&levelMask)
-	}
-	b := level | vis<<visShift | a&neutralBit
-	if level == 0 && a&levelMask != 0 { // evicted: the next load speaks for itself
-		b = 0
-	}
-	s.setAvail(uint32(x), b)
-}
-
-// setAvail stores the availability of x and moves it to its new class.
-func (s *Sampler) setAvail(x uint32, b uint8) {
-	a := s.obj[x].avail
-	if a == b {
-		return
-	}
-	s.obj[x].avail = b
-	if was, is := a&visMask != 0, b&visMask != 0; was != is {
-		if is {
-			s.nVis++
-		} else {
-			s.nVis--
-		}
-	}
-	s.reclass(x)
-}
-
-// Level returns what SetLevel said last, 0 for an object nobody spoke of.
-func (s *Sampler) Level(x ident.ObjectID) uint8 {
-	if int(x) >= len(s.obj) {
-		return 0
-	}
-	return s.obj[x].avail & levelMask
-}
-
-// Neutral tells whether x owes its place in memory to a sequential job alone. Whoever evicts must take such objects first and
-// must not let one displace another object: then what visible jobs find is what it would be without the sequential job.
-func (s *Sampler) Neutral(x ident.ObjectID) bool {
-	return int(x) < len(s.obj) && s.obj[x].avail&neutralBit != 0 && s.obj[x].avail&visMask == 0
-}
-
-// Need returns how many active visible jobs still need x in their running epoch. It is what eviction goes by. A Strict job that
-// has x in its queue, and so takes it within its window, counts for soon others: else what epochs that have just begun need some
-// time would push out what somebody is about to take.
-func (s *Sampler) Need(x ident.ObjectID) int {
-	if int(x) >= len(s.obj) {
-		return 0
-	}
-	m := s.obj[x].need & s.active & s.shown
-	n := m.Len()
-	for m &= s.strictly; m != 0; m &= m - 1 {
-		if j := s.slot[first(m)]; j.strict.queued > 0 && !j.mayDraw(uint32(x)) {
-			n += soon - 1
-		}
-	}
-	return n
-}
-
-// soon is what a queued sample weighs in Need: more than all jobs that need it some time.
-const soon = MaxJobs + 1
 
 // Needs tells whether the job, active or not, still needs x in its running epoch.
 func (s *Sampler) Needs(id ident.JobID, x ident.ObjectID) bool {
@@ -442,14 +346,14 @@ func (s *Sampler) Needs(id ident.JobID, x ident.ObjectID) bool {
 	if j == nil || !j.running || int(x) >= len(s.obj) {
 		return false
 	}
-	if j.visible() && !j.has(passMark) {
-		return s.obj[x].need.Has(j.slot)
+	l, ok := j.at.find(uint32(x))
+	if !ok || j.has(passIndex) {
+		return false
 	}
-	l, ok := j.member(x)
-	if j.visible() || j.has(passIndex) {
-		return ok
+	if j.has(passMark) {
+		return has(j.at.in, l)
 	}
-	return ok && !j.taken.Has(j.pos[l])
+	return has(j.left, l)
 }
 
 // Remaining returns how many samples the job's running epoch still owes; 0 when idle.

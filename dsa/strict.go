@@ -25,53 +25,104 @@ const (
 // be. Below that many samples it never happens.
 const tryOut = 1 << 14
 
-// strictJob is the state of a Strict job. groups.items holds first what is not drawn, then the queue with its oldest draw at the
-// end, then what is taken.
+// strictJob is the state of a Strict job. What it needs is either open or in the queue.
 type strictJob struct {
-	undrawn int
-	queued  int
+	open    []uint64 // by place: not drawn yet
+	undrawn int      // how many
+	queue   []uint32 // drawn objects, the oldest at head
+	head    int
+}
+
+func (q *strictJob) queued() int { return len(q.queue) - q.head }
+
+// restart makes everything the job needs open.
+func (j *job) openAll() {
+	q := &j.strict
+	q.open = append(q.open[:0], j.left...)
+	q.undrawn, q.queue, q.head = j.rem, q.queue[:0], 0
+	j.groups.whole, j.groups.stage = true, tailNone
+	j.groups.row = resize(j.groups.row, 1)
+}
+
+// drawable are the places that a uniform draw may name.
+func (j *job) drawable() []uint64 {
+	if j.mode == Strict {
+		return j.strict.open
+	}
+	return j.left
+}
+
+// drawableLen is how many of them there are.
+func (j *job) drawableLen() int {
+	if j.mode == Strict {
+		return j.strict.undrawn
+	}
+	return j.rem
+}
+
+// rowLeft is how many of them are in row i.
+func (j *job) rowLeft(i int) uint32 {
+	if j.mode == Strict {
+		return uint32(j.strict.undrawn)
+	}
+	return j.groups.row[i].left
 }
 
 // nextStrict takes the oldest draw of the queue, after a round if it is empty.
 func (s *Sampler) nextStrict(j *job) uint32 {
-	if j.strict.queued == 0 {
+	q := &j.strict
+	if q.queued() == 0 {
+		if j.near&s.strictly&^(1<<j.slot) == 0 { // a round for itself alone
+			x := s.anyUndrawn(j)
+			j.take(j.at.of(x))
+			return x
+		}
 		s.round(j)
 	}
-	j.strict.queued--
-	return j.groups.items[j.strict.undrawn+j.strict.queued]
+	x := q.queue[q.head]
+	if q.head++; q.head == len(q.queue) {
+		q.queue, q.head = q.queue[:0], 0
+	}
+	return x
 }
 
 // undraw forgets the job's queue, because what it may draw from changes: it would not be uniform over it.
 func (j *job) undraw() {
-	j.strict.undrawn += j.strict.queued
-	j.strict.queued = 0
+	q := &j.strict
+	for _, x := range q.queue[q.head:] {
+		j.putBack(j.at.of(x))
+	}
+	q.queue, q.head = q.queue[:0], 0
 }
 
 // mayDraw tells whether the job may still draw x.
 func (j *job) mayDraw(x uint32) bool {
-	p := int(x >> pageBits)
-	if p >= len(j.at.page) || j.at.page[p] == absent {
-		return false
-	}
-	q := j.pos[j.at.of(x)]
-	return q != absent && int(q) < j.strict.undrawn
+	l, ok := j.at.find(x)
+	return ok && has(j.strict.open, l)
 }
 
-// draw puts x, which is not drawn, at the end of the queue.
-func (j *job) draw(x uint32) {
+// enqueue puts x, which is open, at the end of the queue.
+func (j *job) enqueue(x uint32) {
+	q := &j.strict
+	j.take(j.at.of(x))
+	if len(q.queue) == cap(q.queue) && q.head > 0 {
+		q.queue = q.queue[:copy(q.queue, q.queue[q.head:])]
+		q.head = 0
+	}
+	q.queue = append(q.queue, x)
+}
+
+// take closes a place.
+func (j *job) take(l uint32) {
+	unset(j.strict.open, l)
 	j.strict.undrawn--
-	if p, q := j.pos[j.at.of(x)], uint32(j.strict.undrawn); p != q {
-		j.swap(j.groups.items, p, q)
-	}
-	j.strict.queued++
 }
 
-// putBack makes a taken sample undrawn. The queue must be empty.
-func (j *job) putBack(x uint32) {
-	if p, q := j.pos[j.at.of(x)], uint32(j.strict.undrawn); p != q {
-		j.swap(j.groups.items, p, q)
-	}
+// putBack opens a place.
+func (j *job) putBack(l uint32) {
+	set(j.strict.open, l)
 	j.strict.undrawn++
+	j.groups.stage = tailNone
 }
 
 // round draws once for the job and for every strict job that takes part.
@@ -93,7 +144,7 @@ func (s *Sampler) round(t *job) {
 		} else {
 			drawn[k] = s.follow(j, in[p], drawn[p], size[p])
 		}
-		j.draw(drawn[k])
+		j.enqueue(drawn[k])
 	}
 }
 
@@ -106,13 +157,10 @@ func (s *Sampler) together(t *job, in *[MaxJobs]*job) int {
 		j := s.slot[first(todo)]
 		near = near.With(j.slot)
 		todo = (todo | j.near&s.strictly) &^ near
-		if !j.running || j.has(passMark) || !s.active.Has(j.slot) || j.strict.queued >= s.ahead {
+		if !j.running || j.has(passMark) || !s.active.Has(j.slot) || j.strict.queued() >= s.ahead {
 			continue
 		}
-		if j.stale && !s.sliced {
-			s.layout(j)
-		}
-		if j.stale || j.strict.undrawn == 0 {
+		if j.strict.undrawn == 0 {
 			continue
 		}
 		k := n
@@ -128,7 +176,7 @@ func (s *Sampler) together(t *job, in *[MaxJobs]*job) int {
 
 // anyUndrawn returns a uniform one of what the job has not drawn.
 func (s *Sampler) anyUndrawn(j *job) uint32 {
-	return j.groups.items[s.rng.Uint64n(uint64(j.strict.undrawn))]
+	return j.at.object(s.draw(j, 0, -1))
 }
 
 // follow draws uniformly from what j has not drawn, as often as possible the x that p has just drawn uniformly from a samples; a

@@ -121,12 +121,10 @@ func conditional(runs int, biased bool) (worst float64, tested int, err error) {
 		for _, asks := range []int{0, 0, 1, 2, 0, 2, 1, 1, 2, 0} { // unlike progress: queues of unlike length
 			before := make([]strictJob, len(sets))
 			for i := range sets {
-				if s.byID[ident.JobID(i)].stale {
-					s.layout(s.byID[ident.JobID(i)])
-				}
 				before[i] = s.byID[ident.JobID(i)].strict
 			}
-			if _, ok := s.Next(ident.JobID(asks)); !ok {
+			drawn, ok := s.Next(ident.JobID(asks))
+			if !ok {
 				return 0, 0, fmt.Errorf("job %d has nothing left", asks)
 			}
 			now := history
@@ -135,7 +133,10 @@ func conditional(runs int, biased bool) (worst float64, tested int, err error) {
 				if j.strict.undrawn == before[i].undrawn {
 					continue
 				}
-				x := ident.ObjectID(j.groups.items[j.strict.undrawn])
+				x := drawn
+				if i != asks {
+					x = ident.ObjectID(j.strict.queue[len(j.strict.queue)-1])
+				}
 				k := key{history, i}
 				if counts[k] == nil {
 					counts[k] = map[ident.ObjectID]int{}
@@ -294,7 +295,7 @@ func TestStrictQueues(t *testing.T) {
 	must(t, s.Join(2, strict(span(0, n))))
 	must(t, s.StartEpoch(1, 0))
 	must(t, s.StartEpoch(2, 0))
-	queued := func(id ident.JobID) int { return s.byID[id].strict.queued }
+	queued := func(id ident.JobID) int { return s.byID[id].strict.queued() }
 	for range 2 * minAhead {
 		s.Next(1)
 	}
@@ -327,7 +328,7 @@ func TestStrictQueues(t *testing.T) {
 	}
 	s.SetActive(2, true)
 	s.Next(1)
-	y := ident.ObjectID(s.byID[2].groups.items[s.byID[2].strict.undrawn])
+	y := ident.ObjectID(s.byID[2].strict.queue[0])
 	if s.Withdraw(2, []ident.ObjectID{y, x}) != 2 || queued(2) != 0 || s.Remaining(2) != n-2 {
 		t.Error("withdrawn samples")
 	}

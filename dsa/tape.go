@@ -16,17 +16,18 @@ import (
 // two objects it tells everything (all pairs of orders of consecutive epochs counted, four samples, two staggered jobs: z = 84).
 // Which cells follow each other, and the numbers, tell nothing about objects of the same cell.
 type order struct {
-	name  uint64
-	born  uint64      // Sampler.joins at its birth
-	comp  bits.JobSet // slots of the jobs it covers
-	salt  uint64      // of the numbers that name tiles
-	n     int         // positions; 0 until it is listed
-	scan  int         // how far the listing has come
-	only  *job        // whose subset is listed; nil = all that belongs to the jobs of comp
-	plain bool        // its jobs have one static cell, the same: there is nothing to name but tiles, and ids is nil
-	ids   []uint32    // a permutation whose prefix of length fixed is settled
-	fixed int
-	rng   xrand.Rand
+	name   uint64
+	born   uint64      // Sampler.joins at its birth
+	comp   bits.JobSet // slots of the jobs it covers
+	salt   uint64      // of the numbers that name tiles
+	n      int         // positions; 0 until it is listed
+	scan   int         // how far the listing has come
+	shared bool        // several jobs may walk through it
+	only   *job        // whose subset is listed; nil = all that belongs to the jobs of comp
+	plain  bool        // its jobs have one static cell, the same: there is nothing to name but tiles, and ids is nil
+	ids    []uint32    // a permutation whose prefix of length fixed is settled
+	fixed  int
+	rng    xrand.Rand
 }
 
 // tape is a job's walk through an order, cyclic from its origin. Every pick passes exactly one object of the remaining set as it
@@ -38,8 +39,8 @@ type tape struct {
 	cursor  int
 	r0      int      // length of the tape
 	passed  int      // entries used
-	left    []uint64 // by place: the entries not yet passed; of a plain order, what remained when the tape began
-	started bool     // false: order and origin are chosen, left is not filled
+	from    []uint64 // by place: what remained when the tape began; nil = all
+	started bool     // false: order and origin are chosen, nothing else
 }
 
 // newOrder makes an order for all tape jobs that share objects, directly or through others, with those of comp.
@@ -50,7 +51,7 @@ func (s *Sampler) newOrder(comp bits.JobSet) *order {
 		comp |= k.near & s.tapeful
 	}
 	s.orders++
-	o := &order{name: s.orders, born: s.joins, comp: comp}
+	o := &order{name: s.orders, born: s.joins, comp: comp, shared: comp.Len() > 1}
 	o.rng.Seed(s.rng.Uint64())
 	o.salt = s.rng.Uint64()
 	return o
@@ -191,10 +192,14 @@ func (s *Sampler) adopt(j *job) {
 	s.restart(j, t.order, origin)
 }
 
-// next passes one entry and returns the row of its static cell, and its number.
-func (s *Sampler) next(j *job) (*row, uint64) {
+// next passes one entry and returns its static cell, and its number.
+func (s *Sampler) next(j *job) (cell uint32, number uint64) {
 	t := &j.tape
 	o := t.order
+	was := t.from
+	if was == nil {
+		was = j.at.in
+	}
 	for range o.n {
 		at := t.cursor
 		if t.cursor++; t.cursor == o.n {
@@ -202,22 +207,16 @@ func (s *Sampler) next(j *job) (*row, uint64) {
 		}
 		if o.plain { // every position is as good as the next
 			t.passed++
-			return &j.groups.row[0], o.number(at)
+			return 0, o.number(at)
 		}
 		x := o.get(at)
-		p := int(x >> pageBits)
-		if p >= len(j.at.page) || j.at.page[p] == absent {
-			continue
-		}
-		l := j.at.of(x)
-		if w := &t.left[l>>6]; *w&(1<<(l&63)) != 0 {
-			*w &^= 1 << (l & 63)
+		if l, ok := j.at.find(x); ok && has(was, l) {
 			t.passed++
-			return s.rowOf(j, x), o.number(at)
+			return s.obj[x].cell, o.number(at)
 		}
 	}
 	invariant.Violated("dsa: tape of job %d ended after %d of %d entries", j.id, t.passed, t.r0)
-	return nil, 0
+	return 0, 0
 }
 
 // number is the uniform number at a position.

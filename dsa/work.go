@@ -7,7 +7,7 @@ import (
 	"larder/internal/ident"
 )
 
-// Whatever takes time in proportion to a subset is done in slices: a join, an epoch start, an abandoned epoch, a leave, a stall, and
+// Whatever takes time in proportion to a subset is done in slices: a join, an epoch start, an abandoned epoch, a leave, and
 // the layout of a job's groups. What a call leaves to do waits in two lines: passes, which change what all jobs see, one job at
 // a time and in the order of the calls; and, when there are none, layouts. Without InSlices each call does its passes before it
 // returns, and Next does the layout.
@@ -15,23 +15,25 @@ import (
 // Why slices do not show in a choice: while a pass is half through that changes cells, needs or classes, no job that looks at
 // them draws; Need follows masks that change at once; and a job whose layout is not complete draws nothing.
 
-// pass is one walk over the subset of a job (passForget: over all objects).
+// pass is one walk over the subset of a job; over all objects, the members of cells, the places of the subset, or what is
+// available.
 type pass uint8
 
 const (
 	passScan    pass = iota // the largest id
-	passIndex               // fill job.at and job.pos; refuse what is no set
+	passIndex               // fill job.at; refuse what is no set
 	passForget              // begin anew with no cells
 	passCount               // how much of each cell is in the subset
-	passSplit               // split the cells
-	passClear               // take the job out of need
-	passMark                // put the job into need
+	passSplit               // split the cells: what is in which
+	passMembers             // the same, by cell
+	passClear               // make the job need nothing
+	passMark                // make it need its subset
+	passCarry               // tiles from before a change of the subset
 	passShuffle             // the order of a Fixed epoch
-	passClasses             // derive classes anew
 	numPasses
 )
 
-// InSlices leaves work to Work from now on: Join, StartEpoch, Abandon, Leave, SetActive and Return take microseconds, and until
+// InSlices leaves work to Work from now on: Join, StartEpoch, Abandon, Leave and Return take microseconds, and until
 // Ready says so Next and At give nothing to the jobs concerned.
 func (s *Sampler) InSlices() { s.sliced = true }
 
@@ -123,16 +125,18 @@ func (s *Sampler) underway(j *job, p pass) bool {
 	return len(j.todo) > 0 && s.line[0] == j && j.todo[0] == p && j.done > 0
 }
 
-// drop takes passes of the job back, except one that is under way and must come to its end.
+// drop takes passes of the job back, except what has begun and must come to its end.
 func (s *Sampler) drop(j *job, passes ...pass) {
 	if len(j.todo) == 0 {
 		return
 	}
 	keep := j.todo[:0]
+	split := j.has(passSplit) && !s.underway(j, passSplit) // it has not begun
 	for i, p := range j.todo {
 		underway := i == 0 && s.underway(j, p)
+		half := underway && (p == passSplit || p == passForget) || p == passMembers && !split
 		switch {
-		case !slices.Contains(passes, p) || underway && (p == passSplit || p == passForget):
+		case !slices.Contains(passes, p) || half:
 			keep = append(keep, p)
 		case underway:
 			j.done = 0
@@ -152,10 +156,7 @@ func (s *Sampler) walk(budget int) int {
 	if j.done == 0 {
 		s.open(j, p)
 	}
-	n := len(j.subset)
-	if p == passForget {
-		n = len(s.obj)
-	}
+	n := s.length(j, p)
 	to := min(j.done+budget, n)
 	s.slice(j, p, j.done, to)
 	took := to - j.done
@@ -177,21 +178,36 @@ func (s *Sampler) walk(budget int) int {
 	return took + 1
 }
 
+// length is how much a pass walks over.
+func (s *Sampler) length(j *job, p pass) int {
+	switch p {
+	case passForget:
+		return len(s.obj)
+	case passMembers:
+		return s.parting.n
+	case passClear:
+		return j.at.places()
+	case passMark:
+		if !j.visible() {
+			return 0
+		}
+		return len(s.avail)
+	default:
+		return len(j.subset)
+	}
+}
+
 // open prepares a pass.
 func (s *Sampler) open(j *job, p pass) {
 	switch p {
 	case passIndex:
-		j.at.page = make([]uint32, j.top>>pageBits+1)
-		for q := range j.at.page {
-			j.at.page[q] = absent
-		}
-		j.pos = make([]uint32, 0, len(j.subset)+2*pageSize)
+		j.at.begin(j.top)
 	case passForget:
 		if s.forgot = s.mayForget(); !s.forgot {
 			j.done = len(s.obj)
 			return
 		}
-		s.cells = s.cells[:1]
+		s.cells, s.members = s.cells[:1], s.members[:0]
 	case passCount:
 		s.touch = resize(s.touch, len(s.cells))
 		clear(s.touch)
@@ -208,9 +224,7 @@ func (s *Sampler) open(j *job, p pass) {
 			}
 		}
 	case passMark:
-		if j.usesTape() {
-			j.prev, j.cur = j.cur, j.prev
-		}
+		s.needAll(j)
 	case passShuffle:
 		j.order = resize(j.order, len(j.subset))
 		j.shuffle.begin(j.seed, j.epoch)
@@ -222,19 +236,39 @@ func (s *Sampler) open(j *job, p pass) {
 func (s *Sampler) slice(j *job, p pass, from, to int) {
 	if p == passForget {
 		for x := from; x < to; x++ {
-			if a := s.obj[x].avail; a&visMask != 0 {
-				s.setAvail(uint32(x), a&levelMask|neutralBit)
+			if e := s.entry(uint32(x)); e != nil && e.state&visMask != 0 {
+				s.setState(e, e.state&levelMask|neutralBit)
 			}
 			s.obj[x].cell = 0
 		}
 		return
+	}
+	switch p {
+	case passMembers:
+		s.parting.part(s, to-from)
+		return
+	case passClear:
+		s.clearPart(j, from, to)
+		return
+	case passMark:
+		for i := from; i < to; i++ {
+			e := &s.avail[i]
+			if e.state == 0 {
+				continue
+			}
+			if _, ok := j.at.member(e.x); ok {
+				e.need = e.need.With(j.slot)
+			}
+		}
+		return
+	default:
 	}
 	part := j.subset[from:to]
 	switch p {
 	case passScan:
 		j.top = max(j.top, slices.Max(part))
 	case passIndex:
-		j.err = j.indexPart(part, from)
+		j.err = j.at.add(part)
 	case passCount:
 		for _, x := range part {
 			c := s.obj[x].cell
@@ -245,42 +279,35 @@ func (s *Sampler) slice(j *job, p pass, from, to int) {
 		}
 	case passSplit:
 		for _, x := range part {
-			s.obj[x].cell = s.child[s.obj[x].cell]
+			c := &s.obj[x].cell
+			if *c == 0 {
+				s.parting.enter(s, uint32(x))
+			}
+			*c = s.child[*c]
 		}
-	case passClear:
+	case passCarry:
 		for _, x := range part {
-			o := &s.obj[x]
-			if !o.need.Has(j.slot) {
-				continue
-			}
-			if j.tiles > 1 {
-				j.cur[j.at.of(uint32(x))] = s.tileRest(j)
-			}
-			o.need = o.need.Without(j.slot)
-			s.reclassSeen(uint32(x))
-		}
-	case passMark:
-		for _, x := range part {
-			if j.was != nil {
-				j.prev[j.at.of(uint32(x))] = j.was.tile(x)
-			}
-			s.obj[x].need = s.obj[x].need.With(j.slot)
-			s.reclassSeen(uint32(x))
+			j.prev.set(j.at.of(uint32(x)), j.was.tile(uint32(x)))
 		}
 	case passShuffle:
 		j.shuffle.slice(j.order, from, to)
-	case passClasses:
-		for _, x := range part {
-			s.reclassSeen(uint32(x))
-		}
 	default:
 	}
 }
 
-// reclassSeen derives the class of x anew; what is not available has none.
-func (s *Sampler) reclassSeen(x uint32) {
-	if s.obj[x].avail&visMask != 0 {
-		s.reclass(x)
+// clearPart takes the places from..to-1 out of what the job needs.
+func (s *Sampler) clearPart(j *job, from, to int) {
+	for p := next1(j.left, from, to); p < to; p = next1(j.left, p+1, to) {
+		l := uint32(p)
+		unset(j.left, l)
+		if j.tiles > 1 {
+			j.cur.set(l, s.tileRest(j))
+		}
+		if e := s.entry(j.at.object(l)); e != nil {
+			key := keyOf(e)
+			e.need = e.need.Without(j.slot)
+			s.listAgain(e, key)
+		}
 	}
 }
 
@@ -295,15 +322,11 @@ func (s *Sampler) close(j *job, p pass) {
 		}
 		s.grow(int(j.top) + 1)
 	case passIndex:
-		if j.tiles > 1 {
-			j.prev, j.cur = make([]uint8, j.at.n), make([]uint8, j.at.n)
-		}
-	case passSplit:
+		j.prev, j.cur = pack(j.tiles, j.at.places()), pack(j.tiles, j.at.places())
+	case passMembers:
 		s.joins++
 		j.joinedAt = s.joins
-		if !j.gone {
-			s.freshAfterJoin(j)
-		}
+		s.freshAfterJoin(j)
 	case passForget:
 		for _, ids := range s.strata {
 			if s.forgot {
@@ -311,15 +334,18 @@ func (s *Sampler) close(j *job, p pass) {
 			}
 		}
 	case passMark:
-		j.was = nil
-		s.shown = s.shown.With(j.slot)
+		if j.visible() {
+			s.shown = s.shown.With(j.slot)
+		}
 		switch {
 		case j.usesTape():
 			s.adopt(j)
-		case j.mode == Strict && !j.stale:
-			j.strict = strictJob{undrawn: len(j.subset)}
+		case j.mode == Strict:
+			j.openAll()
 		default:
 		}
+	case passCarry:
+		j.was = nil
 	default:
 	}
 }
@@ -342,55 +368,6 @@ func (s *Sampler) released(j *job) {
 	if s.hook.left != nil {
 		s.hook.left(s)
 	}
-}
-
-// split makes the cells that a subset splits off: those it holds a part of. passSplit moves the objects. Laid-out jobs know the new
-// cells by those they come from, until they are laid out again.
-func (s *Sampler) split(j *job) {
-	s.child = resize(s.child, len(s.cells))
-	for _, c := range s.touched {
-		n := s.touch[c]
-		d := c
-		if c == 0 || n < s.cells[c].size {
-			d = uint32(len(s.cells))
-			s.cells = append(s.cells, cell{size: n, live: s.cells[c].live})
-			if c != 0 {
-				s.cells[c].size -= n
-			}
-			for m := s.live & s.tapeful; m != 0; m &= m - 1 {
-				if g := &s.slot[first(m)].groups; len(g.local) == int(d) {
-					g.local = append(g.local, g.local[c])
-				}
-			}
-		}
-		s.child[c] = d
-		for m := s.cells[d].live; m != 0; m &= m - 1 {
-			k := s.slot[first(m)]
-			j.overlap[k.slot] += n
-			k.overlap[j.slot] += n
-			j.near, k.near = j.near.With(k.slot), k.near.With(j.slot)
-		}
-		s.cells[d].live = s.cells[d].live.With(j.slot)
-	}
-}
-
-// indexPart puts part, which begins at ordinal from, into j.at and j.pos.
-func (j *job) indexPart(part []ident.ObjectID, from int) error {
-	for o, x := range part {
-		if p := &j.at.page[x>>pageBits]; *p == absent {
-			*p = uint32(j.at.n)
-			j.at.n += pageSize
-			for range pageSize {
-				j.pos = append(j.pos, absent)
-			}
-		}
-		l := j.at.of(uint32(x))
-		if j.pos[l] != absent {
-			return fmt.Errorf("%w: %d", ErrDuplicateObject, x)
-		}
-		j.pos[l] = uint32(from + o)
-	}
-	return nil
 }
 
 // tileRest gives a remaining object of an abandoned epoch a tile, as if the rest of the order had been drawn uniformly.
