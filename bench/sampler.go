@@ -106,6 +106,7 @@ func newSamplerRun(sc *Scenario, rep int, st *samplerStats) (*samplerRun, error)
 		} else {
 			if w.dsa == nil {
 				w.dsa = dsa.New(xrand.Hash(w.seed, 1000))
+				w.dsa.SetRoom(w.sc.Cache)
 				w.pickers = append(w.pickers, w.dsa)
 			}
 			j.pick, j.joint = w.dsa, j.mode == dsa.Strict

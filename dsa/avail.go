@@ -179,7 +179,7 @@ func (s *Sampler) Need(x ident.ObjectID) int {
 	m := s.need(uint32(x)) & s.active & s.shown
 	n := m.Len()
 	for m &= s.strictly; m != 0; m &= m - 1 {
-		if j := s.slot[first(m)]; j.strict.queued() > 0 && !j.mayDraw(uint32(x)) {
+		if j := s.slot[first(m)]; j.names.queued() > 0 && !j.mayDraw(uint32(x)) {
 			n += soon - 1
 		}
 	}

@@ -107,7 +107,8 @@ func (d *drift) measure(name string, sc scenario, repeats, least int) error {
 // batches and caches, some of which join late, leave, stall or return picks, beside a job without shuffling at times.
 func randomScenario(r *xrand.Rand) scenario {
 	n := 240 + r.IntN(160)
-	sc := scenario{seed: r.Uint64(), cache: n * []int{0, 1, 5, 10, 20, 40, 100}[r.IntN(7)] / 100}
+	sc := scenario{seed: r.Uint64(), cache: n * []int{0, 1, 5, 10, 20, 40, 100}[r.IntN(7)] / 100, rows: r.IntN(2) == 0}
+	sc.flash = sc.cache == 0 && r.IntN(2) == 0
 	kind := r.IntN(5)
 	jobs := 2 + r.IntN(4)
 	if r.IntN(8) == 0 {

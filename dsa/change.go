@@ -47,7 +47,7 @@ func (s *Sampler) change(j *job) {
 		j.was = &formerly{at: j.at, cur: j.cur}
 	}
 	j.subset, j.next = j.next, nil
-	j.at, j.left, j.top, j.strict, j.groups, j.tape = index{}, nil, 0, strictJob{}, groups{}, tape{}
+	j.at, j.left, j.top, j.names, j.groups, j.tape = index{}, nil, 0, names{}, groups{}, tape{}
 	j.stale = j.usesTape()
 	for c := range s.cells {
 		s.cells[c].live = s.cells[c].live.Without(j.slot)

@@ -42,7 +42,7 @@ func (s *Sampler) Check() error {
 	if live&^s.live != 0 || len(s.byID) != live.Len() {
 		return fmt.Errorf("dsa: live slots %x, joined jobs %x (%d by id)", s.live, live, len(s.byID))
 	}
-	if out := (s.active | s.grouped | s.tapeful | s.strictly | s.shown) &^ live; out != 0 {
+	if out := (s.active | s.grouped | s.tapeful | s.strictly | s.following | s.shown) &^ live; out != 0 {
 		return fmt.Errorf("dsa: slots %x are in use by no job", out)
 	}
 	for m := gone; m != 0; m &= m - 1 {
@@ -182,7 +182,7 @@ func (s *Sampler) checkJob(j *job) error {
 		return fmt.Errorf("lists what becomes available: %v, should: %v", follows, want)
 	}
 	if j.mode == Strict && j.running {
-		return j.checkStrict()
+		return j.checkNames()
 	}
 	if !j.running || j.stale || !j.usesTape() || len(s.line) > 0 { // cells may be half split
 		return nil
@@ -190,12 +190,15 @@ func (s *Sampler) checkJob(j *job) error {
 	if err := s.checkGroups(j); err != nil {
 		return err
 	}
+	if s.following.Has(j.slot) {
+		return nil
+	}
 	return s.checkTape(j)
 }
 
-// checkStrict verifies that what is needed is either open or in the queue.
-func (j *job) checkStrict() error {
-	q := &j.strict
+// checkNames verifies that what is needed is either open or in the queue.
+func (j *job) checkNames() error {
+	q := &j.names
 	open := 0
 	for i, w := range q.open {
 		open += mathbits.OnesCount64(w)
@@ -254,7 +257,7 @@ func (s *Sampler) checkGroups(j *job) error {
 			return fmt.Errorf("row %d has %d samples left, counted %d", r, n, g.row[r].left)
 		}
 	}
-	if g.stage != tailListed {
+	if g.stage != tailListed || s.following.Has(j.slot) {
 		return nil
 	}
 	tail := make(map[uint32]int)

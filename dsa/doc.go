@@ -15,8 +15,9 @@
 //     and the static cell of the next pick is that of the next member of the job's remaining set in that order; a number at
 //     that place of the order draws the tile in proportion to what remains. So the sequence of cells has exactly the law
 //     remaining-in-cell / remaining, and jobs visit cells together at O(1) per pick.
+//     Where nothing stays available at all, cell and tile are drawn for each pick and follow a neighbour's draw (follow.go).
 //   - Inside the cell (groups.go, pick.go) an available object is served first: highest level, then fewest needers, ties
-//     uniform. Else a uniformly drawn remaining object of the cell.
+//     at random (above three needers a few are compared, not all). Else a uniformly drawn remaining object of the cell.
 //
 // Strict jobs are drawn first, together and a bounded number of samples ahead, so that the others can follow (strict.go).
 //

@@ -27,6 +27,7 @@ type groups struct {
 	whole bool    // one row for everything: it is drawn from the places of the subset, not from a cell
 
 	tail  []uint32 // places that were left when it was made, by row
+	any   row      // its one row, where it is whole
 	stage uint8    // of the tail
 	scan  int      // places it has looked at
 }
@@ -217,6 +218,12 @@ func (s *Sampler) pickRow(j *job, r int, u uint64) uint32 {
 		drawn = s.draw(j, r, -1)
 		t = int(j.prev.get(drawn))
 	}
+	return s.takeRow(j, r, t, drawn)
+}
+
+// takeRow takes an available object of a tile of a large cell; if there is none, that of the place drawn, or else any.
+func (s *Sampler) takeRow(j *job, r, t int, drawn uint32) uint32 {
+	g := &j.groups
 	gr := &g.group[r*j.tiles+t]
 	x, ok := s.best(j, gr)
 	if !ok {
@@ -230,14 +237,26 @@ func (s *Sampler) pickRow(j *job, r int, u uint64) uint32 {
 	return x
 }
 
+// anyRow stands for everything a job may draw.
+const anyRow = -1
+
 // draw returns the place of an object drawn uniformly from what the job may draw of a row, of a tile if tile is not below 0.
 func (s *Sampler) draw(j *job, r, tile int) uint32 {
 	g := &j.groups
-	bits := j.drawable()
-	if g.stage != tailListed {
-		s.listTail(j)
+	bits, row := j.left, &g.any
+	if s.following.Has(j.slot) && g.whole {
+		r = anyRow
 	}
-	row := &g.row[r]
+	switch {
+	case j.mode == Strict:
+		bits = j.names.open
+	case r != anyRow:
+		row = &g.row[r]
+	default:
+	}
+	if g.stage != tailListed {
+		s.listTail(j, r == anyRow)
+	}
 	if s.hook.tiesByID || s.hook.firstBit {
 		return s.plantedDraw(j, r, tile)
 	}
@@ -252,7 +271,7 @@ func (s *Sampler) draw(j *job, r, tile int) uint32 {
 				g.tail[i] = g.tail[row.at+row.n]
 				continue
 			}
-		case g.whole:
+		case r == anyRow || g.whole:
 			l = uint32(s.rng.Uint64n(uint64(j.at.places())))
 		default:
 			c := &s.cells[row.cell]
@@ -284,29 +303,41 @@ func (s *Sampler) countOut(j *job, r, tile int) uint32 {
 
 // eachLeft calls f with the places that the job may draw of a row, of a tile if tile is not below 0, until it returns false.
 func (s *Sampler) eachLeft(j *job, r, tile int, f func(l uint32) bool) {
-	bits, n := j.drawable(), j.at.places()
+	bits, n := j.left, j.at.places()
+	if j.mode == Strict {
+		bits = j.names.open
+	}
 	for p := next1(bits, 0, n); p < n; p = next1(bits, p+1, n) {
 		l := uint32(p)
-		if (j.groups.whole || int(j.groups.local[s.obj[j.at.object(l)].cell]) == r) && (tile < 0 || int(j.prev.get(l)) == tile) && !f(l) {
+		if (r == anyRow || j.groups.rowOf(s.obj[j.at.object(l)].cell) == r) && (tile < 0 || int(j.prev.get(l)) == tile) && !f(l) {
 			return
 		}
 	}
 }
 
 // listTail lists what is left when it is little, some words at every draw: from then on drawing blindly would mostly miss. Bits that
-// are cleared meanwhile are found out by who draws them; for bits that are set the tail is made anew.
-func (s *Sampler) listTail(j *job) {
+// are cleared meanwhile are found out by who draws them; for bits that are set the tail is made anew. It is by row, or whole for jobs
+// that draw from everything: a job never does both.
+func (s *Sampler) listTail(j *job, whole bool) {
 	g := &j.groups
 	n := j.at.places()
-	left := j.drawableLen()
+	bits, left := j.left, j.rem
+	if j.mode == Strict {
+		bits, left = j.names.open, j.names.undrawn
+	}
 	if g.stage == tailNone {
 		if left*dense > n {
 			return
 		}
 		at := uint32(0)
-		for i := range g.row {
-			g.row[i].at, g.row[i].n = at, 0
-			at += j.rowLeft(i)
+		if whole {
+			g.any = row{}
+			at = uint32(left)
+		} else {
+			for i := range g.row {
+				g.row[i].at, g.row[i].n = at, 0
+				at += g.row[i].left
+			}
 		}
 		g.tail = resize(g.tail, int(at))
 		g.stage, g.scan = tailMaking, 0
@@ -315,15 +346,15 @@ func (s *Sampler) listTail(j *job) {
 	if left <= tailAtOnce {
 		to = n
 	}
-	bits := j.drawable()
 	for p := next1(bits, g.scan, to); p < to; p = next1(bits, p+1, to) {
-		r := 0
-		if !g.whole {
-			if r = int(g.local[s.obj[j.at.object(uint32(p))].cell]); r < 0 {
+		w := &g.any
+		if !whole {
+			r := g.rowOf(s.obj[j.at.object(uint32(p))].cell)
+			if r < 0 {
 				continue
 			}
+			w = &g.row[r]
 		}
-		w := &g.row[r]
 		g.tail[w.at+w.n] = uint32(p)
 		w.n++
 	}
@@ -351,10 +382,30 @@ func (s *Sampler) plantedDraw(j *job, r, tile int) uint32 {
 
 // pickSmall picks from a small cell by looking at all of it; u names the tile.
 func (s *Sampler) pickSmall(j *job, c uint32, u uint64) uint32 {
-	cl := &s.cells[c]
 	var at [smallCell]uint32
 	var tiles [smallCell]uint8
-	n := 0
+	n := s.leftOf(j, c, &at, &tiles)
+	if n == 0 {
+		invariant.Violated("dsa: job %d draws from cell %d, of which nothing remains", j.id, c)
+	}
+	if j.tiles > 1 {
+		n = keepTile(&at, &tiles, n, tileOf(&tiles, n, u))
+	}
+	x, _ := s.bestOf(j, at[:n])
+	return x
+}
+
+// bestSmall returns an available object of a tile of a small cell with fewest needers, and its class; or any, unlisted.
+func (s *Sampler) bestSmall(j *job, c uint32, tile uint8) (x uint32, class int) {
+	var at [smallCell]uint32
+	var tiles [smallCell]uint8
+	n := s.leftOf(j, c, &at, &tiles)
+	return s.bestOf(j, at[:keepTile(&at, &tiles, n, tile)])
+}
+
+// leftOf finds what remains of a small cell.
+func (s *Sampler) leftOf(j *job, c uint32, at *[smallCell]uint32, tiles *[smallCell]uint8) int {
+	cl, n := &s.cells[c], 0
 	for q := range cl.size {
 		x := s.at(cl, q)
 		if l := j.at.of(x); has(j.left, l) {
@@ -362,14 +413,14 @@ func (s *Sampler) pickSmall(j *job, c uint32, u uint64) uint32 {
 			n++
 		}
 	}
-	if n == 0 {
-		invariant.Violated("dsa: job %d draws from cell %d, of which nothing remains", j.id, c)
-	}
-	if j.tiles > 1 {
-		n = s.keepTile(&at, &tiles, n, u)
-	}
-	x, class, ties := uint32(0), unlisted+1, uint64(0)
-	for _, y := range at[:n] {
+	return n
+}
+
+// bestOf returns one of the lowest class, drawn uniformly.
+func (s *Sampler) bestOf(j *job, of []uint32) (x uint32, class int) {
+	class = unlisted + 1
+	ties := uint64(0)
+	for _, y := range of {
 		k := s.offered(j, y)
 		switch {
 		case k < class:
@@ -383,11 +434,11 @@ func (s *Sampler) pickSmall(j *job, c uint32, u uint64) uint32 {
 			}
 		}
 	}
-	return x
+	return x, class
 }
 
-// keepTile keeps, of the objects in at, those of the tile that holds the u-th of them, the tiles being in order.
-func (s *Sampler) keepTile(at *[smallCell]uint32, tiles *[smallCell]uint8, n int, u uint64) int {
+// tileOf returns the tile that holds the u-th of n objects, the tiles being in order.
+func tileOf(tiles *[smallCell]uint8, n int, u uint64) uint8 {
 	hi, _ := mathbits.Mul64(u, uint64(n))
 	var count [MaxTiles]uint8
 	for _, t := range tiles[:n] {
@@ -397,9 +448,14 @@ func (s *Sampler) keepTile(at *[smallCell]uint32, tiles *[smallCell]uint8, n int
 	for ; k >= int(count[tile]); tile++ {
 		k -= int(count[tile])
 	}
+	return uint8(tile)
+}
+
+// keepTile keeps, of the n objects in at, those of a tile.
+func keepTile(at *[smallCell]uint32, tiles *[smallCell]uint8, n int, tile uint8) int {
 	kept := 0
 	for i, t := range tiles[:n] {
-		if int(t) == tile {
+		if t == tile {
 			at[kept] = at[i]
 			kept++
 		}

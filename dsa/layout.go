@@ -7,6 +7,7 @@ import "larder/internal/invariant"
 // may pick: from its beginning, what becomes available is listed at once.
 type laying struct {
 	job   *job
+	alone bool // it draws without a tape
 	lists bool // first walk, over the places: what remains; second walk, over what is available
 	done  int
 }
@@ -22,14 +23,14 @@ func (s *Sampler) layout(j *job) {
 func (s *Sampler) layoutSlice(j *job, budget int) int {
 	y := &s.lay
 	if y.job != j {
-		if j.tape.order.n == 0 {
+		if j.tape.order.n == 0 && s.room > 0 {
 			return j.tape.order.list(s, budget)
 		}
 		if y.job != nil {
 			s.unlay(y.job)
 		}
 		s.unlay(j)
-		*y = laying{job: j}
+		*y = laying{job: j, alone: s.room == 0}
 		s.beginLayout(j)
 		s.grouped = s.grouped.With(j.slot)
 	}
@@ -97,6 +98,18 @@ func (s *Sampler) beginLayout(j *job) {
 	}
 	g.stage = tailNone
 	t := &j.tape
+	if s.lay.alone {
+		if j.counts() {
+			j.common = resize(j.common, MaxJobs*j.tiles)
+			clear(j.common)
+		}
+		for m := s.following & j.near; m != 0; m &= m - 1 {
+			if k := s.slot[first(m)]; k.counts() {
+				clear(k.common[int(j.slot)*k.tiles : (int(j.slot)+1)*k.tiles])
+			}
+		}
+		return
+	}
 	if s.hook.keepTape && t.started {
 		return
 	}
@@ -112,6 +125,9 @@ func (s *Sampler) count(j *job, from, to int) {
 	g := &j.groups
 	for p := next1(j.left, from, to); p < to; p = next1(j.left, p+1, to) {
 		l := uint32(p)
+		if s.lay.alone {
+			s.meet(j, l)
+		}
 		r := 0
 		if !g.whole {
 			if r = int(g.local[s.obj[j.at.object(l)].cell]); r < 0 {
@@ -135,6 +151,9 @@ func (s *Sampler) listAvailable(j *job, from, to int) {
 func (s *Sampler) endLayout(j *job) {
 	if j.groups.whole && int(j.groups.row[0].left) != j.rem {
 		invariant.Violated("dsa: job %d has %d samples left, counted %d", j.id, j.rem, j.groups.row[0].left)
+	}
+	if s.lay.alone {
+		s.following = s.following.With(j.slot)
 	}
 	j.stale = false
 	s.lay = laying{}

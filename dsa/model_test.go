@@ -69,7 +69,7 @@ func (m *model) compare(s *Sampler, universe int) error {
 	for x := range ident.ObjectID(universe) {
 		want := m.need(x)
 		for id, j := range m.jobs { // order-free
-			if q := s.byID[id]; j.active && !j.marking && !q.has(passIndex) && j.owed[x] && q.mode == Strict && q.strict.queued() > 0 && !q.mayDraw(uint32(x)) {
+			if q := s.byID[id]; j.active && !j.marking && !q.has(passIndex) && j.owed[x] && q.mode == Strict && q.names.queued() > 0 && !q.mayDraw(uint32(x)) {
 				want += soon - 1
 			}
 		}

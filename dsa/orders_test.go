@@ -14,6 +14,7 @@ import (
 type tinyCase struct {
 	name  string
 	cache int
+	flash bool
 	jobs  []simJob
 	dual  []int // jobs whose consecutive epochs must be independent (all orders against all orders)
 }
@@ -78,6 +79,21 @@ var tinyCases = []tinyCase{
 		{spec: strat(4, span(0, 4)), epochs: 2},
 		{spec: byEpoch(span(2, 6)), epochs: 2, speed: 0.9},
 	}},
+	{name: "no room, staggered", flash: true, dual: []int{0, 1}, jobs: []simJob{
+		{spec: strat(4, span(0, 4)), epochs: 3},
+		{spec: strat(4, span(0, 4)), epochs: 3, start: 2},
+		{spec: strat(2, span(0, 5)), epochs: 2, start: 1},
+	}},
+	{name: "no room, crossed", flash: true, dual: []int{0}, jobs: []simJob{
+		{spec: strat(2, span(0, 4)), epochs: 3},
+		{spec: byEpoch(span(1, 6)), epochs: 2},
+		{spec: strat(4, span(2, 5)), epochs: 3, batch: 2, start: 1},
+	}},
+	{name: "no room, returns and speeds", flash: true, dual: []int{0, 1}, jobs: []simJob{
+		{spec: strat(4, span(0, 4)), epochs: 3, back: 0.2},
+		{spec: strat(2, span(0, 4)), epochs: 3, speed: 0.5},
+		{spec: JobSpec{Mode: Strict, Subset: span(0, 4)}, epochs: 3},
+	}},
 }
 
 // orderDeviates plays a tiny case many times and returns the largest deviate of all job-epochs, and where it was.
@@ -92,7 +108,7 @@ func orderDeviates(tc tinyCase, runs int, change func(*scenario)) (worst float64
 		counts[key][cell]++
 	}
 	for run := range effort(runs) {
-		sc := scenario{jobs: tc.jobs, cache: tc.cache, seed: uint64(run)}
+		sc := scenario{jobs: tc.jobs, cache: tc.cache, flash: tc.flash, rows: run%2 == 0, seed: uint64(run)}
 		if change != nil {
 			change(&sc)
 		}

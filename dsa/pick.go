@@ -20,12 +20,15 @@ func (s *Sampler) Next(id ident.JobID) (ident.ObjectID, bool) {
 		return s.nextInOrder(j)
 	}
 	var x uint32
-	if j.mode == Strict {
-		x = s.nextStrict(j)
-	} else {
-		if j.stale {
-			s.layout(j)
-		}
+	if j.stale {
+		s.layout(j)
+	}
+	switch {
+	case j.mode == Strict:
+		x = s.nextName(j)
+	case s.following.Has(j.slot):
+		x = s.pickFollowing(j)
+	default:
 		c, u := s.next(j)
 		if s.hook.keepTape {
 			c = s.anyCell(j, c)
@@ -97,6 +100,9 @@ func (s *Sampler) take(j *job, pos int) (ident.ObjectID, bool) {
 // commit takes x, whose place is l, out of what a job needs. Whatever x owes to sequential jobs is over when a visible job
 // takes it: that job would have made it available now.
 func (s *Sampler) commit(j *job, x, l uint32) {
+	if s.following.Has(j.slot) {
+		s.part(j, x, l)
+	}
 	j.rem--
 	unset(j.left, l)
 	if !j.visible() {

@@ -125,6 +125,7 @@ func TestPlantedOrdersAreCaught(t *testing.T) {
 		{"ties by id", "no cache", func(sc *scenario) { sc.hook.tiesByID = true }},
 		{"hits first without cells", "crossed, starts", func(sc *scenario) { sc.hook.oneCell = true }},
 		{"tape not rebuilt at a join", "joins in mid-epoch split cells", func(sc *scenario) { sc.hook.keepTape = true }},
+		{"a tile taken from the neighbour too often", "no room, staggered", func(sc *scenario) { sc.hook.biased = true }},
 		{"a sequential neighbour made visible", "strict, fixed and sequential neighbours", func(sc *scenario) { sc.hook.seqVisible = true }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -230,8 +231,8 @@ func TestCheckSeesDamage(t *testing.T) {
 		"slot":    func(s *Sampler) { s.byID[1].slot = 9 },
 		"grouped": func(s *Sampler) { s.grouped = 0 },
 		"live":    func(s *Sampler) { s.live = s.live.With(33) },
-		"open":    func(s *Sampler) { j := s.byID[3]; set(j.strict.open, j.at.of(j.strict.queue[j.strict.head])) },
-		"queue":   func(s *Sampler) { s.byID[3].strict.head++ },
+		"open":    func(s *Sampler) { j := s.byID[3]; set(j.names.open, j.at.of(j.names.queue[j.names.head])) },
+		"queue":   func(s *Sampler) { s.byID[3].names.head++ },
 	} {
 		s := fresh()
 		damage(s)

@@ -37,8 +37,11 @@ type Sampler struct {
 	grouped bits.JobSet // tape jobs whose groups are laid out, or being so: what becomes available is listed for them
 	tapeful bits.JobSet // joined jobs that draw from a tape (Stratified, Epoch)
 
-	strictly bits.JobSet // joined Strict jobs
-	ahead    int         // how many samples may wait in the queue of a Strict job
+	strictly  bits.JobSet // joined Strict jobs
+	following bits.JobSet // laid-out jobs that draw without a tape
+	turn      uint64      // of theirs
+	ahead     int         // how many samples may wait in the queue of a Strict job
+	room      int         // of SetRoom
 
 	joins  uint64 // counts joins; dates orders
 	orders uint64 // counts shared orders; names them
@@ -64,7 +67,7 @@ type hooks struct {
 	seqVisible bool           // what sequential jobs load is preferred like any other
 	ownOrder   bool           // an epoch may go on with the order of the job's previous epoch
 	firstBit   bool           // the first object of a block of 64 ids, at a random block (Joader as released)
-	biased     bool           // a strict job that does not draw what its neighbour drew draws anything
+	biased     bool           // a strict job that does not draw what its neighbour drew draws anything; one that follows always does
 	left       func(*Sampler) // runs after a leave
 }
 
@@ -102,7 +105,9 @@ type job struct {
 
 	groups groups
 	tape   tape
-	strict strictJob
+	fellow fellow
+	common []uint32 // of a job that draws without a tape, slot*tiles+tile: how much of the tile another such job needs too
+	names  names
 	stale  bool // groups and tape must be laid out anew before the next pick
 
 	order   []uint32    // Fixed: ordinals in the order of the epoch
@@ -119,6 +124,7 @@ func New(seed uint64) *Sampler {
 		cells:   make([]cell, 1),
 		holding: holding{avail: make([]available, 1)},
 		small:   smallCell,
+		room:    MaxObjects,
 	}
 }
 
@@ -184,6 +190,11 @@ func (s *Sampler) lookAhead() {
 		s.ahead = min(max(s.ahead, s.slot[first(m)].ahead), maxAhead)
 	}
 }
+
+// SetRoom says how many samples stay available when those who loaded them have them; none, or some. With none, Stratified and Epoch
+// jobs find only what others load at the same moment, and draw accordingly (follow.go) from their next epoch on. Without a word of
+// it there is room.
+func (s *Sampler) SetRoom(samples int) { s.room = max(samples, 0) }
 
 // grow makes room for n objects.
 func (s *Sampler) grow(n int) {
@@ -291,7 +302,7 @@ func (s *Sampler) abandon(j *job) {
 			s.later(j, passClear)
 		}
 	}
-	j.strict.queue, j.strict.head = j.strict.queue[:0], 0
+	j.names.queue, j.names.head = j.names.queue[:0], 0 // of a Strict job; openAll follows
 	s.shown = s.shown.Without(j.slot)
 	s.unlay(j)
 	j.running, j.rem = false, 0
@@ -300,6 +311,8 @@ func (s *Sampler) abandon(j *job) {
 // unlay says that the job's layout no longer holds.
 func (s *Sampler) unlay(j *job) {
 	s.grouped = s.grouped.Without(j.slot)
+	s.following = s.following.Without(j.slot)
+	j.fellow.drew = absent
 	if s.lay.job == j {
 		s.lay = laying{}
 	}

@@ -35,6 +35,8 @@ type scenario struct {
 	large    ident.ObjectID // objects from here on are eight times as large; 0 = none are
 	perByte  bool           // planted bug: victims by need per byte
 	slow     int            // planted bug: large objects count as available only after so many more picks
+	flash    bool           // nothing is held: what is loaded is there for who takes it at the same time
+	rows     bool           // every cell counts as large
 	check    bool           // run Check after every join and at every epoch start
 	slice    int            // objects of work done at a time; 0 = all at once
 }
@@ -176,6 +178,14 @@ func (c *store) victim(n int) int {
 func (sc scenario) run() (*result, error) {
 	s := New(sc.seed)
 	s.hook = sc.hook
+	if sc.rows {
+		s.small = 0
+	}
+	if sc.flash {
+		s.SetRoom(0)
+	}
+	var there []ident.ObjectID // flash: loaded now
+	now := 0.0
 	if sc.slice > 0 {
 		s.InSlices()
 	}
@@ -211,6 +221,12 @@ func (sc scenario) run() (*result, error) {
 			return res, nil
 		}
 		j, t, id := sc.jobs[i], &st[i], ident.JobID(i+1)
+		if t.at > now {
+			for _, x := range there {
+				s.SetLevel(x, 0)
+			}
+			now, there = t.at, there[:0]
+		}
 		if j.leave > 0 && t.at >= j.leave {
 			s.Leave(id)
 			t.done = true
@@ -262,9 +278,15 @@ func (sc scenario) run() (*result, error) {
 			t.order = append(t.order, x)
 			res.requests++
 			var miss bool
-			if j.spec.Mode == Sequential && !sc.hook.seqVisible {
+			switch {
+			case sc.flash:
+				if miss = s.Level(x) == 0; miss {
+					there = append(there, x)
+					s.SetLevel(x, 2)
+				}
+			case j.spec.Mode == Sequential && !sc.hook.seqVisible:
 				miss = c.sequential(x)
-			} else {
+			default:
 				miss = c.visible(x)
 			}
 			if miss {

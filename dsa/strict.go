@@ -25,52 +25,27 @@ const (
 // be. Below that many samples it never happens.
 const tryOut = 1 << 14
 
-// strictJob is the state of a Strict job. What it needs is either open or in the queue.
-type strictJob struct {
+// names is the state of a Strict job. What it needs is either open or in the queue.
+type names struct {
 	open    []uint64 // by place: not drawn yet
 	undrawn int      // how many
 	queue   []uint32 // drawn objects, the oldest at head
 	head    int
 }
 
-func (q *strictJob) queued() int { return len(q.queue) - q.head }
+func (q *names) queued() int { return len(q.queue) - q.head }
 
-// restart makes everything the job needs open.
+// openAll makes everything the job needs open.
 func (j *job) openAll() {
-	q := &j.strict
+	q := &j.names
 	q.open = append(q.open[:0], j.left...)
 	q.undrawn, q.queue, q.head = j.rem, q.queue[:0], 0
-	j.groups.whole, j.groups.stage = true, tailNone
-	j.groups.row = resize(j.groups.row, 1)
+	j.groups.stage = tailNone
 }
 
-// drawable are the places that a uniform draw may name.
-func (j *job) drawable() []uint64 {
-	if j.mode == Strict {
-		return j.strict.open
-	}
-	return j.left
-}
-
-// drawableLen is how many of them there are.
-func (j *job) drawableLen() int {
-	if j.mode == Strict {
-		return j.strict.undrawn
-	}
-	return j.rem
-}
-
-// rowLeft is how many of them are in row i.
-func (j *job) rowLeft(i int) uint32 {
-	if j.mode == Strict {
-		return uint32(j.strict.undrawn)
-	}
-	return j.groups.row[i].left
-}
-
-// nextStrict takes the oldest draw of the queue, after a round if it is empty.
-func (s *Sampler) nextStrict(j *job) uint32 {
-	q := &j.strict
+// nextName takes the oldest draw of the queue, after a round if it is empty.
+func (s *Sampler) nextName(j *job) uint32 {
+	q := &j.names
 	if q.queued() == 0 {
 		if j.near&s.strictly&^(1<<j.slot) == 0 { // a round for itself alone
 			x := s.anyUndrawn(j)
@@ -88,7 +63,7 @@ func (s *Sampler) nextStrict(j *job) uint32 {
 
 // undraw forgets the job's queue, because what it may draw from changes: it would not be uniform over it.
 func (j *job) undraw() {
-	q := &j.strict
+	q := &j.names
 	for _, x := range q.queue[q.head:] {
 		j.putBack(j.at.of(x))
 	}
@@ -98,12 +73,12 @@ func (j *job) undraw() {
 // mayDraw tells whether the job may still draw x.
 func (j *job) mayDraw(x uint32) bool {
 	l, ok := j.at.find(x)
-	return ok && has(j.strict.open, l)
+	return ok && has(j.names.open, l)
 }
 
 // enqueue puts x, which is open, at the end of the queue.
 func (j *job) enqueue(x uint32) {
-	q := &j.strict
+	q := &j.names
 	j.take(j.at.of(x))
 	if len(q.queue) == cap(q.queue) && q.head > 0 {
 		q.queue = q.queue[:copy(q.queue, q.queue[q.head:])]
@@ -114,14 +89,14 @@ func (j *job) enqueue(x uint32) {
 
 // take closes a place.
 func (j *job) take(l uint32) {
-	unset(j.strict.open, l)
-	j.strict.undrawn--
+	unset(j.names.open, l)
+	j.names.undrawn--
 }
 
 // putBack opens a place.
 func (j *job) putBack(l uint32) {
-	set(j.strict.open, l)
-	j.strict.undrawn++
+	set(j.names.open, l)
+	j.names.undrawn++
 	j.groups.stage = tailNone
 }
 
@@ -132,7 +107,7 @@ func (s *Sampler) round(t *job) {
 	var drawn [MaxJobs]uint32
 	var size [MaxJobs]int // of what it drew from
 	for k, j := range in[:n] {
-		size[k] = j.strict.undrawn
+		size[k] = j.names.undrawn
 		p := -1
 		for i, o := range in[:k] {
 			if c := j.overlap[o.slot]; c > 0 && (p < 0 || c >= j.overlap[in[p].slot]) {
@@ -157,15 +132,15 @@ func (s *Sampler) together(t *job, in *[MaxJobs]*job) int {
 		j := s.slot[first(todo)]
 		near = near.With(j.slot)
 		todo = (todo | j.near&s.strictly) &^ near
-		if !j.running || j.has(passMark) || !s.active.Has(j.slot) || j.strict.queued() >= s.ahead {
+		if !j.running || j.has(passMark) || !s.active.Has(j.slot) || j.names.queued() >= s.ahead {
 			continue
 		}
-		if j.strict.undrawn == 0 {
+		if j.names.undrawn == 0 {
 			continue
 		}
 		k := n
-		for ; k > 0 && (in[k-1].strict.undrawn < j.strict.undrawn ||
-			in[k-1].strict.undrawn == j.strict.undrawn && in[k-1].slot > j.slot); k-- {
+		for ; k > 0 && (in[k-1].names.undrawn < j.names.undrawn ||
+			in[k-1].names.undrawn == j.names.undrawn && in[k-1].slot > j.slot); k-- {
 			in[k] = in[k-1]
 		}
 		in[k] = j
@@ -176,7 +151,7 @@ func (s *Sampler) together(t *job, in *[MaxJobs]*job) int {
 
 // anyUndrawn returns a uniform one of what the job has not drawn.
 func (s *Sampler) anyUndrawn(j *job) uint32 {
-	return j.at.object(s.draw(j, 0, -1))
+	return j.at.object(s.draw(j, anyRow, -1))
 }
 
 // follow draws uniformly from what j has not drawn, as often as possible the x that p has just drawn uniformly from a samples; a
@@ -188,7 +163,7 @@ func (s *Sampler) follow(j, p *job, x uint32, a int) uint32 {
 		return x
 	}
 	// What remains of j's law: 1/b where p cannot draw, 1/b - eta/a where it can; eta = 1, or 1 - 1/tryOut.
-	b := j.strict.undrawn
+	b := j.names.undrawn
 	for {
 		y := s.anyUndrawn(j)
 		if y != x && !p.mayDraw(y) || s.hook.biased {

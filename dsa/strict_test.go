@@ -119,9 +119,9 @@ func conditional(runs int, biased bool) (worst float64, tested int, err error) {
 		}
 		history := ""
 		for _, asks := range []int{0, 0, 1, 2, 0, 2, 1, 1, 2, 0} { // unlike progress: queues of unlike length
-			before := make([]strictJob, len(sets))
+			before := make([]names, len(sets))
 			for i := range sets {
-				before[i] = s.byID[ident.JobID(i)].strict
+				before[i] = s.byID[ident.JobID(i)].names
 			}
 			drawn, ok := s.Next(ident.JobID(asks))
 			if !ok {
@@ -130,12 +130,12 @@ func conditional(runs int, biased bool) (worst float64, tested int, err error) {
 			now := history
 			for i := range sets {
 				j := s.byID[ident.JobID(i)]
-				if j.strict.undrawn == before[i].undrawn {
+				if j.names.undrawn == before[i].undrawn {
 					continue
 				}
 				x := drawn
 				if i != asks {
-					x = ident.ObjectID(j.strict.queue[len(j.strict.queue)-1])
+					x = ident.ObjectID(j.names.queue[len(j.names.queue)-1])
 				}
 				k := key{history, i}
 				if counts[k] == nil {
@@ -295,7 +295,7 @@ func TestStrictQueues(t *testing.T) {
 	must(t, s.Join(2, strict(span(0, n))))
 	must(t, s.StartEpoch(1, 0))
 	must(t, s.StartEpoch(2, 0))
-	queued := func(id ident.JobID) int { return s.byID[id].strict.queued() }
+	queued := func(id ident.JobID) int { return s.byID[id].names.queued() }
 	for range 2 * minAhead {
 		s.Next(1)
 	}
@@ -328,7 +328,7 @@ func TestStrictQueues(t *testing.T) {
 	}
 	s.SetActive(2, true)
 	s.Next(1)
-	y := ident.ObjectID(s.byID[2].strict.queue[0])
+	y := ident.ObjectID(s.byID[2].names.queue[0])
 	if s.Withdraw(2, []ident.ObjectID{y, x}) != 2 || queued(2) != 0 || s.Remaining(2) != n-2 {
 		t.Error("withdrawn samples")
 	}
