@@ -130,8 +130,7 @@ func TestChainByHand(t *testing.T) {
 // Rounds of strict jobs on random sets (joader.md 8.14): each job's draw is uniform, two jobs draw the same as often as their sizes allow,
 // all do with probability |common to all| / largest, and the mean number of loads is no more than that of Joader's chain, on the
 // whole corpus and, within what chance allows, in each case. The oracle and the lower bound stand beside it in the log.
-// (It finds jobs coupled with the one before them in the order instead of the one with which they share most: above the chain; and
-// independent draws: 1.4 times the chain.)
+// (It finds jobs that do not follow each other, and a bias in the draw of one that does not follow.)
 func TestStrictRoundsBeatTheChain(t *testing.T) {
 	r := xrand.New(41)
 	var ours, chains, oracles, slack float64
@@ -275,8 +274,8 @@ func oracleLoads(seed uint64, hybrid bool, cache, late int, sets [][]ident.Objec
 
 // Loads beside the oracle's, on sets of small cells in lock-step: the tape draws misses uniformly in a cell and knows nothing of configurations,
 // so it needs a cache of some samples to meet the oracle; strict jobs, which are coupled in a chain from one to the other, stay
-// near it with none. most is the largest ratio of the means; exact is of every run. Where it says 1.00 the tape needs no more than the
-// oracle. (It finds tapes that are not shared: 1.5 at 20 of the halves; and hits last: 1.4.)
+// near it with none. (It finds tapes that are not shared: 1.08 to 1.95 of the oracle where 1.01 is allowed; hits last: 1.26 of it where
+// there is no cache; and independent strict draws.)
 func TestLoadsBesideTheOracle(t *testing.T) {
 	r := xrand.New(3)
 	var halves, most75, six [][]ident.ObjectID
@@ -308,10 +307,10 @@ func TestLoadsBesideTheOracle(t *testing.T) {
 		{"equal sizes", [][]ident.ObjectID{span(0, 5), span(3, 8)}, 2, 0, 60, 8, 1, 1},
 		{"triangle", [][]ident.ObjectID{objects(0, 1), objects(1, 2), objects(0, 2)}, 3, 0, 60, 3, 1, 1},
 		{"four halves", halves, 0, 0, 8, 0, 1.75, 1.3},
-		{"four halves", halves, 20, 0, 8, 196, 1, 1.15},
-		{"four of 75 %", most75, 24, 0, 8, 239, 1, 1.1},
+		{"four halves", halves, 20, 0, 8, 0, 1.01, 1.15},
+		{"four of 75 %", most75, 24, 0, 8, 0, 1.01, 1.1},
 		{"four of 75 %, late", most75, 24, 60, 8, 0, 1.02, 1.05},
-		{"six halves", six, 24, 0, 3, 237, 1, 1.5},
+		{"six halves", six, 24, 0, 3, 0, 1.01, 1.5},
 	} {
 		var cell, hybrid, tape, strict meter
 		for seed := range uint64(effort(tc.runs)) {

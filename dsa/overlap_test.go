@@ -28,7 +28,8 @@ func overlap(a, b []ident.ObjectID) float64 {
 // strict and in stratified (B = 4) share a quarter: the mean of each job over its pairs is .25 ± 4 sd (of hypergeometric draws), no single
 // pair is further than one in a million. Epochs that are two apart share .2 to .32 (documented for stratified: .22 to .30, and as exact as
 // consecutive ones for strict). The same of mode epoch, in the same worlds, is far from it, so that the worlds can tell; so is
-// stratified(1). (It finds tiles that are not carried over to the next epoch, and an epoch that goes on with its own order.)
+// stratified(1). (It finds tiles that are not carried over to the next epoch, ties by id, hits
+// first without cells, and, barely, an epoch that goes on with the order of the job's previous one.)
 func TestConsecutiveEpochs(t *testing.T) {
 	t.Parallel()
 	const n, epochs = 1200, 6
