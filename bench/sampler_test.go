@@ -301,7 +301,7 @@ func TestRandomScenarios(t *testing.T) {
 			if i%3 == 2 {
 				continue
 			}
-			for _, c := range j.Cells {
+			for _, c := range append(j.Cells, j.Quartiles...) {
 				if c.Size < 30 || c.SDOfMean == 0 {
 					continue
 				}

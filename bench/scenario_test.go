@@ -3,6 +3,7 @@ package bench
 import (
 	"math"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -97,9 +98,22 @@ func FuzzScenario(f *testing.F) {
 		"samples: 20\nrepeats: 2\ncache: {samples: 3}\njobs: [{name: a, epochs: 2}, {name: b, subset: 'id % 2 == 0', speed: .3, start: 4, leave: 9}]\n",
 		"samples: 9\njobs: [{name: a, order: joader, batch: 1}, {name: b, order: strict, window: 3}, {name: c, order: ods}]\nsizes: {quartiles: [1, 2, 4, 8]}",
 		"samples: 5\ncache: {samples: 9, policy: lru}\njobs: [{name: a, shuffle: false}, {name: b, order: shared-order}, {name: c, order: fixed, seed: 3}]",
-		"jobs: &a [*a]", "samples: 1e3\n", "{{{", "a: !!binary x",
+		"samples: 30\ncache: {samples: 4, policy: minio}\njobs: [{name: a, order: stratified(256), batch: 3}, {name: b, order: joader-as-released, epochs: 2}, {name: c, order: stratified(0)}]",
+		"jobs: &a [*a]", "samples: 1e3\n", "{{{", "a: !!binary x", "samples: 9\njobs: [{name: a, start: 1e12, speed: 1e-6}]", "<<: {samples: 3}",
 	} {
 		f.Add(s)
+	}
+	files, err := filepath.Glob("scenarios/*.yaml")
+	if err != nil || len(files) == 0 {
+		f.Fatal(files, err)
+	}
+	for _, name := range files { // their words, on fewer samples
+		data, err := os.ReadFile(name)
+		if err != nil {
+			f.Fatal(err)
+		}
+		lines := strings.Split(string(data), "\n")
+		f.Add(strings.Join(lines[:min(len(lines), 9)], "\n"))
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		if len(text) > 4096 {

@@ -76,6 +76,20 @@ func TestJoaderChain(t *testing.T) {
 		p, _ := first(seed)
 		return truth(p[0].Object == p[1].Object && p[1].Object == p[2].Object)
 	})
+	// Who shares with whom, accidents included, and what a round loads with them.
+	mean(t, "P(1 and 2 only)", 1./12+1./16, runs, func(seed uint64) float64 {
+		p, _ := first(seed)
+		return truth(p[0].Object == p[1].Object && p[1].Object != p[2].Object)
+	})
+	mean(t, "P(2 and 3 only)", 2./9, runs, func(seed uint64) float64 {
+		p, _ := first(seed)
+		return truth(p[1].Object == p[2].Object && p[0].Object != p[1].Object)
+	})
+	mean(t, "loads", 2.132, runs, func(seed uint64) float64 {
+		p, _ := first(seed)
+		n := 1 + truth(p[1].Object != p[0].Object)
+		return n + truth(p[2].Object != p[0].Object && p[2].Object != p[1].Object)
+	})
 	mean(t, "draws", 79./36, runs, func(seed uint64) float64 { _, n := first(seed); return float64(n) })
 	mean(t, "loads of an epoch", 14.50, 8000, func(seed uint64) float64 {
 		loads, _ := lockstep(begin(t, "joader", seed, subsets...), 3)
