@@ -58,6 +58,7 @@ const (
 	maxSamples  = 1 << 24
 	maxTables   = 1 << 27 // samples x jobs: how long the tables of a run are
 	maxPicks    = 1 << 34
+	maxBatches  = 1 << 27 // of a run: what is remembered for the bounds, 16 bytes each
 	maxStep     = 1 << 50
 )
 
@@ -307,7 +308,7 @@ func (p *scenarioParser) job(n *yaml.Node, i int) {
 
 // work refuses what could not end.
 func (p *scenarioParser) work(n *yaml.Node) {
-	picks, end := 0.0, 0.0
+	picks, batches, end := 0.0, 0.0, 0.0
 	for _, j := range p.sc.Jobs {
 		all := float64(len(j.samples)) * float64(j.Epochs)
 		stop := j.Start + all/j.Speed
@@ -315,10 +316,14 @@ func (p *scenarioParser) work(n *yaml.Node) {
 			stop = min(stop, j.Leave)
 		}
 		picks += (stop - j.Start) * j.Speed
+		batches += (stop - j.Start) * j.Speed / float64(min(j.Batch, len(j.samples)+1))
 		end = max(end, stop)
 	}
 	if total := picks * float64(p.sc.Repeats); total > maxPicks {
 		p.fail(n, "jobs", "lower samples, epochs or repeats", "%.3g picks are asked for, the limit is %.3g", total, float64(maxPicks))
+	}
+	if batches > maxBatches {
+		p.fail(n, "jobs", "lower samples or epochs, or raise batches", "%.3g batches are asked for in a run, the limit is %.3g", batches, float64(maxBatches))
 	}
 	if end > maxStep {
 		p.fail(n, "jobs", "raise speeds or lower epochs", "the scenario lasts %.3g steps, the limit is %.3g", end, float64(maxStep))

@@ -68,6 +68,7 @@ func TestScenarioMistakes(t *testing.T) {
 		{"samples: 10\njobs: [&a {name: a}, *a]", fault.Invalid, []string{"aliases are not supported"}},
 		{"samples: 16000000\njobs:\n" + strings.Repeat("  - {name: x}\n", 60), fault.Invalid, []string{"the limit of their product"}},
 		{"samples: 1000000\nrepeats: 10000\njobs: [{name: a, epochs: 1000000}]", fault.Invalid, []string{"picks are asked for"}},
+		{"samples: 1000000\njobs: [{name: a, epochs: 1000, batch: 1}]", fault.Invalid, []string{"f:2:7: 1e+09 batches are asked for in a run"}},
 		{"samples: 10\nsizes: {quartiles: [1, 2]}\njobs: [{name: a}]", fault.Invalid, []string{"f:2:20: quartiles are four sizes"}},
 		{"samples: 10\nsizes: {quartiles: [1, 2, 0, 4]}\njobs: [{name: a}]", fault.Invalid, []string{`f:2:27: sizes.quartiles: "0"`}},
 		{"samples: 10\njobs:\n  - {name: a, shuffle: maybe}", fault.Invalid, []string{"write true or false"}},

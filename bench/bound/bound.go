@@ -74,18 +74,25 @@ func Windows(t Trace) int {
 // less what can be resident when it begins (the first: nothing less), because inside one epoch a job takes distinct samples. The
 // largest sum over all rows of intervals between instants at which some epoch begins or ends, by dynamic programming. It contains
 // Windows, and adds parts of epochs and unions of concurrent jobs. Where more than maxGroups unlike subsets overlap, some sets S
-// are tried instead of all; every set gives a valid bound.
-func Loads(t Trace) int { return loads(t, maxGroups) }
+// are tried instead of all, and of very many epochs only intervals over some hundreds of them; every choice gives a valid bound.
+func Loads(t Trace) int { return max(loads(t, maxGroups, maxWork), Windows(t)) }
 
-func loads(t Trace, groups int) int {
+// About how many elementary steps a bound may take: a second or two. Walks over cells are quicker than steps over intervals.
+const (
+	maxWork     = 1 << 28
+	maxCellWork = 1 << 31
+)
+
+func loads(t Trace, groups, work int) int {
 	d := newDemand(t, groups)
+	reach := d.reach(work)
 	f := make([]int, len(d.cuts)) // f[i]: loads up to cuts[i] at least
 	for s := range d.cuts {
 		if s > 0 {
 			f[s] = max(f[s], f[s-1])
 		}
 		d.from(s)
-		for e := s + 1; e < len(d.cuts); e++ {
+		for e := s + 1; e < min(len(d.cuts), s+1+reach); e++ {
 			d.extend(e)
 			u := d.union()
 			f[e] = max(f[e], u, f[s]+max(0, u-t.Cache))
@@ -116,8 +123,10 @@ type demand struct {
 	cells  []cell  // when there are too many
 	most   int     // union of what anybody ever takes
 	s      int     // first cut of the interval
+	begun  int     // into order: epochs that begin before it
+	under  []int   // of these, those that are not over by then
 	next   int     // into order: epochs that begin later than the interval
-	open   []int   // epochs that overlap the interval
+	open   []int   // epochs that overlap the interval and go on after it
 	inside []int   // by group: the most distinct samples of it that one job's epoch takes inside
 
 	ranked []int   // with too many groups: the largest 64, as grow orders them
@@ -252,7 +261,7 @@ func (d *demand) gather(groups int) {
 // thin drops instants where more groups than can be tried meet in so many intervals that it would take long: any choice of instants
 // gives a valid bound.
 func (d *demand) thin() {
-	const work = 1 << 31
+	const work = maxCellWork
 	for d.cover == nil && len(d.cuts) > 16 && float64(len(d.cuts))*float64(len(d.cuts))/2*float64(7*len(d.cells)+1) > work {
 		keep := d.cuts[:0]
 		for i, c := range d.cuts {
@@ -264,17 +273,29 @@ func (d *demand) thin() {
 	}
 }
 
-// from begins intervals at cut s.
+// reach is over how many instants an interval may run, so that all of them together take no more than some work.
+func (d *demand) reach(work int) int {
+	each := len(d.cover)*(1+len(d.sizes)/2) + len(d.t.Subsets)
+	if d.cover == nil {
+		return len(d.cuts) // thin has seen to it
+	}
+	return max(8, work/each/max(1, len(d.cuts)))
+}
+
+// from begins intervals at cut s, which is one more than the last time.
 func (d *demand) from(s int) {
 	d.s = s
 	clear(d.inside)
-	d.open = d.open[:0]
-	for d.next = 0; d.next < len(d.order) && d.first[d.order[d.next]] < s; d.next++ {
-		if i := d.order[d.next]; d.first[i]+len(d.total[i])-1 > s {
-			d.open = append(d.open, i)
-		}
+	for ; d.begun < len(d.order) && d.first[d.order[d.begun]] < s; d.begun++ {
+		d.under = append(d.under, d.order[d.begun])
 	}
+	d.under = slices.DeleteFunc(d.under, func(i int) bool { return d.last(i) <= s })
+	d.open = append(d.open[:0], d.under...)
+	d.next = d.begun
 }
+
+// last is the cut at which an epoch is over.
+func (d *demand) last(i int) int { return d.first[i] + len(d.total[i]) - 1 }
 
 // extend moves the interval's end to cut e.
 func (d *demand) extend(e int) {
@@ -282,10 +303,15 @@ func (d *demand) extend(e int) {
 		d.open = append(d.open, d.order[d.next])
 		d.next++
 	}
+	open := d.open[:0]
 	for _, i := range d.open {
 		g := d.group[d.t.Epochs[i].Job]
 		d.inside[g] = max(d.inside[g], d.taken(i, e)-d.taken(i, d.s))
+		if d.last(i) > e { // else it takes no more in a longer one
+			open = append(open, i)
+		}
 	}
+	d.open = open
 }
 
 // taken is how many samples epoch i has taken before a cut.

@@ -129,8 +129,11 @@ func TestBoundsAgainstExhaustiveSearch(t *testing.T) {
 		if tight > opt || loose > tight {
 			t.Fatalf("world %d: optimum %d, bound %d, of windows %d: %+v", i, opt, tight, loose, w)
 		}
-		if g := loads(tr, 0 /* as with very many unlike subsets */); g > opt {
+		if g := loads(tr, 0 /* as with very many unlike subsets */, maxWork); g > opt {
 			t.Fatalf("world %d: optimum %d, greedy bound %d: %+v", i, opt, g, w)
+		}
+		if g := loads(tr, maxGroups, 1 /* as with very many epochs */); g > opt {
+			t.Fatalf("world %d: optimum %d, bound of short intervals %d: %+v", i, opt, g, w)
 		}
 		if tight == opt {
 			equal++
@@ -238,5 +241,19 @@ func TestManySubsets(t *testing.T) {
 	}
 	if got := Loads(tr); got < len(union) || got > 160*500 {
 		t.Errorf("%d, the union alone is %d", got, len(union))
+	}
+}
+
+// Hundreds of thousands of epochs: the bound takes a moment, not the square or the cube of them, and is still exact where a row of
+// short intervals is. One of the jobs ends at once, so that no interval ever holds what everybody wants.
+func TestVeryManyEpochs(t *testing.T) {
+	const n, epochs = 5, 200_000
+	tr := Trace{Subsets: [][]uint32{{0, 1, 2, 3, 4}, {5, 6, 7, 8, 9}}, Cache: 2}
+	tr.Epochs = append(tr.Epochs, evenly(0, n, 0, 5))
+	for e := range epochs {
+		tr.Epochs = append(tr.Epochs, evenly(1, n, int64(e), 5))
+	}
+	if got, want := Loads(tr), 2*n+(epochs-1)*(n-2); got != want {
+		t.Errorf("%d loads at least, want %d", got, want)
 	}
 }
