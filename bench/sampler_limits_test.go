@@ -57,9 +57,9 @@ func TestVeryManyTiles(t *testing.T) {
 		text += fmt.Sprintf("  - {name: j%d, subset: 'sample(0.6, seed=%d)', order: stratified(256), epochs: 3, batch: %d, start: %d}\n", i, i, 3+i, 37*i)
 	}
 	text += "  - {name: all, order: stratified(256), epochs: 3}\n"
-	r := simulate(t, scenarioOf(t, text))
-	for _, j := range r.Jobs {
-		if j.Requests != 3*int(j.Requests/3) || j.Epochs != 3 {
+	sc := scenarioOf(t, text)
+	for i, j := range simulate(t, sc).Jobs {
+		if j.Requests != 3*len(sc.Jobs[i].samples) || j.Epochs != 3 {
 			t.Errorf("%s: %d requests in %.1f epochs", j.Name, j.Requests, j.Epochs)
 		}
 		// 2 pairs of epochs in each of 12 runs, quarters of 90 to 150 samples: sd about .038 / sqrt(24).

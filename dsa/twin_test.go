@@ -355,8 +355,11 @@ func (w *twin) compare() error {
 		if ready[j.id] = w.s.Ready(j.id); !w.sliced && !ready[j.id] {
 			return fmt.Errorf("job %d is not ready, and nothing is done in slices", j.id)
 		}
-		if w.s.Remaining(j.id) != len(j.owed) || w.s.Len(j.id) != len(j.spec.Subset) || w.s.Err(j.id) != nil || w.s.Promise(j.id) == "" {
-			return fmt.Errorf("job %d: %d of %d remain, the twin says %d of %d; %v, %q", j.id, w.s.Remaining(j.id), w.s.Len(j.id), len(j.owed), len(j.spec.Subset), w.s.Err(j.id), w.s.Promise(j.id))
+		if err := w.s.Err(j.id); err != nil {
+			return err
+		}
+		if w.s.Remaining(j.id) != len(j.owed) || w.s.Len(j.id) != len(j.spec.Subset) || w.s.Promise(j.id) == "" {
+			return fmt.Errorf("job %d: %d of %d remain, the twin says %d of %d; %q", j.id, w.s.Remaining(j.id), w.s.Len(j.id), len(j.owed), len(j.spec.Subset), w.s.Promise(j.id))
 		}
 	}
 	for x := range ident.ObjectID(twinObjects) {

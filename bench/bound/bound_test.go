@@ -244,10 +244,10 @@ func TestManySubsets(t *testing.T) {
 	}
 }
 
-// Hundreds of thousands of epochs: the bound takes a moment, not the square or the cube of them, and is still exact where a row of
+// Tens of thousands of epochs: the bound takes a moment, not the square or the cube of them, and is still exact where a row of
 // short intervals is. One of the jobs ends at once, so that no interval ever holds what everybody wants.
 func TestVeryManyEpochs(t *testing.T) {
-	const n, epochs = 5, 200_000
+	const n, epochs = 5, 50_000
 	tr := Trace{Subsets: [][]uint32{{0, 1, 2, 3, 4}, {5, 6, 7, 8, 9}}, Cache: 2}
 	tr.Epochs = append(tr.Epochs, evenly(0, n, 0, 5))
 	for e := range epochs {
