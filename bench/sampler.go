@@ -12,6 +12,7 @@ import (
 	"larder/internal/ident"
 	"larder/internal/xrand"
 	"larder/tiers/residency"
+	"larder/tiers/tinylfu"
 )
 
 // picker is what a mode of dsa and a baseline have in common.
@@ -37,7 +38,11 @@ func RunSampler(sc *Scenario, clock func() time.Duration, stop func() error) (*S
 	st := newSamplerStats(sc)
 	var spent time.Duration
 	for rep := range sc.Repeats {
-		w, err := newSamplerRun(sc, rep, st)
+		future, err := foresee(sc, rep, stop)
+		if err != nil {
+			return nil, err
+		}
+		w, err := newSamplerRun(sc, rep, st, future)
 		if err != nil {
 			return nil, err
 		}
@@ -45,7 +50,9 @@ func RunSampler(sc *Scenario, clock func() time.Duration, stop func() error) (*S
 		if clock != nil {
 			begun = clock()
 		}
-		if err := w.run(stop); err != nil {
+		err = w.run(stop)
+		w.cache.close()
+		if err != nil {
 			return nil, err
 		}
 		if clock != nil {
@@ -66,6 +73,8 @@ type samplerRun struct {
 	pickers []picker // those that there are
 	jobs    []*samplerJob
 	cache   *samplerCache
+	future  *foreseen                         // nil unless the policy needs it
+	note    func(*samplerJob, ident.ObjectID) // told of each pick; may be nil
 	trace   bound.Trace
 	picks   []baseline.Pick
 	ids     []ident.JobID
@@ -88,8 +97,8 @@ type samplerJob struct {
 	open      int   // its epoch in the trace, -1 = nothing drawn yet
 }
 
-func newSamplerRun(sc *Scenario, rep int, st *samplerStats) (*samplerRun, error) {
-	w := &samplerRun{sc: sc, seed: xrand.Hash(0x73616d706c657273, sc.Seed, uint64(rep)), stats: st, rivals: map[string]*baseline.Sampler{}}
+func newSamplerRun(sc *Scenario, rep int, st *samplerStats, future *foreseen) (*samplerRun, error) {
+	w := &samplerRun{sc: sc, future: future, seed: xrand.Hash(0x73616d706c657273, sc.Seed, uint64(rep)), stats: st, rivals: map[string]*baseline.Sampler{}}
 	for i := range sc.Jobs {
 		j := &samplerJob{ScenarioJob: &sc.Jobs[i], index: i, id: ident.JobID(i + 1), open: -1}
 		if name := sc.Jobs[i].rival; name != "" {
@@ -231,6 +240,7 @@ func (w *samplerRun) begin(j *samplerJob, t int64) error {
 	}
 	j.at, j.open = 0, -1
 	w.stats.begin(j)
+	w.future.begin(j)
 	w.cache.refresh()
 	return nil
 }
@@ -309,6 +319,12 @@ func (w *samplerRun) topUp(p picker, t int64) error {
 
 // commit books a pick: in the cache, the trace and the statistics. over: it was the last of its epoch.
 func (w *samplerRun) commit(j *samplerJob, x ident.ObjectID, t int64) (over bool, err error) {
+	if err := w.future.advance(j, x); err != nil {
+		return false, err
+	}
+	if w.note != nil {
+		w.note(j, x)
+	}
 	hit := w.cache.take(j, x)
 	w.stats.pick(j, x, hit)
 	if j.open < 0 {
@@ -358,6 +374,7 @@ func (w *samplerRun) turnover(j *samplerJob) {
 type samplerCache struct {
 	w      *samplerRun
 	index  *residency.Index
+	policy cachepolicy.Evictor
 	budget int64
 	flying []ident.ObjectID // loaded in this step
 	stamp  []uint32         // by sample: step in which it was loaded last, numbered by now
@@ -369,14 +386,31 @@ func newSamplerCache(w *samplerRun) (*samplerCache, error) {
 	c := &samplerCache{w: w, stamp: make([]uint32, w.sc.Samples), now: 1, budget: w.stats.budget}
 	var ev [ident.NumForms]residency.Evictor
 	for f := ident.Encoded; f < ident.NumForms; f++ {
-		e, err := cachepolicy.New(w.sc.Policy, xrand.New(w.seed, uint64(f)))
+		policy, given := "need", cachepolicy.Given{} // of the tiers without a budget
+		if f == ident.Decoded {
+			policy = w.sc.Policy
+			if w.future != nil {
+				given.Future = w.future
+			}
+		}
+		e, err := tinylfu.Make(policy, xrand.New(w.seed, uint64(f)), given, w.stats.capacity)
 		if err != nil {
 			return nil, err
 		}
 		ev[f] = e
+		if f == ident.Decoded {
+			c.policy = e
+		}
 	}
 	c.index = residency.New([ident.NumForms]int64{ident.Decoded: c.budget}, ev)
 	return c, nil
+}
+
+// close ends what a policy runs in the background.
+func (c *samplerCache) close() {
+	if p, ok := c.policy.(interface{ Close() }); ok {
+		p.Close()
+	}
 }
 
 func keyOf(x ident.ObjectID) ident.Key { return ident.Key{Object: x, Form: ident.Decoded} }

@@ -18,7 +18,7 @@ import (
 	"larder/internal/fault"
 	"larder/internal/ident"
 	"larder/internal/source/subset"
-	"larder/internal/xrand"
+	"larder/tiers/tinylfu"
 )
 
 // Scenario is what larder bench sampler runs: jobs that draw unit-size samples, and a cache.
@@ -27,7 +27,7 @@ type Scenario struct {
 	Seed      uint64 // of everything random
 	Repeats   int    // independent runs
 	Cache     int    // capacity in samples
-	Policy    string // of cachepolicy's registry
+	Policy    string // of cachepolicy's registry, or tinylfu
 	Jobs      []ScenarioJob
 	Quartiles []float64 // relative sizes of the samples by a hash of their ids, four of them, or none: all equal
 }
@@ -235,8 +235,8 @@ func (p *scenarioParser) scenario(n *yaml.Node) {
 
 func (p *scenarioParser) policy(v *yaml.Node) {
 	p.word(v, "cache.policy", &p.sc.Policy)
-	if p.sc.Policy == "" || !slices.Contains(cachepolicy.Names(), p.sc.Policy) {
-		p.fail(v, "cache.policy", fault.DidYouMean(p.sc.Policy, cachepolicy.Names()), "unknown cache policy %.40q", p.sc.Policy)
+	if !tinylfu.Known(p.sc.Policy) {
+		p.fail(v, "cache.policy", fault.DidYouMean(p.sc.Policy, tinylfu.Names()), "unknown cache policy %.40q", p.sc.Policy)
 	}
 }
 
@@ -417,9 +417,8 @@ func (sc *Scenario) SetCache(samples int, policy string) error {
 		return fault.New(fault.Invalid, "cache", fmt.Sprintf("choose 0 to %d", maxSamples), "a cache of %d samples is not possible", samples)
 	}
 	if policy != "" {
-		if _, err := cachepolicy.New(policy, xrand.New(1)); err != nil {
-			f := fault.From(err)
-			return fault.New(fault.Invalid, "policy", f.Hint, "%s", f.Message)
+		if !tinylfu.Known(policy) {
+			return fault.New(fault.Invalid, "policy", cachepolicy.Hint(policy, tinylfu.Names()), "unknown cache policy %.40q", policy)
 		}
 		sc.Policy = policy
 	}

@@ -10,11 +10,14 @@ import (
 	"larder/internal/bits"
 	"larder/internal/ident"
 	"larder/internal/xrand"
+	"larder/tiers/tinylfu"
 )
 
 // SamplerReport is what larder bench sampler prints. Counts are of one run: means over the repeats, rounded; Ratio is not.
 type SamplerReport struct {
 	Repeats        int                `json:"repeats"`
+	Policy         string             `json:"policy"`
+	PolicyBreaks   string             `json:"policy_breaks,omitempty"` // which order promise, in words
 	Requests       int                `json:"requests"`
 	Loads          int                `json:"loads"` // refills of ods among them
 	LoadsSD        float64            `json:"loads_sd"`
@@ -234,7 +237,7 @@ func (st *samplerStats) ranOnce(w *samplerRun) {
 
 func (st *samplerStats) report(spent time.Duration) *SamplerReport {
 	runs := float64(st.sc.Repeats)
-	r := &SamplerReport{Repeats: st.sc.Repeats, LowerBound: st.bound, WindowsBound: st.windows, ExactlyOnce: st.exact}
+	r := &SamplerReport{Repeats: st.sc.Repeats, Policy: st.sc.Policy, PolicyBreaks: tinylfu.BreaksOf(st.sc.Policy), LowerBound: st.bound, WindowsBound: st.windows, ExactlyOnce: st.exact}
 	all := 0
 	mean := func(sum *int, n int) int { // rounded so that the jobs' figures add up to the rounded total
 		was := math.Round(float64(*sum) / runs)

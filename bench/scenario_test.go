@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"larder/cachepolicy"
 	"larder/internal/fault"
+	"larder/tiers/tinylfu"
 )
 
 func TestScenarioExample(t *testing.T) {
@@ -51,6 +51,8 @@ func TestScenarioMistakes(t *testing.T) {
 		{"samples: 10\njobs:\n  - {name: a, order: ods, shuffle: false}", fault.Invalid, []string{"order ods shuffles"}},
 		{"samples: 10\ncache: {samples: 3, policy: ned}\njobs: [{name: a}]", fault.Invalid, []string{`f:2:29: unknown cache policy "ned"`, "did you mean need?"}},
 		{"samples: 10\ncache: {samples: -1}\njobs: [{name: a}]", fault.Invalid, []string{`f:2:18: cache.samples: "-1"`, "from 0 to"}},
+		{"samples: 10\ncache: {samples: 3, policy: tinylfy}\njobs: [{name: a}]", fault.Invalid, []string{"did you mean tinylfu?"}},
+		{"samples: 10\ncache: {samples: 3, policy: clairvoyant-x}\njobs: [{name: a}]", fault.Invalid, []string{"did you mean clairvoyant-k?"}},
 		{"samples: 10\njobs:\n  - {name: a}\n  - {name: a}", fault.Invalid, []string{`f:4:12: job "a" is there twice`}},
 		{"samples: 10\njobs:\n  - {epochs: 1}", fault.Invalid, []string{"f:3:5: job 1 has no name"}},
 		{"samples: 10\njobs:\n  - {name: a, subset: 'range(3, 3)'}", fault.SubsetEmpty, []string{"f:3:23: subset"}},
@@ -152,10 +154,19 @@ func TestSamplerDocs(t *testing.T) {
 	page := string(data)
 	words := append(Orders(), "samples", "seed", "repeats", "cache", "policy", "sizes", "quartiles", "name", "subset", "speed", "start", "leave",
 		"epochs", "order", "batch", "window", "shuffle", "requests", "loads", "loads_lower_bound", "loads_lower_bound_windows", "ratio",
-		"exactly_once", "picks_per_second", "cells", "mean_position", "sd_of_mean", "epoch_overlap_q1", "spearman_rho", "hits")
-	for _, w := range append(words, cachepolicy.Names()...) {
+		"exactly_once", "policy_breaks", "picks_per_second", "cells", "mean_position", "sd_of_mean", "epoch_overlap_q1", "spearman_rho", "hits")
+	for _, w := range words {
 		if !strings.Contains(page, w) {
 			t.Errorf("docs/sampler.md does not name %s", w)
+		}
+	}
+	policies, err := os.ReadFile("../docs/policies.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range tinylfu.Names() {
+		if !strings.Contains(string(policies), "| `"+name+"` |") {
+			t.Errorf("docs/policies.md does not explain %s", name)
 		}
 	}
 	_, text, _ := strings.Cut(page, "```yaml\n")

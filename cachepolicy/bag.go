@@ -31,9 +31,15 @@ func (b *bag) Insert(h uint32, _ int) {
 	b.next = -1
 }
 
-func (b *bag) Restore(h uint32, need int) { b.Insert(h, need) }
-func (b *bag) Update(h uint32, _ int)     { b.at(h) }
-func (b *bag) Hit(h uint32)               { b.at(h) }
+func (b *bag) Restore(h uint32, need int) {
+	if int(h) >= len(b.pos) {
+		invariant.Violated("%s: Restore(%d) of an entry that never was in", b.name, h)
+	}
+	b.Insert(h, need)
+}
+
+func (b *bag) Update(h uint32, _ int) { b.at(h) }
+func (b *bag) Hit(h uint32)           { b.at(h) }
 
 func (b *bag) Remove(h uint32) {
 	i, last := b.at(h), len(b.items)-1
@@ -62,8 +68,3 @@ func (b *bag) Coldest() (uint32, bool) {
 	}
 	return b.items[b.next], true
 }
-
-// minio fills once and never evicts (CoorDL's MinIO, VLDB 2021). Only a shrinking tier takes entries away, at random.
-type minio struct{ *bag }
-
-func (minio) Victim(int) (uint32, bool) { return 0, false }

@@ -5,171 +5,107 @@ import (
 	"strings"
 	"testing"
 
-	"pgregory.net/rapid"
-
 	"larder/internal/fault"
+	"larder/internal/ident"
 	"larder/internal/xrand"
 	"larder/internal/xrand/xrandtest"
 )
 
+// clock is a Future of a test: objects are asked for at fixed times, of which the next ones are known.
+type clock struct {
+	now   uint64
+	times [][]uint64 // by object, ascending
+	block uint64     // what is known ends with the running block of so much time; 0 = all is known
+}
+
+func (c *clock) Now() uint64 { return c.now }
+
+func (c *clock) Next(k ident.Key) (uint64, bool) {
+	if int(k.Object) >= len(c.times) {
+		return 0, false
+	}
+	times := c.times[k.Object]
+	i, _ := slices.BinarySearch(times, c.now+1)
+	if i == len(times) || c.block > 0 && times[i]/c.block > c.now/c.block {
+		return 0, false
+	}
+	return times[i], true
+}
+
+// newClock schedules n requests for objects that the seed draws.
+func newClock(seed uint64, n, objects int, block uint64) *clock {
+	c := &clock{times: make([][]uint64, objects), block: block}
+	for t := range uint64(n) {
+		x := xrand.Hash(seed, t) % uint64(objects)
+		c.times[x] = append(c.times[x], t+1)
+	}
+	return c
+}
+
 func mustNew(t interface{ Fatal(...any) }, name string, seed uint64) Evictor {
-	e, err := New(name, xrand.New(seed))
+	e, err := NewGiven(name, xrand.New(seed), Given{Future: &clock{}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return e
 }
 
+func keyOf(x int) ident.Key {
+	return ident.Key{Object: ident.ObjectID(x), Form: ident.Decoded, Recipe: 9}
+}
+
+// admit tells a policy that sees keys of a newcomer.
+func admit(e Evictor, x, need int) {
+	if s, ok := e.(Sighted); ok && !s.Admit(keyOf(x), need) {
+		panic("refused")
+	}
+}
+
 func TestRegistry(t *testing.T) {
-	if got := Names(); !slices.Equal(got, []string{"need", "minio", "lru", "fifo", "random"}) {
+	all := []string{"need", "refcount", "minio", "minio-preselect", "minio-partitioned", "lru", "fifo", "random", "2-random", "w-tinylfu",
+		"s3-fifo", "sieve", "belady", "clairvoyant-k"}
+	if got := Names(); !slices.Equal(got, all) {
 		t.Fatalf("Names() = %v", got)
 	}
-	for _, n := range Names() {
-		if e := mustNew(t, n, 1); e.Name() != n || e.Len() != 0 {
+	if got := Unforeseeing(); !slices.Equal(got, all[:12]) {
+		t.Errorf("Unforeseeing() = %v", got)
+	}
+	for i, n := range all {
+		e := mustNew(t, n, 1)
+		if e.Name() != n || e.Len() != 0 {
 			t.Errorf("New(%q) gives %q with %d entries", n, e.Name(), e.Len())
 		}
-		if b := Breaks(n); b != "" {
-			t.Errorf("%s sees no size, cost or id, and says it breaks %q", n, b)
+		// Whatever is told keys says why, and nothing else is; who needs a future gets an error without one.
+		if _, sighted := e.(Sighted); sighted != (Sees(n) != "") || Breaks(n) != "" && !sighted {
+			t.Errorf("%s: sighted %v, sees %q, breaks %q", n, sighted, Sees(n), Breaks(n))
+		}
+		_, err := New(n, xrand.New(1))
+		if blind := i < 12; NeedsFuture(n) == blind || blind != (err == nil) || !blind && (!fault.Is(err, fault.ConfigInvalid) || !strings.Contains(err.Error(), n)) {
+			t.Errorf("%s without a future: %v", n, err)
 		}
 	}
 	if e := mustNew(t, "", 1); e.Name() != "need" {
 		t.Errorf("the default is %q", e.Name())
 	}
+	if e := mustNew(t, "clairvoyant-250", 1); e.Name() != "clairvoyant-250" || e.(*foresight).horizon != 250 || !NeedsFuture("clairvoyant-250") {
+		t.Errorf("%s sees %d ahead", e.Name(), e.(*foresight).horizon)
+	}
 	for typed, meant := range map[string]string{
-		"ned": "need", "NEED": "need", "lur": "lru", "mino": "minio", "rand": "random", "fif0": "fifo",
+		"ned": "need", "NEED": "need", "lur": "lru", "mino": "minio", "rand": "random", "fif0": "fifo", "3-random": "2-random", "s3fifo": "s3-fifo",
+		"w-tinylfy": "w-tinylfu", "seive": "sieve", "refcnt": "refcount", "minio-presel": "minio-preselect", "beladi": "belady",
+		"clairvoyant-0": "clairvoyant-k", "clairvoyant-99999999999999999999": "",
 	} {
 		_, err := New(typed, xrand.New(1))
-		if !fault.Is(err, fault.ConfigInvalid) || !strings.Contains(err.Error(), "did you mean "+meant+"?") {
+		if !fault.Is(err, fault.ConfigInvalid) || meant != "" && !strings.Contains(err.Error(), "did you mean "+meant+"?") {
 			t.Errorf("New(%.10q) = %.200v, want a ConfigInvalid that names %s", typed, err, meant)
 		}
 	}
-	if _, err := New(strings.Repeat("x", 1<<20), xrand.New(1)); !fault.Is(err, fault.ConfigInvalid) || len(err.Error()) > 200 ||
-		!strings.Contains(err.Error(), "need, minio, lru, fifo, random") {
+	if _, err := New(strings.Repeat("x", 1<<20), xrand.New(1)); !fault.Is(err, fault.ConfigInvalid) || len(err.Error()) > 300 ||
+		!strings.Contains(err.Error(), strings.Join(all, ", ")) {
 		t.Errorf("a name that is like none: %.300v", err)
 	}
-}
-
-// model is what every policy must agree with: a list of what is in, oldest first.
-type model struct{ items []modelItem }
-
-type modelItem struct {
-	h    uint32
-	need int
-}
-
-func (m *model) index(h uint32) int {
-	return slices.IndexFunc(m.items, func(i modelItem) bool { return i.h == h })
-}
-
-// victimOK tells whether the answer of a policy is one that its rule allows.
-func (m *model) victimOK(name string, need int, h uint32, ok bool) bool {
-	if len(m.items) == 0 || name == "minio" {
-		return !ok
-	}
-	least := slices.MinFunc(m.items, func(a, b modelItem) int { return a.need - b.need }).need
-	switch name {
-	case "need":
-		if need < 1 || least > need {
-			return !ok
-		}
-		return ok && m.index(h) >= 0 && m.items[m.index(h)].need == least
-	case "lru", "fifo":
-		return ok && h == m.items[0].h
-	default:
-		return ok && m.index(h) >= 0
-	}
-}
-
-func (m *model) coldestOK(name string, h uint32, ok bool) bool {
-	switch name {
-	case "need":
-		return m.victimOK(name, 1<<30, h, ok)
-	case "minio":
-		return m.victimOK("random", 0, h, ok)
-	default:
-		return m.victimOK(name, 0, h, ok)
-	}
-}
-
-func TestPoliciesAgainstList(t *testing.T) {
-	for _, name := range Names() {
-		t.Run(name, func(t *testing.T) {
-			rapid.Check(t, func(rt *rapid.T) {
-				e, m := mustNew(rt, name, rapid.Uint64().Draw(rt, "seed")), &model{}
-				handles := rapid.Uint32Range(0, 20)
-				rt.Repeat(map[string]func(*rapid.T){
-					"insert": func(rt *rapid.T) {
-						h, need := handles.Draw(rt, "h"), rapid.IntRange(0, 4).Draw(rt, "need")
-						if m.index(h) >= 0 {
-							rt.Skip("is in")
-						}
-						e.Insert(h, need)
-						m.items = append(m.items, modelItem{h, need})
-					},
-					"update": func(rt *rapid.T) {
-						if len(m.items) == 0 {
-							rt.Skip("empty")
-						}
-						i := rapid.IntRange(0, len(m.items)-1).Draw(rt, "i")
-						m.items[i].need = rapid.IntRange(0, 4).Draw(rt, "need")
-						e.Update(m.items[i].h, m.items[i].need)
-					},
-					"hit": func(rt *rapid.T) {
-						if len(m.items) == 0 {
-							rt.Skip("empty")
-						}
-						i := rapid.IntRange(0, len(m.items)-1).Draw(rt, "i")
-						it := m.items[i]
-						e.Hit(it.h)
-						if name == "lru" {
-							m.items = append(slices.Delete(m.items, i, i+1), it)
-						}
-					},
-					"remove": func(rt *rapid.T) {
-						if len(m.items) == 0 {
-							rt.Skip("empty")
-						}
-						i := rapid.IntRange(0, len(m.items)-1).Draw(rt, "i")
-						e.Remove(m.items[i].h)
-						m.items = slices.Delete(m.items, i, i+1)
-					},
-					"refused": func(rt *rapid.T) {
-						// Victims taken out and put back leave everything as it was: the same victims come again.
-						var took, again []uint32
-						for _, list := range []*[]uint32{&took, &again} {
-							for range 3 {
-								if h, ok := e.Victim(2); ok {
-									e.Remove(h)
-									*list = append(*list, h)
-								}
-							}
-							for _, h := range slices.Backward(*list) {
-								e.Restore(h, m.items[m.index(h)].need)
-							}
-						}
-						if name != "random" && !slices.Equal(took, again) {
-							rt.Fatalf("took %v, put them back, took %v", took, again)
-						}
-					},
-					"": func(rt *rapid.T) {
-						if e.Len() != len(m.items) {
-							rt.Fatalf("%d entries, want %d", e.Len(), len(m.items))
-						}
-						need := rapid.IntRange(0, 5).Draw(rt, "newcomer")
-						h, ok := e.Victim(need)
-						if !m.victimOK(name, need, h, ok) {
-							rt.Fatalf("Victim(%d) = %d, %v of %v", need, h, ok, m.items)
-						}
-						if h2, ok2 := e.Victim(need); h2 != h || ok2 != ok {
-							rt.Fatalf("Victim(%d) = %d, then %d", need, h, h2)
-						}
-						if h, ok := e.Coldest(); !m.coldestOK(name, h, ok) {
-							rt.Fatalf("Coldest() = %d, %v of %v", h, ok, m.items)
-						}
-					},
-				})
-			})
-		})
+	if Breaks("nothing") != "" || Sees("nothing") != "" || NeedsFuture("nothing") {
+		t.Error("an unknown policy breaks something")
 	}
 }
 
@@ -177,7 +113,7 @@ func TestPoliciesAgainstList(t *testing.T) {
 // before.
 func TestTiesAreUniform(t *testing.T) {
 	const n, rounds = 32, 6400
-	for _, name := range []string{"need", "random"} {
+	for _, name := range []string{"need", "refcount", "random"} {
 		counts := make([]int, n)
 		r := xrand.New(7)
 		for range rounds {
@@ -229,14 +165,18 @@ func TestNeedIgnoresRepetition(t *testing.T) {
 func TestMisusePanics(t *testing.T) {
 	for _, name := range Names() {
 		for what, misuse := range map[string]func(Evictor){
-			"insert twice":  func(e Evictor) { e.Insert(1, 1) },
-			"remove absent": func(e Evictor) { e.Remove(2) },
-			"remove beyond": func(e Evictor) { e.Remove(1000) },
-			"update absent": func(e Evictor) { e.Update(2, 1) },
-			"hit absent":    func(e Evictor) { e.Hit(2) },
+			"insert twice":       func(e Evictor) { e.Insert(1, 1) },
+			"restore what is in": func(e Evictor) { e.Restore(1, 1) },
+			"restore beyond":     func(e Evictor) { e.Restore(1000, 1) },
+			"remove absent":      func(e Evictor) { e.Remove(2) },
+			"remove beyond":      func(e Evictor) { e.Remove(1000) },
+			"update absent":      func(e Evictor) { e.Update(2, 1) },
+			"hit absent":         func(e Evictor) { e.Hit(2) },
 		} {
 			e := mustNew(t, name, 1)
+			admit(e, 1, 1)
 			e.Insert(1, 1)
+			admit(e, 2, 1)
 			e.Insert(2, 1)
 			e.Remove(2)
 			func() {
@@ -251,21 +191,64 @@ func TestMisusePanics(t *testing.T) {
 	}
 }
 
-func BenchmarkNeed(b *testing.B) {
-	r := xrand.New(1)
-	e := mustNew(b, "need", 1)
-	const n = 1 << 17
-	for h := range uint32(n) {
-		e.Insert(h, 4)
+// tierOf drives a policy as a tier of n entries does.
+type tierOf struct {
+	e      Evictor
+	in     []uint32 // by object: handle + 1
+	object []int    // by handle
+	n      int
+}
+
+func (t *tierOf) request(x, need int) {
+	if h := t.in[x]; h > 0 {
+		t.e.Hit(h - 1)
+		t.e.Update(h-1, need)
+		return
 	}
-	b.ReportAllocs()
-	b.ResetTimer()
-	for range b.N {
-		h := uint32(r.IntN(n))
-		e.Update(h, r.IntN(5))
-		if v, ok := e.Victim(4); ok {
-			e.Remove(v)
-			e.Insert(v, 4)
+	if s, ok := t.e.(Sighted); ok && !s.Admit(keyOf(x), need) {
+		return
+	}
+	h := uint32(t.e.Len())
+	if t.e.Len() == t.n {
+		v, ok := t.e.Victim(need)
+		if !ok {
+			return
 		}
+		t.e.Remove(v)
+		t.in[t.object[v]] = 0
+		h = v
+	}
+	t.object[h], t.in[x] = x, h+1
+	t.e.Insert(h, need)
+}
+
+func steady(t interface{ Fatal(...any) }, name string, n int) (*tierOf, *xrand.Rand) {
+	tier, r := &tierOf{e: mustNew(t, name, 1), in: make([]uint32, 3*n), object: make([]int, n), n: n}, xrand.New(2)
+	for range 20 * n {
+		tier.request(r.IntN(3*n), r.IntN(5))
+	}
+	return tier, r
+}
+
+// Once the tables have grown nothing is allocated: neither at a hit, nor at a miss that evicts.
+func TestNoAllocations(t *testing.T) {
+	for _, name := range Names() {
+		tier, r := steady(t, name, 4096)
+		if got := testing.AllocsPerRun(20_000, func() { tier.request(r.IntN(3*4096), r.IntN(5)) }); got > 0 {
+			t.Errorf("%s: %.3f allocations a request", name, got)
+		}
+	}
+}
+
+func BenchmarkPolicies(b *testing.B) {
+	for _, name := range Names() {
+		b.Run(name, func(b *testing.B) {
+			const n = 1 << 16
+			tier, r := steady(b, name, n)
+			b.ReportAllocs()
+			for b.Loop() {
+				tier.request(r.IntN(3*n), r.IntN(5))
+			}
+		})
 	}
 }

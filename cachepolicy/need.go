@@ -14,7 +14,14 @@ import (
 //
 // A tie lives as long as the need does, so entries that have stayed have higher ties than the average newcomer: with
 // needs that never change the policy tends to never-evict, which is the best there is for shuffled epochs.
+//
+// refcount is Joader's RefCnt (Xie et al., NeurIPS 2022), with counts that follow the jobs instead of the released
+// code's, which are frozen when an entry comes: the same order, but a newcomer that somebody could use takes the place of the
+// least needed entry even if it is needed less itself.
 type needEvictor struct {
+	name  string
+	least int  // newcomers of a lower need displace nothing
+	equal bool // a newcomer displaces only what is needed as little as itself
 	r     *xrand.Rand
 	tree  *btree.BTreeG[needItem]
 	slots []needSlot // by handle
@@ -33,8 +40,12 @@ type needSlot struct {
 	in   bool
 }
 
-func newNeed(r *xrand.Rand) *needEvictor {
-	return &needEvictor{r: r, tree: btree.NewG(32, func(a, b needItem) bool {
+func newNeed(r *xrand.Rand) *needEvictor { return newByNeed("need", 1, true, r) }
+
+func newRefcount(r *xrand.Rand) *needEvictor { return newByNeed("refcount", 0, false, r) }
+
+func newByNeed(name string, least int, equal bool, r *xrand.Rand) *needEvictor {
+	return &needEvictor{name: name, least: least, equal: equal, r: r, tree: btree.NewG(32, func(a, b needItem) bool {
 		if a.need != b.need {
 			return a.need < b.need
 		}
@@ -45,14 +56,14 @@ func newNeed(r *xrand.Rand) *needEvictor {
 	})}
 }
 
-func (e *needEvictor) Name() string { return "need" }
+func (e *needEvictor) Name() string { return e.name }
 func (e *needEvictor) Len() int     { return e.tree.Len() }
 
 func (e *needEvictor) Insert(h uint32, need int) { e.put(h, need, e.r.Uint64()) }
 
 func (e *needEvictor) Restore(h uint32, need int) {
 	if int(h) >= len(e.slots) {
-		invariant.Violated("need: Restore(%d) of an entry that never was in", h)
+		invariant.Violated("%s: Restore(%d) of an entry that never was in", e.name, h)
 	}
 	e.put(h, need, e.slots[h].tie)
 }
@@ -62,7 +73,7 @@ func (e *needEvictor) put(h uint32, need int, tie uint64) {
 		e.slots = append(e.slots, needSlot{})
 	}
 	if e.slots[h].in {
-		invariant.Violated("need: entry %d is in already", h)
+		invariant.Violated("%s: entry %d is in already", e.name, h)
 	}
 	e.slots[h] = needSlot{tie: tie, need: need, in: true}
 	e.tree.ReplaceOrInsert(needItem{tie: tie, need: need, h: h})
@@ -81,20 +92,20 @@ func (e *needEvictor) Remove(h uint32) {
 	s := e.slot(h)
 	s.in = false
 	if _, ok := e.tree.Delete(needItem{tie: s.tie, need: s.need, h: h}); !ok {
-		invariant.Violated("need: entry %d is not where its need %d puts it", h, s.need)
+		invariant.Violated("%s: entry %d is not where its need %d puts it", e.name, h, s.need)
 	}
 }
 
 func (e *needEvictor) slot(h uint32) *needSlot {
 	if int(h) >= len(e.slots) || !e.slots[h].in {
-		invariant.Violated("need: entry %d is not in", h)
+		invariant.Violated("%s: entry %d is not in", e.name, h)
 	}
 	return &e.slots[h]
 }
 
 func (e *needEvictor) Victim(need int) (uint32, bool) {
 	v, ok := e.tree.Min()
-	return v.h, ok && need >= 1 && v.need <= need
+	return v.h, ok && need >= e.least && (!e.equal || v.need <= need)
 }
 
 func (e *needEvictor) Coldest() (uint32, bool) {

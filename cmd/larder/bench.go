@@ -113,6 +113,10 @@ func readScenario(path string, stdin io.Reader) (*bench.Scenario, error) {
 }
 
 func samplerTable(t *tabwriter.Writer, r *bench.SamplerReport) {
+	row(t, "policy", r.Policy)
+	if r.PolicyBreaks != "" {
+		row(t, "it breaks", r.PolicyBreaks)
+	}
 	row(t, "requests", count(r.Requests))
 	loads := count(r.Loads)
 	if r.LoadsSD > 0 {

@@ -21,6 +21,7 @@ import (
 	"larder/internal/config"
 	"larder/internal/fault"
 	larderv1 "larder/proto/larder/v1"
+	"larder/tiers/tinylfu"
 )
 
 func newHTTPClient() *http.Client {
@@ -203,11 +204,23 @@ func TestPrintError(t *testing.T) {
 
 // The configuration knows exactly the eviction policies there are.
 func TestPoliciesAgree(t *testing.T) {
-	a, b := slices.Clone(config.Policies), slices.Clone(cachepolicy.Names())
+	a, b := slices.Clone(config.Policies), append(cachepolicy.Unforeseeing(), tinylfu.Name)
 	slices.Sort(a)
 	slices.Sort(b)
 	if !slices.Equal(a, b) {
 		t.Errorf("config knows %v, cachepolicy %v", a, b)
+	}
+}
+
+// A policy that breaks a promise says so when it is configured; most have nothing to say.
+func TestPolicyWarnings(t *testing.T) {
+	if w := policyWarnings(config.Default().Tiers); len(w) != 0 {
+		t.Errorf("the default warns: %q", w)
+	}
+	got := policyWarnings(config.Tiers{Policy: config.Policy{Encoded: "tinylfu", Decoded: "s3-fifo", Augmented: "minio-preselect"}})
+	if len(got) != 2 || !strings.HasPrefix(got[0], "tiers.policy.encoded tinylfu breaks the promise of order epoch, stratified: ") ||
+		!strings.Contains(got[0], "not deterministic") || !strings.HasPrefix(got[1], "tiers.policy.augmented minio-preselect breaks") {
+		t.Errorf("%q", got)
 	}
 }
 

@@ -66,6 +66,9 @@ func newConfigCheck() *cobra.Command {
 				}
 				row(t, "  jobs.max_ring", fault.Size(r.MaxRing))
 				row(t, "  prep.workers", r.Workers)
+				for _, w := range policyWarnings(cfg.Tiers) {
+					row(t, "warning: "+w)
+				}
 			})
 		},
 	}

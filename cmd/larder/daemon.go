@@ -54,6 +54,7 @@ type daemon struct {
 	journal  *journal.Memory
 	gpu      gpu.Probe
 	engine   *exec.Engine
+	evictors []func() // what ends them
 	sessions *session.Server
 	rpc      []*grpc.Server
 	health   *health.Server
@@ -120,6 +121,9 @@ func (d *daemon) open() (err error) {
 			return err
 		}
 	}
+	for _, w := range policyWarnings(cfg.Tiers) {
+		log.Warn("a cache policy breaks a promise", "policy", w, "fix", "choose need, or read docs/policies.md and accept it")
+	}
 	log.Info("configuration", "memory_limit", fault.Size(r.Memory), "tiers_total", fault.Size(r.Total),
 		"encoded", cfg.Tiers.Encoded.String(), "decoded", cfg.Tiers.Decoded.String(), "augmented", cfg.Tiers.Augmented.String(),
 		"rings", fault.Size(r.MaxRing), "workers", r.Workers, "decoder", prep.DecoderName(), "parity", prep.Parity(), "gpu", d.gpu.Status())
@@ -160,6 +164,7 @@ func (d *daemon) openEngine() error {
 			return v.Of(r.Machine), v.IsAuto(), err
 		},
 		MemoryLimit: r.Memory, MaxRing: r.MaxRing, Lease: cfg.Jobs.Lease, MaxJobs: cfg.Jobs.Max, Seed: cfg.Sampler.Seed,
+		Evictor: d.newEvictor,
 	})
 	return err
 }
@@ -287,6 +292,9 @@ func (d *daemon) close() error {
 		}
 		if d.journal != nil {
 			errs = append(errs, d.journal.Close())
+		}
+		for _, end := range d.evictors { // the engine is gone
+			end()
 		}
 		if d.store != nil {
 			errs = append(errs, d.store.Close())

@@ -54,7 +54,7 @@ var allowed = map[string][]string{
 
 // only these may use the libraries that the owner fixed for a place.
 var homes = map[string][]string{
-	"github.com/dgraph-io/ristretto/v2":  {"larder/tiers/encoded", "larder/internal/source"},
+	"github.com/dgraph-io/ristretto/v2":  {"larder/tiers/encoded", "larder/tiers/tinylfu", "larder/internal/source"},
 	"github.com/NVIDIA/go-nvml/pkg/nvml": {"larder/internal/gpu"},
 }
 

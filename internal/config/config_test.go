@@ -98,6 +98,7 @@ func TestMistakes(t *testing.T) {
 		"total and limit": {"memory: {limit: 4GiB}\ntiers: {total: 5GiB}\n", []string{"tiers.total 5GiB", "memory.limit 4GiB"}},
 		"limit too small": {"memory: {limit: 1MiB}\n", []string{"memory.limit 1MiB", "64MiB"}},
 		"policy":          {"tiers: {policy: {decoded: lrru}}\n", []string{"did you mean lru?", "larder.yaml:1:27"}},
+		"future policy":   {"tiers: {policy: {decoded: belady}}\n", []string{"tiers.policy.decoded", "needs to know everything that will be asked for", "larder.yaml:1:27"}},
 		"tcp plain":       {"grpc: {listen: \"0.0.0.0:7000\"}\n", []string{"without TLS", "grpc.tls_cert"}},
 		"tcp open":        {"grpc: {listen: \"0.0.0.0:7000\", insecure: true}\n", []string{"loopback"}},
 		"tls half":        {"grpc: {listen: \"0.0.0.0:7000\", tls_cert: a.pem}\n", []string{"only one of them"}},

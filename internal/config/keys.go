@@ -36,7 +36,16 @@ type Key struct {
 }
 
 // Policies lists the eviction policies a tier may name; a test of the command holds it equal to the policies that exist.
-var Policies = []string{"need", "minio", "lru", "fifo", "random"}
+var Policies = []string{"need", "refcount", "minio", "minio-preselect", "minio-partitioned", "lru", "fifo", "random", "2-random", "w-tinylfu",
+	"s3-fifo", "sieve", "tinylfu"}
+
+// onePolicy is oneOf of Policies, and has an answer for those that exist but not in a daemon.
+func onePolicy(s string) error {
+	if s == "belady" || strings.HasPrefix(s, "clairvoyant-") {
+		return errors.New("it needs to know everything that will be asked for; larder bench sampler can use it, a daemon can use need")
+	}
+	return oneOf("a policy", Policies...)(s)
+}
 
 // Keys lists every key, in the order of the file.
 func Keys() []Key { return slices.Clone(keys) }
@@ -80,11 +89,11 @@ var keys = []Key{
 	size("tiers.augmented", "memory of augmented samples; auto = larder decides", Live,
 		func(c *Config) *Size { return &c.Tiers.Augmented }),
 	text("tiers.policy.encoded", "policy", "eviction policy of the encoded tier", Restart,
-		func(c *Config) *string { return &c.Tiers.Policy.Encoded }, oneOf("a policy", Policies...)),
+		func(c *Config) *string { return &c.Tiers.Policy.Encoded }, onePolicy),
 	text("tiers.policy.decoded", "policy", "eviction policy of the decoded tier", Restart,
-		func(c *Config) *string { return &c.Tiers.Policy.Decoded }, oneOf("a policy", Policies...)),
+		func(c *Config) *string { return &c.Tiers.Policy.Decoded }, onePolicy),
 	text("tiers.policy.augmented", "policy", "eviction policy of the augmented tier", Restart,
-		func(c *Config) *string { return &c.Tiers.Policy.Augmented }, oneOf("a policy", Policies...)),
+		func(c *Config) *string { return &c.Tiers.Policy.Augmented }, onePolicy),
 	number("tiers.verify_every", "checksum a cached sample on every n-th read; 1 = always", Restart, 1, 1<<30, false,
 		func(c *Config) *int { return &c.Tiers.VerifyEvery }),
 	number("prep.workers", "goroutines that prepare samples; auto = one per core", Restart, 1, 4096, true,

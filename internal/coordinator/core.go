@@ -37,6 +37,8 @@ type Config struct {
 	// Usable is how much of a tier's budget may be resident; the rest holds what was evicted while it is still being read.
 	// nil = all of it.
 	Usable func(budget int64) int64
+	// Evictor makes the policy of a tier. nil = cachepolicy.New.
+	Evictor func(f ident.Form, policy string, r *xrand.Rand) (cachepolicy.Evictor, error)
 }
 
 // Core is the state machine. Owned by Loop (or a simulator); not safe for concurrent use.
@@ -143,6 +145,11 @@ func New(cfg Config) (*Core, error) {
 	if cfg.Granule == nil {
 		cfg.Granule = func(_ ident.Form, n int64) int64 { return n }
 	}
+	if cfg.Evictor == nil {
+		cfg.Evictor = func(_ ident.Form, policy string, r *xrand.Rand) (cachepolicy.Evictor, error) {
+			return cachepolicy.New(policy, r)
+		}
+	}
 	c := &Core{
 		cfg: cfg, rng: xrand.New(cfg.Seed, 1), sampler: dsa.New(xrand.Hash(cfg.Seed, 2)),
 		jobs: jobs.NewRegistry(cfg.Lease, cfg.MaxJobs), streams: map[ident.JobID]*stream{},
@@ -157,7 +164,7 @@ func New(cfg Config) (*Core, error) {
 		if p == "" {
 			p = "need"
 		}
-		e, err := cachepolicy.New(p, xrand.New(cfg.Seed, 3, uint64(f)))
+		e, err := cfg.Evictor(f, p, xrand.New(cfg.Seed, 3, uint64(f)))
 		if err != nil {
 			return nil, err
 		}

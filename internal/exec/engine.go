@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"larder/cachepolicy"
 	"larder/internal/coordinator"
 	"larder/internal/fault"
 	"larder/internal/gpu"
@@ -15,6 +16,7 @@ import (
 	"larder/internal/journal"
 	"larder/internal/prep"
 	"larder/internal/source"
+	"larder/internal/xrand"
 	"larder/jobs"
 	larderv1 "larder/proto/larder/v1"
 	"larder/tiers"
@@ -38,6 +40,8 @@ type Config struct {
 	Lease       time.Duration
 	MaxJobs     int
 	Seed        uint64
+	// Evictor makes the policy of a tier. nil = cachepolicy.New.
+	Evictor func(f ident.Form, policy string, r *xrand.Rand) (cachepolicy.Evictor, error)
 }
 
 // Engine is the running daemon without its sockets.
@@ -87,7 +91,7 @@ func New(cfg Config) (*Engine, error) {
 			g := cfg.Store.Granule(f)
 			return (n + g - 1) / g * g
 		},
-		Usable: tiers.Usable,
+		Usable: tiers.Usable, Evictor: cfg.Evictor,
 	})
 	if err != nil {
 		return nil, err

@@ -24,6 +24,13 @@ type restorer interface {
 	Restore(h uint32, need int)
 }
 
+// sighted is an Evictor that is told the keys of what asks to come in: Admit for each key that was asked for and is not in
+// (false: it stays out), Newcomer when an entry is taken out to be inserted anew. Victim and Insert are about that key.
+type sighted interface {
+	Admit(k ident.Key, need int) bool
+	Newcomer(k ident.Key)
+}
+
 // Handle names an entry from Admit until it dies; after that it names another one, from the next Admit on.
 type Handle uint32
 
@@ -47,6 +54,7 @@ type entry struct {
 
 type tier struct {
 	ev        Evictor
+	sighted   sighted // ev, if it is one
 	budget    int64
 	used      int64  // bytes of resident entries
 	leaving   int64  // bytes of leaving and dropped entries
@@ -74,6 +82,7 @@ func New(budgets [ident.NumForms]int64, ev [ident.NumForms]Evictor) *Index {
 			invariant.Violated("residency: tier %s needs an evictor and a budget of at least 0, got %d", f, budgets[f])
 		}
 		x.tiers[f] = tier{ev: ev[f], budget: budgets[f], limit: -1}
+		x.tiers[f].sighted, _ = ev[f].(sighted)
 	}
 	return x
 }
@@ -117,7 +126,7 @@ func (x *Index) Admit(k ident.Key, bytes int64, need int, evicted func(Handle, i
 			invariant.Violated("residency: the table holds dead entry %d for %s", h, k)
 		}
 	}
-	if !x.makeRoom(t, bytes, need) {
+	if t.sighted != nil && !t.sighted.Admit(k, need) || !x.makeRoom(t, bytes, need) {
 		return 0, false
 	}
 	// The victims leave before the newcomer is in, so the policy sees the order in which it was asked, the budget holds
@@ -156,6 +165,9 @@ func (x *Index) Resize(h Handle, bytes int64, evicted func(Handle, ident.Key)) b
 		if t.used+more > t.budget {
 			// It must not be chosen to make room for itself.
 			t.ev.Remove(uint32(h))
+			if t.sighted != nil {
+				t.sighted.Newcomer(e.key)
+			}
 			if bytes > t.budget || !x.makeRoom(t, more, int(e.need)) {
 				x.out(h, dropped)
 				return false

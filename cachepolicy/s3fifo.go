@@ -1,0 +1,163 @@
+package cachepolicy
+
+import "larder/internal/ident"
+
+// s3fifo is S3-FIFO (Yang, Zhang, Qiu, Yue, Rashmi: "FIFO queues are all you need for cache eviction", SOSP 2023, section
+// 4.1, algorithm 1). Newcomers begin in a small queue of a tenth of the entries; what was used twice there goes on to the
+// main queue, the rest leaves, and its id is remembered in a ghost queue as long as the main one: what comes back meanwhile
+// begins in the main queue. There, what was used since its last turn gets another one. Sizes are counted in entries, of as
+// many as the tier holds when it must make room. It admits every newcomer.
+//
+// An id serves to recognise a sample and for nothing else: other names for the same samples lead to the same choices.
+type s3fifo struct {
+	lists
+	slots []s3slot // by handle
+	ghost ghosts
+
+	newcomer uint64
+	left     []uint64 // ids that left the small queue, to become ghosts unless they are restored
+	victim   uint32   // the answer until something changes, if chosen
+	chosen   bool
+}
+
+type s3slot struct {
+	id   uint64
+	uses uint8 // at most 3
+}
+
+const (
+	s3small uint8 = iota
+	s3main
+)
+
+func newS3FIFO() *s3fifo { return &s3fifo{lists: newLists("s3-fifo", 2)} }
+
+func (s *s3fifo) Newcomer(k ident.Key) {
+	s.settle()
+	s.newcomer = idOf(k)
+}
+
+func (s *s3fifo) Admit(k ident.Key, _ int) bool {
+	s.Newcomer(k)
+	return true
+}
+
+// settle makes what has left for good a ghost, and forgets the choice.
+func (s *s3fifo) settle() {
+	s.chosen = false
+	for _, id := range s.left {
+		s.ghost.add(id, s.size[s3main])
+	}
+	s.left = s.left[:0]
+}
+
+func (s *s3fifo) Insert(h uint32, _ int) {
+	s.settle()
+	to := s3small
+	if s.ghost.take(s.newcomer) {
+		to = s3main
+	}
+	s.push(to, h)
+	for int(h) >= len(s.slots) {
+		s.slots = append(s.slots, s3slot{})
+	}
+	s.slots[h] = s3slot{id: s.newcomer}
+}
+
+func (s *s3fifo) Restore(h uint32, _ int) {
+	s.restoreOldest(h) // the search for the victims after it may have moved its neighbours
+	if n := len(s.left); n > 0 && s.left[n-1] == s.slots[h].id {
+		s.left = s.left[:n-1]
+	}
+	s.victim, s.chosen = h, true // as it was when it was removed
+}
+
+func (s *s3fifo) Update(h uint32, _ int) { s.at(h) }
+
+func (s *s3fifo) Hit(h uint32) {
+	s.at(h)
+	s.settle()
+	s.slots[h].uses = min(s.slots[h].uses+1, 3)
+}
+
+func (s *s3fifo) Remove(h uint32) {
+	if at := s.at(h); s.chosen && s.victim == h && at.list == s3small {
+		s.left = append(s.left, s.slots[h].id)
+	}
+	s.chosen = false
+	s.remove(h)
+}
+
+func (s *s3fifo) Victim(int) (uint32, bool) { return s.Coldest() }
+
+// Coldest moves entries on until one is found that leaves. Each step takes a use away or moves an entry to the main queue,
+// from where none goes back, so it ends.
+func (s *s3fifo) Coldest() (uint32, bool) {
+	if s.all == 0 {
+		return 0, false
+	}
+	if s.chosen {
+		return s.victim, true
+	}
+	s.chosen = true
+	for small := 10*s.size[s3small] >= s.all || s.size[s3main] == 0; small; {
+		h, ok := s.oldest(s3small)
+		if !ok {
+			break
+		}
+		if s.slots[h].uses <= 1 {
+			s.victim = h
+			return h, true
+		}
+		s.slots[h].uses = 0
+		s.renew(s3main, h)
+	}
+	for {
+		h, _ := s.oldest(s3main) // the small queue was left because this one has entries
+		if s.slots[h].uses == 0 {
+			s.victim = h
+			return h, true
+		}
+		s.slots[h].uses--
+		s.renew(s3main, h)
+	}
+}
+
+// ghosts remembers the ids that were added last.
+type ghosts struct {
+	ring  []uint64 // by turn modulo its length, a power of two; the turns from first to next
+	turns idTable  // by id, its latest turn; ids that were taken are not in
+	first uint64
+	next  uint64
+}
+
+// add remembers id and forgets the oldest ones beyond limit.
+func (g *ghosts) add(id uint64, limit int) {
+	if n := uint64(len(g.ring)); g.next-g.first == n {
+		ring := make([]uint64, max(16, 2*n))
+		for t := g.first; t != g.next; t++ {
+			ring[t%uint64(len(ring))] = g.ring[t%n]
+		}
+		g.ring = ring
+	}
+	n := uint64(len(g.ring))
+	g.ring[g.next%n] = id
+	g.turns.put(id, g.next)
+	g.next++
+	for ; g.next-g.first > uint64(max(limit, 0)); g.first++ {
+		if old := g.ring[g.first%n]; old != 0 {
+			if t, ok := g.turns.get(old); ok && t == g.first {
+				g.turns.del(old)
+			}
+		}
+	}
+}
+
+// take tells whether id is remembered, and forgets it.
+func (g *ghosts) take(id uint64) bool {
+	_, ok := g.turns.get(id)
+	if ok {
+		g.turns.del(id)
+	}
+	return ok
+}

@@ -1,0 +1,592 @@
+package cachepolicy
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"larder/internal/xrand"
+)
+
+// twin is a policy written for reading: lists are slices, oldest first. It says which victims the rule allows.
+type twin interface {
+	insert(i *item)
+	hit(i *item)
+	remove(i *item)
+	restore(at int, list uint8, i *item)
+	allowed(newcomer item, coldest bool) []*item // none: refuse; moves what the search for a victim moves
+}
+
+// item is an entry, or a newcomer.
+type item struct {
+	h       uint32
+	x, need int
+	id      uint64
+	uses    int
+	list    uint8
+	used    int // when it was used last
+}
+
+// naive is what twins share: lists, and an answer that holds until something changes.
+type naive struct {
+	lists  [3][]*item
+	clock  int
+	choice *item
+}
+
+func (n *naive) push(list uint8, i *item) { i.list = list; n.lists[list] = append(n.lists[list], i) }
+
+func (n *naive) out(i *item) (at int) {
+	at = slices.Index(n.lists[i.list], i)
+	n.lists[i.list] = slices.Delete(n.lists[i.list], at, at+1)
+	return at
+}
+
+func (n *naive) all() []*item { return slices.Concat(n.lists[0], n.lists[1], n.lists[2]) }
+
+func (n *naive) insert(i *item)                   { n.clock++; i.used = n.clock; n.push(0, i) }
+func (n *naive) hit(i *item)                      { n.clock++; i.used = n.clock }
+func (n *naive) remove(i *item)                   { n.out(i) }
+func (n *naive) restore(at int, l uint8, i *item) { n.lists[l] = slices.Insert(n.lists[l], at, i) }
+
+type twinNeed struct {
+	naive
+	refcount bool
+}
+
+func (n *twinNeed) allowed(c item, coldest bool) (ok []*item) {
+	for _, i := range n.lists[0] {
+		if len(ok) > 0 && i.need < ok[0].need {
+			ok = nil
+		}
+		if len(ok) == 0 || i.need == ok[0].need {
+			ok = append(ok, i)
+		}
+	}
+	if len(ok) > 0 && !coldest && (n.refcount && c.need < 0 || !n.refcount && (c.need < 1 || ok[0].need > c.need)) {
+		return nil
+	}
+	return ok
+}
+
+type twinMinio struct {
+	naive
+	evicts func(newcomer item, entries []*item) []*item
+	shrink func(entries []*item) []*item
+}
+
+func (m *twinMinio) allowed(c item, coldest bool) []*item {
+	if coldest {
+		return m.shrink(m.lists[0])
+	}
+	return m.evicts(c, m.lists[0])
+}
+
+type twinQueue struct {
+	naive
+	lru bool
+}
+
+func (q *twinQueue) hit(i *item) {
+	if q.lru {
+		q.out(i)
+		q.push(0, i)
+	}
+}
+
+func (q *twinQueue) allowed(item, bool) []*item { return q.lists[0][:min(1, len(q.lists[0]))] }
+
+type twinRandom struct {
+	naive
+	two bool
+}
+
+// The most recently used of two or more is never the older one of two draws.
+func (r *twinRandom) allowed(item, bool) []*item {
+	all := slices.Clone(r.lists[0])
+	if r.two && len(all) > 1 {
+		slices.SortFunc(all, func(a, b *item) int { return a.used - b.used })
+		all = all[:len(all)-1]
+	}
+	return all
+}
+
+type twinSieve struct {
+	naive
+	hand *item
+}
+
+func (s *twinSieve) insert(i *item) { i.uses = 0; s.push(0, i) }
+func (s *twinSieve) hit(i *item)    { i.uses = 1 }
+func (s *twinSieve) next(i *item) *item {
+	if at := slices.Index(s.lists[0], i); at+1 < len(s.lists[0]) {
+		return s.lists[0][at+1]
+	}
+	return nil
+}
+
+func (s *twinSieve) remove(i *item) {
+	if s.hand == i {
+		s.hand = s.next(i)
+	}
+	s.out(i)
+}
+
+func (s *twinSieve) restore(at int, l uint8, i *item) { s.naive.restore(at, l, i); s.hand = i }
+
+func (s *twinSieve) allowed(item, bool) []*item {
+	for len(s.lists[0]) > 0 {
+		if s.hand == nil {
+			s.hand = s.lists[0][0]
+		}
+		if s.hand.uses == 0 {
+			return []*item{s.hand}
+		}
+		s.hand.uses = 0
+		s.hand = s.next(s.hand)
+	}
+	return nil
+}
+
+// twinS3 has the small queue in list 0, the main one in 1, and the ghosts by name.
+type twinS3 struct {
+	naive
+	ghosts []uint64 // 0 = it was taken
+	left   []uint64
+}
+
+func (s *twinS3) settle() {
+	s.choice = nil
+	for _, id := range s.left {
+		for i, g := range s.ghosts {
+			if g == id {
+				s.ghosts[i] = 0
+			}
+		}
+		s.ghosts = append(s.ghosts, id)
+		s.ghosts = s.ghosts[max(0, len(s.ghosts)-len(s.lists[1])):]
+	}
+	s.left = nil
+}
+
+func (s *twinS3) insert(i *item) {
+	s.settle()
+	i.uses = 0
+	if g := slices.Index(s.ghosts, i.id); g >= 0 {
+		s.ghosts[g] = 0
+		s.push(1, i)
+	} else {
+		s.push(0, i)
+	}
+}
+
+func (s *twinS3) hit(i *item) { s.settle(); i.uses = min(3, i.uses+1) }
+
+func (s *twinS3) remove(i *item) {
+	if i.list == 0 && s.choice == i { // dropped or evicted: a policy cannot tell
+		s.left = append(s.left, i.id)
+	}
+	s.choice = nil
+	s.out(i)
+}
+
+func (s *twinS3) restore(at int, l uint8, i *item) {
+	s.naive.restore(at, l, i)
+	if l == 0 {
+		s.left = s.left[:len(s.left)-1]
+	}
+	s.choice = i
+}
+
+func (s *twinS3) allowed(item, bool) []*item {
+	small, main := len(s.lists[0]), len(s.lists[1])
+	if small+main == 0 {
+		return nil
+	}
+	if s.choice == nil && (main == 0 || small*10 >= small+main) {
+		for len(s.lists[0]) > 0 && s.choice == nil {
+			if i := s.lists[0][0]; i.uses > 1 {
+				s.out(i)
+				i.uses = 0
+				s.push(1, i)
+			} else {
+				s.choice = i
+			}
+		}
+	}
+	for s.choice == nil {
+		if i := s.lists[1][0]; i.uses > 0 {
+			s.out(i)
+			i.uses--
+			s.push(1, i)
+		} else {
+			s.choice = i
+		}
+	}
+	return []*item{s.choice}
+}
+
+// twinLFU has the window in list 0, probation in 1, protected in 2. The sketch has a test of its own.
+type twinLFU struct {
+	naive
+	sketch sketch
+}
+
+func (w *twinLFU) insert(i *item) {
+	w.push(0, i)
+	w.sketch.grow(len(w.all()))
+	for len(w.lists[0]) > max(1, len(w.all())/100) {
+		c := w.lists[0][0]
+		w.out(c)
+		w.push(1, c)
+	}
+}
+
+func (w *twinLFU) hit(i *item) {
+	w.sketch.add(i.id)
+	to := []uint8{0, 2, 2}[i.list]
+	w.out(i)
+	w.push(to, i)
+	for len(w.lists[2]) > max(1, (len(w.lists[1])+len(w.lists[2]))*4/5) {
+		c := w.lists[2][0]
+		w.out(c)
+		w.push(1, c)
+	}
+}
+
+func (w *twinLFU) allowed(_ item, coldest bool) []*item {
+	main := append(slices.Clone(w.lists[1]), w.lists[2]...)
+	switch {
+	case len(main) == 0:
+		return w.lists[0][:min(1, len(w.lists[0]))]
+	case coldest || len(w.lists[0]) < max(1, len(w.all())/100) || w.sketch.count(w.lists[0][0].id) > w.sketch.count(main[0].id):
+		return main[:1]
+	default:
+		return w.lists[0][:1]
+	}
+}
+
+type twinForesight struct {
+	naive
+	future *clock
+	window uint64
+}
+
+func (f *twinForesight) next(x int) uint64 {
+	at, ok := f.future.Next(keyOf(x))
+	if !ok || f.window > 0 && at > f.future.now+f.window {
+		return never
+	}
+	return at
+}
+
+func (f *twinForesight) allowed(c item, coldest bool) []*item {
+	var far *item
+	for _, i := range f.lists[0] {
+		if far == nil || f.next(i.x) > f.next(far.x) {
+			far = i
+		}
+	}
+	if far == nil || !coldest && f.next(far.x) != never && f.next(c.x) >= f.next(far.x) {
+		return nil
+	}
+	return []*item{far}
+}
+
+func anyOf(entries []*item) []*item { return entries }
+func noneOf(item, []*item) []*item  { return nil }
+func owns(x, node int) bool         { return xrand.Hash(uint64(x))%3 == uint64(node) }
+func guests(entries []*item) []*item {
+	return slices.DeleteFunc(slices.Clone(entries), func(i *item) bool { return owns(i.x, 1) })
+}
+
+// pair makes a policy and its twin.
+func pair(t interface{ Fatal(...any) }, name string, seed uint64, c *clock) (Evictor, twin) {
+	e, err := NewGiven(name, xrand.New(seed), Given{Future: c, Node: 1, Nodes: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	switch name {
+	case "need", "refcount":
+		return e, &twinNeed{refcount: name == "refcount"}
+	case "minio":
+		return e, &twinMinio{evicts: noneOf, shrink: anyOf}
+	case "minio-preselect":
+		rank := xrand.New(seed).Uint64()
+		hash := func(x int) uint64 { return xrand.Hash(rank, uint64(x)) }
+		last := func(entries []*item) []*item {
+			if len(entries) == 0 {
+				return nil
+			}
+			return []*item{slices.MaxFunc(entries, func(a, b *item) int {
+				if hash(a.x) > hash(b.x) {
+					return 1
+				}
+				return -1
+			})}
+		}
+		return e, &twinMinio{shrink: last, evicts: func(c item, entries []*item) []*item {
+			if l := last(entries); len(l) > 0 && hash(c.x) < hash(l[0].x) {
+				return l
+			}
+			return nil
+		}}
+	case "minio-partitioned":
+		return e, &twinMinio{
+			evicts: func(c item, entries []*item) []*item {
+				if !owns(c.x, 1) {
+					return nil
+				}
+				return guests(entries)
+			},
+			shrink: func(entries []*item) []*item {
+				if g := guests(entries); len(g) > 0 {
+					return g
+				}
+				return entries
+			}}
+	case "lru", "fifo":
+		return e, &twinQueue{lru: name == "lru"}
+	case "random", "2-random":
+		return e, &twinRandom{two: name == "2-random"}
+	case "sieve":
+		return e, &twinSieve{}
+	case "s3-fifo":
+		return e, &twinS3{}
+	case "w-tinylfu":
+		return e, &twinLFU{}
+	default:
+		f := &twinForesight{future: c}
+		if name == "clairvoyant-7" {
+			f.window = 7
+		}
+		return e, f
+	}
+}
+
+// world drives a policy and its twin like a tier does: hits, misses that find room or evict one or more, refusals half way,
+// entries that are dropped, grow or get another need, and tiers that shrink.
+type world struct {
+	name     string
+	e        Evictor
+	twin     twin
+	clock    *clock
+	byObject map[int]*item
+	free     []uint32
+	newcomer item
+	room     int
+}
+
+func (w *world) sees(x, need int) {
+	w.newcomer = item{x: x, need: need, id: idOf(keyOf(x))}
+	admit(w.e, x, need)
+	switch t := w.twin.(type) {
+	case *twinS3:
+		t.settle()
+	case *twinLFU:
+		t.sketch.add(w.newcomer.id)
+	}
+}
+
+// ask compares Victim or Coldest with what the twin allows.
+func (w *world) ask(rt *rapid.T, coldest bool) *item {
+	ask := func() (uint32, bool) {
+		if coldest {
+			return w.e.Coldest()
+		}
+		return w.e.Victim(w.newcomer.need)
+	}
+	h, ok := ask()
+	if again, ok2 := ask(); again != h || ok2 != ok {
+		rt.Fatalf("victim %d %v, then %d %v", h, ok, again, ok2)
+	}
+	allowed := w.twin.allowed(w.newcomer, coldest)
+	if ok != (len(allowed) > 0) {
+		rt.Fatalf("coldest %v: victim %d %v, allowed %v", coldest, h, ok, allowed)
+	}
+	if !ok {
+		return nil
+	}
+	at := slices.IndexFunc(allowed, func(i *item) bool { return i.h == h })
+	if at < 0 {
+		rt.Fatalf("coldest %v: victim %d, allowed %d and %d others", coldest, h, allowed[0].h, len(allowed)-1)
+	}
+	return allowed[at]
+}
+
+type removed struct {
+	i    *item
+	at   int
+	list uint8
+}
+
+func (w *world) remove(i *item) removed {
+	r := removed{i: i, list: i.list}
+	if n := w.naive(); n != nil {
+		r.at = slices.Index(n.lists[i.list], i)
+	}
+	w.e.Remove(i.h)
+	w.twin.remove(i)
+	delete(w.byObject, i.x)
+	return r
+}
+
+func (w *world) naive() *naive {
+	switch t := w.twin.(type) {
+	case *twinNeed:
+		return &t.naive
+	case *twinMinio:
+		return &t.naive
+	case *twinQueue:
+		return &t.naive
+	case *twinRandom:
+		return &t.naive
+	case *twinSieve:
+		return &t.naive
+	case *twinS3:
+		return &t.naive
+	case *twinLFU:
+		return &t.naive
+	case *twinForesight:
+		return &t.naive
+	}
+	return nil
+}
+
+func (w *world) insert(x, need int) {
+	h := w.free[len(w.free)-1]
+	w.free = w.free[:len(w.free)-1]
+	i := &item{h: h, x: x, need: need, id: idOf(keyOf(x))}
+	w.byObject[x] = i
+	w.e.Insert(h, need)
+	w.twin.insert(i)
+}
+
+// evict takes n victims out, or puts all back when the policy refuses or refuse says so after them.
+func (w *world) evict(rt *rapid.T, n int, coldest, refuse bool) bool {
+	var gone []removed
+	for range n {
+		i := w.ask(rt, coldest)
+		if i == nil {
+			refuse = true
+			break
+		}
+		gone = append(gone, w.remove(i))
+	}
+	if refuse {
+		for _, r := range slices.Backward(gone) {
+			w.e.Restore(r.i.h, r.i.need)
+			w.twin.restore(r.at, r.list, r.i)
+			w.byObject[r.i.x] = r.i
+		}
+		return false
+	}
+	for _, r := range gone {
+		w.free = append(w.free, r.i.h)
+	}
+	return true
+}
+
+func (w *world) any(rt *rapid.T) *item {
+	if len(w.byObject) == 0 {
+		rt.Skip("empty")
+	}
+	return w.byObject[rapid.SampledFrom(slices.Sorted(maps.Keys(w.byObject))).Draw(rt, "x")]
+}
+
+func TestPoliciesAgainstTwins(t *testing.T) {
+	for _, name := range append(Names(), "clairvoyant-7") {
+		t.Run(name, func(t *testing.T) {
+			rapid.Check(t, func(rt *rapid.T) {
+				var block uint64
+				if name == clairvoyant+"k" {
+					block = 20
+				}
+				c := newClock(rapid.Uint64().Draw(rt, "future"), 900, 61, block)
+				w := &world{name: name, clock: c, byObject: map[int]*item{}, newcomer: item{id: idOf(keyOf(0))}}
+				w.e, w.twin = pair(rt, name, rapid.Uint64().Draw(rt, "seed"), c)
+				w.room = rapid.IntRange(1, 40).Draw(rt, "room")
+				needs := rapid.IntRange(-1, 4)
+				for h := range uint32(100) {
+					w.free = append(w.free, h)
+				}
+				w.sees(0, 0)
+				one := func(x, need, dice int) {
+					c.now++ // what is asked for is not what was foreseen: some requests are overdue
+					if i := w.byObject[x]; i != nil {
+						w.e.Hit(i.h)
+						w.twin.hit(i)
+						return
+					}
+					w.sees(x, need)
+					if n := len(w.byObject) + 1 - w.room; n > 0 {
+						if dice%5 == 0 {
+							n++ // it takes the room of two
+						}
+						if !w.evict(rt, min(n, len(w.byObject)), false, dice%7 == 0) {
+							return
+						}
+					}
+					w.insert(x, need)
+				}
+				requests := rapid.SliceOfN(rapid.IntRange(0, 1<<20), 1, 40)
+				request := func(rt *rapid.T) {
+					for _, v := range requests.Draw(rt, "requests") {
+						one(v%61, v/61%6-1, v/366)
+					}
+				}
+				rt.Repeat(map[string]func(*rapid.T){
+					"request":  request,
+					"request2": request,
+					"update": func(rt *rapid.T) {
+						i := w.any(rt)
+						i.need = needs.Draw(rt, "need")
+						w.e.Update(i.h, i.need)
+					},
+					"drop": func(rt *rapid.T) {
+						i := w.any(rt)
+						w.remove(i)
+						w.free = append(w.free, i.h)
+					},
+					"grow": func(rt *rapid.T) { // an entry is taken out, others leave for it, and it comes back
+						i := w.any(rt)
+						w.remove(i)
+						if s, ok := w.e.(Sighted); ok {
+							s.Newcomer(keyOf(i.x))
+						}
+						w.newcomer = *i
+						if t, ok := w.twin.(*twinS3); ok {
+							t.settle()
+						}
+						w.free = append(w.free, i.h)
+						if w.evict(rt, min(1, len(w.byObject)), false, false) {
+							at := slices.Index(w.free, i.h)
+							w.free = append(slices.Delete(w.free, at, at+1), i.h)
+							w.insert(i.x, i.need)
+						}
+					},
+					"shrink": func(rt *rapid.T) {
+						w.room = rapid.IntRange(1, 40).Draw(rt, "room")
+						if over := len(w.byObject) - w.room; over > 0 && !w.evict(rt, over, true, false) {
+							rt.Fatal("a shrinking tier was refused")
+						}
+					},
+					"": func(rt *rapid.T) {
+						if w.e.Len() != len(w.byObject) {
+							rt.Fatalf("%d entries, want %d", w.e.Len(), len(w.byObject))
+						}
+						if len(w.byObject) > 0 && rapid.Bool().Draw(rt, "ask") {
+							w.ask(rt, rapid.Bool().Draw(rt, "coldest"))
+						}
+					},
+				})
+				// In the end everything can leave, once.
+				if n := len(w.byObject); !w.evict(rt, n, true, false) && n > 0 || w.e.Len() != 0 {
+					rt.Fatalf("%d of %d entries cannot leave", w.e.Len(), n)
+				}
+			})
+		})
+	}
+}
