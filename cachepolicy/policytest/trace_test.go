@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"larder/cachepolicy"
+	"larder/internal/invariant"
 	"larder/internal/xrand"
 )
 
@@ -35,6 +36,9 @@ func run(t *testing.T, tr *Trace, name string, capacity, warm int, dropSpent boo
 // One job, fresh uniform orders. The formulas: an LRU entry is hit when the distinct samples between its two uses fit, which
 // integrates to c + (1-c) ln(1-c); what is never evicted is hit once an epoch, and no policy can do better.
 func TestClosedForms(t *testing.T) {
+	if invariant.Enabled {
+		t.Skip("statistics of one goroutine: they run without the race detector, which makes them ten times as slow")
+	}
 	const n = 100_000
 	tr := Shuffled(n, 1, 8, xrand.New(1))
 	for _, c := range []float64{.2, .5, .8} {
@@ -106,6 +110,9 @@ func ratios(t *testing.T, n int, names []string) [][]float64 {
 // The table of hit ratios: with fewer samples here, within 0.01 of the golden values and of docs/policies.md, which
 // go test ./cachepolicy/policytest -run TestHitRatios -table -v prints.
 func TestHitRatios(t *testing.T) {
+	if invariant.Enabled {
+		t.Skip("statistics of one goroutine: they run without the race detector, which makes them ten times as slow")
+	}
 	names, n, close := cachepolicy.Names(), 10_000, .01
 	if *table {
 		n, close = 100_000, .002

@@ -11,6 +11,7 @@ import (
 
 	"larder/cachepolicy/policytest"
 	"larder/internal/ident"
+	"larder/internal/invariant"
 	"larder/internal/xrand"
 )
 
@@ -180,6 +181,9 @@ func direct(t *testing.T, tr *policytest.Trace, capacity int, settle bool) float
 // The policy hits what ristretto itself does when nobody hurries it. Neither is deterministic: runs differ by .03 (standard
 // deviation, one job and 65 %), so the bounds are five standard deviations of the means. Never evicting would have .05 more.
 func TestHitRatios(t *testing.T) {
+	if invariant.Enabled {
+		t.Skip("statistics: they run without the race detector, which makes them ten times as slow")
+	}
 	const n, runs = 4000, 3
 	all := 0.0
 	for _, c := range []struct {
