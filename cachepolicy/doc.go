@@ -1,4 +1,4 @@
-// Package cachepolicy decides what a tier keeps, and how the bytes are split among the tiers.
+// Package cachepolicy decides what a tier keeps (Evictor), and how the bytes are split among the tiers (Partitioner).
 //
 // It does not know what is in a tier (tiers/residency does, and asks), and it never sees a sample's size, cost or name:
 // an Evictor gets opaque handles and the number of jobs that still need an entry. That blindness is what keeps the

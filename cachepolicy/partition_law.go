@@ -1,0 +1,318 @@
+package cachepolicy
+
+import (
+	"fmt"
+	"strings"
+
+	"larder/internal/fault"
+)
+
+// bottleneck is the default model: X = 1 / max_k Σ_f p_f·d(f,k), time adds up by resource and not by form (seneca.md 1.6).
+//
+// With one recipe, and whenever all jobs run at the rate of one bottleneck, the split is the exact optimum: a min-max
+// linear program. With several, rates and memory multiply and the problem is not convex; then the program is solved for
+// the rates of the best split so far, and the best is searched on the lines to what each recipe would do with all the
+// memory. The result is never worse than the equal division.
+type bottleneck struct{}
+
+func (bottleneck) Name() string { return Bottleneck }
+
+// Predict implements Partitioner.
+func (bottleneck) Predict(d Demand, s Split) (Candidate, error) {
+	if err := d.check(); err != nil {
+		return Candidate{}, err
+	}
+	w := newWorld(&d)
+	o := w.evaluate(w.spread(s, false))
+	return Candidate{Split: s, Rate: o.total, Binding: o.binding, Load: o.load}, nil
+}
+
+// Partition implements Partitioner.
+func (bottleneck) Partition(d Demand) (Plan, error) {
+	if err := d.check(); err != nil {
+		return Plan{}, err
+	}
+	w := newWorld(&d)
+	even := w.even()
+	fair := w.evaluate(even)
+	best, got := even, fair
+	try := func(l layout) bool {
+		o := w.evaluate(l)
+		if o.total <= got.total*(1+1e-9) && !(o.total >= got.total*(1-1e-9) && lighter(&o, &got)) || !o.fits(fair.levels, d.fairness()) {
+			return false
+		}
+		best, got = l, o
+		return true
+	}
+	none := w.empty()
+	ends := []layout{even}
+	for i := range w.items {
+		if len(w.items) > 1 {
+			ends = append(ends, w.solve([]int{i}, nil, 1))
+		}
+	}
+	all := make([]int, len(w.items))
+	for i := range all {
+		all[i] = i
+	}
+	parts, rests, turns := []float64{1. / 32, 1. / 8, 1. / 4, 1. / 2, 3. / 4, 1}, []*layout{&best, &even, &none}, 4
+	if len(w.items) > 24 { // the work must stay within milliseconds
+		parts, rests, turns = []float64{1. / 8, 1. / 2}, rests[:1], 2
+	}
+	for range turns {
+		balanced := w.solve(all, got.rates, 1)
+		better := try(balanced)
+		if len(w.items) == 1 {
+			break
+		}
+		for _, end := range append(ends, balanced) {
+			from := best
+			for _, part := range parts {
+				better = try(w.blend(from, end, part)) || better
+			}
+		}
+		// Rates jump where a recipe stops needing a scarce resource at all.
+		for i := range w.items {
+			for f := fEncoded; f <= fAugmented; f++ {
+				for _, rest := range rests {
+					if l, ok := w.cover(i, f, *rest); ok {
+						better = try(l) || better
+					}
+				}
+			}
+		}
+		if !better {
+			break
+		}
+	}
+	return w.plan(Bottleneck, best, got, fair.levels, bottleneck{}), nil
+}
+
+// lighter tells whether a does the same with clearly less work.
+func lighter(a, b *outcome) bool {
+	sum := func(o *outcome) (s float64) {
+		for _, x := range o.load[:ResIngest] {
+			s += x
+		}
+		return s
+	}
+	return sum(a) < sum(b)-1e-6
+}
+
+// even gives every job an equal part of the memory, and divides each recipe's part for that recipe alone.
+func (w *world) even() layout {
+	sum := w.empty()
+	for i := range w.items {
+		l := w.solve([]int{i}, nil, float64(len(w.items[i].ingest))/float64(w.jobs))
+		for k, x := range l.enc {
+			sum.enc[k] += x
+		}
+		for k, x := range l.dec {
+			sum.dec[k] += x
+		}
+		for k, x := range l.aug {
+			sum.aug[k] += x
+		}
+	}
+	return sum
+}
+
+// solve finds the layout of part of the memory under which the items can run fastest when their rates have the ratio of
+// weights (nil = 1 each): it minimises the load of the most loaded resource, then the sum of loads, then bytes.
+func (w *world) solve(items []int, weights []float64, part float64) layout {
+	weight := func(i int) float64 {
+		if weights == nil {
+			return 1
+		}
+		return weights[i]
+	}
+	var base vector
+	for _, i := range items {
+		for k, x := range w.items[i].need[fStored] {
+			base[k] += float64(weight(i) * x)
+		}
+	}
+	top := 0.0
+	for _, x := range base {
+		top = max(top, x)
+	}
+	m := w.memory(items, part, false)
+	if m == nil || top == 0 {
+		return w.empty()
+	}
+	load := make([]float64, len(m.cols))
+	for k := range base {
+		coef := make([]float64, len(m.cols))
+		for j, c := range m.cols {
+			if c.item >= 0 {
+				need := &w.items[c.item].need
+				coef[j] = weight(c.item) * (need[c.form][k] - need[fStored][k]) / top
+				load[j] += coef[j]
+			}
+		}
+		r := m.row((top - base[k]) / top)
+		copy(r, coef)
+		r[m.gain] = 1
+	}
+	m.objective()[m.gain] = 1
+	work, bytes := m.objective(), m.objective()
+	for j, c := range m.cols {
+		work[j], bytes[j] = -load[j], -c.bytes/m.unit
+	}
+	return m.layout()
+}
+
+// plan turns a layout into the answer. Memory that the model has no use for goes to encoded, the form that every recipe
+// can use, so that entries outlive the job that brought them, unless reading it there were slower than from storage.
+func (w *world) plan(model string, l layout, o outcome, fair []float64, m Partitioner) Plan {
+	measure := w.evaluate
+	if model == Seneca {
+		measure = w.averaged
+	}
+	fixed, _ := w.d.free()
+	sizes := [3]int64{fixed.Encoded, fixed.Decoded, fixed.Augmented}
+	s, plans := w.split(l)
+	sink := -1 // the tier that holds what nobody wants yet
+	for _, f := range [...]int{fEncoded, fDecoded} {
+		spare := w.spare(s)
+		if sizes[f-1] >= 0 || spare == 0 {
+			continue
+		}
+		more := w.topUp(l, f, float64(spare))
+		if x := measure(more); x.total >= o.total*(1-1e-9) && x.fits(o.levels, 1) {
+			l, o, sink = more, x, f-1
+			s, plans = w.split(l)
+		}
+	}
+	o.describe(plans, w, fair)
+	tiers := [...]*int64{&s.Encoded, &s.Decoded, &s.Augmented}
+	spare := w.spare(s)
+	for k := range sizes { // what rounding to whole bytes left goes where something lies
+		if sink < 0 && sizes[k] < 0 && *tiers[k] > 0 && spare <= int64(4*(len(w.items)+1)) {
+			sink = k
+		}
+	}
+	for k, size := range sizes {
+		switch {
+		case size >= 0:
+			*tiers[k] = size
+		case k == sink:
+			*tiers[k] += spare
+		}
+	}
+	p := Plan{Model: model, Split: s, Datasets: plans, Rate: o.total, Binding: o.binding, Load: o.load}
+	p.Candidates = append([]Candidate{{Name: "chosen", Split: s, Rate: o.total, Binding: o.binding, Load: o.load}}, w.candidates(m, fair)...)
+	p.Why = why(&p)
+	return p
+}
+
+// spare is what is left of the free budget.
+func (w *world) spare(s Split) int64 {
+	fixed, spare := w.d.free()
+	for _, x := range [3][2]int64{{fixed.Encoded, s.Encoded}, {fixed.Decoded, s.Decoded}, {fixed.Augmented, s.Augmented}} {
+		if x[0] < 0 {
+			spare -= x[1]
+		}
+	}
+	return spare
+}
+
+// candidates are splits that people ask about, predicted by the model; those that would move a fixed tier are left out.
+func (w *world) candidates(m Partitioner, fair []float64) []Candidate {
+	var list []Candidate
+	fixed, free := w.d.free()
+	for _, x := range []struct {
+		name    string
+		e, d, a float64
+	}{
+		{"nothing cached", 0, 0, 0}, {"all encoded", 1, 0, 0}, {"all decoded", 0, 1, 0}, {"all augmented", 0, 0, 1},
+		{"half encoded, half decoded", .5, .5, 0}, {"half encoded, half augmented", .5, 0, .5}, {"half decoded, half augmented", 0, .5, .5},
+	} {
+		s := Split{int64(x.e * float64(free)), int64(x.d * float64(free)), int64(x.a * float64(free))}
+		moved := false
+		for _, t := range []struct {
+			size int64
+			at   *int64
+		}{{fixed.Encoded, &s.Encoded}, {fixed.Decoded, &s.Decoded}, {fixed.Augmented, &s.Augmented}} {
+			if t.size >= 0 {
+				moved = moved || *t.at > 0
+				*t.at = t.size
+			}
+		}
+		if moved || s == (Split{}) && x.name != "nothing cached" {
+			continue
+		}
+		c := w.candidate(m, s, fair)
+		c.Name = x.name
+		if w.d.Fixed != nil && c.Name == "nothing cached" {
+			c.Name = "fixed tiers alone"
+		}
+		list = append(list, c)
+	}
+	ruled, _ := SimpleSplit(w.wanted(free))
+	if w.d.Fixed == nil || *w.d.Fixed == Free {
+		c := w.candidate(m, ruled, fair)
+		c.Name = "rule of thumb"
+		list = append(list, c)
+	}
+	return list
+}
+
+func (w *world) candidate(m Partitioner, s Split, fair []float64) Candidate {
+	if m.Name() == Seneca {
+		return w.eq9(s)
+	}
+	o := w.evaluate(w.spread(s, false))
+	return Candidate{Split: s, Rate: o.total, Binding: o.binding, Unfair: !o.fits(fair, w.d.fairness()), Load: o.load}
+}
+
+// wanted is the world in the words of SimpleSplit.
+func (w *world) wanted(total int64) Inputs {
+	in := Inputs{Total: total}
+	for i := range w.d.Datasets {
+		in.EncodedBytes += int64(min(w.d.Datasets[i].Encoded*w.union[i], maxBudget/256))
+	}
+	for i := range w.groups {
+		in.DecodedBytes += int64(min(w.groups[i].bytes*w.groups[i].samples, maxBudget/256))
+	}
+	for i := range w.items {
+		if r := w.items[i].rec; r.Sharers > 1 {
+			in.ShareGroups++
+			in.AugmentedBytes += int64(min(r.Augmented*w.items[i].wanted, maxBudget/256))
+		}
+	}
+	return in
+}
+
+// why says in one sentence what was decided, what limits it, and what the simple splits would give.
+func why(p *Plan) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "encoded %s, decoded %s, augmented %s: %s samples/s predicted by %s, limited by %s",
+		fault.Size(p.Split.Encoded), fault.Size(p.Split.Decoded), fault.Size(p.Split.Augmented), rate(p.Rate), p.Model, p.Binding)
+	if p.Binding == ResIngest {
+		b.WriteString(" (no resource of the machine is used up)")
+	}
+	var rest []string
+	for _, c := range p.Candidates {
+		switch c.Name {
+		case "all encoded", "all decoded", "all augmented":
+			rest = append(rest, fmt.Sprintf("%s %s", c.Name, rate(c.Rate)))
+		}
+	}
+	if len(rest) > 0 {
+		b.WriteString("; " + strings.Join(rest, ", "))
+	}
+	return b.String()
+}
+
+// rate writes samples a second with three digits or all before the point.
+func rate(x float64) string {
+	switch {
+	case x >= 100:
+		return fmt.Sprintf("%.0f", x)
+	case x >= 10:
+		return fmt.Sprintf("%.1f", x)
+	default:
+		return fmt.Sprintf("%.3g", x)
+	}
+}

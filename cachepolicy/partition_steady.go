@@ -1,0 +1,92 @@
+package cachepolicy
+
+import (
+	"fmt"
+
+	"larder/internal/fault"
+)
+
+// What a new split must gain to replace the one in force. Changing a split costs evictions, so that noise in the measured
+// rates must not move memory to and fro.
+const (
+	minGain  = 0.02 // less is within the error of any measurement
+	bigGain  = 0.10 // more is taken at once; else at most one change an epoch
+	maxShift = 0.05 // of the budget: a smaller move is no change for anybody who watches sizes
+)
+
+// Change is a split that could replace another.
+type Change struct {
+	Now, Next        Split
+	NowRate          float64 // what the present split gives under the present demand, by the same model as NextRate
+	NextRate         float64
+	Budget           int64 // of both together; Now may be beyond it
+	EpochsSinceMoved float64
+	First            bool // nothing was decided for this demand before
+}
+
+// Adopt tells whether to change the split, and why, in a sentence for people: at most one change in an epoch unless
+// the gain is above 10 %, none below 2 %. A split that exceeds the budget is always replaced.
+func Adopt(c Change) (bool, string) {
+	gain := 0.0
+	if c.NowRate > 0 {
+		gain = c.NextRate/c.NowRate - 1
+	}
+	switch {
+	case c.Now == c.Next:
+		return false, "the split in force is the best"
+	case c.Now.Total() > c.Budget:
+		return true, "the split in force exceeds " + fault.Size(c.Budget)
+	case c.First || !(c.NowRate > 0):
+		return true, "nothing was decided yet for these jobs"
+	case gain > bigGain:
+		return true, fmt.Sprintf("it gains %.0f %%", 100*gain)
+	case gain < minGain:
+		return false, fmt.Sprintf("the best split gains only %.1f %%", 100*max(gain, 0))
+	case moved(c.Now, c.Next) < int64(maxShift*float64(c.Budget)):
+		return false, fmt.Sprintf("only %s would move", fault.Size(moved(c.Now, c.Next)))
+	case c.EpochsSinceMoved < 1:
+		return false, fmt.Sprintf("it gains %.1f %%, which waits for the epoch's end", 100*gain)
+	}
+	return true, fmt.Sprintf("it gains %.1f %%", 100*gain)
+}
+
+// moved is how many bytes change their form.
+func moved(a, b Split) int64 {
+	return max(a.Encoded-b.Encoded, 0) + max(a.Decoded-b.Decoded, 0) + max(a.Augmented-b.Augmented, 0)
+}
+
+// Decide is the decision of a running daemon, from rates and active demand: the model's plan, or, while something was not measured
+// yet, SimpleSplit of what is known. Plan.Model is "rule of thumb" then, and Plan.Rate 0.
+func Decide(p Partitioner, d Demand, known Inputs) (Plan, error) {
+	if d.Measured() {
+		return p.Partition(d)
+	}
+	fixed, free := d.free()
+	if free < 0 {
+		return Plan{}, fault.New(fault.ResourceExceeded, "tiers", "lower a tier or raise tiers.total",
+			"fixed tiers of %s together exceed the %s of all tiers", fault.Size(d.Budget-free), fault.Size(d.Budget))
+	}
+	known.Total = free
+	s, text := SimpleSplit(known)
+	spare := int64(0)
+	parts := []struct {
+		fixed int64
+		at    *int64
+	}{{fixed.Decoded, &s.Decoded}, {fixed.Encoded, &s.Encoded}, {fixed.Augmented, &s.Augmented}}
+	for _, x := range parts {
+		if x.fixed >= 0 {
+			spare += *x.at
+			*x.at = x.fixed
+		}
+	}
+	for _, x := range parts { // what the rule gave to a fixed tier
+		if x.fixed < 0 {
+			*x.at += spare
+			break
+		}
+	}
+	return Plan{Model: RuleOfThumb, Split: s, Why: "rates are not measured yet: " + text}, nil
+}
+
+// RuleOfThumb is the Plan.Model of SimpleSplit.
+const RuleOfThumb = "rule of thumb"
