@@ -263,7 +263,7 @@ func (w *world) candidate(m Partitioner, s Split, fair []float64) Candidate {
 		return w.eq9(s)
 	}
 	o := w.evaluate(w.spread(s, false))
-	return Candidate{Split: s, Rate: o.total, Binding: o.binding, Unfair: !o.fits(fair, w.d.fairness()), Load: o.load}
+	return Candidate{Split: s, Rate: o.total, Binding: o.binding, Unfair: len(w.items) > 1 && !o.fits(fair, w.d.fairness()), Load: o.load}
 }
 
 // wanted is the world in the words of SimpleSplit.

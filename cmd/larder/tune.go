@@ -1,0 +1,287 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"larder/cachepolicy"
+	"larder/internal/config"
+	"larder/internal/fault"
+	"larder/internal/profile"
+)
+
+func init() { extraCommands = append(extraCommands, newTune) }
+
+// tuned is what larder tune prints.
+type tuned struct {
+	Model      string             `json:"model"`
+	Budget     int64              `json:"budget_bytes"`
+	Split      tunedSplit         `json:"split"`
+	Rate       float64            `json:"samples_per_second"`
+	Binding    string             `json:"binding"`
+	Load       map[string]float64 `json:"load,omitempty"` // part of each resource that is used
+	Why        string             `json:"why"`
+	Candidates []tunedCandidate   `json:"candidates"`
+	Recipes    []tunedRecipe      `json:"recipes"`
+	Warnings   []string           `json:"warnings"`
+	Config     string             `json:"config"` // YAML to paste
+}
+
+type tunedSplit struct {
+	Encoded   int64 `json:"encoded_bytes"`
+	Decoded   int64 `json:"decoded_bytes"`
+	Augmented int64 `json:"augmented_bytes"`
+}
+
+type tunedCandidate struct {
+	Name    string     `json:"name"`
+	Split   tunedSplit `json:"split"`
+	Rate    float64    `json:"samples_per_second"`
+	Binding string     `json:"binding"`
+	Unfair  bool       `json:"unfair"` // a job would fall below its fair share
+}
+
+type tunedRecipe struct {
+	Dataset   string     `json:"dataset"`
+	Recipe    string     `json:"recipe"`
+	Split     tunedSplit `json:"split"` // what recipes share is counted at the first of them
+	Mix       tunedMix   `json:"served_from"`
+	Rate      float64    `json:"samples_per_second"`
+	FairShare float64    `json:"fair_share_samples_per_second"`
+}
+
+type tunedMix struct {
+	Stored    float64 `json:"stored"`
+	Encoded   float64 `json:"encoded"`
+	Decoded   float64 `json:"decoded"`
+	Augmented float64 `json:"augmented"`
+}
+
+func newTune() *cobra.Command {
+	var out outputFlag
+	var files []string
+	var budget, model string
+	use := profile.Use{Jobs: 1, Fairness: 1}
+	cmd := &cobra.Command{
+		Use:   "tune",
+		Short: "Say how to split memory among the tiers, and what each split would give; needs no daemon",
+		Long: `Solve the model of the tiers for measured rates, and print the split, the predicted throughput of it and of others, what
+limits it, and the lines for larder.yaml. The daemon does the same by itself while tiers are auto; fixed sizes win over it.
+
+Rates come from larder profile. Several --profile files are solved together under one budget: profiles of one dataset
+share its encoded samples, and the decoded ones where their recipes begin alike. Each profile has --jobs jobs.
+The objective is the samples a second of all jobs, with no job below --fairness times what an equal division of the memory would
+give it. Models: bottleneck (the busiest resource limits), seneca (Eq. 1-9 of the paper, for comparison).`,
+		Example: "  larder tune --budget 8GiB --jobs 4\n  larder tune --profile train.json --budget 8GiB -o yaml > larder.yaml",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
+			switch {
+			case use.Jobs < 1 || use.Jobs > 256:
+				return usagef("e.g. --jobs 4", "--jobs %d is not between 1 and 256", use.Jobs)
+			case !(use.Fairness >= 0 && use.Fairness <= 1):
+				return usagef("1 keeps every job's fair share, 0 looks at the total alone", "--fairness %v is not between 0 and 1", use.Fairness)
+			case !(use.Degree == 0 || use.Degree >= 1 && use.Degree <= float64(use.Jobs)):
+				return usagef("leave it out for what the default order reaches", "--degree %v is not between 1 and --jobs", use.Degree)
+			case !(use.Ingest >= 0 && use.Ingest < 1e12):
+				return usagef("e.g. --ingest 2500", "--ingest %v is no rate", use.Ingest)
+			}
+			m, err := cachepolicy.NewPartitioner(model)
+			if err != nil {
+				return err
+			}
+			list, warnings, err := loadProfiles(files)
+			if err != nil {
+				return err
+			}
+			bytes, err := tuneBudget(budget, list)
+			if err != nil {
+				return err
+			}
+			plan, err := m.Partition(profile.Demand(bytes, use, list...))
+			if err != nil {
+				return err
+			}
+			if model == cachepolicy.Seneca && use.Jobs > 1 && use.Share {
+				warnings = append(warnings, "model seneca does not charge the refill of augmented samples: compare with bottleneck")
+			}
+			t := present(&plan, bytes, warnings)
+			for _, w := range t.Warnings {
+				fmt.Fprintln(cmd.ErrOrStderr(), "larder: warning: "+printable(w))
+			}
+			if out.form == "yaml" {
+				_, err := io.WriteString(cmd.OutOrStdout(), t.Config)
+				return err
+			}
+			if err := out.value(cmd.OutOrStdout(), t, func(w *tabwriter.Writer) { tuneTable(w, t) }); err != nil || out.form == "json" {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "\n%s", t.Config)
+			return err
+		},
+	}
+	cmd.Flags().StringArrayVar(&files, "profile", nil, "file of larder profile; may be given several times (default: the one saved last)")
+	cmd.Flags().StringVar(&budget, "budget", "auto", "memory of all tiers, e.g. 8GiB or 30%; auto = what tiers.total would be")
+	cmd.Flags().IntVar(&use.Jobs, "jobs", 1, "jobs that run at once on each profile")
+	cmd.Flags().BoolVar(&use.Share, "share", false, "the jobs share augmented samples (share: augmented)")
+	cmd.Flags().Float64Var(&use.Degree, "degree", 0, "jobs served by one read and decode; 0 = jobs/1.25, as measured for the default order")
+	cmd.Flags().Float64Var(&use.Ingest, "ingest", 0, "samples a second that each training takes; 0 = not known")
+	cmd.Flags().Float64Var(&use.Fairness, "fairness", 1, "part of its fair share that every job keeps, 0 to 1")
+	cmd.Flags().StringVar(&model, "model", cachepolicy.Bottleneck, "model: "+strings.Join(cachepolicy.Models(), " or "))
+	out.register(cmd)
+	cmd.Flags().Lookup("output").Usage = "table, json, or yaml (only the lines for larder.yaml)"
+	return cmd
+}
+
+// loadProfiles reads profiles and says what is doubtful about them.
+func loadProfiles(files []string) (list []*profile.Profile, warnings []string, err error) {
+	if len(files) == 0 {
+		name := profile.DefaultFile()
+		if name == "" {
+			return nil, nil, usagef("larder profile DATASET --save FILE makes one", "larder tune needs --profile FILE")
+		}
+		files = []string{name}
+	}
+	if len(files) > 64 {
+		return nil, nil, usagef("leave some out", "%d profiles are more than the 64 that are allowed", len(files))
+	}
+	here := profile.ThisMachine()
+	for _, f := range files {
+		p, err := profile.Load(f)
+		if err != nil {
+			return nil, nil, err
+		}
+		if d := p.Machine.Differs(here); d != "" {
+			warnings = append(warnings, fmt.Sprintf("%s is of another machine: %s", f, d))
+		}
+		for _, w := range p.Warnings() {
+			warnings = append(warnings, f+": "+w)
+		}
+		for _, q := range list {
+			if q.Dataset.URI == p.Dataset.URI && q.Recipe.ID == p.Recipe.ID {
+				return nil, nil, usagef("use --jobs for several jobs of one recipe", "%s: dataset and recipe are those of an earlier profile", f)
+			}
+		}
+		list = append(list, p)
+	}
+	return list, warnings, nil
+}
+
+// tuneBudget turns --budget into bytes, and refuses what could not hold one sample, or what the machine does not have.
+func tuneBudget(text string, list []*profile.Profile) (int64, error) {
+	size, err := config.ParseSize(text)
+	if err != nil {
+		return 0, err
+	}
+	m := config.DetectMachine()
+	n := size.Of(m.Memory())
+	if size.IsAuto() {
+		r, err := config.Default().Resolve(m)
+		if err != nil {
+			return 0, err
+		}
+		n = r.Total
+	}
+	foreign := false
+	for _, p := range list {
+		foreign = foreign || p.Machine.Differs(profile.ThisMachine()) != ""
+		if n < int64(p.Bytes.Encoded) {
+			return 0, fault.New(fault.ResourceExceeded, "budget", "give at least some hundred samples room",
+				"a budget of %s holds not even one encoded sample of %s, which has %s", fault.Size(n), p.Dataset.URI, fault.Size(int64(p.Bytes.Encoded)))
+		}
+	}
+	if mem := m.Memory(); mem > 0 && n > mem && !foreign {
+		return 0, fault.New(fault.ResourceExceeded, "budget", "lower it", "a budget of %s exceeds the %s of this machine (%s)", fault.Size(n), fault.Size(mem), m.Source())
+	}
+	return n, nil
+}
+
+// present rounds the plan to sizes that people read, and writes the lines for larder.yaml.
+func present(p *cachepolicy.Plan, budget int64, warnings []string) *tuned {
+	convert := func(s cachepolicy.Split) tunedSplit { return tunedSplit{s.Encoded, s.Decoded, s.Augmented} }
+	t := &tuned{Model: p.Model, Budget: budget, Split: convert(p.Split), Rate: p.Rate, Binding: p.Binding.String(), Why: p.Why, Warnings: warnings}
+	if t.Warnings == nil {
+		t.Warnings = []string{}
+	}
+	if p.Model == cachepolicy.Bottleneck {
+		t.Load = map[string]float64{}
+		for k, x := range p.Load[:cachepolicy.ResIngest] {
+			if x > 0 {
+				t.Load[cachepolicy.Resource(k).String()] = x
+			}
+		}
+	}
+	for _, c := range p.Candidates {
+		t.Candidates = append(t.Candidates, tunedCandidate{c.Name, convert(c.Split), c.Rate, c.Binding.String(), c.Unfair})
+	}
+	for _, d := range p.Datasets {
+		for k, r := range d.Recipes {
+			x := tunedRecipe{Dataset: d.Name, Recipe: r.Name, Split: tunedSplit{0, r.Decoded, r.Augmented}, Mix: tunedMix(r.Mix), Rate: r.Rate, FairShare: r.FairShare}
+			if k == 0 {
+				x.Split.Encoded = d.Encoded
+			}
+			t.Recipes = append(t.Recipes, x)
+		}
+	}
+	t.Config = configBlock(p, budget)
+	return t
+}
+
+// configBlock writes the lines for larder.yaml. Sizes are rounded down to the largest unit that is below 1/256 of the budget, and
+// the largest tier gets what that leaves.
+func configBlock(p *cachepolicy.Plan, budget int64) string {
+	unit := int64(1)
+	for _, u := range []int64{1 << 10, 1 << 20, 1 << 30} {
+		if budget >= 256*u {
+			unit = u
+		}
+	}
+	sizes := []*int64{new(p.Split.Encoded), new(p.Split.Decoded), new(p.Split.Augmented)}
+	largest, left := sizes[0], p.Split.Total()
+	for _, n := range sizes {
+		if *n > *largest {
+			largest = n
+		}
+		*n -= *n % unit
+		left -= *n
+	}
+	*largest += left
+	var b strings.Builder
+	fmt.Fprintf(&b, "# larder tune: %s\n", printable(p.Why))
+	// The daemon's own limit must hold the tiers and the rings beside them (docs/configuration.md).
+	if m := config.DetectMachine().Memory(); m > 0 && budget > m/4 {
+		fmt.Fprintf(&b, "memory:\n  limit: %s\n", config.FormatBytes(min(m, max(budget+budget/3, m/2))))
+	}
+	fmt.Fprintf(&b, "tiers:\n  total: %s\n  encoded: %s\n  decoded: %s\n  augmented: %s\n", config.FormatBytes(budget),
+		config.FormatBytes(*sizes[0]), config.FormatBytes(*sizes[1]), config.FormatBytes(*sizes[2]))
+	return b.String()
+}
+
+func tuneTable(t *tabwriter.Writer, x *tuned) {
+	row(t, "why", x.Why)
+	if len(x.Load) > 0 {
+		var parts []string
+		for _, k := range sortedKeys(x.Load) {
+			parts = append(parts, fmt.Sprintf("%s %.0f %%", k, 100*x.Load[k]))
+		}
+		row(t, "load", strings.Join(parts, ", "))
+	}
+	fmt.Fprintln(t)
+	row(t, "SPLIT", "ENCODED", "DECODED", "AUGMENTED", "SAMPLES/S", "LIMITED BY", "")
+	for _, c := range x.Candidates {
+		row(t, c.Name, fault.Size(c.Split.Encoded), fault.Size(c.Split.Decoded), fault.Size(c.Split.Augmented), fmt.Sprintf("%.4g", c.Rate), c.Binding,
+			map[bool]string{true: "unfair", false: ""}[c.Unfair])
+	}
+	fmt.Fprintln(t)
+	row(t, "DATASET", "RECIPE", "ENCODED", "DECODED", "AUGMENTED", "FROM STORAGE", "SAMPLES/S", "FAIR SHARE")
+	for _, r := range x.Recipes {
+		row(t, clipPath(r.Dataset, 50), r.Recipe, fault.Size(r.Split.Encoded), fault.Size(r.Split.Decoded), fault.Size(r.Split.Augmented),
+			fmt.Sprintf("%.0f %%", 100*r.Mix.Stored), fmt.Sprintf("%.4g", r.Rate), fmt.Sprintf("%.4g", r.FairShare))
+	}
+}

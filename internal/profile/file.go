@@ -1,0 +1,238 @@
+package profile
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+
+	"larder/cachepolicy"
+	"larder/internal/fault"
+)
+
+// Version of the file. A file of another version is refused: what its figures mean may differ.
+const Version = 1
+
+// Profile is what was measured. Rates are of the whole machine with Workers workers.
+type Profile struct {
+	Version   int     `json:"version"`
+	Machine   Machine `json:"machine"`
+	Workers   int     `json:"workers"`
+	Seconds   float64 `json:"seconds"` // that measuring took, indexing left out
+	Dataset   Dataset `json:"dataset"`
+	Recipe    Recipe  `json:"recipe"`
+	Rates     Rates   `json:"rates"`
+	Bytes     Bytes   `json:"bytes"`
+	Storage   Storage `json:"storage"`
+	Memory    float64 `json:"memory_bytes_per_second"` // copied by all workers together, from and to buffers larger than caches
+	Bad       int     `json:"bad_samples"`             // of those looked at, that could not be prepared
+	Looked    int     `json:"samples_looked_at"`
+	FirstFail string  `json:"first_bad,omitempty"`
+}
+
+// Dataset is what was read.
+type Dataset struct {
+	URI     string `json:"uri"`
+	Samples int64  `json:"samples"`
+	Bytes   int64  `json:"bytes"` // stored
+}
+
+// Recipe is what was done.
+type Recipe struct {
+	Ops    []string `json:"ops"`
+	ID     string   `json:"id"`
+	Prefix string   `json:"prefix"`
+	Random bool     `json:"random"`
+}
+
+// Rates are samples a second.
+type Rates struct {
+	Decode        float64 `json:"decode"`         // encoded bytes to the decoded form
+	DecodeAugment float64 `json:"decode_augment"` // encoded bytes to the row of a batch: T_D+A
+	Augment       float64 `json:"augment"`        // decoded form to the row of a batch: T_A
+	Finish        float64 `json:"finish"`         // augmented form to the row of a batch
+}
+
+// Bytes are means of a sample in each form.
+type Bytes struct {
+	Stored    float64 `json:"stored"`
+	Encoded   float64 `json:"encoded"`
+	Decoded   float64 `json:"decoded"`
+	Augmented float64 `json:"augmented"`
+	Delivered float64 `json:"delivered"`
+}
+
+// Storage is how fast whole objects are read, by all workers at once.
+type Storage struct {
+	BytesPerSecond   float64 `json:"bytes_per_second"`
+	SamplesPerSecond float64 `json:"samples_per_second"`
+	Method           string  `json:"method"`               // how the page cache was kept out
+	Cold             float64 `json:"cold"`                 // part of the probed files that were not cached before they were read; -1 = cannot be told
+	Passes           int     `json:"passes"`               // over the samples looked at
+	Limit            int64   `json:"read_limit,omitempty"` // bytes a second that reading was held to
+}
+
+// Warnings are what a reader of the figures should know.
+func (p *Profile) Warnings() []string {
+	var w []string
+	switch {
+	case p.Storage.Limit > 0:
+	case p.Storage.Cold < 0:
+		w = append(w, "whether files came from the page cache cannot be told here: storage may be slower than measured")
+	case p.Storage.Cold < .9:
+		w = append(w, "files could not be put out of the page cache (a file system in memory, or files in use): storage is slower than measured once the cache is full")
+	}
+	if p.Bad > 0 {
+		w = append(w, "some samples cannot be prepared: "+p.FirstFail)
+	}
+	return w
+}
+
+// maxFile bounds a profile's file.
+const maxFile = 1 << 20
+
+// DefaultFile is where a profile is saved and looked for when no file is named; "" where the user has no cache folder.
+func DefaultFile() string {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(dir, "larder", "profile.json")
+}
+
+// Save writes the profile; the file is whole or not there.
+func (p *Profile) Save(path string) error {
+	raw, err := json.MarshalIndent(p, "", "  ")
+	if err != nil {
+		return fault.Wrap(err, fault.Internal, path, "this is a bug of larder", "write the profile")
+	}
+	wrap := func(err error) error {
+		return fault.Wrap(err, fault.Invalid, path, "name a file that can be written", "save the profile")
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return wrap(err)
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp")
+	if err != nil {
+		return wrap(err)
+	}
+	_, err = f.Write(append(raw, '\n'))
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name()) // the first error tells more
+		return wrap(err)
+	}
+	return nil
+}
+
+// Load reads a profile and checks every figure. Errors are *fault.Error NOT_FOUND or INVALID_ARGUMENT with the path.
+func Load(path string) (*Profile, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fault.Wrap(err, fault.NotFound, path, "make one with larder profile DATASET", "read the profile")
+	}
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Invalid, path, "check the path and its rights", "read the profile")
+	}
+	defer f.Close()
+	raw, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Invalid, path, "check the path and its rights", "read the profile")
+	}
+	if len(raw) > maxFile {
+		return nil, fault.New(fault.Invalid, path, "name a file that larder profile wrote", "%s is too large for a profile", path)
+	}
+	return Parse(path, raw)
+}
+
+// Parse is Load for a file's content.
+func Parse(path string, raw []byte) (*Profile, error) {
+	const hint = "make a new one with larder profile DATASET"
+	var head struct {
+		Version *int `json:"version"`
+	}
+	if err := json.Unmarshal(raw, &head); err != nil {
+		return nil, fault.Wrap(err, fault.Invalid, path, hint, "%s is no profile", path)
+	}
+	if head.Version == nil || *head.Version != Version {
+		return nil, fault.New(fault.Invalid, path, hint, "%s is no profile of version %d", path, Version)
+	}
+	p := new(Profile)
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(p); err != nil {
+		return nil, fault.Wrap(err, fault.Invalid, path, hint, "%s is no profile", path)
+	}
+	for _, x := range []struct {
+		name  string
+		value float64
+	}{
+		{"workers", float64(p.Workers)}, {"dataset.samples", float64(p.Dataset.Samples)},
+		{"rates.decode", p.Rates.Decode}, {"rates.decode_augment", p.Rates.DecodeAugment}, {"rates.augment", p.Rates.Augment}, {"rates.finish", p.Rates.Finish},
+		{"bytes.stored", p.Bytes.Stored}, {"bytes.encoded", p.Bytes.Encoded}, {"bytes.decoded", p.Bytes.Decoded}, {"bytes.augmented", p.Bytes.Augmented},
+		{"storage.bytes_per_second", p.Storage.BytesPerSecond}, {"memory_bytes_per_second", p.Memory},
+	} {
+		if !(x.value > 0) || x.value > 1e18 {
+			return nil, fault.New(fault.Invalid, path, hint, "%s: %s is %v", path, x.name, x.value)
+		}
+	}
+	return p, nil
+}
+
+// Use is how the profiled datasets are read.
+type Use struct {
+	Jobs     int     // on each profile
+	Share    bool    // they share augmented samples
+	Degree   float64 // jobs served by one read and decode; 0 = what stratified order reaches
+	Ingest   float64 // samples a second that each training takes; 0 = not known
+	Fairness float64
+}
+
+// Stratified is how far the reads of jobs on one dataset are above perfect sharing in the default order: docs/sampler.md.
+const Stratified = 1.25
+
+// Demand is what the models decide from: every profile with its jobs. Profiles of one dataset share its encoded form, and,
+// where their recipes begin alike, its decoded one. Where datasets are read at unlike speeds (small files, another
+// disk), the stored bytes are weighted, so that seconds of storage are right.
+func Demand(budget int64, use Use, list ...*Profile) cachepolicy.Demand {
+	d := cachepolicy.Demand{Budget: budget, Fairness: &use.Fairness,
+		Machine: cachepolicy.Machine{Nodes: 1, NIC: math.Inf(1), PCIe: math.Inf(1), Cache: math.Inf(1)}}
+	for _, p := range list {
+		d.Machine.Storage = max(d.Machine.Storage, p.Storage.BytesPerSecond)
+		d.Machine.Cache = min(d.Machine.Cache, p.Memory)
+	}
+	degree := use.Degree
+	if degree == 0 {
+		degree = max(1, float64(use.Jobs)/Stratified)
+	}
+	at := map[string]int{}
+	for _, p := range list {
+		i, ok := at[p.Dataset.URI]
+		if !ok {
+			i = len(d.Datasets)
+			at[p.Dataset.URI] = i
+			d.Datasets = append(d.Datasets, cachepolicy.Dataset{Name: p.Dataset.URI, Samples: p.Dataset.Samples,
+				Stored: p.Bytes.Stored * d.Machine.Storage / p.Storage.BytesPerSecond, Encoded: p.Bytes.Encoded})
+		}
+		r := cachepolicy.Recipe{Name: p.Recipe.ID, Prefix: p.Recipe.Prefix, Decoded: p.Bytes.Decoded, Augmented: p.Bytes.Augmented,
+			DecodeAugment: p.Rates.DecodeAugment, Augment: p.Rates.Augment, Finish: p.Rates.Finish, Sharers: 1, Degree: degree}
+		job := cachepolicy.Job{Ingest: math.Inf(1)}
+		if use.Ingest > 0 {
+			job.Ingest = use.Ingest
+		}
+		for range use.Jobs {
+			r.Jobs = append(r.Jobs, job)
+		}
+		if use.Share && p.Recipe.Random {
+			r.Sharers = use.Jobs
+		}
+		d.Datasets[i].Recipes = append(d.Datasets[i].Recipes, r)
+	}
+	return d
+}

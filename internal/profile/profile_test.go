@@ -1,0 +1,330 @@
+package profile
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"image"
+	"image/color"
+	"image/jpeg"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"larder/cachepolicy"
+	"larder/internal/fault"
+	"larder/internal/prep"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// folder draws n JPEGs of unlike sizes and returns the folder, their bytes, and the pixels of all.
+func folder(t *testing.T, n int) (dir string, bytes, pixels int64) {
+	t.Helper()
+	dir = t.TempDir()
+	for i := range n {
+		w, h := 40+3*i, 30+2*i
+		img := image.NewRGBA(image.Rect(0, 0, w, h))
+		for y := range h {
+			for x := range w {
+				img.Set(x, y, color.RGBA{uint8(x * 5), uint8(y * 7), uint8(i * 30), 255})
+			}
+		}
+		class := filepath.Join(dir, fmt.Sprint("c", i%2))
+		if err := os.MkdirAll(class, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		f, err := os.Create(filepath.Join(class, fmt.Sprintf("%d.jpg", i)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(jpeg.Encode(f, img, nil), f.Sync(), f.Close()); err != nil {
+			t.Fatal(err)
+		}
+		fi, err := os.Stat(f.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		bytes += fi.Size()
+		pixels += int64(w * h)
+	}
+	return dir, bytes, pixels
+}
+
+func recipe(t *testing.T, ops ...prep.OpSpec) *prep.Recipe {
+	t.Helper()
+	r, err := prep.ParseRecipe(ops)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func crop(size int) prep.OpSpec {
+	return prep.OpSpec{Name: "RandomResizedCrop", Args: map[string]any{"size": size}}
+}
+
+func TestRunMeasuresWhatIsThere(t *testing.T) {
+	const n = 10
+	dir, bytes, pixels := folder(t, n)
+	float := prep.OpSpec{Name: "Normalize", Args: map[string]any{"mean": "imagenet"}}
+	for _, c := range []struct {
+		name                 string
+		r                    *prep.Recipe
+		decoded              float64
+		augmented, delivered float64 // 0 = as decoded
+		random               bool
+		workers              int
+	}{
+		{"crop", recipe(t, crop(32), float), float64(pixels*3) / n, 32 * 32 * 3, 32 * 32 * 3 * 4, true, 2},
+		{"resized", recipe(t, prep.OpSpec{Name: "Resize", Args: map[string]any{"size": []any{20, 20}}}), 20 * 20 * 3, 0, 0, false, 1},
+		{"ragged, more workers than samples", recipe(t, prep.OpSpec{Name: "RandomHorizontalFlip"}), float64(pixels*3) / n, 0, 0, true, 12},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, err := Run(t.Context(), Config{URI: "imagefolder:" + dir, Recipe: c.r, Seconds: 1, Workers: c.workers})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.augmented == 0 {
+				c.augmented, c.delivered = c.decoded, c.decoded
+			}
+			if p.Dataset.Samples != n || p.Dataset.Bytes != bytes || p.Looked != n || p.Bad != 0 || p.Recipe.Random != c.random || p.Workers != c.workers {
+				t.Errorf("%+v", p)
+			}
+			within := func(what string, got, want, tolerance float64) {
+				if !(math.Abs(got/want-1) <= tolerance) {
+					t.Errorf("%s: %g bytes, want %g", what, got, want)
+				}
+			}
+			within("stored", p.Bytes.Stored, float64(bytes)/n, 1e-9)
+			within("decoded", p.Bytes.Decoded, c.decoded, 1e-9)
+			within("augmented", p.Bytes.Augmented, c.augmented, 1e-9)
+			// A ragged row's mean is over what was done in the time, which need not be whole rounds.
+			within("delivered", p.Bytes.Delivered, c.delivered, map[bool]float64{true: .7, false: 1e-9}[c.r.Output().Ragged])
+			if p.Storage.Passes < 1 || p.Storage.Cold > 1 || !strings.Contains(p.Storage.Method, "fadvise") {
+				t.Errorf("storage: %+v", p.Storage)
+			}
+			// What was measured is a profile that can be read again and solved.
+			file := filepath.Join(t.TempDir(), "sub", "p.json")
+			if err := p.Save(file); err != nil {
+				t.Fatal(err)
+			}
+			q, err := Load(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			a, _ := json.Marshal(p)
+			b, _ := json.Marshal(q)
+			if string(a) != string(b) {
+				t.Errorf("saved %s, read %s", a, b)
+			}
+			m, _ := cachepolicy.NewPartitioner("")
+			plan, err := m.Partition(Demand(bytes, Use{Jobs: 2, Share: true, Fairness: 1}, q))
+			if err != nil || plan.Split.Total() > bytes || !(plan.Rate > 0) {
+				t.Errorf("%+v, %v", plan, err)
+			}
+			if !c.random && plan.Split.Augmented > 0 {
+				t.Errorf("a recipe without randomness has no augmented form of its own: %+v", plan.Split)
+			}
+			if left, err := filepath.Glob(filepath.Join(filepath.Dir(file), "*.tmp")); err != nil || len(left) > 0 {
+				t.Errorf("left behind: %v, %v", left, err)
+			}
+		})
+	}
+}
+
+func TestRunWithBadSamples(t *testing.T) {
+	dir, _, _ := folder(t, 6)
+	if err := os.WriteFile(filepath.Join(dir, "c0", "bad.jpg"), []byte("\xff\xd8\xff\xe0 no image"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p, err := Run(t.Context(), Config{URI: "imagefolder:" + dir, Recipe: recipe(t, crop(16)), Seconds: 1, Workers: 2})
+	if err != nil || p.Bad != 1 || p.FirstFail == "" || !strings.Contains(strings.Join(p.Warnings(), "\n"), p.FirstFail) {
+		t.Errorf("%+v, %v", p, err)
+	}
+	only := t.TempDir()
+	if err := errors.Join(os.Mkdir(filepath.Join(only, "c"), 0o700), os.WriteFile(filepath.Join(only, "c", "x.jpg"), []byte("nothing"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	_, err = Run(t.Context(), Config{URI: "imagefolder:" + only, Recipe: recipe(t, crop(16)), Seconds: 1})
+	if !fault.Is(err, fault.SampleBad) || fault.From(err).Hint == "" {
+		t.Errorf("no sample is good: %v", err)
+	}
+}
+
+func TestRunRefuses(t *testing.T) {
+	dir, _, _ := folder(t, 2)
+	r := recipe(t, crop(16))
+	for _, c := range []struct {
+		cfg    Config
+		reason fault.Reason
+	}{
+		{Config{URI: "imagefolder:" + dir, Recipe: r, Seconds: .5}, fault.Invalid},
+		{Config{URI: "imagefolder:" + dir, Recipe: r, Seconds: math.NaN()}, fault.Invalid},
+		{Config{URI: "imagefolder:" + dir, Recipe: r, Seconds: math.Inf(1)}, fault.Invalid},
+		{Config{URI: "imagefolder:" + dir + "/none", Recipe: r, Seconds: 1}, fault.DatasetUnread},
+		{Config{URI: dir, Recipe: r, Seconds: 1}, fault.Invalid},
+		{Config{URI: "imagefolder:" + dir, Recipe: r, Seconds: 1, ReadLimit: -1}, fault.ConfigInvalid},
+	} {
+		if _, err := Run(t.Context(), c.cfg); !fault.Is(err, c.reason) {
+			t.Errorf("%+v: %v", c.cfg, err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Run(ctx, Config{URI: "imagefolder:" + dir, Recipe: r, Seconds: 1}); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+}
+
+// good is a profile as Run could have made it.
+func good() *Profile {
+	return &Profile{Version: Version, Machine: ThisMachine(), Workers: 2, Seconds: 14, Dataset: Dataset{"imagefolder:/d", 1000, 1e8},
+		Recipe: Recipe{Ops: []string{"RandomResizedCrop"}, ID: "1", Prefix: "p", Random: true},
+		Rates:  Rates{400, 250, 800, 9000}, Bytes: Bytes{1e5, 1e5, 5e5, 1.5e5, 6e5},
+		Storage: Storage{BytesPerSecond: 2e7, SamplesPerSecond: 200, Method: "fadvise", Cold: 1, Passes: 2}, Memory: 1e10, Looked: 700}
+}
+
+func TestParseRefuses(t *testing.T) {
+	raw := func(change func(m map[string]any)) []byte {
+		b, err := json.Marshal(good())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var m map[string]any
+		if err := json.Unmarshal(b, &m); err != nil {
+			t.Fatal(err)
+		}
+		change(m)
+		if b, err = json.Marshal(m); err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	rates := func(m map[string]any) map[string]any { return m["rates"].(map[string]any) }
+	if _, err := Parse("p", raw(func(map[string]any) {})); err != nil {
+		t.Fatal(err)
+	}
+	for want, data := range map[string][]byte{
+		"is no profile:":           []byte("{"),
+		"no profile of version":    []byte("{}"),
+		"of version 1":             raw(func(m map[string]any) { m["version"] = 2 }),
+		"unknown field":            raw(func(m map[string]any) { m["speed"] = 2 }),
+		"rates.augment is 0":       raw(func(m map[string]any) { rates(m)["augment"] = 0 }),
+		"rates.finish is -1":       raw(func(m map[string]any) { rates(m)["finish"] = -1 }),
+		"rates.decode is 0":        raw(func(m map[string]any) { delete(rates(m), "decode") }),
+		"second is 1e+30":          raw(func(m map[string]any) { m["memory_bytes_per_second"] = 1e30 }),
+		"cannot unmarshal":         raw(func(m map[string]any) { rates(m)["decode_augment"] = "NaN" }),
+		"invalid character 'N'":    []byte(strings.Replace(string(raw(func(map[string]any) {})), "250", "NaN", 1)),
+		"dataset.samples is 0":     raw(func(m map[string]any) { m["dataset"].(map[string]any)["samples"] = 0 }),
+		"cannot unmarshal array":   []byte("[]"),
+		"cannot unmarshal number ": raw(func(m map[string]any) { m["recipe"] = 3 }),
+	} {
+		_, err := Parse("p", data)
+		if f := fault.From(err); err == nil || f.Reason != fault.Invalid || f.Hint == "" || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q: %v", want, err)
+		}
+	}
+	if _, err := Load(filepath.Join(t.TempDir(), "none")); !fault.Is(err, fault.NotFound) {
+		t.Error(err)
+	}
+	big := filepath.Join(t.TempDir(), "big")
+	if err := os.WriteFile(big, make([]byte, maxFile+1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(big); !fault.Is(err, fault.Invalid) {
+		t.Error(err)
+	}
+	if err := good().Save(filepath.Join(big, "below a file")); !fault.Is(err, fault.Invalid) {
+		t.Error(err)
+	}
+}
+
+// FuzzParse: whatever parses can be solved without a panic; a refusal is a fault.
+func FuzzParse(f *testing.F) {
+	b, err := json.Marshal(good())
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Add([]byte(strings.Replace(string(b), "250", "1e-300", 1)))
+	f.Add([]byte("{\"version\":1}"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		p, err := Parse("p", data)
+		if err != nil {
+			if fault.From(err).Reason != fault.Invalid {
+				t.Fatal(err)
+			}
+			return
+		}
+		_ = p.Warnings()
+		_ = p.Machine.Differs(ThisMachine())
+		for _, name := range cachepolicy.Models() {
+			m, _ := cachepolicy.NewPartitioner(name)
+			if plan, err := m.Partition(Demand(1<<30, Use{Jobs: 3, Share: true, Fairness: 1}, p)); err == nil && plan.Split.Total() > 1<<30 {
+				t.Fatalf("%+v", plan.Split)
+			}
+		}
+	})
+}
+
+func TestDemand(t *testing.T) {
+	a, b, c := good(), good(), good()
+	b.Recipe.ID, b.Rates.Augment = "2", 500
+	c.Dataset.URI, c.Storage.BytesPerSecond, c.Memory = "imagefolder:/e", 1e7, 5e9
+	d := Demand(1e9, Use{Jobs: 5, Share: true, Fairness: .5, Ingest: 300}, a, b, c)
+	if len(d.Datasets) != 2 || len(d.Datasets[0].Recipes) != 2 || d.Machine.Storage != 2e7 || d.Machine.Cache != 5e9 || *d.Fairness != .5 {
+		t.Fatalf("%+v", d)
+	}
+	if s := d.Datasets[1].Stored / d.Machine.Storage; math.Abs(s-1e5/1e7) > 1e-12 {
+		t.Errorf("a sample of the slow dataset takes %g s of storage, want %g", s, 1e5/1e7)
+	}
+	r := d.Datasets[0].Recipes[1]
+	if r.Sharers != 5 || len(r.Jobs) != 5 || r.Jobs[4].Ingest != 300 || math.Abs(r.Degree-4) > 1e-12 || r.Prefix != "p" || r.Augment != 500 {
+		t.Errorf("%+v", r)
+	}
+	if alone := Demand(1e9, Use{Jobs: 1, Fairness: 1}, a).Datasets[0].Recipes[0]; alone.Degree != 1 || alone.Sharers != 1 || !math.IsInf(alone.Jobs[0].Ingest, 1) {
+		t.Errorf("%+v", alone)
+	}
+}
+
+func TestMachine(t *testing.T) {
+	here := ThisMachine()
+	if here.Cores < 1 || len(here.Fingerprint) != 16 || here.Differs(ThisMachine()) != "" {
+		t.Errorf("%+v", here)
+	}
+	other := here
+	other.Cores++
+	if d := other.Differs(here); !strings.Contains(d, fmt.Sprintf("%d cores", here.Cores+1)) { // edited, or another machine: either way warned
+		t.Errorf("%q", d)
+	}
+	forged := here
+	forged.Fingerprint = "0"
+	if forged.Differs(here) == "" {
+		t.Error("another fingerprint is the same machine")
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	p := good()
+	if w := p.Warnings(); len(w) > 0 {
+		t.Error(w)
+	}
+	p.Storage.Cold = .1
+	if w := p.Warnings(); len(w) != 1 || !strings.Contains(w[0], "page cache") {
+		t.Error(w)
+	}
+	p.Storage.Cold = -1
+	if w := p.Warnings(); len(w) != 1 || !strings.Contains(w[0], "cannot be told") {
+		t.Error(w)
+	}
+	p.Storage.Limit = 1e6 // reading was held back by larder: the cache does not matter
+	if w := p.Warnings(); len(w) > 0 {
+		t.Error(w)
+	}
+}
