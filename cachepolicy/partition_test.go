@@ -608,3 +608,33 @@ func BenchmarkPartition(b *testing.B) {
 		}
 	}
 }
+
+// TestExtremeDemands: rates and sizes many orders of magnitude apart, as a broken measurement gives them, still end in a split
+// within the budget.
+func TestExtremeDemands(t *testing.T) {
+	r := xrand.New(4, 6)
+	wild := func() float64 { return r.LogUniform(1e-15, 1e15) }
+	for i := range 400 {
+		d := randomDemand(r, 1+r.IntN(3), 1+r.IntN(3))
+		d.Machine.Cache, d.Machine.Storage = wild(), wild()
+		d.Budget = int64(r.LogUniform(1, 1e18))
+		for k := range d.Datasets {
+			s := &d.Datasets[k]
+			s.Stored, s.Encoded = wild(), wild()
+			for j := range s.Recipes {
+				x := &s.Recipes[j]
+				x.Decoded, x.Augmented, x.DecodeAugment, x.Augment, x.Finish = wild(), wild(), wild(), wild(), wild()
+			}
+		}
+		for _, model := range Models() {
+			m, _ := NewPartitioner(model)
+			p, err := m.Partition(d)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s := p.Split; s.Encoded < 0 || s.Decoded < 0 || s.Augmented < 0 || s.Total() > d.Budget || !(p.Rate >= 0) || math.IsInf(p.Rate, 0) {
+				t.Fatalf("%d, %s: %+v of %d, rate %v", i, model, s, d.Budget, p.Rate)
+			}
+		}
+	}
+}

@@ -196,8 +196,10 @@ func tuneBudget(text string, list []*profile.Profile) (int64, error) {
 				"a budget of %s holds not even one encoded sample of %s, which has %s", fault.Size(n), p.Dataset.URI, fault.Size(int64(p.Bytes.Encoded)))
 		}
 	}
-	if mem := m.Memory(); mem > 0 && n > mem && !foreign {
-		return 0, fault.New(fault.ResourceExceeded, "budget", "lower it", "a budget of %s exceeds the %s of this machine (%s)", fault.Size(n), fault.Size(mem), m.Source())
+	// An eighth is the daemon's own and a sixteenth the least for rings, as config.Resolve divides memory.
+	if mem := m.Memory(); mem > 0 && n > mem-mem/8-mem/16 && !foreign {
+		return 0, fault.New(fault.ResourceExceeded, "budget", "lower it to "+fault.Size(mem-mem/8-mem/16)+" or less",
+			"a budget of %s leaves too little of the %s of this machine (%s) for rings and the daemon itself", fault.Size(n), fault.Size(mem), m.Source())
 	}
 	return n, nil
 }
