@@ -79,7 +79,7 @@ func TestRefCountsAreLive(t *testing.T) {
 	for i := range 24 {
 		text := generate(r, []string{"joader", "stratified", "epoch", "independent"})
 		sc := scenarioOf(t, text)
-		w, err := newSamplerRun(sc, 0, newSamplerStats(sc))
+		w, err := newSamplerRun(sc, 0, newSamplerStats(sc), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

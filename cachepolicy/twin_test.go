@@ -12,15 +12,15 @@ import (
 
 // twin is a policy written for reading: lists are slices, oldest first. It says which victims the rule allows.
 type twin interface {
-	insert(i *item)
-	hit(i *item)
-	remove(i *item)
-	restore(at int, list uint8, i *item)
-	allowed(newcomer item, coldest bool) []*item // none: refuse; moves what the search for a victim moves
+	insert(i *listed)
+	hit(i *listed)
+	remove(i *listed)
+	restore(at int, list uint8, i *listed)
+	allowed(newcomer item, coldest bool) []*listed // none: refuse; moves what the search for a victim moves
 }
 
 // item is an entry, or a newcomer.
-type item struct {
+type listed struct {
 	h       uint32
 	x, need int
 	id      uint64
@@ -31,32 +31,32 @@ type item struct {
 
 // naive is what twins share: lists, and an answer that holds until something changes.
 type naive struct {
-	lists  [3][]*item
+	lists  [3][]*listed
 	clock  int
-	choice *item
+	choice *listed
 }
 
-func (n *naive) push(list uint8, i *item) { i.list = list; n.lists[list] = append(n.lists[list], i) }
+func (n *naive) push(list uint8, i *listed) { i.list = list; n.lists[list] = append(n.lists[list], i) }
 
-func (n *naive) out(i *item) (at int) {
+func (n *naive) out(i *listed) (at int) {
 	at = slices.Index(n.lists[i.list], i)
 	n.lists[i.list] = slices.Delete(n.lists[i.list], at, at+1)
 	return at
 }
 
-func (n *naive) all() []*item { return slices.Concat(n.lists[0], n.lists[1], n.lists[2]) }
+func (n *naive) all() []*listed { return slices.Concat(n.lists[0], n.lists[1], n.lists[2]) }
 
-func (n *naive) insert(i *item)                   { n.clock++; i.used = n.clock; n.push(0, i) }
-func (n *naive) hit(i *item)                      { n.clock++; i.used = n.clock }
-func (n *naive) remove(i *item)                   { n.out(i) }
-func (n *naive) restore(at int, l uint8, i *item) { n.lists[l] = slices.Insert(n.lists[l], at, i) }
+func (n *naive) insert(i *listed)                   { n.clock++; i.used = n.clock; n.push(0, i) }
+func (n *naive) hit(i *listed)                      { n.clock++; i.used = n.clock }
+func (n *naive) remove(i *listed)                   { n.out(i) }
+func (n *naive) restore(at int, l uint8, i *listed) { n.lists[l] = slices.Insert(n.lists[l], at, i) }
 
 type twinNeed struct {
 	naive
 	refcount bool
 }
 
-func (n *twinNeed) allowed(c item, coldest bool) (ok []*item) {
+func (n *twinNeed) allowed(c item, coldest bool) (ok []*listed) {
 	for _, i := range n.lists[0] {
 		if len(ok) > 0 && i.need < ok[0].need {
 			ok = nil
@@ -73,11 +73,11 @@ func (n *twinNeed) allowed(c item, coldest bool) (ok []*item) {
 
 type twinMinio struct {
 	naive
-	evicts func(newcomer item, entries []*item) []*item
-	shrink func(entries []*item) []*item
+	evicts func(newcomer item, entries []*listed) []*listed
+	shrink func(entries []*listed) []*listed
 }
 
-func (m *twinMinio) allowed(c item, coldest bool) []*item {
+func (m *twinMinio) allowed(c item, coldest bool) []*listed {
 	if coldest {
 		return m.shrink(m.lists[0])
 	}
@@ -89,14 +89,14 @@ type twinQueue struct {
 	lru bool
 }
 
-func (q *twinQueue) hit(i *item) {
+func (q *twinQueue) hit(i *listed) {
 	if q.lru {
 		q.out(i)
 		q.push(0, i)
 	}
 }
 
-func (q *twinQueue) allowed(item, bool) []*item { return q.lists[0][:min(1, len(q.lists[0]))] }
+func (q *twinQueue) allowed(item, bool) []*listed { return q.lists[0][:min(1, len(q.lists[0]))] }
 
 type twinRandom struct {
 	naive
@@ -104,10 +104,10 @@ type twinRandom struct {
 }
 
 // The most recently used of two or more is never the older one of two draws.
-func (r *twinRandom) allowed(item, bool) []*item {
+func (r *twinRandom) allowed(item, bool) []*listed {
 	all := slices.Clone(r.lists[0])
 	if r.two && len(all) > 1 {
-		slices.SortFunc(all, func(a, b *item) int { return a.used - b.used })
+		slices.SortFunc(all, func(a, b *listed) int { return a.used - b.used })
 		all = all[:len(all)-1]
 	}
 	return all
@@ -115,34 +115,34 @@ func (r *twinRandom) allowed(item, bool) []*item {
 
 type twinSieve struct {
 	naive
-	hand *item
+	hand *listed
 }
 
-func (s *twinSieve) insert(i *item) { i.uses = 0; s.push(0, i) }
-func (s *twinSieve) hit(i *item)    { i.uses = 1 }
-func (s *twinSieve) next(i *item) *item {
+func (s *twinSieve) insert(i *listed) { i.uses = 0; s.push(0, i) }
+func (s *twinSieve) hit(i *listed)    { i.uses = 1 }
+func (s *twinSieve) next(i *listed) *listed {
 	if at := slices.Index(s.lists[0], i); at+1 < len(s.lists[0]) {
 		return s.lists[0][at+1]
 	}
 	return nil
 }
 
-func (s *twinSieve) remove(i *item) {
+func (s *twinSieve) remove(i *listed) {
 	if s.hand == i {
 		s.hand = s.next(i)
 	}
 	s.out(i)
 }
 
-func (s *twinSieve) restore(at int, l uint8, i *item) { s.naive.restore(at, l, i); s.hand = i }
+func (s *twinSieve) restore(at int, l uint8, i *listed) { s.naive.restore(at, l, i); s.hand = i }
 
-func (s *twinSieve) allowed(item, bool) []*item {
+func (s *twinSieve) allowed(item, bool) []*listed {
 	for len(s.lists[0]) > 0 {
 		if s.hand == nil {
 			s.hand = s.lists[0][0]
 		}
 		if s.hand.uses == 0 {
-			return []*item{s.hand}
+			return []*listed{s.hand}
 		}
 		s.hand.uses = 0
 		s.hand = s.next(s.hand)
@@ -171,7 +171,7 @@ func (s *twinS3) settle() {
 	s.left = nil
 }
 
-func (s *twinS3) insert(i *item) {
+func (s *twinS3) insert(i *listed) {
 	s.settle()
 	i.uses = 0
 	if g := slices.Index(s.ghosts, i.id); g >= 0 {
@@ -182,9 +182,9 @@ func (s *twinS3) insert(i *item) {
 	}
 }
 
-func (s *twinS3) hit(i *item) { s.settle(); i.uses = min(3, i.uses+1) }
+func (s *twinS3) hit(i *listed) { s.settle(); i.uses = min(3, i.uses+1) }
 
-func (s *twinS3) remove(i *item) {
+func (s *twinS3) remove(i *listed) {
 	if i.list == 0 && s.choice == i { // dropped or evicted: a policy cannot tell
 		s.left = append(s.left, i.id)
 	}
@@ -192,7 +192,7 @@ func (s *twinS3) remove(i *item) {
 	s.out(i)
 }
 
-func (s *twinS3) restore(at int, l uint8, i *item) {
+func (s *twinS3) restore(at int, l uint8, i *listed) {
 	s.naive.restore(at, l, i)
 	if l == 0 {
 		s.left = s.left[:len(s.left)-1]
@@ -200,7 +200,7 @@ func (s *twinS3) restore(at int, l uint8, i *item) {
 	s.choice = i
 }
 
-func (s *twinS3) allowed(item, bool) []*item {
+func (s *twinS3) allowed(item, bool) []*listed {
 	small, main := len(s.lists[0]), len(s.lists[1])
 	if small+main == 0 {
 		return nil
@@ -225,7 +225,7 @@ func (s *twinS3) allowed(item, bool) []*item {
 			s.choice = i
 		}
 	}
-	return []*item{s.choice}
+	return []*listed{s.choice}
 }
 
 // twinLFU has the window in list 0, probation in 1, protected in 2. The sketch has a test of its own.
@@ -234,7 +234,7 @@ type twinLFU struct {
 	sketch sketch
 }
 
-func (w *twinLFU) insert(i *item) {
+func (w *twinLFU) insert(i *listed) {
 	w.push(0, i)
 	w.sketch.grow(len(w.all()))
 	for len(w.lists[0]) > max(1, len(w.all())/100) {
@@ -244,7 +244,7 @@ func (w *twinLFU) insert(i *item) {
 	}
 }
 
-func (w *twinLFU) hit(i *item) {
+func (w *twinLFU) hit(i *listed) {
 	w.sketch.add(i.id)
 	to := []uint8{0, 2, 2}[i.list]
 	w.out(i)
@@ -256,7 +256,7 @@ func (w *twinLFU) hit(i *item) {
 	}
 }
 
-func (w *twinLFU) allowed(_ item, coldest bool) []*item {
+func (w *twinLFU) allowed(_ item, coldest bool) []*listed {
 	main := append(slices.Clone(w.lists[1]), w.lists[2]...)
 	switch {
 	case len(main) == 0:
@@ -282,8 +282,8 @@ func (f *twinForesight) next(x int) uint64 {
 	return at
 }
 
-func (f *twinForesight) allowed(c item, coldest bool) []*item {
-	var far *item
+func (f *twinForesight) allowed(c item, coldest bool) []*listed {
+	var far *listed
 	for _, i := range f.lists[0] {
 		if far == nil || f.next(i.x) > f.next(far.x) {
 			far = i
@@ -292,14 +292,14 @@ func (f *twinForesight) allowed(c item, coldest bool) []*item {
 	if far == nil || !coldest && f.next(far.x) != never && f.next(c.x) >= f.next(far.x) {
 		return nil
 	}
-	return []*item{far}
+	return []*listed{far}
 }
 
-func anyOf(entries []*item) []*item { return entries }
-func noneOf(item, []*item) []*item  { return nil }
-func owns(x, node int) bool         { return xrand.Hash(uint64(x))%3 == uint64(node) }
-func guests(entries []*item) []*item {
-	return slices.DeleteFunc(slices.Clone(entries), func(i *item) bool { return owns(i.x, 1) })
+func anyOf(entries []*listed) []*listed { return entries }
+func noneOf(item, []*listed) []*listed  { return nil }
+func owns(x, node int) bool             { return xrand.Hash(uint64(x))%3 == uint64(node) }
+func guests(entries []*listed) []*listed {
+	return slices.DeleteFunc(slices.Clone(entries), func(i *listed) bool { return owns(i.x, 1) })
 }
 
 // pair makes a policy and its twin.
@@ -316,18 +316,18 @@ func pair(t interface{ Fatal(...any) }, name string, seed uint64, c *clock) (Evi
 	case "minio-preselect":
 		rank := xrand.New(seed).Uint64()
 		hash := func(x int) uint64 { return xrand.Hash(rank, uint64(x)) }
-		last := func(entries []*item) []*item {
+		last := func(entries []*listed) []*listed {
 			if len(entries) == 0 {
 				return nil
 			}
-			return []*item{slices.MaxFunc(entries, func(a, b *item) int {
+			return []*listed{slices.MaxFunc(entries, func(a, b *listed) int {
 				if hash(a.x) > hash(b.x) {
 					return 1
 				}
 				return -1
 			})}
 		}
-		return e, &twinMinio{shrink: last, evicts: func(c item, entries []*item) []*item {
+		return e, &twinMinio{shrink: last, evicts: func(c item, entries []*listed) []*listed {
 			if l := last(entries); len(l) > 0 && hash(c.x) < hash(l[0].x) {
 				return l
 			}
@@ -335,13 +335,13 @@ func pair(t interface{ Fatal(...any) }, name string, seed uint64, c *clock) (Evi
 		}}
 	case "minio-partitioned":
 		return e, &twinMinio{
-			evicts: func(c item, entries []*item) []*item {
+			evicts: func(c item, entries []*listed) []*listed {
 				if !owns(c.x, 1) {
 					return nil
 				}
 				return guests(entries)
 			},
-			shrink: func(entries []*item) []*item {
+			shrink: func(entries []*listed) []*listed {
 				if g := guests(entries); len(g) > 0 {
 					return g
 				}
@@ -368,19 +368,19 @@ func pair(t interface{ Fatal(...any) }, name string, seed uint64, c *clock) (Evi
 
 // world drives a policy and its twin like a tier does: hits, misses that find room or evict one or more, refusals half way,
 // entries that are dropped, grow or get another need, and tiers that shrink.
-type world struct {
+type played struct {
 	name     string
 	e        Evictor
 	twin     twin
 	clock    *clock
-	byObject map[int]*item
+	byObject map[int]*listed
 	free     []uint32
 	newcomer item
 	room     int
 }
 
-func (w *world) sees(x, need int) {
-	w.newcomer = item{x: x, need: need, id: idOf(keyOf(x))}
+func (w *played) sees(x, need int) {
+	w.newcomer = listed{x: x, need: need, id: idOf(keyOf(x))}
 	admit(w.e, x, need)
 	switch t := w.twin.(type) {
 	case *twinS3:
@@ -391,7 +391,7 @@ func (w *world) sees(x, need int) {
 }
 
 // ask compares Victim or Coldest with what the twin allows.
-func (w *world) ask(rt *rapid.T, coldest bool) *item {
+func (w *played) ask(rt *rapid.T, coldest bool) *listed {
 	ask := func() (uint32, bool) {
 		if coldest {
 			return w.e.Coldest()
@@ -409,7 +409,7 @@ func (w *world) ask(rt *rapid.T, coldest bool) *item {
 	if !ok {
 		return nil
 	}
-	at := slices.IndexFunc(allowed, func(i *item) bool { return i.h == h })
+	at := slices.IndexFunc(allowed, func(i *listed) bool { return i.h == h })
 	if at < 0 {
 		rt.Fatalf("coldest %v: victim %d, allowed %d and %d others", coldest, h, allowed[0].h, len(allowed)-1)
 	}
@@ -417,12 +417,12 @@ func (w *world) ask(rt *rapid.T, coldest bool) *item {
 }
 
 type removed struct {
-	i    *item
+	i    *listed
 	at   int
 	list uint8
 }
 
-func (w *world) remove(i *item) removed {
+func (w *played) remove(i *listed) removed {
 	r := removed{i: i, list: i.list}
 	if n := w.naive(); n != nil {
 		r.at = slices.Index(n.lists[i.list], i)
@@ -433,7 +433,7 @@ func (w *world) remove(i *item) removed {
 	return r
 }
 
-func (w *world) naive() *naive {
+func (w *played) naive() *naive {
 	switch t := w.twin.(type) {
 	case *twinNeed:
 		return &t.naive
@@ -455,17 +455,17 @@ func (w *world) naive() *naive {
 	return nil
 }
 
-func (w *world) insert(x, need int) {
+func (w *played) insert(x, need int) {
 	h := w.free[len(w.free)-1]
 	w.free = w.free[:len(w.free)-1]
-	i := &item{h: h, x: x, need: need, id: idOf(keyOf(x))}
+	i := &listed{h: h, x: x, need: need, id: idOf(keyOf(x))}
 	w.byObject[x] = i
 	w.e.Insert(h, need)
 	w.twin.insert(i)
 }
 
 // evict takes n victims out, or puts all back when the policy refuses or refuse says so after them.
-func (w *world) evict(rt *rapid.T, n int, coldest, refuse bool) bool {
+func (w *played) evict(rt *rapid.T, n int, coldest, refuse bool) bool {
 	var gone []removed
 	for range n {
 		i := w.ask(rt, coldest)
@@ -489,7 +489,7 @@ func (w *world) evict(rt *rapid.T, n int, coldest, refuse bool) bool {
 	return true
 }
 
-func (w *world) any(rt *rapid.T) *item {
+func (w *played) any(rt *rapid.T) *listed {
 	if len(w.byObject) == 0 {
 		rt.Skip("empty")
 	}
@@ -505,7 +505,7 @@ func TestPoliciesAgainstTwins(t *testing.T) {
 					block = 20
 				}
 				c := newClock(rapid.Uint64().Draw(rt, "future"), 900, 61, block)
-				w := &world{name: name, clock: c, byObject: map[int]*item{}, newcomer: item{id: idOf(keyOf(0))}}
+				w := &played{name: name, clock: c, byObject: map[int]*listed{}, newcomer: listed{id: idOf(keyOf(0))}}
 				w.e, w.twin = pair(rt, name, rapid.Uint64().Draw(rt, "seed"), c)
 				w.room = rapid.IntRange(1, 40).Draw(rt, "room")
 				needs := rapid.IntRange(-1, 4)

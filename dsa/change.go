@@ -63,8 +63,8 @@ func (s *Sampler) change(j *job) {
 
 // Stratum makes a set of objects a static class of its own, for good: cells are split by it, so that its share of what remains is kept
 // throughout each epoch of Stratified and Epoch jobs whatever tells its objects from others: their size, their cost, a group of
-// labels. It holds from the next epochs on. ids are distinct, retained and not
-// modified. It is for the start: it is not done in slices.
+// labels. Running jobs get a fresh order for what their epochs still owe, as at a join. ids are distinct, retained and not modified;
+// that they are not, in slices, is never told.
 func (s *Sampler) Stratum(ids []ident.ObjectID) error {
 	if len(ids) == 0 {
 		return fmt.Errorf("dsa: stratum: %w", ErrEmptySubset)
@@ -76,7 +76,7 @@ func (s *Sampler) Stratum(ids []ident.ObjectID) error {
 		return fmt.Errorf("dsa: stratum: %w: %d are joined, which is the limit", ErrTooManyJobs, MaxJobs)
 	}
 	j := s.stratum(ids)
-	s.settle()
+	s.finish()
 	if j.err != nil {
 		return fmt.Errorf("dsa: stratum: %w", j.err)
 	}

@@ -147,3 +147,50 @@ func TestStrataCureEvictionBySize(t *testing.T) {
 		}
 	}
 }
+
+// TestAStratumInMidEpoch: a stratum that comes while jobs run is split off in slices, and nothing is lost.
+func TestAStratumInMidEpoch(t *testing.T) {
+	s := New(1)
+	s.InSlices()
+	drain := func() {
+		for s.Work(64) {
+			must(t, s.Check())
+		}
+	}
+	const n = 1000
+	for id := range ident.JobID(3) {
+		must(t, s.Join(id, JobSpec{Mode: []Mode{Stratified, Epoch, Strict}[id], Subset: span(int(id)*100, n)}))
+		must(t, s.StartEpoch(id, 0))
+	}
+	drain()
+	seen := [3]map[ident.ObjectID]bool{{}, {}, {}}
+	pick := func(times int) {
+		for range times {
+			for id := range ident.JobID(3) {
+				if x, ok := s.Next(id); ok {
+					if seen[id][x] {
+						t.Fatalf("job %d was given %d twice", id, x)
+					}
+					seen[id][x] = true
+					s.SetLevel(x, 2)
+				}
+			}
+		}
+	}
+	pick(200)
+	must(t, s.Stratum(span(500, 1100)))
+	if len(s.line) == 0 || s.obj[900].cell != s.obj[400].cell {
+		t.Error("it was not left to Work")
+	}
+	s.Work(64)
+	drain()
+	if s.obj[900].cell == s.obj[400].cell {
+		t.Error("the stratum is no cell of its own")
+	}
+	pick(n)
+	for id := range ident.JobID(3) {
+		if len(seen[id]) != n-int(id)*100 || s.Remaining(id) != 0 {
+			t.Errorf("job %d got %d", id, len(seen[id]))
+		}
+	}
+}
