@@ -16,10 +16,10 @@ type twin interface {
 	hit(i *listed)
 	remove(i *listed)
 	restore(at int, list uint8, i *listed)
-	allowed(newcomer item, coldest bool) []*listed // none: refuse; moves what the search for a victim moves
+	allowed(newcomer listed, coldest bool) []*listed // none: refuse; moves what the search for a victim moves
 }
 
-// item is an entry, or a newcomer.
+// listed is an entry, or a newcomer.
 type listed struct {
 	h       uint32
 	x, need int
@@ -56,7 +56,7 @@ type twinNeed struct {
 	refcount bool
 }
 
-func (n *twinNeed) allowed(c item, coldest bool) (ok []*listed) {
+func (n *twinNeed) allowed(c listed, coldest bool) (ok []*listed) {
 	for _, i := range n.lists[0] {
 		if len(ok) > 0 && i.need < ok[0].need {
 			ok = nil
@@ -73,11 +73,11 @@ func (n *twinNeed) allowed(c item, coldest bool) (ok []*listed) {
 
 type twinMinio struct {
 	naive
-	evicts func(newcomer item, entries []*listed) []*listed
+	evicts func(newcomer listed, entries []*listed) []*listed
 	shrink func(entries []*listed) []*listed
 }
 
-func (m *twinMinio) allowed(c item, coldest bool) []*listed {
+func (m *twinMinio) allowed(c listed, coldest bool) []*listed {
 	if coldest {
 		return m.shrink(m.lists[0])
 	}
@@ -96,7 +96,7 @@ func (q *twinQueue) hit(i *listed) {
 	}
 }
 
-func (q *twinQueue) allowed(item, bool) []*listed { return q.lists[0][:min(1, len(q.lists[0]))] }
+func (q *twinQueue) allowed(listed, bool) []*listed { return q.lists[0][:min(1, len(q.lists[0]))] }
 
 type twinRandom struct {
 	naive
@@ -104,7 +104,7 @@ type twinRandom struct {
 }
 
 // The most recently used of two or more is never the older one of two draws.
-func (r *twinRandom) allowed(item, bool) []*listed {
+func (r *twinRandom) allowed(listed, bool) []*listed {
 	all := slices.Clone(r.lists[0])
 	if r.two && len(all) > 1 {
 		slices.SortFunc(all, func(a, b *listed) int { return a.used - b.used })
@@ -136,7 +136,7 @@ func (s *twinSieve) remove(i *listed) {
 
 func (s *twinSieve) restore(at int, l uint8, i *listed) { s.naive.restore(at, l, i); s.hand = i }
 
-func (s *twinSieve) allowed(item, bool) []*listed {
+func (s *twinSieve) allowed(listed, bool) []*listed {
 	for len(s.lists[0]) > 0 {
 		if s.hand == nil {
 			s.hand = s.lists[0][0]
@@ -200,7 +200,7 @@ func (s *twinS3) restore(at int, l uint8, i *listed) {
 	s.choice = i
 }
 
-func (s *twinS3) allowed(item, bool) []*listed {
+func (s *twinS3) allowed(listed, bool) []*listed {
 	small, main := len(s.lists[0]), len(s.lists[1])
 	if small+main == 0 {
 		return nil
@@ -256,7 +256,7 @@ func (w *twinLFU) hit(i *listed) {
 	}
 }
 
-func (w *twinLFU) allowed(_ item, coldest bool) []*listed {
+func (w *twinLFU) allowed(_ listed, coldest bool) []*listed {
 	main := append(slices.Clone(w.lists[1]), w.lists[2]...)
 	switch {
 	case len(main) == 0:
@@ -282,7 +282,7 @@ func (f *twinForesight) next(x int) uint64 {
 	return at
 }
 
-func (f *twinForesight) allowed(c item, coldest bool) []*listed {
+func (f *twinForesight) allowed(c listed, coldest bool) []*listed {
 	var far *listed
 	for _, i := range f.lists[0] {
 		if far == nil || f.next(i.x) > f.next(far.x) {
@@ -295,9 +295,9 @@ func (f *twinForesight) allowed(c item, coldest bool) []*listed {
 	return []*listed{far}
 }
 
-func anyOf(entries []*listed) []*listed { return entries }
-func noneOf(item, []*listed) []*listed  { return nil }
-func owns(x, node int) bool             { return xrand.Hash(uint64(x))%3 == uint64(node) }
+func anyOf(entries []*listed) []*listed  { return entries }
+func noneOf(listed, []*listed) []*listed { return nil }
+func owns(x, node int) bool              { return xrand.Hash(uint64(x))%3 == uint64(node) }
 func guests(entries []*listed) []*listed {
 	return slices.DeleteFunc(slices.Clone(entries), func(i *listed) bool { return owns(i.x, 1) })
 }
@@ -327,7 +327,7 @@ func pair(t interface{ Fatal(...any) }, name string, seed uint64, c *clock) (Evi
 				return -1
 			})}
 		}
-		return e, &twinMinio{shrink: last, evicts: func(c item, entries []*listed) []*listed {
+		return e, &twinMinio{shrink: last, evicts: func(c listed, entries []*listed) []*listed {
 			if l := last(entries); len(l) > 0 && hash(c.x) < hash(l[0].x) {
 				return l
 			}
@@ -335,7 +335,7 @@ func pair(t interface{ Fatal(...any) }, name string, seed uint64, c *clock) (Evi
 		}}
 	case "minio-partitioned":
 		return e, &twinMinio{
-			evicts: func(c item, entries []*listed) []*listed {
+			evicts: func(c listed, entries []*listed) []*listed {
 				if !owns(c.x, 1) {
 					return nil
 				}
@@ -375,7 +375,7 @@ type played struct {
 	clock    *clock
 	byObject map[int]*listed
 	free     []uint32
-	newcomer item
+	newcomer listed
 	room     int
 }
 
