@@ -83,7 +83,7 @@ func (s *Sampler) list(j *job, e *available) {
 	if len(*l) == cap(*l) {
 		s.compact(j, g, k)
 		if n := len(*l); n > cap(*l)*3/4 {
-			*l = append(make([]uint32, 0, max(8, n+n/2)), *l...)
+			*l = append(make([]uint32, 0, max(8, n+n/4)), *l...)
 		}
 	}
 	*l = append(*l, e.x)

@@ -57,8 +57,9 @@ func BenchmarkSolo(b *testing.B) {
 	}
 }
 
-// bytesOf is what a sampler of so many jobs on overlapping halves of n objects keeps, subsets excluded.
-func bytesOf(t testing.TB, n, jobs int, mode Mode) float64 {
+// bytesOf is what a sampler of so many jobs on overlapping halves of n objects keeps when one of so many is available, none if that is
+// 0. Subsets excluded.
+func bytesOf(t testing.TB, n, jobs, oneOf int, mode Mode) float64 {
 	subsets := make([][]ident.ObjectID, jobs)
 	for i := range subsets {
 		lo := i * n / 2 / max(jobs-1, 1)
@@ -75,6 +76,9 @@ func bytesOf(t testing.TB, n, jobs int, mode Mode) float64 {
 		must(t, s.StartEpoch(ident.JobID(i), 0))
 		s.Next(ident.JobID(i))
 	}
+	for x := 0; oneOf > 0 && x < n; x += oneOf {
+		s.SetLevel(ident.ObjectID(x), 2)
+	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
 	runtime.KeepAlive(s)
@@ -82,15 +86,29 @@ func bytesOf(t testing.TB, n, jobs int, mode Mode) float64 {
 	return float64(after.HeapAlloc-before.HeapAlloc) / float64(n)
 }
 
-// BenchmarkMemory reports bytes per object of the universe.
+// BenchmarkMemory reports bytes per object of the universe, with nothing available and with a fifth.
 func BenchmarkMemory(b *testing.B) {
 	for _, jobs := range []int{1, 8} {
 		for _, mode := range []Mode{Strict, Stratified, Epoch} {
-			b.Run(fmt.Sprintf("%s/jobs=%d", mode, jobs), func(b *testing.B) {
-				for b.Loop() {
-					b.ReportMetric(bytesOf(b, 1_280_000, jobs, mode), "bytes/object")
-				}
-			})
+			for _, oneOf := range []int{0, 5} {
+				b.Run(fmt.Sprintf("%s/jobs=%d/oneof=%d", mode, jobs, oneOf), func(b *testing.B) {
+					for b.Loop() {
+						b.ReportMetric(bytesOf(b, 1_280_000, jobs, oneOf, mode), "bytes/object")
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestMemory holds the sampler to 24 bytes a sample and 4 bits for each sample and job, with a fifth of the samples available.
+func TestMemory(t *testing.T) {
+	const n = 200_000
+	for _, jobs := range []int{1, 8} {
+		for _, mode := range []Mode{Strict, Stratified, Epoch} {
+			if got, limit := bytesOf(t, n, jobs, 5, mode), 24+float64(jobs)/2; got > limit {
+				t.Errorf("%s, %d jobs: %.1f bytes a sample, the limit is %.1f", mode, jobs, got, limit)
+			}
 		}
 	}
 }

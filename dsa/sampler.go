@@ -203,7 +203,7 @@ func (s *Sampler) grow(n int) {
 		return
 	}
 	if old > 0 {
-		n = max(n, min(old+old/4, MaxObjects))
+		n = max(n, min(old+old/16, MaxObjects))
 	}
 	obj := make([]object, n) // no append: it would touch every page at once
 	copy(obj, s.obj)
