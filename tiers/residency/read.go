@@ -58,6 +58,25 @@ func (x *Index) Each(f ident.Form, fn func(Handle, ident.Key)) {
 	}
 }
 
+// Slots returns how many entries there are to look at with Some, dead ones included.
+func (x *Index) Slots() int { return len(x.entries) }
+
+// Some calls fn for the resident ones among n entries from h on, beginning anew behind the last, and returns where to go on: for a
+// walk over everything in slices, while entries come and go. fn may do what it may in Each.
+func (x *Index) Some(h Handle, n int, fn func(Handle, ident.Key)) Handle {
+	n = min(n, len(x.entries))
+	for ; n > 0; n-- {
+		if int(h) >= len(x.entries) {
+			h = 0
+		}
+		if e := &x.entries[h]; e.state == resident {
+			fn(h, e.key)
+		}
+		h++
+	}
+	return h
+}
+
 // Check verifies every invariant in O(entries): the first that does not hold is the error.
 func (x *Index) Check() error {
 	var sums [ident.NumForms]tier
