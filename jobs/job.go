@@ -124,6 +124,10 @@ type Job struct {
 	Begun  bool   // some epoch was begun
 	Drain  bool   // ends after the running epoch
 	Active bool   // counts as needing samples (guarantee G5)
+	Paused bool   // plans nothing and needs nothing until it is resumed
+	Mark   uint32 // which of the subsets it was given is in force; 0 = the one it was registered with
+	Since  uint32 // the first epoch of that subset
+	Next   *Next  // the subset of its next epoch; nil = the same
 
 	Stats   Stats
 	Group   uint32    // share group, 0 = none
@@ -131,6 +135,13 @@ type Job struct {
 	Promise string    // what its order promises, once it draws
 	Ledgers []*Ledger // newest last; the last keepLedgers epochs
 	Lease   time.Time // when a Suspect job becomes Dead
+}
+
+// Next is a subset that the next epoch will have.
+type Next struct {
+	Mark   uint32 // names it
+	Subset int    // samples
+	Member *bits.Set
 }
 
 const keepLedgers = 32
@@ -149,6 +160,20 @@ func (j *Job) Attach(r int, now time.Time) ident.Incarnation {
 	}
 	j.State = Live
 	return k.Incarnation
+}
+
+// Change puts the job on another subset, from the epoch that is opened next.
+func (j *Job) Change(n Next, since uint32) {
+	j.Spec.Subset, j.Member, j.Mark, j.Since = n.Subset, n.Member, n.Mark, since
+}
+
+// Upcoming is the spec of the next epoch that is opened.
+func (j *Job) Upcoming() Spec {
+	s := j.Spec
+	if j.Next != nil {
+		s.Subset = j.Next.Subset
+	}
+	return s
 }
 
 // Attached counts the ranks a client holds.
@@ -170,6 +195,15 @@ func (j *Job) Open(epoch uint32) *Ledger {
 		j.Ledgers = append(j.Ledgers[:0], j.Ledgers[1:]...)
 	}
 	return l
+}
+
+// Forget drops the newest account, of an epoch that no client has seen.
+func (j *Job) Forget() {
+	if n := len(j.Ledgers); n > 0 {
+		j.Ledgers[n-1].Abandon()
+		j.Ledgers[n-1] = nil
+		j.Ledgers = j.Ledgers[:n-1]
+	}
 }
 
 // Ledger returns the newest account, nil before the first epoch.

@@ -29,8 +29,10 @@ type Ledger struct {
 	Epoch       uint32
 	Subset      int
 	Delivered   int
-	Quarantined int
+	Quarantined int // with those that were removed
+	Removed     int // of the quarantined: from the dataset, while the epoch ran
 	Dropped     int // by drop_last and even; while running, the most that may be
+	Ranks       int // that were told its end
 	State       EpochState
 
 	member    *bits.Set // the subset; shared, not modified
@@ -70,10 +72,15 @@ func (l *Ledger) Return(x ident.ObjectID) error {
 	return nil
 }
 
-// Deliver counts rows that left in a batch and samples that could not be prepared.
-func (l *Ledger) Deliver(rows, quarantined int) {
+// Deliver counts rows that left in a batch, and the samples that it had to leave out.
+func (l *Ledger) Deliver(rows int, bad []Bad) {
 	l.Delivered += rows
-	l.Quarantined += quarantined
+	l.Quarantined += len(bad)
+	for i := range bad {
+		if bad[i].Removed {
+			l.Removed++
+		}
+	}
 }
 
 // Close ends the account when every rank has got its last batch. What was never picked counts as dropped; more of it than

@@ -53,7 +53,7 @@ func TestLedgerCatchesALostPick(t *testing.T) {
 	for x := range 3 {
 		must(t, l.Commit(ident.ObjectID(x+1)))
 	}
-	l.Deliver(2, 0) // the third left in no batch
+	l.Deliver(2, make([]Bad, 0)) // the third left in no batch
 	violated(t, l, l.Close(), "3 were picked, 2 delivered")
 }
 
@@ -61,7 +61,7 @@ func TestLedgerCatchesASampleThatWasNeverPicked(t *testing.T) {
 	l := NewLedger(0, set(1, 2, 3), 0)
 	must(t, l.Commit(1))
 	must(t, l.Commit(2))
-	l.Deliver(2, 0)
+	l.Deliver(2, make([]Bad, 0))
 	violated(t, l, l.Close(), "only 0 may be dropped")
 }
 
@@ -75,7 +75,7 @@ func TestLedgerCatchesADoubleReturn(t *testing.T) {
 func TestLedgerCatchesMoreDeliveriesThanPicks(t *testing.T) {
 	l := NewLedger(0, set(1, 2), 1)
 	must(t, l.Commit(1))
-	l.Deliver(2, 0)
+	l.Deliver(2, make([]Bad, 0))
 	violated(t, l, l.Close(), "1 were picked, 2 delivered")
 }
 
@@ -83,7 +83,7 @@ func TestAViolationIsNeverForgotten(t *testing.T) {
 	l := NewLedger(0, set(1), 0)
 	must(t, l.Commit(1))
 	_ = l.Commit(1)
-	l.Deliver(1, 0)
+	l.Deliver(1, make([]Bad, 0))
 	if err := l.Close(); err != nil || l.State != Violated { // it was told once already
 		t.Errorf("close: %v, %s", err, l.State)
 	}
@@ -95,7 +95,7 @@ func TestAViolationIsNeverForgotten(t *testing.T) {
 func TestASettledAccountTakesNothing(t *testing.T) {
 	l := NewLedger(0, set(1), 0)
 	must(t, l.Commit(1))
-	l.Deliver(1, 0)
+	l.Deliver(1, make([]Bad, 0))
 	must(t, l.Close())
 	if err := l.Commit(1); err == nil {
 		t.Error("a pick was entered after the end")
@@ -113,7 +113,7 @@ func TestDroppedIsWhatWasNotPicked(t *testing.T) {
 	for x := range 3 {
 		must(t, l.Commit(ident.ObjectID(x+1)))
 	}
-	l.Deliver(2, 1) // one quarantined; a substitute used one of the two that drop_last would have dropped
+	l.Deliver(2, make([]Bad, 1)) // one quarantined; a substitute used one of the two that drop_last would have dropped
 	must(t, l.Close())
 	if l.Dropped != 1 || l.Delivered != 2 || l.Quarantined != 1 {
 		t.Errorf("%+v", l)
@@ -163,7 +163,7 @@ func TestLedgerAgainstAModel(t *testing.T) {
 			}
 		}
 		delivered = rapid.IntRange(0, n).Draw(rt, "delivered")
-		l.Deliver(delivered, 0)
+		l.Deliver(delivered, make([]Bad, 0))
 		whole := !broken && delivered == len(picked) && n-len(picked) <= dropped
 		if err := l.Close(); (l.State == Complete) != whole || (err != nil) != (!whole && !broken) {
 			rt.Fatalf("close: %v, %s; picked %d of %d, delivered %d, dropped %d, broken %v", err, l.State, len(picked), n, delivered, dropped, broken)

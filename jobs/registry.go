@@ -132,7 +132,7 @@ func (g *Registry) Recover(j *Job) {
 // End marks a job as Dead or Done; its name is free again.
 func (g *Registry) End(j *Job, s State, reason string) {
 	g.Recover(j)
-	j.State, j.Reason, j.Active = s, reason, false
+	j.State, j.Reason, j.Active, j.Paused, j.Next = s, reason, false, false, nil
 	for i := range j.Ranks {
 		j.Ranks[i].Attached = false
 	}

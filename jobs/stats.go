@@ -8,9 +8,10 @@ import (
 
 // Bad is a sample that a batch had to leave out.
 type Bad struct {
-	Object ident.ObjectID
-	Offset int64 // where in the file, bytes
-	Reason string
+	Object  ident.ObjectID
+	Offset  int64 // where in the file, bytes
+	Reason  string
+	Removed bool // it was taken out of the dataset: nothing is wrong with it, and nobody need be told
 }
 
 // Stats counts a job's part. Work that several jobs wanted is counted for the one that asked first.

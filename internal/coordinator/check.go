@@ -23,7 +23,7 @@ func (c *Core) Check() error {
 	for _, s := range c.order {
 		err = errors.Join(err, c.checkStream(s))
 	}
-	if c.refresh == nil { // else levels are being told
+	if c.refresh.left == 0 { // else levels are being told
 		err = errors.Join(err, c.checkLevels())
 	}
 	running, copies := 0, 0
@@ -93,7 +93,7 @@ func (c *Core) checkStream(s *stream) error {
 				if w.state == rowWaiting || w.state == rowFilling {
 					pending++
 				}
-				if w.state == rowWaiting && w.flight == nil {
+				if w.state == rowWaiting && w.flight == nil && !s.isOwed(d, i) {
 					err = errors.Join(err, fmt.Errorf("job %d rank %d: row %d waits for nothing", j.ID, r, i))
 				}
 			}

@@ -3,10 +3,10 @@ package coordinator
 import (
 	"time"
 
+	"larder/dsa"
+	"larder/internal/bits"
 	"larder/internal/ident"
 	"larder/jobs"
-
-	"larder/dsa"
 )
 
 // Token ties a reply to the request that waits for it. It is chosen by the executor; zero waits for nothing.
@@ -26,6 +26,7 @@ type Register struct {
 	Token  Token
 	Spec   jobs.Spec
 	Sample dsa.JobSpec    // order mode, seed, subset as objects in sample order
+	Member *bits.Set      // the same objects as a set, see Members; nil = made here, which takes time in proportion
 	Prefix ident.RecipeID // deterministic part of the recipe
 	Suffix ident.RecipeID // random part, up to the augmented cut
 	Share  bool           // shares augmented samples with jobs of equal ShareKey
@@ -108,6 +109,25 @@ type Drain struct {
 	Job   ident.JobID
 }
 
+// ChangeSubset gives a job another subset from its next epoch on, and says what is gone from the one it has. The next epoch is the first
+// one that no client of it has asked for. The answer says which that is, and what the rank gets of it.
+type ChangeSubset struct {
+	Token  Token
+	Job    ident.JobID
+	Rank   int
+	Mark   uint32           // names the subset in what is told of the job
+	Subset []ident.ObjectID // in sample order, distinct; nil = it stays as it is
+	Member *bits.Set        // the same as a set
+	Gone   *bits.Set        // objects that do not exist any more, of all subsets of the job; nil = none. Kept, not to be changed
+}
+
+// Pause stops planning for a job, or goes on with it. What is planned already is still delivered, clients keep their ranks.
+type Pause struct {
+	Token Token
+	Job   ident.JobID
+	On    bool
+}
+
 // Kill ends a job at once.
 type Kill struct {
 	Token  Token
@@ -115,18 +135,20 @@ type Kill struct {
 	Reason string
 }
 
-func (Register) isEvent()    {}
-func (Attach) isEvent()      {}
-func (StartEpoch) isEvent()  {}
-func (Released) isEvent()    {}
-func (Detached) isEvent()    {}
-func (Prepared) isEvent()    {}
-func (Filled) isEvent()      {}
-func (Persisted) isEvent()   {}
-func (Tick) isEvent()        {}
-func (Reconfigure) isEvent() {}
-func (Drain) isEvent()       {}
-func (Kill) isEvent()        {}
+func (Register) isEvent()     {}
+func (Attach) isEvent()       {}
+func (StartEpoch) isEvent()   {}
+func (Released) isEvent()     {}
+func (Detached) isEvent()     {}
+func (Prepared) isEvent()     {}
+func (Filled) isEvent()       {}
+func (Persisted) isEvent()    {}
+func (Tick) isEvent()         {}
+func (Reconfigure) isEvent()  {}
+func (Drain) isEvent()        {}
+func (Kill) isEvent()         {}
+func (ChangeSubset) isEvent() {}
+func (Pause) isEvent()        {}
 
 // Effect is something to be done. The executor must do effects of one Step in order, and must not block.
 type Effect interface{ isEffect() }
@@ -251,6 +273,9 @@ const (
 	RecEpochEnd                     // Text = what became of the account
 	RecQuarantine                   // Objects[0] cannot be prepared: Text
 	RecEnd                          // the job ended: Text
+	RecSubset                       // from Epoch on the job has another subset; Step = its mark
+	RecPause                        // the job was paused
+	RecResume                       // and goes on
 )
 
 // Reply answers a request.
@@ -259,7 +284,10 @@ type Reply struct {
 	Err   error
 	Job   ident.JobID
 	Inc   ident.Incarnation
-	Epoch uint32 // for Attach: the epoch a client should start with
+	Epoch uint32 // for Attach: the epoch a client should start with; for ChangeSubset: the first one of the subset
+
+	// For StartEpoch and ChangeSubset: the samples of that epoch, and the batches of the rank.
+	Samples, Batches int
 }
 
 // Complain reports a bug of larder that was caught while running.

@@ -66,7 +66,13 @@ func (c *Core) served(turn uint64) { c.turn = max(c.turn, turn) }
 func (c *Core) source(d *delivery, i int) {
 	x, s := d.rows[i].object, d.s
 	key := ident.Key{Object: x, Form: ident.Decoded, Recipe: c.prefixes[s.prefix].id}
+	if s.isGone(x) {
+		c.occupy(s, key)
+		c.failRow(d, i, removed(x))
+		return
+	}
 	if bad, ok := c.quarantine[key]; ok {
+		c.occupy(s, key)
 		c.failRow(d, i, bad)
 		return
 	}
@@ -373,14 +379,51 @@ func (c *Core) failed(f *flight, e Prepared) {
 		return
 	}
 	bad := jobs.Bad{Object: x, Offset: e.Offset, Reason: e.Err}
-	if f.key.Form == ident.Decoded {
+	if f.key.Form == ident.Decoded && !c.goneFor(f) {
 		if !c.quarantined(x) {
 			c.stats.Quarantined++
 		}
 		c.quarantine[f.key] = bad
 		c.persist(Persist{Kind: RecQuarantine, Job: f.job, Objects: []ident.ObjectID{x}, Text: e.Err}, nil)
 	}
-	c.abandonFlight(f, func(w waiter) { c.failRow(w.d, w.row, bad) })
+	if f.entry.held { // it keeps its place, see occupy
+		c.index.SetReady(f.entry.h)
+		c.unpin(f.entry)
+		f.entry = pin{}
+	}
+	c.abandonFlight(f, func(w waiter) {
+		if w.d.s.isGone(x) {
+			c.failRow(w.d, w.row, removed(x))
+			return
+		}
+		c.failRow(w.d, w.row, bad)
+	})
+}
+
+// occupy gives a sample that cannot be prepared the place in a tier that it would have if it could: an entry without bytes, admitted and
+// evicted like any other. Without it bad samples would never be at hand, those that are at hand are drawn first, and so the good
+// ones of a shared cell would come early in the epoch (mean position .37 with half of a cell bad): that a sample is bad must not
+// reach a choice. It costs the share of the tier that bad samples are of what is drawn.
+func (c *Core) occupy(s *stream, key ident.Key) {
+	x := key.Object
+	if h, ok := c.index.Lookup(key); ok {
+		c.index.Hit(h)
+	} else if c.flights[key] == nil {
+		need, stored := c.needOf(s, x), c.cfg.Bytes(x)
+		h, ok := c.index.Admit(key, c.cfg.Granule(ident.Decoded, c.prefixes[s.prefix].decoded.mean(stored*6)), need, c.evicted)
+		if ok {
+			c.index.SetReady(h)
+		} else {
+			ekey := ident.Key{Object: x, Form: ident.Encoded}
+			if _, there := c.index.Lookup(ekey); !there {
+				if h, ok := c.index.Admit(ekey, c.cfg.Granule(ident.Encoded, stored), need, c.evicted); ok && c.index.Pins(h) == 0 {
+					c.index.SetReady(h)
+				}
+			}
+		}
+		c.relevel(x)
+	}
+	c.renew(x)
 }
 
 // quarantined tells whether the object could not be prepared for some prefix.

@@ -21,7 +21,10 @@ func (c *Core) register(e Register) {
 			"register job %s: %d jobs draw already, which is the limit of one daemon", e.Spec.Name, bits.MaxJobs)})
 		return
 	}
-	job, err := c.jobs.Add(e.Spec, memberSet(e.Sample.Subset))
+	if e.Member == nil {
+		e.Member = Members(e.Sample.Subset)
+	}
+	job, err := c.jobs.Add(e.Spec, e.Member)
 	if err != nil {
 		c.reply(e.Token, Reply{Err: err})
 		return
@@ -35,8 +38,8 @@ func (c *Core) register(e Register) {
 	}
 	c.streams[job.ID] = s
 	c.order = append(c.order, s)
-	c.recount()
-	c.repartition(false)
+	job.Promise = promise(e.Sample)
+	c.recount(e.Sample.Subset, true)
 	c.persist(Persist{Kind: RecRegister, Job: job.ID, Text: e.Spec.Name}, func() {
 		c.reply(e.Token, Reply{Job: job.ID})
 	})
@@ -149,7 +152,11 @@ func (c *Core) startEpoch(e StartEpoch) {
 		k.Asked, k.Wants, k.Next, k.InRun = int64(e.Epoch), true, e.Epoch, false
 		c.cancel(s, e.Rank, nil) // after the rank has left the epoch: nothing is planned into the slots that come free
 	}
-	c.reply(e.Token, Reply{Job: j.ID})
+	spec := j.Upcoming()
+	if k.InRun {
+		spec = j.Spec
+	}
+	c.reply(e.Token, Reply{Job: j.ID, Epoch: e.Epoch, Samples: spec.Subset, Batches: spec.Batches(e.Rank)})
 	c.touch(s)
 	c.advance(s)
 	c.plan(s)
@@ -160,7 +167,7 @@ func (c *Core) startEpoch(e StartEpoch) {
 // are planned and its client is in this epoch (so planning is ahead of the clients by one epoch at the most).
 func (c *Core) advance(s *stream) {
 	j := s.job
-	if j.Drain {
+	if j.Drain || j.Paused {
 		return
 	}
 	for r := range j.Ranks {
@@ -169,12 +176,7 @@ func (c *Core) advance(s *stream) {
 			return
 		}
 	}
-	next, asked := uint32(0), false
-	for r := range j.Ranks {
-		if k := &j.Ranks[r]; k.Wants && (!asked || k.Next < next) {
-			next, asked = k.Next, true
-		}
-	}
+	next, asked := c.awaited(s)
 	if !asked {
 		if !j.Begun || j.Attached() == 0 {
 			return
@@ -193,6 +195,11 @@ func (c *Core) advance(s *stream) {
 // begin starts an epoch for the job and all its ranks.
 func (c *Core) begin(s *stream, epoch uint32) {
 	j := s.job
+	if err := c.takeNext(s, epoch); err != nil {
+		c.complain(j.ID, err)
+		c.endJob(s, jobs.Dead, err.Error())
+		return
+	}
 	if !s.joined {
 		s.sample.Ahead = j.Spec.Batch * j.Spec.Slots * j.Spec.World // all its free slots are planned at once
 		if err := c.sampler.Join(j.ID, s.sample); err != nil {
@@ -211,15 +218,17 @@ func (c *Core) begin(s *stream, epoch uint32) {
 	}
 	j.Epoch, j.Begun, s.tail = epoch, true, j.Spec.Subset
 	j.Open(epoch)
-	c.setActive(s, true)
+	c.setActive(s, !j.Paused)
 	for r := range j.Ranks {
 		k := &j.Ranks[r]
 		if !k.Attached || k.Left || (k.Wants && k.Next != epoch) {
 			continue
 		}
+		if !k.Wants && k.InRun && k.Epoch == epoch { // it has had the epoch, which another rank's new client begins afresh
+			continue
+		}
 		c.enter(s, r)
 	}
-	j.Promise = c.sampler.Promise(j.ID)
 	c.persist(Persist{Kind: RecEpoch, Job: j.ID, Epoch: epoch}, nil)
 	c.repartition(true)
 	c.refreshNeeds()
@@ -258,7 +267,7 @@ func (c *Core) released(e Released) {
 
 // touch marks the job as drawing: it needs what remains of its epoch (guarantee G5).
 func (c *Core) touch(s *stream) {
-	if s.joined && !s.job.Active {
+	if s.joined && !s.job.Active && !s.job.Paused {
 		c.setActive(s, true)
 		c.refreshNeeds()
 	}
@@ -305,6 +314,7 @@ func (c *Core) drain(e Drain) {
 		return
 	}
 	s.job.Drain = true
+	c.resume(s) // it is to finish its epoch
 	c.endIfDrained(s)
 	c.reply(e.Token, Reply{Job: e.Job})
 }
@@ -374,8 +384,7 @@ func (c *Core) endJob(s *stream, state jobs.State, reason string) {
 	}
 	c.persist(Persist{Kind: RecEnd, Job: j.ID, Text: reason}, nil)
 	c.emit(JobEnded{Job: j.ID})
-	c.recount()
-	c.repartition(false)
+	c.recount(s.sample.Subset, false)
 	c.refreshNeeds()
 }
 

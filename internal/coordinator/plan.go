@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"slices"
 	"time"
 
 	"larder/internal/ident"
@@ -92,11 +93,14 @@ func (c *Core) plan(s *stream) {
 // planOne plans one batch of a rank; false when it has no room or nothing to plan.
 func (c *Core) planOne(s *stream, r int) bool {
 	j, k := s.job, &s.job.Ranks[r]
-	if !k.Attached || !k.InRun || k.Step >= j.Spec.Batches(r) || j.Drain && k.Asked != int64(k.Epoch) {
+	if !k.Attached || !k.InRun || j.Paused || k.Step >= j.Spec.Batches(r) || j.Drain && k.Asked != int64(k.Epoch) {
+		return false
+	}
+	if !c.ready(s) { // asked first: a slot that was taken is to be filled
 		return false
 	}
 	slot, gen, ok := k.FreeSlot()
-	if !ok || !c.ready(s) {
+	if !ok {
 		return false
 	}
 	c.nextDelivery++
@@ -136,18 +140,23 @@ const samplerPerStep = 8192
 // may; the rest is done by later ones, which then plan.
 func (c *Core) ready(s *stream) bool {
 	if !c.sampler.Ready(s.job.ID) && c.slice > 0 {
-		c.sampler.Work(c.slice)
-		c.slice = 0
+		c.work()
 	}
 	s.waits = !c.sampler.Ready(s.job.ID)
 	return !s.waits
 }
 
+// work does the sampler's share of this Step.
+func (c *Core) work() {
+	c.sampler.Work(c.slice)
+	c.spent.sampler += c.slice
+	c.slice = 0
+}
+
 // samplerSlice takes the sampler's work on and plans for those who waited for it.
 func (c *Core) samplerSlice() {
 	if c.slice > 0 {
-		c.sampler.Work(c.slice)
-		c.slice = 0
+		c.work()
 	}
 	for c.planWaiting() {
 	}
@@ -156,7 +165,7 @@ func (c *Core) samplerSlice() {
 // planWaiting plans for one job that waited for the sampler and need not any more, or ends it; false when there is none.
 func (c *Core) planWaiting() bool {
 	for _, s := range c.order {
-		if !s.waits {
+		if !s.waits && len(s.owed) == 0 {
 			continue
 		}
 		if err := c.sampler.Err(s.job.ID); err != nil {
@@ -165,6 +174,7 @@ func (c *Core) planWaiting() bool {
 		}
 		if c.sampler.Ready(s.job.ID) {
 			s.waits = false
+			c.failOwed(s)
 			c.plan(s)
 			return true
 		}
@@ -199,8 +209,6 @@ func (c *Core) substitute(d *delivery) (ident.ObjectID, bool) {
 	if s.job.Spec.OnError != jobs.Substitute || d.ledger != s.job.Ledger() || !d.ledger.Open() {
 		return 0, false
 	}
-	for !c.sampler.Ready(s.job.ID) && c.sampler.Work(samplerPerStep) { // seldom, and a failed row cannot wait
-	}
 	if !s.positional() {
 		return c.pick(s, 0)
 	}
@@ -217,8 +225,34 @@ func (c *Core) substitute(d *delivery) (ident.ObjectID, bool) {
 	return 0, false
 }
 
+// owed is a row that failed while no other sample could be drawn.
+type owed struct {
+	d   *delivery
+	row int
+	bad jobs.Bad
+}
+
+func (s *stream) isOwed(d *delivery, i int) bool {
+	return slices.ContainsFunc(s.owed, func(o owed) bool { return o.d == d && o.row == i })
+}
+
+// failOwed does what failRow put off, when the sampler is ready.
+func (c *Core) failOwed(s *stream) {
+	late := s.owed
+	s.owed = nil
+	for _, o := range late {
+		if !o.d.canceled {
+			c.failRow(o.d, o.row, o.bad)
+		}
+	}
+}
+
 // failRow leaves a sample out of its batch, with a report, or puts another in its place.
 func (c *Core) failRow(d *delivery, i int, bad jobs.Bad) {
+	if s := d.s; s.job.Spec.OnError == jobs.Substitute && d.ledger == s.job.Ledger() && d.ledger.Open() && !c.sampler.Ready(s.job.ID) {
+		s.owed, s.waits = append(s.owed, owed{d, i, bad}), true
+		return
+	}
 	d.bad = append(d.bad, bad)
 	if x, ok := c.substitute(d); ok {
 		d.rows[i] = row{object: x, turn: d.rows[i].turn}
@@ -294,7 +328,7 @@ func (c *Core) sendReady(s *stream, r int) {
 			invariant.Violated("coordinator: slot %d of job %d rank %d was taken twice", d.slot, j.ID, r)
 		}
 		k.Slots[d.slot].State = jobs.Leased
-		d.ledger.Deliver(len(rows), len(d.bad))
+		d.ledger.Deliver(len(rows), d.bad)
 		s.job.Stats.Samples += uint64(len(rows))
 		s.job.Stats.Batches++
 		c.stats.Samples += uint64(len(rows))
@@ -321,13 +355,7 @@ func (c *Core) endEpoch(s *stream, r int, d *delivery) {
 	k.Ended = int64(d.epoch)
 	e := EndEpoch{Job: j.ID, Rank: r, Inc: d.inc, Epoch: d.epoch, Batches: d.step + 1, Samples: k.Got,
 		Final: j.Drain || (j.Spec.Epochs != 0 && d.epoch+1 >= j.Spec.Epochs)}
-	all := true
-	for i := range j.Ranks {
-		if j.Ranks[i].Ended != int64(d.epoch) {
-			all = false
-		}
-	}
-	if all {
+	if d.ledger.Ranks++; d.ledger.Ranks == len(j.Ranks) { // counted there: a rank may be an epoch ahead of the others
 		if err := d.ledger.Close(); err != nil {
 			c.complain(j.ID, err)
 		}

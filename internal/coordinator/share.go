@@ -68,6 +68,7 @@ func (c *Core) sourceShared(d *delivery, i int) bool {
 	}
 	entry, admitted := c.index.Admit(key, c.cfg.Granule(ident.Augmented, s.augBytes), need, c.evicted)
 	if admitted && c.index.Ready(entry) { // evicted a moment ago and still being read: taken back
+		c.relevel(x)
 		c.hit(s, ident.Augmented)
 		c.useEntry(d, i, entry, key)
 		return true

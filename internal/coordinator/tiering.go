@@ -6,7 +6,6 @@ import (
 
 	"larder/cachepolicy"
 	"larder/dsa"
-	"larder/internal/bits"
 	"larder/internal/fault"
 	"larder/internal/ident"
 	"larder/tiers/residency"
@@ -144,22 +143,20 @@ func (c *Core) renew(x ident.ObjectID) {
 }
 
 // refresh recomputes needs of everything resident after an epoch began, a job left or stalled: in slices, so that one
-// step stays short. Until it is through, some victims are chosen by an older need; nothing else depends on it.
+// step stays short. Until it is through, some victims are chosen by an older need; nothing else depends on it. What is admitted
+// meanwhile has its need from the start.
 type refresh struct {
-	keys []ident.Key
-	next int
+	at   residency.Handle // the entry to look at next
+	left int              // entries to look at
+	of   int              // of so many: what comes behind them puts those off that were to be looked at last
 }
 
+// refreshPerStep is how many entries one Step looks at, of any form and dead ones included.
 const refreshPerStep = 512
 
+// refreshNeeds has all entries looked at once from where it is: one that is under way need not begin anew for them to be.
 func (c *Core) refreshNeeds() {
-	r := &refresh{}
-	for _, f := range tierForms {
-		r.keys = append(r.keys, c.entries(f)...)
-	}
-	if len(r.keys) > 0 {
-		c.refresh = r
-	}
+	c.refresh.left, c.refresh.of = c.index.Slots(), c.index.Slots()
 }
 
 // entries lists what is resident in a form.
@@ -170,27 +167,22 @@ func (c *Core) entries(f ident.Form) []ident.Key {
 }
 
 func (c *Core) refreshSlice() {
-	r := c.refresh
-	if r == nil {
+	r := &c.refresh
+	if r.left == 0 {
 		return
 	}
-	for n := 0; n < refreshPerStep && r.next < len(r.keys); n++ {
-		k := r.keys[r.next]
-		r.next++
-		h, ok := c.index.Lookup(k)
-		if !ok {
-			continue
-		}
+	r.left, r.of = r.left+c.index.Slots()-r.of, c.index.Slots()
+	n := min(refreshPerStep, r.left)
+	c.spent.refresh += n
+	r.left -= n
+	r.at = c.index.Some(r.at, n, func(h residency.Handle, k ident.Key) {
 		if k.Form != ident.Augmented {
 			c.index.SetNeed(h, c.need(k.Object))
-			continue
+			return
 		}
 		c.setSharers(c.groups[k.Group-1], h, k)
 		c.relevel(k.Object) // whose instance it is may have changed
-	}
-	if r.next == len(r.keys) {
-		c.refresh = nil
-	}
+	})
 }
 
 // reconfigure changes tier sizes, all of them or none.
@@ -219,6 +211,9 @@ func (c *Core) repartition(hysteresis bool) {
 		return // the configuration was checked when it came in
 	}
 	if hysteresis {
+		if len(c.wanted.walks) > 0 {
+			return // what is wanted is being counted, and then it is solved
+		}
 		moved := int64(0)
 		for _, f := range tierForms {
 			moved = max(moved, split[f]-c.budgets[f])
@@ -231,22 +226,83 @@ func (c *Core) repartition(hysteresis bool) {
 	c.apply(split)
 }
 
-// wanted is what all live jobs want together.
+// wanted is what all live jobs want together: how many of them want each object, and the sums over the objects that any wants. It
+// is counted in slices.
 type wanted struct {
 	objects int64
 	bytes   int64
+	by      [][]uint8 // by object, in pages: a large id costs one page
+	walks   []walk    // to be counted, in order
 }
 
-// recount measures the union of the live jobs' subsets: one pass over them, at a join or leave only.
-func (c *Core) recount() {
-	c.wanted = wanted{}
-	union := new(bits.Set)
-	for _, s := range c.order {
-		for _, x := range s.sample.Subset {
-			if union.Add(uint32(x)) {
-				c.wanted.objects++
-				c.wanted.bytes += c.cfg.Bytes(x)
-			}
+// walk is a subset on its way into the counts, or out of them.
+type walk struct {
+	subset []ident.ObjectID
+	out    bool
+	at     int
+}
+
+const (
+	wantedPage   = 1 << 14
+	countPerStep = 4096 // objects counted in one Step
+)
+
+// recount enters a subset into the union of what is wanted, or takes it out. The split of memory follows when it is counted.
+func (c *Core) recount(subset []ident.ObjectID, in bool) {
+	c.wanted.walks = append(c.wanted.walks, walk{subset: subset, out: !in})
+	c.countSlice()
+}
+
+// countSlice counts on, as far as this Step may. A subset comes out only after it went in, so no count passes the number of jobs
+// and of changes under way by more than one each.
+func (c *Core) countSlice() {
+	u := &c.wanted
+	if len(u.walks) == 0 {
+		return
+	}
+	for c.count > 0 && len(u.walks) > 0 {
+		w := &u.walks[0]
+		n := min(c.count, len(w.subset)-w.at)
+		for _, x := range w.subset[w.at : w.at+n] {
+			c.countOne(x, w.out)
+		}
+		w.at += n
+		c.count -= n + 1
+		c.spent.counted += n
+		if w.at == len(w.subset) {
+			u.walks[0] = walk{}
+			u.walks = u.walks[1:]
+		}
+	}
+	if len(u.walks) == 0 {
+		u.walks = nil
+		c.repartition(false)
+	}
+}
+
+func (c *Core) countOne(x ident.ObjectID, out bool) {
+	if x >= dsa.MaxObjects {
+		return // the sampler will refuse the job
+	}
+	u := &c.wanted
+	p := int(x) / wantedPage
+	for p >= len(u.by) {
+		u.by = append(u.by, nil)
+	}
+	if u.by[p] == nil {
+		u.by[p] = make([]uint8, wantedPage)
+	}
+	n := &u.by[p][int(x)%wantedPage]
+	switch {
+	case !out:
+		if *n++; *n == 1 {
+			u.objects++
+			u.bytes += c.cfg.Bytes(x)
+		}
+	default:
+		if *n--; *n == 0 {
+			u.objects--
+			u.bytes -= c.cfg.Bytes(x)
 		}
 	}
 }

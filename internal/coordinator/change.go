@@ -1,0 +1,204 @@
+package coordinator
+
+import (
+	"slices"
+
+	"larder/dsa"
+	"larder/internal/fault"
+	"larder/internal/ident"
+	"larder/jobs"
+)
+
+// changeSubset gives a job another subset from its next epoch on. An epoch that was only prepared ahead is begun anew with it.
+func (c *Core) changeSubset(e ChangeSubset) {
+	s := c.streams[e.Job]
+	if s == nil {
+		c.reply(e.Token, Reply{Err: jobGone(e.Job, "")})
+		return
+	}
+	j := s.job
+	if e.Rank < 0 || e.Rank >= j.Spec.World {
+		c.reply(e.Token, Reply{Err: fault.New(fault.Invalid, j.Spec.Name, "ranks count from 0", "change the subset for rank %d of job %s, which has world_size %d",
+			e.Rank, j.Spec.Name, j.Spec.World)})
+		return
+	}
+	if e.Subset != nil {
+		if n := j.Spec.Epochs; j.Drain || n != 0 && j.Begun && j.Epoch+1 >= n && c.asked(s, j.Epoch) {
+			c.reply(e.Token, Reply{Err: fault.New(fault.JobEnded, j.Spec.Name, "make a new Loader with the other subset",
+				"change the subset of job %s, of which epoch %d is the last one", j.Spec.Name, j.Epoch)})
+			return
+		}
+		spec := j.Spec
+		spec.Subset = len(e.Subset)
+		if err := spec.Validate(); err != nil {
+			c.reply(e.Token, Reply{Err: err})
+			return
+		}
+		if e.Member == nil {
+			e.Member = Members(e.Subset)
+		}
+	}
+	s.gone = e.Gone
+	if e.Subset != nil {
+		j.Next, s.next = &jobs.Next{Mark: e.Mark, Subset: len(e.Subset), Member: e.Member}, e.Subset
+	}
+	first := j.Since
+	if j.Next != nil {
+		at, awaited := c.awaited(s)
+		switch {
+		case awaited:
+			first = at
+		case !j.Begun:
+			first = 0
+			if err := c.takeNext(s, 0); err != nil {
+				c.complain(j.ID, err)
+			}
+		case c.asked(s, j.Epoch):
+			first = j.Epoch + 1
+		case j.Attached() > 0 && j.Ledger().Delivered == 0:
+			first = j.Epoch
+			c.beginAnew(s)
+		case c.takesPart(s): // some rank has had its part and gone
+			first = j.Epoch + 1
+		default: // whoever comes back begins the epoch afresh
+			first = j.Epoch
+		}
+		c.persist(Persist{Kind: RecSubset, Job: j.ID, Epoch: first, Step: int(e.Mark)}, nil)
+	}
+	if j.State.Ended() {
+		c.reply(e.Token, Reply{Err: jobGone(j.ID, j.Spec.Name)})
+		return
+	}
+	spec := j.Upcoming()
+	c.reply(e.Token, Reply{Job: j.ID, Epoch: first, Samples: spec.Subset, Batches: spec.Batches(e.Rank)})
+	c.plan(s)
+}
+
+// awaited is the epoch that somebody has asked for and that waits for the other ranks.
+func (c *Core) awaited(s *stream) (epoch uint32, ok bool) {
+	for r := range s.job.Ranks {
+		if k := &s.job.Ranks[r]; k.Wants && (!ok || k.Next < epoch) {
+			epoch, ok = k.Next, true
+		}
+	}
+	return epoch, ok
+}
+
+// takesPart tells whether a client takes part in the running epoch.
+func (c *Core) takesPart(s *stream) bool {
+	for r := range s.job.Ranks {
+		if k := &s.job.Ranks[r]; k.Attached && k.InRun && k.Epoch == s.job.Epoch {
+			return true
+		}
+	}
+	return false
+}
+
+// beginAnew begins the running epoch, of which no client has seen anything, with the next subset.
+func (c *Core) beginAnew(s *stream) {
+	j := s.job
+	epoch := j.Epoch
+	j.Forget()
+	for r := range j.Ranks { // before anything is taken back: nothing is planned into the slots that come free
+		if j.Ranks[r].Epoch == epoch {
+			j.Ranks[r].InRun = false
+		}
+	}
+	for r := range j.Ranks {
+		c.cancel(s, r, func(d *delivery) bool { return d.epoch == epoch })
+	}
+	c.begin(s, epoch)
+}
+
+// takeNext puts a job on the subset that waits for its next epoch, if one does.
+func (c *Core) takeNext(s *stream, epoch uint32) error {
+	j := s.job
+	if j.Next == nil {
+		return nil
+	}
+	if s.joined {
+		if err := c.sampler.Change(j.ID, s.next); err != nil {
+			return err
+		}
+	}
+	was := s.sample.Subset
+	s.sample.Subset, s.next = s.next, nil
+	j.Change(*j.Next, epoch)
+	j.Next = nil
+	c.recount(s.sample.Subset, true)
+	c.recount(was, false)
+	return nil
+}
+
+// isGone tells whether the object was removed from the job's dataset, or replaced in it, since its subset was selected.
+func (s *stream) isGone(x ident.ObjectID) bool { return s.gone != nil && s.gone.Has(uint32(x)) }
+
+// removed is the report on a sample that is gone. It is drawn like any other and left out at once, as quarantined ones are: so the
+// cells keep their proportions, and all ranks still get equally many batches.
+func removed(x ident.ObjectID) jobs.Bad {
+	return jobs.Bad{Object: x, Reason: "removed from the dataset", Removed: true}
+}
+
+// goneFor tells whether somebody who waits for the flight knows that its object was removed: then that it cannot be read says nothing
+// about the sample, which may come back.
+func (c *Core) goneFor(f *flight) bool {
+	for _, w := range f.rows {
+		if w.d.s.isGone(f.key.Object) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(f.augments, c.goneFor)
+}
+
+// pause stops planning for a job or goes on with it.
+func (c *Core) pause(e Pause) {
+	s := c.streams[e.Job]
+	if s == nil {
+		c.reply(e.Token, Reply{Err: jobGone(e.Job, "")})
+		return
+	}
+	j := s.job
+	switch {
+	case e.On && j.Drain:
+		c.reply(e.Token, Reply{Err: fault.New(fault.JobEnded, j.Spec.Name, "kill it if it is to stop at once", "pause job %s, which is being drained", j.Spec.Name)})
+		return
+	case e.On && !j.Paused:
+		j.Paused = true
+		if j.Active {
+			c.setActive(s, false)
+			c.refreshNeeds()
+		}
+		c.persist(Persist{Kind: RecPause, Job: j.ID}, nil)
+	case !e.On:
+		c.resume(s)
+	}
+	c.reply(e.Token, Reply{Job: j.ID})
+}
+
+// resume goes on with a paused job where it was.
+func (c *Core) resume(s *stream) {
+	j := s.job
+	if !j.Paused {
+		return
+	}
+	j.Paused = false
+	for r := range j.Ranks {
+		j.Ranks[r].LastTake = c.now // it was not idle, it was stopped
+	}
+	c.persist(Persist{Kind: RecResume, Job: j.ID}, nil)
+	if j.Attached() > 0 {
+		c.touch(s)
+		c.advance(s)
+		c.plan(s)
+	}
+}
+
+// promise states what an order keeps, in the sampler's own words, before the job draws.
+func promise(spec dsa.JobSpec) string {
+	spec.Subset = []ident.ObjectID{0}
+	s := dsa.New(0)
+	if s.Join(1, spec) != nil {
+		return "" // the sampler will say why when the job begins
+	}
+	return s.Promise(1)
+}
