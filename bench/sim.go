@@ -29,8 +29,31 @@ type Client struct {
 	Break int
 	// Die kills rank 0's client (SIGKILL: no goodbye) when it got that many batches in all; 0 = never.
 	Die int
+	// Back is how long after its death another client takes rank 0 over; 0 = never.
+	Back time.Duration
+	// Steps are the times of single ranks in place of Step.
+	Steps []time.Duration
 	// Hang stops it from taking anything for ever when it got that many batches in all, without dying; 0 = never.
 	Hang int
+	// Change gives the job another subset when a rank got that many batches in all: asked for by rank 0, or by each rank alike.
+	Change map[int][]ident.ObjectID
+	Alike  bool
+	// Pause pauses the job when rank 0 got that many batches in all, for PauseFor; 0 = never.
+	Pause    int
+	PauseFor time.Duration
+}
+
+// DataChange is something that happens to the dataset of all jobs: their subsets are selected again.
+type DataChange struct {
+	At   time.Duration
+	Add  []ident.ObjectID // new objects, which every subset selects
+	Gone []ident.ObjectID // objects that cannot be read any more
+}
+
+// Selection is a subset that a job was given and the first epoch of it.
+type Selection struct {
+	Epoch  uint32
+	Subset []ident.ObjectID
 }
 
 // Model is the world around the coordinator.
@@ -47,6 +70,7 @@ type Model struct {
 	Lose    int                       // loses a cached entry at every n-th use; 0 = never
 	Tiers   coordinator.TierConfig
 	Resize  map[time.Duration]coordinator.TierConfig
+	Data    []DataChange
 	Lease   time.Duration
 	Usable  func(int64) int64 // as coordinator.Config
 	// Check runs Core.Check after every n-th step; 0 = never.
@@ -62,6 +86,7 @@ type Received struct {
 	Sizes    []int            // of batches
 	Bad      []jobs.Bad
 	Ended    bool // told that it is over
+	Again    bool // by a client that took the rank over from a dead one
 	Begun    time.Duration
 	Finished time.Duration // 0 = it was not
 	Account  *jobs.Ledger
@@ -77,7 +102,20 @@ type Result struct {
 	Peak     [ident.NumForms]int64
 	Copies   int // largest number of working copies at once
 	Failures []string
-	Jobs     []jobs.Job // at the end
+	Jobs     []jobs.Job             // at the end
+	Paused   int                    // pauses
+	Subsets  map[string][]Selection // by job, in the order given; a later one for the same epoch replaces the earlier
+}
+
+// Subset is what a job was to draw in an epoch.
+func (r *Result) Subset(job string, epoch uint32) []ident.ObjectID {
+	var out []ident.ObjectID
+	for _, s := range r.Subsets[job] {
+		if s.Epoch <= epoch {
+			out = s.Subset
+		}
+	}
+	return out
 }
 
 type action struct {
@@ -129,6 +167,7 @@ type sim struct {
 	tasks  agenda // by turn
 	uses   int
 	timer  time.Time
+	gone   map[ident.ObjectID]bool
 }
 
 type simRow struct {
@@ -140,6 +179,10 @@ type simClient struct {
 	c     *Client
 	id    ident.JobID
 	ranks []*simRank
+
+	subset []ident.ObjectID // asked for last
+	had    []ident.ObjectID // of all subsets that it was given
+	mark   uint32
 }
 
 type simRank struct {
@@ -154,6 +197,7 @@ type simRank struct {
 	busy    bool
 	asked   bool
 	gone    bool
+	batches int // of its epoch
 }
 
 var simEpoch = time.Unix(1_700_000_000, 0)
@@ -161,7 +205,7 @@ var simEpoch = time.Unix(1_700_000_000, 0)
 // Run simulates until every client left, or until limit of virtual time.
 func Run(m Model, clients []Client, limit time.Duration) (*Result, error) {
 	s := &sim{
-		m: m, rng: xrand.New(m.Seed, 99), hash: xxhash.New(), res: &Result{}, clients: map[ident.JobID]*simClient{},
+		m: m, rng: xrand.New(m.Seed, 99), hash: xxhash.New(), res: &Result{Subsets: map[string][]Selection{}}, gone: map[ident.ObjectID]bool{}, clients: map[ident.JobID]*simClient{},
 		tokens: map[coordinator.Token]func(coordinator.Reply){}, store: map[ident.Key]int64{}, copies: map[coordinator.FlightID]bool{},
 		rows: map[coordinator.DeliveryID]map[int]simRow{}, idle: max(m.Workers, 1),
 	}
@@ -181,6 +225,9 @@ func Run(m Model, clients []Client, limit time.Duration) (*Result, error) {
 	}
 	for at, t := range m.Resize {
 		s.at(at, func() { s.step(coordinator.Reconfigure{Tiers: t}) })
+	}
+	for _, d := range m.Data {
+		s.at(d.At, func() { s.changeData(d) })
 	}
 	for len(s.agenda) > 0 && s.now <= limit && len(s.res.Failures) == 0 {
 		a := heap.Pop(&s.agenda).(action)
@@ -351,6 +398,12 @@ func (s *sim) prepared(x coordinator.Prepare) {
 	}
 	if why, bad := s.m.Bad[o]; bad {
 		ev.Err = why
+	} else if s.gone[o] && x.From == ident.Stored {
+		ev.Err, ev.Read, ev.Encoded = "no such file", 0, false
+		if x.KeepEncoded && s.store[ekey] > 0 {
+			s.used[ident.Encoded] -= s.store[ekey]
+			delete(s.store, ekey)
+		}
 	} else if ev.Kept = x.Keep && s.put(x.Key, ev.Bytes); !ev.Kept {
 		s.copy(x.Flight)
 	}
@@ -366,7 +419,7 @@ func (s *sim) source(from coordinator.Source) (ok bool) {
 		return true
 	}
 	if _, there := s.store[from.Key]; !there {
-		if s.m.Lose == 0 {
+		if s.m.Lose == 0 && !s.gone[from.Key.Object] { // else a job knows that it is gone, and this one does not yet
 			s.fail("%s is read but not stored", from.Key)
 		}
 		return false

@@ -76,10 +76,12 @@ func wholeEpochs(t testing.TB, res *Result, clients []Client) {
 			if n := len(slices.Compact(slices.Clone(ids))); n != len(ids) {
 				t.Errorf("%s epoch %d: %d samples, %d distinct", k.job, k.epoch, len(ids), n)
 			}
-			if least, most := c.Spec.Dealt(), c.Spec.Subset; len(ids) < least || len(ids) > most {
-				t.Errorf("%s epoch %d: %d samples of %d (at most %d are dropped)", k.job, k.epoch, len(ids), most, c.Spec.Dropped())
+			want := slices.Clone(res.Subset(c.Spec.Name, uint32(e)))
+			spec := c.Spec
+			spec.Subset = len(want)
+			if least, most := spec.Dealt(), spec.Subset; len(ids) < least || len(ids) > most {
+				t.Errorf("%s epoch %d: %d samples of %d (at most %d are dropped)", k.job, k.epoch, len(ids), most, spec.Dropped())
 			}
-			want := slices.Clone(c.Sample.Subset)
 			slices.Sort(want)
 			for _, x := range ids {
 				if _, ok := slices.BinarySearch(want, x); !ok {
@@ -179,6 +181,18 @@ func scenario(seed uint64) (Model, []Client) {
 		t.Total = t.Sizes[ident.Decoded] + t.Sizes[ident.Augmented]
 		m.Resize[time.Duration(r.IntN(100))*time.Millisecond] = t
 	}
+	for i := range r.IntN(3) * r.IntN(2) {
+		d := DataChange{At: time.Duration(r.IntN(150)) * time.Millisecond}
+		if r.IntN(3) > 0 {
+			d.Add = span(n+i*10, n+i*10+1+r.IntN(10))
+		}
+		for x := range n {
+			if r.IntN(20) == 0 {
+				d.Gone = append(d.Gone, ident.ObjectID(x))
+			}
+		}
+		m.Data = append(m.Data, d)
+	}
 	modes := []dsa.Mode{dsa.Stratified, dsa.Stratified, dsa.Epoch, dsa.Fixed, dsa.Sequential, dsa.Strict}
 	var clients []Client
 	for i := range 1 + r.IntN(6) {
@@ -220,6 +234,21 @@ func scenario(seed uint64) (Model, []Client) {
 		if len(sub) == 0 || c.Spec.Validate() != nil {
 			continue
 		}
+		if r.IntN(4) == 0 {
+			c.Change, c.Alike = map[int][]ident.ObjectID{}, r.IntN(2) == 0
+			for range 1 + r.IntN(3) {
+				var other []ident.ObjectID
+				for x := range n {
+					if r.IntN(3) > 0 {
+						other = append(other, ident.ObjectID(x))
+					}
+				}
+				c.Change[1+r.IntN(12)] = other
+			}
+		}
+		if r.IntN(4) == 0 {
+			c.Pause, c.PauseFor = 1+r.IntN(8), time.Duration(1+r.IntN(200))*time.Millisecond
+		}
 		clients = append(clients, c)
 	}
 	return m, clients
@@ -235,6 +264,7 @@ func TestRandomWorlds(t *testing.T) {
 	if n, err := strconv.Atoi(os.Getenv("LARDER_SIM_SEEDS")); err == nil {
 		seeds = n // make nightly
 	}
+	changed, removed, paused, quarantined := 0, 0, 0, 0
 	for seed := range seeds {
 		m, clients := scenario(uint64(seed))
 		if len(clients) == 0 {
@@ -243,6 +273,19 @@ func TestRandomWorlds(t *testing.T) {
 		res, err := Run(m, clients, 10*time.Minute)
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
+		}
+		paused += res.Paused
+		for _, s := range res.Subsets {
+			changed += len(s) - 1
+		}
+		for i := range res.Jobs {
+			for _, l := range res.Jobs[i].Ledgers {
+				removed += l.Removed
+				quarantined += l.Quarantined - l.Removed
+				if l.State == jobs.Complete && l.Delivered+l.Quarantined+l.Dropped != l.Subset || l.State == jobs.Violated {
+					t.Errorf("%s epoch %d: %+v", res.Jobs[i].Spec.Name, l.Epoch, *l)
+				}
+			}
 		}
 		wholeEpochs(t, res, clients)
 		fresh(t, res)
@@ -264,6 +307,10 @@ func TestRandomWorlds(t *testing.T) {
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)
 		}
+	}
+	t.Logf("%d subsets were changed, %d samples removed and %d quarantined in an epoch, %d pauses", changed, removed, quarantined, paused)
+	if changed < seeds/10 || removed < seeds/10 || paused < seeds/10 || quarantined < seeds/10 {
+		t.Errorf("too little happens: %d subsets were changed, %d samples removed and %d quarantined in an epoch, %d pauses", changed, removed, quarantined, paused)
 	}
 }
 

@@ -1,6 +1,9 @@
 package bench
 
 import (
+	"slices"
+
+	"larder/internal/bits"
 	"larder/internal/coordinator"
 	"larder/internal/ident"
 )
@@ -15,7 +18,8 @@ func (s *sim) join(c *Client) {
 			s.fail("register %s: %v", c.Spec.Name, r.Err)
 			return
 		}
-		sc := &simClient{c: c, id: r.Job, ranks: make([]*simRank, c.Spec.World)}
+		sc := &simClient{c: c, id: r.Job, ranks: make([]*simRank, c.Spec.World), subset: c.Sample.Subset, had: c.Sample.Subset}
+		s.res.Subsets[c.Spec.Name] = []Selection{{0, c.Sample.Subset}}
 		s.clients[r.Job] = sc
 		for i := range c.Spec.World {
 			s.attach(sc, i)
@@ -33,14 +37,14 @@ func (s *sim) attach(c *simClient, rank int) {
 		}
 		k := &simRank{rank: rank, inc: r.Inc, ended: map[uint32]*coordinator.EndEpoch{}}
 		c.ranks[rank] = k
-		s.iter(c, k, 0)
+		s.iter(c, k, r.Epoch)
 	})
 }
 
 // iter is the client's iter().
 func (s *sim) iter(c *simClient, k *simRank, epoch uint32) {
 	k.epoch, k.inEpoch, k.asked = epoch, 0, false
-	k.rec = &Received{Job: c.c.Spec.Name, Rank: k.rank, Epoch: epoch, Begun: s.now, Instance: map[ident.ObjectID]uint32{}}
+	k.rec = &Received{Job: c.c.Spec.Name, Rank: k.rank, Epoch: epoch, Begun: s.now, Again: k.inc > 1, Instance: map[ident.ObjectID]uint32{}}
 	s.res.Epochs = append(s.res.Epochs, k.rec)
 	s.ask(func(t coordinator.Token) coordinator.Event {
 		return coordinator.StartEpoch{Token: t, Job: c.id, Rank: k.rank, Inc: k.inc, Epoch: epoch}
@@ -49,9 +53,80 @@ func (s *sim) iter(c *simClient, k *simRank, epoch uint32) {
 			s.fail("epoch %d of %s: %v", epoch, c.c.Spec.Name, r.Err)
 			return
 		}
-		k.asked = true
+		k.asked, k.batches = true, r.Batches
 		s.take(c, k)
 	})
+}
+
+// selects gives a job another subset, as its script or the dataset has it; nil = none. A refusal keeps the one it has, without what is gone.
+func (s *sim) selects(c *simClient, rank int, subset []ident.ObjectID) {
+	ev := coordinator.ChangeSubset{Job: c.id, Rank: rank}
+	for _, x := range append(slices.Clone(c.had), subset...) {
+		if s.gone[x] {
+			if ev.Gone == nil {
+				ev.Gone = new(bits.Set)
+			}
+			ev.Gone.Add(uint32(x))
+		}
+	}
+	if len(subset) > 0 && !slices.Equal(subset, c.subset) {
+		c.mark++
+		ev.Mark, ev.Subset, ev.Member = c.mark, subset, coordinator.Members(subset)
+	}
+	was := c.subset
+	if ev.Subset != nil {
+		c.subset, c.had = subset, append(slices.Clone(c.had), subset...)
+	}
+	s.ask(func(t coordinator.Token) coordinator.Event {
+		ev.Token = t
+		return ev
+	}, func(r coordinator.Reply) {
+		switch {
+		case r.Err != nil && ev.Subset != nil:
+			c.subset = was
+			s.selects(c, rank, nil)
+		case r.Err == nil && ev.Subset != nil:
+			s.res.Subsets[c.c.Spec.Name] = append(s.res.Subsets[c.c.Spec.Name], Selection{r.Epoch, subset})
+		}
+	})
+}
+
+// changeData lets files come and go, and tells the jobs.
+func (s *sim) changeData(d DataChange) {
+	for _, x := range d.Gone {
+		s.gone[x] = true
+	}
+	for _, j := range s.core.Jobs(false) {
+		c := s.clients[j.ID]
+		if c == nil {
+			continue
+		}
+		var subset []ident.ObjectID
+		for _, x := range c.subset {
+			if !s.gone[x] {
+				subset = append(subset, x)
+			}
+		}
+		s.selects(c, 0, append(subset, d.Add...))
+	}
+}
+
+// happens does what the script does after so many batches.
+func (s *sim) happens(c *simClient, k *simRank) {
+	if subset := c.c.Change[k.got]; len(subset) > 0 && (k.rank == 0 || c.c.Alike) {
+		var live []ident.ObjectID
+		for _, x := range subset {
+			if !s.gone[x] {
+				live = append(live, x)
+			}
+		}
+		s.selects(c, k.rank, live)
+	}
+	if k.rank == 0 && c.c.Pause > 0 && k.got == c.c.Pause {
+		s.res.Paused++
+		s.step(coordinator.Pause{Job: c.id, On: true})
+		s.after(c.c.PauseFor, func() { s.step(coordinator.Pause{Job: c.id}) })
+	}
 }
 
 func (s *sim) deliver(x coordinator.Deliver) {
@@ -113,9 +188,16 @@ func (s *sim) take(c *simClient, k *simRank) {
 	delete(s.rows, x.Delivery)
 	k.got++
 	k.inEpoch++
-	if k.rank == 0 && c.c.Die > 0 && k.got == c.c.Die {
+	s.happens(c, k)
+	if k.gone {
+		return
+	}
+	if k.rank == 0 && c.c.Die > 0 && k.got == c.c.Die && k.inc == 1 {
 		k.gone = true
 		s.step(coordinator.Detached{Job: c.id, Rank: k.rank, Inc: k.inc})
+		if c.c.Back > 0 {
+			s.after(c.c.Back, func() { s.attach(c, k.rank) })
+		}
 		return
 	}
 	if c.c.Hang > 0 && k.got >= c.c.Hang {
@@ -123,13 +205,17 @@ func (s *sim) take(c *simClient, k *simRank) {
 		return
 	}
 	k.busy = true
-	s.after(c.c.Step, func() {
+	step := c.c.Step
+	if k.rank < len(c.c.Steps) {
+		step = c.c.Steps[k.rank]
+	}
+	s.after(step, func() {
 		k.busy = false
 		if k.gone {
 			return
 		}
 		s.release(c, k, x)
-		if c.c.Break > 0 && int(k.epoch)%c.c.Break == 0 && k.inEpoch >= c.c.Spec.Batches(k.rank)/2 {
+		if c.c.Break > 0 && int(k.epoch)%c.c.Break == 0 && k.inEpoch >= k.batches/2 {
 			s.nextEpoch(c, k)
 			return
 		}
