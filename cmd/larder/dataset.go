@@ -14,12 +14,12 @@ import (
 func newDataset(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "dataset",
-		Short:   "Add, list and inspect datasets",
+		Short:   "Add, list, inspect and refresh datasets",
 		Example: "  larder dataset ls",
 		Args:    noArgs,
 		RunE:    needSubcommand,
 	}
-	cmd.AddCommand(newDatasetAdd(g), newDatasetLs(g), newDatasetInspect(g))
+	cmd.AddCommand(newDatasetAdd(g), newDatasetLs(g), newDatasetInspect(g), newDatasetRefresh(g))
 	return cmd
 }
 
@@ -121,5 +121,41 @@ means what it should. The dataset is indexed if it is not known yet.`,
 	out.register(cmd)
 	cmd.Flags().StringVar(&subset, "subset", "", "subset expression (default: every sample)")
 	cmd.Flags().Uint32Var(&samples, "samples", 3, "samples to show, up to 1000; 0 means 3")
+	return cmd
+}
+
+func newDatasetRefresh(g *globals) *cobra.Command {
+	var out outputFlag
+	cmd := &cobra.Command{
+		Use:   "refresh NAME|URI",
+		Short: "Look at every file of a dataset again and tell its jobs what changed",
+		Long: `Look at every file of a dataset again. New files get new ids; running jobs see them from their next epoch on, as far
+as their subset selects them. Files that were removed are drawn no more, at once.`,
+		Example: "  larder dataset refresh imagefolder:/data/train",
+		Args:    args("the NAME or URI of a dataset"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
+			return g.call(cmd.Context(), longCall, func(ctx context.Context, c larderv1.LarderServiceClient) error {
+				r, err := c.RefreshDataset(ctx, &larderv1.RefreshDatasetRequest{Dataset: absoluteURI(args[0], ".")})
+				if err != nil {
+					return err
+				}
+				if r.GetDataset() == nil {
+					return errNotTold
+				}
+				return out.message(cmd.OutOrStdout(), r, func(t *tabwriter.Writer) {
+					datasetTable(t, []*larderv1.Dataset{r.GetDataset()})
+					row(t)
+					row(t, fmt.Sprintf("added %s, removed %s samples", count(r.GetAdded()), count(r.GetRemoved())))
+					for _, j := range r.GetJobs() {
+						row(t, "from its next epoch on: job "+clip(j, 40))
+					}
+				})
+			})
+		},
+	}
+	out.register(cmd)
 	return cmd
 }

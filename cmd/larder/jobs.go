@@ -16,7 +16,7 @@ import (
 func newJobs(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "jobs",
-		Short:   "List, describe, register, drain and kill jobs",
+		Short:   "List, describe, register, pause, drain and kill jobs",
 		Example: "  larder jobs ls",
 		Args:    noArgs,
 		RunE:    needSubcommand,
@@ -24,6 +24,14 @@ func newJobs(g *globals) *cobra.Command {
 	cmd.AddCommand(newJobsLs(g), newJobsDescribe(g), newJobsRegister(g),
 		newJobsEnd(g, "drain", "Let a job finish its running epoch, then end it", func(ctx context.Context, c larderv1.LarderServiceClient, name string) (*larderv1.Job, error) {
 			r, err := c.DrainJob(ctx, &larderv1.DrainJobRequest{Name: name})
+			return r.GetJob(), err
+		}),
+		newJobsEnd(g, "pause", "Plan no more batches for a job until it is resumed; its clients wait", func(ctx context.Context, c larderv1.LarderServiceClient, name string) (*larderv1.Job, error) {
+			r, err := c.PauseJob(ctx, &larderv1.PauseJobRequest{Name: name})
+			return r.GetJob(), err
+		}),
+		newJobsEnd(g, "resume", "Go on with a paused job where it was", func(ctx context.Context, c larderv1.LarderServiceClient, name string) (*larderv1.Job, error) {
+			r, err := c.ResumeJob(ctx, &larderv1.ResumeJobRequest{Name: name})
 			return r.GetJob(), err
 		}),
 		newJobsEnd(g, "kill", "End a job at once; other jobs are untouched", func(ctx context.Context, c larderv1.LarderServiceClient, name string) (*larderv1.Job, error) {
@@ -66,9 +74,21 @@ func jobTable(t *tabwriter.Writer, list []*larderv1.Job) {
 		if subset == "" {
 			subset = "all"
 		}
-		row(t, clip(j.GetSpec().GetName(), 40), stateWord(j.GetState()), clipPath(j.GetSpec().GetDataset(), 40), clip(subset, 30),
+		row(t, clip(j.GetSpec().GetName(), 40), jobState(j), clipPath(j.GetSpec().GetDataset(), 40), clip(subset, 30),
 			count(j.GetSubsetSize()), ranks(j), epoch(j), count(j.GetCounters().GetSamplesDelivered()),
 			count(j.GetCounters().GetDecodes()), fmt.Sprintf("%.1fs", j.GetCounters().GetWaitSeconds()))
+	}
+}
+
+// jobState is the state of a job in a word or two: one that is paused lives, or is suspect, as well.
+func jobState(j *larderv1.Job) string {
+	switch state := stateWord(j.GetState()); {
+	case !j.GetPaused():
+		return state
+	case j.GetState() == larderv1.JobState_JOB_STATE_LIVE:
+		return "paused"
+	default:
+		return state + ", paused"
 	}
 }
 
@@ -135,7 +155,7 @@ func printJob(w io.Writer, out *outputFlag, j *larderv1.Job) error {
 func describeJob(t *tabwriter.Writer, j *larderv1.Job) {
 	s, c := j.GetSpec(), j.GetCounters()
 	row(t, "name", s.GetName())
-	state := stateWord(j.GetState())
+	state := jobState(j)
 	if r := j.GetEndedReason(); r != "" {
 		state += ": " + r
 	}
@@ -145,6 +165,13 @@ func describeJob(t *tabwriter.Writer, j *larderv1.Job) {
 		row(t, "subset", s.GetSubset())
 	}
 	row(t, "samples", count(j.GetSubsetSize()))
+	if n := j.GetNextSubsetSize(); n > 0 {
+		next := j.GetNextSubset()
+		if next == "" {
+			next = "all"
+		}
+		row(t, "next epoch", fmt.Sprintf("%s: %s samples", next, count(n)))
+	}
 	row(t, "batches", fmt.Sprintf("%s per epoch and rank, of %d samples", count(j.GetBatchesPerEpoch()), s.GetBatchSize()))
 	order := s.GetOrder()
 	if !s.GetShuffle() {
@@ -153,6 +180,9 @@ func describeJob(t *tabwriter.Writer, j *larderv1.Job) {
 	row(t, "order", order)
 	if j.GetPromise() != "" {
 		row(t, "promise", j.GetPromise())
+	}
+	for _, n := range j.GetNotes() {
+		row(t, "note", n)
 	}
 	for i, op := range s.GetTransform() {
 		name := ""
@@ -180,8 +210,12 @@ func describeJob(t *tabwriter.Writer, j *larderv1.Job) {
 		row(t, fmt.Sprintf("rank %d", r.GetRank()), fmt.Sprintf("%s, epoch %d, batch %s, incarnation %d", held, r.GetEpoch(), count(r.GetStep()), r.GetIncarnation()))
 	}
 	for _, e := range j.GetEpochs() {
-		row(t, fmt.Sprintf("epoch %d", e.GetEpoch()), fmt.Sprintf("%s: %s delivered + %s quarantined + %s dropped of %s",
-			e.GetState(), count(e.GetDelivered()), count(e.GetQuarantined()), count(e.GetDropped()), count(e.GetSubset())))
+		text := fmt.Sprintf("%s: %s delivered + %s quarantined + %s dropped of %s",
+			e.GetState(), count(e.GetDelivered()), count(e.GetQuarantined()), count(e.GetDropped()), count(e.GetSubset()))
+		if n := e.GetRemoved(); n > 0 {
+			text += fmt.Sprintf(" (%s of the quarantined were removed from the dataset)", count(n))
+		}
+		row(t, fmt.Sprintf("epoch %d", e.GetEpoch()), text)
 	}
 	for _, q := range j.GetQuarantined() {
 		row(t, "quarantined", fmt.Sprintf("%d %s: %s (byte %d of %s)", q.GetId(), q.GetKey(), q.GetReason(), q.GetOffset(), q.GetPath()))
@@ -221,7 +255,7 @@ func newJobsEnd(g *globals, verb, short string, end func(context.Context, larder
 					return errNotTold
 				}
 				return out.message(cmd.OutOrStdout(), j, func(t *tabwriter.Writer) {
-					text := stateWord(j.GetState())
+					text := jobState(j)
 					if r := j.GetEndedReason(); r != "" {
 						text += ": " + r
 					}

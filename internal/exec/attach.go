@@ -10,6 +10,7 @@ import (
 	"larder/internal/ident"
 	"larder/internal/session"
 	"larder/internal/shm"
+	"larder/jobs"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -54,7 +55,7 @@ func (e *Engine) Attach(ctx context.Context, req *larderv1.AttachRequest, peer s
 		e.send(coordinator.Detached{Job: j.id, Rank: k.rank, Inc: k.inc})
 		return nil, err
 	}
-	v, err := e.attached(ctx, k)
+	now, v, err := e.attached(ctx, k)
 	if err != nil {
 		e.takeRing(k)
 		ring.close(nil)
@@ -62,10 +63,11 @@ func (e *Engine) Attach(ctx context.Context, req *larderv1.AttachRequest, peer s
 		e.send(coordinator.Detached{Job: j.id, Rank: k.rank, Inc: k.inc})
 		return nil, err
 	}
+	spec := now.Upcoming()
 	return &attachment{e: e, ring: ring, info: &larderv1.AttachResponse{
 		Job: v, Incarnation: uint64(r.Inc), Slots: uint32(ring.slots), SlotBytes: uint64(ring.slotBytes),
-		SegmentBytes: uint64(ring.seg.Size()), Fields: ring.fields, BatchesPerEpoch: uint64(j.life.Batches(k.rank)),
-		NumSamples: uint64(j.life.Subset), NextEpoch: r.Epoch,
+		SegmentBytes: uint64(ring.seg.Size()), Fields: ring.fields, BatchesPerEpoch: uint64(spec.Batches(k.rank)),
+		NumSamples: uint64(spec.Subset), NextEpoch: r.Epoch,
 	}}, nil
 }
 
@@ -94,17 +96,17 @@ func (e *Engine) takeRing(k ringKey) *ring {
 
 // attached describes the job of a ring that was just added, if the coordinator has not ended the attachment before it
 // could know the ring.
-func (e *Engine) attached(ctx context.Context, k ringKey) (*larderv1.Job, error) {
+func (e *Engine) attached(ctx context.Context, k ringKey) (*jobs.Job, *larderv1.Job, error) {
 	v, err := e.lookup(ctx, k.job)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if v != nil && v.Ranks[k.rank].Attached && v.Ranks[k.rank].Incarnation == k.inc {
 		if j := e.view(*v); j != nil {
-			return j, nil
+			return v, j, nil
 		}
 	}
-	return nil, fault.New(fault.JobEnded, itoa(int(k.job)), "register it again", "job %d ended while rank %d was being attached", k.job, k.rank)
+	return nil, nil, fault.New(fault.JobEnded, itoa(int(k.job)), "register it again", "job %d ended while rank %d was being attached", k.job, k.rank)
 }
 
 // holder adds to a RANK_HELD error who holds it.
@@ -169,12 +171,15 @@ func (a *attachment) Info() *larderv1.AttachResponse { return a.info }
 func (a *attachment) Segment() *shm.Segment { return a.ring.seg }
 
 // StartEpoch begins an epoch for this rank.
-func (a *attachment) StartEpoch(ctx context.Context, epoch uint32) error {
+func (a *attachment) StartEpoch(ctx context.Context, epoch uint32) (*larderv1.EpochResponse, error) {
 	k := a.ring.key
-	_, err := a.e.ask(ctx, func(t coordinator.Token) coordinator.Event {
+	r, err := a.e.ask(ctx, func(t coordinator.Token) coordinator.Event {
 		return coordinator.StartEpoch{Token: t, Job: k.job, Rank: k.rank, Inc: k.inc, Epoch: epoch}
 	})
-	return err
+	if err != nil {
+		return nil, err
+	}
+	return &larderv1.EpochResponse{NumSamples: uint64(r.Samples), BatchesPerEpoch: uint64(r.Batches)}, nil
 }
 
 // Release gives a slot back.

@@ -26,6 +26,9 @@ func (e *Engine) AddDataset(ctx context.Context, req *larderv1.AddDatasetRequest
 	if err != nil {
 		return nil, err
 	}
+	if err := e.followed(ctx); err != nil {
+		return nil, err
+	}
 	e.cfg.Log.Info("dataset indexed", "name", d.Name(), "uri", d.URI(), "samples", d.LiveCount())
 	return &larderv1.AddDatasetResponse{Dataset: e.dataset(d)}, nil
 }
@@ -41,7 +44,7 @@ func (e *Engine) ListDatasets(context.Context, *larderv1.ListDatasetsRequest) (*
 
 // InspectDataset shows a dataset and the first samples of a subset.
 func (e *Engine) InspectDataset(ctx context.Context, req *larderv1.InspectDatasetRequest) (*larderv1.InspectDatasetResponse, error) {
-	d, err := e.cfg.Catalog.Open(ctx, req.GetDataset())
+	d, err := e.open(ctx, req.GetDataset())
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +75,7 @@ func (e *Engine) sample(d *source.Dataset, s ident.SampleID) *larderv1.Sample {
 
 // ResolveKeys translates ids to keys.
 func (e *Engine) ResolveKeys(ctx context.Context, req *larderv1.ResolveKeysRequest) (*larderv1.ResolveKeysResponse, error) {
-	d, err := e.cfg.Catalog.Open(ctx, req.GetDataset())
+	d, err := e.open(ctx, req.GetDataset())
 	if err != nil {
 		return nil, err
 	}

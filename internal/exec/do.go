@@ -59,7 +59,7 @@ func (e *Engine) Do(eff coordinator.Effect) {
 var recordKinds = map[coordinator.RecordKind]journal.Kind{
 	coordinator.RecRegister: journal.Registered, coordinator.RecAttach: journal.Attached, coordinator.RecEpoch: journal.EpochStarted,
 	coordinator.RecAssign: journal.Assigned, coordinator.RecReturn: journal.Returned, coordinator.RecEpochEnd: journal.EpochEnded, coordinator.RecQuarantine: journal.Quarantined,
-	coordinator.RecEnd: journal.Ended,
+	coordinator.RecEnd: journal.Ended, coordinator.RecSubset: journal.SubsetChanged, coordinator.RecPause: journal.Paused, coordinator.RecResume: journal.Resumed,
 }
 
 func (e *Engine) setBudget(x coordinator.SetBudget) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -23,7 +24,7 @@ import (
 	larderv1 "larder/proto/larder/v1"
 )
 
-// job is what the executor must know of a job. Immutable after registration.
+// job is what the executor must know of a job. Immutable after registration, but for subsets.
 type job struct {
 	id         ident.JobID
 	spec       *larderv1.JobSpec // with defaults
@@ -32,6 +33,8 @@ type job struct {
 	life       jobs.Spec
 	mode       dsa.Mode
 	registered time.Time
+	notes      []string // what was decided otherwise than asked, and why
+	subsets    *subsets
 }
 
 // key is the randomness of one sample: of its dataset's id, so that it does not depend on what else the daemon indexed.
@@ -58,12 +61,15 @@ func (e *Engine) RegisterJob(ctx context.Context, req *larderv1.RegisterJobReque
 	if e.draining.Load() {
 		return nil, errDraining
 	}
+	if _, err := e.follow(ctx); err != nil { // the dataset may have been found changed
+		return nil, err
+	}
 	old, live, err := e.liveJob(ctx, spec.GetName())
 	if err != nil {
 		return nil, err
 	}
 	if live {
-		if diff := specDiff(old.spec, spec); diff != "" {
+		if diff := old.diff(spec); diff != "" {
 			return nil, fault.New(fault.AlreadyExists, spec.GetName(),
 				"use the same arguments, choose another job name, or end it: larder jobs kill "+spec.GetName(),
 				"job %s exists with another spec: %s", spec.GetName(), diff)
@@ -175,23 +181,21 @@ func (e *Engine) compile(ctx context.Context, spec *larderv1.JobSpec) (*job, coo
 	if err != nil {
 		return nil, reg, err
 	}
+	seen := data.Fingerprint() // before the selection: what changes after it is followed up
 	samples, err := data.Select(spec.GetSubset())
 	if err != nil {
 		return nil, reg, err
 	}
-	objects := make([]ident.ObjectID, len(samples))
-	for i, s := range samples {
-		objects[i] = data.Object(s)
-	}
-	mode := dsa.Sequential
+	objects := objectsOf(data, samples)
+	mode, tiles, notes := dsa.Sequential, 0, []string(nil)
 	if spec.GetShuffle() {
-		if mode, err = dsa.ParseMode(spec.GetOrder()); err != nil {
+		if mode, tiles, notes, err = parseOrder(spec.GetOrder(), len(objects)); err != nil {
 			return nil, reg, err
 		}
 	}
 	onError := map[string]jobs.OnError{"raise": jobs.Raise, "skip": jobs.Skip, "substitute": jobs.Substitute}[spec.GetOnError()]
 	j := &job{
-		spec: spec, data: data, recipe: recipe, mode: mode, registered: time.Now(),
+		spec: spec, data: data, recipe: recipe, mode: mode, registered: time.Now(), notes: notes,
 		life: jobs.Spec{
 			Name: spec.GetName(), Subset: len(objects), Batch: int(spec.GetBatchSize()), World: int(spec.GetWorldSize()),
 			DropLast: spec.GetDropLast(), Even: spec.GetEven() == "drop", Slots: int(spec.GetPrefetch()) + 2, Epochs: spec.GetEpochs(),
@@ -204,9 +208,11 @@ func (e *Engine) compile(ctx context.Context, spec *larderv1.JobSpec) (*job, coo
 	if err := e.fits(j); err != nil {
 		return nil, reg, err
 	}
+	j.subsets = newSubsets(spec.GetSubset(), objects, seen)
 	reg = coordinator.Register{
 		Spec:   j.life,
-		Sample: dsa.JobSpec{Mode: mode, Seed: spec.GetSeed(), Subset: objects},
+		Sample: dsa.JobSpec{Mode: mode, Tiles: tiles, Seed: spec.GetSeed(), Subset: objects},
+		Member: coordinator.Members(objects),
 		Prefix: recipe.Prefix(), Suffix: recipe.SuffixID(),
 		Share: spec.GetShare() == "augmented" && recipe.Random(),
 		Key:   ident.RecipeID(xrand.Hash(uint64(data.ID())+1, uint64(recipe.SuffixID()))),
@@ -277,6 +283,31 @@ func (e *Engine) layout(j *job) layout {
 	return newLayout(j.recipe, j.life.Batch, j.life.Slots, guess)
 }
 
+// parseOrder reads the name of an order a user may ask for: a mode, or stratified(B). B is bounded where its tiles would be too small to
+// share anything in, which notes tell.
+func parseOrder(order string, n int) (mode dsa.Mode, tiles int, notes []string, err error) {
+	name, arg, ok := strings.Cut(order, "(")
+	if !ok || name != dsa.Stratified.String() {
+		mode, err = dsa.ParseMode(order)
+		return mode, 0, nil, err
+	}
+	text, closed := strings.CutSuffix(arg, ")")
+	tiles, aerr := strconv.Atoi(text)
+	if !closed || aerr != nil || tiles < 1 || tiles > dsa.MaxTiles {
+		return 0, 0, nil, fault.New(fault.Invalid, "order", fmt.Sprintf("write stratified(B) with 1 to %d tiles B; stratified is stratified(%d)", dsa.MaxTiles, dsa.DefaultTiles),
+			"order %.40q does not name a number of tiles", order)
+	}
+	if most := max(dsa.DefaultTiles, n/minTile); tiles > most {
+		notes = append(notes, fmt.Sprintf("order %s: %d tiles are used, not %d: each of the job's cells is split into so many, and with fewer than %d of its %d samples in a tile nothing would be left to share",
+			order, most, tiles, minTile, n))
+		tiles = most
+	}
+	return dsa.Stratified, tiles, notes, nil
+}
+
+// minTile is the fewest samples of a subset that a tile of it may have.
+const minTile = 64
+
 // liveJob finds the newest job of a name, nil when there is none, and tells whether it lives.
 func (e *Engine) liveJob(ctx context.Context, name string) (_ *job, live bool, err error) {
 	e.mu.Lock()
@@ -337,4 +368,11 @@ func (e *Engine) jobEnded(id ident.JobID) {
 		}
 		delete(e.mu.jobs, old)
 	}
+}
+
+// specWith is the job's spec with another subset.
+func (j *job) specWith(subset string) *larderv1.JobSpec {
+	s := proto.CloneOf(j.spec)
+	s.Subset = subset
+	return s
 }

@@ -227,8 +227,8 @@ func (r *ring) deliver(x coordinator.Deliver) {
 		Slot: uint32(x.Slot), Gen: x.Gen, Offset: uint64(int64(x.Slot) * r.slotBytes), Epoch: x.Epoch, Step: uint32(x.Step),
 		Rank: uint32(x.Rank), Rows: uint32(len(x.Rows)),
 	}
-	if len(x.Bad) > 0 {
-		b.Report = &larderv1.BatchReport{Quarantined: r.e.quarantined(r.job, x.Bad)}
+	if bad := faulty(x.Bad); len(bad) > 0 {
+		b.Report = &larderv1.BatchReport{Quarantined: r.e.quarantined(r.job, bad)}
 	}
 	if r.ragged() {
 		if err := r.gather(x, &b); err != nil {

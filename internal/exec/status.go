@@ -34,7 +34,8 @@ func account(l *jobs.Ledger) *larderv1.EpochAccount {
 		return nil
 	}
 	a := &larderv1.EpochAccount{
-		Epoch: l.Epoch, Subset: uint64(l.Subset), Delivered: uint64(l.Delivered), Quarantined: uint64(l.Quarantined), State: l.State.String(),
+		Epoch: l.Epoch, Subset: uint64(l.Subset), Delivered: uint64(l.Delivered), Quarantined: uint64(l.Quarantined), Removed: uint64(l.Removed),
+		State: l.State.String(),
 	}
 	if l.State == jobs.Complete {
 		a.Dropped = uint64(l.Dropped)
@@ -76,8 +77,9 @@ func (e *Engine) view(v jobs.Job) *larderv1.Job {
 		},
 		Promise: v.Promise, RegisteredAt: timestamppb.New(j.registered), EndedReason: v.Reason,
 		Recipe: j.recipe.ID().String(), Prefix: j.recipe.Prefix().String(), ShareGroup: v.Group, InstanceOffset: v.Offset,
-		Quarantined: e.quarantined(j, v.Stats.Bad),
+		Quarantined: e.quarantined(j, v.Stats.Bad), Paused: v.Paused, SubsetSince: v.Since,
 	}
+	e.tellSubsets(out, j, &v)
 	for i := range v.Ranks {
 		k := &v.Ranks[i]
 		if k.Attaches == 0 {
@@ -154,6 +156,22 @@ func (e *Engine) DrainJob(ctx context.Context, req *larderv1.DrainJobRequest) (*
 		return coordinator.Drain{Token: t, Job: id}
 	})
 	return &larderv1.DrainJobResponse{Job: j}, err
+}
+
+// PauseJob stops planning for a job.
+func (e *Engine) PauseJob(ctx context.Context, req *larderv1.PauseJobRequest) (*larderv1.PauseJobResponse, error) {
+	j, err := e.end(ctx, req.GetName(), func(t coordinator.Token, id ident.JobID) coordinator.Event {
+		return coordinator.Pause{Token: t, Job: id, On: true}
+	})
+	return &larderv1.PauseJobResponse{Job: j}, err
+}
+
+// ResumeJob goes on with a paused job.
+func (e *Engine) ResumeJob(ctx context.Context, req *larderv1.ResumeJobRequest) (*larderv1.ResumeJobResponse, error) {
+	j, err := e.end(ctx, req.GetName(), func(t coordinator.Token, id ident.JobID) coordinator.Event {
+		return coordinator.Pause{Token: t, Job: id}
+	})
+	return &larderv1.ResumeJobResponse{Job: j}, err
 }
 
 // KillJob ends a job at once.

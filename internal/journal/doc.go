@@ -17,21 +17,24 @@ type Kind uint8
 
 // The kinds of records.
 const (
-	Registered   Kind = iota + 1 // a job: Text is its spec
-	Attached                     // a rank was taken: Incarnation
-	EpochStarted                 // once per job-epoch, by whichever rank came first; starts its order anew
-	Assigned                     // Objects are promised to (Rank, Step) of Epoch, in this order
-	Released                     // the client gave the batch (Rank, Step) of Epoch back: it was used
-	Returned                     // Objects of (Rank, Step) were never delivered; none = the whole batch
-	Quarantined                  // Objects cannot be prepared: Text says why
-	EpochEnded                   // Text is its account
-	Ended                        // of a job: Text says why
-	Indexed                      // a dataset: Text is its uri and fingerprint
+	Registered    Kind = iota + 1 // a job: Text is its spec
+	Attached                      // a rank was taken: Incarnation
+	EpochStarted                  // once per job-epoch, by whichever rank came first; starts its order anew
+	Assigned                      // Objects are promised to (Rank, Step) of Epoch, in this order
+	Released                      // the client gave the batch (Rank, Step) of Epoch back: it was used
+	Returned                      // Objects of (Rank, Step) were never delivered; none = the whole batch
+	Quarantined                   // Objects cannot be prepared: Text says why
+	EpochEnded                    // Text is its account
+	Ended                         // of a job: Text says why
+	Indexed                       // a dataset: Text is its uri and fingerprint
+	SubsetChanged                 // of a job, from Epoch on; Step is which of its subsets that is
+	Paused                        // of a job
+	Resumed                       // of a job
 	numKinds
 )
 
 var kindNames = [numKinds]string{"", "registered", "attached", "epoch-started", "assigned", "released", "returned",
-	"quarantined", "epoch-ended", "ended", "indexed"}
+	"quarantined", "epoch-ended", "ended", "indexed", "subset-changed", "paused", "resumed"}
 
 // String returns the word used in logs.
 func (k Kind) String() string {

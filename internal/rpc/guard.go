@@ -72,3 +72,19 @@ func (g guard) SetTiers(ctx context.Context, r *larderv1.SetTiersRequest) (*lard
 func (g guard) GetStats(ctx context.Context, r *larderv1.GetStatsRequest) (*larderv1.GetStatsResponse, error) {
 	return safely(g, "GetStats", g.e.GetStats, ctx, r)
 }
+
+func (g guard) PauseJob(ctx context.Context, r *larderv1.PauseJobRequest) (*larderv1.PauseJobResponse, error) {
+	return safely(g, "PauseJob", g.e.PauseJob, ctx, r)
+}
+
+func (g guard) ResumeJob(ctx context.Context, r *larderv1.ResumeJobRequest) (*larderv1.ResumeJobResponse, error) {
+	return safely(g, "ResumeJob", g.e.ResumeJob, ctx, r)
+}
+
+func (g guard) SetSubset(ctx context.Context, r *larderv1.SetSubsetRequest) (*larderv1.SetSubsetResponse, error) {
+	return safely(g, "SetSubset", g.e.SetSubset, ctx, r)
+}
+
+func (g guard) RefreshDataset(ctx context.Context, r *larderv1.RefreshDatasetRequest) (*larderv1.RefreshDatasetResponse, error) {
+	return safely(g, "RefreshDataset", g.e.RefreshDataset, ctx, r)
+}

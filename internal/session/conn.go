@@ -370,13 +370,18 @@ func (s *conn) startEpoch(id uint64, epoch uint32) error {
 		return fault.New(fault.Invalid, job, fmt.Sprintf("ask for epoch %d or a later one; a job that is to start over needs another name", last+1),
 			"epoch %d of job %s was asked for, and epoch %d is the first one free: epochs only go up", epoch, job, last+1)
 	}
-	if err := att.StartEpoch(s.ctx, epoch); err != nil {
+	res, err := att.StartEpoch(s.ctx, epoch)
+	if err != nil {
+		return err
+	}
+	b, err := wire.Marshal(res)
+	if err != nil {
 		return err
 	}
 	s.mu.Lock()
 	s.mu.epoch = int64(epoch)
 	s.mu.Unlock()
-	s.reply(id, []byte("{}"), nil)
+	s.reply(id, b, nil)
 	return nil
 }
 

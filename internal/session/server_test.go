@@ -558,8 +558,10 @@ func (a earlyAttachment) Info() *larderv1.AttachResponse {
 		Fields: []*larderv1.Field{{Name: "index", Dtype: "int64", SampleBytes: 8}},
 	}
 }
-func (a earlyAttachment) Segment() *shm.Segment                     { return a.seg }
-func (earlyAttachment) StartEpoch(context.Context, uint32) error    { return nil }
+func (a earlyAttachment) Segment() *shm.Segment { return a.seg }
+func (earlyAttachment) StartEpoch(context.Context, uint32) (*larderv1.EpochResponse, error) {
+	return nil, nil
+}
 func (earlyAttachment) Release(_ uint32, _ uint64, _ time.Duration) {}
 func (a earlyAttachment) Close(bool)                                { a.seg.Release() }
 

@@ -217,9 +217,9 @@ func (a *attachment) Info() *larderv1.AttachResponse { return a.info }
 func (a *attachment) Segment() *shm.Segment { return a.ring }
 
 // StartEpoch implements session.Attachment.
-func (a *attachment) StartEpoch(_ context.Context, epoch uint32) error {
+func (a *attachment) StartEpoch(_ context.Context, epoch uint32) (*larderv1.EpochResponse, error) {
 	if a.job.Epochs > 0 && int(epoch) >= a.job.Epochs {
-		return fault.New(fault.JobEnded, a.name, "register another job", "job %s has %d epochs", a.name, a.job.Epochs)
+		return nil, fault.New(fault.JobEnded, a.name, "register another job", "job %s has %d epochs", a.name, a.job.Epochs)
 	}
 	a.mu.Lock()
 	if a.mu.cancel != nil {
@@ -230,7 +230,7 @@ func (a *attachment) StartEpoch(_ context.Context, epoch uint32) error {
 	a.mu.Unlock()
 	a.fill.Wait() // an abandoned epoch stops at its next batch
 	a.fill.Go(func() { a.run(ctx, epoch) })
-	return nil
+	return nil, nil
 }
 
 // run fills slots as they become free.

@@ -253,7 +253,7 @@ type JobSpec struct {
 	BatchSize uint32 `protobuf:"varint,4,opt,name=batch_size,json=batchSize,proto3" json:"batch_size,omitempty"`
 	// shuffle: false = the dataset's own order; then order must be empty.
 	Shuffle bool `protobuf:"varint,5,opt,name=shuffle,proto3" json:"shuffle,omitempty"`
-	// order: fixed | stratified | strict | epoch; empty = stratified when shuffle is set.
+	// order: fixed | stratified | stratified(B) with 1 to 256 tiles B | strict | epoch; empty = stratified, which is stratified(4), when shuffle is set.
 	Order string `protobuf:"bytes,6,opt,name=order,proto3" json:"order,omitempty"`
 	// seed of the fixed order and of the random parameters of ops (share "none").
 	Seed uint64 `protobuf:"varint,7,opt,name=seed,proto3" json:"seed,omitempty"`
@@ -571,7 +571,9 @@ type EpochAccount struct {
 	// dropped by drop_last or even.
 	Dropped uint64 `protobuf:"varint,5,opt,name=dropped,proto3" json:"dropped,omitempty"`
 	// state: running | complete | abandoned | violated.
-	State         string `protobuf:"bytes,6,opt,name=state,proto3" json:"state,omitempty"`
+	State string `protobuf:"bytes,6,opt,name=state,proto3" json:"state,omitempty"`
+	// removed: of the quarantined, those that were removed from the dataset while the epoch ran.
+	Removed       uint64 `protobuf:"varint,7,opt,name=removed,proto3" json:"removed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -646,6 +648,13 @@ func (x *EpochAccount) GetState() string {
 		return x.State
 	}
 	return ""
+}
+
+func (x *EpochAccount) GetRemoved() uint64 {
+	if x != nil {
+		return x.Removed
+	}
+	return 0
 }
 
 // QuarantinedSample is a sample that could not be prepared.
@@ -874,8 +883,18 @@ type Job struct {
 	ShareGroup uint32 `protobuf:"varint,15,opt,name=share_group,json=shareGroup,proto3" json:"share_group,omitempty"`
 	// instance_offset of the job in its share group.
 	InstanceOffset uint32 `protobuf:"varint,16,opt,name=instance_offset,json=instanceOffset,proto3" json:"instance_offset,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// paused: no batch is planned until the job is resumed.
+	Paused bool `protobuf:"varint,17,opt,name=paused,proto3" json:"paused,omitempty"`
+	// subset_since: the first epoch of the subset that spec names and subset_size counts.
+	SubsetSince uint32 `protobuf:"varint,18,opt,name=subset_since,json=subsetSince,proto3" json:"subset_since,omitempty"`
+	// next_subset: an expression that takes its place with the next epoch; next_subset_size is 0 when none does.
+	NextSubset string `protobuf:"bytes,19,opt,name=next_subset,json=nextSubset,proto3" json:"next_subset,omitempty"`
+	// next_subset_size in samples.
+	NextSubsetSize uint64 `protobuf:"varint,20,opt,name=next_subset_size,json=nextSubsetSize,proto3" json:"next_subset_size,omitempty"`
+	// notes: what larder decided otherwise than asked, or could not do, and why, in words.
+	Notes         []string `protobuf:"bytes,21,rep,name=notes,proto3" json:"notes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Job) Reset() {
@@ -1018,6 +1037,41 @@ func (x *Job) GetInstanceOffset() uint32 {
 		return x.InstanceOffset
 	}
 	return 0
+}
+
+func (x *Job) GetPaused() bool {
+	if x != nil {
+		return x.Paused
+	}
+	return false
+}
+
+func (x *Job) GetSubsetSince() uint32 {
+	if x != nil {
+		return x.SubsetSince
+	}
+	return 0
+}
+
+func (x *Job) GetNextSubset() string {
+	if x != nil {
+		return x.NextSubset
+	}
+	return ""
+}
+
+func (x *Job) GetNextSubsetSize() uint64 {
+	if x != nil {
+		return x.NextSubsetSize
+	}
+	return 0
+}
+
+func (x *Job) GetNotes() []string {
+	if x != nil {
+		return x.Notes
+	}
+	return nil
 }
 
 // Dataset is an indexed dataset.
@@ -2052,6 +2106,446 @@ func (x *KillJobResponse) GetJob() *Job {
 	return nil
 }
 
+// PauseJobRequest names a job.
+type PauseJobRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// name of the job.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PauseJobRequest) Reset() {
+	*x = PauseJobRequest{}
+	mi := &file_larder_v1_larder_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseJobRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseJobRequest) ProtoMessage() {}
+
+func (x *PauseJobRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseJobRequest.ProtoReflect.Descriptor instead.
+func (*PauseJobRequest) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *PauseJobRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// PauseJobResponse tells about it after the call.
+type PauseJobResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// job.
+	Job           *Job `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PauseJobResponse) Reset() {
+	*x = PauseJobResponse{}
+	mi := &file_larder_v1_larder_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseJobResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseJobResponse) ProtoMessage() {}
+
+func (x *PauseJobResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseJobResponse.ProtoReflect.Descriptor instead.
+func (*PauseJobResponse) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *PauseJobResponse) GetJob() *Job {
+	if x != nil {
+		return x.Job
+	}
+	return nil
+}
+
+// ResumeJobRequest names a job.
+type ResumeJobRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// name of the job.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeJobRequest) Reset() {
+	*x = ResumeJobRequest{}
+	mi := &file_larder_v1_larder_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeJobRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeJobRequest) ProtoMessage() {}
+
+func (x *ResumeJobRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeJobRequest.ProtoReflect.Descriptor instead.
+func (*ResumeJobRequest) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *ResumeJobRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// ResumeJobResponse tells about it after the call.
+type ResumeJobResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// job.
+	Job           *Job `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeJobResponse) Reset() {
+	*x = ResumeJobResponse{}
+	mi := &file_larder_v1_larder_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeJobResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeJobResponse) ProtoMessage() {}
+
+func (x *ResumeJobResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeJobResponse.ProtoReflect.Descriptor instead.
+func (*ResumeJobResponse) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *ResumeJobResponse) GetJob() *Job {
+	if x != nil {
+		return x.Job
+	}
+	return nil
+}
+
+// SetSubsetRequest asks for another subset. Equal requests of several ranks are one.
+type SetSubsetRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// name of the job.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// subset expression; empty = every sample.
+	Subset string `protobuf:"bytes,2,opt,name=subset,proto3" json:"subset,omitempty"`
+	// rank whose batches_per_epoch the answer tells.
+	Rank          uint32 `protobuf:"varint,3,opt,name=rank,proto3" json:"rank,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetSubsetRequest) Reset() {
+	*x = SetSubsetRequest{}
+	mi := &file_larder_v1_larder_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetSubsetRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetSubsetRequest) ProtoMessage() {}
+
+func (x *SetSubsetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetSubsetRequest.ProtoReflect.Descriptor instead.
+func (*SetSubsetRequest) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *SetSubsetRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SetSubsetRequest) GetSubset() string {
+	if x != nil {
+		return x.Subset
+	}
+	return ""
+}
+
+func (x *SetSubsetRequest) GetRank() uint32 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
+}
+
+// SetSubsetResponse tells when it takes effect.
+type SetSubsetResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// job after the call.
+	Job *Job `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	// epoch: the first one of the subset, the same for all ranks.
+	Epoch uint32 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// num_samples of it.
+	NumSamples uint64 `protobuf:"varint,3,opt,name=num_samples,json=numSamples,proto3" json:"num_samples,omitempty"`
+	// batches_per_epoch the asking rank gets of it.
+	BatchesPerEpoch uint64 `protobuf:"varint,4,opt,name=batches_per_epoch,json=batchesPerEpoch,proto3" json:"batches_per_epoch,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *SetSubsetResponse) Reset() {
+	*x = SetSubsetResponse{}
+	mi := &file_larder_v1_larder_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetSubsetResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetSubsetResponse) ProtoMessage() {}
+
+func (x *SetSubsetResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetSubsetResponse.ProtoReflect.Descriptor instead.
+func (*SetSubsetResponse) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *SetSubsetResponse) GetJob() *Job {
+	if x != nil {
+		return x.Job
+	}
+	return nil
+}
+
+func (x *SetSubsetResponse) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *SetSubsetResponse) GetNumSamples() uint64 {
+	if x != nil {
+		return x.NumSamples
+	}
+	return 0
+}
+
+func (x *SetSubsetResponse) GetBatchesPerEpoch() uint64 {
+	if x != nil {
+		return x.BatchesPerEpoch
+	}
+	return 0
+}
+
+// RefreshDatasetRequest names a dataset.
+type RefreshDatasetRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// dataset: name or uri of one the daemon knows.
+	Dataset       string `protobuf:"bytes,1,opt,name=dataset,proto3" json:"dataset,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RefreshDatasetRequest) Reset() {
+	*x = RefreshDatasetRequest{}
+	mi := &file_larder_v1_larder_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RefreshDatasetRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RefreshDatasetRequest) ProtoMessage() {}
+
+func (x *RefreshDatasetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RefreshDatasetRequest.ProtoReflect.Descriptor instead.
+func (*RefreshDatasetRequest) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *RefreshDatasetRequest) GetDataset() string {
+	if x != nil {
+		return x.Dataset
+	}
+	return ""
+}
+
+// RefreshDatasetResponse tells what changed.
+type RefreshDatasetResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// dataset after the call.
+	Dataset *Dataset `protobuf:"bytes,1,opt,name=dataset,proto3" json:"dataset,omitempty"`
+	// added samples, with files that changed.
+	Added uint64 `protobuf:"varint,2,opt,name=added,proto3" json:"added,omitempty"`
+	// removed samples, with files that changed.
+	Removed uint64 `protobuf:"varint,3,opt,name=removed,proto3" json:"removed,omitempty"`
+	// jobs that were told: their next epoch has the samples their subset selects now.
+	Jobs          []string `protobuf:"bytes,4,rep,name=jobs,proto3" json:"jobs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RefreshDatasetResponse) Reset() {
+	*x = RefreshDatasetResponse{}
+	mi := &file_larder_v1_larder_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RefreshDatasetResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RefreshDatasetResponse) ProtoMessage() {}
+
+func (x *RefreshDatasetResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RefreshDatasetResponse.ProtoReflect.Descriptor instead.
+func (*RefreshDatasetResponse) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *RefreshDatasetResponse) GetDataset() *Dataset {
+	if x != nil {
+		return x.Dataset
+	}
+	return nil
+}
+
+func (x *RefreshDatasetResponse) GetAdded() uint64 {
+	if x != nil {
+		return x.Added
+	}
+	return 0
+}
+
+func (x *RefreshDatasetResponse) GetRemoved() uint64 {
+	if x != nil {
+		return x.Removed
+	}
+	return 0
+}
+
+func (x *RefreshDatasetResponse) GetJobs() []string {
+	if x != nil {
+		return x.Jobs
+	}
+	return nil
+}
+
 // AddDatasetRequest names a dataset.
 type AddDatasetRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2065,7 +2559,7 @@ type AddDatasetRequest struct {
 
 func (x *AddDatasetRequest) Reset() {
 	*x = AddDatasetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[23]
+	mi := &file_larder_v1_larder_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2077,7 +2571,7 @@ func (x *AddDatasetRequest) String() string {
 func (*AddDatasetRequest) ProtoMessage() {}
 
 func (x *AddDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[23]
+	mi := &file_larder_v1_larder_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2090,7 +2584,7 @@ func (x *AddDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddDatasetRequest.ProtoReflect.Descriptor instead.
 func (*AddDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{23}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *AddDatasetRequest) GetName() string {
@@ -2118,7 +2612,7 @@ type AddDatasetResponse struct {
 
 func (x *AddDatasetResponse) Reset() {
 	*x = AddDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[24]
+	mi := &file_larder_v1_larder_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2130,7 +2624,7 @@ func (x *AddDatasetResponse) String() string {
 func (*AddDatasetResponse) ProtoMessage() {}
 
 func (x *AddDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[24]
+	mi := &file_larder_v1_larder_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2143,7 +2637,7 @@ func (x *AddDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddDatasetResponse.ProtoReflect.Descriptor instead.
 func (*AddDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{24}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *AddDatasetResponse) GetDataset() *Dataset {
@@ -2162,7 +2656,7 @@ type ListDatasetsRequest struct {
 
 func (x *ListDatasetsRequest) Reset() {
 	*x = ListDatasetsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[25]
+	mi := &file_larder_v1_larder_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2174,7 +2668,7 @@ func (x *ListDatasetsRequest) String() string {
 func (*ListDatasetsRequest) ProtoMessage() {}
 
 func (x *ListDatasetsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[25]
+	mi := &file_larder_v1_larder_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2187,7 +2681,7 @@ func (x *ListDatasetsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDatasetsRequest.ProtoReflect.Descriptor instead.
 func (*ListDatasetsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{25}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{33}
 }
 
 // ListDatasetsResponse lists them by id.
@@ -2201,7 +2695,7 @@ type ListDatasetsResponse struct {
 
 func (x *ListDatasetsResponse) Reset() {
 	*x = ListDatasetsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[26]
+	mi := &file_larder_v1_larder_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2213,7 +2707,7 @@ func (x *ListDatasetsResponse) String() string {
 func (*ListDatasetsResponse) ProtoMessage() {}
 
 func (x *ListDatasetsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[26]
+	mi := &file_larder_v1_larder_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2226,7 +2720,7 @@ func (x *ListDatasetsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDatasetsResponse.ProtoReflect.Descriptor instead.
 func (*ListDatasetsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{26}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ListDatasetsResponse) GetDatasets() []*Dataset {
@@ -2251,7 +2745,7 @@ type InspectDatasetRequest struct {
 
 func (x *InspectDatasetRequest) Reset() {
 	*x = InspectDatasetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[27]
+	mi := &file_larder_v1_larder_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2263,7 +2757,7 @@ func (x *InspectDatasetRequest) String() string {
 func (*InspectDatasetRequest) ProtoMessage() {}
 
 func (x *InspectDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[27]
+	mi := &file_larder_v1_larder_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2276,7 +2770,7 @@ func (x *InspectDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDatasetRequest.ProtoReflect.Descriptor instead.
 func (*InspectDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{27}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *InspectDatasetRequest) GetDataset() string {
@@ -2315,7 +2809,7 @@ type InspectDatasetResponse struct {
 
 func (x *InspectDatasetResponse) Reset() {
 	*x = InspectDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[28]
+	mi := &file_larder_v1_larder_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2327,7 +2821,7 @@ func (x *InspectDatasetResponse) String() string {
 func (*InspectDatasetResponse) ProtoMessage() {}
 
 func (x *InspectDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[28]
+	mi := &file_larder_v1_larder_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2340,7 +2834,7 @@ func (x *InspectDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDatasetResponse.ProtoReflect.Descriptor instead.
 func (*InspectDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{28}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *InspectDatasetResponse) GetDataset() *Dataset {
@@ -2377,7 +2871,7 @@ type ResolveKeysRequest struct {
 
 func (x *ResolveKeysRequest) Reset() {
 	*x = ResolveKeysRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[29]
+	mi := &file_larder_v1_larder_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2389,7 +2883,7 @@ func (x *ResolveKeysRequest) String() string {
 func (*ResolveKeysRequest) ProtoMessage() {}
 
 func (x *ResolveKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[29]
+	mi := &file_larder_v1_larder_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2402,7 +2896,7 @@ func (x *ResolveKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveKeysRequest.ProtoReflect.Descriptor instead.
 func (*ResolveKeysRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{29}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ResolveKeysRequest) GetDataset() string {
@@ -2430,7 +2924,7 @@ type ResolveKeysResponse struct {
 
 func (x *ResolveKeysResponse) Reset() {
 	*x = ResolveKeysResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[30]
+	mi := &file_larder_v1_larder_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2442,7 +2936,7 @@ func (x *ResolveKeysResponse) String() string {
 func (*ResolveKeysResponse) ProtoMessage() {}
 
 func (x *ResolveKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[30]
+	mi := &file_larder_v1_larder_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2455,7 +2949,7 @@ func (x *ResolveKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveKeysResponse.ProtoReflect.Descriptor instead.
 func (*ResolveKeysResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{30}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ResolveKeysResponse) GetSamples() []*Sample {
@@ -2474,7 +2968,7 @@ type GetTiersRequest struct {
 
 func (x *GetTiersRequest) Reset() {
 	*x = GetTiersRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[31]
+	mi := &file_larder_v1_larder_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2486,7 +2980,7 @@ func (x *GetTiersRequest) String() string {
 func (*GetTiersRequest) ProtoMessage() {}
 
 func (x *GetTiersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[31]
+	mi := &file_larder_v1_larder_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2499,7 +2993,7 @@ func (x *GetTiersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTiersRequest.ProtoReflect.Descriptor instead.
 func (*GetTiersRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{31}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{39}
 }
 
 // GetTiersResponse lists encoded, decoded, augmented.
@@ -2515,7 +3009,7 @@ type GetTiersResponse struct {
 
 func (x *GetTiersResponse) Reset() {
 	*x = GetTiersResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[32]
+	mi := &file_larder_v1_larder_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2527,7 +3021,7 @@ func (x *GetTiersResponse) String() string {
 func (*GetTiersResponse) ProtoMessage() {}
 
 func (x *GetTiersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[32]
+	mi := &file_larder_v1_larder_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2540,7 +3034,7 @@ func (x *GetTiersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTiersResponse.ProtoReflect.Descriptor instead.
 func (*GetTiersResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{32}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *GetTiersResponse) GetTiers() []*Tier {
@@ -2574,7 +3068,7 @@ type SetTiersRequest struct {
 
 func (x *SetTiersRequest) Reset() {
 	*x = SetTiersRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[33]
+	mi := &file_larder_v1_larder_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2586,7 +3080,7 @@ func (x *SetTiersRequest) String() string {
 func (*SetTiersRequest) ProtoMessage() {}
 
 func (x *SetTiersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[33]
+	mi := &file_larder_v1_larder_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2599,7 +3093,7 @@ func (x *SetTiersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTiersRequest.ProtoReflect.Descriptor instead.
 func (*SetTiersRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{33}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *SetTiersRequest) GetTotal() string {
@@ -2643,7 +3137,7 @@ type SetTiersResponse struct {
 
 func (x *SetTiersResponse) Reset() {
 	*x = SetTiersResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[34]
+	mi := &file_larder_v1_larder_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2655,7 +3149,7 @@ func (x *SetTiersResponse) String() string {
 func (*SetTiersResponse) ProtoMessage() {}
 
 func (x *SetTiersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[34]
+	mi := &file_larder_v1_larder_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2668,7 +3162,7 @@ func (x *SetTiersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTiersResponse.ProtoReflect.Descriptor instead.
 func (*SetTiersResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{34}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *SetTiersResponse) GetTiers() []*Tier {
@@ -2696,7 +3190,7 @@ type GetStatsRequest struct {
 
 func (x *GetStatsRequest) Reset() {
 	*x = GetStatsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[35]
+	mi := &file_larder_v1_larder_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2708,7 +3202,7 @@ func (x *GetStatsRequest) String() string {
 func (*GetStatsRequest) ProtoMessage() {}
 
 func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[35]
+	mi := &file_larder_v1_larder_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2721,7 +3215,7 @@ func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsRequest.ProtoReflect.Descriptor instead.
 func (*GetStatsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{35}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *GetStatsRequest) GetJob() string {
@@ -2742,7 +3236,7 @@ type GetStatsResponse struct {
 
 func (x *GetStatsResponse) Reset() {
 	*x = GetStatsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[36]
+	mi := &file_larder_v1_larder_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2754,7 +3248,7 @@ func (x *GetStatsResponse) String() string {
 func (*GetStatsResponse) ProtoMessage() {}
 
 func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[36]
+	mi := &file_larder_v1_larder_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2767,7 +3261,7 @@ func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsResponse.ProtoReflect.Descriptor instead.
 func (*GetStatsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{36}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *GetStatsResponse) GetStats() *Stats {
@@ -2788,7 +3282,7 @@ type WatchStatsRequest struct {
 
 func (x *WatchStatsRequest) Reset() {
 	*x = WatchStatsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[37]
+	mi := &file_larder_v1_larder_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2800,7 +3294,7 @@ func (x *WatchStatsRequest) String() string {
 func (*WatchStatsRequest) ProtoMessage() {}
 
 func (x *WatchStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[37]
+	mi := &file_larder_v1_larder_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2813,7 +3307,7 @@ func (x *WatchStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatsRequest.ProtoReflect.Descriptor instead.
 func (*WatchStatsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{37}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *WatchStatsRequest) GetInterval() *durationpb.Duration {
@@ -2834,7 +3328,7 @@ type WatchStatsResponse struct {
 
 func (x *WatchStatsResponse) Reset() {
 	*x = WatchStatsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[38]
+	mi := &file_larder_v1_larder_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2846,7 +3340,7 @@ func (x *WatchStatsResponse) String() string {
 func (*WatchStatsResponse) ProtoMessage() {}
 
 func (x *WatchStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[38]
+	mi := &file_larder_v1_larder_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2859,7 +3353,7 @@ func (x *WatchStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatsResponse.ProtoReflect.Descriptor instead.
 func (*WatchStatsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{38}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *WatchStatsResponse) GetStats() *Stats {
@@ -2888,7 +3382,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[39]
+	mi := &file_larder_v1_larder_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2900,7 +3394,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[39]
+	mi := &file_larder_v1_larder_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2913,7 +3407,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{39}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *AttachRequest) GetJob() string {
@@ -2974,7 +3468,7 @@ type Field struct {
 
 func (x *Field) Reset() {
 	*x = Field{}
-	mi := &file_larder_v1_larder_proto_msgTypes[40]
+	mi := &file_larder_v1_larder_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2986,7 +3480,7 @@ func (x *Field) String() string {
 func (*Field) ProtoMessage() {}
 
 func (x *Field) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[40]
+	mi := &file_larder_v1_larder_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2999,7 +3493,7 @@ func (x *Field) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Field.ProtoReflect.Descriptor instead.
 func (*Field) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{40}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Field) GetName() string {
@@ -3078,7 +3572,7 @@ type AttachResponse struct {
 
 func (x *AttachResponse) Reset() {
 	*x = AttachResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[41]
+	mi := &file_larder_v1_larder_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3090,7 +3584,7 @@ func (x *AttachResponse) String() string {
 func (*AttachResponse) ProtoMessage() {}
 
 func (x *AttachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[41]
+	mi := &file_larder_v1_larder_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3103,7 +3597,7 @@ func (x *AttachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachResponse.ProtoReflect.Descriptor instead.
 func (*AttachResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{41}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *AttachResponse) GetJob() *Job {
@@ -3186,7 +3680,7 @@ type HelloRequest struct {
 
 func (x *HelloRequest) Reset() {
 	*x = HelloRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[42]
+	mi := &file_larder_v1_larder_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3198,7 +3692,7 @@ func (x *HelloRequest) String() string {
 func (*HelloRequest) ProtoMessage() {}
 
 func (x *HelloRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[42]
+	mi := &file_larder_v1_larder_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3211,7 +3705,7 @@ func (x *HelloRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloRequest.ProtoReflect.Descriptor instead.
 func (*HelloRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{42}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *HelloRequest) GetClient() string {
@@ -3261,7 +3755,7 @@ type HelloResponse struct {
 
 func (x *HelloResponse) Reset() {
 	*x = HelloResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[43]
+	mi := &file_larder_v1_larder_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3273,7 +3767,7 @@ func (x *HelloResponse) String() string {
 func (*HelloResponse) ProtoMessage() {}
 
 func (x *HelloResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[43]
+	mi := &file_larder_v1_larder_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3286,7 +3780,7 @@ func (x *HelloResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloResponse.ProtoReflect.Descriptor instead.
 func (*HelloResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{43}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *HelloResponse) GetVersion() string {
@@ -3335,7 +3829,7 @@ type BatchReport struct {
 
 func (x *BatchReport) Reset() {
 	*x = BatchReport{}
-	mi := &file_larder_v1_larder_proto_msgTypes[44]
+	mi := &file_larder_v1_larder_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3347,7 +3841,7 @@ func (x *BatchReport) String() string {
 func (*BatchReport) ProtoMessage() {}
 
 func (x *BatchReport) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[44]
+	mi := &file_larder_v1_larder_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3360,7 +3854,7 @@ func (x *BatchReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchReport.ProtoReflect.Descriptor instead.
 func (*BatchReport) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{44}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *BatchReport) GetQuarantined() []*QuarantinedSample {
@@ -3368,6 +3862,61 @@ func (x *BatchReport) GetQuarantined() []*QuarantinedSample {
 		return x.Quarantined
 	}
 	return nil
+}
+
+// EpochResponse answers EPOCH (local session only): what the rank gets of it, unless the subset is changed before it begins.
+type EpochResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// num_samples: subset size.
+	NumSamples uint64 `protobuf:"varint,1,opt,name=num_samples,json=numSamples,proto3" json:"num_samples,omitempty"`
+	// batches_per_epoch this rank gets.
+	BatchesPerEpoch uint64 `protobuf:"varint,2,opt,name=batches_per_epoch,json=batchesPerEpoch,proto3" json:"batches_per_epoch,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *EpochResponse) Reset() {
+	*x = EpochResponse{}
+	mi := &file_larder_v1_larder_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EpochResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EpochResponse) ProtoMessage() {}
+
+func (x *EpochResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EpochResponse.ProtoReflect.Descriptor instead.
+func (*EpochResponse) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *EpochResponse) GetNumSamples() uint64 {
+	if x != nil {
+		return x.NumSamples
+	}
+	return 0
+}
+
+func (x *EpochResponse) GetBatchesPerEpoch() uint64 {
+	if x != nil {
+		return x.BatchesPerEpoch
+	}
+	return 0
 }
 
 // EpochEnd closes an epoch for a rank.
@@ -3389,7 +3938,7 @@ type EpochEnd struct {
 
 func (x *EpochEnd) Reset() {
 	*x = EpochEnd{}
-	mi := &file_larder_v1_larder_proto_msgTypes[45]
+	mi := &file_larder_v1_larder_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3401,7 +3950,7 @@ func (x *EpochEnd) String() string {
 func (*EpochEnd) ProtoMessage() {}
 
 func (x *EpochEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[45]
+	mi := &file_larder_v1_larder_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3414,7 +3963,7 @@ func (x *EpochEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochEnd.ProtoReflect.Descriptor instead.
 func (*EpochEnd) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{45}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *EpochEnd) GetEpoch() uint32 {
@@ -3506,14 +4055,15 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\x1a<\n" +
 	"\x0eEvictionsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\xac\x01\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\xc6\x01\n" +
 	"\fEpochAccount\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x16\n" +
 	"\x06subset\x18\x02 \x01(\x04R\x06subset\x12\x1c\n" +
 	"\tdelivered\x18\x03 \x01(\x04R\tdelivered\x12 \n" +
 	"\vquarantined\x18\x04 \x01(\x04R\vquarantined\x12\x18\n" +
 	"\adropped\x18\x05 \x01(\x04R\adropped\x12\x14\n" +
-	"\x05state\x18\x06 \x01(\tR\x05state\"y\n" +
+	"\x05state\x18\x06 \x01(\tR\x05state\x12\x18\n" +
+	"\aremoved\x18\a \x01(\x04R\aremoved\"y\n" +
 	"\x11QuarantinedSample\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x12\n" +
@@ -3529,7 +4079,7 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x05epoch\x18\x06 \x01(\rR\x05epoch\x12\x12\n" +
 	"\x04step\x18\a \x01(\x04R\x04step\x12\x1d\n" +
 	"\n" +
-	"ring_bytes\x18\b \x01(\x04R\tringBytes\"\xfa\x04\n" +
+	"ring_bytes\x18\b \x01(\x04R\tringBytes\"\x96\x06\n" +
 	"\x03Job\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12&\n" +
 	"\x04spec\x18\x02 \x01(\v2\x12.larder.v1.JobSpecR\x04spec\x12)\n" +
@@ -3549,7 +4099,13 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x06prefix\x18\x0e \x01(\tR\x06prefix\x12\x1f\n" +
 	"\vshare_group\x18\x0f \x01(\rR\n" +
 	"shareGroup\x12'\n" +
-	"\x0finstance_offset\x18\x10 \x01(\rR\x0einstanceOffset\"\xd2\x01\n" +
+	"\x0finstance_offset\x18\x10 \x01(\rR\x0einstanceOffset\x12\x16\n" +
+	"\x06paused\x18\x11 \x01(\bR\x06paused\x12!\n" +
+	"\fsubset_since\x18\x12 \x01(\rR\vsubsetSince\x12\x1f\n" +
+	"\vnext_subset\x18\x13 \x01(\tR\n" +
+	"nextSubset\x12(\n" +
+	"\x10next_subset_size\x18\x14 \x01(\x04R\x0enextSubsetSize\x12\x14\n" +
+	"\x05notes\x18\x15 \x03(\tR\x05notes\"\xd2\x01\n" +
 	"\aDataset\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
@@ -3620,7 +4176,32 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x0eKillJobRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"3\n" +
 	"\x0fKillJobResponse\x12 \n" +
-	"\x03job\x18\x01 \x01(\v2\x0e.larder.v1.JobR\x03job\"9\n" +
+	"\x03job\x18\x01 \x01(\v2\x0e.larder.v1.JobR\x03job\"%\n" +
+	"\x0fPauseJobRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"4\n" +
+	"\x10PauseJobResponse\x12 \n" +
+	"\x03job\x18\x01 \x01(\v2\x0e.larder.v1.JobR\x03job\"&\n" +
+	"\x10ResumeJobRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"5\n" +
+	"\x11ResumeJobResponse\x12 \n" +
+	"\x03job\x18\x01 \x01(\v2\x0e.larder.v1.JobR\x03job\"R\n" +
+	"\x10SetSubsetRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06subset\x18\x02 \x01(\tR\x06subset\x12\x12\n" +
+	"\x04rank\x18\x03 \x01(\rR\x04rank\"\x98\x01\n" +
+	"\x11SetSubsetResponse\x12 \n" +
+	"\x03job\x18\x01 \x01(\v2\x0e.larder.v1.JobR\x03job\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\rR\x05epoch\x12\x1f\n" +
+	"\vnum_samples\x18\x03 \x01(\x04R\n" +
+	"numSamples\x12*\n" +
+	"\x11batches_per_epoch\x18\x04 \x01(\x04R\x0fbatchesPerEpoch\"1\n" +
+	"\x15RefreshDatasetRequest\x12\x18\n" +
+	"\adataset\x18\x01 \x01(\tR\adataset\"\x8a\x01\n" +
+	"\x16RefreshDatasetResponse\x12,\n" +
+	"\adataset\x18\x01 \x01(\v2\x12.larder.v1.DatasetR\adataset\x12\x14\n" +
+	"\x05added\x18\x02 \x01(\x04R\x05added\x12\x18\n" +
+	"\aremoved\x18\x03 \x01(\x04R\aremoved\x12\x12\n" +
+	"\x04jobs\x18\x04 \x03(\tR\x04jobs\"9\n" +
 	"\x11AddDatasetRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03uri\x18\x02 \x01(\tR\x03uri\"B\n" +
@@ -3701,7 +4282,11 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x06parity\x18\x04 \x01(\bR\x06parity\x12\x18\n" +
 	"\adecoder\x18\x05 \x01(\tR\adecoder\"M\n" +
 	"\vBatchReport\x12>\n" +
-	"\vquarantined\x18\x01 \x03(\v2\x1c.larder.v1.QuarantinedSampleR\vquarantined\"\x9d\x01\n" +
+	"\vquarantined\x18\x01 \x03(\v2\x1c.larder.v1.QuarantinedSampleR\vquarantined\"\\\n" +
+	"\rEpochResponse\x12\x1f\n" +
+	"\vnum_samples\x18\x01 \x01(\x04R\n" +
+	"numSamples\x12*\n" +
+	"\x11batches_per_epoch\x18\x02 \x01(\x04R\x0fbatchesPerEpoch\"\x9d\x01\n" +
 	"\bEpochEnd\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x18\n" +
 	"\abatches\x18\x02 \x01(\x04R\abatches\x12\x18\n" +
@@ -3714,15 +4299,20 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x0eJOB_STATE_LIVE\x10\x02\x12\x15\n" +
 	"\x11JOB_STATE_SUSPECT\x10\x03\x12\x12\n" +
 	"\x0eJOB_STATE_DEAD\x10\x04\x12\x12\n" +
-	"\x0eJOB_STATE_DONE\x10\x052\xd4\a\n" +
+	"\x0eJOB_STATE_DONE\x10\x052\x80\n" +
+	"\n" +
 	"\rLarderService\x12L\n" +
 	"\vRegisterJob\x12\x1d.larder.v1.RegisterJobRequest\x1a\x1e.larder.v1.RegisterJobResponse\x12C\n" +
 	"\bListJobs\x12\x1a.larder.v1.ListJobsRequest\x1a\x1b.larder.v1.ListJobsResponse\x12L\n" +
 	"\vDescribeJob\x12\x1d.larder.v1.DescribeJobRequest\x1a\x1e.larder.v1.DescribeJobResponse\x12C\n" +
 	"\bDrainJob\x12\x1a.larder.v1.DrainJobRequest\x1a\x1b.larder.v1.DrainJobResponse\x12@\n" +
-	"\aKillJob\x12\x19.larder.v1.KillJobRequest\x1a\x1a.larder.v1.KillJobResponse\x12I\n" +
+	"\aKillJob\x12\x19.larder.v1.KillJobRequest\x1a\x1a.larder.v1.KillJobResponse\x12C\n" +
+	"\bPauseJob\x12\x1a.larder.v1.PauseJobRequest\x1a\x1b.larder.v1.PauseJobResponse\x12F\n" +
+	"\tResumeJob\x12\x1b.larder.v1.ResumeJobRequest\x1a\x1c.larder.v1.ResumeJobResponse\x12F\n" +
+	"\tSetSubset\x12\x1b.larder.v1.SetSubsetRequest\x1a\x1c.larder.v1.SetSubsetResponse\x12I\n" +
 	"\n" +
-	"AddDataset\x12\x1c.larder.v1.AddDatasetRequest\x1a\x1d.larder.v1.AddDatasetResponse\x12O\n" +
+	"AddDataset\x12\x1c.larder.v1.AddDatasetRequest\x1a\x1d.larder.v1.AddDatasetResponse\x12U\n" +
+	"\x0eRefreshDataset\x12 .larder.v1.RefreshDatasetRequest\x1a!.larder.v1.RefreshDatasetResponse\x12O\n" +
 	"\fListDatasets\x12\x1e.larder.v1.ListDatasetsRequest\x1a\x1f.larder.v1.ListDatasetsResponse\x12U\n" +
 	"\x0eInspectDataset\x12 .larder.v1.InspectDatasetRequest\x1a!.larder.v1.InspectDatasetResponse\x12L\n" +
 	"\vResolveKeys\x12\x1d.larder.v1.ResolveKeysRequest\x1a\x1e.larder.v1.ResolveKeysResponse\x12C\n" +
@@ -3745,7 +4335,7 @@ func file_larder_v1_larder_proto_rawDescGZIP() []byte {
 }
 
 var file_larder_v1_larder_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_larder_v1_larder_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
+var file_larder_v1_larder_proto_msgTypes = make([]protoimpl.MessageInfo, 57)
 var file_larder_v1_larder_proto_goTypes = []any{
 	(JobState)(0),                  // 0: larder.v1.JobState
 	(*ErrorDetail)(nil),            // 1: larder.v1.ErrorDetail
@@ -3771,50 +4361,59 @@ var file_larder_v1_larder_proto_goTypes = []any{
 	(*DrainJobResponse)(nil),       // 21: larder.v1.DrainJobResponse
 	(*KillJobRequest)(nil),         // 22: larder.v1.KillJobRequest
 	(*KillJobResponse)(nil),        // 23: larder.v1.KillJobResponse
-	(*AddDatasetRequest)(nil),      // 24: larder.v1.AddDatasetRequest
-	(*AddDatasetResponse)(nil),     // 25: larder.v1.AddDatasetResponse
-	(*ListDatasetsRequest)(nil),    // 26: larder.v1.ListDatasetsRequest
-	(*ListDatasetsResponse)(nil),   // 27: larder.v1.ListDatasetsResponse
-	(*InspectDatasetRequest)(nil),  // 28: larder.v1.InspectDatasetRequest
-	(*InspectDatasetResponse)(nil), // 29: larder.v1.InspectDatasetResponse
-	(*ResolveKeysRequest)(nil),     // 30: larder.v1.ResolveKeysRequest
-	(*ResolveKeysResponse)(nil),    // 31: larder.v1.ResolveKeysResponse
-	(*GetTiersRequest)(nil),        // 32: larder.v1.GetTiersRequest
-	(*GetTiersResponse)(nil),       // 33: larder.v1.GetTiersResponse
-	(*SetTiersRequest)(nil),        // 34: larder.v1.SetTiersRequest
-	(*SetTiersResponse)(nil),       // 35: larder.v1.SetTiersResponse
-	(*GetStatsRequest)(nil),        // 36: larder.v1.GetStatsRequest
-	(*GetStatsResponse)(nil),       // 37: larder.v1.GetStatsResponse
-	(*WatchStatsRequest)(nil),      // 38: larder.v1.WatchStatsRequest
-	(*WatchStatsResponse)(nil),     // 39: larder.v1.WatchStatsResponse
-	(*AttachRequest)(nil),          // 40: larder.v1.AttachRequest
-	(*Field)(nil),                  // 41: larder.v1.Field
-	(*AttachResponse)(nil),         // 42: larder.v1.AttachResponse
-	(*HelloRequest)(nil),           // 43: larder.v1.HelloRequest
-	(*HelloResponse)(nil),          // 44: larder.v1.HelloResponse
-	(*BatchReport)(nil),            // 45: larder.v1.BatchReport
-	(*EpochEnd)(nil),               // 46: larder.v1.EpochEnd
-	nil,                            // 47: larder.v1.Counters.HitsEntry
-	nil,                            // 48: larder.v1.Counters.EvictionsEntry
-	(*durationpb.Duration)(nil),    // 49: google.protobuf.Duration
-	(*structpb.Struct)(nil),        // 50: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),  // 51: google.protobuf.Timestamp
+	(*PauseJobRequest)(nil),        // 24: larder.v1.PauseJobRequest
+	(*PauseJobResponse)(nil),       // 25: larder.v1.PauseJobResponse
+	(*ResumeJobRequest)(nil),       // 26: larder.v1.ResumeJobRequest
+	(*ResumeJobResponse)(nil),      // 27: larder.v1.ResumeJobResponse
+	(*SetSubsetRequest)(nil),       // 28: larder.v1.SetSubsetRequest
+	(*SetSubsetResponse)(nil),      // 29: larder.v1.SetSubsetResponse
+	(*RefreshDatasetRequest)(nil),  // 30: larder.v1.RefreshDatasetRequest
+	(*RefreshDatasetResponse)(nil), // 31: larder.v1.RefreshDatasetResponse
+	(*AddDatasetRequest)(nil),      // 32: larder.v1.AddDatasetRequest
+	(*AddDatasetResponse)(nil),     // 33: larder.v1.AddDatasetResponse
+	(*ListDatasetsRequest)(nil),    // 34: larder.v1.ListDatasetsRequest
+	(*ListDatasetsResponse)(nil),   // 35: larder.v1.ListDatasetsResponse
+	(*InspectDatasetRequest)(nil),  // 36: larder.v1.InspectDatasetRequest
+	(*InspectDatasetResponse)(nil), // 37: larder.v1.InspectDatasetResponse
+	(*ResolveKeysRequest)(nil),     // 38: larder.v1.ResolveKeysRequest
+	(*ResolveKeysResponse)(nil),    // 39: larder.v1.ResolveKeysResponse
+	(*GetTiersRequest)(nil),        // 40: larder.v1.GetTiersRequest
+	(*GetTiersResponse)(nil),       // 41: larder.v1.GetTiersResponse
+	(*SetTiersRequest)(nil),        // 42: larder.v1.SetTiersRequest
+	(*SetTiersResponse)(nil),       // 43: larder.v1.SetTiersResponse
+	(*GetStatsRequest)(nil),        // 44: larder.v1.GetStatsRequest
+	(*GetStatsResponse)(nil),       // 45: larder.v1.GetStatsResponse
+	(*WatchStatsRequest)(nil),      // 46: larder.v1.WatchStatsRequest
+	(*WatchStatsResponse)(nil),     // 47: larder.v1.WatchStatsResponse
+	(*AttachRequest)(nil),          // 48: larder.v1.AttachRequest
+	(*Field)(nil),                  // 49: larder.v1.Field
+	(*AttachResponse)(nil),         // 50: larder.v1.AttachResponse
+	(*HelloRequest)(nil),           // 51: larder.v1.HelloRequest
+	(*HelloResponse)(nil),          // 52: larder.v1.HelloResponse
+	(*BatchReport)(nil),            // 53: larder.v1.BatchReport
+	(*EpochResponse)(nil),          // 54: larder.v1.EpochResponse
+	(*EpochEnd)(nil),               // 55: larder.v1.EpochEnd
+	nil,                            // 56: larder.v1.Counters.HitsEntry
+	nil,                            // 57: larder.v1.Counters.EvictionsEntry
+	(*durationpb.Duration)(nil),    // 58: google.protobuf.Duration
+	(*structpb.Struct)(nil),        // 59: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),  // 60: google.protobuf.Timestamp
 }
 var file_larder_v1_larder_proto_depIdxs = []int32{
-	49, // 0: larder.v1.ErrorDetail.retry_after:type_name -> google.protobuf.Duration
-	50, // 1: larder.v1.Op.args:type_name -> google.protobuf.Struct
+	58, // 0: larder.v1.ErrorDetail.retry_after:type_name -> google.protobuf.Duration
+	59, // 1: larder.v1.Op.args:type_name -> google.protobuf.Struct
 	2,  // 2: larder.v1.JobSpec.transform:type_name -> larder.v1.Op
-	47, // 3: larder.v1.Counters.hits:type_name -> larder.v1.Counters.HitsEntry
-	48, // 4: larder.v1.Counters.evictions:type_name -> larder.v1.Counters.EvictionsEntry
+	56, // 3: larder.v1.Counters.hits:type_name -> larder.v1.Counters.HitsEntry
+	57, // 4: larder.v1.Counters.evictions:type_name -> larder.v1.Counters.EvictionsEntry
 	3,  // 5: larder.v1.Job.spec:type_name -> larder.v1.JobSpec
 	0,  // 6: larder.v1.Job.state:type_name -> larder.v1.JobState
 	4,  // 7: larder.v1.Job.counters:type_name -> larder.v1.Counters
 	7,  // 8: larder.v1.Job.ranks:type_name -> larder.v1.RankInfo
 	5,  // 9: larder.v1.Job.epochs:type_name -> larder.v1.EpochAccount
 	6,  // 10: larder.v1.Job.quarantined:type_name -> larder.v1.QuarantinedSample
-	51, // 11: larder.v1.Job.registered_at:type_name -> google.protobuf.Timestamp
-	51, // 12: larder.v1.Stats.at:type_name -> google.protobuf.Timestamp
-	49, // 13: larder.v1.Stats.uptime:type_name -> google.protobuf.Duration
+	60, // 11: larder.v1.Job.registered_at:type_name -> google.protobuf.Timestamp
+	60, // 12: larder.v1.Stats.at:type_name -> google.protobuf.Timestamp
+	58, // 13: larder.v1.Stats.uptime:type_name -> google.protobuf.Duration
 	4,  // 14: larder.v1.Stats.totals:type_name -> larder.v1.Counters
 	8,  // 15: larder.v1.Stats.jobs:type_name -> larder.v1.Job
 	11, // 16: larder.v1.Stats.tiers:type_name -> larder.v1.Tier
@@ -3825,51 +4424,63 @@ var file_larder_v1_larder_proto_depIdxs = []int32{
 	8,  // 21: larder.v1.DescribeJobResponse.job:type_name -> larder.v1.Job
 	8,  // 22: larder.v1.DrainJobResponse.job:type_name -> larder.v1.Job
 	8,  // 23: larder.v1.KillJobResponse.job:type_name -> larder.v1.Job
-	9,  // 24: larder.v1.AddDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	9,  // 25: larder.v1.ListDatasetsResponse.datasets:type_name -> larder.v1.Dataset
-	9,  // 26: larder.v1.InspectDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	10, // 27: larder.v1.InspectDatasetResponse.samples:type_name -> larder.v1.Sample
-	10, // 28: larder.v1.ResolveKeysResponse.samples:type_name -> larder.v1.Sample
-	11, // 29: larder.v1.GetTiersResponse.tiers:type_name -> larder.v1.Tier
-	11, // 30: larder.v1.SetTiersResponse.tiers:type_name -> larder.v1.Tier
-	13, // 31: larder.v1.GetStatsResponse.stats:type_name -> larder.v1.Stats
-	49, // 32: larder.v1.WatchStatsRequest.interval:type_name -> google.protobuf.Duration
-	13, // 33: larder.v1.WatchStatsResponse.stats:type_name -> larder.v1.Stats
-	8,  // 34: larder.v1.AttachResponse.job:type_name -> larder.v1.Job
-	41, // 35: larder.v1.AttachResponse.fields:type_name -> larder.v1.Field
-	6,  // 36: larder.v1.BatchReport.quarantined:type_name -> larder.v1.QuarantinedSample
-	5,  // 37: larder.v1.EpochEnd.account:type_name -> larder.v1.EpochAccount
-	14, // 38: larder.v1.LarderService.RegisterJob:input_type -> larder.v1.RegisterJobRequest
-	16, // 39: larder.v1.LarderService.ListJobs:input_type -> larder.v1.ListJobsRequest
-	18, // 40: larder.v1.LarderService.DescribeJob:input_type -> larder.v1.DescribeJobRequest
-	20, // 41: larder.v1.LarderService.DrainJob:input_type -> larder.v1.DrainJobRequest
-	22, // 42: larder.v1.LarderService.KillJob:input_type -> larder.v1.KillJobRequest
-	24, // 43: larder.v1.LarderService.AddDataset:input_type -> larder.v1.AddDatasetRequest
-	26, // 44: larder.v1.LarderService.ListDatasets:input_type -> larder.v1.ListDatasetsRequest
-	28, // 45: larder.v1.LarderService.InspectDataset:input_type -> larder.v1.InspectDatasetRequest
-	30, // 46: larder.v1.LarderService.ResolveKeys:input_type -> larder.v1.ResolveKeysRequest
-	32, // 47: larder.v1.LarderService.GetTiers:input_type -> larder.v1.GetTiersRequest
-	34, // 48: larder.v1.LarderService.SetTiers:input_type -> larder.v1.SetTiersRequest
-	36, // 49: larder.v1.LarderService.GetStats:input_type -> larder.v1.GetStatsRequest
-	38, // 50: larder.v1.LarderService.WatchStats:input_type -> larder.v1.WatchStatsRequest
-	15, // 51: larder.v1.LarderService.RegisterJob:output_type -> larder.v1.RegisterJobResponse
-	17, // 52: larder.v1.LarderService.ListJobs:output_type -> larder.v1.ListJobsResponse
-	19, // 53: larder.v1.LarderService.DescribeJob:output_type -> larder.v1.DescribeJobResponse
-	21, // 54: larder.v1.LarderService.DrainJob:output_type -> larder.v1.DrainJobResponse
-	23, // 55: larder.v1.LarderService.KillJob:output_type -> larder.v1.KillJobResponse
-	25, // 56: larder.v1.LarderService.AddDataset:output_type -> larder.v1.AddDatasetResponse
-	27, // 57: larder.v1.LarderService.ListDatasets:output_type -> larder.v1.ListDatasetsResponse
-	29, // 58: larder.v1.LarderService.InspectDataset:output_type -> larder.v1.InspectDatasetResponse
-	31, // 59: larder.v1.LarderService.ResolveKeys:output_type -> larder.v1.ResolveKeysResponse
-	33, // 60: larder.v1.LarderService.GetTiers:output_type -> larder.v1.GetTiersResponse
-	35, // 61: larder.v1.LarderService.SetTiers:output_type -> larder.v1.SetTiersResponse
-	37, // 62: larder.v1.LarderService.GetStats:output_type -> larder.v1.GetStatsResponse
-	39, // 63: larder.v1.LarderService.WatchStats:output_type -> larder.v1.WatchStatsResponse
-	51, // [51:64] is the sub-list for method output_type
-	38, // [38:51] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	8,  // 24: larder.v1.PauseJobResponse.job:type_name -> larder.v1.Job
+	8,  // 25: larder.v1.ResumeJobResponse.job:type_name -> larder.v1.Job
+	8,  // 26: larder.v1.SetSubsetResponse.job:type_name -> larder.v1.Job
+	9,  // 27: larder.v1.RefreshDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	9,  // 28: larder.v1.AddDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	9,  // 29: larder.v1.ListDatasetsResponse.datasets:type_name -> larder.v1.Dataset
+	9,  // 30: larder.v1.InspectDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	10, // 31: larder.v1.InspectDatasetResponse.samples:type_name -> larder.v1.Sample
+	10, // 32: larder.v1.ResolveKeysResponse.samples:type_name -> larder.v1.Sample
+	11, // 33: larder.v1.GetTiersResponse.tiers:type_name -> larder.v1.Tier
+	11, // 34: larder.v1.SetTiersResponse.tiers:type_name -> larder.v1.Tier
+	13, // 35: larder.v1.GetStatsResponse.stats:type_name -> larder.v1.Stats
+	58, // 36: larder.v1.WatchStatsRequest.interval:type_name -> google.protobuf.Duration
+	13, // 37: larder.v1.WatchStatsResponse.stats:type_name -> larder.v1.Stats
+	8,  // 38: larder.v1.AttachResponse.job:type_name -> larder.v1.Job
+	49, // 39: larder.v1.AttachResponse.fields:type_name -> larder.v1.Field
+	6,  // 40: larder.v1.BatchReport.quarantined:type_name -> larder.v1.QuarantinedSample
+	5,  // 41: larder.v1.EpochEnd.account:type_name -> larder.v1.EpochAccount
+	14, // 42: larder.v1.LarderService.RegisterJob:input_type -> larder.v1.RegisterJobRequest
+	16, // 43: larder.v1.LarderService.ListJobs:input_type -> larder.v1.ListJobsRequest
+	18, // 44: larder.v1.LarderService.DescribeJob:input_type -> larder.v1.DescribeJobRequest
+	20, // 45: larder.v1.LarderService.DrainJob:input_type -> larder.v1.DrainJobRequest
+	22, // 46: larder.v1.LarderService.KillJob:input_type -> larder.v1.KillJobRequest
+	24, // 47: larder.v1.LarderService.PauseJob:input_type -> larder.v1.PauseJobRequest
+	26, // 48: larder.v1.LarderService.ResumeJob:input_type -> larder.v1.ResumeJobRequest
+	28, // 49: larder.v1.LarderService.SetSubset:input_type -> larder.v1.SetSubsetRequest
+	32, // 50: larder.v1.LarderService.AddDataset:input_type -> larder.v1.AddDatasetRequest
+	30, // 51: larder.v1.LarderService.RefreshDataset:input_type -> larder.v1.RefreshDatasetRequest
+	34, // 52: larder.v1.LarderService.ListDatasets:input_type -> larder.v1.ListDatasetsRequest
+	36, // 53: larder.v1.LarderService.InspectDataset:input_type -> larder.v1.InspectDatasetRequest
+	38, // 54: larder.v1.LarderService.ResolveKeys:input_type -> larder.v1.ResolveKeysRequest
+	40, // 55: larder.v1.LarderService.GetTiers:input_type -> larder.v1.GetTiersRequest
+	42, // 56: larder.v1.LarderService.SetTiers:input_type -> larder.v1.SetTiersRequest
+	44, // 57: larder.v1.LarderService.GetStats:input_type -> larder.v1.GetStatsRequest
+	46, // 58: larder.v1.LarderService.WatchStats:input_type -> larder.v1.WatchStatsRequest
+	15, // 59: larder.v1.LarderService.RegisterJob:output_type -> larder.v1.RegisterJobResponse
+	17, // 60: larder.v1.LarderService.ListJobs:output_type -> larder.v1.ListJobsResponse
+	19, // 61: larder.v1.LarderService.DescribeJob:output_type -> larder.v1.DescribeJobResponse
+	21, // 62: larder.v1.LarderService.DrainJob:output_type -> larder.v1.DrainJobResponse
+	23, // 63: larder.v1.LarderService.KillJob:output_type -> larder.v1.KillJobResponse
+	25, // 64: larder.v1.LarderService.PauseJob:output_type -> larder.v1.PauseJobResponse
+	27, // 65: larder.v1.LarderService.ResumeJob:output_type -> larder.v1.ResumeJobResponse
+	29, // 66: larder.v1.LarderService.SetSubset:output_type -> larder.v1.SetSubsetResponse
+	33, // 67: larder.v1.LarderService.AddDataset:output_type -> larder.v1.AddDatasetResponse
+	31, // 68: larder.v1.LarderService.RefreshDataset:output_type -> larder.v1.RefreshDatasetResponse
+	35, // 69: larder.v1.LarderService.ListDatasets:output_type -> larder.v1.ListDatasetsResponse
+	37, // 70: larder.v1.LarderService.InspectDataset:output_type -> larder.v1.InspectDatasetResponse
+	39, // 71: larder.v1.LarderService.ResolveKeys:output_type -> larder.v1.ResolveKeysResponse
+	41, // 72: larder.v1.LarderService.GetTiers:output_type -> larder.v1.GetTiersResponse
+	43, // 73: larder.v1.LarderService.SetTiers:output_type -> larder.v1.SetTiersResponse
+	45, // 74: larder.v1.LarderService.GetStats:output_type -> larder.v1.GetStatsResponse
+	47, // 75: larder.v1.LarderService.WatchStats:output_type -> larder.v1.WatchStatsResponse
+	59, // [59:76] is the sub-list for method output_type
+	42, // [42:59] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_larder_v1_larder_proto_init() }
@@ -3883,7 +4494,7 @@ func file_larder_v1_larder_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_larder_v1_larder_proto_rawDesc), len(file_larder_v1_larder_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   48,
+			NumMessages:   57,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -28,7 +28,11 @@ const (
 	LarderService_DescribeJob_FullMethodName    = "/larder.v1.LarderService/DescribeJob"
 	LarderService_DrainJob_FullMethodName       = "/larder.v1.LarderService/DrainJob"
 	LarderService_KillJob_FullMethodName        = "/larder.v1.LarderService/KillJob"
+	LarderService_PauseJob_FullMethodName       = "/larder.v1.LarderService/PauseJob"
+	LarderService_ResumeJob_FullMethodName      = "/larder.v1.LarderService/ResumeJob"
+	LarderService_SetSubset_FullMethodName      = "/larder.v1.LarderService/SetSubset"
 	LarderService_AddDataset_FullMethodName     = "/larder.v1.LarderService/AddDataset"
+	LarderService_RefreshDataset_FullMethodName = "/larder.v1.LarderService/RefreshDataset"
 	LarderService_ListDatasets_FullMethodName   = "/larder.v1.LarderService/ListDatasets"
 	LarderService_InspectDataset_FullMethodName = "/larder.v1.LarderService/InspectDataset"
 	LarderService_ResolveKeys_FullMethodName    = "/larder.v1.LarderService/ResolveKeys"
@@ -54,8 +58,17 @@ type LarderServiceClient interface {
 	DrainJob(ctx context.Context, in *DrainJobRequest, opts ...grpc.CallOption) (*DrainJobResponse, error)
 	// KillJob ends a job at once; its undelivered picks are returned, other jobs are untouched.
 	KillJob(ctx context.Context, in *KillJobRequest, opts ...grpc.CallOption) (*KillJobResponse, error)
+	// PauseJob plans no more batches for a job until it is resumed; its clients wait, its remaining samples and ranks stay its own.
+	PauseJob(ctx context.Context, in *PauseJobRequest, opts ...grpc.CallOption) (*PauseJobResponse, error)
+	// ResumeJob goes on with a paused job where it was.
+	ResumeJob(ctx context.Context, in *ResumeJobRequest, opts ...grpc.CallOption) (*ResumeJobResponse, error)
+	// SetSubset gives a job another subset from its next epoch on.
+	SetSubset(ctx context.Context, in *SetSubsetRequest, opts ...grpc.CallOption) (*SetSubsetResponse, error)
 	// AddDataset indexes a dataset under a name.
 	AddDataset(ctx context.Context, in *AddDatasetRequest, opts ...grpc.CallOption) (*AddDatasetResponse, error)
+	// RefreshDataset looks at every file of a dataset again: new files get new ids, running jobs see them from their next epoch on, and what
+	// was removed is drawn no more at once.
+	RefreshDataset(ctx context.Context, in *RefreshDatasetRequest, opts ...grpc.CallOption) (*RefreshDatasetResponse, error)
 	// ListDatasets lists the datasets this daemon knows.
 	ListDatasets(ctx context.Context, in *ListDatasetsRequest, opts ...grpc.CallOption) (*ListDatasetsResponse, error)
 	// InspectDataset shows a dataset and a few of its samples.
@@ -130,10 +143,50 @@ func (c *larderServiceClient) KillJob(ctx context.Context, in *KillJobRequest, o
 	return out, nil
 }
 
+func (c *larderServiceClient) PauseJob(ctx context.Context, in *PauseJobRequest, opts ...grpc.CallOption) (*PauseJobResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PauseJobResponse)
+	err := c.cc.Invoke(ctx, LarderService_PauseJob_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *larderServiceClient) ResumeJob(ctx context.Context, in *ResumeJobRequest, opts ...grpc.CallOption) (*ResumeJobResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ResumeJobResponse)
+	err := c.cc.Invoke(ctx, LarderService_ResumeJob_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *larderServiceClient) SetSubset(ctx context.Context, in *SetSubsetRequest, opts ...grpc.CallOption) (*SetSubsetResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SetSubsetResponse)
+	err := c.cc.Invoke(ctx, LarderService_SetSubset_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *larderServiceClient) AddDataset(ctx context.Context, in *AddDatasetRequest, opts ...grpc.CallOption) (*AddDatasetResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(AddDatasetResponse)
 	err := c.cc.Invoke(ctx, LarderService_AddDataset_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *larderServiceClient) RefreshDataset(ctx context.Context, in *RefreshDatasetRequest, opts ...grpc.CallOption) (*RefreshDatasetResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RefreshDatasetResponse)
+	err := c.cc.Invoke(ctx, LarderService_RefreshDataset_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -235,8 +288,17 @@ type LarderServiceServer interface {
 	DrainJob(context.Context, *DrainJobRequest) (*DrainJobResponse, error)
 	// KillJob ends a job at once; its undelivered picks are returned, other jobs are untouched.
 	KillJob(context.Context, *KillJobRequest) (*KillJobResponse, error)
+	// PauseJob plans no more batches for a job until it is resumed; its clients wait, its remaining samples and ranks stay its own.
+	PauseJob(context.Context, *PauseJobRequest) (*PauseJobResponse, error)
+	// ResumeJob goes on with a paused job where it was.
+	ResumeJob(context.Context, *ResumeJobRequest) (*ResumeJobResponse, error)
+	// SetSubset gives a job another subset from its next epoch on.
+	SetSubset(context.Context, *SetSubsetRequest) (*SetSubsetResponse, error)
 	// AddDataset indexes a dataset under a name.
 	AddDataset(context.Context, *AddDatasetRequest) (*AddDatasetResponse, error)
+	// RefreshDataset looks at every file of a dataset again: new files get new ids, running jobs see them from their next epoch on, and what
+	// was removed is drawn no more at once.
+	RefreshDataset(context.Context, *RefreshDatasetRequest) (*RefreshDatasetResponse, error)
 	// ListDatasets lists the datasets this daemon knows.
 	ListDatasets(context.Context, *ListDatasetsRequest) (*ListDatasetsResponse, error)
 	// InspectDataset shows a dataset and a few of its samples.
@@ -276,8 +338,20 @@ func (UnimplementedLarderServiceServer) DrainJob(context.Context, *DrainJobReque
 func (UnimplementedLarderServiceServer) KillJob(context.Context, *KillJobRequest) (*KillJobResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method KillJob not implemented")
 }
+func (UnimplementedLarderServiceServer) PauseJob(context.Context, *PauseJobRequest) (*PauseJobResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PauseJob not implemented")
+}
+func (UnimplementedLarderServiceServer) ResumeJob(context.Context, *ResumeJobRequest) (*ResumeJobResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ResumeJob not implemented")
+}
+func (UnimplementedLarderServiceServer) SetSubset(context.Context, *SetSubsetRequest) (*SetSubsetResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetSubset not implemented")
+}
 func (UnimplementedLarderServiceServer) AddDataset(context.Context, *AddDatasetRequest) (*AddDatasetResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AddDataset not implemented")
+}
+func (UnimplementedLarderServiceServer) RefreshDataset(context.Context, *RefreshDatasetRequest) (*RefreshDatasetResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RefreshDataset not implemented")
 }
 func (UnimplementedLarderServiceServer) ListDatasets(context.Context, *ListDatasetsRequest) (*ListDatasetsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListDatasets not implemented")
@@ -411,6 +485,60 @@ func _LarderService_KillJob_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
+func _LarderService_PauseJob_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PauseJobRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LarderServiceServer).PauseJob(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LarderService_PauseJob_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LarderServiceServer).PauseJob(ctx, req.(*PauseJobRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _LarderService_ResumeJob_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResumeJobRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LarderServiceServer).ResumeJob(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LarderService_ResumeJob_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LarderServiceServer).ResumeJob(ctx, req.(*ResumeJobRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _LarderService_SetSubset_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetSubsetRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LarderServiceServer).SetSubset(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LarderService_SetSubset_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LarderServiceServer).SetSubset(ctx, req.(*SetSubsetRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _LarderService_AddDataset_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(AddDatasetRequest)
 	if err := dec(in); err != nil {
@@ -425,6 +553,24 @@ func _LarderService_AddDataset_Handler(srv interface{}, ctx context.Context, dec
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(LarderServiceServer).AddDataset(ctx, req.(*AddDatasetRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _LarderService_RefreshDataset_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RefreshDatasetRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LarderServiceServer).RefreshDataset(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LarderService_RefreshDataset_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LarderServiceServer).RefreshDataset(ctx, req.(*RefreshDatasetRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -576,8 +722,24 @@ var LarderService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _LarderService_KillJob_Handler,
 		},
 		{
+			MethodName: "PauseJob",
+			Handler:    _LarderService_PauseJob_Handler,
+		},
+		{
+			MethodName: "ResumeJob",
+			Handler:    _LarderService_ResumeJob_Handler,
+		},
+		{
+			MethodName: "SetSubset",
+			Handler:    _LarderService_SetSubset_Handler,
+		},
+		{
 			MethodName: "AddDataset",
 			Handler:    _LarderService_AddDataset_Handler,
+		},
+		{
+			MethodName: "RefreshDataset",
+			Handler:    _LarderService_RefreshDataset_Handler,
 		},
 		{
 			MethodName: "ListDatasets",

@@ -1,0 +1,37 @@
+package exec
+
+import (
+	"testing"
+
+	"larder/dsa"
+	"larder/internal/fault"
+)
+
+func TestOrdersAUserMayAskFor(t *testing.T) {
+	for _, c := range []struct {
+		order string
+		n     int
+		mode  dsa.Mode
+		tiles int
+		noted bool
+	}{
+		{"strict", 10, dsa.Strict, 0, false},
+		{"stratified", 10, dsa.Stratified, 0, false},
+		{"stratified(1)", 10, dsa.Stratified, 1, false},
+		{"stratified(4)", 10, dsa.Stratified, 4, false},
+		{"stratified(5)", 10, dsa.Stratified, 4, true}, // never fewer than the default's
+		{"stratified(16)", 1024, dsa.Stratified, 16, false},
+		{"stratified(17)", 1024, dsa.Stratified, 16, true},
+		{"stratified(256)", 1 << 20, dsa.Stratified, 256, false},
+	} {
+		mode, tiles, notes, err := parseOrder(c.order, c.n)
+		if err != nil || mode != c.mode || tiles != c.tiles || len(notes) > 0 != c.noted {
+			t.Errorf("%s of %d samples: %s with %d tiles, notes %q, %v", c.order, c.n, mode, tiles, notes, err)
+		}
+	}
+	for _, bad := range []string{"stratified(0)", "stratified(257)", "stratified(-1)", "stratified(4", "stratified()", "stratified(4))", "epoch(2)", "Strict", "stratified (4)"} {
+		if _, _, _, err := parseOrder(bad, 1<<20); !fault.Is(err, fault.Invalid) {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}
