@@ -6,6 +6,7 @@ import difflib
 import json
 import operator
 import os
+import re
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -93,17 +94,24 @@ def absolute(uri: str) -> str:
     return uri
 
 
+_TILES = re.compile(r"stratified\([0-9]{1,9}\)")
+
+
+def subset_text(value: Any) -> str:
+    """A subset expression; None is every sample."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    raise InvalidError(f"subset must be an expression such as 'label < 600', not {value!r} ({type(value).__name__})", subject="subset")
+
+
 def job_spec(*, name: str, dataset: str, place: _ranks.Place, **a: Any) -> dict[str, Any]:
     """The JobSpec message; only what differs from its zero value is sent."""
-    subset = a["subset"]
-    if subset is not None and not isinstance(subset, str):
-        raise InvalidError(
-            f"subset must be an expression such as 'label < 600', not {subset!r} ({type(subset).__name__})", subject="subset"
-        )
+    subset = subset_text(a["subset"])
     shuffle = flag("shuffle", a["shuffle"])
     order = a["order"]
     if order is not None:
-        choice("order", order, ("fixed", "stratified", "strict", "epoch"))
+        if not (isinstance(order, str) and _TILES.fullmatch(order)):  # the daemon knows how many tiles there may be
+            choice("order", order, ("fixed", "stratified", "strict", "epoch"))
         if not shuffle:
             raise InvalidError(
                 f"order={order!r} needs shuffle=True", subject="order", hint="without shuffle samples come in the dataset's order"
@@ -111,7 +119,7 @@ def job_spec(*, name: str, dataset: str, place: _ranks.Place, **a: Any) -> dict[
     spec: dict[str, Any] = {
         "name": name,
         "dataset": dataset,
-        "subset": subset or "",
+        "subset": subset,
         "batchSize": integer("batch_size", a["batch_size"], 1, 65536),
         "shuffle": shuffle,
         "order": order or "",

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from . import _args, _daemon, _ranks, _ring, _wire
-from ._parts import Box, Dataset, Epoch, Run, Sampler, shutdown
+from ._facts import Facts
+from ._parts import Box, Epoch, Run, shutdown
 from ._session import Session
 from ._stats import ClientStats, Quarantined, Stats
 from ._wire import Frame
@@ -24,6 +25,7 @@ from .errors import (
     JobEndedError,
     KeptBatchesWarning,
     NotFoundError,
+    PausedWarning,
     RankHeldError,
     SampleError,
     StaleError,
@@ -32,6 +34,8 @@ from .errors import (
 )
 
 Batch = tuple[Any, ...]
+
+_PAUSE_LOOK = 5.0  # seconds a next() waits before it asks whether somebody has paused the job
 
 _RANK_HELD_PATIENCE = 1.0  # seconds: the daemon may not have seen the end of a predecessor yet
 
@@ -46,7 +50,7 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-class Loader:
+class Loader(Facts):
     """Batches of one training job, epoch after epoch.
 
     A plain re-iterable object: every ``iter(loader)`` starts the next epoch, ``break`` abandons one, ``len(loader)`` is the number
@@ -58,8 +62,8 @@ class Loader:
     * ``uri``: ``imagefolder:DIR``, the name of a dataset the daemon knows, or ``job:NAME`` for a job registered with
       ``larder jobs register``; then the arguments that describe the job must not be given again.
     * ``batch_size``: samples per rank and batch.
-    * ``shuffle``: a new random order every epoch. ``order`` names its promise: "stratified" (default), "strict", "epoch", or "fixed"
-      = a pure function of seed and epoch.
+    * ``shuffle``: a new random order every epoch. ``order`` names its promise: "stratified" (default; "stratified(B)" with B tiles instead of 4),
+      "strict", "epoch", or "fixed" = a pure function of seed and epoch. ``promise`` says in words what it keeps.
     * ``seed`` of the fixed order and of random transforms.
     * ``subset``: an expression such as ``"label < 600 and id % 2 == 0"`` (docs/subsets.md).
     * ``transform``: ops of :mod:`larder.ops` or torchvision objects; without it images come as decoded, each of its own size.
@@ -318,14 +322,39 @@ class Loader:
         self._running = running
         try:
             what = f"the daemon to start epoch {running.epoch} of job {self._name!r}"
-            s.request(_wire.EPOCH, _wire.epoch_payload(running.epoch), time.monotonic() + self._timeout, what)
+            answer = s.request(_wire.EPOCH, _wire.epoch_payload(running.epoch), time.monotonic() + self._timeout, what)
+            self._note_size(_wire.parse_json(answer.payload))
         except BaseException:
             running.done = True
             raise
         return running
 
+    def _note_size(self, answer: dict[str, Any]) -> None:
+        """Takes over how large an epoch is: its subset may have changed."""
+        if answer.get("batchesPerEpoch") is not None:
+            self._job["batchesPerEpoch"] = answer["batchesPerEpoch"]
+        if answer.get("numSamples") is not None:
+            self._job["subsetSize"] = answer["numSamples"]
+
+    def set_subset(self, subset: str | None) -> int:
+        """Gives the job another subset (None: every sample) from its next epoch on; returns the number of that epoch.
+
+        The next epoch is the first that no rank has asked for, and it is the same for all ranks: call it in rank 0, before any rank
+        begins the epoch, or alike in all ranks. An epoch that runs goes on as it is. ``len(loader)`` and ``num_samples`` follow with the epoch.
+        """
+        expression = _args.subset_text(subset)
+        with self._lock:
+            if self._ended is not None:
+                raise self._ended
+            answer = self._call("SetSubset", {"name": self._name, "subset": expression, "rank": self._place.rank})
+            if self._spec is not None:
+                self._spec = {**self._spec, "subset": expression}  # for a daemon that has to be told all again
+            if self._running is None or self._running.done:
+                self._note_size(answer)
+            return int(answer.get("epoch") or 0)
+
     def __len__(self) -> int:
-        """Batches per epoch of this rank."""
+        """Batches per epoch of this rank: of the running epoch, or of the next one when none is running."""
         self._known()
         return int(self._job.get("batchesPerEpoch") or 0)
 
@@ -364,6 +393,7 @@ class Loader:
         """The next batch of the epoch; frames of other kinds are dealt with on the way."""
         start = time.monotonic()
         deadline = start + self._timeout
+        look, told = start + _PAUSE_LOOK, False
         s.look()
         while True:
             if it is not self._running:
@@ -377,8 +407,18 @@ class Loader:
                 raise s.fail(s.revoked)
             f = s.head()
             if f is None:
-                if not s.pump(deadline):
+                if s.pump(min(deadline, look)):
+                    continue
+                if self._is_paused(s):
+                    deadline = time.monotonic() + self._timeout  # whoever paused it decides how long
+                    if not told:
+                        told = True
+                        warnings.warn(
+                            f"job {self._name!r} is paused: next() waits until `larder jobs resume {self._name}`", PausedWarning, stacklevel=4
+                        )
+                elif time.monotonic() >= deadline:
                     raise self._late(s, it, time.monotonic() - start)
+                look = time.monotonic() + _PAUSE_LOOK
                 continue
             if f.type == _wire.BATCH and f.batch is not None:
                 if f.batch.epoch != it.epoch:
@@ -469,6 +509,14 @@ class Loader:
                 )
         return batch
 
+    def _is_paused(self, s: Session) -> bool:
+        """Whether somebody has paused the job. A daemon that does not say so at once has not."""
+        try:
+            answer = s.call("DescribeJob", {"name": self._name}, time.monotonic() + 1.0)
+        except Error:
+            return False
+        return bool((answer.get("job") or {}).get("paused"))
+
     def _late(self, s: Session, it: Run, waited: float) -> Error:
         alive = s.answers()
         if s.error is not None:
@@ -488,54 +536,6 @@ class Loader:
         if not self._job:
             with self._lock:
                 self._session()
-
-    @property
-    def batch_size(self) -> int:
-        """Samples per batch of this rank."""
-        self._known()
-        return int((self._job.get("spec") or {}).get("batchSize") or (self._spec or {}).get("batchSize") or 0)
-
-    @property
-    def drop_last(self) -> bool:
-        """Whether a short last batch is dropped."""
-        self._known()
-        return bool((self._job.get("spec") or {}).get("dropLast", (self._spec or {}).get("dropLast", False)))
-
-    @property
-    def num_samples(self) -> int:
-        """Samples of the subset, over all ranks."""
-        self._known()
-        return int(self._job.get("subsetSize") or 0)
-
-    @property
-    def job(self) -> str:
-        """Name of the job."""
-        return self._name
-
-    @property
-    def rank(self) -> int:
-        """Rank of this process."""
-        return self._place.rank
-
-    @property
-    def world_size(self) -> int:
-        """Number of ranks of the job."""
-        return self._place.world_size
-
-    @property
-    def sampler(self) -> Sampler:
-        """An object with ``set_epoch``, for frameworks that call ``loader.sampler.set_epoch``."""
-        return Sampler(self)
-
-    @property
-    def dataset(self) -> Dataset:
-        """The subset as an object with ``len``, ``uri`` and ``classes``."""
-        return Dataset(self)
-
-    @property
-    def quarantined(self) -> list[Quarantined]:
-        """The bad samples this loader met, each once, in order."""
-        return list(self._quarantined.values())
 
     def key(self, id: int) -> str:
         """The key (path relative to the dataset's root) of a sample id."""

@@ -68,12 +68,19 @@ class EpochAccount:
     quarantined: int
     dropped: int
     state: str  # running | complete | abandoned | violated
+    removed: int = 0  # of the quarantined: removed from the dataset while the epoch ran
 
     @classmethod
     def from_json(cls, d: dict[str, Any]) -> EpochAccount:
         """Reads an EpochAccount message."""
         return cls(
-            _int(d, "epoch"), _int(d, "subset"), _int(d, "delivered"), _int(d, "quarantined"), _int(d, "dropped"), str(d.get("state", ""))
+            _int(d, "epoch"),
+            _int(d, "subset"),
+            _int(d, "delivered"),
+            _int(d, "quarantined"),
+            _int(d, "dropped"),
+            str(d.get("state", "")),
+            _int(d, "removed"),
         )
 
 
@@ -91,6 +98,8 @@ class JobStats:
     promise: str  # of its order, in words
     share_group: int  # 0 = none
     ended_reason: str
+    paused: bool = False
+    notes: tuple[str, ...] = ()  # what larder decided otherwise than asked, and why
 
     @classmethod
     def from_json(cls, d: dict[str, Any]) -> JobStats:
@@ -107,6 +116,8 @@ class JobStats:
             promise=str(d.get("promise", "")),
             share_group=_int(d, "shareGroup"),
             ended_reason=str(d.get("endedReason", "")),
+            paused=bool(d.get("paused")),
+            notes=tuple(str(n) for n in d.get("notes") or ()),
         )
 
 

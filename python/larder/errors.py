@@ -120,6 +120,10 @@ class KeptBatchesWarning(UserWarning):
     """User code keeps so many batches that the loader has to hand out copies."""
 
 
+class PausedWarning(UserWarning):
+    """Somebody paused the job (`larder jobs pause`), so ``next()`` waits until it is resumed."""
+
+
 def _rebuild(cls: type[Error], message: str, state: dict[str, Any]) -> Error:
     e = cls.__new__(cls)
     Exception.__init__(e, message)

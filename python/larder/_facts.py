@@ -1,0 +1,79 @@
+"""What a Loader tells about its job: the properties that training scripts and frameworks look at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ._parts import Dataset, Sampler
+from ._stats import Quarantined
+
+if TYPE_CHECKING:
+    from . import _ranks
+    from ._loader import Loader
+
+
+class Facts:
+    """The base of Loader that only reads what the daemon last said of the job."""
+
+    _job: dict[str, Any]
+    _spec: dict[str, Any] | None
+    _name: str
+    _place: _ranks.Place
+    _quarantined: dict[int, Quarantined]
+
+    def _known(self) -> None:
+        raise NotImplementedError
+
+    @property
+    def batch_size(self) -> int:
+        """Samples per batch of this rank."""
+        self._known()
+        return int((self._job.get("spec") or {}).get("batchSize") or (self._spec or {}).get("batchSize") or 0)
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether a short last batch is dropped."""
+        self._known()
+        return bool((self._job.get("spec") or {}).get("dropLast", (self._spec or {}).get("dropLast", False)))
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the subset, over all ranks."""
+        self._known()
+        return int(self._job.get("subsetSize") or 0)
+
+    @property
+    def promise(self) -> str:
+        """What the order keeps whatever other jobs are or do, in words; it does not change while the job runs."""
+        self._known()
+        return str(self._job.get("promise") or "")
+
+    @property
+    def job(self) -> str:
+        """Name of the job."""
+        return self._name
+
+    @property
+    def rank(self) -> int:
+        """Rank of this process."""
+        return self._place.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks of the job."""
+        return self._place.world_size
+
+    @property
+    def sampler(self: Loader) -> Sampler:
+        """An object with ``set_epoch``, for frameworks that call ``loader.sampler.set_epoch``."""
+        return Sampler(self)
+
+    @property
+    def dataset(self: Loader) -> Dataset:
+        """The subset as an object with ``len``, ``uri`` and ``classes``."""
+        return Dataset(self)
+
+    @property
+    def quarantined(self) -> list[Quarantined]:
+        """The bad samples this loader met, each once, in order."""
+        return list(self._quarantined.values())
