@@ -301,19 +301,19 @@ func TestCellsAreKeptAndForgotten(t *testing.T) {
 	must(t, s.Join(1, byEpoch(span(0, 20))))
 	must(t, s.Join(2, byEpoch(span(10, 30))))
 	s.Leave(2)
-	if s.obj[5].cell == s.obj[15].cell {
+	if s.obj.at(5).cell == s.obj.at(15).cell {
 		t.Error("the subset of the job that left is forgotten while another draws")
 	}
 	s.SetLevel(15, 2)
 	s.Leave(1)
 	must(t, s.Join(3, byEpoch(span(0, 30))))
-	if s.obj[5].cell == s.obj[15].cell || s.obj[15].cell == s.obj[25].cell {
+	if s.obj.at(5).cell == s.obj.at(15).cell || s.obj.at(15).cell == s.obj.at(25).cell {
 		t.Error("cells are forgotten while something loaded is left")
 	}
 	s.Leave(3)
 	s.SetLevel(15, 0)
 	must(t, s.Join(4, byEpoch(span(0, 30))))
-	if s.obj[5].cell != s.obj[15].cell || s.obj[15].cell != s.obj[25].cell || len(s.cells) != 2 {
+	if s.obj.at(5).cell != s.obj.at(15).cell || s.obj.at(15).cell != s.obj.at(25).cell || len(s.cells) != 2 {
 		t.Error("cells are kept with nothing to keep them for")
 	}
 	must(t, s.Check())

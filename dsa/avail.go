@@ -43,7 +43,7 @@ func (s *Sampler) entry(x uint32) *available {
 	if !has(s.held, x) {
 		return nil
 	}
-	return &s.avail[s.obj[x].held]
+	return &s.avail[s.obj.at(x).held]
 }
 
 // hold makes an entry for x.
@@ -56,7 +56,7 @@ func (s *Sampler) hold(x uint32) *available {
 		s.free = s.avail[i].x
 	}
 	set(s.held, x)
-	s.obj[x].held = i
+	s.obj.at(x).held = i
 	e := &s.avail[i]
 	*e = available{x: x, need: s.needers(x)}
 	return e
@@ -65,7 +65,7 @@ func (s *Sampler) hold(x uint32) *available {
 // needers asks every job whether it needs x.
 func (s *Sampler) needers(x uint32) bits.JobSet {
 	var need bits.JobSet
-	for m := s.cells[s.obj[x].cell].live; m != 0; m &= m - 1 {
+	for m := s.cells[s.obj.at(x).cell].live; m != 0; m &= m - 1 {
 		j := s.slot[first(m)]
 		if l, ok := j.at.find(x); ok && j.visible() && j.left != nil && has(j.left, l) {
 			need = need.With(j.slot)
@@ -98,8 +98,8 @@ func (s *Sampler) setState(e *available, b uint8) {
 	}
 	if b == 0 {
 		x := e.x
-		i := s.obj[x].held
-		s.obj[x].held = 0
+		i := s.obj.at(x).held
+		s.obj.at(x).held = 0
 		unset(s.held, x)
 		*e = available{x: s.free}
 		s.free = i
@@ -112,7 +112,7 @@ func (s *Sampler) SetLevel(x ident.ObjectID, level uint8) {
 	if x >= MaxObjects {
 		return
 	}
-	if int(x) >= len(s.obj) {
+	if int(x) >= s.obj.n {
 		if level == 0 {
 			return
 		}
@@ -140,7 +140,7 @@ func (s *Sampler) SetLevel(x ident.ObjectID, level uint8) {
 
 // Level returns what SetLevel said last, 0 for an object nobody spoke of.
 func (s *Sampler) Level(x ident.ObjectID) uint8 {
-	if int(x) >= len(s.obj) {
+	if int(x) >= s.obj.n {
 		return 0
 	}
 	if e := s.entry(uint32(x)); e != nil {
@@ -152,7 +152,7 @@ func (s *Sampler) Level(x ident.ObjectID) uint8 {
 // Neutral tells whether x owes its place in memory to a sequential job alone. Whoever evicts must take such objects first and
 // must not let one displace another object: then what visible jobs find is what it would be without the sequential job.
 func (s *Sampler) Neutral(x ident.ObjectID) bool {
-	if int(x) >= len(s.obj) {
+	if int(x) >= s.obj.n {
 		return false
 	}
 	e := s.entry(uint32(x))
@@ -173,7 +173,7 @@ func (s *Sampler) makeNeutral(x uint32) {
 // has x in its queue, and so takes it within its window, counts for soon others: else what epochs that have just begun need some
 // time would push out what somebody is about to take.
 func (s *Sampler) Need(x ident.ObjectID) int {
-	if int(x) >= len(s.obj) {
+	if int(x) >= s.obj.n {
 		return 0
 	}
 	m := s.need(uint32(x)) & s.active & s.shown
@@ -204,7 +204,7 @@ func (s *Sampler) classOf(e *available) int {
 
 // wanted returns the entry of x if it is available and the job still needs it, or nil.
 func (s *Sampler) wanted(j *job, x uint32) *available {
-	e := &s.avail[s.obj[x].held] // of nobody, if it is not held: not visible
+	e := &s.avail[s.obj.at(x).held] // of nobody, if it is not held: not visible
 	if e.state&visMask == 0 || !e.need.Has(j.slot) {
 		return nil
 	}

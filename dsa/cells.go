@@ -15,7 +15,7 @@ func (s *Sampler) at(c *cell, q uint32) uint32 {
 	if c.base != absent {
 		return c.base + q
 	}
-	return s.members[c.lo+q]
+	return *s.members.at(c.lo + q)
 }
 
 // maxIdleCells is how many cells an idle sampler may keep for the sake of what is still in the caches. Beyond it the memory of
@@ -40,9 +40,8 @@ func (s *Sampler) split(j *job) {
 		switch {
 		case c == 0:
 			d = uint32(len(s.cells))
-			s.cells = append(s.cells, cell{lo: uint32(len(s.members)), size: n, base: absent})
-			s.parting.fresh, s.parting.next = d, uint32(len(s.members))
-			s.members = lengthen(s.members, int(n))
+			s.cells = append(s.cells, cell{lo: uint32(s.members.n), size: n, base: absent})
+			s.parting.fresh, s.parting.next = d, uint32(s.members.n)
 		case n < s.cells[c].size:
 			d = uint32(len(s.cells))
 			s.parted = append(s.parted, c)
@@ -96,7 +95,8 @@ func (r *span32) base() uint32 {
 
 // enter lists a member of the cell made of what was in none.
 func (p *parting) enter(s *Sampler, x uint32) {
-	s.members[p.next] = x
+	s.members.extend(int(p.next) + 1)
+	*s.members.at(p.next) = x
 	p.next++
 	p.all.add(x)
 	if p.all.n == s.cells[p.fresh].size {
@@ -111,12 +111,13 @@ func (p *parting) part(s *Sampler, n int) {
 		d := s.child[c]
 		lo, size := s.cells[c].lo, s.cells[c].size+s.cells[d].size
 		for ; n > 0 && p.at < size; n-- {
-			x := s.members[lo+p.at]
-			if s.obj[x].cell == d {
+			x := *s.members.at(lo + p.at)
+			if s.obj.at(x).cell == d {
 				p.split.add(x)
 			} else {
 				q := lo + p.keep
-				s.members[lo+p.at], s.members[q] = s.members[q], x
+				y := s.members.at(q)
+				*s.members.at(lo + p.at), *y = *y, x
 				p.old.add(x)
 				p.keep++
 			}
@@ -135,14 +136,4 @@ func resize[T any](v []T, n int) []T {
 		return make([]T, n, n+n/8)
 	}
 	return v[:n]
-}
-
-// lengthen adds n elements of undefined value.
-func lengthen[T any](v []T, n int) []T {
-	if len(v)+n <= cap(v) {
-		return v[:len(v)+n]
-	}
-	w := make([]T, len(v)+n)
-	copy(w, v)
-	return w
 }

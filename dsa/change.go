@@ -58,7 +58,7 @@ func (s *Sampler) change(j *job) {
 		}
 	}
 	j.near, j.overlap = 0, [MaxJobs]uint32{}
-	s.later(j, passScan, passIndex, passCount, passSplit, passMembers)
+	s.later(j, passScan, passGrow, passIndex, passCount, passSplit, passMembers)
 }
 
 // Stratum makes a set of objects a static class of its own, for good: cells are split by it, so that its share of what remains is kept
@@ -95,6 +95,6 @@ func (s *Sampler) stratum(ids []ident.ObjectID) *job {
 	}
 	s.slot[j.slot] = j
 	s.live = s.live.With(j.slot)
-	s.later(j, passScan, passIndex, passCount, passSplit, passMembers)
+	s.later(j, passScan, passGrow, passIndex, passCount, passSplit, passMembers)
 	return j
 }

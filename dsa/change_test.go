@@ -112,7 +112,7 @@ func TestStrataAreCells(t *testing.T) {
 	must(t, s.Join(1, byEpoch(span(0, 40))))
 	must(t, s.Stratum(span(20, 60)))
 	must(t, s.Check())
-	if s.obj[10].cell == s.obj[30].cell || s.obj[50].cell == 0 {
+	if s.obj.at(10).cell == s.obj.at(30).cell || s.obj.at(50).cell == 0 {
 		t.Error("the stratum is in no cell of its own")
 	}
 	must(t, s.StartEpoch(1, 0))
@@ -125,7 +125,7 @@ func TestStrataAreCells(t *testing.T) {
 	s.Leave(1)
 	must(t, s.Join(2, byEpoch(span(0, 70))))
 	must(t, s.Check())
-	if s.obj[10].cell == s.obj[30].cell || s.obj[30].cell != s.obj[59].cell || s.obj[60].cell != s.obj[10].cell {
+	if s.obj.at(10).cell == s.obj.at(30).cell || s.obj.at(30).cell != s.obj.at(59).cell || s.obj.at(60).cell != s.obj.at(10).cell {
 		t.Error("the stratum is forgotten")
 	}
 }
@@ -179,12 +179,12 @@ func TestAStratumInMidEpoch(t *testing.T) {
 	}
 	pick(200)
 	must(t, s.Stratum(span(500, 1100)))
-	if len(s.line) == 0 || s.obj[900].cell != s.obj[400].cell {
+	if len(s.line) == 0 || s.obj.at(900).cell != s.obj.at(400).cell {
 		t.Error("it was not left to Work")
 	}
 	s.Work(64)
 	drain()
-	if s.obj[900].cell == s.obj[400].cell {
+	if s.obj.at(900).cell == s.obj.at(400).cell {
 		t.Error("the stratum is no cell of its own")
 	}
 	pick(n)

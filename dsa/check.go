@@ -66,8 +66,8 @@ func (s *Sampler) checkObjects() error {
 			return fmt.Errorf("dsa: entry %d is free and in use", i)
 		}
 	}
-	for x := range s.obj {
-		i := s.obj[x].held
+	for x := range uint32(s.obj.n) {
+		i := s.obj.at(x).held
 		if has(s.held, uint32(x)) != (i != 0) || int(i) >= len(s.avail) {
 			return fmt.Errorf("dsa: object %d: held %v, entry %d of %d", x, has(s.held, uint32(x)), i, len(s.avail))
 		}
@@ -76,7 +76,7 @@ func (s *Sampler) checkObjects() error {
 		}
 		free++
 		e := &s.avail[i]
-		if int(e.x) != x || e.state == 0 {
+		if e.x != x || e.state == 0 {
 			return fmt.Errorf("dsa: the entry of object %d speaks of %d, state %#x", x, e.x, e.state)
 		}
 		if e.state&visMask != 0 {
@@ -104,8 +104,8 @@ func (s *Sampler) checkCells() error {
 		return nil
 	}
 	size := make([]uint32, len(s.cells))
-	for x := range s.obj {
-		c := s.obj[x].cell
+	for x := range uint32(s.obj.n) {
+		c := s.obj.at(x).cell
 		if int(c) >= len(s.cells) {
 			return fmt.Errorf("dsa: object %d is in cell %d of %d", x, c, len(s.cells))
 		}
@@ -115,16 +115,16 @@ func (s *Sampler) checkCells() error {
 		return fmt.Errorf("dsa: cell 0 is in the subset of %x", s.cells[0].live)
 	}
 	members := make([]int, MaxJobs)
-	seen := make([]bool, len(s.obj))
+	seen := make([]bool, s.obj.n)
 	for i := 1; i < len(s.cells); i++ {
 		c := &s.cells[i]
 		if size[i] != c.size || size[i] == 0 {
 			return fmt.Errorf("dsa: cell %d holds %d objects, counted %d", i, size[i], c.size)
 		}
 		for q := range c.size {
-			x := s.members[c.lo+q]
-			if y := s.at(c, q); int(s.obj[x].cell) != i || int(s.obj[y].cell) != i || seen[x] {
-				return fmt.Errorf("dsa: member %d of cell %d is object %d, or %d: they are in cells %d and %d, seen before %v", q, i, x, y, s.obj[x].cell, s.obj[y].cell, seen[x])
+			x := *s.members.at(c.lo + q)
+			if y := s.at(c, q); int(s.obj.at(x).cell) != i || int(s.obj.at(y).cell) != i || seen[x] {
+				return fmt.Errorf("dsa: member %d of cell %d is object %d, or %d: they are in cells %d and %d, seen before %v", q, i, x, y, s.obj.at(x).cell, s.obj.at(y).cell, seen[x])
 			}
 			seen[x] = true
 		}
@@ -140,7 +140,7 @@ func (s *Sampler) checkCells() error {
 			}
 			want = len(j.subset)
 			for _, x := range j.subset {
-				if !s.cells[s.obj[x].cell].live.Has(j.slot) {
+				if !s.cells[s.obj.at(uint32(x)).cell].live.Has(j.slot) {
 					return fmt.Errorf("dsa: object %d of job %d lies in a cell without it", x, j.id)
 				}
 			}
@@ -234,7 +234,7 @@ func (s *Sampler) checkGroups(j *job) error {
 	for _, id := range j.subset {
 		x := uint32(id)
 		l := j.at.of(x)
-		r := g.rowOf(s.obj[x].cell)
+		r := g.rowOf(s.obj.at(x).cell)
 		if r < 0 || !has(j.left, l) {
 			continue
 		}
@@ -268,7 +268,7 @@ func (s *Sampler) checkGroups(j *job) error {
 	}
 	for p := next1(j.left, 0, j.at.places()); p < j.at.places(); p = next1(j.left, p+1, j.at.places()) {
 		x := j.at.object(uint32(p))
-		if r := g.rowOf(s.obj[x].cell); r >= 0 {
+		if r := g.rowOf(s.obj.at(x).cell); r >= 0 {
 			if at, ok := tail[uint32(p)]; !ok || at != r {
 				return fmt.Errorf("object %d of row %d is left and not in the tail (%v, %d)", x, r, ok, at)
 			}
@@ -291,7 +291,7 @@ func (s *Sampler) checkTape(j *job) error {
 	}
 	named := make([]int, len(s.cells))
 	if o := t.order; o.plain {
-		named[s.obj[j.subset[0]].cell] = t.r0 - t.passed
+		named[s.obj.at(uint32(j.subset[0])).cell] = t.r0 - t.passed
 	} else {
 		was := t.from
 		if was == nil {
@@ -302,14 +302,14 @@ func (s *Sampler) checkTape(j *job) error {
 				continue
 			}
 			if l, ok := j.at.find(x); ok && has(was, l) {
-				named[s.obj[x].cell]++
+				named[s.obj.at(x).cell]++
 			}
 		}
 	}
 	left := make([]int, len(s.cells))
 	for _, x := range j.subset {
 		if has(j.left, j.at.of(uint32(x))) {
-			left[s.obj[x].cell]++
+			left[s.obj.at(uint32(x)).cell]++
 		}
 	}
 	for c := range named {

@@ -44,9 +44,9 @@ func (s *Sampler) pickFollowing(j *job) uint32 {
 	}
 	x := j.at.object(l)
 	t, y := j.prev.get(l), x
-	if r := j.groups.rowOf(s.obj[x].cell); r >= 0 {
+	if r := j.groups.rowOf(s.obj.at(x).cell); r >= 0 {
 		y = s.takeRow(j, r, int(t), l)
-	} else if z, class := s.bestSmall(j, s.obj[x].cell, t); class != unlisted {
+	} else if z, class := s.bestSmall(j, s.obj.at(x).cell, t); class != unlisted {
 		y = z
 	}
 	j.fellow = fellow{drew: x, took: y, from: j.rem, turn: s.turn}

@@ -73,7 +73,7 @@ func keyOf(e *available) int {
 
 // list enters what the job needs and is available, or has come to be needed by fewer.
 func (s *Sampler) list(j *job, e *available) {
-	r := j.groups.rowOf(s.obj[e.x].cell)
+	r := j.groups.rowOf(s.obj.at(e.x).cell)
 	if r < 0 {
 		return
 	}
@@ -309,7 +309,7 @@ func (s *Sampler) eachLeft(j *job, r, tile int, f func(l uint32) bool) {
 	}
 	for p := next1(bits, 0, n); p < n; p = next1(bits, p+1, n) {
 		l := uint32(p)
-		if (r == anyRow || j.groups.rowOf(s.obj[j.at.object(l)].cell) == r) && (tile < 0 || int(j.prev.get(l)) == tile) && !f(l) {
+		if (r == anyRow || j.groups.rowOf(s.obj.at(j.at.object(l)).cell) == r) && (tile < 0 || int(j.prev.get(l)) == tile) && !f(l) {
 			return
 		}
 	}
@@ -349,7 +349,7 @@ func (s *Sampler) listTail(j *job, whole bool) {
 	for p := next1(bits, g.scan, to); p < to; p = next1(bits, p+1, to) {
 		w := &g.any
 		if !whole {
-			r := g.rowOf(s.obj[j.at.object(uint32(p))].cell)
+			r := g.rowOf(s.obj.at(j.at.object(uint32(p))).cell)
 			if r < 0 {
 				continue
 			}

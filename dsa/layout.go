@@ -130,7 +130,7 @@ func (s *Sampler) count(j *job, from, to int) {
 		}
 		r := 0
 		if !g.whole {
-			if r = int(g.local[s.obj[j.at.object(l)].cell]); r < 0 {
+			if r = int(g.local[s.obj.at(j.at.object(l)).cell]); r < 0 {
 				continue
 			}
 		}

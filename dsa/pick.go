@@ -53,7 +53,7 @@ func (s *Sampler) anyCell(j *job, c uint32) uint32 {
 	d := uint32(0)
 	for _, x := range j.subset {
 		if has(j.left, j.at.of(uint32(x))) {
-			if d = s.obj[x].cell; d == c {
+			if d = s.obj.at(uint32(x)).cell; d == c {
 				return c
 			}
 		}

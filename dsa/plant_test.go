@@ -85,8 +85,8 @@ func TestPlantedBugsDriftAndAreCaught(t *testing.T) {
 func mergeCells(s *Sampler) {
 	into := map[bits.JobSet]uint32{0: 0}
 	cells := []cell{{}}
-	for x := range s.obj {
-		c := s.obj[x].cell
+	for x := range uint32(s.obj.n) {
+		c := s.obj.at(x).cell
 		m := s.cells[c].live
 		d, ok := into[m]
 		if !ok {
@@ -94,16 +94,17 @@ func mergeCells(s *Sampler) {
 			into[m] = d
 			cells = append(cells, cell{live: m})
 		}
-		s.obj[x].cell = d
+		s.obj.at(x).cell = d
 		cells[d].size++
 	}
 	cells[0] = cell{}
-	s.members = s.members[:0]
+	s.members.empty()
 	for d := 1; d < len(cells); d++ {
-		cells[d].lo, cells[d].base = uint32(len(s.members)), absent
-		for x := range s.obj {
-			if s.obj[x].cell == uint32(d) {
-				s.members = append(s.members, uint32(x))
+		cells[d].lo, cells[d].base = uint32(s.members.n), absent
+		for x := range uint32(s.obj.n) {
+			if s.obj.at(x).cell == uint32(d) {
+				s.members.extend(s.members.n + 1)
+				*s.members.at(uint32(s.members.n - 1)) = x
 			}
 		}
 	}
@@ -211,10 +212,10 @@ func TestCheckSeesDamage(t *testing.T) {
 		"held":    func(s *Sampler) { unset(s.held, held(s).x) },
 		"entry":   func(s *Sampler) { held(s).x++ },
 		"free":    func(s *Sampler) { s.avail = append(s.avail, available{}) },
-		"cell":    func(s *Sampler) { s.obj[5].cell, s.obj[45].cell = s.obj[45].cell, s.obj[5].cell },
+		"cell":    func(s *Sampler) { s.obj.at(5).cell, s.obj.at(45).cell = s.obj.at(45).cell, s.obj.at(5).cell },
 		"size":    func(s *Sampler) { s.cells[1].size++ },
 		"base":    func(s *Sampler) { s.cells[1].base++ },
-		"members": func(s *Sampler) { s.cells[1].base, s.members[s.cells[1].lo] = absent, 45 },
+		"members": func(s *Sampler) { s.cells[1].base, *s.members.at(s.cells[1].lo) = absent, 45 },
 		"rem":     func(s *Sampler) { s.byID[1].rem-- },
 		"index":   func(s *Sampler) { unset(s.byID[1].at.in, 5) },
 		"group":   func(s *Sampler) { s.byID[1].groups.group[0].left-- },

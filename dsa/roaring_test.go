@@ -19,32 +19,43 @@ func BenchmarkSolo(b *testing.B) {
 	for _, n := range soloSizes {
 		for _, mode := range []Mode{Strict, Stratified, Epoch} {
 			b.Run(fmt.Sprintf("%s/n=%d", mode, n), func(b *testing.B) {
+				runtime.LockOSThread()
+				defer runtime.UnlockOSThread()
 				s := New(1)
 				must(b, s.Join(1, JobSpec{Mode: mode, Subset: span(0, n)}))
 				must(b, s.StartEpoch(1, 0))
 				s.Next(1)
 				b.ResetTimer()
+				began := threadTime(b)
 				for i, e := 0, uint32(1); i < b.N; i++ {
 					if s.Remaining(1) == 0 {
 						b.StopTimer()
+						paused := threadTime(b)
 						must(b, s.StartEpoch(1, e))
 						s.Next(1)
 						e++
+						began += threadTime(b) - paused
 						b.StartTimer()
 					}
 					s.Next(1)
 				}
+				reportCPU(b, began)
 			})
 		}
 		b.Run(fmt.Sprintf("roaring/n=%d", n), func(b *testing.B) {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
 			r := xrand.New(1)
 			left := roaring.New()
+			began := threadTime(b)
 			for i := 0; i < b.N; i++ {
 				m := left.GetCardinality()
 				if m == 0 {
 					b.StopTimer()
+					paused := threadTime(b)
 					left.AddRange(0, uint64(n))
 					m = uint64(n)
+					began += threadTime(b) - paused
 					b.StartTimer()
 				}
 				x, err := left.Select(uint32(r.Uint64n(m)))
@@ -53,6 +64,7 @@ func BenchmarkSolo(b *testing.B) {
 				}
 				left.Remove(x)
 			}
+			reportCPU(b, began)
 		})
 	}
 }

@@ -29,13 +29,13 @@ type Sampler struct {
 	slot [MaxJobs]*job
 	live bits.JobSet // slots in use
 
-	obj []object // dense over the universe
+	obj table[object] // dense over the universe
 	holding
 	cells   []cell
-	members []uint32    // objects by cell
-	active  bits.JobSet // jobs that count as needing something
-	grouped bits.JobSet // tape jobs whose groups are laid out, or being so: what becomes available is listed for them
-	tapeful bits.JobSet // joined jobs that draw from a tape (Stratified, Epoch)
+	members table[uint32] // objects by cell
+	active  bits.JobSet   // jobs that count as needing something
+	grouped bits.JobSet   // tape jobs whose groups are laid out, or being so: what becomes available is listed for them
+	tapeful bits.JobSet   // joined jobs that draw from a tape (Stratified, Epoch)
 
 	strictly  bits.JobSet // joined Strict jobs
 	following bits.JobSet // laid-out jobs that draw without a tape
@@ -174,7 +174,7 @@ func (s *Sampler) Join(id ident.JobID, spec JobSpec) error {
 		s.strictly = s.strictly.With(j.slot)
 	}
 	s.lookAhead()
-	s.later(j, passScan, passIndex, passForget, passCount, passSplit, passMembers)
+	s.later(j, passScan, passGrow, passIndex, passForget, passCount, passSplit, passMembers)
 	s.finish()
 	if err := j.err; err != nil {
 		s.Leave(id)
@@ -198,19 +198,10 @@ func (s *Sampler) SetRoom(samples int) { s.room = max(samples, 0) }
 
 // grow makes room for n objects.
 func (s *Sampler) grow(n int) {
-	old := len(s.obj)
-	if n <= old {
-		return
+	s.obj.extend(n)
+	if words := (s.obj.n + bitsPerWord - 1) / bitsPerWord; words > len(s.held) {
+		s.held = append(s.held, make([]uint64, words-len(s.held))...)
 	}
-	if old > 0 {
-		n = max(n, min(old+old/16, MaxObjects))
-	}
-	obj := make([]object, n) // no append: it would touch every page at once
-	copy(obj, s.obj)
-	s.obj = obj
-	held := make([]uint64, (n+bitsPerWord-1)/bitsPerWord)
-	copy(held, s.held)
-	s.held = held
 }
 
 // StartEpoch makes the job need its whole subset again. An unfinished epoch is abandoned first. epoch is what a Fixed order
@@ -332,7 +323,7 @@ func (s *Sampler) Leave(id ident.JobID) {
 	j.gone = true
 	s.active, s.tapeful, s.strictly = s.active.Without(j.slot), s.tapeful.Without(j.slot), s.strictly.Without(j.slot)
 	s.lookAhead()
-	s.drop(j, passScan, passIndex, passForget, passCount, passSplit, passMembers)
+	s.drop(j, passScan, passGrow, passIndex, passForget, passCount, passSplit, passMembers)
 	if len(j.todo) == 0 {
 		s.released(j)
 	}
@@ -356,7 +347,7 @@ func (s *Sampler) SetActive(id ident.JobID, active bool) {
 // Needs tells whether the job, active or not, still needs x in its running epoch.
 func (s *Sampler) Needs(id ident.JobID, x ident.ObjectID) bool {
 	j := s.byID[id]
-	if j == nil || !j.running || int(x) >= len(s.obj) {
+	if j == nil || !j.running || int(x) >= s.obj.n {
 		return false
 	}
 	l, ok := j.at.find(uint32(x))

@@ -96,14 +96,14 @@ func (o *order) list(s *Sampler, budget int) (took int) {
 		}
 		return took
 	}
-	to := min(o.scan+budget, len(s.obj))
+	to := min(o.scan+budget, s.obj.n)
 	for x := o.scan; x < to; x++ {
-		if s.cells[s.obj[x].cell].live&comp != 0 {
+		if s.cells[s.obj.at(uint32(x)).cell].live&comp != 0 {
 			o.ids = append(o.ids, uint32(x))
 		}
 	}
 	took, o.scan = to-o.scan, to
-	if to == len(s.obj) {
+	if to == s.obj.n {
 		o.n = len(o.ids)
 	}
 	return took
@@ -212,7 +212,7 @@ func (s *Sampler) next(j *job) (cell uint32, number uint64) {
 		x := o.get(at)
 		if l, ok := j.at.find(x); ok && has(was, l) {
 			t.passed++
-			return s.obj[x].cell, o.number(at)
+			return s.obj.at(x).cell, o.number(at)
 		}
 	}
 	invariant.Violated("dsa: tape of job %d ended after %d of %d entries", j.id, t.passed, t.r0)

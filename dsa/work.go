@@ -21,6 +21,7 @@ type pass uint8
 
 const (
 	passScan    pass = iota // the largest id
+	passGrow                // room for them
 	passIndex               // fill job.at; refuse what is no set
 	passForget              // begin anew with no cells
 	passCount               // how much of each cell is in the subset
@@ -181,8 +182,10 @@ func (s *Sampler) walk(budget int) int {
 // length is how much a pass walks over.
 func (s *Sampler) length(j *job, p pass) int {
 	switch p {
+	case passGrow:
+		return int(j.top) + 1
 	case passForget:
-		return len(s.obj)
+		return s.obj.n
 	case passMembers:
 		return s.parting.n
 	case passClear:
@@ -204,10 +207,11 @@ func (s *Sampler) open(j *job, p pass) {
 		j.at.begin(j.top)
 	case passForget:
 		if s.forgot = s.mayForget(); !s.forgot {
-			j.done = len(s.obj)
+			j.done = s.obj.n
 			return
 		}
-		s.cells, s.members = s.cells[:1], s.members[:0]
+		s.cells = s.cells[:1]
+		s.members.empty()
 	case passCount:
 		s.touch = resize(s.touch, len(s.cells))
 		clear(s.touch)
@@ -239,11 +243,14 @@ func (s *Sampler) slice(j *job, p pass, from, to int) {
 			if e := s.entry(uint32(x)); e != nil && e.state&visMask != 0 {
 				s.setState(e, e.state&levelMask|neutralBit)
 			}
-			s.obj[x].cell = 0
+			s.obj.at(uint32(x)).cell = 0
 		}
 		return
 	}
 	switch p {
+	case passGrow:
+		s.grow(to)
+		return
 	case passMembers:
 		s.parting.part(s, to-from)
 		return
@@ -271,7 +278,7 @@ func (s *Sampler) slice(j *job, p pass, from, to int) {
 		j.err = j.at.add(part)
 	case passCount:
 		for _, x := range part {
-			c := s.obj[x].cell
+			c := s.obj.at(uint32(x)).cell
 			if s.touch[c] == 0 {
 				s.touched = append(s.touched, c)
 			}
@@ -279,7 +286,7 @@ func (s *Sampler) slice(j *job, p pass, from, to int) {
 		}
 	case passSplit:
 		for _, x := range part {
-			c := &s.obj[x].cell
+			c := &s.obj.at(uint32(x)).cell
 			if *c == 0 {
 				s.parting.enter(s, uint32(x))
 			}
@@ -320,7 +327,6 @@ func (s *Sampler) close(j *job, p pass) {
 			j.todo = j.todo[:0]
 			return
 		}
-		s.grow(int(j.top) + 1)
 	case passIndex:
 		j.prev, j.cur = pack(j.tiles, j.at.places()), pack(j.tiles, j.at.places())
 	case passMembers:
