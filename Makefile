@@ -87,7 +87,7 @@ bench: setup build ## benchmarks against torch's DataLoader; prints the rows of 
 
 .PHONY: nightly
 nightly: setup build ## the long runs, by hand
-	LARDER_SIM_SEEDS=20000 $(GO) test -count=1 -timeout 2h -tags '$(TAGS)' ./bench
+	LARDER_SIM_SEEDS=20000 $(GO) test -count=1 -timeout 2h -tags '$(TAGS)' ./bench ./dsa
 	FUZZTIME=60s $(MAKE) --no-print-directory fuzz-short
 
 .PHONY: clean
