@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"larder/internal/fault"
+	larderv1 "larder/proto/larder/v1"
+)
+
+func newExplain(g *globals) *cobra.Command {
+	return &cobra.Command{
+		Use:   "explain JOB",
+		Short: "Tell in sentences what a job gets, from whom, and what holds it up",
+		Long: `Tell in sentences what a job is promised, what larder decided otherwise than asked and why, how much of what it got was prepared
+for it and how much for others or before, with whom it shares, and how long it has waited. The figures are those of larder jobs describe.`,
+		Example: "  larder explain lr-0.1",
+		Args:    args("the name of a JOB"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return g.call(cmd.Context(), shortCall, func(ctx context.Context, c larderv1.LarderServiceClient) error {
+				job, err := c.DescribeJob(ctx, &larderv1.DescribeJobRequest{Name: args[0]})
+				if err != nil {
+					return err
+				}
+				if job.GetJob() == nil {
+					return errNotTold
+				}
+				all, err := c.ListJobs(ctx, &larderv1.ListJobsRequest{})
+				if err != nil {
+					return err
+				}
+				tiers, err := c.GetTiers(ctx, &larderv1.GetTiersRequest{})
+				if err != nil {
+					return err
+				}
+				return explain(cmd.OutOrStdout(), job.GetJob(), all.GetJobs(), tiers.GetTiers())
+			})
+		},
+	}
+}
+
+// explain writes a sentence or two for each thing there is to say.
+func explain(w io.Writer, j *larderv1.Job, all []*larderv1.Job, tiers []*larderv1.Tier) error {
+	var lines []string
+	say := func(format string, a ...any) { lines = append(lines, printable(fmt.Sprintf(format, a...))) }
+	s := j.GetSpec()
+	state := jobState(j)
+	if r := j.GetEndedReason(); r != "" {
+		state += " (" + r + ")"
+	}
+	where := ""
+	if e := j.GetEpochs(); len(e) > 0 {
+		last := e[len(e)-1]
+		where = fmt.Sprintf(", epoch %d: %s of %s samples delivered", last.GetEpoch(), count(last.GetDelivered()), count(last.GetSubset()))
+	}
+	say("%s is %s%s.", s.GetName(), state, where)
+	if p := j.GetPromise(); p != "" {
+		say("Order: %s.", strings.TrimSuffix(p, "."))
+	}
+	for _, n := range j.GetNotes() {
+		say("Note: %s.", strings.TrimSuffix(n, "."))
+	}
+	explainWork(say, j)
+	explainNeighbours(say, j, all)
+	c := j.GetCounters()
+	switch waited, batches := c.GetWaitSeconds(), c.GetBatchesDelivered(); {
+	case batches == 0:
+	case waited < .05:
+		say("It has not waited for data.")
+	default:
+		say("It has waited %.1f s for data, %.0f ms a batch.", waited, 1000*waited/float64(batches))
+		for _, t := range tiers {
+			if t.GetBudget() > 0 && t.GetEvictions() > 0 {
+				say("The %s tier is full: %s of %s, %s entries have left for others. More memory would save work.", t.GetForm(),
+					fault.Size(t.GetUsed()), fault.Size(t.GetBudget()), count(t.GetEvictions()))
+			}
+		}
+	}
+	if n := len(j.GetQuarantined()); n > 0 {
+		q := j.GetQuarantined()[0]
+		say("%s samples cannot be prepared, the first is %s: %s.", count(n), q.GetKey(), q.GetReason())
+	}
+	_, err := fmt.Fprintln(w, strings.Join(lines, "\n"))
+	return err
+}
+
+// explainWork says where what was delivered came from.
+func explainWork(say func(string, ...any), j *larderv1.Job) {
+	c := j.GetCounters()
+	got := c.GetSamplesDelivered()
+	if got == 0 {
+		return
+	}
+	h := c.GetHits()
+	part := func(n uint64) string { return fmt.Sprintf("%.0f %%", 100*float64(min(n, got))/float64(got)) }
+	say("Of the %s samples it got, %s were read and %s decoded for it (%s and %s).", count(got), count(c.GetSourceReads()), count(c.GetDecodes()),
+		part(c.GetSourceReads()), part(c.GetDecodes()))
+	if n := h["encoded"] + h["decoded"] + h["augmented"]; n > 0 {
+		say("%s came from what was prepared before or for others: %s encoded, %s decoded, %s augmented.", part(n),
+			count(h["encoded"]), count(h["decoded"]), count(h["augmented"]))
+	}
+}
+
+// explainNeighbours says who else draws from the dataset, and whether what is prepared for one serves the other.
+func explainNeighbours(say func(string, ...any), j *larderv1.Job, all []*larderv1.Job) {
+	var same, other []string
+	for _, k := range all {
+		ended := k.GetEndedReason() != "" || k.GetState() == larderv1.JobState_JOB_STATE_DONE || k.GetState() == larderv1.JobState_JOB_STATE_DEAD
+		switch {
+		case k.GetId() == j.GetId() || ended || k.GetSpec().GetDataset() != j.GetSpec().GetDataset():
+		case k.GetPrefix() == j.GetPrefix():
+			same = append(same, k.GetSpec().GetName())
+		default:
+			other = append(other, k.GetSpec().GetName())
+		}
+	}
+	if len(same)+len(other) == 0 {
+		say("No other job draws from its dataset: what it saves, it saves from one epoch to the next.")
+		return
+	}
+	if len(same) > 0 {
+		say("What is decoded for it serves %s too, where their subsets overlap.", strings.Join(same, ", "))
+	}
+	if len(other) > 0 {
+		say("With %s it shares what is read, not what is decoded: their recipes begin differently.", strings.Join(other, ", "))
+	}
+	if g := j.GetShareGroup(); g != 0 {
+		say("It shares augmented samples with the jobs of group %d; its instances are %d epochs ahead.", g, j.GetInstanceOffset())
+	}
+}
