@@ -68,8 +68,8 @@ func (s *Sampler) checkObjects() error {
 	}
 	for x := range uint32(s.obj.n) {
 		i := s.obj.at(x).held
-		if has(s.held, uint32(x)) != (i != 0) || int(i) >= len(s.avail) {
-			return fmt.Errorf("dsa: object %d: held %v, entry %d of %d", x, has(s.held, uint32(x)), i, len(s.avail))
+		if has(s.held, x) != (i != 0) || int(i) >= len(s.avail) {
+			return fmt.Errorf("dsa: object %d: held %v, entry %d of %d", x, has(s.held, x), i, len(s.avail))
 		}
 		if i == 0 {
 			continue
@@ -85,7 +85,7 @@ func (s *Sampler) checkObjects() error {
 		if e.state>>visShift&levelMask > e.state&levelMask {
 			return fmt.Errorf("dsa: object %d is at level %d and visible at %d", x, e.state&levelMask, e.state>>visShift&levelMask)
 		}
-		if need := s.needers(uint32(x)); len(s.line) == 0 && need != e.need {
+		if need := s.needers(x); len(s.line) == 0 && need != e.need {
 			return fmt.Errorf("dsa: object %d is needed by %x, its entry says %x", x, need, e.need)
 		}
 	}
