@@ -73,6 +73,7 @@ type Model struct {
 	Data    []DataChange
 	Lease   time.Duration
 	Usable  func(int64) int64 // as coordinator.Config
+	Refill  func(sharers int) bool
 	// Check runs Core.Check after every n-th step; 0 = never.
 	Check int
 }
@@ -210,7 +211,7 @@ func Run(m Model, clients []Client, limit time.Duration) (*Result, error) {
 		rows: map[coordinator.DeliveryID]map[int]simRow{}, idle: max(m.Workers, 1),
 	}
 	core, err := coordinator.New(coordinator.Config{
-		Seed: m.Seed, Tiers: m.Tiers, Lease: m.Lease, InFlight: 2 * max(m.Workers, 1), Bytes: m.Bytes, Usable: m.Usable,
+		Seed: m.Seed, Tiers: m.Tiers, Lease: m.Lease, InFlight: 2 * max(m.Workers, 1), Bytes: m.Bytes, Usable: m.Usable, Refill: m.Refill,
 	})
 	if err != nil {
 		return nil, err

@@ -314,23 +314,22 @@ func TestRandomWorlds(t *testing.T) {
 	}
 }
 
-// fresh checks guarantee G3: no client gets one instance of a sample in two epochs.
+// fresh checks guarantee G3: no job gets one instance of a sample twice, by whichever rank, client or epoch.
 func fresh(t testing.TB, res *Result) {
 	t.Helper()
 	type key struct {
 		job      string
-		rank     int
 		object   ident.ObjectID
 		instance uint32
 	}
-	seen := map[key]uint32{}
+	seen := map[key]*Received{}
 	for _, r := range res.Epochs {
 		for x, i := range r.Instance {
-			k := key{r.Job, r.Rank, x, i}
-			if e, ok := seen[k]; ok && e != r.Epoch {
-				t.Errorf("%s got instance %d of object %d in epochs %d and %d", r.Job, i, x, e, r.Epoch)
+			k := key{r.Job, x, i}
+			if o := seen[k]; o != nil {
+				t.Errorf("%s got instance %d of object %d in epochs %d (rank %d) and %d (rank %d)", r.Job, i, x, o.Epoch, o.Rank, r.Epoch, r.Rank)
 			}
-			seen[k] = r.Epoch
+			seen[k] = r
 		}
 	}
 }

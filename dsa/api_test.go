@@ -245,7 +245,7 @@ func TestInCellPreference(t *testing.T) {
 		x, _ := s.Next(1)
 		if x < 10 {
 			early++
-			if s.Neutral(x) || s.classOf(s.entry(uint32(x))) == 0 || s.entry(uint32(x)).state&visMask == 0 {
+			if s.Neutral(x) || s.classOf(s.entry(uint32(x)), 0) == 0 || s.entry(uint32(x)).state&visMask == 0 {
 				t.Fatal("still neutral after a visible pick")
 			}
 		}

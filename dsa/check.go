@@ -61,6 +61,7 @@ func (s *Sampler) Check() error {
 // checkObjects verifies the table of what is available.
 func (s *Sampler) checkObjects() error {
 	vis, free := 0, 0
+	own := make([]int, maxOwners)
 	for i := s.free; i != 0; i = s.avail[i].x {
 		if free++; free >= len(s.avail) || s.avail[i].state != 0 {
 			return fmt.Errorf("dsa: entry %d is free and in use", i)
@@ -82,11 +83,19 @@ func (s *Sampler) checkObjects() error {
 		if e.state&visMask != 0 {
 			vis++
 		}
-		if e.state>>visShift&levelMask > e.state&levelMask {
-			return fmt.Errorf("dsa: object %d is at level %d and visible at %d", x, e.state&levelMask, e.state>>visShift&levelMask)
+		own[e.state>>ownersShift]++
+		if a := e.state; a>>visShift&levelMask > a&levelMask || a>>visRestShift&levelMask > a>>restShift&levelMask ||
+			a>>restShift&levelMask > a&levelMask || a>>visRestShift&levelMask > a>>visShift&levelMask {
+			return fmt.Errorf("dsa: object %d is at level %d and visible at %d, for the rest at %d and %d", x, a&levelMask, a>>visShift&levelMask,
+				a>>restShift&levelMask, a>>visRestShift&levelMask)
 		}
 		if need := s.needers(x); len(s.line) == 0 && need != e.need {
 			return fmt.Errorf("dsa: object %d is needed by %x, its entry says %x", x, need, e.need)
+		}
+	}
+	for i, o := range s.owners {
+		if n := own[i]; o.of != n || i > 0 && n > 0 && slices.ContainsFunc(s.owners[:i], func(p owners) bool { return p.jobs == o.jobs }) {
+			return fmt.Errorf("dsa: %d objects are further along for jobs %x, counted %d, or the set has two numbers", n, o.jobs, o.of)
 		}
 	}
 	if vis != s.nVis {
@@ -225,7 +234,7 @@ func (s *Sampler) checkGroups(j *job) error {
 	for k := range g.group {
 		for i, l := range g.group[k].lists {
 			for _, x := range l {
-				if e := s.wanted(j, x); e != nil && keyOf(e) >= i {
+				if e := s.wanted(j, x); e != nil && s.keyOf(e, j.slot) >= i {
 					listed[x] = k
 				}
 			}

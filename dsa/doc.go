@@ -22,7 +22,9 @@
 // Strict jobs are drawn first, together and a bounded number of samples ahead, so that the others can follow (strict.go).
 //
 // Why each epoch order is a uniform permutation: the tape fixes cell proportions, and inside a cell nothing that reaches a
-// choice can tell objects apart. That holds only while availability is decided at the commit of a pick (SetLevel before the
+// choice can tell objects apart. An object may be further along for some jobs than for others (SetLevelFor: recipes whose prefixes differ, share
+// groups): then its level for a job is one more thing that follows from who took what, and permuting the objects of a cell, with
+// all that happened to them, still permutes the picks. That holds only while availability is decided at the commit of a pick (SetLevel before the
 // next Next), victims are chosen by need with random ties, and what jobs with a non-exchangeable order (Sequential) load is
 // neutral: such objects count as unavailable until a visible job picks them.
 package dsa

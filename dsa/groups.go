@@ -60,15 +60,27 @@ type row struct {
 // a draw meets it.
 type group struct {
 	left  uint32
-	lists [exactly + 1][]uint32
+	lists [numLists][]uint32
 }
 
-// keyOf is the list that an available object belongs in: decoded ones by needers, the rest in the last.
-func keyOf(e *available) int {
-	if e.state&visMask == 1<<visShift {
-		return exactly
+// Lists of a group: what is augmented for the job; what is decoded, by needers; the rest.
+const (
+	listAugmented = 0
+	listDecoded   = 1 // of one needer; the next ones of more
+	listRest      = listDecoded + exactly
+	numLists      = listRest + 1
+)
+
+// keyOf is the list that an object belongs in for the job in that slot, which may see it.
+func (s *Sampler) keyOf(e *available, slot uint8) int {
+	switch s.visibleTo(e, slot) {
+	case augmented:
+		return listAugmented
+	case decoded:
+		return min(listDecoded+max(e.need.Len(), 1)-1, listRest)
+	default:
+		return listRest
 	}
-	return min(max(e.need.Len(), 1)-1, exactly)
 }
 
 // list enters what the job needs and is available, or has come to be needed by fewer.
@@ -78,7 +90,7 @@ func (s *Sampler) list(j *job, e *available) {
 		return
 	}
 	g := &j.groups.group[r*j.tiles+int(j.prev.get(j.at.of(e.x)))]
-	k := keyOf(e)
+	k := s.keyOf(e, j.slot)
 	l := &g.lists[k]
 	if len(*l) == cap(*l) {
 		s.compact(j, g, k)
@@ -89,13 +101,16 @@ func (s *Sampler) list(j *job, e *available) {
 	*l = append(*l, e.x)
 }
 
-// listAgain enters what is needed by fewer, or decoded, for all that need it, unless its key is what it was.
-func (s *Sampler) listAgain(e *available, was int) {
-	if e.state&visMask == 0 || keyOf(e) == was {
+// listAgain enters what is needed by fewer, or is further than it was, for all that need it and for whom its key is not what it was.
+func (s *Sampler) listAgain(e, was *available) {
+	if e.state&visMask == 0 || e.state == was.state && min(e.need.Len(), exactly+1) == min(was.need.Len(), exactly+1) {
 		return
 	}
 	for m := e.need & s.grouped; m != 0; m &= m - 1 {
-		s.list(s.slot[first(m)], e)
+		k := uint8(first(m))
+		if s.visibleTo(e, k) != 0 && (s.visibleTo(was, k) == 0 || s.keyOf(e, k) != s.keyOf(was, k)) {
+			s.list(s.slot[k], e)
+		}
 	}
 }
 
@@ -110,7 +125,7 @@ func (s *Sampler) compact(j *job, g *group, k int) {
 	}
 	keep := g.lists[k][:0]
 	for _, x := range g.lists[k] {
-		if e := s.wanted(j, x); e != nil && e.mark != s.tidy && keyOf(e) >= k {
+		if e := s.wanted(j, x); e != nil && e.mark != s.tidy && s.keyOf(e, j.slot) >= k {
 			e.mark = s.tidy
 			keep = append(keep, x)
 		}
@@ -153,35 +168,53 @@ func (s *Sampler) best(j *job, g *group) (x uint32, ok bool) {
 	if s.hook.tiesByID || s.hook.firstBit {
 		return s.plantedBest(j, g)
 	}
-	for k := range g.lists[:exactly] {
+	if x, ok = s.tried(j, g, listAugmented); ok {
+		return x, true
+	}
+	for k := listDecoded; k < listRest; k++ {
 		for len(g.lists[k]) > 0 {
 			i := int(s.rng.Uint64n(uint64(len(g.lists[k]))))
 			y := g.lists[k][i]
-			e := s.wanted(j, y)
-			if e != nil && keyOf(e) == k {
+			if s.stays(j, g, k, i) {
 				return y, true
-			}
-			g.remove(k, i)
-			if e != nil && keyOf(e) > k {
-				s.list(j, e)
 			}
 		}
 	}
+	return s.tried(j, g, listRest)
+}
+
+// tried returns the best of a few of a list whose objects differ in class.
+func (s *Sampler) tried(j *job, g *group, k int) (x uint32, ok bool) {
 	class := unlisted
-	for n := 0; n < trials && len(g.lists[exactly]) > 0; {
-		i := int(s.rng.Uint64n(uint64(len(g.lists[exactly]))))
-		y := g.lists[exactly][i]
-		e := s.wanted(j, y)
-		if e == nil || keyOf(e) < exactly {
-			g.remove(exactly, i)
+	for n := 0; n < trials && len(g.lists[k]) > 0; {
+		i := int(s.rng.Uint64n(uint64(len(g.lists[k]))))
+		y := g.lists[k][i]
+		if !s.stays(j, g, k, i) {
 			continue
 		}
 		n++
-		if c := s.classOf(e); c < class {
+		if c := s.offered(j, y); c < class {
 			x, class, ok = y, c, true
 		}
 	}
 	return x, ok
+}
+
+// stays tells whether object i of a list belongs there, and takes it out if it does not.
+func (s *Sampler) stays(j *job, g *group, k, i int) bool {
+	e := s.wanted(j, g.lists[k][i])
+	at := -1
+	if e != nil {
+		at = s.keyOf(e, j.slot)
+	}
+	if at == k {
+		return true
+	}
+	g.remove(k, i)
+	if at > k {
+		s.list(j, e)
+	}
+	return false
 }
 
 func (g *group) remove(k, i int) {

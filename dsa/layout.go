@@ -142,7 +142,7 @@ func (s *Sampler) count(j *job, from, to int) {
 // listAvailable lists what is available and needed.
 func (s *Sampler) listAvailable(j *job, from, to int) {
 	for i := from; i < to; i++ {
-		if e := &s.avail[i]; e.state&visMask != 0 && e.need.Has(j.slot) {
+		if e := &s.avail[i]; e.need.Has(j.slot) && s.visibleTo(e, j.slot) != 0 {
 			s.list(j, e)
 		}
 	}

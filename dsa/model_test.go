@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"larder/internal/bits"
 	"larder/internal/ident"
 	"larder/internal/xrand"
 )
@@ -199,8 +200,13 @@ func history(pick source, ops int) error {
 		case k <= 8:
 			what = "level"
 			for range 1 + pick(40) {
-				x, l := ident.ObjectID(pick(modelUniverse)), uint8(pick(3))
-				s.SetLevel(x, l)
+				x, l := ident.ObjectID(pick(modelUniverse)), uint8(pick(4))
+				if pick(2) == 0 {
+					l = min(l, 2)
+					s.SetLevel(x, l)
+				} else {
+					s.SetLevelFor(x, l, s.JobSet(id)|bits.JobSet(pick(4)), uint8(pick(int(l)+1)))
+				}
 				m.level[x] = l
 			}
 		case k <= 10:

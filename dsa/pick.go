@@ -112,11 +112,11 @@ func (s *Sampler) commit(j *job, x, l uint32) {
 		return
 	}
 	if e := s.entry(x); e != nil {
-		key := keyOf(e)
+		was := *e
 		e.need = e.need.Without(j.slot)
-		s.listAgain(e, key)
+		s.listAgain(e, &was)
 		if a := e.state; a&neutralBit != 0 {
-			s.setState(e, a&levelMask|a&levelMask<<visShift)
+			s.setState(e, a&^(visMask|visRestMask|neutralBit)|a&toldMask<<visShift)
 		}
 	}
 }

@@ -222,7 +222,7 @@ func TestCheckSeesDamage(t *testing.T) {
 		"row":     func(s *Sampler) { s.byID[1].groups.row[0].left-- },
 		"list": func(s *Sampler) {
 			for k := range s.byID[1].groups.group {
-				s.byID[1].groups.group[k].lists = [exactly + 1][]uint32{}
+				s.byID[1].groups.group[k].lists = [numLists][]uint32{}
 			}
 		},
 		"from":    func(s *Sampler) { s.byID[1].tape.from = make([]uint64, len(s.byID[1].left)) },

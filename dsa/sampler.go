@@ -122,7 +122,7 @@ func New(seed uint64) *Sampler {
 		rng:     xrand.New(0x6473615f73616d70, seed),
 		byID:    make(map[ident.JobID]*job),
 		cells:   make([]cell, 1),
-		holding: holding{avail: make([]available, 1)},
+		holding: holding{avail: make([]available, 1), owners: []owners{{jobs: ^bits.JobSet(0)}}},
 		small:   smallCell,
 		room:    MaxObjects,
 	}

@@ -22,6 +22,7 @@ type simJob struct {
 	change []ident.ObjectID // its subset from epoch 1 on
 	pause  [2]float64       // inactive and drawing nothing from .. to
 	back   float64          // probability that a committed batch comes back undelivered
+	class  int              // jobs of one class can use what was made for each other
 }
 
 // scenario is a virtual-time run of a sampler with a cache that admits and evicts at the commit of a pick.
@@ -37,6 +38,7 @@ type scenario struct {
 	slow     int            // planted bug: large objects count as available only after so many more picks
 	flash    bool           // nothing is held: what is loaded is there for who takes it at the same time
 	rows     bool           // every cell counts as large
+	labels   bool           // planted bug: see forms
 	check    bool           // run Check after every join and at every epoch start
 	slice    int            // objects of work done at a time; 0 = all at once
 }
@@ -195,6 +197,10 @@ func (sc scenario) run() (*result, error) {
 		}
 	}
 	c := &store{s: s, rng: xrand.New(sc.seed, 1), limit: sc.cache, has: map[ident.ObjectID]bool{}, victimID: sc.victimID, large: sc.large, perByte: sc.perByte, slow: sc.slow}
+	classed := &forms{s: s, rng: c.rng, limit: sc.cache, labels: sc.labels}
+	for _, j := range sc.jobs {
+		classed.classes = append(classed.classes, j.class)
+	}
 	rng := xrand.New(sc.seed, 2)
 	res := &result{orders: make([][][]ident.ObjectID, len(sc.jobs))}
 	type state struct {
@@ -284,6 +290,8 @@ func (sc scenario) run() (*result, error) {
 					there = append(there, x)
 					s.SetLevel(x, 2)
 				}
+			case slices.Max(classed.classes) > 0:
+				miss = classed.take(j.class, x)
 			case j.spec.Mode == Sequential && !sc.hook.seqVisible:
 				miss = c.sequential(x)
 			default:

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"larder/dsa"
+	"larder/internal/bits"
 	"larder/internal/ident"
 	"larder/internal/xrand"
 )
@@ -333,7 +334,11 @@ func (w *twin) abandon(j *twinJob) error {
 func (w *twin) levels(*twinJob) error {
 	for range 1 + w.pick(30) {
 		x, l := ident.ObjectID(w.pick(twinObjects)), uint8(w.pick(3))
-		w.s.SetLevel(x, l)
+		if w.pick(2) == 0 {
+			w.s.SetLevel(x, l)
+		} else {
+			w.s.SetLevelFor(x, l, bits.JobSet(w.pick(8)), uint8(w.pick(int(l)+1)))
+		}
 		w.level[x] = l
 	}
 	return nil

@@ -241,7 +241,7 @@ func (s *Sampler) slice(j *job, p pass, from, to int) {
 	if p == passForget {
 		for x := from; x < to; x++ {
 			if e := s.entry(uint32(x)); e != nil && e.state&visMask != 0 {
-				s.setState(e, e.state&levelMask|neutralBit)
+				s.setState(e, e.state&^(visMask|visRestMask)|neutralBit)
 			}
 			s.obj.at(uint32(x)).cell = 0
 		}
@@ -311,9 +311,9 @@ func (s *Sampler) clearPart(j *job, from, to int) {
 			j.cur.set(l, s.tileRest(j))
 		}
 		if e := s.entry(j.at.object(l)); e != nil {
-			key := keyOf(e)
+			was := *e
 			e.need = e.need.Without(j.slot)
-			s.listAgain(e, key)
+			s.listAgain(e, &was)
 		}
 	}
 }

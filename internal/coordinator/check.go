@@ -37,7 +37,7 @@ func (c *Core) Check() error {
 		if f.done {
 			copies++
 		}
-		if !f.running && !f.done && len(f.rows) == 0 && len(f.augments) == 0 {
+		if !f.running && !f.done && !f.refill && len(f.rows) == 0 && len(f.augments) == 0 {
 			err = errors.Join(err, fmt.Errorf("flight %d of %s waits for nobody", id, f.key))
 		}
 		if f.done && f.users == 0 {
@@ -56,7 +56,8 @@ func (c *Core) Check() error {
 	return err
 }
 
-// checkLevels tests that the sampler knows what is at hand. A flight for an instance that its group has left is told when it ends.
+// checkLevels tests that the sampler knows what is at hand, and for whom; but once a job has read in order, it may take less for at hand
+// than it is told. A flight for an instance that its group has left is told when it ends.
 func (c *Core) checkLevels() error {
 	var err error
 	flying := new(bits.Set)
@@ -65,8 +66,14 @@ func (c *Core) checkLevels() error {
 	}
 	for _, s := range c.order {
 		for _, x := range s.sample.Subset {
-			if told, is := c.sampler.Level(x), c.level(x, ident.Key{}); told != is && !flying.Has(uint32(x)) {
-				err = errors.Join(err, fmt.Errorf("object %d is at level %d, the sampler was told %d", x, is, told))
+			is := c.level(x, ident.Key{})
+			mine := is.rest
+			if is.jobs&s.set != 0 {
+				mine = is.own
+			}
+			told, own := c.sampler.Level(x), c.sampler.LevelOf(x, s.job.ID)
+			if !flying.Has(uint32(x)) && (told != is.own || s.joined && own != mine && !c.inOrder) {
+				err = errors.Join(err, fmt.Errorf("object %d is at level %d for job %d and %+v in all, the sampler was told %d and %d", x, mine, s.job.ID, is, own, told))
 			}
 		}
 	}

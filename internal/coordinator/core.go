@@ -37,6 +37,9 @@ type Config struct {
 	// Usable is how much of a tier's budget may be resident; the rest holds what was evicted while it is still being read.
 	// nil = all of it.
 	Usable func(budget int64) int64
+	// Refill tells whether it pays to augment, while workers are idle and a client waits, what so many jobs of a share group will take.
+	// nil = never.
+	Refill func(sharers int) bool
 	// Evictor makes the policy of a tier. nil = cachepolicy.New.
 	Evictor func(f ident.Form, policy string, r *xrand.Rand) (cachepolicy.Evictor, error)
 }
@@ -55,7 +58,9 @@ type Core struct {
 	order   []*stream               // live streams by job id
 
 	prefixes []prefix // recipe prefixes ever used, few; position is stable
-	groups   []*group // share groups ever used
+	groups   []*group // share groups that have members
+	lastID   uint32   // of a group
+	inOrder  bool     // a job whose order is not exchangeable has drawn, for Check
 
 	flights    map[ident.Key]*flight // under way, by what they make; lookups only
 	flightByID map[FlightID]*flight
@@ -92,6 +97,9 @@ type stream struct {
 	seed     uint64 // of its random parameters
 	augBytes int64
 	joined   bool             // the sampler knows it
+	set      bits.JobSet      // it alone, when it is joined
+	given    bool             // something of instance last was given to it
+	last     uint32           // the newest instance of which it was given something
 	turn     uint64           // of its last planned sample
 	waits    bool             // it has room, and the sampler is not ready for it
 	owed     []owed           // rows that wait for the sampler to be ready
@@ -106,7 +114,8 @@ type rankQueue struct{ planned []*delivery }
 
 type prefix struct {
 	id      ident.RecipeID
-	decoded meter // bytes of decoded samples of this prefix
+	decoded meter       // bytes of decoded samples of this prefix
+	jobs    bits.JobSet // joined jobs that have it
 }
 
 // group is jobs that share augmented samples: equal dataset and recipe, one seed.
@@ -236,6 +245,7 @@ func (c *Core) Step(now time.Time, ev Event, out []Effect) []Effect {
 	c.countSlice()
 	c.refreshSlice()
 	c.dispatch()
+	c.refill()
 	out, c.out = c.out, nil
 	return out
 }

@@ -267,7 +267,7 @@ type RecordKind uint8
 const (
 	RecRegister   RecordKind = iota // Text = job name, Objects = none (the subset follows from the spec)
 	RecAttach                       // Rank, Inc
-	RecEpoch                        // an epoch began
+	RecEpoch                        // an epoch began; Step = its augmentation instance
 	RecAssign                       // Objects are committed to (Rank, Step)
 	RecReturn                       // the batch (Rank, Step) of Epoch was never delivered
 	RecEpochEnd                     // Text = what became of the account

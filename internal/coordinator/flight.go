@@ -33,6 +33,7 @@ type flight struct {
 	source   pin     // Augmented: the decoded entry it starts from
 	parent   *flight // Augmented: the flight it waits for, or whose copy it uses
 
+	refill   bool // nobody asked for it
 	running  bool // handed to the executor
 	done     bool // its working copy exists, outside the tiers
 	users    int  // fills and augments that still read the working copy
@@ -76,7 +77,7 @@ func (c *Core) source(d *delivery, i int) {
 		c.failRow(d, i, bad)
 		return
 	}
-	if s.group != nil && len(s.group.members) > 1 && c.sourceShared(d, i) {
+	if s.group != nil && c.sourceShared(d, i) {
 		c.renew(x)
 		return
 	}
@@ -143,7 +144,7 @@ func (f *flight) queued() bool { return f.parent == nil || f.parent.done }
 // taken back instead: then there is no flight, and the ready entry is returned.
 func (c *Core) launch(key ident.Key, s *stream, turn uint64) (*flight, residency.Handle) {
 	x := key.Object
-	need := c.needOf(s, x)
+	need := c.needOf(s, x, c.prefixes[s.prefix].jobs)
 	stored := c.cfg.Bytes(x)
 	guess := c.cfg.Granule(ident.Decoded, c.prefixes[s.prefix].decoded.mean(stored*6))
 	entry, admitted := c.index.Admit(key, guess, need, c.evicted)
@@ -165,8 +166,12 @@ func (c *Core) launch(key ident.Key, s *stream, turn uint64) (*flight, residency
 	} else {
 		f.from = ident.Stored
 	}
-	if _, there := c.index.Lookup(ekey); !there && !admitted { // a sample is kept in one form, the later one if it fits
-		h, ok := c.index.Admit(ekey, c.cfg.Granule(ident.Encoded, stored), need, c.evicted)
+	serves := everybody
+	if admitted { // a sample is kept in one form, the later one if it fits; but that serves no job of another prefix
+		serves = c.unserved(x)
+	}
+	if _, there := c.index.Lookup(ekey); !there && (!admitted || c.need(x, serves) > 0) {
+		h, ok := c.index.Admit(ekey, c.cfg.Granule(ident.Encoded, stored), c.needOf(s, x, serves), c.evicted)
 		ready := ok && c.index.Ready(h)
 		if ready { // it was on its way out, and is taken back
 			f.from = ident.Encoded
@@ -409,7 +414,7 @@ func (c *Core) occupy(s *stream, key ident.Key) {
 	if h, ok := c.index.Lookup(key); ok {
 		c.index.Hit(h)
 	} else if c.flights[key] == nil {
-		need, stored := c.needOf(s, x), c.cfg.Bytes(x)
+		need, stored := c.needOf(s, x, c.prefixes[s.prefix].jobs), c.cfg.Bytes(x)
 		h, ok := c.index.Admit(key, c.cfg.Granule(ident.Decoded, c.prefixes[s.prefix].decoded.mean(stored*6)), need, c.evicted)
 		if ok {
 			c.index.SetReady(h)
@@ -505,7 +510,7 @@ func (c *Core) fill(d *delivery, i int, from Source) {
 	w.state = rowFilling
 	s := d.s
 	c.emit(Fill{Delivery: d.id, Row: i, Job: s.job.ID, Rank: d.rank, Inc: d.inc, Slot: d.slot, Object: w.object, From: from,
-		Seed: s.seed, Instance: d.epoch + s.job.Offset, Turn: w.turn})
+		Seed: s.seed, Instance: d.instance, Turn: w.turn})
 }
 
 // filled takes the result of a fill.

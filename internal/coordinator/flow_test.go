@@ -328,9 +328,6 @@ func TestShareGroupsAugmentOnceAndNewJobsMeetTheRunningInstance(t *testing.T) {
 	a.drain()
 	a.epoch(2)
 	b := r.attach(r.register("b", 0, 8, 4, shared), 0)
-	if j := r.job(b.job); j.Group != 1 || j.Offset == 0 || j.Offset != r.job(a.job).Epoch {
-		t.Fatalf("group %d, offset %d; a is in epoch %d", j.Group, j.Offset, r.job(a.job).Epoch)
-	}
 	instances := func(p *peer) map[uint32]bool {
 		out := map[uint32]bool{}
 		for _, d := range r.got {
@@ -343,6 +340,9 @@ func TestShareGroupsAugmentOnceAndNewJobsMeetTheRunningInstance(t *testing.T) {
 		return out
 	}
 	b.epoch(0)
+	if j := r.job(b.job); j.Group != 1 || j.Offset == 0 || j.Offset != r.job(a.job).Epoch {
+		t.Fatalf("group %d, offset %d; a is in epoch %d", j.Group, j.Offset, r.job(a.job).Epoch)
+	}
 	b.drain()
 	b.epoch(1)
 	b.drain()

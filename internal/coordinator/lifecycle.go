@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"fmt"
+	"slices"
 
 	"larder/dsa"
 	"larder/internal/bits"
@@ -55,8 +56,8 @@ func (c *Core) prefixOf(id ident.RecipeID) int {
 	return len(c.prefixes) - 1
 }
 
-// joinGroup puts a job into the share group of its recipe. The offset makes its first epoch meet the instance the group
-// is working on; it never changes, so no instance comes to the job twice (guarantee G3).
+// joinGroup puts a job into the share group of its recipe. Its first epoch meets the newest instance that the group works on (see
+// nextInstance). A group that everybody has left is gone: who comes next begins its own, with its own seed, as if alone.
 func (c *Core) joinGroup(s *stream, key ident.RecipeID) {
 	var g *group
 	for _, h := range c.groups {
@@ -65,18 +66,36 @@ func (c *Core) joinGroup(s *stream, key ident.RecipeID) {
 		}
 	}
 	if g == nil {
-		g = &group{id: uint32(len(c.groups) + 1), key: key, suffix: s.suffix, seed: s.sample.Seed}
+		c.lastID++
+		g = &group{id: c.lastID, key: key, suffix: s.suffix, seed: s.sample.Seed}
 		c.groups = append(c.groups, g)
-	}
-	for _, m := range g.members { // the newest instance: who is furthest ahead has the most to share
-		if m.job.Begun {
-			s.job.Offset = max(s.job.Offset, m.job.Epoch+m.job.Offset)
-		} else {
-			s.job.Offset = max(s.job.Offset, m.job.Offset)
-		}
 	}
 	s.group, s.seed, s.job.Group = g, g.seed, g.id
 	g.members = append(g.members, s)
+}
+
+// leaveGroup takes a job out of its share group.
+func (c *Core) leaveGroup(s *stream) {
+	g := s.group
+	if g == nil {
+		return
+	}
+	g.members = slices.DeleteFunc(g.members, func(m *stream) bool { return m == s })
+	if len(g.members) == 0 {
+		c.groups = slices.DeleteFunc(c.groups, func(h *group) bool { return h == g })
+	}
+}
+
+// enlist tells whom decoded samples serve: a job begins to draw, or ends.
+func (c *Core) enlist(s *stream, in bool) {
+	p := &c.prefixes[s.prefix]
+	if in {
+		s.set = c.sampler.JobSet(s.job.ID)
+		p.jobs |= s.set
+	} else {
+		p.jobs &^= s.set
+		s.set = 0
+	}
 }
 
 // attach gives a rank to a client.
@@ -207,6 +226,8 @@ func (c *Core) begin(s *stream, epoch uint32) {
 			return
 		}
 		s.joined = true
+		c.enlist(s, true)
+		c.inOrder = c.inOrder || s.sample.Mode == dsa.Sequential
 	}
 	if err := c.sampler.StartEpoch(j.ID, epoch); err != nil {
 		c.complain(j.ID, err)
@@ -216,6 +237,7 @@ func (c *Core) begin(s *stream, epoch uint32) {
 	if l := j.Ledger(); l != nil && l.Open() && !c.finishing(s, l) {
 		l.Abandon()
 	}
+	c.nextInstance(s, epoch)
 	j.Epoch, j.Begun, s.tail = epoch, true, j.Spec.Subset
 	j.Open(epoch)
 	c.setActive(s, !j.Paused)
@@ -229,7 +251,7 @@ func (c *Core) begin(s *stream, epoch uint32) {
 		}
 		c.enter(s, r)
 	}
-	c.persist(Persist{Kind: RecEpoch, Job: j.ID, Epoch: epoch}, nil)
+	c.persist(Persist{Kind: RecEpoch, Job: j.ID, Epoch: epoch, Step: int(s.instance())}, nil)
 	c.repartition(true)
 	c.refreshNeeds()
 }
@@ -364,17 +386,11 @@ func (c *Core) endJob(s *stream, state jobs.State, reason string) {
 	}
 	c.jobs.End(j, state, reason)
 	if s.joined {
+		c.enlist(s, false)
 		c.sampler.Leave(j.ID)
 		s.joined = false
 	}
-	if g := s.group; g != nil {
-		for i, m := range g.members {
-			if m == s {
-				g.members = append(g.members[:i], g.members[i+1:]...)
-				break
-			}
-		}
-	}
+	c.leaveGroup(s)
 	delete(c.streams, j.ID)
 	for i, o := range c.order {
 		if o == s {

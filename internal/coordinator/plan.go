@@ -18,6 +18,7 @@ type delivery struct {
 	slot     int
 	gen      uint64
 	epoch    uint32
+	instance uint32 // of its random parameters
 	step     int
 	ledger   *jobs.Ledger
 	rows     []row
@@ -105,7 +106,7 @@ func (c *Core) planOne(s *stream, r int) bool {
 	}
 	c.nextDelivery++
 	d := &delivery{
-		id: c.nextDelivery, s: s, rank: r, inc: k.Incarnation, slot: slot, gen: gen, epoch: k.Epoch, step: k.Step,
+		id: c.nextDelivery, s: s, rank: r, inc: k.Incarnation, slot: slot, gen: gen, epoch: k.Epoch, instance: s.instance(), step: k.Step,
 		ledger: j.Ledger(), last: k.Step == j.Spec.Batches(r)-1,
 	}
 	want, pos := j.Spec.Rows(r, k.Step), j.Spec.Position(r, k.Step)
@@ -329,6 +330,9 @@ func (c *Core) sendReady(s *stream, r int) {
 		}
 		k.Slots[d.slot].State = jobs.Leased
 		d.ledger.Deliver(len(rows), d.bad)
+		if len(rows) > 0 {
+			s.given, s.last = true, max(s.last, d.instance)
+		}
 		s.job.Stats.Samples += uint64(len(rows))
 		s.job.Stats.Batches++
 		c.stats.Samples += uint64(len(rows))

@@ -17,7 +17,7 @@ func (c *Core) evicted(h residency.Handle, k ident.Key) {
 	if c.index.Pins(h) == 0 {
 		c.emit(FreeKey{Key: k})
 	}
-	c.sampler.SetLevel(k.Object, c.level(k.Object, k)) // the index still shows the entry while it calls
+	c.tell(k.Object, k) // the index still shows the entry while it calls
 }
 
 func (c *Core) unpin(p pin) {
@@ -43,146 +43,12 @@ func (c *Core) drop(p pin) {
 	c.relevel(k.Object)
 }
 
-// relevel tells the sampler in which form an object is at hand.
-func (c *Core) relevel(x ident.ObjectID) {
-	c.sampler.SetLevel(x, c.level(x, ident.Key{}))
-}
-
-// level is 2 when the object is prepared or about to be, 1 when its original bytes are, except by the entry of key not.
-func (c *Core) level(x ident.ObjectID, not ident.Key) uint8 {
-	here := func(k ident.Key) bool {
-		if c.flights[k] != nil {
-			return true
-		}
-		_, ok := c.index.Lookup(k)
-		return ok && k != not
-	}
-	for i := range c.prefixes {
-		if here(ident.Key{Object: x, Form: ident.Decoded, Recipe: c.prefixes[i].id}) {
-			return 2
-		}
-	}
-	for _, g := range c.groups {
-		for _, m := range g.members {
-			if here(g.key4(x, m.instance())) {
-				return 2
-			}
-		}
-	}
-	if here(ident.Key{Object: x, Form: ident.Encoded}) {
-		return 1
-	}
-	return 0
-}
-
 // leaving is how many bytes may be on their way out of a tier under pins; -1 = no bound.
 func (c *Core) leaving(f ident.Form) int64 {
 	if spare := c.budgets[f] - c.cfg.Usable(c.budgets[f]); spare > 0 {
 		return spare
 	}
 	return -1
-}
-
-// neutralNeed ranks what only a job without an exchangeable order brought into memory (design.md section 4): it takes
-// free room, leaves first, and displaces nothing, so that it is no label a shuffled job's choices could follow.
-const neutralNeed = -1
-
-// need ranks a sample for the tiers: the jobs that still need it.
-func (c *Core) need(x ident.ObjectID) int {
-	if c.sampler.Neutral(x) {
-		return neutralNeed
-	}
-	return c.sampler.Need(x)
-}
-
-// needOf is need for what stream s is about to load.
-func (c *Core) needOf(s *stream, x ident.ObjectID) int {
-	if s.sample.Mode == dsa.Sequential && c.sampler.Level(x) == 0 {
-		return neutralNeed
-	}
-	return c.need(x)
-}
-
-// wake gives up a neutral entry that a shuffled job came upon when an admission in its own right would have failed: the
-// tier is full and nobody else needs it. It tells whether it did.
-func (c *Core) wake(h residency.Handle, k ident.Key) bool {
-	if c.index.Need(h) != neutralNeed || c.sampler.Neutral(k.Object) || c.sampler.Need(k.Object) > 0 ||
-		c.index.Used(k.Form)+c.index.Bytes(h) <= c.index.Budget(k.Form) {
-		return false
-	}
-	c.index.Pin(h)
-	c.drop(pin{h, true})
-	return true
-}
-
-// renew tells the tiers who still needs x after one more job got it.
-func (c *Core) renew(x ident.ObjectID) {
-	need := c.need(x)
-	for i := range c.prefixes {
-		k := ident.Key{Object: x, Form: ident.Decoded, Recipe: c.prefixes[i].id}
-		if h, ok := c.index.Lookup(k); ok {
-			if !c.wake(h, k) {
-				c.index.SetNeed(h, need)
-			}
-		}
-	}
-	k := ident.Key{Object: x, Form: ident.Encoded}
-	if h, ok := c.index.Lookup(k); ok {
-		if !c.wake(h, k) {
-			c.index.SetNeed(h, need)
-		}
-	}
-	for _, g := range c.groups {
-		for _, m := range g.members {
-			k := g.key4(x, m.instance())
-			if h, ok := c.index.Lookup(k); ok {
-				c.setSharers(g, h, k)
-			}
-		}
-	}
-}
-
-// refresh recomputes needs of everything resident after an epoch began, a job left or stalled: in slices, so that one
-// step stays short. Until it is through, some victims are chosen by an older need; nothing else depends on it. What is admitted
-// meanwhile has its need from the start.
-type refresh struct {
-	at   residency.Handle // the entry to look at next
-	left int              // entries to look at
-	of   int              // of so many: what comes behind them puts those off that were to be looked at last
-}
-
-// refreshPerStep is how many entries one Step looks at, of any form and dead ones included.
-const refreshPerStep = 512
-
-// refreshNeeds has all entries looked at once from where it is: one that is under way need not begin anew for them to be.
-func (c *Core) refreshNeeds() {
-	c.refresh.left, c.refresh.of = c.index.Slots(), c.index.Slots()
-}
-
-// entries lists what is resident in a form.
-func (c *Core) entries(f ident.Form) []ident.Key {
-	keys := make([]ident.Key, 0, c.index.Entries(f))
-	c.index.Each(f, func(_ residency.Handle, k ident.Key) { keys = append(keys, k) })
-	return keys
-}
-
-func (c *Core) refreshSlice() {
-	r := &c.refresh
-	if r.left == 0 {
-		return
-	}
-	r.left, r.of = r.left+c.index.Slots()-r.of, c.index.Slots()
-	n := min(refreshPerStep, r.left)
-	c.spent.refresh += n
-	r.left -= n
-	r.at = c.index.Some(r.at, n, func(h residency.Handle, k ident.Key) {
-		if k.Form != ident.Augmented {
-			c.index.SetNeed(h, c.need(k.Object))
-			return
-		}
-		c.setSharers(c.groups[k.Group-1], h, k)
-		c.relevel(k.Object) // whose instance it is may have changed
-	})
 }
 
 // reconfigure changes tier sizes, all of them or none.
@@ -383,7 +249,7 @@ func (c *Core) demand() cachepolicy.Inputs {
 	}
 	in.DecodedBytes += in.DecodedBytes / 15 // only 15/16 of a tier may be resident
 	for _, g := range c.groups {
-		if len(g.members) < 2 {
+		if !g.shares() {
 			continue
 		}
 		in.ShareGroups++

@@ -237,6 +237,7 @@ func (a *args) flip(kind opKind, name string) op {
 func (a *args) colorJitter() op {
 	a.known("brightness", "contrast", "saturation", "hue")
 	o := op{kind: opColorJitter, spec: OpSpec{Name: "ColorJitter"}}
+	some := false
 	for k, name := range [...]string{"brightness", "contrast", "saturation", "hue"} {
 		center, lo, hi := 1.0, 0.0, 1e6
 		if name == "hue" {
@@ -252,7 +253,8 @@ func (a *args) colorJitter() op {
 		}
 		f.on = f.lo != center || f.hi != center
 		o.jitter[k] = f
-		o.random = o.random || f.on
+		o.random = o.random || f.lo != f.hi || f.on && some // two fixed adjustments come in random order
+		some = some || f.on
 		a.out[name] = []any{f.lo, f.hi}
 	}
 	return o

@@ -1,0 +1,199 @@
+package coordinator
+
+import (
+	"larder/dsa"
+	"larder/internal/bits"
+	"larder/internal/ident"
+	"larder/tiers/residency"
+)
+
+// unserved is the jobs whose prefix the object is not decoded for, and is not about to be.
+func (c *Core) unserved(x ident.ObjectID) bits.JobSet {
+	var jobs bits.JobSet
+	for i := range c.prefixes {
+		p := &c.prefixes[i]
+		k := ident.Key{Object: x, Form: ident.Decoded, Recipe: p.id}
+		if p.jobs == 0 || c.flights[k] != nil {
+			continue
+		}
+		if _, there := c.index.Lookup(k); !there {
+			jobs |= p.jobs
+		}
+	}
+	return jobs
+}
+
+// relevel tells the sampler in which form an object is at hand, and for whom.
+func (c *Core) relevel(x ident.ObjectID) { c.tell(x, ident.Key{}) }
+
+func (c *Core) tell(x ident.ObjectID, not ident.Key) {
+	l := c.level(x, not)
+	c.sampler.SetLevelFor(x, l.own, l.jobs, l.rest)
+}
+
+// level says how far an object is prepared: to own for jobs, to rest for the others.
+type level struct {
+	own, rest uint8
+	jobs      bits.JobSet
+}
+
+// The levels of dsa.SetLevelFor.
+const (
+	isEncoded   = 1
+	isDecoded   = 2
+	isAugmented = 3
+)
+
+// level finds in which forms an object is at hand or about to be, except by the entry of key not. A decoded form serves the jobs of its
+// prefix, an augmented one the members of its group that work on its instance, an encoded one everybody. The sampler tells two levels
+// apart: where there are three, that some jobs could have it augmented is left out.
+func (c *Core) level(x ident.ObjectID, not ident.Key) level {
+	here := func(k ident.Key) bool {
+		if c.flights[k] != nil {
+			return true
+		}
+		_, ok := c.index.Lookup(k)
+		return ok && k != not
+	}
+	var decoded, augmented, all bits.JobSet
+	for i := range c.prefixes {
+		p := &c.prefixes[i]
+		all |= p.jobs
+		if p.jobs != 0 && here(ident.Key{Object: x, Form: ident.Decoded, Recipe: p.id}) {
+			decoded |= p.jobs
+		}
+	}
+	for _, g := range c.groups {
+		for i := range g.members {
+			if k, first := g.keyOf(x, i); first && here(k) {
+				augmented |= g.at(k.Instance)
+			}
+		}
+	}
+	rest := uint8(0)
+	if (all == 0 || decoded|augmented != all) && here(ident.Key{Object: x, Form: ident.Encoded}) {
+		rest = isEncoded
+	}
+	others := all &^ augmented
+	switch {
+	case augmented != 0 && decoded&others == others:
+		return level{isAugmented, isDecoded, augmented}
+	case augmented != 0 && decoded&others == 0:
+		return level{isAugmented, rest, augmented}
+	case decoded|augmented == 0:
+		return level{rest, rest, everybody}
+	case decoded|augmented == all:
+		return level{isDecoded, isDecoded, everybody} // also for who joins in a moment
+	default:
+		return level{isDecoded, rest, decoded | augmented}
+	}
+}
+
+// neutralNeed ranks what only a job without an exchangeable order brought into memory (design.md section 4): it takes
+// free room, leaves first, and displaces nothing, so that it is no label a shuffled job's choices could follow.
+const neutralNeed = -1
+
+// everybody is all jobs, for need.
+const everybody = ^bits.JobSet(0)
+
+// need ranks a form of a sample for its tier: those of the jobs it serves that still need the sample.
+func (c *Core) need(x ident.ObjectID, of bits.JobSet) int {
+	if c.sampler.Neutral(x) {
+		return neutralNeed
+	}
+	return c.sampler.NeedOf(x, of)
+}
+
+// needOf is need for what stream s is about to load.
+func (c *Core) needOf(s *stream, x ident.ObjectID, of bits.JobSet) int {
+	if s.sample.Mode == dsa.Sequential && c.sampler.Level(x) == 0 {
+		return neutralNeed
+	}
+	return c.need(x, of)
+}
+
+// wake gives up a neutral entry that a shuffled job came upon when an admission in its own right would have failed: the
+// tier is full and nobody else needs it. It tells whether it did.
+func (c *Core) wake(h residency.Handle, k ident.Key) bool {
+	if c.index.Need(h) != neutralNeed || c.sampler.Neutral(k.Object) || c.sampler.Need(k.Object) > 0 ||
+		c.index.Used(k.Form)+c.index.Bytes(h) <= c.index.Budget(k.Form) {
+		return false
+	}
+	c.index.Pin(h)
+	c.drop(pin{h, true})
+	return true
+}
+
+// renew tells the tiers who still needs x after one more job got it.
+func (c *Core) renew(x ident.ObjectID) {
+	for i := range c.prefixes {
+		p := &c.prefixes[i]
+		k := ident.Key{Object: x, Form: ident.Decoded, Recipe: p.id}
+		if h, ok := c.index.Lookup(k); ok {
+			if !c.wake(h, k) {
+				c.index.SetNeed(h, c.need(x, p.jobs))
+			}
+		}
+	}
+	k := ident.Key{Object: x, Form: ident.Encoded}
+	if h, ok := c.index.Lookup(k); ok {
+		if !c.wake(h, k) {
+			c.index.SetNeed(h, c.need(x, everybody))
+		}
+	}
+	for _, g := range c.groups {
+		for i := range g.members {
+			k, first := g.keyOf(x, i)
+			if h, ok := c.index.Lookup(k); first && ok {
+				c.setSharers(g, h, k)
+			}
+		}
+	}
+}
+
+// refresh recomputes needs of everything resident after an epoch began, a job left or stalled: in slices, so that one
+// step stays short. Until it is through, some victims are chosen by an older need; nothing else depends on it. What is admitted
+// meanwhile has its need from the start.
+type refresh struct {
+	at   residency.Handle // the entry to look at next
+	left int              // entries to look at
+	of   int              // of so many: what comes behind them puts those off that were to be looked at last
+}
+
+// refreshPerStep is how many entries one Step looks at, of any form and dead ones included.
+const refreshPerStep = 512
+
+// refreshNeeds has all entries looked at once from where it is: one that is under way need not begin anew for them to be.
+func (c *Core) refreshNeeds() {
+	c.refresh.left, c.refresh.of = c.index.Slots(), c.index.Slots()
+}
+
+// entries lists what is resident in a form.
+func (c *Core) entries(f ident.Form) []ident.Key {
+	keys := make([]ident.Key, 0, c.index.Entries(f))
+	c.index.Each(f, func(_ residency.Handle, k ident.Key) { keys = append(keys, k) })
+	return keys
+}
+
+func (c *Core) refreshSlice() {
+	r := &c.refresh
+	if r.left == 0 {
+		return
+	}
+	r.left, r.of = r.left+c.index.Slots()-r.of, c.index.Slots()
+	n := min(refreshPerStep, r.left)
+	c.spent.refresh += n
+	r.left -= n
+	r.at = c.index.Some(r.at, n, func(h residency.Handle, k ident.Key) {
+		switch k.Form {
+		case ident.Augmented:
+			c.setSharers(c.groupOf(k.Group), h, k)
+			c.relevel(k.Object) // whose instance it is may have changed
+		case ident.Decoded:
+			c.index.SetNeed(h, c.need(k.Object, c.prefixes[c.prefixOf(k.Recipe)].jobs))
+			c.relevel(k.Object) // whom it serves may have changed
+		default:
+			c.index.SetNeed(h, c.need(k.Object, everybody))
+		}
+	})
+}
