@@ -53,11 +53,17 @@ func (s *Sampler) split(j *job) {
 		s.child[c] = d
 		for m := s.cells[d].live; m != 0; m &= m - 1 {
 			k := s.slot[first(m)]
+			j.near = j.near.With(k.slot)
+			if j.class {
+				continue
+			}
 			j.overlap[k.slot] += n
 			k.overlap[j.slot] += n
-			j.near, k.near = j.near.With(k.slot), k.near.With(j.slot)
+			k.near = k.near.With(j.slot)
 		}
-		s.cells[d].live = s.cells[d].live.With(j.slot)
+		if !j.class {
+			s.cells[d].live = s.cells[d].live.With(j.slot)
+		}
 	}
 }
 

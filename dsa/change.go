@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"larder/internal/ident"
-	"larder/internal/invariant"
 )
 
 // Change gives the job another subset from its next epoch on: a dataset has grown or shrunk, or the script wants other samples.
@@ -43,7 +42,7 @@ func (s *Sampler) change(j *job) {
 		s.settle()
 	}
 	s.unlay(j)
-	if j.tiles > 1 {
+	if j.tiles > 1 && j.was == nil { // else the epoch that was to carry tiles over has not begun
 		j.was = &formerly{at: j.at, cur: j.cur}
 	}
 	j.subset, j.next = j.next, nil
@@ -69,12 +68,6 @@ func (s *Sampler) Stratum(ids []ident.ObjectID) error {
 	if len(ids) == 0 {
 		return fmt.Errorf("dsa: stratum: %w", ErrEmptySubset)
 	}
-	if s.live.Len() == MaxJobs {
-		s.settle()
-	}
-	if s.live.Len() == MaxJobs {
-		return fmt.Errorf("dsa: stratum: %w: %d are joined, which is the limit", ErrTooManyJobs, MaxJobs)
-	}
 	j := s.stratum(ids)
 	s.finish()
 	if j.err != nil {
@@ -84,17 +77,9 @@ func (s *Sampler) Stratum(ids []ident.ObjectID) error {
 	return nil
 }
 
-// stratum splits the cells as a job would that joins and leaves at once.
+// stratum splits the cells as a job would that joins and leaves at once. It takes no slot: there may be more of them than jobs.
 func (s *Sampler) stratum(ids []ident.ObjectID) *job {
-	j := &job{mode: Sequential, tiles: 1, subset: ids, gone: true}
-	for j.slot < MaxJobs && s.live.Has(j.slot) {
-		j.slot++
-	}
-	if j.slot == MaxJobs {
-		invariant.Violated("dsa: no slot for a stratum")
-	}
-	s.slot[j.slot] = j
-	s.live = s.live.With(j.slot)
+	j := &job{mode: Sequential, tiles: 1, subset: ids, class: true}
 	s.later(j, passScan, passGrow, passIndex, passCount, passSplit, passMembers)
 	return j
 }

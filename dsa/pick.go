@@ -131,6 +131,9 @@ func (s *Sampler) Return(id ident.JobID, ids []ident.ObjectID) {
 	if len(j.todo) > 0 {
 		s.settle()
 	}
+	if j.err != nil {
+		return
+	}
 	back := 0
 	for _, x := range ids {
 		l, ok := j.at.member(uint32(x))

@@ -90,6 +90,7 @@ type job struct {
 	done   int              // how far the first has come
 	err    error            // why it can never draw
 	gone   bool             // it has left, and its slot is not free yet
+	class  bool             // it is no job but a static class, and has no slot
 	top    ident.ObjectID
 	undone int           // of an abandoned epoch: samples that were left and have no tile yet
 	room   [MaxTiles]int // tiles for them
@@ -212,6 +213,9 @@ func (s *Sampler) StartEpoch(id ident.JobID, epoch uint32) error {
 		return fmt.Errorf("dsa: start epoch %d of job %d: %w", epoch, id, ErrNoJob)
 	}
 	s.abandon(j)
+	if j.err != nil {
+		return fmt.Errorf("dsa: start epoch %d of job %d: %w", epoch, id, j.err)
+	}
 	if j.next != nil {
 		s.change(j)
 	}
@@ -347,7 +351,7 @@ func (s *Sampler) SetActive(id ident.JobID, active bool) {
 // Needs tells whether the job, active or not, still needs x in its running epoch.
 func (s *Sampler) Needs(id ident.JobID, x ident.ObjectID) bool {
 	j := s.byID[id]
-	if j == nil || !j.running || int(x) >= s.obj.n {
+	if j == nil || !j.running || j.err != nil || int(x) >= s.obj.n {
 		return false
 	}
 	l, ok := j.at.find(uint32(x))

@@ -124,7 +124,10 @@ func (o *order) get(i int) uint32 {
 // freshAfterJoin gives a new order to all running tape jobs that share objects, directly or through others, with the one
 // that joined: their cells were split, and a tape read under other cells than it was drawn for is biased (rule i).
 func (s *Sampler) freshAfterJoin(j *job) {
-	comp := (j.near | bits.JobSet(0).With(j.slot)) & s.tapeful
+	comp := j.near & s.tapeful
+	if !j.class {
+		comp |= bits.JobSet(0).With(j.slot) & s.tapeful
+	}
 	if comp == 0 {
 		return
 	}

@@ -89,7 +89,7 @@ func (s *Sampler) Work(budget int) (more bool) {
 // nextLayout returns a job that cannot draw before its layout is made.
 func (s *Sampler) nextLayout() *job {
 	for m := s.live & (s.tapeful | s.strictly); m != 0; m &= m - 1 {
-		if j := s.slot[first(m)]; j.stale && j.running && len(j.todo) == 0 {
+		if j := s.slot[first(m)]; j.stale && j.running && len(j.todo) == 0 && j.err == nil {
 			return j
 		}
 	}
@@ -208,10 +208,7 @@ func (s *Sampler) open(j *job, p pass) {
 	case passForget:
 		if s.forgot = s.mayForget(); !s.forgot {
 			j.done = s.obj.n
-			return
 		}
-		s.cells = s.cells[:1]
-		s.members.empty()
 	case passCount:
 		s.touch = resize(s.touch, len(s.cells))
 		clear(s.touch)
@@ -334,10 +331,13 @@ func (s *Sampler) close(j *job, p pass) {
 		j.joinedAt = s.joins
 		s.freshAfterJoin(j)
 	case passForget:
+		if !s.forgot {
+			return
+		}
+		s.cells = s.cells[:1] // not before: objects that the pass has not come to are asked for theirs
+		s.members.empty()
 		for _, ids := range s.strata {
-			if s.forgot {
-				s.stratum(ids)
-			}
+			s.stratum(ids)
 		}
 	case passMark:
 		if j.visible() {
@@ -358,7 +358,7 @@ func (s *Sampler) close(j *job, p pass) {
 
 // released frees the slot of a job that has left when nothing of it is left to do.
 func (s *Sampler) released(j *job) {
-	if !j.gone || s.slot[j.slot] != j {
+	if !j.gone || s.slot[j.slot] != j { // a class has no slot to free
 		return
 	}
 	s.slot[j.slot] = nil
