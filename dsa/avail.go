@@ -53,11 +53,11 @@ const maxOwners = 1 << (16 - ownersShift)
 
 // holding is the table of what is available.
 type holding struct {
-	avail []available // avail[0] is nobody's
-	free  uint32      // first of a chain
-	held  []uint64    // by object: has an entry. Asked first, because it is small
-	nVis  int         // objects whose vis is above 0
-	tidy  uint16      // the last run of compact
+	avail table[available] // entry 0 is nobody's
+	free  uint32           // first of a chain
+	held  []uint64         // by object: has an entry. Asked first, because it is small
+	nVis  int              // objects whose vis is above 0
+	tidy  uint16           // the last run of compact
 
 	owners []owners // by number; 0 is everybody
 }
@@ -67,21 +67,21 @@ func (s *Sampler) entry(x uint32) *available {
 	if !has(s.held, x) {
 		return nil
 	}
-	return &s.avail[s.obj.at(x).held]
+	return s.avail.at(s.obj.at(x).held)
 }
 
 // hold makes an entry for x.
 func (s *Sampler) hold(x uint32) *available {
 	i := s.free
 	if i == 0 {
-		i = uint32(len(s.avail))
-		s.avail = append(s.avail, available{})
+		i = uint32(s.avail.n)
+		s.avail.extend(s.avail.n + 1)
 	} else {
-		s.free = s.avail[i].x
+		s.free = s.avail.at(i).x
 	}
 	set(s.held, x)
 	s.obj.at(x).held = i
-	e := &s.avail[i]
+	e := s.avail.at(i)
 	*e = available{x: x, need: s.needers(x)}
 	s.owners[0].of++
 	return e
@@ -309,7 +309,7 @@ func (s *Sampler) classOf(e *available, slot uint8) int {
 
 // wanted returns the entry of x if it is available to the job and the job still needs it, or nil.
 func (s *Sampler) wanted(j *job, x uint32) *available {
-	e := &s.avail[s.obj.at(x).held] // of nobody, if it is not held: not visible
+	e := s.avail.at(s.obj.at(x).held) // of nobody, if it is not held: not visible
 	if !e.need.Has(j.slot) || s.visibleTo(e, j.slot) == 0 {
 		return nil
 	}

@@ -62,21 +62,21 @@ func (s *Sampler) Check() error {
 func (s *Sampler) checkObjects() error {
 	vis, free := 0, 0
 	own := make([]int, maxOwners)
-	for i := s.free; i != 0; i = s.avail[i].x {
-		if free++; free >= len(s.avail) || s.avail[i].state != 0 {
+	for i := s.free; i != 0; i = s.avail.at(i).x {
+		if free++; free >= s.avail.n || s.avail.at(i).state != 0 {
 			return fmt.Errorf("dsa: entry %d is free and in use", i)
 		}
 	}
 	for x := range uint32(s.obj.n) {
 		i := s.obj.at(x).held
-		if has(s.held, x) != (i != 0) || int(i) >= len(s.avail) {
-			return fmt.Errorf("dsa: object %d: held %v, entry %d of %d", x, has(s.held, x), i, len(s.avail))
+		if has(s.held, x) != (i != 0) || int(i) >= s.avail.n {
+			return fmt.Errorf("dsa: object %d: held %v, entry %d of %d", x, has(s.held, x), i, s.avail.n)
 		}
 		if i == 0 {
 			continue
 		}
 		free++
-		e := &s.avail[i]
+		e := s.avail.at(i)
 		if e.x != x || e.state == 0 {
 			return fmt.Errorf("dsa: the entry of object %d speaks of %d, state %#x", x, e.x, e.state)
 		}
@@ -101,8 +101,8 @@ func (s *Sampler) checkObjects() error {
 	if vis != s.nVis {
 		return fmt.Errorf("dsa: %d objects are visible, counted %d", vis, s.nVis)
 	}
-	if free != len(s.avail)-1 {
-		return fmt.Errorf("dsa: %d of %d entries are free or in use", free, len(s.avail)-1)
+	if free != s.avail.n-1 {
+		return fmt.Errorf("dsa: %d of %d entries are free or in use", free, s.avail.n-1)
 	}
 	return nil
 }

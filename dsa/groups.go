@@ -118,8 +118,8 @@ func (s *Sampler) listAgain(e, was *available) {
 func (s *Sampler) compact(j *job, g *group, k int) {
 	s.tidy++
 	if s.tidy == 0 { // once in 65535 rounds
-		for i := range s.avail {
-			s.avail[i].mark = 0
+		for i := range uint32(s.avail.n) {
+			s.avail.at(i).mark = 0
 		}
 		s.tidy = 1
 	}

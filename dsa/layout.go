@@ -36,7 +36,7 @@ func (s *Sampler) layoutSlice(j *job, budget int) int {
 	}
 	n := j.at.places()
 	if y.lists {
-		n = len(s.avail)
+		n = s.avail.n
 	}
 	from, to := y.done, min(y.done+budget, n)
 	y.done = to
@@ -142,7 +142,7 @@ func (s *Sampler) count(j *job, from, to int) {
 // listAvailable lists what is available and needed.
 func (s *Sampler) listAvailable(j *job, from, to int) {
 	for i := from; i < to; i++ {
-		if e := &s.avail[i]; e.need.Has(j.slot) && s.visibleTo(e, j.slot) != 0 {
+		if e := s.avail.at(uint32(i)); e.need.Has(j.slot) && s.visibleTo(e, j.slot) != 0 {
 			s.list(j, e)
 		}
 	}

@@ -194,8 +194,8 @@ func TestCheckSeesDamage(t *testing.T) {
 		return s
 	}
 	held := func(s *Sampler) *available { // of one that somebody needs
-		for i := range s.avail {
-			if e := &s.avail[i]; e.state != 0 && e.need != 0 {
+		for i := range uint32(s.avail.n) {
+			if e := s.avail.at(i); e.state != 0 && e.need != 0 {
 				return e
 			}
 		}
@@ -211,7 +211,7 @@ func TestCheckSeesDamage(t *testing.T) {
 		"visible": func(s *Sampler) { s.nVis++ },
 		"held":    func(s *Sampler) { unset(s.held, held(s).x) },
 		"entry":   func(s *Sampler) { held(s).x++ },
-		"free":    func(s *Sampler) { s.avail = append(s.avail, available{}) },
+		"free":    func(s *Sampler) { s.avail.extend(s.avail.n + 1) },
 		"cell":    func(s *Sampler) { s.obj.at(5).cell, s.obj.at(45).cell = s.obj.at(45).cell, s.obj.at(5).cell },
 		"size":    func(s *Sampler) { s.cells[1].size++ },
 		"base":    func(s *Sampler) { s.cells[1].base++ },

@@ -119,14 +119,16 @@ type job struct {
 
 // New returns a sampler without jobs. All its choices derive from seed.
 func New(seed uint64) *Sampler {
-	return &Sampler{
+	s := &Sampler{
 		rng:     xrand.New(0x6473615f73616d70, seed),
 		byID:    make(map[ident.JobID]*job),
 		cells:   make([]cell, 1),
-		holding: holding{avail: make([]available, 1), owners: []owners{{jobs: ^bits.JobSet(0)}}},
+		holding: holding{owners: []owners{{jobs: ^bits.JobSet(0)}}},
 		small:   smallCell,
 		room:    MaxObjects,
 	}
+	s.avail.extend(1)
+	return s
 }
 
 // visible tells whether the job's demand reaches other jobs' choices: only orders that are blind to what an object is may.

@@ -194,7 +194,7 @@ func (s *Sampler) length(j *job, p pass) int {
 		if !j.visible() {
 			return 0
 		}
-		return len(s.avail)
+		return s.avail.n
 	default:
 		return len(j.subset)
 	}
@@ -256,7 +256,7 @@ func (s *Sampler) slice(j *job, p pass, from, to int) {
 		return
 	case passMark:
 		for i := from; i < to; i++ {
-			e := &s.avail[i]
+			e := s.avail.at(uint32(i))
 			if e.state == 0 {
 				continue
 			}
