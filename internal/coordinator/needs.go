@@ -155,9 +155,9 @@ func (c *Core) renew(x ident.ObjectID) {
 // step stays short. Until it is through, some victims are chosen by an older need; nothing else depends on it. What is admitted
 // meanwhile has its need from the start.
 type refresh struct {
-	at   residency.Handle // the entry to look at next
-	left int              // entries to look at
-	of   int              // of so many: what comes behind them puts those off that were to be looked at last
+	at   int // the place to look at next
+	left int // entries to look at
+	of   int // of so many: what comes behind them puts those off that were to be looked at last
 }
 
 // refreshPerStep is how many entries one Step looks at, of any form and dead ones included.

@@ -1,6 +1,9 @@
 // Package residency is the exact index: what is in which tier. An entry is decided at the commit of a pick, not when
 // its bytes arrive, so that how long a decode takes can never reach the sampler (design.md section 4).
 //
+// It is dense: keys lead to entries through tables that are indexed by object, without hashing (table.go says at what cost).
+// Snapshots share those tables until they are written.
+//
 // It holds no bytes: tiers does, under the same keys, and does what the index says. It does not order entries either:
 // each tier has an Evictor, which the index feeds and asks.
 //

@@ -34,66 +34,54 @@ type sighted interface {
 // Handle names an entry from Admit until it dies; after that it names another one, from the next Admit on.
 type Handle uint32
 
-type state uint8
-
-const (
-	dead     state = iota // in the free list
-	resident              // admitted
-	leaving               // evicted while pinned; Admit can take it back
-	dropped               // removed while pinned, or never kept: its bytes are not to be used again
-)
-
-type entry struct {
-	key   ident.Key
-	bytes int64
-	need  int32
-	pins  uint32
-	state state
-	ready bool
-}
-
+// tier is what only the index knows of a tier; the rest is in sums.
 type tier struct {
-	ev        Evictor
-	sighted   sighted // ev, if it is one
-	budget    int64
-	used      int64  // bytes of resident entries
-	leaving   int64  // bytes of leaving and dropped entries
-	limit     int64  // of leaving; negative: none
-	entries   int    // resident
-	evictions uint64 // entries that left for another or for a smaller budget
+	ev      Evictor
+	sighted sighted // ev, if it is one
+	limit   int64   // of leaving; negative: none
 }
 
 // Index is what is in which tier. Owned by one goroutine.
 type Index struct {
-	tiers   [ident.NumForms]tier
-	entries []entry
-	free    []Handle // dead entries, the last one is used next
-	table   table
-	victims []Handle // scratch of makeRoom
-	calling bool     // an evicted callback runs
+	tables
+	tiers     [ident.NumForms]tier
+	seen      [numSeen]*plane // asked for of late
+	free      uint32          // dead entry to use next, + 1; 0: none
+	freePages []uint32        // dead pages, the last one is used next
+	numPages  uint32
+	lastGen   uint32
+	victims   []uint32 // entries: scratch of makeRoom
+	calling   bool     // an evicted callback runs
 }
 
 // New returns an empty index. Budgets are in bytes; that of Stored is ignored. Every other form needs an Evictor, which
 // belongs to the index from now on.
 func New(budgets [ident.NumForms]int64, ev [ident.NumForms]Evictor) *Index {
 	x := &Index{}
+	for i := range x.seen {
+		x.seen[i] = nothing
+	}
+	x.addPage() // the page of nothing
 	for f := ident.Encoded; f < ident.NumForms; f++ {
 		if ev[f] == nil || budgets[f] < 0 {
 			invariant.Violated("residency: tier %s needs an evictor and a budget of at least 0, got %d", f, budgets[f])
 		}
-		x.tiers[f] = tier{ev: ev[f], budget: budgets[f], limit: -1}
+		x.tiers[f] = tier{ev: ev[f], limit: -1}
 		x.tiers[f].sighted, _ = ev[f].(sighted)
+		x.sums[f].budget = budgets[f]
 	}
 	return x
 }
 
 // Lookup finds a resident entry.
 func (x *Index) Lookup(k ident.Key) (Handle, bool) {
-	h, ok := x.table.get(k)
-	if !ok || x.entries[h].state != resident {
-		return 0, false
+	// All in one function: a Key that is passed on is copied, which costs as much as the rest.
+	p := x.seen[(uint32(k.Recipe)+k.Instance+k.Group*5+uint32(k.Form)*3)%numSeen]
+	if p.recipe != k.Recipe || p.instance != k.Instance || p.group != k.Group || p.form != k.Form {
+		p = x.find(k)
 	}
-	return h, true
+	at := p.place(k.Object)
+	return Handle(at), x.slot(at).state() == resident
 }
 
 // Admit reserves bytes for k, evicting through the policy until they fit. All or nothing: if the policy refuses
@@ -111,41 +99,46 @@ func (x *Index) Admit(k ident.Key, bytes int64, need int, evicted func(Handle, i
 	if bytes < 0 {
 		invariant.Violated("residency: %d bytes for %s", bytes, k)
 	}
-	t := &x.tiers[k.Form]
-	h, known := x.table.get(k)
-	if known {
-		switch x.entries[h].state {
-		case resident:
-			x.SetNeed(h, need)
-			return h, true
-		case dropped:
-			return 0, false
-		case leaving:
-			bytes = x.entries[h].bytes
-		case dead:
-			invariant.Violated("residency: the table holds dead entry %d for %s", h, k)
-		}
+	at, known := x.find(k).place(k.Object), false
+	switch s := *x.slot(at); s.state() {
+	case resident:
+		x.SetNeed(Handle(at), need)
+		return Handle(at), true
+	case dropped:
+		return 0, false
+	case leaving:
+		bytes, known = x.entry(s.entry).bytes, true
+	case dead:
 	}
-	if t.sighted != nil && !t.sighted.Admit(k, need) || !x.makeRoom(t, bytes, need) {
+	t, sum := &x.tiers[k.Form], &x.sums[k.Form]
+	if t.sighted != nil && !t.sighted.Admit(k, need) || !x.makeRoom(k.Form, bytes, need) {
 		return 0, false
 	}
-	// The victims leave before the newcomer is in, so the policy sees the order in which it was asked, the budget holds
-	// inside the callbacks too, and the newcomer's handle is not one that the caller has just been told of.
-	if !known {
-		h = x.alloc()
-	}
-	x.evictAll(t, evicted)
+	// The victims leave before the newcomer is in, so the policy sees the order in which it was asked, and the budget holds
+	// inside the callbacks too. Its place is taken before, so that its handle is not one that the caller has just been told of.
+	var n uint32
 	if known {
-		t.leaving -= bytes
-		x.entries[h].state, x.entries[h].need = resident, int32(need)
+		n = x.slot(at).entry
 	} else {
-		x.entries[h] = entry{key: k, bytes: bytes, need: int32(need), state: resident}
-		x.table.put(k, h)
+		n, at = x.alloc(), x.put(k)
+		*x.own(at) = slot{n, uint32(k.Form)<<formShift | uint32(dropped)}
 	}
-	t.used += bytes
-	t.entries++
-	t.ev.Insert(uint32(h), need)
-	return h, true
+	x.evictAll(k.Form, evicted)
+	x.own(at).become(resident)
+	e := x.ownEntry(n)
+	if known {
+		sum.leaving -= bytes
+		e.need = int32(need)
+	} else {
+		if x.lastGen++; x.lastGen == 0 {
+			x.lastGen = 1 // 0 is dead
+		}
+		*e = entry{bytes: bytes, at: at, need: int32(need), gen: x.lastGen}
+	}
+	sum.used += bytes
+	sum.entries++
+	t.ev.Insert(n, need)
+	return Handle(at), true
 }
 
 // Resize sets the real size of an entry, now that it is known, evicting others as Admit does. False: it does not fit,
@@ -153,35 +146,38 @@ func (x *Index) Admit(k ident.Key, bytes int64, need int, evicted func(Handle, i
 // handle is dead and the caller frees what it stored (evicted is not called for it), else it dies with its last pin.
 // An entry that is leaving is resized without evicting anything.
 func (x *Index) Resize(h Handle, bytes int64, evicted func(Handle, ident.Key)) bool {
-	e := x.live(h)
-	x.enter(e.key.Form)
+	s := *x.live(h)
+	f := s.form()
+	x.enter(f)
 	if bytes < 0 {
-		invariant.Violated("residency: %d bytes for %s", bytes, e.key)
+		invariant.Violated("residency: %d bytes for %s", bytes, x.Key(h))
 	}
-	t := &x.tiers[e.key.Form]
+	t, sum := &x.tiers[f], &x.sums[f]
+	e := x.ownEntry(s.entry)
 	more := bytes - e.bytes
-	switch e.state {
+	switch s.state() {
 	case resident:
-		if t.used+more > t.budget {
+		if sum.used+more > sum.budget {
 			// It must not be chosen to make room for itself.
-			t.ev.Remove(uint32(h))
+			t.ev.Remove(s.entry)
 			if t.sighted != nil {
-				t.sighted.Newcomer(e.key)
+				t.sighted.Newcomer(x.Key(h))
 			}
-			if bytes > t.budget || !x.makeRoom(t, more, int(e.need)) {
+			if bytes > sum.budget || !x.makeRoom(f, more, int(e.need)) {
 				x.out(h, dropped)
 				return false
 			}
-			x.evictAll(t, evicted)
-			t.ev.Insert(uint32(h), int(e.need))
+			x.evictAll(f, evicted)
+			e = x.ownEntry(s.entry) // a callback may have taken a snapshot
+			t.ev.Insert(s.entry, int(e.need))
 		}
-		t.used += more
+		sum.used += more
 	case leaving:
-		if more > 0 && t.limit >= 0 && t.leaving+more > t.limit {
-			e.state = dropped
+		if more > 0 && t.limit >= 0 && sum.leaving+more > t.limit {
+			x.own(uint32(h)).become(dropped)
 			return false
 		}
-		t.leaving += more
+		sum.leaving += more
 	default:
 		return false
 	}
@@ -190,21 +186,27 @@ func (x *Index) Resize(h Handle, bytes int64, evicted func(Handle, ident.Key)) b
 }
 
 // Pin keeps the bytes of an entry until the matching Unpin, whatever happens to the entry.
-func (x *Index) Pin(h Handle) { x.live(h).pins++ }
+func (x *Index) Pin(h Handle) {
+	s := x.own(uint32(h))
+	if s.state() == dead {
+		x.live(h)
+	}
+	s.bits += onePin
+}
 
 // Unpin gives one pin back. free: the entry was leaving and this was its last pin, so the caller frees the bytes; the
 // handle is dead. Key still works until the next Admit.
 func (x *Index) Unpin(h Handle) (free bool) {
-	e := x.live(h)
-	x.enter(e.key.Form)
-	if e.pins == 0 {
-		invariant.Violated("residency: %s is unpinned more often than pinned", e.key)
+	s := x.alive(h)
+	if s.bits < onePin || x.calling {
+		x.enter(s.form())
+		invariant.Violated("residency: %s is unpinned more often than pinned", x.Key(h))
 	}
-	e.pins--
-	if e.pins > 0 || e.state == resident {
+	s.bits -= onePin
+	if s.bits >= onePin || s.state() == resident {
 		return false
 	}
-	x.tiers[e.key.Form].leaving -= e.bytes
+	x.sums[s.form()].leaving -= x.entry(s.entry).bytes
 	x.kill(h)
 	return true
 }
@@ -212,35 +214,36 @@ func (x *Index) Unpin(h Handle) (free bool) {
 // Drop removes an entry now: its bytes are lost, wrong or no longer wanted. free: it was not pinned, so the caller frees
 // the bytes and the handle is dead; otherwise it dies with its last pin.
 func (x *Index) Drop(h Handle) (free bool) {
-	e := x.live(h)
-	x.enter(e.key.Form)
-	if e.state != resident {
-		e.state = dropped // never to be taken back
+	s := *x.live(h)
+	x.enter(s.form())
+	if s.state() != resident {
+		x.own(uint32(h)).become(dropped) // never to be taken back
 		return false
 	}
-	x.tiers[e.key.Form].ev.Remove(uint32(h))
+	x.tiers[s.form()].ev.Remove(s.entry)
 	return x.out(h, dropped)
 }
 
 // SetNeed tells how many active jobs still need the entry.
 func (x *Index) SetNeed(h Handle, need int) {
-	e := x.live(h)
-	x.enter(e.key.Form)
-	if e.need == int32(need) {
+	s := *x.live(h)
+	x.enter(s.form())
+	if x.entry(s.entry).need == int32(need) {
 		return
 	}
-	e.need = int32(need)
-	if e.state == resident {
-		x.tiers[e.key.Form].ev.Update(uint32(h), need)
+	x.ownEntry(s.entry).need = int32(need)
+	if s.state() == resident {
+		x.tiers[s.form()].ev.Update(s.entry, need)
 	}
 }
 
-// Hit tells the policy that the entry was used once.
+// Hit counts one use of the entry and tells the policy.
 func (x *Index) Hit(h Handle) {
-	e := x.live(h)
-	x.enter(e.key.Form)
-	if e.state == resident {
-		x.tiers[e.key.Form].ev.Hit(uint32(h))
+	s := *x.live(h)
+	x.enter(s.form())
+	x.ownEntry(s.entry).usedBy++
+	if s.state() == resident {
+		x.tiers[s.form()].ev.Hit(s.entry)
 	}
 }
 
@@ -250,19 +253,19 @@ func (x *Index) SetBudget(f ident.Form, bytes int64, evicted func(Handle, ident.
 	if bytes < 0 {
 		invariant.Violated("residency: budget %d of tier %s", bytes, f)
 	}
-	t := &x.tiers[f]
-	t.budget = bytes
+	t, sum := &x.tiers[f], &x.sums[f]
+	sum.budget = bytes
 	x.victims = x.victims[:0]
-	for used := t.used; used > t.budget; {
+	for used := sum.used; used > sum.budget; {
 		v, ok := t.ev.Coldest()
 		if !ok {
 			invariant.Violated("residency: tier %s holds %d bytes and its policy knows no entry", f, used)
 		}
 		t.ev.Remove(v)
-		x.victims = append(x.victims, Handle(v))
-		used -= x.entries[v].bytes
+		x.victims = append(x.victims, v)
+		used -= x.entry(v).bytes
 	}
-	x.evictAll(t, evicted)
+	x.evictAll(f, evicted)
 }
 
 // SetLeavingLimit bounds the bytes that may be leaving because of an Admit or a Resize: one that would need more of
@@ -274,31 +277,32 @@ func (x *Index) SetLeavingLimit(f ident.Form, bytes int64) {
 
 // makeRoom takes victims out of the Evictor into x.victims until want more bytes fit, or refuses and leaves everything
 // as it was.
-func (x *Index) makeRoom(t *tier, want int64, need int) bool {
+func (x *Index) makeRoom(f ident.Form, want int64, need int) bool {
+	t, sum := &x.tiers[f], &x.sums[f]
 	x.victims = x.victims[:0]
-	if want > t.budget {
+	if want > sum.budget {
 		return false
 	}
-	room, pinned := t.budget-t.used, int64(0)
+	room, pinned := sum.budget-sum.used, int64(0)
 	for room < want {
 		v, ok := t.ev.Victim(need)
 		if ok {
-			e := &x.entries[v]
+			e := x.entry(v)
 			t.ev.Remove(v)
-			x.victims = append(x.victims, Handle(v))
+			x.victims = append(x.victims, v)
 			room += e.bytes
-			if e.pins > 0 {
+			if x.slot(e.at).pins() > 0 {
 				pinned += e.bytes
-				ok = t.limit < 0 || t.leaving+pinned <= t.limit
+				ok = t.limit < 0 || sum.leaving+pinned <= t.limit
 			}
 		}
 		if !ok {
 			r, exact := t.ev.(restorer)
-			for _, h := range slices.Backward(x.victims) {
+			for _, v := range slices.Backward(x.victims) {
 				if exact {
-					r.Restore(uint32(h), int(x.entries[h].need))
+					r.Restore(v, int(x.entry(v).need))
 				} else {
-					t.ev.Insert(uint32(h), int(x.entries[h].need))
+					t.ev.Insert(v, int(x.entry(v).need))
 				}
 			}
 			x.victims = x.victims[:0]
@@ -309,15 +313,15 @@ func (x *Index) makeRoom(t *tier, want int64, need int) bool {
 }
 
 // evictAll makes the entries of x.victims leave; they are out of the Evictor already.
-func (x *Index) evictAll(t *tier, evicted func(Handle, ident.Key)) {
-	for _, h := range x.victims {
-		e := &x.entries[h]
+func (x *Index) evictAll(f ident.Form, evicted func(Handle, ident.Key)) {
+	for _, v := range x.victims {
+		h := Handle(x.entry(v).at)
 		if evicted != nil {
 			x.calling = true
-			evicted(h, e.key)
+			evicted(h, x.key(uint32(h)))
 			x.calling = false
 		}
-		t.evictions++
+		x.sums[f].evictions++
 		x.out(h, leaving)
 	}
 	x.victims = x.victims[:0]
@@ -326,42 +330,53 @@ func (x *Index) evictAll(t *tier, evicted func(Handle, ident.Key)) {
 // out ends the residency of h, which is out of the Evictor already: it dies, or is in state as until its last pin is
 // gone.
 func (x *Index) out(h Handle, as state) (free bool) {
-	e := &x.entries[h]
-	t := &x.tiers[e.key.Form]
-	t.used -= e.bytes
-	t.entries--
-	if e.pins > 0 {
-		t.leaving += e.bytes
-		e.state = as
+	s := x.own(uint32(h))
+	bytes, sum := x.entry(s.entry).bytes, &x.sums[s.form()]
+	sum.used -= bytes
+	sum.entries--
+	if s.pins() > 0 {
+		sum.leaving += bytes
+		s.become(as)
 		return false
 	}
 	x.kill(h)
 	return true
 }
 
-// kill ends an entry. Its key stays readable until the handle is used again.
+// kill ends an entry. Its key stays readable until the next Admit.
 func (x *Index) kill(h Handle) {
-	e := &x.entries[h]
-	x.table.del(e.key)
-	e.state, e.ready = dead, false
-	x.free = append(x.free, h)
+	n := x.slot(uint32(h)).entry
+	*x.ownEntry(n) = entry{at: x.free}
+	x.free = n + 1
+	x.del(uint32(h))
 }
 
-func (x *Index) alloc() Handle {
-	if n := len(x.free); n > 0 {
-		h := x.free[n-1]
-		x.free = x.free[:n-1]
-		return h
+func (x *Index) alloc() uint32 {
+	if x.free != 0 {
+		n := x.free - 1
+		x.free = x.entry(n).at
+		return n
 	}
-	x.entries = append(x.entries, entry{})
-	return Handle(len(x.entries) - 1)
+	if x.entries&(1<<chunkBits-1) == 0 {
+		x.chunks = append(x.chunks, chunkRef{chunk: new(chunk)})
+	}
+	x.entries++
+	return x.entries - 1
 }
 
-func (x *Index) live(h Handle) *entry {
-	if int(h) >= len(x.entries) || x.entries[h].state == dead {
+// live is the slot of a handle, to be read.
+func (t *tables) live(h Handle) *slot {
+	s := t.slot(uint32(h))
+	if s.state() == dead {
 		invariant.Violated("residency: handle %d is dead", h)
 	}
-	return &x.entries[h]
+	return s
+}
+
+// alive is the slot of a handle, to be written.
+func (x *Index) alive(h Handle) *slot {
+	x.live(h)
+	return x.own(uint32(h))
 }
 
 // enter guards what changes the index.

@@ -72,6 +72,15 @@ type modelEntry struct {
 	pins  int
 	state state
 	ready bool
+	used  int
+	gen   uint32
+}
+
+// still is a snapshot and what it should show for ever.
+type still struct {
+	s    *Snapshot
+	live map[ident.Key]modelEntry
+	sums string
 }
 
 // twin keeps what the index should hold in a map and looks at everything for each answer.
@@ -82,6 +91,8 @@ type twin struct {
 	budget  [ident.NumForms]int64
 	limit   [ident.NumForms]int64
 	evicted [ident.NumForms]uint64
+	gens    map[uint32]Handle // all that ever were
+	stills  []still
 }
 
 func (m *twin) used(f ident.Form, st ...state) (n int64) {
@@ -122,7 +133,7 @@ func (m *twin) worth(f ident.Form, need int, but ident.Key) (n int64) {
 
 func genKey(rt *rapid.T) ident.Key {
 	f := ident.Form(rapid.IntRange(int(ident.Encoded), int(ident.Augmented)).Draw(rt, "form"))
-	k := ident.Key{Form: f, Object: ident.ObjectID(rapid.SampledFrom([]uint32{0, 1, 2, 1023, 1024, 70000}).Draw(rt, "object"))}
+	k := ident.Key{Form: f, Object: ident.ObjectID(rapid.SampledFrom([]uint32{0, 1, 15, 16, 4095, 4096, 70000}).Draw(rt, "object"))}
 	switch f {
 	case ident.Decoded:
 		k.Recipe = ident.RecipeID(rapid.IntRange(1, 2).Draw(rt, "recipe"))
@@ -137,7 +148,7 @@ func genKey(rt *rapid.T) ident.Key {
 func TestIndexAgainstMap(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		const budget = 100
-		m := &twin{x: newIndex(budget), rt: rt, live: map[ident.Key]*modelEntry{}}
+		m := &twin{x: newIndex(budget), rt: rt, live: map[ident.Key]*modelEntry{}, gens: map[uint32]Handle{}}
 		for f := range m.budget {
 			m.budget[f], m.limit[f] = budget, -1
 		}
@@ -192,7 +203,12 @@ func TestIndexAgainstMap(t *testing.T) {
 					}
 					old.state, old.need = resident, need
 				default:
-					m.live[k] = &modelEntry{h: h, bytes: n, need: need, state: resident}
+					g := m.x.Generation(h)
+					if old, seen := m.gens[g]; seen || g == 0 {
+						rt.Fatalf("generation %d of %d was that of %d", g, h, old)
+					}
+					m.gens[g] = h
+					m.live[k] = &modelEntry{h: h, bytes: n, need: need, state: resident, gen: g}
 				}
 				if now := m.used(f, leaving, dropped); now > away && m.limit[f] >= 0 && now > m.limit[f] {
 					rt.Fatalf("%d bytes are leaving, limit %d", now, m.limit[f])
@@ -258,6 +274,7 @@ func TestIndexAgainstMap(t *testing.T) {
 				e.need = need.Draw(rt, "need")
 				m.x.SetNeed(e.h, e.need)
 				m.x.Hit(e.h)
+				e.used++
 			},
 			"ready": func(rt *rapid.T) {
 				_, e := pick(rt)
@@ -274,9 +291,53 @@ func TestIndexAgainstMap(t *testing.T) {
 				m.limit[f] = rapid.SampledFrom([]int64{-1, 0, 80}).Draw(rt, "limit")
 				m.x.SetLeavingLimit(f, m.limit[f])
 			},
+			"snapshot": func(*rapid.T) {
+				if len(m.stills) == 3 {
+					m.stills = m.stills[1:]
+				}
+				st := still{m.x.Snapshot(), map[ident.Key]modelEntry{}, m.sums(&m.x.tables)}
+				for k, e := range m.live {
+					st.live[k] = *e
+				}
+				m.stills = append(m.stills, st)
+			},
 			"": func(*rapid.T) { m.compare() },
 		})
 	})
+}
+
+func (m *twin) sums(t *tables) string {
+	var s []any
+	for f := ident.Encoded; f < ident.NumForms; f++ {
+		s = append(s, t.Budget(f), t.Used(f), t.Leaving(f), t.Entries(f), t.Evictions(f))
+	}
+	return fmt.Sprint(s...)
+}
+
+// shows compares tables with what they should hold.
+func (m *twin) shows(t *tables, lookup func(ident.Key) (Handle, bool), live map[ident.Key]modelEntry) {
+	for f := ident.Encoded; f < ident.NumForms; f++ {
+		seen := map[Handle]bool{}
+		t.Each(f, func(h Handle, k ident.Key) {
+			if e, ok := live[k]; !ok || e.state != resident || e.h != h || seen[h] || k.Form != f {
+				m.rt.Fatalf("Each gives %s as %d", k, h)
+			}
+			seen[h] = true
+		})
+		if t.Entries(f) != len(seen) {
+			m.rt.Fatalf("%d entries, Each gives %d", t.Entries(f), len(seen))
+		}
+	}
+	for k, e := range live {
+		h, ok := lookup(k)
+		if ok != (e.state == resident) || ok && h != e.h {
+			m.rt.Fatalf("Lookup(%s) = %d, %v; want %+v", k, h, ok, e)
+		}
+		got := modelEntry{e.h, t.Bytes(e.h), t.Need(e.h), t.Pins(e.h), e.state, t.Ready(e.h), t.UsedBy(e.h), t.Generation(e.h)}
+		if got != e || t.Resident(e.h) != (e.state == resident) || t.Key(e.h) != k {
+			m.rt.Fatalf("%s is %+v, resident %v, key %s; want %+v", k, got, t.Resident(e.h), t.Key(e.h), e)
+		}
+	}
 }
 
 func (m *twin) compare() {
@@ -284,32 +345,31 @@ func (m *twin) compare() {
 		m.rt.Fatal(err)
 	}
 	for f := ident.Encoded; f < ident.NumForms; f++ {
-		seen, last := 0, -1
-		m.x.Each(f, func(h Handle, k ident.Key) {
-			if e := m.live[k]; e == nil || e.state != resident || e.h != h || int(h) <= last || k.Form != f {
-				m.rt.Fatalf("Each gives %s as %d", k, h)
-			}
-			seen, last = seen+1, int(h)
-		})
-		if m.x.Entries(f) != seen {
-			m.rt.Fatalf("%d entries, Each gives %d", m.x.Entries(f), seen)
-		}
 		got := fmt.Sprint(m.x.Budget(f), m.x.Used(f), m.x.Leaving(f), m.x.Evictions(f))
 		want := fmt.Sprint(m.budget[f], m.used(f, resident), m.used(f, leaving, dropped), m.evicted[f])
 		if got != want {
 			m.rt.Fatalf("%s: budget, used, leaving, evictions are %s, want %s", f, got, want)
 		}
 	}
+	now, alive := map[ident.Key]modelEntry{}, map[uint32]Handle{}
 	for k, e := range m.live {
-		h, ok := m.x.Lookup(k)
-		if ok != (e.state == resident) || ok && h != e.h {
-			m.rt.Fatalf("Lookup(%s) = %d, %v; want %+v", k, h, ok, e)
+		now[k] = *e
+		alive[e.gen] = e.h
+	}
+	m.shows(&m.x.tables, m.x.Lookup, now)
+	for g, h := range m.gens {
+		if _, want := alive[g]; m.x.Is(h, g) != want {
+			m.rt.Fatalf("%d is of generation %d: %v, want %v", h, g, m.x.Is(h, g), want)
 		}
-		if m.x.Bytes(e.h) != e.bytes || m.x.Pins(e.h) != e.pins || m.x.Need(e.h) != e.need || m.x.Ready(e.h) != e.ready ||
-			m.x.Resident(e.h) != (e.state == resident) {
-			m.rt.Fatalf("%s: %d bytes, %d pins, need %d, ready %v; want %+v", k, m.x.Bytes(e.h), m.x.Pins(e.h),
-				m.x.Need(e.h), m.x.Ready(e.h), e)
+	}
+	for _, st := range m.stills {
+		if err := st.s.Check(); err != nil {
+			m.rt.Fatal("a snapshot: ", err)
 		}
+		if got := m.sums(&st.s.tables); got != st.sums {
+			m.rt.Fatalf("a snapshot shows %s, was %s", got, st.sums)
+		}
+		m.shows(&st.s.tables, st.s.Lookup, st.live)
 	}
 }
 
@@ -444,20 +504,5 @@ func TestHotPathDoesNotAllocate(t *testing.T) {
 		i++
 	}); n != 0 {
 		t.Fatalf("%v allocations", n)
-	}
-}
-
-func BenchmarkLookupPin(b *testing.B) {
-	x := newIndex(1 << 40)
-	const n = 1 << 20
-	for i := range n {
-		x.Admit(dec(i), 100, 1, nil)
-	}
-	r := xrand.New(1)
-	b.ResetTimer()
-	for range b.N {
-		h, _ := x.Lookup(dec(r.IntN(n)))
-		x.Pin(h)
-		x.Unpin(h)
 	}
 }
