@@ -3,6 +3,7 @@ package tiers
 import (
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 
@@ -26,9 +27,9 @@ var (
 // DefaultVerifyEvery is how many reads there are to a verified one, if the configuration does not say.
 const DefaultVerifyEvery = 64
 
-// Config says how a store is made. Budgets are in bytes by form; that of Stored must be 0. On every VerifyEvery-th read
-// the checksum is computed (0: DefaultVerifyEvery); builds with invariants verify every read. ChunkBytes is the least
-// piece of address space to take at once (0: arena.DefaultChunk).
+// Config says how a store is made. Budgets are in bytes by form; that of Stored must be 0. One of VerifyEvery reads computes
+// the checksum (0: DefaultVerifyEvery; 1: all do); builds with invariants verify every read. ChunkBytes is the least piece
+// of address space to take at once (0: arena.DefaultChunk).
 type Config struct {
 	Budgets     [ident.NumForms]int64
 	VerifyEvery int
@@ -41,15 +42,16 @@ type Meta struct{ Width, Height, Channels uint32 }
 // Store holds the bytes. Safe for concurrent use; copying and decoding happen outside its locks.
 type Store struct {
 	verifyEvery uint64
-	reads       atomic.Uint64
 	forms       [ident.NumForms]*form // nil for Stored
 }
 
 // form is one tier.
 type form struct {
-	arena   *arena.Arena
-	shelf   shelf
-	corrupt atomic.Uint64
+	arena    *arena.Arena
+	shelf    shelf
+	reads    atomic.Uint64
+	verified atomic.Uint64
+	corrupt  atomic.Uint64
 
 	mu struct {
 		sync.Mutex
@@ -72,11 +74,11 @@ type shelf interface {
 // slab is a published extent: immutable bytes and a count of references. The shelf has one, each View another.
 type slab struct {
 	refs  atomic.Int32
+	bad   atomic.Bool // found corrupt, counted, and on its way out
+	meta  Meta
 	key   ident.Key
 	arena *arena.Arena
 	ext   arena.Extent
-	bytes []byte
-	meta  Meta
 	sum   uint64
 }
 
@@ -197,9 +199,23 @@ func (s *Store) Alloc(k ident.Key, n int64) (*Buf, error) {
 // Commit publishes the bytes under the key, in place of what was published there. After it the Buf and its Bytes are
 // no longer the caller's, whatever the result. ErrGone: the key was freed since Alloc. ErrFull: the tier did not keep
 // it. Either way nothing is published.
-func (b *Buf) Commit(m Meta) error {
-	s := &slab{key: b.key, arena: b.form.arena, ext: b.ext, bytes: b.take(), meta: m}
-	s.sum = xxhash.Sum64(s.bytes)
+func (b *Buf) Commit(m Meta) error { return b.publish(m, xxhash.Sum64(b.Bytes)) }
+
+// CommitSummed is Commit of bytes that were somewhere else since they were committed: in another engine, or in a former life
+// of this one. sum is View.Sum there. ErrCorrupt: they have another one, so they are counted and not published.
+func (b *Buf) CommitSummed(m Meta, sum uint64) error {
+	b.form.verified.Add(1)
+	if xxhash.Sum64(b.Bytes) != sum {
+		b.form.corrupt.Add(1)
+		b.Abort()
+		return fmt.Errorf("%w: %s, as it was received", ErrCorrupt, b.key)
+	}
+	return b.publish(m, sum)
+}
+
+func (b *Buf) publish(m Meta, sum uint64) error {
+	b.take()
+	s := &slab{key: b.key, arena: b.form.arena, ext: b.ext, meta: m, sum: sum}
 	s.refs.Store(1)
 	if b.isFreed() { // do not displace what was committed for the key since
 		b.end()
@@ -230,13 +246,11 @@ func (b *Buf) Abort() {
 }
 
 // take gives the bytes away, once.
-func (b *Buf) take() []byte {
+func (b *Buf) take() {
 	if b.Bytes == nil {
 		invariant.Violated("tiers: the buffer of %s is ended twice", b.key)
 	}
-	bytes := b.Bytes
 	b.Bytes = nil
-	return bytes
 }
 
 func (b *Buf) isFreed() bool {
@@ -260,6 +274,9 @@ type View struct {
 	slab  *slab
 }
 
+// Sum returns the xxhash64 of the bytes as they were committed.
+func (v *View) Sum() uint64 { return v.slab.sum }
+
 // Close gives the entry back. A second Close of the same View does nothing.
 func (v *View) Close() {
 	if v.slab != nil {
@@ -280,13 +297,27 @@ func (s *Store) Open(k ident.Key) (View, error) {
 	if e == nil {
 		return View{}, ErrGone
 	}
-	if s.reads.Add(1)%s.verifyEvery == 0 && xxhash.Sum64(e.bytes) != e.sum {
-		t.corrupt.Add(1)
-		t.shelf.dropIf(k, e)
-		e.Release()
-		return View{}, fmt.Errorf("%w: %s", ErrCorrupt, k)
+	bytes := e.ext.Bytes()
+	if s.verifies(t.reads.Add(1)) {
+		t.verified.Add(1)
+		if xxhash.Sum64(bytes) != e.sum && e.bad.CompareAndSwap(false, true) {
+			t.corrupt.Add(1)
+			t.shelf.dropIf(k, e)
+			e.Release()
+			return View{}, fmt.Errorf("%w: %s", ErrCorrupt, k)
+		}
 	}
-	return View{Bytes: e.bytes, Meta: e.meta, slab: e}, nil
+	if e.bad.Load() { // the shelf may need a moment to let go
+		e.Release()
+		return View{}, ErrGone
+	}
+	return View{Bytes: bytes, Meta: e.meta, slab: e}, nil
+}
+
+// verifies tells whether the n-th read is one that is verified. Multiples of the golden ratio fall evenly and follow no period
+// of the reader: of an order that repeats each epoch, every n-th read could be the same samples for ever.
+func (s *Store) verifies(n uint64) bool {
+	return s.verifyEvery == 1 || n*0x9E3779B97F4A7C15 < math.MaxUint64/s.verifyEvery
 }
 
 // Free drops what is published under k, and what is being filled for it (its Commit says ErrGone). Memory returns when
@@ -341,8 +372,10 @@ func (s *Store) Granule(ident.Form) int64 { return arena.Granule }
 // Stats is what one tier holds.
 type Stats struct {
 	arena.Usage
-	Entries int    // published
-	Corrupt uint64 // entries dropped because their bytes had changed, since the start
+	Entries  int    // published
+	Reads    uint64 // entries lent, and found corrupt, since the start
+	Verified uint64 // checksums computed to verify, since the start
+	Corrupt  uint64 // of those, such as showed changed bytes: the entry was dropped
 }
 
 // Stats returns the figures of this moment.
@@ -351,7 +384,8 @@ func (s *Store) Stats(f ident.Form) Stats {
 	if t == nil {
 		return Stats{}
 	}
-	return Stats{Usage: t.arena.Usage(), Entries: t.shelf.len(), Corrupt: t.corrupt.Load()}
+	return Stats{Usage: t.arena.Usage(), Entries: t.shelf.len(), Reads: t.reads.Load(), Verified: t.verified.Load(),
+		Corrupt: t.corrupt.Load()}
 }
 
 // Close frees everything. Buffers that are being filled and open Views stay valid; the last of them unmaps the memory.
