@@ -1,6 +1,7 @@
 package residency
 
 import (
+	"math"
 	"slices"
 
 	"larder/internal/ident"
@@ -249,23 +250,31 @@ func (x *Index) Hit(h Handle) {
 
 // SetBudget changes a tier's budget, evicting the coldest entries until the rest fits.
 func (x *Index) SetBudget(f ident.Form, bytes int64, evicted func(Handle, ident.Key)) {
+	x.Shrink(f, bytes, math.MaxInt, evicted)
+}
+
+// Shrink is SetBudget in steps that stay short however much has to go: it evicts at most entries of them, and as long as that
+// is not enough the budget is what is used. done: the budget is bytes. Until then, call it again; whoever is told of budgets
+// is to be told Budget, after each step.
+func (x *Index) Shrink(f ident.Form, bytes int64, entries int, evicted func(Handle, ident.Key)) (done bool) {
 	x.enter(f)
 	if bytes < 0 {
 		invariant.Violated("residency: budget %d of tier %s", bytes, f)
 	}
 	t, sum := &x.tiers[f], &x.sums[f]
-	sum.budget = bytes
 	x.victims = x.victims[:0]
-	for used := sum.used; used > sum.budget; {
+	used := sum.used
+	for ; used > bytes && len(x.victims) < entries; used -= x.entry(x.victims[len(x.victims)-1]).bytes {
 		v, ok := t.ev.Coldest()
 		if !ok {
 			invariant.Violated("residency: tier %s holds %d bytes and its policy knows no entry", f, used)
 		}
 		t.ev.Remove(v)
 		x.victims = append(x.victims, v)
-		used -= x.entry(v).bytes
 	}
+	sum.budget = max(bytes, used)
 	x.evictAll(f, evicted)
+	return used <= bytes
 }
 
 // SetLeavingLimit bounds the bytes that may be leaving because of an Admit or a Resize: one that would need more of

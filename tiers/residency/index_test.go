@@ -286,6 +286,17 @@ func TestIndexAgainstMap(t *testing.T) {
 				m.budget[f] = rapid.Int64Range(0, 150).Draw(rt, "budget")
 				m.x.SetBudget(f, m.budget[f], m.onEvicted(ident.Key{Form: f, Object: 1 << 30}))
 			},
+			"shrink": func(rt *rapid.T) {
+				f := ident.Form(rapid.IntRange(int(ident.Encoded), int(ident.Augmented)).Draw(rt, "form"))
+				to, n := rapid.Int64Range(0, 150).Draw(rt, "budget"), rapid.IntRange(0, 3).Draw(rt, "at most")
+				before := m.evicted[f]
+				done := m.x.Shrink(f, to, n, m.onEvicted(ident.Key{Form: f, Object: 1 << 30}))
+				left := m.used(f, resident)
+				if gone := m.evicted[f] - before; gone > uint64(n) || done != (left <= to) || !done && gone < uint64(n) {
+					rt.Fatalf("%d of at most %d entries were evicted, %d bytes left for %d: done %v", gone, n, left, to, done)
+				}
+				m.budget[f] = max(to, left)
+			},
 			"limit": func(rt *rapid.T) {
 				f := ident.Form(rapid.IntRange(int(ident.Encoded), int(ident.Augmented)).Draw(rt, "form"))
 				m.limit[f] = rapid.SampledFrom([]int64{-1, 0, 80}).Draw(rt, "limit")
