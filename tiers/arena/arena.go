@@ -41,12 +41,17 @@ type Arena struct {
 	stop chan struct{}
 	done sync.WaitGroup
 
+	// If taking both, take warming before mu.
+	warming sync.Mutex // held while prefault fills a step
+
 	mu struct {
 		sync.Mutex
 		budget    int64
 		used      int64 // bytes in extents that are out
 		committed int64 // bytes of physical pages: used + the warm part of what is free
 		mapped    int64 // bytes of address space
+		cooling   int64 // of committed, bytes on their way back to the kernel
+		warming   int64 // of committed, bytes that prefault is filling; their granules are out meanwhile
 		taken     int64 // bytes of pages got from the kernel since the start
 		chunks    []*chunk
 		nextSeq   uint32
@@ -61,7 +66,7 @@ type chunk struct {
 	mem  *memory
 	seq  uint32
 	size uint32
-	out  uint32   // granules in extents that are out; they all have pages
+	out  uint32   // granules in extents that are out, or cooling; they all have pages
 	warm bits.Set // granules that have pages
 	cold uint32   // where prefaulting goes on
 }
@@ -152,10 +157,15 @@ func (a *Arena) Alloc(n int64) (Extent, error) {
 	s.c.out += want
 	a.mu.used += Round(n)
 	cold := a.warmLocked(s)
-	a.coolLocked(min(a.mu.committed-a.mu.budget, coolStep+Round(n)))
+	over := a.overLocked()
+	runs := a.coolLocked(min(over, coolStep+Round(n)))
 	a.mu.Unlock()
 
-	// From here on the span is ours alone: pages come outside the lock.
+	// From here on the span is ours alone: pages come outside the lock, and only after as many as they are too many went, so
+	// whatever others do meanwhile the budget holds.
+	if over > 0 {
+		a.giveBack(runs, coolStep)
+	}
 	e := Extent{c: s.c, off: s.off, n: want, len: n}
 	for _, r := range cold {
 		if err := s.c.mem.commit(int64(r.off)*Granule, int64(r.n)*Granule); err != nil {
@@ -172,9 +182,10 @@ func (a *Arena) lost(e Extent, cold []span) {
 	for _, r := range cold { // some of the pages may be there
 		a.punchLocked(r.c, r.off, r.n)
 	}
-	unused := a.freeLocked(e)
+	unused, runs := a.freeLocked(e)
 	a.mu.Unlock()
 	unmap(unused)
+	a.cool(runs)
 }
 
 // Free takes an extent back. Its bytes must not be touched any more.
@@ -184,19 +195,19 @@ func (a *Arena) Free(e Extent) {
 		poison(e.c.mem.data[from : from+e.Size()])
 	}
 	a.mu.Lock()
-	unused := a.freeLocked(e)
+	unused, runs := a.freeLocked(e)
 	a.mu.Unlock()
 	unmap(unused)
+	a.cool(runs)
 }
 
-// freeLocked takes an extent back and returns the memories that are no longer needed.
-func (a *Arena) freeLocked(e Extent) []*memory {
+// freeLocked takes an extent back and returns the memories that are no longer needed, to unmap, and pages to cool.
+func (a *Arena) freeLocked(e Extent) ([]*memory, []span) {
 	a.joinLocked(span{e.c, e.off, e.n})
 	e.c.out -= e.n
 	a.mu.used -= e.Size()
 	unused := a.trimLocked()
-	a.coolLocked(min(a.mu.committed-a.mu.budget, coolStep))
-	return unused
+	return unused, a.coolLocked(min(a.overLocked(), coolStep))
 }
 
 // unmap gives memories back, outside the lock: a large one takes milliseconds.
@@ -225,14 +236,10 @@ func (a *Arena) SetBudget(n int64) error {
 	a.mu.Lock()
 	a.mu.budget = n
 	unused := a.trimLocked()
-	over := a.coolLocked(min(a.mu.committed-a.mu.budget, coolStep))
+	runs := a.coolLocked(min(a.overLocked(), coolStep))
 	a.mu.Unlock()
 	unmap(unused)
-	for over { // step by step, so that nobody waits long for the lock
-		a.mu.Lock()
-		over = a.coolLocked(min(a.mu.committed-a.mu.budget, coolStep))
-		a.mu.Unlock()
-	}
+	a.giveBack(runs, coolStep)
 	a.rouse()
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"unsafe"
 
@@ -412,6 +413,53 @@ func TestConcurrent(t *testing.T) {
 	wg.Wait()
 	if err := a.Check(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// While many allocate and free sizes that never fit the holes of others, the kernel holds no page too many at any moment: each
+// gives pages back before it takes its own. All is one chunk here, so that the kernel's count is of one moment.
+func TestPagesNeverExceedTheBudget(t *testing.T) {
+	const budget = 128
+	a := open(t, Config{Name: "test", Budget: budget * Granule, ChunkBytes: 64 * budget * Granule})
+	var wg sync.WaitGroup
+	var running atomic.Int32
+	for w := range 4 {
+		running.Add(1)
+		wg.Go(func() {
+			defer running.Add(-1)
+			r := xrand.New(uint64(w))
+			var all []Extent
+			for range 3000 {
+				if len(all) > 0 && r.IntN(2) == 0 {
+					k := r.IntN(len(all))
+					a.Free(all[k])
+					all[k] = all[len(all)-1]
+					all = all[:len(all)-1]
+				} else if e, err := a.Alloc(1 + int64(r.IntN(int(40*Granule)))); err == nil {
+					fill(e.Bytes(), byte(w))
+					all = append(all, e)
+				}
+			}
+			for _, e := range all {
+				a.Free(e)
+			}
+		})
+	}
+	most, looks := int64(0), 0
+	for ; running.Load() > 0; looks++ {
+		most = max(most, physical(t, a))
+		runtime.Gosched()
+	}
+	wg.Wait()
+	if most > budget*Granule || looks < 10 {
+		t.Errorf("the kernel held %d granules of %d in one of %d looks", most/Granule, budget, looks)
+	}
+	u := a.Usage()
+	if u.Taken < 2*budget*Granule || u.Mapped > 64*budget*Granule {
+		t.Errorf("%+v: pages hardly moved, the test shows nothing", u)
+	}
+	if err := a.Check(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -91,14 +91,15 @@ func (a *Arena) warmLocked(s span) (cold []span) {
 	return cold
 }
 
-// coolStep is how many bytes are given back under one hold of the lock.
+// coolStep is how many bytes are given back at once beside what an allocation needs.
 const coolStep = 16 << 20
 
-// coolLocked gives at least n bytes of warm free pages back to the kernel, or all there are: from the newest chunk and
-// the highest address, where an allocation looks last. It tells whether there is more to give back.
-func (a *Arena) coolLocked(n int64) (more bool) {
+// coolLocked takes at least n bytes of warm free pages, or all there are, out of what is free: from the newest chunk and the
+// highest address, where an allocation looks last. The caller gives them to cool once it holds no lock: pages go back slowly, and
+// whoever wants an extent meanwhile need not wait. Until then they count as out of their chunk, and as committed.
+func (a *Arena) coolLocked(n int64) (runs []span) {
 	if n <= 0 {
-		return false
+		return nil
 	}
 	for _, c := range slices.Backward(a.mu.chunks) {
 		if n <= 0 {
@@ -117,7 +118,8 @@ func (a *Arena) coolLocked(n int64) (more bool) {
 					i--
 				}
 				if i < to {
-					n -= a.punchLocked(c, i, to-i)
+					runs = append(runs, span{c, i, to - i})
+					n -= int64(to-i) * Granule
 				}
 				for i > s.off && !c.warm.Has(i-1) {
 					i--
@@ -126,8 +128,75 @@ func (a *Arena) coolLocked(n int64) (more bool) {
 			return n > 0
 		})
 	}
-	return n <= 0 && a.mu.committed > a.mu.budget
+	for _, r := range runs {
+		a.claimLocked(r)
+		a.mu.cooling += int64(r.n) * Granule
+	}
+	return runs
 }
+
+// claimLocked takes a part of a free span.
+func (a *Arena) claimLocked(r span) {
+	var s span // the free one that r is in
+	a.mu.byAddr.DescendLessOrEqual(r, func(f span) bool { s = f; return false })
+	a.takeLocked(s)
+	if s.off < r.off {
+		a.putLocked(span{s.c, s.off, r.off - s.off})
+	}
+	if to := r.off + r.n; to < s.off+s.n {
+		a.putLocked(span{s.c, to, s.off + s.n - to})
+	}
+	r.c.out += r.n
+}
+
+// giveBack cools runs and what else is over the budget, most bytes at a time, so that nobody waits long. What prefault is just
+// filling can be the reason; then it waits for that.
+func (a *Arena) giveBack(runs []span, most int64) {
+	for {
+		a.cool(runs)
+		a.mu.Lock()
+		runs = a.coolLocked(min(a.overLocked(), most))
+		warming := a.overLocked() > 0 && a.mu.warming > 0
+		a.mu.Unlock()
+		switch {
+		case len(runs) > 0:
+		case warming:
+			a.warming.Lock()   // until prefault is through with its step
+			a.warming.Unlock() //nolint:staticcheck // nothing is done under it here
+		default:
+			return
+		}
+	}
+}
+
+// cool gives the pages of what coolLocked took back to the kernel, and then the space back to the arena.
+func (a *Arena) cool(runs []span) {
+	if len(runs) == 0 {
+		return
+	}
+	for _, r := range runs {
+		if err := r.c.mem.decommit(int64(r.off)*Granule, int64(r.n)*Granule); err != nil {
+			// Linux fails here only for arguments that can never work.
+			invariant.Violated("arena %s: %v", a.cfg.Name, err)
+		}
+	}
+	a.mu.Lock()
+	for _, r := range runs {
+		for i := r.off; i < r.off+r.n; i++ {
+			r.c.warm.Remove(i)
+		}
+		r.c.out -= r.n
+		a.mu.cooling -= int64(r.n) * Granule
+		a.mu.committed -= int64(r.n) * Granule
+		a.joinLocked(r)
+	}
+	unused := a.trimLocked()
+	a.mu.Unlock()
+	unmap(unused)
+}
+
+// overLocked is how many bytes of pages are over the budget and not on their way back.
+func (a *Arena) overLocked() int64 { return a.mu.committed - a.mu.cooling - a.mu.budget }
 
 func (a *Arena) punchLocked(c *chunk, off, n uint32) int64 {
 	bytes := int64(n) * Granule
@@ -163,7 +232,7 @@ func (a *Arena) trimLocked() (unused []*memory) {
 	return unused
 }
 
-// prefaultStep is how many granules are filled under one hold of the lock: at 4 KiB, 0.03 to 0.1 ms.
+// prefaultStep is how many granules are filled at once: at 4 KiB, 0.03 to 0.1 ms, outside the lock.
 const prefaultStep = 32
 
 // prefault fills new chunks with pages until stop; Close waits for it.
@@ -186,8 +255,35 @@ func (a *Arena) prefault() {
 
 // prefaultSome fills one step and tells whether there may be more to do.
 func (a *Arena) prefaultSome() bool {
+	a.warming.Lock()
+	defer a.warming.Unlock()
 	a.mu.Lock()
-	defer a.mu.Unlock()
+	s, ok := a.coldLocked()
+	if !ok {
+		a.mu.Unlock()
+		return false
+	}
+	bytes := int64(s.n) * Granule
+	a.claimLocked(s)
+	a.warmLocked(s)
+	a.mu.warming += bytes
+	a.mu.Unlock()
+	err := s.c.mem.commit(int64(s.off)*Granule, bytes)
+	a.mu.Lock()
+	a.mu.warming -= bytes
+	s.c.out -= s.n
+	if err != nil {
+		a.punchLocked(s.c, s.off, s.n)
+	}
+	a.joinLocked(s)
+	unused := a.trimLocked()
+	a.mu.Unlock()
+	unmap(unused)
+	return err == nil // no memory: it is a favour only
+}
+
+// coldLocked finds a step of pages to fill.
+func (a *Arena) coldLocked() (s span, ok bool) {
 	for _, c := range a.mu.chunks {
 		for c.cold < c.size && c.warm.Has(c.cold) {
 			c.cold++
@@ -196,22 +292,14 @@ func (a *Arena) prefaultSome() bool {
 			continue
 		}
 		// What is out has pages, so a run without pages is free: nobody writes there.
-		s := span{c: c, off: c.cold}
+		s = span{c: c, off: c.cold}
 		for s.off+s.n < c.size && s.n < prefaultStep && !c.warm.Has(s.off+s.n) {
 			s.n++
 		}
-		if a.mu.committed+int64(s.n)*Granule > a.mu.budget {
-			return false // the budget is in use; allocations commit what they need
-		}
-		a.warmLocked(s)
-		if c.mem.commit(int64(s.off)*Granule, int64(s.n)*Granule) != nil {
-			a.punchLocked(c, s.off, s.n)
-			return false // no memory; it is a favour only
-		}
-		c.cold += s.n
-		return true
+		// Else the budget is in use; allocations commit what they need.
+		return s, a.mu.committed+int64(s.n)*Granule <= a.mu.budget
 	}
-	return false
+	return s, false
 }
 
 // Check verifies every invariant in O(pages).
@@ -247,10 +335,10 @@ func (a *Arena) Check() error {
 	case err != nil:
 	case a.mu.bySize.Len() != a.mu.byAddr.Len():
 		err = fmt.Errorf("arena: %d spans by size, %d by address", a.mu.bySize.Len(), a.mu.byAddr.Len())
-	case used != a.mu.used || committed != a.mu.committed || mapped != a.mu.mapped:
+	case used != a.mu.used+a.mu.cooling+a.mu.warming || committed != a.mu.committed || mapped != a.mu.mapped:
 		err = fmt.Errorf("arena: %d used, %d committed, %d mapped are counted as %d, %d, %d", used, committed, mapped,
 			a.mu.used, a.mu.committed, a.mu.mapped)
-	case committed > max(a.mu.budget, used):
+	case committed-a.mu.cooling-a.mu.warming > max(a.mu.budget, a.mu.used):
 		err = fmt.Errorf("arena: %d bytes of pages over a budget of %d with %d used", committed, a.mu.budget, used)
 	}
 	return err
