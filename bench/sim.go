@@ -22,9 +22,11 @@ type Client struct {
 	Suffix ident.RecipeID
 	Share  bool
 	Key    ident.RecipeID
-	Start  time.Duration // when it registers
-	Step   time.Duration // time it works on a batch
-	Epochs int           // epochs it iterates, then it leaves
+	Data   ident.DatasetID // of its samples
+	Names  []string        // of that dataset
+	Start  time.Duration   // when it registers
+	Step   time.Duration   // time it works on a batch
+	Epochs int             // epochs it iterates, then it leaves
 	// Break leaves every epoch of that number modulo after half of its batches, as a script's break does; 0 = never.
 	Break int
 	// Die kills rank 0's client (SIGKILL: no goodbye) when it got that many batches in all; 0 = never.
@@ -70,6 +72,7 @@ type Model struct {
 	Lose    int                       // loses a cached entry at every n-th use; 0 = never
 	Tiers   coordinator.TierConfig
 	Resize  map[time.Duration]coordinator.TierConfig
+	Rates   map[time.Duration]coordinator.Rates // as measured from then on
 	Data    []DataChange
 	Lease   time.Duration
 	Usable  func(int64) int64 // as coordinator.Config
@@ -101,6 +104,7 @@ type Result struct {
 	Elapsed  time.Duration
 	Hash     uint64 // of every effect in order: equal seeds must give equal hashes
 	Peak     [ident.NumForms]int64
+	Solves   int // times that the split was asked for
 	Copies   int // largest number of working copies at once
 	Failures []string
 	Jobs     []jobs.Job             // at the end
@@ -227,6 +231,9 @@ func Run(m Model, clients []Client, limit time.Duration) (*Result, error) {
 	for at, t := range m.Resize {
 		s.at(at, func() { s.step(coordinator.Reconfigure{Tiers: t}) })
 	}
+	for at, r := range m.Rates {
+		s.at(at, func() { s.step(coordinator.Measured{Rates: r}) })
+	}
 	for _, d := range m.Data {
 		s.at(d.At, func() { s.changeData(d) })
 	}
@@ -283,6 +290,8 @@ func describeEffect(e coordinator.Effect) any {
 		return [3]any{x.Token, x.Job, x.Inc}
 	case coordinator.EndEpoch:
 		return [4]any{x.Job, x.Rank, x.Epoch, x.Batches}
+	case coordinator.Solve: // its demand has pointers
+		return [2]any{x.Seq, x.Now}
 	}
 	return e
 }
@@ -311,6 +320,9 @@ func (s *sim) do(eff coordinator.Effect) {
 		delete(s.store, x.Key)
 	case coordinator.SetBudget:
 		s.budget[x.Form] = x.Bytes
+	case coordinator.Solve: // the daemon takes milliseconds for it; here they do not count
+		s.res.Solves++
+		s.after(0, func() { s.step(x.Do()) })
 	case coordinator.Deliver:
 		s.deliver(x)
 	case coordinator.EndEpoch:

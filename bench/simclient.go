@@ -12,7 +12,7 @@ import (
 func (s *sim) join(c *Client) {
 	s.ask(func(t coordinator.Token) coordinator.Event {
 		return coordinator.Register{Token: t, Spec: c.Spec, Sample: c.Sample, Prefix: c.Prefix, Suffix: c.Suffix, Share: c.Share,
-			Key: c.Key, AugmentedBytes: s.m.Augment}
+			Key: c.Key, AugmentedBytes: s.m.Augment, Dataset: c.Data, Names: c.Names}
 	}, func(r coordinator.Reply) {
 		if r.Err != nil {
 			s.fail("register %s: %v", c.Spec.Name, r.Err)

@@ -199,6 +199,9 @@ func (s *Sampler) lookAhead() {
 // it there is room.
 func (s *Sampler) SetRoom(samples int) { s.room = max(samples, 0) }
 
+// Room is what SetRoom said.
+func (s *Sampler) Room() int { return s.room }
+
 // grow makes room for n objects.
 func (s *Sampler) grow(n int) {
 	s.obj.extend(n)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"text/tabwriter"
 
@@ -8,17 +9,18 @@ import (
 
 	"larder/internal/config"
 	"larder/internal/fault"
+	larderv1 "larder/proto/larder/v1"
 )
 
-func newConfig() *cobra.Command {
+func newConfig(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "config",
-		Short:   "Check, show and write configurations; needs no daemon",
+		Short:   "Check, show, write and apply configurations",
 		Example: "  larder config check larder.yaml",
 		Args:    noArgs,
 		RunE:    needSubcommand,
 	}
-	cmd.AddCommand(newConfigCheck(), newConfigShow(), newConfigDefault())
+	cmd.AddCommand(newConfigCheck(), newConfigShow(), newConfigDefault(), newConfigApply(g))
 	return cmd
 }
 
@@ -65,7 +67,15 @@ func newConfigCheck() *cobra.Command {
 					}
 				}
 				row(t, "  jobs.max_ring", fault.Size(r.MaxRing))
+				row(t, "  own part", fault.Size(r.Own)+" for heap, indexes and samples in work")
 				row(t, "  prep.workers", r.Workers)
+				for _, q := range r.Quotas {
+					limit := "no cap"
+					if q.Cap >= 0 {
+						limit = "cap " + fault.Size(q.Cap)
+					}
+					row(t, "  datasets."+printable(q.Dataset), "floor "+fault.Size(q.Floor)+", "+limit)
+				}
 				for _, w := range policyWarnings(cfg.Tiers) {
 					row(t, "warning: "+w)
 				}
@@ -73,6 +83,59 @@ func newConfigCheck() *cobra.Command {
 		},
 	}
 	flags.register(cmd)
+	return cmd
+}
+
+func newConfigApply(g *globals) *cobra.Command {
+	var out outputFlag
+	cmd := &cobra.Command{
+		Use:   "apply [FILE]",
+		Short: "Have the running daemon take a whole configuration, all of it or nothing",
+		Long: `Have the running daemon read its configuration file again, or take FILE in its place, with its own environment and flags. The whole
+file is validated, then everything that differs is applied or nothing is, and what changed is printed. Tiers change their sizes without
+being flushed, and batches go on meanwhile. What needs a restart is refused. SIGHUP does the same without FILE.`,
+		Example: "  larder config apply\n  larder config apply night.yaml",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usagef("e.g. larder config apply larder.yaml", "larder config apply takes one file, but got %d", len(args))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
+			req := &larderv1.ApplyConfigRequest{}
+			if len(args) == 1 {
+				var err error
+				if req.Content, err = config.ReadFile(args[0]); err != nil {
+					return err
+				}
+				req.Name = args[0]
+			}
+			return g.call(cmd.Context(), shortCall, func(ctx context.Context, c larderv1.LarderServiceClient) error {
+				r, err := c.ApplyConfig(ctx, req)
+				if err != nil {
+					return err
+				}
+				return out.message(cmd.OutOrStdout(), r, func(t *tabwriter.Writer) {
+					if len(r.GetChanges()) == 0 {
+						row(t, "nothing differs from what the daemon has")
+						return
+					}
+					row(t, "KEY", "OLD", "NEW", "APPLIES")
+					for _, x := range r.GetChanges() {
+						when := "at once"
+						if x.GetApplies() == string(config.NewJobs) {
+							when = "to new jobs"
+						}
+						row(t, printable(x.GetKey()), printable(x.GetOld()), printable(x.GetNew()), when)
+					}
+				})
+			})
+		},
+	}
+	out.register(cmd)
 	return cmd
 }
 
@@ -108,7 +171,7 @@ func newConfigShow() *cobra.Command {
 				Origin string `json:"origin"`
 			}
 			var list []entry
-			for _, k := range config.Keys() {
+			for _, k := range cfg.Keys() {
 				v, _ := cfg.Get(k.Name)
 				list = append(list, entry{k.Name, v, cfg.Origin(k.Name).String()})
 			}

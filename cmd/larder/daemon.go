@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,11 +19,9 @@ import (
 	"google.golang.org/grpc/health"
 
 	"larder/internal/config"
-	"larder/internal/coordinator"
 	"larder/internal/exec"
 	"larder/internal/fault"
 	"larder/internal/gpu"
-	"larder/internal/ident"
 	"larder/internal/journal"
 	"larder/internal/prep"
 	"larder/internal/rpc"
@@ -42,7 +42,9 @@ import (
 // open builds it from the bottom up; close takes it down from the top: clients first, so that nobody waits for an answer
 // that will not come, what the engine uses last.
 type daemon struct {
+	changing sync.Mutex // holds cfg
 	cfg      *config.Config
+	load     func(file string, content []byte) (*config.Config, error) // reads the configuration again, or what is given
 	resolved config.Resolved
 	log      *slog.Logger
 	level    *slog.LevelVar
@@ -74,11 +76,16 @@ type daemon struct {
 
 // openDaemon starts a daemon that serves cfg.Socket. On an error nothing is left behind.
 func openDaemon(cfg *config.Config, log *slog.Logger, level *slog.LevelVar) (*daemon, error) {
+	return openReloadable(cfg, log, level, nil)
+}
+
+// openReloadable is openDaemon with a way to read the configuration again; nil = there is none.
+func openReloadable(cfg *config.Config, log *slog.Logger, level *slog.LevelVar, load func(string, []byte) (*config.Config, error)) (*daemon, error) {
 	resolved, err := cfg.Resolve(config.DetectMachine())
 	if err != nil {
 		return nil, err
 	}
-	d := &daemon{cfg: cfg, resolved: resolved, log: log, level: level, gone: make(chan struct{}), health: health.NewServer()}
+	d := &daemon{cfg: cfg, resolved: resolved, log: log, level: level, load: load, gone: make(chan struct{}), health: health.NewServer()}
 	if err := d.open(); err != nil {
 		if cerr := d.close(); cerr != nil {
 			log.Error("close what was opened", "error", cerr)
@@ -132,6 +139,9 @@ func (d *daemon) open() (err error) {
 
 func (d *daemon) openEngine() error {
 	cfg, r := d.cfg, d.resolved
+	if os.Getenv("GOMEMLIMIT") == "" { // tiers and rings are no memory of the Go runtime
+		debug.SetMemoryLimit(r.Own)
+	}
 	var err error
 	if d.catalog, err = source.OpenCatalog(source.CatalogConfig{IndexDir: r.IndexDir, ReadLimit: r.ReadLimit, Logger: d.log}); err != nil {
 		return err
@@ -141,29 +151,16 @@ func (d *daemon) openEngine() error {
 	}
 	d.journal = journal.OpenMemory(journal.Limits{})
 	d.gpu = gpu.Open()
-	size := func(bytes int64, auto bool) int64 {
-		if auto {
-			return -1
-		}
-		return bytes
-	}
+	first := d.settings(cfg, r)
 	d.engine, err = exec.New(exec.Config{
 		Version: version, Catalog: d.catalog, Store: d.store, Journal: d.journal, GPU: d.gpu, Log: d.log,
 		Workers: r.Workers, Limits: prep.Limits{MaxPixels: cfg.Prep.MaxPixels},
-		Tiers: coordinator.TierConfig{
-			Total: r.Total,
-			Sizes: [ident.NumForms]int64{ident.Encoded: size(r.Encoded, r.EncodedAuto), ident.Decoded: size(r.Decoded, r.DecodedAuto),
-				ident.Augmented: size(r.Augmented, r.AugmentedAuto)},
-			Policy: [ident.NumForms]string{ident.Encoded: cfg.Tiers.Policy.Encoded, ident.Decoded: cfg.Tiers.Policy.Decoded,
-				ident.Augmented: cfg.Tiers.Policy.Augmented},
-		},
-		TierSetting: map[ident.Form]string{ident.Encoded: cfg.Tiers.Encoded.String(), ident.Decoded: cfg.Tiers.Decoded.String(),
-			ident.Augmented: cfg.Tiers.Augmented.String()},
+		Tiers: first.Tiers, TierSetting: first.TierSetting, MaxRing: first.MaxRing, Strata: first.Strata, ApplyConfig: d.applyConfig,
 		ParseSize: func(s string) (int64, bool, error) {
 			v, err := config.ParseSize(s)
 			return v.Of(r.Machine), v.IsAuto(), err
 		},
-		MemoryLimit: r.Memory, MaxRing: r.MaxRing, Lease: cfg.Jobs.Lease, MaxJobs: cfg.Jobs.Max, Seed: cfg.Sampler.Seed,
+		MemoryLimit: r.Memory, Own: r.Own, Lease: cfg.Jobs.Lease, MaxJobs: cfg.Jobs.Max, Seed: cfg.Sampler.Seed,
 		Evictor: d.newEvictor,
 	})
 	return err

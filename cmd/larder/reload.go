@@ -2,61 +2,106 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
 	"larder/internal/config"
+	"larder/internal/coordinator"
+	"larder/internal/exec"
+	"larder/internal/fault"
+	"larder/internal/ident"
 	"larder/internal/telemetry"
 	larderv1 "larder/proto/larder/v1"
 )
 
+// settings is what of a configuration can change in a running engine.
+func (d *daemon) settings(cfg *config.Config, r config.Resolved) exec.Settings {
+	size := func(bytes int64, auto bool) int64 {
+		if auto {
+			return -1
+		}
+		return bytes
+	}
+	t := cfg.Tiers
+	fairness := t.Fairness
+	s := exec.Settings{
+		Tiers: coordinator.TierConfig{
+			Total: r.Total, Model: t.Model, Fairness: &fairness,
+			Sizes: [ident.NumForms]int64{ident.Encoded: size(r.Encoded, r.EncodedAuto), ident.Decoded: size(r.Decoded, r.DecodedAuto),
+				ident.Augmented: size(r.Augmented, r.AugmentedAuto)},
+			Policy: [ident.NumForms]string{ident.Encoded: t.Policy.Encoded, ident.Decoded: t.Policy.Decoded, ident.Augmented: t.Policy.Augmented},
+		},
+		TierSetting: map[ident.Form]string{ident.Encoded: t.Encoded.String(), ident.Decoded: t.Decoded.String(), ident.Augmented: t.Augmented.String()},
+		MaxRing:     r.MaxRing,
+		Strata:      func(names ...string) string { return cfg.Dataset(names...).Strata },
+	}
+	for _, q := range r.Quotas {
+		s.Tiers.Quotas = append(s.Tiers.Quotas, coordinator.Quota(q))
+	}
+	return s
+}
+
 // reload reads the configuration again and applies what changed: all of it, or nothing with a line in the log that says
 // why. The running configuration stays what it is until everything was accepted.
-func (d *daemon) reload(ctx context.Context, flags *configFlags, g *globals) {
-	next, err := flags.load(g)
-	if err == nil {
-		_, err = next.Resolve(config.DetectMachine())
-	}
-	if err != nil {
+func (d *daemon) reload(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	changes, err := d.change(ctx, "", nil)
+	switch {
+	case err != nil:
 		d.log.Error("the configuration was not changed", "error", err)
-		return
-	}
-	changes := config.Diff(d.cfg, next)
-	if len(changes) == 0 {
+	case len(changes) == 0:
 		d.log.Info("the configuration has not changed")
-		return
 	}
-	req := &larderv1.SetTiersRequest{}
+}
+
+// applyConfig answers larder config apply.
+func (d *daemon) applyConfig(ctx context.Context, req *larderv1.ApplyConfigRequest) (*larderv1.ApplyConfigResponse, error) {
+	changes, err := d.change(ctx, req.GetName(), req.GetContent())
+	if err != nil {
+		return nil, err
+	}
+	out := &larderv1.ApplyConfigResponse{}
+	for _, c := range changes {
+		out.Changes = append(out.Changes, &larderv1.ConfigChange{Key: c.Key, Old: c.Old, New: c.New, Applies: string(c.Apply)})
+	}
+	return out, nil
+}
+
+// change replaces the configuration, all of it or nothing, and tells what changed.
+func (d *daemon) change(ctx context.Context, name string, content []byte) ([]config.Change, error) {
+	d.changing.Lock()
+	defer d.changing.Unlock()
+	if d.load == nil {
+		return nil, fault.New(fault.Unsupported, "config", "start larder serve for it", "this daemon runs inside another command and keeps its configuration")
+	}
+	next, err := d.load(name, content)
+	if err != nil {
+		return nil, one(err)
+	}
+	r, err := next.Resolve(config.DetectMachine())
+	if err != nil {
+		return nil, err
+	}
+	changes := config.Diff(d.running(), next)
+	if len(changes) == 0 {
+		return nil, nil
+	}
 	var restart []string
 	for _, c := range changes {
-		switch c.Key {
-		case "tiers.total":
-			if next.Tiers.Total.IsAuto() { // a total the model may move is decided at the start
-				restart = append(restart, c.Key)
-			}
-			req.Total = c.New
-		case "tiers.encoded":
-			req.Encoded = c.New
-		case "tiers.decoded":
-			req.Decoded = c.New
-		case "tiers.augmented":
-			req.Augmented = c.New
-		case "log.level":
-		default:
+		if c.Apply == config.Restart {
 			restart = append(restart, c.Key)
 		}
 	}
-	if len(restart) > 0 {
-		d.log.Error("the configuration was not changed", "needs_restart", strings.Join(restart, ", "), "fix", "restart the daemon, or take these changes back")
-		return
+	if next.Quotas() && !d.cfg.Quotas() && len(d.resolved.Quotas) == 0 {
+		restart = append(restart, "the first floor or cap of a dataset")
 	}
-	if req.Total != "" || req.Encoded != "" || req.Decoded != "" || req.Augmented != "" {
-		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-		defer cancel()
-		if _, err := d.engine.SetTiers(ctx, req); err != nil {
-			d.log.Error("the configuration was not changed", "error", err)
-			return
-		}
+	if len(restart) > 0 {
+		return nil, fault.New(fault.Unsupported, restart[0], "restart the daemon, or take these changes back", "a restart is needed for %s", strings.Join(restart, ", "))
+	}
+	if err := d.engine.Apply(ctx, d.settings(next, r)); err != nil {
+		return nil, err
 	}
 	if err := telemetry.SetLevel(d.level, next.Log.Level); err != nil { // validated by Load
 		d.log.Error("log level", "error", err)
@@ -65,4 +110,44 @@ func (d *daemon) reload(ctx context.Context, flags *configFlags, g *globals) {
 	for _, c := range changes {
 		d.log.Info("configuration changed", "key", c.Key, "old", c.Old, "new", c.New)
 	}
+	return changes, nil
+}
+
+// running is the configuration with the sizes that larder tiers resize has given since.
+func (d *daemon) running() *config.Config {
+	cfg := d.cfg.Clone()
+	now := d.engine.Settings()
+	set := func(key, value string) {
+		if old, _ := cfg.Get(key); old != value {
+			if err := cfg.Set(key, value, config.Origin{Kind: "resize"}); err != nil {
+				d.log.Error("a size that was accepted cannot be read again", "key", key, "value", value, "error", err)
+			}
+		}
+	}
+	if r, err := d.cfg.Resolve(config.DetectMachine()); err == nil && r.Total != now.Tiers.Total {
+		set("tiers.total", config.FormatBytes(now.Tiers.Total))
+	}
+	for f, s := range now.TierSetting {
+		if v, err := config.ParseSize(s); err == nil {
+			set(fmt.Sprintf("tiers.%s", f), v.String())
+		}
+	}
+	return cfg
+}
+
+// one makes several mistakes one, for an answer that has room for one; their fixes are part of it.
+func one(err error) error {
+	many, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return err
+	}
+	list := many.Unwrap()
+	if len(list) == 1 {
+		return one(list[0])
+	}
+	parts := make([]string, len(list))
+	for i, e := range list {
+		parts[i] = one(e).Error()
+	}
+	return fault.New(fault.ConfigInvalid, "", "correct all of them: larder config check FILE", "%s", strings.Join(parts, "; "))
 }

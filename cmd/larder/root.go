@@ -46,7 +46,7 @@ sees next, prepares each sample as few times as possible, and hands every job it
 	})
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(
-		newServe(g), newRun(g), newJobs(g), newDataset(g), newTiers(g), newStats(g), newExplain(g), newConfig(), newDoctor(g), newVersion(),
+		newServe(g), newRun(g), newJobs(g), newDataset(g), newTiers(g), newStats(g), newExplain(g), newConfig(g), newDoctor(g), newVersion(),
 	)
 	for _, f := range extraCommands {
 		root.AddCommand(f())
@@ -158,7 +158,10 @@ func (c *configFlags) register(cmd *cobra.Command) {
 }
 
 // load reads file, environment and flags.
-func (c *configFlags) load(g *globals) (*config.Config, error) {
+func (c *configFlags) load(g *globals) (*config.Config, error) { return c.reload(g, "", nil) }
+
+// reload is load with the content of another file, if that has a name.
+func (c *configFlags) reload(g *globals, name string, content []byte) (*config.Config, error) {
 	flags := map[string]string{}
 	for _, kv := range c.set {
 		k, v, ok := strings.Cut(kv, "=")
@@ -176,6 +179,9 @@ func (c *configFlags) load(g *globals) (*config.Config, error) {
 	file := c.file
 	if file == "" {
 		file = os.Getenv("LARDER_CONFIG")
+	}
+	if name != "" {
+		return config.LoadContent(name, content, os.Environ(), flags)
 	}
 	return config.Load(file, os.Environ(), flags)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"larder/internal/config"
 	"larder/internal/telemetry"
 )
 
@@ -64,7 +65,7 @@ func serve(cmd *cobra.Command, g *globals, flags *configFlags, idle, drain time.
 	if err != nil {
 		return err
 	}
-	d, err := openDaemon(cfg, log, level)
+	d, err := openReloadable(cfg, log, level, func(file string, content []byte) (*config.Config, error) { return flags.reload(g, file, content) })
 	if err != nil {
 		return err
 	}
@@ -89,7 +90,7 @@ wait:
 		select {
 		case sig := <-signals:
 			if sig == syscall.SIGHUP {
-				d.reload(cmd.Context(), flags, g)
+				d.reload(cmd.Context())
 				continue
 			}
 			log.Info("stopping", "signal", sig.String(), "drain_timeout", drain, "note", "a second signal stops at once")

@@ -135,7 +135,7 @@ func statsTable(t *tabwriter.Writer, s *larderv1.Stats) {
 	for _, x := range s.GetTiers() {
 		total += x.GetBudget()
 	}
-	tierTable(t, s.GetTiers(), total)
+	tierTable(t, &larderv1.GetTiersResponse{Tiers: s.GetTiers(), Total: total, Split: s.GetSplit()})
 	row(t)
 	jobTable(t, s.GetJobs())
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"text/tabwriter"
 
@@ -40,7 +41,7 @@ func newTiersLs(g *globals) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return out.message(cmd.OutOrStdout(), r, func(t *tabwriter.Writer) { tierTable(t, r.GetTiers(), r.GetTotal()) })
+				return out.message(cmd.OutOrStdout(), r, func(t *tabwriter.Writer) { tierTable(t, r) })
 			})
 		},
 	}
@@ -48,15 +49,45 @@ func newTiersLs(g *globals) *cobra.Command {
 	return cmd
 }
 
-func tierTable(t *tabwriter.Writer, list []*larderv1.Tier, total uint64) {
+// tiersTold is an answer that lists the tiers.
+type tiersTold interface {
+	GetTiers() []*larderv1.Tier
+	GetTotal() uint64
+	GetSplit() *larderv1.Split
+}
+
+func tierTable(t *tabwriter.Writer, r tiersTold) {
 	row(t, "TIER", "USED", "BUDGET", "SETTING", "ENTRIES", "HITS", "EVICTIONS", "POLICY")
 	var used, entries, hits, evictions uint64
-	for _, x := range list {
+	for _, x := range r.GetTiers() {
 		row(t, x.GetForm(), fault.Size(x.GetUsed()), fault.Size(x.GetBudget()), x.GetSetting(),
 			count(x.GetEntries()), count(x.GetHits()), count(x.GetEvictions()), x.GetPolicy())
 		used, entries, hits, evictions = used+x.GetUsed(), entries+x.GetEntries(), hits+x.GetHits(), evictions+x.GetEvictions()
 	}
-	row(t, "total", fault.Size(used), fault.Size(total), "", count(entries), count(hits), count(evictions), "")
+	row(t, "total", fault.Size(used), fault.Size(r.GetTotal()), "", count(entries), count(hits), count(evictions), "")
+	s := r.GetSplit()
+	if len(s.GetDatasets()) > 0 {
+		fmt.Fprintln(t)
+		row(t, "DATASET", "USED", "FLOOR", "CAP")
+		for _, d := range s.GetDatasets() {
+			limit := "none"
+			if d.Cap != nil {
+				limit = fault.Size(d.GetCap())
+			}
+			row(t, clipPath(printable(d.GetDataset()), 50), fault.Size(d.GetUsed()), fault.Size(d.GetFloor()), limit)
+		}
+	}
+	if s.GetWhy() == "" {
+		return
+	}
+	fmt.Fprintln(t)
+	if s.GetModel() != "" {
+		row(t, "model", s.GetModel())
+	}
+	row(t, "why", printable(s.GetWhy()))
+	if s.GetPredicted() > 0 {
+		row(t, "predicted", fmt.Sprintf("%.4g samples/s, limited by %s", s.GetPredicted(), s.GetBinding()))
+	}
 }
 
 func newTiersResize(g *globals) *cobra.Command {
@@ -86,7 +117,7 @@ All sizes of one call are applied, or none. Tiers shrink and grow without being 
 				if err != nil {
 					return err
 				}
-				return out.message(cmd.OutOrStdout(), r, func(t *tabwriter.Writer) { tierTable(t, r.GetTiers(), r.GetTotal()) })
+				return out.message(cmd.OutOrStdout(), r, func(t *tabwriter.Writer) { tierTable(t, r) })
 			})
 		},
 	}

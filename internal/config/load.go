@@ -23,15 +23,23 @@ const maxFile = 1 << 20
 // validates the result. Every mistake is in the error: errors.Join of *fault.Error of reason CONFIG_INVALID (or
 // NOT_FOUND for a file that is missing).
 func Load(path string, env []string, flags map[string]string) (*Config, error) {
-	c := Default()
-	var errs []error
-	if path != "" {
-		data, err := readFile(path)
-		if err != nil {
-			return nil, err
-		}
-		errs = append(errs, c.parse(path, data)...)
+	if path == "" {
+		return LoadContent("", nil, env, flags)
 	}
+	data, err := ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return LoadContent(path, data, env, flags)
+}
+
+// LoadContent is Load of a file's content that lies in memory; name is used in messages.
+func LoadContent(name string, data []byte, env []string, flags map[string]string) (*Config, error) {
+	c := Default()
+	if len(data) > maxFile {
+		return nil, tooLarge(name)
+	}
+	errs := c.parse(name, data)
 	errs = append(errs, c.applyEnv(env)...)
 	names := make([]string, 0, len(flags))
 	for k := range flags {
@@ -71,7 +79,12 @@ func flagName(key string) string {
 	return "--set " + key
 }
 
-func readFile(path string) ([]byte, error) {
+func tooLarge(path string) error {
+	return fault.New(fault.ConfigInvalid, path, "name the YAML file of larder", "%s: a configuration is smaller than %s", path, FormatBytes(maxFile))
+}
+
+// ReadFile reads a configuration file, as far as it can be one.
+func ReadFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		reason, hint := fault.ConfigInvalid, "check the path and its rights"
@@ -86,7 +99,7 @@ func readFile(path string) ([]byte, error) {
 		return nil, fault.Wrap(err, fault.ConfigInvalid, path, "check the path and its rights", "reading the configuration")
 	}
 	if len(data) > maxFile {
-		return nil, fault.New(fault.ConfigInvalid, path, "name the YAML file of larder", "%s: a configuration is smaller than %s", path, FormatBytes(maxFile))
+		return nil, tooLarge(path)
 	}
 	return data, nil
 }
@@ -160,6 +173,10 @@ func (w *walker) mapping(prefix string, n *yaml.Node) {
 			continue
 		}
 		w.seen[key] = w.origin(k)
+		if prefix == datasetsKey && v.Kind != yaml.AliasNode { // any name is one, dots and all
+			w.mapping(key, v)
+			continue
+		}
 		w.value(key, k, v)
 	}
 }
@@ -192,6 +209,9 @@ func (w *walker) value(key string, k, v *yaml.Node) {
 func section(key string) bool {
 	if key == "" {
 		return false
+	}
+	if key == datasetsKey {
+		return true
 	}
 	for _, k := range keys {
 		if strings.HasPrefix(k.Name, key+".") {

@@ -13,6 +13,7 @@ type Resolved struct {
 	Machine int64 // memory percentages refer to: the cgroup limit, or RAM
 	Memory  int64 // memory.limit in bytes
 	MaxRing int64 // bytes all rings together may take
+	Own     int64 // bytes of Memory that are neither tiers nor rings: heap, indexes, samples in work
 
 	Total, Encoded, Decoded, Augmented                 int64 // bytes; auto tiers get a first split that the model replaces
 	TotalAuto, EncodedAuto, DecodedAuto, AugmentedAuto bool  // the setting was auto
@@ -20,6 +21,14 @@ type Resolved struct {
 	Workers   int
 	ReadLimit int64  // bytes a second, 0 = no limit
 	IndexDir  string // "" = indexes are not saved
+
+	Quotas []Quota // of datasets, by name
+}
+
+// Quota is a dataset's floor and cap in bytes; a negative cap is none.
+type Quota struct {
+	Dataset    string
+	Floor, Cap int64
 }
 
 // Validate checks everything that can be checked without knowing the machine. All mistakes are in the error.
@@ -63,6 +72,16 @@ func (c *Config) Validate() error {
 	if err := checkTiers(c, 0, func(s Size) (int64, bool) { return s.Of(0), fixed(s) }); err != nil {
 		errs = append(errs, err)
 	}
+	floors := 0.0
+	for _, d := range c.Datasets {
+		floors += d.Floor.percent
+		if f, l := d.Floor, d.Cap; !l.IsAuto() && f.IsPercent() == l.IsPercent() && (f.percent > l.percent || f.bytes > l.bytes) {
+			bad(datasetsKey+"."+d.Name, "raise the cap or lower the floor", "dataset %s: floor %s exceeds cap %s", d.Name, f, l)
+		}
+	}
+	if floors > 100 {
+		bad(datasetsKey, "lower one of them", "the floors of datasets are %g%% of the machine together", floors)
+	}
 	if fixed(c.Jobs.MaxRing) && c.Jobs.MaxRing.Of(0) == 0 {
 		bad("jobs.max_ring", "raise it, or leave it at auto", "jobs.max_ring 0 leaves no room for a batch")
 	}
@@ -71,6 +90,10 @@ func (c *Config) Validate() error {
 
 // minMemory is the least memory.limit: below it the runtime, the index and one small ring do not fit.
 const minMemory = 64 << 20
+
+// perWorker is what a worker has in work: what it read, what it decodes, and four decoded samples that no tier holds (docs/architecture.md),
+// at 1 MiB each; a photograph of ImageNet has half of that.
+const perWorker = 8 << 20
 
 type tierSize struct {
 	key  string
@@ -141,7 +164,7 @@ func (c *Config) Resolve(m Machine) (Resolved, error) {
 	if base <= 0 {
 		return Resolved{}, fault.New(fault.Internal, "memory.limit", "set memory.limit in bytes", "the size of this machine's memory is unknown")
 	}
-	r := Resolved{Machine: base, Workers: c.Prep.Workers, ReadLimit: c.Source.ReadLimit}
+	r := Resolved{Machine: base, ReadLimit: c.Source.ReadLimit}
 	r.Memory = c.Memory.Limit.Of(base)
 	if c.Memory.Limit.IsAuto() {
 		r.Memory = base / 2
@@ -157,10 +180,37 @@ func (c *Config) Resolve(m Machine) (Resolved, error) {
 	r.Encoded, r.Decoded, r.Augmented = t.Encoded.Of(base), t.Decoded.Of(base), t.Augmented.Of(base)
 	r.TotalAuto, r.EncodedAuto, r.DecodedAuto, r.AugmentedAuto = t.Total.IsAuto(), t.Encoded.IsAuto(), t.Decoded.IsAuto(), t.Augmented.IsAuto()
 	fixed := r.Encoded + r.Decoded + r.Augmented
+	r.Workers = c.Prep.Workers
+	if r.Workers == 0 { // as many as an eighth of the limit has room for
+		r.Workers = int(max(1, min(int64(m.CPUs), r.Memory/8/perWorker)))
+	}
+	// An eighth of the limit, or what the workers need if that is more, is the daemon's own: heap, indexes, samples in work. Rings get at
+	// least a sixteenth, for a daemon that can hand over nothing is useless.
+	r.Own = max(r.Memory/8, int64(r.Workers)*perWorker)
+	r.MaxRing = c.Jobs.MaxRing.Of(base)
+	if c.Jobs.MaxRing.IsAuto() {
+		r.MaxRing = r.Memory / 16
+	}
+	if r.MaxRing > r.Memory {
+		return Resolved{}, fault.New(fault.ResourceExceeded, "jobs.max_ring", "lower jobs.max_ring or raise memory.limit",
+			"jobs.max_ring %s exceeds memory.limit %s", describe(c.Jobs.MaxRing, r.MaxRing), describe(c.Memory.Limit, r.Memory))
+	}
 	r.Total = t.Total.Of(base)
 	if r.TotalAuto {
-		// Fixed tiers may ask for more than the automatic total, up to the limit.
-		r.Total = max(r.Memory/2, fixed)
+		// Fixed tiers may ask for more than the automatic total, as far as there is room.
+		r.Total = max(min(r.Memory/2, r.Memory-r.Own-r.MaxRing), fixed, 0)
+	}
+	if r.Total+r.MaxRing+r.Own > r.Memory {
+		rings := "jobs.max_ring " + describe(c.Jobs.MaxRing, r.MaxRing)
+		if c.Jobs.MaxRing.IsAuto() {
+			rings = "at least " + fault.Size(r.MaxRing) + " for rings"
+		}
+		return Resolved{}, fault.New(fault.ResourceExceeded, "memory.limit", "lower tiers.total, jobs.max_ring or prep.workers, or raise memory.limit",
+			"tiers of %s, %s and %s for the daemon itself and the samples that %d workers have in work, together %s, exceed memory.limit %s",
+			fault.Size(r.Total), rings, fault.Size(r.Own), r.Workers, fault.Size(r.Total+r.MaxRing+r.Own), describe(c.Memory.Limit, r.Memory))
+	}
+	if c.Jobs.MaxRing.IsAuto() {
+		r.MaxRing = r.Memory - r.Total - r.Own
 	}
 	// The first split of what is left: decoded saves most time per byte as long as nothing was measured.
 	switch rest := r.Total - fixed; {
@@ -171,18 +221,24 @@ func (c *Config) Resolve(m Machine) (Resolved, error) {
 	case r.AugmentedAuto:
 		r.Augmented = rest
 	}
-	// An eighth of the limit is the daemon's own: heap, indexes, samples in work. Rings get at least a sixteenth, for
-	// a daemon that can hand over nothing is useless; then tiers.total was set too near to memory.limit.
-	r.MaxRing = c.Jobs.MaxRing.Of(base)
-	if c.Jobs.MaxRing.IsAuto() {
-		r.MaxRing = max(r.Memory-r.Total-r.Memory/8, r.Memory/16)
-	}
-	if r.MaxRing > r.Memory {
-		return Resolved{}, fault.New(fault.ResourceExceeded, "jobs.max_ring", "lower jobs.max_ring or raise memory.limit",
-			"jobs.max_ring %s exceeds memory.limit %s", describe(c.Jobs.MaxRing, r.MaxRing), describe(c.Memory.Limit, r.Memory))
-	}
-	if r.Workers == 0 {
-		r.Workers = max(m.CPUs, 1)
+	floors := int64(0)
+	for _, d := range c.Datasets {
+		q := Quota{Dataset: d.Name, Floor: d.Floor.Of(base), Cap: -1}
+		if !d.Cap.IsAuto() {
+			q.Cap = d.Cap.Of(base)
+		}
+		if q.Floor == 0 && q.Cap < 0 {
+			continue
+		}
+		if q.Cap >= 0 && q.Floor > q.Cap {
+			return Resolved{}, fault.New(fault.ConfigInvalid, datasetsKey+"."+d.Name, "raise the cap or lower the floor",
+				"dataset %s: floor %s exceeds cap %s", d.Name, describe(d.Floor, q.Floor), describe(d.Cap, q.Cap))
+		}
+		if floors += q.Floor; floors > r.Total {
+			return Resolved{}, fault.New(fault.ResourceExceeded, datasetsKey, "lower a floor or raise tiers.total",
+				"the floors of datasets together, %s, exceed tiers.total %s", fault.Size(floors), describe(t.Total, r.Total))
+		}
+		r.Quotas = append(r.Quotas, q)
 	}
 	switch c.Source.IndexDir {
 	case "auto":

@@ -25,7 +25,7 @@ func (c Change) String() string {
 // Diff lists the keys whose values differ, in the order of the file.
 func Diff(a, b *Config) []Change {
 	var out []Change
-	for _, k := range keys {
+	for _, k := range bothKeys(a, b) {
 		if x, y := k.get(a), k.get(b); x != y {
 			out = append(out, Change{Key: k.Name, Old: x, New: y, Apply: k.Apply})
 		}
@@ -47,15 +47,18 @@ const (
 func (c *Config) Marshal(comments Comments) []byte {
 	var b bytes.Buffer
 	var open []string // sections already written
-	for _, k := range keys {
-		parts := strings.Split(k.Name, ".")
+	for _, k := range c.Keys() {
+		parts := k.path
+		if parts == nil {
+			parts = strings.Split(k.Name, ".")
+		}
 		dirs := parts[:len(parts)-1]
 		same := 0
 		for same < len(open) && same < len(dirs) && open[same] == dirs[same] {
 			same++
 		}
 		for i := same; i < len(dirs); i++ {
-			fmt.Fprintf(&b, "%s%s:\n", strings.Repeat("  ", i), dirs[i])
+			fmt.Fprintf(&b, "%s%s:\n", strings.Repeat("  ", i), quote(dirs[i]))
 		}
 		open = append(open[:same], dirs[same:]...)
 		line := fmt.Sprintf("%s%s: %s", strings.Repeat("  ", len(dirs)), parts[len(parts)-1], quote(k.get(c)))

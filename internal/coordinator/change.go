@@ -125,8 +125,8 @@ func (c *Core) takeNext(s *stream, epoch uint32) error {
 	s.sample.Subset, s.next = s.next, nil
 	j.Change(*j.Next, epoch)
 	j.Next = nil
-	c.recount(s.sample.Subset, true)
-	c.recount(was, false)
+	c.recount(s, s.sample.Subset, true)
+	c.recount(s, was, false)
 	return nil
 }
 

@@ -18,9 +18,12 @@ import (
 
 // TierConfig is the sizes of the tiers in bytes; a negative size is "auto": the partitioner decides it within Total.
 type TierConfig struct {
-	Total  int64
-	Sizes  [ident.NumForms]int64 // Encoded, Decoded, Augmented
-	Policy [ident.NumForms]string
+	Total    int64
+	Sizes    [ident.NumForms]int64 // Encoded, Decoded, Augmented
+	Policy   [ident.NumForms]string
+	Model    string   // of cachepolicy.NewPartitioner, "" = its default, or SimpleModel
+	Fairness *float64 // see cachepolicy.Demand; nil = the default
+	Quotas   []Quota  // of datasets
 }
 
 // Config is what a Core needs. Zero values of the tunables mean their defaults.
@@ -81,8 +84,14 @@ type Core struct {
 	count      int                    // objects of subsets that this Step may still count
 	spent      spent
 	auto       [ident.NumForms]bool
-	wanted     wanted  // the union of all subsets
-	refresh    refresh // needs being recomputed in slices
+	target     [ident.NumForms]int64 // what budgets are to become
+	resizing   bool                  // they are not that yet
+	resizers   []Token               // who waits for it
+	model      model
+	datasets   []dataset               // of all jobs that ever were; position is stable
+	shares     [ident.NumForms]*shares // nil without quotas
+	wanted     wanted                  // the union of all subsets
+	refresh    refresh                 // needs being recomputed in slices
 
 	stats Stats
 }
@@ -90,6 +99,8 @@ type Core struct {
 // stream is a job's part in the core.
 type stream struct {
 	job      *jobs.Job
+	dataset  int // index in datasets
+	since    mark
 	sample   dsa.JobSpec
 	prefix   int // index in prefixes
 	suffix   ident.RecipeID
@@ -178,17 +189,26 @@ func New(cfg Config) (*Core, error) {
 		if p == "" {
 			p = "need"
 		}
-		e, err := cfg.Evictor(f, p, xrand.New(cfg.Seed, 3, uint64(f)))
+		e, err := c.evictor(f, p)
 		if err != nil {
 			return nil, err
 		}
 		evict[f] = e
 	}
-	split, _, err := c.split(cfg.Tiers)
+	if m := cfg.Tiers.Model; m != SimpleModel {
+		if _, err := cachepolicy.NewPartitioner(m); err != nil {
+			return nil, err
+		}
+	}
+	split, why, err := c.split(cfg.Tiers)
+	c.stats.Why = why
+	if err == nil {
+		err = c.checkQuotas(cfg.Tiers)
+	}
 	if err != nil {
 		return nil, err
 	}
-	c.budgets = split
+	c.budgets, c.target = split, split
 	for _, f := range tierForms {
 		budgets[f] = cfg.Usable(split[f])
 		c.auto[f] = cfg.Tiers.Sizes[f] < 0
@@ -197,12 +217,13 @@ func New(cfg Config) (*Core, error) {
 	for _, f := range tierForms {
 		c.index.SetLeavingLimit(f, c.leaving(f))
 	}
+	c.setRoom()
 	return c, nil
 }
 
 // spent is the work of the running Step that grows with subsets or tiers, for tests that bound it: objects of subsets and entries
 // of tiers looked at.
-type spent struct{ sampler, counted, refresh int }
+type spent struct{ sampler, counted, refresh, shrunk int }
 
 var tierForms = [...]ident.Form{ident.Encoded, ident.Decoded, ident.Augmented}
 
@@ -238,12 +259,17 @@ func (c *Core) Step(now time.Time, ev Event, out []Effect) []Effect {
 		c.changeSubset(e)
 	case Pause:
 		c.pause(e)
+	case Measured:
+		c.measured(e)
+	case Solved:
+		c.solved(e)
 	default:
 		invariant.Violated("coordinator: unknown event %T", ev)
 	}
 	c.samplerSlice()
 	c.countSlice()
 	c.refreshSlice()
+	c.resizeSlice()
 	c.dispatch()
 	c.refill()
 	out, c.out = c.out, nil
@@ -252,7 +278,7 @@ func (c *Core) Step(now time.Time, ev Event, out []Effect) []Effect {
 
 // Deadline is when Tick is next needed; zero = not at all.
 func (c *Core) Deadline() time.Time {
-	if c.refresh.left > 0 || len(c.wanted.walks) > 0 || c.sampler.Work(0) {
+	if c.resizing || c.refresh.left > 0 || len(c.wanted.walks) > 0 || c.sampler.Work(0) {
 		return c.now
 	}
 	d := c.jobs.Deadline()

@@ -33,6 +33,11 @@ type Register struct {
 	Key    ident.RecipeID // what a share group must agree in: dataset and recipe
 	// AugmentedBytes is the size of one augmented sample, 0 when its shape is not fixed.
 	AugmentedBytes int64
+	Dataset        ident.DatasetID
+	Names          []string // of the dataset, for Quota
+	// Strata are sets of the dataset's objects that must stay mixed in every order, see dsa.Sampler.Stratum. They hold for good, so they
+	// come with the first job of a dataset.
+	Strata [][]ident.ObjectID
 }
 
 // Attach binds a client to a rank. Slots of its ring are free at first.

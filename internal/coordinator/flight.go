@@ -66,6 +66,7 @@ func (c *Core) served(turn uint64) { c.turn = max(c.turn, turn) }
 // source finds where row i of a batch comes from: an entry, a flight, or a new flight.
 func (c *Core) source(d *delivery, i int) {
 	x, s := d.rows[i].object, d.s
+	c.own(x, s.dataset)
 	key := ident.Key{Object: x, Form: ident.Decoded, Recipe: c.prefixes[s.prefix].id}
 	if s.isGone(x) {
 		c.occupy(s, key)

@@ -31,7 +31,7 @@ func (c *Core) register(e Register) {
 		return
 	}
 	s := &stream{
-		job: job, sample: e.Sample, prefix: c.prefixOf(e.Prefix), suffix: e.Suffix, seed: e.Sample.Seed,
+		job: job, dataset: c.datasetOf(e.Dataset, e.Names), sample: e.Sample, prefix: c.prefixOf(e.Prefix), suffix: e.Suffix, seed: e.Sample.Seed,
 		augBytes: e.AugmentedBytes, tail: e.Spec.Subset, ranks: make([]rankQueue, e.Spec.World),
 	}
 	if e.Share {
@@ -40,7 +40,12 @@ func (c *Core) register(e Register) {
 	c.streams[job.ID] = s
 	c.order = append(c.order, s)
 	job.Promise = promise(e.Sample)
-	c.recount(e.Sample.Subset, true)
+	for _, ids := range e.Strata {
+		if err := c.sampler.Stratum(ids); err != nil {
+			c.complain(job.ID, err)
+		}
+	}
+	c.recount(s, e.Sample.Subset, true)
 	c.persist(Persist{Kind: RecRegister, Job: job.ID, Text: e.Spec.Name}, func() {
 		c.reply(e.Token, Reply{Job: job.ID})
 	})
@@ -400,7 +405,7 @@ func (c *Core) endJob(s *stream, state jobs.State, reason string) {
 	}
 	c.persist(Persist{Kind: RecEnd, Job: j.ID, Text: reason}, nil)
 	c.emit(JobEnded{Job: j.ID})
-	c.recount(s.sample.Subset, false)
+	c.recount(s, s.sample.Subset, false)
 	c.refreshNeeds()
 }
 

@@ -34,6 +34,7 @@ type rig struct {
 	rows     map[DeliveryID]map[int]Fill // what was filled
 	prepares []Prepare
 	augments []Augment
+	solves   []Solve
 	token    Token
 }
 
@@ -135,6 +136,9 @@ func (r *rig) do(e Effect) {
 			ev.Err = "it cannot be augmented"
 		}
 		r.step(ev)
+	case Solve:
+		r.solves = append(r.solves, x)
+		r.step(x.Do())
 	case Persist:
 		r.step(Persisted{Seq: x.Seq})
 	case Deliver:
@@ -353,6 +357,8 @@ func describe(e Effect) string {
 		return fmt.Sprintf("free %s %d", x.Key.Form, x.Key.Object)
 	case SetBudget:
 		return fmt.Sprintf("budget %s %d", x.Form, x.Bytes)
+	case Solve:
+		return "solve"
 	case Deliver:
 		s := fmt.Sprintf("deliver job %d rank %d epoch %d step %d: %d rows", x.Job, x.Rank, x.Epoch, x.Step, len(x.Rows))
 		if len(x.Bad) > 0 {

@@ -141,10 +141,10 @@ func TestNoStepIsLongerForALargerDataset(t *testing.T) {
 	c := largeWorld(t, n, func(_ string, c *Core, _ time.Duration) {
 		steps++
 		counted += c.spent.counted
-		most = spent{max(most.sampler, c.spent.sampler), max(most.counted, c.spent.counted), max(most.refresh, c.spent.refresh)}
+		most = spent{max(most.sampler, c.spent.sampler), max(most.counted, c.spent.counted), max(most.refresh, c.spent.refresh), max(most.shrunk, c.spent.shrunk)}
 	})
 	t.Logf("%d steps, at most %+v", steps, most)
-	if most.sampler > samplerPerStep || most.counted > countPerStep || most.refresh > refreshPerStep {
+	if most.sampler > samplerPerStep || most.counted > countPerStep || most.refresh > refreshPerStep || most.shrunk > shrinkPerStep {
 		t.Errorf("a step did %+v", most)
 	}
 	if want := 4*n/2 + n/2*2 + n/2; counted != want { // four subsets in, one for another, one out

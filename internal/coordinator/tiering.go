@@ -51,45 +51,88 @@ func (c *Core) leaving(f ident.Form) int64 {
 	return -1
 }
 
-// reconfigure changes tier sizes, all of them or none.
+// reconfigure changes tier sizes, all of them or none. It is answered when memory has moved.
 func (c *Core) reconfigure(e Reconfigure) {
-	split, _, err := c.split(e.Tiers)
+	t := e.Tiers
+	t.Policy = c.cfg.Tiers.Policy
+	split, why, err := c.split(t)
+	if err == nil {
+		err = c.checkQuotas(t)
+	}
 	if err != nil {
 		c.reply(e.Token, Reply{Err: err})
 		return
 	}
-	c.cfg.Tiers.Total, c.cfg.Tiers.Sizes = e.Tiers.Total, e.Tiers.Sizes
+	c.cfg.Tiers = t
 	for _, f := range tierForms {
-		c.auto[f] = e.Tiers.Sizes[f] < 0
+		c.auto[f] = t.Sizes[f] < 0
+	}
+	if e.Token != 0 {
+		c.resizers = append(c.resizers, e.Token)
+	}
+	c.model.first, c.model.stale = true, c.model.solving
+	if !c.anyAuto() {
+		c.stats.Why, c.stats.Model, c.stats.Binding, c.stats.Predicted = why, "", "", 0
+	} else if d := c.demand(); t.Model != SimpleModel && d.Measured() {
+		split = c.squeezed(t) // what the auto tiers hold is not thrown away for the moment that solving takes
+	} else {
+		c.thumb()
+		return
 	}
 	c.apply(split)
-	c.reply(e.Token, Reply{})
+	c.resolve()
+}
+
+// squeezed is the split in force with the fixed tiers as they are to be, and the others in proportion where that leaves less.
+func (c *Core) squeezed(t TierConfig) [ident.NumForms]int64 {
+	out, left, auto := c.target, t.Total, int64(0)
+	for _, f := range tierForms {
+		if t.Sizes[f] >= 0 {
+			out[f] = t.Sizes[f]
+			left -= t.Sizes[f]
+		} else {
+			auto += out[f]
+		}
+	}
+	for _, f := range tierForms {
+		if t.Sizes[f] < 0 && auto > left {
+			out[f] = int64(float64(left) * (float64(out[f]) / float64(auto)))
+		}
+	}
+	return out
 }
 
 // repartition solves the split of the auto tiers again.
 // Small changes of the measured sizes are let be (hysteresis), a change of jobs is not.
 func (c *Core) repartition(hysteresis bool) {
-	if !c.auto[ident.Encoded] && !c.auto[ident.Decoded] && !c.auto[ident.Augmented] {
+	c.setRoom()
+	if !c.anyAuto() {
 		return
 	}
-	split, why, err := c.split(c.cfg.Tiers)
+	if !hysteresis {
+		c.model.first = true
+		c.recountDegree()
+		c.resolve()
+		return
+	}
+	if len(c.wanted.walks) > 0 {
+		return // what is wanted is being counted, and then it is solved
+	}
+	c.resolve()
+	if c.model.solving {
+		return
+	}
+	split, _, err := c.split(c.cfg.Tiers)
 	if err != nil {
 		return // the configuration was checked when it came in
 	}
-	if hysteresis {
-		if len(c.wanted.walks) > 0 {
-			return // what is wanted is being counted, and then it is solved
-		}
-		moved := int64(0)
-		for _, f := range tierForms {
-			moved = max(moved, split[f]-c.budgets[f])
-		}
-		if moved <= c.cfg.Tiers.Total/20 {
-			return
-		}
+	moved := int64(0)
+	for _, f := range tierForms {
+		moved = max(moved, split[f]-c.target[f])
 	}
-	c.stats.Why = why
-	c.apply(split)
+	if moved > c.cfg.Tiers.Total/20 {
+		c.thumb()
+	}
 }
 
 // wanted is what all live jobs want together: how many of them want each object, and the sums over the objects that any wants. It
@@ -97,15 +140,36 @@ func (c *Core) repartition(hysteresis bool) {
 type wanted struct {
 	objects int64
 	bytes   int64
-	by      [][]uint8 // by object, in pages: a large id costs one page
-	walks   []walk    // to be counted, in order
+	by      [][]uint8  // by object, in pages: a large id costs one page
+	owners  [][]uint16 // the dataset that the object counts for, from 1
+	walks   []walk     // to be counted, in order
+}
+
+// owner is the dataset that an object counts for; -1 = none yet.
+func (u *wanted) owner(x ident.ObjectID) int {
+	if p := int(x) / wantedPage; p < len(u.owners) && u.owners[p] != nil {
+		return int(u.owners[p][int(x)%wantedPage]) - 1
+	}
+	return -1
+}
+
+func (u *wanted) setOwner(x ident.ObjectID, dataset int) {
+	p := int(x) / wantedPage
+	for p >= len(u.owners) {
+		u.owners = append(u.owners, nil)
+	}
+	if u.owners[p] == nil {
+		u.owners[p] = make([]uint16, wantedPage)
+	}
+	u.owners[p][int(x)%wantedPage] = uint16(min(dataset+1, 1<<16-1))
 }
 
 // walk is a subset on its way into the counts, or out of them.
 type walk struct {
-	subset []ident.ObjectID
-	out    bool
-	at     int
+	subset  []ident.ObjectID
+	dataset int
+	out     bool
+	at      int
 }
 
 const (
@@ -114,8 +178,8 @@ const (
 )
 
 // recount enters a subset into the union of what is wanted, or takes it out. The split of memory follows when it is counted.
-func (c *Core) recount(subset []ident.ObjectID, in bool) {
-	c.wanted.walks = append(c.wanted.walks, walk{subset: subset, out: !in})
+func (c *Core) recount(s *stream, subset []ident.ObjectID, in bool) {
+	c.wanted.walks = append(c.wanted.walks, walk{subset: subset, dataset: s.dataset, out: !in})
 	c.countSlice()
 }
 
@@ -130,7 +194,7 @@ func (c *Core) countSlice() {
 		w := &u.walks[0]
 		n := min(c.count, len(w.subset)-w.at)
 		for _, x := range w.subset[w.at : w.at+n] {
-			c.countOne(x, w.out)
+			c.countOne(x, w)
 		}
 		w.at += n
 		c.count -= n + 1
@@ -146,7 +210,7 @@ func (c *Core) countSlice() {
 	}
 }
 
-func (c *Core) countOne(x ident.ObjectID, out bool) {
+func (c *Core) countOne(x ident.ObjectID, w *walk) {
 	if x >= dsa.MaxObjects {
 		return // the sampler will refuse the job
 	}
@@ -160,31 +224,75 @@ func (c *Core) countOne(x ident.ObjectID, out bool) {
 	}
 	n := &u.by[p][int(x)%wantedPage]
 	switch {
-	case !out:
+	case !w.out:
 		if *n++; *n == 1 {
-			u.objects++
-			u.bytes += c.cfg.Bytes(x)
+			u.setOwner(x, w.dataset) // nobody wanted it, so whoever did has no claim any more
+			c.wantOne(x, 1)
 		}
 	default:
 		if *n--; *n == 0 {
-			u.objects--
-			u.bytes -= c.cfg.Bytes(x)
+			c.wantOne(x, -1)
 		}
 	}
 }
 
-// apply sets budgets: shrinking first, so that the sum never exceeds the total.
+// wantOne counts an object that a first job wants, or none any more.
+func (c *Core) wantOne(x ident.ObjectID, sign int64) {
+	bytes := sign * c.cfg.Bytes(x)
+	c.wanted.objects += sign
+	c.wanted.bytes += bytes
+	d := &c.datasets[c.wanted.owner(x)]
+	d.objects += sign
+	d.bytes += bytes
+}
+
+// apply has the tiers become of those sizes. Memory moves in slices: tiers shrink by a bounded number of entries in each Step, and the
+// others grow when that is done, so that the sum never exceeds what it was or is to be.
 func (c *Core) apply(split [ident.NumForms]int64) {
-	for _, shrink := range []bool{true, false} {
-		for _, f := range tierForms {
-			if now := c.budgets[f]; split[f] != now && (split[f] < now) == shrink {
-				c.budgets[f] = split[f]
-				c.index.SetBudget(f, c.cfg.Usable(split[f]), c.evicted)
-				c.index.SetLeavingLimit(f, c.leaving(f))
-				c.emit(SetBudget{Form: f, Bytes: split[f]})
-			}
-		}
+	c.target, c.resizing = split, true
+	c.resizeSlice()
+}
+
+const shrinkPerStep = 512 // entries that leave in one Step because a tier shrinks
+
+func (c *Core) resizeSlice() {
+	if !c.resizing {
+		return
 	}
+	for _, f := range tierForms {
+		if c.target[f] >= c.budgets[f] {
+			continue
+		}
+		before := c.index.Evictions(f)
+		done := c.index.Shrink(f, c.cfg.Usable(c.target[f]), shrinkPerStep-c.spent.shrunk, c.evicted)
+		c.spent.shrunk += int(c.index.Evictions(f) - before)
+		if !done {
+			return
+		}
+		c.resize(f)
+	}
+	for _, f := range tierForms {
+		if u := c.cfg.Usable(c.target[f]); c.index.Budget(f) != u { // it grows, or an earlier shrinking was given up
+			c.index.Shrink(f, u, 0, c.evicted)
+		}
+		c.resize(f)
+	}
+	c.resizing = false
+	c.apportion()
+	c.setRoom()
+	for _, t := range c.resizers {
+		c.reply(t, Reply{})
+	}
+	c.resizers = c.resizers[:0]
+}
+
+// resize tells a tier its size.
+func (c *Core) resize(f ident.Form) {
+	if c.target[f] != c.budgets[f] {
+		c.budgets[f] = c.target[f]
+		c.emit(SetBudget{Form: f, Bytes: c.budgets[f]})
+	}
+	c.index.SetLeavingLimit(f, c.leaving(f))
 }
 
 // split turns a configuration into bytes: fixed sizes as they are, the rest by the model.
@@ -214,7 +322,7 @@ func (c *Core) split(t TierConfig) ([ident.NumForms]int64, string, error) {
 	if autos == 0 {
 		return out, "fixed by the configuration", nil
 	}
-	in := c.demand()
+	in := c.inputs()
 	in.Total = left
 	s, why := cachepolicy.SimpleSplit(in)
 	model := [ident.NumForms]int64{ident.Encoded: s.Encoded, ident.Decoded: s.Decoded, ident.Augmented: s.Augmented}
@@ -234,8 +342,8 @@ func (c *Core) split(t TierConfig) ([ident.NumForms]int64, string, error) {
 	return out, why, nil
 }
 
-// demand measures what active jobs want in each form.
-func (c *Core) demand() cachepolicy.Inputs {
+// inputs are what active jobs want in each form, for the rule of thumb.
+func (c *Core) inputs() cachepolicy.Inputs {
 	in := cachepolicy.Inputs{EncodedBytes: c.wanted.bytes}
 	var decoded, n int64
 	for i := range c.prefixes {

@@ -16,8 +16,10 @@ type Stats struct {
 	Quarantined                                 uint64 // distinct objects
 	Samples, Batches                            uint64 // delivered
 	Wait                                        time.Duration
-	Violations                                  uint64 // bugs of larder, caught
-	Why                                         string // of the present split
+	Violations                                  uint64  // bugs of larder, caught
+	Why                                         string  // of the present split
+	Model, Binding                              string  // which decided it; what limits the jobs, by the model
+	Predicted                                   float64 // samples a second, by the model; 0 = not known
 }
 
 func (c *Core) hit(s *stream, f ident.Form) {

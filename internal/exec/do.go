@@ -26,6 +26,8 @@ func (e *Engine) Do(eff coordinator.Effect) {
 		e.keeper.add(func() { e.cfg.Store.Free(x.Key) })
 	case coordinator.SetBudget:
 		e.keeper.add(func() { e.setBudget(x) })
+	case coordinator.Solve: // one at a time; it takes milliseconds
+		e.wg.Go(func() { e.send(x.Do()) })
 	case coordinator.Deliver:
 		if r := e.ring(x.Job, x.Rank, x.Inc); r != nil {
 			r.push(x)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,8 +36,13 @@ type Config struct {
 	Tiers       coordinator.TierConfig
 	TierSetting map[ident.Form]string // as configured, for people
 	ParseSize   func(setting string) (bytes int64, auto bool, err error)
-	MemoryLimit int64 // bytes of everything
-	MaxRing     int64 // bytes of all rings together; 0 = what tiers leave of MemoryLimit
+	MemoryLimit int64                        // bytes of everything
+	Own         int64                        // bytes of MemoryLimit that neither tiers nor rings may take: heap, indexes, samples in work
+	MaxRing     int64                        // bytes of all rings together; 0 = what tiers leave of MemoryLimit
+	Strata      func(names ...string) string // see Settings
+	// ApplyConfig answers the method of that name; nil = there is no configuration.
+	ApplyConfig func(context.Context, *larderv1.ApplyConfigRequest) (*larderv1.ApplyConfigResponse, error)
+	Measure     time.Duration // between two reports of measured rates; 0 = 2 s
 	Lease       time.Duration
 	MaxJobs     int
 	Seed        uint64
@@ -50,6 +56,7 @@ type Engine struct {
 	core    *coordinator.Core
 	events  chan coordinator.Event
 	pool    *pool
+	meters  *meters
 	keeper  *keeper // of the tiers
 	notes   *keeper // of log lines
 	started time.Time
@@ -58,16 +65,19 @@ type Engine struct {
 
 	mu struct {
 		sync.Mutex
-		tokens   map[coordinator.Token]chan coordinator.Reply
-		next     coordinator.Token
-		jobs     map[ident.JobID]*job
-		rings    map[ringKey]*ring
-		names    map[string]*job // newest job of a name
-		ended    []ident.JobID   // oldest first; jobs holds the last keepEnded of them
-		settings map[ident.Form]string
-		total    int64
-		stopped  bool // no ring may be added any more
-		broken   error
+		tokens     map[coordinator.Token]chan coordinator.Reply
+		next       coordinator.Token
+		jobs       map[ident.JobID]*job
+		rings      map[ringKey]*ring
+		names      map[string]*job // newest job of a name
+		ended      []ident.JobID   // oldest first; jobs holds the last keepEnded of them
+		settings   map[ident.Form]string
+		total      int64 // of the tiers
+		maxRing    int64
+		strata     func(names ...string) string
+		stratified map[ident.DatasetID]bool // those whose first job has come
+		stopped    bool                     // no ring may be added any more
+		broken     error
 	}
 	ringBytes atomic.Int64 // of rings and of what ragged batches take beside them
 	draining  atomic.Bool
@@ -113,7 +123,9 @@ func New(cfg Config) (*Engine, error) {
 	if e.mu.settings == nil {
 		e.mu.settings = map[ident.Form]string{}
 	}
-	e.mu.total = cfg.Tiers.Total
+	e.mu.total, e.mu.maxRing, e.mu.strata = cfg.Tiers.Total, cfg.MaxRing, cfg.Strata
+	e.mu.stratified = map[ident.DatasetID]bool{}
+	e.meters = newMeters(cfg.Workers, runtime.GOMAXPROCS(0))
 	e.pool = newPool(e)
 	return e, nil
 }
@@ -134,6 +146,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	kept.Go(e.keeper.run)
 	kept.Go(e.notes.run)
 	e.pool.start(ctx)
+	e.wg.Go(func() { e.measure(ctx) })
 	err := coordinator.Loop(ctx, e.core, e.events, e, time.Now)
 	close(e.done) // before waiting for the workers: nobody takes their events any more
 	e.keeper.stop()

@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime/debug"
 	"sync"
+	"time"
 
 	"larder/internal/coordinator"
 	"larder/internal/fault"
@@ -163,6 +164,9 @@ type worker struct {
 	p    *pool
 	prep *prep.Worker
 	read []byte // read buffer
+
+	waited time.Duration // for room in a tier, in the running piece of work
+	given  func()        // gives that up, after a panic
 }
 
 func (p *pool) work(ctx context.Context) {
@@ -217,6 +221,10 @@ func (w *worker) guardFill(t task) (ev coordinator.Filled) {
 }
 
 func (w *worker) panicked(r any) string {
+	if w.given != nil {
+		w.given()
+		w.given = nil
+	}
 	w.p.e.note(slog.LevelError, "preparing a sample panicked: please report this", "panic", r, "stack", string(debug.Stack()))
 	return "larder panicked while preparing it; the daemon's log has the stack"
 }
@@ -236,7 +244,9 @@ func (w *worker) doPrepare(ctx context.Context, t task) coordinator.Prepared {
 		defer v.Close()
 		enc = v.Bytes
 	} else {
+		end := w.p.e.meters.reading()
 		b, err := w.p.e.cfg.Catalog.Read(ctx, x.Key.Object, w.read[:0])
+		end(len(b))
 		if err != nil {
 			ev.Err = err.Error()
 			return ev
@@ -251,7 +261,9 @@ func (w *worker) doPrepare(ctx context.Context, t task) coordinator.Prepared {
 			ev.Encoded = w.keep(ekey, b, tiers.Meta{})
 		}
 	}
+	end := w.work(t.job, stepDecode)
 	kept, img, err := w.make(t, x.Key, x.Keep, func(alloc allocator) (prep.Image, error) { return w.prep.Decode(t.job.recipe, enc, alloc) })
+	end(err)
 	return w.finish(ev, kept, img, err)
 }
 
@@ -265,6 +277,8 @@ func (w *worker) make(t task, k ident.Key, keep bool, produce func(allocator) (p
 		if !keep {
 			return w.p.scratch(n), nil
 		}
+		begun := time.Now()
+		defer func() { w.waited += time.Since(begun) }()
 		w.p.e.keeper.wait(t.after)
 		b, err := w.p.e.cfg.Store.Alloc(k, int64(n))
 		switch {
@@ -287,6 +301,17 @@ func (w *worker) make(t task, k ident.Key, keep bool, produce func(allocator) (p
 		return w.make(t, k, false, produce)
 	}
 	return true, img, nil
+}
+
+// work measures a piece of work, unless it fails.
+func (w *worker) work(j *job, s step) (end func(error)) {
+	w.waited = 0
+	done := w.p.e.meters.work(j, s)
+	w.given = func() { done(0, false) }
+	return func(err error) {
+		w.given = nil
+		done(w.waited, err == nil)
+	}
 }
 
 // finish turns the outcome of make into the event.
@@ -345,7 +370,9 @@ func (w *worker) doAugment(t task) coordinator.Prepared {
 	}
 	defer release()
 	key := t.job.key(x.Key.Object, x.Seed, x.Instance)
+	end := w.work(t.job, stepAugment)
 	kept, img, err := w.make(t, x.Key, x.Keep, func(alloc allocator) (prep.Image, error) { return w.prep.Augment(t.job.recipe, src, key, alloc) })
+	end(err)
 	return w.finish(ev, kept, img, err)
 }
 
@@ -365,6 +392,11 @@ func (w *worker) doFill(t task) coordinator.Filled {
 	j, r := t.job, t.ring
 	sample, _ := j.data.Sample(x.Object)
 	var err error
+	kind := stepAugment
+	if x.From.Key.Form == ident.Augmented {
+		kind = stepFinish
+	}
+	end := w.work(j, kind)
 	switch {
 	case r.ragged():
 		img := src
@@ -390,6 +422,7 @@ func (w *worker) doFill(t task) coordinator.Filled {
 	default:
 		err = w.prep.AugmentInto(j.recipe, src, j.key(x.Object, x.Seed, x.Instance), r.image(x.Slot, x.Row))
 	}
+	end(err)
 	if err != nil {
 		ev.Err = describe(err)
 		return ev

@@ -77,6 +77,10 @@ func (e *Engine) RegisterJob(ctx context.Context, req *larderv1.RegisterJobReque
 		v, err := e.describe(ctx, old.id)
 		return &larderv1.RegisterJobResponse{Job: v}, err
 	}
+	reg.Strata = e.strata(j)
+	if len(reg.Strata) > 0 {
+		e.note(slog.LevelInfo, "a dataset is kept mixed", "dataset", j.data.Name(), "strata", len(reg.Strata)+1)
+	}
 	// Whoever asked may be gone meanwhile: a job that the coordinator knows must be known here too.
 	r, err := e.ask(context.WithoutCancel(ctx), func(t coordinator.Token) coordinator.Event {
 		reg.Token = t
@@ -85,6 +89,7 @@ func (e *Engine) RegisterJob(ctx context.Context, req *larderv1.RegisterJobReque
 	if err != nil {
 		return nil, err
 	}
+	e.stratified(j.data.ID())
 	j.id = r.Job
 	e.mu.Lock()
 	e.mu.jobs[j.id] = j
@@ -214,8 +219,9 @@ func (e *Engine) compile(ctx context.Context, spec *larderv1.JobSpec) (*job, coo
 		Sample: dsa.JobSpec{Mode: mode, Tiles: tiles, Seed: spec.GetSeed(), Subset: objects},
 		Member: coordinator.Members(objects),
 		Prefix: recipe.Prefix(), Suffix: recipe.SuffixID(),
-		Share: spec.GetShare() == "augmented" && recipe.Random(),
-		Key:   ident.RecipeID(xrand.Hash(uint64(data.ID())+1, uint64(recipe.SuffixID()))),
+		Share:   spec.GetShare() == "augmented" && recipe.Random(),
+		Dataset: data.ID(), Names: []string{data.Name(), data.URI()},
+		Key: ident.RecipeID(xrand.Hash(uint64(data.ID())+1, uint64(recipe.SuffixID()))),
 	}
 	if out := recipe.Output(); !out.Ragged && len(out.Shape) == 3 {
 		n := 1
@@ -248,10 +254,10 @@ func (e *Engine) fits(j *job) error {
 // ringLimit is how many bytes all rings may have: what is configured, and no more than the tiers leave.
 func (e *Engine) ringLimit() int64 {
 	e.mu.Lock()
-	left := e.cfg.MemoryLimit - e.mu.total
+	left, most := e.cfg.MemoryLimit-e.cfg.Own-e.mu.total, e.mu.maxRing
 	e.mu.Unlock()
-	if e.cfg.MaxRing > 0 {
-		return min(left, e.cfg.MaxRing)
+	if most > 0 {
+		return min(left, most)
 	}
 	return left
 }

@@ -2,7 +2,6 @@ package exec
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"math"
 	"os"
@@ -218,25 +217,32 @@ func (e *Engine) tiers(views []coordinator.TierView) []*larderv1.Tier {
 
 // GetTiers reports the tiers.
 func (e *Engine) GetTiers(ctx context.Context, _ *larderv1.GetTiersRequest) (*larderv1.GetTiersResponse, error) {
-	views, err := inspect(ctx, e, (*coordinator.Core).Tiers)
+	type moment struct {
+		tiers  []coordinator.TierView
+		stats  coordinator.Stats
+		quotas []coordinator.QuotaView
+	}
+	now, err := inspect(ctx, e, func(c *coordinator.Core) moment { return moment{c.Tiers(), c.Stats(), c.Quotas()} })
 	if err != nil {
 		return nil, err
 	}
-	out := &larderv1.GetTiersResponse{Tiers: e.tiers(views)}
-	e.mu.Lock()
-	out.Total = uint64(e.mu.total)
-	e.mu.Unlock()
-	return out, nil
+	return &larderv1.GetTiersResponse{Tiers: e.tiers(now.tiers), Total: uint64(e.total()), Split: e.split(now.stats, now.quotas)}, nil
 }
 
 // SetTiers changes sizes, all of the request or nothing.
 func (e *Engine) SetTiers(ctx context.Context, req *larderv1.SetTiersRequest) (*larderv1.SetTiersResponse, error) {
+	if err := e.setTiers(ctx, req); err != nil {
+		return nil, err
+	}
+	got, err := e.GetTiers(ctx, &larderv1.GetTiersRequest{})
+	return &larderv1.SetTiersResponse{Tiers: got.GetTiers(), Total: got.GetTotal(), Split: got.GetSplit()}, err
+}
+
+func (e *Engine) setTiers(ctx context.Context, req *larderv1.SetTiersRequest) error {
 	e.registering.Lock() // one change at a time
 	defer e.registering.Unlock()
-	e.mu.Lock()
-	cfg := e.cfg.Tiers
-	settings := maps.Clone(e.mu.settings)
-	e.mu.Unlock()
+	next := e.settings()
+	next.TierSetting = maps.Clone(next.TierSetting)
 	size := func(key, s string) (int64, error) {
 		n, auto, err := e.cfg.ParseSize(s)
 		if err != nil {
@@ -250,12 +256,12 @@ func (e *Engine) SetTiers(ctx context.Context, req *larderv1.SetTiersRequest) (*
 	if s := req.GetTotal(); s != "" {
 		n, err := size("tiers.total", s)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if n < 0 {
-			return nil, fault.New(fault.ConfigInvalid, "tiers.total", "give a size such as 8GiB", "tiers.total: auto can only be set in the configuration")
+			return fault.New(fault.ConfigInvalid, "tiers.total", "give a size such as 8GiB", "tiers.total: auto can only be set in the configuration")
 		}
-		cfg.Total = n
+		next.Tiers.Total = n
 	}
 	for _, x := range []struct {
 		f ident.Form
@@ -266,36 +272,22 @@ func (e *Engine) SetTiers(ctx context.Context, req *larderv1.SetTiersRequest) (*
 		}
 		n, err := size("tiers."+x.f.String(), x.s)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		cfg.Sizes[x.f], settings[x.f] = n, x.s
+		next.Tiers.Sizes[x.f], next.TierSetting[x.f] = n, x.s
 	}
-	if rings := e.ringBytes.Load(); cfg.Total+rings > e.cfg.MemoryLimit {
-		what := fmt.Sprintf("tiers.total %s exceeds", fault.Size(cfg.Total))
-		if rings > 0 {
-			what = fmt.Sprintf("tiers.total %s and rings of %s exceed", fault.Size(cfg.Total), fault.Size(rings))
-		}
-		return nil, fault.New(fault.ResourceExceeded, "tiers.total", "lower tiers.total, or raise memory.limit and restart",
-			"%s memory.limit %s", what, fault.Size(e.cfg.MemoryLimit))
-	}
-	if _, err := e.ask(ctx, func(t coordinator.Token) coordinator.Event { return coordinator.Reconfigure{Token: t, Tiers: cfg} }); err != nil {
-		return nil, err
-	}
-	e.mu.Lock()
-	e.cfg.Tiers, e.mu.settings, e.mu.total = cfg, settings, cfg.Total
-	e.mu.Unlock()
-	got, err := e.GetTiers(ctx, &larderv1.GetTiersRequest{})
-	return &larderv1.SetTiersResponse{Tiers: got.GetTiers(), Total: got.GetTotal()}, err
+	return e.apply(ctx, next)
 }
 
 // GetStats returns all counters.
 func (e *Engine) GetStats(ctx context.Context, req *larderv1.GetStatsRequest) (*larderv1.GetStatsResponse, error) {
 	type moment struct {
-		stats coordinator.Stats
-		tiers []coordinator.TierView
-		jobs  []jobs.Job
+		stats  coordinator.Stats
+		tiers  []coordinator.TierView
+		jobs   []jobs.Job
+		quotas []coordinator.QuotaView
 	}
-	now, err := inspect(ctx, e, func(c *coordinator.Core) moment { return moment{c.Stats(), c.Tiers(), c.Jobs(true)} })
+	now, err := inspect(ctx, e, func(c *coordinator.Core) moment { return moment{c.Stats(), c.Tiers(), c.Jobs(true), c.Quotas()} })
 	if err != nil {
 		return nil, err
 	}
@@ -308,6 +300,7 @@ func (e *Engine) GetStats(ctx context.Context, req *larderv1.GetStatsRequest) (*
 			WaitSeconds: st.Wait.Seconds(),
 		},
 		Tiers: e.tiers(now.tiers), RssBytes: rss(), MemoryLimit: uint64(max(e.cfg.MemoryLimit, 0)), Parity: prep.Parity(), Decoder: prep.DecoderName(),
+		Split: e.split(st, now.quotas),
 	}
 	for _, v := range now.jobs {
 		if req.GetJob() != "" && v.Spec.Name != req.GetJob() {

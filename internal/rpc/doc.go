@@ -29,5 +29,6 @@ type Engine interface {
 	ResolveKeys(context.Context, *larderv1.ResolveKeysRequest) (*larderv1.ResolveKeysResponse, error)
 	GetTiers(context.Context, *larderv1.GetTiersRequest) (*larderv1.GetTiersResponse, error)
 	SetTiers(context.Context, *larderv1.SetTiersRequest) (*larderv1.SetTiersResponse, error)
+	ApplyConfig(context.Context, *larderv1.ApplyConfigRequest) (*larderv1.ApplyConfigResponse, error)
 	GetStats(context.Context, *larderv1.GetStatsRequest) (*larderv1.GetStatsResponse, error)
 }

@@ -69,6 +69,10 @@ func (g guard) SetTiers(ctx context.Context, r *larderv1.SetTiersRequest) (*lard
 	return safely(g, "SetTiers", g.e.SetTiers, ctx, r)
 }
 
+func (g guard) ApplyConfig(ctx context.Context, r *larderv1.ApplyConfigRequest) (*larderv1.ApplyConfigResponse, error) {
+	return safely(g, "ApplyConfig", g.e.ApplyConfig, ctx, r)
+}
+
 func (g guard) GetStats(ctx context.Context, r *larderv1.GetStatsRequest) (*larderv1.GetStatsResponse, error) {
 	return safely(g, "GetStats", g.e.GetStats, ctx, r)
 }

@@ -42,6 +42,7 @@ type collector struct {
 	hits, evictions, jobHits                         *prometheus.Desc
 	wait                                             *prometheus.Desc
 	tierBytes, tierBudget, tierEntries               *prometheus.Desc
+	predicted, dataset                               *prometheus.Desc
 	jobs, jobRanks, jobSubset, jobEpoch, jobViolated *prometheus.Desc
 	ringBytes                                        *prometheus.Desc
 	gpuMemory, gpuUsed, gpuBusy                      *prometheus.Desc
@@ -66,6 +67,8 @@ func NewCollector(stats StatsFunc) prometheus.Collector {
 		tierBytes:   d("tier_bytes", "Bytes a tier holds, never above its budget.", "form"),
 		tierBudget:  d("tier_budget_bytes", "Bytes a tier may hold.", "form"),
 		tierEntries: d("tier_entries", "Samples a tier holds.", "form"),
+		predicted:   d("predicted_samples_per_second", "What the model of the tiers predicts for all jobs together; the labels tell the model and what limits it.", "model", "binding"),
+		dataset:     d("dataset_tier_bytes", "Bytes that a dataset with a floor or a cap has of all tiers together.", "dataset"),
 		jobs:        d("jobs", "Jobs by state.", "state"),
 		jobRanks:    d("job_ranks_attached", "Ranks of a job that a client holds.", "job"),
 		jobSubset:   d("job_subset_samples", "Samples in the subset of a job.", "job"),
@@ -86,7 +89,7 @@ func NewCollector(stats StatsFunc) prometheus.Collector {
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range append(append([]*prometheus.Desc{c.up, c.build, c.uptime, c.rss, c.memory, c.hits, c.evictions, c.jobHits,
-		c.wait, c.tierBytes, c.tierBudget, c.tierEntries, c.jobs, c.jobRanks, c.jobSubset, c.jobEpoch, c.jobViolated,
+		c.wait, c.tierBytes, c.tierBudget, c.tierEntries, c.predicted, c.dataset, c.jobs, c.jobRanks, c.jobSubset, c.jobEpoch, c.jobViolated,
 		c.ringBytes, c.gpuMemory, c.gpuUsed, c.gpuBusy}, c.total...), c.perJob...) {
 		out <- d
 	}
@@ -132,6 +135,16 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		gauge(c.tierBytes, float64(tier.GetUsed()), f)
 		gauge(c.tierBudget, float64(tier.GetBudget()), f)
 		gauge(c.tierEntries, float64(tier.GetEntries()), f)
+	}
+	if p := s.GetSplit(); p.GetPredicted() > 0 {
+		gauge(c.predicted, p.GetPredicted(), valid(p.GetModel()), valid(p.GetBinding()))
+	}
+	seen = map[string]bool{}
+	for _, x := range s.GetSplit().GetDatasets() {
+		if n := valid(x.GetDataset()); !seen[n] {
+			seen[n] = true
+			gauge(c.dataset, float64(x.GetUsed()), n)
+		}
 	}
 	c.collectJobs(s, gauge, count)
 	seen = map[string]bool{}

@@ -32,14 +32,25 @@ type sighted interface {
 	Newcomer(k ident.Key)
 }
 
+// apportioned is an Evictor that divides its tier among groups of entries and bounds what a group may take. It is sighted, and is
+// told what every entry weighs: before each Insert or Restore, and when that changes.
+type apportioned interface {
+	sighted
+	Weigh(h uint32, k ident.Key, bytes int64)
+	// Fits tells whether the group of what Admit or Newcomer was last told of may take so many bytes more. When it does not, the
+	// next Victim is of that group.
+	Fits(bytes int64) bool
+}
+
 // Handle names an entry from Admit until it dies; after that it names another one, from the next Admit on.
 type Handle uint32
 
 // tier is what only the index knows of a tier; the rest is in sums.
 type tier struct {
 	ev      Evictor
-	sighted sighted // ev, if it is one
-	limit   int64   // of leaving; negative: none
+	sighted sighted     // ev, if it is one
+	shares  apportioned // ev, if it is one
+	limit   int64       // of leaving; negative: none
 }
 
 // Index is what is in which tier. Owned by one goroutine.
@@ -69,6 +80,7 @@ func New(budgets [ident.NumForms]int64, ev [ident.NumForms]Evictor) *Index {
 		}
 		x.tiers[f] = tier{ev: ev[f], limit: -1}
 		x.tiers[f].sighted, _ = ev[f].(sighted)
+		x.tiers[f].shares, _ = ev[f].(apportioned)
 		x.sums[f].budget = budgets[f]
 	}
 	return x
@@ -112,7 +124,7 @@ func (x *Index) Admit(k ident.Key, bytes int64, need int, evicted func(Handle, i
 	case dead:
 	}
 	t, sum := &x.tiers[k.Form], &x.sums[k.Form]
-	if t.sighted != nil && !t.sighted.Admit(k, need) || !x.makeRoom(k.Form, bytes, need) {
+	if t.sighted != nil && !t.sighted.Admit(k, need) || !x.makeRoom(k.Form, bytes, bytes, need) {
 		return 0, false
 	}
 	// The victims leave before the newcomer is in, so the policy sees the order in which it was asked, and the budget holds
@@ -138,7 +150,7 @@ func (x *Index) Admit(k ident.Key, bytes int64, need int, evicted func(Handle, i
 	}
 	sum.used += bytes
 	sum.entries++
-	t.ev.Insert(n, need)
+	x.insert(t, n)
 	return Handle(at), true
 }
 
@@ -158,21 +170,24 @@ func (x *Index) Resize(h Handle, bytes int64, evicted func(Handle, ident.Key)) b
 	more := bytes - e.bytes
 	switch s.state() {
 	case resident:
-		if sum.used+more > sum.budget {
+		if sum.used+more > sum.budget || t.shares != nil && more > 0 {
 			// It must not be chosen to make room for itself.
 			t.ev.Remove(s.entry)
 			if t.sighted != nil {
 				t.sighted.Newcomer(x.Key(h))
 			}
-			if bytes > sum.budget || !x.makeRoom(f, more, int(e.need)) {
+			if bytes > sum.budget || !x.makeRoom(f, more, bytes, int(e.need)) {
 				x.out(h, dropped)
 				return false
 			}
 			x.evictAll(f, evicted)
 			e = x.ownEntry(s.entry) // a callback may have taken a snapshot
-			t.ev.Insert(s.entry, int(e.need))
+			x.insert(t, s.entry)
 		}
 		sum.used += more
+		if t.shares != nil {
+			t.shares.Weigh(s.entry, x.Key(h), bytes)
+		}
 	case leaving:
 		if more > 0 && t.limit >= 0 && sum.leaving+more > t.limit {
 			x.own(uint32(h)).become(dropped)
@@ -284,16 +299,25 @@ func (x *Index) SetLeavingLimit(f ident.Form, bytes int64) {
 	x.tiers[f].limit = bytes
 }
 
-// makeRoom takes victims out of the Evictor into x.victims until want more bytes fit, or refuses and leaves everything
-// as it was.
-func (x *Index) makeRoom(f ident.Form, want int64, need int) bool {
+// insert puts a resident entry into the Evictor.
+func (x *Index) insert(t *tier, n uint32) {
+	e := x.entry(n)
+	if t.shares != nil {
+		t.shares.Weigh(n, x.key(e.at), e.bytes)
+	}
+	t.ev.Insert(n, int(e.need))
+}
+
+// makeRoom takes victims out of the Evictor into x.victims until want more bytes fit, and whole ones into the share of the newcomer's
+// group, or refuses and leaves everything as it was.
+func (x *Index) makeRoom(f ident.Form, want, whole int64, need int) bool {
 	t, sum := &x.tiers[f], &x.sums[f]
 	x.victims = x.victims[:0]
 	if want > sum.budget {
 		return false
 	}
 	room, pinned := sum.budget-sum.used, int64(0)
-	for room < want {
+	for room < want || t.shares != nil && !t.shares.Fits(whole) {
 		v, ok := t.ev.Victim(need)
 		if ok {
 			e := x.entry(v)
@@ -308,6 +332,10 @@ func (x *Index) makeRoom(f ident.Form, want int64, need int) bool {
 		if !ok {
 			r, exact := t.ev.(restorer)
 			for _, v := range slices.Backward(x.victims) {
+				if t.shares != nil {
+					e := x.entry(v)
+					t.shares.Weigh(v, x.key(e.at), e.bytes)
+				}
 				if exact {
 					r.Restore(v, int(x.entry(v).need))
 				} else {

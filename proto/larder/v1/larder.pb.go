@@ -1518,7 +1518,9 @@ type Stats struct {
 	// parity: the build's decoder and kernels give torchvision's bits.
 	Parity bool `protobuf:"varint,11,opt,name=parity,proto3" json:"parity,omitempty"`
 	// decoder in use: libjpeg-turbo | go.
-	Decoder       string `protobuf:"bytes,12,opt,name=decoder,proto3" json:"decoder,omitempty"`
+	Decoder string `protobuf:"bytes,12,opt,name=decoder,proto3" json:"decoder,omitempty"`
+	// split of the memory of the tiers, and why.
+	Split         *Split `protobuf:"bytes,13,opt,name=split,proto3" json:"split,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1637,6 +1639,168 @@ func (x *Stats) GetDecoder() string {
 	return ""
 }
 
+func (x *Stats) GetSplit() *Split {
+	if x != nil {
+		return x.Split
+	}
+	return nil
+}
+
+// Split says how the memory of the tiers came to be divided as it is.
+type Split struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// model that decided: bottleneck | seneca | rule of thumb; empty where all sizes are fixed.
+	Model string `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
+	// why in a sentence for people.
+	Why string `protobuf:"bytes,2,opt,name=why,proto3" json:"why,omitempty"`
+	// binding resource, which limits the jobs: storage, cpu, memory bandwidth, training; empty = not known.
+	Binding string `protobuf:"bytes,3,opt,name=binding,proto3" json:"binding,omitempty"`
+	// predicted samples a second of all jobs together; 0 = not known.
+	Predicted float64 `protobuf:"fixed64,4,opt,name=predicted,proto3" json:"predicted,omitempty"`
+	// datasets with a floor or a cap.
+	Datasets      []*DatasetShare `protobuf:"bytes,5,rep,name=datasets,proto3" json:"datasets,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Split) Reset() {
+	*x = Split{}
+	mi := &file_larder_v1_larder_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Split) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Split) ProtoMessage() {}
+
+func (x *Split) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Split.ProtoReflect.Descriptor instead.
+func (*Split) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Split) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *Split) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *Split) GetBinding() string {
+	if x != nil {
+		return x.Binding
+	}
+	return ""
+}
+
+func (x *Split) GetPredicted() float64 {
+	if x != nil {
+		return x.Predicted
+	}
+	return 0
+}
+
+func (x *Split) GetDatasets() []*DatasetShare {
+	if x != nil {
+		return x.Datasets
+	}
+	return nil
+}
+
+// DatasetShare is what one dataset has of all tiers together.
+type DatasetShare struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// dataset as the configuration names it.
+	Dataset string `protobuf:"bytes,1,opt,name=dataset,proto3" json:"dataset,omitempty"`
+	// floor in bytes.
+	Floor uint64 `protobuf:"varint,2,opt,name=floor,proto3" json:"floor,omitempty"`
+	// cap in bytes; absent = none.
+	Cap *uint64 `protobuf:"varint,3,opt,name=cap,proto3,oneof" json:"cap,omitempty"`
+	// used bytes.
+	Used          uint64 `protobuf:"varint,4,opt,name=used,proto3" json:"used,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DatasetShare) Reset() {
+	*x = DatasetShare{}
+	mi := &file_larder_v1_larder_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DatasetShare) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DatasetShare) ProtoMessage() {}
+
+func (x *DatasetShare) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DatasetShare.ProtoReflect.Descriptor instead.
+func (*DatasetShare) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *DatasetShare) GetDataset() string {
+	if x != nil {
+		return x.Dataset
+	}
+	return ""
+}
+
+func (x *DatasetShare) GetFloor() uint64 {
+	if x != nil {
+		return x.Floor
+	}
+	return 0
+}
+
+func (x *DatasetShare) GetCap() uint64 {
+	if x != nil && x.Cap != nil {
+		return *x.Cap
+	}
+	return 0
+}
+
+func (x *DatasetShare) GetUsed() uint64 {
+	if x != nil {
+		return x.Used
+	}
+	return 0
+}
+
 // RegisterJobRequest asks for a job.
 type RegisterJobRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1648,7 +1812,7 @@ type RegisterJobRequest struct {
 
 func (x *RegisterJobRequest) Reset() {
 	*x = RegisterJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[13]
+	mi := &file_larder_v1_larder_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1660,7 +1824,7 @@ func (x *RegisterJobRequest) String() string {
 func (*RegisterJobRequest) ProtoMessage() {}
 
 func (x *RegisterJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[13]
+	mi := &file_larder_v1_larder_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1673,7 +1837,7 @@ func (x *RegisterJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterJobRequest.ProtoReflect.Descriptor instead.
 func (*RegisterJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{13}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RegisterJobRequest) GetSpec() *JobSpec {
@@ -1696,7 +1860,7 @@ type RegisterJobResponse struct {
 
 func (x *RegisterJobResponse) Reset() {
 	*x = RegisterJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[14]
+	mi := &file_larder_v1_larder_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1708,7 +1872,7 @@ func (x *RegisterJobResponse) String() string {
 func (*RegisterJobResponse) ProtoMessage() {}
 
 func (x *RegisterJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[14]
+	mi := &file_larder_v1_larder_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1721,7 +1885,7 @@ func (x *RegisterJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterJobResponse.ProtoReflect.Descriptor instead.
 func (*RegisterJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{14}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RegisterJobResponse) GetJob() *Job {
@@ -1749,7 +1913,7 @@ type ListJobsRequest struct {
 
 func (x *ListJobsRequest) Reset() {
 	*x = ListJobsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[15]
+	mi := &file_larder_v1_larder_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1761,7 +1925,7 @@ func (x *ListJobsRequest) String() string {
 func (*ListJobsRequest) ProtoMessage() {}
 
 func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[15]
+	mi := &file_larder_v1_larder_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1774,7 +1938,7 @@ func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
 func (*ListJobsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{15}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListJobsRequest) GetIncludeEnded() bool {
@@ -1795,7 +1959,7 @@ type ListJobsResponse struct {
 
 func (x *ListJobsResponse) Reset() {
 	*x = ListJobsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[16]
+	mi := &file_larder_v1_larder_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1807,7 +1971,7 @@ func (x *ListJobsResponse) String() string {
 func (*ListJobsResponse) ProtoMessage() {}
 
 func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[16]
+	mi := &file_larder_v1_larder_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1820,7 +1984,7 @@ func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
 func (*ListJobsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{16}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListJobsResponse) GetJobs() []*Job {
@@ -1841,7 +2005,7 @@ type DescribeJobRequest struct {
 
 func (x *DescribeJobRequest) Reset() {
 	*x = DescribeJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[17]
+	mi := &file_larder_v1_larder_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1853,7 +2017,7 @@ func (x *DescribeJobRequest) String() string {
 func (*DescribeJobRequest) ProtoMessage() {}
 
 func (x *DescribeJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[17]
+	mi := &file_larder_v1_larder_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1866,7 +2030,7 @@ func (x *DescribeJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeJobRequest.ProtoReflect.Descriptor instead.
 func (*DescribeJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{17}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DescribeJobRequest) GetName() string {
@@ -1887,7 +2051,7 @@ type DescribeJobResponse struct {
 
 func (x *DescribeJobResponse) Reset() {
 	*x = DescribeJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[18]
+	mi := &file_larder_v1_larder_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1899,7 +2063,7 @@ func (x *DescribeJobResponse) String() string {
 func (*DescribeJobResponse) ProtoMessage() {}
 
 func (x *DescribeJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[18]
+	mi := &file_larder_v1_larder_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1912,7 +2076,7 @@ func (x *DescribeJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeJobResponse.ProtoReflect.Descriptor instead.
 func (*DescribeJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{18}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DescribeJobResponse) GetJob() *Job {
@@ -1933,7 +2097,7 @@ type DrainJobRequest struct {
 
 func (x *DrainJobRequest) Reset() {
 	*x = DrainJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[19]
+	mi := &file_larder_v1_larder_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1945,7 +2109,7 @@ func (x *DrainJobRequest) String() string {
 func (*DrainJobRequest) ProtoMessage() {}
 
 func (x *DrainJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[19]
+	mi := &file_larder_v1_larder_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1958,7 +2122,7 @@ func (x *DrainJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainJobRequest.ProtoReflect.Descriptor instead.
 func (*DrainJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{19}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DrainJobRequest) GetName() string {
@@ -1979,7 +2143,7 @@ type DrainJobResponse struct {
 
 func (x *DrainJobResponse) Reset() {
 	*x = DrainJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[20]
+	mi := &file_larder_v1_larder_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1991,7 +2155,7 @@ func (x *DrainJobResponse) String() string {
 func (*DrainJobResponse) ProtoMessage() {}
 
 func (x *DrainJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[20]
+	mi := &file_larder_v1_larder_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2004,7 +2168,7 @@ func (x *DrainJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainJobResponse.ProtoReflect.Descriptor instead.
 func (*DrainJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{20}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DrainJobResponse) GetJob() *Job {
@@ -2025,7 +2189,7 @@ type KillJobRequest struct {
 
 func (x *KillJobRequest) Reset() {
 	*x = KillJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[21]
+	mi := &file_larder_v1_larder_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2037,7 +2201,7 @@ func (x *KillJobRequest) String() string {
 func (*KillJobRequest) ProtoMessage() {}
 
 func (x *KillJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[21]
+	mi := &file_larder_v1_larder_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2050,7 +2214,7 @@ func (x *KillJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillJobRequest.ProtoReflect.Descriptor instead.
 func (*KillJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{21}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *KillJobRequest) GetName() string {
@@ -2071,7 +2235,7 @@ type KillJobResponse struct {
 
 func (x *KillJobResponse) Reset() {
 	*x = KillJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[22]
+	mi := &file_larder_v1_larder_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2083,7 +2247,7 @@ func (x *KillJobResponse) String() string {
 func (*KillJobResponse) ProtoMessage() {}
 
 func (x *KillJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[22]
+	mi := &file_larder_v1_larder_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2096,7 +2260,7 @@ func (x *KillJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillJobResponse.ProtoReflect.Descriptor instead.
 func (*KillJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{22}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *KillJobResponse) GetJob() *Job {
@@ -2117,7 +2281,7 @@ type PauseJobRequest struct {
 
 func (x *PauseJobRequest) Reset() {
 	*x = PauseJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[23]
+	mi := &file_larder_v1_larder_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2129,7 +2293,7 @@ func (x *PauseJobRequest) String() string {
 func (*PauseJobRequest) ProtoMessage() {}
 
 func (x *PauseJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[23]
+	mi := &file_larder_v1_larder_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2142,7 +2306,7 @@ func (x *PauseJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseJobRequest.ProtoReflect.Descriptor instead.
 func (*PauseJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{23}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *PauseJobRequest) GetName() string {
@@ -2163,7 +2327,7 @@ type PauseJobResponse struct {
 
 func (x *PauseJobResponse) Reset() {
 	*x = PauseJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[24]
+	mi := &file_larder_v1_larder_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2175,7 +2339,7 @@ func (x *PauseJobResponse) String() string {
 func (*PauseJobResponse) ProtoMessage() {}
 
 func (x *PauseJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[24]
+	mi := &file_larder_v1_larder_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2188,7 +2352,7 @@ func (x *PauseJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseJobResponse.ProtoReflect.Descriptor instead.
 func (*PauseJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{24}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *PauseJobResponse) GetJob() *Job {
@@ -2209,7 +2373,7 @@ type ResumeJobRequest struct {
 
 func (x *ResumeJobRequest) Reset() {
 	*x = ResumeJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[25]
+	mi := &file_larder_v1_larder_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2221,7 +2385,7 @@ func (x *ResumeJobRequest) String() string {
 func (*ResumeJobRequest) ProtoMessage() {}
 
 func (x *ResumeJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[25]
+	mi := &file_larder_v1_larder_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2234,7 +2398,7 @@ func (x *ResumeJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeJobRequest.ProtoReflect.Descriptor instead.
 func (*ResumeJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{25}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ResumeJobRequest) GetName() string {
@@ -2255,7 +2419,7 @@ type ResumeJobResponse struct {
 
 func (x *ResumeJobResponse) Reset() {
 	*x = ResumeJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[26]
+	mi := &file_larder_v1_larder_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2267,7 +2431,7 @@ func (x *ResumeJobResponse) String() string {
 func (*ResumeJobResponse) ProtoMessage() {}
 
 func (x *ResumeJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[26]
+	mi := &file_larder_v1_larder_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2280,7 +2444,7 @@ func (x *ResumeJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeJobResponse.ProtoReflect.Descriptor instead.
 func (*ResumeJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{26}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ResumeJobResponse) GetJob() *Job {
@@ -2305,7 +2469,7 @@ type SetSubsetRequest struct {
 
 func (x *SetSubsetRequest) Reset() {
 	*x = SetSubsetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[27]
+	mi := &file_larder_v1_larder_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2317,7 +2481,7 @@ func (x *SetSubsetRequest) String() string {
 func (*SetSubsetRequest) ProtoMessage() {}
 
 func (x *SetSubsetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[27]
+	mi := &file_larder_v1_larder_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2330,7 +2494,7 @@ func (x *SetSubsetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSubsetRequest.ProtoReflect.Descriptor instead.
 func (*SetSubsetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{27}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SetSubsetRequest) GetName() string {
@@ -2371,7 +2535,7 @@ type SetSubsetResponse struct {
 
 func (x *SetSubsetResponse) Reset() {
 	*x = SetSubsetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[28]
+	mi := &file_larder_v1_larder_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2383,7 +2547,7 @@ func (x *SetSubsetResponse) String() string {
 func (*SetSubsetResponse) ProtoMessage() {}
 
 func (x *SetSubsetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[28]
+	mi := &file_larder_v1_larder_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2396,7 +2560,7 @@ func (x *SetSubsetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSubsetResponse.ProtoReflect.Descriptor instead.
 func (*SetSubsetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{28}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SetSubsetResponse) GetJob() *Job {
@@ -2438,7 +2602,7 @@ type RefreshDatasetRequest struct {
 
 func (x *RefreshDatasetRequest) Reset() {
 	*x = RefreshDatasetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[29]
+	mi := &file_larder_v1_larder_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2450,7 +2614,7 @@ func (x *RefreshDatasetRequest) String() string {
 func (*RefreshDatasetRequest) ProtoMessage() {}
 
 func (x *RefreshDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[29]
+	mi := &file_larder_v1_larder_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2463,7 +2627,7 @@ func (x *RefreshDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshDatasetRequest.ProtoReflect.Descriptor instead.
 func (*RefreshDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{29}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *RefreshDatasetRequest) GetDataset() string {
@@ -2490,7 +2654,7 @@ type RefreshDatasetResponse struct {
 
 func (x *RefreshDatasetResponse) Reset() {
 	*x = RefreshDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[30]
+	mi := &file_larder_v1_larder_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2502,7 +2666,7 @@ func (x *RefreshDatasetResponse) String() string {
 func (*RefreshDatasetResponse) ProtoMessage() {}
 
 func (x *RefreshDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[30]
+	mi := &file_larder_v1_larder_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2515,7 +2679,7 @@ func (x *RefreshDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshDatasetResponse.ProtoReflect.Descriptor instead.
 func (*RefreshDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{30}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *RefreshDatasetResponse) GetDataset() *Dataset {
@@ -2559,7 +2723,7 @@ type AddDatasetRequest struct {
 
 func (x *AddDatasetRequest) Reset() {
 	*x = AddDatasetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[31]
+	mi := &file_larder_v1_larder_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2571,7 +2735,7 @@ func (x *AddDatasetRequest) String() string {
 func (*AddDatasetRequest) ProtoMessage() {}
 
 func (x *AddDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[31]
+	mi := &file_larder_v1_larder_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2584,7 +2748,7 @@ func (x *AddDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddDatasetRequest.ProtoReflect.Descriptor instead.
 func (*AddDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{31}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *AddDatasetRequest) GetName() string {
@@ -2612,7 +2776,7 @@ type AddDatasetResponse struct {
 
 func (x *AddDatasetResponse) Reset() {
 	*x = AddDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[32]
+	mi := &file_larder_v1_larder_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2624,7 +2788,7 @@ func (x *AddDatasetResponse) String() string {
 func (*AddDatasetResponse) ProtoMessage() {}
 
 func (x *AddDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[32]
+	mi := &file_larder_v1_larder_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2637,7 +2801,7 @@ func (x *AddDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddDatasetResponse.ProtoReflect.Descriptor instead.
 func (*AddDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{32}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *AddDatasetResponse) GetDataset() *Dataset {
@@ -2656,7 +2820,7 @@ type ListDatasetsRequest struct {
 
 func (x *ListDatasetsRequest) Reset() {
 	*x = ListDatasetsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[33]
+	mi := &file_larder_v1_larder_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2668,7 +2832,7 @@ func (x *ListDatasetsRequest) String() string {
 func (*ListDatasetsRequest) ProtoMessage() {}
 
 func (x *ListDatasetsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[33]
+	mi := &file_larder_v1_larder_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2681,7 +2845,7 @@ func (x *ListDatasetsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDatasetsRequest.ProtoReflect.Descriptor instead.
 func (*ListDatasetsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{33}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{35}
 }
 
 // ListDatasetsResponse lists them by id.
@@ -2695,7 +2859,7 @@ type ListDatasetsResponse struct {
 
 func (x *ListDatasetsResponse) Reset() {
 	*x = ListDatasetsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[34]
+	mi := &file_larder_v1_larder_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2707,7 +2871,7 @@ func (x *ListDatasetsResponse) String() string {
 func (*ListDatasetsResponse) ProtoMessage() {}
 
 func (x *ListDatasetsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[34]
+	mi := &file_larder_v1_larder_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2720,7 +2884,7 @@ func (x *ListDatasetsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDatasetsResponse.ProtoReflect.Descriptor instead.
 func (*ListDatasetsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{34}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ListDatasetsResponse) GetDatasets() []*Dataset {
@@ -2745,7 +2909,7 @@ type InspectDatasetRequest struct {
 
 func (x *InspectDatasetRequest) Reset() {
 	*x = InspectDatasetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[35]
+	mi := &file_larder_v1_larder_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2757,7 +2921,7 @@ func (x *InspectDatasetRequest) String() string {
 func (*InspectDatasetRequest) ProtoMessage() {}
 
 func (x *InspectDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[35]
+	mi := &file_larder_v1_larder_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2770,7 +2934,7 @@ func (x *InspectDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDatasetRequest.ProtoReflect.Descriptor instead.
 func (*InspectDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{35}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *InspectDatasetRequest) GetDataset() string {
@@ -2809,7 +2973,7 @@ type InspectDatasetResponse struct {
 
 func (x *InspectDatasetResponse) Reset() {
 	*x = InspectDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[36]
+	mi := &file_larder_v1_larder_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2821,7 +2985,7 @@ func (x *InspectDatasetResponse) String() string {
 func (*InspectDatasetResponse) ProtoMessage() {}
 
 func (x *InspectDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[36]
+	mi := &file_larder_v1_larder_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2834,7 +2998,7 @@ func (x *InspectDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDatasetResponse.ProtoReflect.Descriptor instead.
 func (*InspectDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{36}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *InspectDatasetResponse) GetDataset() *Dataset {
@@ -2871,7 +3035,7 @@ type ResolveKeysRequest struct {
 
 func (x *ResolveKeysRequest) Reset() {
 	*x = ResolveKeysRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[37]
+	mi := &file_larder_v1_larder_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2883,7 +3047,7 @@ func (x *ResolveKeysRequest) String() string {
 func (*ResolveKeysRequest) ProtoMessage() {}
 
 func (x *ResolveKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[37]
+	mi := &file_larder_v1_larder_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2896,7 +3060,7 @@ func (x *ResolveKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveKeysRequest.ProtoReflect.Descriptor instead.
 func (*ResolveKeysRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{37}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ResolveKeysRequest) GetDataset() string {
@@ -2924,7 +3088,7 @@ type ResolveKeysResponse struct {
 
 func (x *ResolveKeysResponse) Reset() {
 	*x = ResolveKeysResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[38]
+	mi := &file_larder_v1_larder_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2936,7 +3100,7 @@ func (x *ResolveKeysResponse) String() string {
 func (*ResolveKeysResponse) ProtoMessage() {}
 
 func (x *ResolveKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[38]
+	mi := &file_larder_v1_larder_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2949,7 +3113,7 @@ func (x *ResolveKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveKeysResponse.ProtoReflect.Descriptor instead.
 func (*ResolveKeysResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{38}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ResolveKeysResponse) GetSamples() []*Sample {
@@ -2968,7 +3132,7 @@ type GetTiersRequest struct {
 
 func (x *GetTiersRequest) Reset() {
 	*x = GetTiersRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[39]
+	mi := &file_larder_v1_larder_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2980,7 +3144,7 @@ func (x *GetTiersRequest) String() string {
 func (*GetTiersRequest) ProtoMessage() {}
 
 func (x *GetTiersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[39]
+	mi := &file_larder_v1_larder_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2993,7 +3157,7 @@ func (x *GetTiersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTiersRequest.ProtoReflect.Descriptor instead.
 func (*GetTiersRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{39}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{41}
 }
 
 // GetTiersResponse lists encoded, decoded, augmented.
@@ -3002,14 +3166,16 @@ type GetTiersResponse struct {
 	// tiers in that order.
 	Tiers []*Tier `protobuf:"bytes,1,rep,name=tiers,proto3" json:"tiers,omitempty"`
 	// total budget in bytes.
-	Total         uint64 `protobuf:"varint,2,opt,name=total,proto3" json:"total,omitempty"`
+	Total uint64 `protobuf:"varint,2,opt,name=total,proto3" json:"total,omitempty"`
+	// split: why they are as large as they are.
+	Split         *Split `protobuf:"bytes,3,opt,name=split,proto3" json:"split,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetTiersResponse) Reset() {
 	*x = GetTiersResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[40]
+	mi := &file_larder_v1_larder_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3021,7 +3187,7 @@ func (x *GetTiersResponse) String() string {
 func (*GetTiersResponse) ProtoMessage() {}
 
 func (x *GetTiersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[40]
+	mi := &file_larder_v1_larder_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3034,7 +3200,7 @@ func (x *GetTiersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTiersResponse.ProtoReflect.Descriptor instead.
 func (*GetTiersResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{40}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *GetTiersResponse) GetTiers() []*Tier {
@@ -3049,6 +3215,13 @@ func (x *GetTiersResponse) GetTotal() uint64 {
 		return x.Total
 	}
 	return 0
+}
+
+func (x *GetTiersResponse) GetSplit() *Split {
+	if x != nil {
+		return x.Split
+	}
+	return nil
 }
 
 // SetTiersRequest changes sizes; an empty string leaves a size as it is.
@@ -3068,7 +3241,7 @@ type SetTiersRequest struct {
 
 func (x *SetTiersRequest) Reset() {
 	*x = SetTiersRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[41]
+	mi := &file_larder_v1_larder_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3080,7 +3253,7 @@ func (x *SetTiersRequest) String() string {
 func (*SetTiersRequest) ProtoMessage() {}
 
 func (x *SetTiersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[41]
+	mi := &file_larder_v1_larder_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3093,7 +3266,7 @@ func (x *SetTiersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTiersRequest.ProtoReflect.Descriptor instead.
 func (*SetTiersRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{41}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *SetTiersRequest) GetTotal() string {
@@ -3130,14 +3303,16 @@ type SetTiersResponse struct {
 	// tiers: encoded, decoded, augmented.
 	Tiers []*Tier `protobuf:"bytes,1,rep,name=tiers,proto3" json:"tiers,omitempty"`
 	// total budget in bytes.
-	Total         uint64 `protobuf:"varint,2,opt,name=total,proto3" json:"total,omitempty"`
+	Total uint64 `protobuf:"varint,2,opt,name=total,proto3" json:"total,omitempty"`
+	// split: why they are as large as they are.
+	Split         *Split `protobuf:"bytes,3,opt,name=split,proto3" json:"split,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SetTiersResponse) Reset() {
 	*x = SetTiersResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[42]
+	mi := &file_larder_v1_larder_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3149,7 +3324,7 @@ func (x *SetTiersResponse) String() string {
 func (*SetTiersResponse) ProtoMessage() {}
 
 func (x *SetTiersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[42]
+	mi := &file_larder_v1_larder_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3162,7 +3337,7 @@ func (x *SetTiersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTiersResponse.ProtoReflect.Descriptor instead.
 func (*SetTiersResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{42}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *SetTiersResponse) GetTiers() []*Tier {
@@ -3179,6 +3354,187 @@ func (x *SetTiersResponse) GetTotal() uint64 {
 	return 0
 }
 
+func (x *SetTiersResponse) GetSplit() *Split {
+	if x != nil {
+		return x.Split
+	}
+	return nil
+}
+
+// ApplyConfigRequest holds a configuration.
+type ApplyConfigRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// name of the file, for messages; empty = the file that the daemon was started with, read again.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// content of the file; not read when name is empty.
+	Content       []byte `protobuf:"bytes,2,opt,name=content,proto3" json:"content,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApplyConfigRequest) Reset() {
+	*x = ApplyConfigRequest{}
+	mi := &file_larder_v1_larder_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApplyConfigRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApplyConfigRequest) ProtoMessage() {}
+
+func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApplyConfigRequest.ProtoReflect.Descriptor instead.
+func (*ApplyConfigRequest) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *ApplyConfigRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ApplyConfigRequest) GetContent() []byte {
+	if x != nil {
+		return x.Content
+	}
+	return nil
+}
+
+// ApplyConfigResponse lists what changed, in the order of the file.
+type ApplyConfigResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// changes that were applied.
+	Changes       []*ConfigChange `protobuf:"bytes,1,rep,name=changes,proto3" json:"changes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApplyConfigResponse) Reset() {
+	*x = ApplyConfigResponse{}
+	mi := &file_larder_v1_larder_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApplyConfigResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApplyConfigResponse) ProtoMessage() {}
+
+func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApplyConfigResponse.ProtoReflect.Descriptor instead.
+func (*ApplyConfigResponse) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *ApplyConfigResponse) GetChanges() []*ConfigChange {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+// ConfigChange is one key.
+type ConfigChange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// key: tiers.decoded.
+	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// old value as it would stand in the file.
+	Old string `protobuf:"bytes,2,opt,name=old,proto3" json:"old,omitempty"`
+	// new value.
+	New string `protobuf:"bytes,3,opt,name=new,proto3" json:"new,omitempty"`
+	// applies: live (at once) | new (to new jobs).
+	Applies       string `protobuf:"bytes,4,opt,name=applies,proto3" json:"applies,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfigChange) Reset() {
+	*x = ConfigChange{}
+	mi := &file_larder_v1_larder_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfigChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfigChange) ProtoMessage() {}
+
+func (x *ConfigChange) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfigChange.ProtoReflect.Descriptor instead.
+func (*ConfigChange) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *ConfigChange) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *ConfigChange) GetOld() string {
+	if x != nil {
+		return x.Old
+	}
+	return ""
+}
+
+func (x *ConfigChange) GetNew() string {
+	if x != nil {
+		return x.New
+	}
+	return ""
+}
+
+func (x *ConfigChange) GetApplies() string {
+	if x != nil {
+		return x.Applies
+	}
+	return ""
+}
+
 // GetStatsRequest asks for the counters.
 type GetStatsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3190,7 +3546,7 @@ type GetStatsRequest struct {
 
 func (x *GetStatsRequest) Reset() {
 	*x = GetStatsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[43]
+	mi := &file_larder_v1_larder_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3202,7 +3558,7 @@ func (x *GetStatsRequest) String() string {
 func (*GetStatsRequest) ProtoMessage() {}
 
 func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[43]
+	mi := &file_larder_v1_larder_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3215,7 +3571,7 @@ func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsRequest.ProtoReflect.Descriptor instead.
 func (*GetStatsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{43}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *GetStatsRequest) GetJob() string {
@@ -3236,7 +3592,7 @@ type GetStatsResponse struct {
 
 func (x *GetStatsResponse) Reset() {
 	*x = GetStatsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[44]
+	mi := &file_larder_v1_larder_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3248,7 +3604,7 @@ func (x *GetStatsResponse) String() string {
 func (*GetStatsResponse) ProtoMessage() {}
 
 func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[44]
+	mi := &file_larder_v1_larder_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3261,7 +3617,7 @@ func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsResponse.ProtoReflect.Descriptor instead.
 func (*GetStatsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{44}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *GetStatsResponse) GetStats() *Stats {
@@ -3282,7 +3638,7 @@ type WatchStatsRequest struct {
 
 func (x *WatchStatsRequest) Reset() {
 	*x = WatchStatsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[45]
+	mi := &file_larder_v1_larder_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3294,7 +3650,7 @@ func (x *WatchStatsRequest) String() string {
 func (*WatchStatsRequest) ProtoMessage() {}
 
 func (x *WatchStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[45]
+	mi := &file_larder_v1_larder_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3307,7 +3663,7 @@ func (x *WatchStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatsRequest.ProtoReflect.Descriptor instead.
 func (*WatchStatsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{45}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *WatchStatsRequest) GetInterval() *durationpb.Duration {
@@ -3328,7 +3684,7 @@ type WatchStatsResponse struct {
 
 func (x *WatchStatsResponse) Reset() {
 	*x = WatchStatsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[46]
+	mi := &file_larder_v1_larder_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3340,7 +3696,7 @@ func (x *WatchStatsResponse) String() string {
 func (*WatchStatsResponse) ProtoMessage() {}
 
 func (x *WatchStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[46]
+	mi := &file_larder_v1_larder_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3353,7 +3709,7 @@ func (x *WatchStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatsResponse.ProtoReflect.Descriptor instead.
 func (*WatchStatsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{46}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *WatchStatsResponse) GetStats() *Stats {
@@ -3382,7 +3738,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[47]
+	mi := &file_larder_v1_larder_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3394,7 +3750,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[47]
+	mi := &file_larder_v1_larder_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3407,7 +3763,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{47}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *AttachRequest) GetJob() string {
@@ -3468,7 +3824,7 @@ type Field struct {
 
 func (x *Field) Reset() {
 	*x = Field{}
-	mi := &file_larder_v1_larder_proto_msgTypes[48]
+	mi := &file_larder_v1_larder_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3480,7 +3836,7 @@ func (x *Field) String() string {
 func (*Field) ProtoMessage() {}
 
 func (x *Field) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[48]
+	mi := &file_larder_v1_larder_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3493,7 +3849,7 @@ func (x *Field) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Field.ProtoReflect.Descriptor instead.
 func (*Field) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{48}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Field) GetName() string {
@@ -3572,7 +3928,7 @@ type AttachResponse struct {
 
 func (x *AttachResponse) Reset() {
 	*x = AttachResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[49]
+	mi := &file_larder_v1_larder_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3584,7 +3940,7 @@ func (x *AttachResponse) String() string {
 func (*AttachResponse) ProtoMessage() {}
 
 func (x *AttachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[49]
+	mi := &file_larder_v1_larder_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3597,7 +3953,7 @@ func (x *AttachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachResponse.ProtoReflect.Descriptor instead.
 func (*AttachResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{49}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *AttachResponse) GetJob() *Job {
@@ -3680,7 +4036,7 @@ type HelloRequest struct {
 
 func (x *HelloRequest) Reset() {
 	*x = HelloRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[50]
+	mi := &file_larder_v1_larder_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3692,7 +4048,7 @@ func (x *HelloRequest) String() string {
 func (*HelloRequest) ProtoMessage() {}
 
 func (x *HelloRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[50]
+	mi := &file_larder_v1_larder_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3705,7 +4061,7 @@ func (x *HelloRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloRequest.ProtoReflect.Descriptor instead.
 func (*HelloRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{50}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *HelloRequest) GetClient() string {
@@ -3755,7 +4111,7 @@ type HelloResponse struct {
 
 func (x *HelloResponse) Reset() {
 	*x = HelloResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[51]
+	mi := &file_larder_v1_larder_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3767,7 +4123,7 @@ func (x *HelloResponse) String() string {
 func (*HelloResponse) ProtoMessage() {}
 
 func (x *HelloResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[51]
+	mi := &file_larder_v1_larder_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3780,7 +4136,7 @@ func (x *HelloResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloResponse.ProtoReflect.Descriptor instead.
 func (*HelloResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{51}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *HelloResponse) GetVersion() string {
@@ -3829,7 +4185,7 @@ type BatchReport struct {
 
 func (x *BatchReport) Reset() {
 	*x = BatchReport{}
-	mi := &file_larder_v1_larder_proto_msgTypes[52]
+	mi := &file_larder_v1_larder_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3841,7 +4197,7 @@ func (x *BatchReport) String() string {
 func (*BatchReport) ProtoMessage() {}
 
 func (x *BatchReport) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[52]
+	mi := &file_larder_v1_larder_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3854,7 +4210,7 @@ func (x *BatchReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchReport.ProtoReflect.Descriptor instead.
 func (*BatchReport) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{52}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *BatchReport) GetQuarantined() []*QuarantinedSample {
@@ -3877,7 +4233,7 @@ type EpochResponse struct {
 
 func (x *EpochResponse) Reset() {
 	*x = EpochResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[53]
+	mi := &file_larder_v1_larder_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3889,7 +4245,7 @@ func (x *EpochResponse) String() string {
 func (*EpochResponse) ProtoMessage() {}
 
 func (x *EpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[53]
+	mi := &file_larder_v1_larder_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3902,7 +4258,7 @@ func (x *EpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochResponse.ProtoReflect.Descriptor instead.
 func (*EpochResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{53}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *EpochResponse) GetNumSamples() uint64 {
@@ -3938,7 +4294,7 @@ type EpochEnd struct {
 
 func (x *EpochEnd) Reset() {
 	*x = EpochEnd{}
-	mi := &file_larder_v1_larder_proto_msgTypes[54]
+	mi := &file_larder_v1_larder_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3950,7 +4306,7 @@ func (x *EpochEnd) String() string {
 func (*EpochEnd) ProtoMessage() {}
 
 func (x *EpochEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[54]
+	mi := &file_larder_v1_larder_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3963,7 +4319,7 @@ func (x *EpochEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochEnd.ProtoReflect.Descriptor instead.
 func (*EpochEnd) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{54}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *EpochEnd) GetEpoch() uint32 {
@@ -4141,7 +4497,7 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\fmemory_bytes\x18\x04 \x01(\x04R\vmemoryBytes\x12\x1f\n" +
 	"\vmemory_used\x18\x05 \x01(\x04R\n" +
 	"memoryUsed\x12 \n" +
-	"\vutilization\x18\x06 \x01(\rR\vutilization\"\xa9\x03\n" +
+	"\vutilization\x18\x06 \x01(\rR\vutilization\"\xd1\x03\n" +
 	"\x05Stats\x12*\n" +
 	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x10\n" +
@@ -4155,7 +4511,20 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\fmemory_limit\x18\n" +
 	" \x01(\x04R\vmemoryLimit\x12\x16\n" +
 	"\x06parity\x18\v \x01(\bR\x06parity\x12\x18\n" +
-	"\adecoder\x18\f \x01(\tR\adecoder\"<\n" +
+	"\adecoder\x18\f \x01(\tR\adecoder\x12&\n" +
+	"\x05split\x18\r \x01(\v2\x10.larder.v1.SplitR\x05split\"\x9c\x01\n" +
+	"\x05Split\x12\x14\n" +
+	"\x05model\x18\x01 \x01(\tR\x05model\x12\x10\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why\x12\x18\n" +
+	"\abinding\x18\x03 \x01(\tR\abinding\x12\x1c\n" +
+	"\tpredicted\x18\x04 \x01(\x01R\tpredicted\x123\n" +
+	"\bdatasets\x18\x05 \x03(\v2\x17.larder.v1.DatasetShareR\bdatasets\"q\n" +
+	"\fDatasetShare\x12\x18\n" +
+	"\adataset\x18\x01 \x01(\tR\adataset\x12\x14\n" +
+	"\x05floor\x18\x02 \x01(\x04R\x05floor\x12\x15\n" +
+	"\x03cap\x18\x03 \x01(\x04H\x00R\x03cap\x88\x01\x01\x12\x12\n" +
+	"\x04used\x18\x04 \x01(\x04R\x04usedB\x06\n" +
+	"\x04_cap\"<\n" +
 	"\x12RegisterJobRequest\x12&\n" +
 	"\x04spec\x18\x01 \x01(\v2\x12.larder.v1.JobSpecR\x04spec\"Q\n" +
 	"\x13RegisterJobResponse\x12 \n" +
@@ -4223,18 +4592,30 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x03ids\x18\x02 \x03(\x04R\x03ids\"B\n" +
 	"\x13ResolveKeysResponse\x12+\n" +
 	"\asamples\x18\x01 \x03(\v2\x11.larder.v1.SampleR\asamples\"\x11\n" +
-	"\x0fGetTiersRequest\"O\n" +
+	"\x0fGetTiersRequest\"w\n" +
 	"\x10GetTiersResponse\x12%\n" +
 	"\x05tiers\x18\x01 \x03(\v2\x0f.larder.v1.TierR\x05tiers\x12\x14\n" +
-	"\x05total\x18\x02 \x01(\x04R\x05total\"y\n" +
+	"\x05total\x18\x02 \x01(\x04R\x05total\x12&\n" +
+	"\x05split\x18\x03 \x01(\v2\x10.larder.v1.SplitR\x05split\"y\n" +
 	"\x0fSetTiersRequest\x12\x14\n" +
 	"\x05total\x18\x01 \x01(\tR\x05total\x12\x18\n" +
 	"\aencoded\x18\x02 \x01(\tR\aencoded\x12\x18\n" +
 	"\adecoded\x18\x03 \x01(\tR\adecoded\x12\x1c\n" +
-	"\taugmented\x18\x04 \x01(\tR\taugmented\"O\n" +
+	"\taugmented\x18\x04 \x01(\tR\taugmented\"w\n" +
 	"\x10SetTiersResponse\x12%\n" +
 	"\x05tiers\x18\x01 \x03(\v2\x0f.larder.v1.TierR\x05tiers\x12\x14\n" +
-	"\x05total\x18\x02 \x01(\x04R\x05total\"#\n" +
+	"\x05total\x18\x02 \x01(\x04R\x05total\x12&\n" +
+	"\x05split\x18\x03 \x01(\v2\x10.larder.v1.SplitR\x05split\"B\n" +
+	"\x12ApplyConfigRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\acontent\x18\x02 \x01(\fR\acontent\"H\n" +
+	"\x13ApplyConfigResponse\x121\n" +
+	"\achanges\x18\x01 \x03(\v2\x17.larder.v1.ConfigChangeR\achanges\"^\n" +
+	"\fConfigChange\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x10\n" +
+	"\x03old\x18\x02 \x01(\tR\x03old\x12\x10\n" +
+	"\x03new\x18\x03 \x01(\tR\x03new\x12\x18\n" +
+	"\aapplies\x18\x04 \x01(\tR\aapplies\"#\n" +
 	"\x0fGetStatsRequest\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\":\n" +
 	"\x10GetStatsResponse\x12&\n" +
@@ -4299,7 +4680,7 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x0eJOB_STATE_LIVE\x10\x02\x12\x15\n" +
 	"\x11JOB_STATE_SUSPECT\x10\x03\x12\x12\n" +
 	"\x0eJOB_STATE_DEAD\x10\x04\x12\x12\n" +
-	"\x0eJOB_STATE_DONE\x10\x052\x80\n" +
+	"\x0eJOB_STATE_DONE\x10\x052\xce\n" +
 	"\n" +
 	"\rLarderService\x12L\n" +
 	"\vRegisterJob\x12\x1d.larder.v1.RegisterJobRequest\x1a\x1e.larder.v1.RegisterJobResponse\x12C\n" +
@@ -4317,7 +4698,8 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x0eInspectDataset\x12 .larder.v1.InspectDatasetRequest\x1a!.larder.v1.InspectDatasetResponse\x12L\n" +
 	"\vResolveKeys\x12\x1d.larder.v1.ResolveKeysRequest\x1a\x1e.larder.v1.ResolveKeysResponse\x12C\n" +
 	"\bGetTiers\x12\x1a.larder.v1.GetTiersRequest\x1a\x1b.larder.v1.GetTiersResponse\x12C\n" +
-	"\bSetTiers\x12\x1a.larder.v1.SetTiersRequest\x1a\x1b.larder.v1.SetTiersResponse\x12C\n" +
+	"\bSetTiers\x12\x1a.larder.v1.SetTiersRequest\x1a\x1b.larder.v1.SetTiersResponse\x12L\n" +
+	"\vApplyConfig\x12\x1d.larder.v1.ApplyConfigRequest\x1a\x1e.larder.v1.ApplyConfigResponse\x12C\n" +
 	"\bGetStats\x12\x1a.larder.v1.GetStatsRequest\x1a\x1b.larder.v1.GetStatsResponse\x12K\n" +
 	"\n" +
 	"WatchStats\x12\x1c.larder.v1.WatchStatsRequest\x1a\x1d.larder.v1.WatchStatsResponse0\x01B!Z\x1flarder/proto/larder/v1;larderv1b\x06proto3"
@@ -4335,7 +4717,7 @@ func file_larder_v1_larder_proto_rawDescGZIP() []byte {
 }
 
 var file_larder_v1_larder_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_larder_v1_larder_proto_msgTypes = make([]protoimpl.MessageInfo, 57)
+var file_larder_v1_larder_proto_msgTypes = make([]protoimpl.MessageInfo, 62)
 var file_larder_v1_larder_proto_goTypes = []any{
 	(JobState)(0),                  // 0: larder.v1.JobState
 	(*ErrorDetail)(nil),            // 1: larder.v1.ErrorDetail
@@ -4351,136 +4733,148 @@ var file_larder_v1_larder_proto_goTypes = []any{
 	(*Tier)(nil),                   // 11: larder.v1.Tier
 	(*Device)(nil),                 // 12: larder.v1.Device
 	(*Stats)(nil),                  // 13: larder.v1.Stats
-	(*RegisterJobRequest)(nil),     // 14: larder.v1.RegisterJobRequest
-	(*RegisterJobResponse)(nil),    // 15: larder.v1.RegisterJobResponse
-	(*ListJobsRequest)(nil),        // 16: larder.v1.ListJobsRequest
-	(*ListJobsResponse)(nil),       // 17: larder.v1.ListJobsResponse
-	(*DescribeJobRequest)(nil),     // 18: larder.v1.DescribeJobRequest
-	(*DescribeJobResponse)(nil),    // 19: larder.v1.DescribeJobResponse
-	(*DrainJobRequest)(nil),        // 20: larder.v1.DrainJobRequest
-	(*DrainJobResponse)(nil),       // 21: larder.v1.DrainJobResponse
-	(*KillJobRequest)(nil),         // 22: larder.v1.KillJobRequest
-	(*KillJobResponse)(nil),        // 23: larder.v1.KillJobResponse
-	(*PauseJobRequest)(nil),        // 24: larder.v1.PauseJobRequest
-	(*PauseJobResponse)(nil),       // 25: larder.v1.PauseJobResponse
-	(*ResumeJobRequest)(nil),       // 26: larder.v1.ResumeJobRequest
-	(*ResumeJobResponse)(nil),      // 27: larder.v1.ResumeJobResponse
-	(*SetSubsetRequest)(nil),       // 28: larder.v1.SetSubsetRequest
-	(*SetSubsetResponse)(nil),      // 29: larder.v1.SetSubsetResponse
-	(*RefreshDatasetRequest)(nil),  // 30: larder.v1.RefreshDatasetRequest
-	(*RefreshDatasetResponse)(nil), // 31: larder.v1.RefreshDatasetResponse
-	(*AddDatasetRequest)(nil),      // 32: larder.v1.AddDatasetRequest
-	(*AddDatasetResponse)(nil),     // 33: larder.v1.AddDatasetResponse
-	(*ListDatasetsRequest)(nil),    // 34: larder.v1.ListDatasetsRequest
-	(*ListDatasetsResponse)(nil),   // 35: larder.v1.ListDatasetsResponse
-	(*InspectDatasetRequest)(nil),  // 36: larder.v1.InspectDatasetRequest
-	(*InspectDatasetResponse)(nil), // 37: larder.v1.InspectDatasetResponse
-	(*ResolveKeysRequest)(nil),     // 38: larder.v1.ResolveKeysRequest
-	(*ResolveKeysResponse)(nil),    // 39: larder.v1.ResolveKeysResponse
-	(*GetTiersRequest)(nil),        // 40: larder.v1.GetTiersRequest
-	(*GetTiersResponse)(nil),       // 41: larder.v1.GetTiersResponse
-	(*SetTiersRequest)(nil),        // 42: larder.v1.SetTiersRequest
-	(*SetTiersResponse)(nil),       // 43: larder.v1.SetTiersResponse
-	(*GetStatsRequest)(nil),        // 44: larder.v1.GetStatsRequest
-	(*GetStatsResponse)(nil),       // 45: larder.v1.GetStatsResponse
-	(*WatchStatsRequest)(nil),      // 46: larder.v1.WatchStatsRequest
-	(*WatchStatsResponse)(nil),     // 47: larder.v1.WatchStatsResponse
-	(*AttachRequest)(nil),          // 48: larder.v1.AttachRequest
-	(*Field)(nil),                  // 49: larder.v1.Field
-	(*AttachResponse)(nil),         // 50: larder.v1.AttachResponse
-	(*HelloRequest)(nil),           // 51: larder.v1.HelloRequest
-	(*HelloResponse)(nil),          // 52: larder.v1.HelloResponse
-	(*BatchReport)(nil),            // 53: larder.v1.BatchReport
-	(*EpochResponse)(nil),          // 54: larder.v1.EpochResponse
-	(*EpochEnd)(nil),               // 55: larder.v1.EpochEnd
-	nil,                            // 56: larder.v1.Counters.HitsEntry
-	nil,                            // 57: larder.v1.Counters.EvictionsEntry
-	(*durationpb.Duration)(nil),    // 58: google.protobuf.Duration
-	(*structpb.Struct)(nil),        // 59: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),  // 60: google.protobuf.Timestamp
+	(*Split)(nil),                  // 14: larder.v1.Split
+	(*DatasetShare)(nil),           // 15: larder.v1.DatasetShare
+	(*RegisterJobRequest)(nil),     // 16: larder.v1.RegisterJobRequest
+	(*RegisterJobResponse)(nil),    // 17: larder.v1.RegisterJobResponse
+	(*ListJobsRequest)(nil),        // 18: larder.v1.ListJobsRequest
+	(*ListJobsResponse)(nil),       // 19: larder.v1.ListJobsResponse
+	(*DescribeJobRequest)(nil),     // 20: larder.v1.DescribeJobRequest
+	(*DescribeJobResponse)(nil),    // 21: larder.v1.DescribeJobResponse
+	(*DrainJobRequest)(nil),        // 22: larder.v1.DrainJobRequest
+	(*DrainJobResponse)(nil),       // 23: larder.v1.DrainJobResponse
+	(*KillJobRequest)(nil),         // 24: larder.v1.KillJobRequest
+	(*KillJobResponse)(nil),        // 25: larder.v1.KillJobResponse
+	(*PauseJobRequest)(nil),        // 26: larder.v1.PauseJobRequest
+	(*PauseJobResponse)(nil),       // 27: larder.v1.PauseJobResponse
+	(*ResumeJobRequest)(nil),       // 28: larder.v1.ResumeJobRequest
+	(*ResumeJobResponse)(nil),      // 29: larder.v1.ResumeJobResponse
+	(*SetSubsetRequest)(nil),       // 30: larder.v1.SetSubsetRequest
+	(*SetSubsetResponse)(nil),      // 31: larder.v1.SetSubsetResponse
+	(*RefreshDatasetRequest)(nil),  // 32: larder.v1.RefreshDatasetRequest
+	(*RefreshDatasetResponse)(nil), // 33: larder.v1.RefreshDatasetResponse
+	(*AddDatasetRequest)(nil),      // 34: larder.v1.AddDatasetRequest
+	(*AddDatasetResponse)(nil),     // 35: larder.v1.AddDatasetResponse
+	(*ListDatasetsRequest)(nil),    // 36: larder.v1.ListDatasetsRequest
+	(*ListDatasetsResponse)(nil),   // 37: larder.v1.ListDatasetsResponse
+	(*InspectDatasetRequest)(nil),  // 38: larder.v1.InspectDatasetRequest
+	(*InspectDatasetResponse)(nil), // 39: larder.v1.InspectDatasetResponse
+	(*ResolveKeysRequest)(nil),     // 40: larder.v1.ResolveKeysRequest
+	(*ResolveKeysResponse)(nil),    // 41: larder.v1.ResolveKeysResponse
+	(*GetTiersRequest)(nil),        // 42: larder.v1.GetTiersRequest
+	(*GetTiersResponse)(nil),       // 43: larder.v1.GetTiersResponse
+	(*SetTiersRequest)(nil),        // 44: larder.v1.SetTiersRequest
+	(*SetTiersResponse)(nil),       // 45: larder.v1.SetTiersResponse
+	(*ApplyConfigRequest)(nil),     // 46: larder.v1.ApplyConfigRequest
+	(*ApplyConfigResponse)(nil),    // 47: larder.v1.ApplyConfigResponse
+	(*ConfigChange)(nil),           // 48: larder.v1.ConfigChange
+	(*GetStatsRequest)(nil),        // 49: larder.v1.GetStatsRequest
+	(*GetStatsResponse)(nil),       // 50: larder.v1.GetStatsResponse
+	(*WatchStatsRequest)(nil),      // 51: larder.v1.WatchStatsRequest
+	(*WatchStatsResponse)(nil),     // 52: larder.v1.WatchStatsResponse
+	(*AttachRequest)(nil),          // 53: larder.v1.AttachRequest
+	(*Field)(nil),                  // 54: larder.v1.Field
+	(*AttachResponse)(nil),         // 55: larder.v1.AttachResponse
+	(*HelloRequest)(nil),           // 56: larder.v1.HelloRequest
+	(*HelloResponse)(nil),          // 57: larder.v1.HelloResponse
+	(*BatchReport)(nil),            // 58: larder.v1.BatchReport
+	(*EpochResponse)(nil),          // 59: larder.v1.EpochResponse
+	(*EpochEnd)(nil),               // 60: larder.v1.EpochEnd
+	nil,                            // 61: larder.v1.Counters.HitsEntry
+	nil,                            // 62: larder.v1.Counters.EvictionsEntry
+	(*durationpb.Duration)(nil),    // 63: google.protobuf.Duration
+	(*structpb.Struct)(nil),        // 64: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),  // 65: google.protobuf.Timestamp
 }
 var file_larder_v1_larder_proto_depIdxs = []int32{
-	58, // 0: larder.v1.ErrorDetail.retry_after:type_name -> google.protobuf.Duration
-	59, // 1: larder.v1.Op.args:type_name -> google.protobuf.Struct
+	63, // 0: larder.v1.ErrorDetail.retry_after:type_name -> google.protobuf.Duration
+	64, // 1: larder.v1.Op.args:type_name -> google.protobuf.Struct
 	2,  // 2: larder.v1.JobSpec.transform:type_name -> larder.v1.Op
-	56, // 3: larder.v1.Counters.hits:type_name -> larder.v1.Counters.HitsEntry
-	57, // 4: larder.v1.Counters.evictions:type_name -> larder.v1.Counters.EvictionsEntry
+	61, // 3: larder.v1.Counters.hits:type_name -> larder.v1.Counters.HitsEntry
+	62, // 4: larder.v1.Counters.evictions:type_name -> larder.v1.Counters.EvictionsEntry
 	3,  // 5: larder.v1.Job.spec:type_name -> larder.v1.JobSpec
 	0,  // 6: larder.v1.Job.state:type_name -> larder.v1.JobState
 	4,  // 7: larder.v1.Job.counters:type_name -> larder.v1.Counters
 	7,  // 8: larder.v1.Job.ranks:type_name -> larder.v1.RankInfo
 	5,  // 9: larder.v1.Job.epochs:type_name -> larder.v1.EpochAccount
 	6,  // 10: larder.v1.Job.quarantined:type_name -> larder.v1.QuarantinedSample
-	60, // 11: larder.v1.Job.registered_at:type_name -> google.protobuf.Timestamp
-	60, // 12: larder.v1.Stats.at:type_name -> google.protobuf.Timestamp
-	58, // 13: larder.v1.Stats.uptime:type_name -> google.protobuf.Duration
+	65, // 11: larder.v1.Job.registered_at:type_name -> google.protobuf.Timestamp
+	65, // 12: larder.v1.Stats.at:type_name -> google.protobuf.Timestamp
+	63, // 13: larder.v1.Stats.uptime:type_name -> google.protobuf.Duration
 	4,  // 14: larder.v1.Stats.totals:type_name -> larder.v1.Counters
 	8,  // 15: larder.v1.Stats.jobs:type_name -> larder.v1.Job
 	11, // 16: larder.v1.Stats.tiers:type_name -> larder.v1.Tier
 	12, // 17: larder.v1.Stats.devices:type_name -> larder.v1.Device
-	3,  // 18: larder.v1.RegisterJobRequest.spec:type_name -> larder.v1.JobSpec
-	8,  // 19: larder.v1.RegisterJobResponse.job:type_name -> larder.v1.Job
-	8,  // 20: larder.v1.ListJobsResponse.jobs:type_name -> larder.v1.Job
-	8,  // 21: larder.v1.DescribeJobResponse.job:type_name -> larder.v1.Job
-	8,  // 22: larder.v1.DrainJobResponse.job:type_name -> larder.v1.Job
-	8,  // 23: larder.v1.KillJobResponse.job:type_name -> larder.v1.Job
-	8,  // 24: larder.v1.PauseJobResponse.job:type_name -> larder.v1.Job
-	8,  // 25: larder.v1.ResumeJobResponse.job:type_name -> larder.v1.Job
-	8,  // 26: larder.v1.SetSubsetResponse.job:type_name -> larder.v1.Job
-	9,  // 27: larder.v1.RefreshDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	9,  // 28: larder.v1.AddDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	9,  // 29: larder.v1.ListDatasetsResponse.datasets:type_name -> larder.v1.Dataset
-	9,  // 30: larder.v1.InspectDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	10, // 31: larder.v1.InspectDatasetResponse.samples:type_name -> larder.v1.Sample
-	10, // 32: larder.v1.ResolveKeysResponse.samples:type_name -> larder.v1.Sample
-	11, // 33: larder.v1.GetTiersResponse.tiers:type_name -> larder.v1.Tier
-	11, // 34: larder.v1.SetTiersResponse.tiers:type_name -> larder.v1.Tier
-	13, // 35: larder.v1.GetStatsResponse.stats:type_name -> larder.v1.Stats
-	58, // 36: larder.v1.WatchStatsRequest.interval:type_name -> google.protobuf.Duration
-	13, // 37: larder.v1.WatchStatsResponse.stats:type_name -> larder.v1.Stats
-	8,  // 38: larder.v1.AttachResponse.job:type_name -> larder.v1.Job
-	49, // 39: larder.v1.AttachResponse.fields:type_name -> larder.v1.Field
-	6,  // 40: larder.v1.BatchReport.quarantined:type_name -> larder.v1.QuarantinedSample
-	5,  // 41: larder.v1.EpochEnd.account:type_name -> larder.v1.EpochAccount
-	14, // 42: larder.v1.LarderService.RegisterJob:input_type -> larder.v1.RegisterJobRequest
-	16, // 43: larder.v1.LarderService.ListJobs:input_type -> larder.v1.ListJobsRequest
-	18, // 44: larder.v1.LarderService.DescribeJob:input_type -> larder.v1.DescribeJobRequest
-	20, // 45: larder.v1.LarderService.DrainJob:input_type -> larder.v1.DrainJobRequest
-	22, // 46: larder.v1.LarderService.KillJob:input_type -> larder.v1.KillJobRequest
-	24, // 47: larder.v1.LarderService.PauseJob:input_type -> larder.v1.PauseJobRequest
-	26, // 48: larder.v1.LarderService.ResumeJob:input_type -> larder.v1.ResumeJobRequest
-	28, // 49: larder.v1.LarderService.SetSubset:input_type -> larder.v1.SetSubsetRequest
-	32, // 50: larder.v1.LarderService.AddDataset:input_type -> larder.v1.AddDatasetRequest
-	30, // 51: larder.v1.LarderService.RefreshDataset:input_type -> larder.v1.RefreshDatasetRequest
-	34, // 52: larder.v1.LarderService.ListDatasets:input_type -> larder.v1.ListDatasetsRequest
-	36, // 53: larder.v1.LarderService.InspectDataset:input_type -> larder.v1.InspectDatasetRequest
-	38, // 54: larder.v1.LarderService.ResolveKeys:input_type -> larder.v1.ResolveKeysRequest
-	40, // 55: larder.v1.LarderService.GetTiers:input_type -> larder.v1.GetTiersRequest
-	42, // 56: larder.v1.LarderService.SetTiers:input_type -> larder.v1.SetTiersRequest
-	44, // 57: larder.v1.LarderService.GetStats:input_type -> larder.v1.GetStatsRequest
-	46, // 58: larder.v1.LarderService.WatchStats:input_type -> larder.v1.WatchStatsRequest
-	15, // 59: larder.v1.LarderService.RegisterJob:output_type -> larder.v1.RegisterJobResponse
-	17, // 60: larder.v1.LarderService.ListJobs:output_type -> larder.v1.ListJobsResponse
-	19, // 61: larder.v1.LarderService.DescribeJob:output_type -> larder.v1.DescribeJobResponse
-	21, // 62: larder.v1.LarderService.DrainJob:output_type -> larder.v1.DrainJobResponse
-	23, // 63: larder.v1.LarderService.KillJob:output_type -> larder.v1.KillJobResponse
-	25, // 64: larder.v1.LarderService.PauseJob:output_type -> larder.v1.PauseJobResponse
-	27, // 65: larder.v1.LarderService.ResumeJob:output_type -> larder.v1.ResumeJobResponse
-	29, // 66: larder.v1.LarderService.SetSubset:output_type -> larder.v1.SetSubsetResponse
-	33, // 67: larder.v1.LarderService.AddDataset:output_type -> larder.v1.AddDatasetResponse
-	31, // 68: larder.v1.LarderService.RefreshDataset:output_type -> larder.v1.RefreshDatasetResponse
-	35, // 69: larder.v1.LarderService.ListDatasets:output_type -> larder.v1.ListDatasetsResponse
-	37, // 70: larder.v1.LarderService.InspectDataset:output_type -> larder.v1.InspectDatasetResponse
-	39, // 71: larder.v1.LarderService.ResolveKeys:output_type -> larder.v1.ResolveKeysResponse
-	41, // 72: larder.v1.LarderService.GetTiers:output_type -> larder.v1.GetTiersResponse
-	43, // 73: larder.v1.LarderService.SetTiers:output_type -> larder.v1.SetTiersResponse
-	45, // 74: larder.v1.LarderService.GetStats:output_type -> larder.v1.GetStatsResponse
-	47, // 75: larder.v1.LarderService.WatchStats:output_type -> larder.v1.WatchStatsResponse
-	59, // [59:76] is the sub-list for method output_type
-	42, // [42:59] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	14, // 18: larder.v1.Stats.split:type_name -> larder.v1.Split
+	15, // 19: larder.v1.Split.datasets:type_name -> larder.v1.DatasetShare
+	3,  // 20: larder.v1.RegisterJobRequest.spec:type_name -> larder.v1.JobSpec
+	8,  // 21: larder.v1.RegisterJobResponse.job:type_name -> larder.v1.Job
+	8,  // 22: larder.v1.ListJobsResponse.jobs:type_name -> larder.v1.Job
+	8,  // 23: larder.v1.DescribeJobResponse.job:type_name -> larder.v1.Job
+	8,  // 24: larder.v1.DrainJobResponse.job:type_name -> larder.v1.Job
+	8,  // 25: larder.v1.KillJobResponse.job:type_name -> larder.v1.Job
+	8,  // 26: larder.v1.PauseJobResponse.job:type_name -> larder.v1.Job
+	8,  // 27: larder.v1.ResumeJobResponse.job:type_name -> larder.v1.Job
+	8,  // 28: larder.v1.SetSubsetResponse.job:type_name -> larder.v1.Job
+	9,  // 29: larder.v1.RefreshDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	9,  // 30: larder.v1.AddDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	9,  // 31: larder.v1.ListDatasetsResponse.datasets:type_name -> larder.v1.Dataset
+	9,  // 32: larder.v1.InspectDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	10, // 33: larder.v1.InspectDatasetResponse.samples:type_name -> larder.v1.Sample
+	10, // 34: larder.v1.ResolveKeysResponse.samples:type_name -> larder.v1.Sample
+	11, // 35: larder.v1.GetTiersResponse.tiers:type_name -> larder.v1.Tier
+	14, // 36: larder.v1.GetTiersResponse.split:type_name -> larder.v1.Split
+	11, // 37: larder.v1.SetTiersResponse.tiers:type_name -> larder.v1.Tier
+	14, // 38: larder.v1.SetTiersResponse.split:type_name -> larder.v1.Split
+	48, // 39: larder.v1.ApplyConfigResponse.changes:type_name -> larder.v1.ConfigChange
+	13, // 40: larder.v1.GetStatsResponse.stats:type_name -> larder.v1.Stats
+	63, // 41: larder.v1.WatchStatsRequest.interval:type_name -> google.protobuf.Duration
+	13, // 42: larder.v1.WatchStatsResponse.stats:type_name -> larder.v1.Stats
+	8,  // 43: larder.v1.AttachResponse.job:type_name -> larder.v1.Job
+	54, // 44: larder.v1.AttachResponse.fields:type_name -> larder.v1.Field
+	6,  // 45: larder.v1.BatchReport.quarantined:type_name -> larder.v1.QuarantinedSample
+	5,  // 46: larder.v1.EpochEnd.account:type_name -> larder.v1.EpochAccount
+	16, // 47: larder.v1.LarderService.RegisterJob:input_type -> larder.v1.RegisterJobRequest
+	18, // 48: larder.v1.LarderService.ListJobs:input_type -> larder.v1.ListJobsRequest
+	20, // 49: larder.v1.LarderService.DescribeJob:input_type -> larder.v1.DescribeJobRequest
+	22, // 50: larder.v1.LarderService.DrainJob:input_type -> larder.v1.DrainJobRequest
+	24, // 51: larder.v1.LarderService.KillJob:input_type -> larder.v1.KillJobRequest
+	26, // 52: larder.v1.LarderService.PauseJob:input_type -> larder.v1.PauseJobRequest
+	28, // 53: larder.v1.LarderService.ResumeJob:input_type -> larder.v1.ResumeJobRequest
+	30, // 54: larder.v1.LarderService.SetSubset:input_type -> larder.v1.SetSubsetRequest
+	34, // 55: larder.v1.LarderService.AddDataset:input_type -> larder.v1.AddDatasetRequest
+	32, // 56: larder.v1.LarderService.RefreshDataset:input_type -> larder.v1.RefreshDatasetRequest
+	36, // 57: larder.v1.LarderService.ListDatasets:input_type -> larder.v1.ListDatasetsRequest
+	38, // 58: larder.v1.LarderService.InspectDataset:input_type -> larder.v1.InspectDatasetRequest
+	40, // 59: larder.v1.LarderService.ResolveKeys:input_type -> larder.v1.ResolveKeysRequest
+	42, // 60: larder.v1.LarderService.GetTiers:input_type -> larder.v1.GetTiersRequest
+	44, // 61: larder.v1.LarderService.SetTiers:input_type -> larder.v1.SetTiersRequest
+	46, // 62: larder.v1.LarderService.ApplyConfig:input_type -> larder.v1.ApplyConfigRequest
+	49, // 63: larder.v1.LarderService.GetStats:input_type -> larder.v1.GetStatsRequest
+	51, // 64: larder.v1.LarderService.WatchStats:input_type -> larder.v1.WatchStatsRequest
+	17, // 65: larder.v1.LarderService.RegisterJob:output_type -> larder.v1.RegisterJobResponse
+	19, // 66: larder.v1.LarderService.ListJobs:output_type -> larder.v1.ListJobsResponse
+	21, // 67: larder.v1.LarderService.DescribeJob:output_type -> larder.v1.DescribeJobResponse
+	23, // 68: larder.v1.LarderService.DrainJob:output_type -> larder.v1.DrainJobResponse
+	25, // 69: larder.v1.LarderService.KillJob:output_type -> larder.v1.KillJobResponse
+	27, // 70: larder.v1.LarderService.PauseJob:output_type -> larder.v1.PauseJobResponse
+	29, // 71: larder.v1.LarderService.ResumeJob:output_type -> larder.v1.ResumeJobResponse
+	31, // 72: larder.v1.LarderService.SetSubset:output_type -> larder.v1.SetSubsetResponse
+	35, // 73: larder.v1.LarderService.AddDataset:output_type -> larder.v1.AddDatasetResponse
+	33, // 74: larder.v1.LarderService.RefreshDataset:output_type -> larder.v1.RefreshDatasetResponse
+	37, // 75: larder.v1.LarderService.ListDatasets:output_type -> larder.v1.ListDatasetsResponse
+	39, // 76: larder.v1.LarderService.InspectDataset:output_type -> larder.v1.InspectDatasetResponse
+	41, // 77: larder.v1.LarderService.ResolveKeys:output_type -> larder.v1.ResolveKeysResponse
+	43, // 78: larder.v1.LarderService.GetTiers:output_type -> larder.v1.GetTiersResponse
+	45, // 79: larder.v1.LarderService.SetTiers:output_type -> larder.v1.SetTiersResponse
+	47, // 80: larder.v1.LarderService.ApplyConfig:output_type -> larder.v1.ApplyConfigResponse
+	50, // 81: larder.v1.LarderService.GetStats:output_type -> larder.v1.GetStatsResponse
+	52, // 82: larder.v1.LarderService.WatchStats:output_type -> larder.v1.WatchStatsResponse
+	65, // [65:83] is the sub-list for method output_type
+	47, // [47:65] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_larder_v1_larder_proto_init() }
@@ -4488,13 +4882,14 @@ func file_larder_v1_larder_proto_init() {
 	if File_larder_v1_larder_proto != nil {
 		return
 	}
+	file_larder_v1_larder_proto_msgTypes[14].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_larder_v1_larder_proto_rawDesc), len(file_larder_v1_larder_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   57,
+			NumMessages:   62,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

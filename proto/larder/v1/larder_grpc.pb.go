@@ -38,6 +38,7 @@ const (
 	LarderService_ResolveKeys_FullMethodName    = "/larder.v1.LarderService/ResolveKeys"
 	LarderService_GetTiers_FullMethodName       = "/larder.v1.LarderService/GetTiers"
 	LarderService_SetTiers_FullMethodName       = "/larder.v1.LarderService/SetTiers"
+	LarderService_ApplyConfig_FullMethodName    = "/larder.v1.LarderService/ApplyConfig"
 	LarderService_GetStats_FullMethodName       = "/larder.v1.LarderService/GetStats"
 	LarderService_WatchStats_FullMethodName     = "/larder.v1.LarderService/WatchStats"
 )
@@ -79,6 +80,8 @@ type LarderServiceClient interface {
 	GetTiers(ctx context.Context, in *GetTiersRequest, opts ...grpc.CallOption) (*GetTiersResponse, error)
 	// SetTiers changes tier sizes of the running daemon, all of the request or nothing.
 	SetTiers(ctx context.Context, in *SetTiersRequest, opts ...grpc.CallOption) (*SetTiersResponse, error)
+	// ApplyConfig changes the configuration of the running daemon to what a whole file says, all of it or nothing.
+	ApplyConfig(ctx context.Context, in *ApplyConfigRequest, opts ...grpc.CallOption) (*ApplyConfigResponse, error)
 	// GetStats returns all counters once.
 	GetStats(ctx context.Context, in *GetStatsRequest, opts ...grpc.CallOption) (*GetStatsResponse, error)
 	// WatchStats sends the counters again and again, at the asked interval.
@@ -243,6 +246,16 @@ func (c *larderServiceClient) SetTiers(ctx context.Context, in *SetTiersRequest,
 	return out, nil
 }
 
+func (c *larderServiceClient) ApplyConfig(ctx context.Context, in *ApplyConfigRequest, opts ...grpc.CallOption) (*ApplyConfigResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ApplyConfigResponse)
+	err := c.cc.Invoke(ctx, LarderService_ApplyConfig_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *larderServiceClient) GetStats(ctx context.Context, in *GetStatsRequest, opts ...grpc.CallOption) (*GetStatsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetStatsResponse)
@@ -309,6 +322,8 @@ type LarderServiceServer interface {
 	GetTiers(context.Context, *GetTiersRequest) (*GetTiersResponse, error)
 	// SetTiers changes tier sizes of the running daemon, all of the request or nothing.
 	SetTiers(context.Context, *SetTiersRequest) (*SetTiersResponse, error)
+	// ApplyConfig changes the configuration of the running daemon to what a whole file says, all of it or nothing.
+	ApplyConfig(context.Context, *ApplyConfigRequest) (*ApplyConfigResponse, error)
 	// GetStats returns all counters once.
 	GetStats(context.Context, *GetStatsRequest) (*GetStatsResponse, error)
 	// WatchStats sends the counters again and again, at the asked interval.
@@ -367,6 +382,9 @@ func (UnimplementedLarderServiceServer) GetTiers(context.Context, *GetTiersReque
 }
 func (UnimplementedLarderServiceServer) SetTiers(context.Context, *SetTiersRequest) (*SetTiersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SetTiers not implemented")
+}
+func (UnimplementedLarderServiceServer) ApplyConfig(context.Context, *ApplyConfigRequest) (*ApplyConfigResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ApplyConfig not implemented")
 }
 func (UnimplementedLarderServiceServer) GetStats(context.Context, *GetStatsRequest) (*GetStatsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetStats not implemented")
@@ -665,6 +683,24 @@ func _LarderService_SetTiers_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _LarderService_ApplyConfig_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ApplyConfigRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LarderServiceServer).ApplyConfig(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LarderService_ApplyConfig_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LarderServiceServer).ApplyConfig(ctx, req.(*ApplyConfigRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _LarderService_GetStats_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetStatsRequest)
 	if err := dec(in); err != nil {
@@ -760,6 +796,10 @@ var LarderService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "SetTiers",
 			Handler:    _LarderService_SetTiers_Handler,
+		},
+		{
+			MethodName: "ApplyConfig",
+			Handler:    _LarderService_ApplyConfig_Handler,
 		},
 		{
 			MethodName: "GetStats",

@@ -1,0 +1,402 @@
+package coordinator
+
+import (
+	"fmt"
+	"math"
+
+	"larder/cachepolicy"
+	"larder/dsa"
+	"larder/internal/fault"
+	"larder/internal/ident"
+)
+
+// SimpleModel is the rule of thumb as TierConfig.Model: no rate is looked at.
+const SimpleModel = "simple"
+
+// Rates are what the executor measured of the whole machine, all its workers together. What is 0, or no number, is not known yet.
+type Rates struct {
+	Storage float64 // bytes a second read from storage
+	Cache   float64 // bytes a second out of memory
+	Recipes []RecipeRates
+}
+
+// RecipeRates are samples a second of one recipe on one dataset.
+type RecipeRates struct {
+	Dataset        ident.DatasetID
+	Prefix, Suffix ident.RecipeID
+	Decode         float64 // stored bytes to the decoded form
+	Augment        float64 // decoded form to the row of a batch
+	Finish         float64 // augmented form to the row of a batch; 0 where nobody shares
+}
+
+// Solve asks for the split of memory; Solved answers it. It takes milliseconds, so it is no work for Step: the executor does it beside the
+// loop, a simulator at once.
+type Solve struct {
+	Seq    uint64
+	Model  string // of cachepolicy.NewPartitioner
+	Demand cachepolicy.Demand
+	Now    cachepolicy.Split // in force
+}
+
+// Solved answers Solve.
+type Solved struct {
+	Seq     uint64
+	Plan    cachepolicy.Plan
+	NowRate float64 // what the split in force gives, by the same model
+	Err     error
+}
+
+func (Measured) isEvent() {}
+func (Solved) isEvent()   {}
+func (Solve) isEffect()   {}
+
+// Measured tells the rates of the machine.
+type Measured struct{ Rates Rates }
+
+// Do solves. It is a pure function.
+func (s Solve) Do() Solved {
+	out := Solved{Seq: s.Seq}
+	m, err := cachepolicy.NewPartitioner(s.Model)
+	if err == nil {
+		out.Plan, err = m.Partition(s.Demand)
+	}
+	if err == nil {
+		var now cachepolicy.Candidate
+		now, err = m.Predict(s.Demand, s.Now)
+		out.NowRate = now.Rate
+	}
+	out.Err = err
+	return out
+}
+
+// model is the state of the decision how memory is split.
+type model struct {
+	rates   Rates // measured last
+	used    Rates // those of the last Solve
+	seq     uint64
+	solving bool   // a Solve is out
+	stale   bool   // what it was asked has changed
+	first   bool   // the jobs changed since the last decision
+	moved   uint64 // samples delivered when the split changed last
+	held    float64
+}
+
+// stratifiedDegree is what the jobs of one recipe lose against reading everything once for all, where nothing is measured yet: four jobs
+// staggered by a quarter, order stratified, 20 % of the samples cached (sampler-sim.md).
+const stratifiedDegree = 1.25
+
+// drift is the part by which a rate must differ from what the last decision was made with for a new one.
+const drift = 0.10
+
+// known is v where it is a rate or a size, else 0.
+func known(v float64) float64 {
+	if !(v > 1e-6 && v < 1e15) { // NaN too
+		return 0
+	}
+	return v
+}
+
+func (c *Core) measured(e Measured) {
+	m := &c.model
+	m.rates = e.Rates
+	if drifted(m.used.Storage, e.Rates.Storage) || drifted(m.used.Cache, e.Rates.Cache) || c.recipesDrifted() {
+		c.resolve()
+	}
+}
+
+func (c *Core) recipesDrifted() bool {
+	m := &c.model
+	for _, r := range m.rates.Recipes {
+		u := find(m.used.Recipes, r.Dataset, r.Prefix, r.Suffix)
+		if drifted(u.Decode, r.Decode) || drifted(u.Augment, r.Augment) || drifted(u.Finish, r.Finish) {
+			return true
+		}
+	}
+	return false
+}
+
+func drifted(old, now float64) bool {
+	old, now = known(old), known(now)
+	return now > 0 && math.Abs(now-old) > drift*old
+}
+
+func find(list []RecipeRates, d ident.DatasetID, prefix, suffix ident.RecipeID) RecipeRates {
+	for _, r := range list {
+		if r.Dataset == d && r.Prefix == prefix && r.Suffix == suffix {
+			return r
+		}
+	}
+	return RecipeRates{}
+}
+
+// rates are what is known of a stream's recipe. What was not measured for it yet is taken from its prefix on the same dataset, else
+// from any other recipe: a job that has just come must not throw away what was decided for the others.
+func (c *Core) rates(s *stream) RecipeRates {
+	d, prefix := c.datasets[s.dataset].id, c.prefixes[s.prefix].id
+	r := find(c.model.rates.Recipes, d, prefix, s.suffix)
+	for pass := range 2 {
+		for _, o := range c.model.rates.Recipes {
+			if pass == 0 && (o.Dataset != d || o.Prefix != prefix) {
+				continue
+			}
+			if known(r.Decode) == 0 {
+				r.Decode = o.Decode
+			}
+			if known(r.Augment) == 0 {
+				r.Augment = o.Augment
+			}
+		}
+	}
+	return r
+}
+
+// resolve decides the split of the auto tiers again: at once by the rule of thumb while rates are not known, else by asking for a
+// solution.
+func (c *Core) resolve() {
+	if !c.anyAuto() || len(c.wanted.walks) > 0 { // what is wanted is being counted, and then it is solved
+		return
+	}
+	m := &c.model
+	if len(c.order) == 0 {
+		m.stale = m.solving // nobody wants anything: what is there stays, for those who come next
+		return
+	}
+	if c.cfg.Tiers.Model != SimpleModel {
+		if m.solving {
+			m.stale = true
+			return
+		}
+		if d := c.demand(); d.Measured() {
+			m.seq++
+			m.solving, m.stale, m.used = true, false, m.rates
+			c.emit(Solve{Seq: m.seq, Model: c.cfg.Tiers.Model, Demand: d, Now: c.splitNow()})
+			return
+		}
+	}
+	if m.first {
+		c.thumb()
+	}
+}
+
+// thumb splits by the rule of thumb.
+func (c *Core) thumb() {
+	split, why, err := c.split(c.cfg.Tiers)
+	if err != nil {
+		return // the configuration was checked when it came in
+	}
+	if c.cfg.Tiers.Model != SimpleModel {
+		why = "rates are not measured yet: " + why
+	}
+	c.model.first = false
+	c.stats.Why, c.stats.Model, c.stats.Binding, c.stats.Predicted = why, cachepolicy.RuleOfThumb, "", 0
+	c.apply(split)
+}
+
+func (c *Core) anyAuto() bool {
+	return c.auto[ident.Encoded] || c.auto[ident.Decoded] || c.auto[ident.Augmented]
+}
+
+func (c *Core) splitNow() cachepolicy.Split {
+	t := c.target
+	return cachepolicy.Split{Encoded: t[ident.Encoded], Decoded: t[ident.Decoded], Augmented: t[ident.Augmented]}
+}
+
+func (c *Core) solved(e Solved) {
+	m := &c.model
+	if !m.solving || e.Seq != m.seq {
+		return
+	}
+	m.solving = false
+	if m.stale {
+		m.stale = false
+		c.resolve()
+		return
+	}
+	if e.Err != nil {
+		c.stats.Why = "the model could not be solved: " + fault.From(e.Err).Message
+		if m.first {
+			c.thumb()
+			c.stats.Why = "the model could not be solved: " + fault.From(e.Err).Message
+		}
+		return
+	}
+	p, now := e.Plan, c.splitNow()
+	wants := int64(0)
+	for _, s := range c.order {
+		wants += int64(len(s.sample.Subset))
+	}
+	epochs := math.Inf(1)
+	if wants > 0 {
+		epochs = float64(c.stats.Samples-m.moved) / float64(wants)
+	}
+	ok, why := cachepolicy.Adopt(cachepolicy.Change{Now: now, Next: p.Split, NowRate: e.NowRate, NextRate: p.Rate,
+		Budget: c.cfg.Tiers.Total, EpochsSinceMoved: epochs, First: m.first})
+	m.first = false
+	c.stats.Model, c.stats.Binding = p.Model, p.Binding.String()
+	if !ok {
+		c.stats.Predicted, c.stats.Why = e.NowRate, fmt.Sprintf("kept, %s: %s", why, p.Why)
+		return
+	}
+	m.moved = c.stats.Samples
+	c.stats.Predicted, c.stats.Why = p.Rate, p.Why
+	split := [ident.NumForms]int64{ident.Encoded: p.Split.Encoded, ident.Decoded: p.Split.Decoded, ident.Augmented: p.Split.Augmented}
+	sum := int64(0)
+	for _, f := range tierForms {
+		if split[f] < 0 || !c.auto[f] && split[f] != c.cfg.Tiers.Sizes[f] {
+			c.stats.Why = "a solution was refused that moves what is fixed"
+			return
+		}
+		sum += split[f]
+	}
+	if sum > c.cfg.Tiers.Total {
+		c.stats.Why = "a solution was refused that exceeds tiers.total"
+		return
+	}
+	c.apply(split)
+}
+
+// demand is what the model decides from: rates as measured, sizes as seen, and who wants what.
+func (c *Core) demand() cachepolicy.Demand {
+	t := c.cfg.Tiers
+	r := c.model.rates
+	d := cachepolicy.Demand{Budget: t.Total, Fairness: t.Fairness,
+		Fixed:   &cachepolicy.Sizes{Encoded: t.Sizes[ident.Encoded], Decoded: t.Sizes[ident.Decoded], Augmented: t.Sizes[ident.Augmented]},
+		Machine: cachepolicy.Machine{Nodes: 1, Cache: known(r.Cache), NIC: math.Inf(1), PCIe: math.Inf(1), Storage: known(r.Storage)}}
+	room := 1.0 // only a part of a tier may be resident, so a sample costs so much more of it
+	if u := c.cfg.Usable(t.Total); u > 0 {
+		room = float64(t.Total) / float64(u)
+	}
+	place := make([]int, len(c.datasets)) // in d.Datasets, from 1
+	for _, s := range c.order {
+		if s.job.Paused || len(s.sample.Subset) == 0 {
+			continue
+		}
+		w := &c.datasets[s.dataset]
+		if place[s.dataset] == 0 {
+			d.Datasets = append(d.Datasets, cachepolicy.Dataset{Name: fmt.Sprint(w.id), Samples: w.objects})
+			place[s.dataset] = len(d.Datasets)
+			set := &d.Datasets[len(d.Datasets)-1]
+			if w.objects > 0 {
+				set.Stored = float64(w.bytes) / float64(w.objects)
+			} else if c.wanted.objects > 0 { // all its samples count for another one
+				set.Stored = float64(c.wanted.bytes) / float64(c.wanted.objects)
+			}
+			set.Encoded = room * float64(c.cfg.Granule(ident.Encoded, int64(set.Stored)))
+		}
+		set := &d.Datasets[place[s.dataset]-1]
+		set.Samples = max(set.Samples, int64(len(s.sample.Subset)))
+		c.demandRecipe(set, s, room)
+	}
+	for i := range d.Datasets {
+		set := &d.Datasets[i]
+		for k := range set.Recipes {
+			q := &set.Recipes[k]
+			q.Samples = min(q.Samples, set.Samples)
+			q.Degree = c.degree(q.Prefix, set)
+		}
+	}
+	return d
+}
+
+// demandRecipe enters a job into the demand of its dataset.
+func (c *Core) demandRecipe(set *cachepolicy.Dataset, s *stream, room float64) {
+	sharers, group := 1, uint32(0)
+	if s.group != nil && len(s.group.members) > 1 {
+		sharers, group = len(s.group.members), s.group.id
+	}
+	prefix := c.prefixes[s.prefix].id.String()
+	name := fmt.Sprintf("%s/%s/%d", prefix, s.suffix, group)
+	ingest := math.Inf(1)
+	if step := s.job.Ranks[0].StepTime.Seconds(); step > 1e-6 && s.job.Ranks[0].Attached {
+		ingest = float64(s.job.Spec.Batch*s.job.Spec.World) / step // StepTime leaves waiting out
+	}
+	for k := range set.Recipes {
+		if q := &set.Recipes[k]; q.Name == name {
+			q.Jobs = append(q.Jobs, cachepolicy.Job{Ingest: ingest})
+			q.Samples = max(q.Samples, int64(len(s.sample.Subset)))
+			q.Sharers = min(sharers, len(q.Jobs))
+			return
+		}
+	}
+	r := c.rates(s)
+	decoded := float64(c.cfg.Granule(ident.Decoded, c.prefixes[s.prefix].decoded.mean(int64(6*set.Stored))))
+	augmented := decoded
+	if s.augBytes > 0 {
+		augmented = float64(c.cfg.Granule(ident.Augmented, s.augBytes))
+	}
+	q := cachepolicy.Recipe{Name: name, Prefix: prefix, Samples: int64(len(s.sample.Subset)), Decoded: room * decoded, Augmented: room * augmented,
+		Augment: known(r.Augment), Finish: known(r.Finish), Sharers: 1, Degree: 1, Jobs: []cachepolicy.Job{{Ingest: ingest}}}
+	if decode := known(r.Decode); decode > 0 && q.Augment > 0 {
+		q.DecodeAugment = 1 / (1/decode + 1/q.Augment)
+	}
+	if q.Finish == 0 && augmented > 0 {
+		q.Finish = known(c.model.rates.Cache) / augmented // copying is the least it takes
+	}
+	set.Recipes = append(set.Recipes, q)
+}
+
+// minDegree is how many samples jobs must have had for their sharing to be measured.
+const minDegree = 256
+
+// degree is how many jobs one read and one decode serve, among those of a dataset whose recipes begin alike: samples delivered for each
+// decode, without those that the decoded tier serves anyhow (the model counts them apart).
+func (c *Core) degree(prefix string, set *cachepolicy.Dataset) float64 {
+	jobs, samples, decodes, bytes := 0, 0.0, 0.0, 0.0
+	for _, s := range c.order {
+		if s.job.Paused || fmt.Sprint(c.datasets[s.dataset].id) != set.Name || c.prefixes[s.prefix].id.String() != prefix {
+			continue
+		}
+		jobs++
+		samples += float64(s.job.Stats.Samples - s.since.samples)
+		decodes += float64(s.job.Stats.Decodes - s.since.decodes)
+	}
+	if jobs < 2 {
+		return 1
+	}
+	for _, q := range set.Recipes {
+		if q.Prefix == prefix {
+			bytes = max(bytes, q.Decoded)
+		}
+	}
+	if samples < max(minDegree, float64(set.Samples)/2) || decodes == 0 {
+		return max(1, float64(jobs)/stratifiedDegree)
+	}
+	held := min(1, float64(c.index.Used(ident.Decoded))/max(1, bytes*float64(set.Samples)))
+	return min(max(1, samples*(1-held)/decodes), float64(jobs))
+}
+
+// mark is where counting began.
+type mark struct{ samples, decodes uint64 }
+
+// recountDegree lets the sharing of all jobs be measured anew: who shares has changed.
+func (c *Core) recountDegree() {
+	for _, s := range c.order {
+		s.since = mark{s.job.Stats.Samples, s.job.Stats.Decodes}
+	}
+}
+
+// setRoom tells the sampler how many samples of mean size the tiers hold.
+func (c *Core) setRoom() {
+	n := int64(0)
+	encoded := int64(1)
+	if c.wanted.objects > 0 {
+		encoded = max(1, c.cfg.Granule(ident.Encoded, c.wanted.bytes/c.wanted.objects))
+	}
+	decoded, seen := 6*encoded, meter{}
+	for i := range c.prefixes {
+		seen.n += c.prefixes[i].decoded.n
+		seen.sum += c.prefixes[i].decoded.sum
+	}
+	if seen.n > 0 {
+		decoded = max(1, c.cfg.Granule(ident.Decoded, seen.mean(0)))
+	}
+	n += c.index.Budget(ident.Encoded) / encoded
+	n += c.index.Budget(ident.Decoded) / decoded
+	for _, g := range c.groups {
+		if len(g.members) > 1 && g.members[0].augBytes > 0 {
+			n += c.index.Budget(ident.Augmented) / g.members[0].augBytes
+			break
+		}
+	}
+	c.sampler.SetRoom(int(min(n, dsa.MaxObjects)))
+}
