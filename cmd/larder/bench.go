@@ -25,7 +25,7 @@ func newBench() *cobra.Command {
 		Args:    noArgs,
 		RunE:    needSubcommand,
 	}
-	cmd.AddCommand(newBenchSampler())
+	cmd.AddCommand(newBenchSampler(), newBenchBound())
 	return cmd
 }
 

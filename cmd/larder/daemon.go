@@ -143,7 +143,7 @@ func (d *daemon) openEngine() error {
 		debug.SetMemoryLimit(r.Own)
 	}
 	var err error
-	if d.catalog, err = source.OpenCatalog(source.CatalogConfig{IndexDir: r.IndexDir, ReadLimit: r.ReadLimit, Logger: d.log}); err != nil {
+	if d.catalog, err = source.OpenCatalog(source.CatalogConfig{IndexDir: r.IndexDir, StorageLimit: r.StorageLimit, StorageIOPS: r.StorageIOPS, Logger: d.log}); err != nil {
 		return err
 	}
 	if d.store, err = tiers.Open(tiers.Config{VerifyEvery: cfg.Tiers.VerifyEvery}); err != nil {
@@ -297,6 +297,9 @@ func (d *daemon) close() error {
 			errs = append(errs, d.store.Close())
 		}
 		if d.catalog != nil {
+			if n, waited := d.catalog.Throttled(); n > 0 {
+				d.log.Info("reads waited for the storage limit", "reads", n, "waited", waited)
+			}
 			errs = append(errs, d.catalog.Close())
 		}
 		if d.gpu != nil {

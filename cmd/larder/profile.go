@@ -61,14 +61,14 @@ Without one these three are measured.`,
 				return usagef("leave it out for one per core", "--workers %d is not between 0 and 4096", workers)
 			}
 			if limit != "" {
-				n, err := config.ParseSize(limit)
+				n, err := config.ParseSize(strings.TrimSuffix(limit, "/s"))
 				if err != nil {
 					return err
 				}
 				if n.IsAuto() || n.IsPercent() || n.Of(0) <= 0 {
-					return usagef("e.g. --read-limit 20MB", "--read-limit %s is no number of bytes a second", limit)
+					return usagef("e.g. --storage-limit 20MB/s", "--storage-limit %s is no number of bytes a second", limit)
 				}
-				cfg.ReadLimit = n.Of(0)
+				cfg.StorageLimit = n.Of(0)
 			}
 			var err error
 			if cfg.Recipe, err = readRecipe(recipe, cmd.InOrStdin()); err != nil {
@@ -92,7 +92,7 @@ Without one these three are measured.`,
 	cmd.Flags().StringVar(&recipe, "recipe", "", "YAML of a job or of its transform; - is standard input (default: the usual ImageNet training recipe)")
 	cmd.Flags().Float64Var(&seconds, "seconds", 20, "time to measure, 1 to 3600")
 	cmd.Flags().IntVar(&workers, "workers", 0, "workers, as prep.workers of the daemon; 0 = one per core")
-	cmd.Flags().StringVar(&limit, "read-limit", "", "bytes a second that reading is held to, as source.read_limit of the daemon")
+	cmd.Flags().StringVar(&limit, "storage-limit", "", "bytes a second that reading is held to, as source.storage_limit of the daemon")
 	cmd.Flags().StringVar(&save, "save", profile.DefaultFile(), "file to save the profile in; empty = none")
 	cmd.Flags().Lookup("save").DefValue = "profile.json in the user's cache folder"
 	out.register(cmd)

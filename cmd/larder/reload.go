@@ -106,6 +106,7 @@ func (d *daemon) change(ctx context.Context, name string, content []byte) ([]con
 	if err := telemetry.SetLevel(d.level, next.Log.Level); err != nil { // validated by Load
 		d.log.Error("log level", "error", err)
 	}
+	d.catalog.SetStorageLimit(next.Source.StorageLimit, int64(next.Source.StorageIOPS))
 	d.cfg = next
 	for _, c := range changes {
 		d.log.Info("configuration changed", "key", c.Key, "old", c.Old, "new", c.New)

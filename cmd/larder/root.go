@@ -150,6 +150,8 @@ type configFlags struct {
 	file string
 	set  []string
 	http string
+
+	storageLimit string
 }
 
 func (c *configFlags) register(cmd *cobra.Command) {
@@ -175,6 +177,9 @@ func (c *configFlags) reload(g *globals, name string, content []byte) (*config.C
 	}
 	if c.http != "" {
 		flags["http"] = c.http
+	}
+	if c.storageLimit != "" {
+		flags["source.storage_limit"] = c.storageLimit
 	}
 	file := c.file
 	if file == "" {

@@ -46,6 +46,7 @@ A second one stops at once. SIGHUP reads the configuration again and applies wha
 	}
 	cfg.register(cmd)
 	cmd.Flags().StringVar(&cfg.http, "http", "", "serve /metrics, /healthz, /readyz and /debug/vars on host:port (default: off)")
+	cmd.Flags().StringVar(&cfg.storageLimit, "storage-limit", "", "hold reading from storage to so many bytes a second, e.g. 20MB/s")
 	cmd.Flags().DurationVar(&idle, "idle-exit", 0, "exit when no client was connected for this time (default: never)")
 	cmd.Flags().DurationVar(&drain, "drain-timeout", 10*time.Second, "how long clients may go on after the first signal")
 	return cmd

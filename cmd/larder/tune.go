@@ -38,11 +38,12 @@ type tunedSplit struct {
 }
 
 type tunedCandidate struct {
-	Name    string     `json:"name"`
-	Split   tunedSplit `json:"split"`
-	Rate    float64    `json:"samples_per_second"`
-	Binding string     `json:"binding"`
-	Unfair  bool       `json:"unfair"` // a job would fall below its fair share
+	Name    string             `json:"name"`
+	Split   tunedSplit         `json:"split"`
+	Rate    float64            `json:"samples_per_second"`
+	Binding string             `json:"binding"`
+	Load    map[string]float64 `json:"load,omitempty"` // part of each resource that is used
+	Unfair  bool               `json:"unfair"`         // a job would fall below its fair share
 }
 
 type tunedRecipe struct {
@@ -63,7 +64,7 @@ type tunedMix struct {
 
 func newTune() *cobra.Command {
 	var out outputFlag
-	var files []string
+	var files, splits []string
 	var budget, model string
 	use := profile.Use{Jobs: 1, Fairness: 1}
 	cmd := &cobra.Command{
@@ -104,9 +105,22 @@ give it. Models: bottleneck (the busiest resource limits), seneca (Eq. 1-9 of th
 			if err != nil {
 				return err
 			}
-			plan, err := m.Partition(profile.Demand(bytes, use, list...))
+			asked, err := parseSplits(splits)
 			if err != nil {
 				return err
+			}
+			demand := profile.Demand(bytes, use, list...)
+			plan, err := m.Partition(demand)
+			if err != nil {
+				return err
+			}
+			for i, s := range asked {
+				c, err := m.Predict(demand, s)
+				if err != nil {
+					return err
+				}
+				c.Name = splits[i]
+				plan.Candidates = append(plan.Candidates, c)
 			}
 			if model == cachepolicy.Seneca && use.Jobs > 1 && use.Share {
 				warnings = append(warnings, "model seneca does not charge the refill of augmented samples: compare with bottleneck")
@@ -128,6 +142,7 @@ give it. Models: bottleneck (the busiest resource limits), seneca (Eq. 1-9 of th
 	}
 	cmd.Flags().StringArrayVar(&files, "profile", nil, "file of larder profile; may be given several times (default: the one saved last)")
 	cmd.Flags().StringVar(&budget, "budget", "auto", "memory of all tiers, e.g. 8GiB or 30%; auto = what tiers.total would be")
+	cmd.Flags().StringArrayVar(&splits, "split", nil, "also predict this split, e.g. encoded=2GiB,decoded=1GiB; may be given several times")
 	cmd.Flags().IntVar(&use.Jobs, "jobs", 1, "jobs that run at once on each profile")
 	cmd.Flags().BoolVar(&use.Share, "share", false, "the jobs share augmented samples (share: augmented)")
 	cmd.Flags().Float64Var(&use.Degree, "degree", 0, "jobs served by one read and decode; 0 = jobs/1.25, as measured for the default order")
@@ -212,15 +227,10 @@ func present(p *cachepolicy.Plan, budget int64, warnings []string) *tuned {
 		t.Warnings = []string{}
 	}
 	if p.Model == cachepolicy.Bottleneck {
-		t.Load = map[string]float64{}
-		for k, x := range p.Load[:cachepolicy.ResIngest] {
-			if x > 0 {
-				t.Load[cachepolicy.Resource(k).String()] = x
-			}
-		}
+		t.Load = loads(p.Load)
 	}
 	for _, c := range p.Candidates {
-		t.Candidates = append(t.Candidates, tunedCandidate{c.Name, convert(c.Split), c.Rate, c.Binding.String(), c.Unfair})
+		t.Candidates = append(t.Candidates, tunedCandidate{c.Name, convert(c.Split), c.Rate, c.Binding.String(), loads(c.Load), c.Unfair})
 	}
 	for _, d := range p.Datasets {
 		for k, r := range d.Recipes {
@@ -233,6 +243,43 @@ func present(p *cachepolicy.Plan, budget int64, warnings []string) *tuned {
 	}
 	t.Config = configBlock(p, budget)
 	return t
+}
+
+// loads names the resources that are used at all; the model of the paper has none.
+func loads(of [cachepolicy.NumResources]float64) map[string]float64 {
+	m := map[string]float64{}
+	for k, x := range of[:cachepolicy.ResIngest] {
+		if x > 0 {
+			m[cachepolicy.Resource(k).String()] = x
+		}
+	}
+	return m
+}
+
+// parseSplits reads values of --split; a tier that is not named gets nothing.
+func parseSplits(list []string) ([]cachepolicy.Split, error) {
+	const example = "e.g. --split encoded=2GiB,decoded=1GiB"
+	if len(list) > 4096 {
+		return nil, usagef("leave some out", "%d splits are more than the 4096 that are allowed", len(list))
+	}
+	out := make([]cachepolicy.Split, len(list))
+	for i, text := range list {
+		tiers := map[string]*int64{"encoded": &out[i].Encoded, "decoded": &out[i].Decoded, "augmented": &out[i].Augmented}
+		for part := range strings.SplitSeq(text, ",") {
+			name, value, ok := strings.Cut(part, "=")
+			at := tiers[name]
+			if !ok || at == nil {
+				return nil, usagef(example, "--split %.80q: %.40q is not TIER=SIZE, with each of encoded, decoded and augmented once at most", text, part)
+			}
+			size, err := config.ParseSize(value)
+			if err != nil || size.IsAuto() || size.IsPercent() {
+				return nil, usagef(example, "--split %.80q: %.40q is no number of bytes", text, value)
+			}
+			*at = size.Of(0)
+			delete(tiers, name)
+		}
+	}
+	return out, nil
 }
 
 // configBlock writes the lines for larder.yaml. Sizes are rounded down to the largest unit that is below 1/256 of the budget, and

@@ -54,8 +54,9 @@ type Prep struct {
 
 // Source is the reading of storage.
 type Source struct {
-	IndexDir  string // folder of saved indexes; auto = in the user's cache folder; empty = none is saved
-	ReadLimit int64  // bytes a second, 0 = no limit
+	IndexDir     string // folder of saved indexes; auto = in the user's cache folder; empty = none is saved
+	StorageLimit int64  // bytes a second, 0 = no limit
+	StorageIOPS  int    // reads a second, 0 = no limit
 }
 
 // Jobs bounds jobs.

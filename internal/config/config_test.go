@@ -106,8 +106,8 @@ func TestMistakes(t *testing.T) {
 		"address":         {"http: \"9464\"\n", []string{"host:port"}},
 		"port":            {"http: \"a:99999\"\n", []string{"65535"}},
 		"lease":           {"jobs: {lease: 30}\n", []string{"duration like 30s"}},
-		"read limit":      {"source: {read_limit: 30%}\n", []string{"bytes a second"}},
-		"read limit 0":    {"source: {read_limit: 0}\n", []string{"read nothing"}},
+		"read limit":      {"source: {storage_limit: 30%}\n", []string{"bytes a second"}},
+		"read limit 0":    {"source: {storage_limit: 0}\n", []string{"read nothing"}},
 		"seed":            {"sampler: {seed: -1}\n", []string{"sampler.seed"}},
 		"bool":            {"grpc: {insecure: maybe}\n", []string{"neither true nor false"}},
 		"fairness NaN":    {"tiers: {fairness: .nan}\n", []string{"number from 0 to 1", "larder.yaml:1:19"}},
@@ -252,7 +252,7 @@ func TestMarshalRoundTrip(t *testing.T) {
 	for _, comments := range []Comments{NoComments, Docs, Origins} {
 		c := Default()
 		for key, v := range map[string]string{
-			"socket": "/tmp/with space: and # hash/é.sock", "tiers.decoded": "30%", "prep.workers": "4", "source.read_limit": "200MB",
+			"socket": "/tmp/with space: and # hash/é.sock", "tiers.decoded": "30%", "prep.workers": "4", "source.storage_limit": "200MB",
 			"http": "[::1]:9464", "sampler.seed": "18446744073709551615", "jobs.lease": "1h30m", "source.index_dir": "null",
 		} {
 			if err := c.Set(key, v, Origin{Kind: "flag"}); err != nil {

@@ -125,14 +125,16 @@ var keys = []Key{
 		get: func(c *Config) string { return strconv.FormatInt(c.Prep.MaxPixels, 10) }},
 	text("source.index_dir", "path | auto", "folder of saved indexes; auto = in the user's cache folder; empty = none is saved", Restart,
 		func(c *Config) *string { return &c.Source.IndexDir }, checkPath),
-	{Name: "source.read_limit", Kind: "size", Doc: "bytes read from storage a second; empty = no limit", Apply: Restart,
-		set: setReadLimit,
+	{Name: "source.storage_limit", Kind: "size", Doc: "bytes read from storage a second, all reads together; empty = no limit", Apply: Live,
+		set: setStorageLimit,
 		get: func(c *Config) string {
-			if c.Source.ReadLimit == 0 {
+			if c.Source.StorageLimit == 0 {
 				return ""
 			}
-			return FormatBytes(c.Source.ReadLimit)
+			return FormatBytes(c.Source.StorageLimit)
 		}},
+	number("source.storage_iops", "reads from storage a second, all together; 0 = no limit", Live, 0, 1e9, false,
+		func(c *Config) *int { return &c.Source.StorageIOPS }),
 	{Name: "jobs.lease", Kind: "duration", Doc: "how long a rank that vanished may come back", Apply: Restart,
 		set: func(c *Config, s string) error {
 			d, err := time.ParseDuration(s)
@@ -244,9 +246,9 @@ func parseInt(s string, lo, hi int64) (int64, error) {
 	return n, nil
 }
 
-func setReadLimit(c *Config, s string) error {
+func setStorageLimit(c *Config, s string) error {
 	if s == "" {
-		c.Source.ReadLimit = 0
+		c.Source.StorageLimit = 0
 		return nil
 	}
 	v, err := ParseSize(strings.TrimSuffix(s, "/s"))
@@ -258,7 +260,7 @@ func setReadLimit(c *Config, s string) error {
 	case v.Of(0) == 0:
 		return errors.New("a limit of 0 would read nothing; leave it empty for no limit")
 	}
-	c.Source.ReadLimit = v.Of(0)
+	c.Source.StorageLimit = v.Of(0)
 	return nil
 }
 

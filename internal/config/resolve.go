@@ -18,9 +18,9 @@ type Resolved struct {
 	Total, Encoded, Decoded, Augmented                 int64 // bytes; auto tiers get a first split that the model replaces
 	TotalAuto, EncodedAuto, DecodedAuto, AugmentedAuto bool  // the setting was auto
 
-	Workers   int
-	ReadLimit int64  // bytes a second, 0 = no limit
-	IndexDir  string // "" = indexes are not saved
+	Workers                   int
+	StorageLimit, StorageIOPS int64  // bytes and reads a second, 0 = no limit
+	IndexDir                  string // "" = indexes are not saved
 
 	Quotas []Quota // of datasets, by name
 }
@@ -164,7 +164,7 @@ func (c *Config) Resolve(m Machine) (Resolved, error) {
 	if base <= 0 {
 		return Resolved{}, fault.New(fault.Internal, "memory.limit", "set memory.limit in bytes", "the size of this machine's memory is unknown")
 	}
-	r := Resolved{Machine: base, ReadLimit: c.Source.ReadLimit}
+	r := Resolved{Machine: base, StorageLimit: c.Source.StorageLimit, StorageIOPS: int64(c.Source.StorageIOPS)}
 	r.Memory = c.Memory.Limit.Of(base)
 	if c.Memory.Limit.IsAuto() {
 		r.Memory = base / 2

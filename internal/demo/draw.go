@@ -44,6 +44,14 @@ const maxClasses = 10
 // Draw makes n JPEG files below root, in one folder per class; the same seed and n give the same bytes. It uses all
 // cores, calls tick (from any goroutine, may be nil) after every file and stops early when ctx ends.
 func Draw(ctx context.Context, root string, seed uint64, n int, tick func()) (*Drawn, error) {
+	return DrawSmall(ctx, root, seed, n, 1, tick)
+}
+
+// MaxShrink is the most that DrawSmall takes: the smallest picture is then 37 pixels wide.
+const MaxShrink = 8
+
+// DrawSmall is Draw with sides and files that are shrink and shrink squared times smaller, shrink being 1 to MaxShrink.
+func DrawSmall(ctx context.Context, root string, seed uint64, n, shrink int, tick func()) (*Drawn, error) {
 	classes := min(maxClasses, n)
 	d := &Drawn{Root: root, Keys: make([]string, n), Labels: make([]int64, n)}
 	for c := range classes {
@@ -64,7 +72,7 @@ func Draw(ctx context.Context, root string, seed uint64, n int, tick func()) (*D
 	g, ctx := errgroup.WithContext(ctx)
 	for range runtime.GOMAXPROCS(0) {
 		g.Go(func() error {
-			p := new(painter)
+			p := &painter{shrink: shrink}
 			for {
 				i := int(next.Add(1)) - 1
 				if i >= n {
@@ -107,8 +115,9 @@ func diskFault(err error, where string) error {
 
 // painter draws one photograph after another and keeps its buffers between them. Not safe for concurrent use.
 type painter struct {
-	out   bytes.Buffer
-	light []float32
+	shrink int // 1 = the demo's pictures
+	out    bytes.Buffer
+	light  []float32
 }
 
 // photo returns a JPEG file that depends on (seed, id, class) alone. The bytes are valid until the next call.
@@ -120,6 +129,7 @@ func (p *painter) photo(seed uint64, id, class int) ([]byte, image.Point, error)
 	if r.IntN(3) == 0 {
 		w, h = short, long
 	}
+	w, h = w/p.shrink, h/p.shrink
 	img := image.NewYCbCr(image.Rect(0, 0, w, h), image.YCbCrSubsampleRatio420)
 	p.paint(img, r, class)
 	// The weight of a photograph comes from its texture, which paint varies; the quality only corrects what falls out of
@@ -131,9 +141,9 @@ func (p *painter) photo(seed uint64, id, class int) ([]byte, image.Point, error)
 		}
 		size := p.out.Len()
 		switch {
-		case size < minFile && quality < 100:
+		case size < minFile/p.shrink/p.shrink && quality < 100:
 			quality = min(100, quality+4)
-		case size > maxFile && quality > 10:
+		case size > maxFile/p.shrink/p.shrink && quality > 10:
 			quality -= 8
 		default:
 			return p.out.Bytes(), image.Pt(w, h), nil

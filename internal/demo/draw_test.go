@@ -16,7 +16,7 @@ import (
 
 // The weight of every file must lie where photographs of that size lie: the figures of the demo depend on it.
 func TestDrawWeights(t *testing.T) {
-	p := new(painter)
+	p := &painter{shrink: 1}
 	var lightest, heaviest int
 	for id := range 40 {
 		data, size, err := p.photo(7, id*97, id%maxClasses)
@@ -121,7 +121,7 @@ func TestDrawNamesTheFolderItCannotWrite(t *testing.T) {
 }
 
 func BenchmarkDraw(b *testing.B) {
-	p := new(painter)
+	p := &painter{shrink: 1}
 	var n int
 	for i := 0; b.Loop(); i++ {
 		data, _, err := p.photo(1, i, i%maxClasses)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"math"
@@ -12,6 +13,8 @@ import (
 
 	"larder/cachepolicy"
 	"larder/internal/fault"
+	"larder/tiers"
+	"larder/tiers/arena"
 )
 
 // Version of the file. A file of another version is refused: what its figures mean may differ.
@@ -26,6 +29,7 @@ type Profile struct {
 	Dataset   Dataset `json:"dataset"`
 	Recipe    Recipe  `json:"recipe"`
 	Rates     Rates   `json:"rates"`
+	CPU       Rates   `json:"samples_per_cpu_second"` // the same work by the processor time it took, which other work on the machine hardly changes; 0 = not known
 	Bytes     Bytes   `json:"bytes"`
 	Storage   Storage `json:"storage"`
 	Memory    float64 `json:"memory_bytes_per_second"` // copied by all workers together, from and to buffers larger than caches
@@ -70,10 +74,10 @@ type Bytes struct {
 type Storage struct {
 	BytesPerSecond   float64 `json:"bytes_per_second"`
 	SamplesPerSecond float64 `json:"samples_per_second"`
-	Method           string  `json:"method"`               // how the page cache was kept out
-	Cold             float64 `json:"cold"`                 // part of the probed files that were not cached before they were read; -1 = cannot be told
-	Passes           int     `json:"passes"`               // over the samples looked at
-	Limit            int64   `json:"read_limit,omitempty"` // bytes a second that reading was held to
+	Method           string  `json:"method"`                  // how the page cache was kept out
+	Cold             float64 `json:"cold"`                    // part of the probed files that were not cached before they were read; -1 = cannot be told
+	Passes           int     `json:"passes"`                  // over the samples looked at
+	Limit            int64   `json:"storage_limit,omitempty"` // bytes a second that reading was held to
 }
 
 // Warnings are what a reader of the figures should know.
@@ -85,6 +89,9 @@ func (p *Profile) Warnings() []string {
 		w = append(w, "whether files came from the page cache cannot be told here: storage may be slower than measured")
 	case p.Storage.Cold < .9:
 		w = append(w, "files could not be put out of the page cache (a file system in memory, or files in use): storage is slower than measured once the cache is full")
+	}
+	if x := p.CPU.DecodeAugment; x > 0 && p.Rates.DecodeAugment < .75*x*float64(min(p.Workers, p.Machine.Cores)) {
+		w = append(w, fmt.Sprintf("other work took the cores while decoding was measured: larder had %.1f of %d", p.Rates.DecodeAugment/x, min(p.Workers, p.Machine.Cores)))
 	}
 	if p.Bad > 0 {
 		w = append(w, "some samples cannot be prepared: "+p.FirstFail)
@@ -197,6 +204,13 @@ type Use struct {
 // Stratified is how far the reads of jobs on one dataset are above perfect sharing in the default order: docs/sampler.md.
 const Stratified = 1.25
 
+// footprint is how much of a tier's budget a sample of that many bytes takes: whole granules, half of one more in the mean, of
+// what the tier promises (tiers.Usable).
+func footprint(bytes float64) float64 {
+	const budget = 1 << 40
+	return (bytes + float64(arena.Granule)/2) * budget / float64(tiers.Usable(budget))
+}
+
 // Demand is what the models decide from: every profile with its jobs. Profiles of one dataset share its encoded form, and,
 // where their recipes begin alike, its decoded one. Where datasets are read at unlike speeds (small files, another
 // disk), the stored bytes are weighted, so that seconds of storage are right.
@@ -218,9 +232,9 @@ func Demand(budget int64, use Use, list ...*Profile) cachepolicy.Demand {
 			i = len(d.Datasets)
 			at[p.Dataset.URI] = i
 			d.Datasets = append(d.Datasets, cachepolicy.Dataset{Name: p.Dataset.URI, Samples: p.Dataset.Samples,
-				Stored: p.Bytes.Stored * d.Machine.Storage / p.Storage.BytesPerSecond, Encoded: p.Bytes.Encoded})
+				Stored: p.Bytes.Stored * d.Machine.Storage / p.Storage.BytesPerSecond, Encoded: footprint(p.Bytes.Encoded)})
 		}
-		r := cachepolicy.Recipe{Name: p.Recipe.ID, Prefix: p.Recipe.Prefix, Decoded: p.Bytes.Decoded, Augmented: p.Bytes.Augmented,
+		r := cachepolicy.Recipe{Name: p.Recipe.ID, Prefix: p.Recipe.Prefix, Decoded: footprint(p.Bytes.Decoded), Augmented: footprint(p.Bytes.Augmented),
 			DecodeAugment: p.Rates.DecodeAugment, Augment: p.Rates.Augment, Finish: p.Rates.Finish, Sharers: 1, Degree: degree}
 		job := cachepolicy.Job{Ingest: math.Inf(1)}
 		if use.Ingest > 0 {

@@ -19,6 +19,7 @@ import (
 	"larder/cachepolicy"
 	"larder/internal/fault"
 	"larder/internal/prep"
+	"larder/tiers/arena"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -109,6 +110,11 @@ func TestRunMeasuresWhatIsThere(t *testing.T) {
 			if p.Storage.Passes < 1 || p.Storage.Cold > 1 || !strings.Contains(p.Storage.Method, "fadvise") {
 				t.Errorf("storage: %+v", p.Storage)
 			}
+			for what, x := range map[string]float64{"decode": p.CPU.Decode, "decode and augment": p.CPU.DecodeAugment, "augment": p.CPU.Augment, "finish": p.CPU.Finish} {
+				if !(x > 0) || math.IsInf(x, 0) {
+					t.Errorf("%s: %v samples a second of processor time", what, x)
+				}
+			}
 			// What was measured is a profile that can be read again and solved.
 			file := filepath.Join(t.TempDir(), "sub", "p.json")
 			if err := p.Save(file); err != nil {
@@ -135,6 +141,30 @@ func TestRunMeasuresWhatIsThere(t *testing.T) {
 				t.Errorf("left behind: %v, %v", left, err)
 			}
 		})
+	}
+}
+
+// A storage limit is what reading is said to reach, although the bucket lets the first reads pass at once.
+func TestRunUnderStorageLimit(t *testing.T) {
+	dir, bytes, _ := folder(t, 6)
+	limit := bytes * 2
+	p, err := Run(t.Context(), Config{URI: "imagefolder:" + dir, Recipe: recipe(t, crop(16)), Seconds: 1, Workers: 2, StorageLimit: limit})
+	if err != nil || p.Storage.Limit != limit || !(p.Storage.BytesPerSecond <= float64(limit)) {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	if mean := p.Storage.BytesPerSecond / p.Storage.SamplesPerSecond; mean < float64(bytes)/100 || mean > float64(bytes) {
+		t.Errorf("%v bytes a sample of %d in all", mean, bytes)
+	}
+}
+
+func TestWarnsOfBusyCores(t *testing.T) {
+	p := good()
+	p.Workers, p.Machine.Cores, p.Rates.DecodeAugment = 4, 2, 100
+	for perCPU, warned := range map[float64]bool{0: false, 60: false, 70: true} { // 0 = an older profile
+		p.CPU.DecodeAugment = perCPU
+		if got := strings.Contains(strings.Join(p.Warnings(), "\n"), "other work took the cores"); got != warned {
+			t.Errorf("%v samples a second of processor time: %v", perCPU, p.Warnings())
+		}
 	}
 }
 
@@ -169,7 +199,7 @@ func TestRunRefuses(t *testing.T) {
 		{Config{URI: "imagefolder:" + dir, Recipe: r, Seconds: math.Inf(1)}, fault.Invalid},
 		{Config{URI: "imagefolder:" + dir + "/none", Recipe: r, Seconds: 1}, fault.DatasetUnread},
 		{Config{URI: dir, Recipe: r, Seconds: 1}, fault.Invalid},
-		{Config{URI: "imagefolder:" + dir, Recipe: r, Seconds: 1, ReadLimit: -1}, fault.ConfigInvalid},
+		{Config{URI: "imagefolder:" + dir, Recipe: r, Seconds: 1, StorageLimit: -1}, fault.ConfigInvalid},
 	} {
 		if _, err := Run(t.Context(), c.cfg); !fault.Is(err, c.reason) {
 			t.Errorf("%+v: %v", c.cfg, err)
@@ -287,6 +317,12 @@ func TestDemand(t *testing.T) {
 	r := d.Datasets[0].Recipes[1]
 	if r.Sharers != 5 || len(r.Jobs) != 5 || r.Jobs[4].Ingest != 300 || math.Abs(r.Degree-4) > 1e-12 || r.Prefix != "p" || r.Augment != 500 {
 		t.Errorf("%+v", r)
+	}
+	// What a tier holds of a sample is its pages, and a sixteenth of every tier stays free.
+	for _, x := range [][2]float64{{d.Datasets[0].Encoded, a.Bytes.Encoded}, {r.Decoded, b.Bytes.Decoded}, {r.Augmented, b.Bytes.Augmented}} {
+		if want := (x[1] + float64(arena.Granule)/2) * 16 / 15; math.Abs(x[0]-want) > 1e-6*want {
+			t.Errorf("a sample of %g bytes takes %g of its tier, want %g", x[1], x[0], want)
+		}
 	}
 	if alone := Demand(1e9, Use{Jobs: 1, Fairness: 1}, a).Datasets[0].Recipes[0]; alone.Degree != 1 || alone.Sharers != 1 || !math.IsInf(alone.Jobs[0].Ingest, 1) {
 		t.Errorf("%+v", alone)

@@ -22,14 +22,14 @@ import (
 
 // Config says what to measure.
 type Config struct {
-	URI       string
-	Recipe    *prep.Recipe
-	Seconds   float64      // all measuring together, 1 to 3600; indexing comes on top
-	Workers   int          // 0 = one per core
-	IndexDir  string       // of saved indexes; "" = the dataset is walked
-	ReadLimit int64        // bytes a second, 0 = none
-	Limits    prep.Limits  // of one image
-	Logger    *slog.Logger // nil = silent
+	URI          string
+	Recipe       *prep.Recipe
+	Seconds      float64      // all measuring together, 1 to 3600; indexing comes on top
+	Workers      int          // 0 = one per core
+	IndexDir     string       // of saved indexes; "" = the dataset is walked
+	StorageLimit int64        // bytes a second, 0 = none
+	Limits       prep.Limits  // of one image
+	Logger       *slog.Logger // nil = silent
 }
 
 // Parts of the time, and the memory that measuring may take.
@@ -85,7 +85,7 @@ func Run(ctx context.Context, cfg Config) (*Profile, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	cat, err := source.OpenCatalog(source.CatalogConfig{IndexDir: cfg.IndexDir, ReadLimit: cfg.ReadLimit, Logger: cfg.Logger})
+	cat, err := source.OpenCatalog(source.CatalogConfig{IndexDir: cfg.IndexDir, StorageLimit: cfg.StorageLimit, Logger: cfg.Logger})
 	if err != nil {
 		return nil, err
 	}
@@ -144,7 +144,7 @@ func (r *run) read(ctx context.Context) error {
 	until := r.slice(partRead)
 	r.looked.encoded = make([][]byte, len(r.looked.objects))
 	st := &r.out.Storage
-	st.Limit = r.cfg.ReadLimit
+	st.Limit = r.cfg.StorageLimit
 	st.Cold = -1
 	var bytes, reads int64
 	var spent time.Duration
@@ -183,6 +183,10 @@ func (r *run) read(ctx context.Context) error {
 			"none of %d samples could be read: %s", len(r.looked.objects), r.out.FirstFail)
 	}
 	st.BytesPerSecond, st.SamplesPerSecond = float64(bytes)/spent.Seconds(), float64(reads)/spent.Seconds()
+	if limit := float64(st.Limit); limit > 0 && st.BytesPerSecond > limit { // the bucket was full at first, which does not last
+		st.SamplesPerSecond *= limit / st.BytesPerSecond
+		st.BytesPerSecond = limit
+	}
 	kept := r.looked.encoded[:0]
 	for _, b := range r.looked.encoded { // time may have ended before all were read
 		if len(b) > 0 {
@@ -240,7 +244,7 @@ func (r *run) decode(ctx context.Context) error {
 	}
 	r.looked.encoded = kept
 	r.out.Bytes.Decoded = float64(sum) / float64(seen)
-	r.out.Rates.Decode = m.rate
+	r.out.Rates.Decode, r.out.CPU.Decode = m.rate, m.perCPU()
 	return nil
 }
 
@@ -260,7 +264,7 @@ func (r *run) prepare(ctx context.Context) error {
 		}
 		return r.row(w, img, i, &rows[k])
 	})
-	r.out.Rates.DecodeAugment = m.rate
+	r.out.Rates.DecodeAugment, r.out.CPU.DecodeAugment = m.rate, m.perCPU()
 	return r.check(ctx, "preparing", m)
 }
 
@@ -270,7 +274,7 @@ func (r *run) augment(ctx context.Context) error {
 	m := r.loopWorker(ctx, len(r.looked.images), partAugment, func(k int, w *prep.Worker, i int) (int64, error) {
 		return r.row(w, r.looked.images[i], i, &rows[k])
 	})
-	r.out.Rates.Augment = m.rate
+	r.out.Rates.Augment, r.out.CPU.Augment = m.rate, m.perCPU()
 	if m.done > 0 {
 		r.out.Bytes.Delivered = float64(m.bytes) / float64(m.done)
 	}
@@ -328,7 +332,7 @@ func (r *run) finish(ctx context.Context) error {
 		}
 		return int64(len(rows[k])), w.Finish(r.cfg.Recipe, img, rows[k])
 	})
-	r.out.Rates.Finish = m.rate
+	r.out.Rates.Finish, r.out.CPU.Finish = m.rate, m.perCPU()
 	return r.check(ctx, "finishing", m)
 }
 
@@ -362,7 +366,25 @@ func (r *run) check(ctx context.Context, what string, m meter) error {
 // meter is what workers did together.
 type meter struct {
 	done, bytes    int64
+	cpu            float64 // seconds of processor time that the process took meanwhile
 	rate, byteRate float64 // sums over workers of what each did in its own time, so that the last sample of one does not idle others
+}
+
+// perCPU is samples a second of processor time.
+func (m *meter) perCPU() float64 {
+	if !(m.cpu > 0) {
+		return 0
+	}
+	return float64(m.done) / m.cpu
+}
+
+// processorTime is what this process used of it so far, in seconds.
+func processorTime() float64 {
+	var u unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
 }
 
 // each does every index once, split among workers, until a time.
@@ -399,6 +421,7 @@ func (r *run) work(ctx context.Context, until time.Time, next func(k, turn int) 
 	var total meter
 	var wg sync.WaitGroup
 	failed := map[int]bool{}
+	used := processorTime()
 	for k := range r.cfg.Workers {
 		wg.Go(func() {
 			w := prep.NewWorker(r.cfg.Limits)
@@ -438,6 +461,7 @@ func (r *run) work(ctx context.Context, until time.Time, next func(k, turn int) 
 		})
 	}
 	wg.Wait()
+	total.cpu = processorTime() - used
 	return total
 }
 

@@ -17,10 +17,11 @@ import (
 
 // CatalogConfig says how to build a Catalog. The zero value works: nothing saved, no limit.
 type CatalogConfig struct {
-	IndexDir  string // where indexes are saved, "" = nowhere; made if missing
-	ReadLimit int64  // bytes per second over all reads, 0 = none; for experiments with slow storage
-	MaxObject int64  // largest object that Read accepts, bytes; 0 = 1 GiB
-	Logger    *slog.Logger
+	IndexDir     string // where indexes are saved, "" = nowhere; made if missing
+	StorageLimit int64  // bytes a second over all reads, 0 = none: a share of slow storage, or an experiment
+	StorageIOPS  int64  // reads a second, 0 = none
+	MaxObject    int64  // largest object that Read accepts, bytes; 0 = 1 GiB
+	Logger       *slog.Logger
 }
 
 // Catalog holds the datasets and objects of one daemon. Safe for concurrent use.
@@ -52,8 +53,9 @@ type rootState struct {
 
 // OpenCatalog returns an empty catalogue. Close it to end its background work.
 func OpenCatalog(cfg CatalogConfig) (*Catalog, error) {
-	if cfg.ReadLimit < 0 || cfg.MaxObject < 0 {
-		return nil, fault.New(fault.ConfigInvalid, "source", "use 0 for none", "a negative limit: read limit %d B/s, largest object %d B", cfg.ReadLimit, cfg.MaxObject)
+	if cfg.StorageLimit < 0 || cfg.StorageIOPS < 0 || cfg.MaxObject < 0 {
+		return nil, fault.New(fault.ConfigInvalid, "source", "use 0 for none", "a negative limit: %d B/s and %d reads/s from storage, largest object %d B",
+			cfg.StorageLimit, cfg.StorageIOPS, cfg.MaxObject)
 	}
 	if cfg.MaxObject == 0 {
 		cfg.MaxObject = 1 << 30
@@ -67,10 +69,8 @@ func OpenCatalog(cfg CatalogConfig) (*Catalog, error) {
 		}
 		removeLeftovers(cfg.IndexDir)
 	}
-	c := &Catalog{cfg: cfg, log: cfg.Logger, sys: realSystem, byName: map[string]*Dataset{}, byRoot: map[string]*rootState{}}
-	if cfg.ReadLimit > 0 {
-		c.limit = &limiter{rate: float64(cfg.ReadLimit)}
-	}
+	c := &Catalog{cfg: cfg, log: cfg.Logger, sys: realSystem, byName: map[string]*Dataset{}, byRoot: map[string]*rootState{},
+		limit: newLimiter(cfg.StorageLimit, cfg.StorageIOPS)}
 	return c, nil
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -184,42 +183,4 @@ func readError(path string, err error) error {
 		return fault.Wrap(err, fault.ResourceExceeded, shown, "raise `ulimit -n` for the daemon", "%s cannot be opened", shown)
 	}
 	return fault.Wrap(err, fault.DatasetUnread, shown, "check the storage; the kernel's log may say more", "%s cannot be read", shown)
-}
-
-// limiter is a token bucket of one tenth of a second; nil does not limit. Waiters are served in order of arrival.
-type limiter struct {
-	rate float64 // bytes per second
-
-	mu   sync.Mutex
-	next time.Time // when the bytes granted so far have been paid for
-}
-
-// wait takes n bytes from the bucket and returns when they may be read. A cancelled wait gives them back.
-func (l *limiter) wait(ctx context.Context, n int64) error {
-	if l == nil || n == 0 {
-		return ctx.Err()
-	}
-	cost := time.Duration(min(float64(n)/l.rate*float64(time.Second), 1e17)) // three years are forever enough
-	l.mu.Lock()
-	now := time.Now()
-	if burst := now.Add(-100 * time.Millisecond); l.next.Before(burst) {
-		l.next = burst
-	}
-	l.next = l.next.Add(cost)
-	delay := l.next.Sub(now)
-	l.mu.Unlock()
-	if delay <= 0 {
-		return ctx.Err()
-	}
-	t := time.NewTimer(delay)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		l.mu.Lock()
-		l.next = l.next.Add(-cost)
-		l.mu.Unlock()
-		return ctx.Err()
-	}
 }

@@ -164,10 +164,10 @@ func TestReadFaults(t *testing.T) {
 	}
 }
 
-func TestReadLimit(t *testing.T) {
+func TestStorageLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		l := &limiter{rate: 1000}
+		l := newLimiter(1000, 0)
 		ctx := t.Context()
 		for range 10 {
 			must(t, l.wait(ctx, 500))
@@ -198,13 +198,71 @@ func TestReadLimit(t *testing.T) {
 			t.Errorf("after a waiter gave up: %v", d)
 		}
 		must(t, l.wait(ctx, 0))
-		must(t, (*limiter)(nil).wait(ctx, 1<<40))
+		must(t, newLimiter(0, 0).wait(ctx, 1<<40))
+		if l.waits != 10+4+1+1 { // a full bucket holds 100 bytes, less than any of them took
+			t.Errorf("%d reads waited, %v", l.waits, l.waited)
+		}
 	})
 }
 
-func TestReadLimitIsUsed(t *testing.T) {
+func TestStorageIOPS(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(1000, 10)
+		start := time.Now()
+		for range 20 { // 10 bytes each: the operations are what is scarce
+			must(t, l.wait(t.Context(), 10))
+		}
+		for range 2 { // now the bytes
+			must(t, l.wait(t.Context(), 1000))
+		}
+		if d := time.Since(start); d != 1900*time.Millisecond+2000*time.Millisecond-100*time.Millisecond {
+			t.Errorf("took %v", d)
+		}
+	})
+}
+
+// A change of the limit reaches those who wait already, however long the old one would have let them wait.
+func TestStorageLimitChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, err := OpenCatalog(CatalogConfig{StorageLimit: 1})
+		must(t, err)
+		l := c.limit
+		start := time.Now()
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				if err := l.wait(t.Context(), 1<<40); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		wg.Go(func() {
+			if err := l.wait(ctx, 1<<40); !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		c.SetStorageLimit(1, 0) // no change: nobody takes again
+		time.Sleep(time.Hour)
+		cancel() // between two limits: gives back under the old one
+		synctest.Wait()
+		c.SetStorageLimit(1<<40, 0)
+		wg.Wait()
+		if d := time.Since(start); d != time.Hour+4*time.Second {
+			t.Errorf("waited %v", d)
+		}
+		if n, waited := c.Throttled(); n != 5 || waited < 5*time.Hour {
+			t.Errorf("%d reads waited %v", n, waited)
+		}
+		c.SetStorageLimit(0, 0)
+		must(t, l.wait(t.Context(), 1<<50))
+	})
+}
+
+func TestStorageLimitIsUsed(t *testing.T) {
 	root := tree(t, "a/1.jpg")
-	c, err := OpenCatalog(CatalogConfig{ReadLimit: 1})
+	c, err := OpenCatalog(CatalogConfig{StorageLimit: 1})
 	must(t, err)
 	d := add(t, c, "", root)
 	ctx, cancel := context.WithCancel(t.Context())

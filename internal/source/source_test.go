@@ -395,7 +395,7 @@ func TestErrors(t *testing.T) {
 	if p, _ := c.ObjectPath(7); p != "" || c.ObjectBytes(7) != 0 {
 		t.Errorf("%q", p)
 	}
-	for _, cfg := range []CatalogConfig{{ReadLimit: -1}, {MaxObject: -1}, {IndexDir: file + "/x"}} {
+	for _, cfg := range []CatalogConfig{{StorageLimit: -1}, {MaxObject: -1}, {IndexDir: file + "/x"}} {
 		if _, err := OpenCatalog(cfg); !fault.Is(err, fault.ConfigInvalid) {
 			t.Errorf("%+v: %v", cfg, err)
 		}
