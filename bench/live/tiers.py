@@ -60,9 +60,9 @@ def cpu_of(pid: int) -> float:
 
 
 def machine_busy() -> float:
-    """Seconds that all processors together were busy since the start of the machine."""
-    user, nice, system, _idle, _wait, irq, soft, steal = map(int, pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9])
-    return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
+    """Seconds that all processors together were busy since the start of the machine, without what is nice: it gives way."""
+    user, _nice, system, _idle, _wait, irq, soft, steal = map(int, pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9])
+    return (user + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
 
 
 class Jobs:
