@@ -78,7 +78,6 @@ type model struct {
 	stale   bool   // what it was asked has changed
 	first   bool   // the jobs changed since the last decision
 	moved   uint64 // samples delivered when the split changed last
-	held    float64
 }
 
 // stratifiedDegree is what the jobs of one recipe lose against reading everything once for all, where nothing is measured yet: four jobs

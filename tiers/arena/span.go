@@ -161,12 +161,17 @@ func (a *Arena) giveBack(runs []span, most int64) {
 		switch {
 		case len(runs) > 0:
 		case warming:
-			a.warming.Lock()   // until prefault is through with its step
-			a.warming.Unlock() //nolint:staticcheck // nothing is done under it here
+			a.awaitWarming()
 		default:
 			return
 		}
 	}
+}
+
+// awaitWarming waits until prefault is through with its step.
+func (a *Arena) awaitWarming() {
+	a.warming.Lock()
+	defer a.warming.Unlock()
 }
 
 // cool gives the pages of what coolLocked took back to the kernel, and then the space back to the arena.
