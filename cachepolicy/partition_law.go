@@ -169,13 +169,14 @@ func (w *world) plan(model string, l layout, o outcome, fair []float64, m Partit
 	if model == Seneca {
 		measure = w.averaged
 	}
-	fixed, _ := w.d.free()
+	fixed, free := w.d.free()
 	sizes := [3]int64{fixed.Encoded, fixed.Decoded, fixed.Augmented}
 	s, plans := w.split(l)
-	sink := -1 // the tier that holds what nobody wants yet
+	crumbs := min(int64(4*(len(w.items)+1)), free/2) // what rounding to whole bytes leaves, at most
+	sink := -1                                       // the tier that holds what nobody wants yet
 	for _, f := range [...]int{fEncoded, fDecoded} {
 		spare := w.spare(s)
-		if sizes[f-1] >= 0 || spare == 0 {
+		if sizes[f-1] >= 0 || spare <= crumbs {
 			continue
 		}
 		more := w.topUp(l, f, float64(spare))
@@ -187,8 +188,8 @@ func (w *world) plan(model string, l layout, o outcome, fair []float64, m Partit
 	o.describe(plans, w, fair)
 	tiers := [...]*int64{&s.Encoded, &s.Decoded, &s.Augmented}
 	spare := w.spare(s)
-	for k := range sizes { // what rounding to whole bytes left goes where something lies
-		if sink < 0 && sizes[k] < 0 && *tiers[k] > 0 && spare <= int64(4*(len(w.items)+1)) {
+	for k := range sizes { // crumbs go where something lies
+		if sink < 0 && sizes[k] < 0 && *tiers[k] > crumbs && spare <= crumbs {
 			sink = k
 		}
 	}

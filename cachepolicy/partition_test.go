@@ -269,6 +269,11 @@ func TestPlanProperties(t *testing.T) {
 			if s := p.Split; s.Encoded < 0 || s.Decoded < 0 || s.Augmented < 0 || s.Total() > d.Budget {
 				rt.Fatalf("%s: %+v of %d", model, s, d.Budget)
 			}
+			for _, n := range [...]int64{p.Split.Encoded, p.Split.Decoded, p.Split.Augmented} {
+				if d.Fixed == nil && d.Budget > 1<<20 && n > 0 && n < 16 {
+					rt.Fatalf("%s: what rounding left became a tier: %+v", model, p.Split)
+				}
+			}
 			if left := d.Budget - p.Split.Total(); d.Fixed == nil && left > 0 && model == Seneca {
 				rt.Fatalf("%s leaves %d unused", model, left)
 			}

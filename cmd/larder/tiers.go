@@ -74,7 +74,11 @@ func tierTable(t *tabwriter.Writer, r tiersTold) {
 			if d.Cap != nil {
 				limit = fault.Size(d.GetCap())
 			}
-			row(t, clipPath(printable(d.GetDataset()), 50), fault.Size(d.GetUsed()), fault.Size(d.GetFloor()), limit)
+			used := fault.Size(d.GetUsed())
+			if !d.GetKnown() {
+				used = "no job's" // perhaps a name that larder dataset ls does not know
+			}
+			row(t, clipPath(printable(d.GetDataset()), 50), used, fault.Size(d.GetFloor()), limit)
 		}
 	}
 	if s.GetWhy() == "" {

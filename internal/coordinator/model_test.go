@@ -244,7 +244,7 @@ func TestFloorsAndCapsHold(t *testing.T) {
 	const n = 100
 	quota := func(q ...Quota) func(*Config) { return func(c *Config) { c.Tiers.Quotas = q } }
 	set := func(id ident.DatasetID, name string) func(*Register) {
-		return func(e *Register) { e.Dataset, e.Names = id, []string{name, "uri of " + name} }
+		return func(e *Register) { e.Dataset, e.Names = id, []string{name, "uri of " + name, name} }
 	}
 	sizes := [ident.NumForms]int64{ident.Decoded: n * sampleBytes}
 	r := newRig(t, sizes, quota(Quota{Dataset: "small", Floor: 30 * sampleBytes, Cap: -1}, Quota{Dataset: "uri of large", Cap: 60 * sampleBytes}))

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"math"
+	"slices"
 
 	"larder/cachepolicy"
 	"larder/internal/fault"
@@ -112,6 +113,7 @@ type QuotaView struct {
 	Dataset    string
 	Floor, Cap int64 // as configured; Cap < 0 = none
 	Used       int64
+	Known      bool // some job drew from it since the start
 }
 
 // Quotas returns the datasets with floors or caps, in the order of the configuration.
@@ -120,13 +122,12 @@ func (c *Core) Quotas() []QuotaView {
 	for _, q := range c.cfg.Tiers.Quotas {
 		v := QuotaView{Dataset: q.Dataset, Floor: q.Floor, Cap: q.Cap}
 		for d := range c.datasets {
-			for _, name := range c.datasets[d].names {
-				if name != q.Dataset || !c.apportioned() {
-					continue
-				}
-				for _, f := range tierForms {
-					v.Used += c.shares[f].group(d).used
-				}
+			if !c.apportioned() || !slices.Contains(c.datasets[d].names, q.Dataset) {
+				continue
+			}
+			v.Known = true
+			for _, f := range tierForms {
+				v.Used += c.shares[f].group(d).used
 			}
 		}
 		out = append(out, v)

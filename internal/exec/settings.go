@@ -173,7 +173,7 @@ func (e *Engine) stratified(d ident.DatasetID) {
 func (e *Engine) split(st coordinator.Stats, quotas []coordinator.QuotaView) *larderv1.Split {
 	out := &larderv1.Split{Model: st.Model, Why: st.Why, Binding: st.Binding, Predicted: st.Predicted}
 	for _, q := range quotas {
-		d := &larderv1.DatasetShare{Dataset: q.Dataset, Floor: uint64(q.Floor), Used: uint64(q.Used)}
+		d := &larderv1.DatasetShare{Dataset: q.Dataset, Floor: uint64(q.Floor), Used: uint64(q.Used), Known: q.Known}
 		if q.Cap >= 0 {
 			n := uint64(q.Cap)
 			d.Cap = &n

@@ -1738,7 +1738,9 @@ type DatasetShare struct {
 	// cap in bytes; absent = none.
 	Cap *uint64 `protobuf:"varint,3,opt,name=cap,proto3,oneof" json:"cap,omitempty"`
 	// used bytes.
-	Used          uint64 `protobuf:"varint,4,opt,name=used,proto3" json:"used,omitempty"`
+	Used uint64 `protobuf:"varint,4,opt,name=used,proto3" json:"used,omitempty"`
+	// known: some job drew from a dataset of that name or URI since the start.
+	Known         bool `protobuf:"varint,5,opt,name=known,proto3" json:"known,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1799,6 +1801,13 @@ func (x *DatasetShare) GetUsed() uint64 {
 		return x.Used
 	}
 	return 0
+}
+
+func (x *DatasetShare) GetKnown() bool {
+	if x != nil {
+		return x.Known
+	}
+	return false
 }
 
 // RegisterJobRequest asks for a job.
@@ -4518,12 +4527,13 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x03why\x18\x02 \x01(\tR\x03why\x12\x18\n" +
 	"\abinding\x18\x03 \x01(\tR\abinding\x12\x1c\n" +
 	"\tpredicted\x18\x04 \x01(\x01R\tpredicted\x123\n" +
-	"\bdatasets\x18\x05 \x03(\v2\x17.larder.v1.DatasetShareR\bdatasets\"q\n" +
+	"\bdatasets\x18\x05 \x03(\v2\x17.larder.v1.DatasetShareR\bdatasets\"\x87\x01\n" +
 	"\fDatasetShare\x12\x18\n" +
 	"\adataset\x18\x01 \x01(\tR\adataset\x12\x14\n" +
 	"\x05floor\x18\x02 \x01(\x04R\x05floor\x12\x15\n" +
 	"\x03cap\x18\x03 \x01(\x04H\x00R\x03cap\x88\x01\x01\x12\x12\n" +
-	"\x04used\x18\x04 \x01(\x04R\x04usedB\x06\n" +
+	"\x04used\x18\x04 \x01(\x04R\x04used\x12\x14\n" +
+	"\x05known\x18\x05 \x01(\bR\x05knownB\x06\n" +
 	"\x04_cap\"<\n" +
 	"\x12RegisterJobRequest\x12&\n" +
 	"\x04spec\x18\x01 \x01(\v2\x12.larder.v1.JobSpecR\x04spec\"Q\n" +
