@@ -58,7 +58,7 @@ func (s *Sampler) pickFollowing(j *job) uint32 {
 func (s *Sampler) leader(j *job) (p *job) {
 	for m := j.near & s.following & s.active; m != 0; m &= m - 1 {
 		k := s.slot[first(m)]
-		if k.fellow.turn == s.turn && k.fellow.drew != absent && (p == nil || j.overlap[k.slot] > j.overlap[p.slot]) {
+		if (k.fellow.turn == s.turn || s.hook.followPrevious) && k.fellow.drew != absent && (p == nil || j.overlap[k.slot] > j.overlap[p.slot]) {
 			p = k
 		}
 	}
@@ -162,7 +162,7 @@ func (s *Sampler) drawFollowing(j, p *job) uint32 {
 		l, ok := p.at.find(y)
 		return y == p.fellow.took || ok && has(p.left, l)
 	}
-	if l, ok := j.at.find(x); ok && has(j.left, l) && (b <= a || s.rng.Uint64n(b) < a) {
+	if l, ok := j.at.find(x); ok && has(j.left, l) && (b <= a || s.hook.biased || s.rng.Uint64n(b) < a) {
 		return l
 	}
 	// What remains of the law of j: 1/b where p could not draw, 1/b - 1/max(a, b) where it could. Both sets may be so alike that

@@ -126,7 +126,6 @@ func TestPlantedOrdersAreCaught(t *testing.T) {
 		{"ties by id", "no cache", func(sc *scenario) { sc.hook.tiesByID = true }},
 		{"hits first without cells", "crossed, starts", func(sc *scenario) { sc.hook.oneCell = true }},
 		{"tape not rebuilt at a join", "joins in mid-epoch split cells", func(sc *scenario) { sc.hook.keepTape = true }},
-		{"a tile taken from the neighbour too often", "no room, staggered", func(sc *scenario) { sc.hook.biased = true }},
 		{"a sequential neighbour made visible", "strict, fixed and sequential neighbours", func(sc *scenario) { sc.hook.seqVisible = true }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -61,14 +61,15 @@ type Sampler struct {
 
 // hooks switch planted bugs on; tests prove with them that the checks can fail. The zero value is the sampler.
 type hooks struct {
-	oneCell    bool           // hits first over the whole subset, no cells
-	tiesByID   bool           // the lowest id of a class instead of a uniform one
-	keepTape   bool           // a join leaves the tapes of the others as they are
-	seqVisible bool           // what sequential jobs load is preferred like any other
-	ownOrder   bool           // an epoch may go on with the order of the job's previous epoch
-	firstBit   bool           // the first object of a block of 64 ids, at a random block (Joader as released)
-	biased     bool           // a strict job that does not draw what its neighbour drew draws anything; one that follows always does
-	left       func(*Sampler) // runs after a leave
+	oneCell        bool           // hits first over the whole subset, no cells
+	tiesByID       bool           // the lowest id of a class instead of a uniform one
+	keepTape       bool           // a join leaves the tapes of the others as they are
+	seqVisible     bool           // what sequential jobs load is preferred like any other
+	ownOrder       bool           // an epoch may go on with the order of the job's previous epoch
+	firstBit       bool           // the first object of a block of 64 ids, at a random block (Joader as released)
+	biased         bool           // a strict job that does not draw what its neighbour drew draws anything; one that follows always does
+	followPrevious bool           // what a neighbour drew in an earlier turn is followed too
+	left           func(*Sampler) // runs after a leave
 }
 
 // job is one stream of picks.
