@@ -22,12 +22,14 @@ type modelJob struct {
 	active  bool
 	next    []ident.ObjectID // from the next epoch on
 	marking bool             // its epoch start is not complete, and not counted
+	noSet   bool             // next is no set
 	reached []bool           // positions taken, Fixed and Sequential
 }
 
 // model is the naive twin of a Sampler.
 type model struct {
 	jobs  map[ident.JobID]*modelJob
+	bad   map[ident.JobID]bool // whose subset is no set; they deliver nothing
 	level map[ident.ObjectID]uint8
 }
 
@@ -133,8 +135,10 @@ func history(pick source, ops int) error {
 	if sliced {
 		s.InSlices()
 	}
-	m := &model{jobs: map[ident.JobID]*modelJob{}, level: map[ident.ObjectID]uint8{}}
+	s.small = []int{smallCell, 0, 20}[pick(3)]
+	m := &model{jobs: map[ident.JobID]*modelJob{}, level: map[ident.ObjectID]uint8{}, bad: map[ident.JobID]bool{}}
 	next := ident.JobID(1)
+	slow := sliced && pick(2) == 0 // calls come at every boundary of a slice, and few that do all the work
 	for op := range ops {
 		ids := s.Jobs()
 		id := next // unknown
@@ -143,24 +147,45 @@ func history(pick source, ops int) error {
 		}
 		j := m.jobs[id]
 		what, err := "", error(nil)
-		switch k := pick(20); {
+		k := pick(20)
+		if slow && k >= 9 && k <= 11 && pick(5) > 0 { // they settle
+			k = pick(9)
+		}
+		switch {
 		case k == 0 && len(ids) < 12:
 			what = "join"
 			spec := JobSpec{Mode: Mode(pick(int(numModes))), Tiles: pick(7), Seed: uint64(pick(3)), Subset: pick.subset()}
-			err = s.Join(next, spec)
-			m.jobs[next] = &modelJob{spec: spec, active: true}
+			if pick(12) == 0 {
+				spec.Subset = append(spec.Subset, spec.Subset[pick(len(spec.Subset))])
+				switch err = s.Join(next, spec); {
+				case sliced == (err != nil), !sliced && !errors.Is(err, ErrDuplicateObject):
+					return fmt.Errorf("op %d: join of what is no set: %w", op, err)
+				case sliced:
+					m.bad[next] = true
+				default:
+				}
+				err = nil
+			} else {
+				err = s.Join(next, spec)
+				m.jobs[next] = &modelJob{spec: spec, active: true}
+			}
 			next++
 		case k == 1:
 			what = "leave"
 			s.Leave(id)
 			delete(m.jobs, id)
+			delete(m.bad, id)
 		case k <= 3:
 			what = "start"
 			e := uint32(pick(4))
 			err = s.StartEpoch(id, e)
+			if j != nil && j.noSet {
+				delete(m.jobs, id)
+				m.bad[id], j = true, nil
+			}
 			if j == nil {
-				if !errors.Is(err, ErrNoJob) {
-					return fmt.Errorf("op %d: start of an unknown job: %w", op, err)
+				if !errors.Is(err, ErrNoJob) && (!m.bad[id] || err != nil && !errors.Is(err, ErrDuplicateObject) || err == nil && !sliced) {
+					return fmt.Errorf("op %d: start of a job that is unknown or without a set: %w", op, err)
 				}
 				err = nil
 				break
@@ -176,14 +201,24 @@ func history(pick source, ops int) error {
 		case k == 4 && pick(4) == 0:
 			what = "change"
 			sub := pick.subset()
+			noSet := j != nil && pick(8) == 0
+			if noSet {
+				sub = append(sub, sub[0])
+			}
 			if err = s.Change(id, sub); j == nil {
-				if !errors.Is(err, ErrNoJob) {
+				if !errors.Is(err, ErrNoJob) && (err != nil || !m.bad[id]) {
 					return fmt.Errorf("op %d: change of an unknown job: %w", op, err)
 				}
 				err = nil
 			} else {
-				j.next = sub
+				j.next, j.noSet = sub, noSet
 			}
+		case k == 4 && pick(3) == 0:
+			what = "room"
+			s.SetRoom(pick(2) * 100)
+		case k == 4 && pick(6) == 0 && len(s.strata) < 12:
+			what = "stratum"
+			err = s.Stratum(pick.subset())
 		case k == 4 && pick(4) == 0:
 			what = "abandon"
 			s.Abandon(id)
@@ -258,17 +293,27 @@ func history(pick source, ops int) error {
 			err = m.compare(s, modelUniverse)
 		}
 		if sliced && err == nil && pick(3) > 0 {
-			s.Work(1 + pick([]int{10, 300, 3000}[pick(3)]))
+			budget := []int{10, 300, 3000}[pick(3)]
+			if slow {
+				budget = 1 << pick(9)
+			}
+			s.Work(1 + pick(budget))
 			err = s.Check()
 		}
 		if err != nil {
 			return fmt.Errorf("op %d (%s, job %d): %w", op, what, id, err)
 		}
 	}
-	for n := 0; s.Work(1000); n++ {
+	for n := 0; s.Work(300); n++ {
+		if err := s.Check(); err != nil {
+			return fmt.Errorf("while work is done: %w", err)
+		}
 		if n > 10_000 {
 			return errors.New("the work never ends")
 		}
+	}
+	if err := s.Check(); err != nil {
+		return fmt.Errorf("when all work is done: %w", err)
 	}
 	for id, j := range m.jobs {
 		if !s.Ready(id) {
@@ -283,6 +328,9 @@ func history(pick source, ops int) error {
 			if err := j.complete(); err != nil {
 				return fmt.Errorf("job %d: %w", id, err)
 			}
+		}
+		if err := s.Check(); err != nil {
+			return fmt.Errorf("after the epoch of job %d: %w", id, err)
 		}
 	}
 	return m.compare(s, modelUniverse)

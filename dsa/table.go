@@ -1,7 +1,8 @@
 package dsa
 
+// Small chunks, so that a sampler of few objects is small; much smaller ones would make a table of them that crowds the caches.
 const (
-	chunkBits = 12
+	chunkBits = 9
 	chunkSize = 1 << chunkBits
 )
 
