@@ -160,6 +160,7 @@ func randomScenario(r *xrand.Rand) scenario {
 
 // TestNoClassDrifts: whatever set of objects one looks at, its mean position in each epoch of each job is 1/2.
 func TestNoClassDrifts(t *testing.T) {
+	t.Parallel()
 	r := xrand.New(20)
 	d := &drift{}
 	for i := range 200 {

@@ -11,6 +11,7 @@ import (
 
 // TestChangeOfSubset: samples come and go at an epoch border, withdrawn ones at once, in every mode and in slices too.
 func TestChangeOfSubset(t *testing.T) {
+	t.Parallel()
 	for mode := range numModes {
 		for _, sliced := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, sliced %v", mode, sliced), func(t *testing.T) {
@@ -132,6 +133,7 @@ func TestStrataAreCells(t *testing.T) {
 
 // TestStrataCureEvictionBySize: what a label does to a choice is harmless when the label is part of the cell.
 func TestStrataCureEvictionBySize(t *testing.T) {
+	t.Parallel()
 	for _, plant := range []func(*scenario){
 		func(sc *scenario) { sc.perByte = true },
 		func(sc *scenario) { sc.slow = 80 },

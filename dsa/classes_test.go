@@ -119,6 +119,7 @@ var classCases = []tinyCase{
 // TestEveryOrderIsEquallyLikelyWithClasses counts all orders, and pairs of orders, where levels differ by job. What tells objects of a cell
 // apart is still only what was done to them: which classes have them at hand follows from who took them.
 func TestEveryOrderIsEquallyLikelyWithClasses(t *testing.T) {
+	t.Parallel()
 	for _, tc := range classCases {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -143,6 +144,7 @@ func TestEveryOrderIsEquallyLikelyWithClasses(t *testing.T) {
 // TestClassesLoadForThemselves: two classes of two jobs each, staggered, with room for a fifth. What the other class has at hand must not be
 // preferred, or each would load more than without the other.
 func TestClassesLoadForThemselves(t *testing.T) {
+	t.Parallel()
 	const n = 2000
 	play := func(classes ...int) int {
 		sc := scenario{cache: n / 10 * len(classes) / 2, seed: 5}

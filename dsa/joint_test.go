@@ -37,6 +37,7 @@ func near(t testing.TB, what string, got, of int, p float64) {
 // The joint cells of the first round of two strict jobs, A = {1,2,3,4} and B = {3..7} with I = {3,4}: both in I .4, A in I and B not
 // .1, neither .5, B in I and A not: never (joader.md 8.1). Independent draws would have .2, .3, .3, .2.
 func TestJointCellsOfAPair(t *testing.T) {
+	t.Parallel()
 	runs := effort(20_000)
 	var count [2][2]int // [A in I][B in I]
 	equal := 0
@@ -132,6 +133,7 @@ func TestChainByHand(t *testing.T) {
 // whole corpus and, within what chance allows, in each case. The oracle and the lower bound stand beside it in the log.
 // (It finds jobs that do not follow each other, and a bias in the draw of one that does not follow.)
 func TestStrictRoundsBeatTheChain(t *testing.T) {
+	t.Parallel()
 	r := xrand.New(41)
 	var ours, chains, oracles, slack float64
 	cases, runs := effort(120), 600
@@ -277,6 +279,7 @@ func oracleLoads(seed uint64, hybrid bool, cache, late int, sets [][]ident.Objec
 // near it with none. (It finds tapes that are not shared: 1.08 to 1.95 of the oracle where 1.01 is allowed; hits last: 1.26 of it where
 // there is no cache; and independent strict draws.)
 func TestLoadsBesideTheOracle(t *testing.T) {
+	t.Parallel()
 	r := xrand.New(3)
 	var halves, most75, six [][]ident.ObjectID
 	for range 4 {

@@ -38,6 +38,7 @@ func staggered(mode Mode, tiles, n, epochs, cachePercent int) scenario {
 }
 
 func TestLoads(t *testing.T) {
+	t.Parallel()
 	aligned := func(mode Mode, n int) scenario {
 		sc := scenario{seed: 5, cache: n / 10}
 		for i := range 4 {
@@ -60,6 +61,7 @@ func TestLoads(t *testing.T) {
 		}}
 	}
 	a := random(Epoch, 133)
+	n := 2400 + effort(10)/10*3600 // at 20 % the ratios do not depend on it, but the looking for victims does
 	for _, tc := range []struct {
 		name  string
 		sc    scenario
@@ -69,16 +71,17 @@ func TestLoads(t *testing.T) {
 		{"aligned, cache 10 %, stratified", aligned(Stratified, 2400), windows(2400, 3, 240), 1.02},
 		{"aligned, cache 10 %, epoch", aligned(Epoch, 2400), windows(2400, 3, 240), 1.02},
 		{"aligned, cache 10 %, strict", aligned(Strict, 2400), windows(2400, 3, 240), 1.02},
-		{"staggered, cache 20 %, strict", staggered(Strict, 0, 6000, 6, 20), windows(6000, 6, 1200), 2.1},
+		{"staggered, cache 20 %, strict", staggered(Strict, 0, n, 6, 20), windows(n, 6, n/5), 2.1},
 		{"two jobs that overlap by half, stratified", twoJobs(Stratified), 3000, 1.0},
 		{"two jobs that overlap by half, epoch", twoJobs(Epoch), 3000, 1.0},
 		{"four random 75 % subsets, cache 1 %", a, float64(a.union()), 1.005},
-		{"staggered, cache 20 %, epoch", staggered(Epoch, 0, 6000, 6, 20), windows(6000, 6, 1200), 1.13},
+		{"staggered, cache 20 %, epoch", staggered(Epoch, 0, n, 6, 20), windows(n, 6, n/5), 1.13},
 		{"staggered, cache 10 %, epoch", staggered(Epoch, 0, 6000, 6, 10), windows(6000, 6, 600), 1.14},
-		{"staggered, cache 20 %, stratified", staggered(Stratified, 4, 6000, 6, 20), windows(6000, 6, 1200), 1.28},
+		{"staggered, cache 20 %, stratified", staggered(Stratified, 4, n, 6, 20), windows(n, 6, n/5), 1.28},
 		{"staggered, cache 10 %, stratified", staggered(Stratified, 4, 6000, 6, 10), windows(6000, 6, 600), 1.36},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
 			res, err := tc.sc.run()
 			must(t, err)
 			got := float64(res.loads) / tc.bound

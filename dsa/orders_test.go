@@ -168,6 +168,7 @@ func TestEveryOrderIsEquallyLikely(t *testing.T) {
 
 // TestFirstPickIsUniform catches what Joader's samplers did: a first pick that favours the ends of 64-object blocks.
 func TestFirstPickIsUniform(t *testing.T) {
+	t.Parallel()
 	for _, n := range []int{128, 129, 200, 256, 1000} {
 		if n == 1000 && invariant.Enabled {
 			continue
@@ -195,6 +196,7 @@ func TestFirstPickIsUniform(t *testing.T) {
 
 // TestStrictIsUniformGivenEverything fixes a joint state and counts the next pick: 1/remaining each, whatever is available.
 func TestStrictIsUniformGivenEverything(t *testing.T) {
+	t.Parallel()
 	for mask := range 1 << 5 {
 		counts := map[ident.ObjectID]int{}
 		for run := range effort(2000) {

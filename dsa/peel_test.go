@@ -334,6 +334,7 @@ func epochLoads(o *oracle, late int) (n int) {
 
 // The loads of whole epochs of joader.md 8.2-8.7 for the oracle in both of its forms.
 func TestPeeledEpochs(t *testing.T) {
+	t.Parallel()
 	three := [][]ident.ObjectID{span(0, 4), objects(0, 1, 2, 4, 5, 6), objects(0, 1, 4, 5, 7, 8, 9, 10)}
 	for _, tc := range []struct {
 		name         string
@@ -418,6 +419,7 @@ func sequences(t *testing.T, sets [][]ident.ObjectID, runs int, play func(seed u
 // with neighbours that are ahead, behind and cached for. (It finds a tape that is kept when somebody joins, z = 40; hits first without
 // cells, 280; ties by id, 220; a strict coupling with a bias. The oracle has a planted bias below.)
 func TestTapeHasTheLawOfCells(t *testing.T) {
+	t.Parallel()
 	sets := [][]ident.ObjectID{span(0, 4), objects(0, 1, 2, 4, 5, 6), objects(0, 1, 4, 5, 7, 8, 9, 10)}
 	runs := effort(20_000)
 	ofOracle := func(hybrid, first bool) func(seed uint64) [][]ident.ObjectID {

@@ -56,6 +56,7 @@ func driftOf(t *testing.T, name string, sc scenario) *drift {
 }
 
 func TestPlantedBugsDriftAndAreCaught(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name  string
 		sound scenario
@@ -70,6 +71,7 @@ func TestPlantedBugsDriftAndAreCaught(t *testing.T) {
 		{"a sequential neighbour made visible", beside(400, 80), func(sc *scenario) { sc.hook.seqVisible = true }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
 			if d := driftOf(t, "sound", tc.sound); d.max >= d.limit() {
 				t.Errorf("without the bug: %s, z = %.1f", d.where, d.max)
 			}
@@ -119,6 +121,7 @@ func mergeCells(s *Sampler) {
 
 // TestPlantedOrdersAreCaught plants bugs under the count of all orders.
 func TestPlantedOrdersAreCaught(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name, on string
 		plant    func(*scenario)
@@ -129,6 +132,7 @@ func TestPlantedOrdersAreCaught(t *testing.T) {
 		{"a sequential neighbour made visible", "strict, fixed and sequential neighbours", func(sc *scenario) { sc.hook.seqVisible = true }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
 			for _, c := range tinyCases {
 				if c.name != tc.on {
 					continue
@@ -246,6 +250,7 @@ func TestCheckSeesDamage(t *testing.T) {
 // TestOwnOrderRepeats: going on with the order of the own previous epoch makes consecutive epochs visit cells alike, which is
 // why adopt refuses it.
 func TestOwnOrderRepeats(t *testing.T) {
+	t.Parallel()
 	tc := tinyCase{cache: 0, dual: []int{0}, jobs: []simJob{
 		{spec: strat(4, span(0, 4)), epochs: 3},
 		{spec: strat(4, span(2, 7)), epochs: 1, speed: 0.4},
@@ -266,6 +271,7 @@ func TestOwnOrderRepeats(t *testing.T) {
 // TestPlantedFirstBitIsCaught: Joader's released pick, a random block of 64 ids and in it the first that remains, fails the count of
 // first picks.
 func TestPlantedFirstBitIsCaught(t *testing.T) {
+	t.Parallel()
 	for _, planted := range []bool{false, true} {
 		const n = 200
 		counts := make([]int, n)

@@ -171,6 +171,7 @@ func conditional(runs int, biased bool) (worst float64, tested int, err error) {
 
 // TestStrictIsUniformGivenAllDraws is the promise of Strict: under any joint history of draws, the next draw is uniform.
 func TestStrictIsUniformGivenAllDraws(t *testing.T) {
+	t.Parallel()
 	worst, tested, err := conditional(effort(60_000), false)
 	must(t, err)
 	t.Logf("%d histories, worst z %.2f", tested, worst)
@@ -215,6 +216,7 @@ func TestLargeSetsAreCoupled(t *testing.T) {
 
 // TestStrictExactLoads are the exact numbers of joader.md 8 for strict jobs in lock-step without a cache.
 func TestStrictExactLoads(t *testing.T) {
+	t.Parallel()
 	harmonic := func(n int) (h float64) {
 		for k := 1; k <= n; k++ {
 			h += 1 / float64(k)
