@@ -41,6 +41,14 @@ func (c *forms) of(class int) bits.JobSet {
 	return set
 }
 
+// serves is of, and everybody where there is only one class.
+func (c *forms) serves(class int) bits.JobSet {
+	if slices.Max(c.classes) == 0 {
+		return ^bits.JobSet(0)
+	}
+	return c.of(class)
+}
+
 // tell says in what form x is at hand, and for whom.
 func (c *forms) tell(x ident.ObjectID) {
 	level, rest, jobs := uint8(0), uint8(0), bits.JobSet(0)

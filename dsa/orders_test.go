@@ -15,6 +15,7 @@ type tinyCase struct {
 	name  string
 	cache int
 	flash bool
+	late  []ident.ObjectID // a stratum that comes at step 3.5
 	jobs  []simJob
 	dual  []int // jobs whose consecutive epochs must be independent (all orders against all orders)
 }
@@ -84,6 +85,22 @@ var tinyCases = []tinyCase{
 		{spec: strat(4, span(0, 4)), epochs: 3, start: 2},
 		{spec: strat(2, span(0, 5)), epochs: 2, start: 1},
 	}},
+	{name: "a stratum comes in mid-epoch", cache: 2, late: objects(1, 3, 4), dual: []int{0}, jobs: []simJob{
+		{spec: strat(4, span(0, 4)), epochs: 3},
+		{spec: strat(2, span(0, 5)), epochs: 3, start: 2},
+		{spec: byEpoch(span(1, 5)), epochs: 3, speed: 0.7},
+	}},
+	{name: "no room, a stratum comes in mid-epoch", flash: true, late: objects(1, 3, 4), dual: []int{0, 1}, jobs: []simJob{
+		{spec: strat(2, span(0, 4)), epochs: 3},
+		{spec: strat(4, span(0, 4)), epochs: 3, start: 1},
+		{spec: byEpoch(span(1, 5)), epochs: 3, start: 2},
+	}},
+	{name: "no room, two classes", flash: true, dual: []int{0, 1}, jobs: []simJob{
+		{spec: strat(4, span(0, 4)), epochs: 3},
+		{spec: strat(4, span(0, 4)), epochs: 3, class: 1},
+		{spec: strat(2, span(0, 4)), epochs: 3, start: 1, class: 1},
+		{spec: byEpoch(span(0, 5)), epochs: 3, start: 2},
+	}},
 	{name: "no room, crossed", flash: true, dual: []int{0}, jobs: []simJob{
 		{spec: strat(2, span(0, 4)), epochs: 3},
 		{spec: byEpoch(span(1, 6)), epochs: 2},
@@ -108,7 +125,7 @@ func orderDeviates(tc tinyCase, runs int, change func(*scenario)) (worst float64
 		counts[key][cell]++
 	}
 	for run := range effort(runs) {
-		sc := scenario{jobs: tc.jobs, cache: tc.cache, flash: tc.flash, rows: run%2 == 0, seed: uint64(run)}
+		sc := scenario{jobs: tc.jobs, cache: tc.cache, flash: tc.flash, late: tc.late, lateAt: 3.5, rows: run%2 == 0, seed: uint64(run)}
 		if change != nil {
 			change(&sc)
 		}

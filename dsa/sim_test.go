@@ -31,8 +31,10 @@ type scenario struct {
 	cache    int // objects
 	seed     uint64
 	hook     hooks
-	victimID bool           // planted bug: the lowest id instead of a random one among the least needed
-	stratum  bool           // the large ones are a stratum
+	victimID bool             // planted bug: the lowest id instead of a random one among the least needed
+	stratum  bool             // the large ones are a stratum
+	late     []ident.ObjectID // a stratum that comes at step lateAt
+	lateAt   float64
 	large    ident.ObjectID // objects from here on are eight times as large; 0 = none are
 	perByte  bool           // planted bug: victims by need per byte
 	slow     int            // planted bug: large objects count as available only after so many more picks
@@ -271,6 +273,14 @@ func (sc scenario) run() (*result, error) {
 				continue
 			}
 		}
+		if sc.late != nil && t.at >= sc.lateAt {
+			if err := s.Stratum(sc.late); err != nil {
+				return nil, err
+			}
+			if sc.late = nil; sc.slice > 0 {
+				continue
+			}
+		}
 		batch, window, speed := max(j.batch, 1), max(j.window, 1), j.speed
 		if speed == 0 {
 			speed = 1
@@ -286,9 +296,9 @@ func (sc scenario) run() (*result, error) {
 			var miss bool
 			switch {
 			case sc.flash:
-				if miss = s.Level(x) == 0; miss {
+				if miss = s.LevelOf(x, id) == 0; miss { // it serves those of its class, and takes the place of what another has
 					there = append(there, x)
-					s.SetLevel(x, 2)
+					s.SetLevelFor(x, 2, classed.serves(j.class), 0)
 				}
 			case slices.Max(classed.classes) > 0:
 				miss = classed.take(j.class, x)
