@@ -36,18 +36,22 @@ func (f *formerly) tile(x uint32) uint8 {
 	return 0
 }
 
-// change puts an idle job on its next subset.
+// change puts an idle job on its next subset, once what an epoch that was given up a moment ago needed is cleared.
 func (s *Sampler) change(j *job) {
-	if len(j.todo) > 0 { // seldom: an epoch that was given up a moment ago
+	if len(j.todo) > 1 || len(j.todo) == 1 && j.todo[0] != passClear { // seldom: changed twice, or before the join is done
 		s.settle()
 	}
 	s.unlay(j)
+	j.subset, j.next = j.next, nil
+	s.later(j, passRenew, passScan, passGrow, passIndex, passCount, passSplit, passMembers)
+}
+
+// renew forgets the subset before a change. Until then passClear needs what there was.
+func (s *Sampler) renew(j *job) {
 	if j.tiles > 1 && j.was == nil { // else the epoch that was to carry tiles over has not begun
 		j.was = &formerly{at: j.at, cur: j.cur}
 	}
-	j.subset, j.next = j.next, nil
 	j.at, j.left, j.top, j.names, j.groups, j.tape = index{}, nil, 0, names{}, groups{}, tape{}
-	j.stale = j.usesTape()
 	for c := range s.cells {
 		s.cells[c].live = s.cells[c].live.Without(j.slot)
 	}
@@ -57,7 +61,6 @@ func (s *Sampler) change(j *job) {
 		}
 	}
 	j.near, j.overlap = 0, [MaxJobs]uint32{}
-	s.later(j, passScan, passGrow, passIndex, passCount, passSplit, passMembers)
 }
 
 // Stratum makes a set of objects a static class of its own, for good: cells are split by it, so that its share of what remains is kept

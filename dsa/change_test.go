@@ -196,3 +196,56 @@ func TestAStratumInMidEpoch(t *testing.T) {
 		}
 	}
 }
+
+// TestAChangeAfterAnUnfinishedEpochIsLeftToWork: an epoch that is given up for one on another subset is cleared in slices like any other, and the
+// samples that stay keep their tiles, those that were not reached the ones of the positions that were not.
+func TestAChangeAfterAnUnfinishedEpochIsLeftToWork(t *testing.T) {
+	const n, tiles = 1000, 4
+	for _, again := range []bool{false, true} {
+		s := New(7)
+		s.InSlices()
+		must(t, s.Join(1, strat(tiles, span(0, n))))
+		must(t, s.Join(2, byEpoch(span(n/2, n))))
+		for id := range ident.JobID(2) {
+			must(t, s.StartEpoch(id+1, 0))
+		}
+		finishWork(s)
+		tile := map[ident.ObjectID]uint8{}
+		for p := range n / 2 {
+			x, _ := s.Next(1)
+			s.SetLevel(x, 2)
+			tile[x] = uint8(p * tiles / n)
+		}
+		must(t, s.Change(1, span(0, 2*n)))
+		must(t, s.StartEpoch(1, 1))
+		if j := s.byID[1]; len(j.todo) == 0 || j.todo[0] != passClear || s.Len(1) != 2*n || s.Remaining(1) != 2*n {
+			t.Fatalf("passes %v are left, %d of %d remain", j.todo, s.Remaining(1), s.Len(1))
+		}
+		for k := 0; s.Work(7); k++ {
+			must(t, s.Check())
+			if again && k == 200 {
+				s.Abandon(1)
+				must(t, s.Check())
+				must(t, s.StartEpoch(1, 1))
+			}
+			if j := s.byID[1]; s.Ready(1) != (len(j.todo) == 0 && !j.stale) {
+				t.Fatalf("ready %v with passes %v to do", s.Ready(1), j.todo)
+			}
+		}
+		must(t, s.Check())
+		j := s.byID[1]
+		var later [tiles]int
+		for x := range ident.ObjectID(n) {
+			got := j.prev.get(j.at.of(uint32(x)))
+			want, seen := tile[x]
+			if !seen {
+				later[got]++
+			} else if got != want {
+				t.Fatalf("sample %d has tile %d, want %d", x, got, want)
+			}
+		}
+		if later != [tiles]int{0, 0, n / 4, n / 4} {
+			t.Errorf("those that were not reached have tiles %v", later)
+		}
+	}
+}

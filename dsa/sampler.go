@@ -231,7 +231,7 @@ func (s *Sampler) StartEpoch(id ident.JobID, epoch uint32) error {
 	} else {
 		s.needAll(j)
 	}
-	if j.was != nil {
+	if j.was != nil || j.tiles > 1 && j.has(passRenew) {
 		s.later(j, passCarry)
 	}
 	if j.mode == Fixed {
@@ -299,7 +299,7 @@ func (s *Sampler) abandon(j *job) {
 		marked := !j.has(passMark) || s.underway(j, passMark)
 		s.drop(j, passMark, passCarry, passShuffle)
 		if marked && j.visible() && j.err == nil {
-			j.undone = j.rem
+			j.leaveUndone()
 			s.later(j, passClear)
 		}
 	}
@@ -307,6 +307,20 @@ func (s *Sampler) abandon(j *job) {
 	s.shown = s.shown.Without(j.slot)
 	s.unlay(j)
 	j.running, j.rem = false, 0
+}
+
+// leaveUndone makes tiles for what is left of the epoch.
+func (j *job) leaveUndone() {
+	j.undone = j.rem
+	clear(j.room[:])
+	if j.tiles == 1 {
+		return
+	}
+	n := len(j.subset)
+	for t := range j.tiles { // positions p with p*tiles/n = t that were not reached
+		from, to := (t*n+j.tiles-1)/j.tiles, ((t+1)*n+j.tiles-1)/j.tiles
+		j.room[t] = max(0, to-max(from, n-j.undone))
+	}
 }
 
 // unlay says that the job's layout no longer holds.
@@ -333,7 +347,7 @@ func (s *Sampler) Leave(id ident.JobID) {
 	j.gone = true
 	s.active, s.tapeful, s.strictly = s.active.Without(j.slot), s.tapeful.Without(j.slot), s.strictly.Without(j.slot)
 	s.lookAhead()
-	s.drop(j, passScan, passGrow, passIndex, passForget, passCount, passSplit, passMembers)
+	s.drop(j, passRenew, passScan, passGrow, passIndex, passForget, passCount, passSplit, passMembers)
 	if len(j.todo) == 0 {
 		s.released(j)
 	}

@@ -20,7 +20,8 @@ import (
 type pass uint8
 
 const (
-	passScan    pass = iota // the largest id
+	passRenew   pass = iota // forget the subset before a change
+	passScan                // the largest id
 	passGrow                // room for them
 	passIndex               // fill job.at; refuse what is no set
 	passForget              // begin anew with no cells
@@ -182,6 +183,8 @@ func (s *Sampler) walk(budget int) int {
 // length is how much a pass walks over.
 func (s *Sampler) length(j *job, p pass) int {
 	switch p {
+	case passRenew:
+		return 0
 	case passGrow:
 		return int(j.top) + 1
 	case passForget:
@@ -215,15 +218,6 @@ func (s *Sampler) open(j *job, p pass) {
 		s.touched = s.touched[:0]
 	case passSplit:
 		s.split(j)
-	case passClear:
-		clear(j.room[:])
-		if j.tiles > 1 {
-			n := len(j.subset)
-			for t := range j.tiles { // positions p with p*tiles/n = t that were not reached
-				from, to := (t*n+j.tiles-1)/j.tiles, ((t+1)*n+j.tiles-1)/j.tiles
-				j.room[t] = max(0, to-max(from, n-j.undone))
-			}
-		}
 	case passMark:
 		s.needAll(j)
 	case passShuffle:
@@ -318,6 +312,8 @@ func (s *Sampler) clearPart(j *job, from, to int) {
 // close ends a pass.
 func (s *Sampler) close(j *job, p pass) {
 	switch p {
+	case passRenew:
+		s.renew(j)
 	case passScan:
 		if j.top >= MaxObjects {
 			j.err = fmt.Errorf("%w: %d, the limit is %d", ErrObjectID, j.top, MaxObjects-1)
