@@ -45,6 +45,7 @@ def main() -> None:
         labels_right = True
         hashes: dict[int, str] = {}
         for images, labels, index in loader:
+            given: list[tuple[int, str]] = []
             for image, label, i in zip(images, labels.tolist(), index.tolist(), strict=True):
                 ids.append(i)
                 if files:
@@ -65,7 +66,9 @@ def main() -> None:
                     compared += 1
                 if orders.get("hashes"):
                     hashes[i] = hashlib.blake2b(np.ascontiguousarray(image), digest_size=8).hexdigest()
-            say(event="batch", epoch=epoch, rows=len(index))
+                if orders.get("records"):
+                    given.append((i, hashlib.blake2b(np.ascontiguousarray(image), digest_size=8).hexdigest()))
+            say(event="batch", epoch=epoch, rows=len(index), given=given)
             time.sleep(orders.get("delay", 0.0))
         stats = loader.stats()
         say(

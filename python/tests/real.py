@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 import os
@@ -21,6 +22,10 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PATIENCE = 120.0  # seconds: for things that take well under one on a quiet machine
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+
+
+def digest(image: Any) -> str:
+    return hashlib.blake2b(np.ascontiguousarray(image), digest_size=8).hexdigest()
 
 
 def find_binary() -> str:

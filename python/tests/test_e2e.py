@@ -6,7 +6,6 @@ repository); without them images are drawn. Nothing here asserts a time.
 
 from __future__ import annotations
 
-import hashlib
 import multiprocessing
 import os
 import warnings
@@ -14,7 +13,7 @@ import warnings
 import numpy as np
 import pytest
 from conftest import eventually
-from real import HERE, PATIENCE, draw, listing, photographs, pillow
+from real import HERE, PATIENCE, digest, draw, listing, photographs, pillow
 
 import larder
 
@@ -27,10 +26,6 @@ CLASSES, EACH = 8, 9
 
 def ids_of(loader):
     return [i for *_, index in loader for i in index.tolist()]
-
-
-def digest(image) -> str:
-    return hashlib.blake2b(np.ascontiguousarray(image), digest_size=8).hexdigest()
 
 
 # ---- the promise: four processes on overlapping subsets
