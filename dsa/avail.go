@@ -44,7 +44,7 @@ type available struct {
 // owners are the jobs that the higher level of some objects is for. Few sets occur at a time, so they are numbered, and an object
 // takes no more memory for it.
 type owners struct {
-	jobs bits.JobSet // those that have left may be in it
+	jobs bits.JobSet // sets may become equal as jobs leave
 	of   int         // objects
 }
 
@@ -189,6 +189,9 @@ func (s *Sampler) SetLevelFor(x ident.ObjectID, level uint8, jobs bits.JobSet, r
 	}
 	level = min(level, augmented)
 	rest = min(level, rest)
+	if ^jobs != 0 {
+		jobs &= s.live // a slot is somebody else's when it is used again
+	}
 	e := s.entry(uint32(x))
 	if e == nil {
 		if level == 0 {

@@ -94,8 +94,11 @@ func (s *Sampler) checkObjects() error {
 		}
 	}
 	for i, o := range s.owners {
-		if n := own[i]; o.of != n || i > 0 && n > 0 && slices.ContainsFunc(s.owners[:i], func(p owners) bool { return p.jobs == o.jobs }) {
-			return fmt.Errorf("dsa: %d objects are further along for jobs %x, counted %d, or the set has two numbers", n, o.jobs, o.of)
+		if n := own[i]; o.of != n {
+			return fmt.Errorf("dsa: %d objects are further along for jobs %x, counted %d", n, o.jobs, o.of)
+		}
+		if i > 0 && o.of > 0 && ^o.jobs != 0 && o.jobs&^s.live != 0 {
+			return fmt.Errorf("dsa: objects are further along for slots %x, in use are %x", o.jobs, s.live)
 		}
 	}
 	if vis != s.nVis {

@@ -234,8 +234,10 @@ func TestNeutralClasses(t *testing.T) {
 // TestOwnersAreFew: any number of job sets may be told; beyond the limit objects are at hand for nobody more than for all.
 func TestOwnersAreFew(t *testing.T) {
 	s := New(1)
-	must(t, s.Join(1, byEpoch(span(0, 1000))))
-	must(t, s.StartEpoch(1, 0))
+	for id := range ident.JobID(14) { // the sets below are of their slots
+		must(t, s.Join(id, byEpoch(span(0, 1000))))
+		must(t, s.StartEpoch(id, 0))
+	}
 	for round := range 3 {
 		for x := range 1000 {
 			s.SetLevelFor(ident.ObjectID(x), 2, bits.JobSet(x*8+8+round), 1)
@@ -256,4 +258,29 @@ func TestOwnersAreFew(t *testing.T) {
 		t.Error("numbers are not used again")
 	}
 	must(t, s.Check())
+}
+
+// TestSlotOfTheClassThatLeft: what was at hand for a job that has left is not for the next one of its slot.
+func TestSlotOfTheClassThatLeft(t *testing.T) {
+	s := New(1)
+	for id := ident.JobID(1); id <= 2; id++ {
+		must(t, s.Join(id, byEpoch(span(0, 100))))
+		must(t, s.StartEpoch(id, 0))
+	}
+	gone := s.JobSet(2)
+	for x := range ident.ObjectID(50) {
+		s.SetLevelFor(x, 2, gone, 1)
+	}
+	s.Leave(2)
+	must(t, s.Join(3, byEpoch(span(0, 100))))
+	must(t, s.StartEpoch(3, 0))
+	if s.JobSet(3) != gone {
+		t.Fatal("the slot is another one: the test shows nothing")
+	}
+	must(t, s.Check())
+	for x := range uint32(50) {
+		if got := s.visibleTo(s.entry(x), s.byID[3].slot); got != 1 {
+			t.Fatalf("object %d is shown at level %d to a job that it is not decoded for", x, got)
+		}
+	}
 }

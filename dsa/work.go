@@ -359,6 +359,10 @@ func (s *Sampler) released(j *job) {
 	}
 	s.slot[j.slot] = nil
 	s.live = s.live.Without(j.slot)
+	for i := range s.owners[1:] { // what was at hand for it is not for who comes next
+		o := &s.owners[i+1]
+		o.jobs = o.jobs.Without(j.slot)
+	}
 	for c := range s.cells {
 		s.cells[c].live = s.cells[c].live.Without(j.slot)
 	}
