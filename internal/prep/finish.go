@@ -43,4 +43,6 @@ func finish(r *Recipe, pix, dst []byte) {
 	}
 }
 
+func floatAt(b []byte) uint32 { return binary.LittleEndian.Uint32(b) }
+
 func putFloat(b []byte, f float32) { binary.LittleEndian.PutUint32(b, math.Float32bits(f)) }

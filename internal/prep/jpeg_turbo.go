@@ -3,7 +3,6 @@
 package prep
 
 /*
-#cgo CFLAGS: -O2
 #cgo noescape larder_jpeg_decode
 #cgo nocallback larder_jpeg_decode
 #include "turbo.h"

@@ -51,11 +51,18 @@ type Recipe struct {
 	out      Output
 	channels int              // of the output: 3, or 1 after Grayscale(1)
 	lut      *[3][256]float32 // nil for uint8 output
+	affine   affine           // the same by arithmetic
 	id       ident.RecipeID
 	prefix   ident.RecipeID
 	suffix   ident.RecipeID
 	outW     int // final width when fixed, else 0
 	outH     int
+}
+
+// affine is ((v/255)-mean)/std a channel; ok when the arithmetic of the kernels gives the bits of the table.
+type affine struct {
+	ok        bool
+	mean, std [3]float32
 }
 
 // Ops returns the canonical form with every default filled in. The caller may change the result.
@@ -213,11 +220,13 @@ func (r *Recipe) buildLUT() error {
 		return nil
 	}
 	lut := new([3][256]float32)
+	mean, std, normalised, scaled := [3]float32{}, [3]float32{1, 1, 1}, 0, false
 	for i := r.imageOps; i < len(r.ops); i++ {
 		o := &r.ops[i]
 		for c := range lut {
 			switch o.kind {
 			case opToDtype:
+				scaled = o.scaled
 				for v := range lut[c] {
 					lut[c][v] = float32(v)
 					if o.scaled {
@@ -229,16 +238,22 @@ func (r *Recipe) buildLUT() error {
 					return opError(i, o.spec.Name, "give one number, or one a channel",
 						"has %d means for images of %d channels", n, r.channels)
 				}
-				mean, std := o.mean[c%len(o.mean)], o.std[c%len(o.std)]
+				if c == 0 {
+					normalised++
+				}
+				mean[c], std[c] = o.mean[c%len(o.mean)], o.std[c%len(o.std)]
 				for v := range lut[c] {
-					d := float32(lut[c][v] - mean)
-					lut[c][v] = d / std
+					d := float32(lut[c][v] - mean[c])
+					lut[c][v] = d / std[c]
 				}
 			case opResize, opCenterCrop, opRandomResizedCrop, opHFlip, opVFlip, opColorJitter, opGrayscale:
 			}
 		}
 	}
 	r.lut = lut
+	if scaled && normalised <= 1 && r.channels == 3 && r.out.Layout == CHW {
+		r.tryAffine(mean, std)
+	}
 	return nil
 }
 

@@ -25,6 +25,10 @@ type coeffs struct {
 	bounds  []int32 // first source pixel and number of them, per output pixel
 	k       []int32 // ksize weights per output pixel
 	clip    bool    // sums may leave 0..255: negative weights, or so many that their rounding adds up
+
+	// for the kernels in C, made when they first want it (pack); groups is 0 before
+	packed        []int32
+	groups, reach int
 }
 
 // support of the filter at scale 1, in source pixels.
@@ -56,7 +60,7 @@ func (c *coeffs) compute(in, out int, f filter, weights []float64) []float64 {
 	scale := float64(in) / float64(out)
 	filterScale := max(scale, 1)
 	support := float64(f.support() * filterScale)
-	c.in, c.out, c.filter = in, out, f
+	c.in, c.out, c.filter, c.groups = in, out, f, 0
 	c.ksize = int(math.Ceil(support))*2 + 1
 	c.bounds = grow(c.bounds, 2*out)
 	c.k = grow(c.k, out*c.ksize)
@@ -92,6 +96,13 @@ func (c *coeffs) compute(in, out int, f filter, weights []float64) []float64 {
 		c.bounds[2*x], c.bounds[2*x+1] = int32(first), int32(n)
 	}
 	return weights
+}
+
+// span returns the source pixels that n output pixels from at on are made of: from first up to, not including, end.
+func (c *coeffs) span(at, n int) (first, end int) {
+	first = int(c.bounds[2*at])
+	last := 2 * (at + n - 1)
+	return first, int(c.bounds[last] + c.bounds[last+1])
 }
 
 func grow[T any](s []T, n int) []T {
@@ -142,6 +153,9 @@ func (img Image) view(b box) view {
 
 // geo runs a stepGeo on img into dst, which holds win.w x win.h pixels.
 func (w *Worker) geo(s *step, img Image, dst []byte) {
+	if w.geoC(s, img, dst, nil) {
+		return
+	}
 	src := img.view(s.src)
 	switch {
 	case s.rw == src.w && s.rh == src.h:
@@ -160,9 +174,9 @@ func (w *Worker) resample(s *step, src view, dst []byte) {
 	first, rows := s.win.y, s.win.h // rows of src that the vertical pass needs
 	if s.rh != src.h {
 		v = w.vert.get(src.h, s.rh, s.filter)
-		last := 2 * (s.win.y + s.win.h - 1)
-		first = int(v.bounds[2*s.win.y])
-		rows = int(v.bounds[last]+v.bounds[last+1]) - first
+		end := 0
+		first, end = v.span(s.win.y, s.win.h)
+		rows = end - first
 	}
 	var mid view
 	flipped := false

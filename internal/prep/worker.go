@@ -34,6 +34,8 @@ type Worker struct {
 	vert   coeffCache
 	steps  []step
 	bufs   [numBufs][]byte
+	kernel kernel
+	level  int // instruction set of the kernels in C; 0 = the twin in Go
 	tabX   []int32
 	tabY   []int32
 }
@@ -60,14 +62,13 @@ func NewWorker(cfg Limits) *Worker {
 	if cfg.MaxBytes <= 0 {
 		cfg.MaxBytes = defaultMaxBytes
 	}
-	return &Worker{limits: cfg}
+	return &Worker{limits: cfg, level: bestLevel}
 }
 
 // Close frees the worker's memory; a closed worker may be used again.
 func (w *Worker) Close() {
 	w.jpeg.close()
-	limits := w.limits
-	*w = Worker{limits: limits}
+	*w = Worker{limits: w.limits, level: w.level}
 }
 
 func (w *Worker) buffer(which, n int) []byte {
@@ -157,6 +158,15 @@ func (w *Worker) AugmentInto(r *Recipe, img Image, key RandKey, dst []byte) erro
 			w.run(steps, img, dst, ow, oh)
 			return nil
 		}
+		last := len(steps) - 1
+		if w.finishes(&steps[last]) && len(dst) >= r.out.SampleBytes {
+			// The last step writes what is wanted, straight to where it is wanted.
+			if last > 0 {
+				img = w.run(steps[:last], img, nil, 0, 0)
+			}
+			w.geoC(&steps[last], img, dst[:r.out.SampleBytes], r)
+			return nil
+		}
 		img = w.run(steps, img, nil, ow, oh)
 	}
 	return w.Finish(r, img, dst)
@@ -211,10 +221,12 @@ func (w *Worker) run(steps []step, img Image, dst []byte, ow, oh int) Image {
 	}
 	owned := false // img is ours to change
 	turn := bufA
-	for i := range steps {
+	for i := 0; i < len(steps); i++ {
 		s := &steps[i]
 		if s.isColor() && owned {
-			w.color(s, img.Pix)
+			n := colors(steps[i:])
+			w.color(steps[i:i+n], img.Pix)
+			i += n - 1
 			continue
 		}
 		nw, nh := img.W, img.H
@@ -238,26 +250,49 @@ func (w *Worker) run(steps []step, img Image, dst []byte, ow, oh int) Image {
 			pad(s.src, img, next.Pix)
 		case stepBrightness, stepContrast, stepSaturation, stepHue, stepGray:
 			copy(next.Pix, img.Pix)
-			w.color(s, next.Pix)
+			n := colors(steps[i:])
+			w.color(steps[i:i+n], next.Pix)
+			i += n - 1
 		}
 		img, owned = next, true
 	}
 	return img
 }
 
-func (w *Worker) color(s *step, pix []byte) {
-	switch s.kind {
-	case stepBrightness:
-		blendTowards(pix, 0, s.f)
-	case stepContrast:
-		blendTowards(pix, meanLuma(pix), s.f)
-	case stepSaturation:
-		saturate(pix, s.f)
-	case stepHue:
-		shiftHue(pix, s.hue)
-	case stepGray:
-		gray(pix)
-	case stepGeo, stepPad:
+// finishes tells whether geoC can run a step and finish in one.
+func (w *Worker) finishes(s *step) bool {
+	return w.level > 0 && s.kind == stepGeo && s.filter != nearest
+}
+
+// colors counts the colour steps that steps begins with.
+func colors(steps []step) int {
+	n := 0
+	for n < len(steps) && steps[n].isColor() {
+		n++
+	}
+	return n
+}
+
+// color runs colour steps in place.
+func (w *Worker) color(steps []step, pix []byte) {
+	if w.colorC(steps, pix) {
+		return
+	}
+	for i := range steps {
+		s := &steps[i]
+		switch s.kind {
+		case stepBrightness:
+			blendTowards(pix, 0, s.f)
+		case stepContrast:
+			blendTowards(pix, meanLuma(pix), s.f)
+		case stepSaturation:
+			saturate(pix, s.f)
+		case stepHue:
+			shiftHue(pix, s.hue)
+		case stepGray:
+			gray(pix)
+		case stepGeo, stepPad:
+		}
 	}
 }
 
@@ -281,6 +316,8 @@ func (w *Worker) Finish(r *Recipe, img Image, dst []byte) error {
 	if len(dst) < r.out.SampleBytes {
 		return badDst(len(dst), r.out.SampleBytes)
 	}
-	finish(r, img.Pix[:n*3], dst[:r.out.SampleBytes])
+	if !w.finishC(r, img, dst[:r.out.SampleBytes]) {
+		finish(r, img.Pix[:n*3], dst[:r.out.SampleBytes])
+	}
 	return nil
 }

@@ -1,0 +1,105 @@
+//go:build cgo && turbo
+
+#include "kernel.h"
+
+#include <string.h>
+
+/* Float arithmetic must round after every operation, as in Go and in Pillow's builds: fused multiplications only where
+   they are written out. In gcc -std=c11 sees to it. */
+#if defined(__clang__)
+#pragma STDC FP_CONTRACT OFF
+#endif
+
+/* kernel_body.h is compiled once for each instruction set. Functions carry the target as an attribute, so that the
+   package needs no flags of its own and one binary runs everywhere. */
+
+#define GLUE2(a, b) a##_##b
+#define GLUE(a, b) GLUE2(a, b)
+#define FN(name) GLUE(name, LEVEL)
+
+#define LEVEL base
+#define LEVEL_N 1
+#define TARGET
+#include "kernel_body.h"
+#undef LEVEL
+#undef LEVEL_N
+#undef TARGET
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#define LEVEL sse4
+#define LEVEL_N 2
+#define TARGET __attribute__((target("sse4.1,ssse3")))
+#include "kernel_body.h"
+#undef LEVEL
+#undef LEVEL_N
+#undef TARGET
+
+#define LEVEL avx2
+#define LEVEL_N 3
+#define TARGET __attribute__((target("avx2,fma")))
+#include "kernel_body.h"
+#undef LEVEL
+#undef LEVEL_N
+#undef TARGET
+
+#define LEVEL avx512
+#define LEVEL_N 4
+#define TARGET __attribute__((target("avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,prefer-vector-width=512")))
+#include "kernel_body.h"
+#undef LEVEL
+#undef LEVEL_N
+#undef TARGET
+#endif
+
+int larder_cpu_level(void) {
+#if defined(__x86_64__)
+	__builtin_cpu_init();
+	if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+	    __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("fma"))
+		return LARDER_AVX512;
+	if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+		return LARDER_AVX2;
+	if (__builtin_cpu_supports("sse4.1") && __builtin_cpu_supports("ssse3"))
+		return LARDER_SSE4;
+#endif
+	return LARDER_BASE;
+}
+
+void larder_geo_run(const larder_geo *g, const uint8_t *src, const int32_t *h_bounds, const int32_t *h_k,
+                    const int32_t *v_bounds, const int32_t *v_k, const float *lut, uint8_t *scratch, uint8_t *dst) {
+	switch (g->level) {
+#if defined(__x86_64__)
+	case LARDER_AVX512:
+		geo_avx512(g, src, h_bounds, h_k, v_bounds, v_k, lut, scratch, dst);
+		return;
+	case LARDER_AVX2:
+		geo_avx2(g, src, h_bounds, h_k, v_bounds, v_k, lut, scratch, dst);
+		return;
+	case LARDER_SSE4:
+		geo_sse4(g, src, h_bounds, h_k, v_bounds, v_k, lut, scratch, dst);
+		return;
+#endif
+	default:
+		geo_base(g, src, h_bounds, h_k, v_bounds, v_k, lut, scratch, dst);
+	}
+}
+
+void larder_color_run(int level, uint8_t *pix, int64_t n, const larder_color *steps, int count) {
+	switch (level) {
+#if defined(__x86_64__)
+	case LARDER_AVX512:
+		color_avx512(pix, n, steps, count);
+		return;
+	case LARDER_AVX2:
+		color_avx2(pix, n, steps, count);
+		return;
+	case LARDER_SSE4:
+		color_sse4(pix, n, steps, count);
+		return;
+#endif
+	default:
+		color_base(pix, n, steps, count);
+	}
+}

@@ -1,0 +1,52 @@
+#ifndef LARDER_PREP_KERNEL_H
+#define LARDER_PREP_KERNEL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* How rows are written. */
+enum { LARDER_U8_HWC, LARDER_U8_CHW, LARDER_F32_CHW, LARDER_F32_HWC, LARDER_U8_ONE, LARDER_F32_ONE };
+
+/* Instruction sets, each with the bits of the others and of the Go twin. */
+enum { LARDER_BASE = 1, LARDER_SSE4, LARDER_AVX2, LARDER_AVX512 };
+
+/* One pass over an image: resample a box, flip, cast, normalise, lay out. Pixels of src are packed RGB. */
+typedef struct {
+	int64_t src_len;         /* bytes that may be read from src */
+	int64_t src_stride;      /* from row to row of src */
+	int64_t mid_stride;      /* from row to row of scratch; at least 4 * (win_w + 16) */
+	int32_t src_w;           /* of the box that src begins with */
+	int32_t win_x, win_y;    /* what is written of the resized box */
+	int32_t win_w, win_h;
+	int32_t first, rows;     /* rows of src that are needed */
+	int32_t hflip, vflip;
+	int32_t h_groups;        /* groups of four weights a column; 0: no horizontal pass */
+	int32_t h_reach;         /* bytes from the begin of a row that the horizontal pass may read */
+	int32_t v_taps;          /* weights a row of v_k; 0: no vertical pass */
+	int32_t ring;            /* rows of scratch for the passes; a line of output and a padded row of src follow */
+	int32_t out;             /* LARDER_U8_HWC... */
+	int32_t affine;          /* normalise by arithmetic (mean, std, inverse std a channel) instead of lut */
+	int32_t level;           /* LARDER_BASE... */
+	float mean[3], std[3], inv[3];
+} larder_geo;
+
+/* h_k holds the weights of a column in groups of four: the low 15 bits of the first two as int16, those of the next two,
+   then the high parts likewise. Bounds are pairs of the first pixel and the number of weights. lut is 3 x 256 floats. */
+void larder_geo_run(const larder_geo *g, const uint8_t *src, const int32_t *h_bounds, const int32_t *h_k,
+                    const int32_t *v_bounds, const int32_t *v_k, const float *lut, uint8_t *scratch, uint8_t *dst);
+
+enum { LARDER_BRIGHTNESS, LARDER_CONTRAST, LARDER_SATURATION, LARDER_HUE, LARDER_GRAY };
+
+typedef struct {
+	int32_t kind;
+	int32_t hue; /* what is added to a hue, 0..255 */
+	float f;
+} larder_color;
+
+/* Colour steps in place on n packed RGB pixels. */
+void larder_color_run(int level, uint8_t *pix, int64_t n, const larder_color *steps, int count);
+
+/* The best level of this processor. */
+int larder_cpu_level(void);
+
+#endif

@@ -1,0 +1,17 @@
+//go:build !(cgo && turbo)
+
+package prep
+
+// This build has no C: every step runs in Go, with the same bits.
+
+const bestLevel = 0
+
+// KernelName says which code resizes and adjusts colours: the same bits come from all of them.
+func KernelName() string { return "go" }
+
+type kernel struct{}
+
+func (w *Worker) geoC(*step, Image, []byte, *Recipe) bool { return false }
+func (w *Worker) finishC(*Recipe, Image, []byte) bool     { return false }
+func (w *Worker) colorC([]step, []byte) bool              { return false }
+func (r *Recipe) tryAffine(_, _ [3]float32)               {}
