@@ -7,7 +7,8 @@ enum { BITS = 22, HALF = 1 << 21, BLOCK = 512 }; /* Pillow's precision of weight
 typedef int32_t v4i __attribute__((vector_size(16)));
 typedef uint8_t v4b __attribute__((vector_size(4)));
 
-static inline int32_t clip255(int32_t v) { return v < 0 ? 0 : v > 255 ? 255 : v; }
+/* a where cond, else b, without a branch: compilers make vectors of it. */
+static inline int32_t pick(int cond, int32_t a, int32_t b) { return b ^ ((a ^ b) & -cond); }
 
 /* The weight of tap i in its group of four. */
 static inline int32_t weight(const int32_t *group, int i) {
@@ -425,8 +426,7 @@ TARGET static void FN(gray)(uint8_t *restrict r, uint8_t *restrict g, uint8_t *r
 }
 
 TARGET static inline int32_t FN(round8)(double v) {
-	int32_t t = (int32_t)(v + 0.5);
-	return t < 255 ? t : 255;
+	return (int32_t)(v + 0.5); /* v is at most 255 here */
 }
 
 /* Pillow's way to HSV and back (libImaging/Convert.c), with its mixture of float and double. Conditions are selections, so
@@ -438,18 +438,19 @@ TARGET static void FN(hue)(uint8_t *restrict rp, uint8_t *restrict gp, uint8_t *
 		mx = mx > b ? mx : b;
 		mn = mn < b ? mn : b;
 		int32_t range = mx - mn;
-		float cr = (float)(range > 0 ? range : 1), top = (float)(mx > 0 ? mx : 1);
+		float cr = (float)(range + (range == 0)), top = (float)(mx + (mx == 0));
 		float sat = (float)range / top;
-		float rc = (float)(mx - r) / cr, gc = (float)(mx - g) / cr, bc = (float)(mx - b) / cr;
-		double h0 = (double)(float)(bc - gc), h1 = 2.0 + (double)rc - (double)bc, h2 = 4.0 + (double)gc - (double)rc;
-		float hue = (float)(mx == r ? h0 : mx == g ? h1 : h2);
+		/* bc - gc, 2 + rc - bc or 4 + gc - rc, by which channel is the largest. Pillow's first is a difference of floats;
+		   in double it is exact, so that rounding it afterwards gives the same. */
+		int32_t plus = pick(mx == r, b, pick(mx == g, r, g)), minus = pick(mx == r, g, pick(mx == g, b, r));
+		int32_t base = pick(mx == r, 0, pick(mx == g, 2, 4));
+		float pc = (float)(mx - plus) / cr, mc = (float)(mx - minus) / cr;
+		float hue = (float)((double)base + (double)pc - (double)mc);
 		double x = (double)hue / 6.0 + 1.0;
-		x = x >= 1.0 ? x - 1.0 : x;
+		x -= (double)(int32_t)x; /* from 0.8..1.9 to its fraction */
+		/* Both products lie in 0..255. */
 		int32_t h = (int32_t)((double)(float)x * 255.0), s = (int32_t)((double)sat * 255.0);
-		h = clip255(h);
-		s = clip255(s);
-		h = range ? h : 0;
-		h = (h + shift) & 255;
+		h = (pick(range != 0, h, 0) + shift) & 255;
 		double at = (double)h * 6.0 / 255.0;
 		int32_t sector = (int32_t)at;
 		float f = (float)(at - (double)sector), fs = (float)((double)s / 255.0);
@@ -457,13 +458,13 @@ TARGET static void FN(hue)(uint8_t *restrict rp, uint8_t *restrict gp, uint8_t *
 		int32_t p = FN(round8)(val * (1.0 - (double)fs));
 		int32_t q = FN(round8)(val * (1.0 - (double)(float)(fs * f)));
 		int32_t t = FN(round8)(val * (1.0 - (double)fs * (1.0 - (double)f)));
-		sector = sector == 6 ? 0 : sector;
-		int32_t or_ = sector == 0 || sector == 5 ? mx : sector == 1 ? q : sector == 4 ? t : p;
-		int32_t og = sector == 1 || sector == 2 ? mx : sector == 0 ? t : sector == 3 ? q : p;
-		int32_t ob = sector == 3 || sector == 4 ? mx : sector == 2 ? t : sector == 5 ? q : p;
-		rp[i] = (uint8_t)(s ? or_ : mx);
-		gp[i] = (uint8_t)(s ? og : mx);
-		bp[i] = (uint8_t)(s ? ob : mx);
+		sector = pick(sector == 6, 0, sector);
+		int32_t red = pick((sector == 0) | (sector == 5), mx, pick(sector == 1, q, pick(sector == 4, t, p)));
+		int32_t green = pick((sector == 1) | (sector == 2), mx, pick(sector == 0, t, pick(sector == 3, q, p)));
+		int32_t blue = pick((sector == 3) | (sector == 4), mx, pick(sector == 2, t, pick(sector == 5, q, p)));
+		rp[i] = (uint8_t)pick(s != 0, red, mx);
+		gp[i] = (uint8_t)pick(s != 0, green, mx);
+		bp[i] = (uint8_t)pick(s != 0, blue, mx);
 	}
 }
 
