@@ -28,6 +28,11 @@ func (w *Worker) decode(h header, enc, dst []byte) error {
 	if err == nil {
 		return nil
 	}
+	return w.decodeError(h, enc, err)
+}
+
+// decodeError says of a decoder's error what was being decoded.
+func (w *Worker) decodeError(h header, enc []byte, err error) error {
 	if _, ok := errors.AsType[*fault.Error](err); ok {
 		return err
 	}
@@ -35,6 +40,22 @@ func (w *Worker) decode(h header, enc, dst []byte) error {
 		return bad("the %s image of %d x %d pixels is truncated after %d bytes", h.format, h.w, h.h, len(enc))
 	}
 	return fault.Wrap(err, fault.SampleBad, "", hintBad, "cannot decode the %s image of %d x %d pixels", h.format, h.w, h.h)
+}
+
+// corruptError is what libjpeg warned about.
+type corruptError struct{ warning string }
+
+func (e *corruptError) Error() string { return e.warning }
+
+func corrupt(h header, warning string) error {
+	return fault.Wrap(&corruptError{warning}, fault.SampleBad, "", hintBad+`, or accept damaged images, as Pillow does`,
+		"the %s image of %d x %d pixels is damaged", h.format, h.w, h.h)
+}
+
+// IsCorrupt tells whether an image was refused only because Limits.RefuseCorrupt asks for it.
+func IsCorrupt(err error) bool {
+	_, ok := errors.AsType[*corruptError](err)
+	return ok
 }
 
 // truncated recognises how the decoders say that data is missing; not all of them wrap io.ErrUnexpectedEOF.

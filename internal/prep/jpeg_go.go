@@ -24,7 +24,12 @@ type jpegDecoder struct{}
 
 func (d *jpegDecoder) close() {}
 
-func (d *jpegDecoder) decode(h header, enc, dst []byte, _ Limits) error {
+// region is not offered by these decoders.
+func (d *jpegDecoder) region(header, []byte, box, Limits, func(int) []byte) (got box, pix []byte, err error) {
+	return box{}, nil, nil
+}
+
+func (d *jpegDecoder) decode(h header, enc, dst []byte, limits Limits) error {
 	// jpegn decodes a truncated file as far as it goes. Inside entropy-coded data the bytes of the end marker cannot
 	// occur, so a file without one behind its first scan was cut.
 	scan := bytes.Index(enc, []byte{0xff, 0xda})
@@ -33,6 +38,12 @@ func (d *jpegDecoder) decode(h header, enc, dst []byte, _ Limits) error {
 	}
 	if n := maxScans(h); bytes.Count(enc[scan:], []byte{0xff, 0xda}) > n {
 		return fmt.Errorf("more than %d scans", n)
+	}
+	if limits.RefuseCorrupt {
+		// jpegn accepts damage silently; the standard library does not.
+		if _, err := guard("jpeg", func() (image.Image, error) { return jpeg.Decode(bytes.NewReader(enc)) }); err != nil {
+			return corrupt(h, err.Error())
+		}
 	}
 	img, err := guard("jpeg", func() (image.Image, error) {
 		if h.channels == 4 {

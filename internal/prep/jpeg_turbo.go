@@ -12,7 +12,6 @@ import "C"
 import (
 	"errors"
 	"runtime"
-	"unsafe"
 )
 
 // DecoderName says which JPEG decoder this build has.
@@ -24,7 +23,10 @@ func Parity() bool { return true }
 // jpegDecoder is a decompressor that is reused from image to image. A finalizer frees it when Close was forgotten.
 type jpegDecoder struct{ c *turboHandle }
 
-type turboHandle struct{ j *C.larder_jpeg }
+type turboHandle struct {
+	j       *C.larder_jpeg
+	picture C.larder_picture // what a call passes, here so that it does not escape
+}
 
 func (d *jpegDecoder) close() {
 	if d.c != nil {
@@ -37,24 +39,51 @@ func (d *jpegDecoder) close() {
 func (t *turboHandle) free() { C.larder_jpeg_free(t.j) }
 
 func (d *jpegDecoder) decode(h header, enc, dst []byte, limits Limits) error {
+	_, err := d.run(h, enc, dst, limits, box{})
+	return err
+}
+
+// regionSlack is what a region may grow on each side: the margin of turbo.c, and up to the largest MCU.
+const regionSlack = 8 + 32
+
+// region decodes the part of an image that holds need, into memory from room. got is that part; nothing is left out of it that
+// would make its pixels other ones than those of the whole image. It is empty when this image must be decoded whole.
+func (d *jpegDecoder) region(h header, enc []byte, need box, limits Limits, room func(n int) []byte) (got box, pix []byte, err error) {
+	cols, rows := min(need.w+2*regionSlack, h.w), min(need.h+2*regionSlack, h.h)
+	pix = room(cols * rows * 3)
+	got, err = d.run(h, enc, pix, limits, need)
+	return got, pix, err
+}
+
+func (d *jpegDecoder) run(h header, enc, dst []byte, limits Limits, need box) (got box, err error) {
 	if d.c == nil {
 		j := C.larder_jpeg_new()
 		if j == nil {
-			return errors.New("no memory for a decoder")
+			return box{}, errors.New("no memory for a decoder")
 		}
 		d.c = &turboHandle{j: j}
 		runtime.SetFinalizer(d.c, (*turboHandle).free)
 	}
+	p := &d.c.picture
+	*p = C.larder_picture{
+		w: C.uint32_t(h.w), h: C.uint32_t(h.h), max_bytes: C.int64_t(limits.MaxBytes), max_scans: C.int32_t(maxScans(h)),
+		x: C.uint32_t(need.x), y: C.uint32_t(need.y), cols: C.uint32_t(need.w), rows: C.uint32_t(need.h),
+	}
+	if limits.RefuseCorrupt {
+		p.strict = 1
+	}
 	// Neither slice is empty: a header was found in enc, and its sides are at least 1.
-	rc := C.larder_jpeg_decode(d.c.j, (*C.uint8_t)(unsafe.Pointer(&enc[0])), C.size_t(len(enc)),
-		(*C.uint8_t)(unsafe.Pointer(&dst[0])), C.uint32_t(h.w), C.uint32_t(h.h),
-		C.int64_t(limits.MaxBytes), C.int(maxScans(h)))
+	rc := C.larder_jpeg_decode(d.c.j, octets(enc), C.size_t(len(enc)), p, octets(dst), C.size_t(len(dst)))
 	runtime.KeepAlive(d.c)
 	switch rc {
-	case 0:
-		return nil
-	case 2:
-		return bad("the jpeg image of %d x %d pixels is truncated after %d bytes", h.w, h.h, len(enc))
+	case C.LARDER_DONE:
+		return box{x: int(p.x), y: int(p.y), w: int(p.cols), h: int(p.rows)}, nil
+	case C.LARDER_NO_REGION:
+		return box{}, nil
+	case C.LARDER_TRUNCATED:
+		return box{}, bad("the jpeg image of %d x %d pixels is truncated after %d bytes", h.w, h.h, len(enc))
+	case C.LARDER_CORRUPT:
+		return box{}, corrupt(h, C.GoString(&d.c.j.message[0]))
 	}
-	return errors.New(C.GoString(&d.c.j.message[0]))
+	return box{}, errors.New(C.GoString(&d.c.j.message[0]))
 }

@@ -16,6 +16,7 @@ typedef struct {
 	int64_t src_stride;      /* from row to row of src */
 	int64_t mid_stride;      /* from row to row of scratch; at least 4 * (win_w + 16) */
 	int32_t src_w;           /* of the box that src begins with */
+	int32_t skip_x, skip_y;  /* columns and rows of the box that src does not hold, because nothing needs them */
 	int32_t win_x, win_y;    /* what is written of the resized box */
 	int32_t win_w, win_h;
 	int32_t first, rows;     /* rows of src that are needed */

@@ -49,7 +49,7 @@ TARGET static void FN(horizontal)(const larder_geo *g, const uint8_t *const r[4]
 		for (int i = 0; i < 4; i++) {
 			int at = j + i < last ? j + i : last;
 			int x = g->hflip ? g->win_x + last - at : g->win_x + at;
-			t[i] = FN(column)(r, 3 * (int64_t)bounds[2 * x], k + (size_t)x * groups * 4, groups);
+			t[i] = FN(column)(r, 3 * (int64_t)(bounds[2 * x] - g->skip_x), k + (size_t)x * groups * 4, groups);
 		}
 		__m512i v = _mm512_packus_epi16(_mm512_packs_epi32(t[0], t[1]), _mm512_packs_epi32(t[2], t[3]));
 		_mm_storeu_si128((__m128i *)(out[0] + 4 * j), _mm512_castsi512_si128(v));
@@ -86,7 +86,7 @@ TARGET static void FN(horizontal)(const larder_geo *g, const uint8_t *const r[4]
 		for (int i = 0; i < 4; i++) {
 			int at = j + i < last ? j + i : last;
 			int x = g->hflip ? g->win_x + last - at : g->win_x + at;
-			t[i] = FN(column)(r, 3 * (int64_t)bounds[2 * x], k + (size_t)x * groups * 4, groups);
+			t[i] = FN(column)(r, 3 * (int64_t)(bounds[2 * x] - g->skip_x), k + (size_t)x * groups * 4, groups);
 		}
 		__m256i v = _mm256_packus_epi16(_mm256_packs_epi32(t[0], t[1]), _mm256_packs_epi32(t[2], t[3]));
 		_mm_storeu_si128((__m128i *)(out[0] + 4 * j), _mm256_castsi256_si128(v));
@@ -102,7 +102,7 @@ TARGET static void FN(horizontal)(const larder_geo *g, const uint8_t *const r[4]
 	int groups = g->h_groups, last = g->win_w - 1;
 	for (int j = 0; j <= last; j++) {
 		int x = g->hflip ? g->win_x + last - j : g->win_x + j;
-		const uint8_t *p = r[0] + 3 * (int64_t)bounds[2 * x];
+		const uint8_t *p = r[0] + 3 * (int64_t)(bounds[2 * x] - g->skip_x);
 		const int32_t *kx = k + (size_t)x * groups * 4;
 		v4i acc = {HALF, HALF, HALF, HALF};
 		for (int i = 0; i < bounds[2 * x + 1]; i++, p += 3) {
@@ -327,7 +327,7 @@ TARGET static void FN(emit)(const larder_geo *g, const float *lut, const uint8_t
 /* Row y of src, with reach bytes that may be read: the last rows of an image are copied to pad, and what is behind them
    there is weighted by 0. */
 TARGET static const uint8_t *FN(source_row)(const larder_geo *g, const uint8_t *src, int y, int64_t reach, uint8_t *pad) {
-	int64_t off = y * g->src_stride;
+	int64_t off = (y - g->skip_y) * g->src_stride;
 	if (g->src_len - off >= reach)
 		return src + off;
 	int64_t n = g->src_len - off;
@@ -340,7 +340,7 @@ TARGET static void FN(geo)(const larder_geo *g, const uint8_t *src, const int32_
                            const int32_t *v_bounds, const int32_t *v_k, const float *lut, uint8_t *scratch, uint8_t *dst) {
 	const int64_t stride = g->mid_stride;
 	const int ring = g->ring, end = g->first + g->rows, at_once = g->h_groups ? FN(rows_at_once) : 1;
-	const int64_t reach = g->h_groups ? g->h_reach : 3 * ((int64_t)g->win_x + g->win_w) + 16;
+	const int64_t reach = g->h_groups ? g->h_reach : 3 * ((int64_t)g->win_x + g->win_w - g->skip_x) + 16;
 	uint8_t *line = scratch + ring * stride, *pad = line + stride;
 	int next = g->first; /* row that the horizontal pass does next */
 	for (int y = 0; y < g->win_h; y++) {
@@ -358,7 +358,7 @@ TARGET static void FN(geo)(const larder_geo *g, const uint8_t *src, const int32_
 			if (g->h_groups)
 				FN(horizontal)(g, r, out, h_bounds, h_k);
 			else
-				FN(expand)(r[0] + 3 * (int64_t)g->win_x, out[0], g->win_w, g->hflip);
+				FN(expand)(r[0] + 3 * (int64_t)(g->win_x - g->skip_x), out[0], g->win_w, g->hflip);
 			next += at_once;
 		}
 		const uint8_t *done = scratch + (from % ring) * stride;

@@ -72,17 +72,17 @@ func (w *Worker) geoC(s *step, img Image, dst []byte, r *Recipe) bool {
 	g := &w.kernel.geo
 	*g = C.larder_geo{
 		src_len: C.int64_t(len(src.pix)), src_stride: C.int64_t(src.stride), src_w: C.int32_t(src.w),
-		win_x: C.int32_t(s.win.x), win_y: C.int32_t(s.win.y), win_w: C.int32_t(s.win.w), win_h: C.int32_t(s.win.h),
+		skip_x: C.int32_t(s.skipX), skip_y: C.int32_t(s.skipY), win_x: C.int32_t(s.win.x), win_y: C.int32_t(s.win.y), win_w: C.int32_t(s.win.w), win_h: C.int32_t(s.win.h),
 		first: C.int32_t(s.win.y), rows: C.int32_t(s.win.h), level: C.int32_t(w.level), out: C.LARDER_U8_HWC,
 	}
 	g.mid_stride = C.int64_t(4*s.win.w + 64)
 	var h, v *coeffs
-	ring, reach := 4, 3*(s.win.x+s.win.w)+16
+	ring, reach := 4, 3*(s.win.x+s.win.w-s.skipX)+16
 	if s.rw != src.w {
 		h = w.horiz.get(src.w, s.rw, s.filter)
 		h.pack()
-		g.h_groups, g.h_reach = C.int32_t(h.groups), C.int32_t(h.reach)
-		reach = h.reach
+		reach = h.reach - 3*s.skipX
+		g.h_groups, g.h_reach = C.int32_t(h.groups), C.int32_t(reach)
 	}
 	if s.rh != src.h {
 		v = w.vert.get(src.h, s.rh, s.filter)

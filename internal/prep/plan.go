@@ -27,6 +27,7 @@ type step struct {
 	src          box
 	rw, rh       int
 	win          box
+	skipX, skipY int // columns and rows of src that the image does not hold, because win needs none of them (region decoding)
 }
 
 func (s *step) isColor() bool { return s.kind >= stepBrightness }

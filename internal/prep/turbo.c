@@ -20,10 +20,8 @@ typedef struct {
 	struct jpeg_progress_mgr progress;
 	jmp_buf leave;
 	larder_jpeg *j;
-	int max_scans;
+	int max_scans, strict;
 } impl;
-
-enum { LEFT_ERROR = 1, LEFT_TRUNCATED = 2 };
 
 static void on_error(j_common_ptr c) {
 	impl *m = c->client_data;
@@ -32,18 +30,24 @@ static void on_error(j_common_ptr c) {
 	if (c->err->msg_code == JERR_NO_BACKING_STORE) /* how libjpeg says that max_memory_to_use is too little */
 		snprintf(text, sizeof text, "its coefficients need more than %ld bytes", m->d.mem->max_memory_to_use);
 	snprintf(m->j->message, sizeof m->j->message, "%s", text);
-	longjmp(m->leave, LEFT_ERROR);
+	longjmp(m->leave, LARDER_ERROR);
 }
 
-/* Warnings are counted and accepted, as Pillow does, but for the end of the data: there Pillow raises "image file is
-   truncated", while libjpeg would go on with grey. */
+/* Warnings are counted, and accepted unless the caller is strict, as Pillow does, but for the end of the data: there Pillow
+   raises "image file is truncated", while libjpeg would go on with grey. */
 static void on_message(j_common_ptr c, int level) {
 	impl *m = c->client_data;
 	if (level >= 0)
 		return;
 	m->j->warnings++;
 	if (c->err->msg_code == JWRN_JPEG_EOF)
-		longjmp(m->leave, LEFT_TRUNCATED);
+		longjmp(m->leave, LARDER_TRUNCATED);
+	if (m->strict) {
+		char text[JMSG_LENGTH_MAX];
+		c->err->format_message(c, text);
+		snprintf(m->j->message, sizeof m->j->message, "%s", text);
+		longjmp(m->leave, LARDER_CORRUPT);
+	}
 }
 
 static void no_output(j_common_ptr c) { (void)c; }
@@ -53,7 +57,7 @@ static void on_progress(j_common_ptr c) {
 	impl *m = c->client_data;
 	if (m->d.input_scan_number > m->max_scans) {
 		snprintf(m->j->message, sizeof m->j->message, "more than %d scans", m->max_scans);
-		longjmp(m->leave, LEFT_ERROR);
+		longjmp(m->leave, LARDER_ERROR);
 	}
 }
 
@@ -111,14 +115,14 @@ static void cmyk_to_rgb(const uint8_t *in, uint8_t *out, uint32_t w) {
 	}
 }
 
-static void read_rgb(j_decompress_ptr d, uint8_t *dst) {
+static void read_rgb(j_decompress_ptr d, uint8_t *dst, JDIMENSION end) {
 	size_t stride = (size_t)d->output_width * 3;
 	JSAMPROW rows[ROWS];
-	while (d->output_scanline < d->output_height) {
-		JDIMENSION left = d->output_height - d->output_scanline, n = left < ROWS ? left : ROWS;
+	while (d->output_scanline < end) {
+		JDIMENSION left = end - d->output_scanline, n = left < ROWS ? left : ROWS;
 		for (JDIMENSION i = 0; i < n; i++)
-			rows[i] = dst + (size_t)(d->output_scanline + i) * stride;
-		jpeg_read_scanlines(d, rows, n);
+			rows[i] = dst + i * stride;
+		dst += jpeg_read_scanlines(d, rows, n) * stride;
 	}
 }
 
@@ -132,25 +136,82 @@ static void read_cmyk(j_decompress_ptr d, uint8_t *dst) {
 	}
 }
 
-int larder_jpeg_decode(larder_jpeg *j, const uint8_t *src, size_t n, uint8_t *dst, uint32_t w, uint32_t h,
-                       int64_t max_bytes, int max_scans) {
+/* Columns and rows that are decoded around a region. At the border of what is decoded the upsampling of chroma has no
+   neighbour and takes the border itself; it looks one chroma sample far, two pixels. */
+enum { MARGIN = 8 };
+
+/* Whether the rest of the scan can hold no error that is fatal: nothing but data and restart markers up to the end marker. */
+static int tail_is_plain(j_decompress_ptr d) {
+	if (d->unread_marker != 0)
+		return 0;
+	const uint8_t *p = d->src->next_input_byte, *end = p + d->src->bytes_in_buffer;
+	while (p < end && (p = memchr(p, 0xff, (size_t)(end - p))) != NULL && ++p < end) {
+		if (*p == 0xd9)
+			return 1;
+		if (*p != 0 && *p != 0xff && !(*p >= 0xd0 && *p <= 0xd7))
+			return 0;
+	}
+	return 0;
+}
+
+/* Decodes the region of an image of one scan. What lies outside is only read as far as its Huffman codes demand. */
+static void read_region(j_decompress_ptr d, larder_picture *p, uint8_t *dst, size_t cap) {
+	impl *m = d->client_data;
+	JDIMENSION left = p->x > MARGIN ? p->x - MARGIN : 0, right = p->x + p->cols + MARGIN;
+	JDIMENSION top = p->y > MARGIN ? p->y - MARGIN : 0, bottom = p->y + p->rows + MARGIN;
+	if (right > d->output_width)
+		right = d->output_width;
+	if (bottom > d->output_height)
+		bottom = d->output_height;
+	JDIMENSION cols = right - left;
+	jpeg_crop_scanline(d, &left, &cols);
+	if ((size_t)(bottom - top) * d->output_width * 3 > cap) {
+		snprintf(m->j->message, sizeof m->j->message, "a region of %u columns does not fit", (unsigned)d->output_width);
+		longjmp(m->leave, LARDER_ERROR);
+	}
+	if (top > 0)
+		top = jpeg_skip_scanlines(d, top);
+	read_rgb(d, dst, bottom);
+	p->x = left;
+	p->y = top;
+	p->cols = d->output_width;
+	p->rows = bottom - top;
+	/* An image that would fail as a whole must fail here too, or it would be good or bad depending on the crop. */
+	if (d->output_scanline < d->output_height && (m->strict || !tail_is_plain(d))) {
+		if (d->output_height - d->output_scanline > 1) /* to the very end it would skip without reading */
+			jpeg_skip_scanlines(d, d->output_height - d->output_scanline - 1);
+		JSAMPARRAY row = d->mem->alloc_sarray((j_common_ptr)d, JPOOL_IMAGE, d->output_width * 3, 1);
+		while (d->output_scanline < d->output_height)
+			jpeg_read_scanlines(d, row, 1);
+	}
+}
+
+int larder_jpeg_decode(larder_jpeg *j, const uint8_t *src, size_t n, larder_picture *p, uint8_t *dst, size_t cap) {
 	impl *m = j->impl;
 	j_decompress_ptr d = &m->d;
 	j->warnings = 0;
 	j->message[0] = 0;
-	m->max_scans = max_scans;
+	m->max_scans = p->max_scans;
+	m->strict = p->strict;
 	int left = setjmp(m->leave);
 	if (left == 0) {
 		jpeg_mem_src(d, src, (unsigned long)n);
 		jpeg_read_header(d, TRUE);
-		if (d->image_width != w || d->image_height != h) {
-			snprintf(j->message, sizeof j->message, "two frame headers: %u x %u and %u x %u", w, h,
+		if (d->image_width != p->w || d->image_height != p->h) {
+			snprintf(j->message, sizeof j->message, "two frame headers: %u x %u and %u x %u", p->w, p->h,
 			         (unsigned)d->image_width, (unsigned)d->image_height);
-			longjmp(m->leave, LEFT_ERROR);
+			longjmp(m->leave, LARDER_ERROR);
 		}
-		d->mem->max_memory_to_use = (long)max_bytes;
+		d->mem->max_memory_to_use = (long)p->max_bytes;
 		d->dct_method = JDCT_ISLOW;
 		d->do_fancy_upsampling = TRUE;
+		int region = p->cols > 0;
+		if (region && (d->num_components == 4 || d->arith_code || jpeg_has_multiple_scans(d)))
+			longjmp(m->leave, LARDER_NO_REGION);
+		if (!region && (size_t)p->w * p->h * 3 > cap) {
+			snprintf(j->message, sizeof j->message, "no room for %u x %u pixels", p->w, p->h);
+			longjmp(m->leave, LARDER_ERROR);
+		}
 		if (d->num_components == 4) {
 			d->out_color_space = JCS_CMYK;
 			jpeg_start_decompress(d);
@@ -158,12 +219,18 @@ int larder_jpeg_decode(larder_jpeg *j, const uint8_t *src, size_t n, uint8_t *ds
 		} else if (d->num_components == 1 || d->num_components == 3) {
 			d->out_color_space = JCS_RGB;
 			jpeg_start_decompress(d);
-			read_rgb(d, dst);
+			if (region)
+				read_region(d, p, dst, cap);
+			else
+				read_rgb(d, dst, d->output_height);
 		} else {
 			snprintf(j->message, sizeof j->message, "%d components", d->num_components);
-			longjmp(m->leave, LEFT_ERROR);
+			longjmp(m->leave, LARDER_ERROR);
 		}
-		jpeg_finish_decompress(d);
+		if (d->output_scanline == d->output_height)
+			jpeg_finish_decompress(d);
+		else
+			jpeg_abort_decompress(d);
 	} else if (setjmp(m->leave) == 0) {
 		jpeg_abort_decompress(d);
 	}

@@ -10,15 +10,25 @@
 typedef struct {
 	void *impl;
 	long warnings;     /* of the last image, without the premature end, which is an error */
-	char message[256]; /* of the last error */
+	char message[256]; /* of the last error, or refused warning */
 } larder_jpeg;
+
+/* What is decoded of an image, and how. */
+typedef struct {
+	uint32_t w, h;     /* of the image, as its header was read before */
+	int64_t max_bytes; /* of coefficient memory, which progressive images need */
+	int32_t max_scans;
+	int32_t strict;    /* refuse what libjpeg warns about */
+	uint32_t x, y, cols, rows; /* region: what is needed; on return what lies in dst. cols = 0: the whole image */
+} larder_picture;
+
+enum { LARDER_DONE, LARDER_ERROR, LARDER_TRUNCATED, LARDER_CORRUPT, LARDER_NO_REGION };
 
 larder_jpeg *larder_jpeg_new(void);
 void larder_jpeg_free(larder_jpeg *j);
 
-/* Decodes n bytes into w x h pixels of RGB at dst. 0 = done, 1 = error (message says which), 2 = the data ended too early.
-   Neither src nor dst is kept. max_bytes bounds the coefficient memory of progressive images, max_scans their scans. */
-int larder_jpeg_decode(larder_jpeg *j, const uint8_t *src, size_t n, uint8_t *dst, uint32_t w, uint32_t h,
-                       int64_t max_bytes, int max_scans);
+/* Decodes n bytes into packed RGB at dst, which has room for cap bytes. LARDER_ERROR and LARDER_CORRUPT leave a message;
+   LARDER_NO_REGION: this image is to be decoded whole. Neither src nor dst is kept. */
+int larder_jpeg_decode(larder_jpeg *j, const uint8_t *src, size_t n, larder_picture *p, uint8_t *dst, size_t cap);
 
 #endif

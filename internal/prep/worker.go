@@ -22,6 +22,10 @@ const (
 type Limits struct {
 	MaxPixels int64 // of an image, decoded or resized; default 89,478,485, as Pillow's
 	MaxBytes  int64 // memory a decoder may take for one image beside its output; default 1 GiB (progressive JPEG needs most)
+
+	// RefuseCorrupt refuses JPEG images that libjpeg warns about, with an error that IsCorrupt recognises. Without it
+	// they decode as far as they go, as in Pillow; truncated ones are refused always, as there.
+	RefuseCorrupt bool
 }
 
 const hintBad = `replace the file, or go on without it by on_error="skip" or "substitute"`
@@ -45,9 +49,9 @@ const (
 	bufDecoded = iota // an image before the prefix
 	bufA              // results of steps, in turn
 	bufB
-	bufRows // between the passes of a resize
-	bufPad  // two rows with a byte behind each
-	bufWhole
+	bufRows  // between the passes of a resize
+	bufPad   // two rows with a byte behind each
+	bufWhole // an image, or the part of it that is needed, on its way through DecodeInto
 	numBufs
 )
 
@@ -150,6 +154,11 @@ func (w *Worker) AugmentInto(r *Recipe, img Image, key RandKey, dst []byte) erro
 	if err != nil {
 		return err
 	}
+	return w.complete(r, steps, img, ow, oh, dst)
+}
+
+// complete runs the last steps of r and finishes. img is only read.
+func (w *Worker) complete(r *Recipe, steps []step, img Image, ow, oh int, dst []byte) error {
 	if len(steps) > 0 {
 		if r.out.Ragged {
 			if len(dst) < ow*oh*3 {
@@ -172,16 +181,79 @@ func (w *Worker) AugmentInto(r *Recipe, img Image, key RandKey, dst []byte) erro
 	return w.Finish(r, img, dst)
 }
 
-// DecodeInto goes from the file to the finished sample: what is done for a sample that no tier will keep. dst as for AugmentInto.
+// DecodeInto goes from the file to the finished sample, with the bytes that Decode and AugmentInto would give. It is what to
+// do for a sample that no tier will keep and nobody shares: of a JPEG image only the part is decoded that the recipe looks at,
+// and the last step writes to dst. dst as for AugmentInto.
 func (w *Worker) DecodeInto(r *Recipe, enc []byte, key RandKey, dst []byte) error {
-	img, err := w.Decode(r, enc, w.allocWhole)
+	defer w.trim()
+	h, err := w.header(enc)
 	if err != nil {
 		return err
 	}
-	return w.AugmentInto(r, img, key, dst)
+	steps, ow, oh, err := w.plan(r, 0, r.imageOps, key, h.w, h.h)
+	if err != nil {
+		return err
+	}
+	img, done, err := w.decodeRegion(h, enc, steps)
+	if err != nil {
+		return err
+	}
+	if !done {
+		img = newImage(w.buffer(bufWhole, h.w*h.h*3), h.w, h.h)
+		if err := w.decode(h, enc, img.Pix); err != nil {
+			return err
+		}
+	}
+	return w.complete(r, steps, img, ow, oh, dst)
 }
 
-func (w *Worker) allocWhole(n int) ([]byte, error) { return w.buffer(bufWhole, n), nil }
+// decodeRegion decodes the part of a JPEG image that steps look at, and moves the first step to it. done is false, and
+// nothing has happened, if that part is nearly everything or the image must be decoded whole.
+func (w *Worker) decodeRegion(h header, enc []byte, steps []step) (img Image, done bool, err error) {
+	if h.format != "jpeg" || len(steps) == 0 || steps[0].kind != stepGeo {
+		return Image{}, false, nil
+	}
+	s := &steps[0]
+	need := w.looksAt(s)
+	if need.w*need.h*16 > h.w*h.h*15 {
+		return Image{}, false, nil
+	}
+	got, pix, err := w.jpeg.region(h, enc, need, w.limits, func(n int) []byte { return w.buffer(bufWhole, n) })
+	if err != nil {
+		return Image{}, false, w.decodeError(h, enc, err)
+	}
+	if got.w == 0 {
+		return Image{}, false, nil
+	}
+	s.skipX, s.skipY = max(got.x-s.src.x, 0), max(got.y-s.src.y, 0)
+	s.src.x, s.src.y = max(s.src.x-got.x, 0), max(s.src.y-got.y, 0)
+	return newImage(pix, got.w, got.h), true, nil
+}
+
+// looksAt is the part of the image that a stepGeo reads.
+func (w *Worker) looksAt(s *step) box {
+	if s.rw == s.src.w && s.rh == s.src.h { // the rest of src is not needed to place win
+		s.src = box{x: s.src.x + s.win.x, y: s.src.y + s.win.y, w: s.win.w, h: s.win.h}
+		s.rw, s.rh = s.src.w, s.src.h
+		s.win.x, s.win.y = 0, 0
+		return s.src
+	}
+	if !w.finishes(s) { // the twin in Go wants the whole of src
+		return s.src
+	}
+	need := box{x: s.win.x, y: s.win.y, w: s.win.w, h: s.win.h}
+	if s.rw != s.src.w {
+		first, end := w.horiz.get(s.src.w, s.rw, s.filter).span(s.win.x, s.win.w)
+		need.x, need.w = first, end-first
+	}
+	if s.rh != s.src.h {
+		first, end := w.vert.get(s.src.h, s.rh, s.filter).span(s.win.y, s.win.h)
+		need.y, need.h = first, end-first
+	}
+	need.x += s.src.x
+	need.y += s.src.y
+	return need
+}
 
 func allocate(alloc func(n int) ([]byte, error), width, height int) ([]byte, error) {
 	n := width * height * 3
