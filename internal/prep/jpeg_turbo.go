@@ -44,7 +44,7 @@ func (d *jpegDecoder) decode(h header, enc, dst []byte, limits Limits) error {
 }
 
 // regionSlack is what a region may grow on each side: the margin of turbo.c, and up to the largest MCU.
-const regionSlack = 8 + 32
+const regionSlack = 4 + 32
 
 // region decodes the part of an image that holds need, into memory from room. got is that part; nothing is left out of it that
 // would make its pixels other ones than those of the whole image. It is empty when this image must be decoded whole.

@@ -45,11 +45,17 @@ func (w *Worker) plan(r *Recipe, from, to int, key RandKey, width, height int) (
 			if err := w.checkSize(rw, rh, "the image after Resize"); err != nil {
 				return nil, 0, 0, err
 			}
+			if err := w.checkBetween(o, rw, rh, &p); err != nil {
+				return nil, 0, 0, err
+			}
 			p.resize(rw, rh, o.filter)
 		case opCenterCrop:
 			p.crop(o.centerBox(p.w, p.h))
 		case opRandomResizedCrop:
 			p.crop(o.cropBox(&rnd, p.w, p.h))
+			if err := w.checkBetween(o, o.w, o.h, &p); err != nil {
+				return nil, 0, 0, err
+			}
 			p.resize(o.w, o.h, o.filter)
 		case opHFlip:
 			if o.flips(&rnd) {
@@ -162,6 +168,15 @@ func (p *planner) jitter(o *op, d jitterDraw) {
 		}
 		p.steps = append(p.steps, s)
 	}
+}
+
+// checkBetween bounds what lies between the passes of a resize: a high, thin image that becomes a flat, wide one is large
+// there, though neither end is.
+func (w *Worker) checkBetween(o *op, rw, rh int, p *planner) error {
+	if rw == p.w || rh == p.h || o.filter == nearest || int64(rw)*int64(p.h) <= w.limits.MaxPixels {
+		return nil
+	}
+	return w.checkSize(rw, p.h, "the image between the passes of "+o.spec.Name)
 }
 
 // checkSize bounds what is allocated for an image.
