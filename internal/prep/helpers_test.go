@@ -77,3 +77,24 @@ func spec(name string, kv ...any) OpSpec {
 }
 
 func heap(n int) ([]byte, error) { return make([]byte, n), nil }
+
+// bmp24 writes an uncompressed 24-bit BMP, which every reader reads alike.
+func bmp24(img Image) []byte {
+	row := (img.W*3 + 3) &^ 3
+	b := make([]byte, 54+row*img.H)
+	copy(b, "BM")
+	put := func(at, v int) { b[at], b[at+1], b[at+2], b[at+3] = byte(v), byte(v>>8), byte(v>>16), byte(v>>24) }
+	put(2, len(b))
+	put(10, 54)
+	put(14, 40)
+	put(18, img.W)
+	put(22, img.H)
+	b[26], b[28] = 1, 24
+	for y := range img.H {
+		for x := range img.W {
+			s, d := img.Pix[(y*img.W+x)*3:], b[54+(img.H-1-y)*row+3*x:]
+			d[0], d[1], d[2] = s[2], s[1], s[0]
+		}
+	}
+	return b
+}

@@ -99,6 +99,16 @@ func (w *Worker) DecodedShape(r *Recipe, enc []byte) (width, height int, err err
 	return width, height, err
 }
 
+// SampleSize returns the size of the image after all ops of r under key. It reads the header only.
+func (w *Worker) SampleSize(r *Recipe, enc []byte, key RandKey) (width, height int, err error) {
+	h, err := w.header(enc)
+	if err != nil {
+		return 0, 0, err
+	}
+	_, width, height, err = w.plan(r, 0, r.imageOps, key, h.w, h.h)
+	return width, height, err
+}
+
 // Decode decodes enc and runs the deterministic prefix of r. The result lies in memory from alloc, which is called once with
 // exactly W*H*3, after the header was found good; its error is returned as it is. When decoding fails afterwards the memory
 // stays the caller's and its content is undefined. Errors about the image are faults of reason SAMPLE_BAD.
