@@ -1,0 +1,506 @@
+package trace
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+	"pgregory.net/rapid"
+
+	"larder/internal/fault"
+	"larder/internal/ident"
+	"larder/internal/xrand"
+	"larder/internal/xrand/xrandtest"
+)
+
+func must[T any](t testing.TB) func(T, error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+// drawn is any valid trace.
+func drawn(rt *rapid.T) *Trace {
+	t := &Trace{Name: rapid.StringN(0, 20, 60).Draw(rt, "name"), Seed: rapid.Uint64().Draw(rt, "seed"), Objects: rapid.IntRange(1, 300).Draw(rt, "objects")}
+	for i := range rapid.IntRange(1, 5).Draw(rt, "jobs") {
+		d := func(what string) time.Duration {
+			return time.Duration(rapid.Int64Range(0, math.MaxInt64).Draw(rt, what))
+		}
+		j := Job{Name: fmt.Sprint(i), Order: "strict", Arrive: d("arrive"), Leave: d("leave"), Step: d("step"), Batch: rapid.IntRange(0, 100).Draw(rt, "batch"), Looks: rapid.Bool().Draw(rt, "looks")}
+		j.Subset = Ranges(slices.Compact(slices.Sorted(slices.Values(rapid.SliceOfN(rapid.Uint32Range(0, uint32(t.Objects-1)), 0, 20).Draw(rt, "subset")))))
+		t.Jobs = append(t.Jobs, j)
+	}
+	if rapid.Bool().Draw(rt, "sized") {
+		t.Sizes = rapid.SliceOfN(rapid.Uint32(), t.Objects, t.Objects).Draw(rt, "sizes")
+	}
+	if rapid.Bool().Draw(rt, "costs") {
+		for range t.Objects {
+			t.Decode = append(t.Decode, time.Duration(rapid.Int64Range(0, math.MaxInt64).Draw(rt, "decode")))
+			t.Augment = append(t.Augment, time.Duration(rapid.Int64Range(0, 1000).Draw(rt, "augment")))
+		}
+	}
+	begun := make([]bool, len(t.Jobs))
+	for range rapid.IntRange(0, 400).Draw(rt, "picks") {
+		j := rapid.IntRange(0, len(t.Jobs)-1).Draw(rt, "job")
+		t.Pick.Add(j, rapid.Uint32Range(0, uint32(t.Objects-1)).Draw(rt, "x"), !begun[j] || rapid.IntRange(0, 9).Draw(rt, "begins") == 0)
+		begun[j] = true
+		if rapid.IntRange(0, 5).Draw(rt, "moves") == 0 {
+			t.Moves = append(t.Moves, Move{uint64(rapid.IntRange(0, 0).Draw(rt, "0") + t.Pick.Len()), uint32(j) % uint32(t.Objects), ident.Form(j) % ident.NumForms, j%2 == 0})
+		}
+	}
+	return t
+}
+
+func TestFileHoldsTheTrace(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		a := drawn(rt)
+		var b bytes.Buffer
+		if err := Write(&b, a); err != nil {
+			rt.Fatal(err)
+		}
+		got, err := Read(bytes.NewReader(b.Bytes()), "t", 0)
+		if err != nil || !Equal(a, got) {
+			rt.Fatalf("%v\nwrote %+v\nread  %+v", err, a, got)
+		}
+	})
+}
+
+// More than one chunk of everything, and how compact it is: 17 + 3 bits a pick.
+func TestLargeFile(t *testing.T) {
+	a := must[*Trace](t)(Generate(Spec{Family: "staggered", Samples: 100_000, Jobs: 4, Epochs: 1, Seed: 5, Bytes: 1000}, 0))
+	for i := range uint64(200_000) {
+		a.Moves = append(a.Moves, Move{i * 2, uint32(i) % 1000, ident.Decoded, i%3 == 0})
+	}
+	var b bytes.Buffer
+	if err := Write(&b, a); err != nil {
+		t.Fatal(err)
+	}
+	got := must[*Trace](t)(Read(bytes.NewReader(b.Bytes()), "t", 0))
+	if !Equal(a, got) {
+		t.Fatal("what was read is not what was written")
+	}
+	a.Moves, a.Sizes = nil, nil
+	b.Reset()
+	_ = Write(&b, a)
+	if per := float64(8*b.Len()) / 400_000; per > 33.1 {
+		t.Errorf("%.2f bits a pick", per)
+	}
+}
+
+// The bytes are a promise: a file of version 1 stays readable.
+func TestGoldenFile(t *testing.T) {
+	a := &Trace{Name: "tiny", Seed: 7, Objects: 3, Jobs: []Job{{Name: "a", Order: "fixed", Arrive: 5, Step: 300, Batch: 2, Epochs: 1, Subset: []Range{{0, 1}, {2, 3}}}}, Sizes: []uint32{10, 500, 10}}
+	a.Pick.Add(0, 2, true)
+	a.Pick.Add(0, 0, false)
+	a.Moves = []Move{{1, 2, ident.Decoded, true}, {2, 2, ident.Decoded, false}}
+	var b bytes.Buffer
+	if err := Write(&b, a); err != nil {
+		t.Fatal(err)
+	}
+	const want = "4c41524445525452" + "01000000" + "00000000"
+	got := hex.EncodeToString(b.Bytes())
+	golden, err := os.ReadFile("testdata/tiny.hex")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(got, want) || got != strings.TrimSpace(string(golden)) {
+		t.Errorf("got  %s\nwant %s", got, golden)
+	}
+}
+
+// Whatever byte is changed, added or missing: an error with an offset, never another trace.
+func TestDamageIsNoticed(t *testing.T) {
+	a := must[*Trace](t)(Generate(Spec{Family: "crossed", Samples: 40, Jobs: 3, Epochs: 2, Seed: 5, Bytes: 100}, 0))
+	a.Moves = []Move{{3, 1, ident.Encoded, true}}
+	var b bytes.Buffer
+	if err := Write(&b, a); err != nil {
+		t.Fatal(err)
+	}
+	good := b.Bytes()
+	refused := func(what string, raw []byte) {
+		t.Helper()
+		got, err := Read(bytes.NewReader(raw), "f.trace", 1<<30)
+		if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "at byte ") || fault.From(err).Hint == "" {
+			t.Errorf("%s: %v, %v", what, got != nil, err)
+		}
+	}
+	for i := range good {
+		raw := slices.Clone(good)
+		raw[i] ^= 0x41
+		refused(fmt.Sprintf("byte %d changed", i), raw)
+		refused(fmt.Sprintf("cut at %d", i), good[:i])
+	}
+	refused("a byte more", append(slices.Clone(good), 0))
+	refused("twice", append(slices.Clone(good), good...))
+	refused("another format", []byte("time,object\n1,2\n"))
+}
+
+// Chunks with right checksums and wrong content: what only a hostile writer makes.
+func TestHostileChunks(t *testing.T) {
+	demand := appendDemand(nil, &Trace{Objects: 10, Jobs: []Job{{Name: "a"}}})
+	sized := appendDemand(nil, &Trace{Objects: 10, Jobs: []Job{{Name: "a"}}, Sizes: []uint32{}})
+	file := func(chunks ...[]byte) []byte {
+		h := append([]byte(magic), 1, 0, 0, 0, 0, 0, 0, 0)
+		sum := xxhash.Sum64(h)
+		for _, c := range chunks {
+			b := append([]byte{c[0]}, binary.AppendUvarint(nil, uint64(len(c)-1))...)
+			b = append(b, c[1:]...)
+			sum = chain(sum, b)
+			h = append(h, binary.LittleEndian.AppendUint64(b, sum)...)
+		}
+		return h
+	}
+	c := func(kind byte, parts ...[]byte) []byte { return append([]byte{kind}, bytes.Join(parts, nil)...) }
+	end := c(chunkEnd, []byte{2, 0})
+	picks := func(objects []uint32, jobs []uint16) []byte { return c(chunkPicks, appendPicks(nil, objects, jobs)) }
+	ok := picks([]uint32{1, 9}, []uint16{Begins, 0})
+	if got, err := Read(bytes.NewReader(file(c(chunkDemand, demand), ok, end)), "t", 0); err != nil || got.Pick.Len() != 2 {
+		t.Fatalf("what the cases below are made of is refused: %v", err)
+	}
+	for what, chunks := range map[string][][]byte{
+		"nothing before picks":        {ok, end},
+		"two demands":                 {c(chunkDemand, demand), c(chunkDemand, demand), ok, end},
+		"an unknown kind":             {c(chunkDemand, demand), c(77, nil), ok, end},
+		"sizes after picks":           {c(chunkDemand, sized), ok, c(chunkObjects, appendObjects(nil, &Trace{Sizes: make([]uint32, 10)}, 0, 10)), end},
+		"no sizes":                    {c(chunkDemand, sized), ok, end},
+		"sizes nobody announced":      {c(chunkDemand, demand), c(chunkObjects, appendObjects(nil, &Trace{Sizes: make([]uint32, 10)}, 0, 10)), ok, end},
+		"too many sizes":              {c(chunkDemand, sized), c(chunkObjects, appendObjects(nil, &Trace{Sizes: make([]uint32, 11)}, 0, 11)), ok, end},
+		"an object that there is not": {c(chunkDemand, demand), picks([]uint32{1, 10}, []uint16{Begins, 0}), end},
+		"a job that there is not":     {c(chunkDemand, demand), picks([]uint32{1, 2}, []uint16{Begins, 1}), end},
+		"a pick of no epoch":          {c(chunkDemand, demand), picks([]uint32{1, 2}, []uint16{0, Begins}), end},
+		"a wrong count":               {c(chunkDemand, demand), ok, c(chunkEnd, []byte{3, 0})},
+		"an event after the end":      {c(chunkDemand, demand), ok, c(chunkMoves, appendMoves(nil, []Move{{At: 3}}, 0)), c(chunkEnd, []byte{2, 1})},
+		"no rows":                     {c(chunkDemand, demand), c(chunkPicks, []byte{0}), end},
+		"a width of 65":               {c(chunkDemand, demand), c(chunkPicks, []byte{1, 0, 65}), end},
+		"a row less than it says":     {c(chunkDemand, demand), c(chunkPicks, []byte{200, 1, 0, 4}), end},
+		"a byte too many":             {c(chunkDemand, demand, []byte{0}), ok, end},
+		"no job":                      {c(chunkDemand, appendDemand(nil, &Trace{Objects: 10})), c(chunkEnd, []byte{0, 0})},
+		"ranges that overlap the end": {c(chunkDemand, appendDemand(nil, &Trace{Objects: 10, Jobs: []Job{{Subset: []Range{{4, 11}}}}})), c(chunkEnd, []byte{0, 0})},
+	} {
+		if _, err := Read(bytes.NewReader(file(chunks...)), "t", 1<<30); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "at byte ") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	huge := append(file(c(chunkDemand, demand)), chunkPicks, 0xff, 0xff, 0xff, 0xff, 0x0f)
+	if _, err := Read(bytes.NewReader(huge), "t", 0); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "a chunk claims 4294967295 bytes") {
+		t.Errorf("a chunk of 4 GiB: %v", err)
+	}
+	var many [][]byte // constant columns cost nothing in the file
+	for range 100 {
+		many = append(many, c(chunkPicks, appendPicks(nil, make([]uint32, blockPicks), slices.Repeat([]uint16{Begins}, blockPicks))))
+	}
+	if _, err := Read(bytes.NewReader(file(append([][]byte{c(chunkDemand, demand)}, many...)...)), "t", 1<<20); !fault.Is(err, fault.ResourceExceeded) {
+		t.Errorf("6.5 M picks in 1 MiB of memory: %v", err)
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	for _, family := range Families() {
+		var b bytes.Buffer
+		a, err := Generate(Spec{Family: family, Samples: 20, Jobs: 2, Epochs: 2, Seed: 1, Bytes: 7}, 0)
+		if err != nil {
+			f.Fatal(err)
+		}
+		_ = Write(&b, a)
+		f.Add(b.Bytes(), uint8(0))
+		b.Reset()
+		_ = Export(&b, a, "csv")
+		f.Add(b.Bytes(), uint8(2))
+		b.Reset()
+		_ = Export(&b, a, "oracleGeneral")
+		f.Add(b.Bytes(), uint8(1))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte, format uint8) {
+		name := Formats()[int(format)%len(Formats())]
+		if name == "larder" && len(raw) > headerSize { // right checksums, so that what is behind them is reached
+			raw = slices.Clone(raw)
+			resum(raw)
+		}
+		got, err := Import(bytes.NewReader(raw), "f", name, 1<<24)
+		if err != nil {
+			if e := fault.From(err); e.Reason == fault.Internal || e.Hint == "" {
+				t.Fatalf("%v", err)
+			}
+			return
+		}
+		if err := got.Check(); err != nil {
+			t.Fatalf("what was read contradicts itself: %v", err)
+		}
+		var b bytes.Buffer
+		if err := Write(&b, got); err != nil {
+			t.Fatal(err)
+		}
+		if again, err := Read(&b, "f", 0); err != nil || !Equal(got, again) {
+			t.Fatalf("it does not survive being written: %v", err)
+		}
+	})
+}
+
+// resum gives every whole chunk the checksum that it should have.
+func resum(raw []byte) {
+	sum := xxhash.Sum64(raw[:headerSize])
+	for at := headerSize; at < len(raw); {
+		n, w := binary.Uvarint(raw[at+1:])
+		if w <= 0 || n > uint64(len(raw)) || at+1+w+int(n)+8 > len(raw) {
+			return
+		}
+		body := raw[at : at+1+w+int(n)]
+		sum = chain(sum, body)
+		at += len(body)
+		binary.LittleEndian.PutUint64(raw[at:], sum)
+		at += 8
+	}
+}
+
+func TestForeignFormats(t *testing.T) {
+	a := must[*Trace](t)(Generate(Spec{Family: "staggered", Samples: 50, Jobs: 3, Epochs: 2, Seed: 3, Bytes: 5000}, 0))
+	a.Jobs[1].Name = `two, "quoted"`
+	var b bytes.Buffer
+	if err := Export(&b, a, "csv"); err != nil {
+		t.Fatal(err)
+	}
+	got := must[*Trace](t)(Import(&b, "x.csv", "csv", 0))
+	if got.Jobs[1].Name != a.Jobs[1].Name || got.Jobs[1].Epochs != 2 || !slices.Equal(got.Pick.Job, a.Pick.Job) {
+		t.Errorf("jobs or epochs of the CSV differ: %+v", got.Jobs)
+	}
+	same := func(what string, got *Trace) {
+		t.Helper()
+		name := map[uint32]uint32{}
+		for i, x := range got.Pick.Object { // ids are dense by first occurrence: a bijection
+			y := a.Pick.Object[i]
+			if was, ok := name[x]; ok && was != y || got.Size(x) != a.Size(y) {
+				t.Fatalf("%s: request %d is %d of size %d, was %d of size %d", what, i, x, got.Size(x), y, a.Size(y))
+			}
+			name[x] = y
+		}
+		if len(name) != 50 || got.Objects != 50 {
+			t.Fatalf("%s: %d objects", what, len(name))
+		}
+	}
+	same("csv", got)
+	if err := Export(&b, a, "oracleGeneral"); err != nil {
+		t.Fatal(err)
+	}
+	raw := slices.Clone(b.Bytes())
+	if len(raw) != 24*a.Pick.Len() {
+		t.Fatalf("%d bytes", len(raw))
+	}
+	same("oracleGeneral", must[*Trace](t)(Import(&b, "x", "oracleGeneral", 0)))
+	for i := range a.Pick.Len() { // next_access_vtime, by brute force
+		want := int64(-1)
+		if k := slices.Index(a.Pick.Object[i+1:], a.Pick.Object[i]); k >= 0 {
+			want = int64(i + 1 + k)
+		}
+		if got := int64(binary.LittleEndian.Uint64(raw[24*i+16:])); got != want {
+			t.Fatalf("request %d: next is %d, want %d", i, got, want)
+		}
+	}
+	for _, bad := range []struct{ format, raw, want string }{
+		{"csv", "", "the file is empty"},
+		{"csv", "time,object\n", "the trace is empty"},
+		{"csv", "time,objct\n", `x:1: unknown column "objct"`},
+		{"csv", "time,size\n", "x:1: there is no column of objects"},
+		{"csv", "object,object\n", "is there twice"},
+		{"csv", "object,size\n1,5\n2,-1\n", `x:3: size "-1"`},
+		{"csv", "object,epoch\n1,a\n", `x:2: epoch "a"`},
+		{"csv", "object,time\n1,NaN\n", `x:2: time "NaN"`},
+		{"csv", "object,size\n1\n", "wrong number of fields"},
+		{"oracleGeneral", "", "at byte 0: the trace is empty"},
+		{"oracleGeneral", strings.Repeat("\x00", 30), "at byte 30: a record is cut off"},
+		{"oracleGeneral", strings.Repeat("\x80", 24), "at byte 0: the next request is number"},
+		{"json", "", "unknown format"},
+	} {
+		if _, err := Import(strings.NewReader(bad.raw), "x", bad.format, 0); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), bad.want) || fault.From(err).Hint == "" {
+			t.Errorf("%s %q: %v", bad.format, bad.raw, err)
+		}
+	}
+}
+
+// epochsOf is what each job took in each of its epochs.
+func epochsOf(t *Trace) [][][]uint32 {
+	out := make([][][]uint32, len(t.Jobs))
+	for i, j := range t.Pick.Job {
+		k := j & JobMask
+		if j&Begins != 0 {
+			out[k] = append(out[k], nil)
+		}
+		e := len(out[k]) - 1
+		out[k][e] = append(out[k][e], t.Pick.Object[i])
+	}
+	return out
+}
+
+func TestFamilies(t *testing.T) {
+	for _, f := range Families() {
+		g := Spec{Family: f, Samples: 120, Jobs: 4, Epochs: 3, Seed: 9}
+		a := must[*Trace](t)(Generate(g, 0))
+		b := must[*Trace](t)(Generate(g, 0))
+		if !Equal(a, b) {
+			t.Errorf("%s: two traces of one seed differ", f)
+		}
+		if err := a.Check(); err != nil {
+			t.Errorf("%s: %v", f, err)
+		}
+		if uint64(a.Pick.Len()) != g.picks() {
+			t.Errorf("%s: %d picks, %d were foretold", f, a.Pick.Len(), g.picks())
+		}
+		if About(f) == "" {
+			t.Errorf("%s is not explained", f)
+		}
+		for k, es := range epochsOf(a) {
+			if len(es) != 3 {
+				t.Fatalf("%s: job %d has %d epochs", f, k, len(es))
+			}
+			for e, ids := range es {
+				slices.Sort(ids)
+				want := a.Members(k)
+				switch f {
+				case "zipf":
+					continue
+				case "curriculum":
+					if len(ids) != 40*(e+1) || len(slices.Compact(ids)) != len(ids) {
+						t.Errorf("curriculum: epoch %d takes %d", e, len(ids))
+					}
+					if other := slices.Sorted(slices.Values(epochsOf(a)[0][e])); !slices.Equal(ids, other) {
+						t.Errorf("curriculum: jobs find other samples easy")
+					}
+					continue
+				}
+				if !slices.Equal(ids, want) {
+					t.Errorf("%s: job %d takes %v in epoch %d, its subset is %v", f, k, ids, e, want)
+				}
+			}
+		}
+		sub := func(k int) []Range { return a.Jobs[k].Subset }
+		switch f {
+		case "staggered":
+			if a.Jobs[2].Arrive != 60*time.Millisecond {
+				t.Errorf("staggered by %v", a.Jobs[2].Arrive)
+			}
+		case "speeds":
+			if a.Jobs[3].Step != 4*time.Millisecond {
+				t.Errorf("job 3 takes %v", a.Jobs[3].Step)
+			}
+		case "nested":
+			if fmt.Sprint(sub(1), sub(3)) != "[{0 90}] [{0 30}]" {
+				t.Errorf("nested %v %v", sub(1), sub(3))
+			}
+		case "crossed":
+			if fmt.Sprint(sub(0), sub(1)) != "[{0 48}] [{24 72}]" {
+				t.Errorf("crossed %v %v", sub(0), sub(1))
+			}
+		case "disjoint":
+			if fmt.Sprint(sub(0), sub(3)) != "[{0 30}] [{90 120}]" {
+				t.Errorf("disjoint %v %v", sub(0), sub(3))
+			}
+		}
+	}
+}
+
+// Orders are uniform, arrivals exponential, popularity Zipf's.
+func TestFamiliesHaveTheirLaws(t *testing.T) {
+	counts := make([]int, 24)
+	for seed := range uint64(6000) {
+		a := must[*Trace](t)(Generate(Spec{Family: "aligned", Samples: 4, Jobs: 2, Epochs: 2, Seed: seed}, 0))
+		o := epochsOf(a)[1][1]
+		rank := 0
+		for i := range o {
+			less := 0
+			for _, y := range o[i+1:] {
+				if y < o[i] {
+					less++
+				}
+			}
+			rank = rank*(len(o)-i) + less
+		}
+		counts[rank]++
+	}
+	if z := xrandtest.Deviate(counts); z > 4.5 {
+		t.Errorf("orders of second epochs: z = %.1f, %v", z, counts)
+	}
+	sum, n, tail := 0.0, 0, 0
+	for seed := range uint64(200) {
+		a := must[*Trace](t)(Generate(Spec{Family: "poisson", Samples: 100, Jobs: 40, Epochs: 1, Seed: seed}, 0))
+		for k := 1; k < 40; k++ {
+			gap := float64(a.Jobs[k].Arrive-a.Jobs[k-1].Arrive) / float64(50*time.Millisecond)
+			sum += gap
+			n++
+			if gap > 2 {
+				tail++
+			}
+		}
+	}
+	if mean := sum / float64(n); math.Abs(mean-1) > 4.5/math.Sqrt(float64(n)) {
+		t.Errorf("arrivals are %.4f apart on average, want 1", mean)
+	}
+	if p, want := float64(tail)/float64(n), math.Exp(-2); math.Abs(p-want) > 4.5*math.Sqrt(want*(1-want)/float64(n)) {
+		t.Errorf("%.4f of the gaps exceed 2, want %.4f", p, want)
+	}
+	z, r, freq := newZipf(100, 1.2), xrand.New(4), make([]int, 100)
+	for range 200_000 {
+		freq[z.draw(r)]++
+	}
+	norm, chi := 0.0, 0.0
+	for k := range freq {
+		norm += math.Pow(float64(k+1), -1.2)
+	}
+	for k, n := range freq {
+		want := 200_000 * math.Pow(float64(k+1), -1.2) / norm
+		chi += (float64(n) - want) * (float64(n) - want) / want
+	}
+	if z := (chi - 99) / math.Sqrt(2*99); math.Abs(z) > 4.5 {
+		t.Errorf("popularity: chi-square %.1f of 99 degrees", chi)
+	}
+	a := must[*Trace](t)(Generate(Spec{Family: "zipf", Samples: 100, Jobs: 2, Epochs: 50, Seed: 4, Skew: 1.2}, 0))
+	one, two := make([]int, 100), make([]int, 100)
+	for i, x := range a.Pick.Object {
+		if a.Pick.Job[i]&JobMask == 0 {
+			one[x]++
+		} else {
+			two[x]++
+		}
+	}
+	if top := slices.Index(one, slices.Max(one)); top == 0 || two[top] != slices.Max(two) {
+		t.Errorf("the most popular of job 1 is %d: the jobs must agree, and ids must say nothing", top)
+	}
+}
+
+func TestSpecsThatCannotBe(t *testing.T) {
+	ok := Spec{Family: "aligned", Samples: 10, Jobs: 2, Epochs: 1}
+	for _, c := range []struct {
+		change func(*Spec)
+		reason fault.Reason
+		want   string
+	}{
+		{func(g *Spec) { g.Family = "aligne" }, fault.Invalid, "did you mean aligned"},
+		{func(g *Spec) { g.Samples = 0 }, fault.Invalid, "0 samples"},
+		{func(g *Spec) { g.Jobs = 65 }, fault.Invalid, "65 jobs"},
+		{func(g *Spec) { g.Epochs = -1 }, fault.Invalid, "-1 epochs"},
+		{func(g *Spec) { g.Gap = math.NaN() }, fault.Invalid, "NaN epochs"},
+		{func(g *Spec) { g.Skew = 11 }, fault.Invalid, "skew"},
+		{func(g *Spec) { g.Step = -1 }, fault.Invalid, "step"},
+		{func(g *Spec) { g.Bytes = -1 }, fault.Invalid, "bytes"},
+		{func(g *Spec) { g.Batch = -1 }, fault.Invalid, "batch"},
+		{func(g *Spec) { g.Family, g.Jobs, g.Samples = "disjoint", 20, 20 }, fault.Invalid, "cannot be parted"},
+		{func(g *Spec) { g.Samples, g.Epochs, g.Jobs = 1<<26, 1000, 64 }, fault.ResourceExceeded, "picks are asked for"},
+		{func(g *Spec) { g.Samples, g.Epochs, g.Jobs = 1<<20, 8, 8 }, fault.ResourceExceeded, "67108864 picks needs about 416MiB of memory, the limit is 256MiB"},
+	} {
+		g := ok
+		c.change(&g)
+		if _, err := Generate(g, 1<<28); !fault.Is(err, c.reason) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", g, err)
+		}
+	}
+}
