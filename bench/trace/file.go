@@ -39,7 +39,6 @@ type Writer struct {
 	sum     uint64
 	buf     []byte
 	demand  *Trace // without picks and moves
-	objects int    // written
 	pick    Picks
 	moves   []Move
 	picks   uint64 // all that were added
@@ -78,7 +77,8 @@ func (w *Writer) write(b []byte) {
 
 // chunk writes one chunk.
 func (w *Writer) chunk(kind byte, payload []byte) {
-	b := append(w.buf[:0], kind)
+	b := w.buf[:0]
+	b = append(b, kind)
 	b = binary.AppendUvarint(b, uint64(len(payload)))
 	b = append(b, payload...)
 	w.sum = chain(w.sum, b)
@@ -219,7 +219,11 @@ func appendObjects(b []byte, t *Trace, lo, hi int) []byte {
 
 func appendPicks(b []byte, objects []uint32, jobs []uint16) []byte {
 	b = binary.AppendUvarint(b, uint64(len(objects)))
-	return appendColumn(appendColumn(b, objects), jobs)
+	turned := make([]uint16, len(jobs)) // the mark of an epoch's first pick comes lowest, so that columns stay narrow
+	for i, j := range jobs {
+		turned[i] = j<<1 | j>>15
+	}
+	return appendColumn(appendColumn(b, objects), turned)
 }
 
 func appendMoves(b []byte, m []Move, at uint64) []byte {
@@ -644,10 +648,12 @@ func (r *reader) picks(t *Trace, maxMemory uint64) error {
 	if t.Pick.Object, err = column(r, t.Pick.Object, "objects", n, uint64(t.Objects-1)); err != nil {
 		return err
 	}
-	if t.Pick.Job, err = column(r, t.Pick.Job, "jobs", n, Begins|JobMask); err != nil {
+	if t.Pick.Job, err = column(r, t.Pick.Job, "jobs", n, 1<<16-1); err != nil {
 		return err
 	}
-	for _, j := range t.Pick.Job[from:] {
+	for i, j := range t.Pick.Job[from:] {
+		j = j>>1 | j<<15
+		t.Pick.Job[from+i] = j
 		if int(j&JobMask) >= len(t.Jobs) {
 			return r.damaged("a pick of job %d, there are %d", j&JobMask, len(t.Jobs))
 		}

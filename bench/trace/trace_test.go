@@ -77,7 +77,7 @@ func TestFileHoldsTheTrace(t *testing.T) {
 	})
 }
 
-// More than one chunk of everything, and how compact it is: 17 + 3 bits a pick.
+// More than one chunk of everything, and how compact it is: 17 + 3 bits a pick, and little more.
 func TestLargeFile(t *testing.T) {
 	a := must[*Trace](t)(Generate(Spec{Family: "staggered", Samples: 100_000, Jobs: 4, Epochs: 1, Seed: 5, Bytes: 1000}, 0))
 	for i := range uint64(200_000) {
@@ -94,7 +94,7 @@ func TestLargeFile(t *testing.T) {
 	a.Moves, a.Sizes = nil, nil
 	b.Reset()
 	_ = Write(&b, a)
-	if per := float64(8*b.Len()) / 400_000; per > 33.1 {
+	if per := float64(8*b.Len()) / 400_000; per > 20.1 {
 		t.Errorf("%.2f bits a pick", per)
 	}
 }
