@@ -35,16 +35,16 @@ const (
 
 // Writer writes a trace as it happens. After an error every call returns it.
 type Writer struct {
-	w       io.Writer
-	sum     uint64
-	buf     []byte
-	demand  *Trace // without picks and moves
-	pick    Picks
-	moves   []Move
-	picks   uint64 // all that were added
-	lastAt  uint64
-	nmoves  uint64
-	err     error
+	w      io.Writer
+	sum    uint64
+	buf    []byte
+	demand *Trace // without picks and moves
+	pick   Picks
+	moves  []Move
+	picks  uint64 // all that were added
+	lastAt uint64
+	nmoves uint64
+	err    error
 }
 
 // NewWriter begins a file with the demand of a trace: its picks and moves are not written.
