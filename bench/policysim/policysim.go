@@ -30,6 +30,8 @@ type Config struct {
 	MaxMemory uint64   // bytes; 0 = no limit
 	UnitSize  bool     // ignore the sizes of the trace
 	Progress  func(done, all int)
+
+	tellNeeds bool // to all policies, for a test
 }
 
 // Report is what Run found. Ratios are of the counted requests, those after the warm-up; Loads and bounds are of the whole trace.
@@ -83,7 +85,7 @@ const (
 const MaxCaches = 64
 
 // block is how many requests every policy handles before the next ones: few enough that they stay in the processor's cache.
-const block = 4096
+const block = 1024
 
 // Run replays the trace. The errors are INVALID_ARGUMENT (an unknown policy, no capacity, an empty trace), RESOURCE_EXCEEDED with the estimate,
 // and what stop, which may be nil, returns.
@@ -242,7 +244,7 @@ func (r *run) fits() error {
 func (r *run) lanes() error {
 	for ci, cap := range r.c.Caches {
 		for _, p := range r.c.Policies {
-			l := &lane{run: r, policy: p, capacity: cap, in: make([]uint32, r.t.Objects), jobHits: make([]int, len(r.t.Jobs))}
+			l := &lane{run: r, policy: p, capacity: cap, blind: !r.c.tellNeeds && slices.Contains(needBlind, p), in: make([]uint32, r.t.Objects), jobHits: make([]int, len(r.t.Jobs))}
 			given := cachepolicy.Given{}
 			if cachepolicy.NeedsFuture(p) {
 				if p == "belady" {
