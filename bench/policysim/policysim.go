@@ -417,7 +417,7 @@ func (r *run) report() *Report {
 			rep.Rows = append(rep.Rows, x)
 		}
 		u := row(Unbounded, ci, r.unique, unlimited, r.firstB)
-		u.Bounding = true
+		u.Bounding, u.Bound, u.OverBound = true, r.unique, 1 // the bound of the capacity does not hold for it
 		rep.Rows = append(rep.Rows, u)
 		low := Row{Policy: LowerBound, Cache: r.c.Caches[ci], Share: u.Share, Loads: bounds[ci], PerUnique: float64(bounds[ci]) / float64(r.unique), Bound: bounds[ci],
 			OverBound: 1, Bounding: true}

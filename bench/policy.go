@@ -1,0 +1,273 @@
+package bench
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"larder/bench/policysim"
+	"larder/bench/trace"
+	"larder/cachepolicy"
+	"larder/dsa"
+	"larder/internal/fault"
+	"larder/internal/ident"
+)
+
+// Demand is what larder bench policy runs: a scenario of jobs, or a family of traces to generate.
+type Demand struct {
+	Scenario *Scenario
+	Spec     *trace.Spec
+}
+
+// ParseDemand reads a scenario's YAML, or one with the single key generate, whose keys are those of trace.Spec. Mistakes are reported as in
+// ParseScenario.
+func ParseDemand(name string, data []byte) (d *Demand, err error) {
+	defer func() {
+		if r := recover(); r != nil { // the YAML library has panicked on hostile input before
+			d, err = nil, fault.New(fault.Invalid, name, "check its YAML", "%s: it cannot be read as YAML: %v", name, r)
+		}
+	}()
+	var doc yaml.Node
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	if len(data) <= MaxScenario && dec.Decode(&doc) == nil && len(doc.Content) == 1 && doc.Content[0].Kind == yaml.MappingNode {
+		top := doc.Content[0]
+		for i := 0; i+1 < len(top.Content); i += 2 {
+			if top.Content[i].Value != "generate" {
+				continue
+			}
+			if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+				return nil, fault.New(fault.Invalid, name, "keep one scenario in a file", "%s: more than one YAML document", name)
+			}
+			return parseSpec(name, top)
+		}
+	}
+	sc, err := ParseScenario(name, data)
+	if err != nil {
+		return nil, err
+	}
+	return &Demand{Scenario: sc}, nil
+}
+
+func parseSpec(name string, top *yaml.Node) (*Demand, error) {
+	p := scenarioParser{file: name}
+	g := &trace.Spec{Family: "aligned", Jobs: 1, Epochs: 1, Seed: 1}
+	var at *yaml.Node
+	word := func(key string, to *string) field { return field{key, func(v *yaml.Node) { p.word(v, key, to) }} }
+	whole := func(key string, lo, hi int, to *int) field {
+		return field{key, func(v *yaml.Node) { p.whole(v, key, lo, hi, to) }}
+	}
+	p.mapping(top, "the scenario", []field{{"generate", func(v *yaml.Node) {
+		at = v
+		seen := p.mapping(v, "generate", []field{
+			{"family", func(v *yaml.Node) {
+				word("family", &g.Family).read(v)
+				if trace.About(g.Family) == "" {
+					p.fail(v, "family", fault.DidYouMean(g.Family, trace.Families()), "unknown family %.40q of scenarios", g.Family)
+				}
+			}},
+			whole("samples", 1, trace.MaxObjects, &g.Samples),
+			whole("jobs", 1, 64, &g.Jobs),
+			whole("epochs", 1, 1_000_000, &g.Epochs),
+			whole("batch", 1, 65536, &g.Batch),
+			whole("bytes", 0, 1<<28, &g.Bytes),
+			{"seed", func(v *yaml.Node) { p.seed(v, "seed", &g.Seed) }},
+			{"gap", func(v *yaml.Node) { p.number(v, "gap", 0, 1e6, true, &g.Gap) }},
+			{"skew", func(v *yaml.Node) { p.number(v, "skew", 0, 10, true, &g.Skew) }},
+			{"step", func(v *yaml.Node) {
+				d, err := time.ParseDuration(v.Value)
+				if v.Kind != yaml.ScalarNode || err != nil || d <= 0 || d > time.Hour {
+					p.fail(v, "step", "write a time above 0, at most 1h, e.g. 2ms", "step: %.40q cannot be its value", v.Value)
+					return
+				}
+				g.Step = d
+			}},
+		})
+		if v.Kind == yaml.MappingNode && !seen["samples"] {
+			p.fail(v, "samples", "e.g. samples: 100000", "samples is missing: how many the dataset has")
+		}
+	}}})
+	if len(p.errs) == 0 && at == nil {
+		p.fail(top, "generate", "e.g. generate: {family: aligned, samples: 100000, jobs: 4, epochs: 3}", "generate is empty")
+	}
+	if len(p.errs) == 0 {
+		if err := g.Check(0); err != nil {
+			f := fault.From(err)
+			p.errs = append(p.errs, fault.New(f.Reason, f.Subject, f.Hint, "%s:%d:%d: %s", name, at.Line, at.Column, f.Message))
+		}
+	}
+	if len(p.errs) > 0 {
+		return nil, errors.Join(p.errs...)
+	}
+	return &Demand{Spec: g}, nil
+}
+
+// Looks names a job whose order depends on what is in memory; ok when there is none.
+func (sc *Scenario) Looks() (job string, ok bool) {
+	for i := range sc.Jobs {
+		if j := &sc.Jobs[i]; !j.prescribed() {
+			return j.Name, false
+		}
+	}
+	return "", true
+}
+
+func (j *ScenarioJob) prescribed() bool {
+	return j.rival == "independent" || j.rival == "shared-order" || j.rival == "" && (j.mode == dsa.Fixed || j.mode == dsa.Sequential)
+}
+
+// Trace runs the scenario once and writes down its demand and its picks. Where orders look into the cache, they are those that the cache of
+// the scenario leads to.
+func (sc *Scenario) Trace(maxMemory uint64, stop func() error) (*trace.Trace, error) {
+	picks := uint64(0)
+	t := &trace.Trace{Name: "scenario", Seed: sc.Seed, Objects: sc.Samples}
+	for i := range sc.Jobs {
+		j := &sc.Jobs[i]
+		picks += uint64(len(j.samples)) * uint64(j.Epochs)
+		const step = time.Millisecond // of a job of speed 1, for a sample
+		tj := trace.Job{Name: j.Name, Order: j.Order, Arrive: time.Duration(j.Start * float64(step)), Leave: time.Duration(j.Leave * float64(step)),
+			Step: time.Duration(float64(step) / j.Speed), Batch: j.Batch, Epochs: j.Epochs, Looks: !j.prescribed()}
+		if len(j.samples) < sc.Samples {
+			tj.Subset = trace.Ranges(slices.Sorted(slices.Values(j.samples)))
+		}
+		t.Jobs = append(t.Jobs, tj)
+	}
+	if need := trace.Memory(picks, uint64(sc.Samples), len(sc.Quartiles) > 0); maxMemory > 0 && need > maxMemory {
+		return nil, fault.New(fault.ResourceExceeded, "jobs", "lower samples or epochs, or raise --max-memory", "the trace of %d picks needs about %s of memory, the limit is %s", picks, fault.Size(need), fault.Size(maxMemory))
+	}
+	plain := *sc
+	if cachepolicy.NeedsFuture(plain.Policy) {
+		plain.Policy = "need"
+	}
+	st := newSamplerStats(&plain)
+	w, err := newSamplerRun(&plain, 0, st, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer w.cache.close()
+	last := make([]int, len(sc.Jobs)) // epoch + 1 of the pick before
+	w.note = func(j *samplerJob, x ident.ObjectID) {
+		t.Pick.Add(j.index, uint32(x), last[j.index] != j.epoch+1)
+		last[j.index] = j.epoch + 1
+	}
+	if err := w.run(stop); err != nil {
+		return nil, err
+	}
+	if st.quart != nil {
+		for x := range sc.Samples {
+			t.Sizes = append(t.Sizes, uint32(st.size(ident.ObjectID(x))))
+		}
+	}
+	return t, nil
+}
+
+// RunPolicies compares policies on a scenario whose orders depend on what is in memory: one sampler and one cache for each policy and capacity (in
+// samples), as many at once as there are cores. Hits are of whole runs, without a warm-up; policies that need to know the future are left
+// out, and named.
+func RunPolicies(sc *Scenario, c policysim.Config, stop func() error) (r *policysim.Report, left []string, err error) {
+	looks, prescribed := sc.Looks()
+	union := make([]bool, sc.Samples)
+	r = &policysim.Report{Trace: "scenario", TraceSeed: sc.Seed, Seed: sc.Seed, Objects: sc.Samples, Prescribed: prescribed, LooksJob: looks, UnitSize: len(sc.Quartiles) == 0}
+	for i := range sc.Jobs {
+		r.Jobs = append(r.Jobs, sc.Jobs[i].Name)
+		for _, x := range sc.Jobs[i].samples {
+			if !union[x] {
+				union[x] = true
+				r.Unique++
+			}
+		}
+	}
+	r.Bytes = int64(r.Unique)
+	if len(c.Policies) == 0 {
+		c.Policies = cachepolicy.Names()
+	}
+	type task struct {
+		policy string
+		cache  int
+		out    *SamplerReport
+		err    error
+	}
+	var tasks []*task
+	for _, cache := range c.Caches {
+		for _, p := range c.Policies {
+			if cachepolicy.NeedsFuture(p) && !prescribed {
+				if !slices.Contains(left, p) {
+					left = append(left, p)
+				}
+				continue
+			}
+			tasks = append(tasks, &task{policy: p, cache: int(cache)})
+		}
+	}
+	if len(tasks) == 0 {
+		return nil, left, fault.New(fault.Invalid, "policies", "choose others, or give all jobs order fixed or independent",
+			"policies %s need to know the future, and the order of job %.40q is decided by what is in the cache", strings.Join(left, ", "), looks)
+	}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	next, done := 0, 0
+	for range min(runtime.GOMAXPROCS(0), len(tasks)) {
+		wg.Go(func() {
+			for {
+				mu.Lock()
+				i := next
+				next++
+				mu.Unlock()
+				if i >= len(tasks) {
+					return
+				}
+				own := *sc
+				own.Jobs = slices.Clone(sc.Jobs)
+				if tasks[i].err = own.SetCache(tasks[i].cache, tasks[i].policy); tasks[i].err == nil {
+					tasks[i].out, tasks[i].err = RunSampler(&own, nil, stop)
+				}
+				mu.Lock()
+				done++
+				if c.Progress != nil {
+					c.Progress(done, len(tasks))
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	for _, t := range tasks {
+		if t.err != nil {
+			return nil, left, t.err
+		}
+		s := t.out
+		r.Requests, r.Counted = s.Requests, s.Requests
+		row := policysim.Row{Policy: t.policy, Cache: int64(t.cache), Share: float64(t.cache) / float64(r.Unique), Loads: s.Loads, PerUnique: float64(s.Loads) / float64(r.Unique),
+			Bound: s.LowerBound, OverBound: s.Ratio, Breaks: s.PolicyBreaks, Bounding: cachepolicy.NeedsFuture(t.policy)}
+		sum, sq := 0.0, 0.0
+		for _, j := range s.Jobs {
+			ratio := float64(j.Hits) / float64(max(1, j.Requests))
+			row.Hits += j.Hits
+			row.JobRatios = append(row.JobRatios, ratio)
+			sum, sq = sum+ratio, sq+ratio*ratio
+		}
+		row.HitRatio = float64(row.Hits) / float64(max(1, s.Requests))
+		row.MissRatio = 1 - row.HitRatio
+		row.ByteMiss = row.MissRatio
+		if row.Jain = 1; sq > 0 {
+			row.Jain = sum * sum / (float64(len(s.Jobs)) * sq)
+		}
+		r.Rows = append(r.Rows, row)
+	}
+	return r, left, nil
+}
+
+// String says what is compared.
+func (d *Demand) String() string {
+	if d.Spec != nil {
+		return "generate " + d.Spec.String()
+	}
+	return fmt.Sprintf("%d jobs on %d samples", len(d.Scenario.Jobs), d.Scenario.Samples)
+}

@@ -1,0 +1,274 @@
+package report
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"larder/internal/fault"
+	"larder/internal/xrand"
+)
+
+// Comparison is what Compare says of two results.
+type Comparison struct {
+	Kind    string   `json:"kind"` // compare
+	Before  string   `json:"before"`
+	After   string   `json:"after"`
+	Least   float64  `json:"least_change"` // a change below it is not claimed
+	Metrics []Metric `json:"metrics"`      // in the order of the first result
+	Only    []string `json:"only_in_one,omitempty"`
+	Same    int      `json:"same"` // metrics that are equal to the last digit
+	Better  int      `json:"better"`
+	Worse   int      `json:"worse"`
+	Changed int      `json:"changed"` // neither better nor worse: nobody knows what is good
+	Unclear int      `json:"unclear"` // the interval holds no change
+}
+
+// Metric is one number, or the repeats of one, in both results.
+type Metric struct {
+	Path    string     `json:"path"`
+	N       [2]int     `json:"n"`
+	Median  [2]float64 `json:"median"`
+	Ratio   float64    `json:"ratio"`         // of the medians, after / before
+	Low     float64    `json:"low,omitempty"` // bootstrap 95 % interval of the ratio; absent for single numbers
+	High    float64    `json:"high,omitempty"`
+	Verdict string     `json:"verdict"` // same, better, worse, higher, lower, unclear
+}
+
+// bootstraps is how often the repeats are drawn again.
+const bootstraps = 4000
+
+// direction is whether more of a metric is better (1), worse (-1) or neither (0), by what its name ends with.
+func direction(path string) int {
+	name := path[strings.LastIndexByte(path, '/')+1:]
+	for _, w := range []string{"hit_ratio", "hits", "per_second", "per_cpu_second", "throughput", "rate", "coverage", "jain", "jain_of_job_hit_ratios"} {
+		if name == w || strings.HasSuffix(name, "_"+w) {
+			return 1
+		}
+	}
+	for _, w := range []string{"miss_ratio", "loads", "loads_per_unique", "loads_over_bound", "ratio", "preps", "reads", "decodes", "augments", "source_reads", "source_bytes", "seconds", "makespan_seconds", "wait",
+		"repeated", "slow_downs", "p50", "p99", "cpu_seconds", "rss_bytes", "loads_sd"} {
+		if name == w || strings.HasSuffix(name, "_"+w) {
+			return -1
+		}
+	}
+	return 0
+}
+
+// Compare compares all numbers that two results share. An array of numbers under one name is the repeats of one measurement; elements of arrays of
+// objects are matched by what names them (name, policy, system, job, cache, …), otherwise by place. Single numbers are counts or virtual time and must be
+// equal, though a change below least is called neither better nor worse; of repeats the ratio of the medians gets a bootstrap interval, drawn with seed. A change of medians below least (0.05 = 5 %) is not claimed.
+func Compare(beforeName string, before []byte, afterName string, after []byte, least float64, seed uint64) (*Comparison, error) {
+	if !(least >= 0) || least > 10 {
+		return nil, fault.New(fault.Invalid, "least", "e.g. 0.05", "a least change of %g is not possible", least)
+	}
+	a, orderA, err := flatten(beforeName, before)
+	if err != nil {
+		return nil, err
+	}
+	b, orderB, err := flatten(afterName, after)
+	if err != nil {
+		return nil, err
+	}
+	c := &Comparison{Kind: "compare", Before: beforeName, After: afterName, Least: least}
+	for _, path := range orderA {
+		if _, ok := b[path]; !ok {
+			c.Only = append(c.Only, path+" only in "+beforeName)
+			continue
+		}
+		m := compare(path, a[path], b[path], least, xrand.New(seed, xrand.Hash(uint64(len(c.Metrics)))))
+		switch m.Verdict {
+		case "same":
+			c.Same++
+		case "better":
+			c.Better++
+		case "worse":
+			c.Worse++
+		case "unclear":
+			c.Unclear++
+		default:
+			c.Changed++
+		}
+		c.Metrics = append(c.Metrics, m)
+	}
+	for _, path := range orderB {
+		if _, ok := a[path]; !ok {
+			c.Only = append(c.Only, path+" only in "+afterName)
+		}
+	}
+	if len(c.Metrics) == 0 {
+		return nil, fault.New(fault.Invalid, afterName, "compare two outputs of one command of larder bench", "%s and %s have no number in common", beforeName, afterName)
+	}
+	return c, nil
+}
+
+func compare(path string, a, b []float64, least float64, r *xrand.Rand) Metric {
+	m := Metric{Path: path, N: [2]int{len(a), len(b)}, Median: [2]float64{median(a), median(b)}}
+	m.Ratio = ratio(m.Median[1], m.Median[0])
+	change := math.Abs(m.Ratio - 1)
+	if slices.Equal(a, b) {
+		m.Verdict = "same"
+		return m
+	}
+	if len(a) > 1 && len(b) > 1 {
+		m.Low, m.High = interval(a, b, r)
+		if m.Low <= 1 && m.High >= 1 || change < least {
+			m.Verdict = "unclear"
+			return m
+		}
+	}
+	better := direction(path)
+	if change < least { // a single number that should be the same and is not, but nothing to speak of
+		better = 0
+	}
+	switch up := m.Ratio > 1; better {
+	case 0:
+		m.Verdict = map[bool]string{true: "higher", false: "lower"}[up]
+	case 1:
+		m.Verdict = map[bool]string{true: "better", false: "worse"}[up]
+	default:
+		m.Verdict = map[bool]string{true: "worse", false: "better"}[up]
+	}
+	return m
+}
+
+// ratio is b/a where both have a meaning: equal numbers are 1, something out of nothing is as much as can be written.
+func ratio(b, a float64) float64 {
+	switch {
+	case a == b:
+		return 1
+	case a == 0:
+		return math.MaxFloat64
+	}
+	return max(-math.MaxFloat64, min(math.MaxFloat64, b/a))
+}
+
+func median(v []float64) float64 {
+	s := slices.Sorted(slices.Values(v))
+	if n := len(s); n%2 == 0 {
+		return (s[n/2-1] + s[n/2]) / 2
+	}
+	return s[len(s)/2]
+}
+
+// interval is the bootstrap percentile interval of the ratio of medians (Efron, Tibshirani 1993, chapter 13): 95 %.
+func interval(a, b []float64, r *xrand.Rand) (low, high float64) {
+	out := make([]float64, bootstraps)
+	da, db := make([]float64, len(a)), make([]float64, len(b))
+	for i := range out {
+		for k := range da {
+			da[k] = a[r.IntN(len(a))]
+		}
+		for k := range db {
+			db[k] = b[r.IntN(len(b))]
+		}
+		out[i] = ratio(median(db), median(da))
+	}
+	slices.Sort(out)
+	return out[bootstraps*25/1000], out[bootstraps*975/1000-1]
+}
+
+// Limits of a comparison.
+const (
+	maxMetrics = 1 << 17
+	maxDepth   = 64
+)
+
+// perJob are arrays that hold a number for each job, not the repeats of one.
+var perJob = []string{"job_hit_ratios", "slow_downs"}
+
+// named are the keys that tell elements of an array apart.
+var named = []string{"name", "policy", "system", "job", "what", "scenario", "order", "cache", "path"}
+
+// flatten lists the numbers of a JSON document by path, in order.
+func flatten(name string, raw []byte) (values map[string][]float64, order []string, err error) {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	values = map[string][]float64{}
+	var doc any
+	if err := dec.Decode(&doc); err != nil {
+		return nil, nil, fault.Wrap(err, fault.Invalid, name, "name the output of larder bench … -o json", "%s: at byte %d: it is not the JSON of a result", name, dec.InputOffset())
+	}
+	var walk func(path string, v any, depth int) error
+	add := func(path string, v []float64) error {
+		if _, twice := values[path]; twice {
+			return nil // two elements of one name: the first is compared
+		}
+		if len(order) == maxMetrics {
+			return fault.New(fault.ResourceExceeded, name, "compare smaller results", "%s: more than %d numbers", name, maxMetrics)
+		}
+		values[path] = v
+		order = append(order, path)
+		return nil
+	}
+	walk = func(path string, v any, depth int) error {
+		if depth > maxDepth {
+			return fault.New(fault.Invalid, name, "name the output of larder bench … -o json", "%s: it is nested more than %d deep", name, maxDepth)
+		}
+		switch v := v.(type) {
+		case json.Number:
+			x, err := v.Float64()
+			if err != nil {
+				return fault.Wrap(err, fault.Invalid, name, "write it again", "%s: the number at %s", name, path)
+			}
+			return add(path, []float64{x})
+		case map[string]any:
+			keys := make([]string, 0, len(v))
+			for k := range v { // order-free: sorted below
+				keys = append(keys, k)
+			}
+			slices.Sort(keys)
+			for _, k := range keys {
+				switch k {
+				case "seed", "trace_seed", "facts", "raw", "plots", "tables", "text": // no measurements, or the same again
+					continue
+				}
+				if err := walk(strings.TrimPrefix(path+"/"+k, "/"), v[k], depth+1); err != nil {
+					return err
+				}
+			}
+		case []any:
+			var all []float64
+			for _, x := range v {
+				n, ok := x.(json.Number)
+				if !ok {
+					break
+				}
+				f, err := n.Float64()
+				if err != nil {
+					return fault.Wrap(err, fault.Invalid, name, "write it again", "%s: a number at %s", name, path)
+				}
+				all = append(all, f)
+			}
+			if name := path[strings.LastIndexByte(path, '/')+1:]; len(v) > 0 && len(all) == len(v) && !slices.Contains(perJob, name) {
+				return add(path, all)
+			}
+			for i, x := range v {
+				if err := walk(path+"["+label(x, i)+"]", x, depth+1); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+	return values, order, walk("", doc, 0)
+}
+
+func label(x any, i int) string {
+	m, ok := x.(map[string]any)
+	if !ok {
+		return fmt.Sprint(i)
+	}
+	var parts []string
+	for _, k := range named {
+		switch v := m[k].(type) {
+		case string, json.Number:
+			parts = append(parts, fmt.Sprint(v))
+		}
+	}
+	return cmp.Or(strings.Join(parts, ","), fmt.Sprint(i))
+}

@@ -1,0 +1,300 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/spf13/cobra"
+
+	"larder/bench"
+	"larder/bench/policysim"
+	"larder/bench/report"
+	"larder/bench/trace"
+	"larder/cachepolicy"
+	"larder/internal/config"
+	"larder/internal/fault"
+)
+
+// policyFlags are the flags of larder bench policy.
+type policyFlags struct {
+	out                                       outputFlag
+	trace, scenario, format, export, policies string
+	cache, maxMemory                          string
+	warm                                      int
+	seed                                      uint64
+	unitSize, progress                        bool
+}
+
+func newBenchPolicy() *cobra.Command {
+	f := &policyFlags{}
+	cmd := &cobra.Command{
+		Use:   "policy",
+		Short: "Compare cache policies on a trace or a scenario",
+		Long: `Replay a trace (--trace) or the requests of a scenario (--scenario) against cache policies at several cache sizes, beside no cache, an
+unlimited one and the lower bound that no order, policy or foresight could beat. Where orders depend on what is in memory, every policy gets a sampler of its own.
+The same input gives the same figures. docs/benchmarks.md explains the method, docs/policies.md the policies.`,
+		Example: "  larder bench policy --scenario bench/scenarios/demand/staggered.yaml --cache 5%,20%,50%\n  larder bench policy --trace week.ltrace --policies lru,minio,need -o html > policies.html",
+		Args:    noArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+	}
+	cmd.Flags().StringVar(&f.trace, "trace", "", "file of a trace")
+	cmd.Flags().StringVar(&f.scenario, "scenario", "", "YAML of a scenario; - is standard input")
+	cmd.Flags().StringVar(&f.format, "format", "", "format of --trace: larder, oracleGeneral or csv (default: by its name)")
+	cmd.Flags().StringVar(&f.policies, "policies", "all", "policies to compare, with commas; or all")
+	cmd.Flags().StringVar(&f.cache, "cache", "1%,5%,10%,20%,35%,50%,65%,80%", "cache sizes, with commas: % of what is asked for, or bytes (samples, when all have size 1)")
+	cmd.Flags().IntVar(&f.warm, "warm", 0, "epochs of each job whose hits are not counted")
+	cmd.Flags().Uint64Var(&f.seed, "seed", 1, "seed of policies that draw")
+	cmd.Flags().BoolVar(&f.unitSize, "unit-size", false, "ignore the sizes of the trace")
+	cmd.Flags().StringVar(&f.maxMemory, "max-memory", "4GiB", "refuse what would need more memory")
+	cmd.Flags().StringVar(&f.export, "export", "", "only write the requests to this file; its suffix tells the format (.csv, .oracleGeneral, else larder's)")
+	cmd.Flags().BoolVar(&f.progress, "progress", false, "tell on standard error how far it is")
+	f.out.register(cmd)
+	cmd.Flags().Lookup("output").Usage = "table, json, yaml or html"
+	return cmd
+}
+
+func (f *policyFlags) run(cmd *cobra.Command) error {
+	html := f.out.form == "html"
+	if !html {
+		if err := f.out.check(); err != nil {
+			return usagef("write -o table, -o json, -o yaml or -o html", "unknown output %q", f.out.form)
+		}
+	}
+	if (f.trace == "") == (f.scenario == "") {
+		return usagef("e.g. larder bench policy --scenario bench/scenarios/demand/staggered.yaml", "larder bench policy needs either --trace FILE or --scenario FILE")
+	}
+	limit, err := config.ParseSize(f.maxMemory)
+	if err != nil || limit.IsPercent() || limit.IsAuto() {
+		return usagef("e.g. --max-memory 4GiB", "--max-memory %q is not a number of bytes", f.maxMemory)
+	}
+	most := uint64(limit.Of(0))
+	c := policysim.Config{Warm: f.warm, Seed: f.seed, MaxMemory: most, UnitSize: f.unitSize}
+	if f.policies != "all" {
+		for p := range strings.SplitSeq(f.policies, ",") {
+			c.Policies = append(c.Policies, strings.TrimSpace(p))
+		}
+	}
+	for _, p := range c.Policies {
+		if !cachepolicy.NeedsFuture(p) && !slices.Contains(cachepolicy.Names(), p) {
+			return fault.New(fault.Invalid, "policies", cachepolicy.Hint(p, cachepolicy.Names()), "unknown cache policy %.40q", p)
+		}
+	}
+	if f.progress {
+		shown := -1
+		c.Progress = func(done, all int) {
+			if p := 100 * done / max(1, all); p >= shown+5 {
+				shown = p
+				fmt.Fprintf(cmd.ErrOrStderr(), "%d%%\n", p)
+			}
+		}
+	}
+	out := &report.Policy{Kind: "policy", Facts: map[string]string{}}
+	var r *policysim.Report
+	if f.trace != "" {
+		t, err := readTrace(f.trace, f.format, most)
+		if err != nil {
+			return err
+		}
+		if f.export != "" {
+			return exportTrace(f.export, t)
+		}
+		if r, err = f.replay(cmd.Context(), t, c); err != nil {
+			return err
+		}
+	} else {
+		raw, d, err := readDemand(f.scenario, cmd.InOrStdin())
+		if err != nil {
+			return err
+		}
+		out.Facts["scenario"], out.Facts["xxhash64 of the scenario"] = f.scenario, fmt.Sprintf("%016x", xxhash.Sum64(raw))
+		if r, out.Left, err = f.onDemand(cmd.Context(), d, c); err != nil {
+			return err
+		}
+	}
+	if r == nil { // exported
+		return nil
+	}
+	out.Report = *r
+	for k, v := range machineFacts() { // order-free: a map again
+		out.Facts[k] = v
+	}
+	if html {
+		n, err := asNamed("policy.json", out)
+		if err != nil {
+			return err
+		}
+		return report.Write(cmd.OutOrStdout(), "Cache policies", []report.Named{*n}, out.Facts)
+	}
+	return f.out.value(cmd.OutOrStdout(), out, func(t *tabwriter.Writer) { policyTable(t, out) })
+}
+
+func (f *policyFlags) replay(ctx context.Context, t *trace.Trace, c policysim.Config) (*policysim.Report, error) {
+	bytes, unique := t.Bytes()
+	if f.unitSize || t.Sizes == nil {
+		bytes = int64(unique)
+	}
+	var err error
+	if c.Caches, err = capacities(f.cache, bytes); err != nil {
+		return nil, err
+	}
+	return policysim.Run(t, c, ctx.Err)
+}
+
+// onDemand runs a scenario: as a trace where orders do not depend on the cache, else with a sampler for each policy.
+func (f *policyFlags) onDemand(ctx context.Context, d *bench.Demand, c policysim.Config) (r *policysim.Report, left []string, err error) {
+	var t *trace.Trace
+	if d.Spec != nil {
+		t, err = trace.Generate(*d.Spec, c.MaxMemory)
+	} else if _, ok := d.Scenario.Looks(); ok || f.export != "" {
+		t, err = d.Scenario.Trace(c.MaxMemory, ctx.Err)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if f.export != "" {
+		return nil, nil, exportTrace(f.export, t)
+	}
+	if t != nil {
+		r, err = f.replay(ctx, t, c)
+		return r, nil, err
+	}
+	if f.warm > 0 {
+		return nil, nil, usagef("leave --warm out, or give all jobs order fixed or independent", "--warm is for requests that do not depend on the cache")
+	}
+	if c.Caches, err = capacities(f.cache, int64(d.Scenario.Samples)); err != nil {
+		return nil, nil, err
+	}
+	return bench.RunPolicies(d.Scenario, c, ctx.Err)
+}
+
+// capacities reads cache sizes; percentages are of all.
+func capacities(list string, all int64) (out []int64, err error) {
+	for word := range strings.SplitSeq(list, ",") {
+		s, err := config.ParseSize(word)
+		if err != nil || s.IsAuto() {
+			return nil, usagef("e.g. --cache 1%,5%,20% or --cache 64MiB", "--cache: %q is not a size", strings.TrimSpace(word))
+		}
+		out = append(out, s.Of(all))
+	}
+	if len(out) > policysim.MaxCaches {
+		return nil, usagef("name fewer sizes", "--cache has %d sizes, the limit is %d", len(out), policysim.MaxCaches)
+	}
+	return slices.Compact(slices.Sorted(slices.Values(out))), nil
+}
+
+func readTrace(path, format string, maxMemory uint64) (*trace.Trace, error) {
+	if format == "" {
+		format = trace.FormatOf(path)
+	}
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fault.Wrap(err, fault.NotFound, path, "check the path", "read the trace")
+	}
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Invalid, path, "check the path and its rights", "read the trace")
+	}
+	defer f.Close()
+	return trace.Import(f, path, format, maxMemory)
+}
+
+// exportTrace writes a trace under another name first, so that a failure leaves nothing that looks like one.
+func exportTrace(path string, t *trace.Trace) error {
+	wrap := func(err error) error {
+		return fault.Wrap(err, fault.Invalid, path, "check the folder, its rights and its space", "write the trace")
+	}
+	part := path + ".part"
+	f, err := os.Create(part)
+	if err != nil {
+		return wrap(err)
+	}
+	w := bufio.NewWriterSize(f, 1<<20)
+	err = errors.Join(trace.Export(w, t, trace.FormatOf(path)), w.Flush(), f.Close())
+	if err == nil {
+		err = os.Rename(part, path)
+	}
+	if err != nil {
+		os.Remove(part)
+		return wrap(err)
+	}
+	return nil
+}
+
+// readDemand reads the YAML of a scenario; "-" is stdin.
+func readDemand(path string, stdin io.Reader) (raw []byte, d *bench.Demand, err error) {
+	name, r := path, stdin
+	if path == "-" {
+		name = "standard input"
+	} else {
+		f, err := os.Open(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, nil, fault.Wrap(err, fault.NotFound, path, "check the path; bench/scenarios has some", "read the scenario")
+		}
+		if err != nil {
+			return nil, nil, fault.Wrap(err, fault.Invalid, path, "check the path and its rights", "read the scenario")
+		}
+		defer f.Close()
+		r = f
+	}
+	raw, err = io.ReadAll(io.LimitReader(r, bench.MaxScenario+1))
+	if err != nil {
+		return nil, nil, fault.Wrap(err, fault.Invalid, path, "check the path and its rights", "read the scenario")
+	}
+	d, err = bench.ParseDemand(name, raw)
+	return raw, d, err
+}
+
+// machineFacts are what a reader must know of where figures were made.
+func machineFacts() map[string]string {
+	facts := map[string]string{"larder": version, "go": runtime.Version(), "system": runtime.GOOS + "/" + runtime.GOARCH, "cores": fmt.Sprint(runtime.GOMAXPROCS(0))}
+	if raw, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		for line := range strings.SplitSeq(string(raw), "\n") {
+			if k, v, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(k) == "model name" {
+				facts["processor"] = strings.TrimSpace(v)
+				break
+			}
+		}
+	}
+	if raw, err := os.ReadFile("/proc/loadavg"); err == nil {
+		facts["load when it ended"], _, _ = strings.Cut(string(raw), " ")
+	}
+	return facts
+}
+
+func policyTable(t *tabwriter.Writer, r *report.Policy) {
+	row(t, "trace", r.Trace)
+	row(t, "requests", fmt.Sprintf("%s of %d jobs for %s samples", count(r.Requests), len(r.Jobs), count(r.Unique)))
+	row(t, "counted", fmt.Sprintf("%s, after %d epochs of each job", count(r.Counted), r.Warm))
+	if !r.Prescribed {
+		row(t, "orders", fmt.Sprintf("that of job %s is decided by what is in memory", clip(r.LooksJob, 30)))
+	}
+	if r.Repeats {
+		row(t, "lower bound", "only what must be loaded at all: jobs ask for samples twice in an epoch")
+	}
+	if len(r.Left) > 0 {
+		row(t, "left out", strings.Join(r.Left, ", ")+": they need to know the future")
+	}
+	fmt.Fprintln(t)
+	row(t, "POLICY", "CACHE", "SHARE", "HITS", "HIT RATIO", "LOADS", "PER UNIQUE", "OVER THE BOUND", "JAIN")
+	for i := range r.Rows {
+		x := &r.Rows[i]
+		name := x.Policy
+		if x.Breaks != "" {
+			name += " *"
+		}
+		row(t, name, count(x.Cache), fmt.Sprintf("%.1f%%", 100*x.Share), count(x.Hits), fmt.Sprintf("%.4f", x.HitRatio), count(x.Loads), fmt.Sprintf("%.3f", x.PerUnique), fmt.Sprintf("%.3f", x.OverBound), fmt.Sprintf("%.3f", x.Jain))
+	}
+	if slices.ContainsFunc(r.Rows, func(x policysim.Row) bool { return x.Breaks != "" }) {
+		fmt.Fprintln(t)
+		row(t, "* breaks an order promise in a daemon: docs/policies.md")
+	}
+}
