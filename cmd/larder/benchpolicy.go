@@ -12,13 +12,16 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 
 	"larder/bench"
 	"larder/bench/policysim"
 	"larder/bench/report"
+	"larder/bench/systems"
 	"larder/bench/trace"
 	"larder/cachepolicy"
 	"larder/internal/config"
@@ -33,6 +36,8 @@ type policyFlags struct {
 	warm                                      int
 	seed                                      uint64
 	unitSize, progress                        bool
+	systems                                   string
+	readTime, prepTime, maxTime               time.Duration
 }
 
 func newBenchPolicy() *cobra.Command {
@@ -58,6 +63,10 @@ The same input gives the same figures. docs/benchmarks.md explains the method, d
 	cmd.Flags().StringVar(&f.maxMemory, "max-memory", "4GiB", "refuse what would need more memory")
 	cmd.Flags().StringVar(&f.export, "export", "", "only write the requests to this file; its suffix tells the format (.csv, .oracleGeneral, else larder's)")
 	cmd.Flags().BoolVar(&f.progress, "progress", false, "tell on standard error how far it is")
+	cmd.Flags().StringVar(&f.systems, "systems", "", "also run whole systems on the same demand: names with commas, or all")
+	cmd.Flags().DurationVar(&f.readTime, "read-time", 200*time.Microsecond, "of --systems: storage time of a sample, shared by all jobs")
+	cmd.Flags().DurationVar(&f.prepTime, "prep-time", 500*time.Microsecond, "of --systems: time of the worker pool for a sample")
+	cmd.Flags().DurationVar(&f.maxTime, "max-virtual-time", 24*time.Hour, "of --systems: cut off jobs that never finish")
 	f.out.register(cmd)
 	cmd.Flags().Lookup("output").Usage = "table, json, yaml or html"
 	return cmd
@@ -111,13 +120,16 @@ func (f *policyFlags) run(cmd *cobra.Command) error {
 		if r, err = f.replay(cmd.Context(), t, c); err != nil {
 			return err
 		}
+		if err := f.addSystems(cmd.Context(), t, out); err != nil {
+			return err
+		}
 	} else {
 		raw, d, err := readDemand(f.scenario, cmd.InOrStdin())
 		if err != nil {
 			return err
 		}
 		out.Facts["scenario"], out.Facts["xxhash64 of the scenario"] = f.scenario, fmt.Sprintf("%016x", xxhash.Sum64(raw))
-		if r, out.Left, err = f.onDemand(cmd.Context(), d, c); err != nil {
+		if r, out.Left, err = f.onDemand(cmd.Context(), d, c, out); err != nil {
 			return err
 		}
 	}
@@ -151,11 +163,11 @@ func (f *policyFlags) replay(ctx context.Context, t *trace.Trace, c policysim.Co
 }
 
 // onDemand runs a scenario: as a trace where orders do not depend on the cache, else with a sampler for each policy.
-func (f *policyFlags) onDemand(ctx context.Context, d *bench.Demand, c policysim.Config) (r *policysim.Report, left []string, err error) {
+func (f *policyFlags) onDemand(ctx context.Context, d *bench.Demand, c policysim.Config, out *report.Policy) (r *policysim.Report, left []string, err error) {
 	var t *trace.Trace
 	if d.Spec != nil {
 		t, err = trace.Generate(*d.Spec, c.MaxMemory)
-	} else if _, ok := d.Scenario.Looks(); ok || f.export != "" {
+	} else if _, ok := d.Scenario.Looks(); ok || f.export != "" || f.systems != "" {
 		t, err = d.Scenario.Trace(c.MaxMemory, ctx.Err)
 	}
 	if err != nil {
@@ -165,8 +177,13 @@ func (f *policyFlags) onDemand(ctx context.Context, d *bench.Demand, c policysim
 		return nil, nil, exportTrace(f.export, t)
 	}
 	if t != nil {
-		r, err = f.replay(ctx, t, c)
-		return r, nil, err
+		if err := f.addSystems(ctx, t, out); err != nil {
+			return nil, nil, err
+		}
+		if _, ok := t.Prescribed(); ok {
+			r, err = f.replay(ctx, t, c)
+			return r, nil, err
+		}
 	}
 	if f.warm > 0 {
 		return nil, nil, usagef("leave --warm out, or give all jobs order fixed or independent", "--warm is for requests that do not depend on the cache")
@@ -175,6 +192,65 @@ func (f *policyFlags) onDemand(ctx context.Context, d *bench.Demand, c policysim
 		return nil, nil, err
 	}
 	return bench.RunPolicies(d.Scenario, c, ctx.Err)
+}
+
+// addSystems runs whole systems on the demand of a trace, as many at once as there are cores.
+func (f *policyFlags) addSystems(ctx context.Context, t *trace.Trace, out *report.Policy) error {
+	if f.systems == "" {
+		return nil
+	}
+	if f.readTime < 0 || f.prepTime < 0 || f.maxTime <= 0 {
+		return usagef("e.g. --read-time 200us --prep-time 500us --max-virtual-time 24h", "a time of the systems is negative, or virtual time ends at once")
+	}
+	names := systems.Names()
+	if f.systems != "all" {
+		names = strings.Split(f.systems, ",")
+	}
+	for i, n := range names {
+		names[i] = strings.TrimSpace(n)
+		if systems.About(names[i]) == "" {
+			return fault.New(fault.Invalid, "systems", fault.DidYouMean(names[i], systems.Names()), "unknown system %.40q", names[i])
+		}
+	}
+	_, unique := t.Bytes()
+	caches, err := capacities(f.cache, int64(unique))
+	if err != nil {
+		return err
+	}
+	rows := make([]report.SystemRow, len(names)*len(caches))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for ci, cache := range caches {
+		w, err := systems.FromTrace(t, int(cache), f.readTime.Seconds(), f.prepTime.Seconds(), f.seed)
+		if err != nil {
+			return err
+		}
+		w.Limit = f.maxTime.Seconds()
+		for i, name := range names {
+			g.Go(func() error {
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				row := report.SystemRow{System: name, Cache: cache}
+				r, err := systems.Run(name, w)
+				switch {
+				case fault.Is(err, fault.Unsupported):
+					row.Unsupported = fault.From(err).Message
+				case err != nil:
+					return err
+				default:
+					row = r.Row(&w)
+				}
+				rows[ci*len(names)+i] = row
+				return nil
+			})
+		}
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	out.Systems = rows
+	return nil
 }
 
 // capacities reads cache sizes; percentages are of all.
@@ -292,6 +368,18 @@ func policyTable(t *tabwriter.Writer, r *report.Policy) {
 			name += " *"
 		}
 		row(t, name, count(x.Cache), fmt.Sprintf("%.1f%%", 100*x.Share), count(x.Hits), fmt.Sprintf("%.4f", x.HitRatio), count(x.Loads), fmt.Sprintf("%.3f", x.PerUnique), fmt.Sprintf("%.3f", x.OverBound), fmt.Sprintf("%.3f", x.Jain))
+	}
+	if len(r.Systems) > 0 {
+		fmt.Fprintln(t)
+		row(t, "SYSTEM", "CACHE", "READS", "PREPARED", "DELIVERED", "HIT RATIO", "COVERAGE", "REPEATED", "EXACTLY ONCE", "MAKESPAN", "JAIN")
+		for _, x := range r.Systems {
+			if x.Unsupported != "" {
+				row(t, x.System, count(x.Cache), "-", "-", count(x.Delivered), "unsupported: "+x.Unsupported)
+				continue
+			}
+			row(t, x.System, count(x.Cache), count(x.Loads), count(x.Preps), count(x.Delivered), fmt.Sprintf("%.4f", x.HitRatio), fmt.Sprintf("%.3f", x.Coverage), count(x.Repeated),
+				map[bool]string{true: "yes", false: "NO"}[x.ExactlyOnce], fmt.Sprintf("%.2f s", x.Makespan), fmt.Sprintf("%.3f", x.Jain))
+		}
 	}
 	if slices.ContainsFunc(r.Rows, func(x policysim.Row) bool { return x.Breaks != "" }) {
 		fmt.Fprintln(t)
