@@ -371,7 +371,7 @@ func (w *world) evaluate(l layout) outcome {
 	most := 0.0
 	for k, u := range used {
 		o.load[k] = u
-		if u > most+1e-9 && u > 1-1e-6 {
+		if u > most+1e-6 && u > 1-1e-6 { // of equals the first, whatever whole bytes leave
 			o.binding, most = Resource(k), u
 		}
 	}
