@@ -356,6 +356,46 @@ func TestSharesAgainstARecount(t *testing.T) {
 	})
 }
 
+// TestAnEntryStaysWithItsDataset: a sample that two datasets name may come to count for the other one while it is in memory (its job left, one
+// of the other came). What is in stays where it was counted, also when an admission that was refused half way takes it out and back.
+func TestAnEntryStaysWithItsDataset(t *testing.T) {
+	for _, policy := range cachepolicy.Unforeseeing() {
+		mk := func(g int) cachepolicy.Evictor {
+			e, err := cachepolicy.New(policy, xrand.New(uint64(g), 7))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return e
+		}
+		owner := func(ident.ObjectID) int { return 0 }
+		s := newShares(policy, mk(0), func(x ident.ObjectID) int { return owner(x) }, mk)
+		plain := func() residency.Evictor { return mk(99) }
+		x := residency.New([ident.NumForms]int64{0, 0, 100, 0}, [ident.NumForms]residency.Evictor{nil, plain(), s, plain()})
+		key := func(id int) ident.Key {
+			return ident.Key{Object: ident.ObjectID(id), Form: ident.Decoded, Recipe: 1}
+		}
+		x.SetLeavingLimit(ident.Decoded, 40)
+		for id := range 10 {
+			if h, ok := x.Admit(key(id), 10, 1, nil); ok {
+				x.Pin(h) // more than 40 of them may not be leaving: an admission of 90 is refused after some victims
+			}
+		}
+		owner = func(ident.ObjectID) int { return 1 }
+		s.group(0).floor = 0
+		for range 3 {
+			if _, ok := x.Admit(key(50), 90, 3, nil); ok {
+				t.Errorf("%s: it was admitted", policy)
+			}
+		}
+		if err := x.Check(); err != nil {
+			t.Errorf("%s: %v", policy, err)
+		}
+		if a, b := s.group(0).used, s.group(1).used; a != 100 || b != 0 {
+			t.Errorf("%s: %d and %d bytes are counted", policy, a, b)
+		}
+	}
+}
+
 // TestStrataReachTheSampler: the sets that come with a registration split its cells (what that does to orders is tested in dsa).
 func TestStrataReachTheSampler(t *testing.T) {
 	run := func(strata ...[]ident.ObjectID) []ident.ObjectID {

@@ -33,9 +33,11 @@ type sighted interface {
 }
 
 // apportioned is an Evictor that divides its tier among groups of entries and bounds what a group may take. It is sighted, and is
-// told what every entry weighs: before each Insert or Restore, and when that changes.
+// told what every entry weighs: before each Insert, and when that changes. What is restored is what it was, in the group it was of,
+// even if its key would belong to another one now.
 type apportioned interface {
 	sighted
+	restorer
 	Weigh(h uint32, k ident.Key, bytes int64)
 	// Fits tells whether the group of what Admit or Newcomer was last told of may take so many bytes more. When it does not, the
 	// next Victim is of that group.
@@ -332,10 +334,6 @@ func (x *Index) makeRoom(f ident.Form, want, whole int64, need int) bool {
 		if !ok {
 			r, exact := t.ev.(restorer)
 			for _, v := range slices.Backward(x.victims) {
-				if t.shares != nil {
-					e := x.entry(v)
-					t.shares.Weigh(v, x.key(e.at), e.bytes)
-				}
 				if exact {
 					r.Restore(v, int(x.entry(v).need))
 				} else {
