@@ -318,3 +318,46 @@ func TestRefillWaitsForItsGate(t *testing.T) {
 		t.Error("a lone job was refilled")
 	}
 }
+
+// TestRefillFollowsTheModel: where measured rates say that the jobs wait for storage, idle workers augment ahead; where cores limit them, or handing an
+// augmented sample over costs as much as making it, a run is the one in which nobody does.
+func TestRefillFollowsTheModel(t *testing.T) {
+	play := func(storage, decode, augment, finish float64, gate func(int) bool) *Result {
+		clients := group(600, 24, 2, 2, 4, 8)
+		for i := range clients {
+			clients[i].Step /= 32
+			clients[i].Spec.Batch, clients[i].Spec.Slots = 4, 2
+		}
+		m := model(1, 0)
+		m.Workers, m.Check, m.Tiers, m.Refill = 32, 997, tiers(480_000), gate
+		m.Tiers.Sizes = [ident.NumForms]int64{ident.Decoded: 180_000, ident.Augmented: 120_000}
+		c := clients[0]
+		m.Rates = map[time.Duration]coordinator.Rates{50 * time.Millisecond: {Storage: storage, Cache: 1e12, Recipes: []coordinator.RecipeRates{
+			{Dataset: c.Data, Prefix: c.Prefix, Suffix: c.Suffix, Decode: decode, Augment: augment, Finish: finish}}}}
+		res, err := Run(m, clients, time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wholeEpochs(t, res, clients)
+		fresh(t, res)
+		if res.Solves == 0 {
+			t.Error("nothing was solved for")
+		}
+		return res
+	}
+	never := func(int) bool { return false }
+	for _, tc := range []struct {
+		what                             string
+		storage, decode, augment, finish float64
+		want                             bool
+	}{
+		{"storage limits", 1e4, 1e5, 1e5, 1e6, true},
+		{"cores limit", 1e9, 50, 100, 1e4, false},
+		{"handing over is no cheaper", 1e4, 1e5, 1e5, 1e5, false},
+	} {
+		got := play(tc.storage, tc.decode, tc.augment, tc.finish, nil).Hash != play(tc.storage, tc.decode, tc.augment, tc.finish, never).Hash
+		if got != tc.want {
+			t.Errorf("%s: refilled %v, want %v", tc.what, got, tc.want)
+		}
+	}
+}

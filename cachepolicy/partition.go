@@ -193,8 +193,12 @@ func NewPartitioner(name string) (Partitioner, error) {
 	return nil, fault.New(fault.Invalid, "model", fault.DidYouMean(name, Models()), "unknown model %.40q", name)
 }
 
+// StratifiedDegree is what jobs of one recipe lose against reading everything once for all, where their Degree is not measured yet: four jobs
+// staggered by a quarter, order stratified, 20 % of the samples cached (docs/sampler.md). r jobs have a Degree of r / StratifiedDegree then.
+const StratifiedDegree = 1.25
+
 // Measured tells whether every rate and size is known: none is 0. A Demand that is not measured is no error while a
-// daemon is young; Decide falls back on SimpleSplit then.
+// daemon is young; SimpleSplit decides then.
 func (d *Demand) Measured() bool {
 	if d.Machine.Cache == 0 || d.Machine.Storage == 0 || d.Machine.NIC == 0 || d.Machine.PCIe == 0 || len(d.Datasets) == 0 {
 		return false

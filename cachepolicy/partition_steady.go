@@ -54,39 +54,3 @@ func Adopt(c Change) (bool, string) {
 func moved(a, b Split) int64 {
 	return max(a.Encoded-b.Encoded, 0) + max(a.Decoded-b.Decoded, 0) + max(a.Augmented-b.Augmented, 0)
 }
-
-// Decide is the decision of a running daemon, from rates and active demand: the model's plan, or, while something was not measured
-// yet, SimpleSplit of what is known. Plan.Model is "rule of thumb" then, and Plan.Rate 0.
-func Decide(p Partitioner, d Demand, known Inputs) (Plan, error) {
-	if d.Measured() {
-		return p.Partition(d)
-	}
-	fixed, free := d.free()
-	if free < 0 {
-		return Plan{}, fault.New(fault.ResourceExceeded, "tiers", "lower a tier or raise tiers.total",
-			"fixed tiers of %s together exceed the %s of all tiers", fault.Size(d.Budget-free), fault.Size(d.Budget))
-	}
-	known.Total = free
-	s, text := SimpleSplit(known)
-	spare := int64(0)
-	parts := []struct {
-		fixed int64
-		at    *int64
-	}{{fixed.Decoded, &s.Decoded}, {fixed.Encoded, &s.Encoded}, {fixed.Augmented, &s.Augmented}}
-	for _, x := range parts {
-		if x.fixed >= 0 {
-			spare += *x.at
-			*x.at = x.fixed
-		}
-	}
-	for _, x := range parts { // what the rule gave to a fixed tier
-		if x.fixed < 0 {
-			*x.at += spare
-			break
-		}
-	}
-	return Plan{Model: RuleOfThumb, Split: s, Why: "rates are not measured yet: " + text}, nil
-}
-
-// RuleOfThumb is the Plan.Model of SimpleSplit.
-const RuleOfThumb = "rule of thumb"

@@ -562,34 +562,6 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-func TestDecide(t *testing.T) {
-	d := azure().footprint(1e9).demand()
-	d.Budget = 1000
-	p, err := Decide(bottleneck{}, d, Inputs{})
-	if err != nil || p.Model != Bottleneck {
-		t.Errorf("%+v, %v", p, err)
-	}
-	d.Machine.Storage = 0
-	p, err = Decide(bottleneck{}, d, Inputs{EncodedBytes: 1e6, DecodedBytes: 1e7})
-	if err != nil || p.Model != RuleOfThumb || p.Split != (Split{Encoded: 200, Decoded: 800}) || !strings.HasPrefix(p.Why, "rates are not measured yet") {
-		t.Errorf("%+v, %v", p, err)
-	}
-	d.Fixed = &Sizes{300, -1, -1}
-	p, err = Decide(bottleneck{}, d, Inputs{EncodedBytes: 1e6, DecodedBytes: 1e7})
-	if err != nil || p.Split != (Split{Encoded: 300, Decoded: 700}) {
-		t.Errorf("%+v, %v", p.Split, err)
-	}
-	d.Fixed = &Sizes{-1, 900, 50}
-	p, err = Decide(bottleneck{}, d, Inputs{EncodedBytes: 1e6, DecodedBytes: 1e7})
-	if err != nil || p.Split != (Split{Encoded: 50, Decoded: 900, Augmented: 50}) {
-		t.Errorf("%+v, %v", p.Split, err)
-	}
-	d.Fixed = &Sizes{600, 600, -1}
-	if _, err = Decide(bottleneck{}, d, Inputs{}); !fault.Is(err, fault.ResourceExceeded) {
-		t.Error(err)
-	}
-}
-
 // BenchmarkPartition is the solve of a daemon with many datasets and recipes; 10 ms are allowed for 16.
 func BenchmarkPartition(b *testing.B) {
 	for _, size := range [][2]int{{1, 1}, {4, 1}, {16, 1}, {16, 4}, {64, 4}} {

@@ -19,6 +19,9 @@ type Inputs struct {
 	ShareGroups                                int   // groups of at least two jobs that share augmented samples
 }
 
+// RuleOfThumb is what the model is called where SimpleSplit decided.
+const RuleOfThumb = "rule of thumb"
+
 // SimpleSplit divides the total by rule of thumb, and says why in a sentence for people. Decoded gets all that is wanted
 // when it fits, because a decoded hit saves reading and decoding, and encoded up to half of what is over, so that its
 // entries are not flushed when a job leaves and the rest comes to fit; else a fifth goes to encoded, where a byte holds

@@ -40,10 +40,10 @@ type Solve struct {
 
 // Solved answers Solve.
 type Solved struct {
-	Seq     uint64
-	Plan    cachepolicy.Plan
-	NowRate float64 // what the split in force gives, by the same model
-	Err     error
+	Seq  uint64
+	Plan cachepolicy.Plan
+	Now  cachepolicy.Candidate // what the split in force gives, by the same model
+	Err  error
 }
 
 func (Measured) isEvent() {}
@@ -61,9 +61,7 @@ func (s Solve) Do() Solved {
 		out.Plan, err = m.Partition(s.Demand)
 	}
 	if err == nil {
-		var now cachepolicy.Candidate
-		now, err = m.Predict(s.Demand, s.Now)
-		out.NowRate = now.Rate
+		out.Now, err = m.Predict(s.Demand, s.Now)
 	}
 	out.Err = err
 	return out
@@ -78,11 +76,8 @@ type model struct {
 	stale   bool   // what it was asked has changed
 	first   bool   // the jobs changed since the last decision
 	moved   uint64 // samples delivered when the split changed last
+	idle    bool   // by the last solution, jobs are limited by neither cores nor memory
 }
-
-// stratifiedDegree is what the jobs of one recipe lose against reading everything once for all, where nothing is measured yet: four jobs
-// staggered by a quarter, order stratified, 20 % of the samples cached (sampler-sim.md).
-const stratifiedDegree = 1.25
 
 // drift is the part by which a rate must differ from what the last decision was made with for a new one.
 const drift = 0.10
@@ -150,9 +145,9 @@ func (c *Core) rates(s *stream) RecipeRates {
 }
 
 // resolve decides the split of the auto tiers again: at once by the rule of thumb while rates are not known, else by asking for a
-// solution.
+// solution. Where all sizes are fixed the solution tells what they give.
 func (c *Core) resolve() {
-	if !c.anyAuto() || len(c.wanted.walks) > 0 { // what is wanted is being counted, and then it is solved
+	if len(c.wanted.walks) > 0 { // what is wanted is being counted, and then it is solved
 		return
 	}
 	m := &c.model
@@ -172,7 +167,7 @@ func (c *Core) resolve() {
 			return
 		}
 	}
-	if m.first {
+	if m.first && c.anyAuto() {
 		c.thumb()
 	}
 }
@@ -186,7 +181,7 @@ func (c *Core) thumb() {
 	if c.cfg.Tiers.Model != SimpleModel {
 		why = "rates are not measured yet: " + why
 	}
-	c.model.first = false
+	c.model.first, c.model.idle = false, false
 	c.stats.Why, c.stats.Model, c.stats.Binding, c.stats.Predicted = why, cachepolicy.RuleOfThumb, "", 0
 	c.apply(split)
 }
@@ -212,14 +207,20 @@ func (c *Core) solved(e Solved) {
 		return
 	}
 	if e.Err != nil {
+		m.idle = false
 		c.stats.Why = "the model could not be solved: " + fault.From(e.Err).Message
-		if m.first {
+		if m.first && c.anyAuto() {
 			c.thumb()
 			c.stats.Why = "the model could not be solved: " + fault.From(e.Err).Message
 		}
 		return
 	}
 	p, now := e.Plan, c.splitNow()
+	if !c.anyAuto() {
+		m.first = false
+		c.predict(p.Model, e.Now.Rate, e.Now.Binding, e.Now.Load)
+		return
+	}
 	wants := int64(0)
 	for _, s := range c.order {
 		wants += int64(len(s.sample.Subset))
@@ -228,16 +229,16 @@ func (c *Core) solved(e Solved) {
 	if wants > 0 {
 		epochs = float64(c.stats.Samples-m.moved) / float64(wants)
 	}
-	ok, why := cachepolicy.Adopt(cachepolicy.Change{Now: now, Next: p.Split, NowRate: e.NowRate, NextRate: p.Rate,
+	ok, why := cachepolicy.Adopt(cachepolicy.Change{Now: now, Next: p.Split, NowRate: e.Now.Rate, NextRate: p.Rate,
 		Budget: c.cfg.Tiers.Total, EpochsSinceMoved: epochs, First: m.first})
 	m.first = false
-	c.stats.Model, c.stats.Binding = p.Model, p.Binding.String()
 	if !ok {
-		c.stats.Predicted, c.stats.Why = e.NowRate, fmt.Sprintf("kept, %s: %s", why, p.Why)
+		c.stats.Why = fmt.Sprintf("kept, %s: %s", why, p.Why)
+		c.predict(p.Model, e.Now.Rate, e.Now.Binding, e.Now.Load)
 		return
 	}
-	m.moved = c.stats.Samples
-	c.stats.Predicted, c.stats.Why = p.Rate, p.Why
+	m.moved, c.stats.Why = c.stats.Samples, p.Why
+	c.predict(p.Model, p.Rate, p.Binding, p.Load)
 	split := [ident.NumForms]int64{ident.Encoded: p.Split.Encoded, ident.Decoded: p.Split.Decoded, ident.Augmented: p.Split.Augmented}
 	sum := int64(0)
 	for _, f := range tierForms {
@@ -252,6 +253,38 @@ func (c *Core) solved(e Solved) {
 		return
 	}
 	c.apply(split)
+}
+
+// predict notes what the model says of the split that is in force from now on.
+func (c *Core) predict(model string, rate float64, binding cachepolicy.Resource, load [cachepolicy.NumResources]float64) {
+	c.stats.Model, c.stats.Predicted, c.stats.Binding = model, rate, binding.String()
+	c.model.idle = true
+	for _, k := range [...]cachepolicy.Resource{cachepolicy.ResCPU, cachepolicy.ResCache} {
+		if binding == k || load[k] > busy {
+			c.model.idle = false
+		}
+	}
+}
+
+// busy is the part of a resource from which on there is nothing of it to spare: what the prediction may be wrong by is beyond.
+const busy = 0.9
+
+// refillPays tells whether the model lets idle workers augment ahead what so many members of the group of s will take: the jobs wait for
+// storage or for their training, not for cores or memory, and making an instance once and handing it out takes less of a core than augmenting
+// for each.
+func (c *Core) refillPays(s *stream, sharers int) bool {
+	if c.cfg.Refill != nil {
+		return c.cfg.Refill(sharers)
+	}
+	if !c.model.idle {
+		return false
+	}
+	r := c.rates(s)
+	augment, finish := known(r.Augment), known(r.Finish)
+	if finish == 0 {
+		finish = known(c.model.rates.Cache) / float64(s.augBytes)
+	}
+	return augment > 0 && finish > 0 && 1/finish+1/(float64(sharers)*augment) < 1/augment
 }
 
 // demand is what the model decides from: rates as measured, sizes as seen, and who wants what.
@@ -358,7 +391,7 @@ func (c *Core) degree(prefix string, set *cachepolicy.Dataset) float64 {
 		}
 	}
 	if samples < max(minDegree, float64(set.Samples)/2) || decodes == 0 {
-		return max(1, float64(jobs)/stratifiedDegree)
+		return max(1, float64(jobs)/cachepolicy.StratifiedDegree)
 	}
 	held := min(1, float64(c.index.Used(ident.Decoded))/max(1, bytes*float64(set.Samples)))
 	return min(max(1, samples*(1-held)/decodes), float64(jobs))

@@ -94,13 +94,57 @@ func TestTheSplitIsSteady(t *testing.T) {
 		if budgets(r) != before {
 			moved++
 			s := r.solves[len(r.solves)-1].Do()
-			if i > 0 && s.Plan.Rate < 1.1*s.NowRate {
-				t.Errorf("it moved for %g instead of %g", s.Plan.Rate, s.NowRate)
+			if i > 0 && s.Plan.Rate < 1.1*s.Now.Rate {
+				t.Errorf("it moved for %g instead of %g", s.Plan.Rate, s.Now.Rate)
 			}
 		}
 	}
 	if moved > 3 {
 		t.Errorf("%d changes without an epoch", moved)
+	}
+}
+
+// TestFixedSizesArePredicted: what fixed tiers give is told, as soon as rates are known, and nothing moves.
+func TestFixedSizesArePredicted(t *testing.T) {
+	r := newRig(t, [ident.NumForms]int64{ident.Encoded: 1000, ident.Decoded: 6000})
+	r.join("a", 0, 100, 10, order(dsa.Stratified), slots(2))
+	before := budgets(r)
+	for _, tc := range []struct {
+		rates   Rates
+		binding string
+		least   float64
+	}{{slowStorage, "storage", 100}, {slowCPU, "cpu", 50}} {
+		r.step(Measured{tc.rates})
+		r.run()
+		st := r.c.Stats()
+		if st.Binding != tc.binding || !(st.Predicted >= tc.least && st.Predicted < 2*tc.least) || st.Why != "fixed by the configuration" || st.Model != cachepolicy.Bottleneck {
+			t.Errorf("%s: %+v", tc.binding, st)
+		}
+	}
+	if budgets(r) != before || r.c.resizing {
+		t.Errorf("%v became %v", before, budgets(r))
+	}
+	fixed := r.c.cfg.Tiers
+	fixed.Model = SimpleModel
+	r.ok(r.ask(func(tok Token) Event { return Reconfigure{Token: tok, Tiers: fixed} }))
+	if st := r.c.Stats(); st.Predicted != 0 || st.Model != "" {
+		t.Errorf("the rule of thumb predicts %+v", st)
+	}
+}
+
+// TestTheRuleOfThumbLeavesWhatIsFixed: what it would give to a fixed tier goes to the next one.
+func TestTheRuleOfThumbLeavesWhatIsFixed(t *testing.T) {
+	for _, tc := range []struct{ sizes, want [ident.NumForms]int64 }{
+		{[ident.NumForms]int64{0, -1, -1, -1}, [ident.NumForms]int64{0, 200, 800, 0}},
+		{[ident.NumForms]int64{0, 300, -1, -1}, [ident.NumForms]int64{0, 300, 700, 0}},
+		{[ident.NumForms]int64{0, -1, 900, 50}, [ident.NumForms]int64{0, 50, 900, 50}},
+		{[ident.NumForms]int64{0, 0, 0, -1}, [ident.NumForms]int64{0, 0, 0, 1000}},
+	} {
+		r := newRig(t, [ident.NumForms]int64{}, func(c *Config) { c.Tiers = TierConfig{Total: 1000, Sizes: tc.sizes, Model: SimpleModel} })
+		r.join("a", 0, 100, 10, order(dsa.Stratified), slots(2))
+		if got := budgets(r); got != tc.want {
+			t.Errorf("%v: %v, want %v", tc.sizes, got, tc.want)
+		}
 	}
 }
 

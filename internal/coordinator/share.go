@@ -225,10 +225,10 @@ const (
 )
 
 // refill augments what several members of a group will take, while workers are idle and somebody waits, if the model says that it pays
-// (Config.Refill). It takes free room only, displaces nothing, and reads nothing: what it starts from is decoded, or about to be. Which sample
+// (refillPays). It takes free room only, displaces nothing, and reads nothing: what it starts from is decoded, or about to be. Which sample
 // it is is drawn blindly from what is needed and at hand as decided at commits, so that it tells nothing of a sample (design.md section 4).
 func (c *Core) refill() {
-	if c.cfg.Refill == nil {
+	if c.cfg.Refill == nil && !c.model.idle {
 		return
 	}
 	for _, g := range c.groups {
@@ -240,7 +240,7 @@ func (c *Core) refill() {
 			if c.running >= c.cfg.InFlight || c.queue.Len()+c.onCopies.Len() > 0 || !c.somebodyWaits() {
 				return
 			}
-			if together < refillAhead || !m.joined || !m.job.Active || m.augBytes == 0 || !c.cfg.Refill(together) {
+			if together < refillAhead || !m.joined || !m.job.Active || m.augBytes == 0 || !c.refillPays(m, together) {
 				continue
 			}
 			c.refillOne(m)

@@ -73,6 +73,7 @@ func (c *Core) reconfigure(e Reconfigure) {
 	c.model.first, c.model.stale = true, c.model.solving
 	if !c.anyAuto() {
 		c.stats.Why, c.stats.Model, c.stats.Binding, c.stats.Predicted = why, "", "", 0
+		c.model.idle = false
 	} else if d := c.demand(); t.Model != SimpleModel && d.Measured() {
 		split = c.squeezed(t) // what the auto tiers hold is not thrown away for the moment that solving takes
 	} else {
@@ -102,11 +103,11 @@ func (c *Core) squeezed(t TierConfig) [ident.NumForms]int64 {
 	return out
 }
 
-// repartition solves the split of the auto tiers again.
+// repartition solves the split of the auto tiers again, and what fixed ones give.
 // Small changes of the measured sizes are let be (hysteresis), a change of jobs is not.
 func (c *Core) repartition(hysteresis bool) {
 	c.setRoom()
-	if !c.anyAuto() {
+	if hysteresis && !c.anyAuto() {
 		return
 	}
 	if !hysteresis {

@@ -201,9 +201,6 @@ type Use struct {
 	Fairness float64
 }
 
-// Stratified is how far the reads of jobs on one dataset are above perfect sharing in the default order: docs/sampler.md.
-const Stratified = 1.25
-
 // footprint is how much of a tier's budget a sample of that many bytes takes: whole granules, half of one more in the mean, of
 // what the tier promises (tiers.Usable).
 func footprint(bytes float64) float64 {
@@ -223,7 +220,7 @@ func Demand(budget int64, use Use, list ...*Profile) cachepolicy.Demand {
 	}
 	degree := use.Degree
 	if degree == 0 {
-		degree = max(1, float64(use.Jobs)/Stratified)
+		degree = max(1, float64(use.Jobs)/cachepolicy.StratifiedDegree)
 	}
 	at := map[string]int{}
 	for _, p := range list {
