@@ -147,7 +147,7 @@ func (c *Core) launch(key ident.Key, s *stream, turn uint64) (*flight, residency
 	x := key.Object
 	need := c.needOf(s, x, c.prefixes[s.prefix].jobs)
 	stored := c.cfg.Bytes(x)
-	guess := c.cfg.Granule(ident.Decoded, c.prefixes[s.prefix].decoded.mean(stored*6))
+	guess := c.cfg.Granule(ident.Decoded, c.decodedBytes(s, stored*6))
 	entry, admitted := c.index.Admit(key, guess, need, c.evicted)
 	if admitted && c.index.Ready(entry) {
 		c.relevel(x)
@@ -267,7 +267,7 @@ func (c *Core) prepared(e Prepared) {
 	if f.key.Form == ident.Decoded {
 		c.stats.Decodes++
 		c.credit(f.job, func(j *jobs.Stats) { j.Decodes++ })
-		c.prefixes[c.prefixOf(f.key.Recipe)].decoded.add(e.Bytes)
+		c.decoded(f, e.Bytes)
 		c.landEncoded(f, e)
 	} else {
 		c.stats.Augments++
@@ -416,7 +416,7 @@ func (c *Core) occupy(s *stream, key ident.Key) {
 		c.index.Hit(h)
 	} else if c.flights[key] == nil {
 		need, stored := c.needOf(s, x, c.prefixes[s.prefix].jobs), c.cfg.Bytes(x)
-		h, ok := c.index.Admit(key, c.cfg.Granule(ident.Decoded, c.prefixes[s.prefix].decoded.mean(stored*6)), need, c.evicted)
+		h, ok := c.index.Admit(key, c.cfg.Granule(ident.Decoded, c.decodedBytes(s, stored*6)), need, c.evicted)
 		if ok {
 			c.index.SetReady(h)
 		} else {

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"fmt"
 	"math"
+	"strings"
 
 	"larder/cachepolicy"
 	"larder/dsa"
@@ -351,7 +352,7 @@ func (c *Core) demandRecipe(set *cachepolicy.Dataset, s *stream, room float64) {
 		}
 	}
 	r := c.rates(s)
-	decoded := float64(c.cfg.Granule(ident.Decoded, c.prefixes[s.prefix].decoded.mean(int64(6*set.Stored))))
+	decoded := float64(c.cfg.Granule(ident.Decoded, c.decodedBytes(s, int64(6*set.Stored))))
 	augmented := decoded
 	if s.augBytes > 0 {
 		augmented = float64(c.cfg.Granule(ident.Augmented, s.augBytes))
@@ -407,28 +408,76 @@ func (c *Core) recountDegree() {
 	}
 }
 
+// decoded counts what a sample weighs that was decoded.
+func (c *Core) decoded(f *flight, bytes int64) {
+	p := c.prefixOf(f.key.Recipe)
+	c.prefixes[p].decoded.add(bytes)
+	if s := c.streams[f.job]; s != nil {
+		d := &c.datasets[s.dataset]
+		for p >= len(d.decoded) {
+			d.decoded = append(d.decoded, meter{})
+		}
+		d.decoded[p].add(bytes)
+	}
+}
+
+// decodedBytes is what a decoded sample of a stream weighs in the mean: of its dataset and prefix; of its prefix while none of that was
+// decoded.
+func (c *Core) decodedBytes(s *stream, fallback int64) int64 {
+	d := &c.datasets[s.dataset]
+	if s.prefix < len(d.decoded) && d.decoded[s.prefix].n > 0 {
+		return d.decoded[s.prefix].mean(0)
+	}
+	return c.prefixes[s.prefix].decoded.mean(fallback)
+}
+
+// meanBytes is what an entry of a form takes in the mean, over all jobs; 0 = not known.
+func (c *Core) meanBytes(f ident.Form) int64 {
+	switch f {
+	case ident.Encoded:
+		if c.wanted.objects > 0 {
+			return max(1, c.cfg.Granule(f, c.wanted.bytes/c.wanted.objects))
+		}
+	case ident.Decoded:
+		seen := meter{}
+		for i := range c.prefixes {
+			seen.n += c.prefixes[i].decoded.n
+			seen.sum += c.prefixes[i].decoded.sum
+		}
+		if seen.n > 0 {
+			return max(1, c.cfg.Granule(f, seen.mean(0)))
+		}
+	case ident.Augmented:
+		for _, g := range c.groups {
+			if g.shares() && g.members[0].augBytes > 0 {
+				return max(1, c.cfg.Granule(f, g.members[0].augBytes))
+			}
+		}
+	}
+	return 0
+}
+
+// tooSmall says of the tiers that have bytes, but not enough for one sample, that they hold nothing; "" where there is none.
+func (c *Core) tooSmall() string {
+	var out strings.Builder
+	for _, f := range tierForms {
+		if n := c.meanBytes(f); c.budgets[f] > 0 && n > c.index.Budget(f) && !c.resizing {
+			fmt.Fprintf(&out, "; tier %s is too small for one sample of %s", f, fault.Size(n))
+		}
+	}
+	return out.String()
+}
+
 // setRoom tells the sampler how many samples of mean size the tiers hold.
 func (c *Core) setRoom() {
-	n := int64(0)
-	encoded := int64(1)
-	if c.wanted.objects > 0 {
-		encoded = max(1, c.cfg.Granule(ident.Encoded, c.wanted.bytes/c.wanted.objects))
+	encoded := max(1, c.meanBytes(ident.Encoded))
+	decoded := c.meanBytes(ident.Decoded)
+	if decoded == 0 {
+		decoded = 6 * encoded
 	}
-	decoded, seen := 6*encoded, meter{}
-	for i := range c.prefixes {
-		seen.n += c.prefixes[i].decoded.n
-		seen.sum += c.prefixes[i].decoded.sum
-	}
-	if seen.n > 0 {
-		decoded = max(1, c.cfg.Granule(ident.Decoded, seen.mean(0)))
-	}
-	n += c.index.Budget(ident.Encoded) / encoded
-	n += c.index.Budget(ident.Decoded) / decoded
-	for _, g := range c.groups {
-		if len(g.members) > 1 && g.members[0].augBytes > 0 {
-			n += c.index.Budget(ident.Augmented) / g.members[0].augBytes
-			break
-		}
+	n := c.index.Budget(ident.Encoded)/encoded + c.index.Budget(ident.Decoded)/decoded
+	if augmented := c.meanBytes(ident.Augmented); augmented > 0 {
+		n += c.index.Budget(ident.Augmented) / augmented
 	}
 	c.sampler.SetRoom(int(min(n, dsa.MaxObjects)))
 }

@@ -148,6 +148,30 @@ func TestTheRuleOfThumbLeavesWhatIsFixed(t *testing.T) {
 	}
 }
 
+// TestATierThatHoldsNothingSaysSo.
+func TestATierThatHoldsNothingSaysSo(t *testing.T) {
+	for size, want := range map[int64]bool{0: false, sampleBytes - 1: true, sampleBytes: false} {
+		r := newRig(t, [ident.NumForms]int64{ident.Decoded: size})
+		r.join("a", 0, 20, 10, order(dsa.Stratified), slots(2)).drain()
+		if why := r.c.Stats().Why; strings.Contains(why, "tier decoded is too small for one sample of 600B") != want {
+			t.Errorf("a tier of %d bytes: %q", size, why)
+		}
+	}
+}
+
+// TestSizesAreOfADataset: two datasets of one prefix, whose decoded samples weigh unlike, are not taken for one another.
+func TestSizesAreOfADataset(t *testing.T) {
+	r := newRig(t, [ident.NumForms]int64{}, auto(100_000))
+	r.bytes = func(x ident.ObjectID) int64 { return sampleBytes * int64(1+4*(x/1000)) }
+	set := func(id ident.DatasetID) func(*Register) { return func(e *Register) { e.Dataset = id } }
+	r.join("a", 0, 30, 10, set(1), order(dsa.Stratified), slots(2)).drain()
+	r.join("b", 1000, 1030, 10, set(2), order(dsa.Stratified), slots(2)).drain()
+	d := r.c.demand()
+	if small, large := d.Datasets[0].Recipes[0].Decoded, d.Datasets[1].Recipes[0].Decoded; small != sampleBytes || large != 5*sampleBytes {
+		t.Errorf("%v and %v bytes", small, large)
+	}
+}
+
 func TestRatesThatAreNoneChangeNothing(t *testing.T) {
 	for _, bad := range []float64{0, -1, math.NaN(), math.Inf(1), math.Inf(-1), 1e300, 5e-324} {
 		r := newRig(t, [ident.NumForms]int64{}, auto(10_000))

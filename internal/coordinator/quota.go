@@ -25,7 +25,8 @@ type Quota struct {
 type dataset struct {
 	id             ident.DatasetID
 	names          []string
-	objects, bytes int64 // distinct objects that live jobs want and that count for this dataset, and what they weigh stored
+	objects, bytes int64   // distinct objects that live jobs want and that count for this dataset, and what they weigh stored
+	decoded        []meter // bytes of decoded samples, by prefix
 }
 
 // datasetOf finds or adds a dataset and returns its place, which is stable.

@@ -35,6 +35,7 @@ type rig struct {
 	prepares []Prepare
 	augments []Augment
 	solves   []Solve
+	bytes    func(ident.ObjectID) int64 // of a decoded sample; nil = sampleBytes
 	token    Token
 }
 
@@ -113,6 +114,9 @@ func (r *rig) do(e Effect) {
 	case Prepare:
 		r.prepares = append(r.prepares, x)
 		ev := Prepared{Flight: x.Flight, Kept: x.Keep, Bytes: sampleBytes, Encoded: x.KeepEncoded}
+		if r.bytes != nil {
+			ev.Bytes = r.bytes(x.Key.Object)
+		}
 		if x.From == ident.Stored {
 			ev.Read = 100
 		}

@@ -44,7 +44,11 @@ type TierView struct {
 }
 
 // Stats returns the counters.
-func (c *Core) Stats() Stats { return c.stats }
+func (c *Core) Stats() Stats {
+	s := c.stats
+	s.Why += c.tooSmall()
+	return s
+}
 
 // Tiers returns the tiers in order of form.
 func (c *Core) Tiers() []TierView {
