@@ -76,7 +76,7 @@ func newConfigCheck() *cobra.Command {
 					}
 					row(t, "  datasets."+printable(q.Dataset), "floor "+fault.Size(q.Floor)+", "+limit)
 				}
-				for _, w := range policyWarnings(cfg.Tiers) {
+				for _, w := range append(r.Warnings(), policyWarnings(cfg.Tiers)...) {
 					row(t, "warning: "+w)
 				}
 			})

@@ -128,6 +128,9 @@ func (d *daemon) open() (err error) {
 			return err
 		}
 	}
+	for _, w := range r.Warnings() {
+		log.Warn("a size of the configuration makes no sense", "what", w)
+	}
 	for _, w := range policyWarnings(cfg.Tiers) {
 		log.Warn("a cache policy breaks a promise", "policy", w, "fix", "choose need, or read docs/policies.md and accept it")
 	}

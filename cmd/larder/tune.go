@@ -130,8 +130,7 @@ give it. Models: bottleneck (the busiest resource limits), seneca (Eq. 1-9 of th
 				fmt.Fprintln(cmd.ErrOrStderr(), "larder: warning: "+printable(w))
 			}
 			if out.form == "yaml" {
-				_, err := io.WriteString(cmd.OutOrStdout(), t.Config)
-				return err
+				return writeTuneYAML(cmd.OutOrStdout(), t)
 			}
 			if err := out.value(cmd.OutOrStdout(), t, func(w *tabwriter.Writer) { tuneTable(w, t) }); err != nil || out.form == "json" {
 				return err
@@ -150,7 +149,7 @@ give it. Models: bottleneck (the busiest resource limits), seneca (Eq. 1-9 of th
 	cmd.Flags().Float64Var(&use.Fairness, "fairness", 1, "part of its fair share that every job keeps, 0 to 1")
 	cmd.Flags().StringVar(&model, "model", cachepolicy.Bottleneck, "model: "+strings.Join(cachepolicy.Models(), " or "))
 	out.register(cmd)
-	cmd.Flags().Lookup("output").Usage = "table, json, or yaml (only the lines for larder.yaml)"
+	cmd.Flags().Lookup("output").Usage = "table, json, or yaml (lines for larder.yaml, and the rest as comments)"
 	return cmd
 }
 
@@ -312,6 +311,35 @@ func configBlock(p *cachepolicy.Plan, budget int64) string {
 	return b.String()
 }
 
+// writeTuneYAML writes a configuration that tells in comments what each split would give.
+func writeTuneYAML(w io.Writer, x *tuned) error {
+	var table strings.Builder
+	if err := tableTo(&table, func(t *tabwriter.Writer) {
+		row(t, "SPLIT", "ENCODED", "DECODED", "AUGMENTED", "SAMPLES/S", "LIMITED BY", "")
+		for _, c := range x.Candidates {
+			candidateRow(t, c)
+		}
+	}); err != nil {
+		return err
+	}
+	var b strings.Builder
+	why, rest, _ := strings.Cut(x.Config, "\n") // the first line of it is why
+	fmt.Fprintln(&b, why)
+	for _, line := range x.Warnings {
+		fmt.Fprintln(&b, "# warning: "+printable(line))
+	}
+	for line := range strings.Lines(table.String()) {
+		fmt.Fprintln(&b, strings.TrimRight("# "+printable(strings.TrimSuffix(line, "\n")), " "))
+	}
+	_, err := io.WriteString(w, b.String()+rest)
+	return err
+}
+
+func candidateRow(t *tabwriter.Writer, c tunedCandidate) {
+	row(t, c.Name, fault.Size(c.Split.Encoded), fault.Size(c.Split.Decoded), fault.Size(c.Split.Augmented), fmt.Sprintf("%.4g", c.Rate), c.Binding,
+		map[bool]string{true: "unfair", false: ""}[c.Unfair])
+}
+
 func tuneTable(t *tabwriter.Writer, x *tuned) {
 	row(t, "why", x.Why)
 	if len(x.Load) > 0 {
@@ -324,8 +352,7 @@ func tuneTable(t *tabwriter.Writer, x *tuned) {
 	fmt.Fprintln(t)
 	row(t, "SPLIT", "ENCODED", "DECODED", "AUGMENTED", "SAMPLES/S", "LIMITED BY", "")
 	for _, c := range x.Candidates {
-		row(t, c.Name, fault.Size(c.Split.Encoded), fault.Size(c.Split.Decoded), fault.Size(c.Split.Augmented), fmt.Sprintf("%.4g", c.Rate), c.Binding,
-			map[bool]string{true: "unfair", false: ""}[c.Unfair])
+		candidateRow(t, c)
 	}
 	fmt.Fprintln(t)
 	row(t, "DATASET", "RECIPE", "ENCODED", "DECODED", "AUGMENTED", "FROM STORAGE", "SAMPLES/S", "FAIR SHARE")

@@ -248,6 +248,30 @@ func TestResolveBounds(t *testing.T) {
 	})
 }
 
+// TestWarnings: sizes that are allowed and make no sense are told.
+func TestWarnings(t *testing.T) {
+	for text, want := range map[string]string{
+		"{}": "",
+		"tiers: {total: 1GiB, encoded: 200MiB, decoded: 300MiB, augmented: 0}": "524MiB of tiers.total 1GiB belong to no tier",
+		"tiers: {total: 1GiB, encoded: 200MiB, decoded: 300MiB}":               "",
+		"tiers: {encoded: 1MiB, decoded: 1MiB, augmented: 0}":                  "",
+		"tiers: {decoded: 30}": "tiers.decoded of 30B holds not one sample",
+		"tiers: {decoded: 0}":  "",
+	} {
+		c, err := Parse("f", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := c.Resolve(Machine{CPUs: 2, RAM: 16 << 30})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(r.Warnings(), "; "); (got == "") != (want == "") || !strings.Contains(got, want) {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+	}
+}
+
 func TestMarshalRoundTrip(t *testing.T) {
 	for _, comments := range []Comments{NoComments, Docs, Origins} {
 		c := Default()

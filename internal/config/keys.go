@@ -46,7 +46,8 @@ var Models = []string{"bottleneck", "seneca", "simple"}
 // onePolicy is oneOf of Policies, and has an answer for those that exist but not in a daemon.
 func onePolicy(s string) error {
 	if s == "belady" || strings.HasPrefix(s, "clairvoyant-") {
-		return errors.New("it needs to know everything that will be asked for; larder bench sampler can use it, a daemon can use need")
+		return fault.New(fault.ConfigInvalid, "", "use need, which goes by what is known of it; larder bench sampler can use this one",
+			"%.40q needs to know everything that will be asked for", s)
 	}
 	return oneOf("a policy", Policies...)(s)
 }
@@ -269,11 +270,11 @@ func oneOf(what string, allowed ...string) func(string) error {
 		if slices.Contains(allowed, s) {
 			return nil
 		}
-		msg := fmt.Sprintf("it is not %s; allowed are %s", what, strings.Join(allowed, ", "))
+		hint := "write one of them"
 		if n := Nearest(s, allowed); n != "" {
-			msg += fmt.Sprintf("; did you mean %s?", n)
+			hint = fmt.Sprintf("did you mean %s?", n)
 		}
-		return errors.New(msg)
+		return fault.New(fault.ConfigInvalid, "", hint, "%.40q is not %s; allowed are %s", s, what, strings.Join(allowed, ", "))
 	}
 }
 
@@ -363,8 +364,16 @@ func badValue(key string, from Origin, err error) error {
 		return fault.New(fault.ConfigInvalid, key, f.Hint, "%s%s: %s", at(from), key, f.Message)
 	}
 	k := lookup(key)
-	return fault.New(fault.ConfigInvalid, key, "write "+k.Kind, "%s%s: %s", at(from), key, err)
+	kind := k.Kind
+	if a, ok := articles[kind]; ok {
+		kind = a
+	}
+	return fault.New(fault.ConfigInvalid, key, "write "+kind, "%s%s: %s", at(from), key, err)
 }
+
+// articles makes the kinds of values words of a sentence.
+var articles = map[string]string{"number": "a whole number", "number | auto": "a whole number or auto", "size": "a size such as 8GiB", "duration": "a duration such as 30s",
+	"path": "a path", "host:port": "an address such as 127.0.0.1:9464"}
 
 // Nearest is fault.Nearest for dotted keys: when the whole key is near none, its last part counts alone, so that decoded
 // or tier.decoded finds tiers.decoded.

@@ -248,3 +248,26 @@ func (c *Config) Resolve(m Machine) (Resolved, error) {
 	}
 	return r, nil
 }
+
+// leastEntry is what the smallest entry of a tier takes: a page.
+const leastEntry = 4096
+
+// Warnings say which sizes are allowed and probably not meant.
+func (r *Resolved) Warnings() []string {
+	var out []string
+	fixed := int64(0)
+	for _, t := range []struct {
+		key   string
+		bytes int64
+		auto  bool
+	}{{"tiers.encoded", r.Encoded, r.EncodedAuto}, {"tiers.decoded", r.Decoded, r.DecodedAuto}, {"tiers.augmented", r.Augmented, r.AugmentedAuto}} {
+		if !t.auto && t.bytes > 0 && t.bytes < leastEntry {
+			out = append(out, fmt.Sprintf("%s of %s holds not one sample; 0 turns a tier off, 8GiB and 30%% are sizes", t.key, fault.Size(t.bytes)))
+		}
+		fixed += t.bytes
+	}
+	if left := r.Total - fixed; !r.TotalAuto && !r.EncodedAuto && !r.DecodedAuto && !r.AugmentedAuto && left > 0 {
+		out = append(out, fmt.Sprintf("%s of tiers.total %s belong to no tier: make one of them auto, or lower the total", fault.Size(left), fault.Size(r.Total)))
+	}
+	return out
+}
