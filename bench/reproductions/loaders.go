@@ -90,7 +90,7 @@ var lockStep = Reproduction{
 		if err != nil {
 			return nil, err
 		}
-		rows = append(rows, Row{"larder, the same", "-", float64(r.Jobs[0].Delivered) / 10, reproduced})
+		rows = append(rows, Row{"larder, the same", "-", float64(r.Jobs[0].Delivered) / 10, none})
 		return rows, nil
 	},
 }

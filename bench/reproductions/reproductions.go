@@ -46,6 +46,7 @@ const (
 	reproduced = "reproduced"
 	differs    = "differs because "
 	unknown    = "cannot be known: "
+	none       = "no figure is published"
 )
 
 // All lists the reproductions.
@@ -138,6 +139,7 @@ func Page(results map[string]*Result) string {
 		for _, row := range res.Rows {
 			fmt.Fprintf(&b, "| %s | %s | %v | %s |\n", row.What, row.Published, row.Ours, row.Verdict)
 			switch {
+			case row.Verdict == none:
 			case row.Verdict == reproduced:
 				counts["r"]++
 			case strings.HasPrefix(row.Verdict, differs):
