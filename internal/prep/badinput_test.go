@@ -120,3 +120,44 @@ func TestRefuseCorrupt(t *testing.T) {
 		t.Error("IsCorrupt of other errors")
 	}
 }
+
+// TestGuardedDecode: what a small file can make the decoder do is bounded: pixels by its header (TestBombs), scans by their
+// number, memory for coefficients by MaxBytes. The worker is as good as before afterwards.
+func TestGuardedDecode(t *testing.T) {
+	enc := regionFiles(t)["420-progressive.jpg"]
+	last := bytes.LastIndex(enc, []byte{0xff, 0xda})
+	if last < 0 {
+		t.Fatal("no scan")
+	}
+	scan := enc[last : len(enc)-2]
+	many := append(bytes.Clone(enc[:len(enc)-2]), bytes.Repeat(scan, 600)...)
+	many = append(many, 0xff, 0xd9)
+	r := parse(t, spec("RandomResizedCrop", "size", 20.0))
+	dst := make([]byte, r.Output().SampleBytes)
+	for _, c := range []struct {
+		name, want string
+		limits     Limits
+		enc        []byte
+		inGo       bool // bounded in the portable build too
+	}{
+		{"600 scans too many", "scans", Limits{}, many, true},
+		{"too little for coefficients", "coefficients need more than 16384 bytes", Limits{MaxBytes: 1 << 14}, enc, false},
+		{"too many pixels", "more than the 1000", Limits{MaxPixels: 1000}, enc, true},
+	} {
+		if !Parity() && !c.inGo {
+			continue
+		}
+		w := NewWorker(c.limits)
+		for range 3 {
+			if err := w.DecodeInto(r, c.enc, RandKey{}, dst); !fault.Is(err, fault.SampleBad) || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s: %v", c.name, err)
+			}
+		}
+		if c.limits.MaxPixels == 0 {
+			if err := w.DecodeInto(r, regionFiles(t)["420.jpg"], RandKey{}, dst); err != nil {
+				t.Errorf("%s: afterwards a good image gives %v", c.name, err)
+			}
+		}
+		w.Close()
+	}
+}

@@ -17,6 +17,15 @@
 // In builds with libjpeg-turbo (build tag "turbo") the result equals torchvision's bit for bit; in others JPEG decoding differs
 // by a fraction of a grey level on average and Parity returns false. The rest is exact in both.
 //
+// # Kernels
+//
+// Builds with libjpeg-turbo also resize, adjust colours and finish in C (kernel.c), with the instruction set that the processor
+// has, one call and one pass an image, from the decoded pixels to the destination. The Go code beside it (resize.go, color.go,
+// finish.go) is its twin: the same bits, what other builds run, and what the tests hold it to.
+//
+// DecodeInto, for samples that nothing keeps, decodes only the part of a JPEG image that the first op reads. The pixels are
+// those of the whole image, and a damaged file is good or bad whatever the crop.
+//
 // # Randomness
 //
 // Op i of a recipe draws its parameters from a generator seeded by (seed, instance, sample, i): never by worker, rank or what

@@ -272,7 +272,7 @@ func (t *Torch) stages(r *prep.Recipe, enc []byte, key prep.RandKey) (stages []s
 			s.Shape, s.Bytes = []int{h, w, 3}, w*h*3
 		}
 		dst := make([]byte, s.Bytes)
-		if bad = t.w.DecodeInto(rk, enc, key, dst); bad != nil {
+		if bad := t.w.DecodeInto(rk, enc, key, dst); bad != nil {
 			return nil, nil, bad, nil
 		}
 		stages, data = append(stages, s), append(data, dst)
