@@ -29,14 +29,14 @@ type needEvictor struct {
 
 type needItem struct {
 	tie  uint64
-	need int
+	need int32
 	h    uint32
 }
 
 // needSlot keeps its tie after a Remove, for Restore.
 type needSlot struct {
 	tie  uint64
-	need int
+	need int32
 	in   bool
 }
 
@@ -59,16 +59,16 @@ func newByNeed(name string, least int, equal bool, r *xrand.Rand) *needEvictor {
 func (e *needEvictor) Name() string { return e.name }
 func (e *needEvictor) Len() int     { return e.tree.Len() }
 
-func (e *needEvictor) Insert(h uint32, need int) { e.put(h, need, e.r.Uint64()) }
+func (e *needEvictor) Insert(h uint32, need int) { e.put(h, int32(need), e.r.Uint64()) }
 
 func (e *needEvictor) Restore(h uint32, need int) {
 	if int(h) >= len(e.slots) {
 		invariant.Violated("%s: Restore(%d) of an entry that never was in", e.name, h)
 	}
-	e.put(h, need, e.slots[h].tie)
+	e.put(h, int32(need), e.slots[h].tie)
 }
 
-func (e *needEvictor) put(h uint32, need int, tie uint64) {
+func (e *needEvictor) put(h uint32, need int32, tie uint64) {
 	for int(h) >= len(e.slots) {
 		e.slots = append(e.slots, needSlot{})
 	}
@@ -80,7 +80,7 @@ func (e *needEvictor) put(h uint32, need int, tie uint64) {
 }
 
 func (e *needEvictor) Update(h uint32, need int) {
-	if s := e.slot(h); s.need != need {
+	if s := e.slot(h); s.need != int32(need) {
 		e.Remove(h)
 		e.Insert(h, need)
 	}
@@ -105,7 +105,7 @@ func (e *needEvictor) slot(h uint32) *needSlot {
 
 func (e *needEvictor) Victim(need int) (uint32, bool) {
 	v, ok := e.tree.Min()
-	return v.h, ok && need >= e.least && (!e.equal || v.need <= need)
+	return v.h, ok && need >= e.least && (!e.equal || int(v.need) <= need)
 }
 
 func (e *needEvictor) Coldest() (uint32, bool) {
