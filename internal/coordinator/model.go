@@ -453,6 +453,7 @@ func (c *Core) meanBytes(f ident.Form) int64 {
 				return max(1, c.cfg.Granule(f, g.members[0].augBytes))
 			}
 		}
+	case ident.Stored, ident.NumForms: // no tier
 	}
 	return 0
 }

@@ -171,7 +171,7 @@ func (a *Arena) giveBack(runs []span, most int64) {
 // awaitWarming waits until prefault is through with its step.
 func (a *Arena) awaitWarming() {
 	a.warming.Lock()
-	defer a.warming.Unlock()
+	defer a.warming.Unlock() //nolint:gocritic // to have had it is all there is to do
 }
 
 // cool gives the pages of what coolLocked took back to the kernel, and then the space back to the arena.
