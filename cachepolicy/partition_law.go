@@ -23,8 +23,7 @@ func (bottleneck) Predict(d Demand, s Split) (Candidate, error) {
 		return Candidate{}, err
 	}
 	w := newWorld(&d)
-	o := w.evaluate(w.spread(s, false))
-	return Candidate{Split: s, Rate: o.total, Binding: o.binding, Load: o.load}, nil
+	return w.candidate(bottleneck{}, s, w.evaluate(w.even()).levels), nil
 }
 
 // Partition implements Partitioner.

@@ -21,11 +21,14 @@ type Change struct {
 	NextRate         float64
 	Budget           int64 // of both together; Now may be beyond it
 	EpochsSinceMoved float64
-	First            bool // nothing was decided for this demand before
+	First            bool // nothing was decided for these jobs before: it need not wait for an epoch's end
+	Unfair           bool // Now leaves some job below its fair share
 }
 
-// Adopt tells whether to change the split, and why, in a sentence for people: at most one change in an epoch unless
-// the gain is above 10 %, none below 2 %. A split that exceeds the budget is always replaced.
+// Adopt tells whether to change the split, and why, in a sentence for people: at most one change in an epoch unless the gain is above
+// 10 % or the jobs are others now, none below 2 %. A split that exceeds the budget is always replaced; so is one that leaves memory to
+// nobody, and for other jobs than before one that is unfair to some of them. (Not for the same jobs: tiers are not divided among datasets, so
+// that even the plan itself can come out a little unfair.)
 func Adopt(c Change) (bool, string) {
 	gain := 0.0
 	if c.NowRate > 0 {
@@ -36,15 +39,19 @@ func Adopt(c Change) (bool, string) {
 		return false, "the split in force is the best"
 	case c.Now.Total() > c.Budget:
 		return true, "the split in force exceeds " + fault.Size(c.Budget)
-	case c.First || !(c.NowRate > 0):
+	case !(c.NowRate > 0):
 		return true, "nothing was decided yet for these jobs"
+	case c.Next.Total()-c.Now.Total() >= int64(maxShift*float64(c.Budget)):
+		return true, fault.Size(c.Next.Total()-c.Now.Total()) + " belong to no tier"
+	case c.First && c.Unfair:
+		return true, "the split in force leaves a job less than its fair share"
 	case gain > bigGain:
 		return true, fmt.Sprintf("it gains %.0f %%", 100*gain)
 	case gain < minGain:
 		return false, fmt.Sprintf("the best split gains only %.1f %%", 100*max(gain, 0))
 	case moved(c.Now, c.Next) < int64(maxShift*float64(c.Budget)):
 		return false, fmt.Sprintf("only %s would move", fault.Size(moved(c.Now, c.Next)))
-	case c.EpochsSinceMoved < 1:
+	case c.EpochsSinceMoved < 1 && !c.First:
 		return false, fmt.Sprintf("it gains %.1f %%, which waits for the epoch's end", 100*gain)
 	}
 	return true, fmt.Sprintf("it gains %.1f %%", 100*gain)

@@ -547,7 +547,11 @@ func TestAdopt(t *testing.T) {
 		why  string
 	}{
 		{"same", Change{Now: a, Next: a, NowRate: 1, NextRate: 9, Budget: 100}, false, "is the best"},
-		{"first", Change{Now: a, Next: b, NowRate: 1, NextRate: 1, Budget: 100, First: true}, true, "nothing was decided"},
+		{"other jobs, small gain", Change{Now: a, Next: b, NowRate: 100, NextRate: 103, Budget: 100, First: true}, true, "3.0 %"},
+		{"other jobs, no gain", Change{Now: a, Next: b, NowRate: 1, NextRate: 1, Budget: 100, First: true}, false, "only 0.0 %"},
+		{"other jobs, unfair", Change{Now: a, Next: b, NowRate: 2, NextRate: 1, Budget: 100, First: true, Unfair: true}, true, "fair share"},
+		{"the same jobs, unfair", Change{Now: a, Next: b, NowRate: 2, NextRate: 1, Budget: 100, Unfair: true}, false, "only 0.0 %"},
+		{"memory of nobody", Change{Now: Split{Encoded: 90}, Next: a, NowRate: 1, NextRate: 1, Budget: 100}, true, "10B belong to no tier"},
 		{"over budget", Change{Now: a, Next: Split{Decoded: 50}, NowRate: 2, NextRate: 1, Budget: 50}, true, "exceeds 50B"},
 		{"big gain, same epoch", Change{Now: a, Next: b, NowRate: 100, NextRate: 111, Budget: 100}, true, "11 %"},
 		{"small gain, same epoch", Change{Now: a, Next: b, NowRate: 100, NextRate: 109, Budget: 100, EpochsSinceMoved: .9}, false, "waits"},

@@ -231,7 +231,7 @@ func (c *Core) solved(e Solved) {
 		epochs = float64(c.stats.Samples-m.moved) / float64(wants)
 	}
 	ok, why := cachepolicy.Adopt(cachepolicy.Change{Now: now, Next: p.Split, NowRate: e.Now.Rate, NextRate: p.Rate,
-		Budget: c.cfg.Tiers.Total, EpochsSinceMoved: epochs, First: m.first})
+		Budget: c.cfg.Tiers.Total, EpochsSinceMoved: epochs, First: m.first, Unfair: e.Now.Unfair})
 	m.first = false
 	if !ok {
 		c.stats.Why = fmt.Sprintf("kept, %s: %s", why, p.Why)
