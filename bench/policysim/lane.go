@@ -130,8 +130,7 @@ func (l *lane) makeRoom(size int64, need int) bool {
 	for room < size {
 		v, ok := l.ev.Victim(need)
 		if !ok {
-			for i := len(l.gone) - 1; i >= 0; i-- {
-				h := l.gone[i]
+			for _, h := range slices.Backward(l.gone) {
 				l.ev.Restore(h, int(l.held[h]))
 			}
 			return false
@@ -275,8 +274,8 @@ type whole struct {
 // firstUse is, by object, the number of its first request from 1; 0 = none.
 func firstUse(t *trace.Trace) []uint32 {
 	at := make([]uint32, t.Objects)
-	for i := len(t.Pick.Object) - 1; i >= 0; i-- {
-		at[t.Pick.Object[i]] = uint32(i + 1)
+	for i, x := range slices.Backward(t.Pick.Object) {
+		at[x] = uint32(i + 1)
 	}
 	return at
 }

@@ -138,10 +138,10 @@ func compare(path string, a, b []float64, least float64, r *xrand.Rand) Metric {
 
 // ratio is b/a where both have a meaning: equal numbers are 1, something out of nothing is as much as can be written.
 func ratio(b, a float64) float64 {
-	switch {
-	case a == b:
+	switch a {
+	case b:
 		return 1
-	case a == 0:
+	case 0:
 		return math.MaxFloat64
 	}
 	return max(-math.MaxFloat64, min(math.MaxFloat64, b/a))

@@ -16,7 +16,6 @@ type shade struct {
 type shadeJob struct {
 	solo
 	weight []float64 // by place in the subset
-	drawn  []uint32
 }
 
 // shadeRepeat is how often a sample in memory comes.

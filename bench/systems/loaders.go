@@ -1,7 +1,6 @@
 package systems
 
 import (
-	"cmp"
 	"slices"
 
 	"larder/cachepolicy"
@@ -54,7 +53,6 @@ func newBox(policy string, samples, capacity int, r *xrand.Rand) *box {
 }
 
 func (b *box) has(x uint32) bool { return b.in[x] > 0 }
-func (b *box) len() int          { return b.ev.Len() }
 
 // take uses x; a miss puts it in if the policy wants that.
 func (b *box) take(x uint32, need int) (hit bool) {
@@ -106,7 +104,6 @@ func (b *box) drop(x uint32) {
 type solo struct {
 	order []uint32
 	at    int
-	epoch int
 }
 
 // next cuts the next batch; over when there is none left.
@@ -320,7 +317,7 @@ func newQuiver(w *World) (System, string) {
 			}
 		}
 	}
-	slices.SortFunc(ids, func(a, b uint32) int { return cmp.Compare(a, b) })
+	slices.Sort(ids)
 	s := &quiver{w: w, chunk: make([]int, w.Samples), pending: make([][]uint32, len(w.Jobs)), active: make([]bool, len(w.Jobs))}
 	for x := range s.chunk {
 		s.chunk[x] = -1

@@ -212,7 +212,8 @@ func (s *sampledSystem) draw(job int) {
 	depth := s.w.Jobs[job].Batch
 	owes := func(k int) bool {
 		st := &s.state[k]
-		return st.joined && !st.done && len(s.buffer[k]) < depth && s.remaining(k) > 0 && !(len(s.buffer[k]) > 0 && s.buffer[k][len(s.buffer[k])-1].end)
+		n := len(s.buffer[k])
+		return st.joined && !st.done && n < depth && s.remaining(k) > 0 && (n == 0 || !s.buffer[k][n-1].end)
 	}
 	for owes(job) {
 		if !s.joint {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"runtime"
 	"slices"
@@ -137,9 +138,7 @@ func (f *policyFlags) run(cmd *cobra.Command) error {
 		return nil
 	}
 	out.Report = *r
-	for k, v := range machineFacts() { // order-free: a map again
-		out.Facts[k] = v
-	}
+	maps.Copy(out.Facts, machineFacts())
 	if html {
 		n, err := asNamed("policy.json", out)
 		if err != nil {
