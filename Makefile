@@ -85,6 +85,10 @@ bench: setup build ## benchmarks against torch's DataLoader; prints the rows of 
 	$(GO) test -tags '$(TAGS)' -run '^$$' -bench . -benchmem ./dsa ./internal/prep ./tiers/... ./internal/client
 	LARDER_BIN=$(abspath $(BIN))/larder $(VENV)/bin/python bench/live/loaders.py
 
+.PHONY: bench-smoke
+bench-smoke: build ## simulate policies, systems and samplers on demand of every kind; writes out/bench/report.html
+	bench/smoke.sh $(abspath $(BIN))/larder $(abspath out/bench)
+
 .PHONY: nightly
 nightly: setup build ## the long runs, by hand
 	LARDER_SIM_SEEDS=20000 $(GO) test -count=1 -timeout 2h -tags '$(TAGS)' ./bench ./dsa

@@ -147,10 +147,13 @@ func ratio(b, a float64) float64 {
 	return max(-math.MaxFloat64, min(math.MaxFloat64, b/a))
 }
 
-func median(v []float64) float64 {
-	s := slices.Sorted(slices.Values(v))
+func median(v []float64) float64 { return sortedMedian(slices.Clone(v)) }
+
+// sortedMedian is the median of numbers that it sorts in place.
+func sortedMedian(s []float64) float64 {
+	slices.Sort(s)
 	if n := len(s); n%2 == 0 {
-		return (s[n/2-1] + s[n/2]) / 2
+		return s[n/2-1]/2 + s[n/2]/2
 	}
 	return s[len(s)/2]
 }
@@ -166,7 +169,7 @@ func interval(a, b []float64, r *xrand.Rand) (low, high float64) {
 		for k := range db {
 			db[k] = b[r.IntN(len(b))]
 		}
-		out[i] = ratio(median(db), median(da))
+		out[i] = ratio(sortedMedian(db), sortedMedian(da))
 	}
 	slices.Sort(out)
 	return out[bootstraps*25/1000], out[bootstraps*975/1000-1]

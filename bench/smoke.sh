@@ -1,0 +1,27 @@
+#!/bin/sh
+# Makes a report of everything that is simulated: policies and systems on a demand of each kind, samplers, reproductions. Virtual time and
+# fixed seeds, so that two runs differ in nothing but picks_per_second. Usage: bench/smoke.sh LARDER DIR
+set -eu
+larder=${1:?the binary} out=${2:?a folder for the results}
+cd "$(dirname "$0")/.."
+mkdir -p "$out"
+rm -f "$out"/*.json "$out"/report.html
+small() { # a demand of bench/scenarios/demand with fewer samples
+	sed -E 's/samples: [0-9]+/samples: 8000/' "bench/scenarios/demand/$1.yaml"
+}
+for d in one aligned staggered speeds nested crossed disjoint poisson sizes; do
+	echo "policy and systems: $d"
+	small $d | "$larder" bench policy --scenario - --cache 5%,20%,50% --systems all -o json > "$out/policy-$d.json"
+done
+for d in zipf curriculum; do
+	echo "policy: $d"
+	small $d | "$larder" bench policy --scenario - --cache 5%,20%,50% -o json > "$out/policy-$d.json"
+done
+for s in a aligned staggered4; do
+	echo "sampler: $s"
+	"$larder" bench sampler --scenario "bench/scenarios/$s.yaml" -o json > "$out/sampler-$s.json"
+done
+for r in bench/reproductions/*/expected.json; do
+	cp "$r" "$out/reproduction-$(basename "$(dirname "$r")").json"
+done
+"$larder" bench report "$out" --out "$out/report.html" --title "larder: policies, systems, samplers, reproductions"
