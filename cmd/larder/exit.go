@@ -19,6 +19,8 @@ const (
 	exitConflict    = 5 // the name, rank or socket is taken, or the job has ended
 	exitResources   = 6 // a size exceeds a limit
 	exitData        = 7 // the dataset or a sample cannot be used
+	exitStateFailed = 8 // the state directory cannot be written: the daemon has stopped
+	exitStateBad    = 9 // the state directory is damaged
 )
 
 var exitOf = map[fault.Reason]int{
@@ -39,6 +41,8 @@ var exitOf = map[fault.Reason]int{
 	fault.JobEnded:         exitConflict,
 	fault.Protocol:         exitFailure,
 	fault.Unsupported:      exitFailure,
+	fault.StateFailed:      exitStateFailed,
+	fault.StateDamaged:     exitStateBad,
 	fault.Internal:         exitFailure,
 }
 

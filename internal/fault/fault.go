@@ -32,13 +32,16 @@ const (
 	JobEnded         Reason = "JOB_ENDED"          // the job was killed, drained or has finished
 	Protocol         Reason = "PROTOCOL"           // a frame or message that breaks the protocol
 	Unsupported      Reason = "UNSUPPORTED"        // reserved for later
+	StateFailed      Reason = "STATE_FAILED"       // the state directory cannot be written: the daemon stops
+	StateDamaged     Reason = "STATE_DAMAGED"      // the state directory does not hold what larder wrote; file and offset are in the message
 	Internal         Reason = "INTERNAL"           // a bug of larder, or the machine failed
 )
 
 // Reasons lists every reason, for tests and docs.
 var Reasons = []Reason{
 	Invalid, NotFound, AlreadyExists, RankHeld, Stale, SubsetSyntax, SubsetEmpty, DatasetEmpty, DatasetUnread, SampleBad,
-	RecipeInvalid, ResourceExceeded, ConfigInvalid, Unavailable, JobEnded, Protocol, Unsupported, Internal,
+	RecipeInvalid, ResourceExceeded, ConfigInvalid, Unavailable, JobEnded, Protocol, Unsupported,
+	StateFailed, StateDamaged, Internal,
 }
 
 // Error is an error for people and programs.

@@ -68,8 +68,9 @@ type Log interface {
 	// Sync waits until everything appended so far is durable and its callbacks have returned.
 	Sync(ctx context.Context) error
 	// Order returns the batches a job-epoch was promised, in the order of the log, without what was returned; empty
-	// when the order is no longer kept. Batches of several ranks stand as they were assigned.
-	Order(job ident.JobID, epoch uint32) [][]ident.ObjectID
+	// when the order is no longer kept. Batches of several ranks stand as they were assigned. The error says that it is kept
+	// and cannot be read.
+	Order(job ident.JobID, epoch uint32) ([][]ident.ObjectID, error)
 	// Close makes everything durable, calls what is to be called, and waits for it; twice is fine.
 	Close() error
 }

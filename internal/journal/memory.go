@@ -201,31 +201,29 @@ func (m *Memory) trimLocked(now epochKey) {
 	}
 }
 
-// returnLocked takes what was never delivered out of the newest batch of that rank and step.
+// returnLocked takes what was never delivered out of the batches of that rank and step.
 func (m *Memory) returnLocked(o *order, rec Record) {
-	for i := len(o.batches) - 1; i >= 0; i-- {
+	o.batches = slices.DeleteFunc(o.batches, func(b batch) bool {
+		if b.rank != rec.Rank || b.step != rec.Step || len(rec.Objects) > 0 && slices.ContainsFunc(decode(b.ids, b.n), func(x ident.ObjectID) bool { return !slices.Contains(rec.Objects, x) }) {
+			return false
+		}
+		m.growLocked(o, -len(b.ids)-batchOverhead)
+		return true
+	})
+	for i := range o.batches {
 		b := &o.batches[i]
 		if b.rank != rec.Rank || b.step != rec.Step {
 			continue
 		}
-		kept := []ident.ObjectID(nil)
-		if len(rec.Objects) > 0 {
-			kept = slices.DeleteFunc(decode(b.ids, b.n), func(x ident.ObjectID) bool { return slices.Contains(rec.Objects, x) })
-		}
-		if len(kept) == 0 {
-			m.growLocked(o, -len(b.ids)-batchOverhead)
-			o.batches = slices.Delete(o.batches, i, i+1)
-			return
-		}
+		kept := slices.DeleteFunc(decode(b.ids, b.n), func(x ident.ObjectID) bool { return slices.Contains(rec.Objects, x) })
 		ids := encode(kept)
 		m.growLocked(o, len(ids)-len(b.ids))
 		b.ids, b.n = ids, len(kept)
-		return
 	}
 }
 
 // Order returns the batches of a job-epoch; see Log.
-func (m *Memory) Order(job ident.JobID, epoch uint32) [][]ident.ObjectID {
+func (m *Memory) Order(job ident.JobID, epoch uint32) ([][]ident.ObjectID, error) {
 	m.mu.Lock()
 	o := m.mu.orders[epochKey{job, epoch}]
 	var batches []batch
@@ -237,7 +235,7 @@ func (m *Memory) Order(job ident.JobID, epoch uint32) [][]ident.ObjectID {
 	for i, b := range batches {
 		out[i] = decode(b.ids, b.n)
 	}
-	return out
+	return out, nil
 }
 
 // Records returns the kept records other than Assigned, Released and Returned, oldest first.

@@ -33,6 +33,8 @@ var codeOf = map[fault.Reason]codes.Code{
 	fault.JobEnded:         codes.FailedPrecondition,
 	fault.Protocol:         codes.InvalidArgument,
 	fault.Unsupported:      codes.Unimplemented,
+	fault.StateFailed:      codes.Unavailable,
+	fault.StateDamaged:     codes.DataLoss,
 	fault.Internal:         codes.Internal,
 }
 

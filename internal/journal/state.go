@@ -1,0 +1,362 @@
+package journal
+
+import (
+	"maps"
+	"slices"
+
+	"larder/internal/ident"
+)
+
+// Limits of what a State keeps of the past.
+const (
+	keepEnded    = 256     // ended jobs: their spec, and the incarnations that fence their clients
+	keepBad      = 1 << 17 // quarantined samples of a job
+	keepIndexed  = 1 << 12 // datasets
+	runningAtOne = 2       // epochs of a job at a time: ranks may be one ahead of each other
+)
+
+// State is what the records of a log come to: all that a daemon needs to go on. It is not safe for concurrent use; what it hands
+// out is not to be changed.
+type State struct {
+	Seq  uint64 // of the last record in it
+	Term uint64 // the highest
+	// Datasets are the Indexed records' texts, oldest first.
+	Datasets []string
+
+	jobs   map[ident.JobID]*JobState
+	ended  int
+	closed []closedEpoch // whose order is in no file yet, oldest first
+}
+
+// JobState is what is known of a job.
+type JobState struct {
+	ID        ident.JobID
+	Spec      string                       // text of Registered
+	Ranks     map[uint32]ident.Incarnation // the newest of each rank
+	Subsets   []Record                     // SubsetChanged, oldest first
+	Paused    bool
+	Bad       []Record      // Quarantined, oldest first
+	Epochs    []*EpochState // that run, in the order of their begin; at most two
+	Last      int64         // the newest epoch that was begun; -1 = none
+	LastStart Record        // its EpochStarted
+	Ended     bool
+	Reason    string // why it ended
+}
+
+// EpochState is an epoch that runs: the newest one of a job, and the one before it until its account is closed.
+type EpochState struct {
+	Epoch   uint32
+	Start   Record // EpochStarted
+	Batches []Batch
+	used    map[uint32]*steps // by rank
+}
+
+// steps is a set of steps, nearly all of them from 0 on.
+type steps struct {
+	upto uint32 // these are in it
+	more []uint32
+}
+
+func (s *steps) add(x uint32) {
+	if x < s.upto || slices.Contains(s.more, x) {
+		return
+	}
+	s.more = append(s.more, x)
+	for i := 0; i >= 0; {
+		if i = slices.Index(s.more, s.upto); i >= 0 {
+			s.more[i] = s.more[len(s.more)-1]
+			s.more = s.more[:len(s.more)-1]
+			s.upto++
+		}
+	}
+}
+
+// Released tells whether the client gave the batch of that rank and step back: it was used.
+func (o *EpochState) Released(rank, step uint32) bool {
+	u := o.used[rank]
+	return u != nil && (step < u.upto || slices.Contains(u.more, step))
+}
+
+func (o *EpochState) release(rank, step uint32) {
+	u := o.used[rank]
+	if u == nil {
+		u = &steps{}
+		o.used[rank] = u
+	}
+	u.add(step)
+}
+
+// Batch is what was promised to a rank in one step.
+type Batch struct {
+	Rank, Step  uint32
+	Incarnation ident.Incarnation
+	n           int
+	packed      []byte
+}
+
+// Len counts its samples.
+func (b *Batch) Len() int { return b.n }
+
+// Objects returns its samples, in order.
+func (b *Batch) Objects() []ident.ObjectID { return unpack(b.packed, b.n) }
+
+type closedEpoch struct {
+	job ident.JobID
+	*EpochState
+	account string
+}
+
+func newState() *State { return &State{jobs: map[ident.JobID]*JobState{}} }
+
+// Jobs returns the jobs by id, ended ones among them.
+func (s *State) Jobs() []*JobState {
+	out := make([]*JobState, 0, len(s.jobs))
+	for _, id := range slices.Sorted(maps.Keys(s.jobs)) {
+		out = append(out, s.jobs[id])
+	}
+	return out
+}
+
+// Job returns a job; nil when it is not known.
+func (s *State) Job(id ident.JobID) *JobState { return s.jobs[id] }
+
+func (s *State) job(id ident.JobID) *JobState {
+	j := s.jobs[id]
+	if j == nil {
+		j = &JobState{ID: id, Ranks: map[uint32]ident.Incarnation{}, Last: -1}
+		s.jobs[id] = j
+	}
+	return j
+}
+
+func (j *JobState) running(epoch uint32) *EpochState {
+	for i := len(j.Epochs) - 1; i >= 0; i-- {
+		if j.Epochs[i].Epoch == epoch {
+			return j.Epochs[i]
+		}
+	}
+	return nil
+}
+
+// apply folds one record in. It accepts every record, in any order: a log that was cut says less, never nonsense.
+func (s *State) apply(e *entry) {
+	s.Seq, s.Term = e.Seq, max(s.Term, e.Term)
+	if e.Kind == Indexed {
+		s.Datasets = append(slices.DeleteFunc(s.Datasets, func(t string) bool { return t == e.Text }), e.Text)
+		if n := len(s.Datasets) - keepIndexed; n > 0 {
+			s.Datasets = slices.Delete(s.Datasets, 0, n)
+		}
+		return
+	}
+	j := s.job(e.Job)
+	switch e.Kind {
+	case Registered:
+		j.Spec = e.Text
+	case Attached:
+		j.Ranks[e.Rank] = max(j.Ranks[e.Rank], e.Incarnation)
+	case EpochStarted:
+		s.start(j, e)
+	case Assigned:
+		o := j.running(e.Epoch)
+		if o == nil {
+			o = s.start(j, &entry{Record: Record{Kind: EpochStarted, Job: e.Job, Epoch: e.Epoch}})
+		}
+		o.Batches = append(o.Batches, Batch{Rank: e.Rank, Step: e.Step, Incarnation: e.Incarnation, n: e.n, packed: slices.Clone(e.packed)})
+	case Released:
+		if o := j.running(e.Epoch); o != nil {
+			o.release(e.Rank, e.Step)
+		}
+	case Returned:
+		if o := j.running(e.Epoch); o != nil {
+			o.giveBack(e)
+		}
+	case Quarantined:
+		rec := e.record()
+		same := func(r Record) bool { return slices.Equal(r.Objects, rec.Objects) }
+		if !slices.ContainsFunc(j.Bad[max(0, len(j.Bad)-64):], same) && len(j.Bad) < keepBad { // a batch that is tried again reports again
+			j.Bad = append(j.Bad, rec)
+		}
+	case EpochEnded:
+		s.close(j, e.Epoch, e.Text)
+	case Ended:
+		for len(j.Epochs) > 0 {
+			s.close(j, j.Epochs[0].Epoch, "")
+		}
+		if !j.Ended {
+			s.ended++
+		}
+		*j = JobState{ID: j.ID, Spec: j.Spec, Ranks: j.Ranks, Last: -1, Ended: true, Reason: e.Text}
+		s.forget()
+	case SubsetChanged:
+		j.Subsets = append(j.Subsets, e.record())
+	case Paused, Resumed:
+		j.Paused = e.Kind == Paused
+	default:
+	}
+}
+
+// start begins an epoch's order anew.
+func (s *State) start(j *JobState, e *entry) *EpochState {
+	j.Epochs = slices.DeleteFunc(j.Epochs, func(o *EpochState) bool { return o.Epoch == e.Epoch })
+	for len(j.Epochs) >= runningAtOne { // its ranks have all left it
+		s.close(j, j.Epochs[0].Epoch, "")
+	}
+	o := &EpochState{Epoch: e.Epoch, Start: e.record(), used: map[uint32]*steps{}}
+	j.Epochs = append(j.Epochs, o)
+	j.Last, j.LastStart = int64(e.Epoch), o.Start
+	return o
+}
+
+func (s *State) close(j *JobState, epoch uint32, account string) {
+	for i, o := range j.Epochs {
+		if o.Epoch == epoch {
+			j.Epochs = slices.Delete(j.Epochs, i, i+1)
+			if len(o.Batches) > 0 {
+				s.closed = append(s.closed, closedEpoch{j.ID, o, account})
+			}
+			return
+		}
+	}
+}
+
+// forget drops the oldest ended jobs; the newest id always stays, so that none is given twice.
+func (s *State) forget() {
+	if s.ended <= keepEnded+keepEnded/4 {
+		return
+	}
+	ids := slices.Sorted(maps.Keys(s.jobs))
+	for _, id := range ids[:len(ids)-1] {
+		if s.ended > keepEnded && s.jobs[id].Ended {
+			delete(s.jobs, id)
+			s.ended--
+		}
+	}
+}
+
+// giveBack takes what was never delivered out of the batches of that rank and step.
+func (o *EpochState) giveBack(e *entry) {
+	var gone []ident.ObjectID
+	if e.n > 0 {
+		gone = unpack(e.packed, e.n)
+	}
+	o.Batches = slices.DeleteFunc(o.Batches, func(b Batch) bool { return b.Rank == e.Rank && b.Step == e.Step && e.n == 0 })
+	for i := range o.Batches {
+		b := &o.Batches[i]
+		if e.n == 0 || b.Rank != e.Rank || b.Step != e.Step {
+			continue
+		}
+		kept := slices.DeleteFunc(b.Objects(), func(x ident.ObjectID) bool { return slices.Contains(gone, x) })
+		b.n, b.packed = len(kept), pack(nil, kept)
+	}
+	o.Batches = slices.DeleteFunc(o.Batches, func(b Batch) bool { return b.Rank == e.Rank && b.Step == e.Step && b.n == 0 })
+}
+
+// record unpacks the objects.
+func (e *entry) record() Record {
+	r := e.Record
+	if e.n > 0 {
+		r.Objects = unpack(e.packed, e.n)
+	}
+	return r
+}
+
+// clone returns a copy that later records do not change. Batches are copied by value; packed objects never change.
+func (s *State) clone() *State {
+	out := &State{Seq: s.Seq, Term: s.Term, Datasets: slices.Clone(s.Datasets), jobs: make(map[ident.JobID]*JobState, len(s.jobs)), ended: s.ended,
+		closed: slices.Clone(s.closed)}
+	for id, j := range s.jobs { // order-free: into another map
+		c := *j
+		c.Ranks, c.Subsets, c.Bad = maps.Clone(j.Ranks), slices.Clip(j.Subsets), slices.Clip(j.Bad)
+		c.Epochs = make([]*EpochState, len(j.Epochs))
+		for i, o := range j.Epochs {
+			u := make(map[uint32]*steps, len(o.used))
+			for r, s := range o.used { // order-free: into another map
+				u[r] = &steps{s.upto, slices.Clone(s.more)}
+			}
+			c.Epochs[i] = &EpochState{Epoch: o.Epoch, Start: o.Start, Batches: slices.Clone(o.Batches), used: u}
+		}
+		out.jobs[id] = &c
+	}
+	return out
+}
+
+// entries yields records that, applied to an empty state, make this one. Closed epochs are among them.
+func (s *State) entries(yield func(*entry) bool) {
+	ok := true
+	put := func(e entry) {
+		if ok {
+			if e.packed == nil && len(e.Objects) > 0 {
+				e.n, e.packed = len(e.Objects), pack(nil, e.Objects)
+			}
+			ok = yield(&e)
+		}
+	}
+	rec := func(k Kind, j ident.JobID, text string) { put(entry{Record: Record{Kind: k, Job: j, Text: text}}) }
+	for _, d := range s.Datasets {
+		rec(Indexed, 0, d)
+	}
+	for _, c := range s.closed {
+		putEpoch(put, c.job, c.EpochState)
+		put(entry{Record: Record{Kind: EpochEnded, Job: c.job, Epoch: c.Epoch, Text: c.account}})
+	}
+	for _, j := range s.Jobs() {
+		rec(Registered, j.ID, j.Spec)
+		for _, r := range slices.Sorted(maps.Keys(j.Ranks)) {
+			put(entry{Record: Record{Kind: Attached, Job: j.ID, Rank: r, Incarnation: j.Ranks[r]}})
+		}
+		for _, r := range j.Subsets {
+			put(entry{Record: r})
+		}
+		for _, r := range j.Bad {
+			put(entry{Record: r})
+		}
+		for _, o := range j.Epochs {
+			putEpoch(put, j.ID, o)
+		}
+		if j.Last >= 0 && (len(j.Epochs) == 0 || j.Epochs[len(j.Epochs)-1].Epoch != uint32(j.Last)) {
+			put(entry{Record: j.LastStart}) // it is over, but the next one counts from it
+			put(entry{Record: Record{Kind: EpochEnded, Job: j.ID, Epoch: uint32(j.Last)}})
+		}
+		if j.Paused {
+			rec(Paused, j.ID, "")
+		}
+		if j.Ended {
+			rec(Ended, j.ID, j.Reason)
+		}
+	}
+}
+
+func putEpoch(put func(entry), job ident.JobID, o *EpochState) {
+	put(entry{Record: o.Start})
+	for i := range o.Batches {
+		b := &o.Batches[i]
+		put(entry{Record: Record{Kind: Assigned, Job: job, Epoch: o.Epoch, Rank: b.Rank, Step: b.Step, Incarnation: b.Incarnation}, n: b.n, packed: b.packed})
+	}
+	for _, r := range slices.Sorted(maps.Keys(o.used)) {
+		rel := Record{Kind: Released, Job: job, Epoch: o.Epoch, Rank: r}
+		for rel.Step = 0; rel.Step < o.used[r].upto; rel.Step++ {
+			put(entry{Record: rel})
+		}
+		for _, rel.Step = range o.used[r].more {
+			put(entry{Record: rel})
+		}
+	}
+}
+
+// filed forgets the oldest n closed epochs: their order is in a file.
+func (s *State) filed(n int) { s.closed = slices.Delete(s.closed, 0, n) }
+
+// order returns the batches of a job-epoch; false when the state does not hold it.
+func (s *State) order(job ident.JobID, epoch uint32) ([]Batch, bool) {
+	if j := s.jobs[job]; j != nil {
+		if o := j.running(epoch); o != nil {
+			return slices.Clone(o.Batches), true
+		}
+	}
+	for i := len(s.closed) - 1; i >= 0; i-- {
+		if c := s.closed[i]; c.job == job && c.Epoch == epoch {
+			return slices.Clone(c.Batches), true
+		}
+	}
+	return nil, false
+}
