@@ -313,6 +313,7 @@ func (d *Disk) run() {
 			d.mu.Lock()
 			g := d.takeLocked(old)
 			d.mu.Unlock()
+			old = g // its buffers are free when the next group is taken
 			if len(g.ends) == 0 && !g.demand && g.snapshot == nil && !(g.closed && d.lazy && g.broken == nil) {
 				if g.closed {
 					return
@@ -329,7 +330,6 @@ func (d *Disk) run() {
 				}
 			}
 			d.callBack(g.dones, err)
-			old = g
 		}
 	}
 }
