@@ -158,6 +158,11 @@ func repairOne(f FS, d *Damage) (text string, lost uint64, err error) {
 			return fail(err)
 		}
 		return d.File + " was set aside: the orders of epochs in it can no longer be replayed", 0, nil
+	case log >= 0 && log+1 < len(im.segments) && im.segments[log+1].first <= im.newest()+1:
+		if err := setAside(f, d.name); err != nil { // load read the newest snapshot first: it is sound
+			return fail(err)
+		}
+		return d.File + " was set aside: the newest snapshot holds what is in it", 0, nil
 	case log >= 0:
 		text, err := cutLog(f, im, log, d)
 		if err != nil {
@@ -180,6 +185,14 @@ func repairOne(f FS, d *Damage) (text string, lost uint64, err error) {
 		}
 		return d.File + " was set right", lost, nil
 	}
+}
+
+// newest is the last record in the newest snapshot, 0 when there is none.
+func (im *image) newest() (seq uint64) {
+	if n := len(im.snapshots); n > 0 {
+		_, _ = fmt.Sscanf(im.snapshots[n-1], "snapshot-%016x", &seq)
+	}
+	return seq
 }
 
 // cutLog ends the log where it is damaged. Segments after that hold what cannot follow any more.

@@ -279,8 +279,13 @@ func (im *image) replay(all bool) error {
 	}
 	if all {
 		for i := range begin {
-			if err := im.readSegment(i, newState(), segs[i].first); err != nil {
+			old := newState()
+			if err := im.readSegment(i, old, segs[i].first); err != nil {
 				return err
+			}
+			// What the snapshot before the newest needs is to be whole; what is older is being removed.
+			if end := max(old.Seq, segs[i].first-1); segs[i+1].first > im.oldest()+1 && end+1 != segs[i+1].first {
+				return im.damage(segs[i].name, 0, fmt.Sprintf("it ends with record %d, and %d should follow, not %d", end, end+1, segs[i+1].first))
 			}
 		}
 	}
@@ -301,6 +306,14 @@ func (im *image) replay(all bool) error {
 		next = max(next, im.state.Seq+1)
 	}
 	return nil
+}
+
+// oldest is the last record in the older snapshot, 0 when there is only one.
+func (im *image) oldest() (seq uint64) {
+	if len(im.snapshots) > 1 {
+		_, _ = fmt.Sscanf(im.snapshots[0], "snapshot-%016x", &seq)
+	}
+	return seq
 }
 
 // readSegment applies the records of a segment from next on to s; a torn end of the last one is noted.
@@ -377,6 +390,9 @@ func (im *image) checkMark() error {
 		name = im.segments[n-1].name
 		off, _ = im.fs.Size(name)
 	}
+	if im.tail != "" && im.good < 0 { // a term began, and its file has no header
+		im.state.Term = max(im.state.Term, im.mark.term)
+	}
 	switch {
 	case im.mark.seq > im.state.Seq:
 		return im.damage(name, off, fmt.Sprintf("the log ends with record %d, and records up to %d were durable", im.state.Seq, im.mark.seq))
@@ -412,14 +428,14 @@ func (im *image) readContents(name string) (h header, data []byte, list []conten
 }
 
 // content says where the order of a job-epoch is in a file.
-type content struct{ job, epoch, off, size uint64 }
+type content struct{ job, epoch, off, size, first uint64 } // first: the number of its first frame
 
 func (c content) end() uint64 { return c.off + c.size }
 
 func encodeContents(list []content) []byte {
 	b := binary.AppendUvarint([]byte{listBody}, uint64(len(list)))
 	for _, c := range list {
-		for _, v := range [...]uint64{c.job, c.epoch, c.off, c.size} { // fixed width: offsets depend on the length of this
+		for _, v := range [...]uint64{c.job, c.epoch, c.off, c.size, c.first} { // fixed width: offsets depend on the length of this
 			b = binary.LittleEndian.AppendUint64(b, v)
 		}
 	}
@@ -432,14 +448,14 @@ func decodeContents(b []byte) ([]content, error) {
 		return nil, bad
 	}
 	n, k := binary.Uvarint(b[1:])
-	if k <= 0 || n > uint64(len(b)/32) || uint64(len(b)) != uint64(1+k)+n*32 {
+	if k <= 0 || n > uint64(len(b)/40) || uint64(len(b)) != uint64(1+k)+n*40 {
 		return nil, bad
 	}
 	b = b[1+k:]
 	out := make([]content, n)
 	for i := range out {
-		u := func(j int) uint64 { return binary.LittleEndian.Uint64(b[i*32+j*8:]) }
-		out[i] = content{u(0), u(1), u(2), u(3)}
+		u := func(j int) uint64 { return binary.LittleEndian.Uint64(b[i*40+j*8:]) }
+		out[i] = content{u(0), u(1), u(2), u(3), u(4)}
 		if out[i].end() < out[i].off || i > 0 && out[i].off != out[i-1].end() {
 			return nil, bad
 		}

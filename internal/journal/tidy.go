@@ -147,7 +147,7 @@ func encodeOrders(h header, closed []closedEpoch) []byte {
 	body := len(b)
 	n := uint64(1)
 	for i, c := range closed {
-		list[i] = content{job: uint64(c.job), epoch: uint64(c.Epoch), off: uint64(len(b))}
+		list[i] = content{job: uint64(c.job), epoch: uint64(c.Epoch), off: uint64(len(b)), first: n + 1}
 		putEpoch(func(e entry) {
 			if e.Kind == Released {
 				return
@@ -230,9 +230,9 @@ func (im *image) readOrder(name string, h header, c content) ([]Batch, error) {
 		return nil, errors.Join(err, im.damage(name, size, "it ends early"))
 	}
 	s, seed := newState(), h.seed()
-	for off := 0; off < len(b); {
-		_, body, ok := readFrame(b[off:], seed)
-		if !ok {
+	for off, n := 0, c.first; off < len(b); n++ {
+		fh, body, ok := readFrame(b[off:], seed)
+		if !ok || fh.seq != n {
 			return nil, im.damage(name, int64(c.off)+int64(off), "a record is broken")
 		}
 		e, err := decodeBody(body)
