@@ -1,0 +1,76 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"larder/internal/journal"
+)
+
+func init() { extraCommands = append(extraCommands, newState) }
+
+func newState() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "state",
+		Short:   "Look at the state directory of a daemon that does not run, and repair it",
+		Example: "  larder state check ~/.local/state/larder",
+		Args:    noArgs,
+		RunE:    needSubcommand,
+	}
+	cmd.AddCommand(
+		newStateCmd("check", "Read every byte of a state directory and say what is in it",
+			`Read every byte of a state directory, and change nothing. Damage is named with file and byte, and the exit code is 9. A last record
+that was being written when the machine stopped is no damage: the next start cuts it off.`, journal.Check),
+		newStateCmd("repair", "Make a damaged state directory usable again",
+			`Make a damaged state directory usable again, and say what that cost. A damaged snapshot is done without when the one before it and
+the log after that are sound, which loses nothing. Otherwise the log is cut where it is damaged: batches in the records after
+that will be given out again. What is taken out stays beside it as NAME.damaged. A sound directory is left as it is.`, journal.Repair),
+	)
+	return cmd
+}
+
+func newStateCmd(name, short, long string, do func(journal.FS) (*journal.Report, error)) *cobra.Command {
+	var out outputFlag
+	cmd := &cobra.Command{
+		Use:     name + " DIR",
+		Short:   short,
+		Long:    long,
+		Example: "  larder state " + name + " ~/.local/state/larder",
+		Args:    args("a DIR"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
+			dir, err := journal.OpenDir(args[0], false)
+			if err != nil {
+				return err
+			}
+			r, err := do(dir)
+			if r == nil {
+				return err
+			}
+			return errors.Join(out.value(cmd.OutOrStdout(), r, func(t *tabwriter.Writer) { stateTable(t, r) }), err)
+		},
+	}
+	out.register(cmd)
+	return cmd
+}
+
+func stateTable(t *tabwriter.Writer, r *journal.Report) {
+	row(t, "DIRECTORY", "TERM", "RECORDS", "REPLAYED", "SEGMENTS", "ORDERS", "JOBS")
+	row(t, clipPath(r.Path, 60), fmt.Sprint(r.Term), count(r.Records), count(r.Replayed), count(r.Segments), count(r.Orders), count(len(r.Jobs)))
+	for _, list := range []struct {
+		word  string
+		lines []string
+	}{{"job", r.Jobs}, {"note", r.Notes}, {"damage", r.Damage}, {"done", r.Done}} {
+		for _, l := range list.lines {
+			row(t, list.word+": "+l)
+		}
+	}
+	if len(r.Done) > 0 {
+		row(t, fmt.Sprintf("%s records were lost", count(r.Lost)))
+	}
+}
