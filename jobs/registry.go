@@ -65,6 +65,29 @@ func (g *Registry) Add(spec Spec, member *bits.Set) (*Job, error) {
 	return j, nil
 }
 
+// Restore puts back a job of an earlier run of the daemon, with its id and incarnations; its clients have a lease to come back. Jobs
+// come by ascending id.
+func (g *Registry) Restore(id ident.JobID, spec Spec, member *bits.Set, ranks []ident.Incarnation, now time.Time) (*Job, error) {
+	if id < g.nextID {
+		return nil, fault.New(fault.StateDamaged, spec.Name, "register the job again", "restore job %s: id %d was given already", spec.Name, id)
+	}
+	g.nextID = id
+	j, err := g.Add(spec, member)
+	if err != nil {
+		return nil, err
+	}
+	for r := range min(len(ranks), len(j.Ranks)) {
+		if ranks[r] > 0 {
+			j.Ranks[r] = Rank{Incarnation: ranks[r], Attaches: 1, Asked: -1, Ended: -1}
+		}
+	}
+	g.Suspect(j, now)
+	return j, nil
+}
+
+// Reserve makes ids begin above id: those up to it were given in an earlier run.
+func (g *Registry) Reserve(id ident.JobID) { g.nextID = max(g.nextID, id+1) }
+
 // trim forgets the oldest ended jobs beyond keepEnded.
 func (g *Registry) trim() {
 	ended := len(g.byID) - g.Live()

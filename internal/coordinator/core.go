@@ -116,12 +116,17 @@ type stream struct {
 	owed     []owed           // rows that wait for the sampler to be ready
 	next     []ident.ObjectID // the subset of job.Next
 	gone     *bits.Set        // objects that do not exist any more; nil = none
+	lost     bool // restored, and no epoch was begun since
 	tail     int              // positional orders: positions from here on were used as substitutes
 	ranks    []rankQueue
 }
 
 // rankQueue is what is planned for a rank and not sent yet, in order of delivery.
-type rankQueue struct{ planned []*delivery }
+type rankQueue struct {
+	planned []*delivery
+	back    []back // restored; to be given again, oldest first
+	same    bool   // its client is the one from before the restart
+}
 
 type prefix struct {
 	id      ident.RecipeID
@@ -259,6 +264,8 @@ func (c *Core) Step(now time.Time, ev Event, out []Effect) []Effect {
 		c.changeSubset(e)
 	case Pause:
 		c.pause(e)
+	case Restore:
+		c.restore(e)
 	case Measured:
 		c.measured(e)
 	case Solved:

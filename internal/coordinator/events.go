@@ -55,6 +55,7 @@ type StartEpoch struct {
 	Rank  int
 	Inc   ident.Incarnation
 	Epoch uint32
+	From  int // 0 = from its beginning; else 1 + the step that the client goes on with, after the daemon was restarted
 }
 
 // Released gives a slot back.
@@ -263,6 +264,7 @@ type Persist struct {
 	Step    int
 	Objects []ident.ObjectID
 	Text    string
+	Seed    uint64 // RecRegister: of its random parameters
 }
 
 // RecordKind says what a Persist record holds.

@@ -30,6 +30,14 @@ func (c *Core) register(e Register) {
 		c.reply(e.Token, Reply{Err: err})
 		return
 	}
+	c.newStream(job, e)
+	c.persist(Persist{Kind: RecRegister, Job: job.ID, Text: e.Spec.Name, Seed: c.streams[job.ID].seed}, func() {
+		c.reply(e.Token, Reply{Job: job.ID})
+	})
+}
+
+// newStream makes a job part of the core.
+func (c *Core) newStream(job *jobs.Job, e Register) *stream {
 	s := &stream{
 		job: job, dataset: c.datasetOf(e.Dataset, e.Names), sample: e.Sample, prefix: c.prefixOf(e.Prefix), suffix: e.Suffix, seed: e.Sample.Seed,
 		augBytes: e.AugmentedBytes, tail: e.Spec.Subset, ranks: make([]rankQueue, e.Spec.World),
@@ -46,9 +54,20 @@ func (c *Core) register(e Register) {
 		}
 	}
 	c.recount(s, e.Sample.Subset, true)
-	c.persist(Persist{Kind: RecRegister, Job: job.ID, Text: e.Spec.Name}, func() {
-		c.reply(e.Token, Reply{Job: job.ID})
-	})
+	return s
+}
+
+// enrol makes a job begin to draw.
+func (c *Core) enrol(s *stream) error {
+	j := s.job
+	s.sample.Ahead = j.Spec.Batch * j.Spec.Slots * j.Spec.World // all its free slots are planned at once
+	if err := c.sampler.Join(j.ID, s.sample); err != nil {
+		return err
+	}
+	s.joined = true
+	c.enlist(s, true)
+	c.inOrder = c.inOrder || s.sample.Mode == dsa.Sequential
+	return nil
 }
 
 func (c *Core) prefixOf(id ident.RecipeID) int {
@@ -135,8 +154,9 @@ func (c *Core) attach(e Attach) {
 	}
 	next := uint32(0)
 	if j.Begun {
-		next = j.Epoch
+		next = s.firstEpoch(e.Rank)
 	}
+	s.ranks[e.Rank].same = e.Held != 0
 	c.persist(Persist{Kind: RecAttach, Job: j.ID, Rank: e.Rank, Inc: inc}, func() {
 		c.reply(e.Token, Reply{Job: j.ID, Inc: inc, Epoch: next})
 	})
@@ -165,7 +185,19 @@ func (c *Core) startEpoch(e StartEpoch) {
 		return
 	}
 	k.Got = 0
+	if s.lost && e.From == 0 {
+		c.hadAll(s, e.Rank, e.Epoch)
+	}
+	from := e.From
+	if from == 0 && s.ranks[e.Rank].same && s.lost && e.Epoch == j.Epoch && !k.InRun {
+		from = 1 // the client has seen nothing of it, its neighbours may have
+	}
 	switch {
+	case from > 0:
+		if err := c.goOn(s, e.Rank, e.Epoch, from-1); err != nil {
+			c.reply(e.Token, Reply{Err: err})
+			return
+		}
 	case k.InRun && k.Epoch == e.Epoch && k.Sent == 0:
 		k.Asked = int64(e.Epoch) // prepared ahead, or a second iter() before the first batch
 		c.cancelBefore(s, e.Rank, e.Epoch)
@@ -191,7 +223,7 @@ func (c *Core) startEpoch(e StartEpoch) {
 // are planned and its client is in this epoch (so planning is ahead of the clients by one epoch at the most).
 func (c *Core) advance(s *stream) {
 	j := s.job
-	if j.Drain || j.Paused {
+	if j.Drain || j.Paused || s.owesBack() && !c.allAsk(s) {
 		return
 	}
 	for r := range j.Ranks {
@@ -225,15 +257,12 @@ func (c *Core) begin(s *stream, epoch uint32) {
 		return
 	}
 	if !s.joined {
-		s.sample.Ahead = j.Spec.Batch * j.Spec.Slots * j.Spec.World // all its free slots are planned at once
-		if err := c.sampler.Join(j.ID, s.sample); err != nil {
+		if err := c.enrol(s); err != nil {
 			c.endJob(s, jobs.Dead, err.Error())
 			return
 		}
-		s.joined = true
-		c.enlist(s, true)
-		c.inOrder = c.inOrder || s.sample.Mode == dsa.Sequential
 	}
+	s.forgetBack()
 	if err := c.sampler.StartEpoch(j.ID, epoch); err != nil {
 		c.complain(j.ID, err)
 		c.endJob(s, jobs.Dead, err.Error())

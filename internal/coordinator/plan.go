@@ -94,6 +94,9 @@ func (c *Core) plan(s *stream) {
 // planOne plans one batch of a rank; false when it has no room or nothing to plan.
 func (c *Core) planOne(s *stream, r int) bool {
 	j, k := s.job, &s.job.Ranks[r]
+	if k.Attached && k.InRun && !j.Paused && len(s.ranks[r].back) > 0 {
+		return c.planBack(s, r)
+	}
 	if !k.Attached || !k.InRun || j.Paused || k.Step >= j.Spec.Batches(r) || j.Drain && k.Asked != int64(k.Epoch) {
 		return false
 	}
@@ -359,16 +362,22 @@ func (c *Core) endEpoch(s *stream, r int, d *delivery) {
 	k.Ended = int64(d.epoch)
 	e := EndEpoch{Job: j.ID, Rank: r, Inc: d.inc, Epoch: d.epoch, Batches: d.step + 1, Samples: k.Got,
 		Final: j.Drain || (j.Spec.Epochs != 0 && d.epoch+1 >= j.Spec.Epochs)}
-	if d.ledger.Ranks++; d.ledger.Ranks == len(j.Ranks) { // counted there: a rank may be an epoch ahead of the others
-		if err := d.ledger.Close(); err != nil {
-			c.complain(j.ID, err)
-		}
-		account := *d.ledger
-		e.Account = &account
-		c.persist(Persist{Kind: RecEpochEnd, Job: j.ID, Epoch: d.epoch, Text: account.State.String()}, nil)
-	}
+	e.Account = c.told(s, d.epoch, d.ledger)
 	c.emit(e)
 	c.endIfDrained(s)
+}
+
+// told counts a rank that knows the end of an epoch, and closes the account with the last one; then it returns a copy.
+func (c *Core) told(s *stream, epoch uint32, l *jobs.Ledger) *jobs.Ledger {
+	if l.Ranks++; l.Ranks != len(s.job.Ranks) { // counted there: a rank may be an epoch ahead of the others
+		return nil
+	}
+	if err := l.Close(); err != nil {
+		c.complain(s.job.ID, err)
+	}
+	account := *l
+	c.persist(Persist{Kind: RecEpochEnd, Job: s.job.ID, Epoch: epoch, Text: account.State.String()}, nil)
+	return &account
 }
 
 // cancelBefore takes back what is left of earlier epochs than the one the client asks for now: it left them.

@@ -30,23 +30,23 @@ type State struct {
 
 // JobState is what is known of a job.
 type JobState struct {
-	ID        ident.JobID
-	Spec      string                       // text of Registered
-	Ranks     map[uint32]ident.Incarnation // the newest of each rank
-	Subsets   []Record                     // SubsetChanged, oldest first
-	Paused    bool
-	Bad       []Record      // Quarantined, oldest first
-	Epochs    []*EpochState // that run, in the order of their begin; at most two
-	Last      int64         // the newest epoch that was begun; -1 = none
-	LastStart Record        // its EpochStarted
-	Ended     bool
-	Reason    string // why it ended
+	ID      ident.JobID
+	Spec    string                       // text of Registered
+	Ranks   map[uint32]ident.Incarnation // the newest of each rank
+	Subsets []Record                     // SubsetChanged, oldest first
+	Paused  bool
+	Bad     []Record      // Quarantined, oldest first
+	Epochs  []*EpochState // the newest that were begun, at most two, the newest last: a client may not have had the last batches of the one before
+	Ended   bool
+	Reason  string // why it ended
 }
 
 // EpochState is an epoch that runs: the newest one of a job, and the one before it until its account is closed.
 type EpochState struct {
 	Epoch   uint32
 	Start   Record // EpochStarted
+	Over    bool   // EpochEnded, and its text
+	Account string
 	Batches []Batch
 	used    map[uint32]*steps // by rank
 }
@@ -103,7 +103,6 @@ func (b *Batch) Objects() []ident.ObjectID { return unpack(b.packed, b.n) }
 type closedEpoch struct {
 	job ident.JobID
 	*EpochState
-	account string
 }
 
 func newState() *State { return &State{jobs: map[ident.JobID]*JobState{}} }
@@ -123,7 +122,7 @@ func (s *State) Job(id ident.JobID) *JobState { return s.jobs[id] }
 func (s *State) job(id ident.JobID) *JobState {
 	j := s.jobs[id]
 	if j == nil {
-		j = &JobState{ID: id, Ranks: map[uint32]ident.Incarnation{}, Last: -1}
+		j = &JobState{ID: id, Ranks: map[uint32]ident.Incarnation{}}
 		s.jobs[id] = j
 	}
 	return j
@@ -177,15 +176,17 @@ func (s *State) apply(e *entry) {
 			j.Bad = append(j.Bad, rec)
 		}
 	case EpochEnded:
-		s.close(j, e.Epoch, e.Text)
+		if o := j.running(e.Epoch); o != nil {
+			o.Over, o.Account = true, e.Text
+		}
 	case Ended:
 		for len(j.Epochs) > 0 {
-			s.close(j, j.Epochs[0].Epoch, "")
+			s.close(j)
 		}
 		if !j.Ended {
 			s.ended++
 		}
-		*j = JobState{ID: j.ID, Spec: j.Spec, Ranks: j.Ranks, Last: -1, Ended: true, Reason: e.Text}
+		*j = JobState{ID: j.ID, Spec: j.Spec, Ranks: j.Ranks, Ended: true, Reason: e.Text}
 		s.forget()
 	case SubsetChanged:
 		j.Subsets = append(j.Subsets, e.record())
@@ -199,23 +200,19 @@ func (s *State) apply(e *entry) {
 func (s *State) start(j *JobState, e *entry) *EpochState {
 	j.Epochs = slices.DeleteFunc(j.Epochs, func(o *EpochState) bool { return o.Epoch == e.Epoch })
 	for len(j.Epochs) >= runningAtOne { // its ranks have all left it
-		s.close(j, j.Epochs[0].Epoch, "")
+		s.close(j)
 	}
 	o := &EpochState{Epoch: e.Epoch, Start: e.record(), used: map[uint32]*steps{}}
 	j.Epochs = append(j.Epochs, o)
-	j.Last, j.LastStart = int64(e.Epoch), o.Start
 	return o
 }
 
-func (s *State) close(j *JobState, epoch uint32, account string) {
-	for i, o := range j.Epochs {
-		if o.Epoch == epoch {
-			j.Epochs = slices.Delete(j.Epochs, i, i+1)
-			if len(o.Batches) > 0 {
-				s.closed = append(s.closed, closedEpoch{j.ID, o, account})
-			}
-			return
-		}
+// close takes the oldest epoch out of those that a client may go on with.
+func (s *State) close(j *JobState) {
+	o := j.Epochs[0]
+	j.Epochs = slices.Delete(j.Epochs, 0, 1)
+	if len(o.Batches) > 0 {
+		s.closed = append(s.closed, closedEpoch{j.ID, o})
 	}
 }
 
@@ -273,7 +270,7 @@ func (s *State) clone() *State {
 			for r, s := range o.used { // order-free: into another map
 				u[r] = &steps{s.upto, slices.Clone(s.more)}
 			}
-			c.Epochs[i] = &EpochState{Epoch: o.Epoch, Start: o.Start, Batches: slices.Clone(o.Batches), used: u}
+			c.Epochs[i] = &EpochState{Epoch: o.Epoch, Start: o.Start, Over: o.Over, Account: o.Account, Batches: slices.Clone(o.Batches), used: u}
 		}
 		out.jobs[id] = &c
 	}
@@ -295,10 +292,6 @@ func (s *State) entries(yield func(*entry) bool) {
 	for _, d := range s.Datasets {
 		rec(Indexed, 0, d)
 	}
-	for _, c := range s.closed {
-		putEpoch(put, c.job, c.EpochState)
-		put(entry{Record: Record{Kind: EpochEnded, Job: c.job, Epoch: c.Epoch, Text: c.account}})
-	}
 	for _, j := range s.Jobs() {
 		rec(Registered, j.ID, j.Spec)
 		for _, r := range slices.Sorted(maps.Keys(j.Ranks)) {
@@ -312,10 +305,6 @@ func (s *State) entries(yield func(*entry) bool) {
 		}
 		for _, o := range j.Epochs {
 			putEpoch(put, j.ID, o)
-		}
-		if j.Last >= 0 && (len(j.Epochs) == 0 || j.Epochs[len(j.Epochs)-1].Epoch != uint32(j.Last)) {
-			put(entry{Record: j.LastStart}) // it is over, but the next one counts from it
-			put(entry{Record: Record{Kind: EpochEnded, Job: j.ID, Epoch: uint32(j.Last)}})
 		}
 		if j.Paused {
 			rec(Paused, j.ID, "")
@@ -331,6 +320,9 @@ func putEpoch(put func(entry), job ident.JobID, o *EpochState) {
 	for i := range o.Batches {
 		b := &o.Batches[i]
 		put(entry{Record: Record{Kind: Assigned, Job: job, Epoch: o.Epoch, Rank: b.Rank, Step: b.Step, Incarnation: b.Incarnation}, n: b.n, packed: b.packed})
+	}
+	if o.Over {
+		put(entry{Record: Record{Kind: EpochEnded, Job: job, Epoch: o.Epoch, Text: o.Account}})
 	}
 	for _, r := range slices.Sorted(maps.Keys(o.used)) {
 		rel := Record{Kind: Released, Job: job, Epoch: o.Epoch, Rank: r}

@@ -86,7 +86,6 @@ func (s *story) tell() Record {
 		return Record{Kind: EpochStarted, Job: p.id, Epoch: p.epoch, Step: s.r.Uint32N(9)}
 	case k == 2 && len(p.open) > 1:
 		e := p.open[0]
-		p.open = p.open[1:]
 		return Record{Kind: EpochEnded, Job: p.id, Epoch: e, Text: "complete"}
 	case k == 3:
 		return Record{Kind: Quarantined, Job: p.id, Objects: s.objects(1), Text: "not an image"}

@@ -1,0 +1,313 @@
+package coordinator
+
+import (
+	"larder/internal/bits"
+	"larder/internal/fault"
+	"larder/internal/ident"
+	"larder/jobs"
+)
+
+// Restore puts a job back as the journal has it, before any client is there: same id, incarnations, epoch, order. Its clients have
+// a lease to come back. It takes time in proportion to what the epoch had given out, so it is for the start of a daemon. The
+// Reply tells at once whether it worked.
+type Restore struct {
+	Register // Spec and Sample have the subset in force
+	ID       ident.JobID
+	Seed     uint64              // of its random parameters: in a share group not its own
+	Ranks    []ident.Incarnation // the newest of each
+	Mark     uint32              // of the subset in force, and its first epoch
+	Since    uint32
+	Next     *jobs.Next // the subset of its next epoch, with its objects; nil = the same
+	NextIDs  []ident.ObjectID
+	Paused   bool
+	Bad      []jobs.Bad       // quarantined
+	Before   []ident.ObjectID // the order of the epoch before the first of Epochs, as far as known
+	Epochs   []RestoredEpoch  // that ran: the newest last; at most one before it
+}
+
+// RestoredEpoch is an epoch of which something was given out.
+type RestoredEpoch struct {
+	Epoch, Instance uint32
+	Subset          int // samples, and which
+	Member          *bits.Set
+	Batches         []RestoredBatch // in the order of their assignment
+}
+
+// RestoredBatch is what was promised to a rank in a step; several of one step belong together.
+type RestoredBatch struct {
+	Rank, Step int
+	Objects    []ident.ObjectID
+}
+
+func (Restore) isEvent() {}
+
+// back is a batch that the journal has: it is given again under its number when its client asks for it.
+type back struct {
+	epoch, instance uint32
+	spec            jobs.Spec
+	ledger          *jobs.Ledger
+	step            int
+	objects         []ident.ObjectID // that can be prepared
+	bad             []jobs.Bad
+}
+
+// restore adds a job as it was. Nothing of it is persisted: the journal has it.
+func (c *Core) restore(e Restore) {
+	j, err := c.restored(e)
+	if err != nil {
+		c.reply(e.Token, Reply{Err: err})
+		return
+	}
+	c.reply(e.Token, Reply{Job: j.ID})
+}
+
+func (c *Core) restored(e Restore) (*jobs.Job, error) {
+	if err := e.Spec.Validate(); err != nil {
+		return nil, err
+	}
+	if e.Member == nil {
+		e.Member = Members(e.Sample.Subset)
+	}
+	given, err := e.given()
+	if err != nil {
+		return nil, err
+	}
+	j, err := c.jobs.Restore(e.ID, e.Spec, e.Member, e.Ranks, c.now)
+	if err != nil {
+		return nil, err
+	}
+	s := c.newStream(j, e.Register)
+	s.seed = e.Seed
+	if s.group != nil {
+		if len(s.group.members) == 1 {
+			s.group.seed = e.Seed
+		}
+		s.seed = s.group.seed
+	}
+	j.Mark, j.Since, j.Next, s.next, j.Paused = e.Mark, e.Since, e.Next, e.NextIDs, e.Paused
+	for _, bad := range e.Bad {
+		c.quarantine[ident.Key{Object: bad.Object, Form: ident.Decoded, Recipe: c.prefixes[s.prefix].id}] = bad
+	}
+	if len(e.Epochs) > 0 {
+		if err := c.restoreEpochs(s, e, given); err != nil {
+			c.endJob(s, jobs.Dead, err.Error())
+			return nil, err
+		}
+	}
+	c.repartition(true)
+	return j, nil
+}
+
+// given sorts what was given out by epoch and rank, and checks that the steps of each rank are all there.
+func (e *Restore) given() ([][][]back, error) {
+	out := make([][][]back, len(e.Epochs))
+	bad := make(map[ident.ObjectID]jobs.Bad, len(e.Bad))
+	for _, b := range e.Bad {
+		bad[b.Object] = b
+	}
+	for i, p := range e.Epochs {
+		spec := e.Spec
+		spec.Subset = p.Subset
+		out[i] = make([][]back, spec.World)
+		for _, b := range p.Batches {
+			if b.Rank < 0 || b.Rank >= spec.World || b.Step < 0 || b.Step >= spec.Batches(b.Rank) || b.Step > len(out[i][b.Rank]) {
+				return nil, fault.New(fault.StateDamaged, e.Spec.Name, "register the job again", "restore job %s: step %d of rank %d of epoch %d does not follow from its spec",
+					e.Spec.Name, b.Step, b.Rank, p.Epoch)
+			}
+			list := &out[i][b.Rank]
+			if b.Step == len(*list) {
+				*list = append(*list, back{epoch: p.Epoch, instance: p.Instance, spec: spec, step: b.Step})
+			}
+			for _, x := range b.Objects {
+				if q, ok := bad[x]; ok {
+					(*list)[b.Step].bad = append((*list)[b.Step].bad, q)
+				} else {
+					(*list)[b.Step].objects = append((*list)[b.Step].objects, x)
+				}
+			}
+			if len((*list)[b.Step].objects) > spec.Batch {
+				return nil, fault.New(fault.StateDamaged, e.Spec.Name, "register the job again", "restore job %s: step %d of rank %d of epoch %d has more than %d samples",
+					e.Spec.Name, b.Step, b.Rank, p.Epoch, spec.Batch)
+			}
+		}
+	}
+	return out, nil
+}
+
+// restoreEpochs tells sampler and accounts what was given out. The tiles of the newest epoch follow from the order of the one before it,
+// so that the sampler goes through that one, too.
+func (c *Core) restoreEpochs(s *stream, e Restore, given [][][]back) error {
+	j := s.job
+	if err := c.enrol(s); err != nil {
+		return err
+	}
+	if len(e.Before) > 0 {
+		if err := c.sampler.StartEpoch(j.ID, e.Epochs[0].Epoch-1); err != nil {
+			return err
+		}
+		c.sampler.Withdraw(j.ID, e.Before)
+	}
+	for i, p := range e.Epochs {
+		if err := c.sampler.StartEpoch(j.ID, p.Epoch); err != nil {
+			return err
+		}
+		l := jobs.NewLedger(p.Epoch, p.Member, withSubset(e.Spec, p.Subset).Dropped())
+		j.Ledgers = append(j.Ledgers, l)
+		for _, b := range p.Batches {
+			for _, x := range b.Objects {
+				if err := l.Commit(x); err != nil {
+					return fault.Wrap(err, fault.StateDamaged, e.Spec.Name, "register the job again", "restore job %s", e.Spec.Name)
+				}
+			}
+			c.sampler.Withdraw(j.ID, b.Objects)
+			s.given = s.given || len(b.Objects) > 0
+		}
+		s.last = max(s.last, p.Instance)
+		for r := range given[i] {
+			for k := range given[i][r] {
+				given[i][r][k].ledger = l
+			}
+			s.ranks[r].back = append(s.ranks[r].back, given[i][r]...)
+		}
+		j.Epoch, j.Offset = p.Epoch, p.Instance-p.Epoch
+	}
+	j.Begun = true
+	s.lost = true
+	c.setActive(s, false) // until a client is back
+	return nil
+}
+
+func withSubset(spec jobs.Spec, subset int) jobs.Spec {
+	spec.Subset = subset
+	return spec
+}
+
+// firstEpoch is the one that a client of a restored job may go on with.
+func (s *stream) firstEpoch(r int) uint32 {
+	if q := s.ranks[r].back; s.lost && len(q) > 0 {
+		return q[0].epoch
+	}
+	return s.job.Epoch
+}
+
+// goOn takes a rank of a restored job to a step of an epoch: what it has had before counts as delivered, what was given out after
+// that comes again under its number.
+func (c *Core) goOn(s *stream, r int, epoch uint32, step int) error {
+	j, k, q := s.job, &s.job.Ranks[r], &s.ranks[r]
+	known := s.lost && !k.InRun && !k.Wants && (epoch == j.Epoch || len(q.back) > 0 && q.back[0].epoch == epoch)
+	had := 0
+	for _, b := range q.back {
+		if b.epoch == epoch {
+			had++
+		}
+	}
+	switch {
+	case !known:
+		return fault.New(fault.Stale, j.Spec.Name, "start the epoch anew", "go on with step %d of epoch %d of job %s, which cannot be gone on with", step, epoch, j.Spec.Name)
+	case step > had:
+		return fault.New(fault.Stale, j.Spec.Name, "start the epoch anew, from a checkpoint",
+			"go on with step %d of epoch %d of job %s, of which rank %d was given %d batches", step, epoch, j.Spec.Name, r, had)
+	}
+	last := 0
+	var l *jobs.Ledger
+	rest := q.back[:0]
+	for _, b := range q.back {
+		if b.epoch != epoch || b.step >= step {
+			rest = append(rest, b)
+			continue
+		}
+		l, last = b.ledger, b.spec.Batches(r)-1
+		l.Deliver(len(b.objects), b.bad)
+		k.Got += len(b.objects)
+	}
+	q.back = rest
+	k.Epoch, k.InRun, k.Wants, k.Asked, k.Sent, k.Step = j.Epoch, true, false, int64(epoch), 0, 0
+	for _, b := range rest {
+		if b.epoch == j.Epoch {
+			k.Step = b.step + 1
+		}
+	}
+	if epoch == j.Epoch {
+		k.Sent, k.Step = step, had
+	}
+	if l != nil && step > last { // its end had been told, or was about to be
+		c.endEpoch(s, r, &delivery{s: s, rank: r, inc: k.Incarnation, epoch: epoch, step: last, ledger: l})
+	}
+	return nil
+}
+
+// hadAll counts for a client that asks for a later epoch what it was given of those before: it has had it, when that was all.
+func (c *Core) hadAll(s *stream, r int, next uint32) {
+	q := &s.ranks[r]
+	for len(q.back) > 0 && q.back[0].epoch < next {
+		b, n := q.back[0], 0
+		for n < len(q.back) && q.back[n].epoch == b.epoch {
+			n++
+		}
+		all := q.back[:n]
+		q.back = q.back[n:]
+		if n != b.spec.Batches(r) || !q.same || !b.ledger.Open() {
+			continue
+		}
+		for _, b := range all {
+			b.ledger.Deliver(len(b.objects), b.bad)
+		}
+		c.told(s, b.epoch, b.ledger)
+	}
+}
+
+// planBack gives a batch again; false when there is no room.
+func (c *Core) planBack(s *stream, r int) bool {
+	k, q := &s.job.Ranks[r], &s.ranks[r]
+	slot, gen, ok := k.FreeSlot()
+	if !ok {
+		return false
+	}
+	b := q.back[0]
+	q.back = q.back[1:]
+	c.nextDelivery++
+	d := &delivery{
+		id: c.nextDelivery, s: s, rank: r, inc: k.Incarnation, slot: slot, gen: gen, epoch: b.epoch, instance: b.instance, step: b.step,
+		ledger: b.ledger, last: b.step == b.spec.Batches(r)-1, durable: true, bad: b.bad,
+	}
+	c.deliveries[d.id] = d
+	q.planned = append(q.planned, d)
+	d.rows = make([]row, 0, len(b.objects))
+	for _, x := range b.objects {
+		d.rows = append(d.rows, row{object: x, turn: c.takeTurn(s)})
+	}
+	d.pending = len(d.rows)
+	for i := range d.rows {
+		c.source(d, i)
+	}
+	c.settle(d) // it may hold nothing that can be prepared
+	return true
+}
+
+// owesBack tells whether some rank is to be given something again.
+func (s *stream) owesBack() bool {
+	for r := range s.ranks {
+		if len(s.ranks[r].back) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// allAsk tells whether every rank that is owed something has asked for another epoch instead.
+func (c *Core) allAsk(s *stream) bool {
+	for r := range s.ranks {
+		if len(s.ranks[r].back) > 0 && !s.job.Ranks[r].Wants {
+			return false
+		}
+	}
+	return true
+}
+
+// forgetBack gives up what was to be given again: the epoch begins anew.
+func (s *stream) forgetBack() {
+	s.lost = false
+	for r := range s.ranks {
+		s.ranks[r].back, s.ranks[r].same = nil, false
+	}
+}
