@@ -116,7 +116,7 @@ type stream struct {
 	owed     []owed           // rows that wait for the sampler to be ready
 	next     []ident.ObjectID // the subset of job.Next
 	gone     *bits.Set        // objects that do not exist any more; nil = none
-	lost     bool // restored, and no epoch was begun since
+	lost     bool             // restored, and no epoch was begun since
 	tail     int              // positional orders: positions from here on were used as substitutes
 	ranks    []rankQueue
 }

@@ -185,12 +185,15 @@ func (c *Core) startEpoch(e StartEpoch) {
 		return
 	}
 	k.Got = 0
-	if s.lost && e.From == 0 {
-		c.hadAll(s, e.Rank, e.Epoch)
-	}
 	from := e.From
-	if from == 0 && s.ranks[e.Rank].same && s.lost && e.Epoch == j.Epoch && !k.InRun {
+	switch {
+	case from == 1 && (!j.Begun || e.Epoch > j.Epoch):
+		from = 0 // it was asked for, and had not begun
+	case from == 0 && s.ranks[e.Rank].same && s.lost && e.Epoch == j.Epoch && !k.InRun:
 		from = 1 // the client has seen nothing of it, its neighbours may have
+	}
+	if s.lost && from == 0 {
+		c.hadAll(s, e.Rank, e.Epoch)
 	}
 	switch {
 	case from > 0:

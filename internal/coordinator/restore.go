@@ -208,6 +208,8 @@ func (c *Core) goOn(s *stream, r int, epoch uint32, step int) error {
 		return fault.New(fault.Stale, j.Spec.Name, "start the epoch anew, from a checkpoint",
 			"go on with step %d of epoch %d of job %s, of which rank %d was given %d batches", step, epoch, j.Spec.Name, r, had)
 	}
+	q.same = true // whoever knows where he was is the one
+	c.hadAll(s, r, epoch)
 	last := 0
 	var l *jobs.Ledger
 	rest := q.back[:0]

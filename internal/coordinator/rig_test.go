@@ -23,6 +23,7 @@ type rig struct {
 	c   *Core
 	now time.Time
 
+	record   func(Persist) // sees what is durable
 	todo     []Effect
 	hold     func(Effect) bool // effects that run leaves undone
 	bad      map[ident.ObjectID]bool
@@ -144,6 +145,9 @@ func (r *rig) do(e Effect) {
 		r.solves = append(r.solves, x)
 		r.step(x.Do())
 	case Persist:
+		if r.record != nil {
+			r.record(x)
+		}
 		r.step(Persisted{Seq: x.Seq})
 	case Deliver:
 		r.got = append(r.got, x)

@@ -1,0 +1,295 @@
+package coordinator
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"larder/dsa"
+	"larder/internal/fault"
+	"larder/internal/ident"
+	"larder/jobs"
+)
+
+// journaled folds what a core persisted as the journal does: the two newest epochs of a job.
+type journaled struct {
+	incs   map[int]ident.Incarnation
+	epochs []RestoredEpoch
+	bad    []jobs.Bad
+	before map[uint32][]ident.ObjectID // orders of all epochs
+	seed   uint64
+}
+
+func (l *journaled) add(p Persist, reg Register) {
+	at := slices.IndexFunc(l.epochs, func(e RestoredEpoch) bool { return e.Epoch == p.Epoch })
+	switch p.Kind {
+	case RecRegister:
+		l.seed = p.Seed
+	case RecAttach:
+		l.incs[p.Rank] = p.Inc
+	case RecEpoch:
+		if at >= 0 {
+			l.epochs = slices.Delete(l.epochs, at, at+1)
+		}
+		l.epochs = append(l.epochs, RestoredEpoch{Epoch: p.Epoch, Instance: uint32(p.Step), Subset: reg.Spec.Subset, Member: Members(reg.Sample.Subset)})
+		if len(l.epochs) > 2 {
+			old := l.epochs[0]
+			l.epochs = l.epochs[1:]
+			l.before[old.Epoch] = nil
+			for _, b := range old.Batches {
+				l.before[old.Epoch] = append(l.before[old.Epoch], b.Objects...)
+			}
+		}
+	case RecAssign:
+		l.epochs[at].Batches = append(l.epochs[at].Batches, RestoredBatch{Rank: p.Rank, Step: p.Step, Objects: p.Objects})
+	case RecReturn:
+		if at >= 0 {
+			l.epochs[at].Batches = slices.DeleteFunc(l.epochs[at].Batches, func(b RestoredBatch) bool { return b.Rank == p.Rank && b.Step == p.Step })
+		}
+	case RecQuarantine:
+		l.bad = append(l.bad, jobs.Bad{Object: p.Objects[0], Reason: p.Text})
+	default:
+	}
+}
+
+// trainee is a client that lives on while its daemon dies.
+type trainee struct {
+	peer  *peer
+	inc   ident.Incarnation
+	epoch uint32
+	step  int // the next it is to get
+	done  bool
+	got   [][]ident.ObjectID // by epoch
+	bad   []int
+	batch map[[2]int]int // epoch and step -> how often
+}
+
+// Daemons die at any moment and their jobs go on: every client gets every batch of every epoch once, under its number, and every
+// epoch is the subset, whatever the order, the ranks and the samples that cannot be prepared.
+func TestRestartsLoseNothing(t *testing.T) {
+	n := 400
+	if testing.Short() {
+		n = 60
+	}
+	restarts := 0
+	for seed := range uint64(n) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { restarts += restartHistory(t, seed) })
+		if t.Failed() {
+			return
+		}
+	}
+	t.Logf("%d histories with %d restarts", n, restarts)
+	if restarts < 2*n {
+		t.Errorf("only %d restarts in %d histories", restarts, n)
+	}
+}
+
+func restartHistory(t *testing.T, seed uint64) (restarts int) {
+	r := rand.New(rand.NewPCG(seed, 11))
+	const epochs = 4
+	size := 12 + r.IntN(60)
+	world := 1 + r.IntN(3)
+	reg := registration(0, "lr", 0, size, 1+r.IntN(6), func(e *Register) {
+		e.Spec.World, e.Spec.Slots = world, 2+r.IntN(3)
+		e.Sample.Mode = dsa.Mode(r.IntN(5))
+		e.Sample.Seed = seed
+		e.Spec.OnError = jobs.OnError(r.IntN(3))
+		e.Spec.Even, e.Spec.DropLast = world > 1 && r.IntN(2) == 0, r.IntN(3) == 0
+		e.Spec.Epochs = epochs
+		e.Share = r.IntN(3) == 0
+		e.AugmentedBytes = 100
+	})
+	if reg.Spec.Validate() != nil {
+		return 0
+	}
+	bad := map[ident.ObjectID]bool{}
+	for range r.IntN(3) {
+		bad[ident.ObjectID(r.IntN(size))] = true
+	}
+	log := &journaled{incs: map[int]ident.Incarnation{}, before: map[uint32][]ident.ObjectID{}}
+	newWorld := func() *rig {
+		g := newRig(t, [ident.NumForms]int64{ident.Encoded: int64(r.IntN(2)) * 2000, ident.Decoded: int64(r.IntN(3)) * 10 * sampleBytes, ident.Augmented: int64(r.IntN(2)) * 1000})
+		g.bad = bad
+		g.record = func(p Persist) {
+			log.add(p, reg)
+		}
+		return g
+	}
+	g := newWorld()
+	var id ident.JobID
+	reg.Token = 1
+	g.token = 1
+	g.step(reg)
+	g.run()
+	id = g.ok(g.replies[1]).Job
+	clients := make([]*trainee, world)
+	for k := range clients {
+		c := &trainee{batch: map[[2]int]int{}, got: make([][]ident.ObjectID, epochs), bad: make([]int, epochs)}
+		c.peer = g.attach(id, k)
+		c.inc = c.peer.inc
+		c.peer.epoch(0)
+		clients[k] = c
+	}
+	left := 3 + r.IntN(6)
+	for turn := 0; ; turn++ {
+		if turn > 20_000 {
+			t.Fatalf("no end: epochs %v", log.epochs)
+		}
+		var live []*trainee
+		for _, c := range clients {
+			if !c.done {
+				live = append(live, c)
+			}
+		}
+		if len(live) == 0 {
+			break
+		}
+		if restarts < left && r.IntN(25) == 0 {
+			restarts++
+			// What is decided and not done is lost, and so is what a client was sent and did not read.
+			g = newWorld()
+			ev := Restore{Register: reg, ID: id, Seed: log.seed, Bad: slices.Clone(log.bad), Epochs: slices.Clone(log.epochs)}
+			for k := range world {
+				ev.Ranks = append(ev.Ranks, log.incs[k])
+			}
+			if len(log.epochs) > 0 && log.epochs[0].Epoch > 0 {
+				ev.Before = log.before[log.epochs[0].Epoch-1]
+			}
+			rep := g.ok(g.ask(func(t Token) Event { ev.Token = t; return ev }))
+			if rep.Job != id {
+				t.Fatalf("job %d became %d", id, rep.Job)
+			}
+			g.check()
+			for _, k := range r.Perm(world) {
+				c := clients[k]
+				if c.done {
+					continue
+				}
+				a := g.ok(g.ask(func(t Token) Event { return Attach{Token: t, Job: id, Rank: k, Held: c.inc} }))
+				if a.Inc <= c.inc || a.Epoch > c.epoch {
+					t.Fatalf("rank %d came back as %d after %d, to epoch %d from %d", k, a.Inc, c.inc, a.Epoch, c.epoch)
+				}
+				c.inc = a.Inc
+				c.peer = &peer{r: g, job: id, rank: k, inc: a.Inc}
+				g.ok(g.ask(func(t Token) Event {
+					return StartEpoch{Token: t, Job: id, Rank: k, Inc: c.inc, Epoch: c.epoch, From: c.step + 1}
+				}))
+			}
+			continue
+		}
+		c := live[r.IntN(len(live))]
+		if r.IntN(4) > 0 {
+			g.run()
+		} else if len(g.todo) > 0 && r.IntN(2) == 0 { // one thing
+			e := g.todo[0]
+			g.todo = g.todo[1:]
+			g.do(e)
+		}
+		d := c.peer.next()
+		if d == nil {
+			spec := reg.Spec
+			if c.step == spec.Batches(c.peer.rank) { // it has had its last one
+				if c.epoch++; c.epoch == epochs {
+					c.done = true
+					continue
+				}
+				c.step = 0
+				c.peer.epoch(c.epoch)
+			}
+			continue
+		}
+		if d.Epoch != c.epoch || d.Step != c.step {
+			t.Fatalf("rank %d got epoch %d step %d, and epoch %d step %d is next", c.peer.rank, d.Epoch, d.Step, c.epoch, c.step)
+		}
+		c.got[c.epoch] = append(c.got[c.epoch], g.objects(d)...)
+		c.bad[c.epoch] += len(d.Bad)
+		c.step++
+		if r.IntN(8) > 0 {
+			c.peer.release(d)
+		} else {
+			g.run()
+			c.peer.release(d)
+		}
+	}
+	for e := range epochs {
+		seen := map[ident.ObjectID]int{}
+		failed := 0
+		for _, c := range clients {
+			for _, x := range c.got[e] {
+				seen[x]++
+				if seen[x] > 1 || bad[x] || int(x) >= size {
+					t.Fatalf("epoch %d: sample %d was given %d times, broken %v", e, x, seen[x], bad[x])
+				}
+			}
+			failed += c.bad[e]
+		}
+		if got := len(seen) + failed; got > size || got < reg.Spec.Dealt() {
+			t.Fatalf("epoch %d: %d delivered and %d reported of %d, of which %d are dealt", e, len(seen), failed, size, reg.Spec.Dealt())
+		}
+	}
+	return restarts
+}
+
+// A batch that was given out comes again with the same samples under the same number, and what was not given out is what it would
+// have been: the rest of the subset.
+func TestGivenAgainUnderItsNumber(t *testing.T) {
+	log := &journaled{incs: map[int]ident.Incarnation{}, before: map[uint32][]ident.ObjectID{}}
+	reg := registration(1, "lr", 0, 40, 4, func(e *Register) { e.Sample.Mode, e.Spec.Slots = dsa.Stratified, 4 })
+	g := decodedTier(t, 10)
+	g.record = func(p Persist) { log.add(p, reg) }
+	g.token = 1
+	g.step(reg)
+	g.run()
+	id := g.ok(g.replies[1]).Job
+	p := g.attach(id, 0)
+	p.epoch(0)
+	first := map[int][]ident.ObjectID{}
+	for step := range 4 {
+		first[step] = g.objects(p.must()) // four are out, none is released
+	}
+	g2 := decodedTier(t, 10)
+	ev := Restore{Register: reg, ID: id, Seed: log.seed, Ranks: []ident.Incarnation{p.inc}, Epochs: log.epochs}
+	g2.ok(g2.ask(func(t Token) Event { ev.Token = t; return ev }))
+	if j := g2.job(id); j.State != jobs.Suspect || g2.c.sampler.Remaining(id) != 24 {
+		t.Errorf("restored as %v with %d samples to go", j.State, g2.c.sampler.Remaining(id))
+	}
+	refused(t, g2.ask(func(t Token) Event { return Attach{Token: t, Job: id, Held: p.inc, Rank: 7} }), fault.Invalid)
+	a := g2.ok(g2.ask(func(t Token) Event { return Attach{Token: t, Job: id, Held: p.inc} }))
+	q := &peer{r: g2, job: id, inc: a.Inc}
+	refused(t, g2.ask(func(t Token) Event { return StartEpoch{Token: t, Job: id, Inc: q.inc, From: 6} }), fault.Stale, "4 batches")
+	g2.ok(g2.ask(func(t Token) Event { return StartEpoch{Token: t, Job: id, Inc: q.inc, From: 3} }))
+	for step := 2; step < 4; step++ {
+		d := q.must()
+		if got := g2.objects(d); d.Step != step || !slices.Equal(got, first[step]) {
+			t.Errorf("step %d is %v, was %v", d.Step, got, first[step])
+		}
+		q.release(d)
+		g2.run()
+	}
+	rest := q.drain()
+	all := slices.Concat(first[0], first[1], first[2], first[3], rest)
+	slices.Sort(all)
+	if len(slices.Compact(all)) != 40 {
+		t.Errorf("the epoch was %d samples", len(all))
+	}
+	if e := g2.ends[0]; e.Account == nil || e.Account.State != jobs.Complete || e.Account.Delivered != 40 {
+		t.Errorf("the account: %+v", e.Account)
+	}
+}
+
+// A client that does not come back loses its job when the lease runs out, as ever; and ids go on.
+func TestRestoredJobHasALease(t *testing.T) {
+	g := decodedTier(t, 10)
+	reg := registration(0, "lr", 0, 40, 4)
+	g.ok(g.ask(func(t Token) Event { return Restore{Register: withToken(reg, t), ID: 9, Ranks: []ident.Incarnation{3}} }))
+	refused(t, g.ask(func(t Token) Event { return Restore{Register: withToken(reg, t), ID: 9} }), fault.StateDamaged)
+	if w := g.after(11e9); !hasPrefix(w, "job 9 ended") {
+		t.Errorf("after the lease: %v", w)
+	}
+	if id := g.register("next", 0, 10, 2); id != 10 {
+		t.Errorf("the next job is %d", id)
+	}
+}
+
+func withToken(r Register, t Token) Register { r.Token = t; return r }
