@@ -108,7 +108,17 @@ func (s *Stream) Info() *larderv1.AttachResponse { return s.info }
 
 // StartEpoch starts an epoch and abandons an unfinished earlier one. Epochs only go up; Info().NextEpoch is the first.
 func (s *Stream) StartEpoch(ctx context.Context, epoch uint32) error {
-	return s.c.do(ctx, wire.Epoch, wire.AppendEpoch(nil, epoch), func(h wire.Header, _ []byte, _ int64) error {
+	return s.start(ctx, epoch, 0)
+}
+
+// GoOn goes on with an epoch, after a restart of the daemon, from the step that this client has not had; see EPOCH in docs/protocol.md. The
+// attachment must name the incarnation that was held before.
+func (s *Stream) GoOn(ctx context.Context, epoch, step uint32) error {
+	return s.start(ctx, epoch, step+1)
+}
+
+func (s *Stream) start(ctx context.Context, epoch, from uint32) error {
+	return s.c.do(ctx, wire.Epoch, wire.AppendEpochFrom(nil, epoch, from), func(h wire.Header, _ []byte, _ int64) error {
 		if h.Type != wire.Result {
 			return wire.Violation("EPOCH was answered by %s", h.Type)
 		}

@@ -258,6 +258,9 @@ func (c *Core) hadAll(s *stream, r int, next uint32) {
 	}
 }
 
+// Reserve says that a job id was given in an earlier run: it is not given again. For the start of a daemon.
+func (c *Core) Reserve(id ident.JobID) { c.jobs.Reserve(id) }
+
 // planBack gives a batch again; false when there is no room.
 func (c *Core) planBack(s *stream, r int) bool {
 	k, q := &s.job.Ranks[r], &s.ranks[r]

@@ -170,11 +170,11 @@ func (a *attachment) Info() *larderv1.AttachResponse { return a.info }
 // Segment is segment 0 of the ring, valid until Close.
 func (a *attachment) Segment() *shm.Segment { return a.ring.seg }
 
-// StartEpoch begins an epoch for this rank.
-func (a *attachment) StartEpoch(ctx context.Context, epoch uint32) (*larderv1.EpochResponse, error) {
+// StartEpoch begins an epoch for this rank, or goes on with it.
+func (a *attachment) StartEpoch(ctx context.Context, epoch, from uint32) (*larderv1.EpochResponse, error) {
 	k := a.ring.key
 	r, err := a.e.ask(ctx, func(t coordinator.Token) coordinator.Event {
-		return coordinator.StartEpoch{Token: t, Job: k.job, Rank: k.rank, Inc: k.inc, Epoch: epoch}
+		return coordinator.StartEpoch{Token: t, Job: k.job, Rank: k.rank, Inc: k.inc, Epoch: epoch, From: int(from)}
 	})
 	if err != nil {
 		return nil, err

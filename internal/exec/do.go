@@ -75,9 +75,10 @@ func (e *Engine) setBudget(x coordinator.SetBudget) {
 // persist hands a record to the journal. When that fails the engine ends: what was promised could not be kept, and
 // trying again could make a record durable that others are believed to have replaced.
 func (e *Engine) persist(p coordinator.Persist) {
-	rec := journal.Record{
-		Kind: recordKinds[p.Kind], Job: p.Job, Rank: uint32(p.Rank), Incarnation: p.Inc, Epoch: p.Epoch, Step: uint32(p.Step),
-		Objects: p.Objects, Text: p.Text,
+	rec, err := e.record(p)
+	if err != nil {
+		e.breakDown(fmt.Errorf("a record could not be made: %w", err))
+		return
 	}
 	seq := e.cfg.Journal.Append(rec, func(err error) {
 		if err != nil {

@@ -29,7 +29,8 @@ type Config struct {
 	Catalog     *source.Catalog
 	Store       *tiers.Store
 	Journal     journal.Log
-	GPU         gpu.Probe // may be nil
+	Found       *journal.State // what the journal held when it was opened; nil = nothing
+	GPU         gpu.Probe      // may be nil
 	Log         *slog.Logger
 	Workers     int         // preparation workers; at least 1
 	Limits      prep.Limits // of one image
@@ -70,6 +71,7 @@ type Engine struct {
 		jobs       map[ident.JobID]*job
 		rings      map[ringKey]*ring
 		names      map[string]*job // newest job of a name
+		coming     *job            // being registered: the coordinator may know it already
 		ended      []ident.JobID   // oldest first; jobs holds the last keepEnded of them
 		settings   map[ident.Form]string
 		total      int64 // of the tiers
@@ -127,6 +129,11 @@ func New(cfg Config) (*Engine, error) {
 	e.mu.stratified = map[ident.DatasetID]bool{}
 	e.meters = newMeters(cfg.Workers, runtime.GOMAXPROCS(0))
 	e.pool = newPool(e)
+	if cfg.Found != nil {
+		if err := e.restore(context.Background(), cfg.Found); err != nil {
+			return nil, err
+		}
+	}
 	return e, nil
 }
 

@@ -23,6 +23,7 @@ import (
 type subsets struct {
 	sync.Mutex
 	asked []asked   // never empty; the last one is what the job is to draw in the end
+	next  asked     // being asked for
 	gone  *bits.Set // objects of asked that do not exist any more; nil = none
 	seen  uint64    // fingerprint of the dataset that the last one was selected from
 	note  string    // why the last change of the dataset could not be followed
@@ -44,6 +45,18 @@ func (s *subsets) last() asked {
 	s.Lock()
 	defer s.Unlock()
 	return s.asked[len(s.asked)-1]
+}
+
+// coming is the subset of a mark, which may be the one that is being asked for.
+func (s *subsets) coming(mark uint32) asked {
+	s.Lock()
+	defer s.Unlock()
+	for _, a := range s.asked {
+		if a.mark == mark {
+			return a
+		}
+	}
+	return s.next
 }
 
 // expr is the text of a subset, by its mark.
@@ -157,6 +170,9 @@ func (e *Engine) change(ctx context.Context, j *job, rank int, expr string, obje
 	if !same {
 		ev.Mark, ev.Subset, ev.Member = next.mark, objects, coordinator.Members(objects)
 	}
+	j.subsets.Lock()
+	j.subsets.next = next // the record is made before the answer comes
+	j.subsets.Unlock()
 	r, err := e.ask(context.WithoutCancel(ctx), func(t coordinator.Token) coordinator.Event {
 		ev.Token = t
 		return ev

@@ -186,11 +186,11 @@ func (s *conn) handle(h wire.Header, p []byte, ordered chan<- func()) error {
 		p = bytes.Clone(p)
 		s.inOrder(h, ordered, func() error { return s.attach(h.ID, p) })
 	case wire.Epoch:
-		epoch, err := wire.ParseEpoch(p)
+		epoch, from, err := wire.ParseEpoch(p)
 		if err != nil {
 			return err
 		}
-		s.inOrder(h, ordered, func() error { return s.startEpoch(h.ID, epoch) })
+		s.inOrder(h, ordered, func() error { return s.startEpoch(h.ID, epoch, from) })
 	case wire.Detach:
 		s.inOrder(h, ordered, func() error {
 			s.detach(true)
@@ -356,7 +356,7 @@ func (s *conn) attach(id uint64, p []byte) error {
 	return nil
 }
 
-func (s *conn) startEpoch(id uint64, epoch uint32) error {
+func (s *conn) startEpoch(id uint64, epoch, from uint32) error {
 	s.mu.Lock()
 	att, last := s.mu.att, s.mu.epoch
 	s.mu.Unlock()
@@ -370,7 +370,7 @@ func (s *conn) startEpoch(id uint64, epoch uint32) error {
 		return fault.New(fault.Invalid, job, fmt.Sprintf("ask for epoch %d or a later one; a job that is to start over needs another name", last+1),
 			"epoch %d of job %s was asked for, and epoch %d is the first one free: epochs only go up", epoch, job, last+1)
 	}
-	res, err := att.StartEpoch(s.ctx, epoch)
+	res, err := att.StartEpoch(s.ctx, epoch, from)
 	if err != nil {
 		return err
 	}

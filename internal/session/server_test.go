@@ -559,7 +559,7 @@ func (a earlyAttachment) Info() *larderv1.AttachResponse {
 	}
 }
 func (a earlyAttachment) Segment() *shm.Segment { return a.seg }
-func (earlyAttachment) StartEpoch(context.Context, uint32) (*larderv1.EpochResponse, error) {
+func (earlyAttachment) StartEpoch(context.Context, uint32, uint32) (*larderv1.EpochResponse, error) {
 	return nil, nil
 }
 func (earlyAttachment) Release(_ uint32, _ uint64, _ time.Duration) {}

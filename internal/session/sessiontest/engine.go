@@ -217,7 +217,7 @@ func (a *attachment) Info() *larderv1.AttachResponse { return a.info }
 func (a *attachment) Segment() *shm.Segment { return a.ring }
 
 // StartEpoch implements session.Attachment.
-func (a *attachment) StartEpoch(_ context.Context, epoch uint32) (*larderv1.EpochResponse, error) {
+func (a *attachment) StartEpoch(_ context.Context, epoch, _ uint32) (*larderv1.EpochResponse, error) {
 	if a.job.Epochs > 0 && int(epoch) >= a.job.Epochs {
 		return nil, fault.New(fault.JobEnded, a.name, "register another job", "job %s has %d epochs", a.name, a.job.Epochs)
 	}

@@ -234,18 +234,22 @@ func ParseSegment(p []byte) (SegmentFrame, error) {
 	return SegmentFrame{Segment: le.Uint32(p), Slot: le.Uint32(p[4:]), Bytes: le.Uint64(p[8:])}, nil
 }
 
-// AppendEpoch appends the payload of EPOCH.
-func AppendEpoch(dst []byte, epoch uint32) []byte {
+// AppendEpoch appends the payload of EPOCH for an epoch from its beginning.
+func AppendEpoch(dst []byte, epoch uint32) []byte { return AppendEpochFrom(dst, epoch, 0) }
+
+// AppendEpochFrom appends the payload of EPOCH. from is 0 for the beginning, or 1 + the step to go on with after a restart of the
+// daemon.
+func AppendEpochFrom(dst []byte, epoch, from uint32) []byte {
 	dst = binary.LittleEndian.AppendUint32(dst, epoch)
-	return binary.LittleEndian.AppendUint32(dst, 0)
+	return binary.LittleEndian.AppendUint32(dst, from)
 }
 
 // ParseEpoch reads the payload of EPOCH.
-func ParseEpoch(p []byte) (uint32, error) {
+func ParseEpoch(p []byte) (epoch, from uint32, err error) {
 	if len(p) != EpochSize {
-		return 0, Violation("an EPOCH payload has %d bytes, here are %d", EpochSize, len(p))
+		return 0, 0, Violation("an EPOCH payload has %d bytes, here are %d", EpochSize, len(p))
 	}
-	return binary.LittleEndian.Uint32(p), nil
+	return binary.LittleEndian.Uint32(p), binary.LittleEndian.Uint32(p[4:]), nil
 }
 
 // Violation is the error for a peer that breaks the protocol.

@@ -62,7 +62,7 @@ func TestRoundTrips(t *testing.T) {
 			t.Fatalf("%+v → %+v, %v", r, got, err)
 		}
 		e := u32()
-		if got, err := ParseEpoch(AppendEpoch(nil, e)); err != nil || got != e {
+		if got, from, err := ParseEpoch(AppendEpochFrom(nil, e, e/2)); err != nil || got != e || from != e/2 {
 			t.Fatalf("%d → %d, %v", e, got, err)
 		}
 	})
@@ -178,7 +178,7 @@ func TestRefusals(t *testing.T) {
 	_, e3 := ParseBatch(flagged[:BatchSize])
 	_, e4 := ParseRelease(nil)
 	_, e5 := ParseSegment(make([]byte, 17))
-	_, e6 := ParseEpoch(make([]byte, 4))
+	_, _, e6 := ParseEpoch(make([]byte, 4))
 	for i, err := range []error{e1, e2, e3, e4, e5, e6} {
 		if !fault.Is(err, fault.Protocol) {
 			t.Errorf("payload %d: %v", i+1, err)
@@ -314,7 +314,7 @@ func FuzzPayload(f *testing.F) {
 		}
 		_, _ = ParseRelease(p)
 		_, _ = ParseSegment(p)
-		_, _ = ParseEpoch(p)
+		_, _, _ = ParseEpoch(p)
 		if e := ParseError(p); e.Reason == "" {
 			t.Error("an error without a reason")
 		}

@@ -1,0 +1,279 @@
+package exec
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"slices"
+	"strconv"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"larder/internal/coordinator"
+	"larder/internal/fault"
+	"larder/internal/ident"
+	"larder/internal/journal"
+	"larder/internal/source"
+	"larder/jobs"
+	larderv1 "larder/proto/larder/v1"
+)
+
+// What the journal says of a job beside numbers. Samples are named by their ids in the job's dataset, which survive a restart; object
+// ids do not. 64-bit numbers are text, for whoever reads them in other languages.
+type (
+	recordedJob struct {
+		Spec       json.RawMessage `json:"spec"` // larder.v1.JobSpec with defaults
+		Subset     recordedSubset  `json:"subset"`
+		Seed       string          `json:"seed"` // of random parameters; in a share group not the job's own
+		Registered time.Time       `json:"registered"`
+	}
+	recordedSubset struct {
+		Expr    string `json:"expr"`
+		Samples int    `json:"samples"`
+		Hash    string `json:"hash"` // of the sample ids
+	}
+)
+
+func recorded(data *source.Dataset, expr string, objects []ident.ObjectID) (recordedSubset, error) {
+	ids := slices.Clone(objects)
+	if err := toSamples(data, ids); err != nil {
+		return recordedSubset{}, err
+	}
+	return recordedSubset{expr, len(ids), strconv.FormatUint(hashObjects(ids), 16)}, nil
+}
+
+// toSamples turns object ids into sample ids, in place.
+func toSamples(data *source.Dataset, ids []ident.ObjectID) error {
+	for i, x := range ids {
+		s, ok := data.Sample(x)
+		if !ok {
+			return fault.New(fault.Internal, data.Name(), "please report this", "object %d is no sample of %s", x, data.Name())
+		}
+		ids[i] = ident.ObjectID(s)
+	}
+	return nil
+}
+
+// toObjects is the reverse.
+func toObjects(data *source.Dataset, ids []ident.ObjectID) []ident.ObjectID {
+	out := make([]ident.ObjectID, len(ids))
+	for i, s := range ids {
+		out[i] = data.Object(ident.SampleID(s))
+	}
+	return out
+}
+
+// record makes a record of the journal of what the coordinator persists.
+func (e *Engine) record(p coordinator.Persist) (journal.Record, error) {
+	rec := journal.Record{
+		Kind: recordKinds[p.Kind], Job: p.Job, Rank: uint32(p.Rank), Incarnation: p.Inc, Epoch: p.Epoch, Step: uint32(p.Step), Text: p.Text,
+	}
+	j := e.job(p.Job)
+	if p.Kind == coordinator.RecRegister {
+		e.mu.Lock()
+		j = e.mu.coming
+		e.mu.Unlock()
+	}
+	if j == nil {
+		return rec, nil
+	}
+	switch p.Kind {
+	case coordinator.RecRegister:
+		spec, err := protojson.Marshal(j.spec)
+		if err != nil {
+			return rec, err
+		}
+		a := j.subsets.last()
+		s, err := recorded(j.data, a.expr, a.objects)
+		if err != nil {
+			return rec, err
+		}
+		text, err := json.Marshal(recordedJob{spec, s, strconv.FormatUint(p.Seed, 10), j.registered})
+		rec.Text = string(text)
+		return rec, err
+	case coordinator.RecSubset:
+		a := j.subsets.coming(rec.Step)
+		s, err := recorded(j.data, a.expr, a.objects)
+		if err != nil {
+			return rec, err
+		}
+		text, err := json.Marshal(s)
+		rec.Text = string(text)
+		return rec, err
+	}
+	if len(p.Objects) > 0 {
+		rec.Objects = slices.Clone(p.Objects)
+		return rec, toSamples(j.data, rec.Objects)
+	}
+	return rec, nil
+}
+
+// restore puts back the jobs that a journal holds, before Run. What cannot be put back ends, with the reason in the log.
+func (e *Engine) restore(ctx context.Context, s *journal.State) error {
+	for _, js := range s.Jobs() {
+		if js.Ended {
+			e.core.Reserve(js.ID)
+			continue
+		}
+		err := e.restoreJob(ctx, js)
+		if err == nil {
+			continue
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		e.core.Reserve(js.ID)
+		e.cfg.Log.Warn("a job could not be restored", "id", uint32(js.ID), "error", err)
+		e.cfg.Journal.Append(journal.Record{Kind: journal.Ended, Job: js.ID, Text: "it could not be restored: " + err.Error()}, nil)
+	}
+	return nil
+}
+
+func (e *Engine) restoreJob(ctx context.Context, js *journal.JobState) error {
+	var rj recordedJob
+	spec := new(larderv1.JobSpec)
+	if err := json.Unmarshal([]byte(js.Spec), &rj); err != nil {
+		return fault.Wrap(err, fault.StateDamaged, "", "register the job again", "the record of job %d cannot be read", js.ID)
+	}
+	if err := protojson.Unmarshal(rj.Spec, spec); err != nil {
+		return fault.Wrap(err, fault.StateDamaged, "", "register the job again", "the spec of job %d cannot be read", js.ID)
+	}
+	seed, err := strconv.ParseUint(rj.Seed, 10, 64)
+	if err != nil {
+		return fault.Wrap(err, fault.StateDamaged, spec.GetName(), "register the job again", "the seed of job %d cannot be read", js.ID)
+	}
+	j, reg, err := e.compile(ctx, spec)
+	if err != nil {
+		return err
+	}
+	j.id, j.registered = js.ID, rj.Registered
+	ev := coordinator.Restore{Register: reg, ID: js.ID, Seed: seed, Paused: js.Paused}
+	if err := e.restoreSubsets(j, js, rj, &ev); err != nil {
+		return err
+	}
+	ev.Strata = e.strata(j)
+	for r := range ev.Spec.World {
+		ev.Ranks = append(ev.Ranks, js.Ranks[uint32(r)])
+	}
+	for _, b := range js.Bad {
+		for _, x := range toObjects(j.data, b.Objects) {
+			ev.Bad = append(ev.Bad, jobs.Bad{Object: x, Reason: b.Text})
+		}
+	}
+	if len(ev.Epochs) > 0 && ev.Epochs[0].Epoch > 0 {
+		before, err := e.cfg.Journal.Order(js.ID, ev.Epochs[0].Epoch-1)
+		if err != nil {
+			return err
+		}
+		ev.Before = toObjects(j.data, slices.Concat(before...))
+	}
+	var reply coordinator.Reply
+	e.mu.Lock()
+	e.mu.jobs[j.id], e.mu.names[spec.GetName()] = j, j
+	e.mu.Unlock()
+	ev.Token = restoring
+	for _, eff := range e.core.Step(time.Now(), ev, nil) {
+		if r, ok := eff.(coordinator.Reply); ok && r.Token == restoring {
+			reply = r
+			continue
+		}
+		e.Do(eff)
+	}
+	if reply.Err != nil {
+		e.mu.Lock()
+		delete(e.mu.jobs, j.id)
+		delete(e.mu.names, spec.GetName())
+		e.mu.Unlock()
+		return reply.Err
+	}
+	e.stratified(j.data.ID())
+	given := 0
+	for _, p := range ev.Epochs {
+		given += len(p.Batches)
+	}
+	e.cfg.Log.Log(ctx, slog.LevelInfo, "job restored", "job", spec.GetName(), "id", uint32(j.id), "epochs", len(ev.Epochs), "batches_given", given)
+	return nil
+}
+
+// restoring is the token of what New asks the coordinator; requests count from 1 and never get there.
+const restoring = ^coordinator.Token(0)
+
+// restoreSubsets finds the samples of every subset that the job's epochs had, has, or is to have, and the epochs with them. A dataset that
+// selects other samples than it did is an error: what had been given out could not be told from the rest.
+func (e *Engine) restoreSubsets(j *job, js *journal.JobState, rj recordedJob, ev *coordinator.Restore) error {
+	marks := map[uint32]recordedSubset{0: rj.Subset}
+	since := []journal.Record{{}} // by the order of the changes
+	for _, r := range js.Subsets {
+		var s recordedSubset
+		if err := json.Unmarshal([]byte(r.Text), &s); err != nil {
+			return fault.Wrap(err, fault.StateDamaged, j.spec.GetName(), "register the job again", "a subset of job %s cannot be read", j.spec.GetName())
+		}
+		marks[r.Step] = s
+		since = append(since, r)
+	}
+	of := func(epoch uint32) (mark, first uint32) {
+		for _, r := range since {
+			if r.Epoch <= epoch {
+				mark, first = r.Step, r.Epoch
+			}
+		}
+		return mark, first
+	}
+	made := map[uint32][]ident.ObjectID{}
+	objects := func(mark uint32) ([]ident.ObjectID, error) {
+		if o := made[mark]; o != nil {
+			return o, nil
+		}
+		want := marks[mark]
+		samples, err := j.data.Select(want.Expr)
+		if err != nil {
+			return nil, err
+		}
+		o := objectsOf(j.data, samples)
+		got, err := recorded(j.data, want.Expr, o)
+		if err != nil {
+			return nil, err
+		}
+		if got != want {
+			return nil, fault.New(fault.DatasetUnread, j.data.Name(), "register the job again",
+				"job %s drew from %d samples of %s, and its subset now selects %d others or in other places: files changed while no daemon ran",
+				j.spec.GetName(), want.Samples, j.data.Name(), got.Samples)
+		}
+		made[mark] = o
+		return o, nil
+	}
+	newest := uint32(0)
+	for _, o := range js.Epochs {
+		mark, _ := of(o.Epoch)
+		list, err := objects(mark)
+		if err != nil {
+			return err
+		}
+		p := coordinator.RestoredEpoch{Epoch: o.Epoch, Instance: o.Start.Step, Subset: len(list), Member: coordinator.Members(list)}
+		for i := range o.Batches {
+			b := &o.Batches[i]
+			p.Batches = append(p.Batches, coordinator.RestoredBatch{Rank: int(b.Rank), Step: int(b.Step), Objects: toObjects(j.data, b.Objects())})
+		}
+		ev.Epochs = append(ev.Epochs, p)
+		newest = o.Epoch
+	}
+	mark, first := of(newest)
+	list, err := objects(mark)
+	if err != nil {
+		return err
+	}
+	ev.Mark, ev.Since, ev.Spec.Subset, ev.Sample.Subset, ev.Member = mark, first, len(list), list, coordinator.Members(list)
+	j.life.Subset = len(list)
+	all := []asked{{mark: mark, expr: marks[mark].Expr, objects: list, hash: hashObjects(list)}}
+	if last := since[len(since)-1]; last.Step != mark {
+		next, err := objects(last.Step)
+		if err != nil {
+			return err
+		}
+		ev.Next, ev.NextIDs = &jobs.Next{Mark: last.Step, Subset: len(next), Member: coordinator.Members(next)}, next
+		all = append(all, asked{mark: last.Step, expr: marks[last.Step].Expr, objects: next, hash: hashObjects(next)})
+	}
+	j.subsets.asked = all
+	return nil
+}
