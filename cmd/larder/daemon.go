@@ -53,7 +53,9 @@ type daemon struct {
 	tcp      net.Listener
 	catalog  *source.Catalog
 	store    *tiers.Store
-	journal  *journal.Memory
+	journal  journal.Log
+	found    *journal.State // what it held; nil = nothing
+	seed     uint64
 	gpu      gpu.Probe
 	engine   *exec.Engine
 	evictors []func() // what ends them
@@ -152,18 +154,20 @@ func (d *daemon) openEngine() error {
 	if d.store, err = tiers.Open(tiers.Config{VerifyEvery: cfg.Tiers.VerifyEvery}); err != nil {
 		return err
 	}
-	d.journal = journal.OpenMemory(journal.Limits{})
+	if err := d.openState(); err != nil {
+		return err
+	}
 	d.gpu = gpu.Open()
 	first := d.settings(cfg, r)
 	d.engine, err = exec.New(exec.Config{
-		Version: version, Catalog: d.catalog, Store: d.store, Journal: d.journal, GPU: d.gpu, Log: d.log,
+		Version: version, Catalog: d.catalog, Store: d.store, Journal: d.journal, Found: d.found, GPU: d.gpu, Log: d.log,
 		Workers: r.Workers, Limits: prep.Limits{MaxPixels: cfg.Prep.MaxPixels},
 		Tiers: first.Tiers, TierSetting: first.TierSetting, MaxRing: first.MaxRing, Strata: first.Strata, ApplyConfig: d.applyConfig,
 		ParseSize: func(s string) (int64, bool, error) {
 			v, err := config.ParseSize(s)
 			return v.Of(r.Machine), v.IsAuto(), err
 		},
-		MemoryLimit: r.Memory, Own: r.Own, Lease: cfg.Jobs.Lease, MaxJobs: cfg.Jobs.Max, Seed: cfg.Sampler.Seed,
+		MemoryLimit: r.Memory, Own: r.Own, Lease: cfg.Jobs.Lease, MaxJobs: cfg.Jobs.Max, Seed: d.seed,
 		Evictor: d.newEvictor,
 	})
 	return err

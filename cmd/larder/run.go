@@ -63,6 +63,7 @@ func runCommand(cmd *cobra.Command, g *globals, flags *configFlags, args []strin
 	if err != nil {
 		return err
 	}
+	cfg.State.Dir = "none" // it lives as long as its command
 	d, err := openDaemon(cfg, log, level)
 	if err != nil {
 		return err

@@ -12,6 +12,7 @@ type Config struct {
 	Tiers   Tiers
 	Prep    Prep
 	Source  Source
+	State   State
 	Jobs    Jobs
 	Sampler Sampler
 	Log     Log
@@ -59,6 +60,12 @@ type Source struct {
 	StorageIOPS  int    // reads a second, 0 = no limit
 }
 
+// State is what survives the daemon.
+type State struct {
+	Dir    string // auto = the user's own; none = nothing survives
+	Orders Size   // of the orders of epochs that are over; auto = 1 GiB
+}
+
 // Jobs bounds jobs.
 type Jobs struct {
 	Lease   time.Duration // how long a vanished rank may come back before its job is dead
@@ -97,6 +104,7 @@ func Default() *Config {
 		},
 		Prep:    Prep{MaxPixels: 89_478_485},
 		Source:  Source{IndexDir: "auto"},
+		State:   State{Dir: "auto"},
 		Jobs:    Jobs{Lease: 30 * time.Second, Max: 256},
 		Sampler: Sampler{Seed: 1},
 		Log:     Log{Level: "info", Format: "text"},

@@ -136,6 +136,10 @@ var keys = []Key{
 		}},
 	number("source.storage_iops", "reads from storage a second, all together; 0 = no limit", Live, 0, 1e9, false,
 		func(c *Config) *int { return &c.Source.StorageIOPS }),
+	text("state.dir", "path | auto | none", "folder of what survives the daemon: jobs, where they are, their orders; auto = the user's own; none = memory only", Restart,
+		func(c *Config) *string { return &c.State.Dir }, checkPath),
+	size("state.orders", "disk for the orders of epochs that are over; auto = 1 GiB", Restart,
+		func(c *Config) *Size { return &c.State.Orders }),
 	{Name: "jobs.lease", Kind: "duration", Doc: "how long a rank that vanished may come back", Apply: Restart,
 		set: func(c *Config, s string) error {
 			d, err := time.ParseDuration(s)

@@ -19,6 +19,7 @@ type Machine struct {
 	Cgroup     int64  // memory limit of the control group in bytes, 0 = none
 	CgroupFile string // where the limit was read
 	IndexDir   string // default folder of saved indexes, "" = none can be saved
+	StateDir   string // default folder of what survives the daemon, "" = there is none
 }
 
 // Memory returns the bytes that percentages refer to: the cgroup limit where it is below RAM, else RAM.
@@ -43,6 +44,11 @@ func DetectMachine() Machine {
 	m.CPUs = runtime.GOMAXPROCS(0) // follows affinity and cgroup quota
 	if dir, err := os.UserCacheDir(); err == nil {
 		m.IndexDir = filepath.Join(dir, "larder", "index")
+	}
+	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		m.StateDir = filepath.Join(dir, "larder")
+	} else if home, err := os.UserHomeDir(); err == nil {
+		m.StateDir = filepath.Join(home, ".local", "state", "larder")
 	}
 	return m
 }

@@ -21,6 +21,9 @@ type Resolved struct {
 	Workers                   int
 	StorageLimit, StorageIOPS int64  // bytes and reads a second, 0 = no limit
 	IndexDir                  string // "" = indexes are not saved
+	StateDir                  string // "" = nothing survives the daemon
+	StateAuto                 bool   // it was not configured: the daemon may do without
+	Orders                    int64  // bytes of the orders of epochs that are over
 
 	Quotas []Quota // of datasets, by name
 }
@@ -239,6 +242,16 @@ func (c *Config) Resolve(m Machine) (Resolved, error) {
 				"the floors of datasets together, %s, exceed tiers.total %s", fault.Size(floors), describe(t.Total, r.Total))
 		}
 		r.Quotas = append(r.Quotas, q)
+	}
+	switch r.Orders = 1 << 30; c.State.Dir {
+	case "auto":
+		r.StateDir, r.StateAuto = m.StateDir, true
+	case "none", "":
+	default:
+		r.StateDir = expand(c.State.Dir)
+	}
+	if !c.State.Orders.IsAuto() {
+		r.Orders = c.State.Orders.Of(base)
 	}
 	switch c.Source.IndexDir {
 	case "auto":

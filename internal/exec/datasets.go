@@ -29,6 +29,11 @@ func (e *Engine) AddDataset(ctx context.Context, req *larderv1.AddDatasetRequest
 	if err := e.followed(ctx); err != nil {
 		return nil, err
 	}
+	if d.Name() != d.URI() { // the name is to survive
+		if err := e.recordDataset(d); err != nil {
+			return nil, err
+		}
+	}
 	e.cfg.Log.Info("dataset indexed", "name", d.Name(), "uri", d.URI(), "samples", d.LiveCount())
 	return &larderv1.AddDatasetResponse{Dataset: e.dataset(d)}, nil
 }

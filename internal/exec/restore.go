@@ -24,9 +24,15 @@ import (
 type (
 	recordedJob struct {
 		Spec       json.RawMessage `json:"spec"` // larder.v1.JobSpec with defaults
+		Name       string          `json:"name"` // of the dataset
+		URI        string          `json:"uri"`
 		Subset     recordedSubset  `json:"subset"`
 		Seed       string          `json:"seed"` // of random parameters; in a share group not the job's own
 		Registered time.Time       `json:"registered"`
+	}
+	recordedDataset struct {
+		Name string `json:"name"`
+		URI  string `json:"uri"`
 	}
 	recordedSubset struct {
 		Expr    string `json:"expr"`
@@ -89,7 +95,7 @@ func (e *Engine) record(p coordinator.Persist) (journal.Record, error) {
 		if err != nil {
 			return rec, err
 		}
-		text, err := json.Marshal(recordedJob{spec, s, strconv.FormatUint(p.Seed, 10), j.registered})
+		text, err := json.Marshal(recordedJob{spec, j.data.Name(), j.data.URI(), s, strconv.FormatUint(p.Seed, 10), j.registered})
 		rec.Text = string(text)
 		return rec, err
 	case coordinator.RecSubset:
@@ -109,8 +115,28 @@ func (e *Engine) record(p coordinator.Persist) (journal.Record, error) {
 	return rec, nil
 }
 
+// recordDataset makes the name of a dataset survive.
+func (e *Engine) recordDataset(d *source.Dataset) error {
+	text, err := json.Marshal(recordedDataset{d.Name(), d.URI()})
+	if err != nil {
+		return err
+	}
+	e.cfg.Journal.Append(journal.Record{Kind: journal.Indexed, Text: string(text)}, nil)
+	return nil
+}
+
 // restore puts back the jobs that a journal holds, before Run. What cannot be put back ends, with the reason in the log.
 func (e *Engine) restore(ctx context.Context, s *journal.State) error {
+	for _, text := range s.Datasets {
+		var d recordedDataset
+		err := json.Unmarshal([]byte(text), &d)
+		if err == nil {
+			_, err = e.cfg.Catalog.Add(ctx, d.Name, d.URI)
+		}
+		if err != nil {
+			e.cfg.Log.Warn("a dataset could not be added again", "name", d.Name, "error", err)
+		}
+	}
 	for _, js := range s.Jobs() {
 		if js.Ended {
 			e.core.Reserve(js.ID)
@@ -142,6 +168,9 @@ func (e *Engine) restoreJob(ctx context.Context, js *journal.JobState) error {
 	seed, err := strconv.ParseUint(rj.Seed, 10, 64)
 	if err != nil {
 		return fault.Wrap(err, fault.StateDamaged, spec.GetName(), "register the job again", "the seed of job %d cannot be read", js.ID)
+	}
+	if _, err := e.cfg.Catalog.Add(ctx, rj.Name, rj.URI); err != nil { // names of datasets do not survive by themselves
+		return err
 	}
 	j, reg, err := e.compile(ctx, spec)
 	if err != nil {
