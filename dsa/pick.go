@@ -171,13 +171,21 @@ func (s *Sampler) Withdraw(id ident.JobID, ids []ident.ObjectID) int {
 	if len(j.todo) > 0 {
 		s.settle()
 	}
+	if j.err != nil {
+		return 0
+	}
 	n := 0
 	for _, x := range ids {
-		if !s.Needs(id, x) {
+		if int(x) >= s.obj.n {
 			continue
 		}
-		n++
-		l := j.at.of(uint32(x))
+		l, ok := j.at.find(uint32(x))
+		if !ok || !has(j.left, l) {
+			continue
+		}
+		if n++; n == 1 {
+			s.unlay(j)
+		}
 		if j.tiles > 1 {
 			j.cur.set(l, uint8((len(j.subset)-j.rem)*j.tiles/len(j.subset)))
 		}
@@ -185,7 +193,6 @@ func (s *Sampler) Withdraw(id ident.JobID, ids []ident.ObjectID) int {
 			j.undraw()
 			j.take(l)
 		}
-		s.unlay(j)
 		s.withdrawn(j, uint32(x), l)
 	}
 	if n > 0 && j.usesTape() {

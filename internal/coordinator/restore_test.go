@@ -293,3 +293,36 @@ func TestRestoredJobHasALease(t *testing.T) {
 }
 
 func withToken(r Register, t Token) Register { r.Token = t; return r }
+
+// BenchmarkRestore puts 8 jobs back that are in the midst of an epoch of 1.28 million samples, and knows the one before it.
+func BenchmarkRestore(b *testing.B) {
+	const n, batch = 1_280_000, 256
+	perm := rand.New(rand.NewPCG(1, 1)).Perm(n)
+	order := make([]ident.ObjectID, n)
+	for i, x := range perm {
+		order[i] = ident.ObjectID(x)
+	}
+	reg := registration(1, "", 0, n, batch, func(e *Register) { e.Sample.Mode = dsa.Stratified })
+	reg.Member = Members(reg.Sample.Subset)
+	p := RestoredEpoch{Epoch: 1, Instance: 1, Subset: n, Member: reg.Member}
+	for step := range n / batch / 2 {
+		p.Batches = append(p.Batches, RestoredBatch{Step: step, Objects: order[step*batch : (step+1)*batch]})
+	}
+	for b.Loop() {
+		g := &rig{}
+		c, err := New(Config{Seed: 1, Bytes: func(ident.ObjectID) int64 { return 100 }})
+		if err != nil {
+			b.Fatal(err)
+		}
+		g.c = c
+		for j := range 8 {
+			r := reg
+			r.Spec.Name = fmt.Sprint("job", j)
+			for _, e := range c.Step(g.now, Restore{Register: r, ID: ident.JobID(j + 1), Ranks: []ident.Incarnation{1}, Before: order, Epochs: []RestoredEpoch{p}}, nil) {
+				if rep, ok := e.(Reply); ok && rep.Err != nil {
+					b.Fatal(rep.Err)
+				}
+			}
+		}
+	}
+}

@@ -19,7 +19,7 @@ import (
 // Options bounds the files of a Disk. Zero values stand for the defaults.
 type Options struct {
 	SegmentBytes  int64 // of a file of the log; default 16 MiB
-	SnapshotBytes int64 // of log after which a snapshot is written, at least, and at least twice its size; default 16 MiB
+	SnapshotBytes int64 // of log after which a snapshot is written, at least, and at least its size; default 16 MiB
 	OrderBytes    int64 // of the orders of epochs that are over; default 1 GiB, about 300 epochs of 1.28 million samples; negative = none
 }
 
@@ -295,7 +295,7 @@ func (d *Disk) takeLocked(old group) group {
 	g.first = d.mu.state.Seq + 1 - uint64(len(g.ends))
 	d.mu.buf, d.mu.ends, d.mu.dones, d.mu.demand = old.buf[:0], old.ends[:0], old.dones[:0], false
 	d.mu.since += int64(len(g.buf))
-	due := d.mu.since > max(d.options.SnapshotBytes, 2*d.mu.snap) || len(d.mu.files) > maxOpenFiles && d.mu.since > 0
+	due := d.mu.since > max(d.options.SnapshotBytes, d.mu.snap) || len(d.mu.files) > maxOpenFiles && d.mu.since > 0
 	if due && !d.mu.tidying && g.broken == nil && !g.closed {
 		g.snapshot = d.mu.state.clone()
 		d.mu.tidying = true

@@ -308,10 +308,10 @@ func (im *image) replay(all bool) error {
 	return nil
 }
 
-// oldest is the last record in the older snapshot, 0 when there is only one.
+// oldest is the last record in the snapshot before the newest, 0 when there is only one. What is older is being removed.
 func (im *image) oldest() (seq uint64) {
-	if len(im.snapshots) > 1 {
-		_, _ = fmt.Sscanf(im.snapshots[0], "snapshot-%016x", &seq)
+	if n := len(im.snapshots); n > 1 {
+		_, _ = fmt.Sscanf(im.snapshots[n-2], "snapshot-%016x", &seq)
 	}
 	return seq
 }

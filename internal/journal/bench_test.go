@@ -1,0 +1,92 @@
+package journal
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"larder/internal/ident"
+)
+
+// BenchmarkOpen opens a folder as a killed daemon leaves it: 8 jobs in the midst of epochs of 1.28 million samples, 1e6 records in all.
+func BenchmarkOpen(b *testing.B) {
+	fs, err := OpenDir(b.TempDir(), true)
+	if err != nil {
+		b.Fatal(err)
+	}
+	d, err := OpenDisk(fs, Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	perm := rand.New(rand.NewPCG(1, 1)).Perm(1_280_000)
+	order := make([]ident.ObjectID, len(perm))
+	for i, x := range perm {
+		order[i] = ident.ObjectID(x)
+	}
+	const batch = 256
+	records := 0
+	for j := range ident.JobID(8) {
+		d.Append(Record{Kind: Registered, Job: j + 1, Text: "job"}, nil)
+		records++
+	}
+	for e := uint32(0); records < 1_000_000; e++ {
+		for j := range ident.JobID(8) {
+			d.Append(Record{Kind: EpochStarted, Job: j + 1, Epoch: e}, nil)
+			records++
+		}
+		for step := 0; step < len(order)/batch && records < 1_000_000; step++ {
+			for j := range ident.JobID(8) {
+				d.Append(Record{Kind: Assigned, Job: j + 1, Epoch: e, Step: uint32(step), Objects: order[step*batch : (step+1)*batch]}, nil)
+				records++
+			}
+			if step%500 == 0 {
+				if err := d.Sync(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+			}
+		}
+	}
+	if err := d.Close(); err != nil {
+		b.Fatal(err)
+	}
+	names, _ := fs.List()
+	var total int64
+	for _, n := range names {
+		size, _ := fs.Size(n)
+		total += size
+	}
+	for b.Loop() {
+		d, err := OpenDisk(fs, Options{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := d.Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(records), "records")
+	b.ReportMetric(float64(total)/1e6, "MB")
+}
+
+// BenchmarkAppendDisk is what Append costs its caller; the disk is behind it.
+func BenchmarkAppendDisk(b *testing.B) {
+	fs, err := OpenDir(b.TempDir(), true)
+	if err != nil {
+		b.Fatal(err)
+	}
+	d, err := OpenDisk(fs, Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer d.Close()
+	objects := make([]ident.ObjectID, 256)
+	for i := range objects {
+		objects[i] = ident.ObjectID(i * 5000)
+	}
+	done := func(error) {}
+	for i := 0; b.Loop(); i++ {
+		if i%5000 == 0 {
+			d.Append(Record{Kind: EpochStarted, Epoch: uint32(i / 5000)}, nil)
+		}
+		d.Append(Record{Kind: Assigned, Epoch: uint32(i / 5000), Step: uint32(i % 5000), Objects: objects}, done)
+	}
+}
