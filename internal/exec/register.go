@@ -242,7 +242,7 @@ func (e *Engine) compile(ctx context.Context, spec *larderv1.JobSpec) (*job, coo
 // fits refuses a ring that the memory limit cannot hold.
 func (e *Engine) fits(j *job) error {
 	l := e.layout(j)
-	need := l.slotBytes * int64(l.slots) * int64(j.life.World)
+	need := l.bytes() * int64(j.life.World)
 	limit := e.ringLimit()
 	if have := limit - e.ringBytes.Load(); need > have {
 		each := ""

@@ -11,6 +11,7 @@ import (
 	"larder/internal/ident"
 	"larder/internal/prep"
 	"larder/internal/session"
+	"larder/internal/session/wire"
 	"larder/internal/shm"
 	larderv1 "larder/proto/larder/v1"
 )
@@ -32,6 +33,17 @@ type layout struct {
 	index      int64
 	values     int64 // ragged only: where pixel values begin
 	fields     []*larderv1.Field
+	board      int64 // behind the slots: where batches are posted; 0 = nowhere
+	posts      int
+}
+
+// bytes is what segment 0 has.
+func (l *layout) bytes() int64 {
+	n := l.slotBytes * int64(l.slots)
+	if l.board != 0 {
+		n += align(wire.BoardBytes(l.posts), pageSize)
+	}
+	return n
 }
 
 const (
@@ -63,6 +75,9 @@ func newLayout(r *prep.Recipe, batch, slots int, guess int64) layout {
 		l.slotBytes += int64(batch) * guess
 	}
 	l.slotBytes = align(l.slotBytes, pageSize)
+	if !out.Ragged { // their slots may move
+		l.board, l.posts = l.slotBytes*int64(slots), wire.Posts(slots)
+	}
 	l.fields = []*larderv1.Field{
 		image,
 		{Name: "label", Dtype: "int64", Offset: uint64(l.label), SampleBytes: 8},
@@ -102,7 +117,7 @@ type ring struct {
 func newRing(e *Engine, k ringKey, j *job, l layout, sink session.Sink, peer shm.Peer) (*ring, error) {
 	r := &ring{layout: l, e: e, key: k, job: j, sink: sink, peer: peer}
 	r.wake = sync.NewCond(&r.mu.Mutex)
-	size := l.slotBytes * int64(l.slots)
+	size := l.bytes()
 	if err := r.reserve(size); err != nil {
 		return nil, err
 	}

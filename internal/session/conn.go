@@ -351,6 +351,9 @@ func (s *conn) attach(id uint64, p []byte) error {
 	s.rel.Unlock()
 	seg := att.Segment()
 	seg.Retain()
+	if info.GetBoard() != 0 {
+		k.board = wire.NewBoard(seg.Bytes()[info.GetBoard():], int(info.GetPosts()))
+	}
 	k.start(out{t: wire.Ring, id: id, payload: b, seg: seg})
 	log.Info("attached", "ring_bytes", seg.Size())
 	return nil
@@ -426,12 +429,14 @@ func (s *conn) endIfDrained() {
 
 // sink is the engine's way to one client. While the ring has not been announced it holds frames back.
 type sink struct {
-	s  *conn
-	mu struct {
+	s     *conn
+	board *wire.Board // nil: the ring has none. Set before RING leaves, used under mu while not ended
+	mu    struct {
 		sync.Mutex
-		open  bool // RING is in the queue
-		ended bool
-		early []out
+		open   bool // RING is in the queue
+		ended  bool
+		early  []out
+		frames uint64 // pushed so far
 	}
 }
 
@@ -466,6 +471,11 @@ func (k *sink) push(last bool, frames ...out) {
 	case k.mu.ended:
 		drop(frames)
 		return
+	case last && k.mu.open && k.board != nil:
+		k.board.Last()
+	}
+	k.mu.frames += uint64(len(frames))
+	switch {
 	case k.mu.open:
 		if !k.s.out.add(frames...) {
 			k.s.log.Error("the engine pushes without bound; the session is ended", "frames", maxPushed)
@@ -479,6 +489,9 @@ func (k *sink) push(last bool, frames ...out) {
 
 // Batch implements Sink.
 func (k *sink) Batch(b Batch) {
+	if k.post(b) {
+		return
+	}
 	f := out{t: wire.Batch, batch: &b, pushed: true}
 	if b.NewSegment == nil {
 		k.push(false, f)
@@ -487,6 +500,23 @@ func (k *sink) Batch(b Batch) {
 	b.NewSegment.Retain()
 	seg := wire.SegmentFrame{Segment: b.Segment, Slot: b.Slot, Bytes: uint64(b.NewSegment.Size())}
 	k.push(false, out{t: wire.Segment, payload: seg.Append(nil), seg: b.NewSegment, pushed: true}, f)
+}
+
+// post shows a batch on the board; false when it has to be sent.
+func (k *sink) post(b Batch) bool {
+	if b.Segment != 0 || b.NewSegment != nil || b.Report != nil {
+		return false
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.mu.open || k.mu.ended || k.board == nil || !k.board.Open() {
+		return false
+	}
+	f := wire.BatchFrame{Slot: b.Slot, Gen: b.Gen, Epoch: b.Epoch, Step: b.Step, Rank: b.Rank, Rows: b.Rows}
+	if k.board.Post(f, k.mu.frames) {
+		k.s.out.add(out{t: wire.Wake, pushed: true})
+	}
+	return true
 }
 
 // EpochEnd implements Sink.

@@ -279,6 +279,9 @@ class Loader(Facts):
                 time.sleep(0.05)
         assert s.ring is not None
         self._box.unused = ""
+        if s.board is not None:
+            s.board.torch = self._output == "torch"
+            s.board.fields = tuple(s.ring.fields[f] for f in self._fields if f in s.ring.fields)
         missing = [f for f in self._fields if f not in s.ring.fields]
         if missing:
             raise s.fail(_wire.protocol_error(f"a ring without the field {missing[0]!r}"))
@@ -316,6 +319,8 @@ class Loader(Facts):
             s.close(s.ring is not None)  # the daemon waits for this; the next iter() looks for its successor
             raise s.draining
         self._attach(s)
+        if s.board is not None:
+            s.board.stop()
         running = Run(s, max(self._next_epoch, self._pinned or 0))
         self._pinned = None
         self._next_epoch = running.epoch + 1  # before it is asked for: an interrupt below must not use the number twice
@@ -407,7 +412,7 @@ class Loader(Facts):
                 raise s.fail(s.revoked)
             f = s.head()
             if f is None:
-                if s.pump(min(deadline, look)):
+                if s.pump(min(deadline, look), posts=True):
                     continue
                 if self._is_paused(s):
                     deadline = time.monotonic() + self._timeout  # whoever paused it decides how long
@@ -428,7 +433,7 @@ class Loader(Facts):
                 if f.batch.rows == 0:
                     s.discard(f)
                     continue
-                return self._deliver(s, f, time.monotonic() - start)
+                return self._deliver(s, it, f, time.monotonic() - start)
             if f.type == _wire.EPOCH_END:
                 end = _wire.parse_json(f.payload)
                 if int(end.get("epoch") or 0) != it.epoch:
@@ -437,6 +442,7 @@ class Loader(Facts):
                 if end.get("final") and s.draining is None:  # a daemon that stops is named by the next iter()
                     self._ended = self._final(it.epoch)
                 it.done = True
+                it.board = None
                 f.taken = True
                 raise StopIteration
             if f.type == _wire.SEGMENT:
@@ -476,7 +482,7 @@ class Loader(Facts):
         if bad and str((self._job.get("spec") or {}).get("onError") or "raise") == "raise":
             raise SampleError(bad)
 
-    def _deliver(self, s: Session, f: Frame, waited: float) -> Batch:
+    def _deliver(self, s: Session, it: Run, f: Frame, waited: float) -> Batch:
         b, ring = f.batch, s.ring
         assert b is not None and ring is not None
         root = ring.root(b)
@@ -486,7 +492,7 @@ class Loader(Facts):
         keeps = ring.slots - others - 1 < min(2, ring.slots - 2)
         # The root's death gives the slot back, but only once this very lease has taken the frame, in one step below: an interrupt
         # before that leaves the batch to the next next(), and a root that lives on in a traceback can do no harm later.
-        lease = s.lease(root, f, int(waited * 1e6))
+        lease = s.lease(root, f, b.slot, int(waited * 1e6))
         if keeps:
             values = [_ring.copy(v) for v in values]
         if self._output == "torch":
@@ -494,6 +500,9 @@ class Loader(Facts):
         batch = tuple(values)
         s.held[b.slot] = f
         f.taken = lease
+        if s.board is not None:
+            s.board.settle()
+            s.board.serve(it)
         self._batches += 1
         self._samples += b.rows
         self._wait_seconds += waited
@@ -565,6 +574,9 @@ class Loader(Facts):
     def close(self) -> None:
         """Leaves the job in order; calling it again is fine. Batches that are still referenced stay valid."""
         self._closed = True
+        s = self._box.session
+        if s is not None and s.board is not None:
+            s.board.stop()
         self._running = None
         self._finalizer()
 

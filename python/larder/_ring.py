@@ -82,6 +82,7 @@ class Ring:
         if self.slots < 1 or self.slot_bytes < 1 or self.slots * self.slot_bytes > size:
             raise protocol_error(f"a ring of {self.slots} slots of {self.slot_bytes} bytes in {size} bytes")
         self.fields = {f.name: f for f in (Field.from_json(d) for d in attach.get("fields") or ())}
+        self.memory = segment0
         self._segments: dict[int, mmap.mmap] = {0: segment0}
         self._own: dict[int, int] = {}  # slot -> its own segment, when it has outgrown segment 0
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from . import _ring, _wire
+from . import _board, _ring, _wire
 from ._version import __version__
 from ._wire import Frame
 from .errors import DeadlineError, Error, StaleError, UnavailableError, from_detail
@@ -29,6 +29,7 @@ _ANCILLARY = socket.CMSG_SPACE(4 * 4)  # up to four descriptors a message; the p
 _CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0x40000000)
 _CHUNK = 1 << 16
 _SMALL = 4096  # bytes a Unix socket takes in one piece
+_APART = (_wire.PING, _wire.PONG, _wire.DRAIN, _wire.ERROR, _wire.WAKE)  # not of the stream of an attachment
 
 _live: weakref.WeakSet[Session] = weakref.WeakSet()
 
@@ -45,32 +46,46 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 class _State:
     """What was received; replaced as a whole, never changed but for ``chunks.extend``."""
 
-    __slots__ = ("chunks", "fds", "rest", "results", "stream")
+    __slots__ = ("chunks", "count", "fds", "rest", "results", "stream")
 
-    def __init__(self, rest: bytes, fds: tuple[int, ...], stream: list[Frame], results: dict[int, Frame]) -> None:
+    def __init__(self, rest: bytes, fds: tuple[int, ...], stream: list[Frame], results: dict[int, Frame], count: int) -> None:
         self.chunks: list[Any] = []  # results of recvmsg that are not parsed yet
         self.rest = rest  # the beginning of a frame
         self.fds = fds  # descriptors that came with bytes of rest
         self.stream = stream  # frames nobody asked for, oldest first
         self.results = results  # answers by request id
+        self.count = count  # frames of the stream so far
 
 
 class Lease(weakref.ref["npt.NDArray[Any]"]):
     """The life of one delivery: a weak reference to its root array whose death, in one C call, puts it into the session's queue.
 
-    The frame counts as handed out when ``frame.taken`` is this lease; a root that dies otherwise gives nothing back.
+    What came as a frame counts as handed out when ``frame.taken`` is this lease, what was posted when the slot is held by this lease and
+    the board's head has passed the post. A root that dies otherwise gives nothing back.
     """
 
-    __slots__ = ("frame", "prompt", "waited_us")
+    __slots__ = ("frame", "generation", "given", "post", "prompt", "slot", "waited_us")
 
     prompt: weakref.ref[npt.NDArray[Any]]  # flushes the queue; it must live as long as the lease
 
-    def __new__(cls, root: npt.NDArray[Any], session: Session, frame: Frame, waited_us: int) -> Lease:
+    def __new__(cls, root: npt.NDArray[Any], session: Session, frame: Frame | None, slot: int, waited_us: int) -> Lease:
         return super().__new__(cls, root, session.queue.append)
 
-    def __init__(self, root: npt.NDArray[Any], session: Session, frame: Frame, waited_us: int) -> None:
+    def __init__(self, root: npt.NDArray[Any], session: Session, frame: Frame | None, slot: int, waited_us: int) -> None:
         self.frame = frame
+        self.slot = slot
         self.waited_us = waited_us
+        self.generation = 0 if frame is None or frame.batch is None else frame.batch.generation
+        self.post = 0  # its sequence number on the board
+        self.given = False  # seen to have been handed out
+
+    def handed_out(self, board: _board.Board | None) -> bool:
+        """Whether the caller got the batch."""
+        if self.frame is not None:
+            return self.frame.taken is self
+        if not self.given:
+            self.given = board is not None and board.held.get(self.slot) is self and 0 < self.post <= board.head
+        return self.given
 
 
 class Session:
@@ -87,12 +102,13 @@ class Session:
         self.daemon_pid = 0
         self.daemon_version = ""
         self.ring: _ring.Ring | None = None
-        self.held: dict[int, Frame] = {}  # by slot: batches that the caller's arrays keep
+        self.board: _board.Board | None = None
+        self.held: dict[int, Frame | Lease] = {}  # by slot: batches that the caller's arrays keep
         self.queue: collections.deque[bytes | Lease] = collections.deque()  # small frames to send, and deaths to report
         self._sock: socket.socket | None = sock
         self._poller = select.poll()
         self._poller.register(sock, select.POLLIN)
-        self._state = _State(b"", (), [], {})
+        self._state = _State(b"", (), [], {}, 0)
         self._waiting: set[int] = set()
         self._request = 0
         self._send_lock = threading.RLock()
@@ -138,11 +154,13 @@ class Session:
             self._close_socket()
 
     def _close_socket(self) -> None:
+        if self.board is not None:
+            self.board.close()
         s, self._sock = self._sock, None
         if s is not None:
             s.close()
         st = self._state
-        self._state = _State(b"", (), [f for f in st.stream if f.fd < 0], st.results)
+        self._state = _State(b"", (), [f for f in st.stream if f.fd < 0], st.results, st.count)
         fds = [*st.fds, *(f.fd for f in st.stream if f.fd >= 0), *(f.fd for f in st.results.values() if f.fd >= 0)]
         for f in st.results.values():
             f.fd = -1
@@ -153,10 +171,10 @@ class Session:
 
     # ---- sending
 
-    def lease(self, root: npt.NDArray[Any], frame: Frame, waited_us: int) -> Lease:
-        """Watches a root array; after ``frame.taken = lease`` its death gives the slot back, at once if the socket takes it."""
+    def lease(self, root: npt.NDArray[Any], frame: Frame | None, slot: int, waited_us: int) -> Lease:
+        """Watches a root array; once it is handed out (see Lease) its death gives the slot back, at once if the socket takes it."""
         prompt = weakref.ref(root, self._root_died)  # made first: callbacks run from the newest to the oldest, so it finds the queue filled
-        lease = Lease(root, self, frame, waited_us)
+        lease = Lease(root, self, frame, slot, waited_us)
         lease.prompt = prompt
         return lease
 
@@ -185,13 +203,12 @@ class Session:
         while self.queue:
             item = self.queue[0]
             if isinstance(item, Lease):
-                b = item.frame.batch
-                if item.frame.taken is not item or b is None:
-                    self.queue.popleft()  # interrupted before it was handed out: the frame waits for the next next()
+                if not item.handed_out(self.board):
+                    self.queue.popleft()  # interrupted before it was handed out: the batch waits for the next next()
                     continue
-                if self.held.get(b.slot) is item.frame:
-                    del self.held[b.slot]
-                data = _wire.pack_release(b.slot, b.generation, item.waited_us)
+                if self.held.get(item.slot) is (item.frame or item):
+                    del self.held[item.slot]
+                data = _wire.pack_release(item.slot, item.generation, item.waited_us)
             else:
                 data = item
             s = self._sock
@@ -209,6 +226,8 @@ class Session:
                 self.fail(_wire.protocol_error("a socket that splits small frames"))
                 return False
             self.queue.popleft()
+            if isinstance(item, Lease) and self.board is not None:
+                self.board.prepare(self, item.slot)
         return True
 
     def _send(self, data: bytes, deadline: float, what: str) -> None:
@@ -241,8 +260,11 @@ class Session:
 
     # ---- receiving
 
-    def pump(self, deadline: float) -> bool:
-        """Waits for bytes and parses them; False when the deadline passed. Raises when the connection is over."""
+    def pump(self, deadline: float, posts: bool = False) -> bool:
+        """Waits for bytes, or (``posts``) for a batch on the board, and parses them; False when the deadline passed.
+
+        Raises when the connection is over.
+        """
         self.flush()
         if self.error is not None or self._sock is None:
             raise self._gone()
@@ -253,7 +275,13 @@ class Session:
         wait_ms = min(max(0.0, left), 86400.0) * 1000
         if self.queue:  # the socket was full: look again soon
             wait_ms = min(wait_ms, 20.0)
-        if not self._poller.poll(wait_ms):
+        board = self.board if posts and wait_ms > 0 else None
+        if board is not None and not board.sleeps(self._state.count):
+            return True
+        came = self._poller.poll(wait_ms)
+        if board is not None:
+            board.woken()
+        if not came:
             return time.monotonic() < deadline
         st = self._state
         try:
@@ -310,11 +338,13 @@ class Session:
             for f in frames:
                 if f.fd >= 0:
                     fds.append(f.fd)
-            self._state = _State(b"", tuple(fds), st.stream, st.results)
+            self._state = _State(b"", tuple(fds), st.stream, st.results, st.count)
             raise self.fail(e) from None
-        stream = st.stream + [f for f in frames if not f.request and f.type not in (_wire.PING, _wire.PONG, _wire.DRAIN, _wire.ERROR)]
+        fresh = [f for f in frames if not f.request and f.type not in _APART]
+        for n, f in enumerate(fresh, st.count + 1):
+            f.number = n
         answers = {f.request: f for f in frames if f.request and f.type != _wire.PING and f.request in self._waiting}
-        self._state = _State(data[at:], tuple(fds), stream, {**st.results, **answers})
+        self._state = _State(data[at:], tuple(fds), st.stream + fresh, {**st.results, **answers}, st.count + len(fresh))
         for f in frames:
             if f.type == _wire.PING:
                 self.queue.append(_wire.pack(_wire.PONG, f.request))
@@ -333,14 +363,18 @@ class Session:
             self._ended(None)
 
     def head(self) -> Frame | None:
-        """The oldest frame of the stream that nobody has consumed."""
-        while True:
-            stream = self._state.stream
-            if not stream:
-                return None
-            if stream[0].taken is None:
-                return stream[0]
+        """The oldest of what was sent as a frame or posted that nobody has consumed."""
+        st = self._state
+        stream = st.stream
+        while stream and stream[0].taken is not None:
             del stream[0]
+        f = stream[0] if stream else None
+        if self.board is not None:
+            # What was posted before a frame that was received is there to be seen, so a frame without a post before it is the next.
+            posted = self.board.next(f.number - 1 if f is not None else st.count)
+            if posted is not None:
+                return posted
+        return f
 
     def discard(self, frame: Frame) -> None:
         """Consumes a frame unseen; a batch is given back."""
@@ -403,6 +437,7 @@ class Session:
             answer = _wire.parse_json(f.payload)
             fd, f.fd = f.fd, -1
             self.ring = _ring.Ring(answer, fd)
+            self.board = _board.of(self.ring, answer, self.held)
             return answer
         except Error as e:
             if e.reason in ("PROTOCOL", "DEADLINE"):

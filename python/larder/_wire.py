@@ -12,8 +12,8 @@ from .errors import Error
 ABI = 1
 MAX_PAYLOAD = 16 << 20
 
-HELLO, WELCOME, CALL, RESULT, ERROR, ATTACH, RING, SEGMENT, EPOCH, BATCH, RELEASE, EPOCH_END, DETACH, DRAIN, PING, PONG, GONE = range(1, 18)
-NAMES = "HELLO WELCOME CALL RESULT ERROR ATTACH RING SEGMENT EPOCH BATCH RELEASE EPOCH_END DETACH DRAIN PING PONG GONE".split()
+HELLO, WELCOME, CALL, RESULT, ERROR, ATTACH, RING, SEGMENT, EPOCH, BATCH, RELEASE, EPOCH_END, DETACH, DRAIN, PING, PONG, GONE, WAKE = range(1, 19)
+NAMES = "HELLO WELCOME CALL RESULT ERROR ATTACH RING SEGMENT EPOCH BATCH RELEASE EPOCH_END DETACH DRAIN PING PONG GONE WAKE".split()
 
 _HEADER = struct.Struct("<HHIQ")
 _BATCH = struct.Struct("<IIQQIIIIII")
@@ -27,7 +27,7 @@ U32_MAX = 0xFFFFFFFF
 class Frame:
     """One frame. ``fd`` is owned by the frame until somebody takes it (and sets it to -1)."""
 
-    __slots__ = ("batch", "fd", "payload", "raised", "request", "taken", "type")
+    __slots__ = ("batch", "fd", "number", "payload", "raised", "request", "taken", "type")
 
     def __init__(self, type_: int, request: int, payload: bytes, fd: int = -1) -> None:
         self.type = type_
@@ -37,6 +37,7 @@ class Frame:
         self.batch: BatchHeader | None = None  # parsed form of a BATCH
         self.taken: object = None  # who consumed it: set last, in one step, so that an interrupt cannot split it
         self.raised = False  # its report was raised already
+        self.number = 0  # in the stream, from 1
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ const (
 	Ping     Type = 15
 	Pong     Type = 16
 	Gone     Type = 17
+	Wake     Type = 18
 )
 
 // Sizes of the fixed payloads, in bytes.
@@ -75,6 +76,7 @@ var kinds = [...]struct {
 	Ping:     {"PING", 0, 0},
 	Pong:     {"PONG", 0, 0},
 	Gone:     {"GONE", 0, MaxPayload},
+	Wake:     {"WAKE", 0, 0},
 }
 
 // String is the name in docs/protocol.md.

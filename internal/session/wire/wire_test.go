@@ -165,7 +165,7 @@ func TestRefusals(t *testing.T) {
 	}
 	for name, b := range map[string][]byte{
 		"short": head(1, 1, 2)[:15], "abi 0": head(0, 1, 2), "abi 2": head(2, 1, 2), "type 0": head(1, 0, 2),
-		"type 18": head(1, 18, 2), "type 65535": head(1, 65535, 2), "long": head(1, 3, MaxPayload+1),
+		"type 19": head(1, 19, 2), "type 65535": head(1, 65535, 2), "long": head(1, 3, MaxPayload+1),
 		"long HELLO": head(1, 1, maxOpening+1), "EPOCH of 7": head(1, 9, 7), "DETACH of 1": head(1, 13, 1), "short BATCH": head(1, 10, 47),
 	} {
 		if _, err := ParseHeader(b); !fault.Is(err, fault.Protocol) {
@@ -185,7 +185,7 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	for typ := range Type(20) {
-		if known := typ >= 1 && typ <= Gone; known == strings.HasPrefix(typ.String(), "type ") {
+		if known := typ >= 1 && typ <= Wake; known == strings.HasPrefix(typ.String(), "type ") {
 			t.Errorf("%d is called %q", uint16(typ), typ)
 		}
 	}

@@ -3930,7 +3930,11 @@ type AttachResponse struct {
 	// num_samples: subset size.
 	NumSamples uint64 `protobuf:"varint,8,opt,name=num_samples,json=numSamples,proto3" json:"num_samples,omitempty"`
 	// next_epoch to start.
-	NextEpoch     uint32 `protobuf:"varint,9,opt,name=next_epoch,json=nextEpoch,proto3" json:"next_epoch,omitempty"`
+	NextEpoch uint32 `protobuf:"varint,9,opt,name=next_epoch,json=nextEpoch,proto3" json:"next_epoch,omitempty"`
+	// board is the offset in segment 0 of the board, on which batches are posted for a client that opens it; 0 = there is none.
+	Board uint64 `protobuf:"varint,10,opt,name=board,proto3" json:"board,omitempty"`
+	// posts of the board, a power of two.
+	Posts         uint32 `protobuf:"varint,11,opt,name=posts,proto3" json:"posts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4024,6 +4028,20 @@ func (x *AttachResponse) GetNumSamples() uint64 {
 func (x *AttachResponse) GetNextEpoch() uint32 {
 	if x != nil {
 		return x.NextEpoch
+	}
+	return 0
+}
+
+func (x *AttachResponse) GetBoard() uint64 {
+	if x != nil {
+		return x.Board
+	}
+	return 0
+}
+
+func (x *AttachResponse) GetPosts() uint32 {
+	if x != nil {
+		return x.Posts
 	}
 	return 0
 }
@@ -4647,7 +4665,7 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x06offset\x18\x04 \x01(\x04R\x06offset\x12!\n" +
 	"\fsample_bytes\x18\x05 \x01(\x04R\vsampleBytes\x12\x16\n" +
 	"\x06ragged\x18\x06 \x01(\bR\x06ragged\x12\x16\n" +
-	"\x06layout\x18\a \x01(\tR\x06layout\"\xc4\x02\n" +
+	"\x06layout\x18\a \x01(\tR\x06layout\"\xf0\x02\n" +
 	"\x0eAttachResponse\x12 \n" +
 	"\x03job\x18\x01 \x01(\v2\x0e.larder.v1.JobR\x03job\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x14\n" +
@@ -4660,7 +4678,10 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\vnum_samples\x18\b \x01(\x04R\n" +
 	"numSamples\x12\x1d\n" +
 	"\n" +
-	"next_epoch\x18\t \x01(\rR\tnextEpoch\"j\n" +
+	"next_epoch\x18\t \x01(\rR\tnextEpoch\x12\x14\n" +
+	"\x05board\x18\n" +
+	" \x01(\x04R\x05board\x12\x14\n" +
+	"\x05posts\x18\v \x01(\rR\x05posts\"j\n" +
 	"\fHelloRequest\x12\x16\n" +
 	"\x06client\x18\x01 \x01(\tR\x06client\x12\x17\n" +
 	"\aabi_min\x18\x02 \x01(\rR\x06abiMin\x12\x17\n" +

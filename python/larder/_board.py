@@ -1,0 +1,139 @@
+"""The board of a ring: shared memory in which the daemon posts batches, so that a batch that is ready costs no system call.
+
+What is posted and what comes over the socket are one sequence: a post says how many frames of the stream were sent before it. The
+batch of a slot is built ahead, when the slot is given back: then next() only has to look at the post and to hand it out. It counts as
+handed out when ``head`` has passed its post, in one assignment, so that an interrupt cannot split it.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import _args, _wire
+from ._ring import Field, Ring
+from ._wire import Frame
+
+if TYPE_CHECKING:
+    from ._parts import Run
+    from ._session import Lease, Session
+
+_OPEN, _WAITS, _POSTS, _POST_BYTES = 0, 64, 128, 64
+_U32 = struct.Struct("<I")
+_POST = struct.Struct("<QQQIIIII")  # sequence number, frames before it, generation, slot, rows, epoch, step, rank
+_FRAMES = (1 << 63) - 1  # the bit above says that a GONE is on its way: then nothing is handed out before the socket was looked at
+# Stores of one processor are seen in their order, and loads are made in theirs; elsewhere batches come over the socket.
+_ORDERED = os.uname().machine in ("x86_64", "i686", "amd64")
+
+
+def of(ring: Ring, attach: dict[str, Any], held: dict[int, Frame | Lease]) -> Board | None:
+    """The board that RING announces, opened; None when there is none, or when this machine cannot read it."""
+    at, posts = int(attach.get("board") or 0), int(attach.get("posts") or 0)
+    if not at or not _ORDERED:
+        return None
+    rows = int(((attach.get("job") or {}).get("spec") or {}).get("batchSize") or 0)
+    if posts < 1 or posts & (posts - 1) or at % 8 or at + _POSTS + posts * _POST_BYTES > len(ring.memory):
+        raise _wire.protocol_error(f"a board of {posts} posts at byte {at} of {len(ring.memory)}")
+    return Board(ring, at, posts, rows, held)
+
+
+class Board:
+    """The client's end. ``next()`` uses it under the Loader's lock; ``prepare`` and ``close`` may come from any thread."""
+
+    __slots__ = (
+        "at", "base", "closed", "fence", "fields", "frame", "frames", "head", "held", "mask", "most", "page", "ready", "ring", "rows",
+        "run", "torch", "unpack",
+    )  # fmt: skip
+
+    def __init__(self, ring: Ring, at: int, posts: int, rows: int, held: dict[int, Frame | Lease]) -> None:
+        self.ring = ring
+        self.page = ring.memory
+        self.at, self.base, self.mask = at, at + _POSTS, posts - 1
+        self.rows = rows  # of a batch that can be built ahead
+        self.held = held
+        self.most = ring.slots - min(2, ring.slots - 2)  # fewer may be held for a batch to be handed out without a copy
+        self.unpack = _POST.unpack_from
+        self.head = 0  # sequence number of the last post that was taken
+        self.frames = 0  # of the stream, taken when ``head`` was
+        self.frame: Frame | None = None  # the post behind ``head``, when it was looked at as a frame
+        self.ready: dict[int, tuple[tuple[Any, ...], Lease]] = {}  # by slot: built ahead
+        self.fields: tuple[Field, ...] = ()
+        self.torch = False
+        self.run: Run | None = None  # the epoch that takes from here without looking at the socket
+        self.closed = False
+        self.fence = threading.Lock()
+        _U32.pack_into(self.page, at + _OPEN, 1)
+
+    def post(self) -> tuple[int, ...] | None:
+        """The post behind ``head``, if there is one."""
+        p: tuple[int, ...] = self.unpack(self.page, self.base + ((self.head & self.mask) << 6))
+        return p if p[0] == self.head + 1 else None
+
+    def next(self, frames: int) -> Frame | None:
+        """The post behind ``head`` as a frame, if ``frames`` of the stream were taken and it is its turn."""
+        f = self.frame
+        if f is not None:
+            if f.taken is None:
+                return f
+            self.settle()
+        p = self.post()
+        if p is None or p[1] & _FRAMES != frames:
+            return None
+        _, _, generation, slot, rows, epoch, step, rank = p
+        f = Frame(_wire.BATCH, 0, b"")
+        f.batch = _wire.BatchHeader(0, slot, generation, slot * self.ring.slot_bytes, epoch, step, rank, rows, None)
+        self.frames = frames
+        self.frame = f
+        return f
+
+    def settle(self) -> None:
+        """Passes a post that was taken as a frame."""
+        if self.frame is not None and self.frame.taken is not None:
+            self.head, self.frame = self.head + 1, None
+
+    def sleeps(self, frames: int) -> bool:
+        """Asks to be woken by the next post; False when there is one for which ``frames`` of the stream are enough."""
+        _U32.pack_into(self.page, self.at + _WAITS, 1)
+        with self.fence:  # the store is seen before the load below is made
+            pass
+        p = self.post()
+        if p is None or p[1] & _FRAMES > frames:
+            return True
+        self.woken()
+        return False
+
+    def woken(self) -> None:
+        """Takes the request to be woken back."""
+        _U32.pack_into(self.page, self.at + _WAITS, 0)
+
+    def serve(self, run: Run) -> None:
+        """From now on ``run`` takes what is posted for it without further looks."""
+        if not self.closed:
+            self.run = run
+            run.board = self
+
+    def stop(self) -> None:
+        """No epoch takes from here any more without looking."""
+        run, self.run = self.run, None
+        if run is not None:
+            run.board = None
+
+    def prepare(self, session: Session, slot: int) -> None:
+        """Builds the next batch of a slot that was given back."""
+        if self.closed or not self.fields or slot in self.ready:
+            return
+        ring = self.ring
+        root = np.frombuffer(self.page, dtype=np.uint8, count=ring.slot_bytes, offset=slot * ring.slot_bytes)
+        values = [ring.array(root, f, self.rows) for f in self.fields]
+        lease = session.lease(root, None, slot, 0)
+        self.ready[slot] = (tuple(_args.to_torch(v) if self.torch else v for v in values), lease)
+
+    def close(self) -> None:
+        """Lets go of what was built ahead."""
+        self.closed = True
+        self.stop()
+        self.ready.clear()
