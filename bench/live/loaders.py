@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BATCH = 64
@@ -138,12 +139,14 @@ class Daemon:
         shutil.rmtree(self.dir, ignore_errors=True)
 
 
-def spawn(commands: list[list[str]], env: dict[str, str]) -> list[dict]:
-    jobs = [subprocess.Popen([sys.executable, __file__, *c], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) for c in commands]
+def spawn(commands: list[list[str]], env: dict[str, str], script: str = __file__, begin: Callable[[], None] = lambda: None) -> list[dict]:
+    """Runs a script once for each command, all from the same moment, at which begin is called; returns what they print last."""
+    jobs = [subprocess.Popen([sys.executable, script, *c], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) for c in commands]
     try:
         for j in jobs:
             if j.stdout.readline().strip() != "ready":
                 raise SystemExit(f"a job did not start: {j.args}")
+        begin()
         for j in jobs:
             j.stdin.write("go\n")
             j.stdin.flush()
