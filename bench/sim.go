@@ -308,7 +308,7 @@ func (s *sim) do(eff coordinator.Effect) {
 		s.work(x.Turn, s.m.Read+s.m.Decode(x.Key.Object), func() { s.prepared(x) })
 	case coordinator.Augment:
 		s.work(x.Turn, s.m.Fill, func() { s.augmented(x) })
-	case coordinator.Fill:
+	case *coordinator.Fill:
 		s.work(x.Turn, s.m.Fill, func() { s.fill(x) })
 	case coordinator.Discard:
 		if !s.copies[x.Flight] {
@@ -450,7 +450,7 @@ func (s *sim) augmented(x coordinator.Augment) {
 	s.step(ev)
 }
 
-func (s *sim) fill(x coordinator.Fill) {
+func (s *sim) fill(x *coordinator.Fill) {
 	ev := coordinator.Filled{Delivery: x.Delivery, Row: x.Row}
 	if !s.source(x.From) {
 		ev.Lost = true

@@ -188,7 +188,8 @@ type Augment struct {
 	Turn     uint64 // tasks are to be done by turn
 }
 
-// Fill writes one row of a batch into its slot.
+// Fill writes one row of a batch into its slot. The effect is a *Fill, good until it is answered: those of a batch lie together, so that a
+// sample costs no allocation.
 type Fill struct {
 	Delivery DeliveryID
 	Row      int
@@ -305,7 +306,7 @@ type Complain struct {
 
 func (Prepare) isEffect()   {}
 func (Augment) isEffect()   {}
-func (Fill) isEffect()      {}
+func (*Fill) isEffect()     {}
 func (Discard) isEffect()   {}
 func (FreeKey) isEffect()   {}
 func (SetBudget) isEffect() {}

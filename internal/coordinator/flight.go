@@ -510,8 +510,9 @@ func (c *Core) fill(d *delivery, i int, from Source) {
 	w := &d.rows[i]
 	w.state = rowFilling
 	s := d.s
-	c.emit(Fill{Delivery: d.id, Row: i, Job: s.job.ID, Rank: d.rank, Inc: d.inc, Slot: d.slot, Object: w.object, From: from,
-		Seed: s.seed, Instance: d.instance, Turn: w.turn})
+	d.fills[i] = Fill{Delivery: d.id, Row: i, Job: s.job.ID, Rank: d.rank, Inc: d.inc, Slot: d.slot, Object: w.object, From: from,
+		Seed: s.seed, Instance: d.instance, Turn: w.turn} // the row is not being filled, so nobody reads an earlier one
+	c.emit(&d.fills[i])
 }
 
 // filled takes the result of a fill.

@@ -52,16 +52,16 @@ func TestOneBatchFromRegistrationToTheNextSlot(t *testing.T) {
 
 func TestBatchesLeaveInOrderHoweverTheyBecomeReady(t *testing.T) {
 	r := decodedTier(t, 10)
-	r.hold = is[Fill]
+	r.hold = is[*Fill]
 	r.join("a", 0, 8, 2)
-	fills := slices.DeleteFunc(slices.Clone(r.todo), func(e Effect) bool { return !is[Fill](e) })
+	fills := slices.DeleteFunc(slices.Clone(r.todo), func(e Effect) bool { return !is[*Fill](e) })
 	r.todo = nil
 	if len(fills) != 6 {
 		t.Fatalf("%d fills", len(fills))
 	}
 	slices.Reverse(fills)
 	for i, e := range fills {
-		f := e.(Fill)
+		f := e.(*Fill)
 		words := r.step(Filled{Delivery: f.Delivery, Row: f.Row})
 		if last := i == len(fills)-1; hasPrefix(words, "deliver") != last {
 			t.Fatalf("after fill %d: %v", i, words)
@@ -111,7 +111,7 @@ func TestAHitNeedsNoWork(t *testing.T) {
 
 func TestWithoutATierTheCopyIsDiscardedAfterItsLastReader(t *testing.T) {
 	r := newRig(t, [ident.NumForms]int64{})
-	r.hold = is[Fill]
+	r.hold = is[*Fill]
 	a := r.join("a", 0, 1, 1, func(e *Register) { e.Spec.Slots = 2 })
 	b := r.attach(r.register("b", 0, 1, 1), 0)
 	r.step(StartEpoch{Token: 99, Job: b.job, Inc: b.inc}) // joins while the copy is being read
@@ -143,7 +143,7 @@ func (r *rig) words() []string {
 
 func TestEvictionMakesRoomAndWaitsForReaders(t *testing.T) {
 	r := decodedTier(t, 2)
-	r.hold = is[Fill]
+	r.hold = is[*Fill]
 	a := r.join("a", 0, 2, 1, func(e *Register) { e.Sample.Mode = 0; e.Spec.Slots = 2 }) // both samples resident and pinned by fills
 	if n := r.c.Pinned(ident.Decoded); n != 2 {
 		t.Fatalf("%d entries are pinned", n)
@@ -175,11 +175,11 @@ func TestALostEntryCostsAReadAndNoSample(t *testing.T) {
 	r := decodedTier(t, 10)
 	a := r.join("a", 0, 4, 4)
 	a.drain()
-	r.hold = is[Fill]
+	r.hold = is[*Fill]
 	b := r.join("b", 0, 4, 4, func(e *Register) { e.Spec.Epochs = 1 })
 	prepared := len(r.prepares)
-	f := r.todo[slices.IndexFunc(r.todo, is[Fill])].(Fill)
-	r.todo = slices.DeleteFunc(r.todo, func(e Effect) bool { g, ok := e.(Fill); return ok && g.Delivery == f.Delivery && g.Row == f.Row })
+	f := r.todo[slices.IndexFunc(r.todo, is[*Fill])].(*Fill)
+	r.todo = slices.DeleteFunc(r.todo, func(e Effect) bool { g, ok := e.(*Fill); return ok && g.Delivery == f.Delivery && g.Row == f.Row })
 	words := r.step(Filled{Delivery: f.Delivery, Row: f.Row, Lost: true})
 	if !hasPrefix(words, "prepare 0 from stored, keep") {
 		t.Errorf("after the loss: %v", words)

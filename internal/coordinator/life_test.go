@@ -45,7 +45,7 @@ func TestADetachedClientGivesBackWhatItWasNotGiven(t *testing.T) {
 
 func TestPlannedButUnsentBatchesReturnToTheEpoch(t *testing.T) {
 	r := decodedTier(t, 20)
-	r.hold = is[Fill]
+	r.hold = is[*Fill]
 	a := r.join("a", 0, 12, 2, slots(4))
 	if n := r.c.sampler.Remaining(a.job); n != 4 {
 		t.Fatalf("%d remain", n)
@@ -314,7 +314,7 @@ func TestDrainDoesNotMistakeThePreparedEpochForTheRunningOne(t *testing.T) {
 	if r.job(1).Epoch != 1 {
 		t.Fatal("epoch 1 is not prepared ahead")
 	}
-	r.hold = is[Fill]
+	r.hold = is[*Fill]
 	b := r.join("b", 4, 8, 2, slots(4)) // nothing of it is delivered yet
 	for id := range ident.JobID(2) {
 		r.ok(r.ask(func(t Token) Event { return Drain{Token: t, Job: id + 1} }))
@@ -379,7 +379,7 @@ func TestADrainedJobWaitsForEveryRank(t *testing.T) {
 
 func TestKillEndsAJobAtOnce(t *testing.T) {
 	r := decodedTier(t, 20)
-	r.hold = is[Fill]
+	r.hold = is[*Fill]
 	r.join("a", 0, 12, 2)
 	r.hold = nil
 	r.token++
@@ -441,7 +441,7 @@ func TestAStalledJobNeedsNothingUntilItTakesAgain(t *testing.T) {
 
 func TestWaitingForUsIsNoIdleness(t *testing.T) {
 	r := decodedTier(t, 40)
-	r.hold = is[Fill]
+	r.hold = is[*Fill]
 	r.join("a", 0, 4, 2) // both batches are planned, none is there
 	r.after(time.Hour)
 	if !r.job(1).Active {

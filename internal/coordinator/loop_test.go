@@ -40,7 +40,7 @@ func (w *worker) Do(e Effect) {
 	switch x := e.(type) {
 	case Prepare:
 		w.later(w.prep, Prepared{Flight: x.Flight, Kept: x.Keep, Bytes: sampleBytes, Read: 100})
-	case Fill:
+	case *Fill:
 		w.later(time.Millisecond, Filled{Delivery: x.Delivery, Row: x.Row})
 	case Persist:
 		w.later(time.Microsecond, Persisted{Seq: x.Seq})

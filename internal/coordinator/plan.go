@@ -22,8 +22,9 @@ type delivery struct {
 	step     int
 	ledger   *jobs.Ledger
 	rows     []row
-	pending  int  // rows neither filled nor failed
-	durable  bool // its picks are in the journal
+	fills    []Fill // of the rows, as they were last asked for
+	pending  int    // rows neither filled nor failed
+	durable  bool   // its picks are in the journal
 	canceled bool
 	bad      []jobs.Bad
 	last     bool // the rank's last batch of the epoch
@@ -114,7 +115,7 @@ func (c *Core) planOne(s *stream, r int) bool {
 	}
 	want, pos := j.Spec.Rows(r, k.Step), j.Spec.Position(r, k.Step)
 	k.Step++
-	d.rows = make([]row, 0, want)
+	d.rows, d.fills = make([]row, 0, want), make([]Fill, want)
 	c.deliveries[d.id] = d
 	s.ranks[r].planned = append(s.ranks[r].planned, d)
 

@@ -32,7 +32,7 @@ type rig struct {
 	ends     []EndEpoch
 	closed   []CloseRank
 	replies  map[Token]Reply
-	rows     map[DeliveryID]map[int]Fill // what was filled
+	rows     map[DeliveryID]map[int]*Fill // what was filled
 	prepares []Prepare
 	augments []Augment
 	solves   []Solve
@@ -54,7 +54,7 @@ func newRig(t *testing.T, sizes [ident.NumForms]int64, change ...func(*Config)) 
 		t.Fatal(err)
 	}
 	r := &rig{t: t, c: c, now: time.Unix(1_700_000_000, 0), bad: map[ident.ObjectID]bool{}, badFill: map[ident.ObjectID]bool{},
-		replies: map[Token]Reply{}, rows: map[DeliveryID]map[int]Fill{}}
+		replies: map[Token]Reply{}, rows: map[DeliveryID]map[int]*Fill{}}
 	t.Cleanup(func() {
 		if err := c.Check(); err != nil && !t.Failed() {
 			t.Errorf("at the end: %v", err)
@@ -128,9 +128,9 @@ func (r *rig) do(e Effect) {
 	case Augment:
 		r.augments = append(r.augments, x)
 		r.step(Prepared{Flight: x.Flight, Kept: x.Keep, Bytes: 150})
-	case Fill:
+	case *Fill:
 		if r.rows[x.Delivery] == nil {
-			r.rows[x.Delivery] = map[int]Fill{}
+			r.rows[x.Delivery] = map[int]*Fill{}
 		}
 		r.rows[x.Delivery][x.Row] = x
 		ev := Filled{Delivery: x.Delivery, Row: x.Row, Augments: 1}
@@ -357,7 +357,7 @@ func describe(e Effect) string {
 		return s
 	case Augment:
 		return fmt.Sprintf("augment %d as instance %d from %s", x.Key.Object, x.Instance, form(x.From))
-	case Fill:
+	case *Fill:
 		return fmt.Sprintf("fill %d for job %d from %s", x.Object, x.Job, form(x.From))
 	case Discard:
 		return "discard"

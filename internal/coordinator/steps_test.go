@@ -37,7 +37,7 @@ func largeWorld(tb testing.TB, n int, watch func(what string, c *Core, took time
 			switch x := e.(type) {
 			case Prepare:
 				step(what, Prepared{Flight: x.Flight, Kept: x.Keep, Bytes: sampleBytes, Encoded: x.KeepEncoded, Read: 100})
-			case Fill:
+			case *Fill:
 				step(what, Filled{Delivery: x.Delivery, Row: x.Row, Augments: 1})
 			case Persist:
 				step(what, Persisted{Seq: x.Seq})

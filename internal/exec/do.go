@@ -15,11 +15,11 @@ import (
 func (e *Engine) Do(eff coordinator.Effect) {
 	switch x := eff.(type) {
 	case coordinator.Prepare:
-		e.pool.add(task{prepare: &x, job: e.job(x.Job)})
+		e.pool.add(task{what: eff, turn: x.Turn, job: e.job(x.Job)})
 	case coordinator.Augment:
-		e.pool.add(task{augment: &x, job: e.job(x.Job)})
-	case coordinator.Fill:
-		e.pool.add(task{fill: &x, job: e.job(x.Job), ring: e.holdRing(x.Job, x.Rank, x.Inc)})
+		e.pool.add(task{what: eff, turn: x.Turn, job: e.job(x.Job)})
+	case *coordinator.Fill:
+		e.pool.add(task{what: eff, turn: x.Turn, job: e.job(x.Job), ring: e.holdRing(x.Job, x.Rank, x.Inc)})
 	case coordinator.Discard:
 		e.pool.discard(x.Flight)
 	case coordinator.FreeKey:

@@ -105,33 +105,56 @@ const (
 	stepFinish
 )
 
-// work begins a piece of work; the function that it returns ends it. waited is time of it that was no work; only what went well counts. While more workers compute than
-// there are cores, each has only a part of one.
-func (m *meters) work(j *job, s step) (end func(waited time.Duration, good bool)) {
+// piece is a piece of work under way.
+type piece struct {
+	m        *meters
+	key      recipeKey
+	step     step
+	begun    time.Time
+	together int32 // workers that computed then
+}
+
+// work begins a piece of work.
+func (m *meters) work(j *job, s step) piece {
 	return m.workOn(recipeKey{j.data.ID(), j.recipe.Prefix(), j.recipe.SuffixID()}, s)
 }
 
-func (m *meters) workOn(k recipeKey, s step) (end func(waited time.Duration, good bool)) {
-	begun, together := time.Now(), m.computing.Add(1)
-	return func(waited time.Duration, good bool) {
-		took := (time.Since(begun) - waited).Seconds()
-		both := float64(together+m.computing.Load()) / 2
-		m.computing.Add(-1)
-		if !good {
-			return
-		}
-		if cores := float64(m.cores); both > cores {
-			took *= cores / both
-		}
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		c := m.mu.recipes[k]
-		if c == nil {
-			c = &costs{}
-			m.mu.recipes[k] = c
-		}
-		[...]*fading{&c.decode, &c.augment, &c.finish}[s].add(1, max(took, 0))
+func (m *meters) workOn(k recipeKey, s step) piece {
+	return piece{m: m, key: k, step: s, begun: time.Now(), together: m.computing.Add(1)}
+}
+
+// end ends it; the zero piece has ended. waited is time of it that was no work; only what went well counts. While more workers compute than
+// there are cores, each has only a part of one.
+func (p *piece) end(waited time.Duration, good bool) {
+	m := p.m
+	if m == nil {
+		return
 	}
+	took := (time.Since(p.begun) - waited).Seconds()
+	both := float64(p.together+m.computing.Load()) / 2
+	m.computing.Add(-1)
+	if !good {
+		return
+	}
+	if cores := float64(m.cores); both > cores {
+		took *= cores / both
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := m.mu.recipes[p.key]
+	if c == nil {
+		c = &costs{}
+		m.mu.recipes[p.key] = c
+	}
+	f := &c.finish
+	switch p.step {
+	case stepDecode:
+		f = &c.decode
+	case stepAugment:
+		f = &c.augment
+	case stepFinish:
+	}
+	f.add(1, max(took, 0))
 }
 
 // rates is what was measured up to now.

@@ -22,9 +22,9 @@ func TestMetersMeasure(t *testing.T) {
 			}
 		}
 		one := func(s step, d, wait time.Duration, good bool) {
-			end := m.workOn(key, s)
+			p := m.workOn(key, s)
 			time.Sleep(d)
-			end(wait, good)
+			p.end(wait, good)
 		}
 		for range minSeen - 1 {
 			one(stepDecode, 10*time.Millisecond, 0, true)
@@ -59,13 +59,13 @@ func TestMetersMeasure(t *testing.T) {
 		}
 		near("storage", m.rates().Storage, 3000/0.030)
 		// Three workers on two cores have two thirds of one each.
-		var ends []func(time.Duration, bool)
+		var pieces []piece
 		for range 3 {
-			ends = append(ends, m.workOn(recipeKey{9, 9, 9}, stepDecode))
+			pieces = append(pieces, m.workOn(recipeKey{9, 9, 9}, stepDecode))
 		}
 		time.Sleep(30 * time.Millisecond)
-		for _, end := range ends {
-			end(0, true)
+		for _, p := range pieces {
+			p.end(0, true)
 		}
 		if m.computing.Load() != 0 {
 			t.Error("somebody still computes")

@@ -1,7 +1,6 @@
 package exec
 
 import (
-	"container/heap"
 	"context"
 	"errors"
 	"log/slog"
@@ -19,42 +18,53 @@ import (
 
 var pid = os.Getpid()
 
-// task is one piece of work for a worker: exactly one of prepare, augment and fill is set.
+// task is one piece of work for a worker.
 type task struct {
-	prepare *coordinator.Prepare
-	augment *coordinator.Augment
-	fill    *coordinator.Fill
-	job     *job
-	ring    *ring
-	after   uint64 // what the keeper must have done before something is stored
+	what  coordinator.Effect // Prepare, Augment or *Fill, boxed once, by the coordinator
+	turn  uint64             // its place among the work of all jobs
+	job   *job
+	ring  *ring
+	after uint64 // what the keeper must have done before something is stored
 }
 
-// turn is the task's place among the work of all jobs.
-func (t *task) turn() uint64 {
-	switch {
-	case t.prepare != nil:
-		return t.prepare.Turn
-	case t.augment != nil:
-		return t.augment.Turn
-	default:
-		return t.fill.Turn
+// taskQueue is a heap of tasks by turn, equal turns in any order. Fills have no precedence over preparations: a job that runs on hits would
+// starve one that misses. It is no container/heap because that allocates for every task that comes and goes.
+type taskQueue []task
+
+func (q *taskQueue) push(t task) {
+	h := append(*q, t)
+	*q = h
+	for i := len(h) - 1; i > 0; {
+		up := (i - 1) / 2
+		if h[up].turn <= h[i].turn {
+			return
+		}
+		h[up], h[i] = h[i], h[up]
+		i = up
 	}
 }
 
-// taskQueue is a heap of tasks by turn. Fills have no precedence over preparations: a job that runs on hits would starve
-// one that misses.
-type taskQueue []task
-
-func (q taskQueue) Len() int           { return len(q) }
-func (q taskQueue) Less(i, j int) bool { return q[i].turn() < q[j].turn() }
-func (q taskQueue) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
-func (q *taskQueue) Push(x any)        { *q = append(*q, x.(task)) }
-func (q *taskQueue) Pop() any {
-	old := *q
-	t := old[len(old)-1]
-	old[len(old)-1] = task{}
-	*q = old[:len(old)-1]
-	return t
+// pop takes the task with the earliest turn; the queue has one.
+func (q *taskQueue) pop() task {
+	h := *q
+	first, last := h[0], len(h)-1
+	h[0], h[last] = h[last], task{}
+	h = h[:last]
+	*q = h
+	for i := 0; ; {
+		down := 2*i + 1
+		if down >= last {
+			return first
+		}
+		if r := down + 1; r < last && h[r].turn < h[down].turn {
+			down = r
+		}
+		if h[i].turn <= h[down].turn {
+			return first
+		}
+		h[i], h[down] = h[down], h[i]
+		i = down
+	}
 }
 
 // pool is the preparation workers. Its queue is bounded by what the coordinator hands out: its InFlight preparations, and
@@ -105,7 +115,7 @@ func (p *pool) stop() {
 func (p *pool) add(t task) {
 	t.after = p.e.keeper.mark()
 	p.mu.Lock()
-	heap.Push(&p.mu.tasks, t)
+	p.mu.tasks.push(t)
 	p.mu.Unlock()
 	p.wake.Signal()
 }
@@ -153,7 +163,7 @@ func (p *pool) next() (task, bool) {
 			return task{}, false
 		}
 		if len(p.mu.tasks) > 0 {
-			return heap.Pop(&p.mu.tasks).(task), true
+			return p.mu.tasks.pop(), true
 		}
 		p.wake.Wait()
 	}
@@ -165,8 +175,8 @@ type worker struct {
 	prep *prep.Worker
 	read []byte // read buffer
 
-	waited time.Duration // for room in a tier, in the running piece of work
-	given  func()        // gives that up, after a panic
+	waited  time.Duration // for room in a tier, in the running piece of work
+	running piece         // of work that is measured; zero = none
 }
 
 func (p *pool) work(ctx context.Context) {
@@ -177,13 +187,13 @@ func (p *pool) work(ctx context.Context) {
 		if !ok {
 			return
 		}
-		switch {
-		case t.prepare != nil:
-			p.e.send(w.guardPrepare(ctx, t))
-		case t.augment != nil:
-			p.e.send(w.guardAugment(t))
-		default:
-			ev := w.guardFill(t)
+		switch x := t.what.(type) {
+		case coordinator.Prepare:
+			p.e.send(w.guardPrepare(ctx, t, &x))
+		case coordinator.Augment:
+			p.e.send(w.guardAugment(t, &x))
+		case *coordinator.Fill:
+			ev := w.guardFill(t, x)
 			if t.ring != nil {
 				t.ring.release()
 			}
@@ -193,45 +203,43 @@ func (p *pool) work(ctx context.Context) {
 }
 
 // A panic in a decoder or an op is a bug, but of one sample: it is reported as that sample's failure.
-func (w *worker) guardPrepare(ctx context.Context, t task) (ev coordinator.Prepared) {
+func (w *worker) guardPrepare(ctx context.Context, t task, x *coordinator.Prepare) (ev coordinator.Prepared) {
 	defer func() {
 		if r := recover(); r != nil {
-			ev = coordinator.Prepared{Flight: t.prepare.Flight, Err: w.panicked(r)}
+			ev = coordinator.Prepared{Flight: x.Flight, Err: w.panicked(r)}
 		}
 	}()
-	return w.doPrepare(ctx, t)
+	return w.doPrepare(ctx, t, x)
 }
 
-func (w *worker) guardAugment(t task) (ev coordinator.Prepared) {
+func (w *worker) guardAugment(t task, x *coordinator.Augment) (ev coordinator.Prepared) {
 	defer func() {
 		if r := recover(); r != nil {
-			ev = coordinator.Prepared{Flight: t.augment.Flight, Err: w.panicked(r)}
+			ev = coordinator.Prepared{Flight: x.Flight, Err: w.panicked(r)}
 		}
 	}()
-	return w.doAugment(t)
+	return w.doAugment(t, x)
 }
 
-func (w *worker) guardFill(t task) (ev coordinator.Filled) {
+func (w *worker) guardFill(t task, x *coordinator.Fill) (ev coordinator.Filled) {
 	defer func() {
 		if r := recover(); r != nil {
-			ev = coordinator.Filled{Delivery: t.fill.Delivery, Row: t.fill.Row, Err: w.panicked(r)}
+			ev = coordinator.Filled{Delivery: x.Delivery, Row: x.Row, Err: w.panicked(r)}
 		}
 	}()
-	return w.doFill(t)
+	return w.doFill(t, x)
 }
 
 func (w *worker) panicked(r any) string {
-	if w.given != nil {
-		w.given()
-		w.given = nil
-	}
+	w.running.end(0, false)
+	w.running = piece{}
 	w.p.e.note(slog.LevelError, "preparing a sample panicked: please report this", "panic", r, "stack", string(debug.Stack()))
 	return "larder panicked while preparing it; the daemon's log has the stack"
 }
 
 // doPrepare reads and decodes one object.
-func (w *worker) doPrepare(ctx context.Context, t task) coordinator.Prepared {
-	x, store := t.prepare, w.p.e.cfg.Store
+func (w *worker) doPrepare(ctx context.Context, t task, x *coordinator.Prepare) coordinator.Prepared {
+	store := w.p.e.cfg.Store
 	ev := coordinator.Prepared{Flight: x.Flight}
 	var enc []byte
 	ekey := ident.Key{Object: x.Key.Object, Form: ident.Encoded}
@@ -261,9 +269,9 @@ func (w *worker) doPrepare(ctx context.Context, t task) coordinator.Prepared {
 			ev.Encoded = w.keep(ekey, b, tiers.Meta{})
 		}
 	}
-	end := w.work(t.job, stepDecode)
+	w.begin(t.job, stepDecode)
 	kept, img, err := w.make(t, x.Key, x.Keep, func(alloc allocator) (prep.Image, error) { return w.prep.Decode(t.job.recipe, enc, alloc) })
-	end(err)
+	w.end(err)
 	return w.finish(ev, kept, img, err)
 }
 
@@ -303,15 +311,15 @@ func (w *worker) make(t task, k ident.Key, keep bool, produce func(allocator) (p
 	return true, img, nil
 }
 
-// work measures a piece of work, unless it fails.
-func (w *worker) work(j *job, s step) (end func(error)) {
+// begin measures a piece of work until end, unless it fails.
+func (w *worker) begin(j *job, s step) {
 	w.waited = 0
-	done := w.p.e.meters.work(j, s)
-	w.given = func() { done(0, false) }
-	return func(err error) {
-		w.given = nil
-		done(w.waited, err == nil)
-	}
+	w.running = w.p.e.meters.work(j, s)
+}
+
+func (w *worker) end(err error) {
+	w.running.end(w.waited, err == nil)
+	w.running = piece{}
 }
 
 // finish turns the outcome of make into the event.
@@ -343,52 +351,50 @@ func (w *worker) hold(id coordinator.FlightID, img prep.Image) {
 	w.p.mu.Unlock()
 }
 
-// open finds an image in a working copy or a tier; release must be called when it is not needed any more.
-func (w *worker) open(s coordinator.Source) (img prep.Image, release func(), ok bool) {
+// open finds an image in a working copy or a tier; hold must be closed when it is not needed any more.
+func (w *worker) open(s coordinator.Source) (img prep.Image, hold tiers.View, ok bool) {
 	if s.Flight != 0 {
 		w.p.mu.Lock()
 		img, ok = w.p.mu.copies[s.Flight]
 		w.p.mu.Unlock()
-		return img, func() {}, ok // the coordinator discards it only after this task is answered
+		return img, hold, ok // the coordinator discards it only after this task is answered
 	}
 	v, err := w.p.e.cfg.Store.Open(s.Key)
 	if err != nil {
-		return img, nil, false
+		return img, hold, false
 	}
 	n := int(v.Meta.Width) * int(v.Meta.Height) * int(v.Meta.Channels)
-	return prep.Image{Pix: v.Bytes[:n], W: int(v.Meta.Width), H: int(v.Meta.Height), C: int(v.Meta.Channels)}, v.Close, true
+	return prep.Image{Pix: v.Bytes[:n], W: int(v.Meta.Width), H: int(v.Meta.Height), C: int(v.Meta.Channels)}, v, true
 }
 
 // doAugment runs the random suffix once for a share group.
-func (w *worker) doAugment(t task) coordinator.Prepared {
-	x := t.augment
+func (w *worker) doAugment(t task, x *coordinator.Augment) coordinator.Prepared {
 	ev := coordinator.Prepared{Flight: x.Flight}
-	src, release, ok := w.open(x.From)
+	src, hold, ok := w.open(x.From)
 	if !ok {
 		ev.Lost = true
 		return ev
 	}
-	defer release()
+	defer hold.Close()
 	key := t.job.key(x.Key.Object, x.Seed, x.Instance)
-	end := w.work(t.job, stepAugment)
+	w.begin(t.job, stepAugment)
 	kept, img, err := w.make(t, x.Key, x.Keep, func(alloc allocator) (prep.Image, error) { return w.prep.Augment(t.job.recipe, src, key, alloc) })
-	end(err)
+	w.end(err)
 	return w.finish(ev, kept, img, err)
 }
 
 // doFill writes one row of a slot. For fixed shapes this is the collate: pixels go straight to their place in the batch.
-func (w *worker) doFill(t task) coordinator.Filled {
-	x := t.fill
+func (w *worker) doFill(t task, x *coordinator.Fill) coordinator.Filled {
 	ev := coordinator.Filled{Delivery: x.Delivery, Row: x.Row}
 	if t.ring == nil {
 		return ev // the client is gone; nobody will look
 	}
-	src, release, ok := w.open(x.From)
+	src, hold, ok := w.open(x.From)
 	if !ok {
 		ev.Lost = true
 		return ev
 	}
-	defer release()
+	defer hold.Close()
 	j, r := t.job, t.ring
 	sample, _ := j.data.Sample(x.Object)
 	var err error
@@ -396,7 +402,7 @@ func (w *worker) doFill(t task) coordinator.Filled {
 	if x.From.Key.Form == ident.Augmented {
 		kind = stepFinish
 	}
-	end := w.work(j, kind)
+	w.begin(j, kind)
 	switch {
 	case r.ragged():
 		img := src
@@ -422,7 +428,7 @@ func (w *worker) doFill(t task) coordinator.Filled {
 	default:
 		err = w.prep.AugmentInto(j.recipe, src, j.key(x.Object, x.Seed, x.Instance), r.image(x.Slot, x.Row))
 	}
-	end(err)
+	w.end(err)
 	if err != nil {
 		ev.Err = describe(err)
 		return ev
