@@ -36,7 +36,7 @@ func (a boardAttachment) Info() *larderv1.AttachResponse {
 	return &larderv1.AttachResponse{Slots: 2, SlotBytes: 2048, SegmentBytes: 8192, Board: boardAt, Posts: uint32(wire.Posts(2))}
 }
 func (a boardAttachment) Segment() *shm.Segment { return a.seg }
-func (boardAttachment) StartEpoch(context.Context, uint32) (*larderv1.EpochResponse, error) {
+func (boardAttachment) StartEpoch(context.Context, uint32, uint32) (*larderv1.EpochResponse, error) {
 	return &larderv1.EpochResponse{}, nil
 }
 func (boardAttachment) Release(uint32, uint64, time.Duration) {}
