@@ -81,7 +81,9 @@ func (g *Registry) Restore(id ident.JobID, spec Spec, member *bits.Set, ranks []
 			j.Ranks[r] = Rank{Incarnation: ranks[r], Attaches: 1, Asked: -1, Ended: -1}
 		}
 	}
-	g.Suspect(j, now)
+	if j.Vanished() >= 0 { // else nobody has come yet, and nobody is waited for
+		g.Suspect(j, now)
+	}
 	return j, nil
 }
 

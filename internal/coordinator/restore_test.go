@@ -2,13 +2,13 @@ package coordinator
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"testing"
 
 	"larder/dsa"
 	"larder/internal/fault"
 	"larder/internal/ident"
+	"larder/internal/xrand"
 	"larder/jobs"
 )
 
@@ -86,7 +86,7 @@ func TestRestartsLoseNothing(t *testing.T) {
 }
 
 func restartHistory(t *testing.T, seed uint64) (restarts int) {
-	r := rand.New(rand.NewPCG(seed, 11))
+	r := xrand.New(seed, 11)
 	const epochs = 4
 	size := 12 + r.IntN(60)
 	world := 1 + r.IntN(3)
@@ -161,7 +161,12 @@ func restartHistory(t *testing.T, seed uint64) (restarts int) {
 				t.Fatalf("job %d became %d", id, rep.Job)
 			}
 			g.check()
-			for _, k := range r.Perm(world) {
+			turns := make([]int, world)
+			for k := range turns {
+				turns[k] = k
+			}
+			r.Shuffle(world, func(i, k int) { turns[i], turns[k] = turns[k], turns[i] })
+			for _, k := range turns {
 				c := clients[k]
 				if c.done {
 					continue
@@ -297,11 +302,11 @@ func withToken(r Register, t Token) Register { r.Token = t; return r }
 // BenchmarkRestore puts 8 jobs back that are in the midst of an epoch of 1.28 million samples, and knows the one before it.
 func BenchmarkRestore(b *testing.B) {
 	const n, batch = 1_280_000, 256
-	perm := rand.New(rand.NewPCG(1, 1)).Perm(n)
 	order := make([]ident.ObjectID, n)
-	for i, x := range perm {
-		order[i] = ident.ObjectID(x)
+	for i := range order {
+		order[i] = ident.ObjectID(i)
 	}
+	xrand.New(1).Shuffle(n, func(i, j int) { order[i], order[j] = order[j], order[i] })
 	reg := registration(1, "", 0, n, batch, func(e *Register) { e.Sample.Mode = dsa.Stratified })
 	reg.Member = Members(reg.Sample.Subset)
 	p := RestoredEpoch{Epoch: 1, Instance: 1, Subset: n, Member: reg.Member}

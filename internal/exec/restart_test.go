@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"path/filepath"
 	"testing"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"larder/internal/exec"
 	"larder/internal/fault"
 	"larder/internal/journal"
+	"larder/internal/xrand"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -119,7 +119,7 @@ func TestDaemonDies(t *testing.T) {
 	dir := folder(t, 60)
 	const epochs = 3
 	for _, seed := range []uint64{1, 2, 3} {
-		r := rand.New(rand.NewPCG(seed, 1))
+		r := xrand.New(seed, 1)
 		fs := journal.NewMemFS()
 		specs := []*larderv1.JobSpec{
 			spec("tape", dir, 7, recipe(crops...)),

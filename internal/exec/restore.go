@@ -107,6 +107,7 @@ func (e *Engine) record(p coordinator.Persist) (journal.Record, error) {
 		text, err := json.Marshal(s)
 		rec.Text = string(text)
 		return rec, err
+	default:
 	}
 	if len(p.Objects) > 0 {
 		rec.Objects = slices.Clone(p.Objects)

@@ -1,10 +1,10 @@
 package journal
 
 import (
-	"math/rand/v2"
 	"testing"
 
 	"larder/internal/ident"
+	"larder/internal/xrand"
 )
 
 // BenchmarkOpen opens a folder as a killed daemon leaves it: 8 jobs in the midst of epochs of 1.28 million samples, 1e6 records in all.
@@ -17,11 +17,11 @@ func BenchmarkOpen(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	perm := rand.New(rand.NewPCG(1, 1)).Perm(1_280_000)
-	order := make([]ident.ObjectID, len(perm))
-	for i, x := range perm {
-		order[i] = ident.ObjectID(x)
+	order := make([]ident.ObjectID, 1_280_000)
+	for i := range order {
+		order[i] = ident.ObjectID(i)
 	}
+	xrand.New(1).Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
 	const batch = 256
 	records := 0
 	for j := range ident.JobID(8) {

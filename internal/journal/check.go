@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"larder/internal/fault"
 )
@@ -94,15 +95,16 @@ func check(f FS) (*Report, []*Damage, error) {
 
 // describe says where a job is.
 func (j *JobState) describe() string {
-	text := fmt.Sprintf("job %d", j.ID)
+	var text strings.Builder
+	fmt.Fprintf(&text, "job %d", j.ID)
 	for _, o := range j.Epochs {
 		n := 0
 		for i := range o.Batches {
 			n += o.Batches[i].n
 		}
-		text += fmt.Sprintf(", epoch %d: %d batches (%d samples) given out", o.Epoch, len(o.Batches), n)
+		fmt.Fprintf(&text, ", epoch %d: %d batches (%d samples) given out", o.Epoch, len(o.Batches), n)
 	}
-	return text
+	return text.String()
 }
 
 // Repair makes a damaged directory usable again, and loses as little as can be: a damaged snapshot is done without when the one

@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 
 	"larder/internal/fault"
+	"larder/internal/xrand"
 )
 
 // damaged is a directory after a life of several terms, and what it holds.
@@ -61,7 +61,7 @@ func frameEnds(b []byte) []int {
 }
 
 // hurt damages one file; it says how, "" when nothing changed.
-func hurt(r *rand.Rand, fs *MemFS, name string) string {
+func hurt(r *xrand.Rand, fs *MemFS, name string) string {
 	names, _ := fs.List()
 	before, _ := fs.ReadFile(name)
 	foreign, _ := fs.ReadFile(names[r.IntN(len(names))])
@@ -132,7 +132,7 @@ func TestDamagedLogs(t *testing.T) {
 	for seed := uint64(0); left > 0; seed++ {
 		base := newDamaged(t, seed)
 		names, _ := base.fs.List()
-		r := rand.New(rand.NewPCG(seed, 3))
+		r := xrand.New(seed, 3)
 		for range min(left, 500) {
 			left--
 			fs := base.fs.Clone()

@@ -313,8 +313,9 @@ func (d *Disk) run() {
 			d.mu.Lock()
 			g := d.takeLocked(old)
 			d.mu.Unlock()
-			old = g // its buffers are free when the next group is taken
-			if len(g.ends) == 0 && !g.demand && g.snapshot == nil && !(g.closed && d.lazy && g.broken == nil) {
+			old = g                                       // its buffers are free when the next group is taken
+			last := g.closed && d.lazy && g.broken == nil // something is written and not synced
+			if len(g.ends) == 0 && !g.demand && g.snapshot == nil && !last {
 				if g.closed {
 					return
 				}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"reflect"
@@ -19,6 +18,7 @@ import (
 
 	"larder/internal/fault"
 	"larder/internal/ident"
+	"larder/internal/xrand"
 )
 
 var bg = context.Background()
@@ -209,7 +209,7 @@ func TestCrashImages(t *testing.T) {
 	left := runs(t, "LARDER_CRASH_IMAGES", 1000)
 	images, torn := 0, 0
 	for seed := uint64(0); left > images; seed++ {
-		r := rand.New(rand.NewPCG(seed, 1))
+		r := xrand.New(seed, 1)
 		n, k := crashHistory(t, seed, r, left-images)
 		images += n
 		torn += k
@@ -221,7 +221,7 @@ func TestCrashImages(t *testing.T) {
 }
 
 // crashHistory runs one history and opens images of it, taken before any change and after.
-func crashHistory(t *testing.T, seed uint64, r *rand.Rand, most int) (images, torn int) {
+func crashHistory(t *testing.T, seed uint64, r *xrand.Rand, most int) (images, torn int) {
 	fs := NewMemFS()
 	s := newStory(seed)
 	type shot struct {
@@ -235,7 +235,7 @@ func crashHistory(t *testing.T, seed uint64, r *rand.Rand, most int) (images, to
 	var shots []shot
 	var acked, term uint64
 	every := 1 + r.IntN(6)
-	hooked := rand.New(rand.NewPCG(seed, 2)) // the hook is called from other goroutines
+	hooked := xrand.New(seed, 2) // the hook is called from other goroutines
 	ops := 0
 	fs.Fault = func(op, name string, n int) (int, error) {
 		mu.Lock()
@@ -416,7 +416,7 @@ func failNth(t *testing.T, n int, cause error, short bool) (reached bool) {
 		t.Errorf("call %d: %v", n, err)
 	}
 	fs.Fault = nil
-	for i, img := range []*MemFS{fs.Clone(), fs.Crash(rand.New(rand.NewPCG(uint64(n), 5)).IntN)} {
+	for i, img := range []*MemFS{fs.Clone(), fs.Crash(xrand.New(uint64(n), 5).IntN)} {
 		d, err := OpenDisk(img, small)
 		if err != nil {
 			t.Fatalf("call %d (%v), image %d: %v", n, first, i, err)

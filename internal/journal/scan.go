@@ -147,7 +147,8 @@ func load(f FS, all bool) (*image, error) {
 	}
 	if im.fresh {
 		if im.mark.ok && im.mark.seq > 0 {
-			return im, im.damage(markName, 0, fmt.Sprintf("it says that %d records were written, and there is no log", im.mark.seq))
+			err := im.damage(markName, 0, fmt.Sprintf("it says that %d records were written, and there is no log", im.mark.seq))
+			return im, err
 		}
 		im.state = newState()
 		return im, nil
@@ -164,7 +165,8 @@ func load(f FS, all bool) (*image, error) {
 	if err := im.replay(all); err != nil {
 		return im, err
 	}
-	return im, im.checkMark()
+	err = im.checkMark()
+	return im, err
 }
 
 func (im *image) damage(name string, off int64, what string) *Damage {

@@ -129,9 +129,9 @@ func (s *State) job(id ident.JobID) *JobState {
 }
 
 func (j *JobState) running(epoch uint32) *EpochState {
-	for i := len(j.Epochs) - 1; i >= 0; i-- {
-		if j.Epochs[i].Epoch == epoch {
-			return j.Epochs[i]
+	for _, o := range slices.Backward(j.Epochs) {
+		if o.Epoch == epoch {
+			return o
 		}
 	}
 	return nil
@@ -345,8 +345,8 @@ func (s *State) order(job ident.JobID, epoch uint32) ([]Batch, bool) {
 			return slices.Clone(o.Batches), true
 		}
 	}
-	for i := len(s.closed) - 1; i >= 0; i-- {
-		if c := s.closed[i]; c.job == job && c.Epoch == epoch {
+	for _, c := range slices.Backward(s.closed) {
+		if c.job == job && c.Epoch == epoch {
 			return slices.Clone(c.Batches), true
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"larder/internal/ident"
 )
@@ -109,7 +110,7 @@ func putFile(fs FS, name string, b []byte) error {
 	if err == nil {
 		err = f.Sync()
 	}
-	if err = errors.Join(err, f.Close()); err != nil {
+	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
 	return errors.Join(fs.Rename(name+tmpTail, name), fs.Sync())
@@ -166,17 +167,17 @@ func encodeOrders(h header, closed []closedEpoch) []byte {
 
 // findOrder looks for a job-epoch in files of orders, the newest first.
 func (im *image) findOrder(files []string, job ident.JobID, epoch uint32) ([]Batch, error) {
-	for i := len(files) - 1; i >= 0; i-- {
-		h, list, err := im.contents(files[i])
+	for _, name := range slices.Backward(files) {
+		h, list, err := im.contents(name)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // it went over the retention meanwhile
 		}
 		if err != nil {
 			return nil, err
 		}
-		for k := len(list) - 1; k >= 0; k-- {
-			if c := list[k]; c.job == uint64(job) && c.epoch == uint64(epoch) {
-				return im.readOrder(files[i], h, c)
+		for _, c := range slices.Backward(list) {
+			if c.job == uint64(job) && c.epoch == uint64(epoch) {
+				return im.readOrder(name, h, c)
 			}
 		}
 	}

@@ -2,13 +2,13 @@ package journal
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"strconv"
 	"strings"
 	"testing"
 
 	"larder/internal/ident"
+	"larder/internal/xrand"
 )
 
 // runs is how many cases a test does: n, or what the environment says for longer runs.
@@ -31,7 +31,7 @@ var small = Options{SegmentBytes: 600, SnapshotBytes: 1500}
 
 // story makes valid histories: jobs register, epochs begin, batches are assigned, used, returned, end.
 type story struct {
-	r    *rand.Rand
+	r    *xrand.Rand
 	jobs []*plot
 	next ident.JobID
 }
@@ -43,17 +43,16 @@ type plot struct {
 	open   []uint32 // epochs that run
 	step   uint32
 	batch  int
-	used   map[uint32]bool
 	plans  []uint32 // steps assigned and neither used nor returned
 	paused bool
 }
 
-func newStory(seed uint64) *story { return &story{r: rand.New(rand.NewPCG(seed, 7)), next: 1} }
+func newStory(seed uint64) *story { return &story{r: xrand.New(seed, 7), next: 1} }
 
 func (s *story) objects(n int) []ident.ObjectID {
 	out := make([]ident.ObjectID, n)
 	for i := range out {
-		out[i] = ident.ObjectID(s.r.Uint32() >> s.r.IntN(32))
+		out[i] = ident.ObjectID(uint32(s.r.Uint64()) >> s.r.IntN(32))
 	}
 	return out
 }
@@ -71,7 +70,7 @@ func (s *story) tell() Record {
 	switch k := s.r.IntN(60); {
 	case p.inc == 0 || k == 0:
 		p.inc++
-		return Record{Kind: Attached, Job: p.id, Rank: s.r.Uint32N(2), Incarnation: p.inc}
+		return Record{Kind: Attached, Job: p.id, Rank: uint32(s.r.IntN(2)), Incarnation: p.inc}
 	case len(p.open) == 0 || p.step > 12 || k == 1:
 		p.epoch = uint32(s.r.IntN(3)) + p.epoch
 		p.step, p.plans = 0, nil
@@ -83,7 +82,7 @@ func (s *story) tell() Record {
 		}
 		p.open = append(open, p.epoch)
 		p.open = p.open[max(0, len(p.open)-runningAtOne):]
-		return Record{Kind: EpochStarted, Job: p.id, Epoch: p.epoch, Step: s.r.Uint32N(9)}
+		return Record{Kind: EpochStarted, Job: p.id, Epoch: p.epoch, Step: uint32(s.r.IntN(9))}
 	case k == 2 && len(p.open) > 1:
 		e := p.open[0]
 		return Record{Kind: EpochEnded, Job: p.id, Epoch: e, Text: "complete"}
@@ -92,7 +91,7 @@ func (s *story) tell() Record {
 	case k == 4:
 		return Record{Kind: Indexed, Text: fmt.Sprint("imagefolder:/data/", s.r.IntN(5))}
 	case k == 5:
-		return Record{Kind: SubsetChanged, Job: p.id, Epoch: p.epoch + 1, Step: s.r.Uint32N(5), Text: "label < 3"}
+		return Record{Kind: SubsetChanged, Job: p.id, Epoch: p.epoch + 1, Step: uint32(s.r.IntN(5)), Text: "label < 3"}
 	case k == 6:
 		p.paused = !p.paused
 		if p.paused {
