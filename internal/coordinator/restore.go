@@ -277,7 +277,7 @@ func (c *Core) planBack(s *stream, r int) bool {
 	}
 	c.deliveries[d.id] = d
 	q.planned = append(q.planned, d)
-	d.rows = make([]row, 0, len(b.objects))
+	d.rows, d.fills = make([]row, 0, len(b.objects)), make([]Fill, len(b.objects))
 	for _, x := range b.objects {
 		d.rows = append(d.rows, row{object: x, turn: c.takeTurn(s)})
 	}
