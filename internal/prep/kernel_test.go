@@ -31,7 +31,7 @@ func newFence(t *testing.T, size int) *fence {
 
 func (f *fence) last(n int) []byte { return f.mem[len(f.mem)-n:] }
 
-// kernelCases is how many random cases are run: LARDER_KERNEL_CASES, or def.
+// kernelCases is how many random cases are run: LARDER_KERNEL_CASES, or def, of which -short leaves an eighth.
 func kernelCases(t *testing.T, def int) int {
 	if s := os.Getenv("LARDER_KERNEL_CASES"); s != "" {
 		n, err := strconv.Atoi(s)
@@ -39,6 +39,9 @@ func kernelCases(t *testing.T, def int) int {
 			t.Fatal(err)
 		}
 		return n
+	}
+	if testing.Short() {
+		return max(def/8, 1)
 	}
 	return def
 }
@@ -81,7 +84,7 @@ func TestKernelsEqualTwin(t *testing.T) {
 		}
 	}
 	kinds := outputs(t, 1, 1)
-	n := kernelCases(t, 4000)
+	n := kernelCases(t, 3000)
 	for i := range n {
 		img := Image{W: side(300), H: side(300), C: 3}
 		img.Pix = src.last(img.W * img.H * 3)

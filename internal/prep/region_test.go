@@ -80,7 +80,7 @@ func TestRegionEqualsWhole(t *testing.T) {
 	defer w.Close()
 	strict := NewWorker(Limits{RefuseCorrupt: true})
 	defer strict.Close()
-	n := kernelCases(t, 600)
+	n := kernelCases(t, 200)
 	for name, enc := range regionFiles(t) {
 		t.Run(name, func(t *testing.T) {
 			h, err := w.header(enc)
@@ -120,7 +120,7 @@ func TestRegionPhotographs(t *testing.T) {
 	if !Parity() {
 		t.Skip("this build decodes whole images only")
 	}
-	most := 40
+	most := 20
 	if os.Getenv("LARDER_KERNEL_CASES") != "" {
 		most = 700
 	}
@@ -157,6 +157,13 @@ func TestRegionPhotographs(t *testing.T) {
 	t.Logf("%d photographs, %d regions", len(paths), regions)
 }
 
+func kernelSamples() int {
+	if testing.Short() {
+		return 1
+	}
+	return 4
+}
+
 // TestDecodeIntoEqualsDecode: the short way from file to sample gives the bytes of the long one, for recipes that look at a
 // part of the image in all ways.
 func TestDecodeIntoEqualsDecode(t *testing.T) {
@@ -175,7 +182,7 @@ func TestDecodeIntoEqualsDecode(t *testing.T) {
 	}
 	for name, enc := range regionFiles(t) {
 		for i, r := range recipes {
-			for sample := range uint64(12) {
+			for sample := range uint64(kernelSamples()) {
 				key := RandKey{Seed: 5, Sample: sample}
 				got, want := make([]byte, r.Output().SampleBytes), make([]byte, r.Output().SampleBytes)
 				img, err := long.Decode(r, enc, heap)
@@ -208,7 +215,7 @@ func TestRegionOfDamagedFiles(t *testing.T) {
 	r := parse(t, spec("RandomResizedCrop", "size", 24.0, "scale", []any{0.01, 0.3}))
 	got, want := make([]byte, r.Output().SampleBytes), make([]byte, r.Output().SampleBytes)
 	good, refused := 0, 0
-	n := kernelCases(t, 150)
+	n := kernelCases(t, 100)
 	rnd := xrand.New(6, 1)
 	for name, enc := range regionFiles(t) {
 		for i := range n {

@@ -76,7 +76,10 @@ func (w *Worker) Close() {
 }
 
 func (w *Worker) buffer(which, n int) []byte {
-	w.bufs[which] = grow(w.bufs[which], n)
+	if cap(w.bufs[which]) < n { // some more, so that slightly larger images do not each take new memory
+		w.bufs[which] = make([]byte, n, n+n/8)
+	}
+	w.bufs[which] = w.bufs[which][:n]
 	return w.bufs[which]
 }
 
