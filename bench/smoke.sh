@@ -13,6 +13,10 @@ for d in one aligned staggered speeds nested crossed disjoint poisson sizes; do
 	echo "policy and systems: $d"
 	small $d | "$larder" bench policy --scenario - --cache 5%,20%,50% --systems all -o json > "$out/policy-$d.json"
 done
+for jobs in 2 8; do # beside the four of aligned and the one of one
+	echo "policy and systems: aligned, $jobs jobs"
+	small aligned | sed "s/jobs: 4/jobs: $jobs/" | "$larder" bench policy --scenario - --policies need,lru,minio --cache 5%,20%,50% --systems all -o json > "$out/policy-aligned-$jobs.json"
+done
 for d in zipf curriculum; do
 	echo "policy: $d"
 	small $d | "$larder" bench policy --scenario - --cache 5%,20%,50% -o json > "$out/policy-$d.json"

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	"larder/bench/policysim"
 )
@@ -97,7 +98,7 @@ func (n *Named) systems(p *Policy) {
 	}
 	rows := p.Systems
 	last := rows[len(rows)-1].Cache
-	loads := Plot{Number: 5, Title: "Systems: time until all jobs are done", Y: "seconds, virtual", X: "one virtual machine", Series: []Series{{Name: "makespan"}}}
+	loads := Plot{Title: "Systems: time until all jobs are done", Y: "seconds, virtual", Series: []Series{{Name: "makespan"}}}
 	fair := Plot{Number: 11, Title: "Systems: slow-down of the fastest and the slowest job", Y: "times alone", Series: []Series{{Name: "least"}, {Name: "most"}}}
 	t := Table{Title: "Systems, re-implemented from their descriptions", Head: []string{"system", "cache", "loads", "preparations", "delivered", "hit ratio", "coverage", "repeated", "exactly once", "makespan", "Jain"}}
 	for _, r := range rows {
@@ -168,4 +169,63 @@ func (n *Named) sampler() error {
 	}
 	n.Tables = append(n.Tables, t)
 	return nil
+}
+
+// speedUps shows what systems gain over independent loaders by the number of jobs, where results of policy differ in that alone: the same
+// family of demand, as many samples, the same cache.
+func speedUps(results []Named) []Named {
+	type run struct {
+		jobs int
+		p    *Policy
+	}
+	groups, order := map[string][]run{}, []string{}
+	for i := range results {
+		var p Policy
+		if results[i].Kind != "policy" || json.Unmarshal(results[i].Raw, &p) != nil || len(p.Systems) == 0 {
+			continue
+		}
+		family, _, _ := strings.Cut(p.Trace, ",")
+		key := fmt.Sprintf("%s, %d samples", family, p.Unique)
+		if groups[key] == nil {
+			order = append(order, key)
+		}
+		if !slices.ContainsFunc(groups[key], func(r run) bool { return r.jobs == len(p.Jobs) }) {
+			groups[key] = append(groups[key], run{len(p.Jobs), &p})
+		}
+	}
+	var out []Named
+	for _, key := range order {
+		g := groups[key]
+		if len(g) < 2 {
+			continue
+		}
+		slices.SortFunc(g, func(a, b run) int { return a.jobs - b.jobs })
+		cache := g[0].p.Systems[len(g[0].p.Systems)-1].Cache
+		find := func(p *Policy, system string) float64 {
+			for _, r := range p.Systems {
+				if r.System == system && r.Cache == cache && r.Unsupported == "" {
+					return r.Makespan
+				}
+			}
+			return 0
+		}
+		plot := Plot{Number: 5, Title: fmt.Sprintf("Speed-up over independent loaders, %s, cache %d", key, cache), X: "jobs", Y: "times"}
+		for _, row := range g[0].p.Systems {
+			if row.Cache != cache || row.System == "independent" {
+				continue
+			}
+			s := Series{Name: row.System}
+			for _, r := range g {
+				if alone, own := find(r.p, "independent"), find(r.p, row.System); alone > 0 && own > 0 {
+					s.Points = append(s.Points, [2]float64{float64(r.jobs), alone / own})
+				}
+			}
+			plot.Series = append(plot.Series, s)
+		}
+		n := Named{Name: "speed-up: " + key}
+		n.Title, n.Kind, n.Plots = "Systems by the number of jobs", "systems", []Plot{plot}
+		n.Text = []string{"Virtual time until all jobs are done, of independent loaders over that of each system, from the results above."}
+		out = append(out, n)
+	}
+	return out
 }

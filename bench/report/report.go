@@ -50,7 +50,7 @@ var Wanted = []struct{ Title, Needs string }{
 	{"hit rate by tier", "larder bench live"},
 	{"loads against cache size for each policy", "larder bench policy"},
 	{"splits of memory: predicted beside measured", "larder bench live with a profile of larder profile"},
-	{"speed-up against the number of jobs", "larder bench policy --systems"},
+	{"speed-up against the number of jobs", "larder bench policy --systems for several numbers of jobs"},
 	{"redundancy: reads and decodes per unique sample", "larder bench policy"},
 	{"what each job waited for", "larder bench live"},
 	{"distribution of the wait for a batch", "larder bench live"},
@@ -175,6 +175,7 @@ func Write(w io.Writer, title string, results []Named, facts map[string]string) 
 		page.FactKeys = append(page.FactKeys, k)
 	}
 	slices.Sort(page.FactKeys)
+	results = append(slices.Clone(results), speedUps(results)...)
 	have := map[int]string{}
 	data := map[string]json.RawMessage{}
 	for i := range results {
@@ -192,7 +193,9 @@ func Write(w io.Writer, title string, results []Named, facts map[string]string) 
 		}
 		slices.Sort(s.Keys)
 		page.Sections = append(page.Sections, s)
-		data[s.Name] = json.RawMessage(s.Raw)
+		if s.Raw != nil {
+			data[s.Name] = json.RawMessage(s.Raw)
+		}
 	}
 	for i, p := range Wanted {
 		page.Wanted = append(page.Wanted, [3]string{fmt.Sprintf("%d. %s", i+1, p.Title), have[i+1], p.Needs})
@@ -218,7 +221,7 @@ table{border-collapse:collapse;font-size:13px;margin:.6em 0;display:block;overfl
 th:first-child,td:first-child{text-align:left}th{background:#f5f5f5}svg{width:100%;height:auto;max-width:860px}
 .facts td{text-align:left;white-space:normal}.missing{color:#777}
 .grid{stroke:#e2e2e2}.base{stroke:#555}text{font:12px system-ui,sans-serif;fill:#333}.num,.unit{fill:#666;font-size:11px}
-polyline{fill:none;stroke-width:1.8}.dash{stroke-dasharray:6 4}rect.dash{opacity:.55}
+polyline{fill:none;stroke-width:1.8}.dash{stroke-dasharray:6 4}.dot{stroke-dasharray:2 2}rect.dash{opacity:.55}
 {{range $i, $c := colours}}.l{{$i}}{stroke:{{$c}}}.f{{$i}}{fill:{{$c}}}{{end}}
 @media (prefers-color-scheme:dark){body{background:#16181c;color:#ddd}text{fill:#ccc}.num,.unit{fill:#999}.grid{stroke:#333}.base{stroke:#999}th{background:#22252b}th,td{border-color:#333}}
 </style></head><body><h1>{{.Title}}</h1>

@@ -89,6 +89,31 @@ func TestReportIsOneFile(t *testing.T) {
 	}
 }
 
+// Results that differ in the number of jobs alone make the picture of speed-ups.
+func TestSpeedUps(t *testing.T) {
+	var results []Named
+	for jobs, makespan := range map[int][2]float64{1: {10, 10}, 4: {40, 10}} {
+		p := Policy{Kind: "policy", Report: policysim.Report{Trace: fmt.Sprintf("aligned, 5 samples, %d jobs", jobs), Unique: 5, Jobs: make([]string, jobs)},
+			Systems: []SystemRow{{System: "independent", Cache: 2, Makespan: makespan[0]}, {System: "larder", Cache: 2, Makespan: makespan[1]}}}
+		raw, err := json.Marshal(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := Parse(fmt.Sprint(jobs), raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		results = append(results, *n)
+	}
+	got := speedUps(results)
+	if len(got) != 1 || fmt.Sprint(got[0].Plots[0].Series) != "[{larder false [[1 1] [4 4]]}]" {
+		t.Errorf("%+v", got)
+	}
+	if len(speedUps(results[:1])) != 0 {
+		t.Error("one number of jobs is no curve")
+	}
+}
+
 // A real browser shows it: no console error, and every picture has a size.
 func TestReportInBrowser(t *testing.T) {
 	var browser string
@@ -139,6 +164,7 @@ func TestReadDir(t *testing.T) {
 	write("a.json", `{"kind":"prep","title":"x"}`)
 	write("b.json", `{"name":"package"}`)
 	write("c.txt", `no`)
+
 	got, skipped, err := ReadDir(dir)
 	if err != nil || len(got) != 1 || fmt.Sprint(skipped) != "[b.json]" {
 		t.Errorf("%d results, skipped %v, %v", len(got), skipped, err)

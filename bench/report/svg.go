@@ -79,7 +79,11 @@ func (p *Plot) draw() template.HTML {
 		bar := group * .8 / float64(max(1, len(p.Series)))
 		for i, name := range p.Bars {
 			x := left + group*float64(i)
-			text(x+group/2, top+h+18, "middle", "lab", name)
+			if len(p.Bars) <= 6 {
+				text(x+group/2, top+h+18, "middle", "lab", name)
+			} else {
+				fmt.Fprintf(&b, `<text transform="translate(%.1f %.1f) rotate(-24)" text-anchor="end" class="num">%s</text>`, x+group/2+6, top+h+14, html.EscapeString(clip(name, 18)))
+			}
 			for k, s := range p.Series {
 				if i < len(s.Points) && finite(s.Points[i]) {
 					y := s.Points[i][1]
@@ -110,7 +114,7 @@ func (p *Plot) draw() template.HTML {
 					path = append(path, fmt.Sprintf("%.1f,%.1f", px(q[0]), py(q[1])))
 				}
 			}
-			fmt.Fprintf(&b, `<polyline points="%s" class="l%d%s"><title>%s</title></polyline>`, strings.Join(path, " "), k%8, dashed(s), html.EscapeString(s.Name))
+			fmt.Fprintf(&b, `<polyline points="%s" class="l%d%s"><title>%s</title></polyline>`, strings.Join(path, " "), k%8, look(k, s), html.EscapeString(s.Name))
 			for _, q := range s.Points {
 				if finite(q) && len(s.Points) <= 64 {
 					fmt.Fprintf(&b, `<circle cx="%.1f" cy="%.1f" r="2.6" class="f%d"><title>%s</title></circle>`, px(q[0]), py(q[1]), k%8, html.EscapeString(fmt.Sprintf("%s: %s, %s", s.Name, number(q[0]), number(q[1]))))
@@ -127,6 +131,14 @@ func (p *Plot) draw() template.HTML {
 	}
 	b.WriteString("</svg>")
 	return template.HTML(b.String()) //nolint:gosec // every name went through html.EscapeString
+}
+
+// look tells a line from the one of the same colour eight before it.
+func look(k int, s Series) string {
+	if k >= 8 && !s.Dashed {
+		return " dot"
+	}
+	return dashed(s)
 }
 
 func dashed(s Series) string {
@@ -167,6 +179,8 @@ func ticks(lo, hi float64) []float64 {
 func number(v float64) string {
 	a := math.Abs(v)
 	switch {
+	case v == 0: // and never -0
+		return "0"
 	case a >= 1e6 || a > 0 && a < 1e-3:
 		return fmt.Sprintf("%.3g", v)
 	case a >= 100 || v == math.Trunc(v):
