@@ -62,6 +62,7 @@ type Selection struct {
 type Model struct {
 	Seed    uint64
 	Workers int
+	Ahead   int           // preparations handed out beyond what the workers take, as coordinator.Config.Ahead
 	Read    time.Duration // per object from storage
 	Decode  func(ident.ObjectID) time.Duration
 	Fill    time.Duration
@@ -215,7 +216,7 @@ func Run(m Model, clients []Client, limit time.Duration) (*Result, error) {
 		rows: map[coordinator.DeliveryID]map[int]simRow{}, idle: max(m.Workers, 1),
 	}
 	core, err := coordinator.New(coordinator.Config{
-		Seed: m.Seed, Tiers: m.Tiers, Lease: m.Lease, InFlight: 2 * max(m.Workers, 1), Bytes: m.Bytes, Usable: m.Usable, Refill: m.Refill,
+		Seed: m.Seed, Tiers: m.Tiers, Lease: m.Lease, InFlight: 2 * max(m.Workers, 1), Ahead: m.Ahead, Bytes: m.Bytes, Usable: m.Usable, Refill: m.Refill,
 	})
 	if err != nil {
 		return nil, err

@@ -47,11 +47,11 @@ func (c *Core) Check() error {
 			err = errors.Join(err, fmt.Errorf("flight %d of %s: in the queue: %v", id, f.key, queued))
 		}
 	}
-	if copies != c.copies || copies > 3*c.cfg.InFlight {
-		err = errors.Join(err, fmt.Errorf("%d working copies, %d are counted, %d are allowed", copies, c.copies, 3*c.cfg.InFlight))
+	if copies != c.copies || copies > 3*c.cfg.InFlight+c.cfg.Ahead {
+		err = errors.Join(err, fmt.Errorf("%d working copies, %d are counted, %d are allowed", copies, c.copies, 3*c.cfg.InFlight+c.cfg.Ahead))
 	}
-	if running != c.running || running > c.cfg.InFlight {
-		err = errors.Join(err, fmt.Errorf("%d flights run, %d are counted, %d are allowed", running, c.running, c.cfg.InFlight))
+	if running != c.running || running > c.mostRunning() {
+		err = errors.Join(err, fmt.Errorf("%d flights run, %d are counted, %d are allowed", running, c.running, c.mostRunning()))
 	}
 	return err
 }

@@ -33,6 +33,8 @@ type Config struct {
 	Lease    time.Duration // a vanished client may come back within it; default 30 s
 	MaxJobs  int           // live jobs; default 256
 	InFlight int           // preparations handed to the executor at once; default 8
+	// Ahead is how many more may be handed out, so that the executor can read ahead. It must not begin one while 2 x InFlight working copies exist.
+	Ahead int
 	// Bytes is the stored size of an object. It must be a pure lookup.
 	Bytes func(ident.ObjectID) int64
 	// Granule rounds the bytes of an entry of a form up to what the tier really uses. nil = exact.

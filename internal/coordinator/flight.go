@@ -230,7 +230,7 @@ func (c *Core) queueOf(f *flight) *btree.BTreeG[*flight] {
 // come first.
 func (c *Core) nextFlightInTurn() (*flight, bool) {
 	f, ok := c.onCopies.Min()
-	if c.running+c.copies < 2*c.cfg.InFlight {
+	if c.running < c.cfg.InFlight+c.cfg.Ahead && c.running+c.copies < 2*c.cfg.InFlight+c.cfg.Ahead {
 		if g, fresh := c.queue.Min(); fresh && (!ok || flightLess(g, f)) {
 			f, ok = g, true
 		}
@@ -241,11 +241,19 @@ func (c *Core) nextFlightInTurn() (*flight, bool) {
 	return f, ok
 }
 
+// mostRunning bounds what is handed out. With some ahead, what frees memory is handed out also while they wait for it.
+func (c *Core) mostRunning() int {
+	if c.cfg.Ahead == 0 {
+		return c.cfg.InFlight
+	}
+	return 2*c.cfg.InFlight + c.cfg.Ahead
+}
+
 // dispatch hands out preparations in turn, a bounded number at a time: what is handed out occupies working
 // memory, what waits here costs none. Working copies that wait for their readers are bounded with them (guarantee G4): the
 // rows of a large batch may come to their turn late.
 func (c *Core) dispatch() {
-	for c.running < c.cfg.InFlight {
+	for c.running < c.mostRunning() {
 		f, ok := c.nextFlightInTurn()
 		if !ok {
 			return

@@ -44,6 +44,7 @@ type Config struct {
 	// ApplyConfig answers the method of that name; nil = there is no configuration.
 	ApplyConfig func(context.Context, *larderv1.ApplyConfigRequest) (*larderv1.ApplyConfigResponse, error)
 	Measure     time.Duration // between two reports of measured rates; 0 = 2 s
+	ReadAhead   int64         // bytes that may be read ahead of the workers; 0 = 64 MiB, or an eighth of Own if that is less
 	Lease       time.Duration
 	MaxJobs     int
 	Seed        uint64
@@ -93,11 +94,17 @@ func New(cfg Config) (*Engine, error) {
 	if cfg.Workers < 1 {
 		cfg.Workers = 1
 	}
+	if cfg.ReadAhead <= 0 {
+		cfg.ReadAhead = aheadBytes
+		if cfg.Own > 0 {
+			cfg.ReadAhead = min(aheadBytes, cfg.Own/8)
+		}
+	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	core, err := coordinator.New(coordinator.Config{
-		Seed: cfg.Seed, Tiers: cfg.Tiers, Lease: cfg.Lease, MaxJobs: cfg.MaxJobs, InFlight: 2 * cfg.Workers,
+		Seed: cfg.Seed, Tiers: cfg.Tiers, Lease: cfg.Lease, MaxJobs: cfg.MaxJobs, InFlight: 2 * cfg.Workers, Ahead: readers, // 2 x InFlight copies = mostCopies
 		Bytes: cfg.Catalog.ObjectBytes,
 		Granule: func(f ident.Form, n int64) int64 {
 			g := cfg.Store.Granule(f)

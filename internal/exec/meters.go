@@ -25,6 +25,7 @@ type meters struct {
 		since   time.Time // the first of them began, or was looked at last
 		read    fading    // bytes, and the time in which at least one read was under way
 		reads   int
+		latency float64 // of a read, seconds; what was slow or fast long ago fades
 		recipes map[recipeKey]*costs
 		cache   float64 // bytes a second
 	}
@@ -69,22 +70,41 @@ func newMeters(workers, cores int) *meters {
 	return m
 }
 
-// reading begins a read; the function that it returns ends it.
-func (m *meters) reading() (end func(bytes int)) {
+// reading is a read under way.
+type reading struct {
+	m     *meters
+	begun time.Time
+}
+
+// reading begins a read.
+func (m *meters) reading() reading {
+	now := time.Now()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.mu.reading++
 	if m.mu.reading == 1 {
-		m.mu.since = time.Now()
+		m.mu.since = now
 	}
-	return func(bytes int) {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.readFor()
-		m.mu.reading--
-		m.mu.read.n += float64(bytes)
-		m.mu.read.seen++
-	}
+	return reading{m, now}
+}
+
+// end ends it.
+func (r reading) end(bytes int) {
+	m := r.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.readFor()
+	m.mu.reading--
+	m.mu.read.n += float64(bytes)
+	m.mu.read.seen++
+	m.mu.latency += (m.mu.since.Sub(r.begun).Seconds() - m.mu.latency) / minSeen
+}
+
+// slow tells whether reads take long enough to be worth more goroutines.
+func (m *meters) slow() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.mu.latency > slowRead
 }
 
 // readFor counts the time that was read since it was looked at; m.mu is held.

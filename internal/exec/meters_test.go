@@ -52,9 +52,9 @@ func TestMetersMeasure(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 			b := m.reading()
 			time.Sleep(10 * time.Millisecond)
-			a(1000)
+			a.end(1000)
 			time.Sleep(10 * time.Millisecond)
-			b(2000)
+			b.end(2000)
 			time.Sleep(time.Second) // nothing is read
 		}
 		near("storage", m.rates().Storage, 3000/0.030)

@@ -25,6 +25,10 @@ type task struct {
 	job   *job
 	ring  *ring
 	after uint64 // what the keeper must have done before something is stored
+
+	size int64  // of what was read ahead for it; 0 = nothing was
+	read []byte // that
+	err  error  // or why it was not
 }
 
 // taskQueue is a heap of tasks by turn, equal turns in any order. Fills have no precedence over preparations: a job that runs on hits would
@@ -75,17 +79,24 @@ type pool struct {
 
 	mu struct {
 		sync.Mutex
-		tasks   taskQueue
+		fresh   taskQueue // Prepare: they make working copies, unless a tier keeps the result
+		tasks   taskQueue // what reads copies and entries
+		ahead   ahead
 		copies  map[coordinator.FlightID]prep.Image // working copies no tier holds
 		spare   [][]byte                            // memory of old working copies
 		stopped bool
 	}
-	wake *sync.Cond
+	wake   *sync.Cond // of workers
+	unread *sync.Cond // of readers
 }
+
+// mostCopies is how many working copies there may be for a worker when it begins another one.
+const mostCopies = 4
 
 func newPool(e *Engine) *pool {
 	p := &pool{e: e}
-	p.wake = sync.NewCond(&p.mu.Mutex)
+	p.wake, p.unread = sync.NewCond(&p.mu.Mutex), sync.NewCond(&p.mu.Mutex)
+	p.mu.ahead.budget = e.cfg.ReadAhead
 	p.mu.copies = map[coordinator.FlightID]prep.Image{}
 	return p
 }
@@ -94,6 +105,9 @@ func (p *pool) start(ctx context.Context) {
 	for range p.e.cfg.Workers {
 		p.wg.Go(func() { p.work(ctx) })
 	}
+	for range readers {
+		p.wg.Go(func() { p.read(ctx) })
+	}
 }
 
 func (p *pool) stop() {
@@ -101,6 +115,7 @@ func (p *pool) stop() {
 	p.mu.stopped = true
 	p.mu.Unlock()
 	p.wake.Broadcast()
+	p.unread.Broadcast()
 	p.wg.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -109,23 +124,43 @@ func (p *pool) stop() {
 			t.ring.release()
 		}
 	}
-	p.mu.tasks, p.mu.copies, p.mu.spare = nil, nil, nil
+	p.mu.tasks, p.mu.fresh, p.mu.ahead.unread, p.mu.copies, p.mu.spare = nil, nil, nil, nil, nil
 }
 
 func (p *pool) add(t task) {
 	t.after = p.e.keeper.mark()
 	p.mu.Lock()
-	p.mu.tasks.push(t)
+	if p.readsAhead(&t) {
+		p.mu.ahead.unread.push(t)
+		p.mu.Unlock()
+		p.unread.Signal()
+		return
+	}
+	t.size = 0
+	p.ready(t)
 	p.mu.Unlock()
 	p.wake.Signal()
 }
 
+// ready gives a task to the workers; p.mu is held.
+func (p *pool) ready(t task) {
+	if _, fresh := t.what.(coordinator.Prepare); fresh {
+		p.mu.fresh.push(t)
+	} else {
+		p.mu.tasks.push(t)
+	}
+}
+
 func (p *pool) discard(id coordinator.FlightID) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if img, ok := p.mu.copies[id]; ok {
+	img, ok := p.mu.copies[id]
+	if ok {
 		delete(p.mu.copies, id)
 		p.recycle(img.Pix)
+	}
+	p.mu.Unlock()
+	if ok {
+		p.wake.Signal() // a worker may wait for room
 	}
 }
 
@@ -162,6 +197,10 @@ func (p *pool) next() (task, bool) {
 		if p.mu.stopped {
 			return task{}, false
 		}
+		fresh := len(p.mu.fresh) > 0 && len(p.mu.copies) < mostCopies*p.e.cfg.Workers // else their memory is to be freed first
+		if fresh && (len(p.mu.tasks) == 0 || p.mu.fresh[0].turn < p.mu.tasks[0].turn) {
+			return p.mu.fresh.pop(), true
+		}
 		if len(p.mu.tasks) > 0 {
 			return p.mu.tasks.pop(), true
 		}
@@ -189,7 +228,9 @@ func (p *pool) work(ctx context.Context) {
 		}
 		switch x := t.what.(type) {
 		case coordinator.Prepare:
-			p.e.send(w.guardPrepare(ctx, t, &x))
+			ev := w.guardPrepare(ctx, t, &x)
+			p.consumed(&t)
+			p.e.send(ev)
 		case coordinator.Augment:
 			p.e.send(w.guardAugment(t, &x))
 		case *coordinator.Fill:
@@ -252,18 +293,21 @@ func (w *worker) doPrepare(ctx context.Context, t task, x *coordinator.Prepare) 
 		defer v.Close()
 		enc = v.Bytes
 	} else {
-		end := w.p.e.meters.reading()
-		b, err := w.p.e.cfg.Catalog.Read(ctx, x.Key.Object, w.read[:0])
-		end(len(b))
+		b, err := t.read, t.err
+		if t.size == 0 {
+			if b, err = w.p.e.readObject(ctx, x.Key.Object, w.read[:0]); err == nil {
+				w.read = b
+			}
+			if cap(w.read) > 64<<20 {
+				w.read = nil // one huge file must not occupy every worker for ever
+			}
+		}
 		if err != nil {
 			ev.Err = err.Error()
 			return ev
 		}
-		w.read, enc = b, b
+		enc = b
 		ev.Read = int64(len(b))
-		if cap(w.read) > 64<<20 {
-			w.read = nil // one huge file must not occupy every worker for ever
-		}
 		if x.KeepEncoded {
 			w.p.e.keeper.wait(t.after)
 			ev.Encoded = w.keep(ekey, b, tiers.Meta{})

@@ -1,0 +1,18 @@
+package exec
+
+// Ahead tells how many bytes were read ahead at most at any time, and by how many readers at once.
+func (e *Engine) Ahead() (bytes int64, readers int) {
+	e.pool.mu.Lock()
+	defer e.pool.mu.Unlock()
+	return e.pool.mu.ahead.peak, e.pool.mu.ahead.most
+}
+
+// AheadNow is what is read ahead now.
+func (e *Engine) AheadNow() int64 {
+	e.pool.mu.Lock()
+	defer e.pool.mu.Unlock()
+	return e.pool.mu.ahead.bytes
+}
+
+// Readers is how many there are.
+const Readers = readers
