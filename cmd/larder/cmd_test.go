@@ -176,7 +176,7 @@ func TestErrorDocs(t *testing.T) {
 func TestEveryReasonHasAnExitCode(t *testing.T) {
 	for _, r := range fault.Reasons {
 		code, ok := exitOf[r]
-		if !ok || code < 1 || code > 7 {
+		if !ok || code < exitFailure || code > exitStateBad {
 			t.Errorf("%s has exit code %d", r, code)
 		}
 		if got := exitCode(fmt.Errorf("x: %w", fault.New(r, "", "", "x"))); got != code {
