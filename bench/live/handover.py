@@ -51,8 +51,8 @@ def child_next(data: str, number: int, batch: int, pause: float, batches: int, r
     import larder
 
     ops = larder.ops
-    transform = [ops.RandomResizedCrop(224), ops.ToImage()] if recipe == "crop" else [ops.CenterCrop(1), ops.ToImage()]
-    loader = larder.Loader(f"imagefolder:{data}", batch_size=batch, shuffle=True, seed=number, job=f"handover-{number}", drop_last=True, transform=transform)
+    first = {"crop": ops.RandomResizedCrop(224), "resize": ops.Resize([224, 224]), "pixel": ops.CenterCrop(1)}[recipe]
+    loader = larder.Loader(f"imagefolder:{data}", batch_size=batch, shuffle=True, seed=number, job=f"handover-{number}", drop_last=True, transform=[first, ops.ToImage()])
     for _ in loader:  # from here on every sample is in memory
         pass
     del _
@@ -148,7 +148,7 @@ def run_next(args: argparse.Namespace, env: dict[str, str]) -> dict[str, float]:
 
 def run_cpu(args: argparse.Namespace, env: dict[str, str], small: str) -> dict[str, float]:
     out: dict[str, float] = {}
-    for side, data, batch, pause, batches, recipe in (("client", args.data, SHAPE[0], 0.1, args.batches, "crop"), ("daemon", small, 1, 0.005, 20 * args.batches, "pixel")):
+    for side, data, batch, pause, batches, recipe in (("client", args.data, SHAPE[0], 0.1, args.batches, "resize"), ("daemon", small, 1, 0.005, 20 * args.batches, "pixel")):
         daemon = Daemon(args.bin)
         try:
             env = env | {"LARDER_SOCKET": daemon.socket, "LARDER_BENCH_DAEMON": str(daemon.process.pid)}

@@ -87,7 +87,7 @@ func newLayout(r *prep.Recipe, batch, slots int, guess int64) layout {
 }
 
 // ring is the shared memory of one incarnation of one rank. Workers write into slots that the coordinator marked as
-// filling; the ring's own goroutine hands finished slots to the session, in order. Its memory goes, and stops counting,
+// filling; finished slots go to the session in order, through the ring's own goroutine when there is work left in them. Its memory goes, and stops counting,
 // when the last of its users has let go: that goroutine, the session, and the workers that write.
 type ring struct {
 	layout
@@ -105,6 +105,7 @@ type ring struct {
 	mu struct {
 		sync.Mutex
 		queue  []any // Deliver and EndEpoch, in order; bounded by the slots
+		busy   bool  // the ring's goroutine works on what was first
 		closed bool
 		reason error
 		slots  []raggedSlot // of a ragged ring
@@ -182,11 +183,23 @@ func (r *ring) put(slot, row int, label, index int64) {
 	binary.LittleEndian.PutUint64(b[r.index+8*int64(row):], uint64(index))
 }
 
+// push hands something over in order, and does not wait: what is no work is done at once, without waking a goroutine for it.
 func (r *ring) push(x any) {
 	r.mu.Lock()
+	if d, ok := x.(coordinator.Deliver); ok && r.isWhole(&d) && len(r.mu.queue) == 0 && !r.mu.busy && !r.mu.closed {
+		r.sink.Batch(r.batch(&d))
+		r.mu.Unlock()
+		return
+	}
 	r.mu.queue = append(r.mu.queue, x)
 	r.mu.Unlock()
 	r.wake.Signal()
+}
+
+// isWhole tells whether the slot is as the client is to see it.
+func (r *ring) isWhole(d *coordinator.Deliver) bool {
+	n := len(d.Rows)
+	return !r.ragged() && len(d.Bad) == 0 && (n == 0 || d.Rows[n-1] == n-1)
 }
 
 // close ends the ring after what is queued; reason, if there is one, is told to the client.
@@ -212,6 +225,7 @@ func (r *ring) run() {
 	defer r.release()
 	for {
 		r.mu.Lock()
+		r.mu.busy = false
 		for len(r.mu.queue) == 0 && !r.mu.closed {
 			r.wake.Wait()
 		}
@@ -225,6 +239,7 @@ func (r *ring) run() {
 		}
 		x := r.mu.queue[0]
 		r.mu.queue = append(r.mu.queue[:0], r.mu.queue[1:]...)
+		r.mu.busy = true
 		r.mu.Unlock()
 		switch x := x.(type) {
 		case coordinator.Deliver:
@@ -237,11 +252,15 @@ func (r *ring) run() {
 	}
 }
 
-func (r *ring) deliver(x coordinator.Deliver) {
-	b := session.Batch{
+func (r *ring) batch(x *coordinator.Deliver) session.Batch {
+	return session.Batch{
 		Slot: uint32(x.Slot), Gen: x.Gen, Offset: uint64(int64(x.Slot) * r.slotBytes), Epoch: x.Epoch, Step: uint32(x.Step),
 		Rank: uint32(x.Rank), Rows: uint32(len(x.Rows)),
 	}
+}
+
+func (r *ring) deliver(x coordinator.Deliver) {
+	b := r.batch(&x)
 	if bad := faulty(x.Bad); len(bad) > 0 {
 		b.Report = &larderv1.BatchReport{Quarantined: r.e.quarantined(r.job, bad)}
 	}

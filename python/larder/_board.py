@@ -33,9 +33,9 @@ _ORDERED = os.uname().machine in ("x86_64", "i686", "amd64")
 def of(ring: Ring, attach: dict[str, Any], held: dict[int, Frame | Lease]) -> Board | None:
     """The board that RING announces, opened; None when there is none, or when this machine cannot read it."""
     at, posts = int(attach.get("board") or 0), int(attach.get("posts") or 0)
-    if not at or not _ORDERED:
-        return None
     rows = int(((attach.get("job") or {}).get("spec") or {}).get("batchSize") or 0)
+    if not at or not rows or not _ORDERED:
+        return None
     if posts < 1 or posts & (posts - 1) or at % 8 or at + _POSTS + posts * _POST_BYTES > len(ring.memory):
         raise _wire.protocol_error(f"a board of {posts} posts at byte {at} of {len(ring.memory)}")
     return Board(ring, at, posts, rows, held)
@@ -45,8 +45,8 @@ class Board:
     """The client's end. ``next()`` uses it under the Loader's lock; ``prepare`` and ``close`` may come from any thread."""
 
     __slots__ = (
-        "at", "base", "closed", "fence", "fields", "frame", "frames", "head", "held", "mask", "most", "page", "ready", "ring", "rows",
-        "run", "torch", "unpack",
+        "at", "base", "closed", "fence", "frame", "frames", "head", "held", "mask", "most", "page", "ready", "ring", "rows",
+        "run", "torch", "unpack", "views",
     )  # fmt: skip
 
     def __init__(self, ring: Ring, at: int, posts: int, rows: int, held: dict[int, Frame | Lease]) -> None:
@@ -61,12 +61,20 @@ class Board:
         self.frames = 0  # of the stream, taken when ``head`` was
         self.frame: Frame | None = None  # the post behind ``head``, when it was looked at as a frame
         self.ready: dict[int, tuple[tuple[Any, ...], Lease]] = {}  # by slot: built ahead
-        self.fields: tuple[Field, ...] = ()
+        self.views: list[tuple[Any, ...]] = []  # of a whole batch: shape, dtype, offset, strides
         self.torch = False
         self.run: Run | None = None  # the epoch that takes from here without looking at the socket
         self.closed = False
         self.fence = threading.Lock()
         _U32.pack_into(self.page, at + _OPEN, 1)
+
+    def shows(self, fields: list[Field], torch: bool) -> None:
+        """Says what a batch is made of."""
+        root = np.frombuffer(self.page, dtype=np.uint8, count=self.ring.slot_bytes)
+        for f in fields:
+            self.ring.array(root, f, self.rows)  # raises when a slot cannot have that
+        self.views = [((self.rows, *f.shape), f.dtype, f.offset, f.strides) for f in fields]
+        self.torch = torch
 
     def post(self) -> tuple[int, ...] | None:
         """The post behind ``head``, if there is one."""
@@ -124,13 +132,15 @@ class Board:
 
     def prepare(self, session: Session, slot: int) -> None:
         """Builds the next batch of a slot that was given back."""
-        if self.closed or not self.fields or slot in self.ready:
+        if self.closed or slot in self.ready:
             return
-        ring = self.ring
-        root = np.frombuffer(self.page, dtype=np.uint8, count=ring.slot_bytes, offset=slot * ring.slot_bytes)
-        values = [ring.array(root, f, self.rows) for f in self.fields]
+        size = self.ring.slot_bytes
+        root = np.frombuffer(self.page, np.uint8, size, slot * size)
+        values = [np.ndarray(shape, dtype, root, offset, strides) for shape, dtype, offset, strides in self.views]
+        if self.torch:
+            values = [_args.to_torch(v) for v in values]
         lease = session.lease(root, None, slot, 0)
-        self.ready[slot] = (tuple(_args.to_torch(v) if self.torch else v for v in values), lease)
+        self.ready[slot] = (tuple(values), lease)
 
     def close(self) -> None:
         """Lets go of what was built ahead."""

@@ -279,12 +279,11 @@ class Loader(Facts):
                 time.sleep(0.05)
         assert s.ring is not None
         self._box.unused = ""
-        if s.board is not None:
-            s.board.torch = self._output == "torch"
-            s.board.fields = tuple(s.ring.fields[f] for f in self._fields if f in s.ring.fields)
         missing = [f for f in self._fields if f not in s.ring.fields]
         if missing:
             raise s.fail(_wire.protocol_error(f"a ring without the field {missing[0]!r}"))
+        if s.board is not None:
+            s.board.shows([s.ring.fields[f] for f in self._fields], self._output == "torch")
         self._job = {**(answer.get("job") or self._job)}
         if answer.get("batchesPerEpoch") is not None:  # this rank's number may differ from the job's
             self._job["batchesPerEpoch"] = answer["batchesPerEpoch"]

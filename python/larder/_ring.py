@@ -37,6 +37,8 @@ class Field:
     offset: int
     sample_bytes: int
     ragged: bool
+    size: int  # bytes of the values of a sample
+    strides: tuple[int, ...]  # of a batch
 
     @classmethod
     def from_json(cls, d: dict[str, Any]) -> Field:
@@ -53,7 +55,10 @@ class Field:
             raise protocol_error(f"field {name!r}: {sample_bytes} bytes a sample hold no {shape} of {dtype}")
         if ragged and dtype != np.uint8:
             raise protocol_error(f"ragged field {name!r} of dtype {dtype}")
-        return cls(name, dtype, shape, int(d.get("offset") or 0), sample_bytes, ragged)
+        strides = [dtype.itemsize]
+        for n in reversed(shape[1:]):
+            strides.insert(0, n * strides[0])
+        return cls(name, dtype, shape, int(d.get("offset") or 0), sample_bytes, ragged, size, (sample_bytes, *(strides if shape else ())))
 
 
 def map_segment(fd: int, size: int) -> mmap.mmap:
@@ -111,20 +116,9 @@ class Ring:
         """The view of one field: an array of ``rows`` samples, or a list of HWC images when the field is ragged."""
         if field.ragged:
             return self._ragged(root, field, rows)
-        inner: list[int] = []
-        step = field.dtype.itemsize
-        for n in reversed(field.shape):
-            inner.append(step)
-            step *= n
-        if rows and field.offset + (rows - 1) * field.sample_bytes + step > root.nbytes:
+        if rows and field.offset + (rows - 1) * field.sample_bytes + field.size > root.nbytes:
             raise protocol_error(f"{rows} rows of field {field.name!r} in a slot of {root.nbytes} bytes")
-        view: Array = np.ndarray(
-            (rows, *field.shape),
-            dtype=field.dtype,
-            buffer=root,
-            offset=field.offset,
-            strides=(field.sample_bytes, *reversed(inner)),
-        )
+        view: Array = np.ndarray((rows, *field.shape), field.dtype, root, field.offset, field.strides)
         return view
 
     def _ragged(self, root: npt.NDArray[np.uint8], field: Field, rows: int) -> list[Array]:

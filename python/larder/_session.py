@@ -68,16 +68,13 @@ class Lease(weakref.ref["npt.NDArray[Any]"]):
 
     prompt: weakref.ref[npt.NDArray[Any]]  # flushes the queue; it must live as long as the lease
 
-    def __new__(cls, root: npt.NDArray[Any], session: Session, frame: Frame | None, slot: int, waited_us: int) -> Lease:
-        return super().__new__(cls, root, session.queue.append)
-
-    def __init__(self, root: npt.NDArray[Any], session: Session, frame: Frame | None, slot: int, waited_us: int) -> None:
-        self.frame = frame
-        self.slot = slot
-        self.waited_us = waited_us
-        self.generation = 0 if frame is None or frame.batch is None else frame.batch.generation
-        self.post = 0  # its sequence number on the board
-        self.given = False  # seen to have been handed out
+    # There is no __init__: one is made for every batch, by Session.lease.
+    frame: Frame | None
+    slot: int
+    generation: int
+    waited_us: int
+    post: int  # its sequence number on the board
+    given: bool  # seen to have been handed out
 
     def handed_out(self, board: _board.Board | None) -> bool:
         """Whether the caller got the batch."""
@@ -174,8 +171,11 @@ class Session:
     def lease(self, root: npt.NDArray[Any], frame: Frame | None, slot: int, waited_us: int) -> Lease:
         """Watches a root array; once it is handed out (see Lease) its death gives the slot back, at once if the socket takes it."""
         prompt = weakref.ref(root, self._root_died)  # made first: callbacks run from the newest to the oldest, so it finds the queue filled
-        lease = Lease(root, self, frame, slot, waited_us)
+        lease = Lease(root, self.queue.append)
         lease.prompt = prompt
+        lease.frame, lease.slot, lease.waited_us = frame, slot, waited_us
+        lease.generation = 0 if frame is None or frame.batch is None else frame.batch.generation
+        lease.post, lease.given = 0, False
         return lease
 
     def _root_died(self, _ref: object) -> None:

@@ -17,7 +17,7 @@ NAMES = "HELLO WELCOME CALL RESULT ERROR ATTACH RING SEGMENT EPOCH BATCH RELEASE
 
 _HEADER = struct.Struct("<HHIQ")
 _BATCH = struct.Struct("<IIQQIIIIII")
-_RELEASE = struct.Struct("<IIQ")
+_RELEASE = struct.Struct("<HHIQIIQ")  # with its header
 _SEGMENT = struct.Struct("<IIQ")
 _EPOCH = struct.Struct("<II")
 HEADER_BYTES = _HEADER.size
@@ -76,7 +76,7 @@ def dump(message: dict[str, Any]) -> bytes:
 
 def pack_release(slot: int, generation: int, waited_us: int) -> bytes:
     """A RELEASE frame; the waited time saturates."""
-    return pack(RELEASE, 0, _RELEASE.pack(slot, max(0, min(waited_us, U32_MAX)), generation))
+    return _RELEASE.pack(ABI, RELEASE, _RELEASE.size - HEADER_BYTES, 0, slot, max(0, min(waited_us, U32_MAX)), generation)
 
 
 def epoch_payload(epoch: int) -> bytes:

@@ -142,7 +142,7 @@ def test_an_impossible_board_is_refused(board, posts):
     class Memory:
         memory = bytes(4096)
 
-    attach = {"board": str(board), "posts": posts}
+    attach = {"board": str(board), "posts": posts, "job": {"spec": {"batchSize": 4}}}
     if not board:
         assert _board.of(Memory(), attach, {}) is None
         return
