@@ -12,6 +12,7 @@ import (
 	"larder/internal/coordinator"
 	"larder/internal/exec"
 	"larder/internal/ident"
+	"larder/internal/prep"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -43,6 +44,10 @@ func TestSteadyAllocations(t *testing.T) {
 	for i := range n {
 		draw(t, filepath.Join(dir, strconv.Itoa(i%3), strconv.Itoa(i)+".jpg"), 20, 20, uint64(i))
 	}
+	missed := 14.0
+	if !prep.Parity() { // the decoder in Go makes everything anew for each image
+		missed += 14
+	}
 	for _, c := range []struct {
 		name, share string
 		tiers       int64
@@ -50,7 +55,7 @@ func TestSteadyAllocations(t *testing.T) {
 	}{
 		{"from the decoded tier", "", 16 * mib, 2},
 		{"from the decoded tier, shared", "augmented", 16 * mib, 2},
-		{"read and decoded", "", 0, 14},
+		{"read and decoded", "", 0, missed},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := serve(t, func(cfg *exec.Config) {
