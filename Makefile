@@ -84,6 +84,8 @@ fuzz-short: ## every fuzz target for FUZZTIME (10s)
 bench: setup build ## benchmarks against torch's DataLoader; prints the rows of docs/benchmarks.md
 	$(GO) test -tags '$(TAGS)' -run '^$$' -bench . -benchmem ./dsa ./internal/prep ./tiers/... ./internal/client
 	LARDER_BIN=$(abspath $(BIN))/larder $(VENV)/bin/python bench/live/loaders.py
+	LARDER_BIN=$(abspath $(BIN))/larder $(VENV)/bin/python bench/live/handover.py
+	$(GO) test -tags '$(TAGS)' -run '^$$' -bench Gather ./internal/exec
 
 .PHONY: bench-smoke
 bench-smoke: build ## simulate policies, systems and samplers on demand of every kind; writes out/bench/report.html

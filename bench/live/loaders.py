@@ -76,38 +76,6 @@ def child_torch(data: str, epochs: int, workers: int) -> None:
     print(json.dumps({"marks": marks, "cpu": cpu_seconds(), "samples": len(dataset)}), flush=True)
 
 
-def child_handover(data: str, batch: int, pause: float, batches: int) -> None:
-    """next() when the batch is ready: what the hand-over itself costs the training process."""
-    import larder
-
-    ops = larder.ops
-    loader = larder.Loader(
-        f"imagefolder:{data}", batch_size=batch, shuffle=True, job="handover", drop_last=True,
-        transform=[ops.RandomResizedCrop(224), ops.ToImage()],
-    )
-    gate()
-    waits: list[float] = []
-    cpu: list[float] = []
-    for _ in loader:  # from here on every sample is in memory
-        pass
-    while len(waits) < batches:
-        it = iter(loader)
-        while True:
-            time.sleep(pause)
-            t, c = time.perf_counter(), time.process_time()
-            try:
-                images, _ = next(it)
-            except StopIteration:
-                break
-            waits.append(time.perf_counter() - t)
-            del images
-            cpu.append(time.process_time() - c)
-    loader.close()
-    waits.sort()
-    print(json.dumps({"p50_us": 1e6 * waits[len(waits) // 2], "p99_us": 1e6 * waits[int(len(waits) * 0.99)],
-                      "cpu_us": 1e6 * statistics.median(cpu), "batches": len(waits)}), flush=True)
-
-
 # --- runs -----------------------------------------------------------------------------------------------------------
 
 
@@ -184,16 +152,6 @@ def run_torch(args: argparse.Namespace, env: dict[str, str], jobs: int, workers:
             "per_cpu_second": delivered / sum(r["cpu"] for r in results)}
 
 
-def run_handover(args: argparse.Namespace, env: dict[str, str], batch: int) -> dict[str, float]:
-    daemon = Daemon(args.bin)
-    try:
-        [result] = spawn([["--child", "handover", args.data, str(batch), "0.25" if batch > 64 else "0.05", "40" if batch > 64 else "150"]],
-                         env | {"LARDER_SOCKET": daemon.socket})
-        return result
-    finally:
-        daemon.close()
-
-
 def draw(folder: pathlib.Path, count: int = 600) -> None:
     import numpy as np
     from PIL import Image
@@ -211,14 +169,12 @@ def draw(folder: pathlib.Path, count: int = 600) -> None:
 def main() -> None:
     if sys.argv[1:2] == ["--child"]:
         kind, data, *rest = sys.argv[2:]
-        {"larder": lambda: child_larder(data, int(rest[0]), rest[1], int(rest[2])), "torch": lambda: child_torch(data, int(rest[0]), int(rest[1])),
-         "handover": lambda: child_handover(data, int(rest[0]), float(rest[1]), int(rest[2]))}[kind]()
+        {"larder": lambda: child_larder(data, int(rest[0]), rest[1], int(rest[2])), "torch": lambda: child_torch(data, int(rest[0]), int(rest[1]))}[kind]()
         return
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--bin", default=os.environ.get("LARDER_BIN", str(ROOT / "bin/larder")))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--only", choices=["loaders", "hand-over"], help="leave out the other half")
     parser.add_argument("--json", default=str(ROOT / "out/loaders.json"))
     args = parser.parse_args()
     photographs = pathlib.Path(os.environ.get("LARDER_TESTDATA", ROOT / "../shared/data")) / "imagenet-700"
@@ -237,29 +193,23 @@ def main() -> None:
     for _ in range(args.repeats):
         for jobs in (1, 4):
             for name, run in (ours | peers).items():
-                if args.only == "hand-over" or (jobs == 1 and "share" in name):
+                if jobs == 1 and "share" in name:
                     continue
                 r = run(jobs)
                 results.setdefault(f"{jobs} jobs, {name}", []).append(r)
                 print(f"  {jobs} jobs, {name}: " + ", ".join(f"{k} {v:,.0f}" for k, v in r.items()), flush=True)
-        for batch in (64, 256) if args.only != "loaders" else ():
-            results.setdefault(f"hand-over, batch {batch} of uint8", []).append(run_handover(args, env, batch))
     print("\n| what | " + "first epoch | later epochs | images per CPU-second | of the best torch (later epochs) |\n|---|---|---|---|---|")
 
     def median(name: str, key: str) -> float:
         return statistics.median(r[key] for r in results[name])
 
-    for jobs in (1, 4) if args.only != "hand-over" else ():
+    for jobs in (1, 4):
         best = max(median(f"{jobs} jobs, {p}", "warm") for p in peers)
         for name in (ours | peers):
             full = f"{jobs} jobs, {name}"
             if full in results:
                 print(f"| {full} | {median(full, 'cold'):,.0f}/s | {median(full, 'warm'):,.0f}/s | {median(full, 'per_cpu_second'):,.0f} | "
                       f"{median(full, 'warm') / best:.2f}x |")
-    for batch in (64, 256) if args.only != "loaders" else ():
-        full = f"hand-over, batch {batch} of uint8"
-        print(f"| {full}: next() when it is ready | p50 {median(full, 'p50_us'):.0f} us | p99 {median(full, 'p99_us'):.0f} us | "
-              f"{median(full, 'cpu_us'):.0f} us CPU a batch | |")
     path = pathlib.Path(args.json)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"data": "drawn" if drawn else "imagenet-700", "processors": os.cpu_count(), "results": results}, indent=1))
