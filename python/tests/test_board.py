@@ -38,6 +38,15 @@ def test_without_a_board_all_comes_as_frames(load, daemon):
     assert daemon.posts == 0
 
 
+def test_a_processor_that_reorders_loads_gets_frames(load, daemon, monkeypatch):
+    from larder import _board
+
+    monkeypatch.setattr(_board, "_ORDERED", False)
+    loader = load("fake:43", batch_size=4, transform=CROP, return_index=True)
+    assert [i for b in loader for i in check(b)] == list(range(43))
+    assert daemon.posts == 0
+
+
 def test_a_ragged_ring_has_no_board(load, daemon):
     assert sum(len(labels) for _, labels in load("fake:43", batch_size=4)) == 43
     assert daemon.posts == 0
