@@ -178,7 +178,7 @@ func serve(t testing.TB, change ...func(*exec.Config)) *world {
 			t.Errorf("closing: %v", err)
 		}
 		_ = os.RemoveAll(dir)
-		if n := segments(); n != segs {
+		if n := segments(); n > segs { // fewer: one of the test before went late
 			t.Errorf("%d segments before, %d after", segs, n)
 		}
 		if n := openFDs(t); n > fds {
