@@ -17,6 +17,7 @@ import (
 // TestQuarantineKeepsProportions: samples of one cell that cannot be prepared are drawn like good ones and left out at once. So the
 // good ones of every cell stay in the middle of the epoch on average, whatever share of one cell is bad, and known or not yet.
 func TestQuarantineKeepsProportions(t *testing.T) {
+	countsOnly(t)
 	seeds := 16
 	if invariant.Enabled {
 		seeds = 6

@@ -48,6 +48,7 @@ func tiers(total int64) coordinator.TierConfig {
 // holds as many as stated. Each job prepares a window of 64 of an epoch that it does not have. In brackets, what was augmented when a job's offset
 // never changed, nothing was kept for those behind, and what is at hand for a job was not told apart from what is for another.
 func TestShareGroupsNearTheirBound(t *testing.T) {
+	countsOnly(t)
 	for _, tc := range []struct {
 		name  string
 		work  int
@@ -242,6 +243,7 @@ func TestSharingChangesNoEpoch(t *testing.T) {
 // and nothing else: reads come near those of four jobs of one prefix, decodes near twice those of two. In brackets, what was read when what is decoded
 // for one prefix kept the encoded sample out, and the sampler took what is decoded for any prefix for decoded.
 func TestUnlikePrefixesShareTheEncoded(t *testing.T) {
+	countsOnly(t)
 	const n = 3000
 	for _, tc := range []struct {
 		name    string
@@ -283,6 +285,7 @@ func TestUnlikePrefixesShareTheEncoded(t *testing.T) {
 // TestRefillWaitsForItsGate: idle workers augment ahead for a share group while somebody waits, when the model lets them; nothing is augmented twice for it,
 // nothing more is read, and what is prepared blindly keeps every epoch whole.
 func TestRefillWaitsForItsGate(t *testing.T) {
+	countsOnly(t)
 	play := func(gate func(int) bool, steps ...int) *Result {
 		clients := group(600, 24, steps...)
 		for i := range clients {
@@ -322,6 +325,7 @@ func TestRefillWaitsForItsGate(t *testing.T) {
 // TestRefillFollowsTheModel: where measured rates say that the jobs wait for storage, idle workers augment ahead; where cores limit them, or handing an
 // augmented sample over costs as much as making it, a run is the one in which nobody does.
 func TestRefillFollowsTheModel(t *testing.T) {
+	countsOnly(t)
 	play := func(storage, decode, augment, finish float64, gate func(int) bool) *Result {
 		clients := group(600, 24, 2, 2, 4, 8)
 		for i := range clients {

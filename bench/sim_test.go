@@ -441,3 +441,11 @@ func TestStrictJobsShareEveryRead(t *testing.T) {
 		t.Errorf("%d decodes are %.3f of the bound", res.Stats.Decodes, ratio)
 	}
 }
+
+// countsOnly leaves a test out of the short lane, which runs under the race detector: one goroutine counts, and ten times slower.
+func countsOnly(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("counts in one goroutine; the full lane runs it")
+	}
+}
