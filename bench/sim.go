@@ -291,6 +291,13 @@ func describeEffect(e coordinator.Effect) any {
 		return [3]any{x.Token, x.Job, x.Inc}
 	case coordinator.EndEpoch:
 		return [4]any{x.Job, x.Rank, x.Epoch, x.Batches}
+	case coordinator.Prepare:
+		if x.Into == nil {
+			return x
+		}
+		into := *x.Into
+		x.Into = nil
+		return [2]any{x, into}
 	case coordinator.Solve: // its demand has pointers
 		return [2]any{x.Seq, x.Now}
 	}
@@ -306,7 +313,11 @@ func (s *sim) ask(build func(coordinator.Token) coordinator.Event, then func(coo
 func (s *sim) do(eff coordinator.Effect) {
 	switch x := eff.(type) {
 	case coordinator.Prepare:
-		s.work(x.Turn, s.m.Read+s.m.Decode(x.Key.Object), func() { s.prepared(x) })
+		cost := s.m.Read + s.m.Decode(x.Key.Object)
+		if x.Into != nil {
+			cost += s.m.Fill
+		}
+		s.work(x.Turn, cost, func() { s.prepared(x) })
 	case coordinator.Augment:
 		s.work(x.Turn, s.m.Fill, func() { s.augmented(x) })
 	case *coordinator.Fill:
@@ -418,10 +429,23 @@ func (s *sim) prepared(x coordinator.Prepare) {
 			s.used[ident.Encoded] -= s.store[ekey]
 			delete(s.store, ekey)
 		}
+	} else if x.Into != nil {
+		if x.Keep {
+			s.fail("%s is prepared in place, and to be kept", x.Key)
+		}
+		s.row(x.Into)
+		ev.Augments = 1
 	} else if ev.Kept = x.Keep && s.put(x.Key, ev.Bytes); !ev.Kept {
 		s.copy(x.Flight)
 	}
 	s.step(ev)
+}
+
+func (s *sim) row(x *coordinator.Fill) {
+	if s.rows[x.Delivery] == nil {
+		s.rows[x.Delivery] = map[int]simRow{}
+	}
+	s.rows[x.Delivery][x.Row] = simRow{x.Object, x.Instance}
 }
 
 // source checks that what the coordinator points to is really there.
@@ -456,10 +480,7 @@ func (s *sim) fill(x *coordinator.Fill) {
 	if !s.source(x.From) {
 		ev.Lost = true
 	} else {
-		if s.rows[x.Delivery] == nil {
-			s.rows[x.Delivery] = map[int]simRow{}
-		}
-		s.rows[x.Delivery][x.Row] = simRow{x.Object, x.Instance}
+		s.row(x)
 		if x.From.Key.Form == ident.Decoded {
 			ev.Augments = 1
 		} else if x.From.Key.Instance != x.Instance {

@@ -264,7 +264,7 @@ func TestRandomWorlds(t *testing.T) {
 	if n, err := strconv.Atoi(os.Getenv("LARDER_SIM_SEEDS")); err == nil {
 		seeds = n // make nightly
 	}
-	changed, removed, paused, quarantined := 0, 0, 0, 0
+	changed, removed, paused, quarantined, inPlace := 0, 0, 0, 0, 0
 	for seed := range seeds {
 		m, clients := scenario(uint64(seed))
 		if len(clients) == 0 {
@@ -278,6 +278,10 @@ func TestRandomWorlds(t *testing.T) {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
 		paused += res.Paused
+		inPlace += int(res.Stats.InPlace)
+		if res.Stats.InPlace > res.Stats.Decodes {
+			t.Errorf("%d of %d decodes in place", res.Stats.InPlace, res.Stats.Decodes)
+		}
 		for _, s := range res.Subsets {
 			changed += len(s) - 1
 		}
@@ -311,9 +315,9 @@ func TestRandomWorlds(t *testing.T) {
 			t.Fatalf("seed %d", seed)
 		}
 	}
-	t.Logf("%d subsets were changed, %d samples removed and %d quarantined in an epoch, %d pauses", changed, removed, quarantined, paused)
-	if changed < seeds/10 || removed < seeds/10 || paused < seeds/10 || quarantined < seeds/10 {
-		t.Errorf("too little happens: %d subsets were changed, %d samples removed and %d quarantined in an epoch, %d pauses", changed, removed, quarantined, paused)
+	t.Logf("%d subsets were changed, %d samples removed and %d quarantined in an epoch, %d pauses, %d samples prepared in place", changed, removed, quarantined, paused, inPlace)
+	if changed < seeds/10 || removed < seeds/10 || paused < seeds/10 || quarantined < seeds/10 || inPlace < seeds {
+		t.Errorf("too little happens: %d subsets were changed, %d samples removed and %d quarantined in an epoch, %d pauses, %d samples prepared in place", changed, removed, quarantined, paused, inPlace)
 	}
 }
 

@@ -37,6 +37,10 @@ func (c *Core) Check() error {
 		if f.done {
 			copies++
 		}
+		if f.inPlace && (!f.alone || !f.running || f.done || len(f.rows) == 0 || f.rows[0].d.rows[f.rows[0].row].state != rowFilling) ||
+			f.alone && (f.key.Form != ident.Decoded || f.entry.held || !f.inPlace && len(f.rows)+len(f.augments)+f.users > 1) {
+			err = errors.Join(err, fmt.Errorf("flight %d of %s is shared, or not filling the row that it is alone for", id, f.key))
+		}
 		if !f.running && !f.done && !f.refill && len(f.rows) == 0 && len(f.augments) == 0 {
 			err = errors.Join(err, fmt.Errorf("flight %d of %s waits for nobody", id, f.key))
 		}

@@ -86,6 +86,8 @@ type Prepared struct {
 	Encoded bool   // the original bytes are in the encoded tier (only when KeepEncoded was asked)
 	Read    int64  // bytes read from storage; 0 = a hit in the encoded tier
 	Lost    bool   // the source the coordinator believed in is gone: a cache was lost, not a sample
+	// Augments is how many random suffixes were run for the row of a Prepare in place: 1 or 0. That row is filled when nothing failed.
+	Augments int
 }
 
 // Filled answers Fill.
@@ -174,6 +176,9 @@ type Prepare struct {
 	Keep        bool        // put the result in the decoded tier
 	KeepEncoded bool        // put the original bytes in the encoded tier
 	Turn        uint64      // tasks are to be done by turn
+	// Into is the row that is written at once, with its random parameters: nobody else wants the sample, so there is neither an entry of
+	// a tier nor a working copy. Its From says nothing. Nil = the row is filled by a Fill of its own.
+	Into *Fill
 }
 
 // Augment runs a random suffix for a share group.

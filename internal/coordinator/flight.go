@@ -33,6 +33,11 @@ type flight struct {
 	source   pin     // Augmented: the decoded entry it starts from
 	parent   *flight // Augmented: the flight it waits for, or whose copy it uses
 
+	// alone says that when its pick was committed nobody else wanted the sample in this form, and no tier will keep it so. What is alone is
+	// prepared in place, straight into its row, and is at hand for nobody. It ends when another one comes to want it before that.
+	alone   bool
+	inPlace bool // it is being prepared so: rows[0] is being written, whoever else comes waits for its end
+
 	refill   bool // nobody asked for it
 	running  bool // handed to the executor
 	done     bool // its working copy exists, outside the tiers
@@ -100,9 +105,11 @@ func (c *Core) source(d *delivery, i int) {
 		c.hit(s, ident.Decoded)
 		c.useEntry(d, i, h, key)
 	} else if f := c.flights[key]; f != nil {
-		c.hit(s, ident.Decoded)
+		if c.together(f) {
+			c.hit(s, ident.Decoded)
+		}
 		c.join(f, d, i)
-	} else if f, h := c.launch(key, s, d.rows[i].turn); f != nil {
+	} else if f, h := c.launch(key, s, d.rows[i].turn, c.wantsAlone(s, x)); f != nil {
 		c.join(f, d, i)
 	} else {
 		c.hit(s, ident.Decoded)
@@ -160,8 +167,8 @@ func (f *flight) queued() bool { return f.parent == nil || f.parent.done }
 
 // launch begins the flight of a decoded sample: whether its result and its original bytes will be kept is decided now,
 // at the commit of the pick, never by how long the work takes. When the entry was evicted but is still being read, it is
-// taken back instead: then there is no flight, and the ready entry is returned.
-func (c *Core) launch(key ident.Key, s *stream, turn uint64) (*flight, residency.Handle) {
+// taken back instead: then there is no flight, and the ready entry is returned. alone = nobody else wants it.
+func (c *Core) launch(key ident.Key, s *stream, turn uint64, alone bool) (*flight, residency.Handle) {
 	x := key.Object
 	need := c.needOf(s, x, c.prefixes[s.prefix].jobs)
 	stored := c.cfg.Bytes(x)
@@ -173,6 +180,7 @@ func (c *Core) launch(key ident.Key, s *stream, turn uint64) (*flight, residency
 	}
 	f := c.newFlight(key, s, c.early(s, x, turn))
 	s.stored.add(stored)
+	f.alone = alone && !admitted
 	if admitted {
 		c.index.Pin(entry)
 		f.entry = pin{entry, true}
@@ -262,8 +270,13 @@ func (c *Core) dispatch() {
 		c.running++
 		c.served(f.turn)
 		if f.key.Form == ident.Decoded {
-			c.emit(Prepare{Flight: f.id, Job: f.job, Key: f.key, From: f.from, Keep: f.entry.held,
-				KeepEncoded: f.encoded.held && f.from == ident.Stored, Turn: f.turn})
+			p := Prepare{Flight: f.id, Job: f.job, Key: f.key, From: f.from, Keep: f.entry.held,
+				KeepEncoded: f.encoded.held && f.from == ident.Stored, Turn: f.turn}
+			if f.alone && f.attempts == 0 { // what failed is tried again in two steps, which tell a bad image from one that this recipe cannot take
+				f.inPlace = true
+				p.Into = c.filling(f.rows[0].d, f.rows[0].row, Source{Key: f.key})
+			}
+			c.emit(p)
 			continue
 		}
 		from := Source{Key: ident.Key{Object: f.key.Object, Form: ident.Decoded, Recipe: f.base}}
@@ -288,6 +301,9 @@ func (c *Core) prepared(e Prepared) {
 		c.credit(f.job, func(j *jobs.Stats) { j.SourceReads++; j.SourceBytes += uint64(e.Read) })
 	}
 	if e.Err != "" || e.Lost {
+		if f.inPlace {
+			defer c.settle(c.leavePlace(f)) // if it was canceled
+		}
 		c.failed(f, e)
 		return
 	}
@@ -296,6 +312,10 @@ func (c *Core) prepared(e Prepared) {
 		c.credit(f.job, func(j *jobs.Stats) { j.Decodes++ })
 		c.decoded(f, e.Bytes)
 		c.landEncoded(f, e)
+		if f.inPlace {
+			c.preparedInPlace(f, e)
+			return
+		}
 	} else {
 		c.stats.Augments++
 		c.credit(f.job, func(j *jobs.Stats) { j.Augments++ })
@@ -533,13 +553,16 @@ func (c *Core) giveUp(f *flight) {
 }
 
 // fill has the executor write a row.
-func (c *Core) fill(d *delivery, i int, from Source) {
+func (c *Core) fill(d *delivery, i int, from Source) { c.emit(c.filling(d, i, from)) }
+
+// filling says how a row is to be written, and that it is.
+func (c *Core) filling(d *delivery, i int, from Source) *Fill {
 	w := &d.rows[i]
 	w.state = rowFilling
 	s := d.s
 	d.fills[i] = Fill{Delivery: d.id, Row: i, Job: s.job.ID, Rank: d.rank, Inc: d.inc, Slot: d.slot, Object: w.object, From: from,
 		Seed: s.seed, Instance: d.instance, Turn: w.turn} // the row is not being filled, so nobody reads an earlier one
-	c.emit(&d.fills[i])
+	return &d.fills[i]
 }
 
 // filled takes the result of a fill.

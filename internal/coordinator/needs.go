@@ -13,7 +13,7 @@ func (c *Core) unserved(x ident.ObjectID) bits.JobSet {
 	for i := range c.prefixes {
 		p := &c.prefixes[i]
 		k := ident.Key{Object: x, Form: ident.Decoded, Recipe: p.id}
-		if p.jobs == 0 || c.flights[k] != nil {
+		if f := c.flights[k]; p.jobs == 0 || f != nil && !f.alone {
 			continue
 		}
 		if _, there := c.index.Lookup(k); !there {
@@ -44,12 +44,12 @@ const (
 	isAugmented = 3
 )
 
-// level finds in which forms an object is at hand or about to be, except by the entry of key not. A decoded form serves the jobs of its
+// level finds in which forms an object is at hand or about to be, except by the entry of key not, and by what is prepared for one row alone. A decoded form serves the jobs of its
 // prefix, an augmented one the members of its group that work on its instance, an encoded one everybody. The sampler tells two levels
 // apart: where there are three, that some jobs could have it augmented is left out.
 func (c *Core) level(x ident.ObjectID, not ident.Key) level {
 	here := func(k ident.Key) bool {
-		if c.flights[k] != nil {
+		if f := c.flights[k]; f != nil && !f.alone {
 			return true
 		}
 		_, ok := c.index.Lookup(k)

@@ -124,15 +124,21 @@ func (r *rig) do(e Effect) {
 		if r.bad[x.Key.Object] {
 			ev.Err, ev.Kept, ev.Offset = "it is broken", false, 7
 		}
+		if x.Into != nil {
+			if r.badFill[x.Key.Object] {
+				ev.Err = "it cannot be augmented"
+			}
+			if ev.Err == "" {
+				r.fill(x.Into)
+				ev.Augments = 1
+			}
+		}
 		r.step(ev)
 	case Augment:
 		r.augments = append(r.augments, x)
 		r.step(Prepared{Flight: x.Flight, Kept: x.Keep, Bytes: 150})
 	case *Fill:
-		if r.rows[x.Delivery] == nil {
-			r.rows[x.Delivery] = map[int]*Fill{}
-		}
-		r.rows[x.Delivery][x.Row] = x
+		r.fill(x)
 		ev := Filled{Delivery: x.Delivery, Row: x.Row, Augments: 1}
 		if x.From.Key.Form == ident.Augmented {
 			ev.Augments = 0
@@ -160,6 +166,13 @@ func (r *rig) do(e Effect) {
 	case Complain:
 		r.t.Errorf("complaint: %s", x.Text)
 	}
+}
+
+func (r *rig) fill(x *Fill) {
+	if r.rows[x.Delivery] == nil {
+		r.rows[x.Delivery] = map[int]*Fill{}
+	}
+	r.rows[x.Delivery][x.Row] = x
 }
 
 // ask steps an event with a token, runs, and returns the reply.
@@ -353,6 +366,9 @@ func describe(e Effect) string {
 		}
 		if x.KeepEncoded {
 			s += ", keep encoded"
+		}
+		if x.Into != nil {
+			s += fmt.Sprintf(", in place for job %d", x.Into.Job)
 		}
 		return s
 	case Augment:

@@ -197,8 +197,10 @@ func (c *Core) launchShared(key ident.Key, s *stream, turn uint64, need int) (*f
 	h, ready := c.index.Lookup(dkey)
 	ready = ready && c.index.Ready(h)
 	if ready || p != nil {
-		c.hit(s, ident.Decoded)
-	} else if p, h = c.launch(dkey, s, turn); p == nil {
+		if ready || c.together(p) {
+			c.hit(s, ident.Decoded)
+		}
+	} else if p, h = c.launch(dkey, s, turn, false); p == nil {
 		ready = true
 	}
 	switch {

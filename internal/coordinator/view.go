@@ -13,6 +13,7 @@ type Stats struct {
 	SourceReads, SourceBytes, Decodes, Augments uint64
 	Hits                                        [ident.NumForms]uint64
 	Evictions                                   [ident.NumForms]uint64
+	InPlace                                     uint64 // decodes that were written straight into their batch
 	Quarantined                                 uint64 // distinct objects
 	Samples, Batches                            uint64 // delivered
 	Wait                                        time.Duration

@@ -37,7 +37,10 @@ type recipeKey struct {
 }
 
 // costs are seconds of a core for a sample.
-type costs struct{ decode, augment, finish fading }
+type costs struct {
+	decode, augment, finish fading
+	inPlace                 int // samples that were decoded in place
+}
 
 // fading is a sum and what it is to be divided by, in which the past counts less and less.
 type fading struct {
@@ -123,6 +126,7 @@ const (
 	stepDecode step = iota
 	stepAugment
 	stepFinish
+	stepInPlace // decode, augment and finish in one, of parts of images: it tells nothing of what each of them costs
 )
 
 // piece is a piece of work under way.
@@ -132,6 +136,32 @@ type piece struct {
 	step     step
 	begun    time.Time
 	together int32 // workers that computed then
+}
+
+// measureEvery is of how many samples that are decoded in place one is measured.
+const measureEvery = 32
+
+// due tells whether the next sample that is decoded in place is to be measured: decoding and augmenting apart, which costs more than both in one.
+func (m *meters) due(j *job) bool {
+	return m.dueOn(recipeKey{j.data.ID(), j.recipe.Prefix(), j.recipe.SuffixID()})
+}
+
+func (m *meters) dueOn(k recipeKey) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := m.costs(k)
+	c.inPlace++
+	return c.decode.seen < minSeen || c.augment.seen < minSeen || c.inPlace%measureEvery == 0
+}
+
+// costs is what is known of a recipe; m.mu is held.
+func (m *meters) costs(k recipeKey) *costs {
+	c := m.mu.recipes[k]
+	if c == nil {
+		c = &costs{}
+		m.mu.recipes[k] = c
+	}
+	return c
 }
 
 // work begins a piece of work.
@@ -153,7 +183,7 @@ func (p *piece) end(waited time.Duration, good bool) {
 	took := (time.Since(p.begun) - waited).Seconds()
 	both := float64(p.together+m.computing.Load()) / 2
 	m.computing.Add(-1)
-	if !good {
+	if !good || p.step == stepInPlace {
 		return
 	}
 	if cores := float64(m.cores); both > cores {
@@ -161,18 +191,14 @@ func (p *piece) end(waited time.Duration, good bool) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	c := m.mu.recipes[p.key]
-	if c == nil {
-		c = &costs{}
-		m.mu.recipes[p.key] = c
-	}
+	c := m.costs(p.key)
 	f := &c.finish
 	switch p.step {
 	case stepDecode:
 		f = &c.decode
 	case stepAugment:
 		f = &c.augment
-	case stepFinish:
+	case stepFinish, stepInPlace:
 	}
 	f.add(1, max(took, 0))
 }

@@ -96,6 +96,27 @@ func TestMetersMeasure(t *testing.T) {
 	})
 }
 
+// TestWhatIsDoneInPlaceIsMeasuredNowAndThen: one in so many, and the first ones until their costs are known.
+func TestWhatIsDoneInPlaceIsMeasuredNowAndThen(t *testing.T) {
+	m, key := newMeters(2, 2), recipeKey{1, 2, 3}
+	n := 0
+	for range 10 * measureEvery {
+		if m.dueOn(key) {
+			for _, s := range [...]step{stepDecode, stepAugment} {
+				p := m.workOn(key, s)
+				p.end(0, true)
+			}
+			n++
+		} else {
+			p := m.workOn(key, stepInPlace)
+			p.end(0, true)
+		}
+	}
+	if c := m.mu.recipes[key]; n != minSeen+10 || c.decode.seen != n || c.augment.seen != n || c.finish.seen != 0 || m.computing.Load() != 0 {
+		t.Errorf("%d of %d were measured: %+v", n, 10*measureEvery, c)
+	}
+}
+
 func TestMemoryIsMeasured(t *testing.T) {
 	m := newMeters(2, 2)
 	m.measureMemory()

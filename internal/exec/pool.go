@@ -119,9 +119,11 @@ func (p *pool) stop() {
 	p.wg.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, t := range p.mu.tasks { // never run: they still hold their rings
-		if t.ring != nil {
-			t.ring.release()
+	for _, q := range [...]taskQueue{p.mu.tasks, p.mu.ahead.unread} { // never run: they still hold their rings
+		for _, t := range q {
+			if t.ring != nil {
+				t.ring.release()
+			}
 		}
 	}
 	p.mu.tasks, p.mu.fresh, p.mu.ahead.unread, p.mu.copies, p.mu.spare = nil, nil, nil, nil, nil
@@ -144,7 +146,7 @@ func (p *pool) add(t task) {
 
 // ready gives a task to the workers; p.mu is held.
 func (p *pool) ready(t task) {
-	if _, fresh := t.what.(coordinator.Prepare); fresh {
+	if x, fresh := t.what.(coordinator.Prepare); fresh && x.Into == nil {
 		p.mu.fresh.push(t)
 	} else {
 		p.mu.tasks.push(t)
@@ -169,6 +171,13 @@ func (p *pool) recycle(b []byte) {
 	if len(p.mu.spare) < 2*p.e.cfg.Workers && cap(b) <= 64<<20 {
 		p.mu.spare = append(p.mu.spare, b[:0])
 	}
+}
+
+// giveBack ends the use of scratch.
+func (p *pool) giveBack(b []byte) {
+	p.mu.Lock()
+	p.recycle(b)
+	p.mu.Unlock()
 }
 
 // scratch returns n bytes for a working copy.
@@ -230,6 +239,9 @@ func (p *pool) work(ctx context.Context) {
 		case coordinator.Prepare:
 			ev := w.guardPrepare(ctx, t, &x)
 			p.consumed(&t)
+			if t.ring != nil {
+				t.ring.release()
+			}
 			p.e.send(ev)
 		case coordinator.Augment:
 			p.e.send(w.guardAugment(t, &x))
@@ -313,10 +325,73 @@ func (w *worker) doPrepare(ctx context.Context, t task, x *coordinator.Prepare) 
 			ev.Encoded = w.keep(ekey, b, tiers.Meta{})
 		}
 	}
+	if x.Into != nil {
+		return w.inPlace(t, x.Into, enc, ev)
+	}
 	w.begin(t.job, stepDecode)
 	kept, img, err := w.make(t, x.Key, x.Keep, func(alloc allocator) (prep.Image, error) { return w.prep.Decode(t.job.recipe, enc, alloc) })
 	w.end(err)
 	return w.finish(ev, kept, img, err)
+}
+
+// inPlace decodes an object straight into the row that alone wants it. Now and then it goes the long way, with the same bytes, because the
+// model of the tiers needs to know what each half of it costs.
+func (w *worker) inPlace(t task, x *coordinator.Fill, enc []byte, ev coordinator.Prepared) coordinator.Prepared {
+	j := t.job
+	key := j.key(x.Object, x.Seed, x.Instance)
+	var dst []byte
+	if t.ring != nil {
+		dst = t.ring.image(x.Slot, x.Row)
+	} else { // the client is gone, but what became of the object is still asked for
+		dst = w.p.scratch(j.recipe.Output().SampleBytes)
+		defer w.p.giveBack(dst)
+	}
+	width, height, err := w.prep.DecodedShape(j.recipe, enc)
+	switch {
+	case err != nil:
+	case w.p.e.meters.due(j):
+		err = w.inSteps(j, enc, key, dst)
+	default:
+		w.begin(j, stepInPlace)
+		err = w.prep.DecodeInto(j.recipe, enc, key, dst)
+		w.end(err)
+	}
+	if err != nil {
+		ev.Err = describe(err)
+		return ev
+	}
+	ev.Bytes = int64(width) * int64(height) * 3
+	if j.recipe.Random() {
+		ev.Augments = 1
+	}
+	if t.ring != nil {
+		sample, _ := j.data.Sample(x.Object)
+		t.ring.put(x.Slot, x.Row, j.data.Label(sample), int64(sample))
+	}
+	return ev
+}
+
+// inSteps is DecodeInto with each of its halves measured.
+func (w *worker) inSteps(j *job, enc []byte, key prep.RandKey, dst []byte) error {
+	var buf []byte
+	defer func() {
+		if buf != nil {
+			w.p.giveBack(buf)
+		}
+	}()
+	w.begin(j, stepDecode)
+	img, err := w.prep.Decode(j.recipe, enc, func(n int) ([]byte, error) {
+		buf = w.p.scratch(n)
+		return buf, nil
+	})
+	w.end(err)
+	if err != nil {
+		return err
+	}
+	w.begin(j, stepAugment)
+	err = w.prep.AugmentInto(j.recipe, img, key, dst)
+	w.end(err)
+	return err
 }
 
 type allocator = func(n int) ([]byte, error)

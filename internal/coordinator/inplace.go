@@ -1,0 +1,64 @@
+package coordinator
+
+import (
+	"larder/internal/ident"
+	"larder/jobs"
+)
+
+// wantsAlone tells whether no other job that has the prefix of s needs x now. Those whose order is not exchangeable do not count in needs, so
+// whatever they may come to is left to be shared. Samples of ragged batches are not written in place, because their size is not known before.
+func (c *Core) wantsAlone(s *stream, x ident.ObjectID) bool {
+	if s.augBytes == 0 || c.sampler.NeedOf(x, c.prefixes[s.prefix].jobs) > 0 {
+		return false
+	}
+	for _, o := range c.order {
+		if o != s && o.prefix == s.prefix && o.positional() && o.job.Active && o.job.Member.Has(uint32(x)) {
+			return false
+		}
+	}
+	return true
+}
+
+// together has one more share a flight, and tells whether it can: not what is being prepared in place.
+func (c *Core) together(f *flight) bool {
+	if f.inPlace {
+		return false
+	}
+	if f.alone {
+		f.alone = false
+		c.relevel(f.key.Object)
+	}
+	return true
+}
+
+// preparedInPlace takes the row that was filled with its flight. Whoever came to want the sample meanwhile begins anew.
+func (c *Core) preparedInPlace(f *flight, e Prepared) {
+	c.stats.InPlace++
+	c.stats.Augments += uint64(e.Augments)
+	c.credit(f.job, func(j *jobs.Stats) { j.Augments += uint64(e.Augments) })
+	d, w := f.rows[0].d, &f.rows[0].d.rows[f.rows[0].row]
+	f.rows = f.rows[1:]
+	c.served(w.turn)
+	w.state, w.flight = rowDone, nil
+	if !d.canceled {
+		d.pending--
+	}
+	c.abandonFlight(f, func(w waiter) { c.source(w.d, w.row) })
+	c.settle(d)
+}
+
+// leavePlace takes back that a row was being written by its flight, which failed. The row waits for what the flight does next, unless its
+// batch was canceled; that is returned.
+func (c *Core) leavePlace(f *flight) *delivery {
+	d, i := f.rows[0].d, f.rows[0].row
+	f.inPlace, f.alone = false, len(f.rows) == 1 && len(f.augments) == 0
+	d.rows[i].state = rowWaiting
+	if d.canceled {
+		f.rows = f.rows[1:]
+		d.rows[i].state, d.rows[i].flight = rowDone, nil
+	}
+	if !f.alone {
+		c.relevel(f.key.Object)
+	}
+	return d
+}
