@@ -11,6 +11,7 @@ type Bad struct {
 	Object  ident.ObjectID
 	Offset  int64 // where in the file, bytes
 	Reason  string
+	Corrupt bool // it could be decoded, but is damaged, and such images are refused
 	Removed bool // it was taken out of the dataset: nothing is wrong with it, and nobody need be told
 }
 

@@ -161,7 +161,7 @@ func (d *daemon) openEngine() error {
 	first := d.settings(cfg, r)
 	d.engine, err = exec.New(exec.Config{
 		Version: version, Catalog: d.catalog, Store: d.store, Journal: d.journal, Found: d.found, GPU: d.gpu, Log: d.log,
-		Workers: r.Workers, Limits: prep.Limits{MaxPixels: cfg.Prep.MaxPixels},
+		Workers: r.Workers, Limits: imageLimits(cfg.Prep), SkipCorrupt: cfg.Prep.OnCorrupt == "skip",
 		Tiers: first.Tiers, TierSetting: first.TierSetting, MaxRing: first.MaxRing, Strata: first.Strata, ApplyConfig: d.applyConfig,
 		ParseSize: func(s string) (int64, bool, error) {
 			v, err := config.ParseSize(s)
@@ -171,6 +171,10 @@ func (d *daemon) openEngine() error {
 		Evictor: d.newEvictor,
 	})
 	return err
+}
+
+func imageLimits(p config.Prep) prep.Limits {
+	return prep.Limits{MaxPixels: p.MaxPixels, RefuseCorrupt: p.OnCorrupt != "accept"}
 }
 
 func tcpCreds(g config.GRPC) (credentials.TransportCredentials, error) {

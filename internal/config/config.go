@@ -49,8 +49,9 @@ type Policy struct{ Encoded, Decoded, Augmented string }
 
 // Prep is the preparation of samples.
 type Prep struct {
-	Workers   int   // goroutines that decode and augment; 0 = auto = one per core
-	MaxPixels int64 // an image with more is refused before memory is taken
+	Workers   int    // goroutines that decode and augment; 0 = auto = one per core
+	MaxPixels int64  // an image with more is refused before memory is taken
+	OnCorrupt string // JPEG images that libjpeg warns about: error | skip | accept
 }
 
 // Source is the reading of storage.
@@ -102,7 +103,7 @@ func Default() *Config {
 			Policy:      Policy{Encoded: "need", Decoded: "need", Augmented: "need"},
 			VerifyEvery: 64, Model: "bottleneck", Fairness: 1,
 		},
-		Prep:    Prep{MaxPixels: 89_478_485},
+		Prep:    Prep{MaxPixels: 89_478_485, OnCorrupt: "accept"},
 		Source:  Source{IndexDir: "auto"},
 		State:   State{Dir: "auto"},
 		Jobs:    Jobs{Lease: 30 * time.Second, Max: 256},

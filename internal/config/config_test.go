@@ -82,6 +82,7 @@ func TestMistakes(t *testing.T) {
 		"far":         {"zzzzzzzz: 1\n", []string{"larder config default"}},
 		"several": {"log: {level: lod, format: xml}\nprep: {workers: -1}\njobs: {max: many}\n",
 			[]string{"larder.yaml:1:14", "log.level", "log.format", "prep.workers", "jobs.max"}},
+		"on corrupt":      {"prep: {on_corrupt: skp}\n", []string{"prep.on_corrupt", "did you mean skip?"}},
 		"value hint":      {"log: {level: inof}\n", []string{"did you mean info?"}},
 		"duplicate":       {"http: a:1\nhttp: b:2\n", []string{"larder.yaml:2:1", "set already at larder.yaml:1:1"}},
 		"list":            {"socket: [a]\n", []string{"larder.yaml:1:9", "takes one value"}},

@@ -124,6 +124,8 @@ var keys = []Key{
 			return err
 		},
 		get: func(c *Config) string { return strconv.FormatInt(c.Prep.MaxPixels, 10) }},
+	text("prep.on_corrupt", "error | skip | accept", "JPEG images that libjpeg warns about: bad samples, left out without a word, or decoded as far as they go", Restart,
+		func(c *Config) *string { return &c.Prep.OnCorrupt }, oneOf("an answer", "error", "skip", "accept")),
 	text("source.index_dir", "path | auto", "folder of saved indexes; auto = in the user's cache folder; empty = none is saved", Restart,
 		func(c *Config) *string { return &c.Source.IndexDir }, checkPath),
 	{Name: "source.storage_limit", Kind: "size", Doc: "bytes read from storage a second, all reads together; empty = no limit", Apply: Live,

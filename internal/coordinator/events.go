@@ -81,6 +81,7 @@ type Prepared struct {
 	Flight  FlightID
 	Err     string // why it failed; empty = it did not
 	Offset  int64  // where in the file, with Err
+	Corrupt bool   // as jobs.Bad, with Err
 	Kept    bool   // the bytes are in their tier (only when Keep was asked)
 	Bytes   int64  // bytes in the tier, or of the working copy
 	Encoded bool   // the original bytes are in the encoded tier (only when KeepEncoded was asked)
@@ -270,6 +271,7 @@ type Persist struct {
 	Step    int
 	Objects []ident.ObjectID
 	Text    string
+	Corrupt bool   // RecQuarantine: as jobs.Bad
 	Seed    uint64 // RecRegister: of its random parameters
 }
 

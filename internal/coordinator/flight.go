@@ -431,13 +431,13 @@ func (c *Core) failed(f *flight, e Prepared) {
 		c.enqueue(f)
 		return
 	}
-	bad := jobs.Bad{Object: x, Offset: e.Offset, Reason: e.Err}
+	bad := jobs.Bad{Object: x, Offset: e.Offset, Reason: e.Err, Corrupt: e.Corrupt}
 	if f.key.Form == ident.Decoded && !c.goneFor(f) {
 		if !c.quarantined(x) {
 			c.stats.Quarantined++
 		}
 		c.quarantine[f.key] = bad
-		c.persist(Persist{Kind: RecQuarantine, Job: f.job, Objects: []ident.ObjectID{x}, Text: e.Err}, nil)
+		c.persist(Persist{Kind: RecQuarantine, Job: f.job, Objects: []ident.ObjectID{x}, Text: e.Err, Corrupt: e.Corrupt}, nil)
 	}
 	if f.entry.held { // it keeps its place, see occupy
 		c.index.SetReady(f.entry.h)

@@ -34,6 +34,7 @@ type Config struct {
 	Log         *slog.Logger
 	Workers     int         // preparation workers; at least 1
 	Limits      prep.Limits // of one image
+	SkipCorrupt bool        // what Limits.RefuseCorrupt refuses is left out without a word to clients
 	Tiers       coordinator.TierConfig
 	TierSetting map[ident.Form]string // as configured, for people
 	ParseSize   func(setting string) (bytes int64, auto bool, err error)

@@ -357,7 +357,7 @@ func (w *worker) inPlace(t task, x *coordinator.Fill, enc []byte, ev coordinator
 		w.end(err)
 	}
 	if err != nil {
-		ev.Err = describe(err)
+		ev.Err, ev.Corrupt = describe(err), prep.IsCorrupt(err)
 		return ev
 	}
 	ev.Bytes = int64(width) * int64(height) * 3
@@ -444,7 +444,7 @@ func (w *worker) end(err error) {
 // finish turns the outcome of make into the event.
 func (w *worker) finish(ev coordinator.Prepared, kept bool, img prep.Image, err error) coordinator.Prepared {
 	if err != nil {
-		ev.Err = describe(err)
+		ev.Err, ev.Corrupt = describe(err), prep.IsCorrupt(err)
 		return ev
 	}
 	ev.Kept, ev.Bytes = kept, int64(len(img.Pix))

@@ -19,13 +19,13 @@ import (
 )
 
 // onDisk is an engine that goes on from what a folder holds.
-func onDisk(t testing.TB, fs journal.FS) *world {
+func onDisk(t testing.TB, fs journal.FS, change ...func(*exec.Config)) *world {
 	t.Helper()
 	d, err := journal.OpenDisk(fs, journal.Options{SegmentBytes: 20_000, SnapshotBytes: 20_000})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return serve(t, func(c *exec.Config) { c.Journal, c.Found = d, d.Found() })
+	return serve(t, append(change, func(c *exec.Config) { c.Journal, c.Found = d, d.Found() })...)
 }
 
 // survivor is a client that outlives its daemon.

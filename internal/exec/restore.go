@@ -70,10 +70,16 @@ func toObjects(data *source.Dataset, ids []ident.ObjectID) []ident.ObjectID {
 	return out
 }
 
+// recordedCorrupt is the Step of the record of a sample that was refused because it is damaged, see jobs.Bad.
+const recordedCorrupt = 1
+
 // record makes a record of the journal of what the coordinator persists.
 func (e *Engine) record(p coordinator.Persist) (journal.Record, error) {
 	rec := journal.Record{
 		Kind: recordKinds[p.Kind], Job: p.Job, Rank: uint32(p.Rank), Incarnation: p.Inc, Epoch: p.Epoch, Step: uint32(p.Step), Text: p.Text,
+	}
+	if p.Corrupt {
+		rec.Step = recordedCorrupt
 	}
 	j := e.job(p.Job)
 	if p.Kind == coordinator.RecRegister {
@@ -188,7 +194,11 @@ func (e *Engine) restoreJob(ctx context.Context, js *journal.JobState) error {
 	}
 	for _, b := range js.Bad {
 		for _, x := range toObjects(j.data, b.Objects) {
-			ev.Bad = append(ev.Bad, jobs.Bad{Object: x, Reason: b.Text})
+			bad := jobs.Bad{Object: x, Reason: b.Text, Corrupt: b.Step == recordedCorrupt}
+			if bad.Corrupt && !e.cfg.Limits.RefuseCorrupt {
+				continue // it was refused by another configuration
+			}
+			ev.Bad = append(ev.Bad, bad)
 		}
 	}
 	if len(ev.Epochs) > 0 && ev.Epochs[0].Epoch > 0 {

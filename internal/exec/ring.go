@@ -261,7 +261,7 @@ func (r *ring) batch(x *coordinator.Deliver) session.Batch {
 
 func (r *ring) deliver(x coordinator.Deliver) {
 	b := r.batch(&x)
-	if bad := faulty(x.Bad); len(bad) > 0 {
+	if bad := r.e.faulty(x.Bad); len(bad) > 0 {
 		b.Report = &larderv1.BatchReport{Quarantined: r.e.quarantined(r.job, bad)}
 	}
 	if r.ragged() {

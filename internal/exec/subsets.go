@@ -105,12 +105,13 @@ func exists(data *source.Dataset, x ident.ObjectID) bool {
 	return ok && data.Live(s) && data.Object(s) == x
 }
 
-// faulty leaves out samples that were removed: nothing is wrong with them, so no client is told.
-func faulty(bad []jobs.Bad) []jobs.Bad {
-	if !slices.ContainsFunc(bad, func(b jobs.Bad) bool { return b.Removed }) {
+// faulty leaves out samples that no client is told of: nothing is wrong with removed ones, and damaged ones may be skipped by configuration.
+func (e *Engine) faulty(bad []jobs.Bad) []jobs.Bad {
+	untold := func(b jobs.Bad) bool { return b.Removed || b.Corrupt && e.cfg.SkipCorrupt }
+	if !slices.ContainsFunc(bad, untold) {
 		return bad
 	}
-	return slices.DeleteFunc(slices.Clone(bad), func(b jobs.Bad) bool { return b.Removed })
+	return slices.DeleteFunc(slices.Clone(bad), untold)
 }
 
 // diff names the fields in which a spec differs from the job's; empty = it is the same job. Its subset may be the one it was
