@@ -15,11 +15,7 @@ import (
 func (e *Engine) Do(eff coordinator.Effect) {
 	switch x := eff.(type) {
 	case coordinator.Prepare:
-		t := task{what: eff, turn: x.Turn, job: e.job(x.Job)}
-		if to := x.Into; to != nil {
-			t.ring = e.holdRing(to.Job, to.Rank, to.Inc)
-		}
-		e.pool.add(t)
+		e.pool.add(task{what: eff, turn: x.Turn, job: e.job(x.Job)})
 	case coordinator.Augment:
 		e.pool.add(task{what: eff, turn: x.Turn, job: e.job(x.Job)})
 	case *coordinator.Fill:

@@ -119,11 +119,9 @@ func (p *pool) stop() {
 	p.wg.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, q := range [...]taskQueue{p.mu.tasks, p.mu.ahead.unread} { // never run: they still hold their rings
-		for _, t := range q {
-			if t.ring != nil {
-				t.ring.release()
-			}
+	for _, t := range p.mu.tasks { // never run: they still hold their rings
+		if t.ring != nil {
+			t.ring.release()
 		}
 	}
 	p.mu.tasks, p.mu.fresh, p.mu.ahead.unread, p.mu.copies, p.mu.spare = nil, nil, nil, nil, nil
@@ -239,9 +237,6 @@ func (p *pool) work(ctx context.Context) {
 		case coordinator.Prepare:
 			ev := w.guardPrepare(ctx, t, &x)
 			p.consumed(&t)
-			if t.ring != nil {
-				t.ring.release()
-			}
 			p.e.send(ev)
 		case coordinator.Augment:
 			p.e.send(w.guardAugment(t, &x))
@@ -340,8 +335,10 @@ func (w *worker) inPlace(t task, x *coordinator.Fill, enc []byte, ev coordinator
 	j := t.job
 	key := j.key(x.Object, x.Seed, x.Instance)
 	var dst []byte
-	if t.ring != nil {
-		dst = t.ring.image(x.Slot, x.Row)
+	ring := w.p.e.holdRing(x.Job, x.Rank, x.Inc) // not before: many such tasks may wait, and a client that is gone needs its memory no more
+	if ring != nil {
+		defer ring.release()
+		dst = ring.image(x.Slot, x.Row)
 	} else { // the client is gone, but what became of the object is still asked for
 		dst = w.p.scratch(j.recipe.Output().SampleBytes)
 		defer w.p.giveBack(dst)
@@ -364,9 +361,9 @@ func (w *worker) inPlace(t task, x *coordinator.Fill, enc []byte, ev coordinator
 	if j.recipe.Random() {
 		ev.Augments = 1
 	}
-	if t.ring != nil {
+	if ring != nil {
 		sample, _ := j.data.Sample(x.Object)
-		t.ring.put(x.Slot, x.Row, j.data.Label(sample), int64(sample))
+		ring.put(x.Slot, x.Row, j.data.Label(sample), int64(sample))
 	}
 	return ev
 }
