@@ -129,6 +129,7 @@ type rankQueue struct {
 	planned []*delivery
 	back    []back // restored; to be given again, oldest first
 	same    bool   // its client is the one from before the restart
+	onward  bool   // a client has gone on since the restart: what that one was sent is known to nobody after it
 }
 
 type prefix struct {

@@ -43,6 +43,33 @@ func TestADetachedClientGivesBackWhatItWasNotGiven(t *testing.T) {
 	}
 }
 
+// A rank that leaves in order does not end the job of a rank that has its lease to come back.
+func TestALeavingRankWaitsForAVanishedOne(t *testing.T) {
+	r := decodedTier(t, 20)
+	id := r.register("a", 0, 12, 2, ranks(2))
+	a, b := r.attach(id, 0), r.attach(id, 1)
+	a.epoch(0)
+	b.epoch(0)
+	b.detach(false)
+	a.detach(true)
+	if j := r.job(id); j.State != jobs.Suspect {
+		t.Fatalf("%s, with rank 1 to come back", j.State)
+	}
+	b = r.attach(id, 1)
+	b.detach(true)
+	if j := r.job(id); j.State != jobs.Done {
+		t.Errorf("%s after the last rank left", j.State)
+	}
+	id = r.register("b", 0, 12, 2, ranks(2))
+	a, b = r.attach(id, 0), r.attach(id, 1)
+	b.detach(false)
+	a.detach(true)
+	r.after(r.c.cfg.Lease + time.Second)
+	if j := r.job(id); j.State != jobs.Dead {
+		t.Errorf("%s after the lease", j.State)
+	}
+}
+
 func TestPlannedButUnsentBatchesReturnToTheEpoch(t *testing.T) {
 	r := decodedTier(t, 20)
 	r.hold = is[*Fill]

@@ -189,7 +189,7 @@ func (c *Core) startEpoch(e StartEpoch) {
 	switch {
 	case from == 1 && (!j.Begun || e.Epoch > j.Epoch):
 		from = 0 // it was asked for, and had not begun
-	case from == 0 && s.ranks[e.Rank].same && s.lost && e.Epoch == j.Epoch && !k.InRun:
+	case from == 0 && s.ranks[e.Rank].same && !s.ranks[e.Rank].onward && s.lost && e.Epoch == j.Epoch && !k.InRun:
 		from = 1 // the client has seen nothing of it, its neighbours may have
 	}
 	if s.lost && from == 0 {
@@ -358,7 +358,7 @@ func (c *Core) detached(e Detached) {
 	case j.Attached() > 0:
 		c.advance(s)
 		c.plan(s)
-	case e.Clean:
+	case e.Clean && j.Vanished() < 0: // else a rank has its lease to come back
 		c.endJob(s, jobs.Done, "its client left")
 	default:
 		c.setActive(s, false)

@@ -194,7 +194,7 @@ func (s *stream) firstEpoch(r int) uint32 {
 // that comes again under its number.
 func (c *Core) goOn(s *stream, r int, epoch uint32, step int) error {
 	j, k, q := s.job, &s.job.Ranks[r], &s.ranks[r]
-	known := s.lost && !k.InRun && !k.Wants && (epoch == j.Epoch || len(q.back) > 0 && q.back[0].epoch == epoch)
+	known := s.lost && !q.onward && !k.InRun && !k.Wants && (epoch == j.Epoch || len(q.back) > 0 && q.back[0].epoch == epoch)
 	had := 0
 	for _, b := range q.back {
 		if b.epoch == epoch {
@@ -208,7 +208,7 @@ func (c *Core) goOn(s *stream, r int, epoch uint32, step int) error {
 		return fault.New(fault.Stale, j.Spec.Name, "start the epoch anew, from a checkpoint",
 			"go on with step %d of epoch %d of job %s, of which rank %d was given %d batches", step, epoch, j.Spec.Name, r, had)
 	}
-	q.same = true // whoever knows where he was is the one
+	q.same, q.onward = true, true // whoever knows where he was is the one
 	c.hadAll(s, r, epoch)
 	last := 0
 	var l *jobs.Ledger
@@ -313,6 +313,6 @@ func (c *Core) allAsk(s *stream) bool {
 func (s *stream) forgetBack() {
 	s.lost = false
 	for r := range s.ranks {
-		s.ranks[r].back, s.ranks[r].same = nil, false
+		s.ranks[r].back, s.ranks[r].same, s.ranks[r].onward = nil, false, false
 	}
 }

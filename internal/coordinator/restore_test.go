@@ -283,6 +283,37 @@ func TestGivenAgainUnderItsNumber(t *testing.T) {
 	}
 }
 
+// A client that has gone on and loses its connection cannot go on again: the daemon lives, and has given up what it had sent.
+func TestGoesOnOnce(t *testing.T) {
+	log := &journaled{incs: map[int]ident.Incarnation{}, before: map[uint32][]ident.ObjectID{}}
+	reg := registration(1, "lr", 0, 40, 4, func(e *Register) { e.Spec.Slots = 4 })
+	g := decodedTier(t, 10)
+	g.record = func(p Persist) { log.add(p, reg) }
+	g.token = 1
+	g.step(reg)
+	g.run()
+	id := g.ok(g.replies[1]).Job
+	p := g.attach(id, 0)
+	p.epoch(0)
+	p.must()
+	g2 := decodedTier(t, 10)
+	ev := Restore{Register: reg, ID: id, Seed: log.seed, Ranks: []ident.Incarnation{p.inc}, Epochs: log.epochs}
+	g2.ok(g2.ask(func(t Token) Event { ev.Token = t; return ev }))
+	a := g2.ok(g2.ask(func(t Token) Event { return Attach{Token: t, Job: id, Held: p.inc} }))
+	g2.ok(g2.ask(func(t Token) Event { return StartEpoch{Token: t, Job: id, Inc: a.Inc, From: 1} }))
+	g2.step(Detached{Job: id, Inc: a.Inc})
+	g2.run()
+	b := g2.ok(g2.ask(func(t Token) Event { return Attach{Token: t, Job: id, Held: a.Inc} }))
+	refused(t, g2.ask(func(t Token) Event { return StartEpoch{Token: t, Job: id, Inc: b.Inc, From: 1} }), fault.Stale, "cannot be gone on with")
+	q := &peer{r: g2, job: id, inc: b.Inc}
+	g2.ok(g2.ask(func(t Token) Event { return StartEpoch{Token: t, Job: id, Inc: q.inc, Epoch: 1} }))
+	all := q.drain()
+	slices.Sort(all)
+	if len(slices.Compact(all)) != 40 {
+		t.Errorf("the epoch after it was %d samples", len(all))
+	}
+}
+
 // A client that does not come back loses its job when the lease runs out, as ever; and ids go on.
 func TestRestoredJobHasALease(t *testing.T) {
 	g := decodedTier(t, 10)
