@@ -22,6 +22,7 @@ from .errors import (
     RankHeldError,
     SampleError,
     StaleError,
+    StateLostError,
     UnavailableError,
 )
 
@@ -42,6 +43,7 @@ __all__ = [
     "RankHeldError",
     "SampleError",
     "StaleError",
+    "StateLostError",
     "Stats",
     "TierStats",
     "UnavailableError",

@@ -1,11 +1,13 @@
-"""What a Loader tells about its job: the properties that training scripts and frameworks look at."""
+"""What a Loader tells about its job: what training scripts and frameworks look at."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from . import _args, _wire
 from ._parts import Dataset, Sampler
-from ._stats import Quarantined
+from ._stats import ClientStats, Quarantined, Stats
 
 if TYPE_CHECKING:
     from . import _ranks
@@ -13,15 +15,22 @@ if TYPE_CHECKING:
 
 
 class Facts:
-    """The base of Loader that only reads what the daemon last said of the job."""
+    """The base of Loader that only reads: what the daemon last said of the job, or says when asked."""
 
     _job: dict[str, Any]
     _spec: dict[str, Any] | None
     _name: str
     _place: _ranks.Place
     _quarantined: dict[int, Quarantined]
+    _batches: int
+    _samples: int
+    _copies: int
+    _wait_seconds: float
 
     def _known(self) -> None:
+        raise NotImplementedError
+
+    def _call(self, method: str, body: dict[str, Any]) -> dict[str, Any]:
         raise NotImplementedError
 
     @property
@@ -77,3 +86,26 @@ class Facts:
     def quarantined(self) -> list[Quarantined]:
         """The bad samples this loader met, each once, in order."""
         return list(self._quarantined.values())
+
+    def key(self, id: int) -> str:
+        """The key (path relative to the dataset's root) of a sample id."""
+        return self.keys([id])[0]
+
+    def keys(self, ids: Iterable[int]) -> list[str]:
+        """The keys of sample ids, in the same order."""
+        wanted = [_args.integer("id", i, 0, 2**63 - 1) for i in ids]
+        self._known()
+        uri = self._uri()
+        samples = self._call("ResolveKeys", {"dataset": uri, "ids": [str(i) for i in wanted]}).get("samples") or []
+        if len(samples) != len(wanted):
+            raise _wire.protocol_error(f"{len(samples)} keys for {len(wanted)} ids")
+        return [str(x.get("key", "")) for x in samples]
+
+    def stats(self) -> Stats:
+        """Counters of the daemon, of its jobs and of this loader."""
+        answer = self._call("GetStats", {})
+        client = ClientStats(self._batches, self._samples, self._copies, self._wait_seconds)
+        return Stats.from_json(answer.get("stats") or {}, self._name, client)
+
+    def _uri(self) -> str:
+        return str((self._job.get("spec") or {}).get("dataset") or (self._spec or {}).get("dataset") or "")

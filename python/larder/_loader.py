@@ -9,14 +9,14 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
-from . import _args, _daemon, _ranks, _ring, _wire
+from . import _args, _daemon, _ranks, _restart, _ring, _wire
 from ._facts import Facts
 from ._parts import Box, Epoch, Run, shutdown
 from ._session import Session
-from ._stats import ClientStats, Quarantined, Stats
+from ._stats import Quarantined
 from ._wire import Frame
 from .errors import (
     DeadlineError,
@@ -34,6 +34,7 @@ from .errors import (
 )
 
 Batch = tuple[Any, ...]
+T = TypeVar("T")
 
 _PAUSE_LOOK = 5.0  # seconds a next() waits before it asks whether somebody has paused the job
 
@@ -81,6 +82,9 @@ class Loader(Facts):
     * ``rank``, ``world_size``: found from torch.distributed, torchrun or Slurm when not given.
     * ``endpoint``: socket of the daemon (or LARDER_SOCKET); without either the daemon of this user is found, or started.
     * ``timeout`` in seconds bounds every wait; DeadlineError says what was waited for.
+    * ``on_daemon_loss``: "wait" (default): when the daemon dies, ``next()`` waits up to ``timeout`` for its successor on the same socket
+      and goes on with the very batch that is next, none twice and none lost; a daemon without its state raises StateLostError.
+      "raise": UnavailableError at once.
 
     How batches look:
 
@@ -117,6 +121,7 @@ class Loader(Facts):
         epochs: int | None = None,
         endpoint: str | None = None,
         timeout: float = 60.0,
+        on_daemon_loss: str = "wait",
         **unknown: Any,
     ) -> None:
         if unknown:
@@ -130,6 +135,8 @@ class Loader(Facts):
         self._fields = _args.check_fields(fields, bool(return_index))
         self._endpoint = None if endpoint is None else os.fspath(endpoint)
         self._timeout = _args.seconds(timeout)
+        self._waits = _args.choice("on_daemon_loss", on_daemon_loss, ("wait", "raise")) == "wait"
+        self._held: _restart.Held | None = None
         self._pinned: int | None = None
         self._next_epoch = 0
         self._running: Run | None = None
@@ -208,6 +215,11 @@ class Loader(Facts):
         s = self._box.session
         if s is not None and s.usable:
             return s
+        if s is not None:
+            if s.error is not None:
+                s.fail(s.error)  # its end was noted, and its socket may be open yet
+            if not s.peer_left:
+                self._held = None  # it ended for another reason than the daemon's death
         s = _daemon.open_session(self._endpoint, self._timeout)
         try:
             self._register(s, time.monotonic() + self._timeout)
@@ -257,26 +269,35 @@ class Loader(Facts):
                 hint="register it with the world_size it runs with, or pass rank= and world_size=",
             )
 
-    def _attach(self, s: Session) -> None:
-        """Attaches the session to this rank, once."""
+    def _attach(self, s: Session, register: bool = True) -> None:
+        """Attaches the session to this rank, once; ``register``: a job that ended meanwhile is made anew."""
         if s.ring is not None:
             return
+        held, inc = self._held, 0
+        if held is not None and held.fits(self._job):
+            inc = held.incarnation
+            self._held = held._replace(unanswered=held.unanswered + 1)
         deadline = time.monotonic() + self._timeout
         patience = time.monotonic() + min(_RANK_HELD_PATIENCE, self._timeout)
-        again = self._spec is not None
+        again = register and self._spec is not None
         while True:
             try:
-                answer = s.attach(self._name, self._place.rank, self._place.node_rank, deadline)
+                answer = s.attach(self._name, self._place.rank, self._place.node_rank, inc, deadline)
                 break
             except NotFoundError:
                 if not again:
                     raise
-                again = False
+                again, inc = False, 0
                 self._register(s, deadline)  # the job ended since, when another process had used it and left
             except RankHeldError:
                 if time.monotonic() > patience:
+                    self._held = held
                     raise
                 time.sleep(0.05)
+            except StaleError:
+                if not inc or held is None or inc == held.incarnation + held.unanswered:
+                    raise
+                inc += 1
         assert s.ring is not None
         self._box.unused = ""
         missing = [f for f in self._fields if f not in s.ring.fields]
@@ -285,6 +306,7 @@ class Loader(Facts):
         if s.board is not None:
             s.board.shows([s.ring.fields[f] for f in self._fields], self._output == "torch")
         self._job = {**(answer.get("job") or self._job)}
+        self._held = _restart.Held(os.getpid(), int(answer.get("incarnation") or 0), _restart.identity(self._job))
         if answer.get("batchesPerEpoch") is not None:  # this rank's number may differ from the job's
             self._job["batchesPerEpoch"] = answer["batchesPerEpoch"]
         if answer.get("numSamples") is not None:
@@ -293,7 +315,24 @@ class Loader(Facts):
 
     def _call(self, method: str, body: dict[str, Any]) -> dict[str, Any]:
         with self._lock:
-            return self._session().call(method, body, time.monotonic() + self._timeout)
+            return self._outliving(lambda s: s.call(method, body, time.monotonic() + self._timeout))
+
+    def _outliving(self, act: Callable[[Session], T]) -> T:
+        """Does something with a session that may be done twice; when the daemon has died since the last time, with its successor's."""
+        outage: _restart.Outage | None = None
+        while True:
+            s, before = None, self._box.session
+            try:
+                s = self._session()
+                return act(s)
+            except UnavailableError as e:
+                gone = s or before
+                if gone is None or not gone.peer_left or gone.draining is not None:
+                    raise
+                if not self._waits and (outage is not None or s is not before):
+                    raise  # a successor is looked for once
+                outage = outage or _restart.Outage(self._timeout)
+                outage.rest(e)
 
     # ---- iterating
 
@@ -303,15 +342,13 @@ class Loader(Facts):
             if self._ended is not None:
                 raise self._ended
             _args.refuse_torch_worker()
-            before, s, numbers = self._box.session, self._session(), (self._next_epoch, self._pinned)
-            try:
+            numbers = (self._next_epoch, self._pinned)
+
+            def start(s: Session) -> Epoch:
+                self._next_epoch, self._pinned = numbers
                 return Epoch(self, self._start_epoch(s))
-            except UnavailableError:
-                if s is not before or not s.peer_left:
-                    raise
-            # The daemon went away between two epochs: look for its successor, once.
-            self._next_epoch, self._pinned = numbers
-            return Epoch(self, self._start_epoch(self._session()))
+
+            return self._outliving(start)
 
     def _start_epoch(self, s: Session) -> Run:
         if s.draining is not None:
@@ -386,12 +423,16 @@ class Loader(Facts):
                 hint="call iter(loader) in this process",
             )
         with self._lock:
-            try:
-                return self._take(s, it)
-            except Error as e:
-                if e.reason == "PROTOCOL":
-                    s.fail(e)
-                raise
+            while True:
+                try:
+                    return self._take(s, it)
+                except Error as e:
+                    if e.reason == "PROTOCOL":
+                        s.fail(e)
+                    if not (self._waits and s.peer_left and e is s.error):
+                        raise
+                _restart.go_on(self, it)
+                s = it.session
 
     def _take(self, s: Session, it: Run) -> Batch:
         """The next batch of the epoch; frames of other kinds are dealt with on the way."""
@@ -428,7 +469,8 @@ class Loader(Facts):
                 if f.batch.epoch != it.epoch:
                     s.discard(f)  # of an epoch that was abandoned
                     continue
-                self._report(f)
+                it.comes(f, f.batch.step)
+                self._report(it, f)
                 if f.batch.rows == 0:
                     s.discard(f)
                     continue
@@ -469,15 +511,15 @@ class Loader(Facts):
             why, hint = f"was drained and ended with epoch {epoch}", "make a new Loader to go on"
         return JobEndedError(f"job {self._name!r} {why}", subject=self._name, hint=hint)
 
-    def _report(self, f: Frame) -> None:
+    def _report(self, it: Run, f: Frame) -> None:
         """Notes quarantined samples; with on_error="raise" raises SampleError, once for a batch."""
         assert f.batch is not None
-        if f.raised or not f.batch.report:
+        if it.raised >= f.batch.step or not f.batch.report:
             return
         bad = tuple(Quarantined.from_json(q) for q in f.batch.report.get("quarantined") or ())
         for q in bad:
             self._quarantined.setdefault(q.id, q)
-        f.raised = True
+        it.raised = f.batch.step
         if bad and str((self._job.get("spec") or {}).get("onError") or "raise") == "raise":
             raise SampleError(bad)
 
@@ -538,35 +580,10 @@ class Loader(Facts):
             else f"is process {s.daemon_pid} stopped or overloaded? next() may be called again",
         )
 
-    # ---- what it knows
-
     def _known(self) -> None:
         if not self._job:
             with self._lock:
                 self._session()
-
-    def key(self, id: int) -> str:
-        """The key (path relative to the dataset's root) of a sample id."""
-        return self.keys([id])[0]
-
-    def keys(self, ids: Iterable[int]) -> list[str]:
-        """The keys of sample ids, in the same order."""
-        wanted = [_args.integer("id", i, 0, 2**63 - 1) for i in ids]
-        self._known()
-        uri = self._uri()
-        samples = self._call("ResolveKeys", {"dataset": uri, "ids": [str(i) for i in wanted]}).get("samples") or []
-        if len(samples) != len(wanted):
-            raise _wire.protocol_error(f"{len(samples)} keys for {len(wanted)} ids")
-        return [str(x.get("key", "")) for x in samples]
-
-    def stats(self) -> Stats:
-        """Counters of the daemon, of its jobs and of this loader."""
-        answer = self._call("GetStats", {})
-        client = ClientStats(self._batches, self._samples, self._copies, self._wait_seconds)
-        return Stats.from_json(answer.get("stats") or {}, self._name, client)
-
-    def _uri(self) -> str:
-        return str((self._job.get("spec") or {}).get("dataset") or (self._spec or {}).get("dataset") or "")
 
     # ---- life
 
@@ -595,6 +612,7 @@ class Loader(Facts):
         for k in ("_lock", "_box", "_finalizer", "_running"):
             del state[k]
         state["_job"] = {}
+        state["_held"] = None
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:

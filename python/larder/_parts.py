@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from . import _wire
 from ._board import Board
 from ._session import Session
+from ._wire import Frame
 from .errors import Error
 
 if TYPE_CHECKING:
@@ -16,13 +18,35 @@ if TYPE_CHECKING:
 class Run:
     """An epoch that was started; the Loader knows it and it does not know the Loader, so that a forgotten Loader dies at once."""
 
-    __slots__ = ("board", "done", "epoch", "session")
+    __slots__ = ("board", "done", "epoch", "mark", "raised", "session")
 
     def __init__(self, session: Session, epoch: int) -> None:
         self.session = session
         self.epoch = epoch
         self.done = False
         self.board: Board | None = None  # where batches can be taken without looking at the socket
+        self.raised = -1  # the last step whose bad samples were raised
+        # The last batch that came as a frame (None: none yet), its step (or the first one), and the board's head once it is taken.
+        self.mark: tuple[Frame | None, int, int, Board | None] = (None, 0, 0, None)
+
+    def next_step(self) -> int:
+        """The first step that was not handed out; it follows from what handing out sets, so that an interrupt cannot split the two."""
+        frame, step, head, board = self.mark
+        if frame is not None and frame.taken is not None:
+            step += 1
+        return step if board is None else step + max(0, board.head - head)
+
+    def comes(self, frame: Frame, step: int) -> None:
+        """Notes that a batch is about to be taken as a frame, in its turn."""
+        if self.mark[0] is not frame and step != self.next_step():
+            raise _wire.protocol_error(f"step {step} of epoch {self.epoch} where step {self.next_step()} is next")
+        board = self.session.board
+        self.mark = (frame, step, 0 if board is None else board.head + (frame is board.frame), board)
+
+    def goes_on(self, session: Session, step: int) -> None:
+        """Changes to another session, which gives what comes from ``step`` on."""
+        self.mark = (None, step, 0, None)
+        self.session = session
 
 
 class Epoch:

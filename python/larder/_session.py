@@ -426,9 +426,10 @@ class Session:
             raise self.fail(_wire.protocol_error(f"{_wire.NAMES[f.type - 1]} in answer to {method}"))
         return _wire.parse_json(f.payload)
 
-    def attach(self, job: str, rank: int, node_rank: int, deadline: float) -> dict[str, Any]:
-        """Binds the session to a rank and maps its ring. If it is interrupted the session is over: its ring may be anywhere."""
-        body = {"job": job, "rank": rank, "nodeRank": node_rank, "pid": os.getpid()}
+    def attach(self, job: str, rank: int, node_rank: int, held: int, deadline: float) -> dict[str, Any]:
+        """Binds the session to a rank and maps its ring; ``held`` is the incarnation held before, or 0. If it is interrupted the
+        session is over: its ring may be anywhere."""
+        body = {"job": job, "rank": rank, "nodeRank": node_rank, "pid": os.getpid()} | ({"incarnation": str(held)} if held else {})
         what = f"the daemon at {self.path} to prepare the ring of job {job!r}, rank {rank}"
         try:
             f = self.request(_wire.ATTACH, _wire.dump(body), deadline, what)

@@ -27,7 +27,7 @@ U32_MAX = 0xFFFFFFFF
 class Frame:
     """One frame. ``fd`` is owned by the frame until somebody takes it (and sets it to -1)."""
 
-    __slots__ = ("batch", "fd", "number", "payload", "raised", "request", "taken", "type")
+    __slots__ = ("batch", "fd", "number", "payload", "request", "taken", "type")
 
     def __init__(self, type_: int, request: int, payload: bytes, fd: int = -1) -> None:
         self.type = type_
@@ -36,7 +36,6 @@ class Frame:
         self.fd = fd
         self.batch: BatchHeader | None = None  # parsed form of a BATCH
         self.taken: object = None  # who consumed it: set last, in one step, so that an interrupt cannot split it
-        self.raised = False  # its report was raised already
         self.number = 0  # in the stream, from 1
 
 
@@ -79,9 +78,9 @@ def pack_release(slot: int, generation: int, waited_us: int) -> bytes:
     return _RELEASE.pack(ABI, RELEASE, _RELEASE.size - HEADER_BYTES, 0, slot, max(0, min(waited_us, U32_MAX)), generation)
 
 
-def epoch_payload(epoch: int) -> bytes:
-    """The payload of an EPOCH frame."""
-    return _EPOCH.pack(epoch, 0)
+def epoch_payload(epoch: int, from_: int = 0) -> bytes:
+    """The payload of an EPOCH frame; ``from_`` is 0, or 1 + the step that a client goes on with."""
+    return _EPOCH.pack(epoch, from_)
 
 
 def parse_header(data: bytes, at: int) -> tuple[int, int, int]:

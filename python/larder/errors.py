@@ -5,6 +5,7 @@
     ├── NotFoundError           no such job or dataset, or a folder that cannot be read
     ├── RankHeldError           a live process holds this (job, rank)
     ├── StaleError              an iterator or attachment that something newer replaced
+    │   └── StateLostError      the daemon came back without the epoch that was running
     ├── SampleError             a sample that cannot be decoded: file, offset, why, id, key
     ├── JobEndedError           the job was killed, drained or has done its epochs
     ├── UnavailableError        also ConnectionError: no daemon, a dead one, or one that is draining
@@ -74,6 +75,13 @@ class StaleError(Error):
     """The iterator or attachment was replaced by a newer one."""
 
     default_reason = "STALE"
+
+
+class StateLostError(StaleError):
+    """The daemon was restarted without what it knew of the running epoch (``state.dir: none``, another folder, another job of the name).
+
+    ``iter(loader)`` begins a new epoch.
+    """
 
 
 class JobEndedError(Error):

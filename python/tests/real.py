@@ -95,7 +95,8 @@ class Daemon:
         self.log = folder / "daemon.log"
         (folder / "larder.yaml").write_text(config or "{}\n")
         env = {k: v for k, v in os.environ.items() if not k.startswith("LARDER_")}
-        env |= {"XDG_CACHE_HOME": str(folder / "cache"), "XDG_RUNTIME_DIR": str(folder), "GOTRACEBACK": "all"}
+        env |= {f"XDG_{x.upper()}_HOME": str(folder / x) for x in ("cache", "state")}
+        env |= {"XDG_RUNTIME_DIR": str(folder), "GOTRACEBACK": "all"}
         self.env = env
         command = [self.binary, "serve", "--socket", self.socket, "--config", str(folder / "larder.yaml"), *arguments]
         with open(self.log, "ab") as log:

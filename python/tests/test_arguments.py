@@ -25,7 +25,7 @@ def test_signature_is_the_promised_one():
         names
         == (
             "uri batch_size shuffle seed subset transform job order drop_last even rank world_size output fields return_index share "
-            "on_error prefetch epochs endpoint timeout"
+            "on_error prefetch epochs endpoint timeout on_daemon_loss"
         ).split()
     )
 

@@ -240,7 +240,15 @@ def test_a_silent_or_rude_connection_harms_nobody(small, server, real):
 
 def test_the_daemon_is_killed(small, private):
     daemon = private()
-    loader = larder.Loader(f"imagefolder:{small}", batch_size=4, shuffle=True, endpoint=daemon.socket, timeout=PATIENCE, transform=[CROP])
+    loader = larder.Loader(
+        f"imagefolder:{small}",
+        batch_size=4,
+        shuffle=True,
+        endpoint=daemon.socket,
+        timeout=PATIENCE,
+        transform=[CROP],
+        on_daemon_loss="raise",
+    )
     it = iter(loader)
     images, _ = next(it)
     before = images.copy()
@@ -332,6 +340,7 @@ def test_a_daemon_is_started_when_none_is_there(small, tmp_path):
     env |= {
         "XDG_RUNTIME_DIR": str(tmp_path),
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "XDG_STATE_HOME": str(tmp_path / "state"),
         "LARDER_BIN": binary,
         "PYTHONPATH": str(HERE.parent),
     }

@@ -67,7 +67,7 @@ def test_a_batch_without_rows_is_not_yielded(load, daemon):
 
 
 def test_daemon_death_is_told_at_once(load, daemon):
-    loader = load(timeout=60, transform=CROP)
+    loader = load(timeout=60, transform=CROP, on_daemon_loss="raise")
     it = iter(loader)
     images, _ = next(it)
     copy = images.copy()

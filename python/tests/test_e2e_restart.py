@@ -1,0 +1,489 @@
+"""The real daemon is killed in the midst of epochs and started again on the same socket and state.dir: its clients go on by themselves."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from conftest import eventually
+from real import HERE, PATIENCE, Daemon, digest, draw, find_binary, pillow
+
+import larder
+from larder import _restart
+
+pillow()
+
+CROP = {"name": "RandomResizedCrop", "args": {"size": 24}}
+KILLS = int(os.environ.get("LARDER_KILLS", "12"))
+
+
+class Lives:
+    """A daemon on one socket and state.dir that is killed and started again."""
+
+    def __init__(self, folder, state=None, more=""):
+        self.folder = folder
+        self.config = f"state: {{dir: {state or folder / 'state'}}}\ntiers: {{total: 64MiB}}\nmemory: {{limit: 1GiB}}\n{more}"
+        self.daemon = None
+        self.start()
+
+    @property
+    def socket(self):
+        return self.daemon.socket
+
+    def start(self):
+        self.daemon = Daemon(self.folder, config=self.config)
+
+    def kill(self):
+        self.daemon.kill()
+
+    def restart(self):
+        self.kill()
+        self.start()
+
+
+@pytest.fixture
+def lives(tmp_path):
+    made = []
+
+    def make(folder="d", state=None, more=""):
+        made.append(Lives(tmp_path / folder, state, more))
+        return made[-1]
+
+    yield make
+    gc.collect()
+    for x in made:
+        x.daemon.stop()
+
+
+@pytest.fixture
+def loads():
+    made = []
+
+    def make(lives, uri, **kw):
+        kw = {
+            "batch_size": 4,
+            "shuffle": True,
+            "transform": [CROP],
+            "return_index": True,
+            "endpoint": lives.socket,
+            "timeout": PATIENCE,
+        } | kw
+        made.append(larder.Loader(uri, **kw))
+        return made[-1]
+
+    yield make
+    for x in made:
+        x.close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return draw(tmp_path_factory.mktemp("restart"), 6, 18)
+
+
+def record(batch):
+    images, labels, index = batch
+    return [(i, y, digest(x)) for x, y, i in zip(images, labels.tolist(), index.tolist(), strict=True)]
+
+
+JOBS = {
+    "tape": {"seed": 3, "batch_size": 4},
+    "strict": {"seed": 5, "batch_size": 5, "order": "strict", "subset": "label < 4"},
+    "fixed": {"seed": 7, "batch_size": 3, "order": "fixed", "subset": "id >= 30"},
+    "ranks": {"seed": 9, "batch_size": 4, "world_size": 2},
+}
+SAMPLES = {"tape": range(108), "strict": range(72), "fixed": range(30, 108), "ranks": range(108)}
+EPOCHS = 4
+
+
+class Training:
+    """All jobs, a thread for each rank; `got` is what they saw."""
+
+    def __init__(self, make, lives, uri, rng):
+        self.got = {name: [[] for _ in range(EPOCHS)] for name in JOBS}
+        self.count, self.running, self.failed = 0, 0, []
+        self.changed = threading.Condition()
+        self.threads = []
+        for name, kw in JOBS.items():
+            for rank in range(kw.get("world_size", 1)):
+                place = {"rank": rank} if "world_size" in kw else {}
+                loader = make(lives, uri, job=name, **kw, **place)
+                self.threads.append(threading.Thread(target=self.train, args=(name, loader, random.Random(rng.random()))))
+        self.running = len(self.threads)
+        for t in self.threads:
+            t.start()
+
+    def train(self, name, loader, rng):
+        try:
+            kept = None
+            for epoch in range(EPOCHS):
+                for batch in loader:
+                    r = record(batch)
+                    if kept:
+                        assert record(kept[0]) == kept[1], "a batch that is held has changed"
+                    kept = (batch, r)
+                    del batch
+                    with self.changed:
+                        self.got[name][epoch].append(r)
+                        self.count += 1
+                        self.changed.notify()
+                    time.sleep(rng.choice((0.0, 0.002, 0.01)))
+            del kept
+            loader.close()
+        except BaseException as e:
+            self.failed.append((name, e))
+            raise
+        finally:
+            with self.changed:
+                self.running -= 1
+                self.changed.notify()
+
+    def wait(self, batches):
+        """Waits until so many batches came; False when nobody trains any more."""
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.count >= batches or self.failed or not self.running, PATIENCE)
+        return self.running and not self.failed
+
+    def end(self):
+        for t in self.threads:
+            t.join(PATIENCE)
+        assert not self.failed and not any(t.is_alive() for t in self.threads), self.failed
+        return self.got
+
+
+@pytest.mark.parametrize("seed", [int(s) for s in os.environ.get("LARDER_SEEDS", "1").split()])
+def test_killed_at_random_moments(seed, folder, lives, loads):
+    uri, rng = f"imagefolder:{folder}", random.Random(seed)
+    whole = Training(loads, lives("quiet", "none"), uri, rng).end()  # what an undisturbed daemon gives
+    total = sum(len(e) for w in whole.values() for e in w)
+    shaken = lives("shaken")
+    training, kills = Training(loads, shaken, uri, rng), 0
+    while kills < KILLS and training.wait(training.count + rng.randint(0, 2 * (total - training.count) // (KILLS - kills + 2))):
+        time.sleep(rng.choice((0.0, 0.001, 0.02)))
+        shaken.kill()
+        kills += 1
+        time.sleep(rng.choice((0.0, 0.0, 0.05)))
+        shaken.start()
+    got = training.end()
+    assert kills >= min(10, KILLS)
+    for name in JOBS:
+        for epoch in range(EPOCHS):
+            batches, want = got[name][epoch], whole[name][epoch]
+            assert sorted(map(len, batches)) == sorted(map(len, want)), (name, epoch)
+            flat = [x for b in batches for x in b]
+            assert sorted(x[0] for x in flat) == list(SAMPLES[name]), (name, epoch)
+            assert sorted(flat) == sorted(x for b in want for x in b), "other bytes"
+            if name == "fixed":
+                assert batches == want
+    assert "VIOLATED" not in shaken.daemon.log.read_text()
+
+
+def unread(loader):
+    """What lies posted in the ring and was not handed out, by step."""
+    s = loader._box.session
+    board, out = s.board, {}
+    seq = board.head + 1
+    while True:
+        n, _, _, slot, rows, epoch, step, _ = board.unpack(board.page, board.base + ((seq - 1 & board.mask) << 6))
+        if n != seq:
+            return out
+        root = np.frombuffer(board.page, dtype=np.uint8, count=s.ring.slot_bytes, offset=slot * s.ring.slot_bytes)
+        out[epoch, step] = record([s.ring.array(root, s.ring.fields[f], rows) for f in ("image", "label", "index")])
+        seq += 1
+
+
+@pytest.mark.parametrize("order", ["stratified", "strict", "fixed"])
+def test_what_was_given_out_comes_again_under_its_number(order, folder, lives, loads):
+    d = lives()
+    loader = loads(d, f"imagefolder:{folder}", order=order, job="again", prefetch=4)
+    again = 0
+    for epoch in range(2):
+        got, it = [], iter(loader)
+        while True:
+            batch = next(it, None)
+            if batch is None:
+                break
+            got.append(record(batch))
+            if len(got) in (1, 9, 27):
+                before = {}
+                while not before and len(got) < 27:
+                    before = unread(loader)
+                was = record(batch)
+                d.restart()
+                assert record(batch) == was
+                for (e, step), want in sorted(before.items()):
+                    assert (e, step) == (epoch, len(got))
+                    del batch
+                    batch = next(it)
+                    got.append(record(batch))
+                    assert got[-1] == want
+                    again += 1
+        assert sorted(i for b in got for i, _, _ in b) == list(range(108))
+    assert again >= 4
+    next(iter(loader))  # if the end of the epoch came before the daemon died, its successor hears of it now
+    stats = loader.stats()
+    assert [(e.state, e.delivered) for e in stats.job.epochs if e.epoch == 1] == [("complete", 108)]
+    assert stats.client.batches == 55
+
+
+def test_killed_between_epochs_and_before_the_first(folder, lives, loads):
+    d = lives()
+    loader = loads(d, f"imagefolder:{folder}", job="between")
+    d.restart()
+    for _ in range(2):
+        assert sorted(i for *_, x in loader for i in x.tolist()) == list(range(108))
+        d.restart()
+    loader.set_subset("label < 2")
+    d.restart()
+    it = iter(loader)
+    got = next(it)[-1].tolist()
+    assert len(loader) == 9
+    d.restart()
+    assert loader.stats().job.name == "between", "anything may be asked before the epoch goes on"
+    assert len(loader) == 9
+    got += [i for *_, x in it for i in x.tolist()]
+    assert sorted(got) == list(range(36))
+    assert loader.epoch == 3
+
+
+def test_ranks_go_on(folder, lives, loads):
+    d = lives()
+    uri = f"imagefolder:{folder}"
+    ranks = [loads(d, uri, job="ranks", rank=r, world_size=2, order=None) for r in range(2)]
+    for epoch in range(3):
+        its = [iter(x) for x in ranks]
+        got, steps = [], 0
+        while any(its):
+            steps += 1
+            for r in range(2):
+                if its[r] is not None and (steps + r) % 3:
+                    batch = next(its[r], None)
+                    if batch is None:
+                        its[r] = None
+                    else:
+                        got += batch[-1].tolist()
+            if steps in (2, 7 + epoch, 19):
+                d.restart()
+        assert sorted(got) == list(range(108)), epoch
+
+
+def test_waits_as_long_as_it_was_told(folder, lives, loads):
+    d = lives()
+    loader = loads(d, f"imagefolder:{folder}", job="patient")
+    it = iter(loader)
+    got = [record(next(it))]
+    d.kill()
+    loader._timeout = 0.3
+    for _ in range(2):
+        with pytest.raises(larder.UnavailableError, match=r"waited 0.3 s for the larder daemon") as e:
+            for _ in range(20):
+                got.append(record(next(it)))
+        assert "state.dir" in e.value.hint and d.socket in str(e.value)
+    d.start()
+    loader._timeout = PATIENCE
+    got += [record(b) for b in it]
+    assert sorted(i for b in got for i, _, _ in b) == list(range(108))
+    d.kill()
+    loader._timeout = 0.3
+    with pytest.raises(larder.UnavailableError, match=r"waited 0.3 s"):
+        iter(loader)
+    d.start()
+    loader._timeout = PATIENCE
+    assert sum(1 for _ in loader) == 27
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_cut_connection_is_told(restarts, folder, lives, loads):
+    d = lives()
+    loader = loads(d, f"imagefolder:{folder}", job="cut", batch_size=2, prefetch=1)
+    for taken in (1, 2, 5, 20):
+        it = iter(loader)
+        got = [next(it)[-1].tolist() for _ in range(taken)]
+        for _ in range(restarts):
+            before = loader._box.session
+            d.restart()
+            while loader._box.session is before:  # what came before the death is used first
+                got.append(next(it)[-1].tolist())
+        loader._box.session._sock.shutdown(socket.SHUT_RDWR)  # the daemon lives
+        with pytest.raises(larder.StateLostError, match=rf"at step \d+: go on with step \d+ of epoch {loader.epoch} of job cut"):
+            for batch in it:
+                got.append(batch[-1].tolist())
+        flat = [i for b in got for i in b]
+        assert len(set(flat)) == len(flat) >= 2 * taken
+        assert sorted(i for *_, x in loader for i in x.tolist()) == list(range(108))
+
+
+def test_cut_before_anything_was_taken(folder, lives, loads):
+    d = lives()
+    loader = loads(d, f"imagefolder:{folder}", job="cut at 0")
+    it = iter(loader)
+    eventually(lambda: unread(loader), PATIENCE)
+    d.kill()
+    d.start()
+    _restart.go_on(loader, it._run)
+    eventually(lambda: unread(loader), PATIENCE)
+    loader._box.session.fail(loader._box.session._died(None))
+    with pytest.raises(larder.StateLostError, match="at step 0: "):
+        _restart.go_on(loader, it._run)  # what it had sent is given up
+    assert sorted(i for *_, x in loader for i in x.tolist()) == list(range(108))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # an interrupt in the callback of an array that dies
+def test_interrupts_while_it_goes_on(folder, lives, loads):
+    """Ctrl-C at any moment of going on: the epoch goes on, or is told to be lost; nothing is mixed up."""
+    d = lives()
+    loader = loads(d, f"imagefolder:{folder}", job="interrupted", prefetch=1)
+    rng = random.Random(int(os.environ.get("LARDER_SEEDS", "1").split()[0]))
+    inside, interrupts, whole, lost = False, 0, 0, 0
+
+    def ring(*_):
+        if inside:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        for _ in range(4):
+            got, it, deaths, base = [], iter(loader), {rng.randrange(1, 20) for _ in range(2)}, loader.stats().client.batches
+            while True:
+                if len(got) in deaths:
+                    deaths.discard(len(got))
+                    d.restart()
+                    signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-4, 0.03), 0.005)
+                try:
+                    inside = True
+                    batch = next(it, None)
+                    inside = False
+                except KeyboardInterrupt:
+                    inside = False
+                    interrupts += 1
+                    if loader._batches > base + len(got):
+                        break  # it was handed out, and this test lost it
+                    if interrupts % 2:
+                        signal.setitimer(signal.ITIMER_REAL, 0)
+                    continue
+                except larder.StateLostError:
+                    inside = False
+                    lost += 1
+                    flat = [i for b in got for i, _, _ in b]
+                    assert len(set(flat)) == len(flat)
+                    break
+                if batch is None:
+                    whole += 1
+                    assert sorted(i for b in got for i, _, _ in b) == list(range(108))
+                    break
+                got.append(record(batch))
+                assert loader._batches == base + len(got)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        inside = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert sum(1 for _ in loader) == 27
+    assert interrupts and whole + lost > 0
+
+
+def test_does_not_wait_when_told_so(folder, lives, loads):
+    d = lives()
+    loader = loads(d, f"imagefolder:{folder}", job="hasty", on_daemon_loss="raise")
+    it = iter(loader)
+    next(it)
+    d.restart()
+    with pytest.raises(larder.UnavailableError, match="ended the connection"):
+        for _ in range(20):
+            next(it)
+    assert sum(1 for _ in loader) == 27
+    with pytest.raises(larder.InvalidError, match="on_daemon_loss"):
+        loads(d, f"imagefolder:{folder}", on_daemon_loss="wiat")
+
+
+def test_a_daemon_that_was_started_by_its_client_is_started_again(folder, tmp_path):
+    script = (
+        "import larder, os, signal\n"
+        f"l = larder.Loader('imagefolder:{folder}', batch_size=4, shuffle=True, timeout={PATIENCE}, return_index=True)\n"
+        "pids, got = [], []\n"
+        "for _, _, x in l:\n"
+        "    got += x.tolist()\n"
+        "    if len(got) in (4, 60):\n"
+        "        pids.append(l.stats().pid)\n"
+        "        os.kill(pids[-1], signal.SIGKILL)\n"
+        "print(sorted(got) == list(range(108)), len(set(pids)), l.stats().pid)\n"
+    )
+    env = {k: v for k, v in os.environ.items() if not k.startswith("LARDER_")}
+    env |= {"XDG_RUNTIME_DIR": str(tmp_path), "LARDER_BIN": find_binary(), "PYTHONPATH": str(HERE.parent)}
+    env |= {f"XDG_{x.upper()}_HOME": str(tmp_path / x) for x in ("cache", "state")}
+    out = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    whole, daemons, pid = out.stdout.split() or ("", "", "0")
+    assert (whole, daemons) == ("True", "2"), out
+    os.kill(int(pid), signal.SIGTERM)
+    eventually(lambda: not os.path.exists(tmp_path / "larder" / "larder.sock"), PATIENCE)
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_a_daemon_without_its_state(other, folder, lives, loads):
+    d = lives(state="none")
+    loader = loads(d, f"imagefolder:{folder}", job="forgotten")
+    it = iter(loader)
+    held = next(it)
+    was = record(held)
+    d.restart()
+    if other:  # somebody else was there first
+        second = loads(d, f"imagefolder:{folder}", job="forgotten")
+        next(iter(second))
+        second.close()
+        third = loads(d, f"imagefolder:{folder}", job="forgotten")
+    with pytest.raises(larder.StateLostError, match=r"epoch 0 of job 'forgotten' at step") as e:
+        for _ in range(20):
+            next(it)
+    assert ("registered later" if other else "knows no job") in str(e.value)
+    assert e.value.reason == "STALE" and isinstance(e.value, larder.StaleError) and "state.dir" in e.value.hint
+    assert record(held) == was
+    if other:
+        third.close()
+    assert sorted(i for *_, x in loader for i in x.tolist()) == list(range(108))
+    assert loader.epoch == 2
+
+
+def test_a_client_that_comes_back_too_late(folder, lives, loads):
+    d = lives(more="jobs: {lease: 1s}\n")
+    loader = loads(d, f"imagefolder:{folder}", job="late")
+    it = iter(loader)
+    next(it)
+    d.restart()
+    eventually(lambda: "late" not in d.daemon.cli("jobs", "ls").stdout, PATIENCE)
+    with pytest.raises(larder.JobEndedError, match="within the lease") as e:
+        for _ in range(20):
+            next(it)
+    assert "jobs.lease" in e.value.hint
+    with pytest.raises(larder.JobEndedError):
+        iter(loader)
+
+
+def test_bad_samples_are_told_once(folder, lives, loads, tmp_path):
+    bad = draw(tmp_path / "bad", 2, 10)
+    for n in (2, 3, 11):
+        p = sorted(bad.glob("*/*"))[n]
+        p.write_bytes(p.read_bytes()[:40])
+    d = lives()
+    loader = loads(d, f"imagefolder:{bad}", job="bad", batch_size=2, shuffle=False)
+    got, told = [], []
+    it = iter(loader)
+    while True:
+        try:
+            batch = next(it, None)
+            if batch is None:
+                break
+            got += batch[-1].tolist()
+        except larder.SampleError as e:
+            told += [q.id for q in e.samples]
+            d.restart()
+    assert told == [2, 3, 11] and got == [i for i in range(20) if i not in told]
+    assert [q.id for q in loader.quarantined] == told
