@@ -70,7 +70,7 @@ func (c *Core) changeSubset(e ChangeSubset) {
 		return
 	}
 	spec := j.Upcoming()
-	c.reply(e.Token, Reply{Job: j.ID, Epoch: first, Samples: spec.Subset, Batches: spec.Batches(e.Rank)})
+	c.answer(e.Token, Reply{Job: j.ID, Epoch: first, Samples: spec.Subset, Batches: spec.Batches(e.Rank)})
 	c.plan(s)
 }
 
@@ -172,7 +172,7 @@ func (c *Core) pause(e Pause) {
 	case !e.On:
 		c.resume(s)
 	}
-	c.reply(e.Token, Reply{Job: j.ID})
+	c.answer(e.Token, Reply{Job: j.ID})
 }
 
 // resume goes on with a paused job where it was.

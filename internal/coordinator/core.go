@@ -80,6 +80,7 @@ type Core struct {
 	nextDelivery DeliveryID
 	persists     map[uint64]func() // what waits for a record
 	nextSeq      uint64
+	durable      uint64 // the newest record that is
 
 	quarantine map[ident.Key]jobs.Bad // decoded forms that cannot be made; lookups only
 	slice      int                    // objects of the sampler's work that this Step may still do
@@ -316,9 +317,25 @@ func (c *Core) persist(p Persist, then func()) {
 }
 
 func (c *Core) persisted(e Persisted) {
+	c.durable = max(c.durable, e.Seq)
 	if then := c.persists[e.Seq]; then != nil {
 		delete(c.persists, e.Seq)
 		then()
+	}
+}
+
+// answer is reply, once all that was persisted before is durable: what a client was told is so after a crash too.
+func (c *Core) answer(t Token, r Reply) {
+	if c.durable >= c.nextSeq {
+		c.reply(t, r)
+		return
+	}
+	before := c.persists[c.nextSeq]
+	c.persists[c.nextSeq] = func() {
+		if before != nil {
+			before()
+		}
+		c.reply(t, r)
 	}
 }
 

@@ -375,7 +375,7 @@ func (c *Core) drain(e Drain) {
 	s.job.Drain = true
 	c.resume(s) // it is to finish its epoch
 	c.endIfDrained(s)
-	c.reply(e.Token, Reply{Job: e.Job})
+	c.answer(e.Token, Reply{Job: e.Job})
 }
 
 // endIfDrained ends a draining job when no client is in the midst of an epoch any more.
@@ -408,7 +408,7 @@ func (c *Core) kill(e Kill) {
 		return
 	}
 	c.endJob(s, jobs.Dead, e.Reason)
-	c.reply(e.Token, Reply{Job: e.Job})
+	c.answer(e.Token, Reply{Job: e.Job})
 }
 
 // endJob takes a job out of everything; others keep their picks, cells and speed.
