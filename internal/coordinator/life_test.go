@@ -404,57 +404,7 @@ func TestADrainedJobWaitsForEveryRank(t *testing.T) {
 	}
 }
 
-func TestKillEndsAJobAtOnce(t *testing.T) {
-	r := decodedTier(t, 20)
-	r.hold = is[*Fill]
-	r.join("a", 0, 12, 2)
-	r.hold = nil
-	r.token++
-	words := r.step(Kill{Token: r.token, Job: 1, Reason: "killed by request"})
-	if words[0] != "close job 1 rank 0: killed by request" || !hasPrefix(words, "job 1 ended") || hasPrefix(words, "reply") { // the answer waits for the record
-		t.Errorf("%v", words)
-	}
-	r.run()
-	r.ok(r.replies[r.token])
-	if len(r.got) != 0 || r.c.Pinned(ident.Decoded) != 0 || len(r.c.deliveries) != 0 || len(r.c.streams) != 0 {
-		t.Errorf("%d batches were sent, %d planned are left", len(r.got), len(r.c.deliveries))
-	}
-	refused(t, r.ask(func(t Token) Event { return Kill{Token: t, Job: 1} }), fault.JobEnded)
-	r.check()
-}
-
 // TestWhatIsAnsweredIsDurable: a subset, a pause or an end that was confirmed is still there after a crash.
-func TestWhatIsAnsweredIsDurable(t *testing.T) {
-	r := decodedTier(t, 20)
-	p := r.join("a", 0, 12, 2)
-	asks := map[string]func(Token) Event{
-		"subset": func(t Token) Event { return ChangeSubset{Token: t, Job: p.job, Mark: 1, Subset: objectsFrom(0, 6)} },
-		"pause":  func(t Token) Event { return Pause{Token: t, Job: p.job, On: true} },
-		"resume": func(t Token) Event { return Pause{Token: t, Job: p.job} },
-		"kill":   func(t Token) Event { return Kill{Token: t, Job: p.job} },
-	}
-	for _, what := range []string{"subset", "pause", "resume", "kill"} {
-		r.hold = is[Persist]
-		r.token++
-		r.step(asks[what](r.token))
-		r.run()
-		if a, ok := r.replies[r.token]; ok {
-			t.Errorf("%s: answered before its record was durable: %+v", what, a)
-		}
-		r.hold = nil
-		r.run()
-		a, ok := r.replies[r.token]
-		if !ok {
-			t.Fatalf("%s: no answer", what)
-		}
-		r.ok(a)
-	}
-	if r.job(p.job).State != jobs.Dead {
-		t.Errorf("%s", r.job(p.job).State)
-	}
-	r.check()
-}
-
 func TestAStalledJobNeedsNothingUntilItTakesAgain(t *testing.T) {
 	r := decodedTier(t, 40)
 	a := r.join("a", 0, 20, 2, func(e *Register) { e.Sample.Mode = dsa.Stratified })
