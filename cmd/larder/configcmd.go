@@ -69,6 +69,12 @@ func newConfigCheck() *cobra.Command {
 				row(t, "  jobs.max_ring", fault.Size(r.MaxRing))
 				row(t, "  own part", fault.Size(r.Own)+" for heap, indexes and samples in work")
 				row(t, "  prep.workers", r.Workers)
+				if r.StorageLimit > 0 {
+					row(t, "  source.storage_limit", fault.Size(r.StorageLimit)+"/s")
+				}
+				if r.StateDir != "" && !r.StateAuto {
+					row(t, "  state.dir", printable(r.StateDir))
+				}
 				for _, q := range r.Quotas {
 					limit := "no cap"
 					if q.Cap >= 0 {
@@ -76,7 +82,11 @@ func newConfigCheck() *cobra.Command {
 					}
 					row(t, "  datasets."+printable(q.Dataset), "floor "+fault.Size(q.Floor)+", "+limit)
 				}
-				for _, w := range append(r.Warnings(), policyWarnings(cfg.Tiers)...) {
+				warnings := append(r.Warnings(), policyWarnings(cfg.Tiers)...)
+				if cfg.HTTP != "" && !config.Loopback(cfg.HTTP) {
+					warnings = append(warnings, "http "+cfg.HTTP+" can be reached from other machines and has no password")
+				}
+				for _, w := range warnings {
 					row(t, "warning: "+w)
 				}
 			})

@@ -85,7 +85,7 @@ func paint(tint bool, status string) string {
 func diagnose(ctx context.Context, g *globals) []finding {
 	m := config.DetectMachine()
 	return []finding{
-		checkMemfd(), checkSeals(), checkFiles(), checkMemory(m), checkCores(m), checkDecoder(), checkGPU(ctx), checkIndexDir(m), checkSocket(ctx, g.target()),
+		checkMemfd(), checkSeals(), checkFiles(), checkMemory(m), checkCores(m), checkDecoder(), checkGPU(ctx), checkIndexDir(m), checkStateDir(m), checkSocket(ctx, g.target()),
 	}
 }
 
@@ -187,6 +187,17 @@ func checkIndexDir(m config.Machine) finding {
 	}
 	if err := unix.Access(existing(m.IndexDir), unix.W_OK); err != nil {
 		return finding{f.Check, "warn", fmt.Sprintf("%s cannot be written: %v", m.IndexDir, err), "set source.index_dir, or every start walks the datasets again"}
+	}
+	return f
+}
+
+func checkStateDir(m config.Machine) finding {
+	f := finding{Check: "state folder", Status: "ok", Detail: m.StateDir}
+	if m.StateDir == "" {
+		return finding{f.Check, "warn", "there is no state folder, for neither XDG_STATE_HOME nor HOME is set", "set state.dir, or no job outlives the daemon"}
+	}
+	if err := unix.Access(existing(m.StateDir), unix.W_OK); err != nil {
+		return finding{f.Check, "warn", fmt.Sprintf("%s cannot be written: %v", m.StateDir, err), "set state.dir, or no job outlives the daemon"}
 	}
 	return f
 }

@@ -90,7 +90,7 @@ func TestMistakes(t *testing.T) {
 		"root list":       {"- a\n", []string{"the file must hold keys"}},
 		"alias":           {"socket: &a x\nhttp: *a\n", []string{"aliases are not supported"}},
 		"two documents":   {"http: \"\"\n---\nhttp: \"\"\n", []string{"more than one YAML document"}},
-		"yaml":            {"tiers: {\n", []string{"larder.yaml: line"}},
+		"yaml":            {"tiers: {\n", []string{"larder.yaml:1: "}},
 		"percent":         {"tiers: {decoded: 120%}\n", []string{"at most 100%", "larder.yaml:1:18"}},
 		"percent sum":     {"tiers: {decoded: 70%, encoded: 50%}\n", []string{"tiers.encoded 50% + tiers.decoded 70%", "more than 100%"}},
 		"negative":        {"tiers: {decoded: -1GiB}\n", []string{"negative"}},
@@ -107,7 +107,11 @@ func TestMistakes(t *testing.T) {
 		"address":         {"http: \"9464\"\n", []string{"host:port"}},
 		"port":            {"http: \"a:99999\"\n", []string{"65535"}},
 		"lease":           {"jobs: {lease: 30}\n", []string{"duration like 30s"}},
-		"read limit":      {"source: {storage_limit: 30%}\n", []string{"bytes a second"}},
+		"read limit":      {"source: {storage_limit: 30%}\n", []string{"bytes a second, or empty", "write bytes a second such as 20MB/s"}},
+		"read limit unit": {"source: {storage_limit: 20Zs}\n", []string{"unknown unit", "write bytes a second such as 20MB/s"}},
+		"tab":             {"tiers:\n\tdecoded: 1GiB\n", []string{"larder.yaml:2: ", "no tabs"}},
+		"unclosed":        {"jobs: {max: 3}\ntiers: {decoded: 1GiB\n", []string{"larder.yaml:1: ", "check indentation and quotes"}},
+		"one policy":      {"tiers: {policy: lru}\n", []string{"tiers.policy must hold keys", "e.g. policy: {encoded: need}"}},
 		"read limit 0":    {"source: {storage_limit: 0}\n", []string{"read nothing"}},
 		"seed":            {"sampler: {seed: -1}\n", []string{"sampler.seed"}},
 		"bool":            {"grpc: {insecure: maybe}\n", []string{"neither true nor false"}},
@@ -115,8 +119,8 @@ func TestMistakes(t *testing.T) {
 		"fairness 2":      {"tiers: {fairness: 2}\n", []string{"number from 0 to 1"}},
 		"model":           {"tiers: {model: senecca}\n", []string{"did you mean seneca?"}},
 		"attribute":       {"datasets: {a.b: {flor: 1GiB}}\n", []string{"did you mean datasets.a.b.floor?", "larder.yaml:1:18"}},
-		"no attributes":   {"datasets: {a: 1GiB}\n", []string{"datasets.a must hold keys"}},
-		"list of sets":    {"datasets: [a]\n", []string{"datasets must hold keys"}},
+		"no attributes":   {"datasets: {a: 1GiB}\n", []string{"datasets.a must hold keys", "write key: value lines"}},
+		"list of sets":    {"datasets: [a]\n", []string{"datasets must hold keys", "e.g. datasets: {train"}},
 		"floor auto":      {"datasets: {a: {floor: auto}}\n", []string{"bytes or a percentage"}},
 		"floor 101%":      {"datasets: {a: {floor: 101%}}\n", []string{"at most 100%"}},
 		"floors":          {"datasets: {a: {floor: 60%}, b: {floor: 50%}}\n", []string{"110% of the machine"}},
@@ -146,11 +150,14 @@ func TestMistakes(t *testing.T) {
 }
 
 func TestEnvAndFlagMistakes(t *testing.T) {
-	_, err := Load("", []string{"LARDER_TIER__DECODED=1GiB", "LARDER_JOBS__MAX=x", "LARDER_ANYTHING=1"}, map[string]string{"tiers.totl": "1GiB"})
-	for _, w := range []string{"LARDER_TIER__DECODED", "did you mean tiers.decoded?", "LARDER_JOBS__MAX", "--set tiers.totl", "did you mean tiers.total?"} {
+	_, err := Load("", []string{"LARDER_TIER__DECODED=1GiB", "LARDER_JOBS__MAX=x", "LARDER_ANYTHING=1"}, map[string]string{"tiers.totl": "1GiB", "tiers.policy.decoded": "ned"})
+	for _, w := range []string{`--set tiers.policy.decoded: "ned" is not a policy`, "LARDER_TIER__DECODED", "did you mean tiers.decoded?", "LARDER_JOBS__MAX", "--set tiers.totl", "did you mean tiers.total?"} {
 		if err == nil || !strings.Contains(err.Error(), w) {
 			t.Errorf("%v\ndoes not say %q", err, w)
 		}
+	}
+	if err != nil && strings.Contains(err.Error(), "--set tiers.policy.decoded: tiers") {
+		t.Errorf("a flag says its key twice: %v", err)
 	}
 	if err != nil && strings.Contains(err.Error(), "ANYTHING") {
 		t.Error("a variable that is no key was refused")
@@ -256,8 +263,13 @@ func TestWarnings(t *testing.T) {
 		"tiers: {total: 1GiB, encoded: 200MiB, decoded: 300MiB, augmented: 0}": "524MiB of tiers.total 1GiB belong to no tier",
 		"tiers: {total: 1GiB, encoded: 200MiB, decoded: 300MiB}":               "",
 		"tiers: {encoded: 1MiB, decoded: 1MiB, augmented: 0}":                  "",
-		"tiers: {decoded: 30}": "tiers.decoded of 30B holds not one sample",
-		"tiers: {decoded: 0}":  "",
+		"tiers: {decoded: 30}":           "tiers.decoded of 30B holds not one sample",
+		"tiers: {decoded: 0}":            "",
+		"tiers: {total: 50KiB}":          "tiers.total of 50KiB holds next to nothing",
+		"tiers: {total: 0}":              "",
+		"jobs: {max_ring: 1KiB}":         "jobs.max_ring of 1KiB has no room",
+		"source: {storage_limit: 20}":    "20B a second is less than a photograph a second",
+		"source: {storage_limit: 1MB/s}": "",
 	} {
 		c, err := Parse("f", []byte(text))
 		if err != nil {

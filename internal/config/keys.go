@@ -128,13 +128,13 @@ var keys = []Key{
 		func(c *Config) *string { return &c.Prep.OnCorrupt }, oneOf("an answer", "error", "skip", "accept")),
 	text("source.index_dir", "path | auto", "folder of saved indexes; auto = in the user's cache folder; empty = none is saved", Restart,
 		func(c *Config) *string { return &c.Source.IndexDir }, checkPath),
-	{Name: "source.storage_limit", Kind: "size", Doc: "bytes read from storage a second, all reads together; empty = no limit", Apply: Live,
+	{Name: "source.storage_limit", Kind: "bytes/s", Doc: "bytes read from storage a second, all reads together; empty = no limit", Apply: Live,
 		set: setStorageLimit,
 		get: func(c *Config) string {
 			if c.Source.StorageLimit == 0 {
 				return ""
 			}
-			return FormatBytes(c.Source.StorageLimit)
+			return FormatBytes(c.Source.StorageLimit) + "/s"
 		}},
 	number("source.storage_iops", "reads from storage a second, all together; 0 = no limit", Live, 0, 1e9, false,
 		func(c *Config) *int { return &c.Source.StorageIOPS }),
@@ -259,11 +259,14 @@ func setStorageLimit(c *Config, s string) error {
 		return nil
 	}
 	v, err := ParseSize(strings.TrimSuffix(s, "/s"))
+	if f, ok := errors.AsType[*fault.Error](err); ok {
+		return errors.New(f.Message)
+	}
 	switch {
 	case err != nil:
 		return err
 	case v.IsAuto() || v.IsPercent():
-		return errors.New("it must be bytes a second like 200MiB, or empty for no limit")
+		return errors.New("it must be bytes a second, or empty for no limit")
 	case v.Of(0) == 0:
 		return errors.New("a limit of 0 would read nothing; leave it empty for no limit")
 	}
@@ -367,18 +370,26 @@ func unknownKey(key string, from Origin) error {
 
 func badValue(key string, from Origin, err error) error {
 	if f, ok := errors.AsType[*fault.Error](err); ok {
-		return fault.New(fault.ConfigInvalid, key, f.Hint, "%s%s: %s", at(from), key, f.Message)
+		return fault.New(fault.ConfigInvalid, key, f.Hint, "%s%s", named(key, from), f.Message)
 	}
 	k := lookup(key)
 	kind := k.Kind
 	if a, ok := articles[kind]; ok {
 		kind = a
 	}
-	return fault.New(fault.ConfigInvalid, key, "write "+kind, "%s%s: %s", at(from), key, err)
+	return fault.New(fault.ConfigInvalid, key, "write "+kind, "%s%s", named(key, from), err)
+}
+
+// named is at with the key, unless the place is the key already: "--set tiers.decoded: ".
+func named(key string, from Origin) string {
+	if strings.HasSuffix(from.Where, " "+key) {
+		return at(from)
+	}
+	return at(from) + key + ": "
 }
 
 // articles makes the kinds of values words of a sentence.
-var articles = map[string]string{"number": "a whole number", "number | auto": "a whole number or auto", "size": "a size such as 8GiB", "duration": "a duration such as 30s",
+var articles = map[string]string{"number": "a whole number", "number | auto": "a whole number or auto", "size": "a size such as 8GiB", "bytes/s": "bytes a second such as 20MB/s", "duration": "a duration such as 30s",
 	"path": "a path", "host:port": "an address such as 127.0.0.1:9464"}
 
 // Nearest is fault.Nearest for dotted keys: when the whole key is near none, its last part counts alone, so that decoded

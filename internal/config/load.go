@@ -73,10 +73,31 @@ func Parse(name string, data []byte) (*Config, error) {
 }
 
 func flagName(key string) string {
-	if key == "socket" || key == "http" {
+	switch key {
+	case "socket", "http":
 		return "--" + key
+	case "source.storage_limit":
+		return "--storage-limit"
 	}
 	return "--set " + key
+}
+
+// notYAML is the error of a file that does not parse, with file:line first as in every other message about a file.
+func notYAML(name string, data []byte, err error) error {
+	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	where, hint := name, "check indentation and quotes"
+	if rest, ok := strings.CutPrefix(text, "line "); ok {
+		if line, what, ok := strings.Cut(rest, ": "); ok {
+			where, text = name+":"+line, what
+		}
+	}
+	for line := range strings.Lines(string(data)) {
+		if strings.HasPrefix(strings.TrimLeft(line, " "), "\t") {
+			hint = "indent with blanks: YAML takes no tabs"
+			break
+		}
+	}
+	return fault.New(fault.ConfigInvalid, name, hint, "%s: %s", where, text)
 }
 
 func tooLarge(path string) error {
@@ -117,7 +138,7 @@ func (c *Config) parse(name string, data []byte) (errs []error) {
 		if errors.Is(err, io.EOF) {
 			return nil // an empty file: all defaults
 		}
-		return []error{fault.New(fault.ConfigInvalid, name, "check indentation and quotes", "%s: %s", name, strings.TrimPrefix(err.Error(), "yaml: "))}
+		return []error{notYAML(name, data, err)}
 	}
 	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
 		return []error{fault.New(fault.ConfigInvalid, name, "keep one document in the file", "%s: more than one YAML document", name)}
@@ -155,7 +176,7 @@ func (w *walker) mapping(prefix string, n *yaml.Node) {
 		if prefix != "" {
 			what = prefix
 		}
-		w.fail(n, prefix, "write key: value lines", "%s must hold keys", what)
+		w.fail(n, prefix, keysHint(prefix), "%s must hold keys", what)
 		return
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
@@ -204,6 +225,21 @@ func (w *walker) value(key string, k, v *yaml.Node) {
 	if err := w.c.Set(key, v.Value, w.origin(v)); err != nil {
 		w.errs = append(w.errs, err)
 	}
+}
+
+// keysHint shows how the keys of a section are written.
+func keysHint(section string) string {
+	if section == datasetsKey {
+		return "e.g. datasets: {train: {cap: 10%}}"
+	}
+	if section != "" {
+		for _, k := range keys {
+			if rest, ok := strings.CutPrefix(k.Name, section+"."); ok && !strings.Contains(rest, ".") {
+				return fmt.Sprintf("e.g. %s: {%s: %s}", section[strings.LastIndexByte(section, '.')+1:], rest, quote(k.get(Default())))
+			}
+		}
+	}
+	return "write key: value lines"
 }
 
 func section(key string) bool {

@@ -262,12 +262,25 @@ func (c *Config) Resolve(m Machine) (Resolved, error) {
 	return r, nil
 }
 
-// leastEntry is what the smallest entry of a tier takes: a page.
-const leastEntry = 4096
+const (
+	leastEntry = 4096    // what the smallest entry of a tier takes: a page
+	leastTotal = 1 << 20 // some photographs; below it every tier is in vain
+	leastRing  = 1 << 20 // a batch of two photographs of 224 x 224 in float32; a ring has several slots
+	leastRate  = 100_000 // a photograph a second
+)
 
 // Warnings say which sizes are allowed and probably not meant.
 func (r *Resolved) Warnings() []string {
 	var out []string
+	if r.Total > 0 && r.Total < leastTotal {
+		out = append(out, fmt.Sprintf("tiers.total of %s holds next to nothing; 0 turns the tiers off, 8GiB and 30%% are sizes", fault.Size(r.Total)))
+	}
+	if r.MaxRing < leastRing {
+		out = append(out, fmt.Sprintf("jobs.max_ring of %s has no room for the batches of most jobs, which will be refused", fault.Size(r.MaxRing)))
+	}
+	if r.StorageLimit > 0 && r.StorageLimit < leastRate {
+		out = append(out, fmt.Sprintf("source.storage_limit of %s a second is less than a photograph a second; 20MB/s is a limit", fault.Size(r.StorageLimit)))
+	}
 	fixed := int64(0)
 	for _, t := range []struct {
 		key   string

@@ -49,7 +49,7 @@ func (s Size) Of(machine int64) int64 {
 	}
 }
 
-// units in falling order, so that String finds the largest that divides.
+// units in falling order, powers of 2 first.
 var units = []struct {
 	name  string
 	bytes int64
@@ -70,16 +70,16 @@ func (s Size) String() string {
 	}
 }
 
-// FormatBytes writes a number of bytes exactly, in the largest unit that divides it.
+// FormatBytes writes a number of bytes exactly, in the unit that takes the smallest whole number of it: 16MB, not 15625KiB.
 func FormatBytes(n int64) string {
-	if n != 0 {
-		for _, u := range units {
-			if n%u.bytes == 0 {
-				return strconv.FormatInt(n/u.bytes, 10) + u.name
-			}
+	text, least := strconv.FormatInt(n, 10), n
+	for _, u := range units {
+		if n%u.bytes == 0 && n/u.bytes < least {
+			least = n / u.bytes
+			text = strconv.FormatInt(least, 10) + u.name
 		}
 	}
-	return strconv.FormatInt(n, 10)
+	return text
 }
 
 const sizeHint = "write bytes like 8GiB or 512MB, a percentage like 30%, or auto"

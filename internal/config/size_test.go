@@ -50,6 +50,16 @@ func TestSizeRoundTrip(t *testing.T) {
 	})
 }
 
+// TestSizesReadWell: of the units that divide a size, it is written in the one that leaves the smallest number.
+func TestSizesReadWell(t *testing.T) {
+	for n, want := range map[int64]string{0: "0", 1: "1", 1000: "1kB", 1023: "1023", 1024: "1KiB", 16e6: "16MB", 8e9: "8GB", 512 << 20: "512MiB",
+		1024_000: "1000KiB", 1 << 40: "1TiB", 3 << 29: "1536MiB", maxBytes: "65536TiB"} {
+		if got := FormatBytes(n); got != want {
+			t.Errorf("%d bytes are written %s, want %s", n, got, want)
+		}
+	}
+}
+
 func FuzzParseSize(f *testing.F) {
 	for _, s := range []string{"8GiB", "30%", "auto", "1.5MB", "-1", "", "99999999999999999999", "1_0k"} {
 		f.Add(s)
