@@ -148,7 +148,7 @@ func (d *daemon) openEngine() error {
 		debug.SetMemoryLimit(r.Own)
 	}
 	var err error
-	if d.catalog, err = source.OpenCatalog(source.CatalogConfig{IndexDir: r.IndexDir, StorageLimit: r.StorageLimit, StorageIOPS: r.StorageIOPS, Logger: d.log}); err != nil {
+	if d.catalog, err = source.OpenCatalog(source.CatalogConfig{IndexDir: r.IndexDir, StorageLimit: r.StorageLimit, StorageIOPS: r.StorageIOPS, MaxObject: r.MaxMemory, Logger: d.log}); err != nil {
 		return err
 	}
 	if d.store, err = tiers.Open(tiers.Config{VerifyEvery: cfg.Tiers.VerifyEvery}); err != nil {
@@ -161,7 +161,7 @@ func (d *daemon) openEngine() error {
 	first := d.settings(cfg, r)
 	d.engine, err = exec.New(exec.Config{
 		Version: version, Catalog: d.catalog, Store: d.store, Journal: d.journal, Found: d.found, GPU: d.gpu, Log: d.log,
-		Workers: r.Workers, Limits: imageLimits(cfg.Prep), SkipCorrupt: cfg.Prep.OnCorrupt == "skip",
+		Workers: r.Workers, Limits: imageLimits(cfg.Prep, r), SkipCorrupt: cfg.Prep.OnCorrupt == "skip",
 		Tiers: first.Tiers, TierSetting: first.TierSetting, MaxRing: first.MaxRing, Strata: first.Strata, ApplyConfig: d.applyConfig,
 		ParseSize: func(s string) (int64, bool, error) {
 			v, err := config.ParseSize(s)
@@ -173,8 +173,12 @@ func (d *daemon) openEngine() error {
 	return err
 }
 
-func imageLimits(p config.Prep) prep.Limits {
-	return prep.Limits{MaxPixels: p.MaxPixels, RefuseCorrupt: p.OnCorrupt != "accept"}
+func imageLimits(p config.Prep, r config.Resolved) prep.Limits {
+	l := prep.Limits{MaxPixels: p.MaxPixels, MaxScans: p.MaxScans, MaxBytes: r.MaxMemory, Timeout: p.DecodeTimeout, RefuseCorrupt: p.OnCorrupt != "accept"}
+	if l.Timeout == 0 {
+		l.Timeout = -1
+	}
+	return l
 }
 
 func tcpCreds(g config.GRPC) (credentials.TransportCredentials, error) {

@@ -12,14 +12,14 @@ import (
 // TestImageLimits: prep.on_corrupt says whether damaged images are refused, and by default they are not, as in Pillow.
 func TestImageLimits(t *testing.T) {
 	c := config.Default()
-	if l := imageLimits(c.Prep); l.RefuseCorrupt || l.MaxPixels != c.Prep.MaxPixels {
+	if l := imageLimits(c.Prep, config.Resolved{}); l.RefuseCorrupt || l.MaxPixels != c.Prep.MaxPixels {
 		t.Errorf("by default %+v", l)
 	}
 	for answer, want := range map[string]bool{"error": true, "skip": true, "accept": false} {
 		if err := c.Set("prep.on_corrupt", answer, config.Origin{Kind: "flag"}); err != nil {
 			t.Fatal(err)
 		}
-		if l := imageLimits(c.Prep); l.RefuseCorrupt != want {
+		if l := imageLimits(c.Prep, config.Resolved{}); l.RefuseCorrupt != want {
 			t.Errorf("%s: %+v", answer, l)
 		}
 	}

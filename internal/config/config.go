@@ -49,9 +49,13 @@ type Policy struct{ Encoded, Decoded, Augmented string }
 
 // Prep is the preparation of samples.
 type Prep struct {
-	Workers   int    // goroutines that decode and augment; 0 = auto = one per core
-	MaxPixels int64  // an image with more is refused before memory is taken
-	OnCorrupt string // JPEG images that libjpeg warns about: error | skip | accept
+	Workers   int   // goroutines that decode and augment; 0 = auto = one per core
+	MaxPixels int64 // an image with more is refused before memory is taken
+	MaxScans  int   // of a JPEG image
+	MaxMemory Size  // bytes that one image may take, stored, and while it is decoded; auto = 1 GiB, or the daemon's own part if that is less
+	// DecodeTimeout is the processor time that decoding one image may take; 0 = any.
+	DecodeTimeout time.Duration
+	OnCorrupt     string // JPEG images that libjpeg warns about: error | skip | accept
 }
 
 // Source is the reading of storage.
@@ -103,7 +107,7 @@ func Default() *Config {
 			Policy:      Policy{Encoded: "need", Decoded: "need", Augmented: "need"},
 			VerifyEvery: 64, Model: "bottleneck", Fairness: 1,
 		},
-		Prep:    Prep{MaxPixels: 89_478_485, OnCorrupt: "accept"},
+		Prep:    Prep{MaxPixels: 89_478_485, MaxScans: 500, MaxMemory: Auto, DecodeTimeout: 10 * time.Second, OnCorrupt: "accept"},
 		Source:  Source{IndexDir: "auto"},
 		State:   State{Dir: "auto"},
 		Jobs:    Jobs{Lease: 30 * time.Second, Max: 256},

@@ -124,6 +124,12 @@ var keys = []Key{
 			return err
 		},
 		get: func(c *Config) string { return strconv.FormatInt(c.Prep.MaxPixels, 10) }},
+	number("prep.max_scans", "scans of a JPEG image; large ones may have fewer", Restart, 1, 1<<20, false,
+		func(c *Config) *int { return &c.Prep.MaxScans }),
+	size("prep.max_memory", "memory one image may take, stored, and while it is decoded; auto = 1 GiB, or an eighth of memory.limit if that is less", Restart,
+		func(c *Config) *Size { return &c.Prep.MaxMemory }),
+	duration("prep.decode_timeout", "processor time that decoding one image may take; 0 = any", Restart, 10*time.Millisecond, time.Hour,
+		func(c *Config) *time.Duration { return &c.Prep.DecodeTimeout }),
 	text("prep.on_corrupt", "error | skip | accept", "JPEG images that libjpeg warns about: bad samples, left out without a word, or decoded as far as they go", Restart,
 		func(c *Config) *string { return &c.Prep.OnCorrupt }, oneOf("an answer", "error", "skip", "accept")),
 	text("source.index_dir", "path | auto", "folder of saved indexes; auto = in the user's cache folder; empty = none is saved", Restart,
@@ -198,6 +204,23 @@ func size(name, doc string, apply Apply, at func(*Config) *Size) Key {
 			return nil
 		},
 		get: func(c *Config) string { return at(c).String() }}
+}
+
+// duration is a length of time from lo to hi, or 0.
+func duration(name, doc string, apply Apply, lo, hi time.Duration, at func(*Config) *time.Duration) Key {
+	return Key{Name: name, Kind: "duration", Doc: doc, Apply: apply,
+		set: func(c *Config, s string) error {
+			d, err := time.ParseDuration(s)
+			if err != nil {
+				return errors.New("it is not a duration like 30s or 1h30m")
+			}
+			if d != 0 && (d < lo || d > hi) {
+				return fmt.Errorf("it must be 0, or between %s and %s", formatDuration(lo), formatDuration(hi))
+			}
+			*at(c) = d
+			return nil
+		},
+		get: func(c *Config) string { return formatDuration(*at(c)) }}
 }
 
 func boolean(name, doc string, apply Apply, at func(*Config) *bool) Key {

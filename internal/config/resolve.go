@@ -19,6 +19,7 @@ type Resolved struct {
 	TotalAuto, EncodedAuto, DecodedAuto, AugmentedAuto bool  // the setting was auto
 
 	Workers                   int
+	MaxMemory                 int64  // bytes one image may take
 	StorageLimit, StorageIOPS int64  // bytes and reads a second, 0 = no limit
 	IndexDir                  string // "" = indexes are not saved
 	StateDir                  string // "" = nothing survives the daemon
@@ -88,6 +89,9 @@ func (c *Config) Validate() error {
 	if fixed(c.Jobs.MaxRing) && c.Jobs.MaxRing.Of(0) == 0 {
 		bad("jobs.max_ring", "raise it, or leave it at auto", "jobs.max_ring 0 leaves no room for a batch")
 	}
+	if fixed(c.Prep.MaxMemory) && c.Prep.MaxMemory.Of(0) == 0 {
+		bad("prep.max_memory", "raise it, or leave it at auto", "prep.max_memory 0 leaves no room for an image")
+	}
 	return errors.Join(errs...)
 }
 
@@ -97,6 +101,9 @@ const minMemory = 64 << 20
 // perWorker is what a worker has in work: what it read, what it decodes, and four decoded samples that no tier holds (docs/architecture.md),
 // at 1 MiB each; a photograph of ImageNet has half of that.
 const perWorker = 8 << 20
+
+// leastImage is what one image may take on the smallest machine, unless the configuration says less: a photograph of 20 million pixels.
+const leastImage = 64 << 20
 
 type tierSize struct {
 	key  string
@@ -190,6 +197,10 @@ func (c *Config) Resolve(m Machine) (Resolved, error) {
 	// An eighth of the limit, or what the workers need if that is more, is the daemon's own: heap, indexes, samples in work. Rings get at
 	// least a sixteenth, for a daemon that can hand over nothing is useless.
 	r.Own = max(r.Memory/8, int64(r.Workers)*perWorker)
+	r.MaxMemory = c.Prep.MaxMemory.Of(base)
+	if c.Prep.MaxMemory.IsAuto() {
+		r.MaxMemory = min(1<<30, max(r.Own, leastImage))
+	}
 	r.MaxRing = c.Jobs.MaxRing.Of(base)
 	if c.Jobs.MaxRing.IsAuto() {
 		r.MaxRing = r.Memory / 16

@@ -74,8 +74,9 @@ func (q *taskQueue) pop() task {
 // pool is the preparation workers. Its queue is bounded by what the coordinator hands out: its InFlight preparations, and
 // the rows of the rings.
 type pool struct {
-	e  *Engine
-	wg sync.WaitGroup
+	e     *Engine
+	heavy *gate // of images that are being decoded
+	wg    sync.WaitGroup
 
 	mu struct {
 		sync.Mutex
@@ -94,7 +95,11 @@ type pool struct {
 const mostCopies = 4
 
 func newPool(e *Engine) *pool {
-	p := &pool{e: e}
+	own := e.cfg.Own
+	if own <= 0 {
+		own = 1 << 30
+	}
+	p := &pool{e: e, heavy: newGate(own)}
 	p.wake, p.unread = sync.NewCond(&p.mu.Mutex), sync.NewCond(&p.mu.Mutex)
 	p.mu.ahead.budget = e.cfg.ReadAhead
 	p.mu.copies = map[coordinator.FlightID]prep.Image{}
@@ -235,11 +240,11 @@ func (p *pool) work(ctx context.Context) {
 		}
 		switch x := t.what.(type) {
 		case coordinator.Prepare:
-			ev := w.guardPrepare(ctx, t, &x)
+			ev := w.guard(x.Flight, func() coordinator.Prepared { return w.doPrepare(ctx, t, &x) })
 			p.consumed(&t)
 			p.e.send(ev)
 		case coordinator.Augment:
-			p.e.send(w.guardAugment(t, &x))
+			p.e.send(w.guard(x.Flight, func() coordinator.Prepared { return w.doAugment(t, &x) }))
 		case *coordinator.Fill:
 			ev := w.guardFill(t, x)
 			if t.ring != nil {
@@ -251,22 +256,13 @@ func (p *pool) work(ctx context.Context) {
 }
 
 // A panic in a decoder or an op is a bug, but of one sample: it is reported as that sample's failure.
-func (w *worker) guardPrepare(ctx context.Context, t task, x *coordinator.Prepare) (ev coordinator.Prepared) {
+func (w *worker) guard(id coordinator.FlightID, do func() coordinator.Prepared) (ev coordinator.Prepared) {
 	defer func() {
 		if r := recover(); r != nil {
-			ev = coordinator.Prepared{Flight: x.Flight, Err: w.panicked(r)}
+			ev = coordinator.Prepared{Flight: id, Err: w.panicked(r)}
 		}
 	}()
-	return w.doPrepare(ctx, t, x)
-}
-
-func (w *worker) guardAugment(t task, x *coordinator.Augment) (ev coordinator.Prepared) {
-	defer func() {
-		if r := recover(); r != nil {
-			ev = coordinator.Prepared{Flight: x.Flight, Err: w.panicked(r)}
-		}
-	}()
-	return w.doAugment(t, x)
+	return do()
 }
 
 func (w *worker) guardFill(t task, x *coordinator.Fill) (ev coordinator.Filled) {
@@ -320,6 +316,8 @@ func (w *worker) doPrepare(ctx context.Context, t task, x *coordinator.Prepare) 
 			ev.Encoded = w.keep(ekey, b, tiers.Meta{})
 		}
 	}
+	leave := w.p.heavy.enter(w.prep.Memory(enc))
+	defer leave()
 	if x.Into != nil {
 		return w.inPlace(t, x.Into, enc, ev)
 	}
@@ -397,6 +395,11 @@ type allocator = func(n int) ([]byte, error)
 // room back meanwhile (it was shrunk) costs the work again, never the sample.
 func (w *worker) make(t task, k ident.Key, keep bool, produce func(allocator) (prep.Image, error)) (kept bool, img prep.Image, err error) {
 	var buf *tiers.Buf
+	defer func() {
+		if buf != nil { // a decoder or an op has panicked: the room must not stay taken
+			buf.Abort()
+		}
+	}()
 	img, err = produce(func(n int) ([]byte, error) {
 		if !keep {
 			return w.p.scratch(n), nil
@@ -417,11 +420,13 @@ func (w *worker) make(t task, k ident.Key, keep bool, produce func(allocator) (p
 	if buf == nil {
 		return false, img, err
 	}
+	made := buf
+	buf = nil
 	if err != nil {
-		buf.Abort()
+		made.Abort()
 		return false, img, err
 	}
-	if err := buf.Commit(tiers.Meta{Width: uint32(img.W), Height: uint32(img.H), Channels: uint32(img.C)}); err != nil {
+	if err := made.Commit(tiers.Meta{Width: uint32(img.W), Height: uint32(img.H), Channels: uint32(img.C)}); err != nil {
 		return w.make(t, k, false, produce)
 	}
 	return true, img, nil

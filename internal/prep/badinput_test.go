@@ -141,7 +141,9 @@ func TestGuardedDecode(t *testing.T) {
 		inGo       bool // bounded in the portable build too
 	}{
 		{"600 scans too many", "scans", Limits{}, many, true},
-		{"too little for coefficients", "coefficients need more than 16384 bytes", Limits{MaxBytes: 1 << 14}, enc, false},
+		{"three scans too many", "more than 3 scans", Limits{MaxScans: 3}, enc, true},
+		{"too little for the image", "to decode, and 16KiB are allowed", Limits{MaxBytes: 1 << 14}, enc, true},
+		{"too long", "more than 1ns of processor time", Limits{Timeout: 1}, many, false},
 		{"too many pixels", "more than the 1000", Limits{MaxPixels: 1000}, enc, true},
 	} {
 		if !Parity() && !c.inGo {
@@ -153,7 +155,7 @@ func TestGuardedDecode(t *testing.T) {
 				t.Errorf("%s: %v", c.name, err)
 			}
 		}
-		if c.limits.MaxPixels == 0 {
+		if c.limits.MaxPixels+c.limits.MaxBytes+int64(c.limits.Timeout) == 0 {
 			if err := w.DecodeInto(r, regionFiles(t)["420.jpg"], RandKey{}, dst); err != nil {
 				t.Errorf("%s: afterwards a good image gives %v", c.name, err)
 			}

@@ -1,7 +1,6 @@
 package prep
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"image"
@@ -23,7 +22,7 @@ func (w *Worker) decode(h header, enc, dst []byte) error {
 	if h.format == "jpeg" {
 		err = w.jpeg.decode(h, enc, dst, w.limits)
 	} else {
-		err = decodeGo(h, enc, dst)
+		err = decodeGo(h, enc, dst, w.limits)
 	}
 	if err == nil {
 		return nil
@@ -64,10 +63,6 @@ func truncated(err error) bool {
 		strings.Contains(err.Error(), "unexpected EOF") || strings.Contains(err.Error(), "not enough")
 }
 
-// maxScans bounds the scans of a progressive JPEG: 500, less for large ones, so that a small file cannot keep a core busy for
-// minutes. Encoders write about ten.
-func maxScans(h header) int { return max(50, min(500, int(2_000_000_000/(int64(h.w)*int64(h.h))))) }
-
 // guard turns a panic of a decoder into an error: decoders written in Go answer some broken files that way.
 func guard(format string, decode func() (image.Image, error)) (img image.Image, err error) {
 	defer func() {
@@ -78,21 +73,26 @@ func guard(format string, decode func() (image.Image, error)) (img image.Image, 
 	return decode()
 }
 
-func decodeGo(h header, enc, dst []byte) error {
+func decodeGo(h header, enc, dst []byte, limits Limits) error {
+	var r timedReader
 	img, err := guard(h.format, func() (image.Image, error) {
-		r := bytes.NewReader(enc)
+		r.begin(enc, limits.Timeout)
+		defer r.end()
 		switch h.format {
 		case "png":
-			return png.Decode(r)
+			return png.Decode(&r)
 		case "gif":
-			return gif.Decode(r)
+			return gif.Decode(&r)
 		case "webp":
-			return webp.Decode(r)
+			return webp.Decode(&r)
 		case "bmp":
-			return bmp.Decode(r)
+			return bmp.Decode(&r)
 		}
 		return nil, errors.New("unknown format")
 	})
+	if r.late {
+		return tooLong(h, limits)
+	}
 	if err != nil {
 		return err
 	}

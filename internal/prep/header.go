@@ -12,9 +12,11 @@ import (
 type header struct {
 	format   string
 	w, h     int
-	channels int // JPEG: components
-	color    int // PNG: colour type
-	depth    int // PNG: bits a channel
+	channels int  // JPEG: components
+	waves    bool // JPEG: progressive
+	color    int  // PNG: colour type
+	depth    int  // PNG: bits a channel
+	adam7    bool // PNG: interlaced
 }
 
 func bad(format string, args ...any) *fault.Error {
@@ -34,6 +36,9 @@ func (w *Worker) header(enc []byte) (header, error) {
 		return header{}, err
 	}
 	if err := w.checkSize(h.w, h.h, formatNames[h.format]); err != nil {
+		return header{}, err
+	}
+	if err := w.checkMemory(h); err != nil {
 		return header{}, err
 	}
 	return h, nil
@@ -96,7 +101,7 @@ func jpegHeader(enc []byte) (header, error) {
 			if size < 8 || p+8 > len(enc) {
 				return header{}, bad("the JPEG image ends in its header, after %d bytes", len(enc))
 			}
-			return header{format: "jpeg", h: be16(enc[p+3:]), w: be16(enc[p+5:]), channels: int(enc[p+7])}, nil
+			return header{format: "jpeg", h: be16(enc[p+3:]), w: be16(enc[p+5:]), channels: int(enc[p+7]), waves: marker&3 == 2}, nil
 		}
 		p += size
 		if p >= len(enc) {
@@ -114,7 +119,7 @@ func pngHeader(enc []byte) (header, error) {
 	if w > 1<<31-1 || h > 1<<31-1 {
 		return header{}, bad("the PNG image has a side beyond 2^31-1")
 	}
-	return header{format: "png", w: int(w), h: int(h), depth: int(enc[24]), color: int(enc[25])}, nil
+	return header{format: "png", w: int(w), h: int(h), depth: int(enc[24]), color: int(enc[25]), adam7: enc[28] != 0}, nil
 }
 
 func webpHeader(enc []byte) (header, error) {

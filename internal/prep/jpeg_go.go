@@ -22,6 +22,15 @@ func Parity() bool { return false }
 // jpegDecoder decodes with jpegn, and with the standard library what jpegn does not read.
 type jpegDecoder struct{}
 
+// jpegWorking is what the decoders in Go take beside the result: the image in another form, and coefficients of a progressive one, four bytes each.
+func jpegWorking(h header) int64 {
+	n := int64(4 + h.channels)
+	if h.waves {
+		n += 4 * int64(h.channels)
+	}
+	return n * int64(h.w) * int64(h.h)
+}
+
 func (d *jpegDecoder) close() {}
 
 // region is not offered by these decoders.
@@ -36,7 +45,7 @@ func (d *jpegDecoder) decode(h header, enc, dst []byte, limits Limits) error {
 	if scan < 0 || bytes.LastIndex(enc[scan:], []byte{0xff, 0xd9}) < 0 {
 		return io.ErrUnexpectedEOF
 	}
-	if n := maxScans(h); bytes.Count(enc[scan:], []byte{0xff, 0xda}) > n {
+	if n := limits.scans(h); bytes.Count(enc[scan:], []byte{0xff, 0xda}) > n {
 		return fmt.Errorf("more than %d scans", n)
 	}
 	if limits.RefuseCorrupt {

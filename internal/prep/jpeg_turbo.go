@@ -36,6 +36,15 @@ func (d *jpegDecoder) close() {
 	}
 }
 
+// jpegWorking is what libjpeg takes beside the image: coefficients of a progressive one, two bytes each. Those of an image of several scans that
+// is not progressive are found out, and bounded, by libjpeg itself.
+func jpegWorking(h header) int64 {
+	if !h.waves {
+		return 0
+	}
+	return 2 * int64(h.channels) * int64(h.w) * int64(h.h)
+}
+
 func (t *turboHandle) free() { C.larder_jpeg_free(t.j) }
 
 func (d *jpegDecoder) decode(h header, enc, dst []byte, limits Limits) error {
@@ -66,8 +75,9 @@ func (d *jpegDecoder) run(h header, enc, dst []byte, limits Limits, need box) (g
 	}
 	p := &d.c.picture
 	*p = C.larder_picture{
-		w: C.uint32_t(h.w), h: C.uint32_t(h.h), max_bytes: C.int64_t(limits.MaxBytes), max_scans: C.int32_t(maxScans(h)),
-		x: C.uint32_t(need.x), y: C.uint32_t(need.y), cols: C.uint32_t(need.w), rows: C.uint32_t(need.h),
+		w: C.uint32_t(h.w), h: C.uint32_t(h.h), max_bytes: C.int64_t(max(limits.MaxBytes-3*int64(h.w)*int64(h.h), 1)), max_scans: C.int32_t(limits.scans(h)),
+		max_cpu: C.int64_t(limits.Timeout),
+		x:       C.uint32_t(need.x), y: C.uint32_t(need.y), cols: C.uint32_t(need.w), rows: C.uint32_t(need.h),
 	}
 	if limits.RefuseCorrupt {
 		p.strict = 1
@@ -82,6 +92,8 @@ func (d *jpegDecoder) run(h header, enc, dst []byte, limits Limits, need box) (g
 		return box{}, nil
 	case C.LARDER_TRUNCATED:
 		return box{}, bad("the jpeg image of %d x %d pixels is truncated after %d bytes", h.w, h.h, len(enc))
+	case C.LARDER_TIMEOUT:
+		return box{}, tooLong(h, limits)
 	case C.LARDER_CORRUPT:
 		return box{}, corrupt(h, C.GoString(&d.c.j.message[0]))
 	}

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <jpeglib.h>
 #include <jerror.h>
@@ -21,7 +22,14 @@ typedef struct {
 	jmp_buf leave;
 	larder_jpeg *j;
 	int max_scans, strict;
+	int64_t cpu_end; /* of this thread's processor time, in nanoseconds; 0 = no end */
+	unsigned looks;
 } impl;
+
+static int64_t thread_cpu(void) {
+	struct timespec t;
+	return clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t) == 0 ? t.tv_sec * 1000000000LL + t.tv_nsec : 0;
+}
 
 static void on_error(j_common_ptr c) {
 	impl *m = c->client_data;
@@ -52,9 +60,12 @@ static void on_message(j_common_ptr c, int level) {
 
 static void no_output(j_common_ptr c) { (void)c; }
 
-/* A progressive image may repeat scans that cost time and hold no data. */
+/* Called for every row of MCUs of every scan. A progressive image may repeat scans that cost time and hold no data. The clock is a system
+   call, so it is looked at now and then: 16 rows of the widest image take a tenth of a second. */
 static void on_progress(j_common_ptr c) {
 	impl *m = c->client_data;
+	if (m->cpu_end && ++m->looks % 16 == 0 && thread_cpu() > m->cpu_end)
+		longjmp(m->leave, LARDER_TIMEOUT);
 	if (m->d.input_scan_number > m->max_scans) {
 		snprintf(m->j->message, sizeof m->j->message, "more than %d scans", m->max_scans);
 		longjmp(m->leave, LARDER_ERROR);
@@ -193,6 +204,8 @@ int larder_jpeg_decode(larder_jpeg *j, const uint8_t *src, size_t n, larder_pict
 	j->message[0] = 0;
 	m->max_scans = p->max_scans;
 	m->strict = p->strict;
+	m->cpu_end = p->max_cpu ? thread_cpu() + p->max_cpu : 0;
+	m->looks = 0;
 	int left = setjmp(m->leave);
 	if (left == 0) {
 		jpeg_mem_src(d, src, (unsigned long)n);

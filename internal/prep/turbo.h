@@ -17,12 +17,13 @@ typedef struct {
 typedef struct {
 	uint32_t w, h;     /* of the image, as its header was read before */
 	int64_t max_bytes; /* of coefficient memory, which progressive images need */
+	int64_t max_cpu;   /* nanoseconds of this thread's processor time; 0 = any */
 	int32_t max_scans;
 	int32_t strict;    /* refuse what libjpeg warns about */
 	uint32_t x, y, cols, rows; /* region: what is needed; on return what lies in dst. cols = 0: the whole image */
 } larder_picture;
 
-enum { LARDER_DONE, LARDER_ERROR, LARDER_TRUNCATED, LARDER_CORRUPT, LARDER_NO_REGION };
+enum { LARDER_DONE, LARDER_ERROR, LARDER_TRUNCATED, LARDER_CORRUPT, LARDER_NO_REGION, LARDER_TIMEOUT };
 
 larder_jpeg *larder_jpeg_new(void);
 void larder_jpeg_free(larder_jpeg *j);

@@ -1,6 +1,8 @@
 package prep
 
 import (
+	"time"
+
 	"larder/internal/fault"
 )
 
@@ -16,12 +18,18 @@ func newImage(pix []byte, w, h int) Image { return Image{Pix: pix[:w*h*3], W: w,
 const (
 	defaultMaxPixels = 89_478_485 // Pillow's MAX_IMAGE_PIXELS
 	defaultMaxBytes  = 1 << 30
+	defaultMaxScans  = 500
+	defaultTimeout   = 10 * time.Second
 )
 
 // Limits bound what one image may cost. The zero value means the defaults.
 type Limits struct {
 	MaxPixels int64 // of an image, decoded or resized; default 89,478,485, as Pillow's
-	MaxBytes  int64 // memory a decoder may take for one image beside its output; default 1 GiB (progressive JPEG needs most)
+	MaxBytes  int64 // memory that decoding one image may take, with the image itself; default 1 GiB (16-bit PNG and progressive JPEG need most)
+	MaxScans  int   // of a JPEG image; default 500. Large images may have fewer, see scans
+	// Timeout is the processor time that decoding one image may take, default 10 s. It is no wall-clock time, so that a busy or
+	// stopped machine makes no image bad. Negative = none. The portable build bounds JPEG images by their pixels and scans alone.
+	Timeout time.Duration
 
 	// RefuseCorrupt refuses JPEG images that libjpeg warns about, with an error that IsCorrupt recognises. Without it
 	// they decode as far as they go, as in Pillow; truncated ones are refused always, as there.
@@ -66,6 +74,13 @@ func NewWorker(cfg Limits) *Worker {
 	if cfg.MaxBytes <= 0 {
 		cfg.MaxBytes = defaultMaxBytes
 	}
+	if cfg.MaxScans <= 0 {
+		cfg.MaxScans = defaultMaxScans
+	}
+	if cfg.Timeout == 0 {
+		cfg.Timeout = defaultTimeout
+	}
+	cfg.Timeout = max(cfg.Timeout, 0)
 	return &Worker{limits: cfg, level: bestLevel}
 }
 
