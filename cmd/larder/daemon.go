@@ -246,6 +246,9 @@ func (d *daemon) ready() error {
 	if d.draining.Load() {
 		return errors.New("the daemon is stopping")
 	}
+	if err := d.journal.Room(); err != nil {
+		return err
+	}
 	select {
 	case <-d.broken:
 		return errors.New("a part of the daemon failed")

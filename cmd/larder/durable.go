@@ -34,7 +34,15 @@ func (d *daemon) openState() error {
 	if err != nil {
 		return err
 	}
-	disk, err := journal.OpenDisk(fs, journal.Options{OrderBytes: max(r.Orders, 1)})
+	disk, err := journal.OpenDisk(fs, journal.Options{OrderBytes: max(r.Orders, 1), Full: func(err error) {
+		go func() { // the log may be a pipe that nobody reads
+			if err != nil {
+				d.log.Error("jobs wait for room", "error", err)
+			} else {
+				d.log.Info("there is room again", "dir", dir)
+			}
+		}()
+	}})
 	if err != nil {
 		return err
 	}

@@ -26,6 +26,9 @@ func (e *Engine) Attach(ctx context.Context, req *larderv1.AttachRequest, peer s
 	if e.draining.Load() {
 		return nil, errDraining
 	}
+	if err := e.cfg.Journal.Room(); err != nil {
+		return nil, err
+	}
 	j, live, err := e.liveJob(ctx, req.GetJob())
 	if err != nil {
 		return nil, err

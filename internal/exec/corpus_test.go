@@ -117,7 +117,10 @@ func hostile(t testing.TB, seeds []specimen) []specimen {
 		t.Fatal("no " + name)
 		return nil
 	}
-	u16 := func(b []byte, at int, order binary.ByteOrder) { order.PutUint16(b[at:], 65500); order.PutUint16(b[at+2:], 65500) }
+	u16 := func(b []byte, at int, order binary.ByteOrder) {
+		order.PutUint16(b[at:], 65500)
+		order.PutUint16(b[at+2:], 65500)
+	}
 	huge := named("baseline420.jpg")
 	for i := 2; i < len(huge)-9; i++ {
 		if huge[i] == 0xff && huge[i+1] == 0xc0 {

@@ -48,6 +48,9 @@ func (e *Engine) RegisterJob(ctx context.Context, req *larderv1.RegisterJobReque
 	if e.draining.Load() {
 		return nil, errDraining
 	}
+	if err := e.cfg.Journal.Room(); err != nil { // it would wait, and all that come after it
+		return nil, err
+	}
 	spec, err := normalise(req.GetSpec())
 	if err != nil {
 		return nil, err

@@ -9,7 +9,9 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
+	"time"
 
 	"larder/internal/fault"
 	"larder/internal/ident"
@@ -20,14 +22,17 @@ import (
 type Options struct {
 	SegmentBytes  int64 // of a file of the log; default 16 MiB
 	SnapshotBytes int64 // of log after which a snapshot is written, at least, and at least its size; default 16 MiB
-	OrderBytes    int64 // of the orders of epochs that are over; default 1 GiB, about 300 epochs of 1.28 million samples; negative = none
+	// Full is told when the log begins to wait for room on its disk, and with nil when it goes on; it must not block. Nil = nobody is told.
+	Full       func(error)
+	Retry      time.Duration // between two looks for room; default 500 ms
+	OrderBytes int64         // of the orders of epochs that are over; default 1 GiB, about 300 epochs of 1.28 million samples; negative = none
 }
 
 // Disk is a Log in a state directory: a log in segments, of which a snapshot from time to time takes the place, and the orders of
 // epochs that are over in files of their own. Records are written in groups; one sync makes a whole group durable, and a
 // group that nobody waits for is written at once and synced with the next.
 //
-// The first error of a write or sync is final: nothing is written after it and every callback gets it. What the disk
+// A full disk makes everybody wait (see Room). Every other error of a write, and the first one of a sync, is final: nothing is written after it and every callback gets it. What the disk
 // holds then is found at the next open; trying again could report as durable what the kernel has dropped.
 type Disk struct {
 	fs      FS
@@ -39,15 +44,18 @@ type Disk struct {
 	notes   []string
 	wake    chan struct{} // one token: something is in pending, or the log is closed
 	idle    chan struct{} // closed when the goroutine has ended
+	closing chan struct{} // closed by Close
+	full    atomic.Pointer[fault.Error]
 	tidying sync.WaitGroup
 
 	// of the goroutine
-	file    File
-	mark    File
-	header  header
-	written int64  // of file
-	durable uint64 // the last record that is
-	lazy    bool   // something is written and not synced
+	file     File
+	mark     File
+	header   header
+	written  int64  // of file
+	reserved int64  // of file, at least
+	durable  uint64 // the last record that is
+	lazy     bool   // something is written and not synced
 
 	mu struct {
 		sync.Mutex
@@ -64,6 +72,7 @@ type Disk struct {
 		since   int64 // bytes of log after the last snapshot
 		snap    int64 // bytes of that
 		tidying bool
+		hold    int64 // bytes of log to wait for before a snapshot is tried again for which the disk had no room
 
 		files     []segment // oldest first
 		snapshots []string
@@ -88,11 +97,14 @@ func OpenDisk(fs FS, o Options) (*Disk, error) {
 	if o.OrderBytes == 0 {
 		o.OrderBytes = 1 << 30
 	}
+	if o.Retry <= 0 {
+		o.Retry = 500 * time.Millisecond
+	}
 	lock, err := takeLock(fs)
 	if err != nil {
 		return nil, err
 	}
-	d := &Disk{fs: fs, options: o, lock: lock, wake: make(chan struct{}, 1), idle: make(chan struct{})}
+	d := &Disk{fs: fs, options: o, lock: lock, wake: make(chan struct{}, 1), idle: make(chan struct{}), closing: make(chan struct{})}
 	if err := d.open(); err != nil {
 		if d.file != nil {
 			_ = d.file.Close()
@@ -139,7 +151,9 @@ func (d *Disk) open() error {
 	if err != nil {
 		return failed(d.fs, err, "read it")
 	}
-	if err := d.begin(im); err != nil {
+	if err := d.begin(im); isFull(err) {
+		return d.noRoom(err)
+	} else if err != nil {
 		return failed(d.fs, err, "begin a new term in it")
 	}
 	return nil
@@ -154,6 +168,11 @@ func (d *Disk) begin(im *image) error {
 	}
 	if err := d.cutTail(im); err != nil {
 		return err
+	}
+	if n := len(im.segments); n > 0 {
+		if err := d.settle(im.segments[n-1].name); err != nil {
+			return err
+		}
 	}
 	d.id, d.term, d.notes = im.id, im.state.Term+1, im.notes
 	if !im.known {
@@ -218,13 +237,20 @@ func (d *Disk) newSegment(first uint64) error {
 	if err != nil {
 		return err
 	}
-	d.header = header{kind: logFile, id: d.id, first: first, term: d.term}
-	b := d.header.encode()
-	if _, err = f.Write(b); err == nil {
-		err = f.Sync()
+	h := header{kind: logFile, id: d.id, first: first, term: d.term}
+	b := h.encode()
+	reserved := min(reserveStep, d.options.SegmentBytes)
+	if err = f.Reserve(reserved); err == nil {
+		_, err = f.Write(b)
+	}
+	if isFull(err) { // nothing is in it, and another attempt makes it anew
+		return errors.Join(err, f.Close(), d.fs.Remove(name))
 	}
 	if err == nil {
-		err = d.fs.Sync()
+		err = synced(f.Sync())
+	}
+	if err == nil {
+		err = synced(d.fs.Sync())
 	}
 	if err != nil {
 		_ = f.Close()
@@ -233,7 +259,8 @@ func (d *Disk) newSegment(first uint64) error {
 	if d.file != nil {
 		_ = d.file.Close() // synced
 	}
-	d.file, d.written = f, int64(len(b))
+	d.header = h // not before: until then the old file is written to
+	d.file, d.written, d.reserved = f, int64(len(b)), reserved
 	d.mu.Lock()
 	d.mu.files = append(d.mu.files, segment{name, first, d.term})
 	d.mu.Unlock()
@@ -295,7 +322,7 @@ func (d *Disk) takeLocked(old group) group {
 	g.first = d.mu.state.Seq + 1 - uint64(len(g.ends))
 	d.mu.buf, d.mu.ends, d.mu.dones, d.mu.demand = old.buf[:0], old.ends[:0], old.dones[:0], false
 	d.mu.since += int64(len(g.buf))
-	due := d.mu.since > max(d.options.SnapshotBytes, d.mu.snap) || len(d.mu.files) > maxOpenFiles && d.mu.since > 0
+	due := d.mu.since > max(d.options.SnapshotBytes, d.mu.snap) || len(d.mu.files) > maxOpenFiles && d.mu.since > d.mu.hold
 	if due && !d.mu.tidying && g.broken == nil && !g.closed {
 		g.snapshot = d.mu.state.clone()
 		d.mu.tidying = true
@@ -331,6 +358,13 @@ func (d *Disk) run() {
 				}
 			}
 			d.callBack(g.dones, err)
+			if err == nil && !g.closed {
+				if err = d.roll(&g); err != nil && !isFull(err) { // full: it is being closed, and needs no other file
+					d.mu.Lock()
+					d.mu.broken = failed(d.fs, err, "begin another file in it")
+					d.mu.Unlock()
+				}
+			}
 		}
 	}
 }
@@ -362,25 +396,41 @@ func (d *Disk) write(g *group) error {
 			sealFrame(g.buf[from:end:end], seed, g.first+uint64(i), d.durable)
 			from = end
 		}
-		if _, err := d.file.Write(g.buf); err != nil {
+		if err := d.append(g.buf); err != nil {
 			return err
 		}
-		d.written += int64(len(g.buf))
 		d.lazy = true
 	}
-	last := g.first + uint64(len(g.ends)) - 1
-	full := d.written > d.options.SegmentBytes || g.snapshot != nil
-	if d.lazy && (g.demand || g.closed || full) {
+	last := g.last()
+	if d.lazy && (g.demand || g.closed || d.rolls(g)) {
 		if err := d.file.Sync(); err != nil {
 			return err
 		}
 		d.lazy, d.durable = false, last
-		if _, err := d.mark.WriteAt(mark{id: d.id, seq: last, term: d.term}.encode(), 0); err != nil {
+		return d.withRoom(markSize, func() error {
+			_, err := d.mark.WriteAt(mark{id: d.id, seq: last, term: d.term}.encode(), 0)
 			return err
-		}
+		})
 	}
-	if full && d.written > headerSize {
-		if err := d.newSegment(last + 1); err != nil {
+	return nil
+}
+
+func (g *group) last() uint64 { return g.first + uint64(len(g.ends)) - 1 }
+
+// rolls tells whether the group is the last one in its segment.
+func (d *Disk) rolls(g *group) bool { return d.written > d.options.SegmentBytes || g.snapshot != nil }
+
+// roll begins another segment when this one is full, and a snapshot when one is due. It comes behind the callbacks of the group, which is durable
+// whatever becomes of this.
+func (d *Disk) roll(g *group) error {
+	if d.rolls(g) && d.written > headerSize {
+		if d.reserved > d.written { // it does not need the rest
+			if err := d.file.Truncate(d.written); err != nil {
+				return err
+			}
+			d.reserved = d.written
+		}
+		if err := d.withRoom(reserveStep, func() error { return d.newSegment(g.last() + 1) }); err != nil {
 			return err
 		}
 	}
@@ -420,6 +470,9 @@ func (d *Disk) Close() error {
 	d.mu.Lock()
 	again := d.mu.closed
 	d.mu.closed = true
+	if !again {
+		close(d.closing)
+	}
 	d.signalLocked()
 	d.mu.Unlock()
 	<-d.idle

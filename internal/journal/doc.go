@@ -71,6 +71,8 @@ type Log interface {
 	// when the order is no longer kept. Batches of several ranks stand as they were assigned. The error says that it is kept
 	// and cannot be read.
 	Order(job ident.JobID, epoch uint32) ([][]ident.ObjectID, error)
+	// Room is nil, or says why nothing becomes durable for the time being (RESOURCE_EXCEEDED, with what is needed): new work is to be refused.
+	Room() error
 	// Close makes everything durable, calls what is to be called, and waits for it; twice is fine.
 	Close() error
 }

@@ -32,6 +32,9 @@ type File interface {
 	io.Writer // at the end of what was written through this File
 	io.WriterAt
 	io.Closer
+	// Reserve makes sure that the file can grow to a size without the disk being full; the size itself stays. Where the disk cannot
+	// promise that, it does nothing. Truncate gives back what was reserved behind the end.
+	Reserve(size int64) error
 	// Truncate cuts the file.
 	Truncate(size int64) error
 	// Sync makes content and size durable.

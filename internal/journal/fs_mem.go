@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"syscall"
 )
 
 // sector is what a disk writes whole or not at all.
@@ -26,14 +27,19 @@ type MemFS struct {
 		durable map[string]*inode
 		pending []dirOp // not synced, oldest first
 		locked  bool
+		room    int64 // bytes of all files and what is reserved for them; 0 = any
 	}
 }
 
 type inode struct {
-	data    []byte  // as seen
-	durable []byte  // as of the last sync
-	pending []write // since then; a write with no data is a truncation to off
+	data     []byte  // as seen
+	durable  []byte  // as of the last sync
+	pending  []write // since then; a write with no data is a truncation to off
+	reserved int64   // bytes that it may have without asking
 }
+
+// taken is what the file has of the disk.
+func (n *inode) taken() int64 { return max(int64(len(n.data)), n.reserved) }
 
 type write struct {
 	off  int64
@@ -52,6 +58,35 @@ func NewMemFS() *MemFS {
 	m := &MemFS{}
 	m.mu.names, m.mu.durable = map[string]*inode{}, map[string]*inode{}
 	return m
+}
+
+// SetRoom makes the disk of the folder so large, in bytes; 0 = without end.
+func (m *MemFS) SetRoom(bytes int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mu.room = bytes
+}
+
+// Used is what all files have of the disk, in bytes.
+func (m *MemFS) Used() int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.usedLocked()
+}
+
+func (m *MemFS) usedLocked() (all int64) {
+	for _, n := range m.mu.names { // order-free: a sum
+		all += n.taken()
+	}
+	return all
+}
+
+// growLocked returns how far n may grow towards size.
+func (m *MemFS) growLocked(n *inode, size int64) int64 {
+	if m.mu.room == 0 || size <= n.taken() {
+		return size
+	}
+	return min(size, max(n.taken(), n.taken()+m.mu.room-m.usedLocked()))
 }
 
 func (m *MemFS) fault(op, name string, n int) (int, error) {
@@ -199,12 +234,28 @@ func (f *memFile) put(op string, p []byte, off int64) (int, error) {
 	keep, err := f.m.fault(op, f.name, len(p))
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()
+	if end := off + int64(keep); err == nil && f.m.growLocked(f.n, end) < end {
+		keep, err = int(max(f.m.growLocked(f.n, end)-off, 0)), syscall.ENOSPC
+	}
 	p = slices.Clone(p[:keep])
 	if len(p) > 0 {
 		f.n.data = apply(f.n.data, write{off: off, data: p})
 		f.n.pending = append(f.n.pending, write{off: off, data: p})
 	}
 	return keep, err
+}
+
+func (f *memFile) Reserve(size int64) error {
+	if _, err := f.m.fault("reserve", f.name, 0); err != nil {
+		return err
+	}
+	f.m.mu.Lock()
+	defer f.m.mu.Unlock()
+	if f.m.growLocked(f.n, size) < size {
+		return syscall.ENOSPC
+	}
+	f.n.reserved = max(f.n.reserved, size)
+	return nil
 }
 
 func (f *memFile) Truncate(size int64) error {
@@ -214,6 +265,7 @@ func (f *memFile) Truncate(size int64) error {
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()
 	w := write{off: size, cut: true}
+	f.n.reserved = 0
 	f.n.data = apply(f.n.data, w)
 	f.n.pending = append(f.n.pending, w)
 	return nil

@@ -157,6 +157,19 @@ func (d *dir) Lock() (io.Closer, error) {
 // osFile syncs data and size, not the times.
 type osFile struct{ *os.File }
 
+func (f *osFile) Reserve(size int64) error {
+	for {
+		err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, size)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EINVAL):
+			return nil
+		default:
+			return err
+		}
+	}
+}
+
 func (f *osFile) Sync() error {
 	for {
 		err := unix.Fdatasync(int(f.Fd()))

@@ -222,6 +222,9 @@ func (m *Memory) returnLocked(o *order, rec Record) {
 	}
 }
 
+// Room is always nil.
+func (m *Memory) Room() error { return nil }
+
 // Order returns the batches of a job-epoch; see Log.
 func (m *Memory) Order(job ident.JobID, epoch uint32) ([][]ident.ObjectID, error) {
 	m.mu.Lock()

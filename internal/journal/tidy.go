@@ -19,7 +19,11 @@ func (d *Disk) tidy(s *State) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.mu.tidying = false
+	d.mu.tidying, d.mu.hold = false, 0
+	if isFull(err) { // the log goes on; what was to be tidied is tidied later
+		d.mu.since = max(d.options.SnapshotBytes, d.mu.snap) - reserveStep
+		d.mu.hold, err = d.mu.since+reserveStep, nil
+	}
 	if err != nil && d.mu.broken == nil {
 		d.mu.broken = failed(d.fs, err, "write a snapshot to it")
 	}
@@ -37,7 +41,7 @@ func (d *Disk) fileOrders(s *State) error {
 	d.mu.Unlock()
 	name := ordersName(number)
 	if d.options.OrderBytes > 0 {
-		b := encodeOrders(header{kind: ordersFile, id: d.id, first: number, term: d.term}, s.closed)
+		b := encodeOrders(header{kind: ordersFile, id: d.id, first: number, term: d.term}, newestOf(s.closed, d.options.OrderBytes))
 		if err := d.put(name, b); err != nil {
 			return err
 		}
@@ -63,6 +67,20 @@ func (d *Disk) fileOrders(s *State) error {
 	}
 	d.mu.Unlock()
 	return d.remove(gone)
+}
+
+// newestOf leaves out the oldest epochs, of which the retention would leave nothing: on a disk that was full for long they would need much room.
+func newestOf(closed []closedEpoch, limit int64) []closedEpoch {
+	size := int64(0)
+	for i, c := range slices.Backward(closed) {
+		for k := range c.Batches {
+			size += int64(len(c.Batches[k].packed))
+		}
+		if size > limit && i < len(closed)-1 {
+			return closed[i+1:]
+		}
+	}
+	return closed
 }
 
 // snapshot writes s, and removes the snapshot before the last one and the log that only it needed: two generations stay, so
@@ -96,7 +114,15 @@ func (d *Disk) snapshot(s *State) error {
 }
 
 // put writes a file whole: it is there with all its bytes, or not at all.
-func (d *Disk) put(name string, b []byte) error { return putFile(d.fs, name, b) }
+func (d *Disk) put(name string, b []byte) error {
+	err := putFile(d.fs, name, b)
+	if isFull(err) {
+		if rerr := d.dropPartial(name); rerr != nil {
+			return rerr
+		}
+	}
+	return err
+}
 
 func putFile(fs FS, name string, b []byte) error {
 	f, err := fs.Create(name+tmpTail, false)
@@ -113,7 +139,10 @@ func putFile(fs FS, name string, b []byte) error {
 	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	return errors.Join(fs.Rename(name+tmpTail, name), fs.Sync())
+	if err := fs.Rename(name+tmpTail, name); err != nil {
+		return err
+	}
+	return synced(fs.Sync())
 }
 
 func (d *Disk) remove(names []string) error {

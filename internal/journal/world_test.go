@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"larder/internal/ident"
 	"larder/internal/xrand"
@@ -27,7 +28,7 @@ func runs(t testing.TB, env string, n int) int {
 }
 
 // small makes segments and snapshots come often.
-var small = Options{SegmentBytes: 600, SnapshotBytes: 1500}
+var small = Options{SegmentBytes: 600, SnapshotBytes: 1500, Retry: time.Millisecond}
 
 // story makes valid histories: jobs register, epochs begin, batches are assigned, used, returned, end.
 type story struct {
