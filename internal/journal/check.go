@@ -178,6 +178,15 @@ func repairOne(f FS, d *Damage) (text string, lost uint64, err error) {
 			return fail(err)
 		}
 		return text, lost, nil
+	case im.unmarked:
+		im, err := load(f, false)
+		if im == nil || !im.known {
+			return fail(err)
+		}
+		if err := putMark(f, mark{id: im.id}); err != nil {
+			return fail(err)
+		}
+		return d.File + " was made again; that nothing is missing behind the end of the log cannot be known", 0, nil
 	default: // the mark, or a log that is gone
 		if im.mark.ok && im.mark.seq > d.seq {
 			lost = im.mark.seq - d.seq
@@ -221,8 +230,10 @@ func resetMark(f FS, im *image) error {
 	if !im.mark.ok {
 		return nil
 	}
-	return errors.Join(f.Remove(markName), f.Sync())
+	return putMark(f, mark{id: im.mark.id})
 }
+
+func putMark(f FS, m mark) error { return putFile(f, markName, m.encode()) }
 
 // setAside keeps a file under a name that no log has.
 func setAside(f FS, name string) error {

@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"larder/internal/fault"
 	"larder/internal/xrand"
@@ -139,7 +142,7 @@ func TestDamagedLogs(t *testing.T) {
 			name := names[r.IntN(len(names))]
 			what := ""
 			switch k := r.IntN(12); {
-			case k == 0 && name != markName: // the mark is a witness, not the truth: without it a tail may be lost
+			case k == 0:
 				if err := fs.Remove(name); err != nil {
 					t.Fatal(err)
 				}
@@ -241,6 +244,88 @@ func tryRepaired(t *testing.T, base damaged, fs *MemFS, label string, sound bool
 	}
 	if found.Seq+rep.Lost < uint64(len(base.all)) {
 		t.Errorf("%s: Repair says that %d records are lost, and %d of %d are left", label, rep.Lost, found.Seq, len(base.all))
+	}
+}
+
+// A copy that was not finished is refused, whichever files are missing and wherever the last one ends, or it has everything that counts.
+func TestHalfCopied(t *testing.T) {
+	refused := 0
+	for seed := range uint64(20) {
+		base := newDamaged(t, seed)
+		names, _ := base.fs.List()
+		r := xrand.New(seed, 4)
+		for range 30 {
+			fs, order := NewMemFS(), slices.Clone(names)
+			if r.IntN(2) == 0 { // else by name, as most programs copy
+				r.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+			}
+			n := r.IntN(len(order) + 1)
+			for i, name := range order[:n] {
+				b, _ := base.fs.ReadFile(name)
+				if i == n-1 {
+					b = b[:r.IntN(len(b)+1)]
+				}
+				if err := putFile(fs, name, b); err != nil {
+					t.Fatal(err)
+				}
+			}
+			label := fmt.Sprintf("seed %d: %d of %v", seed, n, order)
+			if n == 0 {
+				continue // an empty folder is a new one
+			}
+			found := tryCopied(t, base, fs, label)
+			if !found {
+				refused++
+			}
+		}
+	}
+	if refused < 300 {
+		t.Errorf("only %d copies were refused", refused)
+	}
+}
+
+// tryCopied opens a copy: false when it is refused, with a file.
+func tryCopied(t *testing.T, base damaged, fs *MemFS, label string) bool {
+	t.Helper()
+	d, err := OpenDisk(fs, small)
+	if err != nil {
+		if !fault.Is(err, fault.StateDamaged) || !strings.Contains(err.Error(), "damaged at byte") || !strings.Contains(err.Error(), "larder state repair") {
+			t.Errorf("%s: %v", label, err)
+		}
+		return false
+	}
+	defer d.Close()
+	names, _ := fs.List()
+	logs := slices.DeleteFunc(names, func(n string) bool { return !strings.HasPrefix(n, "log-") })
+	if seq := d.Found().Seq; (seq > 0 || len(logs) > 2) && dump(d.Found()) != dump(base.want) {
+		t.Errorf("%s: opened with %d of %d records", label, seq, len(base.all))
+	}
+	return true
+}
+
+// A folder that must not be written is refused, with what to do.
+func TestReadOnly(t *testing.T) {
+	dir := mounted(t, "4m")
+	fs, err := OpenDir(filepath.Join(dir, "state"), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := open(t, fs, Options{})
+	d.Append(Record{Kind: Registered, Job: 1, Text: "job"}, nil)
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("larder-test", dir, "tmpfs", unix.MS_REMOUNT|unix.MS_RDONLY, "size=4m,mode=0700"); err != nil {
+		t.Skip(err)
+	}
+	if fs, err = OpenDir(filepath.Join(dir, "state"), true); err != nil {
+		t.Fatal(err)
+	}
+	if _, err = OpenDisk(fs, Options{}); !fault.Is(err, fault.StateFailed) || !errors.Is(err, unix.EROFS) || !strings.Contains(err.Error(), "that larder may write to") {
+		t.Error(err)
+	}
+	if _, err := OpenDir(filepath.Join(dir, "new"), true); !fault.Is(err, fault.ConfigInvalid) || !strings.Contains(err.Error(), "that you may write to") {
+		t.Error(err)
 	}
 }
 

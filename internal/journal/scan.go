@@ -62,6 +62,7 @@ type image struct {
 	orders    []string
 	leftover  []string
 	mark      mark
+	unmarked  bool // there is no mark at all
 	state     *State
 	records   int      // replayed after the snapshot
 	replayed  int64    // their bytes
@@ -104,7 +105,7 @@ func list(f FS) (*image, error) {
 	if err != nil {
 		return nil, err
 	}
-	im := &image{fs: f}
+	im := &image{fs: f, unmarked: !slices.Contains(names, markName)}
 	for _, name := range names {
 		var a, b uint64
 		kind, rest, _ := strings.Cut(name, "-")
@@ -382,6 +383,9 @@ func (im *image) durableAfter(b []byte, seed uint32, seq uint64) bool {
 
 // checkMark compares the end of the log with what was known to be durable.
 func (im *image) checkMark() error {
+	if im.unmarked && (im.state.Seq > 0 || im.state.Term > 1 || len(im.orders) > 0) { // it is there before the first record
+		return im.damage(markName, 0, "it is missing: was the folder copied whole?")
+	}
 	if !im.mark.ok {
 		return nil
 	}
