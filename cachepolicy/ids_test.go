@@ -1,6 +1,7 @@
 package cachepolicy
 
 import (
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -108,4 +109,41 @@ func TestSketch(t *testing.T) {
 	if lower < len(was)*9/10 {
 		t.Errorf("%d of %d counts were halved", lower, len(was))
 	}
+}
+
+func TestGhostsAgainstList(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		var g ghosts
+		var model []uint64
+		drop := func(id uint64) bool {
+			i := slices.Index(model, id)
+			if i >= 0 {
+				model = slices.Delete(model, i, i+1)
+			}
+			return i >= 0
+		}
+		most := rapid.IntRange(0, 40).Draw(rt, "most")
+		for _, op := range rapid.SliceOfN(rapid.IntRange(0, 1<<12), 1, 600).Draw(rt, "ops") {
+			id := uint64(1 + op/4%60)
+			if op%4 == 0 {
+				if got, want := g.take(id), drop(id); got != want {
+					rt.Fatalf("take %d: %v, want %v", id, got, want)
+				}
+			} else {
+				limit := max(0, most-op/240%5)
+				g.add(id, limit)
+				drop(id)
+				model = append(model, id)
+				model = model[max(0, len(model)-limit):]
+			}
+			if g.turns.len != len(model) || len(g.ring) > max(16, 4*(most+1)) {
+				rt.Fatalf("%d ghosts in a ring of %d, want %d", g.turns.len, len(g.ring), len(model))
+			}
+		}
+		for id := uint64(1); id <= 60; id++ {
+			if got, want := g.take(id), drop(id); got != want {
+				rt.Fatalf("in the end %d: %v, want %v", id, got, want)
+			}
+		}
+	})
 }

@@ -4,9 +4,11 @@ import "larder/internal/ident"
 
 // s3fifo is S3-FIFO (Yang, Zhang, Qiu, Yue, Rashmi: "FIFO queues are all you need for cache eviction", SOSP 2023, section
 // 4.1, algorithm 1). Newcomers begin in a small queue of a tenth of the entries; what was used twice there goes on to the
-// main queue, the rest leaves, and its id is remembered in a ghost queue as long as the main one: what comes back meanwhile
-// begins in the main queue. There, what was used since its last turn gets another one. Sizes are counted in entries, of as
-// many as the tier holds when it must make room. It admits every newcomer.
+// main queue, the rest leaves, and its id is remembered in a ghost queue as long as the main one may be, nine tenths: what comes
+// back meanwhile begins in the main queue. There, what was used since its last turn gets another one. Sizes are counted in entries, of as
+// many as the tier holds when it must make room. It admits every newcomer. What the paper leaves open is as in the code its figures were
+// made with (libCacheSim, S3FIFOv0): a tenth is rounded down, and a ghost that comes back is recognised, and leaves its place to another,
+// before room is made for it.
 //
 // An id serves to recognise a sample and for nothing else: other names for the same samples lead to the same choices.
 type s3fifo struct {
@@ -15,7 +17,10 @@ type s3fifo struct {
 	ghost ghosts
 
 	newcomer uint64
+	back     bool     // the newcomer was a ghost
 	left     []uint64 // ids that left the small queue, to become ghosts unless they are restored
+	full     int      // entries when room began to be made
+	making   bool     // room
 	victim   uint32   // the answer until something changes, if chosen
 	chosen   bool
 }
@@ -35,6 +40,7 @@ func newS3FIFO() *s3fifo { return &s3fifo{lists: newLists("s3-fifo", 2)} }
 func (s *s3fifo) Newcomer(k ident.Key) {
 	s.settle()
 	s.newcomer = idOf(k)
+	s.back = s.ghost.take(s.newcomer)
 }
 
 func (s *s3fifo) Admit(k ident.Key, _ int) bool {
@@ -44,9 +50,9 @@ func (s *s3fifo) Admit(k ident.Key, _ int) bool {
 
 // settle makes what has left for good a ghost, and forgets the choice.
 func (s *s3fifo) settle() {
-	s.chosen = false
+	s.chosen, s.making = false, false
 	for _, id := range s.left {
-		s.ghost.add(id, s.size[s3main])
+		s.ghost.add(id, 9*s.full/10)
 	}
 	s.left = s.left[:0]
 }
@@ -54,9 +60,10 @@ func (s *s3fifo) settle() {
 func (s *s3fifo) Insert(h uint32, _ int) {
 	s.settle()
 	to := s3small
-	if s.ghost.take(s.newcomer) {
+	if s.back {
 		to = s3main
 	}
+	s.back = false
 	s.push(to, h)
 	for int(h) >= len(s.slots) {
 		s.slots = append(s.slots, s3slot{})
@@ -100,7 +107,10 @@ func (s *s3fifo) Coldest() (uint32, bool) {
 		return s.victim, true
 	}
 	s.chosen = true
-	for small := 10*s.size[s3small] >= s.all || s.size[s3main] == 0; small; {
+	if !s.making {
+		s.full, s.making = s.all, true
+	}
+	for small := s.size[s3small] >= max(1, s.all/10) || s.size[s3main] == 0; small; {
 		h, ok := s.oldest(s3small)
 		if !ok {
 			break
@@ -125,32 +135,50 @@ func (s *s3fifo) Coldest() (uint32, bool) {
 
 // ghosts remembers the ids that were added last.
 type ghosts struct {
-	ring  []uint64 // by turn modulo its length, a power of two; the turns from first to next
-	turns idTable  // by id, its latest turn; ids that were taken are not in
+	ring  []uint64 // by turn modulo its length, a power of two; the turns from first to next. Those that turns does not know are holes
+	turns idTable  // by id, its turn; ids that were taken are not in
 	first uint64
 	next  uint64
 }
 
 // add remembers id and forgets the oldest ones beyond limit.
 func (g *ghosts) add(id uint64, limit int) {
-	if n := uint64(len(g.ring)); g.next-g.first == n {
-		ring := make([]uint64, max(16, 2*n))
-		for t := g.first; t != g.next; t++ {
-			ring[t%uint64(len(ring))] = g.ring[t%n]
-		}
-		g.ring = ring
+	if g.next-g.first == uint64(len(g.ring)) {
+		g.room()
 	}
-	n := uint64(len(g.ring))
-	g.ring[g.next%n] = id
+	g.ring[g.next%uint64(len(g.ring))] = id
 	g.turns.put(id, g.next)
 	g.next++
-	for ; g.next-g.first > uint64(max(limit, 0)); g.first++ {
-		if old := g.ring[g.first%n]; old != 0 {
-			if t, ok := g.turns.get(old); ok && t == g.first {
-				g.turns.del(old)
-			}
+	for ; g.turns.len > max(limit, 0); g.first++ {
+		if g.known(g.first) {
+			g.turns.del(g.ring[g.first%uint64(len(g.ring))])
 		}
 	}
+}
+
+// known tells whether a turn is no hole.
+func (g *ghosts) known(turn uint64) bool {
+	t, ok := g.turns.get(g.ring[turn%uint64(len(g.ring))])
+	return ok && t == turn
+}
+
+// room closes the holes of a full ring, or doubles it when fewer than half of its places are holes.
+func (g *ghosts) room() {
+	n, old := uint64(len(g.ring)), *g
+	if 2*g.turns.len >= int(n) {
+		n = max(16, 2*n)
+		g.ring = make([]uint64, n)
+	}
+	g.next = g.first
+	for t := old.first; t != old.next; t++ { // g.next is never past t, so that nothing is overwritten before it was moved
+		if old.known(t) {
+			id := old.ring[t%uint64(len(old.ring))]
+			g.ring[g.next%n] = id
+			old.turns.put(id, g.next)
+			g.next++
+		}
+	}
+	g.turns = old.turns
 }
 
 // take tells whether id is remembered, and forgets it.

@@ -153,33 +153,37 @@ func (s *twinSieve) allowed(listed, bool) []*listed {
 // twinS3 has the small queue in list 0, the main one in 1, and the ghosts by name.
 type twinS3 struct {
 	naive
-	ghosts []uint64 // 0 = it was taken
+	ghosts []uint64 // oldest first
 	left   []uint64
+	full   int // entries when it began to make room; 0 = it does not
+	back   bool
+}
+
+func (s *twinS3) newcomer(id uint64) {
+	s.settle()
+	n := len(s.ghosts)
+	s.ghosts = slices.DeleteFunc(s.ghosts, func(g uint64) bool { return g == id })
+	s.back = len(s.ghosts) < n
 }
 
 func (s *twinS3) settle() {
 	s.choice = nil
 	for _, id := range s.left {
-		for i, g := range s.ghosts {
-			if g == id {
-				s.ghosts[i] = 0
-			}
-		}
-		s.ghosts = append(s.ghosts, id)
-		s.ghosts = s.ghosts[max(0, len(s.ghosts)-len(s.lists[1])):]
+		s.ghosts = append(slices.DeleteFunc(s.ghosts, func(g uint64) bool { return g == id }), id)
+		s.ghosts = s.ghosts[max(0, len(s.ghosts)-s.full*9/10):]
 	}
-	s.left = nil
+	s.left, s.full = nil, 0
 }
 
 func (s *twinS3) insert(i *listed) {
 	s.settle()
 	i.uses = 0
-	if g := slices.Index(s.ghosts, i.id); g >= 0 {
-		s.ghosts[g] = 0
+	if s.back {
 		s.push(1, i)
 	} else {
 		s.push(0, i)
 	}
+	s.back = false
 }
 
 func (s *twinS3) hit(i *listed) { s.settle(); i.uses = min(3, i.uses+1) }
@@ -205,7 +209,10 @@ func (s *twinS3) allowed(listed, bool) []*listed {
 	if small+main == 0 {
 		return nil
 	}
-	if s.choice == nil && (main == 0 || small*10 >= small+main) {
+	if s.full == 0 {
+		s.full = small + main
+	}
+	if s.choice == nil && (main == 0 || small >= max(1, (small+main)/10)) {
 		for len(s.lists[0]) > 0 && s.choice == nil {
 			if i := s.lists[0][0]; i.uses > 1 {
 				s.out(i)
@@ -384,7 +391,7 @@ func (w *played) sees(x, need int) {
 	admit(w.e, x, need)
 	switch t := w.twin.(type) {
 	case *twinS3:
-		t.settle()
+		t.newcomer(w.newcomer.id)
 	case *twinLFU:
 		t.sketch.add(w.newcomer.id)
 	}
@@ -558,7 +565,7 @@ func TestPoliciesAgainstTwins(t *testing.T) {
 						}
 						w.newcomer = *i
 						if t, ok := w.twin.(*twinS3); ok {
-							t.settle()
+							t.newcomer(i.id)
 						}
 						w.free = append(w.free, i.h)
 						if w.evict(rt, min(1, len(w.byObject)), false, false) {

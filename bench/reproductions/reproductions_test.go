@@ -3,11 +3,15 @@ package reproductions
 import (
 	"bytes"
 	"encoding/json"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"larder/bench/policysim"
+	"larder/bench/trace"
 	"larder/internal/fault"
 )
 
@@ -42,17 +46,12 @@ func TestExpected(t *testing.T) {
 
 // The page is made of what is expected, every row has a verdict that says why, and every folder has its script.
 func TestPage(t *testing.T) {
-	results := map[string]*Result{}
+	results, err := Expected(".")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, r := range All() {
-		raw, err := os.ReadFile(filepath.Join(r.Name, "expected.json"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		var res Result
-		if err := json.Unmarshal(raw, &res); err != nil {
-			t.Fatal(err)
-		}
-		results[r.Name] = &res
+		res := results[r.Name]
 		for _, row := range res.Rows {
 			because := strings.HasPrefix(row.Verdict, differs) && len(row.Verdict) > len(differs)+9 || strings.HasPrefix(row.Verdict, unknown) && len(row.Verdict) > len(unknown)+10
 			if row.Verdict != reproduced && row.Verdict != none && !because {
@@ -75,5 +74,62 @@ func TestPage(t *testing.T) {
 	}
 	if _, err := Run("joader-table"); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "did you mean joader-tables") {
 		t.Errorf("%v", err)
+	}
+}
+
+// Miss ratios are libCacheSim's, which compare.py wrote down, to 4 digits.
+func TestLibCacheSim(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a few seconds of replay")
+	}
+	raw, err := os.ReadFile("libcachesim/expected.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want struct {
+		Rows []struct {
+			Scenario, Policy string
+			Cache            int64
+			LibCacheSim      float64
+		}
+	}
+	if err := json.Unmarshal(raw, &want); err != nil {
+		t.Fatal(err)
+	}
+	specs := map[string]trace.Spec{ // as in compare.py
+		"one job":   {Family: "aligned", Samples: 20000, Jobs: 1, Epochs: 6, Seed: 1},
+		"four jobs": {Family: "aligned", Samples: 20000, Jobs: 4, Epochs: 4, Seed: 1},
+		"staggered": {Family: "staggered", Samples: 20000, Jobs: 4, Epochs: 3, Seed: 1},
+		"zipf":      {Family: "zipf", Samples: 20000, Jobs: 2, Epochs: 10, Seed: 1, Skew: 1},
+	}
+	policies := []string{"lru", "fifo", "sieve", "s3-fifo"}
+	compared := 0
+	for name, spec := range specs {
+		tr, err := trace.Generate(spec, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := policysim.Config{Policies: policies, UnitSize: true}
+		for _, r := range want.Rows {
+			if r.Scenario == name && r.Policy == "lru" {
+				c.Caches = append(c.Caches, r.Cache)
+			}
+		}
+		got, err := policysim.Run(tr, c, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range want.Rows {
+			if r.Scenario != name || !slices.Contains(policies, r.Policy) {
+				continue
+			}
+			compared++
+			if row := got.Find(r.Policy, r.Cache); row == nil || math.Abs(row.MissRatio-r.LibCacheSim) >= 0.00005 {
+				t.Errorf("%s, %s, cache %d: %+v, libCacheSim misses %.6f", name, r.Policy, r.Cache, row, r.LibCacheSim)
+			}
+		}
+	}
+	if compared != 64 {
+		t.Errorf("%d cases compared, want 64", compared)
 	}
 }
