@@ -176,7 +176,7 @@ func TestErrorDocs(t *testing.T) {
 func TestEveryReasonHasAnExitCode(t *testing.T) {
 	for _, r := range fault.Reasons {
 		code, ok := exitOf[r]
-		if !ok || code < exitFailure || code > exitStateBad {
+		if !ok || code < exitFailure || code > exitAudit {
 			t.Errorf("%s has exit code %d", r, code)
 		}
 		if got := exitCode(fmt.Errorf("x: %w", fault.New(r, "", "", "x"))); got != code {

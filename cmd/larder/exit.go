@@ -12,15 +12,16 @@ import (
 // The exit codes. docs/cli.md lists them; a test walks every fault.Reason to one.
 const (
 	exitOK          = 0
-	exitFailure     = 1 // a bug of larder, or something that went wrong outside
-	exitUsage       = 2 // the command line, an expression, a recipe or the configuration
-	exitNotFound    = 3 // no such job, dataset, sample or file
-	exitUnavailable = 4 // no daemon, or it is stopping
-	exitConflict    = 5 // the name, rank or socket is taken, or the job has ended
-	exitResources   = 6 // a size exceeds a limit
-	exitData        = 7 // the dataset or a sample cannot be used
-	exitStateFailed = 8 // the state directory cannot be written: the daemon has stopped
-	exitStateBad    = 9 // the state directory is damaged
+	exitFailure     = 1  // a bug of larder, or something that went wrong outside
+	exitUsage       = 2  // the command line, an expression, a recipe or the configuration
+	exitNotFound    = 3  // no such job, dataset, sample or file
+	exitUnavailable = 4  // no daemon, or it is stopping
+	exitConflict    = 5  // the name, rank or socket is taken, or the job has ended
+	exitResources   = 6  // a size exceeds a limit
+	exitData        = 7  // the dataset or a sample cannot be used
+	exitStateFailed = 8  // the state directory cannot be written: the daemon has stopped
+	exitStateBad    = 9  // the state directory is damaged
+	exitAudit       = 10 // larder audit found a sample lost, repeated, foreign or altered
 )
 
 var exitOf = map[fault.Reason]int{

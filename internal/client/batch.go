@@ -8,6 +8,7 @@ import (
 	"time"
 	"unsafe"
 
+	"larder/internal/audit"
 	"larder/internal/session/wire"
 	"larder/internal/shm"
 	larderv1 "larder/proto/larder/v1"
@@ -77,6 +78,7 @@ type Batch struct {
 	gen      uint64
 	report   []*larderv1.QuarantinedSample
 	waited   time.Duration
+	log      *runLog // it was noted there
 	released atomic.Bool
 }
 
@@ -211,6 +213,9 @@ func (b *Batch) Waited() time.Duration { return b.waited }
 func (b *Batch) Release() {
 	if b.released.Swap(true) {
 		return
+	}
+	if b.log != nil { // an error shows at the next batch
+		_ = b.log.note(audit.Record{Kind: audit.KindDone, Step: b.Step, Hash: b.checksum()})
 	}
 	// An error means that the daemon is gone, which Next will say; there is nobody to give the slot to.
 	_ = b.s.c.write(wire.Release, 0, wire.ReleaseFrame{Slot: b.slot, Gen: b.gen, Waited: b.waited}.Append(nil))

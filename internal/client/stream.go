@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"io"
 	"sync"
 	"time"
@@ -19,6 +20,8 @@ type Stream struct {
 	info   *larderv1.AttachResponse
 	layout layout
 	ready  chan struct{} // holds a token when queue has grown
+	rank   uint32
+	log    *runLog // of the epoch that is read; nil without LARDER_AUDIT_LOG
 
 	mu struct {
 		sync.Mutex
@@ -66,6 +69,7 @@ func (c *Conn) Attach(ctx context.Context, req *larderv1.AttachRequest) (*Stream
 		if st, err = newStream(c, p, fd); err != nil {
 			return err
 		}
+		st.rank = req.GetRank()
 		c.mu.Lock()
 		c.mu.stream = st // before the next frame is read: it may be a batch
 		c.mu.Unlock()
@@ -118,13 +122,26 @@ func (s *Stream) GoOn(ctx context.Context, epoch, step uint32) error {
 }
 
 func (s *Stream) start(ctx context.Context, epoch, from uint32) error {
-	return s.c.do(ctx, wire.Epoch, wire.AppendEpochFrom(nil, epoch, from), func(h wire.Header, _ []byte, _ int64) error {
+	log, err := auditLog()
+	if err != nil {
+		return err
+	}
+	size := new(larderv1.EpochResponse)
+	err = s.c.do(ctx, wire.Epoch, wire.AppendEpochFrom(nil, epoch, from), func(h wire.Header, p []byte, _ int64) error {
 		if h.Type != wire.Result {
 			return wire.Violation("EPOCH was answered by %s", h.Type)
 		}
 		s.begin(int64(epoch))
+		if log != nil {
+			return wire.Unmarshal(p, size)
+		}
 		return nil
 	})
+	if err != nil || log == nil {
+		return err
+	}
+	s.log.left("another epoch was begun")
+	return checkLog(s.beginLog(ctx, log, epoch, from, size))
 }
 
 // begin turns to an epoch and gives back, unseen, what was pushed for others.
@@ -158,9 +175,17 @@ func (s *Stream) Next(ctx context.Context) (*Batch, error) {
 		b, err := s.pop()
 		if b != nil {
 			b.waited = time.Since(start)
+			if err := s.log.received(b); err != nil {
+				return nil, checkLog(err)
+			}
 			return b, nil
 		}
 		if err != nil {
+			if errors.Is(err, io.EOF) {
+				if err := s.log.ended(s.End()); err != nil {
+					return nil, checkLog(err)
+				}
+			}
 			return nil, err
 		}
 		select {
@@ -296,6 +321,7 @@ func (s *Stream) newSegment(p []byte, at int64) error {
 
 // Detach leaves in order. Batches that were taken stay readable until they are released.
 func (s *Stream) Detach(ctx context.Context) error {
+	s.log.left("the stream was left")
 	err := s.c.do(ctx, wire.Detach, nil, func(h wire.Header, _ []byte, _ int64) error {
 		if h.Type != wire.Result {
 			return wire.Violation("DETACH was answered by %s", h.Type)

@@ -23,6 +23,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"larder/internal/audit"
+	"larder/internal/audit/audittest"
 	"larder/internal/client"
 	"larder/internal/coordinator"
 	"larder/internal/exec"
@@ -39,7 +41,9 @@ import (
 	"larder/tiers"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(audittest.M(m, audit.Options{Silent: map[string]bool{"silent": true}}))
+}
 
 // draw writes an image of its own: blocks of colour, so that neighbours differ and a JPEG stays small.
 func draw(t testing.TB, path string, w, h int, seed uint64) {

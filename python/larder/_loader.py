@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from . import _args, _daemon, _ranks, _restart, _ring, _wire
+from . import _args, _audit, _daemon, _ranks, _restart, _ring, _wire
 from ._facts import Facts
 from ._parts import Box, Epoch, Run, shutdown
 from ._session import Session
@@ -346,7 +346,8 @@ class Loader(Facts):
 
             def start(s: Session) -> Epoch:
                 self._next_epoch, self._pinned = numbers
-                return Epoch(self, self._start_epoch(s))
+                run = self._start_epoch(s)
+                return (Epoch if run.audit is None else _audit.Epoch)(self, run)
 
             return self._outliving(start)
 
@@ -357,6 +358,7 @@ class Loader(Facts):
         self._attach(s)
         if s.board is not None:
             s.board.stop()
+        _audit.left(self._running, "another epoch was begun")
         running = Run(s, max(self._next_epoch, self._pinned or 0))
         self._pinned = None
         self._next_epoch = running.epoch + 1  # before it is asked for: an interrupt below must not use the number twice
@@ -364,7 +366,9 @@ class Loader(Facts):
         try:
             what = f"the daemon to start epoch {running.epoch} of job {self._name!r}"
             answer = s.request(_wire.EPOCH, _wire.epoch_payload(running.epoch), time.monotonic() + self._timeout, what)
-            self._note_size(_wire.parse_json(answer.payload))
+            size = _wire.parse_json(answer.payload)
+            self._note_size(size)
+            running.audit = _audit.begin(self, running, size)
         except BaseException:
             running.done = True
             raise
@@ -459,7 +463,7 @@ class Loader(Facts):
                     if not told:
                         told = True
                         warnings.warn(
-                            f"job {self._name!r} is paused: next() waits until `larder jobs resume {self._name}`", PausedWarning, stacklevel=4
+                            f"job {self._name!r} is paused: next() waits until `larder jobs resume {self._name}`", PausedWarning, stacklevel=4 + (it.audit is not None)
                         )
                 elif time.monotonic() >= deadline:
                     raise self._late(s, it, time.monotonic() - start)
@@ -471,6 +475,8 @@ class Loader(Facts):
                     continue
                 it.comes(f, f.batch.step)
                 self._report(it, f)
+                if it.audit is not None and s.ring is not None:
+                    it.audit.comes(s.ring, f.batch)
                 if f.batch.rows == 0:
                     s.discard(f)
                     continue
@@ -482,6 +488,8 @@ class Loader(Facts):
                     continue
                 if end.get("final") and s.draining is None:  # a daemon that stops is named by the next iter()
                     self._ended = self._final(it.epoch)
+                if it.audit is not None:
+                    it.audit.ends(end)
                 it.done = True
                 it.board = None
                 f.taken = True
@@ -555,7 +563,7 @@ class Loader(Facts):
                     f"job {self._name!r}: {others + 1} batches are kept referenced, so the loader hands out copies; "
                     f"drop batches (or copy what you keep), or raise prefetch= (now {ring.slots - 2})",
                     KeptBatchesWarning,
-                    stacklevel=5,
+                    stacklevel=5 + (it.audit is not None),
                 )
         return batch
 
@@ -590,6 +598,7 @@ class Loader(Facts):
     def close(self) -> None:
         """Leaves the job in order; calling it again is fine. Batches that are still referenced stay valid."""
         self._closed = True
+        _audit.left(self._running, "the loader was closed")
         s = self._box.session
         if s is not None and s.board is not None:
             s.board.stop()

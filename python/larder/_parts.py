@@ -12,18 +12,20 @@ from ._wire import Frame
 from .errors import Error
 
 if TYPE_CHECKING:
+    from ._audit import RunLog
     from ._loader import Batch, Loader
 
 
 class Run:
     """An epoch that was started; the Loader knows it and it does not know the Loader, so that a forgotten Loader dies at once."""
 
-    __slots__ = ("board", "done", "epoch", "mark", "raised", "session")
+    __slots__ = ("audit", "board", "done", "epoch", "mark", "raised", "session")
 
     def __init__(self, session: Session, epoch: int) -> None:
         self.session = session
         self.epoch = epoch
         self.done = False
+        self.audit: RunLog | None = None  # with LARDER_AUDIT_LOG
         self.board: Board | None = None  # where batches can be taken without looking at the socket
         self.raised = -1  # the last step whose bad samples were raised
         # The last batch that came as a frame (None: none yet), its step (or the first one), and the board's head once it is taken.
@@ -45,6 +47,8 @@ class Run:
 
     def goes_on(self, session: Session, step: int) -> None:
         """Changes to another session, which gives what comes from ``step`` on."""
+        if self.audit is not None:
+            self.audit.goes_on(step)
         self.mark = (None, step, 0, None)
         self.session = session
 

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ sys.path.insert(0, str(HERE.parent))
 sys.path.insert(0, str(HERE))
 
 from fake_daemon import FakeDaemon  # noqa: E402
-from real import PATIENCE, Client, Daemon, draw  # noqa: E402
+from real import PATIENCE, Client, Daemon, draw, find_binary  # noqa: E402
 
 import larder  # noqa: E402
 
@@ -37,6 +38,24 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that runs the tests under torchrun or Slurm must not change them."""
     for name in _ENV:
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def audited(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What clients of a real daemon were given is audited after every test: anything lost, repeated, foreign or altered fails it.
+
+    A test that has its daemon leave damaged samples out without a word, or writes into batches, says so: ``@pytest.mark.audit("--in-place")``.
+    """
+    if "e2e" not in request.module.__name__:
+        yield
+        return
+    folder = tmp_path_factory.mktemp("audit")
+    monkeypatch.setenv("LARDER_AUDIT_LOG", str(folder))
+    yield
+    if any(folder.iterdir()):
+        marks = [a for m in request.node.iter_markers("audit") for a in m.args]
+        out = subprocess.run([find_binary(), "audit", str(folder), *marks], capture_output=True, text=True, timeout=PATIENCE, check=False)
+        assert out.returncode == 0, f"{out.stderr}{out.stdout}"
 
 
 @pytest.fixture

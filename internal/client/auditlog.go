@@ -1,0 +1,146 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"hash/crc32"
+	"time"
+
+	"larder/internal/audit"
+	"larder/internal/fault"
+	larderv1 "larder/proto/larder/v1"
+)
+
+// runLog notes what a stream is given of one epoch, for `larder audit`; see docs/format/audit.md. It exists with LARDER_AUDIT_LOG only.
+type runLog struct {
+	log    *audit.Log
+	number uint64
+	over   bool
+}
+
+// auditLog is the log of this process, or nil.
+func auditLog() (*audit.Log, error) {
+	l, err := audit.Process()
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Invalid, audit.Env, "name a folder that may be written to, or unset it", "open the audit log")
+	}
+	return l, nil
+}
+
+// beginLog notes that an epoch begins, or goes on at from-1.
+func (s *Stream) beginLog(ctx context.Context, log *audit.Log, epoch, from uint32, size *larderv1.EpochResponse) error {
+	j := s.info.GetJob()
+	spec := j.GetSpec()
+	start := audit.Start{
+		Job: spec.GetName(), ID: j.GetId(), Registered: j.GetRegisteredAt().AsTime().Format(time.RFC3339Nano),
+		Rank: s.rank, World: max(spec.GetWorldSize(), 1), Inc: s.info.GetIncarnation(), Epoch: epoch, N: size.GetNumSamples(),
+		Batch: spec.GetBatchSize(), DropLast: spec.GetDropLast(), Even: spec.GetEven(), Dataset: spec.GetDataset(), Subset: spec.GetSubset(),
+	}
+	if start.N == 0 {
+		start.N = s.info.GetNumSamples()
+	}
+	if from > 0 {
+		start.On, start.From = true, from-1
+	}
+	known := new(larderv1.ListDatasetsResponse) // the one call that looks at no file
+	if err := s.c.Call(ctx, "ListDatasets", &larderv1.ListDatasetsRequest{}, known); err == nil {
+		for _, d := range known.GetDatasets() {
+			if d.GetName() == start.Dataset || d.GetUri() == start.Dataset {
+				start.Fingerprint = d.GetFingerprint()
+			}
+		}
+	}
+	number, err := log.Begin(start)
+	s.log = &runLog{log: log, number: number}
+	return err
+}
+
+// note writes a record of the epoch.
+func (r *runLog) note(rec audit.Record) error {
+	if r == nil {
+		return nil
+	}
+	rec.Run = r.number
+	return r.log.Write(&rec)
+}
+
+// received notes a batch before Next returns it.
+func (r *runLog) received(b *Batch) error {
+	if r == nil {
+		return nil
+	}
+	b.log = r
+	rec := audit.Record{Kind: audit.KindBatch, Step: b.Step, IDs: append([]int64{}, b.Index()...), Rows: b.Rows, Hash: b.checksum()}
+	for _, q := range b.report {
+		rec.Bad = append(rec.Bad, int64(q.GetId()))
+	}
+	return r.note(rec)
+}
+
+// ended notes the end of the epoch, once.
+func (r *runLog) ended(e *larderv1.EpochEnd) error {
+	if r == nil || r.over {
+		return nil
+	}
+	r.over = true
+	rec := audit.Record{Kind: audit.KindEnd, Batches: e.GetBatches(), Samples: e.GetSamples()}
+	if a := e.GetAccount(); a != nil {
+		rec.Account = &audit.Account{Subset: a.GetSubset(), Delivered: a.GetDelivered(), Quarantined: a.GetQuarantined(), Dropped: a.GetDropped(),
+			Removed: a.GetRemoved(), State: a.GetState()}
+	}
+	return r.note(rec)
+}
+
+// left notes that an unfinished epoch is given up.
+func (r *runLog) left(why string) {
+	if r != nil && !r.over {
+		r.over = true
+		_ = r.note(audit.Record{Kind: audit.KindLeft, Why: why}) // a log that ends early says the same
+	}
+}
+
+// checksum is the CRC-32 of a batch's values, field by field and row by row.
+func (b *Batch) checksum() *uint32 {
+	var sum uint32
+	add := func(p []byte) { sum = crc32.Update(sum, crc32.IEEETable, p) }
+	for _, f := range b.s.layout.fields {
+		for row := range b.Rows {
+			switch {
+			case !f.GetRagged():
+				at := f.GetOffset() + uint64(row)*f.GetSampleBytes()
+				add(b.mem[at : at+valueBytes(f)])
+			default:
+				off, h, w, c := b.entry(f, row)
+				n := uint64(h) * uint64(w) * uint64(c)
+				if off > uint64(len(b.mem)) || n > uint64(len(b.mem))-off {
+					sum = ^sum // the caller wrote over the entries: that is a change, too
+					continue
+				}
+				add(b.mem[off : off+n])
+			}
+		}
+	}
+	return &sum
+}
+
+var sizes = map[string]uint64{"uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "float16": 2, "uint32": 4, "int32": 4, "float32": 4, "uint64": 8, "int64": 8, "float64": 8}
+
+// valueBytes is the size of a sample's value, which may be less than what lies between two.
+func valueBytes(f *larderv1.Field) uint64 {
+	n := sizes[f.GetDtype()]
+	for _, d := range f.GetShape() {
+		n *= uint64(d)
+	}
+	if n == 0 || n > f.GetSampleBytes() {
+		return f.GetSampleBytes()
+	}
+	return n
+}
+
+// checkLog is the error of a log that could not be written: an audit that lacks records would accuse the daemon.
+func checkLog(err error) error {
+	if f := (*fault.Error)(nil); err == nil || errors.As(err, &f) {
+		return err
+	}
+	return fault.Wrap(err, fault.Invalid, audit.Env, "make room, or unset it", "write the audit log")
+}
