@@ -81,11 +81,14 @@ fuzz-short: ## every fuzz target for FUZZTIME (10s)
 	  done; done
 
 .PHONY: bench
-bench: setup build ## benchmarks against torch's DataLoader; prints the rows of docs/benchmarks.md
-	$(GO) test -tags '$(TAGS)' -run '^$$' -bench . -benchmem ./dsa ./internal/prep ./tiers/... ./internal/client
-	LARDER_BIN=$(abspath $(BIN))/larder $(VENV)/bin/python bench/live/loaders.py
-	LARDER_BIN=$(abspath $(BIN))/larder $(VENV)/bin/python bench/live/handover.py
-	$(GO) test -tags '$(TAGS)' -run '^$$' -bench Gather ./internal/exec
+bench: setup build ## larder beside its peers and the bars, BENCH_MINUTES (14); rewrites the rows of docs/benchmarks.md
+	TAGS='$(TAGS)' LARDER_BIN=$(abspath $(BIN))/larder $(VENV)/bin/python bench/live/bench.py --minutes $(BENCH_MINUTES) --write
+BENCH_MINUTES ?= 14
+
+.PHONY: bench-compare
+bench-compare: setup build ## what this tree changed against BASE (a git ref), interleaved; ONLY names runs
+	@[ -n "$(BASE)" ] || { echo 'say which: make bench-compare BASE=main'; exit 2; }
+	TAGS='$(TAGS)' LARDER_BIN=$(abspath $(BIN))/larder $(VENV)/bin/python bench/live/bench.py --minutes $(BENCH_MINUTES) --base '$(BASE)' --only '$(ONLY)'
 
 .PHONY: bench-smoke
 bench-smoke: build ## simulate policies, systems and samplers on demand of every kind; writes out/bench/report.html

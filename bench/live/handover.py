@@ -1,6 +1,4 @@
-"""Measures the hand-over of a ready batch: how long next() takes, and what it costs both sides in processor time.
-
-    LARDER_BIN=bin/larder .venv/bin/python bench/live/handover.py [--seconds 20] [--only next|cpu] [--json out/handover.json]
+"""Runs that measure the hand-over of a ready batch, for bench.py: how long next() takes, and what it costs both sides in processor time.
 
 next: 8 jobs on one daemon, everything in memory, each consumer sleeps 50 ms between two batches of 8 uint8 images of 3x224x224, so that the
 machine is not full; the share of it that was busy is printed, and with 70 % or more the figures do not count. Times are of one
@@ -14,16 +12,14 @@ for it (fresh), or always the same one in shared memory (shared). Every consumer
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import pathlib
 import statistics
 import sys
-import tempfile
 import time
 
-from loaders import ROOT, Daemon, draw, gate, spawn
+from loaders import Build, Daemon, cpu_of, gate, photographs, spawn
 
 JOBS, PAUSE, SMALL = 8, 0.05, 8
 SHAPE = (256, 3, 224, 224)
@@ -37,11 +33,6 @@ def busy() -> tuple[int, int]:
     """Ticks of all processors: not idle, and all."""
     fields = [int(x) for x in pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     return sum(fields) - fields[3] - fields[4], sum(fields)
-
-
-def cpu_of(pid: int) -> float:
-    """Seconds of processor time of a process, exactly."""
-    return time.clock_gettime((~pid << 3) | 2)
 
 
 # --- children -------------------------------------------------------------------------------------------------------
@@ -128,14 +119,13 @@ def command(*words: object) -> list[str]:
     return ["--child", *map(str, words)]
 
 
-def run_next(args: argparse.Namespace, env: dict[str, str]) -> dict[str, float]:
-    daemon = Daemon(args.bin)
+def run_next(build: Build, seconds: float) -> dict[str, float]:
+    daemon = Daemon(build.binary)
     try:
-        env = env | {"LARDER_SOCKET": daemon.socket, "LARDER_BENCH_DAEMON": str(daemon.process.pid)}
+        env = build.env | {"LARDER_SOCKET": daemon.socket, "LARDER_BENCH_DAEMON": str(daemon.process.pid)}
         marks: list[tuple[int, int]] = []
-        results = spawn(
-            [command("next", args.data, i, SMALL, PAUSE, int(args.seconds / PAUSE), "crop") for i in range(JOBS)], env, __file__, lambda: marks.append(busy())
-        )
+        batches = int(seconds / PAUSE)
+        results = spawn([command("next", photographs(), i, SMALL, PAUSE, batches, "crop") for i in range(JOBS)], env, __file__, lambda: marks.append(busy()))
         marks.append(busy())
     finally:
         daemon.close()
@@ -146,83 +136,33 @@ def run_next(args: argparse.Namespace, env: dict[str, str]) -> dict[str, float]:
             "busy": (marks[1][0] - marks[0][0]) / max(1, marks[1][1] - marks[0][1])}
 
 
-def run_cpu(args: argparse.Namespace, env: dict[str, str], small: str) -> dict[str, float]:
+def run_larder(build: Build, batches: int) -> dict[str, float]:
     out: dict[str, float] = {}
-    for side, data, batch, pause, batches, recipe in (("client", args.data, SHAPE[0], 0.1, args.batches, "resize"), ("daemon", small, 1, 0.005, 20 * args.batches, "pixel")):
-        daemon = Daemon(args.bin)
+    for side, batch, pause, count, recipe in (("client", SHAPE[0], 0.1, batches, "resize"), ("daemon", 1, 0.005, 20 * batches, "pixel")):
+        daemon = Daemon(build.binary)
         try:
-            env = env | {"LARDER_SOCKET": daemon.socket, "LARDER_BENCH_DAEMON": str(daemon.process.pid)}
+            env = build.env | {"LARDER_SOCKET": daemon.socket, "LARDER_BENCH_DAEMON": str(daemon.process.pid)}
             begin: list[float] = []
-            [r] = spawn([command("next", data, 0, batch, pause, batches, recipe)], env, __file__, lambda d=daemon: begin.append(cpu_of(d.process.pid)))
+            words = command("next", photographs(), 0, batch, pause, count, recipe)
+            [r] = spawn([words], env, __file__, lambda d=daemon: begin.append(d.cpu()))
         finally:
             daemon.close()
         out[side] = 1e3 * (statistics.mean(r["cpu"]) if side == "client" else (r["end"] - begin[0]) / len(r["cpu"]))
     return out | {"both": out["client"] + out["daemon"]}
 
 
-def run_torch(args: argparse.Namespace, env: dict[str, str], fresh: bool) -> dict[str, float]:
-    [r] = spawn([command("torch", int(fresh), args.batches)], env, __file__)
+def run_torch(fresh: bool, batches: int) -> dict[str, float]:
+    [r] = spawn([command("torch", int(fresh), batches)], dict(os.environ), __file__)
     return {"both": 1e3 * r["cpu"]}
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["--child"]:
-        kind, *rest = sys.argv[2:]
-        if kind == "next":
-            data, number, batch, pause, batches, recipe = rest
-            child_next(data, int(number), int(batch), float(pause), int(batches), recipe)
-        else:
-            child_torch(rest[0] == "1", int(rest[1]))
-        return
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--bin", default=os.environ.get("LARDER_BIN", str(ROOT / "bin/larder")))
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--batches", type=int, default=60)
-    parser.add_argument("--only", choices=["next", "cpu"])
-    parser.add_argument("--json", default=str(ROOT / "out/handover.json"))
-    args = parser.parse_args()
-    photographs = pathlib.Path(os.environ.get("LARDER_TESTDATA", ROOT / "../shared/data")) / "imagenet-700"
-    env = dict(os.environ, PYTHONPATH=str(ROOT / "python"))
-    results: dict[str, list[dict[str, float]]] = {}
-    with tempfile.TemporaryDirectory(prefix="larder-images-") as drawn:
-        draw(pathlib.Path(drawn), 300)
-        args.data = str(photographs.resolve()) if photographs.is_dir() else drawn
-        print(f"data: {photographs.name if photographs.is_dir() else 'drawn images'}; {os.cpu_count()} processors; {args.repeats} repeats", flush=True)
-        try:
-            import torch  # noqa: F401
-
-            peers = {"torch, fresh": lambda: run_torch(args, env, True), "torch, shared": lambda: run_torch(args, env, False)}
-        except ImportError:
-            peers = {}
-            print("torch is not installed: no peers")
-        for _ in range(args.repeats):
-            runs = {"next() of 8 jobs": lambda: run_next(args, env)} if args.only != "cpu" else {}
-            if args.only != "next":
-                runs |= {"larder": lambda: run_cpu(args, env, drawn)} | peers
-            for name, run in runs.items():
-                r = run()
-                results.setdefault(name, []).append(r)
-                print(f"  {name}: " + ", ".join(f"{k} {v:,.3g}" for k, v in r.items()), flush=True)
-
-    def median(name: str, key: str) -> float:
-        return statistics.median(r[key] for r in results[name])
-
-    if "next() of 8 jobs" in results:
-        n = "next() of 8 jobs"
-        print(f"\n| 8 jobs that sleep {1000 * PAUSE:.0f} ms | p50 | p99 |\n|---|---|---|")
-        print(f"| next() when the batch is ready | {median(n, 'p50_us'):.0f} µs | {median(n, 'p99_us'):.0f} µs |")
-        print(f"| giving a batch back | {median(n, 'drop_p50_us'):.0f} µs | {median(n, 'drop_p99_us'):.0f} µs |")
-        print(f"{100 * median(n, 'busy'):.0f} % of the machine were busy" + (": too much, the figures do not count" if median(n, "busy") >= 0.7 else ""))
-    if "larder" in results:
-        print("\n| hand-over of 256x3x224x224 uint8 | ms of processor time, both sides | of larder |\n|---|---|---|")
-        for name in ("larder", *peers):
-            extra = f" (client {median(name, 'client'):.3f}, daemon {median(name, 'daemon'):.3f})" if name == "larder" else ""
-            print(f"| {name} | {median(name, 'both'):.3f}{extra} | {median(name, 'both') / median('larder', 'both'):.0f}x |")
-    path = pathlib.Path(args.json)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"data": photographs.name if photographs.is_dir() else "drawn", "processors": os.cpu_count(), "results": results}, indent=1))
-    print(f"\nraw figures: {path}")
+    kind, *rest = sys.argv[2:]
+    if kind == "next":
+        data, number, batch, pause, batches, recipe = rest
+        child_next(data, int(number), int(batch), float(pause), int(batches), recipe)
+    else:
+        child_torch(rest[0] == "1", int(rest[1]))
 
 
 if __name__ == "__main__":

@@ -1,34 +1,47 @@
-"""Benchmarks the real daemon against torch's DataLoader on the same images, interleaved in one run.
+"""Runs of the real daemon and of torch's DataLoader on the same images; bench.py calls them, and reports.
 
-    LARDER_BIN=bin/larder .venv/bin/python bench/live/loaders.py [--repeats 3] [--json out/loaders.json]
-
-The work is ImageFolder, RandomResizedCrop(224), horizontal flip, ToTensor, Normalize, batches of 64, float32. Rates are
-medians over the repeats, in images per second of all jobs together; the spread stands behind them. Photographs are read
-from $LARDER_TESTDATA/imagenet-700 (default ../shared/data) if they are there, else images are drawn; the output says which.
+The work is ImageFolder, RandomResizedCrop(224), horizontal flip, ToTensor, Normalize, batches of 64, float32, or, for tiny images, CenterCrop(28),
+ToTensor, Normalize in batches of 256. Rates are in images per second of all jobs together. Processor time counts from the moment at which all
+jobs begin, so that importing torch is nobody's cost, and is that of all processes of a side: daemon and clients, or jobs and their workers.
 """
 
 from __future__ import annotations
 
-import argparse
+import functools
 import json
 import os
 import pathlib
+import re
 import resource
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable
+from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-BATCH = 64
+BATCH, TINY_BATCH = 64, 256
+NOTHING = ("tiers.total=64MiB", "tiers.encoded=0", "tiers.decoded=0", "tiers.augmented=0")
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+def out_dir() -> pathlib.Path:
+    path = ROOT / "out/bench"
+    path.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def cpu_seconds() -> float:
     own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+
+
+def cpu_of(pid: int) -> float:
+    """Seconds of processor time of a process, exactly."""
+    return time.clock_gettime((~pid << 3) | 2)
 
 
 # --- children: one job each -----------------------------------------------------------------------------------------
@@ -39,62 +52,86 @@ def gate() -> None:
     sys.stdin.readline()
 
 
-def child_larder(data: str, epochs: int, share: str, number: int) -> None:
+def child_larder(data: str, kind: str, epochs: int, share: str, number: int) -> None:
     import larder
 
     ops = larder.ops
+    crop = [ops.RandomResizedCrop(224), ops.HFlip()] if kind == "photographs" else [ops.CenterCrop(28)]
     loader = larder.Loader(
-        f"imagefolder:{data}", batch_size=BATCH, shuffle=True, seed=number, job=f"bench-{number}", share=share,
-        transform=[ops.RandomResizedCrop(224), ops.HFlip(), ops.ToTensor(), ops.Normalize("imagenet")],
+        f"imagefolder:{data}", batch_size=BATCH if kind == "photographs" else TINY_BATCH, shuffle=True, seed=number, job=f"bench-{number}", share=share,
+        transform=[*crop, ops.ToTensor(), ops.Normalize("imagenet")],
     )
     gate()
-    marks = [time.perf_counter()]
+    marks, cpu = [time.perf_counter()], cpu_seconds()
     for _ in range(epochs):
         n = sum(len(labels) for _, labels in loader)
         assert n == loader.num_samples, n
         marks.append(time.perf_counter())
     loader.close()
-    print(json.dumps({"marks": marks, "cpu": cpu_seconds(), "samples": loader.num_samples}), flush=True)
+    print(json.dumps({"marks": marks, "cpu": cpu_seconds() - cpu, "samples": loader.num_samples}), flush=True)
 
 
-def child_torch(data: str, epochs: int, workers: int) -> None:
+def child_torch(data: str, kind: str, epochs: int, workers: int) -> None:
     import torch
     from torchvision import datasets, transforms
 
     torch.set_num_threads(1)
-    dataset = datasets.ImageFolder(data, transforms.Compose([
-        transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), transforms.ToTensor(),
-        transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-    ]))
-    loader = torch.utils.data.DataLoader(dataset, batch_size=BATCH, shuffle=True, num_workers=workers, persistent_workers=workers > 0)
+    crop = [transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip()] if kind == "photographs" else [transforms.CenterCrop(28)]
+    dataset = datasets.ImageFolder(data, transforms.Compose([*crop, transforms.ToTensor(), transforms.Normalize(*IMAGENET)]))
+    loader = torch.utils.data.DataLoader(
+        dataset, batch_size=BATCH if kind == "photographs" else TINY_BATCH, shuffle=True, num_workers=workers, persistent_workers=workers > 0
+    )
     gate()
-    marks = [time.perf_counter()]
+    marks, cpu = [time.perf_counter()], cpu_seconds()
     for _ in range(epochs):
         assert sum(len(labels) for _, labels in loader) == len(dataset)
         marks.append(time.perf_counter())
-    del loader
-    print(json.dumps({"marks": marks, "cpu": cpu_seconds(), "samples": len(dataset)}), flush=True)
+    del loader  # joins its workers
+    print(json.dumps({"marks": marks, "cpu": cpu_seconds() - cpu, "samples": len(dataset)}), flush=True)
 
 
 # --- runs -----------------------------------------------------------------------------------------------------------
 
 
+class Build:
+    """A larder to measure: its binary, and the Python client of the same tree."""
+
+    def __init__(self, name: str, binary: str, tree: pathlib.Path) -> None:
+        self.name, self.binary, self.tree = name, binary, tree
+        self.env = dict(os.environ, PYTHONPATH=str(tree / "python"))
+
+
 class Daemon:
-    def __init__(self, binary: str, *flags: str) -> None:
+    def __init__(self, binary: str, *flags: str, env: dict[str, str] | None = None) -> None:
         self.dir = tempfile.mkdtemp(prefix="larder-bench-")
         self.socket = f"{self.dir}/larder.sock"
         self.log = open(f"{self.dir}/log", "w")
-        self.process = subprocess.Popen([binary, "serve", "--socket", self.socket, *flags], stdout=subprocess.PIPE, stderr=self.log, text=True)
+        # What must survive it goes to the disk of this tree: a temporary folder may lie in memory, where fdatasync costs nothing.
+        self.state = pathlib.Path(tempfile.mkdtemp(prefix="state-", dir=out_dir()))
+        command = [binary, "serve", "--socket", self.socket, "--set", f"state.dir={self.state}", *flags]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True, env=env)
         line = self.process.stdout.readline()
         if not line:
-            raise SystemExit("the daemon did not start:\n" + pathlib.Path(f"{self.dir}/log").read_text())
+            raise SystemExit("the daemon did not start:\n" + self.logged())
+        self.http = json.loads(line).get("http") or ""
 
     def cpu(self) -> float:
-        fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_of(self.process.pid)
 
     def rss(self) -> int:
         return int(pathlib.Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def peak(self) -> int:
+        """The most memory that was resident at once."""
+        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        return 1024 * int(re.search(r"VmHWM:\s+(\d+)", status)[1])
+
+    def metric(self, name: str) -> float:
+        with urllib.request.urlopen(f"http://{self.http}/metrics", timeout=10) as r:
+            return float(re.search(rf"^{name} (\S+)$", r.read().decode(), re.M)[1])
+
+    def logged(self) -> str:
+        return pathlib.Path(f"{self.dir}/log").read_text()
 
     def stats(self, binary: str) -> dict:
         out = subprocess.run([binary, "--socket", self.socket, "stats", "-o", "json"], check=True, capture_output=True, text=True)
@@ -105,6 +142,7 @@ class Daemon:
         self.process.wait(timeout=30)
         self.log.close()
         shutil.rmtree(self.dir, ignore_errors=True)
+        shutil.rmtree(self.state, ignore_errors=True)
 
 
 def spawn(commands: list[list[str]], env: dict[str, str], script: str = __file__, begin: Callable[[], None] = lambda: None) -> list[dict]:
@@ -132,24 +170,85 @@ def rate(results: list[dict], first: int, last: int) -> float:
     return sum(r["samples"] for r in results) * (last - first + 1) / (end - begin)
 
 
-def run_larder(args: argparse.Namespace, env: dict[str, str], jobs: int, share: str = "none") -> dict[str, float]:
-    daemon = Daemon(args.bin)
+def outcome(results: list[dict], epochs: int, cpu: float) -> dict[str, float]:
+    """cold: the first epoch; warm: the later ones (or the only one); wall: all of them."""
+    delivered = sum(r["samples"] for r in results) * epochs
+    return {"cold": rate(results, 0, 0), "warm": rate(results, min(1, epochs - 1), epochs - 1), "wall": rate(results, 0, epochs - 1),
+            "per_cpu_second": delivered / cpu}
+
+
+def run_larder(build: Build, data: str, jobs: int, epochs: int, *, kind: str = "photographs", share: str = "none", kept: bool = True) -> dict[str, float]:
+    """kept=False: tiers of 0 bytes, so that every sample is read from the page cache, decoded and augmented each time."""
+    flags = [] if kept else [f for key in NOTHING for f in ("--set", key)]
+    daemon = Daemon(build.binary, "--set", "http=127.0.0.1:0", *flags)
     try:
-        results = spawn([["--child", "larder", args.data, str(args.epochs), share, str(i)] for i in range(jobs)], env | {"LARDER_SOCKET": daemon.socket})
-        totals = daemon.stats(args.bin)["totals"]
-        cpu = daemon.cpu() + sum(r["cpu"] for r in results)
-        delivered = sum(r["samples"] for r in results) * args.epochs
-        return {"cold": rate(results, 0, 0), "warm": rate(results, 1, args.epochs - 1), "all": rate(results, 0, args.epochs - 1),
-                "per_cpu_second": delivered / cpu, "decodes": float(totals["decodes"]), "rss": float(daemon.rss())}
+        begin: list[float] = []
+        results = spawn(
+            [["--child", "larder", data, kind, str(epochs), share, str(i)] for i in range(jobs)],
+            build.env | {"LARDER_SOCKET": daemon.socket}, __file__, lambda: begin.append(daemon.cpu()),
+        )
+        spent = daemon.cpu() - begin[0]
+        totals = daemon.stats(build.binary)["totals"]
+        out = outcome(results, epochs, spent + sum(r["cpu"] for r in results))
+        delivered = sum(r["samples"] for r in results) * epochs
+        if not kept:  # what is late in one epoch and early in the next may be decoded once for both
+            assert int(totals["decodes"]) >= 0.9 * delivered, f"{totals['decodes']} decodes of {delivered}: something was in memory"
+        return out | {"daemon_per_cpu_second": delivered / spent, "decodes": float(totals["decodes"]), "rss": float(daemon.rss())}
     finally:
         daemon.close()
 
 
-def run_torch(args: argparse.Namespace, env: dict[str, str], jobs: int, workers: int) -> dict[str, float]:
-    results = spawn([["--child", "torch", args.data, str(args.epochs), str(workers)] for _ in range(jobs)], env)
-    delivered = sum(r["samples"] for r in results) * args.epochs
-    return {"cold": rate(results, 0, 0), "warm": rate(results, 1, args.epochs - 1), "all": rate(results, 0, args.epochs - 1),
-            "per_cpu_second": delivered / sum(r["cpu"] for r in results)}
+def run_torch(data: str, jobs: int, workers: int, epochs: int, *, kind: str = "photographs") -> dict[str, float]:
+    results = spawn([["--child", "torch", data, kind, str(epochs), str(workers)] for _ in range(jobs)], dict(os.environ), __file__)
+    return outcome(results, epochs, sum(r["cpu"] for r in results))
+
+
+def run_churn(build: Build, data: str, epochs: int) -> dict[str, float]:
+    """Two jobs on five times the images, of which the tiers hold a part: what is resident, collected and allocated meanwhile."""
+    limit = 1600 << 20
+    with tempfile.TemporaryDirectory(prefix="larder-images-", dir=out_dir()) as copies:
+        for i in range(5):  # copies, because one file under two names is one object
+            shutil.copytree(data, f"{copies}/{i}", symlinks=False)
+            for folder in pathlib.Path(copies, str(i)).iterdir():
+                target = pathlib.Path(copies, folder.name)
+                target.mkdir(exist_ok=True)
+                for f in folder.iterdir():
+                    f.rename(target / f"{i}-{f.name}")
+            shutil.rmtree(f"{copies}/{i}")
+        flags = ("memory.limit=1600MiB", "tiers.total=1152MiB", "tiers.decoded=1088MiB", "tiers.encoded=64MiB", "tiers.augmented=0", "http=127.0.0.1:0")
+        daemon = Daemon(build.binary, *(f for key in flags for f in ("--set", key)), env=os.environ | {"GODEBUG": "gctrace=1"})
+        try:
+            begin: list[float] = []
+            results = spawn([["--child", "larder", copies, "photographs", str(epochs), "none", str(i)] for i in range(2)],
+                            build.env | {"LARDER_SOCKET": daemon.socket}, __file__, lambda: begin.append(daemon.cpu()))
+            spent = daemon.cpu() - begin[0]
+            collector = sum(gc_milliseconds(line) for line in daemon.logged().splitlines()) / 1e3
+            decodes = int(daemon.stats(build.binary)["totals"]["decodes"])
+            assert decodes > results[0]["samples"], "nothing was evicted"
+            return {"rss_of_limit": daemon.peak() / limit, "gc_of_cpu": collector / spent}
+        finally:
+            daemon.close()
+
+
+def gc_milliseconds(line: str) -> float:
+    """Processor time of a line of gctrace, of idle processors too."""
+    m = re.match(r"gc \d+ @.* ms clock, ([\d.+/]+) ms cpu", line)
+    return sum(float(x) for x in re.split(r"[+/]", m[1])) if m else 0.0
+
+
+def run_allocations(build: Build, data: str, epochs: int) -> dict[str, float]:
+    """Allocations of the daemon for each delivered sample, when everything is in the decoded tier: those of a job of some epochs more than another."""
+    daemon = Daemon(build.binary, "--set", "http=127.0.0.1:0")
+    try:
+        counts: list[float] = []
+        begin: list[float] = []
+        for more in (0, 0, epochs):  # the first one fills the tier
+            [r] = spawn([["--child", "larder", data, "photographs", str(2 + more), "none", "0"]],
+                        build.env | {"LARDER_SOCKET": daemon.socket}, __file__, lambda: begin.append(daemon.metric("go_memstats_mallocs_total")))
+            counts.append(daemon.metric("go_memstats_mallocs_total") - begin[-1])
+        return {"a_sample": (counts[2] - counts[1]) / (r["samples"] * epochs)}
+    finally:
+        daemon.close()
 
 
 def draw(folder: pathlib.Path, count: int = 600) -> None:
@@ -166,56 +265,47 @@ def draw(folder: pathlib.Path, count: int = 600) -> None:
         Image.fromarray(a.clip(0, 255).astype(np.uint8)).save(path, quality=90)
 
 
+def draw_tiny(count: int) -> str:
+    """A tree of 10 classes of PNG images of 28x28, drawn once and kept."""
+    import numpy as np
+    from PIL import Image
+
+    folder = out_dir() / f"tiny-{count}"
+    if not folder.is_dir():
+        rng = np.random.default_rng(2)
+        with tempfile.TemporaryDirectory(dir=out_dir()) as half:
+            for c in range(10):
+                pathlib.Path(half, "tiny", str(c)).mkdir(parents=True)
+            y, x = np.mgrid[0:28, 0:28]
+            for i in range(count):
+                a = 255 * np.exp(-((x - rng.uniform(8, 20)) ** 2 + (y - rng.uniform(8, 20)) ** 2) / rng.uniform(10, 60)) + rng.normal(0, 8, (28, 28))
+                Image.fromarray(a.clip(0, 255).astype(np.uint8)).save(f"{half}/tiny/{i % 10}/{i:05d}.png")
+            pathlib.Path(half, "tiny").rename(folder)
+    return str(folder)
+
+
+@functools.cache
+def photographs() -> str:
+    """Photographs from $LARDER_TESTDATA/imagenet-700 (default ../shared/data); if there are none, drawn images, made once and kept."""
+    given = pathlib.Path(os.environ.get("LARDER_TESTDATA", ROOT / "../shared/data")) / "imagenet-700"
+    if given.is_dir():
+        return str(given.resolve())
+    folder = out_dir() / "drawn"
+    if not folder.is_dir():
+        with tempfile.TemporaryDirectory(dir=out_dir()) as half:
+            draw(pathlib.Path(half, "drawn"))
+            pathlib.Path(half, "drawn").rename(folder)
+    return str(folder)
+
+
 def main() -> None:
-    if sys.argv[1:2] == ["--child"]:
-        kind, data, *rest = sys.argv[2:]
-        {"larder": lambda: child_larder(data, int(rest[0]), rest[1], int(rest[2])), "torch": lambda: child_torch(data, int(rest[0]), int(rest[1]))}[kind]()
-        return
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--bin", default=os.environ.get("LARDER_BIN", str(ROOT / "bin/larder")))
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--json", default=str(ROOT / "out/loaders.json"))
-    args = parser.parse_args()
-    photographs = pathlib.Path(os.environ.get("LARDER_TESTDATA", ROOT / "../shared/data")) / "imagenet-700"
-    drawn = None
-    if photographs.is_dir():
-        args.data = str(photographs.resolve())
+    kind, *rest = sys.argv[2:]
+    if kind == "larder":
+        data, what, epochs, share, number = rest
+        child_larder(data, what, int(epochs), share, int(number))
     else:
-        drawn = tempfile.mkdtemp(prefix="larder-images-")
-        draw(pathlib.Path(drawn))
-        args.data = drawn
-    env = dict(os.environ, PYTHONPATH=str(ROOT / "python"))
-    print(f"data: {'drawn images' if drawn else photographs.name}; {os.cpu_count()} processors; {args.repeats} repeats of {args.epochs} epochs")
-    peers = {f"torch, {w} workers": (lambda jobs, w=w: run_torch(args, env, jobs, w)) for w in (0, 1, 2)}
-    ours = {"larder": lambda jobs: run_larder(args, env, jobs), "larder, share=augmented": lambda jobs: run_larder(args, env, jobs, "augmented")}
-    results: dict[str, list[dict[str, float]]] = {}
-    for _ in range(args.repeats):
-        for jobs in (1, 4):
-            for name, run in (ours | peers).items():
-                if jobs == 1 and "share" in name:
-                    continue
-                r = run(jobs)
-                results.setdefault(f"{jobs} jobs, {name}", []).append(r)
-                print(f"  {jobs} jobs, {name}: " + ", ".join(f"{k} {v:,.0f}" for k, v in r.items()), flush=True)
-    print("\n| what | " + "first epoch | later epochs | images per CPU-second | of the best torch (later epochs) |\n|---|---|---|---|---|")
-
-    def median(name: str, key: str) -> float:
-        return statistics.median(r[key] for r in results[name])
-
-    for jobs in (1, 4):
-        best = max(median(f"{jobs} jobs, {p}", "warm") for p in peers)
-        for name in (ours | peers):
-            full = f"{jobs} jobs, {name}"
-            if full in results:
-                print(f"| {full} | {median(full, 'cold'):,.0f}/s | {median(full, 'warm'):,.0f}/s | {median(full, 'per_cpu_second'):,.0f} | "
-                      f"{median(full, 'warm') / best:.2f}x |")
-    path = pathlib.Path(args.json)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"data": "drawn" if drawn else "imagenet-700", "processors": os.cpu_count(), "results": results}, indent=1))
-    print(f"\nraw figures: {path}")
-    if drawn:
-        shutil.rmtree(drawn)
+        data, what, epochs, workers = rest
+        child_torch(data, what, int(epochs), int(workers))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,71 @@
+"""Runs of what needs no Python: decoding beside a bare C loop, the gather beside memcpy, allocations of the innermost loops."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+
+from loaders import ROOT, Build, out_dir, photographs
+
+
+def compiler() -> str:
+    return os.environ.get("CC", "cc")
+
+
+def bare() -> tuple[str, str]:
+    """The bare C loop over libjpeg-turbo, compiled, and why there is none when it is empty."""
+    program = out_dir() / "bare"
+    prep = ROOT / "internal/prep"
+    done = subprocess.run([compiler(), "-O3", "-march=native", "-std=c11", f"-I{prep}", "-o", str(program), str(prep / "testdata/bare/bare.c"),
+                           str(prep / "kernel.c"), "-ljpeg", "-lm"], capture_output=True, text=True)
+    return (str(program), "") if done.returncode == 0 else ("", (done.stderr.strip().splitlines() or ["the compiler failed"])[0])
+
+
+def tests(build: Build, package: str) -> str:
+    """The package's compiled tests of a build."""
+    program = out_dir() / f"{build.name}-{package}.test"
+    subprocess.run([os.environ.get("GO", "go"), "test", "-c", "-tags", os.environ.get("TAGS", "turbo"), "-o", str(program), f"./internal/{package}"],
+                   check=True, cwd=build.tree)
+    return str(program)
+
+
+def benchmark(build: Build, package: str, program: str, pattern: str, times: str) -> dict[str, dict[str, float]]:
+    """Metrics by unit of each Go benchmark that matches."""
+    env = dict(os.environ, LARDER_TESTDATA=str(pathlib.Path(photographs()).parent))
+    done = subprocess.run([program, "-test.run", "^$", "-test.bench", pattern, "-test.benchtime", times, "-test.benchmem"],
+                          check=True, capture_output=True, text=True, cwd=build.tree / "internal" / package, env=env)
+    out: dict[str, dict[str, float]] = {}
+    for line in done.stdout.splitlines():
+        if m := re.match(r"Benchmark(\S+?)(?:-\d+)?\s+\d+\s+(.*)", line):
+            words = m[2].split()
+            out[m[1]] = {unit: float(x) for x, unit in zip(words[::2], words[1::2], strict=True)}
+    if not out:
+        raise SystemExit(f"{program}: no benchmark of {pattern} said anything:\n{done.stdout}")
+    return out
+
+
+def run_gather(build: Build, program: str, times: int) -> dict[str, float]:
+    """GB a second of processor time, of a gather and of memcpy, by layout."""
+    out: dict[str, float] = {}
+    for name, units in benchmark(build, "exec", program, "^BenchmarkGather$", f"{times}x").items():
+        layout = name.rsplit("/", 1)[-1].lower()
+        out |= {f"{layout}": units["GB/cpu-s"], f"{layout}_memcpy": units["memcpy-GB/cpu-s"]}
+    return out
+
+
+def run_inner(build: Build, program: str, gather: str) -> dict[str, float]:
+    """Allocations for each operation, whole ones (Go rounds down): decoding, kernels, gather (a batch of 256). A worker keeps the weights of 128
+    sizes, each of which grows a few times before it is as large as it gets: hence many operations."""
+    inner = benchmark(build, "prep", program, "^Benchmark(Decode|AugmentInto|DecodeInto)$", "3000x") | benchmark(build, "exec", gather, "^BenchmarkGather$", "20x")
+    return {name: units["allocs/op"] for name, units in inner.items()}
+
+
+def run_prep(build: Build, loop: str, images: int, passes: int) -> dict[str, float]:
+    """Images a second of processor time of one thread, from bytes in memory to a normalised sample."""
+    command = [build.binary, "bench", "prep", f"imagefolder:{photographs()}", "--images", str(images), "--passes", str(passes), "-o", "json"]
+    done = subprocess.run(command + (["--bare", loop] if loop else []), check=True, capture_output=True, text=True)
+    names = {"file to sample": "larder", "bare C loop, decoding the crop": "bare", "bare C loop, decoding the whole image": "bare_whole"}
+    return {names[r["what"]]: r["images_per_cpu_second"] for r in json.loads(done.stdout)["rows"] if r["what"] in names}

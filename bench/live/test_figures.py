@@ -1,0 +1,93 @@
+"""Tests of what bench.py makes of its runs: .venv/bin/python -m pytest bench/live"""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+
+import figures
+import loaders
+from figures import Bar, Source
+
+
+def runs(**values: list[float]) -> figures.Runs:
+    return {label: [{"k": v} for v in vs] for label, vs in values.items()}
+
+
+def bar(at: float, **more: object) -> Bar:
+    return Bar("x", Source("mine", "k"), at, (Source("a", "k"), Source("b", "k")), "peers", **more)
+
+
+def test_the_best_reference_counts_and_the_lower_end_decides() -> None:
+    f = figures.figure(bar(2.0), runs(mine=[10, 11, 12, 11], a=[1, 1, 1, 1], b=[5, 5, 5, 5]))
+    assert f.best == "b" and f.value == pytest.approx(2.2)
+    assert f.low == pytest.approx(2.0, abs=0.11) and f.low < f.value < f.high
+    assert figures.figure(bar(2.19), runs(mine=[10, 11, 12, 11], a=[1] * 4, b=[5] * 4)).met is False
+    assert figures.figure(bar(1.9), runs(mine=[10, 11, 12, 11], a=[1] * 4, b=[5] * 4)).met is True
+
+
+def test_less_is_better_turned_round() -> None:
+    f = figures.figure(bar(9.0, inverse=True), runs(mine=[0.5, 0.5, 0.5], a=[5, 5, 5]))
+    assert f.value == pytest.approx(10) and f.met
+
+
+def test_the_upper_end_decides_where_less_is_better() -> None:
+    b = Bar("p99", Source("mine", "k"), 500, at_least=False, unit="µs")
+    assert figures.figure(b, runs(mine=[100, 200, 480])).met
+    assert not figures.figure(b, runs(mine=[100, 200, 520])).met
+
+
+def test_what_was_not_run_or_too_rarely_has_no_verdict() -> None:
+    assert figures.figure(bar(1), runs(mine=[3, 3, 3])).why == "peers: not run"
+    assert figures.figure(bar(1), runs(a=[3, 3, 3])).why == "not run"
+    f = figures.figure(bar(1), runs(mine=[3, 3], a=[1, 1, 1]))
+    assert f.why == "too few runs" and not f.met
+    assert figures.figure(bar(1, counted=True), runs(mine=[3], a=[1])).met
+    assert figures.figure(bar(1, valid=lambda _: "too busy"), runs(mine=[3] * 3, a=[1] * 3)).why == "too busy"
+
+
+def test_a_change_is_claimed_only_outside_of_the_interval() -> None:
+    def said(before: list[float], after: list[float], more: bool = True) -> str:
+        table = figures.change_table({"base: r": [{"k": v} for v in before], "this: r": [{"k": v} for v in after]}, "base", "this", {"k": more})
+        return table[2].split("|")[-2].strip()
+
+    assert said([10, 11, 12, 10], [20, 21, 22, 20]) == "better"
+    assert said([10, 11, 12, 10], [20, 21, 22, 20], more=False) == "worse"
+    assert said([10, 20, 30, 15], [11, 21, 31, 16]) == "no change shown"
+    assert said([100, 100, 100], [101, 101, 101]) == "no change shown"  # below 2 %
+    assert said([10, 11], [20, 21]) == "too few runs"
+
+
+def test_rows_are_replaced_between_the_marks_only(tmp_path: pathlib.Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{figures.BEGIN}\nold\n{figures.END}\nafter\n")
+    figures.replace_between(page, ["| new |"])
+    assert page.read_text() == f"before\n{figures.BEGIN}\n| new |\n{figures.END}\nafter\n"
+    page.write_text("no marks")
+    with pytest.raises(SystemExit):
+        figures.replace_between(page, [])
+    assert page.read_text() == "no marks"
+
+
+def test_the_published_page_has_its_marks() -> None:
+    text = (loaders.ROOT / "docs/benchmarks.md").read_text()
+    assert text.count(figures.BEGIN) == 1 and text.count(figures.END) == 1
+
+
+def test_processor_time_of_the_collector_is_read() -> None:
+    line = "gc 7 @0.381s 4%: 0.12+0.41+0.005 ms clock, 0.24+0.10/0.35/0.52+0.010 ms cpu, 4->4->1 MB, 4 MB goal, 0 MB stacks, 0 MB globals, 2 P"
+    assert loaders.gc_milliseconds(line) == pytest.approx(0.24 + 0.10 + 0.35 + 0.52 + 0.010)
+    assert loaders.gc_milliseconds("time=… level=INFO msg=serving") == 0
+
+
+def test_every_bar_names_a_figure_that_a_run_gives() -> None:
+    import bench
+
+    names = [b.mine.label for b in bench.bars()] + [s.label for b in bench.bars() for s in b.reference]
+    build = loaders.Build("this", "larder", loaders.ROOT)
+    steps = {s.label for s in (*bench.larder_steps(build, False, ""), *bench.torch_steps(True), *bench.tensorsocket_steps("python", True))}
+    assert set(names) <= steps, set(names) - steps
