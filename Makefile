@@ -96,7 +96,7 @@ bench-smoke: build ## simulate policies, systems and samplers on demand of every
 
 .PHONY: nightly
 nightly: setup build ## the long runs, by hand
-	LARDER_SIM_SEEDS=20000 $(GO) test -count=1 -timeout 2h -tags '$(TAGS)' ./bench ./dsa
+	LARDER_SIM_SEEDS=20000 $(GO) test -count=1 -timeout 2h -tags '$(TAGS)' ./bench/coresim ./bench ./dsa
 	FUZZTIME=60s $(MAKE) --no-print-directory fuzz-short
 
 .PHONY: clean

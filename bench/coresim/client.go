@@ -1,7 +1,8 @@
-package bench
+package coresim
 
 import (
 	"slices"
+	"time"
 
 	"larder/internal/bits"
 	"larder/internal/coordinator"
@@ -10,9 +11,16 @@ import (
 
 // join registers a client and attaches its ranks.
 func (s *sim) join(c *Client) {
+	s.joined++
+	s.pending--
 	s.ask(func(t coordinator.Token) coordinator.Event {
+		bytes := c.Augmented
+		if bytes == 0 {
+			bytes = s.m.Augment
+		}
+		s.augments = append(s.augments, augmented{c.Suffix, bytes})
 		return coordinator.Register{Token: t, Spec: c.Spec, Sample: c.Sample, Prefix: c.Prefix, Suffix: c.Suffix, Share: c.Share,
-			Key: c.Key, AugmentedBytes: s.m.Augment, Dataset: c.Data, Names: c.Names}
+			Key: c.Key, AugmentedBytes: bytes, Dataset: c.Data, Names: c.Names}
 	}, func(r coordinator.Reply) {
 		if r.Err != nil {
 			s.fail("register %s: %v", c.Spec.Name, r.Err)
@@ -21,6 +29,12 @@ func (s *sim) join(c *Client) {
 		sc := &simClient{c: c, id: r.Job, ranks: make([]*simRank, c.Spec.World), subset: c.Sample.Subset, had: c.Sample.Subset}
 		s.res.Subsets[c.Spec.Name] = []Selection{{0, c.Sample.Subset}}
 		s.clients[r.Job] = sc
+		if !s.strict {
+			sc.told = s.m.Collect.Register(s.now, c.Measure)
+			if c.Leave > s.now {
+				s.at(c.Leave, func() { s.leave(sc) })
+			}
+		}
 		for i := range c.Spec.World {
 			s.attach(sc, i)
 		}
@@ -43,9 +57,13 @@ func (s *sim) attach(c *simClient, rank int) {
 
 // iter is the client's iter().
 func (s *sim) iter(c *simClient, k *simRank, epoch uint32) {
-	k.epoch, k.inEpoch, k.asked = epoch, 0, false
-	k.rec = &Received{Job: c.c.Spec.Name, Rank: k.rank, Epoch: epoch, Begun: s.now, Again: k.inc > 1, Instance: map[ident.ObjectID]uint32{}}
-	s.res.Epochs = append(s.res.Epochs, k.rec)
+	k.epoch, k.inEpoch, k.bad, k.asked, k.since = epoch, 0, 0, false, s.now
+	if s.strict {
+		k.rec = &Received{Job: c.c.Spec.Name, Rank: k.rank, Epoch: epoch, Begun: s.now, Again: k.inc > 1, Instance: map[ident.ObjectID]uint32{}}
+		s.res.Epochs = append(s.res.Epochs, k.rec)
+	} else {
+		s.m.Collect.Begin(c.told, s.now, epoch)
+	}
 	s.ask(func(t coordinator.Token) coordinator.Event {
 		return coordinator.StartEpoch{Token: t, Job: c.id, Rank: k.rank, Inc: k.inc, Epoch: epoch}
 	}, func(r coordinator.Reply) {
@@ -147,8 +165,58 @@ func (s *sim) endEpoch(x coordinator.EndEpoch) {
 	s.after(0, func() { s.take(c, k) })
 }
 
-func (s *sim) release(c *simClient, k *simRank, x coordinator.Deliver) {
-	s.step(coordinator.Released{Job: c.id, Rank: k.rank, Inc: k.inc, Slot: x.Slot, Gen: x.Gen})
+func (s *sim) release(c *simClient, k *simRank, x coordinator.Deliver, waited time.Duration) {
+	s.step(coordinator.Released{Job: c.id, Rank: k.rank, Inc: k.inc, Slot: x.Slot, Gen: x.Gen, Waited: waited})
+}
+
+// receive notes what is in a batch.
+func (s *sim) receive(c *simClient, k *simRank, x coordinator.Deliver, waited time.Duration) {
+	rows := s.rows[x.Delivery]
+	if s.ids = s.ids[:0]; !s.strict {
+		k.bad += len(x.Bad)
+	}
+	for _, i := range x.Rows {
+		if rows == nil || i >= len(rows.filled) || !rows.filled[i] {
+			s.fail("job %s: row %d was delivered but never filled", c.c.Spec.Name, i)
+			return
+		}
+		if !s.strict {
+			s.ids = append(s.ids, uint32(rows.object[i]))
+			continue
+		}
+		k.rec.IDs = append(k.rec.IDs, rows.object[i])
+		k.rec.Instance[rows.object[i]] = rows.instance[i]
+	}
+	if s.strict {
+		k.rec.Sizes = append(k.rec.Sizes, len(x.Rows))
+		k.rec.Bad = append(k.rec.Bad, x.Bad...)
+	} else {
+		s.m.Collect.Batch(c.told, s.now, k.epoch, waited, s.ids)
+	}
+	s.taken(x.Delivery)
+}
+
+// leave takes all ranks of a client away before its epochs are over.
+func (s *sim) leave(c *simClient) {
+	for _, k := range c.ranks {
+		if k != nil && !k.gone {
+			k.gone = true
+			s.step(coordinator.Detached{Job: c.id, Rank: k.rank, Inc: k.inc, Clean: true})
+		}
+	}
+	s.departed(c)
+}
+
+// departed counts a client that is gone with all its ranks.
+func (s *sim) departed(c *simClient) {
+	if c.departed || slices.ContainsFunc(c.ranks, func(k *simRank) bool { return k == nil || !k.gone }) {
+		return
+	}
+	c.departed = true
+	s.left++
+	if !s.strict {
+		s.m.Collect.Leave(c.told, s.now)
+	}
 }
 
 // take is the client's next(): it works on one batch for its step time, then gives it back.
@@ -159,12 +227,20 @@ func (s *sim) take(c *simClient, k *simRank) {
 	for len(k.inbox) > 0 && k.inbox[0].Epoch != k.epoch { // of an epoch that was left: unseen
 		x := k.inbox[0]
 		k.inbox = k.inbox[1:]
-		delete(s.rows, x.Delivery)
-		s.release(c, k, x)
+		s.taken(x.Delivery)
+		s.release(c, k, x, 0)
 	}
 	if len(k.inbox) == 0 {
 		if e := k.ended[k.epoch]; e != nil {
-			k.rec.Ended, k.rec.Account, k.rec.Finished = true, e.Account, s.now
+			if s.strict {
+				k.rec.Ended, k.rec.Account, k.rec.Finished = true, e.Account, s.now
+			} else {
+				dropped := 0
+				if k.rank == 0 {
+					dropped = c.c.Spec.Dropped()
+				}
+				s.m.Collect.End(c.told, s.now, k.epoch, k.bad, dropped)
+			}
 			delete(k.ended, k.epoch)
 			s.nextEpoch(c, k)
 		}
@@ -175,17 +251,8 @@ func (s *sim) take(c *simClient, k *simRank) {
 	if x.Step != k.inEpoch {
 		s.fail("job %s rank %d epoch %d: batch %d came as number %d", c.c.Spec.Name, k.rank, k.epoch, x.Step, k.inEpoch)
 	}
-	for _, i := range x.Rows {
-		row, ok := s.rows[x.Delivery][i]
-		if !ok {
-			s.fail("job %s: row %d was delivered but never filled", c.c.Spec.Name, i)
-		}
-		k.rec.IDs = append(k.rec.IDs, row.object)
-		k.rec.Instance[row.object] = row.instance
-	}
-	k.rec.Sizes = append(k.rec.Sizes, len(x.Rows))
-	k.rec.Bad = append(k.rec.Bad, x.Bad...)
-	delete(s.rows, x.Delivery)
+	waited := s.now - k.since
+	s.receive(c, k, x, waited)
 	k.got++
 	k.inEpoch++
 	s.happens(c, k)
@@ -209,12 +276,18 @@ func (s *sim) take(c *simClient, k *simRank) {
 	if k.rank < len(c.c.Steps) {
 		step = c.c.Steps[k.rank]
 	}
+	if c.c.Next != nil {
+		step = c.c.Next(k.rank, k.got-1)
+	}
 	s.after(step, func() {
-		k.busy = false
+		k.busy, k.since = false, s.now
 		if k.gone {
 			return
 		}
-		s.release(c, k, x)
+		if !s.strict {
+			s.m.Collect.Step(c.told, step)
+		}
+		s.release(c, k, x, waited)
 		if c.c.Break > 0 && int(k.epoch)%c.c.Break == 0 && k.inEpoch >= k.batches/2 {
 			s.nextEpoch(c, k)
 			return
@@ -227,6 +300,7 @@ func (s *sim) nextEpoch(c *simClient, k *simRank) {
 	if int(k.epoch)+1 >= c.c.Epochs {
 		k.gone = true
 		s.step(coordinator.Detached{Job: c.id, Rank: k.rank, Inc: k.inc, Clean: true})
+		s.departed(c)
 		return
 	}
 	s.iter(c, k, k.epoch+1)

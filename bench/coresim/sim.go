@@ -1,12 +1,13 @@
-package bench
+package coresim
 
 import (
-	"container/heap"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
 
+	"larder/bench/measure"
 	"larder/dsa"
 	"larder/internal/coordinator"
 	"larder/internal/ident"
@@ -35,6 +36,14 @@ type Client struct {
 	Back time.Duration
 	// Steps are the times of single ranks in place of Step.
 	Steps []time.Duration
+	// Next is the time of the n-th batch of a rank in place of Step and Steps; nil = those.
+	Next func(rank, n int) time.Duration
+	// Leave is when it goes away, before its epochs are over; 0 = never.
+	Leave time.Duration
+	// Augmented is the bytes of one of its augmented samples; 0 = Model.Augment.
+	Augmented int64
+	// Measure is what the Collector is told of it.
+	Measure measure.Demand
 	// Hang stops it from taking anything for ever when it got that many batches in all, without dying; 0 = never.
 	Hang int
 	// Change gives the job another subset when a rank got that many batches in all: asked for by rank 0, or by each rank alike.
@@ -58,26 +67,48 @@ type Selection struct {
 	Subset []ident.ObjectID
 }
 
+// Storage is what objects are read from, by all workers and readers together: a token bucket as source.storage_limit is one, and a latency.
+type Storage struct {
+	Bandwidth float64       // bytes a second; 0 = no limit
+	IOPS      float64       // objects a second; 0 = no limit
+	Latency   time.Duration // of each read, beside what it waits
+	Readers   int           // that read ahead of the workers while reads are slow, as exec's
+}
+
 // Model is the world around the coordinator.
 type Model struct {
 	Seed    uint64
 	Workers int
+	Cores   int           // that the workers have; 0 = one each
 	Ahead   int           // preparations handed out beyond what the workers take, as coordinator.Config.Ahead
-	Read    time.Duration // per object from storage
+	Read    time.Duration // per object from storage, by the worker; only without Storage
+	Storage *Storage
+	Memory  float64 // bytes a second that rows are copied with, by all workers together; 0 = no limit
 	Decode  func(ident.ObjectID) time.Duration
-	Fill    time.Duration
-	Bytes   func(ident.ObjectID) int64 // stored
-	Decoded func(ident.ObjectID) int64
-	Augment int64                     // bytes of an augmented sample
-	Bad     map[ident.ObjectID]string // cannot be decoded
-	Lose    int                       // loses a cached entry at every n-th use; 0 = never
-	Tiers   coordinator.TierConfig
-	Resize  map[time.Duration]coordinator.TierConfig
-	Rates   map[time.Duration]coordinator.Rates // as measured from then on
-	Data    []DataChange
-	Lease   time.Duration
-	Usable  func(int64) int64 // as coordinator.Config
-	Refill  func(sharers int) bool
+	Fill    time.Duration                      // augmenting a sample, and writing or copying its row
+	Suffix  func(ident.ObjectID) time.Duration // augmenting a decoded sample into its row, in place of Fill; nil = Fill
+	Finish  time.Duration                      // copying an augmented sample into its row, with Suffix
+	InPlace func(ident.ObjectID) time.Duration // decoding straight into a row; nil = Decode and Fill, or Suffix
+	Granule int64                              // bytes that entries are rounded up to; 0 = exact
+	Measure time.Duration                      // between two reports of measured rates; 0 = there are none but Rates
+	// Collect is told what clients see; nil = it is kept in the Result, and what the coordinator asks for is checked.
+	Collect *measure.Collector
+	// Decisions takes all that was decided, in order, as bytes; nil = only its hash is made.
+	Decisions io.Writer
+	// Progress is told the virtual time now and then; what it returns ends the run. nil = nobody.
+	Progress func(now time.Duration, samples uint64) error
+	Bytes    func(ident.ObjectID) int64 // stored
+	Decoded  func(ident.ObjectID) int64
+	Augment  int64                     // bytes of an augmented sample
+	Bad      map[ident.ObjectID]string // cannot be decoded
+	Lose     int                       // loses a cached entry at every n-th use; 0 = never
+	Tiers    coordinator.TierConfig
+	Resize   map[time.Duration]coordinator.TierConfig
+	Rates    map[time.Duration]coordinator.Rates // as measured from then on
+	Data     []DataChange
+	Lease    time.Duration
+	Usable   func(int64) int64 // as coordinator.Config
+	Refill   func(sharers int) bool
 	// Check runs Core.Check after every n-th step; 0 = never.
 	Check int
 }
@@ -111,6 +142,9 @@ type Result struct {
 	Jobs     []jobs.Job             // at the end
 	Paused   int                    // pauses
 	Subsets  map[string][]Selection // by job, in the order given; a later one for the same epoch replaces the earlier
+	Tiers    []coordinator.TierView // at the end
+	Events   uint64                 // that the coordinator handled, and picks
+	CutOff   bool                   // at the limit of virtual time; only with a Collector
 }
 
 // Subset is what a job was to draw in an epoch.
@@ -124,67 +158,45 @@ func (r *Result) Subset(job string, epoch uint32) []ident.ObjectID {
 	return out
 }
 
-type action struct {
-	at  time.Duration
-	seq int
-	do  func()
-}
-
-type agenda []action
-
-func (a agenda) Len() int { return len(a) }
-func (a agenda) Less(i, j int) bool {
-	if a[i].at != a[j].at {
-		return a[i].at < a[j].at
-	}
-	return a[i].seq < a[j].seq
-}
-func (a agenda) Swap(i, j int) { a[i], a[j] = a[j], a[i] }
-func (a *agenda) Push(x any)   { *a = append(*a, x.(action)) }
-func (a *agenda) Pop() any {
-	old := *a
-	x := old[len(old)-1]
-	*a = old[:len(old)-1]
-	return x
-}
-
 // sim runs one scenario.
 type sim struct {
 	m      Model
 	core   *coordinator.Core
 	now    time.Duration
-	seq    int
+	seq    uint64
 	agenda agenda
 	steps  int
+	events uint64 // steps and picks
 	rng    *xrand.Rand
 	hash   *xxhash.Digest
+	note   []byte // of the running step
+	out    []coordinator.Effect
 	res    *Result
+	strict bool // nothing is believed, everything kept
 
 	clients map[ident.JobID]*simClient
 	tokens  map[coordinator.Token]func(coordinator.Reply)
 	token   coordinator.Token
 
-	store  map[ident.Key]int64 // bytes really held
-	used   [ident.NumForms]int64
-	budget [ident.NumForms]int64
-	copies map[coordinator.FlightID]bool
-	rows   map[coordinator.DeliveryID]map[int]simRow
-	idle   int    // workers
-	tasks  agenda // by turn
-	uses   int
-	timer  time.Time
-	gone   map[ident.ObjectID]bool
+	augments []augmented // what jobs make
+	ids      []uint32    // of the batch that is being received
+	world
+	timer time.Time
+	gone  map[ident.ObjectID]bool
 }
 
-type simRow struct {
-	object   ident.ObjectID
-	instance uint32
+// augmented is the size of what a suffix makes.
+type augmented struct {
+	suffix ident.RecipeID
+	bytes  int64
 }
 
 type simClient struct {
-	c     *Client
-	id    ident.JobID
-	ranks []*simRank
+	c        *Client
+	id       ident.JobID
+	ranks    []*simRank
+	told     int // its number at the Collector
+	departed bool
 
 	subset []ident.ObjectID // asked for last
 	had    []ident.ObjectID // of all subsets that it was given
@@ -197,26 +209,30 @@ type simRank struct {
 	epoch   uint32
 	got     int // batches in all
 	inEpoch int
+	bad     int // samples of the epoch that were left out with a report
 	rec     *Received
 	inbox   []coordinator.Deliver
 	ended   map[uint32]*coordinator.EndEpoch
 	busy    bool
 	asked   bool
 	gone    bool
-	batches int // of its epoch
+	batches int           // of its epoch
+	since   time.Duration // it wants a batch
 }
 
 var simEpoch = time.Unix(1_700_000_000, 0)
 
-// Run simulates until every client left, or until limit of virtual time.
+// Run simulates until every client left, or until limit of virtual time: then CutOff is set with a Collector, else it is a failure. The errors are
+// those of the coordinator's configuration, and what Progress or Decisions return.
 func Run(m Model, clients []Client, limit time.Duration) (*Result, error) {
 	s := &sim{
 		m: m, rng: xrand.New(m.Seed, 99), hash: xxhash.New(), res: &Result{Subsets: map[string][]Selection{}}, gone: map[ident.ObjectID]bool{}, clients: map[ident.JobID]*simClient{},
-		tokens: map[coordinator.Token]func(coordinator.Reply){}, store: map[ident.Key]int64{}, copies: map[coordinator.FlightID]bool{},
-		rows: map[coordinator.DeliveryID]map[int]simRow{}, idle: max(m.Workers, 1),
+		tokens: map[coordinator.Token]func(coordinator.Reply){}, strict: m.Collect == nil,
 	}
+	s.open()
 	core, err := coordinator.New(coordinator.Config{
 		Seed: m.Seed, Tiers: m.Tiers, Lease: m.Lease, InFlight: 2 * max(m.Workers, 1), Ahead: m.Ahead, Bytes: m.Bytes, Usable: m.Usable, Refill: m.Refill,
+		Granule: func(_ ident.Form, n int64) int64 { return s.granules(n) },
 	})
 	if err != nil {
 		return nil, err
@@ -225,6 +241,7 @@ func Run(m Model, clients []Client, limit time.Duration) (*Result, error) {
 	for _, t := range core.Tiers() {
 		s.budget[t.Form] = t.Budget
 	}
+	s.pending = len(clients)
 	for i := range clients {
 		c := &clients[i]
 		s.at(c.Start, func() { s.join(c) })
@@ -238,16 +255,62 @@ func Run(m Model, clients []Client, limit time.Duration) (*Result, error) {
 	for _, d := range m.Data {
 		s.at(d.At, func() { s.changeData(d) })
 	}
+	if m.Measure > 0 {
+		s.at(m.Measure, s.measure)
+	}
+	if err := s.loop(limit); err != nil {
+		return nil, err
+	}
+	r := s.res
+	r.Stats, r.Elapsed, r.Hash, r.Jobs, r.Tiers, r.Events = core.Stats(), s.now, s.hash.Sum64(), core.Jobs(true), core.Tiers(), s.events
+	return r, nil
+}
+
+const progressEvery = 1 << 16 // events
+
+func (s *sim) loop(limit time.Duration) error {
+	told := s.events
 	for len(s.agenda) > 0 && s.now <= limit && len(s.res.Failures) == 0 {
-		a := heap.Pop(&s.agenda).(action)
+		if s.idle() {
+			return nil
+		}
+		a := s.agenda.pop()
 		s.now = a.at
-		a.do()
+		switch {
+		case a.do != nil:
+			a.do()
+		case a.read:
+			s.haveRead(a.task)
+		default:
+			s.worked(a.task)
+		}
+		if s.events-told >= progressEvery {
+			told = s.events
+			if s.m.Progress != nil {
+				if err := s.m.Progress(s.now, s.core.Stats().Samples); err != nil {
+					return err
+				}
+			}
+		}
+		if s.m.Decisions != nil && len(s.note) > 0 {
+			if _, err := s.m.Decisions.Write(s.note); err != nil {
+				return fmt.Errorf("write down the decisions: %w", err)
+			}
+		}
+		s.note = s.note[:0]
 	}
 	if s.now > limit {
-		s.fail("still running after %s of virtual time", limit)
+		if s.strict {
+			s.fail("still running after %s of virtual time", limit)
+		}
+		s.res.CutOff = true
 	}
-	s.res.Stats, s.res.Elapsed, s.res.Hash, s.res.Jobs = core.Stats(), s.now, s.hash.Sum64(), core.Jobs(true)
-	return s.res, nil
+	return nil
+}
+
+// idle tells whether nothing but reports of rates is to come: all clients have come and gone. Only with a Collector: tests let every timer run out.
+func (s *sim) idle() bool {
+	return !s.strict && s.left == s.joined && s.pending == 0
 }
 
 func (s *sim) fail(format string, args ...any) {
@@ -256,18 +319,30 @@ func (s *sim) fail(format string, args ...any) {
 
 func (s *sim) at(t time.Duration, do func()) {
 	s.seq++
-	heap.Push(&s.agenda, action{max(t, s.now), s.seq, do})
+	s.agenda.push(action{at: max(t, s.now), seq: s.seq, do: do})
 }
 
 func (s *sim) after(d time.Duration, do func()) { s.at(s.now+d, do) }
 
 func (s *sim) step(ev coordinator.Event) {
-	out := s.core.Step(simEpoch.Add(s.now), ev, nil)
+	s.out = s.core.Step(simEpoch.Add(s.now), ev, s.out[:0])
+	out := s.out
+	s.out = nil // a step inside of what is done below has its own
 	s.steps++
+	s.events++
+	from := len(s.note)
 	for _, e := range out {
-		fmt.Fprintf(s.hash, "%T%+v", e, describeEffect(e))
-		s.do(e)
+		s.describe(e)
 	}
+	_, _ = s.hash.Write(s.note[from:])
+	if s.m.Decisions == nil {
+		s.note = s.note[:from]
+	}
+	for i, e := range out {
+		s.do(e)
+		out[i] = nil
+	}
+	s.out = out
 	if s.m.Check > 0 && s.steps%s.m.Check == 0 {
 		if err := s.core.Check(); err != nil {
 			s.fail("after %T: %v", ev, err)
@@ -284,26 +359,6 @@ func (s *sim) step(ev coordinator.Event) {
 	}
 }
 
-// describeEffect leaves out what is no value: errors and accounts print as addresses.
-func describeEffect(e coordinator.Effect) any {
-	switch x := e.(type) {
-	case coordinator.Reply:
-		return [3]any{x.Token, x.Job, x.Inc}
-	case coordinator.EndEpoch:
-		return [4]any{x.Job, x.Rank, x.Epoch, x.Batches}
-	case coordinator.Prepare:
-		if x.Into == nil {
-			return x
-		}
-		into := *x.Into
-		x.Into = nil
-		return [2]any{x, into}
-	case coordinator.Solve: // its demand has pointers
-		return [2]any{x.Seq, x.Now}
-	}
-	return e
-}
-
 func (s *sim) ask(build func(coordinator.Token) coordinator.Event, then func(coordinator.Reply)) {
 	s.token++
 	s.tokens[s.token] = then
@@ -313,23 +368,21 @@ func (s *sim) ask(build func(coordinator.Token) coordinator.Event, then func(coo
 func (s *sim) do(eff coordinator.Effect) {
 	switch x := eff.(type) {
 	case coordinator.Prepare:
-		cost := s.m.Read + s.m.Decode(x.Key.Object)
-		if x.Into != nil {
-			cost += s.m.Fill
-		}
-		s.work(x.Turn, cost, func() { s.prepared(x) })
+		s.work(task{turn: x.Turn, what: eff, object: x.Key.Object, fresh: x.Into == nil, read: x.From == ident.Stored})
 	case coordinator.Augment:
-		s.work(x.Turn, s.m.Fill, func() { s.augmented(x) })
+		s.work(task{turn: x.Turn, what: eff, object: x.Key.Object})
 	case *coordinator.Fill:
-		s.work(x.Turn, s.m.Fill, func() { s.fill(x) })
+		s.work(task{turn: x.Turn, what: eff, object: x.Object})
 	case coordinator.Discard:
 		if !s.copies[x.Flight] {
 			s.fail("working copy %d is discarded but does not exist", x.Flight)
 		}
 		delete(s.copies, x.Flight)
+		if s.m.Ahead > 0 { // a worker may wait for room
+			s.serve()
+		}
 	case coordinator.FreeKey:
-		s.used[x.Key.Form] -= s.store[x.Key]
-		delete(s.store, x.Key)
+		s.free(x.Key)
 	case coordinator.SetBudget:
 		s.budget[x.Form] = x.Bytes
 	case coordinator.Solve: // the daemon takes milliseconds for it; here they do not count
@@ -344,6 +397,9 @@ func (s *sim) do(eff coordinator.Effect) {
 			c.ranks[x.Rank].gone = true
 		}
 	case coordinator.Persist:
+		if x.Kind == coordinator.RecAssign {
+			s.events += uint64(len(x.Objects))
+		}
 		s.after(50*time.Microsecond, func() { s.step(coordinator.Persisted{Seq: x.Seq}) })
 	case coordinator.Reply:
 		if then := s.tokens[x.Token]; then != nil {
@@ -353,139 +409,4 @@ func (s *sim) do(eff coordinator.Effect) {
 	case coordinator.Complain:
 		s.fail("job %d: %s", x.Job, x.Text)
 	}
-}
-
-// work queues a task for the workers, who take tasks by turn.
-func (s *sim) work(turn uint64, cost time.Duration, done func()) {
-	s.seq++
-	heap.Push(&s.tasks, action{time.Duration(turn), s.seq, func() {
-		s.after(cost, func() {
-			s.idle++
-			done()
-			s.serve()
-		})
-	}})
-	s.serve()
-}
-
-func (s *sim) serve() {
-	for s.idle > 0 && len(s.tasks) > 0 {
-		s.idle--
-		heap.Pop(&s.tasks).(action).do()
-	}
-}
-
-// put is the store: it refuses what exceeds the budget.
-func (s *sim) put(k ident.Key, n int64) bool {
-	if s.used[k.Form]+n > s.budget[k.Form] {
-		return false
-	}
-	if _, there := s.store[k]; there {
-		s.fail("%s is stored twice", k)
-	}
-	s.store[k] = n
-	s.used[k.Form] += n
-	s.res.Peak[k.Form] = max(s.res.Peak[k.Form], s.used[k.Form])
-	return true
-}
-
-func (s *sim) copy(id coordinator.FlightID) {
-	s.copies[id] = true
-	s.res.Copies = max(s.res.Copies, len(s.copies))
-}
-
-// lost makes a cache lose an entry now and then.
-func (s *sim) lost(k ident.Key) bool {
-	s.uses++
-	if s.m.Lose > 0 && s.uses%s.m.Lose == 0 {
-		s.used[k.Form] -= s.store[k]
-		delete(s.store, k)
-		return true
-	}
-	return false
-}
-
-func (s *sim) prepared(x coordinator.Prepare) {
-	o := x.Key.Object
-	ev := coordinator.Prepared{Flight: x.Flight, Bytes: s.m.Decoded(o)}
-	ekey := ident.Key{Object: o, Form: ident.Encoded}
-	if x.From == ident.Encoded {
-		if _, there := s.store[ekey]; !there || s.lost(ekey) {
-			ev.Lost = true
-			s.step(ev)
-			return
-		}
-	} else {
-		ev.Read = s.m.Bytes(o)
-		if x.KeepEncoded {
-			ev.Encoded = s.put(ekey, ev.Read)
-		}
-	}
-	if why, bad := s.m.Bad[o]; bad {
-		ev.Err = why
-	} else if s.gone[o] && x.From == ident.Stored {
-		ev.Err, ev.Read, ev.Encoded = "no such file", 0, false
-		if x.KeepEncoded && s.store[ekey] > 0 {
-			s.used[ident.Encoded] -= s.store[ekey]
-			delete(s.store, ekey)
-		}
-	} else if x.Into != nil {
-		if x.Keep {
-			s.fail("%s is prepared in place, and to be kept", x.Key)
-		}
-		s.row(x.Into)
-		ev.Augments = 1
-	} else if ev.Kept = x.Keep && s.put(x.Key, ev.Bytes); !ev.Kept {
-		s.copy(x.Flight)
-	}
-	s.step(ev)
-}
-
-func (s *sim) row(x *coordinator.Fill) {
-	if s.rows[x.Delivery] == nil {
-		s.rows[x.Delivery] = map[int]simRow{}
-	}
-	s.rows[x.Delivery][x.Row] = simRow{x.Object, x.Instance}
-}
-
-// source checks that what the coordinator points to is really there.
-func (s *sim) source(from coordinator.Source) (ok bool) {
-	if from.Flight != 0 {
-		if !s.copies[from.Flight] {
-			s.fail("working copy %d is read but does not exist", from.Flight)
-		}
-		return true
-	}
-	if _, there := s.store[from.Key]; !there {
-		if s.m.Lose == 0 && !s.gone[from.Key.Object] { // else a job knows that it is gone, and this one does not yet
-			s.fail("%s is read but not stored", from.Key)
-		}
-		return false
-	}
-	return !s.lost(from.Key)
-}
-
-func (s *sim) augmented(x coordinator.Augment) {
-	ev := coordinator.Prepared{Flight: x.Flight, Bytes: s.m.Augment}
-	if !s.source(x.From) {
-		ev.Lost = true
-	} else if ev.Kept = x.Keep && s.put(x.Key, ev.Bytes); !ev.Kept {
-		s.copy(x.Flight)
-	}
-	s.step(ev)
-}
-
-func (s *sim) fill(x *coordinator.Fill) {
-	ev := coordinator.Filled{Delivery: x.Delivery, Row: x.Row}
-	if !s.source(x.From) {
-		ev.Lost = true
-	} else {
-		s.row(x)
-		if x.From.Key.Form == ident.Decoded {
-			ev.Augments = 1
-		} else if x.From.Key.Instance != x.Instance {
-			s.fail("instance %d was put where %d belongs", x.From.Key.Instance, x.Instance)
-		}
-	}
-	s.step(ev)
 }
