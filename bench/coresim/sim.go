@@ -348,6 +348,12 @@ func (s *sim) step(ev coordinator.Event) {
 			s.fail("after %T: %v", ev, err)
 		}
 	}
+	switch ev.(type) {
+	case coordinator.Filled, coordinator.Prepared: // most of all; others follow soon that look at the time
+		if !s.strict {
+			return
+		}
+	}
 	if d := s.core.Deadline(); !d.IsZero() && !d.Equal(s.timer) {
 		s.timer = d
 		s.at(d.Sub(simEpoch), func() {

@@ -71,7 +71,6 @@ type collected struct {
 	overEvery             int
 	overCount             int
 	steady                time.Duration // in steps
-	left                  bool
 }
 
 type epoch struct {
@@ -375,7 +374,7 @@ func (c *Collector) groups(j *collected) {
 // Leave notes that the last client of a job is gone.
 func (c *Collector) Leave(job int, at time.Duration) {
 	j := c.jobs[job]
-	j.ended, j.left = max(j.ended, at), true
+	j.ended = max(j.ended, at)
 }
 
 // Capacity is how many samples may be resident in forms that save a read, and a decode; used for the lower bounds.

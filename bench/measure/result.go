@@ -63,7 +63,7 @@ type Counts struct {
 	Samples     uint64 `json:"samples_delivered"`
 	Batches     uint64 `json:"batches_delivered"`
 	Quarantined uint64 `json:"quarantined"`
-	Prefetched  uint64 `json:"prefetched"` // prepared while storage or workers idled, before anybody had picked them; they are no hits when they are taken
+	Prefetched  uint64 `json:"prefetched"` // simulated: of the augments, those that idle workers made before anybody had picked them
 }
 
 // Ratios are counts divided by something.
@@ -152,6 +152,14 @@ type Hits struct {
 	Augmented uint64 `json:"augmented"`
 	// Rate is the part of the delivered samples that were hits in any form.
 	Rate float64 `json:"rate"`
+}
+
+// Count notes what the daemon counted of a job.
+func (j *Job) Count(reads, decodes, augments, encoded, decoded, augmented uint64) {
+	j.Reads, j.Decodes, j.Augments, j.Hits = reads, decodes, augments, Hits{Encoded: encoded, Decoded: decoded, Augmented: augmented}
+	if j.Samples > 0 {
+		j.Hits.Rate = min(1, float64(encoded+decoded+augmented)/float64(j.Samples))
+	}
 }
 
 // Tier is the cache of one form.

@@ -173,7 +173,7 @@ func Generate(g Spec, maxMemory uint64) (*Trace, error) {
 		}
 	}
 	if g.Bytes > 0 {
-		t.Sizes = sizes(r, g.Samples, g.Bytes)
+		t.Sizes = PhotoSizes(r, g.Samples, g.Bytes)
 	}
 	t.Pick = Picks{make([]uint32, 0, g.picks()), make([]uint16, 0, g.picks())}
 	for {
@@ -253,8 +253,8 @@ func ranking(r *xrand.Rand, n int) []uint32 {
 	return names
 }
 
-// sizes draws stored sizes with the spread of photographs: the logarithm is a sum of three uniform numbers, close to normal.
-func sizes(r *xrand.Rand, n, mean int) []uint32 {
+// PhotoSizes draws stored sizes with the spread of photographs: the logarithm is a sum of three uniform numbers, close to normal.
+func PhotoSizes(r *xrand.Rand, n, mean int) []uint32 {
 	const spread = 2.2
 	out := make([]uint32, n)
 	sum := 0.0

@@ -275,6 +275,7 @@ func (c *Core) refillOne(s *stream) {
 		}
 		if f, _ := c.launchShared(key, s, c.turn+1, need); f != nil {
 			f.refill = true
+			c.stats.Prefetched++
 		}
 		c.relevel(x)
 		return
