@@ -19,6 +19,7 @@ type reader struct {
 	name  string
 	at    int64 // of what is being read
 	sum   uint64
+	old   bool // version 1
 	chunk []byte
 	begin int64 // of the payload
 	rest  []byte
@@ -195,10 +196,10 @@ func Read(from io.Reader, name string, maxMemory uint64) (*Trace, error) {
 	case err != nil:
 		return nil, r.fail(r.at, "the file is cut off: not all of it was copied", "the trace ends in its header")
 	}
-	if v := binary.LittleEndian.Uint32(h[8:]); v != fileVersion || binary.LittleEndian.Uint32(h[12:]) != 0 {
-		return nil, r.fail(8, fmt.Sprintf("this larder reads version %d", fileVersion), "the trace is of version %d", v)
+	if v := binary.LittleEndian.Uint32(h[8:]); v < firstVersion || v > fileVersion || binary.LittleEndian.Uint32(h[12:]) != 0 {
+		return nil, r.fail(8, fmt.Sprintf("this larder reads versions %d to %d", firstVersion, fileVersion), "the trace is of version %d", v)
 	}
-	r.sum = xxhash.Sum64(h)
+	r.sum, r.old = xxhash.Sum64(h), h[8] == firstVersion
 	t := &Trace{}
 	have, last := 0, byte(0) // objects with sizes or costs
 	for {
@@ -206,7 +207,7 @@ func Read(from io.Reader, name string, maxMemory uint64) (*Trace, error) {
 		if err != nil {
 			return nil, err
 		}
-		if (last == 0) != (kind == chunkDemand) || kind == chunkObjects && last > chunkObjects {
+		if (last == 0) != (kind == chunkDemand) || kind == chunkObjects && last > chunkObjects && last != chunkWorld || kind == chunkWorld && (r.old || last != chunkDemand) {
 			return nil, r.damaged("a chunk of kind %d after one of kind %d", kind, last)
 		}
 		last = kind
@@ -219,6 +220,8 @@ func Read(from io.Reader, name string, maxMemory uint64) (*Trace, error) {
 			err = r.picks(t, maxMemory)
 		case chunkMoves:
 			err = r.moves(t)
+		case chunkWorld:
+			err = r.world(t)
 		case chunkEnd:
 			return t, r.end(t, have)
 		default:
@@ -235,7 +238,7 @@ func Read(from io.Reader, name string, maxMemory uint64) (*Trace, error) {
 
 // tooLarge refuses what would not fit memory.
 func (r *reader) tooLarge(t *Trace, picks, limit uint64) error {
-	need := Memory(picks, uint64(t.Objects), t.Sizes != nil || t.Decode != nil || t.Augment != nil)
+	need := Memory(picks, uint64(t.Objects), t.sized())
 	if limit == 0 || need <= limit {
 		return nil
 	}
@@ -261,10 +264,10 @@ func (r *reader) demand(t *Trace, maxMemory uint64) (err error) {
 	if err != nil {
 		return err
 	}
-	if flags[0] > 7 {
+	if flags[0] > 15 || r.old && flags[0] > 7 {
 		return r.damaged("unknown flags %#x", flags[0])
 	}
-	for i, make := range []func(){func() { t.Sizes = []uint32{} }, func() { t.Decode = []time.Duration{} }, func() { t.Augment = []time.Duration{} }} {
+	for i, make := range []func(){func() { t.Sizes = []uint32{} }, func() { t.Decode = []time.Duration{} }, func() { t.Augment = []time.Duration{} }, func() { t.Decoded = []uint32{} }} {
 		if flags[0]>>i&1 == 1 {
 			make()
 		}
@@ -292,7 +295,7 @@ func (r *reader) demand(t *Trace, maxMemory uint64) (err error) {
 // checkDemand is Check without what comes after the demand.
 func (t *Trace) checkDemand() error {
 	d := *t
-	d.Sizes, d.Decode, d.Augment, d.Pick, d.Moves = nil, nil, nil, Picks{}, nil
+	d.Sizes, d.Decoded, d.Decode, d.Augment, d.Pick, d.Moves, d.World = nil, nil, nil, nil, Picks{}, nil, nil
 	return d.Check()
 }
 
@@ -351,7 +354,7 @@ func (r *reader) objects(t *Trace, have int) (int, error) {
 	if err != nil {
 		return have, err
 	}
-	if have+n > t.Objects || t.Sizes == nil && t.Decode == nil && t.Augment == nil {
+	if have+n > t.Objects || !t.sized() {
 		return have, r.damaged("sizes of %d objects, there are %d", have+n, t.Objects)
 	}
 	if t.Sizes != nil {
@@ -366,6 +369,11 @@ func (r *reader) objects(t *Trace, have int) (int, error) {
 	}
 	if t.Augment != nil {
 		if t.Augment, err = column(r, t.Augment, "augment costs", n, 1<<63-1); err != nil {
+			return have, err
+		}
+	}
+	if t.Decoded != nil {
+		if t.Decoded, err = column(r, t.Decoded, "decoded sizes", n, 1<<32-1); err != nil {
 			return have, err
 		}
 	}
@@ -437,7 +445,7 @@ func (r *reader) end(t *Trace, have int) error {
 	if err != nil {
 		return err
 	}
-	sized := t.Sizes != nil || t.Decode != nil || t.Augment != nil
+	sized := t.sized()
 	if picks != uint64(t.Pick.Len()) || moves != uint64(len(t.Moves)) || sized && have != t.Objects || len(r.rest) > 0 {
 		return r.damaged("%d picks and %d events were recorded, %d and %d are there", picks, moves, t.Pick.Len(), len(t.Moves))
 	}

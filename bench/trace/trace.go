@@ -32,8 +32,11 @@ type Trace struct {
 	Jobs    []Job
 	// Sizes and costs by object; nil = all alike (1 byte, no time).
 	Sizes   []uint32        // stored bytes
+	Decoded []uint32        // decoded bytes
 	Decode  []time.Duration // decode cost
 	Augment []time.Duration // cost of one augmented instance
+
+	World *World // nil = it was not recorded
 
 	Pick Picks
 	// Moves are what came into memory and left it; At counts the picks before it.
@@ -110,6 +113,11 @@ func (t *Trace) Bytes() (bytes int64, unique int) {
 	return bytes, unique
 }
 
+// sized tells whether anything is known of single objects.
+func (t *Trace) sized() bool {
+	return t.Sizes != nil || t.Decode != nil || t.Augment != nil || t.Decoded != nil
+}
+
 // Prescribed tells whether no order depended on what was in memory, so that the picks mean the same under any policy; otherwise it names a
 // job whose order did.
 func (t *Trace) Prescribed() (job string, ok bool) {
@@ -125,7 +133,7 @@ func (t *Trace) Prescribed() (job string, ok bool) {
 func Memory(picks, objects uint64, sized bool) uint64 {
 	n := picks * 6
 	if sized {
-		n += objects * 20
+		n += objects * 24
 	}
 	return n
 }
@@ -142,7 +150,7 @@ func (t *Trace) Check() error {
 		return bad("it has %d jobs, the limit is %d", len(t.Jobs), MaxJobs)
 	case len(t.Pick.Object) != len(t.Pick.Job):
 		return bad("%d objects for %d picks", len(t.Pick.Object), len(t.Pick.Job))
-	case t.Sizes != nil && len(t.Sizes) != t.Objects, t.Decode != nil && len(t.Decode) != t.Objects, t.Augment != nil && len(t.Augment) != t.Objects:
+	case t.Sizes != nil && len(t.Sizes) != t.Objects, t.Decoded != nil && len(t.Decoded) != t.Objects, t.Decode != nil && len(t.Decode) != t.Objects, t.Augment != nil && len(t.Augment) != t.Objects:
 		return bad("sizes or costs are not of all %d objects", t.Objects)
 	}
 	for i := range t.Jobs {
@@ -156,6 +164,11 @@ func (t *Trace) Check() error {
 				return bad("range %d of job %d is %d to %d", k, i, r.Lo, r.Hi)
 			}
 			last = r.Hi
+		}
+	}
+	if t.World != nil {
+		if err := t.World.check(len(t.Jobs)); err != nil {
+			return err
 		}
 	}
 	begun := make([]bool, len(t.Jobs))
@@ -221,6 +234,6 @@ func Equal(a, b *Trace) bool {
 			x.Subset, y.Subset = nil, nil
 			return fmt.Sprint(x) == fmt.Sprint(y) && slices.Equal(s, u)
 		}) &&
-		slices.Equal(a.Sizes, b.Sizes) && slices.Equal(a.Decode, b.Decode) && slices.Equal(a.Augment, b.Augment) &&
+		slices.Equal(a.Sizes, b.Sizes) && slices.Equal(a.Decoded, b.Decoded) && sameWorld(a.World, b.World) && slices.Equal(a.Decode, b.Decode) && slices.Equal(a.Augment, b.Augment) &&
 		slices.Equal(a.Pick.Object, b.Pick.Object) && slices.Equal(a.Pick.Job, b.Pick.Job) && slices.Equal(a.Moves, b.Moves)
 }

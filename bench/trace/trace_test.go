@@ -51,6 +51,12 @@ func drawn(rt *rapid.T) *Trace {
 			t.Augment = append(t.Augment, time.Duration(rapid.Int64Range(0, 1000).Draw(rt, "augment")))
 		}
 	}
+	if rapid.Bool().Draw(rt, "decoded") {
+		t.Decoded = rapid.SliceOfN(rapid.Uint32(), t.Objects, t.Objects).Draw(rt, "decoded sizes")
+	}
+	if rapid.Bool().Draw(rt, "world") {
+		t.World = drawnWorld(rt, len(t.Jobs))
+	}
 	begun := make([]bool, len(t.Jobs))
 	for range rapid.IntRange(0, 400).Draw(rt, "picks") {
 		j := rapid.IntRange(0, len(t.Jobs)-1).Draw(rt, "job")
@@ -61,6 +67,77 @@ func drawn(rt *rapid.T) *Trace {
 		}
 	}
 	return t
+}
+
+func drawnWorld(rt *rapid.T, jobs int) *World {
+	w := &World{Workers: rapid.IntRange(1, 64).Draw(rt, "workers"), Cores: rapid.IntRange(1, 64).Draw(rt, "cores"), StorageLimit: rapid.Int64Range(0, 1<<40).Draw(rt, "limit"),
+		Bandwidth: rapid.Float64Range(0, 1e12).Draw(rt, "bandwidth"), Latency: time.Duration(rapid.Int64Range(0, 1e9).Draw(rt, "latency")), InPlace: rapid.Float64Range(0, 2).Draw(rt, "in place"),
+		Tiers: Tiers{Total: rapid.Int64Range(0, 1<<50).Draw(rt, "total"), Encoded: -1, Decoded: rapid.Int64Range(-1, 1<<40).Draw(rt, "decoded"), Policy: []string{"need", "lru", ""}, Model: "seneca"},
+		Lost:  rapid.Uint64().Draw(rt, "lost"), Counted: Counted{Reads: rapid.Uint64().Draw(rt, "reads")}}
+	for range jobs {
+		w.Jobs = append(w.Jobs, JobWorld{Ranks: rapid.IntRange(1, 8).Draw(rt, "ranks"), Prefetch: 2, Recipe: rapid.StringN(0, 20, 60).Draw(rt, "recipe"), Share: rapid.Bool().Draw(rt, "share"),
+			Seed: rapid.Uint64().Draw(rt, "job seed"), Augmented: rapid.Int64Range(0, 1<<30).Draw(rt, "augmented")})
+	}
+	return w
+}
+
+// A trace with a world is of version 2, whose bytes are a promise too.
+func TestGoldenFileOfAWorld(t *testing.T) {
+	a := &Trace{Name: "w", Seed: 7, Objects: 3, Jobs: []Job{{Name: "a", Order: "stratified", Step: 300, Batch: 2, Epochs: 1, Looks: true}}, Sizes: []uint32{10, 500, 10}, Decoded: []uint32{60, 3000, 60},
+		World: &World{Workers: 2, Cores: 2, StorageLimit: 1000, Bandwidth: 900.5, Latency: 3, Memory: 8e9, Finish: 4, InPlace: .75, Tiers: Tiers{Total: 100, Encoded: -1, Decoded: 50, Policy: []string{"need", "need", "need"}, Model: "bottleneck"},
+			Jobs: []JobWorld{{Ranks: 1, Prefetch: 2, Recipe: "r", Augmented: 48}}, Counted: Counted{Reads: 3, Decodes: 3, Augments: 3, Samples: 3}}}
+	a.Pick.Add(0, 2, true)
+	var b bytes.Buffer
+	if err := Write(&b, a); err != nil {
+		t.Fatal(err)
+	}
+	got := hex.EncodeToString(b.Bytes())
+	golden, err := os.ReadFile("testdata/world.hex")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(got, "4c41524445525452"+"02000000"+"00000000") || got != strings.TrimSpace(string(golden)) {
+		t.Errorf("got  %s\nwant %s", got, golden)
+	}
+	if again, err := Read(&b, "t", 0); err != nil || !Equal(a, again) {
+		t.Errorf("it is read as another one: %v", err)
+	}
+}
+
+func TestHostileWorlds(t *testing.T) {
+	jobs := []Job{{Name: "a"}}
+	good := World{Workers: 1, Cores: 1, Jobs: []JobWorld{{Ranks: 1, Prefetch: 2}}}
+	file := func(version byte, world []byte) []byte {
+		h := append([]byte(magic), version, 0, 0, 0, 0, 0, 0, 0)
+		sum := xxhash.Sum64(h)
+		for i, c := range [][]byte{appendDemand(nil, &Trace{Objects: 3, Jobs: jobs}), world, {0, 0}} {
+			b := append([]byte{[]byte{chunkDemand, chunkWorld, chunkEnd}[i]}, binary.AppendUvarint(nil, uint64(len(c)))...)
+			b = append(b, c...)
+			sum = chain(sum, b)
+			h = append(h, binary.LittleEndian.AppendUint64(b, sum)...)
+		}
+		return h
+	}
+	raw := must[[]byte](t)(good.marshal())
+	if got, err := Read(bytes.NewReader(file(2, raw)), "t", 0); err != nil || got.World == nil {
+		t.Fatal(err)
+	}
+	for what, f := range map[string][]byte{
+		"in version 1":    file(1, raw),
+		"no JSON":         file(2, []byte("{")),
+		"nothing":         file(2, nil),
+		"an unknown key":  file(2, []byte(`{"workers":1,"cores":1,"jobs":[{"ranks":1,"prefetch":2}],"zzqq":1}`)),
+		"two of them":     file(2, append(slices.Clone(raw), raw...)),
+		"no workers":      file(2, []byte(`{"workers":0,"cores":1,"jobs":[{"ranks":1,"prefetch":2}]}`)),
+		"no jobs":         file(2, []byte(`{"workers":1,"cores":1}`)),
+		"a negative rate": file(2, []byte(`{"workers":1,"cores":1,"memory_bandwidth":-1,"jobs":[{"ranks":1,"prefetch":2}]}`)),
+		"two policies":    file(2, []byte(`{"workers":1,"cores":1,"tiers":{"policy":["a","b"]},"jobs":[{"ranks":1,"prefetch":2}]}`)),
+		"no ranks":        file(2, []byte(`{"workers":1,"cores":1,"jobs":[{"ranks":0,"prefetch":2}]}`)),
+	} {
+		if _, err := Read(bytes.NewReader(f), "t", 1<<30); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "at byte ") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
 }
 
 func TestFileHoldsTheTrace(t *testing.T) {
@@ -221,6 +298,10 @@ func FuzzRead(f *testing.F) {
 		b.Reset()
 		_ = Export(&b, a, "oracleGeneral")
 		f.Add(b.Bytes(), uint8(1))
+		b.Reset()
+		a.World = &World{Workers: 2, Cores: 2, Jobs: []JobWorld{{Ranks: 1, Prefetch: 2}, {Ranks: 2, Prefetch: 3, Share: true}}}
+		_ = Write(&b, a)
+		f.Add(b.Bytes(), uint8(0))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte, format uint8) {
 		name := Formats()[int(format)%len(Formats())]

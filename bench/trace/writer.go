@@ -14,11 +14,12 @@ import (
 // The file is a header and chunks: kind, length, payload, checksum. Each checksum also covers the one before it, so that a chunk that is
 // missing, doubled or moved is noticed as well as one that is damaged. docs/format/trace.md has the bytes.
 const (
-	magic       = "LARDERTR"
-	fileVersion = 1
-	headerSize  = 16
-	maxChunk    = 1 << 24 // bytes of a payload
-	blockPicks  = 1 << 16 // most picks, objects or events in a chunk
+	magic        = "LARDERTR"
+	fileVersion  = 2
+	firstVersion = 1 // without decoded sizes and worlds; what has none is written as it
+	headerSize   = 16
+	maxChunk     = 1 << 24 // bytes of a payload
+	blockPicks   = 1 << 16 // most picks, objects or events in a chunk
 )
 
 // Kinds of chunks, in the order in which they come.
@@ -28,6 +29,7 @@ const (
 	chunkPicks   = 3
 	chunkMoves   = 4
 	chunkEnd     = 5 // counts of everything
+	chunkWorld   = 6 // JSON of World; after the demand
 )
 
 // Writer writes a trace as it happens. After an error every call returns it.
@@ -53,11 +55,22 @@ func NewWriter(w io.Writer, demand *Trace) (*Writer, error) {
 	}
 	out := &Writer{w: w, demand: &d}
 	h := append([]byte(magic), 0, 0, 0, 0, 0, 0, 0, 0)
-	binary.LittleEndian.PutUint32(h[8:], fileVersion)
+	version := uint32(firstVersion)
+	if d.World != nil || d.Decoded != nil {
+		version = fileVersion
+	}
+	binary.LittleEndian.PutUint32(h[8:], version)
 	out.sum = xxhash.Sum64(h)
 	out.write(h)
 	out.chunk(chunkDemand, appendDemand(nil, &d))
-	for lo := 0; lo < d.Objects && (d.Sizes != nil || d.Decode != nil || d.Augment != nil); lo += blockPicks {
+	if d.World != nil {
+		raw, err := d.World.marshal()
+		if err != nil {
+			return nil, err
+		}
+		out.chunk(chunkWorld, raw)
+	}
+	for lo := 0; lo < d.Objects && d.sized(); lo += blockPicks {
 		out.chunk(chunkObjects, appendObjects(nil, &d, lo, min(d.Objects, lo+blockPicks)))
 	}
 	return out, out.err
@@ -171,7 +184,7 @@ func appendDemand(b []byte, t *Trace) []byte {
 	b = binary.LittleEndian.AppendUint64(b, t.Seed)
 	b = binary.AppendUvarint(b, uint64(t.Objects))
 	flags := byte(0)
-	for i, on := range []bool{t.Sizes != nil, t.Decode != nil, t.Augment != nil} {
+	for i, on := range []bool{t.Sizes != nil, t.Decode != nil, t.Augment != nil, t.Decoded != nil} {
 		if on {
 			flags |= 1 << i
 		}
@@ -210,6 +223,9 @@ func appendObjects(b []byte, t *Trace, lo, hi int) []byte {
 	}
 	if t.Augment != nil {
 		b = appendColumn(b, t.Augment[lo:hi])
+	}
+	if t.Decoded != nil {
+		b = appendColumn(b, t.Decoded[lo:hi])
 	}
 	return b
 }
