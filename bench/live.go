@@ -102,7 +102,7 @@ func ParseLive(name string, data []byte) (l *Live, err error) {
 	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
 		return nil, fault.New(fault.Invalid, name, "keep one scenario in a file", "%s: more than one YAML document", name)
 	}
-	p := liveParser{scenarioParser: scenarioParser{file: name}, l: &Live{Seed: 1, Repeats: 3, Shrink: 1, Classes: 10, Bytes: 110_000, Decoded: 5.4,
+	p := liveParser{scenarioParser: scenarioParser{file: name}, l: &Live{Seed: 1, Repeats: 3, Shrink: 1, Classes: 10, Decoded: 5.4,
 		Tiers: LiveTiers{Total: -1, Sizes: [ident.NumForms]int64{ident.Encoded: -1, ident.Decoded: -1, ident.Augmented: -1}}}}
 	p.live(doc.Content[0])
 	if len(p.errs) > 0 {
@@ -170,6 +170,9 @@ func (p *liveParser) live(n *yaml.Node) {
 		{"tiers", func(v *yaml.Node) { p.tiers(v) }},
 		{"jobs", func(v *yaml.Node) { list = v }},
 	})
+	if !seen["bytes"] {
+		l.Bytes = max(1, 110_000/(l.Shrink*l.Shrink))
+	}
 	if seen["samples"] == seen["dataset"] {
 		p.fail(n, "samples", "e.g. samples: 600, or dataset: imagefolder:/data/train", "either samples, of pictures to be drawn, or a dataset must be there")
 	}

@@ -25,7 +25,7 @@ func newBench() *cobra.Command {
 		Args:    noArgs,
 		RunE:    needSubcommand,
 	}
-	cmd.AddCommand(newBenchSampler(), newBenchBound(), newBenchPolicy(), newBenchPrep(), newBenchCompare(), newBenchReport())
+	cmd.AddCommand(newBenchSampler(), newBenchBound(), newBenchPolicy(), newBenchPrep(), newBenchCompare(), newBenchReport(), newBenchSim())
 	return cmd
 }
 

@@ -1,0 +1,307 @@
+package bench
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"larder/bench/coresim"
+	"larder/bench/trace"
+	"larder/cachepolicy"
+	"larder/internal/config"
+	"larder/internal/coordinator"
+	"larder/internal/fault"
+	"larder/internal/ident"
+)
+
+// FromTrace makes a World of the demand of a trace, and tells in sentences what the trace cannot know or the simulation assumes. What the trace does
+// not say of the machine is that of fallback.
+func FromTrace(t *trace.Trace, fallback LiveMachine) (w *coresim.World, limits []string, err error) {
+	w = &coresim.World{Seed: t.Seed, Objects: t.Objects, Finish: fallback.Finish, InPlace: fallback.InPlace, Workers: fallback.Workers, Cores: fallback.Cores, Memory: float64(fallback.Memory),
+		Storage: coresim.Storage{Bandwidth: float64(fallback.Bandwidth), IOPS: float64(fallback.IOPS), Latency: fallback.Latency}, Sizes: t.Sizes, Decoded: t.Decoded, Decode: t.Decode, Augment: t.Augment}
+	say := func(format string, args ...any) { limits = append(limits, fmt.Sprintf(format, args...)) }
+	if w.Sizes == nil {
+		w.Sizes = slices.Repeat([]uint32{110_000}, t.Objects)
+		say("The trace has no sizes: every sample has 110 kB.")
+	}
+	if w.Decoded == nil {
+		w.Decoded = make([]uint32, t.Objects)
+		for i, n := range w.Sizes {
+			w.Decoded[i] = uint32(min(5.4*float64(n), 1<<32-1))
+		}
+		say("The trace has no decoded sizes: a decoded sample takes 5.4 times its stored bytes.")
+	}
+	if w.Decode == nil {
+		w.Decode = slices.Repeat([]time.Duration{fallback.Decode.Mean}, t.Objects)
+		say("The trace has no costs of decoding: %v for every sample.", fallback.Decode.Mean)
+	}
+	if w.Augment == nil {
+		w.Augment = slices.Repeat([]time.Duration{fallback.Augment.Mean}, t.Objects)
+		say("The trace has no costs of augmenting: %v for every sample.", fallback.Augment.Mean)
+	}
+	if r := t.World; r != nil {
+		w.Workers, w.Cores = r.Workers, r.Cores
+		w.Storage = coresim.Storage{Bandwidth: float64(r.StorageLimit), IOPS: float64(r.StorageIOPS), Latency: r.Latency}
+		if r.Memory > 0 {
+			w.Memory = r.Memory
+		}
+		if r.Finish > 0 {
+			w.Finish = r.Finish
+		}
+		if r.InPlace > 0 {
+			w.InPlace = r.InPlace
+		}
+		w.Tiers = coordinator.TierConfig{Total: r.Tiers.Total, Model: r.Tiers.Model,
+			Sizes: [ident.NumForms]int64{ident.Encoded: r.Tiers.Encoded, ident.Decoded: r.Tiers.Decoded, ident.Augmented: r.Tiers.Augmented}}
+		if len(r.Tiers.Policy) == 3 {
+			for i, p := range r.Tiers.Policy {
+				w.Tiers.Policy[ident.Encoded+ident.Form(i)] = p
+			}
+		}
+		if r.Lost > 0 {
+			say("The recorder could not follow: %d picks and moves are missing. Demand is complete.", r.Lost)
+		}
+		if r.Unknown > 0 {
+			say("The costs of %d of %d samples were never seen: they have the mean.", r.Unknown, t.Objects)
+		}
+	} else {
+		w.Tiers.Sizes = [ident.NumForms]int64{ident.Encoded: -1, ident.Decoded: -1, ident.Augmented: -1}
+		say("The trace says nothing of the machine: %d workers, storage without a limit, and no memory unless tiers.total is changed.", w.Workers)
+	}
+	for i := range t.Jobs {
+		j, err := traceJob(t, i)
+		if err != nil {
+			return nil, nil, err
+		}
+		if len(j.Subset) == 0 {
+			continue
+		}
+		if t.World != nil && t.World.Jobs[i].Partial {
+			say("Job %s was recorded in part: it is simulated for the %d epochs that were seen, begun or ended.", j.Name, j.Epochs)
+		}
+		w.Jobs = append(w.Jobs, j)
+	}
+	if w.Cores == 0 {
+		w.Cores = w.Workers
+	}
+	say("Orders are drawn anew from the seed: figures are those of such a run, not of the very picks that were recorded; two seeds differ by chance.")
+	say("Every batch of a job takes its mean step time, and a change of speed changes nothing else about it; jobs start when they started.")
+	return w, limits, nil
+}
+
+// traceJob is a recorded job as one that can be simulated.
+func traceJob(t *trace.Trace, i int) (coresim.Job, error) {
+	r := &t.Jobs[i]
+	j := coresim.Job{Name: r.Name, Order: r.Order, Seed: uint64(i), Subset: t.Members(i), Batch: max(r.Batch, 1), Ranks: 1, Prefetch: 2, Epochs: max(r.Epochs, 1), Start: r.Arrive, Leave: r.Leave, Recipe: "r", Bytes: 3 * 224 * 224}
+	switch {
+	case r.Order == "sequential":
+		j.Order = ""
+	case r.Order == "independent" || r.Order == "":
+		j.Order = dsaFixed
+	case r.Order == "shared-order":
+		j.Order, j.Seed = dsaFixed, 0
+	}
+	if t.World != nil {
+		w := &t.World.Jobs[i]
+		j.Ranks, j.Prefetch, j.DropLast, j.Even, j.Seed, j.Recipe, j.Share, j.Bytes = w.Ranks, w.Prefetch, w.DropLast, w.Even, w.Seed, w.Recipe, w.Share, max(w.Augmented, 1)
+	}
+	j.Step = r.Step * time.Duration(j.Batch)
+	check := ScenarioJob{NoShuf: j.Order == ""}
+	if err := check.setOrder(r.Order); j.Order != dsaFixed && j.Order != "" && (err != nil || check.rival != "") {
+		return j, fault.New(fault.Unsupported, r.Name, "larder bench policy --systems simulates other systems", "job %s of the trace has order %s, which is none of a daemon", r.Name, r.Order)
+	}
+	return j, nil
+}
+
+const dsaFixed = "fixed"
+
+// changeKeys are what Change knows, of the machine and of a job.
+var (
+	changeKeys = []string{"tiers.total", "tiers.encoded", "tiers.decoded", "tiers.augmented", "tiers.policy.encoded", "tiers.policy.decoded", "tiers.policy.augmented", "tiers.model",
+		"machine.workers", "machine.cores", "machine.storage.bandwidth", "machine.storage.iops", "machine.storage.latency", "machine.memory", "seed"}
+	jobKeys = []string{"speed", "step", "batch", "epochs", "start", "leave", "order", "prefetch", "share"}
+)
+
+// Change changes one thing of a World: KEY=VALUE, e.g. tiers.total=16GiB, jobs.NAME=absent, jobs.NAME.speed=2x. The errors are INVALID_ARGUMENT, with the
+// nearest key or job.
+func Change(w *coresim.World, text string) error {
+	key, value, ok := strings.Cut(text, "=")
+	key, value = strings.TrimSpace(key), strings.TrimSpace(value)
+	if !ok || key == "" || value == "" {
+		return fault.New(fault.Invalid, text, "e.g. tiers.total=16GiB, jobs.b=absent, jobs.a.speed=2x", "the change %.60q is not KEY=VALUE", text)
+	}
+	bad := func(hint string) error {
+		return fault.New(fault.Invalid, key, hint, "the change %s: %.40q cannot be its value", key, value)
+	}
+	if name, ok := strings.CutPrefix(key, "jobs."); ok {
+		return changeJob(w, name, value, bad)
+	}
+	size := func(to *int64, auto bool) error {
+		s, err := config.ParseSize(strings.TrimSuffix(value, "/s"))
+		if err != nil || s.IsPercent() || s.IsAuto() && !auto {
+			return bad("write a number of bytes, e.g. 16GiB")
+		}
+		if *to = s.Of(0); s.IsAuto() {
+			*to = -1
+		}
+		return nil
+	}
+	rate := func(to *float64) error {
+		var n int64
+		if err := size(&n, false); err != nil {
+			return err
+		}
+		*to = float64(n)
+		return nil
+	}
+	whole := func(to *int) error {
+		n, err := strconv.Atoi(value)
+		if err != nil || n < 1 || n > 1<<16 {
+			return bad("write a whole number from 1 to 65536")
+		}
+		*to = n
+		return nil
+	}
+	forms := map[string]ident.Form{"encoded": ident.Encoded, "decoded": ident.Decoded, "augmented": ident.Augmented}
+	switch key {
+	case "tiers.total":
+		return size(&w.Tiers.Total, false)
+	case "tiers.encoded", "tiers.decoded", "tiers.augmented":
+		return size(&w.Tiers.Sizes[forms[strings.TrimPrefix(key, "tiers.")]], true)
+	case "tiers.policy.encoded", "tiers.policy.decoded", "tiers.policy.augmented":
+		if known := cachepolicy.Unforeseeing(); !slices.Contains(known, value) {
+			return bad(fault.DidYouMean(value, known))
+		}
+		w.Tiers.Policy[forms[strings.TrimPrefix(key, "tiers.policy.")]] = value
+	case "tiers.model":
+		if !slices.Contains(config.Models, value) {
+			return bad(fault.DidYouMean(value, config.Models))
+		}
+		w.Tiers.Model = value
+	case "machine.workers":
+		if err := whole(&w.Workers); err != nil {
+			return err
+		}
+		w.Cores = max(w.Cores, 1)
+	case "machine.cores":
+		return whole(&w.Cores)
+	case "machine.storage.bandwidth":
+		return rate(&w.Storage.Bandwidth)
+	case "machine.storage.iops":
+		v, err := strconv.ParseFloat(value, 64)
+		if err != nil || !(v >= 0 && v <= 1e9) {
+			return bad("write a number from 0 (no limit) to 1000000000")
+		}
+		w.Storage.IOPS = v
+	case "machine.storage.latency":
+		d, err := time.ParseDuration(value)
+		if err != nil || d < 0 || d > time.Minute {
+			return bad("write a time up to 1m, e.g. 2ms")
+		}
+		w.Storage.Latency = d
+	case "machine.memory":
+		return rate(&w.Memory)
+	case "seed":
+		n, err := strconv.ParseUint(value, 10, 64)
+		if err != nil {
+			return bad("write a whole number")
+		}
+		w.Seed = n
+	default:
+		return fault.New(fault.Invalid, key, fault.DidYouMean(key, append(slices.Clone(changeKeys), "jobs.NAME", "jobs.NAME.speed")), "unknown change %.60q", key)
+	}
+	return nil
+}
+
+func changeJob(w *coresim.World, name, value string, bad func(string) error) error {
+	var names []string
+	for i := range w.Jobs {
+		names = append(names, w.Jobs[i].Name)
+	}
+	find := func(n string) int { return slices.Index(names, n) }
+	if i := find(name); i >= 0 {
+		if value != "absent" {
+			return bad("write absent, or change jobs." + name + ".speed")
+		}
+		if len(w.Jobs) == 1 {
+			return fault.New(fault.Invalid, name, "keep one job", "without job %s nobody is left", name)
+		}
+		w.Jobs = slices.Delete(slices.Clone(w.Jobs), i, i+1)
+		return nil
+	}
+	cut := strings.LastIndex(name, ".")
+	i := -1
+	if cut > 0 {
+		i = find(name[:cut])
+	}
+	if i < 0 {
+		near := name
+		if cut > 0 && slices.Contains(jobKeys, name[cut+1:]) {
+			near = name[:cut]
+		}
+		return fault.New(fault.Invalid, near, fault.DidYouMean(near, names), "there is no job %.60q", near)
+	}
+	w.Jobs = slices.Clone(w.Jobs)
+	j := &w.Jobs[i]
+	duration := func(to *time.Duration, least time.Duration) error {
+		d, err := time.ParseDuration(value)
+		if err != nil || d < least || d > 365*24*time.Hour {
+			return bad("write a time, e.g. 20ms")
+		}
+		*to = d
+		return nil
+	}
+	whole := func(to *int, most int) error {
+		n, err := strconv.Atoi(value)
+		if err != nil || n < 1 || n > most {
+			return bad(fmt.Sprintf("write a whole number from 1 to %d", most))
+		}
+		*to = n
+		return nil
+	}
+	switch attr := name[cut+1:]; attr {
+	case "speed":
+		f, err := strconv.ParseFloat(strings.TrimSuffix(value, "x"), 64)
+		if err != nil || !(f >= 1e-3 && f <= 1e3) {
+			return bad("write a factor from 0.001x to 1000x, e.g. 2x")
+		}
+		j.Step = time.Duration(float64(j.Step) / f)
+		j.Phases = slices.Clone(j.Phases)
+		for k := range j.Phases {
+			j.Phases[k].Step = time.Duration(float64(j.Phases[k].Step) / f)
+		}
+	case "step":
+		j.Phases = nil
+		return duration(&j.Step, 0)
+	case "batch":
+		was := j.Batch
+		if err := whole(&j.Batch, 65536); err != nil {
+			return err
+		}
+		j.Step = j.Step * time.Duration(j.Batch) / time.Duration(was) // a sample takes what it took
+	case "epochs":
+		return whole(&j.Epochs, 1_000_000)
+	case "start":
+		return duration(&j.Start, 0)
+	case "leave":
+		return duration(&j.Leave, j.Start+1)
+	case "prefetch":
+		return whole(&j.Prefetch, 64)
+	case "order":
+		check := ScenarioJob{}
+		if err := check.setOrder(value); err != nil || check.rival != "" {
+			return bad(fault.DidYouMean(value, []string{"fixed", "strict", "stratified", "epoch"}))
+		}
+		j.Order = value
+	case "share":
+		if value != "none" && value != "augmented" {
+			return bad("write none or augmented")
+		}
+		j.Share = value == "augmented"
+	default:
+		return fault.New(fault.Invalid, attr, fault.DidYouMean(attr, jobKeys), "unknown change %.40q of job %s", attr, j.Name)
+	}
+	return nil
+}

@@ -1,0 +1,258 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"text/tabwriter"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/spf13/cobra"
+
+	"larder/bench"
+	"larder/bench/coresim"
+	live "larder/bench/measure"
+	"larder/internal/config"
+	"larder/internal/fault"
+)
+
+// simFlags are the flags of commands that simulate.
+type simFlags struct {
+	maxMemory string
+	maxTime   time.Duration
+	progress  bool
+}
+
+func (f *simFlags) register(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.maxMemory, "max-memory", "4GiB", "refuse what would need more memory to simulate")
+	cmd.Flags().DurationVar(&f.maxTime, "max-virtual-time", 30*24*time.Hour, "end jobs that never finish")
+	cmd.Flags().BoolVar(&f.progress, "progress", false, "tell on standard error how far it is (it is told anyhow after 2 s, to a terminal)")
+}
+
+// options are how to simulate.
+func (f *simFlags) options(ctx context.Context, stderr io.Writer) (coresim.Options, error) {
+	var o coresim.Options
+	limit, err := config.ParseSize(f.maxMemory)
+	if err != nil || limit.IsPercent() || limit.IsAuto() {
+		return o, usagef("e.g. --max-memory 4GiB", "--max-memory %q is not a number of bytes", f.maxMemory)
+	}
+	if f.maxTime <= 0 {
+		return o, usagef("e.g. --max-virtual-time 24h", "--max-virtual-time %v is no time", f.maxTime)
+	}
+	o.MaxMemory, o.MaxTime = limit.Of(0), f.maxTime
+	begun, told := time.Now(), time.Now()
+	show := f.progress || isTerminal(stderr)
+	o.Progress = func(now time.Duration, samples, of uint64) error {
+		if show && time.Since(begun) > 2*time.Second && time.Since(told) > time.Second {
+			told = time.Now()
+			fmt.Fprintf(stderr, "%d%% of %s samples, %v of virtual time\n", 100*samples/max(of, 1), count(of), now.Round(time.Second))
+		}
+		return ctx.Err()
+	}
+	return o, nil
+}
+
+func newBenchSim() *cobra.Command {
+	var out outputFlag
+	var sim simFlags
+	var scenario, traceFile string
+	var changes []string
+	cmd := &cobra.Command{
+		Use:   "sim",
+		Short: "Simulate jobs, tiers, storage and cores with the daemon's own coordinator",
+		Long: `Run the jobs of a scenario (bench/scenarios/live) or of a recorded trace (larder trace record) in virtual time: what decides is the daemon's own
+coordinator, sampler and policies; storage, cores, memory and training are models. One seed gives one run, decision for decision. Where the scenario says
+nothing of the machine, --change machine.… does, or usual values hold. docs/benchmarks.md explains the method, docs/format/live.md the output.`,
+		Example: "  larder bench sim --scenario bench/scenarios/live/sweep.yaml\n  larder bench sim --trace week.ltrace --change tiers.total=16GiB -o json",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
+			if (scenario == "") == (traceFile == "") {
+				return usagef("e.g. larder bench sim --scenario bench/scenarios/live/sweep.yaml", "larder bench sim needs either --scenario FILE or --trace FILE")
+			}
+			o, err := sim.options(cmd.Context(), cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			r := &live.Result{Kind: live.Kind, Facts: machineFacts()}
+			var w *coresim.World
+			if scenario != "" {
+				l, err := readLive(scenario, cmd.InOrStdin(), r)
+				if err != nil {
+					return err
+				}
+				if w, err = l.World(nil, nil, bench.DefaultMachine); err != nil {
+					return err
+				}
+			} else {
+				t, err := readTrace(traceFile, "", uint64(o.MaxMemory))
+				if err != nil {
+					return err
+				}
+				r.Scenario, r.Title = traceFile, t.Name
+				if w, r.Limits, err = bench.FromTrace(t, bench.DefaultMachine); err != nil {
+					return err
+				}
+			}
+			for _, c := range changes {
+				if err := bench.Change(w, c); err != nil {
+					return err
+				}
+			}
+			r.Seed, r.Changes = w.Seed, changes
+			run, err := simulate(w, o, "simulated")
+			if err != nil {
+				return err
+			}
+			r.Runs = append(r.Runs, *run)
+			if err := out.value(cmd.OutOrStdout(), r, func(t *tabwriter.Writer) { liveTable(t, r) }); err != nil {
+				return err
+			}
+			return runFailed(r)
+		},
+	}
+	cmd.Flags().StringVar(&scenario, "scenario", "", "YAML of a scenario with jobs, steps and tiers; - is standard input")
+	cmd.Flags().StringVar(&traceFile, "trace", "", "file of a trace")
+	cmd.Flags().StringArrayVar(&changes, "change", nil, "change one thing first, e.g. tiers.total=16GiB, jobs.a.speed=2x; may be given several times")
+	sim.register(cmd)
+	out.register(cmd)
+	return cmd
+}
+
+// simulate runs a world and times it.
+func simulate(w *coresim.World, o coresim.Options, label string) (*live.Run, error) {
+	begun := time.Now()
+	r, err := w.Run(o)
+	if err != nil {
+		return nil, err
+	}
+	r.Label, r.WallSeconds = label, time.Since(begun).Seconds()
+	return r, nil
+}
+
+// runFailed is an error when a run found a bug of larder, or lost a sample: what was printed counts nothing then.
+func runFailed(r *live.Result) error {
+	for i := range r.Runs {
+		if x := &r.Runs[i]; len(x.Failures) > 0 {
+			return fault.New(fault.Internal, r.Scenario, "please report it with the scenario", "%s run %q: %s", x.Source, x.Label, x.Failures[0])
+		} else if !x.ExactlyOnce {
+			return fault.New(fault.Internal, r.Scenario, "please report it with the scenario", "%s run %q: some job did not get every sample exactly once", x.Source, x.Label)
+		}
+	}
+	return nil
+}
+
+// readLive reads a scenario with a machine, and notes what it is in r.
+func readLive(path string, stdin io.Reader, r *live.Result) (*bench.Live, error) {
+	name, raw, err := readScenarioFile(path, stdin)
+	if err != nil {
+		return nil, err
+	}
+	l, err := bench.ParseLive(name, raw)
+	if err != nil {
+		return nil, err
+	}
+	r.Scenario, r.Title, r.Seed = path, l.Purpose, l.Seed
+	maps.Copy(r.Facts, map[string]string{"scenario": path, "xxhash64 of the scenario": fmt.Sprintf("%016x", xxhash.Sum64(raw))})
+	return l, nil
+}
+
+func readScenarioFile(path string, stdin io.Reader) (name string, raw []byte, err error) {
+	name, r := path, stdin
+	if path == "-" {
+		name = "standard input"
+	} else {
+		f, err := os.Open(path)
+		if err != nil {
+			reason := fault.Invalid
+			if os.IsNotExist(err) {
+				reason = fault.NotFound
+			}
+			return "", nil, fault.Wrap(err, reason, path, "check the path and its rights; bench/scenarios/live has some", "read the scenario")
+		}
+		defer f.Close()
+		r = f
+	}
+	if raw, err = io.ReadAll(io.LimitReader(r, bench.MaxScenario+1)); err != nil {
+		return "", nil, fault.Wrap(err, fault.Invalid, path, "check the path and its rights", "read the scenario")
+	}
+	return name, raw, nil
+}
+
+// liveTable prints runs beside each other, then the jobs of the last one.
+func liveTable(t *tabwriter.Writer, r *live.Result) {
+	if r.Title != "" {
+		row(t, "scenario", clip(r.Title, 100))
+	}
+	for _, c := range r.Changes {
+		row(t, "change", clip(c, 100))
+	}
+	fmt.Fprintln(t)
+	row(t, "RUN", "SOURCE", "READS", "DECODES", "AUGMENTS", "SAMPLES", "READS/BOUND", "DECODES/BOUND", "MAKESPAN", "JAIN", "EXACTLY ONCE")
+	for i := range r.Runs {
+		x := &r.Runs[i]
+		end := fmt.Sprintf("%.2f s", x.Makespan)
+		if x.CutOff {
+			end += " (cut off)"
+		}
+		row(t, clip(x.Label, 40), x.Source, count(x.Counts.SourceReads), count(x.Counts.Decodes), count(x.Counts.Augments), count(x.Counts.Samples), fmt.Sprintf("%.3f", x.OverBound.Reads),
+			fmt.Sprintf("%.3f", x.OverBound.Decodes), end, fmt.Sprintf("%.3f", x.Jain), map[bool]string{true: "yes", false: "NO"}[x.ExactlyOnce])
+	}
+	for i := range r.Runs {
+		x := &r.Runs[i]
+		if i > 0 && x.Source == live.Measured && r.Runs[i-1].Source == live.Measured {
+			continue // one of the repeats is enough for eyes
+		}
+		fmt.Fprintln(t)
+		row(t, "JOB OF "+clip(x.Label, 30), "ORDER", "EPOCHS", "SAMPLES", "SAMPLES/S", "SPEED", "WAIT P50", "P99", "P99.9", "KS/LIMIT", "RHO", "HITS")
+		for k := range x.Jobs {
+			j := &x.Jobs[k]
+			row(t, clip(j.Name, 30), j.Order, count(j.Epochs), count(j.Samples), fmt.Sprintf("%.0f", j.Throughput), fmt.Sprintf("%.0f%%", 100*j.Speed), millis(j.Wait.P50), millis(j.Wait.P99), millis(j.Wait.P999),
+				figureOver(j.Quality.PositionKS, j.Quality.PositionKSLimit), figureOf(j.Quality.EpochCorrelation), fmt.Sprintf("%.0f%%", 100*j.Hits.Rate))
+		}
+		if x.CPU != nil {
+			row(t, "processor time", fmt.Sprintf("daemon %.2f s, clients %.2f s, %.3f s for 1,000 samples; others had %.0f%% of the machine", x.CPU.Daemon, x.CPU.Clients, x.CPU.PerThousand, 100*x.CPU.Others))
+		}
+		if x.Events > 0 && x.WallSeconds > 0 {
+			row(t, "simulated", fmt.Sprintf("%s events in %.1f s", count(x.Events), x.WallSeconds))
+		}
+	}
+	if len(r.Errors) > 0 {
+		fmt.Fprintln(t)
+		row(t, "COUNT", "SIMULATED", "MEASURED", "ERROR", "ALLOWED", "")
+		for _, e := range r.Errors {
+			allowed := "-"
+			if e.Allowed != nil {
+				allowed = fmt.Sprintf("%.0f%%", 100**e.Allowed)
+			}
+			row(t, e.What, fmt.Sprintf("%.6g", e.Simulated), fmt.Sprintf("%.6g", e.Median), fmt.Sprintf("%+.1f%%", 100*e.Error), allowed, map[bool]string{true: "", false: "TOO MUCH"}[e.OK])
+		}
+	}
+	for i, s := range r.Limits {
+		if i == 0 {
+			fmt.Fprintln(t)
+		}
+		fmt.Fprintln(t, "* "+printable(s))
+	}
+}
+
+func millis(seconds float64) string { return fmt.Sprintf("%.1f ms", 1e3*seconds) }
+
+func figureOf(v *float64) string {
+	if v == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%.3f", *v)
+}
+
+func figureOver(v *float64, limit float64) string {
+	if v == nil || limit == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.2f", *v/limit)
+}
