@@ -343,24 +343,38 @@ def sweep(args: argparse.Namespace, data: dict[str, str], work: pathlib.Path) ->
             profiles[n].append(profile(args, n, d, files[n]))
             pathlib.Path(files[n]).write_text(json.dumps(middle(profiles[n])))
 
-    look()
-    grid = cells(args, list(data))
-    choose(args, grid, files)
-    for c in grid:
-        c["runs"] = []
-    begun, done = time.monotonic(), 0
+    part, done = pathlib.Path(args.json + ".part"), 0
+    if args.go_on and part.is_file():
+        kept = json.loads(part.read_text())
+        if (kept["version"], kept["seed"], kept["repeats"]) != (larder(args, "version"), args.seed, args.repeats):
+            raise SystemExit(f"{part} was begun by another build, or with another --seed or --repeats: leave --go-on out")
+        grid, profiles, done, before = kept["grid"], kept["profiles"], kept["done"], kept["seconds"]
+        for n in data:
+            pathlib.Path(files[n]).write_text(json.dumps(middle(profiles[n])))
+    else:
+        look()
+        grid, before = cells(args, list(data)), 0.0
+        choose(args, grid, files)
+        for c in grid:
+            c["runs"] = []
+    begun, first = time.monotonic(), done
     rnd = random.Random(args.seed)
-    for repeat in range(args.repeats):
-        if repeat:
+    for n, (repeat, i) in enumerate([(r, i) for r in range(args.repeats) for i in rnd.sample(range(len(grid)), len(grid))]):
+        if n < done or time.monotonic() - begun > 60 * args.minutes:
+            continue
+        if repeat and n % len(grid) == 0:
             look()
-        for c in rnd.sample(grid, len(grid)):
-            if time.monotonic() - begun > 60 * args.minutes:
-                break
-            c["runs"].append(run(args, c["dataset"], data[c["dataset"]], c["phase"], c["split"], c["share"]))
-            done += 1
-            if done % 10 == 0:
-                left = (time.monotonic() - begun) / done * (args.repeats * len(grid) - done)
-                print(f"  {done} of {args.repeats * len(grid)} runs, about {left / 60:.0f} min to go", file=sys.stderr, flush=True)
+        c = grid[i]
+        c["runs"].append(run(args, c["dataset"], data[c["dataset"]], c["phase"], c["split"], c["share"]))
+        done = n + 1
+        if done % 10 == 0:
+            seconds = time.monotonic() - begun
+            part.write_text(json.dumps({"version": larder(args, "version"), "seed": args.seed, "repeats": args.repeats, "grid": grid, "profiles": profiles,
+                                        "done": done, "seconds": before + seconds}))
+            left = seconds / (done - first) * (args.repeats * len(grid) - done)
+            print(f"  {done} of {args.repeats * len(grid)} runs, about {left / 60:.0f} min to go", file=sys.stderr, flush=True)
+    part.unlink(missing_ok=True)
+    begun -= before
     predict(args, grid, files)
     return {"cells": grid, "profiles": profiles, "seconds": time.monotonic() - begun}
 
@@ -414,6 +428,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no run of the sweep after so long")
     parser.add_argument("--only", choices=["sweep", "reads"])
     parser.add_argument("--quick", action="store_true", help="a coarse grid, once: about three minutes")
+    parser.add_argument("--go-on", action="store_true", help="with a sweep that was cut off: its runs are beside --json, in .part")
     parser.add_argument("--seed", type=int, default=1, help="of the order of the runs")
     parser.add_argument("--json", default=str(ROOT / "out/tiers.json"))
     parser.add_argument("--report", metavar="JSON", nargs="+", help="measure nothing: write tables and plots of these figures into docs")
