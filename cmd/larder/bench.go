@@ -126,7 +126,7 @@ func samplerTable(t *tabwriter.Writer, r *bench.SamplerReport) {
 	row(t, "lower bound", fmt.Sprintf("%s (of whole windows: %s)", count(r.LowerBound), count(r.WindowsBound)))
 	row(t, "ratio", fmt.Sprintf("%.3f", r.Ratio))
 	row(t, "exactly once", map[bool]string{true: "yes", false: "NO"}[r.ExactlyOnce])
-	row(t, "picks per second", fmt.Sprintf("%.3g", r.PicksPerSecond))
+	row(t, "picks per second", perSecond(r.PicksPerSecond))
 	fmt.Fprintln(t)
 	row(t, "JOB", "ORDER", "REQUESTS", "LOADS", "EPOCHS", "OVERLAP OF QUARTERS", "RHO", "FURTHEST CELL")
 	for _, j := range r.Jobs {

@@ -234,6 +234,29 @@ func TestHostileNamesAreMadeVisible(t *testing.T) {
 	}
 }
 
+// TestFiguresReadWell: no exponent where people read, no "1 batches", no list of 60 names.
+func TestFiguresReadWell(t *testing.T) {
+	for x, want := range map[float64]string{131841.2: "131,841", 1000: "1,000", 999.94: "999.9", 0.12345: "0.1235", 4.439e4: "44,390", 0: "0"} {
+		if got := perSecond(x); got != want {
+			t.Errorf("%v a second is written %q, want %q", x, got, want)
+		}
+	}
+	if got := plural(1, "batch", "batches") + ", " + plural(1200, "batch", "batches"); got != "1 batch, 1,200 batches" {
+		t.Error(got)
+	}
+	names := strings.Fields(strings.Repeat("j ", 60))
+	if got := someOf(names); got != strings.Repeat("j, ", 7)+"j and 52 more jobs" {
+		t.Error(got)
+	}
+	if got := someOf(names[:9]); strings.Contains(got, "more") {
+		t.Error(got)
+	}
+	var b strings.Builder
+	if err := tableTo(&b, func(t *tabwriter.Writer) { row(t, "A", "B"); row(t, "wide", ""); row(t) }); err != nil || b.String() != "A     B\nwide\n\n" {
+		t.Errorf("%q, %v", b.String(), err)
+	}
+}
+
 func TestCount(t *testing.T) {
 	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", 1281167: "1,281,167", -1234: "-1,234"} {
 		if got := count(n); got != want {

@@ -74,7 +74,7 @@ func explain(w io.Writer, j *larderv1.Job, all []*larderv1.Job, tiers []*larderv
 	default:
 		say("It has waited %.1f s for data, %.0f ms a batch.", waited, 1000*waited/float64(batches))
 		for _, t := range tiers {
-			if t.GetBudget() > 0 && t.GetEvictions() > 0 {
+			if t.GetUsed() > t.GetBudget()/2 && t.GetEvictions() > 0 { // one that was shrunk has evicted without being full
 				say("The %s tier is full: %s of %s, %s entries have left for others. More memory would save work.", t.GetForm(),
 					fault.Size(t.GetUsed()), fault.Size(t.GetBudget()), count(t.GetEvictions()))
 			}
@@ -88,7 +88,8 @@ func explain(w io.Writer, j *larderv1.Job, all []*larderv1.Job, tiers []*larderv
 	return err
 }
 
-// explainWork says where what was delivered came from.
+// explainWork says where the job's samples came from: each was read for it or found in a tier, and is counted when that is
+// decided, which is before it is delivered.
 func explainWork(say func(string, ...any), j *larderv1.Job) {
 	c := j.GetCounters()
 	got := c.GetSamplesDelivered()
@@ -96,13 +97,17 @@ func explainWork(say func(string, ...any), j *larderv1.Job) {
 		return
 	}
 	h := c.GetHits()
-	part := func(n uint64) string { return fmt.Sprintf("%.0f %%", 100*float64(min(n, got))/float64(got)) }
-	say("Of the %s samples it got, %s were read and %s decoded for it (%s and %s).", count(got), count(c.GetSourceReads()), count(c.GetDecodes()),
-		part(c.GetSourceReads()), part(c.GetDecodes()))
-	if n := h["encoded"] + h["decoded"] + h["augmented"]; n > 0 {
-		say("%s came from what was prepared before or for others: %s encoded, %s decoded, %s augmented.", part(n),
-			count(h["encoded"]), count(h["decoded"]), count(h["augmented"]))
+	found := h["encoded"] + h["decoded"] + h["augmented"]
+	all := max(got, c.GetSourceReads()+found)
+	of := plural(got, "sample", "samples") + " it got"
+	if all > got {
+		of += " and " + count(all-got) + " that are on their way"
 	}
+	part := func(n uint64) string {
+		return fmt.Sprintf("%s (%.0f %%)", count(n), 100*float64(min(n, all))/float64(all))
+	}
+	say("Of the %s, %s were read for it and %s were at hand: %s encoded, %s decoded, %s augmented. %s were decoded for it.", of, part(c.GetSourceReads()),
+		part(found), count(h["encoded"]), count(h["decoded"]), count(h["augmented"]), count(c.GetDecodes()))
 }
 
 // explainNeighbours says who else draws from the dataset, and whether what is prepared for one serves the other.
@@ -123,12 +128,21 @@ func explainNeighbours(say func(string, ...any), j *larderv1.Job, all []*larderv
 		return
 	}
 	if len(same) > 0 {
-		say("What is decoded for it serves %s too, where their subsets overlap.", strings.Join(same, ", "))
+		say("What is decoded for it serves %s too, where their subsets overlap.", someOf(same))
 	}
 	if len(other) > 0 {
-		say("With %s it shares what is read, not what is decoded: their recipes begin differently.", strings.Join(other, ", "))
+		say("With %s it shares what is read, not what is decoded: their recipes begin differently.", someOf(other))
 	}
 	if g := j.GetShareGroup(); g != 0 {
 		say("It shares augmented samples with the jobs of group %d; its instances are %d epochs ahead.", g, j.GetInstanceOffset())
 	}
+}
+
+// someOf names a few of many.
+func someOf(names []string) string {
+	const most = 8
+	if len(names) <= most+1 {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %s more jobs", strings.Join(names[:most], ", "), count(len(names)-most))
 }

@@ -172,7 +172,7 @@ func describeJob(t *tabwriter.Writer, j *larderv1.Job) {
 		}
 		row(t, "next epoch", fmt.Sprintf("%s: %s samples", next, count(n)))
 	}
-	row(t, "batches", fmt.Sprintf("%s per epoch and rank, of %d samples", count(j.GetBatchesPerEpoch()), s.GetBatchSize()))
+	row(t, "batches", batchesText(j))
 	order := s.GetOrder()
 	if !s.GetShuffle() {
 		order = "sequential"
@@ -222,6 +222,16 @@ func describeJob(t *tabwriter.Writer, j *larderv1.Job) {
 	}
 }
 
+// batchesText says what an epoch of a job is cut into.
+func batchesText(j *larderv1.Job) string {
+	s := j.GetSpec()
+	text := fmt.Sprintf("%s per epoch and rank, of %s", plural(j.GetBatchesPerEpoch(), "batch", "batches"), plural(s.GetBatchSize(), "sample", "samples"))
+	if s.GetDropLast() {
+		text += "; a last one that is short is dropped"
+	}
+	return text
+}
+
 // opText writes an op as in Python: RandomResizedCrop(size=224).
 func opText(op *larderv1.Op) string {
 	var parts []string
@@ -258,6 +268,8 @@ func newJobsEnd(g *globals, verb, short string, end func(context.Context, larder
 					text := jobState(j)
 					if r := j.GetEndedReason(); r != "" {
 						text += ": " + r
+					} else if verb == "drain" {
+						text += ": it ends when its running epoch is over"
 					}
 					row(t, j.GetSpec().GetName(), text)
 				})
@@ -303,8 +315,8 @@ Registering an equal job again is no error; one of that name that differs is.`,
 					if !r.GetCreated() {
 						verb = "was registered already"
 					}
-					row(t, r.GetJob().GetSpec().GetName(), fmt.Sprintf("%s: %s samples, %s batches per epoch and rank", verb,
-						count(r.GetJob().GetSubsetSize()), count(r.GetJob().GetBatchesPerEpoch())))
+					row(t, r.GetJob().GetSpec().GetName(), fmt.Sprintf("%s: %s, %s", verb,
+						plural(r.GetJob().GetSubsetSize(), "sample", "samples"), batchesText(r.GetJob())))
 				})
 			})
 		},

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"strings"
 	"text/tabwriter"
@@ -106,10 +107,21 @@ func oldBool(s string) bool {
 	return false
 }
 
+// tableTo writes a table without the blanks that fill up its last column.
 func tableTo(w io.Writer, table func(*tabwriter.Writer)) error {
-	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	var b bytes.Buffer
+	t := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
 	table(t)
-	return t.Flush()
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	var out bytes.Buffer
+	for line := range bytes.Lines(b.Bytes()) {
+		out.Write(bytes.TrimRight(line, " \n"))
+		out.WriteByte('\n')
+	}
+	_, err := w.Write(out.Bytes())
+	return err
 }
 
 // row writes one line of a table. Names that users choose may hold tabs or escape sequences; they are made visible.
@@ -173,6 +185,22 @@ func count[T uint64 | uint32 | int64 | int](n T) string {
 		s = "-" + s
 	}
 	return s
+}
+
+// perSecond writes a rate: 131,841 or, below a thousand, with four digits.
+func perSecond(x float64) string {
+	if x >= 1000 && x < 1<<53 {
+		return count(uint64(math.Round(x)))
+	}
+	return fmt.Sprintf("%.4g", x)
+}
+
+// plural writes a number of things: 1 batch, 2 batches.
+func plural[T uint64 | uint32 | int64 | int](n T, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return count(n) + " " + many
 }
 
 // encodeJSON writes one JSON document on one line.

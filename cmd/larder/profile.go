@@ -216,7 +216,7 @@ func profileTable(t *tabwriter.Writer, p *profile.Profile, saved string) {
 		{"augment", "decoded to a row of a batch", p.Rates.Augment},
 		{"finish", "augmented to a row of a batch", p.Rates.Finish},
 	} {
-		row(t, x.name, fmt.Sprintf("%.4g", x.rate), x.meaning)
+		row(t, x.name, perSecond(x.rate), x.meaning)
 	}
 	fmt.Fprintln(t)
 	row(t, "FORM", "BYTES", "OF STORED")

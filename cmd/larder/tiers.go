@@ -88,9 +88,18 @@ func tierTable(t *tabwriter.Writer, r tiersTold) {
 	if s.GetModel() != "" {
 		row(t, "model", s.GetModel())
 	}
-	row(t, "why", printable(s.GetWhy()))
+	whyRows(t, s.GetWhy())
 	if s.GetPredicted() > 0 {
-		row(t, "predicted", fmt.Sprintf("%.4g samples/s, limited by %s", s.GetPredicted(), s.GetBinding()))
+		row(t, "predicted", fmt.Sprintf("%s samples/s, limited by %s", perSecond(s.GetPredicted()), s.GetBinding()))
+	}
+}
+
+// whyRows writes the reason of a split, each of its parts on a line.
+func whyRows(t *tabwriter.Writer, why string) {
+	name := "why"
+	for part := range strings.SplitSeq(why, "; ") {
+		row(t, name, printable(part))
+		name = ""
 	}
 }
 

@@ -172,7 +172,7 @@ func loadProfiles(files []string) (list []*profile.Profile, warnings []string, e
 			return nil, nil, err
 		}
 		if d := p.Machine.Differs(here); d != "" {
-			warnings = append(warnings, fmt.Sprintf("%s is of another machine: %s", f, d))
+			warnings = append(warnings, fmt.Sprintf("%s is of another machine: %s; larder profile DATASET measures this one", f, d))
 		}
 		for _, w := range p.Warnings() {
 			warnings = append(warnings, f+": "+w)
@@ -201,6 +201,9 @@ func tuneBudget(text string, list []*profile.Profile) (int64, error) {
 			return 0, err
 		}
 		n = r.Total
+	}
+	if (size.IsAuto() || size.IsPercent()) && n >= 256<<20 {
+		n -= n % (1 << 20) // nobody asked for odd bytes, and the lines for larder.yaml read better
 	}
 	foreign := false
 	for _, p := range list {
@@ -336,12 +339,12 @@ func writeTuneYAML(w io.Writer, x *tuned) error {
 }
 
 func candidateRow(t *tabwriter.Writer, c tunedCandidate) {
-	row(t, c.Name, fault.Size(c.Split.Encoded), fault.Size(c.Split.Decoded), fault.Size(c.Split.Augmented), fmt.Sprintf("%.4g", c.Rate), c.Binding,
+	row(t, c.Name, fault.Size(c.Split.Encoded), fault.Size(c.Split.Decoded), fault.Size(c.Split.Augmented), perSecond(c.Rate), c.Binding,
 		map[bool]string{true: "unfair", false: ""}[c.Unfair])
 }
 
 func tuneTable(t *tabwriter.Writer, x *tuned) {
-	row(t, "why", x.Why)
+	whyRows(t, x.Why)
 	if len(x.Load) > 0 {
 		var parts []string
 		for _, k := range sortedKeys(x.Load) {
@@ -358,6 +361,6 @@ func tuneTable(t *tabwriter.Writer, x *tuned) {
 	row(t, "DATASET", "RECIPE", "ENCODED", "DECODED", "AUGMENTED", "FROM STORAGE", "SAMPLES/S", "FAIR SHARE")
 	for _, r := range x.Recipes {
 		row(t, clipPath(r.Dataset, 50), r.Recipe, fault.Size(r.Split.Encoded), fault.Size(r.Split.Decoded), fault.Size(r.Split.Augmented),
-			fmt.Sprintf("%.0f %%", 100*r.Mix.Stored), fmt.Sprintf("%.4g", r.Rate), fmt.Sprintf("%.4g", r.FairShare))
+			fmt.Sprintf("%.0f %%", 100*r.Mix.Stored), perSecond(r.Rate), perSecond(r.FairShare))
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -79,6 +80,9 @@ func (e *Engine) view(v jobs.Job) *larderv1.Job {
 		Quarantined: e.quarantined(j, v.Stats.Bad), Paused: v.Paused, SubsetSince: v.Since,
 	}
 	e.tellSubsets(out, j, &v)
+	if v.Drain && !v.State.Ended() {
+		out.Notes = append(out.Notes, "it is drained: it ends when its running epoch is over")
+	}
 	for i := range v.Ranks {
 		k := &v.Ranks[i]
 		if k.Attaches == 0 {
@@ -106,11 +110,19 @@ func (e *Engine) describe(ctx context.Context, id ident.JobID) (*larderv1.Job, e
 			return j, nil
 		}
 	}
-	return nil, noJob(itoa(int(id)))
+	return nil, e.noJob(itoa(int(id)))
 }
 
-func noJob(name string) error {
-	return fault.New(fault.NotFound, name, "larder jobs ls --ended shows the jobs there are", "no job %q here", name)
+// noJob is the error of a name that no job has; its hint has the nearest one that a job has.
+func (e *Engine) noJob(name string) error {
+	e.mu.Lock()
+	names := slices.Sorted(maps.Keys(e.mu.names))
+	e.mu.Unlock()
+	hint := "larder jobs ls --ended shows the jobs there are"
+	if near := fault.Nearest(name, names); near != "" {
+		hint = "did you mean " + near + "? " + hint
+	}
+	return fault.New(fault.NotFound, name, hint, "no job %q here", name)
 }
 
 // ListJobs lists jobs by id.
@@ -138,7 +150,7 @@ func (e *Engine) named(ctx context.Context, name string) (*larderv1.Job, error) 
 	j := e.mu.names[name]
 	e.mu.Unlock()
 	if j == nil {
-		return nil, noJob(name)
+		return nil, e.noJob(name)
 	}
 	return e.describe(ctx, j.id)
 }
@@ -187,7 +199,7 @@ func (e *Engine) end(ctx context.Context, name string, build func(coordinator.To
 		return nil, err
 	}
 	if j == nil {
-		return nil, noJob(name)
+		return nil, e.noJob(name)
 	}
 	if !live {
 		return nil, fault.New(fault.JobEnded, name, "nothing is left to do", "job %s has ended already", name)
@@ -311,7 +323,7 @@ func (e *Engine) GetStats(ctx context.Context, req *larderv1.GetStatsRequest) (*
 		}
 	}
 	if req.GetJob() != "" && len(s.Jobs) == 0 {
-		return nil, noJob(req.GetJob())
+		return nil, e.noJob(req.GetJob())
 	}
 	if e.cfg.GPU != nil {
 		devices, err := e.cfg.GPU.Devices(ctx)

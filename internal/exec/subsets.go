@@ -132,7 +132,7 @@ func (e *Engine) SetSubset(ctx context.Context, req *larderv1.SetSubsetRequest) 
 	case err != nil:
 		return nil, err
 	case j == nil:
-		return nil, noJob(req.GetName())
+		return nil, e.noJob(req.GetName())
 	case !live:
 		return nil, fault.New(fault.JobEnded, req.GetName(), "make a new Loader with that subset", "change the subset of job %s, which has ended", req.GetName())
 	}
