@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -37,14 +38,22 @@ for it and how much for others or before, with whom it shares, and how long it h
 				if err != nil {
 					return err
 				}
-				return explain(cmd.OutOrStdout(), job.GetJob(), all.GetJobs(), tiers.GetTiers())
+				data, err := c.ListDatasets(ctx, &larderv1.ListDatasetsRequest{})
+				if err != nil {
+					return err
+				}
+				uris := map[string]string{}
+				for _, d := range data.GetDatasets() {
+					uris[d.GetName()] = d.GetUri()
+				}
+				return explain(cmd.OutOrStdout(), job.GetJob(), all.GetJobs(), tiers.GetTiers(), uris)
 			})
 		},
 	}
 }
 
-// explain writes a sentence or two for each thing there is to say.
-func explain(w io.Writer, j *larderv1.Job, all []*larderv1.Job, tiers []*larderv1.Tier) error {
+// explain writes a sentence or two for each thing there is to say; uris are those of datasets that have names.
+func explain(w io.Writer, j *larderv1.Job, all []*larderv1.Job, tiers []*larderv1.Tier, uris map[string]string) error {
 	var lines []string
 	say := func(format string, a ...any) { lines = append(lines, printable(fmt.Sprintf(format, a...))) }
 	s := j.GetSpec()
@@ -65,7 +74,7 @@ func explain(w io.Writer, j *larderv1.Job, all []*larderv1.Job, tiers []*larderv
 		say("Note: %s.", strings.TrimSuffix(n, "."))
 	}
 	explainWork(say, j)
-	explainNeighbours(say, j, all)
+	explainNeighbours(say, j, all, uris)
 	c := j.GetCounters()
 	switch waited, batches := c.GetWaitSeconds(), c.GetBatchesDelivered(); {
 	case batches == 0:
@@ -74,7 +83,7 @@ func explain(w io.Writer, j *larderv1.Job, all []*larderv1.Job, tiers []*larderv
 	default:
 		say("It has waited %.1f s for data, %.0f ms a batch.", waited, 1000*waited/float64(batches))
 		for _, t := range tiers {
-			if t.GetUsed() > t.GetBudget()/2 && t.GetEvictions() > 0 { // one that was shrunk has evicted without being full
+			if t.GetUsed() > t.GetBudget()/8*7 && t.GetEvictions() > 0 { // one that was shrunk has evicted without being full
 				say("The %s tier is full: %s of %s, %s entries have left for others. More memory would save work.", t.GetForm(),
 					fault.Size(t.GetUsed()), fault.Size(t.GetBudget()), count(t.GetEvictions()))
 			}
@@ -111,12 +120,19 @@ func explainWork(say func(string, ...any), j *larderv1.Job) {
 }
 
 // explainNeighbours says who else draws from the dataset, and whether what is prepared for one serves the other.
-func explainNeighbours(say func(string, ...any), j *larderv1.Job, all []*larderv1.Job) {
-	var same, other []string
+func explainNeighbours(say func(string, ...any), j *larderv1.Job, all []*larderv1.Job, uris map[string]string) {
+	dataset := func(j *larderv1.Job) string { return cmp.Or(uris[j.GetSpec().GetDataset()], j.GetSpec().GetDataset()) }
+	var same, other, group []string
 	for _, k := range all {
 		ended := k.GetEndedReason() != "" || k.GetState() == larderv1.JobState_JOB_STATE_DONE || k.GetState() == larderv1.JobState_JOB_STATE_DEAD
 		switch {
-		case k.GetId() == j.GetId() || ended || k.GetSpec().GetDataset() != j.GetSpec().GetDataset():
+		case k.GetId() == j.GetId() || ended:
+			continue
+		case j.GetShareGroup() != 0 && k.GetShareGroup() == j.GetShareGroup():
+			group = append(group, k.GetSpec().GetName())
+		}
+		switch {
+		case dataset(k) != dataset(j):
 		case k.GetPrefix() == j.GetPrefix():
 			same = append(same, k.GetSpec().GetName())
 		default:
@@ -133,8 +149,15 @@ func explainNeighbours(say func(string, ...any), j *larderv1.Job, all []*larderv
 	if len(other) > 0 {
 		say("With %s it shares what is read, not what is decoded: their recipes begin differently.", someOf(other))
 	}
-	if g := j.GetShareGroup(); g != 0 {
-		say("It shares augmented samples with the jobs of group %d; its instances are %d epochs ahead.", g, j.GetInstanceOffset())
+	switch g := j.GetShareGroup(); {
+	case g == 0:
+	case len(group) == 0:
+		say("It would share augmented samples (group %d), but no other job has its recipe and share: augmented.", g)
+	default:
+		say("It shares augmented samples with %s (group %d).", someOf(group), g)
+	}
+	if n := j.GetInstanceOffset(); n > 0 {
+		say("Its epoch e has the augmentations of instance e + %d.", n)
 	}
 }
 

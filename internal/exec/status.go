@@ -271,7 +271,8 @@ func (e *Engine) setTiers(ctx context.Context, req *larderv1.SetTiersRequest) er
 			return err
 		}
 		if n < 0 {
-			return fault.New(fault.ConfigInvalid, "tiers.total", "give a size such as 8GiB", "tiers.total: auto can only be set in the configuration")
+			return fault.New(fault.ConfigInvalid, "tiers.total", "give a size such as 8GiB, or write auto in the configuration and run larder config apply",
+				"tiers.total: auto can only be set in the configuration")
 		}
 		next.Tiers.Total = n
 	}

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	larderv1 "larder/proto/larder/v1"
+)
+
+// TestExplain: parts of a whole add up to it, neighbours are found under any name of the dataset, and only those that
+// live count.
+func TestExplain(t *testing.T) {
+	job := func(id uint32, name, dataset, prefix string, group uint32) *larderv1.Job {
+		return &larderv1.Job{Id: id, Spec: &larderv1.JobSpec{Name: name, Dataset: dataset}, State: larderv1.JobState_JOB_STATE_LIVE, Prefix: prefix, ShareGroup: group,
+			Counters: &larderv1.Counters{}}
+	}
+	me := job(1, "me", "train", "p", 3)
+	me.InstanceOffset = 2
+	me.Counters = &larderv1.Counters{SamplesDelivered: 80, BatchesDelivered: 8, SourceReads: 25, Decodes: 30, WaitSeconds: 4,
+		Hits: map[string]uint64{"encoded": 10, "decoded": 60, "augmented": 5}}
+	gone := job(6, "gone", "train", "p", 3)
+	gone.State = larderv1.JobState_JOB_STATE_DEAD
+	all := []*larderv1.Job{me, job(2, "by-uri", "imagefolder:/data", "p", 3), job(3, "resized", "train", "q", 0), job(4, "else", "imagefolder:/other", "p", 0), gone}
+	tiers := []*larderv1.Tier{{Form: "encoded", Budget: 100, Used: 40, Evictions: 9}, {Form: "decoded", Budget: 1 << 20, Used: 1000 << 10, Evictions: 7}}
+	var b strings.Builder
+	if err := explain(&b, me, all, tiers, map[string]string{"train": "imagefolder:/data"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"Of the 80 samples it got and 20 that are on their way, 25 (25 %) were read for it and 75 (75 %) were at hand: 10 encoded, 60 decoded, 5 augmented. 30 were decoded for it.",
+		"What is decoded for it serves by-uri too",
+		"With resized it shares what is read",
+		"It shares augmented samples with by-uri (group 3).",
+		"Its epoch e has the augmentations of instance e + 2.",
+		"It has waited 4.0 s for data, 500 ms a batch.",
+		"The decoded tier is full: 1000KiB of 1MiB, 7 entries",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("%q is missing in\n%s", want, b.String())
+		}
+	}
+	for _, not := range []string{"encoded tier is full", "else", "gone"} {
+		if strings.Contains(b.String(), not) {
+			t.Errorf("%q is said in\n%s", not, b.String())
+		}
+	}
+}
