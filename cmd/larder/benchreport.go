@@ -118,7 +118,7 @@ interval; nothing is claimed when the interval holds 1 or the change is below --
 func compareTable(t *tabwriter.Writer, c *report.Comparison) {
 	verdict := "nothing is worse"
 	if c.Worse > 0 {
-		verdict = fmt.Sprintf("%d metrics are WORSE", c.Worse)
+		verdict = plural(c.Worse, "metric is", "metrics are") + " WORSE"
 	}
 	row(t, "verdict", fmt.Sprintf("%s; %d better, %d changed, %d unclear, %d the same", verdict, c.Better, c.Changed, c.Unclear, c.Same))
 	if len(c.Only) > 0 {
@@ -134,6 +134,14 @@ func compareTable(t *tabwriter.Writer, c *report.Comparison) {
 		if m.N[0] > 1 && m.N[1] > 1 {
 			interval = fmt.Sprintf("%.3f to %.3f", m.Low, m.High)
 		}
-		row(t, clip(m.Path, 70), fmt.Sprintf("%.6g", m.Median[0]), fmt.Sprintf("%.6g", m.Median[1]), fmt.Sprintf("%.4f", m.Ratio), interval, m.Verdict)
+		row(t, clip(m.Path, 70), fmt.Sprintf("%.6g", m.Median[0]), fmt.Sprintf("%.6g", m.Median[1]), ratioText(m.Ratio), interval, m.Verdict)
 	}
+}
+
+// ratioText writes a ratio as far as it is one; from nothing to something it has no end.
+func ratioText(x float64) string {
+	if x > 1e6 || x < -1e6 {
+		return "-"
+	}
+	return fmt.Sprintf("%.4f", x)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -249,6 +250,9 @@ func TestFiguresReadWell(t *testing.T) {
 		t.Error(got)
 	}
 	if got := someOf(names[:9]); strings.Contains(got, "more") {
+		t.Error(got)
+	}
+	if got := ratioText(math.MaxFloat64) + ratioText(-math.MaxFloat64) + ratioText(1.28249); got != "--1.2825" {
 		t.Error(got)
 	}
 	var b strings.Builder
