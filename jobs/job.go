@@ -64,6 +64,7 @@ type Rank struct {
 	Waited time.Duration
 
 	LastTake time.Time     // when it last released a batch
+	Heard    time.Time     // since when it has done nothing: it attached, asked for an epoch, released a batch, or got one
 	StepTime time.Duration // smoothed time it works on a batch; 0 = unknown
 }
 
@@ -156,7 +157,7 @@ func (j *Job) Attach(r int, now time.Time) ident.Incarnation {
 	k := &j.Ranks[r]
 	*k = Rank{
 		Incarnation: k.Incarnation + 1, Attaches: k.Attaches + 1, Attached: true, Slots: make([]Slot, j.Spec.Slots), Asked: -1, Ended: -1,
-		LastTake: now,
+		LastTake: now, Heard: now,
 	}
 	j.State = Live
 	return k.Incarnation

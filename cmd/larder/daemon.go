@@ -167,7 +167,7 @@ func (d *daemon) openEngine() error {
 			v, err := config.ParseSize(s)
 			return v.Of(r.Machine), v.IsAuto(), err
 		},
-		MemoryLimit: r.Memory, Own: r.Own, Lease: cfg.Jobs.Lease, MaxJobs: cfg.Jobs.Max, Seed: d.seed,
+		MemoryLimit: r.Memory, Own: r.Own, Lease: cfg.Jobs.Lease, MaxJobs: cfg.Jobs.Max, IdleTimeout: cfg.Jobs.IdleTimeout, Seed: d.seed,
 		Evictor: d.newEvictor,
 	})
 	return err

@@ -161,6 +161,8 @@ var keys = []Key{
 			return nil
 		},
 		get: func(c *Config) string { return formatDuration(c.Jobs.Lease) }},
+	duration("jobs.idle_timeout", "how long a client may leave its batches alone before it loses its rank and the memory of its ring; 0 = for ever", Restart,
+		time.Second, 30*24*time.Hour, func(c *Config) *time.Duration { return &c.Jobs.IdleTimeout }),
 	// 64 jobs can draw from the sampler at once; more may be registered and wait, so the bound is on memory only.
 	number("jobs.max", "live jobs", Restart, 1, 65536, false, func(c *Config) *int { return &c.Jobs.Max }),
 	size("jobs.max_ring", "shared memory of all rings together; auto = what memory.limit leaves beside the tiers", NewJobs,

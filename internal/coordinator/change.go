@@ -183,7 +183,7 @@ func (c *Core) resume(s *stream) {
 	}
 	j.Paused = false
 	for r := range j.Ranks {
-		j.Ranks[r].LastTake = c.now // it was not idle, it was stopped
+		j.Ranks[r].LastTake, j.Ranks[r].Heard = c.now, c.now // it was not idle, it was stopped
 	}
 	c.persist(Persist{Kind: RecResume, Job: j.ID}, nil)
 	if j.Attached() > 0 {

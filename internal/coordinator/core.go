@@ -28,11 +28,13 @@ type TierConfig struct {
 
 // Config is what a Core needs. Zero values of the tunables mean their defaults.
 type Config struct {
-	Seed     uint64
-	Tiers    TierConfig
-	Lease    time.Duration // a vanished client may come back within it; default 30 s
-	MaxJobs  int           // live jobs; default 256
-	InFlight int           // preparations handed to the executor at once; default 8
+	Seed    uint64
+	Tiers   TierConfig
+	Lease   time.Duration // a vanished client may come back within it; default 30 s
+	MaxJobs int           // live jobs; default 256
+	// IdleTimeout is how long a client may do nothing with its batches before it loses its rank; 0 = for ever.
+	IdleTimeout time.Duration
+	InFlight    int // preparations handed to the executor at once; default 8
 	// Ahead is how many more may be handed out, so that the executor can read ahead. It must not begin one while 2 x InFlight working copies exist.
 	Ahead int
 	// Bytes is the stored size of an object. It must be a pure lookup.
@@ -295,6 +297,11 @@ func (c *Core) Deadline() time.Time {
 	}
 	d := c.jobs.Deadline()
 	for _, s := range c.order {
+		for r := range s.job.Ranks {
+			if at := c.idleOut(s, r); !at.IsZero() && (d.IsZero() || at.Before(d)) {
+				d = at
+			}
+		}
 		if !s.job.Active || !s.joined {
 			continue
 		}

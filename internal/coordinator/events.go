@@ -255,6 +255,7 @@ type CloseRank struct {
 	Rank   int
 	Inc    ident.Incarnation
 	Reason string // empty = the client left by itself
+	Stale  bool   // the job lives, and another client may take the rank
 }
 
 // JobEnded says that a job is Dead or Done; the executor forgets its recipe when its last flight is done.

@@ -153,7 +153,7 @@ func TestTakeoverByAHigherIncarnation(t *testing.T) {
 	if words := a.detach(true); len(words) != 0 {
 		t.Errorf("a stale goodbye did %v", words)
 	}
-	refused(t, a.tryEpoch(1), fault.JobEnded)
+	refused(t, a.tryEpoch(1), fault.Stale)
 	if now := r.job(1).Ranks[0]; !slices.Equal(now.Slots, before.Slots) || !now.Attached {
 		t.Errorf("%+v, before %+v", now, before)
 	}

@@ -167,7 +167,7 @@ func (c *Core) attach(e Attach) {
 func (c *Core) startEpoch(e StartEpoch) {
 	s, k := c.live(e.Job, e.Rank, e.Inc)
 	if s == nil {
-		c.reply(e.Token, Reply{Err: jobGone(e.Job, "")})
+		c.reply(e.Token, Reply{Err: c.noLonger(e.Job, e.Rank, e.Inc)})
 		return
 	}
 	j := s.job
@@ -184,7 +184,7 @@ func (c *Core) startEpoch(e StartEpoch) {
 		c.endIfDrained(s)
 		return
 	}
-	k.Got = 0
+	k.Got, k.Heard = 0, c.now
 	from := e.From
 	switch {
 	case from == 1 && (!j.Begun || e.Epoch > j.Epoch):
@@ -317,6 +317,7 @@ func (c *Core) released(e Released) {
 		return // an old client, or a slot taken back: nothing of it may count
 	}
 	k.Took(c.now, e.Waited)
+	k.Heard = c.now
 	k.Waited += e.Waited
 	s.job.Stats.Wait += e.Waited
 	c.stats.Wait += e.Waited
@@ -341,15 +342,21 @@ func (c *Core) setActive(s *stream, on bool) {
 
 // detached frees what a client held. What it was not given goes back to the job.
 func (c *Core) detached(e Detached) {
-	s, k := c.live(e.Job, e.Rank, e.Inc)
+	s, _ := c.live(e.Job, e.Rank, e.Inc)
 	if s == nil {
 		return
 	}
-	j := s.job
-	k.Attached, k.Left, k.Wants, k.InRun = false, e.Clean, false, false
-	c.cancel(s, e.Rank, nil)
-	c.emit(CloseRank{Job: e.Job, Rank: e.Rank, Inc: e.Inc})
-	if !e.Clean {
+	c.lose(s, e.Rank, e.Clean, CloseRank{})
+}
+
+// lose takes a rank from its client; how says why its attachment ends.
+func (c *Core) lose(s *stream, r int, clean bool, how CloseRank) {
+	j, k := s.job, &s.job.Ranks[r]
+	k.Attached, k.Left, k.Wants, k.InRun = false, clean, false, false
+	c.cancel(s, r, nil)
+	how.Job, how.Rank, how.Inc = j.ID, r, k.Incarnation
+	c.emit(how)
+	if !clean {
 		c.jobs.Suspect(j, c.now)
 	}
 	switch {
@@ -358,7 +365,7 @@ func (c *Core) detached(e Detached) {
 	case j.Attached() > 0:
 		c.advance(s)
 		c.plan(s)
-	case e.Clean && j.Vanished() < 0: // else a rank has its lease to come back
+	case clean && j.Vanished() < 0: // else a rank has its lease to come back
 		c.endJob(s, jobs.Done, "its client left")
 	default:
 		c.setActive(s, false)
@@ -447,6 +454,9 @@ func (c *Core) tick() {
 		if s := c.streams[j.ID]; s != nil {
 			c.expired(s)
 		}
+	}
+	if c.cfg.IdleTimeout > 0 {
+		c.loseIdle()
 	}
 	changed := false
 	for _, s := range c.order {

@@ -333,6 +333,7 @@ func (c *Core) sendReady(s *stream, r int) {
 			invariant.Violated("coordinator: slot %d of job %d rank %d was taken twice", d.slot, j.ID, r)
 		}
 		k.Slots[d.slot].State = jobs.Leased
+		k.Heard = c.now // it is its turn from here on
 		d.ledger.Deliver(len(rows), d.bad)
 		if len(rows) > 0 {
 			s.given, s.last = true, max(s.last, d.instance)

@@ -161,7 +161,10 @@ func (e *Engine) closeRing(x coordinator.CloseRank) {
 		return
 	}
 	var reason error
-	if x.Reason != "" {
+	switch name := r.job.spec.GetName(); {
+	case x.Stale:
+		reason = fault.New(fault.Stale, name, "make a new Loader to go on, or raise jobs.idle_timeout", "rank %d of job %s was given up: %s", x.Rank, name, x.Reason)
+	case x.Reason != "":
 		reason = fault.New(fault.JobEnded, r.job.spec.GetName(), "make a new Loader to go on", "job %s has ended: %s", r.job.spec.GetName(), x.Reason)
 	}
 	r.close(reason)

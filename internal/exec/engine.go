@@ -48,6 +48,7 @@ type Config struct {
 	ReadAhead   int64         // bytes that may be read ahead of the workers; 0 = 64 MiB, or an eighth of Own if that is less
 	Lease       time.Duration
 	MaxJobs     int
+	IdleTimeout time.Duration // see coordinator.Config
 	Seed        uint64
 	// Evictor makes the policy of a tier. nil = cachepolicy.New.
 	Evictor func(f ident.Form, policy string, r *xrand.Rand) (cachepolicy.Evictor, error)
@@ -105,7 +106,7 @@ func New(cfg Config) (*Engine, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	core, err := coordinator.New(coordinator.Config{
-		Seed: cfg.Seed, Tiers: cfg.Tiers, Lease: cfg.Lease, MaxJobs: cfg.MaxJobs, InFlight: 2 * cfg.Workers, Ahead: readers, // 2 x InFlight copies = mostCopies
+		Seed: cfg.Seed, Tiers: cfg.Tiers, Lease: cfg.Lease, MaxJobs: cfg.MaxJobs, IdleTimeout: cfg.IdleTimeout, InFlight: 2 * cfg.Workers, Ahead: readers, // 2 x InFlight copies = mostCopies
 		Bytes: cfg.Catalog.ObjectBytes,
 		Granule: func(f ident.Form, n int64) int64 {
 			g := cfg.Store.Granule(f)

@@ -1,0 +1,54 @@
+package coordinator
+
+import (
+	"fmt"
+	"time"
+
+	"larder/internal/fault"
+	"larder/internal/ident"
+)
+
+// idleOut is when the client of a rank has been silent for so long that it loses the rank (Config.IdleTimeout). Zero = it does not: it waits for us, for
+// the other ranks, or for its job to be resumed. A client has no thread that could say that it lives, so what counts is what it does with its batches.
+func (c *Core) idleOut(s *stream, r int) time.Time {
+	j, k := s.job, &s.job.Ranks[r]
+	switch {
+	case c.cfg.IdleTimeout <= 0 || !k.Attached || j.Paused || k.Wants:
+		return time.Time{}
+	case !k.Holds() && (k.InRun && k.Asked == int64(k.Epoch) && k.Step < j.Spec.Batches(r) || s.owes(r)):
+		return time.Time{}
+	}
+	return k.Heard.Add(c.cfg.IdleTimeout)
+}
+
+// loseIdle takes their ranks from clients that were silent for too long. They are as good as dead: what they were not given goes back, their memory is no more the daemon's,
+// and another client may take the rank, with a higher incarnation. When such a client wakes after all, the end of its attachment (STALE) is the first
+// thing it hears, and its memory is as it left it: it is nobody else's.
+func (c *Core) loseIdle() {
+	for i := 0; i < len(c.order); {
+		s := c.order[i]
+		for r := range s.job.Ranks {
+			if at := c.idleOut(s, r); at.IsZero() || at.After(c.now) {
+				continue
+			}
+			c.lose(s, r, false, CloseRank{
+				Stale: true, Reason: fmt.Sprintf("nothing was heard of its client for %s (jobs.idle_timeout)", c.cfg.IdleTimeout),
+			})
+			if s.job.State.Ended() {
+				break
+			}
+		}
+		if i < len(c.order) && c.order[i] == s { // else the job has ended
+			i++
+		}
+	}
+}
+
+// noLonger says why a client does not hold its rank: the job has ended, or it lost the rank.
+func (c *Core) noLonger(id ident.JobID, rank int, inc ident.Incarnation) error {
+	s := c.streams[id]
+	if s == nil {
+		return jobGone(id, "")
+	}
+	return fault.New(fault.Stale, s.job.Spec.Name, "make a new Loader to go on", "incarnation %d of rank %d of job %s has lost its rank", inc, rank, s.job.Spec.Name)
+}
