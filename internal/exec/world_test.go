@@ -42,6 +42,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if socket := os.Getenv("LARDER_TEST_TRAINEE"); socket != "" {
+		trainee(socket, os.Getenv("LARDER_TEST_JOB"))
+		return
+	}
 	goleak.VerifyTestMain(audittest.M(m, audit.Options{Silent: map[string]bool{"silent": true}}))
 }
 
