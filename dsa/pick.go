@@ -174,6 +174,9 @@ func (s *Sampler) Withdraw(id ident.JobID, ids []ident.ObjectID) int {
 	if j.err != nil {
 		return 0
 	}
+	if j.visible() && j.mode != Strict && s.avail.n <= 1 && !s.following.Has(j.slot) {
+		return s.withdrawPlain(j, ids)
+	}
 	n := 0
 	for _, x := range ids {
 		if int(x) >= s.obj.n {
@@ -199,6 +202,45 @@ func (s *Sampler) Withdraw(id ident.JobID, ids []ident.ObjectID) int {
 		s.freshAfterReturn(j)
 	}
 	return n
+}
+
+// withdrawPlain is Withdraw while nothing is at hand and nobody follows, as at the start of a daemon: then only what the job itself keeps changes,
+// in a third of the time. Jobs come back with millions of samples.
+func (s *Sampler) withdrawPlain(j *job, ids []ident.ObjectID) int {
+	total := len(j.subset)
+	before := total - j.rem
+	taken, tile, edge := before, 0, 0 // of the tile, the samples before its end
+	for _, x := range ids {
+		if int(x) >= s.obj.n {
+			continue
+		}
+		l, ok := j.at.find(uint32(x))
+		if !ok {
+			continue
+		}
+		w, bit := &j.left[l>>6], uint64(1)<<(l&63)
+		if *w&bit == 0 {
+			continue
+		}
+		*w ^= bit
+		if j.tiles > 1 {
+			if taken >= edge {
+				tile = taken * j.tiles / total
+				edge = ((tile+1)*total + j.tiles - 1) / j.tiles
+			}
+			j.cur.set(l, uint8(tile))
+		}
+		taken++
+	}
+	if taken == before {
+		return 0
+	}
+	s.unlay(j)
+	j.rem = total - taken
+	if j.usesTape() {
+		s.freshAfterReturn(j)
+	}
+	return taken - before
 }
 
 // withdrawn takes x out of what the job needs; nobody has looked at it.

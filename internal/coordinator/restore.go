@@ -1,6 +1,8 @@
 package coordinator
 
 import (
+	"slices"
+
 	"larder/internal/bits"
 	"larder/internal/fault"
 	"larder/internal/ident"
@@ -118,11 +120,15 @@ func (e *Restore) given() ([][][]back, error) {
 			if b.Step == len(*list) {
 				*list = append(*list, back{epoch: p.Epoch, instance: p.Instance, spec: spec, step: b.Step})
 			}
-			for _, x := range b.Objects {
-				if q, ok := bad[x]; ok {
-					(*list)[b.Step].bad = append((*list)[b.Step].bad, q)
-				} else {
-					(*list)[b.Step].objects = append((*list)[b.Step].objects, x)
+			if to := &(*list)[b.Step]; len(bad) == 0 && len(to.objects) == 0 { // nearly always; what comes on top goes to a copy
+				to.objects = slices.Clip(b.Objects)
+			} else {
+				for _, x := range b.Objects {
+					if q, ok := bad[x]; ok {
+						to.bad = append(to.bad, q)
+					} else {
+						to.objects = append(to.objects, x)
+					}
 				}
 			}
 			if len((*list)[b.Step].objects) > spec.Batch {
