@@ -47,6 +47,13 @@ func Gate(capacity int64) (enter func(int64) func(), peak func() int64) {
 	}
 }
 
+// Restored counts the jobs that an engine holds which does not run yet.
+func (e *Engine) Restored(context.Context) (int, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.mu.jobs), nil
+}
+
 // Readers is how many there are.
 const Readers = readers
 

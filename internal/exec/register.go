@@ -55,7 +55,7 @@ func (e *Engine) RegisterJob(ctx context.Context, req *larderv1.RegisterJobReque
 	if err != nil {
 		return nil, err
 	}
-	j, reg, err := e.compile(ctx, spec)
+	j, reg, err := e.compile(ctx, spec, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -181,7 +181,7 @@ func normalise(in *larderv1.JobSpec) (*larderv1.JobSpec, error) {
 }
 
 // compile opens the dataset, selects the subset and parses the recipe.
-func (e *Engine) compile(ctx context.Context, spec *larderv1.JobSpec) (*job, coordinator.Register, error) {
+func (e *Engine) compile(ctx context.Context, spec *larderv1.JobSpec, known *selections) (*job, coordinator.Register, error) {
 	var reg coordinator.Register
 	ops := make([]prep.OpSpec, 0, len(spec.GetTransform()))
 	for _, o := range spec.GetTransform() {
@@ -196,11 +196,11 @@ func (e *Engine) compile(ctx context.Context, spec *larderv1.JobSpec) (*job, coo
 		return nil, reg, err
 	}
 	seen := data.Fingerprint() // before the selection: what changes after it is followed up
-	samples, err := data.Select(spec.GetSubset())
+	sel, err := known.of(data, spec.GetSubset())
 	if err != nil {
 		return nil, reg, err
 	}
-	objects := objectsOf(data, samples)
+	objects := sel.objects
 	mode, tiles, notes := dsa.Sequential, 0, []string(nil)
 	if spec.GetShuffle() {
 		if mode, tiles, notes, err = parseOrder(spec.GetOrder(), len(objects)); err != nil {
@@ -226,7 +226,7 @@ func (e *Engine) compile(ctx context.Context, spec *larderv1.JobSpec) (*job, coo
 	reg = coordinator.Register{
 		Spec:   j.life,
 		Sample: dsa.JobSpec{Mode: mode, Tiles: tiles, Seed: spec.GetSeed(), Subset: objects},
-		Member: coordinator.Members(objects),
+		Member: sel.member,
 		Prefix: recipe.Prefix(), Suffix: recipe.SuffixID(),
 		Share:   spec.GetShare() == "augmented" && recipe.Random(),
 		Dataset: data.ID(), Names: []string{data.Name(), data.URI()},

@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"runtime"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -144,12 +146,40 @@ func (e *Engine) restore(ctx context.Context, s *journal.State) error {
 			e.cfg.Log.Warn("a dataset could not be added again", "name", d.Name, "error", err)
 		}
 	}
+	known := newSelections()
+	var all []*returning
+	var reading sync.WaitGroup
+	defer reading.Wait()
+	places := make(chan struct{}, runtime.GOMAXPROCS(0))
 	for _, js := range s.Jobs() {
+		r := &returning{js: js, ready: make(chan struct{})}
+		all = append(all, r)
+		if js.Ended {
+			continue
+		}
+		if r.err = e.reopen(ctx, r, known); r.err != nil {
+			close(r.ready)
+			continue
+		}
+		reading.Go(func() { // beside what the coordinator does with the jobs before
+			defer close(r.ready)
+			places <- struct{}{}
+			defer func() { <-places }()
+			r.err = e.reread(r, known)
+		})
+	}
+	for _, r := range all {
+		js := r.js
 		if js.Ended {
 			e.core.Reserve(js.ID)
 			continue
 		}
-		err := e.restoreJob(ctx, js)
+		<-r.ready
+		err := r.err
+		if err == nil {
+			err = e.restoreJob(ctx, r)
+		}
+		*r = returning{} // it may be large
 		if err == nil {
 			continue
 		}
@@ -163,10 +193,20 @@ func (e *Engine) restore(ctx context.Context, s *journal.State) error {
 	return nil
 }
 
-func (e *Engine) restoreJob(ctx context.Context, js *journal.JobState) error {
-	var rj recordedJob
-	spec := new(larderv1.JobSpec)
-	if err := json.Unmarshal([]byte(js.Spec), &rj); err != nil {
+// returning is a job on its way back.
+type returning struct {
+	js    *journal.JobState
+	rj    recordedJob
+	j     *job
+	ev    coordinator.Restore
+	ready chan struct{} // closed when ev is complete, or err is set
+	err   error
+}
+
+// reopen finds the dataset of a job. One after the other: names of datasets may have changed from job to job.
+func (e *Engine) reopen(ctx context.Context, r *returning, known *selections) error {
+	js, rj, spec := r.js, &r.rj, new(larderv1.JobSpec)
+	if err := json.Unmarshal([]byte(js.Spec), rj); err != nil {
 		return fault.Wrap(err, fault.StateDamaged, "", "register the job again", "the record of job %d cannot be read", js.ID)
 	}
 	if err := protojson.Unmarshal(rj.Spec, spec); err != nil {
@@ -179,16 +219,21 @@ func (e *Engine) restoreJob(ctx context.Context, js *journal.JobState) error {
 	if _, err := e.cfg.Catalog.Add(ctx, rj.Name, rj.URI); err != nil { // names of datasets do not survive by themselves
 		return err
 	}
-	j, reg, err := e.compile(ctx, spec)
+	j, reg, err := e.compile(ctx, spec, known)
 	if err != nil {
 		return err
 	}
 	j.id, j.registered = js.ID, rj.Registered
-	ev := coordinator.Restore{Register: reg, ID: js.ID, Seed: seed, Paused: js.Paused}
-	if err := e.restoreSubsets(j, js, rj, &ev); err != nil {
+	r.j, r.ev = j, coordinator.Restore{Register: reg, ID: js.ID, Seed: seed, Paused: js.Paused}
+	return nil
+}
+
+// reread makes objects of what the journal has of a job: its time is in proportion to what was given out.
+func (e *Engine) reread(back *returning, known *selections) error {
+	j, js, ev := back.j, back.js, &back.ev
+	if err := e.restoreSubsets(j, js, back.rj, ev, known); err != nil {
 		return err
 	}
-	ev.Strata = e.strata(j)
 	for r := range ev.Spec.World {
 		ev.Ranks = append(ev.Ranks, js.Ranks[uint32(r)])
 	}
@@ -208,6 +253,13 @@ func (e *Engine) restoreJob(ctx context.Context, js *journal.JobState) error {
 		}
 		ev.Before = toObjects(j.data, slices.Concat(before...))
 	}
+	return nil
+}
+
+// restoreJob gives a job to the coordinator.
+func (e *Engine) restoreJob(ctx context.Context, r *returning) error {
+	j, ev, spec := r.j, r.ev, r.j.spec
+	ev.Strata = e.strata(j)
 	var reply coordinator.Reply
 	e.mu.Lock()
 	e.mu.jobs[j.id], e.mu.names[spec.GetName()] = j, j
@@ -241,7 +293,7 @@ const restoring = ^coordinator.Token(0)
 
 // restoreSubsets finds the samples of every subset that the job's epochs had, has, or is to have, and the epochs with them. A dataset that
 // selects other samples than it did is an error: what had been given out could not be told from the rest.
-func (e *Engine) restoreSubsets(j *job, js *journal.JobState, rj recordedJob, ev *coordinator.Restore) error {
+func (e *Engine) restoreSubsets(j *job, js *journal.JobState, rj recordedJob, ev *coordinator.Restore, known *selections) error {
 	marks := map[uint32]recordedSubset{0: rj.Subset}
 	since := []journal.Record{{}} // by the order of the changes
 	for _, r := range js.Subsets {
@@ -260,18 +312,17 @@ func (e *Engine) restoreSubsets(j *job, js *journal.JobState, rj recordedJob, ev
 		}
 		return mark, first
 	}
-	made := map[uint32][]ident.ObjectID{}
-	objects := func(mark uint32) ([]ident.ObjectID, error) {
+	made := map[uint32]*selected{}
+	objects := func(mark uint32) (*selected, error) {
 		if o := made[mark]; o != nil {
 			return o, nil
 		}
 		want := marks[mark]
-		samples, err := j.data.Select(want.Expr)
+		o, err := known.of(j.data, want.Expr)
 		if err != nil {
 			return nil, err
 		}
-		o := objectsOf(j.data, samples)
-		got, err := recorded(j.data, want.Expr, o)
+		got, err := o.record(j.data, want.Expr)
 		if err != nil {
 			return nil, err
 		}
@@ -290,7 +341,7 @@ func (e *Engine) restoreSubsets(j *job, js *journal.JobState, rj recordedJob, ev
 		if err != nil {
 			return err
 		}
-		p := coordinator.RestoredEpoch{Epoch: o.Epoch, Instance: o.Start.Step, Subset: len(list), Member: coordinator.Members(list)}
+		p := coordinator.RestoredEpoch{Epoch: o.Epoch, Instance: o.Start.Step, Subset: len(list.objects), Member: list.member}
 		for i := range o.Batches {
 			b := &o.Batches[i]
 			p.Batches = append(p.Batches, coordinator.RestoredBatch{Rank: int(b.Rank), Step: int(b.Step), Objects: toObjects(j.data, b.Objects())})
@@ -303,16 +354,16 @@ func (e *Engine) restoreSubsets(j *job, js *journal.JobState, rj recordedJob, ev
 	if err != nil {
 		return err
 	}
-	ev.Mark, ev.Since, ev.Spec.Subset, ev.Sample.Subset, ev.Member = mark, first, len(list), list, coordinator.Members(list)
-	j.life.Subset = len(list)
-	all := []asked{{mark: mark, expr: marks[mark].Expr, objects: list, hash: hashObjects(list)}}
+	ev.Mark, ev.Since, ev.Spec.Subset, ev.Sample.Subset, ev.Member = mark, first, len(list.objects), list.objects, list.member
+	j.life.Subset = len(list.objects)
+	all := []asked{{mark: mark, expr: marks[mark].Expr, objects: list.objects, hash: hashObjects(list.objects)}}
 	if last := since[len(since)-1]; last.Step != mark {
 		next, err := objects(last.Step)
 		if err != nil {
 			return err
 		}
-		ev.Next, ev.NextIDs = &jobs.Next{Mark: last.Step, Subset: len(next), Member: coordinator.Members(next)}, next
-		all = append(all, asked{mark: last.Step, expr: marks[last.Step].Expr, objects: next, hash: hashObjects(next)})
+		ev.Next, ev.NextIDs = &jobs.Next{Mark: last.Step, Subset: len(next.objects), Member: next.member}, next.objects
+		all = append(all, asked{mark: last.Step, expr: marks[last.Step].Expr, objects: next.objects, hash: hashObjects(next.objects)})
 	}
 	j.subsets.asked = all
 	return nil
