@@ -93,18 +93,26 @@ type Account struct {
 	State       string `json:"state"`
 }
 
-// encode is a record as a line: the CRC-32 of what follows in hex, a blank, JSON, a line feed.
-func (r *Record) encode() ([]byte, error) {
+// encode appends a record as a line: the CRC-32 of what follows in hex, a blank, JSON, a line feed.
+func (r *Record) encode(b []byte) ([]byte, error) {
+	from := len(b)
+	b = append(b, "00000000 "...)
 	body, err := json.Marshal(r)
 	if err != nil {
 		return nil, err
 	}
-	return seal(body), nil
+	b = append(b, body...)
+	seal(b[from:])
+	return append(b, '\n'), nil
 }
 
-func seal(body []byte) []byte {
-	b := fmt.Appendf(nil, "%08x ", crc32.ChecksumIEEE(body))
-	return append(append(b, body...), '\n')
+// seal puts the checksum before the body of a line.
+func seal(line []byte) {
+	const digits = "0123456789abcdef"
+	sum := crc32.ChecksumIEEE(line[9:])
+	for i := range 8 {
+		line[i] = digits[sum>>(28-4*i)&15]
+	}
 }
 
 var errLine = errors.New("its checksum does not fit")

@@ -18,6 +18,7 @@ type world struct {
 	first int         // its first id
 	ranks int
 	start Start
+	gone  map[*Record]bool // left out of the file, after the lines were numbered
 }
 
 func (w *world) file(boot int64) int {
@@ -39,7 +40,7 @@ func hashOf(ids []int64, epoch uint32) *uint32 {
 // newWorld draws a job and its epochs. deaths: processes and daemons die.
 func newWorld(t testing.TB, seed uint64, epochs int, deaths bool) *world {
 	r := xrand.New(seed)
-	w := &world{t: t, r: r, n: 12 + r.IntN(60), first: r.IntN(5), ranks: 1 + r.IntN(3)}
+	w := &world{t: t, r: r, gone: map[*Record]bool{}, n: 12 + r.IntN(60), first: r.IntN(5), ranks: 1 + r.IntN(3)}
 	even := ""
 	if w.ranks > 1 {
 		even = []string{"drop", "none"}[r.IntN(2)]
@@ -146,18 +147,18 @@ func copyOf(r *Record) *Record {
 	return &c
 }
 
-// logs are the bytes of the files. A line that a plant marked is left out after the lines were numbered.
+// logs are the bytes of the files.
 func (w *world) logs() [][]byte {
 	var out [][]byte
 	for _, recs := range w.files {
 		var b []byte
 		for n, r := range recs {
 			r.Line = uint64(n + 1)
-			line, err := r.encode()
+			line, err := r.encode(nil)
 			if err != nil {
 				w.t.Fatal(err)
 			}
-			if r.Why != "REMOVE" {
+			if !w.gone[r] {
 				b = append(b, line...)
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -18,6 +19,7 @@ const Env = "LARDER_AUDIT_LOG"
 type Log struct {
 	mu   sync.Mutex
 	file *os.File
+	buf  []byte
 	line uint64
 	runs uint64
 }
@@ -58,15 +60,66 @@ func (l *Log) Write(r *Record) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r.Line = l.line + 1
-	b, err := r.encode()
+	b, err := r.encode(l.buf[:0])
 	if err != nil {
 		return err
 	}
+	return l.writeLocked(b)
+}
+
+func (l *Log) writeLocked(b []byte) error {
+	l.buf = b
 	if _, err := l.file.Write(b); err != nil {
 		return fmt.Errorf("write the audit log: %w", err)
 	}
 	l.line++
 	return nil
+}
+
+// Batch appends that a batch was received: what Write would of such a record, without its allocations.
+func (l *Log) Batch(run uint64, step uint32, ids, bad []int64, hash uint32) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b := l.stepLocked(KindBatch, run, step)
+	b = appendIDs(append(b, `,"ids":`...), ids)
+	b = strconv.AppendInt(append(b, `,"rows":`...), int64(len(ids)), 10)
+	if len(bad) > 0 {
+		b = appendIDs(append(b, `,"bad":`...), bad)
+	}
+	return l.endLocked(b, hash)
+}
+
+// Done appends that a step is over.
+func (l *Log) Done(run uint64, step, hash uint32) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.endLocked(l.stepLocked(KindDone, run, step), hash)
+}
+
+func (l *Log) stepLocked(kind string, run uint64, step uint32) []byte {
+	b := append(l.buf[:0], `00000000 {"i":`...)
+	b = strconv.AppendUint(b, l.line+1, 10)
+	b = append(append(append(b, `,"r":"`...), kind...), `","run":`...)
+	b = strconv.AppendUint(b, run, 10)
+	return strconv.AppendUint(append(b, `,"step":`...), uint64(step), 10)
+}
+
+func (l *Log) endLocked(b []byte, hash uint32) error {
+	b = strconv.AppendUint(append(b, `,"hash":`...), uint64(hash), 10)
+	b = append(b, '}')
+	seal(b)
+	return l.writeLocked(append(b, '\n'))
+}
+
+func appendIDs(b []byte, ids []int64) []byte {
+	b = append(b, '[')
+	for i, id := range ids {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendInt(b, id, 10)
+	}
+	return append(b, ']')
 }
 
 // Begin writes that an epoch begins and returns the number of its run.

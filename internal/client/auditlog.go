@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"fmt"
 	"hash/crc32"
 	"time"
 
@@ -34,7 +35,7 @@ func (s *Stream) beginLog(ctx context.Context, log *audit.Log, epoch, from uint3
 	start := audit.Start{
 		Job: spec.GetName(), ID: j.GetId(), Registered: j.GetRegisteredAt().AsTime().Format(time.RFC3339Nano),
 		Rank: s.rank, World: max(spec.GetWorldSize(), 1), Inc: s.info.GetIncarnation(), Epoch: epoch, N: size.GetNumSamples(),
-		Batch: spec.GetBatchSize(), DropLast: spec.GetDropLast(), Even: spec.GetEven(), Dataset: spec.GetDataset(), Subset: spec.GetSubset(),
+		Batch: spec.GetBatchSize(), DropLast: spec.GetDropLast(), Even: spec.GetEven(), Dataset: spec.GetDataset(),
 	}
 	if start.N == 0 {
 		start.N = s.info.GetNumSamples()
@@ -42,17 +43,29 @@ func (s *Stream) beginLog(ctx context.Context, log *audit.Log, epoch, from uint3
 	if from > 0 {
 		start.On, start.From = true, from-1
 	}
-	known := new(larderv1.ListDatasetsResponse) // the one call that looks at no file
-	if err := s.c.Call(ctx, "ListDatasets", &larderv1.ListDatasetsRequest{}, known); err == nil {
-		for _, d := range known.GetDatasets() {
-			if d.GetName() == start.Dataset || d.GetUri() == start.Dataset {
-				start.Fingerprint = d.GetFingerprint()
-			}
-		}
-	}
+	s.source(ctx, &start)
 	number, err := log.Begin(start)
 	s.log = &runLog{log: log, number: number}
 	return err
+}
+
+// source fills in where the samples of an epoch come from, as far as the daemon says. These calls look at no file: an audit must not have changes
+// noticed.
+func (s *Stream) source(ctx context.Context, start *audit.Start) {
+	known, about := new(larderv1.ListDatasetsResponse), new(larderv1.DescribeJobResponse)
+	start.Subset = fmt.Sprintf("(of epoch %d)", start.Epoch)
+	if s.c.Call(ctx, "ListDatasets", &larderv1.ListDatasetsRequest{}, known) != nil ||
+		s.c.Call(ctx, "DescribeJob", &larderv1.DescribeJobRequest{Name: start.Job}, about) != nil {
+		return
+	}
+	for _, d := range known.GetDatasets() {
+		if d.GetName() == start.Dataset || d.GetUri() == start.Dataset {
+			start.Fingerprint = d.GetFingerprint()
+		}
+	}
+	if j := about.GetJob(); j.GetSubsetSince() <= start.Epoch { // else another rank has changed it since
+		start.Subset = j.GetSpec().GetSubset()
+	}
 }
 
 // note writes a record of the epoch.
@@ -70,11 +83,11 @@ func (r *runLog) received(b *Batch) error {
 		return nil
 	}
 	b.log = r
-	rec := audit.Record{Kind: audit.KindBatch, Step: b.Step, IDs: append([]int64{}, b.Index()...), Rows: b.Rows, Hash: b.checksum()}
+	var bad []int64
 	for _, q := range b.report {
-		rec.Bad = append(rec.Bad, int64(q.GetId()))
+		bad = append(bad, int64(q.GetId()))
 	}
-	return r.note(rec)
+	return r.log.Batch(r.number, b.Step, b.Index(), bad, b.checksum())
 }
 
 // ended notes the end of the epoch, once.
@@ -100,15 +113,14 @@ func (r *runLog) left(why string) {
 }
 
 // checksum is the CRC-32 of a batch's values, field by field and row by row.
-func (b *Batch) checksum() *uint32 {
+func (b *Batch) checksum() uint32 {
 	var sum uint32
-	add := func(p []byte) { sum = crc32.Update(sum, crc32.IEEETable, p) }
 	for _, f := range b.s.layout.fields {
 		for row := range b.Rows {
 			switch {
 			case !f.GetRagged():
 				at := f.GetOffset() + uint64(row)*f.GetSampleBytes()
-				add(b.mem[at : at+valueBytes(f)])
+				sum = crc32.Update(sum, crc32.IEEETable, b.mem[at:at+valueBytes(f)])
 			default:
 				off, h, w, c := b.entry(f, row)
 				n := uint64(h) * uint64(w) * uint64(c)
@@ -116,11 +128,11 @@ func (b *Batch) checksum() *uint32 {
 					sum = ^sum // the caller wrote over the entries: that is a change, too
 					continue
 				}
-				add(b.mem[off : off+n])
+				sum = crc32.Update(sum, crc32.IEEETable, b.mem[off:off+n])
 			}
 		}
 	}
-	return &sum
+	return sum
 }
 
 var sizes = map[string]uint64{"uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "float16": 2, "uint32": 4, "int32": 4, "float32": 4, "uint64": 8, "int64": 8, "float64": 8}

@@ -8,7 +8,6 @@ import (
 	"time"
 	"unsafe"
 
-	"larder/internal/audit"
 	"larder/internal/session/wire"
 	"larder/internal/shm"
 	larderv1 "larder/proto/larder/v1"
@@ -215,7 +214,7 @@ func (b *Batch) Release() {
 		return
 	}
 	if b.log != nil { // an error shows at the next batch
-		_ = b.log.note(audit.Record{Kind: audit.KindDone, Step: b.Step, Hash: b.checksum()})
+		_ = b.log.log.Done(b.log.number, b.Step, b.checksum())
 	}
 	// An error means that the daemon is gone, which Next will say; there is nobody to give the slot to.
 	_ = b.s.c.write(wire.Release, 0, wire.ReleaseFrame{Slot: b.slot, Gen: b.gen, Waited: b.waited}.Append(nil))

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"testing"
 
+	"larder/internal/audit/audittest"
 	"larder/internal/coordinator"
 	"larder/internal/exec"
 	"larder/internal/ident"
@@ -39,6 +40,7 @@ func drain(t testing.TB, tr *trainer, epoch uint32) (samples int) {
 // client with them. Out of the decoded tier there are at most two; a sample that is read and decoded every time has more, which
 // the bound keeps.
 func TestSteadyAllocations(t *testing.T) {
+	audittest.Off(t)
 	const n, size = 960, 64
 	dir := t.TempDir()
 	for i := range n {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 import weakref
 import zlib
@@ -36,6 +37,7 @@ class _Log:
         self.pid = os.getpid()
         self.folder = folder
         self.line = self.runs = 0
+        self.lock = threading.Lock()  # Loaders of several threads write to it
         try:
             os.makedirs(folder, mode=0o700, exist_ok=True)
             path = os.path.join(folder, f"audit-{self.pid}-{os.urandom(4).hex()}.log")
@@ -49,14 +51,15 @@ class _Log:
 
     def write(self, **record: Any) -> None:
         """Appends a record."""
-        body = json.dumps({"i": self.line + 1, **record}, separators=(",", ":")).encode()
-        line = b"%08x %s\n" % (zlib.crc32(body), body)
-        try:
-            if self.file.write(line) != len(line):
-                raise OSError(0, "the disk is full")
-        except OSError as e:
-            raise InvalidError(f"the audit log in {self.folder} cannot be written: {e.strerror}", subject=self.folder) from e
-        self.line += 1
+        with self.lock:
+            body = json.dumps({"i": self.line + 1, **record}, separators=(",", ":")).encode()
+            line = b"%08x %s\n" % (zlib.crc32(body), body)
+            try:
+                if self.file.write(line) != len(line):
+                    raise OSError(0, "the disk is full")
+            except OSError as e:
+                raise InvalidError(f"the audit log in {self.folder} cannot be written: {e.strerror}", subject=self.folder) from e
+            self.line += 1
 
 
 def _process() -> _Log | None:
@@ -85,8 +88,9 @@ class RunLog:
 
     def __init__(self, log: _Log, loader: Loader, run: Run, answer: dict[str, Any]) -> None:
         self.log = log
-        log.runs += 1
-        self.number = log.runs
+        with log.lock:
+            log.runs += 1
+            self.number = log.runs
         self.next = 0  # the first step that is not noted
         self.held: tuple[int, Lease, Ring, int] | None = None  # the batch that was returned last: its step, and its rows
         job = loader._job
@@ -104,8 +108,7 @@ class RunLog:
             "drop_last": bool(spec.get("dropLast", False)),
             "even": str(spec.get("even") or ""),
             "dataset": str(spec.get("dataset") or ""),
-            "fingerprint": _fingerprint(run.session, str(spec.get("dataset") or "")),
-            "subset": str(spec.get("subset") or ""),
+            **_source(run.session, loader._name, str(spec.get("dataset") or ""), run.epoch),
         }
         log.write(r="epoch", run=self.number, start=start)
 
@@ -195,10 +198,17 @@ def left(run: Run | None, why: str) -> None:
         run.audit.left(why)
 
 
-def _fingerprint(s: Session, dataset: str) -> str:
-    """The dataset's; empty when the daemon does not say. This call looks at no file: an audit must not have changes noticed."""
+def _source(s: Session, job: str, dataset: str, epoch: int) -> dict[str, str]:
+    """Where the samples of an epoch come from, as far as the daemon says. These calls look at no file: an audit must not have changes noticed."""
     try:
         known = s.call("ListDatasets", {}, time.monotonic() + 5.0).get("datasets") or []
+        about = s.call("DescribeJob", {"name": job}, time.monotonic() + 5.0).get("job") or {}
     except Error:
-        return ""
-    return next((str(d.get("fingerprint") or "") for d in known if dataset in (d.get("name"), d.get("uri"))), "")
+        return {"subset": f"(of epoch {epoch})"}
+    subset = str((about.get("spec") or {}).get("subset") or "")
+    if int(about.get("subsetSince") or 0) > epoch:
+        subset = f"(of epoch {epoch})"  # another rank has changed it since
+    return {
+        "subset": subset,
+        "fingerprint": next((str(d.get("fingerprint") or "") for d in known if dataset in (d.get("name"), d.get("uri"))), ""),
+    }

@@ -72,3 +72,10 @@ func check(dir string, o audit.Options) error {
 	fmt.Fprintf(os.Stderr, "audit: %d samples in %d epochs, %v: nothing lost, repeated, foreign or altered\n", r.Samples, len(r.Epochs), r.States)
 	return nil
 }
+
+// Off keeps the epochs that a test begins out of the log: for tests that count what the log costs, too. Such a test must not run beside others.
+func Off(t interface{ Cleanup(func()) }) {
+	before := audit.Process
+	audit.Process = func() (*audit.Log, error) { return nil, nil }
+	t.Cleanup(func() { audit.Process = before })
+}
