@@ -1,0 +1,97 @@
+package bench
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"larder/internal/xrand"
+	"larder/jobs"
+)
+
+// day is 24 simulated hours of one machine: two jobs that train through all of it, and jobs that come every few minutes, with all that
+// random worlds hold: deaths, hangs, take-overs, breaks, changed subsets, pauses, lost entries, bad samples, resizes.
+func day(seed uint64) (Model, []Client) {
+	r := xrand.New(seed, 29)
+	m, clients := scenario(r.Uint64())
+	m.Data = nil // files that are gone would be gone for every later job
+	m.Check = 997
+	for i := range 2 {
+		c := client(fmt.Sprint("all day ", i), span(0, 100+r.IntN(80)), 4+r.IntN(12), 0)
+		c.Step = time.Duration(20+r.IntN(60)) * time.Second
+		c.Epochs = int(23 * time.Hour / c.Step / time.Duration((len(c.Sample.Subset)+c.Spec.Batch-1)/c.Spec.Batch))
+		clients = append(clients, c)
+	}
+	for at := time.Minute; at < 24*time.Hour; at += time.Duration(2+r.IntN(20)) * time.Minute {
+		_, more := scenario(r.Uint64())
+		for i := range more {
+			c := more[i]
+			c.Spec.Name = fmt.Sprint(c.Spec.Name, " at ", at)
+			c.Start += at
+			if r.IntN(3) == 0 { // a slow one: it meets others
+				c.Step *= time.Duration(10 + r.IntN(1000))
+			}
+			clients = append(clients, c)
+		}
+	}
+	return m, clients
+}
+
+// TestDays simulates whole days, LARDER_SIM_DAYS of them; every epoch a client finished is whole, and one seed gives one trace. A failing seed
+// is run again alone with LARDER_SIM_DAY=SEED.
+func TestDays(t *testing.T) {
+	days, first := 3, uint64(0)
+	if n, err := strconv.Atoi(os.Getenv("LARDER_SIM_DAYS")); err == nil {
+		days = n
+	}
+	if testing.Short() {
+		days = 1
+	}
+	if n, err := strconv.ParseUint(os.Getenv("LARDER_SIM_DAY"), 10, 64); err == nil {
+		days, first = 1, n
+	}
+	epochs, batches, clientsAll := 0, 0, 0
+	for seed := first; seed < first+uint64(days); seed++ {
+		m, clients := day(seed)
+		res, err := Run(m, clients, 25*time.Hour)
+		if err != nil {
+			t.Fatalf("day %d: %v", seed, err)
+		}
+		wholeEpochs(t, res, clients)
+		fresh(t, res)
+		for _, r := range res.Epochs {
+			if r.Ended {
+				epochs++
+			}
+			batches += len(r.IDs)
+		}
+		clientsAll += len(clients)
+		for i := range clients {
+			if c := &clients[i]; c.Die == 0 && c.Hang == 0 && c.Break == 0 && ended(res, c.Spec.Name) != c.Epochs*c.Spec.World {
+				t.Errorf("%s: %d of %d rank-epochs ended", c.Spec.Name, ended(res, c.Spec.Name), c.Epochs*c.Spec.World)
+			}
+		}
+		for i := range res.Jobs {
+			for _, l := range res.Jobs[i].Ledgers {
+				if l.State == jobs.Violated {
+					t.Errorf("%s epoch %d: %+v", res.Jobs[i].Spec.Name, l.Epoch, *l)
+				}
+			}
+		}
+		if seed == first { // one seed, one trace
+			m, clients := day(seed)
+			if again, err := Run(m, clients, 25*time.Hour); err != nil || again.Hash != res.Hash {
+				t.Errorf("day %d again: %x and %x, %v", seed, res.Hash, again.Hash, err)
+			}
+		}
+		if t.Failed() {
+			t.Fatalf("day %d; LARDER_SIM_DAY=%d go test -run TestDays ./bench", seed, seed)
+		}
+	}
+	t.Logf("nightly: %d x 24 simulated hours, 0 failures: %d jobs, %d epochs, %d samples", days, clientsAll, epochs, batches)
+	if epochs < 100*days {
+		t.Errorf("only %d epochs", epochs)
+	}
+}
