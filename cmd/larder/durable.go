@@ -34,6 +34,7 @@ func (d *daemon) openState() error {
 	if err != nil {
 		return err
 	}
+	fs = failing(fs)
 	disk, err := journal.OpenDisk(fs, journal.Options{OrderBytes: max(r.Orders, 1), Full: func(err error) {
 		go func() { // the log may be a pipe that nobody reads
 			if err != nil {

@@ -370,6 +370,9 @@ func (s *conn) startEpoch(id uint64, epoch, from uint32) error {
 	// earlier attachment has finished is not given again either (guarantee G3).
 	if int64(epoch) <= last {
 		job := att.Info().GetJob().GetSpec().GetName()
+		if from > 0 { // all of it was sent before the connection ended, and is given up
+			return fault.New(fault.Stale, job, fmt.Sprintf("begin epoch %d", last+1), "go on with step %d of epoch %d of job %s: it is over", from-1, epoch, job)
+		}
 		return fault.New(fault.Invalid, job, fmt.Sprintf("ask for epoch %d or a later one; a job that is to start over needs another name", last+1),
 			"epoch %d of job %s was asked for, and epoch %d is the first one free: epochs only go up", epoch, job, last+1)
 	}
