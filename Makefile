@@ -36,8 +36,8 @@ demo: build ## four jobs on drawn images, unshared and shared, with a report
 	$(BIN)/larder demo
 
 .PHONY: test
-test: setup build ## all tests: Go plain and -race, Python, PyTorch; what CI runs
-	$(MAKE) --no-print-directory test-go race test-python
+test: setup build ## all tests: Go plain and -race, Python, PyTorch, a report in a browser; what CI runs
+	$(MAKE) --no-print-directory test-go race test-python test-report
 
 .PHONY: test-go
 test-go: ## Go tests, with and without the fast decoder
@@ -51,6 +51,10 @@ race: ## Go tests under the race detector, with invariants
 .PHONY: test-python
 test-python: build ## Python tests against the real daemon
 	$(REQUIRE_TORCH) LARDER_BIN=$(abspath $(BIN))/larder LARDER_REQUIRE_BIN=1 $(VENV)/bin/python -m pytest -q python/tests
+
+.PHONY: test-report
+test-report: bench-smoke ## make bench-smoke, and look at its report with Chromium
+	LARDER_REPORT=$(abspath out/bench/report.html) $(GO) test -count=1 -tags '$(TAGS)' -run TestSmokeReport ./bench/report
 
 .PHONY: setup
 setup: ## install what the tests need, into the system (Debian, root) and .venv

@@ -453,7 +453,7 @@ def main() -> None:
                 data[n] = str(pathlib.Path(args.data).resolve())
             else:
                 parser.error(f"{args.data} is no folder: give --data or $LARDER_TESTDATA, or --datasets drawn")
-        result: dict[str, Any] = {"settings": {n: SETTINGS[n]._asdict() for n in names}, "workers": args.workers, "processors": os.cpu_count(), "batch": BATCH,
+        result: dict[str, Any] = {"kind": "tiers", "settings": {n: SETTINGS[n]._asdict() for n in names}, "workers": args.workers, "processors": os.cpu_count(), "batch": BATCH,
                                   "version": larder(args, "version"), "repeats": args.repeats, "step": args.step}
         path = pathlib.Path(args.json)
         path.parent.mkdir(parents=True, exist_ok=True)

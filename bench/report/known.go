@@ -1,8 +1,10 @@
 package report
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -35,20 +37,24 @@ type SystemRow struct {
 	Jain        float64   `json:"jain"`
 }
 
+// notExact is what a picture says beside the name of a system that did not deliver every sample exactly once.
+const notExact = " †"
+
 func (n *Named) policy() error {
 	var p Policy
 	if err := json.Unmarshal(n.Raw, &p); err != nil {
 		return err
 	}
-	n.Title, n.Facts = "Policies: "+p.Trace, p.Facts
-	if n.Facts == nil {
-		n.Facts = map[string]string{}
-	}
-	n.Facts["seed of the trace"], n.Facts["seed of the policies"] = fmt.Sprint(p.TraceSeed), fmt.Sprint(p.Seed)
-	n.Text = append(n.Text, fmt.Sprintf("%d requests of %d jobs for %d different samples; hits of %d requests are counted, after %d epochs of each job. The lower bound is what no order, policy or foresight could go below; dashed lines are bounds that no daemon can have.",
-		p.Requests, len(p.Jobs), p.Unique, p.Counted, p.Warm))
+	n.Title = "Policies: " + p.demand()
+	n.fact("seed of the trace", fmt.Sprint(p.TraceSeed))
+	n.fact("seed of the policies", fmt.Sprint(p.Seed))
+	n.Text = append(n.Text, fmt.Sprintf("%s requests of %d jobs for %s different samples; hits are of %s requests, after %d epochs of each job. The lower bound is what no order, policy or foresight could go below; dashed lines are bounds that no daemon can have.",
+		thousands(fmt.Sprint(p.Requests)), len(p.Jobs), thousands(fmt.Sprint(p.Unique)), thousands(fmt.Sprint(p.Counted)), p.Warm))
 	if !p.Prescribed {
 		n.Text = append(n.Text, fmt.Sprintf("The order of job %s was decided by what was in memory.", p.LooksJob))
+	}
+	if len(p.Left) > 0 {
+		n.Text = append(n.Text, "Left out, for they need to know the future: "+strings.Join(p.Left, ", ")+".")
 	}
 	var caches []int64
 	var names []string
@@ -61,8 +67,11 @@ func (n *Named) policy() error {
 		}
 	}
 	slices.Sort(caches)
+	if best := p.best(caches); best != "" {
+		n.Text = append(n.Text, best)
+	}
 	plot := func(number int, title, y string, top float64, value func(*policysim.Row) float64, skip ...string) Plot {
-		out := Plot{Number: number, Title: title, X: "cache, share of the data in %", Y: y, Top: top}
+		out := Plot{Number: number, Title: title, X: "cache, % of what is asked for", Y: y, Top: top}
 		for _, name := range names {
 			if slices.Contains(skip, name) {
 				continue
@@ -71,7 +80,7 @@ func (n *Named) policy() error {
 			for _, c := range caches {
 				if r := p.Find(name, c); r != nil {
 					s.Points = append(s.Points, [2]float64{100 * r.Share, value(r)})
-					s.Dashed = r.Bounding
+					s.Dashed = s.Dashed || r.Bounding
 				}
 			}
 			out.Series = append(out.Series, s)
@@ -79,9 +88,10 @@ func (n *Named) policy() error {
 		return out
 	}
 	n.Plots = append(n.Plots,
-		plot(3, "Hits against cache size", "hit ratio", 1, func(r *policysim.Row) float64 { return r.HitRatio }, policysim.Independent, policysim.LowerBound),
-		plot(6, "Loads per unique sample against cache size", "times", 0, func(r *policysim.Row) float64 { return r.PerUnique }))
-	t := Table{Title: "All policies", Head: []string{"policy", "cache", "share", "hit ratio", "miss ratio", "byte misses", "loads", "per unique", "over the bound", "evicted", "Jain"}}
+		plot(6, "Loads per unique sample, by policy", "loads per unique sample", 0, func(r *policysim.Row) float64 { return r.PerUnique }),
+		plot(3, "Hits against cache size, by policy", "hit ratio", 1, func(r *policysim.Row) float64 { return r.HitRatio }, policysim.Independent, policysim.LowerBound))
+	n.Tables = append(n.Tables, p.overBound(names, caches))
+	t := Table{Title: "All figures of policies", Fold: true, Head: []string{"policy", "cache", "share", "hit ratio", "miss ratio", "byte misses", "loads", "per unique", "over the bound", "evicted", "Jain of hits"}}
 	for _, r := range p.Rows {
 		t.Rows = append(t.Rows, []string{r.Policy, fmt.Sprint(r.Cache), fmt.Sprintf("%.1f%%", 100*r.Share), fmt.Sprintf("%.4f", r.HitRatio), fmt.Sprintf("%.4f", r.MissRatio), fmt.Sprintf("%.4f", r.ByteMiss),
 			fmt.Sprint(r.Loads), fmt.Sprintf("%.3f", r.PerUnique), fmt.Sprintf("%.3f", r.OverBound), fmt.Sprint(r.Evicted), fmt.Sprintf("%.3f", r.Jain)})
@@ -91,17 +101,157 @@ func (n *Named) policy() error {
 	return nil
 }
 
+func (p *Policy) demand() string {
+	if p.UnitSize {
+		return p.Trace
+	}
+	return p.Trace + ", unlike sizes"
+}
+
+// least is the policy of those that a daemon can have with the fewest loads at a capacity; nil when there is none.
+func (p *Policy) least(cache int64) *policysim.Row {
+	var best *policysim.Row
+	for i := range p.Rows {
+		if r := &p.Rows[i]; r.Cache == cache && !r.Bounding && r.Policy != policysim.Independent && (best == nil || r.Loads < best.Loads) {
+			best = r
+		}
+	}
+	return best
+}
+
+// best says in a sentence which policy to choose.
+func (p *Policy) best(caches []int64) string {
+	var parts []string
+	for _, c := range caches {
+		r := p.least(c)
+		if r == nil {
+			continue
+		}
+		said := fmt.Sprintf("%s at %s (%.2f of the lower bound", r.Policy, percent(r.Share), r.OverBound)
+		if lru := p.Find("lru", c); lru != nil && lru.Policy != r.Policy {
+			said += fmt.Sprintf(", lru %.2f", lru.OverBound)
+		}
+		parts = append(parts, said+")")
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return "Fewest loads among policies that a daemon can have: " + strings.Join(parts, "; ") + "."
+}
+
+func percent(share float64) string { return number(math.Round(share*1e4)/100) + " %" }
+
+// overBound is the loads over the lower bound, a row for each policy and a column for each capacity, the best policy first.
+func (p *Policy) overBound(names []string, caches []int64) Table {
+	t := Table{Title: "Loads over the lower bound", Head: []string{"policy"}}
+	for _, c := range caches {
+		share := ""
+		for _, r := range p.Rows {
+			if r.Cache == c {
+				share = percent(r.Share)
+				break
+			}
+		}
+		t.Head = append(t.Head, share)
+	}
+	type line struct {
+		name  string
+		bound bool
+		sum   float64
+	}
+	var lines []line
+	for _, name := range names {
+		if name == policysim.LowerBound || name == policysim.Unbounded {
+			continue
+		}
+		l := line{name: name}
+		for _, c := range caches {
+			if r := p.Find(name, c); r != nil {
+				l.sum += r.OverBound
+				l.bound = r.Bounding
+			}
+		}
+		lines = append(lines, l)
+	}
+	slices.SortStableFunc(lines, func(a, b line) int {
+		if a.bound != b.bound {
+			if b.bound {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(a.sum, b.sum)
+	})
+	for i, l := range lines {
+		name := l.name
+		if l.bound {
+			name += " (foresight)"
+		}
+		row := []string{name}
+		for k, c := range caches {
+			text := "-"
+			if r := p.Find(l.name, c); r != nil {
+				text = fmt.Sprintf("%.3f", r.OverBound)
+				if b := p.least(c); b != nil && b.Loads == r.Loads && !l.bound {
+					t.Strong = append(t.Strong, [2]int{i, k + 1})
+				}
+			}
+			row = append(row, text)
+		}
+		t.Rows = append(t.Rows, row)
+	}
+	return t
+}
+
 // systems shows whole systems on the same demand.
 func (n *Named) systems(p *Policy) {
 	if len(p.Systems) == 0 {
 		return
 	}
-	rows := p.Systems
-	last := rows[len(rows)-1].Cache
-	loads := Plot{Title: "Systems: time until all jobs are done", Y: "seconds, virtual", Series: []Series{{Name: "makespan"}}}
-	fair := Plot{Number: 11, Title: "Systems: slow-down of the fastest and the slowest job", Y: "times alone", Series: []Series{{Name: "least"}, {Name: "most"}}}
-	t := Table{Title: "Systems, re-implemented from their descriptions", Head: []string{"system", "cache", "loads", "preparations", "delivered", "hit ratio", "coverage", "repeated", "exactly once", "makespan", "Jain"}}
-	for _, r := range rows {
+	var caches []int64
+	var names []string
+	wrong := map[string]bool{}
+	for _, r := range p.Systems {
+		if !slices.Contains(caches, r.Cache) {
+			caches = append(caches, r.Cache)
+		}
+		if r.Unsupported != "" {
+			continue
+		}
+		if !slices.Contains(names, r.System) {
+			names = append(names, r.System)
+		}
+		wrong[r.System] = wrong[r.System] || !r.ExactlyOnce
+	}
+	slices.Sort(caches)
+	middle := caches[len(caches)/2]
+	shown := func(name string) string {
+		if wrong[name] {
+			return name + notExact
+		}
+		return name
+	}
+	note := ""
+	for _, name := range names {
+		if wrong[name] {
+			note = "† did not deliver every sample exactly once: what it saves, it saves by that."
+		}
+	}
+	at := fmt.Sprintf("cache of %s samples", thousands(fmt.Sprint(middle)))
+	speed := Plot{Number: 3, Title: "Throughput against cache size, by system", X: "cache, samples", Y: "samples a second of all jobs, virtual time", Note: note}
+	work := Plot{Number: 6, Title: "Systems: reads and preparations per unique sample, " + at, Y: "times each sample", Series: []Series{{Name: "reads"}, {Name: "preparations"}}, Note: note}
+	fair := Plot{Number: 11, Title: "Systems: slow-down of the least and the most slowed job, " + at, Y: "time over that of the job alone with data at hand", Series: []Series{{Name: "least"}, {Name: "most"}}, Note: note}
+	t := Table{Title: "All figures of systems, re-implemented from their descriptions", Fold: true, Head: []string{"system", "cache", "reads", "preparations", "delivered", "hit ratio", "coverage", "repeated", "exactly once", "makespan", "Jain"}}
+	for _, name := range names {
+		s := Series{Name: shown(name)}
+		for _, r := range p.Systems {
+			if r.System == name && r.Unsupported == "" && r.Makespan > 0 {
+				s.Points = append(s.Points, [2]float64{float64(r.Cache), float64(r.Delivered) / r.Makespan})
+			}
+		}
+		speed.Series = append(speed.Series, s)
+	}
+	for _, r := range p.Systems {
 		if r.Unsupported != "" {
 			t.Rows = append(t.Rows, []string{r.System, fmt.Sprint(r.Cache), "unsupported: " + r.Unsupported})
 			continue
@@ -112,15 +262,88 @@ func (n *Named) systems(p *Policy) {
 		}
 		t.Rows = append(t.Rows, []string{r.System, fmt.Sprint(r.Cache), fmt.Sprint(r.Loads), fmt.Sprint(r.Preps), fmt.Sprint(r.Delivered), fmt.Sprintf("%.4f", r.HitRatio), fmt.Sprintf("%.3f", r.Coverage),
 			fmt.Sprint(r.Repeated), once, fmt.Sprintf("%.3f s", r.Makespan), fmt.Sprintf("%.3f", r.Jain)})
-		if r.Cache == last && len(r.SlowDown) > 0 {
-			loads.Bars, fair.Bars = append(loads.Bars, r.System), append(fair.Bars, r.System)
-			loads.Series[0].Points = append(loads.Series[0].Points, [2]float64{0, r.Makespan})
+		if r.Cache != middle {
+			continue
+		}
+		work.Bars = append(work.Bars, shown(r.System))
+		for k, v := range []int{r.Loads, r.Preps} {
+			work.Series[k].Points = append(work.Series[k].Points, [2]float64{0, float64(v) / float64(max(1, p.Unique))})
+		}
+		if len(r.SlowDown) > 0 {
+			fair.Bars = append(fair.Bars, shown(r.System))
 			fair.Series[0].Points = append(fair.Series[0].Points, [2]float64{0, slices.Min(r.SlowDown)})
 			fair.Series[1].Points = append(fair.Series[1].Points, [2]float64{0, slices.Max(r.SlowDown)})
 		}
 	}
-	n.Plots = append(n.Plots, loads, fair)
+	if len(names) > 0 {
+		n.Plots = append(n.Plots, work, speed, fair)
+	}
 	n.Tables = append(n.Tables, t)
+}
+
+// inShort answers the question of who reads only the beginning: which policy, and what larder's own orders save.
+func inShort(results []Named) *Table {
+	t := Table{Title: "At the middle one of the cache sizes of each result. Policies replay given orders; systems choose their own, in virtual time. Only systems that delivered every sample exactly once are compared.",
+		Head: []string{"demand", "cache", "policy with the fewest loads", "its loads over the bound", "those of lru", "reads, independent loaders", "reads, larder", "samples/s, independent loaders", "samples/s, larder", "samples/s, fastest system"}}
+	for i := range results {
+		var p Policy
+		if results[i].Kind != "policy" || json.Unmarshal(results[i].Raw, &p) != nil {
+			continue
+		}
+		var caches []int64
+		for _, r := range p.Rows {
+			caches = append(caches, r.Cache)
+		}
+		slices.Sort(caches)
+		caches = slices.Compact(caches)
+		if len(caches) == 0 {
+			continue
+		}
+		k := len(caches) / 2
+		best := p.least(caches[k])
+		if best == nil {
+			continue
+		}
+		row := []string{p.demand(), percent(best.Share), best.Policy, fmt.Sprintf("%.3f", best.OverBound), "-"}
+		if lru := p.Find("lru", caches[k]); lru != nil {
+			row[4] = fmt.Sprintf("%.3f", lru.OverBound)
+		}
+		t.Rows = append(t.Rows, append(row, p.systemsInShort(k)...))
+	}
+	if len(t.Rows) == 0 {
+		return nil
+	}
+	return &t
+}
+
+// systemsInShort are the last cells of a row of inShort, at the k-th capacity.
+func (p *Policy) systemsInShort(k int) []string {
+	var caches []int64
+	for _, r := range p.Systems {
+		caches = append(caches, r.Cache)
+	}
+	slices.Sort(caches)
+	if caches = slices.Compact(caches); len(caches) <= k {
+		return []string{"-", "-", "-", "-", "-"}
+	}
+	reads, rate := map[string]string{}, map[string]string{}
+	fastest, name := 0.0, "-"
+	for _, r := range p.Systems {
+		if r.Cache != caches[k] || r.Unsupported != "" || !r.ExactlyOnce || r.Makespan <= 0 {
+			continue
+		}
+		v := float64(r.Delivered) / r.Makespan
+		reads[r.System], rate[r.System] = fmt.Sprint(r.Loads), number(math.Round(v))
+		if v > fastest*1.0001 {
+			fastest, name = v, r.System
+		}
+	}
+	or := func(s string) string { return cmp.Or(s, "-") }
+	last := "-"
+	if fastest > 0 {
+		last = fmt.Sprintf("%s (%s)", number(math.Round(fastest)), name)
+	}
+	return []string{or(reads["independent"]), or(reads["larder"]), or(rate["independent"]), or(rate["larder"]), last}
 }
 
 // sampler shows the JSON of larder bench sampler.
@@ -137,19 +360,26 @@ func (n *Named) sampler() error {
 			Loads   int      `json:"loads"`
 			Overlap *float64 `json:"epoch_overlap_q1"`
 			Rho     *float64 `json:"spearman_rho"`
+			Cells   []struct {
+				Size int     `json:"size"`
+				Mean float64 `json:"mean_position"`
+				SD   float64 `json:"sd_of_mean"`
+			} `json:"cells"`
 		} `json:"jobs"`
 	}
 	if err := json.Unmarshal(n.Raw, &s); err != nil {
 		return err
 	}
-	n.Title = "Sampler: " + n.Name
+	n.Title = "Sampler: " + strings.TrimPrefix(strings.TrimSuffix(n.Name, ".json"), "sampler-")
 	once := "exactly once in every epoch"
 	if !s.Exact {
 		once = "NOT exactly once"
 	}
-	n.Text = append(n.Text, fmt.Sprintf("Policy %s: %d loads, %.3f of the lower bound %d; %s.", s.Policy, s.Loads, s.Ratio, s.Bound, once))
-	p := Plot{Number: 12, Title: "Orders of consecutive epochs", X: "job", Y: "share or correlation", Series: []Series{{Name: "overlap of first quarters"}, {Name: "rank correlation"}}}
-	t := Table{Head: []string{"job", "order", "loads", "overlap of first quarters (independent: .25)", "rank correlation (independent: 0)"}}
+	n.Text = append(n.Text, fmt.Sprintf("Policy %s: %s loads, %.3f of the lower bound %s; every sample %s.", s.Policy, thousands(fmt.Sprint(s.Loads)), s.Ratio, thousands(fmt.Sprint(s.Bound)), once))
+	p := Plot{Number: 12, Title: "Resemblance of consecutive epochs", Y: "overlap of first quarters: 0.25 when epochs are independent; correlation: 0", Marks: []Mark{{.25, "independent"}},
+		Series: []Series{{Name: "overlap of first quarters"}, {Name: "rank correlation, absolute"}}}
+	far := Plot{Number: 12, Title: "Distance of the mean position of the samples of a cell from the middle of an epoch", Y: "standard deviations", Marks: []Mark{{4, "no chance"}}, Series: []Series{{Name: "furthest cell"}}}
+	t := Table{Head: []string{"job", "order", "loads", "overlap of first quarters (independent: .25)", "rank correlation (independent: 0)", "furthest cell (standard deviations)"}}
 	figure := func(v *float64) string {
 		if v == nil {
 			return "-"
@@ -157,15 +387,29 @@ func (n *Named) sampler() error {
 		return fmt.Sprintf("%.3f", *v)
 	}
 	for _, j := range s.Jobs {
-		t.Rows = append(t.Rows, []string{j.Name, j.Order, fmt.Sprint(j.Loads), figure(j.Overlap), figure(j.Rho)})
+		worst := math.NaN()
+		for _, c := range j.Cells {
+			if z := math.Abs(c.Mean-.5) / c.SD; c.SD > 0 && !(z <= worst) {
+				worst = z
+			}
+		}
+		cell := "-"
+		if !math.IsNaN(worst) {
+			cell = fmt.Sprintf("%.2f", worst)
+			far.Bars = append(far.Bars, j.Name)
+			far.Series[0].Points = append(far.Series[0].Points, [2]float64{0, worst})
+		}
+		t.Rows = append(t.Rows, []string{j.Name, j.Order, fmt.Sprint(j.Loads), figure(j.Overlap), figure(j.Rho), cell})
 		if j.Overlap != nil && j.Rho != nil {
 			p.Bars = append(p.Bars, j.Name)
 			p.Series[0].Points = append(p.Series[0].Points, [2]float64{0, *j.Overlap})
-			p.Series[1].Points = append(p.Series[1].Points, [2]float64{0, max(0, *j.Rho)})
+			p.Series[1].Points = append(p.Series[1].Points, [2]float64{0, math.Abs(*j.Rho)})
 		}
 	}
-	if len(p.Bars) > 0 {
-		n.Plots = append(n.Plots, p)
+	for _, p := range []Plot{p, far} {
+		if len(p.Bars) > 0 {
+			n.Plots = append(n.Plots, p)
+		}
 	}
 	n.Tables = append(n.Tables, t)
 	return nil
@@ -200,7 +444,13 @@ func speedUps(results []Named) []Named {
 			continue
 		}
 		slices.SortFunc(g, func(a, b run) int { return a.jobs - b.jobs })
-		cache := g[0].p.Systems[len(g[0].p.Systems)-1].Cache
+		var caches []int64
+		for _, r := range g[0].p.Systems {
+			caches = append(caches, r.Cache)
+		}
+		slices.Sort(caches)
+		caches = slices.Compact(caches)
+		cache := caches[len(caches)/2]
 		find := func(p *Policy, system string) float64 {
 			for _, r := range p.Systems {
 				if r.System == system && r.Cache == cache && r.Unsupported == "" {
@@ -209,12 +459,17 @@ func speedUps(results []Named) []Named {
 			}
 			return 0
 		}
-		plot := Plot{Number: 5, Title: fmt.Sprintf("Speed-up over independent loaders, %s, cache %d", key, cache), X: "jobs", Y: "times"}
+		plot := Plot{Number: 5, Title: fmt.Sprintf("Speed-up over independent loaders, %s, cache %s", key, thousands(fmt.Sprint(cache))), X: "jobs", Y: "times as fast"}
 		for _, row := range g[0].p.Systems {
 			if row.Cache != cache || row.System == "independent" {
 				continue
 			}
 			s := Series{Name: row.System}
+			for _, r := range g {
+				if !exact(r.p, row.System) {
+					s.Name = row.System + notExact
+				}
+			}
 			for _, r := range g {
 				if alone, own := find(r.p, "independent"), find(r.p, row.System); alone > 0 && own > 0 {
 					s.Points = append(s.Points, [2]float64{float64(r.jobs), alone / own})
@@ -222,10 +477,16 @@ func speedUps(results []Named) []Named {
 			}
 			plot.Series = append(plot.Series, s)
 		}
+		plot.Note = "† did not deliver every sample exactly once in some of them."
 		n := Named{Name: "speed-up: " + key}
 		n.Title, n.Kind, n.Plots = "Systems by the number of jobs", "systems", []Plot{plot}
 		n.Text = []string{"Virtual time until all jobs are done, of independent loaders over that of each system, from the results above."}
 		out = append(out, n)
 	}
 	return out
+}
+
+// exact tells whether a system delivered every sample exactly once wherever it ran.
+func exact(p *Policy, system string) bool {
+	return !slices.ContainsFunc(p.Systems, func(r SystemRow) bool { return r.System == system && r.Unsupported == "" && !r.ExactlyOnce })
 }

@@ -8,11 +8,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"html/template"
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/cespare/xxhash/v2"
@@ -22,7 +20,7 @@ import (
 
 // Result is what any command of larder bench may write beside its own figures so that a report can show it.
 type Result struct {
-	Kind   string            `json:"kind"`            // policy, systems, sampler, prep, live, reproduction, compare
+	Kind   string            `json:"kind"`            // policy, systems, sampler, prep, live, tiers, repeats, reproduction, compare
 	Title  string            `json:"title,omitempty"` // of its part of the report
 	Facts  map[string]string `json:"facts,omitempty"` // machine, seeds, versions, hashes of configuration
 	Text   []string          `json:"text,omitempty"`  // paragraphs
@@ -32,9 +30,11 @@ type Result struct {
 
 // Table is a table of text.
 type Table struct {
-	Title string     `json:"title,omitempty"`
-	Head  []string   `json:"head"`
-	Rows  [][]string `json:"rows"`
+	Title  string     `json:"title,omitempty"`
+	Head   []string   `json:"head"`
+	Rows   [][]string `json:"rows"`             // the last cell of a row that is shorter than the others takes the rest of it
+	Strong [][2]int   `json:"strong,omitempty"` // row and column of what stands out
+	Fold   bool       `json:"fold,omitempty"`   // it is long: shown when it is asked for
 }
 
 // Named is a Result from a file.
@@ -46,20 +46,20 @@ type Named struct {
 
 // Wanted are the pictures that a benchmark of a cache should show, by number, and what they need.
 var Wanted = []struct{ Title, Needs string }{
-	{"throughput of each job over time", "larder bench live"},
-	{"hit rate by tier", "larder bench live"},
-	{"loads against cache size for each policy", "larder bench policy"},
-	{"splits of memory: predicted beside measured", "larder bench live with a profile of larder profile"},
+	{"throughput of each job over time", "larder bench live or sim"},
+	{"hits by tier", "larder bench live or sim"},
+	{"hits, loads and throughput against cache size", "larder bench policy, with --systems for throughput"},
+	{"splits of memory: predicted beside measured", "bench/live/tiers.py"},
 	{"speed-up against the number of jobs", "larder bench policy --systems for several numbers of jobs"},
-	{"redundancy: reads and decodes per unique sample", "larder bench policy"},
-	{"what each job waited for", "larder bench live"},
-	{"distribution of the wait for a batch", "larder bench live"},
-	{"time to first batch, first epoch", "larder bench live"},
-	{"processor time and memory", "larder bench live"},
-	{"fairness between jobs of unlike speed", "larder bench policy --systems"},
-	{"quality of orders", "larder bench sampler -o json"},
-	{"recovery after a kill", "larder bench live"},
-	{"accuracy, strict beside opportunistic", "larder bench live --torch"},
+	{"redundancy: reads, decodes and augments per unique sample", "larder bench policy, live or sim"},
+	{"what each job spent its time on", "larder bench live or sim"},
+	{"distribution of the wait for a batch", "larder bench live or sim, bench/live/handover.py"},
+	{"time to first batch, first epoch", "larder bench live or sim"},
+	{"processor time and memory", "larder bench live, bench prep"},
+	{"fairness between jobs of unlike speed", "larder bench policy --systems, live or sim"},
+	{"quality of orders", "larder bench sampler, live or sim"},
+	{"recovery after a kill", ""},
+	{"accuracy, strict beside opportunistic", ""},
 }
 
 // Limits of what a report reads.
@@ -133,107 +133,37 @@ func Parse(name string, raw []byte) (*Named, error) {
 	if kind.Kind == "" && kind.Cells != nil {
 		kind.Kind = "sampler"
 	}
-	var err error
-	switch kind.Kind {
-	case "":
+	if kind.Kind == "" {
 		return n, nil
-	case "policy":
-		err = n.policy()
-	case "sampler":
-		err = n.sampler()
-	default:
-		err = json.Unmarshal(raw, &n.Result)
+	}
+	err := json.Unmarshal(raw, &n.Result) // what it brings itself
+	if err == nil {
+		switch kind.Kind {
+		case "policy":
+			err = n.policy()
+		case "sampler":
+			err = n.sampler()
+		case "live":
+			err = n.live()
+		case "prep":
+			err = n.prep()
+		case "tiers":
+			err = n.tiers()
+		case "repeats":
+			err = n.repeats()
+		}
 	}
 	if err != nil {
 		return nil, fault.Wrap(err, fault.Invalid, name, "write it again with this version of larder", "%s: the result cannot be understood", name)
 	}
 	n.Kind = kind.Kind
-	if n.Facts == nil {
-		n.Facts = map[string]string{}
-	}
-	n.Facts["xxhash64 of the file"] = fmt.Sprintf("%016x", xxhash.Sum64(raw))
+	n.fact("xxhash64 of the file", fmt.Sprintf("%016x", xxhash.Sum64(raw)))
 	return n, nil
 }
 
-// Write writes the report. Facts are those of whoever makes it.
-func Write(w io.Writer, title string, results []Named, facts map[string]string) error {
-	type section struct {
-		Named
-		Drawn  []template.HTML
-		Titles []string
-		Keys   []string
+func (n *Named) fact(key, value string) {
+	if n.Facts == nil {
+		n.Facts = map[string]string{}
 	}
-	page := struct {
-		Title    string
-		Facts    map[string]string
-		FactKeys []string
-		Wanted   [][3]string
-		Sections []section
-		Data     template.JS
-	}{Title: title, Facts: facts}
-	for k := range facts { // order-free: sorted below
-		page.FactKeys = append(page.FactKeys, k)
-	}
-	slices.Sort(page.FactKeys)
-	results = append(slices.Clone(results), speedUps(results)...)
-	have := map[int]string{}
-	data := map[string]json.RawMessage{}
-	for i := range results {
-		s := section{Named: results[i]}
-		for k := range s.Plots {
-			p := &s.Plots[k]
-			s.Drawn = append(s.Drawn, p.draw())
-			s.Titles = append(s.Titles, p.Title)
-			if p.Number > 0 {
-				have[p.Number] = fmt.Sprintf("s%d", i)
-			}
-		}
-		for k := range s.Facts { // order-free: sorted below
-			s.Keys = append(s.Keys, k)
-		}
-		slices.Sort(s.Keys)
-		page.Sections = append(page.Sections, s)
-		if s.Raw != nil {
-			data[s.Name] = json.RawMessage(s.Raw)
-		}
-	}
-	for i, p := range Wanted {
-		page.Wanted = append(page.Wanted, [3]string{fmt.Sprintf("%d. %s", i+1, p.Title), have[i+1], p.Needs})
-	}
-	raw, err := json.Marshal(data) // escapes <, > and &: it cannot end the script
-	if err != nil {
-		return fmt.Errorf("embed the raw data: %w", err)
-	}
-	page.Data = template.JS(raw) //nolint:gosec // JSON of json.Marshal
-	if err := pageTemplate.Execute(w, page); err != nil {
-		return fmt.Errorf("write the report: %w", err)
-	}
-	return nil
+	n.Facts[key] = value
 }
-
-var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{"at": func(l []string, i int) string { return l[i] }, "colours": func() []template.CSS { return colours }}).Parse(`<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:">
-<link rel="icon" href="data:,"><title>{{.Title}}</title><style>
-body{font:15px/1.5 system-ui,sans-serif;margin:2em auto;max-width:72em;padding:0 1em;color:#1a1a1a;background:#fff}
-h1{font-size:1.6em}h2{font-size:1.25em;margin-top:2.2em;border-bottom:1px solid #ccc}h3{font-size:1em;margin:1.4em 0 .2em}
-table{border-collapse:collapse;font-size:13px;margin:.6em 0;display:block;overflow-x:auto}th,td{padding:.15em .7em;text-align:right;border-bottom:1px solid #e4e4e4;white-space:nowrap}
-th:first-child,td:first-child{text-align:left}th{background:#f5f5f5}svg{width:100%;height:auto;max-width:860px}
-.facts td{text-align:left;white-space:normal}.missing{color:#777}
-.grid{stroke:#e2e2e2}.base{stroke:#555}text{font:12px system-ui,sans-serif;fill:#333}.num,.unit{fill:#666;font-size:11px}
-polyline{fill:none;stroke-width:1.8}.dash{stroke-dasharray:6 4}.dot{stroke-dasharray:2 2}rect.dash{opacity:.55}
-{{range $i, $c := colours}}.l{{$i}}{stroke:{{$c}}}.f{{$i}}{fill:{{$c}}}{{end}}
-@media (prefers-color-scheme:dark){body{background:#16181c;color:#ddd}text{fill:#ccc}.num,.unit{fill:#999}.grid{stroke:#333}.base{stroke:#999}th{background:#22252b}th,td{border-color:#333}}
-</style></head><body><h1>{{.Title}}</h1>
-<table class="facts">{{range .FactKeys}}<tr><td>{{.}}</td><td>{{index $.Facts .}}</td></tr>{{end}}</table>
-<h2>What is here</h2><table class="facts"><tr><th>picture</th><th></th></tr>{{range .Wanted}}<tr{{if not (index . 1)}} class="missing"{{end}}><td>{{index . 0}}</td><td>{{if index . 1}}<a href="#{{index . 1}}">below</a>{{else}}not in these results; {{index . 2}} makes it{{end}}</td></tr>{{end}}</table>
-{{range $i, $s := .Sections}}<section id="s{{$i}}"><h2>{{if $s.Title}}{{$s.Title}}{{else}}{{$s.Name}}{{end}}</h2>
-{{range $s.Text}}<p>{{.}}</p>{{end}}
-{{range $k, $p := $s.Drawn}}<figure><h3>{{at $s.Titles $k}}</h3>{{$p}}</figure>{{end}}
-{{range $s.Tables}}{{if .Title}}<h3>{{.Title}}</h3>{{end}}<table><thead><tr>{{range .Head}}<th>{{.}}</th>{{end}}</tr></thead><tbody>{{range .Rows}}<tr>{{range .}}<td>{{.}}</td>{{end}}</tr>{{end}}</tbody></table>{{end}}
-<details><summary>{{$s.Name}}</summary><table class="facts">{{range $s.Keys}}<tr><td>{{.}}</td><td>{{index $s.Facts .}}</td></tr>{{end}}</table></details></section>
-{{end}}<h2>Raw data</h2><p>All results are in this file: <code>JSON.parse(document.getElementById("data").textContent)</code>, or <a id="save" download="results.json" href="#">save them</a>.</p>
-<script type="application/json" id="data">{{.Data}}</script>
-<script>document.getElementById("save").href="data:application/json,"+encodeURIComponent(document.getElementById("data").textContent);</script>
-</body></html>
-`))

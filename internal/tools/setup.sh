@@ -1,27 +1,38 @@
 #!/usr/bin/env bash
-# Installs what `make test` and `make bench` need, and says what it does. On Debian as root: libjpeg-turbo's headers, and
-# a CPU PyTorch with torchvision to test against. Elsewhere: what pip has. Usage: setup.sh VENV
+# Installs what `make test` and `make bench` need, and says what it does. On Debian as root: libjpeg-turbo's headers,
+# a CPU PyTorch with torchvision to test against, and a Chromium without windows that looks at reports. Elsewhere: what pip has. Usage: setup.sh VENV
 set -euo pipefail
 venv=$1
 say() { echo "setup: $*"; }
 
 packages=(libjpeg62-turbo-dev python3-venv python3-numpy python3-pil python3-pytest python3-torch python3-torchvision)
-if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
-  missing=()
-  for p in "${packages[@]}"; do
+# The browser is apart from the rest: where it has another name, the others are installed all the same.
+browser=chromium-headless-shell
+for b in chromium chromium-headless-shell chromium-browser google-chrome; do
+  command -v "$b" >/dev/null && browser=
+done
+
+# debian NAME… installs what is not there yet.
+debian() {
+  local missing=() p log
+  for p in "$@"; do
     dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'install ok installed' || missing+=("$p")
   done
-  if [ ${#missing[@]} -gt 0 ]; then
-    say "apt-get install ${missing[*]}"
-    log=$(mktemp)
-    if ! { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
-      tail -n 5 "$log"
-      say "that failed; going on with what is there"
-    fi
-    rm -f "$log"
+  [ ${#missing[@]} -gt 0 ] || return 0
+  say "apt-get install ${missing[*]}"
+  log=$(mktemp)
+  if ! { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
+    tail -n 5 "$log"
+    say "that failed; going on with what is there"
   fi
+  rm -f "$log"
+}
+
+if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
+  debian "${packages[@]}"
+  [ -z "$browser" ] || debian "$browser"
 else
-  say "not root on Debian: nothing is installed into the system (for the fast decoder and the PyTorch tests: ${packages[*]})"
+  say "not root on Debian: nothing is installed into the system (for the fast decoder, the PyTorch tests and a look at reports: ${packages[*]} $browser)"
 fi
 
 python=python3

@@ -1,0 +1,94 @@
+package report
+
+import (
+	"encoding/json"
+	"math"
+	"strings"
+	"testing"
+
+	"larder/internal/fault"
+	"larder/internal/xrand"
+)
+
+func TestCompare(t *testing.T) {
+	before := `{"kind":"x","seed":1,"rows":[{"policy":"lru","hits":100,"loads":50,"seconds":[10,11,10.5,10.2,10.4]},{"policy":"need","hits":7,"note":3,"job_hit_ratios":[0.5,0.5]}],"gone":1}`
+	after := `{"kind":"x","seed":2,"rows":[{"policy":"need","hits":7,"note":4,"job_hit_ratios":[0.5,0.25]},{"policy":"lru","hits":90,"loads":51,"seconds":[7,7.1,7.2,7.05,7.3]}],"new":[1,2]}`
+	c, err := Compare("a", []byte(before), "b", []byte(after), .05, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{
+		"rows[lru]/hits": "worse", "rows[lru]/loads": "higher", "rows[lru]/seconds": "better", "rows[need]/hits": "same", "rows[need]/note": "higher",
+		"rows[need]/job_hit_ratios[0]": "same", "rows[need]/job_hit_ratios[1]": "lower",
+	}
+	for _, m := range c.Metrics {
+		if want[m.Path] != m.Verdict {
+			t.Errorf("%s: %s, want %q", m.Path, m.Verdict, want[m.Path])
+		}
+		delete(want, m.Path)
+		if m.Path == "rows[lru]/seconds" && (m.Low > m.Ratio || m.High < m.Ratio || m.High >= 1 || m.Low < .5) {
+			t.Errorf("interval %v to %v of %v", m.Low, m.High, m.Ratio)
+		}
+	}
+	if len(want) > 0 || len(c.Only) != 2 || c.Better != 1 || c.Worse != 1 || c.Same != 2 || c.Changed != 3 {
+		t.Errorf("missing %v; %+v", want, c)
+	}
+	for _, bad := range []string{"", "{", `{"a":"b"}`, strings.Repeat("[", 200) + strings.Repeat("]", 200)} {
+		if _, err := Compare("a", []byte(before), "b", []byte(bad), .05, 1); !fault.Is(err, fault.Invalid) {
+			t.Errorf("%.20q: %v", bad, err)
+		}
+	}
+	if _, err := Compare("a", []byte(before), "b", []byte(after), math.NaN(), 1); !fault.Is(err, fault.Invalid) {
+		t.Errorf("NaN: %v", err)
+	}
+}
+
+// The interval holds the true ratio about as often as it says: 95 %, with samples of 15.
+func TestBootstrapCovers(t *testing.T) {
+	r := xrand.New(9)
+	draw := func(mid float64) []float64 {
+		v := make([]float64, 15)
+		for i := range v {
+			v[i] = mid * r.LogUniform(.8, 1.25)
+		}
+		return v
+	}
+	held, wrong := 0, 0
+	const runs = 150
+	for range runs {
+		if low, high := interval(draw(10), draw(12), r); low <= 1.2 && 1.2 <= high {
+			held++
+		}
+		if compare("seconds", draw(10), draw(10), .05, r).Verdict != "unclear" {
+			wrong++
+		}
+	}
+	if held < runs*88/100 {
+		t.Errorf("the interval held the truth in %d of %d runs", held, runs)
+	}
+	if wrong > runs*10/100 {
+		t.Errorf("a difference was claimed in %d of %d runs of equals", wrong, runs)
+	}
+}
+
+func FuzzCompare(f *testing.F) {
+	f.Add([]byte(`{"a":[1,2,3]}`), []byte(`{"a":[2,2,2]}`))
+	f.Fuzz(func(t *testing.T, a, b []byte) {
+		c, err := Compare("a", a, "b", b, .05, 1)
+		if err != nil {
+			if fault.From(err).Reason == fault.Internal {
+				t.Fatal(err)
+			}
+			return
+		}
+		for _, m := range c.Metrics {
+			if math.IsNaN(m.Ratio) {
+				t.Fatalf("%+v", m)
+			}
+		}
+		if _, err := json.Marshal(c); err != nil {
+			t.Fatal(err)
+		}
+		_, _ = Parse("a", a)
+	})
+}
