@@ -168,6 +168,14 @@ func (sc *Scenario) Trace(maxMemory uint64, stop func() error) (*trace.Trace, er
 	return t, nil
 }
 
+// policyTask is one run of RunPolicies.
+type policyTask struct {
+	policy string
+	cache  int
+	out    *SamplerReport
+	err    error
+}
+
 // RunPolicies compares policies on a scenario whose orders depend on what is in memory: one sampler and one cache for each policy and capacity (in
 // samples), as many at once as there are cores. Hits are of whole runs, without a warm-up; policies that need to know the future are left
 // out, and named.
@@ -188,13 +196,7 @@ func RunPolicies(sc *Scenario, c policysim.Config, stop func() error) (r *policy
 	if len(c.Policies) == 0 {
 		c.Policies = cachepolicy.Names()
 	}
-	type task struct {
-		policy string
-		cache  int
-		out    *SamplerReport
-		err    error
-	}
-	var tasks []*task
+	var tasks []*policyTask
 	for _, cache := range c.Caches {
 		for _, p := range c.Policies {
 			if cachepolicy.NeedsFuture(p) && !prescribed {
@@ -203,7 +205,7 @@ func RunPolicies(sc *Scenario, c policysim.Config, stop func() error) (r *policy
 				}
 				continue
 			}
-			tasks = append(tasks, &task{policy: p, cache: int(cache)})
+			tasks = append(tasks, &policyTask{policy: p, cache: int(cache)})
 		}
 	}
 	if len(tasks) == 0 {
@@ -242,10 +244,16 @@ func RunPolicies(sc *Scenario, c policysim.Config, stop func() error) (r *policy
 		if t.err != nil {
 			return nil, left, t.err
 		}
+	}
+	for i, t := range tasks {
 		s := t.out
 		r.Requests, r.Counted = s.Requests, s.Requests
-		row := policysim.Row{Policy: t.policy, Cache: int64(t.cache), Share: float64(t.cache) / float64(r.Unique), Loads: s.Loads, PerUnique: float64(s.Loads) / float64(r.Unique),
-			Bound: s.LowerBound, OverBound: s.Ratio, Breaks: s.PolicyBreaks, Bounding: cachepolicy.NeedsFuture(t.policy)}
+		first := i == 0 || tasks[i-1].cache != t.cache
+		if first {
+			r.Rows = append(r.Rows, bare(r, policysim.Independent, t, s.Requests))
+		}
+		row := bare(r, t.policy, t, s.Loads)
+		row.OverBound, row.Breaks, row.Bounding, row.Hits, row.JobRatios = s.Ratio, s.PolicyBreaks, cachepolicy.NeedsFuture(t.policy), 0, nil
 		sum, sq := 0.0, 0.0
 		for _, j := range s.Jobs {
 			ratio := float64(j.Hits) / float64(max(1, j.Requests))
@@ -260,8 +268,29 @@ func RunPolicies(sc *Scenario, c policysim.Config, stop func() error) (r *policy
 			row.Jain = sum * sum / (float64(len(s.Jobs)) * sq)
 		}
 		r.Rows = append(r.Rows, row)
+		if i+1 == len(tasks) || tasks[i+1].cache != t.cache {
+			all := bare(r, policysim.Unbounded, t, r.Unique)
+			all.Bounding, all.Bound, all.OverBound = true, r.Unique, 1
+			// Orders differ with the policy, and the bound with when jobs took their samples: the lowest one of the capacity.
+			least := s.LowerBound
+			for _, o := range tasks {
+				if o.cache == t.cache {
+					least = min(least, o.out.LowerBound)
+				}
+			}
+			low := bare(r, policysim.LowerBound, t, least)
+			low.Bounding, low.Bound, low.OverBound = true, least, 1
+			r.Rows = append(r.Rows, all, low)
+		}
 	}
 	return r, left, nil
+}
+
+// bare is the row of something that loads as often, and hits otherwise, as far as that says everything.
+func bare(r *policysim.Report, name string, t *policyTask, loads int) policysim.Row {
+	hits := r.Requests - loads
+	return policysim.Row{Policy: name, Cache: int64(t.cache), Share: float64(t.cache) / float64(r.Unique), Hits: hits, HitRatio: float64(hits) / float64(max(1, r.Requests)), MissRatio: float64(loads) / float64(max(1, r.Requests)),
+		ByteMiss: float64(loads) / float64(max(1, r.Requests)), Loads: loads, PerUnique: float64(loads) / float64(r.Unique), Bound: t.out.LowerBound, OverBound: float64(loads) / float64(max(1, t.out.LowerBound)), Jain: 1}
 }
 
 // String says what is compared.

@@ -180,7 +180,21 @@ func TestPoliciesOnOrdersThatLook(t *testing.T) {
 	if err != nil || fmt.Sprint(left) != "[belady clairvoyant-k]" {
 		t.Fatalf("%v %v", left, err)
 	}
+	always := map[string]int{}
 	for _, row := range r.Rows {
+		if row.Policy == policysim.Independent || row.Policy == policysim.Unbounded || row.Policy == policysim.LowerBound {
+			always[row.Policy]++
+			want := map[string]int{policysim.Independent: r.Requests, policysim.Unbounded: r.Unique, policysim.LowerBound: row.Bound}[row.Policy]
+			if row.Loads != want || row.Hits+row.Loads != r.Requests || row.OverBound < 1 {
+				t.Errorf("%+v", row)
+			}
+			for _, o := range r.Rows {
+				if row.Policy == policysim.LowerBound && o.Cache == row.Cache && o.Policy != policysim.Unbounded && o.Loads < row.Loads {
+					t.Errorf("%s loads less than the lower bound: %+v", o.Policy, o)
+				}
+			}
+			continue
+		}
 		own := demand(t, "samples: 800\nseed: 4\njobs: [{name: a, epochs: 2}, {name: b, epochs: 2, start: 200}]").Scenario
 		if err := own.SetCache(int(row.Cache), row.Policy); err != nil {
 			t.Fatal(err)
@@ -192,6 +206,9 @@ func TestPoliciesOnOrdersThatLook(t *testing.T) {
 		if row.Loads != s.Loads || row.Bound != s.LowerBound || row.Hits+row.Loads != s.Requests {
 			t.Errorf("%+v, the sampler has %d of %d", row, s.Loads, s.LowerBound)
 		}
+	}
+	if fmt.Sprint(always) != "map[independent:2 lower-bound:2 unbounded:2]" {
+		t.Errorf("rows that are always there: %v", always)
 	}
 	if _, _, err := RunPolicies(d.Scenario, policysim.Config{Caches: []int64{4}, Policies: []string{"belady"}}, nil); !fault.Is(err, fault.Invalid) {
 		t.Errorf("only belady: %v", err)

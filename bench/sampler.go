@@ -59,6 +59,7 @@ func RunSampler(sc *Scenario, clock func() time.Duration, stop func() error) (*S
 			spent += clock() - begun
 		}
 		st.ranOnce(w)
+		st.progress()
 	}
 	return st.report(spent), nil
 }
@@ -149,10 +150,13 @@ func (j *samplerJob) wants(t int64) bool { return j.joined && !j.done && j.due()
 
 func (w *samplerRun) run(stop func() error) error {
 	for n := 0; ; n++ {
-		if n%4096 == 0 && stop != nil {
-			if err := stop(); err != nil {
-				return err
+		if n%4096 == 0 {
+			if stop != nil {
+				if err := stop(); err != nil {
+					return err
+				}
 			}
+			w.stats.progress()
 		}
 		t, more := w.next()
 		if !more {

@@ -30,6 +30,9 @@ type Scenario struct {
 	Policy    string // of cachepolicy's registry, or tinylfu
 	Jobs      []ScenarioJob
 	Quartiles []float64 // relative sizes of the samples by a hash of their ids, four of them, or none: all equal
+
+	// Progress, which may be nil, is told now and then how many picks of a whole simulation are done.
+	Progress func(done, all int)
 }
 
 // ScenarioJob is one job of a Scenario.

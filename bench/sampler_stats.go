@@ -15,6 +15,8 @@ import (
 
 // SamplerReport is what larder bench sampler prints. Counts are of one run: means over the repeats, rounded; Ratio is not.
 type SamplerReport struct {
+	Kind           string             `json:"kind"`            // sampler
+	Facts          map[string]string  `json:"facts,omitempty"` // what whoever ran it knows: scenario, seed, machine
 	Repeats        int                `json:"repeats"`
 	Policy         string             `json:"policy"`
 	PolicyBreaks   string             `json:"policy_breaks,omitempty"` // which order promise, in words
@@ -235,9 +237,22 @@ func (st *samplerStats) ranOnce(w *samplerRun) {
 	st.before = sum
 }
 
+// progress tells how far the runs are; jobs that leave early make it end before its end.
+func (st *samplerStats) progress() {
+	if st.sc.Progress == nil {
+		return
+	}
+	done, all := 0, 0
+	for i := range st.jobs {
+		done += st.jobs[i].requests
+		all += len(st.sc.Jobs[i].samples) * st.sc.Jobs[i].Epochs * st.sc.Repeats
+	}
+	st.sc.Progress(done, all)
+}
+
 func (st *samplerStats) report(spent time.Duration) *SamplerReport {
 	runs := float64(st.sc.Repeats)
-	r := &SamplerReport{Repeats: st.sc.Repeats, Policy: st.sc.Policy, PolicyBreaks: tinylfu.BreaksOf(st.sc.Policy), LowerBound: st.bound, WindowsBound: st.windows, ExactlyOnce: st.exact}
+	r := &SamplerReport{Kind: "sampler", Repeats: st.sc.Repeats, Policy: st.sc.Policy, PolicyBreaks: tinylfu.BreaksOf(st.sc.Policy), LowerBound: st.bound, WindowsBound: st.windows, ExactlyOnce: st.exact}
 	all := 0
 	mean := func(sum *int, n int) int { // rounded so that the jobs' figures add up to the rounded total
 		was := math.Round(float64(*sum) / runs)

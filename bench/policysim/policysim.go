@@ -95,6 +95,9 @@ func Run(t *trace.Trace, c Config, stop func() error) (*Report, error) {
 	}
 	r := &run{t: t, c: &c}
 	r.measure()
+	if r.counted == 0 {
+		return nil, fault.New(fault.Invalid, "warm", "count fewer epochs as warm-up", "no job has more than %d epochs: a warm-up of %d leaves no request to count", r.epochs(), c.Warm)
+	}
 	if err := r.fits(); err != nil {
 		return nil, err
 	}
@@ -206,6 +209,17 @@ func (r *run) measure() {
 			r.bytes += n
 		}
 	}
+}
+
+// epochs is how many the job with the most has.
+func (r *run) epochs() int {
+	n := make([]int, len(r.t.Jobs))
+	for _, j := range r.t.Pick.Job {
+		if j&trace.Begins != 0 {
+			n[j&trace.JobMask]++
+		}
+	}
+	return slices.Max(n)
 }
 
 func (r *run) size(x uint32) int64 {

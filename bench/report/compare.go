@@ -21,7 +21,8 @@ type Comparison struct {
 	Least   float64  `json:"least_change"` // a change below it is not claimed
 	Metrics []Metric `json:"metrics"`      // in the order of the first result
 	Only    []string `json:"only_in_one,omitempty"`
-	Same    int      `json:"same"` // metrics that are equal to the last digit
+	Notes   []string `json:"notes,omitempty"` // facts that are not the same: another scenario, machine or version
+	Same    int      `json:"same"`            // metrics that are equal to the last digit
 	Better  int      `json:"better"`
 	Worse   int      `json:"worse"`
 	Changed int      `json:"changed"` // neither better nor worse: nobody knows what is good
@@ -45,13 +46,13 @@ const bootstraps = 4000
 // direction is whether more of a metric is better (1), worse (-1) or neither (0), by what its name ends with.
 func direction(path string) int {
 	name := path[strings.LastIndexByte(path, '/')+1:]
-	for _, w := range []string{"hit_ratio", "hits", "per_second", "per_cpu_second", "throughput", "rate", "coverage", "jain", "jain_of_job_hit_ratios"} {
+	for _, w := range []string{"hit_ratio", "hits", "per_second", "per_cpu_second", "throughput", "rate", "coverage", "jain", "jain_of_job_hit_ratios", "part_of_full_speed"} {
 		if name == w || strings.HasSuffix(name, "_"+w) {
 			return 1
 		}
 	}
 	for _, w := range []string{"miss_ratio", "loads", "loads_per_unique", "loads_over_bound", "ratio", "preps", "reads", "decodes", "augments", "source_reads", "source_bytes", "seconds", "makespan_seconds", "wait",
-		"repeated", "slow_downs", "p50", "p99", "cpu_seconds", "rss_bytes", "loads_sd"} {
+		"repeated", "slow_downs", "p50", "p99", "p999", "max", "total", "us", "ms", "by_pass", "cpu_seconds", "1000_samples", "rss_bytes", "loads_sd", "both"} {
 		if name == w || strings.HasSuffix(name, "_"+w) {
 			return -1
 		}
@@ -60,7 +61,7 @@ func direction(path string) int {
 }
 
 // Compare compares all numbers that two results share. An array of numbers under one name is the repeats of one measurement; elements of arrays of
-// objects are matched by what names them (name, policy, system, job, cache, …), otherwise by place. Single numbers are counts or virtual time and must be
+// objects are matched by what names them (name, policy, system, job, cache, …), otherwise by place; runs of one source are repeats too. Single numbers are counts or virtual time and must be
 // equal, though a change below least is called neither better nor worse; of repeats the ratio of the medians gets a bootstrap interval, drawn with seed. A change of medians below least (0.05 = 5 %) is not claimed.
 func Compare(beforeName string, before []byte, afterName string, after []byte, least float64, seed uint64) (*Comparison, error) {
 	if !(least >= 0) || least > 10 {
@@ -75,6 +76,9 @@ func Compare(beforeName string, before []byte, afterName string, after []byte, l
 		return nil, err
 	}
 	c := &Comparison{Kind: "compare", Before: beforeName, After: afterName, Least: least}
+	if c.Notes, err = facts(beforeName, before, afterName, after); err != nil {
+		return nil, err
+	}
 	for _, path := range orderA {
 		if _, ok := b[path]; !ok {
 			c.Only = append(c.Only, path+" only in "+beforeName)
@@ -181,11 +185,39 @@ const (
 	maxDepth   = 64
 )
 
+// facts compares what is known of the two results beside their numbers. Two kinds of results cannot be compared.
+func facts(beforeName string, before []byte, afterName string, after []byte) (notes []string, err error) {
+	var doc [2]struct {
+		Kind  string            `json:"kind"`
+		Facts map[string]string `json:"facts"`
+	}
+	for i, raw := range [2][]byte{before, after} {
+		if json.Unmarshal(raw, &doc[i]) != nil {
+			return nil, nil // no result of larder; its numbers can be compared all the same
+		}
+	}
+	if a, b := doc[0].Kind, doc[1].Kind; a != "" && b != "" && a != b {
+		return nil, fault.New(fault.Invalid, afterName, "compare two outputs of one command of larder bench", "%s is a result of kind %.40q, %s of kind %.40q", beforeName, a, afterName, b)
+	}
+	for _, k := range sortedKeys(doc[0].Facts) {
+		if a, b := doc[0].Facts[k], doc[1].Facts[k]; b != "" && a != b && k != "load when it ended" && k != "xxhash64 of the file" {
+			notes = append(notes, fmt.Sprintf("%s: %s before, %s after", k, clip(a, 60), clip(b, 60)))
+		}
+	}
+	return notes, nil
+}
+
+// skipped are keys that hold no measurement, the same again, or a figure of one moment that says nothing alone.
+var skipped = []string{"seed", "trace_seed", "facts", "raw", "plots", "tables", "text", "errors", "ratio_95", "picks_per_second", "wall_seconds", "histogram_of_powers_of_2_us", "throughput_over_time"}
+
+// derived are what an object says of its repeats, when it has those themselves.
+var derived = []string{"cpu_us_per_image", "images_per_cpu_second", "larder_to_this"}
+
 // perJob are arrays that hold a number for each job, not the repeats of one.
 var perJob = []string{"job_hit_ratios", "slow_downs"}
 
 // named are the keys that tell elements of an array apart.
-var named = []string{"name", "policy", "system", "job", "what", "scenario", "order", "cache", "path"}
+var named = []string{"name", "policy", "system", "job", "what", "scenario", "order", "cache", "path", "form", "dataset", "phase", "budget", "percent"}
 
 // flatten lists the numbers of a JSON document by path, in order.
 func flatten(name string, raw []byte) (values map[string][]float64, order []string, err error) {
@@ -197,9 +229,13 @@ func flatten(name string, raw []byte) (values map[string][]float64, order []stri
 		return nil, nil, fault.Wrap(err, fault.Invalid, name, "name the output of larder bench … -o json", "%s: at byte %d: it is not the JSON of a result", name, dec.InputOffset())
 	}
 	var walk func(path string, v any, depth int) error
+	repeats := false // the elements of the array at hand are repeats of one another
 	add := func(path string, v []float64) error {
 		if _, twice := values[path]; twice {
-			return nil // two elements of one name: the first is compared
+			if repeats {
+				values[path] = append(values[path], v...)
+			}
+			return nil // else two elements of one name: the first is compared
 		}
 		if len(order) == maxMetrics {
 			return fault.New(fault.ResourceExceeded, name, "compare smaller results", "%s: more than %d numbers", name, maxMetrics)
@@ -226,8 +262,7 @@ func flatten(name string, raw []byte) (values map[string][]float64, order []stri
 			}
 			slices.Sort(keys)
 			for _, k := range keys {
-				switch k {
-				case "seed", "trace_seed", "facts", "raw", "plots", "tables", "text": // no measurements, or the same again
+				if slices.Contains(skipped, k) || v["cpu_us_per_image_by_pass"] != nil && slices.Contains(derived, k) {
 					continue
 				}
 				if err := walk(strings.TrimPrefix(path+"/"+k, "/"), v[k], depth+1); err != nil {
@@ -250,15 +285,44 @@ func flatten(name string, raw []byte) (values map[string][]float64, order []stri
 			if name := path[strings.LastIndexByte(path, '/')+1:]; len(v) > 0 && len(all) == len(v) && !slices.Contains(perJob, name) {
 				return add(path, all)
 			}
+			outer := repeats
+			of := repeatsAt(path)
 			for i, x := range v {
-				if err := walk(path+"["+label(x, i)+"]", x, depth+1); err != nil {
+				at := path + "[" + label(x, i) + "]"
+				if of {
+					repeats, at = true, path+runLabel(x)
+				}
+				if err := walk(at, x, depth+1); err != nil {
 					return err
 				}
 			}
+			repeats = outer
 		}
 		return nil
 	}
 	return values, order, walk("", doc, 0)
+}
+
+// repeatsAt tells whether the elements of the array at a path are runs of the same: those of live results and of scripts of bench/live.
+func repeatsAt(path string) bool {
+	return path == "runs" || strings.HasSuffix(path, "/runs") || strings.HasPrefix(path, "results/") && !strings.ContainsRune(path, '[')
+}
+
+// runLabel tells runs apart that are no repeats of one another: by source, and by label unless it counts.
+func runLabel(x any) string {
+	m, ok := x.(map[string]any)
+	if !ok {
+		return ""
+	}
+	source, _ := m["source"].(string)
+	text, _ := m["label"].(string)
+	if strings.HasPrefix(text, "repeat") {
+		text = ""
+	}
+	if parts := strings.TrimSpace(source + " " + text); parts != "" {
+		return "[" + parts + "]"
+	}
+	return ""
 }
 
 func label(x any, i int) string {
@@ -271,6 +335,8 @@ func label(x any, i int) string {
 		switch v := m[k].(type) {
 		case string, json.Number:
 			parts = append(parts, fmt.Sprint(v))
+		case []any: // a split
+			parts = append(parts, strings.Trim(fmt.Sprint(v...), "[]"))
 		}
 	}
 	return cmp.Or(strings.Join(parts, ","), fmt.Sprint(i))

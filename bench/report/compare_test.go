@@ -2,7 +2,10 @@ package report
 
 import (
 	"encoding/json"
+	"fmt"
+	"maps"
 	"math"
+	"os"
 	"strings"
 	"testing"
 
@@ -40,6 +43,55 @@ func TestCompare(t *testing.T) {
 	}
 	if _, err := Compare("a", []byte(before), "b", []byte(after), math.NaN(), 1); !fault.Is(err, fault.Invalid) {
 		t.Errorf("NaN: %v", err)
+	}
+}
+
+// Runs of live results and repeats of scripts are compared as repeats; what they say of themselves is not compared again.
+func TestCompareRepeats(t *testing.T) {
+	run := func(source, label string, reads int, p99 float64) string {
+		return fmt.Sprintf(`{"source":%q,"label":%q,"counts":{"source_reads":%d},"wall_seconds":%v,"jobs":[{"name":"a","wait":{"p99":%v,"histogram_of_powers_of_2_us":[1,2]}}]}`, source, label, reads, p99*7, p99)
+	}
+	doc := func(f float64) string {
+		runs := []string{run("simulated", "", 100, 3)}
+		for i := range 8 {
+			runs = append(runs, run("measured", fmt.Sprintf("repeat %d", i+1), 100+i%3, (3+.1*float64(i%4))*f))
+		}
+		return `{"kind":"live","facts":{"processor":"P","larder":"` + fmt.Sprint(f) + `"},"runs":[` + strings.Join(runs, ",") + `],"errors":[{"what":"x","error":1}]}`
+	}
+	c, err := Compare("a", []byte(doc(1)), "b", []byte(doc(.5)), .05, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, m := range c.Metrics {
+		got[m.Path] = fmt.Sprintf("%s of %d", m.Verdict, m.N[1])
+	}
+	want := map[string]string{"runs[simulated]/counts/source_reads": "same of 1", "runs[simulated]/jobs[a]/wait/p99": "same of 1", "runs[measured]/counts/source_reads": "same of 8", "runs[measured]/jobs[a]/wait/p99": "better of 8"}
+	if !maps.Equal(got, want) || fmt.Sprint(c.Notes) != "[larder: 1 before, 0.5 after]" {
+		t.Errorf("%v, notes %v", got, c.Notes)
+	}
+	for _, name := range []string{"repeats", "prep", "tiers"} {
+		raw, err := os.ReadFile("testdata/" + name + ".json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := Compare("a", raw, "b", raw, .05, 1)
+		if err != nil || c.Same != len(c.Metrics) {
+			t.Errorf("%s: %+v %v", name, c, err)
+			continue
+		}
+		several := 0
+		for _, m := range c.Metrics {
+			if m.N[0] == 3 {
+				several++
+			}
+		}
+		if several < 2 {
+			t.Errorf("%s: only %d of %d metrics have repeats", name, several, len(c.Metrics))
+		}
+	}
+	if _, err := Compare("a", []byte(`{"kind":"live","x":1}`), "b", []byte(`{"kind":"prep","x":1}`), .05, 1); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), `"prep"`) {
+		t.Errorf("two kinds: %v", err)
 	}
 }
 

@@ -54,7 +54,7 @@ func (n *Named) policy() error {
 		n.Text = append(n.Text, fmt.Sprintf("The order of job %s was decided by what was in memory.", p.LooksJob))
 	}
 	if len(p.Left) > 0 {
-		n.Text = append(n.Text, "Left out, for they need to know the future: "+strings.Join(p.Left, ", ")+".")
+		n.Text = append(n.Text, "Left out, for they need to know the future, or more memory than allowed: "+strings.Join(p.Left, ", ")+".")
 	}
 	var caches []int64
 	var names []string

@@ -9,6 +9,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
 	"github.com/spf13/cobra"
 
 	"larder/bench"
@@ -33,6 +34,7 @@ func newBenchSampler() *cobra.Command {
 	var out outputFlag
 	var file, order, policy string
 	var cache, repeats int
+	var progress bool
 	cmd := &cobra.Command{
 		Use:   "sampler",
 		Short: "Simulate the samplers of jobs that share a cache",
@@ -49,9 +51,12 @@ what is printed.`,
 			if file == "" {
 				return usagef("e.g. larder bench sampler --scenario bench/scenarios/a.yaml", "larder bench sampler needs --scenario FILE")
 			}
-			sc, err := readScenario(file, cmd.InOrStdin())
+			raw, sc, err := readScenario(file, cmd.InOrStdin())
 			if err != nil {
 				return err
+			}
+			if progress {
+				sc.Progress = progressTo(cmd.ErrOrStderr(), "picks")
 			}
 			if order != "" {
 				if err := sc.SetOrder(order); err != nil {
@@ -77,6 +82,8 @@ what is printed.`,
 			if err != nil {
 				return err
 			}
+			r.Facts = machineFacts()
+			r.Facts["scenario"], r.Facts["xxhash64 of the scenario"], r.Facts["seed"] = file, fmt.Sprintf("%016x", xxhash.Sum64(raw)), fmt.Sprint(sc.Seed)
 			return out.value(cmd.OutOrStdout(), r, func(t *tabwriter.Writer) { samplerTable(t, r) })
 		},
 	}
@@ -85,31 +92,33 @@ what is printed.`,
 	cmd.Flags().IntVar(&cache, "cache", 0, "samples the cache holds, instead of the file's")
 	cmd.Flags().StringVar(&policy, "policy", "", "policy of the cache, instead of the file's")
 	cmd.Flags().IntVar(&repeats, "repeats", 0, "independent runs, instead of the file's")
+	cmd.Flags().BoolVar(&progress, "progress", false, "tell on standard error how far it is")
 	out.register(cmd)
 	return cmd
 }
 
 // readScenario reads the YAML of a scenario; "-" is stdin.
-func readScenario(path string, stdin io.Reader) (*bench.Scenario, error) {
+func readScenario(path string, stdin io.Reader) (raw []byte, sc *bench.Scenario, err error) {
 	name, r := path, stdin
 	if path == "-" {
 		name = "standard input"
 	} else {
 		f, err := os.Open(path)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, fault.Wrap(err, fault.NotFound, path, "check the path; bench/scenarios has some", "read the scenario")
+			return nil, nil, fault.Wrap(err, fault.NotFound, path, "check the path; bench/scenarios has some", "read the scenario")
 		}
 		if err != nil {
-			return nil, fault.Wrap(err, fault.Invalid, path, "check the path and its rights", "read the scenario")
+			return nil, nil, fault.Wrap(err, fault.Invalid, path, "check the path and its rights", "read the scenario")
 		}
 		defer f.Close()
 		r = f
 	}
-	data, err := io.ReadAll(io.LimitReader(r, bench.MaxScenario+1))
+	raw, err = io.ReadAll(io.LimitReader(r, bench.MaxScenario+1))
 	if err != nil {
-		return nil, fault.Wrap(err, fault.Invalid, path, "check the path and its rights", "read the scenario")
+		return nil, nil, fault.Wrap(err, fault.Invalid, path, "check the path and its rights", "read the scenario")
 	}
-	return bench.ParseScenario(name, data)
+	sc, err = bench.ParseScenario(name, raw)
+	return raw, sc, err
 }
 
 func samplerTable(t *tabwriter.Writer, r *bench.SamplerReport) {

@@ -12,6 +12,8 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"text/tabwriter"
 	"time"
 
@@ -39,6 +41,8 @@ type policyFlags struct {
 	unitSize, progress                        bool
 	systems                                   string
 	readTime, prepTime, maxTime               time.Duration
+
+	left []string // what replay had to leave out
 }
 
 func newBenchPolicy() *cobra.Command {
@@ -100,13 +104,7 @@ func (f *policyFlags) run(cmd *cobra.Command) error {
 		}
 	}
 	if f.progress {
-		shown := -1
-		c.Progress = func(done, all int) {
-			if p := 100 * done / max(1, all); p >= shown+5 {
-				shown = p
-				fmt.Fprintf(cmd.ErrOrStderr(), "%d%%\n", p)
-			}
-		}
+		c.Progress = progressTo(cmd.ErrOrStderr(), "policies")
 	}
 	out := &report.Policy{Kind: "policy", Facts: map[string]string{}}
 	var r *policysim.Report
@@ -121,7 +119,8 @@ func (f *policyFlags) run(cmd *cobra.Command) error {
 		if r, err = f.replay(cmd.Context(), t, c); err != nil {
 			return err
 		}
-		if err := f.addSystems(cmd.Context(), t, out); err != nil {
+		out.Left = f.left
+		if err := f.addSystems(cmd.Context(), t, out, cmd.ErrOrStderr()); err != nil {
 			return err
 		}
 	} else {
@@ -130,7 +129,7 @@ func (f *policyFlags) run(cmd *cobra.Command) error {
 			return err
 		}
 		out.Facts["scenario"], out.Facts["xxhash64 of the scenario"] = f.scenario, fmt.Sprintf("%016x", xxhash.Sum64(raw))
-		if r, out.Left, err = f.onDemand(cmd.Context(), d, c, out); err != nil {
+		if r, out.Left, err = f.onDemand(cmd.Context(), d, c, out, cmd.ErrOrStderr()); err != nil {
 			return err
 		}
 	}
@@ -158,11 +157,22 @@ func (f *policyFlags) replay(ctx context.Context, t *trace.Trace, c policysim.Co
 	if c.Caches, err = capacities(f.cache, bytes); err != nil {
 		return nil, err
 	}
-	return policysim.Run(t, c, ctx.Err)
+	if slices.Contains(c.Policies, "belady") || len(c.Policies) == 0 {
+		return policysim.Run(t, c, ctx.Err)
+	}
+	// Foresight is always there to compare with, unless it is what does not fit.
+	with := c
+	with.Policies = append(slices.Clone(c.Policies), "belady")
+	r, err := policysim.Run(t, with, ctx.Err)
+	if fault.Is(err, fault.ResourceExceeded) {
+		f.left = []string{"belady (with it the run would not fit --max-memory)"}
+		return policysim.Run(t, c, ctx.Err)
+	}
+	return r, err
 }
 
 // onDemand runs a scenario: as a trace where orders do not depend on the cache, else with a sampler for each policy.
-func (f *policyFlags) onDemand(ctx context.Context, d *bench.Demand, c policysim.Config, out *report.Policy) (r *policysim.Report, left []string, err error) {
+func (f *policyFlags) onDemand(ctx context.Context, d *bench.Demand, c policysim.Config, out *report.Policy, stderr io.Writer) (r *policysim.Report, left []string, err error) {
 	var t *trace.Trace
 	if d.Spec != nil {
 		t, err = trace.Generate(*d.Spec, c.MaxMemory)
@@ -176,12 +186,12 @@ func (f *policyFlags) onDemand(ctx context.Context, d *bench.Demand, c policysim
 		return nil, nil, exportTrace(f.export, t)
 	}
 	if t != nil {
-		if err := f.addSystems(ctx, t, out); err != nil {
+		if err := f.addSystems(ctx, t, out, stderr); err != nil {
 			return nil, nil, err
 		}
 		if _, ok := t.Prescribed(); ok {
 			r, err = f.replay(ctx, t, c)
-			return r, nil, err
+			return r, f.left, err
 		}
 	}
 	if f.warm > 0 {
@@ -194,7 +204,7 @@ func (f *policyFlags) onDemand(ctx context.Context, d *bench.Demand, c policysim
 }
 
 // addSystems runs whole systems on the demand of a trace, as many at once as there are cores.
-func (f *policyFlags) addSystems(ctx context.Context, t *trace.Trace, out *report.Policy) error {
+func (f *policyFlags) addSystems(ctx context.Context, t *trace.Trace, out *report.Policy, stderr io.Writer) error {
 	if f.systems == "" {
 		return nil
 	}
@@ -217,6 +227,11 @@ func (f *policyFlags) addSystems(ctx context.Context, t *trace.Trace, out *repor
 		return err
 	}
 	rows := make([]report.SystemRow, len(names)*len(caches))
+	told := func(int, int) {}
+	if f.progress {
+		told = progressTo(stderr, "systems")
+	}
+	var done atomic.Int64
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(runtime.GOMAXPROCS(0))
 	for ci, cache := range caches {
@@ -241,6 +256,7 @@ func (f *policyFlags) addSystems(ctx context.Context, t *trace.Trace, out *repor
 					row = r.Row(&w)
 				}
 				rows[ci*len(names)+i] = row
+				told(int(done.Add(1)), len(rows))
 				return nil
 			})
 		}
@@ -250,6 +266,29 @@ func (f *policyFlags) addSystems(ctx context.Context, t *trace.Trace, out *repor
 	}
 	out.Systems = rows
 	return nil
+}
+
+// progressTo writes a line for every twentieth of the work; it may be called by several goroutines at once.
+func progressTo(w io.Writer, what string) func(done, all int) {
+	var mu sync.Mutex
+	shown := 0
+	return func(done, all int) {
+		mu.Lock()
+		defer mu.Unlock()
+		if p := 100 * done / max(1, all); p >= shown+5 {
+			shown = p
+			fmt.Fprintf(w, "%s: %d%%\n", what, p)
+		}
+	}
+}
+
+// leftOut says which policies could not run, and why.
+func leftOut(names []string) string {
+	s := strings.Join(names, ", ")
+	if strings.HasSuffix(s, ")") {
+		return s
+	}
+	return s + ": they need to know the future"
 }
 
 // capacities reads cache sizes; percentages are of all.
@@ -356,7 +395,7 @@ func policyTable(t *tabwriter.Writer, r *report.Policy) {
 		row(t, "lower bound", "only what must be loaded at all: jobs ask for samples twice in an epoch")
 	}
 	if len(r.Left) > 0 {
-		row(t, "left out", strings.Join(r.Left, ", ")+": they need to know the future")
+		row(t, "left out", leftOut(r.Left))
 	}
 	fmt.Fprintln(t)
 	row(t, "POLICY", "CACHE", "SHARE", "HITS", "HIT RATIO", "LOADS", "PER UNIQUE", "OVER THE BOUND", "JAIN")

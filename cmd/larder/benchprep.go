@@ -29,11 +29,13 @@ var dataLoader string
 
 // prepBench is what larder bench prep measures: CPU seconds an image, by interleaved passes over the same files.
 type prepBench struct {
-	Decoder string    `json:"decoder"`
-	Kernels string    `json:"kernels"`
-	Images  int       `json:"images"`
-	Passes  int       `json:"passes"`
-	Rows    []prepRow `json:"rows"`
+	Kind    string            `json:"kind"` // prep
+	Facts   map[string]string `json:"facts,omitempty"`
+	Decoder string            `json:"decoder"`
+	Kernels string            `json:"kernels"`
+	Images  int               `json:"images"`
+	Passes  int               `json:"passes"`
+	Rows    []prepRow         `json:"rows"`
 }
 
 type prepRow struct {
@@ -43,6 +45,9 @@ type prepRow struct {
 	Ratio  float64    `json:"larder_to_this"` // rate of "file to sample" over the rate of this one, median of the passes
 	Range  [2]float64 `json:"ratio_95"`       // bootstrap
 
+	// Passes are the repeats, for larder bench compare.
+	Passes []float64 `json:"cpu_us_per_image_by_pass"`
+
 	seconds []float64
 }
 
@@ -50,6 +55,7 @@ func newBenchPrep() *cobra.Command {
 	var out outputFlag
 	var bare, python string
 	var images, passes int
+	var progress bool
 	cmd := &cobra.Command{
 		Use:   "prep DATASET",
 		Short: "Measure the CPU time of decoding and augmenting, beside a bare C loop and torch",
@@ -66,7 +72,11 @@ Everything runs in turn in each pass, so ratios hardly depend on what else the m
 			if images < 1 || images > 10000 || passes < 1 || passes > 1000 {
 				return usagef("leave them out", "--images must be 1 to 10,000 and --passes 1 to 1,000")
 			}
-			b, err := runBenchPrep(cmd.Context(), absoluteURI(args[0], "."), images, passes, bare, python)
+			told := func(int, int) {}
+			if progress {
+				told = progressTo(cmd.ErrOrStderr(), "passes")
+			}
+			b, err := runBenchPrep(cmd.Context(), absoluteURI(args[0], "."), images, passes, bare, python, told)
 			if err != nil {
 				return err
 			}
@@ -77,6 +87,7 @@ Everything runs in turn in each pass, so ratios hardly depend on what else the m
 	cmd.Flags().StringVar(&python, "python", "", "Python with torchvision, to compare with its DataLoader")
 	cmd.Flags().IntVar(&images, "images", 200, "JPEG images to use, spread over the dataset")
 	cmd.Flags().IntVar(&passes, "passes", 15, "passes over them")
+	cmd.Flags().BoolVar(&progress, "progress", false, "tell on standard error how far it is")
 	out.register(cmd)
 	return cmd
 }
@@ -164,7 +175,7 @@ func prepFiles(ctx context.Context, uri string, n int) (paths []string, files []
 	return paths, files, nil
 }
 
-func runBenchPrep(ctx context.Context, uri string, images, passes int, bare, python string) (*prepBench, error) {
+func runBenchPrep(ctx context.Context, uri string, images, passes int, bare, python string, told func(done, all int)) (*prepBench, error) {
 	paths, files, err := prepFiles(ctx, uri, images)
 	if err != nil {
 		return nil, err
@@ -207,7 +218,7 @@ func runBenchPrep(ctx context.Context, uri string, images, passes int, bare, pyt
 		}
 		return room[:n], nil
 	}
-	b := &prepBench{Decoder: prep.DecoderName(), Kernels: prep.KernelName(), Images: len(files), Passes: passes}
+	b := &prepBench{Kind: "prep", Facts: machineFacts(), Decoder: prep.DecoderName(), Kernels: prep.KernelName(), Images: len(files), Passes: passes}
 	var runs []func(int) (float64, error)
 	add := func(what string, run func(int) (float64, error)) {
 		b.Rows, runs = append(b.Rows, prepRow{What: what}), append(runs, run)
@@ -253,6 +264,7 @@ func runBenchPrep(ctx context.Context, uri string, images, passes int, bare, pyt
 		add("torch DataLoader, 0 workers", func(int) (float64, error) { return p.pass("run\n") })
 	}
 	for pass := -1; pass < passes; pass++ { // one to warm up
+		told(pass+1, passes+1)
 		for k := range runs {
 			if err := ctx.Err(); err != nil {
 				return nil, err
@@ -274,6 +286,9 @@ func (b *prepBench) summarise() {
 	rnd := xrand.New(1, 0xb007)
 	for k := range b.Rows {
 		row := &b.Rows[k]
+		for _, x := range row.seconds {
+			row.Passes = append(row.Passes, 1e6*x/float64(b.Images))
+		}
 		row.Micros = 1e6 * median(row.seconds) / float64(b.Images)
 		row.Rate = 1e6 / row.Micros
 		ratios := make([]float64, len(row.seconds))

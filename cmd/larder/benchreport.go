@@ -124,6 +124,9 @@ func compareTable(t *tabwriter.Writer, c *report.Comparison) {
 	if len(c.Only) > 0 {
 		row(t, "not compared", fmt.Sprintf("%d metrics that only one has, e.g. %s", len(c.Only), clip(c.Only[0], 80)))
 	}
+	for _, n := range c.Notes {
+		row(t, "not the same", clip(n, 120))
+	}
 	fmt.Fprintln(t)
 	row(t, "METRIC", "BEFORE", "AFTER", "RATIO", "95% INTERVAL", "VERDICT")
 	for _, m := range c.Metrics {
