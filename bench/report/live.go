@@ -117,7 +117,11 @@ type difference struct {
 }
 
 func (r *liveRun) name() string {
-	return strings.TrimSpace(r.Source + " " + strings.TrimSpace(r.Label))
+	label := strings.TrimSpace(r.Label)
+	if label == "" || label == r.Source {
+		return r.Source
+	}
+	return r.Source + ", " + label
 }
 
 // most is how many runs are drawn job by job: one simulated and one measured, or before and after a change.
@@ -134,7 +138,7 @@ func (n *Named) live() error {
 	if n.Title == "" {
 		n.Title = l.Scenario
 	}
-	n.Title = "Run: " + n.Title
+	n.Title = "Run: " + strings.TrimSuffix(n.Title, ".")
 	if l.Scenario != "" {
 		n.fact("scenario", l.Scenario)
 	}
@@ -176,7 +180,7 @@ func (n *Named) live() error {
 
 // jobs draws one run job by job.
 func (n *Named) jobs(r *liveRun) {
-	over := Plot{Number: 1, Title: "Throughput of each job over time, " + r.name(), Form: Steps, X: "seconds since the first job registered", Y: "samples a second"}
+	over := Plot{Number: 1, Title: "Throughput of each job over time, " + r.name(), Form: Steps, X: "seconds since the run began", Y: "samples a second", Note: fmt.Sprintf("Means of %.3g s.", r.Makespan/intervals)}
 	cdf := Plot{Number: 8, Title: "Waits for a batch, " + r.name(), X: "wait of next(), up to … milliseconds", Y: "part of all waits", Log: true, Top: 1, Form: ""}
 	spent := Plot{Number: 7, Title: "What jobs spent their time on, " + r.name(), Form: Stacked, Y: "seconds", Series: []Series{{Name: "working"}, {Name: "waiting"}}}
 	tiers := Plot{Number: 2, Title: "Where samples were found, " + r.name(), Form: Stacked, Y: "samples", Series: []Series{{Name: "augmented"}, {Name: "decoded"}, {Name: "encoded"}, {Name: "from storage"}}}
@@ -191,12 +195,8 @@ func (n *Named) jobs(r *liveRun) {
 	}
 	for i := range r.Jobs {
 		j := &r.Jobs[i]
-		s := Series{Name: j.Name}
-		for _, p := range j.Over {
-			s.Points = append(s.Points, [2]float64{p.At, p.Rate})
-		}
-		if len(s.Points) > 0 {
-			over.Series = append(over.Series, s)
+		if s := j.overTime(r.Makespan); len(s) > 0 {
+			over.Series = append(over.Series, Series{Name: j.Name, Points: s})
 		}
 		if s := cumulated(j.Wait.Histogram); len(s) > 0 {
 			cdf.Series = append(cdf.Series, Series{Name: j.Name, Points: s})
@@ -209,7 +209,7 @@ func (n *Named) jobs(r *liveRun) {
 		if !j.Exact {
 			once = "NO"
 		}
-		ms := func(s float64) string { return number(s * 1e3) }
+		ms := func(s float64) string { return fmt.Sprintf("%.3g", s*1e3) }
 		t.Rows = append(t.Rows, []string{j.Name, j.Order, number(j.Samples), number(math.Round(j.Rate*10) / 10), fmt.Sprintf("%.3f", j.Speed), ms(j.Wait.P50), ms(j.Wait.P99), ms(j.Wait.P999), ms(j.Wait.Max), once,
 			quality(j.Quality.KS, j.Quality.KSLimit), quality(j.Quality.Rho, j.Quality.RhoLimit), quality(j.Quality.Chi, j.Quality.ChiLimit)})
 	}
@@ -253,6 +253,37 @@ func orders(r *liveRun) Plot {
 		}
 	}
 	return p
+}
+
+// intervals is how many parts of a run throughput over time is the mean of.
+const intervals = 48
+
+// overTime is the throughput of a job in equal parts of a run: each point begins one. The result tells the mean since the point before, at seconds since
+// the run began or, as first_batch_seconds, since the job registered.
+func (j *liveJob) overTime(makespan float64) [][2]float64 {
+	if len(j.Over) == 0 || !(makespan > 0) {
+		return nil
+	}
+	shift := 0.0
+	if at := j.Over[0].At; math.Abs(at-j.FirstBatch) < math.Abs(at-j.Began-j.FirstBatch) {
+		shift = j.Began
+	}
+	var got [intervals]float64 // samples
+	part := makespan / intervals
+	from := j.Began
+	for _, p := range j.Over {
+		to := p.At + shift
+		for k := max(0, int(from/part)); k < intervals && float64(k)*part < to; k++ {
+			got[k] += p.Rate * max(0, min(to, float64(k+1)*part)-max(from, float64(k)*part))
+		}
+		from = max(from, to)
+	}
+	first, last := max(0, int(j.Began/part)), min(intervals-1, int(from/part))
+	var out [][2]float64
+	for k := first; k <= last; k++ {
+		out = append(out, [2]float64{float64(k) * part, got[k] / part})
+	}
+	return append(out, [2]float64{float64(last+1) * part, 0})
 }
 
 // cumulated is the part of waits up to 1 µs, 2 µs, 4 µs and so on, in milliseconds; from the last empty bin on.
@@ -310,7 +341,7 @@ func (n *Named) runs(l *live, picked []*liveRun) {
 	for i := range bounds {
 		r := &bounds[i]
 		if u := float64(r.Unique); u > 0 {
-			work.Bars = append(work.Bars, "lower bound, "+r.name())
+			work.Bars = append(work.Bars, "bound, "+r.name())
 			for k, v := range []float64{r.Bound.Reads, r.Bound.Decodes, r.Bound.Augments} {
 				work.Series[k].Points = append(work.Series[k].Points, [2]float64{0, v / u})
 			}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -94,7 +95,7 @@ func TestReportIsOneFile(t *testing.T) {
 	}
 	for _, w := range []string{"3. hits, loads and throughput against cache size", `<a href="#s0">below</a>`, "14. accuracy, strict beside opportunistic</td><td>not in these results", "unsupported: overlap",
 		"13. Recovery", "with <code>code</code> and &lt; and an odd `", "Fewest loads among policies that a daemon can have", "the split that larder chose", "TOO FAR", "1 counts of the simulator are further", "larder is, times as fast",
-		"Hand-over of batches", "position KS (limit)", "lower bound, simulated"} {
+		"Hand-over of batches", "position KS (limit)", "bound, simulated"} {
 		if !strings.Contains(p, w) {
 			t.Errorf("%q is missing", w)
 		}
@@ -130,6 +131,31 @@ func TestSpeedUps(t *testing.T) {
 	}
 	if len(speedUps(results[:1])) != 0 {
 		t.Error("one number of jobs is no curve")
+	}
+}
+
+// Throughput over time is the samples of the job, whatever its points are relative to.
+func TestThroughputOverTime(t *testing.T) {
+	var j liveJob
+	if err := json.Unmarshal([]byte(`{"began_seconds":10,"first_batch_seconds":2,"throughput_over_time":[{"at_seconds":2,"samples_per_second":5},{"at_seconds":3,"samples_per_second":100},{"at_seconds":30,"samples_per_second":10}]}`), &j); err != nil {
+		t.Fatal(err)
+	}
+	relative := j.overTime(48)
+	for i := range j.Over {
+		j.Over[i].At += 10
+	}
+	if absolute := j.overTime(48); !reflect.DeepEqual(absolute, relative) {
+		t.Errorf("%v, and %v", absolute, relative)
+	}
+	sum := 0.0
+	for _, p := range relative {
+		sum += p[1] // intervals of one second
+	}
+	if math.Abs(sum-(2*5+100+27*10)) > 1e-9 || relative[0] != [2]float64{10, 5} || relative[2] != [2]float64{12, 100} || relative[len(relative)-1] != [2]float64{41, 0} {
+		t.Errorf("%v, sum %v", relative, sum)
+	}
+	if j.overTime(0) != nil {
+		t.Error("a run without a length")
 	}
 }
 
