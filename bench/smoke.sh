@@ -26,10 +26,10 @@ for s in a aligned staggered4; do
 	echo "sampler: $s"
 	"$larder" bench sampler --scenario "bench/scenarios/$s.yaml" -o json > "$out/sampler-$s.json"
 done
-for s in bench/scenarios/live/*.yaml; do
-	[ -e "$s" ] && "$larder" bench sim --help > /dev/null 2>&1 || continue
-	echo "simulated run: $(basename "$s" .yaml)"
-	"$larder" bench sim --scenario "$s" -o json > "$out/run-$(basename "$s" .yaml).json"
+for s in sweep staggered unlike; do
+	[ -e "bench/scenarios/live/$s.yaml" ] || continue
+	echo "simulated run: $s"
+	"$larder" bench sim --scenario "bench/scenarios/live/$s.yaml" -o json > "$out/run-$s.json"
 done
 for r in bench/reproductions/*/expected.json; do
 	cp "$r" "$out/reproduction-$(basename "$(dirname "$r")").json"
