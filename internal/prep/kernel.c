@@ -73,9 +73,11 @@ void larder_geo_run(const larder_geo *g, const uint8_t *src, const int32_t *h_bo
 #if defined(__x86_64__)
 	case LARDER_AVX512:
 		geo_avx512(g, src, h_bounds, h_k, v_bounds, v_k, lut, scratch, dst);
+		_mm_sfence(); /* before anybody is told of what was streamed */
 		return;
 	case LARDER_AVX2:
 		geo_avx2(g, src, h_bounds, h_k, v_bounds, v_k, lut, scratch, dst);
+		_mm_sfence();
 		return;
 	case LARDER_SSE4:
 		geo_sse4(g, src, h_bounds, h_k, v_bounds, v_k, lut, scratch, dst);
@@ -101,5 +103,24 @@ void larder_color_run(int level, uint8_t *pix, int64_t n, const larder_color *st
 #endif
 	default:
 		color_base(pix, n, steps, count);
+	}
+}
+
+void larder_finish_run(int level, int out, const uint8_t *src, int64_t n, uint8_t *dst, int stream) {
+	size_t pixels = (size_t)n;
+	switch (level) {
+#if defined(__x86_64__)
+	case LARDER_AVX512:
+		out == LARDER_U8_CHW ? split_planes_avx512(src, dst, pixels, stream) : copy_avx512(src, dst, 3 * pixels, stream);
+		return;
+	case LARDER_AVX2:
+		out == LARDER_U8_CHW ? split_planes_avx2(src, dst, pixels, stream) : copy_avx2(src, dst, 3 * pixels, stream);
+		return;
+	case LARDER_SSE4:
+		out == LARDER_U8_CHW ? split_planes_sse4(src, dst, pixels, stream) : copy_sse4(src, dst, 3 * pixels, stream);
+		return;
+#endif
+	default:
+		out == LARDER_U8_CHW ? split_planes_base(src, dst, pixels, stream) : copy_base(src, dst, 3 * pixels, stream);
 	}
 }

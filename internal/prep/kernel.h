@@ -28,6 +28,7 @@ typedef struct {
 	int32_t out;             /* LARDER_U8_HWC... */
 	int32_t affine;          /* normalise by arithmetic (mean, std, inverse std a channel) instead of lut */
 	int32_t level;           /* LARDER_BASE... */
+	int32_t stream;          /* floats go past the caches, where the place allows it */
 	float mean[3], std[3], inv[3];
 } larder_geo;
 
@@ -46,6 +47,9 @@ typedef struct {
 
 /* Colour steps in place on n packed RGB pixels. */
 void larder_color_run(int level, uint8_t *pix, int64_t n, const larder_color *steps, int count);
+
+/* n packed RGB pixels to LARDER_U8_HWC or LARDER_U8_CHW. stream: past the caches, where the place allows it. */
+void larder_finish_run(int level, int out, const uint8_t *src, int64_t n, uint8_t *dst, int stream);
 
 /* The best level of this processor. */
 int larder_cpu_level(void);

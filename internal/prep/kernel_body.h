@@ -3,6 +3,7 @@
 #ifndef LARDER_KERNEL_SHARED
 #define LARDER_KERNEL_SHARED
 enum { BITS = 22, HALF = 1 << 21, BLOCK = 512 }; /* Pillow's precision of weights; pixels of a block of colour steps */
+enum { AHEAD = 1024 };                           /* bytes that are fetched before they are copied */
 
 typedef int32_t v4i __attribute__((vector_size(16)));
 typedef uint8_t v4b __attribute__((vector_size(4)));
@@ -230,6 +231,15 @@ TARGET static void FN(planes_f32)(const larder_geo *g, const float *lut, const u
 #if LEVEL_N == 4
 	if (g->affine) {
 		const __m512i low = _mm512_set1_epi32(255);
+		if (g->stream && (w | (int)(plane & 15)) % 16 == 0 && (uintptr_t)dst % 64 == 0) {
+			for (; x < w; x += 16) {
+				__m512i v = _mm512_loadu_si512(line + 4 * x);
+				_mm512_stream_ps((float *)(void *)(dst + 4 * (size_t)x), FN(normal)(_mm512_and_si512(v, low), g, 0));
+				_mm512_stream_ps((float *)(void *)(dst + 4 * (plane + x)), FN(normal)(_mm512_and_si512(_mm512_srli_epi32(v, 8), low), g, 1));
+				_mm512_stream_ps((float *)(void *)(dst + 4 * (2 * plane + x)), FN(normal)(_mm512_and_si512(_mm512_srli_epi32(v, 16), low), g, 2));
+			}
+			return;
+		}
 		for (; x < w; x += 16) {
 			__mmask16 m = w - x >= 16 ? 0xffff : (__mmask16)((1 << (w - x)) - 1);
 			__m512i v = _mm512_loadu_si512(line + 4 * x);
@@ -242,6 +252,15 @@ TARGET static void FN(planes_f32)(const larder_geo *g, const float *lut, const u
 #elif LEVEL_N == 3
 	if (g->affine) {
 		const __m256i low = _mm256_set1_epi32(255);
+		if (g->stream && (w | (int)(plane & 15)) % 16 == 0 && (uintptr_t)dst % 64 == 0) {
+			for (; x < w; x += 8) {
+				__m256i v = _mm256_loadu_si256((const __m256i *)(line + 4 * x));
+				_mm256_stream_ps((float *)(void *)(dst + 4 * (size_t)x), FN(normal)(_mm256_and_si256(v, low), g, 0));
+				_mm256_stream_ps((float *)(void *)(dst + 4 * (plane + x)), FN(normal)(_mm256_and_si256(_mm256_srli_epi32(v, 8), low), g, 1));
+				_mm256_stream_ps((float *)(void *)(dst + 4 * (2 * plane + x)), FN(normal)(_mm256_and_si256(_mm256_srli_epi32(v, 16), low), g, 2));
+			}
+			return;
+		}
 		for (; x + 8 <= w; x += 8) {
 			__m256i v = _mm256_loadu_si256((const __m256i *)(line + 4 * x));
 			_mm256_storeu_ps((float *)(void *)(dst + 4 * (size_t)x), FN(normal)(_mm256_and_si256(v, low), g, 0));
@@ -527,3 +546,5 @@ TARGET static void FN(color)(uint8_t *pix, int64_t n, const larder_color *steps,
 		from = to;
 	}
 }
+
+#include "kernel_finish.h"

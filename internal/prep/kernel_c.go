@@ -8,6 +8,8 @@ package prep
 #cgo nocallback larder_geo_run
 #cgo noescape larder_color_run
 #cgo nocallback larder_color_run
+#cgo noescape larder_finish_run
+#cgo nocallback larder_finish_run
 #include "kernel.h"
 */
 import "C"
@@ -100,6 +102,9 @@ func (w *Worker) geoC(s *step, img Image, dst []byte, r *Recipe) bool {
 	var lut *C.float
 	if r != nil {
 		lut = r.outputC(g)
+		if len(dst) >= streamBytes {
+			g.stream = 1
+		}
 	}
 	scratch := w.buffer(bufRows, (ring+1)*int(g.mid_stride)+4*reach)
 	var hb, hk, vb, vk *C.int32_t
@@ -144,6 +149,17 @@ func (r *Recipe) outputC(g *C.larder_geo) *C.float {
 
 // finishC is finish in C.
 func (w *Worker) finishC(r *Recipe, img Image, dst []byte) bool {
+	if w.level > 0 && r.lut == nil && r.channels == 3 && !r.out.Ragged {
+		stream, out := C.int(0), C.int(C.LARDER_U8_CHW)
+		if len(dst) >= streamBytes {
+			stream = 1
+		}
+		if r.out.Layout == HWC {
+			out = C.LARDER_U8_HWC
+		}
+		C.larder_finish_run(C.int(w.level), out, octets(img.Pix), C.int64_t(img.W*img.H), octets(dst), stream)
+		return true
+	}
 	all := box{w: img.W, h: img.H}
 	s := step{kind: stepGeo, src: all, rw: img.W, rh: img.H, win: all}
 	return w.geoC(&s, img, dst, r)
