@@ -53,7 +53,7 @@ def larder_steps(build: Build, quick: bool, loop: str, prefix: str = "") -> list
     few = 2 if quick else 6
     gather, inner = (functools.cache(lambda p=p: native.tests(build, p)) for p in ("exec", "prep"))
     steps = [
-        Step("1 job, larder, nothing kept", lambda: loaders.run_larder(build, data, 1, 1 if quick else 3, kept=False)),
+        Step("1 job, larder, nothing kept", lambda: loaders.run_larder(build, data, 1, 1 if quick else 6, kept=False)),
         Step("1 job, larder", lambda: loaders.run_larder(build, data, 1, few)),
         Step("4 jobs, larder", lambda: loaders.run_larder(build, data, 4, few)),
         Step("4 jobs, larder, share=augmented", lambda: loaders.run_larder(build, data, 4, few, share="augmented")),
@@ -61,7 +61,7 @@ def larder_steps(build: Build, quick: bool, loop: str, prefix: str = "") -> list
         Step("next() of 8 jobs, larder", lambda: handover.run_next(build, 2 if quick else 8)),
         Step("hand-over, larder", lambda: handover.run_larder(build, 12 if quick else 40)),
         Step("gather", lambda: native.run_gather(build, gather(), 5 if quick else 20)),
-        Step("file to sample, one thread", lambda: native.run_prep(build, loop, 30 if quick else 100, 1 if quick else 3)),
+        Step("file to sample, one thread", lambda: native.run_prep(build, loop, 60 if quick else 700, 1)),
         Step("allocations", lambda: loaders.run_allocations(build, data, 4 if quick else 12), 1),
         Step("allocations, inner loops", lambda: native.run_inner(build, inner(), gather()), 1),
     ]
@@ -100,7 +100,8 @@ def bars() -> list[Bar]:
 
     socket = tuple(Source(f"4 jobs, TensorSocket, shared memory, {w} workers", "warm") for w in WORKERS)
     best = "torch DataLoader, best of 0-2 workers"
-    cold, single = Source("1 job, larder, nothing kept", "per_cpu_second"), Source("file to sample, one thread", "bare")
+    cold = Source("1 job, larder, nothing kept", "per_cpu_second")
+    single, whole = (Source("file to sample, one thread", key) for key in ("bare", "bare_batch"))
     shared = Source("4 jobs, larder, share=augmented", "warm")
     both = Source("hand-over, larder", "both")
 
@@ -110,8 +111,8 @@ def bars() -> list[Bar]:
 
     return [
         Bar("1 job, cold, images per CPU-second of both sides", cold, 1.9, torch("1 job", "per_cpu_second", (0,)), "torch DataLoader, 0 workers"),
-        Bar("the same, daemon and client", cold, 0.95, (single,), "the bare C loop of the same work"),
-        Bar("one thread of it, file to sample (not the bar)", Source("file to sample, one thread", "larder"), 0.95, (single,), "the bare C loop of the same work"),
+        Bar("the same, daemon and client", cold, 0.95, (whole,), "the bare C loop of the same work: from file to batch"),
+        Bar("one thread of it, file to sample (not the bar)", Source("file to sample, one thread", "larder"), 0.95, (single,), "the bare C loop, both from memory to one place"),
         Bar("1 job, cold, wall", Source("1 job, larder, nothing kept", "wall"), 2.0, torch("1 job", "warm"), best),
         Bar("4 jobs, own augmentation, warm decoded tier", Source("4 jobs, larder", "warm"), 6, torch("4 jobs", "warm"), best),
         Bar("4 jobs, own augmentation, first epoch", Source("4 jobs, larder", "cold"), 3.5, torch("4 jobs", "warm"), best),

@@ -67,5 +67,6 @@ def run_prep(build: Build, loop: str, images: int, passes: int) -> dict[str, flo
     """Images a second of processor time of one thread, from bytes in memory to a normalised sample."""
     command = [build.binary, "bench", "prep", f"imagefolder:{photographs()}", "--images", str(images), "--passes", str(passes), "-o", "json"]
     done = subprocess.run(command + (["--bare", loop] if loop else []), check=True, capture_output=True, text=True)
-    names = {"file to sample": "larder", "bare C loop, decoding the crop": "bare", "bare C loop, decoding the whole image": "bare_whole"}
+    names = {"file to sample": "larder", "bare C loop, decoding the crop": "bare", "bare C loop, decoding the whole image": "bare_whole",
+             "bare C loop, from file to batch": "bare_batch"}
     return {names[r["what"]]: r["images_per_cpu_second"] for r in json.loads(done.stdout)["rows"] if r["what"] in names}

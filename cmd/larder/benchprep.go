@@ -239,8 +239,9 @@ func runBenchPrep(ctx context.Context, uri string, images, passes int, bare, pyt
 			return nil, err
 		}
 		defer p.stop()
-		for _, mode := range []string{"part", "whole"} {
-			add("bare C loop, decoding the "+map[string]string{"part": "crop", "whole": "whole image"}[mode], func(pass int) (float64, error) {
+		for _, m := range [][2]string{{"part", "decoding the crop"}, {"whole", "decoding the whole image"}, {"batch", "from file to batch"}} {
+			mode := m[0]
+			add("bare C loop, "+m[1], func(pass int) (float64, error) {
 				var q strings.Builder
 				q.WriteString(mode + "\n")
 				for i := range files {
