@@ -59,7 +59,7 @@ def larder_steps(build: Build, quick: bool, loop: str, prefix: str = "") -> list
         Step("4 jobs, larder, share=augmented", lambda: loaders.run_larder(build, data, 4, few, share="augmented")),
         Step("tiny images, larder", lambda: loaders.run_larder(build, tiny(), 1, 3, kind="tiny")),
         Step("next() of 8 jobs, larder", lambda: handover.run_next(build, 2 if quick else 8)),
-        Step("hand-over, larder", lambda: handover.run_larder(build, 12 if quick else 40)),
+        Step("hand-over, larder", lambda: handover.run_larder(build, tiny(), 12 if quick else 40)),
         Step("gather", lambda: native.run_gather(build, gather(), 5 if quick else 20)),
         Step("file to sample, one thread", lambda: native.run_prep(build, loop, 60 if quick else 700, 1)),
         Step("allocations", lambda: loaders.run_allocations(build, data, 4 if quick else 12), 1),
