@@ -116,8 +116,8 @@ func (j *Job) mode() (mode dsa.Mode, tiles int, err error) {
 	return mode, 0, err
 }
 
-// spec is what the coordinator is told.
-func (j *Job) spec() jobs.Spec {
+// Spec is what the coordinator is told.
+func (j *Job) Spec() jobs.Spec {
 	s := jobs.Spec{Name: j.Name, Subset: len(j.Subset), Batch: j.Batch, World: max(j.Ranks, 1), DropLast: j.DropLast, Even: j.Even, Slots: j.Prefetch + 2, Epochs: uint32(j.Epochs)}
 	if j.Prefetch == 0 {
 		s.Slots = 4
@@ -202,7 +202,7 @@ func (w *World) Check(o Options) error {
 				return bad(j.Name, "give each phase at least one batch", "job %s: a phase of %d batches", j.Name, p.Batches)
 			}
 		}
-		if err := j.spec().Validate(); err != nil {
+		if err := j.Spec().Validate(); err != nil {
 			return err
 		}
 		if _, _, err := j.mode(); err != nil {
@@ -295,7 +295,7 @@ func (w *World) clients() []Client {
 			subsets[&j.Subset[0]] = ids
 		}
 		mode, tiles, _ := j.mode() // checked
-		spec := j.spec()
+		spec := j.Spec()
 		recipe := xrand.Hash(append(words(j.Recipe), 1)...)
 		group := ""
 		if j.Share {
@@ -318,7 +318,7 @@ func (w *World) Demand(job int) measure.Demand {
 	if j.Share {
 		group = j.Recipe + "/shared"
 	}
-	return w.demand(job, j.spec().Slots, mode, group)
+	return w.demand(job, j.Spec().Slots, mode, group)
 }
 
 func (w *World) demand(job, slots int, mode dsa.Mode, group string) measure.Demand {

@@ -26,7 +26,7 @@ func newBench() *cobra.Command {
 		Args:    noArgs,
 		RunE:    needSubcommand,
 	}
-	cmd.AddCommand(newBenchSampler(), newBenchBound(), newBenchPolicy(), newBenchPrep(), newBenchCompare(), newBenchReport(), newBenchSim())
+	cmd.AddCommand(newBenchSampler(), newBenchBound(), newBenchPolicy(), newBenchPrep(), newBenchCompare(), newBenchReport(), newBenchSim(), newBenchLive())
 	return cmd
 }
 

@@ -1,0 +1,274 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	livebench "larder/bench/live"
+	live "larder/bench/measure"
+	"larder/internal/fault"
+)
+
+func newBenchLive() *cobra.Command {
+	var out outputFlag
+	var sim simFlags
+	var scenarios []string
+	var repeats int
+	var seconds float64
+	cmd := &cobra.Command{
+		Use:   "live",
+		Short: "Run a scenario with a real daemon on real files, beside the simulator",
+		Long: `Start a daemon of its own, let the jobs of a scenario (bench/scenarios/live) train on pictures that are drawn for it, or on the dataset that it
+names, with storage held to the scenario's limit, and count. Jobs work on a batch for as long as the scenario says, without using the processor, as if an
+accelerator did. Every repeat has a new daemon; several scenarios take turns (ABBA). The same scenario is simulated with the costs that are measured first, and the
+difference is printed: an error of more than 15 % of reads, or any of a count that does not depend on timing, fails the command.`,
+		Example: "  larder bench live --scenario bench/scenarios/live/sweep.yaml\n  larder bench live --scenario a.yaml --scenario b.yaml --repeats 7 -o json > live.json",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
+			if len(scenarios) == 0 {
+				return usagef("e.g. larder bench live --scenario bench/scenarios/live/sweep.yaml", "larder bench live needs --scenario FILE")
+			}
+			if cmd.Flags().Changed("repeats") && (repeats < 1 || repeats > 1000) {
+				return usagef("choose 1 to 1000", "--repeats %d is not possible", repeats)
+			}
+			if !(seconds >= 1 && seconds <= 3600) {
+				return usagef("choose 1 to 3600", "--measure-seconds %v is not possible", seconds)
+			}
+			o, err := sim.options(cmd.Context(), cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			dir, err := os.MkdirTemp("", "larder-live-*")
+			if err != nil {
+				return fault.Wrap(err, fault.ResourceExceeded, os.TempDir(), "set TMPDIR to a folder that can be written", "the benchmark needs a folder")
+			}
+			defer os.RemoveAll(dir)
+			tell := func(format string, args ...any) {
+				if sim.progress || isTerminal(cmd.ErrOrStderr()) {
+					fmt.Fprintf(cmd.ErrOrStderr(), format+"\n", args...)
+				}
+			}
+			r := &live.Result{Kind: live.Kind, Facts: machineFacts()}
+			var setups []*livebench.Setup
+			for i, file := range scenarios {
+				l, err := readLive(file, cmd.InOrStdin(), r)
+				if err != nil {
+					return err
+				}
+				own := filepath.Join(dir, fmt.Sprint("s", i))
+				if err := os.MkdirAll(own, 0o700); err != nil {
+					return fault.Wrap(err, fault.ResourceExceeded, own, "set TMPDIR to a folder that can be written", "the benchmark needs a folder")
+				}
+				if repeats > 0 {
+					l.Repeats = repeats
+				}
+				s, err := livebench.Prepare(cmd.Context(), l, livebench.Options{Dir: own, Seconds: seconds, Tell: tell})
+				if err != nil {
+					return err
+				}
+				if err := s.World.Check(o); err != nil {
+					return err
+				}
+				setups = append(setups, s)
+			}
+			if len(scenarios) > 1 {
+				r.Scenario, r.Title = strings.Join(scenarios, ", "), ""
+			}
+			if err := runLive(cmd.Context(), r, setups, scenarios, tell); err != nil {
+				return err
+			}
+			if err := simulateLive(cmd.Context(), &sim, cmd, r, setups, scenarios); err != nil {
+				return err
+			}
+			if err := out.value(cmd.OutOrStdout(), r, func(t *tabwriter.Writer) { liveTable(t, r) }); err != nil {
+				return err
+			}
+			if err := runFailed(r); err != nil {
+				return err
+			}
+			for _, e := range r.Errors {
+				if !e.OK {
+					return fault.New(fault.Internal, e.What, "a simulator that is wrong answers no question: please report it with the scenario", "the simulator says %s %.6g, measured were %v", e.What, e.Simulated, e.Measured)
+				}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringArrayVar(&scenarios, "scenario", nil, "YAML of a scenario; several take turns")
+	cmd.Flags().IntVar(&repeats, "repeats", 0, "real runs of each scenario, instead of the file's")
+	cmd.Flags().Float64Var(&seconds, "measure-seconds", 5, "time to measure decoding and augmenting before, for the simulator")
+	sim.register(cmd)
+	out.register(cmd)
+	return cmd
+}
+
+// runLive runs the scenarios in turn, the order turned round from one repeat to the next.
+func runLive(ctx context.Context, r *live.Result, setups []*livebench.Setup, names []string, tell func(string, ...any)) error {
+	most := 0
+	for _, s := range setups {
+		most = max(most, s.Live.Repeats)
+	}
+	for n := range most {
+		for k := range setups {
+			i := k
+			if n%2 == 1 {
+				i = len(setups) - 1 - k
+			}
+			if n >= setups[i].Live.Repeats {
+				continue
+			}
+			label := liveLabel(names, i, fmt.Sprintf("repeat %d", n+1))
+			tell("%s", label)
+			run, err := setups[i].Run(ctx, startDaemon, label)
+			if err != nil {
+				return err
+			}
+			r.Runs = append(r.Runs, *run)
+		}
+	}
+	return nil
+}
+
+func liveLabel(names []string, i int, what string) string {
+	if len(names) == 1 {
+		return what
+	}
+	return fmt.Sprintf("%s of %s", what, names[i])
+}
+
+// simulateLive simulates what was run, and notes the differences.
+func simulateLive(ctx context.Context, f *simFlags, cmd *cobra.Command, r *live.Result, setups []*livebench.Setup, names []string) error {
+	o, err := f.options(ctx, cmd.ErrOrStderr())
+	if err != nil {
+		return err
+	}
+	measured := r.Runs
+	for i, s := range setups {
+		run, err := simulate(s.World, o, liveLabel(names, i, "simulated"))
+		if err != nil {
+			return err
+		}
+		r.Runs = append(r.Runs, *run)
+		var mine []*live.Run
+		for k := range measured {
+			if len(names) == 1 || strings.HasSuffix(measured[k].Label, " of "+names[i]) {
+				mine = append(mine, &measured[k])
+			}
+		}
+		for _, e := range livebench.Compare(s.World, run, mine) {
+			e.What = liveLabel(names, i, e.What)
+			r.Errors = append(r.Errors, e)
+		}
+	}
+	return nil
+}
+
+// ownDaemon is a larder serve that this process started.
+type ownDaemon struct {
+	cmd    *exec.Cmd
+	socket string
+	log    string
+}
+
+const (
+	patienceStart = time.Minute
+	patienceStop  = 15 * time.Second
+)
+
+// startDaemon starts this very program as larder serve and waits until it can be used. Should this process be killed, the daemon ends when it was idle for
+// a minute.
+func startDaemon(ctx context.Context, dir, config string) (livebench.Daemon, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	d := &ownDaemon{socket: filepath.Join(dir, "s"), log: filepath.Join(dir, "log")}
+	log, err := os.Create(d.log)
+	if err != nil {
+		return nil, fault.Wrap(err, fault.ResourceExceeded, d.log, "set TMPDIR to a folder that can be written", "the daemon needs a log")
+	}
+	defer log.Close()
+	d.cmd = exec.Command(self, "serve", "--config", config, "--socket", d.socket, "--idle-exit", "1m") //nolint:noctx // it is told to stop, and killed when it does not
+	d.cmd.Stderr = log
+	for _, kv := range os.Environ() {
+		if !strings.HasPrefix(kv, "LARDER_") {
+			d.cmd.Env = append(d.cmd.Env, kv)
+		}
+	}
+	d.cmd.Env = append(d.cmd.Env, fmt.Sprintf("GOMAXPROCS=%d", runtime.GOMAXPROCS(0)))
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C reaches this process alone, which ends it
+	ready, err := d.cmd.StdoutPipe()
+	if err != nil {
+		return nil, fmt.Errorf("start the daemon: %w", err)
+	}
+	if err := d.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start the daemon: %w", err)
+	}
+	line := make(chan error, 1)
+	go func() {
+		_, err := bufio.NewReader(ready).ReadString('\n')
+		line <- err
+	}()
+	select {
+	case err = <-line:
+	case <-time.After(patienceStart):
+		err = errors.New("it did not say that it is ready")
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err == nil {
+		return d, nil
+	}
+	_, _ = d.Stop()
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	return nil, fault.Wrap(err, fault.Unavailable, "daemon", "its last words: "+tail(d.log), "the daemon did not start")
+}
+
+func (d *ownDaemon) Socket() string { return d.socket }
+
+func (d *ownDaemon) Stop() (livebench.Usage, error) {
+	_ = d.cmd.Process.Signal(syscall.SIGTERM) // it may have ended by itself, which Wait tells
+	killed := false
+	kill := time.AfterFunc(patienceStop, func() { killed = true; _ = d.cmd.Process.Kill() })
+	err := d.cmd.Wait()
+	kill.Stop()
+	var u livebench.Usage
+	if s := d.cmd.ProcessState; s != nil {
+		u.CPU = s.UserTime() + s.SystemTime()
+		if r, ok := s.SysUsage().(*syscall.Rusage); ok {
+			u.PeakRSS = r.Maxrss << 10
+		}
+	}
+	if err != nil && !killed {
+		err = fault.Wrap(err, fault.Internal, "daemon", "its last words: "+tail(d.log), "the daemon failed")
+	} else if killed {
+		err = fault.New(fault.Internal, "daemon", "its last words: "+tail(d.log), "the daemon did not stop within %v", patienceStop)
+	}
+	return u, err
+}
+
+// tail is the end of a log, in one line.
+func tail(path string) string {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	return printable(strings.Join(strings.Fields(string(raw[max(0, len(raw)-500):])), " "))
+}
