@@ -13,6 +13,9 @@ import (
 // Do carries out one effect. It runs in the loop's goroutine and never blocks: work goes to the pool, batches to the
 // goroutine of their ring, records to the journal, what changes the tiers to the keeper.
 func (e *Engine) Do(eff coordinator.Effect) {
+	if r := e.recorder.Load(); r != nil {
+		r.effect(e, eff)
+	}
 	switch x := eff.(type) {
 	case coordinator.Prepare:
 		e.pool.add(task{what: eff, turn: x.Turn, job: e.job(x.Job)})

@@ -84,7 +84,9 @@ type Engine struct {
 		stopped    bool                     // no ring may be added any more
 		broken     error
 	}
-	ringBytes atomic.Int64 // of rings and of what ragged batches take beside them
+	recorder  atomic.Pointer[recorder] // of what is decided; nil while nothing is recorded
+	recorded  atomic.Pointer[recorder] // the last one, until all of it was fetched
+	ringBytes atomic.Int64             // of rings and of what ragged batches take beside them
 	draining  atomic.Bool
 	broken    chan struct{}  // closed when the engine cannot go on
 	done      chan struct{}  // closed when the loop has ended
@@ -247,6 +249,9 @@ func (e *Engine) Attached() int {
 
 // send hands an event to the loop; false when the engine has stopped.
 func (e *Engine) send(ev coordinator.Event) bool {
+	if r := e.recorder.Load(); r != nil {
+		r.event(ev)
+	}
 	select {
 	case e.events <- ev:
 		return true

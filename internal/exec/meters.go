@@ -110,6 +110,13 @@ func (m *meters) slow() bool {
 	return m.mu.latency > slowRead
 }
 
+// readTime is how long a read takes, on average.
+func (m *meters) readTime() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return time.Duration(m.mu.latency * float64(time.Second))
+}
+
 // readFor counts the time that was read since it was looked at; m.mu is held.
 func (m *meters) readFor() {
 	now := time.Now()
@@ -173,21 +180,22 @@ func (m *meters) workOn(k recipeKey, s step) piece {
 	return piece{m: m, key: k, step: s, begun: time.Now(), together: m.computing.Add(1)}
 }
 
-// end ends it; the zero piece has ended. waited is time of it that was no work; only what went well counts. While more workers compute than
+// end ends it and tells what it took of a core; the zero piece has ended. waited is time of it that was no work; only what went well counts. While more workers compute than
 // there are cores, each has only a part of one.
-func (p *piece) end(waited time.Duration, good bool) {
+func (p *piece) end(waited time.Duration, good bool) (core time.Duration) {
 	m := p.m
 	if m == nil {
-		return
+		return 0
 	}
 	took := (time.Since(p.begun) - waited).Seconds()
 	both := float64(p.together+m.computing.Load()) / 2
 	m.computing.Add(-1)
-	if !good || p.step == stepInPlace {
-		return
-	}
 	if cores := float64(m.cores); both > cores {
 		took *= cores / both
+	}
+	core = time.Duration(max(took, 0) * float64(time.Second))
+	if !good || p.step == stepInPlace {
+		return core
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -201,6 +209,7 @@ func (p *piece) end(waited time.Duration, good bool) {
 	case stepFinish, stepInPlace:
 	}
 	f.add(1, max(took, 0))
+	return core
 }
 
 // rates is what was measured up to now.

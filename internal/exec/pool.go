@@ -228,6 +228,7 @@ type worker struct {
 
 	waited  time.Duration // for room in a tier, in the running piece of work
 	running piece         // of work that is measured; zero = none
+	object  ident.ObjectID
 }
 
 func (p *pool) work(ctx context.Context) {
@@ -240,12 +241,15 @@ func (p *pool) work(ctx context.Context) {
 		}
 		switch x := t.what.(type) {
 		case coordinator.Prepare:
+			w.object = x.Key.Object
 			ev := w.guard(x.Flight, func() coordinator.Prepared { return w.doPrepare(ctx, t, &x) })
 			p.consumed(&t)
 			p.e.send(ev)
 		case coordinator.Augment:
+			w.object = x.Key.Object
 			p.e.send(w.guard(x.Flight, func() coordinator.Prepared { return w.doAugment(t, &x) }))
 		case *coordinator.Fill:
+			w.object = x.Object
 			ev := w.guardFill(t, x)
 			if t.ring != nil {
 				t.ring.release()
@@ -439,7 +443,10 @@ func (w *worker) begin(j *job, s step) {
 }
 
 func (w *worker) end(err error) {
-	w.running.end(w.waited, err == nil)
+	took := w.running.end(w.waited, err == nil)
+	if r := w.p.e.recorder.Load(); r != nil && err == nil && w.running.m != nil {
+		r.worked(w.running.step, w.object, took)
+	}
 	w.running = piece{}
 }
 

@@ -31,4 +31,5 @@ type Engine interface {
 	SetTiers(context.Context, *larderv1.SetTiersRequest) (*larderv1.SetTiersResponse, error)
 	ApplyConfig(context.Context, *larderv1.ApplyConfigRequest) (*larderv1.ApplyConfigResponse, error)
 	GetStats(context.Context, *larderv1.GetStatsRequest) (*larderv1.GetStatsResponse, error)
+	RecordTrace(context.Context, *larderv1.RecordTraceRequest) (*larderv1.RecordTraceResponse, error)
 }

@@ -92,3 +92,7 @@ func (g guard) SetSubset(ctx context.Context, r *larderv1.SetSubsetRequest) (*la
 func (g guard) RefreshDataset(ctx context.Context, r *larderv1.RefreshDatasetRequest) (*larderv1.RefreshDatasetResponse, error) {
 	return safely(g, "RefreshDataset", g.e.RefreshDataset, ctx, r)
 }
+
+func (g guard) RecordTrace(ctx context.Context, r *larderv1.RecordTraceRequest) (*larderv1.RecordTraceResponse, error) {
+	return safely(g, "RecordTrace", g.e.RecordTrace, ctx, r)
+}

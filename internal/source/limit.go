@@ -102,6 +102,13 @@ func (l *limiter) wait(ctx context.Context, n int64) error {
 // Reads that wait go on under the new limits.
 func (c *Catalog) SetStorageLimit(bytes, iops int64) { c.limit.set(max(bytes, 0), max(iops, 0)) }
 
+// StorageLimit is what SetStorageLimit, or the configuration, set last.
+func (c *Catalog) StorageLimit() (bytes, iops int64) {
+	c.limit.mu.Lock()
+	defer c.limit.mu.Unlock()
+	return int64(c.limit.bytes.rate), int64(c.limit.ops.rate)
+}
+
 // Throttled tells how many reads had to wait for the storage limit, and how long they waited, all together.
 func (c *Catalog) Throttled() (reads uint64, waited time.Duration) {
 	c.limit.mu.Lock()

@@ -3636,6 +3636,670 @@ func (x *GetStatsResponse) GetStats() *Stats {
 	return nil
 }
 
+// RecordTraceRequest begins a recording, goes on with it, or ends it.
+type RecordTraceRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// recording of the answer before; 0 begins one. There is one at a time.
+	Recording uint64 `protobuf:"varint,1,opt,name=recording,proto3" json:"recording,omitempty"`
+	// stop ends it: what is left follows in further calls, until more is false.
+	Stop          bool `protobuf:"varint,2,opt,name=stop,proto3" json:"stop,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordTraceRequest) Reset() {
+	*x = RecordTraceRequest{}
+	mi := &file_larder_v1_larder_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordTraceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordTraceRequest) ProtoMessage() {}
+
+func (x *RecordTraceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordTraceRequest.ProtoReflect.Descriptor instead.
+func (*RecordTraceRequest) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *RecordTraceRequest) GetRecording() uint64 {
+	if x != nil {
+		return x.Recording
+	}
+	return 0
+}
+
+func (x *RecordTraceRequest) GetStop() bool {
+	if x != nil {
+		return x.Stop
+	}
+	return false
+}
+
+// RecordTraceResponse is what came since the call before.
+type RecordTraceResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// recording to ask for.
+	Recording uint64 `protobuf:"varint,1,opt,name=recording,proto3" json:"recording,omitempty"`
+	// picks in the order of their delivery.
+	Batches []*RecordedBatch `protobuf:"bytes,2,rep,name=batches,proto3" json:"batches,omitempty"`
+	// moves into and out of memory, in order: object x 8 + form x 2 + (1 = came, 0 = left), forms 1 encoded, 2 decoded, 3 augmented.
+	Moves []uint64 `protobuf:"varint,3,rep,packed,name=moves,proto3" json:"moves,omitempty"`
+	// move_after has for every move the number of batches of this answer that came before it.
+	MoveAfter []uint32 `protobuf:"varint,4,rep,packed,name=move_after,json=moveAfter,proto3" json:"move_after,omitempty"`
+	// lost picks and moves since the recording began, because nobody fetched them in time.
+	Lost uint64 `protobuf:"varint,5,opt,name=lost,proto3" json:"lost,omitempty"`
+	// more is there at once; after stop, the end is reached when it is false.
+	More bool `protobuf:"varint,6,opt,name=more,proto3" json:"more,omitempty"`
+	// jobs, after stop.
+	Jobs []*RecordedJob `protobuf:"bytes,7,rep,name=jobs,proto3" json:"jobs,omitempty"`
+	// objects, after stop, ascending.
+	Objects []*RecordedObjects `protobuf:"bytes,8,rep,name=objects,proto3" json:"objects,omitempty"`
+	// machine, after stop, once.
+	Machine       *RecordedMachine `protobuf:"bytes,9,opt,name=machine,proto3" json:"machine,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordTraceResponse) Reset() {
+	*x = RecordTraceResponse{}
+	mi := &file_larder_v1_larder_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordTraceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordTraceResponse) ProtoMessage() {}
+
+func (x *RecordTraceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordTraceResponse.ProtoReflect.Descriptor instead.
+func (*RecordTraceResponse) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *RecordTraceResponse) GetRecording() uint64 {
+	if x != nil {
+		return x.Recording
+	}
+	return 0
+}
+
+func (x *RecordTraceResponse) GetBatches() []*RecordedBatch {
+	if x != nil {
+		return x.Batches
+	}
+	return nil
+}
+
+func (x *RecordTraceResponse) GetMoves() []uint64 {
+	if x != nil {
+		return x.Moves
+	}
+	return nil
+}
+
+func (x *RecordTraceResponse) GetMoveAfter() []uint32 {
+	if x != nil {
+		return x.MoveAfter
+	}
+	return nil
+}
+
+func (x *RecordTraceResponse) GetLost() uint64 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
+}
+
+func (x *RecordTraceResponse) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+func (x *RecordTraceResponse) GetJobs() []*RecordedJob {
+	if x != nil {
+		return x.Jobs
+	}
+	return nil
+}
+
+func (x *RecordTraceResponse) GetObjects() []*RecordedObjects {
+	if x != nil {
+		return x.Objects
+	}
+	return nil
+}
+
+func (x *RecordTraceResponse) GetMachine() *RecordedMachine {
+	if x != nil {
+		return x.Machine
+	}
+	return nil
+}
+
+// RecordedBatch is a batch that was delivered.
+type RecordedBatch struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// job id in this daemon.
+	Job uint32 `protobuf:"varint,1,opt,name=job,proto3" json:"job,omitempty"`
+	// epoch of the job.
+	Epoch uint32 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// objects by their ids in this daemon.
+	Objects       []uint32 `protobuf:"varint,3,rep,packed,name=objects,proto3" json:"objects,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordedBatch) Reset() {
+	*x = RecordedBatch{}
+	mi := &file_larder_v1_larder_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordedBatch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordedBatch) ProtoMessage() {}
+
+func (x *RecordedBatch) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordedBatch.ProtoReflect.Descriptor instead.
+func (*RecordedBatch) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *RecordedBatch) GetJob() uint32 {
+	if x != nil {
+		return x.Job
+	}
+	return 0
+}
+
+func (x *RecordedBatch) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *RecordedBatch) GetObjects() []uint32 {
+	if x != nil {
+		return x.Objects
+	}
+	return nil
+}
+
+// RecordedJob is what a job asked for. The subset of one job may come in several of them.
+type RecordedJob struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// job id in this daemon.
+	Job uint32 `protobuf:"varint,1,opt,name=job,proto3" json:"job,omitempty"`
+	// spec of the job.
+	Spec *JobSpec `protobuf:"bytes,2,opt,name=spec,proto3" json:"spec,omitempty"`
+	// registered: since the recording began; 0 = before it.
+	Registered *durationpb.Duration `protobuf:"bytes,3,opt,name=registered,proto3" json:"registered,omitempty"`
+	// ended: since the recording began; absent = it goes on.
+	Ended *durationpb.Duration `protobuf:"bytes,4,opt,name=ended,proto3" json:"ended,omitempty"`
+	// step is how long a rank works on a batch, on average.
+	Step *durationpb.Duration `protobuf:"bytes,5,opt,name=step,proto3" json:"step,omitempty"`
+	// subset: gaps and lengths of ranges of objects, in turn, ascending; each gap is since the end of the range before, across all parts.
+	Subset []uint32 `protobuf:"varint,6,rep,packed,name=subset,proto3" json:"subset,omitempty"`
+	// dropped samples an epoch (drop_last, even).
+	Dropped uint64 `protobuf:"varint,7,opt,name=dropped,proto3" json:"dropped,omitempty"`
+	// recipe fingerprint, hex.
+	Recipe string `protobuf:"bytes,8,opt,name=recipe,proto3" json:"recipe,omitempty"`
+	// augmented_bytes of a sample; 0 = of no fixed shape.
+	AugmentedBytes uint64 `protobuf:"varint,9,opt,name=augmented_bytes,json=augmentedBytes,proto3" json:"augmented_bytes,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *RecordedJob) Reset() {
+	*x = RecordedJob{}
+	mi := &file_larder_v1_larder_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordedJob) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordedJob) ProtoMessage() {}
+
+func (x *RecordedJob) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordedJob.ProtoReflect.Descriptor instead.
+func (*RecordedJob) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *RecordedJob) GetJob() uint32 {
+	if x != nil {
+		return x.Job
+	}
+	return 0
+}
+
+func (x *RecordedJob) GetSpec() *JobSpec {
+	if x != nil {
+		return x.Spec
+	}
+	return nil
+}
+
+func (x *RecordedJob) GetRegistered() *durationpb.Duration {
+	if x != nil {
+		return x.Registered
+	}
+	return nil
+}
+
+func (x *RecordedJob) GetEnded() *durationpb.Duration {
+	if x != nil {
+		return x.Ended
+	}
+	return nil
+}
+
+func (x *RecordedJob) GetStep() *durationpb.Duration {
+	if x != nil {
+		return x.Step
+	}
+	return nil
+}
+
+func (x *RecordedJob) GetSubset() []uint32 {
+	if x != nil {
+		return x.Subset
+	}
+	return nil
+}
+
+func (x *RecordedJob) GetDropped() uint64 {
+	if x != nil {
+		return x.Dropped
+	}
+	return 0
+}
+
+func (x *RecordedJob) GetRecipe() string {
+	if x != nil {
+		return x.Recipe
+	}
+	return ""
+}
+
+func (x *RecordedJob) GetAugmentedBytes() uint64 {
+	if x != nil {
+		return x.AugmentedBytes
+	}
+	return 0
+}
+
+// RecordedObjects are some objects, in columns.
+type RecordedObjects struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// first object of these; the others follow.
+	First uint32 `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
+	// stored bytes.
+	Stored []uint32 `protobuf:"varint,2,rep,packed,name=stored,proto3" json:"stored,omitempty"`
+	// decoded bytes, 0 = never seen.
+	Decoded []uint32 `protobuf:"varint,3,rep,packed,name=decoded,proto3" json:"decoded,omitempty"`
+	// decode cost of one core in nanoseconds, 0 = never seen.
+	DecodeNs []uint64 `protobuf:"varint,4,rep,packed,name=decode_ns,json=decodeNs,proto3" json:"decode_ns,omitempty"`
+	// augment cost, the same.
+	AugmentNs     []uint64 `protobuf:"varint,5,rep,packed,name=augment_ns,json=augmentNs,proto3" json:"augment_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordedObjects) Reset() {
+	*x = RecordedObjects{}
+	mi := &file_larder_v1_larder_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordedObjects) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordedObjects) ProtoMessage() {}
+
+func (x *RecordedObjects) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordedObjects.ProtoReflect.Descriptor instead.
+func (*RecordedObjects) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *RecordedObjects) GetFirst() uint32 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *RecordedObjects) GetStored() []uint32 {
+	if x != nil {
+		return x.Stored
+	}
+	return nil
+}
+
+func (x *RecordedObjects) GetDecoded() []uint32 {
+	if x != nil {
+		return x.Decoded
+	}
+	return nil
+}
+
+func (x *RecordedObjects) GetDecodeNs() []uint64 {
+	if x != nil {
+		return x.DecodeNs
+	}
+	return nil
+}
+
+func (x *RecordedObjects) GetAugmentNs() []uint64 {
+	if x != nil {
+		return x.AugmentNs
+	}
+	return nil
+}
+
+// RecordedMachine is what was recorded of the daemon.
+type RecordedMachine struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// duration of the recording.
+	Duration *durationpb.Duration `protobuf:"bytes,1,opt,name=duration,proto3" json:"duration,omitempty"`
+	// workers that prepare.
+	Workers uint32 `protobuf:"varint,2,opt,name=workers,proto3" json:"workers,omitempty"`
+	// cores that they have.
+	Cores uint32 `protobuf:"varint,3,opt,name=cores,proto3" json:"cores,omitempty"`
+	// storage_limit configured, bytes a second; 0 = none.
+	StorageLimit uint64 `protobuf:"varint,4,opt,name=storage_limit,json=storageLimit,proto3" json:"storage_limit,omitempty"`
+	// storage_iops configured; 0 = none.
+	StorageIops uint64 `protobuf:"varint,5,opt,name=storage_iops,json=storageIops,proto3" json:"storage_iops,omitempty"`
+	// storage_bandwidth measured, bytes a second; 0 = not known.
+	StorageBandwidth float64 `protobuf:"fixed64,6,opt,name=storage_bandwidth,json=storageBandwidth,proto3" json:"storage_bandwidth,omitempty"`
+	// storage_latency of a read on average, what it waited for the limits included.
+	StorageLatency *durationpb.Duration `protobuf:"bytes,7,opt,name=storage_latency,json=storageLatency,proto3" json:"storage_latency,omitempty"`
+	// memory_bandwidth, bytes copied a second.
+	MemoryBandwidth float64 `protobuf:"fixed64,8,opt,name=memory_bandwidth,json=memoryBandwidth,proto3" json:"memory_bandwidth,omitempty"`
+	// finish_ns: copying an augmented sample into a batch; 0 = not known.
+	FinishNs uint64 `protobuf:"varint,9,opt,name=finish_ns,json=finishNs,proto3" json:"finish_ns,omitempty"`
+	// in_place: what decoding and augmenting in one took, as a part of both; 0 = not known.
+	InPlace float64 `protobuf:"fixed64,10,opt,name=in_place,json=inPlace,proto3" json:"in_place,omitempty"`
+	// tiers as configured, with their policies; bytes absent = auto.
+	Tiers []*RecordedTier `protobuf:"bytes,11,rep,name=tiers,proto3" json:"tiers,omitempty"`
+	// total of the tiers, bytes.
+	Total uint64 `protobuf:"varint,12,opt,name=total,proto3" json:"total,omitempty"`
+	// model that splits the memory of tiers that are auto.
+	Model string `protobuf:"bytes,13,opt,name=model,proto3" json:"model,omitempty"`
+	// counted by the daemon meanwhile.
+	Counted       *Counters `protobuf:"bytes,14,opt,name=counted,proto3" json:"counted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordedMachine) Reset() {
+	*x = RecordedMachine{}
+	mi := &file_larder_v1_larder_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordedMachine) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordedMachine) ProtoMessage() {}
+
+func (x *RecordedMachine) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordedMachine.ProtoReflect.Descriptor instead.
+func (*RecordedMachine) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *RecordedMachine) GetDuration() *durationpb.Duration {
+	if x != nil {
+		return x.Duration
+	}
+	return nil
+}
+
+func (x *RecordedMachine) GetWorkers() uint32 {
+	if x != nil {
+		return x.Workers
+	}
+	return 0
+}
+
+func (x *RecordedMachine) GetCores() uint32 {
+	if x != nil {
+		return x.Cores
+	}
+	return 0
+}
+
+func (x *RecordedMachine) GetStorageLimit() uint64 {
+	if x != nil {
+		return x.StorageLimit
+	}
+	return 0
+}
+
+func (x *RecordedMachine) GetStorageIops() uint64 {
+	if x != nil {
+		return x.StorageIops
+	}
+	return 0
+}
+
+func (x *RecordedMachine) GetStorageBandwidth() float64 {
+	if x != nil {
+		return x.StorageBandwidth
+	}
+	return 0
+}
+
+func (x *RecordedMachine) GetStorageLatency() *durationpb.Duration {
+	if x != nil {
+		return x.StorageLatency
+	}
+	return nil
+}
+
+func (x *RecordedMachine) GetMemoryBandwidth() float64 {
+	if x != nil {
+		return x.MemoryBandwidth
+	}
+	return 0
+}
+
+func (x *RecordedMachine) GetFinishNs() uint64 {
+	if x != nil {
+		return x.FinishNs
+	}
+	return 0
+}
+
+func (x *RecordedMachine) GetInPlace() float64 {
+	if x != nil {
+		return x.InPlace
+	}
+	return 0
+}
+
+func (x *RecordedMachine) GetTiers() []*RecordedTier {
+	if x != nil {
+		return x.Tiers
+	}
+	return nil
+}
+
+func (x *RecordedMachine) GetTotal() uint64 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+func (x *RecordedMachine) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *RecordedMachine) GetCounted() *Counters {
+	if x != nil {
+		return x.Counted
+	}
+	return nil
+}
+
+// RecordedTier is one tier of a RecordedMachine.
+type RecordedTier struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// form.
+	Form string `protobuf:"bytes,1,opt,name=form,proto3" json:"form,omitempty"`
+	// bytes; absent = auto.
+	Bytes *uint64 `protobuf:"varint,2,opt,name=bytes,proto3,oneof" json:"bytes,omitempty"`
+	// policy.
+	Policy        string `protobuf:"bytes,3,opt,name=policy,proto3" json:"policy,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordedTier) Reset() {
+	*x = RecordedTier{}
+	mi := &file_larder_v1_larder_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordedTier) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordedTier) ProtoMessage() {}
+
+func (x *RecordedTier) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordedTier.ProtoReflect.Descriptor instead.
+func (*RecordedTier) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *RecordedTier) GetForm() string {
+	if x != nil {
+		return x.Form
+	}
+	return ""
+}
+
+func (x *RecordedTier) GetBytes() uint64 {
+	if x != nil && x.Bytes != nil {
+		return *x.Bytes
+	}
+	return 0
+}
+
+func (x *RecordedTier) GetPolicy() string {
+	if x != nil {
+		return x.Policy
+	}
+	return ""
+}
+
 // WatchStatsRequest asks for a stream.
 type WatchStatsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3647,7 +4311,7 @@ type WatchStatsRequest struct {
 
 func (x *WatchStatsRequest) Reset() {
 	*x = WatchStatsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[50]
+	mi := &file_larder_v1_larder_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3659,7 +4323,7 @@ func (x *WatchStatsRequest) String() string {
 func (*WatchStatsRequest) ProtoMessage() {}
 
 func (x *WatchStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[50]
+	mi := &file_larder_v1_larder_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3672,7 +4336,7 @@ func (x *WatchStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatsRequest.ProtoReflect.Descriptor instead.
 func (*WatchStatsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{50}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *WatchStatsRequest) GetInterval() *durationpb.Duration {
@@ -3693,7 +4357,7 @@ type WatchStatsResponse struct {
 
 func (x *WatchStatsResponse) Reset() {
 	*x = WatchStatsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[51]
+	mi := &file_larder_v1_larder_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3705,7 +4369,7 @@ func (x *WatchStatsResponse) String() string {
 func (*WatchStatsResponse) ProtoMessage() {}
 
 func (x *WatchStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[51]
+	mi := &file_larder_v1_larder_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3718,7 +4382,7 @@ func (x *WatchStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatsResponse.ProtoReflect.Descriptor instead.
 func (*WatchStatsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{51}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *WatchStatsResponse) GetStats() *Stats {
@@ -3747,7 +4411,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[52]
+	mi := &file_larder_v1_larder_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3759,7 +4423,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[52]
+	mi := &file_larder_v1_larder_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3772,7 +4436,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{52}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *AttachRequest) GetJob() string {
@@ -3833,7 +4497,7 @@ type Field struct {
 
 func (x *Field) Reset() {
 	*x = Field{}
-	mi := &file_larder_v1_larder_proto_msgTypes[53]
+	mi := &file_larder_v1_larder_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3845,7 +4509,7 @@ func (x *Field) String() string {
 func (*Field) ProtoMessage() {}
 
 func (x *Field) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[53]
+	mi := &file_larder_v1_larder_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3858,7 +4522,7 @@ func (x *Field) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Field.ProtoReflect.Descriptor instead.
 func (*Field) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{53}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Field) GetName() string {
@@ -3941,7 +4605,7 @@ type AttachResponse struct {
 
 func (x *AttachResponse) Reset() {
 	*x = AttachResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[54]
+	mi := &file_larder_v1_larder_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3953,7 +4617,7 @@ func (x *AttachResponse) String() string {
 func (*AttachResponse) ProtoMessage() {}
 
 func (x *AttachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[54]
+	mi := &file_larder_v1_larder_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3966,7 +4630,7 @@ func (x *AttachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachResponse.ProtoReflect.Descriptor instead.
 func (*AttachResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{54}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *AttachResponse) GetJob() *Job {
@@ -4063,7 +4727,7 @@ type HelloRequest struct {
 
 func (x *HelloRequest) Reset() {
 	*x = HelloRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[55]
+	mi := &file_larder_v1_larder_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4075,7 +4739,7 @@ func (x *HelloRequest) String() string {
 func (*HelloRequest) ProtoMessage() {}
 
 func (x *HelloRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[55]
+	mi := &file_larder_v1_larder_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4088,7 +4752,7 @@ func (x *HelloRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloRequest.ProtoReflect.Descriptor instead.
 func (*HelloRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{55}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *HelloRequest) GetClient() string {
@@ -4138,7 +4802,7 @@ type HelloResponse struct {
 
 func (x *HelloResponse) Reset() {
 	*x = HelloResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[56]
+	mi := &file_larder_v1_larder_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4150,7 +4814,7 @@ func (x *HelloResponse) String() string {
 func (*HelloResponse) ProtoMessage() {}
 
 func (x *HelloResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[56]
+	mi := &file_larder_v1_larder_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4163,7 +4827,7 @@ func (x *HelloResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloResponse.ProtoReflect.Descriptor instead.
 func (*HelloResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{56}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *HelloResponse) GetVersion() string {
@@ -4212,7 +4876,7 @@ type BatchReport struct {
 
 func (x *BatchReport) Reset() {
 	*x = BatchReport{}
-	mi := &file_larder_v1_larder_proto_msgTypes[57]
+	mi := &file_larder_v1_larder_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4224,7 +4888,7 @@ func (x *BatchReport) String() string {
 func (*BatchReport) ProtoMessage() {}
 
 func (x *BatchReport) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[57]
+	mi := &file_larder_v1_larder_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4237,7 +4901,7 @@ func (x *BatchReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchReport.ProtoReflect.Descriptor instead.
 func (*BatchReport) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{57}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *BatchReport) GetQuarantined() []*QuarantinedSample {
@@ -4260,7 +4924,7 @@ type EpochResponse struct {
 
 func (x *EpochResponse) Reset() {
 	*x = EpochResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[58]
+	mi := &file_larder_v1_larder_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4272,7 +4936,7 @@ func (x *EpochResponse) String() string {
 func (*EpochResponse) ProtoMessage() {}
 
 func (x *EpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[58]
+	mi := &file_larder_v1_larder_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4285,7 +4949,7 @@ func (x *EpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochResponse.ProtoReflect.Descriptor instead.
 func (*EpochResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{58}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *EpochResponse) GetNumSamples() uint64 {
@@ -4321,7 +4985,7 @@ type EpochEnd struct {
 
 func (x *EpochEnd) Reset() {
 	*x = EpochEnd{}
-	mi := &file_larder_v1_larder_proto_msgTypes[59]
+	mi := &file_larder_v1_larder_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4333,7 +4997,7 @@ func (x *EpochEnd) String() string {
 func (*EpochEnd) ProtoMessage() {}
 
 func (x *EpochEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[59]
+	mi := &file_larder_v1_larder_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4346,7 +5010,7 @@ func (x *EpochEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochEnd.ProtoReflect.Descriptor instead.
 func (*EpochEnd) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{59}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *EpochEnd) GetEpoch() uint32 {
@@ -4647,7 +5311,65 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x0fGetStatsRequest\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\":\n" +
 	"\x10GetStatsResponse\x12&\n" +
-	"\x05stats\x18\x01 \x01(\v2\x10.larder.v1.StatsR\x05stats\"J\n" +
+	"\x05stats\x18\x01 \x01(\v2\x10.larder.v1.StatsR\x05stats\"F\n" +
+	"\x12RecordTraceRequest\x12\x1c\n" +
+	"\trecording\x18\x01 \x01(\x04R\trecording\x12\x12\n" +
+	"\x04stop\x18\x02 \x01(\bR\x04stop\"\xdc\x02\n" +
+	"\x13RecordTraceResponse\x12\x1c\n" +
+	"\trecording\x18\x01 \x01(\x04R\trecording\x122\n" +
+	"\abatches\x18\x02 \x03(\v2\x18.larder.v1.RecordedBatchR\abatches\x12\x14\n" +
+	"\x05moves\x18\x03 \x03(\x04R\x05moves\x12\x1d\n" +
+	"\n" +
+	"move_after\x18\x04 \x03(\rR\tmoveAfter\x12\x12\n" +
+	"\x04lost\x18\x05 \x01(\x04R\x04lost\x12\x12\n" +
+	"\x04more\x18\x06 \x01(\bR\x04more\x12*\n" +
+	"\x04jobs\x18\a \x03(\v2\x16.larder.v1.RecordedJobR\x04jobs\x124\n" +
+	"\aobjects\x18\b \x03(\v2\x1a.larder.v1.RecordedObjectsR\aobjects\x124\n" +
+	"\amachine\x18\t \x01(\v2\x1a.larder.v1.RecordedMachineR\amachine\"Q\n" +
+	"\rRecordedBatch\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\rR\x03job\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\rR\x05epoch\x12\x18\n" +
+	"\aobjects\x18\x03 \x03(\rR\aobjects\"\xd5\x02\n" +
+	"\vRecordedJob\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\rR\x03job\x12&\n" +
+	"\x04spec\x18\x02 \x01(\v2\x12.larder.v1.JobSpecR\x04spec\x129\n" +
+	"\n" +
+	"registered\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"registered\x12/\n" +
+	"\x05ended\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x05ended\x12-\n" +
+	"\x04step\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x04step\x12\x16\n" +
+	"\x06subset\x18\x06 \x03(\rR\x06subset\x12\x18\n" +
+	"\adropped\x18\a \x01(\x04R\adropped\x12\x16\n" +
+	"\x06recipe\x18\b \x01(\tR\x06recipe\x12'\n" +
+	"\x0faugmented_bytes\x18\t \x01(\x04R\x0eaugmentedBytes\"\x95\x01\n" +
+	"\x0fRecordedObjects\x12\x14\n" +
+	"\x05first\x18\x01 \x01(\rR\x05first\x12\x16\n" +
+	"\x06stored\x18\x02 \x03(\rR\x06stored\x12\x18\n" +
+	"\adecoded\x18\x03 \x03(\rR\adecoded\x12\x1b\n" +
+	"\tdecode_ns\x18\x04 \x03(\x04R\bdecodeNs\x12\x1d\n" +
+	"\n" +
+	"augment_ns\x18\x05 \x03(\x04R\taugmentNs\"\x9e\x04\n" +
+	"\x0fRecordedMachine\x125\n" +
+	"\bduration\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\bduration\x12\x18\n" +
+	"\aworkers\x18\x02 \x01(\rR\aworkers\x12\x14\n" +
+	"\x05cores\x18\x03 \x01(\rR\x05cores\x12#\n" +
+	"\rstorage_limit\x18\x04 \x01(\x04R\fstorageLimit\x12!\n" +
+	"\fstorage_iops\x18\x05 \x01(\x04R\vstorageIops\x12+\n" +
+	"\x11storage_bandwidth\x18\x06 \x01(\x01R\x10storageBandwidth\x12B\n" +
+	"\x0fstorage_latency\x18\a \x01(\v2\x19.google.protobuf.DurationR\x0estorageLatency\x12)\n" +
+	"\x10memory_bandwidth\x18\b \x01(\x01R\x0fmemoryBandwidth\x12\x1b\n" +
+	"\tfinish_ns\x18\t \x01(\x04R\bfinishNs\x12\x19\n" +
+	"\bin_place\x18\n" +
+	" \x01(\x01R\ainPlace\x12-\n" +
+	"\x05tiers\x18\v \x03(\v2\x17.larder.v1.RecordedTierR\x05tiers\x12\x14\n" +
+	"\x05total\x18\f \x01(\x04R\x05total\x12\x14\n" +
+	"\x05model\x18\r \x01(\tR\x05model\x12-\n" +
+	"\acounted\x18\x0e \x01(\v2\x13.larder.v1.CountersR\acounted\"_\n" +
+	"\fRecordedTier\x12\x12\n" +
+	"\x04form\x18\x01 \x01(\tR\x04form\x12\x19\n" +
+	"\x05bytes\x18\x02 \x01(\x04H\x00R\x05bytes\x88\x01\x01\x12\x16\n" +
+	"\x06policy\x18\x03 \x01(\tR\x06policyB\b\n" +
+	"\x06_bytes\"J\n" +
 	"\x11WatchStatsRequest\x125\n" +
 	"\binterval\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\binterval\"<\n" +
 	"\x12WatchStatsResponse\x12&\n" +
@@ -4711,8 +5433,7 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x0eJOB_STATE_LIVE\x10\x02\x12\x15\n" +
 	"\x11JOB_STATE_SUSPECT\x10\x03\x12\x12\n" +
 	"\x0eJOB_STATE_DEAD\x10\x04\x12\x12\n" +
-	"\x0eJOB_STATE_DONE\x10\x052\xce\n" +
-	"\n" +
+	"\x0eJOB_STATE_DONE\x10\x052\x9c\v\n" +
 	"\rLarderService\x12L\n" +
 	"\vRegisterJob\x12\x1d.larder.v1.RegisterJobRequest\x1a\x1e.larder.v1.RegisterJobResponse\x12C\n" +
 	"\bListJobs\x12\x1a.larder.v1.ListJobsRequest\x1a\x1b.larder.v1.ListJobsResponse\x12L\n" +
@@ -4731,7 +5452,8 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\bGetTiers\x12\x1a.larder.v1.GetTiersRequest\x1a\x1b.larder.v1.GetTiersResponse\x12C\n" +
 	"\bSetTiers\x12\x1a.larder.v1.SetTiersRequest\x1a\x1b.larder.v1.SetTiersResponse\x12L\n" +
 	"\vApplyConfig\x12\x1d.larder.v1.ApplyConfigRequest\x1a\x1e.larder.v1.ApplyConfigResponse\x12C\n" +
-	"\bGetStats\x12\x1a.larder.v1.GetStatsRequest\x1a\x1b.larder.v1.GetStatsResponse\x12K\n" +
+	"\bGetStats\x12\x1a.larder.v1.GetStatsRequest\x1a\x1b.larder.v1.GetStatsResponse\x12L\n" +
+	"\vRecordTrace\x12\x1d.larder.v1.RecordTraceRequest\x1a\x1e.larder.v1.RecordTraceResponse\x12K\n" +
 	"\n" +
 	"WatchStats\x12\x1c.larder.v1.WatchStatsRequest\x1a\x1d.larder.v1.WatchStatsResponse0\x01B!Z\x1flarder/proto/larder/v1;larderv1b\x06proto3"
 
@@ -4748,7 +5470,7 @@ func file_larder_v1_larder_proto_rawDescGZIP() []byte {
 }
 
 var file_larder_v1_larder_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_larder_v1_larder_proto_msgTypes = make([]protoimpl.MessageInfo, 62)
+var file_larder_v1_larder_proto_msgTypes = make([]protoimpl.MessageInfo, 69)
 var file_larder_v1_larder_proto_goTypes = []any{
 	(JobState)(0),                  // 0: larder.v1.JobState
 	(*ErrorDetail)(nil),            // 1: larder.v1.ErrorDetail
@@ -4801,37 +5523,44 @@ var file_larder_v1_larder_proto_goTypes = []any{
 	(*ConfigChange)(nil),           // 48: larder.v1.ConfigChange
 	(*GetStatsRequest)(nil),        // 49: larder.v1.GetStatsRequest
 	(*GetStatsResponse)(nil),       // 50: larder.v1.GetStatsResponse
-	(*WatchStatsRequest)(nil),      // 51: larder.v1.WatchStatsRequest
-	(*WatchStatsResponse)(nil),     // 52: larder.v1.WatchStatsResponse
-	(*AttachRequest)(nil),          // 53: larder.v1.AttachRequest
-	(*Field)(nil),                  // 54: larder.v1.Field
-	(*AttachResponse)(nil),         // 55: larder.v1.AttachResponse
-	(*HelloRequest)(nil),           // 56: larder.v1.HelloRequest
-	(*HelloResponse)(nil),          // 57: larder.v1.HelloResponse
-	(*BatchReport)(nil),            // 58: larder.v1.BatchReport
-	(*EpochResponse)(nil),          // 59: larder.v1.EpochResponse
-	(*EpochEnd)(nil),               // 60: larder.v1.EpochEnd
-	nil,                            // 61: larder.v1.Counters.HitsEntry
-	nil,                            // 62: larder.v1.Counters.EvictionsEntry
-	(*durationpb.Duration)(nil),    // 63: google.protobuf.Duration
-	(*structpb.Struct)(nil),        // 64: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),  // 65: google.protobuf.Timestamp
+	(*RecordTraceRequest)(nil),     // 51: larder.v1.RecordTraceRequest
+	(*RecordTraceResponse)(nil),    // 52: larder.v1.RecordTraceResponse
+	(*RecordedBatch)(nil),          // 53: larder.v1.RecordedBatch
+	(*RecordedJob)(nil),            // 54: larder.v1.RecordedJob
+	(*RecordedObjects)(nil),        // 55: larder.v1.RecordedObjects
+	(*RecordedMachine)(nil),        // 56: larder.v1.RecordedMachine
+	(*RecordedTier)(nil),           // 57: larder.v1.RecordedTier
+	(*WatchStatsRequest)(nil),      // 58: larder.v1.WatchStatsRequest
+	(*WatchStatsResponse)(nil),     // 59: larder.v1.WatchStatsResponse
+	(*AttachRequest)(nil),          // 60: larder.v1.AttachRequest
+	(*Field)(nil),                  // 61: larder.v1.Field
+	(*AttachResponse)(nil),         // 62: larder.v1.AttachResponse
+	(*HelloRequest)(nil),           // 63: larder.v1.HelloRequest
+	(*HelloResponse)(nil),          // 64: larder.v1.HelloResponse
+	(*BatchReport)(nil),            // 65: larder.v1.BatchReport
+	(*EpochResponse)(nil),          // 66: larder.v1.EpochResponse
+	(*EpochEnd)(nil),               // 67: larder.v1.EpochEnd
+	nil,                            // 68: larder.v1.Counters.HitsEntry
+	nil,                            // 69: larder.v1.Counters.EvictionsEntry
+	(*durationpb.Duration)(nil),    // 70: google.protobuf.Duration
+	(*structpb.Struct)(nil),        // 71: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),  // 72: google.protobuf.Timestamp
 }
 var file_larder_v1_larder_proto_depIdxs = []int32{
-	63, // 0: larder.v1.ErrorDetail.retry_after:type_name -> google.protobuf.Duration
-	64, // 1: larder.v1.Op.args:type_name -> google.protobuf.Struct
+	70, // 0: larder.v1.ErrorDetail.retry_after:type_name -> google.protobuf.Duration
+	71, // 1: larder.v1.Op.args:type_name -> google.protobuf.Struct
 	2,  // 2: larder.v1.JobSpec.transform:type_name -> larder.v1.Op
-	61, // 3: larder.v1.Counters.hits:type_name -> larder.v1.Counters.HitsEntry
-	62, // 4: larder.v1.Counters.evictions:type_name -> larder.v1.Counters.EvictionsEntry
+	68, // 3: larder.v1.Counters.hits:type_name -> larder.v1.Counters.HitsEntry
+	69, // 4: larder.v1.Counters.evictions:type_name -> larder.v1.Counters.EvictionsEntry
 	3,  // 5: larder.v1.Job.spec:type_name -> larder.v1.JobSpec
 	0,  // 6: larder.v1.Job.state:type_name -> larder.v1.JobState
 	4,  // 7: larder.v1.Job.counters:type_name -> larder.v1.Counters
 	7,  // 8: larder.v1.Job.ranks:type_name -> larder.v1.RankInfo
 	5,  // 9: larder.v1.Job.epochs:type_name -> larder.v1.EpochAccount
 	6,  // 10: larder.v1.Job.quarantined:type_name -> larder.v1.QuarantinedSample
-	65, // 11: larder.v1.Job.registered_at:type_name -> google.protobuf.Timestamp
-	65, // 12: larder.v1.Stats.at:type_name -> google.protobuf.Timestamp
-	63, // 13: larder.v1.Stats.uptime:type_name -> google.protobuf.Duration
+	72, // 11: larder.v1.Job.registered_at:type_name -> google.protobuf.Timestamp
+	72, // 12: larder.v1.Stats.at:type_name -> google.protobuf.Timestamp
+	70, // 13: larder.v1.Stats.uptime:type_name -> google.protobuf.Duration
 	4,  // 14: larder.v1.Stats.totals:type_name -> larder.v1.Counters
 	8,  // 15: larder.v1.Stats.jobs:type_name -> larder.v1.Job
 	11, // 16: larder.v1.Stats.tiers:type_name -> larder.v1.Tier
@@ -4859,53 +5588,67 @@ var file_larder_v1_larder_proto_depIdxs = []int32{
 	14, // 38: larder.v1.SetTiersResponse.split:type_name -> larder.v1.Split
 	48, // 39: larder.v1.ApplyConfigResponse.changes:type_name -> larder.v1.ConfigChange
 	13, // 40: larder.v1.GetStatsResponse.stats:type_name -> larder.v1.Stats
-	63, // 41: larder.v1.WatchStatsRequest.interval:type_name -> google.protobuf.Duration
-	13, // 42: larder.v1.WatchStatsResponse.stats:type_name -> larder.v1.Stats
-	8,  // 43: larder.v1.AttachResponse.job:type_name -> larder.v1.Job
-	54, // 44: larder.v1.AttachResponse.fields:type_name -> larder.v1.Field
-	6,  // 45: larder.v1.BatchReport.quarantined:type_name -> larder.v1.QuarantinedSample
-	5,  // 46: larder.v1.EpochEnd.account:type_name -> larder.v1.EpochAccount
-	16, // 47: larder.v1.LarderService.RegisterJob:input_type -> larder.v1.RegisterJobRequest
-	18, // 48: larder.v1.LarderService.ListJobs:input_type -> larder.v1.ListJobsRequest
-	20, // 49: larder.v1.LarderService.DescribeJob:input_type -> larder.v1.DescribeJobRequest
-	22, // 50: larder.v1.LarderService.DrainJob:input_type -> larder.v1.DrainJobRequest
-	24, // 51: larder.v1.LarderService.KillJob:input_type -> larder.v1.KillJobRequest
-	26, // 52: larder.v1.LarderService.PauseJob:input_type -> larder.v1.PauseJobRequest
-	28, // 53: larder.v1.LarderService.ResumeJob:input_type -> larder.v1.ResumeJobRequest
-	30, // 54: larder.v1.LarderService.SetSubset:input_type -> larder.v1.SetSubsetRequest
-	34, // 55: larder.v1.LarderService.AddDataset:input_type -> larder.v1.AddDatasetRequest
-	32, // 56: larder.v1.LarderService.RefreshDataset:input_type -> larder.v1.RefreshDatasetRequest
-	36, // 57: larder.v1.LarderService.ListDatasets:input_type -> larder.v1.ListDatasetsRequest
-	38, // 58: larder.v1.LarderService.InspectDataset:input_type -> larder.v1.InspectDatasetRequest
-	40, // 59: larder.v1.LarderService.ResolveKeys:input_type -> larder.v1.ResolveKeysRequest
-	42, // 60: larder.v1.LarderService.GetTiers:input_type -> larder.v1.GetTiersRequest
-	44, // 61: larder.v1.LarderService.SetTiers:input_type -> larder.v1.SetTiersRequest
-	46, // 62: larder.v1.LarderService.ApplyConfig:input_type -> larder.v1.ApplyConfigRequest
-	49, // 63: larder.v1.LarderService.GetStats:input_type -> larder.v1.GetStatsRequest
-	51, // 64: larder.v1.LarderService.WatchStats:input_type -> larder.v1.WatchStatsRequest
-	17, // 65: larder.v1.LarderService.RegisterJob:output_type -> larder.v1.RegisterJobResponse
-	19, // 66: larder.v1.LarderService.ListJobs:output_type -> larder.v1.ListJobsResponse
-	21, // 67: larder.v1.LarderService.DescribeJob:output_type -> larder.v1.DescribeJobResponse
-	23, // 68: larder.v1.LarderService.DrainJob:output_type -> larder.v1.DrainJobResponse
-	25, // 69: larder.v1.LarderService.KillJob:output_type -> larder.v1.KillJobResponse
-	27, // 70: larder.v1.LarderService.PauseJob:output_type -> larder.v1.PauseJobResponse
-	29, // 71: larder.v1.LarderService.ResumeJob:output_type -> larder.v1.ResumeJobResponse
-	31, // 72: larder.v1.LarderService.SetSubset:output_type -> larder.v1.SetSubsetResponse
-	35, // 73: larder.v1.LarderService.AddDataset:output_type -> larder.v1.AddDatasetResponse
-	33, // 74: larder.v1.LarderService.RefreshDataset:output_type -> larder.v1.RefreshDatasetResponse
-	37, // 75: larder.v1.LarderService.ListDatasets:output_type -> larder.v1.ListDatasetsResponse
-	39, // 76: larder.v1.LarderService.InspectDataset:output_type -> larder.v1.InspectDatasetResponse
-	41, // 77: larder.v1.LarderService.ResolveKeys:output_type -> larder.v1.ResolveKeysResponse
-	43, // 78: larder.v1.LarderService.GetTiers:output_type -> larder.v1.GetTiersResponse
-	45, // 79: larder.v1.LarderService.SetTiers:output_type -> larder.v1.SetTiersResponse
-	47, // 80: larder.v1.LarderService.ApplyConfig:output_type -> larder.v1.ApplyConfigResponse
-	50, // 81: larder.v1.LarderService.GetStats:output_type -> larder.v1.GetStatsResponse
-	52, // 82: larder.v1.LarderService.WatchStats:output_type -> larder.v1.WatchStatsResponse
-	65, // [65:83] is the sub-list for method output_type
-	47, // [47:65] is the sub-list for method input_type
-	47, // [47:47] is the sub-list for extension type_name
-	47, // [47:47] is the sub-list for extension extendee
-	0,  // [0:47] is the sub-list for field type_name
+	53, // 41: larder.v1.RecordTraceResponse.batches:type_name -> larder.v1.RecordedBatch
+	54, // 42: larder.v1.RecordTraceResponse.jobs:type_name -> larder.v1.RecordedJob
+	55, // 43: larder.v1.RecordTraceResponse.objects:type_name -> larder.v1.RecordedObjects
+	56, // 44: larder.v1.RecordTraceResponse.machine:type_name -> larder.v1.RecordedMachine
+	3,  // 45: larder.v1.RecordedJob.spec:type_name -> larder.v1.JobSpec
+	70, // 46: larder.v1.RecordedJob.registered:type_name -> google.protobuf.Duration
+	70, // 47: larder.v1.RecordedJob.ended:type_name -> google.protobuf.Duration
+	70, // 48: larder.v1.RecordedJob.step:type_name -> google.protobuf.Duration
+	70, // 49: larder.v1.RecordedMachine.duration:type_name -> google.protobuf.Duration
+	70, // 50: larder.v1.RecordedMachine.storage_latency:type_name -> google.protobuf.Duration
+	57, // 51: larder.v1.RecordedMachine.tiers:type_name -> larder.v1.RecordedTier
+	4,  // 52: larder.v1.RecordedMachine.counted:type_name -> larder.v1.Counters
+	70, // 53: larder.v1.WatchStatsRequest.interval:type_name -> google.protobuf.Duration
+	13, // 54: larder.v1.WatchStatsResponse.stats:type_name -> larder.v1.Stats
+	8,  // 55: larder.v1.AttachResponse.job:type_name -> larder.v1.Job
+	61, // 56: larder.v1.AttachResponse.fields:type_name -> larder.v1.Field
+	6,  // 57: larder.v1.BatchReport.quarantined:type_name -> larder.v1.QuarantinedSample
+	5,  // 58: larder.v1.EpochEnd.account:type_name -> larder.v1.EpochAccount
+	16, // 59: larder.v1.LarderService.RegisterJob:input_type -> larder.v1.RegisterJobRequest
+	18, // 60: larder.v1.LarderService.ListJobs:input_type -> larder.v1.ListJobsRequest
+	20, // 61: larder.v1.LarderService.DescribeJob:input_type -> larder.v1.DescribeJobRequest
+	22, // 62: larder.v1.LarderService.DrainJob:input_type -> larder.v1.DrainJobRequest
+	24, // 63: larder.v1.LarderService.KillJob:input_type -> larder.v1.KillJobRequest
+	26, // 64: larder.v1.LarderService.PauseJob:input_type -> larder.v1.PauseJobRequest
+	28, // 65: larder.v1.LarderService.ResumeJob:input_type -> larder.v1.ResumeJobRequest
+	30, // 66: larder.v1.LarderService.SetSubset:input_type -> larder.v1.SetSubsetRequest
+	34, // 67: larder.v1.LarderService.AddDataset:input_type -> larder.v1.AddDatasetRequest
+	32, // 68: larder.v1.LarderService.RefreshDataset:input_type -> larder.v1.RefreshDatasetRequest
+	36, // 69: larder.v1.LarderService.ListDatasets:input_type -> larder.v1.ListDatasetsRequest
+	38, // 70: larder.v1.LarderService.InspectDataset:input_type -> larder.v1.InspectDatasetRequest
+	40, // 71: larder.v1.LarderService.ResolveKeys:input_type -> larder.v1.ResolveKeysRequest
+	42, // 72: larder.v1.LarderService.GetTiers:input_type -> larder.v1.GetTiersRequest
+	44, // 73: larder.v1.LarderService.SetTiers:input_type -> larder.v1.SetTiersRequest
+	46, // 74: larder.v1.LarderService.ApplyConfig:input_type -> larder.v1.ApplyConfigRequest
+	49, // 75: larder.v1.LarderService.GetStats:input_type -> larder.v1.GetStatsRequest
+	51, // 76: larder.v1.LarderService.RecordTrace:input_type -> larder.v1.RecordTraceRequest
+	58, // 77: larder.v1.LarderService.WatchStats:input_type -> larder.v1.WatchStatsRequest
+	17, // 78: larder.v1.LarderService.RegisterJob:output_type -> larder.v1.RegisterJobResponse
+	19, // 79: larder.v1.LarderService.ListJobs:output_type -> larder.v1.ListJobsResponse
+	21, // 80: larder.v1.LarderService.DescribeJob:output_type -> larder.v1.DescribeJobResponse
+	23, // 81: larder.v1.LarderService.DrainJob:output_type -> larder.v1.DrainJobResponse
+	25, // 82: larder.v1.LarderService.KillJob:output_type -> larder.v1.KillJobResponse
+	27, // 83: larder.v1.LarderService.PauseJob:output_type -> larder.v1.PauseJobResponse
+	29, // 84: larder.v1.LarderService.ResumeJob:output_type -> larder.v1.ResumeJobResponse
+	31, // 85: larder.v1.LarderService.SetSubset:output_type -> larder.v1.SetSubsetResponse
+	35, // 86: larder.v1.LarderService.AddDataset:output_type -> larder.v1.AddDatasetResponse
+	33, // 87: larder.v1.LarderService.RefreshDataset:output_type -> larder.v1.RefreshDatasetResponse
+	37, // 88: larder.v1.LarderService.ListDatasets:output_type -> larder.v1.ListDatasetsResponse
+	39, // 89: larder.v1.LarderService.InspectDataset:output_type -> larder.v1.InspectDatasetResponse
+	41, // 90: larder.v1.LarderService.ResolveKeys:output_type -> larder.v1.ResolveKeysResponse
+	43, // 91: larder.v1.LarderService.GetTiers:output_type -> larder.v1.GetTiersResponse
+	45, // 92: larder.v1.LarderService.SetTiers:output_type -> larder.v1.SetTiersResponse
+	47, // 93: larder.v1.LarderService.ApplyConfig:output_type -> larder.v1.ApplyConfigResponse
+	50, // 94: larder.v1.LarderService.GetStats:output_type -> larder.v1.GetStatsResponse
+	52, // 95: larder.v1.LarderService.RecordTrace:output_type -> larder.v1.RecordTraceResponse
+	59, // 96: larder.v1.LarderService.WatchStats:output_type -> larder.v1.WatchStatsResponse
+	78, // [78:97] is the sub-list for method output_type
+	59, // [59:78] is the sub-list for method input_type
+	59, // [59:59] is the sub-list for extension type_name
+	59, // [59:59] is the sub-list for extension extendee
+	0,  // [0:59] is the sub-list for field type_name
 }
 
 func init() { file_larder_v1_larder_proto_init() }
@@ -4914,13 +5657,14 @@ func file_larder_v1_larder_proto_init() {
 		return
 	}
 	file_larder_v1_larder_proto_msgTypes[14].OneofWrappers = []any{}
+	file_larder_v1_larder_proto_msgTypes[56].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_larder_v1_larder_proto_rawDesc), len(file_larder_v1_larder_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   62,
+			NumMessages:   69,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

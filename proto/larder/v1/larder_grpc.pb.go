@@ -40,6 +40,7 @@ const (
 	LarderService_SetTiers_FullMethodName       = "/larder.v1.LarderService/SetTiers"
 	LarderService_ApplyConfig_FullMethodName    = "/larder.v1.LarderService/ApplyConfig"
 	LarderService_GetStats_FullMethodName       = "/larder.v1.LarderService/GetStats"
+	LarderService_RecordTrace_FullMethodName    = "/larder.v1.LarderService/RecordTrace"
 	LarderService_WatchStats_FullMethodName     = "/larder.v1.LarderService/WatchStats"
 )
 
@@ -84,6 +85,9 @@ type LarderServiceClient interface {
 	ApplyConfig(ctx context.Context, in *ApplyConfigRequest, opts ...grpc.CallOption) (*ApplyConfigResponse, error)
 	// GetStats returns all counters once.
 	GetStats(ctx context.Context, in *GetStatsRequest, opts ...grpc.CallOption) (*GetStatsResponse, error)
+	// RecordTrace records what jobs ask for and what is decided about it, from its first call on; every call returns what came since the one before.
+	// A recording that nobody asks for is ended.
+	RecordTrace(ctx context.Context, in *RecordTraceRequest, opts ...grpc.CallOption) (*RecordTraceResponse, error)
 	// WatchStats sends the counters again and again, at the asked interval.
 	WatchStats(ctx context.Context, in *WatchStatsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchStatsResponse], error)
 }
@@ -266,6 +270,16 @@ func (c *larderServiceClient) GetStats(ctx context.Context, in *GetStatsRequest,
 	return out, nil
 }
 
+func (c *larderServiceClient) RecordTrace(ctx context.Context, in *RecordTraceRequest, opts ...grpc.CallOption) (*RecordTraceResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RecordTraceResponse)
+	err := c.cc.Invoke(ctx, LarderService_RecordTrace_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *larderServiceClient) WatchStats(ctx context.Context, in *WatchStatsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchStatsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &LarderService_ServiceDesc.Streams[0], LarderService_WatchStats_FullMethodName, cOpts...)
@@ -326,6 +340,9 @@ type LarderServiceServer interface {
 	ApplyConfig(context.Context, *ApplyConfigRequest) (*ApplyConfigResponse, error)
 	// GetStats returns all counters once.
 	GetStats(context.Context, *GetStatsRequest) (*GetStatsResponse, error)
+	// RecordTrace records what jobs ask for and what is decided about it, from its first call on; every call returns what came since the one before.
+	// A recording that nobody asks for is ended.
+	RecordTrace(context.Context, *RecordTraceRequest) (*RecordTraceResponse, error)
 	// WatchStats sends the counters again and again, at the asked interval.
 	WatchStats(*WatchStatsRequest, grpc.ServerStreamingServer[WatchStatsResponse]) error
 	mustEmbedUnimplementedLarderServiceServer()
@@ -388,6 +405,9 @@ func (UnimplementedLarderServiceServer) ApplyConfig(context.Context, *ApplyConfi
 }
 func (UnimplementedLarderServiceServer) GetStats(context.Context, *GetStatsRequest) (*GetStatsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetStats not implemented")
+}
+func (UnimplementedLarderServiceServer) RecordTrace(context.Context, *RecordTraceRequest) (*RecordTraceResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RecordTrace not implemented")
 }
 func (UnimplementedLarderServiceServer) WatchStats(*WatchStatsRequest, grpc.ServerStreamingServer[WatchStatsResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchStats not implemented")
@@ -719,6 +739,24 @@ func _LarderService_GetStats_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _LarderService_RecordTrace_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RecordTraceRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LarderServiceServer).RecordTrace(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LarderService_RecordTrace_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LarderServiceServer).RecordTrace(ctx, req.(*RecordTraceRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _LarderService_WatchStats_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(WatchStatsRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -804,6 +842,10 @@ var LarderService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetStats",
 			Handler:    _LarderService_GetStats_Handler,
+		},
+		{
+			MethodName: "RecordTrace",
+			Handler:    _LarderService_RecordTrace_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
