@@ -63,6 +63,9 @@ type Cost struct {
 var DefaultMachine = LiveMachine{Workers: 2, Latency: 100 * time.Microsecond, Memory: 8e9, Decode: Cost{Mean: time.Millisecond}, Augment: Cost{Mean: 250 * time.Microsecond},
 	Finish: 40 * time.Microsecond, InPlace: .8}
 
+// DefaultTotal is the memory of all tiers where a scenario does not say it.
+const DefaultTotal = 1 << 30
+
 // LiveTiers are the memory of a Live.
 type LiveTiers struct {
 	Total  int64
@@ -103,7 +106,7 @@ func ParseLive(name string, data []byte) (l *Live, err error) {
 		return nil, fault.New(fault.Invalid, name, "keep one scenario in a file", "%s: more than one YAML document", name)
 	}
 	p := liveParser{scenarioParser: scenarioParser{file: name}, l: &Live{Seed: 1, Repeats: 3, Shrink: 1, Classes: 10, Decoded: 5.4,
-		Tiers: LiveTiers{Total: -1, Sizes: [ident.NumForms]int64{ident.Encoded: -1, ident.Decoded: -1, ident.Augmented: -1}}}}
+		Tiers: LiveTiers{Total: DefaultTotal, Sizes: [ident.NumForms]int64{ident.Encoded: -1, ident.Decoded: -1, ident.Augmented: -1}}}}
 	p.live(doc.Content[0])
 	if len(p.errs) > 0 {
 		return nil, errors.Join(p.errs...)
@@ -247,7 +250,7 @@ func (p *liveParser) tiers(n *yaml.Node) {
 			p.fail(v, "tiers.policy."+f.String(), fault.DidYouMean(t.Policy[f], known), "unknown cache policy %.40q", t.Policy[f])
 		}
 	}
-	p.mapping(n, "tiers", []field{
+	seen := p.mapping(n, "tiers", []field{
 		{"total", func(v *yaml.Node) { p.bytes(v, "tiers.total", false, &t.Total) }},
 		tier(ident.Encoded, size), tier(ident.Decoded, size), tier(ident.Augmented, size),
 		{"policy", func(v *yaml.Node) {
@@ -264,7 +267,7 @@ func (p *liveParser) tiers(n *yaml.Node) {
 	for f := ident.Encoded; f < ident.NumForms; f++ {
 		fixed += max(0, t.Sizes[f])
 	}
-	if t.Total < 0 {
+	if auto := slices.Contains(t.Sizes[ident.Encoded:], -1); !seen["total"] && (!auto || fixed > t.Total) {
 		t.Total = fixed
 	}
 	if fixed > t.Total {

@@ -180,6 +180,10 @@ func (s *Setup) Run(ctx context.Context, start Starter, label string) (r *measur
 	if err != nil {
 		return nil, err
 	}
+	if err := s.index(ctx, d.Socket()); err != nil {
+		_, stopped := d.Stop()
+		return nil, errors.Join(err, stopped)
+	}
 	own, machine := processTime(), busy()
 	run := &running{s: s, socket: d.Socket(), began: time.Now(), collect: measure.New(measure.Samples{Count: s.World.Objects,
 		Size: func(x uint32) int64 { return int64(s.World.Sizes[x]) }, Label: func(x uint32) int { return int(s.World.Labels[x]) }})}
@@ -195,6 +199,16 @@ func (s *Setup) Run(ctx context.Context, start Starter, label string) (r *measur
 		r.CPU.PerThousand = 1000 * (use.CPU + clients).Seconds() / float64(r.Counts.Samples)
 	}
 	return r, os.RemoveAll(dir)
+}
+
+// index lets the daemon walk the dataset before the clock runs: a simulated one knows it from the beginning.
+func (s *Setup) index(ctx context.Context, socket string) error {
+	c, err := client.Dial(ctx, socket)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return c.Call(ctx, "AddDataset", &larderv1.AddDatasetRequest{Name: "bench", Uri: s.URI}, new(larderv1.AddDatasetResponse))
 }
 
 // config is the daemon's configuration file.
