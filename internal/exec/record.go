@@ -443,20 +443,30 @@ func recordJob(r *recorder, j *job, v *jobs.Job, known *followed) []*larderv1.Re
 		}
 	}
 	first.Step = durationpb.New(step)
-	out := []*larderv1.RecordedJob{first}
+	var out []*larderv1.RecordedJob
+	for _, part := range subsetParts(j.subsets.last().objects, recordRanges) {
+		first.Subset = part
+		out = append(out, first)
+		first = &larderv1.RecordedJob{Job: first.Job}
+	}
+	return out
+}
+
+// subsetParts are gaps and lengths of the ranges of a subset, ascending, in lists of so many ranges; there is at least one list.
+func subsetParts(subset []ident.ObjectID, ranges int) [][]uint32 {
+	out := [][]uint32{nil}
 	at := uint32(0)
-	objects := slices.Sorted(slices.Values(j.subsets.last().objects))
+	objects := slices.Sorted(slices.Values(subset))
 	for i := 0; i < len(objects); {
 		k := i + 1
 		for k < len(objects) && objects[k] == objects[k-1]+1 {
 			k++
 		}
-		last := out[len(out)-1]
-		if len(last.Subset) >= 2*recordRanges {
-			last = &larderv1.RecordedJob{Job: first.Job}
-			out = append(out, last)
+		if len(out[len(out)-1]) >= 2*ranges {
+			out = append(out, nil)
 		}
-		last.Subset = append(last.Subset, uint32(objects[i])-at, uint32(k-i))
+		last := &out[len(out)-1]
+		*last = append(*last, uint32(objects[i])-at, uint32(k-i))
 		at = uint32(objects[k-1]) + 1
 		i = k
 	}
