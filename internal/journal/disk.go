@@ -243,8 +243,8 @@ func (d *Disk) newSegment(first uint64) error {
 	if err = f.Reserve(reserved); err == nil {
 		_, err = f.Write(b)
 	}
-	if isFull(err) { // nothing is in it, and another attempt makes it anew
-		return errors.Join(err, f.Close(), d.fs.Remove(name))
+	if isFull(err) { // nothing is in it, and another attempt makes it anew; it must not come back when the old file goes on
+		return errors.Join(err, f.Close(), d.fs.Remove(name), synced(d.fs.Sync()))
 	}
 	if err == nil {
 		err = synced(f.Sync())
@@ -278,7 +278,7 @@ func (d *Disk) Notes() []string { return d.notes }
 
 // Append adds a record; see Log.
 func (d *Disk) Append(rec Record, done func(error)) uint64 {
-	if rec.Kind == 0 || rec.Kind >= numKinds || len(rec.Objects) > maxObjects || len(rec.Text) > maxText {
+	if rec.Kind == 0 || rec.Kind == spare || rec.Kind >= numKinds || len(rec.Objects) > maxObjects || len(rec.Text) > maxText {
 		invariant.Violated("journal: a record of kind %d with %d objects and %d bytes", rec.Kind, len(rec.Objects), len(rec.Text))
 	}
 	d.mu.Lock()

@@ -170,7 +170,7 @@ func TestGroupCommit(t *testing.T) {
 	}
 	before := syncs
 	for range 100 {
-		d.Append(Record{Kind: Released, Job: 1}, nil)
+		d.Append(Record{Kind: Paused, Job: 1}, nil)
 	}
 	if err := d.Sync(t.Context()); err != nil || syncs == before {
 		t.Errorf("Sync: %v after %d syncs", err, syncs-before)
@@ -191,10 +191,10 @@ func TestLazyRecordsAreWritten(t *testing.T) {
 		}
 		return n, nil
 	}
-	d.Append(Record{Kind: Released, Job: 3, Step: 1}, nil)
+	d.Append(Record{Kind: Paused, Job: 3, Step: 1}, nil)
 	<-wrote
 	// The next group begins when the first is done.
-	d.Append(Record{Kind: Released, Job: 3, Step: 2}, nil)
+	d.Append(Record{Kind: Paused, Job: 3, Step: 2}, nil)
 	<-wrote
 	im, err := load(fs.Clone(), true)
 	if err != nil || im.state.Seq < 1 {

@@ -21,7 +21,7 @@ const (
 	Attached                      // a rank was taken: Incarnation
 	EpochStarted                  // once per job-epoch, by whichever rank came first; starts its order anew
 	Assigned                      // Objects are promised to (Rank, Step) of Epoch, in this order
-	Released                      // the client gave the batch (Rank, Step) of Epoch back: it was used
+	spare                         // was reserved for batches that were given back. Nothing writes it: who knows what was used is the client
 	Returned                      // Objects of (Rank, Step) were never delivered; none = the whole batch
 	Quarantined                   // Objects cannot be prepared: Text says why
 	EpochEnded                    // Text is its account
@@ -33,7 +33,7 @@ const (
 	numKinds
 )
 
-var kindNames = [numKinds]string{"", "registered", "attached", "epoch-started", "assigned", "released", "returned",
+var kindNames = [numKinds]string{"", "registered", "attached", "epoch-started", "assigned", "spare", "returned",
 	"quarantined", "epoch-ended", "ended", "indexed", "subset-changed", "paused", "resumed"}
 
 // String returns the word used in logs.

@@ -31,7 +31,7 @@ type Memory struct {
 		// A Sync waits until called reaches the number of callbacks handed over before it.
 		queued, called uint64
 		waiters        []waiter
-		records        []Record // without Assigned, Released and Returned
+		records        []Record // without Assigned and Returned
 		orders         map[epochKey]*order
 		ages           []epochKey // oldest first
 		orderBytes     int
@@ -124,7 +124,7 @@ func (m *Memory) signal() {
 
 // Append adds a record; see Log.
 func (m *Memory) Append(rec Record, done func(error)) uint64 {
-	if rec.Kind == 0 || rec.Kind >= numKinds {
+	if rec.Kind == 0 || rec.Kind == spare || rec.Kind >= numKinds {
 		invariant.Violated("journal: a record of kind %d", rec.Kind)
 	}
 	m.mu.Lock()
@@ -156,8 +156,6 @@ func (m *Memory) keepLocked(rec Record) {
 			m.returnLocked(o, rec)
 		}
 		return
-	case Released:
-		return // it says nothing about the order, and there is one for every batch
 	case EpochStarted:
 		if o := m.mu.orders[key]; o != nil {
 			m.growLocked(o, -o.bytes)
@@ -241,7 +239,7 @@ func (m *Memory) Order(job ident.JobID, epoch uint32) ([][]ident.ObjectID, error
 	return out, nil
 }
 
-// Records returns the kept records other than Assigned, Released and Returned, oldest first.
+// Records returns the kept records other than Assigned and Returned, oldest first.
 func (m *Memory) Records() []Record {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -133,7 +133,6 @@ func TestOrder(t *testing.T) {
 	m.Append(Record{Kind: Assigned, Job: 1, Epoch: 2, Rank: 1, Step: 0, Objects: ids(5, 6)}, nil)
 	m.Append(Record{Kind: Assigned, Job: 7, Epoch: 2, Objects: ids(0)}, nil)
 	m.Append(Record{Kind: Assigned, Job: 1, Epoch: 2, Rank: 1, Step: 1, Objects: ids(8)}, nil)
-	m.Append(Record{Kind: Released, Job: 1, Epoch: 2, Rank: 1}, nil)
 	m.Append(Record{Kind: Returned, Job: 1, Epoch: 2, Rank: 0, Step: 0, Objects: ids(300)}, nil)
 	m.Append(Record{Kind: Returned, Job: 1, Epoch: 2, Rank: 1, Step: 1}, nil)
 	m.Append(Record{Kind: Returned, Job: 3, Epoch: 0}, nil) // nothing is known of it

@@ -62,7 +62,7 @@ type image struct {
 	orders    []string
 	leftover  []string
 	mark      mark
-	unmarked  bool // there is no mark at all
+	unmarked  bool // there is no mark, or not all of it
 	state     *State
 	records   int      // replayed after the snapshot
 	replayed  int64    // their bytes
@@ -122,6 +122,9 @@ func list(f FS) (*image, error) {
 			raw, err := f.ReadFile(name)
 			if err != nil {
 				return nil, err
+			}
+			if im.unmarked = len(raw) != markSize; im.unmarked { // no crash makes it short
+				continue
 			}
 			if im.mark = decodeMark(raw); !im.mark.ok {
 				im.notes = append(im.notes, f.Path(name)+" cannot be read: the end of the log is trusted as it is")
@@ -384,7 +387,7 @@ func (im *image) durableAfter(b []byte, seed uint32, seq uint64) bool {
 // checkMark compares the end of the log with what was known to be durable.
 func (im *image) checkMark() error {
 	if im.unmarked && (im.state.Seq > 0 || im.state.Term > 1 || len(im.orders) > 0) { // it is there before the first record
-		return im.damage(markName, 0, "it is missing: was the folder copied whole?")
+		return im.damage(markName, 0, "it is missing or cut short: was the folder copied whole?")
 	}
 	if !im.mark.ok {
 		return nil

@@ -48,42 +48,6 @@ type EpochState struct {
 	Over    bool   // EpochEnded, and its text
 	Account string
 	Batches []Batch
-	used    map[uint32]*steps // by rank
-}
-
-// steps is a set of steps, nearly all of them from 0 on.
-type steps struct {
-	upto uint32 // these are in it
-	more []uint32
-}
-
-func (s *steps) add(x uint32) {
-	if x < s.upto || slices.Contains(s.more, x) {
-		return
-	}
-	s.more = append(s.more, x)
-	for i := 0; i >= 0; {
-		if i = slices.Index(s.more, s.upto); i >= 0 {
-			s.more[i] = s.more[len(s.more)-1]
-			s.more = s.more[:len(s.more)-1]
-			s.upto++
-		}
-	}
-}
-
-// Released tells whether the client gave the batch of that rank and step back: it was used.
-func (o *EpochState) Released(rank, step uint32) bool {
-	u := o.used[rank]
-	return u != nil && (step < u.upto || slices.Contains(u.more, step))
-}
-
-func (o *EpochState) release(rank, step uint32) {
-	u := o.used[rank]
-	if u == nil {
-		u = &steps{}
-		o.used[rank] = u
-	}
-	u.add(step)
 }
 
 // Batch is what was promised to a rank in one step.
@@ -161,10 +125,6 @@ func (s *State) apply(e *entry) {
 			o = s.start(j, &entry{Record: Record{Kind: EpochStarted, Job: e.Job, Epoch: e.Epoch}})
 		}
 		o.Batches = append(o.Batches, Batch{Rank: e.Rank, Step: e.Step, Incarnation: e.Incarnation, n: e.n, packed: slices.Clone(e.packed)})
-	case Released:
-		if o := j.running(e.Epoch); o != nil {
-			o.release(e.Rank, e.Step)
-		}
 	case Returned:
 		if o := j.running(e.Epoch); o != nil {
 			o.giveBack(e)
@@ -202,7 +162,7 @@ func (s *State) start(j *JobState, e *entry) *EpochState {
 	for len(j.Epochs) >= runningAtOne { // its ranks have all left it
 		s.close(j)
 	}
-	o := &EpochState{Epoch: e.Epoch, Start: e.record(), used: map[uint32]*steps{}}
+	o := &EpochState{Epoch: e.Epoch, Start: e.record()}
 	j.Epochs = append(j.Epochs, o)
 	return o
 }
@@ -266,11 +226,7 @@ func (s *State) clone() *State {
 		c.Ranks, c.Subsets, c.Bad = maps.Clone(j.Ranks), slices.Clip(j.Subsets), slices.Clip(j.Bad)
 		c.Epochs = make([]*EpochState, len(j.Epochs))
 		for i, o := range j.Epochs {
-			u := make(map[uint32]*steps, len(o.used))
-			for r, s := range o.used { // order-free: into another map
-				u[r] = &steps{s.upto, slices.Clone(s.more)}
-			}
-			c.Epochs[i] = &EpochState{Epoch: o.Epoch, Start: o.Start, Over: o.Over, Account: o.Account, Batches: slices.Clone(o.Batches), used: u}
+			c.Epochs[i] = &EpochState{Epoch: o.Epoch, Start: o.Start, Over: o.Over, Account: o.Account, Batches: slices.Clone(o.Batches)}
 		}
 		out.jobs[id] = &c
 	}
@@ -323,15 +279,6 @@ func putEpoch(put func(entry), job ident.JobID, o *EpochState) {
 	}
 	if o.Over {
 		put(entry{Record: Record{Kind: EpochEnded, Job: job, Epoch: o.Epoch, Text: o.Account}})
-	}
-	for _, r := range slices.Sorted(maps.Keys(o.used)) {
-		rel := Record{Kind: Released, Job: job, Epoch: o.Epoch, Rank: r}
-		for rel.Step = 0; rel.Step < o.used[r].upto; rel.Step++ {
-			put(entry{Record: rel})
-		}
-		for _, rel.Step = range o.used[r].more {
-			put(entry{Record: rel})
-		}
 	}
 }
 

@@ -179,9 +179,6 @@ func encodeOrders(h header, closed []closedEpoch) []byte {
 	for i, c := range closed {
 		list[i] = content{job: uint64(c.job), epoch: uint64(c.Epoch), off: uint64(len(b)), first: n + 1}
 		putEpoch(func(e entry) {
-			if e.Kind == Released {
-				return
-			}
 			n++
 			from := len(b)
 			b = appendBody(openFrame(b), &e)

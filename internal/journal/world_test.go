@@ -103,9 +103,8 @@ func (s *story) tell() Record {
 		s.jobs = append(s.jobs[:i], s.jobs[i+1:]...)
 		return Record{Kind: Ended, Job: p.id, Text: "its client left"}
 	case k < 30 && len(p.plans) > 0:
-		x := p.plans[0]
-		p.plans = p.plans[1:]
-		return Record{Kind: Released, Job: p.id, Epoch: p.epoch, Step: x, Incarnation: p.inc}
+		p.plans = p.plans[1:] // it was used, of which the log hears nothing
+		return s.tell()
 	case k < 33 && len(p.plans) > 0:
 		x := p.plans[len(p.plans)-1]
 		p.plans = p.plans[:len(p.plans)-1]
