@@ -157,7 +157,7 @@ func TestStaleClients(t *testing.T) {
 			t.Errorf("nobody was told %q: %v", want, answers)
 		}
 	}
-	t.Log(n, "histories, answers:", answers)
+	t.Logf("nightly: %d histories, answers: %v", n, answers)
 }
 
 func staleHistory(t *testing.T, rnd *xrand.Rand, answers map[fault.Reason]int) {

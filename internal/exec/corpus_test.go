@@ -333,5 +333,5 @@ func TestCorpus(t *testing.T) {
 			t.Errorf("no file was refused because of %q: %v", word, reasons)
 		}
 	}
-	t.Logf("%d images: %d bad (%d for a recipe), %v", len(files), len(wrong[1]), len(wrong[2]), reasons)
+	t.Logf("nightly: %d images: %d bad (%d for a recipe), %v", len(files), len(wrong[1]), len(wrong[2]), reasons)
 }

@@ -87,7 +87,7 @@ func TestTheDiskOfTheStateIsFull(t *testing.T) {
 		if full < 2 || refused == 0 {
 			t.Errorf("the disk was full %d times, %d registrations were refused", full, refused)
 		}
-		t.Logf("round %d: full %d times, %d registrations refused", round, full, refused)
+		t.Logf("nightly: round %d: full %d times, %d registrations refused", round, full, refused)
 		fs.SetRoom(0)
 		for _, tr := range trainers {
 			tr.detach()

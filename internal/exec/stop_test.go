@@ -163,7 +163,7 @@ func TestStoppedClients(t *testing.T) {
 	if ends["end STALE"] != stops/2 || ends["end well"] != stops-stops/2 {
 		t.Errorf("%v", ends)
 	}
-	t.Logf("%d stops of up to %s: %v; the neighbour had %d epochs", stops, longest, ends, epochs)
+	t.Logf("nightly: %d stops of up to %s: %v; the neighbour had %d epochs", stops, longest, ends, epochs)
 }
 
 // stopOne runs one training process and stops it. It returns its last word.

@@ -102,10 +102,13 @@ row R7 "connections cut by a proxy, anywhere" \
 tests R11 "broken, hostile and odd images (and R23)" LARDER_CORPUS "$(n 1000)"
 row R12 "full disk, a real file system of 64 MiB" \
   env LARDER_FULL_DISKS="$(n 50)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestDiskIsFull$' ./internal/faults
+tests R12 "full disk, the log and the engine" LARDER_FULL_DISK "$(n 50)"
 row R13 "control group of 512 MiB, demand 5 GiB" \
   env LARDER_MEMORY_SECONDS="$(n 600)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestLittleMemory$' ./internal/faults
 row R16 "clients stopped (SIGSTOP) for 0 to 20 s" \
   env LARDER_STOPS="$(n 100)" LARDER_STOP_SECONDS="$(n 20)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestClientIsStopped$' ./internal/faults
+row R16/engine "stopped clients whose rank another client takes" \
+  env LARDER_STOPS="$(n 100)" LARDER_STOP_SECONDS="$(n 20)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestStoppedClients$' ./internal/exec
 tests R17 "duplicate names, stale incarnations, two daemons" LARDER_STALE "$(n 2000)"
 row R24 "parsers: journal, snapshot, token, frame, config, subset, audit log" \
   fuzz "$(n 10000000)" ./internal/journal ./internal/resume ./internal/session/wire ./internal/config ./internal/source/subset ./internal/audit
