@@ -161,7 +161,7 @@ func TestLittleMemory(t *testing.T) {
 	const limit = 512 << 20
 	seconds := times(t, "LARDER_MEMORY_SECONDS", 3)
 	g := newGroup(t, limit)
-	n := 60
+	n := 30
 	if seconds >= 60 {
 		n = 520
 	}

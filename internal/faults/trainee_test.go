@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -29,7 +30,8 @@ type trainee struct {
 	step   time.Duration // of work between batches
 	afresh bool          // a connection that is cut is followed by the next epoch, where the daemon does not go on
 
-	stop    atomic.Bool // after the epoch that runs
+	last    atomic.Int64 // epoch after which it stops
+	at      atomic.Int64 // epoch that it is in
 	taken   atomic.Int64
 	epochs  atomic.Int64 // to their end
 	lost    atomic.Int64 // epochs that could not be gone on with
@@ -46,7 +48,9 @@ type trainee struct {
 }
 
 func newTrainee(socket string, spec *larderv1.JobSpec, rank uint32) *trainee {
-	return &trainee{socket: socket, spec: spec, rank: rank, orders: map[uint32][]int64{}}
+	tr := &trainee{socket: socket, spec: spec, rank: rank, orders: map[uint32][]int64{}}
+	tr.last.Store(math.MaxInt64)
+	return tr
 }
 
 // run trains until it is told to stop, or the job's epochs are done.
@@ -98,13 +102,14 @@ func (tr *trainee) session(ctx context.Context) error {
 				return err
 			}
 			tr.running = true
+			tr.at.Store(int64(tr.epoch))
 		}
 		if err := tr.read(ctx, st); err != nil {
 			return err
 		}
 		tr.running, begin = false, true
 		tr.epoch++
-		if end := st.End(); tr.stop.Load() || end.GetFinal() {
+		if end := st.End(); int64(tr.epoch) > tr.last.Load() || end.GetFinal() {
 			return st.Detach(ctx)
 		}
 	}
@@ -265,11 +270,15 @@ func (c *class) check() {
 	}
 }
 
-// finish has everybody end with the epoch that runs.
+// finish has everybody end soon, the ranks of a job with the same epoch.
 func (c *class) finish() {
 	c.t.Helper()
+	last := map[string]int64{}
 	for _, tr := range c.all {
-		tr.stop.Store(true)
+		last[tr.spec.GetName()] = max(last[tr.spec.GetName()], tr.at.Load()+2) // one may be about to begin another
+	}
+	for _, tr := range c.all {
+		tr.last.Store(last[tr.spec.GetName()])
 	}
 	for c.left > 0 {
 		select {

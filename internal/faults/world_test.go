@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"image"
-	"image/color"
 	"image/jpeg"
 	"io"
 	"os"
@@ -120,10 +119,9 @@ func images(t testing.TB, n, w, h int) string {
 	m := image.NewRGBA(image.Rect(0, 0, w, h))
 	for i := range n {
 		a, b := r.IntN(9)+1, r.IntN(9)+1
-		for y := range h {
-			for x := range w {
-				m.SetRGBA(x, y, color.RGBA{uint8(x*a + y), uint8(y*b + i), uint8(x + i), 255})
-			}
+		for k := 0; k < len(m.Pix); k += 4 {
+			x, y := k/4%w, k/4/w
+			m.Pix[k], m.Pix[k+1], m.Pix[k+2], m.Pix[k+3] = uint8(x*a+y), uint8(y*b+i), uint8(x+i), 255
 		}
 		var buf bytes.Buffer
 		if err := jpeg.Encode(&buf, m, nil); err != nil {
