@@ -23,13 +23,45 @@ type setKey struct {
 type sets struct {
 	expect map[string][]uint32
 	all    map[setKey]*union
+	lacks  []lack
+}
+
+// lack is an epoch that had too few; which ones is known when all epochs were looked at.
+type lack struct {
+	Finding
+	root *run
+	ids  []uint32
 }
 
 type union struct {
-	ids   []uint32 // ascending, of all epochs
-	whole []uint32 // of an epoch that had all of them: the set itself
+	ids   []uint32    // ascending, of all epochs
+	sets  []candidate // of epochs that had all of them
 	first *run
 	seen  []setUse
+}
+
+// candidate is what whole epochs had, and how many of them had just that.
+type candidate struct {
+	ids []uint32
+	n   int
+}
+
+// whole is what most of the whole epochs had; nil when as many had something else.
+func (u *union) whole() []uint32 {
+	var best candidate
+	tie := false
+	for _, c := range u.sets {
+		switch {
+		case c.n > best.n:
+			best, tie = c, false
+		case c.n == best.n:
+			tie = true
+		}
+	}
+	if tie {
+		return nil
+	}
+	return best.ids
 }
 
 type setUse struct {
@@ -76,41 +108,52 @@ func (s *sets) add(root *run, got, bad []seen) {
 
 // whole notes an epoch that had every sample.
 func (s *sets) whole(e *Epoch, root *run, got, bad []seen) {
-	if u := s.all[keyOf(root)]; u != nil && u.whole == nil && e.Dropped == 0 && e.Removed == 0 && e.Silent == 0 {
-		u.whole = ids(got, bad)
+	u := s.all[keyOf(root)]
+	if u == nil || e.Dropped > 0 || e.Removed > 0 || e.Silent > 0 {
+		return
 	}
+	mine := ids(got, bad)
+	for i := range u.sets {
+		if slices.Equal(u.sets[i].ids, mine) {
+			u.sets[i].n++
+			return
+		}
+	}
+	u.sets = append(u.sets, candidate{mine, 1})
 }
 
-// lack is the finding of samples that an epoch should have given.
-func (s *sets) lack(e *Epoch, root *run, got, bad []seen, n uint64) Finding {
-	f := Finding{Kind: Lost, Job: e.Job, Epoch: e.Epoch, Where: root.at(root.line),
-		Text: fmt.Sprintf("%d of %d samples never came: %d delivered, %d bad, %d removed, and drop_last and even take %d", n, root.N, e.Delivered, e.Quarantined, e.Removed, root.tail(root.N))}
-	want := s.expect[root.Job]
-	if u := s.all[keyOf(root)]; want == nil && u != nil {
-		want = u.whole
-	}
-	if len(want) > 0 {
-		f.IDs = firstIDs(without(want, ids(got, bad)))
-	}
-	return f
+// lack notes that an epoch had n samples too few.
+func (s *sets) lack(e *Epoch, root *run, got, bad []seen, n uint64) {
+	s.lacks = append(s.lacks, lack{Finding{Kind: Lost, Job: e.Job, Epoch: e.Epoch, Where: root.at(root.line),
+		Text: fmt.Sprintf("%d of %d samples never came: %d delivered, %d bad, %d removed, and drop_last and even take %d", n, root.N, e.Delivered, e.Quarantined,
+			e.Removed, root.tail(root.N))}, root, ids(got, bad)})
 }
 
 // judge finds samples that are not of their set.
 func (s *sets) judge() []Finding {
 	var out []Finding
+	for _, l := range s.lacks {
+		want := s.expect[l.root.Job]
+		if u := s.all[keyOf(l.root)]; want == nil && u != nil {
+			want = u.whole()
+		}
+		l.IDs = firstIDs(without(want, l.ids))
+		out = append(out, l.Finding)
+	}
 	keys := slices.SortedFunc(maps.Keys(s.all), func(a, b setKey) int {
 		return cmp.Or(cmp.Compare(a.dataset, b.dataset), cmp.Compare(a.subset, b.subset), cmp.Compare(a.fingerprint, b.fingerprint), cmp.Compare(a.n, b.n), cmp.Compare(a.job, b.job))
 	})
 	for _, k := range keys {
 		u := s.all[k]
-		if more := uint64(len(u.ids)); more > k.n && u.whole == nil {
-			out = append(out, Finding{Kind: Foreign, Job: u.first.Job, Epoch: u.first.Epoch, Where: u.first.at(u.first.line),
+		set := u.whole()
+		if more := uint64(len(u.ids)); more > k.n && set == nil {
+			out = append(out, Finding{Kind: Foreign, Job: u.first.Job, Epoch: u.first.Epoch, Where: u.first.at(u.first.line), IDs: firstIDs(u.disputed()),
 				Text: fmt.Sprintf("epochs on subset %q of %s had %d samples altogether, and it has %d", k.subset, k.dataset, more, k.n)})
 		}
 		for _, x := range u.seen {
 			want, source := s.expect[x.root.Job], "what was said to be expected"
 			if want == nil {
-				want, source = u.whole, "what a whole epoch of that subset had"
+				want, source = set, "what whole epochs of that subset had"
 			}
 			if want == nil {
 				continue
@@ -126,6 +169,16 @@ func (s *sets) judge() []Finding {
 		}
 	}
 	return out
+}
+
+// disputed are samples that some whole epochs had, and others had not.
+func (u *union) disputed() []uint32 {
+	var out []uint32
+	for _, c := range u.sets {
+		out = append(out, without(u.ids, c.ids)...)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // merge and without work on ascending lists without repetitions.
