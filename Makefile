@@ -36,8 +36,8 @@ demo: build ## four jobs on drawn images, unshared and shared, with a report
 	$(BIN)/larder demo
 
 .PHONY: test
-test: setup build ## all tests: Go plain and -race, Python, PyTorch, a report in a browser; what CI runs
-	$(MAKE) --no-print-directory test-go race test-python test-report
+test: setup build ## all tests: Go plain and -race, Python, PyTorch, parsers fuzzed, a report in a browser; what CI runs
+	$(MAKE) --no-print-directory test-go race test-python test-parsers test-report
 
 .PHONY: test-go
 test-go: ## Go tests, with and without the fast decoder
@@ -84,6 +84,13 @@ fuzz-short: ## every fuzz target for FUZZTIME (10s)
 	    echo "== $$p $$f"; $(GO) test -tags '$(TAGS)' -run '^$$' -fuzz "^$$f$$" -fuzztime $${FUZZTIME:-10s} $$p; \
 	  done; done
 
+.PHONY: test-parsers
+test-parsers: ## what reads files and frames, fuzzed for PARSERTIME (10s) each
+	@for p in ./internal/journal ./internal/session/wire ./internal/config ./internal/source/subset ./internal/audit; do \
+	  for f in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$p/*_test.go | sed 's/func //'); do \
+	    $(GO) test -tags '$(TAGS)' -run '^$$' -fuzz "^$$f$$" -fuzztime $${PARSERTIME:-10s} $$p | tail -1; \
+	  done; done
+
 .PHONY: bench
 bench: setup build ## larder beside its peers and the bars, BENCH_MINUTES (14); rewrites the rows of docs/benchmarks.md
 	TAGS='$(TAGS)' LARDER_BIN=$(abspath $(BIN))/larder $(VENV)/bin/python bench/live/bench.py --minutes $(BENCH_MINUTES) --write
@@ -99,9 +106,8 @@ bench-smoke: build ## simulate policies, systems and samplers on demand of every
 	bench/smoke.sh $(abspath $(BIN))/larder $(abspath out/bench)
 
 .PHONY: nightly
-nightly: setup build ## the long runs, by hand
-	LARDER_SIM_SEEDS=20000 $(GO) test -count=1 -timeout 2h -tags '$(TAGS)' ./bench/coresim ./bench ./dsa
-	FUZZTIME=60s $(MAKE) --no-print-directory fuzz-short
+nightly: setup build ## the long runs behind docs/guarantees.md, with figures (ROWS="R2 R7": some; LARDER_NIGHTLY=1: one per cent)
+	TAGS='$(TAGS)' PYTHON=$(abspath $(VENV))/bin/python internal/tools/nightly.sh $(ROWS)
 
 .PHONY: clean
 clean: ## remove what was built

@@ -85,6 +85,8 @@ fuzz() {
 
 row R1 "random histories without and with faults, orders: exactly once, one seed one trace" \
   env LARDER_SIM_SEEDS="$(n 10000)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^(TestRandomWorlds|TestOneSeedOneTrace)$' ./bench/...
+row G2 "orders of the sampler: worlds drawn at random, laws by chi squared" \
+  env LARDER_SIM_SEEDS="$(n 4000)" go test -tags "$tags" -count=1 -v -timeout 4h ./dsa
 row R2/daemon "daemon SIGKILLed at random moments and failpoints; fixed orders unchanged" \
   env LARDER_KILLS="$(n 1000)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestDaemonIsKilled$' ./internal/faults
 row R2/python "daemon SIGKILLed under Python's Loader" \
