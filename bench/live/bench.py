@@ -62,7 +62,7 @@ def larder_steps(build: Build, quick: bool, loop: str, prefix: str = "") -> list
         Step("hand-over, larder", lambda: handover.run_larder(build, tiny(), 12 if quick else 40)),
         Step("gather", lambda: native.run_gather(build, gather(), 5 if quick else 20)),
         Step("file to sample, one thread", lambda: native.run_prep(build, loop, 60 if quick else 700, 1)),
-        Step("allocations", lambda: loaders.run_allocations(build, data, 4 if quick else 12), 1),
+        Step("allocations", lambda: loaders.run_allocations(build, data, 4 if quick else 24), 1),
         Step("allocations, inner loops", lambda: native.run_inner(build, inner(), gather()), 1),
     ]
     if not quick:

@@ -242,7 +242,7 @@ def run_allocations(build: Build, data: str, epochs: int) -> dict[str, float]:
     try:
         counts: list[float] = []
         begin: list[float] = []
-        for more in (0, 0, epochs):  # the first one fills the tier
+        for more in (2 * epochs, 0, epochs):  # the first one fills the tier, and the workers' tables of weights
             [r] = spawn([["--child", "larder", data, "photographs", str(2 + more), "none", "0"]],
                         build.env | {"LARDER_SOCKET": daemon.socket}, __file__, lambda: begin.append(daemon.metric("go_memstats_mallocs_total")))
             counts.append(daemon.metric("go_memstats_mallocs_total") - begin[-1])

@@ -114,6 +114,9 @@ row R16/engine "stopped clients whose rank another client takes" \
 tests R17 "duplicate names, stale incarnations, two daemons" LARDER_STALE "$(n 2000)"
 row R24 "parsers: journal, snapshot, token, frame, config, subset, audit log" \
   fuzz "$(n 10000000)" ./internal/journal ./internal/resume ./internal/session/wire ./internal/config ./internal/source/subset ./internal/audit
+row K "kernels in C beside their twins in Go, cases at random" \
+  env LARDER_KERNEL_CASES="$(n 1000000)" go test -tags "$tags" -count=1 -v -timeout 4h -run 'Kernel|EveryColor' ./internal/prep
+row ASan "the C code over broken files, with the address sanitizer" env TAGS="$tags" internal/prep/testdata/asan.sh
 row R29 "whole simulated days with faults" \
   env LARDER_SIM_DAYS="$(n 200)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestDays$' ./bench/...
 
