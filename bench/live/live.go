@@ -56,6 +56,7 @@ type Setup struct {
 	World   *coresim.World // the same for the simulator, with the machine as it was measured
 	URI     string
 	Profile *profile.Profile
+	Torch   *Torch // nil = clients sleep for their steps
 
 	dir  string
 	runs int
@@ -185,11 +186,11 @@ func (s *Setup) Run(ctx context.Context, start Starter, label string) (r *measur
 		return nil, errors.Join(err, stopped)
 	}
 	own, machine := processTime(), busy()
-	run := &running{s: s, socket: d.Socket(), began: time.Now(), collect: measure.New(measure.Samples{Count: s.World.Objects,
+	run := &running{s: s, socket: d.Socket(), start: make(chan struct{}), began: time.Now(), collect: measure.New(measure.Samples{Count: s.World.Objects,
 		Size: func(x uint32) int64 { return int64(s.World.Sizes[x]) }, Label: func(x uint32) int { return int(s.World.Labels[x]) }})}
 	r = &measure.Run{Source: measure.Measured, Label: label, Seed: s.World.Seed}
 	err = run.all(ctx, r)
-	clients := processTime() - own
+	clients := processTime() - own + run.children
 	use, stopped := d.Stop()
 	if err = errors.Join(err, stopped); err != nil {
 		return nil, err
@@ -251,6 +252,10 @@ type running struct {
 	began   time.Time
 	mu      sync.Mutex // guards collect
 	collect *measure.Collector
+
+	children time.Duration // processor time of clients that are processes
+	ready    int           // of these
+	start    chan struct{} // closed when all are
 }
 
 func (r *running) now() time.Duration { return time.Since(r.began) }
@@ -269,7 +274,11 @@ func (r *running) all(ctx context.Context, out *measure.Run) error {
 	var wg sync.WaitGroup
 	for i := range r.s.World.Jobs {
 		wg.Go(func() {
-			if errs[i] = r.job(ctx, i); errs[i] != nil {
+			work := r.job
+			if r.s.Torch != nil {
+				work = r.train
+			}
+			if errs[i] = work(ctx, i); errs[i] != nil {
 				cancel() // the others would go on for nothing
 			}
 		})

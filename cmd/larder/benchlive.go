@@ -27,6 +27,8 @@ func newBenchLive() *cobra.Command {
 	var scenarios []string
 	var repeats int
 	var seconds float64
+	var torch bool
+	var python string
 	cmd := &cobra.Command{
 		Use:   "live",
 		Short: "Run a scenario with a real daemon on real files, beside the simulator",
@@ -84,6 +86,12 @@ difference is printed: an error of more than 15 % of reads, or any of a count th
 				if err := s.World.Check(o); err != nil {
 					return err
 				}
+				if torch {
+					s.Torch = &livebench.Torch{Python: python}
+					if err := s.Torch.Check(cmd.Context(), s); err != nil {
+						return err
+					}
+				}
 				setups = append(setups, s)
 			}
 			if len(scenarios) > 1 {
@@ -110,6 +118,8 @@ difference is printed: an error of more than 15 % of reads, or any of a count th
 		},
 	}
 	cmd.Flags().StringArrayVar(&scenarios, "scenario", nil, "YAML of a scenario; several take turns")
+	cmd.Flags().BoolVar(&torch, "torch", false, "really train: processes of --python in place of clients that sleep; the simulator gets the step times that they took")
+	cmd.Flags().StringVar(&python, "python", "python3", "Python for --torch, which must have torch and larder")
 	cmd.Flags().IntVar(&repeats, "repeats", 0, "real runs of each scenario, instead of the file's")
 	cmd.Flags().Float64Var(&seconds, "measure-seconds", 5, "time to measure decoding and augmenting before, for the simulator")
 	sim.register(cmd)
@@ -159,17 +169,20 @@ func simulateLive(ctx context.Context, f *simFlags, cmd *cobra.Command, r *live.
 	}
 	measured := r.Runs
 	for i, s := range setups {
-		run, err := simulate(s.World, o, liveLabel(names, i, "simulated"))
-		if err != nil {
-			return err
-		}
-		r.Runs = append(r.Runs, *run)
 		var mine []*live.Run
 		for k := range measured {
 			if len(names) == 1 || strings.HasSuffix(measured[k].Label, " of "+names[i]) {
 				mine = append(mine, &measured[k])
 			}
 		}
+		if s.Torch != nil {
+			s.LearnSteps(mine)
+		}
+		run, err := simulate(s.World, o, liveLabel(names, i, "simulated"))
+		if err != nil {
+			return err
+		}
+		r.Runs = append(r.Runs, *run)
 		for _, e := range livebench.Compare(s.World, run, mine) {
 			e.What = liveLabel(names, i, e.What)
 			r.Errors = append(r.Errors, e)
