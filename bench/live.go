@@ -355,7 +355,7 @@ func (p *liveParser) phases(n *yaml.Node, j *LiveJob) {
 			{"batches", func(v *yaml.Node) { p.whole(v, "batches", 1, 1e9, &ph.Batches) }},
 			{"step", func(v *yaml.Node) { p.duration(v, "step", 0, time.Hour, &ph.Step) }},
 		})
-		if v.Kind == yaml.MappingNode && !(seen["batches"] && seen["step"]) {
+		if v.Kind == yaml.MappingNode && (!seen["batches"] || !seen["step"]) {
 			p.fail(v, "phases", "e.g. {batches: 100, step: 20ms}", "a phase has batches and a step")
 		}
 		j.Phases = append(j.Phases, ph)

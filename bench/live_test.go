@@ -62,7 +62,7 @@ func TestLiveScenario(t *testing.T) {
 	sum, cost := 0.0, 0.0
 	for i := range w.Objects {
 		sum, cost = sum+float64(w.Sizes[i]), cost+float64(w.Decode[i])
-		if w.Labels[i] != int32(i/20) || w.Decoded[i] != uint32(w.Sizes[i]*6) {
+		if w.Labels[i] != int32(i/20) || w.Decoded[i] != w.Sizes[i]*6 {
 			t.Fatalf("sample %d: label %d, %d bytes decoded of %d", i, w.Labels[i], w.Decoded[i], w.Sizes[i])
 		}
 	}

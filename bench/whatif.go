@@ -95,12 +95,12 @@ func FromTrace(t *trace.Trace, fallback LiveMachine) (w *coresim.World, limits [
 func traceJob(t *trace.Trace, i int) (coresim.Job, error) {
 	r := &t.Jobs[i]
 	j := coresim.Job{Name: r.Name, Order: r.Order, Seed: uint64(i), Subset: t.Members(i), Batch: max(r.Batch, 1), Ranks: 1, Prefetch: 2, Epochs: max(r.Epochs, 1), Start: r.Arrive, Leave: r.Leave, Recipe: "r", Bytes: 3 * 224 * 224}
-	switch {
-	case r.Order == "sequential":
+	switch r.Order {
+	case "sequential":
 		j.Order = ""
-	case r.Order == "independent" || r.Order == "":
+	case "independent", "":
 		j.Order = dsaFixed
-	case r.Order == "shared-order":
+	case "shared-order":
 		j.Order, j.Seed = dsaFixed, 0
 	}
 	if t.World != nil {

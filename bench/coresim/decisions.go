@@ -67,7 +67,8 @@ func (s *sim) describeFill(x *coordinator.Fill) {
 }
 
 func (s *sim) word(kind byte, v ...uint64) {
-	b := append(s.note, kind)
+	b := s.note
+	b = append(b, kind)
 	for _, n := range v {
 		b = binary.AppendUvarint(b, n)
 	}
@@ -75,7 +76,8 @@ func (s *sim) word(kind byte, v ...uint64) {
 }
 
 func (s *sim) key(k ident.Key) {
-	b := append(s.note, byte(k.Form))
+	b := s.note
+	b = append(b, byte(k.Form))
 	b = binary.LittleEndian.AppendUint32(b, uint32(k.Object))
 	b = binary.LittleEndian.AppendUint64(b, uint64(k.Recipe))
 	b = binary.AppendUvarint(b, uint64(k.Group))

@@ -69,7 +69,6 @@ type task struct {
 	fresh     bool // makes a working copy, unless a tier keeps the result
 	read      bool // is to be read first
 	size      int64
-	waited    time.Duration // for its read
 }
 
 // tasks is a heap by turn, equal turns in the order in which they came.

@@ -2,6 +2,7 @@ package coresim
 
 import (
 	"fmt"
+	"syscall"
 	"testing"
 	"time"
 
@@ -12,6 +13,14 @@ import (
 	"larder/jobs"
 )
 
+func cpuTime(b *testing.B) time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
 // BenchmarkCore runs eight jobs on all samples, a quarter of them in memory decoded. What it prints is the whole simulation, the measuring included.
 func BenchmarkCore(b *testing.B) {
 	for _, n := range []int{20_000, 160_000, 1_281_167} {
@@ -20,6 +29,7 @@ func BenchmarkCore(b *testing.B) {
 			if n > 1_000_000 && testing.Short() {
 				b.Skip("a million samples take minutes")
 			}
+			began, events, samples := cpuTime(b), uint64(0), uint64(0)
 			for b.Loop() {
 				ids, raw := make([]ident.ObjectID, n), make([]uint32, n)
 				for i := range ids {
@@ -46,11 +56,12 @@ func BenchmarkCore(b *testing.B) {
 				if err != nil || len(res.Failures) > 0 || res.CutOff {
 					b.Fatal(err, res.Failures)
 				}
-				each := float64(b.Elapsed().Nanoseconds())
-				b.ReportMetric(float64(res.Events)*1e9/each, "events/s")
-				b.ReportMetric(float64(res.Stats.Samples)*1e9/each, "samples/s")
+				events, samples = events+res.Events, samples+res.Stats.Samples
 				b.ReportMetric(float64(res.Stats.SourceReads)/float64(n), "reads/sample")
 			}
+			spent := (cpuTime(b) - began).Seconds() // of the whole process, its collector included: the wall clock is other work's too
+			b.ReportMetric(float64(events)/spent, "events/cpu-s")
+			b.ReportMetric(float64(samples)/spent, "samples/cpu-s")
 		})
 	}
 }

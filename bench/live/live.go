@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -115,10 +116,8 @@ func Prepare(ctx context.Context, l *bench.Live, o Options) (*Setup, error) {
 	if s.World, err = l.World(data, decoded, machine(s.Profile, workers)); err != nil {
 		return nil, err
 	}
-	for _, n := range s.World.Sizes {
-		if n == 0 {
-			return nil, fault.New(fault.DatasetUnread, s.URI, "larder dataset verify names them", "the dataset %s has empty files", s.URI)
-		}
+	if slices.Contains(s.World.Sizes, 0) {
+		return nil, fault.New(fault.DatasetUnread, s.URI, "larder dataset inspect shows samples", "the dataset %s has empty files", s.URI)
 	}
 	return s, nil
 }
@@ -153,7 +152,7 @@ func shapes(ctx context.Context, cat *source.Catalog, data *source.Dataset, reci
 		buf = b
 		width, height, err := w.DecodedShape(recipe, b)
 		if err != nil {
-			return nil, fault.Wrap(err, fault.SampleBad, data.Key(ident.SampleID(i)), "larder dataset verify names all of them; benchmarks want images that are whole", "read the size of an image")
+			return nil, fault.Wrap(err, fault.SampleBad, data.Key(ident.SampleID(i)), "larder dataset inspect shows samples; benchmarks want images that are whole", "read the size of an image")
 		}
 		known[i] = int64(width) * int64(height) * 3
 		stored, decoded = stored+float64(len(b)), decoded+float64(known[i])
@@ -192,7 +191,7 @@ func (s *Setup) Run(ctx context.Context, start Starter, label string) (r *measur
 	err = run.all(ctx, r)
 	clients := processTime() - own + run.children
 	use, stopped := d.Stop()
-	if err = errors.Join(err, stopped); err != nil {
+	if err := errors.Join(err, stopped); err != nil {
 		return nil, err
 	}
 	r.CPU = &measure.CPU{Daemon: use.CPU.Seconds(), Clients: clients.Seconds(), PeakRSS: use.PeakRSS, Others: machine.others(clients + use.CPU)}
@@ -226,14 +225,14 @@ func (s *Setup) config(dir string) string {
 	if t.Model != "" {
 		text += fmt.Sprintf("  model: %s\n", t.Model)
 	}
-	policy := ""
+	var policy strings.Builder
 	for f := ident.Encoded; f < ident.NumForms; f++ {
 		if t.Policy[f] != "" {
-			policy += fmt.Sprintf("    %s: %s\n", f, t.Policy[f])
+			fmt.Fprintf(&policy, "    %s: %s\n", f, t.Policy[f])
 		}
 	}
-	if policy != "" {
-		text += "  policy:\n" + policy
+	if policy.Len() > 0 {
+		text += "  policy:\n" + policy.String()
 	}
 	text += fmt.Sprintf("source:\n  index_dir: %q\n", filepath.Join(dir, "index"))
 	if m.Bandwidth > 0 {

@@ -55,22 +55,21 @@ type collected struct {
 	out    Job
 	exact  bool
 
-	registered, ended     time.Duration
-	first                 time.Duration
-	waits                 []float32 // seconds
-	steps                 []bound.Epoch
-	rho                   float64
-	pairs                 int
-	chi                   float64
-	chis                  int
-	chiVar                float64
-	counts                []uint16
-	over                  []Point
-	overSamples, overLast uint64
-	overAt                float64
-	overEvery             int
-	overCount             int
-	steady                time.Duration // in steps
+	registered, ended time.Duration
+	first             time.Duration
+	waits             []float32 // seconds
+	steps             []bound.Epoch
+	rho               float64
+	pairs             int
+	chi               float64
+	chis              int
+	chiVar            float64
+	counts            []uint16
+	over              []Point
+	overAt            float64
+	overEvery         int
+	overCount         int
+	steady            time.Duration // in steps
 }
 
 type epoch struct {

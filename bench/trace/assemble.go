@@ -177,7 +177,10 @@ func (a *Assembler) Finish(w World) (*Trace, error) {
 	}
 	w.Lost += a.lost
 	t.World = &w
-	return t, t.Check()
+	if err := t.Check(); err != nil {
+		return nil, err
+	}
+	return t, nil
 }
 
 // costs writes the columns; what was never seen has the mean.
@@ -243,14 +246,13 @@ func (a *Assembler) addJob(j *assembled, as []uint32, w *World) {
 			subset = append(subset, Range{lo, lo + r.Hi - r.Lo})
 		}
 	}
-	j.Job.Subset = subset
+	j.Subset = subset
 	j.Epochs = max(1, j.epochs)
 	whole := size - j.Dropped
 	j.World.Epoch = int(j.first)
 	j.World.Partial = !j.complete || j.epochs == 0 || min(j.least, j.picks) < whole || !j.Ended && j.Asked != j.epochs
-	j.Leave = 0
-	if j.epochs > 0 && j.Ended && j.picks < whole { // it left inside of an epoch, and would again
-		j.Leave = j.Job.Leave
+	if j.epochs == 0 || !j.Ended || j.picks >= whole { // else it left inside of an epoch, and would again
+		j.Leave = 0
 	}
 	a.t.Jobs = append(a.t.Jobs, j.Job)
 	w.Jobs = append(w.Jobs, j.World)

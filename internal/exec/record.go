@@ -117,12 +117,9 @@ func (r *recorder) effect(e *Engine, eff coordinator.Effect) {
 	switch x := eff.(type) {
 	case coordinator.Persist:
 		k := batchKey{x.Job, x.Rank, x.Epoch, x.Step}
-		switch x.Kind {
-		case coordinator.RecAssign:
-			if r.room(len(x.Objects)) {
-				r.planned[k] = append(r.planned[k], x.Objects...)
-			}
-		case coordinator.RecReturn:
+		if x.Kind == coordinator.RecAssign && r.room(len(x.Objects)) {
+			r.planned[k] = append(r.planned[k], x.Objects...)
+		} else if x.Kind == coordinator.RecReturn {
 			r.queued -= len(r.planned[k])
 			delete(r.planned, k)
 		}
@@ -419,7 +416,8 @@ func (e *Engine) finish(ctx context.Context, r *recorder) error {
 	s, b := v.stats, r.base
 	m.Counted = &larderv1.Counters{SourceReads: s.SourceReads - b.SourceReads, SourceBytes: s.SourceBytes - b.SourceBytes, Decodes: s.Decodes - b.Decodes, Augments: s.Augments - b.Augments,
 		SamplesDelivered: s.Samples - b.Samples, BatchesDelivered: s.Batches - b.Batches}
-	r.rest = append(rest, &larderv1.RecordTraceResponse{Machine: m})
+	rest = append(rest, &larderv1.RecordTraceResponse{Machine: m})
+	r.rest = rest
 	return nil
 }
 
