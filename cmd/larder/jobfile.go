@@ -56,6 +56,21 @@ func readJobFile(path string, stdin io.Reader) (*larderv1.JobSpec, error) {
 	if err != nil {
 		return nil, err
 	}
+	var missing []error
+	for _, x := range []struct {
+		key, example string
+		there        bool
+	}{
+		{"name", "name: lr-0.1", spec.GetName() != ""}, {"dataset", "dataset: imagefolder:/data/train", spec.GetDataset() != ""},
+		{"batch_size", "batch_size: 256", spec.GetBatchSize() > 0},
+	} {
+		if !x.there {
+			missing = append(missing, fault.New(fault.Invalid, x.key, "e.g. "+x.example, "%s: %s is missing", name, x.key))
+		}
+	}
+	if len(missing) > 0 {
+		return nil, errors.Join(missing...)
+	}
 	spec.Dataset = absoluteURI(spec.GetDataset(), dir)
 	return spec, nil
 }
@@ -87,7 +102,7 @@ func parseJob(name string, data []byte) (spec *larderv1.JobSpec, err error) {
 		if errors.Is(err, io.EOF) {
 			return nil, fault.New(fault.Invalid, name, "larder jobs register --help shows what to write", "%s: there is no job in it", name)
 		}
-		return nil, fault.New(fault.Invalid, name, "check indentation and quotes", "%s: %s", name, strings.TrimPrefix(err.Error(), "yaml: "))
+		return nil, fault.NotYAML(fault.Invalid, name, data, err)
 	}
 	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
 		return nil, fault.New(fault.Invalid, name, "keep one job in a file", "%s: more than one YAML document", name)

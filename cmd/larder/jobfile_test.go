@@ -102,7 +102,7 @@ func TestJobMistakes(t *testing.T) {
 		"transform: [{Resize: {s: .inf}}]\n":    "not a number",
 		"transform: [{Resize: {s: 1, s: 2}}]\n": "there twice",
 		"transform: [&a {Resize: {s: *a}}]\n":   "aliases",
-		"a: {\n":                                "j: line",
+		"a: {\n":                                "j:1: ",
 		"name: a\n---\nname: b\n":               "more than one",
 		"transform: [{R: " + strings.Repeat("{a: ", 40) + "1" + strings.Repeat("}", 40) + "}]": "deep",
 	} {
@@ -120,7 +120,7 @@ func TestJobMistakes(t *testing.T) {
 func TestReadJobFile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "job.yaml")
-	if err := os.WriteFile(path, []byte("dataset: imagefolder:data/x\n"), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte("name: a\nbatch_size: 4\ndataset: imagefolder:data/x\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s, err := readJobFile(path, nil)
@@ -131,12 +131,18 @@ func TestReadJobFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err = readJobFile("-", strings.NewReader("dataset: imagefolder:y\n"))
+	s, err = readJobFile("-", strings.NewReader("{name: a, batch_size: 4, dataset: \"imagefolder:y\"}"))
 	if err != nil || s.GetDataset() != "imagefolder:"+filepath.Join(wd, "y") {
 		t.Errorf("%v, %v", s, err)
 	}
 	if _, err := readJobFile("-", bytes.NewReader(make([]byte, maxJobFile+1))); !fault.Is(err, fault.Invalid) {
 		t.Errorf("huge: %v", err)
+	}
+	_, err = readJobFile("-", strings.NewReader("shuffle: true\n"))
+	for _, want := range []string{"standard input: name is missing (e.g. name: lr-0.1)", "dataset is missing", "batch_size is missing"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %q", err, want)
+		}
 	}
 	if _, err := readJobFile(dir, nil); !fault.Is(err, fault.Invalid) {
 		t.Errorf("a folder: %v", err)

@@ -172,7 +172,7 @@ func describeJob(t *tabwriter.Writer, j *larderv1.Job) {
 		}
 		row(t, "next epoch", fmt.Sprintf("%s: %s samples", next, count(n)))
 	}
-	row(t, "batches", batchesText(j))
+	row(t, "batches", count(j.GetBatchesPerEpoch())+" "+batchesText(j))
 	order := s.GetOrder()
 	if !s.GetShuffle() {
 		order = "sequential"
@@ -222,10 +222,10 @@ func describeJob(t *tabwriter.Writer, j *larderv1.Job) {
 	}
 }
 
-// batchesText says what an epoch of a job is cut into.
+// batchesText says what the batches of a job are.
 func batchesText(j *larderv1.Job) string {
 	s := j.GetSpec()
-	text := fmt.Sprintf("%s per epoch and rank, of %s", plural(j.GetBatchesPerEpoch(), "batch", "batches"), plural(s.GetBatchSize(), "sample", "samples"))
+	text := "per epoch and rank, of " + plural(s.GetBatchSize(), "sample", "samples")
 	if s.GetDropLast() {
 		text += "; a last one that is short is dropped"
 	}
@@ -316,7 +316,7 @@ Registering an equal job again is no error; one of that name that differs is.`,
 						verb = "was registered already"
 					}
 					row(t, r.GetJob().GetSpec().GetName(), fmt.Sprintf("%s: %s, %s", verb,
-						plural(r.GetJob().GetSubsetSize(), "sample", "samples"), batchesText(r.GetJob())))
+						plural(r.GetJob().GetSubsetSize(), "sample", "samples"), plural(r.GetJob().GetBatchesPerEpoch(), "batch", "batches")+" "+batchesText(r.GetJob())))
 				})
 			})
 		},

@@ -82,24 +82,6 @@ func flagName(key string) string {
 	return "--set " + key
 }
 
-// notYAML is the error of a file that does not parse, with file:line first as in every other message about a file.
-func notYAML(name string, data []byte, err error) error {
-	text := strings.TrimPrefix(err.Error(), "yaml: ")
-	where, hint := name, "check indentation and quotes"
-	if rest, ok := strings.CutPrefix(text, "line "); ok {
-		if line, what, ok := strings.Cut(rest, ": "); ok {
-			where, text = name+":"+line, what
-		}
-	}
-	for line := range strings.Lines(string(data)) {
-		if strings.HasPrefix(strings.TrimLeft(line, " "), "\t") {
-			hint = "indent with blanks: YAML takes no tabs"
-			break
-		}
-	}
-	return fault.New(fault.ConfigInvalid, name, hint, "%s: %s", where, text)
-}
-
 func tooLarge(path string) error {
 	return fault.New(fault.ConfigInvalid, path, "name the YAML file of larder", "%s: a configuration is smaller than %s", path, FormatBytes(maxFile))
 }
@@ -138,7 +120,7 @@ func (c *Config) parse(name string, data []byte) (errs []error) {
 		if errors.Is(err, io.EOF) {
 			return nil // an empty file: all defaults
 		}
-		return []error{notYAML(name, data, err)}
+		return []error{fault.NotYAML(fault.ConfigInvalid, name, data, err)}
 	}
 	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
 		return []error{fault.New(fault.ConfigInvalid, name, "keep one document in the file", "%s: more than one YAML document", name)}
