@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"larder/cachepolicy"
+	"larder/internal/bits"
 	"larder/internal/config"
 	"larder/internal/coordinator"
 )
@@ -22,6 +23,13 @@ func TestImageLimits(t *testing.T) {
 		if l := imageLimits(c.Prep, config.Resolved{}); l.RefuseCorrupt != want {
 			t.Errorf("%s: %+v", answer, l)
 		}
+	}
+}
+
+// TestMostJobs: the configuration allows as many jobs as there can be, and no more.
+func TestMostJobs(t *testing.T) {
+	if config.MostJobs != bits.MaxJobs || config.Default().Jobs.Max != bits.MaxJobs {
+		t.Errorf("jobs.max is up to %d, %d by default; the sampler tells %d apart", config.MostJobs, config.Default().Jobs.Max, bits.MaxJobs)
 	}
 }
 

@@ -112,7 +112,7 @@ func Default() *Config {
 		Prep:    Prep{MaxPixels: 89_478_485, MaxScans: 500, MaxMemory: Auto, DecodeTimeout: 10 * time.Second, OnCorrupt: "accept"},
 		Source:  Source{IndexDir: "auto"},
 		State:   State{Dir: "auto"},
-		Jobs:    Jobs{Lease: 30 * time.Second, Max: 256},
+		Jobs:    Jobs{Lease: 30 * time.Second, Max: MostJobs},
 		Sampler: Sampler{Seed: 1},
 		Log:     Log{Level: "info", Format: "text"},
 	}

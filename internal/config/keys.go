@@ -40,6 +40,9 @@ type Key struct {
 var Policies = []string{"need", "refcount", "minio", "minio-preselect", "minio-partitioned", "lru", "fifo", "random", "2-random", "w-tinylfu",
 	"s3-fifo", "sieve", "tinylfu"}
 
+// MostJobs is how many jobs a daemon can have at once; a test of the command holds it equal to what the sampler can tell apart.
+const MostJobs = 64
+
 // Models lists what can split memory, the default first; a test of the command holds it equal to the models that exist.
 var Models = []string{"bottleneck", "seneca", "simple"}
 
@@ -163,8 +166,7 @@ var keys = []Key{
 		get: func(c *Config) string { return formatDuration(c.Jobs.Lease) }},
 	duration("jobs.idle_timeout", "how long a client may leave its batches alone before it loses its rank and the memory of its ring; 0 = for ever", Restart,
 		time.Second, 30*24*time.Hour, func(c *Config) *time.Duration { return &c.Jobs.IdleTimeout }),
-	// 64 jobs can draw from the sampler at once; more may be registered and wait, so the bound is on memory only.
-	number("jobs.max", "live jobs", Restart, 1, 65536, false, func(c *Config) *int { return &c.Jobs.Max }),
+	number("jobs.max", "live jobs; more are refused", Restart, 1, MostJobs, false, func(c *Config) *int { return &c.Jobs.Max }),
 	size("jobs.max_ring", "shared memory of all rings together; auto = what memory.limit leaves beside the tiers", NewJobs,
 		func(c *Config) *Size { return &c.Jobs.MaxRing }),
 	{Name: "sampler.seed", Kind: "number", Doc: "seed of every draw that no job's own seed fixes", Apply: Restart,
