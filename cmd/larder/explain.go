@@ -89,9 +89,9 @@ func explain(w io.Writer, j *larderv1.Job, all []*larderv1.Job, tiers []*larderv
 			}
 		}
 	}
-	if n := len(j.GetQuarantined()); n > 0 {
-		q := j.GetQuarantined()[0]
-		say("%s samples cannot be prepared, the first is %s: %s.", count(n), q.GetKey(), q.GetReason())
+	if bad := badSamples(j); len(bad) > 0 {
+		q := bad[0].sample
+		say("%s cannot be prepared, the first is %s: %s.", plural(len(bad), "sample", "samples"), q.GetKey(), strings.TrimSuffix(q.GetReason(), "."))
 	}
 	_, err := fmt.Fprintln(w, strings.Join(lines, "\n"))
 	return err

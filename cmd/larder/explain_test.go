@@ -3,6 +3,7 @@ package main
 import (
 	"strings"
 	"testing"
+	"text/tabwriter"
 
 	larderv1 "larder/proto/larder/v1"
 )
@@ -18,6 +19,8 @@ func TestExplain(t *testing.T) {
 	me.InstanceOffset = 2
 	me.Counters = &larderv1.Counters{SamplesDelivered: 80, BatchesDelivered: 8, SourceReads: 25, Decodes: 30, WaitSeconds: 4,
 		Hits: map[string]uint64{"encoded": 10, "decoded": 60, "augmented": 5}}
+	torn := &larderv1.QuarantinedSample{Id: 9, Key: "a/9.jpg", Reason: "it is truncated", Path: "/d/a/9.jpg"}
+	me.Quarantined = []*larderv1.QuarantinedSample{torn, torn, torn}
 	gone := job(6, "gone", "train", "p", 3)
 	gone.State = larderv1.JobState_JOB_STATE_DEAD
 	all := []*larderv1.Job{me, job(2, "by-uri", "imagefolder:/data", "p", 3), job(3, "resized", "train", "q", 0), job(4, "else", "imagefolder:/other", "p", 0), gone}
@@ -34,10 +37,15 @@ func TestExplain(t *testing.T) {
 		"Its epoch e has the augmentations of instance e + 2.",
 		"It has waited 4.0 s for data, 500 ms a batch.",
 		"The decoded tier is full: 1000KiB of 1MiB, 7 entries",
+		"1 sample cannot be prepared, the first is a/9.jpg: it is truncated.",
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("%q is missing in\n%s", want, b.String())
 		}
+	}
+	var d strings.Builder
+	if err := tableTo(&d, func(t *tabwriter.Writer) { describeJob(t, me) }); err != nil || strings.Count(d.String(), "quarantined") != 1 || !strings.Contains(d.String(), "truncated (byte 0 of /d/a/9.jpg), 3 times") {
+		t.Errorf("%v\n%s", err, d.String())
 	}
 	for _, not := range []string{"encoded tier is full", "else", "gone"} {
 		if strings.Contains(b.String(), not) {

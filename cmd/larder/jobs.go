@@ -217,9 +217,40 @@ func describeJob(t *tabwriter.Writer, j *larderv1.Job) {
 		}
 		row(t, fmt.Sprintf("epoch %d", e.GetEpoch()), text)
 	}
-	for _, q := range j.GetQuarantined() {
-		row(t, "quarantined", fmt.Sprintf("%d %s: %s (byte %d of %s)", q.GetId(), q.GetKey(), q.GetReason(), q.GetOffset(), q.GetPath()))
+	for _, b := range badSamples(j) {
+		q := b.sample
+		text := fmt.Sprintf("%d %s: %s (byte %d of %s)", q.GetId(), q.GetKey(), q.GetReason(), q.GetOffset(), q.GetPath())
+		if b.times > 1 {
+			text += fmt.Sprintf(", %d times", b.times)
+		}
+		row(t, "quarantined", text)
 	}
+}
+
+// badSample is a sample that cannot be prepared, and how often the job met it for that reason.
+type badSample struct {
+	sample *larderv1.QuarantinedSample
+	times  int
+}
+
+// badSamples lists what a job met that cannot be prepared, each once, in the order of their first time.
+func badSamples(j *larderv1.Job) []badSample {
+	type key struct {
+		id     uint64
+		reason string
+	}
+	var out []badSample
+	at := map[key]int{}
+	for _, q := range j.GetQuarantined() {
+		k := key{q.GetId(), q.GetReason()}
+		if i, ok := at[k]; ok {
+			out[i].times++
+			continue
+		}
+		at[k] = len(out)
+		out = append(out, badSample{q, 1})
+	}
+	return out
 }
 
 // batchesText says what the batches of a job are.
