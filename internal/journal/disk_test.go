@@ -406,7 +406,7 @@ func failNth(t *testing.T, n int, cause error, short bool) (reached bool) {
 		}
 		err = d.Close()
 	}
-	lived := reached && err == nil && cause == syscall.ENOSPC // there is room again with the next call
+	lived := reached && err == nil && errors.Is(cause, syscall.ENOSPC) // there is room again with the next call
 	if reached != (err != nil) && !lived {
 		t.Fatalf("call %d failed: %v; Close says %v", n, reached, err)
 	}
