@@ -62,7 +62,7 @@ tests() {
     *_test.go)
       local names
       names=$(awk -v var="\"$var\"" '/^func Test/ {name = $2; sub(/\(.*/, "", name)} index($0, var) && name != "" {print name}' "$f" | sort -u | paste -sd'|')
-      row "$name/$(basename "$f" _test.go)" "$what" env "$var=$count" go test -tags "$tags" -count=1 -v -timeout 4h -run "^($names)\$" "$(dirname "$f")"
+      row "$name/$(basename "$(dirname "$f")")-$(basename "$f" _test.go)" "$what" env "$var=$count" go test -tags "$tags" -count=1 -v -timeout 4h -run "^($names)\$" "$(dirname "$f")"
       ;;
     *.py) row "$name/$(basename "$f" .py)" "$what" env "$var=$count" LARDER_BIN="$PWD/bin/larder" LARDER_REQUIRE_BIN=1 "$python" -m pytest -q "$f" ;;
     esac
@@ -107,10 +107,9 @@ row R12 "full disk, a real file system of 64 MiB" \
 tests R12 "full disk, the log and the engine" LARDER_FULL_DISK "$(n 50)"
 row R13 "control group of 512 MiB, demand 5 GiB" \
   env LARDER_MEMORY_SECONDS="$(n 600)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestLittleMemory$' ./internal/faults
-row R16 "clients stopped (SIGSTOP) for 0 to 20 s" \
-  env LARDER_STOPS="$(n 100)" LARDER_STOP_SECONDS="$(n 20)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestClientIsStopped$' ./internal/faults
-row R16/engine "stopped clients whose rank another client takes" \
-  env LARDER_STOPS="$(n 100)" LARDER_STOP_SECONDS="$(n 20)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestStoppedClients$' ./internal/exec
+export LARDER_STOP_SECONDS
+LARDER_STOP_SECONDS=$(n 20)
+tests R16 "clients stopped (SIGSTOP) for 0 to 20 s" LARDER_STOPS "$(n 100)"
 tests R17 "duplicate names, stale incarnations, two daemons" LARDER_STALE "$(n 2000)"
 row R24 "parsers fuzzed (executions of each): journal, snapshot, token, frame, config, subset, audit log" \
   fuzz "$(n 240)" ./internal/journal ./internal/resume ./internal/session/wire ./internal/config ./internal/source/subset ./internal/audit
@@ -122,6 +121,6 @@ row R29 "whole simulated days with faults" \
 
 echo
 echo "Rows at $scale % of their counts; R18 (no descriptor, segment, process or goroutine is left) is checked within R2, R4, R7, R12, R13, R16."
-awk -F '\t' '{printf "%-18s %-17s %7s  %s: %s\n", $1, $3, $5, $2, $4}' "$table"
+awk -F '\t' '{printf "%-24s %-17s %7s  %s: %s\n", $1, $3, $5, $2, $4}' "$table"
 echo "all of it: $SECONDS s"
 exit $failed
