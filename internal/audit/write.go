@@ -97,8 +97,8 @@ func (l *Log) Done(run uint64, step, hash uint32) error {
 }
 
 func (l *Log) stepLocked(kind string, run uint64, step uint32) []byte {
-	b := append(l.buf[:0], `00000000 {"i":`...)
-	b = strconv.AppendUint(b, l.line+1, 10)
+	l.buf = append(l.buf[:0], `00000000 {"i":`...)
+	b := strconv.AppendUint(l.buf, l.line+1, 10)
 	b = append(append(append(b, `,"r":"`...), kind...), `","run":`...)
 	b = strconv.AppendUint(b, run, 10)
 	return strconv.AppendUint(append(b, `,"step":`...), uint64(step), 10)

@@ -105,6 +105,7 @@ func percentile(sorted []time.Duration, p int) time.Duration {
 // called any more: the daemon stops with its exit code for that, promises nothing after it, and the next one goes on. LARDER_DISK_FAILS is how
 // many n of a kind are tried.
 func TestDiskFails(t *testing.T) {
+	slow(t)
 	most := times(t, "LARDER_DISK_FAILS", 2)
 	dir := images(t, 60, 24, 20)
 	d := newDaemon(t)

@@ -161,6 +161,7 @@ func (g *group) used() (n int64) {
 // TestLittleMemory (R13): a daemon with 512 MiB is asked for far more: decoded, the images of its jobs are 5 GiB at night. The kernel kills nobody, and
 // everybody goes on. LARDER_MEMORY_SECONDS is how long.
 func TestLittleMemory(t *testing.T) {
+	slow(t)
 	const limit = 512 << 20
 	seconds := times(t, "LARDER_MEMORY_SECONDS", 3)
 	g := newGroup(t, limit)

@@ -17,7 +17,7 @@ import (
 // process is a client in a process of its own.
 type process struct {
 	cmd *exec.Cmd
-	err strings.Builder
+	err safeBuffer
 	got atomic.Int64 // batches, as it says
 	end chan error
 }

@@ -146,10 +146,36 @@ type daemon struct {
 
 	mu    sync.Mutex
 	cmd   *exec.Cmd
-	log   *bytes.Buffer
+	log   *safeBuffer
 	ended chan struct{}
 	born  time.Time // when it was ready
 	lives int
+}
+
+// safeBuffer is what a process writes, read while it does.
+type safeBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *safeBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *safeBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// slow skips a test in the short lane, which runs under the race detector: it is about the binary, which is not built with it.
+func slow(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("the full lane runs it")
+	}
 }
 
 // newDaemon is not started yet. At the end of the test it is ended in order, and nothing may be left of it.
@@ -187,7 +213,7 @@ func (d *daemon) start(failpoint string) bool {
 	if failpoint != "" {
 		cmd.Env = append(cmd.Env, "LARDER_FAILPOINT="+failpoint)
 	}
-	log := new(bytes.Buffer)
+	log := new(safeBuffer)
 	cmd.Stderr = log
 	out, err := cmd.StdoutPipe()
 	if err == nil {
@@ -241,11 +267,15 @@ func (d *daemon) kill() {
 func (d *daemon) died(wait time.Duration) (int, bool) {
 	select {
 	case <-d.ended:
-		d.look()
-		return d.cmd.ProcessState.ExitCode(), true
 	case <-time.After(wait):
-		return 0, false
+		select { // both at once: it has died
+		case <-d.ended:
+		default:
+			return 0, false
+		}
 	}
+	d.look()
+	return d.cmd.ProcessState.ExitCode(), true
 }
 
 // look finds what a daemon must never say.
@@ -261,7 +291,10 @@ func (d *daemon) look() {
 // stop ends it in order.
 func (d *daemon) stop() {
 	d.t.Helper()
-	if d.cmd == nil || d.cmd.ProcessState != nil {
+	if d.cmd == nil {
+		return
+	}
+	if _, over := d.died(0); over {
 		return
 	}
 	_ = d.cmd.Process.Signal(syscall.SIGCONT)
