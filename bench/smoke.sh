@@ -5,7 +5,7 @@ set -eu
 larder=${1:?the binary} out=${2:?a folder for the results}
 cd "$(dirname "$0")/.."
 mkdir -p "$out"
-rm -f "$out"/*.json "$out"/report.html
+rm -f "$out"/policy-*.json "$out"/sampler-*.json "$out"/run-*.json "$out"/reproduction-*.json "$out"/report.html # what else is there is shown too
 systems="--systems all --read-time 200us --prep-time 1ms" # a worker prepares as fast as one job takes: what is not shared is waited for
 small() { # a demand of bench/scenarios/demand with fewer samples
 	sed -E 's/samples: [0-9]+/samples: 8000/' "bench/scenarios/demand/$1.yaml"

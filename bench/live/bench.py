@@ -193,7 +193,7 @@ def compare(args: argparse.Namespace, this: Build, loop: str) -> None:
     about = machine()
     runs = measure(steps, args.minutes, args.repeats)
     out = out_dir() / "change.json"
-    out.write_text(json.dumps({"machine": about, "base": args.base, "runs": runs}, indent=1))
+    out.write_text(json.dumps({"kind": "bars", "machine": about, "base": args.base, "runs": runs}, indent=1))
     print(f"\n{args.base} against this tree; below 2 % nothing is claimed\n\n" + "\n".join(figures.change_table(runs, "base", "this", BETTER)) + f"\n\nraw figures: {out}")
 
 
@@ -247,7 +247,7 @@ def main() -> None:
     print("\n" + "\n".join(lines))
     out = out_dir() / "live.json"
     out.write_text(json.dumps({
-        "machine": about, "absent": absent, "runs": runs,
+        "kind": "bars", "machine": about, "absent": absent, "runs": runs,
         "bars": [{"what": f.bar.what, "value": f.value, "low": f.low, "high": f.high, "bar": f.bar.bar, "at_least": f.bar.at_least, "unit": f.bar.unit,
                   "reference": f.best or f.bar.named, "met": f.met, "why": f.why} for f in found],
     }, indent=1))

@@ -208,7 +208,7 @@ func facts(beforeName string, before []byte, afterName string, after []byte) (no
 }
 
 // skipped are keys that hold no measurement, the same again, or a figure of one moment that says nothing alone.
-var skipped = []string{"seed", "trace_seed", "facts", "raw", "plots", "tables", "text", "errors", "ratio_95", "picks_per_second", "wall_seconds", "histogram_of_powers_of_2_us", "throughput_over_time"}
+var skipped = []string{"seed", "trace_seed", "facts", "raw", "plots", "tables", "text", "errors", "bars", "machine", "ratio_95", "picks_per_second", "wall_seconds", "histogram_of_powers_of_2_us", "throughput_over_time"}
 
 // derived are what an object says of its repeats, when it has those themselves.
 var derived = []string{"cpu_us_per_image", "images_per_cpu_second", "larder_to_this"}
@@ -217,7 +217,7 @@ var derived = []string{"cpu_us_per_image", "images_per_cpu_second", "larder_to_t
 var perJob = []string{"job_hit_ratios", "slow_downs"}
 
 // named are the keys that tell elements of an array apart.
-var named = []string{"name", "policy", "system", "job", "what", "scenario", "order", "cache", "path", "form", "dataset", "phase", "budget", "percent"}
+var named = []string{"policy", "system", "job", "what", "scenario", "order", "cache", "path", "form", "dataset", "phase", "budget", "percent"}
 
 // flatten lists the numbers of a JSON document by path, in order.
 func flatten(name string, raw []byte) (values map[string][]float64, order []string, err error) {
@@ -303,9 +303,9 @@ func flatten(name string, raw []byte) (values map[string][]float64, order []stri
 	return values, order, walk("", doc, 0)
 }
 
-// repeatsAt tells whether the elements of the array at a path are runs of the same: those of live results and of scripts of bench/live.
+// repeatsAt tells whether the elements of the array at a path are runs of the same: those of live results, by source, and of make bench, by what ran.
 func repeatsAt(path string) bool {
-	return path == "runs" || strings.HasSuffix(path, "/runs") || strings.HasPrefix(path, "results/") && !strings.ContainsRune(path, '[')
+	return path == "runs" || strings.HasSuffix(path, "/runs") || strings.HasPrefix(path, "runs/")
 }
 
 // runLabel tells runs apart that are no repeats of one another: by source, and by label unless it counts.
@@ -316,7 +316,7 @@ func runLabel(x any) string {
 	}
 	source, _ := m["source"].(string)
 	text, _ := m["label"].(string)
-	if strings.HasPrefix(text, "repeat") {
+	if strings.HasPrefix(text, "repeat") || text == source {
 		text = ""
 	}
 	if parts := strings.TrimSpace(source + " " + text); parts != "" {
@@ -329,6 +329,9 @@ func label(x any, i int) string {
 	m, ok := x.(map[string]any)
 	if !ok {
 		return fmt.Sprint(i)
+	}
+	if name, ok := m["name"].(string); ok && name != "" { // says enough, whatever its order or policy is
+		return name
 	}
 	var parts []string
 	for _, k := range named {

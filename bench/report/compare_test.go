@@ -46,7 +46,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// Runs of live results and repeats of scripts are compared as repeats; what they say of themselves is not compared again.
+// Runs of live results, of make bench and of sweeps, and passes are compared as repeats; what they say of themselves is not compared again.
 func TestCompareRepeats(t *testing.T) {
 	run := func(source, label string, reads int, p99 float64) string {
 		return fmt.Sprintf(`{"source":%q,"label":%q,"counts":{"source_reads":%d},"wall_seconds":%v,"jobs":[{"name":"a","wait":{"p99":%v,"histogram_of_powers_of_2_us":[1,2]}}]}`, source, label, reads, p99*7, p99)
@@ -70,7 +70,7 @@ func TestCompareRepeats(t *testing.T) {
 	if !maps.Equal(got, want) || fmt.Sprint(c.Notes) != "[larder: 1 before, 0.5 after]" {
 		t.Errorf("%v, notes %v", got, c.Notes)
 	}
-	for _, name := range []string{"repeats", "prep", "tiers"} {
+	for _, name := range []string{"bars", "prep", "tiers"} {
 		raw, err := os.ReadFile("testdata/" + name + ".json")
 		if err != nil {
 			t.Fatal(err)

@@ -152,39 +152,92 @@ func (n *Named) tiers() error {
 	return nil
 }
 
-// repeats shows the JSON of the scripts of bench/live that measure a few figures of several things, repeatedly: loaders.py, handover.py, cold.py.
-func (n *Named) repeats() error {
-	var h struct {
-		Data       string                       `json:"data"`
-		Processors int                          `json:"processors"`
-		Results    map[string][]json.RawMessage `json:"results"`
+// bars shows what make bench and make bench-compare wrote (bench/live/bench.py): figures beside their bars, and every run.
+func (n *Named) bars() error {
+	var b struct {
+		Machine map[string]any                  `json:"machine"`
+		Base    string                          `json:"base"`
+		Absent  map[string]string               `json:"absent"`
+		Runs    map[string][]map[string]float64 `json:"runs"`
+		Bars    []struct {
+			What      string  `json:"what"`
+			Value     float64 `json:"value"`
+			Low       float64 `json:"low"`
+			High      float64 `json:"high"`
+			Bar       float64 `json:"bar"`
+			AtLeast   bool    `json:"at_least"`
+			Unit      string  `json:"unit"`
+			Reference string  `json:"reference"`
+			Met       bool    `json:"met"`
+			Why       string  `json:"why"`
+		} `json:"bars"`
 	}
-	if err := json.Unmarshal(n.Raw, &h); err != nil {
+	if err := json.Unmarshal(n.Raw, &b); err != nil {
 		return err
 	}
-	n.fact("data", h.Data)
-	n.fact("processors", fmt.Sprint(h.Processors))
-	keys := make([]string, 0, len(h.Results))
-	for k := range h.Results { // order-free: sorted below
-		keys = append(keys, k)
+	n.Title = "The daemon beside its peers and its bars"
+	if b.Base != "" {
+		n.Title = "What a tree changed against " + b.Base
 	}
-	slices.Sort(keys)
-	t := Table{Head: []string{"what", "figure", "median", "repeats"}}
-	for _, k := range keys {
-		figures, names := map[string][]float64{}, []string{}
-		for _, raw := range h.Results[k] {
-			var run map[string]any
-			if err := json.Unmarshal(raw, &run); err != nil {
-				return err
+	for k, v := range b.Machine { // order-free: a map again
+		n.fact(k, fmt.Sprint(v))
+	}
+	for _, k := range sortedKeys(b.Absent) {
+		n.Text = append(n.Text, fmt.Sprintf("Not there: %s (%s).", k, b.Absent[k]))
+	}
+	p := Plot{Title: "Figures by their bars", Y: "figure ÷ bar, or bar ÷ figure where less is better; drawn up to 4", Top: 4, Marks: []Mark{{1, "the bar"}}, Series: []Series{{Name: "figure"}}}
+	t := Table{Title: "Bars", Head: []string{"what", "figure", "95 % interval", "bar", "against", "verdict"}}
+	met := 0
+	for _, f := range b.Bars {
+		row := []string{f.What, number(f.Value) + f.Unit, fmt.Sprintf("%s to %s", number(f.Low), number(f.High)), map[bool]string{true: "≥ ", false: "≤ "}[f.AtLeast] + number(f.Bar), f.Reference, "missed"}
+		if f.Met {
+			met++
+			row[5] = "met"
+		}
+		if f.Why != "" {
+			row[5] = f.Why
+		}
+		t.Rows = append(t.Rows, row)
+		if f.Why != "" || f.Value <= 0 || f.Bar <= 0 {
+			continue
+		}
+		part := []float64{f.Value / f.Bar, f.Low / f.Bar, f.High / f.Bar}
+		if !f.AtLeast {
+			part = []float64{f.Bar / f.Value, f.Bar / max(f.High, 1e-12), f.Bar / max(f.Low, 1e-12)}
+		}
+		p.Bars = append(p.Bars, f.What)
+		s := &p.Series[0]
+		s.Points, s.Low, s.High = append(s.Points, [2]float64{0, part[0]}), append(s.Low, part[1]), append(s.High, part[2])
+	}
+	if len(b.Bars) > 0 {
+		n.Text = append(n.Text, fmt.Sprintf("%d of %d bars are met, by the worse end of the interval.", met, len(b.Bars)))
+		n.Tables = append(n.Tables, t)
+	}
+	if len(p.Bars) > 0 {
+		n.Plots = append(n.Plots, p)
+	}
+	n.Tables = append(n.Tables, runsTable(b.Runs))
+	return nil
+}
+
+// runsTable has every figure of every run, and their median.
+func runsTable(of map[string][]map[string]float64) Table {
+	t := Table{Title: "All runs", Fold: true, Head: []string{"what", "figure", "median", "runs"}}
+	labels := make([]string, 0, len(of))
+	for k := range of { // order-free: sorted below
+		labels = append(labels, k)
+	}
+	slices.Sort(labels)
+	for _, label := range labels {
+		figures := map[string][]float64{}
+		for _, run := range of[label] {
+			for name, x := range run { // order-free: each name keeps the order of the runs
+				figures[name] = append(figures[name], x)
 			}
-			for name, v := range run { // order-free: sorted below
-				if x, ok := v.(float64); ok {
-					if figures[name] == nil {
-						names = append(names, name)
-					}
-					figures[name] = append(figures[name], x)
-				}
-			}
+		}
+		names := make([]string, 0, len(figures))
+		for k := range figures { // order-free: sorted below
+			names = append(names, k)
 		}
 		slices.Sort(names)
 		for _, name := range names {
@@ -192,9 +245,8 @@ func (n *Named) repeats() error {
 			for _, x := range figures[name] {
 				runs = append(runs, number(x))
 			}
-			t.Rows = append(t.Rows, []string{k, name, number(median(figures[name])), strings.Join(runs, ", ")})
+			t.Rows = append(t.Rows, []string{label, name, number(median(figures[name])), strings.Join(runs, ", ")})
 		}
 	}
-	n.Tables = append(n.Tables, t)
-	return nil
+	return t
 }

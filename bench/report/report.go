@@ -20,7 +20,7 @@ import (
 
 // Result is what any command of larder bench may write beside its own figures so that a report can show it.
 type Result struct {
-	Kind   string            `json:"kind"`            // policy, systems, sampler, prep, live, tiers, repeats, reproduction, compare
+	Kind   string            `json:"kind"`            // policy, systems, sampler, prep, live, tiers, bars, reproduction, compare
 	Title  string            `json:"title,omitempty"` // of its part of the report
 	Facts  map[string]string `json:"facts,omitempty"` // machine, seeds, versions, hashes of configuration
 	Text   []string          `json:"text,omitempty"`  // paragraphs
@@ -53,9 +53,9 @@ var Wanted = []struct{ Title, Needs string }{
 	{"speed-up against the number of jobs", "larder bench policy --systems for several numbers of jobs"},
 	{"redundancy: reads, decodes and augments per unique sample", "larder bench policy, live or sim"},
 	{"what each job spent its time on", "larder bench live or sim"},
-	{"distribution of the wait for a batch", "larder bench live or sim, bench/live/handover.py"},
+	{"distribution of the wait for a batch", "larder bench live or sim"},
 	{"time to first batch, first epoch", "larder bench live or sim"},
-	{"processor time and memory", "larder bench live, bench prep"},
+	{"processor time and memory", "larder bench live or prep"},
 	{"fairness between jobs of unlike speed", "larder bench policy --systems, live or sim"},
 	{"quality of orders", "larder bench sampler, live or sim"},
 	{"recovery after a kill", ""},
@@ -149,8 +149,8 @@ func Parse(name string, raw []byte) (*Named, error) {
 			err = n.prep()
 		case "tiers":
 			err = n.tiers()
-		case "repeats":
-			err = n.repeats()
+		case "bars":
+			err = n.bars()
 		}
 	}
 	if err != nil {

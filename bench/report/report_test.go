@@ -18,7 +18,7 @@ import (
 )
 
 // pictures is how many page has.
-const pictures = 28
+const pictures = 29
 
 // result is a real result of larder bench policy.
 func result(t testing.TB, name string) Named {
@@ -58,7 +58,7 @@ func page(t testing.TB) []byte {
 	}
 	parse("sampler.json", `{"policy":"need","loads":5,"loads_lower_bound":5,"loads_lower_bound_windows":4,"ratio":1,"exactly_once":true,"jobs":[{"name":"a<b","order":"epoch","loads":5,"epoch_overlap_q1":0.25,"spearman_rho":-0.01,"cells":[{"size":4,"mean_position":0.51,"sd_of_mean":0.01},{"size":1,"mean_position":0.5,"sd_of_mean":0}]},{"name":"b","order":"epoch","loads":0}]}`)
 	parse("own.json", `{"kind":"other","title":"Own","facts":{"seed":"3"},"text":["with `+"`code`"+` and < and an odd `+"`"+`"],"plots":[{"number":13,"title":"Recovery","x":"s","y":"1/s","marks":[{"x":1,"text":"killed"}],"series":[{"name":"a","points":[[0,1],[1,2],[2,0]],"low":[0.5,1,0],"high":[1.5,2.5,0]}]},{"title":"logarithmic","log":true,"series":[{"name":"a","points":[[0.001,0.1],[0.1,0.9]]},{"name":"none","points":[]}]}],"tables":[{"head":["x"],"rows":[["1"]]}]}`)
-	for _, name := range []string{"live", "tiers", "repeats", "prep"} {
+	for _, name := range []string{"live", "tiers", "bars", "prep"} {
 		raw, err := os.ReadFile(filepath.Join("testdata", name+".json"))
 		if err != nil {
 			t.Fatal(err)
@@ -95,7 +95,7 @@ func TestReportIsOneFile(t *testing.T) {
 	}
 	for _, w := range []string{"3. hits, loads and throughput against cache size", `<a href="#s0">below</a>`, "14. accuracy, strict beside opportunistic</td><td>not in these results", "unsupported: overlap",
 		"13. Recovery", "with <code>code</code> and &lt; and an odd `", "Fewest loads among policies that a daemon can have", "the split that larder chose", "TOO FAR", "1 counts of the simulator are further", "larder is, times as fast",
-		"Hand-over of batches", "position KS (limit)", "bound, simulated"} {
+		"1 of 3 bars are met", "does not count: 92 % busy", "Not there: TensorSocket (no network)", "position KS (limit)", "bound, simulated"} {
 		if !strings.Contains(p, w) {
 			t.Errorf("%q is missing", w)
 		}

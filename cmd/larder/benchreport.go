@@ -127,6 +127,9 @@ func compareTable(t *tabwriter.Writer, c *report.Comparison) {
 	for _, n := range c.Notes {
 		row(t, "not the same", clip(n, 120))
 	}
+	if c.Same == len(c.Metrics) {
+		return
+	}
 	fmt.Fprintln(t)
 	row(t, "METRIC", "BEFORE", "AFTER", "RATIO", "95% INTERVAL", "VERDICT")
 	for _, m := range c.Metrics {
