@@ -90,7 +90,7 @@ def tensorsocket_steps(python: str, quick: bool) -> list[Step]:
     data = loaders.photographs()
     out = [Step(f"4 jobs, TensorSocket, shared memory, {w} workers", lambda w=w: peer_tensorsocket.run(python, data, 4, w, 3 if quick else 5, True)) for w in WORKERS]
     if not quick:
-        out.append(Step("4 jobs, TensorSocket, pickled, 2 workers", lambda: peer_tensorsocket.run(python, data, 4, 2, 25, False), 1))
+        out.append(Step("4 jobs, TensorSocket, pickled, 2 workers", lambda: peer_tensorsocket.run(python, data, 4, 2, 15, False), 1))
     return out
 
 

@@ -215,7 +215,7 @@ def run_churn(build: Build, data: str, epochs: int) -> dict[str, float]:
                 for f in folder.iterdir():
                     f.rename(target / f"{i}-{f.name}")
             shutil.rmtree(f"{copies}/{i}")
-        flags = ("memory.limit=1600MiB", "tiers.total=1152MiB", "tiers.decoded=1088MiB", "tiers.encoded=64MiB", "tiers.augmented=0", "http=127.0.0.1:0")
+        flags = ("memory.limit=1600MiB", "tiers.total=1088MiB", "tiers.decoded=1024MiB", "tiers.encoded=64MiB", "tiers.augmented=0", "http=127.0.0.1:0")
         daemon = Daemon(build.binary, *(f for key in flags for f in ("--set", key)), env=os.environ | {"GODEBUG": "gctrace=1"})
         try:
             begin: list[float] = []
