@@ -127,7 +127,7 @@ def bars() -> list[Bar]:
         Bar("allocations per sample in steady state, daemon", Source("allocations", "a_sample"), 2, at_least=False, unit="", counted=True),
         Bar("allocations in decode, kernels, gather", Source("allocations, inner loops", "most"), 0, at_least=False, unit="", counted=True),
         Bar("RSS ÷ configured budget under churn", Source("churn", "rss_of_limit"), 1.05, at_least=False, unit="", counted=True),
-        Bar("collector's part of the daemon's CPU under churn", Source("churn", "gc_of_cpu"), 0.01, at_least=False, unit="%", counted=True),
+        Bar("collector's part of the processors' time under churn", Source("churn", "gc_of_cpu"), 0.01, at_least=False, unit="%", counted=True),
         Bar("tiny samples, 1 job, warm", Source("tiny images, larder", "warm"), 3, torch("tiny images", "warm"), best),
     ]
 
