@@ -21,6 +21,7 @@ import (
 
 	"larder/bench"
 	"larder/bench/coresim"
+	"larder/bench/policysim"
 	"larder/bench/trace"
 	"larder/internal/client"
 	"larder/internal/config"
@@ -226,6 +227,10 @@ func TestRecordTrace(t *testing.T) {
 	}
 	if !slices.ContainsFunc(limits, func(s string) bool { return strings.Contains(s, "drawn anew") }) {
 		t.Errorf("it does not say what it assumes: %q", limits)
+	}
+	rep, err := policysim.Run(tr, policysim.Config{Policies: []string{"lru", "minio"}, Caches: []int64{bytes / 4}, Seed: 1}, nil)
+	if err != nil || rep.Requests != tr.Pick.Len() || rep.Prescribed || rep.Find("minio", bytes/4).Hits == 0 {
+		t.Errorf("cache policies on the recording: %v %+v", err, rep)
 	}
 	if _, err := conn.RecordTrace(ctx, &larderv1.RecordTraceRequest{Recording: 5}); !fault.Is(rpcFault(err), fault.NotFound) {
 		t.Errorf("an unknown recording: %v", err)
