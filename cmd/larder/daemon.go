@@ -277,6 +277,19 @@ func (d *daemon) drain(ctx context.Context) error {
 	return errors.Join(err, <-drained)
 }
 
+// durable tells whether jobs survive the daemon.
+func (d *daemon) durable() bool {
+	_, ok := d.journal.(*journal.Disk)
+	return ok
+}
+
+// leave is a stop that the jobs outlive: for clients and the journal it is as if the daemon had died, close comes next.
+func (d *daemon) leave() {
+	d.draining.Store(true)
+	d.health.Shutdown()
+	d.engine.Leave()
+}
+
 // close ends everything at once. Twice is fine.
 func (d *daemon) close() error {
 	d.closeOnce.Do(func() {

@@ -33,8 +33,9 @@ func newServe(g *globals) *cobra.Command {
 		Long: `Run the daemon in the foreground. When clients can connect it prints one line of JSON on standard output:
 {"socket": …, "http": …, "pid": …, "version": …}. The log goes to standard error.
 
-SIGTERM or Ctrl-C drains: no new job or client is taken, and clients get --drain-timeout to finish their epochs.
-A second one stops at once. SIGHUP reads the configuration again and applies what can change live, or refuses all of it.`,
+SIGTERM or Ctrl-C stops it. With a state directory that is at once: jobs stay as they are, and clients wait and go on with
+the next daemon on it, in the midst of their epochs. With --drain-timeout, and where nothing survives, clients first get that time
+to finish their epochs, and their jobs end; a second signal stops at once. SIGHUP reads the configuration again and applies what can change live, or refuses all of it.`,
 		Example: "  larder serve --config larder.yaml --http 127.0.0.1:9464",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -48,7 +49,7 @@ A second one stops at once. SIGHUP reads the configuration again and applies wha
 	cmd.Flags().StringVar(&cfg.http, "http", "", "serve /metrics, /healthz, /readyz and /debug/vars on host:port (default: off)")
 	cmd.Flags().StringVar(&cfg.storageLimit, "storage-limit", "", "hold reading from storage to so many bytes a second, e.g. 20MB/s")
 	cmd.Flags().DurationVar(&idle, "idle-exit", 0, "exit when no client was connected for this time (default: never)")
-	cmd.Flags().DurationVar(&drain, "drain-timeout", 10*time.Second, "how long clients may go on after the first signal")
+	cmd.Flags().DurationVar(&drain, "drain-timeout", 10*time.Second, "how long clients may finish their epochs after the first signal, where state.dir is none or this flag is given")
 	return cmd
 }
 
@@ -94,7 +95,7 @@ wait:
 				d.reload(cmd.Context())
 				continue
 			}
-			log.Info("stopping", "signal", sig.String(), "drain_timeout", drain, "note", "a second signal stops at once")
+			log.Info("stopping", "signal", sig.String())
 			break wait
 		case <-cmd.Context().Done():
 			return nil
@@ -106,6 +107,11 @@ wait:
 				return nil
 			}
 		}
+	}
+	if d.durable() && !cmd.Flags().Changed("drain-timeout") {
+		log.Info("jobs go on with the next daemon on this state directory", "jobs", "larder jobs ls")
+		d.leave()
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), drain)
 	defer cancel()

@@ -88,6 +88,7 @@ type Engine struct {
 	recorded  atomic.Pointer[recorder] // the last one, until all of it was fetched
 	ringBytes atomic.Int64             // of rings and of what ragged batches take beside them
 	draining  atomic.Bool
+	leaving   atomic.Bool
 	broken    chan struct{}  // closed when the engine cannot go on
 	done      chan struct{}  // closed when the loop has ended
 	wg        sync.WaitGroup // rings
@@ -240,6 +241,10 @@ func (e *Engine) Drain(ctx context.Context) error {
 	}
 }
 
+// Leave prepares a stop that the jobs outlive: from now on the engine does not hear that attachments end, so what they were given stays
+// given in the journal, and the next engine on it goes on with it. Requests are served until Run ends: what is answered is durable.
+func (e *Engine) Leave() { e.leaving.Store(true) }
+
 // Attached counts the ranks that clients hold.
 func (e *Engine) Attached() int {
 	e.mu.Lock()
@@ -251,6 +256,9 @@ func (e *Engine) Attached() int {
 func (e *Engine) send(ev coordinator.Event) bool {
 	if r := e.recorder.Load(); r != nil {
 		r.event(ev)
+	}
+	if _, end := ev.(coordinator.Detached); end && e.leaving.Load() {
+		return true
 	}
 	select {
 	case e.events <- ev:

@@ -213,8 +213,8 @@ func (s *Server) Close() error {
 		_ = l.Close()
 	}
 	for c := range s.mu.conns {
+		_ = c.c.Close() // first: nobody is to read of requests that are canceled
 		c.cancel()
-		_ = c.c.Close()
 	}
 	s.mu.Unlock()
 	s.wg.Wait()
