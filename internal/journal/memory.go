@@ -2,7 +2,6 @@ package journal
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/binary"
 	"slices"
 	"sync"
@@ -21,7 +20,6 @@ type Limits struct {
 // limit is reached, but the order of the newest job-epoch always stays.
 type Memory struct {
 	limits Limits
-	id     uint64
 	wake   chan struct{} // one token: something is in pending, or the log is closed
 	idle   chan struct{} // closed when the goroutine has ended
 
@@ -45,20 +43,15 @@ type waiter struct {
 	done  chan struct{}
 }
 
-// epochKey names an order: the newest of a job-epoch, or one that was begun anew since.
 type epochKey struct {
-	job      ident.JobID
-	epoch    uint32
-	replaced bool
-	instance uint32 // when replaced
+	job   ident.JobID
+	epoch uint32
 }
 
 // order holds the batches of one job-epoch, ids as varints: about 3 bytes each below 2 million objects.
 type order struct {
-	instance uint32
-	rest     bool
-	batches  []batch
-	bytes    int
+	batches []batch
+	bytes   int
 }
 
 type batch struct {
@@ -80,9 +73,6 @@ func OpenMemory(limits Limits) *Memory {
 	}
 	m := &Memory{limits: limits, wake: make(chan struct{}, 1), idle: make(chan struct{})}
 	m.mu.orders = map[epochKey]*order{}
-	var id [8]byte
-	_, _ = rand.Read(id[:]) // it never fails
-	m.id = binary.LittleEndian.Uint64(id[:])
 	go m.run()
 	return m
 }
@@ -152,7 +142,7 @@ func (m *Memory) Append(rec Record, done func(error)) uint64 {
 }
 
 func (m *Memory) keepLocked(rec Record) {
-	key := epochKey{job: rec.Job, epoch: rec.Epoch}
+	key := epochKey{rec.Job, rec.Epoch}
 	switch rec.Kind {
 	case Assigned:
 		o := m.orderLocked(key)
@@ -167,9 +157,10 @@ func (m *Memory) keepLocked(rec Record) {
 		}
 		return
 	case EpochStarted:
-		m.replaceLocked(key)
-		o := m.orderLocked(key)
-		o.instance, o.rest = rec.Step, rec.Text == Rest
+		if o := m.mu.orders[key]; o != nil {
+			m.growLocked(o, -o.bytes)
+			*o = order{}
+		}
 	default:
 	}
 	rec.Objects = slices.Clone(rec.Objects)
@@ -177,24 +168,6 @@ func (m *Memory) keepLocked(rec Record) {
 	if n := len(m.mu.records); n > m.limits.Records+m.limits.Records/4 { // in steps, so that a record costs O(1)
 		m.mu.records = append([]Record(nil), m.mu.records[n-m.limits.Records:]...)
 	}
-}
-
-// replaceLocked puts an order that is begun anew aside.
-func (m *Memory) replaceLocked(key epochKey) {
-	o := m.mu.orders[key]
-	if o == nil {
-		return
-	}
-	delete(m.mu.orders, key)
-	i := slices.Index(m.mu.ages, key)
-	m.mu.ages = slices.Delete(m.mu.ages, i, i+1)
-	key.replaced, key.instance = true, o.instance
-	if len(o.batches) == 0 || m.mu.orders[key] != nil {
-		m.mu.orderBytes -= o.bytes
-		return
-	}
-	m.mu.orders[key] = o
-	m.mu.ages = slices.Insert(m.mu.ages, i, key)
 }
 
 func (m *Memory) orderLocked(key epochKey) *order {
@@ -249,6 +222,22 @@ func (m *Memory) returnLocked(o *order, rec Record) {
 
 // Room is always nil.
 func (m *Memory) Room() error { return nil }
+
+// Order returns the batches of a job-epoch; see Log.
+func (m *Memory) Order(job ident.JobID, epoch uint32) ([][]ident.ObjectID, error) {
+	m.mu.Lock()
+	o := m.mu.orders[epochKey{job, epoch}]
+	var batches []batch
+	if o != nil {
+		batches = slices.Clone(o.batches) // encoded ids never change in place
+	}
+	m.mu.Unlock()
+	out := make([][]ident.ObjectID, len(batches))
+	for i, b := range batches {
+		out[i] = decode(b.ids, b.n)
+	}
+	return out, nil
+}
 
 // Records returns the kept records other than Assigned and Returned, oldest first.
 func (m *Memory) Records() []Record {

@@ -150,7 +150,7 @@ func wantOrders(s *State) map[epochKey][][]ident.ObjectID {
 		for i := range o.Batches {
 			list[i] = o.Batches[i].Objects()
 		}
-		out[epochKey{job: job, epoch: o.Epoch}] = list
+		out[epochKey{job, o.Epoch}] = list
 	}
 	for _, c := range s.closed {
 		put(c.job, c.EpochState)
