@@ -46,6 +46,12 @@ func (s *Sampler) Ready(id ident.JobID) bool {
 	return j != nil && (!s.sliced || s.ready(j))
 }
 
+// Settled tells whether no pass of the job waits, so that Withdraw has nothing to do before its own work.
+func (s *Sampler) Settled(id ident.JobID) bool {
+	j := s.byID[id]
+	return j != nil && len(j.todo) == 0
+}
+
 func (s *Sampler) ready(j *job) bool {
 	if len(j.todo) > 0 || j.err != nil {
 		return false

@@ -129,6 +129,7 @@ type Job struct {
 	Mark   uint32 // which of the subsets it was given is in force; 0 = the one it was registered with
 	Since  uint32 // the first epoch of that subset
 	Next   *Next  // the subset of its next epoch; nil = the same
+	Whole  *Next  // while the epoch is what an earlier job left of one: the subset in force. Spec and Member are of the rest
 
 	Stats   Stats
 	Group   uint32    // share group, 0 = none
@@ -168,11 +169,27 @@ func (j *Job) Change(n Next, since uint32) {
 	j.Spec.Subset, j.Member, j.Mark, j.Since = n.Subset, n.Member, n.Mark, since
 }
 
+// Rest puts the job on what is left of an epoch, until another one is opened.
+func (j *Job) Rest(member *bits.Set) {
+	j.Whole = &Next{Mark: j.Mark, Subset: j.Spec.Subset, Member: j.Member}
+	j.Spec.Subset, j.Member = member.Len(), member
+}
+
+// Restore puts it on its whole subset again.
+func (j *Job) Restore() {
+	if w := j.Whole; w != nil {
+		j.Spec.Subset, j.Member, j.Whole = w.Subset, w.Member, nil
+	}
+}
+
 // Upcoming is the spec of the next epoch that is opened.
 func (j *Job) Upcoming() Spec {
 	s := j.Spec
-	if j.Next != nil {
+	switch {
+	case j.Next != nil:
 		s.Subset = j.Next.Subset
+	case j.Whole != nil && j.Begun: // the rest is of the running epoch, not of the next
+		s.Subset = j.Whole.Subset
 	}
 	return s
 }

@@ -68,7 +68,8 @@ func (s Spec) share(r int) int {
 	return q
 }
 
-// RankSamples is how many samples rank r gets in an epoch without quarantined ones.
+// RankSamples is how many samples rank r gets in an epoch without quarantined ones. It is 0 only in what is left of an epoch: Validate
+// refuses a job of which it is.
 func (s Spec) RankSamples(r int) int {
 	q := s.share(r)
 	if s.DropLast {
@@ -81,7 +82,7 @@ func (s Spec) RankSamples(r int) int {
 // or Batch 1, where a rank that has one sample less may lack a batch.
 func (s Spec) Batches(r int) int {
 	own := (s.RankSamples(r) + s.Batch - 1) / s.Batch
-	if s.DropLast || s.Batch == 1 {
+	if s.DropLast || s.Batch == 1 || own == 0 {
 		return own
 	}
 	return max(own, (s.RankSamples(0)+s.Batch-1)/s.Batch)

@@ -44,6 +44,7 @@ var exitOf = map[fault.Reason]int{
 	fault.Unsupported:      exitFailure,
 	fault.StateFailed:      exitStateFailed,
 	fault.StateDamaged:     exitStateBad,
+	fault.Token:            exitData,
 	fault.Internal:         exitFailure,
 }
 

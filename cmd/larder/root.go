@@ -46,7 +46,7 @@ sees next, prepares each sample as few times as possible, and hands every job it
 	})
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(
-		newServe(g), newRun(g), newJobs(g), newDataset(g), newTiers(g), newStats(g), newExplain(g), newConfig(g), newDoctor(g), newVersion(), newTrace(g),
+		newServe(g), newRun(g), newJobs(g), newOrders(g), newDataset(g), newTiers(g), newStats(g), newExplain(g), newConfig(g), newDoctor(g), newVersion(), newTrace(g),
 	)
 	for _, f := range extraCommands {
 		root.AddCommand(f())

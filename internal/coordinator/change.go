@@ -22,6 +22,9 @@ func (c *Core) changeSubset(e ChangeSubset) {
 			e.Rank, j.Spec.Name, j.Spec.World)})
 		return
 	}
+	if s.script != nil {
+		e.Subset = nil // its orders are what they are
+	}
 	if e.Subset != nil {
 		if n := j.Spec.Epochs; j.Drain || n != 0 && j.Begun && j.Epoch+1 >= n && c.asked(s, j.Epoch) {
 			c.reply(e.Token, Reply{Err: fault.New(fault.JobEnded, j.Spec.Name, "make a new Loader with the other subset",
@@ -48,6 +51,10 @@ func (c *Core) changeSubset(e ChangeSubset) {
 		switch {
 		case awaited:
 			first = at
+		case s.rest != nil:
+			first = s.rest.Epoch + 1
+		case j.Whole != nil: // the epoch goes on with what an earlier job left of it
+			first = j.Epoch + 1
 		case !j.Begun:
 			first = 0
 			if err := c.takeNext(s, 0); err != nil {

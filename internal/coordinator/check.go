@@ -113,7 +113,7 @@ func (c *Core) checkStream(s *stream) error {
 			}
 		}
 	}
-	if l := j.Ledger(); l != nil && s.joined && l.Open() {
+	if l := j.Ledger(); l != nil && s.joined && l.Open() && len(s.catching) == 0 {
 		if picked := l.Committed(); picked+c.sampler.Remaining(j.ID) != j.Spec.Subset {
 			err = errors.Join(err, fmt.Errorf("job %d epoch %d: %d picked + %d remaining of %d", j.ID, l.Epoch, picked,
 				c.sampler.Remaining(j.ID), j.Spec.Subset))

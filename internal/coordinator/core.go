@@ -125,6 +125,11 @@ type stream struct {
 	lost     bool             // restored, and no epoch was begun since
 	tail     int              // positional orders: positions from here on were used as substitutes
 	ranks    []rankQueue
+	knownBad *bits.Set  // quarantined samples that the journal has for it
+	rest     *Rest      // what the job is to begin with
+	places   []uint32   // positional orders, in what is left of an epoch: its positions
+	catching []catching // what the sampler is to be told of it
+	script   []Scripted // orders that were given; nil = none
 }
 
 // rankQueue is what is planned for a rank and not sent yet, in order of delivery.
@@ -280,6 +285,7 @@ func (c *Core) Step(now time.Time, ev Event, out []Effect) []Effect {
 	default:
 		invariant.Violated("coordinator: unknown event %T", ev)
 	}
+	c.catchUp()
 	c.samplerSlice()
 	c.countSlice()
 	c.refreshSlice()
@@ -292,7 +298,7 @@ func (c *Core) Step(now time.Time, ev Event, out []Effect) []Effect {
 
 // Deadline is when Tick is next needed; zero = not at all.
 func (c *Core) Deadline() time.Time {
-	if c.resizing || c.refresh.left > 0 || len(c.wanted.walks) > 0 || c.sampler.Work(0) {
+	if c.resizing || c.refresh.left > 0 || len(c.wanted.walks) > 0 || c.sampler.Work(0) || c.catchesUp() {
 		return c.now
 	}
 	d := c.jobs.Deadline()

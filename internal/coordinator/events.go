@@ -35,6 +35,10 @@ type Register struct {
 	AugmentedBytes int64
 	Dataset        ident.DatasetID
 	Names          []string // of the dataset, for Quota
+	// Rest is what an earlier job left of an epoch: the job begins with it. Nil = it begins with a whole epoch.
+	Rest *Rest
+	// Script gives a Sequential job the order of each epoch; others it does not have. Sample has one of them. Nil = it has its own.
+	Script []Scripted
 	// Strata are sets of the dataset's objects that must stay mixed in every order, see dsa.Sampler.Stratum. They hold for good, so they
 	// come with the first job of a dataset.
 	Strata [][]ident.ObjectID
@@ -273,6 +277,7 @@ type Persist struct {
 	Objects []ident.ObjectID
 	Text    string
 	Corrupt bool   // RecQuarantine: as jobs.Bad
+	Rest    bool   // RecEpoch: it is what an earlier job left of it
 	Seed    uint64 // RecRegister: of its random parameters
 }
 
@@ -284,7 +289,7 @@ const (
 	RecRegister   RecordKind = iota // Text = job name, Objects = none (the subset follows from the spec)
 	RecAttach                       // Rank, Inc
 	RecEpoch                        // an epoch began; Step = its augmentation instance
-	RecAssign                       // Objects are committed to (Rank, Step)
+	RecAssign                       // Objects are committed to (Rank, Step); Rank Earlier: an earlier job had them
 	RecReturn                       // the batch (Rank, Step) of Epoch was never delivered
 	RecEpochEnd                     // Text = what became of the account
 	RecQuarantine                   // Objects[0] cannot be prepared: Text
@@ -300,6 +305,7 @@ type Reply struct {
 	Err   error
 	Job   ident.JobID
 	Inc   ident.Incarnation
+	Rest  bool   // for Attach: of Epoch there is what an earlier job left; for whoever has not loaded its state the next one is the first
 	Epoch uint32 // for Attach: the epoch a client should start with; for ChangeSubset: the first one of the subset
 
 	// For StartEpoch and ChangeSubset: the samples of that epoch, and the batches of the rank.

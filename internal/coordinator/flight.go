@@ -437,7 +437,6 @@ func (c *Core) failed(f *flight, e Prepared) {
 			c.stats.Quarantined++
 		}
 		c.quarantine[f.key] = bad
-		c.persist(Persist{Kind: RecQuarantine, Job: f.job, Objects: []ident.ObjectID{x}, Text: e.Err, Corrupt: e.Corrupt}, nil)
 	}
 	if f.entry.held { // it keeps its place, see occupy
 		c.index.SetReady(f.entry.h)

@@ -30,8 +30,11 @@ func (c *Core) register(e Register) {
 		c.reply(e.Token, Reply{Err: err})
 		return
 	}
-	c.newStream(job, e)
-	c.persist(Persist{Kind: RecRegister, Job: job.ID, Text: e.Spec.Name, Seed: c.streams[job.ID].seed}, func() {
+	s := c.newStream(job, e)
+	if e.Rest != nil {
+		c.takeRest(s, e.Rest)
+	}
+	c.persist(Persist{Kind: RecRegister, Job: job.ID, Text: e.Spec.Name, Seed: s.seed}, func() {
 		c.reply(e.Token, Reply{Job: job.ID})
 	})
 }
@@ -40,7 +43,7 @@ func (c *Core) register(e Register) {
 func (c *Core) newStream(job *jobs.Job, e Register) *stream {
 	s := &stream{
 		job: job, dataset: c.datasetOf(e.Dataset, e.Names), sample: e.Sample, prefix: c.prefixOf(e.Prefix), suffix: e.Suffix, seed: e.Sample.Seed,
-		augBytes: e.AugmentedBytes, tail: e.Spec.Subset, ranks: make([]rankQueue, e.Spec.World),
+		augBytes: e.AugmentedBytes, tail: e.Spec.Subset, ranks: make([]rankQueue, e.Spec.World), script: e.Script, knownBad: new(bits.Set),
 	}
 	if e.Share {
 		c.joinGroup(s, e.Key)
@@ -152,13 +155,16 @@ func (c *Core) attach(e Attach) {
 	if j.Vanished() >= 0 {
 		c.jobs.Suspect(j, c.now)
 	}
-	next := uint32(0)
-	if j.Begun {
+	next, rest := uint32(0), s.rest != nil
+	switch {
+	case j.Begun:
 		next = s.firstEpoch(e.Rank)
+	case rest:
+		next = s.rest.Epoch
 	}
 	s.ranks[e.Rank].same = e.Held != 0
 	c.persist(Persist{Kind: RecAttach, Job: j.ID, Rank: e.Rank, Inc: inc}, func() {
-		c.reply(e.Token, Reply{Job: j.ID, Inc: inc, Epoch: next})
+		c.reply(e.Token, Reply{Job: j.ID, Inc: inc, Epoch: next, Rest: rest})
 	})
 }
 
@@ -184,6 +190,15 @@ func (c *Core) startEpoch(e StartEpoch) {
 		c.endIfDrained(s)
 		return
 	}
+	if _, ok := s.scripted(e.Epoch); !ok {
+		c.reply(e.Token, Reply{Err: fault.New(fault.JobEnded, j.Spec.Name, "iterate the epochs that it has, or export more of them",
+			"epoch %d of job %s, whose recorded order has %s", e.Epoch, j.Spec.Name, s.scriptedEpochs())})
+		return
+	}
+	if err := s.agrees(e.Rank, e.Epoch); err != nil {
+		c.reply(e.Token, Reply{Err: err})
+		return
+	}
 	k.Got, k.Heard = 0, c.now
 	from := e.From
 	switch {
@@ -207,6 +222,7 @@ func (c *Core) startEpoch(e StartEpoch) {
 	case j.Begun && j.Epoch == e.Epoch && !k.InRun && !k.Wants && k.Attaches == 1 && k.Asked < 0:
 		k.Asked = int64(e.Epoch) // a rank that comes later than the others to the epoch they are in
 		c.enter(s, e.Rank)
+		defer c.endEmpty(s)
 	default:
 		k.Asked, k.Wants, k.Next, k.InRun = int64(e.Epoch), true, e.Epoch, false
 		c.cancel(s, e.Rank, nil) // after the rank has left the epoch: nothing is planned into the slots that come free
@@ -244,6 +260,9 @@ func (c *Core) advance(s *stream) {
 		if j.Spec.Epochs != 0 && next >= j.Spec.Epochs {
 			return
 		}
+		if _, ok := s.scripted(next); !ok {
+			return
+		}
 		if j.Spec.OnError == jobs.Substitute && s.unsettled() {
 			return // a sample that fails may still need another one of this epoch
 		}
@@ -254,7 +273,18 @@ func (c *Core) advance(s *stream) {
 // begin starts an epoch for the job and all its ranks.
 func (c *Core) begin(s *stream, epoch uint32) {
 	j := s.job
-	if err := c.takeNext(s, epoch); err != nil {
+	rest := s.rest
+	s.rest, s.catching, s.places = nil, nil, nil
+	if rest != nil && rest.Epoch != epoch {
+		rest = nil
+	}
+	var err error
+	if rest == nil {
+		j.Restore()
+		s.takeScript(epoch)
+		err = c.takeNext(s, epoch)
+	}
+	if err != nil {
 		c.complain(j.ID, err)
 		c.endJob(s, jobs.Dead, err.Error())
 		return
@@ -266,7 +296,12 @@ func (c *Core) begin(s *stream, epoch uint32) {
 		}
 	}
 	s.forgetBack()
-	if err := c.sampler.StartEpoch(j.ID, epoch); err != nil {
+	if rest != nil {
+		err = c.beginRest(s, rest)
+	} else {
+		err = c.sampler.StartEpoch(j.ID, epoch)
+	}
+	if err != nil {
 		c.complain(j.ID, err)
 		c.endJob(s, jobs.Dead, err.Error())
 		return
@@ -274,8 +309,16 @@ func (c *Core) begin(s *stream, epoch uint32) {
 	if l := j.Ledger(); l != nil && l.Open() && !c.finishing(s, l) {
 		l.Abandon()
 	}
-	c.nextInstance(s, epoch)
-	j.Epoch, j.Begun, s.tail = epoch, true, j.Spec.Subset
+	if rest == nil {
+		c.nextInstance(s, epoch)
+	}
+	if p, _ := s.scripted(epoch); p != nil {
+		j.Offset = p.Instance - epoch
+	}
+	j.Epoch, j.Begun = epoch, true
+	if s.places == nil {
+		s.tail = j.Spec.Subset
+	}
 	j.Open(epoch)
 	c.setActive(s, !j.Paused)
 	for r := range j.Ranks {
@@ -288,9 +331,10 @@ func (c *Core) begin(s *stream, epoch uint32) {
 		}
 		c.enter(s, r)
 	}
-	c.persist(Persist{Kind: RecEpoch, Job: j.ID, Epoch: epoch, Step: int(s.instance())}, nil)
+	c.persist(Persist{Kind: RecEpoch, Job: j.ID, Epoch: epoch, Step: int(s.instance()), Rest: rest != nil}, nil)
 	c.repartition(true)
 	c.refreshNeeds()
+	c.endEmpty(s)
 }
 
 // enter makes a rank take part in the running epoch from its first batch.

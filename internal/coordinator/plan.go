@@ -147,7 +147,7 @@ func (c *Core) ready(s *stream) bool {
 	if !c.sampler.Ready(s.job.ID) && c.slice > 0 {
 		c.work()
 	}
-	s.waits = !c.sampler.Ready(s.job.ID)
+	s.waits = !c.sampler.Ready(s.job.ID) || len(s.catching) > 0
 	return !s.waits
 }
 
@@ -177,7 +177,7 @@ func (c *Core) planWaiting() bool {
 			c.endJob(s, jobs.Dead, err.Error())
 			return true
 		}
-		if c.sampler.Ready(s.job.ID) {
+		if c.sampler.Ready(s.job.ID) && len(s.catching) == 0 {
 			s.waits = false
 			c.failOwed(s)
 			c.plan(s)
@@ -195,7 +195,7 @@ func (c *Core) pick(s *stream, pos int) (ident.ObjectID, bool) {
 		if pos >= s.tail {
 			return 0, false
 		}
-		x, ok = c.sampler.At(s.job.ID, pos)
+		x, ok = c.sampler.At(s.job.ID, s.place(pos))
 	} else {
 		x, ok = c.sampler.Next(s.job.ID)
 	}
@@ -219,7 +219,7 @@ func (c *Core) substitute(d *delivery) (ident.ObjectID, bool) {
 	}
 	for s.tail > 0 { // from the end of the order, so that what comes before keeps its place
 		s.tail--
-		pos := s.tail
+		pos := s.place(s.tail)
 		if x, ok := c.sampler.At(s.job.ID, pos); ok {
 			if err := d.ledger.Commit(x); err != nil {
 				c.complain(s.job.ID, err)
@@ -252,6 +252,14 @@ func (c *Core) failOwed(s *stream) {
 	}
 }
 
+// recordBad makes a quarantined sample that another job had found bad survive for this one too: what its batches have in place of it is
+// not to be taken for more than fits them.
+func (c *Core) recordBad(s *stream, bad jobs.Bad) {
+	if _, ok := c.quarantine[ident.Key{Object: bad.Object, Form: ident.Decoded, Recipe: c.prefixes[s.prefix].id}]; ok && s.knownBad.Add(uint32(bad.Object)) {
+		c.persist(Persist{Kind: RecQuarantine, Job: s.job.ID, Objects: []ident.ObjectID{bad.Object}, Text: bad.Reason, Corrupt: bad.Corrupt}, nil)
+	}
+}
+
 // failRow leaves a sample out of its batch, with a report, or puts another in its place.
 func (c *Core) failRow(d *delivery, i int, bad jobs.Bad) {
 	if s := d.s; s.job.Spec.OnError == jobs.Substitute && d.ledger == s.job.Ledger() && d.ledger.Open() && !c.sampler.Ready(s.job.ID) {
@@ -259,6 +267,7 @@ func (c *Core) failRow(d *delivery, i int, bad jobs.Bad) {
 		return
 	}
 	d.bad = append(d.bad, bad)
+	c.recordBad(d.s, bad)
 	if x, ok := c.substitute(d); ok {
 		d.rows[i] = row{object: x, turn: d.rows[i].turn}
 		c.persist(Persist{Kind: RecAssign, Job: d.s.job.ID, Rank: d.rank, Inc: d.inc, Epoch: d.epoch, Step: d.step,

@@ -33,6 +33,10 @@ type RestoredEpoch struct {
 	Subset          int // samples, and which
 	Member          *bits.Set
 	Batches         []RestoredBatch // in the order of their assignment
+	// Of an epoch of which an earlier job had something, Subset and Member are what that one left.
+	Rest    bool
+	Earlier []ident.ObjectID // what it had, in order
+	Places  []uint32         // as in Rest
 }
 
 // RestoredBatch is what was promised to a rank in a step; several of one step belong together.
@@ -86,8 +90,12 @@ func (c *Core) restored(e Restore) (*jobs.Job, error) {
 		}
 		s.seed = s.group.seed
 	}
+	if e.Rest != nil {
+		c.takeRest(s, e.Rest)
+	}
 	j.Mark, j.Since, j.Next, s.next, j.Paused = e.Mark, e.Since, e.Next, e.NextIDs, e.Paused
 	for _, bad := range e.Bad {
+		s.knownBad.Add(uint32(bad.Object))
 		c.quarantine[ident.Key{Object: bad.Object, Form: ident.Decoded, Recipe: c.prefixes[s.prefix].id}] = bad
 	}
 	if len(e.Epochs) > 0 {
@@ -159,6 +167,7 @@ func (c *Core) restoreEpochs(s *stream, e Restore, given [][][]back) error {
 		}
 		l := jobs.NewLedger(p.Epoch, p.Member, withSubset(e.Spec, p.Subset).Dropped())
 		j.Ledgers = append(j.Ledgers, l)
+		c.sampler.Withdraw(j.ID, p.Earlier)
 		for _, b := range p.Batches {
 			for _, x := range b.Objects {
 				if err := l.Commit(x); err != nil {
@@ -179,6 +188,11 @@ func (c *Core) restoreEpochs(s *stream, e Restore, given [][][]back) error {
 	}
 	j.Begun = true
 	s.lost = true
+	if p := e.Epochs[len(e.Epochs)-1]; p.Rest {
+		j.Rest(p.Member)
+		s.tail = p.Subset
+		s.setPlaces(p.Places)
+	}
 	c.setActive(s, false) // until a client is back
 	return nil
 }
@@ -237,6 +251,9 @@ func (c *Core) goOn(s *stream, r int, epoch uint32, step int) error {
 	}
 	if epoch == j.Epoch {
 		k.Sent, k.Step = step, had
+	}
+	if epoch == j.Epoch {
+		defer c.endEmpty(s)
 	}
 	if l != nil && step > last { // its end had been told, or was about to be
 		c.endEpoch(s, r, &delivery{s: s, rank: r, inc: k.Incarnation, epoch: epoch, step: last, ledger: l})

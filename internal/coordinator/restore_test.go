@@ -32,7 +32,7 @@ func (l *journaled) add(p Persist, reg Register) {
 		if at >= 0 {
 			l.epochs = slices.Delete(l.epochs, at, at+1)
 		}
-		l.epochs = append(l.epochs, RestoredEpoch{Epoch: p.Epoch, Instance: uint32(p.Step), Subset: reg.Spec.Subset, Member: Members(reg.Sample.Subset)})
+		l.epochs = append(l.epochs, RestoredEpoch{Epoch: p.Epoch, Instance: uint32(p.Step), Subset: reg.Spec.Subset, Member: Members(reg.Sample.Subset), Rest: p.Rest})
 		if len(l.epochs) > 2 {
 			old := l.epochs[0]
 			l.epochs = l.epochs[1:]
@@ -42,6 +42,10 @@ func (l *journaled) add(p Persist, reg Register) {
 			}
 		}
 	case RecAssign:
+		if p.Rank == Earlier {
+			l.epochs[at].Earlier = append(l.epochs[at].Earlier, p.Objects...)
+			return
+		}
 		l.epochs[at].Batches = append(l.epochs[at].Batches, RestoredBatch{Rank: p.Rank, Step: p.Step, Objects: p.Objects})
 	case RecReturn:
 		if at >= 0 {

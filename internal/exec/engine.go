@@ -80,6 +80,7 @@ type Engine struct {
 		total      int64 // of the tiers
 		maxRing    int64
 		strata     func(names ...string) string
+		sketches   []keptSketch             // the last ones, oldest first
 		stratified map[ident.DatasetID]bool // those whose first job has come
 		stopped    bool                     // no ring may be added any more
 		broken     error

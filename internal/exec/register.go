@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -18,6 +19,7 @@ import (
 	"larder/internal/fault"
 	"larder/internal/ident"
 	"larder/internal/prep"
+	"larder/internal/resume"
 	"larder/internal/source"
 	"larder/internal/xrand"
 	"larder/jobs"
@@ -35,6 +37,8 @@ type job struct {
 	registered time.Time
 	notes      []string // what was decided otherwise than asked, and why
 	subsets    *subsets
+	seed       *atomic.Uint64  // of random parameters, once it is registered
+	resume     *recordedResume // what it goes on from; nil = it began by itself
 }
 
 // key is the randomness of one sample: of its dataset's id, so that it does not depend on what else the daemon indexed.
@@ -59,6 +63,13 @@ func (e *Engine) RegisterJob(ctx context.Context, req *larderv1.RegisterJobReque
 	if err != nil {
 		return nil, err
 	}
+	var token *resume.Token
+	if req.GetResume() != "" {
+		if token, err = resume.Parse(req.GetResume()); err != nil {
+			return nil, err
+		}
+	}
+	j.subsets.asked[0].sketch = e.sketched(j.data, j.subsets.asked[0])
 	e.registering.Lock()
 	defer e.registering.Unlock() // held while the journal writes, and no longer
 	if e.draining.Load() {
@@ -66,6 +77,24 @@ func (e *Engine) RegisterJob(ctx context.Context, req *larderv1.RegisterJobReque
 	}
 	if _, err := e.follow(ctx); err != nil { // the dataset may have been found changed
 		return nil, err
+	}
+	if token != nil {
+		same, kill, err := e.takeOver(ctx, spec, token)
+		if err != nil {
+			return nil, err
+		}
+		if same != nil {
+			v, err := e.describe(ctx, same.id)
+			return &larderv1.RegisterJobResponse{Job: v, Resumed: same.resume.told}, err
+		}
+		if reg.Rest, j.resume, err = e.resolve(token, req.GetResumeChanged(), j, &reg); err != nil {
+			return nil, err
+		}
+		j.notes = append(j.notes, fmt.Sprintf("it goes on with epoch %d of job %s, of which %d samples had been handed out", token.Epoch, strconv.Quote(token.Job), j.resume.told.GetBefore()))
+		j.notes = append(j.notes, j.resume.told.GetNotes()...)
+		if err := kill(); err != nil {
+			return nil, err
+		}
 	}
 	old, live, err := e.liveJob(ctx, spec.GetName())
 	if err != nil {
@@ -107,7 +136,12 @@ func (e *Engine) RegisterJob(ctx context.Context, req *larderv1.RegisterJobReque
 	e.cfg.Log.Info("job registered", "job", spec.GetName(), "id", uint32(j.id), "samples", j.life.Subset, "order", j.mode.String(),
 		"batch_size", j.life.Batch, "world_size", j.life.World, "recipe", j.recipe.ID().String())
 	v, err := e.describe(ctx, j.id)
-	return &larderv1.RegisterJobResponse{Job: v, Created: true}, err
+	out := &larderv1.RegisterJobResponse{Job: v, Created: true}
+	if j.resume != nil {
+		out.Resumed = j.resume.told
+		e.cfg.Log.Info("job goes on", "job", spec.GetName(), "id", uint32(j.id), "from", j.resume.From, "epoch", j.resume.Epoch, "before", j.resume.Before)
+	}
+	return out, err
 }
 
 var errDraining = fault.New(fault.Unavailable, "", "use the daemon that replaces it", "the daemon is draining and takes no new jobs")
@@ -203,13 +237,15 @@ func (e *Engine) compile(ctx context.Context, spec *larderv1.JobSpec, known *sel
 	objects := sel.objects
 	mode, tiles, notes := dsa.Sequential, 0, []string(nil)
 	if spec.GetShuffle() {
-		if mode, tiles, notes, err = parseOrder(spec.GetOrder(), len(objects)); err != nil {
+		if strings.HasPrefix(spec.GetOrder(), replayOrder) {
+			mode = dsa.Sequential // its order comes from a file
+		} else if mode, tiles, notes, err = parseOrder(spec.GetOrder(), len(objects)); err != nil {
 			return nil, reg, err
 		}
 	}
 	onError := map[string]jobs.OnError{"raise": jobs.Raise, "skip": jobs.Skip, "substitute": jobs.Substitute}[spec.GetOnError()]
 	j := &job{
-		spec: spec, data: data, recipe: recipe, mode: mode, registered: time.Now(), notes: notes,
+		spec: spec, data: data, recipe: recipe, mode: mode, registered: time.Now(), notes: notes, seed: new(atomic.Uint64),
 		life: jobs.Spec{
 			Name: spec.GetName(), Subset: len(objects), Batch: int(spec.GetBatchSize()), World: int(spec.GetWorldSize()),
 			DropLast: spec.GetDropLast(), Even: spec.GetEven() == "drop", Slots: int(spec.GetPrefetch()) + 2, Epochs: spec.GetEpochs(),
@@ -239,7 +275,10 @@ func (e *Engine) compile(ctx context.Context, spec *larderv1.JobSpec, known *sel
 		}
 		reg.AugmentedBytes = int64(n) // uint8 before the final cast, whatever the output type
 	}
-	return j, reg, nil
+	if strings.HasPrefix(spec.GetOrder(), replayOrder) {
+		err = e.replay(j, &reg)
+	}
+	return j, reg, err
 }
 
 // fits refuses a ring that the memory limit cannot hold.

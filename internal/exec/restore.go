@@ -16,6 +16,7 @@ import (
 	"larder/internal/fault"
 	"larder/internal/ident"
 	"larder/internal/journal"
+	"larder/internal/resume"
 	"larder/internal/source"
 	"larder/jobs"
 	larderv1 "larder/proto/larder/v1"
@@ -31,6 +32,7 @@ type (
 		Subset     recordedSubset  `json:"subset"`
 		Seed       string          `json:"seed"` // of random parameters; in a share group not the job's own
 		Registered time.Time       `json:"registered"`
+		Resume     *recordedResume `json:"resume,omitempty"`
 	}
 	recordedDataset struct {
 		Name string `json:"name"`
@@ -39,16 +41,35 @@ type (
 	recordedSubset struct {
 		Expr    string `json:"expr"`
 		Samples int    `json:"samples"`
-		Hash    string `json:"hash"` // of the sample ids
+		Hash    string `json:"hash"`            // of the sample ids
+		Files   string `json:"files,omitempty"` // a sketch of the files
 	}
 )
 
-func recorded(data *source.Dataset, expr string, objects []ident.ObjectID) (recordedSubset, error) {
-	ids := slices.Clone(objects)
+func recorded(data *source.Dataset, a asked) (recordedSubset, error) {
+	files := ""
+	if a.sketch != nil {
+		files = a.sketch.Text()
+	}
+	ids := slices.Clone(a.objects)
 	if err := toSamples(data, ids); err != nil {
 		return recordedSubset{}, err
 	}
-	return recordedSubset{expr, len(ids), strconv.FormatUint(hashObjects(ids), 16)}, nil
+	return recordedSubset{a.expr, len(ids), strconv.FormatUint(hashObjects(ids), 16), files}, nil
+}
+
+func (r *recordedJob) spec() (*larderv1.JobSpec, error) {
+	s := new(larderv1.JobSpec)
+	return s, protojson.Unmarshal(r.Spec, s)
+}
+
+// asked is the reverse of recorded.
+func (s recordedSubset) asked(mark uint32, objects []ident.ObjectID) asked {
+	a := asked{mark: mark, expr: s.Expr, objects: objects, hash: hashObjects(objects)}
+	if k, err := resume.ParseSketch(s.Files); err == nil {
+		a.sketch = k
+	}
+	return a
 }
 
 // toSamples turns object ids into sample ids, in place.
@@ -94,21 +115,26 @@ func (e *Engine) record(p coordinator.Persist) (journal.Record, error) {
 	}
 	switch p.Kind {
 	case coordinator.RecRegister:
+		j.seed.Store(p.Seed)
 		spec, err := protojson.Marshal(j.spec)
 		if err != nil {
 			return rec, err
 		}
 		a := j.subsets.last()
-		s, err := recorded(j.data, a.expr, a.objects)
+		s, err := recorded(j.data, a)
 		if err != nil {
 			return rec, err
 		}
-		text, err := json.Marshal(recordedJob{spec, j.data.Name(), j.data.URI(), s, strconv.FormatUint(p.Seed, 10), j.registered})
+		text, err := json.Marshal(recordedJob{spec, j.data.Name(), j.data.URI(), s, strconv.FormatUint(p.Seed, 10), j.registered, j.resume})
 		rec.Text = string(text)
 		return rec, err
+	case coordinator.RecEpoch:
+		if p.Rest {
+			rec.Text = journal.Rest
+		}
 	case coordinator.RecSubset:
 		a := j.subsets.coming(rec.Step)
-		s, err := recorded(j.data, a.expr, a.objects)
+		s, err := recorded(j.data, a)
 		if err != nil {
 			return rec, err
 		}
@@ -223,15 +249,16 @@ func (e *Engine) reopen(ctx context.Context, r *returning, known *selections) er
 	if err != nil {
 		return err
 	}
-	j.id, j.registered = js.ID, rj.Registered
+	j.seed.Store(seed)
+	j.id, j.registered, j.resume = js.ID, rj.Registered, rj.Resume
 	r.j, r.ev = j, coordinator.Restore{Register: reg, ID: js.ID, Seed: seed, Paused: js.Paused}
 	return nil
 }
 
 // reread makes objects of what the journal has of a job: its time is in proportion to what was given out.
 func (e *Engine) reread(back *returning, known *selections) error {
-	j, js, ev := back.j, back.js, &back.ev
-	if err := e.restoreSubsets(j, js, back.rj, ev, known); err != nil {
+	j, js, ev, rj := back.j, back.js, &back.ev, &back.rj
+	if err := e.restoreSubsets(j, js, *rj, ev, known); err != nil {
 		return err
 	}
 	for r := range ev.Spec.World {
@@ -247,11 +274,16 @@ func (e *Engine) reread(back *returning, known *selections) error {
 		}
 	}
 	if len(ev.Epochs) > 0 && ev.Epochs[0].Epoch > 0 {
-		before, err := e.cfg.Journal.Order(js.ID, ev.Epochs[0].Epoch-1)
+		before, err := e.orderBefore(js.ID, rj.Resume, ev.Epochs[0].Epoch-1)
 		if err != nil {
 			return err
 		}
-		ev.Before = toObjects(j.data, slices.Concat(before...))
+		ev.Before = toObjects(j.data, before)
+	}
+	if rj.Resume != nil && len(ev.Epochs) == 0 {
+		if err := e.resolveAgain(rj.Resume, j, ev); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -326,7 +358,7 @@ func (e *Engine) restoreSubsets(j *job, js *journal.JobState, rj recordedJob, ev
 		if err != nil {
 			return nil, err
 		}
-		if got != want {
+		if got.Hash != want.Hash || got.Samples != want.Samples {
 			return nil, fault.New(fault.DatasetUnread, j.data.Name(), "register the job again",
 				"job %s drew from %d samples of %s, and its subset now selects %d others or in other places: files changed while no daemon ran",
 				j.spec.GetName(), want.Samples, j.data.Name(), got.Samples)
@@ -342,9 +374,22 @@ func (e *Engine) restoreSubsets(j *job, js *journal.JobState, rj recordedJob, ev
 			return err
 		}
 		p := coordinator.RestoredEpoch{Epoch: o.Epoch, Instance: o.Start.Step, Subset: len(list.objects), Member: list.member}
+		objects := list.objects
+		if s, ok := scripted(ev.Script, o.Epoch); ok {
+			objects, p.Subset, p.Member = s.Objects, len(s.Objects), s.Member
+		}
 		for i := range o.Batches {
 			b := &o.Batches[i]
+			if b.Rank == journal.Earlier {
+				p.Earlier = append(p.Earlier, toObjects(j.data, b.Objects())...)
+				continue
+			}
 			p.Batches = append(p.Batches, coordinator.RestoredBatch{Rank: int(b.Rank), Step: int(b.Step), Objects: toObjects(j.data, b.Objects())})
+		}
+		sample := ev.Sample
+		sample.Subset = objects
+		if !restoreRest(rj.Resume, o, sample, &p) {
+			continue // it begins with it again
 		}
 		ev.Epochs = append(ev.Epochs, p)
 		newest = o.Epoch
@@ -354,16 +399,23 @@ func (e *Engine) restoreSubsets(j *job, js *journal.JobState, rj recordedJob, ev
 	if err != nil {
 		return err
 	}
+	all := []asked{marks[mark].asked(mark, list.objects)}
 	ev.Mark, ev.Since, ev.Spec.Subset, ev.Sample.Subset, ev.Member = mark, first, len(list.objects), list.objects, list.member
-	j.life.Subset = len(list.objects)
-	all := []asked{{mark: mark, expr: marks[mark].Expr, objects: list.objects, hash: hashObjects(list.objects)}}
+	if ev.Script != nil {
+		s, ok := scripted(ev.Script, newest)
+		if !ok {
+			s = ev.Script[0]
+		}
+		ev.Spec.Subset, ev.Sample.Subset, ev.Member = len(s.Objects), s.Objects, s.Member
+	}
+	j.life.Subset = ev.Spec.Subset
 	if last := since[len(since)-1]; last.Step != mark {
 		next, err := objects(last.Step)
 		if err != nil {
 			return err
 		}
 		ev.Next, ev.NextIDs = &jobs.Next{Mark: last.Step, Subset: len(next.objects), Member: next.member}, next.objects
-		all = append(all, asked{mark: last.Step, expr: marks[last.Step].Expr, objects: next.objects, hash: hashObjects(next.objects)})
+		all = append(all, marks[last.Step].asked(last.Step, next.objects))
 	}
 	j.subsets.asked = all
 	return nil

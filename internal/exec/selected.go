@@ -31,7 +31,7 @@ func newSelected(data *source.Dataset, expr string) (*selected, error) {
 
 // record is how the journal has it.
 func (s *selected) record(data *source.Dataset, expr string) (recordedSubset, error) {
-	s.once.Do(func() { s.recorded, s.err = recorded(data, expr, s.objects) })
+	s.once.Do(func() { s.recorded, s.err = recorded(data, asked{expr: expr, objects: s.objects}) })
 	return s.recorded, s.err
 }
 

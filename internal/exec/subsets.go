@@ -13,6 +13,7 @@ import (
 	"larder/internal/coordinator"
 	"larder/internal/fault"
 	"larder/internal/ident"
+	"larder/internal/resume"
 	"larder/internal/source"
 	"larder/jobs"
 	larderv1 "larder/proto/larder/v1"
@@ -34,10 +35,47 @@ type asked struct {
 	expr    string
 	objects []ident.ObjectID // shared with the coordinator
 	hash    uint64           // of objects
+	sketch  *resume.Sketch   // of their files
 }
 
 func newSubsets(expr string, objects []ident.ObjectID, seen uint64) *subsets {
 	return &subsets{asked: []asked{{expr: expr, objects: objects, hash: hashObjects(objects)}}, seen: seen}
+}
+
+// sketched makes the sketch of the files of a subset. It takes time in proportion, so it is for who asks; the last few are remembered, because
+// the ranks of a job, and jobs of a sweep, select the same.
+func (e *Engine) sketched(data *source.Dataset, a asked) *resume.Sketch {
+	key := sketchKey{data, a.hash, len(a.objects)}
+	e.mu.Lock()
+	for _, k := range e.mu.sketches {
+		if k.sketchKey == key {
+			e.mu.Unlock()
+			return k.sketch
+		}
+	}
+	e.mu.Unlock()
+	k := sketchOf(data, a.objects, true)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.mu.sketches) == keepSketches {
+		e.mu.sketches = slices.Delete(e.mu.sketches, 0, 1)
+	}
+	e.mu.sketches = append(e.mu.sketches, keptSketch{key, k})
+	return k
+}
+
+const keepSketches = 16
+
+// sketchKey names a subset: objects are versions of files, so that equal ones have equal sketches.
+type sketchKey struct {
+	data *source.Dataset
+	hash uint64
+	n    int
+}
+
+type keptSketch struct {
+	sketchKey
+	sketch *resume.Sketch
 }
 
 // last is the subset that was asked for last.
@@ -169,6 +207,7 @@ func (e *Engine) change(ctx context.Context, j *job, rank int, expr string, obje
 	same := next.hash == last.hash && len(objects) == len(last.objects) && next.expr == last.expr
 	ev := coordinator.ChangeSubset{Job: j.id, Rank: rank, Gone: j.vanished()}
 	if !same {
+		next.sketch = e.sketched(j.data, next)
 		ev.Mark, ev.Subset, ev.Member = next.mark, objects, coordinator.Members(objects)
 	}
 	j.subsets.Lock()

@@ -34,6 +34,7 @@ const (
 	Unsupported      Reason = "UNSUPPORTED"        // reserved for later
 	StateFailed      Reason = "STATE_FAILED"       // the state directory cannot be written: the daemon stops
 	StateDamaged     Reason = "STATE_DAMAGED"      // the state directory does not hold what larder wrote; file and offset are in the message
+	Token            Reason = "TOKEN_INVALID"      // a state_dict that cannot be resumed from: edited, of another dataset or log, or no longer kept
 	Internal         Reason = "INTERNAL"           // a bug of larder, or the machine failed
 )
 
@@ -41,7 +42,7 @@ const (
 var Reasons = []Reason{
 	Invalid, NotFound, AlreadyExists, RankHeld, Stale, SubsetSyntax, SubsetEmpty, DatasetEmpty, DatasetUnread, SampleBad,
 	RecipeInvalid, ResourceExceeded, ConfigInvalid, Unavailable, JobEnded, Protocol, Unsupported,
-	StateFailed, StateDamaged, Internal,
+	StateFailed, StateDamaged, Token, Internal,
 }
 
 // Error is an error for people and programs.

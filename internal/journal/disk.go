@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"larder/internal/fault"
-	"larder/internal/ident"
 	"larder/internal/invariant"
 )
 
@@ -489,24 +488,4 @@ func (d *Disk) Close() error {
 	}
 	_, _, _ = d.file.Close(), d.mark.Close(), d.lock.Close() // synced, or broken already
 	return d.mu.broken
-}
-
-// Order returns the batches of a job-epoch; see Log. Orders of epochs that are over are read from their files.
-func (d *Disk) Order(job ident.JobID, epoch uint32) ([][]ident.ObjectID, error) {
-	d.mu.Lock()
-	batches, ok := d.mu.state.order(job, epoch)
-	files := slices.Clone(d.mu.orders)
-	d.mu.Unlock()
-	if !ok {
-		im := &image{fs: d.fs, id: d.id, known: true}
-		var err error
-		if batches, err = im.findOrder(files, job, epoch); err != nil {
-			return nil, err
-		}
-	}
-	out := make([][]ident.ObjectID, len(batches))
-	for i := range batches {
-		out[i] = batches[i].Objects()
-	}
-	return out, nil
 }

@@ -19,8 +19,8 @@ type Kind uint8
 const (
 	Registered    Kind = iota + 1 // a job: Text is its spec
 	Attached                      // a rank was taken: Incarnation
-	EpochStarted                  // once per job-epoch, by whichever rank came first; starts its order anew
-	Assigned                      // Objects are promised to (Rank, Step) of Epoch, in this order
+	EpochStarted                  // once per job-epoch, by whichever rank came first; starts its order anew. Step is its instance; Text is Rest when it has what another job left
+	Assigned                      // Objects are promised to (Rank, Step) of Epoch, in this order; Rank Earlier: a job before this one had them
 	spare                         // was reserved for batches that were given back. Nothing writes it: who knows what was used is the client
 	Returned                      // Objects of (Rank, Step) were never delivered; none = the whole batch
 	Quarantined                   // Objects cannot be prepared: Text says why
@@ -73,6 +73,13 @@ type Log interface {
 	Order(job ident.JobID, epoch uint32) ([][]ident.ObjectID, error)
 	// Room is nil, or says why nothing becomes durable for the time being (RESOURCE_EXCEEDED, with what is needed): new work is to be refused.
 	Room() error
+	// Recorded returns what is kept of a job-epoch; nil when nothing is. It may have been begun several times, each with an instance of its own: the
+	// newest one of that instance, or with AnyInstance the newest. The error says that it is kept and cannot be read.
+	Recorded(job ident.JobID, epoch uint32, instance int64) (*Recorded, error)
+	// Epochs lists the epochs of a job of which something is kept, ascending.
+	Epochs(job ident.JobID) []uint32
+	// ID names the log: two that differ in it have nothing in common.
+	ID() uint64
 	// Close makes everything durable, calls what is to be called, and waits for it; twice is fine.
 	Close() error
 }

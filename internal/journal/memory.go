@@ -2,6 +2,7 @@ package journal
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/binary"
 	"slices"
 	"sync"
@@ -20,6 +21,7 @@ type Limits struct {
 // limit is reached, but the order of the newest job-epoch always stays.
 type Memory struct {
 	limits Limits
+	id     uint64
 	wake   chan struct{} // one token: something is in pending, or the log is closed
 	idle   chan struct{} // closed when the goroutine has ended
 
@@ -43,15 +45,20 @@ type waiter struct {
 	done  chan struct{}
 }
 
+// epochKey names an order: the newest of a job-epoch, or one that was begun anew since.
 type epochKey struct {
-	job   ident.JobID
-	epoch uint32
+	job      ident.JobID
+	epoch    uint32
+	replaced bool
+	instance uint32 // when replaced
 }
 
 // order holds the batches of one job-epoch, ids as varints: about 3 bytes each below 2 million objects.
 type order struct {
-	batches []batch
-	bytes   int
+	instance uint32
+	rest     bool
+	batches  []batch
+	bytes    int
 }
 
 type batch struct {
@@ -73,6 +80,9 @@ func OpenMemory(limits Limits) *Memory {
 	}
 	m := &Memory{limits: limits, wake: make(chan struct{}, 1), idle: make(chan struct{})}
 	m.mu.orders = map[epochKey]*order{}
+	var id [8]byte
+	_, _ = rand.Read(id[:]) // it never fails
+	m.id = binary.LittleEndian.Uint64(id[:])
 	go m.run()
 	return m
 }
@@ -142,7 +152,7 @@ func (m *Memory) Append(rec Record, done func(error)) uint64 {
 }
 
 func (m *Memory) keepLocked(rec Record) {
-	key := epochKey{rec.Job, rec.Epoch}
+	key := epochKey{job: rec.Job, epoch: rec.Epoch}
 	switch rec.Kind {
 	case Assigned:
 		o := m.orderLocked(key)
@@ -157,10 +167,9 @@ func (m *Memory) keepLocked(rec Record) {
 		}
 		return
 	case EpochStarted:
-		if o := m.mu.orders[key]; o != nil {
-			m.growLocked(o, -o.bytes)
-			*o = order{}
-		}
+		m.replaceLocked(key)
+		o := m.orderLocked(key)
+		o.instance, o.rest = rec.Step, rec.Text == Rest
 	default:
 	}
 	rec.Objects = slices.Clone(rec.Objects)
@@ -168,6 +177,32 @@ func (m *Memory) keepLocked(rec Record) {
 	if n := len(m.mu.records); n > m.limits.Records+m.limits.Records/4 { // in steps, so that a record costs O(1)
 		m.mu.records = append([]Record(nil), m.mu.records[n-m.limits.Records:]...)
 	}
+}
+
+// replaceLocked puts an order that is begun anew aside.
+func (m *Memory) replaceLocked(key epochKey) {
+	o := m.mu.orders[key]
+	if o == nil {
+		return
+	}
+	delete(m.mu.orders, key)
+	i := slices.Index(m.mu.ages, key)
+	m.mu.ages = slices.Delete(m.mu.ages, i, i+1)
+	key.replaced, key.instance = true, o.instance
+	if len(o.batches) == 0 {
+		m.mu.orderBytes -= o.bytes
+		return
+	}
+	if old := m.mu.orders[key]; old != nil {
+		m.mu.orderBytes -= old.bytes
+		k := slices.Index(m.mu.ages, key)
+		m.mu.ages = slices.Delete(m.mu.ages, k, k+1)
+		if k < i {
+			i--
+		}
+	}
+	m.mu.orders[key] = o
+	m.mu.ages = slices.Insert(m.mu.ages, i, key)
 }
 
 func (m *Memory) orderLocked(key epochKey) *order {
@@ -222,22 +257,6 @@ func (m *Memory) returnLocked(o *order, rec Record) {
 
 // Room is always nil.
 func (m *Memory) Room() error { return nil }
-
-// Order returns the batches of a job-epoch; see Log.
-func (m *Memory) Order(job ident.JobID, epoch uint32) ([][]ident.ObjectID, error) {
-	m.mu.Lock()
-	o := m.mu.orders[epochKey{job, epoch}]
-	var batches []batch
-	if o != nil {
-		batches = slices.Clone(o.batches) // encoded ids never change in place
-	}
-	m.mu.Unlock()
-	out := make([][]ident.ObjectID, len(batches))
-	for i, b := range batches {
-		out[i] = decode(b.ids, b.n)
-	}
-	return out, nil
-}
 
 // Records returns the kept records other than Assigned and Returned, oldest first.
 func (m *Memory) Records() []Record {

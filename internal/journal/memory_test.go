@@ -141,8 +141,12 @@ func TestOrder(t *testing.T) {
 		t.Errorf("order %v, want %v", got, want)
 	}
 	m.Append(Record{Kind: EpochStarted, Job: 1, Epoch: 2}, nil)
-	if got := orderOf(t, m, 1, 2); len(got) != 0 {
+	if got := orderOf(t, m, 1, 2); !reflect.DeepEqual(got, want) { // until something is given of it again
 		t.Errorf("after the epoch was started again: %v", got)
+	}
+	m.Append(Record{Kind: Assigned, Job: 1, Epoch: 2, Objects: ids(4)}, nil)
+	if got := orderOf(t, m, 1, 2); len(got) != 1 {
+		t.Errorf("given again: %v", got)
 	}
 	if got := orderOf(t, m, 7, 2); len(got) != 1 {
 		t.Errorf("another job's order: %v", got)
@@ -187,8 +191,10 @@ func TestOrderTwin(t *testing.T) {
 			ids []ident.ObjectID
 		}
 		twin := map[epochKey][]assigned{}
-		for range rapid.IntRange(1, 60).Draw(t, "ops") {
-			k := epochKey{ident.JobID(rapid.IntRange(0, 2).Draw(t, "job")), uint32(rapid.IntRange(0, 2).Draw(t, "epoch"))}
+		old := map[epochKey][]assigned{} // begun anew since
+		at := map[epochKey]uint32{}
+		for n := range rapid.IntRange(1, 60).Draw(t, "ops") {
+			k := epochKey{job: ident.JobID(rapid.IntRange(0, 2).Draw(t, "job")), epoch: uint32(rapid.IntRange(0, 2).Draw(t, "epoch"))}
 			s := slot{uint32(rapid.IntRange(0, 2).Draw(t, "rank")), uint32(rapid.IntRange(0, 3).Draw(t, "step"))}
 			rec := Record{Job: k.job, Epoch: k.epoch, Rank: s.rank, Step: s.step}
 			rec.Objects = rapid.SliceOfN(rapid.Map(rapid.Uint32(), func(x uint32) ident.ObjectID { return ident.ObjectID(x >> (x % 32)) }), 0, 6).Draw(t, "ids")
@@ -217,15 +223,23 @@ func TestOrderTwin(t *testing.T) {
 				twin[k] = left
 			case 2:
 				rec.Kind = EpochStarted
+				rec.Step = uint32(n + 1) // its instance
+				if len(twin[k]) > 0 {
+					old[epochKey{k.job, k.epoch, true, at[k]}] = twin[k]
+				}
 				delete(twin, k)
+				at[k] = rec.Step
 			}
 			m.Append(rec, nil)
 		}
 		bytes := 0
 		for job := range ident.JobID(3) {
 			for epoch := range uint32(3) {
-				want := twin[epochKey{job, epoch}]
+				want := twin[epochKey{job: job, epoch: epoch}]
 				got := orderOf(t, m, job, epoch)
+				if len(want) == 0 {
+					continue // then it is the one before it that is kept
+				}
 				if len(got) != len(want) {
 					t.Fatalf("job %d epoch %d: %d batches, want %d", job, epoch, len(got), len(want))
 				}
@@ -235,6 +249,18 @@ func TestOrderTwin(t *testing.T) {
 					}
 					bytes += len(encode(want[i].ids)) + batchOverhead
 				}
+			}
+		}
+		for k, want := range old {
+			got, err := m.Recorded(k.job, k.epoch, int64(k.instance))
+			if err != nil || got == nil || len(got.Batches) != len(want) {
+				t.Fatalf("instance %d of job %d epoch %d: %v, %v", k.instance, k.job, k.epoch, got, err)
+			}
+			for i := range want {
+				if !slices.Equal(got.Batches[i].Objects(), want[i].ids) {
+					t.Fatalf("instance %d of job %d epoch %d, batch %d: %v, want %v", k.instance, k.job, k.epoch, i, got.Batches[i].Objects(), want[i].ids)
+				}
+				bytes += len(encode(want[i].ids)) + batchOverhead
 			}
 		}
 		m.mu.Lock()

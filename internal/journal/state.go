@@ -141,7 +141,7 @@ func (s *State) apply(e *entry) {
 		}
 	case Ended:
 		for len(j.Epochs) > 0 {
-			s.close(j)
+			s.close(j, 0)
 		}
 		if !j.Ended {
 			s.ended++
@@ -158,19 +158,21 @@ func (s *State) apply(e *entry) {
 
 // start begins an epoch's order anew.
 func (s *State) start(j *JobState, e *entry) *EpochState {
-	j.Epochs = slices.DeleteFunc(j.Epochs, func(o *EpochState) bool { return o.Epoch == e.Epoch })
+	if i := slices.IndexFunc(j.Epochs, func(o *EpochState) bool { return o.Epoch == e.Epoch }); i >= 0 {
+		s.close(j, i) // it is begun again; tokens of what there was stay good
+	}
 	for len(j.Epochs) >= runningAtOne { // its ranks have all left it
-		s.close(j)
+		s.close(j, 0)
 	}
 	o := &EpochState{Epoch: e.Epoch, Start: e.record()}
 	j.Epochs = append(j.Epochs, o)
 	return o
 }
 
-// close takes the oldest epoch out of those that a client may go on with.
-func (s *State) close(j *JobState) {
-	o := j.Epochs[0]
-	j.Epochs = slices.Delete(j.Epochs, 0, 1)
+// close takes an epoch out of those that a client may go on with.
+func (s *State) close(j *JobState, i int) {
+	o := j.Epochs[i]
+	j.Epochs = slices.Delete(j.Epochs, i, i+1)
 	if len(o.Batches) > 0 {
 		s.closed = append(s.closed, closedEpoch{j.ID, o})
 	}
@@ -285,17 +287,17 @@ func putEpoch(put func(entry), job ident.JobID, o *EpochState) {
 // filed forgets the oldest n closed epochs: their order is in a file.
 func (s *State) filed(n int) { s.closed = slices.Delete(s.closed, 0, n) }
 
-// order returns the batches of a job-epoch; false when the state does not hold it.
-func (s *State) order(job ident.JobID, epoch uint32) ([]Batch, bool) {
+// order returns a job-epoch of an instance; nil when the state does not hold it.
+func (s *State) order(job ident.JobID, epoch uint32, instance int64) *EpochState {
 	if j := s.jobs[job]; j != nil {
-		if o := j.running(epoch); o != nil {
-			return slices.Clone(o.Batches), true
+		if o := j.running(epoch); o != nil && o.is(epoch, instance) {
+			return o
 		}
 	}
 	for _, c := range slices.Backward(s.closed) {
-		if c.job == job && c.Epoch == epoch {
-			return slices.Clone(c.Batches), true
+		if c.job == job && c.is(epoch, instance) {
+			return c.EpochState
 		}
 	}
-	return nil, false
+	return nil
 }

@@ -191,8 +191,8 @@ func encodeOrders(h header, closed []closedEpoch) []byte {
 	return b
 }
 
-// findOrder looks for a job-epoch in files of orders, the newest first.
-func (im *image) findOrder(files []string, job ident.JobID, epoch uint32) ([]Batch, error) {
+// findOrder looks for a job-epoch of an instance in files of orders, the newest first.
+func (im *image) findOrder(files []string, job ident.JobID, epoch uint32, instance int64) (*EpochState, error) {
 	for _, name := range slices.Backward(files) {
 		h, list, err := im.contents(name)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -202,8 +202,11 @@ func (im *image) findOrder(files []string, job ident.JobID, epoch uint32) ([]Bat
 			return nil, err
 		}
 		for _, c := range slices.Backward(list) {
-			if c.job == uint64(job) && c.epoch == uint64(epoch) {
-				return im.readOrder(name, h, c)
+			if c.job != uint64(job) || c.epoch != uint64(epoch) {
+				continue
+			}
+			if o, err := im.readOrder(name, h, c); err != nil || o != nil && o.is(epoch, instance) {
+				return o, err
 			}
 		}
 	}
@@ -244,7 +247,7 @@ func (im *image) contents(name string) (header, []content, error) {
 	return h, list, nil
 }
 
-func (im *image) readOrder(name string, h header, c content) ([]Batch, error) {
+func (im *image) readOrder(name string, h header, c content) (*EpochState, error) {
 	size, err := im.fs.Size(name)
 	if err != nil {
 		return nil, err
@@ -269,6 +272,5 @@ func (im *image) readOrder(name string, h header, c content) ([]Batch, error) {
 		s.apply(&e)
 		off += headSize + len(body)
 	}
-	out, _ := s.order(ident.JobID(c.job), uint32(c.epoch))
-	return out, nil
+	return s.order(ident.JobID(c.job), uint32(c.epoch), AnyInstance), nil
 }

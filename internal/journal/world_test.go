@@ -150,7 +150,9 @@ func wantOrders(s *State) map[epochKey][][]ident.ObjectID {
 		for i := range o.Batches {
 			list[i] = o.Batches[i].Objects()
 		}
-		out[epochKey{job, o.Epoch}] = list
+		if key := (epochKey{job: job, epoch: o.Epoch}); len(list) > 0 || out[key] == nil { // what nothing was given of does not hide what there was
+			out[key] = list
+		}
 	}
 	for _, c := range s.closed {
 		put(c.job, c.EpochState)

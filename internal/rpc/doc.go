@@ -30,6 +30,9 @@ type Engine interface {
 	GetTiers(context.Context, *larderv1.GetTiersRequest) (*larderv1.GetTiersResponse, error)
 	SetTiers(context.Context, *larderv1.SetTiersRequest) (*larderv1.SetTiersResponse, error)
 	ApplyConfig(context.Context, *larderv1.ApplyConfigRequest) (*larderv1.ApplyConfigResponse, error)
+	GetState(context.Context, *larderv1.GetStateRequest) (*larderv1.GetStateResponse, error)
+	ListOrders(context.Context, *larderv1.ListOrdersRequest) (*larderv1.ListOrdersResponse, error)
+	GetOrder(context.Context, *larderv1.GetOrderRequest) (*larderv1.GetOrderResponse, error)
 	GetStats(context.Context, *larderv1.GetStatsRequest) (*larderv1.GetStatsResponse, error)
 	RecordTrace(context.Context, *larderv1.RecordTraceRequest) (*larderv1.RecordTraceResponse, error)
 }

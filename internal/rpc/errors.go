@@ -35,6 +35,7 @@ var codeOf = map[fault.Reason]codes.Code{
 	fault.Unsupported:      codes.Unimplemented,
 	fault.StateFailed:      codes.Unavailable,
 	fault.StateDamaged:     codes.DataLoss,
+	fault.Token:            codes.FailedPrecondition,
 	fault.Internal:         codes.Internal,
 }
 

@@ -96,3 +96,15 @@ func (g guard) RefreshDataset(ctx context.Context, r *larderv1.RefreshDatasetReq
 func (g guard) RecordTrace(ctx context.Context, r *larderv1.RecordTraceRequest) (*larderv1.RecordTraceResponse, error) {
 	return safely(g, "RecordTrace", g.e.RecordTrace, ctx, r)
 }
+
+func (g guard) GetState(ctx context.Context, r *larderv1.GetStateRequest) (*larderv1.GetStateResponse, error) {
+	return safely(g, "GetState", g.e.GetState, ctx, r)
+}
+
+func (g guard) ListOrders(ctx context.Context, r *larderv1.ListOrdersRequest) (*larderv1.ListOrdersResponse, error) {
+	return safely(g, "ListOrders", g.e.ListOrders, ctx, r)
+}
+
+func (g guard) GetOrder(ctx context.Context, r *larderv1.GetOrderRequest) (*larderv1.GetOrderResponse, error) {
+	return safely(g, "GetOrder", g.e.GetOrder, ctx, r)
+}

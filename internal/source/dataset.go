@@ -75,6 +75,17 @@ func (d *Dataset) Bytes(s ident.SampleID) int64 {
 	return d.cat.ObjectBytes(snap.object(s))
 }
 
+// File tells what is known of the file of an object, as it was when the object was met: its key in the bytes of the file system, its size in
+// bytes, and when it was modified, in ns.
+func (d *Dataset) File(o ident.ObjectID) (key string, size, mtime int64) {
+	snap := d.snap.Load()
+	if s, ok := snap.rev.find(o); ok {
+		key = snap.Key(s)
+	}
+	m, _ := d.cat.objects.meta(o)
+	return key, m.size, m.mtime
+}
+
 // TotalBytes is the stored size of the samples that exist.
 func (d *Dataset) TotalBytes() int64 { return d.snap.Load().total }
 

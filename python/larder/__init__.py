@@ -22,6 +22,8 @@ from .errors import (
     RankHeldError,
     SampleError,
     StaleError,
+    StateChangedWarning,
+    StateError,
     StateLostError,
     UnavailableError,
 )
@@ -43,6 +45,8 @@ __all__ = [
     "RankHeldError",
     "SampleError",
     "StaleError",
+    "StateChangedWarning",
+    "StateError",
     "StateLostError",
     "Stats",
     "TierStats",

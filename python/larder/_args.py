@@ -71,6 +71,17 @@ def job_name(value: Any) -> str:
     return value
 
 
+def refuse_described(uri: str, **given: bool) -> None:
+    """Refuses arguments that describe a job which was registered already."""
+    wrong = [k for k, v in given.items() if v]
+    if wrong:
+        raise InvalidError(
+            f"{uri}: the job was registered with all that describes it, so {', '.join(wrong)} cannot be given here",
+            subject=uri,
+            hint="leave them out, or change the file given to `larder jobs register`",
+        )
+
+
 def check_fields(fields: Iterable[str] | None, return_index: bool) -> tuple[str, ...]:
     """The fields of a batch, in order."""
     if fields is None:
@@ -110,7 +121,9 @@ def job_spec(*, name: str, dataset: str, place: _ranks.Place, **a: Any) -> dict[
     shuffle = flag("shuffle", a["shuffle"])
     order = a["order"]
     if order is not None:
-        if not (isinstance(order, str) and _TILES.fullmatch(order)):  # the daemon knows how many tiles there may be
+        if isinstance(order, str) and order.startswith("replay:") and len(order) > 7:
+            order = "replay:" + os.path.abspath(os.path.expanduser(order[7:]))
+        elif not (isinstance(order, str) and _TILES.fullmatch(order)):  # the daemon knows how many tiles there may be
             choice("order", order, ("fixed", "stratified", "strict", "epoch"))
         if not shuffle:
             raise InvalidError(

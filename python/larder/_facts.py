@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from . import _args, _wire
 from ._parts import Dataset, Sampler
 from ._stats import ClientStats, Quarantined, Stats
+from .errors import Error, JobEndedError
 
 if TYPE_CHECKING:
     from . import _ranks
     from ._loader import Loader
+    from ._session import Session
 
 
 class Facts:
@@ -109,3 +112,20 @@ class Facts:
 
     def _uri(self) -> str:
         return str((self._job.get("spec") or {}).get("dataset") or (self._spec or {}).get("dataset") or "")
+
+    def _final(self, epoch: int) -> JobEndedError:
+        """Why no epoch follows this one."""
+        epochs = int((self._job.get("spec") or {}).get("epochs") or 0)
+        if 0 < epochs <= epoch + 1:
+            why, hint = "has done all its epochs", "raise epochs=, or make a new Loader"
+        else:
+            why, hint = f"was drained and ended with epoch {epoch}", "make a new Loader to go on"
+        return JobEndedError(f"job {self._name!r} {why}", subject=self._name, hint=hint)
+
+    def _is_paused(self, s: Session) -> bool:
+        """Whether somebody has paused the job. A daemon that does not say so at once has not."""
+        try:
+            answer = s.call("DescribeJob", {"name": self._name}, time.monotonic() + 1.0)
+        except Error:
+            return False
+        return bool((answer.get("job") or {}).get("paused"))

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from . import _args, _audit, _daemon, _ranks, _restart, _ring, _wire
+from . import _args, _audit, _daemon, _ranks, _restart, _resume, _ring, _wire
 from ._facts import Facts
 from ._parts import Box, Epoch, Run, shutdown
 from ._session import Session
@@ -51,7 +51,7 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-class Loader(Facts):
+class Loader(Facts, _resume.Resumable):
     """Batches of one training job, epoch after epoch.
 
     A plain re-iterable object: every ``iter(loader)`` starts the next epoch, ``break`` abandons one, ``len(loader)`` is the number
@@ -64,7 +64,8 @@ class Loader(Facts):
       ``larder jobs register``; then the arguments that describe the job must not be given again.
     * ``batch_size``: samples per rank and batch.
     * ``shuffle``: a new random order every epoch. ``order`` names its promise: "stratified" (default; "stratified(B)" with B tiles instead of 4),
-      "strict", "epoch", or "fixed" = a pure function of seed and epoch. ``promise`` says in words what it keeps.
+      "strict", "epoch", or "fixed" = a pure function of seed and epoch; "replay:FILE" gives a recorded one again (docs/resume.md).
+      ``promise`` says in words what it keeps.
     * ``seed`` of the fixed order and of random transforms.
     * ``subset``: an expression such as ``"label < 600 and id % 2 == 0"`` (docs/subsets.md).
     * ``transform``: ops of :mod:`larder.ops` or torchvision objects; without it images come as decoded, each of its own size.
@@ -137,6 +138,7 @@ class Loader(Facts):
         self._timeout = _args.seconds(timeout)
         self._waits = _args.choice("on_daemon_loss", on_daemon_loss, ("wait", "raise")) == "wait"
         self._held: _restart.Held | None = None
+        self._loaded: _resume.Loaded | None = None
         self._pinned: int | None = None
         self._next_epoch = 0
         self._running: Run | None = None
@@ -154,27 +156,21 @@ class Loader(Facts):
         world_size = None if world_size is None else _args.integer("world_size", world_size, 1, 2**32 - 1)
         self._place = _ranks.find(rank, world_size)
         if uri.startswith("job:"):
-            given = {
-                "shuffle": shuffle is not False,
-                "seed": seed != 0,
-                "subset": subset is not None,
-                "transform": transform is not None,
-                "job": job is not None,
-                "order": order is not None,
-                "drop_last": drop_last is not False,
-                "even": even is not None,
-                "share": share != "none",
-                "on_error": on_error != "raise",
-                "prefetch": prefetch != 2,
-                "epochs": epochs is not None,
-            }
-            wrong = [k for k, v in given.items() if v]
-            if wrong:
-                raise InvalidError(
-                    f"{uri}: the job was registered with all that describes it, so {', '.join(wrong)} cannot be given here",
-                    subject=uri,
-                    hint="leave them out, or change the file given to `larder jobs register`",
-                )
+            _args.refuse_described(
+                uri,
+                shuffle=shuffle is not False,
+                seed=seed != 0,
+                subset=subset is not None,
+                transform=transform is not None,
+                job=job is not None,
+                order=order is not None,
+                drop_last=drop_last is not False,
+                even=even is not None,
+                share=share != "none",
+                on_error=on_error != "raise",
+                prefetch=prefetch != 2,
+                epochs=epochs is not None,
+            )
             self._name = uri[4:]
             self._spec: dict[str, Any] | None = None
             self._asked_batch_size = None if batch_size is None else _args.integer("batch_size", batch_size, 1, 65536)
@@ -204,7 +200,11 @@ class Loader(Facts):
         self._job: dict[str, Any] = {}
         self._box = Box()
         self._finalizer = weakref.finalize(self, shutdown, self._box)  # also at exit
-        self._session()
+        try:
+            self._session()
+        except InvalidError as e:
+            if not _resume.may_load(self, e):
+                raise
 
     # ---- connection
 
@@ -236,38 +236,7 @@ class Loader(Facts):
         return s
 
     def _register(self, s: Session, deadline: float) -> None:
-        if self._spec is not None:
-            try:
-                answer = s.call("RegisterJob", {"spec": self._spec}, deadline)
-            except DeadlineError as e:
-                e.hint = (
-                    "a large dataset takes long to index the first time: `larder dataset add URI` does it beforehand, or raise timeout="
-                )
-                raise
-            self._job = answer.get("job") or {}
-            self._box.unused = self._name if answer.get("created") else ""
-            return
-        try:
-            self._job = s.call("DescribeJob", {"name": self._name}, deadline).get("job") or {}
-        except NotFoundError as e:
-            e.hint = e.hint or "register it first: larder jobs register -f job.yaml"
-            raise
-        spec = self._job.get("spec") or {}
-        size = int(spec.get("batchSize") or 0)
-        if self._asked_batch_size not in (None, size):
-            raise InvalidError(
-                f"job {self._name!r} was registered with batch_size {size}, not {self._asked_batch_size}",
-                subject=self._name,
-                hint="leave batch_size out",
-            )
-        world = int(spec.get("worldSize") or 1)
-        if world != self._place.world_size:
-            raise InvalidError(
-                f"job {self._name!r} was registered with world_size {world}; this process is rank {self._place.rank} of "
-                f"{self._place.world_size} ({self._place.source})",
-                subject=self._name,
-                hint="register it with the world_size it runs with, or pass rank= and world_size=",
-            )
+        _resume.register(self, s, deadline)
 
     def _attach(self, s: Session, register: bool = True) -> None:
         """Attaches the session to this rank, once; ``register``: a job that ended meanwhile is made anew."""
@@ -311,7 +280,8 @@ class Loader(Facts):
             self._job["batchesPerEpoch"] = answer["batchesPerEpoch"]
         if answer.get("numSamples") is not None:
             self._job["subsetSize"] = answer["numSamples"]
-        self._next_epoch = max(self._next_epoch, int(answer.get("nextEpoch") or 0))
+        rest = bool(answer.get("rest")) and self._loaded is None  # of an epoch: for another client, who loads its state
+        self._next_epoch = max(self._next_epoch, int(answer.get("nextEpoch") or 0) + rest)
 
     def _call(self, method: str, body: dict[str, Any]) -> dict[str, Any]:
         with self._lock:
@@ -342,10 +312,10 @@ class Loader(Facts):
             if self._ended is not None:
                 raise self._ended
             _args.refuse_torch_worker()
-            numbers = (self._next_epoch, self._pinned)
+            numbers = (self._next_epoch, self._pinned, self._loaded)
 
             def start(s: Session) -> Epoch:
-                self._next_epoch, self._pinned = numbers
+                self._next_epoch, self._pinned, self._loaded = numbers
                 run = self._start_epoch(s)
                 return (Epoch if run.audit is None else _audit.Epoch)(self, run)
 
@@ -355,6 +325,9 @@ class Loader(Facts):
         if s.draining is not None:
             s.close(s.ring is not None)  # the daemon waits for this; the next iter() looks for its successor
             raise s.draining
+        loaded = self._loaded
+        if loaded is not None and loaded.left == 0 and (self._pinned or 0) <= loaded.epoch:
+            return self._nothing_left(s, loaded)
         self._attach(s)
         if s.board is not None:
             s.board.stop()
@@ -372,7 +345,16 @@ class Loader(Facts):
         except BaseException:
             running.done = True
             raise
+        self._loaded = None
         return running
+
+    def _nothing_left(self, s: Session, loaded: _resume.Loaded) -> Run:
+        """The epoch of a state that was saved at its last batch: it ends at once. The job begins with the one after it."""
+        self._running = run = Run(s, loaded.epoch)
+        run.done = True
+        self._next_epoch, self._pinned = loaded.epoch + 1, None
+        self._loaded = loaded._replace(epoch=loaded.epoch + 1, left=-1)
+        return run
 
     def _note_size(self, answer: dict[str, Any]) -> None:
         """Takes over how large an epoch is: its subset may have changed."""
@@ -510,15 +492,6 @@ class Loader(Facts):
                 raise s.fail(e)
             raise _wire.protocol_error(f"{_wire.NAMES[f.type - 1]} in an epoch")
 
-    def _final(self, epoch: int) -> JobEndedError:
-        """Why no epoch follows this one."""
-        epochs = int((self._job.get("spec") or {}).get("epochs") or 0)
-        if 0 < epochs <= epoch + 1:
-            why, hint = "has done all its epochs", "raise epochs=, or make a new Loader"
-        else:
-            why, hint = f"was drained and ended with epoch {epoch}", "make a new Loader to go on"
-        return JobEndedError(f"job {self._name!r} {why}", subject=self._name, hint=hint)
-
     def _report(self, it: Run, f: Frame) -> None:
         """Notes quarantined samples; with on_error="raise" raises SampleError, once for a batch."""
         assert f.batch is not None
@@ -566,14 +539,6 @@ class Loader(Facts):
                     stacklevel=5 + (it.audit is not None),
                 )
         return batch
-
-    def _is_paused(self, s: Session) -> bool:
-        """Whether somebody has paused the job. A daemon that does not say so at once has not."""
-        try:
-            answer = s.call("DescribeJob", {"name": self._name}, time.monotonic() + 1.0)
-        except Error:
-            return False
-        return bool((answer.get("job") or {}).get("paused"))
 
     def _late(self, s: Session, it: Run, waited: float) -> Error:
         alive = s.answers()

@@ -6,6 +6,7 @@
     ├── RankHeldError           a live process holds this (job, rank)
     ├── StaleError              an iterator or attachment that something newer replaced
     │   └── StateLostError      the daemon came back without the epoch that was running
+    ├── StateError              a state_dict that cannot be gone on from: edited, of other files, of another log
     ├── SampleError             a sample that cannot be decoded: file, offset, why, id, key
     ├── JobEndedError           the job was killed, drained or has done its epochs
     ├── UnavailableError        also ConnectionError: no daemon, a dead one, or one that is draining
@@ -84,6 +85,12 @@ class StateLostError(StaleError):
     """
 
 
+class StateError(Error):
+    """A state_dict that cannot be gone on from; the message says why, the hint what to do."""
+
+    default_reason = "TOKEN_INVALID"
+
+
 class JobEndedError(Error):
     """The job was killed, drained, or has done its epochs."""
 
@@ -128,6 +135,10 @@ class KeptBatchesWarning(UserWarning):
     """User code keeps so many batches that the loader has to hand out copies."""
 
 
+class StateChangedWarning(UserWarning):
+    """What ``load_state_dict`` left out, or found otherwise than when the state was saved."""
+
+
 class PausedWarning(UserWarning):
     """Somebody paused the job (`larder jobs pause`), so ``next()`` waits until it is resumed."""
 
@@ -153,6 +164,7 @@ _BY_REASON: dict[str, type[Error]] = {
     "DATASET_UNREADABLE": NotFoundError,
     "RANK_HELD": RankHeldError,
     "STALE": StaleError,
+    "TOKEN_INVALID": StateError,
     "JOB_ENDED": JobEndedError,
     "UNAVAILABLE": UnavailableError,
 }

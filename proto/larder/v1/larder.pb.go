@@ -253,7 +253,7 @@ type JobSpec struct {
 	BatchSize uint32 `protobuf:"varint,4,opt,name=batch_size,json=batchSize,proto3" json:"batch_size,omitempty"`
 	// shuffle: false = the dataset's own order; then order must be empty.
 	Shuffle bool `protobuf:"varint,5,opt,name=shuffle,proto3" json:"shuffle,omitempty"`
-	// order: fixed | stratified | stratified(B) with 1 to 256 tiles B | strict | epoch; empty = stratified, which is stratified(4), when shuffle is set.
+	// order: replay:FILE (docs/format/order.md) | fixed | stratified | stratified(B) with 1 to 256 tiles B | strict | epoch; empty = stratified, which is stratified(4), when shuffle is set.
 	Order string `protobuf:"bytes,6,opt,name=order,proto3" json:"order,omitempty"`
 	// seed of the fixed order and of the random parameters of ops (share "none").
 	Seed uint64 `protobuf:"varint,7,opt,name=seed,proto3" json:"seed,omitempty"`
@@ -1814,7 +1814,11 @@ func (x *DatasetShare) GetKnown() bool {
 type RegisterJobRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// spec of the job.
-	Spec          *JobSpec `protobuf:"bytes,1,opt,name=spec,proto3" json:"spec,omitempty"`
+	Spec *JobSpec `protobuf:"bytes,1,opt,name=spec,proto3" json:"spec,omitempty"`
+	// resume: a token of GetState, in JSON. The job begins with what that one left of its epoch; a job of that name that has no client ends.
+	Resume string `protobuf:"bytes,2,opt,name=resume,proto3" json:"resume,omitempty"`
+	// resume_changed goes on although files of the dataset changed since.
+	ResumeChanged bool `protobuf:"varint,3,opt,name=resume_changed,json=resumeChanged,proto3" json:"resume_changed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1856,13 +1860,29 @@ func (x *RegisterJobRequest) GetSpec() *JobSpec {
 	return nil
 }
 
+func (x *RegisterJobRequest) GetResume() string {
+	if x != nil {
+		return x.Resume
+	}
+	return ""
+}
+
+func (x *RegisterJobRequest) GetResumeChanged() bool {
+	if x != nil {
+		return x.ResumeChanged
+	}
+	return false
+}
+
 // RegisterJobResponse describes the job made or found.
 type RegisterJobResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// job with defaults filled in.
 	Job *Job `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
 	// created is false when the job was there already.
-	Created       bool `protobuf:"varint,2,opt,name=created,proto3" json:"created,omitempty"`
+	Created bool `protobuf:"varint,2,opt,name=created,proto3" json:"created,omitempty"`
+	// resumed: what there is to go on with; set when resume was.
+	Resumed       *Resumed `protobuf:"bytes,3,opt,name=resumed,proto3" json:"resumed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1911,6 +1931,543 @@ func (x *RegisterJobResponse) GetCreated() bool {
 	return false
 }
 
+func (x *RegisterJobResponse) GetResumed() *Resumed {
+	if x != nil {
+		return x.Resumed
+	}
+	return nil
+}
+
+// Resumed says what a job begins with.
+type Resumed struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// epoch to ask for first.
+	Epoch uint32 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// before: samples of it that were handed out before.
+	Before uint64 `protobuf:"varint,2,opt,name=before,proto3" json:"before,omitempty"`
+	// left: samples of it that the ranks get. 0: it is over, and the job begins with the one after it.
+	Left uint64 `protobuf:"varint,3,opt,name=left,proto3" json:"left,omitempty"`
+	// notes: what is left out, and why, in words.
+	Notes         []string `protobuf:"bytes,4,rep,name=notes,proto3" json:"notes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Resumed) Reset() {
+	*x = Resumed{}
+	mi := &file_larder_v1_larder_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Resumed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Resumed) ProtoMessage() {}
+
+func (x *Resumed) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Resumed.ProtoReflect.Descriptor instead.
+func (*Resumed) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *Resumed) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Resumed) GetBefore() uint64 {
+	if x != nil {
+		return x.Before
+	}
+	return 0
+}
+
+func (x *Resumed) GetLeft() uint64 {
+	if x != nil {
+		return x.Left
+	}
+	return 0
+}
+
+func (x *Resumed) GetNotes() []string {
+	if x != nil {
+		return x.Notes
+	}
+	return nil
+}
+
+// GetStateRequest asks where a job is.
+type GetStateRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// name of the job.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// id of the job that the client is attached to; 0 = whichever has the name.
+	Id uint32 `protobuf:"varint,2,opt,name=id,proto3" json:"id,omitempty"`
+	// epoch that is, or is to be, gone on with.
+	Epoch uint32 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// step: batches of it that every rank was handed.
+	Step uint32 `protobuf:"varint,4,opt,name=step,proto3" json:"step,omitempty"`
+	// portable asks for a token that needs no log.
+	Portable      bool `protobuf:"varint,5,opt,name=portable,proto3" json:"portable,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetStateRequest) Reset() {
+	*x = GetStateRequest{}
+	mi := &file_larder_v1_larder_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetStateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetStateRequest) ProtoMessage() {}
+
+func (x *GetStateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetStateRequest.ProtoReflect.Descriptor instead.
+func (*GetStateRequest) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *GetStateRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *GetStateRequest) GetId() uint32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *GetStateRequest) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *GetStateRequest) GetStep() uint32 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+func (x *GetStateRequest) GetPortable() bool {
+	if x != nil {
+		return x.Portable
+	}
+	return false
+}
+
+// GetStateResponse has the token.
+type GetStateResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// token in JSON (docs/format/token.md).
+	Token         string `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetStateResponse) Reset() {
+	*x = GetStateResponse{}
+	mi := &file_larder_v1_larder_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetStateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetStateResponse) ProtoMessage() {}
+
+func (x *GetStateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetStateResponse.ProtoReflect.Descriptor instead.
+func (*GetStateResponse) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *GetStateResponse) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+// ListOrdersRequest names a job.
+type ListOrdersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// name of the job.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListOrdersRequest) Reset() {
+	*x = ListOrdersRequest{}
+	mi := &file_larder_v1_larder_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListOrdersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListOrdersRequest) ProtoMessage() {}
+
+func (x *ListOrdersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListOrdersRequest.ProtoReflect.Descriptor instead.
+func (*ListOrdersRequest) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *ListOrdersRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// ListOrdersResponse lists what is kept, by epoch.
+type ListOrdersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// job: the newest of that name.
+	Job uint32 `protobuf:"varint,1,opt,name=job,proto3" json:"job,omitempty"`
+	// dataset uri.
+	Dataset string `protobuf:"bytes,2,opt,name=dataset,proto3" json:"dataset,omitempty"`
+	// files: fingerprint of the files of its subset, hex.
+	Files string `protobuf:"bytes,3,opt,name=files,proto3" json:"files,omitempty"`
+	// seed of the random parameters.
+	Seed uint64 `protobuf:"varint,4,opt,name=seed,proto3" json:"seed,omitempty"`
+	// orders that are kept.
+	Orders        []*Order `protobuf:"bytes,5,rep,name=orders,proto3" json:"orders,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListOrdersResponse) Reset() {
+	*x = ListOrdersResponse{}
+	mi := &file_larder_v1_larder_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListOrdersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListOrdersResponse) ProtoMessage() {}
+
+func (x *ListOrdersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListOrdersResponse.ProtoReflect.Descriptor instead.
+func (*ListOrdersResponse) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ListOrdersResponse) GetJob() uint32 {
+	if x != nil {
+		return x.Job
+	}
+	return 0
+}
+
+func (x *ListOrdersResponse) GetDataset() string {
+	if x != nil {
+		return x.Dataset
+	}
+	return ""
+}
+
+func (x *ListOrdersResponse) GetFiles() string {
+	if x != nil {
+		return x.Files
+	}
+	return ""
+}
+
+func (x *ListOrdersResponse) GetSeed() uint64 {
+	if x != nil {
+		return x.Seed
+	}
+	return 0
+}
+
+func (x *ListOrdersResponse) GetOrders() []*Order {
+	if x != nil {
+		return x.Orders
+	}
+	return nil
+}
+
+// Order is what is kept of one job-epoch.
+type Order struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// epoch number.
+	Epoch uint32 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// instance of its random parameters.
+	Instance uint32 `protobuf:"varint,2,opt,name=instance,proto3" json:"instance,omitempty"`
+	// samples given out.
+	Samples uint64 `protobuf:"varint,3,opt,name=samples,proto3" json:"samples,omitempty"`
+	// earlier: of them, by the job before that this one went on from.
+	Earlier       uint64 `protobuf:"varint,4,opt,name=earlier,proto3" json:"earlier,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Order) Reset() {
+	*x = Order{}
+	mi := &file_larder_v1_larder_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Order) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Order) ProtoMessage() {}
+
+func (x *Order) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Order.ProtoReflect.Descriptor instead.
+func (*Order) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *Order) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Order) GetInstance() uint32 {
+	if x != nil {
+		return x.Instance
+	}
+	return 0
+}
+
+func (x *Order) GetSamples() uint64 {
+	if x != nil {
+		return x.Samples
+	}
+	return 0
+}
+
+func (x *Order) GetEarlier() uint64 {
+	if x != nil {
+		return x.Earlier
+	}
+	return 0
+}
+
+// GetOrderRequest asks for a part of an order.
+type GetOrderRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// job: its id.
+	Job uint32 `protobuf:"varint,1,opt,name=job,proto3" json:"job,omitempty"`
+	// epoch number.
+	Epoch uint32 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// from: position of the first sample.
+	From          uint64 `protobuf:"varint,3,opt,name=from,proto3" json:"from,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetOrderRequest) Reset() {
+	*x = GetOrderRequest{}
+	mi := &file_larder_v1_larder_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetOrderRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetOrderRequest) ProtoMessage() {}
+
+func (x *GetOrderRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetOrderRequest.ProtoReflect.Descriptor instead.
+func (*GetOrderRequest) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *GetOrderRequest) GetJob() uint32 {
+	if x != nil {
+		return x.Job
+	}
+	return 0
+}
+
+func (x *GetOrderRequest) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *GetOrderRequest) GetFrom() uint64 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+// GetOrderResponse has a part of it.
+type GetOrderResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// samples: ids in the dataset, in the order in which they were given out: by step, then rank.
+	Samples []uint32 `protobuf:"varint,1,rep,packed,name=samples,proto3" json:"samples,omitempty"`
+	// total samples of the order.
+	Total uint64 `protobuf:"varint,2,opt,name=total,proto3" json:"total,omitempty"`
+	// instance of its random parameters.
+	Instance      uint32 `protobuf:"varint,3,opt,name=instance,proto3" json:"instance,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetOrderResponse) Reset() {
+	*x = GetOrderResponse{}
+	mi := &file_larder_v1_larder_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetOrderResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetOrderResponse) ProtoMessage() {}
+
+func (x *GetOrderResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetOrderResponse.ProtoReflect.Descriptor instead.
+func (*GetOrderResponse) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *GetOrderResponse) GetSamples() []uint32 {
+	if x != nil {
+		return x.Samples
+	}
+	return nil
+}
+
+func (x *GetOrderResponse) GetTotal() uint64 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+func (x *GetOrderResponse) GetInstance() uint32 {
+	if x != nil {
+		return x.Instance
+	}
+	return 0
+}
+
 // ListJobsRequest asks for all jobs.
 type ListJobsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1922,7 +2479,7 @@ type ListJobsRequest struct {
 
 func (x *ListJobsRequest) Reset() {
 	*x = ListJobsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[17]
+	mi := &file_larder_v1_larder_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1934,7 +2491,7 @@ func (x *ListJobsRequest) String() string {
 func (*ListJobsRequest) ProtoMessage() {}
 
 func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[17]
+	mi := &file_larder_v1_larder_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1947,7 +2504,7 @@ func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
 func (*ListJobsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{17}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListJobsRequest) GetIncludeEnded() bool {
@@ -1968,7 +2525,7 @@ type ListJobsResponse struct {
 
 func (x *ListJobsResponse) Reset() {
 	*x = ListJobsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[18]
+	mi := &file_larder_v1_larder_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1980,7 +2537,7 @@ func (x *ListJobsResponse) String() string {
 func (*ListJobsResponse) ProtoMessage() {}
 
 func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[18]
+	mi := &file_larder_v1_larder_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1993,7 +2550,7 @@ func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
 func (*ListJobsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{18}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListJobsResponse) GetJobs() []*Job {
@@ -2014,7 +2571,7 @@ type DescribeJobRequest struct {
 
 func (x *DescribeJobRequest) Reset() {
 	*x = DescribeJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[19]
+	mi := &file_larder_v1_larder_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2026,7 +2583,7 @@ func (x *DescribeJobRequest) String() string {
 func (*DescribeJobRequest) ProtoMessage() {}
 
 func (x *DescribeJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[19]
+	mi := &file_larder_v1_larder_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2039,7 +2596,7 @@ func (x *DescribeJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeJobRequest.ProtoReflect.Descriptor instead.
 func (*DescribeJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{19}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DescribeJobRequest) GetName() string {
@@ -2060,7 +2617,7 @@ type DescribeJobResponse struct {
 
 func (x *DescribeJobResponse) Reset() {
 	*x = DescribeJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[20]
+	mi := &file_larder_v1_larder_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2072,7 +2629,7 @@ func (x *DescribeJobResponse) String() string {
 func (*DescribeJobResponse) ProtoMessage() {}
 
 func (x *DescribeJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[20]
+	mi := &file_larder_v1_larder_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2085,7 +2642,7 @@ func (x *DescribeJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeJobResponse.ProtoReflect.Descriptor instead.
 func (*DescribeJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{20}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *DescribeJobResponse) GetJob() *Job {
@@ -2106,7 +2663,7 @@ type DrainJobRequest struct {
 
 func (x *DrainJobRequest) Reset() {
 	*x = DrainJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[21]
+	mi := &file_larder_v1_larder_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2118,7 +2675,7 @@ func (x *DrainJobRequest) String() string {
 func (*DrainJobRequest) ProtoMessage() {}
 
 func (x *DrainJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[21]
+	mi := &file_larder_v1_larder_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2131,7 +2688,7 @@ func (x *DrainJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainJobRequest.ProtoReflect.Descriptor instead.
 func (*DrainJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{21}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DrainJobRequest) GetName() string {
@@ -2152,7 +2709,7 @@ type DrainJobResponse struct {
 
 func (x *DrainJobResponse) Reset() {
 	*x = DrainJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[22]
+	mi := &file_larder_v1_larder_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2164,7 +2721,7 @@ func (x *DrainJobResponse) String() string {
 func (*DrainJobResponse) ProtoMessage() {}
 
 func (x *DrainJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[22]
+	mi := &file_larder_v1_larder_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2177,7 +2734,7 @@ func (x *DrainJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainJobResponse.ProtoReflect.Descriptor instead.
 func (*DrainJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{22}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DrainJobResponse) GetJob() *Job {
@@ -2198,7 +2755,7 @@ type KillJobRequest struct {
 
 func (x *KillJobRequest) Reset() {
 	*x = KillJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[23]
+	mi := &file_larder_v1_larder_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2210,7 +2767,7 @@ func (x *KillJobRequest) String() string {
 func (*KillJobRequest) ProtoMessage() {}
 
 func (x *KillJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[23]
+	mi := &file_larder_v1_larder_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2223,7 +2780,7 @@ func (x *KillJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillJobRequest.ProtoReflect.Descriptor instead.
 func (*KillJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{23}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *KillJobRequest) GetName() string {
@@ -2244,7 +2801,7 @@ type KillJobResponse struct {
 
 func (x *KillJobResponse) Reset() {
 	*x = KillJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[24]
+	mi := &file_larder_v1_larder_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2256,7 +2813,7 @@ func (x *KillJobResponse) String() string {
 func (*KillJobResponse) ProtoMessage() {}
 
 func (x *KillJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[24]
+	mi := &file_larder_v1_larder_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2269,7 +2826,7 @@ func (x *KillJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillJobResponse.ProtoReflect.Descriptor instead.
 func (*KillJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{24}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *KillJobResponse) GetJob() *Job {
@@ -2290,7 +2847,7 @@ type PauseJobRequest struct {
 
 func (x *PauseJobRequest) Reset() {
 	*x = PauseJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[25]
+	mi := &file_larder_v1_larder_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2302,7 +2859,7 @@ func (x *PauseJobRequest) String() string {
 func (*PauseJobRequest) ProtoMessage() {}
 
 func (x *PauseJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[25]
+	mi := &file_larder_v1_larder_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2315,7 +2872,7 @@ func (x *PauseJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseJobRequest.ProtoReflect.Descriptor instead.
 func (*PauseJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{25}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *PauseJobRequest) GetName() string {
@@ -2336,7 +2893,7 @@ type PauseJobResponse struct {
 
 func (x *PauseJobResponse) Reset() {
 	*x = PauseJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[26]
+	mi := &file_larder_v1_larder_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2348,7 +2905,7 @@ func (x *PauseJobResponse) String() string {
 func (*PauseJobResponse) ProtoMessage() {}
 
 func (x *PauseJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[26]
+	mi := &file_larder_v1_larder_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2361,7 +2918,7 @@ func (x *PauseJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseJobResponse.ProtoReflect.Descriptor instead.
 func (*PauseJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{26}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PauseJobResponse) GetJob() *Job {
@@ -2382,7 +2939,7 @@ type ResumeJobRequest struct {
 
 func (x *ResumeJobRequest) Reset() {
 	*x = ResumeJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[27]
+	mi := &file_larder_v1_larder_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2394,7 +2951,7 @@ func (x *ResumeJobRequest) String() string {
 func (*ResumeJobRequest) ProtoMessage() {}
 
 func (x *ResumeJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[27]
+	mi := &file_larder_v1_larder_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2407,7 +2964,7 @@ func (x *ResumeJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeJobRequest.ProtoReflect.Descriptor instead.
 func (*ResumeJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{27}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ResumeJobRequest) GetName() string {
@@ -2428,7 +2985,7 @@ type ResumeJobResponse struct {
 
 func (x *ResumeJobResponse) Reset() {
 	*x = ResumeJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[28]
+	mi := &file_larder_v1_larder_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2440,7 +2997,7 @@ func (x *ResumeJobResponse) String() string {
 func (*ResumeJobResponse) ProtoMessage() {}
 
 func (x *ResumeJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[28]
+	mi := &file_larder_v1_larder_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2453,7 +3010,7 @@ func (x *ResumeJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeJobResponse.ProtoReflect.Descriptor instead.
 func (*ResumeJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{28}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ResumeJobResponse) GetJob() *Job {
@@ -2478,7 +3035,7 @@ type SetSubsetRequest struct {
 
 func (x *SetSubsetRequest) Reset() {
 	*x = SetSubsetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[29]
+	mi := &file_larder_v1_larder_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2490,7 +3047,7 @@ func (x *SetSubsetRequest) String() string {
 func (*SetSubsetRequest) ProtoMessage() {}
 
 func (x *SetSubsetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[29]
+	mi := &file_larder_v1_larder_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2503,7 +3060,7 @@ func (x *SetSubsetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSubsetRequest.ProtoReflect.Descriptor instead.
 func (*SetSubsetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{29}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *SetSubsetRequest) GetName() string {
@@ -2544,7 +3101,7 @@ type SetSubsetResponse struct {
 
 func (x *SetSubsetResponse) Reset() {
 	*x = SetSubsetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[30]
+	mi := &file_larder_v1_larder_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2556,7 +3113,7 @@ func (x *SetSubsetResponse) String() string {
 func (*SetSubsetResponse) ProtoMessage() {}
 
 func (x *SetSubsetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[30]
+	mi := &file_larder_v1_larder_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2569,7 +3126,7 @@ func (x *SetSubsetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSubsetResponse.ProtoReflect.Descriptor instead.
 func (*SetSubsetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{30}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SetSubsetResponse) GetJob() *Job {
@@ -2611,7 +3168,7 @@ type RefreshDatasetRequest struct {
 
 func (x *RefreshDatasetRequest) Reset() {
 	*x = RefreshDatasetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[31]
+	mi := &file_larder_v1_larder_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2623,7 +3180,7 @@ func (x *RefreshDatasetRequest) String() string {
 func (*RefreshDatasetRequest) ProtoMessage() {}
 
 func (x *RefreshDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[31]
+	mi := &file_larder_v1_larder_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2636,7 +3193,7 @@ func (x *RefreshDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshDatasetRequest.ProtoReflect.Descriptor instead.
 func (*RefreshDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{31}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *RefreshDatasetRequest) GetDataset() string {
@@ -2663,7 +3220,7 @@ type RefreshDatasetResponse struct {
 
 func (x *RefreshDatasetResponse) Reset() {
 	*x = RefreshDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[32]
+	mi := &file_larder_v1_larder_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2675,7 +3232,7 @@ func (x *RefreshDatasetResponse) String() string {
 func (*RefreshDatasetResponse) ProtoMessage() {}
 
 func (x *RefreshDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[32]
+	mi := &file_larder_v1_larder_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2688,7 +3245,7 @@ func (x *RefreshDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshDatasetResponse.ProtoReflect.Descriptor instead.
 func (*RefreshDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{32}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *RefreshDatasetResponse) GetDataset() *Dataset {
@@ -2732,7 +3289,7 @@ type AddDatasetRequest struct {
 
 func (x *AddDatasetRequest) Reset() {
 	*x = AddDatasetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[33]
+	mi := &file_larder_v1_larder_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2744,7 +3301,7 @@ func (x *AddDatasetRequest) String() string {
 func (*AddDatasetRequest) ProtoMessage() {}
 
 func (x *AddDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[33]
+	mi := &file_larder_v1_larder_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2757,7 +3314,7 @@ func (x *AddDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddDatasetRequest.ProtoReflect.Descriptor instead.
 func (*AddDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{33}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *AddDatasetRequest) GetName() string {
@@ -2785,7 +3342,7 @@ type AddDatasetResponse struct {
 
 func (x *AddDatasetResponse) Reset() {
 	*x = AddDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[34]
+	mi := &file_larder_v1_larder_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2797,7 +3354,7 @@ func (x *AddDatasetResponse) String() string {
 func (*AddDatasetResponse) ProtoMessage() {}
 
 func (x *AddDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[34]
+	mi := &file_larder_v1_larder_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2810,7 +3367,7 @@ func (x *AddDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddDatasetResponse.ProtoReflect.Descriptor instead.
 func (*AddDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{34}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *AddDatasetResponse) GetDataset() *Dataset {
@@ -2829,7 +3386,7 @@ type ListDatasetsRequest struct {
 
 func (x *ListDatasetsRequest) Reset() {
 	*x = ListDatasetsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[35]
+	mi := &file_larder_v1_larder_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2841,7 +3398,7 @@ func (x *ListDatasetsRequest) String() string {
 func (*ListDatasetsRequest) ProtoMessage() {}
 
 func (x *ListDatasetsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[35]
+	mi := &file_larder_v1_larder_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2854,7 +3411,7 @@ func (x *ListDatasetsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDatasetsRequest.ProtoReflect.Descriptor instead.
 func (*ListDatasetsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{35}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{43}
 }
 
 // ListDatasetsResponse lists them by id.
@@ -2868,7 +3425,7 @@ type ListDatasetsResponse struct {
 
 func (x *ListDatasetsResponse) Reset() {
 	*x = ListDatasetsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[36]
+	mi := &file_larder_v1_larder_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2880,7 +3437,7 @@ func (x *ListDatasetsResponse) String() string {
 func (*ListDatasetsResponse) ProtoMessage() {}
 
 func (x *ListDatasetsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[36]
+	mi := &file_larder_v1_larder_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2893,7 +3450,7 @@ func (x *ListDatasetsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDatasetsResponse.ProtoReflect.Descriptor instead.
 func (*ListDatasetsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{36}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ListDatasetsResponse) GetDatasets() []*Dataset {
@@ -2918,7 +3475,7 @@ type InspectDatasetRequest struct {
 
 func (x *InspectDatasetRequest) Reset() {
 	*x = InspectDatasetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[37]
+	mi := &file_larder_v1_larder_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2930,7 +3487,7 @@ func (x *InspectDatasetRequest) String() string {
 func (*InspectDatasetRequest) ProtoMessage() {}
 
 func (x *InspectDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[37]
+	mi := &file_larder_v1_larder_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2943,7 +3500,7 @@ func (x *InspectDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDatasetRequest.ProtoReflect.Descriptor instead.
 func (*InspectDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{37}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *InspectDatasetRequest) GetDataset() string {
@@ -2982,7 +3539,7 @@ type InspectDatasetResponse struct {
 
 func (x *InspectDatasetResponse) Reset() {
 	*x = InspectDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[38]
+	mi := &file_larder_v1_larder_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2994,7 +3551,7 @@ func (x *InspectDatasetResponse) String() string {
 func (*InspectDatasetResponse) ProtoMessage() {}
 
 func (x *InspectDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[38]
+	mi := &file_larder_v1_larder_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3007,7 +3564,7 @@ func (x *InspectDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDatasetResponse.ProtoReflect.Descriptor instead.
 func (*InspectDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{38}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *InspectDatasetResponse) GetDataset() *Dataset {
@@ -3044,7 +3601,7 @@ type ResolveKeysRequest struct {
 
 func (x *ResolveKeysRequest) Reset() {
 	*x = ResolveKeysRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[39]
+	mi := &file_larder_v1_larder_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3056,7 +3613,7 @@ func (x *ResolveKeysRequest) String() string {
 func (*ResolveKeysRequest) ProtoMessage() {}
 
 func (x *ResolveKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[39]
+	mi := &file_larder_v1_larder_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3069,7 +3626,7 @@ func (x *ResolveKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveKeysRequest.ProtoReflect.Descriptor instead.
 func (*ResolveKeysRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{39}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ResolveKeysRequest) GetDataset() string {
@@ -3097,7 +3654,7 @@ type ResolveKeysResponse struct {
 
 func (x *ResolveKeysResponse) Reset() {
 	*x = ResolveKeysResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[40]
+	mi := &file_larder_v1_larder_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3109,7 +3666,7 @@ func (x *ResolveKeysResponse) String() string {
 func (*ResolveKeysResponse) ProtoMessage() {}
 
 func (x *ResolveKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[40]
+	mi := &file_larder_v1_larder_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3122,7 +3679,7 @@ func (x *ResolveKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveKeysResponse.ProtoReflect.Descriptor instead.
 func (*ResolveKeysResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{40}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ResolveKeysResponse) GetSamples() []*Sample {
@@ -3141,7 +3698,7 @@ type GetTiersRequest struct {
 
 func (x *GetTiersRequest) Reset() {
 	*x = GetTiersRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[41]
+	mi := &file_larder_v1_larder_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3153,7 +3710,7 @@ func (x *GetTiersRequest) String() string {
 func (*GetTiersRequest) ProtoMessage() {}
 
 func (x *GetTiersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[41]
+	mi := &file_larder_v1_larder_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3166,7 +3723,7 @@ func (x *GetTiersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTiersRequest.ProtoReflect.Descriptor instead.
 func (*GetTiersRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{41}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{49}
 }
 
 // GetTiersResponse lists encoded, decoded, augmented.
@@ -3184,7 +3741,7 @@ type GetTiersResponse struct {
 
 func (x *GetTiersResponse) Reset() {
 	*x = GetTiersResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[42]
+	mi := &file_larder_v1_larder_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3196,7 +3753,7 @@ func (x *GetTiersResponse) String() string {
 func (*GetTiersResponse) ProtoMessage() {}
 
 func (x *GetTiersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[42]
+	mi := &file_larder_v1_larder_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3209,7 +3766,7 @@ func (x *GetTiersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTiersResponse.ProtoReflect.Descriptor instead.
 func (*GetTiersResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{42}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *GetTiersResponse) GetTiers() []*Tier {
@@ -3250,7 +3807,7 @@ type SetTiersRequest struct {
 
 func (x *SetTiersRequest) Reset() {
 	*x = SetTiersRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[43]
+	mi := &file_larder_v1_larder_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3262,7 +3819,7 @@ func (x *SetTiersRequest) String() string {
 func (*SetTiersRequest) ProtoMessage() {}
 
 func (x *SetTiersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[43]
+	mi := &file_larder_v1_larder_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3275,7 +3832,7 @@ func (x *SetTiersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTiersRequest.ProtoReflect.Descriptor instead.
 func (*SetTiersRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{43}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *SetTiersRequest) GetTotal() string {
@@ -3321,7 +3878,7 @@ type SetTiersResponse struct {
 
 func (x *SetTiersResponse) Reset() {
 	*x = SetTiersResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[44]
+	mi := &file_larder_v1_larder_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3333,7 +3890,7 @@ func (x *SetTiersResponse) String() string {
 func (*SetTiersResponse) ProtoMessage() {}
 
 func (x *SetTiersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[44]
+	mi := &file_larder_v1_larder_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3346,7 +3903,7 @@ func (x *SetTiersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTiersResponse.ProtoReflect.Descriptor instead.
 func (*SetTiersResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{44}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *SetTiersResponse) GetTiers() []*Tier {
@@ -3383,7 +3940,7 @@ type ApplyConfigRequest struct {
 
 func (x *ApplyConfigRequest) Reset() {
 	*x = ApplyConfigRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[45]
+	mi := &file_larder_v1_larder_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3395,7 +3952,7 @@ func (x *ApplyConfigRequest) String() string {
 func (*ApplyConfigRequest) ProtoMessage() {}
 
 func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[45]
+	mi := &file_larder_v1_larder_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3408,7 +3965,7 @@ func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigRequest.ProtoReflect.Descriptor instead.
 func (*ApplyConfigRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{45}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ApplyConfigRequest) GetName() string {
@@ -3436,7 +3993,7 @@ type ApplyConfigResponse struct {
 
 func (x *ApplyConfigResponse) Reset() {
 	*x = ApplyConfigResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[46]
+	mi := &file_larder_v1_larder_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3448,7 +4005,7 @@ func (x *ApplyConfigResponse) String() string {
 func (*ApplyConfigResponse) ProtoMessage() {}
 
 func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[46]
+	mi := &file_larder_v1_larder_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3461,7 +4018,7 @@ func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigResponse.ProtoReflect.Descriptor instead.
 func (*ApplyConfigResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{46}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ApplyConfigResponse) GetChanges() []*ConfigChange {
@@ -3488,7 +4045,7 @@ type ConfigChange struct {
 
 func (x *ConfigChange) Reset() {
 	*x = ConfigChange{}
-	mi := &file_larder_v1_larder_proto_msgTypes[47]
+	mi := &file_larder_v1_larder_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3500,7 +4057,7 @@ func (x *ConfigChange) String() string {
 func (*ConfigChange) ProtoMessage() {}
 
 func (x *ConfigChange) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[47]
+	mi := &file_larder_v1_larder_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3513,7 +4070,7 @@ func (x *ConfigChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigChange.ProtoReflect.Descriptor instead.
 func (*ConfigChange) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{47}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ConfigChange) GetKey() string {
@@ -3555,7 +4112,7 @@ type GetStatsRequest struct {
 
 func (x *GetStatsRequest) Reset() {
 	*x = GetStatsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[48]
+	mi := &file_larder_v1_larder_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3567,7 +4124,7 @@ func (x *GetStatsRequest) String() string {
 func (*GetStatsRequest) ProtoMessage() {}
 
 func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[48]
+	mi := &file_larder_v1_larder_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3580,7 +4137,7 @@ func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsRequest.ProtoReflect.Descriptor instead.
 func (*GetStatsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{48}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *GetStatsRequest) GetJob() string {
@@ -3601,7 +4158,7 @@ type GetStatsResponse struct {
 
 func (x *GetStatsResponse) Reset() {
 	*x = GetStatsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[49]
+	mi := &file_larder_v1_larder_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3613,7 +4170,7 @@ func (x *GetStatsResponse) String() string {
 func (*GetStatsResponse) ProtoMessage() {}
 
 func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[49]
+	mi := &file_larder_v1_larder_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3626,7 +4183,7 @@ func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsResponse.ProtoReflect.Descriptor instead.
 func (*GetStatsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{49}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *GetStatsResponse) GetStats() *Stats {
@@ -3649,7 +4206,7 @@ type RecordTraceRequest struct {
 
 func (x *RecordTraceRequest) Reset() {
 	*x = RecordTraceRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[50]
+	mi := &file_larder_v1_larder_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3661,7 +4218,7 @@ func (x *RecordTraceRequest) String() string {
 func (*RecordTraceRequest) ProtoMessage() {}
 
 func (x *RecordTraceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[50]
+	mi := &file_larder_v1_larder_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3674,7 +4231,7 @@ func (x *RecordTraceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordTraceRequest.ProtoReflect.Descriptor instead.
 func (*RecordTraceRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{50}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *RecordTraceRequest) GetRecording() uint64 {
@@ -3718,7 +4275,7 @@ type RecordTraceResponse struct {
 
 func (x *RecordTraceResponse) Reset() {
 	*x = RecordTraceResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[51]
+	mi := &file_larder_v1_larder_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3730,7 +4287,7 @@ func (x *RecordTraceResponse) String() string {
 func (*RecordTraceResponse) ProtoMessage() {}
 
 func (x *RecordTraceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[51]
+	mi := &file_larder_v1_larder_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3743,7 +4300,7 @@ func (x *RecordTraceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordTraceResponse.ProtoReflect.Descriptor instead.
 func (*RecordTraceResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{51}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *RecordTraceResponse) GetRecording() uint64 {
@@ -3824,7 +4381,7 @@ type RecordedBatch struct {
 
 func (x *RecordedBatch) Reset() {
 	*x = RecordedBatch{}
-	mi := &file_larder_v1_larder_proto_msgTypes[52]
+	mi := &file_larder_v1_larder_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3836,7 +4393,7 @@ func (x *RecordedBatch) String() string {
 func (*RecordedBatch) ProtoMessage() {}
 
 func (x *RecordedBatch) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[52]
+	mi := &file_larder_v1_larder_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3849,7 +4406,7 @@ func (x *RecordedBatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedBatch.ProtoReflect.Descriptor instead.
 func (*RecordedBatch) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{52}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *RecordedBatch) GetJob() uint32 {
@@ -3900,7 +4457,7 @@ type RecordedJob struct {
 
 func (x *RecordedJob) Reset() {
 	*x = RecordedJob{}
-	mi := &file_larder_v1_larder_proto_msgTypes[53]
+	mi := &file_larder_v1_larder_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3912,7 +4469,7 @@ func (x *RecordedJob) String() string {
 func (*RecordedJob) ProtoMessage() {}
 
 func (x *RecordedJob) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[53]
+	mi := &file_larder_v1_larder_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3925,7 +4482,7 @@ func (x *RecordedJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedJob.ProtoReflect.Descriptor instead.
 func (*RecordedJob) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{53}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *RecordedJob) GetJob() uint32 {
@@ -4010,7 +4567,7 @@ type RecordedObjects struct {
 
 func (x *RecordedObjects) Reset() {
 	*x = RecordedObjects{}
-	mi := &file_larder_v1_larder_proto_msgTypes[54]
+	mi := &file_larder_v1_larder_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4022,7 +4579,7 @@ func (x *RecordedObjects) String() string {
 func (*RecordedObjects) ProtoMessage() {}
 
 func (x *RecordedObjects) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[54]
+	mi := &file_larder_v1_larder_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4035,7 +4592,7 @@ func (x *RecordedObjects) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedObjects.ProtoReflect.Descriptor instead.
 func (*RecordedObjects) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{54}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *RecordedObjects) GetFirst() uint32 {
@@ -4110,7 +4667,7 @@ type RecordedMachine struct {
 
 func (x *RecordedMachine) Reset() {
 	*x = RecordedMachine{}
-	mi := &file_larder_v1_larder_proto_msgTypes[55]
+	mi := &file_larder_v1_larder_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4122,7 +4679,7 @@ func (x *RecordedMachine) String() string {
 func (*RecordedMachine) ProtoMessage() {}
 
 func (x *RecordedMachine) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[55]
+	mi := &file_larder_v1_larder_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4135,7 +4692,7 @@ func (x *RecordedMachine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedMachine.ProtoReflect.Descriptor instead.
 func (*RecordedMachine) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{55}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *RecordedMachine) GetDuration() *durationpb.Duration {
@@ -4251,7 +4808,7 @@ type RecordedTier struct {
 
 func (x *RecordedTier) Reset() {
 	*x = RecordedTier{}
-	mi := &file_larder_v1_larder_proto_msgTypes[56]
+	mi := &file_larder_v1_larder_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4263,7 +4820,7 @@ func (x *RecordedTier) String() string {
 func (*RecordedTier) ProtoMessage() {}
 
 func (x *RecordedTier) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[56]
+	mi := &file_larder_v1_larder_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4276,7 +4833,7 @@ func (x *RecordedTier) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedTier.ProtoReflect.Descriptor instead.
 func (*RecordedTier) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{56}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *RecordedTier) GetForm() string {
@@ -4311,7 +4868,7 @@ type WatchStatsRequest struct {
 
 func (x *WatchStatsRequest) Reset() {
 	*x = WatchStatsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[57]
+	mi := &file_larder_v1_larder_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4323,7 +4880,7 @@ func (x *WatchStatsRequest) String() string {
 func (*WatchStatsRequest) ProtoMessage() {}
 
 func (x *WatchStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[57]
+	mi := &file_larder_v1_larder_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4336,7 +4893,7 @@ func (x *WatchStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatsRequest.ProtoReflect.Descriptor instead.
 func (*WatchStatsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{57}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *WatchStatsRequest) GetInterval() *durationpb.Duration {
@@ -4357,7 +4914,7 @@ type WatchStatsResponse struct {
 
 func (x *WatchStatsResponse) Reset() {
 	*x = WatchStatsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[58]
+	mi := &file_larder_v1_larder_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4369,7 +4926,7 @@ func (x *WatchStatsResponse) String() string {
 func (*WatchStatsResponse) ProtoMessage() {}
 
 func (x *WatchStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[58]
+	mi := &file_larder_v1_larder_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4382,7 +4939,7 @@ func (x *WatchStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatsResponse.ProtoReflect.Descriptor instead.
 func (*WatchStatsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{58}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *WatchStatsResponse) GetStats() *Stats {
@@ -4411,7 +4968,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[59]
+	mi := &file_larder_v1_larder_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4423,7 +4980,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[59]
+	mi := &file_larder_v1_larder_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4436,7 +4993,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{59}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *AttachRequest) GetJob() string {
@@ -4497,7 +5054,7 @@ type Field struct {
 
 func (x *Field) Reset() {
 	*x = Field{}
-	mi := &file_larder_v1_larder_proto_msgTypes[60]
+	mi := &file_larder_v1_larder_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4509,7 +5066,7 @@ func (x *Field) String() string {
 func (*Field) ProtoMessage() {}
 
 func (x *Field) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[60]
+	mi := &file_larder_v1_larder_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4522,7 +5079,7 @@ func (x *Field) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Field.ProtoReflect.Descriptor instead.
 func (*Field) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{60}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *Field) GetName() string {
@@ -4598,14 +5155,16 @@ type AttachResponse struct {
 	// board is the offset in segment 0 of the board, on which batches are posted for a client that opens it; 0 = there is none.
 	Board uint64 `protobuf:"varint,10,opt,name=board,proto3" json:"board,omitempty"`
 	// posts of the board, a power of two.
-	Posts         uint32 `protobuf:"varint,11,opt,name=posts,proto3" json:"posts,omitempty"`
+	Posts uint32 `protobuf:"varint,11,opt,name=posts,proto3" json:"posts,omitempty"`
+	// rest: of next_epoch there is what an earlier job left. A client that has not loaded its state begins with the one after it.
+	Rest          bool `protobuf:"varint,12,opt,name=rest,proto3" json:"rest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AttachResponse) Reset() {
 	*x = AttachResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[61]
+	mi := &file_larder_v1_larder_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4617,7 +5176,7 @@ func (x *AttachResponse) String() string {
 func (*AttachResponse) ProtoMessage() {}
 
 func (x *AttachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[61]
+	mi := &file_larder_v1_larder_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4630,7 +5189,7 @@ func (x *AttachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachResponse.ProtoReflect.Descriptor instead.
 func (*AttachResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{61}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *AttachResponse) GetJob() *Job {
@@ -4710,6 +5269,13 @@ func (x *AttachResponse) GetPosts() uint32 {
 	return 0
 }
 
+func (x *AttachResponse) GetRest() bool {
+	if x != nil {
+		return x.Rest
+	}
+	return false
+}
+
 // HelloRequest opens a session.
 type HelloRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4727,7 +5293,7 @@ type HelloRequest struct {
 
 func (x *HelloRequest) Reset() {
 	*x = HelloRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[62]
+	mi := &file_larder_v1_larder_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4739,7 +5305,7 @@ func (x *HelloRequest) String() string {
 func (*HelloRequest) ProtoMessage() {}
 
 func (x *HelloRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[62]
+	mi := &file_larder_v1_larder_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4752,7 +5318,7 @@ func (x *HelloRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloRequest.ProtoReflect.Descriptor instead.
 func (*HelloRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{62}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *HelloRequest) GetClient() string {
@@ -4802,7 +5368,7 @@ type HelloResponse struct {
 
 func (x *HelloResponse) Reset() {
 	*x = HelloResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[63]
+	mi := &file_larder_v1_larder_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4814,7 +5380,7 @@ func (x *HelloResponse) String() string {
 func (*HelloResponse) ProtoMessage() {}
 
 func (x *HelloResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[63]
+	mi := &file_larder_v1_larder_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4827,7 +5393,7 @@ func (x *HelloResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloResponse.ProtoReflect.Descriptor instead.
 func (*HelloResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{63}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *HelloResponse) GetVersion() string {
@@ -4876,7 +5442,7 @@ type BatchReport struct {
 
 func (x *BatchReport) Reset() {
 	*x = BatchReport{}
-	mi := &file_larder_v1_larder_proto_msgTypes[64]
+	mi := &file_larder_v1_larder_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4888,7 +5454,7 @@ func (x *BatchReport) String() string {
 func (*BatchReport) ProtoMessage() {}
 
 func (x *BatchReport) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[64]
+	mi := &file_larder_v1_larder_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4901,7 +5467,7 @@ func (x *BatchReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchReport.ProtoReflect.Descriptor instead.
 func (*BatchReport) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{64}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *BatchReport) GetQuarantined() []*QuarantinedSample {
@@ -4924,7 +5490,7 @@ type EpochResponse struct {
 
 func (x *EpochResponse) Reset() {
 	*x = EpochResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[65]
+	mi := &file_larder_v1_larder_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4936,7 +5502,7 @@ func (x *EpochResponse) String() string {
 func (*EpochResponse) ProtoMessage() {}
 
 func (x *EpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[65]
+	mi := &file_larder_v1_larder_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4949,7 +5515,7 @@ func (x *EpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochResponse.ProtoReflect.Descriptor instead.
 func (*EpochResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{65}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *EpochResponse) GetNumSamples() uint64 {
@@ -4985,7 +5551,7 @@ type EpochEnd struct {
 
 func (x *EpochEnd) Reset() {
 	*x = EpochEnd{}
-	mi := &file_larder_v1_larder_proto_msgTypes[66]
+	mi := &file_larder_v1_larder_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4997,7 +5563,7 @@ func (x *EpochEnd) String() string {
 func (*EpochEnd) ProtoMessage() {}
 
 func (x *EpochEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[66]
+	mi := &file_larder_v1_larder_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5010,7 +5576,7 @@ func (x *EpochEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochEnd.ProtoReflect.Descriptor instead.
 func (*EpochEnd) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{66}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *EpochEnd) GetEpoch() uint32 {
@@ -5216,12 +5782,49 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x03cap\x18\x03 \x01(\x04H\x00R\x03cap\x88\x01\x01\x12\x12\n" +
 	"\x04used\x18\x04 \x01(\x04R\x04used\x12\x14\n" +
 	"\x05known\x18\x05 \x01(\bR\x05knownB\x06\n" +
-	"\x04_cap\"<\n" +
+	"\x04_cap\"{\n" +
 	"\x12RegisterJobRequest\x12&\n" +
-	"\x04spec\x18\x01 \x01(\v2\x12.larder.v1.JobSpecR\x04spec\"Q\n" +
+	"\x04spec\x18\x01 \x01(\v2\x12.larder.v1.JobSpecR\x04spec\x12\x16\n" +
+	"\x06resume\x18\x02 \x01(\tR\x06resume\x12%\n" +
+	"\x0eresume_changed\x18\x03 \x01(\bR\rresumeChanged\"\x7f\n" +
 	"\x13RegisterJobResponse\x12 \n" +
 	"\x03job\x18\x01 \x01(\v2\x0e.larder.v1.JobR\x03job\x12\x18\n" +
-	"\acreated\x18\x02 \x01(\bR\acreated\"6\n" +
+	"\acreated\x18\x02 \x01(\bR\acreated\x12,\n" +
+	"\aresumed\x18\x03 \x01(\v2\x12.larder.v1.ResumedR\aresumed\"a\n" +
+	"\aResumed\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x16\n" +
+	"\x06before\x18\x02 \x01(\x04R\x06before\x12\x12\n" +
+	"\x04left\x18\x03 \x01(\x04R\x04left\x12\x14\n" +
+	"\x05notes\x18\x04 \x03(\tR\x05notes\"{\n" +
+	"\x0fGetStateRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\rR\x02id\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\rR\x05epoch\x12\x12\n" +
+	"\x04step\x18\x04 \x01(\rR\x04step\x12\x1a\n" +
+	"\bportable\x18\x05 \x01(\bR\bportable\"(\n" +
+	"\x10GetStateResponse\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\tR\x05token\"'\n" +
+	"\x11ListOrdersRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\x94\x01\n" +
+	"\x12ListOrdersResponse\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\rR\x03job\x12\x18\n" +
+	"\adataset\x18\x02 \x01(\tR\adataset\x12\x14\n" +
+	"\x05files\x18\x03 \x01(\tR\x05files\x12\x12\n" +
+	"\x04seed\x18\x04 \x01(\x04R\x04seed\x12(\n" +
+	"\x06orders\x18\x05 \x03(\v2\x10.larder.v1.OrderR\x06orders\"m\n" +
+	"\x05Order\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x1a\n" +
+	"\binstance\x18\x02 \x01(\rR\binstance\x12\x18\n" +
+	"\asamples\x18\x03 \x01(\x04R\asamples\x12\x18\n" +
+	"\aearlier\x18\x04 \x01(\x04R\aearlier\"M\n" +
+	"\x0fGetOrderRequest\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\rR\x03job\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\rR\x05epoch\x12\x12\n" +
+	"\x04from\x18\x03 \x01(\x04R\x04from\"^\n" +
+	"\x10GetOrderResponse\x12\x18\n" +
+	"\asamples\x18\x01 \x03(\rR\asamples\x12\x14\n" +
+	"\x05total\x18\x02 \x01(\x04R\x05total\x12\x1a\n" +
+	"\binstance\x18\x03 \x01(\rR\binstance\"6\n" +
 	"\x0fListJobsRequest\x12#\n" +
 	"\rinclude_ended\x18\x01 \x01(\bR\fincludeEnded\"6\n" +
 	"\x10ListJobsResponse\x12\"\n" +
@@ -5387,7 +5990,7 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x06offset\x18\x04 \x01(\x04R\x06offset\x12!\n" +
 	"\fsample_bytes\x18\x05 \x01(\x04R\vsampleBytes\x12\x16\n" +
 	"\x06ragged\x18\x06 \x01(\bR\x06ragged\x12\x16\n" +
-	"\x06layout\x18\a \x01(\tR\x06layout\"\xf0\x02\n" +
+	"\x06layout\x18\a \x01(\tR\x06layout\"\x84\x03\n" +
 	"\x0eAttachResponse\x12 \n" +
 	"\x03job\x18\x01 \x01(\v2\x0e.larder.v1.JobR\x03job\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x14\n" +
@@ -5403,7 +6006,8 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"next_epoch\x18\t \x01(\rR\tnextEpoch\x12\x14\n" +
 	"\x05board\x18\n" +
 	" \x01(\x04R\x05board\x12\x14\n" +
-	"\x05posts\x18\v \x01(\rR\x05posts\"j\n" +
+	"\x05posts\x18\v \x01(\rR\x05posts\x12\x12\n" +
+	"\x04rest\x18\f \x01(\bR\x04rest\"j\n" +
 	"\fHelloRequest\x12\x16\n" +
 	"\x06client\x18\x01 \x01(\tR\x06client\x12\x17\n" +
 	"\aabi_min\x18\x02 \x01(\rR\x06abiMin\x12\x17\n" +
@@ -5433,7 +6037,7 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x0eJOB_STATE_LIVE\x10\x02\x12\x15\n" +
 	"\x11JOB_STATE_SUSPECT\x10\x03\x12\x12\n" +
 	"\x0eJOB_STATE_DEAD\x10\x04\x12\x12\n" +
-	"\x0eJOB_STATE_DONE\x10\x052\x9c\v\n" +
+	"\x0eJOB_STATE_DONE\x10\x052\xf1\f\n" +
 	"\rLarderService\x12L\n" +
 	"\vRegisterJob\x12\x1d.larder.v1.RegisterJobRequest\x1a\x1e.larder.v1.RegisterJobResponse\x12C\n" +
 	"\bListJobs\x12\x1a.larder.v1.ListJobsRequest\x1a\x1b.larder.v1.ListJobsResponse\x12L\n" +
@@ -5452,6 +6056,10 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\bGetTiers\x12\x1a.larder.v1.GetTiersRequest\x1a\x1b.larder.v1.GetTiersResponse\x12C\n" +
 	"\bSetTiers\x12\x1a.larder.v1.SetTiersRequest\x1a\x1b.larder.v1.SetTiersResponse\x12L\n" +
 	"\vApplyConfig\x12\x1d.larder.v1.ApplyConfigRequest\x1a\x1e.larder.v1.ApplyConfigResponse\x12C\n" +
+	"\bGetState\x12\x1a.larder.v1.GetStateRequest\x1a\x1b.larder.v1.GetStateResponse\x12I\n" +
+	"\n" +
+	"ListOrders\x12\x1c.larder.v1.ListOrdersRequest\x1a\x1d.larder.v1.ListOrdersResponse\x12C\n" +
+	"\bGetOrder\x12\x1a.larder.v1.GetOrderRequest\x1a\x1b.larder.v1.GetOrderResponse\x12C\n" +
 	"\bGetStats\x12\x1a.larder.v1.GetStatsRequest\x1a\x1b.larder.v1.GetStatsResponse\x12L\n" +
 	"\vRecordTrace\x12\x1d.larder.v1.RecordTraceRequest\x1a\x1e.larder.v1.RecordTraceResponse\x12K\n" +
 	"\n" +
@@ -5470,7 +6078,7 @@ func file_larder_v1_larder_proto_rawDescGZIP() []byte {
 }
 
 var file_larder_v1_larder_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_larder_v1_larder_proto_msgTypes = make([]protoimpl.MessageInfo, 69)
+var file_larder_v1_larder_proto_msgTypes = make([]protoimpl.MessageInfo, 77)
 var file_larder_v1_larder_proto_goTypes = []any{
 	(JobState)(0),                  // 0: larder.v1.JobState
 	(*ErrorDetail)(nil),            // 1: larder.v1.ErrorDetail
@@ -5490,77 +6098,85 @@ var file_larder_v1_larder_proto_goTypes = []any{
 	(*DatasetShare)(nil),           // 15: larder.v1.DatasetShare
 	(*RegisterJobRequest)(nil),     // 16: larder.v1.RegisterJobRequest
 	(*RegisterJobResponse)(nil),    // 17: larder.v1.RegisterJobResponse
-	(*ListJobsRequest)(nil),        // 18: larder.v1.ListJobsRequest
-	(*ListJobsResponse)(nil),       // 19: larder.v1.ListJobsResponse
-	(*DescribeJobRequest)(nil),     // 20: larder.v1.DescribeJobRequest
-	(*DescribeJobResponse)(nil),    // 21: larder.v1.DescribeJobResponse
-	(*DrainJobRequest)(nil),        // 22: larder.v1.DrainJobRequest
-	(*DrainJobResponse)(nil),       // 23: larder.v1.DrainJobResponse
-	(*KillJobRequest)(nil),         // 24: larder.v1.KillJobRequest
-	(*KillJobResponse)(nil),        // 25: larder.v1.KillJobResponse
-	(*PauseJobRequest)(nil),        // 26: larder.v1.PauseJobRequest
-	(*PauseJobResponse)(nil),       // 27: larder.v1.PauseJobResponse
-	(*ResumeJobRequest)(nil),       // 28: larder.v1.ResumeJobRequest
-	(*ResumeJobResponse)(nil),      // 29: larder.v1.ResumeJobResponse
-	(*SetSubsetRequest)(nil),       // 30: larder.v1.SetSubsetRequest
-	(*SetSubsetResponse)(nil),      // 31: larder.v1.SetSubsetResponse
-	(*RefreshDatasetRequest)(nil),  // 32: larder.v1.RefreshDatasetRequest
-	(*RefreshDatasetResponse)(nil), // 33: larder.v1.RefreshDatasetResponse
-	(*AddDatasetRequest)(nil),      // 34: larder.v1.AddDatasetRequest
-	(*AddDatasetResponse)(nil),     // 35: larder.v1.AddDatasetResponse
-	(*ListDatasetsRequest)(nil),    // 36: larder.v1.ListDatasetsRequest
-	(*ListDatasetsResponse)(nil),   // 37: larder.v1.ListDatasetsResponse
-	(*InspectDatasetRequest)(nil),  // 38: larder.v1.InspectDatasetRequest
-	(*InspectDatasetResponse)(nil), // 39: larder.v1.InspectDatasetResponse
-	(*ResolveKeysRequest)(nil),     // 40: larder.v1.ResolveKeysRequest
-	(*ResolveKeysResponse)(nil),    // 41: larder.v1.ResolveKeysResponse
-	(*GetTiersRequest)(nil),        // 42: larder.v1.GetTiersRequest
-	(*GetTiersResponse)(nil),       // 43: larder.v1.GetTiersResponse
-	(*SetTiersRequest)(nil),        // 44: larder.v1.SetTiersRequest
-	(*SetTiersResponse)(nil),       // 45: larder.v1.SetTiersResponse
-	(*ApplyConfigRequest)(nil),     // 46: larder.v1.ApplyConfigRequest
-	(*ApplyConfigResponse)(nil),    // 47: larder.v1.ApplyConfigResponse
-	(*ConfigChange)(nil),           // 48: larder.v1.ConfigChange
-	(*GetStatsRequest)(nil),        // 49: larder.v1.GetStatsRequest
-	(*GetStatsResponse)(nil),       // 50: larder.v1.GetStatsResponse
-	(*RecordTraceRequest)(nil),     // 51: larder.v1.RecordTraceRequest
-	(*RecordTraceResponse)(nil),    // 52: larder.v1.RecordTraceResponse
-	(*RecordedBatch)(nil),          // 53: larder.v1.RecordedBatch
-	(*RecordedJob)(nil),            // 54: larder.v1.RecordedJob
-	(*RecordedObjects)(nil),        // 55: larder.v1.RecordedObjects
-	(*RecordedMachine)(nil),        // 56: larder.v1.RecordedMachine
-	(*RecordedTier)(nil),           // 57: larder.v1.RecordedTier
-	(*WatchStatsRequest)(nil),      // 58: larder.v1.WatchStatsRequest
-	(*WatchStatsResponse)(nil),     // 59: larder.v1.WatchStatsResponse
-	(*AttachRequest)(nil),          // 60: larder.v1.AttachRequest
-	(*Field)(nil),                  // 61: larder.v1.Field
-	(*AttachResponse)(nil),         // 62: larder.v1.AttachResponse
-	(*HelloRequest)(nil),           // 63: larder.v1.HelloRequest
-	(*HelloResponse)(nil),          // 64: larder.v1.HelloResponse
-	(*BatchReport)(nil),            // 65: larder.v1.BatchReport
-	(*EpochResponse)(nil),          // 66: larder.v1.EpochResponse
-	(*EpochEnd)(nil),               // 67: larder.v1.EpochEnd
-	nil,                            // 68: larder.v1.Counters.HitsEntry
-	nil,                            // 69: larder.v1.Counters.EvictionsEntry
-	(*durationpb.Duration)(nil),    // 70: google.protobuf.Duration
-	(*structpb.Struct)(nil),        // 71: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),  // 72: google.protobuf.Timestamp
+	(*Resumed)(nil),                // 18: larder.v1.Resumed
+	(*GetStateRequest)(nil),        // 19: larder.v1.GetStateRequest
+	(*GetStateResponse)(nil),       // 20: larder.v1.GetStateResponse
+	(*ListOrdersRequest)(nil),      // 21: larder.v1.ListOrdersRequest
+	(*ListOrdersResponse)(nil),     // 22: larder.v1.ListOrdersResponse
+	(*Order)(nil),                  // 23: larder.v1.Order
+	(*GetOrderRequest)(nil),        // 24: larder.v1.GetOrderRequest
+	(*GetOrderResponse)(nil),       // 25: larder.v1.GetOrderResponse
+	(*ListJobsRequest)(nil),        // 26: larder.v1.ListJobsRequest
+	(*ListJobsResponse)(nil),       // 27: larder.v1.ListJobsResponse
+	(*DescribeJobRequest)(nil),     // 28: larder.v1.DescribeJobRequest
+	(*DescribeJobResponse)(nil),    // 29: larder.v1.DescribeJobResponse
+	(*DrainJobRequest)(nil),        // 30: larder.v1.DrainJobRequest
+	(*DrainJobResponse)(nil),       // 31: larder.v1.DrainJobResponse
+	(*KillJobRequest)(nil),         // 32: larder.v1.KillJobRequest
+	(*KillJobResponse)(nil),        // 33: larder.v1.KillJobResponse
+	(*PauseJobRequest)(nil),        // 34: larder.v1.PauseJobRequest
+	(*PauseJobResponse)(nil),       // 35: larder.v1.PauseJobResponse
+	(*ResumeJobRequest)(nil),       // 36: larder.v1.ResumeJobRequest
+	(*ResumeJobResponse)(nil),      // 37: larder.v1.ResumeJobResponse
+	(*SetSubsetRequest)(nil),       // 38: larder.v1.SetSubsetRequest
+	(*SetSubsetResponse)(nil),      // 39: larder.v1.SetSubsetResponse
+	(*RefreshDatasetRequest)(nil),  // 40: larder.v1.RefreshDatasetRequest
+	(*RefreshDatasetResponse)(nil), // 41: larder.v1.RefreshDatasetResponse
+	(*AddDatasetRequest)(nil),      // 42: larder.v1.AddDatasetRequest
+	(*AddDatasetResponse)(nil),     // 43: larder.v1.AddDatasetResponse
+	(*ListDatasetsRequest)(nil),    // 44: larder.v1.ListDatasetsRequest
+	(*ListDatasetsResponse)(nil),   // 45: larder.v1.ListDatasetsResponse
+	(*InspectDatasetRequest)(nil),  // 46: larder.v1.InspectDatasetRequest
+	(*InspectDatasetResponse)(nil), // 47: larder.v1.InspectDatasetResponse
+	(*ResolveKeysRequest)(nil),     // 48: larder.v1.ResolveKeysRequest
+	(*ResolveKeysResponse)(nil),    // 49: larder.v1.ResolveKeysResponse
+	(*GetTiersRequest)(nil),        // 50: larder.v1.GetTiersRequest
+	(*GetTiersResponse)(nil),       // 51: larder.v1.GetTiersResponse
+	(*SetTiersRequest)(nil),        // 52: larder.v1.SetTiersRequest
+	(*SetTiersResponse)(nil),       // 53: larder.v1.SetTiersResponse
+	(*ApplyConfigRequest)(nil),     // 54: larder.v1.ApplyConfigRequest
+	(*ApplyConfigResponse)(nil),    // 55: larder.v1.ApplyConfigResponse
+	(*ConfigChange)(nil),           // 56: larder.v1.ConfigChange
+	(*GetStatsRequest)(nil),        // 57: larder.v1.GetStatsRequest
+	(*GetStatsResponse)(nil),       // 58: larder.v1.GetStatsResponse
+	(*RecordTraceRequest)(nil),     // 59: larder.v1.RecordTraceRequest
+	(*RecordTraceResponse)(nil),    // 60: larder.v1.RecordTraceResponse
+	(*RecordedBatch)(nil),          // 61: larder.v1.RecordedBatch
+	(*RecordedJob)(nil),            // 62: larder.v1.RecordedJob
+	(*RecordedObjects)(nil),        // 63: larder.v1.RecordedObjects
+	(*RecordedMachine)(nil),        // 64: larder.v1.RecordedMachine
+	(*RecordedTier)(nil),           // 65: larder.v1.RecordedTier
+	(*WatchStatsRequest)(nil),      // 66: larder.v1.WatchStatsRequest
+	(*WatchStatsResponse)(nil),     // 67: larder.v1.WatchStatsResponse
+	(*AttachRequest)(nil),          // 68: larder.v1.AttachRequest
+	(*Field)(nil),                  // 69: larder.v1.Field
+	(*AttachResponse)(nil),         // 70: larder.v1.AttachResponse
+	(*HelloRequest)(nil),           // 71: larder.v1.HelloRequest
+	(*HelloResponse)(nil),          // 72: larder.v1.HelloResponse
+	(*BatchReport)(nil),            // 73: larder.v1.BatchReport
+	(*EpochResponse)(nil),          // 74: larder.v1.EpochResponse
+	(*EpochEnd)(nil),               // 75: larder.v1.EpochEnd
+	nil,                            // 76: larder.v1.Counters.HitsEntry
+	nil,                            // 77: larder.v1.Counters.EvictionsEntry
+	(*durationpb.Duration)(nil),    // 78: google.protobuf.Duration
+	(*structpb.Struct)(nil),        // 79: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),  // 80: google.protobuf.Timestamp
 }
 var file_larder_v1_larder_proto_depIdxs = []int32{
-	70, // 0: larder.v1.ErrorDetail.retry_after:type_name -> google.protobuf.Duration
-	71, // 1: larder.v1.Op.args:type_name -> google.protobuf.Struct
+	78, // 0: larder.v1.ErrorDetail.retry_after:type_name -> google.protobuf.Duration
+	79, // 1: larder.v1.Op.args:type_name -> google.protobuf.Struct
 	2,  // 2: larder.v1.JobSpec.transform:type_name -> larder.v1.Op
-	68, // 3: larder.v1.Counters.hits:type_name -> larder.v1.Counters.HitsEntry
-	69, // 4: larder.v1.Counters.evictions:type_name -> larder.v1.Counters.EvictionsEntry
+	76, // 3: larder.v1.Counters.hits:type_name -> larder.v1.Counters.HitsEntry
+	77, // 4: larder.v1.Counters.evictions:type_name -> larder.v1.Counters.EvictionsEntry
 	3,  // 5: larder.v1.Job.spec:type_name -> larder.v1.JobSpec
 	0,  // 6: larder.v1.Job.state:type_name -> larder.v1.JobState
 	4,  // 7: larder.v1.Job.counters:type_name -> larder.v1.Counters
 	7,  // 8: larder.v1.Job.ranks:type_name -> larder.v1.RankInfo
 	5,  // 9: larder.v1.Job.epochs:type_name -> larder.v1.EpochAccount
 	6,  // 10: larder.v1.Job.quarantined:type_name -> larder.v1.QuarantinedSample
-	72, // 11: larder.v1.Job.registered_at:type_name -> google.protobuf.Timestamp
-	72, // 12: larder.v1.Stats.at:type_name -> google.protobuf.Timestamp
-	70, // 13: larder.v1.Stats.uptime:type_name -> google.protobuf.Duration
+	80, // 11: larder.v1.Job.registered_at:type_name -> google.protobuf.Timestamp
+	80, // 12: larder.v1.Stats.at:type_name -> google.protobuf.Timestamp
+	78, // 13: larder.v1.Stats.uptime:type_name -> google.protobuf.Duration
 	4,  // 14: larder.v1.Stats.totals:type_name -> larder.v1.Counters
 	8,  // 15: larder.v1.Stats.jobs:type_name -> larder.v1.Job
 	11, // 16: larder.v1.Stats.tiers:type_name -> larder.v1.Tier
@@ -5569,86 +6185,94 @@ var file_larder_v1_larder_proto_depIdxs = []int32{
 	15, // 19: larder.v1.Split.datasets:type_name -> larder.v1.DatasetShare
 	3,  // 20: larder.v1.RegisterJobRequest.spec:type_name -> larder.v1.JobSpec
 	8,  // 21: larder.v1.RegisterJobResponse.job:type_name -> larder.v1.Job
-	8,  // 22: larder.v1.ListJobsResponse.jobs:type_name -> larder.v1.Job
-	8,  // 23: larder.v1.DescribeJobResponse.job:type_name -> larder.v1.Job
-	8,  // 24: larder.v1.DrainJobResponse.job:type_name -> larder.v1.Job
-	8,  // 25: larder.v1.KillJobResponse.job:type_name -> larder.v1.Job
-	8,  // 26: larder.v1.PauseJobResponse.job:type_name -> larder.v1.Job
-	8,  // 27: larder.v1.ResumeJobResponse.job:type_name -> larder.v1.Job
-	8,  // 28: larder.v1.SetSubsetResponse.job:type_name -> larder.v1.Job
-	9,  // 29: larder.v1.RefreshDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	9,  // 30: larder.v1.AddDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	9,  // 31: larder.v1.ListDatasetsResponse.datasets:type_name -> larder.v1.Dataset
-	9,  // 32: larder.v1.InspectDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	10, // 33: larder.v1.InspectDatasetResponse.samples:type_name -> larder.v1.Sample
-	10, // 34: larder.v1.ResolveKeysResponse.samples:type_name -> larder.v1.Sample
-	11, // 35: larder.v1.GetTiersResponse.tiers:type_name -> larder.v1.Tier
-	14, // 36: larder.v1.GetTiersResponse.split:type_name -> larder.v1.Split
-	11, // 37: larder.v1.SetTiersResponse.tiers:type_name -> larder.v1.Tier
-	14, // 38: larder.v1.SetTiersResponse.split:type_name -> larder.v1.Split
-	48, // 39: larder.v1.ApplyConfigResponse.changes:type_name -> larder.v1.ConfigChange
-	13, // 40: larder.v1.GetStatsResponse.stats:type_name -> larder.v1.Stats
-	53, // 41: larder.v1.RecordTraceResponse.batches:type_name -> larder.v1.RecordedBatch
-	54, // 42: larder.v1.RecordTraceResponse.jobs:type_name -> larder.v1.RecordedJob
-	55, // 43: larder.v1.RecordTraceResponse.objects:type_name -> larder.v1.RecordedObjects
-	56, // 44: larder.v1.RecordTraceResponse.machine:type_name -> larder.v1.RecordedMachine
-	3,  // 45: larder.v1.RecordedJob.spec:type_name -> larder.v1.JobSpec
-	70, // 46: larder.v1.RecordedJob.registered:type_name -> google.protobuf.Duration
-	70, // 47: larder.v1.RecordedJob.ended:type_name -> google.protobuf.Duration
-	70, // 48: larder.v1.RecordedJob.step:type_name -> google.protobuf.Duration
-	70, // 49: larder.v1.RecordedMachine.duration:type_name -> google.protobuf.Duration
-	70, // 50: larder.v1.RecordedMachine.storage_latency:type_name -> google.protobuf.Duration
-	57, // 51: larder.v1.RecordedMachine.tiers:type_name -> larder.v1.RecordedTier
-	4,  // 52: larder.v1.RecordedMachine.counted:type_name -> larder.v1.Counters
-	70, // 53: larder.v1.WatchStatsRequest.interval:type_name -> google.protobuf.Duration
-	13, // 54: larder.v1.WatchStatsResponse.stats:type_name -> larder.v1.Stats
-	8,  // 55: larder.v1.AttachResponse.job:type_name -> larder.v1.Job
-	61, // 56: larder.v1.AttachResponse.fields:type_name -> larder.v1.Field
-	6,  // 57: larder.v1.BatchReport.quarantined:type_name -> larder.v1.QuarantinedSample
-	5,  // 58: larder.v1.EpochEnd.account:type_name -> larder.v1.EpochAccount
-	16, // 59: larder.v1.LarderService.RegisterJob:input_type -> larder.v1.RegisterJobRequest
-	18, // 60: larder.v1.LarderService.ListJobs:input_type -> larder.v1.ListJobsRequest
-	20, // 61: larder.v1.LarderService.DescribeJob:input_type -> larder.v1.DescribeJobRequest
-	22, // 62: larder.v1.LarderService.DrainJob:input_type -> larder.v1.DrainJobRequest
-	24, // 63: larder.v1.LarderService.KillJob:input_type -> larder.v1.KillJobRequest
-	26, // 64: larder.v1.LarderService.PauseJob:input_type -> larder.v1.PauseJobRequest
-	28, // 65: larder.v1.LarderService.ResumeJob:input_type -> larder.v1.ResumeJobRequest
-	30, // 66: larder.v1.LarderService.SetSubset:input_type -> larder.v1.SetSubsetRequest
-	34, // 67: larder.v1.LarderService.AddDataset:input_type -> larder.v1.AddDatasetRequest
-	32, // 68: larder.v1.LarderService.RefreshDataset:input_type -> larder.v1.RefreshDatasetRequest
-	36, // 69: larder.v1.LarderService.ListDatasets:input_type -> larder.v1.ListDatasetsRequest
-	38, // 70: larder.v1.LarderService.InspectDataset:input_type -> larder.v1.InspectDatasetRequest
-	40, // 71: larder.v1.LarderService.ResolveKeys:input_type -> larder.v1.ResolveKeysRequest
-	42, // 72: larder.v1.LarderService.GetTiers:input_type -> larder.v1.GetTiersRequest
-	44, // 73: larder.v1.LarderService.SetTiers:input_type -> larder.v1.SetTiersRequest
-	46, // 74: larder.v1.LarderService.ApplyConfig:input_type -> larder.v1.ApplyConfigRequest
-	49, // 75: larder.v1.LarderService.GetStats:input_type -> larder.v1.GetStatsRequest
-	51, // 76: larder.v1.LarderService.RecordTrace:input_type -> larder.v1.RecordTraceRequest
-	58, // 77: larder.v1.LarderService.WatchStats:input_type -> larder.v1.WatchStatsRequest
-	17, // 78: larder.v1.LarderService.RegisterJob:output_type -> larder.v1.RegisterJobResponse
-	19, // 79: larder.v1.LarderService.ListJobs:output_type -> larder.v1.ListJobsResponse
-	21, // 80: larder.v1.LarderService.DescribeJob:output_type -> larder.v1.DescribeJobResponse
-	23, // 81: larder.v1.LarderService.DrainJob:output_type -> larder.v1.DrainJobResponse
-	25, // 82: larder.v1.LarderService.KillJob:output_type -> larder.v1.KillJobResponse
-	27, // 83: larder.v1.LarderService.PauseJob:output_type -> larder.v1.PauseJobResponse
-	29, // 84: larder.v1.LarderService.ResumeJob:output_type -> larder.v1.ResumeJobResponse
-	31, // 85: larder.v1.LarderService.SetSubset:output_type -> larder.v1.SetSubsetResponse
-	35, // 86: larder.v1.LarderService.AddDataset:output_type -> larder.v1.AddDatasetResponse
-	33, // 87: larder.v1.LarderService.RefreshDataset:output_type -> larder.v1.RefreshDatasetResponse
-	37, // 88: larder.v1.LarderService.ListDatasets:output_type -> larder.v1.ListDatasetsResponse
-	39, // 89: larder.v1.LarderService.InspectDataset:output_type -> larder.v1.InspectDatasetResponse
-	41, // 90: larder.v1.LarderService.ResolveKeys:output_type -> larder.v1.ResolveKeysResponse
-	43, // 91: larder.v1.LarderService.GetTiers:output_type -> larder.v1.GetTiersResponse
-	45, // 92: larder.v1.LarderService.SetTiers:output_type -> larder.v1.SetTiersResponse
-	47, // 93: larder.v1.LarderService.ApplyConfig:output_type -> larder.v1.ApplyConfigResponse
-	50, // 94: larder.v1.LarderService.GetStats:output_type -> larder.v1.GetStatsResponse
-	52, // 95: larder.v1.LarderService.RecordTrace:output_type -> larder.v1.RecordTraceResponse
-	59, // 96: larder.v1.LarderService.WatchStats:output_type -> larder.v1.WatchStatsResponse
-	78, // [78:97] is the sub-list for method output_type
-	59, // [59:78] is the sub-list for method input_type
-	59, // [59:59] is the sub-list for extension type_name
-	59, // [59:59] is the sub-list for extension extendee
-	0,  // [0:59] is the sub-list for field type_name
+	18, // 22: larder.v1.RegisterJobResponse.resumed:type_name -> larder.v1.Resumed
+	23, // 23: larder.v1.ListOrdersResponse.orders:type_name -> larder.v1.Order
+	8,  // 24: larder.v1.ListJobsResponse.jobs:type_name -> larder.v1.Job
+	8,  // 25: larder.v1.DescribeJobResponse.job:type_name -> larder.v1.Job
+	8,  // 26: larder.v1.DrainJobResponse.job:type_name -> larder.v1.Job
+	8,  // 27: larder.v1.KillJobResponse.job:type_name -> larder.v1.Job
+	8,  // 28: larder.v1.PauseJobResponse.job:type_name -> larder.v1.Job
+	8,  // 29: larder.v1.ResumeJobResponse.job:type_name -> larder.v1.Job
+	8,  // 30: larder.v1.SetSubsetResponse.job:type_name -> larder.v1.Job
+	9,  // 31: larder.v1.RefreshDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	9,  // 32: larder.v1.AddDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	9,  // 33: larder.v1.ListDatasetsResponse.datasets:type_name -> larder.v1.Dataset
+	9,  // 34: larder.v1.InspectDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	10, // 35: larder.v1.InspectDatasetResponse.samples:type_name -> larder.v1.Sample
+	10, // 36: larder.v1.ResolveKeysResponse.samples:type_name -> larder.v1.Sample
+	11, // 37: larder.v1.GetTiersResponse.tiers:type_name -> larder.v1.Tier
+	14, // 38: larder.v1.GetTiersResponse.split:type_name -> larder.v1.Split
+	11, // 39: larder.v1.SetTiersResponse.tiers:type_name -> larder.v1.Tier
+	14, // 40: larder.v1.SetTiersResponse.split:type_name -> larder.v1.Split
+	56, // 41: larder.v1.ApplyConfigResponse.changes:type_name -> larder.v1.ConfigChange
+	13, // 42: larder.v1.GetStatsResponse.stats:type_name -> larder.v1.Stats
+	61, // 43: larder.v1.RecordTraceResponse.batches:type_name -> larder.v1.RecordedBatch
+	62, // 44: larder.v1.RecordTraceResponse.jobs:type_name -> larder.v1.RecordedJob
+	63, // 45: larder.v1.RecordTraceResponse.objects:type_name -> larder.v1.RecordedObjects
+	64, // 46: larder.v1.RecordTraceResponse.machine:type_name -> larder.v1.RecordedMachine
+	3,  // 47: larder.v1.RecordedJob.spec:type_name -> larder.v1.JobSpec
+	78, // 48: larder.v1.RecordedJob.registered:type_name -> google.protobuf.Duration
+	78, // 49: larder.v1.RecordedJob.ended:type_name -> google.protobuf.Duration
+	78, // 50: larder.v1.RecordedJob.step:type_name -> google.protobuf.Duration
+	78, // 51: larder.v1.RecordedMachine.duration:type_name -> google.protobuf.Duration
+	78, // 52: larder.v1.RecordedMachine.storage_latency:type_name -> google.protobuf.Duration
+	65, // 53: larder.v1.RecordedMachine.tiers:type_name -> larder.v1.RecordedTier
+	4,  // 54: larder.v1.RecordedMachine.counted:type_name -> larder.v1.Counters
+	78, // 55: larder.v1.WatchStatsRequest.interval:type_name -> google.protobuf.Duration
+	13, // 56: larder.v1.WatchStatsResponse.stats:type_name -> larder.v1.Stats
+	8,  // 57: larder.v1.AttachResponse.job:type_name -> larder.v1.Job
+	69, // 58: larder.v1.AttachResponse.fields:type_name -> larder.v1.Field
+	6,  // 59: larder.v1.BatchReport.quarantined:type_name -> larder.v1.QuarantinedSample
+	5,  // 60: larder.v1.EpochEnd.account:type_name -> larder.v1.EpochAccount
+	16, // 61: larder.v1.LarderService.RegisterJob:input_type -> larder.v1.RegisterJobRequest
+	26, // 62: larder.v1.LarderService.ListJobs:input_type -> larder.v1.ListJobsRequest
+	28, // 63: larder.v1.LarderService.DescribeJob:input_type -> larder.v1.DescribeJobRequest
+	30, // 64: larder.v1.LarderService.DrainJob:input_type -> larder.v1.DrainJobRequest
+	32, // 65: larder.v1.LarderService.KillJob:input_type -> larder.v1.KillJobRequest
+	34, // 66: larder.v1.LarderService.PauseJob:input_type -> larder.v1.PauseJobRequest
+	36, // 67: larder.v1.LarderService.ResumeJob:input_type -> larder.v1.ResumeJobRequest
+	38, // 68: larder.v1.LarderService.SetSubset:input_type -> larder.v1.SetSubsetRequest
+	42, // 69: larder.v1.LarderService.AddDataset:input_type -> larder.v1.AddDatasetRequest
+	40, // 70: larder.v1.LarderService.RefreshDataset:input_type -> larder.v1.RefreshDatasetRequest
+	44, // 71: larder.v1.LarderService.ListDatasets:input_type -> larder.v1.ListDatasetsRequest
+	46, // 72: larder.v1.LarderService.InspectDataset:input_type -> larder.v1.InspectDatasetRequest
+	48, // 73: larder.v1.LarderService.ResolveKeys:input_type -> larder.v1.ResolveKeysRequest
+	50, // 74: larder.v1.LarderService.GetTiers:input_type -> larder.v1.GetTiersRequest
+	52, // 75: larder.v1.LarderService.SetTiers:input_type -> larder.v1.SetTiersRequest
+	54, // 76: larder.v1.LarderService.ApplyConfig:input_type -> larder.v1.ApplyConfigRequest
+	19, // 77: larder.v1.LarderService.GetState:input_type -> larder.v1.GetStateRequest
+	21, // 78: larder.v1.LarderService.ListOrders:input_type -> larder.v1.ListOrdersRequest
+	24, // 79: larder.v1.LarderService.GetOrder:input_type -> larder.v1.GetOrderRequest
+	57, // 80: larder.v1.LarderService.GetStats:input_type -> larder.v1.GetStatsRequest
+	59, // 81: larder.v1.LarderService.RecordTrace:input_type -> larder.v1.RecordTraceRequest
+	66, // 82: larder.v1.LarderService.WatchStats:input_type -> larder.v1.WatchStatsRequest
+	17, // 83: larder.v1.LarderService.RegisterJob:output_type -> larder.v1.RegisterJobResponse
+	27, // 84: larder.v1.LarderService.ListJobs:output_type -> larder.v1.ListJobsResponse
+	29, // 85: larder.v1.LarderService.DescribeJob:output_type -> larder.v1.DescribeJobResponse
+	31, // 86: larder.v1.LarderService.DrainJob:output_type -> larder.v1.DrainJobResponse
+	33, // 87: larder.v1.LarderService.KillJob:output_type -> larder.v1.KillJobResponse
+	35, // 88: larder.v1.LarderService.PauseJob:output_type -> larder.v1.PauseJobResponse
+	37, // 89: larder.v1.LarderService.ResumeJob:output_type -> larder.v1.ResumeJobResponse
+	39, // 90: larder.v1.LarderService.SetSubset:output_type -> larder.v1.SetSubsetResponse
+	43, // 91: larder.v1.LarderService.AddDataset:output_type -> larder.v1.AddDatasetResponse
+	41, // 92: larder.v1.LarderService.RefreshDataset:output_type -> larder.v1.RefreshDatasetResponse
+	45, // 93: larder.v1.LarderService.ListDatasets:output_type -> larder.v1.ListDatasetsResponse
+	47, // 94: larder.v1.LarderService.InspectDataset:output_type -> larder.v1.InspectDatasetResponse
+	49, // 95: larder.v1.LarderService.ResolveKeys:output_type -> larder.v1.ResolveKeysResponse
+	51, // 96: larder.v1.LarderService.GetTiers:output_type -> larder.v1.GetTiersResponse
+	53, // 97: larder.v1.LarderService.SetTiers:output_type -> larder.v1.SetTiersResponse
+	55, // 98: larder.v1.LarderService.ApplyConfig:output_type -> larder.v1.ApplyConfigResponse
+	20, // 99: larder.v1.LarderService.GetState:output_type -> larder.v1.GetStateResponse
+	22, // 100: larder.v1.LarderService.ListOrders:output_type -> larder.v1.ListOrdersResponse
+	25, // 101: larder.v1.LarderService.GetOrder:output_type -> larder.v1.GetOrderResponse
+	58, // 102: larder.v1.LarderService.GetStats:output_type -> larder.v1.GetStatsResponse
+	60, // 103: larder.v1.LarderService.RecordTrace:output_type -> larder.v1.RecordTraceResponse
+	67, // 104: larder.v1.LarderService.WatchStats:output_type -> larder.v1.WatchStatsResponse
+	83, // [83:105] is the sub-list for method output_type
+	61, // [61:83] is the sub-list for method input_type
+	61, // [61:61] is the sub-list for extension type_name
+	61, // [61:61] is the sub-list for extension extendee
+	0,  // [0:61] is the sub-list for field type_name
 }
 
 func init() { file_larder_v1_larder_proto_init() }
@@ -5657,14 +6281,14 @@ func file_larder_v1_larder_proto_init() {
 		return
 	}
 	file_larder_v1_larder_proto_msgTypes[14].OneofWrappers = []any{}
-	file_larder_v1_larder_proto_msgTypes[56].OneofWrappers = []any{}
+	file_larder_v1_larder_proto_msgTypes[64].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_larder_v1_larder_proto_rawDesc), len(file_larder_v1_larder_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   69,
+			NumMessages:   77,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -39,6 +39,9 @@ const (
 	LarderService_GetTiers_FullMethodName       = "/larder.v1.LarderService/GetTiers"
 	LarderService_SetTiers_FullMethodName       = "/larder.v1.LarderService/SetTiers"
 	LarderService_ApplyConfig_FullMethodName    = "/larder.v1.LarderService/ApplyConfig"
+	LarderService_GetState_FullMethodName       = "/larder.v1.LarderService/GetState"
+	LarderService_ListOrders_FullMethodName     = "/larder.v1.LarderService/ListOrders"
+	LarderService_GetOrder_FullMethodName       = "/larder.v1.LarderService/GetOrder"
 	LarderService_GetStats_FullMethodName       = "/larder.v1.LarderService/GetStats"
 	LarderService_RecordTrace_FullMethodName    = "/larder.v1.LarderService/RecordTrace"
 	LarderService_WatchStats_FullMethodName     = "/larder.v1.LarderService/WatchStats"
@@ -83,6 +86,12 @@ type LarderServiceClient interface {
 	SetTiers(ctx context.Context, in *SetTiersRequest, opts ...grpc.CallOption) (*SetTiersResponse, error)
 	// ApplyConfig changes the configuration of the running daemon to what a whole file says, all of it or nothing.
 	ApplyConfig(ctx context.Context, in *ApplyConfigRequest, opts ...grpc.CallOption) (*ApplyConfigResponse, error)
+	// GetState says where a job is, for Loader.state_dict: a token that RegisterJobRequest.resume takes.
+	GetState(ctx context.Context, in *GetStateRequest, opts ...grpc.CallOption) (*GetStateResponse, error)
+	// ListOrders lists the orders that are kept of a job.
+	ListOrders(ctx context.Context, in *ListOrdersRequest, opts ...grpc.CallOption) (*ListOrdersResponse, error)
+	// GetOrder returns the order of one job-epoch, in parts.
+	GetOrder(ctx context.Context, in *GetOrderRequest, opts ...grpc.CallOption) (*GetOrderResponse, error)
 	// GetStats returns all counters once.
 	GetStats(ctx context.Context, in *GetStatsRequest, opts ...grpc.CallOption) (*GetStatsResponse, error)
 	// RecordTrace records what jobs ask for and what is decided about it, from its first call on; every call returns what came since the one before.
@@ -260,6 +269,36 @@ func (c *larderServiceClient) ApplyConfig(ctx context.Context, in *ApplyConfigRe
 	return out, nil
 }
 
+func (c *larderServiceClient) GetState(ctx context.Context, in *GetStateRequest, opts ...grpc.CallOption) (*GetStateResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetStateResponse)
+	err := c.cc.Invoke(ctx, LarderService_GetState_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *larderServiceClient) ListOrders(ctx context.Context, in *ListOrdersRequest, opts ...grpc.CallOption) (*ListOrdersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListOrdersResponse)
+	err := c.cc.Invoke(ctx, LarderService_ListOrders_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *larderServiceClient) GetOrder(ctx context.Context, in *GetOrderRequest, opts ...grpc.CallOption) (*GetOrderResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetOrderResponse)
+	err := c.cc.Invoke(ctx, LarderService_GetOrder_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *larderServiceClient) GetStats(ctx context.Context, in *GetStatsRequest, opts ...grpc.CallOption) (*GetStatsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetStatsResponse)
@@ -338,6 +377,12 @@ type LarderServiceServer interface {
 	SetTiers(context.Context, *SetTiersRequest) (*SetTiersResponse, error)
 	// ApplyConfig changes the configuration of the running daemon to what a whole file says, all of it or nothing.
 	ApplyConfig(context.Context, *ApplyConfigRequest) (*ApplyConfigResponse, error)
+	// GetState says where a job is, for Loader.state_dict: a token that RegisterJobRequest.resume takes.
+	GetState(context.Context, *GetStateRequest) (*GetStateResponse, error)
+	// ListOrders lists the orders that are kept of a job.
+	ListOrders(context.Context, *ListOrdersRequest) (*ListOrdersResponse, error)
+	// GetOrder returns the order of one job-epoch, in parts.
+	GetOrder(context.Context, *GetOrderRequest) (*GetOrderResponse, error)
 	// GetStats returns all counters once.
 	GetStats(context.Context, *GetStatsRequest) (*GetStatsResponse, error)
 	// RecordTrace records what jobs ask for and what is decided about it, from its first call on; every call returns what came since the one before.
@@ -402,6 +447,15 @@ func (UnimplementedLarderServiceServer) SetTiers(context.Context, *SetTiersReque
 }
 func (UnimplementedLarderServiceServer) ApplyConfig(context.Context, *ApplyConfigRequest) (*ApplyConfigResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ApplyConfig not implemented")
+}
+func (UnimplementedLarderServiceServer) GetState(context.Context, *GetStateRequest) (*GetStateResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetState not implemented")
+}
+func (UnimplementedLarderServiceServer) ListOrders(context.Context, *ListOrdersRequest) (*ListOrdersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListOrders not implemented")
+}
+func (UnimplementedLarderServiceServer) GetOrder(context.Context, *GetOrderRequest) (*GetOrderResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetOrder not implemented")
 }
 func (UnimplementedLarderServiceServer) GetStats(context.Context, *GetStatsRequest) (*GetStatsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetStats not implemented")
@@ -721,6 +775,60 @@ func _LarderService_ApplyConfig_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _LarderService_GetState_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetStateRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LarderServiceServer).GetState(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LarderService_GetState_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LarderServiceServer).GetState(ctx, req.(*GetStateRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _LarderService_ListOrders_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListOrdersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LarderServiceServer).ListOrders(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LarderService_ListOrders_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LarderServiceServer).ListOrders(ctx, req.(*ListOrdersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _LarderService_GetOrder_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetOrderRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LarderServiceServer).GetOrder(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LarderService_GetOrder_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LarderServiceServer).GetOrder(ctx, req.(*GetOrderRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _LarderService_GetStats_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetStatsRequest)
 	if err := dec(in); err != nil {
@@ -838,6 +946,18 @@ var LarderService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ApplyConfig",
 			Handler:    _LarderService_ApplyConfig_Handler,
+		},
+		{
+			MethodName: "GetState",
+			Handler:    _LarderService_GetState_Handler,
+		},
+		{
+			MethodName: "ListOrders",
+			Handler:    _LarderService_ListOrders_Handler,
+		},
+		{
+			MethodName: "GetOrder",
+			Handler:    _LarderService_GetOrder_Handler,
 		},
 		{
 			MethodName: "GetStats",

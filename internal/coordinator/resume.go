@@ -1,0 +1,207 @@
+package coordinator
+
+import (
+	"fmt"
+
+	"larder/dsa"
+	"larder/internal/bits"
+	"larder/internal/fault"
+	"larder/internal/ident"
+	"larder/jobs"
+)
+
+// Rest is what an earlier job left of an epoch, for Register. The job begins with it: that epoch has those samples, dealt to its own ranks
+// in its own batches, in the instance that they would have had, and the next epoch has the whole subset again. A client that begins
+// with another epoch gives it up.
+type Rest struct {
+	Epoch, Instance uint32
+	Before          []ident.ObjectID // samples of the subset that were given out, in their order as far as it is known
+	Member          *bits.Set        // the subset without them, never empty; nil = made here, which takes time in proportion
+	Places          []uint32         // Fixed and Sequential: the positions of the epoch's order that are left, ascending
+	Previous        []ident.ObjectID // the order of the epoch before, as far as it is known: stratified orders need it
+}
+
+// Scripted is an epoch of a job whose orders are given to it (Register.Script).
+type Scripted struct {
+	Epoch, Instance uint32
+	Objects         []ident.ObjectID // in order, distinct
+	Member          *bits.Set        // the same as a set
+}
+
+// catching is what the sampler is to be told before a job draws from what is left of an epoch.
+type catching struct {
+	epoch   uint32 // begin this first, when start is set
+	start   bool
+	objects []ident.ObjectID
+	persist bool // as given out by an earlier job
+	chunk   int  // of persist, so far
+}
+
+// takeRest makes a job begin with what is left of an epoch.
+func (c *Core) takeRest(s *stream, rest *Rest) {
+	if rest.Member == nil {
+		rest.Member = Members(s.sample.Subset)
+		for _, x := range rest.Before {
+			rest.Member.Remove(uint32(x))
+		}
+	}
+	s.rest = rest
+	s.job.Rest(rest.Member)
+	s.job.Offset = rest.Instance - rest.Epoch
+}
+
+// beginRest starts the sampler's epoch of which only the rest is to be drawn. What was given out is taken out of it in slices.
+func (c *Core) beginRest(s *stream, rest *Rest) error {
+	epoch := rest.Epoch
+	s.catching = s.catching[:0]
+	if len(rest.Previous) > 0 && epoch > 0 {
+		if err := c.sampler.StartEpoch(s.job.ID, epoch-1); err != nil {
+			return err
+		}
+		s.catching = append(s.catching, catching{objects: rest.Previous}, catching{epoch: epoch, start: true, objects: rest.Before, persist: true})
+	} else {
+		if err := c.sampler.StartEpoch(s.job.ID, epoch); err != nil {
+			return err
+		}
+		s.catching = append(s.catching, catching{objects: rest.Before, persist: true})
+	}
+	s.setPlaces(rest.Places)
+	return nil
+}
+
+func (s *stream) setPlaces(places []uint32) {
+	s.places = nil
+	if s.positional() {
+		s.places, s.tail = places, len(places)
+	}
+}
+
+// place is the position of the epoch's order that a position of the rest stands for.
+func (s *stream) place(pos int) int {
+	if s.places == nil || pos >= len(s.places) {
+		return pos
+	}
+	return int(s.places[pos])
+}
+
+// catchWork is what taking an object out of an epoch, and writing that down, costs beside the sampler's other work.
+const catchWork = 4
+
+// catchUp tells the sampler, as far as this Step may, what earlier jobs had of running epochs.
+func (c *Core) catchUp() {
+	for _, s := range c.order {
+		for len(s.catching) > 0 && c.slice >= catchWork && c.sampler.Settled(s.job.ID) {
+			k := &s.catching[0]
+			if k.start {
+				k.start = false
+				if err := c.sampler.StartEpoch(s.job.ID, k.epoch); err != nil {
+					c.complain(s.job.ID, err)
+				}
+				continue // its passes come first
+			}
+			part := k.objects[:min(len(k.objects), c.slice/catchWork)]
+			k.objects = k.objects[len(part):]
+			c.slice -= catchWork * len(part)
+			c.spent.sampler += catchWork * len(part)
+			c.sampler.Withdraw(s.job.ID, part)
+			if k.persist && len(part) > 0 {
+				c.persist(Persist{Kind: RecAssign, Job: s.job.ID, Rank: Earlier, Epoch: s.job.Epoch, Step: k.chunk, Objects: part}, nil)
+				k.chunk++
+			}
+			if len(k.objects) == 0 {
+				s.catching = s.catching[1:]
+			}
+		}
+	}
+}
+
+// Earlier is the Rank of a RecAssign of samples that an earlier job had.
+const Earlier = -1
+
+// catchesUp tells whether some job waits for catchUp.
+func (c *Core) catchesUp() bool {
+	for _, s := range c.order {
+		if len(s.catching) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// agrees refuses a client that begins a job otherwise than its other ranks: what is left of an epoch is dealt to all of them.
+func (s *stream) agrees(r int, epoch uint32) error {
+	if s.rest == nil {
+		return nil
+	}
+	for i := range s.job.Ranks {
+		k := &s.job.Ranks[i]
+		if i == r || !k.Wants || (k.Next == s.rest.Epoch) == (epoch == s.rest.Epoch) {
+			continue
+		}
+		return fault.New(fault.Stale, s.job.Spec.Name, "load the same state_dict in every rank",
+			"rank %d of job %s begins with epoch %d and rank %d with epoch %d: one of them has loaded a state and the other has not", r, s.job.Spec.Name, epoch, i, k.Next)
+	}
+	return nil
+}
+
+// endEmpty tells ranks that get nothing of the epoch that it is over: less may be left of one than there are ranks.
+func (c *Core) endEmpty(s *stream) {
+	j := s.job
+	for r := range j.Ranks {
+		if k := &j.Ranks[r]; j.Whole != nil && k.InRun && k.Epoch == j.Epoch && k.Asked == int64(j.Epoch) && k.Ended != k.Asked && j.Spec.Batches(r) == 0 {
+			c.endEpoch(s, r, &delivery{s: s, rank: r, inc: k.Incarnation, epoch: j.Epoch, step: -1, ledger: j.Ledger()})
+		}
+	}
+}
+
+// scripted finds what a job with given orders has for an epoch; true for every other job.
+func (s *stream) scripted(epoch uint32) (*Scripted, bool) {
+	for i := range s.script {
+		if s.script[i].Epoch == epoch {
+			return &s.script[i], true
+		}
+	}
+	return nil, s.script == nil
+}
+
+// scriptedEpochs names the first and the last epoch of a script.
+func (s *stream) scriptedEpochs() string {
+	lo, hi := s.script[0].Epoch, s.script[0].Epoch
+	for i := range s.script {
+		lo, hi = min(lo, s.script[i].Epoch), max(hi, s.script[i].Epoch)
+	}
+	return fmt.Sprintf("epochs %d to %d", lo, hi)
+}
+
+// takeScript makes the next epoch the one that the script has.
+func (s *stream) takeScript(epoch uint32) {
+	p, _ := s.scripted(epoch)
+	if p == nil || len(p.Objects) > 0 && len(s.sample.Subset) > 0 && &p.Objects[0] == &s.sample.Subset[0] {
+		return
+	}
+	s.job.Next, s.next = &jobs.Next{Mark: s.job.Mark, Subset: len(p.Objects), Member: p.Member}, p.Objects
+}
+
+// Places returns the positions of an epoch's order that are left when before was given out, for Rest; nil for orders that are not prescribed. It
+// takes time in proportion to the subset, so it is for who asks, not for Step.
+func Places(sample dsa.JobSpec, epoch uint32, before []ident.ObjectID) []uint32 {
+	if sample.Mode != dsa.Fixed && sample.Mode != dsa.Sequential {
+		return nil
+	}
+	had := Members(before)
+	var order []uint32
+	if sample.Mode == dsa.Fixed {
+		order = dsa.FixedOrder(nil, sample.Seed, epoch, len(sample.Subset))
+	}
+	out := make([]uint32, 0, max(0, len(sample.Subset)-len(before)))
+	for p := range sample.Subset {
+		at := p
+		if order != nil {
+			at = int(order[p])
+		}
+		if !had.Has(uint32(sample.Subset[at])) {
+			out = append(out, uint32(p))
+		}
+	}
+	return out
+}

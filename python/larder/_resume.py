@@ -1,0 +1,210 @@
+"""Resuming: what state_dict() returns, and how a Loader goes on from it.
+
+The state is a token that the daemon makes: it names a place in its log of orders (or, portable, has in it what was handed out). It is
+opaque here. A Loader that loads one registers its job anew with it; the daemon answers which epoch there is to go on with.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from . import _daemon, _ranks
+from .errors import DeadlineError, Error, InvalidError, NotFoundError, RankHeldError, StaleError, StateChangedWarning, UnavailableError
+
+if TYPE_CHECKING:
+    from ._loader import Loader
+    from ._parts import Box, Run
+    from ._session import Session
+
+_PATIENCE = 1.0  # seconds: the daemon may not have seen the end of a predecessor yet
+
+
+class Loaded(NamedTuple):
+    """A state that was loaded and not gone on with yet."""
+
+    text: str  # of the token
+    changed: bool  # files may have changed
+    epoch: int = -1  # that iter() gives first; -1 = the daemon was not asked yet
+    left: int = -1  # samples of it; 0 = it is over, and iter() gives nothing; -1 also when it has given that
+
+
+class Resumable:
+    """The part of Loader that saves and loads where it is."""
+
+    _name: str
+    _job: dict[str, Any]
+    _lock: threading.RLock
+    _box: Box
+    _loaded: Loaded | None
+    _place: _ranks.Place
+    _running: Run | None
+    _next_epoch: int
+    _pinned: int | None
+    _closed: bool
+    _ended: Error | None
+
+    def _call(self, method: str, body: dict[str, Any]) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _known(self) -> None:
+        raise NotImplementedError
+
+    def _session(self) -> Session:
+        raise NotImplementedError
+
+    def state_dict(self, *, portable: bool = False) -> dict[str, Any]:
+        """Where this Loader is, for ``load_state_dict``: small, JSON-able, and the same on every rank that was handed as many batches.
+
+        It counts batches that were handed to the script, not those prepared ahead: between two steps of a training loop it says that
+        the batch of the step before was used. Save it with the model, in one place of the loop on all ranks.
+
+        The token names a place in the daemon's log of orders, which it keeps in ``state.dir`` (``state.orders`` bounds how much of it).
+        ``portable=True`` puts what was handed out into it (one bit a sample before compression), so that it needs no log: for another
+        machine, another daemon, or a checkpoint that is kept for long. It is for the same files: a copy need not keep modification times.
+        """
+        with self._lock:
+            loaded = self._loaded
+            if loaded is not None and loaded.left >= 0 and not portable:
+                return dict(json.loads(loaded.text))
+            self._known()
+            run = self._running
+            if loaded is not None:
+                epoch, step = loaded.epoch, 0
+            elif run is not None and not run.done:
+                epoch, step = run.epoch, run.next_step()
+            else:
+                epoch, step = max(self._next_epoch, self._pinned or 0), 0
+            body = {"name": self._name, "id": int(self._job.get("id") or 0), "epoch": epoch, "step": step, "portable": portable}
+            return dict(json.loads(str(self._call("GetState", body).get("token") or "{}")))
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
+        """Goes on from what ``state_dict()`` returned: the next ``iter`` gives exactly what was left of that epoch, then come whole ones.
+
+        World size, batch size, ``drop_last`` and the order's name may be others than when it was saved; dataset and subset must be the
+        same. Call it in every rank with the same state, before ``iter`` or instead of going on. ``len(loader)`` is then what is left,
+        until the epoch after. A state of the last batch of an epoch gives an empty one first, as the loop that saved it would have
+        ended there; one that was saved after the loop gives the next epoch.
+
+        Raises StateError when that cannot be: the state was edited, is of another dataset, of a daemon whose log this one does not
+        have, or of an order that is not kept any more; or files changed since, which it names. ``strict=False`` goes on with the files
+        as they are: new ones are given with the rest, those that are gone are not, and a StateChangedWarning says which.
+        """
+        if not isinstance(state_dict, Mapping):
+            raise InvalidError(
+                f"load_state_dict takes what state_dict() returned, not {type(state_dict).__name__}", subject="state_dict"
+            )
+        try:
+            text = json.dumps(dict(state_dict))
+        except (TypeError, ValueError) as e:
+            raise InvalidError(
+                f"the state is none of larder: {e}", subject="state_dict", hint="pass what Loader.state_dict() returned"
+            ) from e
+        with self._lock:
+            if self._closed:
+                raise StaleError(f"the loader of job {self._name!r} is closed", subject=self._name, hint="make a new Loader")
+            before = self._loaded
+            s, self._box.session = self._box.session, None
+            self._running = None
+            if s is not None:
+                s.close(s.ring is not None)
+            self._loaded = Loaded(text, not strict)
+            try:
+                self._session()
+            except BaseException:
+                self._loaded = before
+                raise
+            assert self._loaded is not None
+            self._ended = None
+            self._pinned = None
+            self._next_epoch = self._loaded.epoch
+
+
+def may_load(loader: Loader, error: InvalidError) -> bool:
+    """Whether a job of the loader's name that has another description has no client (any more): loading a state replaces it.
+
+    Any other use of the loader raises the same error as the constructor would have.
+    """
+    if error.reason != "ALREADY_EXISTS":
+        return False
+    s = _daemon.open_session(loader._endpoint, loader._timeout)
+    try:
+        patience = time.monotonic() + _PATIENCE
+        while True:
+            job = s.call("DescribeJob", {"name": loader._name}, time.monotonic() + loader._timeout).get("job") or {}
+            if not any(r.get("attached") for r in job.get("ranks") or ()):
+                return True
+            if time.monotonic() > patience:
+                return False
+            time.sleep(0.05)
+    except Error:
+        return False
+    finally:
+        s.close(False)
+
+
+def register(loader: Loader, s: Session, deadline: float) -> None:
+    """Asks the daemon for the loader's job, or for what is left of it."""
+    spec = loader._spec
+    if spec is None:
+        _describe(loader, s, deadline)
+        spec = loader._job.get("spec") or {}
+        if loader._loaded is None:
+            return
+    body: dict[str, Any] = {"spec": spec}
+    loaded = loader._loaded
+    if loaded is not None:
+        body |= {"resume": loaded.text, "resumeChanged": loaded.changed}
+    # The ranks of a job let go of it one after the other; a client that was killed may not have been missed yet.
+    patience = time.monotonic() + (loader._timeout if loader._place.world_size > 1 else min(_PATIENCE, loader._timeout))
+    while True:
+        try:
+            answer = s.call("RegisterJob", body, deadline)
+            break
+        except DeadlineError as e:
+            e.hint = "a large dataset takes long to index the first time: `larder dataset add URI` does it beforehand, or raise timeout="
+            raise
+        except RankHeldError:
+            if time.monotonic() > min(patience, deadline - 0.1):
+                raise
+            time.sleep(0.05)
+    loader._job = answer.get("job") or {}
+    loader._box.unused = loader._name if answer.get("created") else ""
+    if loaded is None:
+        return
+    resumed = answer.get("resumed")
+    if resumed is None:
+        raise UnavailableError("the daemon is older than this client and cannot resume", hint="restart it: larder serve")
+    if loaded.epoch < 0:
+        loader._loaded = loaded._replace(epoch=int(resumed.get("epoch") or 0), left=int(resumed.get("left") or 0))
+        for note in resumed.get("notes") or ():
+            warnings.warn(f"job {loader._name!r}: {note}", StateChangedWarning, stacklevel=5)
+
+
+def _describe(loader: Loader, s: Session, deadline: float) -> None:
+    """Looks up a job that was registered elsewhere, and checks that it fits."""
+    try:
+        loader._job = s.call("DescribeJob", {"name": loader._name}, deadline).get("job") or {}
+    except NotFoundError as e:
+        e.hint = e.hint or "register it first: larder jobs register -f job.yaml"
+        raise
+    spec = loader._job.get("spec") or {}
+    size = int(spec.get("batchSize") or 0)
+    if loader._asked_batch_size not in (None, size):
+        raise InvalidError(
+            f"job {loader._name!r} was registered with batch_size {size}, not {loader._asked_batch_size}",
+            subject=loader._name,
+            hint="leave batch_size out",
+        )
+    world = int(spec.get("worldSize") or 1)
+    if world != loader._place.world_size:
+        raise InvalidError(
+            f"job {loader._name!r} was registered with world_size {world}; this process is rank {loader._place.rank} of "
+            f"{loader._place.world_size} ({loader._place.source})",
+            subject=loader._name,
+            hint="register it with the world_size it runs with, or pass rank= and world_size=",
+        )
