@@ -40,6 +40,12 @@ func (s *Stream) beginLog(ctx context.Context, log *audit.Log, epoch, from uint3
 	if start.N == 0 {
 		start.N = s.info.GetNumSamples()
 	}
+	if size.GetWhole() > 0 { // it goes on with what another job left
+		start.N = size.GetWhole()
+		if start.Base = s.base; s.base == "" {
+			start.Base = fmt.Sprintf("unknown, of job %d", start.ID)
+		}
+	}
 	if from > 0 {
 		start.On, start.From = true, from-1
 	}
@@ -47,6 +53,17 @@ func (s *Stream) beginLog(ctx context.Context, log *audit.Log, epoch, from uint3
 	number, err := log.Begin(start)
 	s.log = &runLog{log: log, number: number}
 	return err
+}
+
+// Loaded tells the audit log from which state (the sum of its token) the job goes on with its first epoch.
+func (s *Stream) Loaded(sum string) { s.base = sum }
+
+// Saved tells the audit log that the state of the running epoch before step was saved, as a token of that sum.
+func (s *Stream) Saved(step uint32, sum string) error {
+	if s.log == nil {
+		return nil
+	}
+	return checkLog(s.log.note(audit.Record{Kind: audit.KindSaved, Step: step, Token: sum}))
 }
 
 // source fills in where the samples of an epoch come from, as far as the daemon says. These calls look at no file: an audit must not have changes

@@ -16,6 +16,7 @@ import (
 // Stream is this session's hold on one rank of a job. One goroutine at a time calls StartEpoch, Next and Detach; Batch
 // methods may be called from any.
 type Stream struct {
+	base   string // of the audit log: see Loaded
 	c      *Conn
 	info   *larderv1.AttachResponse
 	layout layout

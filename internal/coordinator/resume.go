@@ -144,6 +144,19 @@ func (s *stream) agrees(r int, epoch uint32) error {
 	return nil
 }
 
+// wholeOf is how many samples the whole of an epoch has of which an earlier job had some; else 0.
+func (s *stream) wholeOf(epoch uint32) int {
+	j := s.job
+	of := j.Epoch
+	if s.rest != nil {
+		of = s.rest.Epoch
+	}
+	if w := j.Whole; w != nil && of == epoch && j.Spec.Subset < w.Subset {
+		return w.Subset
+	}
+	return 0
+}
+
 // endEmpty tells ranks that get nothing of the epoch that it is over: less may be left of one than there are ranks.
 func (c *Core) endEmpty(s *stream) {
 	j := s.job

@@ -32,6 +32,15 @@ func (w *world) state(name string, epoch uint32, step int, portable bool) string
 	return r.GetToken()
 }
 
+func sumOf(t *testing.T, token string) string {
+	t.Helper()
+	k, err := resume.Parse(token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k.Sum
+}
+
 // take reads n batches of an epoch, all when n < 0.
 func (tr *trainer) takeSome(epoch uint32, n int) *seen {
 	tr.t.Helper()
@@ -71,6 +80,9 @@ func TestResumeKeepsInstancesAndAccounts(t *testing.T) {
 			b := w.train(spec("b", dir, 4, recipe(crops...), shares), 0)
 			first := b.takeSome(0, 5)
 			token := w.state("b", 0, 5, portable)
+			if err := b.st.Saved(5, sumOf(t, token)); err != nil {
+				t.Fatal(err)
+			}
 			if _, err := w.goesOn(spec("b", dir, 7, recipe(crops...), shares), token, false); reasonOf(err) != fault.RankHeld {
 				t.Errorf("while it is held: %v", err)
 			}
@@ -84,6 +96,7 @@ func TestResumeKeepsInstancesAndAccounts(t *testing.T) {
 				t.Fatalf("another rank: %v, %v", again, err)
 			}
 			tr := w.train(spec("b", dir, 7, recipe(crops...), shares), 0)
+			tr.st.Loaded(sumOf(t, token))
 			if !tr.st.Info().GetRest() || tr.st.Info().GetNextEpoch() != 0 || tr.st.Info().GetBatchesPerEpoch() != 6 {
 				t.Errorf("attached: %v", tr.st.Info())
 			}
@@ -197,7 +210,7 @@ func TestResumeThroughDeaths(t *testing.T) {
 		for attempt := 0; len(had) < n; attempt++ {
 			t.Run(fmt.Sprintf("seed %d attempt %d", seed, attempt), func(t *testing.T) {
 				w := onDisk(t, fs)
-				s := spec(fmt.Sprint("j", attempt), dir, uint32(1+r.IntN(5)), func(s *larderv1.JobSpec) { s.Order = order })
+				s := spec(fmt.Sprintf("j%d-%d", seed, attempt), dir, uint32(1+r.IntN(5)), func(s *larderv1.JobSpec) { s.Order = order })
 				w.dial()
 				left := n
 				if token != "" {
@@ -212,6 +225,9 @@ func TestResumeThroughDeaths(t *testing.T) {
 					return
 				}
 				tr := w.train(s, 0)
+				if token != "" {
+					tr.st.Loaded(sumOf(t, token))
+				}
 				k := r.IntN(4)
 				if attempt > 12 {
 					k = -1
@@ -222,6 +238,9 @@ func TestResumeThroughDeaths(t *testing.T) {
 				}
 				k = min(k, (left+int(s.GetBatchSize())-1)/int(s.GetBatchSize()))
 				token = w.state(s.GetName(), 0, k, r.IntN(4) == 0)
+				if err := tr.st.Saved(uint32(k), sumOf(t, token)); err != nil {
+					t.Fatal(err)
+				}
 				had = append(had, got.ids...)
 				fs = fs.Crash(r.IntN)
 			})

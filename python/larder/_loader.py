@@ -353,6 +353,9 @@ class Loader(Facts, _resume.Resumable):
         self._running = run = Run(s, loaded.epoch)
         run.done = True
         self._next_epoch, self._pinned = loaded.epoch + 1, None
+        run.audit = _audit.begin(self, run, {"whole": loaded.samples})
+        if run.audit is not None:
+            run.audit.ends({})
         self._loaded = loaded._replace(epoch=loaded.epoch + 1, left=-1)
         return run
 

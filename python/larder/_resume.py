@@ -32,6 +32,11 @@ class Loaded(NamedTuple):
     epoch: int = -1  # that iter() gives first; -1 = the daemon was not asked yet
     left: int = -1  # samples of it; 0 = it is over, and iter() gives nothing; -1 also when it has given that
 
+    @property
+    def samples(self) -> int:
+        """Of the subset, when it was saved."""
+        return int(json.loads(self.text).get("samples") or 0)
+
 
 class Resumable:
     """The part of Loader that saves and loads where it is."""
@@ -80,7 +85,10 @@ class Resumable:
             else:
                 epoch, step = max(self._next_epoch, self._pinned or 0), 0
             body = {"name": self._name, "id": int(self._job.get("id") or 0), "epoch": epoch, "step": step, "portable": portable}
-            return dict(json.loads(str(self._call("GetState", body).get("token") or "{}")))
+            state = dict(json.loads(str(self._call("GetState", body).get("token") or "{}")))
+            if run is not None and run.audit is not None and not run.done:
+                run.audit.write("saved", step=step, token=state.get("sum"))
+            return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
         """Goes on from what ``state_dict()`` returned: the next ``iter`` gives exactly what was left of that epoch, then come whole ones.
