@@ -105,8 +105,9 @@ func (e *Engine) GetState(ctx context.Context, req *larderv1.GetStateRequest) (*
 	}
 	var given []ident.ObjectID
 	switch r := j.resume; {
-	case r != nil && t.Step == 0 && (rec == nil || rec.Rest && rec.Earlier() < r.Before) && (r.Epoch == t.Epoch && r.Before > 0 || r.told != nil && r.told.GetEpoch() == t.Epoch && r.Epoch != t.Epoch):
-		old, err := resume.Parse(r.Token) // nothing of it was drawn yet: the state is that which was loaded
+	case r != nil && t.Step == 0 && (rec == nil || rec.Rest) && (r.Epoch == t.Epoch && r.Before > 0 || r.told != nil && r.told.GetEpoch() == t.Epoch && r.Epoch != t.Epoch):
+		// Nothing of it was handed out: the state is that which was loaded, which stands in the log for sure.
+		old, err := resume.Parse(r.Token)
 		if err != nil {
 			return nil, err
 		}
@@ -206,6 +207,9 @@ func (e *Engine) handed(t *resume.Token, changed bool, j *job, objects []ident.O
 			return nil, badToken("load it on the daemon that made it, or save state_dict(portable=True)",
 				"it is of step %d of another order than this log has for epoch %d of job %s, which ends with step %d: the state directory is an older copy or another one",
 				t.Step, t.Epoch, t.Job, rec.Steps())
+		}
+		if r := e.resumed(ident.JobID(t.ID)); rec.Rest && r != nil && rec.Earlier() < r.Before {
+			return nil, badToken("load an older state", "what was handed out before epoch %d of job %s went on is not all in the log", t.Epoch, t.Job)
 		}
 		h.before = toObjects(j.data, rec.Given(t.Step))
 	}
