@@ -310,7 +310,8 @@ type Reply struct {
 
 	// For StartEpoch and ChangeSubset: the samples of that epoch, and the batches of the rank.
 	Samples, Batches int
-	Whole            int // for StartEpoch of what an earlier job left of an epoch: the samples of all of it
+	// For StartEpoch of what an earlier job left of an epoch: the samples of all of it, and the batches that the rank would get of them.
+	Whole, WholeBatches int
 }
 
 // Complain reports a bug of larder that was caught while running.

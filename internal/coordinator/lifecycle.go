@@ -231,7 +231,9 @@ func (c *Core) startEpoch(e StartEpoch) {
 	if k.InRun {
 		spec = j.Spec
 	}
-	c.reply(e.Token, Reply{Job: j.ID, Epoch: e.Epoch, Samples: spec.Subset, Batches: spec.Batches(e.Rank), Whole: s.wholeOf(e.Epoch)})
+	r := Reply{Job: j.ID, Epoch: e.Epoch, Samples: spec.Subset, Batches: spec.Batches(e.Rank)}
+	r.Whole, r.WholeBatches = s.wholeOf(e.Epoch, e.Rank)
+	c.reply(e.Token, r)
 	c.touch(s)
 	c.advance(s)
 	c.plan(s)

@@ -144,17 +144,17 @@ func (s *stream) agrees(r int, epoch uint32) error {
 	return nil
 }
 
-// wholeOf is how many samples the whole of an epoch has of which an earlier job had some; else 0.
-func (s *stream) wholeOf(epoch uint32) int {
+// wholeOf is how many samples the whole of an epoch has of which an earlier job had some, and how many batches a rank would get; else 0.
+func (s *stream) wholeOf(epoch uint32, r int) (samples, batches int) {
 	j := s.job
 	of := j.Epoch
 	if s.rest != nil {
 		of = s.rest.Epoch
 	}
 	if w := j.Whole; w != nil && of == epoch && j.Spec.Subset < w.Subset {
-		return w.Subset
+		return w.Subset, withSubset(j.Spec, w.Subset).Batches(r)
 	}
-	return 0
+	return 0, 0
 }
 
 // endEmpty tells ranks that get nothing of the epoch that it is over: less may be left of one than there are ranks.

@@ -185,7 +185,7 @@ func (a *attachment) StartEpoch(ctx context.Context, epoch, from uint32) (*larde
 	if err != nil {
 		return nil, err
 	}
-	return &larderv1.EpochResponse{NumSamples: uint64(r.Samples), BatchesPerEpoch: uint64(r.Batches), Whole: uint64(r.Whole)}, nil
+	return &larderv1.EpochResponse{NumSamples: uint64(r.Samples), BatchesPerEpoch: uint64(r.Batches), Whole: uint64(r.Whole), WholeBatches: uint64(r.WholeBatches)}, nil
 }
 
 // Release gives a slot back.

@@ -129,3 +129,10 @@ class Facts:
         except Error:
             return False
         return bool((answer.get("job") or {}).get("paused"))
+
+    def _note_size(self, answer: dict[str, Any]) -> None:
+        """Takes over how large an epoch is: its subset may have changed."""
+        if answer.get("batchesPerEpoch") is not None:
+            self._job["batchesPerEpoch"] = answer["batchesPerEpoch"]
+        if answer.get("numSamples") is not None:
+            self._job["subsetSize"] = answer["numSamples"]

@@ -341,6 +341,8 @@ class Loader(Facts, _resume.Resumable):
             answer = s.request(_wire.EPOCH, _wire.epoch_payload(running.epoch), time.monotonic() + self._timeout, what)
             size = _wire.parse_json(answer.payload)
             self._note_size(size)
+            if size.get("whole"):
+                running.after = {"numSamples": size["whole"], "batchesPerEpoch": size.get("wholeBatches") or 0}
             running.audit = _audit.begin(self, running, size)
         except BaseException:
             running.done = True
@@ -358,13 +360,6 @@ class Loader(Facts, _resume.Resumable):
             run.audit.ends({})
         self._loaded = loaded._replace(epoch=loaded.epoch + 1, left=-1)
         return run
-
-    def _note_size(self, answer: dict[str, Any]) -> None:
-        """Takes over how large an epoch is: its subset may have changed."""
-        if answer.get("batchesPerEpoch") is not None:
-            self._job["batchesPerEpoch"] = answer["batchesPerEpoch"]
-        if answer.get("numSamples") is not None:
-            self._job["subsetSize"] = answer["numSamples"]
 
     def set_subset(self, subset: str | None) -> int:
         """Gives the job another subset (None: every sample) from its next epoch on; returns the number of that epoch.
@@ -477,6 +472,7 @@ class Loader(Facts, _resume.Resumable):
                     it.audit.ends(end)
                 it.done = True
                 it.board = None
+                self._note_size(it.after)
                 f.taken = True
                 raise StopIteration
             if f.type == _wire.SEGMENT:

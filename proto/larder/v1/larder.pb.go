@@ -5485,7 +5485,9 @@ type EpochResponse struct {
 	// batches_per_epoch this rank gets.
 	BatchesPerEpoch uint64 `protobuf:"varint,2,opt,name=batches_per_epoch,json=batchesPerEpoch,proto3" json:"batches_per_epoch,omitempty"`
 	// whole: when this is what an earlier job left of the epoch, the samples of all of it; else 0.
-	Whole         uint64 `protobuf:"varint,3,opt,name=whole,proto3" json:"whole,omitempty"`
+	Whole uint64 `protobuf:"varint,3,opt,name=whole,proto3" json:"whole,omitempty"`
+	// whole_batches this rank gets of the epochs after it, when whole is set.
+	WholeBatches  uint64 `protobuf:"varint,4,opt,name=whole_batches,json=wholeBatches,proto3" json:"whole_batches,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5537,6 +5539,13 @@ func (x *EpochResponse) GetBatchesPerEpoch() uint64 {
 func (x *EpochResponse) GetWhole() uint64 {
 	if x != nil {
 		return x.Whole
+	}
+	return 0
+}
+
+func (x *EpochResponse) GetWholeBatches() uint64 {
+	if x != nil {
+		return x.WholeBatches
 	}
 	return 0
 }
@@ -6029,12 +6038,13 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x06parity\x18\x04 \x01(\bR\x06parity\x12\x18\n" +
 	"\adecoder\x18\x05 \x01(\tR\adecoder\"M\n" +
 	"\vBatchReport\x12>\n" +
-	"\vquarantined\x18\x01 \x03(\v2\x1c.larder.v1.QuarantinedSampleR\vquarantined\"r\n" +
+	"\vquarantined\x18\x01 \x03(\v2\x1c.larder.v1.QuarantinedSampleR\vquarantined\"\x97\x01\n" +
 	"\rEpochResponse\x12\x1f\n" +
 	"\vnum_samples\x18\x01 \x01(\x04R\n" +
 	"numSamples\x12*\n" +
 	"\x11batches_per_epoch\x18\x02 \x01(\x04R\x0fbatchesPerEpoch\x12\x14\n" +
-	"\x05whole\x18\x03 \x01(\x04R\x05whole\"\x9d\x01\n" +
+	"\x05whole\x18\x03 \x01(\x04R\x05whole\x12#\n" +
+	"\rwhole_batches\x18\x04 \x01(\x04R\fwholeBatches\"\x9d\x01\n" +
 	"\bEpochEnd\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x18\n" +
 	"\abatches\x18\x02 \x01(\x04R\abatches\x12\x18\n" +
