@@ -16,7 +16,7 @@ from test_e2e_restart import lives, loads  # noqa: F401  (fixtures)
 
 import larder
 
-RUNS = int(os.environ.get("LARDER_CLIENT_KILLS", "10"))
+RUNS = int(os.environ.get("LARDER_RESUMES", "10"))
 
 
 @pytest.fixture(scope="module")
