@@ -210,7 +210,7 @@ def _named(state: Mapping[str, Any]) -> str:
 def _base(loader: Loader) -> str:
     """The checkpoint that the epoch goes on from; empty when it begins."""
     loaded = getattr(loader, "_loaded", None)
-    if loaded is None:
+    if loaded is None or loaded.left <= 0:
         return ""
     state = json.loads(loaded.text)
     return _named(state) if state.get("order") else ""  # empty: nothing of the epoch had been handed out
