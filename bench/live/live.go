@@ -288,8 +288,8 @@ func (r *running) all(ctx context.Context, out *measure.Run) error {
 			return err
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		return err
+	if errors.Join(errs...) != nil {
+		return context.Canceled // all of them were told to stop
 	}
 	c, err := client.Dial(ctx, r.socket)
 	if err != nil {

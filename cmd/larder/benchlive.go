@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -39,6 +40,8 @@ difference is printed: an error of more than 15 % of reads, or any of a count th
 		Example: "  larder bench live --scenario bench/scenarios/live/sweep.yaml\n  larder bench live --scenario a.yaml --scenario b.yaml --repeats 7 -o json > live.json",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, restore := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM) // the daemon and the folder go first
+			defer restore()
 			if err := out.check(); err != nil {
 				return err
 			}
@@ -51,7 +54,7 @@ difference is printed: an error of more than 15 % of reads, or any of a count th
 			if !(seconds >= 1 && seconds <= 3600) {
 				return usagef("choose 1 to 3600", "--measure-seconds %v is not possible", seconds)
 			}
-			o, err := sim.options(cmd.Context(), cmd.ErrOrStderr())
+			o, err := sim.options(ctx, cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
@@ -79,7 +82,7 @@ difference is printed: an error of more than 15 % of reads, or any of a count th
 				if repeats > 0 {
 					l.Repeats = repeats
 				}
-				s, err := livebench.Prepare(cmd.Context(), l, livebench.Options{Dir: own, Seconds: seconds, Tell: tell})
+				s, err := livebench.Prepare(ctx, l, livebench.Options{Dir: own, Seconds: seconds, Tell: tell})
 				if err != nil {
 					return err
 				}
@@ -88,7 +91,7 @@ difference is printed: an error of more than 15 % of reads, or any of a count th
 				}
 				if torch {
 					s.Torch = &livebench.Torch{Python: python}
-					if err := s.Torch.Check(cmd.Context(), s); err != nil {
+					if err := s.Torch.Check(ctx, s); err != nil {
 						return err
 					}
 				}
@@ -97,10 +100,10 @@ difference is printed: an error of more than 15 % of reads, or any of a count th
 			if len(scenarios) > 1 {
 				r.Scenario, r.Title = strings.Join(scenarios, ", "), ""
 			}
-			if err := runLive(cmd.Context(), r, setups, scenarios, tell); err != nil {
+			if err := runLive(ctx, r, setups, scenarios, tell); err != nil {
 				return err
 			}
-			if err := simulateLive(cmd.Context(), &sim, cmd, r, setups, scenarios); err != nil {
+			if err := simulateLive(ctx, &sim, cmd, r, setups, scenarios); err != nil {
 				return err
 			}
 			if err := out.value(cmd.OutOrStdout(), r, func(t *tabwriter.Writer) { liveTable(t, r) }); err != nil {
