@@ -6,14 +6,12 @@ step is over, which is when the next one is asked for; a batch that was dropped 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import threading
 import time
 import weakref
 import zlib
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -111,7 +109,6 @@ class RunLog:
             "drop_last": bool(spec.get("dropLast", False)),
             "even": str(spec.get("even") or ""),
             "dataset": str(spec.get("dataset") or ""),
-            "base": _base(loader),
             **_source(run.session, loader._name, str(spec.get("dataset") or ""), run.epoch),
         }
         log.write(r="epoch", run=self.number, start=start)
@@ -194,26 +191,6 @@ def begin(loader: Loader, run: Run, answer: dict[str, Any]) -> RunLog | None:
     """The log of an epoch that begins; None when LARDER_AUDIT_LOG is not set."""
     log = _process()
     return None if log is None else RunLog(log, loader, run, answer)
-
-
-def saved(run: Run | None, state: Mapping[str, Any], step: int) -> None:
-    """Notes that a checkpoint was taken: what was handed out before ``step`` counts for whoever loads it."""
-    if run is not None and run.audit is not None and not run.done:
-        run.audit.write("saved", step=step, token=_named(state))
-
-
-def _named(state: Mapping[str, Any]) -> str:
-    """A name of a state_dict, equal wherever it was written and read again."""
-    return hashlib.blake2b(json.dumps(state, sort_keys=True, separators=(",", ":")).encode(), digest_size=16).hexdigest()
-
-
-def _base(loader: Loader) -> str:
-    """The checkpoint that the epoch goes on from; empty when it begins."""
-    loaded = getattr(loader, "_loaded", None)
-    if loaded is None or loaded.left <= 0:
-        return ""
-    state = json.loads(loaded.text)
-    return _named(state) if state.get("order") else ""  # empty: nothing of the epoch had been handed out
 
 
 def left(run: Run | None, why: str) -> None:
