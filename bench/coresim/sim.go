@@ -384,9 +384,7 @@ func (s *sim) do(eff coordinator.Effect) {
 			s.fail("working copy %d is discarded but does not exist", x.Flight)
 		}
 		delete(s.copies, x.Flight)
-		if s.m.Ahead > 0 { // a worker may wait for room
-			s.serve()
-		}
+		s.serve() // a worker may wait for room
 	case coordinator.FreeKey:
 		s.free(x.Key)
 	case coordinator.SetBudget:

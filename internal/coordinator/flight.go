@@ -238,7 +238,9 @@ func (c *Core) queueOf(f *flight) *btree.BTreeG[*flight] {
 // come first.
 func (c *Core) nextFlightInTurn() (*flight, bool) {
 	f, ok := c.onCopies.Min()
-	if c.running < c.cfg.InFlight+c.cfg.Ahead && c.running+c.copies < 2*c.cfg.InFlight+c.cfg.Ahead {
+	busy := c.running + c.copies                   // what runs may become a copy
+	ok = ok && busy < 3*c.cfg.InFlight+c.cfg.Ahead // its copy has only fills to wait for, which need nothing: room comes
+	if c.running < c.cfg.InFlight+c.cfg.Ahead && busy < 2*c.cfg.InFlight+c.cfg.Ahead {
 		if g, fresh := c.queue.Min(); fresh && (!ok || flightLess(g, f)) {
 			f, ok = g, true
 		}

@@ -61,7 +61,12 @@ func (s Solve) Do() Solved {
 	if err == nil {
 		out.Plan, err = m.Partition(s.Demand)
 	}
-	if err == nil {
+	switch {
+	case err != nil:
+	case out.Plan.Split == s.Now: // nothing is to change; Predict knows no better use of each form's bytes than in proportion
+		p := &out.Plan
+		out.Now = cachepolicy.Candidate{Split: s.Now, Rate: p.Rate, Binding: p.Binding, Load: p.Load}
+	default:
 		out.Now, err = m.Predict(s.Demand, s.Now)
 	}
 	out.Err = err

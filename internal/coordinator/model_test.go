@@ -489,3 +489,50 @@ func TestStrataReachTheSampler(t *testing.T) {
 	}
 	r.c.stats.Violations = 0 // it was asked for
 }
+
+// TestWhatIsInForceIsPredictedAsPlanned: a fixed tier that is better left alone is left alone in both figures, that of the split in force and that of the
+// plan; else a gain would be seen where nothing changes.
+func TestWhatIsInForceIsPredictedAsPlanned(t *testing.T) {
+	r := newRig(t, [ident.NumForms]int64{}, func(c *Config) {
+		c.Tiers = TierConfig{Total: 10_000, Sizes: [ident.NumForms]int64{0, -1, -1, 6_000}}
+	})
+	for _, name := range []string{"a", "b"} {
+		r.join(name, 0, 100, 10, order(dsa.Stratified), slots(2), func(e *Register) { e.Share, e.Key, e.AugmentedBytes = true, 7, sampleBytes })
+	}
+	r.step(Measured{slowCPU})
+	r.run()
+	m, err := cachepolicy.NewPartitioner(cachepolicy.Bottleneck)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rnd, told := xrand.New(3), 0
+	for range 300 {
+		s := r.solves[len(r.solves)-1]
+		s.Demand.Datasets = slices.Clone(s.Demand.Datasets)
+		d := &s.Demand.Datasets[0]
+		d.Recipes = slices.Clone(d.Recipes)
+		rate := func() float64 { return 10 * math.Pow(10, 3*rnd.Float64()) }
+		for i := range d.Recipes {
+			q := &d.Recipes[i]
+			q.Augment, q.DecodeAugment = rate(), 0
+			q.DecodeAugment = 1 / (1/q.Augment + 1/rate())
+			q.Finish, q.Degree = rate(), 1+rnd.Float64()
+		}
+		s.Demand.Machine.Storage = 100 * rate()
+		s.Now = s.Do().Plan.Split
+		spread, err := m.Predict(s.Demand, s.Now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := s.Do()
+		if spread.Rate < 0.99*got.Plan.Rate {
+			told++
+		}
+		if got.Err != nil || got.Now.Rate != got.Plan.Rate || got.Now.Binding != got.Plan.Binding {
+			t.Fatalf("%v: in force %g (%s), planned %g (%s)", got.Err, got.Now.Rate, got.Now.Binding, got.Plan.Rate, got.Plan.Binding)
+		}
+	}
+	if told < 10 {
+		t.Errorf("only %d of the cases show anything", told)
+	}
+}
