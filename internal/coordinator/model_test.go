@@ -536,3 +536,14 @@ func TestWhatIsInForceIsPredictedAsPlanned(t *testing.T) {
 		t.Errorf("only %d of the cases show anything", told)
 	}
 }
+
+// TestTheRuleOfThumbSaysWhatIsFixed: its words are of the split in force, not of one in which nothing is fixed.
+func TestTheRuleOfThumbSaysWhatIsFixed(t *testing.T) {
+	r := newRig(t, [ident.NumForms]int64{}, func(c *Config) {
+		c.Tiers = TierConfig{Total: 1 << 30, Sizes: [ident.NumForms]int64{0, -1, 512 << 20, 0}}
+	})
+	r.join("a", 0, 100, 10, order(dsa.Stratified), slots(2))
+	if why := r.c.Stats().Why; !strings.Contains(why, "tiers.decoded 512MiB, tiers.augmented 0 fixed; the rest by the rule of thumb: encoded 512MiB") {
+		t.Error(why)
+	}
+}

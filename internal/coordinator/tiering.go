@@ -340,6 +340,17 @@ func (c *Core) split(t TierConfig) ([ident.NumForms]int64, string, error) {
 			break
 		}
 	}
+	if autos < len(tierForms) { // the rule's own words are of a split in which nothing is fixed
+		var rest []string
+		for _, f := range tierForms {
+			if t.Sizes[f] < 0 {
+				rest = append(rest, fmt.Sprintf("%s %s", f, fault.Size(out[f])))
+			} else if t.Sizes[f] == 0 {
+				fixed = append(fixed, fmt.Sprintf("tiers.%s 0", f))
+			}
+		}
+		why = fmt.Sprintf("%s fixed; the rest by the rule of thumb: %s", strings.Join(fixed, ", "), strings.Join(rest, ", "))
+	}
 	return out, why, nil
 }
 

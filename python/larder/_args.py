@@ -144,7 +144,7 @@ def job_spec(*, name: str, dataset: str, place: _ranks.Place, **a: Any) -> dict[
         "numNodes": place.num_nodes,
         "share": choice("share", a["share"], ("none", "augmented")),
         "onError": choice("on_error", a["on_error"], ("raise", "skip", "substitute")),
-        "prefetch": integer("prefetch", a["prefetch"], 1, 2**32 - 1),
+        "prefetch": integer("prefetch", a["prefetch"], 1, 64),
         "epochs": 0 if a["epochs"] is None else integer("epochs", a["epochs"], 1, 2**32 - 1),
     }
     text = json.dumps(spec)

@@ -207,6 +207,7 @@ class FakeDaemon:
             "batchesPerEpoch": str(self.per_rank(job)),
             "counters": {"samplesDelivered": str(job["delivered"])},
             "promise": "fake",
+            "ranks": [{"rank": p.rank, "attached": True} for p in list(self.peers) if p.alive and p.job == job["spec"]["name"]],
         }
 
     def order(self, job: dict[str, Any], epoch: int) -> list[int]:
