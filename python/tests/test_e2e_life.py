@@ -244,7 +244,8 @@ def test_bad_jobs_are_refused_in_words(real, server, small):
     with pytest.raises(larder.InvalidError) as e:
         real(uri, batch_size=8, subset="label > 99", job="empty")
     assert e.value.reason == "SUBSET_EMPTY" and "inspect" in e.value.hint
-    real(uri, batch_size=8, job="twice")
+    used = real(uri, batch_size=8, job="twice")
+    iter(used)
     with pytest.raises(larder.InvalidError) as e:
         real(uri, batch_size=9, job="twice")
     assert e.value.reason == "ALREADY_EXISTS" and "batch_size is 8 there and 9 here" in str(e.value)
