@@ -76,7 +76,7 @@ def torch_steps(quick: bool) -> list[Step]:
     for w in WORKERS:
         out += [
             Step(f"1 job, torch, {w} workers", lambda w=w: loaders.run_torch(data, 1, w, 1 if quick else 2)),
-            Step(f"4 jobs, torch, {w} workers", lambda w=w: loaders.run_torch(data, 4, w, 1)),
+            Step(f"4 jobs, torch, {w} workers", lambda w=w: loaders.run_torch(data, 4, w, 1 if quick else 2)),
             Step(f"tiny images, torch, {w} workers", lambda w=w: loaders.run_torch(tiny(), 1, w, 1, kind="tiny")),
         ]
     return [
@@ -219,6 +219,8 @@ def main() -> None:
     parser.add_argument("--base", default="", help="a git ref to compare this tree with")
     parser.add_argument("--write", action="store_true", help="rewrite the rows of docs/benchmarks.md")
     args = parser.parse_args()
+    if args.write and (args.quick or args.only or args.base):
+        raise SystemExit("--write wants everything, in full: not with --quick, --only or --base")
     this = Build("this", args.bin, ROOT)
     loop, no_loop = native.bare()
     if args.base:
@@ -252,8 +254,6 @@ def main() -> None:
                   "reference": f.best or f.bar.named, "met": f.met, "why": f.why} for f in found],
     }, indent=1))
     print(f"\nraw figures: {out}")
-    if args.write and (args.quick or args.only):
-        raise SystemExit("--write wants everything, in full: not with --quick or --only")
     if args.write:
         figures.replace_between(ROOT / "docs/benchmarks.md", lines)
 

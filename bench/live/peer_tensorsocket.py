@@ -180,13 +180,19 @@ def run(python: str, data: str, consumers: int, workers: int, seconds: float, sh
                 p.kill()
             p.wait()
         log.close()
-    firsts = [r["got"][0][0] for r in results if r["got"]]
-    if len(firsts) < consumers:
-        return {"warm": 0.0, "stalled": float(consumers - len(firsts))}
-    begin = max(firsts)  # perf_counter is one clock for all processes here
-    end = min(r["got"][-1][0] for r in results)
-    samples = sum(n for r in results for t, n in r["got"] if begin < t <= end)
-    return {"warm": samples / (end - begin) if end > begin else 0.0, "stalled": 0.0}
+    return rate([r["got"] for r in results])
+
+
+def rate(got: list[list[tuple[float, int]]]) -> dict[str, float]:
+    """Images a second of all consumers while each of them had some. A run in which one got nothing has no rate: it says nothing of how fast
+    TensorSocket is when it works, and as 0 it would speak for larder."""
+    stalled = sum(not g for g in got)
+    if stalled:
+        return {"stalled": float(stalled)}
+    begin, end = max(g[0][0] for g in got), min(g[-1][0] for g in got)  # perf_counter is one clock for all processes here
+    if end <= begin:
+        return {"stalled": 0.0}
+    return {"warm": sum(n for g in got for t, n in g if begin < t <= end) / (end - begin), "stalled": 0.0}
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 import figures
 import loaders
+import peer_tensorsocket
 from figures import Bar, Source
 
 
@@ -84,6 +85,17 @@ def test_processor_time_of_the_collector_is_read() -> None:
     assert loaders.gc_seconds(line) == pytest.approx(one)
     assert loaders.gc_seconds(f"time=… level=INFO msg=serving\n{line}\n{line}\n") == pytest.approx(2 * one)
     assert loaders.gc_seconds("time=… level=INFO msg=serving") == 0
+
+
+def test_a_peer_that_stalls_is_not_a_slow_peer() -> None:
+    steady = [[(1.0, 64), (2.0, 64), (3.0, 64)], [(1.5, 64), (2.5, 64), (3.0, 64)]]
+    assert peer_tensorsocket.rate(steady) == {"warm": pytest.approx((2 * 64 + 2 * 64) / 1.5), "stalled": 0}
+    assert peer_tensorsocket.rate([steady[0], []]) == {"stalled": 1}
+    assert peer_tensorsocket.rate([[(1.0, 64)], [(1.0, 64)]]) == {"stalled": 0}
+    some = {"mine": [{"k": 3.0}] * 3, "a": [{"stalled": 1.0}] * 3, "b": [{"k": 1.0}] * 3}
+    assert figures.figure(bar(2), some).best == "b"
+    none = {"mine": [{"k": 3.0}] * 3, "a": [{"stalled": 1.0}] * 3}
+    assert figures.figure(bar(2), none).why == "peers: not run" and not figures.figure(bar(2), none).met
 
 
 def test_every_bar_names_a_figure_that_a_run_gives() -> None:

@@ -6,7 +6,7 @@ larder=$1 dataset=$2 python=$3
 cat <<'TEXT'
 # Parity with torchvision
 
-On the fast build (libjpeg-turbo; `larder version` says `parity: true`) a recipe gives, to the last bit, what Pillow and torchvision give on PIL images with the same
+On the fast build (libjpeg-turbo; `larder version` says that it is bit-equal) a recipe gives, to the last bit, what Pillow and torchvision give on PIL images with the same
 random parameters. This page is made by `internal/prep/parity/table.sh`, which runs `larder verify parity` on 700 ImageNet photographs; run the command on your
 own data and your own torchvision:
 
@@ -21,7 +21,7 @@ distributions exceed once in 100,000 times.
 
 What is not equal: the portable build decodes JPEG in Go and differs there, by a grey level on average in photographs (the ops are equal there too); images are never
 rotated by EXIF, as in torchvision's ImageFolder; `antialias=False` and image ops on float tensors are refused rather than done otherwise; ToDtype scales and Grayscale
-gives three channels unless told otherwise. A damaged JPEG that libjpeg only warns about decodes as far as it goes, as in Pillow; a truncated one is refused, as there.
+gives three channels unless told otherwise. A damaged JPEG that libjpeg only warns about decodes as far as it goes, as in Pillow (`prep.on_corrupt: error` or `skip` refuses it); a truncated one is refused, as there.
 TEXT
 verify() {
 	printf '\n## %s\n\n```yaml\n%s\n```\n\n```\n' "$1" "$2"
