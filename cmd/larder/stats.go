@@ -117,6 +117,7 @@ func watchStats(ctx context.Context, w io.Writer, out *outputFlag, c larderv1.La
 func statsTable(t *tabwriter.Writer, s *larderv1.Stats) {
 	c := s.GetTotals()
 	row(t, "larder", fmt.Sprintf("%s, process %d, up %v", s.GetVersion(), s.GetPid(), s.GetUptime().AsDuration().Round(time.Second)))
+	row(t, "decoder", decoderLine(s.GetDecoder(), s.GetParity()))
 	row(t, "memory", fmt.Sprintf("%s resident, limit %s", fault.Size(s.GetRssBytes()), fault.Size(s.GetMemoryLimit())))
 	row(t, "source reads", fmt.Sprintf("%s (%s)", count(c.GetSourceReads()), fault.Size(c.GetSourceBytes())))
 	row(t, "decodes", count(c.GetDecodes()))

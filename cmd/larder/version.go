@@ -88,11 +88,7 @@ func newVersion() *cobra.Command {
 				row(t, "larder", b.Version)
 				row(t, "commit", b.Commit)
 				row(t, "go", b.Go+" "+b.Platform)
-				parity := "not bit-equal to torchvision"
-				if b.Parity {
-					parity = "bit-equal to torchvision"
-				}
-				row(t, "decoder", b.Decoder+", "+parity)
+				row(t, "decoder", decoderLine(b.Decoder, b.Parity))
 				row(t, "gpu", b.GPU)
 				for _, d := range devices {
 					row(t, fmt.Sprintf("  %d", d.GetIndex()), fmt.Sprintf("%s, %s", d.GetName(), fault.Size(d.GetMemoryBytes())))
@@ -102,4 +98,12 @@ func newVersion() *cobra.Command {
 	}
 	out.register(cmd)
 	return cmd
+}
+
+// decoderLine says which decoder a build has, and whether its bits are torchvision's.
+func decoderLine(name string, parity bool) string {
+	if parity {
+		return name + ", bit-equal to torchvision"
+	}
+	return name + ", not bit-equal to torchvision (parity: false)"
 }

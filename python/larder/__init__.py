@@ -8,6 +8,7 @@ Start with :class:`Loader`; ``larder.ops`` has the transforms and ``larder.error
 """
 
 from . import errors, ops
+from ._device import normalize
 from ._loader import Loader
 from ._stats import ClientStats, Counters, EpochAccount, JobStats, Quarantined, Stats, TierStats
 from ._version import __version__
@@ -53,5 +54,6 @@ __all__ = [
     "UnavailableError",
     "__version__",
     "errors",
+    "normalize",
     "ops",
 ]

@@ -170,7 +170,7 @@ class ToDtype(Op):
 
 @dataclasses.dataclass(frozen=True)
 class ToImage(Op):
-    """uint8 CHW, values unchanged."""
+    """uint8 CHW, values unchanged; :func:`larder.normalize` makes of it on the device what ``Normalize`` gives."""
 
 
 @dataclasses.dataclass(frozen=True)

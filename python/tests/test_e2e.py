@@ -220,6 +220,31 @@ def test_torch_output(small, real, torch):
     assert sorted(seen) == list(range(72))
 
 
+def test_normalizing_on_the_device_gives_what_the_daemon_gives(small, real, torch):
+    def batches(name, last):
+        loader = real(
+            f"imagefolder:{small}", batch_size=8, output="torch", shuffle=True, order="fixed", seed=3, job=f"device-{name}",
+            transform=[larder.ops.RandomResizedCrop(24), larder.ops.HFlip(), last],
+        )  # fmt: skip
+        return [images.clone() for images, _ in loader]
+
+    means = ("imagenet", None), (0.5, 0.25), ([0.1, 0.2, 0.3], [0.3, 0.2, 0.1])
+    uint8 = batches("uint8", larder.ops.ToImage())
+    for i, (mean, std) in enumerate(means):
+        floats = batches(i, larder.ops.Normalize(mean, std))
+        assert len(floats) == len(uint8) == 9
+        for want, raw in zip(floats, uint8, strict=True):
+            before = raw.clone()
+            got = larder.normalize(raw, mean, std)
+            assert got.dtype == torch.float32 and torch.equal(got, want) and torch.equal(raw, before)
+    for bad, mean, std in (
+        (floats[0], "imagenet", None), (uint8[0].numpy(), "imagenet", None), (uint8[0], "cifar", None), (uint8[0], "imagenet", [1, 1, 1]),
+        (uint8[0], [0.5, 0.5], 1.0), (uint8[0], 0.5, 0.0), (uint8[0], 0.5, None), (uint8[0], float("nan"), 1.0),
+    ):  # fmt: skip
+        with pytest.raises(larder.InvalidError):
+            larder.normalize(bad, mean, std)
+
+
 def test_two_ranks(small, server, clients):
     made = [
         clients(

@@ -19,7 +19,7 @@ op's own values: grey levels, or what Normalize gives. Below the ops, 12,000 dra
 the crop; its position as a share of the room that is left; flips; factors and order of ColorJitter) by the Kolmogorov-Smirnov distance; the limit is what equal
 distributions exceed once in 100,000 times.
 
-What is not equal: the portable build decodes JPEG in Go and differs there, by a grey level on average in photographs (the ops are equal there too); images are never
+What is not equal: the portable build decodes JPEG in Go and differs there, by a fraction of a grey level on average in photographs (the ops are equal there too); images are never
 rotated by EXIF, as in torchvision's ImageFolder; `antialias=False` and image ops on float tensors are refused rather than done otherwise; ToDtype scales and Grayscale
 gives three channels unless told otherwise. A damaged JPEG that libjpeg only warns about decodes as far as it goes, as in Pillow (`prep.on_corrupt: error` or `skip` refuses it); a truncated one is refused, as there.
 TEXT
