@@ -3,7 +3,8 @@
     .venv/bin/python bench/live/bench.py [--minutes 14] [--quick] [--only WORD] [--write]
     .venv/bin/python bench/live/bench.py --base REF [...]        make bench-compare BASE=REF
 
-Every repetition runs everything once, every second one backwards, as often as the minutes allow. Figures are medians; intervals are 95 %
+Every repetition runs everything once, every second one backwards, as often as the minutes
+allow, and at least three times. Figures are medians; intervals are 95 %
 bootstrap intervals of ratios of medians; the end of the interval that is worse for larder is compared with the bar. Torch's DataLoader counts
 with the best of 0, 1 and 2 workers. All raw figures go to out/bench/live.json (change.json with --base); --write rewrites the rows between
 the marks of docs/benchmarks.md. Peers that this machine cannot have are named, with the reason.
@@ -57,6 +58,8 @@ def larder_steps(build: Build, quick: bool, loop: str, prefix: str = "") -> list
         Step("1 job, larder", lambda: loaders.run_larder(build, data, 1, few)),
         Step("4 jobs, larder", lambda: loaders.run_larder(build, data, 4, few)),
         Step("4 jobs, larder, share=augmented", lambda: loaders.run_larder(build, data, 4, few, share="augmented")),
+        Step("4 jobs, larder, uint8", lambda: loaders.run_larder(build, data, 4, few, kind="uint8")),
+        Step("4 jobs, larder, uint8, share=augmented", lambda: loaders.run_larder(build, data, 4, few, kind="uint8", share="augmented")),
         Step("tiny images, larder", lambda: loaders.run_larder(build, tiny(), 1, 3, kind="tiny")),
         Step("next() of 8 jobs, larder", lambda: handover.run_next(build, 2 if quick else 8)),
         Step("hand-over, larder", lambda: handover.run_larder(build, tiny(), 12 if quick else 40)),
@@ -141,7 +144,7 @@ def measure(steps: list[Step], minutes: float, most: int) -> Runs:
     runs: Runs = {s.label: [] for s in steps}
     begun, longest = time.monotonic(), 0.0
     done = 0
-    while done < most and (done < 1 or time.monotonic() - begun + longest < 60 * minutes):
+    while done < most and (done < figures.FEWEST or time.monotonic() - begun + longest < 60 * minutes):
         start = time.monotonic()
         for s in steps if done % 2 == 0 else reversed(steps):
             if len(runs[s.label]) >= s.times:

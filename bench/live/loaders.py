@@ -1,8 +1,8 @@
 """Runs of the real daemon and of torch's DataLoader on the same images; bench.py calls them, and reports.
 
 The work is ImageFolder, RandomResizedCrop(224), horizontal flip, ToTensor, Normalize, batches of 64, float32, or, for tiny images, CenterCrop(28),
-ToTensor, Normalize in batches of 256. Rates are in images per second of all jobs together. Processor time counts from the moment at which all
-jobs begin, so that importing torch is nobody's cost, and is that of all processes of a side: daemon and clients, or jobs and their workers.
+ToTensor, Normalize in batches of 256; uint8 leaves ToTensor and Normalize to the device, and is compared with nobody. Rates are in images
+per second of all jobs together. Processor time counts from the moment at which all jobs begin, so that importing torch is nobody's cost, and is that of all processes of a side: daemon and clients, or jobs and their workers.
 """
 
 from __future__ import annotations
@@ -56,10 +56,11 @@ def child_larder(data: str, kind: str, epochs: int, share: str, number: int) -> 
     import larder
 
     ops = larder.ops
-    crop = [ops.RandomResizedCrop(224), ops.HFlip()] if kind == "photographs" else [ops.CenterCrop(28)]
+    crop = [ops.CenterCrop(28)] if kind == "tiny" else [ops.RandomResizedCrop(224), ops.HFlip()]
+    last = [ops.ToImage()] if kind == "uint8" else [ops.ToTensor(), ops.Normalize("imagenet")]
     loader = larder.Loader(
-        f"imagefolder:{data}", batch_size=BATCH if kind == "photographs" else TINY_BATCH, shuffle=True, seed=number, job=f"bench-{number}", share=share,
-        transform=[*crop, ops.ToTensor(), ops.Normalize("imagenet")],
+        f"imagefolder:{data}", batch_size=TINY_BATCH if kind == "tiny" else BATCH, shuffle=True, seed=number, job=f"bench-{number}", share=share,
+        transform=[*crop, *last],
     )
     gate()
     marks, cpu = [time.perf_counter()], cpu_seconds()
