@@ -6,8 +6,10 @@ repository); without them images are drawn. Nothing here asserts a time.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
+import tracemalloc
 import warnings
 
 import numpy as np
@@ -243,6 +245,36 @@ def test_normalizing_on_the_device_gives_what_the_daemon_gives(small, real, torc
     ):  # fmt: skip
         with pytest.raises(larder.InvalidError):
             larder.normalize(bad, mean, std)
+
+
+@pytest.mark.parametrize("output", ["numpy", "torch"])
+def test_a_batch_takes_no_memory_of_its_own(small, real, output, request):
+    """In steady state a batch is views of the ring: a few small objects, which go with it, and never its bytes."""
+    if output == "torch":
+        request.getfixturevalue("torch")
+    loader = real(f"imagefolder:{small}", batch_size=8, output=output, shuffle=True, seed=1, job=f"steady-{output}", transform=[larder.ops.Resize([256, 256])])
+
+    def epochs(n):
+        for _ in range(n):
+            for images, labels in loader:
+                assert len(images) == len(labels) == 8 and tuple(images[0].shape) == (3, 256, 256)
+            del images, labels
+
+    epochs(3)
+    tracemalloc.start()
+    try:
+        epochs(2)  # what is made once, tracemalloc's own tables among it
+        gc.collect()
+        tracemalloc.reset_peak()
+        begun, _ = tracemalloc.get_traced_memory()
+        epochs(10)
+        gc.collect()
+        kept, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    print(f"{kept - begun} bytes kept after 90 batches, {peak - begun} at most")
+    assert kept - begun < 90 * 32  # not even a small object a batch
+    assert peak - begun < 2 << 16  # a read of the socket has a buffer of 64 KiB; a batch has 1.5 MiB
 
 
 def test_two_ranks(small, server, clients):

@@ -20,7 +20,8 @@ the crop; its position as a share of the room that is left; flips; factors and o
 distributions exceed once in 100,000 times.
 
 What is not equal: the portable build decodes JPEG in Go and differs there, by a fraction of a grey level on average in photographs (the ops are equal there too); images are never
-rotated by EXIF, as in torchvision's ImageFolder; `antialias=False` and image ops on float tensors are refused rather than done otherwise; ToDtype scales and Grayscale
+rotated by EXIF, as in torchvision's ImageFolder; `antialias=False` and image ops on float tensors are refused rather than done otherwise; TIFF, PPM and animated
+WebP are refused too (one image at a time, as bad samples); ToDtype scales and Grayscale
 gives three channels unless told otherwise. A damaged JPEG that libjpeg only warns about decodes as far as it goes, as in Pillow (`prep.on_corrupt: error` or `skip` refuses it); a truncated one is refused, as there.
 TEXT
 verify() {
