@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -76,6 +77,7 @@ func (q *taskQueue) pop() task {
 type pool struct {
 	e     *Engine
 	heavy *gate // of images that are being decoded
+	room  int64 // bytes that working copies may have when another one is begun, and that are kept for the next ones
 	wg    sync.WaitGroup
 
 	mu struct {
@@ -85,13 +87,16 @@ type pool struct {
 		ahead   ahead
 		copies  map[coordinator.FlightID]prep.Image // working copies no tier holds
 		spare   [][]byte                            // memory of old working copies
+		copied  int64                               // bytes of copies
+		spared  int64                               // bytes of spare
 		stopped bool
 	}
 	wake   *sync.Cond // of workers
 	unread *sync.Cond // of readers
 }
 
-// mostCopies is how many working copies there may be for a worker when it begins another one.
+// mostCopies is how many working copies there may be for a worker when it begins another one. Large ones are fewer: together they may have a
+// quarter of the daemon's own memory, unless there is but one.
 const mostCopies = 4
 
 func newPool(e *Engine) *pool {
@@ -99,7 +104,7 @@ func newPool(e *Engine) *pool {
 	if own <= 0 {
 		own = 1 << 30
 	}
-	p := &pool{e: e, heavy: newGate(own)}
+	p := &pool{e: e, heavy: newGate(own), room: own / 4}
 	p.wake, p.unread = sync.NewCond(&p.mu.Mutex), sync.NewCond(&p.mu.Mutex)
 	p.mu.ahead.budget = e.cfg.ReadAhead
 	p.mu.copies = map[coordinator.FlightID]prep.Image{}
@@ -161,6 +166,7 @@ func (p *pool) discard(id coordinator.FlightID) {
 	img, ok := p.mu.copies[id]
 	if ok {
 		delete(p.mu.copies, id)
+		p.mu.copied -= int64(cap(img.Pix))
 		p.recycle(img.Pix)
 	}
 	p.mu.Unlock()
@@ -171,8 +177,9 @@ func (p *pool) discard(id coordinator.FlightID) {
 
 // recycle keeps the memory of a few working copies; p.mu is held.
 func (p *pool) recycle(b []byte) {
-	if len(p.mu.spare) < 2*p.e.cfg.Workers && cap(b) <= 64<<20 {
+	if n := int64(cap(b)); len(p.mu.spare) < 2*p.e.cfg.Workers && p.mu.spared+n <= p.room {
 		p.mu.spare = append(p.mu.spare, b[:0])
+		p.mu.spared += n
 	}
 }
 
@@ -189,17 +196,25 @@ func (p *pool) scratch(n int) []byte {
 	for i, b := range p.mu.spare {
 		if cap(b) >= n {
 			last := len(p.mu.spare) - 1
-			p.mu.spare[i] = p.mu.spare[last]
+			p.mu.spare[i], p.mu.spare[last] = p.mu.spare[last], nil
 			p.mu.spare = p.mu.spare[:last]
+			p.mu.spared -= int64(cap(b))
 			p.mu.Unlock()
 			return b[:n]
 		}
 	}
 	if len(p.mu.spare) > 0 { // make room for a larger one
-		p.mu.spare = p.mu.spare[1:]
+		p.mu.spared -= int64(cap(p.mu.spare[0]))
+		p.mu.spare = slices.Delete(p.mu.spare, 0, 1)
 	}
 	p.mu.Unlock()
 	return make([]byte, n, n+n/4)
+}
+
+// roomForCopy tells whether another working copy may be begun; p.mu is held. What reads copies needs no new one, so waiting ends.
+func (p *pool) roomForCopy() bool {
+	n := len(p.mu.copies)
+	return n == 0 || n < mostCopies*p.e.cfg.Workers && p.mu.copied < p.room
 }
 
 func (p *pool) next() (task, bool) {
@@ -209,7 +224,7 @@ func (p *pool) next() (task, bool) {
 		if p.mu.stopped {
 			return task{}, false
 		}
-		fresh := len(p.mu.fresh) > 0 && len(p.mu.copies) < mostCopies*p.e.cfg.Workers // else their memory is to be freed first
+		fresh := len(p.mu.fresh) > 0 && p.roomForCopy() // else their memory is to be freed first
 		if fresh && (len(p.mu.tasks) == 0 || p.mu.fresh[0].turn < p.mu.tasks[0].turn) {
 			return p.mu.fresh.pop(), true
 		}
@@ -475,6 +490,7 @@ func (w *worker) keep(k ident.Key, b []byte, m tiers.Meta) bool {
 
 func (w *worker) hold(id coordinator.FlightID, img prep.Image) {
 	w.p.mu.Lock()
+	w.p.mu.copied += int64(cap(img.Pix)) - int64(cap(w.p.mu.copies[id].Pix))
 	w.p.mu.copies[id] = img
 	w.p.mu.Unlock()
 }
