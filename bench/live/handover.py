@@ -7,7 +7,8 @@ next(), and of dropping the batch before, which gives its slot back.
 cpu: processor time of a batch of 256x3x224x224 uint8 that is ready until it has been dropped again, both sides together, its filling excluded.
 larder: the client's side on such batches, and the whole daemon on batches of one image of one pixel, which still has planning, journal and the
 filling of that pixel in it: an upper bound. torch: DataLoader with one worker whose dataset gives whole batches, each a copy made
-for it (fresh), or always the same one in shared memory (shared). Every consumer sleeps between two batches.
+for it (fresh), or always the same one in shared memory (shared). Every consumer sleeps between two batches. Of each consumer everything counts
+that its process does from the first batch to the last: for larder the beginnings and ends of epochs, too.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ def child_next(data: str, number: int, batch: int, pause: float, batches: int, r
     drops: list[float] = []
     cpu: list[float] = []
     gate()
+    begun = time.process_time()
     while len(waits) < batches:
         it = iter(loader)
         while True:
@@ -67,9 +69,10 @@ def child_next(data: str, number: int, batch: int, pause: float, batches: int, r
             cpu.append(time.process_time() - c)
             waits.append(taken - t)
             drops.append(dropped - taken)
+    spent = time.process_time() - begun
     daemon = cpu_of(int(os.environ["LARDER_BENCH_DAEMON"]))
     loader.close()
-    print(json.dumps({"waits": waits, "drops": drops, "cpu": cpu, "end": daemon}), flush=True)
+    print(json.dumps({"waits": waits, "drops": drops, "cpu": cpu, "spent": spent, "end": daemon}), flush=True)
 
 
 class Passed:
@@ -152,7 +155,7 @@ def run_larder(build: Build, many: str, batches: int) -> dict[str, float]:
             [r] = spawn([words], env, __file__, lambda d=daemon: begin.append(d.cpu()))
         finally:
             daemon.close()
-        out[side] = 1e3 * (statistics.mean(r["cpu"]) if side == "client" else (r["end"] - begin[0]) / len(r["cpu"]))
+        out[side] = 1e3 * (r["spent"] if side == "client" else r["end"] - begin[0]) / len(r["cpu"])
     return out | {"both": out["client"] + out["daemon"]}
 
 
