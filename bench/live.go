@@ -100,7 +100,7 @@ func ParseLive(name string, data []byte) (l *Live, err error) {
 		if errors.Is(err, io.EOF) {
 			return nil, fault.New(fault.Invalid, name, "bench/scenarios/live has some", "%s: there is no scenario in it", name)
 		}
-		return nil, fault.New(fault.Invalid, name, "check indentation and quotes", "%s: %s", name, strings.TrimPrefix(err.Error(), "yaml: "))
+		return nil, fault.NotYAML(fault.Invalid, name, data, err)
 	}
 	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
 		return nil, fault.New(fault.Invalid, name, "keep one scenario in a file", "%s: more than one YAML document", name)
@@ -133,7 +133,7 @@ type liveParser struct {
 func (p *liveParser) duration(v *yaml.Node, key string, lo, hi time.Duration, to *time.Duration) {
 	d, err := time.ParseDuration(v.Value)
 	if v.Kind != yaml.ScalarNode || err != nil || d < lo || d > hi {
-		p.fail(v, key, fmt.Sprintf("write a time from %v to %v, e.g. 20ms", lo, hi), "%s: %.40q cannot be its value", key, v.Value)
+		p.fail(v, key, fmt.Sprintf("write a time from %v to %v, e.g. 20ms", lo, hi), "%s: %s cannot be its value", key, written(v))
 		return
 	}
 	*to = d
@@ -143,7 +143,7 @@ func (p *liveParser) duration(v *yaml.Node, key string, lo, hi time.Duration, to
 func (p *liveParser) bytes(v *yaml.Node, key string, auto bool, to *int64) {
 	s, err := config.ParseSize(strings.TrimSuffix(v.Value, "/s"))
 	if v.Kind != yaml.ScalarNode || err != nil || s.IsPercent() || s.IsAuto() && !auto {
-		p.fail(v, key, "write a number of bytes, e.g. 64MiB", "%s: %.40q cannot be its value", key, v.Value)
+		p.fail(v, key, "write a number of bytes, e.g. 64MiB", "%s: %s cannot be its value", key, written(v))
 		return
 	}
 	if *to = s.Of(0); s.IsAuto() {
@@ -153,7 +153,7 @@ func (p *liveParser) bytes(v *yaml.Node, key string, auto bool, to *int64) {
 
 func (p *liveParser) boolean(v *yaml.Node, key string, to *bool) {
 	if v.Tag != "!!bool" || v.Decode(to) != nil {
-		p.fail(v, key, "write true or false", "%s: %.40q cannot be its value", key, v.Value)
+		p.fail(v, key, "write true or false", "%s: %s cannot be its value", key, written(v))
 	}
 }
 
@@ -227,7 +227,7 @@ func (p *liveParser) cost(v *yaml.Node, key string, to *Cost) {
 		{"spread", func(v *yaml.Node) { p.number(v, key+".spread", 1, 1000, false, &to.Spread) }},
 		{"by", func(v *yaml.Node) {
 			word := ""
-			if p.word(v, key+".by", &word); word != "bytes" && word != "sample" {
+			if p.word(v, key+".by", &word) && word != "bytes" && word != "sample" {
 				p.fail(v, key+".by", fault.DidYouMean(word, []string{"bytes", "sample"}), "%s.by: %.40q cannot be its value", key, word)
 			}
 			to.ByBytes = word == "bytes"
@@ -245,8 +245,7 @@ func (p *liveParser) tiers(n *yaml.Node) {
 	}
 	size := func(v *yaml.Node, f ident.Form) { p.bytes(v, "tiers."+f.String(), true, &t.Sizes[f]) }
 	policy := func(v *yaml.Node, f ident.Form) {
-		p.word(v, "tiers.policy."+f.String(), &t.Policy[f])
-		if known := cachepolicy.Unforeseeing(); !slices.Contains(known, t.Policy[f]) {
+		if known := cachepolicy.Unforeseeing(); p.word(v, "tiers.policy."+f.String(), &t.Policy[f]) && !slices.Contains(known, t.Policy[f]) {
 			p.fail(v, "tiers.policy."+f.String(), fault.DidYouMean(t.Policy[f], known), "unknown cache policy %.40q", t.Policy[f])
 		}
 	}
@@ -257,8 +256,7 @@ func (p *liveParser) tiers(n *yaml.Node) {
 			p.mapping(v, "tiers.policy", []field{tier(ident.Encoded, policy), tier(ident.Decoded, policy), tier(ident.Augmented, policy)})
 		}},
 		{"model", func(v *yaml.Node) {
-			p.word(v, "tiers.model", &t.Model)
-			if !slices.Contains(config.Models, t.Model) {
+			if p.word(v, "tiers.model", &t.Model) && !slices.Contains(config.Models, t.Model) {
 				p.fail(v, "tiers.model", fault.DidYouMean(t.Model, config.Models), "unknown model %.40q", t.Model)
 			}
 		}},
@@ -306,7 +304,7 @@ func (p *liveParser) job(n *yaml.Node, i int) {
 		at("leave", func(v *yaml.Node) { p.duration(v, "leave", 0, 365*day, &j.Leave) }),
 		{"crop", func(v *yaml.Node) { p.whole(v, "crop", 1, 4096, &j.Crop) }},
 		at("share", func(v *yaml.Node) {
-			if p.word(v, "share", &share); share != "none" && share != "augmented" {
+			if p.word(v, "share", &share) && share != "none" && share != "augmented" {
 				p.fail(v, "share", fault.DidYouMean(share, []string{"none", "augmented"}), "share: %.40q cannot be its value", share)
 			}
 		}),

@@ -60,7 +60,6 @@ func parseSpec(name string, top *yaml.Node) (*Demand, error) {
 	p := scenarioParser{file: name}
 	g := &trace.Spec{Family: "aligned", Jobs: 1, Epochs: 1, Seed: 1}
 	var at *yaml.Node
-	word := func(key string, to *string) field { return field{key, func(v *yaml.Node) { p.word(v, key, to) }} }
 	whole := func(key string, lo, hi int, to *int) field {
 		return field{key, func(v *yaml.Node) { p.whole(v, key, lo, hi, to) }}
 	}
@@ -68,8 +67,7 @@ func parseSpec(name string, top *yaml.Node) (*Demand, error) {
 		at = v
 		seen := p.mapping(v, "generate", []field{
 			{"family", func(v *yaml.Node) {
-				word("family", &g.Family).read(v)
-				if trace.About(g.Family) == "" {
+				if p.word(v, "family", &g.Family) && trace.About(g.Family) == "" {
 					p.fail(v, "family", fault.DidYouMean(g.Family, trace.Families()), "unknown family %.40q of scenarios", g.Family)
 				}
 			}},
@@ -84,7 +82,7 @@ func parseSpec(name string, top *yaml.Node) (*Demand, error) {
 			{"step", func(v *yaml.Node) {
 				d, err := time.ParseDuration(v.Value)
 				if v.Kind != yaml.ScalarNode || err != nil || d <= 0 || d > time.Hour {
-					p.fail(v, "step", "write a time above 0, at most 1h, e.g. 2ms", "step: %.40q cannot be its value", v.Value)
+					p.fail(v, "step", "write a time above 0, at most 1h, e.g. 2ms", "step: %s cannot be its value", written(v))
 					return
 				}
 				g.Step = d

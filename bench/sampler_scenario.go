@@ -93,7 +93,7 @@ func ParseScenario(name string, data []byte) (sc *Scenario, err error) {
 		if errors.Is(err, io.EOF) {
 			return nil, fault.New(fault.Invalid, name, "docs/sampler.md shows what to write", "%s: there is no scenario in it", name)
 		}
-		return nil, fault.New(fault.Invalid, name, "check indentation and quotes", "%s: %s", name, strings.TrimPrefix(err.Error(), "yaml: "))
+		return nil, fault.NotYAML(fault.Invalid, name, data, err)
 	}
 	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
 		return nil, fault.New(fault.Invalid, name, "keep one scenario in a file", "%s: more than one YAML document", name)
@@ -157,10 +157,23 @@ func (p *scenarioParser) mapping(n *yaml.Node, what string, fields []field) (see
 
 func clipped(s string) string { return s[:min(len(s), 40)] }
 
+// written is what stands at a node, for a message that says that it cannot: a value in quotes, or that there are several.
+func written(v *yaml.Node) string {
+	switch v.Kind {
+	case yaml.SequenceNode:
+		return "a list"
+	case yaml.MappingNode:
+		return "a list of keys"
+	case yaml.AliasNode:
+		return "an alias"
+	}
+	return fmt.Sprintf("%.40q", v.Value)
+}
+
 func (p *scenarioParser) whole(v *yaml.Node, key string, lo, hi int, to *int) {
 	n, err := strconv.ParseInt(strings.ReplaceAll(v.Value, "_", ""), 10, 64)
 	if v.Kind != yaml.ScalarNode || err != nil || n < int64(lo) || n > int64(hi) {
-		p.fail(v, key, fmt.Sprintf("write a whole number from %d to %d", lo, hi), "%s: %.40q cannot be its value", key, v.Value)
+		p.fail(v, key, fmt.Sprintf("write a whole number from %d to %d", lo, hi), "%s: %s cannot be its value", key, written(v))
 		return
 	}
 	*to = int(n)
@@ -169,7 +182,7 @@ func (p *scenarioParser) whole(v *yaml.Node, key string, lo, hi int, to *int) {
 func (p *scenarioParser) seed(v *yaml.Node, key string, to *uint64) {
 	n, err := strconv.ParseUint(v.Value, 10, 64)
 	if v.Kind != yaml.ScalarNode || err != nil {
-		p.fail(v, key, "write a whole number from 0 to 18446744073709551615", "%s: %.40q cannot be its value", key, v.Value)
+		p.fail(v, key, "write a whole number from 0 to 18446744073709551615", "%s: %s cannot be its value", key, written(v))
 		return
 	}
 	*to = n
@@ -183,18 +196,20 @@ func (p *scenarioParser) number(v *yaml.Node, key string, lo, hi float64, open b
 		if open {
 			word = "above"
 		}
-		p.fail(v, key, fmt.Sprintf("write a number %s %g to %g", word, lo, hi), "%s: %.40q cannot be its value", key, v.Value)
+		p.fail(v, key, fmt.Sprintf("write a number %s %g to %g", word, lo, hi), "%s: %s cannot be its value", key, written(v))
 		return
 	}
 	*to = x
 }
 
-func (p *scenarioParser) word(v *yaml.Node, key string, to *string) {
+// word reads a word, and tells whether there was one.
+func (p *scenarioParser) word(v *yaml.Node, key string, to *string) bool {
 	if v.Kind != yaml.ScalarNode {
-		p.fail(v, key, "write "+key+": WORD", "%s takes one value", key)
-		return
+		p.fail(v, key, "write "+key+": WORD", "%s: %s cannot be its value", key, written(v))
+		return false
 	}
 	*to = strings.ToValidUTF8(v.Value, "\uFFFD")
+	return true
 }
 
 func (p *scenarioParser) scenario(n *yaml.Node) {
@@ -237,8 +252,7 @@ func (p *scenarioParser) scenario(n *yaml.Node) {
 }
 
 func (p *scenarioParser) policy(v *yaml.Node) {
-	p.word(v, "cache.policy", &p.sc.Policy)
-	if !tinylfu.Known(p.sc.Policy) {
+	if p.word(v, "cache.policy", &p.sc.Policy) && !tinylfu.Known(p.sc.Policy) {
 		p.fail(v, "cache.policy", fault.DidYouMean(p.sc.Policy, tinylfu.Names()), "unknown cache policy %.40q", p.sc.Policy)
 	}
 }
@@ -280,7 +294,7 @@ func (p *scenarioParser) job(n *yaml.Node, i int) {
 		{"shuffle", func(v *yaml.Node) {
 			var b bool
 			if v.Tag != "!!bool" || v.Decode(&b) != nil {
-				p.fail(v, "shuffle", "write true or false", "shuffle: %.40q cannot be its value", v.Value)
+				p.fail(v, "shuffle", "write true or false", "shuffle: %s cannot be its value", written(v))
 			}
 			j.NoShuf = !b
 		}},
