@@ -66,7 +66,7 @@ type collected struct {
 	chiVar            float64
 	counts            []uint16
 	over              []Point
-	overAt            float64
+	overAt            time.Duration
 	overEvery         int
 	overCount         int
 	steady            time.Duration // in steps
@@ -250,12 +250,11 @@ func (j *collected) point(at time.Duration) {
 	if j.overCount++; j.overCount%j.overEvery != 0 {
 		return
 	}
-	s := (at - j.registered).Seconds()
-	if s <= j.overAt {
+	if at <= max(j.registered, j.overAt) {
 		return
 	}
-	j.over = append(j.over, Point{At: s, Throughput: float64(j.out.Samples)})
-	j.overAt = s
+	j.over = append(j.over, Point{At: at.Seconds(), Throughput: float64(j.out.Samples)})
+	j.overAt = at
 	if len(j.over) >= 2*pointsKept {
 		for i := range pointsKept {
 			j.over[i] = j.over[2*i+1]
@@ -457,7 +456,7 @@ func (j *collected) finish() Job {
 	if d := (j.ended - j.registered).Seconds(); d > 0 {
 		o.Throughput = float64(o.Samples) / d
 	}
-	was, at := 0.0, 0.0
+	was, at := 0.0, j.registered.Seconds()
 	for i, p := range j.over {
 		j.over[i].Throughput = (p.Throughput - was) / (p.At - at)
 		was, at = p.Throughput, p.At

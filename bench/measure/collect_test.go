@@ -213,6 +213,10 @@ func TestTimesAndBounds(t *testing.T) {
 	if len(j.Over) != 8 || math.Abs(j.Over[0].Throughput-8./3) > 1e-9 || math.Abs(j.Over[7].Throughput-2) > 1e-9 {
 		t.Errorf("%+v", j.Over)
 	}
+	// b came at one second and got its first batch then; times are those of the run, rates begin where the job did.
+	if o := r.Jobs[1].Over; len(o) != 7 || o[0].At != 2 || o[0].Throughput != 16 || o[6].At != 8 || o[6].Throughput != 8 || r.Jobs[1].Began != 1 || r.Jobs[1].FirstBatch != 0 {
+		t.Errorf("%+v", o)
+	}
 }
 
 // However long a run, its course is told in a bounded number of points that add up to what was delivered.

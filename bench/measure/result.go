@@ -112,7 +112,7 @@ type Job struct {
 	Over       []Point `json:"throughput_over_time,omitempty"`
 }
 
-// Point is the samples a second that a job got up to a time, from the point before on.
+// Point is the samples a second that a job got up to a time, in seconds since the run began; from the point before on, or from its registration.
 type Point struct {
 	At         float64 `json:"at_seconds"`
 	Throughput float64 `json:"samples_per_second"`

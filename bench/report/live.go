@@ -258,21 +258,16 @@ func orders(r *liveRun) Plot {
 // intervals is how many parts of a run throughput over time is the mean of.
 const intervals = 48
 
-// overTime is the throughput of a job in equal parts of a run: each point begins one. The result tells the mean since the point before, at seconds since
-// the run began or, as first_batch_seconds, since the job registered.
+// overTime is the throughput of a job in equal parts of a run: each point begins one. The result tells the mean since the point before.
 func (j *liveJob) overTime(makespan float64) [][2]float64 {
 	if len(j.Over) == 0 || !(makespan > 0) {
 		return nil
-	}
-	shift := 0.0
-	if at := j.Over[0].At; math.Abs(at-j.FirstBatch) < math.Abs(at-j.Began-j.FirstBatch) {
-		shift = j.Began
 	}
 	var got [intervals]float64 // samples
 	part := makespan / intervals
 	from := j.Began
 	for _, p := range j.Over {
-		to := p.At + shift
+		to := p.At
 		for k := max(0, int(from/part)); k < intervals && float64(k)*part < to; k++ {
 			got[k] += p.Rate * max(0, min(to, float64(k+1)*part)-max(from, float64(k)*part))
 		}
