@@ -87,7 +87,7 @@ func TestDays(t *testing.T) {
 			}
 		}
 		if t.Failed() {
-			t.Fatalf("day %d; LARDER_SIM_DAY=%d go test -run TestDays ./bench", seed, seed)
+			t.Fatalf("day %d; LARDER_SIM_DAY=%d go test -run TestDays ./bench/coresim", seed, seed)
 		}
 	}
 	t.Logf("nightly: %d x 24 simulated hours, 0 failures: %d jobs, %d epochs, %d samples", days, clientsAll, epochs, batches)

@@ -99,7 +99,10 @@ func words(s string) []uint64 {
 	return out
 }
 
-// mode reads the name of an order that a daemon knows.
+// minTile is the fewest samples of a subset that a tile of it may have, as of internal/exec.
+const minTile = 64
+
+// mode reads the name of an order that a daemon knows, and lowers its tiles as a daemon does.
 func (j *Job) mode() (mode dsa.Mode, tiles int, err error) {
 	if j.Order == "" {
 		return dsa.Sequential, 0, nil
@@ -110,7 +113,7 @@ func (j *Job) mode() (mode dsa.Mode, tiles int, err error) {
 		if tiles, err = strconv.Atoi(text); err != nil || !closed || tiles < 1 || tiles > dsa.MaxTiles {
 			return 0, 0, fault.New(fault.Invalid, "order", fmt.Sprintf("write stratified(B) with 1 to %d tiles B", dsa.MaxTiles), "order %.40q does not name a number of tiles", j.Order)
 		}
-		return dsa.Stratified, tiles, nil
+		return dsa.Stratified, min(tiles, max(dsa.DefaultTiles, len(j.Subset)/minTile)), nil
 	}
 	mode, err = dsa.ParseMode(j.Order)
 	return mode, 0, err
@@ -131,6 +134,18 @@ type Options struct {
 	MaxMemory int64         // bytes; 0 = no limit
 	Progress  func(now time.Duration, samples, of uint64) error
 	Decisions io.Writer // see Model.Decisions
+}
+
+// Notes tells in sentences what is simulated otherwise than it was asked for, as a daemon tells a job at its registration.
+func (w *World) Notes() []string {
+	var out []string
+	for i := range w.Jobs {
+		j := &w.Jobs[i]
+		if _, tiles, err := j.mode(); err == nil && tiles > 0 && j.Order != fmt.Sprintf("%s(%d)", dsa.Stratified, tiles) {
+			out = append(out, fmt.Sprintf("Job %s: %d tiles are used for order %s: with fewer than %d of its %d samples in a tile nothing would be left to share.", j.Name, tiles, j.Order, minTile, len(j.Subset)))
+		}
+	}
+	return out
 }
 
 // Requests is how many samples all jobs take together, if none leaves early.

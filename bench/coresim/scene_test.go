@@ -178,6 +178,33 @@ func TestWorldsThatCannotBe(t *testing.T) {
 	}
 }
 
+// Tiles that would be too small are fewer, as in a daemon (internal/exec has the same cases), and the run says so.
+func TestSmallTilesAreFewer(t *testing.T) {
+	for _, x := range []struct {
+		order    string
+		n, tiles int
+		said     bool
+	}{
+		{"stratified(5)", 10, 4, true}, {"stratified(4)", 10, 4, false}, {"stratified(2)", 10, 2, false}, {"stratified(200)", 640, 10, true}, {"stratified(10)", 640, 10, false},
+		{"stratified", 10, 0, false}, {"epoch", 10, 0, false},
+	} {
+		w := testWorld(x.n, 1, 1)
+		w.Jobs[0].Order = x.order
+		_, tiles, err := w.Jobs[0].mode()
+		notes := w.Notes()
+		if err != nil || tiles != x.tiles || len(notes) > 0 != x.said || x.said && !strings.Contains(notes[0], fmt.Sprintf("%d tiles are used for order %s", x.tiles, x.order)) {
+			t.Errorf("%s of %d: %d tiles, %q, %v", x.order, x.n, tiles, notes, err)
+		}
+	}
+	a, b := testWorld(600, 2, 2), testWorld(600, 2, 2)
+	a.Jobs[0].Order, b.Jobs[0].Order = "stratified(200)", "stratified(9)"
+	ra, err := a.Run(Options{})
+	rb, err2 := b.Run(Options{})
+	if err != nil || err2 != nil || ra.Trace != rb.Trace {
+		t.Errorf("200 tiles of 600 samples are not 9: %v, %v", err, err2)
+	}
+}
+
 // What is refused for its memory is judged by an estimate that is not below what a run really takes, and not several times above.
 func TestTheEstimateOfMemory(t *testing.T) {
 	if testing.Short() {

@@ -88,7 +88,7 @@ func TestQuarantineKeepsProportions(t *testing.T) {
 // when one dies in the midst of it. Its successor begins the epoch afresh, for itself, and from the next one on all is whole.
 func TestRanksDrawDisjointParts(t *testing.T) {
 	seeds := 300
-	if invariant.Enabled {
+	if testing.Short() || invariant.Enabled {
 		seeds = 60
 	}
 	died, afterwards := 0, 0

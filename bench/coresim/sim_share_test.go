@@ -100,7 +100,7 @@ func TestShareGroupsNearTheirBound(t *testing.T) {
 // No (job, sample, instance) comes twice, to whichever rank or client of the job.
 func TestNothingIsAugmentedTwiceForOneJob(t *testing.T) {
 	seeds := 150
-	if invariant.Enabled {
+	if testing.Short() || invariant.Enabled {
 		seeds = 30
 	}
 	again, anew, broken, further := 0, 0, 0, 0

@@ -258,7 +258,7 @@ func scenario(seed uint64) (Model, []Client) {
 // and every epoch a client finished must be whole. A failing seed is run again alone by its name.
 func TestRandomWorlds(t *testing.T) {
 	seeds := 400
-	if invariant.Enabled { // every step is checked by the rooms themselves
+	if testing.Short() || invariant.Enabled { // every step is checked by the rooms themselves
 		seeds = 80
 	}
 	if n, err := strconv.Atoi(os.Getenv("LARDER_SIM_SEEDS")); err == nil {
@@ -342,7 +342,11 @@ func fresh(t testing.TB, res *Result) {
 }
 
 func TestOneSeedOneTrace(t *testing.T) {
-	for seed := range uint64(30) {
+	seeds := uint64(30)
+	if testing.Short() {
+		seeds = 8
+	}
+	for seed := range seeds {
 		m, clients := scenario(seed)
 		if len(clients) == 0 {
 			continue

@@ -6,6 +6,8 @@ import (
 	"io"
 	"maps"
 	"os"
+	"runtime"
+	"sync"
 	"text/tabwriter"
 	"time"
 
@@ -104,7 +106,7 @@ nothing of the machine, --change machine.… does, or usual values hold. docs/be
 					return err
 				}
 			}
-			r.Seed, r.Changes = w.Seed, changes
+			r.Seed, r.Changes, r.Limits = w.Seed, changes, append(r.Limits, w.Notes()...)
 			run, err := simulate(w, o, "simulated")
 			if err != nil {
 				return err
@@ -133,6 +135,77 @@ func simulate(w *coresim.World, o coresim.Options, label string) (*live.Run, err
 	}
 	r.Label, r.WallSeconds = label, time.Since(begun).Seconds()
 	return r, nil
+}
+
+// simulateAll runs worlds, as many at once as there are cores and as fit the limit of memory together; o.Progress is told of all of them. The results
+// are in their order, and so is the error: a later world's is only told when no earlier one has any.
+func simulateAll(worlds []*coresim.World, labels []string, o coresim.Options) ([]live.Run, error) {
+	most, of := int64(1), uint64(0)
+	for i, w := range worlds { // all are refused before any is run
+		if err := w.Check(o); err != nil {
+			return nil, fmt.Errorf("%s: %w", labels[i], err)
+		}
+		most, of = max(most, w.Estimate()), of+w.Requests()
+	}
+	at := min(runtime.GOMAXPROCS(0), len(worlds))
+	if o.MaxMemory > 0 {
+		at = max(1, int(min(int64(at), o.MaxMemory/most)))
+	}
+	var mu sync.Mutex
+	next, failed, done := 0, len(worlds), make([]uint64, len(worlds))
+	runs, errs := make([]live.Run, len(worlds)), make([]error, len(worlds))
+	one := func(i int) error {
+		own := o
+		own.Progress = func(now time.Duration, samples, _ uint64) error {
+			mu.Lock()
+			defer mu.Unlock()
+			done[i] = samples
+			if i > failed {
+				return context.Canceled
+			}
+			all := uint64(0)
+			for _, n := range done {
+				all += n
+			}
+			if o.Progress == nil {
+				return nil
+			}
+			return o.Progress(now, all, of)
+		}
+		r, err := simulate(worlds[i], own, labels[i])
+		if err != nil {
+			return err
+		}
+		runs[i] = *r
+		return nil
+	}
+	var wg sync.WaitGroup
+	for range at {
+		wg.Go(func() {
+			for {
+				mu.Lock()
+				i := next
+				next++
+				stop := i >= len(worlds) || i > failed
+				mu.Unlock()
+				if stop {
+					return
+				}
+				err := one(i)
+				mu.Lock()
+				if errs[i] = err; err != nil {
+					failed = min(failed, i)
+				}
+				done[i] = worlds[i].Requests()
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	if failed < len(worlds) {
+		return nil, errs[failed]
+	}
+	return runs, nil
 }
 
 // runFailed is an error when a run found a bug of larder, or lost a sample: what was printed counts nothing then.

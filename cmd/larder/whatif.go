@@ -67,17 +67,9 @@ decodes, makespan and what each job waited, before and after, with the limits of
 				}
 			}
 			worlds, labels = append(worlds, &all), append(labels, "after")
-			for i, x := range worlds { // all are refused before any is run
-				if err := x.Check(o); err != nil {
-					return fmt.Errorf("%s: %w", labels[i], err)
-				}
-			}
-			for i, x := range worlds {
-				run, err := simulate(x, o, labels[i])
-				if err != nil {
-					return err
-				}
-				r.Runs = append(r.Runs, *run)
+			r.Limits = append(r.Limits, all.Notes()...)
+			if r.Runs, err = simulateAll(worlds, labels, o); err != nil {
+				return err
 			}
 			if t.World != nil && t.World.Counted.Samples > 0 {
 				c := t.World.Counted
