@@ -191,6 +191,15 @@ func RunPolicies(sc *Scenario, c policysim.Config, stop func() error) (r *policy
 		}
 	}
 	r.Bytes = int64(r.Unique)
+	sizes, once, smallest := newSamplerStats(sc), int64(0), int64(0) // of what is asked for: all together, and the smallest
+	for x, asked := range union {
+		if n := sizes.size(ident.ObjectID(x)); asked {
+			once += n
+			if smallest == 0 || n < smallest {
+				smallest = n
+			}
+		}
+	}
 	if len(c.Policies) == 0 {
 		c.Policies = cachepolicy.Names()
 	}
@@ -261,7 +270,7 @@ func RunPolicies(sc *Scenario, c policysim.Config, stop func() error) (r *policy
 		}
 		row.HitRatio = float64(row.Hits) / float64(max(1, s.Requests))
 		row.MissRatio = 1 - row.HitRatio
-		row.ByteMiss = row.MissRatio
+		row.ByteMiss = float64(s.missedBytes) / float64(max(1, s.askedBytes))
 		if row.Jain = 1; sq > 0 {
 			row.Jain = sum * sum / (float64(len(s.Jobs)) * sq)
 		}
@@ -278,6 +287,9 @@ func RunPolicies(sc *Scenario, c policysim.Config, stop func() error) (r *policy
 			}
 			low := bare(r, policysim.LowerBound, t, least)
 			low.Bounding, low.Bound, low.OverBound = true, least, 1
+			asked := float64(max(1, s.askedBytes)) / float64(max(1, sc.Repeats))
+			all.ByteMiss = float64(once) / asked
+			low.ByteMiss = float64(once+int64(least-r.Unique)*smallest) / asked
 			r.Rows = append(r.Rows, all, low)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -209,6 +210,23 @@ func TestPoliciesOnOrdersThatLook(t *testing.T) {
 	}
 	if fmt.Sprint(always) != "map[independent:2 lower-bound:2 unbounded:2]" {
 		t.Errorf("rows that are always there: %v", always)
+	}
+	// Missed bytes are counted where sizes differ, and no row is below the lower bound of them; samples of one size miss as many bytes as requests.
+	for _, sizes := range []string{"", "sizes: {quartiles: [1, 2, 4, 32]}\n"} {
+		text := "samples: 800\nseed: 4\n" + sizes + "jobs: [{name: a, epochs: 2}, {name: b, epochs: 2, start: 200}]"
+		r, _, err := RunPolicies(demand(t, text).Scenario, policysim.Config{Caches: []int64{160}, Policies: []string{"need", "minio"}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		low := r.Find(policysim.LowerBound, 160).ByteMiss
+		for _, row := range r.Rows {
+			if row.ByteMiss < low && row.Policy != policysim.Unbounded || row.ByteMiss <= 0 || row.ByteMiss > 1 || sizes == "" && math.Abs(row.ByteMiss-row.MissRatio) > 1e-12 {
+				t.Errorf("%s: %+v, at least %v of the bytes are missed", sizes, row, low)
+			}
+		}
+		if need := r.Find("need", 160); sizes != "" && math.Abs(need.ByteMiss-need.MissRatio) < 1e-6 {
+			t.Errorf("bytes are counted as requests: %+v", need)
+		}
 	}
 	if _, _, err := RunPolicies(d.Scenario, policysim.Config{Caches: []int64{4}, Policies: []string{"belady"}}, nil); !fault.Is(err, fault.Invalid) {
 		t.Errorf("only belady: %v", err)

@@ -29,6 +29,8 @@ type SamplerReport struct {
 	ExactlyOnce    bool               `json:"exactly_once"`
 	PicksPerSecond float64            `json:"picks_per_second"` // of the whole simulation, cache included
 	Jobs           []SamplerJobReport `json:"jobs"`
+
+	askedBytes, missedBytes int64 // of all runs, in the unit of sizes
 }
 
 // SamplerJobReport is one job's part. Statistics are over its complete epochs of all repeats, null when there are too few.
@@ -70,6 +72,8 @@ type samplerStats struct {
 	loads          []float64 // by run
 	bound, windows int
 	before         int // loads of earlier runs
+
+	askedBytes, missedBytes int64
 }
 
 type jobStats struct {
@@ -166,10 +170,13 @@ func (st *samplerStats) begin(j *samplerJob) {
 func (st *samplerStats) pick(j *samplerJob, x ident.ObjectID, hit bool) {
 	s := &st.jobs[j.index]
 	s.requests++
+	n := st.size(x)
+	st.askedBytes += n
 	if hit {
 		s.hits++
 	} else {
 		s.loads++
+		st.missedBytes += n
 	}
 	if s.cur[x] != 0 || !st.masks[st.cell[x]].Has(uint8(j.index)) {
 		st.exact = false
@@ -252,7 +259,8 @@ func (st *samplerStats) progress() {
 
 func (st *samplerStats) report(spent time.Duration) *SamplerReport {
 	runs := float64(st.sc.Repeats)
-	r := &SamplerReport{Kind: "sampler", Repeats: st.sc.Repeats, Policy: st.sc.Policy, PolicyBreaks: tinylfu.BreaksOf(st.sc.Policy), LowerBound: st.bound, WindowsBound: st.windows, ExactlyOnce: st.exact}
+	r := &SamplerReport{Kind: "sampler", Repeats: st.sc.Repeats, Policy: st.sc.Policy, PolicyBreaks: tinylfu.BreaksOf(st.sc.Policy), LowerBound: st.bound, WindowsBound: st.windows, ExactlyOnce: st.exact,
+		askedBytes: st.askedBytes, missedBytes: st.missedBytes}
 	all := 0
 	mean := func(sum *int, n int) int { // rounded so that the jobs' figures add up to the rounded total
 		was := math.Round(float64(*sum) / runs)

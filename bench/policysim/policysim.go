@@ -61,7 +61,7 @@ type Row struct {
 	Hits      int       `json:"hits"`        // of the counted requests
 	HitRatio  float64   `json:"hit_ratio"`
 	MissRatio float64   `json:"miss_ratio"`
-	ByteMiss  float64   `json:"byte_miss_ratio"`
+	ByteMiss  float64   `json:"byte_miss_ratio"`  // of lower-bound: every object once, and what is loaded again as if it were the smallest
 	Loads     int       `json:"loads"`            // of the whole trace
 	PerUnique float64   `json:"loads_per_unique"` // loads / unique
 	Bound     int       `json:"loads_lower_bound"`
@@ -160,6 +160,8 @@ type run struct {
 	countedB int64
 	first    []int // by job: counted requests that are the first for their object
 	firstB   int64
+	allB     int64    // bytes of all requests
+	least    int64    // bytes of the smallest object that is asked for
 	perJob   []int    // counted requests
 	next     []uint32 // for belady
 	jobNext  []uint32 // for clairvoyant-k, when repeats
@@ -194,6 +196,7 @@ func (r *run) measure() {
 			got[k][x>>6] |= b
 		}
 		n := r.size(x)
+		r.allB += n
 		if epoch[k] > r.c.Warm {
 			r.perJob[k]++
 			r.counted++
@@ -207,6 +210,9 @@ func (r *run) measure() {
 			seen[x] = true
 			r.unique++
 			r.bytes += n
+			if r.unique == 1 || n < r.least {
+				r.least = n
+			}
 		}
 	}
 }
@@ -437,6 +443,7 @@ func (r *run) report() *Report {
 			OverBound: 1, Bounding: true}
 		low.HitRatio = 1 - float64(bounds[ci])/float64(r.t.Pick.Len()) // of the whole trace
 		low.MissRatio = 1 - low.HitRatio
+		low.ByteMiss = float64(r.bytes+int64(bounds[ci]-r.unique)*r.least) / float64(max(1, r.allB))
 		low.Hits, low.Jain = r.t.Pick.Len()-bounds[ci], 1
 		rep.Rows = append(rep.Rows, low)
 	}

@@ -167,12 +167,15 @@ func TestAgainstBruteForce(t *testing.T) {
 				rt.Fatalf("%s: %d loads, brute force has %d", p, got, want)
 			}
 		}
-		unbounded := r.Find(Unbounded, cap)
+		unbounded, low := r.Find(Unbounded, cap), r.Find(LowerBound, cap)
+		if a.Sizes == nil && math.Abs(low.ByteMiss-low.MissRatio) > 1e-12 {
+			rt.Fatalf("of samples of one byte %v of the bytes and %v of the requests are missed at least", low.ByteMiss, low.MissRatio)
+		}
 		for _, row := range r.Rows {
 			if row.Policy == LowerBound {
 				continue
 			}
-			if row.Loads < unbounded.Loads || row.Loads > r.Requests || row.Loads < row.Bound && a.Sizes == nil || row.Hits != r.Counted-row.Loads {
+			if row.Loads < unbounded.Loads || row.Loads > r.Requests || row.Loads < row.Bound || row.Hits != r.Counted-row.Loads || row.Policy != Unbounded && row.ByteMiss < low.ByteMiss-1e-12 {
 				rt.Fatalf("%s: %+v of %d requests", row.Policy, row, r.Requests)
 			}
 			if a.Sizes == nil && row.Policy != Unbounded && row.Loads < r.Find("belady", cap).Loads {

@@ -40,6 +40,9 @@ type SystemRow struct {
 // notExact is what a picture says beside the name of a system that did not deliver every sample exactly once.
 const notExact = " †"
 
+// isBound is what stands beside the name of a bar that no daemon can reach.
+const isBound = " (bound)"
+
 func (n *Named) policy() error {
 	var p Policy
 	if err := json.Unmarshal(n.Raw, &p); err != nil {
@@ -48,7 +51,7 @@ func (n *Named) policy() error {
 	n.Title = "Policies: " + p.demand()
 	n.fact("seed of the trace", fmt.Sprint(p.TraceSeed))
 	n.fact("seed of the policies", fmt.Sprint(p.Seed))
-	n.Text = append(n.Text, fmt.Sprintf("%s requests of %d jobs for %s different samples; hits are of %s requests, after %d epochs of each job. The lower bound is what no order, policy or foresight could go below; dashed lines are bounds that no daemon can have.",
+	n.Text = append(n.Text, fmt.Sprintf("%s requests of %d jobs for %s different samples; hits are of %s requests, after %d epochs of each job. The lower bound is what no order, policy or foresight could go below; dashed lines and bars marked as such are bounds that no daemon can have.",
 		thousands(fmt.Sprint(p.Requests)), len(p.Jobs), thousands(fmt.Sprint(p.Unique)), thousands(fmt.Sprint(p.Counted)), p.Warm))
 	if !p.Prescribed {
 		n.Text = append(n.Text, fmt.Sprintf("The order of job %s was decided by what was in memory.", p.LooksJob))
@@ -85,6 +88,9 @@ func (n *Named) policy() error {
 			}
 			out.Series = append(out.Series, s)
 		}
+		if len(caches) == 1 {
+			return out.barsOfOne("a cache of " + percent(p.share(caches[0])))
+		}
 		return out
 	}
 	n.Plots = append(n.Plots,
@@ -119,6 +125,32 @@ func (p *Policy) least(cache int64) *policysim.Row {
 	return best
 }
 
+// share is the part of what is asked for that a capacity is.
+func (p *Policy) share(cache int64) float64 {
+	for i := range p.Rows {
+		if p.Rows[i].Cache == cache {
+			return p.Rows[i].Share
+		}
+	}
+	return 0
+}
+
+// barsOfOne is a picture whose lines would be single points with their values as bars, the least first; at says where they are.
+func (p Plot) barsOfOne(at string) Plot {
+	out := Plot{Number: p.Number, Title: strings.Replace(p.Title, " against cache size", "", 1) + ": " + at, Y: p.Y, Top: p.Top, Note: p.Note, Series: []Series{{Name: p.Y}}}
+	series := slices.DeleteFunc(slices.Clone(p.Series), func(s Series) bool { return len(s.Points) == 0 })
+	slices.SortStableFunc(series, func(a, b Series) int { return cmp.Compare(a.Points[0][1], b.Points[0][1]) })
+	for _, s := range series {
+		name := s.Name
+		if s.Dashed {
+			name += isBound
+		}
+		out.Bars = append(out.Bars, name)
+		out.Series[0].Points = append(out.Series[0].Points, [2]float64{0, s.Points[0][1]})
+	}
+	return out
+}
+
 // best says in a sentence which policy to choose.
 func (p *Policy) best(caches []int64) string {
 	var parts []string
@@ -145,14 +177,7 @@ func percent(share float64) string { return number(math.Round(share*1e4)/100) + 
 func (p *Policy) overBound(names []string, caches []int64) Table {
 	t := Table{Title: "Loads over the lower bound", Head: []string{"policy"}}
 	for _, c := range caches {
-		share := ""
-		for _, r := range p.Rows {
-			if r.Cache == c {
-				share = percent(r.Share)
-				break
-			}
-		}
-		t.Head = append(t.Head, share)
+		t.Head = append(t.Head, percent(p.share(c)))
 	}
 	type line struct {
 		name  string
@@ -276,6 +301,9 @@ func (n *Named) systems(p *Policy) {
 		}
 	}
 	if len(names) > 0 {
+		if len(caches) == 1 {
+			speed = speed.barsOfOne(at)
+		}
 		n.Plots = append(n.Plots, work, speed, fair)
 	}
 	n.Tables = append(n.Tables, t)

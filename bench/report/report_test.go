@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -131,6 +132,35 @@ func TestSpeedUps(t *testing.T) {
 	}
 	if len(speedUps(results[:1])) != 0 {
 		t.Error("one number of jobs is no curve")
+	}
+}
+
+// One cache size makes bars of what would be lines of one point each; nothing is left out.
+func TestOneCacheSizeIsDrawnAsBars(t *testing.T) {
+	raw := `{"kind":"policy","trace":"t","jobs":["a"],"unique":10,"requests":40,"counted":40,"prescribed":true,"unit_size":true,"rows":[
+		{"policy":"independent","cache":2,"cache_share":0.2,"loads":40,"loads_per_unique":4,"loads_over_bound":2},{"policy":"need","cache":2,"cache_share":0.2,"loads":30,"hit_ratio":0.25,"loads_per_unique":3,"loads_over_bound":1.5},
+		{"policy":"lower-bound","cache":2,"cache_share":0.2,"loads":20,"hit_ratio":0.5,"loads_per_unique":2,"loads_over_bound":1,"bound":true}],
+		"systems":[{"system":"larder","cache":2,"delivered":40,"makespan_seconds":4,"exactly_once":true,"slow_downs":[1]},{"system":"shade","cache":2,"delivered":40,"makespan_seconds":2,"slow_downs":[1]}]}`
+	n := &Named{Name: "one", Raw: []byte(raw)}
+	if err := n.policy(); err != nil {
+		t.Fatal(err)
+	}
+	for title, want := range map[string]string{
+		"Loads per unique sample, by policy: a cache of 20 %": "[lower-bound (bound) need independent] [[0 2] [0 3] [0 4]]", "Hits, by policy: a cache of 20 %": "[need] [[0 0.25]]",
+		"Throughput, by system: cache of 2 samples": "[larder shade †] [[0 10] [0 20]]",
+	} {
+		i := slices.IndexFunc(n.Plots, func(p Plot) bool { return p.Title == title })
+		if i < 0 {
+			t.Errorf("no picture %q", title)
+			continue
+		}
+		p := &n.Plots[i]
+		if got := fmt.Sprint(p.Bars, p.Series[0].Points); got != want || len(p.Series) != 1 {
+			t.Errorf("%s: %s, want %s", title, got, want)
+		}
+		if svg := string(p.draw()); strings.Count(svg, "<rect") != len(p.Bars) || strings.Contains(svg, "<polyline") {
+			t.Errorf("%s: %s", title, svg)
+		}
 	}
 }
 

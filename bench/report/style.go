@@ -33,7 +33,7 @@ const colourCount = 8
 
 // styleOf is the style of the k-th series of a picture.
 func styleOf(s *Series, k int) style {
-	name := strings.TrimSuffix(s.Name, notExact)
+	name := strings.TrimSuffix(strings.TrimSuffix(s.Name, notExact), isBound)
 	if st, ok := known[name]; ok {
 		return st
 	}
