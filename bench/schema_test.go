@@ -13,7 +13,7 @@ import (
 // property is what the schema of scenarios says of one key.
 type property struct {
 	Ref       string       `json:"$ref"`
-	Type      string       `json:"type"`
+	Type      kind         `json:"type"`
 	Enum      []string     `json:"enum"`
 	Min       *json.Number `json:"minimum"`
 	Max       *json.Number `json:"maximum"`
@@ -27,6 +27,18 @@ type property struct {
 }
 
 type properties map[string]property
+
+// kind is a type of JSON, or several with blanks between them.
+type kind string
+
+func (k *kind) UnmarshalJSON(raw []byte) error {
+	var several []string
+	if json.Unmarshal(raw, &several) == nil {
+		*k = kind(strings.Join(several, " "))
+		return nil
+	}
+	return json.Unmarshal(raw, (*string)(k))
+}
 
 // step is the least that can be added to a limit so that it is passed.
 func step(n json.Number, integer, up bool) string {
@@ -67,18 +79,30 @@ func TestSchemaKnowsTheValues(t *testing.T) {
 	if err := dec.Decode(&schema); err != nil {
 		t.Fatal(err)
 	}
-	gen := schema.Defs["demand"].Props["generate"]
+	gen, run := schema.Defs["demand"].Props["generate"], schema.Defs["live"]
+	demand := func(text string) error { _, err := ParseDemand("f", []byte(text)); return err }
+	live := func(text string) error { _, err := ParseLive("f", []byte(text)); return err }
 	// Of a key without limits in the schema, a value that is right: what makes one right is written elsewhere (docs/subsets.md, docs/policies.md, …).
-	words := map[string]string{"subset": "id < 5", "order": "epoch", "policy": "lru", "name": "b", "step": "2ms"}
+	words := map[string]string{"subset": "id < 5", "order": "epoch", "policy": "lru", "name": "b", "step": "2ms", "start": "1s", "leave": "2s", "latency": "1ms", "finish": "10us", "mean": "1ms",
+		"dataset": "imagefolder:x", "bandwidth": "20MB/s", "memory": "8GB", "total": "1GiB", "encoded": "auto", "decoded": "7", "augmented": "0"}
 	checked := 0
 	for _, at := range []struct {
-		of   property
-		with string // KEY: VALUE stands for the key that is tried
+		of    property
+		parse func(text string) error
+		with  string // KEY: VALUE stands for the key that is tried
 	}{
-		{schema.Defs["scenario"], "samples: 10\njobs: [{name: a}]\nKEY: VALUE"},
-		{schema.Defs["scenario"].Props["cache"], "samples: 10\njobs: [{name: a}]\ncache: {KEY: VALUE}"},
-		{schema.Defs["job"], "samples: 10\njobs: [{name: a, KEY: VALUE}]"},
-		{gen, "generate: {samples: 10, KEY: VALUE}"},
+		{schema.Defs["scenario"], demand, "samples: 10\njobs: [{name: a}]\nKEY: VALUE"},
+		{schema.Defs["scenario"].Props["cache"], demand, "samples: 10\njobs: [{name: a}]\ncache: {KEY: VALUE}"},
+		{schema.Defs["job"], demand, "samples: 10\njobs: [{name: a, KEY: VALUE}]"},
+		{gen, demand, "generate: {samples: 10, KEY: VALUE}"},
+		{run, live, "samples: 10\njobs: [{name: a}]\nKEY: VALUE"},
+		{run.Props["machine"], live, "samples: 10\njobs: [{name: a}]\nmachine: {KEY: VALUE}"},
+		{run.Props["machine"].Props["storage"], live, "samples: 10\njobs: [{name: a}]\nmachine: {storage: {KEY: VALUE}}"},
+		{run.Props["tiers"], live, "samples: 10\njobs: [{name: a}]\ntiers: {KEY: VALUE}"},
+		{run.Props["tiers"].Props["policy"], live, "samples: 10\njobs: [{name: a}]\ntiers: {policy: {KEY: VALUE}}"},
+		{schema.Defs["livejob"], live, "samples: 10\njobs: [{name: a, KEY: VALUE}]"},
+		{schema.Defs["phase"], live, "samples: 10\njobs: [{name: a, phases: [{batches: 3, step: 1ms}, {batches: 2, step: 3ms, KEY: VALUE}]}]"},
+		{schema.Defs["distribution"], live, "samples: 10\njobs: [{name: a}]\nmachine: {decode: {mean: 2ms, KEY: VALUE}}"},
 	} {
 		if at.of.Forbidden == nil || *at.of.Forbidden || len(at.of.Props) == 0 {
 			t.Fatalf("the schema of %q allows other keys, or is not where it was", at.with)
@@ -86,7 +110,8 @@ func TestSchemaKnowsTheValues(t *testing.T) {
 		try := func(key, value string, right bool) {
 			t.Helper()
 			text := at.with
-			for given, place := range map[string]string{"samples: 10\n": "\nKEY: ", "samples: 10, ": ", KEY: ", "name: a, ": "name: a, KEY: "} { // one key once
+			for given, place := range map[string]string{"samples: 10\n": "\nKEY: ", "samples: 10, ": ", KEY: ", "name: a, ": "name: a, KEY: ",
+				"batches: 2, ": "3ms, KEY: ", "step: 3ms, ": "3ms, KEY: ", "mean: 2ms, ": "2ms, KEY: "} { // one key once
 				if strings.HasPrefix(given, key+":") && strings.Contains(text, given) && strings.Contains(text, place) {
 					text = strings.Replace(text, given, "", 1)
 				}
@@ -94,15 +119,25 @@ func TestSchemaKnowsTheValues(t *testing.T) {
 			if key == "gap" || key == "skew" {
 				text = strings.Replace(text, "samples: 10", "family: "+map[string]string{"gap": "poisson", "skew": "zipf"}[key]+", samples: 10", 1)
 			}
+			if key == "dataset" {
+				text = strings.Replace(text, "samples: 10\n", "", 1)
+			}
 			text = strings.Replace(strings.Replace(text, "KEY", key, 1), "VALUE", value, 1)
 			checked++
-			if _, err := ParseDemand("f", []byte(text)); (err == nil) != right {
+			if err := at.parse(text); (err == nil) != right {
 				t.Errorf("the schema says %v of %q, the parser %v", right, text, err)
 			}
 		}
 		for key, p := range at.of.Props {
-			if key == "jobs" && p.Type == "array" || key == "sizes" || key == "cache" {
+			if p.Type == "array" || p.Type == "object" {
 				continue // lists and mappings of their own, below
+			}
+			if key == "decode" || key == "augment" { // a time, or a distribution
+				try(key, "2ms", true)
+				try(key, "{mean: 2ms}", true)
+				try(key, "{spread: 2}", !slices.Contains(schema.Defs["distribution"].Required, "mean"))
+				try(key, "[2ms]", false)
+				continue
 			}
 			if p.Ref != "" {
 				p = schema.Defs[p.Ref[strings.LastIndexByte(p.Ref, '/')+1:]]
@@ -141,8 +176,11 @@ func TestSchemaKnowsTheValues(t *testing.T) {
 				}
 				try(key, "zzqq", false)
 				try(key, "[]", false)
-			case p.Type == "string":
+			case p.Type == "string" || p.Type == "string integer":
 				value, ok := words[key]
+				if p.Type == "string" && slices.Contains([]string{"encoded", "decoded", "augmented"}, key) {
+					value = words["policy"]
+				}
 				if !ok {
 					t.Errorf("no example of %s", key)
 				}
@@ -180,7 +218,21 @@ func TestSchemaKnowsTheValues(t *testing.T) {
 			t.Errorf("the schema says %v of %.80q, the parser %v", right, text, err)
 		}
 	}
-	if checked < 150 {
+	for text, right := range map[string]bool{
+		"samples: 10\ndataset: x\njobs: [{name: a}]": false, "jobs: [{name: a}]": false, // oneOf
+		"samples: 10": !slices.Contains(run.Required, "jobs"), "samples: 10\njobs: [{}]": !slices.Contains(schema.Defs["livejob"].Required, "name"),
+		"samples: 10\njobs: [{name: a, phases: []}]":             *schema.Defs["livejob"].Props["phases"].MinItems == 0,
+		"samples: 10\njobs: [{name: a, phases: [{batches: 2}]}]": !slices.Contains(schema.Defs["phase"].Required, "step"),
+		"samples: 10\njobs: [{name: a, phases: [{step: 2ms}]}]":  !slices.Contains(schema.Defs["phase"].Required, "batches"),
+		list(*run.Props["jobs"].MaxItems):                        true,
+		list(*run.Props["jobs"].MaxItems + 1):                    false,
+	} {
+		checked++
+		if err := live(text); (err == nil) != right {
+			t.Errorf("the schema says %v of %.80q, the parser %v", right, text, err)
+		}
+	}
+	if checked < 300 {
 		t.Errorf("only %d values were tried", checked)
 	}
 }
