@@ -277,6 +277,9 @@ func (w *World) Run(o Options) (*measure.Run, error) {
 	for _, t := range res.Tiers {
 		r.Tiers = append(r.Tiers, measure.Tier{Form: t.Form.String(), Policy: t.Policy, Budget: t.Budget, Peak: res.Peak[t.Form], Hits: t.Hits, Evictions: t.Evictions})
 	}
+	if res.CutOff {
+		c.Cut(o.MaxTime)
+	}
 	c.Finish(r, w.Capacity())
 	for i := range r.Jobs {
 		for k := range res.Jobs {

@@ -140,10 +140,16 @@ func TestTheSlowestPartLimits(t *testing.T) {
 }
 
 func TestVirtualTimeIsBounded(t *testing.T) {
-	w := testWorld(200, 2, 1_000_000)
+	w := testWorld(200, 3, 1_000_000)
+	w.Jobs[2].Epochs = 1 // it is gone long before the end
 	r, err := w.Run(Options{MaxTime: 5 * time.Second})
-	if err != nil || !r.CutOff || len(r.Failures) > 0 || r.Counts.Samples == 0 || !r.ExactlyOnce || r.Makespan > 6 {
+	if err != nil || !r.CutOff || len(r.Failures) > 0 || r.Counts.Samples == 0 || !r.ExactlyOnce || r.Makespan != 5 {
 		t.Errorf("%v %+v", err, r)
+	}
+	for i, want := range []bool{true, true, false} { // until then they were there, also in their first epoch
+		if j := r.Jobs[i]; (j.Ended == 5) != want || j.Ended == 0 || !(j.Throughput > 0) {
+			t.Errorf("%+v", j)
+		}
 	}
 	stop := errors.New("enough")
 	if _, err := w.Run(Options{MaxTime: time.Hour, Progress: func(time.Duration, uint64, uint64) error { return stop }}); !errors.Is(err, stop) {

@@ -67,6 +67,7 @@ type collected struct {
 	counts            []uint16
 	over              []Point
 	overAt            time.Duration
+	left              bool
 	overEvery         int
 	overCount         int
 	steady            time.Duration // in steps
@@ -372,7 +373,16 @@ func (c *Collector) groups(j *collected) {
 // Leave notes that the last client of a job is gone.
 func (c *Collector) Leave(job int, at time.Duration) {
 	j := c.jobs[job]
-	j.ended = max(j.ended, at)
+	j.ended, j.left = max(j.ended, at), true
+}
+
+// Cut notes that the run was ended at a time: jobs that were there until then end with it.
+func (c *Collector) Cut(at time.Duration) {
+	for _, j := range c.jobs {
+		if !j.left {
+			j.ended = max(j.ended, at)
+		}
+	}
 }
 
 // Capacity is how many samples may be resident in forms that save a read, and a decode; used for the lower bounds.
