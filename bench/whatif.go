@@ -70,6 +70,7 @@ func FromTrace(t *trace.Trace, fallback LiveMachine) (w *coresim.World, limits [
 		w.Tiers.Sizes = [ident.NumForms]int64{ident.Encoded: -1, ident.Decoded: -1, ident.Augmented: -1}
 		say("The trace says nothing of the machine: %d workers, storage without a limit, and no memory unless tiers.total is changed.", w.Workers)
 	}
+	shapes := t.Shapes()
 	for i := range t.Jobs {
 		j, err := traceJob(t, i)
 		if err != nil {
@@ -80,6 +81,9 @@ func FromTrace(t *trace.Trace, fallback LiveMachine) (w *coresim.World, limits [
 		}
 		if t.World != nil && t.World.Jobs[i].Partial {
 			say("Job %s was recorded in part: it is simulated for the %d epochs that were seen, begun or ended.", j.Name, j.Epochs)
+		}
+		if x := shapes[i]; t.World == nil && j.Leave == 0 && (x.Repeats || x.Picks > 0 && x.Picks != j.Epochs*len(j.Subset)) {
+			say("Job %s did not take each sample of its subset once an epoch: here it does, %d times.", j.Name, j.Epochs)
 		}
 		w.Jobs = append(w.Jobs, j)
 	}

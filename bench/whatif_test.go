@@ -166,3 +166,20 @@ func TestWhatChangesDo(t *testing.T) {
 		t.Error("seed is no key")
 	}
 }
+
+// Demand whose epochs are no sets is simulated as if they were, and that is said.
+func TestUnlikeEpochsAreTold(t *testing.T) {
+	for family, told := range map[string]bool{"aligned": false, "crossed": false, "staggered": false, "zipf": true, "curriculum": true} {
+		tr, err := trace.Generate(trace.Spec{Family: family, Samples: 300, Jobs: 2, Epochs: 3, Seed: 1}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, limits, err := FromTrace(tr, DefaultMachine)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(strings.Join(limits, "\n"), "did not take each sample of its subset once an epoch"); got != told {
+			t.Errorf("%s: %q", family, limits)
+		}
+	}
+}

@@ -366,27 +366,24 @@ func (d *driver) gone(i int, now float64, died bool) {
 // workers that prepare one in prep. Demand whose epochs are no sets (zipf, curriculum) is UNSUPPORTED.
 func FromTrace(t *trace.Trace, cache int, read, prep float64, seed uint64) (World, error) {
 	w := World{Samples: t.Objects, Cache: cache, Seed: seed, Read: read, Prep: prep}
-	taken := make([]int, len(t.Jobs))
-	epochs := make([]int, len(t.Jobs))
-	for _, j := range t.Pick.Job {
-		taken[j&trace.JobMask]++
-		if j&trace.Begins != 0 {
-			epochs[j&trace.JobMask]++
-		}
-	}
+	shapes := t.Shapes()
 	for i := range t.Jobs {
 		j := &t.Jobs[i]
 		ids := t.Members(i)
-		if n := max(1, epochs[i]); taken[i] != n*len(ids) || t.Name == "" && epochs[i] == 0 {
+		shape := shapes[i]
+		if shape.Repeats {
+			return w, fault.New(fault.Unsupported, j.Name, "choose a scenario whose jobs take each sample once an epoch", "systems need jobs that take their subset once an epoch; job %.40q takes samples twice in an epoch", j.Name)
+		}
+		if n := max(1, shape.Epochs); shape.Picks != n*len(ids) || t.Name == "" && shape.Epochs == 0 {
 			if j.Leave == 0 {
-				return w, fault.New(fault.Unsupported, j.Name, "choose a scenario whose jobs take their whole subsets", "systems need jobs that take their subset once an epoch; job %.40q takes %d samples of %d in %d epochs", j.Name, taken[i], len(ids), epochs[i])
+				return w, fault.New(fault.Unsupported, j.Name, "choose a scenario whose jobs take their whole subsets", "systems need jobs that take their subset once an epoch; job %.40q takes %d samples of %d in %d epochs", j.Name, shape.Picks, len(ids), shape.Epochs)
 			}
 		}
 		batch := j.Batch
 		if batch == 0 {
 			batch = 32
 		}
-		w.Jobs = append(w.Jobs, Job{Name: j.Name, Subset: ids, Start: j.Arrive.Seconds(), Leave: j.Leave.Seconds(), Step: j.Step.Seconds() * float64(batch), Batch: batch, Epochs: max(1, epochs[i])})
+		w.Jobs = append(w.Jobs, Job{Name: j.Name, Subset: ids, Start: j.Arrive.Seconds(), Leave: j.Leave.Seconds(), Step: j.Step.Seconds() * float64(batch), Batch: batch, Epochs: max(1, shape.Epochs)})
 	}
 	return w, nil
 }

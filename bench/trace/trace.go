@@ -226,6 +226,33 @@ func (t *Trace) Members(job int) []uint32 {
 	return out
 }
 
+// Shape is what a job took, and how.
+type Shape struct {
+	Picks, Epochs int
+	Repeats       bool // it took some sample twice in an epoch
+}
+
+// Shapes are those of all jobs.
+func (t *Trace) Shapes() []Shape {
+	out := make([]Shape, len(t.Jobs))
+	last := make([][]uint32, len(t.Jobs)) // by object: the epoch in which the job took it last
+	for i, x := range t.Pick.Object {
+		k := t.Pick.Job[i] & JobMask
+		s := &out[k]
+		s.Picks++
+		if t.Pick.Job[i]&Begins != 0 {
+			s.Epochs++
+		}
+		if last[k] == nil {
+			last[k] = make([]uint32, t.Objects)
+		}
+		now, was := uint32(s.Epochs+1), &last[k][x]
+		s.Repeats = s.Repeats || *was == now
+		*was = now
+	}
+	return out
+}
+
 // Equal tells whether two traces are the same in everything.
 func Equal(a, b *Trace) bool {
 	return a.Name == b.Name && a.Seed == b.Seed && a.Objects == b.Objects &&

@@ -412,7 +412,7 @@ func policyTable(t *tabwriter.Writer, r *report.Policy) {
 		row(t, "SYSTEM", "CACHE", "READS", "PREPARED", "DELIVERED", "HIT RATIO", "COVERAGE", "REPEATED", "EXACTLY ONCE", "MAKESPAN", "JAIN")
 		for _, x := range r.Systems {
 			if x.Unsupported != "" {
-				row(t, x.System, count(x.Cache), "-", "-", count(x.Delivered), "unsupported: "+x.Unsupported)
+				row(t, x.System, count(x.Cache), "-", "-", count(x.Delivered), "-", "-", "-", "-", "-", "unsupported: "+x.Unsupported)
 				continue
 			}
 			row(t, x.System, count(x.Cache), count(x.Loads), count(x.Preps), count(x.Delivered), fmt.Sprintf("%.4f", x.HitRatio), fmt.Sprintf("%.3f", x.Coverage), count(x.Repeated),
