@@ -29,8 +29,8 @@ func TestReadAhead(t *testing.T) {
 		ahead, least int // readers at once: that there are any, and how many must have been
 	}{
 		{"fast", 0, 1 << 20, 0, 0},
-		{"slow", 800, 1 << 20, 1, 3},
-		{"slow, little budget", 800, 3 * largest, 1, 2},
+		{"slow", 300, 1 << 20, 1, 3},
+		{"slow, little budget", 300, 3 * largest, 1, 2},
 		{"slow, no budget", 800, 1, 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
