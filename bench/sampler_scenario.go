@@ -166,8 +166,9 @@ func written(v *yaml.Node) string {
 		return "a list of keys"
 	case yaml.AliasNode:
 		return "an alias"
+	default:
+		return fmt.Sprintf("%.40q", v.Value)
 	}
-	return fmt.Sprintf("%.40q", v.Value)
 }
 
 func (p *scenarioParser) whole(v *yaml.Node, key string, lo, hi int, to *int) {

@@ -89,9 +89,7 @@ difference is printed: an error of more than 15 % of reads, or any of a count th
 				if err := s.World.Check(o); err != nil {
 					return err
 				}
-				for _, n := range s.World.Notes() {
-					r.Limits = append(r.Limits, n)
-				}
+				r.Limits = append(r.Limits, s.World.Notes()...)
 				if torch {
 					s.Torch = &livebench.Torch{Python: python}
 					if err := s.Torch.Check(ctx, s); err != nil {
