@@ -352,7 +352,8 @@ def sweep(args: argparse.Namespace, data: dict[str, str], work: pathlib.Path) ->
         for n in data:
             pathlib.Path(files[n]).write_text(json.dumps(middle(profiles[n])))
     else:
-        look()
+        for _ in range(1 if args.quick else 3):  # one look may meet a moment in which the machine had other work, and the choice rests on it
+            look()
         grid, before = cells(args, list(data)), 0.0
         choose(args, grid, files)
         for c in grid:
