@@ -277,8 +277,8 @@ def triangles(r: dict[str, Any]) -> str:
         svg.label(x0 + side / 2, y0 - high - 38, f"{name}, {PHASES[phase]}", "middle", 12)
         svg.label(x0 + side / 2, y0 - high - 23, f"{size(budget)}; best {best:,.0f}/s", "middle", 11, "#666")
         svg.add("path", d=f"M{x0:.1f} {y0:.1f} h{side:.1f} L{x0 + side / 2:.1f} {y0 - high:.1f} Z", fill="none", stroke="#bbb")
-        svg.label(x0, y0 + 22, "encoded", "middle", 10)
-        svg.label(x0 + side, y0 + 22, "decoded", "middle", 10)
+        svg.label(x0 - 13, y0 + 24, "encoded", "start", 10)
+        svg.label(x0 + side + 13, y0 + 24, "decoded", "end", 10)
         svg.label(x0 + side / 2 + 16, y0 - high - 2, "augmented", "start", 10)
         for c in sorted(cells, key=lambda c: c["percent"] == "chosen"):
             total = sum(c["split"]) or 1
