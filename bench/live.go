@@ -1,10 +1,8 @@
 package bench
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -85,31 +83,15 @@ type LiveJob struct {
 }
 
 // ParseLive reads the YAML of a scenario with a machine. Mistakes are reported as in ParseScenario.
-func ParseLive(name string, data []byte) (l *Live, err error) {
-	defer func() {
-		if r := recover(); r != nil { // the YAML library has panicked on hostile input before
-			l, err = nil, fault.New(fault.Invalid, name, "check its YAML", "%s: it cannot be read as YAML: %v", name, r)
-		}
-	}()
-	if len(data) > MaxScenario {
-		return nil, fault.New(fault.Invalid, name, "name the YAML of a scenario", "%s: a scenario is smaller than %d bytes", name, MaxScenario)
-	}
-	dec := yaml.NewDecoder(bytes.NewReader(data))
-	var doc yaml.Node
-	if err := dec.Decode(&doc); err != nil {
-		if errors.Is(err, io.EOF) {
-			return nil, fault.New(fault.Invalid, name, "bench/scenarios/live has some", "%s: there is no scenario in it", name)
-		}
-		return nil, fault.NotYAML(fault.Invalid, name, data, err)
-	}
-	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return nil, fault.New(fault.Invalid, name, "keep one scenario in a file", "%s: more than one YAML document", name)
-	}
+func ParseLive(name string, data []byte) (*Live, error) {
 	p := liveParser{scenarioParser: scenarioParser{file: name}, l: &Live{Seed: 1, Repeats: 3, Shrink: 1, Classes: 10, Decoded: 5.4,
 		Tiers: LiveTiers{Total: DefaultTotal, Sizes: [ident.NumForms]int64{ident.Encoded: -1, ident.Decoded: -1, ident.Augmented: -1}}}}
-	p.live(doc.Content[0])
-	if len(p.errs) > 0 {
-		return nil, errors.Join(p.errs...)
+	err := readScenario(name, data, "bench/scenarios/live has some", func(top *yaml.Node) error {
+		p.live(top)
+		return errors.Join(p.errs...)
+	})
+	if err != nil {
+		return nil, err
 	}
 	p.l.Purpose = purpose(data)
 	return p.l, nil

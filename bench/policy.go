@@ -1,10 +1,8 @@
 package bench
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"runtime"
 	"slices"
 	"strings"
@@ -29,27 +27,24 @@ type Demand struct {
 
 // ParseDemand reads a scenario's YAML, or one with the single key generate, whose keys are those of trace.Spec. Mistakes are reported as in
 // ParseScenario.
-func ParseDemand(name string, data []byte) (d *Demand, err error) {
-	defer func() {
-		if r := recover(); r != nil { // the YAML library has panicked on hostile input before
-			d, err = nil, fault.New(fault.Invalid, name, "check its YAML", "%s: it cannot be read as YAML: %v", name, r)
-		}
-	}()
-	var doc yaml.Node
-	dec := yaml.NewDecoder(bytes.NewReader(data))
-	if len(data) <= MaxScenario && dec.Decode(&doc) == nil && len(doc.Content) == 1 && doc.Content[0].Kind == yaml.MappingNode {
-		top := doc.Content[0]
+func ParseDemand(name string, data []byte) (*Demand, error) {
+	var d *Demand
+	err := readScenario(name, data, samplerHint, func(top *yaml.Node) (err error) {
+		d, err = parseDemand(name, top)
+		return err
+	})
+	return d, err
+}
+
+func parseDemand(name string, top *yaml.Node) (*Demand, error) {
+	if top.Kind == yaml.MappingNode {
 		for i := 0; i+1 < len(top.Content); i += 2 {
-			if top.Content[i].Value != "generate" {
-				continue
+			if top.Content[i].Value == "generate" {
+				return parseSpec(name, top)
 			}
-			if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-				return nil, fault.New(fault.Invalid, name, "keep one scenario in a file", "%s: more than one YAML document", name)
-			}
-			return parseSpec(name, top)
 		}
 	}
-	sc, err := ParseScenario(name, data)
+	sc, err := parseScenario(name, top)
 	if err != nil {
 		return nil, err
 	}

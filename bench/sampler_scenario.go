@@ -76,30 +76,47 @@ func Orders() []string {
 	return append([]string{"fixed", "strict", "stratified", "epoch"}, baseline.Names()...)
 }
 
-// ParseScenario reads a scenario's YAML. All mistakes are reported, with line, column and the nearest key; name is what to call the
-// file. The errors are INVALID_ARGUMENT, SUBSET_SYNTAX or SUBSET_EMPTY.
-func ParseScenario(name string, data []byte) (sc *Scenario, err error) {
+// samplerHint tells who wrote nothing what a scenario of the sampler is.
+const samplerHint = "docs/sampler.md shows what to write"
+
+// readScenario hands the one YAML document of a scenario's file to parse; hint says what to write to somebody whose file is empty.
+func readScenario(name string, data []byte, hint string, parse func(top *yaml.Node) error) (err error) {
 	defer func() {
 		if r := recover(); r != nil { // the YAML library has panicked on hostile input before
-			sc, err = nil, fault.New(fault.Invalid, name, "check its YAML", "%s: it cannot be read as YAML: %v", name, r)
+			err = fault.New(fault.Invalid, name, "check its YAML", "%s: it cannot be read as YAML: %v", name, r)
 		}
 	}()
 	if len(data) > MaxScenario {
-		return nil, fault.New(fault.Invalid, name, "name the YAML of a scenario", "%s: a scenario is smaller than %d bytes", name, MaxScenario)
+		return fault.New(fault.Invalid, name, "name the YAML of a scenario", "%s: a scenario is smaller than %d bytes", name, MaxScenario)
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	var doc yaml.Node
 	if err := dec.Decode(&doc); err != nil {
 		if errors.Is(err, io.EOF) {
-			return nil, fault.New(fault.Invalid, name, "docs/sampler.md shows what to write", "%s: there is no scenario in it", name)
+			return fault.New(fault.Invalid, name, hint, "%s: there is no scenario in it", name)
 		}
-		return nil, fault.NotYAML(fault.Invalid, name, data, err)
+		return fault.NotYAML(fault.Invalid, name, data, err)
 	}
 	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return nil, fault.New(fault.Invalid, name, "keep one scenario in a file", "%s: more than one YAML document", name)
+		return fault.New(fault.Invalid, name, "keep one scenario in a file", "%s: more than one YAML document", name)
 	}
+	return parse(doc.Content[0])
+}
+
+// ParseScenario reads a scenario's YAML. All mistakes are reported, with line, column and the nearest key; name is what to call the
+// file. The errors are INVALID_ARGUMENT, SUBSET_SYNTAX or SUBSET_EMPTY.
+func ParseScenario(name string, data []byte) (*Scenario, error) {
+	var sc *Scenario
+	err := readScenario(name, data, samplerHint, func(top *yaml.Node) (err error) {
+		sc, err = parseScenario(name, top)
+		return err
+	})
+	return sc, err
+}
+
+func parseScenario(name string, top *yaml.Node) (*Scenario, error) {
 	p := scenarioParser{file: name, sc: &Scenario{Seed: 1, Repeats: 1, Policy: cachepolicy.Names()[0]}}
-	p.scenario(doc.Content[0])
+	p.scenario(top)
 	if len(p.errs) > 0 {
 		return nil, errors.Join(p.errs...)
 	}
