@@ -274,7 +274,7 @@ func (s *sim) loop(limit time.Duration) error {
 		if s.idle() {
 			return nil
 		}
-		a := s.agenda.pop()
+		a := s.agenda.Pop()
 		s.now = a.at
 		switch {
 		case a.do != nil:
@@ -319,7 +319,7 @@ func (s *sim) fail(format string, args ...any) {
 
 func (s *sim) at(t time.Duration, do func()) {
 	s.seq++
-	s.agenda.push(action{at: max(t, s.now), seq: s.seq, do: do})
+	s.agenda.Push(action{at: max(t, s.now), seq: s.seq, do: do})
 }
 
 func (s *sim) after(d time.Duration, do func()) { s.at(s.now+d, do) }

@@ -93,7 +93,7 @@ func (s *sim) work(t task) {
 	t.seq = s.seq
 	if d := s.m.Storage; d != nil && t.read && d.Readers > 0 && s.latency > slowRead {
 		if t.size = s.m.Bytes(t.object); t.size <= aheadBytes {
-			s.unread.push(t)
+			s.unread.Push(t)
 			s.read()
 			return
 		}
@@ -104,21 +104,21 @@ func (s *sim) work(t task) {
 
 func (s *sim) ready(t task) {
 	if t.fresh {
-		s.fresh.push(t)
+		s.fresh.Push(t)
 	} else {
-		s.tasks.push(t)
+		s.tasks.Push(t)
 	}
 }
 
 // read lets readers take what is to be read.
 func (s *sim) read() {
 	for len(s.unread) > 0 && s.reading < s.m.Storage.Readers && s.ahead+s.unread[0].size <= aheadBytes {
-		t := s.unread.pop()
+		t := s.unread.Pop()
 		s.reading++
 		s.ahead += t.size
 		done := s.fetch(t.object)
 		s.seq++
-		s.agenda.push(action{at: done, seq: s.seq, task: t, read: true})
+		s.agenda.Push(action{at: done, seq: s.seq, task: t, read: true})
 	}
 }
 
@@ -147,23 +147,16 @@ func (s *sim) serve() {
 		fresh := len(s.fresh) > 0 && (s.m.Ahead == 0 || len(s.copies) < mostCopies*s.m.Workers) // else their memory is to be freed first
 		var t task
 		switch {
-		case fresh && (len(s.tasks) == 0 || s.fresh.earlier(s.tasks)):
-			t = s.fresh.pop()
+		case fresh && (len(s.tasks) == 0 || s.fresh[0].Before(&s.tasks[0])):
+			t = s.fresh.Pop()
 		case len(s.tasks) > 0:
-			t = s.tasks.pop()
+			t = s.tasks.Pop()
 		default:
 			return
 		}
 		s.spareWorkers--
 		s.begin(t)
 	}
-}
-
-func (q tasks) earlier(o tasks) bool {
-	if q[0].turn != o[0].turn {
-		return q[0].turn < o[0].turn
-	}
-	return q[0].seq < o[0].seq
 }
 
 // begin starts a worker on a task.
@@ -184,7 +177,7 @@ func (s *sim) begin(t task) {
 		}
 	}
 	s.seq++
-	s.agenda.push(action{at: done, seq: s.seq, task: t})
+	s.agenda.Push(action{at: done, seq: s.seq, task: t})
 }
 
 // cost is the processor time of a task; without Storage also its read.

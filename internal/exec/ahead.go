@@ -51,7 +51,7 @@ func (p *pool) read(ctx context.Context) {
 		if p.mu.stopped {
 			return
 		}
-		t := a.unread.pop()
+		t := a.unread.Pop()
 		a.bytes += t.size
 		a.busy++
 		a.peak, a.most = max(a.peak, a.bytes), max(a.most, a.busy)

@@ -12,6 +12,7 @@ import (
 
 	"larder/internal/coordinator"
 	"larder/internal/fault"
+	"larder/internal/heap"
 	"larder/internal/ident"
 	"larder/internal/prep"
 	"larder/tiers"
@@ -32,45 +33,11 @@ type task struct {
 	err  error  // or why it was not
 }
 
-// taskQueue is a heap of tasks by turn, equal turns in any order. Fills have no precedence over preparations: a job that runs on hits would
-// starve one that misses. It is no container/heap because that allocates for every task that comes and goes.
-type taskQueue []task
+// Before is the order of work: by turn, equal turns in any order. Fills have no precedence over preparations: a job that runs on hits would
+// starve one that misses.
+func (t *task) Before(o *task) bool { return t.turn < o.turn }
 
-func (q *taskQueue) push(t task) {
-	h := append(*q, t)
-	*q = h
-	for i := len(h) - 1; i > 0; {
-		up := (i - 1) / 2
-		if h[up].turn <= h[i].turn {
-			return
-		}
-		h[up], h[i] = h[i], h[up]
-		i = up
-	}
-}
-
-// pop takes the task with the earliest turn; the queue has one.
-func (q *taskQueue) pop() task {
-	h := *q
-	first, last := h[0], len(h)-1
-	h[0], h[last] = h[last], task{}
-	h = h[:last]
-	*q = h
-	for i := 0; ; {
-		down := 2*i + 1
-		if down >= last {
-			return first
-		}
-		if r := down + 1; r < last && h[r].turn < h[down].turn {
-			down = r
-		}
-		if h[i].turn <= h[down].turn {
-			return first
-		}
-		h[i], h[down] = h[down], h[i]
-		i = down
-	}
-}
+type taskQueue = heap.Heap[task, *task]
 
 // pool is the preparation workers. Its queue is bounded by what the coordinator hands out: its InFlight preparations, and
 // the rows of the rings.
@@ -141,7 +108,7 @@ func (p *pool) add(t task) {
 	t.after = p.e.keeper.mark()
 	p.mu.Lock()
 	if p.readsAhead(&t) {
-		p.mu.ahead.unread.push(t)
+		p.mu.ahead.unread.Push(t)
 		p.mu.Unlock()
 		p.unread.Signal()
 		return
@@ -155,9 +122,9 @@ func (p *pool) add(t task) {
 // ready gives a task to the workers; p.mu is held.
 func (p *pool) ready(t task) {
 	if x, fresh := t.what.(coordinator.Prepare); fresh && x.Into == nil {
-		p.mu.fresh.push(t)
+		p.mu.fresh.Push(t)
 	} else {
-		p.mu.tasks.push(t)
+		p.mu.tasks.Push(t)
 	}
 }
 
@@ -226,10 +193,10 @@ func (p *pool) next() (task, bool) {
 		}
 		fresh := len(p.mu.fresh) > 0 && p.roomForCopy() // else their memory is to be freed first
 		if fresh && (len(p.mu.tasks) == 0 || p.mu.fresh[0].turn < p.mu.tasks[0].turn) {
-			return p.mu.fresh.pop(), true
+			return p.mu.fresh.Pop(), true
 		}
 		if len(p.mu.tasks) > 0 {
-			return p.mu.tasks.pop(), true
+			return p.mu.tasks.Pop(), true
 		}
 		p.wake.Wait()
 	}

@@ -19,14 +19,14 @@ func TestTaskQueueAgainstModel(t *testing.T) {
 			"push": func(t *rapid.T) {
 				begun++
 				x := task{turn: rapid.Uint64Range(0, 9).Draw(t, "turn"), size: int64(begun), what: &coordinator.Fill{}}
-				q.push(x)
+				q.Push(x)
 				model = append(model, x)
 			},
 			"pop": func(t *rapid.T) {
 				if len(model) == 0 {
 					t.Skip("empty")
 				}
-				got := q.pop()
+				got := q.Pop()
 				i := slices.IndexFunc(model, func(x task) bool { return x.size == got.size })
 				if i < 0 || model[i].turn != got.turn || model[i].what != got.what {
 					t.Fatalf("popped %d, turn %d, which is not in the queue", got.size, got.turn)
