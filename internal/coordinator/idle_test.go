@@ -1,15 +1,14 @@
 package coordinator
 
 import (
-	"os"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
 	"larder/dsa"
 	"larder/internal/fault"
 	"larder/internal/ident"
+	"larder/internal/testenv"
 	"larder/internal/xrand"
 	"larder/jobs"
 )
@@ -138,13 +137,7 @@ func TestWaitingIsNoSilence(t *testing.T) {
 // begin again. There is one holder of a rank at a time, incarnations of a name only rise, everybody gets one answer, and the others of the rank a typed one. LARDER_STALE
 // is how many histories are tried.
 func TestStaleClients(t *testing.T) {
-	n := 100
-	if s := os.Getenv("LARDER_STALE"); s != "" {
-		var err error
-		if n, err = strconv.Atoi(s); err != nil || n < 1 {
-			t.Fatalf("LARDER_STALE=%q is no count", s)
-		}
-	}
+	n := testenv.Count(t, "LARDER_STALE", 100)
 	answers := map[fault.Reason]int{}
 	for seed := range uint64(n) {
 		staleHistory(t, xrand.New(seed, 17), answers)

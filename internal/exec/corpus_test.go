@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"larder/internal/exec"
 	"larder/internal/ident"
 	"larder/internal/prep"
+	"larder/internal/testenv"
 	"larder/internal/xrand"
 	larderv1 "larder/proto/larder/v1"
 )
@@ -206,19 +206,6 @@ func photographs(t testing.TB, n int, seed uint64) (out []specimen) {
 	return out
 }
 
-func countFrom(t testing.TB, name string, def int) int {
-	t.Helper()
-	s := os.Getenv(name)
-	if s == "" {
-		return def
-	}
-	n, err := strconv.Atoi(s)
-	if err != nil || n < 1 {
-		t.Fatalf("%s=%q is no count", name, s)
-	}
-	return n
-}
-
 // TestCorpus: three jobs of unlike recipes go through broken, hostile and odd images, beside one that goes through good ones. What they were
 // given and what is told to be bad is everything, every epoch alike, and which files are bad does not depend on recipe, tier or crop. The good job loses nothing.
 // LARDER_CORPUS is how many images, LARDER_CORPUS_SEED which.
@@ -227,7 +214,7 @@ func TestCorpus(t *testing.T) {
 	if testing.Short() { // under the race detector decoders in Go take twenty times as long
 		def = 200
 	}
-	n, seed := countFrom(t, "LARDER_CORPUS", def), uint64(countFrom(t, "LARDER_CORPUS_SEED", 1))
+	n, seed := testenv.Count(t, "LARDER_CORPUS", def), uint64(testenv.Count(t, "LARDER_CORPUS_SEED", 1))
 	files := corpus(t, n, seed)
 	files = append(files, photographs(t, 20, seed)...)
 	dir := t.TempDir()

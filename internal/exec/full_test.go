@@ -9,6 +9,7 @@ import (
 	"larder/internal/exec"
 	"larder/internal/fault"
 	"larder/internal/journal"
+	"larder/internal/testenv"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -18,7 +19,7 @@ func TestTheDiskOfTheStateIsFull(t *testing.T) {
 	const n = 120
 	dir := folder(t, n)
 	fs := journal.NewMemFS()
-	for round := range countFrom(t, "LARDER_FULL_DISK", 2) {
+	for round := range testenv.Count(t, "LARDER_FULL_DISK", 2) {
 		d, err := journal.OpenDisk(fs, journal.Options{SegmentBytes: 4000, SnapshotBytes: 4000, Retry: time.Millisecond})
 		if err != nil {
 			t.Fatal(err)

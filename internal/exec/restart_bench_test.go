@@ -11,6 +11,7 @@ import (
 	"larder/internal/ident"
 	"larder/internal/journal"
 	"larder/internal/source"
+	"larder/internal/testenv"
 	"larder/internal/xrand"
 	larderv1 "larder/proto/larder/v1"
 	"larder/tiers"
@@ -21,7 +22,7 @@ import (
 // empty, as nothing is read.
 func BenchmarkRestart(b *testing.B) {
 	const batch, jobs = 256, 8
-	n := countFrom(b, "LARDER_RESTART_SAMPLES", 20_000)
+	n := testenv.Count(b, "LARDER_RESTART_SAMPLES", 20_000)
 	dir := b.TempDir()
 	for i := range n {
 		sub := filepath.Join(dir, fmt.Sprintf("c%03d", i/1300))

@@ -20,6 +20,7 @@ import (
 	"larder/internal/client"
 	"larder/internal/exec"
 	"larder/internal/fault"
+	"larder/internal/testenv"
 	"larder/internal/xrand"
 	larderv1 "larder/proto/larder/v1"
 )
@@ -97,7 +98,7 @@ func trainee(socket, job string) {
 // LARDER_STOPS is how many, LARDER_STOP_SECONDS the longest.
 func TestStoppedClients(t *testing.T) {
 	const n, atOnce = 60, 4
-	stops, longest := countFrom(t, "LARDER_STOPS", 6), time.Duration(countFrom(t, "LARDER_STOP_SECONDS", 3))*time.Second
+	stops, longest := testenv.Count(t, "LARDER_STOPS", 6), time.Duration(testenv.Count(t, "LARDER_STOP_SECONDS", 3))*time.Second
 	timeout := longest / 2
 	dir := folder(t, n)
 	w := serve(t, func(c *exec.Config) { c.IdleTimeout = timeout })

@@ -27,6 +27,7 @@ import (
 	"larder/internal/audit"
 	"larder/internal/audit/audittest"
 	"larder/internal/shm"
+	"larder/internal/testenv"
 	"larder/internal/xrand"
 )
 
@@ -85,17 +86,10 @@ func tags() []string {
 // times is how often a test does something: n, or what the environment says at night.
 func times(t testing.TB, env string, n int) int {
 	t.Helper()
-	if s := os.Getenv(env); s != "" {
-		v, err := strconv.Atoi(s)
-		if err != nil || v < 1 {
-			t.Fatalf("%s=%q is no number", env, s)
-		}
-		return v
-	}
 	if testing.Short() {
 		n = max(1, n/4)
 	}
-	return n
+	return testenv.Count(t, env, n)
 }
 
 // seed is that of a test's choices; a failure names it.

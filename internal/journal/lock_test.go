@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"larder/internal/fault"
+	"larder/internal/testenv"
 )
 
 // Several daemons begin on one folder at the same moment, again and again: one has it, with the next term and all that was there; the others are told who.
@@ -14,7 +15,7 @@ func TestOneOfManyHasTheFolder(t *testing.T) {
 	const daemons = 4
 	path := t.TempDir() + "/state"
 	term := uint64(0)
-	for round := range cycles(t, "LARDER_STALE", 40) {
+	for round := range testenv.Count(t, "LARDER_STALE", 40) {
 		var mu sync.Mutex
 		var winners []*Disk
 		var wg sync.WaitGroup

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,22 +16,9 @@ import (
 
 	"larder/internal/fault"
 	"larder/internal/ident"
+	"larder/internal/testenv"
 	"larder/internal/xrand"
 )
-
-// cycles is a count from the environment.
-func cycles(t *testing.T, name string, def int) int {
-	t.Helper()
-	s := os.Getenv(name)
-	if s == "" {
-		return def
-	}
-	n, err := strconv.Atoi(s)
-	if err != nil || n < 1 {
-		t.Fatalf("%s=%q is no count", name, s)
-	}
-	return n
-}
 
 // acks counts what became durable and what never will.
 type acks struct{ good, bad atomic.Uint64 }
@@ -60,7 +46,7 @@ func soon(t *testing.T, what string, f func() bool) {
 // goes on; a process that ends while it waits finds at its next start what was acknowledged.
 func TestFullDisk(t *testing.T) {
 	rnd := xrand.New(11)
-	for round := range cycles(t, "LARDER_FULL_DISK", 2) * 10 {
+	for round := range testenv.Count(t, "LARDER_FULL_DISK", 2) * 10 {
 		fs := NewMemFS()
 		var told []string
 		var mu sync.Mutex
@@ -195,7 +181,7 @@ func TestFullDiskOfTheSystem(t *testing.T) {
 	dir := mounted(t, "64m")
 	o := Options{SegmentBytes: 1 << 20, SnapshotBytes: 3 << 20, OrderBytes: 4 << 20, Retry: time.Millisecond}
 	total := 0
-	for round := range cycles(t, "LARDER_FULL_DISK", 2) {
+	for round := range testenv.Count(t, "LARDER_FULL_DISK", 2) {
 		fs, err := OpenDir(filepath.Join(dir, "state"), true)
 		if err != nil {
 			t.Fatal(err)
@@ -259,5 +245,5 @@ func TestFullDiskOfTheSystem(t *testing.T) {
 			t.Fatalf("round %d: %v %v", round, r, err)
 		}
 	}
-	t.Logf("nightly: %d cycles, %d records, none lost", cycles(t, "LARDER_FULL_DISK", 2), total)
+	t.Logf("nightly: %d cycles, %d records, none lost", testenv.Count(t, "LARDER_FULL_DISK", 2), total)
 }

@@ -2,29 +2,21 @@ package journal
 
 import (
 	"fmt"
-	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"larder/internal/ident"
+	"larder/internal/testenv"
 	"larder/internal/xrand"
 )
 
 // runs is how many cases a test does: n, or what the environment says for longer runs.
 func runs(t testing.TB, env string, n int) int {
-	if s := os.Getenv(env); s != "" {
-		v, err := strconv.Atoi(s)
-		if err != nil || v < 1 {
-			t.Fatalf("%s=%q is no number of runs", env, s)
-		}
-		return v
-	}
 	if testing.Short() {
 		n /= 10
 	}
-	return n
+	return testenv.Count(t, env, n)
 }
 
 // small makes segments and snapshots come often.

@@ -4,10 +4,10 @@ import (
 	"bytes"
 	"fmt"
 	"os"
-	"strconv"
 	"syscall"
 	"testing"
 
+	"larder/internal/testenv"
 	"larder/internal/xrand"
 )
 
@@ -33,17 +33,10 @@ func (f *fence) last(n int) []byte { return f.mem[len(f.mem)-n:] }
 
 // kernelCases is how many random cases are run: LARDER_KERNEL_CASES, or def, of which -short leaves an eighth.
 func kernelCases(t *testing.T, def int) int {
-	if s := os.Getenv("LARDER_KERNEL_CASES"); s != "" {
-		n, err := strconv.Atoi(s)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
 	if testing.Short() {
-		return max(def/8, 1)
+		def = max(def/8, 1)
 	}
-	return def
+	return testenv.Count(t, "LARDER_KERNEL_CASES", def)
 }
 
 // outputs are recipes that end in every kind of output, for images of w x h.

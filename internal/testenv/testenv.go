@@ -1,0 +1,22 @@
+// Package testenv is what tests read of the environment.
+package testenv
+
+import (
+	"os"
+	"strconv"
+	"testing"
+)
+
+// Count is how often a test does something: what the environment says, for longer runs, or def.
+func Count(t testing.TB, name string, def int) int {
+	t.Helper()
+	s := os.Getenv(name)
+	if s == "" {
+		return def
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 {
+		t.Fatalf("%s=%q is no count", name, s)
+	}
+	return n
+}
