@@ -240,19 +240,26 @@ func restartHistory(t *testing.T, seed uint64) (restarts int) {
 	return restarts
 }
 
-// A batch that was given out comes again with the same samples under the same number, and what was not given out is what it would
-// have been: the rest of the subset.
-func TestGivenAgainUnderItsNumber(t *testing.T) {
+// recordedRun is a job of 40 samples, in batches of 4, whose first epoch has begun, and the log of it.
+func recordedRun(t *testing.T, change ...func(*Register)) (*rig, *peer, *journaled, Register) {
+	t.Helper()
 	log := &journaled{incs: map[int]ident.Incarnation{}, before: map[uint32][]ident.ObjectID{}}
-	reg := registration(1, "lr", 0, 40, 4, func(e *Register) { e.Sample.Mode, e.Spec.Slots = dsa.Stratified, 4 })
+	reg := registration(1, "lr", 0, 40, 4, change...)
 	g := decodedTier(t, 10)
 	g.record = func(p Persist) { log.add(p, reg) }
 	g.token = 1
 	g.step(reg)
 	g.run()
-	id := g.ok(g.replies[1]).Job
-	p := g.attach(id, 0)
+	p := g.attach(g.ok(g.replies[1]).Job, 0)
 	p.epoch(0)
+	return g, p, log, reg
+}
+
+// A batch that was given out comes again with the same samples under the same number, and what was not given out is what it would
+// have been: the rest of the subset.
+func TestGivenAgainUnderItsNumber(t *testing.T) {
+	g, p, log, reg := recordedRun(t, order(dsa.Stratified), slots(4))
+	id := p.job
 	first := map[int][]ident.ObjectID{}
 	for step := range 4 {
 		first[step] = g.objects(p.must()) // four are out, none is released
@@ -289,16 +296,8 @@ func TestGivenAgainUnderItsNumber(t *testing.T) {
 
 // A client that has gone on and loses its connection cannot go on again: the daemon lives, and has given up what it had sent.
 func TestGoesOnOnce(t *testing.T) {
-	log := &journaled{incs: map[int]ident.Incarnation{}, before: map[uint32][]ident.ObjectID{}}
-	reg := registration(1, "lr", 0, 40, 4, func(e *Register) { e.Spec.Slots = 4 })
-	g := decodedTier(t, 10)
-	g.record = func(p Persist) { log.add(p, reg) }
-	g.token = 1
-	g.step(reg)
-	g.run()
-	id := g.ok(g.replies[1]).Job
-	p := g.attach(id, 0)
-	p.epoch(0)
+	_, p, log, reg := recordedRun(t, slots(4))
+	id := p.job
 	p.must()
 	g2 := decodedTier(t, 10)
 	ev := Restore{Register: reg, ID: id, Seed: log.seed, Ranks: []ident.Incarnation{p.inc}, Epochs: log.epochs}
