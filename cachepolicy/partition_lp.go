@@ -133,8 +133,12 @@ func pivot(t [][]float64, out, in int, nz []int) []int {
 	return nz
 }
 
-// column is a variable of a memory program: the part of an item's samples that a form serves, or the part of what
-// several items want of a form that lies in memory (item -1).
+// fRefill is the form of a column that serves nothing: the part of an item's samples that are served augmented and whose encoded bytes are
+// in memory too.
+const fRefill = int(numForms)
+
+// column is a variable of a memory program: the part of an item's samples that a form serves, or is refilled from (fRefill), or the part of
+// what several items want of a form that lies in memory (item -1).
 type column struct {
 	item, form int
 	mem        int     // the form whose memory it takes
@@ -152,9 +156,9 @@ type memoryProgram struct {
 	l    layout
 }
 
-// memory builds the program for some items and a part of the memory; nil when there is no memory. lone offers augmented to
-// items that share with nobody too.
-func (w *world) memory(items []int, part float64, lone bool) *memoryProgram {
+// memory builds the program for some items and a part of the memory; nil when there is no memory. refill offers what is served augmented
+// a source in the encoded tier.
+func (w *world) memory(items []int, part float64, refill bool) *memoryProgram {
 	fixed, free := w.d.free()
 	sizes := [numForms]float64{fEncoded: float64(fixed.Encoded), fDecoded: float64(fixed.Decoded), fAugmented: float64(fixed.Augmented)}
 	unit := float64(free) + max(sizes[fEncoded], 0) + max(sizes[fDecoded], 0) + max(sizes[fAugmented], 0)
@@ -168,14 +172,15 @@ func (w *world) memory(items []int, part float64, lone bool) *memoryProgram {
 		inGroup[w.items[i].group]++
 	}
 	stores := map[[2]int]int{} // (form, dataset or group) to the column that holds memory for several items
-	type pair struct{ serve, store int }
+	type pair struct{ serve, store, refill int }
 	var shared []pair
+	var refills []int // columns, each behind the one that it is for
 	first := make([]int, len(items)+1)
 	for k, i := range items {
 		it := &w.items[i]
 		g := &w.groups[it.group]
 		serves := []column{
-			{item: i, form: fEncoded, mem: fEncoded, bytes: it.set.Encoded * w.union[it.data], out: &m.l.enc[it.data]},
+			{item: i, form: fEncoded, mem: fEncoded, bytes: w.room * it.set.Encoded * w.union[it.data], out: &m.l.enc[it.data]},
 			{item: i, form: fDecoded, mem: fDecoded, bytes: g.bytes * g.samples, out: &m.l.dec[it.group]},
 		}
 		members, key := [...]int{inData[it.data], inGroup[it.group]}, [...]int{it.data, it.group}
@@ -196,27 +201,45 @@ func (w *world) memory(items []int, part float64, lone bool) *memoryProgram {
 			serves[x].bytes, serves[x].out = 0, nil
 		}
 		first[k] = len(m.cols)
+		augmented := it.rec.Sharers > 1 // alone nothing is gained: an instance serves a job once (design.md G3)
 		for x, c := range serves {
 			if from[x] >= 0 {
-				shared = append(shared, pair{len(m.cols), from[x]})
+				p := pair{len(m.cols), from[x], -1}
+				if c.form == fEncoded && augmented && refill {
+					p.refill = first[k] + len(serves) + 1
+				}
+				shared = append(shared, p)
 			}
 			m.cols = append(m.cols, c)
 		}
-		if it.rec.Sharers > 1 || lone { // alone nothing is gained: an instance serves a job once (design.md G3)
+		if augmented {
 			m.cols = append(m.cols, column{item: i, form: fAugmented, mem: fAugmented, bytes: it.rec.Augmented * it.wanted, out: &m.l.aug[i]})
+		}
+		if augmented && refill {
+			source := serves[0]
+			source.form = fRefill
+			refills = append(refills, len(m.cols))
+			m.cols = append(m.cols, source)
 		}
 	}
 	m.gain = len(m.cols)
 	m.vars = m.gain + 1
 	for k, i := range items {
 		r := m.row(1)
-		for j := first[k]; j < len(m.cols) && m.cols[j].item == i; j++ {
+		for j := first[k]; j < len(m.cols) && m.cols[j].item == i && m.cols[j].form != fRefill; j++ {
 			r[j] = 1
 		}
 	}
 	for _, s := range shared { // what is served from memory for several is at most what lies there
 		r := m.row(0)
 		r[s.serve], r[s.store] = 1, -1
+		if s.refill >= 0 {
+			r[s.refill] = 1
+		}
+	}
+	for _, j := range refills {
+		r := m.row(0)
+		r[j], r[j-1] = 1, -1
 	}
 	budget := m.row(float64(free) * part / m.unit)
 	for f := fEncoded; f <= fAugmented; f++ {
@@ -238,7 +261,7 @@ func (m *memoryProgram) layout() layout {
 	x := m.solve()
 	for j, c := range m.cols {
 		if c.out != nil {
-			*c.out = c.bytes * min(x[j], 1)
+			*c.out += c.bytes * min(x[j], 1) // what serves and what is refilled from may be of one tier
 		}
 	}
 	return m.l

@@ -69,7 +69,7 @@ func (w *world) averaged(l layout) outcome {
 	o := outcome{rates: make([]float64, n), levels: make([]float64, n), mixes: make([][numForms]float64, n)}
 	longest := 0.0
 	for i := range w.items {
-		o.mixes[i] = w.mix(i, l)
+		o.mixes[i], _ = w.mix(i, l)
 		rates, limits := w.dsi(i)
 		part := float64(len(w.items[i].ingest)) / float64(w.jobs)
 		for f, p := range o.mixes[i] {

@@ -24,6 +24,7 @@ type world struct {
 	groups []group   // prefixes: what shares decoded samples
 	union  []float64 // samples of each dataset that any recipe wants
 	jobs   int
+	room   float64 // bytes of encoded that a program sets aside for each byte that is wanted, at least 1
 }
 
 // item is one recipe.
@@ -33,6 +34,7 @@ type item struct {
 	rec                 *Recipe
 	wanted              float64 // samples
 	need                [numForms]vector
+	refill              vector    // what changes for an augmented sample whose encoded bytes are in memory too
 	ingest              []float64 // of its jobs, ascending
 }
 
@@ -47,13 +49,13 @@ type group struct {
 type layout struct{ enc, dec, aug []float64 }
 
 func newWorld(d *Demand) *world {
-	w := &world{d: d, union: make([]float64, len(d.Datasets))}
+	w := &world{d: d, room: 1, union: make([]float64, len(d.Datasets))}
 	for i := range d.Datasets {
 		s := &d.Datasets[i]
 		first := len(w.items)
 		for j := range s.Recipes {
 			r := &s.Recipes[j]
-			it := item{data: i, recipe: j, set: s, rec: r, wanted: r.wanted(s), need: needs(&d.Machine, s, r)}
+			it := item{data: i, recipe: j, set: s, rec: r, wanted: r.wanted(s), need: needs(&d.Machine, s, r), refill: refill(&d.Machine, s, r)}
 			for _, x := range r.Jobs {
 				it.ingest = append(it.ingest, x.Ingest)
 			}
@@ -109,19 +111,32 @@ func needs(m *Machine, s *Dataset, r *Recipe) (v [numForms]vector) {
 	return v
 }
 
+// refill is what changes for a sample of the augmented form when the bytes that its next instance is made from lie in the encoded
+// tier: they are not read from storage. Forms do not exclude each other: a tier that holds more of a dataset than it serves holds
+// sources of what another form serves.
+func refill(m *Machine, s *Dataset, r *Recipe) (v vector) {
+	v[ResStorage] = -s.Stored / m.Storage / float64(r.Sharers)
+	if !m.MissesFill {
+		v[ResCache] = s.Encoded / m.Cache / float64(r.Sharers)
+	}
+	return v
+}
+
 func (w *world) empty() layout {
 	return layout{make([]float64, len(w.d.Datasets)), make([]float64, len(w.groups)), make([]float64, len(w.items))}
 }
 
-// mix is how the samples of an item are served: augmented before decoded before encoded (Eq. 2, 4, 6).
-func (w *world) mix(i int, l layout) (p [numForms]float64) {
+// mix is how the samples of an item are served: augmented before decoded before encoded (Eq. 2, 4, 6); kept is the part that is served
+// augmented and whose encoded bytes are in memory besides.
+func (w *world) mix(i int, l layout) (p [numForms]float64, kept float64) {
 	it := &w.items[i]
 	g := &w.groups[it.group]
 	p[fAugmented] = min(1, l.aug[i]/(it.rec.Augmented*it.wanted))
 	p[fDecoded] = min(1-p[fAugmented], l.dec[it.group]/(g.bytes*g.samples))
-	p[fEncoded] = min(1-p[fAugmented]-p[fDecoded], l.enc[it.data]/(it.set.Encoded*w.union[it.data]))
+	encoded := min(1, l.enc[it.data]/(it.set.Encoded*w.union[it.data]))
+	p[fEncoded] = min(1-p[fAugmented]-p[fDecoded], encoded)
 	p[fStored] = max(1-p[fAugmented]-p[fDecoded]-p[fEncoded], 0)
-	return p
+	return p, min(p[fAugmented], encoded-p[fEncoded])
 }
 
 // spread divides the bytes of each form in proportion to what is wanted of it, never more than that. Augmented goes to
@@ -162,8 +177,8 @@ func (w *world) blend(a, b layout, part float64) layout {
 	return l
 }
 
-// cover is x changed so that one item is served wholly from one form; what x gave the item goes, and the rest of x shrinks to
-// the memory that is left. False when the form cannot hold the item.
+// cover is x changed so that one item is served wholly from one form, for fRefill from augmented with all sources in encoded; what x gave
+// the item goes, and the rest of x shrinks to the memory that is left. False when the form cannot hold the item.
 func (w *world) cover(i, form int, x layout) (layout, bool) {
 	it := &w.items[i]
 	g := &w.groups[it.group]
@@ -175,20 +190,27 @@ func (w *world) cover(i, form int, x layout) (layout, bool) {
 		l.dec[it.group] = 0
 	}
 	l.aug[i] = 0
-	var at *float64
-	var whole float64
+	at := [3]*float64{&l.enc[it.data], &l.dec[it.group], &l.aug[i]}
+	var whole [3]float64
 	switch form {
 	case fEncoded:
-		at, whole = &l.enc[it.data], it.set.Encoded*w.union[it.data]
+		whole[0] = it.set.Encoded * w.union[it.data]
 	case fDecoded:
-		at, whole = &l.dec[it.group], g.bytes*g.samples
+		whole[1] = g.bytes * g.samples
 	default:
-		at, whole = &l.aug[i], it.rec.Augmented*it.wanted
+		whole[2] = it.rec.Augmented * it.wanted
 		if it.rec.Sharers < 2 {
 			return l, false
 		}
+		if form == fRefill {
+			whole[0] = it.set.Encoded * w.union[it.data]
+		}
 	}
-	*at = 0
+	for k, n := range whole {
+		if n > 0 {
+			*at[k] = 0
+		}
+	}
 	fixed, free := w.d.free()
 	sizes := [3]int64{fixed.Encoded, fixed.Decoded, fixed.Augmented}
 	tiers := [3][]float64{l.enc, l.dec, l.aug}
@@ -199,9 +221,7 @@ func (w *world) cover(i, form int, x layout) (layout, bool) {
 				for _, b := range t {
 					sum += b
 				}
-				if k == form-1 {
-					room -= whole
-				}
+				room -= whole[k]
 			}
 		}
 		if room < 0 {
@@ -224,7 +244,11 @@ func (w *world) cover(i, form int, x layout) (layout, bool) {
 			ok = shrink(float64(size), func(k int) bool { return k == f }) && ok
 		}
 	}
-	*at = whole
+	for k, n := range whole {
+		if n > 0 {
+			*at[k] = n
+		}
+	}
 	return l, ok
 }
 
@@ -308,11 +332,15 @@ func (w *world) evaluate(l layout) outcome {
 	o := outcome{rates: make([]float64, n), levels: make([]float64, n), mixes: make([][numForms]float64, n)}
 	need := make([]vector, n) // of one sample of the item
 	for i := range w.items {
-		o.mixes[i] = w.mix(i, l)
+		var kept float64
+		o.mixes[i], kept = w.mix(i, l)
 		for f, p := range o.mixes[i] {
 			for k, x := range w.items[i].need[f] {
 				need[i][k] += float64(p * x)
 			}
+		}
+		for k, x := range w.items[i].refill {
+			need[i][k] = max(need[i][k]+float64(kept*x), 0) // below 0 by rounding alone
 		}
 	}
 	next := make([]int, n) // jobs before it are at the speed of their training
@@ -381,7 +409,28 @@ func (w *world) evaluate(l layout) outcome {
 	if trained > 0 {
 		o.load[ResIngest] = float64(trained) / float64(w.jobs)
 	}
+	o.wait(w.d.Machine.Waiting)
 	return o
+}
+
+// wait slows everybody by the part of the other resources' work that the most loaded one does not hide.
+func (o *outcome) wait(part float64) {
+	sum, most := 0.0, 0.0
+	for _, x := range o.load[:ResIngest] {
+		sum, most = sum+x, max(most, x)
+	}
+	slower := most + float64(part*(sum-most))
+	if part == 0 || slower <= 1 {
+		return
+	}
+	o.total /= slower
+	for k := range o.load {
+		o.load[k] /= slower
+	}
+	for i := range o.rates {
+		o.rates[i] /= slower
+		o.levels[i] /= slower
+	}
 }
 
 // fits tells whether no job falls below factor times its fair share.

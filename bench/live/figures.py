@@ -146,10 +146,10 @@ def change_table(runs: Runs, base: str, new: str, better: dict[str, bool]) -> li
     return out
 
 
-def replace_between(page: pathlib.Path, lines: Sequence[str]) -> None:
+def replace_between(page: pathlib.Path, lines: Sequence[str], begin: str = BEGIN, end: str = END) -> None:
     """Rewrites what stands between the marks of a page."""
     text = page.read_text()
-    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        raise SystemExit(f"{page}: the lines {BEGIN!r} and {END!r} must stand there once each")
-    before, after = text[:text.index(BEGIN)], text[text.index(END):]
-    page.write_text(before + BEGIN + "\n" + "\n".join(lines) + "\n" + after)
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+        raise SystemExit(f"{page}: the lines {begin!r} and {end!r} must stand there once each")
+    before, after = text[:text.index(begin)], text[text.index(end):]
+    page.write_text(before + begin + "\n" + "\n".join(lines) + "\n" + after)

@@ -146,8 +146,9 @@ class Daemon:
         shutil.rmtree(self.state, ignore_errors=True)
 
 
-def spawn(commands: list[list[str]], env: dict[str, str], script: str = __file__, begin: Callable[[], None] = lambda: None) -> list[dict]:
-    """Runs a script once for each command, all from the same moment, at which begin is called; returns what they print last."""
+def spawn(commands: list[list[str]], env: dict[str, str], script: str = __file__, begin: Callable[[], None] = lambda: None,
+          meanwhile: Callable[[], None] = lambda: None) -> list[dict]:
+    """Runs a script once for each command, all from the same moment, at which begin is called, and meanwhile after it; returns what they print last."""
     jobs = [subprocess.Popen([sys.executable, script, *c], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) for c in commands]
     try:
         for j in jobs:
@@ -157,6 +158,7 @@ def spawn(commands: list[list[str]], env: dict[str, str], script: str = __file__
         for j in jobs:
             j.stdin.write("go\n")
             j.stdin.flush()
+        meanwhile()
         results = [json.loads(j.communicate()[0].splitlines()[-1]) for j in jobs]
     finally:
         for j in jobs:

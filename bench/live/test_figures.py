@@ -12,6 +12,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import figures
 import loaders
 import peer_tensorsocket
+import promises
 from figures import Bar, Source
 
 
@@ -105,3 +106,19 @@ def test_every_bar_names_a_figure_that_a_run_gives() -> None:
     build = loaders.Build("this", "larder", loaders.ROOT)
     steps = {s.label for s in (*bench.larder_steps(build, False, ""), *bench.torch_steps(True), *bench.tensorsocket_steps("python", True))}
     assert set(names) <= steps, set(names) - steps
+
+
+def test_epochs_after_a_moment_count_until_the_first_job_ends() -> None:
+    a = {"samples": 10, "marks": [0, 1, 2, 3, 4]}
+    b = {"samples": 10, "marks": [0, 2, 4, 6, 8]}
+    # From 0.5 on: a has 1-2, 2-3, 3-4, b has 2-4; what b does after a's end is done with more of the machine.
+    assert promises.rate_after([a, b], 0.5) == pytest.approx(10 + 5)
+    with pytest.raises(SystemExit, match="too short"):
+        promises.rate_after([a, b], 2.5)
+
+
+def test_every_bar_of_the_promises_has_its_runs() -> None:
+    runs = {s.label: [{s.key: 10.0}] * 3 for b in promises.bars() for s in (b.mine, *b.reference)}
+    assert all(figures.figure(b, runs).met for b in promises.bars())
+    runs["all fits, killed"] = [{"rate": 9.0}] * 3
+    assert [figures.figure(b, runs).met for b in promises.bars()].count(False) == 1

@@ -298,8 +298,9 @@ func (c *Core) demand() cachepolicy.Demand {
 	t := c.cfg.Tiers
 	r := c.model.rates
 	d := cachepolicy.Demand{Budget: t.Total, Fairness: t.Fairness,
-		Fixed:   &cachepolicy.Sizes{Encoded: t.Sizes[ident.Encoded], Decoded: t.Sizes[ident.Decoded], Augmented: t.Sizes[ident.Augmented]},
-		Machine: cachepolicy.Machine{Nodes: 1, Cache: known(r.Cache), NIC: math.Inf(1), PCIe: math.Inf(1), Storage: known(r.Storage)}}
+		Fixed: &cachepolicy.Sizes{Encoded: t.Sizes[ident.Encoded], Decoded: t.Sizes[ident.Decoded], Augmented: t.Sizes[ident.Augmented]},
+		Machine: cachepolicy.Machine{Nodes: 1, Cache: known(r.Cache), NIC: math.Inf(1), PCIe: math.Inf(1), Storage: known(r.Storage),
+			Waiting: cachepolicy.MeasuredWaiting}}
 	room := 1.0 // only a part of a tier may be resident, so a sample costs so much more of it
 	if u := c.cfg.Usable(t.Total); u > 0 {
 		room = float64(t.Total) / float64(u)

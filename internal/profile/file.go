@@ -213,7 +213,7 @@ func footprint(bytes float64) float64 {
 // disk), the stored bytes are weighted, so that seconds of storage are right.
 func Demand(budget int64, use Use, list ...*Profile) cachepolicy.Demand {
 	d := cachepolicy.Demand{Budget: budget, Fairness: &use.Fairness,
-		Machine: cachepolicy.Machine{Nodes: 1, NIC: math.Inf(1), PCIe: math.Inf(1), Cache: math.Inf(1)}}
+		Machine: cachepolicy.Machine{Nodes: 1, NIC: math.Inf(1), PCIe: math.Inf(1), Cache: math.Inf(1), Waiting: cachepolicy.MeasuredWaiting}}
 	for _, p := range list {
 		d.Machine.Storage = max(d.Machine.Storage, p.Storage.BytesPerSecond)
 		d.Machine.Cache = min(d.Machine.Cache, p.Memory)
