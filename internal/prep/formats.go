@@ -17,6 +17,7 @@ import (
 
 // decode writes h.w x h.h pixels of RGB to dst.
 func (w *Worker) decode(h header, enc, dst []byte) error {
+	poison(enc)
 	dst = dst[:h.w*h.h*3]
 	var err error
 	if h.format == "jpeg" {

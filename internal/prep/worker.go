@@ -246,6 +246,7 @@ func (w *Worker) decodeRegion(h header, enc []byte, steps []step) (img Image, do
 	if need.w*need.h*16 > h.w*h.h*15 {
 		return Image{}, false, nil
 	}
+	poison(enc)
 	got, pix, err := w.jpeg.region(h, enc, need, w.limits, func(n int) []byte { return w.buffer(bufWhole, n) })
 	if err != nil {
 		return Image{}, false, w.decodeError(h, enc, err)
