@@ -55,6 +55,7 @@ type daemon struct {
 	store    *tiers.Store
 	journal  journal.Log
 	found    *journal.State // what it held; nil = nothing
+	decoding *journal.Decoding
 	seed     uint64
 	gpu      gpu.Probe
 	engine   *exec.Engine
@@ -168,7 +169,7 @@ func (d *daemon) openEngine() error {
 			return v.Of(r.Machine), v.IsAuto(), err
 		},
 		MemoryLimit: r.Memory, Own: r.Own, Lease: cfg.Jobs.Lease, MaxJobs: cfg.Jobs.Max, IdleTimeout: cfg.Jobs.IdleTimeout, Seed: d.seed,
-		Evictor: d.newEvictor,
+		Evictor: d.newEvictor, Decoding: d.decoding, Trial: tryCommand,
 	})
 	return err
 }
@@ -318,6 +319,7 @@ func (d *daemon) close() error {
 		if d.tcp != nil {
 			_ = d.tcp.Close() // closed already by its server, when there was one
 		}
+		errs = append(errs, d.decoding.Close())
 		if d.journal != nil {
 			errs = append(errs, d.journal.Close())
 		}

@@ -54,6 +54,13 @@ func (d *daemon) openState() error {
 	for _, n := range disk.Notes() {
 		d.log.Warn("the state directory", "note", n)
 	}
+	var notes []string
+	d.decoding, notes = journal.OpenDecoding(dir, disk.ID(), r.Workers, func(err error) {
+		go d.log.Error("what workers are at is not noted any more: an image that crashes the decoder would not be known after it", "dir", dir, "error", err)
+	})
+	for _, n := range notes {
+		d.log.Warn("the state directory", "note", n)
+	}
 	d.log.Info("state", "dir", dir, "term", disk.Term(), "records", d.found.Seq)
 	return nil
 }

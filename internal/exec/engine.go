@@ -23,14 +23,16 @@ import (
 	"larder/tiers"
 )
 
-// Config is what an Engine needs. The engine does not close Catalog, Store or Journal.
+// Config is what an Engine needs. The engine does not close Catalog, Store, Journal or Decoding.
 type Config struct {
 	Version     string
 	Catalog     *source.Catalog
 	Store       *tiers.Store
 	Journal     journal.Log
-	Found       *journal.State // what the journal held when it was opened; nil = nothing
-	GPU         gpu.Probe      // may be nil
+	Found       *journal.State    // what the journal held when it was opened; nil = nothing
+	Decoding    *journal.Decoding // what workers are at, and were at when the last daemon died; nil = that is not noted
+	Trial       []string          // the command that runs Try, for what they were at; empty = there is none
+	GPU         gpu.Probe         // may be nil
 	Log         *slog.Logger
 	Workers     int         // preparation workers; at least 1
 	Limits      prep.Limits // of one image
@@ -64,6 +66,8 @@ type Engine struct {
 	keeper  *keeper // of the tiers
 	notes   *keeper // of log lines
 	started time.Time
+
+	suspects *suspects
 
 	registering sync.Mutex // one registration at a time: names must not race
 
@@ -142,11 +146,13 @@ func New(cfg Config) (*Engine, error) {
 	e.mu.stratified = map[ident.DatasetID]bool{}
 	e.meters = newMeters(cfg.Workers, runtime.GOMAXPROCS(0))
 	e.pool = newPool(e)
+	e.suspects = newSuspects(e)
 	if cfg.Found != nil {
 		if err := e.restore(context.Background(), cfg.Found); err != nil {
 			return nil, err
 		}
 	}
+	e.suspects.find(context.Background())
 	return e, nil
 }
 
@@ -167,6 +173,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	kept.Go(e.notes.run)
 	e.pool.start(ctx)
 	e.wg.Go(func() { e.measure(ctx) })
+	e.wg.Go(func() { e.suspects.run(ctx) })
 	err := coordinator.Loop(ctx, e.core, e.events, e, time.Now)
 	close(e.done) // before waiting for the workers: nobody takes their events any more
 	e.keeper.stop()

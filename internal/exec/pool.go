@@ -14,6 +14,7 @@ import (
 	"larder/internal/fault"
 	"larder/internal/heap"
 	"larder/internal/ident"
+	"larder/internal/journal"
 	"larder/internal/prep"
 	"larder/tiers"
 )
@@ -79,8 +80,8 @@ func newPool(e *Engine) *pool {
 }
 
 func (p *pool) start(ctx context.Context) {
-	for range p.e.cfg.Workers {
-		p.wg.Go(func() { p.work(ctx) })
+	for i := range p.e.cfg.Workers {
+		p.wg.Go(func() { p.work(ctx, p.e.cfg.Decoding.Slot(i)) })
 	}
 	for range readers {
 		p.wg.Go(func() { p.read(ctx) })
@@ -211,10 +212,11 @@ type worker struct {
 	waited  time.Duration // for room in a tier, in the running piece of work
 	running piece         // of work that is measured; zero = none
 	object  ident.ObjectID
+	slot    *journal.Slot // what it is at
 }
 
-func (p *pool) work(ctx context.Context) {
-	w := &worker{p: p, prep: prep.NewWorker(p.e.cfg.Limits)}
+func (p *pool) work(ctx context.Context, slot *journal.Slot) {
+	w := &worker{p: p, prep: prep.NewWorker(p.e.cfg.Limits), slot: slot}
 	defer w.prep.Close()
 	for {
 		t, ok := p.next()
@@ -223,21 +225,38 @@ func (p *pool) work(ctx context.Context) {
 		}
 		switch x := t.what.(type) {
 		case coordinator.Prepare:
-			w.object = x.Key.Object
+			if x.Into != nil {
+				w.at(t.job, x.Key.Object, x.Into.Seed, x.Into.Instance)
+			} else {
+				w.at(t.job, x.Key.Object, 0, 0)
+			}
 			ev := w.guard(x.Flight, func() coordinator.Prepared { return w.doPrepare(ctx, t, &x) })
+			w.slot.Clear()
 			p.consumed(&t)
 			p.e.send(ev)
 		case coordinator.Augment:
-			w.object = x.Key.Object
-			p.e.send(w.guard(x.Flight, func() coordinator.Prepared { return w.doAugment(t, &x) }))
+			w.at(t.job, x.Key.Object, x.Seed, x.Instance)
+			ev := w.guard(x.Flight, func() coordinator.Prepared { return w.doAugment(t, &x) })
+			w.slot.Clear()
+			p.e.send(ev)
 		case *coordinator.Fill:
-			w.object = x.Object
+			w.at(t.job, x.Object, x.Seed, x.Instance)
 			ev := w.guardFill(t, x)
+			w.slot.Clear()
 			if t.ring != nil {
 				t.ring.release()
 			}
 			p.e.send(ev)
 		}
+	}
+}
+
+// at notes what the worker begins, for the next daemon in case this one dies of it.
+func (w *worker) at(j *job, x ident.ObjectID, seed uint64, instance uint32) {
+	w.object = x
+	if w.slot != nil && j != nil {
+		s, _ := j.data.Sample(x)
+		w.slot.Set(journal.Piece{Job: j.id, Sample: s, Instance: instance, Seed: seed})
 	}
 }
 
@@ -301,6 +320,10 @@ func (w *worker) doPrepare(ctx context.Context, t task, x *coordinator.Prepare) 
 			w.p.e.keeper.wait(t.after)
 			ev.Encoded = w.keep(ekey, b, tiers.Meta{})
 		}
+	}
+	if bad, wait := w.p.e.suspects.verdict(ctx, t.job, x.Key.Object, enc); bad != "" || wait {
+		ev.Err, ev.Lost = bad, wait
+		return ev
 	}
 	leave := w.p.heavy.enter(w.prep.Memory(enc))
 	defer leave()

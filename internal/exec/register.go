@@ -217,11 +217,7 @@ func normalise(in *larderv1.JobSpec) (*larderv1.JobSpec, error) {
 // compile opens the dataset, selects the subset and parses the recipe.
 func (e *Engine) compile(ctx context.Context, spec *larderv1.JobSpec, known *selections) (*job, coordinator.Register, error) {
 	var reg coordinator.Register
-	ops := make([]prep.OpSpec, 0, len(spec.GetTransform()))
-	for _, o := range spec.GetTransform() {
-		ops = append(ops, prep.OpSpec{Kind: o.GetKind(), Name: o.GetName(), Args: o.GetArgs().AsMap()})
-	}
-	recipe, err := prep.ParseRecipe(ops)
+	recipe, err := prep.ParseRecipe(opsOf(spec))
 	if err != nil {
 		return nil, reg, err
 	}

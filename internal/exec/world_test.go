@@ -46,6 +46,10 @@ func TestMain(m *testing.M) {
 		trainee(socket, os.Getenv("LARDER_TEST_JOB"))
 		return
 	}
+	if os.Getenv(trialEnv) != "" || os.Getenv(cleanEnv) != "" {
+		tryPoison()
+		return
+	}
 	goleak.VerifyTestMain(audittest.M(m, audit.Options{Silent: map[string]bool{"silent": true}}))
 }
 
