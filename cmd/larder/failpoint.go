@@ -16,7 +16,7 @@ import (
 )
 
 // failing makes a call to the state directory the last one of this process, or one that fails. LARDER_FAILPOINT is OP:FILE:WHAT:N: the N-th OP
-// (create, write, writeat, truncate, sync, rename, remove) on a FILE (log, mark, snapshot, orders, dir, any), with WHAT = "before" or "after":
+// (create, write, writeat, reserve, truncate, sync, rename, remove) on a FILE (log, mark, snapshot, orders, dir, any), with WHAT = "before" or "after":
 // SIGKILL then; or an error: EIO, ENOSPC, EROFS. This build is for tests of crashes.
 func failing(fs journal.FS) journal.FS {
 	text := os.Getenv("LARDER_FAILPOINT")
@@ -121,6 +121,10 @@ func (f failFile) WriteAt(b []byte, off int64) (n int, err error) {
 
 func (f failFile) Truncate(size int64) error {
 	return f.p.at("truncate", f.name, func() error { return f.File.Truncate(size) })
+}
+
+func (f failFile) Reserve(size int64) error {
+	return f.p.at("reserve", f.name, func() error { return f.File.Reserve(size) })
 }
 
 func (f failFile) Sync() error { return f.p.at("sync", f.name, f.File.Sync) }

@@ -11,7 +11,7 @@ import (
 // points are the calls to the state directory that a process can die before, in the midst of, or after, or that can fail.
 func points() (out []string) {
 	for _, p := range []string{
-		"create:log", "write:log", "sync:log", "sync:dir", "create:mark", "writeat:mark", "truncate:mark", "sync:mark",
+		"create:log", "reserve:log", "write:log", "sync:log", "sync:dir", "create:mark", "writeat:mark", "truncate:mark", "sync:mark",
 		"create:snapshot", "write:snapshot", "sync:snapshot", "rename:snapshot", "remove:log", "remove:snapshot",
 		"create:orders", "write:orders", "sync:orders", "rename:orders",
 	} {
@@ -65,6 +65,11 @@ func TestDaemonIsKilled(t *testing.T) {
 	}
 	c.more(3)
 	c.finish()
+	for _, tr := range c.all {
+		if len(tr.told) > 0 {
+			t.Errorf("job %s was told of bad samples: %v", tr.spec.GetName(), tr.told)
+		}
+	}
 	eventually(t, "the daemon holds nothing for anybody", func() bool { _, n := d.holds(); return n <= empty })
 
 	// R28: what is fixed is what it is without any of this.
@@ -84,8 +89,8 @@ func TestDaemonIsKilled(t *testing.T) {
 		waits = append(waits, tr.waits...)
 	}
 	slices.Sort(waits)
-	figure(t, "%d kills (%d at random moments, %d at %d failpoints), %d epochs read to their end, first batch after the daemon is ready p50 %v p99 %v", kills, moments,
-		kills-moments, len(reached), c.epochs(), percentile(waits, 50), percentile(waits, 99))
+	figure(t, "%d kills (%d at random moments, %d at %d failpoints, %d while samples were prepared, all of them innocent), %d epochs read to their end, first batch after the daemon is ready p50 %v p99 %v", kills, moments,
+		kills-moments, len(reached), d.suspects, c.epochs(), percentile(waits, 50), percentile(waits, 99))
 	if len(reached) < min(len(at), kills/2)/3 {
 		t.Errorf("only %d of %d failpoints were reached: %v", len(reached), len(at), reached)
 	}

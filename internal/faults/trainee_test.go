@@ -37,8 +37,11 @@ type trainee struct {
 	lost    atomic.Int64 // epochs that could not be gone on with
 	mu      sync.Mutex
 	orders  map[uint32][]int64 // by epoch, of those that were not broken off
-	waits   []time.Duration    // from a daemon's being ready to the first batch of it
-	seen    int                // the daemon's life that was timed last
+	bad     map[uint32][]int64 // likewise, of what could not be prepared
+	told    map[string]int     // why not
+	look    func(*client.Batch)
+	waits   []time.Duration // from a daemon's being ready to the first batch of it
+	seen    int             // the daemon's life that was timed last
 	life    func() (time.Time, int)
 	inc     uint64
 	asked   uint64 // ATTACHes without an answer since: each may have made an incarnation
@@ -48,7 +51,7 @@ type trainee struct {
 }
 
 func newTrainee(socket string, spec *larderv1.JobSpec, rank uint32) *trainee {
-	tr := &trainee{socket: socket, spec: spec, rank: rank, orders: map[uint32][]int64{}}
+	tr := &trainee{socket: socket, spec: spec, rank: rank, orders: map[uint32][]int64{}, bad: map[uint32][]int64{}, told: map[string]int{}}
 	tr.last.Store(math.MaxInt64)
 	return tr
 }
@@ -151,6 +154,13 @@ func (tr *trainee) read(ctx context.Context, st *client.Stream) error {
 		}
 		tr.mu.Lock()
 		tr.orders[tr.epoch] = append(tr.orders[tr.epoch], b.Index()...)
+		for _, q := range b.Report() {
+			tr.bad[tr.epoch] = append(tr.bad[tr.epoch], int64(q.GetId()))
+			tr.told[q.GetReason()]++
+		}
+		if tr.look != nil {
+			tr.look(b)
+		}
 		if tr.life != nil {
 			if born, n := tr.life(); n > tr.seen {
 				tr.seen = n
@@ -172,6 +182,7 @@ func (tr *trainee) forget() {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	delete(tr.orders, tr.epoch-1)
+	delete(tr.bad, tr.epoch-1)
 }
 
 func op(name string, args map[string]any) *larderv1.Op {

@@ -137,6 +137,7 @@ type daemon struct {
 	state  string
 	wrap   []string // a command in front of it
 	args   []string
+	env    []string
 
 	mu    sync.Mutex
 	cmd   *exec.Cmd
@@ -144,6 +145,8 @@ type daemon struct {
 	ended chan struct{}
 	born  time.Time // when it was ready
 	lives int
+
+	suspects int // lives that began with samples that may have ended the one before
 }
 
 // safeBuffer is what a process writes, read while it does.
@@ -204,6 +207,7 @@ func (d *daemon) start(failpoint string) bool {
 	cmd.Dir = d.dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + d.dir, "XDG_CACHE_HOME=" + filepath.Join(d.dir, "cache"), "XDG_RUNTIME_DIR=" + d.dir}
+	cmd.Env = append(cmd.Env, d.env...)
 	if failpoint != "" {
 		cmd.Env = append(cmd.Env, "LARDER_FAILPOINT="+failpoint)
 	}
@@ -275,6 +279,9 @@ func (d *daemon) died(wait time.Duration) (int, bool) {
 // look finds what a daemon must never say.
 func (d *daemon) look() {
 	d.t.Helper()
+	if strings.Contains(d.log.String(), "samples were being prepared when the last daemon died") {
+		d.suspects++
+	}
 	for _, word := range []string{"panic:", "VIOLATED", "invariant", "fatal error:"} {
 		if strings.Contains(d.log.String(), word) {
 			d.t.Errorf("the daemon's log has %q: %s", word, d.log.String())
