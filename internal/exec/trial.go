@@ -326,10 +326,10 @@ func watch(over <-chan struct{}, most time.Duration) {
 	}
 	begin := used()
 	look := time.NewTicker(50 * time.Millisecond)
-	defer look.Stop()
 	for {
 		select {
 		case <-over:
+			look.Stop()
 			return
 		case <-look.C:
 			if used()-begin > most {
