@@ -51,7 +51,8 @@ func fileOf(data *source.Dataset, x ident.ObjectID, times bool) resume.Entry {
 	return resume.File(key, size, mtime)
 }
 
-// orderName is the fingerprint of an order: which log has it, of which job, what it is drawn from.
+// orderName is the fingerprint of an order: which log has it, of which job, what it is drawn from. The samples are not in it: of a step that another rank was not
+// given yet, batches may be given back or get substitutes after the token was made, so no hash of them would hold.
 func (e *Engine) orderName(id ident.JobID, epoch, instance uint32, samples int) string {
 	b := binary.LittleEndian.AppendUint64(nil, e.cfg.Journal.ID())
 	for _, v := range []uint32{uint32(id), epoch, instance, uint32(samples)} {
