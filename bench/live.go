@@ -37,6 +37,7 @@ type Live struct {
 	Machine LiveMachine
 	Tiers   LiveTiers
 	Jobs    []LiveJob
+	Kill    time.Duration // of the run, at which a real daemon is killed and started again; 0 = never
 }
 
 // LiveMachine is the machine of a Live; zero values are not given.
@@ -141,7 +142,7 @@ func (p *liveParser) boolean(v *yaml.Node, key string, to *bool) {
 
 func (p *liveParser) live(n *yaml.Node) {
 	l := p.l
-	var list *yaml.Node
+	var list, kill *yaml.Node
 	seen := p.mapping(n, "the scenario", []field{
 		{"samples", func(v *yaml.Node) { p.whole(v, "samples", 1, maxSamples, &l.Samples) }},
 		{"dataset", func(v *yaml.Node) { p.word(v, "dataset", &l.URI) }},
@@ -153,6 +154,7 @@ func (p *liveParser) live(n *yaml.Node) {
 		{"decoded", func(v *yaml.Node) { p.number(v, "decoded", 0, 1000, true, &l.Decoded) }},
 		{"machine", func(v *yaml.Node) { p.machine(v) }},
 		{"tiers", func(v *yaml.Node) { p.tiers(v) }},
+		{"kill", func(v *yaml.Node) { kill = v; p.kill(v) }},
 		{"jobs", func(v *yaml.Node) { list = v }},
 	})
 	if !seen["bytes"] {
@@ -172,6 +174,17 @@ func (p *liveParser) live(n *yaml.Node) {
 		for i, v := range list.Content {
 			p.job(v, i)
 		}
+	}
+	if early := func(j LiveJob) bool { return j.Start < l.Kill }; l.Kill > 0 && len(l.Jobs) > 0 && !slices.ContainsFunc(l.Jobs, early) {
+		p.fail(kill, "kill", "kill it later, or let a job start before", "nobody trains yet when the daemon is killed, at %v", l.Kill)
+	}
+}
+
+// kill reads when the daemon is killed.
+func (p *liveParser) kill(n *yaml.Node) {
+	seen := p.mapping(n, "kill", []field{{"at", func(v *yaml.Node) { p.duration(v, "kill.at", time.Millisecond, 365*24*time.Hour, &p.l.Kill) }}})
+	if n.Kind == yaml.MappingNode && !seen["at"] {
+		p.fail(n, "kill", "e.g. kill: {at: 5s}", "kill does not say when")
 	}
 }
 
@@ -340,6 +353,14 @@ func (p *liveParser) phases(n *yaml.Node, j *LiveJob) {
 		}
 		j.Phases = append(j.Phases, ph)
 	}
+}
+
+// Notes tells in sentences what a simulation of it leaves out.
+func (l *Live) Notes() []string {
+	if l.Kill == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("The death of the daemon at %v is not simulated: a simulated run is the one that nobody disturbed.", l.Kill)}
 }
 
 // Data is what a World needs to know of a dataset.

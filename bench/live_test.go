@@ -36,6 +36,7 @@ decoded: 6
 machine:
   {workers: 3, cores: 2, storage: {bandwidth: 20MB/s, iops: 500, latency: 2ms}, memory: 8GB, decode: {mean: 1ms, spread: 3, by: bytes}, augment: 200us, finish: 10us, in_place: 0.7}
 tiers: {total: 64MiB, encoded: 8MiB, decoded: auto, augmented: 0, policy: {encoded: minio, decoded: lru, augmented: need}, model: seneca}
+kill: {at: 1500ms}
 jobs:
   - {name: a, subset: "range(0, 50)", order: stratified(8), shuffle: true, seed: 3, batch: 8, prefetch: 4, ranks: 2, epochs: 5, drop_last: true, step: 3ms, jitter: 0.5, start: 1s, leave: 2s, crop: 96, share: augmented}
   - {name: b, shuffle: false, phases: [{batches: 3, step: 10ms}, {batches: 1, step: 100ms}]}
@@ -48,7 +49,7 @@ func TestLiveScenario(t *testing.T) {
 		m.Decode != (Cost{time.Millisecond, 3, true}) || m.Augment != (Cost{Mean: 200 * time.Microsecond}) || m.Finish != 10*time.Microsecond || m.InPlace != .7 {
 		t.Errorf("%+v", l)
 	}
-	if l.Tiers.Total != 64<<20 || l.Tiers.Sizes != [ident.NumForms]int64{ident.Encoded: 8 << 20, ident.Decoded: -1} || l.Tiers.Policy[ident.Decoded] != "lru" || l.Tiers.Model != "seneca" {
+	if l.Tiers.Total != 64<<20 || l.Tiers.Sizes != [ident.NumForms]int64{ident.Encoded: 8 << 20, ident.Decoded: -1} || l.Tiers.Policy[ident.Decoded] != "lru" || l.Tiers.Model != "seneca" || l.Kill != 1500*time.Millisecond || len(l.Notes()) != 1 {
 		t.Errorf("%+v", l.Tiers)
 	}
 	if a.Order != "stratified(8)" || a.Seed != 3 || a.Batch != 8 || a.Prefetch != 4 || a.Ranks != 2 || a.Epochs != 5 || !a.DropLast || !a.Even || a.Step != 3*time.Millisecond || a.Jitter != .5 ||
@@ -101,6 +102,12 @@ func TestLiveMistakes(t *testing.T) {
 		{"samples: 3\ntiers: {total: auto}\njobs: [{name: a}]", fault.Invalid, []string{"f:2:16: tiers.total"}},
 		{"samples: 3\ntiers: {policy: {decoded: belady}}\njobs: [{name: a}]", fault.Invalid, []string{`unknown cache policy "belady"`}},
 		{"samples: 3\ntiers: {model: senca}\njobs: [{name: a}]", fault.Invalid, []string{"did you mean seneca?"}},
+		{"samples: 3\nkill: 5s\njobs: [{name: a}]", fault.Invalid, []string{"f:2:7: kill must hold keys"}},
+		{"samples: 3\nkill: {}\njobs: [{name: a}]", fault.Invalid, []string{"f:2:7: kill does not say when", "e.g. kill: {at: 5s}"}},
+		{"samples: 3\nkill: {att: 5s}\njobs: [{name: a}]", fault.Invalid, []string{`f:2:8: unknown key "att" in kill`, "did you mean at?"}},
+		{"samples: 3\nkill: {at: soon}\njobs: [{name: a}]", fault.Invalid, []string{"f:2:12: kill.at", "e.g. 20ms"}},
+		{"samples: 3\nkill: {at: 0s}\njobs: [{name: a}]", fault.Invalid, []string{"f:2:12: kill.at"}},
+		{"samples: 3\nkill: {at: 1s}\njobs: [{name: a, start: 1s}]", fault.Invalid, []string{"f:2:7: nobody trains yet", "kill it later"}},
 		{"samples: 3\njobs: []", fault.Invalid, []string{"jobs is missing"}},
 		{"samples: 3\njobs: [{name: a, stp: 2ms}]", fault.Invalid, []string{`unknown key "stp" in job 1`, "did you mean step?"}},
 		{"samples: 3\njobs: [{name: a, step: 2}]", fault.Invalid, []string{"f:2:24: step", "e.g. 20ms"}},
@@ -168,6 +175,7 @@ func TestLiveSchemaIsWhatIsParsed(t *testing.T) {
 		{schema.Defs["distribution"], "samples: 3\njobs: [{name: a}]\nmachine: {decode: {mean: 1ms, zzqq: 1}}"},
 		{sub(live, "tiers"), "samples: 3\njobs: [{name: a}]\ntiers: {zzqq: 1}"},
 		{sub(sub(live, "tiers"), "policy"), "samples: 3\njobs: [{name: a}]\ntiers: {policy: {zzqq: 1}}"},
+		{sub(live, "kill"), "samples: 3\njobs: [{name: a}]\nkill: {at: 1s, zzqq: 1}"},
 		{schema.Defs["livejob"], "samples: 3\njobs: [{name: a, zzqq: 1}]"},
 		{schema.Defs["phase"], "samples: 3\njobs: [{name: a, phases: [{batches: 1, step: 1ms, zzqq: 1}]}]"},
 	} {

@@ -83,7 +83,7 @@ func TestSchemaKnowsTheValues(t *testing.T) {
 	demand := func(text string) error { _, err := ParseDemand("f", []byte(text)); return err }
 	live := func(text string) error { _, err := ParseLive("f", []byte(text)); return err }
 	// Of a key without limits in the schema, a value that is right: what makes one right is written elsewhere (docs/subsets.md, docs/policies.md, …).
-	words := map[string]string{"subset": "id < 5", "order": "epoch", "policy": "lru", "name": "b", "step": "2ms", "start": "1s", "leave": "2s", "latency": "1ms", "finish": "10us", "mean": "1ms",
+	words := map[string]string{"subset": "id < 5", "order": "epoch", "policy": "lru", "name": "b", "step": "2ms", "start": "1s", "leave": "2s", "latency": "1ms", "at": "2s", "finish": "10us", "mean": "1ms",
 		"dataset": "imagefolder:x", "bandwidth": "20MB/s", "memory": "8GB", "total": "1GiB", "encoded": "auto", "decoded": "7", "augmented": "0"}
 	checked := 0
 	for _, at := range []struct {
@@ -100,6 +100,7 @@ func TestSchemaKnowsTheValues(t *testing.T) {
 		{run.Props["machine"].Props["storage"], live, "samples: 10\njobs: [{name: a}]\nmachine: {storage: {KEY: VALUE}}"},
 		{run.Props["tiers"], live, "samples: 10\njobs: [{name: a}]\ntiers: {KEY: VALUE}"},
 		{run.Props["tiers"].Props["policy"], live, "samples: 10\njobs: [{name: a}]\ntiers: {policy: {KEY: VALUE}}"},
+		{run.Props["kill"], live, "samples: 10\njobs: [{name: a}]\nkill: {KEY: VALUE}"},
 		{schema.Defs["livejob"], live, "samples: 10\njobs: [{name: a, KEY: VALUE}]"},
 		{schema.Defs["phase"], live, "samples: 10\njobs: [{name: a, phases: [{batches: 3, step: 1ms}, {batches: 2, step: 3ms, KEY: VALUE}]}]"},
 		{schema.Defs["distribution"], live, "samples: 10\njobs: [{name: a}]\nmachine: {decode: {mean: 2ms, KEY: VALUE}}"},

@@ -12,6 +12,7 @@ func TestCompare(t *testing.T) {
 	run := func(reads, samples, augments uint64) *measure.Run {
 		return &measure.Run{Counts: measure.Counts{SourceReads: reads, Decodes: reads, Samples: samples, Batches: samples / 8, Augments: augments}, Makespan: float64(reads)}
 	}
+	killed := func(r *measure.Run) *measure.Run { r.Recovery = &measure.Recovery{}; return r }
 	plain := &coresim.World{Jobs: []coresim.Job{{Name: "a"}}}
 	shares := &coresim.World{Jobs: []coresim.Job{{Name: "a", Share: true}}}
 	leaves := &coresim.World{Jobs: []coresim.Job{{Name: "a", Leave: 1}}}
@@ -30,6 +31,8 @@ func TestCompare(t *testing.T) {
 		{"one run differs", plain, run(100, 80, 80), []*measure.Run{run(100, 80, 80), run(100, 80, 80), run(100, 80, 81)}, "augments"},
 		{"augments that are shared", shares, run(100, 80, 80), []*measure.Run{run(100, 80, 99)}, ""},
 		{"a job that leaves", leaves, run(100, 80, 80), []*measure.Run{run(100, 88, 88)}, ""},
+		{"memory that a death took", plain, run(100, 80, 80), []*measure.Run{killed(run(150, 80, 90))}, ""},
+		{"a sample that a death took", plain, run(100, 80, 80), []*measure.Run{killed(run(150, 79, 90))}, "samples_delivered"},
 		{"reads that were none", plain, run(5, 80, 80), []*measure.Run{run(0, 80, 80)}, "source_reads"},
 	} {
 		failed := ""

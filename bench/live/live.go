@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -38,6 +39,8 @@ import (
 // Daemon is a daemon that runs.
 type Daemon interface {
 	Socket() string
+	// Kill ends it by SIGKILL, and tells what it used.
+	Kill() (Usage, error)
 	// Stop ends it and tells what it used.
 	Stop() (Usage, error)
 }
@@ -48,7 +51,12 @@ type Usage struct {
 	PeakRSS int64 // bytes
 }
 
-// Starter starts larder serve with a configuration file; the daemon's files belong into dir.
+// and is what two processes used, one after the other.
+func (u Usage) and(o Usage) Usage {
+	return Usage{CPU: u.CPU + o.CPU, PeakRSS: max(u.PeakRSS, o.PeakRSS)}
+}
+
+// Starter starts larder serve with a configuration file; the daemon's files belong into dir, which may hold those of one that was killed.
 type Starter func(ctx context.Context, dir, config string) (Daemon, error)
 
 // Setup is a scenario that is ready to be run.
@@ -188,9 +196,12 @@ func (s *Setup) Run(ctx context.Context, start Starter, label string) (r *measur
 	run := &running{s: s, socket: d.Socket(), start: make(chan struct{}), began: time.Now(), collect: measure.New(measure.Samples{Count: s.World.Objects,
 		Size: func(x uint32) int64 { return int64(s.World.Sizes[x]) }, Label: func(x uint32) int { return int(s.World.Labels[x]) }})}
 	r = &measure.Run{Source: measure.Measured, Label: label, Seed: s.World.Seed}
+	if s.Live.Kill > 0 {
+		run.death = newDeath(s, d, func(ctx context.Context) (Daemon, error) { return start(ctx, dir, file) })
+	}
 	err = run.all(ctx, r)
 	clients := processTime() - own + run.children
-	use, stopped := d.Stop()
+	use, stopped := run.stop(d)
 	if err := errors.Join(err, stopped); err != nil {
 		return nil, err
 	}
@@ -241,7 +252,11 @@ func (s *Setup) config(dir string) string {
 	if m.IOPS > 0 {
 		text += fmt.Sprintf("  storage_iops: %d\n", m.IOPS)
 	}
-	return text + fmt.Sprintf("prep: {workers: %d}\nstate: {dir: none}\nlog: {level: warn}\n", s.World.Workers)
+	state := "none"
+	if s.Live.Kill > 0 {
+		state = strconv.Quote(filepath.Join(dir, "state"))
+	}
+	return text + fmt.Sprintf("prep: {workers: %d}\nstate: {dir: %s}\nlog: {level: warn}\n", s.World.Workers, state)
 }
 
 // running is a run while it goes on.
@@ -252,6 +267,7 @@ type running struct {
 	mu      sync.Mutex // guards collect
 	collect *measure.Collector
 
+	death    *death        // nil where nobody kills the daemon
 	children time.Duration // processor time of clients that are processes
 	ready    int           // of these
 	start    chan struct{} // closed when all are
@@ -271,6 +287,7 @@ func (r *running) all(ctx context.Context, out *measure.Run) error {
 	defer cancel()
 	errs := make([]error, len(r.s.World.Jobs))
 	var wg sync.WaitGroup
+	while := r.watch(ctx, cancel)
 	for i := range r.s.World.Jobs {
 		wg.Go(func() {
 			work := r.job
@@ -283,6 +300,10 @@ func (r *running) all(ctx context.Context, out *measure.Run) error {
 		})
 	}
 	wg.Wait()
+	failed, late := while()
+	if failed != nil {
+		return failed
+	}
 	for _, err := range errs { // the first one that is not only told to stop
 		if err != nil && !errors.Is(err, context.Canceled) {
 			return err
@@ -291,29 +312,28 @@ func (r *running) all(ctx context.Context, out *measure.Run) error {
 	if errors.Join(errs...) != nil {
 		return context.Canceled // all of them were told to stop
 	}
-	c, err := client.Dial(ctx, r.socket)
+	if late != nil {
+		return late
+	}
+	stats, err := statsOf(ctx, r.socket)
 	if err != nil {
 		return err
 	}
-	defer c.Close()
-	var res larderv1.GetStatsResponse
-	if err := c.Call(ctx, "GetStats", new(larderv1.GetStatsRequest), &res); err != nil {
-		return err
-	}
-	n := res.GetStats().GetTotals()
+	r.death.addTo(stats)
+	n := stats.GetTotals()
 	out.Counts = measure.Counts{SourceReads: n.GetSourceReads(), SourceBytes: n.GetSourceBytes(), Decodes: n.GetDecodes(), Augments: n.GetAugments(), Samples: n.GetSamplesDelivered(),
 		Batches: n.GetBatchesDelivered(), Quarantined: n.GetQuarantined()}
-	for _, t := range res.GetStats().GetTiers() {
+	for _, t := range stats.GetTiers() {
 		out.Tiers = append(out.Tiers, measure.Tier{Form: t.GetForm(), Policy: t.GetPolicy(), Budget: int64(t.GetBudget()), Peak: int64(t.GetUsed()), Hits: t.GetHits(), Evictions: t.GetEvictions()})
 	}
 	r.collect.Finish(out, r.s.World.Capacity())
-	for _, j := range res.GetStats().GetJobs() {
+	for _, j := range stats.GetJobs() {
 		k := slices.IndexFunc(out.Jobs, func(o measure.Job) bool { return o.Name == j.GetSpec().GetName() })
 		if n := j.GetCounters(); k >= 0 {
 			out.Jobs[k].Count(n.GetSourceReads(), n.GetDecodes(), n.GetAugments(), n.GetHits()["encoded"], n.GetHits()["decoded"], n.GetHits()["augmented"])
 		}
 	}
-	return nil
+	return r.death.report(out, stats)
 }
 
 // wait sleeps until a time of the run; false when ctx ended.
@@ -338,20 +358,26 @@ func (r *running) job(ctx context.Context, i int) error {
 	if err := r.wait(ctx, j.Start); err != nil {
 		return err
 	}
-	c, err := client.Dial(ctx, r.socket)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
 	number := 0
 	r.tell(func(c *measure.Collector, at time.Duration) { number = c.Register(at, r.s.World.Demand(i)) })
 	spec, err := r.s.Spec(i)
 	if err != nil {
 		return err
 	}
-	if err := c.Call(ctx, "RegisterJob", &larderv1.RegisterJobRequest{Spec: spec}, new(larderv1.RegisterJobResponse)); err != nil {
+	var c *client.Conn
+	err = r.retry(ctx, func() (err error) {
+		if c, err = client.Dial(ctx, r.socket); err != nil {
+			return err
+		}
+		if err = c.Call(ctx, "RegisterJob", &larderv1.RegisterJobRequest{Spec: spec}, new(larderv1.RegisterJobResponse)); err != nil {
+			_ = c.Close() // what failed is told
+		}
+		return err
+	})
+	if err != nil {
 		return err
 	}
+	defer c.Close()
 	ranks := max(1, j.Ranks)
 	errs := make([]error, ranks)
 	var wg sync.WaitGroup
@@ -382,13 +408,9 @@ func (s *Setup) Spec(i int) (*larderv1.JobSpec, error) {
 // rank is one process of a job: it takes batches, works on each, and gives it back.
 func (r *running) rank(ctx context.Context, i, number, rank int) error {
 	j := &r.s.World.Jobs[i]
-	c, err := client.Dial(ctx, r.socket)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	st, err := c.Attach(ctx, &larderv1.AttachRequest{Job: j.Name, Rank: uint32(rank), Pid: int32(os.Getpid())})
-	if err != nil {
+	h := &hold{r: r, job: j.Name, rank: rank}
+	defer h.close()
+	if err := r.retry(ctx, func() error { return h.attach(ctx) }); err != nil {
 		return err
 	}
 	leaving := ctx
@@ -402,29 +424,32 @@ func (r *running) rank(ctx context.Context, i, number, rank int) error {
 	for epoch := range j.Epochs {
 		asked := r.now()
 		r.tell(func(c *measure.Collector, at time.Duration) { c.Begin(number, at, uint32(epoch)) })
-		if err := st.StartEpoch(leaving, uint32(epoch)); err != nil {
-			return left(ctx, leaving, st, err)
+		if err := h.begin(leaving, uint32(epoch)); err != nil {
+			return left(ctx, leaving, h, err)
 		}
 		bad := 0
-		for {
-			b, err := st.Next(leaving)
+		for step := uint32(0); ; step++ {
+			b, err := h.next(leaving, uint32(epoch), step)
 			if errors.Is(err, io.EOF) {
 				break
 			}
 			if err != nil {
-				return left(ctx, leaving, st, err)
+				return left(ctx, leaving, h, err)
 			}
 			bad += len(b.Report())
 			ids = ids[:0]
 			for _, x := range b.Index() {
 				ids = append(ids, uint32(x))
 			}
-			r.tell(func(c *measure.Collector, at time.Duration) { c.Batch(number, at, uint32(epoch), at-asked, ids) })
+			r.tell(func(c *measure.Collector, at time.Duration) {
+				c.Batch(number, at, uint32(epoch), at-asked, ids)
+				r.death.saw(i, rank, at, len(ids), h.again)
+			})
 			begun := r.now()
 			// The training step: the processor is free meanwhile, as it is while an accelerator works.
 			if err := r.wait(leaving, begun+j.StepAt(r.s.World.Seed, rank, got)); err != nil {
 				b.Release()
-				return left(ctx, leaving, st, err)
+				return left(ctx, leaving, h, err)
 			}
 			got++
 			asked = r.now()
@@ -437,13 +462,13 @@ func (r *running) rank(ctx context.Context, i, number, rank int) error {
 		}
 		r.tell(func(c *measure.Collector, at time.Duration) { c.End(number, at, uint32(epoch), bad, dropped) })
 	}
-	return st.Detach(ctx)
+	return h.detach(ctx)
 }
 
 // left ends a client whose time to leave has come; any other error stays one.
-func left(ctx, leaving context.Context, st *client.Stream, err error) error {
+func left(ctx, leaving context.Context, h *hold, err error) error {
 	if ctx.Err() == nil && leaving.Err() != nil {
-		return st.Detach(ctx)
+		return h.detach(ctx)
 	}
 	return err
 }

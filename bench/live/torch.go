@@ -29,6 +29,9 @@ type Torch struct {
 
 // Check tells why this Python cannot train: UNSUPPORTED, with its own words.
 func (t *Torch) Check(ctx context.Context, s *Setup) error {
+	if s.Live.Kill > 0 {
+		return fault.New(fault.Unsupported, "kill", "leave kill out, or --torch", "the daemon of jobs that really train is not killed")
+	}
 	for i := range s.World.Jobs {
 		if j := &s.World.Jobs[i]; j.Ranks > 1 || j.Leave > 0 {
 			return fault.New(fault.Unsupported, j.Name, "leave ranks and leave out, or --torch", "job %s has ranks or leaves, which jobs that train do not", j.Name)

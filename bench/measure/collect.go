@@ -79,6 +79,7 @@ type epoch struct {
 	pos    []uint32 // by index in the subset: 1 + position
 	n      int      // samples had
 	bad    int
+	again  int // of those had: repeated
 	ranks  int // that have ended it
 	steps  []bound.Step
 }
@@ -189,13 +190,16 @@ func (c *Collector) Batch(job int, at time.Duration, number uint32, waited time.
 	j.waits = append(j.waits, float32(waited.Seconds()))
 	for _, x := range ids {
 		if int(x) >= len(j.set.at) || j.set.at[x] == 0 {
-			j.exact = false // foreign
+			j.exact = false
+			j.out.Foreign++
 			continue
 		}
 		i := j.set.at[x] - 1
 		e.n++
 		if e.pos[i] != 0 {
-			j.exact = false // repeated
+			j.exact = false
+			j.out.Repeated++
+			e.again++
 		}
 		e.pos[i] = uint32(e.n)
 	}
@@ -282,6 +286,7 @@ func (c *Collector) End(job int, at time.Duration, number uint32, bad, dropped i
 	if e.n+e.bad+dropped != len(j.Subset) {
 		j.exact = false
 	}
+	j.out.Lost += max(0, len(j.Subset)-(e.n-e.again)-e.bad-dropped)
 	j.out.Epochs++
 	if j.out.FirstEpoch == 0 {
 		j.out.FirstEpoch = (at - e.began).Seconds()

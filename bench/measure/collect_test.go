@@ -153,16 +153,21 @@ func TestExactlyOnceIsSeen(t *testing.T) {
 			rt.Fatalf("%+v", r)
 		}
 		wrong := slices.Clone(order)
+		var lost, repeated, foreign int
 		switch rapid.IntRange(0, 2).Draw(rt, "mistake") {
 		case 0:
 			wrong = wrong[1:]
+			lost = 1
 		case 1:
 			wrong = append(wrong, wrong[rapid.IntRange(0, len(wrong)-1).Draw(rt, "again")])
+			repeated = 1
 		case 2:
 			wrong[rapid.IntRange(0, len(wrong)-1).Draw(rt, "place")] = uint32(n) + 3
+			lost, foreign = 1, 1
 		}
-		if r := play(New(samples(n)), Demand{Name: "a", Subset: subset, Batch: b}, b, order, wrong); r.ExactlyOnce || r.Jobs[0].Exact {
-			rt.Fatalf("%v passes for an epoch of %v", wrong, subset)
+		if r := play(New(samples(n)), Demand{Name: "a", Subset: subset, Batch: b}, b, order, wrong); r.ExactlyOnce || r.Jobs[0].Exact ||
+			r.Jobs[0].Lost != lost || r.Jobs[0].Repeated != repeated || r.Jobs[0].Foreign != foreign {
+			rt.Fatalf("%v for an epoch of %v: %+v", wrong, subset, r.Jobs[0])
 		}
 	})
 }

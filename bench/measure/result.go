@@ -47,6 +47,8 @@ type Run struct {
 	Tiers []Tier `json:"tiers"`
 	CPU   *CPU   `json:"cpu,omitempty"`
 
+	Recovery *Recovery `json:"recovery,omitempty"` // measured: what became of it when its daemon was killed
+
 	Events      uint64   `json:"events,omitempty"`         // simulated: picks and events that the coordinator handled
 	WallSeconds float64  `json:"wall_seconds,omitempty"`   // simulated: that the simulation took; 0 when it is not to be told
 	Trace       string   `json:"trace_xxhash64,omitempty"` // simulated: of every decision in order
@@ -104,6 +106,9 @@ type Job struct {
 	Speed      float64 `json:"part_of_full_speed"`  // stepping ÷ (stepping + waiting)
 	Wait       Wait    `json:"wait"`
 	Exact      bool    `json:"exactly_once"`
+	Lost       int     `json:"lost"`     // samples that epochs lacked at their end
+	Repeated   int     `json:"repeated"` // that came again in an epoch
+	Foreign    int     `json:"foreign"`  // that it did not ask for
 	Quality    Quality `json:"order_quality"`
 	Reads      uint64  `json:"source_reads"` // that were made for it first
 	Decodes    uint64  `json:"decodes"`

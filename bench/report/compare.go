@@ -52,7 +52,7 @@ func direction(path string) int {
 		}
 	}
 	for _, w := range []string{"miss_ratio", "loads", "loads_per_unique", "loads_over_bound", "ratio", "preps", "reads", "decodes", "augments", "source_reads", "source_bytes", "seconds", "makespan_seconds", "wait",
-		"repeated", "slow_downs", "p50", "p99", "p999", "max", "total", "us", "ms", "by_pass", "cpu_seconds", "1000_samples", "rss_bytes", "loads_sd", "both"} {
+		"repeated", "lost", "foreign", "slow_downs", "p50", "p99", "p999", "max", "total", "us", "ms", "by_pass", "cpu_seconds", "1000_samples", "rss_bytes", "loads_sd", "both"} {
 		if name == w || strings.HasSuffix(name, "_"+w) {
 			return -1
 		}

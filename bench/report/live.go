@@ -50,6 +50,7 @@ type liveRun struct {
 		RSS     float64 `json:"daemon_peak_rss_bytes"`
 		Others  float64 `json:"others"`
 	} `json:"cpu"`
+	Recovery *recovery `json:"recovery"`
 	Failures []string `json:"failures"`
 }
 
@@ -85,7 +86,9 @@ type liveJob struct {
 		Total     float64   `json:"total"`
 		Histogram []float64 `json:"histogram_of_powers_of_2_us"`
 	} `json:"wait"`
-	Exact   bool `json:"exactly_once"`
+	Exact   bool    `json:"exactly_once"`
+	Lost    float64 `json:"lost"`
+	Twice   float64 `json:"repeated"`
 	Quality struct {
 		KS       *float64 `json:"position_ks"`
 		KSLimit  float64  `json:"position_ks_limit"`
@@ -175,6 +178,7 @@ func (n *Named) live() error {
 	}
 	n.runs(&l, picked)
 	n.errors(&l)
+	n.recoveries(&l)
 	return nil
 }
 

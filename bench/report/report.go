@@ -20,7 +20,7 @@ import (
 
 // Result is what any command of larder bench may write beside its own figures so that a report can show it.
 type Result struct {
-	Kind   string            `json:"kind"`            // policy, systems, sampler, prep, live, tiers, bars, reproduction, compare
+	Kind   string            `json:"kind"`            // policy, systems, sampler, prep, live, tiers, bars, accuracy, reproduction, compare
 	Title  string            `json:"title,omitempty"` // of its part of the report
 	Facts  map[string]string `json:"facts,omitempty"` // machine, seeds, versions, hashes of configuration
 	Text   []string          `json:"text,omitempty"`  // paragraphs
@@ -58,8 +58,8 @@ var Wanted = []struct{ Title, Needs string }{
 	{"processor time and memory", "larder bench live or prep"},
 	{"fairness between jobs of unlike speed", "larder bench policy --systems, live or sim"},
 	{"quality of orders", "larder bench sampler, live or sim"},
-	{"recovery after a kill", ""},
-	{"accuracy, strict beside opportunistic", ""},
+	{"recovery after a kill", "larder bench live of a scenario with kill"},
+	{"accuracy, strict beside opportunistic", "bench/live/accuracy.py"},
 }
 
 // Limits of what a report reads.
@@ -151,6 +151,8 @@ func Parse(name string, raw []byte) (*Named, error) {
 			err = n.tiers()
 		case "bars":
 			err = n.bars()
+		case "accuracy":
+			err = n.accuracy()
 		}
 	}
 	if err != nil {

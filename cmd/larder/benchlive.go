@@ -35,7 +35,8 @@ func newBenchLive() *cobra.Command {
 		Short: "Run a scenario with a real daemon on real files, beside the simulator",
 		Long: `Start a daemon of its own, let the jobs of a scenario (bench/scenarios/live) train on pictures that are drawn for it, or on the dataset that it
 names, with storage held to the scenario's limit, and count. Jobs work on a batch for as long as the scenario says, without using the processor, as if an
-accelerator did. Every repeat has a new daemon; several scenarios take turns (ABBA). The same scenario is simulated with the costs that are measured first, and the
+accelerator did. Every repeat has a new daemon; several scenarios take turns (ABBA). A scenario may have the daemon killed (kill: {at: 5s}): it is started again at once on the
+same state, clients go on where they were, and how long that took and what was lost (nothing, or the command fails) is told. The same scenario is simulated with the costs that are measured first, and the
 difference is printed: an error of more than 15 % of reads, or any of a count that does not depend on timing, fails the command.`,
 		Example: "  larder bench live --scenario bench/scenarios/live/sweep.yaml\n  larder bench live --scenario a.yaml --scenario b.yaml --repeats 7 -o json > live.json",
 		Args:    noArgs,
@@ -89,7 +90,7 @@ difference is printed: an error of more than 15 % of reads, or any of a count th
 				if err := s.World.Check(o); err != nil {
 					return err
 				}
-				r.Limits = append(r.Limits, s.World.Notes()...)
+				r.Limits = append(r.Limits, append(l.Notes(), s.World.Notes()...)...)
 				if torch {
 					s.Torch = &livebench.Torch{Python: python}
 					if err := s.Torch.Check(ctx, s); err != nil {
@@ -215,7 +216,7 @@ func startDaemon(ctx context.Context, dir, config string) (livebench.Daemon, err
 		return nil, err
 	}
 	d := &ownDaemon{socket: filepath.Join(dir, "s"), log: filepath.Join(dir, "log")}
-	log, err := os.Create(d.log)
+	log, err := os.OpenFile(d.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600) // one that was killed has written there
 	if err != nil {
 		return nil, fault.Wrap(err, fault.ResourceExceeded, d.log, "set TMPDIR to a folder that can be written", "the daemon needs a log")
 	}
@@ -266,19 +267,32 @@ func (d *ownDaemon) Stop() (livebench.Usage, error) {
 	kill := time.AfterFunc(patienceStop, func() { killed = true; _ = d.cmd.Process.Kill() })
 	err := d.cmd.Wait()
 	kill.Stop()
-	var u livebench.Usage
+	if err != nil && !killed {
+		err = fault.Wrap(err, fault.Internal, "daemon", "its last words: "+tail(d.log), "the daemon failed")
+	} else if killed {
+		err = fault.New(fault.Internal, "daemon", "its last words: "+tail(d.log), "the daemon did not stop within %v", patienceStop)
+	}
+	return d.used(), err
+}
+
+func (d *ownDaemon) Kill() (livebench.Usage, error) {
+	_ = d.cmd.Process.Kill() // if it has ended by itself, Wait tells
+	_ = d.cmd.Wait()
+	if s, ok := d.cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || s.Signal() != syscall.SIGKILL {
+		return d.used(), fault.New(fault.Internal, "daemon", "its last words: "+tail(d.log), "the daemon ended before it was killed: %v", d.cmd.ProcessState)
+	}
+	return d.used(), nil
+}
+
+// used is what the process used, when it has ended.
+func (d *ownDaemon) used() (u livebench.Usage) {
 	if s := d.cmd.ProcessState; s != nil {
 		u.CPU = s.UserTime() + s.SystemTime()
 		if r, ok := s.SysUsage().(*syscall.Rusage); ok {
 			u.PeakRSS = r.Maxrss << 10
 		}
 	}
-	if err != nil && !killed {
-		err = fault.Wrap(err, fault.Internal, "daemon", "its last words: "+tail(d.log), "the daemon failed")
-	} else if killed {
-		err = fault.New(fault.Internal, "daemon", "its last words: "+tail(d.log), "the daemon did not stop within %v", patienceStop)
-	}
-	return u, err
+	return u
 }
 
 // tail is the end of a log, in one line.

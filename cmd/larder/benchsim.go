@@ -91,6 +91,7 @@ nothing of the machine, --change machine.… does, or usual values hold. docs/be
 				if w, err = l.World(nil, nil, bench.DefaultMachine); err != nil {
 					return err
 				}
+				r.Limits = l.Notes()
 			} else {
 				t, err := readTrace(traceFile, "", uint64(o.MaxMemory))
 				if err != nil {
@@ -215,6 +216,8 @@ func runFailed(r *live.Result) error {
 			return fault.New(fault.Internal, r.Scenario, "please report it with the scenario", "%s run %q: %s", x.Source, x.Label, x.Failures[0])
 		} else if !x.ExactlyOnce {
 			return fault.New(fault.Internal, r.Scenario, "please report it with the scenario", "%s run %q: some job did not get every sample exactly once", x.Source, x.Label)
+		} else if v := x.Recovery; v != nil && v.LedgerLost != 0 {
+			return fault.New(fault.Internal, r.Scenario, "please report it with the scenario", "%s run %q: by the account of the daemon %d samples are missing", x.Source, x.Label, v.LedgerLost)
 		}
 	}
 	return nil
@@ -290,6 +293,9 @@ func liveTable(t *tabwriter.Writer, r *live.Result) {
 		}
 		if x.CPU != nil {
 			row(t, "processor time", fmt.Sprintf("daemon %.2f s, clients %.2f s, %.3f s for 1,000 samples; others had %.0f%% of the machine", x.CPU.Daemon, x.CPU.Clients, x.CPU.PerThousand, 100*x.CPU.Others))
+		}
+		if v := x.Recovery; v != nil {
+			row(t, "killed", fmt.Sprintf("at %.2f s; its successor was ready %.2f s later; from then on %.2f s to the first batch of some job, %.2f s until all had one; %s lost, %s twice", v.Killed, v.Down, v.First, v.All, count(v.Lost), count(v.Repeated)))
 		}
 		if x.Events > 0 && x.WallSeconds > 0 {
 			row(t, "simulated", fmt.Sprintf("%s events in %.1f s", count(x.Events), x.WallSeconds))
