@@ -203,6 +203,7 @@ func (d *death) report(out *measure.Run, s *larderv1.Stats) error {
 	if v.All == 0 {
 		return fault.New(fault.Invalid, "kill", "kill it while jobs train", "no job went on after the daemon was killed at %v", d.killed.Round(time.Millisecond))
 	}
+	v.FindBack()
 	v.Merge(mostSlices)
 	// The successor gives again what its predecessor had sent and clients had not used: deliveries are those that clients had.
 	out.Counts.Samples, out.Counts.Batches = 0, 0
@@ -254,7 +255,7 @@ type hold struct {
 	st    *client.Stream
 	inc   uint64
 	asked uint64 // ATTACHes without an answer since: each may have made an incarnation, which is this client's own
-	again bool // st is of a daemon that came after the death
+	again bool   // st is of a daemon that came after the death
 }
 
 func (h *hold) close() {

@@ -51,7 +51,7 @@ type liveRun struct {
 		Others  float64 `json:"others"`
 	} `json:"cpu"`
 	Recovery *recovery `json:"recovery"`
-	Failures []string `json:"failures"`
+	Failures []string  `json:"failures"`
 }
 
 type liveCounts struct {

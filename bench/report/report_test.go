@@ -19,7 +19,7 @@ import (
 )
 
 // pictures is how many page has.
-const pictures = 29
+const pictures = 38
 
 // result is a real result of larder bench policy.
 func result(t testing.TB, name string) Named {
