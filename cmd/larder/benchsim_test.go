@@ -73,3 +73,25 @@ func TestSimulateAll(t *testing.T) {
 		t.Errorf("cancelled: %v", err)
 	}
 }
+
+// A note is made of every run that it is about: of one change alone too, which all of them together may undo.
+func TestNotesOfEachChange(t *testing.T) {
+	w := &coresim.World{Jobs: []coresim.Job{{Name: "a", Order: "stratified(50)", Subset: make([]uint32, 400)}, {Name: "b", Order: "epoch", Subset: make([]uint32, 400)}}}
+	changed := func(changes ...string) *coresim.World {
+		own := *w
+		for _, c := range changes {
+			if err := bench.Change(&own, c); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return &own
+	}
+	tiles, gone := "jobs.b.order=stratified(20)", "jobs.b=absent"
+	got := notesOf([]*coresim.World{w, changed(tiles), changed("jobs.a.order=epoch"), changed(gone), changed(tiles, "jobs.a.order=epoch")}, []string{"before", "only tiles", "only epoch", "only gone", "after"})
+	if len(got) != 2 || !strings.HasPrefix(got[0], "before, only tiles, only gone: Job a: 6 tiles are used for order stratified(50)") || !strings.HasPrefix(got[1], "only tiles, after: Job b: 6 tiles") {
+		t.Errorf("%q", got)
+	}
+	if got := notesOf([]*coresim.World{w, changed(gone)}, []string{"before", "after"}); len(got) != 1 || !strings.HasPrefix(got[0], "Job a: ") {
+		t.Errorf("what all runs have in common: %q", got)
+	}
+}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -67,7 +68,7 @@ decodes, makespan and what each job waited, before and after, with the limits of
 				}
 			}
 			worlds, labels = append(worlds, &all), append(labels, "after")
-			r.Limits = append(r.Limits, all.Notes()...)
+			r.Limits = append(r.Limits, notesOf(worlds, labels)...)
 			if r.Runs, err = simulateAll(worlds, labels, o); err != nil {
 				return err
 			}
@@ -87,6 +88,26 @@ decodes, makespan and what each job waited, before and after, with the limits of
 	sim.register(cmd)
 	out.register(cmd)
 	return cmd
+}
+
+// notesOf is what each world is simulated otherwise than it was asked for: once, with the runs that it is about unless it is about all of them.
+func notesOf(worlds []*coresim.World, labels []string) []string {
+	var notes []string
+	about := map[string][]string{}
+	for i, w := range worlds {
+		for _, n := range w.Notes() {
+			if about[n] == nil {
+				notes = append(notes, n)
+			}
+			about[n] = append(about[n], labels[i])
+		}
+	}
+	for i, n := range notes {
+		if runs := about[n]; len(runs) < len(worlds) {
+			notes[i] = strings.Join(runs, ", ") + ": " + n
+		}
+	}
+	return notes
 }
 
 // whatIfTable prints what changes, before and after.
