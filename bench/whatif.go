@@ -61,7 +61,10 @@ func FromTrace(t *trace.Trace, fallback LiveMachine) (w *coresim.World, limits [
 			}
 		}
 		if r.Lost > 0 {
-			say("The recorder could not follow: %d picks and moves are missing. Demand is complete.", r.Lost)
+			say("%d picks and moves are missing: the recorder could not follow, or they had been planned before. Demand is complete.", r.Lost)
+		}
+		if r.Breaks > 0 {
+			say("The daemon went away while it was recorded (%d times): what it delivered in the last moments before, and until the recording went on, is missing.", r.Breaks)
 		}
 		if r.Unknown > 0 {
 			say("The costs of %d of %d samples were never seen: they have the mean.", r.Unknown, t.Objects)

@@ -20,6 +20,7 @@ type Assembler struct {
 	seen   map[uint32]uint32 // by the daemon's id of a job: 1 + the epoch of its last pick
 	sizes  []Object
 	number map[uint32]int // of jobs, as they first picked or were told
+	had    []set          // by number of a job: what of its running epoch was recorded before the daemon went away
 }
 
 type assembled struct {
@@ -78,12 +79,18 @@ func (a *Assembler) of(job uint32) (*assembled, int) {
 
 // Batch notes a batch that was delivered.
 func (a *Assembler) Batch(job, epoch uint32, objects []uint32) {
+	if len(objects) == 0 {
+		return // of such an epoch nothing begins
+	}
 	j, n := a.of(job)
 	if n > JobMask || n >= MaxJobs {
 		a.lost += uint64(len(objects))
 		return
 	}
 	begins := epoch+1 > a.seen[job] // a rank that is behind the others still takes of the one before
+	if objects = a.fresh(n, begins, objects); len(objects) == 0 {
+		return
+	}
 	if begins {
 		if j.epochs > 0 {
 			j.least = min(j.least, j.picks)
@@ -111,7 +118,7 @@ func (a *Assembler) Move(x uint32, form ident.Form, in bool) {
 	}
 }
 
-// Job notes what a job asked for.
+// Job notes what a job asked for, as far as it is known; what was noted of it before, its subset too, is replaced.
 func (a *Assembler) Job(job uint32, r Recorded) {
 	j, _ := a.of(job)
 	j.Recorded, j.complete = r, true
@@ -123,12 +130,13 @@ func (a *Assembler) Subset(job uint32, more []Range) {
 	j.Subset = append(j.Subset, more...)
 }
 
-// Object notes what is known of an object.
+// Object notes what is known of an object; what o does not know stays as it was.
 func (a *Assembler) Object(x uint32, o Object) {
 	for int(x) >= len(a.sizes) {
 		a.sizes = append(a.sizes, Object{})
 	}
-	a.sizes[x] = o
+	was := a.sizes[x]
+	a.sizes[x] = Object{cmp.Or(o.Stored, was.Stored), cmp.Or(o.Decoded, was.Decoded), cmp.Or(o.Decode, was.Decode), cmp.Or(o.Augment, was.Augment)}
 }
 
 // Finish makes the trace. Only objects that some job wanted are in it, under new ids in the order of the old ones. A recording in which nothing was

@@ -28,6 +28,8 @@ type World struct {
 	Jobs         []JobWorld    `json:"jobs"` // by number
 	// Lost counts what was not recorded because the recorder could not follow: Picks and Moves lack so much.
 	Lost uint64 `json:"lost"`
+	// Breaks counts how often the daemon went away meanwhile. What it delivered in the last moments before, and until the recording went on, is missing.
+	Breaks int `json:"breaks,omitempty"`
 	// Unknown counts objects whose decoded size or costs were never seen: they have the mean.
 	Unknown int `json:"unknown_costs"`
 	// Counted is what the daemon counted while it was recorded, for comparison.
@@ -78,7 +80,7 @@ func (w *World) check(jobs int) error {
 		return bad(fmt.Sprintf("%d jobs, %d are there", len(w.Jobs), jobs))
 	case w.Workers < 1 || w.Workers > 1<<20 || w.Cores < 1 || w.Cores > 1<<20:
 		return bad("workers and cores")
-	case w.StorageLimit < 0 || w.StorageIOPS < 0 || w.Latency < 0 || w.Finish < 0 || !rate(w.Bandwidth) || !rate(w.Memory) || !rate(w.InPlace) || w.Unknown < 0:
+	case w.StorageLimit < 0 || w.StorageIOPS < 0 || w.Latency < 0 || w.Finish < 0 || !rate(w.Bandwidth) || !rate(w.Memory) || !rate(w.InPlace) || w.Unknown < 0 || w.Breaks < 0:
 		return bad("a negative rate or time")
 	case t.Total < 0 || t.Encoded < -1 || t.Decoded < -1 || t.Augmented < -1 || len(t.Policy) != 0 && len(t.Policy) != 3:
 		return bad("sizes or policies of tiers")

@@ -44,7 +44,7 @@ type recorder struct {
 	jobs  map[ident.JobID]*followed
 	steps map[ringKey]time.Time // when a rank gave its last batch back
 
-	rest []*larderv1.RecordTraceResponse // what follows after the end
+	rest []*larderv1.RecordTraceResponse // pages of a description, or of the end, that are not fetched yet
 }
 
 type batchKey struct {
@@ -117,16 +117,27 @@ func (r *recorder) effect(e *Engine, eff coordinator.Effect) {
 	switch x := eff.(type) {
 	case coordinator.Persist:
 		k := batchKey{x.Job, x.Rank, x.Epoch, x.Step}
-		if x.Kind == coordinator.RecAssign && r.room(len(x.Objects)) {
-			r.planned[k] = append(r.planned[k], x.Objects...)
-		} else if x.Kind == coordinator.RecReturn {
+		switch x.Kind {
+		case coordinator.RecAssign:
+			objects := r.planned[k]
+			if r.room(len(x.Objects)) {
+				objects = append(objects, x.Objects...)
+			}
+			r.planned[k] = objects // also where all of it is lost: it was not planned before the recording
+		case coordinator.RecReturn:
 			r.queued -= len(r.planned[k])
 			delete(r.planned, k)
 		}
 	case coordinator.Deliver:
 		k := batchKey{x.Job, x.Rank, x.Epoch, x.Step}
-		objects := r.planned[k]
+		objects, known := r.planned[k]
 		delete(r.planned, k)
+		if !known { // it was planned before the recording began
+			r.lost += uint64(len(x.Rows))
+		}
+		if len(objects) == 0 {
+			return
+		}
 		if len(x.Bad) > 0 {
 			r.queued -= len(objects)
 			objects = slices.DeleteFunc(slices.Clone(objects), func(o ident.ObjectID) bool {
@@ -253,10 +264,13 @@ func (e *Engine) RecordTrace(ctx context.Context, req *larderv1.RecordTraceReque
 	if end {
 		r.stopped, r.ended = true, time.Since(r.began)
 	}
+	describe := req.GetDescribe() && !r.stopped && len(r.rest) == 0
 	r.Unlock()
 	if end {
 		e.recorder.CompareAndSwap(r, nil)
-		if err := e.finish(ctx, r); err != nil {
+	}
+	if end || describe {
+		if err := e.describeTo(ctx, r); err != nil {
 			return nil, err
 		}
 	}
@@ -264,13 +278,9 @@ func (e *Engine) RecordTrace(ctx context.Context, req *larderv1.RecordTraceReque
 	defer r.Unlock()
 	out := r.take()
 	if !out.More && len(r.rest) > 0 {
-		if len(out.Batches) > 0 || len(out.Moves) > 0 {
-			out.More = true
-			return out, nil
-		}
-		lost := out.Lost
-		out, r.rest = r.rest[0], r.rest[1:]
-		out.Recording, out.Lost, out.More = r.id, lost, len(r.rest) > 0
+		page := r.rest[0]
+		r.rest = r.rest[1:]
+		out.Jobs, out.Objects, out.Machine, out.More = page.Jobs, page.Objects, page.Machine, len(r.rest) > 0
 	}
 	if r.stopped && !out.More {
 		e.recorded.CompareAndSwap(r, nil)
@@ -350,8 +360,9 @@ func (r *recorder) take() *larderv1.RecordTraceResponse {
 	return out
 }
 
-// finish prepares what follows after the end: jobs, objects, the machine.
-func (e *Engine) finish(ctx context.Context, r *recorder) error {
+// describeTo prepares what is known of jobs, objects and the machine, as pages that follow what was recorded. A recording may be under way: its lock, which
+// the loop takes, is held for no longer than a page of it takes to be copied.
+func (e *Engine) describeTo(ctx context.Context, r *recorder) error {
 	type view struct {
 		jobs  []jobs.Job
 		stats coordinator.Stats
@@ -363,12 +374,21 @@ func (e *Engine) finish(ctx context.Context, r *recorder) error {
 	}
 	settings := e.Settings()
 	r.Lock()
-	defer r.Unlock()
+	followed := make(map[ident.JobID]followed, len(r.jobs))
+	for id, f := range r.jobs { // order-free: a map again
+		followed[id] = *f
+	}
+	length, done, apart, inOne := r.ended, r.done, r.apart, r.inOne
+	if !r.stopped {
+		length = time.Since(r.began)
+	}
+	r.Unlock()
 	var rest []*larderv1.RecordTraceResponse
 	var used []bool
 	for i := range v.jobs {
-		j, known := e.job(v.jobs[i].ID), r.jobs[v.jobs[i].ID]
-		if j == nil || v.jobs[i].State.Ended() && known == nil {
+		j := e.job(v.jobs[i].ID)
+		known, seen := followed[v.jobs[i].ID]
+		if j == nil || v.jobs[i].State.Ended() && !seen {
 			continue // it ended before
 		}
 		for _, page := range recordJob(r, j, &v.jobs[i], known) {
@@ -382,11 +402,14 @@ func (e *Engine) finish(ctx context.Context, r *recorder) error {
 		}
 	}
 	for lo := 0; lo < len(used); lo += recordColumn {
+		r.Lock()
+		costs := slices.Clone(r.costs[min(lo, len(r.costs)):min(lo+recordColumn, len(r.costs))])
+		r.Unlock()
 		page := &larderv1.RecordedObjects{First: uint32(lo)}
 		for o := ident.ObjectID(lo); int(o) < min(len(used), lo+recordColumn); o++ {
 			var c objectCost
-			if int(o) < len(r.costs) {
-				c = r.costs[o]
+			if k := int(o) - lo; k < len(costs) {
+				c = costs[k]
 			}
 			stored := int64(0)
 			if used[o] {
@@ -398,12 +421,12 @@ func (e *Engine) finish(ctx context.Context, r *recorder) error {
 		rest = append(rest, &larderv1.RecordTraceResponse{Objects: []*larderv1.RecordedObjects{page}})
 	}
 	rates := e.meters.rates()
-	m := &larderv1.RecordedMachine{Duration: durationpb.New(r.ended), Workers: uint32(e.cfg.Workers), Cores: uint32(e.meters.cores), StorageBandwidth: rates.Storage,
-		StorageLatency: durationpb.New(e.meters.readTime()), MemoryBandwidth: rates.Cache, FinishNs: uint64(r.done.mean() * 1e9), Total: uint64(max(0, settings.Tiers.Total)), Model: settings.Tiers.Model}
+	m := &larderv1.RecordedMachine{Duration: durationpb.New(length), Workers: uint32(e.cfg.Workers), Cores: uint32(e.meters.cores), StorageBandwidth: rates.Storage,
+		StorageLatency: durationpb.New(e.meters.readTime()), MemoryBandwidth: rates.Cache, FinishNs: uint64(done.mean() * 1e9), Total: uint64(max(0, settings.Tiers.Total)), Model: settings.Tiers.Model}
 	limit, iops := e.cfg.Catalog.StorageLimit()
 	m.StorageLimit, m.StorageIops = uint64(limit), uint64(iops)
-	if both := r.apart[0].mean() + r.apart[1].mean(); r.apart[0].n > 0 && r.apart[1].n > 0 && r.inOne.n > 0 {
-		m.InPlace = r.inOne.mean() / both
+	if both := apart[0].mean() + apart[1].mean(); apart[0].n > 0 && apart[1].n > 0 && inOne.n > 0 {
+		m.InPlace = inOne.mean() / both
 	}
 	for _, t := range v.tiers {
 		x := &larderv1.RecordedTier{Form: t.Form.String(), Policy: t.Policy}
@@ -417,12 +440,14 @@ func (e *Engine) finish(ctx context.Context, r *recorder) error {
 	m.Counted = &larderv1.Counters{SourceReads: s.SourceReads - b.SourceReads, SourceBytes: s.SourceBytes - b.SourceBytes, Decodes: s.Decodes - b.Decodes, Augments: s.Augments - b.Augments,
 		SamplesDelivered: s.Samples - b.Samples, BatchesDelivered: s.Batches - b.Batches}
 	rest = append(rest, &larderv1.RecordTraceResponse{Machine: m})
+	r.Lock()
+	defer r.Unlock()
 	r.rest = rest
 	return nil
 }
 
 // recordJob is a job in as many parts as its subset needs.
-func recordJob(r *recorder, j *job, v *jobs.Job, known *followed) []*larderv1.RecordedJob {
+func recordJob(r *recorder, j *job, v *jobs.Job, known followed) []*larderv1.RecordedJob {
 	first := &larderv1.RecordedJob{Job: uint32(v.ID), Spec: j.specWith(j.subsets.last().expr), Registered: durationpb.New(max(0, j.registered.Sub(r.began))), Dropped: uint64(v.Spec.Dropped()),
 		Recipe: j.recipe.ID().String()}
 	if out := j.recipe.Output(); !out.Ragged && len(out.Shape) == 3 {
@@ -432,13 +457,11 @@ func recordJob(r *recorder, j *job, v *jobs.Job, known *followed) []*larderv1.Re
 	for i := range v.Ranks {
 		step = max(step, v.Ranks[i].StepTime)
 	}
-	if known != nil {
-		if known.ended > 0 {
-			first.Ended = durationpb.New(known.ended)
-		}
-		if known.step.n > 0 {
-			step = time.Duration(known.step.mean() * float64(time.Second))
-		}
+	if known.ended > 0 {
+		first.Ended = durationpb.New(known.ended)
+	}
+	if known.step.n > 0 {
+		step = time.Duration(known.step.mean() * float64(time.Second))
 	}
 	first.Step = durationpb.New(step)
 	var out []*larderv1.RecordedJob

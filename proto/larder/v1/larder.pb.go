@@ -4199,7 +4199,10 @@ type RecordTraceRequest struct {
 	// recording of the answer before; 0 begins one. There is one at a time.
 	Recording uint64 `protobuf:"varint,1,opt,name=recording,proto3" json:"recording,omitempty"`
 	// stop ends it: what is left follows in further calls, until more is false.
-	Stop          bool `protobuf:"varint,2,opt,name=stop,proto3" json:"stop,omitempty"`
+	Stop bool `protobuf:"varint,2,opt,name=stop,proto3" json:"stop,omitempty"`
+	// describe asks for jobs, objects and machine as they are now, while the recording goes on: they follow in this answer and further ones, the machine
+	// last. Until then describe says nothing new.
+	Describe      bool `protobuf:"varint,3,opt,name=describe,proto3" json:"describe,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4248,6 +4251,13 @@ func (x *RecordTraceRequest) GetStop() bool {
 	return false
 }
 
+func (x *RecordTraceRequest) GetDescribe() bool {
+	if x != nil {
+		return x.Describe
+	}
+	return false
+}
+
 // RecordTraceResponse is what came since the call before.
 type RecordTraceResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4263,11 +4273,11 @@ type RecordTraceResponse struct {
 	Lost uint64 `protobuf:"varint,5,opt,name=lost,proto3" json:"lost,omitempty"`
 	// more is there at once; after stop, the end is reached when it is false.
 	More bool `protobuf:"varint,6,opt,name=more,proto3" json:"more,omitempty"`
-	// jobs, after stop.
+	// jobs, after stop or describe. A spec begins a job anew: what was told of it before is out of date.
 	Jobs []*RecordedJob `protobuf:"bytes,7,rep,name=jobs,proto3" json:"jobs,omitempty"`
-	// objects, after stop, ascending.
+	// objects, after stop or describe, ascending.
 	Objects []*RecordedObjects `protobuf:"bytes,8,rep,name=objects,proto3" json:"objects,omitempty"`
-	// machine, after stop, once.
+	// machine, after stop or describe, once and last.
 	Machine       *RecordedMachine `protobuf:"bytes,9,opt,name=machine,proto3" json:"machine,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5932,10 +5942,11 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x0fGetStatsRequest\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\":\n" +
 	"\x10GetStatsResponse\x12&\n" +
-	"\x05stats\x18\x01 \x01(\v2\x10.larder.v1.StatsR\x05stats\"F\n" +
+	"\x05stats\x18\x01 \x01(\v2\x10.larder.v1.StatsR\x05stats\"b\n" +
 	"\x12RecordTraceRequest\x12\x1c\n" +
 	"\trecording\x18\x01 \x01(\x04R\trecording\x12\x12\n" +
-	"\x04stop\x18\x02 \x01(\bR\x04stop\"\xdc\x02\n" +
+	"\x04stop\x18\x02 \x01(\bR\x04stop\x12\x1a\n" +
+	"\bdescribe\x18\x03 \x01(\bR\bdescribe\"\xdc\x02\n" +
 	"\x13RecordTraceResponse\x12\x1c\n" +
 	"\trecording\x18\x01 \x01(\x04R\trecording\x122\n" +
 	"\abatches\x18\x02 \x03(\v2\x18.larder.v1.RecordedBatchR\abatches\x12\x14\n" +
