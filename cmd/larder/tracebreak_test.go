@@ -94,6 +94,13 @@ func newBreakable(t *testing.T) *breakable {
 	}
 	b.open()
 	t.Cleanup(b.goAway)
+	return b
+}
+
+// record begins a recording.
+func (b *breakable) record() {
+	t := b.t
+	t.Helper()
 	conn, closer, err := rpc.Dial(t.Context(), b.cfg.Socket)
 	if err != nil {
 		t.Fatal(err)
@@ -113,7 +120,6 @@ func newBreakable(t *testing.T) *breakable {
 		b.done <- err
 	}()
 	b.asked.more(t, 1)
-	return b
 }
 
 func (b *breakable) open() {
@@ -151,7 +157,7 @@ func (b *breakable) student(name string, epochs uint32) *student {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	s := &student{t: b.t, got: make([][]int64, epochs), spec: &larderv1.JobSpec{Name: name, Dataset: b.dataset, BatchSize: 8, Shuffle: true, Epochs: epochs,
+	s := &student{t: b.t, got: make([][]int64, epochs), spec: &larderv1.JobSpec{Name: name, Dataset: b.dataset, BatchSize: 4, Shuffle: true, Epochs: epochs,
 		Transform: []*larderv1.Op{{Name: "RandomResizedCrop", Args: size}}}}
 	s.attach(b)
 	return s
@@ -213,9 +219,10 @@ func (s *student) take(n int) {
 // adds up, and whatever is missing was counted or never sent to the recorder.
 func TestRecordingOutlivesItsDaemon(t *testing.T) {
 	b := newBreakable(t)
+	b.record()
 	a := b.student("a", 3)
-	a.take(15) // into its second epoch
-	b.asked.more(t, 3)
+	a.take(30) // into its second epoch
+	b.asked.more(t, 12) // the job is described, and all that was delivered is fetched
 	b.goAway()
 	b.open()
 	a.attach(b)
@@ -288,9 +295,10 @@ func TestRecordingEndsWithItsDaemon(t *testing.T) {
 	for _, other := range []bool{false, true} {
 		t.Run(fmt.Sprint("another one comes: ", other), func(t *testing.T) {
 			b := newBreakable(t)
+			b.record()
 			a := b.student("a", 3)
-			a.take(15)
-			b.asked.more(t, 8) // the job is described a second after it was seen
+			a.take(30)
+			b.asked.more(t, 12) // the job is described a second after it was seen
 			b.goAway()
 			if other {
 				if err := os.RemoveAll(b.cfg.State.Dir); err != nil {
@@ -308,7 +316,7 @@ func TestRecordingEndsWithItsDaemon(t *testing.T) {
 				t.Errorf("%v does not say %q", err, want)
 			}
 			tr := b.trace
-			if tr == nil || tr.Check() != nil || len(tr.Jobs) != 1 || tr.Jobs[0].Name != "a" || tr.Jobs[0].Batch != 8 || len(tr.Members(0)) != breakSamples || tr.World.Breaks != 1 || !tr.World.Jobs[0].Partial || tr.World.Workers != 2 {
+			if tr == nil || tr.Check() != nil || len(tr.Jobs) != 1 || tr.Jobs[0].Name != "a" || tr.Jobs[0].Batch != 4 || len(tr.Members(0)) != breakSamples || tr.World.Breaks != 1 || !tr.World.Jobs[0].Partial || tr.World.Workers != 2 {
 				t.Fatalf("%+v", tr)
 			}
 			got, n := slices.Concat(a.got...), tr.Pick.Len()
@@ -321,5 +329,33 @@ func TestRecordingEndsWithItsDaemon(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A recording that begins in the midst of an epoch leaves out what had been planned before, says how much that is, and is whole otherwise.
+func TestRecordingBeginsInAnEpoch(t *testing.T) {
+	b := newBreakable(t)
+	a := b.student("a", 2)
+	a.take(3)
+	b.record()
+	a.take(1 << 10)
+	b.asked.more(t, 2)
+	close(b.stop)
+	if err := <-b.done; err != nil {
+		t.Fatal(err)
+	}
+	tr := b.trace
+	got := slices.Concat(a.got...)
+	n := tr.Pick.Len()
+	if tr.World.Lost == 0 || n+int(tr.World.Lost) > len(got)-3*4 || n < breakSamples || tr.Jobs[0].Epochs != 2 || !tr.World.Jobs[0].Partial {
+		t.Errorf("%d of %d samples were recorded, %d are said to be lost; %+v", n, len(got), tr.World.Lost, tr.Jobs[0])
+	}
+	for i, x := range got[len(got)-n:] { // what was not planned yet is all there
+		if int64(tr.Pick.Object[i]) != x {
+			t.Fatalf("pick %d is %d, the client got %d", i, tr.Pick.Object[i], x)
+		}
+	}
+	if _, _, err := bench.FromTrace(tr, bench.DefaultMachine); err != nil {
+		t.Error(err)
 	}
 }
