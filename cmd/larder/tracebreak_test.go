@@ -221,7 +221,7 @@ func TestRecordingOutlivesItsDaemon(t *testing.T) {
 	b := newBreakable(t)
 	b.record()
 	a := b.student("a", 3)
-	a.take(30) // into its second epoch
+	a.take(30)          // into its second epoch
 	b.asked.more(t, 12) // the job is described, and all that was delivered is fetched
 	b.goAway()
 	b.open()
