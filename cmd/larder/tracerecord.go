@@ -31,6 +31,8 @@ type traceRecording struct {
 	err  io.Writer
 	dial func(context.Context) (larderv1.LarderServiceClient, io.Closer, error) // reaches a successor; nil = none is waited for
 
+	closer io.Closer // of c, when that is a successor
+
 	began    time.Time
 	offset   time.Duration // of the daemon's recording in this one
 	before   uint64        // lost by daemons that went away
@@ -47,6 +49,7 @@ type traceRecording struct {
 // run records until stop is closed. With an error there may be a trace, of what was recorded before it.
 func (r *traceRecording) run(ctx context.Context, stop <-chan struct{}) (*trace.Trace, error) {
 	r.began, r.subsetAt, r.jobs, r.known = time.Now(), map[uint32]uint32{}, map[uint32]trace.Recorded{}, map[uint32]time.Time{}
+	defer r.hangUp()
 	var gone error
 	for gone == nil {
 		err := r.part(ctx, stop)
@@ -61,12 +64,7 @@ func (r *traceRecording) run(ctx context.Context, stop <-chan struct{}) (*trace.
 			r.breaks++
 			fmt.Fprintf(r.err, "the daemon went away (%v); %s samples are kept\n", err, count(r.a.Len()))
 		}
-		closer, err := r.successor(ctx, stop)
-		if err != nil {
-			gone = err
-		} else if closer != nil {
-			defer closer.Close()
-		}
+		gone = r.successor(ctx, stop)
 	}
 	if r.machine == nil {
 		return nil, errNotTold
@@ -144,7 +142,7 @@ func jobsOf(ctx context.Context, c larderv1.LarderServiceClient) ([]*larderv1.Jo
 }
 
 // successor waits for a daemon that has the jobs of the one that went away. The error says why the recording ends here.
-func (r *traceRecording) successor(ctx context.Context, stop <-chan struct{}) (io.Closer, error) {
+func (r *traceRecording) successor(ctx context.Context, stop <-chan struct{}) error {
 	lost := func(format string, args ...any) error {
 		return fault.New(fault.Unavailable, "daemon", "what was recorded until then is in the file; its log says why it ended", "the daemon went away %v after the recording began; %s",
 			r.away.Sub(r.began).Round(100*time.Millisecond), fmt.Sprintf(format, args...))
@@ -152,11 +150,11 @@ func (r *traceRecording) successor(ctx context.Context, stop <-chan struct{}) (i
 	for {
 		select {
 		case <-stop:
-			return nil, lost("it was not back when the recording was ended")
+			return lost("it was not back when the recording was ended")
 		case <-time.After(recordEvery):
 		}
 		if r.dial == nil || time.Since(r.away) > recordWait {
-			return nil, lost("it did not come back within %v", recordWait)
+			return lost("it did not come back within %v", recordWait)
 		}
 		c, closer, err := r.dial(ctx)
 		if err != nil {
@@ -174,10 +172,19 @@ func (r *traceRecording) successor(ctx context.Context, stop <-chan struct{}) (i
 		}
 		if !same {
 			_ = closer.Close() // as above
-			return nil, lost("the one that came knows none of its jobs")
+			return lost("the one that came knows none of its jobs")
 		}
-		r.c = c
-		return closer, nil
+		r.hangUp()
+		r.c, r.closer = c, closer
+		return nil
+	}
+}
+
+// hangUp ends the connection to a successor.
+func (r *traceRecording) hangUp() {
+	if r.closer != nil {
+		_ = r.closer.Close() // nothing more is asked of it
+		r.closer = nil
 	}
 }
 

@@ -117,14 +117,13 @@ func (r *recorder) effect(e *Engine, eff coordinator.Effect) {
 	switch x := eff.(type) {
 	case coordinator.Persist:
 		k := batchKey{x.Job, x.Rank, x.Epoch, x.Step}
-		switch x.Kind {
-		case coordinator.RecAssign:
+		if x.Kind == coordinator.RecAssign {
 			objects := r.planned[k]
 			if r.room(len(x.Objects)) {
 				objects = append(objects, x.Objects...)
 			}
 			r.planned[k] = objects // also where all of it is lost: it was not planned before the recording
-		case coordinator.RecReturn:
+		} else if x.Kind == coordinator.RecReturn {
 			r.queued -= len(r.planned[k])
 			delete(r.planned, k)
 		}

@@ -170,3 +170,19 @@ func TestRecordedSubset(t *testing.T) {
 		t.Errorf("an empty subset: %v", parts)
 	}
 }
+
+// A batch that was planned before the recording began is counted as lost, and no batch without samples is recorded in its place; one whose plan did not fit is
+// lost once.
+func TestRecorderDoesNotKnowWhatWasPlannedBefore(t *testing.T) {
+	r, e := newRecorder(), &Engine{}
+	r.effect(e, coordinator.Deliver{Job: 1, Step: 0, Rows: []int{0, 1, 2}})
+	if r.lost != 3 || len(r.batches) != 0 {
+		t.Errorf("%d are lost, %d batches were recorded", r.lost, len(r.batches))
+	}
+	r.queued = maxRecorded
+	r.effect(e, coordinator.Persist{Kind: coordinator.RecAssign, Job: 1, Step: 1, Objects: []ident.ObjectID{4, 5}})
+	r.effect(e, coordinator.Deliver{Job: 1, Step: 1, Rows: []int{0, 1}})
+	if r.lost != 5 || len(r.batches) != 0 || len(r.planned) != 0 {
+		t.Errorf("%d are lost, %d batches were recorded, %d plans are kept", r.lost, len(r.batches), len(r.planned))
+	}
+}
