@@ -123,7 +123,8 @@ func (r *recorder) effect(e *Engine, eff coordinator.Effect) {
 				objects = append(objects, x.Objects...)
 			}
 			r.planned[k] = objects // also where all of it is lost: it was not planned before the recording
-		} else if x.Kind == coordinator.RecReturn {
+		}
+		if x.Kind == coordinator.RecReturn {
 			r.queued -= len(r.planned[k])
 			delete(r.planned, k)
 		}
