@@ -28,7 +28,7 @@ func (c *Core) Check() error {
 	}
 	running, copies := 0, 0
 	for id, f := range c.flightByID { // order-free: only the order of messages depends on it
-		if f.id != id || c.flights[f.key] != f {
+		if f.id != id || c.flights.get(f.key) != f {
 			err = errors.Join(err, fmt.Errorf("flight %d of %s is not filed under its key", id, f.key))
 		}
 		if f.running {
@@ -47,7 +47,7 @@ func (c *Core) Check() error {
 		if f.done && f.users == 0 {
 			err = errors.Join(err, fmt.Errorf("flight %d of %s holds a copy nobody reads", id, f.key))
 		}
-		if _, queued := c.queueOf(f).Get(f); queued != (!f.running && !f.done && f.queued()) {
+		if queued := c.queueOf(f).has(f); queued != (!f.running && !f.done && f.queued()) {
 			err = errors.Join(err, fmt.Errorf("flight %d of %s: in the queue: %v", id, f.key, queued))
 		}
 	}
@@ -57,7 +57,10 @@ func (c *Core) Check() error {
 	if running != c.running || running > c.mostRunning() {
 		err = errors.Join(err, fmt.Errorf("%d flights run, %d are counted, %d are allowed", running, c.running, c.mostRunning()))
 	}
-	return err
+	if c.flights.n != len(c.flightByID) {
+		err = errors.Join(err, fmt.Errorf("%d flights are filed under their keys, %d under their numbers", c.flights.n, len(c.flightByID)))
+	}
+	return errors.Join(err, c.queue.check(), c.onCopies.check())
 }
 
 // checkLevels tests that the sampler knows what is at hand, and for whom; but once a job has read in order, it may take less for at hand

@@ -3,8 +3,6 @@ package coordinator
 import (
 	"time"
 
-	"github.com/google/btree"
-
 	"larder/cachepolicy"
 	"larder/dsa"
 	"larder/internal/bits"
@@ -63,20 +61,23 @@ type Core struct {
 	jobs    *jobs.Registry
 	streams map[ident.JobID]*stream // lookups only; iteration goes through order
 	order   []*stream               // live streams by job id
+	// What nearly every Step would look for in vain is looked for only when it may be there.
+	awaiting bool // some stream waits or is owed rows
+	catching bool // some stream is catching up
 
 	prefixes []prefix // recipe prefixes ever used, few; position is stable
 	groups   []*group // share groups that have members
 	lastID   uint32   // of a group
 	inOrder  bool     // a job whose order is not exchangeable has drawn, for Check
 
-	flights    map[ident.Key]*flight // under way, by what they make; lookups only
+	flights    flying // under way, by what they make
 	flightByID map[FlightID]*flight
 	nextFlight FlightID
-	queue      *btree.BTreeG[*flight] // not yet handed out, by turn
-	onCopies   *btree.BTreeG[*flight] // the same, of those that start from a working copy
-	copies     int                    // working copies that are there
-	turn       uint64                 // the latest turn served
-	running    int                    // handed out
+	queue      turns  // not yet handed out
+	onCopies   turns  // the same, of those that start from a working copy
+	copies     int    // working copies that are there
+	turn       uint64 // the latest turn served
+	running    int    // handed out
 
 	deliveries   map[DeliveryID]*delivery
 	nextDelivery DeliveryID
@@ -195,7 +196,7 @@ func New(cfg Config) (*Core, error) {
 	c := &Core{
 		cfg: cfg, rng: xrand.New(cfg.Seed, 1), sampler: dsa.New(xrand.Hash(cfg.Seed, 2)),
 		jobs: jobs.NewRegistry(cfg.Lease, cfg.MaxJobs), streams: map[ident.JobID]*stream{},
-		flights: map[ident.Key]*flight{}, flightByID: map[FlightID]*flight{}, queue: btree.NewG(16, flightLess), onCopies: btree.NewG(16, flightLess),
+		flightByID: map[FlightID]*flight{},
 		deliveries: map[DeliveryID]*delivery{}, persists: map[uint64]func(){}, quarantine: map[ident.Key]jobs.Bad{},
 	}
 	c.sampler.InSlices()
@@ -244,7 +245,8 @@ type spent struct{ sampler, counted, refresh, shrunk int }
 
 var tierForms = [...]ident.Form{ident.Encoded, ident.Decoded, ident.Augmented}
 
-// Step takes one event and appends what is to be done to out.
+// Step takes one event and appends what is to be done to out. The answers of the executor, of which there are most, may also come as pointers: they
+// are not kept.
 func (c *Core) Step(now time.Time, ev Event, out []Effect) []Effect {
 	c.now, c.out, c.slice, c.count, c.spent = now, out, samplerPerStep, countPerStep, spent{}
 	switch e := ev.(type) {
@@ -258,8 +260,12 @@ func (c *Core) Step(now time.Time, ev Event, out []Effect) []Effect {
 		c.released(e)
 	case Detached:
 		c.detached(e)
+	case *Prepared:
+		c.prepared(*e)
 	case Prepared:
 		c.prepared(e)
+	case *Filled:
+		c.filled(*e)
 	case Filled:
 		c.filled(e)
 	case Persisted:

@@ -1,8 +1,6 @@
 package coordinator
 
 import (
-	"github.com/google/btree"
-
 	"larder/internal/ident"
 	"larder/jobs"
 	"larder/tiers/residency"
@@ -23,7 +21,10 @@ type flight struct {
 	job      ident.JobID
 	turn     uint64 // the earliest turn of those who wait
 	rows     []waiter
+	first    [1]waiter // of rows: most have one
 	augments []*flight // augmented flights that start from its result
+	next     *flight   // of the same object, see flying
+	place    int       // in its queue, from 1; 0 = it is in none
 
 	entry    pin // its entry in the index, when the tier will keep it
 	encoded  pin // the entry of the original bytes: to be made, or the source
@@ -48,13 +49,6 @@ type flight struct {
 type waiter struct {
 	d   *delivery
 	row int
-}
-
-func flightLess(a, b *flight) bool {
-	if a.turn != b.turn {
-		return a.turn < b.turn
-	}
-	return a.id < b.id
 }
 
 // takeTurn gives the next sample of a job its place among the work of all jobs: start-time fair queueing (Goyal, Vin, Cheng
@@ -104,7 +98,7 @@ func (c *Core) source(d *delivery, i int) {
 	if h, ok := c.index.Lookup(key); ok {
 		c.hit(s, ident.Decoded)
 		c.useEntry(d, i, h, key)
-	} else if f := c.flights[key]; f != nil {
+	} else if f := c.flights.get(key); f != nil {
 		if c.together(f) {
 			c.hit(s, ident.Decoded)
 		}
@@ -122,7 +116,7 @@ func (c *Core) source(d *delivery, i int) {
 func (c *Core) useEntry(d *delivery, i int, h residency.Handle, key ident.Key) {
 	c.index.Hit(h)
 	if !c.index.Ready(h) {
-		c.join(c.flights[key], d, i)
+		c.join(c.flights.get(key), d, i)
 		return
 	}
 	c.index.Pin(h)
@@ -153,7 +147,6 @@ func (c *Core) hurry(f *flight, turn uint64) {
 			continue
 		}
 		if !f.running && !f.done && f.queued() {
-			c.dequeue(f)
 			f.turn = turn
 			c.enqueue(f)
 		} else {
@@ -217,31 +210,32 @@ func (c *Core) launch(key ident.Key, s *stream, turn uint64, alone bool) (*fligh
 func (c *Core) newFlight(key ident.Key, s *stream, turn uint64) *flight {
 	c.nextFlight++
 	f := &flight{id: c.nextFlight, key: key, job: s.job.ID, base: c.prefixes[s.prefix].id, turn: turn}
-	c.flights[key] = f
+	f.rows = f.first[:0]
+	c.flights.add(f)
 	c.flightByID[f.id] = f
 	return f
 }
 
 // enqueue and dequeue: flights that are to start from a working copy wait apart, because they free memory.
-func (c *Core) enqueue(f *flight) { c.queueOf(f).ReplaceOrInsert(f) }
+func (c *Core) enqueue(f *flight) { c.queueOf(f).put(f) }
 
-func (c *Core) dequeue(f *flight) { c.queueOf(f).Delete(f) }
+func (c *Core) dequeue(f *flight) { c.queueOf(f).remove(f) }
 
-func (c *Core) queueOf(f *flight) *btree.BTreeG[*flight] {
+func (c *Core) queueOf(f *flight) *turns {
 	if f.parent != nil {
-		return c.onCopies
+		return &c.onCopies
 	}
-	return c.queue
+	return &c.queue
 }
 
 // nextFlightInTurn takes the flight whose turn it is. While there are as many working copies as may be, those that read one
 // come first.
 func (c *Core) nextFlightInTurn() (*flight, bool) {
-	f, ok := c.onCopies.Min()
+	f, ok := c.onCopies.first()
 	busy := c.running + c.copies                   // what runs may become a copy
 	ok = ok && busy < 3*c.cfg.InFlight+c.cfg.Ahead // its copy has only fills to wait for, which need nothing: room comes
 	if c.running < c.cfg.InFlight+c.cfg.Ahead && busy < 2*c.cfg.InFlight+c.cfg.Ahead {
-		if g, fresh := c.queue.Min(); fresh && (!ok || flightLess(g, f)) {
+		if g, fresh := c.queue.first(); fresh && (!ok || g.before(f)) {
 			f, ok = g, true
 		}
 	}
@@ -335,7 +329,7 @@ func (c *Core) prepared(e Prepared) {
 	rows, augments := f.rows, f.augments
 	f.rows, f.augments = nil, nil
 	if kept {
-		delete(c.flights, f.key)
+		c.flights.remove(f)
 		delete(c.flightByID, f.id)
 		for _, w := range rows {
 			w.d.rows[w.row].flight = nil
@@ -403,7 +397,7 @@ func (c *Core) retire(f *flight) {
 	}
 	c.copies--
 	c.emit(Discard{Flight: f.id})
-	delete(c.flights, f.key)
+	c.flights.remove(f)
 	delete(c.flightByID, f.id)
 	c.relevel(f.key.Object)
 }
@@ -462,7 +456,7 @@ func (c *Core) occupy(s *stream, key ident.Key) {
 	x := key.Object
 	if h, ok := c.index.Lookup(key); ok {
 		c.index.Hit(h)
-	} else if c.flights[key] == nil {
+	} else if c.flights.get(key) == nil {
 		need, stored := c.needOf(s, x, c.prefixes[s.prefix].jobs), c.cfg.Bytes(x)
 		h, ok := c.index.Admit(key, c.cfg.Granule(ident.Decoded, c.decodedBytes(s, stored*6)), need, c.evicted)
 		if ok {
@@ -494,7 +488,7 @@ func (c *Core) quarantined(x ident.ObjectID) bool {
 func (c *Core) abandonFlight(f *flight, then func(waiter)) {
 	rows, augments := f.rows, f.augments
 	f.rows, f.augments = nil, nil
-	delete(c.flights, f.key)
+	c.flights.remove(f)
 	delete(c.flightByID, f.id)
 	c.dequeue(f)
 	c.drop(f.entry)

@@ -10,10 +10,14 @@ import (
 // unserved is the jobs whose prefix the object is not decoded for, and is not about to be.
 func (c *Core) unserved(x ident.ObjectID) bits.JobSet {
 	var jobs bits.JobSet
+	flying := c.flights.of(x)
 	for i := range c.prefixes {
 		p := &c.prefixes[i]
+		if p.jobs == 0 {
+			continue
+		}
 		k := ident.Key{Object: x, Form: ident.Decoded, Recipe: p.id}
-		if f := c.flights[k]; p.jobs == 0 || f != nil && !f.alone {
+		if f := flying.making(k); f != nil && !f.alone {
 			continue
 		}
 		if _, there := c.index.Lookup(k); !there {
@@ -48,8 +52,9 @@ const (
 // prefix, an augmented one the members of its group that work on its instance, an encoded one everybody. The sampler tells two levels
 // apart: where there are three, that some jobs could have it augmented is left out.
 func (c *Core) level(x ident.ObjectID, not ident.Key) level {
+	flying := c.flights.of(x)
 	here := func(k ident.Key) bool {
-		if f := c.flights[k]; f != nil && !f.alone {
+		if f := flying.making(k); f != nil && !f.alone {
 			return true
 		}
 		_, ok := c.index.Lookup(k)

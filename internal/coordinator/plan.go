@@ -26,6 +26,7 @@ type delivery struct {
 	pending  int    // rows neither filled nor failed
 	durable  bool   // its picks are in the journal
 	canceled bool
+	over     bool // let go of
 	bad      []jobs.Bad
 	last     bool // the rank's last batch of the epoch
 }
@@ -148,6 +149,7 @@ func (c *Core) ready(s *stream) bool {
 		c.work()
 	}
 	s.waits = !c.sampler.Ready(s.job.ID) || len(s.catching) > 0
+	c.awaiting = c.awaiting || s.waits
 	return !s.waits
 }
 
@@ -169,10 +171,15 @@ func (c *Core) samplerSlice() {
 
 // planWaiting plans for one job that waited for the sampler and need not any more, or ends it; false when there is none.
 func (c *Core) planWaiting() bool {
+	if !c.awaiting {
+		return false
+	}
+	c.awaiting = false
 	for _, s := range c.order {
 		if !s.waits && len(s.owed) == 0 {
 			continue
 		}
+		c.awaiting = true
 		if err := c.sampler.Err(s.job.ID); err != nil {
 			c.endJob(s, jobs.Dead, err.Error())
 			return true
@@ -264,6 +271,7 @@ func (c *Core) recordBad(s *stream, bad jobs.Bad) {
 func (c *Core) failRow(d *delivery, i int, bad jobs.Bad) {
 	if s := d.s; s.job.Spec.OnError == jobs.Substitute && d.ledger == s.job.Ledger() && d.ledger.Open() && !c.sampler.Ready(s.job.ID) {
 		s.owed, s.waits = append(s.owed, owed{d, i, bad}), true
+		c.awaiting = true
 		return
 	}
 	d.bad = append(d.bad, bad)
@@ -282,7 +290,7 @@ func (c *Core) failRow(d *delivery, i int, bad jobs.Bad) {
 
 // settle sends the batch when it is complete, or lets go of it when it was canceled and nothing writes into its slot.
 func (c *Core) settle(d *delivery) {
-	if c.deliveries[d.id] == nil { // let go of already; its slot may be another batch's
+	if d.over { // its slot may be another batch's
 		return
 	}
 	if d.canceled {
@@ -291,7 +299,7 @@ func (c *Core) settle(d *delivery) {
 				return
 			}
 		}
-		delete(c.deliveries, d.id)
+		c.letGo(d)
 		if s, k := c.live(d.s.job.ID, d.rank, d.inc); s != nil {
 			k.Slots[d.slot].State = jobs.Free
 			c.plan(s)
@@ -307,6 +315,12 @@ func (c *Core) settle(d *delivery) {
 			c.plan(s)
 		}
 	}
+}
+
+// letGo forgets a batch.
+func (c *Core) letGo(d *delivery) {
+	d.over = true
+	delete(c.deliveries, d.id)
 }
 
 // unsettled tells whether a planned batch has rows that are neither there nor given up.
@@ -331,7 +345,7 @@ func (c *Core) sendReady(s *stream, r int) {
 			return
 		}
 		q.planned = append(q.planned[:0], q.planned[1:]...)
-		delete(c.deliveries, d.id)
+		c.letGo(d)
 		rows := make([]int, 0, len(d.rows))
 		for i := range d.rows {
 			if d.rows[i].state == rowDone {

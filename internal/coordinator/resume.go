@@ -53,7 +53,7 @@ func (c *Core) takeRest(s *stream, rest *Rest) {
 // beginRest starts the sampler's epoch of which only the rest is to be drawn. What was given out is taken out of it in slices.
 func (c *Core) beginRest(s *stream, rest *Rest) error {
 	epoch := rest.Epoch
-	s.catching = s.catching[:0]
+	s.catching, c.catching = s.catching[:0], true
 	if len(rest.Previous) > 0 && epoch > 0 {
 		if err := c.sampler.StartEpoch(s.job.ID, epoch-1); err != nil {
 			return err
@@ -89,6 +89,10 @@ const catchWork = 4
 
 // catchUp tells the sampler, as far as this Step may, what earlier jobs had of running epochs.
 func (c *Core) catchUp() {
+	if !c.catching {
+		return
+	}
+	c.catching = false
 	for _, s := range c.order {
 		for len(s.catching) > 0 && c.slice >= catchWork && c.sampler.Settled(s.job.ID) {
 			k := &s.catching[0]
@@ -112,6 +116,7 @@ func (c *Core) catchUp() {
 				s.catching = s.catching[1:]
 			}
 		}
+		c.catching = c.catching || len(s.catching) > 0
 	}
 }
 
@@ -120,6 +125,9 @@ const Earlier = -1
 
 // catchesUp tells whether some job waits for catchUp.
 func (c *Core) catchesUp() bool {
+	if !c.catching {
+		return false
+	}
 	for _, s := range c.order {
 		if len(s.catching) > 0 {
 			return true

@@ -158,7 +158,7 @@ func (c *Core) sourceShared(d *delivery, i int) bool {
 		c.useEntry(d, i, h, key)
 		return true
 	}
-	if f := c.flights[key]; f != nil {
+	if f := c.flights.get(key); f != nil {
 		c.hit(s, ident.Augmented)
 		c.join(f, d, i)
 		return true
@@ -193,7 +193,7 @@ func (c *Core) launchShared(key ident.Key, s *stream, turn uint64, need int) (*f
 		f.entry = pin{entry, true}
 	}
 	dkey := ident.Key{Object: key.Object, Form: ident.Decoded, Recipe: c.prefixes[s.prefix].id}
-	p := c.flights[dkey]
+	p := c.flights.get(dkey)
 	h, ready := c.index.Lookup(dkey)
 	ready = ready && c.index.Ready(h)
 	if ready || p != nil {
@@ -261,13 +261,13 @@ func (c *Core) refillOne(s *stream) {
 		key := s.group.key4(x, s.instance())
 		need := c.sharers(s.group, x, key.Instance)
 		dkey := ident.Key{Object: x, Form: ident.Decoded, Recipe: c.prefixes[s.prefix].id}
-		if need < refillAhead*now || c.flights[key] != nil || s.isGone(x) {
+		if need < refillAhead*now || c.flights.get(key) != nil || s.isGone(x) {
 			continue
 		}
 		if _, there := c.index.Lookup(key); there {
 			continue
 		}
-		if _, there := c.index.Lookup(dkey); !there && c.flights[dkey] == nil {
+		if _, there := c.index.Lookup(dkey); !there && c.flights.get(dkey) == nil {
 			continue
 		}
 		if _, bad := c.quarantine[dkey]; bad {

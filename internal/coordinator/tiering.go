@@ -21,12 +21,8 @@ func (c *Core) evicted(h residency.Handle, k ident.Key) {
 }
 
 func (c *Core) unpin(p pin) {
-	if !p.held {
-		return
-	}
-	k := c.index.Key(p.h)
-	if c.index.Unpin(p.h) {
-		c.emit(FreeKey{Key: k})
+	if p.held && c.index.Unpin(p.h) {
+		c.emit(FreeKey{Key: c.index.Key(p.h)}) // readable until the next Admit
 	}
 }
 

@@ -18,6 +18,7 @@ type Stats struct {
 	Quarantined                                 uint64 // distinct objects
 	Samples, Batches                            uint64 // delivered
 	Wait                                        time.Duration
+	PolicyCalls                                 uint64  // what the tiers' policies were asked and told
 	Violations                                  uint64  // bugs of larder, caught
 	Why                                         string  // of the present split
 	Model, Binding                              string  // which decided it; what limits the jobs, by the model
@@ -49,6 +50,7 @@ type TierView struct {
 func (c *Core) Stats() Stats {
 	s := c.stats
 	s.Why += c.tooSmall()
+	s.PolicyCalls = c.index.Asked()
 	return s
 }
 

@@ -66,6 +66,7 @@ type Index struct {
 	lastGen   uint32
 	victims   []uint32 // entries: scratch of makeRoom
 	calling   bool     // an evicted callback runs
+	asked     uint64   // calls of Evictors
 }
 
 // New returns an empty index. Budgets are in bytes; that of Stored is ignored. Every other form needs an Evictor, which
@@ -90,6 +91,9 @@ func New(budgets [ident.NumForms]int64, ev [ident.NumForms]Evictor) *Index {
 
 // Lookup finds a resident entry.
 func (x *Index) Lookup(k ident.Key) (Handle, bool) {
+	if x.sums[k.Form].entries == 0 {
+		return 0, false
+	}
 	// All in one function: a Key that is passed on is copied, which costs as much as the rest.
 	p := x.seen[(uint32(k.Recipe)+k.Instance+k.Group*5+uint32(k.Form)*3)%numSeen]
 	if p.recipe != k.Recipe || p.instance != k.Instance || p.group != k.Group || p.form != k.Form {
@@ -114,7 +118,7 @@ func (x *Index) Admit(k ident.Key, bytes int64, need int, evicted func(Handle, i
 	if bytes < 0 {
 		invariant.Violated("residency: %d bytes for %s", bytes, k)
 	}
-	at, known := x.find(k).place(k.Object), false
+	at, known := x.plane(k).place(k.Object), false
 	switch s := *x.slot(at); s.state() {
 	case resident:
 		x.SetNeed(Handle(at), need)
@@ -126,7 +130,13 @@ func (x *Index) Admit(k ident.Key, bytes int64, need int, evicted func(Handle, i
 	case dead:
 	}
 	t, sum := &x.tiers[k.Form], &x.sums[k.Form]
-	if t.sighted != nil && !t.sighted.Admit(k, need) || !x.makeRoom(k.Form, bytes, bytes, need) {
+	if t.sighted != nil {
+		x.asked++
+		if !t.sighted.Admit(k, need) {
+			return 0, false
+		}
+	}
+	if !x.makeRoom(k.Form, bytes, bytes, need) {
 		return 0, false
 	}
 	// The victims leave before the newcomer is in, so the policy sees the order in which it was asked, and the budget holds
@@ -174,6 +184,7 @@ func (x *Index) Resize(h Handle, bytes int64, evicted func(Handle, ident.Key)) b
 	case resident:
 		if sum.used+more > sum.budget || t.shares != nil && more > 0 {
 			// It must not be chosen to make room for itself.
+			x.asked++
 			t.ev.Remove(s.entry)
 			if t.sighted != nil {
 				t.sighted.Newcomer(x.Key(h))
@@ -238,6 +249,7 @@ func (x *Index) Drop(h Handle) (free bool) {
 		x.own(uint32(h)).become(dropped) // never to be taken back
 		return false
 	}
+	x.asked++
 	x.tiers[s.form()].ev.Remove(s.entry)
 	return x.out(h, dropped)
 }
@@ -251,6 +263,7 @@ func (x *Index) SetNeed(h Handle, need int) {
 	}
 	x.ownEntry(s.entry).need = int32(need)
 	if s.state() == resident {
+		x.asked++
 		x.tiers[s.form()].ev.Update(s.entry, need)
 	}
 }
@@ -261,6 +274,7 @@ func (x *Index) Hit(h Handle) {
 	x.enter(s.form())
 	x.ownEntry(s.entry).usedBy++
 	if s.state() == resident {
+		x.asked++
 		x.tiers[s.form()].ev.Hit(s.entry)
 	}
 }
@@ -282,10 +296,12 @@ func (x *Index) Shrink(f ident.Form, bytes int64, entries int, evicted func(Hand
 	x.victims = x.victims[:0]
 	used := sum.used
 	for ; used > bytes && len(x.victims) < entries; used -= x.entry(x.victims[len(x.victims)-1]).bytes {
+		x.asked++
 		v, ok := t.ev.Coldest()
 		if !ok {
 			invariant.Violated("residency: tier %s holds %d bytes and its policy knows no entry", f, used)
 		}
+		x.asked++
 		t.ev.Remove(v)
 		x.victims = append(x.victims, v)
 	}
@@ -307,6 +323,7 @@ func (x *Index) insert(t *tier, n uint32) {
 	if t.shares != nil {
 		t.shares.Weigh(n, x.key(e.at), e.bytes)
 	}
+	x.asked++
 	t.ev.Insert(n, int(e.need))
 }
 
@@ -320,9 +337,11 @@ func (x *Index) makeRoom(f ident.Form, want, whole int64, need int) bool {
 	}
 	room, pinned := sum.budget-sum.used, int64(0)
 	for room < want || t.shares != nil && !t.shares.Fits(whole) {
+		x.asked++
 		v, ok := t.ev.Victim(need)
 		if ok {
 			e := x.entry(v)
+			x.asked++
 			t.ev.Remove(v)
 			x.victims = append(x.victims, v)
 			room += e.bytes
@@ -334,6 +353,7 @@ func (x *Index) makeRoom(f ident.Form, want, whole int64, need int) bool {
 		if !ok {
 			r, exact := t.ev.(restorer)
 			for _, v := range slices.Backward(x.victims) {
+				x.asked++
 				if exact {
 					r.Restore(v, int(x.entry(v).need))
 				} else {

@@ -245,3 +245,6 @@ func (t *tables) check() error {
 	}
 	return nil
 }
+
+// Asked returns how many calls of Evictors were made: what came, was used, was needed by more or fewer, left, or was to leave.
+func (x *Index) Asked() uint64 { return x.asked }

@@ -156,6 +156,14 @@ func (x *Index) find(k ident.Key) *plane {
 	return p
 }
 
+// plane is find for a key that is likely to have been asked for of late.
+func (x *Index) plane(k ident.Key) *plane {
+	if p := x.seen[(uint32(k.Recipe)+k.Instance+k.Group*5+uint32(k.Form)*3)%numSeen]; p.of(k) {
+		return p
+	}
+	return x.find(k)
+}
+
 // own makes the block of a slot writable.
 func (x *Index) own(at uint32) *slot {
 	b := &x.blocks[at>>blockBits]
@@ -181,7 +189,7 @@ func (x *Index) ownEntry(n uint32) *entry {
 
 // put finds or makes the place of a key that is not in. The place is dead until something is written there.
 func (x *Index) put(k ident.Key) (at uint32) {
-	p := x.find(k)
+	p := x.plane(k)
 	if p == nothing {
 		p = x.addPlane(k)
 	}
