@@ -219,6 +219,9 @@ func (s *Sampler) SetLevelFor(x ident.ObjectID, level uint8, jobs bits.JobSet, r
 		}
 	}
 	b := uint16(level) | vis<<visShift | a&neutralBit | uint16(rest)<<restShift | visRest<<visRestShift | uint16(own)<<ownersShift
+	if b == a && a != 0 { // nothing of it is news
+		return
+	}
 	s.setState(e, b)
 }
 
@@ -310,10 +313,15 @@ func (s *Sampler) classOf(e *available, slot uint8) int {
 	return max((e.need&s.active).Len(), 1) + int(augmented-s.visibleTo(e, slot))*MaxJobs
 }
 
+// wants tells whether what an entry is of is available to the job, and the job still needs it.
+func (s *Sampler) wants(j *job, e *available) bool {
+	return e.need.Has(j.slot) && s.visibleTo(e, j.slot) != 0
+}
+
 // wanted returns the entry of x if it is available to the job and the job still needs it, or nil.
 func (s *Sampler) wanted(j *job, x uint32) *available {
 	e := s.avail.at(s.obj.at(x).held) // of nobody, if it is not held: not visible
-	if !e.need.Has(j.slot) || s.visibleTo(e, j.slot) == 0 {
+	if !s.wants(j, e) {
 		return nil
 	}
 	return e

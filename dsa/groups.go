@@ -123,15 +123,34 @@ func (s *Sampler) compact(j *job, g *group, k int) {
 		}
 		s.tidy = 1
 	}
-	keep := g.lists[k][:0]
-	for _, x := range g.lists[k] {
-		if e := s.wanted(j, x); e != nil && e.mark != s.tidy && s.keyOf(e, j.slot) >= k {
-			e.mark = s.tidy
-			keep = append(keep, x)
+	var held [lookedAt]uint32
+	var is [lookedAt]available
+	l := g.lists[k]
+	keep := l[:0]
+	for len(l) > 0 {
+		// Entries lie anywhere. They are looked up some at a time, and decided on afterwards, so that the processor waits for all of them at once.
+		part := l[:min(lookedAt, len(l))]
+		l = l[len(part):]
+		for i, x := range part {
+			held[i] = s.obj.at(x).held
+		}
+		for i := range part {
+			is[i] = *s.avail.at(held[i])
+		}
+		for i, x := range part {
+			if e := &is[i]; !s.wants(j, e) || s.keyOf(e, j.slot) < k {
+				continue
+			}
+			if e := s.avail.at(held[i]); e.mark != s.tidy {
+				e.mark = s.tidy
+				keep = append(keep, x)
+			}
 		}
 	}
 	g.lists[k] = keep
 }
+
+const lookedAt = 32
 
 // rowOf returns the row of a cell, isSmall or isNone. A cell that was split off since the layout has none: the job is laid out anew
 // before it draws.
@@ -185,8 +204,8 @@ func (s *Sampler) best(j *job, g *group) (x uint32, ok bool) {
 
 // tried returns the best of a few of a list whose objects differ in class.
 func (s *Sampler) tried(j *job, g *group, k int) (x uint32, ok bool) {
-	class := unlisted
-	for n := 0; n < trials && len(g.lists[k]) > 0; {
+	n, x, class := s.glance(j, g.lists[k], k)
+	for n < trials && len(g.lists[k]) > 0 {
 		i := int(s.rng.Uint64n(uint64(len(g.lists[k]))))
 		y := g.lists[k][i]
 		if !s.stays(j, g, k, i) {
@@ -194,10 +213,44 @@ func (s *Sampler) tried(j *job, g *group, k int) (x uint32, ok bool) {
 		}
 		n++
 		if c := s.offered(j, y); c < class {
-			x, class, ok = y, c, true
+			x, class = y, c
 		}
 	}
-	return x, ok
+	return x, n > 0
+}
+
+// glance is what tried does as long as all that is drawn belongs in the list: as with compact, it draws first, then looks everything up, then decides. What
+// comes after the first that does not belong there is as if it had not been drawn.
+func (s *Sampler) glance(j *job, list []uint32, k int) (n int, x uint32, class int) {
+	var drawn, held [trials]uint32
+	var is [trials]available
+	if class = unlisted; len(list) < trials {
+		return 0, 0, class
+	}
+	before := *s.rng
+	for i := range drawn {
+		drawn[i] = list[s.rng.Uint64n(uint64(len(list)))]
+	}
+	for i, y := range drawn {
+		held[i] = s.obj.at(y).held
+	}
+	for i := range held {
+		is[i] = *s.avail.at(held[i])
+	}
+	for n = range is {
+		e := &is[n]
+		if !s.wants(j, e) || s.keyOf(e, j.slot) != k {
+			*s.rng = before
+			for range n {
+				s.rng.Uint64n(uint64(len(list)))
+			}
+			return n, x, class
+		}
+		if c := s.classOf(e, j.slot); c < class {
+			x, class = drawn[n], c
+		}
+	}
+	return trials, x, class
 }
 
 // stays tells whether object i of a list belongs there, and takes it out if it does not.

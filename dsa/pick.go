@@ -9,7 +9,7 @@ import (
 // caller says with SetLevel, before the next call, what the pick makes available. For Fixed and Sequential it is the first
 // position that is not taken.
 func (s *Sampler) Next(id ident.JobID) (ident.ObjectID, bool) {
-	j := s.byID[id]
+	j := s.joined(id)
 	if j == nil || j.rem == 0 {
 		return 0, false
 	}
@@ -75,7 +75,7 @@ func (s *Sampler) nextInOrder(j *job) (ident.ObjectID, bool) {
 // At commits the pick at position pos of this epoch's order of a Fixed or Sequential job; false if it is taken or out of
 // range, or the job has no such order.
 func (s *Sampler) At(id ident.JobID, pos int) (ident.ObjectID, bool) {
-	j := s.byID[id]
+	j := s.joined(id)
 	if j == nil || j.rem == 0 || pos < 0 || pos >= len(j.subset) || j.mode > Fixed || s.sliced && !s.ready(j) {
 		return 0, false
 	}

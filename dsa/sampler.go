@@ -26,6 +26,7 @@ var (
 type Sampler struct {
 	rng  *xrand.Rand
 	byID map[ident.JobID]*job // lookups only, never ranged over
+	last *job                 // found last: who draws is asked for many times in a row
 	slot [MaxJobs]*job
 	live bits.JobSet // slots in use
 
@@ -50,6 +51,7 @@ type Sampler struct {
 	sliced bool        // Work does what takes long
 	line   []*job      // with passes to do, in the order of the calls
 	lay    laying      // the layout under way
+	unlaid bool        // some job may be stale
 	strata [][]ident.ObjectID
 	forgot bool // the cells, by the pass that is under way
 
@@ -130,6 +132,18 @@ func New(seed uint64) *Sampler {
 	}
 	s.avail.extend(1)
 	return s
+}
+
+// joined is the job of that id; nil = there is none.
+func (s *Sampler) joined(id ident.JobID) *job {
+	if j := s.last; j != nil && j.id == id {
+		return j
+	}
+	j := s.byID[id]
+	if j != nil {
+		s.last = j
+	}
+	return j
 }
 
 // visible tells whether the job's demand reaches other jobs' choices: only orders that are blind to what an object is may.
@@ -332,7 +346,7 @@ func (s *Sampler) unlay(j *job) {
 		s.lay = laying{}
 	}
 	if j.usesTape() {
-		j.stale = true
+		j.stale, s.unlaid = true, true
 	}
 }
 
@@ -344,6 +358,7 @@ func (s *Sampler) Leave(id ident.JobID) {
 	}
 	s.abandon(j)
 	delete(s.byID, id)
+	s.last = nil
 	j.gone = true
 	s.active, s.tapeful, s.strictly = s.active.Without(j.slot), s.tapeful.Without(j.slot), s.strictly.Without(j.slot)
 	s.lookAhead()

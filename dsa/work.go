@@ -42,7 +42,7 @@ func (s *Sampler) InSlices() { s.sliced = true }
 // Ready tells whether the job may be asked for picks: it is known and no work is left to do for it. An idle job is ready when
 // its join is done.
 func (s *Sampler) Ready(id ident.JobID) bool {
-	j := s.byID[id]
+	j := s.joined(id)
 	return j != nil && (!s.sliced || s.ready(j))
 }
 
@@ -95,8 +95,17 @@ func (s *Sampler) Work(budget int) (more bool) {
 
 // nextLayout returns a job that cannot draw before its layout is made.
 func (s *Sampler) nextLayout() *job {
+	if !s.unlaid {
+		return nil
+	}
+	s.unlaid = false
 	for m := s.live & (s.tapeful | s.strictly); m != 0; m &= m - 1 {
-		if j := s.slot[first(m)]; j.stale && j.running && len(j.todo) == 0 && j.err == nil {
+		j := s.slot[first(m)]
+		if !j.stale {
+			continue
+		}
+		s.unlaid = true
+		if j.running && len(j.todo) == 0 && j.err == nil {
 			return j
 		}
 	}
