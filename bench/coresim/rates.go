@@ -48,6 +48,9 @@ func (m *meters) of(s *sim, j ident.JobID) *rates {
 	if c == nil {
 		return &rates{}
 	}
+	if c.rates != nil {
+		return c.rates
+	}
 	k := recipe{c.c.Data, c.c.Prefix, c.c.Suffix}
 	r := m.recipes[k]
 	if r == nil {
@@ -55,6 +58,7 @@ func (m *meters) of(s *sim, j ident.JobID) *rates {
 		m.recipes[k] = r
 		m.order = append(m.order, k)
 	}
+	c.rates = r
 	return r
 }
 

@@ -144,6 +144,7 @@ type Result struct {
 	Subsets  map[string][]Selection // by job, in the order given; a later one for the same epoch replaces the earlier
 	Tiers    []coordinator.TierView // at the end
 	Events   uint64                 // that the coordinator handled, and picks
+	Picks    uint64                 // among Events
 	CutOff   bool                   // at the limit of virtual time; only with a Collector
 }
 
@@ -167,9 +168,10 @@ type sim struct {
 	agenda agenda
 	steps  int
 	events uint64 // steps and picks
+	picks  uint64
 	rng    *xrand.Rand
 	hash   *xxhash.Digest
-	note   []byte // of the running step
+	note   []byte // what was decided and is not in the hash yet
 	out    []coordinator.Effect
 	res    *Result
 	strict bool // nothing is believed, everything kept
@@ -181,8 +183,10 @@ type sim struct {
 	augments []augmented // what jobs make
 	ids      []uint32    // of the batch that is being received
 	world
-	timer time.Time
-	gone  map[ident.ObjectID]bool
+	filled coordinator.Filled // the one under way, so that a sample costs no allocation; so with what is made
+	made   coordinator.Prepared
+	timer  time.Time
+	gone   map[ident.ObjectID]bool
 }
 
 // augmented is the size of what a suffix makes.
@@ -197,6 +201,7 @@ type simClient struct {
 	ranks    []*simRank
 	told     int // its number at the Collector
 	departed bool
+	rates    *rates // of what it prepares
 
 	subset []ident.ObjectID // asked for last
 	had    []ident.ObjectID // of all subsets that it was given
@@ -258,11 +263,15 @@ func Run(m Model, clients []Client, limit time.Duration) (*Result, error) {
 	if m.Measure > 0 {
 		s.at(m.Measure, s.measure)
 	}
-	if err := s.loop(limit); err != nil {
+	err = s.loop(limit)
+	if late := s.settle(); err == nil {
+		err = late
+	}
+	if err != nil {
 		return nil, err
 	}
 	r := s.res
-	r.Stats, r.Elapsed, r.Hash, r.Jobs, r.Tiers, r.Events = core.Stats(), s.now, s.hash.Sum64(), core.Jobs(true), core.Tiers(), s.events
+	r.Stats, r.Elapsed, r.Hash, r.Jobs, r.Tiers, r.Events, r.Picks = core.Stats(), s.now, s.hash.Sum64(), core.Jobs(true), core.Tiers(), s.events, s.picks
 	return r, nil
 }
 
@@ -292,12 +301,11 @@ func (s *sim) loop(limit time.Duration) error {
 				}
 			}
 		}
-		if s.m.Decisions != nil && len(s.note) > 0 {
-			if _, err := s.m.Decisions.Write(s.note); err != nil {
-				return fmt.Errorf("write down the decisions: %w", err)
+		if len(s.note) >= noteAtOnce {
+			if err := s.settle(); err != nil {
+				return err
 			}
 		}
-		s.note = s.note[:0]
 	}
 	if s.now > limit {
 		if s.strict {
@@ -305,6 +313,20 @@ func (s *sim) loop(limit time.Duration) error {
 		}
 		s.res.CutOff = true
 	}
+	return nil
+}
+
+const noteAtOnce = 1 << 14 // bytes
+
+// settle enters what was decided into the hash, and writes it down.
+func (s *sim) settle() error {
+	_, _ = s.hash.Write(s.note)
+	if s.m.Decisions != nil && len(s.note) > 0 {
+		if _, err := s.m.Decisions.Write(s.note); err != nil {
+			return fmt.Errorf("write down the decisions: %w", err)
+		}
+	}
+	s.note = s.note[:0]
 	return nil
 }
 
@@ -330,13 +352,8 @@ func (s *sim) step(ev coordinator.Event) {
 	s.out = nil // a step inside of what is done below has its own
 	s.steps++
 	s.events++
-	from := len(s.note)
 	for _, e := range out {
 		s.describe(e)
-	}
-	_, _ = s.hash.Write(s.note[from:])
-	if s.m.Decisions == nil {
-		s.note = s.note[:from]
 	}
 	for i, e := range out {
 		s.do(e)
@@ -349,7 +366,7 @@ func (s *sim) step(ev coordinator.Event) {
 		}
 	}
 	switch ev.(type) {
-	case coordinator.Filled, coordinator.Prepared: // most of all; others follow soon that look at the time
+	case *coordinator.Filled, *coordinator.Prepared: // most of all; others follow soon that look at the time
 		if !s.strict {
 			return
 		}
@@ -402,7 +419,8 @@ func (s *sim) do(eff coordinator.Effect) {
 		}
 	case coordinator.Persist:
 		if x.Kind == coordinator.RecAssign {
-			s.events += uint64(len(x.Objects))
+			n := uint64(len(x.Objects))
+			s.events, s.picks = s.events+n, s.picks+n
 		}
 		s.after(50*time.Microsecond, func() { s.step(coordinator.Persisted{Seq: x.Seq}) })
 	case coordinator.Reply:

@@ -21,7 +21,8 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkCore runs eight jobs on all samples, a quarter of them in memory decoded. What it prints is the whole simulation, the measuring included.
+// BenchmarkCore runs eight jobs on all samples, a quarter of them in memory decoded. What it prints is the whole simulation, the measuring included: events are
+// picks and what the coordinator handled; beside them, picks and what the policies of the tiers were asked and told.
 func BenchmarkCore(b *testing.B) {
 	for _, n := range []int{20_000, 160_000, 1_281_167} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -29,7 +30,7 @@ func BenchmarkCore(b *testing.B) {
 			if n > 1_000_000 && testing.Short() {
 				b.Skip("a million samples take minutes")
 			}
-			began, events, samples := cpuTime(b), uint64(0), uint64(0)
+			began, events, samples, calls := cpuTime(b), uint64(0), uint64(0), uint64(0)
 			for b.Loop() {
 				ids, raw := make([]ident.ObjectID, n), make([]uint32, n)
 				for i := range ids {
@@ -54,14 +55,15 @@ func BenchmarkCore(b *testing.B) {
 				}
 				res, err := Run(m, clients, 1000*time.Hour)
 				if err != nil || len(res.Failures) > 0 || res.CutOff {
-					b.Fatal(err, res.Failures)
+					b.Fatal(err, res)
 				}
-				events, samples = events+res.Events, samples+res.Stats.Samples
+				events, samples, calls = events+res.Events, samples+res.Stats.Samples, calls+res.Picks+res.Stats.PolicyCalls
 				b.ReportMetric(float64(res.Stats.SourceReads)/float64(n), "reads/sample")
 			}
 			spent := (cpuTime(b) - began).Seconds() // of the whole process, its collector included: the wall clock is other work's too
 			b.ReportMetric(float64(events)/spent, "events/cpu-s")
 			b.ReportMetric(float64(samples)/spent, "samples/cpu-s")
+			b.ReportMetric(float64(calls)/spent, "picks+policy/cpu-s")
 		})
 	}
 }

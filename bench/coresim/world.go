@@ -342,7 +342,8 @@ func (s *sim) prepared(x coordinator.Prepare) {
 	if x.From == ident.Encoded {
 		if !s.there(ekey) || s.lost(ekey) {
 			ev.Lost = true
-			s.step(ev)
+			s.made = ev
+			s.step(&s.made)
 			return
 		}
 	} else {
@@ -368,7 +369,8 @@ func (s *sim) prepared(x coordinator.Prepare) {
 	} else if ev.Kept = x.Keep && s.put(x.Key, ev.Bytes); !ev.Kept {
 		s.copy(x.Flight)
 	}
-	s.step(ev)
+	s.made = ev
+	s.step(&s.made)
 }
 
 func (s *sim) row(x *coordinator.Fill) {
@@ -420,7 +422,8 @@ func (s *sim) augmented(x coordinator.Augment) {
 	} else if ev.Kept = x.Keep && s.put(x.Key, ev.Bytes); !ev.Kept {
 		s.copy(x.Flight)
 	}
-	s.step(ev)
+	s.made = ev
+	s.step(&s.made)
 }
 
 func (s *sim) fill(x *coordinator.Fill) {
@@ -435,5 +438,6 @@ func (s *sim) fill(x *coordinator.Fill) {
 			s.fail("instance %d was put where %d belongs", x.From.Key.Instance, x.Instance)
 		}
 	}
-	s.step(ev)
+	s.filled = ev
+	s.step(&s.filled)
 }
