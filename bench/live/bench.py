@@ -40,6 +40,10 @@ from loaders import ROOT, Build, out_dir
 WORKERS = (0, 1, 2)
 
 
+def processors() -> int:
+    return len(os.sched_getaffinity(0))
+
+
 @dataclass
 class Step:
     """What runs in each repetition, or once, under a label."""
@@ -62,9 +66,10 @@ def larder_steps(build: Build, quick: bool, loop: str, prefix: str = "") -> list
         Step("4 jobs, larder, uint8, share=augmented", lambda: loaders.run_larder(build, data, 4, few, kind="uint8", share="augmented")),
         Step("tiny images, larder", lambda: loaders.run_larder(build, tiny(), 1, 3, kind="tiny")),
         Step("next() of 8 jobs, larder", lambda: handover.run_next(build, 2 if quick else 8)),
-        Step("hand-over, larder", lambda: handover.run_larder(build, tiny(), 12 if quick else 40)),
-        Step("gather", lambda: native.run_gather(build, gather(), 5 if quick else 20)),
+        Step("hand-over, larder", lambda: handover.run_larder(build, tiny(), 7 if quick else 40)),
+        Step("gather", lambda: native.run_gather(build, gather(), 5 if quick else 60)),
         Step("file to sample, one thread", lambda: native.run_prep(build, loop, 60 if quick else 700, 1)),
+        *([Step("bare C loops, one for each processor", lambda: native.run_bare(loop, processors(), 60 if quick else 700, 2))] if loop else []),
         Step("allocations", lambda: loaders.run_allocations(build, data, 4 if quick else 24), 1),
         Step("allocations, inner loops", lambda: native.run_inner(build, inner(), gather()), 1),
     ]
@@ -115,6 +120,7 @@ def bars() -> list[Bar]:
     return [
         Bar("1 job, cold, images per CPU-second of both sides", cold, 1.9, torch("1 job", "per_cpu_second", (0,)), "torch DataLoader, 0 workers"),
         Bar("the same, daemon and client", cold, 0.95, (whole,), "the bare C loop of the same work: from file to batch"),
+        Bar("the same (not the bar)", cold, 0.95, (Source("bare C loops, one for each processor", "per_cpu_second"),), "as many bare C loops at once as there are processors"),
         Bar("one thread of it, file to sample (not the bar)", Source("file to sample, one thread", "larder"), 0.95, (single,), "the bare C loop, both from memory to one place"),
         Bar("1 job, cold, wall", Source("1 job, larder, nothing kept", "wall"), 2.0, torch("1 job", "warm"), best),
         Bar("4 jobs, own augmentation, warm decoded tier", Source("4 jobs, larder", "warm"), 6, torch("4 jobs", "warm"), best),
@@ -172,7 +178,7 @@ def machine() -> dict[str, object]:
     except ImportError:
         peers = ""
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    return {"processor": model[1] if model else platform.machine(), "processors": len(os.sched_getaffinity(0)), "memory_gib": round(memory, 1),
+    return {"processor": model[1] if model else platform.machine(), "processors": processors(), "memory_gib": round(memory, 1),
             "kernel": platform.release(), "python": platform.python_version(), "peers": peers, "commit": commit,
             "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"), "load_before": os.getloadavg()[0]}
 
@@ -202,7 +208,7 @@ def compare(args: argparse.Namespace, this: Build, loop: str) -> None:
 
 def page(about: dict[str, object], found: list[Figure], runs: Runs, absent: dict[str, str], command: str) -> list[str]:
     keys = {"cold": "first epoch, img/s", "warm": "later epochs, img/s", "per_cpu_second": "img per CPU-second"}
-    other = {"both": "CPU ms a batch, both sides", "client": "client", "daemon": "daemon", "p50_us": "p50 µs", "p99_us": "p99 µs",
+    other = {"both": "CPU ms a batch, both sides", "client": "client", "daemon": "daemon", "edges_ms": "an epoch's edges, ms", "p50_us": "p50 µs", "p99_us": "p99 µs",
              "drop_p50_us": "giving back, p50 µs", "drop_p99_us": "p99 µs"}
     return [
         f"`{command}`, {about['date']}, {about['commit']}: {about['processors']} processors ({about['processor']}), {about['memory_gib']} GiB, {about['peers']};"

@@ -27,7 +27,8 @@ class Source:
 
 @dataclass(frozen=True)
 class Bar:
-    """A figure that has to reach a bar. It is the median of mine, over the best (largest) median of reference when there is one; with
+    """A figure that has to reach a bar. It is the median of mine, over the best (largest) median of reference when there is one; where mine and the
+    reference were measured in turn in one run, it is the median of the ratios of the runs. With
     ``inverse`` it is the reference over mine, where less is better. at_least: the lower end of the interval counts, else the upper."""
 
     what: str
@@ -79,6 +80,8 @@ def figure(bar: Bar, runs: Runs) -> Figure:
         return top / bottom if bottom else float("inf")
 
     samples = [mine, *(v for _, v in others)]
+    if len(others) == 1 and others[0][0].label == bar.mine.label and len(mine) == len(others[0][1]):
+        samples = [[b / a if bar.inverse else a / b for a, b in zip(*samples, strict=True)]]
     low, high = bootstrap(samples, value)
     best = max(others, key=lambda o: statistics.median(o[1]))[0].label if others else ""
     few = "" if bar.counted or min(map(len, samples)) >= FEWEST else "too few runs"

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pathlib
+import random
 import re
+import statistics
+import struct
 import subprocess
 
 from loaders import ROOT, Build, out_dir, photographs
@@ -70,3 +74,60 @@ def run_prep(build: Build, loop: str, images: int, passes: int) -> dict[str, flo
     names = {"file to sample": "larder", "bare C loop, decoding the crop": "bare", "bare C loop, decoding the whole image": "bare_whole",
              "bare C loop, from file to batch": "bare_batch"}
     return {names[r["what"]]: r["images_per_cpu_second"] for r in json.loads(done.stdout)["rows"] if r["what"] in names}
+
+
+def jpeg_size(content: bytes) -> tuple[int, int] | None:
+    """Width and height of a JPEG of one scan in grey or YCbCr, which is what the bare C loop knows; None for anything else."""
+    at = 2
+    while content[:2] == b"\xff\xd8" and at + 9 < len(content) and content[at] == 0xFF:
+        marker, length = content[at + 1], int.from_bytes(content[at + 2 : at + 4], "big")
+        if marker in (0xC0, 0xC1):
+            height, width, components = struct.unpack(">HHB", content[at + 5 : at + 10])
+            return (width, height) if components in (1, 3) else None
+        if 0xC2 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            return None
+        at += 2 + length
+    return None
+
+
+def crop(rng: random.Random, width: int, height: int) -> tuple[int, int, int, int]:
+    """A box as RandomResizedCrop draws it."""
+    for _ in range(10):
+        area = width * height * rng.uniform(0.08, 1)
+        ratio = math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3)))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            return rng.randint(0, width - w), rng.randint(0, height - h), w, h
+    side = min(width, height)
+    return (width - side) // 2, (height - side) // 2, side, side
+
+
+def run_bare(loop: str, at_once: int, images: int, passes: int) -> dict[str, float]:
+    """Images a second of processor time of so many bare C loops at once, from file to batch, each on images of its own order."""
+    found = [(str(path), size) for path in sorted(pathlib.Path(photographs()).rglob("*")) if path.is_file() and (size := jpeg_size(path.read_bytes()))][:images]
+    loops = [subprocess.Popen([loop], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(at_once)]
+    rates = []
+    try:
+        shuffled = []
+        for number, p in enumerate(loops):
+            mine = random.Random(number).sample(found, len(found))
+            shuffled.append(mine)
+            p.stdin.write(f"{len(mine)}\n" + "".join(f"{path}\n" for path, _ in mine))
+            p.stdin.flush()
+        for p in loops:
+            assert p.stdout.readline() == "ready\n", "the bare C loop did not start"
+        for n in range(passes + 1):  # one to warm up
+            for number, p in enumerate(loops):
+                rng = random.Random(f"{number} {n}")
+                lines = [" ".join(map(str, (*crop(rng, *size), rng.randint(0, 1)))) for _, size in shuffled[number]]
+                p.stdin.write("batch\n" + "\n".join(lines) + "\n")
+            for p in loops:
+                p.stdin.flush()
+            spent = sum(float(p.stdout.readline()) for p in loops)
+            if n:
+                rates.append(at_once * len(found) / spent)
+    finally:
+        for p in loops:
+            p.stdin.close()
+            p.wait()
+    return {"per_cpu_second": statistics.median(rates)}

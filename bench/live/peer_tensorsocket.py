@@ -2,10 +2,22 @@
 
 One producer (torch's DataLoader on the same images, the same transforms) and several consumers, which all get the same batches. Two rows:
 as released, where pickle copies CPU tensors into each message, and with its own hooks (pack_fn, unpack_fn) used to send names of shared
-memory instead, which consumers map once: what torch.multiprocessing would do, without the copies. Changed for both: Tensor._typed_storage
-is aliased for torch before 2.0; rubber_band_pct is raised to 0.5. For the pickled row producer_batch_size is 2 instead of 8. The images
-are repeated, because a producer drops the end of an epoch. The producer starts when all consumers have, and rates count from the moment at
-which each consumer has its first batches.
+memory instead, which consumers map once: what torch.multiprocessing would do, without the copies.
+
+What it is given, so that it works, and as well as it can:
+
+* Tensor._typed_storage is aliased for torch before 2.0.
+* A consumer's first acknowledgement is often lost (it is published, and what is published before the subscription has arrived goes to nobody).
+  The producer then waits 10 s, takes the consumer for one that still needs batch 0, sends that for ever, and is refused for ever: the
+  run stalls. So each consumer first says something that nobody waits for.
+* Its pool of tensors is filled with shared memory before the first batch. Else each of the first ten messages moves the memory of its
+  batches into shared memory in one call that holds the interpreter, heartbeats included. Consumers that are lost are named in the log.
+* producer_batch_size (batches of the loader to a message) is TOGETHER instead of 8. Pickled it is 1: each of a message's slices carries the
+  whole storage, once for each consumer, and with 8 no message arrives within a minute.
+* The images are repeated, so that no end of an epoch, where everybody waits for a heartbeat, is within the run.
+
+The producer starts when all consumers have. Rates count whole messages, from the end of the first one behind what the loader's workers had
+prepared before the consumers came.
 """
 
 from __future__ import annotations
@@ -21,6 +33,8 @@ import time
 from loaders import BATCH, IMAGENET, out_dir
 
 PATIENCE = 30.0  # seconds for the first batch
+TOGETHER = {True: 2, False: 1}  # batches of the loader to a message; shared memory or pickled
+REPEATED = 100  # times that an epoch of TensorSocket has each image
 PINS = ("tensorsocket==0.0.5", "pyzmq==27.3.0", "tornado==6.6.1")
 
 
@@ -86,21 +100,37 @@ class Unpack:
         return tuple(out)
 
 
+def fill_pool(pool, together: int) -> None:
+    """Gives a TensorPool its tensors, in shared memory: assign copies into what is there."""
+    import torch
+
+    for i in range(pool.max_size):
+        pool.pool[i] = torch.empty(together * BATCH, 3, 224, 224), torch.empty(together * BATCH, dtype=torch.int64)
+        pack(pool.pool[i])
+
+
 def child_producer(data: str, ports: list[int], workers: int, shared: bool) -> None:
     import torch
     from torchvision import datasets, transforms
 
     alias()
     import tensorsocket
+    from tensorsocket.heartbeat import HeartBeater
 
+    def lost(self, heart: bytes) -> None:
+        print(f"producer: a heartbeat of consumer {heart.decode()} was missed", file=sys.stderr, flush=True)
+        forget(self, heart)
+
+    forget, HeartBeater.handle_heart_failure = HeartBeater.handle_heart_failure, lost
     torch.set_num_threads(1)
     torch.multiprocessing.set_sharing_strategy("file_system")
     images = datasets.ImageFolder(data, transforms.Compose([
         transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), transforms.ToTensor(), transforms.Normalize(*IMAGENET)]))
-    loader = torch.utils.data.DataLoader(torch.utils.data.ConcatDataset([images] * 6), batch_size=BATCH, shuffle=True, num_workers=workers, drop_last=True)
-    # By value each slice carries its whole storage, once for each consumer: with 8 batches to a storage no message arrives within a minute.
-    hooks = {"pack_fn": pack} if shared else {"producer_batch_size": 2}
-    producer = tensorsocket.TensorProducer(loader, ports[0], ports[1], (ports[2], ports[3]), rubber_band_pct=0.5, **hooks)
+    loader = torch.utils.data.DataLoader(torch.utils.data.ConcatDataset([images] * REPEATED), batch_size=BATCH, shuffle=True, num_workers=workers, drop_last=True)
+    hooks = {"pack_fn": pack} if shared else {}
+    producer = tensorsocket.TensorProducer(loader, ports[0], ports[1], (ports[2], ports[3]), producer_batch_size=TOGETHER[shared], **hooks)
+    if shared:
+        fill_pool(producer.pool, TOGETHER[shared])
     print("ready", flush=True)
     threading.Thread(target=lambda: (sys.stdin.readline(), os._exit(0)), daemon=True).start()
     consumers = int(os.environ["CONSUMERS"])
@@ -128,6 +158,7 @@ def child_consumer(ports: list[int], seconds: float, shared: bool) -> None:
     def consume() -> None:
         hooks = {"unpack_fn": Unpack()} if shared else {}
         consumer = tensorsocket.TensorConsumer(ports[0], ports[1], (ports[2], ports[3]), batch_size=BATCH, **hooks)
+        consumer.ack_socket.send_multipart([b"nobody", b"-1", b"0"])  # the first thing that is said here may be lost; nobody waits for this
         while True:
             try:
                 for batch in consumer:
@@ -180,19 +211,19 @@ def run(python: str, data: str, consumers: int, workers: int, seconds: float, sh
                 p.kill()
             p.wait()
         log.close()
-    return rate([r["got"] for r in results])
+    ahead = 2 * workers  # batches that the loader's workers prepare before anybody asks
+    return rate([r["got"] for r in results], TOGETHER[shared], ahead)
 
 
-def rate(got: list[list[tuple[float, int]]]) -> dict[str, float]:
-    """Images a second of all consumers while each of them had some. A run in which one got nothing has no rate: it says nothing of how fast
-    TensorSocket is when it works, and as 0 it would speak for larder."""
-    stalled = sum(not g for g in got)
+def rate(got: list[list[tuple[float, int]]], together: int, ahead: int) -> dict[str, float]:
+    """Images a second of all consumers. Batches come together, so many to a message: each consumer's time counts from the end of the first message
+    behind those ahead to the end of its last whole one. A run in which a consumer got no two such messages has no rate: it says nothing of
+    how fast TensorSocket is when it works, and as 0 it would speak for larder."""
+    ends = [g[together - 1::together][-(-ahead // together):] for g in got]
+    stalled = sum(len(e) < 2 for e in ends)
     if stalled:
         return {"stalled": float(stalled)}
-    begin, end = max(g[0][0] for g in got), min(g[-1][0] for g in got)  # perf_counter is one clock for all processes here
-    if end <= begin:
-        return {"stalled": 0.0}
-    return {"warm": sum(n for g in got for t, n in g if begin < t <= end) / (end - begin), "stalled": 0.0}
+    return {"warm": sum((len(e) - 1) * together * e[0][1] / (e[-1][0] - e[0][0]) for e in ends), "stalled": 0.0}
 
 
 def main() -> None:

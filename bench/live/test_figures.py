@@ -11,6 +11,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 import figures
 import loaders
+import native
 import peer_tensorsocket
 import promises
 from figures import Bar, Source
@@ -30,6 +31,32 @@ def test_the_best_reference_counts_and_the_lower_end_decides() -> None:
     assert f.low == pytest.approx(2.0, abs=0.11) and f.low < f.value < f.high
     assert figures.figure(bar(2.19), runs(mine=[10, 11, 12, 11], a=[1] * 4, b=[5] * 4)).met is False
     assert figures.figure(bar(1.9), runs(mine=[10, 11, 12, 11], a=[1] * 4, b=[5] * 4)).met is True
+
+
+def test_what_was_measured_in_turn_in_one_run_is_compared_run_by_run() -> None:
+    b = Bar("x", Source("mine", "k"), 0.7, (Source("mine", "of"),), "memcpy")
+    some = {"mine": [{"k": 8.0, "of": 10.0}, {"k": 15.0, "of": 20.0}, {"k": 7.8, "of": 10.0}]}  # a machine that is now fast, now slow
+    f = figures.figure(b, some)
+    assert (f.value, f.low, f.high) == pytest.approx((0.78, 0.75, 0.8)) and f.met
+    apart = {"mine": [{"k": r["k"]} for r in some["mine"]], "other": [{"of": r["of"]} for r in some["mine"]]}
+    assert not figures.figure(Bar("x", Source("mine", "k"), 0.7, (Source("other", "of"),)), apart).met
+
+
+def test_the_bare_loop_is_given_what_it_knows() -> None:
+    start = b"\xff\xd8\xff\xe0\x00\x04ab"
+
+    def frame(kind: int, components: int) -> bytes:
+        return bytes([0xFF, kind, 0, 8 + 3 * components, 8, 1, 44, 2, 88, components]) + bytes(3 * components)
+
+    assert native.jpeg_size(start + frame(0xC0, 3) + b"\xff\xd9") == (600, 300)
+    assert native.jpeg_size(start + frame(0xC0, 1) + b"\xff\xd9") == (600, 300)
+    assert native.jpeg_size(start + frame(0xC2, 3) + b"\xff\xd9") is None  # progressive
+    assert native.jpeg_size(start + frame(0xC0, 4) + b"\xff\xd9") is None  # CMYK
+    assert native.jpeg_size(b"\x89PNG\r\n\x1a\n" + bytes(20)) is None
+    rng = native.random.Random(1)
+    for _ in range(1000):
+        x, y, w, h = native.crop(rng, 600, 300)
+        assert 0 <= x and 0 <= y and w > 0 and h > 0 and x + w <= 600 and y + h <= 300
 
 
 def test_less_is_better_turned_round() -> None:
@@ -89,10 +116,13 @@ def test_processor_time_of_the_collector_is_read() -> None:
 
 
 def test_a_peer_that_stalls_is_not_a_slow_peer() -> None:
-    steady = [[(1.0, 64), (2.0, 64), (3.0, 64)], [(1.5, 64), (2.5, 64), (3.0, 64)]]
-    assert peer_tensorsocket.rate(steady) == {"warm": pytest.approx((2 * 64 + 2 * 64) / 1.5), "stalled": 0}
-    assert peer_tensorsocket.rate([steady[0], []]) == {"stalled": 1}
-    assert peer_tensorsocket.rate([[(1.0, 64)], [(1.0, 64)]]) == {"stalled": 0}
+    steady = [[(t + d, 64) for t in (1.0, 2.0, 4.0, 6.0) for d in (0.0, 0.5)] for _ in range(2)]
+    assert peer_tensorsocket.rate(steady, 2, 0) == {"warm": pytest.approx(2 * 3 * 128 / 5.0), "stalled": 0}
+    assert peer_tensorsocket.rate(steady, 2, 3) == {"warm": pytest.approx(2 * 128 / 2.0), "stalled": 0}  # two messages were there before
+    assert peer_tensorsocket.rate([steady[0], steady[1][:5]], 2, 0) == {"warm": pytest.approx(3 * 128 / 5.0 + 128 / 1.0), "stalled": 0}
+    assert peer_tensorsocket.rate([steady[0], []], 2, 0) == {"stalled": 1}
+    assert peer_tensorsocket.rate([steady[0][:3], steady[1]], 2, 0) == {"stalled": 1}  # one message has no rate
+    assert peer_tensorsocket.rate([[(1.0, 64)], [(1.0, 64)]], 1, 0) == {"stalled": 2}
     some = {"mine": [{"k": 3.0}] * 3, "a": [{"stalled": 1.0}] * 3, "b": [{"k": 1.0}] * 3}
     assert figures.figure(bar(2), some).best == "b"
     none = {"mine": [{"k": 3.0}] * 3, "a": [{"stalled": 1.0}] * 3}
@@ -104,7 +134,7 @@ def test_every_bar_names_a_figure_that_a_run_gives() -> None:
 
     names = [b.mine.label for b in bench.bars()] + [s.label for b in bench.bars() for s in b.reference]
     build = loaders.Build("this", "larder", loaders.ROOT)
-    steps = {s.label for s in (*bench.larder_steps(build, False, ""), *bench.torch_steps(True), *bench.tensorsocket_steps("python", True))}
+    steps = {s.label for s in (*bench.larder_steps(build, False, "bare"), *bench.torch_steps(True), *bench.tensorsocket_steps("python", True))}
     assert set(names) <= steps, set(names) - steps
 
 
