@@ -8,7 +8,8 @@ cpu: processor time of a batch of 256x3x224x224 uint8 that is ready until it has
 larder: the client's side on such batches, and the whole daemon on batches of one image of one pixel, which still has planning, journal and the
 filling of that pixel in it: an upper bound. torch: DataLoader with one worker whose dataset gives whole batches, each a copy made
 for it (fresh), or always the same one in shared memory (shared). Every consumer sleeps between two batches. Of each consumer everything counts
-that its process does from the first batch to the last: for larder the beginnings and ends of epochs, too.
+that its process does from the third batch of an epoch to the last. What the beginning and the end of the epoch cost beside is a figure of its
+own (edges): torch starts a worker there, larder asks the daemon for the epoch.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import time
 from loaders import Build, Daemon, cpu_of, gate, photographs, spawn
 
 JOBS, PAUSE, SMALL = 8, 0.05, 8
+FIRST = 3  # batches of an epoch that belong to its beginning
 SHAPE = (256, 3, 224, 224)
 
 
@@ -43,9 +45,8 @@ def child_next(data: str, number: int, batch: int, pause: float, batches: int, r
     import larder
 
     ops = larder.ops
-    subset = f"id < {10 * batch}" if recipe == "resize" else None
-    first = {"crop": ops.RandomResizedCrop(224), "resize": ops.Resize([224, 224]), "pixel": ops.CenterCrop(1)}[recipe]
-    loader = larder.Loader(f"imagefolder:{data}", batch_size=batch, shuffle=True, seed=number, job=f"handover-{number}", drop_last=True, subset=subset,
+    first = {"crop": ops.RandomResizedCrop(224), "pixel": ops.CenterCrop(1)}[recipe]
+    loader = larder.Loader(f"imagefolder:{data}", batch_size=batch, shuffle=True, seed=number, job=f"handover-{number}", drop_last=True,
                            transform=[first, ops.ToImage()])
     for _ in loader:  # from here on every sample is in memory
         pass
@@ -54,7 +55,6 @@ def child_next(data: str, number: int, batch: int, pause: float, batches: int, r
     drops: list[float] = []
     cpu: list[float] = []
     gate()
-    begun = time.process_time()
     while len(waits) < batches:
         it = iter(loader)
         while True:
@@ -69,10 +69,41 @@ def child_next(data: str, number: int, batch: int, pause: float, batches: int, r
             cpu.append(time.process_time() - c)
             waits.append(taken - t)
             drops.append(dropped - taken)
-    spent = time.process_time() - begun
     daemon = cpu_of(int(os.environ["LARDER_BENCH_DAEMON"]))
     loader.close()
-    print(json.dumps({"waits": waits, "drops": drops, "cpu": cpu, "spent": spent, "end": daemon}), flush=True)
+    print(json.dumps({"waits": waits, "drops": drops, "cpu": cpu, "end": daemon}), flush=True)
+
+
+def child_epoch(data: str, batch: int, pause: float, batches: int) -> None:
+    """One epoch of so many batches, after one that brought its samples into memory."""
+    import larder
+
+    ops = larder.ops
+    loader = larder.Loader(f"imagefolder:{data}", batch_size=batch, shuffle=True, job="handover", drop_last=True, subset=f"id < {batch * batches}",
+                           transform=[ops.Resize([224, 224]), ops.ToImage()])
+    for _ in loader:
+        pass
+    del _
+    gate()
+    spent = [time.process_time()]
+    it = iter(loader)
+    while True:
+        time.sleep(pause)
+        value = next(it, None)
+        if value is None:
+            break
+        del value
+        spent.append(time.process_time())
+    end = time.process_time()
+    loader.close()
+    assert len(spent) == batches + 1, len(spent)
+    print(json.dumps(costs(spent, end)), flush=True)
+
+
+def costs(spent: list[float], end: float) -> dict[str, float]:
+    """What a batch takes, and the edges of the epoch: seconds before it and after each of its batches, and at its end."""
+    each = (spent[-1] - spent[FIRST]) / (len(spent) - 1 - FIRST)
+    return {"cpu": each, "edges": spent[FIRST] - spent[0] - FIRST * each + end - spent[-1]}
 
 
 class Passed:
@@ -105,16 +136,16 @@ def child_torch(fresh: bool, batches: int) -> None:
     torch.set_num_threads(1)
     data = Passed(fresh, batches + 4)
     gate()
+    spent = [time.process_time()]
     it = iter(torch.utils.data.DataLoader(data, batch_size=None, num_workers=1))
     worker = it._workers[0].pid
-    spent = []
     for batch in it:
         del batch
         spent.append(time.process_time() + cpu_of(worker) - float(data.filling))
-        if len(spent) == batches:  # the worker is still there
+        if len(spent) > batches:  # the worker is still there
             break
         time.sleep(0.1)
-    print(json.dumps({"cpu": (spent[-1] - spent[2]) / (len(spent) - 3)}), flush=True)
+    print(json.dumps(costs(spent, spent[-1])), flush=True)
 
 
 # --- runs -----------------------------------------------------------------------------------------------------------
@@ -142,26 +173,27 @@ def run_next(build: Build, seconds: float) -> dict[str, float]:
 
 
 def run_larder(build: Build, many: str, batches: int) -> dict[str, float]:
-    """many has images for epochs of ten batches: the first batch of an epoch is looked for on the socket, which most batches are not."""
+    """many has images for an epoch of so many batches."""
+    words = {"client": command("epoch", many, SHAPE[0], 0.1, batches), "daemon": command("next", photographs(), 0, 1, 0.005, 20 * batches, "pixel")}
     out: dict[str, float] = {}
-    for side, data, batch, pause, count, recipe in (
-        ("client", many, SHAPE[0], 0.1, batches, "resize"), ("daemon", photographs(), 1, 0.005, 20 * batches, "pixel"),
-    ):
+    for side, child in words.items():
         daemon = Daemon(build.binary)
         try:
             env = build.env | {"LARDER_SOCKET": daemon.socket, "LARDER_BENCH_DAEMON": str(daemon.process.pid)}
             begin: list[float] = []
-            words = command("next", data, 0, batch, pause, count, recipe)
-            [r] = spawn([words], env, __file__, lambda d=daemon: begin.append(d.cpu()))
+            [r] = spawn([child], env, __file__, lambda d=daemon: begin.append(d.cpu()))
         finally:
             daemon.close()
-        out[side] = 1e3 * (r["spent"] if side == "client" else r["end"] - begin[0]) / len(r["cpu"])
+        if side == "client":
+            out |= {"client": 1e3 * r["cpu"], "edges_ms": 1e3 * r["edges"]}
+        else:
+            out["daemon"] = 1e3 * (r["end"] - begin[0]) / len(r["cpu"])
     return out | {"both": out["client"] + out["daemon"]}
 
 
 def run_torch(fresh: bool, batches: int) -> dict[str, float]:
     [r] = spawn([command("torch", int(fresh), batches)], dict(os.environ), __file__)
-    return {"both": 1e3 * r["cpu"]}
+    return {"both": 1e3 * r["cpu"], "edges_ms": 1e3 * r["edges"]}
 
 
 def main() -> None:
@@ -169,6 +201,9 @@ def main() -> None:
     if kind == "next":
         data, number, batch, pause, batches, recipe = rest
         child_next(data, int(number), int(batch), float(pause), int(batches), recipe)
+    elif kind == "epoch":
+        data, batch, pause, batches = rest
+        child_epoch(data, int(batch), float(pause), int(batches))
     else:
         child_torch(rest[0] == "1", int(rest[1]))
 
