@@ -185,7 +185,8 @@ func (p *pool) roomForCopy() bool {
 	return n == 0 || n < mostCopies*p.e.cfg.Workers && p.mu.copied < p.room
 }
 
-func (p *pool) next() (task, bool) {
+// next returns the task that is first, and waits for one if it may; false = there is none, or none any more.
+func (p *pool) next(wait bool) (task, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for {
@@ -199,6 +200,9 @@ func (p *pool) next() (task, bool) {
 		if len(p.mu.tasks) > 0 {
 			return p.mu.tasks.Pop(), true
 		}
+		if !wait {
+			return task{}, false
+		}
 		p.wake.Wait()
 	}
 }
@@ -209,8 +213,9 @@ type worker struct {
 	prep *prep.Worker
 	read []byte // read buffer
 
-	waited  time.Duration // for room in a tier, in the running piece of work
-	running piece         // of work that is measured; zero = none
+	filled  []coordinator.Filled // rows of one batch that the coordinator does not know of yet
+	waited  time.Duration        // for room in a tier, in the running piece of work
+	running piece                // of work that is measured; zero = none
 	object  ident.ObjectID
 	slot    *journal.Slot // what it is at
 }
@@ -219,9 +224,12 @@ func (p *pool) work(ctx context.Context, slot *journal.Slot) {
 	w := &worker{p: p, prep: prep.NewWorker(p.e.cfg.Limits), slot: slot}
 	defer w.prep.Close()
 	for {
-		t, ok := p.next()
+		t, ok := p.next(false)
+		w.tell(&t)
 		if !ok {
-			return
+			if t, ok = p.next(true); !ok {
+				return
+			}
 		}
 		switch x := t.what.(type) {
 		case coordinator.Prepare:
@@ -246,7 +254,7 @@ func (p *pool) work(ctx context.Context, slot *journal.Slot) {
 			if t.ring != nil {
 				t.ring.release()
 			}
-			p.e.send(ev)
+			w.filled = append(w.filled, ev)
 		}
 	}
 }
@@ -258,6 +266,24 @@ func (w *worker) at(j *job, x ident.ObjectID, seed uint64, instance uint32) {
 		s, _ := j.data.Sample(x)
 		w.slot.Set(journal.Piece{Job: j.id, Sample: s, Instance: instance, Seed: seed})
 	}
+}
+
+// mostUntold is how many rows of a batch a worker fills before it tells the coordinator.
+const mostUntold = 8
+
+// tell tells the coordinator of rows, unless the worker goes on with the same batch: it would wake for each row, and has nothing to do for a batch
+// before it is whole.
+func (w *worker) tell(next *task) {
+	if len(w.filled) == 0 {
+		return
+	}
+	if x, fill := next.what.(*coordinator.Fill); fill && len(w.filled) < mostUntold && x.Delivery == w.filled[0].Delivery {
+		return
+	}
+	for _, ev := range w.filled {
+		w.p.e.send(ev)
+	}
+	w.filled = w.filled[:0]
 }
 
 // A panic in a decoder or an op is a bug, but of one sample: it is reported as that sample's failure.
