@@ -145,7 +145,7 @@ def child_producer(data: str, ports: list[int], workers: int, shared: bool) -> N
             os._exit(1)
 
 
-def child_consumer(ports: list[int], seconds: float, shared: bool) -> None:
+def child_consumer(ports: list[int], seconds: float, shared: bool, enough: int) -> None:
     import torch
 
     alias()
@@ -173,6 +173,8 @@ def child_consumer(ports: list[int], seconds: float, shared: bool) -> None:
     while not got and thread.is_alive() and time.perf_counter() < deadline:
         time.sleep(0.05)
     time.sleep(seconds)
+    while len(got) < enough and thread.is_alive() and time.perf_counter() < deadline + seconds:
+        time.sleep(0.05)
     print(json.dumps({"got": got, "cpu": cpu[-1] - cpu[0] if cpu else 0}), flush=True)
     os._exit(0)
 
@@ -195,6 +197,8 @@ def free_ports(count: int) -> list[int]:
 def run(python: str, data: str, consumers: int, workers: int, seconds: float, shared: bool) -> dict[str, float]:
     ports = json.dumps(free_ports(4))
     env = dict(os.environ, CONSUMERS=str(consumers), PYTHONUNBUFFERED="1")
+    ahead = 2 * workers  # batches that the loader's workers prepare before anybody asks
+    enough = ahead + 4 * TOGETHER[shared]  # batches of a consumer, on a machine so busy that the seconds bring fewer
     log = open(out_dir() / "tensorsocket.log", "a")
     producer = subprocess.Popen([python, __file__, "--child", "producer", data, ports, str(workers), str(int(shared))],
                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=env)
@@ -202,7 +206,7 @@ def run(python: str, data: str, consumers: int, workers: int, seconds: float, sh
     try:
         if not any(line.strip() == "ready" for line in producer.stdout):  # it logs to stdout
             raise SystemExit(f"TensorSocket's producer did not start: see {log.name}")
-        jobs = [subprocess.Popen([python, __file__, "--child", "consumer", ports, str(seconds), str(int(shared))],
+        jobs = [subprocess.Popen([python, __file__, "--child", "consumer", ports, str(seconds), str(int(shared)), str(enough)],
                                  stdout=subprocess.PIPE, stderr=log, text=True, env=env) for _ in range(consumers)]
         results = [json.loads(j.communicate(timeout=seconds + 3 * PATIENCE)[0].splitlines()[-1]) for j in jobs]
     finally:
@@ -211,7 +215,6 @@ def run(python: str, data: str, consumers: int, workers: int, seconds: float, sh
                 p.kill()
             p.wait()
         log.close()
-    ahead = 2 * workers  # batches that the loader's workers prepare before anybody asks
     return rate([r["got"] for r in results], TOGETHER[shared], ahead)
 
 
@@ -231,7 +234,7 @@ def main() -> None:
     if kind == "producer":
         child_producer(rest[0], json.loads(rest[1]), int(rest[2]), rest[3] == "1")
     else:
-        child_consumer(json.loads(rest[0]), float(rest[1]), rest[2] == "1")
+        child_consumer(json.loads(rest[0]), float(rest[1]), rest[2] == "1", int(rest[3]))
 
 
 if __name__ == "__main__":
