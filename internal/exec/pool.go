@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -241,12 +242,12 @@ func (p *pool) work(ctx context.Context, slot *journal.Slot) {
 			ev := w.guard(x.Flight, func() coordinator.Prepared { return w.doPrepare(ctx, t, &x) })
 			w.slot.Clear()
 			p.consumed(&t)
-			p.e.send(ev)
+			w.send(ev)
 		case coordinator.Augment:
 			w.at(t.job, x.Key.Object, x.Seed, x.Instance)
 			ev := w.guard(x.Flight, func() coordinator.Prepared { return w.doAugment(t, &x) })
 			w.slot.Clear()
-			p.e.send(ev)
+			w.send(ev)
 		case *coordinator.Fill:
 			w.at(t.job, x.Object, x.Seed, x.Instance)
 			ev := w.guardFill(t, x)
@@ -284,6 +285,14 @@ func (w *worker) tell(next *task) {
 		w.p.e.send(ev)
 	}
 	w.filled = w.filled[:0]
+	runtime.Gosched() // see send
+}
+
+// send hands an event to the coordinator and lets it run. Its goroutine has just become the next one of this processor, which is about to be in a C call
+// for a millisecond: it would wait there until the runtime takes the processor away, for which it looks every 20 microseconds from then on.
+func (w *worker) send(ev coordinator.Event) {
+	w.p.e.send(ev)
+	runtime.Gosched()
 }
 
 // A panic in a decoder or an op is a bug, but of one sample: it is reported as that sample's failure.
