@@ -38,10 +38,13 @@ func (m Machine) Source() string {
 	return "RAM"
 }
 
+// cpus follows affinity and cgroup quota. It is read before the daemon asks the runtime for more.
+var cpus = runtime.GOMAXPROCS(0)
+
 // DetectMachine looks at the machine this process runs on. What cannot be read stays 0.
 func DetectMachine() Machine {
 	m := detect(os.DirFS("/"))
-	m.CPUs = runtime.GOMAXPROCS(0) // follows affinity and cgroup quota
+	m.CPUs = cpus
 	if dir, err := os.UserCacheDir(); err == nil {
 		m.IndexDir = filepath.Join(dir, "larder", "index")
 	}
