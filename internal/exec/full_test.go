@@ -33,7 +33,7 @@ func TestTheDiskOfTheStateIsFull(t *testing.T) {
 		got := make(chan error, len(jobs))
 		for i, tr := range trainers {
 			go func() {
-				for e := range uint32(6) {
+				for e := range uint32(24) {
 					s, err := tr.epoch(e)
 					if err == nil && len(s.ids) != n {
 						err = fmt.Errorf("epoch %d: %d samples", e, len(s.ids))
