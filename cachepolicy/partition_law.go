@@ -339,8 +339,11 @@ func why(p *Plan) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "encoded %s, decoded %s, augmented %s: %s samples/s predicted by %s, limited by %s",
 		fault.Size(p.Split.Encoded), fault.Size(p.Split.Decoded), fault.Size(p.Split.Augmented), rate(p.Rate), p.Model, p.Binding)
-	if p.Binding == ResIngest {
+	switch busy := p.Load[p.Binding]; {
+	case p.Binding == ResIngest:
 		b.WriteString(" (no resource of the machine is used up)")
+	case busy > 0 && busy < .95:
+		fmt.Fprintf(&b, " (%.0f %% of the time: jobs also wait for other work)", 100*busy)
 	}
 	var rest []string
 	for _, c := range p.Candidates {

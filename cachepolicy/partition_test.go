@@ -527,6 +527,7 @@ func BenchmarkPartition(b *testing.B) {
 				list := make([]Demand, 16)
 				for i := range list {
 					list[i] = randomDemand(r, size[0], size[1])
+					list[i].Machine.Waiting = MeasuredWaiting // as a daemon has it
 				}
 				m, _ := NewPartitioner(model)
 				b.ReportAllocs()

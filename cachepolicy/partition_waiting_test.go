@@ -2,6 +2,7 @@ package cachepolicy
 
 import (
 	"math"
+	"strings"
 	"testing"
 
 	"larder/internal/xrand"
@@ -45,7 +46,8 @@ func TestWaitingKeepsStorageIdle(t *testing.T) {
 	}
 }
 
-// TestWaitingSlowsByTheRest: rates are those of the law, less the part of the other resources' work, and never more.
+// TestWaitingSlowsByTheRest: rates are never above the law's, the part of the other resources' work is made room for to the last, a job whose
+// training is slower than that keeps its speed, and what limits is named although no resource is used up.
 func TestWaitingSlowsByTheRest(t *testing.T) {
 	r := xrand.New(4, 9)
 	slowed := 0
@@ -56,15 +58,24 @@ func TestWaitingSlowsByTheRest(t *testing.T) {
 		law := w.evaluate(w.spread(s, true))
 		d.Machine.Waiting = r.Float64()
 		got := w.evaluate(w.spread(s, true))
-		sum, most := 0.0, 0.0
-		for _, x := range law.load[:ResIngest] {
-			sum, most = sum+x, max(most, x)
+		sum, most := sumMost(&law.load)
+		slower := max(1, most+d.Machine.Waiting*(sum-most))
+		if got.total > law.total*(1+1e-9) || len(w.items) == 1 && math.Abs(got.total*slower/law.total-1) > 1e-9 && d.untrained() {
+			t.Fatalf("%g, the law %g, at most %g slower", got.total, law.total, slower)
 		}
-		want := law.total / max(1, most+d.Machine.Waiting*(sum-most))
-		if math.Abs(got.total/want-1) > 1e-9 {
-			t.Fatalf("%g instead of %g", got.total, want)
+		for i, x := range got.rates {
+			rate := 0.0
+			for _, ingest := range w.items[i].ingest {
+				rate += min(ingest, got.levels[i])
+			}
+			if x > law.rates[i]*(1+1e-9) || math.Abs(rate/x-1) > 1e-9 {
+				t.Fatalf("item %d: %g samples a second, the law %g, at its level %g", i, x, law.rates[i], rate)
+			}
 		}
-		if got.total < law.total {
+		if slower > 1+1e-9 {
+			if sum, most = sumMost(&got.load); math.Abs(most+d.Machine.Waiting*(sum-most)-1) > 1e-9 || got.binding == ResIngest {
+				t.Fatalf("limited by %s at loads %v", got.binding, got.load)
+			}
 			slowed++
 		}
 	}
@@ -94,5 +105,50 @@ func TestSourcesInMemory(t *testing.T) {
 		if x := 1e3 * got.Load[ResStorage] / got.Rate; math.Abs(x-c.storage) > .02*max(c.storage, 1) {
 			t.Errorf("%v: %.3f ms of storage a sample, want %.3f", c, x, c.storage)
 		}
+	}
+}
+
+// untrained tells whether no job has a training that could limit it.
+func (d *Demand) untrained() bool {
+	for _, s := range d.Datasets {
+		for _, r := range s.Recipes {
+			for _, j := range r.Jobs {
+				if !math.IsInf(j.Ingest, 1) {
+					return false
+				}
+			}
+		}
+	}
+	return true
+}
+
+// TestWaitingLeavesSlowTrainingAlone: a job that takes 50 samples a second of cores and storage that give others 1,000 waits for nothing, and
+// what larder tune shows of it is not below its fair share.
+func TestWaitingLeavesSlowTrainingAlone(t *testing.T) {
+	d := photographs(2)
+	d.Budget, d.Machine.Storage = 0, 1.4e8
+	r := &d.Datasets[0].Recipes[0]
+	r.Sharers, r.Degree, r.Jobs[0].Ingest = 1, 1, 50
+	p, err := bottleneck{}.Partition(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := p.Datasets[0].Recipes[0]
+	if got.Rate < got.FairShare*(1-1e-9) || math.Abs(p.Load[ResIngest]-.5) > 1e-9 {
+		t.Errorf("%g samples a second of a fair share of %g, load %v", got.Rate, got.FairShare, p.Load)
+	}
+}
+
+// TestWaitingIsNoTraining: where jobs get less than their training takes although no resource is used up, training is not what limits them.
+func TestWaitingIsNoTraining(t *testing.T) {
+	d := photographs(1)
+	d.Budget, d.Machine.Storage = 0, 1.4e8
+	d.Datasets[0].Recipes[0].Jobs[0].Ingest = 1200
+	p, err := bottleneck{}.Partition(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.Rate > 1100 || p.Binding != ResStorage || !strings.Contains(p.Why, "limited by storage (81 % of the time: jobs also wait for other work)") {
+		t.Errorf("%g samples a second, load %v: %s", p.Rate, p.Load, p.Why)
 	}
 }

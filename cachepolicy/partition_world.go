@@ -139,6 +139,26 @@ func (w *world) mix(i int, l layout) (p [numForms]float64, kept float64) {
 	return p, min(p[fAugmented], encoded-p[fEncoded])
 }
 
+// sample is seconds of each resource that a sample of an item takes in the mean, and how the item is served.
+func (w *world) sample(i int, l layout) (need vector, p [numForms]float64) {
+	p, kept := w.mix(i, l)
+	it := &w.items[i]
+	for f, part := range p {
+		if part > 0 {
+			v := &it.need[f]
+			for k := range need {
+				need[k] += float64(part * v[k])
+			}
+		}
+	}
+	if kept > 0 {
+		for k := range need {
+			need[k] = max(need[k]+float64(kept*it.refill[k]), 0) // below 0 by rounding alone
+		}
+	}
+	return need, p
+}
+
 // spread divides the bytes of each form in proportion to what is wanted of it, never more than that. Augmented goes to
 // those who share it, unless lone jobs are to be offered it too.
 func (w *world) spread(s Split, lone bool) layout {
@@ -330,23 +350,15 @@ type outcome struct {
 func (w *world) evaluate(l layout) outcome {
 	n := len(w.items)
 	o := outcome{rates: make([]float64, n), levels: make([]float64, n), mixes: make([][numForms]float64, n)}
-	need := make([]vector, n) // of one sample of the item
+	need := make([]vector, n)
 	for i := range w.items {
-		var kept float64
-		o.mixes[i], kept = w.mix(i, l)
-		for f, p := range o.mixes[i] {
-			for k, x := range w.items[i].need[f] {
-				need[i][k] += float64(p * x)
-			}
-		}
-		for k, x := range w.items[i].refill {
-			need[i][k] = max(need[i][k]+float64(kept*x), 0) // below 0 by rounding alone
-		}
+		need[i], o.mixes[i] = w.sample(i, l)
 	}
 	next := make([]int, n) // jobs before it are at the speed of their training
 	frozen := make([]bool, n)
 	var used vector
-	trained, active := 0, w.jobs
+	trained, active, top := 0, w.jobs, 0.0
+	reach := make([]float64, n)
 	for active > 0 {
 		var slope vector
 		level := float64(maxLarge)
@@ -356,8 +368,9 @@ func (w *world) evaluate(l layout) outcome {
 			}
 			it := &w.items[i]
 			level = min(level, it.ingest[next[i]])
-			for k, x := range need[i] {
-				slope[k] += float64(float64(len(it.ingest)-next[i]) * x)
+			v, rising := &need[i], float64(len(it.ingest)-next[i])
+			for k := range v {
+				slope[k] += float64(rising * v[k])
 			}
 		}
 		tight := -1
@@ -366,8 +379,12 @@ func (w *world) evaluate(l layout) outcome {
 				tight, level = k, max(1-used[k], 0)/s
 			}
 		}
+		top = max(top, level)
 		for i := range w.items {
 			it := &w.items[i]
+			if tight >= 0 && need[i][tight] > 0 && reach[i] == 0 {
+				reach[i] = level
+			}
 			if frozen[i] {
 				continue
 			}
@@ -409,28 +426,15 @@ func (w *world) evaluate(l layout) outcome {
 	if trained > 0 {
 		o.load[ResIngest] = float64(trained) / float64(w.jobs)
 	}
-	o.wait(w.d.Machine.Waiting)
+	if sum, most := sumMost(&o.load); w.d.Machine.Waiting > 0 && most+float64(w.d.Machine.Waiting*(sum-most)) > 1 {
+		for i := range reach {
+			if reach[i] == 0 {
+				reach[i] = top
+			}
+		}
+		o.wait(w, need, reach)
+	}
 	return o
-}
-
-// wait slows everybody by the part of the other resources' work that the most loaded one does not hide.
-func (o *outcome) wait(part float64) {
-	sum, most := 0.0, 0.0
-	for _, x := range o.load[:ResIngest] {
-		sum, most = sum+x, max(most, x)
-	}
-	slower := most + float64(part*(sum-most))
-	if part == 0 || slower <= 1 {
-		return
-	}
-	o.total /= slower
-	for k := range o.load {
-		o.load[k] /= slower
-	}
-	for i := range o.rates {
-		o.rates[i] /= slower
-		o.levels[i] /= slower
-	}
 }
 
 // fits tells whether no job falls below factor times its fair share.
