@@ -47,12 +47,14 @@ func (bottleneck) Partition(d Demand) (Plan, error) {
 	}
 	none := w.empty()
 	ends := []layout{even}
+	many := len(w.items) > manyItems
 	for i := range w.items {
-		if len(w.items) > 1 {
+		shared := w.items[i].rec.Sharers > 1
+		if len(w.items) > 1 && (!shared || !many) {
 			ends = append(ends, w.solve([]int{i}, nil, 1, false))
-			if w.items[i].rec.Sharers > 1 {
-				ends = append(ends, w.solve([]int{i}, nil, 1, true))
-			}
+		}
+		if len(w.items) > 1 && shared {
+			ends = append(ends, w.solve([]int{i}, nil, 1, true))
 		}
 	}
 	all := make([]int, len(w.items))
@@ -60,7 +62,7 @@ func (bottleneck) Partition(d Demand) (Plan, error) {
 		all[i] = i
 	}
 	parts, rests, turns := []float64{1. / 32, 1. / 8, 1. / 4, 1. / 2, 3. / 4, 1}, []*layout{&best, &even, &none}, 4
-	if len(w.items) > 24 { // the work must stay within milliseconds
+	if many {
 		parts, rests, turns = []float64{1. / 8, 1. / 2}, rests[:1], 2
 	}
 	for range turns {
@@ -93,26 +95,60 @@ func (bottleneck) Partition(d Demand) (Plan, error) {
 		}
 	}
 	if d.Machine.Waiting > 0 {
-		w.room = encodedRoom
-		for _, refill := range []bool{true, false} {
-			l := w.solve(all, got.rates, 1, refill)
-			if o := w.evaluate(l); o.total >= got.total*(1-roomWorth) && o.fits(fair.levels, d.fairness()*(1-roomWorth)) {
-				best, got = l, o
-				break
-			}
-		}
-		w.room = 1
+		best, got = w.withRoom(all, best, got)
 	}
 	return w.plan(Bottleneck, best, got, fair.levels, bottleneck{}), nil
 }
 
 // A program gives encoded to the byte what makes the last read from storage unnecessary, and a read too many costs a hundred times what the same
 // bytes gain elsewhere: 1 job, 112 MiB, photographs, 10 MB/s: two reads of an epoch's 700 samples are 5 % of its time. Therefore encoded gets encodedRoom times what
-// it wants, where the rest can spare that for less than the part roomWorth of the rate.
+// it wants, where the rest can spare that for less than the part roomWorth of any job's rate.
 const (
 	encodedRoom = 1.1
 	roomWorth   = 0.03
 )
+
+// manyItems is from where on less is tried: the work must stay within milliseconds.
+const manyItems = 24
+
+// withRoom is best with more room in encoded, where that is of use: for a dataset that is served without a read, and no other is read more
+// for it. Everywhere else encoded is short of bytes anyhow, and to charge it more would only move them to other forms.
+func (w *world) withRoom(all []int, best layout, got outcome) (layout, outcome) {
+	if !slices.ContainsFunc(got.mixes, func(p [numForms]float64) bool { return p[fStored] < 1e-6 }) {
+		return best, got // everything is read from storage
+	}
+	w.room = encodedRoom
+	defer func() { w.room = 1 }()
+	for _, refill := range [...]bool{true, false} {
+		if refill && !w.shares() {
+			continue
+		}
+		l := w.solve(all, got.rates, 1, refill)
+		o := w.evaluate(l)
+		if o.fits(got.levels, 1-roomWorth) && w.roomier(l, best) {
+			return l, o
+		}
+		if len(all) > manyItems {
+			break
+		}
+	}
+	return best, got
+}
+
+// roomier tells whether a has more encoded bytes than b for something that is not read from storage, and reads nothing more often.
+func (w *world) roomier(a, b layout) bool {
+	more := false
+	for i := range w.items {
+		it := &w.items[i]
+		x, mix := w.sample(i, a)
+		y, _ := w.sample(i, b)
+		if x[ResStorage] > y[ResStorage]+1e-6*it.need[fStored][ResStorage] {
+			return false
+		}
+		more = more || mix[fStored] < 1e-6 && a.enc[it.data] > b.enc[it.data]
+	}
+	return more
+}
 
 // shares tells whether augmented samples of any recipe are shared.
 func (w *world) shares() bool {
@@ -134,7 +170,13 @@ func lighter(a, b *outcome) bool {
 func (w *world) even() layout {
 	sum := w.empty()
 	for i := range w.items {
-		l := w.solve([]int{i}, nil, float64(len(w.items[i].ingest))/float64(w.jobs), false)
+		part := float64(len(w.items[i].ingest)) / float64(w.jobs)
+		l := w.solve([]int{i}, nil, part, false)
+		if w.items[i].rec.Sharers > 1 {
+			if x := w.solve([]int{i}, nil, part, true); w.alone(i, x) < w.alone(i, l)*(1-1e-9) {
+				l = x
+			}
+		}
 		for k, x := range l.enc {
 			sum.enc[k] += x
 		}
@@ -146,6 +188,16 @@ func (w *world) even() layout {
 		}
 	}
 	return sum
+}
+
+// alone is the seconds that a sample of an item takes where no other is served.
+func (w *world) alone(i int, l layout) float64 {
+	need, _ := w.sample(i, l)
+	sum, most := 0.0, 0.0
+	for _, x := range need {
+		sum, most = sum+x, max(most, x)
+	}
+	return most + float64(w.d.Machine.Waiting*(sum-most))
 }
 
 // solve finds the layout of part of the memory under which the items can run fastest when their rates have the ratio of

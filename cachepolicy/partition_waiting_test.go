@@ -152,3 +152,53 @@ func TestWaitingIsNoTraining(t *testing.T) {
 		t.Errorf("%g samples a second, load %v: %s", p.Rate, p.Load, p.Why)
 	}
 }
+
+// TestRoomOnlyWhereItKeepsStorageIdle: no split pays for room that spares no dataset its last read, and no job loses more than room is worth.
+func TestRoomOnlyWhereItKeepsStorageIdle(t *testing.T) {
+	r := xrand.New(4, 12)
+	roomy := 0
+	for range 600 {
+		d := randomDemand(r, 1+r.IntN(2), 1+r.IntN(2))
+		d.Machine.Waiting = MeasuredWaiting
+		w := newWorld(&d)
+		all := make([]int, len(w.items))
+		for i := range all {
+			all[i] = i
+		}
+		best := w.solve(all, nil, 1, false)
+		got := w.evaluate(best)
+		l, o := w.withRoom(all, best, got)
+		if w.room != 1 || !o.fits(got.levels, 1-roomWorth) {
+			t.Fatalf("room %g left, levels %v instead of %v", w.room, o.levels, got.levels)
+		}
+		spared, more := false, false
+		for i, it := range w.items {
+			if o.mixes[i][fStored] > got.mixes[i][fStored]+1e-6 {
+				t.Fatalf("item %d is read more: %v instead of %v", i, o.mixes[i], got.mixes[i])
+			}
+			spared = spared || o.mixes[i][fStored] < 1e-6 && l.enc[it.data] > best.enc[it.data]
+			more = more || l.enc[it.data] != best.enc[it.data] || l.aug[i] != best.aug[i] || l.dec[it.group] != best.dec[it.group]
+		}
+		if more && !spared {
+			t.Fatalf("%+v became %+v, and still everything is read", best, l)
+		}
+		if more {
+			roomy++
+		}
+	}
+	if roomy < 50 {
+		t.Errorf("%d of 600 got room: the draw tests too little", roomy)
+	}
+}
+
+// TestFairShareHasSources: what a job would get of its own part of the memory is split best too, with sources for what is augmented anew.
+func TestFairShareHasSources(t *testing.T) {
+	d := photographs(4)
+	p, err := bottleneck{}.Partition(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := p.Datasets[0].Recipes[0]; r.FairShare < p.Rate*(1-1e-9) {
+		t.Errorf("one recipe has all the memory, and its fair share is %g of %g", r.FairShare, p.Rate)
+	}
+}
