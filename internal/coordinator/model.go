@@ -265,14 +265,18 @@ func (c *Core) solved(e Solved) {
 func (c *Core) predict(model string, rate float64, binding cachepolicy.Resource, load [cachepolicy.NumResources]float64) {
 	c.stats.Model, c.stats.Predicted, c.stats.Binding = model, rate, binding.String()
 	c.model.idle = true
+	most := 1.0 // of the most loaded resource: less than 1 where jobs also wait for the others
+	if binding < cachepolicy.ResIngest && load[binding] > 0 {
+		most = load[binding]
+	}
 	for _, k := range [...]cachepolicy.Resource{cachepolicy.ResCPU, cachepolicy.ResCache} {
-		if binding == k || load[k] > busy {
+		if binding == k || load[k] > busy*most {
 			c.model.idle = false
 		}
 	}
 }
 
-// busy is the part of a resource from which on there is nothing of it to spare: what the prediction may be wrong by is beyond.
+// busy is the part of what limits the jobs from which on there is nothing of a resource to spare: what the prediction may be wrong by is beyond.
 const busy = 0.9
 
 // refillPays tells whether the model lets idle workers augment ahead what so many members of the group of s will take: the jobs wait for
