@@ -23,17 +23,22 @@ type worker struct {
 	prep   time.Duration
 
 	mu      sync.Mutex
-	busy    sync.WaitGroup
 	replies map[Token]chan Reply
 	got     chan Deliver
 	ended   []ident.JobID
 }
 
 func (w *worker) later(d time.Duration, ev Event) {
-	w.busy.Go(func() {
+	go func() {
 		time.Sleep(d)
 		w.events <- ev
-	})
+	}()
+}
+
+// rest waits until nothing is under way. No sync.WaitGroup: the loop adds work while a test waits, which it forbids.
+func (w *worker) rest() {
+	time.Sleep(time.Second)
+	synctest.Wait()
 }
 
 func (w *worker) Do(e Effect) {
@@ -115,7 +120,7 @@ func TestLoopServesAnEpochTicksAndEnds(t *testing.T) {
 		if v := <-seen; v.State != jobs.Dead || v.Stats.Samples != 12 {
 			t.Errorf("%s, %d samples", v.State, v.Stats.Samples)
 		}
-		w.busy.Wait()
+		w.rest()
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Errorf("the loop ended with %v", err)
@@ -149,7 +154,7 @@ func TestLoopRestsWhenNothingIsToDo(t *testing.T) {
 		for range 3 {
 			<-w.got
 		}
-		w.busy.Wait()
+		w.rest()
 		w.events <- Detached{Job: id, Inc: inc} // starts a refresh of three slices
 		time.Sleep(time.Millisecond)
 		synctest.Wait()
