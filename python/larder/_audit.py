@@ -36,7 +36,8 @@ class _Log:
     def __init__(self, folder: str) -> None:
         self.pid = os.getpid()
         self.folder = folder
-        self.line = self.runs = 0
+        self.noted = (0, 0)  # lines that are written, and their bytes; one object, so that no interrupt comes between the two
+        self.runs = 0
         self.lock = threading.Lock()  # Loaders of several threads write to it
         try:
             os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -52,14 +53,18 @@ class _Log:
     def write(self, **record: Any) -> None:
         """Appends a record."""
         with self.lock:
-            body = json.dumps({"i": self.line + 1, **record}, separators=(",", ":")).encode()
+            lines, size = self.noted
+            now = os.fstat(self.file.fileno()).st_size
+            if now != size:  # an interrupt came when the line before was written and not noted
+                lines += 1
+            body = json.dumps({"i": lines + 1, **record}, separators=(",", ":")).encode()
             line = b"%08x %s\n" % (zlib.crc32(body), body)
             try:
                 if self.file.write(line) != len(line):
                     raise OSError(0, "the disk is full")
             except OSError as e:
                 raise InvalidError(f"the audit log in {self.folder} cannot be written: {e.strerror}", subject=self.folder) from e
-            self.line += 1
+            self.noted = (lines + 1, now + len(line))
 
 
 def _process() -> _Log | None:
