@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _VERSION = 1
 _log: _Log | None = None
+_making = threading.Lock()
 
 
 class _Log:
@@ -73,9 +74,19 @@ def _process() -> _Log | None:
     folder = os.environ.get("LARDER_AUDIT_LOG")
     if not folder:
         return None
-    if _log is None or _log.pid != os.getpid() or _log.folder != folder:
-        _log = _Log(folder)
-    return _log
+    with _making:  # Loaders of several threads begin at once
+        if _log is None or _log.pid != os.getpid() or _log.folder != folder:
+            _log = _Log(folder)
+        return _log
+
+
+def _forked() -> None:
+    """Another thread may have been making a log when this child was forked."""
+    global _making
+    _making = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def checksum(ring: Ring, root: Any, rows: int) -> int:

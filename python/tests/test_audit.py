@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 import zlib
 
 import pytest
@@ -42,3 +44,28 @@ def test_an_interrupt_before_and_after_a_write_leaves_numbers_whole(tmp_path, mo
     log.write(r="left", run=2)
     (path,) = tmp_path.iterdir()
     assert numbers(path) == list(range(1, 6 if written else 5))
+
+
+def test_threads_that_begin_at_once_make_one_log(tmp_path, monkeypatch):
+    monkeypatch.setenv("LARDER_AUDIT_LOG", str(tmp_path / "log"))
+    monkeypatch.setattr(_audit, "_log", None)
+    made = _audit._Log.__init__
+
+    def slowly(self, folder):
+        time.sleep(0.05)  # others come meanwhile
+        made(self, folder)
+
+    monkeypatch.setattr(_audit._Log, "__init__", slowly)
+    together = threading.Barrier(8)
+    seen = []
+
+    def begin():
+        together.wait()
+        seen.append(_audit._process())
+
+    threads = [threading.Thread(target=begin) for _ in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(set(map(id, seen))) == 1 and len(list((tmp_path / "log").iterdir())) == 1
