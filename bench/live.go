@@ -157,6 +157,9 @@ func (p *liveParser) live(n *yaml.Node) {
 		{"kill", func(v *yaml.Node) { kill = v; p.kill(v) }},
 		{"jobs", func(v *yaml.Node) { list = v }},
 	})
+	if seen["kill"] && kill == nil {
+		p.fail(n, "kill", "e.g. kill: {at: 5s}, or leave it out", "kill does not say when")
+	}
 	if !seen["bytes"] {
 		l.Bytes = max(1, 110_000/(l.Shrink*l.Shrink))
 	}

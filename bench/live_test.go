@@ -103,6 +103,7 @@ func TestLiveMistakes(t *testing.T) {
 		{"samples: 3\ntiers: {policy: {decoded: belady}}\njobs: [{name: a}]", fault.Invalid, []string{`unknown cache policy "belady"`}},
 		{"samples: 3\ntiers: {model: senca}\njobs: [{name: a}]", fault.Invalid, []string{"did you mean seneca?"}},
 		{"samples: 3\nkill: 5s\njobs: [{name: a}]", fault.Invalid, []string{"f:2:7: kill must hold keys"}},
+		{"samples: 3\nkill:\njobs: [{name: a}]", fault.Invalid, []string{"kill does not say when", "or leave it out"}},
 		{"samples: 3\nkill: {}\njobs: [{name: a}]", fault.Invalid, []string{"f:2:7: kill does not say when", "e.g. kill: {at: 5s}"}},
 		{"samples: 3\nkill: {att: 5s}\njobs: [{name: a}]", fault.Invalid, []string{`f:2:8: unknown key "att" in kill`, "did you mean at?"}},
 		{"samples: 3\nkill: {at: soon}\njobs: [{name: a}]", fault.Invalid, []string{"f:2:12: kill.at", "e.g. 20ms"}},

@@ -263,10 +263,14 @@ func Run(m Model, clients []Client, limit time.Duration) (*Result, error) {
 	if m.Measure > 0 {
 		s.at(m.Measure, s.measure)
 	}
-	err = s.loop(limit)
-	if late := s.settle(); err == nil {
-		err = late
-	}
+	err = func() (err error) {
+		defer func() { // also in a panic: what was decided last is what tells why
+			if late := s.settle(); err == nil {
+				err = late
+			}
+		}()
+		return s.loop(limit)
+	}()
 	if err != nil {
 		return nil, err
 	}

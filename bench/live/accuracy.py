@@ -41,9 +41,15 @@ T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.20
 # --- what is said of the runs ---------------------------------------------------------------------------------------
 
 
-def threshold(chance: float, samples: int, z: float = 4.75) -> float:
-    """The accuracy on so many images that guessing reaches with a probability below 1e-6."""
-    return chance + z * math.sqrt(chance * (1 - chance) / samples)
+def threshold(chance: float, samples: int, level: float = 1e-6) -> float:
+    """The accuracy on so many images that guessing reaches with a probability of at most `level`, by the binomial distribution."""
+    reached = 0.0
+    for right in range(samples, -1, -1):
+        ways = math.lgamma(samples + 1) - math.lgamma(right + 1) - math.lgamma(samples - right + 1)
+        reached += math.exp(ways + right * math.log(chance) + (samples - right) * math.log1p(-chance))
+        if reached > level:
+            return (right + 1) / samples
+    return 0.0
 
 
 def last(accuracy: list[float]) -> float:
@@ -277,7 +283,7 @@ def main() -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=1))
     print(table(result["orders"]))
-    print(f"guessing: {100 * result['chance']:.0f} %, {100 * result['threshold']:.1f} % once in a million; raw figures: {path}")
+    print(f"guessing: {100 * result['chance']:.0f} %, {100 * result['threshold']:.1f} % in an epoch once in a million at most; raw figures: {path}")
 
 
 if __name__ == "__main__":

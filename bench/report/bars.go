@@ -5,6 +5,7 @@ import (
 	"html"
 	"math"
 	"slices"
+	"unicode"
 )
 
 // bars draws a group of lying bars for each name, so that names of any length can be read; stacked ones share one bar.
@@ -22,7 +23,7 @@ func (p *Plot) bars(b *canvas) {
 	group := thick*float64(max(1, perGroup)) + gap
 	nameW := 0.0
 	for _, n := range p.Bars {
-		nameW = max(nameW, 6.6*float64(min(len([]rune(n)), 30)))
+		nameW = max(nameW, labelWidth(clip(n, 30)))
 	}
 	x0, y0 := nameW+16, 26.0
 	if len(p.Series) > 1 {
@@ -124,6 +125,19 @@ func (p *Plot) bars(b *canvas) {
 		}
 	}
 	b.line(x0, y0-4, x0, bottomY, "base")
+}
+
+// labelWidth is how wide a name is at most, in the units of a picture.
+func labelWidth(s string) float64 {
+	w := 0.0
+	for _, r := range s {
+		if unicode.IsUpper(r) || r == 'm' || r == 'w' || r > 127 {
+			w += 9.2
+		} else {
+			w += 6.6
+		}
+	}
+	return w
 }
 
 // legend names the series above the bars.

@@ -208,7 +208,7 @@ func facts(beforeName string, before []byte, afterName string, after []byte) (no
 }
 
 // skipped are keys that hold no measurement, the same again, or a figure of one moment that says nothing alone.
-var skipped = []string{"seed", "trace_seed", "facts", "raw", "plots", "tables", "text", "errors", "bars", "machine", "ratio_95", "picks_per_second", "wall_seconds", "histogram_of_powers_of_2_us", "throughput_over_time"}
+var skipped = []string{"seed", "trace_seed", "facts", "raw", "plots", "tables", "text", "errors", "bars", "machine", "ratio_95", "picks_per_second", "wall_seconds", "histogram_of_powers_of_2_us", "throughput_over_time", "samples_by_slice"}
 
 // derived are what an object says of its repeats, when it has those themselves.
 var derived = []string{"cpu_us_per_image", "images_per_cpu_second", "larder_to_this"}

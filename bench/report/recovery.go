@@ -40,11 +40,11 @@ func (n *Named) recoveries(l *live) {
 		if len(bars.Bars) == 0 {
 			n.Plots = append(n.Plots, v.over(r))
 		}
-		bars.Bars = append(bars.Bars, r.name())
-		back, took := 0.0, "-"
+		bar, back, took := r.name()+" (not as fast again)", 0.0, "-"
 		if v.Back != nil {
-			back, took = max(0, *v.Back-v.All), seconds(*v.Back)
+			bar, back, took = r.name(), max(0, *v.Back-v.All), seconds(*v.Back)
 		}
+		bars.Bars = append(bars.Bars, bar)
 		for k, s := range []float64{v.Down, v.First, v.All - v.First, back} {
 			bars.Series[k].Points = append(bars.Series[k].Points, [2]float64{0, s})
 		}

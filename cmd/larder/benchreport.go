@@ -138,7 +138,7 @@ func compareTable(t *tabwriter.Writer, c *report.Comparison) {
 		}
 		interval := "-"
 		if m.N[0] > 1 && m.N[1] > 1 {
-			interval = fmt.Sprintf("%.3f to %.3f", m.Low, m.High)
+			interval = ratioText(m.Low) + " to " + ratioText(m.High)
 		}
 		row(t, clip(m.Path, 70), fmt.Sprintf("%.6g", m.Median[0]), fmt.Sprintf("%.6g", m.Median[1]), ratioText(m.Ratio), interval, m.Verdict)
 	}

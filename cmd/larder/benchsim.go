@@ -295,11 +295,12 @@ func liveTable(t *tabwriter.Writer, r *live.Result) {
 			row(t, "processor time", fmt.Sprintf("daemon %.2f s, clients %.2f s, %.3f s for 1,000 samples; others had %.0f%% of the machine", x.CPU.Daemon, x.CPU.Clients, x.CPU.PerThousand, 100*x.CPU.Others))
 		}
 		if v := x.Recovery; v != nil {
-			fast := ""
+			fast := ", they were not as fast again as before"
 			if v.Back != nil {
 				fast = fmt.Sprintf(", %.2f s until they were as fast as before", *v.Back)
 			}
-			row(t, "killed", fmt.Sprintf("at %.2f s; its successor was ready %.2f s later; from then on %.2f s to the first batch of some job, %.2f s until all had one%s; %s lost, %s twice", v.Killed, v.Down, v.First, v.All, fast, count(v.Lost), count(v.Repeated)))
+			row(t, "killed", fmt.Sprintf("at %.2f s; its successor was ready %.2f s later; from then on %.2f s to the first batch of some job, %.2f s until all had one%s; %s lost, %s twice; its account of %s lacks %s", v.Killed, v.Down, v.First, v.All, fast, count(v.Lost), count(v.Repeated),
+				plural(v.LedgerEpochs, "finished epoch", "finished epochs"), count(v.LedgerLost)))
 		}
 		if x.Events > 0 && x.WallSeconds > 0 {
 			row(t, "simulated", fmt.Sprintf("%s events in %.1f s", count(x.Events), x.WallSeconds))

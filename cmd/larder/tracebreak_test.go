@@ -30,8 +30,10 @@ import (
 
 // calls counts the answers to a recorder, over all daemons.
 type calls struct {
-	mu sync.Mutex
-	n  int
+	mu   sync.Mutex
+	n    int
+	lose func(n int) bool // the n-th answer comes too late
+	lost int
 }
 
 type counting struct {
@@ -41,10 +43,13 @@ type counting struct {
 
 func (c *counting) RecordTrace(ctx context.Context, r *larderv1.RecordTraceRequest, o ...grpc.CallOption) (*larderv1.RecordTraceResponse, error) {
 	res, err := c.LarderServiceClient.RecordTrace(ctx, r, o...)
+	c.of.mu.Lock()
+	defer c.of.mu.Unlock()
 	if err == nil {
-		c.of.mu.Lock()
-		c.of.n++
-		c.of.mu.Unlock()
+		if c.of.n++; c.of.lose != nil && c.of.lose(c.of.n) {
+			c.of.lost++
+			return nil, fmt.Errorf("too late: %w", context.DeadlineExceeded)
+		}
 	}
 	return res, err
 }
@@ -287,6 +292,49 @@ func TestRecordingOutlivesItsDaemon(t *testing.T) {
 	_, limits, err := bench.FromTrace(tr, bench.DefaultMachine)
 	if err != nil || !strings.Contains(strings.Join(limits, "\n"), "went away while it was recorded (1 times)") {
 		t.Errorf("%v %q", err, limits)
+	}
+}
+
+// A daemon that is slow has not gone away: answers that came too late are asked for again, and nothing is missing and nothing is there twice.
+func TestRecordingOfASlowDaemon(t *testing.T) {
+	b := newBreakable(t)
+	b.asked.lose = func(n int) bool { return n > 1 && n%3 != 0 } // two of three, also one after the other
+	b.record()
+	a := b.student("a", 3)
+	a.take(30)
+	b.asked.more(t, 12)
+	a.take(1 << 10)
+	b.asked.more(t, 2)
+	close(b.stop)
+	if err := <-b.done; err != nil {
+		t.Fatal(err)
+	}
+	if said := b.said.String(); !strings.Contains(said, "is asked again") || strings.Contains(said, "went away") || b.asked.lost < 8 {
+		t.Errorf("%d answers were lost; it said %s", b.asked.lost, said)
+	}
+	tr, got := b.trace, slices.Concat(a.got...)
+	if tr.World.Lost != 0 || tr.World.Breaks != 0 || tr.Pick.Len() != len(got) || len(got) != 3*breakSamples {
+		t.Fatalf("%d of %d samples were recorded; %+v", tr.Pick.Len(), len(got), tr.World)
+	}
+	for i, x := range got {
+		if int64(tr.Pick.Object[i]) != x {
+			t.Fatalf("pick %d is %d, the client got %d", i, tr.Pick.Object[i], x)
+		}
+	}
+	if len(tr.Jobs) != 1 || len(tr.Members(0)) != breakSamples || tr.Objects != breakSamples || tr.World.Workers != 2 {
+		t.Errorf("%+v %+v", tr.Jobs, tr.World)
+	}
+}
+
+// A daemon that goes away before anything was delivered leaves no file, and the error does not speak of one.
+func TestRecordingOfNothing(t *testing.T) {
+	b := newBreakable(t)
+	b.record()
+	b.goAway()
+	close(b.stop)
+	err := <-b.done
+	if b.trace != nil || !fault.Is(err, fault.Unavailable) || !strings.Contains(fault.From(err).Hint, "no file was written") {
+		t.Errorf("%v %+v", err, b.trace)
 	}
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -33,6 +34,9 @@ type traceRecording struct {
 
 	closer io.Closer // of c, when that is a successor
 
+	recording uint64 // of the daemon; 0 = it is to begin one
+	answers   uint64 // of that recording, that arrived
+
 	began    time.Time
 	offset   time.Duration // of the daemon's recording in this one
 	before   uint64        // lost by daemons that went away
@@ -50,8 +54,8 @@ type traceRecording struct {
 func (r *traceRecording) run(ctx context.Context, stop <-chan struct{}) (*trace.Trace, error) {
 	r.began, r.subsetAt, r.jobs, r.known = time.Now(), map[uint32]uint32{}, map[uint32]trace.Recorded{}, map[uint32]time.Time{}
 	defer r.hangUp()
-	var gone error
-	for gone == nil {
+	var why string
+	for why == "" {
 		err := r.part(ctx, stop)
 		if err == nil {
 			break
@@ -64,43 +68,48 @@ func (r *traceRecording) run(ctx context.Context, stop <-chan struct{}) (*trace.
 			r.breaks++
 			fmt.Fprintf(r.err, "the daemon went away (%v); %s samples are kept\n", err, count(r.a.Len()))
 		}
-		gone = r.successor(ctx, stop)
+		why = r.successor(ctx, stop)
 	}
 	if r.machine == nil {
 		return nil, errNotTold
 	}
 	t, err := r.a.Finish(r.world())
-	if err != nil {
-		return nil, cmp.Or(gone, err)
+	if why == "" {
+		return t, err
 	}
-	return t, gone
+	hint := "what was recorded until then is in the file; the log of the daemon says why it ended"
+	if err != nil {
+		t, hint = nil, "nothing had been recorded, and no file was written; the log of the daemon says why it ended"
+	}
+	return t, fault.New(fault.Unavailable, "daemon", hint, "the daemon went away %v after the recording began; %s", r.away.Sub(r.began).Round(100*time.Millisecond), why)
 }
 
 // part records one daemon: until stop is closed, or it goes away.
 func (r *traceRecording) part(ctx context.Context, stop <-chan struct{}) error {
-	id, ended := uint64(0), false
+	ended := false
 	told, described, every := time.Now(), time.Time{}, recordDescribe
 	for {
 		since := time.Since(described)
 		due := !ended && (since > every || r.newJob && since > recordNewJob)
 		if due {
 			described, r.newJob = time.Now(), false
-			if err := r.identify(ctx); err != nil {
+			if err := r.identify(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
 				return err
 			}
 		}
-		res, err := r.fetch(ctx, &larderv1.RecordTraceRequest{Recording: id, Stop: ended, Describe: due})
+		res, err := r.fetch(ctx, &larderv1.RecordTraceRequest{Recording: r.recording, Stop: ended, Describe: due})
 		if err != nil {
 			return err
 		}
-		if id == 0 {
-			id = res.GetRecording()
+		if r.recording == 0 {
+			r.recording = res.GetRecording()
 			if r.breaks == 0 {
 				fmt.Fprintln(r.err, "recording; Ctrl-C ends it and writes the file")
 			} else {
 				r.goesOn()
 			}
 		}
+		r.answers++
 		if r.take(res); res.GetMachine() != nil {
 			every = max(recordDescribe, recordPart*time.Since(described))
 		}
@@ -141,20 +150,16 @@ func jobsOf(ctx context.Context, c larderv1.LarderServiceClient) ([]*larderv1.Jo
 	return res.GetJobs(), err
 }
 
-// successor waits for a daemon that has the jobs of the one that went away. The error says why the recording ends here.
-func (r *traceRecording) successor(ctx context.Context, stop <-chan struct{}) error {
-	lost := func(format string, args ...any) error {
-		return fault.New(fault.Unavailable, "daemon", "what was recorded until then is in the file; its log says why it ended", "the daemon went away %v after the recording began; %s",
-			r.away.Sub(r.began).Round(100*time.Millisecond), fmt.Sprintf(format, args...))
-	}
+// successor waits for a daemon that has the jobs of the one that went away; it returns why there is none, or nothing.
+func (r *traceRecording) successor(ctx context.Context, stop <-chan struct{}) string {
 	for {
 		select {
 		case <-stop:
-			return lost("it was not back when the recording was ended")
+			return "it was not back when the recording was ended"
 		case <-time.After(recordEvery):
 		}
 		if r.dial == nil || time.Since(r.away) > recordWait {
-			return lost("it did not come back within %v", recordWait)
+			return fmt.Sprintf("it did not come back within %v", recordWait)
 		}
 		c, closer, err := r.dial(ctx)
 		if err != nil {
@@ -172,11 +177,12 @@ func (r *traceRecording) successor(ctx context.Context, stop <-chan struct{}) er
 		}
 		if !same {
 			_ = closer.Close() // as above
-			return lost("the one that came knows none of its jobs")
+			return "the one that came knows none of its jobs"
 		}
 		r.hangUp()
 		r.c, r.closer = c, closer
-		return nil
+		r.recording, r.answers = 0, 0
+		return ""
 	}
 }
 
@@ -195,10 +201,21 @@ func (r *traceRecording) goesOn() {
 	fmt.Fprintln(r.err, "it is back: the recording goes on")
 }
 
+// fetch asks for what came. A call that takes too long is no daemon that went away: it is made again, for the same answer, as long as clients wait for one.
 func (r *traceRecording) fetch(ctx context.Context, req *larderv1.RecordTraceRequest) (*larderv1.RecordTraceResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, shortCall)
-	defer cancel()
-	return r.c.RecordTrace(ctx, req)
+	req.Answers = r.answers
+	for began := time.Now(); ; {
+		res, err := func() (*larderv1.RecordTraceResponse, error) {
+			ctx, cancel := context.WithTimeout(ctx, shortCall)
+			defer cancel()
+			return r.c.RecordTrace(ctx, req)
+		}()
+		slow := errors.Is(err, context.DeadlineExceeded)
+		if !slow || time.Since(began) > recordWait || req.GetRecording() == 0 {
+			return res, err
+		}
+		fmt.Fprintf(r.err, "the daemon has not answered for %v; it is asked again\n", time.Since(began).Round(time.Second))
+	}
 }
 
 func (r *traceRecording) take(res *larderv1.RecordTraceResponse) {

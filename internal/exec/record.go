@@ -44,6 +44,9 @@ type recorder struct {
 	jobs  map[ident.JobID]*followed
 	steps map[ringKey]time.Time // when a rank gave its last batch back
 
+	answers uint64                        // that were given
+	last    *larderv1.RecordTraceResponse // the last of them: it may not have arrived
+
 	rest []*larderv1.RecordTraceResponse // pages of a description, or of the end, that are not fetched yet
 }
 
@@ -276,14 +279,18 @@ func (e *Engine) RecordTrace(ctx context.Context, req *larderv1.RecordTraceReque
 	}
 	r.Lock()
 	defer r.Unlock()
+	if r.last != nil && req.GetAnswers() < r.answers {
+		return r.last, nil // it did not arrive
+	}
 	out := r.take()
+	defer func() { r.answers, r.last = r.answers+1, out }()
 	if !out.More && len(r.rest) > 0 {
 		page := r.rest[0]
 		r.rest = r.rest[1:]
 		out.Jobs, out.Objects, out.Machine, out.More = page.Jobs, page.Objects, page.Machine, len(r.rest) > 0
 	}
 	if r.stopped && !out.More {
-		e.recorded.CompareAndSwap(r, nil)
+		r.costs = nil // what is left is kept for who did not get the last answer, until another recording begins
 	}
 	return out, nil
 }

@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from fractions import Fraction
 
 import pytest
 from real import PATIENCE, ROOT, find_binary
@@ -30,7 +31,7 @@ def test_every_order_teaches(tmp_path, torch):
     for x in r["runs"]:
         told = x["validation_accuracy"]
         assert len(told) == EPOCHS and all(0 <= a <= 1 for a in told)
-        # Guessing reaches the threshold once in a million times.
+        # Guessing reaches the threshold once in a million epochs at most.
         if x["order"] != accuracy.CONTROL:
             assert accuracy.last(told) > accuracy.threshold(0.1, SAMPLES // 4) == r["threshold"], (x["order"], x["seed"], told)
     rows = {x["order"]: x for x in r["orders"]}
@@ -47,8 +48,13 @@ def test_every_order_teaches(tmp_path, torch):
 def test_threshold_is_out_of_reach_of_guessing():
     n, p = 150, 0.1
     limit = accuracy.threshold(p, n)
-    beyond = sum(math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(math.floor(limit * n) + 1, n + 1))
-    assert 1e-9 < beyond < 1e-4  # the normal law is generous so far out; still one in ten thousand at the worst
+    right = round(limit * n)
+    assert right == pytest.approx(limit * n)
+
+    def reach(least):
+        return float(sum(Fraction(math.comb(n, k)) * Fraction(1, 10) ** k * Fraction(9, 10) ** (n - k) for k in range(least, n + 1)))
+
+    assert reach(right) <= 1e-6 < reach(right - 1)
     assert accuracy.threshold(p, 10 * n) < limit
 
 

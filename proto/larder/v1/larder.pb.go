@@ -4202,7 +4202,9 @@ type RecordTraceRequest struct {
 	Stop bool `protobuf:"varint,2,opt,name=stop,proto3" json:"stop,omitempty"`
 	// describe asks for jobs, objects and machine as they are now, while the recording goes on: they follow in this answer and further ones, the machine
 	// last. Until then describe says nothing new.
-	Describe      bool `protobuf:"varint,3,opt,name=describe,proto3" json:"describe,omitempty"`
+	Describe bool `protobuf:"varint,3,opt,name=describe,proto3" json:"describe,omitempty"`
+	// answers of this recording that arrived. One fewer than were given repeats the last, whose call took too long for the one who asked.
+	Answers       uint64 `protobuf:"varint,4,opt,name=answers,proto3" json:"answers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4256,6 +4258,13 @@ func (x *RecordTraceRequest) GetDescribe() bool {
 		return x.Describe
 	}
 	return false
+}
+
+func (x *RecordTraceRequest) GetAnswers() uint64 {
+	if x != nil {
+		return x.Answers
+	}
+	return 0
 }
 
 // RecordTraceResponse is what came since the call before.
@@ -5942,11 +5951,12 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x0fGetStatsRequest\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\":\n" +
 	"\x10GetStatsResponse\x12&\n" +
-	"\x05stats\x18\x01 \x01(\v2\x10.larder.v1.StatsR\x05stats\"b\n" +
+	"\x05stats\x18\x01 \x01(\v2\x10.larder.v1.StatsR\x05stats\"|\n" +
 	"\x12RecordTraceRequest\x12\x1c\n" +
 	"\trecording\x18\x01 \x01(\x04R\trecording\x12\x12\n" +
 	"\x04stop\x18\x02 \x01(\bR\x04stop\x12\x1a\n" +
-	"\bdescribe\x18\x03 \x01(\bR\bdescribe\"\xdc\x02\n" +
+	"\bdescribe\x18\x03 \x01(\bR\bdescribe\x12\x18\n" +
+	"\aanswers\x18\x04 \x01(\x04R\aanswers\"\xdc\x02\n" +
 	"\x13RecordTraceResponse\x12\x1c\n" +
 	"\trecording\x18\x01 \x01(\x04R\trecording\x122\n" +
 	"\abatches\x18\x02 \x03(\v2\x18.larder.v1.RecordedBatchR\abatches\x12\x14\n" +
