@@ -78,18 +78,12 @@ $(TOOLS)/buf: internal/tools/proto/go.mod
 
 .PHONY: fuzz-short
 fuzz-short: ## every fuzz target for FUZZTIME (10s)
-	@for p in $$($(GO) list ./...); do \
-	  dir=$$($(GO) list -f '{{.Dir}}' $$p); \
-	  for f in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$dir/*_test.go 2>/dev/null | sed 's/func //'); do \
-	    echo "== $$p $$f"; $(GO) test -tags '$(TAGS)' -run '^$$' -fuzz "^$$f$$" -fuzztime $${FUZZTIME:-10s} $$p; \
-	  done; done
+	@TAGS='$(TAGS)' internal/tools/fuzz.sh $${FUZZTIME:-10s} $$($(GO) list ./...)
 
 .PHONY: test-parsers
 test-parsers: ## what reads files and frames, fuzzed for PARSERTIME (10s) each
-	@for p in ./internal/journal ./internal/session/wire ./internal/config ./internal/source/subset ./internal/audit; do \
-	  for f in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$p/*_test.go | sed 's/func //'); do \
-	    $(GO) test -tags '$(TAGS)' -run '^$$' -fuzz "^$$f$$" -fuzztime $${PARSERTIME:-10s} $$p | tail -1; \
-	  done; done
+	@TAGS='$(TAGS)' internal/tools/fuzz.sh $${PARSERTIME:-10s} $(PARSERS)
+PARSERS := ./internal/journal ./internal/resume ./internal/session/wire ./internal/config ./internal/source/subset ./internal/audit
 
 .PHONY: bench
 bench: setup build ## larder beside its peers and the bars, BENCH_MINUTES (14); rewrites the rows of docs/benchmarks.md

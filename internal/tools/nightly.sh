@@ -71,17 +71,7 @@ tests() {
 }
 
 # fuzz SECONDS PACKAGE...: every target of the packages, for so long each; how often that was is in the figures.
-fuzz() {
-  local seconds=$1 p dir f
-  shift
-  for p in "$@"; do
-    dir=$(go list -f '{{.Dir}}' "$p" 2>/dev/null) || continue
-    for f in $(grep -hoE '^func Fuzz[A-Za-z0-9_]+' "$dir"/*_test.go 2>/dev/null | sed 's/func //'); do
-      go test -tags "$tags" -run '^$' -fuzz "^$f\$" -fuzztime "${seconds}s" "$p" >"$out/fuzz.log" 2>&1 || { cat "$out/fuzz.log"; return 1; }
-      echo "nightly: $(basename "$p").$f $(sed -nE 's/.*execs: ([0-9]+).*/\1/p' "$out/fuzz.log" | tail -1)"
-    done
-  done
-}
+fuzz() { internal/tools/fuzz.sh "$@" | sed 's/^/nightly: /'; }
 
 row R1 "random histories without and with faults, orders: exactly once, one seed one trace" \
   env LARDER_SIM_SEEDS="$(n 10000)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^(TestRandomWorlds|TestOneSeedOneTrace)$' ./bench/...

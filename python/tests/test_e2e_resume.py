@@ -354,7 +354,8 @@ while epoch < a["epochs"]:
             os.replace(tmp, a["checkpoint"])
     epoch += 1
     done.append([])
-json.dump(done, open(a["out"], "w"))
+json.dump(done, open(a["out"] + ".tmp", "w"))
+os.replace(a["out"] + ".tmp", a["out"])  # it is there whole or not at all, whenever the script is killed
 """
 
 
