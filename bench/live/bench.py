@@ -146,6 +146,11 @@ BETTER = {"cold": True, "warm": True, "wall": True, "per_cpu_second": True, "dae
           "p50_us": False, "p99_us": False, "drop_p50_us": False, "both": False, "client": False, "daemon": False, "a_sample": False, "rss": False, "rss_of_limit": False}
 
 
+def stalls(runs: list[dict[str, float]]) -> bool:
+    """A peer that stalled twice and never worked: to wait for it again would only take time from the others."""
+    return len(runs) > 1 and all(set(r) == {"stalled"} for r in runs)
+
+
 def measure(steps: list[Step], minutes: float, most: int) -> Runs:
     runs: Runs = {s.label: [] for s in steps}
     begun, longest = time.monotonic(), 0.0
@@ -153,7 +158,7 @@ def measure(steps: list[Step], minutes: float, most: int) -> Runs:
     while done < most and (done < figures.FEWEST or time.monotonic() - begun + longest < 60 * minutes):
         start = time.monotonic()
         for s in steps if done % 2 == 0 else reversed(steps):
-            if len(runs[s.label]) >= s.times:
+            if len(runs[s.label]) >= s.times or stalls(runs[s.label]):
                 continue
             r = s.run()
             if "inner loops" in s.label:

@@ -45,6 +45,12 @@ var errnos = map[string]error{"EIO": unix.EIO, "ENOSPC": unix.ENOSPC, "EROFS": u
 
 // at does a call, or what is to happen in its place.
 func (p *failpoint) at(op, name string, call func() error) error {
+	return p.or(op, name, call, call)
+}
+
+// or is at for a call of which a process that dies after it may have done a part only. No other call is cut short: the process lives on for a
+// moment, and would take the rest for written.
+func (p *failpoint) or(op, name string, call, part func() error) error {
 	kind, _, _ := strings.Cut(name, "-")
 	kind = strings.TrimSuffix(kind, ".tmp")
 	if p.op != op || p.file != "any" && p.file != kind {
@@ -64,7 +70,7 @@ func (p *failpoint) at(op, name string, call func() error) error {
 		return call()
 	}
 	if p.what == "after" {
-		_ = call()
+		_ = part()
 	}
 	fmt.Fprintln(os.Stderr, "failpoint reached:", op, name, p.what)
 	_ = unix.Kill(os.Getpid(), unix.SIGKILL)
@@ -103,14 +109,10 @@ type failFile struct {
 }
 
 func (f failFile) Write(b []byte) (n int, err error) {
-	err = f.p.at("write", f.name, func() error {
-		if f.p.what == "after" && len(b) > 1 && f.p.left.Load() == 0 {
-			n, err = f.File.Write(b[:1+len(b)/2]) // a process that dies may have written a part
-			return err
-		}
-		n, err = f.File.Write(b)
-		return err
-	})
+	write := func(b []byte) func() error {
+		return func() error { n, err = f.File.Write(b); return err }
+	}
+	err = f.p.or("write", f.name, write(b), write(b[:min(len(b), 1+len(b)/2)]))
 	return n, err
 }
 

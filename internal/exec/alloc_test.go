@@ -37,8 +37,8 @@ func drain(t testing.TB, tr *trainer, epoch uint32) (samples int) {
 }
 
 // TestSteadyAllocations bounds the allocations a sample of the whole process: coordinator, pool, rings, session, journal, and the test's own
-// client with them. Out of the decoded tier there are at most two; a sample that is read and decoded every time has more, which
-// the bound keeps.
+// client with them. The bar is two out of the decoded tier; a sample that is read and decoded every time has more. The bounds keep what was
+// reached: 0.6 and 8, with the batches' own.
 func TestSteadyAllocations(t *testing.T) {
 	audittest.Off(t)
 	const n, size = 960, 64
@@ -46,7 +46,7 @@ func TestSteadyAllocations(t *testing.T) {
 	for i := range n {
 		draw(t, filepath.Join(dir, strconv.Itoa(i%3), strconv.Itoa(i)+".jpg"), 20, 20, uint64(i))
 	}
-	missed := 14.0
+	missed := 10.0
 	if !prep.Parity() { // the decoder in Go makes everything anew for each image
 		missed += 14
 	}
@@ -55,8 +55,8 @@ func TestSteadyAllocations(t *testing.T) {
 		tiers       int64
 		most        float64
 	}{
-		{"from the decoded tier", "", 16 * mib, 2},
-		{"from the decoded tier, shared", "augmented", 16 * mib, 2},
+		{"from the decoded tier", "", 16 * mib, 1},
+		{"from the decoded tier, shared", "augmented", 16 * mib, 1},
 		{"read and decoded", "", 0, missed},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -255,6 +255,9 @@ func (p *pool) work(ctx context.Context, slot *journal.Slot) {
 			if t.ring != nil {
 				t.ring.release()
 			}
+			if w.filled == nil {
+				w.filled = make([]coordinator.Filled, 0, mostUntold)
+			}
 			w.filled = append(w.filled, ev)
 		}
 	}
@@ -281,10 +284,10 @@ func (w *worker) tell(next *task) {
 	if x, fill := next.what.(*coordinator.Fill); fill && len(w.filled) < mostUntold && x.Delivery == w.filled[0].Delivery {
 		return
 	}
-	for _, ev := range w.filled {
-		w.p.e.send(ev)
+	for i := range w.filled {
+		w.p.e.send(&w.filled[i])
 	}
-	w.filled = w.filled[:0]
+	w.filled = nil    // the coordinator has them: one allocation for all of them, none for each
 	runtime.Gosched() // see send
 }
 

@@ -185,6 +185,13 @@ func newDaemon(t testing.TB, args ...string) *daemon {
 	d := &daemon{t: t, dir: dir, socket: filepath.Join(dir, "s"), state: filepath.Join(dir, "state"), args: args}
 	fds, shms := openFDs(t), shmFiles()
 	t.Cleanup(func() {
+		if t.Failed() && d.cmd != nil {
+			if _, died := d.died(0); !died {
+				_ = d.cmd.Process.Signal(syscall.SIGQUIT)
+				_, _ = d.died(patience)
+				t.Logf("what the daemon was at: %s", d.log.String())
+			}
+		}
 		d.stop()
 		_ = os.RemoveAll(dir)
 		eventually(t, "segments are unmapped", func() bool { n, _ := shm.Live(); return n == 0 })
