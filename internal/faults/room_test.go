@@ -180,7 +180,8 @@ func TestLittleMemory(t *testing.T) {
 			s.Subset = ""
 		}
 	}
-	c := train(d, jobs, 0)
+	// A batch is eight images of a fifteenth of a second each, five clients wait, and some of the memory is read again and again.
+	c := train(d, jobs, 0, func(tr *trainee) { tr.wait = 9 * patience })
 	var most int64
 	for end := time.Now().Add(time.Duration(seconds) * time.Second); time.Now().Before(end) || c.taken() < 20; {
 		time.Sleep(20 * time.Millisecond)

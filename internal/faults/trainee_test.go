@@ -28,6 +28,7 @@ type trainee struct {
 	spec   *larderv1.JobSpec
 	rank   uint32
 	step   time.Duration // of work between batches
+	wait   time.Duration // for a batch, at most
 	afresh bool          // a connection that is cut is followed by the next epoch, where the daemon does not go on
 
 	last    atomic.Int64 // epoch after which it stops
@@ -51,7 +52,7 @@ type trainee struct {
 }
 
 func newTrainee(socket string, spec *larderv1.JobSpec, rank uint32) *trainee {
-	tr := &trainee{socket: socket, spec: spec, rank: rank, orders: map[uint32][]int64{}, bad: map[uint32][]int64{}, told: map[string]int{}}
+	tr := &trainee{wait: patience, socket: socket, spec: spec, rank: rank, orders: map[uint32][]int64{}, bad: map[uint32][]int64{}, told: map[string]int{}}
 	tr.last.Store(math.MaxInt64)
 	return tr
 }
@@ -139,7 +140,7 @@ func (tr *trainee) attach(ctx context.Context, c *client.Conn) (*client.Stream, 
 // read takes an epoch to its end.
 func (tr *trainee) read(ctx context.Context, st *client.Stream) error {
 	for {
-		wait, cancel := context.WithTimeout(ctx, patience)
+		wait, cancel := context.WithTimeout(ctx, tr.wait)
 		b, err := st.Next(wait)
 		cancel()
 		if errors.Is(err, io.EOF) {
@@ -281,7 +282,7 @@ func (c *class) check() {
 	}
 }
 
-// finish has everybody end soon, the ranks of a job with the same epoch.
+// finish has everybody end soon, the ranks of a job with the same epoch. However long that takes: while batches are taken it waits.
 func (c *class) finish() {
 	c.t.Helper()
 	last := map[string]int64{}
@@ -292,14 +293,17 @@ func (c *class) finish() {
 		tr.last.Store(last[tr.spec.GetName()])
 	}
 	for c.left > 0 {
+		before := c.taken()
 		select {
 		case err := <-c.done:
 			c.left--
 			if err != nil {
 				c.t.Fatal(err)
 			}
-		case <-time.After(patience):
-			c.t.Fatal("a client does not end")
+		case <-time.After(c.all[0].wait):
+			if c.taken() == before {
+				c.t.Fatal("a client does not end")
+			}
 		}
 	}
 }
