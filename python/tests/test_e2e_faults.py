@@ -271,6 +271,7 @@ def test_the_daemon_drains(small, private):
     it = iter(loader)
     ids = next(it)[-1].tolist()
     daemon.process.send_signal(signal.SIGTERM)
+    eventually(lambda: "it is drained" in daemon.cli("jobs", "describe", loader.job, check=False).stdout)
     for *_, index in it:  # the running epoch is finished
         ids += index.tolist()
     assert sorted(ids) == list(range(72))
