@@ -32,7 +32,7 @@ import time
 
 from loaders import BATCH, IMAGENET, out_dir
 
-PATIENCE = 15.0  # seconds for the first batch
+PATIENCE = 30.0  # seconds for the first batch
 TOGETHER = {True: 2, False: 1}  # batches of the loader to a message; shared memory or pickled
 REPEATED = 100  # times that an epoch of TensorSocket has each image
 PINS = ("tensorsocket==0.0.5", "pyzmq==27.3.0", "tornado==6.6.1")

@@ -21,8 +21,9 @@ const (
 	recordTell     = 10 * time.Second
 	recordDescribe = 10 * time.Second
 	recordNewJob   = time.Second
-	recordPart     = 50          // of the time, at most, that descriptions take
-	recordWait     = time.Minute // for a daemon to come back, as long as clients wait for it
+	recordPart     = 50              // of the time, at most, that descriptions take
+	recordWait     = time.Minute     // for a daemon to come back, as long as clients wait for it
+	recordCall     = 5 * time.Second // for an answer, then it is asked for again; a recording ends when nobody asks for 30 s
 )
 
 // traceRecording fetches a recording from the daemon, and from its successors.
@@ -144,7 +145,7 @@ func (r *traceRecording) identify(ctx context.Context) error {
 }
 
 func jobsOf(ctx context.Context, c larderv1.LarderServiceClient) ([]*larderv1.Job, error) {
-	ctx, cancel := context.WithTimeout(ctx, shortCall)
+	ctx, cancel := context.WithTimeout(ctx, recordCall)
 	defer cancel()
 	res, err := c.ListJobs(ctx, &larderv1.ListJobsRequest{IncludeEnded: true})
 	return res.GetJobs(), err
@@ -206,7 +207,7 @@ func (r *traceRecording) fetch(ctx context.Context, req *larderv1.RecordTraceReq
 	req.Answers = r.answers
 	for began := time.Now(); ; {
 		res, err := func() (*larderv1.RecordTraceResponse, error) {
-			ctx, cancel := context.WithTimeout(ctx, shortCall)
+			ctx, cancel := context.WithTimeout(ctx, recordCall)
 			defer cancel()
 			return r.c.RecordTrace(ctx, req)
 		}()

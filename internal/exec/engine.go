@@ -90,7 +90,7 @@ type Engine struct {
 		broken     error
 	}
 	recorder  atomic.Pointer[recorder] // of what is decided; nil while nothing is recorded
-	recorded  atomic.Pointer[recorder] // the last one, until all of it was fetched
+	recorded  atomic.Pointer[recorder] // the last one: who did not get its last answer asks again
 	ringBytes atomic.Int64             // of rings and of what ragged batches take beside them
 	draining  atomic.Bool
 	leaving   atomic.Bool

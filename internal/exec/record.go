@@ -44,8 +44,10 @@ type recorder struct {
 	jobs  map[ident.JobID]*followed
 	steps map[ringKey]time.Time // when a rank gave its last batch back
 
-	answers uint64                        // that were given
-	last    *larderv1.RecordTraceResponse // the last of them: it may not have arrived
+	turn      sync.Mutex                    // of a call: one that is made again waits for the one before
+	described bool                          // at the end
+	answers   uint64                        // that were given
+	last      *larderv1.RecordTraceResponse // the last of them: it may not have arrived
 
 	rest []*larderv1.RecordTraceResponse // pages of a description, or of the end, that are not fetched yet
 }
@@ -263,15 +265,26 @@ func (e *Engine) RecordTrace(ctx context.Context, req *larderv1.RecordTraceReque
 	}
 	r.Lock()
 	r.asked = time.Now()
-	end := req.GetStop() && !r.stopped
-	if end {
-		r.stopped, r.ended = true, time.Since(r.began)
-	}
-	describe := req.GetDescribe() && !r.stopped && len(r.rest) == 0
 	r.Unlock()
-	if end {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	r.Lock()
+	switch got := req.GetAnswers(); {
+	case got == r.answers:
+	case got+1 == r.answers: // the last one did not arrive
+		defer r.Unlock()
+		return r.last, nil
+	default:
+		defer r.Unlock()
+		return nil, fault.New(fault.Invalid, "recording", "count the answers that arrive; only the last one is kept", "%d answers of the recording were given, and %d are said to have arrived", r.answers, got)
+	}
+	if req.GetStop() && !r.stopped {
+		r.stopped, r.ended = true, time.Since(r.began)
 		e.recorder.CompareAndSwap(r, nil)
 	}
+	end := r.stopped && !r.described
+	describe := req.GetDescribe() && !r.stopped && len(r.rest) == 0
+	r.Unlock()
 	if end || describe {
 		if err := e.describeTo(ctx, r); err != nil {
 			return nil, err
@@ -279,9 +292,7 @@ func (e *Engine) RecordTrace(ctx context.Context, req *larderv1.RecordTraceReque
 	}
 	r.Lock()
 	defer r.Unlock()
-	if r.last != nil && req.GetAnswers() < r.answers {
-		return r.last, nil // it did not arrive
-	}
+	r.described = r.described || end
 	out := r.take()
 	defer func() { r.answers, r.last = r.answers+1, out }()
 	if !out.More && len(r.rest) > 0 {
@@ -290,7 +301,7 @@ func (e *Engine) RecordTrace(ctx context.Context, req *larderv1.RecordTraceReque
 		out.Jobs, out.Objects, out.Machine, out.More = page.Jobs, page.Objects, page.Machine, len(r.rest) > 0
 	}
 	if r.stopped && !out.More {
-		r.costs = nil // what is left is kept for who did not get the last answer, until another recording begins
+		r.costs, r.planned, r.flights = nil, map[batchKey][]ident.ObjectID{}, map[coordinator.FlightID]flying{} // the last answer is kept, for who did not get it
 	}
 	return out, nil
 }
