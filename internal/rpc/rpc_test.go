@@ -395,14 +395,15 @@ func TestDialSilentPeer(t *testing.T) {
 		}
 	}()
 	ctx, cancel := context.WithCancelCause(t.Context())
+	first := make(chan net.Conn, 1)
 	go func() {
-		c := <-accepted
+		first <- <-accepted
 		cancel(errors.New("enough"))
-		c.Close()
 	}()
 	if _, _, err := Dial(ctx, path); !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "does not answer") {
 		t.Errorf("silent peer: %v", err)
 	}
+	(<-first).Close() // not before: it would not have been silent
 	l.Close()
 	for c := range accepted {
 		c.Close()
