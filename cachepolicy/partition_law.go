@@ -193,11 +193,7 @@ func (w *world) even() layout {
 // alone is the seconds that a sample of an item takes where no other is served.
 func (w *world) alone(i int, l layout) float64 {
 	need, _ := w.sample(i, l)
-	sum, most := 0.0, 0.0
-	for _, x := range need {
-		sum, most = sum+x, max(most, x)
-	}
-	return most + float64(w.d.Machine.Waiting*(sum-most))
+	return w.waited(&need)
 }
 
 // solve finds the layout of part of the memory under which the items can run fastest when their rates have the ratio of

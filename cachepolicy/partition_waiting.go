@@ -72,10 +72,16 @@ func (o *outcome) wait(w *world, need []vector, reach []float64) {
 	}
 }
 
-// sumMost is the work of all resources, and of the most loaded one.
-func sumMost(load *[NumResources]float64) (sum, most float64) {
-	for _, x := range load[:ResIngest] {
+// sumMost is the work of all resources of the machine, and of the most loaded one.
+func sumMost(work *vector) (sum, most float64) {
+	for _, x := range work {
 		sum, most = sum+x, max(most, x)
 	}
 	return sum, most
+}
+
+// waited is how long work takes: that of the most loaded resource, and the part of the others' that it does not hide.
+func (w *world) waited(work *vector) float64 {
+	sum, most := sumMost(work)
+	return most + float64(w.d.Machine.Waiting*(sum-most))
 }

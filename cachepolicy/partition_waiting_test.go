@@ -58,7 +58,7 @@ func TestWaitingSlowsByTheRest(t *testing.T) {
 		law := w.evaluate(w.spread(s, true))
 		d.Machine.Waiting = r.Float64()
 		got := w.evaluate(w.spread(s, true))
-		sum, most := sumMost(&law.load)
+		sum, most := sumMost((*vector)(law.load[:ResIngest]))
 		slower := max(1, most+d.Machine.Waiting*(sum-most))
 		if got.total > law.total*(1+1e-9) || len(w.items) == 1 && math.Abs(got.total*slower/law.total-1) > 1e-9 && d.untrained() {
 			t.Fatalf("%g, the law %g, at most %g slower", got.total, law.total, slower)
@@ -73,7 +73,7 @@ func TestWaitingSlowsByTheRest(t *testing.T) {
 			}
 		}
 		if slower > 1+1e-9 {
-			if sum, most = sumMost(&got.load); math.Abs(most+d.Machine.Waiting*(sum-most)-1) > 1e-9 || got.binding == ResIngest {
+			if sum, most = sumMost((*vector)(got.load[:ResIngest])); math.Abs(most+d.Machine.Waiting*(sum-most)-1) > 1e-9 || got.binding == ResIngest {
 				t.Fatalf("limited by %s at loads %v", got.binding, got.load)
 			}
 			slowed++

@@ -426,7 +426,7 @@ func (w *world) evaluate(l layout) outcome {
 	if trained > 0 {
 		o.load[ResIngest] = float64(trained) / float64(w.jobs)
 	}
-	if sum, most := sumMost(&o.load); w.d.Machine.Waiting > 0 && most+float64(w.d.Machine.Waiting*(sum-most)) > 1 {
+	if w.d.Machine.Waiting > 0 && w.waited((*vector)(o.load[:ResIngest])) > 1 {
 		for i := range reach {
 			if reach[i] == 0 {
 				reach[i] = top
