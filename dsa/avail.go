@@ -35,10 +35,10 @@ type object struct {
 
 // available is what is known besides of an object that is available, or neutral: a small part of all.
 type available struct {
-	need  bits.JobSet // visible jobs that still need it in their running epoch, inactive ones included
-	x     uint32      // of a free entry: the next free one
-	mark  uint16      // compact: seen in this round
-	state uint16      // levels, vis, neutral, owners; 0 = the entry is free
+	need   bits.JobSet // visible jobs that still need it in their running epoch, inactive ones included
+	x      uint32      // of a free entry: the next free one
+	prefer uint16      // slots below inlineSlots that prefer it (prefer.go)
+	state  uint16      // levels, vis, neutral, owners; 0 = the entry is free
 }
 
 // owners are the jobs that the higher level of some objects is for. Few sets occur at a time, so they are numbered, and an object
@@ -48,16 +48,20 @@ type owners struct {
 	of   int         // objects
 }
 
+// everybody is all jobs.
+const everybody = ^bits.JobSet(0)
+
 // maxOwners is how many sets there may be. Beyond it objects have the lower level for everybody.
 const maxOwners = 1 << (16 - ownersShift)
 
 // holding is the table of what is available.
 type holding struct {
-	avail table[available] // entry 0 is nobody's
-	free  uint32           // first of a chain
-	held  []uint64         // by object: has an entry. Asked first, because it is small
-	nVis  int              // objects whose vis is above 0
-	tidy  uint16           // the last run of compact
+	avail table[available]   // entry 0 is nobody's
+	free  uint32             // first of a chain
+	held  []uint64           // by object: has an entry. Asked first, because it is small
+	nVis  int                // objects whose vis is above 0
+	seen  []uint64           // by entry: met by compact; all zero between its runs
+	marks table[bits.JobSet] // by entry: slots from inlineSlots on that prefer it; empty until there is one
 
 	owners []owners // by number; 0 is everybody
 }
@@ -76,6 +80,12 @@ func (s *Sampler) hold(x uint32) *available {
 	if i == 0 {
 		i = uint32(s.avail.n)
 		s.avail.extend(s.avail.n + 1)
+		if words := s.avail.n/bitsPerWord + 1; words > len(s.seen) {
+			s.seen = append(s.seen, 0)
+		}
+		if s.marks.n > 0 {
+			s.marks.extend(s.avail.n)
+		}
 	} else {
 		s.free = s.avail.at(i).x
 	}
@@ -83,6 +93,11 @@ func (s *Sampler) hold(x uint32) *available {
 	s.obj.at(x).held = i
 	e := s.avail.at(i)
 	*e = available{x: x, need: s.needers(x)}
+	s.setPreferring(e, everybody) // who took it last is not known
+	if x == s.latest {
+		s.setPreferring(e, 0)
+		s.taken(e, s.slot[s.latestTaker])
+	}
 	s.owners[0].of++
 	return e
 }
@@ -133,8 +148,18 @@ func (s *Sampler) owner(jobs bits.JobSet) (n int, ok bool) {
 	return free, true
 }
 
-// visibleTo returns the level of an entry as the job in that slot may see it.
+// visibleTo returns the level of an entry as the job in that slot may see it: 0 unless the job prefers it. What is augmented for a job is always
+// preferred: it leaves when those that it is for have had it.
 func (s *Sampler) visibleTo(e *available, slot uint8) uint16 {
+	l := s.levelFor(e, slot)
+	if e.prefer>>slot&1 != 0 || l == augmented || slot >= inlineSlots && s.preferring(e).Has(slot) || s.hook.preferAll {
+		return l
+	}
+	return 0
+}
+
+// levelFor returns the level of an entry for the job in that slot, preferred or not.
+func (s *Sampler) levelFor(e *available, slot uint8) uint16 {
 	if s.ownersOf(e).Has(slot) {
 		return e.state >> visShift & levelMask
 	}
@@ -142,8 +167,8 @@ func (s *Sampler) visibleTo(e *available, slot uint8) uint16 {
 }
 
 // setState stores the availability of an object, takes it out of the table when there is none, and lists it for who needs it when
-// there is more of it.
-func (s *Sampler) setState(e *available, b uint16) {
+// there is more of it, or when they have come to prefer it.
+func (s *Sampler) setState(e *available, b uint16, gained bits.JobSet) {
 	old := *e
 	e.state = b
 	s.owners[b>>ownersShift].of++
@@ -154,7 +179,7 @@ func (s *Sampler) setState(e *available, b uint16) {
 		s.nVis--
 	default:
 	}
-	s.listAgain(e, &old)
+	s.listAgain(e, &old, gained)
 	s.owners[old.state>>ownersShift].of--
 	if b == 0 {
 		s.owners[0].of--
@@ -201,7 +226,7 @@ func (s *Sampler) SetLevelFor(x ident.ObjectID, level uint8, jobs bits.JobSet, r
 	}
 	a := e.state
 	if level == 0 && a&levelMask != 0 { // evicted: the next load speaks for itself
-		s.setState(e, 0)
+		s.setState(e, 0, 0)
 		return
 	}
 	vis, visRest := uint16(level), uint16(rest)
@@ -222,7 +247,8 @@ func (s *Sampler) SetLevelFor(x ident.ObjectID, level uint8, jobs bits.JobSet, r
 	if b == a && a != 0 { // nothing of it is news
 		return
 	}
-	s.setState(e, b)
+	gained := s.remark(e, b)
+	s.setState(e, b, gained)
 }
 
 // JobSet returns the set of the job alone, for SetLevelFor and NeedOf; of nobody, if it has not joined. It is the same until the job leaves.
@@ -291,7 +317,7 @@ func (s *Sampler) NeedOf(x ident.ObjectID, jobs bits.JobSet) int {
 	if int(x) >= s.obj.n {
 		return 0
 	}
-	m := s.need(uint32(x)) & s.active & s.shown & jobs
+	m := s.counted(s.need(uint32(x))&s.active&s.shown&jobs, uint32(x), jobs)
 	n := m.Len()
 	for m &= s.strictly; m != 0; m &= m - 1 {
 		if j := s.slot[first(m)]; j.names.queued() > 0 && !j.mayDraw(uint32(x)) {
@@ -307,10 +333,13 @@ const soon = MaxJobs + 1
 // unlisted is the class of what is not available; every other is lower.
 const unlisted = 255
 
+// encodedClass is what classes of encoded objects are above.
+const encodedClass = (augmented-decoded)*MaxJobs + MaxJobs
+
 // classOf is how little the job in that slot is to prefer x, which it may see: augmented objects by needers, then decoded ones, then
 // encoded ones.
 func (s *Sampler) classOf(e *available, slot uint8) int {
-	return max((e.need&s.active).Len(), 1) + int(augmented-s.visibleTo(e, slot))*MaxJobs
+	return max(s.needing(e), 1) + int(augmented-s.visibleTo(e, slot))*MaxJobs
 }
 
 // wants tells whether what an entry is of is available to the job, and the job still needs it.

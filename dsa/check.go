@@ -237,7 +237,7 @@ func (s *Sampler) checkGroups(j *job) error {
 	for k := range g.group {
 		for i, l := range g.group[k].lists {
 			for _, x := range l {
-				if e := s.wanted(j, x); e != nil && s.keyOf(e, j.slot) >= i {
+				if e := s.wanted(j, x); e != nil && (g.recounted || s.keyOf(e, j.slot) >= i) {
 					listed[x] = k
 				}
 			}

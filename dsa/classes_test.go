@@ -279,7 +279,7 @@ func TestSlotOfTheClassThatLeft(t *testing.T) {
 	}
 	must(t, s.Check())
 	for x := range uint32(50) {
-		if got := s.visibleTo(s.entry(x), s.byID[3].slot); got != 1 {
+		if got := s.levelFor(s.entry(x), s.byID[3].slot); got != 1 {
 			t.Fatalf("object %d is shown at level %d to a job that it is not decoded for", x, got)
 		}
 	}

@@ -3,6 +3,7 @@ package dsa
 import (
 	mathbits "math/bits"
 
+	"larder/internal/bits"
 	"larder/internal/invariant"
 )
 
@@ -30,6 +31,8 @@ type groups struct {
 	any   row      // its one row, where it is whole
 	stage uint8    // of the tail
 	scan  int      // places it has looked at
+
+	recounted bool // since the layout, needs have changed without a take (recount)
 }
 
 const (
@@ -55,7 +58,7 @@ type row struct {
 	n    uint32
 }
 
-// group is one tile of a row. Its lists hold what is available of it: each object is in the list of its key, or in a lower one if it
+// group is one tile of a row. Its lists hold what is available of it and preferred: each object is in the list of its key, or in a lower one if it
 // has come to be needed by more since. Some that is no longer there, or is in a lower list by now, is in them too; it is dropped when
 // a draw meets it.
 type group struct {
@@ -63,25 +66,38 @@ type group struct {
 	lists [numLists][]uint32
 }
 
-// Lists of a group: what is augmented for the job; what is decoded, by needers; the rest.
+// Lists of a group: what is augmented for the job; what is decoded, by needers; what is decoded and needed by more; what is encoded.
 const (
 	listAugmented = 0
 	listDecoded   = 1 // of one needer; the next ones of more
 	listRest      = listDecoded + exactly
-	numLists      = listRest + 1
+	listEncoded   = listRest + 1
+	numLists      = listEncoded + 1
 )
 
 // keyOf is the list that an object belongs in for the job in that slot, which may see it.
 func (s *Sampler) keyOf(e *available, slot uint8) int {
-	switch s.visibleTo(e, slot) {
+	l := s.visibleTo(e, slot)
+	if l != decoded {
+		return keyAt(l, 0)
+	}
+	return keyAt(l, s.needing(e))
+}
+
+// keyAt is the list of what is at a level and needed by so many.
+func keyAt(level uint16, needing int) int {
+	switch level {
 	case augmented:
 		return listAugmented
 	case decoded:
-		return min(listDecoded+max(e.need.Len(), 1)-1, listRest)
+		return min(listDecoded+max(needing, 1)-1, listRest)
 	default:
-		return listRest
+		return listEncoded
 	}
 }
+
+// needing is how many active jobs need the object of an entry, without those that do not count (prefer.go).
+func (s *Sampler) needing(e *available) int { return s.counted(e.need&s.active, e.x, everybody).Len() }
 
 // list enters what the job needs and is available, or has come to be needed by fewer.
 func (s *Sampler) list(j *job, e *available) {
@@ -102,13 +118,20 @@ func (s *Sampler) list(j *job, e *available) {
 }
 
 // listAgain enters what is needed by fewer, or is further than it was, for all that need it and for whom its key is not what it was.
-func (s *Sampler) listAgain(e, was *available) {
-	if e.state&visMask == 0 || e.state == was.state && min(e.need.Len(), exactly+1) == min(was.need.Len(), exactly+1) {
+// gained are the jobs that did not prefer it.
+func (s *Sampler) listAgain(e, was *available, gained bits.JobSet) {
+	m := e.need & s.grouped
+	if e.state&visMask == 0 || m == 0 {
 		return
 	}
-	for m := e.need & s.grouped; m != 0; m &= m - 1 {
+	now, before := s.needing(e), s.needing(was)
+	if e.state == was.state && min(now, exactly+1) == min(before, exactly+1) && gained&m == 0 {
+		return
+	}
+	for ; m != 0; m &= m - 1 {
 		k := uint8(first(m))
-		if s.visibleTo(e, k) != 0 && (s.visibleTo(was, k) == 0 || s.keyOf(e, k) != s.keyOf(was, k)) {
+		l, old := s.visibleTo(e, k), s.visibleTo(was, k)
+		if l != 0 && (gained.Has(k) || old == 0 || keyAt(l, now) != keyAt(old, before)) {
 			s.list(s.slot[k], e)
 		}
 	}
@@ -116,13 +139,6 @@ func (s *Sampler) listAgain(e, was *available) {
 
 // compact drops what is no longer available, is there twice, or is in a lower list.
 func (s *Sampler) compact(j *job, g *group, k int) {
-	s.tidy++
-	if s.tidy == 0 { // once in 65535 rounds
-		for i := range uint32(s.avail.n) {
-			s.avail.at(i).mark = 0
-		}
-		s.tidy = 1
-	}
 	var held [lookedAt]uint32
 	var is [lookedAt]available
 	l := g.lists[k]
@@ -138,14 +154,15 @@ func (s *Sampler) compact(j *job, g *group, k int) {
 			is[i] = *s.avail.at(held[i])
 		}
 		for i, x := range part {
-			if e := &is[i]; !s.wants(j, e) || s.keyOf(e, j.slot) < k {
+			if e := &is[i]; !s.wants(j, e) || !j.groups.recounted && s.keyOf(e, j.slot) < k || has(s.seen, held[i]) {
 				continue
 			}
-			if e := s.avail.at(held[i]); e.mark != s.tidy {
-				e.mark = s.tidy
-				keep = append(keep, x)
-			}
+			set(s.seen, held[i])
+			keep = append(keep, x)
 		}
+	}
+	for _, x := range keep {
+		unset(s.seen, s.obj.at(x).held)
 	}
 	g.lists[k] = keep
 }
@@ -181,7 +198,8 @@ func (g *groups) tileAt(r, tiles int, u uint64) int {
 	return 0
 }
 
-// best returns an available object of the group with fewest needers. Those that more than exactly jobs need are told apart only as far
+// best returns a preferred object of the group with fewest needers. Encoded ones are among them only where nothing stays decoded.
+// Those that more than exactly jobs need are told apart only as far
 // as a few of them are looked at.
 func (s *Sampler) best(j *job, g *group) (x uint32, ok bool) {
 	if s.hook.tiesByID || s.hook.firstBit {
@@ -199,11 +217,17 @@ func (s *Sampler) best(j *job, g *group) (x uint32, ok bool) {
 			}
 		}
 	}
-	return s.tried(j, g, listRest)
+	if x, ok = s.tried(j, g, listRest); ok || !s.encodedToo.Has(j.slot) {
+		return x, ok
+	}
+	return s.tried(j, g, listEncoded)
 }
 
 // tried returns the best of a few of a list whose objects differ in class.
 func (s *Sampler) tried(j *job, g *group, k int) (x uint32, ok bool) {
+	if len(g.lists[k]) <= trials {
+		return s.scanned(j, g, k)
+	}
 	n, x, class := s.glance(j, g.lists[k], k)
 	for n < trials && len(g.lists[k]) > 0 {
 		i := int(s.rng.Uint64n(uint64(len(g.lists[k]))))
@@ -217,6 +241,27 @@ func (s *Sampler) tried(j *job, g *group, k int) (x uint32, ok bool) {
 		}
 	}
 	return x, n > 0
+}
+
+// scanned returns the best of a short list, ties at random, and takes out what does not belong there.
+func (s *Sampler) scanned(j *job, g *group, k int) (x uint32, ok bool) {
+	class, ties := unlisted, uint64(0)
+	for i := 0; i < len(g.lists[k]); {
+		y := g.lists[k][i]
+		if !s.stays(j, g, k, i) {
+			continue // another one is in its place, or the list is shorter
+		}
+		i++
+		switch c := s.offered(j, y); {
+		case c < class:
+			x, class, ties = y, c, 1
+		case c == class:
+			if ties++; s.rng.Uint64n(ties) == 0 {
+				x = y
+			}
+		}
+	}
+	return x, class < unlisted
 }
 
 // glance is what tried does as long as all that is drawn belongs in the list: as with compact, it draws first, then looks everything up, then decides. What
@@ -264,7 +309,7 @@ func (s *Sampler) stays(j *job, g *group, k, i int) bool {
 		return true
 	}
 	g.remove(k, i)
-	if at > k {
+	if at > k || at >= 0 && j.groups.recounted {
 		s.list(j, e)
 	}
 	return false
@@ -307,7 +352,8 @@ func (s *Sampler) pickRow(j *job, r int, u uint64) uint32 {
 	return s.takeRow(j, r, t, drawn)
 }
 
-// takeRow takes an available object of a tile of a large cell; if there is none, that of the place drawn, or else any.
+// takeRow takes a preferred object of a tile of a large cell; if there is none, that of the place drawn, or else any. If that one is not in memory, an
+// encoded object that is preferred takes its place (prefer.go).
 func (s *Sampler) takeRow(j *job, r, t int, drawn uint32) uint32 {
 	g := &j.groups
 	gr := &g.group[r*j.tiles+t]
@@ -317,6 +363,11 @@ func (s *Sampler) takeRow(j *job, r, t int, drawn uint32) uint32 {
 			drawn = s.draw(j, r, t)
 		}
 		x = j.at.object(drawn)
+		if len(gr.lists[listEncoded]) > 0 && !s.isHeld(j, x) {
+			if y, ok := s.tried(j, gr, listEncoded); ok {
+				x = y
+			}
+		}
 	}
 	gr.left--
 	g.row[r].left--
@@ -464,87 +515,4 @@ func (s *Sampler) plantedDraw(j *job, r, tile int) uint32 {
 		})
 	}
 	return j.at.of(least)
-}
-
-// pickSmall picks from a small cell by looking at all of it; u names the tile.
-func (s *Sampler) pickSmall(j *job, c uint32, u uint64) uint32 {
-	var at [smallCell]uint32
-	var tiles [smallCell]uint8
-	n := s.leftOf(j, c, &at, &tiles)
-	if n == 0 {
-		invariant.Violated("dsa: job %d draws from cell %d, of which nothing remains", j.id, c)
-	}
-	if j.tiles > 1 {
-		n = keepTile(&at, &tiles, n, tileOf(&tiles, n, u))
-	}
-	x, _ := s.bestOf(j, at[:n])
-	return x
-}
-
-// bestSmall returns an available object of a tile of a small cell with fewest needers, and its class; or any, unlisted.
-func (s *Sampler) bestSmall(j *job, c uint32, tile uint8) (x uint32, class int) {
-	var at [smallCell]uint32
-	var tiles [smallCell]uint8
-	n := s.leftOf(j, c, &at, &tiles)
-	return s.bestOf(j, at[:keepTile(&at, &tiles, n, tile)])
-}
-
-// leftOf finds what remains of a small cell.
-func (s *Sampler) leftOf(j *job, c uint32, at *[smallCell]uint32, tiles *[smallCell]uint8) int {
-	cl, n := &s.cells[c], 0
-	for q := range cl.size {
-		x := s.at(cl, q)
-		if l := j.at.of(x); has(j.left, l) {
-			at[n], tiles[n] = x, j.prev.get(l)
-			n++
-		}
-	}
-	return n
-}
-
-// bestOf returns one of the lowest class, drawn uniformly.
-func (s *Sampler) bestOf(j *job, of []uint32) (x uint32, class int) {
-	class = unlisted + 1
-	ties := uint64(0)
-	for _, y := range of {
-		k := s.offered(j, y)
-		switch {
-		case k < class:
-			x, class, ties = y, k, 1
-		case k > class:
-		case s.hook.tiesByID:
-			x = min(x, y)
-		default:
-			if ties++; s.rng.Uint64n(ties) == 0 {
-				x = y
-			}
-		}
-	}
-	return x, class
-}
-
-// tileOf returns the tile that holds the u-th of n objects, the tiles being in order.
-func tileOf(tiles *[smallCell]uint8, n int, u uint64) uint8 {
-	hi, _ := mathbits.Mul64(u, uint64(n))
-	var count [MaxTiles]uint8
-	for _, t := range tiles[:n] {
-		count[t]++
-	}
-	tile, k := 0, int(hi)
-	for ; k >= int(count[tile]); tile++ {
-		k -= int(count[tile])
-	}
-	return uint8(tile)
-}
-
-// keepTile keeps, of the n objects in at, those of a tile.
-func keepTile(at *[smallCell]uint32, tiles *[smallCell]uint8, n int, tile uint8) int {
-	kept := 0
-	for i, t := range tiles[:n] {
-		if t == tile {
-			at[kept] = at[i]
-			kept++
-		}
-	}
-	return kept
 }

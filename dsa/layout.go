@@ -96,7 +96,12 @@ func (s *Sampler) beginLayout(j *job) {
 			g.group[k].lists[i] = l[:0]
 		}
 	}
-	g.stage = tailNone
+	g.stage, g.recounted = tailNone, false
+	if s.decoding {
+		s.encodedToo = s.encodedToo.Without(j.slot)
+	} else {
+		s.encodedToo = s.encodedToo.With(j.slot)
+	}
 	t := &j.tape
 	if s.lay.alone {
 		if j.counts() {

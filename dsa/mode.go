@@ -16,8 +16,8 @@ const (
 	Sequential Mode = iota // subset order; invisible to the other jobs' choices
 	Fixed                  // a pure function of (seed, epoch, subset)
 	Strict                 // uniform over the remaining set given everything that ever happened
-	Stratified             // uniform orders; consecutive epochs independent at the resolution of tiles
-	Epoch                  // uniform orders; consecutive epochs may resemble each other
+	Stratified             // uniform orders; consecutive epochs independent at the resolution of tiles, far ones entirely
+	Epoch                  // uniform orders; an epoch may resemble the few before it
 	numModes
 )
 
@@ -60,6 +60,7 @@ type JobSpec struct {
 	Mode   Mode
 	Tiles  int              // B of Stratified, 1..MaxTiles; 0 = DefaultTiles
 	Seed   uint64           // of Fixed
+	Recipe uint32           // jobs of equal number share decoded forms
 	Ahead  int              // of Strict: samples the job may take before others take any (its window), for unlike windows to meet
 	Subset []ident.ObjectID // in sample order, distinct; retained and never modified
 }
@@ -71,20 +72,25 @@ func (s *Sampler) Promise(id ident.JobID) string {
 		return ""
 	}
 	const once = "each epoch delivers every sample of the subset exactly once"
+	const long = "over a training no sample is early or late for ever"
 	switch j.mode {
 	case Sequential:
 		return "sequential: samples come in the order of the dataset; " + once
 	case Fixed:
-		return "fixed: the order is a pure function of (seed, epoch, subset), the same with any neighbours, cache or timing; " + once
+		return "fixed: the order is a pure function of (seed, epoch, subset), the same with any neighbours, cache or timing; " +
+			long + "; " + once
 	case Strict:
-		return "strict: each sample is drawn uniformly from those the epoch has not drawn yet, given everything that ever happened to any job before the draw; " + once
+		return "strict: each sample is drawn uniformly from those the epoch has not drawn yet, given everything that ever " +
+			"happened to any job before the draw; " + long + "; " + once
 	case Stratified:
 		if j.tiles > 1 {
-			return fmt.Sprintf("stratified: each epoch's order is a uniformly random permutation, and consecutive epochs are independent at the resolution of %d tiles of an epoch; %s", j.tiles, once)
+			return fmt.Sprintf("stratified: each epoch's order is a uniformly random permutation, consecutive epochs are independent "+
+				"at the resolution of %d tiles of an epoch, and epochs five or more apart are independent; %s; %s", j.tiles, long, once)
 		}
 		fallthrough
 	case Epoch:
-		return "epoch: each epoch's order is a uniformly random permutation; consecutive epochs may resemble each other; " + once
+		return "epoch: each epoch's order is a uniformly random permutation; beside jobs that share its samples, an epoch may " +
+			"resemble the few before it; " + long + "; " + once
 	default:
 		return ""
 	}

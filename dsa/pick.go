@@ -105,7 +105,10 @@ func (s *Sampler) commit(j *job, x, l uint32) {
 	}
 	j.rem--
 	unset(j.left, l)
+	j.took++
+	s.latest, s.latestTaker = x, j.slot
 	if !j.visible() {
+		s.latest = unknown
 		if !s.hook.seqVisible {
 			s.makeNeutral(x)
 		}
@@ -113,10 +116,14 @@ func (s *Sampler) commit(j *job, x, l uint32) {
 	}
 	if e := s.entry(x); e != nil {
 		was := *e
+		had := s.preferring(e)
 		e.need = e.need.Without(j.slot)
-		s.listAgain(e, &was)
+		s.taken(e, j)
+		s.listAgain(e, &was, s.preferring(e)&^had)
 		if a := e.state; a&neutralBit != 0 {
-			s.setState(e, a&^(visMask|visRestMask|neutralBit)|a&toldMask<<visShift)
+			b := a&^(visMask|visRestMask|neutralBit) | a&toldMask<<visShift
+			gained := s.remark(e, b)
+			s.setState(e, b, gained)
 		}
 	}
 }

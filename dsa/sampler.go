@@ -30,6 +30,12 @@ type Sampler struct {
 	slot [MaxJobs]*job
 	live bits.JobSet // slots in use
 
+	latest      uint32      // object of the last pick of a visible job, or unknown: what is said of it next is that job's doing
+	latestTaker uint8       // its slot
+	decoding    bool        // of SetDecoding
+	encodedToo  bits.JobSet // laid-out jobs for which an encoded object is as good as a decoded one: nothing stays decoded
+	slow        bits.JobSet // jobs that are slow beside some other
+
 	obj table[object] // dense over the universe
 	holding
 	cells   []cell
@@ -66,6 +72,8 @@ type hooks struct {
 	oneCell        bool           // hits first over the whole subset, no cells
 	tiesByID       bool           // the lowest id of a class instead of a uniform one
 	keepTape       bool           // a join leaves the tapes of the others as they are
+	preferAll      bool           // whatever is available is preferred: what is cached is early in every epoch
+	countSlow      bool           // a slow job decides what stays in memory and which take counts, like any other
 	seqVisible     bool           // what sequential jobs load is preferred like any other
 	ownOrder       bool           // an epoch may go on with the order of the job's previous epoch
 	firstBit       bool           // the first object of a block of 64 ids, at a random block (Joader as released)
@@ -84,7 +92,14 @@ type job struct {
 	ahead    int // of the spec
 	subset   []ident.ObjectID
 	joinedAt uint64
-	near     bits.JobSet // live jobs whose subsets share an object with this one
+	recipe   uint32
+	kin      bits.JobSet     // live jobs of equal recipe prefix, itself included
+	faster   bits.JobSet     // jobs beside which it is slow
+	took     uint64          // picks
+	fresh    bool            // it has begun no epoch yet
+	met      bits.JobSet     // jobs that ran when its epoch began
+	began    [MaxJobs]uint64 // what they had taken then
+	near     bits.JobSet     // live jobs whose subsets share an object with this one
 	overlap  [MaxJobs]uint32
 
 	next   []ident.ObjectID // the subset from the next epoch on; nil = the same
@@ -126,11 +141,13 @@ func New(seed uint64) *Sampler {
 		rng:     xrand.New(0x6473615f73616d70, seed),
 		byID:    make(map[ident.JobID]*job),
 		cells:   make([]cell, 1),
+		latest:  unknown,
 		holding: holding{owners: []owners{{jobs: ^bits.JobSet(0)}}},
 		small:   smallCell,
 		room:    MaxObjects,
 	}
 	s.avail.extend(1)
+	s.seen = make([]uint64, 1)
 	return s
 }
 
@@ -173,7 +190,7 @@ func (s *Sampler) Join(id ident.JobID, spec JobSpec) error {
 	if s.live.Len() >= MaxJobs {
 		s.settle() // frees the slots of those that have left
 	}
-	j := &job{id: id, mode: spec.Mode, tiles: 1, seed: spec.Seed, ahead: spec.Ahead, subset: spec.Subset}
+	j := &job{fresh: true, id: id, mode: spec.Mode, tiles: 1, seed: spec.Seed, ahead: spec.Ahead, recipe: spec.Recipe, subset: spec.Subset}
 	if spec.Mode == Stratified {
 		j.tiles = spec.Tiles
 		if j.tiles == 0 {
@@ -191,6 +208,10 @@ func (s *Sampler) Join(id ident.JobID, spec JobSpec) error {
 	if j.mode == Strict {
 		s.strictly = s.strictly.With(j.slot)
 	}
+	if j.slot >= inlineSlots && s.marks.n == 0 {
+		s.marks.extend(s.avail.n)
+	}
+	s.kindred()
 	s.lookAhead()
 	s.later(j, passScan, passGrow, passIndex, passForget, passCount, passSplit, passMembers)
 	s.finish()
@@ -214,6 +235,10 @@ func (s *Sampler) lookAhead() {
 // it there is room.
 func (s *Sampler) SetRoom(samples int) { s.room = max(samples, 0) }
 
+// SetDecoding says whether decoded objects stay in memory. Where they do, an encoded object is preferred only instead of one that would be read
+// (prefer.go). It is for Stratified and Epoch jobs, from their next epoch on at the latest. Without a word of it nothing stays decoded.
+func (s *Sampler) SetDecoding(on bool) { s.decoding = on }
+
 // Room is what SetRoom said.
 func (s *Sampler) Room() int { return s.room }
 
@@ -232,6 +257,7 @@ func (s *Sampler) StartEpoch(id ident.JobID, epoch uint32) error {
 	if j == nil {
 		return fmt.Errorf("dsa: start epoch %d of job %d: %w", epoch, id, ErrNoJob)
 	}
+	whole := j.running && j.rem == 0
 	s.abandon(j)
 	if j.err != nil {
 		return fmt.Errorf("dsa: start epoch %d of job %d: %w", epoch, id, j.err)
@@ -240,6 +266,9 @@ func (s *Sampler) StartEpoch(id ident.JobID, epoch uint32) error {
 		s.change(j)
 	}
 	j.running, j.epoch, j.rem, j.cursor = true, epoch, len(j.subset), 0
+	if j.visible() {
+		s.pace(j, whole)
+	}
 	if j.visible() || len(j.todo) > 0 {
 		s.later(j, passMark)
 	} else {
@@ -358,9 +387,10 @@ func (s *Sampler) Leave(id ident.JobID) {
 	}
 	s.abandon(j)
 	delete(s.byID, id)
-	s.last = nil
+	s.last, s.latest = nil, unknown
 	j.gone = true
 	s.active, s.tapeful, s.strictly = s.active.Without(j.slot), s.tapeful.Without(j.slot), s.strictly.Without(j.slot)
+	s.recount(j)
 	s.lookAhead()
 	s.drop(j, passRenew, passScan, passGrow, passIndex, passForget, passCount, passSplit, passMembers)
 	if len(j.todo) == 0 {
@@ -381,6 +411,7 @@ func (s *Sampler) SetActive(id ident.JobID, active bool) {
 	} else {
 		s.active = s.active.Without(j.slot)
 	}
+	s.recount(j)
 }
 
 // Needs tells whether the job, active or not, still needs x in its running epoch.

@@ -377,11 +377,11 @@ func (w *twin) compare() error {
 				continue
 			}
 			strict = strict || j.spec.Mode == dsa.Strict
-			if most++; ready[j.id] {
+			if most++; ready[j.id] && !w.s.Slow(j.id) {
 				least++
 			}
 		}
-		// What a strict job has drawn ahead weighs more than one job that needs it some time.
+		// A slow job may not count. What a strict job has drawn ahead weighs more than one job that needs it some time.
 		if n := w.s.Need(x); n < least || n > most && !strict || n > 0 && most == 0 {
 			return fmt.Errorf("need of %d is %d, the twin says %d to %d", x, n, least, most)
 		}

@@ -247,7 +247,7 @@ func (s *Sampler) slice(j *job, p pass, from, to int) {
 	if p == passForget {
 		for x := from; x < to; x++ {
 			if e := s.entry(uint32(x)); e != nil && e.state&visMask != 0 {
-				s.setState(e, e.state&^(visMask|visRestMask)|neutralBit)
+				s.setState(e, e.state&^(visMask|visRestMask)|neutralBit, 0)
 			}
 			s.obj.at(uint32(x)).cell = 0
 		}
@@ -270,6 +270,7 @@ func (s *Sampler) slice(j *job, p pass, from, to int) {
 				continue
 			}
 			if _, ok := j.at.member(e.x); ok {
+				s.lapse(e, j)
 				e.need = e.need.With(j.slot)
 			}
 		}
@@ -319,7 +320,7 @@ func (s *Sampler) clearPart(j *job, from, to int) {
 		if e := s.entry(j.at.object(l)); e != nil {
 			was := *e
 			e.need = e.need.Without(j.slot)
-			s.listAgain(e, &was)
+			s.listAgain(e, &was, 0)
 		}
 	}
 }
@@ -351,8 +352,12 @@ func (s *Sampler) close(j *job, p pass) {
 			s.stratum(ids)
 		}
 	case passMark:
+		j.fresh = false
 		if j.visible() {
 			s.shown = s.shown.With(j.slot)
+			if s.slow != 0 { // beside it and another one, slow jobs may not count any more
+				s.recount(j)
+			}
 		}
 		switch {
 		case j.usesTape():
@@ -378,6 +383,8 @@ func (s *Sampler) released(j *job) {
 		o := &s.owners[i+1]
 		o.jobs = o.jobs.Without(j.slot)
 	}
+	s.forgetPace(j.slot)
+	s.kindred()
 	for c := range s.cells {
 		s.cells[c].live = s.cells[c].live.Without(j.slot)
 	}

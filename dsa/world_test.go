@@ -79,8 +79,18 @@ type world struct {
 	strata   bool                   // the size classes are strata
 	withdraw float64                // step at which a random part of everything is withdrawn; 0 = never
 	slices   int                    // objects of work at a time; 0 = at once
+	indexed  bool                   // the cache is the daemon's own index and policy
+	restarts []float64              // steps at which the daemon dies: another sampler goes on, with nothing in memory
 	maker    func() (drawer, error) // nil: dsa
 	bug      bugs
+	loads    int // made by the last run
+}
+
+// memory is the cache of a world.
+type memory interface {
+	take(x ident.ObjectID, sequential bool) // a job has committed x
+	refresh()                               // needs have changed: an epoch began, or a job left
+	serve(s drawer)                         // all is lost, and another sampler goes on
 }
 
 // quartile is the size class of a sample, by a hash of its id: 0..3.
@@ -114,6 +124,12 @@ type arrival struct {
 	at int
 }
 
+func (*shelf) refresh() {}
+
+func (c *shelf) serve(s drawer) {
+	c.s, c.used, c.held, c.neutral, c.due = s, 0, nil, nil, nil
+}
+
 func (c *shelf) drop(from *[]ident.ObjectID, x ident.ObjectID) {
 	l := *from
 	i := slices.Index(l, x)
@@ -135,6 +151,7 @@ func (c *shelf) take(x ident.ObjectID, sequential bool) {
 	if slices.Contains(c.held, x) || sequential && c.s.Level(x) > 0 {
 		return
 	}
+	c.w.loads++
 	size, need := c.w.bytes(x), c.s.Need(x)
 	if sequential {
 		for c.used+size > c.limit && len(c.neutral) > 0 {
@@ -214,37 +231,19 @@ func (c *shelf) victim(need int) (v ident.ObjectID, ok bool) {
 // run plays the world and calls epoch for each epoch that was completed.
 func (w *world) run(seed uint64, epoch func(job, epoch int, order []ident.ObjectID)) error {
 	rng := xrand.New(seed, 1)
-	var s drawer
-	if w.maker != nil {
-		var err error
-		if s, err = w.maker(); err != nil {
-			return err
-		}
-	} else {
-		d := dsa.New(seed)
-		for q := range 4 {
-			if w.strata {
-				var class []ident.ObjectID
-				for _, x := range span(0, w.n) {
-					if quartile(x) == q {
-						class = append(class, x)
-					}
-				}
-				if err := d.Stratum(class); err != nil {
-					return err
-				}
-			}
-		}
-		if w.slices > 0 {
-			d.InSlices()
-		}
-		s = d
+	s, err := w.sampler(seed)
+	if err != nil {
+		return err
 	}
 	mean := 1
 	if w.sized {
 		mean = 4 // 15/4, rounded up
 	}
-	c := &shelf{w: w, s: s, rng: rng.Split(), limit: w.cache * mean}
+	w.loads = 0
+	var c memory = &shelf{w: w, s: s, rng: rng.Split(), limit: w.cache * mean}
+	if w.indexed {
+		c = newResident(w, s, seed, w.cache*mean)
+	}
 	type state struct {
 		at, lag      float64
 		batches      int
@@ -258,6 +257,7 @@ func (w *world) run(seed uint64, epoch func(job, epoch int, order []ident.Object
 		st[i].at = j.start
 	}
 	withdrawn := w.withdraw == 0
+	restarts := w.restarts
 	for {
 		i := -1
 		for k := range st {
@@ -269,8 +269,26 @@ func (w *world) run(seed uint64, epoch func(job, epoch int, order []ident.Object
 			return nil
 		}
 		j, t, id := &w.jobs[i], &st[i], ident.JobID(i+1)
+		if len(restarts) > 0 && t.at >= restarts[0] {
+			restarts = restarts[1:]
+			if s, err = w.sampler(xrand.Hash(seed, uint64(len(restarts)))); err != nil {
+				return err
+			}
+			for k := range st {
+				if !st[k].joined || st[k].done {
+					continue
+				}
+				if err := w.rejoin(s, k, seed, st[k].epoch, st[k].order); err != nil {
+					return err
+				}
+			}
+			c.serve(s)
+		}
 		if j.leave > 0 && t.at >= j.leave {
-			s.Leave(id)
+			if t.joined {
+				s.Leave(id)
+				c.refresh()
+			}
 			t.done = true
 			continue
 		}
@@ -287,14 +305,10 @@ func (w *world) run(seed uint64, epoch func(job, epoch int, order []ident.Object
 			if st[k].joined || st[k].done || st[k].at > t.at {
 				continue
 			}
-			spec := w.jobs[k].spec
-			spec.Seed = xrand.Hash(seed, uint64(k))
-			if err := s.Join(ident.JobID(k+1), spec); err != nil {
+			if err := w.rejoin(s, k, seed, 0, nil); err != nil {
 				return err
 			}
-			if err := s.StartEpoch(ident.JobID(k+1), 0); err != nil {
-				return err
-			}
+			c.refresh()
 			st[k].joined = true
 		}
 		if !withdrawn && t.at >= w.withdraw {
@@ -341,6 +355,7 @@ func (w *world) run(seed uint64, epoch func(job, epoch int, order []ident.Object
 		t.order, t.lost = nil, 0
 		if t.epoch++; t.epoch == j.epochs {
 			s.Leave(id)
+			c.refresh()
 			t.done = true
 			continue
 		}
@@ -352,7 +367,49 @@ func (w *world) run(seed uint64, epoch func(job, epoch int, order []ident.Object
 		if err := s.StartEpoch(id, uint32(t.epoch)); err != nil {
 			return err
 		}
+		c.refresh()
 	}
+}
+
+// sampler makes the sampler of a world.
+func (w *world) sampler(seed uint64) (drawer, error) {
+	if w.maker != nil {
+		return w.maker()
+	}
+	d := dsa.New(seed)
+	for q := range 4 {
+		if w.strata {
+			var class []ident.ObjectID
+			for _, x := range span(0, w.n) {
+				if quartile(x) == q {
+					class = append(class, x)
+				}
+			}
+			if err := d.Stratum(class); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if w.slices > 0 {
+		d.InSlices()
+	}
+	return d, nil
+}
+
+// rejoin makes job k begin an epoch of which it has had something.
+func (w *world) rejoin(s drawer, k int, seed uint64, epoch int, had []ident.ObjectID) error {
+	id, spec := ident.JobID(k+1), w.jobs[k].spec
+	spec.Seed, spec.Subset = xrand.Hash(seed, uint64(k)), w.subset(k, epoch)
+	if err := s.Join(id, spec); err != nil {
+		return err
+	}
+	if err := s.StartEpoch(id, uint32(epoch)); err != nil {
+		return err
+	}
+	if n := s.Withdraw(id, had); n != len(had) {
+		return fmt.Errorf("job %d had %d samples, %d of them were its own", k, len(had), n)
+	}
+	return nil
 }
 
 // subset is that of a job in one of its epochs.

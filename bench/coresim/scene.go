@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"larder/bench/fair"
 	"larder/bench/measure"
 	"larder/dsa"
 	"larder/internal/coordinator"
@@ -158,13 +159,16 @@ func (w *World) Requests() uint64 {
 }
 
 // Estimate is about how many bytes of memory a run takes: what the coordinator keeps of an object and of an entry, positions and orders of each
-// job, and 24 bytes a batch for the bounds.
+// job, its positions in past epochs, and 24 bytes a batch for the bounds.
 func (w *World) Estimate() int64 {
 	n := int64(w.Objects)*96 + 32<<20
 	for i := range w.Jobs {
 		j := &w.Jobs[i]
 		n += int64(len(j.Subset))*24 + int64(w.Objects)*4
 		n += int64(len(j.Subset)) * int64(j.Epochs) / int64(max(j.Batch, 1)) * 24
+		if j.Epochs > 1 {
+			n += fair.Bytes(len(j.Subset), fair.LagsOf(w.Objects*(i+1)), j.Epochs)
+		}
 	}
 	entries := int64(0)
 	for _, f := range []ident.Form{ident.Encoded, ident.Decoded, ident.Augmented} {

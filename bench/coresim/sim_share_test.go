@@ -241,7 +241,8 @@ func TestSharingChangesNoEpoch(t *testing.T) {
 
 // TestUnlikePrefixesShareTheEncoded: two and two jobs whose recipes begin unlike, with room for a part of what is decoded. They share what is read
 // and nothing else: reads come near those of four jobs of one prefix, decodes near twice those of two. In brackets, what was read when what is decoded
-// for one prefix kept the encoded sample out, and the sampler took what is decoded for any prefix for decoded.
+// for one prefix kept the encoded sample out, and the sampler took what is decoded for any prefix for decoded. (Staggered, 11,579 and 7,546 were read while
+// jobs preferred whatever is encoded. Then what stays encoded for long was early in every epoch: TestNoSampleIsEarlyForEver.)
 func TestUnlikePrefixesShareTheEncoded(t *testing.T) {
 	countsOnly(t)
 	const n = 3000
@@ -254,9 +255,9 @@ func TestUnlikePrefixesShareTheEncoded(t *testing.T) {
 		decodes int
 	}{
 		{"aligned, 10 %", 10, 50, 0, 14_700, 24_000},                                      // (23,602, 23,654)
-		{"staggered, 10 %", 10, 50, 1500 * time.Millisecond, 12_200, 32_000},              // (23,460, 33,413)
+		{"staggered, 10 %", 10, 50, 1500 * time.Millisecond, 13_600, 32_000},              // (23,460, 33,413)
 		{"aligned, 20 %", 20, 50, 0, 10_700, 23_600},                                      // (23,154, 23,215)
-		{"staggered, 20 %", 20, 50, 1500 * time.Millisecond, 7_900, 30_200},               // (15,335, 31,730)
+		{"staggered, 20 %", 20, 50, 1500 * time.Millisecond, 8_800, 30_200},               // (15,335, 31,730)
 		{"staggered, 20 %, none encoded", 20, 0, 1500 * time.Millisecond, 27_500, 27_500}, // (28,063)
 	} {
 		var clients []Client

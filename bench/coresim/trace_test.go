@@ -48,14 +48,14 @@ func TestDecisionsStayWhatTheyWere(t *testing.T) {
 		t.Skip("recorded where products are rounded before they are added; other processors may solve the split of memory otherwise in the last bit")
 	}
 	recorded := map[string]uint64{
-		"small worlds": 0xa4d7bbb43a25944c,
-		"strict":       0xf74018d79e59f449,
-		"stratified":   0xdd995067ae1d9546,
-		"epoch":        0xd242a4e5b2fb7d91,
-		"fixed":        0x0d1228346f362e65,
-		"lru":          0xf426e2b93f7835bf,
-		"refcount":     0x6d9833807ff4972d,
-		"s3-fifo":      0x0dc781f068286240,
+		"small worlds": 0x9c95a155550e0a1a,
+		"strict":       0x33c2f77405b969b3,
+		"stratified":   0x7cf2fb81b51c5f3e,
+		"epoch":        0x301d4c60b7daf458,
+		"fixed":        0x91e06f01b583699f,
+		"lru":          0x8c4ac4334514213a,
+		"refcount":     0x310a7c94ef4f21be,
+		"s3-fifo":      0xdaab59cee1d0e6ab,
 	}
 	all := xxhash.New()
 	for seed := range uint64(40) {

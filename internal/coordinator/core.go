@@ -98,6 +98,7 @@ type Core struct {
 	shares     [ident.NumForms]*shares // nil without quotas
 	wanted     wanted                  // the union of all subsets
 	refresh    refresh                 // needs being recomputed in slices
+	bared      []ident.ObjectID        // objects of which a decoded form left in this Step
 
 	stats Stats
 }
@@ -296,6 +297,7 @@ func (c *Core) Step(now time.Time, ev Event, out []Effect) []Effect {
 	c.countSlice()
 	c.refreshSlice()
 	c.resizeSlice()
+	c.rankEncoded()
 	c.dispatch()
 	c.refill()
 	out, c.out = c.out, nil

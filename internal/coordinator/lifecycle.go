@@ -63,6 +63,7 @@ func (c *Core) newStream(job *jobs.Job, e Register) *stream {
 // enrol makes a job begin to draw.
 func (c *Core) enrol(s *stream) error {
 	j := s.job
+	s.sample.Recipe = uint32(s.prefix)
 	s.sample.Ahead = j.Spec.Batch * j.Spec.Slots * j.Spec.World // all its free slots are planned at once
 	if err := c.sampler.Join(j.ID, s.sample); err != nil {
 		return err

@@ -491,4 +491,5 @@ func (c *Core) setRoom() {
 		n += c.index.Budget(ident.Augmented) / augmented
 	}
 	c.sampler.SetRoom(int(min(n, dsa.MaxObjects)))
+	c.sampler.SetDecoding(c.index.Budget(ident.Decoded) >= decoded)
 }

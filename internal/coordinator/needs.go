@@ -27,6 +27,19 @@ func (c *Core) unserved(x ident.ObjectID) bits.JobSet {
 	return jobs
 }
 
+// undecoded is the jobs that an encoded sample would serve: those for whose prefix no decoded one is resident.
+func (c *Core) undecoded(x ident.ObjectID) bits.JobSet {
+	jobs := everybody
+	for i := range c.prefixes {
+		if p := &c.prefixes[i]; p.jobs != 0 {
+			if _, there := c.index.Lookup(ident.Key{Object: x, Form: ident.Decoded, Recipe: p.id}); there {
+				jobs &^= p.jobs
+			}
+		}
+	}
+	return jobs
+}
+
 // relevel tells the sampler in which form an object is at hand, and for whom.
 func (c *Core) relevel(x ident.ObjectID) { c.tell(x, ident.Key{}) }
 
@@ -48,9 +61,10 @@ const (
 	isAugmented = 3
 )
 
-// level finds in which forms an object is at hand or about to be, except by the entry of key not, and by what is prepared for one row alone. A decoded form serves the jobs of its
-// prefix, an augmented one the members of its group that work on its instance, an encoded one everybody. The sampler tells two levels
-// apart: where there are three, that some jobs could have it augmented is left out.
+// level finds in which forms an object is at hand or about to be, except by the entry of key not, and by what is
+// prepared for one row alone. A decoded form serves the jobs of its prefix, an augmented one the members of its group
+// that work on its instance, an encoded one everybody. The sampler tells two levels apart: where there are three, that
+// some jobs could have it augmented is left out.
 func (c *Core) level(x ident.ObjectID, not ident.Key) level {
 	flying := c.flights.of(x)
 	here := func(k ident.Key) bool {
@@ -140,12 +154,7 @@ func (c *Core) renew(x ident.ObjectID) {
 			}
 		}
 	}
-	k := ident.Key{Object: x, Form: ident.Encoded}
-	if h, ok := c.index.Lookup(k); ok {
-		if !c.wake(h, k) {
-			c.index.SetNeed(h, c.need(x, everybody))
-		}
-	}
+	c.renewEncoded(x)
 	for _, g := range c.groups {
 		for i := range g.members {
 			k, first := g.keyOf(x, i)
@@ -156,9 +165,25 @@ func (c *Core) renew(x ident.ObjectID) {
 	}
 }
 
+func (c *Core) renewEncoded(x ident.ObjectID) {
+	k := ident.Key{Object: x, Form: ident.Encoded}
+	if h, ok := c.index.Lookup(k); ok && !c.wake(h, k) {
+		c.index.SetNeed(h, c.need(x, c.undecoded(x)))
+	}
+}
+
+// rankEncoded ranks encoded samples anew whose decoded form has left in this Step: while it was there they served
+// nobody whom it served.
+func (c *Core) rankEncoded() {
+	for _, x := range c.bared {
+		c.renewEncoded(x)
+	}
+	c.bared = c.bared[:0]
+}
+
 // refresh recomputes needs of everything resident after an epoch began, a job left or stalled: in slices, so that one
-// step stays short. Until it is through, some victims are chosen by an older need; nothing else depends on it. What is admitted
-// meanwhile has its need from the start.
+// step stays short. Until it is through, some victims are chosen by an older need; nothing else depends on it. What is
+// admitted meanwhile has its need from the start.
 type refresh struct {
 	at   int // the place to look at next
 	left int // entries to look at
@@ -168,7 +193,8 @@ type refresh struct {
 // refreshPerStep is how many entries one Step looks at, of any form and dead ones included.
 const refreshPerStep = 512
 
-// refreshNeeds has all entries looked at once from where it is: one that is under way need not begin anew for them to be.
+// refreshNeeds has all entries looked at once from where it is: one that is under way need not begin anew for them to
+// be.
 func (c *Core) refreshNeeds() {
 	c.refresh.left, c.refresh.of = c.index.Slots(), c.index.Slots()
 }
@@ -198,7 +224,7 @@ func (c *Core) refreshSlice() {
 			c.index.SetNeed(h, c.need(k.Object, c.prefixes[c.prefixOf(k.Recipe)].jobs))
 			c.relevel(k.Object) // whom it serves may have changed
 		default:
-			c.index.SetNeed(h, c.need(k.Object, everybody))
+			c.index.SetNeed(h, c.need(k.Object, c.undecoded(k.Object)))
 		}
 	})
 }
