@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"larder/bench/bound"
+	"larder/bench/fair"
 	"larder/dsa"
 	"larder/internal/bits"
 	"larder/internal/ident"
@@ -45,6 +46,13 @@ type SamplerJobReport struct {
 	Cells     []CellReport `json:"cells"`
 	OverlapQ1 *float64     `json:"epoch_overlap_q1"`
 	Rho       *float64     `json:"spearman_rho"`
+
+	// Whether samples are early or late for ever: a position is a part of an epoch, 0 to 1. Variances are averaged
+	// over the repeats.
+	SDOfMeans  *float64           `json:"sd_of_mean_positions"`       // of the samples' means over a run
+	SDByChance *float64           `json:"sd_by_chance"`               // what it would be, were the epochs independent
+	Lags       []fair.Correlation `json:"lag_correlations,omitempty"` // of positions 1, 2, 5 and 20 epochs apart
+
 	Quartiles []CellReport `json:"quartiles,omitempty"` // by size, when the scenario has sizes
 }
 
@@ -66,6 +74,8 @@ type samplerStats struct {
 	sizes    [4]int64
 	budget   int64
 	capacity int // most samples that fit the budget
+	lags     int // for which correlations are counted
+	order    []ident.ObjectID
 	jobs     []jobStats
 	exact    bool
 
@@ -86,6 +96,8 @@ type jobStats struct {
 	cells                          []float64 // sums of positions, by cell
 	quarts                         [4]float64
 	overlap, rho                   float64
+	training                       *fair.Training // of this run; nil for a job of one epoch
+	means                          fair.Account   // of earlier runs
 }
 
 func newSamplerStats(sc *Scenario) *samplerStats {
@@ -113,6 +125,8 @@ func newSamplerStats(sc *Scenario) *samplerStats {
 	for i := range st.jobs {
 		st.jobs[i].cells = make([]float64, len(st.masks))
 	}
+	st.lags = fair.LagsOf(sc.Samples * len(sc.Jobs))
+	st.order = make([]ident.ObjectID, sc.Samples)
 	st.measure(mask)
 	return st
 }
@@ -160,6 +174,9 @@ func (st *samplerStats) begin(j *samplerJob) {
 	s := &st.jobs[j.index]
 	if j.epoch == 0 {
 		s.hasPrev = false
+		if j.Epochs > 1 {
+			s.training = fair.New(j.samples, st.lags)
+		}
 	}
 	s.cur, s.prev = s.prev, s.cur
 	clear(s.cur)
@@ -194,12 +211,15 @@ func (st *samplerStats) end(j *samplerJob) {
 	if s.at != n {
 		st.exact = false
 	}
-	early, squares := 0, 0.0
+	early, squares, whole := 0, 0.0, s.at == n
 	for _, x := range j.samples {
 		at := s.cur[x]
 		if at == 0 {
-			st.exact = false
+			st.exact, whole = false, false
 			continue
+		}
+		if whole {
+			st.order[at-1] = x
 		}
 		pos := (float64(at) - .5) / float64(n)
 		s.cells[st.cell[x]] += pos
@@ -214,6 +234,9 @@ func (st *samplerStats) end(j *samplerJob) {
 			d := float64(at) - float64(was)
 			squares += d * d
 		}
+	}
+	if whole && s.training != nil {
+		s.training.Add(st.order[:n])
 	}
 	s.epochs++
 	if s.hasPrev {
@@ -233,6 +256,8 @@ func (st *samplerStats) ranOnce(w *samplerRun) {
 	sum := 0
 	for i := range st.jobs {
 		sum += st.jobs[i].loads + st.jobs[i].refills
+		st.jobs[i].means.Add(st.jobs[i].training)
+		st.jobs[i].training = nil
 		if j := w.jobs[i]; j.Leave == 0 && j.epoch != j.Epochs {
 			st.exact = false
 		}
@@ -357,6 +382,9 @@ func (st *samplerStats) job(i int) SamplerJobReport {
 	if s.pairs > 0 && n >= 4 {
 		v, rho := s.overlap/float64(s.pairs), s.rho/float64(s.pairs)
 		j.OverlapQ1, j.Rho = &v, &rho
+	}
+	if f := s.means.Figures(); f != nil {
+		j.SDOfMeans, j.SDByChance, j.Lags = &f.SD, &f.Chance, f.Lags
 	}
 	return j
 }

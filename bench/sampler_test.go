@@ -210,7 +210,8 @@ func TestReportFields(t *testing.T) {
 		}
 	}
 	jobs := top["jobs"].([]any)
-	for _, k := range []string{"name", "cells", "epoch_overlap_q1", "spearman_rho", "hits", "loads"} {
+	for _, k := range []string{"name", "cells", "epoch_overlap_q1", "spearman_rho", "hits", "loads",
+		"sd_of_mean_positions", "sd_by_chance", "lag_correlations"} {
 		if _, ok := jobs[0].(map[string]any)[k]; !ok {
 			t.Errorf("a job has no %s", k)
 		}

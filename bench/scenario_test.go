@@ -157,7 +157,8 @@ func TestSamplerDocs(t *testing.T) {
 	page := string(data)
 	words := append(Orders(), "samples", "seed", "repeats", "cache", "policy", "sizes", "quartiles", "name", "subset", "speed", "start", "leave",
 		"epochs", "order", "batch", "window", "shuffle", "requests", "loads", "loads_lower_bound", "loads_lower_bound_windows", "ratio",
-		"exactly_once", "policy_breaks", "picks_per_second", "cells", "mean_position", "sd_of_mean", "epoch_overlap_q1", "spearman_rho", "hits")
+		"exactly_once", "policy_breaks", "picks_per_second", "cells", "mean_position", "sd_of_mean", "epoch_overlap_q1",
+		"spearman_rho", "hits", "sd_of_mean_positions", "sd_by_chance", "lag_correlations")
 	for _, w := range words {
 		if !strings.Contains(page, w) {
 			t.Errorf("docs/sampler.md does not name %s", w)

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"larder/bench/bound"
+	"larder/bench/fair"
+	"larder/internal/ident"
 )
 
 // Demand is what one job asks for.
@@ -34,6 +36,7 @@ type Collector struct {
 	jobs    []*collected
 	subsets []*subset
 	exact   bool
+	order   []ident.ObjectID // of an epoch, for a moment
 }
 
 // subset is what is made of one list of samples, for all jobs that have it.
@@ -71,6 +74,8 @@ type collected struct {
 	overEvery         int
 	overCount         int
 	steady            time.Duration // in steps
+	lags              int
+	training          *fair.Training // nil until there are two whole epochs
 }
 
 type epoch struct {
@@ -110,6 +115,7 @@ func (c *Collector) Register(at time.Duration, d Demand) int {
 		j.counts = make([]uint16, len(j.set.labels))
 	}
 	c.jobs = append(c.jobs, j)
+	j.lags = fair.LagsOf(c.all.Count * len(c.jobs))
 	return len(c.jobs) - 1
 }
 
@@ -311,9 +317,10 @@ func (j *collected) keep(e *epoch) {
 // compare takes the positions of a complete epoch into account.
 func (c *Collector) compare(j *collected, e *epoch) {
 	n := float64(e.n)
-	if e.n != len(j.Subset) || e.n < 8 { // bad or dropped samples leave holes: ranks would not be those of all
+	if !j.whole(e) {
 		return
 	}
+	c.positions(j, e)
 	if j.last != nil && j.last.n == e.n && j.last.number+1 == e.number {
 		sum := 0.0
 		for i, p := range e.pos {
@@ -337,6 +344,10 @@ func (c *Collector) compare(j *collected, e *epoch) {
 		g.draws++
 	}
 }
+
+// whole tells whether an epoch was the job's subset, each sample once. Bad or dropped samples leave holes: ranks would
+// not be those of all.
+func (j *collected) whole(e *epoch) bool { return e.n == len(j.Subset) && e.again == 0 && e.n >= 8 }
 
 // groups are those of all jobs that have come so far.
 func (c *Collector) groups(j *collected) {
@@ -482,6 +493,9 @@ func (j *collected) finish() Job {
 		o.Speed = o.Stepping / all
 	}
 	j.quality(&o.Quality)
+	var a fair.Account
+	a.Add(j.training)
+	o.MeanPositions = a.Figures()
 	return o
 }
 

@@ -5,6 +5,8 @@
 // he knows (reads, decodes, hits).
 package measure
 
+import "larder/bench/fair"
+
 // Kind is the "kind" of the JSON.
 const Kind = "live"
 
@@ -110,11 +112,16 @@ type Job struct {
 	Repeated   int     `json:"repeated"` // that came again in an epoch
 	Foreign    int     `json:"foreign"`  // that it did not ask for
 	Quality    Quality `json:"order_quality"`
-	Reads      uint64  `json:"source_reads"` // that were made for it first
-	Decodes    uint64  `json:"decodes"`
-	Augments   uint64  `json:"augments"`
-	Hits       Hits    `json:"hits"`
-	Over       []Point `json:"throughput_over_time,omitempty"`
+
+	// MeanPositions tells whether some samples were early or late for ever, over the epochs that were the job's
+	// subset, each sample once; null = there were no two of them in a row, or its order is not random.
+	MeanPositions *fair.Figures `json:"mean_positions"`
+
+	Reads    uint64  `json:"source_reads"` // that were made for it first
+	Decodes  uint64  `json:"decodes"`
+	Augments uint64  `json:"augments"`
+	Hits     Hits    `json:"hits"`
+	Over     []Point `json:"throughput_over_time,omitempty"`
 }
 
 // Point is the samples a second that a job got up to a time, in seconds since the run began; from the point before on, or from its registration.

@@ -383,11 +383,14 @@ func (n *Named) sampler() error {
 		Ratio  float64 `json:"ratio"`
 		Exact  bool    `json:"exactly_once"`
 		Jobs   []struct {
-			Name    string   `json:"name"`
-			Order   string   `json:"order"`
-			Loads   int      `json:"loads"`
-			Overlap *float64 `json:"epoch_overlap_q1"`
-			Rho     *float64 `json:"spearman_rho"`
+			Name    string        `json:"name"`
+			Order   string        `json:"order"`
+			Loads   int           `json:"loads"`
+			Overlap *float64      `json:"epoch_overlap_q1"`
+			Rho     *float64      `json:"spearman_rho"`
+			SD      *float64      `json:"sd_of_mean_positions"`
+			Chance  *float64      `json:"sd_by_chance"`
+			Lags    []correlation `json:"lag_correlations"`
 			Cells   []struct {
 				Size int     `json:"size"`
 				Mean float64 `json:"mean_position"`
@@ -408,13 +411,14 @@ func (n *Named) sampler() error {
 		Series: []Series{{Name: "overlap of first quarters"}, {Name: "rank correlation, absolute"}}}
 	far := Plot{Number: 12, Title: "Distance of the mean position of the samples of a cell from the middle of an epoch", Y: "standard deviations", Marks: []Mark{{4, "no chance"}}, Series: []Series{{Name: "furthest cell"}}}
 	t := Table{Head: []string{"job", "order", "loads", "overlap of first quarters (independent: .25)", "rank correlation (independent: 0)", "furthest cell (standard deviations)"}}
+	t.Head = append(t.Head, meansHead...)
 	figure := func(v *float64) string {
 		if v == nil {
 			return "-"
 		}
 		return fmt.Sprintf("%.3f", *v)
 	}
-	for _, j := range s.Jobs {
+	for i, j := range s.Jobs {
 		worst := math.NaN()
 		for _, c := range j.Cells {
 			if z := math.Abs(c.Mean-.5) / c.SD; c.SD > 0 && !(z <= worst) {
@@ -428,6 +432,11 @@ func (n *Named) sampler() error {
 			far.Series[0].Points = append(far.Series[0].Points, [2]float64{0, worst})
 		}
 		t.Rows = append(t.Rows, []string{j.Name, j.Order, fmt.Sprint(j.Loads), figure(j.Overlap), figure(j.Rho), cell})
+		var m *means
+		if j.SD != nil && j.Chance != nil {
+			m = &means{*j.SD, *j.Chance, j.Lags}
+		}
+		t.Rows[i] = append(t.Rows[i], m.cells()...)
 		if j.Overlap != nil && j.Rho != nil {
 			p.Bars = append(p.Bars, j.Name)
 			p.Series[0].Points = append(p.Series[0].Points, [2]float64{0, *j.Overlap})

@@ -97,7 +97,8 @@ type liveJob struct {
 		Chi      *float64 `json:"label_chi2"`
 		ChiLimit float64  `json:"label_chi2_limit"`
 	} `json:"order_quality"`
-	Hits struct {
+	Means *means `json:"mean_positions"`
+	Hits  struct {
 		Encoded   float64 `json:"encoded"`
 		Decoded   float64 `json:"decoded"`
 		Augmented float64 `json:"augmented"`
@@ -106,6 +107,33 @@ type liveJob struct {
 		At   float64 `json:"at_seconds"`
 		Rate float64 `json:"samples_per_second"`
 	} `json:"throughput_over_time"`
+}
+
+// means is whether samples are early or late for ever; positions are parts of an epoch.
+type means struct {
+	SD     float64       `json:"sd"`
+	Chance float64       `json:"chance"`
+	Lags   []correlation `json:"lags"`
+}
+
+// correlation is that of positions Lag epochs apart.
+type correlation struct {
+	Lag         int     `json:"lag"`
+	Correlation float64 `json:"correlation"`
+}
+
+// meansHead are the heads of what cells tells.
+var meansHead = []string{"sd of mean positions ÷ chance", "correlation of positions, by lag in epochs"}
+
+func (m *means) cells() []string {
+	if m == nil || m.Chance == 0 {
+		return []string{"-", "-"}
+	}
+	lags := []string{}
+	for _, l := range m.Lags {
+		lags = append(lags, fmt.Sprintf("%d: %.3f", l.Lag, l.Correlation))
+	}
+	return []string{fmt.Sprintf("%.2f", m.SD/m.Chance), strings.Join(lags, ", ")}
 }
 
 type difference struct {
@@ -191,6 +219,7 @@ func (n *Named) jobs(r *liveRun) {
 	first := Plot{Number: 9, Title: "Time to the first batch and the first epoch, " + r.name(), Y: "seconds", Series: []Series{{Name: "first batch"}, {Name: "first epoch"}}}
 	fair := Plot{Number: 11, Title: fmt.Sprintf("Part of its full speed that each job had, %s (Jain's index %.3f)", r.name(), r.Jain), Y: "time working ÷ time working and waiting", Top: 1, Series: []Series{{Name: "part of full speed"}}}
 	t := Table{Title: "Jobs, " + r.name(), Head: []string{"job", "order", "samples", "samples/s", "of full speed", "wait p50, ms", "p99", "p99.9", "longest", "exactly once", "position KS (limit)", "epoch correlation (limit)", "label χ² (limit)"}}
+	t.Head = append(t.Head, meansHead...)
 	bar := func(p *Plot, name string, values ...float64) {
 		p.Bars = append(p.Bars, name)
 		for k, v := range values {
@@ -216,6 +245,7 @@ func (n *Named) jobs(r *liveRun) {
 		ms := func(s float64) string { return fmt.Sprintf("%.3g", s*1e3) }
 		t.Rows = append(t.Rows, []string{j.Name, j.Order, number(j.Samples), number(math.Round(j.Rate*10) / 10), fmt.Sprintf("%.3f", j.Speed), ms(j.Wait.P50), ms(j.Wait.P99), ms(j.Wait.P999), ms(j.Wait.Max), once,
 			quality(j.Quality.KS, j.Quality.KSLimit), quality(j.Quality.Rho, j.Quality.RhoLimit), quality(j.Quality.Chi, j.Quality.ChiLimit)})
+		t.Rows[i] = append(t.Rows[i], j.Means.cells()...)
 	}
 	spent.Note = "Waiting is time in next() without a batch: storage, decoding, augmenting and gathering together."
 	fair.Series[0].Name = "working"

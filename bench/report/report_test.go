@@ -57,7 +57,7 @@ func page(t testing.TB) []byte {
 		}
 		results = append(results, *n)
 	}
-	parse("sampler.json", `{"policy":"need","loads":5,"loads_lower_bound":5,"loads_lower_bound_windows":4,"ratio":1,"exactly_once":true,"jobs":[{"name":"a<b","order":"epoch","loads":5,"epoch_overlap_q1":0.25,"spearman_rho":-0.01,"cells":[{"size":4,"mean_position":0.51,"sd_of_mean":0.01},{"size":1,"mean_position":0.5,"sd_of_mean":0}]},{"name":"b","order":"epoch","loads":0}]}`)
+	parse("sampler.json", `{"policy":"need","loads":5,"loads_lower_bound":5,"loads_lower_bound_windows":4,"ratio":1,"exactly_once":true,"jobs":[{"name":"a<b","order":"epoch","loads":5,"epoch_overlap_q1":0.25,"spearman_rho":-0.01,"sd_of_mean_positions":0.03,"sd_by_chance":0.02,"lag_correlations":[{"lag":1,"correlation":0.25,"sd":0.01},{"lag":2,"correlation":-0.125,"sd":0.01}],"cells":[{"size":4,"mean_position":0.51,"sd_of_mean":0.01},{"size":1,"mean_position":0.5,"sd_of_mean":0}]},{"name":"b","order":"epoch","loads":0}]}`)
 	parse("own.json", `{"kind":"other","title":"Own","facts":{"seed":"3"},"text":["with `+"`code`"+` and < and an odd `+"`"+`"],"plots":[{"number":13,"title":"Recovery","x":"s","y":"1/s","marks":[{"x":1,"text":"killed"}],"series":[{"name":"a","points":[[0,1],[1,2],[2,0]],"low":[0.5,1,0],"high":[1.5,2.5,0]}]},{"title":"logarithmic","log":true,"series":[{"name":"a","points":[[0.001,0.1],[0.1,0.9]]},{"name":"none","points":[]}]}],"tables":[{"head":["x"],"rows":[["1"]]}]}`)
 	for _, name := range []string{"live", "tiers", "bars", "prep", "recovery", "accuracy"} {
 		raw, err := os.ReadFile(filepath.Join("testdata", name+".json"))
@@ -97,7 +97,9 @@ func TestReportIsOneFile(t *testing.T) {
 	for _, w := range []string{"3. hits, loads and throughput against cache size", `<a href="#s0">below</a>`, "5. speed-up against the number of jobs</td><td>not in these results: larder bench policy --systems", "unsupported: overlap",
 		"13. Recovery", "with <code>code</code> and &lt; and an odd `", "Fewest loads among policies that a daemon can have", "the split that larder chose", "TOO FAR", "1 counts of the simulator are further", "larder is, times as fast",
 		"repeat 2 (not as fast again)", "13. Throughput around the death of the daemon, measured, repeat 1", "its successor is ready", "was not training", "2 in 4 epochs", "14. Validation accuracy by epoch", "no difference shown", "-50.0 to -35.0 %",
-		"1 of 3 bars are met", "does not count: 92 % busy", "Not there: TensorSocket (no network)", "position KS (limit)", "bound, simulated"} {
+		"1 of 3 bars are met", "does not count: 92 % busy", "Not there: TensorSocket (no network)", "position KS (limit)", "bound, simulated",
+		`<th class="n">sd of mean positions ÷ chance</th>`, `<td class="n">1.50</td><td class="">1: 0.250, 2: -0.125</td>`,
+		`<td class="n">0.75</td><td class="">1: -0.375, 5: 0.062</td>`} {
 		if !strings.Contains(p, w) {
 			t.Errorf("%q is missing", w)
 		}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,6 +23,42 @@ type report struct {
 	Windows     int     `json:"loads_lower_bound_windows"`
 	Ratio       float64 `json:"ratio"`
 	ExactlyOnce bool    `json:"exactly_once"`
+	Jobs        []job   `json:"jobs"`
+}
+
+// job is what is read of one job: nil where it has too few epochs.
+type job struct {
+	SD     *float64 `json:"sd_of_mean_positions"`
+	Chance *float64 `json:"sd_by_chance"`
+	Lags   []struct {
+		Lag         int     `json:"lag"`
+		Correlation float64 `json:"correlation"`
+		SD          float64 `json:"sd"`
+	} `json:"lag_correlations"`
+}
+
+// spread is the sd of mean positions by that of chance, of the job where it is largest; ok: some job has one.
+func (r report) spread() (worst float64, ok bool) {
+	for _, j := range r.Jobs {
+		if j.SD != nil && j.Chance != nil && *j.Chance > 0 {
+			worst, ok = max(worst, *j.SD / *j.Chance), true
+		}
+	}
+	return worst, ok
+}
+
+// lag is the correlation at a lag of the job where it is furthest from 0 in units of its sd by chance: few epochs make
+// large ones. ok: some job has one.
+func (r report) lag(lag int) (furthest float64, ok bool) {
+	most := 0.0
+	for _, j := range r.Jobs {
+		for _, l := range j.Lags {
+			if z := math.Abs(l.Correlation / l.SD); l.Lag == lag && l.SD > 0 && z >= most {
+				most, furthest, ok = z, l.Correlation, true
+			}
+		}
+	}
+	return furthest, ok
 }
 
 // windows is the ratio to the bound of whole windows.
@@ -102,6 +139,20 @@ var columns = []struct{ name, order, policy string }{
 	{"epoch", "epoch", "need"},
 }
 
+// worlds are the long trainings, by how many samples there are in all. Their caches are parts of those.
+var worlds = []struct {
+	scenario string
+	samples  int
+	orders   []string
+}{
+	{"long-one", 1000, []string{"strict", "stratified", "epoch"}},
+	{"long-disjoint", 1000, []string{"stratified", "epoch"}},
+	{"long-nested", 600, []string{"stratified", "epoch"}},
+	{"long-half", 750, []string{"stratified", "epoch"}},
+	{"long-staggered", 500, []string{"stratified", "epoch"}},
+	{"long-slow", 500, []string{"stratified", "epoch"}},
+}
+
 func mark(ok bool) string {
 	if ok {
 		return "yes"
@@ -158,6 +209,44 @@ func tables(b *bench) (string, error) {
 	return s.String(), nil
 }
 
+// training is the table of long trainings.
+func training(b *bench) (string, error) {
+	var s strings.Builder
+	s.WriteString("**Over a training** of 200 epochs (the slow job of `long-slow`: 2). The ratio is that of the job where it is " +
+		"largest,\neach correlation that of the job where it is furthest from 0 in units of its sd by chance.\n\n" +
+		"| world | order | cache | sd of mean positions ÷ chance | lag 1 | lag 2 | lag 5 | lag 20 | loads |\n" +
+		"|---|---|---|---|---|---|---|---|---|\n")
+	once := true
+	for _, w := range worlds {
+		for _, order := range w.orders {
+			for _, percent := range []int{5, 30, 80} {
+				r, err := b.run(w.scenario, order, w.samples*percent/100, "need")
+				if err != nil {
+					return "", err
+				}
+				once = once && r.ExactlyOnce
+				fmt.Fprintf(&s, "| %s | %s | %d %% | %s |", w.scenario, order, percent, figure("%.2f", r.spread))
+				for _, lag := range []int{1, 2, 5, 20} {
+					at := func() (float64, bool) { return r.lag(lag) }
+					fmt.Fprintf(&s, " %s |", figure("%+.3f", at))
+				}
+				fmt.Fprintf(&s, " %d |\n", r.Loads)
+			}
+		}
+	}
+	fmt.Fprintf(&s, "\nExactly once in all of these runs: %s.\n", mark(once))
+	return s.String(), nil
+}
+
+// figure is a value in print, or a dash where there is none.
+func figure(format string, of func() (float64, bool)) string {
+	v, ok := of()
+	if !ok {
+		return "-"
+	}
+	return fmt.Sprintf(format, v)
+}
+
 const begin, end = "<!-- made by bench/sampler-table.sh: begin -->\n", "<!-- made by bench/sampler-table.sh: end -->\n"
 
 func run() error {
@@ -170,6 +259,11 @@ func run() error {
 	if err != nil {
 		return err
 	}
+	long, err := training(b)
+	if err != nil {
+		return err
+	}
+	t += "\n" + long
 	if *page == "" {
 		_, err = os.Stdout.WriteString(t)
 		return err

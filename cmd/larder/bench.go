@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"larder/bench"
+	"larder/bench/fair"
 	"larder/internal/fault"
 )
 
@@ -137,7 +139,8 @@ func samplerTable(t *tabwriter.Writer, r *bench.SamplerReport) {
 	row(t, "exactly once", map[bool]string{true: "yes", false: "NO"}[r.ExactlyOnce])
 	row(t, "picks per second", perSecond(r.PicksPerSecond))
 	fmt.Fprintln(t)
-	row(t, "JOB", "ORDER", "REQUESTS", "LOADS", "EPOCHS", "OVERLAP OF QUARTERS", "RHO", "FURTHEST CELL")
+	row(t, "JOB", "ORDER", "REQUESTS", "LOADS", "EPOCHS", "OVERLAP OF QUARTERS", "RHO", "FURTHEST CELL",
+		"SD/CHANCE OF MEANS", "AT LAGS 1, 2, 5, 20")
 	for _, j := range r.Jobs {
 		far, worst := "-", 0.0
 		for _, c := range j.Cells {
@@ -155,6 +158,27 @@ func samplerTable(t *tabwriter.Writer, r *bench.SamplerReport) {
 			}
 			return fmt.Sprintf("%.3f", *v)
 		}
-		row(t, clip(j.Name, 30), j.Order, count(j.Requests), count(j.Loads+j.Refills), fmt.Sprintf("%.4g", j.Epochs), figure(j.OverlapQ1), figure(j.Rho), far)
+		row(t, clip(j.Name, 30), j.Order, count(j.Requests), count(j.Loads+j.Refills),
+			fmt.Sprintf("%.4g", j.Epochs), figure(j.OverlapQ1), figure(j.Rho), far, meansOf(j.SDOfMeans, j.SDByChance), lagsOf(j.Lags))
 	}
+}
+
+// meansOf is the standard deviation of samples' mean positions by that of chance.
+func meansOf(sd, chance *float64) string {
+	if sd == nil || chance == nil || *chance == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.2f", *sd / *chance)
+}
+
+// lagsOf lists correlations by lag, in the order of the column's head: those that are missing are the last ones.
+func lagsOf(lags []fair.Correlation) string {
+	if len(lags) == 0 {
+		return "-"
+	}
+	var s []string
+	for _, l := range lags {
+		s = append(s, fmt.Sprintf("%.3f", l.Correlation))
+	}
+	return strings.Join(s, ", ")
 }

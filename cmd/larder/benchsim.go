@@ -285,11 +285,17 @@ func liveTable(t *tabwriter.Writer, r *live.Result) {
 			continue // one of the repeats is enough for eyes
 		}
 		fmt.Fprintln(t)
-		row(t, "JOB OF "+clip(x.Label, 30), "ORDER", "EPOCHS", "SAMPLES", "SAMPLES/S", "SPEED", "WAIT P50", "P99", "P99.9", "KS/LIMIT", "RHO", "HITS")
+		row(t, "JOB OF "+clip(x.Label, 30), "ORDER", "EPOCHS", "SAMPLES", "SAMPLES/S", "SPEED", "WAIT P50", "P99", "P99.9",
+			"KS/LIMIT", "RHO", "SD/CHANCE OF MEANS", "AT LAGS 1, 2, 5, 20", "HITS")
 		for k := range x.Jobs {
 			j := &x.Jobs[k]
+			sd, lags := "-", "-"
+			if f := j.MeanPositions; f != nil {
+				sd, lags = meansOf(&f.SD, &f.Chance), lagsOf(f.Lags)
+			}
 			row(t, clip(j.Name, 30), j.Order, count(j.Epochs), count(j.Samples), fmt.Sprintf("%.0f", j.Throughput), fmt.Sprintf("%.0f%%", 100*j.Speed), millis(j.Wait.P50), millis(j.Wait.P99), millis(j.Wait.P999),
-				figureOver(j.Quality.PositionKS, j.Quality.PositionKSLimit), figureOf(j.Quality.EpochCorrelation), fmt.Sprintf("%.0f%%", 100*j.Hits.Rate))
+				figureOver(j.Quality.PositionKS, j.Quality.PositionKSLimit), figureOf(j.Quality.EpochCorrelation), sd, lags,
+				fmt.Sprintf("%.0f%%", 100*j.Hits.Rate))
 		}
 		if x.CPU != nil {
 			row(t, "processor time", fmt.Sprintf("daemon %.2f s, clients %.2f s, %.3f s for 1,000 samples; others had %.0f%% of the machine", x.CPU.Daemon, x.CPU.Clients, x.CPU.PerThousand, 100*x.CPU.Others))
