@@ -69,11 +69,14 @@ type policy struct {
 // The registry, default first. A policy breaks no promise when other names for the samples of a cell would lead to the same
 // choices under those names, and nothing else (sampler-sim.md section 8): then no sample of a cell is favoured. That holds
 // for all that see need, time and chance only, and for s3-fifo, which recognises what it evicted. A policy that is
-// handed sizes or costs, or that computes with ids, does favour some, and must say what that breaks.
+// handed sizes or costs, or that computes with ids, does favour some, and must say what that breaks. So must one that keeps
+// the same samples for ever: each epoch is fair, a training is not (docs/design/orders.md).
 var policies = []policy{
 	{name: "need", make: func(r *xrand.Rand, _ Given) Evictor { return newNeed(r) }},
 	{name: "refcount", make: func(r *xrand.Rand, _ Given) Evictor { return newRefcount(r) }},
-	{name: "minio", make: func(r *xrand.Rand, _ Given) Evictor { return &minio{newBag("minio", r)} }},
+	{name: "minio",
+		breaks: "epoch, stratified over a training: beside jobs that share, the samples that stay first stay for ever, and come earlier",
+		make:   func(r *xrand.Rand, _ Given) Evictor { return &minio{newBag("minio", r)} }},
 	{name: "minio-preselect", sees: "ids, to keep those of the smallest hashes",
 		breaks: "epoch, stratified: a hash of the id says which samples stay, the same in all epochs and runs of a seed, and what stays comes earlier",
 		make:   func(r *xrand.Rand, _ Given) Evictor { return newPreselect(r) }},

@@ -152,7 +152,8 @@ func TestNamesDoNotMatter(t *testing.T) {
 		}
 		same := slices.Equal(hits(tr), hits(renamed))
 		// What a future tells is no name; it breaks something only because an order may be one.
-		if blind := cachepolicy.Breaks(name) == "" || cachepolicy.NeedsFuture(name); same != blind {
+		// What minio breaks is the long run: it keeps the same samples, whatever their names.
+		if blind := cachepolicy.Breaks(name) == "" || name == "minio" || cachepolicy.NeedsFuture(name); same != blind {
 			t.Errorf("%s: the same hits under other names: %v; it breaks %q", name, same, cachepolicy.Breaks(name))
 		}
 	}
