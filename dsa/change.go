@@ -61,6 +61,7 @@ func (s *Sampler) renew(j *job) {
 		}
 	}
 	j.near, j.overlap = 0, [MaxJobs]uint32{}
+	s.forgetPace(j.slot)
 }
 
 // Stratum makes a set of objects a static class of its own, for good: cells are split by it, so that its share of what remains is kept

@@ -363,7 +363,7 @@ func (s *Sampler) takeRow(j *job, r, t int, drawn uint32) uint32 {
 			drawn = s.draw(j, r, t)
 		}
 		x = j.at.object(drawn)
-		if len(gr.lists[listEncoded]) > 0 && !s.isHeld(j, x) {
+		if len(gr.lists[listEncoded]) > 0 && !s.resides(j, x) {
 			if y, ok := s.tried(j, gr, listEncoded); ok {
 				x = y
 			}

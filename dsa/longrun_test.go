@@ -54,6 +54,11 @@ func longWorlds(m dsa.Mode, n, cache, epochs int) []longWorld {
 		g.leave = g.start + step
 		guests = append(guests, g)
 	}
+	stopper, changer, returner, inOrder := all(1, 0), all(1, .5), all(1, .5), all(.9, 0)
+	stopper.stops = n * 9 / 10 / 4 * 4
+	changer.change = span(n/4, n)
+	returner.back = .03
+	inOrder.spec.Mode = dsa.Sequential
 	restarted := []worldJob{all(1, 0), all(1, .5)}
 	var at []float64
 	for i := range 40 {
@@ -82,6 +87,21 @@ func longWorlds(m dsa.Mode, n, cache, epochs int) []longWorld {
 		world("six of all kinds", beside(job(0, n/2, .4, 0), job(n/3, n, .5, 0), job(n/4, 3*n/4, .6, 0), slow)...),
 		world("guests", guests...),
 		restarting,
+		world("one that gives epochs up, one and a slow one", stopper, all(1, .5), slow),
+		world("staggered, one changes its subset", all(1, 0), changer),
+		world("staggered, picks come back", all(1, 0), returner),
+		world("staggered and one in order", beside(inOrder)...),
+		alone(world("three times as much data, as fast", job(0, n/4, .5, 0), job(n/4, n, .5, 0)), 0, 1),
+		world("a part of it shared by two", all(1, 0), job(0, n/4, 1, 0), job(0, n/4, 1, .1)),
+	}
+	if m == dsa.Stratified {
+		for _, tiles := range []int{2, 16, 256} {
+			w := world(fmt.Sprintf("staggered, %d tiles", tiles), all(1, 0), all(1, .5))
+			for i := range w.jobs {
+				w.jobs[i].spec.Tiles = tiles
+			}
+			worlds = append(worlds, w)
+		}
 	}
 	if cache > 5 { // in caches of a few samples sizes drift unless they are strata (docs/sampler.md)
 		sizes := world("unlike sizes", both...)
@@ -115,12 +135,15 @@ func (lw *longWorld) train(seed uint64) (out []deviate, figures string, err erro
 	type account struct{ all, early, late *fair.Training }
 	acc := make([]account, len(lw.jobs))
 	for i, j := range lw.jobs {
+		if j.change != nil { // it is a neighbour: its own figures would be of two subsets
+			j.spec.Subset = j.change
+		}
 		acc[i] = account{fair.New(j.spec.Subset, lags), fair.New(j.spec.Subset, 0), fair.New(j.spec.Subset, 0)}
 	}
 	whole := true
 	err = lw.run(seed, func(job, epoch int, order []ident.ObjectID) {
 		n, a := lw.jobs[job].epochs, &acc[job]
-		if epoch < n/5 {
+		if epoch < n/5 || lw.jobs[job].leave > 0 {
 			return
 		}
 		whole = whole && a.all.Add(order)
@@ -141,7 +164,7 @@ func (lw *longWorld) train(seed uint64) (out []deviate, figures string, err erro
 	fmt.Fprintf(&b, "%s: %d loads", lw.name, lw.loads)
 	for i := range acc {
 		t := acc[i].all
-		if t.Epochs() < longEpochs/8 {
+		if t.Epochs() < longEpochs/8 || lw.jobs[i].spec.Mode == dsa.Sequential {
 			continue
 		}
 		what := fmt.Sprintf("%s, job %d", lw.name, i)

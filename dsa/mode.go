@@ -16,8 +16,8 @@ const (
 	Sequential Mode = iota // subset order; invisible to the other jobs' choices
 	Fixed                  // a pure function of (seed, epoch, subset)
 	Strict                 // uniform over the remaining set given everything that ever happened
-	Stratified             // uniform orders; consecutive epochs independent at the resolution of tiles, far ones entirely
-	Epoch                  // uniform orders; an epoch may resemble the few before it
+	Stratified             // uniform orders; consecutive epochs independent at the resolution of tiles
+	Epoch                  // uniform orders; an epoch may resemble those before it
 	numModes
 )
 
@@ -73,6 +73,7 @@ func (s *Sampler) Promise(id ident.JobID) string {
 	}
 	const once = "each epoch delivers every sample of the subset exactly once"
 	const long = "over a training no sample is early or late for ever"
+	const far = long + ", and epochs five or more apart have no correlation"
 	switch j.mode {
 	case Sequential:
 		return "sequential: samples come in the order of the dataset; " + once
@@ -84,13 +85,13 @@ func (s *Sampler) Promise(id ident.JobID) string {
 			"happened to any job before the draw; " + long + "; " + once
 	case Stratified:
 		if j.tiles > 1 {
-			return fmt.Sprintf("stratified: each epoch's order is a uniformly random permutation, consecutive epochs are independent "+
-				"at the resolution of %d tiles of an epoch, and epochs five or more apart are independent; %s; %s", j.tiles, long, once)
+			return fmt.Sprintf("stratified: each epoch's order is a uniformly random permutation, and consecutive epochs are independent "+
+				"at the resolution of %d tiles of an epoch; %s; %s", j.tiles, far, once)
 		}
 		fallthrough
 	case Epoch:
 		return "epoch: each epoch's order is a uniformly random permutation; beside jobs that share its samples, an epoch may " +
-			"resemble the few before it; " + long + "; " + once
+			"resemble those before it, less with each; " + long + "; " + once
 	default:
 		return ""
 	}

@@ -44,6 +44,7 @@ func (s *Sampler) Next(id ident.JobID) (ident.ObjectID, bool) {
 		n := len(j.subset)
 		j.cur.set(l, uint8((n-j.rem)*j.tiles/n))
 	}
+	j.took++
 	s.commit(j, x, l)
 	return ident.ObjectID(x), true
 }
@@ -93,6 +94,7 @@ func (s *Sampler) take(j *job, pos int) (ident.ObjectID, bool) {
 	if !has(j.left, l) {
 		return 0, false
 	}
+	j.took++
 	s.commit(j, x, l)
 	return ident.ObjectID(x), true
 }
@@ -105,7 +107,6 @@ func (s *Sampler) commit(j *job, x, l uint32) {
 	}
 	j.rem--
 	unset(j.left, l)
-	j.took++
 	s.latest, s.latestTaker = x, j.slot
 	if !j.visible() {
 		s.latest = unknown

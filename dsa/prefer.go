@@ -85,8 +85,8 @@ func (s *Sampler) remark(e *available, b uint16) (gained bits.JobSet) {
 	return m &^ had
 }
 
-// isHeld tells whether x is in memory in any form, for anybody, and the job does not prefer it.
-func (s *Sampler) isHeld(j *job, x uint32) bool {
+// resides tells whether x is in memory in any form, for anybody, and the job does not prefer it.
+func (s *Sampler) resides(j *job, x uint32) bool {
 	e := s.entry(x)
 	return e != nil && e.state&visMask != 0 && !s.preferring(e).Has(j.slot)
 }
@@ -115,8 +115,13 @@ func (s *Sampler) lapse(e *available, j *job) {
 	if s.levelFor(e, j.slot) >= decoded {
 		serves = j.kin
 	}
-	others := s.cells[s.obj.at(e.x).cell].live & s.shown & s.active & serves &^ e.need
-	if s.counted(others.Without(j.slot), e.x, serves) == 0 {
+	others := (s.cells[s.obj.at(e.x).cell].live & s.shown & s.active & serves &^ e.need).Without(j.slot)
+	for t := others & s.slow; t != 0; t &= t - 1 {
+		if k := s.slot[first(t)]; k.faster.Has(j.slot) && !s.hook.countSlow {
+			others = others.Without(k.slot)
+		}
+	}
+	if others == 0 {
 		s.setPreferring(e, m.Without(j.slot))
 	} else {
 		s.setPreferring(e, m.With(j.slot))
@@ -145,33 +150,33 @@ const (
 	slowAbove = 3 // a third
 )
 
-// pace compares how far other jobs have come while j was in an epoch that has just ended.
-func (s *Sampler) pace(j *job, whole bool) {
+// pace compares how far other jobs have come while j took as many samples as it has: an epoch, or parts of several that
+// it gave up. A job that resumes an epoch has not taken what was withdrawn, so it says nothing of others too early.
+func (s *Sampler) pace(j *job) {
+	if j.took-j.since < uint64(len(j.subset)) && j.met != 0 {
+		return
+	}
 	changed := false
-	for m := j.near & s.live; m != 0; m &= m - 1 {
+	for m := j.near & j.met & s.live; m != 0; m &= m - 1 {
 		k := s.slot[first(m)]
-		if k == j {
-			continue
-		}
-		if whole && j.met.Has(k.slot) {
-			took, n := k.took-j.began[k.slot], uint64(len(k.subset))
-			was := k.faster.Has(j.slot)
-			if is := took*slowBelow < n || was && took*slowAbove < n; is != was {
-				changed = true
-				if is {
-					k.faster = k.faster.With(j.slot)
-				} else {
-					k.faster = k.faster.Without(j.slot)
-				}
-				s.setSlow(k)
+		took, n := k.took-j.began[k.slot], uint64(len(k.subset))
+		was := k.faster.Has(j.slot)
+		if is := took*slowBelow < n || was && took*slowAbove < n; is != was {
+			changed = true
+			if is {
+				k.faster = k.faster.With(j.slot)
+			} else {
+				k.faster = k.faster.Without(j.slot)
 			}
+			s.setSlow(k)
 		}
 	}
-	j.met = 0
-	for m := j.near & s.live & s.shown; m != 0; m &= m - 1 {
-		k := s.slot[first(m)]
-		j.began[k.slot] = k.took
-		j.met = j.met.With(k.slot)
+	j.since, j.met = j.took, 0
+	for m := j.near & s.live & s.shown & s.active; m != 0; m &= m - 1 {
+		if k := s.slot[first(m)]; k != j {
+			j.began[k.slot] = k.took
+			j.met = j.met.With(k.slot)
+		}
 	}
 	if changed {
 		s.recount(j)
@@ -194,15 +199,18 @@ func (s *Sampler) recount(j *job) {
 	}
 }
 
-// forgetPace makes what was found out about the job in that slot void: it has left.
+// forgetPace makes what was found out about the job in that slot void: it has left, stopped, come back or another subset.
 func (s *Sampler) forgetPace(slot uint8) {
 	for _, k := range s.slot {
-		if k != nil {
-			k.met, k.faster = k.met.Without(slot), k.faster.Without(slot)
-			s.setSlow(k)
+		if k == nil {
+			continue
 		}
+		k.met, k.faster = k.met.Without(slot), k.faster.Without(slot)
+		if k.slot == slot {
+			k.met, k.faster = 0, 0
+		}
+		s.setSlow(k)
 	}
-	s.slow = s.slow.Without(slot)
 }
 
 // kindred tells the jobs of equal recipe prefix of each other when one joins or leaves.

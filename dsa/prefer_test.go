@@ -130,8 +130,8 @@ func (w *preferTwin) compare(n int) (inside, beside int, err error) {
 	return inside, beside, nil
 }
 
-// TestPreferenceFollowsTheRule: in a history of 20 jobs of two recipes, so that marks lie in and beside the entries, every job prefers
-// what the rule written down naively says. All go equally fast: pace has tests of its own.
+// TestPreferenceFollowsTheRule: in a history of 20 jobs of two recipes, so that marks lie in and beside the entries,
+// every job prefers what the rule written down naively says. All go equally fast: pace has tests of its own.
 func TestPreferenceFollowsTheRule(t *testing.T) {
 	t.Parallel()
 	for _, decoding := range []bool{true, false} {
@@ -282,6 +282,70 @@ func TestPaceNeedsWholeEpochs(t *testing.T) {
 	must(t, s.StartEpoch(1, 9))
 	if got, want := slowBeside(s), []string{"2 beside 1"}; !slices.Equal(got, want) {
 		t.Errorf("%v, want %v: job 3 had a tenth of the epoch", got, want)
+	}
+}
+
+// TestPaceOfParts: a job that gives every epoch up before its end is compared all the same, when it has taken as many
+// samples as it has.
+func TestPaceOfParts(t *testing.T) {
+	s := New(3)
+	for id := ident.JobID(1); id <= 2; id++ {
+		must(t, s.Join(id, byEpoch(span(0, 100))))
+		must(t, s.StartEpoch(id, 0))
+	}
+	for e := range uint32(3) {
+		for range 60 {
+			s.Next(1)
+		}
+		s.Next(2)
+		must(t, s.StartEpoch(1, e))
+	}
+	if got, want := slowBeside(s), []string{"2 beside 1"}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+// TestPaceOfResumedEpochs: what a job had before it resumed is nobody's pace, whether anything is in memory or not.
+func TestPaceOfResumedEpochs(t *testing.T) {
+	for _, cached := range []bool{false, true} {
+		s := New(3)
+		for id := ident.JobID(1); id <= 3; id++ {
+			must(t, s.Join(id, byEpoch(span(0, 100))))
+			must(t, s.StartEpoch(id, 0))
+		}
+		if cached {
+			s.SetLevel(5, decoded)
+		}
+		s.Withdraw(1, span(0, 95))
+		for range 5 {
+			for id := ident.JobID(1); id <= 3; id++ {
+				s.Next(id)
+			}
+		}
+		must(t, s.StartEpoch(1, 1))
+		if got := slowBeside(s); len(got) > 0 {
+			t.Errorf("cached %v: after five picks each: %v", cached, got)
+		}
+	}
+}
+
+// TestPaceIsForgotten: a job that stopped, or has another subset, is not slow for what it did before.
+func TestPaceIsForgotten(t *testing.T) {
+	for name, forget := range map[string]func(*Sampler){
+		"stopped and came back": func(s *Sampler) { s.SetActive(2, false); s.SetActive(2, true) },
+		"another subset": func(s *Sampler) {
+			must(t, s.Change(2, span(0, 50)))
+			must(t, s.StartEpoch(2, 9))
+		},
+	} {
+		s := paced(t, 100, 30, 10, 1)
+		if got, want := slowBeside(s), []string{"2 beside 1"}; !slices.Equal(got, want) {
+			t.Fatalf("%v, want %v", got, want)
+		}
+		if forget(s); len(slowBeside(s)) > 0 {
+			t.Errorf("%s: %v", name, slowBeside(s))
+		}
+		must(t, s.Check())
 	}
 }
 

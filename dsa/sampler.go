@@ -95,10 +95,11 @@ type job struct {
 	recipe   uint32
 	kin      bits.JobSet     // live jobs of equal recipe prefix, itself included
 	faster   bits.JobSet     // jobs beside which it is slow
-	took     uint64          // picks
+	took     uint64          // picks, without what was withdrawn
+	since    uint64          // of took, when others were last looked at
 	fresh    bool            // it has begun no epoch yet
-	met      bits.JobSet     // jobs that ran when its epoch began
-	began    [MaxJobs]uint64 // what they had taken then
+	met      bits.JobSet     // jobs that ran then
+	began    [MaxJobs]uint64 // what they had taken
 	near     bits.JobSet     // live jobs whose subsets share an object with this one
 	overlap  [MaxJobs]uint32
 
@@ -257,7 +258,6 @@ func (s *Sampler) StartEpoch(id ident.JobID, epoch uint32) error {
 	if j == nil {
 		return fmt.Errorf("dsa: start epoch %d of job %d: %w", epoch, id, ErrNoJob)
 	}
-	whole := j.running && j.rem == 0
 	s.abandon(j)
 	if j.err != nil {
 		return fmt.Errorf("dsa: start epoch %d of job %d: %w", epoch, id, j.err)
@@ -267,7 +267,7 @@ func (s *Sampler) StartEpoch(id ident.JobID, epoch uint32) error {
 	}
 	j.running, j.epoch, j.rem, j.cursor = true, epoch, len(j.subset), 0
 	if j.visible() {
-		s.pace(j, whole)
+		s.pace(j)
 	}
 	if j.visible() || len(j.todo) > 0 {
 		s.later(j, passMark)
@@ -411,6 +411,7 @@ func (s *Sampler) SetActive(id ident.JobID, active bool) {
 	} else {
 		s.active = s.active.Without(j.slot)
 	}
+	s.forgetPace(j.slot)
 	s.recount(j)
 }
 

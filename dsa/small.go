@@ -61,7 +61,7 @@ func (s *Sampler) bestOf(j *job, of []uint32) (x uint32, class int) {
 		}
 	}
 	if class > encodedClass && class < unlisted && !s.encodedToo.Has(j.slot) { // as in takeRow
-		if y := of[s.rng.Uint64n(uint64(len(of)))]; s.isHeld(j, y) {
+		if y := of[s.rng.Uint64n(uint64(len(of)))]; s.resides(j, y) {
 			return y, class
 		}
 	}

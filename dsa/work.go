@@ -384,6 +384,7 @@ func (s *Sampler) released(j *job) {
 		o.jobs = o.jobs.Without(j.slot)
 	}
 	s.forgetPace(j.slot)
+	s.encodedToo = s.encodedToo.Without(j.slot)
 	s.kindred()
 	for c := range s.cells {
 		s.cells[c].live = s.cells[c].live.Without(j.slot)

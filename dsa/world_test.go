@@ -60,6 +60,7 @@ type worldJob struct {
 	change []ident.ObjectID // the subset from epoch 1 on
 	pause  [2]float64
 	back   float64 // probability that a batch comes back undelivered
+	stops  int     // samples after which it gives its epoch up; 0 = never. Such an epoch is not told of
 }
 
 // bugs are what a coordinator around a sound sampler can do wrong.
@@ -345,13 +346,15 @@ func (w *world) run(seed uint64, epoch func(job, epoch int, order []ident.Object
 		}
 		t.batches++
 		t.at = j.start + t.lag + float64(max(0, t.batches-j.window+1))*float64(j.batch)/j.speed
-		if s.Remaining(id) > 0 {
+		if s.Remaining(id) > 0 && (j.stops == 0 || len(t.order) < j.stops) {
 			continue
 		}
-		if want := len(w.subset(i, t.epoch)) - t.lost; len(t.order) != want {
+		if want := len(w.subset(i, t.epoch)) - t.lost; j.stops == 0 && len(t.order) != want {
 			return fmt.Errorf("job %d epoch %d: %d of %d delivered", i, t.epoch, len(t.order), want)
 		}
-		epoch(i, t.epoch, t.order)
+		if j.stops == 0 {
+			epoch(i, t.epoch, t.order)
+		}
 		t.order, t.lost = nil, 0
 		if t.epoch++; t.epoch == j.epochs {
 			s.Leave(id)

@@ -300,6 +300,7 @@ func (c *Core) Step(now time.Time, ev Event, out []Effect) []Effect {
 	c.rankEncoded()
 	c.dispatch()
 	c.refill()
+	c.rankEncoded()
 	out, c.out = c.out, nil
 	return out
 }

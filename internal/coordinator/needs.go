@@ -172,6 +172,13 @@ func (c *Core) renewEncoded(x ident.ObjectID) {
 	}
 }
 
+// left notes that an entry leaves: what it served may be served by the encoded sample from now on.
+func (c *Core) left(k ident.Key) {
+	if k.Form == ident.Decoded && c.index.Entries(ident.Encoded) > 0 {
+		c.bared = append(c.bared, k.Object)
+	}
+}
+
 // rankEncoded ranks encoded samples anew whose decoded form has left in this Step: while it was there they served
 // nobody whom it served.
 func (c *Core) rankEncoded() {

@@ -17,9 +17,7 @@ func (c *Core) evicted(h residency.Handle, k ident.Key) {
 	if c.index.Pins(h) == 0 {
 		c.emit(FreeKey{Key: k})
 	}
-	if k.Form == ident.Decoded && c.index.Entries(ident.Encoded) > 0 {
-		c.bared = append(c.bared, k.Object)
-	}
+	c.left(k)
 	c.tell(k.Object, k) // the index still shows the entry while it calls
 }
 
@@ -36,9 +34,7 @@ func (c *Core) drop(p pin) {
 	}
 	k := c.index.Key(p.h)
 	c.index.Drop(p.h)
-	if k.Form == ident.Decoded {
-		c.bared = append(c.bared, k.Object)
-	}
+	c.left(k)
 	if c.index.Unpin(p.h) {
 		c.emit(FreeKey{Key: k})
 	}
