@@ -142,7 +142,7 @@ func TestWaitingLeavesSlowTrainingAlone(t *testing.T) {
 // TestWaitingIsNoTraining: where jobs get less than their training takes although no resource is used up, training is not what limits them.
 func TestWaitingIsNoTraining(t *testing.T) {
 	d := photographs(1)
-	d.Budget, d.Machine.Storage = 0, 1.4e8
+	d.Budget, d.Machine.Storage, d.Machine.Waiting = 0, 1.4e8, .25
 	d.Datasets[0].Recipes[0].Jobs[0].Ingest = 1200
 	p, err := bottleneck{}.Partition(d)
 	if err != nil {

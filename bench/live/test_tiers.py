@@ -14,6 +14,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import tiers_report
 
 import tiers
+import waiting
 
 
 def run(rate: float, predicted: float = 100.0, foreign: float = 0.0, cpu: float = 0.5) -> dict[str, Any]:
@@ -107,3 +108,33 @@ def test_report_is_written_between_the_marks(tmp_path: pathlib.Path):
     page.write_text("no marks")
     with pytest.raises(SystemExit, match="lacks the marks"):
         tiers_report.write([result()], tmp_path)
+
+
+def waits(rate: float, w: float, group: str = "a", **work: float) -> waiting.Cell:
+    """A split whose measured rate is what the law says with part w, times rate."""
+    c = waiting.Cell((group,), tuple(work.values()), 0.0)
+    return c._replace(measured=rate * c.rate(w))
+
+
+def test_the_waiting_part_is_found():
+    some = [waits(1, 0.15, storage=s, cpu=0.01) for s in (0.002, 0.005, 0.01, 0.02)]
+    assert waiting.fit(some) == 0.15 and waiting.error(some, 0.15) == pytest.approx(0)
+    # With one resource there is nothing to hide: every part predicts the same.
+    alone = [waits(1, 0.15, storage=0.01)]
+    assert waiting.error(alone, 0) == waiting.error(alone, 0.5) == pytest.approx(0)
+
+
+def test_the_law_chooses_worse_with_another_part():
+    even, uneven = waits(1, 0.5, storage=0.01, cpu=0.01), waits(1, 0.5, storage=0.0102, cpu=0.001)
+    assert waiting.worst_choice([even, uneven], 0.5) == 1
+    assert waiting.worst_choice([even, uneven], 0) == pytest.approx(even.measured / uneven.measured)
+    assert even.measured < uneven.measured
+
+
+def test_what_trainers_limit_says_nothing_of_waiting():
+    c = cell((100, 0, 0), (1000, 0, 0), run(80))
+    c["predicted"]["bottleneck"] |= {"rate": 100.0, "binding": "storage", "load": {"storage": 0.8, "cpu": 0.4}}
+    told = waiting.cells("x", {"cells": [c]})
+    assert len(told) == 1 and told[0].work == (0.008, 0.004) and told[0].measured == 80
+    c["predicted"]["bottleneck"]["binding"] = "training"
+    assert waiting.cells("x", {"cells": [c]}) == []

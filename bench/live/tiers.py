@@ -424,6 +424,7 @@ def main() -> None:
     parser.add_argument("--step", type=int, default=20, help="of the splits, %%")
     parser.add_argument("--coarse", default="", help="phases that are measured in steps of 50 %% only")
     parser.add_argument("--budgets", type=int, default=2)
+    parser.add_argument("--limit", default="", help="hold storage to this rate instead of that of each dataset, e.g. 20MB/s")
     parser.add_argument("--read-epochs", type=int, default=8)
     parser.add_argument("--profile-seconds", type=float, default=12)
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no run of the sweep after so long")
@@ -444,6 +445,8 @@ def main() -> None:
     if args.quick:
         args.step, args.coarse, args.repeats, args.budgets, args.read_epochs, args.profile_seconds = 100, "", 1, 1, 3, 4
     names = [n for n in args.datasets.split(",") if n]
+    if args.limit:
+        SETTINGS.update({n: SETTINGS[n]._replace(limit=args.limit) for n in names})
     with tempfile.TemporaryDirectory(prefix="larder-tiers-") as tmp:
         data: dict[str, str] = {}
         for n in names:
