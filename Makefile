@@ -49,8 +49,8 @@ race: ## Go tests under the race detector, with invariants
 	LARDER_SIM_SEEDS=40 $(GO) test -race -short -tags '$(TAGS)' ./...
 
 .PHONY: test-python
-test-python: build ## Python tests against the real daemon
-	$(REQUIRE_TORCH) LARDER_BIN=$(abspath $(BIN))/larder LARDER_REQUIRE_BIN=1 $(VENV)/bin/python -m pytest -q python/tests
+test-python: build ## Python tests against the real daemon, and of what the benchmarks compute
+	$(REQUIRE_TORCH) LARDER_BIN=$(abspath $(BIN))/larder LARDER_REQUIRE_BIN=1 $(VENV)/bin/python -m pytest -q python/tests bench/live
 
 .PHONY: test-report
 test-report: bench-smoke ## make bench-smoke, and look at its report with Chromium

@@ -6,7 +6,9 @@ Only the order of the training images differs. They are drawn (larder demo-draw:
 every run gets the same bytes; a seed gives the same first weights under every order. `independent` is torch's RandomSampler on those bytes in memory.
 For each order of larder one daemon feeds the networks of all seeds at once, which is where an order could suffer: they start one after the other, at
 unlike speeds, beside a job that wants half of the classes only, and a fifth of the images fits the decoded tier. `sequential`, class after class, is
-there to show that a bad order is seen. The JSON is drawn by larder bench report.
+there to show that a bad order is seen. `stratified alone` is one network at a time on a daemon of its own with a
+third of the images in memory: an order that prefers what is there would show it the same images early in every epoch.
+The JSON is drawn by larder bench report.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
+from fair import tier_bytes
 from loaders import ROOT, Daemon, out_dir
 
 sys.path.insert(0, str(ROOT / "python"))
@@ -32,6 +35,7 @@ SIDE = 32
 RATE = 0.05
 TRAIN, VALIDATION, NEIGHBOUR = "id % 4 != 0", "id % 4 == 0", "id % 4 != 0 and label < 5"
 BASELINE, CONTROL, ORDERS = "independent", "sequential", ("strict", "stratified", "epoch")
+ALONE = "stratified alone"  # a row of its own: no other job, a third of the images in memory
 SPEEDS = (1.0, 0.7, 1.4, 0.85, 1.2)  # batches of a job for each of the first one
 NETWORK = "convolutions 3-16-32 (3x3, stride 2), pooled to 4x4, one linear layer; SGD with momentum 0.9, rate from 0.05 down to 0 in equal steps"
 # Student's t at 97.5 %, by degrees of freedom from 1.
@@ -232,6 +236,27 @@ def larder_runs(args: argparse.Namespace, order: str, data: str, whole: dict[str
         daemon.close()
 
 
+def alone_runs(args: argparse.Namespace, data: str, whole: dict[str, Any]) -> tuple[list[dict[str, Any]], float]:
+    """As larder_runs, of networks that share their daemon with nobody."""
+    n, runs, decodes, delivered = len(whole["train_ids"]), [], 0, 0
+    fits = tier_bytes(n // 3, SIDE)
+    tiers = (f"tiers.total={fits}", "tiers.encoded=0", f"tiers.decoded={fits}", "tiers.augmented=0")
+    for seed in range(args.seeds):
+        keys = (f"sampler.seed={seed + 1}", *tiers)  # a job's own seed does not change stratified orders
+        daemon = Daemon(args.bin, *(f for kv in keys for f in ("--set", kv)))
+        try:
+            learner = Learner(seed, whole, args)
+            batches = loader(daemon, data, subset=TRAIN, batch_size=args.batch, shuffle=True, order="stratified",
+                             seed=seed, job=f"alone-{seed}", epochs=args.epochs)
+            by_turns([Job(batches, 1.0, 0.0, learner)], args.epochs, whole["train_ids"])
+            totals = daemon.stats(args.bin)["totals"]
+            decodes, delivered = decodes + int(totals["decodes"]), delivered + int(totals["samples_delivered"])
+            runs.append({"order": ALONE, "seed": seed, "validation_accuracy": learner.told})
+        finally:
+            daemon.close()
+    return runs, decodes / max(1, delivered)
+
+
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     import torch
 
@@ -252,6 +277,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         for order in args.orders:
             if order in ORDERS:
                 runs, shared[order] = larder_runs(args, order, data, whole)
+            elif order == ALONE:
+                runs, shared[order] = alone_runs(args, data, whole)
             else:
                 runs = list(torch_runs(args, order, whole))
             result["runs"] += runs
@@ -261,7 +288,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    known = (BASELINE, *ORDERS, CONTROL)
+    known = (BASELINE, *ORDERS, ALONE, CONTROL)
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--bin", default=os.environ.get("LARDER_BIN", str(ROOT / "bin/larder")))
     parser.add_argument("--samples", type=int, default=3000, help="images to draw; a quarter of them is for validation")

@@ -65,7 +65,7 @@ class Loader(Facts, _resume.Resumable):
     * ``batch_size``: samples per rank and batch.
     * ``shuffle``: a new random order every epoch. ``order`` names its promise: "stratified" (default; "stratified(B)" with B tiles instead of 4),
       "strict", "epoch", or "fixed" = a pure function of seed and epoch; "replay:FILE" gives a recorded one again (docs/resume.md).
-      ``promise`` says in words what it keeps.
+      In none of them is a sample early or late for ever. ``promise`` says in words what the order keeps.
     * ``seed`` of the fixed order and of random transforms.
     * ``subset``: an expression such as ``"label < 600 and id % 2 == 0"`` (docs/subsets.md).
     * ``transform``: ops of :mod:`larder.ops` or torchvision objects; without it images come as decoded, each of its own size.
