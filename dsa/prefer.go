@@ -22,7 +22,7 @@ import "larder/internal/bits"
 //   - An encoded object serves all jobs. Where decoded objects stay in memory (SetDecoding), encoded ones may stay for
 //     many epochs, because what is read goes to the decoded tier. There an encoded object is preferred only if another
 //     job has read it from storage, and it is served only instead of an object that was drawn uniformly and is not in
-//     memory. So what is in memory, in any form, comes in proportion to what remains. Where nothing stays decoded,
+//     memory, or is preferred itself. So what is in memory, in any form, comes in proportion to what remains. Where nothing stays decoded,
 //     takes count as they do for decoded objects.
 //   - A job that goes less than a quarter as fast as this one (pace) does not count. What it still needs changes so
 //     slowly that it would tell objects apart for many epochs of the fast job. Where two or more jobs that want an
@@ -67,6 +67,7 @@ func (s *Sampler) taken(e *available, by *job) {
 }
 
 // remark changes marks with the forms of an object, whose state is to become b, and returns who has come to prefer it.
+// What has been said of an object (restMask) tells whether it was read; what jobs may see (formed) tells whom it serves.
 func (s *Sampler) remark(e *available, b uint16) (gained bits.JobSet) {
 	had := s.preferring(e)
 	was, is := s.formed(e), s.formed(&available{state: b})
