@@ -248,11 +248,13 @@ func (s *Sampler) scanned(j *job, g *group, k int) (x uint32, ok bool) {
 	class, ties := unlisted, uint64(0)
 	for i := 0; i < len(g.lists[k]); {
 		y := g.lists[k][i]
-		if !s.stays(j, g, k, i) {
-			continue // another one is in its place, or the list is shorter
+		e := s.wanted(j, y)
+		if e == nil || s.keyOf(e, j.slot) != k {
+			s.stays(j, g, k, i) // no: another one is in its place now, or the list is shorter
+			continue
 		}
 		i++
-		switch c := s.offered(j, y); {
+		switch c := s.classOf(e, j.slot); {
 		case c < class:
 			x, class, ties = y, c, 1
 		case c == class:
