@@ -93,10 +93,11 @@ func (s *Sampler) hold(x uint32) *available {
 	s.obj.at(x).held = i
 	e := s.avail.at(i)
 	*e = available{x: x, need: s.needers(x)}
-	s.setPreferring(e, everybody) // who took it last is not known
 	if x == s.latest {
 		s.setPreferring(e, 0)
 		s.taken(e, s.slot[s.latestTaker])
+	} else {
+		s.setPreferring(e, everybody) // who took it last is not known
 	}
 	s.owners[0].of++
 	return e

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"larder/bench/fair"
 	"larder/dsa"
 	"larder/internal/ident"
 	"larder/internal/invariant"
@@ -123,7 +124,7 @@ func (p *positions) add(w world, seed uint64, repeats int) error {
 
 // limit is the deviate that the largest of n fair ones exceeds with probability 1e-6 (Bonferroni, two-sided). Rank sums of 30 or more
 // have lighter tails than the normal law this takes.
-func limit(n int) float64 { return math.Sqrt2 * math.Erfinv(1-1e-6/float64(max(n, 1))) }
+func limit(n int) float64 { return fair.Limit(n) }
 
 // drifts are the pooled deviates: the mean over runs, which are independent, in units of its standard error.
 func (p *positions) drifts() (worst float64, which string) {

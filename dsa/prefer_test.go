@@ -257,11 +257,7 @@ func TestPace(t *testing.T) {
 // TestPaceNeedsWholeEpochs: an epoch that was given up, and one that a neighbour was not there for from its beginning,
 // says nothing of anybody's pace.
 func TestPaceNeedsWholeEpochs(t *testing.T) {
-	s := New(3)
-	for id := ident.JobID(1); id <= 2; id++ {
-		must(t, s.Join(id, byEpoch(span(0, 100))))
-		must(t, s.StartEpoch(id, 0))
-	}
+	s := paced(t, 100, 0, 1, 1)
 	for e := range uint32(5) {
 		for range 10 {
 			s.Next(1)
@@ -288,11 +284,7 @@ func TestPaceNeedsWholeEpochs(t *testing.T) {
 // TestPaceOfParts: a job that gives every epoch up before its end is compared all the same, when it has taken as many
 // samples as it has.
 func TestPaceOfParts(t *testing.T) {
-	s := New(3)
-	for id := ident.JobID(1); id <= 2; id++ {
-		must(t, s.Join(id, byEpoch(span(0, 100))))
-		must(t, s.StartEpoch(id, 0))
-	}
+	s := paced(t, 100, 0, 1, 1)
 	for e := range uint32(3) {
 		for range 60 {
 			s.Next(1)
@@ -308,11 +300,7 @@ func TestPaceOfParts(t *testing.T) {
 // TestPaceOfResumedEpochs: what a job had before it resumed is nobody's pace, whether anything is in memory or not.
 func TestPaceOfResumedEpochs(t *testing.T) {
 	for _, cached := range []bool{false, true} {
-		s := New(3)
-		for id := ident.JobID(1); id <= 3; id++ {
-			must(t, s.Join(id, byEpoch(span(0, 100))))
-			must(t, s.StartEpoch(id, 0))
-		}
+		s := paced(t, 100, 0, 1, 1, 1)
 		if cached {
 			s.SetLevel(5, decoded)
 		}

@@ -94,7 +94,7 @@ func TestNoSampleIsEarlyForEver(t *testing.T) {
 	for i := range worlds {
 		statistics += 2 * len(worlds[i].prefixes)
 	}
-	most := math.Sqrt2 * math.Erfinv(1-1e-6/float64(statistics)) // that a fair family exceeds once in a million
+	most := fair.Limit(statistics)
 	for _, w := range worlds {
 		res, all := w.run(t, lags)
 		line := fmt.Sprintf("%s: %d reads, %d decodes", w.name, res.Stats.SourceReads, res.Stats.Decodes)

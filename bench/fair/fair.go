@@ -164,6 +164,12 @@ func (t *Training) Far(from, to int) float64 {
 	return sum / math.Sqrt(float64(n))
 }
 
+// Limit is the deviate that the largest of so many fair ones, of either sign, exceeds with a probability of at most 1e-6
+// (Bonferroni).
+func Limit(statistics int) float64 {
+	return math.Sqrt2 * math.Erfinv(1-1e-6/float64(max(statistics, 1)))
+}
+
 // Between returns the deviate of the correlation of the mean positions in two parts of a training of one job: about
 // standard normal if the parts are far enough apart to be independent, large where the same samples are early in both.
 func Between(a, b *Training) float64 {

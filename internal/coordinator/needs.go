@@ -8,9 +8,14 @@ import (
 )
 
 // unserved is the jobs whose prefix the object is not decoded for, and is not about to be.
-func (c *Core) unserved(x ident.ObjectID) bits.JobSet {
+func (c *Core) unserved(x ident.ObjectID) bits.JobSet { return c.without(x, c.flights.of(x)) }
+
+// undecoded is the jobs for whose prefix no decoded sample is resident: those that an encoded one would serve.
+func (c *Core) undecoded(x ident.ObjectID) bits.JobSet { return c.without(x, nil) }
+
+// without is the jobs for whose prefix the object is not decoded, neither in a tier nor by these flights of it.
+func (c *Core) without(x ident.ObjectID, flying *flight) bits.JobSet {
 	var jobs bits.JobSet
-	flying := c.flights.of(x)
 	for i := range c.prefixes {
 		p := &c.prefixes[i]
 		if p.jobs == 0 {
@@ -22,19 +27,6 @@ func (c *Core) unserved(x ident.ObjectID) bits.JobSet {
 		}
 		if _, there := c.index.Lookup(k); !there {
 			jobs |= p.jobs
-		}
-	}
-	return jobs
-}
-
-// undecoded is the jobs that an encoded sample would serve: those for whose prefix no decoded one is resident.
-func (c *Core) undecoded(x ident.ObjectID) bits.JobSet {
-	jobs := everybody
-	for i := range c.prefixes {
-		if p := &c.prefixes[i]; p.jobs != 0 {
-			if _, there := c.index.Lookup(ident.Key{Object: x, Form: ident.Decoded, Recipe: p.id}); there {
-				jobs &^= p.jobs
-			}
 		}
 	}
 	return jobs
