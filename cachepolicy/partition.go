@@ -60,6 +60,7 @@ type Recipe struct {
 	Finish        float64 // from an augmented sample to the batch; +Inf when that is nothing, as the paper has it
 	Sharers       int     // r: jobs that use one augmented instance, at least 1; 1 = nobody shares
 	Degree        float64 // g: jobs served by one read and one decode when their picks fall together; at least 1
+	AugmentDegree float64 // of the Sharers, those served by one augmentation that no tier keeps, when their picks fall together; 0 = 1
 	Jobs          []Job   // at least one
 }
 
@@ -333,6 +334,9 @@ func (s *Dataset) check() error {
 		case r.Sharers < 1 || r.Sharers > len(r.Jobs):
 			return fault.New(fault.Invalid, subject("sharers"), "1 = nobody shares; at most all its jobs share",
 				"%d of %d jobs share augmented samples", r.Sharers, len(r.Jobs))
+		case !(r.AugmentDegree == 0 || r.AugmentDegree >= 1 && r.AugmentDegree <= float64(r.Sharers)):
+			return fault.New(fault.Invalid, subject("augment_degree"), "1 = every job augments for itself; at most all that share",
+				"one augmentation serves %v of %d jobs", r.AugmentDegree, r.Sharers)
 		case !(r.Degree >= 1 && r.Degree <= 1e6):
 			return fault.New(fault.Invalid, subject("degree"), "1 = every job reads for itself", "a sharing degree of %v", r.Degree)
 		}

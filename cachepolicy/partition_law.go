@@ -49,12 +49,13 @@ func (bottleneck) Partition(d Demand) (Plan, error) {
 	ends := []layout{even}
 	many := len(w.items) > manyItems
 	for i := range w.items {
-		shared := w.items[i].rec.Sharers > 1
-		if len(w.items) > 1 && (!shared || !many) {
-			ends = append(ends, w.solve([]int{i}, nil, 1, false))
+		if len(w.items) == 1 {
+			break
 		}
-		if len(w.items) > 1 && shared {
-			ends = append(ends, w.solve([]int{i}, nil, 1, true))
+		for _, src := range w.sourcesOf(i) {
+			if !many || src == fromEncoded || w.items[i].rec.Sharers < 2 {
+				ends = append(ends, w.solve([]int{i}, nil, 1, src))
+			}
 		}
 	}
 	all := make([]int, len(w.items))
@@ -66,10 +67,10 @@ func (bottleneck) Partition(d Demand) (Plan, error) {
 		parts, rests, turns = []float64{1. / 8, 1. / 2}, rests[:1], 2
 	}
 	for range turns {
-		balanced := w.solve(all, got.rates, 1, false)
+		balanced := w.solve(all, got.rates, 1, fromStorage)
 		better := try(balanced)
-		if w.shares() {
-			better = try(w.solve(all, got.rates, 1, true)) || better
+		for _, src := range w.sourcesOf(all...)[1:] {
+			better = try(w.solve(all, got.rates, 1, src)) || better
 		}
 		if len(w.items) == 1 {
 			break
@@ -82,7 +83,7 @@ func (bottleneck) Partition(d Demand) (Plan, error) {
 		}
 		// Rates jump where a recipe stops needing a scarce resource at all.
 		for i := range w.items {
-			for f := fEncoded; f <= fRefill; f++ {
+			for f := fEncoded; f <= fRefillDecoded; f++ {
 				for _, rest := range rests {
 					if l, ok := w.cover(i, f, *rest); ok {
 						better = try(l) || better
@@ -119,20 +120,18 @@ func (w *world) withRoom(all []int, best layout, got outcome) (layout, outcome) 
 	}
 	w.room = encodedRoom
 	defer func() { w.room = 1 }()
-	for _, refill := range [...]bool{true, false} {
-		if refill && !w.shares() {
+	with, gives, found := best, got, false
+	for _, src := range w.sourcesOf(all...) {
+		if len(all) > manyItems && src != fromEncoded && w.shares() {
 			continue
 		}
-		l := w.solve(all, got.rates, 1, refill)
+		l := w.solve(all, got.rates, 1, src)
 		o := w.evaluate(l)
-		if o.fits(got.levels, 1-roomWorth) && w.roomier(l, best) {
-			return l, o
-		}
-		if len(all) > manyItems {
-			break
+		if (!found || o.total > gives.total) && o.fits(got.levels, 1-roomWorth) && w.roomier(l, best) {
+			with, gives, found = l, o, true
 		}
 	}
-	return best, got
+	return with, gives
 }
 
 // roomier tells whether a has more encoded bytes than b for something that is not read from storage, and reads nothing more often.
@@ -155,6 +154,14 @@ func (w *world) shares() bool {
 	return slices.ContainsFunc(w.items, func(it item) bool { return it.rec.Sharers > 1 })
 }
 
+// sourcesOf are the programs that some items need: where nobody shares augmented samples, none is made anew.
+func (w *world) sourcesOf(items ...int) []sources {
+	if slices.ContainsFunc(items, func(i int) bool { return w.items[i].rec.Sharers > 1 }) {
+		return []sources{fromStorage, fromEncoded, fromDecoded}
+	}
+	return []sources{fromStorage}
+}
+
 // lighter tells whether a does the same with clearly less work.
 func lighter(a, b *outcome) bool {
 	sum := func(o *outcome) (s float64) {
@@ -171,9 +178,9 @@ func (w *world) even() layout {
 	sum := w.empty()
 	for i := range w.items {
 		part := float64(len(w.items[i].ingest)) / float64(w.jobs)
-		l := w.solve([]int{i}, nil, part, false)
-		if w.items[i].rec.Sharers > 1 {
-			if x := w.solve([]int{i}, nil, part, true); w.alone(i, x) < w.alone(i, l)*(1-1e-9) {
+		l := w.solve([]int{i}, nil, part, fromStorage)
+		for _, src := range w.sourcesOf(i)[1:] {
+			if x := w.solve([]int{i}, nil, part, src); w.alone(i, x) < w.alone(i, l)*(1-1e-9) {
 				l = x
 			}
 		}
@@ -200,10 +207,10 @@ func (w *world) alone(i int, l layout) float64 {
 // weights (nil = 1 each): it minimises the load of the most loaded resource and what is waited for of the others, then the sum of loads,
 // then bytes.
 //
-// Encoded bytes serve before they are sources of augmented samples (mix), so sources are of use only where nothing is served from storage.
-// That is no convex condition, therefore there are two programs: one without sources, and one with them (refill) that first serves all it can
-// from memory.
-func (w *world) solve(items []int, weights []float64, part float64, refill bool) layout {
+// A tier serves before it holds sources of augmented samples (mix), so sources are of use only where nothing is served from storage. That is
+// no convex condition, therefore there are three programs, by src: one without sources, one with encoded ones, and one with decoded ones too,
+// where encoded serves nothing. The latter two first serve all they can from memory.
+func (w *world) solve(items []int, weights []float64, part float64, src sources) layout {
 	weight := func(i int) float64 {
 		if weights == nil {
 			return 1
@@ -220,7 +227,7 @@ func (w *world) solve(items []int, weights []float64, part float64, refill bool)
 	for _, x := range base {
 		top = max(top, x)
 	}
-	m := w.memory(items, part, refill)
+	m := w.memory(items, part, src)
 	if m == nil || top == 0 {
 		return w.empty()
 	}
@@ -230,8 +237,10 @@ func (w *world) solve(items []int, weights []float64, part float64, refill bool)
 		for j, c := range m.cols {
 			if c.item >= 0 {
 				it := &w.items[c.item]
-				saves := it.refill[k]
-				if c.form != fRefill {
+				saves := 0.0
+				if from := c.source(); from >= 0 {
+					saves = it.refill[from][k]
+				} else {
 					saves = it.need[c.form][k] - it.need[fStored][k]
 				}
 				coef[j] = weight(c.item) * saves / top
@@ -242,10 +251,10 @@ func (w *world) solve(items []int, weights []float64, part float64, refill bool)
 		copy(r, coef)
 		r[m.gain] = 1
 	}
-	if refill {
+	if src != fromStorage {
 		served := m.objective()
 		for j, c := range m.cols {
-			if c.item >= 0 && c.form != fRefill {
+			if c.item >= 0 && c.source() < 0 {
 				served[j] = 1
 			}
 		}

@@ -133,17 +133,40 @@ func pivot(t [][]float64, out, in int, nz []int) []int {
 	return nz
 }
 
-// fRefill is the form of a column that serves nothing: the part of an item's samples that are served augmented and whose encoded bytes are
-// in memory too.
-const fRefill = int(numForms)
+// fRefillEncoded and fRefillDecoded are the forms of columns that serve nothing: the part of an item's samples that are served augmented,
+// and made anew from what the encoded or the decoded tier holds.
+const (
+	fRefillEncoded = int(numForms) + iota
+	fRefillDecoded
+)
 
-// column is a variable of a memory program: the part of an item's samples that a form serves, or is refilled from (fRefill), or the part of
-// what several items want of a form that lies in memory (item -1).
+// sources is where a program may have augmented samples made anew from.
+type sources uint8
+
+const (
+	fromStorage sources = iota
+	fromEncoded         // what the encoded tier holds beyond what it serves, else storage
+	fromDecoded         // what the decoded tier holds beyond what it serves, else what the encoded one holds, which serves nothing then
+)
+
+// column is a variable of a memory program: the part of an item's samples that a form serves, or is made anew from, or the part of what
+// several items want of a form that lies in memory (item -1).
 type column struct {
 	item, form int
 	mem        int     // the form whose memory it takes
 	bytes      float64 // it takes when it is 1; 0 = its memory is a column of its own
 	out        *float64
+}
+
+// source is the form that a column has augmented samples made anew from; -1 = none, the column serves.
+func (c column) source() int {
+	switch c.form {
+	case fRefillEncoded:
+		return fEncoded
+	case fRefillDecoded:
+		return fDecoded
+	}
+	return -1
 }
 
 // memoryProgram is a program whose rows hold the budget, the fixed sizes and that no sample is served twice. Its
@@ -156,9 +179,8 @@ type memoryProgram struct {
 	l    layout
 }
 
-// memory builds the program for some items and a part of the memory; nil when there is no memory. refill offers what is served augmented
-// a source in the encoded tier.
-func (w *world) memory(items []int, part float64, refill bool) *memoryProgram {
+// memory builds the program for some items and a part of the memory; nil when there is no memory.
+func (w *world) memory(items []int, part float64, src sources) *memoryProgram {
 	fixed, free := w.d.free()
 	sizes := [numForms]float64{fEncoded: float64(fixed.Encoded), fDecoded: float64(fixed.Decoded), fAugmented: float64(fixed.Augmented)}
 	unit := float64(free) + max(sizes[fEncoded], 0) + max(sizes[fDecoded], 0) + max(sizes[fAugmented], 0)
@@ -166,80 +188,28 @@ func (w *world) memory(items []int, part float64, refill bool) *memoryProgram {
 		return nil
 	}
 	m := &memoryProgram{unit: unit * part, l: w.empty()}
-	inData, inGroup := make([]int, len(w.d.Datasets)), make([]int, len(w.groups))
-	for _, i := range items {
-		inData[w.items[i].data]++
-		inGroup[w.items[i].group]++
-	}
-	stores := map[[2]int]int{} // (form, dataset or group) to the column that holds memory for several items
-	type pair struct{ serve, store, refill int }
-	var shared []pair
-	var refills []int // columns, each behind the one that it is for
-	first := make([]int, len(items)+1)
-	for k, i := range items {
-		it := &w.items[i]
-		g := &w.groups[it.group]
-		serves := []column{
-			{item: i, form: fEncoded, mem: fEncoded, bytes: w.room * it.set.Encoded * w.union[it.data], out: &m.l.enc[it.data]},
-			{item: i, form: fDecoded, mem: fDecoded, bytes: g.bytes * g.samples, out: &m.l.dec[it.group]},
-		}
-		members, key := [...]int{inData[it.data], inGroup[it.group]}, [...]int{it.data, it.group}
-		from := make([]int, len(serves))
-		for x := range serves {
-			c := serves[x]
-			from[x] = -1
-			if members[x] < 2 {
-				continue
-			}
-			at, ok := stores[[2]int{c.form, key[x]}]
-			if !ok {
-				at = len(m.cols)
-				stores[[2]int{c.form, key[x]}] = at
-				m.cols = append(m.cols, column{item: -1, form: c.form, mem: c.mem, bytes: c.bytes, out: c.out})
-			}
-			from[x] = at
-			serves[x].bytes, serves[x].out = 0, nil
-		}
-		first[k] = len(m.cols)
-		augmented := it.rec.Sharers > 1 // alone nothing is gained: an instance serves a job once (design.md G3)
-		for x, c := range serves {
-			if from[x] >= 0 {
-				p := pair{len(m.cols), from[x], -1}
-				if c.form == fEncoded && augmented && refill {
-					p.refill = first[k] + len(serves) + 1
-				}
-				shared = append(shared, p)
-			}
-			m.cols = append(m.cols, c)
-		}
-		if augmented {
-			m.cols = append(m.cols, column{item: i, form: fAugmented, mem: fAugmented, bytes: it.rec.Augmented * it.wanted, out: &m.l.aug[i]})
-		}
-		if augmented && refill {
-			source := serves[0]
-			source.form = fRefill
-			refills = append(refills, len(m.cols))
-			m.cols = append(m.cols, source)
-		}
-	}
+	stored, served, refilled := w.columns(m, items, src)
 	m.gain = len(m.cols)
 	m.vars = m.gain + 1
-	for k, i := range items {
+	for _, list := range served { // no sample is served twice
 		r := m.row(1)
-		for j := first[k]; j < len(m.cols) && m.cols[j].item == i && m.cols[j].form != fRefill; j++ {
+		for _, j := range list {
 			r[j] = 1
 		}
 	}
-	for _, s := range shared { // what is served from memory for several is at most what lies there
+	for _, s := range stored { // what several items take from a tier is at most what lies there
 		r := m.row(0)
-		r[s.serve], r[s.store] = 1, -1
-		if s.refill >= 0 {
-			r[s.refill] = 1
+		for _, j := range s.takes {
+			r[j] = 1
 		}
+		r[s.at] = -1
 	}
-	for _, j := range refills {
+	for _, list := range refilled { // what is made anew is served augmented
 		r := m.row(0)
-		r[j], r[j-1] = 1, -1
+		for _, j := range list[1:] {
+			r[j] = 1
+		}
+		r[list[0]] = -1
 	}
 	budget := m.row(float64(free) * part / m.unit)
 	for f := fEncoded; f <= fAugmented; f++ {
@@ -256,12 +226,79 @@ func (w *world) memory(items []int, part float64, refill bool) *memoryProgram {
 	return m
 }
 
+// store is a column for the memory of several items, and the columns of one of them that take from it.
+type store struct {
+	at    int
+	takes []int
+}
+
+// columns fills m.cols. It returns the stores, the columns that serve each item, and for items that share augmented samples that column and
+// those that it is made anew from.
+func (w *world) columns(m *memoryProgram, items []int, src sources) (stored []store, served, refilled [][]int) {
+	inData, inGroup := make([]int, len(w.d.Datasets)), make([]int, len(w.groups))
+	for _, i := range items {
+		inData[w.items[i].data]++
+		inGroup[w.items[i].group]++
+	}
+	add := func(c column) int {
+		m.cols = append(m.cols, c)
+		return len(m.cols) - 1
+	}
+	stores := map[[2]int]int{} // (form, dataset or group) to the column that holds memory for several items
+	for _, i := range items {
+		it := &w.items[i]
+		g := &w.groups[it.group]
+		tiers := [...]column{
+			{item: i, form: fEncoded, mem: fEncoded, bytes: w.room * it.set.Encoded * w.union[it.data], out: &m.l.enc[it.data]},
+			{item: i, form: fDecoded, mem: fDecoded, bytes: g.bytes * g.samples, out: &m.l.dec[it.group]},
+		}
+		members, key := [...]int{inData[it.data], inGroup[it.group]}, [...]int{it.data, it.group}
+		augmented := it.rec.Sharers > 1 // alone nothing is gained: an instance serves a job once (design.md G3)
+		var serves, makes []int
+		for x, c := range tiers {
+			at := -1
+			if members[x] > 1 {
+				var ok bool
+				if at, ok = stores[[2]int{c.form, key[x]}]; !ok {
+					shared := c
+					shared.item = -1
+					at = add(shared)
+					stores[[2]int{c.form, key[x]}] = at
+				}
+				c.bytes, c.out = 0, nil
+			}
+			var takes []int
+			if !augmented || src != fromDecoded || c.form != fEncoded {
+				serves = append(serves, add(c))
+				takes = append(takes, len(m.cols)-1)
+			}
+			if augmented && (src == fromDecoded || src == fromEncoded && c.form == fEncoded) {
+				c.form = [...]int{fRefillEncoded, fRefillDecoded}[x]
+				makes = append(makes, add(c))
+				takes = append(takes, len(m.cols)-1)
+			}
+			if at >= 0 {
+				stored = append(stored, store{at, takes})
+			}
+		}
+		if augmented {
+			at := add(column{item: i, form: fAugmented, mem: fAugmented, bytes: it.rec.Augmented * it.wanted, out: &m.l.aug[i]})
+			serves = append(serves, at)
+			if len(makes) > 0 {
+				refilled = append(refilled, append([]int{at}, makes...))
+			}
+		}
+		served = append(served, serves)
+	}
+	return stored, served, refilled
+}
+
 // layout solves the program.
 func (m *memoryProgram) layout() layout {
 	x := m.solve()
 	for j, c := range m.cols {
 		if c.out != nil {
-			*c.out += c.bytes * min(x[j], 1) // what serves and what is refilled from may be of one tier
+			*c.out += c.bytes * min(x[j], 1) // what serves and what is made anew from may be of one tier
 		}
 	}
 	return m.l

@@ -141,7 +141,7 @@ func (w *world) eq9Layout() layout {
 	for i := range all {
 		all[i] = i
 	}
-	m := w.memory(all, 1, false)
+	m := w.memory(all, 1, fromStorage)
 	if m == nil {
 		return w.empty()
 	}

@@ -48,6 +48,7 @@ func randomDemand(r *xrand.Rand, datasets, recipes int) Demand {
 			}
 			if r.IntN(2) == 0 {
 				c.Sharers = len(c.Jobs)
+				c.AugmentDegree = r.Uniform(1, float64(c.Sharers))
 			}
 			s.Recipes = append(s.Recipes, c)
 		}
@@ -378,12 +379,13 @@ func TestModelProperties(t *testing.T) {
 			}
 			sum += p * most
 		}
-		if _, kept := w.mix(0, w.spread(split, true)); kept > 0 { // a form of its own: augmented, its source in memory
+		_, kept := w.mix(0, w.spread(split, true))
+		for f, part := range kept { // forms of their own: augmented, its source in memory
 			most, rest := 0.0, 0.0
 			for k, x := range w.items[0].need[fAugmented] {
-				most, rest = max(most, x+w.items[0].refill[k]), max(rest, x)
+				most, rest = max(most, x+w.items[0].refill[f][k]), max(rest, x)
 			}
-			sum += kept * (most - rest)
+			sum += part * (most - rest)
 		}
 		for _, x := range w.items[0].ingest {
 			ingest += x
@@ -508,7 +510,8 @@ func TestAdopt(t *testing.T) {
 		{"small gain, next epoch", Change{Now: a, Next: b, NowRate: 100, NextRate: 109, Budget: 100, EpochsSinceMoved: 1}, true, "9.0 %"},
 		{"noise", Change{Now: a, Next: b, NowRate: 100, NextRate: 101, Budget: 100, EpochsSinceMoved: 5}, false, "only 1.0 %"},
 		{"worse", Change{Now: a, Next: b, NowRate: 100, NextRate: 90, Budget: 100, EpochsSinceMoved: 5}, false, "only 0.0 %"},
-		{"few bytes", Change{Now: a, Next: Split{Encoded: 96, Decoded: 4}, NowRate: 100, NextRate: 105, Budget: 100, EpochsSinceMoved: 5}, false, "only 4B would move"},
+		{"few bytes", Change{Now: Split{Encoded: 60, Decoded: 40}, Next: Split{Encoded: 56, Decoded: 44}, NowRate: 100, NextRate: 105, Budget: 100, EpochsSinceMoved: 5}, false, "only 4B would move"},
+		{"few bytes, a tier of its own", Change{Now: a, Next: Split{Encoded: 96, Decoded: 4}, NowRate: 100, NextRate: 105, Budget: 100, EpochsSinceMoved: 5}, true, "5.0 %"},
 		{"no rate", Change{Now: a, Next: b, NextRate: 105, Budget: 100}, true, "nothing was decided"},
 	} {
 		got, why := Adopt(c.c)

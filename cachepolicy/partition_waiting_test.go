@@ -165,7 +165,7 @@ func TestRoomOnlyWhereItKeepsStorageIdle(t *testing.T) {
 		for i := range all {
 			all[i] = i
 		}
-		best := w.solve(all, nil, 1, false)
+		best := w.solve(all, nil, 1, fromStorage)
 		got := w.evaluate(best)
 		l, o := w.withRoom(all, best, got)
 		if w.room != 1 || !o.fits(got.levels, 1-roomWorth) {

@@ -34,8 +34,8 @@ type item struct {
 	rec                 *Recipe
 	wanted              float64 // samples
 	need                [numForms]vector
-	refill              vector    // what changes for an augmented sample whose encoded bytes are in memory too
-	ingest              []float64 // of its jobs, ascending
+	refill              [numForms]vector // what changes for an augmented sample whose source is in memory, by the source's form
+	ingest              []float64        // of its jobs, ascending
 }
 
 // group is the recipes of a dataset that share decoded samples.
@@ -55,7 +55,7 @@ func newWorld(d *Demand) *world {
 		first := len(w.items)
 		for j := range s.Recipes {
 			r := &s.Recipes[j]
-			it := item{data: i, recipe: j, set: s, rec: r, wanted: r.wanted(s), need: needs(&d.Machine, s, r), refill: refill(&d.Machine, s, r)}
+			it := item{data: i, recipe: j, set: s, rec: r, wanted: r.wanted(s), need: needs(&d.Machine, s, r), refill: refills(&d.Machine, s, r)}
 			for _, x := range r.Jobs {
 				it.ingest = append(it.ingest, x.Ingest)
 			}
@@ -87,14 +87,14 @@ func (w *world) groupOf(first int, r *Recipe) int {
 
 // needs is the table of seneca.md 1.6: seconds of each resource that a sample of each form takes.
 //
-// Three refinements. Of what falls together (Degree) only reading and decoding is done once; every job augments for
-// itself, unless it shares instances. Finish is charged to a hit of augmented. And the refill of augmented is charged
-// wherever a miss is, so that an instance that is used once costs at least what a miss does.
+// Four refinements. Of what falls together (Degree) only reading and decoding is done once. Jobs that share instances also augment
+// once for what falls together (AugmentDegree); others augment for themselves. Finish is charged to a hit of augmented. And the
+// refill of augmented is charged wherever a miss is, from storage; where its source is in memory, refills says what changes.
 func needs(m *Machine, s *Dataset, r *Recipe) (v [numForms]vector) {
 	n, g, share := float64(m.Nodes), r.Degree, float64(r.Sharers)
-	augment, finish := 1/(n*r.Augment), 1/(n*r.Finish)
-	whole := max(1/(n*r.DecodeAugment), augment) // noise may say otherwise
-	prepare := augment + (whole-augment)/g
+	whole, augment, finish := r.seconds(m)
+	each := augment - float64(max(augment-finish, 0)*(1-1/r.augmentDegree()))
+	prepare := each + (whole-augment)/g
 	pcie := (r.Augmented + m.GradientPCIe) / (n * m.PCIe)
 	nic := func(bytes float64) float64 { return (bytes + m.GradientNIC) / (n * m.NIC) }
 	v[fStored] = vector{ResStorage: s.Stored / m.Storage / g, ResCPU: prepare, ResNIC: nic(s.Stored / g), ResPCIe: pcie}
@@ -102,7 +102,7 @@ func needs(m *Machine, s *Dataset, r *Recipe) (v [numForms]vector) {
 		v[fStored][ResCache] = s.Encoded / m.Cache / g
 	}
 	v[fEncoded] = vector{ResCPU: prepare, ResCache: s.Encoded / m.Cache, ResNIC: nic(s.Encoded), ResPCIe: pcie}
-	v[fDecoded] = vector{ResCPU: augment, ResCache: r.Decoded / m.Cache, ResNIC: nic(r.Decoded), ResPCIe: pcie}
+	v[fDecoded] = vector{ResCPU: each, ResCache: r.Decoded / m.Cache, ResNIC: nic(r.Decoded), ResPCIe: pcie}
 	v[fAugmented] = vector{ResStorage: s.Stored / m.Storage / share, ResCPU: finish + max(whole-finish, 0)/share,
 		ResCache: r.Augmented / m.Cache, ResNIC: nic(r.Augmented + s.Stored/share), ResPCIe: pcie}
 	if m.MissesFill {
@@ -111,13 +111,31 @@ func needs(m *Machine, s *Dataset, r *Recipe) (v [numForms]vector) {
 	return v
 }
 
-// refill is what changes for a sample of the augmented form when the bytes that its next instance is made from lie in the encoded
-// tier: they are not read from storage. Forms do not exclude each other: a tier that holds more of a dataset than it serves holds
-// sources of what another form serves.
-func refill(m *Machine, s *Dataset, r *Recipe) (v vector) {
-	v[ResStorage] = -s.Stored / m.Storage / float64(r.Sharers)
-	if !m.MissesFill {
-		v[ResCache] = s.Encoded / m.Cache / float64(r.Sharers)
+// seconds are what a node takes to make the row of a batch: from encoded bytes, from a decoded sample, from an augmented one. Noise
+// may say that less work takes longer; then it takes as long.
+func (r *Recipe) seconds(m *Machine) (whole, augment, finish float64) {
+	n := float64(m.Nodes)
+	augment = 1 / (n * r.Augment)
+	return max(1/(n*r.DecodeAugment), augment), augment, 1 / (n * r.Finish)
+}
+
+// augmentDegree is AugmentDegree, 1 where it is not given.
+func (r *Recipe) augmentDegree() float64 { return max(r.AugmentDegree, 1) }
+
+// refills is what changes for a sample of the augmented form when that from which its next instance is made lies in memory, by the
+// form in which it does: encoded bytes are not read from storage, and a decoded sample is not decoded either. Forms do not exclude
+// each other: a tier that holds more of a dataset than it serves holds sources of what another form serves.
+func refills(m *Machine, s *Dataset, r *Recipe) (v [numForms]vector) {
+	share := float64(r.Sharers)
+	whole, augment, finish := r.seconds(m)
+	read, written := -s.Stored/m.Storage/share, s.Encoded/m.Cache/share
+	v[fEncoded][ResStorage] = read
+	v[fDecoded] = vector{ResStorage: read, ResCPU: -max(whole-max(augment, finish), 0) / share, ResCache: r.Decoded / m.Cache / share,
+		ResNIC: (r.Decoded - s.Stored) / share / (float64(m.Nodes) * m.NIC)}
+	if m.MissesFill {
+		v[fDecoded][ResCache] -= written
+	} else {
+		v[fEncoded][ResCache] = written
 	}
 	return v
 }
@@ -126,17 +144,20 @@ func (w *world) empty() layout {
 	return layout{make([]float64, len(w.d.Datasets)), make([]float64, len(w.groups)), make([]float64, len(w.items))}
 }
 
-// mix is how the samples of an item are served: augmented before decoded before encoded (Eq. 2, 4, 6); kept is the part that is served
-// augmented and whose encoded bytes are in memory besides.
-func (w *world) mix(i int, l layout) (p [numForms]float64, kept float64) {
+// mix is how the samples of an item are served: augmented before decoded before encoded (Eq. 2, 4, 6). kept is the part that is served
+// augmented and whose source is in memory, by the form of the source: a tier holds sources with what it has beyond what it serves.
+func (w *world) mix(i int, l layout) (p, kept [numForms]float64) {
 	it := &w.items[i]
 	g := &w.groups[it.group]
-	p[fAugmented] = min(1, l.aug[i]/(it.rec.Augmented*it.wanted))
-	p[fDecoded] = min(1-p[fAugmented], l.dec[it.group]/(g.bytes*g.samples))
+	decoded := min(1, l.dec[it.group]/(g.bytes*g.samples))
 	encoded := min(1, l.enc[it.data]/(it.set.Encoded*w.union[it.data]))
+	p[fAugmented] = min(1, l.aug[i]/(it.rec.Augmented*it.wanted))
+	p[fDecoded] = min(1-p[fAugmented], decoded)
 	p[fEncoded] = min(1-p[fAugmented]-p[fDecoded], encoded)
 	p[fStored] = max(1-p[fAugmented]-p[fDecoded]-p[fEncoded], 0)
-	return p, min(p[fAugmented], encoded-p[fEncoded])
+	kept[fDecoded] = min(p[fAugmented], decoded-p[fDecoded])
+	kept[fEncoded] = min(p[fAugmented]-kept[fDecoded], encoded-p[fEncoded])
+	return p, kept
 }
 
 // sample is seconds of each resource that a sample of an item takes in the mean, and how the item is served.
@@ -151,9 +172,11 @@ func (w *world) sample(i int, l layout) (need vector, p [numForms]float64) {
 			}
 		}
 	}
-	if kept > 0 {
-		for k := range need {
-			need[k] = max(need[k]+float64(kept*it.refill[k]), 0) // below 0 by rounding alone
+	for f, part := range kept {
+		if part > 0 {
+			for k := range need {
+				need[k] = max(need[k]+float64(part*it.refill[f][k]), 0) // below 0 by rounding alone
+			}
 		}
 	}
 	return need, p
@@ -197,8 +220,8 @@ func (w *world) blend(a, b layout, part float64) layout {
 	return l
 }
 
-// cover is x changed so that one item is served wholly from one form, for fRefill from augmented with all sources in encoded; what x gave
-// the item goes, and the rest of x shrinks to the memory that is left. False when the form cannot hold the item.
+// cover is x changed so that one item is served wholly from one form, for fRefillEncoded and fRefillDecoded from augmented with all sources
+// in that tier; what x gave the item goes, and the rest of x shrinks to the memory that is left. False when the form cannot hold the item.
 func (w *world) cover(i, form int, x layout) (layout, bool) {
 	it := &w.items[i]
 	g := &w.groups[it.group]
@@ -222,8 +245,11 @@ func (w *world) cover(i, form int, x layout) (layout, bool) {
 		if it.rec.Sharers < 2 {
 			return l, false
 		}
-		if form == fRefill {
+		switch form {
+		case fRefillEncoded:
 			whole[0] = it.set.Encoded * w.union[it.data]
+		case fRefillDecoded:
+			whole[1] = g.bytes * g.samples
 		}
 	}
 	for k, n := range whole {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import pathlib
 import sys
 import xml.etree.ElementTree as ET
@@ -68,6 +69,26 @@ def test_chosen_beside_the_best(chosen: tuple[float, float], close: bool):
     other = cell("chosen", (500, 500, 0), *(run(v) for v in chosen))
     s = tiers_report.summary([best, other], 2)
     assert s["best"] is best and s["close"] is close and s["cells"] == 2 and s["runs"] == 5
+
+
+def test_predictions_are_told_who_works_together(monkeypatch: pytest.MonkeyPatch):
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(tiers, "larder", lambda _args, *command: asked.append(command))
+    group = ("drawn", "unlike", 1000)
+    for degrees in ({}, {group: [2.5, 0.99]}, {group: [3.1, 1.5]}):
+        for share in (False, True):
+            tiers.tune(argparse.Namespace(), "file", group, degrees, share, "bottleneck", [(1, 2, 3)])
+    told = [{k: v for k, v in zip(c, c[1:], strict=False) if k in ("--degree", "--augment-degree", "--jobs")} for c in asked]
+    assert told == [{"--jobs": "3"}] * 2 + [
+        {"--jobs": "3", "--degree": "2.5"}, {"--jobs": "3", "--degree": "2.5", "--augment-degree": "1"},  # a run may end in mid-batch
+        {"--jobs": "3", "--degree": "3"}, {"--jobs": "3", "--degree": "3", "--augment-degree": "1.5"}]
+    assert ["--share" in c for c in asked] == [False, True] * 3
+
+
+def test_jobs_that_share_do_so_in_every_split():
+    args = argparse.Namespace(phases=list(tiers.PHASES), step=50, coarse="", budgets=1)
+    for c in tiers.cells(args, ["drawn"]):
+        assert c["share"] == (c["phase"] == "unlike" or c["split"][2] > 0), c
 
 
 def result() -> dict[str, Any]:

@@ -4,7 +4,7 @@
     .venv/bin/python bench/live/tiers.py --report out/tiers.json                                     writes docs/tiers.md and docs/img
 
 Every split of a budget in steps of 20 % is measured, and the split that larder tune chooses, for one job, for four that run side by
-side and for four that start a quarter of an epoch apart, on photographs ($LARDER_TESTDATA/imagenet-700, or --data) and on a drawn
+side, for four that start a quarter of an epoch apart and for three with batches of 25, 50 and 75 that share augmented samples, on photographs ($LARDER_TESTDATA/imagenet-700, or --data) and on a drawn
 dataset of which little fits. Storage is held to --storage-limit inside larder, past the page cache. Repeats are interleaved: the whole
 grid once, in a new order, then again. A run fills its tiers with a first epoch at full speed, then the limit is set (SIGHUP) and the
 window opens. It needs NumPy only.
@@ -35,7 +35,15 @@ from loaders import ROOT, Daemon
 
 BATCH = 16
 PREFETCH = 2
-JOBS = {"alone": 1, "aligned": 4, "staggered": 4}
+
+
+class Phase(NamedTuple):
+    batches: tuple[int, ...]  # of each job
+    share: bool = False  # jobs share augmented samples in every split, also where no tier keeps them; else only where one does
+
+
+PHASES = {"alone": Phase((BATCH,)), "aligned": Phase((BATCH,) * 4), "staggered": Phase((BATCH,) * 4), "unlike": Phase((25, 50, 75), True)}
+JOBS = {name: len(p.batches) for name, p in PHASES.items()}
 
 
 class Setting(NamedTuple):
@@ -47,6 +55,8 @@ class Setting(NamedTuple):
 # Of the photographs a third and one and a half fit in their stored form, of the drawn images an eighth and a third. The limits are so low
 # that storage is what binds in most of the grid on two cores that others use too.
 SETTINGS = {"imagenet-700": Setting(224, "10MB/s", (24 << 20, 112 << 20)), "drawn": Setting(96, "4MB/s", (1536 << 10, 4 << 20))}
+Group = tuple[str, str, int]  # dataset, phase, budget: what is compared with one another
+Degrees = dict[Group, list[float]]  # jobs that one read and decode serves, and one augmentation that no tier keeps
 SHRINK = 3  # the drawn images' sides, of those of larder demo
 MODELS = ("bottleneck", "seneca")
 
@@ -74,7 +84,7 @@ class Jobs:
         ops = larder.ops
         self.order, self.n = order, order["jobs"]
         self.loaders = [
-            larder.Loader(f"imagefolder:{order['data']}", batch_size=order["batch"], shuffle=True, seed=i, job=f"sweep-{i}", order=order["order"],
+            larder.Loader(f"imagefolder:{order['data']}", batch_size=order["batch"][i], shuffle=True, seed=i, job=f"sweep-{i}", order=order["order"],
                           share=order["share"], prefetch=order["prefetch"], transform=[ops.RandomResizedCrop(order["crop"]), ops.RandomHorizontalFlip()])
             for i in range(self.n)
         ]
@@ -220,7 +230,7 @@ def run(args: argparse.Namespace, name: str, data: str, phase: str, split: tuple
     try:
         spec = {"data": data, "jobs": JOBS[phase], "phase": phase, "share": "augmented" if share else "none", "order": order, "cold": cold,
                 "whole": cold, "last": last, "epochs": math.ceil(last), "pid": daemon.process.pid, "crop": setting.crop,
-                "batch": 4 if cold else BATCH, "prefetch": 1 if cold else PREFETCH}
+                "batch": [4] * JOBS[phase] if cold else PHASES[phase].batches, "prefetch": 1 if cold else PREFETCH}
         env = dict(os.environ, PYTHONPATH=f"{ROOT / 'python'}", LARDER_SOCKET=daemon.socket)
         p = subprocess.Popen([sys.executable, __file__, "--child", json.dumps(spec)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
         try:
@@ -272,11 +282,25 @@ def middle(profiles: list[dict[str, Any]]) -> dict[str, Any]:
     return merge(*profiles)
 
 
-def tune(args: argparse.Namespace, file: str, budget: int, phase: str, share: bool, model: str, splits: list[tuple[int, int, int]]) -> dict[str, Any]:
+def tune(args: argparse.Namespace, file: str, group: Group, degrees: Degrees, share: bool, model: str, splits: list[tuple[int, int, int]]) -> dict[str, Any]:
     flags = [x for e, d, a in splits for x in ("--split", f"encoded={e},decoded={d},augmented={a}")]
-    degree = ["--degree", str(JOBS[phase])] if phase == "aligned" else []  # they read everything together
-    return larder(args, "tune", "--profile", file, "--budget", str(budget), "--jobs", str(JOBS[phase]), "--model", model, *degree, *flags,
-                  *(["--share"] if share else []))
+    jobs = JOBS[group[1]]
+    if group in degrees:
+        read, augment = (min(max(x, 1), jobs) for x in degrees[group])
+        flags += ["--degree", str(read), *(["--augment-degree", str(augment)] if share else [])]
+    return larder(args, "tune", "--profile", file, "--budget", str(group[2]), "--jobs", str(jobs), "--model", model, *flags, *(["--share"] if share else []))
+
+
+def together(args: argparse.Namespace, data: dict[str, str], grid: list[dict[str, Any]]) -> Degrees:
+    """How many jobs one read and decode serves, and one augmentation, by group: of a run in which all memory is encoded. The daemon measures
+    the same of the jobs that it has; jobs side by side read everything together, jobs with unlike batches do not."""
+    out: Degrees = {}
+    for g in dict.fromkeys(map(key, grid)):
+        if JOBS[g[1]] > 1:
+            r = run(args, g[0], data[g[0]], g[1], (g[2], 0, 0), True)
+            out[g] = [r["delivered"] / max(r["decodes"], 1), r["delivered"] / max(r["augments"], 1)]
+            print(f"  {g}: one decode serves {out[g][0]:.2f} jobs, one augmentation {out[g][1]:.2f}", file=sys.stderr, flush=True)
+    return out
 
 
 def simplex(step: int) -> list[tuple[int, int, int]]:
@@ -297,31 +321,34 @@ def cells(args: argparse.Namespace, names: list[str]) -> list[dict[str, Any]]:
         step = max(args.step, 50) if phase in args.coarse.split(",") else args.step
         for budget in SETTINGS[name].budgets[: args.budgets]:
             for split in simplex(step):
-                out.append({"dataset": name, "phase": phase, "budget": budget, "percent": split, "split": bytes_of(split, budget), "share": split[2] > 0})
+                share = split[2] > 0 or PHASES[phase].share
+                out.append({"dataset": name, "phase": phase, "budget": budget, "percent": split, "split": bytes_of(split, budget), "share": share})
     return out
 
 
-def key(c: dict[str, Any]) -> tuple[Any, ...]:
+def key(c: dict[str, Any]) -> Group:
     return c["dataset"], c["phase"], c["budget"]
 
 
-def choose(args: argparse.Namespace, grid: list[dict[str, Any]], files: dict[str, str]) -> None:
-    """Adds what larder tune chooses to the grid, as the daemon's jobs would: shared augmentation is offered to jobs of one recipe."""
-    for (name, phase, budget), _ in itertools.groupby(sorted(grid, key=key), key):
-        s = tune(args, files[name], budget, phase, JOBS[phase] > 1, "bottleneck", [])["split"]
+def choose(args: argparse.Namespace, grid: list[dict[str, Any]], files: dict[str, str], degrees: Degrees) -> None:
+    """Adds what larder tune chooses to the grid, as the daemon's jobs would: shared augmentation is offered to jobs of one recipe, and they
+    share whatever the split is."""
+    for g in sorted(set(map(key, grid))):
+        name, phase, budget = g
+        s = tune(args, files[name], g, degrees, JOBS[phase] > 1, "bottleneck", [])["split"]
         split = (s["encoded_bytes"], s["decoded_bytes"], s["augmented_bytes"])
-        grid.append({"dataset": name, "phase": phase, "budget": budget, "percent": "chosen", "split": split, "share": split[2] > 0})
+        grid.append({"dataset": name, "phase": phase, "budget": budget, "percent": "chosen", "split": split, "share": JOBS[phase] > 1})
 
 
-def predict(args: argparse.Namespace, grid: list[dict[str, Any]], files: dict[str, str]) -> None:
-    for (name, phase, budget), group in itertools.groupby(sorted(grid, key=key), key):
-        mine = list(group)
+def predict(args: argparse.Namespace, grid: list[dict[str, Any]], files: dict[str, str], degrees: Degrees) -> None:
+    for g, group in itertools.groupby(sorted(grid, key=key), key):
+        (name, phase, _), mine = g, list(group)
         for model in MODELS:
             for share in (False, True):
                 some = [c for c in mine if c["share"] == share]
                 if not some:
                     continue
-                told = tune(args, files[name], budget, phase, share and JOBS[phase] > 1, model, [c["split"] for c in some])
+                told = tune(args, files[name], g, degrees, share and JOBS[phase] > 1, model, [c["split"] for c in some])
                 for c, x in zip(some, told["candidates"][-len(some):], strict=True):
                     c.setdefault("predicted", {})[model] = {"rate": x["samples_per_second"], "binding": x["binding"], "load": x.get("load", {})}
         # And for the cores that each run had: those that others were not on.
@@ -330,7 +357,7 @@ def predict(args: argparse.Namespace, grid: list[dict[str, Any]], files: dict[st
             for r in c["runs"]:
                 had = max(os.cpu_count() - r["foreign"], 0.05)
                 pathlib.Path(files[name] + ".had").write_text(json.dumps(on_cores(whole, had)))
-                told = tune(args, files[name] + ".had", budget, phase, c["share"] and JOBS[phase] > 1, "bottleneck", [c["split"]])["candidates"][-1]
+                told = tune(args, files[name] + ".had", g, degrees, c["share"] and JOBS[phase] > 1, "bottleneck", [c["split"]])["candidates"][-1]
                 r["cores"], r["predicted"], r["binding"] = had, told["samples_per_second"], told["binding"]
 
 
@@ -349,13 +376,15 @@ def sweep(args: argparse.Namespace, data: dict[str, str], work: pathlib.Path) ->
         if (kept["version"], kept["seed"], kept["repeats"]) != (larder(args, "version"), args.seed, args.repeats):
             raise SystemExit(f"{part} was begun by another build, or with another --seed or --repeats: leave --go-on out")
         grid, profiles, done, before = kept["grid"], kept["profiles"], kept["done"], kept["seconds"]
+        degrees = {tuple(g): of for g, of in kept["degrees"]}
         for n in data:
             pathlib.Path(files[n]).write_text(json.dumps(middle(profiles[n])))
     else:
         for _ in range(1 if args.quick else 3):  # one look may meet a moment in which the machine had other work, and the choice rests on it
             look()
         grid, before = cells(args, list(data)), 0.0
-        choose(args, grid, files)
+        degrees = together(args, data, grid)
+        choose(args, grid, files, degrees)
         for c in grid:
             c["runs"] = []
     begun, first = time.monotonic(), done
@@ -371,13 +400,13 @@ def sweep(args: argparse.Namespace, data: dict[str, str], work: pathlib.Path) ->
         if done % 10 == 0:
             seconds = time.monotonic() - begun
             part.write_text(json.dumps({"version": larder(args, "version"), "seed": args.seed, "repeats": args.repeats, "grid": grid, "profiles": profiles,
-                                        "done": done, "seconds": before + seconds}))
+                                        "degrees": list(degrees.items()), "done": done, "seconds": before + seconds}))
             left = seconds / (done - first) * (args.repeats * len(grid) - done)
             print(f"  {done} of {args.repeats * len(grid)} runs, about {left / 60:.0f} min to go", file=sys.stderr, flush=True)
     part.unlink(missing_ok=True)
     begun -= before
-    predict(args, grid, files)
-    return {"cells": grid, "profiles": profiles, "seconds": time.monotonic() - begun}
+    predict(args, grid, files, degrees)
+    return {"cells": grid, "profiles": profiles, "degrees": list(degrees.items()), "seconds": time.monotonic() - begun}
 
 
 # --- reads against the lower bound ----------------------------------------------------------------------------------
@@ -418,7 +447,7 @@ def main() -> None:
     parser.add_argument("--data", default=str(pathlib.Path(os.environ.get("LARDER_TESTDATA", ROOT / "../shared/data")) / "imagenet-700"))
     parser.add_argument("--drawn", type=int, default=1500, help="images to draw")
     parser.add_argument("--datasets", default="imagenet-700,drawn")
-    parser.add_argument("--phases", default=",".join(JOBS), help="of alone, aligned, staggered")
+    parser.add_argument("--phases", default=",".join(JOBS), help="of " + ", ".join(JOBS))
     parser.add_argument("--workers", default="auto", help="prep.workers")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--step", type=int, default=20, help="of the splits, %%")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 BEGIN, END = "<!-- measured: written by bench/live/tiers.py --report -->", "<!-- end of what is measured -->"
-PHASES = {"alone": "1 job", "aligned": "4 jobs, aligned", "staggered": "4 jobs, staggered"}
+PHASES = {"alone": "1 job", "aligned": "4 jobs, aligned", "staggered": "4 jobs, staggered", "unlike": "3 jobs, batches 25, 50, 75"}
 FORMS = ("encoded", "decoded", "augmented")
 FREE = 0.07  # of all processors: with less of them idle a window counts as out of cores
 CLOSE = 0.95  # of the best measured split, that the chosen one must reach unless their ranges overlap
@@ -175,7 +175,7 @@ def write(results: list[dict[str, Any]], docs: pathlib.Path) -> None:
 
 # --- plots ----------------------------------------------------------------------------------------------------------
 
-COLOURS = {"alone": "#1b6ca8", "aligned": "#c05621", "staggered": "#2f855a"}
+COLOURS = {"alone": "#1b6ca8", "aligned": "#c05621", "staggered": "#2f855a", "unlike": "#6b46c1"}
 FONT = 'font-family="system-ui, sans-serif"'
 
 

@@ -90,6 +90,10 @@ give it. Models: bottleneck (the busiest resource limits), seneca (Eq. 1-9 of th
 				return usagef("1 keeps every job's fair share, 0 looks at the total alone", "--fairness %v is not between 0 and 1", use.Fairness)
 			case !(use.Degree == 0 || use.Degree >= 1 && use.Degree <= float64(use.Jobs)):
 				return usagef("leave it out for what the default order reaches", "--degree %v is not between 1 and --jobs", use.Degree)
+			case use.AugmentDegree != 0 && !use.Share:
+				return usagef("add --share, or leave it out", "--augment-degree is of jobs that share augmented samples")
+			case !(use.AugmentDegree == 0 || use.AugmentDegree >= 1 && use.AugmentDegree <= float64(use.Jobs)):
+				return usagef("leave it out for that of --degree", "--augment-degree %v is not between 1 and --jobs", use.AugmentDegree)
 			case !(use.Ingest >= 0 && use.Ingest < 1e12):
 				return usagef("e.g. --ingest 2500", "--ingest %v is no rate", use.Ingest)
 			}
@@ -145,6 +149,7 @@ give it. Models: bottleneck (the busiest resource limits), seneca (Eq. 1-9 of th
 	cmd.Flags().IntVar(&use.Jobs, "jobs", 1, "jobs that run at once on each profile")
 	cmd.Flags().BoolVar(&use.Share, "share", false, "the jobs share augmented samples (share: augmented)")
 	cmd.Flags().Float64Var(&use.Degree, "degree", 0, "jobs served by one read and decode; 0 = jobs/1.25, as measured for the default order")
+	cmd.Flags().Float64Var(&use.AugmentDegree, "augment-degree", 0, "with --share, jobs served by one augmentation that no tier keeps; 0 = as --degree")
 	cmd.Flags().Float64Var(&use.Ingest, "ingest", 0, "samples a second that each training takes; 0 = not known")
 	cmd.Flags().Float64Var(&use.Fairness, "fairness", 1, "part of its fair share that every job keeps, 0 to 1")
 	cmd.Flags().StringVar(&model, "model", cachepolicy.Bottleneck, "model: "+strings.Join(cachepolicy.Models(), " or "))

@@ -145,6 +145,7 @@ type rankQueue struct {
 type prefix struct {
 	id      ident.RecipeID
 	decoded meter       // bytes of decoded samples of this prefix
+	degree  float64     // jobs that one read and decode served when it was measured last; 0 = not measured for these jobs
 	jobs    bits.JobSet // joined jobs that have it
 }
 
@@ -155,6 +156,7 @@ type group struct {
 	seed    uint64
 	suffix  ident.RecipeID
 	members []*stream // live
+	degree  float64   // members that one augmentation served when it was measured last, without what the tier served; 0 = not measured
 }
 
 // meter keeps a mean of sizes.

@@ -336,6 +336,7 @@ func (c *Core) demand() cachepolicy.Demand {
 			q := &set.Recipes[k]
 			q.Samples = min(q.Samples, set.Samples)
 			q.Degree = c.degree(q.Prefix, set)
+			q.AugmentDegree = min(q.AugmentDegree, float64(q.Sharers))
 		}
 	}
 	return d
@@ -372,50 +373,13 @@ func (c *Core) demandRecipe(set *cachepolicy.Dataset, s *stream, room float64) {
 	if decode := known(r.Decode); decode > 0 && q.Augment > 0 {
 		q.DecodeAugment = 1 / (1/decode + 1/q.Augment)
 	}
+	if sharers > 1 {
+		q.AugmentDegree = c.augmentDegree(s.group)
+	}
 	if q.Finish == 0 && augmented > 0 {
 		q.Finish = known(c.model.rates.Cache) / augmented // copying is the least it takes
 	}
 	set.Recipes = append(set.Recipes, q)
-}
-
-// minDegree is how many samples jobs must have had for their sharing to be measured.
-const minDegree = 256
-
-// degree is how many jobs one read and one decode serve, among those of a dataset whose recipes begin alike: samples delivered for each
-// decode, without those that the decoded tier serves anyhow (the model counts them apart).
-func (c *Core) degree(prefix string, set *cachepolicy.Dataset) float64 {
-	jobs, samples, decodes, bytes := 0, 0.0, 0.0, 0.0
-	for _, s := range c.order {
-		if s.job.Paused || fmt.Sprint(c.datasets[s.dataset].id) != set.Name || c.prefixes[s.prefix].id.String() != prefix {
-			continue
-		}
-		jobs++
-		samples += float64(s.job.Stats.Samples - s.since.samples)
-		decodes += float64(s.job.Stats.Decodes - s.since.decodes)
-	}
-	if jobs < 2 {
-		return 1
-	}
-	for _, q := range set.Recipes {
-		if q.Prefix == prefix {
-			bytes = max(bytes, q.Decoded)
-		}
-	}
-	if samples < max(minDegree, float64(set.Samples)/2) || decodes == 0 {
-		return max(1, float64(jobs)/cachepolicy.StratifiedDegree)
-	}
-	held := min(1, float64(c.index.Used(ident.Decoded))/max(1, bytes*float64(set.Samples)))
-	return min(max(1, samples*(1-held)/decodes), float64(jobs))
-}
-
-// mark is where counting began.
-type mark struct{ samples, decodes uint64 }
-
-// recountDegree lets the sharing of all jobs be measured anew: who shares has changed.
-func (c *Core) recountDegree() {
-	for _, s := range c.order {
-		s.since = mark{s.job.Stats.Samples, s.job.Stats.Decodes}
-	}
 }
 
 // decoded counts what a sample weighs that was decoded.

@@ -194,11 +194,12 @@ func Parse(path string, raw []byte) (*Profile, error) {
 
 // Use is how the profiled datasets are read.
 type Use struct {
-	Jobs     int     // on each profile
-	Share    bool    // they share augmented samples
-	Degree   float64 // jobs served by one read and decode; 0 = what stratified order reaches
-	Ingest   float64 // samples a second that each training takes; 0 = not known
-	Fairness float64
+	Jobs          int     // on each profile
+	Share         bool    // they share augmented samples
+	Degree        float64 // jobs served by one read and decode; 0 = what stratified order reaches
+	AugmentDegree float64 // where they share, jobs served by one augmentation that no tier keeps; 0 = as Degree
+	Ingest        float64 // samples a second that each training takes; 0 = not known
+	Fairness      float64
 }
 
 // footprint is how much of a tier's budget a sample of that many bytes takes: whole granules, half of one more in the mean, of
@@ -242,6 +243,9 @@ func Demand(budget int64, use Use, list ...*Profile) cachepolicy.Demand {
 		}
 		if use.Share && p.Recipe.Random {
 			r.Sharers = use.Jobs
+			if r.AugmentDegree = use.AugmentDegree; r.AugmentDegree == 0 {
+				r.AugmentDegree = degree
+			}
 		}
 		d.Datasets[i].Recipes = append(d.Datasets[i].Recipes, r)
 	}
