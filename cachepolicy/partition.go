@@ -59,7 +59,8 @@ type Recipe struct {
 	Augment       float64 // T_A: from a decoded sample to the batch
 	Finish        float64 // from an augmented sample to the batch; +Inf when that is nothing, as the paper has it
 	Sharers       int     // r: jobs that use one augmented instance, at least 1; 1 = nobody shares
-	Degree        float64 // g: jobs served by one read and one decode when their picks fall together; at least 1
+	Degree        float64 // g: jobs served by one read, and the decode of what it read, when their picks fall together; at least 1
+	DecodeDegree  float64 // g_E: the same by one decode of what the encoded tier holds, which jobs need not take together; 0 = Degree
 	AugmentDegree float64 // of the Sharers, those served by one augmentation that no tier keeps, when their picks fall together; 0 = 1
 	Jobs          []Job   // at least one
 }
@@ -334,6 +335,8 @@ func (s *Dataset) check() error {
 		case r.Sharers < 1 || r.Sharers > len(r.Jobs):
 			return fault.New(fault.Invalid, subject("sharers"), "1 = nobody shares; at most all its jobs share",
 				"%d of %d jobs share augmented samples", r.Sharers, len(r.Jobs))
+		case !(r.DecodeDegree == 0 || r.DecodeDegree >= 1 && r.DecodeDegree <= 1e6):
+			return fault.New(fault.Invalid, subject("decode_degree"), "1 = every job decodes for itself", "one decode serves %v jobs", r.DecodeDegree)
 		case !(r.AugmentDegree == 0 || r.AugmentDegree >= 1 && r.AugmentDegree <= float64(r.Sharers)):
 			return fault.New(fault.Invalid, subject("augment_degree"), "1 = every job augments for itself; at most all that share",
 				"one augmentation serves %v of %d jobs", r.AugmentDegree, r.Sharers)

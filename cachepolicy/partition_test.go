@@ -30,6 +30,9 @@ func randomDemand(r *xrand.Rand, datasets, recipes int) Demand {
 			if r.IntN(2) == 0 {
 				c.Prefix = "p"
 			}
+			if x := math.Mod(c.Decoded, 1); x < .5 { // no draw of its own: recorded figures are of these demands
+				c.DecodeDegree = 1 + 2*x*(c.Degree-1)
+			}
 			c.DecodeAugment = r.LogUniform(50, 2e4)
 			c.Augment = c.DecodeAugment * r.Uniform(1.05, 10)
 			c.Finish = c.Augment * r.LogUniform(1, 100)
@@ -48,7 +51,7 @@ func randomDemand(r *xrand.Rand, datasets, recipes int) Demand {
 			}
 			if r.IntN(2) == 0 {
 				c.Sharers = len(c.Jobs)
-				c.AugmentDegree = r.Uniform(1, float64(c.Sharers))
+				c.AugmentDegree = 1 + math.Mod(c.Augmented, 1)*float64(c.Sharers-1)
 			}
 			s.Recipes = append(s.Recipes, c)
 		}

@@ -87,21 +87,21 @@ func (w *world) groupOf(first int, r *Recipe) int {
 
 // needs is the table of seneca.md 1.6: seconds of each resource that a sample of each form takes.
 //
-// Four refinements. Of what falls together (Degree) only reading and decoding is done once. Jobs that share instances also augment
-// once for what falls together (AugmentDegree); others augment for themselves. Finish is charged to a hit of augmented. And the
+// Four refinements. Of what falls together (Degree, DecodeDegree) only reading and decoding is done once. Jobs that share instances also
+// augment once for what falls together (AugmentDegree); others augment for themselves. Finish is charged to a hit of augmented. And the
 // refill of augmented is charged wherever a miss is, from storage; where its source is in memory, refills says what changes.
 func needs(m *Machine, s *Dataset, r *Recipe) (v [numForms]vector) {
 	n, g, share := float64(m.Nodes), r.Degree, float64(r.Sharers)
 	whole, augment, finish := r.seconds(m)
 	each := augment - float64(max(augment-finish, 0)*(1-1/r.augmentDegree()))
-	prepare := each + (whole-augment)/g
+	decode := whole - augment
 	pcie := (r.Augmented + m.GradientPCIe) / (n * m.PCIe)
 	nic := func(bytes float64) float64 { return (bytes + m.GradientNIC) / (n * m.NIC) }
-	v[fStored] = vector{ResStorage: s.Stored / m.Storage / g, ResCPU: prepare, ResNIC: nic(s.Stored / g), ResPCIe: pcie}
+	v[fStored] = vector{ResStorage: s.Stored / m.Storage / g, ResCPU: each + decode/g, ResNIC: nic(s.Stored / g), ResPCIe: pcie}
 	if m.MissesFill {
 		v[fStored][ResCache] = s.Encoded / m.Cache / g
 	}
-	v[fEncoded] = vector{ResCPU: prepare, ResCache: s.Encoded / m.Cache, ResNIC: nic(s.Encoded), ResPCIe: pcie}
+	v[fEncoded] = vector{ResCPU: each + decode/r.decodeDegree(), ResCache: s.Encoded / m.Cache, ResNIC: nic(s.Encoded), ResPCIe: pcie}
 	v[fDecoded] = vector{ResCPU: each, ResCache: r.Decoded / m.Cache, ResNIC: nic(r.Decoded), ResPCIe: pcie}
 	v[fAugmented] = vector{ResStorage: s.Stored / m.Storage / share, ResCPU: finish + max(whole-finish, 0)/share,
 		ResCache: r.Augmented / m.Cache, ResNIC: nic(r.Augmented + s.Stored/share), ResPCIe: pcie}
@@ -117,6 +117,14 @@ func (r *Recipe) seconds(m *Machine) (whole, augment, finish float64) {
 	n := float64(m.Nodes)
 	augment = 1 / (n * r.Augment)
 	return max(1/(n*r.DecodeAugment), augment), augment, 1 / (n * r.Finish)
+}
+
+// decodeDegree is DecodeDegree, Degree where it is not given.
+func (r *Recipe) decodeDegree() float64 {
+	if r.DecodeDegree == 0 {
+		return r.Degree
+	}
+	return r.DecodeDegree
 }
 
 // augmentDegree is AugmentDegree, 1 where it is not given.

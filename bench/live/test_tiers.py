@@ -75,14 +75,17 @@ def test_predictions_are_told_who_works_together(monkeypatch: pytest.MonkeyPatch
     asked: list[tuple[str, ...]] = []
     monkeypatch.setattr(tiers, "larder", lambda _args, *command: asked.append(command))
     group = ("drawn", "unlike", 1000)
-    for degrees in ({}, {group: [2.5, 0.99]}, {group: [3.1, 1.5]}):
+    for degrees in ({}, {group: [2.5, 0, 0.99]}, {group: [0, 3.1, 1.5]}):
         for share in (False, True):
             tiers.tune(argparse.Namespace(), "file", group, degrees, share, "bottleneck", [(1, 2, 3)])
-    told = [{k: v for k, v in zip(c, c[1:], strict=False) if k in ("--degree", "--augment-degree", "--jobs")} for c in asked]
-    assert told == [{"--jobs": "3"}] * 2 + [
-        {"--jobs": "3", "--degree": "2.5"}, {"--jobs": "3", "--degree": "2.5", "--augment-degree": "1"},  # a run may end in mid-batch
-        {"--jobs": "3", "--degree": "3"}, {"--jobs": "3", "--degree": "3", "--augment-degree": "1.5"}]
+    told = [dict(zip(c, c[1:], strict=False)).get("--degree") for c in asked]
+    assert told == [None, None, "2.5,0", "2.5,0,1", "0,3", "0,3,1.5"]  # within 1 and the jobs: a run may end in mid-batch
     assert ["--share" in c for c in asked] == [False, True] * 3
+
+
+@pytest.mark.parametrize(("held", "want"), [(0, [2, 0, 1.5]), (0.5, [1, 2.5, 1.5]), (1, [0, 5, 1.5])])
+def test_who_works_together_is_counted_without_what_is_held(held: float, want: list[float]):
+    assert tiers.degrees_of({"delivered": 600, "source_reads": 300, "decodes": 420, "augments": 400}, held) == pytest.approx(want)
 
 
 def test_jobs_that_share_do_so_in_every_split():

@@ -56,7 +56,8 @@ class Setting(NamedTuple):
 # that storage is what binds in most of the grid on two cores that others use too.
 SETTINGS = {"imagenet-700": Setting(224, "10MB/s", (24 << 20, 112 << 20)), "drawn": Setting(96, "4MB/s", (1536 << 10, 4 << 20))}
 Group = tuple[str, str, int]  # dataset, phase, budget: what is compared with one another
-Degrees = dict[Group, list[float]]  # jobs that one read and decode serves, and one augmentation that no tier keeps
+Degrees = dict[Group, list[float]]  # jobs that one read serves, one decode of what is encoded in memory, one augmentation that no tier keeps
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 SHRINK = 3  # the drawn images' sides, of those of larder demo
 MODELS = ("bottleneck", "seneca")
 
@@ -286,21 +287,33 @@ def tune(args: argparse.Namespace, file: str, group: Group, degrees: Degrees, sh
     flags = [x for e, d, a in splits for x in ("--split", f"encoded={e},decoded={d},augmented={a}")]
     jobs = JOBS[group[1]]
     if group in degrees:
-        read, augment = (min(max(x, 1), jobs) for x in degrees[group])
-        flags += ["--degree", str(read), *(["--augment-degree", str(augment)] if share else [])]
+        flags += ["--degree", ",".join(str(min(max(x, 1), jobs) if x else 0) for x in degrees[group][: 3 if share else 2])]
     return larder(args, "tune", "--profile", file, "--budget", str(group[2]), "--jobs", str(jobs), "--model", model, *flags, *(["--share"] if share else []))
 
 
 def together(args: argparse.Namespace, data: dict[str, str], grid: list[dict[str, Any]]) -> Degrees:
-    """How many jobs one read and decode serves, and one augmentation, by group: of a run in which all memory is encoded. The daemon measures
-    the same of the jobs that it has; jobs side by side read everything together, jobs with unlike batches do not."""
+    """How many jobs one read serves, one decode of what is encoded in memory, and one augmentation, by group; 0 where that cannot be told. Of a run
+    in which all memory is encoded. The daemon measures the same of its jobs: jobs side by side read everything together, others do not."""
     out: Degrees = {}
     for g in dict.fromkeys(map(key, grid)):
         if JOBS[g[1]] > 1:
             r = run(args, g[0], data[g[0]], g[1], (g[2], 0, 0), True)
-            out[g] = [r["delivered"] / max(r["decodes"], 1), r["delivered"] / max(r["augments"], 1)]
-            print(f"  {g}: one decode serves {out[g][0]:.2f} jobs, one augmentation {out[g][1]:.2f}", file=sys.stderr, flush=True)
+            held = min(1, g[2] * 15 / 16 / stored(data[g[0]]))
+            out[g] = degrees_of(r, held)
+            print(f"  {g}: one read serves {out[g][0]:.2f} jobs, one decode {out[g][1]:.2f}, one augmentation {out[g][2]:.2f}", file=sys.stderr, flush=True)
     return out
+
+
+def degrees_of(r: dict[str, Any], held: float) -> list[float]:
+    """As internal/coordinator/degree.go counts them, where nothing but a part of the encoded samples is held."""
+    n, reads, decodes = r["delivered"], r["source_reads"], r["decodes"] - r["source_reads"]
+    return [n * (1 - held) / reads if held <= 0.8 and reads else 0, n * held / decodes if held >= 0.2 and decodes > 0 else 0, n / max(r["augments"], 1)]
+
+
+def stored(data: str) -> int:
+    """Bytes of all images, each in whole pages."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    return sum(-(-f.stat().st_size // page) * page for f in pathlib.Path(data).rglob("*") if f.suffix.lower() in SUFFIXES)
 
 
 def simplex(step: int) -> list[tuple[int, int, int]]:
@@ -415,10 +428,8 @@ def sweep(args: argparse.Namespace, data: dict[str, str], work: pathlib.Path) ->
 def reads(args: argparse.Namespace, name: str, data: str) -> list[dict[str, Any]]:
     """Four jobs a quarter of an epoch apart, an encoded tier that holds 20 % of the samples (in whole pages, a sixteenth kept free), for some
     epochs from the first read on. The bound is counted with what the tier holds and what is in flight: rings, and what is being prepared."""
-    page = os.sysconf("SC_PAGE_SIZE")
-    sizes = [f.stat().st_size for f in pathlib.Path(data).rglob("*") if f.suffix.lower() in (".jpg", ".jpeg", ".png", ".webp", ".bmp")]
-    samples, held = len(sizes), len(sizes) // 5
-    budget = sum(-(-n // page) * page for n in sizes) // 5 * 16 // 15
+    samples = sum(f.suffix.lower() in SUFFIXES for f in pathlib.Path(data).rglob("*"))
+    held, budget = samples // 5, stored(data) // 5 * 16 // 15
     out = []
     for order in ("epoch", "stratified", "strict"):
         for _ in range(args.repeats if not args.quick else 1):

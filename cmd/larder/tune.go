@@ -65,6 +65,7 @@ type tunedMix struct {
 func newTune() *cobra.Command {
 	var out outputFlag
 	var files, splits []string
+	var degrees []float64
 	var budget, model string
 	use := profile.Use{Jobs: 1, Fairness: 1}
 	cmd := &cobra.Command{
@@ -88,14 +89,11 @@ give it. Models: bottleneck (the busiest resource limits), seneca (Eq. 1-9 of th
 				return usagef("e.g. --jobs 4", "--jobs %d is not between 1 and 256", use.Jobs)
 			case !(use.Fairness >= 0 && use.Fairness <= 1):
 				return usagef("1 keeps every job's fair share, 0 looks at the total alone", "--fairness %v is not between 0 and 1", use.Fairness)
-			case !(use.Degree == 0 || use.Degree >= 1 && use.Degree <= float64(use.Jobs)):
-				return usagef("leave it out for what the default order reaches", "--degree %v is not between 1 and --jobs", use.Degree)
-			case use.AugmentDegree != 0 && !use.Share:
-				return usagef("add --share, or leave it out", "--augment-degree is of jobs that share augmented samples")
-			case !(use.AugmentDegree == 0 || use.AugmentDegree >= 1 && use.AugmentDegree <= float64(use.Jobs)):
-				return usagef("leave it out for that of --degree", "--augment-degree %v is not between 1 and --jobs", use.AugmentDegree)
 			case !(use.Ingest >= 0 && use.Ingest < 1e12):
 				return usagef("e.g. --ingest 2500", "--ingest %v is no rate", use.Ingest)
+			}
+			if err := tuneDegrees(degrees, &use); err != nil {
+				return err
 			}
 			m, err := cachepolicy.NewPartitioner(model)
 			if err != nil {
@@ -148,14 +146,33 @@ give it. Models: bottleneck (the busiest resource limits), seneca (Eq. 1-9 of th
 	cmd.Flags().StringArrayVar(&splits, "split", nil, "also predict this split, e.g. encoded=2GiB,decoded=1GiB; may be given several times")
 	cmd.Flags().IntVar(&use.Jobs, "jobs", 1, "jobs that run at once on each profile")
 	cmd.Flags().BoolVar(&use.Share, "share", false, "the jobs share augmented samples (share: augmented)")
-	cmd.Flags().Float64Var(&use.Degree, "degree", 0, "jobs served by one read and decode; 0 = jobs/1.25, as measured for the default order")
-	cmd.Flags().Float64Var(&use.AugmentDegree, "augment-degree", 0, "with --share, jobs served by one augmentation that no tier keeps; 0 = as --degree")
+	cmd.Flags().Float64SliceVar(&degrees, "degree", nil, "jobs served by one read; by one decode of what the encoded tier holds; with --share by one augmentation "+
+		"that no tier keeps: READ[,DECODE[,AUGMENT]]; 0 = jobs/1.25, as measured for the default order, of the others as the first")
 	cmd.Flags().Float64Var(&use.Ingest, "ingest", 0, "samples a second that each training takes; 0 = not known")
 	cmd.Flags().Float64Var(&use.Fairness, "fairness", 1, "part of its fair share that every job keeps, 0 to 1")
 	cmd.Flags().StringVar(&model, "model", cachepolicy.Bottleneck, "model: "+strings.Join(cachepolicy.Models(), " or "))
 	out.register(cmd)
 	cmd.Flags().Lookup("output").Usage = "table, json, or yaml (lines for larder.yaml, and the rest as comments)"
 	return cmd
+}
+
+// tuneDegrees sets what --degree says.
+func tuneDegrees(list []float64, use *profile.Use) error {
+	const hint = "leave it out for what the default order reaches"
+	to := [...]*float64{&use.Degree, &use.DecodeDegree, &use.AugmentDegree}
+	if len(list) > len(to) {
+		return usagef(hint, "--degree has %d numbers: give READ, DECODE and AUGMENT at most", len(list))
+	}
+	for i, x := range list {
+		switch {
+		case !(x == 0 || x >= 1 && x <= float64(use.Jobs)):
+			return usagef(hint, "--degree %v is not between 1 and --jobs", x)
+		case i == 2 && x != 0 && !use.Share:
+			return usagef("add --share, or give two numbers", "the third number of --degree is of jobs that share augmented samples")
+		}
+		*to[i] = x
+	}
+	return nil
 }
 
 // loadProfiles reads profiles and says what is doubtful about them.

@@ -10,68 +10,88 @@ import (
 // minDegree is how many samples jobs must have had for their sharing to be measured.
 const minDegree = 256
 
-// minUnserved is the part of the samples that no tier serves below which the others say too little of how many jobs one read, or one
-// augmentation, serves; what was measured last counts on then.
-const minUnserved = 0.25
+// minUnserved is the part of the samples that must be read, decoded or augmented for jobs together; fewer say too little of how many of them
+// one read, decode or augmentation serves, and what was measured last counts on.
+const minUnserved = 0.2
 
 // mark is where counting began.
-type mark struct{ samples, decodes, augments uint64 }
+type mark struct{ samples, reads, decodes, augments uint64 }
 
 // recountDegree lets the sharing of all jobs be measured anew: who shares has changed.
 func (c *Core) recountDegree() {
 	for _, s := range c.order {
-		s.since = mark{s.job.Stats.Samples, s.job.Stats.Decodes, s.job.Stats.Augments}
+		n := &s.job.Stats
+		s.since = mark{n.Samples, n.SourceReads, n.Decodes, n.Augments}
 	}
 	for i := range c.prefixes {
-		c.prefixes[i].degree = 0
+		c.prefixes[i].readDegree, c.prefixes[i].decodeDegree = 0, 0
 	}
 	for _, g := range c.groups {
 		g.degree = 0
 	}
 }
 
-// degree is how many jobs one read and one decode serve, among those of a dataset whose recipes begin alike (cachepolicy.Recipe.Degree),
-// counted without what tiers serve, for the model counts that apart.
+// degrees are how many jobs one read serves, and one decode of what the encoded tier holds, among those of a dataset whose recipes begin alike
+// (cachepolicy.Recipe.Degree, DecodeDegree); counted without what tiers serve, for the model counts that apart.
 //
-// Of n samples, n(1-a-p) are served by neither tier and decoded once for g of them; n*a are served augmented, and of r of them one is made
-// anew, from a decoded sample where the tier has more than it serves (cachepolicy's mix).
-func (c *Core) degree(name string, set *cachepolicy.Dataset) float64 {
+// Of n samples let tiers serve the parts a, d and e by cachepolicy's mix. The rest is read and decoded once for Degree of them, n*e are decoded
+// once for DecodeDegree, and of r that are served augmented one is made anew: from what the encoded tier has beyond e, else it is read. (What
+// the decoded tier has beyond d is a source too; there is some only where nothing else is read or decoded.)
+func (c *Core) degrees(name string, set *cachepolicy.Dataset) (read, decode float64) {
 	bytes, prefix := 0.0, -1
 	for _, q := range set.Recipes {
 		if q.Prefix == name {
 			bytes = max(bytes, q.Decoded)
 		}
 	}
-	held := min(1, float64(c.index.Used(ident.Decoded))/max(1, bytes*float64(set.Samples)))
+	decoded, encoded := c.held(ident.Decoded, bytes, set), c.held(ident.Encoded, set.Encoded, set)
 	augmented := c.augmentedPart()
-	jobs, samples, together, decodes := 0, 0.0, 0.0, 0.0
+	var jobs, samples, stored, kept, reads, decodes float64
 	for _, s := range c.order {
 		if s.job.Paused || fmt.Sprint(c.datasets[s.dataset].id) != set.Name || c.prefixes[s.prefix].id.String() != name {
 			continue
 		}
-		jobs++
 		prefix = s.prefix
-		n, a := float64(s.job.Stats.Samples-s.since.samples), 0.0
-		decodes += float64(s.job.Stats.Decodes - s.since.decodes)
+		n := float64(s.job.Stats.Samples - s.since.samples)
+		a, r := 0.0, 1.0
 		if s.group != nil && s.group.shares() {
-			a = augmented
-			refills := max(a-max(held-(1-a), 0), 0) // what is not made from a decoded sample
-			decodes -= n * refills / float64(len(s.group.members))
+			a, r = augmented, float64(len(s.group.members))
 		}
+		d := min(1-a, decoded)
+		e := min(1-a-d, encoded)
+		fromEncoded := min(a, encoded-e)
+		own := float64(s.job.Stats.SourceReads - s.since.reads)
+		jobs++
 		samples += n
-		together += n * max(1-a-held, 0)
+		stored += n * (1 - a - d - e)
+		kept += n * e
+		reads += own - n*(a-fromEncoded)/r
+		decodes += float64(s.job.Stats.Decodes-s.since.decodes) - own - n*fromEncoded/r
 	}
 	if jobs < 2 {
-		return 1
+		return 1, 1
 	}
-	enough := samples >= max(minDegree, float64(set.Samples)/2)
-	if last := &c.prefixes[prefix].degree; enough && together >= minUnserved*samples && decodes > 0 {
-		*last = min(max(1, together/decodes), float64(jobs))
+	p := &c.prefixes[prefix]
+	if samples >= max(minDegree, float64(set.Samples)/2) {
+		if stored >= minUnserved*samples && reads > 0 {
+			p.readDegree = max(1, stored/reads)
+		}
+		if kept >= minUnserved*samples && decodes > 0 {
+			p.decodeDegree = max(1, kept/decodes)
+		}
 	}
-	if last := c.prefixes[prefix].degree; last > 0 {
-		return min(last, float64(jobs))
+	or := func(x float64) float64 {
+		if x == 0 {
+			x = max(1, jobs/cachepolicy.StratifiedDegree)
+		}
+		return min(x, jobs)
 	}
-	return max(1, float64(jobs)/cachepolicy.StratifiedDegree)
+	return or(p.readDegree), or(p.decodeDegree)
+}
+
+// held is the part of a dataset's samples that a tier holds, of so many bytes each.
+func (c *Core) held(f ident.Form, bytes float64, set *cachepolicy.Dataset) float64 {
+	return min(1, float64(c.index.Used(f))/max(1, bytes*float64(set.Samples)))
 }
 
 // augmentDegree is how many jobs of a share group one augmentation serves that no tier keeps (cachepolicy.Recipe.AugmentDegree): of n

@@ -335,7 +335,7 @@ func (c *Core) demand() cachepolicy.Demand {
 		for k := range set.Recipes {
 			q := &set.Recipes[k]
 			q.Samples = min(q.Samples, set.Samples)
-			q.Degree = c.degree(q.Prefix, set)
+			q.Degree, q.DecodeDegree = c.degrees(q.Prefix, set)
 			q.AugmentDegree = min(q.AugmentDegree, float64(q.Sharers))
 		}
 	}

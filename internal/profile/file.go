@@ -196,7 +196,8 @@ func Parse(path string, raw []byte) (*Profile, error) {
 type Use struct {
 	Jobs          int     // on each profile
 	Share         bool    // they share augmented samples
-	Degree        float64 // jobs served by one read and decode; 0 = what stratified order reaches
+	Degree        float64 // jobs served by one read, and the decode of what it read; 0 = what stratified order reaches
+	DecodeDegree  float64 // jobs served by one decode of what the encoded tier holds; 0 = as Degree
 	AugmentDegree float64 // where they share, jobs served by one augmentation that no tier keeps; 0 = as Degree
 	Ingest        float64 // samples a second that each training takes; 0 = not known
 	Fairness      float64
@@ -233,7 +234,7 @@ func Demand(budget int64, use Use, list ...*Profile) cachepolicy.Demand {
 				Stored: p.Bytes.Stored * d.Machine.Storage / p.Storage.BytesPerSecond, Encoded: footprint(p.Bytes.Encoded)})
 		}
 		r := cachepolicy.Recipe{Name: p.Recipe.ID, Prefix: p.Recipe.Prefix, Decoded: footprint(p.Bytes.Decoded), Augmented: footprint(p.Bytes.Augmented),
-			DecodeAugment: p.Rates.DecodeAugment, Augment: p.Rates.Augment, Finish: p.Rates.Finish, Sharers: 1, Degree: degree}
+			DecodeAugment: p.Rates.DecodeAugment, Augment: p.Rates.Augment, Finish: p.Rates.Finish, Sharers: 1, Degree: degree, DecodeDegree: use.DecodeDegree}
 		job := cachepolicy.Job{Ingest: math.Inf(1)}
 		if use.Ingest > 0 {
 			job.Ingest = use.Ingest
