@@ -29,6 +29,9 @@ func (e *Engine) Attach(ctx context.Context, req *larderv1.AttachRequest, peer s
 	if err := e.cfg.Journal.Room(); err != nil {
 		return nil, err
 	}
+	if n := req.GetNodeRank(); n != 0 {
+		return nil, fault.New(fault.Unsupported, "node_rank", oneMachine, "attach to job %q: node_rank is %d, and a job of several machines does not work yet", req.GetJob(), n)
+	}
 	j, live, err := e.liveJob(ctx, req.GetJob())
 	if err != nil {
 		return nil, err

@@ -488,7 +488,8 @@ func TestBadRequestsNameTheFix(t *testing.T) {
 		"batch 0":          {spec("a", dir, 0), fault.Invalid, "batch_size is 0"},
 		"order typo":       {spec("a", dir, 4, func(s *larderv1.JobSpec) { s.Order = "stratifed" }), fault.Invalid, "stratifed"},
 		"order unshuffled": {spec("a", dir, 4, func(s *larderv1.JobSpec) { s.Shuffle, s.Order = false, "fixed" }), fault.Invalid, "needs shuffle"},
-		"replica":          {spec("a", dir, 4, func(s *larderv1.JobSpec) { s.Replica = 1 }), fault.Unsupported, "replica"},
+		"replica":          {spec("a", dir, 4, func(s *larderv1.JobSpec) { s.Replica = 1 }), fault.Unsupported, "replica is 1, and replicas do not work yet"},
+		"nodes":            {spec("a", dir, 4, func(s *larderv1.JobSpec) { s.NumNodes = 2 }), fault.Unsupported, "num_nodes is 2, and a job of several machines does not work yet"},
 		"prefetch":         {spec("a", dir, 4, func(s *larderv1.JobSpec) { s.Prefetch = 99 }), fault.Invalid, "prefetch is 99"},
 		"share":            {spec("a", dir, 4, func(s *larderv1.JobSpec) { s.Share = "all" }), fault.Invalid, "share"},
 		"python op":        {spec("a", dir, 4, recipe(&larderv1.Op{Kind: "python", Name: "f"})), fault.Unsupported, "python"},
@@ -528,6 +529,10 @@ func TestBadRequestsNameTheFix(t *testing.T) {
 		if reasonOf(err) != fault.NotFound || !strings.Contains(err.Error(), "nobody") {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	if _, err := c.Attach(t.Context(), &larderv1.AttachRequest{Job: "a", NodeRank: 1}); reasonOf(err) != fault.Unsupported ||
+		!strings.Contains(err.Error(), "node_rank is 1, and a job of several machines does not work yet") {
+		t.Errorf("node_rank: %v", err)
 	}
 	if n := len(w.stats().GetJobs()); n != 0 {
 		t.Errorf("%d jobs were made", n)

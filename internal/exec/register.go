@@ -146,6 +146,9 @@ func (e *Engine) RegisterJob(ctx context.Context, req *larderv1.RegisterJobReque
 
 var errDraining = fault.New(fault.Unavailable, "", "use the daemon that replaces it", "the daemon is draining and takes no new jobs")
 
+// oneMachine is what works today instead of a job of several machines.
+const oneMachine = "give each machine a job and a daemon of its own: subset \"id % 2 == 0\" on the first of two and \"id % 2 == 1\" on the other, rank and world_size of that machine alone"
+
 // normalise checks what needs no dataset and fills in defaults.
 func normalise(in *larderv1.JobSpec) (*larderv1.JobSpec, error) {
 	if in == nil {
@@ -176,8 +179,12 @@ func normalise(in *larderv1.JobSpec) (*larderv1.JobSpec, error) {
 	if s.NumNodes == 0 {
 		s.NumNodes = 1
 	}
+	if s.NumNodes > 1 {
+		return nil, fault.New(fault.Unsupported, "num_nodes", oneMachine, "register job %s: num_nodes is %d, and a job of several machines does not work yet", s.Name, s.NumNodes)
+	}
 	if s.Replica != 0 {
-		return nil, fault.New(fault.Unsupported, "replica", "leave replica at 0", "register job %s: replica %d is reserved for a later version", s.Name, s.Replica)
+		return nil, fault.New(fault.Unsupported, "replica", "leave replica at 0; jobs with shuffle, order \"fixed\" and one seed get the same batches",
+			"register job %s: replica is %d, and replicas do not work yet", s.Name, s.Replica)
 	}
 	if s.Prefetch == 0 {
 		s.Prefetch = 2

@@ -80,7 +80,8 @@ class Loader(Facts, _resume.Resumable):
 
     * ``job`` names it for people, for other ranks, and for taking over after a crash; by default run id / dataset / ordinal of the
       Loader in its process.
-    * ``rank``, ``world_size``: found from torch.distributed, torchrun or Slurm when not given.
+    * ``rank``, ``world_size``: found from torch.distributed, torchrun or Slurm when not given. All ranks are on this
+      machine: a run of several machines is refused, for it does not work yet.
     * ``endpoint``: socket of the daemon (or LARDER_SOCKET); without either the daemon of this user is found, or started.
     * ``timeout`` in seconds bounds every wait; DeadlineError says what was waited for.
     * ``on_daemon_loss``: "wait" (default): when the daemon dies, ``next()`` waits up to ``timeout`` for its successor on the same socket

@@ -53,7 +53,8 @@ def _distributed() -> tuple[int, int] | None:
 def find(rank: int | None, world_size: int | None) -> Place:
     """The place of this process: explicit > torch.distributed > RANK/WORLD_SIZE > Slurm > alone.
 
-    Automatic sources that disagree are refused, unless torchrun made RANK inside a Slurm step (one Slurm task per node then).
+    Automatic sources that disagree are refused, unless torchrun made RANK inside a Slurm step (one Slurm task per node then). So is a
+    job whose ranks are on several machines (InvalidError, reason UNSUPPORTED): a daemon feeds one.
     """
     found: list[tuple[str, tuple[int, int]]] = []
     for name, pair in (
@@ -89,8 +90,27 @@ def find(rank: int | None, world_size: int | None) -> Place:
         )
     if place[1] == 1:
         return Place(0, 1, source=source)
-    nodes = _pair("GROUP_RANK", "GROUP_WORLD_SIZE") or _pair("SLURM_NODEID", "SLURM_NNODES") or (0, 1)
-    return Place(place[0], place[1], nodes[0], max(1, nodes[1]), source)
+    if not (found and all(place[1] < size for _, (_, size) in found)):  # fewer ranks than the run has: those of this machine, say
+        _refuse_nodes(place[1])
+    return Place(place[0], place[1], source=source)
+
+
+def _refuse_nodes(world_size: int) -> None:
+    """Raises when the environment tells that the run has several machines."""
+    for rank, size in (("GROUP_RANK", "GROUP_WORLD_SIZE"), ("SLURM_NODEID", "SLURM_NNODES")):
+        nodes = _pair(rank, size)
+        if nodes is None:
+            continue
+        if nodes[1] > 1:
+            n, node = nodes[1], nodes[0]
+            raise InvalidError(
+                f"this is machine {node} of {n} ({rank}, {size}), and a job of {world_size} ranks on several machines does not work yet",
+                reason="UNSUPPORTED",
+                subject="num_nodes",
+                hint=f'give each machine a job of its own: subset="id % {n} == {node}" here, rank= and world_size= of this machine alone, '
+                "such as LOCAL_RANK and LOCAL_WORLD_SIZE of torchrun",
+            )
+        return
 
 
 def _run_id(world_size: int) -> str:

@@ -265,9 +265,9 @@ type JobSpec struct {
 	Even string `protobuf:"bytes,10,opt,name=even,proto3" json:"even,omitempty"`
 	// world_size is the number of ranks; 0 means 1.
 	WorldSize uint32 `protobuf:"varint,11,opt,name=world_size,json=worldSize,proto3" json:"world_size,omitempty"`
-	// replica: ranks of equal replica get equal batches; reserved, must be 0 today.
+	// replica: ranks of equal replica get equal batches; does not work yet, all but 0 is refused.
 	Replica uint32 `protobuf:"varint,12,opt,name=replica,proto3" json:"replica,omitempty"`
-	// num_nodes is the number of machines of the job; 0 means 1.
+	// num_nodes is the number of machines of the job; 0 means 1, more are refused: they do not work yet.
 	NumNodes uint32 `protobuf:"varint,13,opt,name=num_nodes,json=numNodes,proto3" json:"num_nodes,omitempty"`
 	// share: "none" (default) or "augmented": equal recipes share augmented samples.
 	Share string `protobuf:"bytes,14,opt,name=share,proto3" json:"share,omitempty"`
@@ -4975,7 +4975,7 @@ type AttachRequest struct {
 	Job string `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
 	// rank, below the spec's world_size.
 	Rank uint32 `protobuf:"varint,2,opt,name=rank,proto3" json:"rank,omitempty"`
-	// node_rank of this machine in the job.
+	// node_rank of this machine in the job; all but 0 is refused: several machines do not work yet.
 	NodeRank uint32 `protobuf:"varint,3,opt,name=node_rank,json=nodeRank,proto3" json:"node_rank,omitempty"`
 	// incarnation the client believes to hold; 0 = a new one.
 	Incarnation uint64 `protobuf:"varint,4,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
