@@ -157,7 +157,7 @@ func TestErrorDocs(t *testing.T) {
 		t.Fatal(err)
 	}
 	rows := map[string]bool{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\| ([A-Z_]+) \\| ([0-9]) \\|").FindAllStringSubmatch(string(raw), -1) {
+	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\| ([A-Z_]+) \\| ([0-9]+) \\|").FindAllStringSubmatch(string(raw), -1) {
 		rows[m[1]] = true
 		r := fault.Reason(m[1])
 		if !slices.Contains(fault.Reasons, r) {
@@ -177,7 +177,7 @@ func TestErrorDocs(t *testing.T) {
 func TestEveryReasonHasAnExitCode(t *testing.T) {
 	for _, r := range fault.Reasons {
 		code, ok := exitOf[r]
-		if !ok || code < exitFailure || code > exitAudit {
+		if !ok || code < exitFailure || code > exitDenied {
 			t.Errorf("%s has exit code %d", r, code)
 		}
 		if got := exitCode(fmt.Errorf("x: %w", fault.New(r, "", "", "x"))); got != code {

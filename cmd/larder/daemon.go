@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -66,6 +65,8 @@ type daemon struct {
 	health   *health.Server
 	http     *telemetry.HTTPServer
 
+	listeners atomic.Pointer[[]*larderv1.Listener] // what is open, once all is
+
 	sessionHalf, grpcHalf net.Listener
 
 	group     *errgroup.Group
@@ -109,8 +110,9 @@ func (d *daemon) open() (err error) {
 		return err
 	}
 	var creds credentials.TransportCredentials
+	var tokens *rpc.Tokens
 	if cfg.GRPC.Listen != "" {
-		if creds, err = tcpCreds(cfg.GRPC); err != nil {
+		if creds, tokens, err = tcpAccess(cfg.GRPC, log); err != nil {
 			return err
 		}
 		if d.tcp, err = net.Listen("tcp", cfg.GRPC.Listen); err != nil {
@@ -123,7 +125,7 @@ func (d *daemon) open() (err error) {
 	d.sessions = session.NewServer(session.Config{Engine: d.engine, Service: rpc.Service(d.engine, log), Log: log})
 	d.rpc = append(d.rpc, rpc.NewServer(rpc.Config{Engine: d.engine, Log: log, Health: d.health, Done: d.gone}))
 	if d.tcp != nil {
-		d.rpc = append(d.rpc, rpc.NewServer(rpc.Config{Engine: d.engine, Log: log, Health: d.health, Done: d.gone, Creds: creds}))
+		d.rpc = append(d.rpc, rpc.NewServer(rpc.Config{Engine: d.engine, Log: log, Health: d.health, Done: d.gone, Creds: creds, Tokens: tokens}))
 	}
 	d.serve()
 	if cfg.HTTP != "" {
@@ -132,6 +134,7 @@ func (d *daemon) open() (err error) {
 			return err
 		}
 	}
+	d.listeners.Store(d.opened())
 	for _, w := range r.Warnings() {
 		log.Warn("a size of the configuration makes no sense", "what", w)
 	}
@@ -171,6 +174,12 @@ func (d *daemon) openEngine() error {
 		},
 		MemoryLimit: r.Memory, Own: r.Own, Lease: cfg.Jobs.Lease, MaxJobs: cfg.Jobs.Max, IdleTimeout: cfg.Jobs.IdleTimeout, Seed: d.seed,
 		Evictor: d.newEvictor, Decoding: d.decoding, Trial: tryCommand,
+		Listeners: func() []*larderv1.Listener {
+			if l := d.listeners.Load(); l != nil {
+				return *l
+			}
+			return nil
+		},
 	})
 	if os.Getenv("GOMAXPROCS") == "" {
 		// Workers are in C most of the time. With one place more than they take, what waits in the kernel (the journal's sync above all) keeps none of
@@ -186,17 +195,6 @@ func imageLimits(p config.Prep, r config.Resolved) prep.Limits {
 		l.Timeout = -1
 	}
 	return l
-}
-
-func tcpCreds(g config.GRPC) (credentials.TransportCredentials, error) {
-	if g.TLSCert == "" {
-		return nil, nil // validated: loopback only
-	}
-	cert, err := tls.LoadX509KeyPair(g.TLSCert, g.TLSKey)
-	if err != nil {
-		return nil, fault.Wrap(err, fault.ConfigInvalid, "grpc.tls_cert", "name a PEM certificate and its key", "read %s and %s", g.TLSCert, g.TLSKey)
-	}
-	return credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}), nil
 }
 
 // serve starts every part. The first that fails makes broken close.

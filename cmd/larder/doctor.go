@@ -17,7 +17,6 @@ import (
 	"larder/internal/fault"
 	"larder/internal/gpu"
 	"larder/internal/prep"
-	"larder/internal/rpc"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -84,9 +83,10 @@ func paint(tint bool, status string) string {
 
 func diagnose(ctx context.Context, g *globals) []finding {
 	m := config.DetectMachine()
-	return []finding{
-		checkMemfd(), checkSeals(), checkFiles(), checkMemory(m), checkCores(m), checkDecoder(), checkGPU(ctx), checkIndexDir(m), checkStateDir(m), checkSocket(ctx, g.target()),
+	list := []finding{
+		checkMemfd(), checkSeals(), checkFiles(), checkMemory(m), checkCores(m), checkDecoder(), checkGPU(ctx), checkIndexDir(m), checkStateDir(m), checkSocket(ctx, g),
 	}
+	return append(list, checkOpen(ctx, g)...)
 }
 
 func checkMemfd() finding {
@@ -212,11 +212,11 @@ func existing(path string) string {
 	}
 }
 
-func checkSocket(ctx context.Context, target string) finding {
-	f := finding{Check: "socket", Status: "ok"}
+func checkSocket(ctx context.Context, g *globals) finding {
+	f, target := finding{Check: "socket", Status: "ok"}, g.target()
 	dial, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	client, closer, err := rpc.Dial(dial, target)
+	client, closer, err := g.dial(dial)
 	if err == nil {
 		defer closer.Close()
 		r, err := client.GetStats(dial, &larderv1.GetStatsRequest{})

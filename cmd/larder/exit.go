@@ -22,6 +22,7 @@ const (
 	exitStateFailed = 8  // the state directory cannot be written: the daemon has stopped
 	exitStateBad    = 9  // the state directory is damaged
 	exitAudit       = 10 // larder audit found a sample lost, repeated, foreign or altered
+	exitDenied      = 11 // the daemon does not let this user, or this token, do that
 )
 
 var exitOf = map[fault.Reason]int{
@@ -45,6 +46,8 @@ var exitOf = map[fault.Reason]int{
 	fault.StateFailed:      exitStateFailed,
 	fault.StateDamaged:     exitStateBad,
 	fault.Token:            exitData,
+	fault.Unauthenticated:  exitDenied,
+	fault.Denied:           exitDenied,
 	fault.Internal:         exitFailure,
 }
 

@@ -24,6 +24,7 @@ var extraCommands []func() *cobra.Command
 type globals struct {
 	socket  string
 	timeout time.Duration
+	tcp     rpc.Access // as given on the command line
 }
 
 func newRoot() *cobra.Command {
@@ -41,6 +42,7 @@ sees next, prepares each sample as few times as possible, and hands every job it
 	}
 	root.PersistentFlags().StringVar(&g.socket, "socket", "", "Unix socket of the daemon, or host:port to ask one over TCP (default: LARDER_SOCKET, else the user's own)")
 	root.PersistentFlags().DurationVar(&g.timeout, "timeout", 0, "give up a call after this time (default: 30s, 1h for what may index a dataset)")
+	registerAccess(root, &g.tcp)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return &usageError{flagMistake(cmd, err), "larder " + strings.TrimPrefix(cmd.CommandPath(), "larder ") + " --help lists the flags"}
 	})
@@ -137,7 +139,7 @@ func (g *globals) call(ctx context.Context, limit time.Duration, f func(context.
 	}
 	dial, cancel := context.WithTimeout(ctx, min(shortCall, max(limit, time.Second)))
 	defer cancel()
-	client, closer, err := rpc.Dial(dial, g.target())
+	client, closer, err := g.dial(dial)
 	if err != nil {
 		return err
 	}
@@ -152,6 +154,7 @@ type configFlags struct {
 	http string
 
 	storageLimit string
+	tcp          rpc.Access // of the daemon's own TCP listener
 }
 
 func (c *configFlags) register(cmd *cobra.Command) {
@@ -175,6 +178,10 @@ func (c *configFlags) reload(g *globals, name string, content []byte) (*config.C
 	if g != nil && g.socket != "" {
 		flags["socket"] = g.socket
 	}
+	if g != nil {
+		c.tcp = g.tcp
+	}
+	accessKeys(c.tcp, flags)
 	if c.http != "" {
 		flags["http"] = c.http
 	}

@@ -43,6 +43,7 @@ func runCommand(cmd *cobra.Command, g *globals, flags *configFlags, args []strin
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
 	defer signal.Stop(signals)
 
+	flags.tcp = g.tcp
 	cfg, err := flags.load(nil)
 	if err != nil {
 		return err

@@ -109,7 +109,7 @@ func TestScript(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"daemon": cmdDaemon, "signal": cmdSignal, "ended": cmdEnded, "images": cmdImages, "code": cmdCode, "get": cmdGet,
+			"daemon": cmdDaemon, "signal": cmdSignal, "ended": cmdEnded, "images": cmdImages, "code": cmdCode, "get": cmdGet, "certs": cmdCerts,
 		},
 	})
 }

@@ -16,7 +16,6 @@ import (
 	"larder/bench/trace"
 	"larder/internal/config"
 	"larder/internal/fault"
-	"larder/internal/rpc"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -94,7 +93,7 @@ is written, and the exit code is 4.`,
 				r := &traceRecording{c: c, a: a, err: cmd.ErrOrStderr(), dial: func(ctx context.Context) (larderv1.LarderServiceClient, io.Closer, error) {
 					ctx, cancel := context.WithTimeout(ctx, shortCall)
 					defer cancel()
-					return rpc.Dial(ctx, g.target())
+					return g.dial(ctx)
 				}}
 				var err error
 				t, err = r.run(ctx, stop)

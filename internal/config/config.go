@@ -28,6 +28,8 @@ type GRPC struct {
 	TLSCert  string // PEM file
 	TLSKey   string // PEM file
 	Insecure bool   // no TLS; only for a loopback address
+	// Who may call: with a token of TokenFile, or with a certificate of an authority in TLSClientCA; one of them is needed.
+	TokenFile, TLSClientCA string
 }
 
 // Memory is what the daemon may use in all.

@@ -76,6 +76,12 @@ func flagName(key string) string {
 	switch key {
 	case "socket", "http":
 		return "--" + key
+	case "grpc.token_file":
+		return "--token-file"
+	case "grpc.tls_client_ca":
+		return "--tls-ca"
+	case "grpc.tls_cert", "grpc.tls_key":
+		return "--tls-" + strings.TrimPrefix(key, "grpc.tls_")
 	case "source.storage_limit":
 		return "--storage-limit"
 	}

@@ -41,21 +41,7 @@ func (c *Config) Validate() error {
 	bad := func(key, hint, format string, args ...any) {
 		errs = append(errs, fault.New(fault.ConfigInvalid, key, hint, "%s", fmt.Sprintf(format, args...)))
 	}
-	g := c.GRPC
-	switch {
-	case g.Listen == "":
-		if g.TLSCert != "" || g.TLSKey != "" {
-			bad("grpc.listen", "set grpc.listen, or remove the TLS files", "grpc.tls_cert and grpc.tls_key are set, but gRPC does not listen on TCP")
-		}
-	case (g.TLSCert == "") != (g.TLSKey == ""):
-		bad("grpc.tls_cert", "set both, or none of them", "TLS needs grpc.tls_cert and grpc.tls_key, only one of them is set")
-	case g.TLSCert == "" && !g.Insecure:
-		bad("grpc.listen", "set grpc.tls_cert and grpc.tls_key, or grpc.insecure: true on a loopback address",
-			"grpc.listen %s without TLS", g.Listen)
-	case g.TLSCert == "" && !Loopback(g.Listen):
-		bad("grpc.insecure", "listen on 127.0.0.1, or set grpc.tls_cert and grpc.tls_key",
-			"grpc.insecure is for loopback addresses only, %s can be reached from other machines", g.Listen)
-	}
+	c.validateTCP(bad)
 	fixed := func(s Size) bool { return !s.IsAuto() && !s.IsPercent() }
 	// What compares bytes with bytes is wrong on every machine; with percentages Resolve decides.
 	t := c.Tiers
@@ -93,6 +79,32 @@ func (c *Config) Validate() error {
 		bad("prep.max_memory", "raise it, or leave it at auto", "prep.max_memory 0 leaves no room for an image")
 	}
 	return errors.Join(errs...)
+}
+
+// validateTCP checks what gRPC on TCP needs: who listens must say who may call.
+func (c *Config) validateTCP(bad func(key, hint, format string, args ...any)) {
+	g := c.GRPC
+	switch {
+	case g.Listen == "":
+		if g.TLSCert != "" || g.TLSKey != "" || g.TLSClientCA != "" || g.TokenFile != "" {
+			bad("grpc.listen", "set grpc.listen, or remove them", "files of TLS or a token file are set under grpc, but gRPC does not listen on TCP")
+		}
+		return
+	case (g.TLSCert == "") != (g.TLSKey == ""):
+		bad("grpc.tls_cert", "set both, or none of them", "TLS needs grpc.tls_cert and grpc.tls_key, only one of them is set")
+	case g.TLSCert == "" && !g.Insecure:
+		bad("grpc.listen", "set grpc.tls_cert and grpc.tls_key, or grpc.insecure: true on a loopback address",
+			"grpc.listen %s without TLS", g.Listen)
+	case g.TLSCert == "" && !Loopback(g.Listen):
+		bad("grpc.insecure", "listen on 127.0.0.1, or set grpc.tls_cert and grpc.tls_key",
+			"grpc.insecure is for loopback addresses only, %s can be reached from other machines", g.Listen)
+	case g.TLSCert == "" && g.TLSClientCA != "":
+		bad("grpc.tls_client_ca", "set grpc.tls_cert and grpc.tls_key too", "certificates of callers (grpc.tls_client_ca) need TLS")
+	}
+	if g.TokenFile == "" && g.TLSClientCA == "" {
+		bad("grpc.token_file", "write a token with: (umask 077; openssl rand -hex 32 > FILE), and name the file with --token-file or grpc.token_file; or set grpc.tls_client_ca",
+			"grpc.listen %s would let in whoever reaches it, every user of this machine at least", g.Listen)
+	}
 }
 
 // minMemory is the least memory.limit: below it the runtime, the index and one small ring do not fit.

@@ -46,6 +46,8 @@ type Config struct {
 	Strata      func(names ...string) string // see Settings
 	// ApplyConfig answers the method of that name; nil = there is no configuration.
 	ApplyConfig func(context.Context, *larderv1.ApplyConfigRequest) (*larderv1.ApplyConfigResponse, error)
+	// Listeners tells what the daemon listens on; nil = nothing to tell.
+	Listeners   func() []*larderv1.Listener
 	Measure     time.Duration // between two reports of measured rates; 0 = 2 s
 	ReadAhead   int64         // bytes that may be read ahead of the workers; 0 = 64 MiB, or an eighth of Own if that is less
 	Lease       time.Duration

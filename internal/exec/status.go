@@ -326,6 +326,9 @@ func (e *Engine) GetStats(ctx context.Context, req *larderv1.GetStatsRequest) (*
 	if req.GetJob() != "" && len(s.Jobs) == 0 {
 		return nil, e.noJob(req.GetJob())
 	}
+	if e.cfg.Listeners != nil {
+		s.Listeners = e.cfg.Listeners()
+	}
 	if e.cfg.GPU != nil {
 		devices, err := e.cfg.GPU.Devices(ctx)
 		if err == nil {

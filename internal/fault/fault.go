@@ -35,6 +35,8 @@ const (
 	StateFailed      Reason = "STATE_FAILED"       // the state directory cannot be written: the daemon stops
 	StateDamaged     Reason = "STATE_DAMAGED"      // the state directory does not hold what larder wrote; file and offset are in the message
 	Token            Reason = "TOKEN_INVALID"      // a state_dict that cannot be resumed from: edited, of another dataset or log, or no longer kept
+	Unauthenticated  Reason = "UNAUTHENTICATED"    // who asks over TCP has no token, or a wrong one
+	Denied           Reason = "PERMISSION_DENIED"  // who asks may not do that
 	Internal         Reason = "INTERNAL"           // a bug of larder, or the machine failed
 )
 
@@ -42,7 +44,7 @@ const (
 var Reasons = []Reason{
 	Invalid, NotFound, AlreadyExists, RankHeld, Stale, SubsetSyntax, SubsetEmpty, DatasetEmpty, DatasetUnread, SampleBad,
 	RecipeInvalid, ResourceExceeded, ConfigInvalid, Unavailable, JobEnded, Protocol, Unsupported,
-	StateFailed, StateDamaged, Token, Internal,
+	StateFailed, StateDamaged, Token, Unauthenticated, Denied, Internal,
 }
 
 // Error is an error for people and programs.

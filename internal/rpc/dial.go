@@ -13,20 +13,23 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
-	"larder/internal/config"
 	"larder/internal/fault"
 	larderv1 "larder/proto/larder/v1"
 )
 
-// Dial connects to a daemon and waits until the connection stands, or ctx ends. The target is the path of a Unix
-// socket (anything with a slash) or host:port; TCP is spoken in the clear only with a loopback address, else with TLS
-// and the machine's certificates; opts may say otherwise. Errors of the client's calls are *fault.Error. Close the
-// closer when done.
+// Dial is DialWith without a token and with the machine's certificates.
 func Dial(ctx context.Context, target string, opts ...grpc.DialOption) (larderv1.LarderServiceClient, io.Closer, error) {
+	return DialWith(ctx, target, Access{}, opts...)
+}
+
+// DialWith connects to a daemon and waits until the connection stands, or ctx ends. The target is the path of a Unix
+// socket (anything with a slash), for which access is not looked at, or host:port; TCP is spoken in the clear only with a
+// loopback address for which access names no file of TLS; opts may say otherwise. Errors of the client's calls are
+// *fault.Error. Close the closer when done.
+func DialWith(ctx context.Context, target string, access Access, opts ...grpc.DialOption) (larderv1.LarderServiceClient, io.Closer, error) {
 	d := &dialer{target: target, network: "unix", address: strings.TrimPrefix(target, "unix:")}
 	creds := insecure.NewCredentials()
 	if !strings.HasPrefix(target, "unix:") && !strings.Contains(target, "/") {
@@ -34,8 +37,9 @@ func Dial(ctx context.Context, target string, opts ...grpc.DialOption) (larderv1
 		if _, _, err := net.SplitHostPort(target); err != nil {
 			return nil, nil, fault.New(fault.Invalid, target, "give the path of a socket, or host:port", "%q is neither the path of a socket nor host:port", target)
 		}
-		if !config.Loopback(target) {
-			creds = credentials.NewTLS(nil)
+		var err error
+		if creds, opts, err = access.over(d, target, opts); err != nil {
+			return nil, nil, err
 		}
 	}
 	if d.address == "" {
@@ -87,6 +91,8 @@ type dialer struct {
 	mu                       struct {
 		sync.Mutex
 		err error
+		tls error // what went wrong with TLS last
+		met bool  // TLS agreed with the daemon once
 	}
 }
 
@@ -104,10 +110,12 @@ func (d *dialer) dial(ctx context.Context, _ string) (net.Conn, error) {
 // failure says in words why there is no connection.
 func (d *dialer) failure(cause error) error {
 	d.mu.Lock()
-	err := d.mu.err
+	err, secure, met := d.mu.err, d.mu.tls, d.mu.met
 	d.mu.Unlock()
 	where := d.target
 	switch {
+	case err == nil && secure != nil:
+		return fault.Wrap(secure, fault.Unavailable, where, hintTLS(secure), "no secure connection to the daemon at %s", where)
 	case errors.Is(err, fs.ErrPermission):
 		return fault.New(fault.Unavailable, where, "a daemon serves only its own user and root; run as that user, or start your own: larder serve",
 			"no right to speak to the daemon at %s", where)
@@ -120,6 +128,11 @@ func (d *dialer) failure(cause error) error {
 		return fault.Wrap(err, fault.Unavailable, where, "is the daemon running? larder doctor looks at its socket", "connect to the daemon at %s", where)
 	case cause != nil:
 		return fault.Wrap(cause, fault.Unavailable, where, "larder doctor looks at its socket", "the daemon at %s does not answer", where)
+	case met: // TLS 1.3 refuses a certificate after the handshake, and its word may be lost with the connection
+		return fault.New(fault.Unavailable, where, hintCert, "the daemon at %s ended the connection right after the TLS handshake: it may want a certificate, or another one", where)
+	case d.network == "tcp":
+		return fault.New(fault.Unavailable, where, "does it speak TLS? then name the authority of its certificate with --tls-ca or LARDER_TLS_CA",
+			"what listens at %s closed the connection", where)
 	default:
 		return fault.New(fault.Unavailable, where, "it serves its own user and root only, and TCP with TLS; larder doctor looks at its socket",
 			"what listens at %s closed the connection", where)
@@ -136,7 +149,7 @@ func (d *dialer) fault(err error) error {
 
 func (d *dialer) lost() error {
 	d.mu.Lock()
-	err := d.mu.err
+	err := errors.Join(d.mu.err, d.mu.tls)
 	d.mu.Unlock()
 	if err != nil {
 		return d.failure(nil)

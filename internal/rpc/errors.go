@@ -36,6 +36,8 @@ var codeOf = map[fault.Reason]codes.Code{
 	fault.StateFailed:      codes.Unavailable,
 	fault.StateDamaged:     codes.DataLoss,
 	fault.Token:            codes.FailedPrecondition,
+	fault.Unauthenticated:  codes.Unauthenticated,
+	fault.Denied:           codes.PermissionDenied,
 	fault.Internal:         codes.Internal,
 }
 
@@ -45,7 +47,7 @@ var reasonOf = map[codes.Code]fault.Reason{
 	codes.NotFound: fault.NotFound, codes.AlreadyExists: fault.AlreadyExists, codes.Aborted: fault.Stale,
 	codes.ResourceExhausted: fault.ResourceExceeded, codes.Unavailable: fault.Unavailable,
 	codes.Unimplemented: fault.Unsupported, codes.DataLoss: fault.SampleBad, codes.DeadlineExceeded: fault.Unavailable,
-	codes.Canceled: fault.Unavailable,
+	codes.Canceled: fault.Unavailable, codes.Unauthenticated: fault.Unauthenticated, codes.PermissionDenied: fault.Denied,
 }
 
 // maxText bounds each text of an error, for the details travel in HTTP/2 headers, which clients bound too.

@@ -43,6 +43,7 @@ type Config struct {
 	Engine Engine
 	Log    *slog.Logger                     // default: nothing is logged
 	Creds  credentials.TransportCredentials // TLS; nil on the Unix socket, where the kernel vouches for the peer
+	Tokens *Tokens                          // who may call; nil on the Unix socket, and where certificates say it
 	Health *health.Server                   // default: one that always says SERVING; give one to say otherwise while draining
 	Done   <-chan struct{}                  // closed when the daemon stops: ends WatchStats, so that GracefulStop can end
 }
@@ -55,13 +56,18 @@ func NewServer(cfg Config) *grpc.Server {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+	unary := []grpc.UnaryServerInterceptor{statusUnary}
+	stream := []grpc.StreamServerInterceptor{statusStream}
+	if cfg.Tokens != nil {
+		unary, stream = append(unary, cfg.Tokens.unary), append(stream, cfg.Tokens.stream)
+	}
 	opts := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage), grpc.MaxHeaderListSize(maxHeaders),
 		grpc.MaxConcurrentStreams(maxStreams), grpc.ConnectionTimeout(connectTimeout), grpc.NumStreamWorkers(workers),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: idlePing, Timeout: pingTimeout}),
-		grpc.ChainUnaryInterceptor(statusUnary, Recover(cfg.Log)),
-		grpc.ChainStreamInterceptor(statusStream, recoverStream(cfg.Log)),
+		grpc.ChainUnaryInterceptor(append(unary, Recover(cfg.Log))...),
+		grpc.ChainStreamInterceptor(append(stream, recoverStream(cfg.Log))...),
 		grpc.WaitForHandlers(true),
 	}
 	if cfg.Creds != nil {

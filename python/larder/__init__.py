@@ -14,6 +14,7 @@ from ._stats import ClientStats, Counters, EpochAccount, JobStats, Quarantined, 
 from ._version import __version__
 from .errors import (
     DeadlineError,
+    DeniedError,
     Error,
     InvalidError,
     JobEndedError,
@@ -33,6 +34,7 @@ __all__ = [
     "ClientStats",
     "Counters",
     "DeadlineError",
+    "DeniedError",
     "EpochAccount",
     "Error",
     "InvalidError",

@@ -9,6 +9,7 @@
     ├── StateError              a state_dict that cannot be gone on from: edited, of other files, of another log
     ├── SampleError             a sample that cannot be decoded: file, offset, why, id, key
     ├── JobEndedError           the job was killed, drained or has done its epochs
+    ├── DeniedError             also PermissionError: this user may not do that
     ├── UnavailableError        also ConnectionError: no daemon, a dead one, or one that is draining
     └── DeadlineError           also TimeoutError: a wait took longer than ``timeout``
 
@@ -97,6 +98,12 @@ class JobEndedError(Error):
     default_reason = "JOB_ENDED"
 
 
+class DeniedError(Error, PermissionError):
+    """This user may not speak to the daemon, read that dataset through it, or touch that job."""
+
+    default_reason = "PERMISSION_DENIED"
+
+
 class UnavailableError(Error, ConnectionError):
     """No daemon answers, it died, or it is draining."""
 
@@ -166,6 +173,8 @@ _BY_REASON: dict[str, type[Error]] = {
     "STALE": StaleError,
     "TOKEN_INVALID": StateError,
     "JOB_ENDED": JobEndedError,
+    "PERMISSION_DENIED": DeniedError,
+    "UNAUTHENTICATED": DeniedError,
     "UNAVAILABLE": UnavailableError,
 }
 

@@ -1520,7 +1520,9 @@ type Stats struct {
 	// decoder in use: libjpeg-turbo | go.
 	Decoder string `protobuf:"bytes,12,opt,name=decoder,proto3" json:"decoder,omitempty"`
 	// split of the memory of the tiers, and why.
-	Split         *Split `protobuf:"bytes,13,opt,name=split,proto3" json:"split,omitempty"`
+	Split *Split `protobuf:"bytes,13,opt,name=split,proto3" json:"split,omitempty"`
+	// listeners: what the daemon listens on.
+	Listeners     []*Listener `protobuf:"bytes,70,rep,name=listeners,proto3" json:"listeners,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1646,6 +1648,95 @@ func (x *Stats) GetSplit() *Split {
 	return nil
 }
 
+func (x *Stats) GetListeners() []*Listener {
+	if x != nil {
+		return x.Listeners
+	}
+	return nil
+}
+
+// Listener is a place at which a daemon can be reached, and who may speak there.
+type Listener struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// address: the path of a socket, or host:port.
+	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	// serves: sessions and gRPC | gRPC | HTTP.
+	Serves string `protobuf:"bytes,2,opt,name=serves,proto3" json:"serves,omitempty"`
+	// admits: who may speak, in words.
+	Admits string `protobuf:"bytes,3,opt,name=admits,proto3" json:"admits,omitempty"`
+	// remote: other machines can reach it.
+	Remote bool `protobuf:"varint,4,opt,name=remote,proto3" json:"remote,omitempty"`
+	// guarded: it asks who speaks (the kernel, a token or a certificate).
+	Guarded       bool `protobuf:"varint,5,opt,name=guarded,proto3" json:"guarded,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Listener) Reset() {
+	*x = Listener{}
+	mi := &file_larder_v1_larder_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Listener) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Listener) ProtoMessage() {}
+
+func (x *Listener) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Listener.ProtoReflect.Descriptor instead.
+func (*Listener) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Listener) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *Listener) GetServes() string {
+	if x != nil {
+		return x.Serves
+	}
+	return ""
+}
+
+func (x *Listener) GetAdmits() string {
+	if x != nil {
+		return x.Admits
+	}
+	return ""
+}
+
+func (x *Listener) GetRemote() bool {
+	if x != nil {
+		return x.Remote
+	}
+	return false
+}
+
+func (x *Listener) GetGuarded() bool {
+	if x != nil {
+		return x.Guarded
+	}
+	return false
+}
+
 // Split says how the memory of the tiers came to be divided as it is.
 type Split struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1665,7 +1756,7 @@ type Split struct {
 
 func (x *Split) Reset() {
 	*x = Split{}
-	mi := &file_larder_v1_larder_proto_msgTypes[13]
+	mi := &file_larder_v1_larder_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1677,7 +1768,7 @@ func (x *Split) String() string {
 func (*Split) ProtoMessage() {}
 
 func (x *Split) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[13]
+	mi := &file_larder_v1_larder_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1690,7 +1781,7 @@ func (x *Split) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Split.ProtoReflect.Descriptor instead.
 func (*Split) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{13}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Split) GetModel() string {
@@ -1747,7 +1838,7 @@ type DatasetShare struct {
 
 func (x *DatasetShare) Reset() {
 	*x = DatasetShare{}
-	mi := &file_larder_v1_larder_proto_msgTypes[14]
+	mi := &file_larder_v1_larder_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1759,7 +1850,7 @@ func (x *DatasetShare) String() string {
 func (*DatasetShare) ProtoMessage() {}
 
 func (x *DatasetShare) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[14]
+	mi := &file_larder_v1_larder_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1772,7 +1863,7 @@ func (x *DatasetShare) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DatasetShare.ProtoReflect.Descriptor instead.
 func (*DatasetShare) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{14}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DatasetShare) GetDataset() string {
@@ -1825,7 +1916,7 @@ type RegisterJobRequest struct {
 
 func (x *RegisterJobRequest) Reset() {
 	*x = RegisterJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[15]
+	mi := &file_larder_v1_larder_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1837,7 +1928,7 @@ func (x *RegisterJobRequest) String() string {
 func (*RegisterJobRequest) ProtoMessage() {}
 
 func (x *RegisterJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[15]
+	mi := &file_larder_v1_larder_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1850,7 +1941,7 @@ func (x *RegisterJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterJobRequest.ProtoReflect.Descriptor instead.
 func (*RegisterJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{15}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RegisterJobRequest) GetSpec() *JobSpec {
@@ -1889,7 +1980,7 @@ type RegisterJobResponse struct {
 
 func (x *RegisterJobResponse) Reset() {
 	*x = RegisterJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[16]
+	mi := &file_larder_v1_larder_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1901,7 +1992,7 @@ func (x *RegisterJobResponse) String() string {
 func (*RegisterJobResponse) ProtoMessage() {}
 
 func (x *RegisterJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[16]
+	mi := &file_larder_v1_larder_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1914,7 +2005,7 @@ func (x *RegisterJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterJobResponse.ProtoReflect.Descriptor instead.
 func (*RegisterJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{16}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RegisterJobResponse) GetJob() *Job {
@@ -1955,7 +2046,7 @@ type Resumed struct {
 
 func (x *Resumed) Reset() {
 	*x = Resumed{}
-	mi := &file_larder_v1_larder_proto_msgTypes[17]
+	mi := &file_larder_v1_larder_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1967,7 +2058,7 @@ func (x *Resumed) String() string {
 func (*Resumed) ProtoMessage() {}
 
 func (x *Resumed) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[17]
+	mi := &file_larder_v1_larder_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1980,7 +2071,7 @@ func (x *Resumed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resumed.ProtoReflect.Descriptor instead.
 func (*Resumed) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{17}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Resumed) GetEpoch() uint32 {
@@ -2030,7 +2121,7 @@ type GetStateRequest struct {
 
 func (x *GetStateRequest) Reset() {
 	*x = GetStateRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[18]
+	mi := &file_larder_v1_larder_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2042,7 +2133,7 @@ func (x *GetStateRequest) String() string {
 func (*GetStateRequest) ProtoMessage() {}
 
 func (x *GetStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[18]
+	mi := &file_larder_v1_larder_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2055,7 +2146,7 @@ func (x *GetStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStateRequest.ProtoReflect.Descriptor instead.
 func (*GetStateRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{18}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *GetStateRequest) GetName() string {
@@ -2104,7 +2195,7 @@ type GetStateResponse struct {
 
 func (x *GetStateResponse) Reset() {
 	*x = GetStateResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[19]
+	mi := &file_larder_v1_larder_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2116,7 +2207,7 @@ func (x *GetStateResponse) String() string {
 func (*GetStateResponse) ProtoMessage() {}
 
 func (x *GetStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[19]
+	mi := &file_larder_v1_larder_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2129,7 +2220,7 @@ func (x *GetStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStateResponse.ProtoReflect.Descriptor instead.
 func (*GetStateResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{19}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *GetStateResponse) GetToken() string {
@@ -2150,7 +2241,7 @@ type ListOrdersRequest struct {
 
 func (x *ListOrdersRequest) Reset() {
 	*x = ListOrdersRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[20]
+	mi := &file_larder_v1_larder_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2162,7 +2253,7 @@ func (x *ListOrdersRequest) String() string {
 func (*ListOrdersRequest) ProtoMessage() {}
 
 func (x *ListOrdersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[20]
+	mi := &file_larder_v1_larder_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2175,7 +2266,7 @@ func (x *ListOrdersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrdersRequest.ProtoReflect.Descriptor instead.
 func (*ListOrdersRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{20}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListOrdersRequest) GetName() string {
@@ -2204,7 +2295,7 @@ type ListOrdersResponse struct {
 
 func (x *ListOrdersResponse) Reset() {
 	*x = ListOrdersResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[21]
+	mi := &file_larder_v1_larder_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2216,7 +2307,7 @@ func (x *ListOrdersResponse) String() string {
 func (*ListOrdersResponse) ProtoMessage() {}
 
 func (x *ListOrdersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[21]
+	mi := &file_larder_v1_larder_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2229,7 +2320,7 @@ func (x *ListOrdersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrdersResponse.ProtoReflect.Descriptor instead.
 func (*ListOrdersResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{21}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListOrdersResponse) GetJob() uint32 {
@@ -2284,7 +2375,7 @@ type Order struct {
 
 func (x *Order) Reset() {
 	*x = Order{}
-	mi := &file_larder_v1_larder_proto_msgTypes[22]
+	mi := &file_larder_v1_larder_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2296,7 +2387,7 @@ func (x *Order) String() string {
 func (*Order) ProtoMessage() {}
 
 func (x *Order) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[22]
+	mi := &file_larder_v1_larder_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2309,7 +2400,7 @@ func (x *Order) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Order.ProtoReflect.Descriptor instead.
 func (*Order) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{22}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Order) GetEpoch() uint32 {
@@ -2355,7 +2446,7 @@ type GetOrderRequest struct {
 
 func (x *GetOrderRequest) Reset() {
 	*x = GetOrderRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[23]
+	mi := &file_larder_v1_larder_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2367,7 +2458,7 @@ func (x *GetOrderRequest) String() string {
 func (*GetOrderRequest) ProtoMessage() {}
 
 func (x *GetOrderRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[23]
+	mi := &file_larder_v1_larder_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2380,7 +2471,7 @@ func (x *GetOrderRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetOrderRequest.ProtoReflect.Descriptor instead.
 func (*GetOrderRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{23}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GetOrderRequest) GetJob() uint32 {
@@ -2419,7 +2510,7 @@ type GetOrderResponse struct {
 
 func (x *GetOrderResponse) Reset() {
 	*x = GetOrderResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[24]
+	mi := &file_larder_v1_larder_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2431,7 +2522,7 @@ func (x *GetOrderResponse) String() string {
 func (*GetOrderResponse) ProtoMessage() {}
 
 func (x *GetOrderResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[24]
+	mi := &file_larder_v1_larder_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2444,7 +2535,7 @@ func (x *GetOrderResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetOrderResponse.ProtoReflect.Descriptor instead.
 func (*GetOrderResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{24}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GetOrderResponse) GetSamples() []uint32 {
@@ -2479,7 +2570,7 @@ type ListJobsRequest struct {
 
 func (x *ListJobsRequest) Reset() {
 	*x = ListJobsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[25]
+	mi := &file_larder_v1_larder_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2491,7 +2582,7 @@ func (x *ListJobsRequest) String() string {
 func (*ListJobsRequest) ProtoMessage() {}
 
 func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[25]
+	mi := &file_larder_v1_larder_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2504,7 +2595,7 @@ func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
 func (*ListJobsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{25}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListJobsRequest) GetIncludeEnded() bool {
@@ -2525,7 +2616,7 @@ type ListJobsResponse struct {
 
 func (x *ListJobsResponse) Reset() {
 	*x = ListJobsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[26]
+	mi := &file_larder_v1_larder_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2537,7 +2628,7 @@ func (x *ListJobsResponse) String() string {
 func (*ListJobsResponse) ProtoMessage() {}
 
 func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[26]
+	mi := &file_larder_v1_larder_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2550,7 +2641,7 @@ func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
 func (*ListJobsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{26}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListJobsResponse) GetJobs() []*Job {
@@ -2571,7 +2662,7 @@ type DescribeJobRequest struct {
 
 func (x *DescribeJobRequest) Reset() {
 	*x = DescribeJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[27]
+	mi := &file_larder_v1_larder_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2583,7 +2674,7 @@ func (x *DescribeJobRequest) String() string {
 func (*DescribeJobRequest) ProtoMessage() {}
 
 func (x *DescribeJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[27]
+	mi := &file_larder_v1_larder_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2596,7 +2687,7 @@ func (x *DescribeJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeJobRequest.ProtoReflect.Descriptor instead.
 func (*DescribeJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{27}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *DescribeJobRequest) GetName() string {
@@ -2617,7 +2708,7 @@ type DescribeJobResponse struct {
 
 func (x *DescribeJobResponse) Reset() {
 	*x = DescribeJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[28]
+	mi := &file_larder_v1_larder_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2629,7 +2720,7 @@ func (x *DescribeJobResponse) String() string {
 func (*DescribeJobResponse) ProtoMessage() {}
 
 func (x *DescribeJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[28]
+	mi := &file_larder_v1_larder_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2642,7 +2733,7 @@ func (x *DescribeJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeJobResponse.ProtoReflect.Descriptor instead.
 func (*DescribeJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{28}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DescribeJobResponse) GetJob() *Job {
@@ -2663,7 +2754,7 @@ type DrainJobRequest struct {
 
 func (x *DrainJobRequest) Reset() {
 	*x = DrainJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[29]
+	mi := &file_larder_v1_larder_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2675,7 +2766,7 @@ func (x *DrainJobRequest) String() string {
 func (*DrainJobRequest) ProtoMessage() {}
 
 func (x *DrainJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[29]
+	mi := &file_larder_v1_larder_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2688,7 +2779,7 @@ func (x *DrainJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainJobRequest.ProtoReflect.Descriptor instead.
 func (*DrainJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{29}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DrainJobRequest) GetName() string {
@@ -2709,7 +2800,7 @@ type DrainJobResponse struct {
 
 func (x *DrainJobResponse) Reset() {
 	*x = DrainJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[30]
+	mi := &file_larder_v1_larder_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2721,7 +2812,7 @@ func (x *DrainJobResponse) String() string {
 func (*DrainJobResponse) ProtoMessage() {}
 
 func (x *DrainJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[30]
+	mi := &file_larder_v1_larder_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2734,7 +2825,7 @@ func (x *DrainJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainJobResponse.ProtoReflect.Descriptor instead.
 func (*DrainJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{30}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DrainJobResponse) GetJob() *Job {
@@ -2755,7 +2846,7 @@ type KillJobRequest struct {
 
 func (x *KillJobRequest) Reset() {
 	*x = KillJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[31]
+	mi := &file_larder_v1_larder_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2767,7 +2858,7 @@ func (x *KillJobRequest) String() string {
 func (*KillJobRequest) ProtoMessage() {}
 
 func (x *KillJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[31]
+	mi := &file_larder_v1_larder_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2780,7 +2871,7 @@ func (x *KillJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillJobRequest.ProtoReflect.Descriptor instead.
 func (*KillJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{31}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *KillJobRequest) GetName() string {
@@ -2801,7 +2892,7 @@ type KillJobResponse struct {
 
 func (x *KillJobResponse) Reset() {
 	*x = KillJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[32]
+	mi := &file_larder_v1_larder_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2813,7 +2904,7 @@ func (x *KillJobResponse) String() string {
 func (*KillJobResponse) ProtoMessage() {}
 
 func (x *KillJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[32]
+	mi := &file_larder_v1_larder_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2826,7 +2917,7 @@ func (x *KillJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillJobResponse.ProtoReflect.Descriptor instead.
 func (*KillJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{32}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *KillJobResponse) GetJob() *Job {
@@ -2847,7 +2938,7 @@ type PauseJobRequest struct {
 
 func (x *PauseJobRequest) Reset() {
 	*x = PauseJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[33]
+	mi := &file_larder_v1_larder_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2859,7 +2950,7 @@ func (x *PauseJobRequest) String() string {
 func (*PauseJobRequest) ProtoMessage() {}
 
 func (x *PauseJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[33]
+	mi := &file_larder_v1_larder_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2872,7 +2963,7 @@ func (x *PauseJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseJobRequest.ProtoReflect.Descriptor instead.
 func (*PauseJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{33}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PauseJobRequest) GetName() string {
@@ -2893,7 +2984,7 @@ type PauseJobResponse struct {
 
 func (x *PauseJobResponse) Reset() {
 	*x = PauseJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[34]
+	mi := &file_larder_v1_larder_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2905,7 +2996,7 @@ func (x *PauseJobResponse) String() string {
 func (*PauseJobResponse) ProtoMessage() {}
 
 func (x *PauseJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[34]
+	mi := &file_larder_v1_larder_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2918,7 +3009,7 @@ func (x *PauseJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseJobResponse.ProtoReflect.Descriptor instead.
 func (*PauseJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{34}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *PauseJobResponse) GetJob() *Job {
@@ -2939,7 +3030,7 @@ type ResumeJobRequest struct {
 
 func (x *ResumeJobRequest) Reset() {
 	*x = ResumeJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[35]
+	mi := &file_larder_v1_larder_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2951,7 +3042,7 @@ func (x *ResumeJobRequest) String() string {
 func (*ResumeJobRequest) ProtoMessage() {}
 
 func (x *ResumeJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[35]
+	mi := &file_larder_v1_larder_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2964,7 +3055,7 @@ func (x *ResumeJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeJobRequest.ProtoReflect.Descriptor instead.
 func (*ResumeJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{35}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ResumeJobRequest) GetName() string {
@@ -2985,7 +3076,7 @@ type ResumeJobResponse struct {
 
 func (x *ResumeJobResponse) Reset() {
 	*x = ResumeJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[36]
+	mi := &file_larder_v1_larder_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2997,7 +3088,7 @@ func (x *ResumeJobResponse) String() string {
 func (*ResumeJobResponse) ProtoMessage() {}
 
 func (x *ResumeJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[36]
+	mi := &file_larder_v1_larder_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3010,7 +3101,7 @@ func (x *ResumeJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeJobResponse.ProtoReflect.Descriptor instead.
 func (*ResumeJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{36}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ResumeJobResponse) GetJob() *Job {
@@ -3035,7 +3126,7 @@ type SetSubsetRequest struct {
 
 func (x *SetSubsetRequest) Reset() {
 	*x = SetSubsetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[37]
+	mi := &file_larder_v1_larder_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3047,7 +3138,7 @@ func (x *SetSubsetRequest) String() string {
 func (*SetSubsetRequest) ProtoMessage() {}
 
 func (x *SetSubsetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[37]
+	mi := &file_larder_v1_larder_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3060,7 +3151,7 @@ func (x *SetSubsetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSubsetRequest.ProtoReflect.Descriptor instead.
 func (*SetSubsetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{37}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SetSubsetRequest) GetName() string {
@@ -3101,7 +3192,7 @@ type SetSubsetResponse struct {
 
 func (x *SetSubsetResponse) Reset() {
 	*x = SetSubsetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[38]
+	mi := &file_larder_v1_larder_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3113,7 +3204,7 @@ func (x *SetSubsetResponse) String() string {
 func (*SetSubsetResponse) ProtoMessage() {}
 
 func (x *SetSubsetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[38]
+	mi := &file_larder_v1_larder_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3126,7 +3217,7 @@ func (x *SetSubsetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSubsetResponse.ProtoReflect.Descriptor instead.
 func (*SetSubsetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{38}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *SetSubsetResponse) GetJob() *Job {
@@ -3168,7 +3259,7 @@ type RefreshDatasetRequest struct {
 
 func (x *RefreshDatasetRequest) Reset() {
 	*x = RefreshDatasetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[39]
+	mi := &file_larder_v1_larder_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3180,7 +3271,7 @@ func (x *RefreshDatasetRequest) String() string {
 func (*RefreshDatasetRequest) ProtoMessage() {}
 
 func (x *RefreshDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[39]
+	mi := &file_larder_v1_larder_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3193,7 +3284,7 @@ func (x *RefreshDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshDatasetRequest.ProtoReflect.Descriptor instead.
 func (*RefreshDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{39}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *RefreshDatasetRequest) GetDataset() string {
@@ -3220,7 +3311,7 @@ type RefreshDatasetResponse struct {
 
 func (x *RefreshDatasetResponse) Reset() {
 	*x = RefreshDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[40]
+	mi := &file_larder_v1_larder_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3232,7 +3323,7 @@ func (x *RefreshDatasetResponse) String() string {
 func (*RefreshDatasetResponse) ProtoMessage() {}
 
 func (x *RefreshDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[40]
+	mi := &file_larder_v1_larder_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3245,7 +3336,7 @@ func (x *RefreshDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshDatasetResponse.ProtoReflect.Descriptor instead.
 func (*RefreshDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{40}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *RefreshDatasetResponse) GetDataset() *Dataset {
@@ -3289,7 +3380,7 @@ type AddDatasetRequest struct {
 
 func (x *AddDatasetRequest) Reset() {
 	*x = AddDatasetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[41]
+	mi := &file_larder_v1_larder_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3301,7 +3392,7 @@ func (x *AddDatasetRequest) String() string {
 func (*AddDatasetRequest) ProtoMessage() {}
 
 func (x *AddDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[41]
+	mi := &file_larder_v1_larder_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3314,7 +3405,7 @@ func (x *AddDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddDatasetRequest.ProtoReflect.Descriptor instead.
 func (*AddDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{41}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *AddDatasetRequest) GetName() string {
@@ -3342,7 +3433,7 @@ type AddDatasetResponse struct {
 
 func (x *AddDatasetResponse) Reset() {
 	*x = AddDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[42]
+	mi := &file_larder_v1_larder_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3354,7 +3445,7 @@ func (x *AddDatasetResponse) String() string {
 func (*AddDatasetResponse) ProtoMessage() {}
 
 func (x *AddDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[42]
+	mi := &file_larder_v1_larder_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3367,7 +3458,7 @@ func (x *AddDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddDatasetResponse.ProtoReflect.Descriptor instead.
 func (*AddDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{42}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *AddDatasetResponse) GetDataset() *Dataset {
@@ -3386,7 +3477,7 @@ type ListDatasetsRequest struct {
 
 func (x *ListDatasetsRequest) Reset() {
 	*x = ListDatasetsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[43]
+	mi := &file_larder_v1_larder_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3398,7 +3489,7 @@ func (x *ListDatasetsRequest) String() string {
 func (*ListDatasetsRequest) ProtoMessage() {}
 
 func (x *ListDatasetsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[43]
+	mi := &file_larder_v1_larder_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3411,7 +3502,7 @@ func (x *ListDatasetsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDatasetsRequest.ProtoReflect.Descriptor instead.
 func (*ListDatasetsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{43}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{44}
 }
 
 // ListDatasetsResponse lists them by id.
@@ -3425,7 +3516,7 @@ type ListDatasetsResponse struct {
 
 func (x *ListDatasetsResponse) Reset() {
 	*x = ListDatasetsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[44]
+	mi := &file_larder_v1_larder_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3437,7 +3528,7 @@ func (x *ListDatasetsResponse) String() string {
 func (*ListDatasetsResponse) ProtoMessage() {}
 
 func (x *ListDatasetsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[44]
+	mi := &file_larder_v1_larder_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3450,7 +3541,7 @@ func (x *ListDatasetsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDatasetsResponse.ProtoReflect.Descriptor instead.
 func (*ListDatasetsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{44}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ListDatasetsResponse) GetDatasets() []*Dataset {
@@ -3475,7 +3566,7 @@ type InspectDatasetRequest struct {
 
 func (x *InspectDatasetRequest) Reset() {
 	*x = InspectDatasetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[45]
+	mi := &file_larder_v1_larder_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3487,7 +3578,7 @@ func (x *InspectDatasetRequest) String() string {
 func (*InspectDatasetRequest) ProtoMessage() {}
 
 func (x *InspectDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[45]
+	mi := &file_larder_v1_larder_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3500,7 +3591,7 @@ func (x *InspectDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDatasetRequest.ProtoReflect.Descriptor instead.
 func (*InspectDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{45}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *InspectDatasetRequest) GetDataset() string {
@@ -3539,7 +3630,7 @@ type InspectDatasetResponse struct {
 
 func (x *InspectDatasetResponse) Reset() {
 	*x = InspectDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[46]
+	mi := &file_larder_v1_larder_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3551,7 +3642,7 @@ func (x *InspectDatasetResponse) String() string {
 func (*InspectDatasetResponse) ProtoMessage() {}
 
 func (x *InspectDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[46]
+	mi := &file_larder_v1_larder_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3564,7 +3655,7 @@ func (x *InspectDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDatasetResponse.ProtoReflect.Descriptor instead.
 func (*InspectDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{46}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *InspectDatasetResponse) GetDataset() *Dataset {
@@ -3601,7 +3692,7 @@ type ResolveKeysRequest struct {
 
 func (x *ResolveKeysRequest) Reset() {
 	*x = ResolveKeysRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[47]
+	mi := &file_larder_v1_larder_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3613,7 +3704,7 @@ func (x *ResolveKeysRequest) String() string {
 func (*ResolveKeysRequest) ProtoMessage() {}
 
 func (x *ResolveKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[47]
+	mi := &file_larder_v1_larder_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3626,7 +3717,7 @@ func (x *ResolveKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveKeysRequest.ProtoReflect.Descriptor instead.
 func (*ResolveKeysRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{47}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ResolveKeysRequest) GetDataset() string {
@@ -3654,7 +3745,7 @@ type ResolveKeysResponse struct {
 
 func (x *ResolveKeysResponse) Reset() {
 	*x = ResolveKeysResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[48]
+	mi := &file_larder_v1_larder_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3666,7 +3757,7 @@ func (x *ResolveKeysResponse) String() string {
 func (*ResolveKeysResponse) ProtoMessage() {}
 
 func (x *ResolveKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[48]
+	mi := &file_larder_v1_larder_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3679,7 +3770,7 @@ func (x *ResolveKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveKeysResponse.ProtoReflect.Descriptor instead.
 func (*ResolveKeysResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{48}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ResolveKeysResponse) GetSamples() []*Sample {
@@ -3698,7 +3789,7 @@ type GetTiersRequest struct {
 
 func (x *GetTiersRequest) Reset() {
 	*x = GetTiersRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[49]
+	mi := &file_larder_v1_larder_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3710,7 +3801,7 @@ func (x *GetTiersRequest) String() string {
 func (*GetTiersRequest) ProtoMessage() {}
 
 func (x *GetTiersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[49]
+	mi := &file_larder_v1_larder_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3723,7 +3814,7 @@ func (x *GetTiersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTiersRequest.ProtoReflect.Descriptor instead.
 func (*GetTiersRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{49}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{50}
 }
 
 // GetTiersResponse lists encoded, decoded, augmented.
@@ -3741,7 +3832,7 @@ type GetTiersResponse struct {
 
 func (x *GetTiersResponse) Reset() {
 	*x = GetTiersResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[50]
+	mi := &file_larder_v1_larder_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3753,7 +3844,7 @@ func (x *GetTiersResponse) String() string {
 func (*GetTiersResponse) ProtoMessage() {}
 
 func (x *GetTiersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[50]
+	mi := &file_larder_v1_larder_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3766,7 +3857,7 @@ func (x *GetTiersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTiersResponse.ProtoReflect.Descriptor instead.
 func (*GetTiersResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{50}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *GetTiersResponse) GetTiers() []*Tier {
@@ -3807,7 +3898,7 @@ type SetTiersRequest struct {
 
 func (x *SetTiersRequest) Reset() {
 	*x = SetTiersRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[51]
+	mi := &file_larder_v1_larder_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3819,7 +3910,7 @@ func (x *SetTiersRequest) String() string {
 func (*SetTiersRequest) ProtoMessage() {}
 
 func (x *SetTiersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[51]
+	mi := &file_larder_v1_larder_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3832,7 +3923,7 @@ func (x *SetTiersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTiersRequest.ProtoReflect.Descriptor instead.
 func (*SetTiersRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{51}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *SetTiersRequest) GetTotal() string {
@@ -3878,7 +3969,7 @@ type SetTiersResponse struct {
 
 func (x *SetTiersResponse) Reset() {
 	*x = SetTiersResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[52]
+	mi := &file_larder_v1_larder_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3890,7 +3981,7 @@ func (x *SetTiersResponse) String() string {
 func (*SetTiersResponse) ProtoMessage() {}
 
 func (x *SetTiersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[52]
+	mi := &file_larder_v1_larder_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3903,7 +3994,7 @@ func (x *SetTiersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTiersResponse.ProtoReflect.Descriptor instead.
 func (*SetTiersResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{52}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *SetTiersResponse) GetTiers() []*Tier {
@@ -3940,7 +4031,7 @@ type ApplyConfigRequest struct {
 
 func (x *ApplyConfigRequest) Reset() {
 	*x = ApplyConfigRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[53]
+	mi := &file_larder_v1_larder_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3952,7 +4043,7 @@ func (x *ApplyConfigRequest) String() string {
 func (*ApplyConfigRequest) ProtoMessage() {}
 
 func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[53]
+	mi := &file_larder_v1_larder_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3965,7 +4056,7 @@ func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigRequest.ProtoReflect.Descriptor instead.
 func (*ApplyConfigRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{53}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ApplyConfigRequest) GetName() string {
@@ -3993,7 +4084,7 @@ type ApplyConfigResponse struct {
 
 func (x *ApplyConfigResponse) Reset() {
 	*x = ApplyConfigResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[54]
+	mi := &file_larder_v1_larder_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4005,7 +4096,7 @@ func (x *ApplyConfigResponse) String() string {
 func (*ApplyConfigResponse) ProtoMessage() {}
 
 func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[54]
+	mi := &file_larder_v1_larder_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4018,7 +4109,7 @@ func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigResponse.ProtoReflect.Descriptor instead.
 func (*ApplyConfigResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{54}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ApplyConfigResponse) GetChanges() []*ConfigChange {
@@ -4045,7 +4136,7 @@ type ConfigChange struct {
 
 func (x *ConfigChange) Reset() {
 	*x = ConfigChange{}
-	mi := &file_larder_v1_larder_proto_msgTypes[55]
+	mi := &file_larder_v1_larder_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4057,7 +4148,7 @@ func (x *ConfigChange) String() string {
 func (*ConfigChange) ProtoMessage() {}
 
 func (x *ConfigChange) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[55]
+	mi := &file_larder_v1_larder_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4070,7 +4161,7 @@ func (x *ConfigChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigChange.ProtoReflect.Descriptor instead.
 func (*ConfigChange) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{55}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ConfigChange) GetKey() string {
@@ -4112,7 +4203,7 @@ type GetStatsRequest struct {
 
 func (x *GetStatsRequest) Reset() {
 	*x = GetStatsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[56]
+	mi := &file_larder_v1_larder_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4124,7 +4215,7 @@ func (x *GetStatsRequest) String() string {
 func (*GetStatsRequest) ProtoMessage() {}
 
 func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[56]
+	mi := &file_larder_v1_larder_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4137,7 +4228,7 @@ func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsRequest.ProtoReflect.Descriptor instead.
 func (*GetStatsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{56}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *GetStatsRequest) GetJob() string {
@@ -4158,7 +4249,7 @@ type GetStatsResponse struct {
 
 func (x *GetStatsResponse) Reset() {
 	*x = GetStatsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[57]
+	mi := &file_larder_v1_larder_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4170,7 +4261,7 @@ func (x *GetStatsResponse) String() string {
 func (*GetStatsResponse) ProtoMessage() {}
 
 func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[57]
+	mi := &file_larder_v1_larder_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4183,7 +4274,7 @@ func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsResponse.ProtoReflect.Descriptor instead.
 func (*GetStatsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{57}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *GetStatsResponse) GetStats() *Stats {
@@ -4211,7 +4302,7 @@ type RecordTraceRequest struct {
 
 func (x *RecordTraceRequest) Reset() {
 	*x = RecordTraceRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[58]
+	mi := &file_larder_v1_larder_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4223,7 +4314,7 @@ func (x *RecordTraceRequest) String() string {
 func (*RecordTraceRequest) ProtoMessage() {}
 
 func (x *RecordTraceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[58]
+	mi := &file_larder_v1_larder_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4236,7 +4327,7 @@ func (x *RecordTraceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordTraceRequest.ProtoReflect.Descriptor instead.
 func (*RecordTraceRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{58}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *RecordTraceRequest) GetRecording() uint64 {
@@ -4294,7 +4385,7 @@ type RecordTraceResponse struct {
 
 func (x *RecordTraceResponse) Reset() {
 	*x = RecordTraceResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[59]
+	mi := &file_larder_v1_larder_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4306,7 +4397,7 @@ func (x *RecordTraceResponse) String() string {
 func (*RecordTraceResponse) ProtoMessage() {}
 
 func (x *RecordTraceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[59]
+	mi := &file_larder_v1_larder_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4319,7 +4410,7 @@ func (x *RecordTraceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordTraceResponse.ProtoReflect.Descriptor instead.
 func (*RecordTraceResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{59}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *RecordTraceResponse) GetRecording() uint64 {
@@ -4400,7 +4491,7 @@ type RecordedBatch struct {
 
 func (x *RecordedBatch) Reset() {
 	*x = RecordedBatch{}
-	mi := &file_larder_v1_larder_proto_msgTypes[60]
+	mi := &file_larder_v1_larder_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4412,7 +4503,7 @@ func (x *RecordedBatch) String() string {
 func (*RecordedBatch) ProtoMessage() {}
 
 func (x *RecordedBatch) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[60]
+	mi := &file_larder_v1_larder_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4425,7 +4516,7 @@ func (x *RecordedBatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedBatch.ProtoReflect.Descriptor instead.
 func (*RecordedBatch) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{60}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *RecordedBatch) GetJob() uint32 {
@@ -4476,7 +4567,7 @@ type RecordedJob struct {
 
 func (x *RecordedJob) Reset() {
 	*x = RecordedJob{}
-	mi := &file_larder_v1_larder_proto_msgTypes[61]
+	mi := &file_larder_v1_larder_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4488,7 +4579,7 @@ func (x *RecordedJob) String() string {
 func (*RecordedJob) ProtoMessage() {}
 
 func (x *RecordedJob) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[61]
+	mi := &file_larder_v1_larder_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4501,7 +4592,7 @@ func (x *RecordedJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedJob.ProtoReflect.Descriptor instead.
 func (*RecordedJob) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{61}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *RecordedJob) GetJob() uint32 {
@@ -4586,7 +4677,7 @@ type RecordedObjects struct {
 
 func (x *RecordedObjects) Reset() {
 	*x = RecordedObjects{}
-	mi := &file_larder_v1_larder_proto_msgTypes[62]
+	mi := &file_larder_v1_larder_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4598,7 +4689,7 @@ func (x *RecordedObjects) String() string {
 func (*RecordedObjects) ProtoMessage() {}
 
 func (x *RecordedObjects) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[62]
+	mi := &file_larder_v1_larder_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4611,7 +4702,7 @@ func (x *RecordedObjects) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedObjects.ProtoReflect.Descriptor instead.
 func (*RecordedObjects) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{62}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *RecordedObjects) GetFirst() uint32 {
@@ -4686,7 +4777,7 @@ type RecordedMachine struct {
 
 func (x *RecordedMachine) Reset() {
 	*x = RecordedMachine{}
-	mi := &file_larder_v1_larder_proto_msgTypes[63]
+	mi := &file_larder_v1_larder_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4698,7 +4789,7 @@ func (x *RecordedMachine) String() string {
 func (*RecordedMachine) ProtoMessage() {}
 
 func (x *RecordedMachine) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[63]
+	mi := &file_larder_v1_larder_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4711,7 +4802,7 @@ func (x *RecordedMachine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedMachine.ProtoReflect.Descriptor instead.
 func (*RecordedMachine) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{63}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *RecordedMachine) GetDuration() *durationpb.Duration {
@@ -4827,7 +4918,7 @@ type RecordedTier struct {
 
 func (x *RecordedTier) Reset() {
 	*x = RecordedTier{}
-	mi := &file_larder_v1_larder_proto_msgTypes[64]
+	mi := &file_larder_v1_larder_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4839,7 +4930,7 @@ func (x *RecordedTier) String() string {
 func (*RecordedTier) ProtoMessage() {}
 
 func (x *RecordedTier) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[64]
+	mi := &file_larder_v1_larder_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4852,7 +4943,7 @@ func (x *RecordedTier) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedTier.ProtoReflect.Descriptor instead.
 func (*RecordedTier) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{64}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *RecordedTier) GetForm() string {
@@ -4887,7 +4978,7 @@ type WatchStatsRequest struct {
 
 func (x *WatchStatsRequest) Reset() {
 	*x = WatchStatsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[65]
+	mi := &file_larder_v1_larder_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4899,7 +4990,7 @@ func (x *WatchStatsRequest) String() string {
 func (*WatchStatsRequest) ProtoMessage() {}
 
 func (x *WatchStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[65]
+	mi := &file_larder_v1_larder_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4912,7 +5003,7 @@ func (x *WatchStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatsRequest.ProtoReflect.Descriptor instead.
 func (*WatchStatsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{65}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *WatchStatsRequest) GetInterval() *durationpb.Duration {
@@ -4933,7 +5024,7 @@ type WatchStatsResponse struct {
 
 func (x *WatchStatsResponse) Reset() {
 	*x = WatchStatsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[66]
+	mi := &file_larder_v1_larder_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4945,7 +5036,7 @@ func (x *WatchStatsResponse) String() string {
 func (*WatchStatsResponse) ProtoMessage() {}
 
 func (x *WatchStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[66]
+	mi := &file_larder_v1_larder_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4958,7 +5049,7 @@ func (x *WatchStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatsResponse.ProtoReflect.Descriptor instead.
 func (*WatchStatsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{66}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *WatchStatsResponse) GetStats() *Stats {
@@ -4987,7 +5078,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[67]
+	mi := &file_larder_v1_larder_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4999,7 +5090,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[67]
+	mi := &file_larder_v1_larder_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5012,7 +5103,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{67}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *AttachRequest) GetJob() string {
@@ -5073,7 +5164,7 @@ type Field struct {
 
 func (x *Field) Reset() {
 	*x = Field{}
-	mi := &file_larder_v1_larder_proto_msgTypes[68]
+	mi := &file_larder_v1_larder_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5085,7 +5176,7 @@ func (x *Field) String() string {
 func (*Field) ProtoMessage() {}
 
 func (x *Field) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[68]
+	mi := &file_larder_v1_larder_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5098,7 +5189,7 @@ func (x *Field) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Field.ProtoReflect.Descriptor instead.
 func (*Field) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{68}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *Field) GetName() string {
@@ -5183,7 +5274,7 @@ type AttachResponse struct {
 
 func (x *AttachResponse) Reset() {
 	*x = AttachResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[69]
+	mi := &file_larder_v1_larder_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5195,7 +5286,7 @@ func (x *AttachResponse) String() string {
 func (*AttachResponse) ProtoMessage() {}
 
 func (x *AttachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[69]
+	mi := &file_larder_v1_larder_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5208,7 +5299,7 @@ func (x *AttachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachResponse.ProtoReflect.Descriptor instead.
 func (*AttachResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{69}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *AttachResponse) GetJob() *Job {
@@ -5312,7 +5403,7 @@ type HelloRequest struct {
 
 func (x *HelloRequest) Reset() {
 	*x = HelloRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[70]
+	mi := &file_larder_v1_larder_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5324,7 +5415,7 @@ func (x *HelloRequest) String() string {
 func (*HelloRequest) ProtoMessage() {}
 
 func (x *HelloRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[70]
+	mi := &file_larder_v1_larder_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5337,7 +5428,7 @@ func (x *HelloRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloRequest.ProtoReflect.Descriptor instead.
 func (*HelloRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{70}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *HelloRequest) GetClient() string {
@@ -5387,7 +5478,7 @@ type HelloResponse struct {
 
 func (x *HelloResponse) Reset() {
 	*x = HelloResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[71]
+	mi := &file_larder_v1_larder_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5399,7 +5490,7 @@ func (x *HelloResponse) String() string {
 func (*HelloResponse) ProtoMessage() {}
 
 func (x *HelloResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[71]
+	mi := &file_larder_v1_larder_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5412,7 +5503,7 @@ func (x *HelloResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloResponse.ProtoReflect.Descriptor instead.
 func (*HelloResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{71}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *HelloResponse) GetVersion() string {
@@ -5461,7 +5552,7 @@ type BatchReport struct {
 
 func (x *BatchReport) Reset() {
 	*x = BatchReport{}
-	mi := &file_larder_v1_larder_proto_msgTypes[72]
+	mi := &file_larder_v1_larder_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5473,7 +5564,7 @@ func (x *BatchReport) String() string {
 func (*BatchReport) ProtoMessage() {}
 
 func (x *BatchReport) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[72]
+	mi := &file_larder_v1_larder_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5486,7 +5577,7 @@ func (x *BatchReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchReport.ProtoReflect.Descriptor instead.
 func (*BatchReport) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{72}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *BatchReport) GetQuarantined() []*QuarantinedSample {
@@ -5513,7 +5604,7 @@ type EpochResponse struct {
 
 func (x *EpochResponse) Reset() {
 	*x = EpochResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[73]
+	mi := &file_larder_v1_larder_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5525,7 +5616,7 @@ func (x *EpochResponse) String() string {
 func (*EpochResponse) ProtoMessage() {}
 
 func (x *EpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[73]
+	mi := &file_larder_v1_larder_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5538,7 +5629,7 @@ func (x *EpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochResponse.ProtoReflect.Descriptor instead.
 func (*EpochResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{73}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *EpochResponse) GetNumSamples() uint64 {
@@ -5588,7 +5679,7 @@ type EpochEnd struct {
 
 func (x *EpochEnd) Reset() {
 	*x = EpochEnd{}
-	mi := &file_larder_v1_larder_proto_msgTypes[74]
+	mi := &file_larder_v1_larder_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5600,7 +5691,7 @@ func (x *EpochEnd) String() string {
 func (*EpochEnd) ProtoMessage() {}
 
 func (x *EpochEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[74]
+	mi := &file_larder_v1_larder_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5613,7 +5704,7 @@ func (x *EpochEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochEnd.ProtoReflect.Descriptor instead.
 func (*EpochEnd) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{74}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *EpochEnd) GetEpoch() uint32 {
@@ -5791,7 +5882,7 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\fmemory_bytes\x18\x04 \x01(\x04R\vmemoryBytes\x12\x1f\n" +
 	"\vmemory_used\x18\x05 \x01(\x04R\n" +
 	"memoryUsed\x12 \n" +
-	"\vutilization\x18\x06 \x01(\rR\vutilization\"\xd1\x03\n" +
+	"\vutilization\x18\x06 \x01(\rR\vutilization\"\x84\x04\n" +
 	"\x05Stats\x12*\n" +
 	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x10\n" +
@@ -5806,7 +5897,14 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	" \x01(\x04R\vmemoryLimit\x12\x16\n" +
 	"\x06parity\x18\v \x01(\bR\x06parity\x12\x18\n" +
 	"\adecoder\x18\f \x01(\tR\adecoder\x12&\n" +
-	"\x05split\x18\r \x01(\v2\x10.larder.v1.SplitR\x05split\"\x9c\x01\n" +
+	"\x05split\x18\r \x01(\v2\x10.larder.v1.SplitR\x05split\x121\n" +
+	"\tlisteners\x18F \x03(\v2\x13.larder.v1.ListenerR\tlisteners\"\x86\x01\n" +
+	"\bListener\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x16\n" +
+	"\x06serves\x18\x02 \x01(\tR\x06serves\x12\x16\n" +
+	"\x06admits\x18\x03 \x01(\tR\x06admits\x12\x16\n" +
+	"\x06remote\x18\x04 \x01(\bR\x06remote\x12\x18\n" +
+	"\aguarded\x18\x05 \x01(\bR\aguarded\"\x9c\x01\n" +
 	"\x05Split\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x10\n" +
 	"\x03why\x18\x02 \x01(\tR\x03why\x12\x18\n" +
@@ -6119,7 +6217,7 @@ func file_larder_v1_larder_proto_rawDescGZIP() []byte {
 }
 
 var file_larder_v1_larder_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_larder_v1_larder_proto_msgTypes = make([]protoimpl.MessageInfo, 77)
+var file_larder_v1_larder_proto_msgTypes = make([]protoimpl.MessageInfo, 78)
 var file_larder_v1_larder_proto_goTypes = []any{
 	(JobState)(0),                  // 0: larder.v1.JobState
 	(*ErrorDetail)(nil),            // 1: larder.v1.ErrorDetail
@@ -6135,185 +6233,187 @@ var file_larder_v1_larder_proto_goTypes = []any{
 	(*Tier)(nil),                   // 11: larder.v1.Tier
 	(*Device)(nil),                 // 12: larder.v1.Device
 	(*Stats)(nil),                  // 13: larder.v1.Stats
-	(*Split)(nil),                  // 14: larder.v1.Split
-	(*DatasetShare)(nil),           // 15: larder.v1.DatasetShare
-	(*RegisterJobRequest)(nil),     // 16: larder.v1.RegisterJobRequest
-	(*RegisterJobResponse)(nil),    // 17: larder.v1.RegisterJobResponse
-	(*Resumed)(nil),                // 18: larder.v1.Resumed
-	(*GetStateRequest)(nil),        // 19: larder.v1.GetStateRequest
-	(*GetStateResponse)(nil),       // 20: larder.v1.GetStateResponse
-	(*ListOrdersRequest)(nil),      // 21: larder.v1.ListOrdersRequest
-	(*ListOrdersResponse)(nil),     // 22: larder.v1.ListOrdersResponse
-	(*Order)(nil),                  // 23: larder.v1.Order
-	(*GetOrderRequest)(nil),        // 24: larder.v1.GetOrderRequest
-	(*GetOrderResponse)(nil),       // 25: larder.v1.GetOrderResponse
-	(*ListJobsRequest)(nil),        // 26: larder.v1.ListJobsRequest
-	(*ListJobsResponse)(nil),       // 27: larder.v1.ListJobsResponse
-	(*DescribeJobRequest)(nil),     // 28: larder.v1.DescribeJobRequest
-	(*DescribeJobResponse)(nil),    // 29: larder.v1.DescribeJobResponse
-	(*DrainJobRequest)(nil),        // 30: larder.v1.DrainJobRequest
-	(*DrainJobResponse)(nil),       // 31: larder.v1.DrainJobResponse
-	(*KillJobRequest)(nil),         // 32: larder.v1.KillJobRequest
-	(*KillJobResponse)(nil),        // 33: larder.v1.KillJobResponse
-	(*PauseJobRequest)(nil),        // 34: larder.v1.PauseJobRequest
-	(*PauseJobResponse)(nil),       // 35: larder.v1.PauseJobResponse
-	(*ResumeJobRequest)(nil),       // 36: larder.v1.ResumeJobRequest
-	(*ResumeJobResponse)(nil),      // 37: larder.v1.ResumeJobResponse
-	(*SetSubsetRequest)(nil),       // 38: larder.v1.SetSubsetRequest
-	(*SetSubsetResponse)(nil),      // 39: larder.v1.SetSubsetResponse
-	(*RefreshDatasetRequest)(nil),  // 40: larder.v1.RefreshDatasetRequest
-	(*RefreshDatasetResponse)(nil), // 41: larder.v1.RefreshDatasetResponse
-	(*AddDatasetRequest)(nil),      // 42: larder.v1.AddDatasetRequest
-	(*AddDatasetResponse)(nil),     // 43: larder.v1.AddDatasetResponse
-	(*ListDatasetsRequest)(nil),    // 44: larder.v1.ListDatasetsRequest
-	(*ListDatasetsResponse)(nil),   // 45: larder.v1.ListDatasetsResponse
-	(*InspectDatasetRequest)(nil),  // 46: larder.v1.InspectDatasetRequest
-	(*InspectDatasetResponse)(nil), // 47: larder.v1.InspectDatasetResponse
-	(*ResolveKeysRequest)(nil),     // 48: larder.v1.ResolveKeysRequest
-	(*ResolveKeysResponse)(nil),    // 49: larder.v1.ResolveKeysResponse
-	(*GetTiersRequest)(nil),        // 50: larder.v1.GetTiersRequest
-	(*GetTiersResponse)(nil),       // 51: larder.v1.GetTiersResponse
-	(*SetTiersRequest)(nil),        // 52: larder.v1.SetTiersRequest
-	(*SetTiersResponse)(nil),       // 53: larder.v1.SetTiersResponse
-	(*ApplyConfigRequest)(nil),     // 54: larder.v1.ApplyConfigRequest
-	(*ApplyConfigResponse)(nil),    // 55: larder.v1.ApplyConfigResponse
-	(*ConfigChange)(nil),           // 56: larder.v1.ConfigChange
-	(*GetStatsRequest)(nil),        // 57: larder.v1.GetStatsRequest
-	(*GetStatsResponse)(nil),       // 58: larder.v1.GetStatsResponse
-	(*RecordTraceRequest)(nil),     // 59: larder.v1.RecordTraceRequest
-	(*RecordTraceResponse)(nil),    // 60: larder.v1.RecordTraceResponse
-	(*RecordedBatch)(nil),          // 61: larder.v1.RecordedBatch
-	(*RecordedJob)(nil),            // 62: larder.v1.RecordedJob
-	(*RecordedObjects)(nil),        // 63: larder.v1.RecordedObjects
-	(*RecordedMachine)(nil),        // 64: larder.v1.RecordedMachine
-	(*RecordedTier)(nil),           // 65: larder.v1.RecordedTier
-	(*WatchStatsRequest)(nil),      // 66: larder.v1.WatchStatsRequest
-	(*WatchStatsResponse)(nil),     // 67: larder.v1.WatchStatsResponse
-	(*AttachRequest)(nil),          // 68: larder.v1.AttachRequest
-	(*Field)(nil),                  // 69: larder.v1.Field
-	(*AttachResponse)(nil),         // 70: larder.v1.AttachResponse
-	(*HelloRequest)(nil),           // 71: larder.v1.HelloRequest
-	(*HelloResponse)(nil),          // 72: larder.v1.HelloResponse
-	(*BatchReport)(nil),            // 73: larder.v1.BatchReport
-	(*EpochResponse)(nil),          // 74: larder.v1.EpochResponse
-	(*EpochEnd)(nil),               // 75: larder.v1.EpochEnd
-	nil,                            // 76: larder.v1.Counters.HitsEntry
-	nil,                            // 77: larder.v1.Counters.EvictionsEntry
-	(*durationpb.Duration)(nil),    // 78: google.protobuf.Duration
-	(*structpb.Struct)(nil),        // 79: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),  // 80: google.protobuf.Timestamp
+	(*Listener)(nil),               // 14: larder.v1.Listener
+	(*Split)(nil),                  // 15: larder.v1.Split
+	(*DatasetShare)(nil),           // 16: larder.v1.DatasetShare
+	(*RegisterJobRequest)(nil),     // 17: larder.v1.RegisterJobRequest
+	(*RegisterJobResponse)(nil),    // 18: larder.v1.RegisterJobResponse
+	(*Resumed)(nil),                // 19: larder.v1.Resumed
+	(*GetStateRequest)(nil),        // 20: larder.v1.GetStateRequest
+	(*GetStateResponse)(nil),       // 21: larder.v1.GetStateResponse
+	(*ListOrdersRequest)(nil),      // 22: larder.v1.ListOrdersRequest
+	(*ListOrdersResponse)(nil),     // 23: larder.v1.ListOrdersResponse
+	(*Order)(nil),                  // 24: larder.v1.Order
+	(*GetOrderRequest)(nil),        // 25: larder.v1.GetOrderRequest
+	(*GetOrderResponse)(nil),       // 26: larder.v1.GetOrderResponse
+	(*ListJobsRequest)(nil),        // 27: larder.v1.ListJobsRequest
+	(*ListJobsResponse)(nil),       // 28: larder.v1.ListJobsResponse
+	(*DescribeJobRequest)(nil),     // 29: larder.v1.DescribeJobRequest
+	(*DescribeJobResponse)(nil),    // 30: larder.v1.DescribeJobResponse
+	(*DrainJobRequest)(nil),        // 31: larder.v1.DrainJobRequest
+	(*DrainJobResponse)(nil),       // 32: larder.v1.DrainJobResponse
+	(*KillJobRequest)(nil),         // 33: larder.v1.KillJobRequest
+	(*KillJobResponse)(nil),        // 34: larder.v1.KillJobResponse
+	(*PauseJobRequest)(nil),        // 35: larder.v1.PauseJobRequest
+	(*PauseJobResponse)(nil),       // 36: larder.v1.PauseJobResponse
+	(*ResumeJobRequest)(nil),       // 37: larder.v1.ResumeJobRequest
+	(*ResumeJobResponse)(nil),      // 38: larder.v1.ResumeJobResponse
+	(*SetSubsetRequest)(nil),       // 39: larder.v1.SetSubsetRequest
+	(*SetSubsetResponse)(nil),      // 40: larder.v1.SetSubsetResponse
+	(*RefreshDatasetRequest)(nil),  // 41: larder.v1.RefreshDatasetRequest
+	(*RefreshDatasetResponse)(nil), // 42: larder.v1.RefreshDatasetResponse
+	(*AddDatasetRequest)(nil),      // 43: larder.v1.AddDatasetRequest
+	(*AddDatasetResponse)(nil),     // 44: larder.v1.AddDatasetResponse
+	(*ListDatasetsRequest)(nil),    // 45: larder.v1.ListDatasetsRequest
+	(*ListDatasetsResponse)(nil),   // 46: larder.v1.ListDatasetsResponse
+	(*InspectDatasetRequest)(nil),  // 47: larder.v1.InspectDatasetRequest
+	(*InspectDatasetResponse)(nil), // 48: larder.v1.InspectDatasetResponse
+	(*ResolveKeysRequest)(nil),     // 49: larder.v1.ResolveKeysRequest
+	(*ResolveKeysResponse)(nil),    // 50: larder.v1.ResolveKeysResponse
+	(*GetTiersRequest)(nil),        // 51: larder.v1.GetTiersRequest
+	(*GetTiersResponse)(nil),       // 52: larder.v1.GetTiersResponse
+	(*SetTiersRequest)(nil),        // 53: larder.v1.SetTiersRequest
+	(*SetTiersResponse)(nil),       // 54: larder.v1.SetTiersResponse
+	(*ApplyConfigRequest)(nil),     // 55: larder.v1.ApplyConfigRequest
+	(*ApplyConfigResponse)(nil),    // 56: larder.v1.ApplyConfigResponse
+	(*ConfigChange)(nil),           // 57: larder.v1.ConfigChange
+	(*GetStatsRequest)(nil),        // 58: larder.v1.GetStatsRequest
+	(*GetStatsResponse)(nil),       // 59: larder.v1.GetStatsResponse
+	(*RecordTraceRequest)(nil),     // 60: larder.v1.RecordTraceRequest
+	(*RecordTraceResponse)(nil),    // 61: larder.v1.RecordTraceResponse
+	(*RecordedBatch)(nil),          // 62: larder.v1.RecordedBatch
+	(*RecordedJob)(nil),            // 63: larder.v1.RecordedJob
+	(*RecordedObjects)(nil),        // 64: larder.v1.RecordedObjects
+	(*RecordedMachine)(nil),        // 65: larder.v1.RecordedMachine
+	(*RecordedTier)(nil),           // 66: larder.v1.RecordedTier
+	(*WatchStatsRequest)(nil),      // 67: larder.v1.WatchStatsRequest
+	(*WatchStatsResponse)(nil),     // 68: larder.v1.WatchStatsResponse
+	(*AttachRequest)(nil),          // 69: larder.v1.AttachRequest
+	(*Field)(nil),                  // 70: larder.v1.Field
+	(*AttachResponse)(nil),         // 71: larder.v1.AttachResponse
+	(*HelloRequest)(nil),           // 72: larder.v1.HelloRequest
+	(*HelloResponse)(nil),          // 73: larder.v1.HelloResponse
+	(*BatchReport)(nil),            // 74: larder.v1.BatchReport
+	(*EpochResponse)(nil),          // 75: larder.v1.EpochResponse
+	(*EpochEnd)(nil),               // 76: larder.v1.EpochEnd
+	nil,                            // 77: larder.v1.Counters.HitsEntry
+	nil,                            // 78: larder.v1.Counters.EvictionsEntry
+	(*durationpb.Duration)(nil),    // 79: google.protobuf.Duration
+	(*structpb.Struct)(nil),        // 80: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),  // 81: google.protobuf.Timestamp
 }
 var file_larder_v1_larder_proto_depIdxs = []int32{
-	78, // 0: larder.v1.ErrorDetail.retry_after:type_name -> google.protobuf.Duration
-	79, // 1: larder.v1.Op.args:type_name -> google.protobuf.Struct
+	79, // 0: larder.v1.ErrorDetail.retry_after:type_name -> google.protobuf.Duration
+	80, // 1: larder.v1.Op.args:type_name -> google.protobuf.Struct
 	2,  // 2: larder.v1.JobSpec.transform:type_name -> larder.v1.Op
-	76, // 3: larder.v1.Counters.hits:type_name -> larder.v1.Counters.HitsEntry
-	77, // 4: larder.v1.Counters.evictions:type_name -> larder.v1.Counters.EvictionsEntry
+	77, // 3: larder.v1.Counters.hits:type_name -> larder.v1.Counters.HitsEntry
+	78, // 4: larder.v1.Counters.evictions:type_name -> larder.v1.Counters.EvictionsEntry
 	3,  // 5: larder.v1.Job.spec:type_name -> larder.v1.JobSpec
 	0,  // 6: larder.v1.Job.state:type_name -> larder.v1.JobState
 	4,  // 7: larder.v1.Job.counters:type_name -> larder.v1.Counters
 	7,  // 8: larder.v1.Job.ranks:type_name -> larder.v1.RankInfo
 	5,  // 9: larder.v1.Job.epochs:type_name -> larder.v1.EpochAccount
 	6,  // 10: larder.v1.Job.quarantined:type_name -> larder.v1.QuarantinedSample
-	80, // 11: larder.v1.Job.registered_at:type_name -> google.protobuf.Timestamp
-	80, // 12: larder.v1.Stats.at:type_name -> google.protobuf.Timestamp
-	78, // 13: larder.v1.Stats.uptime:type_name -> google.protobuf.Duration
+	81, // 11: larder.v1.Job.registered_at:type_name -> google.protobuf.Timestamp
+	81, // 12: larder.v1.Stats.at:type_name -> google.protobuf.Timestamp
+	79, // 13: larder.v1.Stats.uptime:type_name -> google.protobuf.Duration
 	4,  // 14: larder.v1.Stats.totals:type_name -> larder.v1.Counters
 	8,  // 15: larder.v1.Stats.jobs:type_name -> larder.v1.Job
 	11, // 16: larder.v1.Stats.tiers:type_name -> larder.v1.Tier
 	12, // 17: larder.v1.Stats.devices:type_name -> larder.v1.Device
-	14, // 18: larder.v1.Stats.split:type_name -> larder.v1.Split
-	15, // 19: larder.v1.Split.datasets:type_name -> larder.v1.DatasetShare
-	3,  // 20: larder.v1.RegisterJobRequest.spec:type_name -> larder.v1.JobSpec
-	8,  // 21: larder.v1.RegisterJobResponse.job:type_name -> larder.v1.Job
-	18, // 22: larder.v1.RegisterJobResponse.resumed:type_name -> larder.v1.Resumed
-	23, // 23: larder.v1.ListOrdersResponse.orders:type_name -> larder.v1.Order
-	8,  // 24: larder.v1.ListJobsResponse.jobs:type_name -> larder.v1.Job
-	8,  // 25: larder.v1.DescribeJobResponse.job:type_name -> larder.v1.Job
-	8,  // 26: larder.v1.DrainJobResponse.job:type_name -> larder.v1.Job
-	8,  // 27: larder.v1.KillJobResponse.job:type_name -> larder.v1.Job
-	8,  // 28: larder.v1.PauseJobResponse.job:type_name -> larder.v1.Job
-	8,  // 29: larder.v1.ResumeJobResponse.job:type_name -> larder.v1.Job
-	8,  // 30: larder.v1.SetSubsetResponse.job:type_name -> larder.v1.Job
-	9,  // 31: larder.v1.RefreshDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	9,  // 32: larder.v1.AddDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	9,  // 33: larder.v1.ListDatasetsResponse.datasets:type_name -> larder.v1.Dataset
-	9,  // 34: larder.v1.InspectDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	10, // 35: larder.v1.InspectDatasetResponse.samples:type_name -> larder.v1.Sample
-	10, // 36: larder.v1.ResolveKeysResponse.samples:type_name -> larder.v1.Sample
-	11, // 37: larder.v1.GetTiersResponse.tiers:type_name -> larder.v1.Tier
-	14, // 38: larder.v1.GetTiersResponse.split:type_name -> larder.v1.Split
-	11, // 39: larder.v1.SetTiersResponse.tiers:type_name -> larder.v1.Tier
-	14, // 40: larder.v1.SetTiersResponse.split:type_name -> larder.v1.Split
-	56, // 41: larder.v1.ApplyConfigResponse.changes:type_name -> larder.v1.ConfigChange
-	13, // 42: larder.v1.GetStatsResponse.stats:type_name -> larder.v1.Stats
-	61, // 43: larder.v1.RecordTraceResponse.batches:type_name -> larder.v1.RecordedBatch
-	62, // 44: larder.v1.RecordTraceResponse.jobs:type_name -> larder.v1.RecordedJob
-	63, // 45: larder.v1.RecordTraceResponse.objects:type_name -> larder.v1.RecordedObjects
-	64, // 46: larder.v1.RecordTraceResponse.machine:type_name -> larder.v1.RecordedMachine
-	3,  // 47: larder.v1.RecordedJob.spec:type_name -> larder.v1.JobSpec
-	78, // 48: larder.v1.RecordedJob.registered:type_name -> google.protobuf.Duration
-	78, // 49: larder.v1.RecordedJob.ended:type_name -> google.protobuf.Duration
-	78, // 50: larder.v1.RecordedJob.step:type_name -> google.protobuf.Duration
-	78, // 51: larder.v1.RecordedMachine.duration:type_name -> google.protobuf.Duration
-	78, // 52: larder.v1.RecordedMachine.storage_latency:type_name -> google.protobuf.Duration
-	65, // 53: larder.v1.RecordedMachine.tiers:type_name -> larder.v1.RecordedTier
-	4,  // 54: larder.v1.RecordedMachine.counted:type_name -> larder.v1.Counters
-	78, // 55: larder.v1.WatchStatsRequest.interval:type_name -> google.protobuf.Duration
-	13, // 56: larder.v1.WatchStatsResponse.stats:type_name -> larder.v1.Stats
-	8,  // 57: larder.v1.AttachResponse.job:type_name -> larder.v1.Job
-	69, // 58: larder.v1.AttachResponse.fields:type_name -> larder.v1.Field
-	6,  // 59: larder.v1.BatchReport.quarantined:type_name -> larder.v1.QuarantinedSample
-	5,  // 60: larder.v1.EpochEnd.account:type_name -> larder.v1.EpochAccount
-	16, // 61: larder.v1.LarderService.RegisterJob:input_type -> larder.v1.RegisterJobRequest
-	26, // 62: larder.v1.LarderService.ListJobs:input_type -> larder.v1.ListJobsRequest
-	28, // 63: larder.v1.LarderService.DescribeJob:input_type -> larder.v1.DescribeJobRequest
-	30, // 64: larder.v1.LarderService.DrainJob:input_type -> larder.v1.DrainJobRequest
-	32, // 65: larder.v1.LarderService.KillJob:input_type -> larder.v1.KillJobRequest
-	34, // 66: larder.v1.LarderService.PauseJob:input_type -> larder.v1.PauseJobRequest
-	36, // 67: larder.v1.LarderService.ResumeJob:input_type -> larder.v1.ResumeJobRequest
-	38, // 68: larder.v1.LarderService.SetSubset:input_type -> larder.v1.SetSubsetRequest
-	42, // 69: larder.v1.LarderService.AddDataset:input_type -> larder.v1.AddDatasetRequest
-	40, // 70: larder.v1.LarderService.RefreshDataset:input_type -> larder.v1.RefreshDatasetRequest
-	44, // 71: larder.v1.LarderService.ListDatasets:input_type -> larder.v1.ListDatasetsRequest
-	46, // 72: larder.v1.LarderService.InspectDataset:input_type -> larder.v1.InspectDatasetRequest
-	48, // 73: larder.v1.LarderService.ResolveKeys:input_type -> larder.v1.ResolveKeysRequest
-	50, // 74: larder.v1.LarderService.GetTiers:input_type -> larder.v1.GetTiersRequest
-	52, // 75: larder.v1.LarderService.SetTiers:input_type -> larder.v1.SetTiersRequest
-	54, // 76: larder.v1.LarderService.ApplyConfig:input_type -> larder.v1.ApplyConfigRequest
-	19, // 77: larder.v1.LarderService.GetState:input_type -> larder.v1.GetStateRequest
-	21, // 78: larder.v1.LarderService.ListOrders:input_type -> larder.v1.ListOrdersRequest
-	24, // 79: larder.v1.LarderService.GetOrder:input_type -> larder.v1.GetOrderRequest
-	57, // 80: larder.v1.LarderService.GetStats:input_type -> larder.v1.GetStatsRequest
-	59, // 81: larder.v1.LarderService.RecordTrace:input_type -> larder.v1.RecordTraceRequest
-	66, // 82: larder.v1.LarderService.WatchStats:input_type -> larder.v1.WatchStatsRequest
-	17, // 83: larder.v1.LarderService.RegisterJob:output_type -> larder.v1.RegisterJobResponse
-	27, // 84: larder.v1.LarderService.ListJobs:output_type -> larder.v1.ListJobsResponse
-	29, // 85: larder.v1.LarderService.DescribeJob:output_type -> larder.v1.DescribeJobResponse
-	31, // 86: larder.v1.LarderService.DrainJob:output_type -> larder.v1.DrainJobResponse
-	33, // 87: larder.v1.LarderService.KillJob:output_type -> larder.v1.KillJobResponse
-	35, // 88: larder.v1.LarderService.PauseJob:output_type -> larder.v1.PauseJobResponse
-	37, // 89: larder.v1.LarderService.ResumeJob:output_type -> larder.v1.ResumeJobResponse
-	39, // 90: larder.v1.LarderService.SetSubset:output_type -> larder.v1.SetSubsetResponse
-	43, // 91: larder.v1.LarderService.AddDataset:output_type -> larder.v1.AddDatasetResponse
-	41, // 92: larder.v1.LarderService.RefreshDataset:output_type -> larder.v1.RefreshDatasetResponse
-	45, // 93: larder.v1.LarderService.ListDatasets:output_type -> larder.v1.ListDatasetsResponse
-	47, // 94: larder.v1.LarderService.InspectDataset:output_type -> larder.v1.InspectDatasetResponse
-	49, // 95: larder.v1.LarderService.ResolveKeys:output_type -> larder.v1.ResolveKeysResponse
-	51, // 96: larder.v1.LarderService.GetTiers:output_type -> larder.v1.GetTiersResponse
-	53, // 97: larder.v1.LarderService.SetTiers:output_type -> larder.v1.SetTiersResponse
-	55, // 98: larder.v1.LarderService.ApplyConfig:output_type -> larder.v1.ApplyConfigResponse
-	20, // 99: larder.v1.LarderService.GetState:output_type -> larder.v1.GetStateResponse
-	22, // 100: larder.v1.LarderService.ListOrders:output_type -> larder.v1.ListOrdersResponse
-	25, // 101: larder.v1.LarderService.GetOrder:output_type -> larder.v1.GetOrderResponse
-	58, // 102: larder.v1.LarderService.GetStats:output_type -> larder.v1.GetStatsResponse
-	60, // 103: larder.v1.LarderService.RecordTrace:output_type -> larder.v1.RecordTraceResponse
-	67, // 104: larder.v1.LarderService.WatchStats:output_type -> larder.v1.WatchStatsResponse
-	83, // [83:105] is the sub-list for method output_type
-	61, // [61:83] is the sub-list for method input_type
-	61, // [61:61] is the sub-list for extension type_name
-	61, // [61:61] is the sub-list for extension extendee
-	0,  // [0:61] is the sub-list for field type_name
+	15, // 18: larder.v1.Stats.split:type_name -> larder.v1.Split
+	14, // 19: larder.v1.Stats.listeners:type_name -> larder.v1.Listener
+	16, // 20: larder.v1.Split.datasets:type_name -> larder.v1.DatasetShare
+	3,  // 21: larder.v1.RegisterJobRequest.spec:type_name -> larder.v1.JobSpec
+	8,  // 22: larder.v1.RegisterJobResponse.job:type_name -> larder.v1.Job
+	19, // 23: larder.v1.RegisterJobResponse.resumed:type_name -> larder.v1.Resumed
+	24, // 24: larder.v1.ListOrdersResponse.orders:type_name -> larder.v1.Order
+	8,  // 25: larder.v1.ListJobsResponse.jobs:type_name -> larder.v1.Job
+	8,  // 26: larder.v1.DescribeJobResponse.job:type_name -> larder.v1.Job
+	8,  // 27: larder.v1.DrainJobResponse.job:type_name -> larder.v1.Job
+	8,  // 28: larder.v1.KillJobResponse.job:type_name -> larder.v1.Job
+	8,  // 29: larder.v1.PauseJobResponse.job:type_name -> larder.v1.Job
+	8,  // 30: larder.v1.ResumeJobResponse.job:type_name -> larder.v1.Job
+	8,  // 31: larder.v1.SetSubsetResponse.job:type_name -> larder.v1.Job
+	9,  // 32: larder.v1.RefreshDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	9,  // 33: larder.v1.AddDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	9,  // 34: larder.v1.ListDatasetsResponse.datasets:type_name -> larder.v1.Dataset
+	9,  // 35: larder.v1.InspectDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	10, // 36: larder.v1.InspectDatasetResponse.samples:type_name -> larder.v1.Sample
+	10, // 37: larder.v1.ResolveKeysResponse.samples:type_name -> larder.v1.Sample
+	11, // 38: larder.v1.GetTiersResponse.tiers:type_name -> larder.v1.Tier
+	15, // 39: larder.v1.GetTiersResponse.split:type_name -> larder.v1.Split
+	11, // 40: larder.v1.SetTiersResponse.tiers:type_name -> larder.v1.Tier
+	15, // 41: larder.v1.SetTiersResponse.split:type_name -> larder.v1.Split
+	57, // 42: larder.v1.ApplyConfigResponse.changes:type_name -> larder.v1.ConfigChange
+	13, // 43: larder.v1.GetStatsResponse.stats:type_name -> larder.v1.Stats
+	62, // 44: larder.v1.RecordTraceResponse.batches:type_name -> larder.v1.RecordedBatch
+	63, // 45: larder.v1.RecordTraceResponse.jobs:type_name -> larder.v1.RecordedJob
+	64, // 46: larder.v1.RecordTraceResponse.objects:type_name -> larder.v1.RecordedObjects
+	65, // 47: larder.v1.RecordTraceResponse.machine:type_name -> larder.v1.RecordedMachine
+	3,  // 48: larder.v1.RecordedJob.spec:type_name -> larder.v1.JobSpec
+	79, // 49: larder.v1.RecordedJob.registered:type_name -> google.protobuf.Duration
+	79, // 50: larder.v1.RecordedJob.ended:type_name -> google.protobuf.Duration
+	79, // 51: larder.v1.RecordedJob.step:type_name -> google.protobuf.Duration
+	79, // 52: larder.v1.RecordedMachine.duration:type_name -> google.protobuf.Duration
+	79, // 53: larder.v1.RecordedMachine.storage_latency:type_name -> google.protobuf.Duration
+	66, // 54: larder.v1.RecordedMachine.tiers:type_name -> larder.v1.RecordedTier
+	4,  // 55: larder.v1.RecordedMachine.counted:type_name -> larder.v1.Counters
+	79, // 56: larder.v1.WatchStatsRequest.interval:type_name -> google.protobuf.Duration
+	13, // 57: larder.v1.WatchStatsResponse.stats:type_name -> larder.v1.Stats
+	8,  // 58: larder.v1.AttachResponse.job:type_name -> larder.v1.Job
+	70, // 59: larder.v1.AttachResponse.fields:type_name -> larder.v1.Field
+	6,  // 60: larder.v1.BatchReport.quarantined:type_name -> larder.v1.QuarantinedSample
+	5,  // 61: larder.v1.EpochEnd.account:type_name -> larder.v1.EpochAccount
+	17, // 62: larder.v1.LarderService.RegisterJob:input_type -> larder.v1.RegisterJobRequest
+	27, // 63: larder.v1.LarderService.ListJobs:input_type -> larder.v1.ListJobsRequest
+	29, // 64: larder.v1.LarderService.DescribeJob:input_type -> larder.v1.DescribeJobRequest
+	31, // 65: larder.v1.LarderService.DrainJob:input_type -> larder.v1.DrainJobRequest
+	33, // 66: larder.v1.LarderService.KillJob:input_type -> larder.v1.KillJobRequest
+	35, // 67: larder.v1.LarderService.PauseJob:input_type -> larder.v1.PauseJobRequest
+	37, // 68: larder.v1.LarderService.ResumeJob:input_type -> larder.v1.ResumeJobRequest
+	39, // 69: larder.v1.LarderService.SetSubset:input_type -> larder.v1.SetSubsetRequest
+	43, // 70: larder.v1.LarderService.AddDataset:input_type -> larder.v1.AddDatasetRequest
+	41, // 71: larder.v1.LarderService.RefreshDataset:input_type -> larder.v1.RefreshDatasetRequest
+	45, // 72: larder.v1.LarderService.ListDatasets:input_type -> larder.v1.ListDatasetsRequest
+	47, // 73: larder.v1.LarderService.InspectDataset:input_type -> larder.v1.InspectDatasetRequest
+	49, // 74: larder.v1.LarderService.ResolveKeys:input_type -> larder.v1.ResolveKeysRequest
+	51, // 75: larder.v1.LarderService.GetTiers:input_type -> larder.v1.GetTiersRequest
+	53, // 76: larder.v1.LarderService.SetTiers:input_type -> larder.v1.SetTiersRequest
+	55, // 77: larder.v1.LarderService.ApplyConfig:input_type -> larder.v1.ApplyConfigRequest
+	20, // 78: larder.v1.LarderService.GetState:input_type -> larder.v1.GetStateRequest
+	22, // 79: larder.v1.LarderService.ListOrders:input_type -> larder.v1.ListOrdersRequest
+	25, // 80: larder.v1.LarderService.GetOrder:input_type -> larder.v1.GetOrderRequest
+	58, // 81: larder.v1.LarderService.GetStats:input_type -> larder.v1.GetStatsRequest
+	60, // 82: larder.v1.LarderService.RecordTrace:input_type -> larder.v1.RecordTraceRequest
+	67, // 83: larder.v1.LarderService.WatchStats:input_type -> larder.v1.WatchStatsRequest
+	18, // 84: larder.v1.LarderService.RegisterJob:output_type -> larder.v1.RegisterJobResponse
+	28, // 85: larder.v1.LarderService.ListJobs:output_type -> larder.v1.ListJobsResponse
+	30, // 86: larder.v1.LarderService.DescribeJob:output_type -> larder.v1.DescribeJobResponse
+	32, // 87: larder.v1.LarderService.DrainJob:output_type -> larder.v1.DrainJobResponse
+	34, // 88: larder.v1.LarderService.KillJob:output_type -> larder.v1.KillJobResponse
+	36, // 89: larder.v1.LarderService.PauseJob:output_type -> larder.v1.PauseJobResponse
+	38, // 90: larder.v1.LarderService.ResumeJob:output_type -> larder.v1.ResumeJobResponse
+	40, // 91: larder.v1.LarderService.SetSubset:output_type -> larder.v1.SetSubsetResponse
+	44, // 92: larder.v1.LarderService.AddDataset:output_type -> larder.v1.AddDatasetResponse
+	42, // 93: larder.v1.LarderService.RefreshDataset:output_type -> larder.v1.RefreshDatasetResponse
+	46, // 94: larder.v1.LarderService.ListDatasets:output_type -> larder.v1.ListDatasetsResponse
+	48, // 95: larder.v1.LarderService.InspectDataset:output_type -> larder.v1.InspectDatasetResponse
+	50, // 96: larder.v1.LarderService.ResolveKeys:output_type -> larder.v1.ResolveKeysResponse
+	52, // 97: larder.v1.LarderService.GetTiers:output_type -> larder.v1.GetTiersResponse
+	54, // 98: larder.v1.LarderService.SetTiers:output_type -> larder.v1.SetTiersResponse
+	56, // 99: larder.v1.LarderService.ApplyConfig:output_type -> larder.v1.ApplyConfigResponse
+	21, // 100: larder.v1.LarderService.GetState:output_type -> larder.v1.GetStateResponse
+	23, // 101: larder.v1.LarderService.ListOrders:output_type -> larder.v1.ListOrdersResponse
+	26, // 102: larder.v1.LarderService.GetOrder:output_type -> larder.v1.GetOrderResponse
+	59, // 103: larder.v1.LarderService.GetStats:output_type -> larder.v1.GetStatsResponse
+	61, // 104: larder.v1.LarderService.RecordTrace:output_type -> larder.v1.RecordTraceResponse
+	68, // 105: larder.v1.LarderService.WatchStats:output_type -> larder.v1.WatchStatsResponse
+	84, // [84:106] is the sub-list for method output_type
+	62, // [62:84] is the sub-list for method input_type
+	62, // [62:62] is the sub-list for extension type_name
+	62, // [62:62] is the sub-list for extension extendee
+	0,  // [0:62] is the sub-list for field type_name
 }
 
 func init() { file_larder_v1_larder_proto_init() }
@@ -6321,15 +6421,15 @@ func file_larder_v1_larder_proto_init() {
 	if File_larder_v1_larder_proto != nil {
 		return
 	}
-	file_larder_v1_larder_proto_msgTypes[14].OneofWrappers = []any{}
-	file_larder_v1_larder_proto_msgTypes[64].OneofWrappers = []any{}
+	file_larder_v1_larder_proto_msgTypes[15].OneofWrappers = []any{}
+	file_larder_v1_larder_proto_msgTypes[65].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_larder_v1_larder_proto_rawDesc), len(file_larder_v1_larder_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   77,
+			NumMessages:   78,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/credentials"
+
+	"larder/internal/config"
+	"larder/internal/fault"
+	"larder/internal/rpc"
+	larderv1 "larder/proto/larder/v1"
+)
+
+// Environment variables of clients, as LARDER_SOCKET is.
+const (
+	envTokenFile = "LARDER_TOKEN_FILE" //nolint:gosec // a name
+	envTLSCA     = "LARDER_TLS_CA"
+	envTLSCert   = "LARDER_TLS_CERT"
+	envTLSKey    = "LARDER_TLS_KEY"
+)
+
+// registerAccess adds the flags of TCP. Clients show and trust what they name; a daemon asks for it.
+func registerAccess(root *cobra.Command, a *rpc.Access) {
+	f := root.PersistentFlags()
+	f.StringVar(&a.TokenFile, "token-file", "", "file with the token of gRPC over TCP (default: LARDER_TOKEN_FILE, else grpc.token_file of the configuration)")
+	f.StringVar(&a.CA, "tls-ca", "", "PEM authorities of the other side's certificate over TCP (default: LARDER_TLS_CA, else the machine's; serve: none)")
+	f.StringVar(&a.Cert, "tls-cert", "", "PEM certificate of this side over TCP (default: LARDER_TLS_CERT)")
+	f.StringVar(&a.Key, "tls-key", "", "PEM key of that certificate (default: LARDER_TLS_KEY)")
+}
+
+// accessKeys says what the flags of TCP mean to a daemon.
+func accessKeys(a rpc.Access, keys map[string]string) {
+	for key, value := range map[string]string{
+		"grpc.token_file": a.TokenFile, "grpc.tls_client_ca": a.CA, "grpc.tls_cert": a.Cert, "grpc.tls_key": a.Key,
+	} {
+		if value != "" {
+			keys[key] = value
+		}
+	}
+}
+
+// dial connects to the daemon.
+func (g *globals) dial(ctx context.Context) (larderv1.LarderServiceClient, io.Closer, error) {
+	target := g.target()
+	if strings.Contains(target, "/") || strings.HasPrefix(target, "unix:") {
+		return rpc.Dial(ctx, target)
+	}
+	access, err := g.access()
+	if err != nil {
+		return nil, nil, err
+	}
+	return rpc.DialWith(ctx, target, access)
+}
+
+// access is what this client shows and trusts over TCP: flags, else the environment, else the token of the configuration.
+func (g *globals) access() (rpc.Access, error) {
+	a := g.tcp
+	for _, x := range []struct {
+		at   *string
+		name string
+	}{{&a.TokenFile, envTokenFile}, {&a.CA, envTLSCA}, {&a.Cert, envTLSCert}, {&a.Key, envTLSKey}, {&a.TokenFile, config.EnvPrefix + "GRPC__TOKEN_FILE"}} {
+		if *x.at == "" {
+			*x.at = os.Getenv(x.name)
+		}
+	}
+	if file := os.Getenv("LARDER_CONFIG"); a.TokenFile == "" && file != "" {
+		cfg, err := config.Load(file, os.Environ(), nil)
+		if err != nil {
+			return a, err
+		}
+		a.TokenFile = cfg.GRPC.TokenFile
+	}
+	return a, nil
+}
+
+// tcpAccess is who may speak over TCP: by certificate, by token, or both.
+func tcpAccess(g config.GRPC, log *slog.Logger) (creds credentials.TransportCredentials, tokens *rpc.Tokens, err error) {
+	if g.TokenFile != "" {
+		if tokens, err = rpc.OpenTokens(g.TokenFile, log); err != nil {
+			return nil, nil, err
+		}
+	}
+	if g.TLSCert == "" {
+		return nil, tokens, nil // validated: loopback only, with a token
+	}
+	cert, err := tls.LoadX509KeyPair(g.TLSCert, g.TLSKey)
+	if err != nil {
+		return nil, nil, fault.Wrap(err, fault.ConfigInvalid, "grpc.tls_cert", "name a PEM certificate and its key", "read %s and %s", g.TLSCert, g.TLSKey)
+	}
+	c := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
+	if g.TLSClientCA != "" {
+		if c.ClientCAs, err = rpc.Authorities(g.TLSClientCA, "grpc.tls_client_ca"); err != nil {
+			return nil, nil, err
+		}
+		c.ClientAuth = tls.RequireAndVerifyClientCert
+	}
+	return credentials.NewTLS(c), tokens, nil
+}
+
+// opened lists what the daemon listens on, for people to see who can speak to it.
+func (d *daemon) opened() *[]*larderv1.Listener {
+	list := []*larderv1.Listener{{
+		Address: d.listener.Path(), Serves: "sessions and gRPC", Admits: fmt.Sprintf("uid %d and root", os.Getuid()), Guarded: true,
+	}}
+	if d.tcp != nil {
+		g := d.cfg.GRPC
+		var with []string
+		if g.TLSClientCA != "" {
+			with = append(with, "a certificate of grpc.tls_client_ca")
+		}
+		if g.TokenFile != "" {
+			with = append(with, "the token")
+		}
+		how := "by TLS"
+		if g.TLSCert == "" {
+			how = "in the clear"
+		}
+		addr := d.tcp.Addr().String()
+		list = append(list, &larderv1.Listener{
+			Address: addr, Serves: "gRPC", Admits: "who has " + strings.Join(with, " and ") + ", " + how,
+			Remote: !config.Loopback(addr), Guarded: true,
+		})
+	}
+	if d.http != nil {
+		addr := d.httpAddr()
+		remote := !config.Loopback(addr)
+		who := "every user of this machine"
+		if remote {
+			who = "everybody whose machine reaches it"
+		}
+		list = append(list, &larderv1.Listener{Address: addr, Serves: "HTTP", Admits: who + "; read-only, names of jobs and datasets are told", Remote: remote})
+	}
+	return &list
+}
+
+// checkOpen says at which places the daemon can be reached, and by whom.
+func checkOpen(ctx context.Context, g *globals) []finding {
+	dial, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	client, closer, err := g.dial(dial)
+	if err != nil {
+		return nil // checkSocket tells
+	}
+	defer closer.Close()
+	r, err := client.GetStats(dial, &larderv1.GetStatsRequest{})
+	if err != nil {
+		return nil
+	}
+	var out []finding
+	for _, l := range r.GetStats().GetListeners() {
+		f := finding{Check: "open", Status: "ok", Detail: fmt.Sprintf("%s serves %s to %s", l.GetAddress(), l.GetServes(), l.GetAdmits())}
+		if l.GetRemote() && !l.GetGuarded() {
+			f.Status, f.Fix = "warn", "listen on 127.0.0.1, or let only who may know reach it (a firewall, a proxy with a password)"
+		}
+		out = append(out, f)
+	}
+	return out
+}
