@@ -49,8 +49,9 @@ var allowed = map[string][]string{
 	"larder/internal/audit":     {"larder/internal/fault"}, // it must not share the mistakes of those it audits
 	"larder/internal/journal":   {"larder/internal/fault", "larder/internal/ident", "larder/internal/invariant"},
 	"larder/internal/resume":    {"larder/internal/fault"},
-	"larder/internal/source":    {"larder/internal/fault", "larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/source/subset"},
-	"larder/internal/prep":      {"larder/internal/fault", "larder/internal/ident", "larder/internal/xrand", "larder/internal/invariant"},
+	"larder/internal/source":    {"larder/internal/fault", "larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/raster", "larder/internal/source/subset"},
+	"larder/internal/prep":      {"larder/internal/fault", "larder/internal/ident", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/raster"},
+	"larder/internal/raster":    {},
 	"larder/tiers":              {"larder/internal/fault", "larder/internal/ident", "larder/internal/invariant", "larder/internal/shm", "larder/tiers/arena", "larder/tiers/encoded"},
 }
 

@@ -32,7 +32,8 @@ type specimen struct {
 func corpus(t testing.TB, n int, seed uint64) []specimen {
 	t.Helper()
 	var seeds []specimen
-	for _, glob := range []string{"golden/*.jpg", "golden/*.png", "golden/*.gif", "golden/*.webp", "golden/*.bmp", "region/*.jpg"} {
+	for _, glob := range []string{"golden/*.jpg", "golden/*.png", "golden/*.gif", "golden/*.webp", "golden/*.bmp", "golden/*.tif", "golden/*.tiff", "golden/*.ppm", "golden/*.pgm",
+		"region/*.jpg"} {
 		paths, err := filepath.Glob("../prep/testdata/" + glob)
 		if err != nil || len(paths) == 0 {
 			t.Fatalf("%s: %d files, error %v", glob, len(paths), err)
@@ -82,7 +83,7 @@ func corpus(t testing.TB, n int, seed uint64) []specimen {
 		}
 		name := s.name
 		if i%11 == 0 { // a wrong suffix
-			name = strings.TrimSuffix(name, filepath.Ext(name)) + []string{".png", ".jpg", ".gif", ".webp", ".bmp"}[i/11%5]
+			name = strings.TrimSuffix(name, filepath.Ext(name)) + []string{".png", ".jpg", ".gif", ".webp", ".bmp", ".tif", ".ppm"}[i/11%7]
 		}
 		out = append(out, specimen{fmt.Sprintf("odd%d-%s", i, name), b})
 	}

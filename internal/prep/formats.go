@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"golang.org/x/image/bmp"
+	"golang.org/x/image/tiff"
 	"golang.org/x/image/webp"
 
 	"larder/internal/fault"
@@ -20,9 +21,12 @@ func (w *Worker) decode(h header, enc, dst []byte) error {
 	poison(enc)
 	dst = dst[:h.w*h.h*3]
 	var err error
-	if h.format == "jpeg" {
+	switch h.format {
+	case "jpeg":
 		err = w.jpeg.decode(h, enc, dst, w.limits)
-	} else {
+	case "netpbm": // bounded by its pixels and its bytes
+		err = h.netpbm.Decode(enc, dst)
+	default:
 		err = decodeGo(h, enc, dst, w.limits)
 	}
 	if err == nil {
@@ -88,6 +92,8 @@ func decodeGo(h header, enc, dst []byte, limits Limits) error {
 			return webp.Decode(&r)
 		case "bmp":
 			return bmp.Decode(&r)
+		case "tiff":
+			return tiff.Decode(&r)
 		}
 		return nil, errors.New("unknown format")
 	})
@@ -96,6 +102,9 @@ func decodeGo(h header, enc, dst []byte, limits Limits) error {
 	}
 	if err != nil {
 		return err
+	}
+	if h.format == "tiff" {
+		return tiffToRGB(h, img, dst)
 	}
 	if h.format == "gif" {
 		return gifToRGB(h, enc, img, dst)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"larder/internal/fault"
+	"larder/internal/raster"
 )
 
 // header is what the first bytes of a file tell.
@@ -17,6 +18,8 @@ type header struct {
 	color    int  // PNG: colour type
 	depth    int  // PNG: bits a channel
 	adam7    bool // PNG: interlaced
+	tiff     *raster.TIFF
+	netpbm   *raster.Netpbm
 }
 
 func bad(format string, args ...any) *fault.Error {
@@ -62,7 +65,30 @@ func sniff(enc []byte) (header, error) {
 	case hasPrefix(enc, "BM"):
 		return bmpHeader(enc)
 	}
-	return header{}, bad("the file is no JPEG, PNG, GIF, WebP or BMP image: it begins with %s", first(enc))
+	if raster.IsTIFF(enc) {
+		t, err := raster.TIFFHeader(bytes.NewReader(enc))
+		if err != nil {
+			return header{}, headerError("TIFF", enc, err)
+		}
+		h := header{format: "tiff", tiff: t}
+		h.w, h.h = t.Size()
+		return h, nil
+	}
+	if raster.IsNetpbm(enc) {
+		p, err := raster.NetpbmHeader(enc)
+		if err != nil {
+			return header{}, headerError("netpbm", enc, err)
+		}
+		return header{format: "netpbm", w: p.Width, h: p.Height, netpbm: p}, nil
+	}
+	return header{}, bad("the file is no JPEG, PNG, GIF, WebP, BMP, TIFF or netpbm (PPM, PGM, PBM) image: it begins with %s", first(enc))
+}
+
+func headerError(format string, enc []byte, err error) *fault.Error {
+	if truncated(err) {
+		return bad("the %s image ends in its header, after %d bytes", format, len(enc))
+	}
+	return bad("the %s image cannot be decoded: %v", format, err)
 }
 
 func hasPrefix(b []byte, p string) bool { return len(b) >= len(p) && string(b[:len(p)]) == p }
@@ -183,4 +209,5 @@ func bmpHeader(enc []byte) (header, error) {
 // formatNames are whole strings so that checking a size allocates nothing.
 var formatNames = map[string]string{
 	"jpeg": "the jpeg image", "png": "the png image", "gif": "the gif image", "webp": "the webp image", "bmp": "the bmp image",
+	"tiff": "the tiff image", "netpbm": "the netpbm image",
 }

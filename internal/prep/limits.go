@@ -44,6 +44,8 @@ func (h header) working() int64 {
 		return 8 * pixels
 	case "bmp":
 		return 4 * pixels
+	case "tiff":
+		return tiffWorking(h, pixels)
 	}
 	return 0
 }
@@ -76,14 +78,15 @@ var errLate = errors.New("the time for decoding is over")
 
 // timedReader reads a file for a decoder until the decoder has had its processor time. Decoders read a few KiB at a time.
 type timedReader struct {
-	data  []byte
+	whole []byte
+	data  []byte        // of it, what Read has not given yet
 	until time.Duration // of this thread; 0 = no end
 	late  bool
 }
 
 // begin keeps the goroutine on its thread until end, because processor time is counted by thread.
 func (r *timedReader) begin(data []byte, limit time.Duration) {
-	*r = timedReader{data: data}
+	*r = timedReader{whole: data, data: data}
 	runtime.LockOSThread()
 	if limit > 0 {
 		r.until = threadTime() + limit
@@ -103,6 +106,22 @@ func (r *timedReader) Read(p []byte) (int, error) {
 	}
 	n := copy(p, r.data[:min(len(r.data), 16<<10)]) // a decoder that asks for everything comes by here, too
 	r.data = r.data[n:]
+	return n, nil
+}
+
+// ReadAt implements io.ReaderAt, which the TIFF decoder wants; it reads blocks of an image.
+func (r *timedReader) ReadAt(p []byte, off int64) (int, error) {
+	if r.until > 0 && threadTime() > r.until {
+		r.late = true
+		return 0, errLate
+	}
+	if off < 0 || off >= int64(len(r.whole)) {
+		return 0, io.EOF
+	}
+	n := copy(p, r.whole[off:])
+	if n < len(p) {
+		return n, io.EOF
+	}
 	return n, nil
 }
 

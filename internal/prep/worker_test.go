@@ -48,6 +48,13 @@ func TestBrokenImages(t *testing.T) {
 		{"bmp half", files["rgb24.bmp"][:1700], "truncated"},
 		{"bmp start only", files["rgb24.bmp"][:20], "ends in its header"},
 		{"webp animated", animatedWebP(), "animated"},
+		{"tiff half", files["rgb8-raw.tif"][:1700], "truncated"},
+		{"tiff deflate half", files["rgb8-tiff_deflate.tif"][:len(files["rgb8-tiff_deflate.tif"])/2], "ends in its header"}, // its directory stands last
+		{"tiff start only", files["rgb8-raw.tif"][:20], "ends in its header"},
+		{"tiff of CMYK", bytes.Replace(files["rgb8-raw.tif"], []byte("\x06\x01\x03\x00\x01\x00\x00\x00\x02"), []byte("\x06\x01\x03\x00\x01\x00\x00\x00\x05"), 1), "its colours are CMYK"},
+		{"netpbm half", files["rgb8.ppm"][:1700], "truncated"},
+		{"netpbm start only", files["rgb8.ppm"][:8], "ends in its header"},
+		{"netpbm without numbers", []byte("P3 2 2 255 a b c"), "where a number is due"},
 	} {
 		_, err := w.Decode(r, c.enc, heap)
 		if c.want == "" { // damaged inside, but complete: libjpeg warns, Pillow accepts

@@ -17,6 +17,7 @@ import (
 
 	"larder/internal/fault"
 	"larder/internal/ident"
+	"larder/internal/raster"
 )
 
 // probeLimit is how many bytes of a file Probe reads at most.
@@ -24,7 +25,7 @@ const probeLimit = 64 << 10
 
 // Probe is what the header of a stored image says. JPEG orientation tags are not applied.
 type Probe struct {
-	Format        string // jpeg, png, gif, webp, bmp
+	Format        string // jpeg, png, gif, webp, bmp, tiff, netpbm
 	Width, Height int    // pixels
 }
 
@@ -141,7 +142,22 @@ func probe(h *header) (Probe, error) {
 		}
 		return p, nil
 	}
-	return Probe{}, errors.New("it does not begin as JPEG, PNG, GIF, WebP or BMP")
+	switch {
+	case raster.IsTIFF(start):
+		t, err := raster.TIFFHeader(h)
+		if err != nil {
+			return Probe{}, fmt.Errorf("tiff header: %w", err)
+		}
+		w, ht := t.Size()
+		return Probe{Format: "tiff", Width: w, Height: ht}, nil
+	case raster.IsNetpbm(start):
+		p, err := raster.NetpbmHeader(start)
+		if err != nil {
+			return Probe{}, fmt.Errorf("netpbm header: %w", err)
+		}
+		return Probe{Format: "netpbm", Width: p.Width, Height: p.Height}, nil
+	}
+	return Probe{}, errors.New("it does not begin as JPEG, PNG, GIF, WebP, BMP, TIFF or netpbm (PPM, PGM, PBM)")
 }
 
 // jpegSize walks the marker segments of a JPEG to its frame header (ITU T.81, B.2.2), jumping over the rest, so that

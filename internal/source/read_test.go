@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"golang.org/x/image/bmp"
+	"golang.org/x/image/tiff"
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
@@ -315,6 +316,10 @@ func TestProbe(t *testing.T) {
 		{"g.jpg", profile, Probe{"jpeg", 33, 21}, ""},
 		{"h.png", string(huge), Probe{"png", 65_500, 65_500}, ""},
 		{"i.jpg", jpg[:2] + "\xff\xff\xff\x01\xff\xd0" + jpg[2:], Probe{"jpeg", 33, 21}, ""}, // fill bytes, bare markers
+		{"j.tif", encoded(t, func(b *bytes.Buffer) error { return tiff.Encode(b, picture(9, 6), nil) }), Probe{"tiff", 9, 6}, ""},
+		{"k.ppm", "P6 # x\n4 5\n255\n" + strings.Repeat("x", 60), Probe{"netpbm", 4, 5}, ""},
+		{"l.tif", "II*\x00\x08\x00\x00\x00", Probe{}, "unexpected EOF"},
+		{"m.ppm", "P6 4 x", Probe{}, "where a number is due"},
 		{"n.jpg", "", Probe{}, "it is empty"},
 		{"o.jpg", "no image", Probe{}, "does not begin as"},
 		{"p.jpg", jpg[:30], Probe{}, "unexpected EOF"},

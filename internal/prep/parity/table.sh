@@ -20,9 +20,17 @@ the crop; its position as a share of the room that is left; flips; factors and o
 distributions exceed once in 100,000 times.
 
 What is not equal: the portable build decodes JPEG in Go and differs there, by a fraction of a grey level on average in photographs (the ops are equal there too); images are never
-rotated by EXIF, as in torchvision's ImageFolder; `antialias=False` and image ops on float tensors are refused rather than done otherwise; TIFF, PPM and animated
-WebP are refused too (one image at a time, as bad samples); ToDtype scales and Grayscale
+rotated by EXIF, as in torchvision's ImageFolder; `antialias=False` and image ops on float tensors are refused rather than done otherwise; animated
+WebP is refused too (one image at a time, as bad samples); ToDtype scales and Grayscale
 gives three channels unless told otherwise. A damaged JPEG that libjpeg only warns about decodes as far as it goes, as in Pillow (`prep.on_corrupt: error` or `skip` refuses it); a truncated one is refused, as there.
+
+## Formats
+What torchvision's ImageFolder lists is decoded by content, whatever the suffix says: JPEG, PNG, GIF, WebP, BMP, TIFF and netpbm (PPM, PGM, PBM; plain and raw, any largest value).
+
+Of TIFF the first page is read: grey of 1, 8 and 16 bits, palettes of 1 and 8 bits, RGB and RGBA of 8 and 16 bits; not compressed, or by LZW, Deflate, PackBits or as a fax (G3, G4); in strips or tiles, turned as the orientation says. As in Pillow 9.4,
+16-bit grey is clipped at 255, in PNG, TIFF and PGM alike; scale such images before. What Pillow reads and larder refuses, with the kind in the message: JPEG, Zstandard, WebP and LZMA inside TIFF; CMYK, YCbCr and CIELab; 2, 4, 12 and 32 bits; signed and
+floating point values; channels stored apart; more channels than RGBA; reversed bits; BigTIFF. `larder dataset inspect` shows the kind of single samples.
+*Tests:* `internal/prep` TestGoldenDecode (51 drawn TIFF and netpbm files of all these kinds, every value compared with Pillow's), `internal/raster` TestTIFFKinds.
 TEXT
 verify() {
 	printf '\n## %s\n\n```yaml\n%s\n```\n\n```\n' "$1" "$2"

@@ -141,6 +141,106 @@ write("grey8.bmp", grey)
 write("rgba32.bmp", rgba)
 
 
+def tiff(name, big, data, photometric, bits, extra=None, compression=1, orientation=None, rows=None, tile=None, palette=None, predictor=None,
+         fill=None, planar=None, sample_format=None, size=(W, H)):
+    """A TIFF of one page, its blocks given; what Pillow's writer cannot be asked for."""
+    e = ">" if big else "<"
+    entries = [(256, 3, [size[0]]), (257, 3, [size[1]]), (258, 3, bits), (259, 3, [compression]), (262, 3, [photometric]), (277, 3, [len(bits)])]
+    blocks = data if isinstance(data, list) else [data]
+    offsets, at, body = [], 8, b""
+    for b in blocks:
+        offsets.append(at + len(body))
+        body += b + b"\0" * (len(b) % 2)
+    names = (324, 325) if tile else (273, 279)
+    entries += [(names[0], 4, offsets), (names[1], 4, [len(b) for b in blocks])]
+    if tile:
+        entries += [(322, 3, [tile[0]]), (323, 3, [tile[1]])]
+    else:
+        entries += [(278, 3, [rows or size[1]])]
+    for tag, v in ((266, fill), (274, orientation), (284, planar), (317, predictor)):
+        entries += [(tag, 3, [v])] if v else []
+    entries += [(320, 3, palette)] if palette else []
+    entries += [(338, 3, extra)] if extra is not None else []
+    entries += [(339, 3, sample_format)] if sample_format else []
+    entries.sort()
+    ifd, more = 8 + len(body), b""
+    end = ifd + 2 + 12 * len(entries) + 4
+    out = struct.pack(e + "H", len(entries))
+    for tag, typ, v in entries:
+        raw = struct.pack(e + str(len(v)) + "HL"[typ == 4], *v)
+        if len(raw) > 4:
+            raw, more = struct.pack(e + "L", end + len(more)), more + raw
+        out += struct.pack(e + "HHL", tag, typ, len(v)) + raw.ljust(4, b"\0")
+    with open(name, "wb") as f:
+        f.write((b"MM\0*" if big else b"II*\0") + struct.pack(e + "L", ifd) + body + out + b"\0\0\0\0" + more)
+
+
+def bitrows(a):
+    return b"".join(packed(a, 1)(range(a.shape[1]), range(a.shape[0])))
+
+
+def tiffs():
+    bw = (g > 110).astype(np.uint8)
+    for how in ("raw", "tiff_lzw", "tiff_adobe_deflate", "packbits", "tiff_deflate"):
+        write(f"rgb8-{how}.tif", im, compression=how)
+    write("rgb8-predictor.tif", im, compression="tiff_lzw", tiffinfo={317: 2})
+    write("rgba8.tif", rgba, compression="tiff_lzw")
+    write("grey8.tif", grey)
+    write("palette8.tif", im.quantize(200))
+    for how in ("raw", "group3", "group4"):
+        write(f"bits1-{how}.tif", grey.convert("1"), compression=how)
+    for how in ("group3", "group4"):  # Pillow's own say that black is zero, scanners' that white is
+        write(f"bits1-white-{how}.tif", grey.convert("1"), compression=how, tiffinfo={262: 0})
+    for big in (False, True):
+        end = "-big" if big else ""
+        u2 = ">u2" if big else "<u2"
+        tiff(f"grey16{end}.tif", big, (g.astype(u2) * 3).astype(u2).tobytes(), 1, [16])
+        tiff(f"rgb16{end}.tif", big, (rgb.astype(u2) * 257 - (rgb > 9) * 99).astype(u2).tobytes(), 2, [16] * 3)
+        tiff(f"rgba16{end}.tif", big, (np.dstack([rgb, alpha]).astype(u2) * 257).astype(u2).tobytes(), 2, [16] * 4, extra=[2])
+        tiff(f"rgb8-strips{end}.tiff", big, [rgb[i:i + 8].tobytes() for i in range(0, H, 8)], 2, [8] * 3, rows=8)
+    mult = np.dstack([rgb // 3 * 2, alpha])
+    tiff("rgba8-premultiplied.tif", False, mult.tobytes(), 2, [8] * 4, extra=[1])
+    tiff("rgba16-premultiplied.tif", False, (mult.astype("<u2") * 257).tobytes(), 2, [16] * 4, extra=[1])
+    tiff("grey8-inverted.tif", False, g.tobytes(), 0, [8])
+    tiff("bits1-inverted.tif", True, bitrows(bw), 0, [1])
+    tiff("palette1.tif", False, bitrows(bw), 3, [1], palette=[3000, 65535, 513, 40000, 9, 20000])
+    for k in range(2, 9):
+        tiff(f"rotated{k}.tif", k % 2 == 0, rgb.tobytes(), 2, [8] * 3, orientation=k)
+    tiff("rotated6-deflate.tif", False, zlib.compress(rgb.tobytes()), 2, [8] * 3, orientation=6, compression=8)
+    pad = np.zeros((32, 48, 3), np.uint8)
+    pad[:H, :W] = rgb
+    tiff("tiles.tif", False, [zlib.compress(pad[i:i + 16, j:j + 16].tobytes()) for i in (0, 16) for j in (0, 16, 32)], 2, [8] * 3, compression=8, tile=(16, 16))
+    diff = rgb.copy()
+    diff[:, 1:] -= rgb[:, :-1]
+    tiff("predictor-deflate.tif", False, [zlib.compress(diff[i:i + 8].tobytes()) for i in range(0, H, 8)], 2, [8] * 3, compression=8, predictor=2, rows=8)
+
+
+def netpbms():
+    def put(name, head, data):
+        with open(name, "wb") as f:
+            f.write(head.encode() + data)
+    wide = g.astype(">u2")
+    write("rgb8.ppm", im)
+    write("grey8.pgm", grey)
+    put("bits1.ppm", f"P4 {W} {H}\n", bitrows((g > 110).astype(np.uint8)))
+    put("comments.ppm", f"P6\n# drawn by hand\n{W} # wide\n{H}\r\n255\n"[:-1] + "\n", rgb.tobytes())
+    put("rgb-max100.ppm", f"P6 {W} {H} 100\n", (rgb // 3).tobytes())
+    put("rgb-max65535.ppm", f"P6 {W} {H} 65535\n", (rgb.astype(">u2") * 251).astype(">u2").tobytes())
+    put("rgb-max999.ppm", f"P6 {W} {H} 999\n", (rgb.astype(">u2") * 3).astype(">u2").tobytes())
+    put("grey-max7.pgm", f"P5 {W} {H} 7\n", (g // 37).tobytes())
+    put("grey-max65535.pgm", f"P5 {W} {H} 65535\n", (wide * 2).astype(">u2").tobytes())
+    put("grey-max300.pgm", f"P5 {W} {H} 300\n", (wide // 100).astype(">u2").tobytes())
+    text = "\n".join(" ".join(str(v) for v in row) for row in rgb.reshape(H, -1))
+    put("plain.ppm", f"P3\n{W} {H}\n# text\n255\n{text} # the end", b"")
+    put("plain-max77.pgm", f"P2 {W} {H} 77 " + " ".join(str(v // 4) for v in g.reshape(-1)) + "\n", b"")
+    put("plain-max900.pgm", f"P2 {W} {H} 900 " + " ".join(str(v % 5) for v in g.reshape(-1)) + "\n", b"")
+    put("plain-bits.ppm", f"P1 {W} {H} " + "".join(str(v) for v in (g > 110).astype(int).reshape(-1)) + "\n", b"")
+
+
+tiffs()
+netpbms()
+
+
 for name in sorted(os.listdir(".")):
     if name.endswith(".json") or name.endswith(".want.png"):
         continue
