@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from . import _args, _audit, _daemon, _ranks, _restart, _resume, _ring, _wire
 from ._facts import Facts
-from ._parts import Box, Epoch, Run, shutdown
+from ._parts import Box, Epoch, Run, bury, leave, shutdown, watch
 from ._session import Session
 from ._stats import Quarantined
 from ._wire import Frame
@@ -40,12 +40,14 @@ _PAUSE_LOOK = 5.0  # seconds a next() waits before it asks whether somebody has 
 
 _RANK_HELD_PATIENCE = 1.0  # seconds: the daemon may not have seen the end of a predecessor yet
 
-_loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
+_loaders: list[weakref.ref[Loader]] = []  # not a WeakSet, whose callback is Python code
 
 
 def _after_fork_in_child() -> None:
-    for loader in list(_loaders):
-        loader._lock = threading.RLock()  # a thread of the parent may have held it
+    for r in _loaders:
+        loader = r()
+        if loader is not None:
+            loader._lock = threading.RLock()  # a thread of the parent may have held it
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
@@ -150,7 +152,8 @@ class Loader(Facts, _resume.Resumable):
         self._wait_seconds = 0.0
         self._warned = False
         self._lock = threading.RLock()
-        _loaders.add(self)
+        bury()  # first: one of them may have the name of this one
+        _loaders[:] = [r for r in _loaders if r() is not None] + [weakref.ref(self)]
         if self._output == "torch":
             _args.torch_module()
         rank = None if rank is None else _args.integer("rank", rank, 0, 2**32 - 1)
@@ -200,7 +203,7 @@ class Loader(Facts, _resume.Resumable):
             )
         self._job: dict[str, Any] = {}
         self._box = Box()
-        self._finalizer = weakref.finalize(self, shutdown, self._box)  # also at exit
+        watch(self, self._box)
         try:
             self._session()
         except InvalidError as e:
@@ -213,6 +216,7 @@ class Loader(Facts, _resume.Resumable):
         """The connection of this process, registered; made anew after a fork, an unpickling, or the daemon's death."""
         if self._closed:
             raise StaleError(f"the loader of job {self._name!r} is closed", subject=self._name, hint="make a new Loader")
+        bury()
         s = self._box.session
         if s is not None and s.usable:
             return s
@@ -269,6 +273,7 @@ class Loader(Facts, _resume.Resumable):
                     raise
                 inc += 1
         assert s.ring is not None
+        s.leaves_with(self)
         self._box.unused = ""
         missing = [f for f in self._fields if f not in s.ring.fields]
         if missing:
@@ -424,6 +429,8 @@ class Loader(Facts, _resume.Resumable):
         start = time.monotonic()
         deadline = start + self._timeout
         look, told = start + _PAUSE_LOOK, False
+        bury()
+        s.flush()
         s.look()
         while True:
             if it is not self._running:
@@ -568,7 +575,7 @@ class Loader(Facts, _resume.Resumable):
         if s is not None and s.board is not None:
             s.board.stop()
         self._running = None
-        self._finalizer()
+        leave(self._box)
 
     def __enter__(self) -> Loader:
         return self
@@ -583,7 +590,7 @@ class Loader(Facts, _resume.Resumable):
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the connection: the copy registers and attaches for itself."""
         state = dict(self.__dict__)
-        for k in ("_lock", "_box", "_finalizer", "_running"):
+        for k in ("_lock", "_box", "_running"):
             del state[k]
         state["_job"] = {}
         state["_held"] = None
@@ -592,7 +599,7 @@ class Loader(Facts, _resume.Resumable):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._lock = threading.RLock()
-        _loaders.add(self)
+        _loaders[:] = [r for r in _loaders if r() is not None] + [weakref.ref(self)]
         self._running = None
         self._box = Box()
-        self._finalizer = weakref.finalize(self, shutdown, self._box)
+        watch(self, self._box)

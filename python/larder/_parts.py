@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import collections
 import time
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from . import _wire
@@ -72,6 +75,8 @@ class Epoch:
         if board is not None:
             loader = self._loader
             with loader._lock:
+                if self._run.session.queue:  # the arrays of the batch before are dead: their slot goes back
+                    self._run.session.flush()
                 seq, frames, generation, slot, rows, epoch, _, _ = board.unpack(board.page, board.base + ((board.head & board.mask) << 6))
                 if (
                     seq == board.head + 1
@@ -154,3 +159,49 @@ def shutdown(box: Box) -> None:
         except Error:
             pass  # the daemon is going, too
     s.close(s.ring is not None)
+
+
+class Grave(weakref.ref["Loader"]):
+    """A Loader's weak reference to itself: when the Loader is forgotten it puts itself, in one C call, among those to be buried."""
+
+    __slots__ = ("box",)
+
+    # There is no __init__: see watch.
+    box: Box
+
+
+_graves: dict[int, Grave] = {}  # by id of the box: of Loaders that were not closed
+_forgotten: collections.deque[Grave] = collections.deque()
+
+
+def watch(loader: Loader, box: Box) -> None:
+    """Has ``box`` let go when the Loader is forgotten (by the next call of any Loader), or at exit."""
+    grave = Grave(loader, _forgotten.append)
+    grave.box = box
+    _graves[id(box)] = grave
+
+
+def leave(box: Box) -> None:
+    """Lets go of what a Loader has, now."""
+    shutdown(box)
+    _graves.pop(id(box), None)
+
+
+def bury() -> None:
+    """Lets go of what forgotten Loaders had. Not their own callback does that: what a signal handler raises in one is lost."""
+    while _forgotten:
+        try:
+            box = _forgotten[0].box
+            if box.session is not None and box.session.goodbye is not None:
+                box.session.ring = None  # it has said goodbye
+            leave(box)
+            _forgotten.popleft()
+        except IndexError:
+            return  # another thread was faster
+
+
+@atexit.register
+def _at_exit() -> None:
+    bury()
+    for grave in reversed(list(_graves.values())):
+        leave(grave.box)

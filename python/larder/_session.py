@@ -3,13 +3,15 @@
 There is no thread. Waiting happens in ``pump`` with a deadline, so Ctrl-C works everywhere. Signal handlers raise between any two
 bytecodes, therefore every step is either one call into C (``extend`` of what was received, ``append`` of what died), one assignment,
 or can be repeated without harm; an interrupt at any moment loses and doubles no batch. Arrays die at any moment and in any thread:
-their weak references append themselves to a queue, which the next to come empties. Apart from that a Session is used by one thread
-at a time (the Loader's lock sees to it); it belongs to the process that made it.
+their weak references append themselves to a queue, which the next ``next()`` or call empties. No callback of the interpreter runs Python
+code: a signal handler could run inside it, and what that raises (Ctrl-C) would be printed and lost, not raised in the script. Apart from
+that a Session is used by one thread at a time (the Loader's lock sees to it); it belongs to the process that made it.
 """
 
 from __future__ import annotations
 
 import collections
+import functools
 import os
 import select
 import socket
@@ -28,16 +30,19 @@ from .errors import DeadlineError, Error, StaleError, UnavailableError, from_det
 _ANCILLARY = socket.CMSG_SPACE(4 * 4)  # up to four descriptors a message; the protocol sends one
 _CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0x40000000)
 _CHUNK = 1 << 16
+_AT_ONCE = (socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL,)
 _SMALL = 4096  # bytes a Unix socket takes in one piece
 _APART = (_wire.PING, _wire.PONG, _wire.DRAIN, _wire.ERROR, _wire.WAKE)  # not of the stream of an attachment
 
-_live: weakref.WeakSet[Session] = weakref.WeakSet()
+_live: list[weakref.ref[Session]] = []  # not a WeakSet, whose callback is Python code
 
 
 def _after_fork_in_child() -> None:
     # A socket that the child keeps open would hide the parent's death from the daemon, and two processes would speak on it.
-    for s in list(_live):
-        s.abandon()
+    for r in _live:
+        s = r()
+        if s is not None:
+            s.abandon()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
@@ -58,15 +63,14 @@ class _State:
 
 
 class Lease(weakref.ref["npt.NDArray[Any]"]):
-    """The life of one delivery: a weak reference to its root array whose death, in one C call, puts it into the session's queue.
+    """The life of one delivery: a weak reference to its root array whose death, in one C call, puts it into the session's queue. The next
+    ``next()`` or call gives the slot back.
 
     What came as a frame counts as handed out when ``frame.taken`` is this lease, what was posted when the slot is held by this lease and
     the board's head has passed the post. A root that dies otherwise gives nothing back.
     """
 
-    __slots__ = ("frame", "generation", "given", "post", "prompt", "slot", "waited_us")
-
-    prompt: weakref.ref[npt.NDArray[Any]]  # flushes the queue; it must live as long as the lease
+    __slots__ = ("frame", "generation", "given", "post", "slot", "waited_us")
 
     # There is no __init__: one is made for every batch, by Session.lease.
     frame: Frame | None
@@ -102,6 +106,8 @@ class Session:
         self.board: _board.Board | None = None
         self.held: dict[int, Frame | Lease] = {}  # by slot: batches that the caller's arrays keep
         self.queue: collections.deque[bytes | Lease] = collections.deque()  # small frames to send, and deaths to report
+        self._sent: list[tuple[bytes | Lease, int]] = []  # the first of the queue, and how much of it was sent, if it was
+        self.goodbye: weakref.ref[Any] | None = None  # of the Loader; see leaves_with
         self._sock: socket.socket | None = sock
         self._poller = select.poll()
         self._poller.register(sock, select.POLLIN)
@@ -109,8 +115,8 @@ class Session:
         self._waiting: set[int] = set()
         self._request = 0
         self._send_lock = threading.RLock()
-        self._sending = False  # this thread is sending: whoever comes from inside (a dying array) leaves it alone
-        _live.add(self)
+        self._sending = False  # this thread is sending: whoever comes from inside (a signal handler) leaves it alone
+        _live[:] = [r for r in _live if r() is not None] + [weakref.ref(self)]
 
     # ---- life
 
@@ -150,7 +156,17 @@ class Session:
                 self.error = StaleError("the loader is closed")
             self._close_socket()
 
+    def leaves_with(self, owner: Any) -> None:
+        """The attachment ends in order when ``owner`` is forgotten: its death sends DETACH, in C calls alone. What else there is to let
+        go is for ``_parts.bury``."""
+        if self._sock is not None:
+            self._request += 1
+            frame = _wire.pack(_wire.DETACH, self._request, b"")
+            send = map(self._sock.send, (frame,), _AT_ONCE)
+            self.goodbye = weakref.ref(owner, functools.partial(next, send))
+
     def _close_socket(self) -> None:
+        self.goodbye = None
         if self.board is not None:
             self.board.close()
         s, self._sock = self._sock, None
@@ -169,20 +185,12 @@ class Session:
     # ---- sending
 
     def lease(self, root: npt.NDArray[Any], frame: Frame | None, slot: int, waited_us: int) -> Lease:
-        """Watches a root array; once it is handed out (see Lease) its death gives the slot back, at once if the socket takes it."""
-        prompt = weakref.ref(root, self._root_died)  # made first: callbacks run from the newest to the oldest, so it finds the queue filled
+        """Watches a root array; once it is handed out (see Lease) its death gives the slot back, with the next flush."""
         lease = Lease(root, self.queue.append)
-        lease.prompt = prompt
         lease.frame, lease.slot, lease.waited_us = frame, slot, waited_us
         lease.generation = 0 if frame is None or frame.batch is None else frame.batch.generation
         lease.post, lease.given = 0, False
         return lease
-
-    def _root_died(self, _ref: object) -> None:
-        try:
-            self.flush()
-        except Exception:  # at interpreter exit modules may be half gone; the daemon frees the ring with the connection
-            pass
 
     def flush(self) -> None:
         """Sends what is queued as far as the socket takes it; never blocks on the daemon, never raises but for interrupts."""
@@ -198,8 +206,8 @@ class Session:
                     self._sending = False
 
     def _drain(self) -> bool:
-        """Empties the queue; False when the socket is full or gone. An item leaves after it was sent: a RELEASE may come twice, which
-        its generation makes harmless, rather than never."""
+        """Empties the queue; False when the socket is full or gone. That an item was sent is noted in the C call that sends it, so an
+        interrupt sends nothing twice and leaves nothing out."""
         while self.queue:
             item = self.queue[0]
             if isinstance(item, Lease):
@@ -216,16 +224,21 @@ class Session:
                 self.queue.clear()
                 return False
             try:
-                sent = s.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                if not self._sent or self._sent[-1][0] is not item:
+                    self._sent.extend(zip((item,), map(s.send, (data,), _AT_ONCE), strict=False))
+                sent = self._sent[-1][1]
             except BlockingIOError:
                 return False  # the daemon does not read just now; pump tries again
-            except OSError:
+            except OSError as e:
+                if e.errno is None:
+                    raise  # by a signal handler: a TimeoutError, say
                 self.queue.clear()  # the reader will see the end of the connection and say so
                 return False
             if sent < len(data):  # so small a frame is sent whole or not at all by a Unix socket
                 self.fail(_wire.protocol_error("a socket that splits small frames"))
                 return False
             self.queue.popleft()
+            self._sent.clear()
             if isinstance(item, Lease) and self.board is not None:
                 self.board.prepare(self, item.slot)
         return True
@@ -250,6 +263,8 @@ class Session:
                         writable.register(self._sock, select.POLLOUT)
                         writable.poll(min(left, 60.0) * 1000)
                     except OSError as e:
+                        if e.errno is None:
+                            raise  # by a signal handler
                         raise self.fail(self._died(e)) from e
             except BaseException:
                 if len(data) > _SMALL or 0 < len(view) < len(data):
@@ -290,6 +305,8 @@ class Session:
         except BlockingIOError:
             return True
         except OSError as e:
+            if e.errno is None:
+                raise  # by a signal handler
             self._ended(e)
             return True
         self._parse()

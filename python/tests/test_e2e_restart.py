@@ -341,7 +341,6 @@ def test_cut_before_anything_was_taken(folder, lives, loads):
     assert sorted(i for *_, x in loader for i in x.tolist()) == list(range(108))
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # an interrupt in the callback of an array that dies
 def test_interrupts_while_it_goes_on(folder, lives, loads):
     """Ctrl-C at any moment of going on: the epoch goes on, or is told to be lost; nothing is mixed up."""
     d = lives()

@@ -118,6 +118,7 @@ def test_break_abandons_and_the_next_epoch_is_whole(load, daemon):
     assert sorted(ids_of(loader)) == list(range(100))
     assert loader.epoch == 5
     del _batch  # the last kept batch
+    loader.stats()
     eventually(lambda: not any(any(p.leased) for p in daemon.attached()))
 
 
@@ -196,6 +197,7 @@ def test_waited_time_is_told(load, daemon):
     threading.Timer(0.2, daemon.resume).start()
     batch = next(it)
     del batch
+    loader.stats()
     eventually(lambda: len(daemon.releases) == 1)
     assert daemon.releases[0][2] >= 100_000
     assert loader.stats().client.wait_seconds >= 0.1

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import copy
+import functools
 import gc
 import itertools
 import os
 import pickle
 import queue
+import random
+import signal
+import sys
 import threading
+import types
 import warnings
+import weakref
 
 import numpy as np
 import pytest
@@ -68,10 +74,90 @@ def test_any_view_keeps_the_slot(load, daemon, keeper):
     assert given_back(daemon) == 1 and leased(daemon) == 0
 
 
-def test_release_needs_no_further_call(load, daemon):
-    _loader, batch = one_batch(load, daemon, transform=CROP)
-    del batch
-    eventually(lambda: given_back(daemon) == 1)
+def test_what_is_dropped_runs_no_python_code(load, daemon):
+    """A callback that ran some could run a signal handler, whose exception (Ctrl-C) the interpreter would print and forget."""
+    loader, batch = one_batch(load, daemon, transform=CROP)
+    root = batch[0].base
+    watched = [w for x in (root, loader, loader._session()) for w in weakref.getweakrefs(x) if w.__callback__ is not None]
+    assert len(watched) == 3  # of the root, and two of the loader
+    for w in watched:
+        assert type(w.__callback__) in (types.BuiltinFunctionType, functools.partial), w.__callback__
+        assert not isinstance(w.__callback__, functools.partial) or w.__callback__.func is next
+    seen = []
+    sys.setprofile(lambda frame, event, arg: seen.append((event, frame.f_code.co_name)))
+    del root, batch
+    sys.setprofile(None)
+    assert [e for e in seen if e[0] == "call"] == []
+    assert given_back(daemon) == 0
+    loader.stats()
+    assert given_back(daemon) == 1
+
+
+def test_forgetting_a_loader_runs_no_python_code(load, daemon):
+    loader = larder.Loader("fake:8", batch_size=4, endpoint=daemon.path, job="forgotten")
+    batch = next(iter(loader))
+    seen = []
+    sys.setprofile(lambda frame, event, arg: seen.append((event, frame.f_code.co_name)))
+    del loader
+    sys.setprofile(None)
+    assert [e for e in seen if e[0] == "call"] == []
+    eventually(lambda: daemon.detached == ["forgotten"])  # it has left in order
+    assert len(batch[0]) == 4  # and what it gave stays
+
+
+def test_ctrl_c_between_batches_is_never_lost(load):
+    """Every exception of a signal handler is raised in the loop, whenever it comes: 5 ms steps in C, arrays that die at their end."""
+
+    class Interrupt(BaseException):
+        pass
+
+    ran = raised = 0
+
+    def handler(*_):
+        nonlocal ran
+        ran += 1
+        raise Interrupt
+
+    loader = load("fake:400", batch_size=4, transform=CROP)
+    a = np.ones((160, 160))
+    rng = random.Random(5)
+    old = signal.signal(signal.SIGALRM, handler)
+    try:
+        while ran < 60:
+            try:
+                for images, labels in loader:
+                    if signal.getitimer(signal.ITIMER_REAL)[0] == 0:
+                        signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 4e-3))
+                    _ = a @ a @ a  # a signal that comes here is handled at the next moment in which Python code begins
+                    del images, labels
+            except Interrupt:
+                raised += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+    assert raised == ran
+
+
+def test_an_os_error_of_a_signal_handler_is_not_taken_for_the_sockets(load, monkeypatch):
+    """`raise TimeoutError` in a handler of SIGALRM is common, and TimeoutError is an OSError."""
+    loader = load("fake:8", batch_size=4, transform=CROP)
+    batch = next(iter(loader))
+
+    class Interrupted:
+        def __getattr__(self, name):
+            return getattr(s, name)
+
+        def send(self, *_):
+            raise TimeoutError("the time is up")
+
+    session = loader._session()
+    s = session._sock
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "_sock", Interrupted())
+        del batch
+        with pytest.raises(TimeoutError, match="the time is up"):
+            session.flush()
+    assert session.error is None and session.queue
 
 
 def test_copies_do_not_keep_the_slot(load, daemon):
