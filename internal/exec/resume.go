@@ -97,6 +97,9 @@ func (e *Engine) GetState(ctx context.Context, req *larderv1.GetStateRequest) (*
 		instance = rec.Instance
 	}
 	t.Instance, t.Files = instance, a.filed(j.data).Sum()
+	if j.resume != nil && req.GetStep() > 0 {
+		t.Before = req.GetBefore()
+	}
 	if rec != nil && rec.Steps() < t.Step || rec == nil && t.Step > 0 {
 		return nil, fault.New(fault.Invalid, j.spec.GetName(), "ask for a step that was handed out", "the state of job %s at step %d of epoch %d, of which fewer batches were given out",
 			j.spec.GetName(), t.Step, t.Epoch)
@@ -243,6 +246,9 @@ func (e *Engine) resolve(t *resume.Token, changed bool, j *job, reg *coordinator
 		told.Notes = append(told.Notes, fmt.Sprintf("%d samples that were handed out are not in the subset any more", gone))
 	}
 	told.Before, told.Left = uint64(len(rest.Before)), uint64(dealt(j.life, rest.Member.Len()))
+	whole := j.life
+	whole.Subset = len(target)
+	told.Whole, told.WholeBatches = uint64(whole.Subset), uint64(whole.Batches(0))
 	from := ident.JobID(0)
 	if own {
 		from = ident.JobID(t.ID)

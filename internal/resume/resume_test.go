@@ -28,12 +28,16 @@ func token(change ...func(*Token)) Token {
 func TestTokenRoundTrip(t *testing.T) {
 	for _, k := range []Token{token(), token(func(k *Token) { k.Step, k.Order = 0, "" }), token(func(k *Token) {
 		k.Delivered, k.Sketch = Pack(1000, []uint32{1, 5, 999}), new(Sketch).Text()
-	})} {
+	}), token(func(k *Token) { k.Before = 70 })} {
 		got, err := Parse(k.Text())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if k.Version, k.Sum = 1, got.Sum; !reflect.DeepEqual(*got, k) {
+		k.Version, k.Sum = 1, got.Sum
+		if k.Before > 0 { // of what an older larder would not know, it is told that it is newer
+			k.Version = 2
+		}
+		if !reflect.DeepEqual(*got, k) {
 			t.Errorf("%+v became %+v", k, *got)
 		}
 		var fields map[string]any // as other languages read it, and write it again in another order and other escapes
@@ -52,7 +56,18 @@ func TestTokenRoundTrip(t *testing.T) {
 
 // Any field that is changed, added or left out is seen.
 func TestTokenEdited(t *testing.T) {
-	k := token(func(k *Token) { k.Delivered, k.Sketch = Pack(1000, []uint32{1, 5}), new(Sketch).Text() })
+	for _, before := range []uint32{0, 8} {
+		edited(t, token(func(k *Token) {
+			k.Delivered, k.Sketch, k.Before = Pack(1000, []uint32{1, 5}), new(Sketch).Text(), before
+		}))
+	}
+	if _, err := Parse(strings.Replace(token().Text(), `"sum"`, `"before":3,"sum"`, 1)); !fault.Is(err, fault.Token) {
+		t.Errorf("version 1 with before: %v", err)
+	}
+}
+
+func edited(t *testing.T, k Token) {
+	t.Helper()
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal([]byte(k.Text()), &fields); err != nil {
 		t.Fatal(err)
@@ -79,7 +94,7 @@ func TestTokenEdited(t *testing.T) {
 			t.Errorf("%.60q: %v", text, err)
 		}
 	}
-	if _, err := Parse(`{"version": 2, "anything": {}}`); !fault.Is(err, fault.Unsupported) {
+	if _, err := Parse(`{"version": 3, "anything": {}}`); !fault.Is(err, fault.Unsupported) {
 		t.Errorf("a newer version: %v", err)
 	}
 }

@@ -18,8 +18,8 @@ import (
 	"larder/internal/fault"
 )
 
-// Version is of the tokens that this larder makes, and the newest it reads.
-const Version = 1
+// Version is the newest of the tokens that this larder makes and reads. A token has the oldest that can say what it says: 2 only with Before.
+const Version = 2
 
 // MaxToken bounds what is read, in bytes: a portable token of 36 million samples is smaller, and a record of the journal can hold it.
 const MaxToken = 6 << 20
@@ -39,6 +39,10 @@ type Token struct {
 	Files    string `json:"files"`    // fingerprint of the files of the subset (Sketch.Sum), 16 hex digits
 	Samples  int    `json:"samples"`  // of the subset
 
+	// Before is how many batches of the epoch every rank was handed by the jobs that this one went on from. Nothing follows from it here: frameworks
+	// count batches of an epoch on, through every resume, and a client tells them its length.
+	Before uint32 `json:"before,omitempty"`
+
 	// Of a portable token: the samples that were delivered, as places among the samples of the subset in the order of their keys' hashes,
 	// and the sketch of those (without modification times, which a copy may not keep).
 	Delivered string `json:"delivered,omitempty"`
@@ -52,10 +56,13 @@ func (t *Token) Portable() bool { return t.Sketch != "" }
 
 // sum is the checksum of the fields, 16 hex digits: the beginning of the SHA-256 of their values, a line each. Python computes the same.
 func (t *Token) sum() string {
-	line := strings.Join([]string{
+	values := []string{
 		strconv.Itoa(t.Version), t.Job, t.Log, u(t.ID), u(t.Epoch), u(t.Step), u(t.Instance), t.Order, t.Dataset, t.Files, strconv.Itoa(t.Samples), t.Delivered, t.Sketch,
-	}, "\n")
-	h := sha256.Sum256([]byte(line))
+	}
+	if t.Version > 1 {
+		values = append(values, u(t.Before))
+	}
+	h := sha256.Sum256([]byte(strings.Join(values, "\n")))
 	return hex.EncodeToString(h[:8])
 }
 
@@ -63,7 +70,10 @@ func u(x uint32) string { return strconv.FormatUint(uint64(x), 10) }
 
 // Text seals the token and returns its JSON.
 func (t Token) Text() string {
-	t.Version = Version
+	t.Version = 1
+	if t.Before > 0 {
+		t.Version = 2
+	}
 	t.Sum = t.sum()
 	b, err := json.Marshal(t)
 	if err != nil {
@@ -132,6 +142,8 @@ func (t *Token) check() error {
 		return errors.New("job is no name of a job")
 	case t.Samples < 1 || int64(t.Samples) > 1<<32:
 		return fmt.Errorf("samples is %d", t.Samples)
+	case t.Version == 1 && t.Before > 0:
+		return errors.New("it says before, which version 1 does not have")
 	case (t.Delivered != "") && t.Sketch == "":
 		return errors.New("it says what was delivered and not of which files")
 	}

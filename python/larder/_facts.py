@@ -50,7 +50,7 @@ class Facts:
 
     @property
     def num_samples(self) -> int:
-        """Samples of the subset, over all ranks."""
+        """Samples of the subset, over all ranks; also when only a part of the epoch is left."""
         self._known()
         return int(self._job.get("subsetSize") or 0)
 
@@ -79,6 +79,11 @@ class Facts:
     def sampler(self: Loader) -> Sampler:
         """An object with ``set_epoch``, for frameworks that call ``loader.sampler.set_epoch``."""
         return Sampler(self)
+
+    @property
+    def batch_sampler(self) -> None:
+        """None, as of a torch DataLoader that was given no ``batch_sampler``: whoever looks at ``sampler`` looks here, too."""
+        return None
 
     @property
     def dataset(self: Loader) -> Dataset:
@@ -130,8 +135,12 @@ class Facts:
             return False
         return bool((answer.get("job") or {}).get("paused"))
 
-    def _note_size(self, answer: dict[str, Any]) -> None:
-        """Takes over how large an epoch is: its subset may have changed."""
+    def _note_size(self, answer: dict[str, Any], before: int = 0) -> None:
+        """Takes over how large an epoch is: its subset may have changed. Of one that goes on (after ``before`` batches) it is the whole."""
+        if answer.get("whole"):
+            self._job["subsetSize"] = answer["whole"]
+            self._job["batchesPerEpoch"] = max(int(answer.get("wholeBatches") or 0), before + int(answer.get("batchesPerEpoch") or 0))
+            return
         if answer.get("batchesPerEpoch") is not None:
             self._job["batchesPerEpoch"] = answer["batchesPerEpoch"]
         if answer.get("numSamples") is not None:

@@ -282,10 +282,8 @@ class Loader(Facts, _resume.Resumable):
             s.board.shows([s.ring.fields[f] for f in self._fields], self._output == "torch")
         self._job = {**(answer.get("job") or self._job)}
         self._held = _restart.Held(os.getpid(), int(answer.get("incarnation") or 0), _restart.identity(self._job))
-        if answer.get("batchesPerEpoch") is not None:  # this rank's number may differ from the job's
-            self._job["batchesPerEpoch"] = answer["batchesPerEpoch"]
-        if answer.get("numSamples") is not None:
-            self._job["subsetSize"] = answer["numSamples"]
+        self._note_size(answer)  # this rank's numbers may differ from the job's
+        self._note_rest()
         rest = bool(answer.get("rest")) and self._loaded is None  # of an epoch: for another client, who loads its state
         self._next_epoch = max(self._next_epoch, int(answer.get("nextEpoch") or 0) + rest)
 
@@ -338,7 +336,8 @@ class Loader(Facts, _resume.Resumable):
         if s.board is not None:
             s.board.stop()
         _audit.left(self._running, "another epoch was begun")
-        running = Run(s, max(self._next_epoch, self._pinned or 0))
+        running = Run(s, self._coming())
+        running.before = loaded.before if loaded is not None and loaded.goes_on else 0
         self._pinned = None
         self._next_epoch = running.epoch + 1  # before it is asked for: an interrupt below must not use the number twice
         self._running = running
@@ -346,7 +345,7 @@ class Loader(Facts, _resume.Resumable):
             what = f"the daemon to start epoch {running.epoch} of job {self._name!r}"
             answer = s.request(_wire.EPOCH, _wire.epoch_payload(running.epoch), time.monotonic() + self._timeout, what)
             size = _wire.parse_json(answer.payload)
-            self._note_size(size)
+            self._note_size(size, running.before)
             if size.get("whole"):
                 running.after = {"numSamples": size["whole"], "batchesPerEpoch": size.get("wholeBatches") or 0}
             running.audit = _audit.begin(self, running, size)
@@ -365,6 +364,7 @@ class Loader(Facts, _resume.Resumable):
         if run.audit is not None:
             run.audit.ends({})
         self._loaded = loaded._replace(epoch=loaded.epoch + 1, left=-1)
+        self._note_size({"numSamples": loaded.all, "batchesPerEpoch": loaded.whole})
         return run
 
     def set_subset(self, subset: str | None) -> int:
@@ -385,7 +385,11 @@ class Loader(Facts, _resume.Resumable):
             return int(answer.get("epoch") or 0)
 
     def __len__(self) -> int:
-        """Batches per epoch of this rank: of the running epoch, or of the next one when none is running."""
+        """Batches of this rank in the running epoch, or in the next one when none is running.
+
+        Of an epoch that goes on from a state it is the whole, as frameworks expect who count its batches on (``step`` is how many were
+        handed out): as many as any epoch has, or those handed out before and those left, if they are more (in another batch size).
+        """
         self._known()
         return int(self._job.get("batchesPerEpoch") or 0)
 
@@ -393,16 +397,9 @@ class Loader(Facts, _resume.Resumable):
         """Pins the number of the next epoch. Not needed: every ``iter`` advances by itself.
 
         A number is used once in the life of a job (no augmented instance is given twice), so pinning one that has run means the next one.
+        What is left of an epoch after ``load_state_dict`` keeps its number.
         """
         self._pinned = _args.integer("epoch", epoch, 0, 2**32 - 2)
-
-    @property
-    def epoch(self) -> int:
-        """Number of the running epoch, or of the next one when none is running."""
-        r = self._running
-        if r is not None and not r.done:
-            return r.epoch
-        return max(self._next_epoch, self._pinned or 0)
 
     def _next(self, it: Run) -> Batch:
         s = it.session

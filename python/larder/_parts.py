@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 class Run:
     """An epoch that was started; the Loader knows it and it does not know the Loader, so that a forgotten Loader dies at once."""
 
-    __slots__ = ("after", "audit", "board", "done", "epoch", "mark", "raised", "session")
+    __slots__ = ("after", "audit", "before", "board", "done", "epoch", "mark", "raised", "session")
 
     def __init__(self, session: Session, epoch: int) -> None:
         self.session = session
         self.epoch = epoch
         self.done = False
+        self.before = 0  # batches of the epoch that this rank was handed before the state that was gone on from
         self.after: dict[str, Any] = {}  # the size of the epochs after it, when it is what another job left of one
         self.audit: RunLog | None = None  # with LARDER_AUDIT_LOG
         self.board: Board | None = None  # where batches can be taken without looking at the socket

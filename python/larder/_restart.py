@@ -98,7 +98,7 @@ def _resume(loader: Loader, run: Run, outage: Outage) -> None:
             answer = s.request(_wire.EPOCH, _wire.epoch_payload(run.epoch, step + 1), time.monotonic() + loader._timeout, what)
         except StaleError as e:
             raise _lost(loader, run, step, e.message) from e
-        loader._note_size(_wire.parse_json(answer.payload))
+        loader._note_size(_wire.parse_json(answer.payload), run.before)
         before, loader._box.session = loader._box.session, s
         run.goes_on(s, step)
     except BaseException as e:

@@ -31,6 +31,14 @@ class Loaded(NamedTuple):
     changed: bool  # files may have changed
     epoch: int = -1  # that iter() gives first; -1 = the daemon was not asked yet
     left: int = -1  # samples of it; 0 = it is over, and iter() gives nothing; -1 also when it has given that
+    before: int = 0  # batches of it that every rank was handed, in all the jobs that had a part of it
+    all: int = 0  # samples of the whole epoch
+    whole: int = 0  # batches of the whole epoch
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is something left that was not gone on with yet."""
+        return self.left > 0
 
     @property
     def samples(self) -> int:
@@ -54,6 +62,9 @@ class Resumable:
     _ended: Error | None
 
     def _call(self, method: str, body: dict[str, Any]) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _note_size(self, answer: dict[str, Any], before: int = 0) -> None:
         raise NotImplementedError
 
     def _known(self) -> None:
@@ -85,6 +96,8 @@ class Resumable:
             else:
                 epoch, step = max(self._next_epoch, self._pinned or 0), 0
             body = {"name": self._name, "id": int(self._job.get("id") or 0), "epoch": epoch, "step": step, "portable": portable}
+            if run is not None and not run.done and run.before:
+                body["before"] = run.before
             state = dict(json.loads(str(self._call("GetState", body).get("token") or "{}")))
             if run is not None and run.audit is not None and not run.done:
                 run.audit.write("saved", step=step, token=state.get("sum"))
@@ -94,8 +107,8 @@ class Resumable:
         """Goes on from what ``state_dict()`` returned: the next ``iter`` gives exactly what was left of that epoch, then come whole ones.
 
         World size, batch size, ``drop_last`` and the order's name may be others than when it was saved; dataset and subset must be the
-        same. Call it in every rank with the same state, before ``iter`` or instead of going on. ``len(loader)`` is then what is left,
-        until the epoch after. A state of the last batch of an epoch gives an empty one first, as the loop that saved it would have
+        same. Call it in every rank with the same state, before ``iter`` or instead of going on. ``len(loader)`` stays the length of the
+        whole epoch, and ``step`` is how much of it was handed out. A state of the last batch of an epoch gives an empty one first, as the loop that saved it would have
         ended there; one that was saved after the loop gives the next epoch.
 
         Raises StateError when that cannot be: the state was edited, is of another dataset, of a daemon whose log this one does not
@@ -130,6 +143,36 @@ class Resumable:
             self._ended = None
             self._pinned = None
             self._next_epoch = self._loaded.epoch
+
+    @property
+    def epoch(self) -> int:
+        """Number of the running epoch, or of the next one when none is running."""
+        r = self._running
+        return r.epoch if r is not None and not r.done else self._coming()
+
+    @property
+    def step(self) -> int:
+        """Batches of the running epoch that were handed out, those before a loaded state included; 0 when none is running.
+
+        ``len(loader) - loader.step`` are left, as long as batch size and world size are those of the state.
+        """
+        with self._lock:
+            r, loaded = self._running, self._loaded
+            if loaded is not None and loaded.left >= 0:
+                return loaded.before
+            return 0 if r is None or r.done else r.before + r.next_step()
+
+    def _coming(self) -> int:
+        """The number of the epoch that iter() gives; what is left of one keeps its number whatever is pinned."""
+        loaded = self._loaded
+        return max(self._next_epoch, (self._pinned or 0) if loaded is None or not loaded.goes_on else loaded.epoch)
+
+    def _note_rest(self) -> None:
+        """Has the sizes say the whole of an epoch of which only the rest comes."""
+        loaded = self._loaded
+        if loaded is not None and loaded.left >= 0 and loaded.all:
+            left = self._job.get("batchesPerEpoch") if loaded.left else 0
+            self._note_size({"whole": loaded.all, "wholeBatches": loaded.whole, "batchesPerEpoch": left}, loaded.before)
 
 
 def may_load(loader: Loader, error: InvalidError) -> bool:
@@ -188,9 +231,17 @@ def register(loader: Loader, s: Session, deadline: float) -> None:
     if resumed is None:
         raise UnavailableError("the daemon is older than this client and cannot resume", hint="restart it: larder serve")
     if loaded.epoch < 0:
-        loader._loaded = loaded._replace(epoch=int(resumed.get("epoch") or 0), left=int(resumed.get("left") or 0))
+        token = json.loads(loaded.text)
+        loader._loaded = loaded._replace(
+            epoch=int(resumed.get("epoch") or 0),
+            left=int(resumed.get("left") or 0),
+            before=int(token.get("before") or 0) + int(token.get("step") or 0),
+            all=int(resumed.get("whole") or 0),
+            whole=int(resumed.get("wholeBatches") or 0),
+        )
         for note in resumed.get("notes") or ():
             warnings.warn(f"job {loader._name!r}: {note}", StateChangedWarning, stacklevel=5)
+    loader._note_rest()
 
 
 def _describe(loader: Loader, s: Session, deadline: float) -> None:

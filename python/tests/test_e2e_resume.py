@@ -52,6 +52,8 @@ def test_goes_on_in_the_midst_of_an_epoch(lives, loads, folder, order, portable)
     it = iter(a)
     got = take(it, 3)
     state = a.state_dict(portable=portable)
+    steps = a.step
+    assert (steps, len(a)) == (3, 24)
     take(it, 2)  # after the checkpoint: comes again
     assert json.loads(json.dumps(state)) == state
     assert len(json.dumps(state)) < (6000 if portable else 600)
@@ -59,11 +61,17 @@ def test_goes_on_in_the_midst_of_an_epoch(lives, loads, folder, order, portable)
         b = loads(x, uri, job=f"b{k}", batch_size=size, **how)
         b.load_state_dict(state)
         assert b.state_dict() == state and b.epoch == 2
-        assert len(b) == -(-(N - len(got)) // size) and b.num_samples == N - len(got)
+        # The whole epoch, as frameworks count it: their number of the batch goes on through the chain, whatever the sizes of batches were.
+        length = max(-(-N // size), steps + -(-(N - len(got)) // size))
+        assert (b.step, len(b), b.num_samples) == (steps, length, N)
         it = iter(b)
+        assert (b.step, len(b), b.num_samples) == (steps, length, N)
         if k < 5:
             got += take(it, 2)
+            steps += 2
+            assert (b.step, len(b)) == (steps, length)
             state = b.state_dict(portable=portable)
+            assert (state["step"], state.get("before", 0)) == (2, steps - 2)
             b.close()
             continue
         left = rest(it)
@@ -72,7 +80,7 @@ def test_goes_on_in_the_midst_of_an_epoch(lives, loads, folder, order, portable)
             c = loads(x, uri, job="undisturbed", batch_size=5, **how)
             c.set_epoch(2)
             assert rest(c) == got + left
-        assert b.epoch == 3 and len(b) == -(-N // size)
+        assert (b.epoch, b.step, len(b), b.num_samples) == (3, 0, -(-N // size), N)
         assert sorted(rest(b)) == list(range(N))
     assert a.epoch == 2
 

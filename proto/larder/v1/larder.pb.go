@@ -2039,7 +2039,11 @@ type Resumed struct {
 	// left: samples of it that the ranks get. 0: it is over, and the job begins with the one after it.
 	Left uint64 `protobuf:"varint,3,opt,name=left,proto3" json:"left,omitempty"`
 	// notes: what is left out, and why, in words.
-	Notes         []string `protobuf:"bytes,4,rep,name=notes,proto3" json:"notes,omitempty"`
+	Notes []string `protobuf:"bytes,4,rep,name=notes,proto3" json:"notes,omitempty"`
+	// whole: samples of all of it.
+	Whole uint64 `protobuf:"varint,5,opt,name=whole,proto3" json:"whole,omitempty"`
+	// whole_batches that rank 0 would get of all of it.
+	WholeBatches  uint64 `protobuf:"varint,6,opt,name=whole_batches,json=wholeBatches,proto3" json:"whole_batches,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2102,6 +2106,20 @@ func (x *Resumed) GetNotes() []string {
 	return nil
 }
 
+func (x *Resumed) GetWhole() uint64 {
+	if x != nil {
+		return x.Whole
+	}
+	return 0
+}
+
+func (x *Resumed) GetWholeBatches() uint64 {
+	if x != nil {
+		return x.WholeBatches
+	}
+	return 0
+}
+
 // GetStateRequest asks where a job is.
 type GetStateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2114,7 +2132,9 @@ type GetStateRequest struct {
 	// step: batches of it that every rank was handed.
 	Step uint32 `protobuf:"varint,4,opt,name=step,proto3" json:"step,omitempty"`
 	// portable asks for a token that needs no log.
-	Portable      bool `protobuf:"varint,5,opt,name=portable,proto3" json:"portable,omitempty"`
+	Portable bool `protobuf:"varint,5,opt,name=portable,proto3" json:"portable,omitempty"`
+	// before: batches of the epoch that every rank was handed by the jobs that this one went on from.
+	Before        uint32 `protobuf:"varint,6,opt,name=before,proto3" json:"before,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2182,6 +2202,13 @@ func (x *GetStateRequest) GetPortable() bool {
 		return x.Portable
 	}
 	return false
+}
+
+func (x *GetStateRequest) GetBefore() uint32 {
+	if x != nil {
+		return x.Before
+	}
+	return 0
 }
 
 // GetStateResponse has the token.
@@ -5925,18 +5952,21 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x13RegisterJobResponse\x12 \n" +
 	"\x03job\x18\x01 \x01(\v2\x0e.larder.v1.JobR\x03job\x12\x18\n" +
 	"\acreated\x18\x02 \x01(\bR\acreated\x12,\n" +
-	"\aresumed\x18\x03 \x01(\v2\x12.larder.v1.ResumedR\aresumed\"a\n" +
+	"\aresumed\x18\x03 \x01(\v2\x12.larder.v1.ResumedR\aresumed\"\x9c\x01\n" +
 	"\aResumed\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x16\n" +
 	"\x06before\x18\x02 \x01(\x04R\x06before\x12\x12\n" +
 	"\x04left\x18\x03 \x01(\x04R\x04left\x12\x14\n" +
-	"\x05notes\x18\x04 \x03(\tR\x05notes\"{\n" +
+	"\x05notes\x18\x04 \x03(\tR\x05notes\x12\x14\n" +
+	"\x05whole\x18\x05 \x01(\x04R\x05whole\x12#\n" +
+	"\rwhole_batches\x18\x06 \x01(\x04R\fwholeBatches\"\x93\x01\n" +
 	"\x0fGetStateRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\rR\x02id\x12\x14\n" +
 	"\x05epoch\x18\x03 \x01(\rR\x05epoch\x12\x12\n" +
 	"\x04step\x18\x04 \x01(\rR\x04step\x12\x1a\n" +
-	"\bportable\x18\x05 \x01(\bR\bportable\"(\n" +
+	"\bportable\x18\x05 \x01(\bR\bportable\x12\x16\n" +
+	"\x06before\x18\x06 \x01(\rR\x06before\"(\n" +
 	"\x10GetStateResponse\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\"'\n" +
 	"\x11ListOrdersRequest\x12\x12\n" +
