@@ -207,6 +207,33 @@ type part struct {
 	unsure  bool   // something cannot be known
 	broken  bool   // a client died, or took the epoch over afresh
 	again   int
+	earlier []attempt // what a run that began afresh took the place of, oldest first
+	runs    []*run    // of the attempt that counts
+}
+
+// attempt is what a rank received until the epoch was begun afresh. A checkpoint that was taken in it counts it, however the epoch went on.
+type attempt struct {
+	batches []batch
+	of      []*run
+	runs    []*run
+}
+
+// asOf goes back to the attempt in which a checkpoint was taken: by the rank itself, or else the newest that got as far.
+func (p part) asOf(token string, step uint32) attempt {
+	all := append(slices.Clone(p.earlier), attempt{p.batches, p.of, p.runs})
+	slices.Reverse(all)
+	at := slices.IndexFunc(all, func(a attempt) bool {
+		return slices.ContainsFunc(a.runs, func(u *run) bool { return slices.ContainsFunc(u.saved, func(s saved) bool { return s.token == token }) })
+	})
+	if at < 0 {
+		at = slices.IndexFunc(all, func(a attempt) bool { n := len(a.batches); return n > 0 && a.batches[n-1].step+1 >= step })
+	}
+	return all[max(at, 0)]
+}
+
+// afresh starts an attempt.
+func (p *part) afresh() {
+	p.earlier, p.runs = append(p.earlier, attempt{p.batches, p.of, p.runs}), nil
 }
 
 // rank puts the runs of a rank together: what goes on takes the place of what was received from that step on, and must be equal to it.
@@ -232,12 +259,15 @@ func (c *checker) rank(g *gen, rank uint32) part {
 		case u.On, len(p.batches) == 0:
 			p.unsure = p.unsure || u.On && u.From > next
 		case u.Base != "":
+			p.afresh()
 			cut, keep = nil, 0 // the checkpoint was loaded again: what came after it does not count
 		case u.Inc == runs[i-1].Inc:
 			c.add(u.find(Repeated, u.From, nil, u.line, "epoch %d was begun again, and %d of its batches had been given out (%s)", u.Epoch, len(p.batches), runs[i-1].at(runs[i-1].line)))
 			p.broken = true
+			p.afresh()
 			cut, keep = nil, 0
 		default:
+			p.afresh()
 			p.broken = g.world > 1 // the successor of a dead client begins afresh; what other ranks had is not dealt again
 			cut, keep = nil, 0
 		}
@@ -254,6 +284,7 @@ func (c *checker) rank(g *gen, rank uint32) part {
 			}
 			p.batches, p.of = append(p.batches, b), append(p.of, u)
 		}
+		p.runs = append(p.runs, u)
 		next = u.next
 		p.again += len(u.again)
 		p.whole = u.ended != nil
@@ -264,8 +295,8 @@ func (c *checker) rank(g *gen, rank uint32) part {
 
 func (c *checker) add(f Finding) { c.report.Findings = append(c.report.Findings, f) }
 
-// history is what a generation builds on: everything received before its checkpoint.
-func (c *checker) history(g *gen, upTo uint32, all bool) (parts []part, root *run, known bool) {
+// history is what a generation builds on: everything received before its checkpoint. With a token it is that of one taken at a step in it.
+func (c *checker) history(g *gen, token string, upTo uint32) (parts []part, root *run, known bool) {
 	if g.deep {
 		return nil, nil, false // checkpoints that name each other
 	}
@@ -273,8 +304,9 @@ func (c *checker) history(g *gen, upTo uint32, all bool) (parts []part, root *ru
 	defer func() { g.deep = false }()
 	known = true
 	for _, p := range g.parts {
-		if !all {
-			k := 0
+		if token != "" {
+			a, k := p.asOf(token, upTo), 0
+			p.batches, p.of = a.batches, a.of
 			for k < len(p.batches) && p.batches[k].step < upTo {
 				k++
 			}
@@ -293,7 +325,7 @@ func (c *checker) history(g *gen, upTo uint32, all bool) (parts []part, root *ru
 			return parts, root, false
 		}
 		i := slices.IndexFunc(u.saved, func(s saved) bool { return s.token == g.key.base })
-		before, first, ok := c.history(c.gens[u.gen()], u.saved[i].step, false)
+		before, first, ok := c.history(c.gens[u.gen()], g.key.base, u.saved[i].step)
 		parts, known = append(before, parts...), known && ok
 		if first != nil {
 			root = first
@@ -305,7 +337,7 @@ func (c *checker) history(g *gen, upTo uint32, all bool) (parts []part, root *ru
 // epoch judges one generation.
 func (c *checker) epoch(g *gen, loaded bool, sets *sets) {
 	mark := len(c.report.Findings)
-	parts, root, known := c.history(g, 0, true)
+	parts, root, known := c.history(g, "", 0)
 	e := Epoch{Job: root.Job, ID: g.key.id, Epoch: g.key.epoch, Ranks: int(g.world), Subset: root.N}
 	var account *Account
 	for _, runs := range g.ranks { // order-free: they are counted, and one account is the daemon's
