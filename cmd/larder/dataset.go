@@ -26,9 +26,12 @@ func newDataset(g *globals) *cobra.Command {
 func newDatasetAdd(g *globals) *cobra.Command {
 	var out outputFlag
 	var name string
+	var skipEmpty bool
 	cmd := &cobra.Command{
-		Use:     "add URI",
-		Short:   "Index a dataset, under a name of its own",
+		Use:   "add URI",
+		Short: "Index a dataset, under a name of its own",
+		Long: `Index a dataset, under a name of its own. Everything that is wrong with its folders is told at once; what lies in them and is no
+sample is counted by kind (-o yaml has all kinds).`,
 		Example: "  larder dataset add imagefolder:/data/train --name train",
 		Args:    args("a URI"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -36,19 +39,20 @@ func newDatasetAdd(g *globals) *cobra.Command {
 				return err
 			}
 			return g.call(cmd.Context(), longCall, func(ctx context.Context, c larderv1.LarderServiceClient) error {
-				r, err := c.AddDataset(ctx, &larderv1.AddDatasetRequest{Name: name, Uri: absoluteURI(args[0], ".")})
+				r, err := c.AddDataset(ctx, &larderv1.AddDatasetRequest{Name: name, Uri: absoluteURI(args[0], "."), SkipEmpty: skipEmpty})
 				if err != nil {
 					return err
 				}
 				if r.GetDataset() == nil {
 					return errNotTold
 				}
-				return out.message(cmd.OutOrStdout(), r.GetDataset(), func(t *tabwriter.Writer) { datasetTable(t, []*larderv1.Dataset{r.GetDataset()}) })
+				return out.message(cmd.OutOrStdout(), r.GetDataset(), func(t *tabwriter.Writer) { oneDataset(t, r.GetDataset()) })
 			})
 		},
 	}
 	out.register(cmd)
 	cmd.Flags().StringVar(&name, "name", "", "name for jobs to use (default: the URI)")
+	cmd.Flags().BoolVar(&skipEmpty, "skip-empty", false, "accept class folders without images, now and later: they keep their label")
 	return cmd
 }
 
@@ -77,10 +81,27 @@ func newDatasetLs(g *globals) *cobra.Command {
 }
 
 func datasetTable(t *tabwriter.Writer, list []*larderv1.Dataset) {
-	row(t, "NAME", "URI", "SAMPLES", "CLASSES", "BYTES", "SHARED", "FINGERPRINT")
+	row(t, "NAME", "URI", "SAMPLES", "CLASSES", "BYTES", "SHARED", "IGNORED", "FINGERPRINT")
 	for _, d := range list {
 		row(t, clip(d.GetName(), 40), clipPath(d.GetUri(), 60), count(d.GetSamples()), count(len(d.GetClasses())),
-			fault.Size(d.GetBytes()), count(d.GetSharedSamples()), d.GetFingerprint())
+			fault.Size(d.GetBytes()), count(d.GetSharedSamples()), count(ignored(d)), d.GetFingerprint())
+	}
+}
+
+// ignored is how many files of a dataset's folders are no samples.
+func ignored(d *larderv1.Dataset) (n uint64) {
+	for _, k := range d.GetIgnored() {
+		n += k.GetFiles()
+	}
+	return n
+}
+
+// oneDataset is the table of a dataset, with what one may miss in it.
+func oneDataset(t *tabwriter.Writer, d *larderv1.Dataset) {
+	datasetTable(t, []*larderv1.Dataset{d})
+	for _, n := range d.GetNotes() {
+		row(t)
+		row(t, "note: "+n)
 	}
 }
 
@@ -105,7 +126,7 @@ means what it should. The dataset is indexed if it is not known yet.`,
 					return err
 				}
 				return out.message(cmd.OutOrStdout(), r, func(t *tabwriter.Writer) {
-					datasetTable(t, []*larderv1.Dataset{r.GetDataset()})
+					oneDataset(t, r.GetDataset())
 					row(t)
 					row(t, fmt.Sprintf("selected %s of %s samples", count(r.GetSelected()), count(r.GetDataset().GetSamples())))
 					row(t)
@@ -146,7 +167,7 @@ as their subset selects them. Files that were removed are drawn no more, at once
 					return errNotTold
 				}
 				return out.message(cmd.OutOrStdout(), r, func(t *tabwriter.Writer) {
-					datasetTable(t, []*larderv1.Dataset{r.GetDataset()})
+					oneDataset(t, r.GetDataset())
 					row(t)
 					row(t, fmt.Sprintf("added %s, removed %s samples", count(r.GetAdded()), count(r.GetRemoved())))
 					for _, j := range r.GetJobs() {

@@ -3,6 +3,7 @@ package exec
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"larder/internal/fault"
 	"larder/internal/ident"
@@ -11,10 +12,15 @@ import (
 )
 
 func (e *Engine) dataset(d *source.Dataset) *larderv1.Dataset {
-	return &larderv1.Dataset{
+	out := &larderv1.Dataset{
 		Id: uint32(d.ID()), Name: d.Name(), Uri: d.URI(), Samples: uint64(d.LiveCount()), Classes: d.Classes(), Bytes: uint64(d.TotalBytes()),
 		Fingerprint: fmt.Sprintf("%016x", d.Fingerprint()), SharedSamples: uint64(e.cfg.Catalog.SharedSamples(d)),
+		Notes: d.Notes(),
 	}
+	for _, k := range d.Ignored() {
+		out.Ignored = append(out.Ignored, &larderv1.IgnoredFiles{Kind: strings.ToValidUTF8(k.Kind, "?"), Files: uint64(k.Files)})
+	}
+	return out
 }
 
 // AddDataset indexes a dataset under a name.
@@ -22,7 +28,11 @@ func (e *Engine) AddDataset(ctx context.Context, req *larderv1.AddDatasetRequest
 	if req.GetUri() == "" {
 		return nil, fault.New(fault.Invalid, "uri", "give a uri such as imagefolder:/data/train", "add a dataset without a uri")
 	}
-	d, err := e.cfg.Catalog.Add(ctx, req.GetName(), req.GetUri())
+	add := e.cfg.Catalog.Add
+	if req.GetSkipEmpty() {
+		add = e.cfg.Catalog.AddSkipEmpty
+	}
+	d, err := add(ctx, req.GetName(), req.GetUri())
 	if err != nil {
 		return nil, err
 	}

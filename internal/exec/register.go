@@ -85,7 +85,7 @@ func (e *Engine) RegisterJob(ctx context.Context, req *larderv1.RegisterJobReque
 		}
 		if same != nil {
 			v, err := e.describe(ctx, same.id)
-			return &larderv1.RegisterJobResponse{Job: v, Resumed: same.resume.told}, err
+			return &larderv1.RegisterJobResponse{Job: v, Resumed: same.resume.told, DatasetNotes: j.data.Notes()}, err
 		}
 		if reg.Rest, j.resume, err = e.resolve(token, req.GetResumeChanged(), j, &reg); err != nil {
 			return nil, err
@@ -107,7 +107,7 @@ func (e *Engine) RegisterJob(ctx context.Context, req *larderv1.RegisterJobReque
 				"job %s exists with another spec: %s", spec.GetName(), diff)
 		}
 		v, err := e.describe(ctx, old.id)
-		return &larderv1.RegisterJobResponse{Job: v}, err
+		return &larderv1.RegisterJobResponse{Job: v, DatasetNotes: j.data.Notes()}, err
 	}
 	reg.Strata = e.strata(j)
 	if len(reg.Strata) > 0 {
@@ -136,7 +136,7 @@ func (e *Engine) RegisterJob(ctx context.Context, req *larderv1.RegisterJobReque
 	e.cfg.Log.Info("job registered", "job", spec.GetName(), "id", uint32(j.id), "samples", j.life.Subset, "order", j.mode.String(),
 		"batch_size", j.life.Batch, "world_size", j.life.World, "recipe", j.recipe.ID().String())
 	v, err := e.describe(ctx, j.id)
-	out := &larderv1.RegisterJobResponse{Job: v, Created: true}
+	out := &larderv1.RegisterJobResponse{Job: v, Created: true, DatasetNotes: j.data.Notes()}
 	if j.resume != nil {
 		out.Resumed = j.resume.told
 		e.cfg.Log.Info("job goes on", "job", spec.GetName(), "id", uint32(j.id), "from", j.resume.From, "epoch", j.resume.Epoch, "before", j.resume.Before)
@@ -228,7 +228,11 @@ func (e *Engine) compile(ctx context.Context, spec *larderv1.JobSpec, known *sel
 	if err != nil {
 		return nil, reg, err
 	}
-	data, err := e.cfg.Catalog.Open(ctx, spec.GetDataset())
+	open := e.cfg.Catalog.Open
+	if spec.GetSkipEmpty() {
+		open = e.cfg.Catalog.OpenSkipEmpty
+	}
+	data, err := open(ctx, spec.GetDataset())
 	if err != nil {
 		return nil, reg, err
 	}

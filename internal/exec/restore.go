@@ -35,8 +35,9 @@ type (
 		Resume     *recordedResume `json:"resume,omitempty"`
 	}
 	recordedDataset struct {
-		Name string `json:"name"`
-		URI  string `json:"uri"`
+		Name      string `json:"name"`
+		URI       string `json:"uri"`
+		SkipEmpty bool   `json:"skipEmpty,omitempty"`
 	}
 	recordedSubset struct {
 		Expr    string `json:"expr"`
@@ -152,12 +153,20 @@ func (e *Engine) record(p coordinator.Persist) (journal.Record, error) {
 
 // recordDataset makes the name of a dataset survive.
 func (e *Engine) recordDataset(d *source.Dataset) error {
-	text, err := json.Marshal(recordedDataset{d.Name(), d.URI()})
+	text, err := json.Marshal(recordedDataset{d.Name(), d.URI(), d.SkipEmpty()})
 	if err != nil {
 		return err
 	}
 	e.cfg.Journal.Append(journal.Record{Kind: journal.Indexed, Text: string(text)}, nil)
 	return nil
+}
+
+// addAgain adds a dataset that an earlier life had.
+func (e *Engine) addAgain(ctx context.Context, name, uri string, skipEmpty bool) (*source.Dataset, error) {
+	if skipEmpty {
+		return e.cfg.Catalog.AddSkipEmpty(ctx, name, uri)
+	}
+	return e.cfg.Catalog.AddAgain(ctx, name, uri)
 }
 
 // restore puts back the jobs that a journal holds, before Run. What cannot be put back ends, with the reason in the log.
@@ -166,7 +175,7 @@ func (e *Engine) restore(ctx context.Context, s *journal.State) error {
 		var d recordedDataset
 		err := json.Unmarshal([]byte(text), &d)
 		if err == nil {
-			_, err = e.cfg.Catalog.Add(ctx, d.Name, d.URI)
+			_, err = e.addAgain(ctx, d.Name, d.URI, d.SkipEmpty)
 		}
 		if err != nil {
 			e.cfg.Log.Warn("a dataset could not be added again", "name", d.Name, "error", err)
@@ -242,7 +251,7 @@ func (e *Engine) reopen(ctx context.Context, r *returning, known *selections) er
 	if err != nil {
 		return fault.Wrap(err, fault.StateDamaged, spec.GetName(), "register the job again", "the seed of job %d cannot be read", js.ID)
 	}
-	if _, err := e.cfg.Catalog.Add(ctx, rj.Name, rj.URI); err != nil { // names of datasets do not survive by themselves
+	if _, err := e.addAgain(ctx, rj.Name, rj.URI, spec.GetSkipEmpty()); err != nil { // names of datasets do not survive by themselves
 		return err
 	}
 	j, reg, err := e.compile(ctx, spec, known)

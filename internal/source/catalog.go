@@ -49,6 +49,7 @@ type rootState struct {
 	sem   chan struct{}            // held while the root is checked or walked
 	snap  atomic.Pointer[snapshot] // newest version, nil before the first walk; written under sem
 	stale atomic.Bool              // a read found a file changed, which the folders' times need not show
+	empty atomic.Bool              // class folders without images are welcome, from the first time that somebody said so
 }
 
 // OpenCatalog returns an empty catalogue. Close it to end its background work.
@@ -84,10 +85,29 @@ func (c *Catalog) Close() error {
 // give the same Dataset, unless its labels had to change (see Dataset). Errors are *fault.Error: INVALID_ARGUMENT,
 // ALREADY_EXISTS, DATASET_UNREADABLE, DATASET_EMPTY; or the context's. After an error everything is as it was.
 func (c *Catalog) Add(ctx context.Context, name, uri string) (*Dataset, error) {
-	return c.add(ctx, name, uri, false)
+	return c.add(ctx, name, uri, walkHow{})
 }
 
-func (c *Catalog) add(ctx context.Context, name, uri string, force bool) (*Dataset, error) {
+// AddSkipEmpty is Add where class folders without images are welcome, now and later: they keep their label and have no samples, as with
+// torchvision's allow_empty. Without it a folder is refused at its first index when a class folder holds no image; a class that loses its last
+// image later stays a class.
+func (c *Catalog) AddSkipEmpty(ctx context.Context, name, uri string) (*Dataset, error) {
+	return c.add(ctx, name, uri, walkHow{skipEmpty: true})
+}
+
+// AddAgain is Add for a dataset that was accepted before: should its saved index be lost, class folders without images do not count against it.
+func (c *Catalog) AddAgain(ctx context.Context, name, uri string) (*Dataset, error) {
+	return c.add(ctx, name, uri, walkHow{again: true})
+}
+
+// walkHow says how a root is brought up to date.
+type walkHow struct {
+	force     bool // look at every file, whatever the folders' times say
+	skipEmpty bool // from now on
+	again     bool // this once
+}
+
+func (c *Catalog) add(ctx context.Context, name, uri string, how walkHow) (*Dataset, error) {
 	root, err := parseURI(uri)
 	if err != nil {
 		return nil, err
@@ -112,7 +132,12 @@ func (c *Catalog) add(ctx context.Context, name, uri string, force bool) (*Datas
 		return nil, fmt.Errorf("index %s: %w", printable(root), err)
 	}
 	defer rs.unlock()
-	if err := c.refresh(ctx, rs, force); err != nil {
+	if how.skipEmpty && !rs.empty.Swap(true) {
+		if snap := rs.snap.Load(); snap != nil && len(snap.report.LeftOut) > 0 {
+			how.force = true // they are classes from now on
+		}
+	}
+	if err := c.refresh(ctx, rs, how); err != nil {
 		return nil, err
 	}
 	c.mu.Lock()
@@ -133,13 +158,22 @@ func (c *Catalog) Reindex(ctx context.Context, nameOrURI string) (*Dataset, erro
 	if !ok {
 		return nil, c.unknown(nameOrURI)
 	}
-	return c.add(ctx, d.name, d.uri, true)
+	return c.add(ctx, d.name, d.uri, walkHow{force: true})
 }
 
 // Open returns the dataset of that name or uri, checked for changes as Add does; a uri that is not known is added.
 func (c *Catalog) Open(ctx context.Context, nameOrURI string) (*Dataset, error) {
+	return c.open(ctx, nameOrURI, walkHow{})
+}
+
+// OpenSkipEmpty is Open as AddSkipEmpty is Add.
+func (c *Catalog) OpenSkipEmpty(ctx context.Context, nameOrURI string) (*Dataset, error) {
+	return c.open(ctx, nameOrURI, walkHow{skipEmpty: true})
+}
+
+func (c *Catalog) open(ctx context.Context, nameOrURI string, how walkHow) (*Dataset, error) {
 	if d, ok := c.Get(nameOrURI); ok {
-		return c.Add(ctx, d.name, d.uri)
+		return c.add(ctx, d.name, d.uri, how)
 	}
 	if _, err := parseURI(nameOrURI); err != nil {
 		if c.looksLikeName(nameOrURI) {
@@ -147,7 +181,7 @@ func (c *Catalog) Open(ctx context.Context, nameOrURI string) (*Dataset, error) 
 		}
 		return nil, err
 	}
-	return c.Add(ctx, "", nameOrURI)
+	return c.add(ctx, "", nameOrURI, how)
 }
 
 // looksLikeName: with neither scheme nor path in it, it was meant as a name.
@@ -307,7 +341,7 @@ func (rs *rootState) lock(ctx context.Context) error {
 func (rs *rootState) unlock() { <-rs.sem }
 
 // refresh brings a root up to date: nothing when no folder changed, else one walk. The caller holds rs.sem.
-func (c *Catalog) refresh(ctx context.Context, rs *rootState, force bool) error {
+func (c *Catalog) refresh(ctx context.Context, rs *rootState, how walkHow) error {
 	old := rs.snap.Load()
 	stale := rs.stale.Swap(false)
 	done := false
@@ -323,7 +357,7 @@ func (c *Catalog) refresh(ctx context.Context, rs *rootState, force bool) error 
 			if err != nil {
 				return fmt.Errorf("check %s: %w", printable(rs.root), err)
 			}
-			if ok && !force {
+			if ok && !how.force {
 				loaded.assignObjects(&c.objects, rs.index, nil, meta)
 				done = true
 				c.publish(rs, loaded)
@@ -331,7 +365,7 @@ func (c *Catalog) refresh(ctx context.Context, rs *rootState, force bool) error 
 			}
 			old = loaded // its ids are kept
 		}
-	} else if old != nil && !force && !stale {
+	} else if old != nil && !how.force && !stale {
 		ok, err := unchangedDirs(ctx, rs.root, old.dirs)
 		if err != nil {
 			return fmt.Errorf("check %s: %w", printable(rs.root), err)
@@ -340,7 +374,11 @@ func (c *Catalog) refresh(ctx context.Context, rs *rootState, force bool) error 
 			return nil
 		}
 	}
-	walk, err := walkFolder(ctx, rs.root)
+	allow := allowEmpty{all: rs.empty.Load() || how.again && old == nil}
+	if old != nil {
+		allow.known = old.classes
+	}
+	walk, err := walkFolder(ctx, rs.root, allow)
 	if err != nil {
 		return err
 	}

@@ -42,7 +42,7 @@ func TestLinks(t *testing.T) {
 	loop := tree(t, "a/1.jpg")
 	must(t, os.Symlink(".", filepath.Join(loop, "self")))
 	_, err := c.Add(t.Context(), "", "imagefolder:"+loop)
-	if !fault.Is(err, fault.DatasetUnread) || !strings.Contains(err.Error(), `class folder "self" is a symbolic link`) {
+	if !fault.Is(err, fault.DatasetUnread) || !strings.Contains(err.Error(), `self" cannot be read: it is a symbolic link to a folder that holds it (remove the link)`) {
 		t.Error(err)
 	}
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -19,7 +20,7 @@ import (
 // The saved index of one root; docs/format/index.md describes the bytes.
 const (
 	indexMagic   = "LARDERIX"
-	indexVersion = 1
+	indexVersion = 2 // and 1 is read: it has no kinds of files
 	indexHeader  = 8 + 4 + 4 + 8
 	indexSuffix  = ".larderix"
 	indexTries   = 4 // names to try when the hashes of two roots collide
@@ -45,6 +46,12 @@ func encodeIndex(s *snapshot, meta []fileMeta) []byte {
 	b = binary.LittleEndian.AppendUint64(b, s.fp)
 	for _, n := range []int{s.report.Folders, s.report.Ignored, s.report.Irregular, s.report.Loops} {
 		b = binary.AppendUvarint(b, uint64(n))
+	}
+	b = binary.AppendUvarint(b, uint64(s.report.RootImage))
+	b = binary.AppendUvarint(b, uint64(len(s.report.Kinds)))
+	for _, kind := range slices.Sorted(maps.Keys(s.report.Kinds)) {
+		str(kind)
+		b = binary.AppendUvarint(b, uint64(s.report.Kinds[kind]))
 	}
 	b = binary.AppendUvarint(b, uint64(len(s.classes)))
 	for _, c := range s.classes {
@@ -186,8 +193,8 @@ func decodeIndex(b []byte) (s *snapshot, meta []fileMeta, err error) {
 	switch {
 	case len(b) < indexHeader+8 || string(b[:8]) != indexMagic:
 		return nil, nil, errors.New("it is no index of larder, or cut off")
-	case binary.LittleEndian.Uint32(b[8:]) != indexVersion || binary.LittleEndian.Uint32(b[12:]) != 0:
-		return nil, nil, fmt.Errorf("its version is %d, this larder reads %d", binary.LittleEndian.Uint32(b[8:]), indexVersion)
+	case binary.LittleEndian.Uint32(b[8:])-1 >= indexVersion || binary.LittleEndian.Uint32(b[12:]) != 0:
+		return nil, nil, fmt.Errorf("its version is %d, this larder reads 1 to %d", binary.LittleEndian.Uint32(b[8:]), indexVersion)
 	case binary.LittleEndian.Uint64(b[16:]) != uint64(len(b)-indexHeader-8):
 		return nil, nil, fmt.Errorf("it should have %d bytes and has %d", binary.LittleEndian.Uint64(b[16:])+indexHeader+8, len(b))
 	case binary.LittleEndian.Uint64(b[len(b)-8:]) != xxhash.Sum64(b[:len(b)-8]):
@@ -207,6 +214,19 @@ func decodeIndex(b []byte) (s *snapshot, meta []fileMeta, err error) {
 	}
 	for _, n := range []*int{&s.report.Folders, &s.report.Ignored, &s.report.Irregular, &s.report.Loops} {
 		*n = int(r.nonNegative("a counter"))
+	}
+	if binary.LittleEndian.Uint32(b[8:]) > 1 {
+		s.report.RootImage = int(r.nonNegative("a counter"))
+		n := r.count("kinds of files", 2)
+		s.report.Kinds = make(map[string]int, n)
+		last := ""
+		for i := range n {
+			kind := r.str()
+			if i > 0 && kind <= last {
+				r.fail("a kind of files %q is out of order", kind)
+			}
+			last, s.report.Kinds[kind] = kind, int(r.nonNegative("a counter"))
+		}
 	}
 	s.classes = make([]string, r.count("classes", 2))
 	for i := range s.classes {

@@ -171,7 +171,7 @@ func (c *Catalog) unchanged(fd int, row object) error {
 func readError(path string, err error) error {
 	shown := printable(path)
 	var changed *errChanged
-	const again = "`larder dataset add` indexes it again; running jobs keep what they have"
+	const again = "`larder dataset refresh` indexes it again; running jobs have it from their next epoch on"
 	switch {
 	case errors.As(err, &changed):
 		return fault.Wrap(err, fault.DatasetUnread, shown, again, "%s changed since it was indexed", shown)

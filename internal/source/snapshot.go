@@ -41,6 +41,7 @@ type snapshot struct {
 	total   int64 // bytes of live samples
 	fp      uint64
 	report  Report
+	empty   []int32 // classes without samples
 }
 
 func (s *snapshot) has(id ident.SampleID) bool { return int64(id) < int64(len(s.dirOf)) }
@@ -216,10 +217,20 @@ func (s *snapshot) seal(meta []fileMeta) {
 		}
 	}
 	s.live, s.total = 0, 0
+	filled := bits.NewSet(len(s.classes))
 	for id := range s.dirOf {
 		if s.Live(ident.SampleID(id)) {
 			s.live++
 			s.total += meta[id].size
+			if l := s.dirs[s.dirOf[id]].label; l >= 0 {
+				filled.Add(uint32(l))
+			}
+		}
+	}
+	s.empty = nil
+	for l := range s.classes {
+		if !filled.Has(uint32(l)) {
+			s.empty = append(s.empty, int32(l))
 		}
 	}
 	s.fp = s.fingerprint(meta)

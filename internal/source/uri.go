@@ -23,8 +23,7 @@ func parseURI(uri string) (root string, err error) {
 		return "", fault.New(fault.Invalid, printable(uri), hint, "dataset %q has no scheme", uri)
 	}
 	if scheme != schemeImageFolder {
-		return "", fault.New(fault.Invalid, printable(uri), "did you mean imagefolder:"+printable(rest)+"? No other scheme is known",
-			"dataset %q: unknown scheme %q", uri, scheme)
+		return "", unknownScheme(uri, scheme, rest)
 	}
 	if after, ok := strings.CutPrefix(rest, "//"); ok {
 		if !strings.HasPrefix(after, "/") {
@@ -45,6 +44,30 @@ func parseURI(uri string) (root string, err error) {
 		return "", fault.Wrap(aerr, fault.Invalid, printable(uri), "write an absolute path", "dataset %q: find the working directory", uri)
 	}
 	return root, nil
+}
+
+// objectStores are schemes of what lies behind a network interface of its own, and how it is mounted as a folder.
+var objectStores = map[string]string{
+	"s3": "mount-s3 or rclone mount", "s3a": "mount-s3 or rclone mount", "s3n": "mount-s3 or rclone mount", "r2": "rclone mount", "oss": "rclone mount", "b2": "rclone mount",
+	"gs": "gcsfuse", "gcs": "gcsfuse", "az": "blobfuse2", "azure": "blobfuse2", "abfs": "blobfuse2", "abfss": "blobfuse2", "wasb": "blobfuse2", "wasbs": "blobfuse2",
+	"hdfs": "its NFS gateway or fuse-dfs", "http": "", "https": "", "ftp": "", "hf": "",
+}
+
+func unknownScheme(uri, scheme, rest string) error {
+	mount, remote := objectStores[strings.ToLower(scheme)]
+	switch {
+	case remote && mount != "":
+		return fault.New(fault.Unsupported, printable(uri), "mount it as a folder ("+mount+") or copy it to a local disk, then write imagefolder:DIR of that folder",
+			"dataset %q: object stores are not built yet, only folders are read", uri)
+	case remote:
+		return fault.New(fault.Unsupported, printable(uri), "download it to a local disk, then write imagefolder:DIR of that folder",
+			"dataset %q: nothing is read over the network, only folders are", uri)
+	case strings.EqualFold(scheme, "file"):
+		return fault.New(fault.Invalid, printable(uri), "did you mean imagefolder:"+printable(rest)+"?", "dataset %q: scheme %q does not say what kind of folder it is", uri, scheme)
+	case fault.Nearest(scheme, []string{schemeImageFolder}) != "" || strings.HasPrefix(rest, "/") && !strings.HasPrefix(rest, "//"):
+		return fault.New(fault.Invalid, printable(uri), "did you mean imagefolder:"+printable(rest)+"? No other scheme is known", "dataset %q: unknown scheme %q", uri, scheme)
+	}
+	return fault.New(fault.Invalid, printable(uri), "write imagefolder:DIR for a folder that holds one folder of images per class", "dataset %q: unknown scheme %q", uri, scheme)
 }
 
 // canonicalURI is what a Dataset reports and what two uris are compared by.

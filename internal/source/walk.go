@@ -33,10 +33,13 @@ const (
 
 // Report says what a walk found beside samples.
 type Report struct {
-	Folders   int // listed, the root among them
-	Ignored   int // files without an image suffix
-	Irregular int // pipes, sockets and devices with an image suffix
-	Loops     int // symbolic links to a folder that holds them, not followed
+	Folders   int            // listed, the root among them
+	Ignored   int            // files that are no samples: without an image suffix, or directly in the root
+	Irregular int            // pipes, sockets and devices with an image suffix
+	Loops     int            // symbolic links to a folder that holds them, not followed
+	RootImage int            // of Ignored: images directly in the root
+	Kinds     map[string]int // of the other Ignored, by kindOf their names; nil in an index of an older larder
+	LeftOut   []string       // empty folders that came after the first index, and are no classes yet; in label order
 }
 
 // walkedFile is a sample found: a regular file with an image suffix.
@@ -92,15 +95,27 @@ type walker struct {
 	visits  map[[2]uint64]int
 	classes []string
 	report  Report
-	bad     int // paths that could not be read
-	badPath string
-	badErr  error
+	bad     []badPath
 	rootImg int // images directly in the root
+	allow   allowEmpty
+}
+
+// badPath is what could not be read.
+type badPath struct {
+	path string
+	err  error
+}
+
+// allowEmpty says which class folders may hold no image: all of them, or those that are classes already. Where there are such, another empty
+// folder is no mistake either, and no class as long as it is empty.
+type allowEmpty struct {
+	all   bool
+	known []string // in label order
 }
 
 // walkFolder lists an imagefolder as torchvision.datasets.ImageFolder does: classes are the folders in the root, links
 // followed; every file below with an image suffix is a sample. Unlike os.walk it reports what it cannot read.
-func walkFolder(ctx context.Context, root string) (*walkResult, error) {
+func walkFolder(ctx context.Context, root string, allow allowEmpty) (*walkResult, error) {
 	fi, err := os.Stat(root)
 	switch {
 	case err != nil:
@@ -108,7 +123,8 @@ func walkFolder(ctx context.Context, root string) (*walkResult, error) {
 	case !fi.IsDir():
 		return nil, fault.New(fault.DatasetUnread, printable(root), "name the folder that holds the class folders", "dataset folder %q is a file", root)
 	}
-	w := &walker{root: root, since: time.Now().Add(-racyWindow).UnixNano(), visits: map[[2]uint64]int{}, chains: map[*walkedDir]*link{}}
+	w := &walker{root: root, since: time.Now().Add(-racyWindow).UnixNano(), visits: map[[2]uint64]int{}, chains: map[*walkedDir]*link{}, allow: allow}
+	w.report.Kinds = map[string]int{}
 	w.wake = sync.NewCond(&w.mu)
 	w.stack = []walkTask{{rel: ""}}
 	stop := context.AfterFunc(ctx, func() { w.fail(ctx.Err()) })
@@ -178,14 +194,11 @@ func (w *walker) work() {
 	}
 }
 
-// unreadable counts a path that could not be read; the first in order is named. The walk goes on to count them all.
+// unreadable notes a path that could not be read. The walk goes on, to tell of all of them at once.
 func (w *walker) unreadable(path string, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.bad++
-	if w.badErr == nil || path < w.badPath {
-		w.badPath, w.badErr = path, err
-	}
+	w.bad = append(w.bad, badPath{path, err})
 }
 
 func join(root, rel string) string {
@@ -233,7 +246,8 @@ func (w *walker) list(t walkTask) {
 	}
 	chain := &link{d.dev, d.ino, t.above}
 	var names []walkName
-	ignored, irregular, rootImg := 0, 0, 0
+	var ignored kinds
+	irregular, rootImg := 0, 0
 	for {
 		entries, err := f.ReadDir(4096)
 		for _, e := range entries {
@@ -243,7 +257,7 @@ func (w *walker) list(t walkTask) {
 			case typ&fs.ModeSymlink != 0:
 				names = append(names, walkName{e.Name(), true})
 			case !isImageName(e.Name()):
-				ignored++
+				ignored.add(e.Name())
 			case !typ.IsRegular():
 				irregular++
 			case t.rel == "":
@@ -267,7 +281,7 @@ func (w *walker) list(t walkTask) {
 	w.dirs = append(w.dirs, d)
 	w.chains[d] = chain
 	w.report.Folders++
-	w.report.Ignored += ignored
+	w.ignore(ignored)
 	w.report.Irregular += irregular
 	w.rootImg += rootImg
 	if t.isClass {
@@ -292,8 +306,8 @@ func (w *walker) enter(t walkTask, d *walkedDir) bool {
 		if up.dev != d.dev || up.ino != d.ino {
 			continue
 		}
-		if t.isClass { // leaving out a class would move the labels of the others
-			w.fail(fault.New(fault.DatasetUnread, printable(join(w.root, t.rel)), "remove the link", "class folder %q is a symbolic link to a folder that holds it", t.rel))
+		if t.isClass {
+			w.unreadable(join(w.root, t.rel), errSelfLink)
 			return false
 		}
 		w.mu.Lock()
@@ -318,7 +332,8 @@ func (w *walker) enter(t walkTask, d *walkedDir) bool {
 func (w *walker) look(t walkTask) {
 	files := make([]walkedFile, 0, len(t.names))
 	var tasks []walkTask
-	ignored, irregular, rootImg := 0, 0, 0
+	var ignored kinds
+	irregular, rootImg := 0, 0
 	w.mu.Lock()
 	chain := w.chains[t.dir]
 	w.mu.Unlock()
@@ -338,7 +353,7 @@ func (w *walker) look(t walkTask) {
 				if isImageName(n.name) { // torchvision lists it and fails while training
 					w.unreadable(path, errors.New("symbolic link to nothing"))
 				} else {
-					ignored++
+					ignored.add(n.name)
 				}
 			default: // removed while we walked; the folder is racy now, so the next check walks again
 			}
@@ -348,7 +363,7 @@ func (w *walker) look(t walkTask) {
 		case st.Mode&unix.S_IFMT == unix.S_IFDIR:
 			tasks = append(tasks, walkTask{rel: below(t.rel, n.name), above: chain, isClass: t.rel == ""})
 		case !isImageName(n.name):
-			ignored++
+			ignored.add(n.name)
 		case st.Mode&unix.S_IFMT != unix.S_IFREG:
 			irregular++
 		case t.rel == "":
@@ -360,7 +375,7 @@ func (w *walker) look(t walkTask) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	t.dir.files = append(t.dir.files, files...)
-	w.report.Ignored += ignored
+	w.ignore(ignored)
 	w.report.Irregular += irregular
 	w.rootImg += rootImg
 	w.stack = append(w.stack, tasks...)
@@ -373,68 +388,6 @@ func statRetry(path string, st *unix.Stat_t) error {
 			return err
 		}
 	}
-}
-
-// finish sorts, and turns what is missing into errors.
-func (w *walker) finish() (*walkResult, error) {
-	if w.bad > 0 {
-		hint := "repair or remove it"
-		switch {
-		case errors.Is(w.badErr, fs.ErrPermission):
-			hint = "the daemon runs as " + whoami() + "; make the whole dataset readable for it"
-		case errors.Is(w.badErr, fs.ErrNotExist):
-			hint = "it was removed while the dataset was indexed; try again"
-		}
-		more := ""
-		if w.bad > 1 {
-			more = fmt.Sprintf(" (the first of %d such paths)", w.bad)
-		}
-		err := w.badErr
-		if pe := (*fs.PathError)(nil); errors.As(err, &pe) {
-			err = pe.Err // the path is in the message already
-		}
-		return nil, fault.Wrap(err, fault.DatasetUnread, printable(w.root), hint, "index %s: %q cannot be read%s", printable(w.root), w.badPath, more)
-	}
-	if len(w.classes) == 0 {
-		what, hint := "has no class folders", "an imagefolder is DIR/CLASS/IMAGE.jpg: one folder per class"
-		if w.rootImg > 0 {
-			what = fmt.Sprintf("has no class folders, but %d images of its own", w.rootImg)
-			hint = "an imagefolder is DIR/CLASS/IMAGE.jpg: put the images into one folder per class"
-		}
-		return nil, fault.New(fault.DatasetEmpty, printable(w.root), hint, "dataset folder %q %s", w.root, what)
-	}
-	slices.SortFunc(w.classes, pyCompare)
-	slices.SortFunc(w.dirs, func(a, b *walkedDir) int {
-		if c := pyCompare(a.class, b.class); c != 0 {
-			return c
-		}
-		return pyCompare(a.rel, b.rel)
-	})
-	filled := map[string]bool{}
-	for _, d := range w.dirs {
-		slices.SortFunc(d.files, func(a, b walkedFile) int { return pyCompare(a.name, b.name) })
-		// A folder that changes while it is listed may show a name twice.
-		d.files = slices.CompactFunc(d.files, func(a, b walkedFile) bool { return a.name == b.name })
-		if len(d.files) > 0 {
-			filled[d.class] = true
-		}
-	}
-	if len(filled) < len(w.classes) {
-		var empty []string
-		for _, c := range w.classes {
-			if !filled[c] {
-				empty = append(empty, c)
-			}
-		}
-		more := ""
-		if len(empty) > 1 {
-			more = fmt.Sprintf(" (and %d more like it)", len(empty)-1)
-		}
-		return nil, fault.New(fault.DatasetEmpty, printable(w.root), "put images into it or remove it; images end in "+strings.Join(imageSuffixes, " "),
-			"class folder %q of %q holds no image%s", empty[0], w.root, more)
-	}
-	w.report.Ignored += w.rootImg
-	return &walkResult{classes: w.classes, dirs: w.dirs, report: w.report}, nil
 }
 
 // unchangedDirs tells whether every folder is still as it was when it was listed. A folder that cannot be looked at

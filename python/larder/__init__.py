@@ -13,6 +13,7 @@ from ._loader import Loader
 from ._stats import ClientStats, Counters, EpochAccount, JobStats, Quarantined, Stats, TierStats
 from ._version import __version__
 from .errors import (
+    DatasetWarning,
     DeadlineError,
     DeniedError,
     Error,
@@ -33,6 +34,7 @@ from .errors import (
 __all__ = [
     "ClientStats",
     "Counters",
+    "DatasetWarning",
     "DeadlineError",
     "DeniedError",
     "EpochAccount",

@@ -145,6 +145,7 @@ def job_spec(*, name: str, dataset: str, place: _ranks.Place, **a: Any) -> dict[
         "share": choice("share", a["share"], ("none", "augmented")),
         "onError": choice("on_error", a["on_error"], ("raise", "skip", "substitute")),
         "prefetch": integer("prefetch", a["prefetch"], 1, 64),
+        **({"skipEmpty": True} if flag("skip_empty", a["skip_empty"]) else {}),
         "epochs": 0 if a["epochs"] is None else integer("epochs", a["epochs"], 1, 2**32 - 1),
     }
     text = json.dumps(spec)

@@ -77,6 +77,7 @@ class Loader(Facts, _resume.Resumable):
     * ``on_error``: "raise" (SampleError names file, offset and reason; the next ``next()`` goes on without the sample), "skip", or
       "substitute" (another sample takes its place). ``quarantined`` keeps the list.
     * ``prefetch``: batches prepared ahead. ``epochs``: after so many the job ends.
+    * ``skip_empty``: accept class folders without images, as torchvision's ``allow_empty``; they keep their label and have no samples.
 
     Who asks:
 
@@ -123,6 +124,7 @@ class Loader(Facts, _resume.Resumable):
         on_error: str = "raise",
         prefetch: int = 2,
         epochs: int | None = None,
+        skip_empty: bool = False,
         endpoint: str | None = None,
         timeout: float = 60.0,
         on_daemon_loss: str = "wait",
@@ -174,6 +176,7 @@ class Loader(Facts, _resume.Resumable):
                 on_error=on_error != "raise",
                 prefetch=prefetch != 2,
                 epochs=epochs is not None,
+                skip_empty=skip_empty is not False,
             )
             self._name = uri[4:]
             self._spec: dict[str, Any] | None = None
@@ -200,6 +203,7 @@ class Loader(Facts, _resume.Resumable):
                 on_error=on_error,
                 prefetch=prefetch,
                 epochs=epochs,
+                skip_empty=skip_empty,
             )
         self._job: dict[str, Any] = {}
         self._box = Box()

@@ -14,7 +14,17 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _daemon, _ranks
-from .errors import DeadlineError, Error, InvalidError, NotFoundError, RankHeldError, StaleError, StateChangedWarning, UnavailableError
+from .errors import (
+    DatasetWarning,
+    DeadlineError,
+    Error,
+    InvalidError,
+    NotFoundError,
+    RankHeldError,
+    StaleError,
+    StateChangedWarning,
+    UnavailableError,
+)
 
 if TYPE_CHECKING:
     from ._loader import Loader
@@ -224,6 +234,9 @@ def register(loader: Loader, s: Session, deadline: float) -> None:
                 raise
             time.sleep(0.05)
     loader._job = answer.get("job") or {}
+    if loader._place.rank == 0:
+        for note in answer.get("datasetNotes") or ():
+            DatasetWarning.tell(spec.get("dataset", ""), str(note))
     loader._box.unused = loader._name if answer.get("created") else ""
     if loaded is None:
         return

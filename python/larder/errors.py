@@ -18,7 +18,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import warnings
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from ._stats import Quarantined
@@ -144,6 +145,19 @@ class KeptBatchesWarning(UserWarning):
 
 class StateChangedWarning(UserWarning):
     """What ``load_state_dict`` left out, or found otherwise than when the state was saved."""
+
+
+class DatasetWarning(UserWarning):
+    """What one may miss in a dataset: files that look like samples and are none, classes without any. Told once a process."""
+
+    _told: ClassVar[set[tuple[str, str]]] = set()
+
+    @classmethod
+    def tell(cls, dataset: str, note: str) -> None:
+        """Warns, unless this process has been told."""
+        if (dataset, note) not in cls._told:
+            cls._told.add((dataset, note))
+            warnings.warn(f"dataset {dataset}: {note}", cls, stacklevel=6)
 
 
 class PausedWarning(UserWarning):

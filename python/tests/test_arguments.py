@@ -25,7 +25,7 @@ def test_signature_is_the_promised_one():
         names
         == (
             "uri batch_size shuffle seed subset transform job order drop_last even rank world_size output fields return_index share "
-            "on_error prefetch epochs endpoint timeout on_daemon_loss"
+            "on_error prefetch epochs skip_empty endpoint timeout on_daemon_loss"
         ).split()
     )
 
@@ -188,7 +188,7 @@ def test_job_yaml_and_python_names_agree():
 
     spec = _args.job_spec(
         name="n", dataset="d", place=_ranks.Place(0, 1), subset=None, batch_size=1, shuffle=False, order=None, seed=0, transform=None,
-        drop_last=False, even=None, share="none", on_error="raise", prefetch=2, epochs=None,
+        drop_last=False, even=None, share="none", on_error="raise", prefetch=2, epochs=None, skip_empty=True,
     )  # fmt: skip
     assert set(spec) - {"replica"} <= camel and camel - set(spec) == {"replica"}
     json.dumps(spec)

@@ -276,7 +276,9 @@ type JobSpec struct {
 	// prefetch is the number of batches prepared ahead; 0 means 2. A ring has prefetch + 2 slots.
 	Prefetch uint32 `protobuf:"varint,16,opt,name=prefetch,proto3" json:"prefetch,omitempty"`
 	// epochs after which the job ends; 0 = until the client leaves.
-	Epochs        uint32 `protobuf:"varint,17,opt,name=epochs,proto3" json:"epochs,omitempty"`
+	Epochs uint32 `protobuf:"varint,17,opt,name=epochs,proto3" json:"epochs,omitempty"`
+	// skip_empty: as in AddDatasetRequest, for a dataset that is named by its uri here.
+	SkipEmpty     bool `protobuf:"varint,110,opt,name=skip_empty,json=skipEmpty,proto3" json:"skip_empty,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -428,6 +430,13 @@ func (x *JobSpec) GetEpochs() uint32 {
 		return x.Epochs
 	}
 	return 0
+}
+
+func (x *JobSpec) GetSkipEmpty() bool {
+	if x != nil {
+		return x.SkipEmpty
+	}
+	return false
 }
 
 // Counters are since the start of the daemon (or of the job); names are those of docs/metrics.md.
@@ -1093,6 +1102,10 @@ type Dataset struct {
 	Fingerprint string `protobuf:"bytes,7,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
 	// shared_samples: how many of its objects other datasets name too.
 	SharedSamples uint64 `protobuf:"varint,8,opt,name=shared_samples,json=sharedSamples,proto3" json:"shared_samples,omitempty"`
+	// notes: what one may miss in it, in words: files that look like samples and are none, classes without any.
+	Notes []string `protobuf:"bytes,110,rep,name=notes,proto3" json:"notes,omitempty"`
+	// ignored: files in its folders that are no samples, the most frequent kind first.
+	Ignored       []*IgnoredFiles `protobuf:"bytes,111,rep,name=ignored,proto3" json:"ignored,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1183,6 +1196,75 @@ func (x *Dataset) GetSharedSamples() uint64 {
 	return 0
 }
 
+func (x *Dataset) GetNotes() []string {
+	if x != nil {
+		return x.Notes
+	}
+	return nil
+}
+
+func (x *Dataset) GetIgnored() []*IgnoredFiles {
+	if x != nil {
+		return x.Ignored
+	}
+	return nil
+}
+
+// IgnoredFiles counts files of one kind that are no samples.
+type IgnoredFiles struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// kind: the suffix in small letters; empty = none, hidden, others, or image in the root folder.
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// files of that kind.
+	Files         uint64 `protobuf:"varint,2,opt,name=files,proto3" json:"files,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *IgnoredFiles) Reset() {
+	*x = IgnoredFiles{}
+	mi := &file_larder_v1_larder_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *IgnoredFiles) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*IgnoredFiles) ProtoMessage() {}
+
+func (x *IgnoredFiles) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use IgnoredFiles.ProtoReflect.Descriptor instead.
+func (*IgnoredFiles) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *IgnoredFiles) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *IgnoredFiles) GetFiles() uint64 {
+	if x != nil {
+		return x.Files
+	}
+	return 0
+}
+
 // Sample is one entry of a dataset, for people to look at.
 type Sample struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1208,7 +1290,7 @@ type Sample struct {
 
 func (x *Sample) Reset() {
 	*x = Sample{}
-	mi := &file_larder_v1_larder_proto_msgTypes[9]
+	mi := &file_larder_v1_larder_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1220,7 +1302,7 @@ func (x *Sample) String() string {
 func (*Sample) ProtoMessage() {}
 
 func (x *Sample) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[9]
+	mi := &file_larder_v1_larder_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1233,7 +1315,7 @@ func (x *Sample) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sample.ProtoReflect.Descriptor instead.
 func (*Sample) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{9}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Sample) GetId() uint64 {
@@ -1317,7 +1399,7 @@ type Tier struct {
 
 func (x *Tier) Reset() {
 	*x = Tier{}
-	mi := &file_larder_v1_larder_proto_msgTypes[10]
+	mi := &file_larder_v1_larder_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1329,7 +1411,7 @@ func (x *Tier) String() string {
 func (*Tier) ProtoMessage() {}
 
 func (x *Tier) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[10]
+	mi := &file_larder_v1_larder_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1342,7 +1424,7 @@ func (x *Tier) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tier.ProtoReflect.Descriptor instead.
 func (*Tier) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{10}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Tier) GetForm() string {
@@ -1422,7 +1504,7 @@ type Device struct {
 
 func (x *Device) Reset() {
 	*x = Device{}
-	mi := &file_larder_v1_larder_proto_msgTypes[11]
+	mi := &file_larder_v1_larder_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1434,7 +1516,7 @@ func (x *Device) String() string {
 func (*Device) ProtoMessage() {}
 
 func (x *Device) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[11]
+	mi := &file_larder_v1_larder_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1447,7 +1529,7 @@ func (x *Device) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Device.ProtoReflect.Descriptor instead.
 func (*Device) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{11}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Device) GetIndex() uint32 {
@@ -1529,7 +1611,7 @@ type Stats struct {
 
 func (x *Stats) Reset() {
 	*x = Stats{}
-	mi := &file_larder_v1_larder_proto_msgTypes[12]
+	mi := &file_larder_v1_larder_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1541,7 +1623,7 @@ func (x *Stats) String() string {
 func (*Stats) ProtoMessage() {}
 
 func (x *Stats) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[12]
+	mi := &file_larder_v1_larder_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1554,7 +1636,7 @@ func (x *Stats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stats.ProtoReflect.Descriptor instead.
 func (*Stats) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{12}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Stats) GetAt() *timestamppb.Timestamp {
@@ -1674,7 +1756,7 @@ type Listener struct {
 
 func (x *Listener) Reset() {
 	*x = Listener{}
-	mi := &file_larder_v1_larder_proto_msgTypes[13]
+	mi := &file_larder_v1_larder_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1686,7 +1768,7 @@ func (x *Listener) String() string {
 func (*Listener) ProtoMessage() {}
 
 func (x *Listener) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[13]
+	mi := &file_larder_v1_larder_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1699,7 +1781,7 @@ func (x *Listener) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Listener.ProtoReflect.Descriptor instead.
 func (*Listener) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{13}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Listener) GetAddress() string {
@@ -1756,7 +1838,7 @@ type Split struct {
 
 func (x *Split) Reset() {
 	*x = Split{}
-	mi := &file_larder_v1_larder_proto_msgTypes[14]
+	mi := &file_larder_v1_larder_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1768,7 +1850,7 @@ func (x *Split) String() string {
 func (*Split) ProtoMessage() {}
 
 func (x *Split) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[14]
+	mi := &file_larder_v1_larder_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1781,7 +1863,7 @@ func (x *Split) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Split.ProtoReflect.Descriptor instead.
 func (*Split) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{14}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Split) GetModel() string {
@@ -1838,7 +1920,7 @@ type DatasetShare struct {
 
 func (x *DatasetShare) Reset() {
 	*x = DatasetShare{}
-	mi := &file_larder_v1_larder_proto_msgTypes[15]
+	mi := &file_larder_v1_larder_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1850,7 +1932,7 @@ func (x *DatasetShare) String() string {
 func (*DatasetShare) ProtoMessage() {}
 
 func (x *DatasetShare) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[15]
+	mi := &file_larder_v1_larder_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1863,7 +1945,7 @@ func (x *DatasetShare) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DatasetShare.ProtoReflect.Descriptor instead.
 func (*DatasetShare) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{15}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DatasetShare) GetDataset() string {
@@ -1916,7 +1998,7 @@ type RegisterJobRequest struct {
 
 func (x *RegisterJobRequest) Reset() {
 	*x = RegisterJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[16]
+	mi := &file_larder_v1_larder_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1928,7 +2010,7 @@ func (x *RegisterJobRequest) String() string {
 func (*RegisterJobRequest) ProtoMessage() {}
 
 func (x *RegisterJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[16]
+	mi := &file_larder_v1_larder_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1941,7 +2023,7 @@ func (x *RegisterJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterJobRequest.ProtoReflect.Descriptor instead.
 func (*RegisterJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{16}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RegisterJobRequest) GetSpec() *JobSpec {
@@ -1973,14 +2055,16 @@ type RegisterJobResponse struct {
 	// created is false when the job was there already.
 	Created bool `protobuf:"varint,2,opt,name=created,proto3" json:"created,omitempty"`
 	// resumed: what there is to go on with; set when resume was.
-	Resumed       *Resumed `protobuf:"bytes,3,opt,name=resumed,proto3" json:"resumed,omitempty"`
+	Resumed *Resumed `protobuf:"bytes,3,opt,name=resumed,proto3" json:"resumed,omitempty"`
+	// dataset_notes: those of the job's dataset.
+	DatasetNotes  []string `protobuf:"bytes,110,rep,name=dataset_notes,json=datasetNotes,proto3" json:"dataset_notes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RegisterJobResponse) Reset() {
 	*x = RegisterJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[17]
+	mi := &file_larder_v1_larder_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1992,7 +2076,7 @@ func (x *RegisterJobResponse) String() string {
 func (*RegisterJobResponse) ProtoMessage() {}
 
 func (x *RegisterJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[17]
+	mi := &file_larder_v1_larder_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2005,7 +2089,7 @@ func (x *RegisterJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterJobResponse.ProtoReflect.Descriptor instead.
 func (*RegisterJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{17}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *RegisterJobResponse) GetJob() *Job {
@@ -2025,6 +2109,13 @@ func (x *RegisterJobResponse) GetCreated() bool {
 func (x *RegisterJobResponse) GetResumed() *Resumed {
 	if x != nil {
 		return x.Resumed
+	}
+	return nil
+}
+
+func (x *RegisterJobResponse) GetDatasetNotes() []string {
+	if x != nil {
+		return x.DatasetNotes
 	}
 	return nil
 }
@@ -2050,7 +2141,7 @@ type Resumed struct {
 
 func (x *Resumed) Reset() {
 	*x = Resumed{}
-	mi := &file_larder_v1_larder_proto_msgTypes[18]
+	mi := &file_larder_v1_larder_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2062,7 +2153,7 @@ func (x *Resumed) String() string {
 func (*Resumed) ProtoMessage() {}
 
 func (x *Resumed) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[18]
+	mi := &file_larder_v1_larder_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2075,7 +2166,7 @@ func (x *Resumed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resumed.ProtoReflect.Descriptor instead.
 func (*Resumed) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{18}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Resumed) GetEpoch() uint32 {
@@ -2141,7 +2232,7 @@ type GetStateRequest struct {
 
 func (x *GetStateRequest) Reset() {
 	*x = GetStateRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[19]
+	mi := &file_larder_v1_larder_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2153,7 +2244,7 @@ func (x *GetStateRequest) String() string {
 func (*GetStateRequest) ProtoMessage() {}
 
 func (x *GetStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[19]
+	mi := &file_larder_v1_larder_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2166,7 +2257,7 @@ func (x *GetStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStateRequest.ProtoReflect.Descriptor instead.
 func (*GetStateRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{19}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *GetStateRequest) GetName() string {
@@ -2222,7 +2313,7 @@ type GetStateResponse struct {
 
 func (x *GetStateResponse) Reset() {
 	*x = GetStateResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[20]
+	mi := &file_larder_v1_larder_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2234,7 +2325,7 @@ func (x *GetStateResponse) String() string {
 func (*GetStateResponse) ProtoMessage() {}
 
 func (x *GetStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[20]
+	mi := &file_larder_v1_larder_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2247,7 +2338,7 @@ func (x *GetStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStateResponse.ProtoReflect.Descriptor instead.
 func (*GetStateResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{20}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *GetStateResponse) GetToken() string {
@@ -2268,7 +2359,7 @@ type ListOrdersRequest struct {
 
 func (x *ListOrdersRequest) Reset() {
 	*x = ListOrdersRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[21]
+	mi := &file_larder_v1_larder_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2280,7 +2371,7 @@ func (x *ListOrdersRequest) String() string {
 func (*ListOrdersRequest) ProtoMessage() {}
 
 func (x *ListOrdersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[21]
+	mi := &file_larder_v1_larder_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2293,7 +2384,7 @@ func (x *ListOrdersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrdersRequest.ProtoReflect.Descriptor instead.
 func (*ListOrdersRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{21}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListOrdersRequest) GetName() string {
@@ -2322,7 +2413,7 @@ type ListOrdersResponse struct {
 
 func (x *ListOrdersResponse) Reset() {
 	*x = ListOrdersResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[22]
+	mi := &file_larder_v1_larder_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2334,7 +2425,7 @@ func (x *ListOrdersResponse) String() string {
 func (*ListOrdersResponse) ProtoMessage() {}
 
 func (x *ListOrdersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[22]
+	mi := &file_larder_v1_larder_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2347,7 +2438,7 @@ func (x *ListOrdersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrdersResponse.ProtoReflect.Descriptor instead.
 func (*ListOrdersResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{22}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListOrdersResponse) GetJob() uint32 {
@@ -2402,7 +2493,7 @@ type Order struct {
 
 func (x *Order) Reset() {
 	*x = Order{}
-	mi := &file_larder_v1_larder_proto_msgTypes[23]
+	mi := &file_larder_v1_larder_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2414,7 +2505,7 @@ func (x *Order) String() string {
 func (*Order) ProtoMessage() {}
 
 func (x *Order) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[23]
+	mi := &file_larder_v1_larder_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2427,7 +2518,7 @@ func (x *Order) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Order.ProtoReflect.Descriptor instead.
 func (*Order) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{23}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Order) GetEpoch() uint32 {
@@ -2473,7 +2564,7 @@ type GetOrderRequest struct {
 
 func (x *GetOrderRequest) Reset() {
 	*x = GetOrderRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[24]
+	mi := &file_larder_v1_larder_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2485,7 +2576,7 @@ func (x *GetOrderRequest) String() string {
 func (*GetOrderRequest) ProtoMessage() {}
 
 func (x *GetOrderRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[24]
+	mi := &file_larder_v1_larder_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2498,7 +2589,7 @@ func (x *GetOrderRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetOrderRequest.ProtoReflect.Descriptor instead.
 func (*GetOrderRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{24}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GetOrderRequest) GetJob() uint32 {
@@ -2537,7 +2628,7 @@ type GetOrderResponse struct {
 
 func (x *GetOrderResponse) Reset() {
 	*x = GetOrderResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[25]
+	mi := &file_larder_v1_larder_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2549,7 +2640,7 @@ func (x *GetOrderResponse) String() string {
 func (*GetOrderResponse) ProtoMessage() {}
 
 func (x *GetOrderResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[25]
+	mi := &file_larder_v1_larder_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2562,7 +2653,7 @@ func (x *GetOrderResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetOrderResponse.ProtoReflect.Descriptor instead.
 func (*GetOrderResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{25}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *GetOrderResponse) GetSamples() []uint32 {
@@ -2597,7 +2688,7 @@ type ListJobsRequest struct {
 
 func (x *ListJobsRequest) Reset() {
 	*x = ListJobsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[26]
+	mi := &file_larder_v1_larder_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2609,7 +2700,7 @@ func (x *ListJobsRequest) String() string {
 func (*ListJobsRequest) ProtoMessage() {}
 
 func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[26]
+	mi := &file_larder_v1_larder_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2622,7 +2713,7 @@ func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
 func (*ListJobsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{26}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListJobsRequest) GetIncludeEnded() bool {
@@ -2643,7 +2734,7 @@ type ListJobsResponse struct {
 
 func (x *ListJobsResponse) Reset() {
 	*x = ListJobsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[27]
+	mi := &file_larder_v1_larder_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2655,7 +2746,7 @@ func (x *ListJobsResponse) String() string {
 func (*ListJobsResponse) ProtoMessage() {}
 
 func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[27]
+	mi := &file_larder_v1_larder_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2668,7 +2759,7 @@ func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
 func (*ListJobsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{27}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListJobsResponse) GetJobs() []*Job {
@@ -2689,7 +2780,7 @@ type DescribeJobRequest struct {
 
 func (x *DescribeJobRequest) Reset() {
 	*x = DescribeJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[28]
+	mi := &file_larder_v1_larder_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2701,7 +2792,7 @@ func (x *DescribeJobRequest) String() string {
 func (*DescribeJobRequest) ProtoMessage() {}
 
 func (x *DescribeJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[28]
+	mi := &file_larder_v1_larder_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2714,7 +2805,7 @@ func (x *DescribeJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeJobRequest.ProtoReflect.Descriptor instead.
 func (*DescribeJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{28}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DescribeJobRequest) GetName() string {
@@ -2735,7 +2826,7 @@ type DescribeJobResponse struct {
 
 func (x *DescribeJobResponse) Reset() {
 	*x = DescribeJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[29]
+	mi := &file_larder_v1_larder_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2747,7 +2838,7 @@ func (x *DescribeJobResponse) String() string {
 func (*DescribeJobResponse) ProtoMessage() {}
 
 func (x *DescribeJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[29]
+	mi := &file_larder_v1_larder_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2760,7 +2851,7 @@ func (x *DescribeJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeJobResponse.ProtoReflect.Descriptor instead.
 func (*DescribeJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{29}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DescribeJobResponse) GetJob() *Job {
@@ -2781,7 +2872,7 @@ type DrainJobRequest struct {
 
 func (x *DrainJobRequest) Reset() {
 	*x = DrainJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[30]
+	mi := &file_larder_v1_larder_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2793,7 +2884,7 @@ func (x *DrainJobRequest) String() string {
 func (*DrainJobRequest) ProtoMessage() {}
 
 func (x *DrainJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[30]
+	mi := &file_larder_v1_larder_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2806,7 +2897,7 @@ func (x *DrainJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainJobRequest.ProtoReflect.Descriptor instead.
 func (*DrainJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{30}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DrainJobRequest) GetName() string {
@@ -2827,7 +2918,7 @@ type DrainJobResponse struct {
 
 func (x *DrainJobResponse) Reset() {
 	*x = DrainJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[31]
+	mi := &file_larder_v1_larder_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2839,7 +2930,7 @@ func (x *DrainJobResponse) String() string {
 func (*DrainJobResponse) ProtoMessage() {}
 
 func (x *DrainJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[31]
+	mi := &file_larder_v1_larder_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2852,7 +2943,7 @@ func (x *DrainJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainJobResponse.ProtoReflect.Descriptor instead.
 func (*DrainJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{31}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *DrainJobResponse) GetJob() *Job {
@@ -2873,7 +2964,7 @@ type KillJobRequest struct {
 
 func (x *KillJobRequest) Reset() {
 	*x = KillJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[32]
+	mi := &file_larder_v1_larder_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2885,7 +2976,7 @@ func (x *KillJobRequest) String() string {
 func (*KillJobRequest) ProtoMessage() {}
 
 func (x *KillJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[32]
+	mi := &file_larder_v1_larder_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2898,7 +2989,7 @@ func (x *KillJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillJobRequest.ProtoReflect.Descriptor instead.
 func (*KillJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{32}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *KillJobRequest) GetName() string {
@@ -2919,7 +3010,7 @@ type KillJobResponse struct {
 
 func (x *KillJobResponse) Reset() {
 	*x = KillJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[33]
+	mi := &file_larder_v1_larder_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2931,7 +3022,7 @@ func (x *KillJobResponse) String() string {
 func (*KillJobResponse) ProtoMessage() {}
 
 func (x *KillJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[33]
+	mi := &file_larder_v1_larder_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2944,7 +3035,7 @@ func (x *KillJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillJobResponse.ProtoReflect.Descriptor instead.
 func (*KillJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{33}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *KillJobResponse) GetJob() *Job {
@@ -2965,7 +3056,7 @@ type PauseJobRequest struct {
 
 func (x *PauseJobRequest) Reset() {
 	*x = PauseJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[34]
+	mi := &file_larder_v1_larder_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2977,7 +3068,7 @@ func (x *PauseJobRequest) String() string {
 func (*PauseJobRequest) ProtoMessage() {}
 
 func (x *PauseJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[34]
+	mi := &file_larder_v1_larder_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2990,7 +3081,7 @@ func (x *PauseJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseJobRequest.ProtoReflect.Descriptor instead.
 func (*PauseJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{34}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *PauseJobRequest) GetName() string {
@@ -3011,7 +3102,7 @@ type PauseJobResponse struct {
 
 func (x *PauseJobResponse) Reset() {
 	*x = PauseJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[35]
+	mi := &file_larder_v1_larder_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3023,7 +3114,7 @@ func (x *PauseJobResponse) String() string {
 func (*PauseJobResponse) ProtoMessage() {}
 
 func (x *PauseJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[35]
+	mi := &file_larder_v1_larder_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3036,7 +3127,7 @@ func (x *PauseJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseJobResponse.ProtoReflect.Descriptor instead.
 func (*PauseJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{35}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *PauseJobResponse) GetJob() *Job {
@@ -3057,7 +3148,7 @@ type ResumeJobRequest struct {
 
 func (x *ResumeJobRequest) Reset() {
 	*x = ResumeJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[36]
+	mi := &file_larder_v1_larder_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3069,7 +3160,7 @@ func (x *ResumeJobRequest) String() string {
 func (*ResumeJobRequest) ProtoMessage() {}
 
 func (x *ResumeJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[36]
+	mi := &file_larder_v1_larder_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3082,7 +3173,7 @@ func (x *ResumeJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeJobRequest.ProtoReflect.Descriptor instead.
 func (*ResumeJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{36}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ResumeJobRequest) GetName() string {
@@ -3103,7 +3194,7 @@ type ResumeJobResponse struct {
 
 func (x *ResumeJobResponse) Reset() {
 	*x = ResumeJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[37]
+	mi := &file_larder_v1_larder_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3115,7 +3206,7 @@ func (x *ResumeJobResponse) String() string {
 func (*ResumeJobResponse) ProtoMessage() {}
 
 func (x *ResumeJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[37]
+	mi := &file_larder_v1_larder_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3128,7 +3219,7 @@ func (x *ResumeJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeJobResponse.ProtoReflect.Descriptor instead.
 func (*ResumeJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{37}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ResumeJobResponse) GetJob() *Job {
@@ -3153,7 +3244,7 @@ type SetSubsetRequest struct {
 
 func (x *SetSubsetRequest) Reset() {
 	*x = SetSubsetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[38]
+	mi := &file_larder_v1_larder_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3165,7 +3256,7 @@ func (x *SetSubsetRequest) String() string {
 func (*SetSubsetRequest) ProtoMessage() {}
 
 func (x *SetSubsetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[38]
+	mi := &file_larder_v1_larder_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3178,7 +3269,7 @@ func (x *SetSubsetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSubsetRequest.ProtoReflect.Descriptor instead.
 func (*SetSubsetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{38}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *SetSubsetRequest) GetName() string {
@@ -3219,7 +3310,7 @@ type SetSubsetResponse struct {
 
 func (x *SetSubsetResponse) Reset() {
 	*x = SetSubsetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[39]
+	mi := &file_larder_v1_larder_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3231,7 +3322,7 @@ func (x *SetSubsetResponse) String() string {
 func (*SetSubsetResponse) ProtoMessage() {}
 
 func (x *SetSubsetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[39]
+	mi := &file_larder_v1_larder_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3244,7 +3335,7 @@ func (x *SetSubsetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSubsetResponse.ProtoReflect.Descriptor instead.
 func (*SetSubsetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{39}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *SetSubsetResponse) GetJob() *Job {
@@ -3286,7 +3377,7 @@ type RefreshDatasetRequest struct {
 
 func (x *RefreshDatasetRequest) Reset() {
 	*x = RefreshDatasetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[40]
+	mi := &file_larder_v1_larder_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3298,7 +3389,7 @@ func (x *RefreshDatasetRequest) String() string {
 func (*RefreshDatasetRequest) ProtoMessage() {}
 
 func (x *RefreshDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[40]
+	mi := &file_larder_v1_larder_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3311,7 +3402,7 @@ func (x *RefreshDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshDatasetRequest.ProtoReflect.Descriptor instead.
 func (*RefreshDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{40}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *RefreshDatasetRequest) GetDataset() string {
@@ -3338,7 +3429,7 @@ type RefreshDatasetResponse struct {
 
 func (x *RefreshDatasetResponse) Reset() {
 	*x = RefreshDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[41]
+	mi := &file_larder_v1_larder_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3350,7 +3441,7 @@ func (x *RefreshDatasetResponse) String() string {
 func (*RefreshDatasetResponse) ProtoMessage() {}
 
 func (x *RefreshDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[41]
+	mi := &file_larder_v1_larder_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3363,7 +3454,7 @@ func (x *RefreshDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshDatasetResponse.ProtoReflect.Descriptor instead.
 func (*RefreshDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{41}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *RefreshDatasetResponse) GetDataset() *Dataset {
@@ -3400,14 +3491,16 @@ type AddDatasetRequest struct {
 	// name to use in JobSpec.dataset; empty = the uri.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// uri, e.g. imagefolder:/data/train.
-	Uri           string `protobuf:"bytes,2,opt,name=uri,proto3" json:"uri,omitempty"`
+	Uri string `protobuf:"bytes,2,opt,name=uri,proto3" json:"uri,omitempty"`
+	// skip_empty: class folders without images keep their label and have no samples, now and later, instead of being refused.
+	SkipEmpty     bool `protobuf:"varint,110,opt,name=skip_empty,json=skipEmpty,proto3" json:"skip_empty,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AddDatasetRequest) Reset() {
 	*x = AddDatasetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[42]
+	mi := &file_larder_v1_larder_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3419,7 +3512,7 @@ func (x *AddDatasetRequest) String() string {
 func (*AddDatasetRequest) ProtoMessage() {}
 
 func (x *AddDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[42]
+	mi := &file_larder_v1_larder_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3432,7 +3525,7 @@ func (x *AddDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddDatasetRequest.ProtoReflect.Descriptor instead.
 func (*AddDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{42}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *AddDatasetRequest) GetName() string {
@@ -3449,6 +3542,13 @@ func (x *AddDatasetRequest) GetUri() string {
 	return ""
 }
 
+func (x *AddDatasetRequest) GetSkipEmpty() bool {
+	if x != nil {
+		return x.SkipEmpty
+	}
+	return false
+}
+
 // AddDatasetResponse describes it.
 type AddDatasetResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3460,7 +3560,7 @@ type AddDatasetResponse struct {
 
 func (x *AddDatasetResponse) Reset() {
 	*x = AddDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[43]
+	mi := &file_larder_v1_larder_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3472,7 +3572,7 @@ func (x *AddDatasetResponse) String() string {
 func (*AddDatasetResponse) ProtoMessage() {}
 
 func (x *AddDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[43]
+	mi := &file_larder_v1_larder_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3485,7 +3585,7 @@ func (x *AddDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddDatasetResponse.ProtoReflect.Descriptor instead.
 func (*AddDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{43}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *AddDatasetResponse) GetDataset() *Dataset {
@@ -3504,7 +3604,7 @@ type ListDatasetsRequest struct {
 
 func (x *ListDatasetsRequest) Reset() {
 	*x = ListDatasetsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[44]
+	mi := &file_larder_v1_larder_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3516,7 +3616,7 @@ func (x *ListDatasetsRequest) String() string {
 func (*ListDatasetsRequest) ProtoMessage() {}
 
 func (x *ListDatasetsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[44]
+	mi := &file_larder_v1_larder_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3529,7 +3629,7 @@ func (x *ListDatasetsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDatasetsRequest.ProtoReflect.Descriptor instead.
 func (*ListDatasetsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{44}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{45}
 }
 
 // ListDatasetsResponse lists them by id.
@@ -3543,7 +3643,7 @@ type ListDatasetsResponse struct {
 
 func (x *ListDatasetsResponse) Reset() {
 	*x = ListDatasetsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[45]
+	mi := &file_larder_v1_larder_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3555,7 +3655,7 @@ func (x *ListDatasetsResponse) String() string {
 func (*ListDatasetsResponse) ProtoMessage() {}
 
 func (x *ListDatasetsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[45]
+	mi := &file_larder_v1_larder_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3568,7 +3668,7 @@ func (x *ListDatasetsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDatasetsResponse.ProtoReflect.Descriptor instead.
 func (*ListDatasetsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{45}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ListDatasetsResponse) GetDatasets() []*Dataset {
@@ -3593,7 +3693,7 @@ type InspectDatasetRequest struct {
 
 func (x *InspectDatasetRequest) Reset() {
 	*x = InspectDatasetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[46]
+	mi := &file_larder_v1_larder_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3605,7 +3705,7 @@ func (x *InspectDatasetRequest) String() string {
 func (*InspectDatasetRequest) ProtoMessage() {}
 
 func (x *InspectDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[46]
+	mi := &file_larder_v1_larder_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3618,7 +3718,7 @@ func (x *InspectDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDatasetRequest.ProtoReflect.Descriptor instead.
 func (*InspectDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{46}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *InspectDatasetRequest) GetDataset() string {
@@ -3657,7 +3757,7 @@ type InspectDatasetResponse struct {
 
 func (x *InspectDatasetResponse) Reset() {
 	*x = InspectDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[47]
+	mi := &file_larder_v1_larder_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3669,7 +3769,7 @@ func (x *InspectDatasetResponse) String() string {
 func (*InspectDatasetResponse) ProtoMessage() {}
 
 func (x *InspectDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[47]
+	mi := &file_larder_v1_larder_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3682,7 +3782,7 @@ func (x *InspectDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDatasetResponse.ProtoReflect.Descriptor instead.
 func (*InspectDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{47}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *InspectDatasetResponse) GetDataset() *Dataset {
@@ -3719,7 +3819,7 @@ type ResolveKeysRequest struct {
 
 func (x *ResolveKeysRequest) Reset() {
 	*x = ResolveKeysRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[48]
+	mi := &file_larder_v1_larder_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3731,7 +3831,7 @@ func (x *ResolveKeysRequest) String() string {
 func (*ResolveKeysRequest) ProtoMessage() {}
 
 func (x *ResolveKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[48]
+	mi := &file_larder_v1_larder_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3744,7 +3844,7 @@ func (x *ResolveKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveKeysRequest.ProtoReflect.Descriptor instead.
 func (*ResolveKeysRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{48}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ResolveKeysRequest) GetDataset() string {
@@ -3772,7 +3872,7 @@ type ResolveKeysResponse struct {
 
 func (x *ResolveKeysResponse) Reset() {
 	*x = ResolveKeysResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[49]
+	mi := &file_larder_v1_larder_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3784,7 +3884,7 @@ func (x *ResolveKeysResponse) String() string {
 func (*ResolveKeysResponse) ProtoMessage() {}
 
 func (x *ResolveKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[49]
+	mi := &file_larder_v1_larder_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3797,7 +3897,7 @@ func (x *ResolveKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveKeysResponse.ProtoReflect.Descriptor instead.
 func (*ResolveKeysResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{49}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ResolveKeysResponse) GetSamples() []*Sample {
@@ -3816,7 +3916,7 @@ type GetTiersRequest struct {
 
 func (x *GetTiersRequest) Reset() {
 	*x = GetTiersRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[50]
+	mi := &file_larder_v1_larder_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3828,7 +3928,7 @@ func (x *GetTiersRequest) String() string {
 func (*GetTiersRequest) ProtoMessage() {}
 
 func (x *GetTiersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[50]
+	mi := &file_larder_v1_larder_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3841,7 +3941,7 @@ func (x *GetTiersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTiersRequest.ProtoReflect.Descriptor instead.
 func (*GetTiersRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{50}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{51}
 }
 
 // GetTiersResponse lists encoded, decoded, augmented.
@@ -3859,7 +3959,7 @@ type GetTiersResponse struct {
 
 func (x *GetTiersResponse) Reset() {
 	*x = GetTiersResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[51]
+	mi := &file_larder_v1_larder_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3871,7 +3971,7 @@ func (x *GetTiersResponse) String() string {
 func (*GetTiersResponse) ProtoMessage() {}
 
 func (x *GetTiersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[51]
+	mi := &file_larder_v1_larder_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3884,7 +3984,7 @@ func (x *GetTiersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTiersResponse.ProtoReflect.Descriptor instead.
 func (*GetTiersResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{51}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *GetTiersResponse) GetTiers() []*Tier {
@@ -3925,7 +4025,7 @@ type SetTiersRequest struct {
 
 func (x *SetTiersRequest) Reset() {
 	*x = SetTiersRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[52]
+	mi := &file_larder_v1_larder_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3937,7 +4037,7 @@ func (x *SetTiersRequest) String() string {
 func (*SetTiersRequest) ProtoMessage() {}
 
 func (x *SetTiersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[52]
+	mi := &file_larder_v1_larder_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3950,7 +4050,7 @@ func (x *SetTiersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTiersRequest.ProtoReflect.Descriptor instead.
 func (*SetTiersRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{52}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *SetTiersRequest) GetTotal() string {
@@ -3996,7 +4096,7 @@ type SetTiersResponse struct {
 
 func (x *SetTiersResponse) Reset() {
 	*x = SetTiersResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[53]
+	mi := &file_larder_v1_larder_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4008,7 +4108,7 @@ func (x *SetTiersResponse) String() string {
 func (*SetTiersResponse) ProtoMessage() {}
 
 func (x *SetTiersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[53]
+	mi := &file_larder_v1_larder_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4021,7 +4121,7 @@ func (x *SetTiersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTiersResponse.ProtoReflect.Descriptor instead.
 func (*SetTiersResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{53}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *SetTiersResponse) GetTiers() []*Tier {
@@ -4058,7 +4158,7 @@ type ApplyConfigRequest struct {
 
 func (x *ApplyConfigRequest) Reset() {
 	*x = ApplyConfigRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[54]
+	mi := &file_larder_v1_larder_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4070,7 +4170,7 @@ func (x *ApplyConfigRequest) String() string {
 func (*ApplyConfigRequest) ProtoMessage() {}
 
 func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[54]
+	mi := &file_larder_v1_larder_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4083,7 +4183,7 @@ func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigRequest.ProtoReflect.Descriptor instead.
 func (*ApplyConfigRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{54}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ApplyConfigRequest) GetName() string {
@@ -4111,7 +4211,7 @@ type ApplyConfigResponse struct {
 
 func (x *ApplyConfigResponse) Reset() {
 	*x = ApplyConfigResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[55]
+	mi := &file_larder_v1_larder_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4123,7 +4223,7 @@ func (x *ApplyConfigResponse) String() string {
 func (*ApplyConfigResponse) ProtoMessage() {}
 
 func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[55]
+	mi := &file_larder_v1_larder_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4136,7 +4236,7 @@ func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigResponse.ProtoReflect.Descriptor instead.
 func (*ApplyConfigResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{55}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ApplyConfigResponse) GetChanges() []*ConfigChange {
@@ -4163,7 +4263,7 @@ type ConfigChange struct {
 
 func (x *ConfigChange) Reset() {
 	*x = ConfigChange{}
-	mi := &file_larder_v1_larder_proto_msgTypes[56]
+	mi := &file_larder_v1_larder_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4175,7 +4275,7 @@ func (x *ConfigChange) String() string {
 func (*ConfigChange) ProtoMessage() {}
 
 func (x *ConfigChange) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[56]
+	mi := &file_larder_v1_larder_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4188,7 +4288,7 @@ func (x *ConfigChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigChange.ProtoReflect.Descriptor instead.
 func (*ConfigChange) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{56}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ConfigChange) GetKey() string {
@@ -4230,7 +4330,7 @@ type GetStatsRequest struct {
 
 func (x *GetStatsRequest) Reset() {
 	*x = GetStatsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[57]
+	mi := &file_larder_v1_larder_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4242,7 +4342,7 @@ func (x *GetStatsRequest) String() string {
 func (*GetStatsRequest) ProtoMessage() {}
 
 func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[57]
+	mi := &file_larder_v1_larder_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4255,7 +4355,7 @@ func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsRequest.ProtoReflect.Descriptor instead.
 func (*GetStatsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{57}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *GetStatsRequest) GetJob() string {
@@ -4276,7 +4376,7 @@ type GetStatsResponse struct {
 
 func (x *GetStatsResponse) Reset() {
 	*x = GetStatsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[58]
+	mi := &file_larder_v1_larder_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4288,7 +4388,7 @@ func (x *GetStatsResponse) String() string {
 func (*GetStatsResponse) ProtoMessage() {}
 
 func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[58]
+	mi := &file_larder_v1_larder_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4301,7 +4401,7 @@ func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsResponse.ProtoReflect.Descriptor instead.
 func (*GetStatsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{58}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *GetStatsResponse) GetStats() *Stats {
@@ -4329,7 +4429,7 @@ type RecordTraceRequest struct {
 
 func (x *RecordTraceRequest) Reset() {
 	*x = RecordTraceRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[59]
+	mi := &file_larder_v1_larder_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4341,7 +4441,7 @@ func (x *RecordTraceRequest) String() string {
 func (*RecordTraceRequest) ProtoMessage() {}
 
 func (x *RecordTraceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[59]
+	mi := &file_larder_v1_larder_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4354,7 +4454,7 @@ func (x *RecordTraceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordTraceRequest.ProtoReflect.Descriptor instead.
 func (*RecordTraceRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{59}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *RecordTraceRequest) GetRecording() uint64 {
@@ -4412,7 +4512,7 @@ type RecordTraceResponse struct {
 
 func (x *RecordTraceResponse) Reset() {
 	*x = RecordTraceResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[60]
+	mi := &file_larder_v1_larder_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4424,7 +4524,7 @@ func (x *RecordTraceResponse) String() string {
 func (*RecordTraceResponse) ProtoMessage() {}
 
 func (x *RecordTraceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[60]
+	mi := &file_larder_v1_larder_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4437,7 +4537,7 @@ func (x *RecordTraceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordTraceResponse.ProtoReflect.Descriptor instead.
 func (*RecordTraceResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{60}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *RecordTraceResponse) GetRecording() uint64 {
@@ -4518,7 +4618,7 @@ type RecordedBatch struct {
 
 func (x *RecordedBatch) Reset() {
 	*x = RecordedBatch{}
-	mi := &file_larder_v1_larder_proto_msgTypes[61]
+	mi := &file_larder_v1_larder_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4530,7 +4630,7 @@ func (x *RecordedBatch) String() string {
 func (*RecordedBatch) ProtoMessage() {}
 
 func (x *RecordedBatch) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[61]
+	mi := &file_larder_v1_larder_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4543,7 +4643,7 @@ func (x *RecordedBatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedBatch.ProtoReflect.Descriptor instead.
 func (*RecordedBatch) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{61}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *RecordedBatch) GetJob() uint32 {
@@ -4594,7 +4694,7 @@ type RecordedJob struct {
 
 func (x *RecordedJob) Reset() {
 	*x = RecordedJob{}
-	mi := &file_larder_v1_larder_proto_msgTypes[62]
+	mi := &file_larder_v1_larder_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4606,7 +4706,7 @@ func (x *RecordedJob) String() string {
 func (*RecordedJob) ProtoMessage() {}
 
 func (x *RecordedJob) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[62]
+	mi := &file_larder_v1_larder_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4619,7 +4719,7 @@ func (x *RecordedJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedJob.ProtoReflect.Descriptor instead.
 func (*RecordedJob) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{62}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *RecordedJob) GetJob() uint32 {
@@ -4704,7 +4804,7 @@ type RecordedObjects struct {
 
 func (x *RecordedObjects) Reset() {
 	*x = RecordedObjects{}
-	mi := &file_larder_v1_larder_proto_msgTypes[63]
+	mi := &file_larder_v1_larder_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4716,7 +4816,7 @@ func (x *RecordedObjects) String() string {
 func (*RecordedObjects) ProtoMessage() {}
 
 func (x *RecordedObjects) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[63]
+	mi := &file_larder_v1_larder_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4729,7 +4829,7 @@ func (x *RecordedObjects) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedObjects.ProtoReflect.Descriptor instead.
 func (*RecordedObjects) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{63}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *RecordedObjects) GetFirst() uint32 {
@@ -4804,7 +4904,7 @@ type RecordedMachine struct {
 
 func (x *RecordedMachine) Reset() {
 	*x = RecordedMachine{}
-	mi := &file_larder_v1_larder_proto_msgTypes[64]
+	mi := &file_larder_v1_larder_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4816,7 +4916,7 @@ func (x *RecordedMachine) String() string {
 func (*RecordedMachine) ProtoMessage() {}
 
 func (x *RecordedMachine) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[64]
+	mi := &file_larder_v1_larder_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4829,7 +4929,7 @@ func (x *RecordedMachine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedMachine.ProtoReflect.Descriptor instead.
 func (*RecordedMachine) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{64}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *RecordedMachine) GetDuration() *durationpb.Duration {
@@ -4945,7 +5045,7 @@ type RecordedTier struct {
 
 func (x *RecordedTier) Reset() {
 	*x = RecordedTier{}
-	mi := &file_larder_v1_larder_proto_msgTypes[65]
+	mi := &file_larder_v1_larder_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4957,7 +5057,7 @@ func (x *RecordedTier) String() string {
 func (*RecordedTier) ProtoMessage() {}
 
 func (x *RecordedTier) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[65]
+	mi := &file_larder_v1_larder_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4970,7 +5070,7 @@ func (x *RecordedTier) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedTier.ProtoReflect.Descriptor instead.
 func (*RecordedTier) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{65}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *RecordedTier) GetForm() string {
@@ -5005,7 +5105,7 @@ type WatchStatsRequest struct {
 
 func (x *WatchStatsRequest) Reset() {
 	*x = WatchStatsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[66]
+	mi := &file_larder_v1_larder_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5017,7 +5117,7 @@ func (x *WatchStatsRequest) String() string {
 func (*WatchStatsRequest) ProtoMessage() {}
 
 func (x *WatchStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[66]
+	mi := &file_larder_v1_larder_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5030,7 +5130,7 @@ func (x *WatchStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatsRequest.ProtoReflect.Descriptor instead.
 func (*WatchStatsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{66}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *WatchStatsRequest) GetInterval() *durationpb.Duration {
@@ -5051,7 +5151,7 @@ type WatchStatsResponse struct {
 
 func (x *WatchStatsResponse) Reset() {
 	*x = WatchStatsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[67]
+	mi := &file_larder_v1_larder_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5063,7 +5163,7 @@ func (x *WatchStatsResponse) String() string {
 func (*WatchStatsResponse) ProtoMessage() {}
 
 func (x *WatchStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[67]
+	mi := &file_larder_v1_larder_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5076,7 +5176,7 @@ func (x *WatchStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatsResponse.ProtoReflect.Descriptor instead.
 func (*WatchStatsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{67}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *WatchStatsResponse) GetStats() *Stats {
@@ -5105,7 +5205,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[68]
+	mi := &file_larder_v1_larder_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5117,7 +5217,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[68]
+	mi := &file_larder_v1_larder_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5130,7 +5230,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{68}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *AttachRequest) GetJob() string {
@@ -5191,7 +5291,7 @@ type Field struct {
 
 func (x *Field) Reset() {
 	*x = Field{}
-	mi := &file_larder_v1_larder_proto_msgTypes[69]
+	mi := &file_larder_v1_larder_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5203,7 +5303,7 @@ func (x *Field) String() string {
 func (*Field) ProtoMessage() {}
 
 func (x *Field) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[69]
+	mi := &file_larder_v1_larder_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5216,7 +5316,7 @@ func (x *Field) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Field.ProtoReflect.Descriptor instead.
 func (*Field) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{69}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *Field) GetName() string {
@@ -5301,7 +5401,7 @@ type AttachResponse struct {
 
 func (x *AttachResponse) Reset() {
 	*x = AttachResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[70]
+	mi := &file_larder_v1_larder_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5313,7 +5413,7 @@ func (x *AttachResponse) String() string {
 func (*AttachResponse) ProtoMessage() {}
 
 func (x *AttachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[70]
+	mi := &file_larder_v1_larder_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5326,7 +5426,7 @@ func (x *AttachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachResponse.ProtoReflect.Descriptor instead.
 func (*AttachResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{70}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *AttachResponse) GetJob() *Job {
@@ -5430,7 +5530,7 @@ type HelloRequest struct {
 
 func (x *HelloRequest) Reset() {
 	*x = HelloRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[71]
+	mi := &file_larder_v1_larder_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5442,7 +5542,7 @@ func (x *HelloRequest) String() string {
 func (*HelloRequest) ProtoMessage() {}
 
 func (x *HelloRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[71]
+	mi := &file_larder_v1_larder_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5455,7 +5555,7 @@ func (x *HelloRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloRequest.ProtoReflect.Descriptor instead.
 func (*HelloRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{71}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *HelloRequest) GetClient() string {
@@ -5505,7 +5605,7 @@ type HelloResponse struct {
 
 func (x *HelloResponse) Reset() {
 	*x = HelloResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[72]
+	mi := &file_larder_v1_larder_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5517,7 +5617,7 @@ func (x *HelloResponse) String() string {
 func (*HelloResponse) ProtoMessage() {}
 
 func (x *HelloResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[72]
+	mi := &file_larder_v1_larder_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5530,7 +5630,7 @@ func (x *HelloResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloResponse.ProtoReflect.Descriptor instead.
 func (*HelloResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{72}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *HelloResponse) GetVersion() string {
@@ -5579,7 +5679,7 @@ type BatchReport struct {
 
 func (x *BatchReport) Reset() {
 	*x = BatchReport{}
-	mi := &file_larder_v1_larder_proto_msgTypes[73]
+	mi := &file_larder_v1_larder_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5591,7 +5691,7 @@ func (x *BatchReport) String() string {
 func (*BatchReport) ProtoMessage() {}
 
 func (x *BatchReport) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[73]
+	mi := &file_larder_v1_larder_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5604,7 +5704,7 @@ func (x *BatchReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchReport.ProtoReflect.Descriptor instead.
 func (*BatchReport) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{73}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *BatchReport) GetQuarantined() []*QuarantinedSample {
@@ -5631,7 +5731,7 @@ type EpochResponse struct {
 
 func (x *EpochResponse) Reset() {
 	*x = EpochResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[74]
+	mi := &file_larder_v1_larder_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5643,7 +5743,7 @@ func (x *EpochResponse) String() string {
 func (*EpochResponse) ProtoMessage() {}
 
 func (x *EpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[74]
+	mi := &file_larder_v1_larder_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5656,7 +5756,7 @@ func (x *EpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochResponse.ProtoReflect.Descriptor instead.
 func (*EpochResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{74}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *EpochResponse) GetNumSamples() uint64 {
@@ -5706,7 +5806,7 @@ type EpochEnd struct {
 
 func (x *EpochEnd) Reset() {
 	*x = EpochEnd{}
-	mi := &file_larder_v1_larder_proto_msgTypes[75]
+	mi := &file_larder_v1_larder_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5718,7 +5818,7 @@ func (x *EpochEnd) String() string {
 func (*EpochEnd) ProtoMessage() {}
 
 func (x *EpochEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[75]
+	mi := &file_larder_v1_larder_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5731,7 +5831,7 @@ func (x *EpochEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochEnd.ProtoReflect.Descriptor instead.
 func (*EpochEnd) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{75}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *EpochEnd) GetEpoch() uint32 {
@@ -5784,7 +5884,7 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x02Op\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12+\n" +
-	"\x04args\x18\x03 \x01(\v2\x17.google.protobuf.StructR\x04args\"\xcb\x03\n" +
+	"\x04args\x18\x03 \x01(\v2\x17.google.protobuf.StructR\x04args\"\xea\x03\n" +
 	"\aJobSpec\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\adataset\x18\x02 \x01(\tR\adataset\x12\x16\n" +
@@ -5805,7 +5905,9 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x05share\x18\x0e \x01(\tR\x05share\x12\x19\n" +
 	"\bon_error\x18\x0f \x01(\tR\aonError\x12\x1a\n" +
 	"\bprefetch\x18\x10 \x01(\rR\bprefetch\x12\x16\n" +
-	"\x06epochs\x18\x11 \x01(\rR\x06epochs\"\x91\x04\n" +
+	"\x06epochs\x18\x11 \x01(\rR\x06epochs\x12\x1d\n" +
+	"\n" +
+	"skip_empty\x18n \x01(\bR\tskipEmpty\"\x91\x04\n" +
 	"\bCounters\x12!\n" +
 	"\fsource_reads\x18\x01 \x01(\x04R\vsourceReads\x12!\n" +
 	"\fsource_bytes\x18\x02 \x01(\x04R\vsourceBytes\x12\x18\n" +
@@ -5873,7 +5975,7 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\vnext_subset\x18\x13 \x01(\tR\n" +
 	"nextSubset\x12(\n" +
 	"\x10next_subset_size\x18\x14 \x01(\x04R\x0enextSubsetSize\x12\x14\n" +
-	"\x05notes\x18\x15 \x03(\tR\x05notes\"\xd2\x01\n" +
+	"\x05notes\x18\x15 \x03(\tR\x05notes\"\x9b\x02\n" +
 	"\aDataset\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
@@ -5882,7 +5984,12 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\aclasses\x18\x05 \x03(\tR\aclasses\x12\x14\n" +
 	"\x05bytes\x18\x06 \x01(\x04R\x05bytes\x12 \n" +
 	"\vfingerprint\x18\a \x01(\tR\vfingerprint\x12%\n" +
-	"\x0eshared_samples\x18\b \x01(\x04R\rsharedSamples\"\xbb\x01\n" +
+	"\x0eshared_samples\x18\b \x01(\x04R\rsharedSamples\x12\x14\n" +
+	"\x05notes\x18n \x03(\tR\x05notes\x121\n" +
+	"\aignored\x18o \x03(\v2\x17.larder.v1.IgnoredFilesR\aignored\"8\n" +
+	"\fIgnoredFiles\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x14\n" +
+	"\x05files\x18\x02 \x01(\x04R\x05files\"\xbb\x01\n" +
 	"\x06Sample\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x14\n" +
@@ -5948,11 +6055,12 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x12RegisterJobRequest\x12&\n" +
 	"\x04spec\x18\x01 \x01(\v2\x12.larder.v1.JobSpecR\x04spec\x12\x16\n" +
 	"\x06resume\x18\x02 \x01(\tR\x06resume\x12%\n" +
-	"\x0eresume_changed\x18\x03 \x01(\bR\rresumeChanged\"\x7f\n" +
+	"\x0eresume_changed\x18\x03 \x01(\bR\rresumeChanged\"\xa4\x01\n" +
 	"\x13RegisterJobResponse\x12 \n" +
 	"\x03job\x18\x01 \x01(\v2\x0e.larder.v1.JobR\x03job\x12\x18\n" +
 	"\acreated\x18\x02 \x01(\bR\acreated\x12,\n" +
-	"\aresumed\x18\x03 \x01(\v2\x12.larder.v1.ResumedR\aresumed\"\x9c\x01\n" +
+	"\aresumed\x18\x03 \x01(\v2\x12.larder.v1.ResumedR\aresumed\x12#\n" +
+	"\rdataset_notes\x18n \x03(\tR\fdatasetNotes\"\x9c\x01\n" +
 	"\aResumed\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x16\n" +
 	"\x06before\x18\x02 \x01(\x04R\x06before\x12\x12\n" +
@@ -6030,10 +6138,12 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\adataset\x18\x01 \x01(\v2\x12.larder.v1.DatasetR\adataset\x12\x14\n" +
 	"\x05added\x18\x02 \x01(\x04R\x05added\x12\x18\n" +
 	"\aremoved\x18\x03 \x01(\x04R\aremoved\x12\x12\n" +
-	"\x04jobs\x18\x04 \x03(\tR\x04jobs\"9\n" +
+	"\x04jobs\x18\x04 \x03(\tR\x04jobs\"X\n" +
 	"\x11AddDatasetRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
-	"\x03uri\x18\x02 \x01(\tR\x03uri\"B\n" +
+	"\x03uri\x18\x02 \x01(\tR\x03uri\x12\x1d\n" +
+	"\n" +
+	"skip_empty\x18n \x01(\bR\tskipEmpty\"B\n" +
 	"\x12AddDatasetResponse\x12,\n" +
 	"\adataset\x18\x01 \x01(\v2\x12.larder.v1.DatasetR\adataset\"\x15\n" +
 	"\x13ListDatasetsRequest\"F\n" +
@@ -6247,7 +6357,7 @@ func file_larder_v1_larder_proto_rawDescGZIP() []byte {
 }
 
 var file_larder_v1_larder_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_larder_v1_larder_proto_msgTypes = make([]protoimpl.MessageInfo, 78)
+var file_larder_v1_larder_proto_msgTypes = make([]protoimpl.MessageInfo, 79)
 var file_larder_v1_larder_proto_goTypes = []any{
 	(JobState)(0),                  // 0: larder.v1.JobState
 	(*ErrorDetail)(nil),            // 1: larder.v1.ErrorDetail
@@ -6259,191 +6369,193 @@ var file_larder_v1_larder_proto_goTypes = []any{
 	(*RankInfo)(nil),               // 7: larder.v1.RankInfo
 	(*Job)(nil),                    // 8: larder.v1.Job
 	(*Dataset)(nil),                // 9: larder.v1.Dataset
-	(*Sample)(nil),                 // 10: larder.v1.Sample
-	(*Tier)(nil),                   // 11: larder.v1.Tier
-	(*Device)(nil),                 // 12: larder.v1.Device
-	(*Stats)(nil),                  // 13: larder.v1.Stats
-	(*Listener)(nil),               // 14: larder.v1.Listener
-	(*Split)(nil),                  // 15: larder.v1.Split
-	(*DatasetShare)(nil),           // 16: larder.v1.DatasetShare
-	(*RegisterJobRequest)(nil),     // 17: larder.v1.RegisterJobRequest
-	(*RegisterJobResponse)(nil),    // 18: larder.v1.RegisterJobResponse
-	(*Resumed)(nil),                // 19: larder.v1.Resumed
-	(*GetStateRequest)(nil),        // 20: larder.v1.GetStateRequest
-	(*GetStateResponse)(nil),       // 21: larder.v1.GetStateResponse
-	(*ListOrdersRequest)(nil),      // 22: larder.v1.ListOrdersRequest
-	(*ListOrdersResponse)(nil),     // 23: larder.v1.ListOrdersResponse
-	(*Order)(nil),                  // 24: larder.v1.Order
-	(*GetOrderRequest)(nil),        // 25: larder.v1.GetOrderRequest
-	(*GetOrderResponse)(nil),       // 26: larder.v1.GetOrderResponse
-	(*ListJobsRequest)(nil),        // 27: larder.v1.ListJobsRequest
-	(*ListJobsResponse)(nil),       // 28: larder.v1.ListJobsResponse
-	(*DescribeJobRequest)(nil),     // 29: larder.v1.DescribeJobRequest
-	(*DescribeJobResponse)(nil),    // 30: larder.v1.DescribeJobResponse
-	(*DrainJobRequest)(nil),        // 31: larder.v1.DrainJobRequest
-	(*DrainJobResponse)(nil),       // 32: larder.v1.DrainJobResponse
-	(*KillJobRequest)(nil),         // 33: larder.v1.KillJobRequest
-	(*KillJobResponse)(nil),        // 34: larder.v1.KillJobResponse
-	(*PauseJobRequest)(nil),        // 35: larder.v1.PauseJobRequest
-	(*PauseJobResponse)(nil),       // 36: larder.v1.PauseJobResponse
-	(*ResumeJobRequest)(nil),       // 37: larder.v1.ResumeJobRequest
-	(*ResumeJobResponse)(nil),      // 38: larder.v1.ResumeJobResponse
-	(*SetSubsetRequest)(nil),       // 39: larder.v1.SetSubsetRequest
-	(*SetSubsetResponse)(nil),      // 40: larder.v1.SetSubsetResponse
-	(*RefreshDatasetRequest)(nil),  // 41: larder.v1.RefreshDatasetRequest
-	(*RefreshDatasetResponse)(nil), // 42: larder.v1.RefreshDatasetResponse
-	(*AddDatasetRequest)(nil),      // 43: larder.v1.AddDatasetRequest
-	(*AddDatasetResponse)(nil),     // 44: larder.v1.AddDatasetResponse
-	(*ListDatasetsRequest)(nil),    // 45: larder.v1.ListDatasetsRequest
-	(*ListDatasetsResponse)(nil),   // 46: larder.v1.ListDatasetsResponse
-	(*InspectDatasetRequest)(nil),  // 47: larder.v1.InspectDatasetRequest
-	(*InspectDatasetResponse)(nil), // 48: larder.v1.InspectDatasetResponse
-	(*ResolveKeysRequest)(nil),     // 49: larder.v1.ResolveKeysRequest
-	(*ResolveKeysResponse)(nil),    // 50: larder.v1.ResolveKeysResponse
-	(*GetTiersRequest)(nil),        // 51: larder.v1.GetTiersRequest
-	(*GetTiersResponse)(nil),       // 52: larder.v1.GetTiersResponse
-	(*SetTiersRequest)(nil),        // 53: larder.v1.SetTiersRequest
-	(*SetTiersResponse)(nil),       // 54: larder.v1.SetTiersResponse
-	(*ApplyConfigRequest)(nil),     // 55: larder.v1.ApplyConfigRequest
-	(*ApplyConfigResponse)(nil),    // 56: larder.v1.ApplyConfigResponse
-	(*ConfigChange)(nil),           // 57: larder.v1.ConfigChange
-	(*GetStatsRequest)(nil),        // 58: larder.v1.GetStatsRequest
-	(*GetStatsResponse)(nil),       // 59: larder.v1.GetStatsResponse
-	(*RecordTraceRequest)(nil),     // 60: larder.v1.RecordTraceRequest
-	(*RecordTraceResponse)(nil),    // 61: larder.v1.RecordTraceResponse
-	(*RecordedBatch)(nil),          // 62: larder.v1.RecordedBatch
-	(*RecordedJob)(nil),            // 63: larder.v1.RecordedJob
-	(*RecordedObjects)(nil),        // 64: larder.v1.RecordedObjects
-	(*RecordedMachine)(nil),        // 65: larder.v1.RecordedMachine
-	(*RecordedTier)(nil),           // 66: larder.v1.RecordedTier
-	(*WatchStatsRequest)(nil),      // 67: larder.v1.WatchStatsRequest
-	(*WatchStatsResponse)(nil),     // 68: larder.v1.WatchStatsResponse
-	(*AttachRequest)(nil),          // 69: larder.v1.AttachRequest
-	(*Field)(nil),                  // 70: larder.v1.Field
-	(*AttachResponse)(nil),         // 71: larder.v1.AttachResponse
-	(*HelloRequest)(nil),           // 72: larder.v1.HelloRequest
-	(*HelloResponse)(nil),          // 73: larder.v1.HelloResponse
-	(*BatchReport)(nil),            // 74: larder.v1.BatchReport
-	(*EpochResponse)(nil),          // 75: larder.v1.EpochResponse
-	(*EpochEnd)(nil),               // 76: larder.v1.EpochEnd
-	nil,                            // 77: larder.v1.Counters.HitsEntry
-	nil,                            // 78: larder.v1.Counters.EvictionsEntry
-	(*durationpb.Duration)(nil),    // 79: google.protobuf.Duration
-	(*structpb.Struct)(nil),        // 80: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),  // 81: google.protobuf.Timestamp
+	(*IgnoredFiles)(nil),           // 10: larder.v1.IgnoredFiles
+	(*Sample)(nil),                 // 11: larder.v1.Sample
+	(*Tier)(nil),                   // 12: larder.v1.Tier
+	(*Device)(nil),                 // 13: larder.v1.Device
+	(*Stats)(nil),                  // 14: larder.v1.Stats
+	(*Listener)(nil),               // 15: larder.v1.Listener
+	(*Split)(nil),                  // 16: larder.v1.Split
+	(*DatasetShare)(nil),           // 17: larder.v1.DatasetShare
+	(*RegisterJobRequest)(nil),     // 18: larder.v1.RegisterJobRequest
+	(*RegisterJobResponse)(nil),    // 19: larder.v1.RegisterJobResponse
+	(*Resumed)(nil),                // 20: larder.v1.Resumed
+	(*GetStateRequest)(nil),        // 21: larder.v1.GetStateRequest
+	(*GetStateResponse)(nil),       // 22: larder.v1.GetStateResponse
+	(*ListOrdersRequest)(nil),      // 23: larder.v1.ListOrdersRequest
+	(*ListOrdersResponse)(nil),     // 24: larder.v1.ListOrdersResponse
+	(*Order)(nil),                  // 25: larder.v1.Order
+	(*GetOrderRequest)(nil),        // 26: larder.v1.GetOrderRequest
+	(*GetOrderResponse)(nil),       // 27: larder.v1.GetOrderResponse
+	(*ListJobsRequest)(nil),        // 28: larder.v1.ListJobsRequest
+	(*ListJobsResponse)(nil),       // 29: larder.v1.ListJobsResponse
+	(*DescribeJobRequest)(nil),     // 30: larder.v1.DescribeJobRequest
+	(*DescribeJobResponse)(nil),    // 31: larder.v1.DescribeJobResponse
+	(*DrainJobRequest)(nil),        // 32: larder.v1.DrainJobRequest
+	(*DrainJobResponse)(nil),       // 33: larder.v1.DrainJobResponse
+	(*KillJobRequest)(nil),         // 34: larder.v1.KillJobRequest
+	(*KillJobResponse)(nil),        // 35: larder.v1.KillJobResponse
+	(*PauseJobRequest)(nil),        // 36: larder.v1.PauseJobRequest
+	(*PauseJobResponse)(nil),       // 37: larder.v1.PauseJobResponse
+	(*ResumeJobRequest)(nil),       // 38: larder.v1.ResumeJobRequest
+	(*ResumeJobResponse)(nil),      // 39: larder.v1.ResumeJobResponse
+	(*SetSubsetRequest)(nil),       // 40: larder.v1.SetSubsetRequest
+	(*SetSubsetResponse)(nil),      // 41: larder.v1.SetSubsetResponse
+	(*RefreshDatasetRequest)(nil),  // 42: larder.v1.RefreshDatasetRequest
+	(*RefreshDatasetResponse)(nil), // 43: larder.v1.RefreshDatasetResponse
+	(*AddDatasetRequest)(nil),      // 44: larder.v1.AddDatasetRequest
+	(*AddDatasetResponse)(nil),     // 45: larder.v1.AddDatasetResponse
+	(*ListDatasetsRequest)(nil),    // 46: larder.v1.ListDatasetsRequest
+	(*ListDatasetsResponse)(nil),   // 47: larder.v1.ListDatasetsResponse
+	(*InspectDatasetRequest)(nil),  // 48: larder.v1.InspectDatasetRequest
+	(*InspectDatasetResponse)(nil), // 49: larder.v1.InspectDatasetResponse
+	(*ResolveKeysRequest)(nil),     // 50: larder.v1.ResolveKeysRequest
+	(*ResolveKeysResponse)(nil),    // 51: larder.v1.ResolveKeysResponse
+	(*GetTiersRequest)(nil),        // 52: larder.v1.GetTiersRequest
+	(*GetTiersResponse)(nil),       // 53: larder.v1.GetTiersResponse
+	(*SetTiersRequest)(nil),        // 54: larder.v1.SetTiersRequest
+	(*SetTiersResponse)(nil),       // 55: larder.v1.SetTiersResponse
+	(*ApplyConfigRequest)(nil),     // 56: larder.v1.ApplyConfigRequest
+	(*ApplyConfigResponse)(nil),    // 57: larder.v1.ApplyConfigResponse
+	(*ConfigChange)(nil),           // 58: larder.v1.ConfigChange
+	(*GetStatsRequest)(nil),        // 59: larder.v1.GetStatsRequest
+	(*GetStatsResponse)(nil),       // 60: larder.v1.GetStatsResponse
+	(*RecordTraceRequest)(nil),     // 61: larder.v1.RecordTraceRequest
+	(*RecordTraceResponse)(nil),    // 62: larder.v1.RecordTraceResponse
+	(*RecordedBatch)(nil),          // 63: larder.v1.RecordedBatch
+	(*RecordedJob)(nil),            // 64: larder.v1.RecordedJob
+	(*RecordedObjects)(nil),        // 65: larder.v1.RecordedObjects
+	(*RecordedMachine)(nil),        // 66: larder.v1.RecordedMachine
+	(*RecordedTier)(nil),           // 67: larder.v1.RecordedTier
+	(*WatchStatsRequest)(nil),      // 68: larder.v1.WatchStatsRequest
+	(*WatchStatsResponse)(nil),     // 69: larder.v1.WatchStatsResponse
+	(*AttachRequest)(nil),          // 70: larder.v1.AttachRequest
+	(*Field)(nil),                  // 71: larder.v1.Field
+	(*AttachResponse)(nil),         // 72: larder.v1.AttachResponse
+	(*HelloRequest)(nil),           // 73: larder.v1.HelloRequest
+	(*HelloResponse)(nil),          // 74: larder.v1.HelloResponse
+	(*BatchReport)(nil),            // 75: larder.v1.BatchReport
+	(*EpochResponse)(nil),          // 76: larder.v1.EpochResponse
+	(*EpochEnd)(nil),               // 77: larder.v1.EpochEnd
+	nil,                            // 78: larder.v1.Counters.HitsEntry
+	nil,                            // 79: larder.v1.Counters.EvictionsEntry
+	(*durationpb.Duration)(nil),    // 80: google.protobuf.Duration
+	(*structpb.Struct)(nil),        // 81: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),  // 82: google.protobuf.Timestamp
 }
 var file_larder_v1_larder_proto_depIdxs = []int32{
-	79, // 0: larder.v1.ErrorDetail.retry_after:type_name -> google.protobuf.Duration
-	80, // 1: larder.v1.Op.args:type_name -> google.protobuf.Struct
+	80, // 0: larder.v1.ErrorDetail.retry_after:type_name -> google.protobuf.Duration
+	81, // 1: larder.v1.Op.args:type_name -> google.protobuf.Struct
 	2,  // 2: larder.v1.JobSpec.transform:type_name -> larder.v1.Op
-	77, // 3: larder.v1.Counters.hits:type_name -> larder.v1.Counters.HitsEntry
-	78, // 4: larder.v1.Counters.evictions:type_name -> larder.v1.Counters.EvictionsEntry
+	78, // 3: larder.v1.Counters.hits:type_name -> larder.v1.Counters.HitsEntry
+	79, // 4: larder.v1.Counters.evictions:type_name -> larder.v1.Counters.EvictionsEntry
 	3,  // 5: larder.v1.Job.spec:type_name -> larder.v1.JobSpec
 	0,  // 6: larder.v1.Job.state:type_name -> larder.v1.JobState
 	4,  // 7: larder.v1.Job.counters:type_name -> larder.v1.Counters
 	7,  // 8: larder.v1.Job.ranks:type_name -> larder.v1.RankInfo
 	5,  // 9: larder.v1.Job.epochs:type_name -> larder.v1.EpochAccount
 	6,  // 10: larder.v1.Job.quarantined:type_name -> larder.v1.QuarantinedSample
-	81, // 11: larder.v1.Job.registered_at:type_name -> google.protobuf.Timestamp
-	81, // 12: larder.v1.Stats.at:type_name -> google.protobuf.Timestamp
-	79, // 13: larder.v1.Stats.uptime:type_name -> google.protobuf.Duration
-	4,  // 14: larder.v1.Stats.totals:type_name -> larder.v1.Counters
-	8,  // 15: larder.v1.Stats.jobs:type_name -> larder.v1.Job
-	11, // 16: larder.v1.Stats.tiers:type_name -> larder.v1.Tier
-	12, // 17: larder.v1.Stats.devices:type_name -> larder.v1.Device
-	15, // 18: larder.v1.Stats.split:type_name -> larder.v1.Split
-	14, // 19: larder.v1.Stats.listeners:type_name -> larder.v1.Listener
-	16, // 20: larder.v1.Split.datasets:type_name -> larder.v1.DatasetShare
-	3,  // 21: larder.v1.RegisterJobRequest.spec:type_name -> larder.v1.JobSpec
-	8,  // 22: larder.v1.RegisterJobResponse.job:type_name -> larder.v1.Job
-	19, // 23: larder.v1.RegisterJobResponse.resumed:type_name -> larder.v1.Resumed
-	24, // 24: larder.v1.ListOrdersResponse.orders:type_name -> larder.v1.Order
-	8,  // 25: larder.v1.ListJobsResponse.jobs:type_name -> larder.v1.Job
-	8,  // 26: larder.v1.DescribeJobResponse.job:type_name -> larder.v1.Job
-	8,  // 27: larder.v1.DrainJobResponse.job:type_name -> larder.v1.Job
-	8,  // 28: larder.v1.KillJobResponse.job:type_name -> larder.v1.Job
-	8,  // 29: larder.v1.PauseJobResponse.job:type_name -> larder.v1.Job
-	8,  // 30: larder.v1.ResumeJobResponse.job:type_name -> larder.v1.Job
-	8,  // 31: larder.v1.SetSubsetResponse.job:type_name -> larder.v1.Job
-	9,  // 32: larder.v1.RefreshDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	9,  // 33: larder.v1.AddDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	9,  // 34: larder.v1.ListDatasetsResponse.datasets:type_name -> larder.v1.Dataset
-	9,  // 35: larder.v1.InspectDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	10, // 36: larder.v1.InspectDatasetResponse.samples:type_name -> larder.v1.Sample
-	10, // 37: larder.v1.ResolveKeysResponse.samples:type_name -> larder.v1.Sample
-	11, // 38: larder.v1.GetTiersResponse.tiers:type_name -> larder.v1.Tier
-	15, // 39: larder.v1.GetTiersResponse.split:type_name -> larder.v1.Split
-	11, // 40: larder.v1.SetTiersResponse.tiers:type_name -> larder.v1.Tier
-	15, // 41: larder.v1.SetTiersResponse.split:type_name -> larder.v1.Split
-	57, // 42: larder.v1.ApplyConfigResponse.changes:type_name -> larder.v1.ConfigChange
-	13, // 43: larder.v1.GetStatsResponse.stats:type_name -> larder.v1.Stats
-	62, // 44: larder.v1.RecordTraceResponse.batches:type_name -> larder.v1.RecordedBatch
-	63, // 45: larder.v1.RecordTraceResponse.jobs:type_name -> larder.v1.RecordedJob
-	64, // 46: larder.v1.RecordTraceResponse.objects:type_name -> larder.v1.RecordedObjects
-	65, // 47: larder.v1.RecordTraceResponse.machine:type_name -> larder.v1.RecordedMachine
-	3,  // 48: larder.v1.RecordedJob.spec:type_name -> larder.v1.JobSpec
-	79, // 49: larder.v1.RecordedJob.registered:type_name -> google.protobuf.Duration
-	79, // 50: larder.v1.RecordedJob.ended:type_name -> google.protobuf.Duration
-	79, // 51: larder.v1.RecordedJob.step:type_name -> google.protobuf.Duration
-	79, // 52: larder.v1.RecordedMachine.duration:type_name -> google.protobuf.Duration
-	79, // 53: larder.v1.RecordedMachine.storage_latency:type_name -> google.protobuf.Duration
-	66, // 54: larder.v1.RecordedMachine.tiers:type_name -> larder.v1.RecordedTier
-	4,  // 55: larder.v1.RecordedMachine.counted:type_name -> larder.v1.Counters
-	79, // 56: larder.v1.WatchStatsRequest.interval:type_name -> google.protobuf.Duration
-	13, // 57: larder.v1.WatchStatsResponse.stats:type_name -> larder.v1.Stats
-	8,  // 58: larder.v1.AttachResponse.job:type_name -> larder.v1.Job
-	70, // 59: larder.v1.AttachResponse.fields:type_name -> larder.v1.Field
-	6,  // 60: larder.v1.BatchReport.quarantined:type_name -> larder.v1.QuarantinedSample
-	5,  // 61: larder.v1.EpochEnd.account:type_name -> larder.v1.EpochAccount
-	17, // 62: larder.v1.LarderService.RegisterJob:input_type -> larder.v1.RegisterJobRequest
-	27, // 63: larder.v1.LarderService.ListJobs:input_type -> larder.v1.ListJobsRequest
-	29, // 64: larder.v1.LarderService.DescribeJob:input_type -> larder.v1.DescribeJobRequest
-	31, // 65: larder.v1.LarderService.DrainJob:input_type -> larder.v1.DrainJobRequest
-	33, // 66: larder.v1.LarderService.KillJob:input_type -> larder.v1.KillJobRequest
-	35, // 67: larder.v1.LarderService.PauseJob:input_type -> larder.v1.PauseJobRequest
-	37, // 68: larder.v1.LarderService.ResumeJob:input_type -> larder.v1.ResumeJobRequest
-	39, // 69: larder.v1.LarderService.SetSubset:input_type -> larder.v1.SetSubsetRequest
-	43, // 70: larder.v1.LarderService.AddDataset:input_type -> larder.v1.AddDatasetRequest
-	41, // 71: larder.v1.LarderService.RefreshDataset:input_type -> larder.v1.RefreshDatasetRequest
-	45, // 72: larder.v1.LarderService.ListDatasets:input_type -> larder.v1.ListDatasetsRequest
-	47, // 73: larder.v1.LarderService.InspectDataset:input_type -> larder.v1.InspectDatasetRequest
-	49, // 74: larder.v1.LarderService.ResolveKeys:input_type -> larder.v1.ResolveKeysRequest
-	51, // 75: larder.v1.LarderService.GetTiers:input_type -> larder.v1.GetTiersRequest
-	53, // 76: larder.v1.LarderService.SetTiers:input_type -> larder.v1.SetTiersRequest
-	55, // 77: larder.v1.LarderService.ApplyConfig:input_type -> larder.v1.ApplyConfigRequest
-	20, // 78: larder.v1.LarderService.GetState:input_type -> larder.v1.GetStateRequest
-	22, // 79: larder.v1.LarderService.ListOrders:input_type -> larder.v1.ListOrdersRequest
-	25, // 80: larder.v1.LarderService.GetOrder:input_type -> larder.v1.GetOrderRequest
-	58, // 81: larder.v1.LarderService.GetStats:input_type -> larder.v1.GetStatsRequest
-	60, // 82: larder.v1.LarderService.RecordTrace:input_type -> larder.v1.RecordTraceRequest
-	67, // 83: larder.v1.LarderService.WatchStats:input_type -> larder.v1.WatchStatsRequest
-	18, // 84: larder.v1.LarderService.RegisterJob:output_type -> larder.v1.RegisterJobResponse
-	28, // 85: larder.v1.LarderService.ListJobs:output_type -> larder.v1.ListJobsResponse
-	30, // 86: larder.v1.LarderService.DescribeJob:output_type -> larder.v1.DescribeJobResponse
-	32, // 87: larder.v1.LarderService.DrainJob:output_type -> larder.v1.DrainJobResponse
-	34, // 88: larder.v1.LarderService.KillJob:output_type -> larder.v1.KillJobResponse
-	36, // 89: larder.v1.LarderService.PauseJob:output_type -> larder.v1.PauseJobResponse
-	38, // 90: larder.v1.LarderService.ResumeJob:output_type -> larder.v1.ResumeJobResponse
-	40, // 91: larder.v1.LarderService.SetSubset:output_type -> larder.v1.SetSubsetResponse
-	44, // 92: larder.v1.LarderService.AddDataset:output_type -> larder.v1.AddDatasetResponse
-	42, // 93: larder.v1.LarderService.RefreshDataset:output_type -> larder.v1.RefreshDatasetResponse
-	46, // 94: larder.v1.LarderService.ListDatasets:output_type -> larder.v1.ListDatasetsResponse
-	48, // 95: larder.v1.LarderService.InspectDataset:output_type -> larder.v1.InspectDatasetResponse
-	50, // 96: larder.v1.LarderService.ResolveKeys:output_type -> larder.v1.ResolveKeysResponse
-	52, // 97: larder.v1.LarderService.GetTiers:output_type -> larder.v1.GetTiersResponse
-	54, // 98: larder.v1.LarderService.SetTiers:output_type -> larder.v1.SetTiersResponse
-	56, // 99: larder.v1.LarderService.ApplyConfig:output_type -> larder.v1.ApplyConfigResponse
-	21, // 100: larder.v1.LarderService.GetState:output_type -> larder.v1.GetStateResponse
-	23, // 101: larder.v1.LarderService.ListOrders:output_type -> larder.v1.ListOrdersResponse
-	26, // 102: larder.v1.LarderService.GetOrder:output_type -> larder.v1.GetOrderResponse
-	59, // 103: larder.v1.LarderService.GetStats:output_type -> larder.v1.GetStatsResponse
-	61, // 104: larder.v1.LarderService.RecordTrace:output_type -> larder.v1.RecordTraceResponse
-	68, // 105: larder.v1.LarderService.WatchStats:output_type -> larder.v1.WatchStatsResponse
-	84, // [84:106] is the sub-list for method output_type
-	62, // [62:84] is the sub-list for method input_type
-	62, // [62:62] is the sub-list for extension type_name
-	62, // [62:62] is the sub-list for extension extendee
-	0,  // [0:62] is the sub-list for field type_name
+	82, // 11: larder.v1.Job.registered_at:type_name -> google.protobuf.Timestamp
+	10, // 12: larder.v1.Dataset.ignored:type_name -> larder.v1.IgnoredFiles
+	82, // 13: larder.v1.Stats.at:type_name -> google.protobuf.Timestamp
+	80, // 14: larder.v1.Stats.uptime:type_name -> google.protobuf.Duration
+	4,  // 15: larder.v1.Stats.totals:type_name -> larder.v1.Counters
+	8,  // 16: larder.v1.Stats.jobs:type_name -> larder.v1.Job
+	12, // 17: larder.v1.Stats.tiers:type_name -> larder.v1.Tier
+	13, // 18: larder.v1.Stats.devices:type_name -> larder.v1.Device
+	16, // 19: larder.v1.Stats.split:type_name -> larder.v1.Split
+	15, // 20: larder.v1.Stats.listeners:type_name -> larder.v1.Listener
+	17, // 21: larder.v1.Split.datasets:type_name -> larder.v1.DatasetShare
+	3,  // 22: larder.v1.RegisterJobRequest.spec:type_name -> larder.v1.JobSpec
+	8,  // 23: larder.v1.RegisterJobResponse.job:type_name -> larder.v1.Job
+	20, // 24: larder.v1.RegisterJobResponse.resumed:type_name -> larder.v1.Resumed
+	25, // 25: larder.v1.ListOrdersResponse.orders:type_name -> larder.v1.Order
+	8,  // 26: larder.v1.ListJobsResponse.jobs:type_name -> larder.v1.Job
+	8,  // 27: larder.v1.DescribeJobResponse.job:type_name -> larder.v1.Job
+	8,  // 28: larder.v1.DrainJobResponse.job:type_name -> larder.v1.Job
+	8,  // 29: larder.v1.KillJobResponse.job:type_name -> larder.v1.Job
+	8,  // 30: larder.v1.PauseJobResponse.job:type_name -> larder.v1.Job
+	8,  // 31: larder.v1.ResumeJobResponse.job:type_name -> larder.v1.Job
+	8,  // 32: larder.v1.SetSubsetResponse.job:type_name -> larder.v1.Job
+	9,  // 33: larder.v1.RefreshDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	9,  // 34: larder.v1.AddDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	9,  // 35: larder.v1.ListDatasetsResponse.datasets:type_name -> larder.v1.Dataset
+	9,  // 36: larder.v1.InspectDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	11, // 37: larder.v1.InspectDatasetResponse.samples:type_name -> larder.v1.Sample
+	11, // 38: larder.v1.ResolveKeysResponse.samples:type_name -> larder.v1.Sample
+	12, // 39: larder.v1.GetTiersResponse.tiers:type_name -> larder.v1.Tier
+	16, // 40: larder.v1.GetTiersResponse.split:type_name -> larder.v1.Split
+	12, // 41: larder.v1.SetTiersResponse.tiers:type_name -> larder.v1.Tier
+	16, // 42: larder.v1.SetTiersResponse.split:type_name -> larder.v1.Split
+	58, // 43: larder.v1.ApplyConfigResponse.changes:type_name -> larder.v1.ConfigChange
+	14, // 44: larder.v1.GetStatsResponse.stats:type_name -> larder.v1.Stats
+	63, // 45: larder.v1.RecordTraceResponse.batches:type_name -> larder.v1.RecordedBatch
+	64, // 46: larder.v1.RecordTraceResponse.jobs:type_name -> larder.v1.RecordedJob
+	65, // 47: larder.v1.RecordTraceResponse.objects:type_name -> larder.v1.RecordedObjects
+	66, // 48: larder.v1.RecordTraceResponse.machine:type_name -> larder.v1.RecordedMachine
+	3,  // 49: larder.v1.RecordedJob.spec:type_name -> larder.v1.JobSpec
+	80, // 50: larder.v1.RecordedJob.registered:type_name -> google.protobuf.Duration
+	80, // 51: larder.v1.RecordedJob.ended:type_name -> google.protobuf.Duration
+	80, // 52: larder.v1.RecordedJob.step:type_name -> google.protobuf.Duration
+	80, // 53: larder.v1.RecordedMachine.duration:type_name -> google.protobuf.Duration
+	80, // 54: larder.v1.RecordedMachine.storage_latency:type_name -> google.protobuf.Duration
+	67, // 55: larder.v1.RecordedMachine.tiers:type_name -> larder.v1.RecordedTier
+	4,  // 56: larder.v1.RecordedMachine.counted:type_name -> larder.v1.Counters
+	80, // 57: larder.v1.WatchStatsRequest.interval:type_name -> google.protobuf.Duration
+	14, // 58: larder.v1.WatchStatsResponse.stats:type_name -> larder.v1.Stats
+	8,  // 59: larder.v1.AttachResponse.job:type_name -> larder.v1.Job
+	71, // 60: larder.v1.AttachResponse.fields:type_name -> larder.v1.Field
+	6,  // 61: larder.v1.BatchReport.quarantined:type_name -> larder.v1.QuarantinedSample
+	5,  // 62: larder.v1.EpochEnd.account:type_name -> larder.v1.EpochAccount
+	18, // 63: larder.v1.LarderService.RegisterJob:input_type -> larder.v1.RegisterJobRequest
+	28, // 64: larder.v1.LarderService.ListJobs:input_type -> larder.v1.ListJobsRequest
+	30, // 65: larder.v1.LarderService.DescribeJob:input_type -> larder.v1.DescribeJobRequest
+	32, // 66: larder.v1.LarderService.DrainJob:input_type -> larder.v1.DrainJobRequest
+	34, // 67: larder.v1.LarderService.KillJob:input_type -> larder.v1.KillJobRequest
+	36, // 68: larder.v1.LarderService.PauseJob:input_type -> larder.v1.PauseJobRequest
+	38, // 69: larder.v1.LarderService.ResumeJob:input_type -> larder.v1.ResumeJobRequest
+	40, // 70: larder.v1.LarderService.SetSubset:input_type -> larder.v1.SetSubsetRequest
+	44, // 71: larder.v1.LarderService.AddDataset:input_type -> larder.v1.AddDatasetRequest
+	42, // 72: larder.v1.LarderService.RefreshDataset:input_type -> larder.v1.RefreshDatasetRequest
+	46, // 73: larder.v1.LarderService.ListDatasets:input_type -> larder.v1.ListDatasetsRequest
+	48, // 74: larder.v1.LarderService.InspectDataset:input_type -> larder.v1.InspectDatasetRequest
+	50, // 75: larder.v1.LarderService.ResolveKeys:input_type -> larder.v1.ResolveKeysRequest
+	52, // 76: larder.v1.LarderService.GetTiers:input_type -> larder.v1.GetTiersRequest
+	54, // 77: larder.v1.LarderService.SetTiers:input_type -> larder.v1.SetTiersRequest
+	56, // 78: larder.v1.LarderService.ApplyConfig:input_type -> larder.v1.ApplyConfigRequest
+	21, // 79: larder.v1.LarderService.GetState:input_type -> larder.v1.GetStateRequest
+	23, // 80: larder.v1.LarderService.ListOrders:input_type -> larder.v1.ListOrdersRequest
+	26, // 81: larder.v1.LarderService.GetOrder:input_type -> larder.v1.GetOrderRequest
+	59, // 82: larder.v1.LarderService.GetStats:input_type -> larder.v1.GetStatsRequest
+	61, // 83: larder.v1.LarderService.RecordTrace:input_type -> larder.v1.RecordTraceRequest
+	68, // 84: larder.v1.LarderService.WatchStats:input_type -> larder.v1.WatchStatsRequest
+	19, // 85: larder.v1.LarderService.RegisterJob:output_type -> larder.v1.RegisterJobResponse
+	29, // 86: larder.v1.LarderService.ListJobs:output_type -> larder.v1.ListJobsResponse
+	31, // 87: larder.v1.LarderService.DescribeJob:output_type -> larder.v1.DescribeJobResponse
+	33, // 88: larder.v1.LarderService.DrainJob:output_type -> larder.v1.DrainJobResponse
+	35, // 89: larder.v1.LarderService.KillJob:output_type -> larder.v1.KillJobResponse
+	37, // 90: larder.v1.LarderService.PauseJob:output_type -> larder.v1.PauseJobResponse
+	39, // 91: larder.v1.LarderService.ResumeJob:output_type -> larder.v1.ResumeJobResponse
+	41, // 92: larder.v1.LarderService.SetSubset:output_type -> larder.v1.SetSubsetResponse
+	45, // 93: larder.v1.LarderService.AddDataset:output_type -> larder.v1.AddDatasetResponse
+	43, // 94: larder.v1.LarderService.RefreshDataset:output_type -> larder.v1.RefreshDatasetResponse
+	47, // 95: larder.v1.LarderService.ListDatasets:output_type -> larder.v1.ListDatasetsResponse
+	49, // 96: larder.v1.LarderService.InspectDataset:output_type -> larder.v1.InspectDatasetResponse
+	51, // 97: larder.v1.LarderService.ResolveKeys:output_type -> larder.v1.ResolveKeysResponse
+	53, // 98: larder.v1.LarderService.GetTiers:output_type -> larder.v1.GetTiersResponse
+	55, // 99: larder.v1.LarderService.SetTiers:output_type -> larder.v1.SetTiersResponse
+	57, // 100: larder.v1.LarderService.ApplyConfig:output_type -> larder.v1.ApplyConfigResponse
+	22, // 101: larder.v1.LarderService.GetState:output_type -> larder.v1.GetStateResponse
+	24, // 102: larder.v1.LarderService.ListOrders:output_type -> larder.v1.ListOrdersResponse
+	27, // 103: larder.v1.LarderService.GetOrder:output_type -> larder.v1.GetOrderResponse
+	60, // 104: larder.v1.LarderService.GetStats:output_type -> larder.v1.GetStatsResponse
+	62, // 105: larder.v1.LarderService.RecordTrace:output_type -> larder.v1.RecordTraceResponse
+	69, // 106: larder.v1.LarderService.WatchStats:output_type -> larder.v1.WatchStatsResponse
+	85, // [85:107] is the sub-list for method output_type
+	63, // [63:85] is the sub-list for method input_type
+	63, // [63:63] is the sub-list for extension type_name
+	63, // [63:63] is the sub-list for extension extendee
+	0,  // [0:63] is the sub-list for field type_name
 }
 
 func init() { file_larder_v1_larder_proto_init() }
@@ -6451,15 +6563,15 @@ func file_larder_v1_larder_proto_init() {
 	if File_larder_v1_larder_proto != nil {
 		return
 	}
-	file_larder_v1_larder_proto_msgTypes[15].OneofWrappers = []any{}
-	file_larder_v1_larder_proto_msgTypes[65].OneofWrappers = []any{}
+	file_larder_v1_larder_proto_msgTypes[16].OneofWrappers = []any{}
+	file_larder_v1_larder_proto_msgTypes[66].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_larder_v1_larder_proto_rawDesc), len(file_larder_v1_larder_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   78,
+			NumMessages:   79,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

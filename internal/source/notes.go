@@ -1,0 +1,110 @@
+package source
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// pictures are suffixes of what a user may take for samples, and torchvision's ImageFolder does not.
+var pictures = []string{
+	".heic", ".heif", ".avif", ".gif", ".jxl", ".jp2", ".jpe", ".jfif", ".pbm", ".pnm", ".tga", ".psd", ".svg", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".raf",
+	".rw2", ".exr", ".hdr", ".dcm", ".nii", ".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".npy", ".npz", ".zip", ".tar",
+}
+
+// Ignored is a kind of files that are no samples.
+type Ignored struct {
+	Kind  string // the suffix in small letters, "" = none, "hidden" (a name that begins with a dot), "others", or "image in the root folder"
+	Files int
+}
+
+// RootKind is the kind of images that lie in the root, where only class folders are looked into.
+const RootKind = "image in the root folder"
+
+// Ignored lists what the last walk found beside samples, the most frequent kind first.
+func (d *Dataset) Ignored() []Ignored {
+	r := d.Report()
+	var out []Ignored
+	for _, kind := range slices.Sorted(maps.Keys(r.Kinds)) {
+		out = append(out, Ignored{kind, r.Kinds[kind]})
+	}
+	if r.RootImage > 0 {
+		out = append(out, Ignored{RootKind, r.RootImage})
+	}
+	slices.SortStableFunc(out, func(a, b Ignored) int { return cmp.Compare(b.Files, a.Files) })
+	return out
+}
+
+// Notes says in words what a user may miss in the dataset: files that look like samples and are none, and classes without any. Text files and
+// others that often lie beside images are left to Ignored.
+func (d *Dataset) Notes() []string {
+	snap := d.snap.Load()
+	var notes []string
+	var parts []string
+	files := 0
+	for _, k := range d.Ignored() {
+		what := k.Kind
+		switch {
+		case what == "":
+			what = "without a suffix"
+		case what != RootKind && !slices.Contains(pictures, what):
+			continue
+		}
+		parts = append(parts, count(k.Files)+" "+what)
+		files += k.Files
+	}
+	if files > 0 {
+		verb := "files are no samples"
+		if files == 1 {
+			verb = "file is no sample"
+		}
+		notes = append(notes, fmt.Sprintf("%s %s: %s (samples lie in class folders and end in %s, as in torchvision's ImageFolder)",
+			count(files), verb, strings.Join(parts, ", "), strings.Join(imageSuffixes, " ")))
+	}
+	if n := snap.report.Irregular; n > 0 {
+		notes = append(notes, count(n)+" pipes, sockets or devices have an image's suffix and are no samples")
+	}
+	var empty []string
+	for _, l := range snap.empty {
+		empty = append(empty, printable(snap.classes[l]))
+	}
+	if len(empty) > 0 {
+		notes = append(notes, fmt.Sprintf("%s without an image: %s; labels stay as they are", classes(len(empty)), list(empty)))
+	}
+	if out := snap.report.LeftOut; len(out) > 0 {
+		shown := make([]string, len(out))
+		for i, c := range out {
+			shown[i] = printable(c)
+		}
+		notes = append(notes, fmt.Sprintf("%s new and without an image, so no class yet: %s", classes(len(out)), list(shown)))
+	}
+	return notes
+}
+
+func classes(n int) string {
+	if n == 1 {
+		return "1 class folder is"
+	}
+	return count(n) + " class folders are"
+}
+
+func list(names []string) string {
+	more := ""
+	if len(names) > 5 {
+		more = fmt.Sprintf(" and %s more", count(len(names)-5))
+		names = names[:5]
+	}
+	return strings.Join(names, ", ") + more
+}
+
+// count writes a number with commas.
+func count(n int) string {
+	s := strconv.Itoa(n)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}

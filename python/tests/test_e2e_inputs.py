@@ -1,0 +1,110 @@
+"""What may lie in a dataset, against the real daemon: formats of torchvision's ImageFolder, files that are no samples, classes without any."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import larder
+from larder import errors, ops
+
+GOLDEN = Path(__file__).resolve().parents[2] / "internal/prep/testdata/golden"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Classes of TIFF and of netpbm, 51 files of all kinds."""
+    root = tmp_path / "set"
+    for name, suffixes in (("netpbm", (".ppm", ".pgm")), ("tiff", (".tif", ".tiff"))):
+        (root / name).mkdir(parents=True)
+        for f in GOLDEN.iterdir():
+            if f.suffix in suffixes:
+                shutil.copy(f, root / name / f.name)
+    return root
+
+
+def test_tiff_and_netpbm_give_what_pillow_gives(real, folder):
+    image = pytest.importorskip("PIL.Image")
+    files = sorted(p for p in folder.rglob("*.*"))
+    assert len(files) > 50
+    loader = real(f"imagefolder:{folder}", batch_size=8, return_index=True)
+    seen = 0
+    for images, _, index in loader:
+        for got, i in zip(images, index.tolist()):
+            want = image.open(GOLDEN / (files[i].name + ".want.png")).convert("RGB")
+            assert np.array_equal(np.asarray(want), got), files[i]
+            seen += 1
+    assert seen == len(files)
+    assert not loader.quarantined
+
+
+def test_a_tiff_that_is_not_read_says_which_kind_it_is(real, folder):
+    bad = folder / "tiff" / "00-cmyk.tif"
+    bad.write_bytes((folder / "tiff" / "rgb8-raw.tif").read_bytes().replace(b"\x06\x01\x03\0\x01\0\0\0\x02", b"\x06\x01\x03\0\x01\0\0\0\x05", 1))
+    loader = real(f"imagefolder:{folder}", batch_size=100, return_index=True)
+    with pytest.raises(larder.SampleError, match="its colours are CMYK, and only grey, palette and RGB are read") as e:
+        next(iter(loader))
+    assert e.value.file == str(bad)
+
+
+def heard(**kw):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        kw.pop("real")(**kw)
+    return [str(w.message) for w in caught if w.category is larder.DatasetWarning]
+
+
+def test_what_is_no_sample_is_told_once(real, folder, monkeypatch):
+    monkeypatch.setattr(errors.DatasetWarning, "_told", set())
+    (folder / "tiff" / "photo.HEIC").write_bytes(b"x")
+    (folder / "tiff" / "list.txt").write_bytes(b"x")
+    (folder / "film.mp4").write_bytes(b"x")
+    asked = {"real": real, "uri": f"imagefolder:{folder}", "batch_size": 4}
+    told = heard(**asked, job="first")
+    assert len(told) == 1
+    assert "2 files are no samples: 1 .heic, 1 .mp4" in told[0]
+    assert str(folder) in told[0]
+    assert heard(**asked, job="second") == [], "this process knows"
+    monkeypatch.setattr(errors.DatasetWarning, "_told", set())
+    assert heard(**asked, job="third", rank=1, world_size=2) == [], "rank 0 tells"
+
+
+def test_classes_without_images(real, server, folder):
+    (folder / "00-none").mkdir()
+    uri = f"imagefolder:{folder}"
+    with pytest.raises(larder.InvalidError, match="skip_empty=True"):
+        real(uri, batch_size=64)
+    loader = real(uri, batch_size=64, skip_empty=True, job="skips", transform=[ops.CenterCrop(8)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", larder.DatasetWarning)
+        assert sorted({int(v) for _, labels in loader for v in labels}) == [1, 2], "as with torchvision's allow_empty"
+    # The last images of a class go: every refresh works, and the labels of the others stay.
+    for f in (folder / "netpbm").iterdir():
+        f.unlink()
+    for _ in range(2):
+        out = server.cli("dataset", "refresh", uri)
+        assert out.returncode == 0, out.stderr
+    assert {int(v) for _, labels in loader for v in labels} == {2}
+    with pytest.raises(larder.InvalidError, match="skip_empty must be True or False"):
+        real(uri, batch_size=4, skip_empty="yes")
+
+
+def test_an_object_store_is_refused_with_what_works(real):
+    with pytest.raises(larder.InvalidError, match="object stores are not built yet") as e:
+        real("s3://bucket/train", batch_size=4)
+    assert "mount it as a folder" in e.value.hint
+    assert "did you mean" not in str(e.value)
+
+
+def test_a_file_that_changed_says_refresh(real, server, folder):
+    loader = real(f"imagefolder:{folder}", batch_size=100, job="changes")
+    (folder / "netpbm" / "rgb8.ppm").write_bytes(b"P6 1 1 255 abc")
+    with pytest.raises(larder.SampleError, match="changed since it was indexed") as e:
+        next(iter(loader))
+    assert "larder dataset refresh" in e.value.why or "larder dataset refresh" in str(e.value)
+    assert server.cli("dataset", "refresh", f"imagefolder:{folder}").returncode == 0
+    assert sum(len(labels) for _, labels in loader) == len(list(folder.rglob("*.*")))
