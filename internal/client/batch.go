@@ -28,6 +28,9 @@ type layout struct {
 
 func newLayout(info *larderv1.AttachResponse) (layout, error) {
 	l := layout{fields: info.GetFields(), rows: info.GetJob().GetSpec().GetBatchSize()}
+	if n := info.GetRows(); n > 0 {
+		l.rows = n
+	}
 	if info.GetSlots() == 0 || l.rows == 0 {
 		return l, wire.Violation("RING has %d slots for batches of %d", info.GetSlots(), l.rows)
 	}

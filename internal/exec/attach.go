@@ -73,7 +73,7 @@ func (e *Engine) Attach(ctx context.Context, req *larderv1.AttachRequest, peer s
 	return &attachment{e: e, ring: ring, info: &larderv1.AttachResponse{
 		Job: v, Incarnation: uint64(r.Inc), Slots: uint32(ring.slots), SlotBytes: uint64(ring.slotBytes),
 		SegmentBytes: uint64(ring.seg.Size()), Fields: ring.fields, BatchesPerEpoch: uint64(spec.Batches(k.rank)),
-		NumSamples: uint64(spec.Subset), NextEpoch: r.Epoch, Rest: r.Rest, Board: uint64(ring.board), Posts: uint32(ring.posts),
+		NumSamples: uint64(spec.Subset), NextEpoch: r.Epoch, Rest: r.Rest, Board: uint64(ring.board), Posts: uint32(ring.posts), Rows: uint32(ring.rows),
 	}}, nil
 }
 

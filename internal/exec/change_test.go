@@ -1,10 +1,12 @@
 package exec_test
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
 
+	"larder/internal/exec"
 	"larder/internal/fault"
 	larderv1 "larder/proto/larder/v1"
 )
@@ -64,6 +66,74 @@ func TestTheDatasetAndTheSubsetChangeUnderAJob(t *testing.T) {
 	if _, err := w.engine.RefreshDataset(t.Context(), &larderv1.RefreshDatasetRequest{Dataset: "nothing"}); reasonOf(err) != fault.NotFound {
 		t.Errorf("%v", err)
 	}
+}
+
+// TestRingsAreAsLargeAsTheDataset: a batch that is larger than the dataset costs no memory for samples that do not exist; a dataset that grows beyond
+// what the rings hold is not followed, and the job says so; one that grows within is.
+func TestRingsAreAsLargeAsTheDataset(t *testing.T) {
+	const size = 64.0
+	w := serve(t, func(c *exec.Config) { c.MaxRing = 8 << 20 }) // a quarter of it has room for 42 samples of 12,288 bytes in each of 4 slots
+	dir := folder(t, 24)
+	crop := recipe(op("RandomResizedCrop", map[string]any{"size": size}))
+	tr := w.train(spec("a", dir, 2000, crop), 0)
+	exactly(t, "epoch 0", tr.must(0).ids, all(24))
+	if ring := w.stats().GetJobs()[0].GetRanks()[0].GetRingBytes(); ring < 4*24*size*size*3 || ring > 8<<20/3 {
+		t.Errorf("a ring of %d bytes", ring)
+	}
+	tr.detach()
+
+	two := spec("two", dir, 2000, crop, func(s *larderv1.JobSpec) { s.WorldSize, s.Even = 2, "none" })
+	ranks := []*trainer{w.train(two, 0), w.train(two, 1)}
+	got := make(chan []int64, len(ranks))
+	for _, r := range ranks {
+		go func() {
+			s, err := r.epoch(0)
+			if err != nil {
+				t.Error(err)
+			}
+			got <- s.ids
+		}()
+	}
+	exactly(t, "two ranks", append(<-got, <-got...), all(24))
+	for _, r := range ranks {
+		r.detach()
+	}
+
+	dirB := folder(t, 24)
+	b := w.train(spec("b", dirB, 2000, crop, subset("id < 10")), 0)
+	exactly(t, "a small subset", b.must(0).ids, all(10))
+	if _, err := w.engine.SetSubset(t.Context(), &larderv1.SetSubsetRequest{Name: "b", Subset: "all"}); err != nil {
+		t.Fatal(err)
+	}
+	exactly(t, "the whole dataset", b.must(1).ids, all(24))
+	refresh := func() {
+		t.Helper()
+		if _, err := w.engine.RefreshDataset(t.Context(), &larderv1.RefreshDatasetRequest{Dataset: "imagefolder:" + dirB}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 40 {
+		draw(t, file(dirB, 24, 0)+fmt.Sprintf(".more%02d.jpg", i), 40, 30, uint64(99+i))
+	}
+	refresh()
+	exactly(t, "it has grown beyond the rings", b.must(2).ids, all(24))
+	d, err := w.engine.DescribeJob(t.Context(), &larderv1.DescribeJobRequest{Name: "b"})
+	if err != nil || len(d.GetJob().GetNotes()) != 1 || !strings.Contains(d.GetJob().GetNotes()[0], "its rings were made when the dataset had fewer samples") {
+		t.Errorf("%v %q", err, d.GetJob().GetNotes())
+	}
+	if _, err := w.engine.SetSubset(t.Context(), &larderv1.SetSubsetRequest{Name: "b", Subset: "all"}); reasonOf(err) != fault.ResourceExceeded {
+		t.Errorf("%v", err)
+	}
+	for i := range 39 {
+		if err := os.Remove(file(dirB, 24, 0) + fmt.Sprintf(".more%02d.jpg", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refresh()
+	if n := len(b.must(3).ids); n != 25 {
+		t.Errorf("%d samples, and 25 are in the dataset, which the rings have room for", n)
+	}
+	b.detach()
 }
 
 func TestPauseIsSeenAndEnds(t *testing.T) {

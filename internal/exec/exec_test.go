@@ -497,10 +497,10 @@ func TestBadRequestsNameTheFix(t *testing.T) {
 		"subset typo":      {spec("a", dir, 4, subset("lable < 3")), fault.SubsetSyntax, "lable"},
 		"subset empty":     {spec("a", dir, 4, subset("label > 77")), fault.SubsetEmpty, "label > 77"},
 		"batch too large":  {spec("a", dir, 21, func(s *larderv1.JobSpec) { s.DropLast = true }), fault.SubsetEmpty, "21"},
-		"ring too large": {spec("a", dir, 1<<16, recipe(op("RandomResizedCrop", map[string]any{"size": 224.0}))), fault.ResourceExceeded,
-			"need 36.8GiB (4 slots of 9.19GiB), and 192MiB of the 192MiB for rings are free"},
-		"rings too large": {spec("a", dir, 1<<12, recipe(op("RandomResizedCrop", map[string]any{"size": 224.0})), func(s *larderv1.JobSpec) { s.WorldSize = 2 }), fault.ResourceExceeded,
-			"(4 slots of 588MiB for each of 2 ranks)"},
+		"ring too large": {spec("a", dir, 1<<16, recipe(op("RandomResizedCrop", map[string]any{"size": 2240.0}))), fault.ResourceExceeded,
+			"need 1.12GiB (4 slots of 287MiB), and 192MiB of the 192MiB for rings are free"},
+		"rings too large": {spec("a", dir, 1<<12, recipe(op("RandomResizedCrop", map[string]any{"size": 2240.0})), func(s *larderv1.JobSpec) { s.WorldSize = 2 }), fault.ResourceExceeded,
+			"(4 slots of 144MiB for each of 2 ranks)"},
 	} {
 		_, err := register(c, x.spec)
 		if reasonOf(err) != x.reason || !strings.Contains(err.Error(), x.words) {

@@ -39,6 +39,7 @@ type job struct {
 	subsets    *subsets
 	seed       *atomic.Uint64  // of random parameters, once it is registered
 	resume     *recordedResume // what it goes on from; nil = it began by itself
+	rows       int             // that a slot of its rings has room for: no batch may have more
 }
 
 // key is the randomness of one sample: of its dataset's id, so that it does not depend on what else the daemon indexed.
@@ -262,6 +263,7 @@ func (e *Engine) compile(ctx context.Context, spec *larderv1.JobSpec, known *sel
 	if err := j.life.Validate(); err != nil {
 		return nil, reg, err
 	}
+	j.rows = e.rows(j)
 	if err := e.fits(j); err != nil {
 		return nil, reg, err
 	}
@@ -337,11 +339,43 @@ func (e *Engine) reserve(j *job, n int64) error {
 func (e *Engine) unreserve(n int64) { e.ringBytes.Add(-n) }
 
 func (e *Engine) layout(j *job) layout {
-	guess := int64(0)
-	if n := j.data.LiveCount(); n > 0 {
-		guess = min(j.data.TotalBytes()/int64(n)*6, 4<<20) // a JPEG unpacks to 5.4 times its size; a larger batch gets larger memory
+	return newLayout(j.recipe, j.rows, j.life.Slots, j.guess())
+}
+
+// guess is the mean decoded size of a sample, in bytes.
+func (j *job) guess() int64 {
+	n := j.data.LiveCount()
+	if n == 0 {
+		return 0
 	}
-	return newLayout(j.recipe, j.life.Batch, j.life.Slots, guess)
+	return min(j.data.TotalBytes()/int64(n)*6, 4<<20) // a JPEG unpacks to 5.4 times its size; a larger batch gets larger memory
+}
+
+// smallRings is how much memory the rings of a job may have for batches that are larger than its dataset is today, in bytes: room to grow. It
+// is no more than a quarter of what is free.
+const smallRings = 256 << 20
+
+// rows is how many samples a slot of j's rings has room for: a batch, but no more than a rank gets of the whole dataset, unless that costs little.
+// It holds for as long as the daemon knows the job, whatever the subset: see roomFor.
+func (e *Engine) rows(j *job) int {
+	share := (j.data.Len() + j.life.World - 1) / j.life.World
+	each := max(int64(j.recipe.Output().SampleBytes), 1)
+	if j.recipe.Output().Ragged {
+		each = max(j.guess(), 1) + raggedEntry
+	}
+	small := min(smallRings, (e.ringLimit()-e.ringBytes.Load())/4) / (each * int64(j.life.Slots) * int64(j.life.World))
+	return min(j.life.Batch, max(share, int(min(small, 1<<16))))
+}
+
+// roomFor refuses a subset of n samples of which a batch could have more than the slots of the job's rings have room for. It takes a dataset that
+// has grown.
+func (j *job) roomFor(n int) error {
+	share := (n + j.life.World - 1) / j.life.World
+	if need := min(j.life.Batch, share); need > j.rows {
+		return fault.New(fault.ResourceExceeded, j.spec.GetName(), "register the job again, or lower batch_size",
+			"job %s: its rings were made when the dataset had fewer samples, for batches of %d, and a batch would have %d now", j.spec.GetName(), j.rows, need)
+	}
+	return nil
 }
 
 // parseOrder reads the name of an order a user may ask for: a mode, or stratified(B). B is bounded where its tiles would be too small to

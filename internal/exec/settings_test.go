@@ -60,7 +60,7 @@ func TestSettingsAreOneWhole(t *testing.T) {
 		!strings.Contains(err.Error(), "tiers.total 75MiB and 30MiB for the daemon itself exceed memory.limit 100MiB") {
 		t.Errorf("%v", err)
 	}
-	large := spec("large", dir, 64, recipe(crops...), func(s *larderv1.JobSpec) { s.Prefetch = 60; s.BatchSize = 4096 })
+	large := spec("large", dir, 64, recipe(op("RandomResizedCrop", map[string]any{"size": 448.0})), func(s *larderv1.JobSpec) { s.Prefetch = 60; s.BatchSize = 4096 })
 	if _, err := register(w.dial(), large); reasonOf(err) != fault.ResourceExceeded || !strings.Contains(err.Error(), "of the 4MiB for rings are free") {
 		t.Errorf("%v", err)
 	}

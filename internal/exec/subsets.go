@@ -195,6 +195,9 @@ func (e *Engine) SetSubset(ctx context.Context, req *larderv1.SetSubsetRequest) 
 
 // change asks the coordinator for another subset, unless it has been asked for already, and tells it what is gone. e.registering is held.
 func (e *Engine) change(ctx context.Context, j *job, rank int, expr string, objects []ident.ObjectID, seen uint64) (coordinator.Reply, error) {
+	if err := j.roomFor(len(objects)); err != nil {
+		return coordinator.Reply{}, err
+	}
 	v, err := e.lookup(ctx, j.id)
 	if err != nil {
 		return coordinator.Reply{}, err

@@ -33,7 +33,7 @@ _ORDERED = os.uname().machine in ("x86_64", "i686", "amd64")
 def of(ring: Ring, attach: dict[str, Any], held: dict[int, Frame | Lease]) -> Board | None:
     """The board that RING announces, opened; None when there is none, or when this machine cannot read it."""
     at, posts = int(attach.get("board") or 0), int(attach.get("posts") or 0)
-    rows = int(((attach.get("job") or {}).get("spec") or {}).get("batchSize") or 0)
+    rows = int(attach.get("rows") or ((attach.get("job") or {}).get("spec") or {}).get("batchSize") or 0)
     if not at or not rows or not _ORDERED:
         return None
     if posts < 1 or posts & (posts - 1) or at % 8 or at + _POSTS + posts * _POST_BYTES > len(ring.memory):

@@ -93,6 +93,20 @@ def test_classes_without_images(real, server, folder):
         real(uri, batch_size=4, skip_empty="yes")
 
 
+def test_a_batch_may_be_larger_than_the_dataset(server, real, folder):
+    """Rings have room for the samples there are: 60,000 rows of 150,528 bytes in each slot would be refused."""
+    loader = real(f"imagefolder:{folder}", batch_size=60000, transform=[ops.RandomResizedCrop(224)], shuffle=True, return_index=True, job="whole")
+    for _ in range(3):
+        batches = [index.tolist() for *_, index in loader]
+        assert [sorted(b) for b in batches] == [list(range(51))]
+    ranks = [
+        real(f"imagefolder:{folder}", batch_size=60000, transform=[ops.RandomResizedCrop(224)], return_index=True, job="two", rank=r, world_size=2, even="none")
+        for r in range(2)
+    ]
+    iterators = [iter(r) for r in ranks]
+    assert sorted(i for it in iterators for i in next(it)[-1].tolist()) == list(range(51))
+
+
 def test_an_object_store_is_refused_with_what_works(real):
     with pytest.raises(larder.InvalidError, match="object stores are not built yet") as e:
         real("s3://bucket/train", batch_size=4)

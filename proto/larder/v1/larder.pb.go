@@ -5394,7 +5394,9 @@ type AttachResponse struct {
 	// posts of the board, a power of two.
 	Posts uint32 `protobuf:"varint,11,opt,name=posts,proto3" json:"posts,omitempty"`
 	// rest: of next_epoch there is what an earlier job left. A client that has not loaded its state begins with the one after it.
-	Rest          bool `protobuf:"varint,12,opt,name=rest,proto3" json:"rest,omitempty"`
+	Rest bool `protobuf:"varint,12,opt,name=rest,proto3" json:"rest,omitempty"`
+	// rows: samples that a slot has room for; no batch has more. Fewer than batch_size where the dataset has fewer; 0 = batch_size.
+	Rows          uint32 `protobuf:"varint,110,opt,name=rows,proto3" json:"rows,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5511,6 +5513,13 @@ func (x *AttachResponse) GetRest() bool {
 		return x.Rest
 	}
 	return false
+}
+
+func (x *AttachResponse) GetRows() uint32 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
 }
 
 // HelloRequest opens a session.
@@ -6267,7 +6276,7 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x06offset\x18\x04 \x01(\x04R\x06offset\x12!\n" +
 	"\fsample_bytes\x18\x05 \x01(\x04R\vsampleBytes\x12\x16\n" +
 	"\x06ragged\x18\x06 \x01(\bR\x06ragged\x12\x16\n" +
-	"\x06layout\x18\a \x01(\tR\x06layout\"\x84\x03\n" +
+	"\x06layout\x18\a \x01(\tR\x06layout\"\x98\x03\n" +
 	"\x0eAttachResponse\x12 \n" +
 	"\x03job\x18\x01 \x01(\v2\x0e.larder.v1.JobR\x03job\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x14\n" +
@@ -6284,7 +6293,8 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x05board\x18\n" +
 	" \x01(\x04R\x05board\x12\x14\n" +
 	"\x05posts\x18\v \x01(\rR\x05posts\x12\x12\n" +
-	"\x04rest\x18\f \x01(\bR\x04rest\"j\n" +
+	"\x04rest\x18\f \x01(\bR\x04rest\x12\x12\n" +
+	"\x04rows\x18n \x01(\rR\x04rows\"j\n" +
 	"\fHelloRequest\x12\x16\n" +
 	"\x06client\x18\x01 \x01(\tR\x06client\x12\x17\n" +
 	"\aabi_min\x18\x02 \x01(\rR\x06abiMin\x12\x17\n" +
