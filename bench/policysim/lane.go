@@ -7,6 +7,7 @@ import (
 	"larder/bench/trace"
 	"larder/cachepolicy"
 	"larder/internal/ident"
+	"larder/tiers/tinylfu"
 )
 
 // lane is one policy at one capacity: a cache of whole objects around an Evictor.
@@ -39,6 +40,8 @@ func (l *lane) weight() int {
 	switch {
 	case l.epochs != nil:
 		return 8 + len(l.run.t.Jobs)
+	case l.policy == tinylfu.Name: // it waits for another goroutine
+		return 60
 	case l.whole != nil, l.policy == "need", l.policy == "refcount", l.policy == "minio-preselect":
 		return 6
 	case l.policy == "w-tinylfu", l.policy == "s3-fifo":

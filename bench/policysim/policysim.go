@@ -18,11 +18,12 @@ import (
 	"larder/cachepolicy"
 	"larder/internal/fault"
 	"larder/internal/xrand"
+	"larder/tiers/tinylfu"
 )
 
 // Config says what to run.
 type Config struct {
-	Policies  []string // of the registry; none = all of it
+	Policies  []string // of the registry, or tinylfu; none = all of the registry, whose figures are the same every time
 	Caches    []int64  // capacities in bytes (samples, when all have size 1); at least one
 	Warm      int      // epochs of each job that hits are not counted in
 	Seed      uint64   // of policies that draw
@@ -101,6 +102,7 @@ func Run(t *trace.Trace, c Config, stop func() error) (*Report, error) {
 	if err := r.fits(); err != nil {
 		return nil, err
 	}
+	defer r.close()
 	if err := r.lanes(); err != nil {
 		return nil, err
 	}
@@ -119,7 +121,7 @@ func (c *Config) check(t *trace.Trace) error {
 	}
 	for _, p := range c.Policies {
 		if !known(p) {
-			return fault.New(fault.Invalid, "policies", cachepolicy.Hint(p, cachepolicy.Names()), "unknown cache policy %.40q", p)
+			return fault.New(fault.Invalid, "policies", cachepolicy.Hint(p, tinylfu.Names()), "unknown cache policy %.40q", p)
 		}
 	}
 	if len(c.Caches) == 0 || len(c.Caches) > MaxCaches {
@@ -137,16 +139,8 @@ func (c *Config) check(t *trace.Trace) error {
 	return nil
 }
 
-// known asks the registry, clairvoyant-100 included.
-func known(policy string) bool {
-	if policy == "" {
-		return false
-	}
-	if cachepolicy.NeedsFuture(policy) {
-		return true
-	}
-	return slices.Contains(cachepolicy.Names(), policy)
-}
+// known asks the registry, clairvoyant-100 and tinylfu included.
+func known(policy string) bool { return policy != "" && tinylfu.Known(policy) }
 
 // run is one replay.
 type run struct {
@@ -281,7 +275,8 @@ func (r *run) lanes() error {
 					given.Future = l.epochs
 				}
 			}
-			e, err := cachepolicy.NewGiven(p, xrand.New(r.c.Seed, uint64(ci), 0x706f6c696379), given)
+			entries := int(min(int64(r.unique), cap/max(1, r.bytes/int64(max(1, r.unique)))+1))
+			e, err := tinylfu.Make(p, xrand.New(r.c.Seed, uint64(ci), 0x706f6c696379), given, entries)
 			if err != nil {
 				return err
 			}
@@ -291,6 +286,15 @@ func (r *run) lanes() error {
 		}
 	}
 	return nil
+}
+
+// close ends what policies have running: tinylfu has goroutines.
+func (r *run) close() {
+	for _, l := range r.all {
+		if c, ok := l.ev.(interface{ Close() }); ok {
+			c.Close()
+		}
+	}
 }
 
 // replay shares the lanes among the workers; each goes over the trace once.
@@ -402,7 +406,7 @@ func (r *run) report() *Report {
 	bounds := r.bounds()
 	row := func(policy string, ci, loads int, jobHits []int, missBytes int64) Row {
 		x := Row{Policy: policy, Cache: r.c.Caches[ci], Share: float64(r.c.Caches[ci]) / float64(r.bytes), Loads: loads, PerUnique: float64(loads) / float64(r.unique),
-			Bound: bounds[ci], OverBound: float64(loads) / float64(bounds[ci]), Breaks: cachepolicy.Breaks(policy), Bounding: cachepolicy.NeedsFuture(policy)}
+			Bound: bounds[ci], OverBound: float64(loads) / float64(bounds[ci]), Breaks: tinylfu.BreaksOf(policy), Bounding: cachepolicy.NeedsFuture(policy)}
 		sum, sq, n := 0.0, 0.0, 0.0
 		for k, h := range jobHits {
 			x.Hits += h

@@ -29,6 +29,7 @@ import (
 	"larder/cachepolicy"
 	"larder/internal/config"
 	"larder/internal/fault"
+	"larder/tiers/tinylfu"
 )
 
 // policyFlags are the flags of larder bench policy.
@@ -60,7 +61,7 @@ The same input gives the same figures. docs/benchmarks.md explains the method, d
 	cmd.Flags().StringVar(&f.trace, "trace", "", "file of a trace")
 	cmd.Flags().StringVar(&f.scenario, "scenario", "", "YAML of a scenario; - is standard input")
 	cmd.Flags().StringVar(&f.format, "format", "", "format of --trace: larder, oracleGeneral or csv (default: by its name)")
-	cmd.Flags().StringVar(&f.policies, "policies", "all", "policies to compare, with commas; or all")
+	cmd.Flags().StringVar(&f.policies, "policies", "all", "policies to compare, with commas; all = those whose figures are the same every time, and more may stand beside it: all,tinylfu")
 	cmd.Flags().StringVar(&f.cache, "cache", "1%,5%,10%,20%,35%,50%,65%,80%", "cache sizes, with commas: % of what is asked for, or bytes (samples, when all have size 1)")
 	cmd.Flags().IntVar(&f.warm, "warm", 0, "epochs of each job whose hits are not counted")
 	cmd.Flags().Uint64Var(&f.seed, "seed", 1, "seed of policies that draw")
@@ -93,15 +94,8 @@ func (f *policyFlags) run(cmd *cobra.Command) error {
 	}
 	most := uint64(limit.Of(0))
 	c := policysim.Config{Warm: f.warm, Seed: f.seed, MaxMemory: most, UnitSize: f.unitSize}
-	if f.policies != "all" {
-		for p := range strings.SplitSeq(f.policies, ",") {
-			c.Policies = append(c.Policies, strings.TrimSpace(p))
-		}
-	}
-	for _, p := range c.Policies {
-		if !cachepolicy.NeedsFuture(p) && !slices.Contains(cachepolicy.Names(), p) {
-			return fault.New(fault.Invalid, "policies", cachepolicy.Hint(p, cachepolicy.Names()), "unknown cache policy %.40q", p)
-		}
+	if c.Policies, err = policyList(f.policies); err != nil {
+		return err
 	}
 	if f.progress {
 		c.Progress = progressTo(cmd.ErrOrStderr(), "policies")
@@ -146,6 +140,32 @@ func (f *policyFlags) run(cmd *cobra.Command) error {
 		return report.Write(cmd.OutOrStdout(), "Cache policies", []report.Named{*n}, out.Facts)
 	}
 	return f.out.value(cmd.OutOrStdout(), out, func(t *tabwriter.Writer) { policyTable(t, out) })
+}
+
+// policyList reads --policies; nil is all of the registry. Each policy runs once.
+func policyList(list string) ([]string, error) {
+	var out []string
+	add := func(names ...string) {
+		for _, p := range names {
+			if !slices.Contains(out, p) {
+				out = append(out, p)
+			}
+		}
+	}
+	for p := range strings.SplitSeq(list, ",") {
+		switch p = strings.TrimSpace(p); {
+		case p == "all":
+			add(cachepolicy.Names()...)
+		case p == "" || !tinylfu.Known(p):
+			return nil, fault.New(fault.Invalid, "policies", cachepolicy.Hint(p, append(tinylfu.Names(), "all")), "unknown cache policy %.40q", p)
+		default:
+			add(p)
+		}
+	}
+	if slices.Equal(out, cachepolicy.Names()) {
+		return nil, nil
+	}
+	return out, nil
 }
 
 func (f *policyFlags) replay(ctx context.Context, t *trace.Trace, c policysim.Config) (*policysim.Report, error) {
