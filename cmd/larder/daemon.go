@@ -56,6 +56,7 @@ type daemon struct {
 	journal  journal.Log
 	found    *journal.State // what it held; nil = nothing
 	decoding *journal.Decoding
+	stateDir string // of journal; "" = it is memory
 	seed     uint64
 	gpu      gpu.Probe
 	engine   *exec.Engine
@@ -75,6 +76,8 @@ type daemon struct {
 	goneOnce  sync.Once
 	broken    <-chan struct{} // closed when a part failed
 	draining  atomic.Bool
+	ending    chan ending // what larder stop asks of serve; nil = another program's daemon
+	lastError *atomic.Pointer[loggedError]
 	closeOnce sync.Once
 	closeErr  error
 }
@@ -90,8 +93,16 @@ func openReloadable(cfg *config.Config, log *slog.Logger, level *slog.LevelVar, 
 	if err != nil {
 		return nil, err
 	}
-	d := &daemon{cfg: cfg, resolved: resolved, log: log, level: level, load: load, gone: make(chan struct{}), health: health.NewServer()}
-	if err := d.open(); err != nil {
+	log, lastError := remembering(log)
+	d := &daemon{cfg: cfg, resolved: resolved, log: log, lastError: lastError, level: level, load: load, gone: make(chan struct{}), health: health.NewServer()}
+	if load != nil {
+		d.ending = make(chan ending, 1)
+	}
+	err = d.open()
+	if err == nil {
+		err = d.listener.Unmark()
+	}
+	if err != nil {
 		if cerr := d.close(); cerr != nil {
 			log.Error("close what was opened", "error", cerr)
 		}
@@ -168,6 +179,7 @@ func (d *daemon) openEngine() error {
 		Version: version, Catalog: d.catalog, Store: d.store, Journal: d.journal, Found: d.found, GPU: d.gpu, Log: d.log,
 		Workers: r.Workers, Limits: imageLimits(cfg.Prep, r), SkipCorrupt: cfg.Prep.OnCorrupt == "skip",
 		Tiers: first.Tiers, TierSetting: first.TierSetting, MaxRing: first.MaxRing, Strata: first.Strata, ApplyConfig: d.applyConfig,
+		Stop: d.askStop, Status: d.status,
 		ParseSize: func(s string) (int64, bool, error) {
 			v, err := config.ParseSize(s)
 			return v.Of(r.Machine), v.IsAuto(), err

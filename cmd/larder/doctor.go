@@ -84,7 +84,7 @@ func paint(tint bool, status string) string {
 func diagnose(ctx context.Context, g *globals) []finding {
 	m := config.DetectMachine()
 	list := []finding{
-		checkMemfd(), checkSeals(), checkFiles(), checkMemory(m), checkCores(m), checkDecoder(), checkGPU(ctx), checkIndexDir(m), checkStateDir(m), checkSocket(ctx, g),
+		checkMemfd(), checkSeals(), checkFiles(), checkMemory(m), checkCores(m), checkDecoder(), checkGPU(ctx), checkIndexDir(m), checkStateDir(ctx, g), checkSocket(ctx, g),
 	}
 	return append(list, checkOpen(ctx, g)...)
 }
@@ -191,13 +191,19 @@ func checkIndexDir(m config.Machine) finding {
 	return f
 }
 
-func checkStateDir(m config.Machine) finding {
-	f := finding{Check: "state folder", Status: "ok", Detail: m.StateDir}
-	if m.StateDir == "" {
-		return finding{f.Check, "warn", "there is no state folder, for neither XDG_STATE_HOME nor HOME is set", "set state.dir, or no job outlives the daemon"}
+// checkStateDir looks at the folder of the daemon that is asked, or of the one that would serve the socket.
+func checkStateDir(ctx context.Context, g *globals) finding {
+	f := finding{Check: "state folder", Status: "ok"}
+	var err error
+	if f.Detail, err = askedStateDir(ctx, g); err != nil {
+		e := fault.From(err)
+		return finding{f.Check, "warn", e.Message, e.Hint}
 	}
-	if err := unix.Access(existing(m.StateDir), unix.W_OK); err != nil {
-		return finding{f.Check, "warn", fmt.Sprintf("%s cannot be written: %v", m.StateDir, err), "set state.dir, or no job outlives the daemon"}
+	if f.Detail == "" {
+		return finding{f.Check, "warn", "there is none: no job outlives the daemon", "set state.dir, or XDG_STATE_HOME or HOME"}
+	}
+	if err := unix.Access(existing(f.Detail), unix.W_OK); err != nil {
+		return finding{f.Check, "warn", fmt.Sprintf("%s cannot be written: %v", f.Detail, err), "set state.dir, or no job outlives the daemon"}
 	}
 	return f
 }

@@ -40,6 +40,7 @@ var exitOf = map[fault.Reason]int{
 	fault.ResourceExceeded: exitResources,
 	fault.ConfigInvalid:    exitUsage,
 	fault.Unavailable:      exitUnavailable,
+	fault.Stopped:          exitUnavailable,
 	fault.JobEnded:         exitConflict,
 	fault.Protocol:         exitFailure,
 	fault.Unsupported:      exitFailure,

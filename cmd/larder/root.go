@@ -20,6 +20,9 @@ import (
 // extraCommands are the commands of files that stand on their own; each appends its constructor in init.
 var extraCommands []func() *cobra.Command
 
+// socketCommands are those that ask a daemon.
+var socketCommands []func(*globals) *cobra.Command
+
 // globals are the flags every command has.
 type globals struct {
 	socket  string
@@ -52,6 +55,9 @@ sees next, prepares each sample as few times as possible, and hands every job it
 	)
 	for _, f := range extraCommands {
 		root.AddCommand(f())
+	}
+	for _, f := range socketCommands {
+		root.AddCommand(f(g))
 	}
 	return root
 }

@@ -102,7 +102,7 @@ func TestScript(t *testing.T) {
 			env.Setenv("XDG_CACHE_HOME", filepath.Join(env.WorkDir, "cache"))
 			env.Setenv("HOME", env.WorkDir)
 			env.Setenv("TMPDIR", dir)
-			for _, k := range []string{"LARDER_CONFIG", "XDG_RUNTIME_DIR"} {
+			for _, k := range []string{"LARDER_CONFIG", "XDG_RUNTIME_DIR", "XDG_STATE_HOME"} {
 				env.Setenv(k, "")
 			}
 			env.Values["daemons"] = map[string]*background{}
@@ -151,7 +151,7 @@ func cmdDaemon(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	b.cmd = exec.Command(larder, append([]string{"serve"}, args[1:]...)...)
 	b.cmd.Dir = ts.MkAbs(".")
-	for _, k := range []string{"PATH", "HOME", "TMPDIR", "LARDER_SOCKET", "XDG_CACHE_HOME", "GOCOVERDIR"} {
+	for _, k := range []string{"PATH", "HOME", "TMPDIR", "LARDER_SOCKET", "XDG_CACHE_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "GOCOVERDIR"} {
 		if v := ts.Getenv(k); v != "" {
 			b.cmd.Env = append(b.cmd.Env, k+"="+v)
 		}

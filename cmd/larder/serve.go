@@ -91,12 +91,14 @@ wait:
 	for {
 		select {
 		case sig := <-signals:
-			if sig == syscall.SIGHUP {
+			if !stops(sig) {
 				d.reload(cmd.Context())
 				continue
 			}
 			log.Info("stopping", "signal", sig.String())
 			break wait
+		case e := <-d.ending:
+			return d.end(cmd.Context(), e, signals)
 		case <-cmd.Context().Done():
 			return nil
 		case <-d.broken:
@@ -115,22 +117,12 @@ wait:
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), drain)
 	defer cancel()
-	go func() {
-		for {
-			select {
-			case sig := <-signals:
-				if sig != syscall.SIGHUP {
-					log.Info("stopping at once", "signal", sig.String())
-					cancel()
-					return
-				}
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
+	go stopAtOnce(ctx, cancel, signals, log)
 	if err := d.drain(ctx); err != nil {
 		log.Warn("clients were cut off", "why", ctx.Err())
 	}
 	return nil
 }
+
+// stops tells whether a signal that serve catches stops it; the other one has it read its configuration again.
+func stops(sig os.Signal) bool { return sig != syscall.SIGHUP }

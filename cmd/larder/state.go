@@ -10,21 +10,21 @@ import (
 	"larder/internal/journal"
 )
 
-func init() { extraCommands = append(extraCommands, newState) }
+func init() { socketCommands = append(socketCommands, newState) }
 
-func newState() *cobra.Command {
+func newState(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "state",
 		Short:   "Look at the state directory of a daemon that does not run, and repair it",
-		Example: "  larder state check ~/.local/state/larder",
+		Example: "  larder state check",
 		Args:    noArgs,
 		RunE:    needSubcommand,
 	}
 	cmd.AddCommand(
-		newStateCmd("check", "Read every byte of a state directory and say what is in it",
+		newStateCmd(g, "check", "Read every byte of a state directory and say what is in it",
 			`Read every byte of a state directory, and change nothing. Damage is named with file and byte, and the exit code is 9. A last record
 that was being written when the machine stopped is no damage: the next start cuts it off.`, journal.Check),
-		newStateCmd("repair", "Make a damaged state directory usable again",
+		newStateCmd(g, "repair", "Make a damaged state directory usable again",
 			`Make a damaged state directory usable again, and say what that cost. A damaged snapshot is done without when the one before it and
 the log after that are sound, which loses nothing. Otherwise the log is cut where it is damaged: batches in the records after
 that will be given out again. What is taken out stays beside it as NAME.damaged. A sound directory is left as it is.`, journal.Repair),
@@ -32,17 +32,32 @@ that will be given out again. What is taken out stays beside it as NAME.damaged.
 	return cmd
 }
 
-func newStateCmd(name, short, long string, do func(journal.FS) (*journal.Report, error)) *cobra.Command {
+func newStateCmd(g *globals, name, short, long string, do func(journal.FS) (*journal.Report, error)) *cobra.Command {
 	var out outputFlag
 	cmd := &cobra.Command{
-		Use:     name + " DIR",
+		Use:     name + " [DIR]",
 		Short:   short,
-		Long:    long,
-		Example: "  larder state " + name + " ~/.local/state/larder",
-		Args:    args("a DIR"),
+		Long:    long + "\nWithout DIR it is the folder of the daemon that serves the socket, or would.",
+		Example: "  larder state " + name,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usagef("e.g. larder state "+name, "larder state %s takes one DIR, but got %d", name, len(args))
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := out.check(); err != nil {
 				return err
+			}
+			if len(args) == 0 {
+				asked, err := askedStateDir(cmd.Context(), g)
+				if err != nil {
+					return err
+				}
+				if asked == "" {
+					return usagef("name the DIR", "the daemon at %s keeps no state (state.dir: none)", g.target())
+				}
+				args = []string{asked}
 			}
 			dir, err := journal.OpenDir(args[0], false)
 			if err != nil {

@@ -47,7 +47,10 @@ type Config struct {
 	// ApplyConfig answers the method of that name; nil = there is no configuration.
 	ApplyConfig func(context.Context, *larderv1.ApplyConfigRequest) (*larderv1.ApplyConfigResponse, error)
 	// Listeners tells what the daemon listens on; nil = nothing to tell.
-	Listeners   func() []*larderv1.Listener
+	Listeners func() []*larderv1.Listener
+	// Stop and Status answer the methods of these names; nil = the engine is part of another program.
+	Stop        func(context.Context, *larderv1.StopRequest) (*larderv1.StopResponse, error)
+	Status      func(context.Context, *larderv1.StatusRequest) (*larderv1.StatusResponse, error)
 	Measure     time.Duration // between two reports of measured rates; 0 = 2 s
 	ReadAhead   int64         // bytes that may be read ahead of the workers; 0 = 64 MiB, or an eighth of Own if that is less
 	Lease       time.Duration

@@ -92,6 +92,22 @@ func (e *Engine) ApplyConfig(ctx context.Context, req *larderv1.ApplyConfigReque
 	return e.cfg.ApplyConfig(ctx, req)
 }
 
+// Stop ends the daemon that this engine is of.
+func (e *Engine) Stop(ctx context.Context, req *larderv1.StopRequest) (*larderv1.StopResponse, error) {
+	if e.cfg.Stop == nil {
+		return nil, fault.New(fault.Unsupported, "daemon", "end that program", "this daemon is part of another program and ends with it")
+	}
+	return e.cfg.Stop(ctx, req)
+}
+
+// Status tells about the daemon that this engine is of.
+func (e *Engine) Status(ctx context.Context, req *larderv1.StatusRequest) (*larderv1.StatusResponse, error) {
+	if e.cfg.Status == nil {
+		return nil, fault.New(fault.Unsupported, "daemon", "ask that program", "this daemon is part of another program")
+	}
+	return e.cfg.Status(ctx, req)
+}
+
 // maxLabelGroups bounds the strata of a dataset with classes: each cell is split by them.
 const maxLabelGroups = 16
 

@@ -29,6 +29,7 @@ const (
 	ResourceExceeded Reason = "RESOURCE_EXCEEDED"  // a size that exceeds a limit; both numbers are in the message
 	ConfigInvalid    Reason = "CONFIG_INVALID"     // the configuration file or a flag
 	Unavailable      Reason = "UNAVAILABLE"        // the daemon is draining, gone, or not reachable
+	Stopped          Reason = "STOPPED"            // somebody stopped the daemon, and meant it: no client starts another one by itself
 	JobEnded         Reason = "JOB_ENDED"          // the job was killed, drained or has finished
 	Protocol         Reason = "PROTOCOL"           // a frame or message that breaks the protocol
 	Unsupported      Reason = "UNSUPPORTED"        // reserved for later
@@ -43,7 +44,7 @@ const (
 // Reasons lists every reason, for tests and docs.
 var Reasons = []Reason{
 	Invalid, NotFound, AlreadyExists, RankHeld, Stale, SubsetSyntax, SubsetEmpty, DatasetEmpty, DatasetUnread, SampleBad,
-	RecipeInvalid, ResourceExceeded, ConfigInvalid, Unavailable, JobEnded, Protocol, Unsupported,
+	RecipeInvalid, ResourceExceeded, ConfigInvalid, Unavailable, Stopped, JobEnded, Protocol, Unsupported,
 	StateFailed, StateDamaged, Token, Unauthenticated, Denied, Internal,
 }
 

@@ -35,4 +35,6 @@ type Engine interface {
 	GetOrder(context.Context, *larderv1.GetOrderRequest) (*larderv1.GetOrderResponse, error)
 	GetStats(context.Context, *larderv1.GetStatsRequest) (*larderv1.GetStatsResponse, error)
 	RecordTrace(context.Context, *larderv1.RecordTraceRequest) (*larderv1.RecordTraceResponse, error)
+	Stop(context.Context, *larderv1.StopRequest) (*larderv1.StopResponse, error)
+	Status(context.Context, *larderv1.StatusRequest) (*larderv1.StatusResponse, error)
 }

@@ -30,6 +30,7 @@ var codeOf = map[fault.Reason]codes.Code{
 	fault.ResourceExceeded: codes.ResourceExhausted,
 	fault.ConfigInvalid:    codes.InvalidArgument,
 	fault.Unavailable:      codes.Unavailable,
+	fault.Stopped:          codes.Unavailable,
 	fault.JobEnded:         codes.FailedPrecondition,
 	fault.Protocol:         codes.InvalidArgument,
 	fault.Unsupported:      codes.Unimplemented,

@@ -108,3 +108,11 @@ func (g guard) ListOrders(ctx context.Context, r *larderv1.ListOrdersRequest) (*
 func (g guard) GetOrder(ctx context.Context, r *larderv1.GetOrderRequest) (*larderv1.GetOrderResponse, error) {
 	return safely(g, "GetOrder", g.e.GetOrder, ctx, r)
 }
+
+func (g guard) Stop(ctx context.Context, r *larderv1.StopRequest) (*larderv1.StopResponse, error) {
+	return safely(g, "Stop", g.e.Stop, ctx, r)
+}
+
+func (g guard) Status(ctx context.Context, r *larderv1.StatusRequest) (*larderv1.StatusResponse, error) {
+	return safely(g, "Status", g.e.Status, ctx, r)
+}

@@ -83,3 +83,6 @@ func PeerFrom(ctx context.Context) (shm.Peer, bool) {
 
 // DefaultSocket is LARDER_SOCKET, else $XDG_RUNTIME_DIR/larder/larder.sock, else /tmp/larder-UID/larder.sock.
 func DefaultSocket() string { return wire.DefaultSocket() }
+
+// UserSocket is DefaultSocket of a user who has not set LARDER_SOCKET.
+func UserSocket() string { return wire.UserSocket() }

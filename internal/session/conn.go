@@ -110,12 +110,15 @@ func (s *conn) admit() error {
 			"uid %d may not speak to a daemon of uid %d", s.peer.UID, os.Getuid())
 	}
 	if s.srv.draining() {
-		return draining()
+		return s.draining()
 	}
 	return nil
 }
 
-func draining() *fault.Error {
+func (s *conn) draining() *fault.Error {
+	if why := s.srv.why.Load(); why != nil {
+		return why
+	}
 	return fault.New(fault.Unavailable, "daemon", "start another daemon, or wait until this one has been restarted", "the daemon is stopping")
 }
 
@@ -310,7 +313,7 @@ func (s *conn) attach(id uint64, p []byte) error {
 		return err
 	}
 	if s.srv.draining() {
-		return draining()
+		return s.draining()
 	}
 	s.mu.Lock()
 	again := s.mu.attached
@@ -414,6 +417,18 @@ func (s *conn) detach(clean bool) {
 	k.end()
 	_ = s.guard("close", func() error { att.Close(clean); return nil })
 	log.Info("detached", "clean", clean)
+}
+
+// farewell says why the session ends, and ends it once that has been sent.
+func (s *conn) farewell(why *fault.Error) {
+	s.mu.Lock()
+	k := s.mu.sink
+	s.mu.Unlock()
+	if k != nil { // a client that takes posts without looking at its socket has to be made to look
+		k.Gone(why)
+	}
+	s.out.add(out{t: wire.Error, payload: wire.MarshalError(why), pushed: true})
+	_ = s.c.CloseRead() // the reader sees the end; what waits is still written
 }
 
 // endIfDrained ends a session that a draining daemon need not wait for: no attachment that still gets batches, nothing

@@ -166,7 +166,7 @@ func serving(path string) int {
 func taken(path string, pid int) error {
 	who, fix := "another process", "use it"
 	if pid > 0 {
-		who, fix = fmt.Sprintf("process %d", pid), fmt.Sprintf("use it, stop it with `kill %d`", pid)
+		who, fix = fmt.Sprintf("process %d", pid), fmt.Sprintf("use it, stop it with `larder stop --socket %s`", path)
 	}
 	return fault.New(fault.AlreadyExists, path, fix+", or choose another socket with --socket", "%s serves %s already", who, path)
 }

@@ -33,7 +33,8 @@ type Config struct {
 // Server serves sessions. Safe for concurrent use.
 type Server struct {
 	cfg  Config
-	gone atomic.Bool // draining
+	gone atomic.Bool                 // draining
+	why  atomic.Pointer[fault.Error] // what clients are told; nil = the daemon is stopping
 	wg   sync.WaitGroup
 
 	mu struct {
@@ -167,6 +168,39 @@ func (s *Server) Sessions() (n int, idleSince time.Time) {
 
 func (s *Server) draining() bool { return s.gone.Load() }
 
+// Because has clients told why the daemon stops, by Shutdown and after it.
+func (s *Server) Because(why *fault.Error) { s.why.Store(why) }
+
+// Farewell ends every session at once, like Close, but tells every client why first. One that takes nothing for a second is not waited for.
+func (s *Server) Farewell(why *fault.Error) error {
+	s.why.Store(why)
+	s.gone.Store(true)
+	s.mu.Lock()
+	conns := make([]*conn, 0, len(s.mu.conns))
+	for c := range s.mu.conns {
+		conns = append(conns, c)
+	}
+	s.mu.Unlock()
+	for _, c := range conns {
+		c.farewell(why)
+	}
+	late := time.NewTimer(flushTime)
+	defer late.Stop()
+	for {
+		s.mu.Lock()
+		n, changed := len(s.mu.conns), s.mu.changed
+		s.mu.Unlock()
+		if n == 0 {
+			return s.Close()
+		}
+		select {
+		case <-changed:
+		case <-late.C:
+			return s.Close()
+		}
+	}
+}
+
 // Shutdown tells every client that the daemon will stop (DRAIN), refuses new sessions and attachments, and waits until
 // every session has ended: at once where nothing is attached, else when the engine calls Gone or the client leaves.
 // When ctx ends first its error is returned and the sessions live on until Close.
@@ -179,8 +213,11 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 	s.mu.Unlock()
 	if first {
-		msg := wire.MarshalError(fault.New(fault.Unavailable, "daemon", "running epochs are finished; start another daemon for the next one",
-			"the daemon is stopping"))
+		why := s.why.Load()
+		if why == nil {
+			why = fault.New(fault.Unavailable, "daemon", "running epochs are finished; start another daemon for the next one", "the daemon is stopping")
+		}
+		msg := wire.MarshalError(why)
 		for _, c := range conns {
 			c.out.add(out{t: wire.Drain, payload: msg, pushed: true})
 			c.told.Store(true)

@@ -28,6 +28,7 @@ from .errors import (
     StateChangedWarning,
     StateError,
     StateLostError,
+    StoppedError,
     UnavailableError,
 )
 
@@ -54,6 +55,7 @@ __all__ = [
     "StateError",
     "StateLostError",
     "Stats",
+    "StoppedError",
     "TierStats",
     "UnavailableError",
     "__version__",

@@ -16,10 +16,10 @@ import stat
 import subprocess
 import tempfile
 import time
-from typing import IO
+from typing import IO, NamedTuple
 
 from ._session import Session
-from .errors import DeadlineError, Error, InvalidError, UnavailableError
+from .errors import DeadlineError, Error, InvalidError, StoppedError, UnavailableError
 
 IDLE_EXIT = "10m"  # a daemon that nobody asked for by hand stops after this long without a session
 _SUN_PATH = 107
@@ -55,14 +55,52 @@ def socket_path(endpoint: str | None) -> tuple[str, bool]:
     return path, bool(named)
 
 
-def open_session(endpoint: str | None, timeout: float) -> Session:
-    """Connects and says HELLO, starting a daemon when none was named and none answers; at most ``timeout`` seconds."""
+class Stop(NamedTuple):
+    """The mark of `larder stop` beside a socket (docs/protocol.md)."""
+
+    id: str
+    by: str
+    at: str
+
+    def error(self, path: str) -> StoppedError:
+        """What a Loader raises that was made before the stop."""
+        return StoppedError(
+            f"the larder daemon at {path} was stopped by {self.by} at {self.at}",
+            subject=path,
+            hint="run the script again, or `larder serve`; next() of this loader goes on once a daemon serves the socket",
+        )
+
+
+def last_stop(path: str) -> Stop | None:
+    """The stop after which no daemon has served the socket."""
+    try:
+        with open(path + ".stopped", "rb") as f:
+            mark = json.loads(f.read(4096))
+        return Stop(str(mark["id"]), str(mark["by"]), str(mark["at"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def known_stop(endpoint: str | None) -> str:
+    """The stop that a Loader made now was made after; "" = there is none. A later one was meant for it too."""
+    stop = last_stop(socket_path(endpoint)[0])
+    return stop.id if stop is not None else ""
+
+
+def open_session(endpoint: str | None, timeout: float, known: str = "") -> Session:
+    """Connects and says HELLO, starting a daemon when none was named and none answers; at most ``timeout`` seconds.
+
+    When a daemon was stopped on purpose after the stop ``known``, StoppedError takes the place of starting or waiting.
+    """
     path, named = socket_path(endpoint)
     deadline = time.monotonic() + timeout
     while True:
         try:
             return _connect(path, deadline)
         except _NobodyThere as e:
+            stop = last_stop(path)
+            if stop is not None and stop.id != known:
+                raise stop.error(path) from None
             if named:
                 origin = "endpoint=" if endpoint else "LARDER_SOCKET"
                 raise UnavailableError(
@@ -74,7 +112,7 @@ def open_session(endpoint: str | None, timeout: float) -> Session:
                 raise DeadlineError(
                     f"waited in vain for a larder daemon at {path}: {e}", subject=path, hint=f"its log is {_log_path(path)}"
                 ) from None
-        _start(path, deadline)
+        _start(path, deadline, known)
 
 
 class _NobodyThere(Exception):
@@ -145,7 +183,7 @@ def _private_folder(folder: str) -> None:
         )
 
 
-def _start(path: str, deadline: float) -> None:
+def _start(path: str, deadline: float, known: str) -> None:
     """Starts a daemon unless another process is doing so; returns when trying to connect again makes sense."""
     binary = find_binary()
     if binary is None:
@@ -169,6 +207,9 @@ def _start(path: str, deadline: float) -> None:
             return
         if _listening(path):  # somebody started it between our look and our lock
             time.sleep(0.02)
+            return
+        stop = last_stop(path)  # of one that was started and stopped while we waited
+        if stop is not None and stop.id != known:
             return
         _launch(binary, path, deadline)
 

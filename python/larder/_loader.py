@@ -29,6 +29,7 @@ from .errors import (
     RankHeldError,
     SampleError,
     StaleError,
+    StoppedError,
     UnavailableError,
     from_detail,
 )
@@ -141,6 +142,7 @@ class Loader(Facts, _resume.Resumable):
         self._fields = _args.check_fields(fields, bool(return_index))
         self._endpoint = None if endpoint is None else os.fspath(endpoint)
         self._timeout = _args.seconds(timeout)
+        self._known_stop = _daemon.known_stop(self._endpoint)
         self._waits = _args.choice("on_daemon_loss", on_daemon_loss, ("wait", "raise")) == "wait"
         self._held: _restart.Held | None = None
         self._loaded: _resume.Loaded | None = None
@@ -229,7 +231,7 @@ class Loader(Facts, _resume.Resumable):
                 s.fail(s.error)  # its end was noted, and its socket may be open yet
             if not s.peer_left:
                 self._held = None  # it ended for another reason than the daemon's death
-        s = _daemon.open_session(self._endpoint, self._timeout)
+        s = _daemon.open_session(self._endpoint, self._timeout, self._known_stop)
         try:
             self._register(s, time.monotonic() + self._timeout)
         except BaseException:
@@ -305,7 +307,7 @@ class Loader(Facts, _resume.Resumable):
                 return act(s)
             except UnavailableError as e:
                 gone = s or before
-                if gone is None or not gone.peer_left or gone.draining is not None:
+                if gone is None or not gone.peer_left or gone.draining is not None or isinstance(e, StoppedError):
                     raise
                 if not self._waits and (outage is not None or s is not before):
                     raise  # a successor is looked for once
@@ -420,7 +422,7 @@ class Loader(Facts, _resume.Resumable):
                 except Error as e:
                     if e.reason == "PROTOCOL":
                         s.fail(e)
-                    if not (self._waits and s.peer_left and e is s.error):
+                    if not (self._waits and s.lost(e)):
                         raise
                 _restart.go_on(self, it)
                 s = it.session

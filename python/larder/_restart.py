@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _daemon, _wire
-from .errors import Error, JobEndedError, NotFoundError, StaleError, StateLostError, UnavailableError
+from .errors import Error, JobEndedError, NotFoundError, StaleError, StateLostError, StoppedError, UnavailableError
 
 if TYPE_CHECKING:
     from ._loader import Loader
@@ -72,7 +72,7 @@ class Outage:
 def go_on(loader: Loader, run: Run) -> None:
     """Takes an epoch to the daemon that follows the dead one, at the first step that was not handed out.
 
-    Raises UnavailableError when none comes in time (calling next() again waits again), StateLostError when it does not have the epoch,
+    Raises StoppedError when somebody stopped the daemon and none runs, UnavailableError when none comes in time (calling next() again waits again), StateLostError when it does not have the epoch,
     StaleError when the rank was given to another client.
     """
     old = run.session
@@ -83,13 +83,15 @@ def go_on(loader: Loader, run: Run) -> None:
         try:
             _resume(loader, run, outage)
             return
+        except StoppedError:
+            raise  # nobody is to be waited for
         except UnavailableError as e:
             outage.rest(e)
 
 
 def _resume(loader: Loader, run: Run, outage: Outage) -> None:
     step, held = run.next_step(), loader._held
-    s = _daemon.open_session(loader._endpoint, outage.left)
+    s = _daemon.open_session(loader._endpoint, outage.left, loader._known_stop)
     try:
         _recognise(loader, s, held, run, step, time.monotonic() + loader._timeout)
         loader._attach(s, register=False)

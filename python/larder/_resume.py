@@ -192,7 +192,7 @@ def may_load(loader: Loader, error: InvalidError) -> bool:
     """
     if error.reason != "ALREADY_EXISTS":
         return False
-    s = _daemon.open_session(loader._endpoint, loader._timeout)
+    s = _daemon.open_session(loader._endpoint, loader._timeout, loader._known_stop)
     try:
         patience = time.monotonic() + _PATIENCE
         while True:

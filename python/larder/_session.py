@@ -25,7 +25,7 @@ import numpy.typing as npt
 from . import _board, _ring, _wire
 from ._version import __version__
 from ._wire import Frame
-from .errors import DeadlineError, Error, StaleError, UnavailableError, from_detail
+from .errors import DeadlineError, Error, StaleError, StoppedError, UnavailableError, from_detail
 
 _ANCILLARY = socket.CMSG_SPACE(4 * 4)  # up to four descriptors a message; the protocol sends one
 _CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0x40000000)
@@ -99,6 +99,7 @@ class Session:
         self.error: Error | None = None  # why the connection is over
         self.draining: Error | None = None  # the daemon will stop when the running epochs are done
         self.peer_left = False  # the connection ended from the other side
+        self._heard_stop = False
         self.revoked: Error | None = None  # the rank was given to somebody else: what was sent before must not be used
         self.daemon_pid = 0
         self.daemon_version = ""
@@ -263,8 +264,12 @@ class Session:
                         writable.register(self._sock, select.POLLOUT)
                         writable.poll(min(left, 60.0) * 1000)
                     except OSError as e:
+<<<<<<< HEAD
                         if e.errno is None:
                             raise  # by a signal handler
+=======
+                        self.look()  # it may have said why
+>>>>>>> dd9fbac (cmd/larder, session: larder stop means it, and larder status; one socket has one state folder)
                         raise self.fail(self._died(e)) from e
             except BaseException:
                 if len(data) > _SMALL or 0 < len(view) < len(data):
@@ -371,8 +376,11 @@ class Session:
                 gone = from_detail(_wire.parse_json(f.payload))
                 if isinstance(gone, StaleError):
                     self.revoked = gone
+                elif isinstance(gone, StoppedError):
+                    raise self._stopped(gone)
             elif f.type == _wire.ERROR and not f.request:
-                raise self.fail(from_detail(_wire.parse_json(f.payload)))
+                told = from_detail(_wire.parse_json(f.payload))
+                raise self._stopped(told) if isinstance(told, StoppedError) else self.fail(told)
             elif f.fd >= 0 and f.request and f.request not in self._waiting:
                 os.close(f.fd)  # the answer to an ATTACH that was interrupted
         self.flush()
@@ -490,6 +498,19 @@ class Session:
             subject=self.path,
             hint="batches you hold stay valid; iterating again connects anew",
         )
+
+    def _stopped(self, told: StoppedError) -> Error:
+        """The daemon says that it was stopped. What it still had ready comes again from its successor, as after its death."""
+        self.peer_left = True
+        error = self.fail(told)
+        st = self._state
+        self._state = _State(b"", (), [], st.results, st.count)
+        return error
+
+    def lost(self, e: Error) -> bool:
+        """Whether ``e`` says that the daemon has gone, so that its successor is to be asked; of a stop that was meant not the first time."""
+        heard, self._heard_stop = self._heard_stop, isinstance(e, StoppedError)
+        return self.peer_left and e is self.error and (heard or not isinstance(e, StoppedError))
 
     def _late(self, what: str) -> Error:
         return DeadlineError(

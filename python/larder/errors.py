@@ -11,6 +11,7 @@
     ├── JobEndedError           the job was killed, drained or has done its epochs
     ├── DeniedError             also PermissionError: this user may not do that
     ├── UnavailableError        also ConnectionError: no daemon, a dead one, or one that is draining
+    │   └── StoppedError        somebody stopped the daemon, and meant it (`larder stop`)
     └── DeadlineError           also TimeoutError: a wait took longer than ``timeout``
 
 ``reason`` is a stable upper-case word (docs/errors.md lists all); ``subject`` is what it is about; ``hint`` names the fix.
@@ -111,6 +112,15 @@ class UnavailableError(Error, ConnectionError):
     default_reason = "UNAVAILABLE"
 
 
+class StoppedError(UnavailableError):
+    """Somebody stopped the daemon with `larder stop`; the message names who. A Loader that was made before starts no other one.
+
+    ``next()`` and ``iter()`` of it go on once a daemon serves the socket again, and raise this at once until then; a new Loader starts one.
+    """
+
+    default_reason = "STOPPED"
+
+
 class DeadlineError(Error, TimeoutError):
     """A wait took longer than the Loader's ``timeout``; the message says what was waited for."""
 
@@ -190,6 +200,7 @@ _BY_REASON: dict[str, type[Error]] = {
     "PERMISSION_DENIED": DeniedError,
     "UNAUTHENTICATED": DeniedError,
     "UNAVAILABLE": UnavailableError,
+    "STOPPED": StoppedError,
 }
 
 

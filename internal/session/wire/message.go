@@ -149,6 +149,11 @@ func DefaultSocket() string {
 	if s := os.Getenv("LARDER_SOCKET"); s != "" {
 		return s
 	}
+	return UserSocket()
+}
+
+// UserSocket is DefaultSocket where LARDER_SOCKET is not set.
+func UserSocket() string {
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "larder", "larder.sock")
 	}

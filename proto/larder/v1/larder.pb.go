@@ -5522,6 +5522,433 @@ func (x *AttachResponse) GetRows() uint32 {
 	return 0
 }
 
+// StopRequest asks the daemon to end.
+type StopRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// drain waits for the running epochs of all jobs first, at most for timeout; the answer comes then. Without it the daemon ends at once.
+	Drain bool `protobuf:"varint,1,opt,name=drain,proto3" json:"drain,omitempty"`
+	// timeout of drain; absent = 1 h.
+	Timeout *durationpb.Duration `protobuf:"bytes,2,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	// force ends it also when clients hold ranks of jobs.
+	Force bool `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`
+	// by names who asks, for those who are told.
+	By            string `protobuf:"bytes,4,opt,name=by,proto3" json:"by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StopRequest) Reset() {
+	*x = StopRequest{}
+	mi := &file_larder_v1_larder_proto_msgTypes[72]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StopRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StopRequest) ProtoMessage() {}
+
+func (x *StopRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[72]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
+func (*StopRequest) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{72}
+}
+
+func (x *StopRequest) GetDrain() bool {
+	if x != nil {
+		return x.Drain
+	}
+	return false
+}
+
+func (x *StopRequest) GetTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.Timeout
+	}
+	return nil
+}
+
+func (x *StopRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+func (x *StopRequest) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+// StopResponse tells what becomes of it.
+type StopResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// stopping: false when jobs are live and neither drain nor force was asked for; then nothing was done.
+	Stopping bool `protobuf:"varint,1,opt,name=stopping,proto3" json:"stopping,omitempty"`
+	// pid of the daemon.
+	Pid int32 `protobuf:"varint,2,opt,name=pid,proto3" json:"pid,omitempty"`
+	// live jobs that clients held when it was asked.
+	Live []string `protobuf:"bytes,3,rep,name=live,proto3" json:"live,omitempty"`
+	// unfinished: those of them whose epoch was not over when the time of drain was.
+	Unfinished []string `protobuf:"bytes,4,rep,name=unfinished,proto3" json:"unfinished,omitempty"`
+	// durable: live jobs outlive this daemon, and go on with the next one on its state directory.
+	Durable       bool `protobuf:"varint,5,opt,name=durable,proto3" json:"durable,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StopResponse) Reset() {
+	*x = StopResponse{}
+	mi := &file_larder_v1_larder_proto_msgTypes[73]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StopResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StopResponse) ProtoMessage() {}
+
+func (x *StopResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[73]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StopResponse.ProtoReflect.Descriptor instead.
+func (*StopResponse) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{73}
+}
+
+func (x *StopResponse) GetStopping() bool {
+	if x != nil {
+		return x.Stopping
+	}
+	return false
+}
+
+func (x *StopResponse) GetPid() int32 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+func (x *StopResponse) GetLive() []string {
+	if x != nil {
+		return x.Live
+	}
+	return nil
+}
+
+func (x *StopResponse) GetUnfinished() []string {
+	if x != nil {
+		return x.Unfinished
+	}
+	return nil
+}
+
+func (x *StopResponse) GetDurable() bool {
+	if x != nil {
+		return x.Durable
+	}
+	return false
+}
+
+// StatusRequest asks for the status.
+type StatusRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StatusRequest) Reset() {
+	*x = StatusRequest{}
+	mi := &file_larder_v1_larder_proto_msgTypes[74]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatusRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatusRequest) ProtoMessage() {}
+
+func (x *StatusRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[74]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
+func (*StatusRequest) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{74}
+}
+
+// StatusResponse is the status of a running daemon.
+type StatusResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// pid of the daemon.
+	Pid int32 `protobuf:"varint,1,opt,name=pid,proto3" json:"pid,omitempty"`
+	// version of the daemon.
+	Version string `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
+	// socket it serves.
+	Socket string `protobuf:"bytes,3,opt,name=socket,proto3" json:"socket,omitempty"`
+	// http address, or empty.
+	Http string `protobuf:"bytes,4,opt,name=http,proto3" json:"http,omitempty"`
+	// grpc address on TCP, or empty.
+	Grpc string `protobuf:"bytes,5,opt,name=grpc,proto3" json:"grpc,omitempty"`
+	// state_dir it writes; empty = nothing outlives it.
+	StateDir string `protobuf:"bytes,6,opt,name=state_dir,json=stateDir,proto3" json:"state_dir,omitempty"`
+	// log file it writes; empty = its standard error is no file.
+	Log string `protobuf:"bytes,7,opt,name=log,proto3" json:"log,omitempty"`
+	// started_at wall-clock time.
+	StartedAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
+	// uptime of the daemon.
+	Uptime *durationpb.Duration `protobuf:"bytes,9,opt,name=uptime,proto3" json:"uptime,omitempty"`
+	// stopping: it ends when the running epochs are over.
+	Stopping bool `protobuf:"varint,10,opt,name=stopping,proto3" json:"stopping,omitempty"`
+	// jobs_live: a client holds a rank of each.
+	JobsLive uint32 `protobuf:"varint,11,opt,name=jobs_live,json=jobsLive,proto3" json:"jobs_live,omitempty"`
+	// jobs_waiting: registered, and no client holds a rank.
+	JobsWaiting uint32 `protobuf:"varint,12,opt,name=jobs_waiting,json=jobsWaiting,proto3" json:"jobs_waiting,omitempty"`
+	// jobs_paused of those.
+	JobsPaused uint32 `protobuf:"varint,13,opt,name=jobs_paused,json=jobsPaused,proto3" json:"jobs_paused,omitempty"`
+	// jobs_ended lately.
+	JobsEnded uint32 `protobuf:"varint,14,opt,name=jobs_ended,json=jobsEnded,proto3" json:"jobs_ended,omitempty"`
+	// sessions open, of clients and of commands.
+	Sessions uint32 `protobuf:"varint,15,opt,name=sessions,proto3" json:"sessions,omitempty"`
+	// tiers_used bytes.
+	TiersUsed uint64 `protobuf:"varint,16,opt,name=tiers_used,json=tiersUsed,proto3" json:"tiers_used,omitempty"`
+	// tiers_total bytes.
+	TiersTotal uint64 `protobuf:"varint,17,opt,name=tiers_total,json=tiersTotal,proto3" json:"tiers_total,omitempty"`
+	// rings_used bytes of shared memory.
+	RingsUsed uint64 `protobuf:"varint,18,opt,name=rings_used,json=ringsUsed,proto3" json:"rings_used,omitempty"`
+	// memory_limit configured, bytes.
+	MemoryLimit uint64 `protobuf:"varint,19,opt,name=memory_limit,json=memoryLimit,proto3" json:"memory_limit,omitempty"`
+	// rss of the daemon, bytes; tiers and rings are in it as far as it has touched them.
+	RssBytes uint64 `protobuf:"varint,20,opt,name=rss_bytes,json=rssBytes,proto3" json:"rss_bytes,omitempty"`
+	// last_error that it logged; empty = none.
+	LastError string `protobuf:"bytes,21,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	// last_error_at wall-clock time.
+	LastErrorAt   *timestamppb.Timestamp `protobuf:"bytes,22,opt,name=last_error_at,json=lastErrorAt,proto3" json:"last_error_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StatusResponse) Reset() {
+	*x = StatusResponse{}
+	mi := &file_larder_v1_larder_proto_msgTypes[75]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatusResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatusResponse) ProtoMessage() {}
+
+func (x *StatusResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[75]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
+func (*StatusResponse) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{75}
+}
+
+func (x *StatusResponse) GetPid() int32 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+func (x *StatusResponse) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *StatusResponse) GetSocket() string {
+	if x != nil {
+		return x.Socket
+	}
+	return ""
+}
+
+func (x *StatusResponse) GetHttp() string {
+	if x != nil {
+		return x.Http
+	}
+	return ""
+}
+
+func (x *StatusResponse) GetGrpc() string {
+	if x != nil {
+		return x.Grpc
+	}
+	return ""
+}
+
+func (x *StatusResponse) GetStateDir() string {
+	if x != nil {
+		return x.StateDir
+	}
+	return ""
+}
+
+func (x *StatusResponse) GetLog() string {
+	if x != nil {
+		return x.Log
+	}
+	return ""
+}
+
+func (x *StatusResponse) GetStartedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartedAt
+	}
+	return nil
+}
+
+func (x *StatusResponse) GetUptime() *durationpb.Duration {
+	if x != nil {
+		return x.Uptime
+	}
+	return nil
+}
+
+func (x *StatusResponse) GetStopping() bool {
+	if x != nil {
+		return x.Stopping
+	}
+	return false
+}
+
+func (x *StatusResponse) GetJobsLive() uint32 {
+	if x != nil {
+		return x.JobsLive
+	}
+	return 0
+}
+
+func (x *StatusResponse) GetJobsWaiting() uint32 {
+	if x != nil {
+		return x.JobsWaiting
+	}
+	return 0
+}
+
+func (x *StatusResponse) GetJobsPaused() uint32 {
+	if x != nil {
+		return x.JobsPaused
+	}
+	return 0
+}
+
+func (x *StatusResponse) GetJobsEnded() uint32 {
+	if x != nil {
+		return x.JobsEnded
+	}
+	return 0
+}
+
+func (x *StatusResponse) GetSessions() uint32 {
+	if x != nil {
+		return x.Sessions
+	}
+	return 0
+}
+
+func (x *StatusResponse) GetTiersUsed() uint64 {
+	if x != nil {
+		return x.TiersUsed
+	}
+	return 0
+}
+
+func (x *StatusResponse) GetTiersTotal() uint64 {
+	if x != nil {
+		return x.TiersTotal
+	}
+	return 0
+}
+
+func (x *StatusResponse) GetRingsUsed() uint64 {
+	if x != nil {
+		return x.RingsUsed
+	}
+	return 0
+}
+
+func (x *StatusResponse) GetMemoryLimit() uint64 {
+	if x != nil {
+		return x.MemoryLimit
+	}
+	return 0
+}
+
+func (x *StatusResponse) GetRssBytes() uint64 {
+	if x != nil {
+		return x.RssBytes
+	}
+	return 0
+}
+
+func (x *StatusResponse) GetLastError() string {
+	if x != nil {
+		return x.LastError
+	}
+	return ""
+}
+
+func (x *StatusResponse) GetLastErrorAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastErrorAt
+	}
+	return nil
+}
+
 // HelloRequest opens a session.
 type HelloRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -5539,7 +5966,7 @@ type HelloRequest struct {
 
 func (x *HelloRequest) Reset() {
 	*x = HelloRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[72]
+	mi := &file_larder_v1_larder_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5551,7 +5978,7 @@ func (x *HelloRequest) String() string {
 func (*HelloRequest) ProtoMessage() {}
 
 func (x *HelloRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[72]
+	mi := &file_larder_v1_larder_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5564,7 +5991,7 @@ func (x *HelloRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloRequest.ProtoReflect.Descriptor instead.
 func (*HelloRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{72}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *HelloRequest) GetClient() string {
@@ -5614,7 +6041,7 @@ type HelloResponse struct {
 
 func (x *HelloResponse) Reset() {
 	*x = HelloResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[73]
+	mi := &file_larder_v1_larder_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5626,7 +6053,7 @@ func (x *HelloResponse) String() string {
 func (*HelloResponse) ProtoMessage() {}
 
 func (x *HelloResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[73]
+	mi := &file_larder_v1_larder_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5639,7 +6066,7 @@ func (x *HelloResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloResponse.ProtoReflect.Descriptor instead.
 func (*HelloResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{73}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *HelloResponse) GetVersion() string {
@@ -5688,7 +6115,7 @@ type BatchReport struct {
 
 func (x *BatchReport) Reset() {
 	*x = BatchReport{}
-	mi := &file_larder_v1_larder_proto_msgTypes[74]
+	mi := &file_larder_v1_larder_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5700,7 +6127,7 @@ func (x *BatchReport) String() string {
 func (*BatchReport) ProtoMessage() {}
 
 func (x *BatchReport) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[74]
+	mi := &file_larder_v1_larder_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5713,7 +6140,7 @@ func (x *BatchReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchReport.ProtoReflect.Descriptor instead.
 func (*BatchReport) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{74}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *BatchReport) GetQuarantined() []*QuarantinedSample {
@@ -5740,7 +6167,7 @@ type EpochResponse struct {
 
 func (x *EpochResponse) Reset() {
 	*x = EpochResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[75]
+	mi := &file_larder_v1_larder_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5752,7 +6179,7 @@ func (x *EpochResponse) String() string {
 func (*EpochResponse) ProtoMessage() {}
 
 func (x *EpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[75]
+	mi := &file_larder_v1_larder_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5765,7 +6192,7 @@ func (x *EpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochResponse.ProtoReflect.Descriptor instead.
 func (*EpochResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{75}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *EpochResponse) GetNumSamples() uint64 {
@@ -5815,7 +6242,7 @@ type EpochEnd struct {
 
 func (x *EpochEnd) Reset() {
 	*x = EpochEnd{}
-	mi := &file_larder_v1_larder_proto_msgTypes[76]
+	mi := &file_larder_v1_larder_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5827,7 +6254,7 @@ func (x *EpochEnd) String() string {
 func (*EpochEnd) ProtoMessage() {}
 
 func (x *EpochEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[76]
+	mi := &file_larder_v1_larder_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5840,7 +6267,7 @@ func (x *EpochEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochEnd.ProtoReflect.Descriptor instead.
 func (*EpochEnd) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{76}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *EpochEnd) GetEpoch() uint32 {
@@ -6294,7 +6721,52 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	" \x01(\x04R\x05board\x12\x14\n" +
 	"\x05posts\x18\v \x01(\rR\x05posts\x12\x12\n" +
 	"\x04rest\x18\f \x01(\bR\x04rest\x12\x12\n" +
-	"\x04rows\x18n \x01(\rR\x04rows\"j\n" +
+	"\x04rows\x18n \x01(\rR\x04rows\"~\n" +
+	"\vStopRequest\x12\x14\n" +
+	"\x05drain\x18\x01 \x01(\bR\x05drain\x123\n" +
+	"\atimeout\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\atimeout\x12\x14\n" +
+	"\x05force\x18\x03 \x01(\bR\x05force\x12\x0e\n" +
+	"\x02by\x18\x04 \x01(\tR\x02by\"\x8a\x01\n" +
+	"\fStopResponse\x12\x1a\n" +
+	"\bstopping\x18\x01 \x01(\bR\bstopping\x12\x10\n" +
+	"\x03pid\x18\x02 \x01(\x05R\x03pid\x12\x12\n" +
+	"\x04live\x18\x03 \x03(\tR\x04live\x12\x1e\n" +
+	"\n" +
+	"unfinished\x18\x04 \x03(\tR\n" +
+	"unfinished\x12\x18\n" +
+	"\adurable\x18\x05 \x01(\bR\adurable\"\x0f\n" +
+	"\rStatusRequest\"\xcf\x05\n" +
+	"\x0eStatusResponse\x12\x10\n" +
+	"\x03pid\x18\x01 \x01(\x05R\x03pid\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\x12\x16\n" +
+	"\x06socket\x18\x03 \x01(\tR\x06socket\x12\x12\n" +
+	"\x04http\x18\x04 \x01(\tR\x04http\x12\x12\n" +
+	"\x04grpc\x18\x05 \x01(\tR\x04grpc\x12\x1b\n" +
+	"\tstate_dir\x18\x06 \x01(\tR\bstateDir\x12\x10\n" +
+	"\x03log\x18\a \x01(\tR\x03log\x129\n" +
+	"\n" +
+	"started_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x121\n" +
+	"\x06uptime\x18\t \x01(\v2\x19.google.protobuf.DurationR\x06uptime\x12\x1a\n" +
+	"\bstopping\x18\n" +
+	" \x01(\bR\bstopping\x12\x1b\n" +
+	"\tjobs_live\x18\v \x01(\rR\bjobsLive\x12!\n" +
+	"\fjobs_waiting\x18\f \x01(\rR\vjobsWaiting\x12\x1f\n" +
+	"\vjobs_paused\x18\r \x01(\rR\n" +
+	"jobsPaused\x12\x1d\n" +
+	"\n" +
+	"jobs_ended\x18\x0e \x01(\rR\tjobsEnded\x12\x1a\n" +
+	"\bsessions\x18\x0f \x01(\rR\bsessions\x12\x1d\n" +
+	"\n" +
+	"tiers_used\x18\x10 \x01(\x04R\ttiersUsed\x12\x1f\n" +
+	"\vtiers_total\x18\x11 \x01(\x04R\n" +
+	"tiersTotal\x12\x1d\n" +
+	"\n" +
+	"rings_used\x18\x12 \x01(\x04R\tringsUsed\x12!\n" +
+	"\fmemory_limit\x18\x13 \x01(\x04R\vmemoryLimit\x12\x1b\n" +
+	"\trss_bytes\x18\x14 \x01(\x04R\brssBytes\x12\x1d\n" +
+	"\n" +
+	"last_error\x18\x15 \x01(\tR\tlastError\x12>\n" +
+	"\rlast_error_at\x18\x16 \x01(\v2\x1a.google.protobuf.TimestampR\vlastErrorAt\"j\n" +
 	"\fHelloRequest\x12\x16\n" +
 	"\x06client\x18\x01 \x01(\tR\x06client\x12\x17\n" +
 	"\aabi_min\x18\x02 \x01(\rR\x06abiMin\x12\x17\n" +
@@ -6326,7 +6798,7 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x0eJOB_STATE_LIVE\x10\x02\x12\x15\n" +
 	"\x11JOB_STATE_SUSPECT\x10\x03\x12\x12\n" +
 	"\x0eJOB_STATE_DEAD\x10\x04\x12\x12\n" +
-	"\x0eJOB_STATE_DONE\x10\x052\xf1\f\n" +
+	"\x0eJOB_STATE_DONE\x10\x052\xe9\r\n" +
 	"\rLarderService\x12L\n" +
 	"\vRegisterJob\x12\x1d.larder.v1.RegisterJobRequest\x1a\x1e.larder.v1.RegisterJobResponse\x12C\n" +
 	"\bListJobs\x12\x1a.larder.v1.ListJobsRequest\x1a\x1b.larder.v1.ListJobsResponse\x12L\n" +
@@ -6350,7 +6822,9 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"ListOrders\x12\x1c.larder.v1.ListOrdersRequest\x1a\x1d.larder.v1.ListOrdersResponse\x12C\n" +
 	"\bGetOrder\x12\x1a.larder.v1.GetOrderRequest\x1a\x1b.larder.v1.GetOrderResponse\x12C\n" +
 	"\bGetStats\x12\x1a.larder.v1.GetStatsRequest\x1a\x1b.larder.v1.GetStatsResponse\x12L\n" +
-	"\vRecordTrace\x12\x1d.larder.v1.RecordTraceRequest\x1a\x1e.larder.v1.RecordTraceResponse\x12K\n" +
+	"\vRecordTrace\x12\x1d.larder.v1.RecordTraceRequest\x1a\x1e.larder.v1.RecordTraceResponse\x127\n" +
+	"\x04Stop\x12\x16.larder.v1.StopRequest\x1a\x17.larder.v1.StopResponse\x12=\n" +
+	"\x06Status\x12\x18.larder.v1.StatusRequest\x1a\x19.larder.v1.StatusResponse\x12K\n" +
 	"\n" +
 	"WatchStats\x12\x1c.larder.v1.WatchStatsRequest\x1a\x1d.larder.v1.WatchStatsResponse0\x01B!Z\x1flarder/proto/larder/v1;larderv1b\x06proto3"
 
@@ -6367,7 +6841,7 @@ func file_larder_v1_larder_proto_rawDescGZIP() []byte {
 }
 
 var file_larder_v1_larder_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_larder_v1_larder_proto_msgTypes = make([]protoimpl.MessageInfo, 79)
+var file_larder_v1_larder_proto_msgTypes = make([]protoimpl.MessageInfo, 83)
 var file_larder_v1_larder_proto_goTypes = []any{
 	(JobState)(0),                  // 0: larder.v1.JobState
 	(*ErrorDetail)(nil),            // 1: larder.v1.ErrorDetail
@@ -6442,33 +6916,37 @@ var file_larder_v1_larder_proto_goTypes = []any{
 	(*AttachRequest)(nil),          // 70: larder.v1.AttachRequest
 	(*Field)(nil),                  // 71: larder.v1.Field
 	(*AttachResponse)(nil),         // 72: larder.v1.AttachResponse
-	(*HelloRequest)(nil),           // 73: larder.v1.HelloRequest
-	(*HelloResponse)(nil),          // 74: larder.v1.HelloResponse
-	(*BatchReport)(nil),            // 75: larder.v1.BatchReport
-	(*EpochResponse)(nil),          // 76: larder.v1.EpochResponse
-	(*EpochEnd)(nil),               // 77: larder.v1.EpochEnd
-	nil,                            // 78: larder.v1.Counters.HitsEntry
-	nil,                            // 79: larder.v1.Counters.EvictionsEntry
-	(*durationpb.Duration)(nil),    // 80: google.protobuf.Duration
-	(*structpb.Struct)(nil),        // 81: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),  // 82: google.protobuf.Timestamp
+	(*StopRequest)(nil),            // 73: larder.v1.StopRequest
+	(*StopResponse)(nil),           // 74: larder.v1.StopResponse
+	(*StatusRequest)(nil),          // 75: larder.v1.StatusRequest
+	(*StatusResponse)(nil),         // 76: larder.v1.StatusResponse
+	(*HelloRequest)(nil),           // 77: larder.v1.HelloRequest
+	(*HelloResponse)(nil),          // 78: larder.v1.HelloResponse
+	(*BatchReport)(nil),            // 79: larder.v1.BatchReport
+	(*EpochResponse)(nil),          // 80: larder.v1.EpochResponse
+	(*EpochEnd)(nil),               // 81: larder.v1.EpochEnd
+	nil,                            // 82: larder.v1.Counters.HitsEntry
+	nil,                            // 83: larder.v1.Counters.EvictionsEntry
+	(*durationpb.Duration)(nil),    // 84: google.protobuf.Duration
+	(*structpb.Struct)(nil),        // 85: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),  // 86: google.protobuf.Timestamp
 }
 var file_larder_v1_larder_proto_depIdxs = []int32{
-	80, // 0: larder.v1.ErrorDetail.retry_after:type_name -> google.protobuf.Duration
-	81, // 1: larder.v1.Op.args:type_name -> google.protobuf.Struct
+	84, // 0: larder.v1.ErrorDetail.retry_after:type_name -> google.protobuf.Duration
+	85, // 1: larder.v1.Op.args:type_name -> google.protobuf.Struct
 	2,  // 2: larder.v1.JobSpec.transform:type_name -> larder.v1.Op
-	78, // 3: larder.v1.Counters.hits:type_name -> larder.v1.Counters.HitsEntry
-	79, // 4: larder.v1.Counters.evictions:type_name -> larder.v1.Counters.EvictionsEntry
+	82, // 3: larder.v1.Counters.hits:type_name -> larder.v1.Counters.HitsEntry
+	83, // 4: larder.v1.Counters.evictions:type_name -> larder.v1.Counters.EvictionsEntry
 	3,  // 5: larder.v1.Job.spec:type_name -> larder.v1.JobSpec
 	0,  // 6: larder.v1.Job.state:type_name -> larder.v1.JobState
 	4,  // 7: larder.v1.Job.counters:type_name -> larder.v1.Counters
 	7,  // 8: larder.v1.Job.ranks:type_name -> larder.v1.RankInfo
 	5,  // 9: larder.v1.Job.epochs:type_name -> larder.v1.EpochAccount
 	6,  // 10: larder.v1.Job.quarantined:type_name -> larder.v1.QuarantinedSample
-	82, // 11: larder.v1.Job.registered_at:type_name -> google.protobuf.Timestamp
+	86, // 11: larder.v1.Job.registered_at:type_name -> google.protobuf.Timestamp
 	10, // 12: larder.v1.Dataset.ignored:type_name -> larder.v1.IgnoredFiles
-	82, // 13: larder.v1.Stats.at:type_name -> google.protobuf.Timestamp
-	80, // 14: larder.v1.Stats.uptime:type_name -> google.protobuf.Duration
+	86, // 13: larder.v1.Stats.at:type_name -> google.protobuf.Timestamp
+	84, // 14: larder.v1.Stats.uptime:type_name -> google.protobuf.Duration
 	4,  // 15: larder.v1.Stats.totals:type_name -> larder.v1.Counters
 	8,  // 16: larder.v1.Stats.jobs:type_name -> larder.v1.Job
 	12, // 17: larder.v1.Stats.tiers:type_name -> larder.v1.Tier
@@ -6504,68 +6982,76 @@ var file_larder_v1_larder_proto_depIdxs = []int32{
 	65, // 47: larder.v1.RecordTraceResponse.objects:type_name -> larder.v1.RecordedObjects
 	66, // 48: larder.v1.RecordTraceResponse.machine:type_name -> larder.v1.RecordedMachine
 	3,  // 49: larder.v1.RecordedJob.spec:type_name -> larder.v1.JobSpec
-	80, // 50: larder.v1.RecordedJob.registered:type_name -> google.protobuf.Duration
-	80, // 51: larder.v1.RecordedJob.ended:type_name -> google.protobuf.Duration
-	80, // 52: larder.v1.RecordedJob.step:type_name -> google.protobuf.Duration
-	80, // 53: larder.v1.RecordedMachine.duration:type_name -> google.protobuf.Duration
-	80, // 54: larder.v1.RecordedMachine.storage_latency:type_name -> google.protobuf.Duration
+	84, // 50: larder.v1.RecordedJob.registered:type_name -> google.protobuf.Duration
+	84, // 51: larder.v1.RecordedJob.ended:type_name -> google.protobuf.Duration
+	84, // 52: larder.v1.RecordedJob.step:type_name -> google.protobuf.Duration
+	84, // 53: larder.v1.RecordedMachine.duration:type_name -> google.protobuf.Duration
+	84, // 54: larder.v1.RecordedMachine.storage_latency:type_name -> google.protobuf.Duration
 	67, // 55: larder.v1.RecordedMachine.tiers:type_name -> larder.v1.RecordedTier
 	4,  // 56: larder.v1.RecordedMachine.counted:type_name -> larder.v1.Counters
-	80, // 57: larder.v1.WatchStatsRequest.interval:type_name -> google.protobuf.Duration
+	84, // 57: larder.v1.WatchStatsRequest.interval:type_name -> google.protobuf.Duration
 	14, // 58: larder.v1.WatchStatsResponse.stats:type_name -> larder.v1.Stats
 	8,  // 59: larder.v1.AttachResponse.job:type_name -> larder.v1.Job
 	71, // 60: larder.v1.AttachResponse.fields:type_name -> larder.v1.Field
-	6,  // 61: larder.v1.BatchReport.quarantined:type_name -> larder.v1.QuarantinedSample
-	5,  // 62: larder.v1.EpochEnd.account:type_name -> larder.v1.EpochAccount
-	18, // 63: larder.v1.LarderService.RegisterJob:input_type -> larder.v1.RegisterJobRequest
-	28, // 64: larder.v1.LarderService.ListJobs:input_type -> larder.v1.ListJobsRequest
-	30, // 65: larder.v1.LarderService.DescribeJob:input_type -> larder.v1.DescribeJobRequest
-	32, // 66: larder.v1.LarderService.DrainJob:input_type -> larder.v1.DrainJobRequest
-	34, // 67: larder.v1.LarderService.KillJob:input_type -> larder.v1.KillJobRequest
-	36, // 68: larder.v1.LarderService.PauseJob:input_type -> larder.v1.PauseJobRequest
-	38, // 69: larder.v1.LarderService.ResumeJob:input_type -> larder.v1.ResumeJobRequest
-	40, // 70: larder.v1.LarderService.SetSubset:input_type -> larder.v1.SetSubsetRequest
-	44, // 71: larder.v1.LarderService.AddDataset:input_type -> larder.v1.AddDatasetRequest
-	42, // 72: larder.v1.LarderService.RefreshDataset:input_type -> larder.v1.RefreshDatasetRequest
-	46, // 73: larder.v1.LarderService.ListDatasets:input_type -> larder.v1.ListDatasetsRequest
-	48, // 74: larder.v1.LarderService.InspectDataset:input_type -> larder.v1.InspectDatasetRequest
-	50, // 75: larder.v1.LarderService.ResolveKeys:input_type -> larder.v1.ResolveKeysRequest
-	52, // 76: larder.v1.LarderService.GetTiers:input_type -> larder.v1.GetTiersRequest
-	54, // 77: larder.v1.LarderService.SetTiers:input_type -> larder.v1.SetTiersRequest
-	56, // 78: larder.v1.LarderService.ApplyConfig:input_type -> larder.v1.ApplyConfigRequest
-	21, // 79: larder.v1.LarderService.GetState:input_type -> larder.v1.GetStateRequest
-	23, // 80: larder.v1.LarderService.ListOrders:input_type -> larder.v1.ListOrdersRequest
-	26, // 81: larder.v1.LarderService.GetOrder:input_type -> larder.v1.GetOrderRequest
-	59, // 82: larder.v1.LarderService.GetStats:input_type -> larder.v1.GetStatsRequest
-	61, // 83: larder.v1.LarderService.RecordTrace:input_type -> larder.v1.RecordTraceRequest
-	68, // 84: larder.v1.LarderService.WatchStats:input_type -> larder.v1.WatchStatsRequest
-	19, // 85: larder.v1.LarderService.RegisterJob:output_type -> larder.v1.RegisterJobResponse
-	29, // 86: larder.v1.LarderService.ListJobs:output_type -> larder.v1.ListJobsResponse
-	31, // 87: larder.v1.LarderService.DescribeJob:output_type -> larder.v1.DescribeJobResponse
-	33, // 88: larder.v1.LarderService.DrainJob:output_type -> larder.v1.DrainJobResponse
-	35, // 89: larder.v1.LarderService.KillJob:output_type -> larder.v1.KillJobResponse
-	37, // 90: larder.v1.LarderService.PauseJob:output_type -> larder.v1.PauseJobResponse
-	39, // 91: larder.v1.LarderService.ResumeJob:output_type -> larder.v1.ResumeJobResponse
-	41, // 92: larder.v1.LarderService.SetSubset:output_type -> larder.v1.SetSubsetResponse
-	45, // 93: larder.v1.LarderService.AddDataset:output_type -> larder.v1.AddDatasetResponse
-	43, // 94: larder.v1.LarderService.RefreshDataset:output_type -> larder.v1.RefreshDatasetResponse
-	47, // 95: larder.v1.LarderService.ListDatasets:output_type -> larder.v1.ListDatasetsResponse
-	49, // 96: larder.v1.LarderService.InspectDataset:output_type -> larder.v1.InspectDatasetResponse
-	51, // 97: larder.v1.LarderService.ResolveKeys:output_type -> larder.v1.ResolveKeysResponse
-	53, // 98: larder.v1.LarderService.GetTiers:output_type -> larder.v1.GetTiersResponse
-	55, // 99: larder.v1.LarderService.SetTiers:output_type -> larder.v1.SetTiersResponse
-	57, // 100: larder.v1.LarderService.ApplyConfig:output_type -> larder.v1.ApplyConfigResponse
-	22, // 101: larder.v1.LarderService.GetState:output_type -> larder.v1.GetStateResponse
-	24, // 102: larder.v1.LarderService.ListOrders:output_type -> larder.v1.ListOrdersResponse
-	27, // 103: larder.v1.LarderService.GetOrder:output_type -> larder.v1.GetOrderResponse
-	60, // 104: larder.v1.LarderService.GetStats:output_type -> larder.v1.GetStatsResponse
-	62, // 105: larder.v1.LarderService.RecordTrace:output_type -> larder.v1.RecordTraceResponse
-	69, // 106: larder.v1.LarderService.WatchStats:output_type -> larder.v1.WatchStatsResponse
-	85, // [85:107] is the sub-list for method output_type
-	63, // [63:85] is the sub-list for method input_type
-	63, // [63:63] is the sub-list for extension type_name
-	63, // [63:63] is the sub-list for extension extendee
-	0,  // [0:63] is the sub-list for field type_name
+	84, // 61: larder.v1.StopRequest.timeout:type_name -> google.protobuf.Duration
+	86, // 62: larder.v1.StatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	84, // 63: larder.v1.StatusResponse.uptime:type_name -> google.protobuf.Duration
+	86, // 64: larder.v1.StatusResponse.last_error_at:type_name -> google.protobuf.Timestamp
+	6,  // 65: larder.v1.BatchReport.quarantined:type_name -> larder.v1.QuarantinedSample
+	5,  // 66: larder.v1.EpochEnd.account:type_name -> larder.v1.EpochAccount
+	18, // 67: larder.v1.LarderService.RegisterJob:input_type -> larder.v1.RegisterJobRequest
+	28, // 68: larder.v1.LarderService.ListJobs:input_type -> larder.v1.ListJobsRequest
+	30, // 69: larder.v1.LarderService.DescribeJob:input_type -> larder.v1.DescribeJobRequest
+	32, // 70: larder.v1.LarderService.DrainJob:input_type -> larder.v1.DrainJobRequest
+	34, // 71: larder.v1.LarderService.KillJob:input_type -> larder.v1.KillJobRequest
+	36, // 72: larder.v1.LarderService.PauseJob:input_type -> larder.v1.PauseJobRequest
+	38, // 73: larder.v1.LarderService.ResumeJob:input_type -> larder.v1.ResumeJobRequest
+	40, // 74: larder.v1.LarderService.SetSubset:input_type -> larder.v1.SetSubsetRequest
+	44, // 75: larder.v1.LarderService.AddDataset:input_type -> larder.v1.AddDatasetRequest
+	42, // 76: larder.v1.LarderService.RefreshDataset:input_type -> larder.v1.RefreshDatasetRequest
+	46, // 77: larder.v1.LarderService.ListDatasets:input_type -> larder.v1.ListDatasetsRequest
+	48, // 78: larder.v1.LarderService.InspectDataset:input_type -> larder.v1.InspectDatasetRequest
+	50, // 79: larder.v1.LarderService.ResolveKeys:input_type -> larder.v1.ResolveKeysRequest
+	52, // 80: larder.v1.LarderService.GetTiers:input_type -> larder.v1.GetTiersRequest
+	54, // 81: larder.v1.LarderService.SetTiers:input_type -> larder.v1.SetTiersRequest
+	56, // 82: larder.v1.LarderService.ApplyConfig:input_type -> larder.v1.ApplyConfigRequest
+	21, // 83: larder.v1.LarderService.GetState:input_type -> larder.v1.GetStateRequest
+	23, // 84: larder.v1.LarderService.ListOrders:input_type -> larder.v1.ListOrdersRequest
+	26, // 85: larder.v1.LarderService.GetOrder:input_type -> larder.v1.GetOrderRequest
+	59, // 86: larder.v1.LarderService.GetStats:input_type -> larder.v1.GetStatsRequest
+	61, // 87: larder.v1.LarderService.RecordTrace:input_type -> larder.v1.RecordTraceRequest
+	73, // 88: larder.v1.LarderService.Stop:input_type -> larder.v1.StopRequest
+	75, // 89: larder.v1.LarderService.Status:input_type -> larder.v1.StatusRequest
+	68, // 90: larder.v1.LarderService.WatchStats:input_type -> larder.v1.WatchStatsRequest
+	19, // 91: larder.v1.LarderService.RegisterJob:output_type -> larder.v1.RegisterJobResponse
+	29, // 92: larder.v1.LarderService.ListJobs:output_type -> larder.v1.ListJobsResponse
+	31, // 93: larder.v1.LarderService.DescribeJob:output_type -> larder.v1.DescribeJobResponse
+	33, // 94: larder.v1.LarderService.DrainJob:output_type -> larder.v1.DrainJobResponse
+	35, // 95: larder.v1.LarderService.KillJob:output_type -> larder.v1.KillJobResponse
+	37, // 96: larder.v1.LarderService.PauseJob:output_type -> larder.v1.PauseJobResponse
+	39, // 97: larder.v1.LarderService.ResumeJob:output_type -> larder.v1.ResumeJobResponse
+	41, // 98: larder.v1.LarderService.SetSubset:output_type -> larder.v1.SetSubsetResponse
+	45, // 99: larder.v1.LarderService.AddDataset:output_type -> larder.v1.AddDatasetResponse
+	43, // 100: larder.v1.LarderService.RefreshDataset:output_type -> larder.v1.RefreshDatasetResponse
+	47, // 101: larder.v1.LarderService.ListDatasets:output_type -> larder.v1.ListDatasetsResponse
+	49, // 102: larder.v1.LarderService.InspectDataset:output_type -> larder.v1.InspectDatasetResponse
+	51, // 103: larder.v1.LarderService.ResolveKeys:output_type -> larder.v1.ResolveKeysResponse
+	53, // 104: larder.v1.LarderService.GetTiers:output_type -> larder.v1.GetTiersResponse
+	55, // 105: larder.v1.LarderService.SetTiers:output_type -> larder.v1.SetTiersResponse
+	57, // 106: larder.v1.LarderService.ApplyConfig:output_type -> larder.v1.ApplyConfigResponse
+	22, // 107: larder.v1.LarderService.GetState:output_type -> larder.v1.GetStateResponse
+	24, // 108: larder.v1.LarderService.ListOrders:output_type -> larder.v1.ListOrdersResponse
+	27, // 109: larder.v1.LarderService.GetOrder:output_type -> larder.v1.GetOrderResponse
+	60, // 110: larder.v1.LarderService.GetStats:output_type -> larder.v1.GetStatsResponse
+	62, // 111: larder.v1.LarderService.RecordTrace:output_type -> larder.v1.RecordTraceResponse
+	74, // 112: larder.v1.LarderService.Stop:output_type -> larder.v1.StopResponse
+	76, // 113: larder.v1.LarderService.Status:output_type -> larder.v1.StatusResponse
+	69, // 114: larder.v1.LarderService.WatchStats:output_type -> larder.v1.WatchStatsResponse
+	91, // [91:115] is the sub-list for method output_type
+	67, // [67:91] is the sub-list for method input_type
+	67, // [67:67] is the sub-list for extension type_name
+	67, // [67:67] is the sub-list for extension extendee
+	0,  // [0:67] is the sub-list for field type_name
 }
 
 func init() { file_larder_v1_larder_proto_init() }
@@ -6581,7 +7067,7 @@ func file_larder_v1_larder_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_larder_v1_larder_proto_rawDesc), len(file_larder_v1_larder_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   79,
+			NumMessages:   83,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

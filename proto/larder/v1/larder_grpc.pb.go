@@ -44,6 +44,8 @@ const (
 	LarderService_GetOrder_FullMethodName       = "/larder.v1.LarderService/GetOrder"
 	LarderService_GetStats_FullMethodName       = "/larder.v1.LarderService/GetStats"
 	LarderService_RecordTrace_FullMethodName    = "/larder.v1.LarderService/RecordTrace"
+	LarderService_Stop_FullMethodName           = "/larder.v1.LarderService/Stop"
+	LarderService_Status_FullMethodName         = "/larder.v1.LarderService/Status"
 	LarderService_WatchStats_FullMethodName     = "/larder.v1.LarderService/WatchStats"
 )
 
@@ -97,6 +99,10 @@ type LarderServiceClient interface {
 	// RecordTrace records what jobs ask for and what is decided about it, from its first call on; every call returns what came since the one before.
 	// A recording that nobody asks for is ended.
 	RecordTrace(ctx context.Context, in *RecordTraceRequest, opts ...grpc.CallOption) (*RecordTraceResponse, error)
+	// Stop ends the daemon because somebody wants it: its clients are told so, and start no other one.
+	Stop(ctx context.Context, in *StopRequest, opts ...grpc.CallOption) (*StopResponse, error)
+	// Status tells which daemon this is, where its files are, and how it is.
+	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
 	// WatchStats sends the counters again and again, at the asked interval.
 	WatchStats(ctx context.Context, in *WatchStatsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchStatsResponse], error)
 }
@@ -319,6 +325,26 @@ func (c *larderServiceClient) RecordTrace(ctx context.Context, in *RecordTraceRe
 	return out, nil
 }
 
+func (c *larderServiceClient) Stop(ctx context.Context, in *StopRequest, opts ...grpc.CallOption) (*StopResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(StopResponse)
+	err := c.cc.Invoke(ctx, LarderService_Stop_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *larderServiceClient) Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(StatusResponse)
+	err := c.cc.Invoke(ctx, LarderService_Status_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *larderServiceClient) WatchStats(ctx context.Context, in *WatchStatsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchStatsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &LarderService_ServiceDesc.Streams[0], LarderService_WatchStats_FullMethodName, cOpts...)
@@ -388,6 +414,10 @@ type LarderServiceServer interface {
 	// RecordTrace records what jobs ask for and what is decided about it, from its first call on; every call returns what came since the one before.
 	// A recording that nobody asks for is ended.
 	RecordTrace(context.Context, *RecordTraceRequest) (*RecordTraceResponse, error)
+	// Stop ends the daemon because somebody wants it: its clients are told so, and start no other one.
+	Stop(context.Context, *StopRequest) (*StopResponse, error)
+	// Status tells which daemon this is, where its files are, and how it is.
+	Status(context.Context, *StatusRequest) (*StatusResponse, error)
 	// WatchStats sends the counters again and again, at the asked interval.
 	WatchStats(*WatchStatsRequest, grpc.ServerStreamingServer[WatchStatsResponse]) error
 	mustEmbedUnimplementedLarderServiceServer()
@@ -462,6 +492,12 @@ func (UnimplementedLarderServiceServer) GetStats(context.Context, *GetStatsReque
 }
 func (UnimplementedLarderServiceServer) RecordTrace(context.Context, *RecordTraceRequest) (*RecordTraceResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RecordTrace not implemented")
+}
+func (UnimplementedLarderServiceServer) Stop(context.Context, *StopRequest) (*StopResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Stop not implemented")
+}
+func (UnimplementedLarderServiceServer) Status(context.Context, *StatusRequest) (*StatusResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Status not implemented")
 }
 func (UnimplementedLarderServiceServer) WatchStats(*WatchStatsRequest, grpc.ServerStreamingServer[WatchStatsResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchStats not implemented")
@@ -865,6 +901,42 @@ func _LarderService_RecordTrace_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _LarderService_Stop_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(StopRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LarderServiceServer).Stop(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LarderService_Stop_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LarderServiceServer).Stop(ctx, req.(*StopRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _LarderService_Status_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(StatusRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LarderServiceServer).Status(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LarderService_Status_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LarderServiceServer).Status(ctx, req.(*StatusRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _LarderService_WatchStats_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(WatchStatsRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -966,6 +1038,14 @@ var LarderService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RecordTrace",
 			Handler:    _LarderService_RecordTrace_Handler,
+		},
+		{
+			MethodName: "Stop",
+			Handler:    _LarderService_Stop_Handler,
+		},
+		{
+			MethodName: "Status",
+			Handler:    _LarderService_Status_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -1,0 +1,182 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"larder/internal/config"
+	"larder/internal/fault"
+	"larder/internal/session"
+	larderv1 "larder/proto/larder/v1"
+)
+
+func init() { socketCommands = append(socketCommands, newStatus) }
+
+func newStatus(g *globals) *cobra.Command {
+	var out outputFlag
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Tell whether a daemon runs, which one, and how it is",
+		Long: `Tell whether a daemon serves the socket: its process, version, socket, state folder, log, jobs, memory and last error. The exit code
+is 0 when one runs and 3 when none does; then it tells what there is of the last one. 4: one is there, and does not answer.`,
+		Example: "  larder status\n  larder status -o json",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
+			return status(cmd, g, &out)
+		},
+	}
+	out.register(cmd)
+	return cmd
+}
+
+func status(cmd *cobra.Command, g *globals, out *outputFlag) error {
+	r, err := askStatus(cmd.Context(), g)
+	if err == nil {
+		return out.message(cmd.OutOrStdout(), r, func(t *tabwriter.Writer) { statusTable(t, r) })
+	}
+	path, unix := socketOf(g.target())
+	if !unix || !fault.Is(err, fault.Unavailable) || session.Held(path) {
+		return err
+	}
+	s := notRunning{Socket: path}
+	if mark, ok := session.ReadStopMark(path); ok {
+		s.StoppedBy, s.StoppedAt = mark.By, mark.At.Format(time.RFC3339)
+	}
+	if s.StateDir, err = configuredState(g, path); err != nil {
+		return err
+	}
+	if log := strings.TrimSuffix(path, filepath.Ext(path)) + ".log"; exists(log) {
+		s.Log = log
+	}
+	if err := out.value(cmd.OutOrStdout(), s, func(t *tabwriter.Writer) { notRunningTable(t, s) }); err != nil {
+		return err
+	}
+	return &exitError{code: exitNotFound}
+}
+
+func askStatus(ctx context.Context, g *globals) (r *larderv1.StatusResponse, err error) {
+	err = g.call(ctx, shortCall, func(ctx context.Context, c larderv1.LarderServiceClient) error {
+		r, err = c.Status(ctx, &larderv1.StatusRequest{})
+		return err
+	})
+	return r, err
+}
+
+func statusTable(t *tabwriter.Writer, r *larderv1.StatusResponse) {
+	word := "running"
+	if r.GetStopping() {
+		word = "stopping: the running epochs end first"
+	}
+	row(t, "daemon", fmt.Sprintf("%s, process %d, larder %s, up %s", word, r.GetPid(), r.GetVersion(), upTime(r.GetUptime().AsDuration())))
+	row(t, "socket", printable(r.GetSocket()))
+	for _, x := range [][2]string{{"http", r.GetHttp()}, {"grpc", r.GetGrpc()}} {
+		if x[1] != "" {
+			row(t, x[0], printable(x[1]))
+		}
+	}
+	row(t, "state folder", orElse(printable(r.GetStateDir()), "none: jobs end with this daemon"))
+	row(t, "log", orElse(printable(r.GetLog()), "standard error, which is no file"))
+	jobs := fmt.Sprintf("%d live, %d without a client, %d ended", r.GetJobsLive(), r.GetJobsWaiting(), r.GetJobsEnded())
+	if n := r.GetJobsPaused(); n > 0 {
+		jobs += fmt.Sprintf("; %d paused", n)
+	}
+	row(t, "jobs", jobs)
+	row(t, "memory", fmt.Sprintf("tiers %s of %s, rings %s, process %s, memory.limit %s", fault.Size(r.GetTiersUsed()), fault.Size(r.GetTiersTotal()),
+		fault.Size(r.GetRingsUsed()), fault.Size(r.GetRssBytes()), fault.Size(r.GetMemoryLimit())))
+	last := "none"
+	if r.GetLastError() != "" {
+		last = r.GetLastErrorAt().AsTime().Format("2006-01-02 15:04:05 UTC") + " " + printable(r.GetLastError())
+	}
+	row(t, "last error", last)
+}
+
+// upTime is a duration for people.
+func upTime(d time.Duration) string {
+	if d < time.Minute {
+		return d.Truncate(time.Second).String()
+	}
+	days := int(d / (24 * time.Hour))
+	s := strings.TrimSuffix((d % (24 * time.Hour)).Truncate(time.Minute).String(), "0s")
+	if days > 0 {
+		return fmt.Sprintf("%dd%s", days, s)
+	}
+	return s
+}
+
+func orElse(s, other string) string {
+	if s == "" {
+		return other
+	}
+	return s
+}
+
+// notRunning is the status where no daemon runs.
+type notRunning struct {
+	PID       int    `json:"pid"` // 0
+	Socket    string `json:"socket"`
+	StateDir  string `json:"state_dir"`
+	Log       string `json:"log"`
+	StoppedBy string `json:"stopped_by"`
+	StoppedAt string `json:"stopped_at"`
+}
+
+func notRunningTable(t *tabwriter.Writer, s notRunning) {
+	row(t, "daemon", "not running")
+	row(t, "socket", printable(s.Socket))
+	if s.StoppedBy != "" {
+		row(t, "stopped", fmt.Sprintf("by %s at %s", printable(s.StoppedBy), s.StoppedAt))
+	}
+	state := orElse(printable(s.StateDir), "none")
+	if s.StateDir != "" && !exists(s.StateDir) {
+		state += " (not made yet)"
+	}
+	row(t, "state folder", state)
+	if s.Log != "" {
+		row(t, "log", printable(s.Log))
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// configuredState is the state folder of a daemon that this environment would start on a socket; "" = it would have none.
+func configuredState(g *globals, socket string) (string, error) {
+	var flags configFlags
+	cfg, err := flags.load(g)
+	if err != nil {
+		return "", err
+	}
+	r, err := cfg.Resolve(config.DetectMachine())
+	if err != nil {
+		return "", err
+	}
+	if r.StateDir != "" && r.StateAuto {
+		if own := stateFolder(r.StateDir, socket); exists(own) || socket != session.UserSocket() || !oldState(r.StateDir) {
+			return own, nil
+		} // else the next daemon takes over what an earlier version left
+	}
+	return r.StateDir, nil
+}
+
+// askedStateDir is the state folder of the daemon that is asked, else of one that would serve its socket; "" = it has none.
+func askedStateDir(ctx context.Context, g *globals) (string, error) {
+	short := *g
+	short.timeout = 5 * time.Second
+	if r, err := askStatus(ctx, &short); err == nil {
+		return r.GetStateDir(), nil
+	}
+	path, _ := socketOf(g.target())
+	return configuredState(g, path)
+}

@@ -1,0 +1,228 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"larder/internal/fault"
+	"larder/internal/rpc"
+	"larder/internal/session"
+	larderv1 "larder/proto/larder/v1"
+)
+
+func init() { socketCommands = append(socketCommands, newStop) }
+
+// dyingTime is how long somebody may hold a socket at which nobody answers: a daemon that begins, or one that was killed and is being cleared away.
+const dyingTime = 5 * time.Second
+
+// endTime is how long a daemon that said that it stops may take to be gone.
+const endTime = 30 * time.Second
+
+func newStop(g *globals) *cobra.Command {
+	var out outputFlag
+	var drain, force bool
+	cmd := &cobra.Command{
+		Use:   "stop",
+		Short: "Stop the daemon, and tell its clients that it was meant",
+		Long: `Stop the daemon, and return when it has gone. Its clients are told: their next next() raises StoppedError, which names who
+stopped it, and no loader that was made before starts another daemon. A script that is started afterwards does, as ever. With a state
+directory jobs stay as they are, and go on with the next daemon on it.
+
+While clients hold ranks of jobs it asks first, or refuses where nobody can be asked: --force stops all the same, --drain lets the running
+epochs end first, for at most --timeout (1h); then what is left is cut off. Where no daemon runs nothing is stopped, but loaders that live
+start none either; the exit code is 0 then too.`,
+		Example: "  larder stop\n  larder stop --drain --timeout 10m",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
+			if drain && force {
+				return usagef("choose one of them", "--drain waits for jobs, and --force does not")
+			}
+			return stop(cmd, g, &out, &larderv1.StopRequest{Drain: drain, Force: force, By: whoStops()})
+		},
+	}
+	cmd.Flags().BoolVar(&drain, "drain", false, "let the running epochs end first, for at most --timeout (default 1h)")
+	cmd.Flags().BoolVar(&force, "force", false, "stop also while clients hold ranks of jobs, without asking")
+	cmd.Flags().BoolVarP(&force, "yes", "y", false, "the same as --force")
+	out.register(cmd)
+	return cmd
+}
+
+// whoStops names the person and the process, for who is told of it.
+func whoStops() string {
+	name := strconv.Itoa(os.Getuid())
+	if u, err := user.LookupId(name); err == nil {
+		name = u.Username
+	}
+	return fmt.Sprintf("%s (larder stop, process %d)", name, os.Getpid())
+}
+
+// stopped is what the command prints.
+type stopped struct {
+	Socket     string   `json:"socket"`
+	PID        int32    `json:"pid"` // 0 = no daemon ran
+	Live       []string `json:"live"`
+	Unfinished []string `json:"unfinished"`
+	Durable    bool     `json:"durable"`
+}
+
+func stop(cmd *cobra.Command, g *globals, out *outputFlag, req *larderv1.StopRequest) error {
+	limit, end := shortCall, endTime
+	if req.GetDrain() {
+		limit = longDrain
+		if g.timeout > 0 {
+			limit = g.timeout
+		}
+		req.Timeout = durationpb.New(limit)
+		limit += endTime // for the answer
+	} else if g.timeout > 0 {
+		limit, end = g.timeout, g.timeout
+	}
+	ask := *g
+	ask.timeout = limit
+	var r *larderv1.StopResponse
+	call := func(ctx context.Context, c larderv1.LarderServiceClient) (err error) {
+		r, err = c.Stop(ctx, req)
+		return err
+	}
+	path, unix := socketOf(g.target())
+	told := stopped{Socket: g.target(), Live: []string{}, Unfinished: []string{}}
+	err := ask.call(cmd.Context(), limit, call)
+	for end := time.Now().Add(dyingTime); unix && fault.Is(err, fault.Unavailable) && time.Now().Before(end); err = ask.call(cmd.Context(), limit, call) {
+		switch done, err := markUnserved(path, req.GetBy()); {
+		case err != nil:
+			return err
+		case done:
+			return out.value(cmd.OutOrStdout(), told, func(t *tabwriter.Writer) {
+				row(t, fmt.Sprintf("no daemon serves %s; loaders that live start none", path))
+			})
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	if err != nil {
+		return err
+	}
+	if !r.GetStopping() {
+		if err := agree(cmd, r); err != nil {
+			return err
+		}
+		req.Force = true
+		if err := ask.call(cmd.Context(), limit, call); err != nil {
+			return err
+		}
+	}
+	if err := awaitEnd(cmd.Context(), g.target(), r.GetPid(), end); err != nil {
+		return err
+	}
+	told.PID, told.Live, told.Unfinished, told.Durable = r.GetPid(), append(told.Live, r.GetLive()...), append(told.Unfinished, r.GetUnfinished()...), r.GetDurable()
+	return out.value(cmd.OutOrStdout(), told, func(t *tabwriter.Writer) { stoppedTable(t, told, req.GetDrain()) })
+}
+
+// markUnserved leaves the mark of a stop where no daemon runs; false: somebody holds the socket, and is dying or about to serve it.
+func markUnserved(path, by string) (bool, error) {
+	if session.Held(path) {
+		return false, nil
+	}
+	err := session.MarkUnserved(path, session.NewStopMark(by, 0))
+	if fault.Is(err, fault.AlreadyExists) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func stoppedTable(t *tabwriter.Writer, s stopped, drained bool) {
+	row(t, fmt.Sprintf("stopped process %d, which served %s", s.PID, s.Socket))
+	switch {
+	case len(s.Unfinished) > 0:
+		row(t, fmt.Sprintf("cut off before their epoch was over: %s", jobNames(s.Unfinished)))
+	case len(s.Live) == 0 || drained:
+	case s.Durable:
+		row(t, fmt.Sprintf("live until then: %s; they go on with the next daemon on its state directory", jobNames(s.Live)))
+	default:
+		row(t, fmt.Sprintf("live until then: %s; they ended with it, for it had no state directory", jobNames(s.Live)))
+	}
+}
+
+func jobNames(names []string) string {
+	const most = 8
+	more := ""
+	if len(names) > most {
+		more = fmt.Sprintf(" and %d more", len(names)-most)
+		names = names[:most]
+	}
+	list := make([]string, len(names))
+	for i, n := range names {
+		list[i] = printable(n)
+	}
+	return strings.Join(list, ", ") + more
+}
+
+// agree asks whether live jobs may be cut off, or refuses where nobody can be asked.
+func agree(cmd *cobra.Command, r *larderv1.StopResponse) error {
+	jobs := "jobs are"
+	if len(r.GetLive()) == 1 {
+		jobs = "job is"
+	}
+	what := fmt.Sprintf("%d %s live: %s", len(r.GetLive()), jobs, jobNames(r.GetLive()))
+	if isTerminal(cmd.InOrStdin()) && isTerminal(cmd.ErrOrStderr()) {
+		fmt.Fprintf(cmd.ErrOrStderr(), "%s. Stop process %d all the same? [y/N] ", what, r.GetPid())
+		line, err := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
+		if word := strings.ToLower(strings.TrimSpace(line)); err == nil && (word == "y" || word == "yes") {
+			return nil
+		}
+	}
+	return &exitError{exitConflict, &usageError{fmt.Errorf("the daemon was not stopped: %s", what), "larder stop --drain lets their epochs end first, larder stop --force stops at once"}}
+}
+
+// socketOf is the path of a Unix socket; false for host:port.
+func socketOf(target string) (string, bool) {
+	path, named := strings.CutPrefix(target, "unix:")
+	if named {
+		path = strings.TrimPrefix(path, "//")
+	}
+	return path, named || strings.Contains(target, "/")
+}
+
+// awaitEnd returns when nobody serves the target any more.
+func awaitEnd(ctx context.Context, target string, pid int32, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	path, unix := socketOf(target)
+	for {
+		if unix {
+			if !session.Held(path) {
+				return nil
+			}
+		} else if _, closer, err := rpc.Dial(ctx, target); err != nil {
+			if ctx.Err() == nil {
+				return nil
+			}
+		} else if err := closer.Close(); err != nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.Canceled) {
+				return ctx.Err()
+			}
+			return fault.New(fault.Unavailable, target, fmt.Sprintf("wait longer with --timeout, or end it: kill -9 %d", pid),
+				"process %d was told to stop, and has not ended after %v", pid, limit)
+		}
+	}
+}
