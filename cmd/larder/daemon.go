@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"sync"
@@ -48,6 +49,7 @@ type daemon struct {
 	resolved config.Resolved
 	log      *slog.Logger
 	level    *slog.LevelVar
+	logPath  string // "" = standard error
 
 	listener *session.Listener
 	tcp      net.Listener
@@ -95,6 +97,9 @@ func openReloadable(cfg *config.Config, log *slog.Logger, level *slog.LevelVar, 
 	}
 	log, lastError := remembering(log)
 	d := &daemon{cfg: cfg, resolved: resolved, log: log, lastError: lastError, level: level, load: load, gone: make(chan struct{}), health: health.NewServer()}
+	if path, err := filepath.Abs(cfg.Log.File); err == nil && cfg.Log.File != "" {
+		d.logPath = path
+	}
 	if load != nil {
 		d.ending = make(chan ending, 1)
 	}

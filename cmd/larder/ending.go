@@ -144,7 +144,7 @@ func (d *daemon) status(ctx context.Context, _ *larderv1.StatusRequest) (*larder
 	s := r.GetStats()
 	up := s.GetUptime().AsDuration()
 	out := &larderv1.StatusResponse{
-		Pid: int32(os.Getpid()), Version: version, Socket: d.listener.Path(), Http: d.httpAddr(), Log: logFile(), StateDir: d.stateDir,
+		Pid: int32(os.Getpid()), Version: version, Socket: d.listener.Path(), Http: d.httpAddr(), Log: d.logFile(), StateDir: d.stateDir,
 		StartedAt: timestamppb.New(time.Now().Add(-up)), Uptime: durationpb.New(up), Stopping: d.draining.Load(),
 		MemoryLimit: s.GetMemoryLimit(), RssBytes: s.GetRssBytes(),
 	}
@@ -180,8 +180,11 @@ func (d *daemon) status(ctx context.Context, _ *larderv1.StatusRequest) (*larder
 	return out, nil
 }
 
-// logFile is where standard error goes, when that is a file.
-func logFile() string {
+// logFile is where the log goes, when that is a file.
+func (d *daemon) logFile() string {
+	if d.logPath != "" {
+		return d.logPath
+	}
 	if st, err := os.Stderr.Stat(); err != nil || !st.Mode().IsRegular() {
 		return ""
 	}

@@ -37,7 +37,15 @@ func newRoot() *cobra.Command {
 		Short: "Feed all training jobs of a machine from one cache",
 		Long: `larder is one daemon per machine that feeds all the training jobs on it: it decides which sample each job
 sees next, prepares each sample as few times as possible, and hands every job its batches in shared memory.`,
-		Example:       "  larder demo\n  larder run -- python train.py\n  larder serve --http 127.0.0.1:9464\n  larder jobs ls",
+		Example: "  larder demo\n  larder run -- python train.py\n  larder serve --http 127.0.0.1:9464\n  larder jobs ls",
+		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
+			if cmd.Hidden || cmd.Name() == "serve" { // serve has a log for it
+				return
+			}
+			for _, w := range config.UnknownEnv(os.Environ()) {
+				fmt.Fprintf(cmd.ErrOrStderr(), "larder: warning: %s\n", w)
+			}
+		},
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          noArgs,

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,9 +64,21 @@ func serve(cmd *cobra.Command, g *globals, flags *configFlags, idle, drain time.
 	if err != nil {
 		return err
 	}
-	log, level, err := telemetry.NewLogger(cmd.ErrOrStderr(), cfg.Log.Level, cfg.Log.Format)
+	out := cmd.ErrOrStderr()
+	if cfg.Log.File != "" {
+		file, bad := telemetry.OpenLogFile(cfg.Log.File, cmp.Or(cfg.Log.MaxSize.Of(0), config.LogSize))
+		if bad != nil {
+			return bad
+		}
+		defer func() { err = errors.Join(err, file.Close()) }()
+		out = file
+	}
+	log, level, err := telemetry.NewLogger(out, cfg.Log.Level, cfg.Log.Format)
 	if err != nil {
 		return err
+	}
+	for _, w := range config.UnknownEnv(os.Environ()) {
+		log.Warn(w)
 	}
 	d, err := openReloadable(cfg, log, level, func(file string, content []byte) (*config.Config, error) { return flags.reload(g, file, content) })
 	if err != nil {

@@ -87,8 +87,18 @@ type Sampler struct {
 	Seed uint64 // of everything drawn that no job's own seed fixes
 }
 
-// Log is the daemon's log, on standard error.
-type Log struct{ Level, Format string }
+// Log is the daemon's log.
+type Log struct {
+	Level, Format string
+	File          string // empty = standard error
+	MaxSize       Size   // at which File becomes File.1; auto = LogSize
+}
+
+// LogSize is log.max_size where it is auto: the log of a daemon that a client starts lies in memory, so it and the one before it take 8 MiB there.
+const LogSize = 4 << 20
+
+// leastLog is the least log.max_size: a start and a few registrations.
+const leastLog = 16 << 10
 
 // Origin says where a value came from.
 type Origin struct {

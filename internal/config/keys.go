@@ -187,6 +187,10 @@ var keys = []Key{
 		func(c *Config) *string { return &c.Log.Level }, oneOf("a level", "debug", "info", "warn", "error")),
 	text("log.format", "text | json", "form of log lines", Restart,
 		func(c *Config) *string { return &c.Log.Format }, oneOf("a format", "text", "json")),
+	text("log.file", "path", "file of the log; empty = standard error", Restart,
+		func(c *Config) *string { return &c.Log.File }, checkPath),
+	size("log.max_size", "bytes at which log.file becomes FILE.1 and a new one begins: both together have at most twice this; auto = 4 MiB", Restart,
+		func(c *Config) *Size { return &c.Log.MaxSize }),
 }
 
 func text(name, kind, doc string, apply Apply, at func(*Config) *string, check func(string) error) Key {

@@ -78,6 +78,9 @@ func (c *Config) Validate() error {
 	if fixed(c.Prep.MaxMemory) && c.Prep.MaxMemory.Of(0) == 0 {
 		bad("prep.max_memory", "raise it, or leave it at auto", "prep.max_memory 0 leaves no room for an image")
 	}
+	if s := c.Log.MaxSize; s.IsPercent() || fixed(s) && s.Of(0) < leastLog {
+		bad("log.max_size", "write bytes like 4MiB, or leave it at auto", "log.max_size %s: it must be bytes, %s at the least", s, FormatBytes(leastLog))
+	}
 	return errors.Join(errs...)
 }
 

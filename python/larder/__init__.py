@@ -30,6 +30,7 @@ from .errors import (
     StateLostError,
     StoppedError,
     UnavailableError,
+    UnknownVariableWarning,
 )
 
 __all__ = [
@@ -58,6 +59,7 @@ __all__ = [
     "StoppedError",
     "TierStats",
     "UnavailableError",
+    "UnknownVariableWarning",
     "__version__",
     "errors",
     "normalize",

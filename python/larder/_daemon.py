@@ -18,6 +18,7 @@ import tempfile
 import time
 from typing import IO, NamedTuple
 
+from . import _environ
 from ._session import Session
 from .errors import DeadlineError, Error, InvalidError, StoppedError, UnavailableError
 
@@ -83,6 +84,7 @@ def last_stop(path: str) -> Stop | None:
 
 def known_stop(endpoint: str | None) -> str:
     """The stop that a Loader made now was made after; "" = there is none. A later one was meant for it too."""
+    _environ.warn_once()
     stop = last_stop(socket_path(endpoint)[0])
     return stop.id if stop is not None else ""
 
@@ -230,7 +232,7 @@ def _log_path(path: str) -> str:
 
 def _launch(binary: str, path: str, deadline: float) -> None:
     log = _log_path(path)
-    command = [binary, "serve", "--socket", path, "--idle-exit", IDLE_EXIT]
+    command = [binary, "serve", "--socket", path, "--idle-exit", IDLE_EXIT, "--set", f"log.file={log}"]  # it lies in memory: kept short
     # The ready line goes to a file without a name: a pipe would kill the daemon with SIGPIPE after we are gone.
     with tempfile.TemporaryFile() as ready, open(log, "ab") as errors:
         start = errors.tell()
@@ -281,7 +283,7 @@ def _tail(log: str, start: int) -> str:
     """The last lines that the daemon wrote."""
     try:
         with open(log, "rb") as f:
-            f.seek(start)
+            f.seek(start if start <= os.fstat(f.fileno()).st_size else 0)  # it was begun anew meanwhile
             text = f.read(1 << 16).decode(errors="replace")
     except OSError:
         return ""

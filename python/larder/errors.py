@@ -170,6 +170,10 @@ class DatasetWarning(UserWarning):
             warnings.warn(f"dataset {dataset}: {note}", cls, stacklevel=6)
 
 
+class UnknownVariableWarning(UserWarning):
+    """An environment variable begins with LARDER_ and means nothing; the message has the name that was probably meant."""
+
+
 class PausedWarning(UserWarning):
     """Somebody paused the job (`larder jobs pause`), so ``next()`` waits until it is resumed."""
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import eventually
@@ -210,3 +212,30 @@ def test_drain_is_over_with_its_time(place):
         with pytest.raises(larder.StoppedError):
             for _ in it:
                 pass
+
+
+def test_the_log_in_memory_is_kept_short(place, monkeypatch):
+    limit = 16 << 10
+    for name, value in {"LARDER_LOG__LEVEL": "debug", "LARDER_LOG__MAX_SIZE": str(limit)}.items():
+        monkeypatch.setenv(name, value)
+        place.env[name] = value
+    log, before = place.socket[: -len("sock")] + "log", place.socket[: -len("sock")] + "log.1"
+    turns = set()
+    with loader(place, job="first") as a:
+        for n in range(2000):
+            with loader(place, job=f"job{n}") as b:
+                next(iter(b))
+            for name in (log, before):
+                with contextlib.suppress(FileNotFoundError):  # it is being replaced
+                    st = os.stat(name)
+                    assert st.st_size <= limit
+                    turns |= {(st.st_ino, st.st_mtime_ns)} if name == before else set()
+            if len(turns) >= 2:
+                break
+        assert len(turns) >= 2
+        assert f"log           {log}" in place.larder("status").stdout
+        # What the runtime writes at its end goes to the file that has the name, not to one that was removed.
+        os.kill(place.pid(), signal.SIGQUIT)
+        eventually(lambda: "goroutine " in Path(log).read_text())
+        a.close()
+    assert sorted(n for n in os.listdir(os.path.dirname(log)) if "log" in n) == ["larder.log", "larder.log.1"]
