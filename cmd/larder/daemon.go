@@ -185,9 +185,12 @@ func (d *daemon) openEngine() error {
 		Workers: r.Workers, Limits: imageLimits(cfg.Prep, r), SkipCorrupt: cfg.Prep.OnCorrupt == "skip",
 		Tiers: first.Tiers, TierSetting: first.TierSetting, MaxRing: first.MaxRing, Strata: first.Strata, ApplyConfig: d.applyConfig,
 		Stop: d.askStop, Status: d.status,
-		ParseSize: func(s string) (int64, bool, error) {
+		ParseSize: func(s string, total int64) (int64, bool, error) {
 			v, err := config.ParseSize(s)
-			return v.Of(r.Machine), v.IsAuto(), err
+			if total < 0 {
+				total = r.Machine
+			}
+			return v.Of(total), v.IsAuto(), err
 		},
 		MemoryLimit: r.Memory, Own: r.Own, Lease: cfg.Jobs.Lease, MaxJobs: cfg.Jobs.Max, IdleTimeout: cfg.Jobs.IdleTimeout, Seed: d.seed,
 		Evictor: d.newEvictor, Decoding: d.decoding, Trial: tryCommand,

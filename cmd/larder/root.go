@@ -46,6 +46,7 @@ sees next, prepares each sample as few times as possible, and hands every job it
 				fmt.Fprintf(cmd.ErrOrStderr(), "larder: warning: %s\n", w)
 			}
 		},
+		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          noArgs,
@@ -55,8 +56,9 @@ sees next, prepares each sample as few times as possible, and hands every job it
 	root.PersistentFlags().DurationVar(&g.timeout, "timeout", 0, "give up a call after this time (default: 30s, 1h for what may index a dataset)")
 	registerAccess(root, &g.tcp)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return &usageError{flagMistake(cmd, err), "larder " + strings.TrimPrefix(cmd.CommandPath(), "larder ") + " --help lists the flags"}
+		return &usageError{flagMistake(cmd, err), cmd.CommandPath() + " --help lists the flags"}
 	})
+	root.SetVersionTemplate("larder {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(
 		newServe(g), newRun(g), newJobs(g), newOrders(g), newDataset(g), newTiers(g), newStats(g), newExplain(g), newConfig(g), newDoctor(g), newVersion(), newTrace(g),

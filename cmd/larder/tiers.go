@@ -108,8 +108,9 @@ func newTiersResize(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "resize TIER=SIZE...",
 		Short: "Change tier sizes of the running daemon, all or none",
-		Long: `Change the size of total, encoded, decoded or augmented: 2GiB, 512MB, 30% (of the machine's memory), auto.
-All sizes of one call are applied, or none. Tiers shrink and grow without being flushed.`,
+		Long: `Change the size of total, encoded, decoded or augmented: 2GiB, 512MB, auto, or 30%: of the machine's memory for
+total, of total for a tier, also when total changes later. All sizes of one call are applied, or none. Tiers shrink and grow without being
+flushed. The sizes hold until the next larder config apply, SIGHUP or start of the daemon: for good, set them in its configuration.`,
 		Example: "  larder tiers resize decoded=2GiB encoded=auto",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -130,7 +131,11 @@ All sizes of one call are applied, or none. Tiers shrink and grow without being 
 				if err != nil {
 					return err
 				}
-				return out.message(cmd.OutOrStdout(), r, func(t *tabwriter.Writer) { tierTable(t, r) })
+				return out.message(cmd.OutOrStdout(), r, func(t *tabwriter.Writer) {
+					tierTable(t, r)
+					fmt.Fprintln(t)
+					row(t, "holds until the daemon's next config apply, SIGHUP or start; for good: set it in the daemon's configuration")
+				})
 			})
 		},
 	}

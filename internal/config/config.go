@@ -37,7 +37,7 @@ type Memory struct {
 	Limit Size // auto = 50 % of the cgroup limit, or of RAM
 }
 
-// Tiers sizes the caches. A percentage is of the cgroup limit, or of RAM.
+// Tiers sizes the caches. A percentage of Total is of the cgroup limit, or of RAM; one of the others is of Total.
 type Tiers struct {
 	Total, Encoded, Decoded, Augmented Size
 	Policy                             Policy

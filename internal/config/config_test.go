@@ -82,16 +82,18 @@ func TestMistakes(t *testing.T) {
 		"far":         {"zzzzzzzz: 1\n", []string{"larder config default"}},
 		"several": {"log: {level: lod, format: xml}\nprep: {workers: -1}\njobs: {max: many}\n",
 			[]string{"larder.yaml:1:14", "log.level", "log.format", "prep.workers", "jobs.max"}},
-		"on corrupt":      {"prep: {on_corrupt: skp}\n", []string{"prep.on_corrupt", "did you mean skip?"}},
-		"value hint":      {"log: {level: inof}\n", []string{"did you mean info?"}},
-		"duplicate":       {"http: a:1\nhttp: b:2\n", []string{"larder.yaml:2:1", "set already at larder.yaml:1:1"}},
-		"list":            {"socket: [a]\n", []string{"larder.yaml:1:9", "takes one value"}},
-		"section scalar":  {"tiers: 3\n", []string{"larder.yaml:1:8", "tiers must hold keys"}},
-		"root list":       {"- a\n", []string{"the file must hold keys"}},
-		"alias":           {"socket: &a x\nhttp: *a\n", []string{"aliases are not supported"}},
-		"two documents":   {"http: \"\"\n---\nhttp: \"\"\n", []string{"more than one YAML document"}},
-		"yaml":            {"tiers: {\n", []string{"larder.yaml:1: "}},
-		"percent":         {"tiers: {decoded: 120%}\n", []string{"at most 100%", "larder.yaml:1:18"}},
+		"on corrupt":     {"prep: {on_corrupt: skp}\n", []string{"prep.on_corrupt", "did you mean skip?"}},
+		"value hint":     {"log: {level: inof}\n", []string{"did you mean info?"}},
+		"duplicate":      {"http: a:1\nhttp: b:2\n", []string{"larder.yaml:2:1", "set already at larder.yaml:1:1"}},
+		"list":           {"socket: [a]\n", []string{"larder.yaml:1:9", "takes one value"}},
+		"section scalar": {"tiers: 3\n", []string{"larder.yaml:1:8", "tiers must hold keys"}},
+		"root list":      {"- a\n", []string{"the file must hold keys"}},
+		"alias":          {"socket: &a x\nhttp: *a\n", []string{"aliases are not supported"}},
+		"two documents":  {"http: \"\"\n---\nhttp: \"\"\n", []string{"more than one YAML document"}},
+		"yaml":           {"tiers: {\n", []string{"larder.yaml:1: "}},
+		"percent":        {"tiers: {decoded: 120%}\n", []string{"at most 100%", "larder.yaml:1:18"}},
+		"percent of total": {"tiers: {total: 1GiB, decoded: 10%, encoded: 1000MiB}\n",
+			[]string{"tiers.encoded 1000MiB + tiers.decoded 10% (= 102MiB) exceed tiers.total 1GiB"}},
 		"percent sum":     {"tiers: {decoded: 70%, encoded: 50%}\n", []string{"tiers.encoded 50% + tiers.decoded 70%", "more than 100%"}},
 		"negative":        {"tiers: {decoded: -1GiB}\n", []string{"negative"}},
 		"exceed total":    {"tiers: {total: 16GiB, decoded: 12GiB, augmented: 8GiB}\n", []string{"tiers.decoded 12GiB + tiers.augmented 8GiB", "exceed tiers.total 16GiB", "raise tiers.total"}},
@@ -197,11 +199,24 @@ func TestResolve(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Memory != 12*gib || r.Decoded != 16*gib*3/10 || r.Encoded != gib || r.Workers != 3 || r.IndexDir != "/cache/larder" {
+	if r.Memory != 12*gib || r.Total != 6*gib || r.Decoded != 6*gib*3/10 || r.Encoded != gib || r.Workers != 3 || r.IndexDir != "/cache/larder" {
 		t.Errorf("resolved to %+v", r)
 	}
 	if r.DecodedAuto || r.EncodedAuto || !r.AugmentedAuto || !r.TotalAuto || r.Augmented != r.Total-r.Decoded-r.Encoded {
 		t.Errorf("auto flags: %+v", r)
+	}
+	// The percentage of a tier is of tiers.total, whatever that is of, and a total that is auto has room for what is fixed beside it.
+	for text, want := range map[string][3]int64{ // total, decoded, encoded
+		"tiers: {total: 1GiB, decoded: 30%}\n":           {gib, gib * 3 / 10, gib - gib*3/10},
+		"tiers: {total: 25%, decoded: 50%}\n":            {4 * gib, 2 * gib, 2 * gib},
+		"tiers: {decoded: 30%}\n":                        {4 * gib, 4 * gib * 3 / 10, 4*gib - 4*gib*3/10},
+		"tiers: {decoded: 50%, encoded: 3GiB}\n":         {6 * gib, 3 * gib, 3 * gib},
+		"tiers: {total: 1GiB, decoded: 100%}\n":          {gib, gib, 0},
+		"tiers: {total: 0, decoded: 100%, encoded: 0}\n": {0, 0, 0},
+	} {
+		if r, err := mustParse(t, text).Resolve(m); err != nil || r.Total != want[0] || r.Decoded != want[1] || r.Encoded != want[2] {
+			t.Errorf("%s: total %d, decoded %d, encoded %d, %v; want %v", text, r.Total, r.Decoded, r.Encoded, err, want)
+		}
 	}
 	// A fixed tier may exceed the automatic total, not the limit.
 	r, err = mustParse(t, "tiers: {decoded: 6GiB}\n").Resolve(m)
@@ -210,9 +225,10 @@ func TestResolve(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"memory: {limit: 20GiB}\n":                        "memory.limit 20GiB exceeds the 16GiB of this machine (cgroup limit, /sys/fs/cgroup/memory.max)",
-		"tiers: {decoded: 60%}\n":                         "tiers.decoded 60% (= 9.6GiB) exceeds memory.limit auto (= 8GiB) (lower a tier",
+		"tiers: {decoded: 9GiB}\n":                        "tiers.decoded 9GiB exceeds memory.limit auto (= 8GiB) (lower a tier",
+		"tiers: {total: 60%}\n":                           "tiers.total 60% (= 9.6GiB) exceeds memory.limit auto (= 8GiB)",
 		"tiers: {total: 9GiB}\n":                          "tiers.total 9GiB exceeds memory.limit auto (= 8GiB)",
-		"tiers: {total: 1GiB, decoded: 10%}\n":            "tiers.decoded 10% (= 1.6GiB) exceeds tiers.total 1GiB",
+		"tiers: {decoded: 100%, encoded: 1MiB}\n":         "tiers.decoded take all of tiers.total, which leaves no room for tiers of 1MiB",
 		"jobs: {max_ring: 9GiB}\n":                        "jobs.max_ring 9GiB exceeds memory.limit auto (= 8GiB)",
 		"tiers: {total: 7GiB}\n":                          "tiers of 7GiB, at least 512MiB for rings and 1GiB for the daemon itself and the samples that 8 workers have in work, together 8.5GiB, exceed memory.limit auto (= 8GiB)",
 		"tiers: {total: 3GiB}\nprep: {workers: 1000}\n":   "that 1000 workers have in work, together 11.3GiB",

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 
 	"larder/internal/fault"
@@ -57,7 +58,7 @@ func (c *Config) Validate() error {
 		}
 	}
 	if percent > 100 {
-		bad("tiers", "lower one of them", "%s are more than 100%% of the machine", strings.Join(parts, " + "))
+		bad("tiers", "lower one of them", "%s are more than 100%% of tiers.total", strings.Join(parts, " + "))
 	}
 	if err := checkTiers(c, 0, func(s Size) (int64, bool) { return s.Of(0), fixed(s) }); err != nil {
 		errs = append(errs, err)
@@ -130,11 +131,17 @@ func tierSizes(t Tiers) []tierSize {
 }
 
 // checkTiers compares tiers with tiers.total and memory.limit, as far as value knows them. limit is memory.limit in
-// bytes, 0 = ask value.
+// bytes, 0 = ask value. A tier's percentage is of tiers.total, so it fits where that is auto.
 func checkTiers(c *Config, limit int64, value func(Size) (int64, bool)) error {
 	sum, parts := int64(0), []string(nil)
+	total, totalKnown := value(c.Tiers.Total)
+	totalKnown = totalKnown && !c.Tiers.Total.IsAuto()
 	for _, p := range tierSizes(c.Tiers) {
-		if n, ok := value(p.size); ok && !p.size.IsAuto() {
+		n, ok := value(p.size)
+		if p.size.IsPercent() {
+			n, ok = p.size.Of(total), totalKnown
+		}
+		if ok && !p.size.IsAuto() {
 			sum += n
 			parts = append(parts, fmt.Sprintf("%s %s", p.key, describe(p.size, n)))
 		}
@@ -156,8 +163,6 @@ func checkTiers(c *Config, limit int64, value func(Size) (int64, bool)) error {
 		limitKnown = limitKnown && !c.Memory.Limit.IsAuto()
 	}
 	limitText = "memory.limit " + describe(c.Memory.Limit, limit)
-	total, totalKnown := value(c.Tiers.Total)
-	totalKnown = totalKnown && !c.Tiers.Total.IsAuto()
 	if totalKnown && sum > total {
 		return exceed("lower a tier or raise tiers.total", "tiers.total "+describe(c.Tiers.Total, total), total)
 	}
@@ -169,6 +174,26 @@ func checkTiers(c *Config, limit int64, value func(Size) (int64, bool)) error {
 		return exceed("lower a tier or raise memory.limit", limitText, limit)
 	}
 	return nil
+}
+
+// needed is the total of which the fixed tiers are what the others' percentages leave.
+func needed(t Tiers) (int64, error) {
+	bytes, percent, whole := int64(0), 0.0, ""
+	for _, p := range tierSizes(t) {
+		bytes += p.size.bytes
+		percent += p.size.percent
+		if p.size.IsPercent() {
+			whole += " " + p.key
+		}
+	}
+	switch {
+	case bytes == 0:
+		return 0, nil
+	case percent >= 100:
+		return 0, fault.New(fault.ResourceExceeded, "tiers", "lower a percentage, or write it as bytes", "%s take all of tiers.total, which leaves no room for tiers of %s",
+			strings.TrimSpace(whole), fault.Size(bytes))
+	}
+	return min(int64(math.Ceil(float64(bytes)/(1-percent/100))), maxBytes), nil
 }
 
 // describe writes a size and, where that is not the same, its bytes: "30% (= 4.8GiB)".
@@ -202,9 +227,7 @@ func (c *Config) Resolve(m Machine) (Resolved, error) {
 		return Resolved{}, err
 	}
 	t := c.Tiers
-	r.Encoded, r.Decoded, r.Augmented = t.Encoded.Of(base), t.Decoded.Of(base), t.Augmented.Of(base)
 	r.TotalAuto, r.EncodedAuto, r.DecodedAuto, r.AugmentedAuto = t.Total.IsAuto(), t.Encoded.IsAuto(), t.Decoded.IsAuto(), t.Augmented.IsAuto()
-	fixed := r.Encoded + r.Decoded + r.Augmented
 	r.Workers = c.Prep.Workers
 	if r.Workers == 0 { // as many as an eighth of the limit has room for
 		r.Workers = int(max(1, min(int64(m.CPUs), r.Memory/8/perWorker)))
@@ -227,8 +250,14 @@ func (c *Config) Resolve(m Machine) (Resolved, error) {
 	r.Total = t.Total.Of(base)
 	if r.TotalAuto {
 		// Fixed tiers may ask for more than the automatic total, as far as there is room.
-		r.Total = max(min(r.Memory/2, r.Memory-r.Own-r.MaxRing), fixed, 0)
+		need, err := needed(t)
+		if err != nil {
+			return Resolved{}, err
+		}
+		r.Total = max(min(r.Memory/2, r.Memory-r.Own-r.MaxRing), need, 0)
 	}
+	r.Encoded, r.Decoded, r.Augmented = t.Encoded.Of(r.Total), t.Decoded.Of(r.Total), t.Augmented.Of(r.Total)
+	fixed := r.Encoded + r.Decoded + r.Augmented
 	if r.Total+r.MaxRing+r.Own > r.Memory {
 		rings := "jobs.max_ring " + describe(c.Jobs.MaxRing, r.MaxRing)
 		if c.Jobs.MaxRing.IsAuto() {

@@ -17,7 +17,7 @@ const (
 	sizePercent
 )
 
-// Size is an amount of memory as a person writes it: bytes, a percentage of the machine, or auto.
+// Size is an amount of memory as a person writes it: bytes, a percentage (of tiers.total for a tier, else of the machine), or auto.
 // The zero value is auto. Sizes are comparable with ==.
 type Size struct {
 	kind    sizeKind
@@ -34,16 +34,17 @@ func Bytes(n int64) Size { return Size{kind: sizeBytes, bytes: max(n, 0)} }
 // IsAuto tells whether larder decides the size.
 func (s Size) IsAuto() bool { return s.kind == sizeAuto }
 
-// IsPercent tells whether the size is a percentage of the machine's memory (the cgroup limit where there is one).
+// IsPercent tells whether the size is a percentage.
 func (s Size) IsPercent() bool { return s.kind == sizePercent }
 
-// Of returns the size in bytes on a machine with that much memory; auto gives 0.
-func (s Size) Of(machine int64) int64 {
+// Of returns the size in bytes where percentages are of whole: of the machine's memory (the cgroup limit where there is one), or, for a tier, of
+// tiers.total. auto gives 0.
+func (s Size) Of(whole int64) int64 {
 	switch s.kind {
 	case sizeBytes:
 		return s.bytes
 	case sizePercent:
-		return int64(float64(machine) * s.percent / 100)
+		return int64(float64(whole) * s.percent / 100)
 	default:
 		return 0
 	}

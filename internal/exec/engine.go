@@ -39,7 +39,8 @@ type Config struct {
 	SkipCorrupt bool        // what Limits.RefuseCorrupt refuses is left out without a word to clients
 	Tiers       coordinator.TierConfig
 	TierSetting map[ident.Form]string // as configured, for people
-	ParseSize   func(setting string) (bytes int64, auto bool, err error)
+	// ParseSize reads the size of tiers.total (total is negative), or of a tier, whose percentage is of total.
+	ParseSize   func(setting string, total int64) (bytes int64, auto bool, err error)
 	MemoryLimit int64                        // bytes of everything
 	Own         int64                        // bytes of MemoryLimit that neither tiers nor rings may take: heap, indexes, samples in work
 	MaxRing     int64                        // bytes of all rings together; 0 = what tiers leave of MemoryLimit

@@ -255,8 +255,8 @@ func (e *Engine) setTiers(ctx context.Context, req *larderv1.SetTiersRequest) er
 	defer e.registering.Unlock()
 	next := e.settings()
 	next.TierSetting = maps.Clone(next.TierSetting)
-	size := func(key, s string) (int64, error) {
-		n, auto, err := e.cfg.ParseSize(s)
+	size := func(key, s string, total int64) (int64, error) {
+		n, auto, err := e.cfg.ParseSize(s, total)
 		if err != nil {
 			return 0, fault.Wrap(err, fault.ConfigInvalid, key, "write 8GiB, 30% or auto", "set %s to %q", key, s)
 		}
@@ -266,7 +266,7 @@ func (e *Engine) setTiers(ctx context.Context, req *larderv1.SetTiersRequest) er
 		return n, nil
 	}
 	if s := req.GetTotal(); s != "" {
-		n, err := size("tiers.total", s)
+		n, err := size("tiers.total", s, -1)
 		if err != nil {
 			return err
 		}
@@ -280,10 +280,13 @@ func (e *Engine) setTiers(ctx context.Context, req *larderv1.SetTiersRequest) er
 		f ident.Form
 		s string
 	}{{ident.Encoded, req.GetEncoded()}, {ident.Decoded, req.GetDecoded()}, {ident.Augmented, req.GetAugmented()}} {
+		if x.s == "" && req.GetTotal() != "" && strings.HasSuffix(next.TierSetting[x.f], "%") {
+			x.s = next.TierSetting[x.f] // of the new total
+		}
 		if x.s == "" {
 			continue
 		}
-		n, err := size("tiers."+x.f.String(), x.s)
+		n, err := size("tiers."+x.f.String(), x.s, next.Tiers.Total)
 		if err != nil {
 			return err
 		}

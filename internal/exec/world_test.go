@@ -156,7 +156,7 @@ func serve(t testing.TB, change ...func(*exec.Config)) *world {
 	cfg := exec.Config{
 		Version: "test", Catalog: catalog, Store: store, Journal: log, Workers: 2, MemoryLimit: 256 * mib, Lease: time.Minute, Seed: 1,
 		Tiers: coordinator.TierConfig{Total: 64 * mib, Sizes: [ident.NumForms]int64{ident.Decoded: 32 * mib, ident.Augmented: 16 * mib}},
-		ParseSize: func(s string) (int64, bool, error) {
+		ParseSize: func(s string, _ int64) (int64, bool, error) {
 			if s == "auto" {
 				return 0, true, nil
 			}
