@@ -62,7 +62,7 @@ func (c *Core) changeSubset(e ChangeSubset) {
 			}
 		case c.asked(s, j.Epoch):
 			first = j.Epoch + 1
-		case j.Attached() > 0 && j.Ledger().Delivered == 0:
+		case (j.Attached() > 0 || s.anyKept()) && j.Ledger().Delivered == 0:
 			first = j.Epoch
 			c.beginAnew(s)
 		case c.takesPart(s): // some rank has had its part and gone
@@ -89,6 +89,11 @@ func (c *Core) awaited(s *stream) (epoch uint32, ok bool) {
 		}
 	}
 	return epoch, ok
+}
+
+// anyKept tells whether some client is gone and may come back into its epoch.
+func (s *stream) anyKept() bool {
+	return slices.ContainsFunc(s.ranks, func(q rankQueue) bool { return q.kept != nil && q.kept.asked >= 0 })
 }
 
 // takesPart tells whether a client takes part in the running epoch.

@@ -137,9 +137,12 @@ type stream struct {
 // rankQueue is what is planned for a rank and not sent yet, in order of delivery.
 type rankQueue struct {
 	planned []*delivery
-	back    []back // restored; to be given again, oldest first
-	same    bool   // its client is the one from before the restart
-	onward  bool   // a client has gone on since the restart: what that one was sent is known to nobody after it
+	back    []back      // restored; to be given again, oldest first
+	same    bool        // its client is the one from before the restart
+	onward  bool        // a client has gone on since the restart
+	sent    []*delivery // that the client has not given back: it may not have got them
+	told    EndEpoch    // the last that was
+	kept    *kept       // where its client was that vanished; nil = it is there, or nothing is kept
 }
 
 type prefix struct {

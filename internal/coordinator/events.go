@@ -50,6 +50,7 @@ type Attach struct {
 	Job   ident.JobID
 	Rank  int
 	Held  ident.Incarnation // what the client believes to hold; 0 = a new incarnation
+	Again ident.Incarnation // the one that this very client holds by another connection, whose end was not seen yet; 0 = none
 }
 
 // StartEpoch is a client's iter(): it wants this epoch from its beginning.
@@ -239,6 +240,7 @@ type Deliver struct {
 	Step     int
 	Rows     []int // rows of the slot that hold samples, ascending
 	Bad      []jobs.Bad
+	Again    bool // it was sent before, by a connection that ended
 }
 
 // EndEpoch tells a rank that its epoch is over.

@@ -77,7 +77,10 @@ func TestPlannedButUnsentBatchesReturnToTheEpoch(t *testing.T) {
 	if n := r.c.sampler.Remaining(a.job); n != 4 {
 		t.Fatalf("%d remain", n)
 	}
-	words := a.detach(false)
+	if words := a.detach(false); slices.Contains(words, "persist return of job 1") || r.c.sampler.Remaining(a.job) != 4 {
+		t.Errorf("what is kept for a client that may come back was returned: %v", words)
+	}
+	words := r.step(Attach{Token: 99, Job: a.job}) // another client
 	if got := slices.IndexFunc(words, func(w string) bool { return w == "persist return of job 1" }); got < 0 {
 		t.Errorf("nothing is journaled as returned: %v", words)
 	}
@@ -390,7 +393,7 @@ func TestADrainedJobWaitsForEveryRank(t *testing.T) {
 	if r.job(id).State != jobs.Done {
 		t.Errorf("%s", r.job(id).State)
 	}
-	// A rank that vanishes meanwhile is not waited for.
+	// A rank that vanishes meanwhile may come back, and is waited for no longer than its lease.
 	id = r.register("b", 0, 16, 2, ranks(2))
 	p, q = r.attach(id, 0), r.attach(id, 1)
 	p.epoch(0)
@@ -399,6 +402,10 @@ func TestADrainedJobWaitsForEveryRank(t *testing.T) {
 	p.drain()
 	q.detach(false)
 	r.run()
+	if r.job(id).State != jobs.Suspect {
+		t.Errorf("%s within the lease", r.job(id).State)
+	}
+	r.after(r.c.cfg.Lease + time.Second)
 	if r.job(id).State != jobs.Done {
 		t.Errorf("%s", r.job(id).State)
 	}

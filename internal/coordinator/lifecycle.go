@@ -140,6 +140,13 @@ func (c *Core) attach(e Attach) {
 		return
 	}
 	k := &j.Ranks[e.Rank]
+	if k.Attached && e.Again == k.Incarnation { // the end of its old connection is yet to be seen
+		c.lose(s, e.Rank, false, CloseRank{})
+		if c.streams[e.Job] == nil {
+			c.reply(e.Token, Reply{Err: jobGone(e.Job, j.Spec.Name)})
+			return
+		}
+	}
 	if e.Held != 0 && e.Held < k.Incarnation {
 		c.reply(e.Token, Reply{Err: fault.New(fault.Stale, j.Spec.Name, "make a new Loader",
 			"attach rank %d of job %s as incarnation %d, which incarnation %d has replaced", e.Rank, j.Spec.Name, e.Held, k.Incarnation)})
@@ -156,6 +163,9 @@ func (c *Core) attach(e Attach) {
 	if j.Vanished() >= 0 {
 		c.jobs.Suspect(j, c.now)
 	}
+	if s.ranks[e.Rank].same = e.Held != 0; !s.ranks[e.Rank].same {
+		c.giveUpKept(s, e.Rank)
+	}
 	next, rest := uint32(0), s.rest != nil
 	switch {
 	case j.Begun:
@@ -163,7 +173,6 @@ func (c *Core) attach(e Attach) {
 	case rest:
 		next = s.rest.Epoch
 	}
-	s.ranks[e.Rank].same = e.Held != 0
 	c.persist(Persist{Kind: RecAttach, Job: j.ID, Rank: e.Rank, Inc: inc}, func() {
 		c.reply(e.Token, Reply{Job: j.ID, Inc: inc, Epoch: next, Rest: rest})
 	})
@@ -183,7 +192,7 @@ func (c *Core) startEpoch(e StartEpoch) {
 			"epoch %d of job %s, which has %d epochs", e.Epoch, j.Spec.Name, j.Spec.Epochs)})
 		return
 	}
-	if j.Drain && (!j.Begun || j.Epoch != e.Epoch || !c.asked(s, e.Epoch)) { // others may still wait for this rank in the running one
+	if j.Drain && !s.keeps(e.Rank, e.Epoch) && (!j.Begun || j.Epoch != e.Epoch || !c.asked(s, e.Epoch)) { // others may still wait for this rank in the running one
 		c.reply(e.Token, Reply{Err: fault.New(fault.JobEnded, j.Spec.Name, "make a new Loader to go on",
 			"epoch %d of job %s, which is being drained and begins none", e.Epoch, j.Spec.Name)})
 		k.Asked, k.InRun = k.Ended, false // it is done with the running one
@@ -201,14 +210,23 @@ func (c *Core) startEpoch(e StartEpoch) {
 		return
 	}
 	k.Got, k.Heard = 0, c.now
+	q := &s.ranks[e.Rank]
+	q.sent = nil // whoever asks for an epoch has had what he wanted of the one before
 	from := e.From
 	switch {
 	case from == 1 && (!j.Begun || e.Epoch > j.Epoch):
 		from = 0 // it was asked for, and had not begun
+	case q.kept != nil:
+		from = s.onAgain(e.Rank, e.Epoch, from)
 	case from == 0 && s.ranks[e.Rank].same && !s.ranks[e.Rank].onward && s.lost && e.Epoch == j.Epoch && !k.InRun:
 		from = 1 // the client has seen nothing of it, its neighbours may have
 	}
-	if s.lost && from == 0 {
+	switch {
+	case from > 0:
+	case q.kept != nil:
+		c.leaveKept(s, e.Rank, e.Epoch)
+		c.giveUpKept(s, e.Rank)
+	case s.lost:
 		c.hadAll(s, e.Rank, e.Epoch)
 	}
 	switch {
@@ -298,7 +316,7 @@ func (c *Core) begin(s *stream, epoch uint32) {
 			return
 		}
 	}
-	s.forgetBack()
+	s.forgetBack(epoch)
 	if rest != nil {
 		err = c.beginRest(s, rest)
 	} else {
@@ -363,6 +381,8 @@ func (c *Core) released(e Released) {
 	if s == nil || !k.Release(e.Slot, e.Gen) {
 		return // an old client, or a slot taken back: nothing of it may count
 	}
+	q := &s.ranks[e.Rank]
+	q.sent = slices.DeleteFunc(q.sent, func(d *delivery) bool { return d.slot == e.Slot && d.gen == e.Gen })
 	k.Took(c.now, e.Waited)
 	k.Heard = c.now
 	k.Waited += e.Waited
@@ -399,8 +419,15 @@ func (c *Core) detached(e Detached) {
 // lose takes a rank from its client; how says why its attachment ends.
 func (c *Core) lose(s *stream, r int, clean bool, how CloseRank) {
 	j, k := s.job, &s.job.Ranks[r]
+	was := *k
 	k.Attached, k.Left, k.Wants, k.InRun = false, clean, false, false
-	c.cancel(s, r, nil)
+	if clean || how.Stale {
+		s.ranks[r].sent = nil
+		c.cancel(s, r, nil)
+		c.giveUpKept(s, r)
+	} else {
+		c.keep(s, r, was)
+	}
 	how.Job, how.Rank, how.Inc = j.ID, r, k.Incarnation
 	c.emit(how)
 	if !clean {
@@ -438,17 +465,17 @@ func (c *Core) endIfDrained(s *stream) {
 		return
 	}
 	for r := range s.job.Ranks {
-		if s.job.Busy(r) {
+		if k := s.ranks[r].kept; s.job.Busy(r) || k != nil && !k.wants && k.asked >= 0 && !k.ended {
 			return
 		}
 	}
 	c.endJob(s, jobs.Done, "drained")
 }
 
-// asked tells whether some client has asked for the epoch.
+// asked tells whether some client has asked for the epoch, one that may come back included.
 func (c *Core) asked(s *stream, epoch uint32) bool {
 	for r := range s.job.Ranks {
-		if k := &s.job.Ranks[r]; k.Attached && k.Asked == int64(epoch) {
+		if k := &s.job.Ranks[r]; k.Attached && k.Asked == int64(epoch) || s.keeps(r, epoch) {
 			return true
 		}
 	}
@@ -530,6 +557,12 @@ func (c *Core) expired(s *stream) {
 		c.endJob(s, jobs.Dead, "its client vanished and did not come back within the lease")
 	case waits:
 		c.endJob(s, jobs.Dead, fmt.Sprintf("the client of rank %d vanished and did not come back within the lease", j.Vanished()))
+	case j.Drain:
+		for r := range j.Ranks {
+			c.giveUpKept(s, r)
+		}
+		c.jobs.Suspect(j, c.now)
+		c.endIfDrained(s)
 	default:
 		c.jobs.Suspect(j, c.now)
 	}

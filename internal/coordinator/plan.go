@@ -28,7 +28,11 @@ type delivery struct {
 	canceled bool
 	over     bool // let go of
 	bad      []jobs.Bad
-	last     bool // the rank's last batch of the epoch
+	last     bool              // the rank's last batch of the epoch
+	picks    *[]ident.ObjectID // of its record, while it is being planned
+	again    bool              // it was sent before, to a client that may not have got it, with so many rows and reports
+	wasRows  int
+	wasBad   int
 }
 
 type rowState uint8
@@ -129,7 +133,9 @@ func (c *Core) planOne(s *stream, r int) bool {
 		picks = append(picks, x)
 		d.rows = append(d.rows, row{object: x, turn: c.takeTurn(s)})
 		d.pending++
+		d.picks = &picks
 		c.source(d, len(d.rows)-1)
+		d.picks = nil
 	}
 	c.persist(Persist{Kind: RecAssign, Job: j.ID, Rank: r, Inc: k.Incarnation, Epoch: d.epoch, Step: d.step, Objects: picks}, func() {
 		d.durable = true
@@ -278,8 +284,12 @@ func (c *Core) failRow(d *delivery, i int, bad jobs.Bad) {
 	c.recordBad(d.s, bad)
 	if x, ok := c.substitute(d); ok {
 		d.rows[i] = row{object: x, turn: d.rows[i].turn}
-		c.persist(Persist{Kind: RecAssign, Job: d.s.job.ID, Rank: d.rank, Inc: d.inc, Epoch: d.epoch, Step: d.step,
-			Objects: []ident.ObjectID{x}}, nil)
+		if d.picks != nil { // in one record with what it takes the place of: a restart must not find the one without the other
+			*d.picks = append(*d.picks, x)
+		} else {
+			c.persist(Persist{Kind: RecAssign, Job: d.s.job.ID, Rank: d.rank, Inc: d.inc, Epoch: d.epoch, Step: d.step,
+				Objects: []ident.ObjectID{x}}, nil)
+		}
 		c.source(d, i)
 		return
 	}
@@ -357,21 +367,14 @@ func (c *Core) sendReady(s *stream, r int) {
 		}
 		k.Slots[d.slot].State = jobs.Leased
 		k.Heard = c.now // it is its turn from here on
-		d.ledger.Deliver(len(rows), d.bad)
-		if len(rows) > 0 {
-			s.given, s.last = true, max(s.last, d.instance)
-		}
-		s.job.Stats.Samples += uint64(len(rows))
-		s.job.Stats.Batches++
-		c.stats.Samples += uint64(len(rows))
-		c.stats.Batches++
+		c.account(d, len(rows))
 		if k.Epoch == d.epoch {
 			k.Sent++
 		}
 		k.Got += len(rows)
-		s.job.Stats.Note(d.bad)
+		q.sent = append(q.sent, d)
 		c.emit(Deliver{Delivery: d.id, Job: j.ID, Rank: r, Inc: d.inc, Slot: d.slot, Gen: d.gen, Epoch: d.epoch, Step: d.step,
-			Rows: rows, Bad: d.bad})
+			Rows: rows, Bad: d.bad, Again: d.again})
 		if d.last {
 			c.endEpoch(s, r, d)
 			if s.job.State.Ended() {
@@ -381,13 +384,42 @@ func (c *Core) sendReady(s *stream, r int) {
 	}
 }
 
+// account enters a batch that leaves with so many rows; one that comes again only as far as it differs.
+func (c *Core) account(d *delivery, rows int) {
+	s := d.s
+	if d.again {
+		d.ledger.Delivered += rows - d.wasRows
+		d.ledger.Quarantined += len(d.bad) - d.wasBad
+		s.job.Stats.Note(d.bad[min(d.wasBad, len(d.bad)):])
+		return
+	}
+	d.ledger.Deliver(rows, d.bad)
+	if rows > 0 {
+		s.given, s.last = true, max(s.last, d.instance)
+	}
+	s.job.Stats.Samples += uint64(rows)
+	s.job.Stats.Batches++
+	c.stats.Samples += uint64(rows)
+	c.stats.Batches++
+	s.job.Stats.Note(d.bad)
+}
+
+// final tells whether no epoch follows that one.
+func (s *stream) final(epoch uint32) bool {
+	return s.job.Drain || s.job.Spec.Epochs != 0 && epoch+1 >= s.job.Spec.Epochs
+}
+
 // endEpoch tells a rank that it got its last batch, and closes the account when it was the last rank.
 func (c *Core) endEpoch(s *stream, r int, d *delivery) {
 	j, k := s.job, &s.job.Ranks[r]
+	if d.again {
+		c.tellAgain(s, r)
+		return
+	}
 	k.Ended = int64(d.epoch)
-	e := EndEpoch{Job: j.ID, Rank: r, Inc: d.inc, Epoch: d.epoch, Batches: d.step + 1, Samples: k.Got,
-		Final: j.Drain || (j.Spec.Epochs != 0 && d.epoch+1 >= j.Spec.Epochs)}
+	e := EndEpoch{Job: j.ID, Rank: r, Inc: d.inc, Epoch: d.epoch, Batches: d.step + 1, Samples: k.Got, Final: s.final(d.epoch)}
 	e.Account = c.told(s, d.epoch, d.ledger)
+	s.ranks[r].told = e
 	c.emit(e)
 	c.endIfDrained(s)
 }

@@ -53,8 +53,10 @@ type back struct {
 	spec            jobs.Spec
 	ledger          *jobs.Ledger
 	step            int
+	last            bool             // the rank's last of the epoch
 	objects         []ident.ObjectID // that can be prepared
 	bad             []jobs.Bad
+	counted         bool // it was sent, and the account has it
 }
 
 // restore adds a job as it was. Nothing of it is persisted: the journal has it.
@@ -126,7 +128,7 @@ func (e *Restore) given() ([][][]back, error) {
 			}
 			list := &out[i][b.Rank]
 			if b.Step == len(*list) {
-				*list = append(*list, back{epoch: p.Epoch, instance: p.Instance, spec: spec, step: b.Step})
+				*list = append(*list, back{epoch: p.Epoch, instance: p.Instance, spec: spec, step: b.Step, last: b.Step == spec.Batches(b.Rank)-1})
 			}
 			if to := &(*list)[b.Step]; len(bad) == 0 && len(to.objects) == 0 { // nearly always; what comes on top goes to a copy
 				to.objects = slices.Clip(b.Objects)
@@ -204,8 +206,12 @@ func withSubset(spec jobs.Spec, subset int) jobs.Spec {
 
 // firstEpoch is the one that a client of a restored job may go on with.
 func (s *stream) firstEpoch(r int) uint32 {
-	if q := s.ranks[r].back; s.lost && len(q) > 0 {
-		return q[0].epoch
+	q := &s.ranks[r]
+	switch {
+	case q.kept != nil && q.same && q.kept.asked >= 0:
+		return min(uint32(q.kept.asked), s.job.Epoch)
+	case s.lost && len(q.back) > 0:
+		return q.back[0].epoch
 	}
 	return s.job.Epoch
 }
@@ -214,6 +220,9 @@ func (s *stream) firstEpoch(r int) uint32 {
 // that comes again under its number.
 func (c *Core) goOn(s *stream, r int, epoch uint32, step int) error {
 	j, k, q := s.job, &s.job.Ranks[r], &s.ranks[r]
+	if q.kept != nil {
+		return c.comeBack(s, r, epoch, step)
+	}
 	known := s.lost && !q.onward && !k.InRun && !k.Wants && (epoch == j.Epoch || len(q.back) > 0 && q.back[0].epoch == epoch)
 	had := 0
 	for _, b := range q.back {
@@ -296,7 +305,7 @@ func (c *Core) planBack(s *stream, r int) bool {
 	c.nextDelivery++
 	d := &delivery{
 		id: c.nextDelivery, s: s, rank: r, inc: k.Incarnation, slot: slot, gen: gen, epoch: b.epoch, instance: b.instance, step: b.step,
-		ledger: b.ledger, last: b.step == b.spec.Batches(r)-1, durable: true, bad: b.bad,
+		ledger: b.ledger, last: b.last, durable: true, bad: b.bad, again: b.counted, wasRows: len(b.objects), wasBad: len(b.bad),
 	}
 	c.deliveries[d.id] = d
 	q.planned = append(q.planned, d)
@@ -332,10 +341,16 @@ func (c *Core) allAsk(s *stream) bool {
 	return true
 }
 
-// forgetBack gives up what was to be given again: the epoch begins anew.
-func (s *stream) forgetBack() {
+// forgetBack gives up what was to be given again: an epoch begins. What a client may come back for in an earlier one stays.
+func (s *stream) forgetBack(begins uint32) {
 	s.lost = false
 	for r := range s.ranks {
-		s.ranks[r].back, s.ranks[r].same, s.ranks[r].onward = nil, false, false
+		q := &s.ranks[r]
+		q.onward = false
+		if q.kept != nil && q.kept.asked < int64(begins) {
+			q.back = slices.DeleteFunc(q.back, func(b back) bool { return b.epoch >= begins })
+			continue
+		}
+		q.back, q.same, q.kept = nil, false, nil
 	}
 }

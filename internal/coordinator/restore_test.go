@@ -69,27 +69,30 @@ type trainee struct {
 	batch map[[2]int]int // epoch and step -> how often
 }
 
-// Daemons die at any moment and their jobs go on: every client gets every batch of every epoch once, under its number, and every
+// Daemons die and connections are cut at any moment, and their jobs go on: every client gets every batch of every epoch once, under its number, and every
 // epoch is the subset, whatever the order, the ranks and the samples that cannot be prepared.
 func TestRestartsLoseNothing(t *testing.T) {
 	n := 400
 	if testing.Short() {
 		n = 60
 	}
-	restarts := 0
+	restarts, cuts := 0, 0
 	for seed := range uint64(n) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { restarts += restartHistory(t, seed) })
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			r, c := restartHistory(t, seed)
+			restarts, cuts = restarts+r, cuts+c
+		})
 		if t.Failed() {
 			return
 		}
 	}
-	t.Logf("%d histories with %d restarts", n, restarts)
-	if restarts < 2*n {
-		t.Errorf("only %d restarts in %d histories", restarts, n)
+	t.Logf("%d histories with %d restarts and %d cuts", n, restarts, cuts)
+	if restarts < 2*n || cuts < 3*n {
+		t.Errorf("only %d restarts and %d cuts in %d histories", restarts, cuts, n)
 	}
 }
 
-func restartHistory(t *testing.T, seed uint64) (restarts int) {
+func restartHistory(t *testing.T, seed uint64) (restarts, cuts int) {
 	r := xrand.New(seed, 11)
 	const epochs = 4
 	size := 12 + r.IntN(60)
@@ -105,7 +108,7 @@ func restartHistory(t *testing.T, seed uint64) (restarts int) {
 		e.AugmentedBytes = 100
 	})
 	if reg.Spec.Validate() != nil {
-		return 0
+		return 0, 0
 	}
 	bad := map[ident.ObjectID]bool{}
 	for range r.IntN(3) {
@@ -188,6 +191,11 @@ func restartHistory(t *testing.T, seed uint64) (restarts int) {
 			continue
 		}
 		c := live[r.IntN(len(live))]
+		if r.IntN(20) == 0 {
+			cuts++
+			c.isCut(g, r)
+			continue
+		}
 		if r.IntN(4) > 0 {
 			g.run()
 		} else if len(g.todo) > 0 && r.IntN(2) == 0 { // one thing
@@ -237,7 +245,40 @@ func restartHistory(t *testing.T, seed uint64) (restarts int) {
 			t.Fatalf("epoch %d: %d delivered and %d reported of %d, of which %d are dealt", e, len(seen), failed, size, reg.Spec.Dealt())
 		}
 	}
-	return restarts
+	return restarts, cuts
+}
+
+// isCut has a client lose its connection while its daemon lives, perhaps before the daemon sees it, and come back.
+func (c *trainee) isCut(g *rig, r *xrand.Rand) {
+	g.t.Helper()
+	p := c.peer
+	again := ident.Incarnation(0)
+	if r.IntN(2) == 0 {
+		p.detach(false)
+		if r.IntN(2) == 0 {
+			g.run()
+		}
+	} else {
+		again = p.inc
+	}
+	a := g.ok(g.ask(func(t Token) Event { return Attach{Token: t, Job: p.job, Rank: p.rank, Held: c.inc, Again: again} }))
+	if a.Inc <= c.inc || a.Epoch > c.epoch {
+		g.t.Fatalf("rank %d came back as %d after %d, to epoch %d from %d", p.rank, a.Inc, c.inc, a.Epoch, c.epoch)
+	}
+	c.inc = a.Inc
+	c.peer = &peer{r: g, job: p.job, rank: p.rank, inc: a.Inc}
+	if r.IntN(4) == 0 { // again, before it has said anything
+		c.isCut(g, r)
+		return
+	}
+	from := c.step + 1
+	if c.step == 0 && r.IntN(2) == 0 {
+		from = 0 // it has not heard that the epoch began
+	}
+	g.ok(g.ask(func(t Token) Event {
+		return StartEpoch{Token: t, Job: p.job, Rank: p.rank, Inc: c.inc, Epoch: c.epoch, From: from}
+	}))
+	g.check()
 }
 
 // recordedRun is a job of 40 samples, in batches of 4, whose first epoch has begun, and the log of it.
@@ -291,29 +332,6 @@ func TestGivenAgainUnderItsNumber(t *testing.T) {
 	}
 	if e := g2.ends[0]; e.Account == nil || e.Account.State != jobs.Complete || e.Account.Delivered != 40 {
 		t.Errorf("the account: %+v", e.Account)
-	}
-}
-
-// A client that has gone on and loses its connection cannot go on again: the daemon lives, and has given up what it had sent.
-func TestGoesOnOnce(t *testing.T) {
-	_, p, log, reg := recordedRun(t, slots(4))
-	id := p.job
-	p.must()
-	g2 := decodedTier(t, 10)
-	ev := Restore{Register: reg, ID: id, Seed: log.seed, Ranks: []ident.Incarnation{p.inc}, Epochs: log.epochs}
-	g2.ok(g2.ask(func(t Token) Event { ev.Token = t; return ev }))
-	a := g2.ok(g2.ask(func(t Token) Event { return Attach{Token: t, Job: id, Held: p.inc} }))
-	g2.ok(g2.ask(func(t Token) Event { return StartEpoch{Token: t, Job: id, Inc: a.Inc, From: 1} }))
-	g2.step(Detached{Job: id, Inc: a.Inc})
-	g2.run()
-	b := g2.ok(g2.ask(func(t Token) Event { return Attach{Token: t, Job: id, Held: a.Inc} }))
-	refused(t, g2.ask(func(t Token) Event { return StartEpoch{Token: t, Job: id, Inc: b.Inc, From: 1} }), fault.Stale, "cannot be gone on with")
-	q := &peer{r: g2, job: id, inc: b.Inc}
-	g2.ok(g2.ask(func(t Token) Event { return StartEpoch{Token: t, Job: id, Inc: q.inc, Epoch: 1} }))
-	all := q.drain()
-	slices.Sort(all)
-	if len(slices.Compact(all)) != 40 {
-		t.Errorf("the epoch after it was %d samples", len(all))
 	}
 }
 

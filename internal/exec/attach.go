@@ -43,8 +43,9 @@ func (e *Engine) Attach(ctx context.Context, req *larderv1.AttachRequest, peer s
 		return nil, err
 	}
 	// The client may be gone meanwhile: what the coordinator gives to it must come here, to be given back.
+	again := e.heldBy(j.id, int(req.GetRank()), req.GetClient())
 	r, err := e.ask(context.WithoutCancel(ctx), func(t coordinator.Token) coordinator.Event {
-		return coordinator.Attach{Token: t, Job: j.id, Rank: int(req.GetRank()), Held: ident.Incarnation(req.GetIncarnation())}
+		return coordinator.Attach{Token: t, Job: j.id, Rank: int(req.GetRank()), Held: ident.Incarnation(req.GetIncarnation()), Again: again}
 	})
 	if err != nil {
 		return nil, e.holder(err, j.id, int(req.GetRank()))
@@ -55,6 +56,7 @@ func (e *Engine) Attach(ctx context.Context, req *larderv1.AttachRequest, peer s
 	}
 	ring, err := newRing(e, k, j, e.layout(j), out, peer)
 	if err == nil {
+		ring.client = req.GetClient()
 		err = e.addRing(ring)
 	}
 	if err != nil {
@@ -113,6 +115,22 @@ func (e *Engine) attached(ctx context.Context, k ringKey) (*jobs.Job, *larderv1.
 		}
 	}
 	return nil, nil, fault.New(fault.JobEnded, itoa(int(k.job)), "register it again", "job %d ended while rank %d was being attached", k.job, k.rank)
+}
+
+// heldBy is the incarnation of a rank that this very client holds by another connection; 0 = none.
+func (e *Engine) heldBy(id ident.JobID, rank int, client string) ident.Incarnation {
+	if client == "" {
+		return 0
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	inc := ident.Incarnation(0)
+	for k, r := range e.mu.rings { // order-free: the newest
+		if k.job == id && k.rank == rank && r.client == client {
+			inc = max(inc, k.inc)
+		}
+	}
+	return inc
 }
 
 // holder adds to a RANK_HELD error who holds it.

@@ -134,6 +134,9 @@ func (r *recorder) effect(e *Engine, eff coordinator.Effect) {
 			delete(r.planned, k)
 		}
 	case coordinator.Deliver:
+		if x.Again { // it is recorded
+			return
+		}
 		k := batchKey{x.Job, x.Rank, x.Epoch, x.Step}
 		objects, known := r.planned[k]
 		delete(r.planned, k)

@@ -97,6 +97,8 @@ type ring struct {
 	seg  *shm.Segment
 	sink session.Sink
 	peer shm.Peer
+	// client is the text by which the client that holds it is known when it comes back; empty = it is not.
+	client string
 
 	users  atomic.Int32
 	failed atomic.Bool

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"math/rand/v2"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -29,13 +30,14 @@ type trainee struct {
 	rank   uint32
 	step   time.Duration // of work between batches
 	wait   time.Duration // for a batch, at most
-	afresh bool          // a connection that is cut is followed by the next epoch, where the daemon does not go on
 
 	last    atomic.Int64 // epoch after which it stops
 	at      atomic.Int64 // epoch that it is in
 	taken   atomic.Int64
 	epochs  atomic.Int64 // to their end
-	lost    atomic.Int64 // epochs that could not be gone on with
+	afresh  atomic.Int64 // epochs that it was not to begin with what it had asked for
+	backed  atomic.Int64 // times it went on in the midst of an epoch
+	known   string       // what the daemon knows it by when it comes back
 	mu      sync.Mutex
 	orders  map[uint32][]int64 // by epoch, of those that were not broken off
 	bad     map[uint32][]int64 // likewise, of what could not be prepared
@@ -52,7 +54,7 @@ type trainee struct {
 }
 
 func newTrainee(socket string, spec *larderv1.JobSpec, rank uint32) *trainee {
-	tr := &trainee{wait: patience, socket: socket, spec: spec, rank: rank, orders: map[uint32][]int64{}, bad: map[uint32][]int64{}, told: map[string]int{}}
+	tr := &trainee{known: fmt.Sprintf("%d.%x", os.Getpid(), rand.Uint64()), wait: patience, socket: socket, spec: spec, rank: rank, orders: map[uint32][]int64{}, bad: map[uint32][]int64{}, told: map[string]int{}}
 	tr.last.Store(math.MaxInt64)
 	return tr
 }
@@ -89,19 +91,18 @@ func (tr *trainee) session(ctx context.Context) error {
 	tr.inc, tr.asked = st.Info().GetIncarnation(), 0
 	begin := !tr.running
 	if tr.running {
-		err := st.GoOn(ctx, tr.epoch, tr.next)
-		if fault.Is(err, fault.Stale) && tr.afresh {
-			tr.lost.Add(1)
-			tr.running, tr.inc, begin = false, 0, true
-			tr.epoch++
-			tr.forget()
-		} else if err != nil {
+		if err := st.GoOn(ctx, tr.epoch, tr.next); err != nil {
 			return err
 		}
+		tr.backed.Add(1)
 	}
 	for {
 		if begin {
-			tr.epoch, tr.next = max(tr.epoch, st.Info().GetNextEpoch()), 0
+			if next := st.Info().GetNextEpoch(); next > tr.epoch {
+				tr.afresh.Add(1)
+				tr.epoch = next
+			}
+			tr.next = 0
 			if err := st.StartEpoch(ctx, tr.epoch); err != nil {
 				return err
 			}
@@ -122,7 +123,7 @@ func (tr *trainee) session(ctx context.Context) error {
 func (tr *trainee) attach(ctx context.Context, c *client.Conn) (*client.Stream, error) {
 	inc := tr.inc
 	for wait := time.Now().Add(patience); ; {
-		st, err := c.Attach(ctx, &larderv1.AttachRequest{Job: tr.spec.GetName(), Rank: tr.rank, Incarnation: inc, Pid: int32(os.Getpid())})
+		st, err := c.Attach(ctx, &larderv1.AttachRequest{Job: tr.spec.GetName(), Rank: tr.rank, Incarnation: inc, Pid: int32(os.Getpid()), Client: tr.known})
 		switch {
 		case fault.Is(err, fault.RankHeld) && time.Now().Before(wait): // the daemon has not seen the end of the last connection
 			time.Sleep(time.Millisecond)
@@ -176,14 +177,6 @@ func (tr *trainee) read(ctx context.Context, st *client.Stream) error {
 		tr.taken.Add(1)
 		b.Release()
 	}
-}
-
-// forget drops the order of an epoch that is not to be compared.
-func (tr *trainee) forget() {
-	tr.mu.Lock()
-	defer tr.mu.Unlock()
-	delete(tr.orders, tr.epoch-1)
-	delete(tr.bad, tr.epoch-1)
 }
 
 func op(name string, args map[string]any) *larderv1.Op {

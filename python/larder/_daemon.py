@@ -122,7 +122,14 @@ class _NobodyThere(Exception):
 
 
 def _connect(path: str, deadline: float) -> Session:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError as e:
+        if e.errno is None:
+            raise  # by a signal handler
+        raise UnavailableError(
+            f"cannot open a connection to {path}: {e.strerror}", subject=path, hint="close files, or raise `ulimit -n`"
+        ) from None
     try:
         sock.settimeout(max(0.001, min(deadline - time.monotonic(), 1e6)))
         try:

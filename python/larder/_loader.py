@@ -145,6 +145,7 @@ class Loader(Facts, _resume.Resumable):
         self._known_stop = _daemon.known_stop(self._endpoint)
         self._waits = _args.choice("on_daemon_loss", on_daemon_loss, ("wait", "raise")) == "wait"
         self._held: _restart.Held | None = None
+        self._client = os.urandom(8).hex()
         self._loaded: _resume.Loaded | None = None
         self._pinned: int | None = None
         self._next_epoch = 0
@@ -262,7 +263,7 @@ class Loader(Facts, _resume.Resumable):
         again = register and self._spec is not None
         while True:
             try:
-                answer = s.attach(self._name, self._place.rank, self._place.node_rank, inc, deadline)
+                answer = s.attach(self._name, self._place.rank, self._place.node_rank, inc, f"{s.pid}.{self._client}", deadline)
                 break
             except NotFoundError:
                 if not again:
@@ -604,5 +605,6 @@ class Loader(Facts, _resume.Resumable):
         self._lock = threading.RLock()
         _loaders[:] = [r for r in _loaders if r() is not None] + [weakref.ref(self)]
         self._running = None
+        self._client = os.urandom(8).hex()
         self._box = Box()
         watch(self, self._box)

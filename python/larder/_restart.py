@@ -1,4 +1,6 @@
-"""Going on after the daemon died: its successor puts every job back from its journal, and a client says which step it needs next.
+"""Going on after the daemon died or the connection was cut, in the midst of an epoch: a client says which step it needs next.
+
+After a death a successor puts every job back from its journal; a daemon that lives keeps for the rank what was sent and may not have come.
 
 A rank is taken again only where nothing can be mixed up: the job must be the one that was attached to (same id, registered at the same
 moment), and the incarnation that was held goes with the request, so that a client that was replaced meanwhile is told so.
@@ -70,7 +72,7 @@ class Outage:
 
 
 def go_on(loader: Loader, run: Run) -> None:
-    """Takes an epoch to the daemon that follows the dead one, at the first step that was not handed out.
+    """Takes an epoch to another connection, of the same daemon or the one that follows it, at the first step that was not handed out.
 
     Raises StoppedError when somebody stopped the daemon and none runs, UnavailableError when none comes in time (calling next() again waits again), StateLostError when it does not have the epoch,
     StaleError when the rank was given to another client.
@@ -132,7 +134,7 @@ def _recognise(loader: Loader, s: Session, held: Held | None, run: Run, step: in
 
 def _lost(loader: Loader, run: Run, step: int, why: str) -> Error:
     return StateLostError(
-        f"the larder daemon was restarted and cannot go on with epoch {run.epoch} of job {loader._name!r} at step {step}: {why}",
+        f"the larder daemon cannot go on with epoch {run.epoch} of job {loader._name!r} at step {step}: {why}",
         subject=loader._name,
         hint="iter(loader) begins a new epoch, which has all samples again; for epochs that survive the daemon, give it a folder that "
         "stays (state.dir, not `none`)",

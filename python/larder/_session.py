@@ -98,7 +98,7 @@ class Session:
         self.path = path
         self.error: Error | None = None  # why the connection is over
         self.draining: Error | None = None  # the daemon will stop when the running epochs are done
-        self.peer_left = False  # the connection ended from the other side
+        self.peer_left = False  # the connection ended from the other side, or by an accident: another one may go on
         self._heard_stop = False
         self.revoked: Error | None = None  # the rank was given to somebody else: what was sent before must not be used
         self.daemon_pid = 0
@@ -132,6 +132,12 @@ class Session:
             self.error = error
         self._close_socket()
         return self.error
+
+    def cut(self, why: str) -> Error:
+        """Ends the connection for a reason that the next one may not have: its rank can be taken again (see _restart)."""
+        if self.error is None:
+            self.peer_left = True
+        return self.fail(UnavailableError(why, subject=self.path, hint="call again: it connects anew"))
 
     def abandon(self) -> None:
         """Closes this process's copy of the socket without a word: for a forked child."""
@@ -264,16 +270,12 @@ class Session:
                         writable.register(self._sock, select.POLLOUT)
                         writable.poll(min(left, 60.0) * 1000)
                     except OSError as e:
-<<<<<<< HEAD
-                        if e.errno is None:
-                            raise  # by a signal handler
-=======
                         self.look()  # it may have said why
->>>>>>> dd9fbac (cmd/larder, session: larder stop means it, and larder status; one socket has one state folder)
+        self._heard_stop = False
                         raise self.fail(self._died(e)) from e
             except BaseException:
                 if len(data) > _SMALL or 0 < len(view) < len(data):
-                    self.fail(UnavailableError(f"the connection to the daemon at {self.path} was interrupted in the middle of a request"))
+                    self.cut(f"the connection to the daemon at {self.path} was interrupted in the middle of a request")
                 raise
             finally:
                 self._sending = False
@@ -334,7 +336,7 @@ class Session:
         st = self._state
         end = any(not c[0] for c in st.chunks)
         if any(c[2] & socket.MSG_CTRUNC for c in st.chunks):
-            raise self.fail(_wire.protocol_error("more descriptors than announced, or this process has none left (ulimit -n)"))
+            raise self.cut("a descriptor of the daemon did not arrive: this process has too many open files (ulimit -n)")
         data = b"".join([st.rest, *(c[0] for c in st.chunks)])
         fds = list(st.fds)
         for c in st.chunks:
@@ -451,10 +453,11 @@ class Session:
             raise self.fail(_wire.protocol_error(f"{_wire.NAMES[f.type - 1]} in answer to {method}"))
         return _wire.parse_json(f.payload)
 
-    def attach(self, job: str, rank: int, node_rank: int, held: int, deadline: float) -> dict[str, Any]:
-        """Binds the session to a rank and maps its ring; ``held`` is the incarnation held before, or 0. If it is interrupted the
-        session is over: its ring may be anywhere."""
-        body = {"job": job, "rank": rank, "nodeRank": node_rank, "pid": os.getpid()} | ({"incarnation": str(held)} if held else {})
+    def attach(self, job: str, rank: int, node_rank: int, held: int, client: str, deadline: float) -> dict[str, Any]:
+        """Binds the session to a rank and maps its ring; ``held`` is the incarnation held before, or 0, ``client`` what this client is
+        known by when its old connection seems to live. If it is interrupted the session is over: its ring may be anywhere."""
+        body = {"job": job, "rank": rank, "nodeRank": node_rank, "pid": os.getpid(), "client": client}
+        body |= {"incarnation": str(held)} if held else {}
         what = f"the daemon at {self.path} to prepare the ring of job {job!r}, rank {rank}"
         try:
             f = self.request(_wire.ATTACH, _wire.dump(body), deadline, what)
@@ -470,7 +473,7 @@ class Session:
                 self.fail(e)
             raise
         except BaseException:
-            self.fail(UnavailableError(f"attaching to job {job!r} was interrupted"))
+            self.cut(f"attaching to job {job!r} was interrupted")
             raise
 
     def answers(self, seconds: float = 1.0) -> bool:

@@ -5198,7 +5198,10 @@ type AttachRequest struct {
 	// incarnation the client believes to hold; 0 = a new one.
 	Incarnation uint64 `protobuf:"varint,4,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	// pid of the training process, for people to see.
-	Pid           int32 `protobuf:"varint,5,opt,name=pid,proto3" json:"pid,omitempty"`
+	Pid int32 `protobuf:"varint,5,opt,name=pid,proto3" json:"pid,omitempty"`
+	// client is a random text of the client's own, the same in all its ATTACHes: a rank that it holds by a connection whose end the daemon has not
+	// seen yet is given to it again, and to nobody else. Empty: RANK_HELD until the end is seen.
+	Client        string `protobuf:"bytes,30,opt,name=client,proto3" json:"client,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5266,6 +5269,13 @@ func (x *AttachRequest) GetPid() int32 {
 		return x.Pid
 	}
 	return 0
+}
+
+func (x *AttachRequest) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
 }
 
 // Field is one array of a batch slot.
@@ -6689,13 +6699,14 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x11WatchStatsRequest\x125\n" +
 	"\binterval\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\binterval\"<\n" +
 	"\x12WatchStatsResponse\x12&\n" +
-	"\x05stats\x18\x01 \x01(\v2\x10.larder.v1.StatsR\x05stats\"\x86\x01\n" +
+	"\x05stats\x18\x01 \x01(\v2\x10.larder.v1.StatsR\x05stats\"\x9e\x01\n" +
 	"\rAttachRequest\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x1b\n" +
 	"\tnode_rank\x18\x03 \x01(\rR\bnodeRank\x12 \n" +
 	"\vincarnation\x18\x04 \x01(\x04R\vincarnation\x12\x10\n" +
-	"\x03pid\x18\x05 \x01(\x05R\x03pid\"\xb2\x01\n" +
+	"\x03pid\x18\x05 \x01(\x05R\x03pid\x12\x16\n" +
+	"\x06client\x18\x1e \x01(\tR\x06client\"\xb2\x01\n" +
 	"\x05Field\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05dtype\x18\x02 \x01(\tR\x05dtype\x12\x14\n" +

@@ -1,0 +1,236 @@
+package coordinator
+
+import (
+	"slices"
+
+	"larder/internal/fault"
+	"larder/internal/ident"
+	"larder/jobs"
+)
+
+// kept is where the client of a rank was when its connection ended. While nobody else has taken the rank it may come back and go on at the
+// step that it needs: what it was sent and may not have got, and what was planned for it, is kept as it is in rankQueue.back.
+type kept struct {
+	asked int64 // the epoch that it had asked for last; -1 = none
+	wants bool  // which the job has not begun for it
+	had   int   // steps of it that were sent or planned
+	got   int   // samples of it that the client has for certain
+	ended bool  // its end was told
+}
+
+// keep remembers what a client that vanished was sent and what was planned for it.
+func (c *Core) keep(s *stream, r int, was jobs.Rank) {
+	q := &s.ranks[r]
+	if !was.InRun && !was.Wants { // it had not asked for anything since it came: what was kept before is kept
+		q.sent = nil
+		c.cancel(s, r, nil)
+		return
+	}
+	k := &kept{asked: was.Asked, wants: was.Wants, got: was.Got, ended: was.Asked >= 0 && was.Ended == was.Asked}
+	var list []back
+	for _, d := range q.sent {
+		if int64(d.epoch) != was.Asked || was.Wants {
+			continue // it has left that one
+		}
+		b := backOf(d, func(w *row) bool { return w.state == rowDone })
+		b.counted = true
+		k.got -= len(b.objects)
+		list = append(list, b)
+	}
+	planned := q.planned
+	q.sent, q.planned = nil, nil
+	for _, d := range planned {
+		list = append(list, backOf(d, func(w *row) bool { return w.state != rowFailed }))
+		d.canceled = true
+		for i := range d.rows {
+			if d.rows[i].state == rowWaiting {
+				c.unwait(d, i)
+			}
+		}
+	}
+	q.back = append(list, q.back...)
+	for _, b := range q.back {
+		if int64(b.epoch) == was.Asked {
+			k.had = b.step + 1
+		}
+	}
+	switch {
+	case k.ended:
+		k.had = q.told.Batches
+	case int64(was.Epoch) == was.Asked && was.InRun:
+		k.had = was.Step
+	}
+	q.kept = k
+	for _, d := range planned {
+		c.settle(d)
+	}
+}
+
+// backOf makes of a delivery what is to be given again; which selects its rows.
+func backOf(d *delivery, which func(*row) bool) back {
+	b := back{epoch: d.epoch, instance: d.instance, ledger: d.ledger, step: d.step, last: d.last, bad: slices.Clip(d.bad), objects: make([]ident.ObjectID, 0, len(d.rows))}
+	for i := range d.rows {
+		if w := &d.rows[i]; which(w) {
+			b.objects = append(b.objects, w.object)
+		}
+	}
+	return b
+}
+
+// keeps tells whether the client of a rank is gone and may come back into that epoch.
+func (s *stream) keeps(r int, epoch uint32) bool {
+	k := s.ranks[r].kept
+	return k != nil && k.asked == int64(epoch)
+}
+
+// onAgain says from where a client that came back goes on: 0 = it begins the epoch, else 1 + its step.
+func (s *stream) onAgain(r int, epoch uint32, from int) int {
+	q := &s.ranks[r]
+	switch {
+	case !q.same:
+		return from
+	case from <= 1 && q.kept.wants && q.kept.asked == int64(epoch):
+		return 0 // it was asked for, and had not begun
+	case from == 0 && (q.kept.asked == int64(epoch) || q.kept.asked < int64(epoch) && epoch == s.job.Epoch) && q.kept.left(q, epoch, 0) == 0:
+		return 1 // the client has seen nothing of it, or had no answer
+	}
+	return from
+}
+
+// left is how many steps of an epoch cannot be given any more to a client that needs it from a step on.
+func (k *kept) left(q *rankQueue, epoch uint32, step int) int {
+	n, had := 0, 0
+	for _, b := range q.back {
+		if b.epoch != epoch {
+			continue
+		}
+		had = b.step + 1
+		if b.step >= step {
+			n++
+		}
+	}
+	if k.asked == int64(epoch) {
+		had = k.had
+	}
+	return had - step - n
+}
+
+// comeBack is goOn for a client whose connection had ended: the daemon lives.
+func (c *Core) comeBack(s *stream, r int, epoch uint32, step int) error {
+	j, k, q := s.job, &s.job.Ranks[r], &s.ranks[r]
+	was := q.kept
+	stale := func(format string, args ...any) error {
+		return fault.New(fault.Stale, j.Spec.Name, "start the epoch anew, from a checkpoint", "go on with step %d of epoch %d of job %s, "+format,
+			append([]any{step, epoch, j.Spec.Name}, args...)...)
+	}
+	known := q.same && !k.InRun && !k.Wants && (was.asked == int64(epoch) || was.asked < int64(epoch) && epoch == j.Epoch && step == 0)
+	if !known {
+		return stale("which cannot be gone on with")
+	}
+	switch n := was.left(q, epoch, step); {
+	case n < 0:
+		return stale("of which rank %d was given %d batches", r, step+n)
+	case n > 0:
+		return stale("which its client has given back")
+	}
+	for _, b := range q.back {
+		if b.epoch == epoch && b.step < step && !b.counted {
+			return stale("of which rank %d was given %d batches", r, b.step)
+		}
+	}
+	had := 0
+	if was.asked == int64(epoch) {
+		had, k.Got = was.had, was.got
+	} else {
+		c.leaveKept(s, r, epoch)
+	}
+	rest := q.back[:0]
+	for _, b := range q.back {
+		if b.epoch == epoch {
+			had = max(had, b.step+1)
+			if b.step < step {
+				k.Got += len(b.objects)
+				continue
+			}
+		}
+		rest = append(rest, b)
+	}
+	q.back, q.kept = rest, nil
+	k.Epoch, k.InRun, k.Wants, k.Asked, k.Sent, k.Step = j.Epoch, true, false, int64(epoch), 0, 0
+	for _, b := range rest {
+		if b.epoch == j.Epoch {
+			k.Step = b.step + 1
+		}
+	}
+	if epoch == j.Epoch {
+		k.Sent, k.Step = step, had
+		defer c.endEmpty(s)
+	}
+	if was.ended && was.asked == int64(epoch) && step == had {
+		c.tellAgain(s, r)
+	}
+	return nil
+}
+
+// tellAgain tells a client the end of its epoch once more: it came when its connection was gone.
+func (c *Core) tellAgain(s *stream, r int) {
+	k := &s.job.Ranks[r]
+	e := s.ranks[r].told
+	e.Inc, e.Final = k.Incarnation, s.final(e.Epoch)
+	k.Ended = int64(e.Epoch)
+	c.emit(e)
+	c.endIfDrained(s)
+}
+
+// leaveKept gives up what was kept of epochs before next: the client begins that one.
+func (c *Core) leaveKept(s *stream, r int, next uint32) {
+	for _, b := range c.giveBack(s, r, func(b *back) bool { return b.epoch < next }) {
+		if !b.counted {
+			b.ledger.Abandon()
+		}
+	}
+}
+
+// giveUpKept gives up all that was kept for a client: another one has the rank, or it begins afresh.
+func (c *Core) giveUpKept(s *stream, r int) {
+	c.giveBack(s, r, nil)
+	s.ranks[r].kept = nil
+}
+
+// giveBack returns what was planned for a client that is gone, and never sent, to its epoch; which selects, nil = everything. It returns what it took out.
+func (c *Core) giveBack(s *stream, r int, which func(*back) bool) (gone []back) {
+	q := &s.ranks[r]
+	q.back = slices.DeleteFunc(slices.Clone(q.back), func(b back) bool {
+		if which != nil && !which(&b) {
+			return false
+		}
+		gone = append(gone, b)
+		return true
+	})
+	var free []ident.ObjectID
+	for _, b := range gone {
+		if b.counted {
+			continue
+		}
+		c.persist(Persist{Kind: RecReturn, Job: s.job.ID, Rank: r, Inc: s.job.Ranks[r].Incarnation, Epoch: b.epoch, Step: b.step}, nil)
+		if !b.ledger.Open() {
+			continue
+		}
+		objects := slices.Clone(b.objects)
+		for _, bad := range b.bad {
+			objects = append(objects, bad.Object)
+		}
+		for _, x := range objects {
+			if err := b.ledger.Return(x); err != nil {
+				c.complain(s.job.ID, err)
+			}
+		}
+		if b.ledger == s.job.Ledger() {
+			free = append(free, objects...)
+		}
+	}
+	if len(free) > 0 && s.joined {
+		c.sampler.Return(s.job.ID, free)
+	}
+	return gone
+}
