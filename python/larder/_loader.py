@@ -188,7 +188,7 @@ class Loader(Facts, _resume.Resumable):
             if batch_size is None:
                 raise TypeError("Loader() missing 1 required keyword-only argument: 'batch_size'")
             uri = _args.absolute(uri)
-            self._name = job if job is not None else _ranks.default_name(uri, self._place.world_size)
+            self._name = job if job is not None else _ranks.default_name(uri, self._place.world_size, self._place.within)
             self._asked_batch_size = None
             self._spec = _args.job_spec(
                 name=_args.job_name(self._name),

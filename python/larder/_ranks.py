@@ -7,11 +7,12 @@ import os
 import re
 import socket
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .errors import InvalidError
 
 _ordinals = itertools.count()  # Loaders without a name in this process
+_alone = itertools.count()  # those of one process in a run of several, apart: the others' numbers must be equal on all ranks
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Place:
     node_rank: int = 0
     num_nodes: int = 1
     source: str = "default"
+    within: int | None = field(default=None, compare=False)  # rank in a run of several, for a job of this process alone
 
 
 def _env_int(name: str) -> int | None:
@@ -89,7 +91,8 @@ def find(rank: int | None, world_size: int | None) -> Place:
             f"rank {place[0]} of {place[1]} (from {source}) cannot be", subject="rank", hint="ranks go from 0 to world_size - 1"
         )
     if place[1] == 1:
-        return Place(0, 1, source=source)
+        of = next((pair[0] for _, pair in found if pair[1] > 1), None)
+        return Place(0, 1, source=source, within=of)
     if not (found and all(place[1] < size for _, (_, size) in found)):  # fewer ranks than the run has: those of this machine, say
         _refuse_nodes(place[1])
     return Place(place[0], place[1], source=source)
@@ -133,7 +136,10 @@ def _run_id(world_size: int) -> str:
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
-def default_name(uri: str, world_size: int) -> str:
-    """run id / basename of the dataset / ordinal of the Loader in its process: distinct in a script, equal on all ranks."""
+def default_name(uri: str, world_size: int, within: int | None = None) -> str:
+    """run id / basename of the dataset / ordinal of the Loader in its process: distinct in a script, equal on all ranks.
+
+    A job of one process ``within`` a run of several has its rank in the name, so that every rank may have one.
+    """
     base = re.sub(r"[^\w.-]+", "-", uri.rstrip("/").split(":", 1)[-1].rsplit("/", 1)[-1]).strip("-") or "data"
-    return f"{_run_id(world_size)}/{base[:64]}/{next(_ordinals)}"
+    return f"{_run_id(world_size)}/{base[:64]}/" + (f"{next(_ordinals)}" if within is None else f"rank{within}-{next(_alone)}")

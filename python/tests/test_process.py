@@ -269,6 +269,21 @@ def test_names(monkeypatch):
     assert default_name("x", 2) == "run/x/6"
 
 
+def test_names_of_loaders_that_one_rank_has_alone(monkeypatch):
+    """Every rank may have one, of one name in no two of them, and the names that ranks share do not depend on how many each has."""
+    monkeypatch.setattr(_ranks, "_ordinals", iter(range(100)))
+    monkeypatch.setattr(_ranks, "_alone", iter(range(100)))
+    for k, v in {"RANK": "1", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "run"}.items():
+        monkeypatch.setenv(k, v)
+    lone = find(0, 1)
+    assert (lone.rank, lone.world_size, lone.within, find(None, None).within) == (0, 1, 1, None)
+    assert default_name("x", 1, lone.within) == "run/x/rank1-0"
+    assert default_name("x", 2) == "run/x/0"
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("RANK", "0")
+    assert find(0, 1).within is None
+
+
 def test_ranks_of_one_run_meet(daemon):
     code = f"""
 import json, larder
