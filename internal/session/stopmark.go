@@ -76,8 +76,15 @@ func (l *Listener) Unmark() error {
 	return nil
 }
 
-// MarkUnserved leaves the mark beside a socket that nobody serves. ALREADY_EXISTS: somebody does.
+// MarkUnserved leaves the mark beside a socket that nobody serves. ALREADY_EXISTS: somebody does, or is starting the daemon that will.
 func MarkUnserved(socket string, m StopMark) error {
+	// Clients that start daemons hold this lock until theirs is ready, and look for the mark when they have it.
+	if starting, err := os.OpenFile(socket+".start", os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0); err == nil {
+		defer starting.Close()
+		if errors.Is(unix.Flock(int(starting.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK) {
+			return fault.New(fault.AlreadyExists, socket, "try again", "a client is starting the daemon of %s", socket)
+		}
+	}
 	lock, err := acquire(socket)
 	if err != nil {
 		return err

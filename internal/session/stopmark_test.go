@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"larder/internal/fault"
 )
 
@@ -28,6 +30,19 @@ func TestStopMark(t *testing.T) {
 	}
 	if Held(path) {
 		t.Error("leaving a mark keeps the socket")
+	}
+	start, err := os.Create(path + ".start")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Flock(int(start.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	if err := MarkUnserved(path, NewStopMark("bob", 0)); !fault.Is(err, fault.AlreadyExists) || !strings.Contains(err.Error(), "is starting") {
+		t.Errorf("a mark while a client starts the daemon: %v", err)
+	}
+	if err := start.Close(); err != nil {
+		t.Fatal(err)
 	}
 	l, err := Listen(path)
 	if err != nil {

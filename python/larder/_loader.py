@@ -90,7 +90,7 @@ class Loader(Facts, _resume.Resumable):
     * ``timeout`` in seconds bounds every wait; DeadlineError says what was waited for.
     * ``on_daemon_loss``: "wait" (default): when the daemon dies, ``next()`` waits up to ``timeout`` for its successor on the same socket
       and goes on with the very batch that is next, none twice and none lost; a daemon without its state raises StateLostError.
-      "raise": UnavailableError at once.
+      "raise": UnavailableError at once. After `larder stop` both raise StoppedError.
 
     How batches look:
 
