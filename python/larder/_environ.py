@@ -13,9 +13,12 @@ _told = False
 
 
 def _known() -> list[str]:
-    """The names of environment.txt, which the daemon has too; some end in *, which stands for any rest."""
-    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "environment.txt"), encoding="utf-8") as f:
-        return [line.strip() for line in f if line.strip() and not line.startswith("#")]
+    """The names of environment.txt, which the daemon has too; some end in *, which stands for any rest. None where the file was left behind."""
+    try:
+        with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "environment.txt"), encoding="utf-8") as f:
+            return [line.strip() for line in f if line.strip() and not line.startswith("#")]
+    except OSError:
+        return []
 
 
 def unknown(names: list[str], known: list[str]) -> list[str]:
@@ -55,5 +58,6 @@ def warn_once() -> None:
         return
     _told = True
     names = [n for n in os.environ if n.startswith(_PREFIX)]
-    for text in unknown(names, _known()) if names else ():
+    known = _known() if names else []
+    for text in unknown(names, known) if known else ():
         warnings.warn(text, UnknownVariableWarning, stacklevel=4)
