@@ -99,6 +99,25 @@ func (r *Rank) Holds() bool {
 	return false
 }
 
+// Waiting is for how long the rank's client waits, as far as can be seen without asking it: it has a batch that it works on, or none, and works on one
+// for as long as it did before.
+func (r *Rank) Waiting(now time.Time) time.Duration {
+	held := 0
+	for i := range r.Slots {
+		if r.Slots[i].State == Leased {
+			held++
+		}
+	}
+	if held > 1 || !r.Attached || r.Heard.IsZero() || held == 1 && r.StepTime == 0 {
+		return 0
+	}
+	since := now.Sub(r.Heard)
+	if held == 1 {
+		since -= r.StepTime
+	}
+	return max(since, 0)
+}
+
 // Took notes that the client finished with a batch at now, for which it had waited.
 func (r *Rank) Took(now time.Time, waited time.Duration) {
 	if !r.LastTake.IsZero() {
@@ -132,6 +151,8 @@ type Job struct {
 	Whole  *Next  // while the epoch is what an earlier job left of one: the subset in force. Spec and Member are of the rest
 
 	Stats   Stats
+	Rate    Rate      // of samples delivered
+	Facts   []Facts   // of its ranks, in views
 	Group   uint32    // share group, 0 = none
 	Offset  uint32    // instance = epoch + Offset (guarantee G3)
 	Promise string    // what its order promises, once it draws

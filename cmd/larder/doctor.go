@@ -188,19 +188,32 @@ func checkIndexDir(m config.Machine) finding {
 	return f
 }
 
+// leastStateDisk is what a daemon reserves of the disk of its state directory to begin.
+const leastStateDisk = 1 << 20
+
 // checkStateDir looks at the folder of the daemon that is asked, or of the one that would serve the socket.
 func checkStateDir(ctx context.Context, g *globals) finding {
-	f := finding{Check: "state folder", Status: "ok"}
-	var err error
-	if f.Detail, err = askedStateDir(ctx, g); err != nil {
+	dir, err := askedStateDir(ctx, g)
+	if err != nil {
 		e := fault.From(err)
-		return finding{f.Check, "warn", e.Message, e.Hint}
+		return finding{"state folder", "warn", e.Message, e.Hint}
 	}
-	if f.Detail == "" {
+	return checkStateDisk(dir)
+}
+
+// checkStateDisk looks whether a daemon can keep its state in dir.
+func checkStateDisk(dir string) finding {
+	f := finding{Check: "state folder", Status: "ok", Detail: dir}
+	if dir == "" {
 		return finding{f.Check, "warn", "there is none: no job outlives the daemon", "set state.dir, or XDG_STATE_HOME or HOME"}
 	}
-	if err := unix.Access(existing(f.Detail), unix.W_OK); err != nil {
-		return finding{f.Check, "warn", fmt.Sprintf("%s cannot be written: %v", f.Detail, err), "set state.dir, or no job outlives the daemon"}
+	if err := unix.Access(existing(dir), unix.W_OK); err != nil {
+		return finding{f.Check, "warn", fmt.Sprintf("%s cannot be written: %v", dir, err), "set state.dir, or no job outlives the daemon"}
+	}
+	var disk unix.Statfs_t
+	if err := unix.Statfs(existing(dir), &disk); err == nil && disk.Bavail*uint64(disk.Bsize) < leastStateDisk {
+		return finding{f.Check, "fail", fmt.Sprintf("the disk of %s is full: %s are left, and a daemon needs %s", dir,
+			fault.Size(disk.Bavail*uint64(disk.Bsize)), fault.Size(uint64(leastStateDisk))), "make room on that disk, or set state.dir"}
 	}
 	return f
 }
@@ -226,6 +239,9 @@ func checkSocket(ctx context.Context, g *globals) finding {
 		if err != nil {
 			e := fault.From(err)
 			return finding{f.Check, "fail", fmt.Sprintf("the daemon at %s: %s", target, e.Message), e.Hint}
+		}
+		if full := r.GetStats().GetStateFull(); full != nil {
+			return finding{"state disk", "fail", fmt.Sprintf("the daemon at %s: %s", target, full.GetMessage()), full.GetHint()}
 		}
 		f.Detail = fmt.Sprintf("larder %s (process %d) serves %s", r.GetStats().GetVersion(), r.GetStats().GetPid(), target)
 		return f

@@ -15,13 +15,32 @@ import (
 
 func newExplain(g *globals) *cobra.Command {
 	return &cobra.Command{
-		Use:   "explain JOB",
-		Short: "Tell in sentences what a job gets, from whom, and what holds it up",
+		Use:   "explain [JOB]",
+		Short: "Tell in sentences what a job, or the daemon, does, and what holds it up",
 		Long: `Tell in sentences what a job is promised, what larder decided otherwise than asked and why, how much of what it got was prepared
-for it and how much for others or before, with whom it shares, and how long it has waited. The figures are those of larder jobs describe.`,
-		Example: "  larder explain lr-0.1",
-		Args:    args("the name of a JOB"),
+for it and how much for others or before, with whom it shares, what it waits for, and how long it has waited. The figures are those of
+larder jobs describe. Without JOB: what all jobs wait for, what the machine does, what memory holds and saves, and what would help.`,
+		Example: "  larder explain lr-0.1\n  larder explain",
+		Args: func(_ *cobra.Command, got []string) error {
+			if len(got) > 1 {
+				return usagef("e.g. larder explain lr-0.1", "larder explain takes the name of one JOB, or none")
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return g.call(cmd.Context(), shortCall, func(ctx context.Context, c larderv1.LarderServiceClient) error {
+					r, err := c.GetStats(ctx, &larderv1.GetStatsRequest{})
+					if err != nil {
+						return err
+					}
+					if r.GetStats() == nil {
+						return errNotTold
+					}
+					_, err = fmt.Fprintln(cmd.OutOrStdout(), explainDaemon(r.GetStats()))
+					return err
+				})
+			}
 			return g.call(cmd.Context(), shortCall, func(ctx context.Context, c larderv1.LarderServiceClient) error {
 				job, err := c.DescribeJob(ctx, &larderv1.DescribeJobRequest{Name: args[0]})
 				if err != nil {
@@ -75,13 +94,18 @@ func explain(w io.Writer, j *larderv1.Job, all []*larderv1.Job, tiers []*larderv
 	}
 	explainWork(say, j)
 	explainNeighbours(say, j, all, uris)
+	explainWait(say, j)
 	c := j.GetCounters()
 	switch waited, batches := c.GetWaitSeconds(), c.GetBatchesDelivered(); {
-	case batches == 0:
+	case waited < .05 && batches == 0:
 	case waited < .05:
 		say("It has not waited for data.")
 	default:
-		say("It has waited %.1f s for data, %.0f ms a batch.", waited, 1000*waited/float64(batches))
+		a := ""
+		if batches > 0 {
+			a = fmt.Sprintf(", %.0f ms a batch", 1000*waited/float64(batches))
+		}
+		say("It has waited %.1f s for data in all%s.", waited, a)
 		for _, t := range tiers {
 			if t.GetUsed() > t.GetBudget()/8*7 && t.GetEvictions() > 0 { // one that was shrunk has evicted without being full
 				say("The %s tier is full: %s of %s, %s entries have left for others. More memory would save work.", t.GetForm(),
@@ -95,6 +119,38 @@ func explain(w io.Writer, j *larderv1.Job, all []*larderv1.Job, tiers []*larderv
 	}
 	_, err := fmt.Fprintln(w, strings.Join(lines, "\n"))
 	return err
+}
+
+// explainWait says what the job waits for now, and what would help.
+func explainWait(say func(string, ...any), j *larderv1.Job) {
+	w := j.GetWait()
+	if w.GetCause() == "" {
+		return
+	}
+	say("Now it waits for %s.", waitText(w))
+	if len(j.GetRanks()) > 1 {
+		for _, r := range j.GetRanks() {
+			if o := r.GetWait(); r.GetAttached() && o.GetCause() != w.GetCause() {
+				say("Its rank %d waits for %s.", r.GetRank(), waitText(o))
+			}
+		}
+	}
+	for _, r := range j.GetRanks() {
+		if s := r.GetStepSeconds(); s > 0 {
+			say("Its script works for %.0f ms on a batch%s.", 1000*s, ofRank(j, r))
+		}
+	}
+	if a := advice(w.GetCause()); a != "" {
+		say("%s.", a)
+	}
+}
+
+// ofRank names a rank where there are several.
+func ofRank(j *larderv1.Job, r *larderv1.RankInfo) string {
+	if j.GetSpec().GetWorldSize() < 2 {
+		return ""
+	}
+	return fmt.Sprintf(" in rank %d", r.GetRank())
 }
 
 // explainWork says where the job's samples came from: each was read for it or found in a tier, and is counted when that is

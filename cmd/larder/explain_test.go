@@ -35,7 +35,7 @@ func TestExplain(t *testing.T) {
 		"With resized it shares what is read",
 		"It shares augmented samples with by-uri (group 3).",
 		"Its epoch e has the augmentations of instance e + 2.",
-		"It has waited 4.0 s for data, 500 ms a batch.",
+		"It has waited 4.0 s for data in all, 500 ms a batch.",
 		"The decoded tier is full: 1000KiB of 1MiB, 7 entries",
 		"1 sample cannot be prepared, the first is a/9.jpg: it is truncated.",
 	} {

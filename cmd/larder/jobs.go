@@ -68,15 +68,15 @@ func newJobsLs(g *globals) *cobra.Command {
 }
 
 func jobTable(t *tabwriter.Writer, list []*larderv1.Job) {
-	row(t, "NAME", "STATE", "DATASET", "SUBSET", "SAMPLES", "RANKS", "EPOCH", "DELIVERED", "DECODES", "WAITED")
+	row(t, "NAME", "STATE", "DATASET", "SUBSET", "SAMPLES", "RANKS", "EPOCH", "DELIVERED", "SAMPLES/S", "DECODES", "WAITED", "WAITS FOR")
 	for _, j := range list {
 		subset := j.GetSpec().GetSubset()
 		if subset == "" {
 			subset = "all"
 		}
 		row(t, clip(j.GetSpec().GetName(), 40), jobState(j), clipPath(j.GetSpec().GetDataset(), 40), clip(subset, 30),
-			count(j.GetSubsetSize()), ranks(j), epoch(j), count(j.GetCounters().GetSamplesDelivered()),
-			count(j.GetCounters().GetDecodes()), fmt.Sprintf("%.1fs", j.GetCounters().GetWaitSeconds()))
+			count(j.GetSubsetSize()), ranks(j), epoch(j), count(j.GetCounters().GetSamplesDelivered()), rate(j),
+			count(j.GetCounters().GetDecodes()), fmt.Sprintf("%.1fs", j.GetCounters().GetWaitSeconds()), waitsFor(j.GetWait()))
 	}
 }
 
@@ -201,13 +201,20 @@ func describeJob(t *tabwriter.Writer, j *larderv1.Job) {
 	row(t, "work", fmt.Sprintf("%s reads, %s decodes, %s augments", count(c.GetSourceReads()), count(c.GetDecodes()), count(c.GetAugments())))
 	h := c.GetHits()
 	row(t, "hits", fmt.Sprintf("%s encoded, %s decoded, %s augmented", count(h["encoded"]), count(h["decoded"]), count(h["augmented"])))
+	row(t, "samples/s", rate(j))
 	row(t, "waited", fmt.Sprintf("%.1fs", c.GetWaitSeconds()))
+	if w := j.GetWait(); w.GetCause() != "" {
+		row(t, "waits for", waitText(w))
+	}
 	for _, r := range j.GetRanks() {
 		held := "free"
 		if r.GetAttached() {
 			held = fmt.Sprintf("held by process %d of uid %d", r.GetPid(), r.GetUid())
 		}
 		row(t, fmt.Sprintf("rank %d", r.GetRank()), fmt.Sprintf("%s, epoch %d, batch %s, incarnation %d", held, r.GetEpoch(), count(r.GetStep()), r.GetIncarnation()))
+		if w := r.GetWait(); w.GetCause() != "" && len(j.GetRanks()) > 1 {
+			row(t, "", "waits for "+waitText(w))
+		}
 	}
 	for _, e := range j.GetEpochs() {
 		text := fmt.Sprintf("%s: %s delivered + %s quarantined + %s dropped of %s",

@@ -79,6 +79,8 @@ type Detached struct {
 	Rank  int
 	Inc   ident.Incarnation
 	Clean bool
+	// Waited is what it had waited in vain, or for batches that it did not give back.
+	Waited time.Duration
 }
 
 // Prepared answers Prepare or Augment.
@@ -147,6 +149,7 @@ type Kill struct {
 	Token  Token
 	Job    ident.JobID
 	Reason string
+	Unused bool // only if no client ever attached: then it is done. Else nothing happens
 }
 
 func (Register) isEvent()     {}

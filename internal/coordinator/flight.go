@@ -19,6 +19,7 @@ type flight struct {
 	key      ident.Key      // what it makes: Decoded or Augmented
 	base     ident.RecipeID // prefix of the decoded form it makes or starts from
 	job      ident.JobID
+	dataset  int    // index in datasets, of the job
 	turn     uint64 // the earliest turn of those who wait
 	rows     []waiter
 	first    [1]waiter // of rows: most have one
@@ -209,7 +210,7 @@ func (c *Core) launch(key ident.Key, s *stream, turn uint64, alone bool) (*fligh
 
 func (c *Core) newFlight(key ident.Key, s *stream, turn uint64) *flight {
 	c.nextFlight++
-	f := &flight{id: c.nextFlight, key: key, job: s.job.ID, base: c.prefixes[s.prefix].id, turn: turn}
+	f := &flight{id: c.nextFlight, key: key, job: s.job.ID, dataset: s.dataset, base: c.prefixes[s.prefix].id, turn: turn}
 	f.rows = f.first[:0]
 	c.flights.add(f)
 	c.flightByID[f.id] = f
@@ -294,7 +295,7 @@ func (c *Core) prepared(e Prepared) {
 	if e.Read > 0 {
 		c.stats.SourceReads++
 		c.stats.SourceBytes += uint64(e.Read)
-		c.credit(f.job, func(j *jobs.Stats) { j.SourceReads++; j.SourceBytes += uint64(e.Read) })
+		c.credit(f, func(j *jobs.Stats) { j.SourceReads++; j.SourceBytes += uint64(e.Read) })
 	}
 	if e.Err != "" || e.Lost {
 		if f.inPlace {
@@ -305,7 +306,7 @@ func (c *Core) prepared(e Prepared) {
 	}
 	if f.key.Form == ident.Decoded {
 		c.stats.Decodes++
-		c.credit(f.job, func(j *jobs.Stats) { j.Decodes++ })
+		c.credit(f, func(j *jobs.Stats) { j.Decodes++ })
 		c.decoded(f, e.Bytes)
 		c.landEncoded(f, e)
 		if f.inPlace {
@@ -314,7 +315,7 @@ func (c *Core) prepared(e Prepared) {
 		}
 	} else {
 		c.stats.Augments++
-		c.credit(f.job, func(j *jobs.Stats) { j.Augments++ })
+		c.credit(f, func(j *jobs.Stats) { j.Augments++ })
 		c.leaveSource(f)
 	}
 	kept := f.entry.held && e.Kept
@@ -573,6 +574,7 @@ func (c *Core) filled(e Filled) {
 	if e.Augments > 0 {
 		c.stats.Augments += uint64(e.Augments)
 		d.s.job.Stats.Augments += uint64(e.Augments)
+		c.datasets[d.s.dataset].stats.Augments += uint64(e.Augments)
 	}
 	w.state = rowDone
 	switch {

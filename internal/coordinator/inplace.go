@@ -35,7 +35,7 @@ func (c *Core) together(f *flight) bool {
 func (c *Core) preparedInPlace(f *flight, e Prepared) {
 	c.stats.InPlace++
 	c.stats.Augments += uint64(e.Augments)
-	c.credit(f.job, func(j *jobs.Stats) { j.Augments += uint64(e.Augments) })
+	c.credit(f, func(j *jobs.Stats) { j.Augments += uint64(e.Augments) })
 	d, w := f.rows[0].d, &f.rows[0].d.rows[f.rows[0].row]
 	f.rows = f.rows[1:]
 	c.served(w.turn)

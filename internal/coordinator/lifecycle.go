@@ -3,6 +3,7 @@ package coordinator
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"larder/dsa"
 	"larder/internal/bits"
@@ -267,8 +268,7 @@ func (c *Core) advance(s *stream) {
 		return
 	}
 	for r := range j.Ranks {
-		k := &j.Ranks[r]
-		if !j.Exhausted(r) || (!k.Wants && !k.Left && k.Asked != int64(j.Epoch)) {
+		if s.isBehind(r) {
 			return
 		}
 	}
@@ -289,6 +289,12 @@ func (c *Core) advance(s *stream) {
 		}
 	}
 	c.begin(s, next)
+}
+
+// isBehind tells whether the next epoch cannot begin before the rank is done with the running one, and has asked for it.
+func (s *stream) isBehind(r int) bool {
+	k := &s.job.Ranks[r]
+	return !s.job.Exhausted(r) || (!k.Wants && !k.Left && k.Asked != int64(s.job.Epoch))
 }
 
 // begin starts an epoch for the job and all its ranks.
@@ -385,11 +391,17 @@ func (c *Core) released(e Released) {
 	q.sent = slices.DeleteFunc(q.sent, func(d *delivery) bool { return d.slot == e.Slot && d.gen == e.Gen })
 	k.Took(c.now, e.Waited)
 	k.Heard = c.now
-	k.Waited += e.Waited
-	s.job.Stats.Wait += e.Waited
-	c.stats.Wait += e.Waited
+	c.waited(s, k, e.Waited)
 	c.touch(s)
 	c.plan(s)
+}
+
+// waited counts what a rank has waited.
+func (c *Core) waited(s *stream, k *jobs.Rank, d time.Duration) {
+	k.Waited += d
+	s.job.Stats.Wait += d
+	c.datasets[s.dataset].stats.Wait += d
+	c.stats.Wait += d
 }
 
 // touch marks the job as drawing: it needs what remains of its epoch (guarantee G5).
@@ -409,10 +421,11 @@ func (c *Core) setActive(s *stream, on bool) {
 
 // detached frees what a client held. What it was not given goes back to the job.
 func (c *Core) detached(e Detached) {
-	s, _ := c.live(e.Job, e.Rank, e.Inc)
+	s, k := c.live(e.Job, e.Rank, e.Inc)
 	if s == nil {
 		return
 	}
+	c.waited(s, k, e.Waited)
 	c.lose(s, e.Rank, e.Clean, CloseRank{})
 }
 
@@ -488,7 +501,12 @@ func (c *Core) kill(e Kill) {
 		c.reply(e.Token, Reply{Err: jobGone(e.Job, "")})
 		return
 	}
-	c.endJob(s, jobs.Dead, e.Reason)
+	switch {
+	case !e.Unused:
+		c.endJob(s, jobs.Dead, e.Reason)
+	case !slices.ContainsFunc(s.job.Ranks, func(k jobs.Rank) bool { return k.Attaches > 0 }):
+		c.endJob(s, jobs.Done, "its client left before its first epoch")
+	}
 	c.answer(e.Token, Reply{Job: e.Job})
 }
 

@@ -268,6 +268,9 @@ func (c *Core) failOwed(s *stream) {
 // recordBad makes a quarantined sample that another job had found bad survive for this one too: what its batches have in place of it is
 // not to be taken for more than fits them.
 func (c *Core) recordBad(s *stream, bad jobs.Bad) {
+	if !bad.Removed {
+		c.datasets[s.dataset].bad.Add(uint32(bad.Object))
+	}
 	if _, ok := c.quarantine[ident.Key{Object: bad.Object, Form: ident.Decoded, Recipe: c.prefixes[s.prefix].id}]; ok && s.knownBad.Add(uint32(bad.Object)) {
 		c.persist(Persist{Kind: RecQuarantine, Job: s.job.ID, Objects: []ident.ObjectID{bad.Object}, Text: bad.Reason, Corrupt: bad.Corrupt}, nil)
 	}
@@ -387,10 +390,12 @@ func (c *Core) sendReady(s *stream, r int) {
 // account enters a batch that leaves with so many rows; one that comes again only as far as it differs.
 func (c *Core) account(d *delivery, rows int) {
 	s := d.s
+	all := &c.datasets[s.dataset].stats
 	if d.again {
 		d.ledger.Delivered += rows - d.wasRows
 		d.ledger.Quarantined += len(d.bad) - d.wasBad
 		s.job.Stats.Note(d.bad[min(d.wasBad, len(d.bad)):])
+		all.Quarantined += uint64(len(d.bad) - d.wasBad)
 		return
 	}
 	d.ledger.Deliver(rows, d.bad)
@@ -402,6 +407,8 @@ func (c *Core) account(d *delivery, rows int) {
 	c.stats.Samples += uint64(rows)
 	c.stats.Batches++
 	s.job.Stats.Note(d.bad)
+	s.job.Rate.Add(c.now, rows)
+	all.Samples, all.Batches, all.Quarantined = all.Samples+uint64(rows), all.Batches+1, all.Quarantined+uint64(len(d.bad))
 }
 
 // final tells whether no epoch follows that one.

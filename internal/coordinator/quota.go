@@ -5,10 +5,12 @@ import (
 	"slices"
 
 	"larder/cachepolicy"
+	"larder/internal/bits"
 	"larder/internal/fault"
 	"larder/internal/ident"
 	"larder/internal/invariant"
 	"larder/internal/xrand"
+	"larder/jobs"
 )
 
 // Quota bounds what the samples of one dataset take of all tiers together, in bytes. It holds in every tier in proportion to the
@@ -27,6 +29,8 @@ type dataset struct {
 	names          []string
 	objects, bytes int64   // distinct objects that live jobs want and that count for this dataset, and what they weigh stored
 	decoded        []meter // bytes of decoded samples, by prefix
+	stats          jobs.Stats
+	bad            *bits.Set // samples that a job left out because they cannot be prepared
 }
 
 // datasetOf finds or adds a dataset and returns its place, which is stable.
@@ -36,7 +40,7 @@ func (c *Core) datasetOf(id ident.DatasetID, names []string) int {
 			return i
 		}
 	}
-	c.datasets = append(c.datasets, dataset{id: id, names: names})
+	c.datasets = append(c.datasets, dataset{id: id, names: names, bad: new(bits.Set)})
 	c.apportion()
 	return len(c.datasets) - 1
 }

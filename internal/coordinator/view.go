@@ -28,12 +28,36 @@ type Stats struct {
 func (c *Core) hit(s *stream, f ident.Form) {
 	c.stats.Hits[f]++
 	s.job.Stats.Hits[f]++
+	c.datasets[s.dataset].stats.Hits[f]++
 }
 
-func (c *Core) credit(j ident.JobID, add func(*jobs.Stats)) {
-	if s := c.streams[j]; s != nil {
+// credit counts work of a flight for its job, while that lives, and for its dataset.
+func (c *Core) credit(f *flight, add func(*jobs.Stats)) {
+	add(&c.datasets[f.dataset].stats)
+	if s := c.streams[f.job]; s != nil {
 		add(&s.job.Stats)
 	}
+}
+
+// DatasetView is what was done for all jobs on a dataset.
+type DatasetView struct {
+	ID    ident.DatasetID
+	Stats jobs.Stats // without Bad
+	Bad   int        // distinct samples that could not be prepared
+	Live  int        // jobs
+}
+
+// Datasets returns the datasets that jobs drew from, in the order in which they came.
+func (c *Core) Datasets() []DatasetView {
+	out := make([]DatasetView, len(c.datasets))
+	for i := range c.datasets {
+		d := &c.datasets[i]
+		out[i] = DatasetView{ID: d.id, Stats: d.stats, Bad: d.bad.Len()}
+	}
+	for _, s := range c.order {
+		out[s.dataset].Live++
+	}
+	return out
 }
 
 // TierView is one tier at a moment.
@@ -108,6 +132,7 @@ func (c *Core) view(j *jobs.Job) jobs.Job {
 	for i, l := range j.Ledgers {
 		v.Ledgers[i] = l.Copy()
 	}
+	v.Facts = c.facts(j)
 	v.Stats.Bad = slices.Clip(j.Stats.Bad) // what is in it never changes, and what is added goes elsewhere
 	return v
 }

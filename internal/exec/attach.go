@@ -212,12 +212,16 @@ func (a *attachment) StartEpoch(ctx context.Context, epoch, from uint32) (*larde
 // Release gives a slot back.
 func (a *attachment) Release(slot uint32, gen uint64, waited time.Duration) {
 	k := a.ring.key
+	if int(slot) < len(a.ring.waited) {
+		a.ring.waited[slot].Store(0)
+	}
 	a.e.send(coordinator.Released{Job: k.job, Rank: k.rank, Inc: k.inc, Slot: int(slot), Gen: gen, Waited: waited})
 }
 
 // Close ends the attachment; clean means that the client said goodbye.
 func (a *attachment) Close(clean bool) {
 	k := a.ring.key
-	a.e.send(coordinator.Detached{Job: k.job, Rank: k.rank, Inc: k.inc, Clean: clean})
+	waiting, _ := a.ring.waiting()
+	a.e.send(coordinator.Detached{Job: k.job, Rank: k.rank, Inc: k.inc, Clean: clean, Waited: a.ring.owed() + waiting})
 	a.ring.release()
 }

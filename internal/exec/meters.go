@@ -26,6 +26,8 @@ type meters struct {
 		read    fading    // bytes, and the time in which at least one read was under way
 		reads   int
 		latency float64 // of a read, seconds; what was slow or fast long ago fades
+		begun   map[*reading]struct{}
+		lately  lately
 		recipes map[recipeKey]*costs
 		cache   float64 // bytes a second
 	}
@@ -70,6 +72,7 @@ const (
 func newMeters(workers, cores int) *meters {
 	m := &meters{cores: max(1, min(workers, cores))}
 	m.mu.recipes = map[recipeKey]*costs{}
+	m.mu.begun = map[*reading]struct{}{}
 	return m
 }
 
@@ -80,23 +83,28 @@ type reading struct {
 }
 
 // reading begins a read.
-func (m *meters) reading() reading {
+func (m *meters) reading() *reading {
 	now := time.Now()
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	r := &reading{m, now}
+	m.pass(now)
+	m.mu.begun[r] = struct{}{}
 	m.mu.reading++
 	if m.mu.reading == 1 {
 		m.mu.since = now
 	}
-	return reading{m, now}
+	return r
 }
 
 // end ends it.
-func (r reading) end(bytes int) {
+func (r *reading) end(bytes int) {
 	m := r.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.readFor()
+	m.pass(m.mu.since)
+	delete(m.mu.begun, r)
 	m.mu.reading--
 	m.mu.read.n += float64(bytes)
 	m.mu.read.seen++
@@ -177,7 +185,12 @@ func (m *meters) work(j *job, s step) piece {
 }
 
 func (m *meters) workOn(k recipeKey, s step) piece {
-	return piece{m: m, key: k, step: s, begun: time.Now(), together: m.computing.Add(1)}
+	now := time.Now()
+	m.mu.Lock()
+	m.pass(now)
+	n := m.computing.Add(1)
+	m.mu.Unlock()
+	return piece{m: m, key: k, step: s, begun: now, together: n}
 }
 
 // end ends it and tells what it took of a core; the zero piece has ended. waited is time of it that was no work; only what went well counts. While more workers compute than
@@ -187,9 +200,13 @@ func (p *piece) end(waited time.Duration, good bool) (core time.Duration) {
 	if m == nil {
 		return 0
 	}
-	took := (time.Since(p.begun) - waited).Seconds()
+	now := time.Now()
+	took := (now.Sub(p.begun) - waited).Seconds()
+	m.mu.Lock()
+	m.pass(now)
 	both := float64(p.together+m.computing.Load()) / 2
 	m.computing.Add(-1)
+	m.mu.Unlock()
 	if cores := float64(m.cores); both > cores {
 		took *= cores / both
 	}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"larder/internal/coordinator"
 	"larder/internal/ident"
@@ -100,6 +101,9 @@ type ring struct {
 	// client is the text by which the client that holds it is known when it comes back; empty = it is not.
 	client string
 
+	made   time.Time
+	waited []atomic.Int64 // by slot, see owes; nanoseconds
+
 	users  atomic.Int32
 	failed atomic.Bool
 	bytes  atomic.Int64 // that count for it in Engine.ringBytes
@@ -118,7 +122,7 @@ type ring struct {
 
 // newRing makes a ring with one user.
 func newRing(e *Engine, k ringKey, j *job, l layout, sink session.Sink, peer shm.Peer) (*ring, error) {
-	r := &ring{layout: l, e: e, key: k, job: j, sink: sink, peer: peer}
+	r := &ring{layout: l, e: e, key: k, job: j, sink: sink, peer: peer, made: time.Now(), waited: make([]atomic.Int64, l.slots)}
 	r.wake = sync.NewCond(&r.mu.Mutex)
 	size := l.bytes()
 	if err := r.reserve(size); err != nil {
@@ -189,6 +193,7 @@ func (r *ring) put(slot, row int, label, index int64) {
 func (r *ring) push(x any) {
 	r.mu.Lock()
 	if d, ok := x.(coordinator.Deliver); ok && r.isWhole(&d) && len(r.mu.queue) == 0 && !r.mu.busy && !r.mu.closed {
+		r.owes(d.Slot)
 		r.sink.Batch(r.batch(&d))
 		r.mu.Unlock()
 		return
@@ -274,6 +279,7 @@ func (r *ring) deliver(x coordinator.Deliver) {
 	} else {
 		r.compact(x)
 	}
+	r.owes(x.Slot)
 	r.sink.Batch(b)
 }
 

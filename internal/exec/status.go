@@ -63,19 +63,17 @@ var states = map[jobs.State]larderv1.JobState{
 }
 
 // view turns a job of the coordinator into its public form; nil when the executor forgot it.
-func (e *Engine) view(v jobs.Job) *larderv1.Job {
+func (e *Engine) view(v jobs.Job) *larderv1.Job { return e.viewOn(v, e.machine()) }
+
+// viewOn is view with what is known of the machine.
+func (e *Engine) viewOn(v jobs.Job, m jobs.Machine) *larderv1.Job {
 	j := e.job(v.ID)
 	if j == nil {
 		return nil
 	}
 	out := &larderv1.Job{
 		Id: uint32(v.ID), Spec: j.spec, State: states[v.State], SubsetSize: uint64(v.Spec.Subset), BatchesPerEpoch: uint64(v.Spec.Batches(0)),
-		Counters: &larderv1.Counters{
-			SourceReads: v.Stats.SourceReads, SourceBytes: v.Stats.SourceBytes, Decodes: v.Stats.Decodes, Augments: v.Stats.Augments,
-			SamplesDelivered: v.Stats.Samples, BatchesDelivered: v.Stats.Batches, Hits: forms(v.Stats.Hits),
-			Quarantined: v.Stats.Quarantined, WaitSeconds: v.Stats.Wait.Seconds(),
-		},
-		Promise: v.Promise, RegisteredAt: timestamppb.New(j.registered), EndedReason: v.Reason,
+		Counters: counters(&v.Stats), Promise: v.Promise, RegisteredAt: timestamppb.New(j.registered), EndedReason: v.Reason,
 		Recipe: j.recipe.ID().String(), Prefix: j.recipe.Prefix().String(), ShareGroup: v.Group, InstanceOffset: v.Offset,
 		Quarantined: e.quarantined(j, v.Stats.Bad), Paused: v.Paused, SubsetSince: v.Since,
 	}
@@ -97,6 +95,7 @@ func (e *Engine) view(v jobs.Job) *larderv1.Job {
 	for _, l := range v.Ledgers {
 		out.Epochs = append(out.Epochs, account(l))
 	}
+	e.waits(out, &v, m)
 	return out
 }
 
@@ -137,8 +136,9 @@ func (e *Engine) list(ctx context.Context, ended bool) ([]*larderv1.Job, error) 
 		return nil, err
 	}
 	var out []*larderv1.Job
+	m := e.machine()
 	for _, v := range all {
-		if j := e.view(v); j != nil {
+		if j := e.viewOn(v, m); j != nil {
 			out = append(out, j)
 		}
 	}
@@ -188,7 +188,7 @@ func (e *Engine) ResumeJob(ctx context.Context, req *larderv1.ResumeJobRequest) 
 // KillJob ends a job at once.
 func (e *Engine) KillJob(ctx context.Context, req *larderv1.KillJobRequest) (*larderv1.KillJobResponse, error) {
 	j, err := e.end(ctx, req.GetName(), func(t coordinator.Token, id ident.JobID) coordinator.Event {
-		return coordinator.Kill{Token: t, Job: id, Reason: "killed by request"}
+		return coordinator.Kill{Token: t, Job: id, Reason: "killed by request", Unused: req.GetUnused()}
 	})
 	return &larderv1.KillJobResponse{Job: j}, err
 }
@@ -302,12 +302,15 @@ func (e *Engine) GetStats(ctx context.Context, req *larderv1.GetStatsRequest) (*
 		tiers  []coordinator.TierView
 		jobs   []jobs.Job
 		quotas []coordinator.QuotaView
+		data   []coordinator.DatasetView
 	}
-	now, err := inspect(ctx, e, func(c *coordinator.Core) moment { return moment{c.Stats(), c.Tiers(), c.Jobs(true), c.Quotas()} })
+	now, err := inspect(ctx, e, func(c *coordinator.Core) moment {
+		return moment{c.Stats(), c.Tiers(), c.Jobs(true), c.Quotas(), c.Datasets()}
+	})
 	if err != nil {
 		return nil, err
 	}
-	st := now.stats
+	st, machine := now.stats, e.machine()
 	s := &larderv1.Stats{
 		At: timestamppb.Now(), Version: e.cfg.Version, Pid: int32(pid), Uptime: durationpb.New(time.Since(e.started)),
 		Totals: &larderv1.Counters{
@@ -316,13 +319,15 @@ func (e *Engine) GetStats(ctx context.Context, req *larderv1.GetStatsRequest) (*
 			WaitSeconds: st.Wait.Seconds(),
 		},
 		Tiers: e.tiers(now.tiers), RssBytes: rss(), MemoryLimit: uint64(max(e.cfg.MemoryLimit, 0)), Parity: prep.Parity(), Decoder: prep.DecoderName(),
-		Split: e.split(st, now.quotas),
+		Split: e.split(st, now.quotas), StateFull: e.stateFull(), Load: e.load(machine), Datasets: e.datasetStats(now.data),
 	}
 	for _, v := range now.jobs {
-		if req.GetJob() != "" && v.Spec.Name != req.GetJob() {
+		j := e.viewOn(v, machine)
+		if j == nil {
 			continue
 		}
-		if j := e.view(v); j != nil {
+		e.addWaiting(s, j, &v)
+		if req.GetJob() == "" || v.Spec.Name == req.GetJob() {
 			s.Jobs = append(s.Jobs, j)
 		}
 	}

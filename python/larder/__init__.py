@@ -10,7 +10,7 @@ Start with :class:`Loader`; ``larder.ops`` has the transforms and ``larder.error
 from . import errors, ops
 from ._device import normalize
 from ._loader import Loader
-from ._stats import ClientStats, Counters, EpochAccount, JobStats, Quarantined, Stats, TierStats
+from ._stats import ClientStats, Counters, DatasetStats, EpochAccount, JobStats, Quarantined, Stats, TierStats
 from ._version import __version__
 from .errors import (
     DatasetWarning,
@@ -27,6 +27,7 @@ from .errors import (
     StaleError,
     StateChangedWarning,
     StateError,
+    StateFullWarning,
     StateLostError,
     StoppedError,
     UnavailableError,
@@ -36,6 +37,7 @@ from .errors import (
 __all__ = [
     "ClientStats",
     "Counters",
+    "DatasetStats",
     "DatasetWarning",
     "DeadlineError",
     "DeniedError",
@@ -54,6 +56,7 @@ __all__ = [
     "StaleError",
     "StateChangedWarning",
     "StateError",
+    "StateFullWarning",
     "StateLostError",
     "Stats",
     "StoppedError",

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from ._parts import Run
     from ._session import Lease, Session
 
-_OPEN, _WAITS, _POSTS, _POST_BYTES = 0, 64, 128, 64
-_U32 = struct.Struct("<I")
+_OPEN, _WAITS, _SINCE, _POSTS, _POST_BYTES = 0, 64, 72, 128, 64
+_U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 _POST = struct.Struct("<QQQIIIII")  # sequence number, frames before it, generation, slot, rows, epoch, step, rank
 _FRAMES = (1 << 63) - 1  # the bit above says that a GONE is on its way: then nothing is handed out before the socket was looked at
 # Stores of one processor are seen in their order, and loads are made in theirs; elsewhere batches come over the socket.
@@ -117,6 +117,10 @@ class Board:
     def woken(self) -> None:
         """Takes the request to be woken back."""
         _U32.pack_into(self.page, self.at + _WAITS, 0)
+
+    def waits(self, since: float) -> None:
+        """Tells the daemon since when next() waits, by ``time.monotonic()``; 0 = it does not."""
+        _U64.pack_into(self.page, self.at + _SINCE, int(since * 1e9))
 
     def serve(self, run: Run) -> None:
         """From now on ``run`` takes what is posted for it without further looks."""

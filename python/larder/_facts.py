@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from . import _args, _wire
 from ._parts import Dataset, Sampler
 from ._stats import ClientStats, Quarantined, Stats
-from .errors import Error, JobEndedError
+from .errors import JobEndedError
 
 if TYPE_CHECKING:
     from . import _ranks
     from ._loader import Loader
-    from ._session import Session
 
 
 class Facts:
@@ -113,7 +111,7 @@ class Facts:
         """Counters of the daemon, of its jobs and of this loader."""
         answer = self._call("GetStats", {})
         client = ClientStats(self._batches, self._samples, self._copies, self._wait_seconds)
-        return Stats.from_json(answer.get("stats") or {}, self._name, client)
+        return Stats.from_json(answer.get("stats") or {}, self._name, client, self._uri())
 
     def _uri(self) -> str:
         return str((self._job.get("spec") or {}).get("dataset") or (self._spec or {}).get("dataset") or "")
@@ -126,14 +124,6 @@ class Facts:
         else:
             why, hint = f"was drained and ended with epoch {epoch}", "make a new Loader to go on"
         return JobEndedError(f"job {self._name!r} {why}", subject=self._name, hint=hint)
-
-    def _is_paused(self, s: Session) -> bool:
-        """Whether somebody has paused the job. A daemon that does not say so at once has not."""
-        try:
-            answer = s.call("DescribeJob", {"name": self._name}, time.monotonic() + 1.0)
-        except Error:
-            return False
-        return bool((answer.get("job") or {}).get("paused"))
 
     def _note_size(self, answer: dict[str, Any], before: int = 0) -> None:
         """Takes over how large an epoch is: its subset may have changed. Of one that goes on (after ``before`` batches) it is the whole."""

@@ -12,14 +12,13 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from . import _args, _audit, _daemon, _ranks, _restart, _resume, _ring, _wire
+from . import _args, _audit, _daemon, _ranks, _restart, _resume, _ring, _waits, _wire
 from ._facts import Facts
 from ._parts import Box, Epoch, Run, bury, leave, shutdown, watch
 from ._session import Session
 from ._stats import Quarantined
 from ._wire import Frame
 from .errors import (
-    DeadlineError,
     Error,
     InvalidError,
     JobEndedError,
@@ -37,7 +36,7 @@ from .errors import (
 Batch = tuple[Any, ...]
 T = TypeVar("T")
 
-_PAUSE_LOOK = 5.0  # seconds a next() waits before it asks whether somebody has paused the job
+_LOOK = 5.0  # seconds a next() waits before it asks what it waits for: a pause, or a full disk, is told
 
 _RANK_HELD_PATIENCE = 1.0  # seconds: the daemon may not have seen the end of a predecessor yet
 
@@ -155,7 +154,7 @@ class Loader(Facts, _resume.Resumable):
         self._quarantined: dict[int, Quarantined] = {}
         self._batches = self._samples = self._copies = 0
         self._wait_seconds = 0.0
-        self._warned = False
+        self._warned = self._told_full = False
         self._lock = threading.RLock()
         bury()  # first: one of them may have the name of this one
         _loaders[:] = [r for r in _loaders if r() is not None] + [weakref.ref(self)]
@@ -425,14 +424,18 @@ class Loader(Facts, _resume.Resumable):
                         s.fail(e)
                     if not (self._waits and s.lost(e)):
                         raise
+                finally:
+                    if s.board is not None and not it.since:
+                        s.board.waits(0.0)
                 _restart.go_on(self, it)
                 s = it.session
 
     def _take(self, s: Session, it: Run) -> Batch:
         """The next batch of the epoch; frames of other kinds are dealt with on the way."""
         start = time.monotonic()
+        begun = it.since or start  # the daemon has not been told of what it waited in vain
         deadline = start + self._timeout
-        look, told = start + _PAUSE_LOOK, False
+        look, told = start + _LOOK, False
         bury()
         s.flush()
         s.look()
@@ -448,9 +451,12 @@ class Loader(Facts, _resume.Resumable):
                 raise s.fail(s.revoked)
             f = s.head()
             if f is None:
+                if s.board is not None:
+                    s.board.waits(begun)
                 if s.pump(min(deadline, look), posts=True):
                     continue
-                if self._is_paused(s):
+                job = _waits.ask(self, s)
+                if job.get("paused"):
                     deadline = time.monotonic() + self._timeout  # whoever paused it decides how long
                     if not told:
                         told = True
@@ -458,8 +464,11 @@ class Loader(Facts, _resume.Resumable):
                             f"job {self._name!r} is paused: next() waits until `larder jobs resume {self._name}`", PausedWarning, stacklevel=4 + (it.audit is not None)
                         )
                 elif time.monotonic() >= deadline:
-                    raise self._late(s, it, time.monotonic() - start)
-                look = time.monotonic() + _PAUSE_LOOK
+                    it.since = begun
+                    raise _waits.late(self, s, it, time.monotonic() - start, job)
+                else:
+                    _waits.tell(self, it, job)
+                look = time.monotonic() + _LOOK
                 continue
             if f.type == _wire.BATCH and f.batch is not None:
                 if f.batch.epoch != it.epoch:
@@ -472,7 +481,9 @@ class Loader(Facts, _resume.Resumable):
                 if f.batch.rows == 0:
                     s.discard(f)
                     continue
-                return self._deliver(s, it, f, time.monotonic() - start)
+                batch = self._deliver(s, it, f, time.monotonic() - begun)
+                it.since = 0.0
+                return batch
             if f.type == _wire.EPOCH_END:
                 end = _wire.parse_json(f.payload)
                 if int(end.get("epoch") or 0) != it.epoch:
@@ -550,19 +561,6 @@ class Loader(Facts, _resume.Resumable):
                     stacklevel=5 + (it.audit is not None),
                 )
         return batch
-
-    def _late(self, s: Session, it: Run, waited: float) -> Error:
-        alive = s.answers()
-        if s.error is not None:
-            return s.error
-        state = "the daemon answers, but the batch is not ready" if alive else "the daemon does not answer"
-        return DeadlineError(
-            f"waited {waited:.1f} s for a batch of epoch {it.epoch} of job {self._name!r}, rank {self._place.rank}: {state}",
-            subject=self._name,
-            hint=f"`larder jobs describe {self._name}` tells what it waits for; next() may be called again; timeout= is {self._timeout:g} s"
-            if alive
-            else f"is process {s.daemon_pid} stopped or overloaded? next() may be called again",
-        )
 
     def _known(self) -> None:
         if not self._job:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Run:
     """An epoch that was started; the Loader knows it and it does not know the Loader, so that a forgotten Loader dies at once."""
 
-    __slots__ = ("after", "audit", "before", "board", "done", "epoch", "mark", "raised", "session")
+    __slots__ = ("after", "audit", "before", "board", "done", "epoch", "mark", "raised", "session", "since")
 
     def __init__(self, session: Session, epoch: int) -> None:
         self.session = session
@@ -32,6 +32,7 @@ class Run:
         self.after: dict[str, Any] = {}  # the size of the epochs after it, when it is what another job left of one
         self.audit: RunLog | None = None  # with LARDER_AUDIT_LOG
         self.board: Board | None = None  # where batches can be taken without looking at the socket
+        self.since = 0.0  # when next() began to wait, by time.monotonic(), when it gave up since
         self.raised = -1  # the last step whose bad samples were raised
         # The last batch that came as a frame (None: none yet), its step (or the first one), and the board's head once it is taken.
         self.mark: tuple[Frame | None, int, int, Board | None] = (None, 0, 0, None)
@@ -156,7 +157,12 @@ def shutdown(box: Box) -> None:
             deadline = time.monotonic() + 2.0
             job = s.call("DescribeJob", {"name": box.unused}, deadline).get("job") or {}
             if job.get("state") == "JOB_STATE_JOINING":
-                s.call("KillJob", {"name": box.unused}, deadline)
+                try:
+                    s.call("KillJob", {"name": box.unused, "unused": True}, deadline)
+                except Error as e:
+                    if e.reason != "INVALID_ARGUMENT":  # a daemon that does not know the field says so
+                        raise
+                    s.call("KillJob", {"name": box.unused}, deadline)
         except Error:
             pass  # the daemon is going, too
     s.close(s.ring is not None)

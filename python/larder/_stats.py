@@ -100,6 +100,10 @@ class JobStats:
     ended_reason: str
     paused: bool = False
     notes: tuple[str, ...] = ()  # what larder decided otherwise than asked, and why
+    waits_for: str = ""  # at this moment: storage, cores, script, rank, pause, disk, log, order, client, larder; empty when it has ended
+    waits_text: str = ""  # the same in words, with figures
+    waits_seconds: float = 0.0  # how long next() has waited by now; 0 = it does not wait at this moment
+    samples_per_second: float = 0.0  # over the last 30 s, or since the first batch when that is less
 
     @classmethod
     def from_json(cls, d: dict[str, Any]) -> JobStats:
@@ -118,6 +122,37 @@ class JobStats:
             ended_reason=str(d.get("endedReason", "")),
             paused=bool(d.get("paused")),
             notes=tuple(str(n) for n in d.get("notes") or ()),
+            waits_for=str((d.get("wait") or {}).get("cause") or ""),
+            waits_text=str((d.get("wait") or {}).get("text") or ""),
+            waits_seconds=float((d.get("wait") or {}).get("seconds") or 0.0),
+            samples_per_second=float(d.get("samplesPerSecond") or 0.0),
+        )
+
+
+@dataclass(frozen=True)
+class DatasetStats:
+    """What was done for all jobs on one dataset since the start of the daemon, those that ended included."""
+
+    name: str  # given by `larder dataset add`, or the uri
+    uri: str
+    samples: int  # that exist
+    bytes: int  # stored
+    jobs: int  # on it that live
+    bad_samples: int  # distinct ones that could not be prepared; counters.quarantined counts each as often as a job left it out
+    counters: Counters  # evictions are not counted by dataset
+
+    @classmethod
+    def from_json(cls, d: dict[str, Any]) -> DatasetStats:
+        """Reads a DatasetStats message."""
+        data = d.get("dataset") or {}
+        return cls(
+            name=str(data.get("name", "")),
+            uri=str(data.get("uri", "")),
+            samples=_int(data, "samples"),
+            bytes=_int(data, "bytes"),
+            jobs=_int(d, "jobs"),
+            bad_samples=_int(d, "badSamples"),
+            counters=Counters.from_json(d.get("counters") or {}),
         )
 
 
@@ -173,10 +208,14 @@ class Stats:
     parity: bool  # the daemon's decoder and kernels give Pillow's and torchvision's bits
     decoder: str  # libjpeg-turbo | go
     client: ClientStats = ClientStats()
+    dataset: DatasetStats | None = None  # that of the Loader that asked
+    datasets: tuple[DatasetStats, ...] = ()  # that jobs drew from since the start of the daemon
+    state_full: str = ""  # while the disk of the state directory is full, so that jobs wait: what is needed, in words
 
     @classmethod
-    def from_json(cls, d: dict[str, Any], job: str, client: ClientStats) -> Stats:
-        """Reads a Stats message; ``job`` names the job that becomes ``.job``."""
+    def from_json(cls, d: dict[str, Any], job: str, client: ClientStats, uri: str = "") -> Stats:
+        """Reads a Stats message; ``job`` names the job that becomes ``.job``, ``uri`` (or a name) the dataset that becomes ``.dataset``."""
+        datasets = tuple(DatasetStats.from_json(x) for x in d.get("datasets") or ())
         jobs = tuple(JobStats.from_json(j) for j in d.get("jobs") or ())
         uptime = str(d.get("uptime") or "0s")
         return cls(
@@ -192,4 +231,7 @@ class Stats:
             parity=bool(d.get("parity", False)),
             decoder=str(d.get("decoder", "")),
             client=client,
+            dataset=next((x for x in datasets if uri and uri in (x.name, x.uri)), None),
+            datasets=datasets,
+            state_full=str((d.get("stateFull") or {}).get("message") or ""),
         )

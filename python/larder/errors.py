@@ -122,9 +122,10 @@ class StoppedError(UnavailableError):
 
 
 class DeadlineError(Error, TimeoutError):
-    """A wait took longer than the Loader's ``timeout``; the message says what was waited for."""
+    """A wait took longer than the Loader's ``timeout``; the message says what was waited for, ``cause`` in a word (docs/errors.md)."""
 
     default_reason = "DEADLINE"
+    cause = ""
 
 
 class SampleError(Error):
@@ -172,6 +173,10 @@ class DatasetWarning(UserWarning):
 
 class UnknownVariableWarning(UserWarning):
     """An environment variable begins with LARDER_ and means nothing; the message has the name that was probably meant."""
+
+
+class StateFullWarning(UserWarning):
+    """The disk of the daemon's state directory is full, so ``next()`` waits until there is room. Told once by a Loader."""
 
 
 class PausedWarning(UserWarning):

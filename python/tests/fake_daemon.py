@@ -86,6 +86,8 @@ class FakeDaemon:
         self.hello_delay = hello_delay
         self.mute = mute  # accept, read, never answer
         self.refuse_method = ""
+        self.wait: dict[str, Any] = {}  # what every job waits for
+        self.knows_unused = True  # the field of KillJob
         self.prefix = b""  # sent before every RESULT: garbage for the client
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(path)
@@ -154,6 +156,8 @@ class FakeDaemon:
                 raise Refused("NOT_FOUND", f"no job {body['name']!r}", "", body["name"])
             return {"job": self.describe(self.jobs[body["name"]])}
         if method == "KillJob":
+            if "unused" in body and not self.knows_unused:
+                raise Refused("INVALID_ARGUMENT", "the JSON is no KillJobRequest")
             return {"job": self.describe(self.jobs.pop(body["name"]))}
         if method == "ResolveKeys":
             return {"samples": [{"id": i, "key": f"class{int(i) % 10}/{i}.jpg"} for i in body["ids"]]}
@@ -207,6 +211,7 @@ class FakeDaemon:
             "batchesPerEpoch": str(self.per_rank(job)),
             "counters": {"samplesDelivered": str(job["delivered"])},
             "promise": "fake",
+            "wait": self.wait,
             "ranks": [{"rank": p.rank, "attached": True} for p in list(self.peers) if p.alive and p.job == job["spec"]["name"]],
         }
 

@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from conftest import eventually
 from fake_daemon import expected_fixed, expected_ragged
 
 import larder
+from larder import _loader
 
 CROP = [larder.ops.CenterCrop((8, 10))]
 
@@ -203,6 +205,25 @@ def test_waited_time_is_told(load, daemon):
     assert loader.stats().client.wait_seconds >= 0.1
 
 
+def test_a_full_disk_is_told_once(load, daemon, monkeypatch):
+    monkeypatch.setattr(_loader, "_LOOK", 0.02)
+    daemon.hold = True
+    daemon.wait = {"cause": "disk", "text": "room on a disk: /state is full"}
+    loader = load(timeout=0.3)
+    it = iter(loader)
+    with pytest.warns(larder.StateFullWarning, match="room on a disk: /state is full") as told, pytest.raises(larder.DeadlineError) as e:
+        next(it)
+    assert len(told) == 1 and e.value.cause == "disk"
+    assert "it waits for room on a disk: /state is full" in str(e.value) and "larder goes on by itself" in str(e.value)
+    threading.Timer(0.2, daemon.resume).start()
+    loader._timeout = 20.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        batch = next(it)
+    assert len(batch[0]) == 8
+    assert loader.stats().client.wait_seconds >= 0.5, "what it waited in vain counts"
+
+
 # ---- life
 
 
@@ -231,6 +252,12 @@ def test_a_job_that_was_never_used_leaves_no_trace(load, daemon):
     next(iter(yours))
     mine.close()  # made it, but somebody uses it
     assert "both" in daemon.jobs and sum(1 for _ in yours) == 13
+
+
+def test_an_older_daemon_ends_an_unused_job_too(load, daemon):
+    daemon.knows_unused = False
+    load(job="look").close()
+    assert "look" not in daemon.jobs and daemon.calls.count("KillJob") == 2
 
 
 def test_forgotten_loader_detaches(load, daemon):

@@ -13,6 +13,7 @@ import (
 const (
 	boardOpen  = 0   // u32, by the client: it reads the board
 	boardWaits = 64  // u32, by the client: it is about to sleep on its socket
+	boardSince = 72  // u64, by the client: since when its next() waits, nanoseconds of CLOCK_MONOTONIC; 0 = it does not
 	boardPosts = 128 // the posts
 	postSize   = 64
 )
@@ -47,6 +48,13 @@ func (b *Board) u32(at int) *uint32    { return (*uint32)(unsafe.Pointer(&b.mem[
 func (b *Board) u64(at uint64) *uint64 { return (*uint64)(unsafe.Pointer(&b.mem[at])) }
 
 func (b *Board) place(seq uint64) uint64 { return boardPosts + (seq-1)%b.posts*postSize }
+
+// WaitsSince is since when the client waits for a batch, by its own word: nanoseconds of CLOCK_MONOTONIC, 0 = it does not. It may be called beside Board's
+// methods, with the same memory; false = the client does not read the board.
+func WaitsSince(mem []byte) (ns int64, open bool) {
+	b := Board{mem: mem}
+	return int64(atomic.LoadUint64(b.u64(boardSince))), b.Open()
+}
 
 // Open tells whether the client reads the board. Until then batches must be sent as frames.
 func (b *Board) Open() bool { return atomic.LoadUint32(b.u32(boardOpen)) != 0 }

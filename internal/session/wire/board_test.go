@@ -17,7 +17,7 @@ func aligned(n int64) []byte {
 func TestPostBytes(t *testing.T) {
 	mem := aligned(BoardBytes(2))
 	b := NewBoard(mem, 2)
-	if b.Open() {
+	if _, open := WaitsSince(mem); b.Open() || open {
 		t.Error("a board is open before its client opened it")
 	}
 	mem[0] = 1
@@ -31,6 +31,13 @@ func TestPostBytes(t *testing.T) {
 		"\x04\x00\x00\x00\x05\x00\x00\x00\x06\x00\x00\x00\x07\x00\x00\x00\x08\x00\x00\x00"
 	if got := string(mem[128 : 128+44]); got != want {
 		t.Errorf("%x, want %x", got, want)
+	}
+	if since, open := WaitsSince(mem); since != 0 || !open {
+		t.Errorf("it waits since %d, open %v", since, open)
+	}
+	copy(mem[72:], "\x01\x02\x00\x00\x00\x00\x00\x00")
+	if since, open := WaitsSince(mem); since != 0x201 || !open {
+		t.Errorf("it waits since %d, open %v", since, open)
 	}
 	mem[64] = 1
 	if !b.Post(BatchFrame{}, 2) || mem[64] != 0 {

@@ -460,7 +460,7 @@ type Counters struct {
 	Evictions map[string]uint64 `protobuf:"bytes,8,rep,name=evictions,proto3" json:"evictions,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	// quarantined samples.
 	Quarantined uint64 `protobuf:"varint,9,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
-	// wait_seconds: how long the job's next() waited for a batch; summed over jobs in the daemon's counters.
+	// wait_seconds: how long next() waited for batches, the wait that goes on included; summed over ranks, and over jobs in the daemon's counters.
 	WaitSeconds   float64 `protobuf:"fixed64,10,opt,name=wait_seconds,json=waitSeconds,proto3" json:"wait_seconds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -766,7 +766,11 @@ type RankInfo struct {
 	// step: batches delivered in this epoch.
 	Step uint64 `protobuf:"varint,7,opt,name=step,proto3" json:"step,omitempty"`
 	// ring_bytes of shared memory.
-	RingBytes     uint64 `protobuf:"varint,8,opt,name=ring_bytes,json=ringBytes,proto3" json:"ring_bytes,omitempty"`
+	RingBytes uint64 `protobuf:"varint,8,opt,name=ring_bytes,json=ringBytes,proto3" json:"ring_bytes,omitempty"`
+	// wait: what this rank waits for at this moment.
+	Wait *Wait `protobuf:"bytes,90,opt,name=wait,proto3" json:"wait,omitempty"`
+	// step_seconds that its script works on a batch: a mean that fades; 0 = not known.
+	StepSeconds   float64 `protobuf:"fixed64,91,opt,name=step_seconds,json=stepSeconds,proto3" json:"step_seconds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -857,6 +861,266 @@ func (x *RankInfo) GetRingBytes() uint64 {
 	return 0
 }
 
+func (x *RankInfo) GetWait() *Wait {
+	if x != nil {
+		return x.Wait
+	}
+	return nil
+}
+
+func (x *RankInfo) GetStepSeconds() float64 {
+	if x != nil {
+		return x.StepSeconds
+	}
+	return 0
+}
+
+// Wait says what holds up a rank, or the training script where nothing of larder does. A batch of it that is there already does not wait.
+type Wait struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// cause in a word: storage | cores | script | rank | pause | disk | log | order | client | larder; empty = nothing, the job has ended.
+	Cause string `protobuf:"bytes,1,opt,name=cause,proto3" json:"cause,omitempty"`
+	// text: the same in words, with figures.
+	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	// seconds that next() has waited by now; 0 = it does not wait at this moment.
+	Seconds float64 `protobuf:"fixed64,3,opt,name=seconds,proto3" json:"seconds,omitempty"`
+	// rank that waits.
+	Rank uint32 `protobuf:"varint,4,opt,name=rank,proto3" json:"rank,omitempty"`
+	// ranks that are waited for, where cause is rank.
+	Ranks         []uint32 `protobuf:"varint,5,rep,packed,name=ranks,proto3" json:"ranks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Wait) Reset() {
+	*x = Wait{}
+	mi := &file_larder_v1_larder_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Wait) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Wait) ProtoMessage() {}
+
+func (x *Wait) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Wait.ProtoReflect.Descriptor instead.
+func (*Wait) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Wait) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
+func (x *Wait) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *Wait) GetSeconds() float64 {
+	if x != nil {
+		return x.Seconds
+	}
+	return 0
+}
+
+func (x *Wait) GetRank() uint32 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
+}
+
+func (x *Wait) GetRanks() []uint32 {
+	if x != nil {
+		return x.Ranks
+	}
+	return nil
+}
+
+// Load is what the machine does for all jobs together.
+type Load struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// workers that prepare samples.
+	Workers uint32 `protobuf:"varint,1,opt,name=workers,proto3" json:"workers,omitempty"`
+	// busy workers at this moment: they decode, augment or copy.
+	Busy uint32 `protobuf:"varint,2,opt,name=busy,proto3" json:"busy,omitempty"`
+	// cores: the part of them in use by workers over the last second or so, 0 to 1.
+	Cores float64 `protobuf:"fixed64,3,opt,name=cores,proto3" json:"cores,omitempty"`
+	// reads under way at storage at this moment.
+	Reads uint32 `protobuf:"varint,4,opt,name=reads,proto3" json:"reads,omitempty"`
+	// oldest_read has been under way for so long.
+	OldestRead *durationpb.Duration `protobuf:"bytes,5,opt,name=oldest_read,json=oldestRead,proto3" json:"oldest_read,omitempty"`
+	// storage: the part of the last second or so in which at least one read was under way, 0 to 1.
+	Storage       float64 `protobuf:"fixed64,6,opt,name=storage,proto3" json:"storage,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Load) Reset() {
+	*x = Load{}
+	mi := &file_larder_v1_larder_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Load) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Load) ProtoMessage() {}
+
+func (x *Load) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Load.ProtoReflect.Descriptor instead.
+func (*Load) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Load) GetWorkers() uint32 {
+	if x != nil {
+		return x.Workers
+	}
+	return 0
+}
+
+func (x *Load) GetBusy() uint32 {
+	if x != nil {
+		return x.Busy
+	}
+	return 0
+}
+
+func (x *Load) GetCores() float64 {
+	if x != nil {
+		return x.Cores
+	}
+	return 0
+}
+
+func (x *Load) GetReads() uint32 {
+	if x != nil {
+		return x.Reads
+	}
+	return 0
+}
+
+func (x *Load) GetOldestRead() *durationpb.Duration {
+	if x != nil {
+		return x.OldestRead
+	}
+	return nil
+}
+
+func (x *Load) GetStorage() float64 {
+	if x != nil {
+		return x.Storage
+	}
+	return 0
+}
+
+// DatasetStats is what was done for all jobs on one dataset since the start of the daemon.
+type DatasetStats struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// dataset, without classes and fingerprint.
+	Dataset *Dataset `protobuf:"bytes,1,opt,name=dataset,proto3" json:"dataset,omitempty"`
+	// counters of all its jobs together, those that ended included; evictions are not counted by dataset.
+	Counters *Counters `protobuf:"bytes,2,opt,name=counters,proto3" json:"counters,omitempty"`
+	// bad_samples: distinct samples that could not be prepared. counters.quarantined counts each as often as a job left it out.
+	BadSamples uint64 `protobuf:"varint,3,opt,name=bad_samples,json=badSamples,proto3" json:"bad_samples,omitempty"`
+	// jobs on it that live.
+	Jobs          uint32 `protobuf:"varint,4,opt,name=jobs,proto3" json:"jobs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DatasetStats) Reset() {
+	*x = DatasetStats{}
+	mi := &file_larder_v1_larder_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DatasetStats) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DatasetStats) ProtoMessage() {}
+
+func (x *DatasetStats) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DatasetStats.ProtoReflect.Descriptor instead.
+func (*DatasetStats) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *DatasetStats) GetDataset() *Dataset {
+	if x != nil {
+		return x.Dataset
+	}
+	return nil
+}
+
+func (x *DatasetStats) GetCounters() *Counters {
+	if x != nil {
+		return x.Counters
+	}
+	return nil
+}
+
+func (x *DatasetStats) GetBadSamples() uint64 {
+	if x != nil {
+		return x.BadSamples
+	}
+	return 0
+}
+
+func (x *DatasetStats) GetJobs() uint32 {
+	if x != nil {
+		return x.Jobs
+	}
+	return 0
+}
+
 // Job is a job as the daemon sees it.
 type Job struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -901,14 +1165,18 @@ type Job struct {
 	// next_subset_size in samples.
 	NextSubsetSize uint64 `protobuf:"varint,20,opt,name=next_subset_size,json=nextSubsetSize,proto3" json:"next_subset_size,omitempty"`
 	// notes: what larder decided otherwise than asked, or could not do, and why, in words.
-	Notes         []string `protobuf:"bytes,21,rep,name=notes,proto3" json:"notes,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Notes []string `protobuf:"bytes,21,rep,name=notes,proto3" json:"notes,omitempty"`
+	// wait: what the job waits for at this moment: that of the rank which waits most.
+	Wait *Wait `protobuf:"bytes,90,opt,name=wait,proto3" json:"wait,omitempty"`
+	// samples_per_second delivered over the last 30 s, or since the first batch when that is less.
+	SamplesPerSecond float64 `protobuf:"fixed64,91,opt,name=samples_per_second,json=samplesPerSecond,proto3" json:"samples_per_second,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_larder_v1_larder_proto_msgTypes[7]
+	mi := &file_larder_v1_larder_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -920,7 +1188,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[7]
+	mi := &file_larder_v1_larder_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -933,7 +1201,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{7}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Job) GetId() uint32 {
@@ -1083,6 +1351,20 @@ func (x *Job) GetNotes() []string {
 	return nil
 }
 
+func (x *Job) GetWait() *Wait {
+	if x != nil {
+		return x.Wait
+	}
+	return nil
+}
+
+func (x *Job) GetSamplesPerSecond() float64 {
+	if x != nil {
+		return x.SamplesPerSecond
+	}
+	return 0
+}
+
 // Dataset is an indexed dataset.
 type Dataset struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1112,7 +1394,7 @@ type Dataset struct {
 
 func (x *Dataset) Reset() {
 	*x = Dataset{}
-	mi := &file_larder_v1_larder_proto_msgTypes[8]
+	mi := &file_larder_v1_larder_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1124,7 +1406,7 @@ func (x *Dataset) String() string {
 func (*Dataset) ProtoMessage() {}
 
 func (x *Dataset) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[8]
+	mi := &file_larder_v1_larder_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1137,7 +1419,7 @@ func (x *Dataset) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dataset.ProtoReflect.Descriptor instead.
 func (*Dataset) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{8}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Dataset) GetId() uint32 {
@@ -1223,7 +1505,7 @@ type IgnoredFiles struct {
 
 func (x *IgnoredFiles) Reset() {
 	*x = IgnoredFiles{}
-	mi := &file_larder_v1_larder_proto_msgTypes[9]
+	mi := &file_larder_v1_larder_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1235,7 +1517,7 @@ func (x *IgnoredFiles) String() string {
 func (*IgnoredFiles) ProtoMessage() {}
 
 func (x *IgnoredFiles) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[9]
+	mi := &file_larder_v1_larder_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1248,7 +1530,7 @@ func (x *IgnoredFiles) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IgnoredFiles.ProtoReflect.Descriptor instead.
 func (*IgnoredFiles) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{9}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *IgnoredFiles) GetKind() string {
@@ -1290,7 +1572,7 @@ type Sample struct {
 
 func (x *Sample) Reset() {
 	*x = Sample{}
-	mi := &file_larder_v1_larder_proto_msgTypes[10]
+	mi := &file_larder_v1_larder_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1302,7 +1584,7 @@ func (x *Sample) String() string {
 func (*Sample) ProtoMessage() {}
 
 func (x *Sample) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[10]
+	mi := &file_larder_v1_larder_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1315,7 +1597,7 @@ func (x *Sample) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sample.ProtoReflect.Descriptor instead.
 func (*Sample) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{10}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Sample) GetId() uint64 {
@@ -1399,7 +1681,7 @@ type Tier struct {
 
 func (x *Tier) Reset() {
 	*x = Tier{}
-	mi := &file_larder_v1_larder_proto_msgTypes[11]
+	mi := &file_larder_v1_larder_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1411,7 +1693,7 @@ func (x *Tier) String() string {
 func (*Tier) ProtoMessage() {}
 
 func (x *Tier) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[11]
+	mi := &file_larder_v1_larder_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1424,7 +1706,7 @@ func (x *Tier) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tier.ProtoReflect.Descriptor instead.
 func (*Tier) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{11}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Tier) GetForm() string {
@@ -1504,7 +1786,7 @@ type Device struct {
 
 func (x *Device) Reset() {
 	*x = Device{}
-	mi := &file_larder_v1_larder_proto_msgTypes[12]
+	mi := &file_larder_v1_larder_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1516,7 +1798,7 @@ func (x *Device) String() string {
 func (*Device) ProtoMessage() {}
 
 func (x *Device) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[12]
+	mi := &file_larder_v1_larder_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1529,7 +1811,7 @@ func (x *Device) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Device.ProtoReflect.Descriptor instead.
 func (*Device) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{12}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Device) GetIndex() uint32 {
@@ -1604,14 +1886,20 @@ type Stats struct {
 	// split of the memory of the tiers, and why.
 	Split *Split `protobuf:"bytes,13,opt,name=split,proto3" json:"split,omitempty"`
 	// listeners: what the daemon listens on.
-	Listeners     []*Listener `protobuf:"bytes,70,rep,name=listeners,proto3" json:"listeners,omitempty"`
+	Listeners []*Listener `protobuf:"bytes,70,rep,name=listeners,proto3" json:"listeners,omitempty"`
+	// datasets that jobs drew from since the start.
+	Datasets []*DatasetStats `protobuf:"bytes,90,rep,name=datasets,proto3" json:"datasets,omitempty"`
+	// state_full is set while the disk of the state directory is full: jobs wait.
+	StateFull *ErrorDetail `protobuf:"bytes,91,opt,name=state_full,json=stateFull,proto3" json:"state_full,omitempty"`
+	// load of the machine.
+	Load          *Load `protobuf:"bytes,92,opt,name=load,proto3" json:"load,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Stats) Reset() {
 	*x = Stats{}
-	mi := &file_larder_v1_larder_proto_msgTypes[13]
+	mi := &file_larder_v1_larder_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1623,7 +1911,7 @@ func (x *Stats) String() string {
 func (*Stats) ProtoMessage() {}
 
 func (x *Stats) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[13]
+	mi := &file_larder_v1_larder_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1636,7 +1924,7 @@ func (x *Stats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stats.ProtoReflect.Descriptor instead.
 func (*Stats) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{13}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Stats) GetAt() *timestamppb.Timestamp {
@@ -1737,6 +2025,27 @@ func (x *Stats) GetListeners() []*Listener {
 	return nil
 }
 
+func (x *Stats) GetDatasets() []*DatasetStats {
+	if x != nil {
+		return x.Datasets
+	}
+	return nil
+}
+
+func (x *Stats) GetStateFull() *ErrorDetail {
+	if x != nil {
+		return x.StateFull
+	}
+	return nil
+}
+
+func (x *Stats) GetLoad() *Load {
+	if x != nil {
+		return x.Load
+	}
+	return nil
+}
+
 // Listener is a place at which a daemon can be reached, and who may speak there.
 type Listener struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1756,7 +2065,7 @@ type Listener struct {
 
 func (x *Listener) Reset() {
 	*x = Listener{}
-	mi := &file_larder_v1_larder_proto_msgTypes[14]
+	mi := &file_larder_v1_larder_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1768,7 +2077,7 @@ func (x *Listener) String() string {
 func (*Listener) ProtoMessage() {}
 
 func (x *Listener) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[14]
+	mi := &file_larder_v1_larder_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1781,7 +2090,7 @@ func (x *Listener) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Listener.ProtoReflect.Descriptor instead.
 func (*Listener) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{14}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Listener) GetAddress() string {
@@ -1838,7 +2147,7 @@ type Split struct {
 
 func (x *Split) Reset() {
 	*x = Split{}
-	mi := &file_larder_v1_larder_proto_msgTypes[15]
+	mi := &file_larder_v1_larder_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1850,7 +2159,7 @@ func (x *Split) String() string {
 func (*Split) ProtoMessage() {}
 
 func (x *Split) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[15]
+	mi := &file_larder_v1_larder_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1863,7 +2172,7 @@ func (x *Split) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Split.ProtoReflect.Descriptor instead.
 func (*Split) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{15}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Split) GetModel() string {
@@ -1920,7 +2229,7 @@ type DatasetShare struct {
 
 func (x *DatasetShare) Reset() {
 	*x = DatasetShare{}
-	mi := &file_larder_v1_larder_proto_msgTypes[16]
+	mi := &file_larder_v1_larder_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1932,7 +2241,7 @@ func (x *DatasetShare) String() string {
 func (*DatasetShare) ProtoMessage() {}
 
 func (x *DatasetShare) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[16]
+	mi := &file_larder_v1_larder_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1945,7 +2254,7 @@ func (x *DatasetShare) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DatasetShare.ProtoReflect.Descriptor instead.
 func (*DatasetShare) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{16}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DatasetShare) GetDataset() string {
@@ -1998,7 +2307,7 @@ type RegisterJobRequest struct {
 
 func (x *RegisterJobRequest) Reset() {
 	*x = RegisterJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[17]
+	mi := &file_larder_v1_larder_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2010,7 +2319,7 @@ func (x *RegisterJobRequest) String() string {
 func (*RegisterJobRequest) ProtoMessage() {}
 
 func (x *RegisterJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[17]
+	mi := &file_larder_v1_larder_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2023,7 +2332,7 @@ func (x *RegisterJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterJobRequest.ProtoReflect.Descriptor instead.
 func (*RegisterJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{17}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RegisterJobRequest) GetSpec() *JobSpec {
@@ -2064,7 +2373,7 @@ type RegisterJobResponse struct {
 
 func (x *RegisterJobResponse) Reset() {
 	*x = RegisterJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[18]
+	mi := &file_larder_v1_larder_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2076,7 +2385,7 @@ func (x *RegisterJobResponse) String() string {
 func (*RegisterJobResponse) ProtoMessage() {}
 
 func (x *RegisterJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[18]
+	mi := &file_larder_v1_larder_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2089,7 +2398,7 @@ func (x *RegisterJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterJobResponse.ProtoReflect.Descriptor instead.
 func (*RegisterJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{18}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RegisterJobResponse) GetJob() *Job {
@@ -2141,7 +2450,7 @@ type Resumed struct {
 
 func (x *Resumed) Reset() {
 	*x = Resumed{}
-	mi := &file_larder_v1_larder_proto_msgTypes[19]
+	mi := &file_larder_v1_larder_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2153,7 +2462,7 @@ func (x *Resumed) String() string {
 func (*Resumed) ProtoMessage() {}
 
 func (x *Resumed) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[19]
+	mi := &file_larder_v1_larder_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2166,7 +2475,7 @@ func (x *Resumed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resumed.ProtoReflect.Descriptor instead.
 func (*Resumed) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{19}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Resumed) GetEpoch() uint32 {
@@ -2232,7 +2541,7 @@ type GetStateRequest struct {
 
 func (x *GetStateRequest) Reset() {
 	*x = GetStateRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[20]
+	mi := &file_larder_v1_larder_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2244,7 +2553,7 @@ func (x *GetStateRequest) String() string {
 func (*GetStateRequest) ProtoMessage() {}
 
 func (x *GetStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[20]
+	mi := &file_larder_v1_larder_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2257,7 +2566,7 @@ func (x *GetStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStateRequest.ProtoReflect.Descriptor instead.
 func (*GetStateRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{20}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GetStateRequest) GetName() string {
@@ -2313,7 +2622,7 @@ type GetStateResponse struct {
 
 func (x *GetStateResponse) Reset() {
 	*x = GetStateResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[21]
+	mi := &file_larder_v1_larder_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2325,7 +2634,7 @@ func (x *GetStateResponse) String() string {
 func (*GetStateResponse) ProtoMessage() {}
 
 func (x *GetStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[21]
+	mi := &file_larder_v1_larder_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2338,7 +2647,7 @@ func (x *GetStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStateResponse.ProtoReflect.Descriptor instead.
 func (*GetStateResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{21}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GetStateResponse) GetToken() string {
@@ -2359,7 +2668,7 @@ type ListOrdersRequest struct {
 
 func (x *ListOrdersRequest) Reset() {
 	*x = ListOrdersRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[22]
+	mi := &file_larder_v1_larder_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2371,7 +2680,7 @@ func (x *ListOrdersRequest) String() string {
 func (*ListOrdersRequest) ProtoMessage() {}
 
 func (x *ListOrdersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[22]
+	mi := &file_larder_v1_larder_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2384,7 +2693,7 @@ func (x *ListOrdersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrdersRequest.ProtoReflect.Descriptor instead.
 func (*ListOrdersRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{22}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListOrdersRequest) GetName() string {
@@ -2413,7 +2722,7 @@ type ListOrdersResponse struct {
 
 func (x *ListOrdersResponse) Reset() {
 	*x = ListOrdersResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[23]
+	mi := &file_larder_v1_larder_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2425,7 +2734,7 @@ func (x *ListOrdersResponse) String() string {
 func (*ListOrdersResponse) ProtoMessage() {}
 
 func (x *ListOrdersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[23]
+	mi := &file_larder_v1_larder_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2438,7 +2747,7 @@ func (x *ListOrdersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrdersResponse.ProtoReflect.Descriptor instead.
 func (*ListOrdersResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{23}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListOrdersResponse) GetJob() uint32 {
@@ -2493,7 +2802,7 @@ type Order struct {
 
 func (x *Order) Reset() {
 	*x = Order{}
-	mi := &file_larder_v1_larder_proto_msgTypes[24]
+	mi := &file_larder_v1_larder_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2505,7 +2814,7 @@ func (x *Order) String() string {
 func (*Order) ProtoMessage() {}
 
 func (x *Order) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[24]
+	mi := &file_larder_v1_larder_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2518,7 +2827,7 @@ func (x *Order) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Order.ProtoReflect.Descriptor instead.
 func (*Order) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{24}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Order) GetEpoch() uint32 {
@@ -2564,7 +2873,7 @@ type GetOrderRequest struct {
 
 func (x *GetOrderRequest) Reset() {
 	*x = GetOrderRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[25]
+	mi := &file_larder_v1_larder_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2576,7 +2885,7 @@ func (x *GetOrderRequest) String() string {
 func (*GetOrderRequest) ProtoMessage() {}
 
 func (x *GetOrderRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[25]
+	mi := &file_larder_v1_larder_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2589,7 +2898,7 @@ func (x *GetOrderRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetOrderRequest.ProtoReflect.Descriptor instead.
 func (*GetOrderRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{25}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *GetOrderRequest) GetJob() uint32 {
@@ -2628,7 +2937,7 @@ type GetOrderResponse struct {
 
 func (x *GetOrderResponse) Reset() {
 	*x = GetOrderResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[26]
+	mi := &file_larder_v1_larder_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2640,7 +2949,7 @@ func (x *GetOrderResponse) String() string {
 func (*GetOrderResponse) ProtoMessage() {}
 
 func (x *GetOrderResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[26]
+	mi := &file_larder_v1_larder_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2653,7 +2962,7 @@ func (x *GetOrderResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetOrderResponse.ProtoReflect.Descriptor instead.
 func (*GetOrderResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{26}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *GetOrderResponse) GetSamples() []uint32 {
@@ -2688,7 +2997,7 @@ type ListJobsRequest struct {
 
 func (x *ListJobsRequest) Reset() {
 	*x = ListJobsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[27]
+	mi := &file_larder_v1_larder_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2700,7 +3009,7 @@ func (x *ListJobsRequest) String() string {
 func (*ListJobsRequest) ProtoMessage() {}
 
 func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[27]
+	mi := &file_larder_v1_larder_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2713,7 +3022,7 @@ func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
 func (*ListJobsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{27}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ListJobsRequest) GetIncludeEnded() bool {
@@ -2734,7 +3043,7 @@ type ListJobsResponse struct {
 
 func (x *ListJobsResponse) Reset() {
 	*x = ListJobsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[28]
+	mi := &file_larder_v1_larder_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2746,7 +3055,7 @@ func (x *ListJobsResponse) String() string {
 func (*ListJobsResponse) ProtoMessage() {}
 
 func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[28]
+	mi := &file_larder_v1_larder_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2759,7 +3068,7 @@ func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
 func (*ListJobsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{28}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ListJobsResponse) GetJobs() []*Job {
@@ -2780,7 +3089,7 @@ type DescribeJobRequest struct {
 
 func (x *DescribeJobRequest) Reset() {
 	*x = DescribeJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[29]
+	mi := &file_larder_v1_larder_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2792,7 +3101,7 @@ func (x *DescribeJobRequest) String() string {
 func (*DescribeJobRequest) ProtoMessage() {}
 
 func (x *DescribeJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[29]
+	mi := &file_larder_v1_larder_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2805,7 +3114,7 @@ func (x *DescribeJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeJobRequest.ProtoReflect.Descriptor instead.
 func (*DescribeJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{29}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *DescribeJobRequest) GetName() string {
@@ -2826,7 +3135,7 @@ type DescribeJobResponse struct {
 
 func (x *DescribeJobResponse) Reset() {
 	*x = DescribeJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[30]
+	mi := &file_larder_v1_larder_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2838,7 +3147,7 @@ func (x *DescribeJobResponse) String() string {
 func (*DescribeJobResponse) ProtoMessage() {}
 
 func (x *DescribeJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[30]
+	mi := &file_larder_v1_larder_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2851,7 +3160,7 @@ func (x *DescribeJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeJobResponse.ProtoReflect.Descriptor instead.
 func (*DescribeJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{30}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *DescribeJobResponse) GetJob() *Job {
@@ -2872,7 +3181,7 @@ type DrainJobRequest struct {
 
 func (x *DrainJobRequest) Reset() {
 	*x = DrainJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[31]
+	mi := &file_larder_v1_larder_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2884,7 +3193,7 @@ func (x *DrainJobRequest) String() string {
 func (*DrainJobRequest) ProtoMessage() {}
 
 func (x *DrainJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[31]
+	mi := &file_larder_v1_larder_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2897,7 +3206,7 @@ func (x *DrainJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainJobRequest.ProtoReflect.Descriptor instead.
 func (*DrainJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{31}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *DrainJobRequest) GetName() string {
@@ -2918,7 +3227,7 @@ type DrainJobResponse struct {
 
 func (x *DrainJobResponse) Reset() {
 	*x = DrainJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[32]
+	mi := &file_larder_v1_larder_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2930,7 +3239,7 @@ func (x *DrainJobResponse) String() string {
 func (*DrainJobResponse) ProtoMessage() {}
 
 func (x *DrainJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[32]
+	mi := &file_larder_v1_larder_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2943,7 +3252,7 @@ func (x *DrainJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainJobResponse.ProtoReflect.Descriptor instead.
 func (*DrainJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{32}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *DrainJobResponse) GetJob() *Job {
@@ -2957,14 +3266,16 @@ func (x *DrainJobResponse) GetJob() *Job {
 type KillJobRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// name of the job.
-	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// unused: only if no client ever attached to it; it is done then, not dead. Else nothing is changed.
+	Unused        bool `protobuf:"varint,90,opt,name=unused,proto3" json:"unused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *KillJobRequest) Reset() {
 	*x = KillJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[33]
+	mi := &file_larder_v1_larder_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2976,7 +3287,7 @@ func (x *KillJobRequest) String() string {
 func (*KillJobRequest) ProtoMessage() {}
 
 func (x *KillJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[33]
+	mi := &file_larder_v1_larder_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2989,7 +3300,7 @@ func (x *KillJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillJobRequest.ProtoReflect.Descriptor instead.
 func (*KillJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{33}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *KillJobRequest) GetName() string {
@@ -2997,6 +3308,13 @@ func (x *KillJobRequest) GetName() string {
 		return x.Name
 	}
 	return ""
+}
+
+func (x *KillJobRequest) GetUnused() bool {
+	if x != nil {
+		return x.Unused
+	}
+	return false
 }
 
 // KillJobResponse tells about it after the call.
@@ -3010,7 +3328,7 @@ type KillJobResponse struct {
 
 func (x *KillJobResponse) Reset() {
 	*x = KillJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[34]
+	mi := &file_larder_v1_larder_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3022,7 +3340,7 @@ func (x *KillJobResponse) String() string {
 func (*KillJobResponse) ProtoMessage() {}
 
 func (x *KillJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[34]
+	mi := &file_larder_v1_larder_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3035,7 +3353,7 @@ func (x *KillJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillJobResponse.ProtoReflect.Descriptor instead.
 func (*KillJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{34}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *KillJobResponse) GetJob() *Job {
@@ -3056,7 +3374,7 @@ type PauseJobRequest struct {
 
 func (x *PauseJobRequest) Reset() {
 	*x = PauseJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[35]
+	mi := &file_larder_v1_larder_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3068,7 +3386,7 @@ func (x *PauseJobRequest) String() string {
 func (*PauseJobRequest) ProtoMessage() {}
 
 func (x *PauseJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[35]
+	mi := &file_larder_v1_larder_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3081,7 +3399,7 @@ func (x *PauseJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseJobRequest.ProtoReflect.Descriptor instead.
 func (*PauseJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{35}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *PauseJobRequest) GetName() string {
@@ -3102,7 +3420,7 @@ type PauseJobResponse struct {
 
 func (x *PauseJobResponse) Reset() {
 	*x = PauseJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[36]
+	mi := &file_larder_v1_larder_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3114,7 +3432,7 @@ func (x *PauseJobResponse) String() string {
 func (*PauseJobResponse) ProtoMessage() {}
 
 func (x *PauseJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[36]
+	mi := &file_larder_v1_larder_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3127,7 +3445,7 @@ func (x *PauseJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseJobResponse.ProtoReflect.Descriptor instead.
 func (*PauseJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{36}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *PauseJobResponse) GetJob() *Job {
@@ -3148,7 +3466,7 @@ type ResumeJobRequest struct {
 
 func (x *ResumeJobRequest) Reset() {
 	*x = ResumeJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[37]
+	mi := &file_larder_v1_larder_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3160,7 +3478,7 @@ func (x *ResumeJobRequest) String() string {
 func (*ResumeJobRequest) ProtoMessage() {}
 
 func (x *ResumeJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[37]
+	mi := &file_larder_v1_larder_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3173,7 +3491,7 @@ func (x *ResumeJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeJobRequest.ProtoReflect.Descriptor instead.
 func (*ResumeJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{37}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ResumeJobRequest) GetName() string {
@@ -3194,7 +3512,7 @@ type ResumeJobResponse struct {
 
 func (x *ResumeJobResponse) Reset() {
 	*x = ResumeJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[38]
+	mi := &file_larder_v1_larder_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3206,7 +3524,7 @@ func (x *ResumeJobResponse) String() string {
 func (*ResumeJobResponse) ProtoMessage() {}
 
 func (x *ResumeJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[38]
+	mi := &file_larder_v1_larder_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3219,7 +3537,7 @@ func (x *ResumeJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeJobResponse.ProtoReflect.Descriptor instead.
 func (*ResumeJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{38}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ResumeJobResponse) GetJob() *Job {
@@ -3244,7 +3562,7 @@ type SetSubsetRequest struct {
 
 func (x *SetSubsetRequest) Reset() {
 	*x = SetSubsetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[39]
+	mi := &file_larder_v1_larder_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3256,7 +3574,7 @@ func (x *SetSubsetRequest) String() string {
 func (*SetSubsetRequest) ProtoMessage() {}
 
 func (x *SetSubsetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[39]
+	mi := &file_larder_v1_larder_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3269,7 +3587,7 @@ func (x *SetSubsetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSubsetRequest.ProtoReflect.Descriptor instead.
 func (*SetSubsetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{39}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *SetSubsetRequest) GetName() string {
@@ -3310,7 +3628,7 @@ type SetSubsetResponse struct {
 
 func (x *SetSubsetResponse) Reset() {
 	*x = SetSubsetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[40]
+	mi := &file_larder_v1_larder_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3322,7 +3640,7 @@ func (x *SetSubsetResponse) String() string {
 func (*SetSubsetResponse) ProtoMessage() {}
 
 func (x *SetSubsetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[40]
+	mi := &file_larder_v1_larder_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3335,7 +3653,7 @@ func (x *SetSubsetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSubsetResponse.ProtoReflect.Descriptor instead.
 func (*SetSubsetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{40}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *SetSubsetResponse) GetJob() *Job {
@@ -3377,7 +3695,7 @@ type RefreshDatasetRequest struct {
 
 func (x *RefreshDatasetRequest) Reset() {
 	*x = RefreshDatasetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[41]
+	mi := &file_larder_v1_larder_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3389,7 +3707,7 @@ func (x *RefreshDatasetRequest) String() string {
 func (*RefreshDatasetRequest) ProtoMessage() {}
 
 func (x *RefreshDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[41]
+	mi := &file_larder_v1_larder_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3402,7 +3720,7 @@ func (x *RefreshDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshDatasetRequest.ProtoReflect.Descriptor instead.
 func (*RefreshDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{41}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *RefreshDatasetRequest) GetDataset() string {
@@ -3429,7 +3747,7 @@ type RefreshDatasetResponse struct {
 
 func (x *RefreshDatasetResponse) Reset() {
 	*x = RefreshDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[42]
+	mi := &file_larder_v1_larder_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3441,7 +3759,7 @@ func (x *RefreshDatasetResponse) String() string {
 func (*RefreshDatasetResponse) ProtoMessage() {}
 
 func (x *RefreshDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[42]
+	mi := &file_larder_v1_larder_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3454,7 +3772,7 @@ func (x *RefreshDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshDatasetResponse.ProtoReflect.Descriptor instead.
 func (*RefreshDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{42}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *RefreshDatasetResponse) GetDataset() *Dataset {
@@ -3500,7 +3818,7 @@ type AddDatasetRequest struct {
 
 func (x *AddDatasetRequest) Reset() {
 	*x = AddDatasetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[43]
+	mi := &file_larder_v1_larder_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3512,7 +3830,7 @@ func (x *AddDatasetRequest) String() string {
 func (*AddDatasetRequest) ProtoMessage() {}
 
 func (x *AddDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[43]
+	mi := &file_larder_v1_larder_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3525,7 +3843,7 @@ func (x *AddDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddDatasetRequest.ProtoReflect.Descriptor instead.
 func (*AddDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{43}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *AddDatasetRequest) GetName() string {
@@ -3560,7 +3878,7 @@ type AddDatasetResponse struct {
 
 func (x *AddDatasetResponse) Reset() {
 	*x = AddDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[44]
+	mi := &file_larder_v1_larder_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3572,7 +3890,7 @@ func (x *AddDatasetResponse) String() string {
 func (*AddDatasetResponse) ProtoMessage() {}
 
 func (x *AddDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[44]
+	mi := &file_larder_v1_larder_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3585,7 +3903,7 @@ func (x *AddDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddDatasetResponse.ProtoReflect.Descriptor instead.
 func (*AddDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{44}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *AddDatasetResponse) GetDataset() *Dataset {
@@ -3604,7 +3922,7 @@ type ListDatasetsRequest struct {
 
 func (x *ListDatasetsRequest) Reset() {
 	*x = ListDatasetsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[45]
+	mi := &file_larder_v1_larder_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3616,7 +3934,7 @@ func (x *ListDatasetsRequest) String() string {
 func (*ListDatasetsRequest) ProtoMessage() {}
 
 func (x *ListDatasetsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[45]
+	mi := &file_larder_v1_larder_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3629,7 +3947,7 @@ func (x *ListDatasetsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDatasetsRequest.ProtoReflect.Descriptor instead.
 func (*ListDatasetsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{45}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{48}
 }
 
 // ListDatasetsResponse lists them by id.
@@ -3643,7 +3961,7 @@ type ListDatasetsResponse struct {
 
 func (x *ListDatasetsResponse) Reset() {
 	*x = ListDatasetsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[46]
+	mi := &file_larder_v1_larder_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3655,7 +3973,7 @@ func (x *ListDatasetsResponse) String() string {
 func (*ListDatasetsResponse) ProtoMessage() {}
 
 func (x *ListDatasetsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[46]
+	mi := &file_larder_v1_larder_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3668,7 +3986,7 @@ func (x *ListDatasetsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDatasetsResponse.ProtoReflect.Descriptor instead.
 func (*ListDatasetsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{46}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ListDatasetsResponse) GetDatasets() []*Dataset {
@@ -3693,7 +4011,7 @@ type InspectDatasetRequest struct {
 
 func (x *InspectDatasetRequest) Reset() {
 	*x = InspectDatasetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[47]
+	mi := &file_larder_v1_larder_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3705,7 +4023,7 @@ func (x *InspectDatasetRequest) String() string {
 func (*InspectDatasetRequest) ProtoMessage() {}
 
 func (x *InspectDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[47]
+	mi := &file_larder_v1_larder_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3718,7 +4036,7 @@ func (x *InspectDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDatasetRequest.ProtoReflect.Descriptor instead.
 func (*InspectDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{47}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *InspectDatasetRequest) GetDataset() string {
@@ -3757,7 +4075,7 @@ type InspectDatasetResponse struct {
 
 func (x *InspectDatasetResponse) Reset() {
 	*x = InspectDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[48]
+	mi := &file_larder_v1_larder_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3769,7 +4087,7 @@ func (x *InspectDatasetResponse) String() string {
 func (*InspectDatasetResponse) ProtoMessage() {}
 
 func (x *InspectDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[48]
+	mi := &file_larder_v1_larder_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3782,7 +4100,7 @@ func (x *InspectDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDatasetResponse.ProtoReflect.Descriptor instead.
 func (*InspectDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{48}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *InspectDatasetResponse) GetDataset() *Dataset {
@@ -3819,7 +4137,7 @@ type ResolveKeysRequest struct {
 
 func (x *ResolveKeysRequest) Reset() {
 	*x = ResolveKeysRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[49]
+	mi := &file_larder_v1_larder_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3831,7 +4149,7 @@ func (x *ResolveKeysRequest) String() string {
 func (*ResolveKeysRequest) ProtoMessage() {}
 
 func (x *ResolveKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[49]
+	mi := &file_larder_v1_larder_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3844,7 +4162,7 @@ func (x *ResolveKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveKeysRequest.ProtoReflect.Descriptor instead.
 func (*ResolveKeysRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{49}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ResolveKeysRequest) GetDataset() string {
@@ -3872,7 +4190,7 @@ type ResolveKeysResponse struct {
 
 func (x *ResolveKeysResponse) Reset() {
 	*x = ResolveKeysResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[50]
+	mi := &file_larder_v1_larder_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3884,7 +4202,7 @@ func (x *ResolveKeysResponse) String() string {
 func (*ResolveKeysResponse) ProtoMessage() {}
 
 func (x *ResolveKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[50]
+	mi := &file_larder_v1_larder_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3897,7 +4215,7 @@ func (x *ResolveKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveKeysResponse.ProtoReflect.Descriptor instead.
 func (*ResolveKeysResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{50}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ResolveKeysResponse) GetSamples() []*Sample {
@@ -3916,7 +4234,7 @@ type GetTiersRequest struct {
 
 func (x *GetTiersRequest) Reset() {
 	*x = GetTiersRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[51]
+	mi := &file_larder_v1_larder_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3928,7 +4246,7 @@ func (x *GetTiersRequest) String() string {
 func (*GetTiersRequest) ProtoMessage() {}
 
 func (x *GetTiersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[51]
+	mi := &file_larder_v1_larder_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3941,7 +4259,7 @@ func (x *GetTiersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTiersRequest.ProtoReflect.Descriptor instead.
 func (*GetTiersRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{51}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{54}
 }
 
 // GetTiersResponse lists encoded, decoded, augmented.
@@ -3959,7 +4277,7 @@ type GetTiersResponse struct {
 
 func (x *GetTiersResponse) Reset() {
 	*x = GetTiersResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[52]
+	mi := &file_larder_v1_larder_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3971,7 +4289,7 @@ func (x *GetTiersResponse) String() string {
 func (*GetTiersResponse) ProtoMessage() {}
 
 func (x *GetTiersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[52]
+	mi := &file_larder_v1_larder_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3984,7 +4302,7 @@ func (x *GetTiersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTiersResponse.ProtoReflect.Descriptor instead.
 func (*GetTiersResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{52}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *GetTiersResponse) GetTiers() []*Tier {
@@ -4025,7 +4343,7 @@ type SetTiersRequest struct {
 
 func (x *SetTiersRequest) Reset() {
 	*x = SetTiersRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[53]
+	mi := &file_larder_v1_larder_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4037,7 +4355,7 @@ func (x *SetTiersRequest) String() string {
 func (*SetTiersRequest) ProtoMessage() {}
 
 func (x *SetTiersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[53]
+	mi := &file_larder_v1_larder_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4050,7 +4368,7 @@ func (x *SetTiersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTiersRequest.ProtoReflect.Descriptor instead.
 func (*SetTiersRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{53}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *SetTiersRequest) GetTotal() string {
@@ -4096,7 +4414,7 @@ type SetTiersResponse struct {
 
 func (x *SetTiersResponse) Reset() {
 	*x = SetTiersResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[54]
+	mi := &file_larder_v1_larder_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4108,7 +4426,7 @@ func (x *SetTiersResponse) String() string {
 func (*SetTiersResponse) ProtoMessage() {}
 
 func (x *SetTiersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[54]
+	mi := &file_larder_v1_larder_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4121,7 +4439,7 @@ func (x *SetTiersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTiersResponse.ProtoReflect.Descriptor instead.
 func (*SetTiersResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{54}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *SetTiersResponse) GetTiers() []*Tier {
@@ -4158,7 +4476,7 @@ type ApplyConfigRequest struct {
 
 func (x *ApplyConfigRequest) Reset() {
 	*x = ApplyConfigRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[55]
+	mi := &file_larder_v1_larder_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4170,7 +4488,7 @@ func (x *ApplyConfigRequest) String() string {
 func (*ApplyConfigRequest) ProtoMessage() {}
 
 func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[55]
+	mi := &file_larder_v1_larder_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4183,7 +4501,7 @@ func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigRequest.ProtoReflect.Descriptor instead.
 func (*ApplyConfigRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{55}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ApplyConfigRequest) GetName() string {
@@ -4211,7 +4529,7 @@ type ApplyConfigResponse struct {
 
 func (x *ApplyConfigResponse) Reset() {
 	*x = ApplyConfigResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[56]
+	mi := &file_larder_v1_larder_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4223,7 +4541,7 @@ func (x *ApplyConfigResponse) String() string {
 func (*ApplyConfigResponse) ProtoMessage() {}
 
 func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[56]
+	mi := &file_larder_v1_larder_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4236,7 +4554,7 @@ func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigResponse.ProtoReflect.Descriptor instead.
 func (*ApplyConfigResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{56}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ApplyConfigResponse) GetChanges() []*ConfigChange {
@@ -4263,7 +4581,7 @@ type ConfigChange struct {
 
 func (x *ConfigChange) Reset() {
 	*x = ConfigChange{}
-	mi := &file_larder_v1_larder_proto_msgTypes[57]
+	mi := &file_larder_v1_larder_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4275,7 +4593,7 @@ func (x *ConfigChange) String() string {
 func (*ConfigChange) ProtoMessage() {}
 
 func (x *ConfigChange) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[57]
+	mi := &file_larder_v1_larder_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4288,7 +4606,7 @@ func (x *ConfigChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigChange.ProtoReflect.Descriptor instead.
 func (*ConfigChange) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{57}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ConfigChange) GetKey() string {
@@ -4330,7 +4648,7 @@ type GetStatsRequest struct {
 
 func (x *GetStatsRequest) Reset() {
 	*x = GetStatsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[58]
+	mi := &file_larder_v1_larder_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4342,7 +4660,7 @@ func (x *GetStatsRequest) String() string {
 func (*GetStatsRequest) ProtoMessage() {}
 
 func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[58]
+	mi := &file_larder_v1_larder_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4355,7 +4673,7 @@ func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsRequest.ProtoReflect.Descriptor instead.
 func (*GetStatsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{58}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *GetStatsRequest) GetJob() string {
@@ -4376,7 +4694,7 @@ type GetStatsResponse struct {
 
 func (x *GetStatsResponse) Reset() {
 	*x = GetStatsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[59]
+	mi := &file_larder_v1_larder_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4388,7 +4706,7 @@ func (x *GetStatsResponse) String() string {
 func (*GetStatsResponse) ProtoMessage() {}
 
 func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[59]
+	mi := &file_larder_v1_larder_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4401,7 +4719,7 @@ func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsResponse.ProtoReflect.Descriptor instead.
 func (*GetStatsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{59}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *GetStatsResponse) GetStats() *Stats {
@@ -4429,7 +4747,7 @@ type RecordTraceRequest struct {
 
 func (x *RecordTraceRequest) Reset() {
 	*x = RecordTraceRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[60]
+	mi := &file_larder_v1_larder_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4441,7 +4759,7 @@ func (x *RecordTraceRequest) String() string {
 func (*RecordTraceRequest) ProtoMessage() {}
 
 func (x *RecordTraceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[60]
+	mi := &file_larder_v1_larder_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4454,7 +4772,7 @@ func (x *RecordTraceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordTraceRequest.ProtoReflect.Descriptor instead.
 func (*RecordTraceRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{60}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *RecordTraceRequest) GetRecording() uint64 {
@@ -4512,7 +4830,7 @@ type RecordTraceResponse struct {
 
 func (x *RecordTraceResponse) Reset() {
 	*x = RecordTraceResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[61]
+	mi := &file_larder_v1_larder_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4524,7 +4842,7 @@ func (x *RecordTraceResponse) String() string {
 func (*RecordTraceResponse) ProtoMessage() {}
 
 func (x *RecordTraceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[61]
+	mi := &file_larder_v1_larder_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4537,7 +4855,7 @@ func (x *RecordTraceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordTraceResponse.ProtoReflect.Descriptor instead.
 func (*RecordTraceResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{61}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *RecordTraceResponse) GetRecording() uint64 {
@@ -4618,7 +4936,7 @@ type RecordedBatch struct {
 
 func (x *RecordedBatch) Reset() {
 	*x = RecordedBatch{}
-	mi := &file_larder_v1_larder_proto_msgTypes[62]
+	mi := &file_larder_v1_larder_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4630,7 +4948,7 @@ func (x *RecordedBatch) String() string {
 func (*RecordedBatch) ProtoMessage() {}
 
 func (x *RecordedBatch) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[62]
+	mi := &file_larder_v1_larder_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4643,7 +4961,7 @@ func (x *RecordedBatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedBatch.ProtoReflect.Descriptor instead.
 func (*RecordedBatch) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{62}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *RecordedBatch) GetJob() uint32 {
@@ -4694,7 +5012,7 @@ type RecordedJob struct {
 
 func (x *RecordedJob) Reset() {
 	*x = RecordedJob{}
-	mi := &file_larder_v1_larder_proto_msgTypes[63]
+	mi := &file_larder_v1_larder_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4706,7 +5024,7 @@ func (x *RecordedJob) String() string {
 func (*RecordedJob) ProtoMessage() {}
 
 func (x *RecordedJob) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[63]
+	mi := &file_larder_v1_larder_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4719,7 +5037,7 @@ func (x *RecordedJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedJob.ProtoReflect.Descriptor instead.
 func (*RecordedJob) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{63}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *RecordedJob) GetJob() uint32 {
@@ -4804,7 +5122,7 @@ type RecordedObjects struct {
 
 func (x *RecordedObjects) Reset() {
 	*x = RecordedObjects{}
-	mi := &file_larder_v1_larder_proto_msgTypes[64]
+	mi := &file_larder_v1_larder_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4816,7 +5134,7 @@ func (x *RecordedObjects) String() string {
 func (*RecordedObjects) ProtoMessage() {}
 
 func (x *RecordedObjects) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[64]
+	mi := &file_larder_v1_larder_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4829,7 +5147,7 @@ func (x *RecordedObjects) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedObjects.ProtoReflect.Descriptor instead.
 func (*RecordedObjects) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{64}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *RecordedObjects) GetFirst() uint32 {
@@ -4904,7 +5222,7 @@ type RecordedMachine struct {
 
 func (x *RecordedMachine) Reset() {
 	*x = RecordedMachine{}
-	mi := &file_larder_v1_larder_proto_msgTypes[65]
+	mi := &file_larder_v1_larder_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4916,7 +5234,7 @@ func (x *RecordedMachine) String() string {
 func (*RecordedMachine) ProtoMessage() {}
 
 func (x *RecordedMachine) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[65]
+	mi := &file_larder_v1_larder_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4929,7 +5247,7 @@ func (x *RecordedMachine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedMachine.ProtoReflect.Descriptor instead.
 func (*RecordedMachine) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{65}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *RecordedMachine) GetDuration() *durationpb.Duration {
@@ -5045,7 +5363,7 @@ type RecordedTier struct {
 
 func (x *RecordedTier) Reset() {
 	*x = RecordedTier{}
-	mi := &file_larder_v1_larder_proto_msgTypes[66]
+	mi := &file_larder_v1_larder_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5057,7 +5375,7 @@ func (x *RecordedTier) String() string {
 func (*RecordedTier) ProtoMessage() {}
 
 func (x *RecordedTier) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[66]
+	mi := &file_larder_v1_larder_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5070,7 +5388,7 @@ func (x *RecordedTier) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedTier.ProtoReflect.Descriptor instead.
 func (*RecordedTier) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{66}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *RecordedTier) GetForm() string {
@@ -5105,7 +5423,7 @@ type WatchStatsRequest struct {
 
 func (x *WatchStatsRequest) Reset() {
 	*x = WatchStatsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[67]
+	mi := &file_larder_v1_larder_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5117,7 +5435,7 @@ func (x *WatchStatsRequest) String() string {
 func (*WatchStatsRequest) ProtoMessage() {}
 
 func (x *WatchStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[67]
+	mi := &file_larder_v1_larder_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5130,7 +5448,7 @@ func (x *WatchStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatsRequest.ProtoReflect.Descriptor instead.
 func (*WatchStatsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{67}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *WatchStatsRequest) GetInterval() *durationpb.Duration {
@@ -5151,7 +5469,7 @@ type WatchStatsResponse struct {
 
 func (x *WatchStatsResponse) Reset() {
 	*x = WatchStatsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[68]
+	mi := &file_larder_v1_larder_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5163,7 +5481,7 @@ func (x *WatchStatsResponse) String() string {
 func (*WatchStatsResponse) ProtoMessage() {}
 
 func (x *WatchStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[68]
+	mi := &file_larder_v1_larder_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5176,7 +5494,7 @@ func (x *WatchStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatsResponse.ProtoReflect.Descriptor instead.
 func (*WatchStatsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{68}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *WatchStatsResponse) GetStats() *Stats {
@@ -5208,7 +5526,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[69]
+	mi := &file_larder_v1_larder_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5220,7 +5538,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[69]
+	mi := &file_larder_v1_larder_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5233,7 +5551,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{69}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *AttachRequest) GetJob() string {
@@ -5301,7 +5619,7 @@ type Field struct {
 
 func (x *Field) Reset() {
 	*x = Field{}
-	mi := &file_larder_v1_larder_proto_msgTypes[70]
+	mi := &file_larder_v1_larder_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5313,7 +5631,7 @@ func (x *Field) String() string {
 func (*Field) ProtoMessage() {}
 
 func (x *Field) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[70]
+	mi := &file_larder_v1_larder_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5326,7 +5644,7 @@ func (x *Field) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Field.ProtoReflect.Descriptor instead.
 func (*Field) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{70}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *Field) GetName() string {
@@ -5413,7 +5731,7 @@ type AttachResponse struct {
 
 func (x *AttachResponse) Reset() {
 	*x = AttachResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[71]
+	mi := &file_larder_v1_larder_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5425,7 +5743,7 @@ func (x *AttachResponse) String() string {
 func (*AttachResponse) ProtoMessage() {}
 
 func (x *AttachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[71]
+	mi := &file_larder_v1_larder_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5438,7 +5756,7 @@ func (x *AttachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachResponse.ProtoReflect.Descriptor instead.
 func (*AttachResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{71}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *AttachResponse) GetJob() *Job {
@@ -5549,7 +5867,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[72]
+	mi := &file_larder_v1_larder_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5561,7 +5879,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[72]
+	mi := &file_larder_v1_larder_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5574,7 +5892,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{72}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *StopRequest) GetDrain() bool {
@@ -5624,7 +5942,7 @@ type StopResponse struct {
 
 func (x *StopResponse) Reset() {
 	*x = StopResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[73]
+	mi := &file_larder_v1_larder_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5636,7 +5954,7 @@ func (x *StopResponse) String() string {
 func (*StopResponse) ProtoMessage() {}
 
 func (x *StopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[73]
+	mi := &file_larder_v1_larder_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5649,7 +5967,7 @@ func (x *StopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopResponse.ProtoReflect.Descriptor instead.
 func (*StopResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{73}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *StopResponse) GetStopping() bool {
@@ -5696,7 +6014,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[74]
+	mi := &file_larder_v1_larder_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5708,7 +6026,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[74]
+	mi := &file_larder_v1_larder_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5721,7 +6039,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{74}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{77}
 }
 
 // StatusResponse is the status of a running daemon.
@@ -5777,7 +6095,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[75]
+	mi := &file_larder_v1_larder_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5789,7 +6107,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[75]
+	mi := &file_larder_v1_larder_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5802,7 +6120,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{75}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *StatusResponse) GetPid() int32 {
@@ -5976,7 +6294,7 @@ type HelloRequest struct {
 
 func (x *HelloRequest) Reset() {
 	*x = HelloRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[76]
+	mi := &file_larder_v1_larder_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5988,7 +6306,7 @@ func (x *HelloRequest) String() string {
 func (*HelloRequest) ProtoMessage() {}
 
 func (x *HelloRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[76]
+	mi := &file_larder_v1_larder_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6001,7 +6319,7 @@ func (x *HelloRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloRequest.ProtoReflect.Descriptor instead.
 func (*HelloRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{76}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *HelloRequest) GetClient() string {
@@ -6051,7 +6369,7 @@ type HelloResponse struct {
 
 func (x *HelloResponse) Reset() {
 	*x = HelloResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[77]
+	mi := &file_larder_v1_larder_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6063,7 +6381,7 @@ func (x *HelloResponse) String() string {
 func (*HelloResponse) ProtoMessage() {}
 
 func (x *HelloResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[77]
+	mi := &file_larder_v1_larder_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6076,7 +6394,7 @@ func (x *HelloResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloResponse.ProtoReflect.Descriptor instead.
 func (*HelloResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{77}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *HelloResponse) GetVersion() string {
@@ -6125,7 +6443,7 @@ type BatchReport struct {
 
 func (x *BatchReport) Reset() {
 	*x = BatchReport{}
-	mi := &file_larder_v1_larder_proto_msgTypes[78]
+	mi := &file_larder_v1_larder_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6137,7 +6455,7 @@ func (x *BatchReport) String() string {
 func (*BatchReport) ProtoMessage() {}
 
 func (x *BatchReport) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[78]
+	mi := &file_larder_v1_larder_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6150,7 +6468,7 @@ func (x *BatchReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchReport.ProtoReflect.Descriptor instead.
 func (*BatchReport) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{78}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *BatchReport) GetQuarantined() []*QuarantinedSample {
@@ -6177,7 +6495,7 @@ type EpochResponse struct {
 
 func (x *EpochResponse) Reset() {
 	*x = EpochResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[79]
+	mi := &file_larder_v1_larder_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6189,7 +6507,7 @@ func (x *EpochResponse) String() string {
 func (*EpochResponse) ProtoMessage() {}
 
 func (x *EpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[79]
+	mi := &file_larder_v1_larder_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6202,7 +6520,7 @@ func (x *EpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochResponse.ProtoReflect.Descriptor instead.
 func (*EpochResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{79}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *EpochResponse) GetNumSamples() uint64 {
@@ -6252,7 +6570,7 @@ type EpochEnd struct {
 
 func (x *EpochEnd) Reset() {
 	*x = EpochEnd{}
-	mi := &file_larder_v1_larder_proto_msgTypes[80]
+	mi := &file_larder_v1_larder_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6264,7 +6582,7 @@ func (x *EpochEnd) String() string {
 func (*EpochEnd) ProtoMessage() {}
 
 func (x *EpochEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[80]
+	mi := &file_larder_v1_larder_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6277,7 +6595,7 @@ func (x *EpochEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochEnd.ProtoReflect.Descriptor instead.
 func (*EpochEnd) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{80}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *EpochEnd) GetEpoch() uint32 {
@@ -6385,7 +6703,7 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x12\n" +
 	"\x04path\x18\x03 \x01(\tR\x04path\x12\x16\n" +
 	"\x06offset\x18\x04 \x01(\x04R\x06offset\x12\x16\n" +
-	"\x06reason\x18\x05 \x01(\tR\x06reason\"\xc9\x01\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\"\x91\x02\n" +
 	"\bRankInfo\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\rR\x04rank\x12\x1a\n" +
 	"\battached\x18\x02 \x01(\bR\battached\x12\x10\n" +
@@ -6395,7 +6713,29 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x05epoch\x18\x06 \x01(\rR\x05epoch\x12\x12\n" +
 	"\x04step\x18\a \x01(\x04R\x04step\x12\x1d\n" +
 	"\n" +
-	"ring_bytes\x18\b \x01(\x04R\tringBytes\"\x96\x06\n" +
+	"ring_bytes\x18\b \x01(\x04R\tringBytes\x12#\n" +
+	"\x04wait\x18Z \x01(\v2\x0f.larder.v1.WaitR\x04wait\x12!\n" +
+	"\fstep_seconds\x18[ \x01(\x01R\vstepSeconds\"t\n" +
+	"\x04Wait\x12\x14\n" +
+	"\x05cause\x18\x01 \x01(\tR\x05cause\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\x12\x18\n" +
+	"\aseconds\x18\x03 \x01(\x01R\aseconds\x12\x12\n" +
+	"\x04rank\x18\x04 \x01(\rR\x04rank\x12\x14\n" +
+	"\x05ranks\x18\x05 \x03(\rR\x05ranks\"\xb6\x01\n" +
+	"\x04Load\x12\x18\n" +
+	"\aworkers\x18\x01 \x01(\rR\aworkers\x12\x12\n" +
+	"\x04busy\x18\x02 \x01(\rR\x04busy\x12\x14\n" +
+	"\x05cores\x18\x03 \x01(\x01R\x05cores\x12\x14\n" +
+	"\x05reads\x18\x04 \x01(\rR\x05reads\x12:\n" +
+	"\voldest_read\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"oldestRead\x12\x18\n" +
+	"\astorage\x18\x06 \x01(\x01R\astorage\"\xa2\x01\n" +
+	"\fDatasetStats\x12,\n" +
+	"\adataset\x18\x01 \x01(\v2\x12.larder.v1.DatasetR\adataset\x12/\n" +
+	"\bcounters\x18\x02 \x01(\v2\x13.larder.v1.CountersR\bcounters\x12\x1f\n" +
+	"\vbad_samples\x18\x03 \x01(\x04R\n" +
+	"badSamples\x12\x12\n" +
+	"\x04jobs\x18\x04 \x01(\rR\x04jobs\"\xe9\x06\n" +
 	"\x03Job\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12&\n" +
 	"\x04spec\x18\x02 \x01(\v2\x12.larder.v1.JobSpecR\x04spec\x12)\n" +
@@ -6421,7 +6761,9 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\vnext_subset\x18\x13 \x01(\tR\n" +
 	"nextSubset\x12(\n" +
 	"\x10next_subset_size\x18\x14 \x01(\x04R\x0enextSubsetSize\x12\x14\n" +
-	"\x05notes\x18\x15 \x03(\tR\x05notes\"\x9b\x02\n" +
+	"\x05notes\x18\x15 \x03(\tR\x05notes\x12#\n" +
+	"\x04wait\x18Z \x01(\v2\x0f.larder.v1.WaitR\x04wait\x12,\n" +
+	"\x12samples_per_second\x18[ \x01(\x01R\x10samplesPerSecond\"\x9b\x02\n" +
 	"\aDataset\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
@@ -6462,7 +6804,7 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\fmemory_bytes\x18\x04 \x01(\x04R\vmemoryBytes\x12\x1f\n" +
 	"\vmemory_used\x18\x05 \x01(\x04R\n" +
 	"memoryUsed\x12 \n" +
-	"\vutilization\x18\x06 \x01(\rR\vutilization\"\x84\x04\n" +
+	"\vutilization\x18\x06 \x01(\rR\vutilization\"\x95\x05\n" +
 	"\x05Stats\x12*\n" +
 	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x10\n" +
@@ -6478,7 +6820,11 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x06parity\x18\v \x01(\bR\x06parity\x12\x18\n" +
 	"\adecoder\x18\f \x01(\tR\adecoder\x12&\n" +
 	"\x05split\x18\r \x01(\v2\x10.larder.v1.SplitR\x05split\x121\n" +
-	"\tlisteners\x18F \x03(\v2\x13.larder.v1.ListenerR\tlisteners\"\x86\x01\n" +
+	"\tlisteners\x18F \x03(\v2\x13.larder.v1.ListenerR\tlisteners\x123\n" +
+	"\bdatasets\x18Z \x03(\v2\x17.larder.v1.DatasetStatsR\bdatasets\x125\n" +
+	"\n" +
+	"state_full\x18[ \x01(\v2\x16.larder.v1.ErrorDetailR\tstateFull\x12#\n" +
+	"\x04load\x18\\ \x01(\v2\x0f.larder.v1.LoadR\x04load\"\x86\x01\n" +
 	"\bListener\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x16\n" +
 	"\x06serves\x18\x02 \x01(\tR\x06serves\x12\x16\n" +
@@ -6555,9 +6901,10 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x0fDrainJobRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"4\n" +
 	"\x10DrainJobResponse\x12 \n" +
-	"\x03job\x18\x01 \x01(\v2\x0e.larder.v1.JobR\x03job\"$\n" +
+	"\x03job\x18\x01 \x01(\v2\x0e.larder.v1.JobR\x03job\"<\n" +
 	"\x0eKillJobRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"3\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06unused\x18Z \x01(\bR\x06unused\"3\n" +
 	"\x0fKillJobResponse\x12 \n" +
 	"\x03job\x18\x01 \x01(\v2\x0e.larder.v1.JobR\x03job\"%\n" +
 	"\x0fPauseJobRequest\x12\x12\n" +
@@ -6852,7 +7199,7 @@ func file_larder_v1_larder_proto_rawDescGZIP() []byte {
 }
 
 var file_larder_v1_larder_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_larder_v1_larder_proto_msgTypes = make([]protoimpl.MessageInfo, 83)
+var file_larder_v1_larder_proto_msgTypes = make([]protoimpl.MessageInfo, 86)
 var file_larder_v1_larder_proto_goTypes = []any{
 	(JobState)(0),                  // 0: larder.v1.JobState
 	(*ErrorDetail)(nil),            // 1: larder.v1.ErrorDetail
@@ -6862,207 +7209,218 @@ var file_larder_v1_larder_proto_goTypes = []any{
 	(*EpochAccount)(nil),           // 5: larder.v1.EpochAccount
 	(*QuarantinedSample)(nil),      // 6: larder.v1.QuarantinedSample
 	(*RankInfo)(nil),               // 7: larder.v1.RankInfo
-	(*Job)(nil),                    // 8: larder.v1.Job
-	(*Dataset)(nil),                // 9: larder.v1.Dataset
-	(*IgnoredFiles)(nil),           // 10: larder.v1.IgnoredFiles
-	(*Sample)(nil),                 // 11: larder.v1.Sample
-	(*Tier)(nil),                   // 12: larder.v1.Tier
-	(*Device)(nil),                 // 13: larder.v1.Device
-	(*Stats)(nil),                  // 14: larder.v1.Stats
-	(*Listener)(nil),               // 15: larder.v1.Listener
-	(*Split)(nil),                  // 16: larder.v1.Split
-	(*DatasetShare)(nil),           // 17: larder.v1.DatasetShare
-	(*RegisterJobRequest)(nil),     // 18: larder.v1.RegisterJobRequest
-	(*RegisterJobResponse)(nil),    // 19: larder.v1.RegisterJobResponse
-	(*Resumed)(nil),                // 20: larder.v1.Resumed
-	(*GetStateRequest)(nil),        // 21: larder.v1.GetStateRequest
-	(*GetStateResponse)(nil),       // 22: larder.v1.GetStateResponse
-	(*ListOrdersRequest)(nil),      // 23: larder.v1.ListOrdersRequest
-	(*ListOrdersResponse)(nil),     // 24: larder.v1.ListOrdersResponse
-	(*Order)(nil),                  // 25: larder.v1.Order
-	(*GetOrderRequest)(nil),        // 26: larder.v1.GetOrderRequest
-	(*GetOrderResponse)(nil),       // 27: larder.v1.GetOrderResponse
-	(*ListJobsRequest)(nil),        // 28: larder.v1.ListJobsRequest
-	(*ListJobsResponse)(nil),       // 29: larder.v1.ListJobsResponse
-	(*DescribeJobRequest)(nil),     // 30: larder.v1.DescribeJobRequest
-	(*DescribeJobResponse)(nil),    // 31: larder.v1.DescribeJobResponse
-	(*DrainJobRequest)(nil),        // 32: larder.v1.DrainJobRequest
-	(*DrainJobResponse)(nil),       // 33: larder.v1.DrainJobResponse
-	(*KillJobRequest)(nil),         // 34: larder.v1.KillJobRequest
-	(*KillJobResponse)(nil),        // 35: larder.v1.KillJobResponse
-	(*PauseJobRequest)(nil),        // 36: larder.v1.PauseJobRequest
-	(*PauseJobResponse)(nil),       // 37: larder.v1.PauseJobResponse
-	(*ResumeJobRequest)(nil),       // 38: larder.v1.ResumeJobRequest
-	(*ResumeJobResponse)(nil),      // 39: larder.v1.ResumeJobResponse
-	(*SetSubsetRequest)(nil),       // 40: larder.v1.SetSubsetRequest
-	(*SetSubsetResponse)(nil),      // 41: larder.v1.SetSubsetResponse
-	(*RefreshDatasetRequest)(nil),  // 42: larder.v1.RefreshDatasetRequest
-	(*RefreshDatasetResponse)(nil), // 43: larder.v1.RefreshDatasetResponse
-	(*AddDatasetRequest)(nil),      // 44: larder.v1.AddDatasetRequest
-	(*AddDatasetResponse)(nil),     // 45: larder.v1.AddDatasetResponse
-	(*ListDatasetsRequest)(nil),    // 46: larder.v1.ListDatasetsRequest
-	(*ListDatasetsResponse)(nil),   // 47: larder.v1.ListDatasetsResponse
-	(*InspectDatasetRequest)(nil),  // 48: larder.v1.InspectDatasetRequest
-	(*InspectDatasetResponse)(nil), // 49: larder.v1.InspectDatasetResponse
-	(*ResolveKeysRequest)(nil),     // 50: larder.v1.ResolveKeysRequest
-	(*ResolveKeysResponse)(nil),    // 51: larder.v1.ResolveKeysResponse
-	(*GetTiersRequest)(nil),        // 52: larder.v1.GetTiersRequest
-	(*GetTiersResponse)(nil),       // 53: larder.v1.GetTiersResponse
-	(*SetTiersRequest)(nil),        // 54: larder.v1.SetTiersRequest
-	(*SetTiersResponse)(nil),       // 55: larder.v1.SetTiersResponse
-	(*ApplyConfigRequest)(nil),     // 56: larder.v1.ApplyConfigRequest
-	(*ApplyConfigResponse)(nil),    // 57: larder.v1.ApplyConfigResponse
-	(*ConfigChange)(nil),           // 58: larder.v1.ConfigChange
-	(*GetStatsRequest)(nil),        // 59: larder.v1.GetStatsRequest
-	(*GetStatsResponse)(nil),       // 60: larder.v1.GetStatsResponse
-	(*RecordTraceRequest)(nil),     // 61: larder.v1.RecordTraceRequest
-	(*RecordTraceResponse)(nil),    // 62: larder.v1.RecordTraceResponse
-	(*RecordedBatch)(nil),          // 63: larder.v1.RecordedBatch
-	(*RecordedJob)(nil),            // 64: larder.v1.RecordedJob
-	(*RecordedObjects)(nil),        // 65: larder.v1.RecordedObjects
-	(*RecordedMachine)(nil),        // 66: larder.v1.RecordedMachine
-	(*RecordedTier)(nil),           // 67: larder.v1.RecordedTier
-	(*WatchStatsRequest)(nil),      // 68: larder.v1.WatchStatsRequest
-	(*WatchStatsResponse)(nil),     // 69: larder.v1.WatchStatsResponse
-	(*AttachRequest)(nil),          // 70: larder.v1.AttachRequest
-	(*Field)(nil),                  // 71: larder.v1.Field
-	(*AttachResponse)(nil),         // 72: larder.v1.AttachResponse
-	(*StopRequest)(nil),            // 73: larder.v1.StopRequest
-	(*StopResponse)(nil),           // 74: larder.v1.StopResponse
-	(*StatusRequest)(nil),          // 75: larder.v1.StatusRequest
-	(*StatusResponse)(nil),         // 76: larder.v1.StatusResponse
-	(*HelloRequest)(nil),           // 77: larder.v1.HelloRequest
-	(*HelloResponse)(nil),          // 78: larder.v1.HelloResponse
-	(*BatchReport)(nil),            // 79: larder.v1.BatchReport
-	(*EpochResponse)(nil),          // 80: larder.v1.EpochResponse
-	(*EpochEnd)(nil),               // 81: larder.v1.EpochEnd
-	nil,                            // 82: larder.v1.Counters.HitsEntry
-	nil,                            // 83: larder.v1.Counters.EvictionsEntry
-	(*durationpb.Duration)(nil),    // 84: google.protobuf.Duration
-	(*structpb.Struct)(nil),        // 85: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),  // 86: google.protobuf.Timestamp
+	(*Wait)(nil),                   // 8: larder.v1.Wait
+	(*Load)(nil),                   // 9: larder.v1.Load
+	(*DatasetStats)(nil),           // 10: larder.v1.DatasetStats
+	(*Job)(nil),                    // 11: larder.v1.Job
+	(*Dataset)(nil),                // 12: larder.v1.Dataset
+	(*IgnoredFiles)(nil),           // 13: larder.v1.IgnoredFiles
+	(*Sample)(nil),                 // 14: larder.v1.Sample
+	(*Tier)(nil),                   // 15: larder.v1.Tier
+	(*Device)(nil),                 // 16: larder.v1.Device
+	(*Stats)(nil),                  // 17: larder.v1.Stats
+	(*Listener)(nil),               // 18: larder.v1.Listener
+	(*Split)(nil),                  // 19: larder.v1.Split
+	(*DatasetShare)(nil),           // 20: larder.v1.DatasetShare
+	(*RegisterJobRequest)(nil),     // 21: larder.v1.RegisterJobRequest
+	(*RegisterJobResponse)(nil),    // 22: larder.v1.RegisterJobResponse
+	(*Resumed)(nil),                // 23: larder.v1.Resumed
+	(*GetStateRequest)(nil),        // 24: larder.v1.GetStateRequest
+	(*GetStateResponse)(nil),       // 25: larder.v1.GetStateResponse
+	(*ListOrdersRequest)(nil),      // 26: larder.v1.ListOrdersRequest
+	(*ListOrdersResponse)(nil),     // 27: larder.v1.ListOrdersResponse
+	(*Order)(nil),                  // 28: larder.v1.Order
+	(*GetOrderRequest)(nil),        // 29: larder.v1.GetOrderRequest
+	(*GetOrderResponse)(nil),       // 30: larder.v1.GetOrderResponse
+	(*ListJobsRequest)(nil),        // 31: larder.v1.ListJobsRequest
+	(*ListJobsResponse)(nil),       // 32: larder.v1.ListJobsResponse
+	(*DescribeJobRequest)(nil),     // 33: larder.v1.DescribeJobRequest
+	(*DescribeJobResponse)(nil),    // 34: larder.v1.DescribeJobResponse
+	(*DrainJobRequest)(nil),        // 35: larder.v1.DrainJobRequest
+	(*DrainJobResponse)(nil),       // 36: larder.v1.DrainJobResponse
+	(*KillJobRequest)(nil),         // 37: larder.v1.KillJobRequest
+	(*KillJobResponse)(nil),        // 38: larder.v1.KillJobResponse
+	(*PauseJobRequest)(nil),        // 39: larder.v1.PauseJobRequest
+	(*PauseJobResponse)(nil),       // 40: larder.v1.PauseJobResponse
+	(*ResumeJobRequest)(nil),       // 41: larder.v1.ResumeJobRequest
+	(*ResumeJobResponse)(nil),      // 42: larder.v1.ResumeJobResponse
+	(*SetSubsetRequest)(nil),       // 43: larder.v1.SetSubsetRequest
+	(*SetSubsetResponse)(nil),      // 44: larder.v1.SetSubsetResponse
+	(*RefreshDatasetRequest)(nil),  // 45: larder.v1.RefreshDatasetRequest
+	(*RefreshDatasetResponse)(nil), // 46: larder.v1.RefreshDatasetResponse
+	(*AddDatasetRequest)(nil),      // 47: larder.v1.AddDatasetRequest
+	(*AddDatasetResponse)(nil),     // 48: larder.v1.AddDatasetResponse
+	(*ListDatasetsRequest)(nil),    // 49: larder.v1.ListDatasetsRequest
+	(*ListDatasetsResponse)(nil),   // 50: larder.v1.ListDatasetsResponse
+	(*InspectDatasetRequest)(nil),  // 51: larder.v1.InspectDatasetRequest
+	(*InspectDatasetResponse)(nil), // 52: larder.v1.InspectDatasetResponse
+	(*ResolveKeysRequest)(nil),     // 53: larder.v1.ResolveKeysRequest
+	(*ResolveKeysResponse)(nil),    // 54: larder.v1.ResolveKeysResponse
+	(*GetTiersRequest)(nil),        // 55: larder.v1.GetTiersRequest
+	(*GetTiersResponse)(nil),       // 56: larder.v1.GetTiersResponse
+	(*SetTiersRequest)(nil),        // 57: larder.v1.SetTiersRequest
+	(*SetTiersResponse)(nil),       // 58: larder.v1.SetTiersResponse
+	(*ApplyConfigRequest)(nil),     // 59: larder.v1.ApplyConfigRequest
+	(*ApplyConfigResponse)(nil),    // 60: larder.v1.ApplyConfigResponse
+	(*ConfigChange)(nil),           // 61: larder.v1.ConfigChange
+	(*GetStatsRequest)(nil),        // 62: larder.v1.GetStatsRequest
+	(*GetStatsResponse)(nil),       // 63: larder.v1.GetStatsResponse
+	(*RecordTraceRequest)(nil),     // 64: larder.v1.RecordTraceRequest
+	(*RecordTraceResponse)(nil),    // 65: larder.v1.RecordTraceResponse
+	(*RecordedBatch)(nil),          // 66: larder.v1.RecordedBatch
+	(*RecordedJob)(nil),            // 67: larder.v1.RecordedJob
+	(*RecordedObjects)(nil),        // 68: larder.v1.RecordedObjects
+	(*RecordedMachine)(nil),        // 69: larder.v1.RecordedMachine
+	(*RecordedTier)(nil),           // 70: larder.v1.RecordedTier
+	(*WatchStatsRequest)(nil),      // 71: larder.v1.WatchStatsRequest
+	(*WatchStatsResponse)(nil),     // 72: larder.v1.WatchStatsResponse
+	(*AttachRequest)(nil),          // 73: larder.v1.AttachRequest
+	(*Field)(nil),                  // 74: larder.v1.Field
+	(*AttachResponse)(nil),         // 75: larder.v1.AttachResponse
+	(*StopRequest)(nil),            // 76: larder.v1.StopRequest
+	(*StopResponse)(nil),           // 77: larder.v1.StopResponse
+	(*StatusRequest)(nil),          // 78: larder.v1.StatusRequest
+	(*StatusResponse)(nil),         // 79: larder.v1.StatusResponse
+	(*HelloRequest)(nil),           // 80: larder.v1.HelloRequest
+	(*HelloResponse)(nil),          // 81: larder.v1.HelloResponse
+	(*BatchReport)(nil),            // 82: larder.v1.BatchReport
+	(*EpochResponse)(nil),          // 83: larder.v1.EpochResponse
+	(*EpochEnd)(nil),               // 84: larder.v1.EpochEnd
+	nil,                            // 85: larder.v1.Counters.HitsEntry
+	nil,                            // 86: larder.v1.Counters.EvictionsEntry
+	(*durationpb.Duration)(nil),    // 87: google.protobuf.Duration
+	(*structpb.Struct)(nil),        // 88: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),  // 89: google.protobuf.Timestamp
 }
 var file_larder_v1_larder_proto_depIdxs = []int32{
-	84, // 0: larder.v1.ErrorDetail.retry_after:type_name -> google.protobuf.Duration
-	85, // 1: larder.v1.Op.args:type_name -> google.protobuf.Struct
+	87, // 0: larder.v1.ErrorDetail.retry_after:type_name -> google.protobuf.Duration
+	88, // 1: larder.v1.Op.args:type_name -> google.protobuf.Struct
 	2,  // 2: larder.v1.JobSpec.transform:type_name -> larder.v1.Op
-	82, // 3: larder.v1.Counters.hits:type_name -> larder.v1.Counters.HitsEntry
-	83, // 4: larder.v1.Counters.evictions:type_name -> larder.v1.Counters.EvictionsEntry
-	3,  // 5: larder.v1.Job.spec:type_name -> larder.v1.JobSpec
-	0,  // 6: larder.v1.Job.state:type_name -> larder.v1.JobState
-	4,  // 7: larder.v1.Job.counters:type_name -> larder.v1.Counters
-	7,  // 8: larder.v1.Job.ranks:type_name -> larder.v1.RankInfo
-	5,  // 9: larder.v1.Job.epochs:type_name -> larder.v1.EpochAccount
-	6,  // 10: larder.v1.Job.quarantined:type_name -> larder.v1.QuarantinedSample
-	86, // 11: larder.v1.Job.registered_at:type_name -> google.protobuf.Timestamp
-	10, // 12: larder.v1.Dataset.ignored:type_name -> larder.v1.IgnoredFiles
-	86, // 13: larder.v1.Stats.at:type_name -> google.protobuf.Timestamp
-	84, // 14: larder.v1.Stats.uptime:type_name -> google.protobuf.Duration
-	4,  // 15: larder.v1.Stats.totals:type_name -> larder.v1.Counters
-	8,  // 16: larder.v1.Stats.jobs:type_name -> larder.v1.Job
-	12, // 17: larder.v1.Stats.tiers:type_name -> larder.v1.Tier
-	13, // 18: larder.v1.Stats.devices:type_name -> larder.v1.Device
-	16, // 19: larder.v1.Stats.split:type_name -> larder.v1.Split
-	15, // 20: larder.v1.Stats.listeners:type_name -> larder.v1.Listener
-	17, // 21: larder.v1.Split.datasets:type_name -> larder.v1.DatasetShare
-	3,  // 22: larder.v1.RegisterJobRequest.spec:type_name -> larder.v1.JobSpec
-	8,  // 23: larder.v1.RegisterJobResponse.job:type_name -> larder.v1.Job
-	20, // 24: larder.v1.RegisterJobResponse.resumed:type_name -> larder.v1.Resumed
-	25, // 25: larder.v1.ListOrdersResponse.orders:type_name -> larder.v1.Order
-	8,  // 26: larder.v1.ListJobsResponse.jobs:type_name -> larder.v1.Job
-	8,  // 27: larder.v1.DescribeJobResponse.job:type_name -> larder.v1.Job
-	8,  // 28: larder.v1.DrainJobResponse.job:type_name -> larder.v1.Job
-	8,  // 29: larder.v1.KillJobResponse.job:type_name -> larder.v1.Job
-	8,  // 30: larder.v1.PauseJobResponse.job:type_name -> larder.v1.Job
-	8,  // 31: larder.v1.ResumeJobResponse.job:type_name -> larder.v1.Job
-	8,  // 32: larder.v1.SetSubsetResponse.job:type_name -> larder.v1.Job
-	9,  // 33: larder.v1.RefreshDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	9,  // 34: larder.v1.AddDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	9,  // 35: larder.v1.ListDatasetsResponse.datasets:type_name -> larder.v1.Dataset
-	9,  // 36: larder.v1.InspectDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	11, // 37: larder.v1.InspectDatasetResponse.samples:type_name -> larder.v1.Sample
-	11, // 38: larder.v1.ResolveKeysResponse.samples:type_name -> larder.v1.Sample
-	12, // 39: larder.v1.GetTiersResponse.tiers:type_name -> larder.v1.Tier
-	16, // 40: larder.v1.GetTiersResponse.split:type_name -> larder.v1.Split
-	12, // 41: larder.v1.SetTiersResponse.tiers:type_name -> larder.v1.Tier
-	16, // 42: larder.v1.SetTiersResponse.split:type_name -> larder.v1.Split
-	58, // 43: larder.v1.ApplyConfigResponse.changes:type_name -> larder.v1.ConfigChange
-	14, // 44: larder.v1.GetStatsResponse.stats:type_name -> larder.v1.Stats
-	63, // 45: larder.v1.RecordTraceResponse.batches:type_name -> larder.v1.RecordedBatch
-	64, // 46: larder.v1.RecordTraceResponse.jobs:type_name -> larder.v1.RecordedJob
-	65, // 47: larder.v1.RecordTraceResponse.objects:type_name -> larder.v1.RecordedObjects
-	66, // 48: larder.v1.RecordTraceResponse.machine:type_name -> larder.v1.RecordedMachine
-	3,  // 49: larder.v1.RecordedJob.spec:type_name -> larder.v1.JobSpec
-	84, // 50: larder.v1.RecordedJob.registered:type_name -> google.protobuf.Duration
-	84, // 51: larder.v1.RecordedJob.ended:type_name -> google.protobuf.Duration
-	84, // 52: larder.v1.RecordedJob.step:type_name -> google.protobuf.Duration
-	84, // 53: larder.v1.RecordedMachine.duration:type_name -> google.protobuf.Duration
-	84, // 54: larder.v1.RecordedMachine.storage_latency:type_name -> google.protobuf.Duration
-	67, // 55: larder.v1.RecordedMachine.tiers:type_name -> larder.v1.RecordedTier
-	4,  // 56: larder.v1.RecordedMachine.counted:type_name -> larder.v1.Counters
-	84, // 57: larder.v1.WatchStatsRequest.interval:type_name -> google.protobuf.Duration
-	14, // 58: larder.v1.WatchStatsResponse.stats:type_name -> larder.v1.Stats
-	8,  // 59: larder.v1.AttachResponse.job:type_name -> larder.v1.Job
-	71, // 60: larder.v1.AttachResponse.fields:type_name -> larder.v1.Field
-	84, // 61: larder.v1.StopRequest.timeout:type_name -> google.protobuf.Duration
-	86, // 62: larder.v1.StatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	84, // 63: larder.v1.StatusResponse.uptime:type_name -> google.protobuf.Duration
-	86, // 64: larder.v1.StatusResponse.last_error_at:type_name -> google.protobuf.Timestamp
-	6,  // 65: larder.v1.BatchReport.quarantined:type_name -> larder.v1.QuarantinedSample
-	5,  // 66: larder.v1.EpochEnd.account:type_name -> larder.v1.EpochAccount
-	18, // 67: larder.v1.LarderService.RegisterJob:input_type -> larder.v1.RegisterJobRequest
-	28, // 68: larder.v1.LarderService.ListJobs:input_type -> larder.v1.ListJobsRequest
-	30, // 69: larder.v1.LarderService.DescribeJob:input_type -> larder.v1.DescribeJobRequest
-	32, // 70: larder.v1.LarderService.DrainJob:input_type -> larder.v1.DrainJobRequest
-	34, // 71: larder.v1.LarderService.KillJob:input_type -> larder.v1.KillJobRequest
-	36, // 72: larder.v1.LarderService.PauseJob:input_type -> larder.v1.PauseJobRequest
-	38, // 73: larder.v1.LarderService.ResumeJob:input_type -> larder.v1.ResumeJobRequest
-	40, // 74: larder.v1.LarderService.SetSubset:input_type -> larder.v1.SetSubsetRequest
-	44, // 75: larder.v1.LarderService.AddDataset:input_type -> larder.v1.AddDatasetRequest
-	42, // 76: larder.v1.LarderService.RefreshDataset:input_type -> larder.v1.RefreshDatasetRequest
-	46, // 77: larder.v1.LarderService.ListDatasets:input_type -> larder.v1.ListDatasetsRequest
-	48, // 78: larder.v1.LarderService.InspectDataset:input_type -> larder.v1.InspectDatasetRequest
-	50, // 79: larder.v1.LarderService.ResolveKeys:input_type -> larder.v1.ResolveKeysRequest
-	52, // 80: larder.v1.LarderService.GetTiers:input_type -> larder.v1.GetTiersRequest
-	54, // 81: larder.v1.LarderService.SetTiers:input_type -> larder.v1.SetTiersRequest
-	56, // 82: larder.v1.LarderService.ApplyConfig:input_type -> larder.v1.ApplyConfigRequest
-	21, // 83: larder.v1.LarderService.GetState:input_type -> larder.v1.GetStateRequest
-	23, // 84: larder.v1.LarderService.ListOrders:input_type -> larder.v1.ListOrdersRequest
-	26, // 85: larder.v1.LarderService.GetOrder:input_type -> larder.v1.GetOrderRequest
-	59, // 86: larder.v1.LarderService.GetStats:input_type -> larder.v1.GetStatsRequest
-	61, // 87: larder.v1.LarderService.RecordTrace:input_type -> larder.v1.RecordTraceRequest
-	73, // 88: larder.v1.LarderService.Stop:input_type -> larder.v1.StopRequest
-	75, // 89: larder.v1.LarderService.Status:input_type -> larder.v1.StatusRequest
-	68, // 90: larder.v1.LarderService.WatchStats:input_type -> larder.v1.WatchStatsRequest
-	19, // 91: larder.v1.LarderService.RegisterJob:output_type -> larder.v1.RegisterJobResponse
-	29, // 92: larder.v1.LarderService.ListJobs:output_type -> larder.v1.ListJobsResponse
-	31, // 93: larder.v1.LarderService.DescribeJob:output_type -> larder.v1.DescribeJobResponse
-	33, // 94: larder.v1.LarderService.DrainJob:output_type -> larder.v1.DrainJobResponse
-	35, // 95: larder.v1.LarderService.KillJob:output_type -> larder.v1.KillJobResponse
-	37, // 96: larder.v1.LarderService.PauseJob:output_type -> larder.v1.PauseJobResponse
-	39, // 97: larder.v1.LarderService.ResumeJob:output_type -> larder.v1.ResumeJobResponse
-	41, // 98: larder.v1.LarderService.SetSubset:output_type -> larder.v1.SetSubsetResponse
-	45, // 99: larder.v1.LarderService.AddDataset:output_type -> larder.v1.AddDatasetResponse
-	43, // 100: larder.v1.LarderService.RefreshDataset:output_type -> larder.v1.RefreshDatasetResponse
-	47, // 101: larder.v1.LarderService.ListDatasets:output_type -> larder.v1.ListDatasetsResponse
-	49, // 102: larder.v1.LarderService.InspectDataset:output_type -> larder.v1.InspectDatasetResponse
-	51, // 103: larder.v1.LarderService.ResolveKeys:output_type -> larder.v1.ResolveKeysResponse
-	53, // 104: larder.v1.LarderService.GetTiers:output_type -> larder.v1.GetTiersResponse
-	55, // 105: larder.v1.LarderService.SetTiers:output_type -> larder.v1.SetTiersResponse
-	57, // 106: larder.v1.LarderService.ApplyConfig:output_type -> larder.v1.ApplyConfigResponse
-	22, // 107: larder.v1.LarderService.GetState:output_type -> larder.v1.GetStateResponse
-	24, // 108: larder.v1.LarderService.ListOrders:output_type -> larder.v1.ListOrdersResponse
-	27, // 109: larder.v1.LarderService.GetOrder:output_type -> larder.v1.GetOrderResponse
-	60, // 110: larder.v1.LarderService.GetStats:output_type -> larder.v1.GetStatsResponse
-	62, // 111: larder.v1.LarderService.RecordTrace:output_type -> larder.v1.RecordTraceResponse
-	74, // 112: larder.v1.LarderService.Stop:output_type -> larder.v1.StopResponse
-	76, // 113: larder.v1.LarderService.Status:output_type -> larder.v1.StatusResponse
-	69, // 114: larder.v1.LarderService.WatchStats:output_type -> larder.v1.WatchStatsResponse
-	91, // [91:115] is the sub-list for method output_type
-	67, // [67:91] is the sub-list for method input_type
-	67, // [67:67] is the sub-list for extension type_name
-	67, // [67:67] is the sub-list for extension extendee
-	0,  // [0:67] is the sub-list for field type_name
+	85, // 3: larder.v1.Counters.hits:type_name -> larder.v1.Counters.HitsEntry
+	86, // 4: larder.v1.Counters.evictions:type_name -> larder.v1.Counters.EvictionsEntry
+	8,  // 5: larder.v1.RankInfo.wait:type_name -> larder.v1.Wait
+	87, // 6: larder.v1.Load.oldest_read:type_name -> google.protobuf.Duration
+	12, // 7: larder.v1.DatasetStats.dataset:type_name -> larder.v1.Dataset
+	4,  // 8: larder.v1.DatasetStats.counters:type_name -> larder.v1.Counters
+	3,  // 9: larder.v1.Job.spec:type_name -> larder.v1.JobSpec
+	0,  // 10: larder.v1.Job.state:type_name -> larder.v1.JobState
+	4,  // 11: larder.v1.Job.counters:type_name -> larder.v1.Counters
+	7,  // 12: larder.v1.Job.ranks:type_name -> larder.v1.RankInfo
+	5,  // 13: larder.v1.Job.epochs:type_name -> larder.v1.EpochAccount
+	6,  // 14: larder.v1.Job.quarantined:type_name -> larder.v1.QuarantinedSample
+	89, // 15: larder.v1.Job.registered_at:type_name -> google.protobuf.Timestamp
+	8,  // 16: larder.v1.Job.wait:type_name -> larder.v1.Wait
+	13, // 17: larder.v1.Dataset.ignored:type_name -> larder.v1.IgnoredFiles
+	89, // 18: larder.v1.Stats.at:type_name -> google.protobuf.Timestamp
+	87, // 19: larder.v1.Stats.uptime:type_name -> google.protobuf.Duration
+	4,  // 20: larder.v1.Stats.totals:type_name -> larder.v1.Counters
+	11, // 21: larder.v1.Stats.jobs:type_name -> larder.v1.Job
+	15, // 22: larder.v1.Stats.tiers:type_name -> larder.v1.Tier
+	16, // 23: larder.v1.Stats.devices:type_name -> larder.v1.Device
+	19, // 24: larder.v1.Stats.split:type_name -> larder.v1.Split
+	18, // 25: larder.v1.Stats.listeners:type_name -> larder.v1.Listener
+	10, // 26: larder.v1.Stats.datasets:type_name -> larder.v1.DatasetStats
+	1,  // 27: larder.v1.Stats.state_full:type_name -> larder.v1.ErrorDetail
+	9,  // 28: larder.v1.Stats.load:type_name -> larder.v1.Load
+	20, // 29: larder.v1.Split.datasets:type_name -> larder.v1.DatasetShare
+	3,  // 30: larder.v1.RegisterJobRequest.spec:type_name -> larder.v1.JobSpec
+	11, // 31: larder.v1.RegisterJobResponse.job:type_name -> larder.v1.Job
+	23, // 32: larder.v1.RegisterJobResponse.resumed:type_name -> larder.v1.Resumed
+	28, // 33: larder.v1.ListOrdersResponse.orders:type_name -> larder.v1.Order
+	11, // 34: larder.v1.ListJobsResponse.jobs:type_name -> larder.v1.Job
+	11, // 35: larder.v1.DescribeJobResponse.job:type_name -> larder.v1.Job
+	11, // 36: larder.v1.DrainJobResponse.job:type_name -> larder.v1.Job
+	11, // 37: larder.v1.KillJobResponse.job:type_name -> larder.v1.Job
+	11, // 38: larder.v1.PauseJobResponse.job:type_name -> larder.v1.Job
+	11, // 39: larder.v1.ResumeJobResponse.job:type_name -> larder.v1.Job
+	11, // 40: larder.v1.SetSubsetResponse.job:type_name -> larder.v1.Job
+	12, // 41: larder.v1.RefreshDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	12, // 42: larder.v1.AddDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	12, // 43: larder.v1.ListDatasetsResponse.datasets:type_name -> larder.v1.Dataset
+	12, // 44: larder.v1.InspectDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	14, // 45: larder.v1.InspectDatasetResponse.samples:type_name -> larder.v1.Sample
+	14, // 46: larder.v1.ResolveKeysResponse.samples:type_name -> larder.v1.Sample
+	15, // 47: larder.v1.GetTiersResponse.tiers:type_name -> larder.v1.Tier
+	19, // 48: larder.v1.GetTiersResponse.split:type_name -> larder.v1.Split
+	15, // 49: larder.v1.SetTiersResponse.tiers:type_name -> larder.v1.Tier
+	19, // 50: larder.v1.SetTiersResponse.split:type_name -> larder.v1.Split
+	61, // 51: larder.v1.ApplyConfigResponse.changes:type_name -> larder.v1.ConfigChange
+	17, // 52: larder.v1.GetStatsResponse.stats:type_name -> larder.v1.Stats
+	66, // 53: larder.v1.RecordTraceResponse.batches:type_name -> larder.v1.RecordedBatch
+	67, // 54: larder.v1.RecordTraceResponse.jobs:type_name -> larder.v1.RecordedJob
+	68, // 55: larder.v1.RecordTraceResponse.objects:type_name -> larder.v1.RecordedObjects
+	69, // 56: larder.v1.RecordTraceResponse.machine:type_name -> larder.v1.RecordedMachine
+	3,  // 57: larder.v1.RecordedJob.spec:type_name -> larder.v1.JobSpec
+	87, // 58: larder.v1.RecordedJob.registered:type_name -> google.protobuf.Duration
+	87, // 59: larder.v1.RecordedJob.ended:type_name -> google.protobuf.Duration
+	87, // 60: larder.v1.RecordedJob.step:type_name -> google.protobuf.Duration
+	87, // 61: larder.v1.RecordedMachine.duration:type_name -> google.protobuf.Duration
+	87, // 62: larder.v1.RecordedMachine.storage_latency:type_name -> google.protobuf.Duration
+	70, // 63: larder.v1.RecordedMachine.tiers:type_name -> larder.v1.RecordedTier
+	4,  // 64: larder.v1.RecordedMachine.counted:type_name -> larder.v1.Counters
+	87, // 65: larder.v1.WatchStatsRequest.interval:type_name -> google.protobuf.Duration
+	17, // 66: larder.v1.WatchStatsResponse.stats:type_name -> larder.v1.Stats
+	11, // 67: larder.v1.AttachResponse.job:type_name -> larder.v1.Job
+	74, // 68: larder.v1.AttachResponse.fields:type_name -> larder.v1.Field
+	87, // 69: larder.v1.StopRequest.timeout:type_name -> google.protobuf.Duration
+	89, // 70: larder.v1.StatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	87, // 71: larder.v1.StatusResponse.uptime:type_name -> google.protobuf.Duration
+	89, // 72: larder.v1.StatusResponse.last_error_at:type_name -> google.protobuf.Timestamp
+	6,  // 73: larder.v1.BatchReport.quarantined:type_name -> larder.v1.QuarantinedSample
+	5,  // 74: larder.v1.EpochEnd.account:type_name -> larder.v1.EpochAccount
+	21, // 75: larder.v1.LarderService.RegisterJob:input_type -> larder.v1.RegisterJobRequest
+	31, // 76: larder.v1.LarderService.ListJobs:input_type -> larder.v1.ListJobsRequest
+	33, // 77: larder.v1.LarderService.DescribeJob:input_type -> larder.v1.DescribeJobRequest
+	35, // 78: larder.v1.LarderService.DrainJob:input_type -> larder.v1.DrainJobRequest
+	37, // 79: larder.v1.LarderService.KillJob:input_type -> larder.v1.KillJobRequest
+	39, // 80: larder.v1.LarderService.PauseJob:input_type -> larder.v1.PauseJobRequest
+	41, // 81: larder.v1.LarderService.ResumeJob:input_type -> larder.v1.ResumeJobRequest
+	43, // 82: larder.v1.LarderService.SetSubset:input_type -> larder.v1.SetSubsetRequest
+	47, // 83: larder.v1.LarderService.AddDataset:input_type -> larder.v1.AddDatasetRequest
+	45, // 84: larder.v1.LarderService.RefreshDataset:input_type -> larder.v1.RefreshDatasetRequest
+	49, // 85: larder.v1.LarderService.ListDatasets:input_type -> larder.v1.ListDatasetsRequest
+	51, // 86: larder.v1.LarderService.InspectDataset:input_type -> larder.v1.InspectDatasetRequest
+	53, // 87: larder.v1.LarderService.ResolveKeys:input_type -> larder.v1.ResolveKeysRequest
+	55, // 88: larder.v1.LarderService.GetTiers:input_type -> larder.v1.GetTiersRequest
+	57, // 89: larder.v1.LarderService.SetTiers:input_type -> larder.v1.SetTiersRequest
+	59, // 90: larder.v1.LarderService.ApplyConfig:input_type -> larder.v1.ApplyConfigRequest
+	24, // 91: larder.v1.LarderService.GetState:input_type -> larder.v1.GetStateRequest
+	26, // 92: larder.v1.LarderService.ListOrders:input_type -> larder.v1.ListOrdersRequest
+	29, // 93: larder.v1.LarderService.GetOrder:input_type -> larder.v1.GetOrderRequest
+	62, // 94: larder.v1.LarderService.GetStats:input_type -> larder.v1.GetStatsRequest
+	64, // 95: larder.v1.LarderService.RecordTrace:input_type -> larder.v1.RecordTraceRequest
+	76, // 96: larder.v1.LarderService.Stop:input_type -> larder.v1.StopRequest
+	78, // 97: larder.v1.LarderService.Status:input_type -> larder.v1.StatusRequest
+	71, // 98: larder.v1.LarderService.WatchStats:input_type -> larder.v1.WatchStatsRequest
+	22, // 99: larder.v1.LarderService.RegisterJob:output_type -> larder.v1.RegisterJobResponse
+	32, // 100: larder.v1.LarderService.ListJobs:output_type -> larder.v1.ListJobsResponse
+	34, // 101: larder.v1.LarderService.DescribeJob:output_type -> larder.v1.DescribeJobResponse
+	36, // 102: larder.v1.LarderService.DrainJob:output_type -> larder.v1.DrainJobResponse
+	38, // 103: larder.v1.LarderService.KillJob:output_type -> larder.v1.KillJobResponse
+	40, // 104: larder.v1.LarderService.PauseJob:output_type -> larder.v1.PauseJobResponse
+	42, // 105: larder.v1.LarderService.ResumeJob:output_type -> larder.v1.ResumeJobResponse
+	44, // 106: larder.v1.LarderService.SetSubset:output_type -> larder.v1.SetSubsetResponse
+	48, // 107: larder.v1.LarderService.AddDataset:output_type -> larder.v1.AddDatasetResponse
+	46, // 108: larder.v1.LarderService.RefreshDataset:output_type -> larder.v1.RefreshDatasetResponse
+	50, // 109: larder.v1.LarderService.ListDatasets:output_type -> larder.v1.ListDatasetsResponse
+	52, // 110: larder.v1.LarderService.InspectDataset:output_type -> larder.v1.InspectDatasetResponse
+	54, // 111: larder.v1.LarderService.ResolveKeys:output_type -> larder.v1.ResolveKeysResponse
+	56, // 112: larder.v1.LarderService.GetTiers:output_type -> larder.v1.GetTiersResponse
+	58, // 113: larder.v1.LarderService.SetTiers:output_type -> larder.v1.SetTiersResponse
+	60, // 114: larder.v1.LarderService.ApplyConfig:output_type -> larder.v1.ApplyConfigResponse
+	25, // 115: larder.v1.LarderService.GetState:output_type -> larder.v1.GetStateResponse
+	27, // 116: larder.v1.LarderService.ListOrders:output_type -> larder.v1.ListOrdersResponse
+	30, // 117: larder.v1.LarderService.GetOrder:output_type -> larder.v1.GetOrderResponse
+	63, // 118: larder.v1.LarderService.GetStats:output_type -> larder.v1.GetStatsResponse
+	65, // 119: larder.v1.LarderService.RecordTrace:output_type -> larder.v1.RecordTraceResponse
+	77, // 120: larder.v1.LarderService.Stop:output_type -> larder.v1.StopResponse
+	79, // 121: larder.v1.LarderService.Status:output_type -> larder.v1.StatusResponse
+	72, // 122: larder.v1.LarderService.WatchStats:output_type -> larder.v1.WatchStatsResponse
+	99, // [99:123] is the sub-list for method output_type
+	75, // [75:99] is the sub-list for method input_type
+	75, // [75:75] is the sub-list for extension type_name
+	75, // [75:75] is the sub-list for extension extendee
+	0,  // [0:75] is the sub-list for field type_name
 }
 
 func init() { file_larder_v1_larder_proto_init() }
@@ -7070,15 +7428,15 @@ func file_larder_v1_larder_proto_init() {
 	if File_larder_v1_larder_proto != nil {
 		return
 	}
-	file_larder_v1_larder_proto_msgTypes[16].OneofWrappers = []any{}
-	file_larder_v1_larder_proto_msgTypes[66].OneofWrappers = []any{}
+	file_larder_v1_larder_proto_msgTypes[19].OneofWrappers = []any{}
+	file_larder_v1_larder_proto_msgTypes[69].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_larder_v1_larder_proto_rawDesc), len(file_larder_v1_larder_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   83,
+			NumMessages:   86,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

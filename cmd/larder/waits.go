@@ -1,0 +1,165 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"larder/internal/fault"
+	larderv1 "larder/proto/larder/v1"
+)
+
+// waitsFor is what a job waits for in a word or two, and for how long where it does so now.
+func waitsFor(w *larderv1.Wait) string {
+	word := w.GetCause()
+	switch {
+	case word == "":
+		return "-"
+	case len(w.GetRanks()) > 0:
+		word = fmt.Sprintf("rank %d", w.GetRanks()[0])
+		if n := len(w.GetRanks()) - 1; n > 0 {
+			word += fmt.Sprintf(" and %d more", n)
+		}
+	}
+	if s := w.GetSeconds(); s >= .05 {
+		word += fmt.Sprintf(" %.1fs", s)
+	}
+	return word
+}
+
+// waitText is the same in a sentence without its end.
+func waitText(w *larderv1.Wait) string {
+	if s := w.GetSeconds(); s >= .05 {
+		return fmt.Sprintf("%s (it has waited %.1f s)", w.GetText(), s)
+	}
+	return w.GetText()
+}
+
+// rate is what a job is given a second.
+func rate(j *larderv1.Job) string {
+	if j.GetSamplesPerSecond() == 0 {
+		return "0"
+	}
+	return perSecond(j.GetSamplesPerSecond())
+}
+
+// advice is what can be done about a wait; "" = nothing.
+func advice(cause string) string {
+	switch cause {
+	case "storage":
+		return "Fewer reads: let tiers hold more (larder tiers ls; larder tune says how), let jobs on the same data run at " +
+			"once; or faster storage (larder profile measures it)"
+	case "cores":
+		return "Less decoding: let the decoded tier hold more (larder tiers ls), share=\"augmented\" for jobs of one recipe, " +
+			"ops.ToImage() and larder.normalize on the GPU; or more cores"
+	case "script":
+		return "larder is ahead of the script: faster data would change nothing"
+	case "rank":
+		return "Every rank of a job iterates its Loader; one that only rank 0 iterates, as in a validation, is made with " +
+			"rank=0, world_size=1"
+	case "pause":
+		return "larder jobs resume goes on with it"
+	case "disk":
+		return "Make room on that disk; larder goes on by itself"
+	case "log":
+		return "The disk of the state directory is slow to write (state.dir)"
+	}
+	return ""
+}
+
+// lives tells whether a job has not ended.
+func lives(j *larderv1.Job) bool {
+	return j.GetState() != larderv1.JobState_JOB_STATE_DONE && j.GetState() != larderv1.JobState_JOB_STATE_DEAD
+}
+
+// explainDaemon says of the daemon what explain says of a job.
+func explainDaemon(s *larderv1.Stats) string {
+	var lines []string
+	say := func(format string, a ...any) { lines = append(lines, printable(fmt.Sprintf(format, a...))) }
+	live, perSec := 0, 0.0
+	by := map[string][]string{}
+	for _, j := range s.GetJobs() {
+		if lives(j) {
+			live++
+			perSec += j.GetSamplesPerSecond()
+			by[j.GetWait().GetCause()] = append(by[j.GetWait().GetCause()], j.GetSpec().GetName())
+		}
+	}
+	if live == 0 {
+		say("No job lives.")
+	} else {
+		say("Live: %s, given %s samples/s together.", plural(live, "job", "jobs"), perSecond(perSec))
+	}
+	if f := s.GetStateFull(); f != nil {
+		say("Nothing can be recorded, and jobs wait: %s. Fix: %s.", f.GetMessage(), f.GetHint())
+	}
+	l := s.GetLoad()
+	say("Cores: %d of %d workers decode or augment at this moment; over the last second %.0f %% of the cores were in use by them.",
+		l.GetBusy(), l.GetWorkers(), 100*l.GetCores())
+	reading := fmt.Sprintf("%s under way", plural(uint64(l.GetReads()), "read", "reads"))
+	if l.GetReads() > 0 {
+		reading += fmt.Sprintf(", the oldest for %.1f s", l.GetOldestRead().AsDuration().Seconds())
+	}
+	say("Storage: %s; over the last second something was being read for %.0f %% of the time.", reading, 100*l.GetStorage())
+	causes := sortedKeys(by)
+	for _, c := range causes {
+		names := someOf(by[c])
+		switch c {
+		case "":
+		case "script":
+			say("For their training scripts wait: %s.", names)
+		default:
+			say("For %s wait: %s.", causeWords[c], names)
+		}
+	}
+	explainMemory(say, s)
+	for _, c := range causes {
+		if a := advice(c); a != "" {
+			say("What helps %s: %s.", someOf(by[c]), a)
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// causeWords are causes as parts of a sentence.
+var causeWords = map[string]string{
+	"storage": "storage", "cores": "cores", "rank": "other ranks", "pause": "somebody who resumes them",
+	"disk": "room on the disk of the state directory", "log": "the disk of the state directory",
+	"order": "the order of a large subset", "client": "a client", "larder": "batches that are under way",
+}
+
+// explainMemory says what memory holds, and what came out of it.
+func explainMemory(say func(string, ...any), s *larderv1.Stats) {
+	var used, budget uint64
+	var tiers []string
+	for _, t := range s.GetTiers() {
+		used, budget = used+t.GetUsed(), budget+t.GetBudget()
+		text := fmt.Sprintf("%s %s of %s", t.GetForm(), fault.Size(t.GetUsed()), fault.Size(t.GetBudget()))
+		if t.GetUsed() > t.GetBudget()/8*7 && t.GetEvictions() > 0 {
+			text += fmt.Sprintf(" (full: %s entries have left for others)", count(t.GetEvictions()))
+		}
+		tiers = append(tiers, text)
+	}
+	say("Memory: %s resident, limit %s. The tiers hold %s of %s: %s.", fault.Size(s.GetRssBytes()),
+		fault.Size(s.GetMemoryLimit()), fault.Size(used), fault.Size(budget), strings.Join(tiers, ", "))
+	c := s.GetTotals()
+	h := c.GetHits()
+	found := h["encoded"] + h["decoded"] + h["augmented"]
+	if all := found + c.GetSourceReads(); all > 0 {
+		part := func(n uint64) string { return fmt.Sprintf("%.0f %%", 100*float64(n)/float64(all)) }
+		say("Of %s that jobs were to get, %s were read and %s were at hand: %s encoded, %s decoded, %s augmented. %s in all.",
+			plural(all, "sample", "samples"), part(c.GetSourceReads()), part(found), part(h["encoded"]), part(h["decoded"]),
+			part(h["augmented"]), plural(c.GetDecodes(), "decode", "decodes"))
+	}
+	for _, d := range s.GetDatasets() {
+		if n := d.GetBadSamples(); n > 0 {
+			say("%s of %s cannot be prepared; larder jobs describe names them.", plural(n, "sample", "samples"),
+				d.GetDataset().GetName())
+		}
+	}
+	if p := s.GetSplit(); p.GetPredicted() > 0 {
+		say("By the model of memory, jobs can get %s samples/s, limited by %s.", perSecond(p.GetPredicted()), p.GetBinding())
+	}
+	if why := s.GetSplit().GetWhy(); why != "" {
+		say("Why the tiers are as large as they are: %s.", why)
+	}
+}
