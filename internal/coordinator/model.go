@@ -3,6 +3,7 @@ package coordinator
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"larder/cachepolicy"
@@ -78,11 +79,14 @@ type model struct {
 	rates   Rates // measured last
 	used    Rates // those of the last Solve
 	seq     uint64
-	solving bool   // a Solve is out
-	stale   bool   // what it was asked has changed
-	first   bool   // the jobs changed since the last decision
-	moved   uint64 // samples delivered when the split changed last
-	idle    bool   // by the last solution, jobs are limited by neither cores nor memory
+	solving bool               // a Solve is out
+	stale   bool               // what it was asked has changed
+	first   bool               // the jobs changed since the last decision
+	moved   uint64             // samples delivered when the split changed last
+	resized bool               // sizes were changed since the last decision: that is decided also when nobody draws
+	last    cachepolicy.Demand // the last that was solved for jobs, for when there are none
+	past    bool               // the Solve that is out, or was last, is for it
+	idle    bool               // by the last solution, jobs are limited by neither cores nor memory
 }
 
 // drift is the part by which a rate must differ from what the last decision was made with for a new one.
@@ -157,7 +161,7 @@ func (c *Core) resolve() {
 		return
 	}
 	m := &c.model
-	if len(c.order) == 0 {
+	if len(c.order) == 0 && !m.resized {
 		m.stale = m.solving // nobody wants anything: what is there stays, for those who come next
 		return
 	}
@@ -166,9 +170,12 @@ func (c *Core) resolve() {
 			m.stale = true
 			return
 		}
-		if d := c.demand(); d.Measured() {
+		if d, past := c.demanded(); d.Measured() {
 			m.seq++
-			m.solving, m.stale, m.used = true, false, m.rates
+			m.solving, m.stale, m.used, m.past, m.resized = true, false, m.rates, past, false
+			if !past {
+				m.last = d
+			}
 			c.emit(Solve{Seq: m.seq, Model: c.cfg.Tiers.Model, Demand: d, Now: c.splitNow()})
 			return
 		}
@@ -185,11 +192,54 @@ func (c *Core) thumb() {
 		return // the configuration was checked when it came in
 	}
 	if c.cfg.Tiers.Model != SimpleModel {
-		why = "rates are not measured yet: " + why
+		d, _ := c.demanded()
+		why = unknown(&d) + ": " + why
 	}
-	c.model.first, c.model.idle = false, false
+	c.model.first, c.model.idle, c.model.resized = false, false, false
 	c.stats.Why, c.stats.Model, c.stats.Binding, c.stats.Predicted = why, cachepolicy.RuleOfThumb, "", 0
 	c.apply(split)
+}
+
+// demanded is what the model decides from; past: that of the jobs that ran last, because none draws now. Their rates hold for those who come next.
+func (c *Core) demanded() (d cachepolicy.Demand, past bool) {
+	d = c.demand()
+	if len(d.Datasets) > 0 || len(c.model.last.Datasets) == 0 {
+		return d, false
+	}
+	d.Datasets = c.model.last.Datasets
+	if old := c.model.last.Machine; d.Machine.Storage == 0 {
+		d.Machine.Storage = old.Storage
+	}
+	return d, true
+}
+
+// unknown says what a demand lacks for the model.
+func unknown(d *cachepolicy.Demand) string {
+	if len(d.Datasets) == 0 {
+		return "no job draws, and none was measured since the start"
+	}
+	var out []string
+	lacks := func(is bool, what string) {
+		if is && !slices.Contains(out, what) {
+			out = append(out, what)
+		}
+	}
+	lacks(d.Machine.Storage == 0, "how fast storage is read")
+	lacks(d.Machine.Cache == 0, "how fast memory is copied")
+	for i := range d.Datasets {
+		s := &d.Datasets[i]
+		lacks(s.Samples == 0 || s.Stored == 0 || s.Encoded == 0, "how large samples are")
+		for j := range s.Recipes {
+			r := &s.Recipes[j]
+			lacks(r.Decoded == 0 || r.Augmented == 0, "how large decoded samples are")
+			lacks(r.Augment == 0, "how fast samples are augmented")
+			lacks(r.DecodeAugment == 0, "how fast samples are decoded")
+		}
+	}
+	if len(out) == 0 {
+		return "rates are not measured yet"
+	}
+	return "rates are not measured yet (" + strings.Join(out, ", ") + ")"
 }
 
 func (c *Core) anyAuto() bool {
@@ -220,6 +270,9 @@ func (c *Core) solved(e Solved) {
 			c.stats.Why = "the model could not be solved: " + fault.From(e.Err).Message
 		}
 		return
+	}
+	if m.past {
+		e.Plan.Why = "for the jobs that ran last, " + e.Plan.Why
 	}
 	p, now := e.Plan, c.splitNow()
 	if !c.anyAuto() {

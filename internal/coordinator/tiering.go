@@ -68,12 +68,13 @@ func (c *Core) reconfigure(e Reconfigure) {
 	if e.Token != 0 {
 		c.resizers = append(c.resizers, e.Token)
 	}
-	c.model.first, c.model.stale = true, c.model.solving
+	c.model.first, c.model.resized, c.model.stale = true, true, c.model.solving
 	if !c.anyAuto() {
 		c.stats.Why, c.stats.Model, c.stats.Binding, c.stats.Predicted = why, "", "", 0
 		c.model.idle = false
-	} else if d := c.demand(); t.Model != SimpleModel && d.Measured() {
+	} else if d, _ := c.demanded(); t.Model != SimpleModel && d.Measured() {
 		split = c.squeezed(t) // what the auto tiers hold is not thrown away for the moment that solving takes
+		c.stats.Why, c.stats.Predicted = "sizes as asked, the others in proportion, until the model is solved in a moment", 0
 	} else {
 		c.thumb()
 		return

@@ -197,3 +197,27 @@ def test_stats_has_the_counters_of_the_dataset(private, tmp_path):
     # The keys are documented, and stay.
     assert set(vars(d)) == {"name", "uri", "samples", "bytes", "jobs", "bad_samples", "counters"}
     assert np.isfinite(c.wait_seconds)
+
+
+def test_a_resize_after_the_jobs_knows_what_was_measured(private, small):
+    daemon = private(SMALL)
+    said = daemon.cli("tiers", "resize", "encoded=1MiB").stdout
+    assert "no job draws, and none was measured since the start" in said, said
+    daemon.cli("tiers", "resize", "encoded=auto")
+    with larder.Loader(f"imagefolder:{small}", batch_size=8, transform=CROP, job="measured", endpoint=daemon.socket) as loader:
+
+        def measured() -> bool:
+            for batch in loader:
+                del batch
+            return "predicted" in daemon.cli("tiers", "ls").stdout
+
+        eventually(measured, PATIENCE)
+    assert row_of(daemon, "measured")["STATE"] == "done"
+
+    def solved() -> str:
+        said = daemon.cli("tiers", "ls").stdout
+        return said if "for the jobs that ran last, " in said else ""
+
+    daemon.cli("tiers", "resize", "encoded=1MiB")
+    eventually(lambda: bool(solved()))  # the model is solved beside the answer
+    assert "not measured" not in solved() and "predicted" in solved()
