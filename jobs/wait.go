@@ -141,10 +141,10 @@ func (f *Facts) preparing(m Machine, say func(Cause, string, ...any) Wait) Wait 
 }
 
 func reads(m Machine) string {
-	switch {
-	case m.Reads == 0:
+	switch m.Reads {
+	case 0:
 		return fmt.Sprintf("something was being read %.0f %% of the time", 100*m.Storage)
-	case m.Reads == 1:
+	case 1:
 		return fmt.Sprintf("1 read is under way for %s", seconds(m.Oldest))
 	}
 	return fmt.Sprintf("%d reads are under way, the oldest for %s", m.Reads, seconds(m.Oldest))

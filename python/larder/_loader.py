@@ -464,7 +464,7 @@ class Loader(Facts, _resume.Resumable):
                             f"job {self._name!r} is paused: next() waits until `larder jobs resume {self._name}`", PausedWarning, stacklevel=4 + (it.audit is not None)
                         )
                 elif time.monotonic() >= deadline:
-                    it.since = begun
+                    it.since, it.board = begun, None  # the next batch is to end the wait, so it is not taken unseen
                     raise _waits.late(self, s, it, time.monotonic() - start, job)
                 else:
                     _waits.tell(self, it, job)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import struct
 import threading
 import warnings
 
@@ -222,6 +223,26 @@ def test_a_full_disk_is_told_once(load, daemon, monkeypatch):
         batch = next(it)
     assert len(batch[0]) == 8
     assert loader.stats().client.wait_seconds >= 0.5, "what it waited in vain counts"
+
+
+def test_a_wait_that_was_given_up_ends_with_the_next_batch(load, daemon):
+    loader = load(transform=CROP, timeout=0.2)
+    it = iter(loader)
+    next(it)
+    daemon.hold = True
+    with pytest.raises(larder.DeadlineError):
+        while True:
+            next(it)
+    board = loader._box.session.board
+
+    def since() -> int:
+        return struct.unpack_from("<Q", board.page, board.at + 72)[0]
+
+    assert since() > 0, "the daemon goes on to count it"
+    daemon.resume()
+    eventually(lambda: board.post() is not None)
+    next(it)
+    assert since() == 0
 
 
 # ---- life
