@@ -7,6 +7,8 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"os/user"
+	"strconv"
 	"strings"
 	"time"
 
@@ -105,11 +107,45 @@ func tcpAccess(g config.GRPC, log *slog.Logger) (creds credentials.TransportCred
 	return credentials.NewTLS(c), tokens, nil
 }
 
+// overflowID is what the kernel names users and groups of other namespaces by.
+const overflowID = 65534
+
+// socketGroup is the number of a group; 0 for none: the group of root is nobody's to be let in by.
+func socketGroup(name string) (int, error) {
+	if name == "" {
+		return 0, nil
+	}
+	text := name
+	if g, err := user.LookupGroup(name); err == nil {
+		text = g.Gid
+	}
+	n, err := strconv.ParseUint(text, 10, 31)
+	if err == nil && (n == 0 || n == overflowID) { // the latter stands for every group that is unknown here
+		return 0, fault.New(fault.ConfigInvalid, "socket_group", "make a group for the users of the daemon", "group %d is root's own, or nobody's", n)
+	}
+	if err != nil {
+		return 0, fault.New(fault.ConfigInvalid, "socket_group", "getent group lists the groups; a number works too", "there is no group %q on this machine", name)
+	}
+	return int(n), nil
+}
+
+// userName is the name of a user on this machine, else its number.
+func userName(uid uint32) string {
+	n := strconv.FormatUint(uint64(uid), 10)
+	if u, err := user.LookupId(n); err == nil && u.Username != "" {
+		return printable(u.Username)
+	}
+	return "uid " + n
+}
+
 // opened lists what the daemon listens on, for people to see who can speak to it.
 func (d *daemon) opened() *[]*larderv1.Listener {
 	list := []*larderv1.Listener{{
 		Address: d.listener.Path(), Serves: "sessions and gRPC", Admits: fmt.Sprintf("uid %d and root", os.Getuid()), Guarded: true,
 	}}
+	if g := d.cfg.SocketGroup; g != "" {
+		list[0].Admits = fmt.Sprintf("uid %d, root and group %s", os.Getuid(), g)
+	}
 	if d.tcp != nil {
 		g := d.cfg.GRPC
 		var with []string

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -10,11 +11,53 @@ import (
 	"math/big"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 )
+
+// as N UID GROUP CMD ARGS...: code of another user, of a group of its own number and of GROUP. Files that it needs belong into $S.
+func cmdAs(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 4 {
+		ts.Fatalf("usage: as CODE UID GROUP CMD ARGS...")
+	}
+	uid, err := strconv.ParseUint(args[1], 10, 32)
+	ts.Check(err)
+	group, err := strconv.ParseUint(args[2], 10, 32)
+	ts.Check(err)
+	// Folders of tests are closed to others: the binary goes where they can run it.
+	bin := filepath.Join(ts.Getenv("S"), "bin")
+	path := filepath.Join(bin, args[3])
+	if _, err := os.Stat(path); err != nil {
+		self, err := os.Executable()
+		ts.Check(err)
+		ts.Check(os.MkdirAll(bin, 0o755))
+		ts.Check(os.Chmod(bin, 0o755))
+		// By another process: while this one had it open for writing, what it forks elsewhere would have it too, and a
+		// file that is open for writing cannot be run.
+		ts.Check(exec.Command("cp", self, path).Run())
+		ts.Check(os.Chmod(path, 0o755))
+	}
+	c := exec.Command(path, args[4:]...)
+	c.Dir = ts.Getenv("S")
+	c.Env = []string{"LARDER_SOCKET=" + ts.Getenv("LARDER_SOCKET"), "PATH=" + bin}
+	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid), Groups: []uint32{uint32(group)}}}
+	var out, errs bytes.Buffer
+	c.Stdout, c.Stderr = &out, &errs
+	if err := c.Run(); err != nil && c.ProcessState == nil {
+		ts.Fatalf("%v: %v", args, err)
+	}
+	ts.Logf("[uid %d]\n%s%s", uid, out.String(), errs.String())
+	ts.Check(os.WriteFile(ts.MkAbs("out"), out.Bytes(), 0o600))
+	ts.Check(os.WriteFile(ts.MkAbs("err"), errs.Bytes(), 0o600))
+	if got := strconv.Itoa(c.ProcessState.ExitCode()); got != args[0] {
+		ts.Fatalf("%v: exit code %s, want %s", args[3:], got, args[0])
+	}
+}
 
 // certs DIR: makes the authorities ca and other-ca, and certificates server and client of ca, stranger of other-ca.
 func cmdCerts(ts *testscript.TestScript, _ bool, args []string) {

@@ -27,6 +27,7 @@ import (
 	"larder/internal/prep"
 	"larder/internal/rpc"
 	"larder/internal/session"
+	"larder/internal/shm"
 	"larder/internal/source"
 	"larder/internal/telemetry"
 	larderv1 "larder/proto/larder/v1"
@@ -122,7 +123,11 @@ func (d *daemon) open() (err error) {
 	if path == "" {
 		path = session.DefaultSocket()
 	}
-	if d.listener, err = session.Listen(path); err != nil {
+	group, err := socketGroup(cfg.SocketGroup)
+	if err != nil {
+		return err
+	}
+	if d.listener, err = session.ListenGroup(path, group); err != nil {
 		return err
 	}
 	var creds credentials.TransportCredentials
@@ -138,12 +143,12 @@ func (d *daemon) open() (err error) {
 	if err := d.openEngine(); err != nil {
 		return err
 	}
-	d.sessions = session.NewServer(session.Config{Engine: d.engine, Service: rpc.Service(d.engine, log), Log: log})
-	d.rpc = append(d.rpc, rpc.NewServer(rpc.Config{Engine: d.engine, Log: log, Health: d.health, Done: d.gone}))
+	d.sessions = session.NewServer(session.Config{Engine: d.engine, Service: rpc.Service(d.engine, log), Log: log, Group: group})
+	d.rpc = append(d.rpc, rpc.NewServer(rpc.Config{Engine: d.engine, Log: log, Health: d.health, Done: d.gone, Creds: rpc.PeerCreds()}))
 	if d.tcp != nil {
 		d.rpc = append(d.rpc, rpc.NewServer(rpc.Config{Engine: d.engine, Log: log, Health: d.health, Done: d.gone, Creds: creds, Tokens: tokens}))
 	}
-	d.serve()
+	d.serve(session.Allow(group))
 	if cfg.HTTP != "" {
 		d.http, err = telemetry.ListenHTTP(cfg.HTTP, telemetry.HTTPConfig{Stats: d.stats, Ready: d.ready, Version: version, Log: log})
 		if err != nil {
@@ -218,13 +223,13 @@ func imageLimits(p config.Prep, r config.Resolved) prep.Limits {
 }
 
 // serve starts every part. The first that fails makes broken close.
-func (d *daemon) serve() {
+func (d *daemon) serve(allow func(shm.Peer) bool) {
 	ctx, stop := context.WithCancel(context.Background())
 	d.stop = stop
 	var gctx context.Context
 	d.group, gctx = errgroup.WithContext(ctx)
 	d.broken = gctx.Done()
-	d.grpcHalf, d.sessionHalf = session.Mux(d.listener)
+	d.grpcHalf, d.sessionHalf = session.MuxFor(d.listener, allow)
 	part := func(name string, f func() error) {
 		d.group.Go(func() error {
 			err := f()

@@ -152,10 +152,10 @@ func TestDocsNameCommands(t *testing.T) {
 		}
 	}
 	walk(root)
-	// Pages on what was measured have flags of other programs: those of Python, pytest and of the scripts of bench and examples.
-	others := []string{"kill", "data", "torch", "parity", "minutes", "write", "base", "only", "quick", "refill", "seeds", "paced"}
+	// Pages on what was measured have flags of other programs: those of Python, pytest, torchrun and of the scripts of bench and examples.
+	others := []string{"nproc_per_node", "rdzv_id", "kill", "data", "torch", "parity", "minutes", "write", "base", "only", "quick", "refill", "seeds", "paced"}
 	code := regexp.MustCompile("(?s)```.*?\n```|`[^`\n]+`")
-	flag := regexp.MustCompile(`(?:^|[ \x60\[(])--([a-z][a-z-]*[a-z])`)
+	flag := regexp.MustCompile(`(?:^|[ \x60\[(])--([a-z][a-z_-]*[a-z])`)
 	command := regexp.MustCompile(`(?:^|[\x60 /(])larder ((?:[a-z]+)(?: [a-z]+)?)`)
 	checked := 0
 	for page, text := range pages(t) {

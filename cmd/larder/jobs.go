@@ -68,7 +68,7 @@ func newJobsLs(g *globals) *cobra.Command {
 }
 
 func jobTable(t *tabwriter.Writer, list []*larderv1.Job) {
-	row(t, "NAME", "STATE", "DATASET", "SUBSET", "SAMPLES", "RANKS", "EPOCH", "DELIVERED", "SAMPLES/S", "DECODES", "WAITED", "WAITS FOR")
+	row(t, "NAME", "STATE", "DATASET", "SUBSET", "SAMPLES", "RANKS", "EPOCH", "DELIVERED", "SAMPLES/S", "DECODES", "WAITED", "WAITS FOR", "OWNER")
 	for _, j := range list {
 		subset := j.GetSpec().GetSubset()
 		if subset == "" {
@@ -76,7 +76,7 @@ func jobTable(t *tabwriter.Writer, list []*larderv1.Job) {
 		}
 		row(t, clip(j.GetSpec().GetName(), 40), jobState(j), clipPath(j.GetSpec().GetDataset(), 40), clip(subset, 30),
 			count(j.GetSubsetSize()), ranks(j), epoch(j), count(j.GetCounters().GetSamplesDelivered()), rate(j),
-			count(j.GetCounters().GetDecodes()), fmt.Sprintf("%.1fs", j.GetCounters().GetWaitSeconds()), waitsFor(j.GetWait()))
+			count(j.GetCounters().GetDecodes()), fmt.Sprintf("%.1fs", j.GetCounters().GetWaitSeconds()), waitsFor(j.GetWait()), userName(j.GetOwner()))
 	}
 }
 
@@ -160,6 +160,7 @@ func describeJob(t *tabwriter.Writer, j *larderv1.Job) {
 		state += ": " + r
 	}
 	row(t, "state", state)
+	row(t, "owner", userName(j.GetOwner()))
 	row(t, "dataset", s.GetDataset())
 	if s.GetSubset() != "" {
 		row(t, "subset", s.GetSubset())

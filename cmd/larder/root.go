@@ -170,6 +170,7 @@ type configFlags struct {
 	http string
 
 	storageLimit string
+	socketGroup  string
 	tcp          rpc.Access // of the daemon's own TCP listener
 }
 
@@ -200,6 +201,9 @@ func (c *configFlags) reload(g *globals, name string, content []byte) (*config.C
 	accessKeys(c.tcp, flags)
 	if c.http != "" {
 		flags["http"] = c.http
+	}
+	if c.socketGroup != "" {
+		flags["socket_group"] = c.socketGroup
 	}
 	if c.storageLimit != "" {
 		flags["source.storage_limit"] = c.storageLimit

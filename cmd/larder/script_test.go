@@ -90,6 +90,12 @@ func TestScript(t *testing.T) {
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
+		Condition: func(cond string) (bool, error) {
+			if cond != "root" {
+				return false, fmt.Errorf("no condition is named %q", cond)
+			}
+			return os.Getuid() == 0, nil // only root can be other users
+		},
 		Setup: func(env *testscript.Env) error {
 			// Socket paths are short, the scripts' own folder is not.
 			dir, err := os.MkdirTemp("", "ls-") // short: a socket's path has at most 107 bytes
@@ -109,7 +115,7 @@ func TestScript(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"daemon": cmdDaemon, "signal": cmdSignal, "ended": cmdEnded, "images": cmdImages, "code": cmdCode, "get": cmdGet, "certs": cmdCerts,
+			"daemon": cmdDaemon, "signal": cmdSignal, "ended": cmdEnded, "images": cmdImages, "code": cmdCode, "get": cmdGet, "certs": cmdCerts, "as": cmdAs,
 		},
 	})
 }

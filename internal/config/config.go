@@ -5,17 +5,19 @@ import "time"
 // Config is the whole configuration. Default gives one that runs on 2 cores and 2 GiB; fields that are auto get their
 // value from Resolve.
 type Config struct {
-	Socket  string // path of the Unix socket; empty = the user's default
-	HTTP    string // host:port of /metrics and health; empty = off
-	GRPC    GRPC
-	Memory  Memory
-	Tiers   Tiers
-	Prep    Prep
-	Source  Source
-	State   State
-	Jobs    Jobs
-	Sampler Sampler
-	Log     Log
+	Socket string // path of the Unix socket; empty = the user's default
+	// SocketGroup is the group, by name or number, whose members may use the socket too; empty = no group's.
+	SocketGroup string
+	HTTP        string // host:port of /metrics and health; empty = off
+	GRPC        GRPC
+	Memory      Memory
+	Tiers       Tiers
+	Prep        Prep
+	Source      Source
+	State       State
+	Jobs        Jobs
+	Sampler     Sampler
+	Log         Log
 
 	Datasets []DatasetConfig // those with a floor, a cap or strata, by name
 

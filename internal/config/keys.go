@@ -76,6 +76,8 @@ var byName = func() map[string]int {
 var keys = []Key{
 	text("socket", "path", "Unix socket of sessions and gRPC; empty = the user's default", Restart,
 		func(c *Config) *string { return &c.Socket }, checkPath),
+	text("socket_group", "group", "name or number of a group whose members may use the socket too; empty = the daemon's user and root alone", Restart,
+		func(c *Config) *string { return &c.SocketGroup }, checkGroup),
 	text("http", "host:port", "address of /metrics, health and JSON; empty = off", Restart,
 		func(c *Config) *string { return &c.HTTP }, checkAddr),
 	text("grpc.listen", "host:port", "gRPC on TCP; empty = off", Restart,
@@ -325,6 +327,14 @@ func oneOf(what string, allowed ...string) func(string) error {
 func checkPath(s string) error {
 	if strings.ContainsRune(s, 0) || !utf8.ValidString(s) {
 		return errors.New("a path must be UTF-8 without zero bytes")
+	}
+	return nil
+}
+
+// checkGroup does not ask whether the group exists: that is for the machine that serves.
+func checkGroup(s string) error {
+	if strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == ':' || r == '/' || r == 0x7f }) || len(s) > 256 {
+		return errors.New("it is not the name or number of a group")
 	}
 	return nil
 }

@@ -76,6 +76,8 @@ func flagName(key string) string {
 	switch key {
 	case "socket", "http":
 		return "--" + key
+	case "socket_group":
+		return "--socket-group"
 	case "grpc.token_file":
 		return "--token-file"
 	case "grpc.tls_client_ca":

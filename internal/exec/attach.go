@@ -39,6 +39,9 @@ func (e *Engine) Attach(ctx context.Context, req *larderv1.AttachRequest, peer s
 	if !live {
 		return nil, fault.New(fault.NotFound, req.GetJob(), "register it first; larder jobs ls shows what lives", "attach to job %q, which does not live here", req.GetJob())
 	}
+	if err := mayTouch(shm.WithPeer(ctx, peer), j, "attach to"); err != nil {
+		return nil, err
+	}
 	if err := e.fitsRing(j); err != nil {
 		return nil, err
 	}

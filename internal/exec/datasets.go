@@ -28,6 +28,16 @@ func (e *Engine) AddDataset(ctx context.Context, req *larderv1.AddDatasetRequest
 	if req.GetUri() == "" {
 		return nil, fault.New(fault.Invalid, "uri", "give a uri such as imagefolder:/data/train", "add a dataset without a uri")
 	}
+	asks := asker(ctx)
+	if asks != nil {
+		if req.GetName() != "" && req.GetName() != req.GetUri() {
+			return nil, fault.New(fault.Denied, req.GetName(), "leave the name out, and use the uri",
+				"add a dataset under a name: a name is for all users of the daemon, so only its own user gives one")
+		}
+		if err := e.cfg.Catalog.MayList(req.GetUri(), asks.reader()); err != nil {
+			return nil, err
+		}
+	}
 	add := e.cfg.Catalog.Add
 	if req.GetSkipEmpty() {
 		add = e.cfg.Catalog.AddSkipEmpty
@@ -35,6 +45,11 @@ func (e *Engine) AddDataset(ctx context.Context, req *larderv1.AddDatasetRequest
 	d, err := add(ctx, req.GetName(), req.GetUri())
 	if err != nil {
 		return nil, err
+	}
+	if asks != nil {
+		if _, err := e.cfg.Catalog.MayRead(ctx, d, asks.reader()); err != nil {
+			return nil, err
+		}
 	}
 	if err := e.followed(ctx); err != nil {
 		return nil, err
@@ -48,10 +63,14 @@ func (e *Engine) AddDataset(ctx context.Context, req *larderv1.AddDatasetRequest
 	return &larderv1.AddDatasetResponse{Dataset: e.dataset(d)}, nil
 }
 
-// ListDatasets lists datasets by id.
-func (e *Engine) ListDatasets(context.Context, *larderv1.ListDatasetsRequest) (*larderv1.ListDatasetsResponse, error) {
+// ListDatasets lists datasets by id: to other users those whose folder they may list.
+func (e *Engine) ListDatasets(ctx context.Context, _ *larderv1.ListDatasetsRequest) (*larderv1.ListDatasetsResponse, error) {
 	out := &larderv1.ListDatasetsResponse{}
+	asks := asker(ctx)
 	for _, d := range e.cfg.Catalog.List() {
+		if asks != nil && e.cfg.Catalog.MayList(d.URI(), asks.reader()) != nil {
+			continue // another user's, whose name is not told
+		}
 		out.Datasets = append(out.Datasets, e.dataset(d))
 	}
 	return out, nil

@@ -262,6 +262,9 @@ func (r *recorder) worked(s step, o ident.ObjectID, took time.Duration) {
 
 // RecordTrace records what jobs ask for and what is decided about it.
 func (e *Engine) RecordTrace(ctx context.Context, req *larderv1.RecordTraceRequest) (*larderv1.RecordTraceResponse, error) {
+	if err := mayRun(ctx, "record a trace"); err != nil {
+		return nil, err
+	}
 	r, err := e.recording(ctx, req)
 	if err != nil {
 		return nil, err

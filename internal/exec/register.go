@@ -40,6 +40,7 @@ type job struct {
 	seed       *atomic.Uint64  // of random parameters, once it is registered
 	resume     *recordedResume // what it goes on from; nil = it began by itself
 	rows       int             // that a slot of its rings has room for: no batch may have more
+	owner      *owner          // who registered it; nil = the user of the daemon
 }
 
 // key is the randomness of one sample: of its dataset's id, so that it does not depend on what else the daemon indexed.
@@ -60,14 +61,27 @@ func (e *Engine) RegisterJob(ctx context.Context, req *larderv1.RegisterJobReque
 	if err != nil {
 		return nil, err
 	}
+	asks := asker(ctx)
+	if err := e.mayRegister(asks, spec); err != nil {
+		return nil, err
+	}
 	j, reg, err := e.compile(ctx, spec, nil)
 	if err != nil {
 		return nil, err
 	}
+	if err := e.mayRead(ctx, asks, j); err != nil {
+		return nil, err
+	}
+	j.owner = asks
 	var token *resume.Token
 	if req.GetResume() != "" {
 		if token, err = resume.Parse(req.GetResume()); err != nil {
 			return nil, err
+		}
+		if token.Log == e.logName() && !token.Portable() {
+			if err := e.mayTouchID(ctx, ident.JobID(token.ID), "go on from"); err != nil {
+				return nil, err
+			}
 		}
 	}
 	j.subsets.asked[0].sketch = e.sketched(j.data, j.subsets.asked[0])
@@ -78,6 +92,13 @@ func (e *Engine) RegisterJob(ctx context.Context, req *larderv1.RegisterJobReque
 	}
 	if _, err := e.follow(ctx); err != nil { // the dataset may have been found changed
 		return nil, err
+	}
+	if old, live, err := e.liveJob(ctx, spec.GetName()); err != nil {
+		return nil, err
+	} else if live {
+		if err := mayTouch(ctx, old, "join or replace"); err != nil {
+			return nil, err
+		}
 	}
 	if token != nil {
 		same, kill, err := e.takeOver(ctx, spec, token)

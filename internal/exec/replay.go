@@ -111,9 +111,12 @@ func (e *Engine) recordedOf(name string) (id ident.JobID, uri, files string, see
 }
 
 // ListOrders lists what is kept of a job's orders.
-func (e *Engine) ListOrders(_ context.Context, req *larderv1.ListOrdersRequest) (*larderv1.ListOrdersResponse, error) {
+func (e *Engine) ListOrders(ctx context.Context, req *larderv1.ListOrdersRequest) (*larderv1.ListOrdersResponse, error) {
 	id, uri, files, seed, err := e.recordedOf(req.GetName())
 	if err != nil {
+		return nil, err
+	}
+	if err := e.mayTouchID(ctx, id, "list the orders of"); err != nil {
 		return nil, err
 	}
 	out := &larderv1.ListOrdersResponse{Job: uint32(id), Dataset: uri, Files: files, Seed: seed}
@@ -142,7 +145,10 @@ func (e *Engine) ListOrders(_ context.Context, req *larderv1.ListOrdersRequest) 
 const orderPart = 1 << 18
 
 // GetOrder returns a part of an order.
-func (e *Engine) GetOrder(_ context.Context, req *larderv1.GetOrderRequest) (*larderv1.GetOrderResponse, error) {
+func (e *Engine) GetOrder(ctx context.Context, req *larderv1.GetOrderRequest) (*larderv1.GetOrderResponse, error) {
+	if err := e.mayTouchID(ctx, ident.JobID(req.GetJob()), "read an order of"); err != nil {
+		return nil, err
+	}
 	rec, err := e.cfg.Journal.Recorded(ident.JobID(req.GetJob()), req.GetEpoch(), journal.AnyInstance)
 	if err != nil {
 		return nil, err

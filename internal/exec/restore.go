@@ -33,6 +33,7 @@ type (
 		Seed       string          `json:"seed"` // of random parameters; in a share group not the job's own
 		Registered time.Time       `json:"registered"`
 		Resume     *recordedResume `json:"resume,omitempty"`
+		Owner      *owner          `json:"owner,omitempty"` // absent: the user of the daemon
 	}
 	recordedDataset struct {
 		Name      string `json:"name"`
@@ -126,7 +127,7 @@ func (e *Engine) record(p coordinator.Persist) (journal.Record, error) {
 		if err != nil {
 			return rec, err
 		}
-		text, err := json.Marshal(recordedJob{spec, j.data.Name(), j.data.URI(), s, strconv.FormatUint(p.Seed, 10), j.registered, j.resume})
+		text, err := json.Marshal(recordedJob{spec, j.data.Name(), j.data.URI(), s, strconv.FormatUint(p.Seed, 10), j.registered, j.resume, j.owner})
 		rec.Text = string(text)
 		return rec, err
 	case coordinator.RecEpoch:
@@ -259,7 +260,10 @@ func (e *Engine) reopen(ctx context.Context, r *returning, known *selections) er
 		return err
 	}
 	j.seed.Store(seed)
-	j.id, j.registered, j.resume = js.ID, rj.Registered, rj.Resume
+	if err := e.mayRead(ctx, rj.Owner, j); err != nil {
+		return err
+	}
+	j.id, j.registered, j.resume, j.owner = js.ID, rj.Registered, rj.Resume, rj.Owner
 	r.j, r.ev = j, coordinator.Restore{Register: reg, ID: js.ID, Seed: seed, Paused: js.Paused}
 	return nil
 }

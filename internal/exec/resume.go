@@ -77,6 +77,9 @@ func (e *Engine) GetState(ctx context.Context, req *larderv1.GetStateRequest) (*
 	if j == nil {
 		return nil, e.noJob(req.GetName())
 	}
+	if err := mayTouch(ctx, j, "save the state of"); err != nil {
+		return nil, err
+	}
 	v, err := e.lookup(ctx, j.id)
 	if err != nil {
 		return nil, err

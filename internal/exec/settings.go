@@ -86,6 +86,9 @@ func (e *Engine) settings() Settings {
 
 // ApplyConfig changes the configuration to that of a whole file.
 func (e *Engine) ApplyConfig(ctx context.Context, req *larderv1.ApplyConfigRequest) (*larderv1.ApplyConfigResponse, error) {
+	if err := mayRun(ctx, "change the configuration"); err != nil {
+		return nil, err
+	}
 	if e.cfg.ApplyConfig == nil {
 		return nil, fault.New(fault.Unsupported, "config", "restart the program that it is part of", "this daemon was not started from a configuration")
 	}
@@ -94,6 +97,9 @@ func (e *Engine) ApplyConfig(ctx context.Context, req *larderv1.ApplyConfigReque
 
 // Stop ends the daemon that this engine is of.
 func (e *Engine) Stop(ctx context.Context, req *larderv1.StopRequest) (*larderv1.StopResponse, error) {
+	if err := mayRun(ctx, "stop the daemon"); err != nil {
+		return nil, err
+	}
 	if e.cfg.Stop == nil {
 		return nil, fault.New(fault.Unsupported, "daemon", "end that program", "this daemon is part of another program and ends with it")
 	}

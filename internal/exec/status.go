@@ -72,7 +72,8 @@ func (e *Engine) viewOn(v jobs.Job, m jobs.Machine) *larderv1.Job {
 		return nil
 	}
 	out := &larderv1.Job{
-		Id: uint32(v.ID), Spec: j.spec, State: states[v.State], SubsetSize: uint64(v.Spec.Subset), BatchesPerEpoch: uint64(v.Spec.Batches(0)),
+		Owner: j.owner.uid(),
+		Id:    uint32(v.ID), Spec: j.spec, State: states[v.State], SubsetSize: uint64(v.Spec.Subset), BatchesPerEpoch: uint64(v.Spec.Batches(0)),
 		Counters: counters(&v.Stats), Promise: v.Promise, RegisteredAt: timestamppb.New(j.registered), EndedReason: v.Reason,
 		Recipe: j.recipe.ID().String(), Prefix: j.recipe.Prefix().String(), ShareGroup: v.Group, InstanceOffset: v.Offset,
 		Quarantined: e.quarantined(j, v.Stats.Bad), Paused: v.Paused, SubsetSince: v.Since,
@@ -138,7 +139,7 @@ func (e *Engine) list(ctx context.Context, ended bool) ([]*larderv1.Job, error) 
 	var out []*larderv1.Job
 	m := e.machine()
 	for _, v := range all {
-		if j := e.viewOn(v, m); j != nil {
+		if j := shown(ctx, e.viewOn(v, m)); j != nil {
 			out = append(out, j)
 		}
 	}
@@ -151,6 +152,9 @@ func (e *Engine) named(ctx context.Context, name string) (*larderv1.Job, error) 
 	e.mu.Unlock()
 	if j == nil {
 		return nil, e.noJob(name)
+	}
+	if err := mayTouch(ctx, j, "describe"); err != nil {
+		return nil, err
 	}
 	return e.describe(ctx, j.id)
 }
@@ -201,6 +205,9 @@ func (e *Engine) end(ctx context.Context, name string, build func(coordinator.To
 	if j == nil {
 		return nil, e.noJob(name)
 	}
+	if err := mayTouch(ctx, j, "change"); err != nil {
+		return nil, err
+	}
 	if !live {
 		return nil, fault.New(fault.JobEnded, name, "nothing is left to do", "job %s has ended already", name)
 	}
@@ -238,11 +245,14 @@ func (e *Engine) GetTiers(ctx context.Context, _ *larderv1.GetTiersRequest) (*la
 	if err != nil {
 		return nil, err
 	}
-	return &larderv1.GetTiersResponse{Tiers: e.tiers(now.tiers), Total: uint64(e.total()), Split: e.split(now.stats, now.quotas)}, nil
+	return &larderv1.GetTiersResponse{Tiers: e.tiers(now.tiers), Total: uint64(e.total()), Split: shownSplit(ctx, e.split(now.stats, now.quotas))}, nil
 }
 
 // SetTiers changes sizes, all of the request or nothing.
 func (e *Engine) SetTiers(ctx context.Context, req *larderv1.SetTiersRequest) (*larderv1.SetTiersResponse, error) {
+	if err := mayRun(ctx, "resize tiers"); err != nil {
+		return nil, err
+	}
 	if err := e.setTiers(ctx, req); err != nil {
 		return nil, err
 	}
@@ -319,7 +329,7 @@ func (e *Engine) GetStats(ctx context.Context, req *larderv1.GetStatsRequest) (*
 			WaitSeconds: st.Wait.Seconds(),
 		},
 		Tiers: e.tiers(now.tiers), RssBytes: rss(), MemoryLimit: uint64(max(e.cfg.MemoryLimit, 0)), Parity: prep.Parity(), Decoder: prep.DecoderName(),
-		Split: e.split(st, now.quotas), StateFull: e.stateFull(), Load: e.load(machine), Datasets: e.datasetStats(now.data),
+		Split: shownSplit(ctx, e.split(st, now.quotas)), StateFull: e.stateFull(), Load: e.load(machine), Datasets: e.shownDatasets(ctx, e.datasetStats(now.data)),
 	}
 	for _, v := range now.jobs {
 		j := e.viewOn(v, machine)
@@ -327,7 +337,7 @@ func (e *Engine) GetStats(ctx context.Context, req *larderv1.GetStatsRequest) (*
 			continue
 		}
 		e.addWaiting(s, j, &v)
-		if req.GetJob() == "" || v.Spec.Name == req.GetJob() {
+		if j = shown(ctx, j); req.GetJob() == "" || v.Spec.Name == req.GetJob() {
 			s.Jobs = append(s.Jobs, j)
 		}
 	}

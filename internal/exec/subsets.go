@@ -174,12 +174,18 @@ func (e *Engine) SetSubset(ctx context.Context, req *larderv1.SetSubsetRequest) 
 	case !live:
 		return nil, fault.New(fault.JobEnded, req.GetName(), "make a new Loader with that subset", "change the subset of job %s, which has ended", req.GetName())
 	}
+	if err := mayTouch(ctx, j, "change"); err != nil {
+		return nil, err
+	}
 	if uint64(req.GetRank()) >= uint64(j.life.World) {
 		return nil, fault.New(fault.Invalid, "rank", "ranks count from 0", "change the subset for rank %d of job %s, which has world_size %d", req.GetRank(), req.GetName(), j.life.World)
 	}
 	seen := j.data.Fingerprint()
 	samples, err := j.data.Select(req.GetSubset())
 	if err != nil {
+		return nil, err
+	}
+	if err := e.mayReadAt(ctx, j.owner, j.data, seen); err != nil {
 		return nil, err
 	}
 	r, err := e.change(ctx, j, int(req.GetRank()), req.GetSubset(), objectsOf(j.data, samples), seen)
@@ -289,6 +295,9 @@ func (e *Engine) follow(ctx context.Context) ([]string, error) {
 func (e *Engine) reselect(ctx context.Context, j *job, expr string, seen uint64) error {
 	samples, err := j.data.Select(expr)
 	if err == nil {
+		err = e.mayReadAt(ctx, j.owner, j.data, seen)
+	}
+	if err == nil {
 		if _, err = e.change(ctx, j, 0, expr, objectsOf(j.data, samples), seen); err == nil {
 			return nil
 		}
@@ -315,15 +324,31 @@ func (e *Engine) followed(ctx context.Context) error {
 
 // open is Catalog.Open; jobs hear of what it finds changed.
 func (e *Engine) open(ctx context.Context, nameOrURI string) (*source.Dataset, error) {
+	asks := asker(ctx)
+	if asks != nil {
+		if err := e.cfg.Catalog.MayList(nameOrURI, asks.reader()); err != nil {
+			return nil, err
+		}
+	}
 	d, err := e.cfg.Catalog.Open(ctx, nameOrURI)
 	if err != nil {
 		return nil, err
+	}
+	if asks != nil {
+		if _, err := e.cfg.Catalog.MayRead(ctx, d, asks.reader()); err != nil {
+			return nil, err
+		}
 	}
 	return d, e.followed(ctx)
 }
 
 // RefreshDataset looks at every file of a dataset again and tells its jobs.
 func (e *Engine) RefreshDataset(ctx context.Context, req *larderv1.RefreshDatasetRequest) (*larderv1.RefreshDatasetResponse, error) {
+	if asks := asker(ctx); asks != nil {
+		if err := e.cfg.Catalog.MayList(req.GetDataset(), asks.reader()); err != nil {
+			return nil, err
+		}
+	}
 	d, ok := e.cfg.Catalog.Get(req.GetDataset())
 	if !ok {
 		if _, err := e.cfg.Catalog.Reindex(ctx, req.GetDataset()); err != nil {

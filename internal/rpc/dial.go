@@ -117,7 +117,7 @@ func (d *dialer) failure(cause error) error {
 	case err == nil && secure != nil:
 		return fault.Wrap(secure, fault.Unavailable, where, hintTLS(secure), "no secure connection to the daemon at %s", where)
 	case errors.Is(err, fs.ErrPermission):
-		return fault.New(fault.Unavailable, where, "a daemon serves only its own user and root; run as that user, or start your own: larder serve",
+		return fault.New(fault.Unavailable, where, "a daemon serves its own user, root and the members of its socket_group; run as one of them, or start your own: larder serve",
 			"no right to speak to the daemon at %s", where)
 	case d.network == "unix" && errors.Is(err, fs.ErrNotExist):
 		return fault.New(fault.Unavailable, where, "start one with: larder serve; or name its socket with --socket or LARDER_SOCKET",
@@ -134,7 +134,7 @@ func (d *dialer) failure(cause error) error {
 		return fault.New(fault.Unavailable, where, "does it speak TLS? then name the authority of its certificate with --tls-ca or LARDER_TLS_CA",
 			"what listens at %s closed the connection", where)
 	default:
-		return fault.New(fault.Unavailable, where, "it serves its own user and root only, and TCP with TLS; larder doctor looks at its socket",
+		return fault.New(fault.Unavailable, where, "it serves its own user, root and the members of its socket_group; larder doctor looks at its socket",
 			"what listens at %s closed the connection", where)
 	}
 }

@@ -371,7 +371,7 @@ func TestDialErrors(t *testing.T) {
 	}
 	d := &dialer{target: "/x", network: "unix"}
 	d.mu.err = &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", errors.Join(os.ErrPermission))}
-	if err := d.failure(nil); !strings.Contains(err.Error(), "no right to speak") || !strings.Contains(err.Error(), "run as that user") {
+	if err := d.failure(nil); !strings.Contains(err.Error(), "no right to speak") || !strings.Contains(err.Error(), "run as one of them") {
 		t.Errorf("EACCES: %v", err)
 	}
 }

@@ -56,8 +56,8 @@ func NewServer(cfg Config) *grpc.Server {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	unary := []grpc.UnaryServerInterceptor{statusUnary}
-	stream := []grpc.StreamServerInterceptor{statusStream}
+	unary := []grpc.UnaryServerInterceptor{statusUnary, knownUnary}
+	stream := []grpc.StreamServerInterceptor{statusStream, knownStream}
 	if cfg.Tokens != nil {
 		unary, stream = append(unary, cfg.Tokens.unary), append(stream, cfg.Tokens.stream)
 	}

@@ -56,10 +56,7 @@ func TestTokens(t *testing.T) {
 		"more":        {[]string{"Bearer " + someToken + "0"}, codes.Unauthenticated},
 		"twice":       {[]string{"Bearer " + someToken, "Bearer " + someToken}, codes.Unauthenticated},
 	} {
-		ctx := t.Context()
-		for _, g := range c.given {
-			ctx = metadata.AppendToOutgoingContext(ctx, authHeader, g)
-		}
+		ctx := metadata.NewOutgoingContext(t.Context(), metadata.MD{authHeader: c.given})
 		before := asked
 		_, err := client.GetStats(ctx, &larderv1.GetStatsRequest{})
 		if status.Code(err) != c.want || asked-before != map[bool]int{true: 1}[c.want == codes.OK] {

@@ -73,12 +73,9 @@ type Engine interface {
 	Hello(*larderv1.HelloRequest) *larderv1.HelloResponse
 }
 
-type peerKey struct{}
-
 // PeerFrom returns the process whose CALL the context belongs to.
 func PeerFrom(ctx context.Context) (shm.Peer, bool) {
-	p, ok := ctx.Value(peerKey{}).(shm.Peer)
-	return p, ok
+	return shm.PeerFrom(ctx)
 }
 
 // DefaultSocket is LARDER_SOCKET, else $XDG_RUNTIME_DIR/larder/larder.sock, else /tmp/larder-UID/larder.sock.

@@ -106,8 +106,11 @@ func (s *conn) run() {
 // admit checks who speaks.
 func (s *conn) admit() error {
 	if !s.srv.cfg.Allow(s.peer) {
-		return fault.New(fault.Invalid, "session", "run the training process as the user of the daemon, or start a daemon of its own",
-			"uid %d may not speak to a daemon of uid %d", s.peer.UID, os.Getuid())
+		hint, group := "run the training process as the user of the daemon, or start a daemon of its own", ""
+		if g := s.srv.cfg.Group; g > 0 {
+			hint, group = fmt.Sprintf("join the group: a process has the groups of its login; %s", hint), fmt.Sprintf(" that serves group %d", g)
+		}
+		return fault.New(fault.Denied, "session", hint, "uid %d may not speak to a daemon of uid %d%s", s.peer.UID, os.Getuid(), group)
 	}
 	if s.srv.draining() {
 		return s.draining()
@@ -256,7 +259,7 @@ func (s *conn) startCall(id uint64, p []byte) {
 	s.work.Go(func() {
 		var b []byte
 		err := s.guard("CALL", func() (err error) {
-			b, err = call(context.WithValue(s.ctx, peerKey{}, s.peer), s.srv.cfg.Service, p)
+			b, err = call(shm.WithPeer(s.ctx, s.peer), s.srv.cfg.Service, p)
 			return err
 		})
 		f := result(id, b, err)

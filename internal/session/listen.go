@@ -37,7 +37,11 @@ type Listener struct {
 // Listen makes the socket (0600) and, where it is missing, its folder (0700). It refuses with ALREADY_EXISTS, naming
 // the process, when a daemon serves the path; a socket file that a dead daemon left is replaced. Of two daemons that
 // start at once exactly one wins.
-func Listen(path string) (*Listener, error) {
+func Listen(path string) (*Listener, error) { return ListenGroup(path, 0) }
+
+// ListenGroup is Listen for a socket that the members of a group may use too (0660); 0 = no group's. They must be able
+// to reach it: a folder that it makes has the mode 0710 and the group.
+func ListenGroup(path string, group int) (*Listener, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, fault.Wrap(err, fault.Invalid, path, "give an absolute path with --socket", "find the socket's folder")
@@ -46,14 +50,22 @@ func Listen(path string) (*Listener, error) {
 		return nil, fault.New(fault.Invalid, path, "choose a shorter one with --socket or LARDER_SOCKET",
 			"the path of the socket has %d bytes, the kernel takes at most %d", len(path), maxPath)
 	}
-	if err := folder(filepath.Dir(path), path == wire.DefaultSocket() && os.Getenv("LARDER_SOCKET") == ""); err != nil {
+	private := path == wire.DefaultSocket() && os.Getenv("LARDER_SOCKET") == ""
+	if private && group > 0 {
+		return nil, fault.New(fault.Invalid, path, "name one in a folder that they can reach, e.g. --socket /run/larder/larder.sock; they set LARDER_SOCKET to it",
+			"the socket %s is in this user's private folder, where the group has no access", path)
+	}
+	if err := shared(filepath.Dir(path), group); err != nil {
+		return nil, err
+	}
+	if err := folder(filepath.Dir(path), private); err != nil {
 		return nil, err
 	}
 	lock, err := acquire(path)
 	if err != nil {
 		return nil, err
 	}
-	l, err := bind(path, lock)
+	l, err := bind(path, lock, group)
 	if err != nil {
 		release(lock)
 		return nil, err
@@ -171,7 +183,7 @@ func taken(path string, pid int) error {
 	return fault.New(fault.AlreadyExists, path, fix+", or choose another socket with --socket", "%s serves %s already", who, path)
 }
 
-func bind(path string, lock *os.File) (*Listener, error) {
+func bind(path string, lock *os.File, group int) (*Listener, error) {
 	switch st, err := os.Lstat(path); {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
@@ -193,7 +205,7 @@ func bind(path string, lock *os.File) (*Listener, error) {
 	}
 	l.SetUnlinkOnClose(false) // Close does it, when the file is still ours
 	// Between bind and chmod the folder's mode guards the socket, and the check of the peer's uid always does.
-	if err := os.Chmod(path, 0o600); err != nil {
+	if err := open(path, group); err != nil {
 		return nil, errors.Join(fault.Wrap(err, fault.Invalid, path, "choose another path with --socket", "close the socket to others"), l.Close(), os.Remove(path))
 	}
 	own, err := os.Lstat(path)
@@ -201,6 +213,54 @@ func bind(path string, lock *os.File) (*Listener, error) {
 		return nil, errors.Join(fault.Wrap(err, fault.Invalid, path, "choose another path with --socket", "look at the socket"), l.Close(), os.Remove(path))
 	}
 	return &Listener{UnixListener: l, path: path, lock: lock, own: own}, nil
+}
+
+// open gives the socket its mode. The group comes first: before it, the old one must not get in.
+func open(path string, group int) error {
+	if group == 0 {
+		return os.Chmod(path, 0o600)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return err
+	}
+	if err := os.Chown(path, -1, group); err != nil {
+		return fault.Wrap(err, fault.Invalid, path, "run the daemon as a member of the group, or as root", "give the socket to group %d", group)
+	}
+	return os.Chmod(path, 0o660) //nolint:gosec // this is what was asked for
+}
+
+// shared makes the folder of a socket for a group where it is missing, and refuses a place that the group cannot reach.
+func shared(dir string, group int) error {
+	if group == 0 {
+		return nil
+	}
+	if err := os.Mkdir(dir, 0o700); err == nil {
+		if err := os.Chown(dir, -1, group); err != nil {
+			return fault.Wrap(err, fault.Invalid, dir, "run the daemon as a member of the group, or as root", "give the socket's folder to group %d", group)
+		}
+		if err := os.Chmod(dir, 0o710); err != nil { //nolint:gosec // the group goes through, and lists nothing
+			return fault.Wrap(err, fault.Invalid, dir, "choose another folder with --socket", "open the socket's folder to group %d", group)
+		}
+	} else if !errors.Is(err, fs.ErrExist) {
+		return fault.Wrap(err, fault.Invalid, dir, "choose a folder that you may write, with --socket or LARDER_SOCKET", "make the socket's folder")
+	}
+	for d := dir; ; d = filepath.Dir(d) {
+		var st unix.Stat_t
+		if err := unix.Stat(d, &st); err != nil {
+			return fault.Wrap(err, fault.Invalid, d, "choose another folder with --socket or LARDER_SOCKET", "look at the socket's folder")
+		}
+		need := uint32(0o001)
+		if st.Gid == uint32(group) {
+			need = 0o010
+		}
+		if st.Mode&need == 0 {
+			return fault.New(fault.Invalid, d, fmt.Sprintf("run: chgrp %d %s && chmod g+x %s; or choose another folder with --socket, e.g. /run/larder/larder.sock", group, d, d),
+				"group %d cannot reach the socket: it may not go through %s (mode %04o)", group, d, st.Mode&0o7777)
+		}
+		if d == filepath.Dir(d) {
+			return nil
+		}
+	}
 }
 
 // Path is where the socket is.

@@ -28,8 +28,11 @@ const preface = "PRI "
 //
 // Nothing runs before the first Accept of either half. Closing either half closes only that half; when both are
 // closed, so is l.
-func Mux(l net.Listener) (grpc, sessions net.Listener) {
-	m := &mux{l: l}
+func Mux(l net.Listener) (grpc, sessions net.Listener) { return MuxFor(l, SameUser) }
+
+// MuxFor is Mux for other gRPC peers than those of this user and root.
+func MuxFor(l net.Listener, allow func(shm.Peer) bool) (grpc, sessions net.Listener) {
+	m := &mux{l: l, allow: allow}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	for i := range m.half {
 		m.half[i] = &half{m: m, conns: make(chan net.Conn), closed: make(chan struct{})}
@@ -39,6 +42,7 @@ func Mux(l net.Listener) (grpc, sessions net.Listener) {
 
 type mux struct {
 	l      net.Listener
+	allow  func(shm.Peer) bool
 	half   [2]*half
 	ctx    context.Context // ends when both halves are closed
 	cancel context.CancelFunc
@@ -159,7 +163,7 @@ func (m *mux) decide(nc net.Conn) {
 		isGRPC, ok = peek(c)
 		if ok && isGRPC {
 			p, err := shm.PeerOf(c)
-			ok = err == nil && SameUser(p)
+			ok = err == nil && m.allow(p)
 		}
 	}
 	m.mu.Lock()

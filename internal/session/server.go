@@ -23,7 +23,8 @@ type Config struct {
 	Service larderv1.LarderServiceServer // answers CALL
 	Log     *slog.Logger                 // default: nothing is logged
 
-	Allow        func(shm.Peer) bool // default: the daemon's own uid and root
+	Group        int                 // whose members may speak too; 0 = no group's
+	Allow        func(shm.Peer) bool // default: the daemon's own uid, root and Group
 	HelloTimeout time.Duration       // until the first frame; default 10 s
 	WriteTimeout time.Duration       // a peer that takes nothing for so long while its socket is full is dropped; default 60 s
 	MaxCalls     int                 // in flight per session; default 16
@@ -56,7 +57,7 @@ func NewServer(cfg Config) *Server {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	if cfg.Allow == nil {
-		cfg.Allow = SameUser
+		cfg.Allow = Allow(cfg.Group)
 	}
 	if cfg.HelloTimeout <= 0 {
 		cfg.HelloTimeout = 10 * time.Second
@@ -80,6 +81,11 @@ func NewServer(cfg Config) *Server {
 
 // SameUser allows the user of this process, and root.
 func SameUser(p shm.Peer) bool { return p.UID == 0 || p.UID == uint32(os.Getuid()) }
+
+// Allow lets in the user of this process, root, and the members of a group; 0 = no group's.
+func Allow(group int) func(shm.Peer) bool {
+	return func(p shm.Peer) bool { return SameUser(p) || group > 0 && p.In(uint32(group)) }
+}
 
 // Serve accepts sessions until the listener is closed, which Shutdown and Close do; then it returns nil.
 func (s *Server) Serve(l net.Listener) error {

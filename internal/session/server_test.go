@@ -432,7 +432,7 @@ func TestStrangers(t *testing.T) {
 
 	d = start(t, session.Config{Allow: func(p shm.Peer) bool { return p.UID == uint32(os.Getuid()+1) }}, nil)
 	q = d.peer()
-	if f := q.expectError(0, fault.Invalid); !strings.Contains(f.Message, fmt.Sprint(os.Getuid())) {
+	if f := q.expectError(0, fault.Denied); !strings.Contains(f.Message, fmt.Sprint(os.Getuid())) {
 		t.Errorf("%+v", f)
 	}
 	q.expectEnd()

@@ -1,10 +1,13 @@
 package shm
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
+	"slices"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,6 +16,23 @@ import (
 type Peer struct {
 	PID      int32 // 0 when the process lives in a PID namespace that this one cannot see
 	UID, GID uint32
+	Groups   []uint32 // supplementary ones, when it connected; nil where the kernel does not tell (before Linux 4.13)
+}
+
+// In tells whether the peer is a member of a group.
+func (p Peer) In(gid uint32) bool { return p.GID == gid || slices.Contains(p.Groups, gid) }
+
+type peerKey struct{}
+
+// WithPeer returns a context of a request that p makes.
+func WithPeer(ctx context.Context, p Peer) context.Context {
+	return context.WithValue(ctx, peerKey{}, p)
+}
+
+// PeerFrom returns whose request the context belongs to; false for one that came over TCP, or from this process.
+func PeerFrom(ctx context.Context) (Peer, bool) {
+	p, ok := ctx.Value(peerKey{}).(Peer)
+	return p, ok
 }
 
 // PeerOf asks the kernel. For an accepted connection it is the process that called connect, for a dialled one the
@@ -24,13 +44,32 @@ func PeerOf(c *net.UnixConn) (Peer, error) {
 	}
 	var cred *unix.Ucred
 	var inner error
+	var groups []uint32
 	err = raw.Control(func(fd uintptr) {
 		cred, inner = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+		groups = peerGroups(fd)
 	})
 	if err = errors.Join(err, inner); err != nil {
 		return Peer{}, fmt.Errorf("ask for the peer's credentials: %w", err)
 	}
-	return Peer{PID: cred.Pid, UID: cred.Uid, GID: cred.Gid}, nil
+	return Peer{PID: cred.Pid, UID: cred.Uid, GID: cred.Gid, Groups: groups}, nil
+}
+
+// peerGroups asks for supplementary groups; who has more than the kernel allows does not exist.
+func peerGroups(fd uintptr) []uint32 {
+	for n := 64; n <= 1<<16; n *= 8 {
+		list := make([]uint32, n)
+		size := uint32(n * 4)
+		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_PEERGROUPS,
+			uintptr(unsafe.Pointer(&list[0])), uintptr(unsafe.Pointer(&size)), 0) //nolint:gosec // golang.org/x/sys has no call for it
+		if errno == 0 {
+			return list[: size/4 : size/4]
+		}
+		if errno != unix.ERANGE {
+			return nil
+		}
+	}
+	return nil
 }
 
 // Exit waits for the end of a process.

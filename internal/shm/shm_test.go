@@ -404,7 +404,7 @@ func TestPeer(t *testing.T) {
 	}
 	want := Peer{PID: int32(os.Getpid()), UID: uint32(os.Getuid()), GID: uint32(os.Getgid())}
 	for _, c := range []*net.UnixConn{c, s} {
-		if p, err := PeerOf(c); err != nil || p != want {
+		if p, err := PeerOf(c); err != nil || p.PID != want.PID || p.UID != want.UID || p.GID != want.GID {
 			t.Errorf("peer %+v, %v; want %+v", p, err, want)
 		}
 	}

@@ -50,6 +50,8 @@ type rootState struct {
 	snap  atomic.Pointer[snapshot] // newest version, nil before the first walk; written under sem
 	stale atomic.Bool              // a read found a file changed, which the folders' times need not show
 	empty atomic.Bool              // class folders without images are welcome, from the first time that somebody said so
+	// guarded: files of it are read for other users, so no link is followed.
+	guarded atomic.Bool
 }
 
 // OpenCatalog returns an empty catalogue. Close it to end its background work.

@@ -19,6 +19,7 @@ const readChunk = 8 << 20
 // system is the part of the operating system that reading needs; tests break it.
 type system struct {
 	open  func(path string) (int, error)
+	plain func(path string) (int, error) // open that follows no symbolic link
 	stat  func(fd int, st *unix.Stat_t) error
 	pread func(fd int, p []byte, off int64) (int, error)
 	close func(fd int) error
@@ -29,6 +30,7 @@ var realSystem = system{
 	open: func(path string) (int, error) {
 		return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	},
+	plain: openPlain,
 	stat:  unix.Fstat,
 	pread: unix.Pread,
 	close: unix.Close,
@@ -115,8 +117,9 @@ func noObject(o ident.ObjectID) error {
 // withFile opens the object's file, checks that it is the indexed one, and runs f on it. When the path that named it
 // first does not work any more, other datasets may still name it by theirs.
 func (c *Catalog) withFile(o ident.ObjectID, row object, f func(fd int) error) error {
-	first := c.rootAt(row.root).path(row.sample)
-	err := c.tryFile(first, row, f)
+	named := c.rootAt(row.root)
+	first := named.path(row.sample)
+	err := c.tryFile(first, named.guarded.Load(), row, f)
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
@@ -135,15 +138,19 @@ func (c *Catalog) withFile(o ident.ObjectID, row object, f func(fd int) error) e
 		if snap.object(s) == o { // not one that the root has another object for already
 			rs.stale.Store(true)
 		}
-		if other := snap.path(s); other != first && c.tryFile(other, row, f) == nil {
+		if other := snap.path(s); other != first && c.tryFile(other, rs.guarded.Load(), row, f) == nil {
 			return nil
 		}
 	}
 	return readError(first, err)
 }
 
-func (c *Catalog) tryFile(path string, row object, f func(fd int) error) error {
-	fd, err := retry(func() (int, error) { return c.sys.open(path) })
+func (c *Catalog) tryFile(path string, guarded bool, row object, f func(fd int) error) error {
+	open := c.sys.open
+	if guarded {
+		open = c.sys.plain
+	}
+	fd, err := retry(func() (int, error) { return open(path) })
 	if err != nil {
 		return err
 	}
@@ -179,6 +186,9 @@ func readError(path string, err error) error {
 		return fault.Wrap(err, fault.DatasetUnread, shown, again, "%s was removed after it was indexed", shown)
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
 		return fault.Wrap(err, fault.DatasetUnread, shown, "the daemon runs as "+whoami()+"; make it readable", "%s cannot be opened", shown)
+	case errors.Is(err, unix.ELOOP):
+		return fault.Wrap(err, fault.DatasetUnread, shown, "put the file itself there: jobs of several users draw from the dataset, so no link in it is followed",
+			"%s is a symbolic link, or lies behind one", shown)
 	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
 		return fault.Wrap(err, fault.ResourceExceeded, shown, "raise `ulimit -n` for the daemon", "%s cannot be opened", shown)
 	}

@@ -141,7 +141,8 @@ def _connect(path: str, deadline: float) -> Session:
                 f"waited in vain for the daemon at {path} to accept a connection", subject=path, hint="`larder doctor` looks further"
             ) from None
         except OSError as e:
-            who = "; it belongs to another user?" if e.errno in (errno.EACCES, errno.EPERM) else ""
+            denied = e.errno in (errno.EACCES, errno.EPERM)
+            who = "; a daemon serves its own user, root and the members of its socket_group" if denied else ""
             raise UnavailableError(
                 f"cannot connect to {path}: {e.strerror or e}{who}", subject=path, hint="name another socket with LARDER_SOCKET"
             ) from None

@@ -1170,8 +1170,12 @@ type Job struct {
 	Wait *Wait `protobuf:"bytes,90,opt,name=wait,proto3" json:"wait,omitempty"`
 	// samples_per_second delivered over the last 30 s, or since the first batch when that is less.
 	SamplesPerSecond float64 `protobuf:"fixed64,91,opt,name=samples_per_second,json=samplesPerSecond,proto3" json:"samples_per_second,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// owner: uid of the user who registered it.
+	Owner uint32 `protobuf:"varint,70,opt,name=owner,proto3" json:"owner,omitempty"`
+	// others: the job is another user's, of which little is told.
+	Others        bool `protobuf:"varint,71,opt,name=others,proto3" json:"others,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Job) Reset() {
@@ -1363,6 +1367,20 @@ func (x *Job) GetSamplesPerSecond() float64 {
 		return x.SamplesPerSecond
 	}
 	return 0
+}
+
+func (x *Job) GetOwner() uint32 {
+	if x != nil {
+		return x.Owner
+	}
+	return 0
+}
+
+func (x *Job) GetOthers() bool {
+	if x != nil {
+		return x.Others
+	}
+	return false
 }
 
 // Dataset is an indexed dataset.
@@ -6735,7 +6753,7 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\bcounters\x18\x02 \x01(\v2\x13.larder.v1.CountersR\bcounters\x12\x1f\n" +
 	"\vbad_samples\x18\x03 \x01(\x04R\n" +
 	"badSamples\x12\x12\n" +
-	"\x04jobs\x18\x04 \x01(\rR\x04jobs\"\xe9\x06\n" +
+	"\x04jobs\x18\x04 \x01(\rR\x04jobs\"\x97\a\n" +
 	"\x03Job\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12&\n" +
 	"\x04spec\x18\x02 \x01(\v2\x12.larder.v1.JobSpecR\x04spec\x12)\n" +
@@ -6763,7 +6781,9 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x10next_subset_size\x18\x14 \x01(\x04R\x0enextSubsetSize\x12\x14\n" +
 	"\x05notes\x18\x15 \x03(\tR\x05notes\x12#\n" +
 	"\x04wait\x18Z \x01(\v2\x0f.larder.v1.WaitR\x04wait\x12,\n" +
-	"\x12samples_per_second\x18[ \x01(\x01R\x10samplesPerSecond\"\x9b\x02\n" +
+	"\x12samples_per_second\x18[ \x01(\x01R\x10samplesPerSecond\x12\x14\n" +
+	"\x05owner\x18F \x01(\rR\x05owner\x12\x16\n" +
+	"\x06others\x18G \x01(\bR\x06others\"\x9b\x02\n" +
 	"\aDataset\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +

@@ -1,0 +1,231 @@
+package source
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"larder/internal/fault"
+)
+
+// Reader is a user for whom the daemon reads files with rights of its own.
+type Reader struct {
+	UID, GID uint32
+	Groups   []uint32
+}
+
+// Rights, as in the bits of a mode.
+const (
+	mayRead   = 4
+	maySearch = 1
+)
+
+// MayList tells whether r may list the folder of a dataset (a name or a uri), before anything of it is looked at. The
+// error is a *fault.Error of reason PERMISSION_DENIED that tells r nothing that r could not find out alone.
+func (c *Catalog) MayList(nameOrURI string, r Reader) error {
+	root := ""
+	if d, ok := c.Get(nameOrURI); ok {
+		root = d.Root()
+	} else {
+		parsed, err := parseURI(nameOrURI)
+		if err != nil {
+			if c.looksLikeName(nameOrURI) { // not c.unknown, which names the others
+				return fault.New(fault.NotFound, printable(nameOrURI), "write its uri, as in imagefolder:/data/train", "no dataset is named %q", nameOrURI)
+			}
+			return err
+		}
+		root = parsed
+	}
+	w := rightsOf(r)
+	return w.folder(root, mayRead|maySearch)
+}
+
+// MayRead tells whether r may read every file that d has now, and returns the fingerprint of that version. From then on
+// no symbolic link is followed below the folder, whoever reads: what r may write in could lead elsewhere later. Errors
+// are *fault.Error: PERMISSION_DENIED names the first file or folder; or the context's.
+func (c *Catalog) MayRead(ctx context.Context, d *Dataset, r Reader) (fingerprint uint64, err error) {
+	snap := d.snap.Load()
+	w := rightsOf(r)
+	if err := w.folder(snap.root, mayRead|maySearch); err != nil {
+		return 0, err
+	}
+	for id := range sampleID(snap.Len()) {
+		if id&1023 == 1023 && ctx.Err() != nil {
+			return 0, ctx.Err()
+		}
+		if !snap.Live(id) {
+			continue
+		}
+		path := snap.path(id)
+		if err := w.folder(filepath.Dir(path), mayRead|maySearch); err != nil {
+			return 0, err
+		}
+		meta, ok := c.objects.meta(snap.object(id))
+		if !ok {
+			return 0, w.denied(path, "it is not indexed")
+		}
+		if err := w.file(path, meta); err != nil {
+			return 0, err
+		}
+	}
+	d.rs.guarded.Store(true) // not before: what holds links is not to stop being read because somebody asked for it
+	return snap.fp, nil
+}
+
+// rights looks at files for one user; folders are looked at once.
+type rights struct {
+	r    Reader
+	seen map[string]uint32 // what the user may do in a folder that he may reach
+}
+
+func rightsOf(r Reader) *rights { return &rights{r, map[string]uint32{}} }
+
+func (w *rights) denied(path, why string) error {
+	return fault.New(fault.Denied, printable(path),
+		"give its user the right to read all of the dataset, by its plain path; docs/security.md says what is looked at",
+		"uid %d may not read %s: %s", w.r.UID, printable(path), why)
+}
+
+// folder demands rights in a folder, and the right to go through every one above it. None of them may be a link.
+func (w *rights) folder(path string, want uint32) error {
+	have, ok := w.seen[path]
+	if !ok {
+		if parent := filepath.Dir(path); parent != path {
+			if err := w.folder(parent, maySearch); err != nil {
+				return err
+			}
+		}
+		var st unix.Stat_t
+		if err := unix.Lstat(path, &st); err != nil {
+			return w.denied(path, err.Error())
+		}
+		switch st.Mode & unix.S_IFMT {
+		case unix.S_IFDIR:
+		case unix.S_IFLNK:
+			return w.denied(path, "it is a symbolic link, which is not followed for other users than the daemon's")
+		default:
+			return w.denied(path, "it is no folder")
+		}
+		var err error
+		if have, err = w.of(path, &st); err != nil {
+			return w.denied(path, err.Error())
+		}
+		w.seen[path] = have
+	}
+	if have&want != want {
+		return w.denied(path, "its owner, mode and access list do not allow it")
+	}
+	return nil
+}
+
+// file demands that a file is the one that was indexed, by its own name, and that the user may read it.
+func (w *rights) file(path string, meta fileMeta) error {
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil {
+		return w.denied(path, err.Error())
+	}
+	switch {
+	case st.Mode&unix.S_IFMT == unix.S_IFLNK:
+		return w.denied(path, "it is a symbolic link, which is not followed for other users than the daemon's")
+	case st.Mode&unix.S_IFMT != unix.S_IFREG || st.Dev != meta.dev || st.Ino != meta.ino || st.Size != meta.size || st.Mtim.Nano() != meta.mtime:
+		return w.denied(path, "it changed while it was looked at")
+	}
+	have, err := w.of(path, &st)
+	if err != nil {
+		return w.denied(path, err.Error())
+	}
+	if have&mayRead == 0 {
+		return w.denied(path, "its owner, mode and access list do not allow it")
+	}
+	return nil
+}
+
+// of is what the user may do with a file: as the kernel decides, by owner, mode and POSIX access list.
+func (w *rights) of(path string, st *unix.Stat_t) (uint32, error) {
+	if st.Uid == w.r.UID {
+		return st.Mode >> 6 & 7, nil
+	}
+	acl := make([]byte, 4096)
+	n, err := unix.Lgetxattr(path, "system.posix_acl_access", acl)
+	switch {
+	case err == nil:
+		return w.byList(acl[:n], st)
+	case errors.Is(err, unix.ENODATA), errors.Is(err, unix.EOPNOTSUPP):
+	default:
+		return 0, fmt.Errorf("its access list cannot be read: %w", err)
+	}
+	if w.in(st.Gid) {
+		return st.Mode >> 3 & 7, nil
+	}
+	return st.Mode & 7, nil
+}
+
+func (w *rights) in(gid uint32) bool { return gid == w.r.GID || slices.Contains(w.r.Groups, gid) }
+
+// Tags of the entries of an access list (linux/posix_acl_xattr.h).
+const (
+	aclVersion  = 2
+	aclUserObj  = 0x01
+	aclUser     = 0x02
+	aclGroupObj = 0x04
+	aclGroup    = 0x08
+	aclMask     = 0x10
+	aclOther    = 0x20
+)
+
+// byList evaluates an access list for a user who is not the owner. Reading and searching are asked for one by one, so each
+// may come from another group's entry.
+func (w *rights) byList(b []byte, st *unix.Stat_t) (uint32, error) {
+	if len(b) < 4 || len(b)%8 != 4 || binary.LittleEndian.Uint32(b) != aclVersion {
+		return 0, errors.New("its access list has a form that larder does not know")
+	}
+	var user, group, other, mask uint32
+	mask = 7
+	named, member := false, false
+	for b = b[4:]; len(b) > 0; b = b[8:] {
+		perm, id := uint32(binary.LittleEndian.Uint16(b[2:])), binary.LittleEndian.Uint32(b[4:])
+		switch binary.LittleEndian.Uint16(b) {
+		case aclUserObj:
+		case aclUser:
+			if id == w.r.UID {
+				user, named = perm, true
+			}
+		case aclGroupObj, aclGroup:
+			if binary.LittleEndian.Uint16(b) == aclGroupObj {
+				id = st.Gid
+			}
+			if w.in(id) {
+				member, group = true, group|perm
+			}
+		case aclMask:
+			mask = perm
+		case aclOther:
+			other = perm
+		default:
+			return 0, errors.New("its access list has an entry that larder does not know")
+		}
+	}
+	switch {
+	case named:
+		return user & mask, nil
+	case member:
+		return group & mask, nil
+	}
+	return other, nil
+}
+
+// openPlain opens a file below a guarded folder: no part of its path may be a symbolic link.
+func openPlain(path string) (int, error) {
+	if !strings.HasPrefix(path, "/") {
+		return -1, unix.EINVAL
+	}
+	return unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{
+		Flags: unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK, Resolve: unix.RESOLVE_NO_SYMLINKS,
+	})
+}
