@@ -9,7 +9,7 @@ import (
 // Bad is a sample that a batch had to leave out.
 type Bad struct {
 	Object  ident.ObjectID
-	Offset  int64 // where in the file, bytes
+	At      int64 // 1 + the byte of the object at which its decoder met the damage; 0 = not known
 	Reason  string
 	Corrupt bool // it could be decoded, but is damaged, and such images are refused
 	Removed bool // it was taken out of the dataset: nothing is wrong with it, and nobody need be told

@@ -14,12 +14,12 @@ import (
 func newDataset(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "dataset",
-		Short:   "Add, list, inspect and refresh datasets",
+		Short:   "Add, list, inspect, refresh, verify and remove datasets",
 		Example: "  larder dataset ls",
 		Args:    noArgs,
 		RunE:    needSubcommand,
 	}
-	cmd.AddCommand(newDatasetAdd(g), newDatasetLs(g), newDatasetInspect(g), newDatasetRefresh(g))
+	cmd.AddCommand(newDatasetAdd(g), newDatasetLs(g), newDatasetInspect(g), newDatasetRefresh(g), newDatasetRm(g), newDatasetVerify(g))
 	return cmd
 }
 

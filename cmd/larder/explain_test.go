@@ -44,7 +44,7 @@ func TestExplain(t *testing.T) {
 		}
 	}
 	var d strings.Builder
-	if err := tableTo(&d, func(t *tabwriter.Writer) { describeJob(t, me) }); err != nil || strings.Count(d.String(), "quarantined") != 1 || !strings.Contains(d.String(), "truncated (byte 0 of /d/a/9.jpg), 3 times") {
+	if err := tableTo(&d, func(t *tabwriter.Writer) { describeJob(t, me) }); err != nil || strings.Count(d.String(), "quarantined") != 1 || !strings.Contains(d.String(), "truncated (/d/a/9.jpg), 3 times") {
 		t.Errorf("%v\n%s", err, d.String())
 	}
 	for _, not := range []string{"encoded tier is full", "else", "gone"} {

@@ -227,7 +227,10 @@ func describeJob(t *tabwriter.Writer, j *larderv1.Job) {
 	}
 	for _, b := range badSamples(j) {
 		q := b.sample
-		text := fmt.Sprintf("%d %s: %s (byte %d of %s)", q.GetId(), q.GetKey(), q.GetReason(), q.GetOffset(), q.GetPath())
+		text := fmt.Sprintf("%d %s: %s (%s)", q.GetId(), q.GetKey(), q.GetReason(), q.GetPath())
+		if q.DamagedAt != nil {
+			text = fmt.Sprintf("%d %s: %s (byte %d of %s)", q.GetId(), q.GetKey(), q.GetReason(), q.GetDamagedAt(), q.GetPath())
+		}
 		if b.times > 1 {
 			text += fmt.Sprintf(", %d times", b.times)
 		}

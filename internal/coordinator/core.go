@@ -290,6 +290,8 @@ func (c *Core) Step(now time.Time, ev Event, out []Effect) []Effect {
 		c.changeSubset(e)
 	case Pause:
 		c.pause(e)
+	case Forget:
+		c.forget(e)
 	case Restore:
 		c.restore(e)
 	case Measured:

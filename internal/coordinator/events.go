@@ -87,7 +87,7 @@ type Detached struct {
 type Prepared struct {
 	Flight  FlightID
 	Err     string // why it failed; empty = it did not
-	Offset  int64  // where in the file, with Err
+	At      int64  // as jobs.Bad, with Err
 	Corrupt bool   // as jobs.Bad, with Err
 	Kept    bool   // the bytes are in their tier (only when Keep was asked)
 	Bytes   int64  // bytes in the tier, or of the working copy
@@ -144,6 +144,13 @@ type Pause struct {
 	On    bool
 }
 
+// Forget takes what memory has of some objects out of it, a slice of the places from From on; the answer says where to go on.
+type Forget struct {
+	Token   Token
+	Objects *bits.Set // not to be changed
+	From    int       // 0 first, then Next of the answer
+}
+
 // Kill ends a job at once.
 type Kill struct {
 	Token  Token
@@ -166,6 +173,7 @@ func (Drain) isEvent()        {}
 func (Kill) isEvent()         {}
 func (ChangeSubset) isEvent() {}
 func (Pause) isEvent()        {}
+func (Forget) isEvent()       {}
 
 // Effect is something to be done. The executor must do effects of one Step in order, and must not block.
 type Effect interface{ isEffect() }
@@ -317,6 +325,9 @@ type Reply struct {
 	Samples, Batches int
 	// For StartEpoch of what an earlier job left of an epoch: the samples of all of it, and the batches that the rank would get of them.
 	Whole, WholeBatches int
+	// For Forget: where to go on, 0 = it is done, and the bytes that came free.
+	Next  int
+	Freed int64
 }
 
 // Complain reports a bug of larder that was caught while running.

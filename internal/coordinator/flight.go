@@ -428,7 +428,7 @@ func (c *Core) failed(f *flight, e Prepared) {
 		c.enqueue(f)
 		return
 	}
-	bad := jobs.Bad{Object: x, Offset: e.Offset, Reason: e.Err, Corrupt: e.Corrupt}
+	bad := jobs.Bad{Object: x, At: e.At, Reason: e.Err, Corrupt: e.Corrupt}
 	if f.key.Form == ident.Decoded && !c.goneFor(f) {
 		if !c.quarantined(x) {
 			c.stats.Quarantined++

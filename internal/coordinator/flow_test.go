@@ -230,7 +230,7 @@ func TestASampleThatFailsTwiceIsQuarantined(t *testing.T) {
 		r := decodedTier(t, 10)
 		p := broken(r, how)
 		d := p.must()
-		if got := r.objects(d); !slices.Equal(got, []ident.ObjectID{0, 2}) || len(d.Bad) != 1 || d.Bad[0] != (jobs.Bad{Object: 1, Offset: 7, Reason: "it is broken"}) {
+		if got := r.objects(d); !slices.Equal(got, []ident.ObjectID{0, 2}) || len(d.Bad) != 1 || d.Bad[0] != (jobs.Bad{Object: 1, At: 8, Reason: "it is broken"}) {
 			t.Errorf("batch %v, bad %v", got, d.Bad)
 		}
 		tried := 0

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"larder/dsa"
+	"larder/internal/bits"
 	"larder/internal/ident"
 	"larder/jobs"
 )
@@ -214,5 +215,54 @@ func TestASlotIsNotUsedAgainWhileItIsWrittenInPlace(t *testing.T) {
 			t.Errorf("%d flights are left", n)
 		}
 		r.check()
+	}
+}
+
+// TestForget: what memory has of some objects goes at once, in slices, also while it is read and prepared; the epoch goes on, exactly once, and
+// what was told to be free is free.
+func TestForget(t *testing.T) {
+	r := decodedTier(t, 1500)
+	p := r.join("a", 0, 1200, 40, slots(3))
+	p.drain()
+	p.epoch(1)
+	r.run()
+	some := new(bits.Set)
+	for x := range 1200 {
+		if x%3 != 0 {
+			some.Add(uint32(x))
+		}
+	}
+	if used := r.c.index.Used(ident.Decoded); used != 1200*sampleBytes {
+		t.Fatalf("%d bytes are used", used)
+	}
+	freed, steps := int64(0), 0
+	for from := 0; ; {
+		r.token++
+		r.step(Forget{Token: r.token, Objects: some, From: from})
+		if err := r.c.Check(); err != nil {
+			t.Fatal(err)
+		}
+		i := slices.IndexFunc(r.todo, func(e Effect) bool { x, ok := e.(Reply); return ok && x.Token == r.token })
+		if i < 0 {
+			t.Fatal("no answer")
+		}
+		a, _ := r.todo[i].(Reply)
+		freed += a.Freed
+		steps++
+		if from = a.Next; from == 0 {
+			break
+		}
+	}
+	if freed != 800*sampleBytes || steps < 3 || r.c.index.Used(ident.Decoded) != 400*sampleBytes {
+		t.Errorf("%d bytes in %d steps, %d are used", freed, steps, r.c.index.Used(ident.Decoded))
+	}
+	got := p.drain()
+	slices.Sort(got)
+	if len(got) != 1200 || len(slices.Compact(got)) != 1200 {
+		t.Errorf("%d samples", len(got))
+	}
+	for _, from := range []int{-1, 1 << 30} {
+		r.token++
+		r.step(Forget{Token: r.token, Objects: some, From: from})
 	}
 }

@@ -122,7 +122,7 @@ func (r *rig) do(e Effect) {
 			ev.Read = 100
 		}
 		if r.bad[x.Key.Object] {
-			ev.Err, ev.Kept, ev.Offset = "it is broken", false, 7
+			ev.Err, ev.Kept, ev.At = "it is broken", false, 8
 		}
 		if x.Into != nil {
 			if r.badFill[x.Key.Object] {

@@ -41,6 +41,32 @@ func (c *Core) drop(p pin) {
 	c.relevel(k.Object)
 }
 
+// forgetPerStep is how many places of the index one Forget looks at.
+const forgetPerStep = 512
+
+// forget takes entries of objects out of the tiers. One that is in use leaves with its last reader, as one that is evicted does.
+func (c *Core) forget(e Forget) {
+	r := Reply{}
+	if all := c.index.Slots(); e.From >= 0 && e.From < all {
+		var out []residency.Handle
+		n := min(forgetPerStep, all-e.From)
+		c.index.Some(e.From, n, func(h residency.Handle, k ident.Key) {
+			if e.Objects.Has(uint32(k.Object)) {
+				out = append(out, h)
+			}
+		})
+		for _, h := range out {
+			r.Freed += c.index.Bytes(h)
+			c.index.Pin(h)
+			c.drop(pin{h, true})
+		}
+		if e.From+n < all {
+			r.Next = e.From + n
+		}
+	}
+	c.reply(e.Token, r)
+}
+
 // leaving is how many bytes may be on their way out of a tier under pins; -1 = no bound.
 func (c *Core) leaving(f ident.Form) int64 {
 	if spare := c.budgets[f] - c.cfg.Usable(c.budgets[f]); spare > 0 {

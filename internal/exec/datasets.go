@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"strings"
 
+	"larder/internal/coordinator"
 	"larder/internal/fault"
 	"larder/internal/ident"
 	"larder/internal/source"
+	"larder/jobs"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -61,6 +63,58 @@ func (e *Engine) AddDataset(ctx context.Context, req *larderv1.AddDatasetRequest
 	}
 	e.cfg.Log.Info("dataset indexed", "name", d.Name(), "uri", d.URI(), "samples", d.LiveCount())
 	return &larderv1.AddDatasetResponse{Dataset: e.dataset(d)}, nil
+}
+
+// RemoveDataset forgets a dataset that no live job uses.
+func (e *Engine) RemoveDataset(ctx context.Context, req *larderv1.RemoveDatasetRequest) (*larderv1.RemoveDatasetResponse, error) {
+	if err := mayRun(ctx, "remove a dataset"); err != nil {
+		return nil, err
+	}
+	d, ok := e.cfg.Catalog.Get(req.GetDataset())
+	if !ok {
+		return nil, fault.New(fault.NotFound, req.GetDataset(), "larder dataset ls shows what there is", "remove dataset %q, which is not known", req.GetDataset())
+	}
+	e.registering.Lock()
+	defer e.registering.Unlock()
+	live, err := inspect(ctx, e, func(c *coordinator.Core) []jobs.Job { return c.Jobs(false) })
+	if err != nil {
+		return nil, err
+	}
+	var users []string
+	for i := range live {
+		if j := e.job(live[i].ID); j != nil && !live[i].State.Ended() && j.data.Name() == d.Name() && j.data.Root() == d.Root() {
+			users = append(users, j.spec.GetName())
+		}
+	}
+	if len(users) > 0 {
+		return nil, fault.New(fault.AlreadyExists, d.Name(), "wait for them, or end them: larder jobs kill NAME",
+			"remove dataset %s, which %d jobs use: %s", d.Name(), len(users), strings.Join(users[:min(len(users), 5)], ", "))
+	}
+	out := &larderv1.RemoveDatasetResponse{Dataset: e.dataset(d)}
+	own, index, err := e.cfg.Catalog.Remove(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	out.IndexBytes = uint64(index)
+	if d.Name() != d.URI() {
+		if err := e.recordName(recordedDataset{Name: d.Name(), URI: d.URI(), Removed: true}); err != nil {
+			return nil, err
+		}
+	}
+	for from := 0; ; {
+		r, err := e.ask(ctx, func(t coordinator.Token) coordinator.Event {
+			return coordinator.Forget{Token: t, Objects: own, From: from}
+		})
+		if err != nil {
+			return nil, err
+		}
+		out.FreedBytes += uint64(r.Freed)
+		if from = r.Next; from == 0 {
+			break
+		}
+	}
+	e.cfg.Log.Info("dataset removed", "name", d.Name(), "uri", d.URI(), "freed_bytes", out.GetFreedBytes(), "index_bytes", out.GetIndexBytes())
+	return out, nil
 }
 
 // ListDatasets lists datasets by id: to other users those whose folder they may list.

@@ -75,6 +75,7 @@ func requests(dir string) map[string]request {
 		"AddDataset":     method((*exec.Engine).AddDataset, &larderv1.AddDatasetRequest{Uri: uri}, false),
 		"RefreshDataset": method((*exec.Engine).RefreshDataset, &larderv1.RefreshDatasetRequest{Dataset: uri}, false),
 		"ListDatasets":   method((*exec.Engine).ListDatasets, &larderv1.ListDatasetsRequest{}, true),
+		"RemoveDataset":  method((*exec.Engine).RemoveDataset, &larderv1.RemoveDatasetRequest{Dataset: uri}, false),
 		"InspectDataset": method((*exec.Engine).InspectDataset, &larderv1.InspectDatasetRequest{Dataset: uri}, false),
 		"ResolveKeys":    method((*exec.Engine).ResolveKeys, &larderv1.ResolveKeysRequest{Dataset: uri, Ids: []uint64{0}}, false),
 		"GetTiers":       method((*exec.Engine).GetTiers, &larderv1.GetTiersRequest{}, true),

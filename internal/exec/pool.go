@@ -399,7 +399,7 @@ func (w *worker) inPlace(t task, x *coordinator.Fill, enc []byte, ev coordinator
 		w.end(err)
 	}
 	if err != nil {
-		ev.Err, ev.Corrupt = describe(err), prep.IsCorrupt(err)
+		ev.Err, ev.Corrupt, ev.At = describe(err), prep.IsCorrupt(err), damagedAt(err)
 		return ev
 	}
 	ev.Bytes = int64(width) * int64(height) * 3
@@ -496,7 +496,7 @@ func (w *worker) end(err error) {
 // finish turns the outcome of make into the event.
 func (w *worker) finish(ev coordinator.Prepared, kept bool, img prep.Image, err error) coordinator.Prepared {
 	if err != nil {
-		ev.Err, ev.Corrupt = describe(err), prep.IsCorrupt(err)
+		ev.Err, ev.Corrupt, ev.At = describe(err), prep.IsCorrupt(err), damagedAt(err)
 		return ev
 	}
 	ev.Kept, ev.Bytes = kept, int64(len(img.Pix))
@@ -613,6 +613,13 @@ func (w *worker) doFill(t task, x *coordinator.Fill) coordinator.Filled {
 }
 
 // describe gives the reason alone: file and hint are added where the sample is reported.
+func damagedAt(err error) int64 {
+	if at, ok := prep.DamagedAt(err); ok {
+		return at + 1
+	}
+	return 0
+}
+
 func describe(err error) string {
 	if f, ok := errors.AsType[*fault.Error](err); ok {
 		s := f.Message

@@ -39,6 +39,7 @@ type (
 		Name      string `json:"name"`
 		URI       string `json:"uri"`
 		SkipEmpty bool   `json:"skipEmpty,omitempty"`
+		Removed   bool   `json:"removed,omitempty"` // the name is free again
 	}
 	recordedSubset struct {
 		Expr    string `json:"expr"`
@@ -154,7 +155,11 @@ func (e *Engine) record(p coordinator.Persist) (journal.Record, error) {
 
 // recordDataset makes the name of a dataset survive.
 func (e *Engine) recordDataset(d *source.Dataset) error {
-	text, err := json.Marshal(recordedDataset{d.Name(), d.URI(), d.SkipEmpty()})
+	return e.recordName(recordedDataset{Name: d.Name(), URI: d.URI(), SkipEmpty: d.SkipEmpty()})
+}
+
+func (e *Engine) recordName(d recordedDataset) error {
+	text, err := json.Marshal(d)
 	if err != nil {
 		return err
 	}
@@ -172,9 +177,19 @@ func (e *Engine) addAgain(ctx context.Context, name, uri string, skipEmpty bool)
 
 // restore puts back the jobs that a journal holds, before Run. What cannot be put back ends, with the reason in the log.
 func (e *Engine) restore(ctx context.Context, s *journal.State) error {
+	last := map[string]recordedDataset{} // what was said last of a name holds
+	for _, text := range s.Datasets {
+		var d recordedDataset
+		if json.Unmarshal([]byte(text), &d) == nil {
+			last[d.Name] = d
+		}
+	}
 	for _, text := range s.Datasets {
 		var d recordedDataset
 		err := json.Unmarshal([]byte(text), &d)
+		if err == nil && last[d.Name] != d || d.Removed {
+			continue
+		}
 		if err == nil {
 			_, err = e.addAgain(ctx, d.Name, d.URI, d.SkipEmpty)
 		}

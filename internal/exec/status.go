@@ -49,9 +49,11 @@ func (e *Engine) quarantined(j *job, bad []jobs.Bad) []*larderv1.QuarantinedSamp
 	for _, b := range bad {
 		s, _ := j.data.Sample(b.Object)
 		path, offset := e.cfg.Catalog.ObjectPath(b.Object)
-		out = append(out, &larderv1.QuarantinedSample{
-			Id: uint64(s), Key: j.data.Key(s), Path: path, Offset: uint64(offset + b.Offset), Reason: b.Reason,
-		})
+		q := &larderv1.QuarantinedSample{Id: uint64(s), Key: j.data.Key(s), Path: path, Offset: uint64(offset), Reason: b.Reason}
+		if b.At > 0 {
+			q.DamagedAt = new(uint64(offset + b.At - 1))
+		}
+		out = append(out, q)
 	}
 	return out
 }

@@ -25,7 +25,10 @@ func (w *Worker) decode(h header, enc, dst []byte) error {
 	case "jpeg":
 		err = w.jpeg.decode(h, enc, dst, w.limits)
 	case "netpbm": // bounded by its pixels and its bytes
-		err = h.netpbm.Decode(enc, dst)
+		var at int64
+		if at, err = h.netpbm.Decode(enc, dst); err != nil {
+			err = locate(err, at)
+		}
 	default:
 		err = decodeGo(h, enc, dst, w.limits)
 	}
@@ -41,9 +44,16 @@ func (w *Worker) decodeError(h header, enc []byte, err error) error {
 		return err
 	}
 	if truncated(err) {
-		return bad("the %s image of %d x %d pixels is truncated after %d bytes", h.format, h.w, h.h, len(enc))
+		return short(enc, "the %s image of %d x %d pixels is truncated after %d bytes", h.format, h.w, h.h, len(enc))
 	}
-	return fault.Wrap(err, fault.SampleBad, "", hintBad, "cannot decode the %s image of %d x %d pixels", h.format, h.w, h.h)
+	at, known := DamagedAt(err)
+	if !known {
+		at = -1
+	}
+	if l, ok := errors.AsType[*located](err); ok {
+		err = l.error
+	}
+	return locate(fault.Wrap(err, fault.SampleBad, "", hintBad, "cannot decode the %s image of %d x %d pixels", h.format, h.w, h.h), at)
 }
 
 // corruptError is what libjpeg warned about.
@@ -101,6 +111,9 @@ func decodeGo(h header, enc, dst []byte, limits Limits) error {
 		return tooLong(h, limits)
 	}
 	if err != nil {
+		if h.format == "png" || h.format == "gif" { // they read as they decode; the others have the file before they begin
+			return locate(err, int64(len(r.whole)-len(r.data)))
+		}
 		return err
 	}
 	if h.format == "tiff" {

@@ -50,14 +50,14 @@ func (w *Worker) header(enc []byte) (header, error) {
 func sniff(enc []byte) (header, error) {
 	switch {
 	case len(enc) == 0:
-		return header{}, bad("the file is empty (0 bytes)")
+		return header{}, short(enc, "the file is empty (0 bytes)")
 	case hasPrefix(enc, "\xff\xd8\xff"):
 		return jpegHeader(enc)
 	case hasPrefix(enc, "\x89PNG\r\n\x1a\n"):
 		return pngHeader(enc)
 	case hasPrefix(enc, "GIF87a"), hasPrefix(enc, "GIF89a"):
 		if len(enc) < 13 {
-			return header{}, bad("the GIF image ends in its header, after %d bytes", len(enc))
+			return header{}, short(enc, "the GIF image ends in its header, after %d bytes", len(enc))
 		}
 		return header{format: "gif", w: le16(enc[6:]), h: le16(enc[8:])}, nil
 	case hasPrefix(enc, "RIFF") && len(enc) >= 12 && string(enc[8:12]) == "WEBP":
@@ -81,12 +81,12 @@ func sniff(enc []byte) (header, error) {
 		}
 		return header{format: "netpbm", w: p.Width, h: p.Height, netpbm: p}, nil
 	}
-	return header{}, bad("the file is no JPEG, PNG, GIF, WebP, BMP, TIFF or netpbm (PPM, PGM, PBM) image: it begins with %s", first(enc))
+	return header{}, locate(bad("the file is no JPEG, PNG, GIF, WebP, BMP, TIFF or netpbm (PPM, PGM, PBM) image: it begins with %s", first(enc)), 0)
 }
 
-func headerError(format string, enc []byte, err error) *fault.Error {
+func headerError(format string, enc []byte, err error) error {
 	if truncated(err) {
-		return bad("the %s image ends in its header, after %d bytes", format, len(enc))
+		return short(enc, "the %s image ends in its header, after %d bytes", format, len(enc))
 	}
 	return bad("the %s image cannot be decoded: %v", format, err)
 }
@@ -125,7 +125,7 @@ func jpegHeader(enc []byte) (header, error) {
 			return header{}, bad("the JPEG image has a segment of length %d", size)
 		case marker >= 0xc0 && marker <= 0xcf && marker != 0xc4 && marker != 0xc8 && marker != 0xcc:
 			if size < 8 || p+8 > len(enc) {
-				return header{}, bad("the JPEG image ends in its header, after %d bytes", len(enc))
+				return header{}, short(enc, "the JPEG image ends in its header, after %d bytes", len(enc))
 			}
 			return header{format: "jpeg", h: be16(enc[p+3:]), w: be16(enc[p+5:]), channels: int(enc[p+7]), waves: marker&3 == 2}, nil
 		}
@@ -134,12 +134,12 @@ func jpegHeader(enc []byte) (header, error) {
 			break
 		}
 	}
-	return header{}, bad("the JPEG image ends in its header, after %d bytes", len(enc))
+	return header{}, short(enc, "the JPEG image ends in its header, after %d bytes", len(enc))
 }
 
 func pngHeader(enc []byte) (header, error) {
 	if len(enc) < 33 || string(enc[12:16]) != "IHDR" {
-		return header{}, bad("the PNG image has no complete header")
+		return header{}, short(enc, "the PNG image has no complete header")
 	}
 	w, h := binary.BigEndian.Uint32(enc[16:]), binary.BigEndian.Uint32(enc[20:])
 	if w > 1<<31-1 || h > 1<<31-1 {
@@ -151,7 +151,7 @@ func pngHeader(enc []byte) (header, error) {
 func webpHeader(enc []byte) (header, error) {
 	h := header{format: "webp"}
 	if len(enc) < 30 {
-		return header{}, bad("the WebP image ends in its header, after %d bytes", len(enc))
+		return header{}, short(enc, "the WebP image ends in its header, after %d bytes", len(enc))
 	}
 	var ok bool
 	if h.w, h.h, ok = webpFrame(enc[12:]); ok {
@@ -176,7 +176,7 @@ func webpHeader(enc []byte) (header, error) {
 		n := 8 + (int64(binary.LittleEndian.Uint32(rest[4:]))+1)&^1
 		rest = rest[min(n, int64(len(rest))):]
 	}
-	return header{}, bad("the WebP image ends before its frame, after %d bytes", len(enc))
+	return header{}, short(enc, "the WebP image ends before its frame, after %d bytes", len(enc))
 }
 
 // webpFrame reads the size of a VP8 or VP8L chunk.
@@ -193,7 +193,7 @@ func webpFrame(chunk []byte) (w, h int, ok bool) {
 
 func bmpHeader(enc []byte) (header, error) {
 	if len(enc) < 26 {
-		return header{}, bad("the BMP image ends in its header, after %d bytes", len(enc))
+		return header{}, short(enc, "the BMP image ends in its header, after %d bytes", len(enc))
 	}
 	h := header{format: "bmp"}
 	if size := binary.LittleEndian.Uint32(enc[14:]); size == 12 {

@@ -91,11 +91,11 @@ func (d *jpegDecoder) run(h header, enc, dst []byte, limits Limits, need box) (g
 	case C.LARDER_NO_REGION:
 		return box{}, nil
 	case C.LARDER_TRUNCATED:
-		return box{}, bad("the jpeg image of %d x %d pixels is truncated after %d bytes", h.w, h.h, len(enc))
+		return box{}, locate(bad("the jpeg image of %d x %d pixels is truncated after %d bytes", h.w, h.h, len(enc)), int64(len(enc)))
 	case C.LARDER_TIMEOUT:
 		return box{}, tooLong(h, limits)
 	case C.LARDER_CORRUPT:
-		return box{}, corrupt(h, C.GoString(&d.c.j.message[0]))
+		return box{}, locate(corrupt(h, C.GoString(&d.c.j.message[0])), int64(d.c.j.at))
 	}
-	return box{}, errors.New(C.GoString(&d.c.j.message[0]))
+	return box{}, locate(errors.New(C.GoString(&d.c.j.message[0])), int64(d.c.j.at))
 }

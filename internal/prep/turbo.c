@@ -244,8 +244,12 @@ int larder_jpeg_decode(larder_jpeg *j, const uint8_t *src, size_t n, larder_pict
 			jpeg_finish_decompress(d);
 		else
 			jpeg_abort_decompress(d);
-	} else if (setjmp(m->leave) == 0) {
-		jpeg_abort_decompress(d);
+	} else {
+		/* The entropy decoder tells the source where it is after every MCU, so this is a little before the damage. */
+		const uint8_t *next = d->src ? d->src->next_input_byte : NULL;
+		j->at = next && next >= src && next <= src + n ? next - src : -1;
+		if (setjmp(m->leave) == 0)
+			jpeg_abort_decompress(d);
 	}
 	if (d->src) {
 		d->src->next_input_byte = NULL;

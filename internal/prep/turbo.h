@@ -11,6 +11,7 @@ typedef struct {
 	void *impl;
 	long warnings;     /* of the last image, without the premature end, which is an error */
 	char message[256]; /* of the last error, or refused warning */
+	int64_t at;        /* byte of src that the decoder had come to when it gave up; -1 = not known */
 } larder_jpeg;
 
 /* What is decoded of an image, and how. */

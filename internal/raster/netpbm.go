@@ -72,15 +72,16 @@ func headerNumber(b []byte, at int) (n, next int, err error) {
 func (p *Netpbm) color() bool { return p.Kind == '3' || p.Kind == '6' }
 
 // Decode writes the image to dst as Pillow's convert("RGB") gives it: values are scaled to 8 bits, but grey of more than 8 bits is scaled to 16
-// and clipped at 255. enc is the whole file. The error wraps io.ErrUnexpectedEOF when pixels are missing.
-func (p *Netpbm) Decode(enc, dst []byte) error {
+// and clipped at 255. enc is the whole file. The error, which is about byte at of it, wraps io.ErrUnexpectedEOF when pixels are missing.
+func (p *Netpbm) Decode(enc, dst []byte) (at int64, err error) {
 	n := p.Width * p.Height
 	data := enc[min(p.Data, len(enc)):]
 	if p.Kind <= '3' {
-		return p.plain(data, dst, n)
+		at, err := p.plain(data, dst, n)
+		return int64(p.Data + at), err
 	}
 	if p.Kind == '4' {
-		return p.bitmap(data, dst)
+		return int64(len(enc)), p.bitmap(data, dst)
 	}
 	values := n
 	if p.color() {
@@ -92,7 +93,7 @@ func (p *Netpbm) Decode(enc, dst []byte) error {
 		need = 2 * values
 	}
 	if len(data) < need {
-		return io.ErrUnexpectedEOF
+		return int64(len(enc)), io.ErrUnexpectedEOF
 	}
 	scale := p.scale()
 	for i := range values {
@@ -104,7 +105,7 @@ func (p *Netpbm) Decode(enc, dst []byte) error {
 		}
 		p.put(dst, i, v)
 	}
-	return nil
+	return 0, nil
 }
 
 func (p *Netpbm) put(dst []byte, i int, v uint8) {
@@ -153,7 +154,7 @@ func (p *Netpbm) bitmap(data, dst []byte) error {
 }
 
 // plain reads numbers in text; the bits of a PBM need no space between them.
-func (p *Netpbm) plain(data, dst []byte, n int) error {
+func (p *Netpbm) plain(data, dst []byte, n int) (at int, err error) {
 	values := n
 	if p.color() {
 		values = 3 * n
@@ -174,7 +175,7 @@ func (p *Netpbm) plain(data, dst []byte, n int) error {
 		if end || isSpace(data[i]) {
 			if digits > 0 {
 				if number > p.Max {
-					return fmt.Errorf("a value of %d is beyond its largest, %d", number, p.Max)
+					return i, fmt.Errorf("a value of %d is beyond its largest, %d", number, p.Max)
 				}
 				p.put(dst, done, scale(number))
 				number, digits, done = 0, 0, done+1
@@ -189,11 +190,11 @@ func (p *Netpbm) plain(data, dst []byte, n int) error {
 		case p.Kind != '1' && c >= '0' && c <= '9' && digits < 10:
 			number, digits = number*10+int(c-'0'), digits+1
 		default:
-			return fmt.Errorf("byte %d is %q, where a number is due", p.Data+i, c)
+			return i, fmt.Errorf("byte %d is %q, where a number is due", p.Data+i, c)
 		}
 	}
 	if done < values {
-		return io.ErrUnexpectedEOF
+		return len(data), io.ErrUnexpectedEOF
 	}
-	return nil
+	return 0, nil
 }

@@ -154,18 +154,18 @@ func TestNetpbmPixelsMissing(t *testing.T) {
 			t.Fatal(err)
 		}
 		dst := make([]byte, 3*p.Width*p.Height)
-		if err := p.Decode([]byte(enc), dst); err != nil {
+		if _, err := p.Decode([]byte(enc), dst); err != nil {
 			t.Errorf("%q: %v", enc, err)
 		}
 		short := strings.TrimRight(enc, " ")
-		if err := p.Decode([]byte(short[:len(short)-1]), dst); !errors.Is(err, io.ErrUnexpectedEOF) {
-			t.Errorf("%q cut: %v", enc, err)
+		if at, err := p.Decode([]byte(short[:len(short)-1]), dst); !errors.Is(err, io.ErrUnexpectedEOF) || at != int64(len(short)-1) {
+			t.Errorf("%q cut: %v at byte %d", enc, err, at)
 		}
 	}
 	for enc, says := range map[string]string{"P3 2 1 9 1 2 x 4 5 6": `byte 13 is 'x'`, "P2 2 1 9 1 10": "10 is beyond its largest, 9", "P1 2 1 0 2": `is '2'`} {
 		p, err := NetpbmHeader([]byte(enc))
 		if err == nil {
-			err = p.Decode([]byte(enc), make([]byte, 3*p.Width*p.Height))
+			_, err = p.Decode([]byte(enc), make([]byte, 3*p.Width*p.Height))
 		}
 		if err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: error %v does not say %q", enc, err, says)
@@ -184,7 +184,7 @@ func FuzzHeaders(f *testing.F) {
 			t.Errorf("%+v", h)
 		}
 		if p, err := NetpbmHeader(b); err == nil && p.Width < 1000 && p.Height < 1000 {
-			_ = p.Decode(b, make([]byte, 3*p.Width*p.Height))
+			_, _ = p.Decode(b, make([]byte, 3*p.Width*p.Height))
 		}
 	})
 }

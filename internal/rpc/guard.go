@@ -93,6 +93,10 @@ func (g guard) RefreshDataset(ctx context.Context, r *larderv1.RefreshDatasetReq
 	return safely(g, "RefreshDataset", g.e.RefreshDataset, ctx, r)
 }
 
+func (g guard) RemoveDataset(ctx context.Context, r *larderv1.RemoveDatasetRequest) (*larderv1.RemoveDatasetResponse, error) {
+	return safely(g, "RemoveDataset", g.e.RemoveDataset, ctx, r)
+}
+
 func (g guard) RecordTrace(ctx context.Context, r *larderv1.RecordTraceRequest) (*larderv1.RecordTraceResponse, error) {
 	return safely(g, "RecordTrace", g.e.RecordTrace, ctx, r)
 }

@@ -259,6 +259,41 @@ func (c *Catalog) ByID(id ident.DatasetID) (*Dataset, bool) {
 	return c.datasets[id], true
 }
 
+// Remove forgets a dataset by its name. When no other name has its folder, the saved index goes too, so that ids are given anew should it
+// come back; indexBytes is the size of it. Who holds the Dataset may go on reading. own are the objects that no other dataset names.
+func (c *Catalog) Remove(ctx context.Context, d *Dataset) (own *bits.Set, indexBytes int64, err error) {
+	if err := d.rs.lock(ctx); err != nil {
+		return nil, 0, fmt.Errorf("remove %s: %w", d.Name(), err)
+	}
+	defer d.rs.unlock()
+	last := true
+	for _, o := range c.List() {
+		last = last && (o.rs != d.rs || o.name == d.name)
+	}
+	if last {
+		if indexBytes, err = c.removeIndex(d.rs.root); err != nil {
+			return nil, 0, err
+		}
+	}
+	c.mu.Lock()
+	if c.byName[d.name] == d {
+		delete(c.byName, d.name)
+	}
+	if last && c.byRoot[d.rs.root] == d.rs {
+		delete(c.byRoot, d.rs.root)
+	}
+	c.mu.Unlock()
+	own = bits.NewSet(c.objects.len())
+	d.snap.Load().eachLive(func(obj ident.ObjectID) { own.Add(uint32(obj)) })
+	for _, p := range d.snap.Load().past {
+		own.Add(uint32(p.object))
+	}
+	for _, o := range c.List() {
+		o.snap.Load().eachLive(func(obj ident.ObjectID) { own.Remove(uint32(obj)) })
+	}
+	return own, indexBytes, nil
+}
+
 // SharedSamples is how many of the objects of d's samples other datasets name too. It looks at every sample.
 func (c *Catalog) SharedSamples(d *Dataset) int {
 	others := bits.NewSet(c.objects.len())

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/cespare/xxhash/v2"
+
+	"larder/internal/fault"
 )
 
 // The saved index of one root; docs/format/index.md describes the bytes.
@@ -396,6 +398,35 @@ func (c *Catalog) saveIndex(s *snapshot, meta []fileMeta) (err error) {
 		return err
 	}
 	return syncDir(c.cfg.IndexDir)
+}
+
+// removeIndex deletes the saved index of a root, and returns its size.
+func (c *Catalog) removeIndex(root string) (int64, error) {
+	if c.cfg.IndexDir == "" {
+		return 0, nil
+	}
+	for try := range uint64(indexTries) {
+		path := filepath.Join(c.cfg.IndexDir, indexName(root, try))
+		owner, ok := indexOwner(path)
+		if !ok {
+			return 0, nil
+		}
+		if owner != root {
+			continue
+		}
+		fi, err := os.Stat(path)
+		if err == nil {
+			err = os.Remove(path)
+		}
+		if err == nil {
+			err = syncDir(c.cfg.IndexDir)
+		}
+		if err != nil {
+			return 0, fault.Wrap(err, fault.StateFailed, printable(path), "remove the file", "the saved index of %q cannot be removed", root)
+		}
+		return fi.Size(), nil
+	}
+	return 0, nil
 }
 
 func syncDir(dir string) error {

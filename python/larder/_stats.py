@@ -17,13 +17,14 @@ class Quarantined:
     id: int
     key: str
     path: str
-    offset: int  # bytes from the start of the file
+    offset: int | None  # byte of the file at which its decoder met the damage; None = not known
     reason: str  # in words
 
     @classmethod
     def from_json(cls, d: dict[str, Any]) -> Quarantined:
         """Reads a QuarantinedSample message."""
-        return cls(_int(d, "id"), str(d.get("key", "")), str(d.get("path", "")), _int(d, "offset"), str(d.get("reason", "")))
+        at = d.get("damagedAt")
+        return cls(_int(d, "id"), str(d.get("key", "")), str(d.get("path", "")), None if at is None else int(at), str(d.get("reason", "")))
 
 
 @dataclass(frozen=True)

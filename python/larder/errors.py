@@ -141,12 +141,13 @@ class SampleError(Error):
             "hint",
             "the next call of next() gives the batch without it; on_error='skip' or 'substitute' goes on by itself",
         )
-        super().__init__(f"{first.path or first.key}: cannot prepare sample {first.id} at byte {first.offset}: {first.reason}{more}", **kw)
+        at = "" if first.offset is None else f" at byte {first.offset}"
+        super().__init__(f"{first.path or first.key}: cannot prepare sample {first.id}{at}: {first.reason}{more}", **kw)
         self.samples = samples
         self.id = first.id
         self.key = first.key
         self.file = first.path
-        self.offset = first.offset
+        self.offset = first.offset  # byte of the damage, as far as the decoder knows it; else None
         self.why = first.reason  # in words; `reason` is the stable word SAMPLE_BAD
 
 

@@ -436,7 +436,7 @@ class Peer:
         report = b""
         if bad:
             records = [
-                {"id": str(i), "key": f"class{i % 10}/{i}.jpg", "path": f"/data/{i}.jpg", "offset": "17", "reason": "truncated"}
+                {"id": str(i), "key": f"class{i % 10}/{i}.jpg", "path": f"/data/{i}.jpg", "offset": "0", "damagedAt": "17", "reason": "truncated"}
                 for i in bad
             ]
             report = json.dumps({"quarantined": records}).encode()

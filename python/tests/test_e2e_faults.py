@@ -135,11 +135,15 @@ def test_bad_samples_raise_once_and_go_on(damaged, real):
             *_, index = next(it)
             got += index.tolist()
         except larder.SampleError as e:
-            assert e.file == str(files[e.id]) and e.file in str(e) and e.why in str(e) and "byte" in str(e)
+            assert e.file == str(files[e.id]) and e.file in str(e) and e.why in str(e)
+            assert (f"at byte {e.offset}:" in str(e)) == (e.offset is not None)
             met.update({q.id: q for q in e.samples})
         except StopIteration:
             break
     assert sorted(got) == sorted(set(range(12)) - bad) and set(met) == bad
+    # Where the damage is: the end of a file that is cut, the beginning of what is no image; not where nobody knows.
+    assert (met[1].offset, met[3].offset, met[4].offset) == (files[1].stat().st_size, 0, 0)
+    assert met[9].offset is None and met[10].offset is None, "they are too large"
 
 
 def test_bad_samples_substitute(damaged, real):

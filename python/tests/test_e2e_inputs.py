@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import warnings
 from pathlib import Path
@@ -105,6 +106,30 @@ def test_a_batch_may_be_larger_than_the_dataset(server, real, folder):
     ]
     iterators = [iter(r) for r in ranks]
     assert sorted(i for it in iterators for i in next(it)[-1].tolist()) == list(range(51))
+
+
+def test_verify_and_the_loader_agree(real, server, folder):
+    whole = (folder / "netpbm" / "plain.ppm").read_bytes()
+    (folder / "netpbm" / "plain.ppm").write_bytes(whole.replace(b"\n255\n", b"\n255\n?", 1))
+    cut = folder / "tiff" / "rgb8-raw.tif"
+    cut.write_bytes(cut.read_bytes()[:1700])
+    (folder / "tiff" / "text.tiff").write_bytes(b"no image")
+    uri = f"imagefolder:{folder}"
+    loader = real(uri, batch_size=100, on_error="skip", return_index=True)
+    assert sum(len(labels) for _, labels, _ in loader) == 49
+    out = server.cli("dataset", "verify", uri, "-o", "json", check=False)
+    assert out.returncode == 7
+    assert "3 of 52 samples cannot be prepared" in out.stderr
+    found = json.loads(out.stdout)
+    assert found["checked"] == 52
+    assert not found["damaged"]
+    assert {(b["id"], b["path"], b.get("damaged_at"), b["reason"]) for b in found["bad"]} == {
+        (q.id, q.path, q.offset, q.reason) for q in loader.quarantined
+    }
+    assert {Path(b["key"]).name: b.get("damaged_at") for b in found["bad"]} == {
+        "plain.ppm": whole.index(b"\n255\n") + 5, "rgb8-raw.tif": 1700, "text.tiff": 0
+    }  # fmt: skip
+    assert "byte 1700 of" in server.cli("jobs", "describe", loader.job).stdout
 
 
 def test_an_object_store_is_refused_with_what_works(real):

@@ -675,10 +675,12 @@ type QuarantinedSample struct {
 	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
 	// path of the file.
 	Path string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
-	// offset in the file, in bytes.
+	// offset in the file at which the sample's own bytes begin.
 	Offset uint64 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
 	// reason, in words.
-	Reason        string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// damaged_at: the byte of the file at which the decoder met the damage; not set when it does not know.
+	DamagedAt     *uint64 `protobuf:"varint,110,opt,name=damaged_at,json=damagedAt,proto3,oneof" json:"damaged_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -746,6 +748,13 @@ func (x *QuarantinedSample) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *QuarantinedSample) GetDamagedAt() uint64 {
+	if x != nil && x.DamagedAt != nil {
+		return *x.DamagedAt
+	}
+	return 0
 }
 
 // RankInfo tells about one rank of a job.
@@ -3931,6 +3940,116 @@ func (x *AddDatasetResponse) GetDataset() *Dataset {
 	return nil
 }
 
+// RemoveDatasetRequest names a dataset.
+type RemoveDatasetRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// dataset: name or uri of one the daemon knows.
+	Dataset       string `protobuf:"bytes,1,opt,name=dataset,proto3" json:"dataset,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveDatasetRequest) Reset() {
+	*x = RemoveDatasetRequest{}
+	mi := &file_larder_v1_larder_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveDatasetRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveDatasetRequest) ProtoMessage() {}
+
+func (x *RemoveDatasetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveDatasetRequest.ProtoReflect.Descriptor instead.
+func (*RemoveDatasetRequest) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *RemoveDatasetRequest) GetDataset() string {
+	if x != nil {
+		return x.Dataset
+	}
+	return ""
+}
+
+// RemoveDatasetResponse tells what went.
+type RemoveDatasetResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// dataset as it was.
+	Dataset *Dataset `protobuf:"bytes,1,opt,name=dataset,proto3" json:"dataset,omitempty"`
+	// freed_bytes of memory that nobody else needs.
+	FreedBytes uint64 `protobuf:"varint,2,opt,name=freed_bytes,json=freedBytes,proto3" json:"freed_bytes,omitempty"`
+	// index_bytes of the saved index, which went unless another name has the same folder.
+	IndexBytes    uint64 `protobuf:"varint,3,opt,name=index_bytes,json=indexBytes,proto3" json:"index_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveDatasetResponse) Reset() {
+	*x = RemoveDatasetResponse{}
+	mi := &file_larder_v1_larder_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveDatasetResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveDatasetResponse) ProtoMessage() {}
+
+func (x *RemoveDatasetResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveDatasetResponse.ProtoReflect.Descriptor instead.
+func (*RemoveDatasetResponse) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *RemoveDatasetResponse) GetDataset() *Dataset {
+	if x != nil {
+		return x.Dataset
+	}
+	return nil
+}
+
+func (x *RemoveDatasetResponse) GetFreedBytes() uint64 {
+	if x != nil {
+		return x.FreedBytes
+	}
+	return 0
+}
+
+func (x *RemoveDatasetResponse) GetIndexBytes() uint64 {
+	if x != nil {
+		return x.IndexBytes
+	}
+	return 0
+}
+
 // ListDatasetsRequest asks for all datasets.
 type ListDatasetsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3940,7 +4059,7 @@ type ListDatasetsRequest struct {
 
 func (x *ListDatasetsRequest) Reset() {
 	*x = ListDatasetsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[48]
+	mi := &file_larder_v1_larder_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3952,7 +4071,7 @@ func (x *ListDatasetsRequest) String() string {
 func (*ListDatasetsRequest) ProtoMessage() {}
 
 func (x *ListDatasetsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[48]
+	mi := &file_larder_v1_larder_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3965,7 +4084,7 @@ func (x *ListDatasetsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDatasetsRequest.ProtoReflect.Descriptor instead.
 func (*ListDatasetsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{48}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{50}
 }
 
 // ListDatasetsResponse lists them by id.
@@ -3979,7 +4098,7 @@ type ListDatasetsResponse struct {
 
 func (x *ListDatasetsResponse) Reset() {
 	*x = ListDatasetsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[49]
+	mi := &file_larder_v1_larder_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3991,7 +4110,7 @@ func (x *ListDatasetsResponse) String() string {
 func (*ListDatasetsResponse) ProtoMessage() {}
 
 func (x *ListDatasetsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[49]
+	mi := &file_larder_v1_larder_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4004,7 +4123,7 @@ func (x *ListDatasetsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDatasetsResponse.ProtoReflect.Descriptor instead.
 func (*ListDatasetsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{49}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ListDatasetsResponse) GetDatasets() []*Dataset {
@@ -4029,7 +4148,7 @@ type InspectDatasetRequest struct {
 
 func (x *InspectDatasetRequest) Reset() {
 	*x = InspectDatasetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[50]
+	mi := &file_larder_v1_larder_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4041,7 +4160,7 @@ func (x *InspectDatasetRequest) String() string {
 func (*InspectDatasetRequest) ProtoMessage() {}
 
 func (x *InspectDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[50]
+	mi := &file_larder_v1_larder_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4054,7 +4173,7 @@ func (x *InspectDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDatasetRequest.ProtoReflect.Descriptor instead.
 func (*InspectDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{50}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *InspectDatasetRequest) GetDataset() string {
@@ -4093,7 +4212,7 @@ type InspectDatasetResponse struct {
 
 func (x *InspectDatasetResponse) Reset() {
 	*x = InspectDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[51]
+	mi := &file_larder_v1_larder_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4105,7 +4224,7 @@ func (x *InspectDatasetResponse) String() string {
 func (*InspectDatasetResponse) ProtoMessage() {}
 
 func (x *InspectDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[51]
+	mi := &file_larder_v1_larder_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4118,7 +4237,7 @@ func (x *InspectDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDatasetResponse.ProtoReflect.Descriptor instead.
 func (*InspectDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{51}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *InspectDatasetResponse) GetDataset() *Dataset {
@@ -4155,7 +4274,7 @@ type ResolveKeysRequest struct {
 
 func (x *ResolveKeysRequest) Reset() {
 	*x = ResolveKeysRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[52]
+	mi := &file_larder_v1_larder_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4167,7 +4286,7 @@ func (x *ResolveKeysRequest) String() string {
 func (*ResolveKeysRequest) ProtoMessage() {}
 
 func (x *ResolveKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[52]
+	mi := &file_larder_v1_larder_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4180,7 +4299,7 @@ func (x *ResolveKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveKeysRequest.ProtoReflect.Descriptor instead.
 func (*ResolveKeysRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{52}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ResolveKeysRequest) GetDataset() string {
@@ -4208,7 +4327,7 @@ type ResolveKeysResponse struct {
 
 func (x *ResolveKeysResponse) Reset() {
 	*x = ResolveKeysResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[53]
+	mi := &file_larder_v1_larder_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4220,7 +4339,7 @@ func (x *ResolveKeysResponse) String() string {
 func (*ResolveKeysResponse) ProtoMessage() {}
 
 func (x *ResolveKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[53]
+	mi := &file_larder_v1_larder_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4233,7 +4352,7 @@ func (x *ResolveKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveKeysResponse.ProtoReflect.Descriptor instead.
 func (*ResolveKeysResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{53}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ResolveKeysResponse) GetSamples() []*Sample {
@@ -4252,7 +4371,7 @@ type GetTiersRequest struct {
 
 func (x *GetTiersRequest) Reset() {
 	*x = GetTiersRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[54]
+	mi := &file_larder_v1_larder_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4264,7 +4383,7 @@ func (x *GetTiersRequest) String() string {
 func (*GetTiersRequest) ProtoMessage() {}
 
 func (x *GetTiersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[54]
+	mi := &file_larder_v1_larder_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4277,7 +4396,7 @@ func (x *GetTiersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTiersRequest.ProtoReflect.Descriptor instead.
 func (*GetTiersRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{54}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{56}
 }
 
 // GetTiersResponse lists encoded, decoded, augmented.
@@ -4295,7 +4414,7 @@ type GetTiersResponse struct {
 
 func (x *GetTiersResponse) Reset() {
 	*x = GetTiersResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[55]
+	mi := &file_larder_v1_larder_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4307,7 +4426,7 @@ func (x *GetTiersResponse) String() string {
 func (*GetTiersResponse) ProtoMessage() {}
 
 func (x *GetTiersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[55]
+	mi := &file_larder_v1_larder_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4320,7 +4439,7 @@ func (x *GetTiersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTiersResponse.ProtoReflect.Descriptor instead.
 func (*GetTiersResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{55}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *GetTiersResponse) GetTiers() []*Tier {
@@ -4361,7 +4480,7 @@ type SetTiersRequest struct {
 
 func (x *SetTiersRequest) Reset() {
 	*x = SetTiersRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[56]
+	mi := &file_larder_v1_larder_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4373,7 +4492,7 @@ func (x *SetTiersRequest) String() string {
 func (*SetTiersRequest) ProtoMessage() {}
 
 func (x *SetTiersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[56]
+	mi := &file_larder_v1_larder_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4386,7 +4505,7 @@ func (x *SetTiersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTiersRequest.ProtoReflect.Descriptor instead.
 func (*SetTiersRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{56}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *SetTiersRequest) GetTotal() string {
@@ -4432,7 +4551,7 @@ type SetTiersResponse struct {
 
 func (x *SetTiersResponse) Reset() {
 	*x = SetTiersResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[57]
+	mi := &file_larder_v1_larder_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4444,7 +4563,7 @@ func (x *SetTiersResponse) String() string {
 func (*SetTiersResponse) ProtoMessage() {}
 
 func (x *SetTiersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[57]
+	mi := &file_larder_v1_larder_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4457,7 +4576,7 @@ func (x *SetTiersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTiersResponse.ProtoReflect.Descriptor instead.
 func (*SetTiersResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{57}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *SetTiersResponse) GetTiers() []*Tier {
@@ -4494,7 +4613,7 @@ type ApplyConfigRequest struct {
 
 func (x *ApplyConfigRequest) Reset() {
 	*x = ApplyConfigRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[58]
+	mi := &file_larder_v1_larder_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4506,7 +4625,7 @@ func (x *ApplyConfigRequest) String() string {
 func (*ApplyConfigRequest) ProtoMessage() {}
 
 func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[58]
+	mi := &file_larder_v1_larder_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4519,7 +4638,7 @@ func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigRequest.ProtoReflect.Descriptor instead.
 func (*ApplyConfigRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{58}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ApplyConfigRequest) GetName() string {
@@ -4547,7 +4666,7 @@ type ApplyConfigResponse struct {
 
 func (x *ApplyConfigResponse) Reset() {
 	*x = ApplyConfigResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[59]
+	mi := &file_larder_v1_larder_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4559,7 +4678,7 @@ func (x *ApplyConfigResponse) String() string {
 func (*ApplyConfigResponse) ProtoMessage() {}
 
 func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[59]
+	mi := &file_larder_v1_larder_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4572,7 +4691,7 @@ func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigResponse.ProtoReflect.Descriptor instead.
 func (*ApplyConfigResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{59}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ApplyConfigResponse) GetChanges() []*ConfigChange {
@@ -4599,7 +4718,7 @@ type ConfigChange struct {
 
 func (x *ConfigChange) Reset() {
 	*x = ConfigChange{}
-	mi := &file_larder_v1_larder_proto_msgTypes[60]
+	mi := &file_larder_v1_larder_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4611,7 +4730,7 @@ func (x *ConfigChange) String() string {
 func (*ConfigChange) ProtoMessage() {}
 
 func (x *ConfigChange) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[60]
+	mi := &file_larder_v1_larder_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4624,7 +4743,7 @@ func (x *ConfigChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigChange.ProtoReflect.Descriptor instead.
 func (*ConfigChange) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{60}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ConfigChange) GetKey() string {
@@ -4666,7 +4785,7 @@ type GetStatsRequest struct {
 
 func (x *GetStatsRequest) Reset() {
 	*x = GetStatsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[61]
+	mi := &file_larder_v1_larder_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4678,7 +4797,7 @@ func (x *GetStatsRequest) String() string {
 func (*GetStatsRequest) ProtoMessage() {}
 
 func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[61]
+	mi := &file_larder_v1_larder_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4691,7 +4810,7 @@ func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsRequest.ProtoReflect.Descriptor instead.
 func (*GetStatsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{61}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *GetStatsRequest) GetJob() string {
@@ -4712,7 +4831,7 @@ type GetStatsResponse struct {
 
 func (x *GetStatsResponse) Reset() {
 	*x = GetStatsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[62]
+	mi := &file_larder_v1_larder_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4724,7 +4843,7 @@ func (x *GetStatsResponse) String() string {
 func (*GetStatsResponse) ProtoMessage() {}
 
 func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[62]
+	mi := &file_larder_v1_larder_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4737,7 +4856,7 @@ func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsResponse.ProtoReflect.Descriptor instead.
 func (*GetStatsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{62}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *GetStatsResponse) GetStats() *Stats {
@@ -4765,7 +4884,7 @@ type RecordTraceRequest struct {
 
 func (x *RecordTraceRequest) Reset() {
 	*x = RecordTraceRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[63]
+	mi := &file_larder_v1_larder_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4777,7 +4896,7 @@ func (x *RecordTraceRequest) String() string {
 func (*RecordTraceRequest) ProtoMessage() {}
 
 func (x *RecordTraceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[63]
+	mi := &file_larder_v1_larder_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4790,7 +4909,7 @@ func (x *RecordTraceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordTraceRequest.ProtoReflect.Descriptor instead.
 func (*RecordTraceRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{63}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *RecordTraceRequest) GetRecording() uint64 {
@@ -4848,7 +4967,7 @@ type RecordTraceResponse struct {
 
 func (x *RecordTraceResponse) Reset() {
 	*x = RecordTraceResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[64]
+	mi := &file_larder_v1_larder_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4860,7 +4979,7 @@ func (x *RecordTraceResponse) String() string {
 func (*RecordTraceResponse) ProtoMessage() {}
 
 func (x *RecordTraceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[64]
+	mi := &file_larder_v1_larder_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4873,7 +4992,7 @@ func (x *RecordTraceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordTraceResponse.ProtoReflect.Descriptor instead.
 func (*RecordTraceResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{64}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *RecordTraceResponse) GetRecording() uint64 {
@@ -4954,7 +5073,7 @@ type RecordedBatch struct {
 
 func (x *RecordedBatch) Reset() {
 	*x = RecordedBatch{}
-	mi := &file_larder_v1_larder_proto_msgTypes[65]
+	mi := &file_larder_v1_larder_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4966,7 +5085,7 @@ func (x *RecordedBatch) String() string {
 func (*RecordedBatch) ProtoMessage() {}
 
 func (x *RecordedBatch) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[65]
+	mi := &file_larder_v1_larder_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4979,7 +5098,7 @@ func (x *RecordedBatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedBatch.ProtoReflect.Descriptor instead.
 func (*RecordedBatch) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{65}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *RecordedBatch) GetJob() uint32 {
@@ -5030,7 +5149,7 @@ type RecordedJob struct {
 
 func (x *RecordedJob) Reset() {
 	*x = RecordedJob{}
-	mi := &file_larder_v1_larder_proto_msgTypes[66]
+	mi := &file_larder_v1_larder_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5042,7 +5161,7 @@ func (x *RecordedJob) String() string {
 func (*RecordedJob) ProtoMessage() {}
 
 func (x *RecordedJob) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[66]
+	mi := &file_larder_v1_larder_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5055,7 +5174,7 @@ func (x *RecordedJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedJob.ProtoReflect.Descriptor instead.
 func (*RecordedJob) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{66}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *RecordedJob) GetJob() uint32 {
@@ -5140,7 +5259,7 @@ type RecordedObjects struct {
 
 func (x *RecordedObjects) Reset() {
 	*x = RecordedObjects{}
-	mi := &file_larder_v1_larder_proto_msgTypes[67]
+	mi := &file_larder_v1_larder_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5152,7 +5271,7 @@ func (x *RecordedObjects) String() string {
 func (*RecordedObjects) ProtoMessage() {}
 
 func (x *RecordedObjects) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[67]
+	mi := &file_larder_v1_larder_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5165,7 +5284,7 @@ func (x *RecordedObjects) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedObjects.ProtoReflect.Descriptor instead.
 func (*RecordedObjects) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{67}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *RecordedObjects) GetFirst() uint32 {
@@ -5240,7 +5359,7 @@ type RecordedMachine struct {
 
 func (x *RecordedMachine) Reset() {
 	*x = RecordedMachine{}
-	mi := &file_larder_v1_larder_proto_msgTypes[68]
+	mi := &file_larder_v1_larder_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5252,7 +5371,7 @@ func (x *RecordedMachine) String() string {
 func (*RecordedMachine) ProtoMessage() {}
 
 func (x *RecordedMachine) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[68]
+	mi := &file_larder_v1_larder_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5265,7 +5384,7 @@ func (x *RecordedMachine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedMachine.ProtoReflect.Descriptor instead.
 func (*RecordedMachine) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{68}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *RecordedMachine) GetDuration() *durationpb.Duration {
@@ -5381,7 +5500,7 @@ type RecordedTier struct {
 
 func (x *RecordedTier) Reset() {
 	*x = RecordedTier{}
-	mi := &file_larder_v1_larder_proto_msgTypes[69]
+	mi := &file_larder_v1_larder_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5393,7 +5512,7 @@ func (x *RecordedTier) String() string {
 func (*RecordedTier) ProtoMessage() {}
 
 func (x *RecordedTier) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[69]
+	mi := &file_larder_v1_larder_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5406,7 +5525,7 @@ func (x *RecordedTier) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedTier.ProtoReflect.Descriptor instead.
 func (*RecordedTier) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{69}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *RecordedTier) GetForm() string {
@@ -5441,7 +5560,7 @@ type WatchStatsRequest struct {
 
 func (x *WatchStatsRequest) Reset() {
 	*x = WatchStatsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[70]
+	mi := &file_larder_v1_larder_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5453,7 +5572,7 @@ func (x *WatchStatsRequest) String() string {
 func (*WatchStatsRequest) ProtoMessage() {}
 
 func (x *WatchStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[70]
+	mi := &file_larder_v1_larder_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5466,7 +5585,7 @@ func (x *WatchStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatsRequest.ProtoReflect.Descriptor instead.
 func (*WatchStatsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{70}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *WatchStatsRequest) GetInterval() *durationpb.Duration {
@@ -5487,7 +5606,7 @@ type WatchStatsResponse struct {
 
 func (x *WatchStatsResponse) Reset() {
 	*x = WatchStatsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[71]
+	mi := &file_larder_v1_larder_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5499,7 +5618,7 @@ func (x *WatchStatsResponse) String() string {
 func (*WatchStatsResponse) ProtoMessage() {}
 
 func (x *WatchStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[71]
+	mi := &file_larder_v1_larder_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5512,7 +5631,7 @@ func (x *WatchStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatsResponse.ProtoReflect.Descriptor instead.
 func (*WatchStatsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{71}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *WatchStatsResponse) GetStats() *Stats {
@@ -5544,7 +5663,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[72]
+	mi := &file_larder_v1_larder_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5556,7 +5675,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[72]
+	mi := &file_larder_v1_larder_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5569,7 +5688,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{72}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *AttachRequest) GetJob() string {
@@ -5637,7 +5756,7 @@ type Field struct {
 
 func (x *Field) Reset() {
 	*x = Field{}
-	mi := &file_larder_v1_larder_proto_msgTypes[73]
+	mi := &file_larder_v1_larder_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5649,7 +5768,7 @@ func (x *Field) String() string {
 func (*Field) ProtoMessage() {}
 
 func (x *Field) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[73]
+	mi := &file_larder_v1_larder_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5662,7 +5781,7 @@ func (x *Field) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Field.ProtoReflect.Descriptor instead.
 func (*Field) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{73}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *Field) GetName() string {
@@ -5749,7 +5868,7 @@ type AttachResponse struct {
 
 func (x *AttachResponse) Reset() {
 	*x = AttachResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[74]
+	mi := &file_larder_v1_larder_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5761,7 +5880,7 @@ func (x *AttachResponse) String() string {
 func (*AttachResponse) ProtoMessage() {}
 
 func (x *AttachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[74]
+	mi := &file_larder_v1_larder_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5774,7 +5893,7 @@ func (x *AttachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachResponse.ProtoReflect.Descriptor instead.
 func (*AttachResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{74}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *AttachResponse) GetJob() *Job {
@@ -5885,7 +6004,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[75]
+	mi := &file_larder_v1_larder_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5897,7 +6016,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[75]
+	mi := &file_larder_v1_larder_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5910,7 +6029,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{75}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *StopRequest) GetDrain() bool {
@@ -5960,7 +6079,7 @@ type StopResponse struct {
 
 func (x *StopResponse) Reset() {
 	*x = StopResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[76]
+	mi := &file_larder_v1_larder_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5972,7 +6091,7 @@ func (x *StopResponse) String() string {
 func (*StopResponse) ProtoMessage() {}
 
 func (x *StopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[76]
+	mi := &file_larder_v1_larder_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5985,7 +6104,7 @@ func (x *StopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopResponse.ProtoReflect.Descriptor instead.
 func (*StopResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{76}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *StopResponse) GetStopping() bool {
@@ -6032,7 +6151,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[77]
+	mi := &file_larder_v1_larder_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6044,7 +6163,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[77]
+	mi := &file_larder_v1_larder_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6057,7 +6176,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{77}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{79}
 }
 
 // StatusResponse is the status of a running daemon.
@@ -6113,7 +6232,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[78]
+	mi := &file_larder_v1_larder_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6125,7 +6244,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[78]
+	mi := &file_larder_v1_larder_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6138,7 +6257,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{78}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *StatusResponse) GetPid() int32 {
@@ -6312,7 +6431,7 @@ type HelloRequest struct {
 
 func (x *HelloRequest) Reset() {
 	*x = HelloRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[79]
+	mi := &file_larder_v1_larder_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6324,7 +6443,7 @@ func (x *HelloRequest) String() string {
 func (*HelloRequest) ProtoMessage() {}
 
 func (x *HelloRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[79]
+	mi := &file_larder_v1_larder_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6337,7 +6456,7 @@ func (x *HelloRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloRequest.ProtoReflect.Descriptor instead.
 func (*HelloRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{79}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *HelloRequest) GetClient() string {
@@ -6387,7 +6506,7 @@ type HelloResponse struct {
 
 func (x *HelloResponse) Reset() {
 	*x = HelloResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[80]
+	mi := &file_larder_v1_larder_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6399,7 +6518,7 @@ func (x *HelloResponse) String() string {
 func (*HelloResponse) ProtoMessage() {}
 
 func (x *HelloResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[80]
+	mi := &file_larder_v1_larder_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6412,7 +6531,7 @@ func (x *HelloResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloResponse.ProtoReflect.Descriptor instead.
 func (*HelloResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{80}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *HelloResponse) GetVersion() string {
@@ -6461,7 +6580,7 @@ type BatchReport struct {
 
 func (x *BatchReport) Reset() {
 	*x = BatchReport{}
-	mi := &file_larder_v1_larder_proto_msgTypes[81]
+	mi := &file_larder_v1_larder_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6473,7 +6592,7 @@ func (x *BatchReport) String() string {
 func (*BatchReport) ProtoMessage() {}
 
 func (x *BatchReport) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[81]
+	mi := &file_larder_v1_larder_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6486,7 +6605,7 @@ func (x *BatchReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchReport.ProtoReflect.Descriptor instead.
 func (*BatchReport) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{81}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *BatchReport) GetQuarantined() []*QuarantinedSample {
@@ -6513,7 +6632,7 @@ type EpochResponse struct {
 
 func (x *EpochResponse) Reset() {
 	*x = EpochResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[82]
+	mi := &file_larder_v1_larder_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6525,7 +6644,7 @@ func (x *EpochResponse) String() string {
 func (*EpochResponse) ProtoMessage() {}
 
 func (x *EpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[82]
+	mi := &file_larder_v1_larder_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6538,7 +6657,7 @@ func (x *EpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochResponse.ProtoReflect.Descriptor instead.
 func (*EpochResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{82}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *EpochResponse) GetNumSamples() uint64 {
@@ -6588,7 +6707,7 @@ type EpochEnd struct {
 
 func (x *EpochEnd) Reset() {
 	*x = EpochEnd{}
-	mi := &file_larder_v1_larder_proto_msgTypes[83]
+	mi := &file_larder_v1_larder_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6600,7 +6719,7 @@ func (x *EpochEnd) String() string {
 func (*EpochEnd) ProtoMessage() {}
 
 func (x *EpochEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[83]
+	mi := &file_larder_v1_larder_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6613,7 +6732,7 @@ func (x *EpochEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochEnd.ProtoReflect.Descriptor instead.
 func (*EpochEnd) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{83}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *EpochEnd) GetEpoch() uint32 {
@@ -6715,13 +6834,16 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\vquarantined\x18\x04 \x01(\x04R\vquarantined\x12\x18\n" +
 	"\adropped\x18\x05 \x01(\x04R\adropped\x12\x14\n" +
 	"\x05state\x18\x06 \x01(\tR\x05state\x12\x18\n" +
-	"\aremoved\x18\a \x01(\x04R\aremoved\"y\n" +
+	"\aremoved\x18\a \x01(\x04R\aremoved\"\xac\x01\n" +
 	"\x11QuarantinedSample\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x12\n" +
 	"\x04path\x18\x03 \x01(\tR\x04path\x12\x16\n" +
 	"\x06offset\x18\x04 \x01(\x04R\x06offset\x12\x16\n" +
-	"\x06reason\x18\x05 \x01(\tR\x06reason\"\x91\x02\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\"\n" +
+	"\n" +
+	"damaged_at\x18n \x01(\x04H\x00R\tdamagedAt\x88\x01\x01B\r\n" +
+	"\v_damaged_at\"\x91\x02\n" +
 	"\bRankInfo\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\rR\x04rank\x12\x1a\n" +
 	"\battached\x18\x02 \x01(\bR\battached\x12\x10\n" +
@@ -6958,7 +7080,15 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\n" +
 	"skip_empty\x18n \x01(\bR\tskipEmpty\"B\n" +
 	"\x12AddDatasetResponse\x12,\n" +
-	"\adataset\x18\x01 \x01(\v2\x12.larder.v1.DatasetR\adataset\"\x15\n" +
+	"\adataset\x18\x01 \x01(\v2\x12.larder.v1.DatasetR\adataset\"0\n" +
+	"\x14RemoveDatasetRequest\x12\x18\n" +
+	"\adataset\x18\x01 \x01(\tR\adataset\"\x87\x01\n" +
+	"\x15RemoveDatasetResponse\x12,\n" +
+	"\adataset\x18\x01 \x01(\v2\x12.larder.v1.DatasetR\adataset\x12\x1f\n" +
+	"\vfreed_bytes\x18\x02 \x01(\x04R\n" +
+	"freedBytes\x12\x1f\n" +
+	"\vindex_bytes\x18\x03 \x01(\x04R\n" +
+	"indexBytes\"\x15\n" +
 	"\x13ListDatasetsRequest\"F\n" +
 	"\x14ListDatasetsResponse\x12.\n" +
 	"\bdatasets\x18\x01 \x03(\v2\x12.larder.v1.DatasetR\bdatasets\"c\n" +
@@ -7176,7 +7306,7 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x0eJOB_STATE_LIVE\x10\x02\x12\x15\n" +
 	"\x11JOB_STATE_SUSPECT\x10\x03\x12\x12\n" +
 	"\x0eJOB_STATE_DEAD\x10\x04\x12\x12\n" +
-	"\x0eJOB_STATE_DONE\x10\x052\xe9\r\n" +
+	"\x0eJOB_STATE_DONE\x10\x052\xbd\x0e\n" +
 	"\rLarderService\x12L\n" +
 	"\vRegisterJob\x12\x1d.larder.v1.RegisterJobRequest\x1a\x1e.larder.v1.RegisterJobResponse\x12C\n" +
 	"\bListJobs\x12\x1a.larder.v1.ListJobsRequest\x1a\x1b.larder.v1.ListJobsResponse\x12L\n" +
@@ -7188,7 +7318,8 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\tSetSubset\x12\x1b.larder.v1.SetSubsetRequest\x1a\x1c.larder.v1.SetSubsetResponse\x12I\n" +
 	"\n" +
 	"AddDataset\x12\x1c.larder.v1.AddDatasetRequest\x1a\x1d.larder.v1.AddDatasetResponse\x12U\n" +
-	"\x0eRefreshDataset\x12 .larder.v1.RefreshDatasetRequest\x1a!.larder.v1.RefreshDatasetResponse\x12O\n" +
+	"\x0eRefreshDataset\x12 .larder.v1.RefreshDatasetRequest\x1a!.larder.v1.RefreshDatasetResponse\x12R\n" +
+	"\rRemoveDataset\x12\x1f.larder.v1.RemoveDatasetRequest\x1a .larder.v1.RemoveDatasetResponse\x12O\n" +
 	"\fListDatasets\x12\x1e.larder.v1.ListDatasetsRequest\x1a\x1f.larder.v1.ListDatasetsResponse\x12U\n" +
 	"\x0eInspectDataset\x12 .larder.v1.InspectDatasetRequest\x1a!.larder.v1.InspectDatasetResponse\x12L\n" +
 	"\vResolveKeys\x12\x1d.larder.v1.ResolveKeysRequest\x1a\x1e.larder.v1.ResolveKeysResponse\x12C\n" +
@@ -7219,7 +7350,7 @@ func file_larder_v1_larder_proto_rawDescGZIP() []byte {
 }
 
 var file_larder_v1_larder_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_larder_v1_larder_proto_msgTypes = make([]protoimpl.MessageInfo, 86)
+var file_larder_v1_larder_proto_msgTypes = make([]protoimpl.MessageInfo, 88)
 var file_larder_v1_larder_proto_goTypes = []any{
 	(JobState)(0),                  // 0: larder.v1.JobState
 	(*ErrorDetail)(nil),            // 1: larder.v1.ErrorDetail
@@ -7270,177 +7401,182 @@ var file_larder_v1_larder_proto_goTypes = []any{
 	(*RefreshDatasetResponse)(nil), // 46: larder.v1.RefreshDatasetResponse
 	(*AddDatasetRequest)(nil),      // 47: larder.v1.AddDatasetRequest
 	(*AddDatasetResponse)(nil),     // 48: larder.v1.AddDatasetResponse
-	(*ListDatasetsRequest)(nil),    // 49: larder.v1.ListDatasetsRequest
-	(*ListDatasetsResponse)(nil),   // 50: larder.v1.ListDatasetsResponse
-	(*InspectDatasetRequest)(nil),  // 51: larder.v1.InspectDatasetRequest
-	(*InspectDatasetResponse)(nil), // 52: larder.v1.InspectDatasetResponse
-	(*ResolveKeysRequest)(nil),     // 53: larder.v1.ResolveKeysRequest
-	(*ResolveKeysResponse)(nil),    // 54: larder.v1.ResolveKeysResponse
-	(*GetTiersRequest)(nil),        // 55: larder.v1.GetTiersRequest
-	(*GetTiersResponse)(nil),       // 56: larder.v1.GetTiersResponse
-	(*SetTiersRequest)(nil),        // 57: larder.v1.SetTiersRequest
-	(*SetTiersResponse)(nil),       // 58: larder.v1.SetTiersResponse
-	(*ApplyConfigRequest)(nil),     // 59: larder.v1.ApplyConfigRequest
-	(*ApplyConfigResponse)(nil),    // 60: larder.v1.ApplyConfigResponse
-	(*ConfigChange)(nil),           // 61: larder.v1.ConfigChange
-	(*GetStatsRequest)(nil),        // 62: larder.v1.GetStatsRequest
-	(*GetStatsResponse)(nil),       // 63: larder.v1.GetStatsResponse
-	(*RecordTraceRequest)(nil),     // 64: larder.v1.RecordTraceRequest
-	(*RecordTraceResponse)(nil),    // 65: larder.v1.RecordTraceResponse
-	(*RecordedBatch)(nil),          // 66: larder.v1.RecordedBatch
-	(*RecordedJob)(nil),            // 67: larder.v1.RecordedJob
-	(*RecordedObjects)(nil),        // 68: larder.v1.RecordedObjects
-	(*RecordedMachine)(nil),        // 69: larder.v1.RecordedMachine
-	(*RecordedTier)(nil),           // 70: larder.v1.RecordedTier
-	(*WatchStatsRequest)(nil),      // 71: larder.v1.WatchStatsRequest
-	(*WatchStatsResponse)(nil),     // 72: larder.v1.WatchStatsResponse
-	(*AttachRequest)(nil),          // 73: larder.v1.AttachRequest
-	(*Field)(nil),                  // 74: larder.v1.Field
-	(*AttachResponse)(nil),         // 75: larder.v1.AttachResponse
-	(*StopRequest)(nil),            // 76: larder.v1.StopRequest
-	(*StopResponse)(nil),           // 77: larder.v1.StopResponse
-	(*StatusRequest)(nil),          // 78: larder.v1.StatusRequest
-	(*StatusResponse)(nil),         // 79: larder.v1.StatusResponse
-	(*HelloRequest)(nil),           // 80: larder.v1.HelloRequest
-	(*HelloResponse)(nil),          // 81: larder.v1.HelloResponse
-	(*BatchReport)(nil),            // 82: larder.v1.BatchReport
-	(*EpochResponse)(nil),          // 83: larder.v1.EpochResponse
-	(*EpochEnd)(nil),               // 84: larder.v1.EpochEnd
-	nil,                            // 85: larder.v1.Counters.HitsEntry
-	nil,                            // 86: larder.v1.Counters.EvictionsEntry
-	(*durationpb.Duration)(nil),    // 87: google.protobuf.Duration
-	(*structpb.Struct)(nil),        // 88: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),  // 89: google.protobuf.Timestamp
+	(*RemoveDatasetRequest)(nil),   // 49: larder.v1.RemoveDatasetRequest
+	(*RemoveDatasetResponse)(nil),  // 50: larder.v1.RemoveDatasetResponse
+	(*ListDatasetsRequest)(nil),    // 51: larder.v1.ListDatasetsRequest
+	(*ListDatasetsResponse)(nil),   // 52: larder.v1.ListDatasetsResponse
+	(*InspectDatasetRequest)(nil),  // 53: larder.v1.InspectDatasetRequest
+	(*InspectDatasetResponse)(nil), // 54: larder.v1.InspectDatasetResponse
+	(*ResolveKeysRequest)(nil),     // 55: larder.v1.ResolveKeysRequest
+	(*ResolveKeysResponse)(nil),    // 56: larder.v1.ResolveKeysResponse
+	(*GetTiersRequest)(nil),        // 57: larder.v1.GetTiersRequest
+	(*GetTiersResponse)(nil),       // 58: larder.v1.GetTiersResponse
+	(*SetTiersRequest)(nil),        // 59: larder.v1.SetTiersRequest
+	(*SetTiersResponse)(nil),       // 60: larder.v1.SetTiersResponse
+	(*ApplyConfigRequest)(nil),     // 61: larder.v1.ApplyConfigRequest
+	(*ApplyConfigResponse)(nil),    // 62: larder.v1.ApplyConfigResponse
+	(*ConfigChange)(nil),           // 63: larder.v1.ConfigChange
+	(*GetStatsRequest)(nil),        // 64: larder.v1.GetStatsRequest
+	(*GetStatsResponse)(nil),       // 65: larder.v1.GetStatsResponse
+	(*RecordTraceRequest)(nil),     // 66: larder.v1.RecordTraceRequest
+	(*RecordTraceResponse)(nil),    // 67: larder.v1.RecordTraceResponse
+	(*RecordedBatch)(nil),          // 68: larder.v1.RecordedBatch
+	(*RecordedJob)(nil),            // 69: larder.v1.RecordedJob
+	(*RecordedObjects)(nil),        // 70: larder.v1.RecordedObjects
+	(*RecordedMachine)(nil),        // 71: larder.v1.RecordedMachine
+	(*RecordedTier)(nil),           // 72: larder.v1.RecordedTier
+	(*WatchStatsRequest)(nil),      // 73: larder.v1.WatchStatsRequest
+	(*WatchStatsResponse)(nil),     // 74: larder.v1.WatchStatsResponse
+	(*AttachRequest)(nil),          // 75: larder.v1.AttachRequest
+	(*Field)(nil),                  // 76: larder.v1.Field
+	(*AttachResponse)(nil),         // 77: larder.v1.AttachResponse
+	(*StopRequest)(nil),            // 78: larder.v1.StopRequest
+	(*StopResponse)(nil),           // 79: larder.v1.StopResponse
+	(*StatusRequest)(nil),          // 80: larder.v1.StatusRequest
+	(*StatusResponse)(nil),         // 81: larder.v1.StatusResponse
+	(*HelloRequest)(nil),           // 82: larder.v1.HelloRequest
+	(*HelloResponse)(nil),          // 83: larder.v1.HelloResponse
+	(*BatchReport)(nil),            // 84: larder.v1.BatchReport
+	(*EpochResponse)(nil),          // 85: larder.v1.EpochResponse
+	(*EpochEnd)(nil),               // 86: larder.v1.EpochEnd
+	nil,                            // 87: larder.v1.Counters.HitsEntry
+	nil,                            // 88: larder.v1.Counters.EvictionsEntry
+	(*durationpb.Duration)(nil),    // 89: google.protobuf.Duration
+	(*structpb.Struct)(nil),        // 90: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),  // 91: google.protobuf.Timestamp
 }
 var file_larder_v1_larder_proto_depIdxs = []int32{
-	87, // 0: larder.v1.ErrorDetail.retry_after:type_name -> google.protobuf.Duration
-	88, // 1: larder.v1.Op.args:type_name -> google.protobuf.Struct
-	2,  // 2: larder.v1.JobSpec.transform:type_name -> larder.v1.Op
-	85, // 3: larder.v1.Counters.hits:type_name -> larder.v1.Counters.HitsEntry
-	86, // 4: larder.v1.Counters.evictions:type_name -> larder.v1.Counters.EvictionsEntry
-	8,  // 5: larder.v1.RankInfo.wait:type_name -> larder.v1.Wait
-	87, // 6: larder.v1.Load.oldest_read:type_name -> google.protobuf.Duration
-	12, // 7: larder.v1.DatasetStats.dataset:type_name -> larder.v1.Dataset
-	4,  // 8: larder.v1.DatasetStats.counters:type_name -> larder.v1.Counters
-	3,  // 9: larder.v1.Job.spec:type_name -> larder.v1.JobSpec
-	0,  // 10: larder.v1.Job.state:type_name -> larder.v1.JobState
-	4,  // 11: larder.v1.Job.counters:type_name -> larder.v1.Counters
-	7,  // 12: larder.v1.Job.ranks:type_name -> larder.v1.RankInfo
-	5,  // 13: larder.v1.Job.epochs:type_name -> larder.v1.EpochAccount
-	6,  // 14: larder.v1.Job.quarantined:type_name -> larder.v1.QuarantinedSample
-	89, // 15: larder.v1.Job.registered_at:type_name -> google.protobuf.Timestamp
-	8,  // 16: larder.v1.Job.wait:type_name -> larder.v1.Wait
-	13, // 17: larder.v1.Dataset.ignored:type_name -> larder.v1.IgnoredFiles
-	89, // 18: larder.v1.Stats.at:type_name -> google.protobuf.Timestamp
-	87, // 19: larder.v1.Stats.uptime:type_name -> google.protobuf.Duration
-	4,  // 20: larder.v1.Stats.totals:type_name -> larder.v1.Counters
-	11, // 21: larder.v1.Stats.jobs:type_name -> larder.v1.Job
-	15, // 22: larder.v1.Stats.tiers:type_name -> larder.v1.Tier
-	16, // 23: larder.v1.Stats.devices:type_name -> larder.v1.Device
-	19, // 24: larder.v1.Stats.split:type_name -> larder.v1.Split
-	18, // 25: larder.v1.Stats.listeners:type_name -> larder.v1.Listener
-	10, // 26: larder.v1.Stats.datasets:type_name -> larder.v1.DatasetStats
-	1,  // 27: larder.v1.Stats.state_full:type_name -> larder.v1.ErrorDetail
-	9,  // 28: larder.v1.Stats.load:type_name -> larder.v1.Load
-	20, // 29: larder.v1.Split.datasets:type_name -> larder.v1.DatasetShare
-	3,  // 30: larder.v1.RegisterJobRequest.spec:type_name -> larder.v1.JobSpec
-	11, // 31: larder.v1.RegisterJobResponse.job:type_name -> larder.v1.Job
-	23, // 32: larder.v1.RegisterJobResponse.resumed:type_name -> larder.v1.Resumed
-	28, // 33: larder.v1.ListOrdersResponse.orders:type_name -> larder.v1.Order
-	11, // 34: larder.v1.ListJobsResponse.jobs:type_name -> larder.v1.Job
-	11, // 35: larder.v1.DescribeJobResponse.job:type_name -> larder.v1.Job
-	11, // 36: larder.v1.DrainJobResponse.job:type_name -> larder.v1.Job
-	11, // 37: larder.v1.KillJobResponse.job:type_name -> larder.v1.Job
-	11, // 38: larder.v1.PauseJobResponse.job:type_name -> larder.v1.Job
-	11, // 39: larder.v1.ResumeJobResponse.job:type_name -> larder.v1.Job
-	11, // 40: larder.v1.SetSubsetResponse.job:type_name -> larder.v1.Job
-	12, // 41: larder.v1.RefreshDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	12, // 42: larder.v1.AddDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	12, // 43: larder.v1.ListDatasetsResponse.datasets:type_name -> larder.v1.Dataset
-	12, // 44: larder.v1.InspectDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	14, // 45: larder.v1.InspectDatasetResponse.samples:type_name -> larder.v1.Sample
-	14, // 46: larder.v1.ResolveKeysResponse.samples:type_name -> larder.v1.Sample
-	15, // 47: larder.v1.GetTiersResponse.tiers:type_name -> larder.v1.Tier
-	19, // 48: larder.v1.GetTiersResponse.split:type_name -> larder.v1.Split
-	15, // 49: larder.v1.SetTiersResponse.tiers:type_name -> larder.v1.Tier
-	19, // 50: larder.v1.SetTiersResponse.split:type_name -> larder.v1.Split
-	61, // 51: larder.v1.ApplyConfigResponse.changes:type_name -> larder.v1.ConfigChange
-	17, // 52: larder.v1.GetStatsResponse.stats:type_name -> larder.v1.Stats
-	66, // 53: larder.v1.RecordTraceResponse.batches:type_name -> larder.v1.RecordedBatch
-	67, // 54: larder.v1.RecordTraceResponse.jobs:type_name -> larder.v1.RecordedJob
-	68, // 55: larder.v1.RecordTraceResponse.objects:type_name -> larder.v1.RecordedObjects
-	69, // 56: larder.v1.RecordTraceResponse.machine:type_name -> larder.v1.RecordedMachine
-	3,  // 57: larder.v1.RecordedJob.spec:type_name -> larder.v1.JobSpec
-	87, // 58: larder.v1.RecordedJob.registered:type_name -> google.protobuf.Duration
-	87, // 59: larder.v1.RecordedJob.ended:type_name -> google.protobuf.Duration
-	87, // 60: larder.v1.RecordedJob.step:type_name -> google.protobuf.Duration
-	87, // 61: larder.v1.RecordedMachine.duration:type_name -> google.protobuf.Duration
-	87, // 62: larder.v1.RecordedMachine.storage_latency:type_name -> google.protobuf.Duration
-	70, // 63: larder.v1.RecordedMachine.tiers:type_name -> larder.v1.RecordedTier
-	4,  // 64: larder.v1.RecordedMachine.counted:type_name -> larder.v1.Counters
-	87, // 65: larder.v1.WatchStatsRequest.interval:type_name -> google.protobuf.Duration
-	17, // 66: larder.v1.WatchStatsResponse.stats:type_name -> larder.v1.Stats
-	11, // 67: larder.v1.AttachResponse.job:type_name -> larder.v1.Job
-	74, // 68: larder.v1.AttachResponse.fields:type_name -> larder.v1.Field
-	87, // 69: larder.v1.StopRequest.timeout:type_name -> google.protobuf.Duration
-	89, // 70: larder.v1.StatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	87, // 71: larder.v1.StatusResponse.uptime:type_name -> google.protobuf.Duration
-	89, // 72: larder.v1.StatusResponse.last_error_at:type_name -> google.protobuf.Timestamp
-	6,  // 73: larder.v1.BatchReport.quarantined:type_name -> larder.v1.QuarantinedSample
-	5,  // 74: larder.v1.EpochEnd.account:type_name -> larder.v1.EpochAccount
-	21, // 75: larder.v1.LarderService.RegisterJob:input_type -> larder.v1.RegisterJobRequest
-	31, // 76: larder.v1.LarderService.ListJobs:input_type -> larder.v1.ListJobsRequest
-	33, // 77: larder.v1.LarderService.DescribeJob:input_type -> larder.v1.DescribeJobRequest
-	35, // 78: larder.v1.LarderService.DrainJob:input_type -> larder.v1.DrainJobRequest
-	37, // 79: larder.v1.LarderService.KillJob:input_type -> larder.v1.KillJobRequest
-	39, // 80: larder.v1.LarderService.PauseJob:input_type -> larder.v1.PauseJobRequest
-	41, // 81: larder.v1.LarderService.ResumeJob:input_type -> larder.v1.ResumeJobRequest
-	43, // 82: larder.v1.LarderService.SetSubset:input_type -> larder.v1.SetSubsetRequest
-	47, // 83: larder.v1.LarderService.AddDataset:input_type -> larder.v1.AddDatasetRequest
-	45, // 84: larder.v1.LarderService.RefreshDataset:input_type -> larder.v1.RefreshDatasetRequest
-	49, // 85: larder.v1.LarderService.ListDatasets:input_type -> larder.v1.ListDatasetsRequest
-	51, // 86: larder.v1.LarderService.InspectDataset:input_type -> larder.v1.InspectDatasetRequest
-	53, // 87: larder.v1.LarderService.ResolveKeys:input_type -> larder.v1.ResolveKeysRequest
-	55, // 88: larder.v1.LarderService.GetTiers:input_type -> larder.v1.GetTiersRequest
-	57, // 89: larder.v1.LarderService.SetTiers:input_type -> larder.v1.SetTiersRequest
-	59, // 90: larder.v1.LarderService.ApplyConfig:input_type -> larder.v1.ApplyConfigRequest
-	24, // 91: larder.v1.LarderService.GetState:input_type -> larder.v1.GetStateRequest
-	26, // 92: larder.v1.LarderService.ListOrders:input_type -> larder.v1.ListOrdersRequest
-	29, // 93: larder.v1.LarderService.GetOrder:input_type -> larder.v1.GetOrderRequest
-	62, // 94: larder.v1.LarderService.GetStats:input_type -> larder.v1.GetStatsRequest
-	64, // 95: larder.v1.LarderService.RecordTrace:input_type -> larder.v1.RecordTraceRequest
-	76, // 96: larder.v1.LarderService.Stop:input_type -> larder.v1.StopRequest
-	78, // 97: larder.v1.LarderService.Status:input_type -> larder.v1.StatusRequest
-	71, // 98: larder.v1.LarderService.WatchStats:input_type -> larder.v1.WatchStatsRequest
-	22, // 99: larder.v1.LarderService.RegisterJob:output_type -> larder.v1.RegisterJobResponse
-	32, // 100: larder.v1.LarderService.ListJobs:output_type -> larder.v1.ListJobsResponse
-	34, // 101: larder.v1.LarderService.DescribeJob:output_type -> larder.v1.DescribeJobResponse
-	36, // 102: larder.v1.LarderService.DrainJob:output_type -> larder.v1.DrainJobResponse
-	38, // 103: larder.v1.LarderService.KillJob:output_type -> larder.v1.KillJobResponse
-	40, // 104: larder.v1.LarderService.PauseJob:output_type -> larder.v1.PauseJobResponse
-	42, // 105: larder.v1.LarderService.ResumeJob:output_type -> larder.v1.ResumeJobResponse
-	44, // 106: larder.v1.LarderService.SetSubset:output_type -> larder.v1.SetSubsetResponse
-	48, // 107: larder.v1.LarderService.AddDataset:output_type -> larder.v1.AddDatasetResponse
-	46, // 108: larder.v1.LarderService.RefreshDataset:output_type -> larder.v1.RefreshDatasetResponse
-	50, // 109: larder.v1.LarderService.ListDatasets:output_type -> larder.v1.ListDatasetsResponse
-	52, // 110: larder.v1.LarderService.InspectDataset:output_type -> larder.v1.InspectDatasetResponse
-	54, // 111: larder.v1.LarderService.ResolveKeys:output_type -> larder.v1.ResolveKeysResponse
-	56, // 112: larder.v1.LarderService.GetTiers:output_type -> larder.v1.GetTiersResponse
-	58, // 113: larder.v1.LarderService.SetTiers:output_type -> larder.v1.SetTiersResponse
-	60, // 114: larder.v1.LarderService.ApplyConfig:output_type -> larder.v1.ApplyConfigResponse
-	25, // 115: larder.v1.LarderService.GetState:output_type -> larder.v1.GetStateResponse
-	27, // 116: larder.v1.LarderService.ListOrders:output_type -> larder.v1.ListOrdersResponse
-	30, // 117: larder.v1.LarderService.GetOrder:output_type -> larder.v1.GetOrderResponse
-	63, // 118: larder.v1.LarderService.GetStats:output_type -> larder.v1.GetStatsResponse
-	65, // 119: larder.v1.LarderService.RecordTrace:output_type -> larder.v1.RecordTraceResponse
-	77, // 120: larder.v1.LarderService.Stop:output_type -> larder.v1.StopResponse
-	79, // 121: larder.v1.LarderService.Status:output_type -> larder.v1.StatusResponse
-	72, // 122: larder.v1.LarderService.WatchStats:output_type -> larder.v1.WatchStatsResponse
-	99, // [99:123] is the sub-list for method output_type
-	75, // [75:99] is the sub-list for method input_type
-	75, // [75:75] is the sub-list for extension type_name
-	75, // [75:75] is the sub-list for extension extendee
-	0,  // [0:75] is the sub-list for field type_name
+	89,  // 0: larder.v1.ErrorDetail.retry_after:type_name -> google.protobuf.Duration
+	90,  // 1: larder.v1.Op.args:type_name -> google.protobuf.Struct
+	2,   // 2: larder.v1.JobSpec.transform:type_name -> larder.v1.Op
+	87,  // 3: larder.v1.Counters.hits:type_name -> larder.v1.Counters.HitsEntry
+	88,  // 4: larder.v1.Counters.evictions:type_name -> larder.v1.Counters.EvictionsEntry
+	8,   // 5: larder.v1.RankInfo.wait:type_name -> larder.v1.Wait
+	89,  // 6: larder.v1.Load.oldest_read:type_name -> google.protobuf.Duration
+	12,  // 7: larder.v1.DatasetStats.dataset:type_name -> larder.v1.Dataset
+	4,   // 8: larder.v1.DatasetStats.counters:type_name -> larder.v1.Counters
+	3,   // 9: larder.v1.Job.spec:type_name -> larder.v1.JobSpec
+	0,   // 10: larder.v1.Job.state:type_name -> larder.v1.JobState
+	4,   // 11: larder.v1.Job.counters:type_name -> larder.v1.Counters
+	7,   // 12: larder.v1.Job.ranks:type_name -> larder.v1.RankInfo
+	5,   // 13: larder.v1.Job.epochs:type_name -> larder.v1.EpochAccount
+	6,   // 14: larder.v1.Job.quarantined:type_name -> larder.v1.QuarantinedSample
+	91,  // 15: larder.v1.Job.registered_at:type_name -> google.protobuf.Timestamp
+	8,   // 16: larder.v1.Job.wait:type_name -> larder.v1.Wait
+	13,  // 17: larder.v1.Dataset.ignored:type_name -> larder.v1.IgnoredFiles
+	91,  // 18: larder.v1.Stats.at:type_name -> google.protobuf.Timestamp
+	89,  // 19: larder.v1.Stats.uptime:type_name -> google.protobuf.Duration
+	4,   // 20: larder.v1.Stats.totals:type_name -> larder.v1.Counters
+	11,  // 21: larder.v1.Stats.jobs:type_name -> larder.v1.Job
+	15,  // 22: larder.v1.Stats.tiers:type_name -> larder.v1.Tier
+	16,  // 23: larder.v1.Stats.devices:type_name -> larder.v1.Device
+	19,  // 24: larder.v1.Stats.split:type_name -> larder.v1.Split
+	18,  // 25: larder.v1.Stats.listeners:type_name -> larder.v1.Listener
+	10,  // 26: larder.v1.Stats.datasets:type_name -> larder.v1.DatasetStats
+	1,   // 27: larder.v1.Stats.state_full:type_name -> larder.v1.ErrorDetail
+	9,   // 28: larder.v1.Stats.load:type_name -> larder.v1.Load
+	20,  // 29: larder.v1.Split.datasets:type_name -> larder.v1.DatasetShare
+	3,   // 30: larder.v1.RegisterJobRequest.spec:type_name -> larder.v1.JobSpec
+	11,  // 31: larder.v1.RegisterJobResponse.job:type_name -> larder.v1.Job
+	23,  // 32: larder.v1.RegisterJobResponse.resumed:type_name -> larder.v1.Resumed
+	28,  // 33: larder.v1.ListOrdersResponse.orders:type_name -> larder.v1.Order
+	11,  // 34: larder.v1.ListJobsResponse.jobs:type_name -> larder.v1.Job
+	11,  // 35: larder.v1.DescribeJobResponse.job:type_name -> larder.v1.Job
+	11,  // 36: larder.v1.DrainJobResponse.job:type_name -> larder.v1.Job
+	11,  // 37: larder.v1.KillJobResponse.job:type_name -> larder.v1.Job
+	11,  // 38: larder.v1.PauseJobResponse.job:type_name -> larder.v1.Job
+	11,  // 39: larder.v1.ResumeJobResponse.job:type_name -> larder.v1.Job
+	11,  // 40: larder.v1.SetSubsetResponse.job:type_name -> larder.v1.Job
+	12,  // 41: larder.v1.RefreshDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	12,  // 42: larder.v1.AddDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	12,  // 43: larder.v1.RemoveDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	12,  // 44: larder.v1.ListDatasetsResponse.datasets:type_name -> larder.v1.Dataset
+	12,  // 45: larder.v1.InspectDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	14,  // 46: larder.v1.InspectDatasetResponse.samples:type_name -> larder.v1.Sample
+	14,  // 47: larder.v1.ResolveKeysResponse.samples:type_name -> larder.v1.Sample
+	15,  // 48: larder.v1.GetTiersResponse.tiers:type_name -> larder.v1.Tier
+	19,  // 49: larder.v1.GetTiersResponse.split:type_name -> larder.v1.Split
+	15,  // 50: larder.v1.SetTiersResponse.tiers:type_name -> larder.v1.Tier
+	19,  // 51: larder.v1.SetTiersResponse.split:type_name -> larder.v1.Split
+	63,  // 52: larder.v1.ApplyConfigResponse.changes:type_name -> larder.v1.ConfigChange
+	17,  // 53: larder.v1.GetStatsResponse.stats:type_name -> larder.v1.Stats
+	68,  // 54: larder.v1.RecordTraceResponse.batches:type_name -> larder.v1.RecordedBatch
+	69,  // 55: larder.v1.RecordTraceResponse.jobs:type_name -> larder.v1.RecordedJob
+	70,  // 56: larder.v1.RecordTraceResponse.objects:type_name -> larder.v1.RecordedObjects
+	71,  // 57: larder.v1.RecordTraceResponse.machine:type_name -> larder.v1.RecordedMachine
+	3,   // 58: larder.v1.RecordedJob.spec:type_name -> larder.v1.JobSpec
+	89,  // 59: larder.v1.RecordedJob.registered:type_name -> google.protobuf.Duration
+	89,  // 60: larder.v1.RecordedJob.ended:type_name -> google.protobuf.Duration
+	89,  // 61: larder.v1.RecordedJob.step:type_name -> google.protobuf.Duration
+	89,  // 62: larder.v1.RecordedMachine.duration:type_name -> google.protobuf.Duration
+	89,  // 63: larder.v1.RecordedMachine.storage_latency:type_name -> google.protobuf.Duration
+	72,  // 64: larder.v1.RecordedMachine.tiers:type_name -> larder.v1.RecordedTier
+	4,   // 65: larder.v1.RecordedMachine.counted:type_name -> larder.v1.Counters
+	89,  // 66: larder.v1.WatchStatsRequest.interval:type_name -> google.protobuf.Duration
+	17,  // 67: larder.v1.WatchStatsResponse.stats:type_name -> larder.v1.Stats
+	11,  // 68: larder.v1.AttachResponse.job:type_name -> larder.v1.Job
+	76,  // 69: larder.v1.AttachResponse.fields:type_name -> larder.v1.Field
+	89,  // 70: larder.v1.StopRequest.timeout:type_name -> google.protobuf.Duration
+	91,  // 71: larder.v1.StatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	89,  // 72: larder.v1.StatusResponse.uptime:type_name -> google.protobuf.Duration
+	91,  // 73: larder.v1.StatusResponse.last_error_at:type_name -> google.protobuf.Timestamp
+	6,   // 74: larder.v1.BatchReport.quarantined:type_name -> larder.v1.QuarantinedSample
+	5,   // 75: larder.v1.EpochEnd.account:type_name -> larder.v1.EpochAccount
+	21,  // 76: larder.v1.LarderService.RegisterJob:input_type -> larder.v1.RegisterJobRequest
+	31,  // 77: larder.v1.LarderService.ListJobs:input_type -> larder.v1.ListJobsRequest
+	33,  // 78: larder.v1.LarderService.DescribeJob:input_type -> larder.v1.DescribeJobRequest
+	35,  // 79: larder.v1.LarderService.DrainJob:input_type -> larder.v1.DrainJobRequest
+	37,  // 80: larder.v1.LarderService.KillJob:input_type -> larder.v1.KillJobRequest
+	39,  // 81: larder.v1.LarderService.PauseJob:input_type -> larder.v1.PauseJobRequest
+	41,  // 82: larder.v1.LarderService.ResumeJob:input_type -> larder.v1.ResumeJobRequest
+	43,  // 83: larder.v1.LarderService.SetSubset:input_type -> larder.v1.SetSubsetRequest
+	47,  // 84: larder.v1.LarderService.AddDataset:input_type -> larder.v1.AddDatasetRequest
+	45,  // 85: larder.v1.LarderService.RefreshDataset:input_type -> larder.v1.RefreshDatasetRequest
+	49,  // 86: larder.v1.LarderService.RemoveDataset:input_type -> larder.v1.RemoveDatasetRequest
+	51,  // 87: larder.v1.LarderService.ListDatasets:input_type -> larder.v1.ListDatasetsRequest
+	53,  // 88: larder.v1.LarderService.InspectDataset:input_type -> larder.v1.InspectDatasetRequest
+	55,  // 89: larder.v1.LarderService.ResolveKeys:input_type -> larder.v1.ResolveKeysRequest
+	57,  // 90: larder.v1.LarderService.GetTiers:input_type -> larder.v1.GetTiersRequest
+	59,  // 91: larder.v1.LarderService.SetTiers:input_type -> larder.v1.SetTiersRequest
+	61,  // 92: larder.v1.LarderService.ApplyConfig:input_type -> larder.v1.ApplyConfigRequest
+	24,  // 93: larder.v1.LarderService.GetState:input_type -> larder.v1.GetStateRequest
+	26,  // 94: larder.v1.LarderService.ListOrders:input_type -> larder.v1.ListOrdersRequest
+	29,  // 95: larder.v1.LarderService.GetOrder:input_type -> larder.v1.GetOrderRequest
+	64,  // 96: larder.v1.LarderService.GetStats:input_type -> larder.v1.GetStatsRequest
+	66,  // 97: larder.v1.LarderService.RecordTrace:input_type -> larder.v1.RecordTraceRequest
+	78,  // 98: larder.v1.LarderService.Stop:input_type -> larder.v1.StopRequest
+	80,  // 99: larder.v1.LarderService.Status:input_type -> larder.v1.StatusRequest
+	73,  // 100: larder.v1.LarderService.WatchStats:input_type -> larder.v1.WatchStatsRequest
+	22,  // 101: larder.v1.LarderService.RegisterJob:output_type -> larder.v1.RegisterJobResponse
+	32,  // 102: larder.v1.LarderService.ListJobs:output_type -> larder.v1.ListJobsResponse
+	34,  // 103: larder.v1.LarderService.DescribeJob:output_type -> larder.v1.DescribeJobResponse
+	36,  // 104: larder.v1.LarderService.DrainJob:output_type -> larder.v1.DrainJobResponse
+	38,  // 105: larder.v1.LarderService.KillJob:output_type -> larder.v1.KillJobResponse
+	40,  // 106: larder.v1.LarderService.PauseJob:output_type -> larder.v1.PauseJobResponse
+	42,  // 107: larder.v1.LarderService.ResumeJob:output_type -> larder.v1.ResumeJobResponse
+	44,  // 108: larder.v1.LarderService.SetSubset:output_type -> larder.v1.SetSubsetResponse
+	48,  // 109: larder.v1.LarderService.AddDataset:output_type -> larder.v1.AddDatasetResponse
+	46,  // 110: larder.v1.LarderService.RefreshDataset:output_type -> larder.v1.RefreshDatasetResponse
+	50,  // 111: larder.v1.LarderService.RemoveDataset:output_type -> larder.v1.RemoveDatasetResponse
+	52,  // 112: larder.v1.LarderService.ListDatasets:output_type -> larder.v1.ListDatasetsResponse
+	54,  // 113: larder.v1.LarderService.InspectDataset:output_type -> larder.v1.InspectDatasetResponse
+	56,  // 114: larder.v1.LarderService.ResolveKeys:output_type -> larder.v1.ResolveKeysResponse
+	58,  // 115: larder.v1.LarderService.GetTiers:output_type -> larder.v1.GetTiersResponse
+	60,  // 116: larder.v1.LarderService.SetTiers:output_type -> larder.v1.SetTiersResponse
+	62,  // 117: larder.v1.LarderService.ApplyConfig:output_type -> larder.v1.ApplyConfigResponse
+	25,  // 118: larder.v1.LarderService.GetState:output_type -> larder.v1.GetStateResponse
+	27,  // 119: larder.v1.LarderService.ListOrders:output_type -> larder.v1.ListOrdersResponse
+	30,  // 120: larder.v1.LarderService.GetOrder:output_type -> larder.v1.GetOrderResponse
+	65,  // 121: larder.v1.LarderService.GetStats:output_type -> larder.v1.GetStatsResponse
+	67,  // 122: larder.v1.LarderService.RecordTrace:output_type -> larder.v1.RecordTraceResponse
+	79,  // 123: larder.v1.LarderService.Stop:output_type -> larder.v1.StopResponse
+	81,  // 124: larder.v1.LarderService.Status:output_type -> larder.v1.StatusResponse
+	74,  // 125: larder.v1.LarderService.WatchStats:output_type -> larder.v1.WatchStatsResponse
+	101, // [101:126] is the sub-list for method output_type
+	76,  // [76:101] is the sub-list for method input_type
+	76,  // [76:76] is the sub-list for extension type_name
+	76,  // [76:76] is the sub-list for extension extendee
+	0,   // [0:76] is the sub-list for field type_name
 }
 
 func init() { file_larder_v1_larder_proto_init() }
@@ -7448,15 +7584,16 @@ func file_larder_v1_larder_proto_init() {
 	if File_larder_v1_larder_proto != nil {
 		return
 	}
+	file_larder_v1_larder_proto_msgTypes[5].OneofWrappers = []any{}
 	file_larder_v1_larder_proto_msgTypes[19].OneofWrappers = []any{}
-	file_larder_v1_larder_proto_msgTypes[69].OneofWrappers = []any{}
+	file_larder_v1_larder_proto_msgTypes[71].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_larder_v1_larder_proto_rawDesc), len(file_larder_v1_larder_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   86,
+			NumMessages:   88,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -33,6 +33,7 @@ const (
 	LarderService_SetSubset_FullMethodName      = "/larder.v1.LarderService/SetSubset"
 	LarderService_AddDataset_FullMethodName     = "/larder.v1.LarderService/AddDataset"
 	LarderService_RefreshDataset_FullMethodName = "/larder.v1.LarderService/RefreshDataset"
+	LarderService_RemoveDataset_FullMethodName  = "/larder.v1.LarderService/RemoveDataset"
 	LarderService_ListDatasets_FullMethodName   = "/larder.v1.LarderService/ListDatasets"
 	LarderService_InspectDataset_FullMethodName = "/larder.v1.LarderService/InspectDataset"
 	LarderService_ResolveKeys_FullMethodName    = "/larder.v1.LarderService/ResolveKeys"
@@ -76,6 +77,8 @@ type LarderServiceClient interface {
 	// RefreshDataset looks at every file of a dataset again: new files get new ids, running jobs see them from their next epoch on, and what
 	// was removed is drawn no more at once.
 	RefreshDataset(ctx context.Context, in *RefreshDatasetRequest, opts ...grpc.CallOption) (*RefreshDatasetResponse, error)
+	// RemoveDataset forgets a dataset: its name, its saved index, and what memory holds of it. Refused while a job uses it.
+	RemoveDataset(ctx context.Context, in *RemoveDatasetRequest, opts ...grpc.CallOption) (*RemoveDatasetResponse, error)
 	// ListDatasets lists the datasets this daemon knows.
 	ListDatasets(ctx context.Context, in *ListDatasetsRequest, opts ...grpc.CallOption) (*ListDatasetsResponse, error)
 	// InspectDataset shows a dataset and a few of its samples.
@@ -209,6 +212,16 @@ func (c *larderServiceClient) RefreshDataset(ctx context.Context, in *RefreshDat
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(RefreshDatasetResponse)
 	err := c.cc.Invoke(ctx, LarderService_RefreshDataset_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *larderServiceClient) RemoveDataset(ctx context.Context, in *RemoveDatasetRequest, opts ...grpc.CallOption) (*RemoveDatasetResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RemoveDatasetResponse)
+	err := c.cc.Invoke(ctx, LarderService_RemoveDataset_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -391,6 +404,8 @@ type LarderServiceServer interface {
 	// RefreshDataset looks at every file of a dataset again: new files get new ids, running jobs see them from their next epoch on, and what
 	// was removed is drawn no more at once.
 	RefreshDataset(context.Context, *RefreshDatasetRequest) (*RefreshDatasetResponse, error)
+	// RemoveDataset forgets a dataset: its name, its saved index, and what memory holds of it. Refused while a job uses it.
+	RemoveDataset(context.Context, *RemoveDatasetRequest) (*RemoveDatasetResponse, error)
 	// ListDatasets lists the datasets this daemon knows.
 	ListDatasets(context.Context, *ListDatasetsRequest) (*ListDatasetsResponse, error)
 	// InspectDataset shows a dataset and a few of its samples.
@@ -459,6 +474,9 @@ func (UnimplementedLarderServiceServer) AddDataset(context.Context, *AddDatasetR
 }
 func (UnimplementedLarderServiceServer) RefreshDataset(context.Context, *RefreshDatasetRequest) (*RefreshDatasetResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RefreshDataset not implemented")
+}
+func (UnimplementedLarderServiceServer) RemoveDataset(context.Context, *RemoveDatasetRequest) (*RemoveDatasetResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RemoveDataset not implemented")
 }
 func (UnimplementedLarderServiceServer) ListDatasets(context.Context, *ListDatasetsRequest) (*ListDatasetsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListDatasets not implemented")
@@ -699,6 +717,24 @@ func _LarderService_RefreshDataset_Handler(srv interface{}, ctx context.Context,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(LarderServiceServer).RefreshDataset(ctx, req.(*RefreshDatasetRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _LarderService_RemoveDataset_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RemoveDatasetRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LarderServiceServer).RemoveDataset(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LarderService_RemoveDataset_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LarderServiceServer).RemoveDataset(ctx, req.(*RemoveDatasetRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -994,6 +1030,10 @@ var LarderService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RefreshDataset",
 			Handler:    _LarderService_RefreshDataset_Handler,
+		},
+		{
+			MethodName: "RemoveDataset",
+			Handler:    _LarderService_RemoveDataset_Handler,
 		},
 		{
 			MethodName: "ListDatasets",

@@ -1,0 +1,282 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"larder/internal/config"
+	"larder/internal/fault"
+	"larder/internal/ident"
+	"larder/internal/prep"
+	"larder/internal/source"
+	larderv1 "larder/proto/larder/v1"
+)
+
+// verified is what larder dataset verify found.
+type verified struct {
+	URI      string      `json:"uri"`
+	Samples  int         `json:"samples"` // in the dataset
+	Checked  int         `json:"checked"`
+	Bad      []badFile   `json:"bad"`       // cannot be read or decoded
+	Damaged  []badFile   `json:"damaged"`   // libjpeg warns, and decodes as far as it goes
+	Notes    []string    `json:"notes"`     // as of larder dataset inspect
+	Formats  []formatSum `json:"formats"`   // of what was decoded
+	MaxBytes int64       `json:"max_bytes"` // that decoding a sample takes at most
+}
+
+type badFile struct {
+	ID     uint64 `json:"id"`
+	Key    string `json:"key"`
+	Path   string `json:"path"`
+	At     *int64 `json:"damaged_at,omitempty"` // byte of the file, as far as the decoder knows
+	Reason string `json:"reason"`
+}
+
+type formatSum struct {
+	Format  string `json:"format"`
+	Samples int    `json:"samples"`
+}
+
+func newDatasetVerify(g *globals) *cobra.Command {
+	var out outputFlag
+	var samples, workers int
+	var strict, progress, skipEmpty bool
+	cmd := &cobra.Command{
+		Use:   "verify NAME|URI",
+		Short: "Read and decode every sample, and list all that cannot be",
+		Long: `Read and decode every sample of a dataset, or --samples of them spread over it, and list all that cannot be read or decoded, each with its
+id, its file, the reason, and the byte at which its decoder met the damage as far as it knows. The exit code is 7 if there is one, else 0.
+JPEG files that libjpeg warns about, and decodes as far as it goes, are listed apart; with --strict they count as bad (prep.on_corrupt).
+
+It works in a process of its own, not in the daemon, which is asked for the URI of a NAME and else not needed. Limits are those of an
+unchanged configuration.`,
+		Example: "  larder dataset verify imagefolder:/data/train\n  larder dataset verify train --samples 1000 -o json",
+		Args:    args("the NAME or URI of a dataset"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
+			if samples < 0 || workers < 0 {
+				return usagef("0 means all samples, and one worker a core", "--samples %d or --workers %d is negative", samples, workers)
+			}
+			uri, err := datasetURI(cmd.Context(), g, args[0])
+			if err != nil {
+				return err
+			}
+			v := verifier{samples: samples, workers: workers, strict: strict, skipEmpty: skipEmpty, told: func(int, int) {}}
+			if progress {
+				v.told = progressTo(cmd.ErrOrStderr(), "verify")
+			}
+			r, err := v.run(cmd.Context(), uri)
+			if err != nil {
+				return err
+			}
+			if err := out.value(cmd.OutOrStdout(), r, func(t *tabwriter.Writer) { verifiedTable(t, r) }); err != nil {
+				return err
+			}
+			if len(r.Bad) > 0 {
+				return &exitError{code: exitData, err: fmt.Errorf("%s of %s samples cannot be prepared", count(len(r.Bad)), count(r.Checked))}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().IntVar(&samples, "samples", 0, "samples to check, spread over the dataset; 0 = all")
+	cmd.Flags().IntVar(&workers, "workers", 0, "samples to decode at once; 0 = one for each core")
+	cmd.Flags().BoolVar(&strict, "strict", false, "JPEG files that libjpeg warns about are bad, as with prep.on_corrupt error")
+	cmd.Flags().BoolVar(&progress, "progress", false, "tell on standard error how far it is")
+	cmd.Flags().BoolVar(&skipEmpty, "skip-empty", false, "accept class folders without images, as larder dataset add does")
+	out.register(cmd)
+	return cmd
+}
+
+// datasetURI is the uri of what a daemon calls so; a uri is taken as it is, without a daemon.
+func datasetURI(ctx context.Context, g *globals, name string) (uri string, err error) {
+	if strings.ContainsAny(name, ":/") {
+		return absoluteURI(name, "."), nil
+	}
+	err = g.call(ctx, shortCall, func(ctx context.Context, c larderv1.LarderServiceClient) error {
+		r, err := c.ListDatasets(ctx, &larderv1.ListDatasetsRequest{})
+		if err != nil {
+			return err
+		}
+		for _, d := range r.GetDatasets() {
+			if d.GetName() == name {
+				uri = d.GetUri()
+				return nil
+			}
+		}
+		return fault.New(fault.NotFound, name, "larder dataset ls shows what there is; or write its URI", "no dataset is named %q", name)
+	})
+	return uri, err
+}
+
+// verifier decodes samples.
+type verifier struct {
+	samples, workers int
+	strict           bool
+	skipEmpty        bool
+	told             func(done, all int)
+}
+
+func (v *verifier) run(ctx context.Context, uri string) (*verified, error) {
+	cat, err := source.OpenCatalog(source.CatalogConfig{IndexDir: config.DetectMachine().IndexDir, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return nil, err
+	}
+	defer cat.Close()
+	open := cat.Open
+	if v.skipEmpty {
+		open = cat.OpenSkipEmpty
+	}
+	data, err := open(ctx, uri)
+	if err != nil {
+		return nil, err
+	}
+	var ids []ident.SampleID
+	for s := range data.Len() {
+		if id := ident.SampleID(s); data.Live(id) {
+			ids = append(ids, id)
+		}
+	}
+	r := &verified{URI: data.URI(), Samples: len(ids), Notes: data.Notes(), Bad: []badFile{}, Damaged: []badFile{}, Formats: []formatSum{}}
+	if r.Notes == nil {
+		r.Notes = []string{}
+	}
+	if n := v.samples; n > 0 && n < len(ids) {
+		some := make([]ident.SampleID, n)
+		for i := range some {
+			some[i] = ids[i*len(ids)/n]
+		}
+		ids = some
+	}
+	r.Checked = len(ids)
+	return r, v.all(ctx, cat, data, ids, r)
+}
+
+func (v *verifier) all(ctx context.Context, cat *source.Catalog, data *source.Dataset, ids []ident.SampleID, r *verified) error {
+	recipe, err := prep.ParseRecipe(nil)
+	if err != nil {
+		return err
+	}
+	workers := v.workers
+	if workers == 0 {
+		workers = runtime.GOMAXPROCS(0)
+	}
+	var next, done atomic.Int64
+	var mu sync.Mutex // guards r and formats
+	formats := map[string]int{}
+	g, ctx := errgroup.WithContext(ctx)
+	for range min(workers, max(1, len(ids))) {
+		g.Go(func() error {
+			w := prep.NewWorker(prep.Limits{RefuseCorrupt: true})
+			defer w.Close()
+			var enc, pix []byte
+			for ctx.Err() == nil {
+				i := int(next.Add(1)) - 1
+				if i >= len(ids) {
+					return nil
+				}
+				s := ids[i]
+				format, err := "", error(nil)
+				if enc, err = cat.Read(ctx, data.Object(s), enc[:0]); err == nil {
+					r.grow(&mu, w.Memory(enc))
+					if format, _, _, err = w.Header(enc); err == nil {
+						_, err = w.Decode(recipe, enc, func(n int) ([]byte, error) {
+							if cap(pix) < n {
+								pix = make([]byte, n)
+							}
+							return pix[:n], nil
+						})
+					}
+				}
+				if ctx.Err() != nil {
+					return ctx.Err()
+				}
+				mu.Lock()
+				switch {
+				case err == nil:
+					formats[format]++
+				case prep.IsCorrupt(err) && !v.strict:
+					formats[format]++
+					r.Damaged = append(r.Damaged, badOf(data, s, err))
+				default:
+					r.Bad = append(r.Bad, badOf(data, s, err))
+				}
+				mu.Unlock()
+				v.told(int(done.Add(1)), len(ids))
+			}
+			return ctx.Err()
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	for _, list := range [][]badFile{r.Bad, r.Damaged} {
+		slices.SortFunc(list, func(a, b badFile) int { return int(int64(a.ID) - int64(b.ID)) })
+	}
+	for f, n := range formats {
+		r.Formats = append(r.Formats, formatSum{f, n})
+	}
+	slices.SortFunc(r.Formats, func(a, b formatSum) int { return strings.Compare(a.Format, b.Format) })
+	return nil
+}
+
+func (r *verified) grow(mu *sync.Mutex, n int64) {
+	mu.Lock()
+	defer mu.Unlock()
+	r.MaxBytes = max(r.MaxBytes, n)
+}
+
+func badOf(data *source.Dataset, s ident.SampleID, err error) badFile {
+	b := badFile{ID: uint64(s), Key: data.Key(s), Path: strings.ToValidUTF8(data.Path(s), "\uFFFD"), Reason: err.Error()}
+	if f := (*fault.Error)(nil); errors.As(err, &f) {
+		b.Reason = f.Message
+		if f.Err != nil {
+			b.Reason += ": " + f.Err.Error()
+		}
+	}
+	if at, ok := prep.DamagedAt(err); ok {
+		b.At = &at
+	}
+	return b
+}
+
+func verifiedTable(t *tabwriter.Writer, r *verified) {
+	list := func(title string, files []badFile) {
+		if len(files) == 0 {
+			return
+		}
+		row(t)
+		row(t, title)
+		row(t, "ID", "BYTE", "FILE", "REASON")
+		for _, b := range files {
+			at := "-"
+			if b.At != nil {
+				at = count(*b.At)
+			}
+			row(t, b.ID, at, clipPath(b.Key, 60), clip(b.Reason, 200))
+		}
+	}
+	var formats []string
+	for _, f := range r.Formats {
+		formats = append(formats, fmt.Sprintf("%s %s", count(f.Samples), f.Format))
+	}
+	row(t, fmt.Sprintf("%s: %s of %s samples read and decoded (%s)", clipPath(r.URI, 80), count(r.Checked-len(r.Bad)), count(r.Samples), strings.Join(formats, ", ")))
+	row(t, fmt.Sprintf("%s bad, %s damaged and decoded as far as they go", count(len(r.Bad)), count(len(r.Damaged))))
+	for _, n := range r.Notes {
+		row(t, "note: "+n)
+	}
+	list("BAD", r.Bad)
+	list("DAMAGED", r.Damaged)
+}
