@@ -142,6 +142,7 @@ type rankQueue struct {
 	onward  bool        // a client has gone on since the restart
 	sent    []*delivery // that the client has not given back: it may not have got them
 	told    EndEpoch    // the last that was
+	lives   bool        // the process of the client that vanished does: it has not looked yet
 	kept    *kept       // where its client was that vanished; nil = it is there, or nothing is kept
 }
 
@@ -268,6 +269,8 @@ func (c *Core) Step(now time.Time, ev Event, out []Effect) []Effect {
 		c.released(e)
 	case Detached:
 		c.detached(e)
+	case ClientGone:
+		c.clientGone(e)
 	case *Prepared:
 		c.prepared(*e)
 	case Prepared:

@@ -234,3 +234,26 @@ func (c *Core) giveBack(s *stream, r int, which func(*back) bool) (gone []back) 
 	}
 	return gone
 }
+
+// clientGone begins the lease of a job whose client has ended: nobody will come back unless somebody starts it again.
+func (c *Core) clientGone(e ClientGone) {
+	s := c.streams[e.Job]
+	if s == nil || e.Rank < 0 || e.Rank >= len(s.ranks) || s.job.Ranks[e.Rank].Incarnation != e.Inc || !s.ranks[e.Rank].lives {
+		return
+	}
+	s.ranks[e.Rank].lives = false
+	if s.job.State == jobs.Suspect {
+		c.jobs.Suspect(s.job, c.now)
+	}
+}
+
+// mayCome tells whether the process of a client that vanished lives: it hears of its loss with its next call, however late that is.
+func (c *Core) mayCome(s *stream) bool {
+	for r := range s.ranks {
+		k := &s.job.Ranks[r]
+		if s.ranks[r].lives && !k.Attached && !k.Left && (c.cfg.IdleTimeout <= 0 || c.now.Sub(k.Heard) < c.cfg.IdleTimeout) {
+			return true
+		}
+	}
+	return false
+}

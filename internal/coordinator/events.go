@@ -46,11 +46,12 @@ type Register struct {
 
 // Attach binds a client to a rank. Slots of its ring are free at first.
 type Attach struct {
-	Token Token
-	Job   ident.JobID
-	Rank  int
-	Held  ident.Incarnation // what the client believes to hold; 0 = a new incarnation
-	Again ident.Incarnation // the one that this very client holds by another connection, whose end was not seen yet; 0 = none
+	Token  Token
+	Job    ident.JobID
+	Rank   int
+	Held   ident.Incarnation // what the client believes to hold; 0 = a new incarnation
+	Client string            // its process, for the journal
+	Again  ident.Incarnation // the one that this very client holds by another connection, whose end was not seen yet; 0 = none
 }
 
 // StartEpoch is a client's iter(): it wants this epoch from its beginning.
@@ -79,8 +80,16 @@ type Detached struct {
 	Rank  int
 	Inc   ident.Incarnation
 	Clean bool
+	Lives bool // its process does: it may come back however late it looks; ClientGone will say when it has ended
 	// Waited is what it had waited in vain, or for batches that it did not give back.
 	Waited time.Duration
+}
+
+// ClientGone says that the process of a client that had lost its connection, or its daemon, has ended.
+type ClientGone struct {
+	Job  ident.JobID
+	Rank int
+	Inc  ident.Incarnation
 }
 
 // Prepared answers Prepare or Augment.
@@ -161,6 +170,7 @@ type Kill struct {
 
 func (Register) isEvent()     {}
 func (Attach) isEvent()       {}
+func (ClientGone) isEvent()   {}
 func (StartEpoch) isEvent()   {}
 func (Released) isEvent()     {}
 func (Detached) isEvent()     {}

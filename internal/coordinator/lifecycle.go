@@ -174,7 +174,8 @@ func (c *Core) attach(e Attach) {
 	case rest:
 		next = s.rest.Epoch
 	}
-	c.persist(Persist{Kind: RecAttach, Job: j.ID, Rank: e.Rank, Inc: inc}, func() {
+	s.ranks[e.Rank].lives = false // it has come
+	c.persist(Persist{Kind: RecAttach, Job: j.ID, Rank: e.Rank, Inc: inc, Text: e.Client}, func() {
 		c.reply(e.Token, Reply{Job: j.ID, Inc: inc, Epoch: next, Rest: rest})
 	})
 }
@@ -426,6 +427,7 @@ func (c *Core) detached(e Detached) {
 		return
 	}
 	c.waited(s, k, e.Waited)
+	s.ranks[e.Rank].lives = e.Lives
 	c.lose(s, e.Rank, e.Clean, CloseRank{})
 }
 
@@ -562,7 +564,7 @@ func (c *Core) tick() {
 	}
 }
 
-// expired ends a job whose client did not come back. While other ranks go on with their epoch the job lives; it ends when
+// expired ends a job whose client did not come back, and is not there to. While other ranks go on with their epoch the job lives; it ends when
 // one of them would wait for the lost rank for ever.
 func (c *Core) expired(s *stream) {
 	j := s.job
@@ -571,6 +573,8 @@ func (c *Core) expired(s *stream) {
 		waits = waits || j.Ranks[r].Attached && j.Ranks[r].Wants
 	}
 	switch {
+	case c.mayCome(s):
+		c.jobs.Suspect(j, c.now)
 	case j.Attached() == 0:
 		c.endJob(s, jobs.Dead, "its client vanished and did not come back within the lease")
 	case waits:

@@ -17,6 +17,7 @@ type Restore struct {
 	ID       ident.JobID
 	Seed     uint64              // of its random parameters: in a share group not its own
 	Ranks    []ident.Incarnation // the newest of each
+	Lives    []bool              // of each: the process of its client does
 	Mark     uint32              // of the subset in force, and its first epoch
 	Since    uint32
 	Next     *jobs.Next // the subset of its next epoch, with its objects; nil = the same
@@ -94,6 +95,9 @@ func (c *Core) restored(e Restore) (*jobs.Job, error) {
 	}
 	if e.Rest != nil {
 		c.takeRest(s, e.Rest)
+	}
+	for r := range min(len(e.Lives), len(s.ranks)) {
+		s.ranks[r].lives = e.Lives[r]
 	}
 	j.Mark, j.Since, j.Next, s.next, j.Paused = e.Mark, e.Since, e.Next, e.NextIDs, e.Paused
 	for _, bad := range e.Bad {

@@ -349,6 +349,41 @@ func TestRestoredJobHasALease(t *testing.T) {
 	}
 }
 
+// The lease of a job runs out when the process of its client has ended, not before: it may not have looked yet.
+func TestALivingClientKeepsItsJob(t *testing.T) {
+	g := decodedTier(t, 10)
+	reg := registration(0, "lr", 0, 40, 4)
+	g.ok(g.ask(func(t Token) Event {
+		return Restore{Register: withToken(reg, t), ID: 9, Ranks: []ident.Incarnation{3}, Lives: []bool{true}}
+	}))
+	for range 5 {
+		if g.after(11e9); g.job(9).State != jobs.Suspect {
+			t.Fatalf("%s though its client lives", g.job(9).State)
+		}
+	}
+	g.step(ClientGone{Job: 9, Inc: 2}) // of an earlier client
+	if g.after(11e9); g.job(9).State != jobs.Suspect {
+		t.Fatalf("%s because an earlier client ended", g.job(9).State)
+	}
+	g.step(ClientGone{Job: 9, Inc: 3})
+	if g.after(9e9); g.job(9).State != jobs.Suspect {
+		t.Errorf("%s before the lease was over", g.job(9).State)
+	}
+	if w := g.after(2e9); !hasPrefix(w, "job 9 ended") {
+		t.Errorf("after the lease: %v", w)
+	}
+	// The same when its connection ends and its daemon lives.
+	a := g.join("cut", 0, 20, 2)
+	g.step(Detached{Job: a.job, Inc: a.inc, Lives: true})
+	g.after(30e9)
+	b := g.ok(g.ask(func(t Token) Event { return Attach{Token: t, Job: a.job, Held: a.inc} }))
+	g.step(ClientGone{Job: a.job, Inc: a.inc}) // late news
+	g.step(Detached{Job: a.job, Inc: b.Inc})
+	if g.after(11e9); g.job(a.job).State != jobs.Dead {
+		t.Errorf("%s after the lease of a client whose process is not known to live", g.job(a.job).State)
+	}
+}
+
 func withToken(r Register, t Token) Register { r.Token = t; return r }
 
 // BenchmarkRestore puts 8 jobs back that are in the midst of an epoch of 1.28 million samples, and knows the one before it.

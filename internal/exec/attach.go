@@ -46,9 +46,10 @@ func (e *Engine) Attach(ctx context.Context, req *larderv1.AttachRequest, peer s
 		return nil, err
 	}
 	// The client may be gone meanwhile: what the coordinator gives to it must come here, to be given back.
+	who := whoIs(peer)
 	again := e.heldBy(j.id, int(req.GetRank()), req.GetClient())
 	r, err := e.ask(context.WithoutCancel(ctx), func(t coordinator.Token) coordinator.Event {
-		return coordinator.Attach{Token: t, Job: j.id, Rank: int(req.GetRank()), Held: ident.Incarnation(req.GetIncarnation()), Again: again}
+		return coordinator.Attach{Token: t, Job: j.id, Rank: int(req.GetRank()), Held: ident.Incarnation(req.GetIncarnation()), Client: who, Again: again}
 	})
 	if err != nil {
 		return nil, e.holder(err, j.id, int(req.GetRank()))
@@ -59,7 +60,7 @@ func (e *Engine) Attach(ctx context.Context, req *larderv1.AttachRequest, peer s
 	}
 	ring, err := newRing(e, k, j, e.layout(j), out, peer)
 	if err == nil {
-		ring.client = req.GetClient()
+		ring.client, ring.who = req.GetClient(), who
 		err = e.addRing(ring)
 	}
 	if err != nil {
@@ -225,6 +226,11 @@ func (a *attachment) Release(slot uint32, gen uint64, waited time.Duration) {
 func (a *attachment) Close(clean bool) {
 	k := a.ring.key
 	waiting, _ := a.ring.waiting()
-	a.e.send(coordinator.Detached{Job: k.job, Rank: k.rank, Inc: k.inc, Clean: clean, Waited: a.ring.owed() + waiting})
+	var client *shm.Exit
+	if !clean {
+		client = a.e.living(a.ring.who)
+	}
+	a.e.send(coordinator.Detached{Job: k.job, Rank: k.rank, Inc: k.inc, Clean: clean, Lives: client != nil, Waited: a.ring.owed() + waiting})
+	a.e.await(k, client)
 	a.ring.release()
 }

@@ -16,6 +16,7 @@ import (
 	"larder/internal/ident"
 	"larder/internal/journal"
 	"larder/internal/prep"
+	"larder/internal/shm"
 	"larder/internal/source"
 	"larder/internal/xrand"
 	"larder/jobs"
@@ -93,6 +94,8 @@ type Engine struct {
 		sketches   []keptSketch             // the last ones, oldest first
 		stratified map[ident.DatasetID]bool // those whose first job has come
 		stopped    bool                     // no ring may be added any more
+		awaited    []awaited                // before Run: clients of restored jobs that live
+		exits      map[*shm.Exit]bool       // of processes that are watched
 		broken     error
 	}
 	recorder  atomic.Pointer[recorder] // of what is decided; nil while nothing is recorded
@@ -178,6 +181,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	kept.Go(e.keeper.run)
 	kept.Go(e.notes.run)
 	e.pool.start(ctx)
+	e.awaitAll()
 	e.wg.Go(func() { e.measure(ctx) })
 	e.wg.Go(func() { e.suspects.run(ctx) })
 	err := coordinator.Loop(ctx, e.core, e.events, e, time.Now)
@@ -186,6 +190,9 @@ func (e *Engine) Run(ctx context.Context) error {
 	e.pool.stop()
 	e.mu.Lock()
 	e.mu.stopped = true
+	for x := range e.mu.exits { // order-free: all are closed
+		_ = x.Close()
+	}
 	broken := e.mu.broken
 	rings := make([]*ring, 0, len(e.mu.rings))
 	for k, r := range e.mu.rings {

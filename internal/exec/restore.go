@@ -291,6 +291,7 @@ func (e *Engine) reread(back *returning, known *selections) error {
 	}
 	for r := range ev.Spec.World {
 		ev.Ranks = append(ev.Ranks, js.Ranks[uint32(r)])
+		ev.Lives = append(ev.Lives, e.awaits(ringKey{js.ID, r, js.Ranks[uint32(r)]}, js.Clients[uint32(r)]))
 	}
 	for _, b := range js.Bad {
 		for _, x := range toObjects(j.data, b.Objects) {

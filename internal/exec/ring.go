@@ -100,6 +100,7 @@ type ring struct {
 	peer shm.Peer
 	// client is the text by which the client that holds it is known when it comes back; empty = it is not.
 	client string
+	who    string // its process, as the journal has it; empty = not known
 
 	made   time.Time
 	waited []atomic.Int64 // by slot, see owes; nanoseconds

@@ -33,6 +33,7 @@ type JobState struct {
 	ID      ident.JobID
 	Spec    string                       // text of Registered
 	Ranks   map[uint32]ident.Incarnation // the newest of each rank
+	Clients map[uint32]string            // text of its Attached
 	Subsets []Record                     // SubsetChanged, oldest first
 	Paused  bool
 	Bad     []Record      // Quarantined, oldest first
@@ -86,7 +87,7 @@ func (s *State) Job(id ident.JobID) *JobState { return s.jobs[id] }
 func (s *State) job(id ident.JobID) *JobState {
 	j := s.jobs[id]
 	if j == nil {
-		j = &JobState{ID: id, Ranks: map[uint32]ident.Incarnation{}}
+		j = &JobState{ID: id, Ranks: map[uint32]ident.Incarnation{}, Clients: map[uint32]string{}}
 		s.jobs[id] = j
 	}
 	return j
@@ -116,7 +117,9 @@ func (s *State) apply(e *entry) {
 	case Registered:
 		j.Spec = e.Text
 	case Attached:
-		j.Ranks[e.Rank] = max(j.Ranks[e.Rank], e.Incarnation)
+		if e.Incarnation >= j.Ranks[e.Rank] {
+			j.Ranks[e.Rank], j.Clients[e.Rank] = e.Incarnation, e.Text
+		}
 	case EpochStarted:
 		s.start(j, e)
 	case Assigned:
@@ -146,7 +149,7 @@ func (s *State) apply(e *entry) {
 		if !j.Ended {
 			s.ended++
 		}
-		*j = JobState{ID: j.ID, Spec: j.Spec, Ranks: j.Ranks, Ended: true, Reason: e.Text}
+		*j = JobState{ID: j.ID, Spec: j.Spec, Ranks: j.Ranks, Clients: map[uint32]string{}, Ended: true, Reason: e.Text}
 		s.forget()
 	case SubsetChanged:
 		j.Subsets = append(j.Subsets, e.record())
@@ -225,6 +228,7 @@ func (s *State) clone() *State {
 		closed: slices.Clone(s.closed)}
 	for id, j := range s.jobs { // order-free: into another map
 		c := *j
+		c.Clients = maps.Clone(j.Clients)
 		c.Ranks, c.Subsets, c.Bad = maps.Clone(j.Ranks), slices.Clip(j.Subsets), slices.Clip(j.Bad)
 		c.Epochs = make([]*EpochState, len(j.Epochs))
 		for i, o := range j.Epochs {
@@ -253,7 +257,7 @@ func (s *State) entries(yield func(*entry) bool) {
 	for _, j := range s.Jobs() {
 		rec(Registered, j.ID, j.Spec)
 		for _, r := range slices.Sorted(maps.Keys(j.Ranks)) {
-			put(entry{Record: Record{Kind: Attached, Job: j.ID, Rank: r, Incarnation: j.Ranks[r]}})
+			put(entry{Record: Record{Kind: Attached, Job: j.ID, Rank: r, Incarnation: j.Ranks[r], Text: j.Clients[r]}})
 		}
 		for _, r := range j.Subsets {
 			put(entry{Record: r})

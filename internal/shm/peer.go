@@ -1,12 +1,15 @@
 package shm
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -70,6 +73,58 @@ func peerGroups(fd uintptr) []uint32 {
 		}
 	}
 	return nil
+}
+
+// Process names one process of this machine so that no later one is taken for it. The boot and the start of the process are the kernel's.
+type Process struct {
+	PID   int32  `json:"pid"`
+	Start uint64 `json:"start"` // ticks after the boot
+	Boot  string `json:"boot"`
+}
+
+// ProcessOf looks at a process that lives.
+func ProcessOf(pid int32) (Process, error) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return Process{}, fmt.Errorf("name process %d: %w", pid, err)
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return Process{}, fmt.Errorf("name process %d: %w", pid, err)
+	}
+	_, after, _ := strings.Cut(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " ") // its name may have blanks and brackets
+	fields := strings.Fields(after)
+	if len(fields) < 20 {
+		return Process{}, fmt.Errorf("name process %d: its stat has %d fields", pid, len(fields))
+	}
+	start, err := strconv.ParseUint(fields[19], 10, 64)
+	if err != nil {
+		return Process{}, fmt.Errorf("name process %d: %w", pid, err)
+	}
+	return Process{PID: pid, Start: start, Boot: strings.TrimSpace(string(boot))}, nil
+}
+
+// Watch waits for the end of that very process. The error says that it has ended, or that the kernel cannot watch it (before Linux 5.3).
+func (p Process) Watch() (*Exit, error) {
+	fd, err := unix.PidfdOpen(int(p.PID), unix.PIDFD_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("watch process %d: %w", p.PID, err)
+	}
+	now, err := ProcessOf(p.PID) // after the descriptor was opened: it stays that process's
+	if err == nil && now != p {
+		err = unix.ESRCH
+	}
+	if err == nil {
+		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		if n, perr := unix.Poll(poll, 0); perr != nil || n > 0 { // a zombie has a stat, too
+			err = errors.Join(unix.ESRCH, perr)
+		}
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("watch process %d: %w", p.PID, err)
+	}
+	return &Exit{os.NewFile(uintptr(fd), "pidfd")}, nil
 }
 
 // Exit waits for the end of a process.

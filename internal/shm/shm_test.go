@@ -520,3 +520,49 @@ func TestAvailable(t *testing.T) {
 		}
 	}
 }
+
+func TestAProcessIsWatchedAndNotTakenForAnother(t *testing.T) {
+	sleeper := exec.Command("sleep", "1000")
+	if err := sleeper.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p, err := ProcessOf(int32(sleeper.Process.Pid))
+	if err != nil || p.PID != int32(sleeper.Process.Pid) || p.Start == 0 || p.Boot == "" {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	later := p
+	later.Start++
+	if _, err := later.Watch(); !errors.Is(err, unix.ESRCH) {
+		t.Errorf("a process that began later: %v", err)
+	}
+	elsewhere := p
+	elsewhere.Boot = "another"
+	if _, err := elsewhere.Watch(); !errors.Is(err, unix.ESRCH) {
+		t.Errorf("a process of another boot: %v", err)
+	}
+	x, err := p.Watch()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	ended := make(chan error, 1)
+	go func() { ended <- x.Wait() }()
+	select {
+	case err := <-ended:
+		t.Fatalf("it lives: %v", err)
+	default:
+	}
+	if err := sleeper.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if _, err := p.Watch(); !errors.Is(err, unix.ESRCH) { // not reaped yet
+		t.Errorf("a process that has ended: %v", err)
+	}
+	_ = sleeper.Wait()
+	if _, err := ProcessOf(p.PID); err == nil {
+		t.Error("a process that is gone has a name")
+	}
+}

@@ -127,7 +127,7 @@ def _recognise(loader: Loader, s: Session, held: Held | None, run: Run, step: in
         loader._ended = JobEndedError(
             f"job {loader._name!r} ended while its daemon was away: {job.get('endedReason') or 'no reason given'}",
             subject=loader._name,
-            hint="make a new Loader; jobs.lease is how long a restarted daemon waits for its clients",
+            hint="make a new Loader; jobs.lease is how long a daemon waits for a client whose process it cannot see",
         )
         raise loader._ended
 

@@ -539,19 +539,46 @@ def test_a_daemon_without_its_state(other, folder, lives, loads):
     assert loader.epoch == 2
 
 
-def test_a_client_that_comes_back_too_late(folder, lives, loads):
+def jobs_of(d):
+    return d.daemon.cli("jobs", "ls").stdout
+
+
+def test_a_client_that_looks_late_keeps_its_job(folder, lives, loads, clients):
+    """A validation may take longer than jobs.lease: while the process of a client lives its job does, whatever became of the daemon."""
     d = lives(more="jobs: {lease: 1s}\n")
     loader = loads(d, f"imagefolder:{folder}", job="late")
     it = iter(loader)
-    next(it)
-    d.restart()
-    eventually(lambda: "late" not in d.daemon.cli("jobs", "ls").stdout, PATIENCE)
-    with pytest.raises(larder.JobEndedError, match="within the lease") as e:
-        for _ in range(20):
-            next(it)
-    assert "jobs.lease" in e.value.hint
-    with pytest.raises(larder.JobEndedError):
-        iter(loader)
+    got = next(it)[-1].tolist()
+    for how in ("death", "cut", "death"):
+        other = clients(d.daemon, f"imagefolder:{folder}", epochs=9, loader={"job": "gone", "batch_size": 4}, delay=1000)
+        other.until("batch")
+        if how == "cut":
+            cut(loader)
+        else:
+            d.kill()
+        other.process.kill()
+        other.process.wait()
+        if how == "death":
+            d.start()
+        eventually(lambda: "gone" not in jobs_of(d), PATIENCE)  # its lease began no sooner than the one of the job that lives
+        assert "late" in jobs_of(d)
+        for _ in range(4):
+            got += next(it)[-1].tolist()
+    for batch in it:
+        got += batch[-1].tolist()
+    assert sorted(got) == list(range(108))
+
+
+def test_a_job_whose_client_died_while_no_daemon_ran_ends(folder, lives, loads, clients):
+    d = lives(more="jobs: {lease: 1s}\n")
+    other = clients(d.daemon, f"imagefolder:{folder}", epochs=9, loader={"job": "gone", "batch_size": 4}, delay=1000)
+    other.until("batch")
+    d.kill()
+    d.start()
+    assert "gone" in jobs_of(d)  # it lives, and does not know
+    other.process.kill()
+    other.process.wait()
+    eventually(lambda: "gone" not in jobs_of(d), PATIENCE)
 
 
 def test_bad_samples_are_told_once(folder, lives, loads, tmp_path):
