@@ -47,7 +47,8 @@ var allowed = map[string][]string{
 	"larder/internal/gpu":       {"larder/internal/fault", "larder/proto/larder/v1"},
 	"larder/internal/telemetry": {"larder/internal/fault", "larder/proto/larder/v1"},
 	"larder/internal/audit":     {"larder/internal/fault"}, // it must not share the mistakes of those it audits
-	"larder/internal/journal":   {"larder/internal/fault", "larder/internal/ident", "larder/internal/invariant"},
+	"larder/internal/journal":   {"larder/internal/fault", "larder/internal/ident", "larder/internal/invariant", "larder/internal/proc"},
+	"larder/internal/proc":      {},
 	"larder/internal/resume":    {"larder/internal/fault"},
 	"larder/internal/source":    {"larder/internal/fault", "larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/raster", "larder/internal/source/subset"},
 	"larder/internal/prep":      {"larder/internal/fault", "larder/internal/ident", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/raster"},

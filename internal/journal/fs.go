@@ -42,7 +42,10 @@ type File interface {
 }
 
 // LockedError says who has a state directory.
-type LockedError struct{ Holder string }
+type LockedError struct {
+	Holder string
+	PID    int // 0 = not known
+}
 
 // Error names the holder.
 func (e *LockedError) Error() string { return "it is in use by " + e.Holder }

@@ -8,12 +8,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"larder/internal/fault"
+	"larder/internal/proc"
 )
 
 // lockName is the file that is locked; it holds the id of the process, for people.
@@ -129,7 +131,19 @@ func (d *dir) Sync() error {
 }
 
 // Lock takes an flock, which the kernel gives back when the process ends, however it ends.
-func (d *dir) Lock() (io.Closer, error) {
+// Lock waits for a holder that is dying.
+func (d *dir) Lock() (lock io.Closer, err error) {
+	err = proc.Until(func() error {
+		lock, err = d.tryLock()
+		return err
+	}, func() bool {
+		held, ok := errors.AsType[*LockedError](err)
+		return ok && proc.Dying(held.PID)
+	})
+	return lock, err
+}
+
+func (d *dir) tryLock() (io.Closer, error) {
 	f, err := d.root.OpenFile(lockName, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
@@ -144,11 +158,12 @@ func (d *dir) Lock() (io.Closer, error) {
 		}
 	}
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		holder := "another process"
+		holder, pid := "another process", 0
 		if b, rerr := io.ReadAll(io.LimitReader(f, 32)); rerr == nil && len(b) > 0 {
 			holder = "process " + strings.TrimSpace(string(b))
+			pid, _ = strconv.Atoi(strings.TrimSpace(string(b)))
 		}
-		err = &LockedError{Holder: holder}
+		err = &LockedError{Holder: holder, PID: pid}
 	}
 	_ = f.Close()
 	return nil, err

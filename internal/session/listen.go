@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"larder/internal/fault"
+	"larder/internal/proc"
 	"larder/internal/session/wire"
 	"larder/internal/shm"
 )
@@ -104,22 +105,37 @@ func folder(dir string, private bool) error {
 	return nil
 }
 
-// acquire takes the lock beside the socket.
-func acquire(path string) (*os.File, error) {
+// acquire takes the lock beside the socket. It waits for a holder that is dying, and for one that serves nobody: it ends, or begins to serve.
+func acquire(path string) (lock *os.File, err error) {
+	holds := 0
+	err = proc.Until(func() error {
+		lock, holds, err = tryAcquire(path)
+		return err
+	}, func() bool { return holds != 0 && (proc.Dying(holds) || serving(path) == 0) })
+	if err != nil && holds != 0 {
+		return nil, taken(path, holds)
+	}
+	return lock, err
+}
+
+// tryAcquire is acquire without patience; where another process has the lock it tells which, or -1.
+func tryAcquire(path string) (lock *os.File, holds int, err error) {
 	name := path + ".lock"
 	for {
 		f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 		if err != nil {
-			return nil, fault.Wrap(err, fault.Invalid, path, "choose a folder that you may write, with --socket or LARDER_SOCKET", "open the lock of the socket")
+			return nil, 0, fault.Wrap(err, fault.Invalid, path, "choose a folder that you may write, with --socket or LARDER_SOCKET", "open the lock of the socket")
 		}
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 			if errors.Is(err, unix.EWOULDBLOCK) {
-				err = taken(path, holder(path, f))
+				if holds = holder(path, f); holds == 0 {
+					holds = -1
+				}
 			} else {
 				err = fault.Wrap(err, fault.Invalid, path, "choose a folder on a local file system with --socket", "lock the socket")
 			}
 			_ = f.Close()
-			return nil, err
+			return nil, holds, err
 		}
 		// The lock counts only for the file that still has the name: the last holder may have removed it between our
 		// open and our flock, and then somebody else can lock the next one.
@@ -128,9 +144,9 @@ func acquire(path string) (*os.File, error) {
 		if err1 == nil && err2 == nil && os.SameFile(mine, named) {
 			if err := errors.Join(f.Truncate(0), writeAt(f, strconv.Itoa(os.Getpid())+"\n")); err != nil {
 				release(f)
-				return nil, fault.Wrap(err, fault.Invalid, path, "is the disk full?", "write the lock of the socket")
+				return nil, 0, fault.Wrap(err, fault.Invalid, path, "is the disk full?", "write the lock of the socket")
 			}
-			return f, nil
+			return f, 0, nil
 		}
 		_ = f.Close()
 	}

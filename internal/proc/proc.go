@@ -1,0 +1,65 @@
+// Package proc tells of processes of this machine whether they are on their way out.
+package proc
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Patience is how long a start waits for a process that is dying: giving tens of GiB back takes the kernel seconds.
+const Patience = 10 * time.Second
+
+const (
+	exiting = 0x4    // PF_EXITING of the kernel
+	sigkill = 1 << 8 // bit of SIGKILL in a mask of signals
+	look    = 10 * time.Millisecond
+)
+
+// Dying tells whether a process has ended, is being torn down, or has a SIGKILL that it cannot escape. It may still hold locks and sockets for
+// as long as the kernel takes to free its memory. What cannot be seen is taken to live.
+func Dying(pid int) bool {
+	if pid <= 0 {
+		return false
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return errors.Is(err, fs.ErrNotExist)
+	}
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:])) // state, ppid, pgrp, session, tty, tpgid, flags
+	if len(fields) < 7 {
+		return false
+	}
+	if flags, err := strconv.ParseUint(fields[6], 10, 64); fields[0] == "Z" || fields[0] == "X" || err == nil && flags&exiting != 0 {
+		return true
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return errors.Is(err, fs.ErrNotExist)
+	}
+	for line := range strings.Lines(string(status)) {
+		name, mask, _ := strings.Cut(line, ":")
+		if name != "SigPnd" && name != "ShdPnd" {
+			continue
+		}
+		if bits, err := strconv.ParseUint(strings.TrimSpace(mask), 16, 64); err == nil && bits&sigkill != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// Until tries something until it succeeds, while wait tells that trying again makes sense and for Patience at most.
+func Until(try func() error, wait func() bool) error {
+	for end := time.Now().Add(Patience); ; time.Sleep(look) {
+		err := try()
+		if err == nil || time.Now().After(end) || !wait() {
+			return err
+		}
+	}
+}
