@@ -52,6 +52,10 @@ race: ## Go tests under the race detector, with invariants
 test-python: build ## Python tests against the real daemon, and of what the benchmarks compute
 	$(REQUIRE_TORCH) LARDER_BIN=$(abspath $(BIN))/larder LARDER_REQUIRE_BIN=1 $(VENV)/bin/python -m pytest -q python/tests bench/live
 
+.PHONY: test-frameworks
+test-frameworks: build ## real Lightning, Accelerate and Hugging Face Trainer, killed and resumed (FRAMEWORKS="accelerate": some); installs 6 GB
+	internal/tools/frameworks.sh $(abspath $(BIN))/larder $(FRAMEWORKS)
+
 .PHONY: test-report
 test-report: bench-smoke ## make bench-smoke, and look at its report with Chromium
 	LARDER_REPORT=$(abspath out/bench/report.html) $(GO) test -count=1 -tags '$(TAGS)' -run TestSmokeReport ./bench/report

@@ -108,6 +108,11 @@ row K "kernels in C beside their twins in Go, cases at random" \
 row ASan "the C code over broken files, with the address sanitizer" env TAGS="$tags" internal/prep/testdata/asan.sh
 row R29 "whole simulated days with faults" \
   env LARDER_SIM_DAYS="$(n 200)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestDays$' ./bench/...
+if [ -d .frameworks ]; then
+  row F "Lightning, Accelerate, Hugging Face Trainer: killed, resumed, ids counted" internal/tools/frameworks.sh bin/larder
+else
+  wanted F && printf 'F\treal frameworks\tnot installed\tmake test-frameworks installs them, 6 GB\t0 s\n' | tee -a "$table" >&2
+fi
 
 echo
 echo "Rows at $scale % of their counts; R18 (no descriptor, segment, process or goroutine is left) is checked within R2, R4, R7, R12, R13, R16."

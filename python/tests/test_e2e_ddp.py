@@ -114,8 +114,8 @@ def test_checkpoints(ranks, tmp_path):
 
 def test_what_a_rank_gets(ranks):
     code = BEGIN.replace("shuffle=True,", "shuffle=True, return_index=True,")
-    again = code[code.index("train =") : code.index("net =")].replace("train = ", "all = ").replace("shuffle=True,", "shuffle=True, even='none',")
-    code += again + "".join(f"say(n=len({x}), all={x}.num_samples, ids={ids_of(x)})\n" for x in ("train", "all"))
+    again = code[code.index("train =") : code.index("net =")].replace("train = ", "all = ")
+    code += again.replace("shuffle=True,", "shuffle=True, even='none',") + "".join(f"say(n=len({x}), all={x}.num_samples, ids={ids_of(x)})\n" for x in ("train", "all"))
     said, _ = ranks(code)
     for k, sizes in enumerate(([37, 37], [37, 38])):
         got = [s[k]["ids"] for s in said]
