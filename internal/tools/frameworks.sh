@@ -44,6 +44,6 @@ failed=()
 for n in "${wanted[@]}"; do
   environment "$n" torch
   say "$(grep -E "^(${n%-*}|transformers)==" "$wants/$n.txt" | sort -u | paste -sd' ') on $(grep '^torch==' "$wants/torch.txt")"
-  LARDER_BIN=$binary LARDER_REQUIRE_BIN=1 "$home/$n/bin/python" -m pytest -q -p no:cacheprovider "python/tests/frameworks/e2e_${n%-*}.py" || failed+=("$n")
+  LARDER_BIN=$binary LARDER_REQUIRE_BIN=1 "$home/$n/bin/python" -m pytest -q -p no:cacheprovider -o faulthandler_timeout=900 "python/tests/frameworks/e2e_${n%-*}.py" || failed+=("$n")
 done
 [ ${#failed[@]} -eq 0 ] || { say "failed: ${failed[*]}"; exit 1; }

@@ -29,7 +29,8 @@ class Lives:
         self.start()
 
     def start(self) -> None:
-        self.daemon = Daemon(self.folder, config=f"tiers: {{total: 64MiB}}\nmemory: {{limit: 2GiB}}\nstate: {{dir: {self.folder}/state-dir}}\n")
+        config = f"tiers: {{total: 64MiB}}\nmemory: {{limit: 2GiB}}\nstate: {{dir: {self.folder}/state-dir}}\n"
+        self.daemon = Daemon(self.folder, config=config)
 
     def restart(self) -> None:
         self.daemon.kill()

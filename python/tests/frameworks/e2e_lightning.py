@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import lightning
-import pytest
 from conftest import BATCHES, SAMPLES
 from harness import KILLED
 
@@ -38,13 +37,22 @@ def test_killed_again_and_again_in_one_epoch(training):
     t.check(SAMPLES, range(3), BATCHES)
 
 
-@pytest.mark.parametrize("batch", [16, 64])
-def test_another_batch_size(training, batch):
+def test_smaller_batches(training):
     t = training("with_lightning.py", every=8)
     t.run(KILLED, die=11)
     # It iterates a loader before it loads the state, so that a job that has another description needs another name.
-    t.run(batch=batch, job="train again")
+    t.run(batch=16, job="train again")
     t.check(SAMPLES, range(3))
+
+
+def test_larger_batches_end_the_epoch_early(training):
+    """As docs/resume.md warns: Lightning takes the length before it loads the state, and stops by that count. Later epochs are whole."""
+    t = training("with_lightning.py", every=8)
+    t.run(KILLED, die=11)
+    t.run(batch=64, job="train again")
+    by_epoch = {e: [i for s in t.counted if s["epoch"] == e for i in s["ids"]] for e in range(3)}
+    assert [len(ids) for ids in by_epoch.values()] == [8 * 32 + 64, SAMPLES, SAMPLES]
+    assert all(len(set(ids)) == len(ids) for ids in by_epoch.values())
 
 
 def test_a_checkpoint_at_the_last_batch(training):

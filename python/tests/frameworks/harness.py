@@ -78,6 +78,7 @@ class Training:
         assert sorted(by_epoch) == list(epochs), told
         for epoch, ids in by_epoch.items():
             twice = [i for i, n in Counter(ids).items() if n > 1]
-            assert not twice and len(ids) == samples, f"epoch {epoch}: {len(set(range(samples)) - set(ids))} of {samples} lost, {len(twice)} twice; {told}"
+            lost = len(set(range(samples)) - set(ids))
+            assert not twice and len(ids) == samples, f"epoch {epoch}: {lost} of {samples} lost, {len(twice)} twice; {told}"
         if batches is not None:
             assert all(n == batches for n in sizes.values()), told
