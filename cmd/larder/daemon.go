@@ -229,7 +229,7 @@ func (d *daemon) serve(allow func(shm.Peer) bool) {
 	var gctx context.Context
 	d.group, gctx = errgroup.WithContext(ctx)
 	d.broken = gctx.Done()
-	d.grpcHalf, d.sessionHalf = session.MuxFor(d.listener, allow)
+	d.grpcHalf, d.sessionHalf = session.MuxFor(d.listener.Door(), allow)
 	part := func(name string, f func() error) {
 		d.group.Go(func() error {
 			err := f()

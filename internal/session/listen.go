@@ -31,6 +31,7 @@ type Listener struct {
 	path string
 	lock *os.File
 	own  os.FileInfo // the socket file that is ours
+	quit sync.Once
 	once sync.Once
 	err  error
 }
@@ -284,15 +285,30 @@ func (l *Listener) Path() string { return l.path }
 
 // Close stops listening and removes socket and lock. Twice is fine.
 func (l *Listener) Close() error {
-	l.once.Do(func() {
+	err := l.stop()
+	l.once.Do(func() { release(l.lock) })
+	return err
+}
+
+// stop stops listening and removes the socket.
+func (l *Listener) stop() error {
+	l.quit.Do(func() {
 		if st, err := os.Lstat(l.path); err == nil && os.SameFile(st, l.own) {
 			_ = os.Remove(l.path)
 		}
 		l.err = l.UnixListener.Close()
-		release(l.lock)
 	})
 	return l.err
 }
+
+// Door is the listener for who serves it: closing it ends the listening and leaves the lock, so that the next daemon on the socket does not
+// begin before this one has let go of all that it has.
+func (l *Listener) Door() net.Listener { return door{l} }
+
+type door struct{ *Listener }
+
+// Close implements net.Listener.
+func (d door) Close() error { return d.stop() }
 
 // Accept implements net.Listener.
 func (l *Listener) Accept() (net.Conn, error) { return l.UnixListener.Accept() }

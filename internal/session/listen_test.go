@@ -316,3 +316,39 @@ func TestMuxUnused(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestDoorKeepsTheLock: who has closed the door serves nobody any more, and still keeps the next daemon from beginning.
+func TestDoorKeepsTheLock(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "l.sock")
+	l, err := session.Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, second := session.Mux(l.Door())
+	for range 2 {
+		if err := errors.Join(first.Close(), second.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the socket is there: %v", err)
+	}
+	if !session.Held(path) {
+		t.Error("the lock went with the door")
+	}
+	for range 2 {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if session.Held(path) {
+		t.Error("the lock is there after the listener was closed")
+	}
+	next, err := session.Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := next.Close(); err != nil {
+		t.Error(err)
+	}
+}
