@@ -7,8 +7,10 @@ import (
 	"slices"
 	"strings"
 
+	"larder/internal/coordinator"
 	"larder/internal/fault"
 	"larder/internal/ident"
+	"larder/internal/resume"
 	"larder/internal/shm"
 	"larder/internal/source"
 	larderv1 "larder/proto/larder/v1"
@@ -91,6 +93,34 @@ func (e *Engine) mayRegister(o *owner, spec *larderv1.JobSpec) error {
 			"register job %s: a recorded order is read with the rights of the daemon's user (uid %d), and that does not work yet for uid %d", spec.GetName(), os.Getuid(), o.UID)
 	}
 	return e.cfg.Catalog.MayList(spec.GetDataset(), o.reader())
+}
+
+// compileFor is compile for who asks; the job is his.
+func (e *Engine) compileFor(ctx context.Context, o *owner, spec *larderv1.JobSpec) (*job, coordinator.Register, error) {
+	var none coordinator.Register
+	if err := e.mayRegister(o, spec); err != nil {
+		return nil, none, err
+	}
+	j, reg, err := e.compile(ctx, spec, nil)
+	if err != nil {
+		return nil, none, err
+	}
+	j.owner = o
+	return j, reg, e.mayRead(ctx, o, j)
+}
+
+// mayReplace refuses the name of another user's live job, and the state of another user's job; token may be nil.
+func (e *Engine) mayReplace(ctx context.Context, name string, token *resume.Token) error {
+	if token != nil && token.Log == e.logName() && !token.Portable() {
+		if err := e.mayTouchID(ctx, ident.JobID(token.ID), "go on from"); err != nil {
+			return err
+		}
+	}
+	old, live, err := e.liveJob(ctx, name)
+	if err != nil || !live {
+		return err
+	}
+	return mayTouch(ctx, old, "join or replace")
 }
 
 // mayRead refuses a job on files that its user may not read, all of them, in the version that it was compiled with.

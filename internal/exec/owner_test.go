@@ -184,6 +184,14 @@ func TestReadsForOthers(t *testing.T) {
 	if err := reg(61002, spec("a", dir, 4)); reasonOf(err) != fault.Denied || !strings.Contains(err.Error(), "join or replace job a: it is a job of uid 61001") {
 		t.Errorf("the name of another user's job: %v", err)
 	}
+	state, err := e.GetState(as(t, 61001), &larderv1.GetStateRequest{Name: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = e.RegisterJob(as(t, 61002), &larderv1.RegisterJobRequest{Spec: spec("y", dir, 4), Resume: state.GetToken()})
+	if reasonOf(err) != fault.Denied || !strings.Contains(err.Error(), "go on from job a: it is a job of uid 61001") {
+		t.Errorf("the state of another user's job: %v", err)
+	}
 	size := func() uint64 {
 		t.Helper()
 		d, err := e.DescribeJob(t.Context(), &larderv1.DescribeJobRequest{Name: "a"})

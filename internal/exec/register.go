@@ -61,27 +61,14 @@ func (e *Engine) RegisterJob(ctx context.Context, req *larderv1.RegisterJobReque
 	if err != nil {
 		return nil, err
 	}
-	asks := asker(ctx)
-	if err := e.mayRegister(asks, spec); err != nil {
-		return nil, err
-	}
-	j, reg, err := e.compile(ctx, spec, nil)
+	j, reg, err := e.compileFor(ctx, asker(ctx), spec)
 	if err != nil {
 		return nil, err
 	}
-	if err := e.mayRead(ctx, asks, j); err != nil {
-		return nil, err
-	}
-	j.owner = asks
 	var token *resume.Token
 	if req.GetResume() != "" {
 		if token, err = resume.Parse(req.GetResume()); err != nil {
 			return nil, err
-		}
-		if token.Log == e.logName() && !token.Portable() {
-			if err := e.mayTouchID(ctx, ident.JobID(token.ID), "go on from"); err != nil {
-				return nil, err
-			}
 		}
 	}
 	j.subsets.asked[0].sketch = e.sketched(j.data, j.subsets.asked[0])
@@ -93,12 +80,8 @@ func (e *Engine) RegisterJob(ctx context.Context, req *larderv1.RegisterJobReque
 	if _, err := e.follow(ctx); err != nil { // the dataset may have been found changed
 		return nil, err
 	}
-	if old, live, err := e.liveJob(ctx, spec.GetName()); err != nil {
+	if err := e.mayReplace(ctx, spec.GetName(), token); err != nil {
 		return nil, err
-	} else if live {
-		if err := mayTouch(ctx, old, "join or replace"); err != nil {
-			return nil, err
-		}
 	}
 	if token != nil {
 		same, kill, err := e.takeOver(ctx, spec, token)
