@@ -61,7 +61,7 @@ onError: skip
 // Every field of a JobSpec can be written in a file.
 func TestEveryFieldOfAJob(t *testing.T) {
 	full := &larderv1.JobSpec{Name: "n", Dataset: "d", Subset: "s", BatchSize: 1, Shuffle: true, Order: "fixed", Seed: 2, DropLast: true,
-		Even: "none", WorldSize: 3, Replica: 4, NumNodes: 5, Share: "augmented", OnError: "skip", Prefetch: 6, Epochs: 7,
+		Even: "none", WorldSize: 3, Replica: 4, NumNodes: 5, Share: "augmented", OnError: "skip", Prefetch: 6, Epochs: 7, SkipEmpty: true,
 		Transform: []*larderv1.Op{{Kind: "k", Name: "Resize", Args: structOf(t, map[string]any{"size": []any{1, "x", true, nil, map[string]any{"a": 1}}})}}}
 	fields := full.ProtoReflect().Descriptor().Fields()
 	for i := range fields.Len() {

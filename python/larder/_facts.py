@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Facts:
-    """The base of Loader that only reads: what the daemon last said of the job, or says when asked."""
+    """The base of Loader: what the daemon last said of the job, or says when asked, and what its next epoch is to be."""
 
     _job: dict[str, Any]
     _spec: dict[str, Any] | None
@@ -112,6 +112,39 @@ class Facts:
         answer = self._call("GetStats", {})
         client = ClientStats(self._batches, self._samples, self._copies, self._wait_seconds)
         return Stats.from_json(answer.get("stats") or {}, self._name, client, self._uri())
+
+    def set_subset(self: Loader, subset: str | None) -> int:
+        """Gives the job another subset (None: every sample) from its next epoch on; returns the number of that epoch.
+
+        The next epoch is the first that no rank has asked for, and it is the same for all ranks: call it in rank 0, before any rank
+        begins the epoch, or alike in all ranks. An epoch that runs goes on as it is. ``len(loader)`` and ``num_samples`` follow with the epoch.
+        """
+        expression = _args.subset_text(subset)
+        with self._lock:
+            if self._ended is not None:
+                raise self._ended
+            answer = self._call("SetSubset", {"name": self._name, "subset": expression, "rank": self._place.rank})
+            if self._spec is not None:
+                self._spec = {**self._spec, "subset": expression}  # for a daemon that has to be told all again
+            if self._running is None or self._running.done:
+                self._note_size(answer)
+            return int(answer.get("epoch") or 0)
+
+    def set_epoch(self: Loader, epoch: int) -> None:
+        """Pins the number of the next epoch. Not needed: every ``iter`` advances by itself.
+
+        A number is used once in the life of a job (no augmented instance is given twice), so pinning one that has run means the next one.
+        What is left of an epoch after ``load_state_dict`` keeps its number.
+        """
+        self._pinned = _args.integer("epoch", epoch, 0, 2**32 - 2)
+
+    @property
+    def epoch(self: Loader) -> int:
+        """Number of the running epoch, or of the next one when none is running."""
+        r = self._running
+        if r is not None and not r.done:
+            return r.epoch
+        return max(self._next_epoch, self._pinned or 0)
 
     def _uri(self) -> str:
         return str((self._job.get("spec") or {}).get("dataset") or (self._spec or {}).get("dataset") or "")

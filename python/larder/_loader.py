@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from . import _args, _audit, _daemon, _ranks, _restart, _resume, _ring, _waits, _wire
+from . import _args, _audit, _daemon, _ranks, _restart, _resume, _ring, _rivals, _waits, _wire
 from ._facts import Facts
 from ._parts import Box, Epoch, Run, bury, leave, shutdown, watch
 from ._session import Session
@@ -90,6 +90,8 @@ class Loader(Facts, _resume.Resumable):
     * ``on_daemon_loss``: "wait" (default): when the daemon dies, ``next()`` waits up to ``timeout`` for its successor on the same socket
       and goes on with the very batch that is next, none twice and none lost; a daemon without its state raises StateLostError.
       "raise": UnavailableError at once. After `larder stop` both raise StoppedError.
+    * ``replace=True`` ends another Loader of this process that is iterated under the same job name and rank. One that nobody iterates (any
+      more) gives way by itself, so a notebook's cell may be run again.
 
     How batches look:
 
@@ -128,6 +130,7 @@ class Loader(Facts, _resume.Resumable):
         endpoint: str | None = None,
         timeout: float = 60.0,
         on_daemon_loss: str = "wait",
+        replace: bool = False,
         **unknown: Any,
     ) -> None:
         if unknown:
@@ -145,6 +148,8 @@ class Loader(Facts, _resume.Resumable):
         self._waits = _args.choice("on_daemon_loss", on_daemon_loss, ("wait", "raise")) == "wait"
         self._held: _restart.Held | None = None
         self._client = os.urandom(8).hex()
+        self._replace = bool(replace)
+        self._iterator: weakref.ref[Epoch] | None = None
         self._loaded: _resume.Loaded | None = None
         self._pinned: int | None = None
         self._next_epoch = 0
@@ -247,7 +252,15 @@ class Loader(Facts, _resume.Resumable):
         return s
 
     def _register(self, s: Session, deadline: float) -> None:
-        _resume.register(self, s, deadline)
+        try:
+            _resume.register(self, s, deadline)
+        except InvalidError as e:  # another description of the job: of an older Loader of this process?
+            if e.reason != "ALREADY_EXISTS" or not _rivals.give_way(self, self._rivals()):
+                raise
+            _resume.register(self, s, deadline)
+
+    def _rivals(self) -> list[Loader]:
+        return _rivals.of(self, [x for r in _loaders if (x := r()) is not None])
 
     def _attach(self, s: Session, register: bool = True) -> None:
         """Attaches the session to this rank, once; ``register``: a job that ended meanwhile is made anew."""
@@ -270,6 +283,10 @@ class Loader(Facts, _resume.Resumable):
                 again, inc = False, 0
                 self._register(s, deadline)  # the job ended since, when another process had used it and left
             except RankHeldError:
+                rivals = self._rivals()
+                if rivals and not _rivals.give_way(self, rivals):
+                    self._held = held
+                    raise _rivals.held(self) from None
                 if time.monotonic() > patience:
                     self._held = held
                     raise
@@ -327,7 +344,9 @@ class Loader(Facts, _resume.Resumable):
             def start(s: Session) -> Epoch:
                 self._next_epoch, self._pinned, self._loaded = numbers
                 run = self._start_epoch(s)
-                return (Epoch if run.audit is None else _audit.Epoch)(self, run)
+                it = (Epoch if run.audit is None else _audit.Epoch)(self, run)
+                self._iterator = weakref.ref(it)
+                return it
 
             return self._outliving(start)
 
@@ -373,23 +392,6 @@ class Loader(Facts, _resume.Resumable):
         self._note_size({"numSamples": loaded.all, "batchesPerEpoch": loaded.whole})
         return run
 
-    def set_subset(self, subset: str | None) -> int:
-        """Gives the job another subset (None: every sample) from its next epoch on; returns the number of that epoch.
-
-        The next epoch is the first that no rank has asked for, and it is the same for all ranks: call it in rank 0, before any rank
-        begins the epoch, or alike in all ranks. An epoch that runs goes on as it is. ``len(loader)`` and ``num_samples`` follow with the epoch.
-        """
-        expression = _args.subset_text(subset)
-        with self._lock:
-            if self._ended is not None:
-                raise self._ended
-            answer = self._call("SetSubset", {"name": self._name, "subset": expression, "rank": self._place.rank})
-            if self._spec is not None:
-                self._spec = {**self._spec, "subset": expression}  # for a daemon that has to be told all again
-            if self._running is None or self._running.done:
-                self._note_size(answer)
-            return int(answer.get("epoch") or 0)
-
     def __len__(self) -> int:
         """Batches of this rank in the running epoch, or in the next one when none is running.
 
@@ -398,14 +400,6 @@ class Loader(Facts, _resume.Resumable):
         """
         self._known()
         return int(self._job.get("batchesPerEpoch") or 0)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Pins the number of the next epoch. Not needed: every ``iter`` advances by itself.
-
-        A number is used once in the life of a job (no augmented instance is given twice), so pinning one that has run means the next one.
-        What is left of an epoch after ``load_state_dict`` keeps its number.
-        """
-        self._pinned = _args.integer("epoch", epoch, 0, 2**32 - 2)
 
     def _next(self, it: Run) -> Batch:
         s = it.session
@@ -592,7 +586,7 @@ class Loader(Facts, _resume.Resumable):
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the connection: the copy registers and attaches for itself."""
         state = dict(self.__dict__)
-        for k in ("_lock", "_box", "_running"):
+        for k in ("_lock", "_box", "_running", "_iterator"):
             del state[k]
         state["_job"] = {}
         state["_held"] = None
@@ -604,5 +598,6 @@ class Loader(Facts, _resume.Resumable):
         _loaders[:] = [r for r in _loaders if r() is not None] + [weakref.ref(self)]
         self._running = None
         self._client = os.urandom(8).hex()
+        self._iterator = None
         self._box = Box()
         watch(self, self._box)

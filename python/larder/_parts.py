@@ -62,7 +62,7 @@ class Run:
 class Epoch:
     """The iterator of one epoch."""
 
-    __slots__ = ("_loader", "_run")
+    __slots__ = ("__weakref__", "_loader", "_run")
 
     def __init__(self, loader: Loader, run: Run) -> None:
         self._loader = loader
@@ -122,6 +122,9 @@ class Dataset:
 
     def __len__(self) -> int:
         return self._loader.num_samples
+
+    def __repr__(self) -> str:
+        return f"<larder dataset {self.uri!r}: {len(self):,} samples>"
 
     @property
     def uri(self) -> str:

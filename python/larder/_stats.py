@@ -85,7 +85,7 @@ class EpochAccount:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class JobStats:
     """One job as the daemon sees it."""
 
@@ -105,6 +105,11 @@ class JobStats:
     waits_text: str = ""  # the same in words, with figures
     waits_seconds: float = 0.0  # how long next() has waited by now; 0 = it does not wait at this moment
     samples_per_second: float = 0.0  # over the last 30 s, or since the first batch when that is less
+
+    def __repr__(self) -> str:
+        last = self.epochs[-1] if self.epochs else None
+        epoch = f", epoch {last.epoch} {last.state}" if last is not None else ""
+        return f"<larder job {self.name!r}: {self.state}{' (paused)' if self.paused else ''}, {self.subset_size:,} samples{epoch}>"
 
     @classmethod
     def from_json(cls, d: dict[str, Any]) -> JobStats:
@@ -193,7 +198,7 @@ class ClientStats:
     wait_seconds: float = 0.0  # time next() waited for batches
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Stats:
     """Everything countable at one moment."""
 
@@ -212,6 +217,14 @@ class Stats:
     dataset: DatasetStats | None = None  # that of the Loader that asked
     datasets: tuple[DatasetStats, ...] = ()  # that jobs drew from since the start of the daemon
     state_full: str = ""  # while the disk of the state directory is full, so that jobs wait: what is needed, in words
+
+    def __repr__(self) -> str:
+        live = sum(j.state not in ("dead", "done") for j in self.jobs)
+        used, budget = (sum(n) >> 20 for n in zip(*((t.used, t.budget) for t in self.tiers), (0, 0), strict=True))
+        return (
+            f"<larder stats: {self.job!r}, {self.client.batches:,} batches here, {self.client.wait_seconds:.1f} s waited; daemon {self.version} "
+            f"(pid {self.pid}): {live} live jobs, {used:,} of {budget:,} MiB of memory used>"
+        )
 
     @classmethod
     def from_json(cls, d: dict[str, Any], job: str, client: ClientStats, uri: str = "") -> Stats:
