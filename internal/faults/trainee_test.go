@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"math/rand/v2"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -54,7 +53,8 @@ type trainee struct {
 }
 
 func newTrainee(socket string, spec *larderv1.JobSpec, rank uint32) *trainee {
-	tr := &trainee{known: fmt.Sprintf("%d.%x", os.Getpid(), rand.Uint64()), wait: patience, socket: socket, spec: spec, rank: rank, orders: map[uint32][]int64{}, bad: map[uint32][]int64{}, told: map[string]int{}}
+	tr := &trainee{wait: patience, socket: socket, spec: spec, rank: rank, orders: map[uint32][]int64{}, bad: map[uint32][]int64{}, told: map[string]int{}}
+	tr.known = fmt.Sprintf("%d.%p", os.Getpid(), tr)
 	tr.last.Store(math.MaxInt64)
 	return tr
 }

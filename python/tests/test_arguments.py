@@ -135,8 +135,6 @@ def test_one_name_two_specs(load):
     next(it)
     with pytest.raises(larder.InvalidError, match="another spec"):
         load(job="same", seed=2)
-    del it  # nobody iterates it any more: it gives way
-    assert sum(1 for _ in load(job="same", seed=2)) == 13
 
 
 def test_rank_held(load, monkeypatch):
