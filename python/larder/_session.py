@@ -270,8 +270,9 @@ class Session:
                         writable.register(self._sock, select.POLLOUT)
                         writable.poll(min(left, 60.0) * 1000)
                     except OSError as e:
+                        if e.errno is None:
+                            raise  # by a signal handler
                         self.look()  # it may have said why
-        self._heard_stop = False
                         raise self.fail(self._died(e)) from e
             except BaseException:
                 if len(data) > _SMALL or 0 < len(view) < len(data):
