@@ -33,7 +33,7 @@ func TestViewsOfAWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"SAMPLES/S", "WAITS FOR", "1,250", "7.5s", "rank 1 5.0s\n", "waits for  rank 1, which has not come (it has waited 5.0 s)", "waits for the training script",
+		"SAMPLES/S", "WAITS FOR", "1,250", "7.5s", "rank 1 5.0s  root\n", "waits for  rank 1, which has not come (it has waited 5.0 s)", "waits for the training script",
 		"Now it waits for rank 1, which has not come (it has waited 5.0 s).", "Its rank 1 waits for the training script.", "works for 500 ms on a batch in rank 0",
 		"world_size=1", "It has waited 7.5 s for data in all.",
 	} {
