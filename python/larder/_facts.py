@@ -113,6 +113,15 @@ class Facts:
         client = ClientStats(self._batches, self._samples, self._copies, self._wait_seconds)
         return Stats.from_json(answer.get("stats") or {}, self._name, client, self._uri())
 
+    def __len__(self: Loader) -> int:
+        """Batches of this rank in the running epoch, or in the next one when none is running.
+
+        Of an epoch that goes on from a state it is the whole, as frameworks expect who count its batches on (``step`` is how many were
+        handed out): as many as any epoch has, or those handed out before and those left, if they are more (in another batch size).
+        """
+        self._known()
+        return int(self._job.get("batchesPerEpoch") or 0)
+
     def set_subset(self: Loader, subset: str | None) -> int:
         """Gives the job another subset (None: every sample) from its next epoch on; returns the number of that epoch.
 

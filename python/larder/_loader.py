@@ -392,15 +392,6 @@ class Loader(Facts, _resume.Resumable):
         self._note_size({"numSamples": loaded.all, "batchesPerEpoch": loaded.whole})
         return run
 
-    def __len__(self) -> int:
-        """Batches of this rank in the running epoch, or in the next one when none is running.
-
-        Of an epoch that goes on from a state it is the whole, as frameworks expect who count its batches on (``step`` is how many were
-        handed out): as many as any epoch has, or those handed out before and those left, if they are more (in another batch size).
-        """
-        self._known()
-        return int(self._job.get("batchesPerEpoch") or 0)
-
     def _next(self, it: Run) -> Batch:
         s = it.session
         if s.pid != os.getpid():

@@ -24,6 +24,8 @@ from real import PATIENCE, Client, Daemon, draw, find_binary  # noqa: E402
 
 import larder  # noqa: E402
 
+collect_ignore = ["frameworks"]  # environments of their own (make test-frameworks), and a conftest that would hide this one
+
 # A shell that starts a command in the background has it ignore Ctrl-C, and its children too; some tests press it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
