@@ -147,14 +147,6 @@ class Facts:
         """
         self._pinned = _args.integer("epoch", epoch, 0, 2**32 - 2)
 
-    @property
-    def epoch(self: Loader) -> int:
-        """Number of the running epoch, or of the next one when none is running."""
-        r = self._running
-        if r is not None and not r.done:
-            return r.epoch
-        return max(self._next_epoch, self._pinned or 0)
-
     def _uri(self) -> str:
         return str((self._job.get("spec") or {}).get("dataset") or (self._spec or {}).get("dataset") or "")
 
