@@ -197,11 +197,12 @@ func (c *Core) giveUpKept(s *stream, r int) {
 	s.ranks[r].kept = nil
 }
 
-// giveBack returns what was planned for a client that is gone, and never sent, to its epoch; which selects, nil = everything. It returns what it took out.
+// giveBack returns what was planned for a client that is gone, and never sent, to its epoch; which selects, nil = everything. It returns what it
+// took out. What an earlier daemon gave out stays in the order that is recorded: the client may have had it, and states that it saved say so.
 func (c *Core) giveBack(s *stream, r int, which func(*back) bool) (gone []back) {
 	q := &s.ranks[r]
 	q.back = slices.DeleteFunc(slices.Clone(q.back), func(b back) bool {
-		if which != nil && !which(&b) {
+		if b.unsure || which != nil && !which(&b) {
 			return false
 		}
 		gone = append(gone, b)

@@ -522,7 +522,7 @@ func (c *Core) endJob(s *stream, state jobs.State, reason string) {
 		}
 		c.cancel(s, r, nil)
 	}
-	if l := j.Ledger(); l != nil && l.Open() && l.Delivered == 0 && !slices.ContainsFunc(j.Ranks, func(k jobs.Rank) bool { return k.Asked == int64(l.Epoch) }) {
+	if l := j.Ledger(); l != nil && !s.lost && l.Open() && l.Delivered == 0 && !slices.ContainsFunc(j.Ranks, func(k jobs.Rank) bool { return k.Asked == int64(l.Epoch) }) {
 		j.Forget() // it was only prepared ahead: nobody began it
 	}
 	c.jobs.End(j, state, reason)

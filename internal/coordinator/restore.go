@@ -58,6 +58,7 @@ type back struct {
 	objects         []ident.ObjectID // that can be prepared
 	bad             []jobs.Bad
 	counted         bool // it was sent, and the account has it
+	unsure          bool // an earlier daemon gave it out, and its client has not said whether it has it
 }
 
 // restore adds a job as it was. Nothing of it is persisted: the journal has it.
@@ -132,7 +133,7 @@ func (e *Restore) given() ([][][]back, error) {
 			}
 			list := &out[i][b.Rank]
 			if b.Step == len(*list) {
-				*list = append(*list, back{epoch: p.Epoch, instance: p.Instance, spec: spec, step: b.Step, last: b.Step == spec.Batches(b.Rank)-1})
+				*list = append(*list, back{epoch: p.Epoch, instance: p.Instance, spec: spec, step: b.Step, last: b.Step == spec.Batches(b.Rank)-1, unsure: true})
 			}
 			if to := &(*list)[b.Step]; len(bad) == 0 && len(to.objects) == 0 { // nearly always; what comes on top goes to a copy
 				to.objects = slices.Clip(b.Objects)
@@ -257,9 +258,10 @@ func (c *Core) goOn(s *stream, r int, epoch uint32, step int) error {
 	}
 	q.back = rest
 	k.Epoch, k.InRun, k.Wants, k.Asked, k.Sent, k.Step = j.Epoch, true, false, int64(epoch), 0, 0
-	for _, b := range rest {
-		if b.epoch == j.Epoch {
-			k.Step = b.step + 1
+	for i := range rest {
+		rest[i].unsure = false
+		if rest[i].epoch == j.Epoch {
+			k.Step = rest[i].step + 1
 		}
 	}
 	if epoch == j.Epoch {

@@ -335,6 +335,36 @@ func TestGivenAgainUnderItsNumber(t *testing.T) {
 	}
 }
 
+// What an earlier daemon gave out stays in the recorded order when another client takes the rank: the first one may have had it, and states
+// that it saved go on after it.
+func TestAnotherClientGivesNothingBack(t *testing.T) {
+	for _, begins := range []bool{true, false} {
+		g, p, log, reg := recordedRun(t, order(dsa.Stratified), slots(4))
+		for range 4 {
+			g.objects(p.must())
+		}
+		g2 := decodedTier(t, 10)
+		var returned []Persist
+		g2.record = func(x Persist) {
+			if x.Kind == RecReturn && x.Epoch == 0 {
+				returned = append(returned, x)
+			}
+		}
+		ev := Restore{Register: reg, ID: p.job, Seed: log.seed, Ranks: []ident.Incarnation{p.inc}, Epochs: log.epochs}
+		g2.ok(g2.ask(func(t Token) Event { ev.Token = t; return ev }))
+		q := g2.attach(p.job, 0)
+		if begins {
+			q.epoch(1)
+			g2.run()
+		}
+		q.detach(true)
+		g2.run()
+		if len(returned) != 0 {
+			t.Errorf("another client, which begins an epoch: %v, gave back %+v", begins, returned)
+		}
+	}
+}
+
 // A client that does not come back loses its job when the lease runs out, as ever; and ids go on.
 func TestRestoredJobHasALease(t *testing.T) {
 	g := decodedTier(t, 10)
