@@ -7,8 +7,12 @@ Trainer of transformers 5: `set_initial_training_values`, `_init_training_state`
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
+from conftest import HERE, PATIENCE
 from test_e2e_resume import N, folder, rest, take  # noqa: F401  (a fixture)
 from test_e2e_restart import lives, loads  # noqa: F401  (fixtures)
 
@@ -87,6 +91,39 @@ def test_a_fit_loop_that_counts(lives, loads, folder, sizes):  # noqa: F811
         fit.fit(3, on_batch)
         loader.close()
     assert [sorted(ids) for ids in seen.values()] == [list(range(N))] * 3
+
+
+DIES = """
+import json, os, sys
+import larder
+uri, socket, out = sys.argv[1:]
+loader = larder.Loader(uri, batch_size=5, shuffle=True, job="j", return_index=True, endpoint=socket)
+iter(loader)
+got = []
+for k, batch in enumerate(loader):
+    got += batch[-1].tolist()
+    if k == 3:
+        with open(out, "w") as f:
+            json.dump([got, loader.state_dict()], f)
+    if k == 6:
+        os.kill(os.getpid(), 9)
+"""
+
+
+def test_script_and_daemon_are_killed(lives, loads, folder, tmp_path):  # noqa: F811
+    """The script that comes back begins an epoch, to look at the loader, before it loads its checkpoint of the one that was running."""
+    x = lives()
+    out = tmp_path / "saved.json"
+    env = {**os.environ, "PYTHONPATH": str(HERE.parent)}
+    died = subprocess.run([sys.executable, "-c", DIES, f"imagefolder:{folder}", x.socket, str(out)], env=env, timeout=PATIENCE)
+    assert died.returncode == -9
+    x.restart()
+    got, state = json.loads(out.read_text())
+    loader = loads(x, f"imagefolder:{folder}", job="j", batch_size=5, transform=None)
+    fit = Lightning(loader, json.dumps({"epoch": 0, "ready": 4, "loader": state}))
+    seen = {}
+    fit.fit(2, lambda fit, ids: seen.setdefault(fit.epoch, []).extend(ids))
+    assert sorted(got + seen[0]) == list(range(N)) and sorted(seen[1]) == list(range(N))
 
 
 def test_a_fit_loop_whose_checkpoint_is_the_last_batch(lives, loads, folder):  # noqa: F811
