@@ -92,6 +92,7 @@ func (e *Engine) addRing(r *ring) error {
 		return errStopped
 	}
 	e.mu.rings[r.key] = r
+	e.came(r.key)
 	r.hold()
 	e.wg.Go(r.run)
 	return nil

@@ -5,6 +5,7 @@ import (
 	"os"
 
 	"larder/internal/coordinator"
+	"larder/internal/ident"
 	"larder/internal/shm"
 )
 
@@ -69,32 +70,64 @@ func (e *Engine) awaitAll() {
 	}
 }
 
-// await tells the coordinator when the process of a client that vanished has ended.
+// rankOf is a rank of a job, whoever holds it.
+type rankOf struct {
+	job  ident.JobID
+	rank int
+}
+
+// await tells the coordinator when the process of a client that vanished has ended. A rank has one watcher at most, and none while a later
+// client holds it: a connection that is cut again and again costs no more descriptors than one that is cut once.
 func (e *Engine) await(k ringKey, x *shm.Exit) {
 	if x == nil {
 		return
 	}
+	of := rankOf{k.job, k.rank}
 	e.mu.Lock()
-	if e.mu.stopped {
+	if e.mu.stopped || e.heldSince(k) {
 		e.mu.Unlock()
 		_ = x.Close()
 		return
 	}
 	if e.mu.exits == nil {
-		e.mu.exits = map[*shm.Exit]bool{}
+		e.mu.exits = map[rankOf]*shm.Exit{}
 	}
-	e.mu.exits[x] = true
+	if old := e.mu.exits[of]; old != nil {
+		_ = old.Close()
+	}
+	e.mu.exits[of] = x
 	e.wg.Add(1)
 	e.mu.Unlock()
 	go func() {
 		defer e.wg.Done()
 		ended := x.Wait() == nil
 		e.mu.Lock()
-		delete(e.mu.exits, x)
+		if e.mu.exits[of] == x {
+			delete(e.mu.exits, of)
+		}
 		e.mu.Unlock()
 		_ = x.Close()
 		if ended {
 			e.send(coordinator.ClientGone{Job: k.job, Rank: k.rank, Inc: k.inc})
 		}
 	}()
+}
+
+// heldSince tells whether a later client holds the rank. Caller holds e.mu.
+func (e *Engine) heldSince(k ringKey) bool {
+	for r := range e.mu.rings { // order-free: one is enough
+		if r.job == k.job && r.rank == k.rank && r.inc > k.inc {
+			return true
+		}
+	}
+	return false
+}
+
+// came ends the watch of a rank that has a client again. Caller holds e.mu.
+func (e *Engine) came(k ringKey) {
+	of := rankOf{k.job, k.rank}
+	if x := e.mu.exits[of]; x != nil {
+		delete(e.mu.exits, of)
+		_ = x.Close() // its Wait returns
+	}
 }

@@ -95,7 +95,7 @@ type Engine struct {
 		stratified map[ident.DatasetID]bool // those whose first job has come
 		stopped    bool                     // no ring may be added any more
 		awaited    []awaited                // before Run: clients of restored jobs that live
-		exits      map[*shm.Exit]bool       // of processes that are watched
+		exits      map[rankOf]*shm.Exit     // of processes that are watched
 		broken     error
 	}
 	recorder  atomic.Pointer[recorder] // of what is decided; nil while nothing is recorded
@@ -190,7 +190,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	e.pool.stop()
 	e.mu.Lock()
 	e.mu.stopped = true
-	for x := range e.mu.exits { // order-free: all are closed
+	for _, x := range e.mu.exits { // order-free: all are closed
 		_ = x.Close()
 	}
 	broken := e.mu.broken
