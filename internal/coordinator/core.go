@@ -149,9 +149,6 @@ type rankQueue struct {
 type prefix struct {
 	id      ident.RecipeID
 	decoded meter // bytes of decoded samples of this prefix
-
-	// Jobs that one read served, and one decode of what the encoded tier holds, when that was measured last; 0 = not measured for these jobs.
-	readDegree, decodeDegree float64
 	jobs                     bits.JobSet // joined jobs that have it
 }
 

@@ -2,9 +2,11 @@ package coordinator
 
 import (
 	"fmt"
+	"math"
 
 	"larder/cachepolicy"
 	"larder/internal/ident"
+	"larder/tiers/residency"
 )
 
 // minDegree is how many samples jobs must have had for their sharing to be measured.
@@ -17,18 +19,108 @@ const minUnserved = 0.2
 // mark is where counting began.
 type mark struct{ samples, reads, decodes, augments uint64 }
 
+// parts are what tiers hold of what jobs want, each 0 to 1.
+type parts struct{ encoded, decoded, augmented float64 }
+
+// shifted is by how much a part must change for counting to begin anew: what was read while a tier filled says nothing of it once it is full.
+const shifted = 0.05
+
+// sharing is what is known of the jobs of one dataset whose recipes begin alike.
+type sharing struct {
+	held parts // since counting began
+	// Jobs that one read served, and one decode of what the encoded tier holds, when that was measured last; 0 = not measured for these jobs.
+	read, decode float64
+}
+
+// sharing returns that of a stream's dataset and prefix.
+func (c *Core) sharing(s *stream) *sharing {
+	d := &c.datasets[s.dataset]
+	for s.prefix >= len(d.sharing) {
+		d.sharing = append(d.sharing, sharing{})
+	}
+	return &d.sharing[s.prefix]
+}
+
 // recountDegree lets the sharing of all jobs be measured anew: who shares has changed.
 func (c *Core) recountDegree() {
 	for _, s := range c.order {
-		n := &s.job.Stats
-		s.since = mark{n.Samples, n.SourceReads, n.Decodes, n.Augments}
-	}
-	for i := range c.prefixes {
-		c.prefixes[i].readDegree, c.prefixes[i].decodeDegree = 0, 0
+		s.mark()
+		*c.sharing(s) = sharing{}
 	}
 	for _, g := range c.groups {
 		g.degree = 0
 	}
+}
+
+// mark begins to count.
+func (s *stream) mark() {
+	n := &s.job.Stats
+	s.since = mark{n.Samples, n.SourceReads, n.Decodes, n.Augments}
+}
+
+// lookAtTiers begins to count anew where the tiers hold another part of what jobs want than when counting began. What was measured counts on
+// until enough was seen.
+func (c *Core) lookAtTiers() {
+	entries, scale := c.someEntries()
+	augmented := c.augmentedPart()
+	type kind struct{ dataset, prefix int }
+	seen := map[kind]bool{} // its jobs are to be marked
+	for _, s := range c.order {
+		k := kind{s.dataset, s.prefix}
+		again, ok := seen[k]
+		if !ok {
+			now := c.heldOf(s, entries, scale)
+			now.augmented = augmented
+			p := c.sharing(s)
+			again = math.Abs(now.encoded-p.held.encoded) > shifted || math.Abs(now.decoded-p.held.decoded) > shifted ||
+				math.Abs(now.augmented-p.held.augmented) > shifted
+			if again {
+				p.held = now
+			}
+			seen[k] = again
+		}
+		if again {
+			s.mark()
+		}
+	}
+}
+
+// lookedAt is how many places of the index are looked at to tell what tiers hold: within a hundredth of the truth.
+const lookedAt = 1 << 13
+
+// someEntries are encoded and decoded samples that are resident, each for scale of them.
+func (c *Core) someEntries() (keys []ident.Key, scale float64) {
+	all := c.index.Slots()
+	see := func(_ residency.Handle, k ident.Key) {
+		if k.Form == ident.Encoded || k.Form == ident.Decoded {
+			keys = append(keys, k)
+		}
+	}
+	if all <= lookedAt {
+		c.index.Some(0, all, see)
+		return keys, 1
+	}
+	const slice = 64
+	for i := range lookedAt / slice {
+		c.index.Some(i*(all/(lookedAt/slice)), slice, see)
+	}
+	return keys, float64(all) / lookedAt
+}
+
+// heldOf is what the tiers hold of a job's subset, in its encoded form and with its prefix.
+func (c *Core) heldOf(s *stream, entries []ident.Key, scale float64) (p parts) {
+	prefix := c.prefixes[s.prefix].id
+	for _, k := range entries {
+		switch {
+		case !s.job.Member.Has(uint32(k.Object)):
+		case k.Form == ident.Encoded:
+			p.encoded += scale
+		case k.Recipe == prefix:
+			p.decoded += scale
+		}
+	}
+	n := max(1, float64(len(s.sample.Subset)))
+	return parts{encoded: min(1, p.encoded/n), decoded: min(1, p.decoded/n)}
 }
 
 // degrees are how many jobs one read serves, and one decode of what the encoded tier holds, among those of a dataset whose recipes begin alike
@@ -38,28 +130,21 @@ func (c *Core) recountDegree() {
 // once for DecodeDegree, and of r that are served augmented one is made anew: from what the encoded tier has beyond e, else it is read. (What
 // the decoded tier has beyond d is a source too; there is some only where nothing else is read or decoded.)
 func (c *Core) degrees(name string, set *cachepolicy.Dataset) (read, decode float64) {
-	bytes, prefix := 0.0, -1
-	for _, q := range set.Recipes {
-		if q.Prefix == name {
-			bytes = max(bytes, q.Decoded)
-		}
-	}
-	decoded, encoded := c.held(ident.Decoded, bytes, set), c.held(ident.Encoded, set.Encoded, set)
-	augmented := c.augmentedPart()
+	var p *sharing
 	var jobs, samples, stored, kept, reads, decodes float64
 	for _, s := range c.order {
 		if s.job.Paused || fmt.Sprint(c.datasets[s.dataset].id) != set.Name || c.prefixes[s.prefix].id.String() != name {
 			continue
 		}
-		prefix = s.prefix
+		p = c.sharing(s)
 		n := float64(s.job.Stats.Samples - s.since.samples)
 		a, r := 0.0, 1.0
 		if s.group != nil && s.group.shares() {
-			a, r = augmented, float64(len(s.group.members))
+			a, r = p.held.augmented, float64(len(s.group.members))
 		}
-		d := min(1-a, decoded)
-		e := min(1-a-d, encoded)
-		fromEncoded := min(a, encoded-e)
+		d := min(1-a, p.held.decoded)
+		e := min(1-a-d, p.held.encoded)
+		fromEncoded := min(a, p.held.encoded-e)
 		own := float64(s.job.Stats.SourceReads - s.since.reads)
 		jobs++
 		samples += n
@@ -71,13 +156,12 @@ func (c *Core) degrees(name string, set *cachepolicy.Dataset) (read, decode floa
 	if jobs < 2 {
 		return 1, 1
 	}
-	p := &c.prefixes[prefix]
 	if samples >= max(minDegree, float64(set.Samples)/2) {
 		if stored >= minUnserved*samples && reads > 0 {
-			p.readDegree = max(1, stored/reads)
+			p.read = max(1, stored/reads)
 		}
 		if kept >= minUnserved*samples && decodes > 0 {
-			p.decodeDegree = max(1, kept/decodes)
+			p.decode = max(1, kept/decodes)
 		}
 	}
 	or := func(x float64) float64 {
@@ -86,18 +170,13 @@ func (c *Core) degrees(name string, set *cachepolicy.Dataset) (read, decode floa
 		}
 		return min(x, jobs)
 	}
-	return or(p.readDegree), or(p.decodeDegree)
-}
-
-// held is the part of a dataset's samples that a tier holds, of so many bytes each.
-func (c *Core) held(f ident.Form, bytes float64, set *cachepolicy.Dataset) float64 {
-	return min(1, float64(c.index.Used(f))/max(1, bytes*float64(set.Samples)))
+	return or(p.read), or(p.decode)
 }
 
 // augmentDegree is how many jobs of a share group one augmentation serves that no tier keeps (cachepolicy.Recipe.AugmentDegree): of n
 // samples, n(1-a) are augmented once for so many of them, and n*a/r are made for the tier.
 func (c *Core) augmentDegree(g *group) float64 {
-	a, r := c.augmentedPart(), float64(len(g.members))
+	a, r := c.sharing(g.members[0]).held.augmented, float64(len(g.members))
 	samples, augments, wanted := 0.0, 0.0, 0
 	for _, s := range g.members {
 		samples += float64(s.job.Stats.Samples - s.since.samples)

@@ -10,9 +10,9 @@ import (
 	"larder/internal/ident"
 )
 
-// sharing is a rig with jobs that share what they augment of 1,000 samples of 150 bytes; the augmented tier has room for a part of them, and
+// sharingRig is a rig with jobs that share what they augment of 1,000 samples of 150 bytes; the augmented tier has room for a part of them, and
 // the encoded one, which has seen an epoch, for another.
-func sharing(t *testing.T, members int, part, encoded float64) *rig {
+func sharingRig(t *testing.T, members int, part, encoded float64) *rig {
 	t.Helper()
 	r := newRig(t, [ident.NumForms]int64{ident.Encoded: int64(encoded * 100_000), ident.Augmented: int64(part * 150_000)})
 	if encoded > 0 {
@@ -43,8 +43,18 @@ func (r *rig) work(n, reads, decodes, augments float64) {
 func (r *rig) degrees() (read, decode, augment float64) {
 	set := &cachepolicy.Dataset{Name: fmt.Sprint(r.c.datasets[0].id), Samples: 1000, Encoded: 100,
 		Recipes: []cachepolicy.Recipe{{Prefix: ident.RecipeID(1).String(), Decoded: 600}}}
+	r.c.lookAtTiers()
 	read, decode = r.c.degrees(set.Recipes[0].Prefix, set)
-	return read, decode, r.c.augmentDegree(r.c.groups[0])
+	if len(r.c.groups) > 0 {
+		augment = r.c.augmentDegree(r.c.groups[0])
+	}
+	return read, decode, augment
+}
+
+// held is what the tiers hold of the last job's samples.
+func (r *rig) held() parts {
+	entries, scale := r.c.someEntries()
+	return r.c.heldOf(r.c.order[len(r.c.order)-1], entries, scale)
 }
 
 // TestDegreesAreOfWhatNoTierServes: counts made up from degrees, parts that the tiers serve and the members of the group give those degrees back.
@@ -52,11 +62,12 @@ func TestDegreesAreOfWhatNoTierServes(t *testing.T) {
 	for _, members := range []int{2, 3, 6} {
 		for _, part := range []float64{0, .3, .7} {
 			for _, encoded := range []float64{0, .3, 1} {
-				r := sharing(t, members, part, encoded)
+				r := sharingRig(t, members, part, encoded)
+				r.degrees()
 				all := float64(members)
 				g, decode, h := 1+.7*(all-1), 1+.5*(all-1), 1+.4*(all-1)
 				n := 1e6 * all // samples of all jobs together
-				e := r.c.held(ident.Encoded, 100, &cachepolicy.Dataset{Samples: 1000})
+				e := r.held().encoded
 				served := min(e, 1-part)
 				stored, sources := 1-part-served, min(part, e-served)
 				reads := stored/g + (part-sources)/all
@@ -79,12 +90,12 @@ func TestDegreesAreOfWhatNoTierServes(t *testing.T) {
 // with what was measured before the tier came, and memory does not go to and fro.
 func TestDegreesOutliveATierThatServesAll(t *testing.T) {
 	const unknown = 3 / cachepolicy.StratifiedDegree
-	r := sharing(t, 3, 0, 0)
+	r := sharingRig(t, 3, 0, 0)
 	if read, _, augment := r.degrees(); read != unknown || augment != unknown {
 		t.Errorf("before anything was measured: %v and %v", read, augment)
 	}
 	r.work(1e5, 3e5/2.1, 3e5/2.1, 3e5/1.8)
-	for range 2 {
+	for range 3 {
 		if read, _, augment := r.degrees(); math.Abs(read-2.1) > .01 || math.Abs(augment-1.8) > .01 {
 			t.Errorf("%v and %v, want 2.1 and 1.8", read, augment)
 		}
@@ -95,5 +106,52 @@ func TestDegreesOutliveATierThatServesAll(t *testing.T) {
 	r.c.recountDegree() // other jobs: nothing is known of them
 	if read, _, augment := r.degrees(); read != unknown || augment != unknown {
 		t.Errorf("of other jobs: %v and %v", read, augment)
+	}
+}
+
+// TestDegreesForgetHowATierFilled: two jobs that read everything together, while seven tenths come to lie in memory and after that.
+func TestDegreesForgetHowATierFilled(t *testing.T) {
+	r := newRig(t, [ident.NumForms]int64{ident.Encoded: 70_000})
+	a := r.join("a", 0, 1000, 10, order(dsa.Stratified), slots(2))
+	r.join("b", 0, 1000, 10, order(dsa.Stratified), slots(2))
+	r.c.recountDegree()
+	r.degrees()
+	a.drain() // fills the tier
+	if e := r.held().encoded; math.Abs(e-.7) > .01 {
+		t.Fatalf("%v of the samples are held", e)
+	}
+	r.work(1000, 1000, 1000, 2000)
+	for epoch := range 3 {
+		read, _, _ := r.degrees() // as a new epoch has it asked
+		if want := []float64{1.6, 2, 2}[epoch]; math.Abs(read-want) > .02 {
+			t.Errorf("after epoch %d one read serves %.2f jobs, want %v", epoch+1, read, want)
+		}
+		r.work(1000, 300, 1000, 2000)
+	}
+}
+
+// TestDegreesAreOfOwnSamples: what another dataset has in the same tier is not held of this one.
+func TestDegreesAreOfOwnSamples(t *testing.T) {
+	for _, other := range []bool{false, true} {
+		r := newRig(t, [ident.NumForms]int64{ident.Encoded: 60_000})
+		if other {
+			p := r.join("other", 2000, 2500, 10, order(dsa.Stratified), slots(2), func(e *Register) { e.Dataset = 9 })
+			p.drain()
+			p.detach(true)
+		}
+		r.join("a", 0, 1000, 10, order(dsa.Stratified), slots(2))
+		r.join("b", 0, 1000, 10, order(dsa.Stratified), slots(2))
+		r.c.recountDegree()
+		r.degrees()
+		if h := r.held(); h.encoded > .1 {
+			t.Errorf("with another dataset %v: %+v", other, h)
+		}
+		r.work(10_000, 10_000, 10_000, 20_000)
+		d := r.c.order[0].dataset
+		set := &cachepolicy.Dataset{Name: fmt.Sprint(r.c.datasets[d].id), Samples: 1000, Encoded: 100, Recipes: []cachepolicy.Recipe{{Prefix: ident.RecipeID(1).String(), Decoded: 600}}}
+		r.c.lookAtTiers()
+		if read, _ := r.c.degrees(set.Recipes[0].Prefix, set); math.Abs(read-2) > .1 {
+			t.Errorf("with another dataset %v: one read serves %.2f jobs, want 2", other, read)
+		}
 	}
 }

@@ -352,6 +352,7 @@ func (c *Core) refillPays(s *stream, sharers int) bool {
 
 // demand is what the model decides from: rates as measured, sizes as seen, and who wants what.
 func (c *Core) demand() cachepolicy.Demand {
+	c.lookAtTiers()
 	t := c.cfg.Tiers
 	r := c.model.rates
 	d := cachepolicy.Demand{Budget: t.Total, Fairness: t.Fairness,

@@ -27,8 +27,9 @@ type Quota struct {
 type dataset struct {
 	id             ident.DatasetID
 	names          []string
-	objects, bytes int64   // distinct objects that live jobs want and that count for this dataset, and what they weigh stored
-	decoded        []meter // bytes of decoded samples, by prefix
+	objects, bytes int64     // distinct objects that live jobs want and that count for this dataset, and what they weigh stored
+	decoded        []meter   // bytes of decoded samples, by prefix
+	sharing        []sharing // how many jobs one read and one decode serve, by prefix
 	stats          jobs.Stats
 	bad            *bits.Set // samples that a job left out because they cannot be prepared
 }
