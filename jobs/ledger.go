@@ -35,6 +35,10 @@ type Ledger struct {
 	Ranks       int // that were told its end
 	State       EpochState
 
+	// Of jobs whose ranks are in step (Spec.InStep): steps that were decided, those of which that is durable, and samples of steps that
+	// were given to nobody, which went back to the epoch and may be dropped, too.
+	Dealing, Dealt, GivenUp int
+
 	member    *bits.Set // the subset; shared, not modified
 	committed *bits.Set
 }
@@ -90,10 +94,10 @@ func (l *Ledger) Close() error {
 		return nil
 	}
 	picked := l.committed.Len()
-	if l.Subset-picked > l.Dropped || l.Delivered+l.Quarantined != picked {
+	if l.Subset-picked > l.Dropped+l.GivenUp || l.Delivered+l.Quarantined != picked {
 		l.State = Violated
 		return fmt.Errorf("epoch %d: of a subset of %d, %d were picked, %d delivered and %d quarantined, and only %d may be dropped",
-			l.Epoch, l.Subset, picked, l.Delivered, l.Quarantined, l.Dropped)
+			l.Epoch, l.Subset, picked, l.Delivered, l.Quarantined, l.Dropped+l.GivenUp)
 	}
 	l.Dropped = l.Subset - picked // substitutes may have used what drop_last would have dropped
 	l.State = Complete

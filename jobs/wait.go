@@ -38,6 +38,7 @@ type Facts struct {
 	Over        int64 // the last epoch whose end it was told; -1 = none
 	Held, Slots int   // batches that its client has or can take, of so many at the most
 	Behind      []Behind
+	Step        []Behind      // that its next batch waits for, which is ready
 	Order       bool          // the order is being made
 	Rows, There int           // of the next batch
 	Stored      int           // of its samples, those whose bytes storage is to give
@@ -109,6 +110,11 @@ func WaitOf(f Facts, m Machine) Wait {
 			w.Ranks = append(w.Ranks, b.Rank)
 		}
 		return say(OtherRank, "%s", f.behind())
+	case len(f.Step) > 0:
+		for _, b := range f.Step {
+			w.Ranks = append(w.Ranks, b.Rank)
+		}
+		return say(OtherRank, "%s", f.inStep())
 	case f.Order:
 		return say(Order, "its order: samples cannot be drawn before a large subset is gone through")
 	case f.Unwritten:
@@ -169,9 +175,10 @@ func (f *Facts) noClient() string {
 	return "its client, which is gone without a word, to come back"
 }
 
+const most = 4 // ranks that are named
+
 // behind says of each rank that is waited for why.
 func (f *Facts) behind() string {
-	const most = 4
 	var parts []string
 	for i, b := range f.Behind {
 		if i == most && len(f.Behind) > most+1 {
@@ -190,6 +197,23 @@ func (f *Facts) behind() string {
 		parts = append(parts, fmt.Sprintf("rank %d, %s", b.Rank, why))
 	}
 	return fmt.Sprintf("%s; an epoch begins when all %d ranks ask for it", strings.Join(parts, "; "), f.World)
+}
+
+// inStep says which ranks have to catch up.
+func (f *Facts) inStep() string {
+	var parts []string
+	for i, b := range f.Step {
+		if i == most && len(f.Step) > most+1 {
+			parts = append(parts, fmt.Sprintf("and %d more ranks", len(f.Step)-most))
+			break
+		}
+		why := "whose batch of this step is not ready"
+		if !b.Attached {
+			why = "whose client is gone"
+		}
+		parts = append(parts, fmt.Sprintf("rank %d, %s", b.Rank, why))
+	}
+	return fmt.Sprintf("%s; with on_error=\"substitute\" a step is given when all %d ranks have a batch for it", strings.Join(parts, "; "), f.World)
 }
 
 // weight orders causes by how much they say of a job of several ranks.

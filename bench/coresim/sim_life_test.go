@@ -97,6 +97,7 @@ func TestRanksDrawDisjointParts(t *testing.T) {
 		n, world := 40+r.IntN(200), 1+r.IntN(9)
 		c := client("ranks", span(0, n), 1+r.IntN(9), 4)
 		c.Sample.Mode = []dsa.Mode{dsa.Sequential, dsa.Fixed, dsa.Strict, dsa.Stratified, dsa.Epoch}[seed%5]
+		c.Spec.OnError = jobs.OnError(seed % 3)
 		c.Spec.World, c.Spec.Even, c.Spec.DropLast, c.Spec.Slots = world, r.IntN(2) == 0, r.IntN(3) == 0, 2+r.IntN(3)
 		for range world {
 			c.Steps = append(c.Steps, time.Duration(1+r.IntN(5000))*time.Microsecond)

@@ -53,7 +53,7 @@ func wholeEpochs(t testing.TB, res *Result, clients []Client) {
 		epoch uint32
 	}
 	got := map[key][]ident.ObjectID{}
-	ranks := map[key]int{}
+	ranks, batches, unlike := map[key]int{}, map[key]int{}, map[key]bool{}
 	for _, r := range res.Epochs {
 		if r.Ended {
 			k := key{r.Job, r.Epoch}
@@ -61,6 +61,12 @@ func wholeEpochs(t testing.TB, res *Result, clients []Client) {
 			for _, b := range r.Bad {
 				got[k] = append(got[k], b.Object)
 			}
+			full := 0
+			for _, n := range r.Sizes {
+				full += min(n, 1)
+			}
+			unlike[k] = unlike[k] || ranks[k] > 0 && full != batches[k]
+			batches[k] = full
 			ranks[k]++
 		}
 	}
@@ -79,8 +85,15 @@ func wholeEpochs(t testing.TB, res *Result, clients []Client) {
 			want := slices.Clone(res.Subset(c.Spec.Name, uint32(e)))
 			spec := c.Spec
 			spec.Subset = len(want)
-			if least, most := spec.Dealt(), spec.Subset; len(ids) < least || len(ids) > most {
-				t.Errorf("%s epoch %d: %d samples of %d (at most %d are dropped)", k.job, k.epoch, len(ids), most, spec.Dropped())
+			least, most := spec.Dealt(), spec.Subset
+			if spec.InStep() {
+				least -= (spec.World - 1) * spec.Slots // see docs/guarantees.md
+				if unlike[k] {
+					t.Errorf("%s epoch %d: its ranks did not get equally many batches", k.job, k.epoch)
+				}
+			}
+			if len(ids) < least || len(ids) > most {
+				t.Errorf("%s epoch %d: %d samples of %d (at most %d are dropped)", k.job, k.epoch, len(ids), most, most-least)
 			}
 			slices.Sort(want)
 			for _, x := range ids {

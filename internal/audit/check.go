@@ -447,6 +447,43 @@ func (s *Start) tail(n uint64) uint64 {
 	return n - dealt
 }
 
+// inStep tells whether all ranks get as many batches with samples, also where bad samples leave too little for all.
+func (s *Start) inStep() bool { return s.World > 1 && s.Even == "drop" && s.OnError == "substitute" }
+
+// shares is, by step, how many ranks got samples.
+func (g *gen) shares() map[uint32]int {
+	out := map[uint32]int{}
+	for _, p := range g.parts {
+		for _, b := range p.batches {
+			out[b.step] += min(b.rows, 1)
+		}
+	}
+	return out
+}
+
+// uneven are the steps that have samples for some ranks and none for others.
+func (g *gen) uneven() []uint32 {
+	var out []uint32
+	shares := g.shares()
+	for _, step := range slices.Sorted(maps.Keys(shares)) {
+		if n := shares[step]; n > 0 && n < len(g.parts) {
+			out = append(out, step)
+		}
+	}
+	return out
+}
+
+// empty counts the steps that have samples for nobody.
+func (g *gen) empty() int {
+	n := 0
+	for _, ranks := range g.shares() { // order-free: they are counted
+		if ranks == 0 {
+			n++
+		}
+	}
+	return n
+}
+
 // sum holds a whole epoch to the number of its samples.
 func (c *checker) sum(g *gen, e *Epoch, root *run, account *Account, got, bad []seen, sets *sets) {
 	n := root.N
@@ -463,6 +500,12 @@ func (c *checker) sum(g *gen, e *Epoch, root *run, account *Account, got, bad []
 	most, least := root.tail(n), root.tail(n)
 	if gone > 0 {
 		least = 0 // others take their place, if so asked
+	}
+	if root.inStep() {
+		for _, step := range g.uneven() {
+			find(Lost, "step %d has samples for some ranks, and none for others", step)
+		}
+		most += uint64(g.world-1) * uint64(g.empty()) // less than one for every rank was left of such a step
 	}
 	if g.key.base != "" && (root.DropLast || root.Even == "drop") {
 		least, most = 0, uint64(g.world)*uint64(g.batch) // what is left when a checkpoint is loaded is dealt anew, to other ranks in other batches

@@ -77,6 +77,7 @@ type Start struct {
 	Batch    uint32 `json:"batch"`
 	DropLast bool   `json:"drop_last,omitempty"`
 	Even     string `json:"even,omitempty"`
+	OnError  string `json:"on_error,omitempty"`
 
 	Dataset     string `json:"dataset"`
 	Fingerprint string `json:"fingerprint,omitempty"` // of the dataset; empty: not known

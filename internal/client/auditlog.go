@@ -35,7 +35,7 @@ func (s *Stream) beginLog(ctx context.Context, log *audit.Log, epoch, from uint3
 	start := audit.Start{
 		Job: spec.GetName(), ID: j.GetId(), Registered: j.GetRegisteredAt().AsTime().Format(time.RFC3339Nano),
 		Rank: s.rank, World: max(spec.GetWorldSize(), 1), Inc: s.info.GetIncarnation(), Epoch: epoch, N: size.GetNumSamples(),
-		Batch: spec.GetBatchSize(), DropLast: spec.GetDropLast(), Even: spec.GetEven(), Dataset: spec.GetDataset(),
+		Batch: spec.GetBatchSize(), DropLast: spec.GetDropLast(), Even: spec.GetEven(), OnError: spec.GetOnError(), Dataset: spec.GetDataset(),
 	}
 	if start.N == 0 {
 		start.N = s.info.GetNumSamples()

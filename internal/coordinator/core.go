@@ -64,6 +64,7 @@ type Core struct {
 	// What nearly every Step would look for in vain is looked for only when it may be there.
 	awaiting bool // some stream waits or is owed rows
 	catching bool // some stream is catching up
+	dealing  bool // steps of some stream are to be looked at
 
 	prefixes []prefix // recipe prefixes ever used, few; position is stable
 	groups   []*group // share groups that have members
@@ -131,6 +132,7 @@ type stream struct {
 	rest     *Rest      // what the job is to begin with
 	places   []uint32   // positional orders, in what is left of an epoch: its positions
 	catching []catching // what the sampler is to be told of it
+	deal     bool       // its steps are to be looked at
 	script   []Scripted // orders that were given; nil = none
 }
 
@@ -303,6 +305,7 @@ func (c *Core) Step(now time.Time, ev Event, out []Effect) []Effect {
 	}
 	c.catchUp()
 	c.samplerSlice()
+	c.deal()
 	c.countSlice()
 	c.refreshSlice()
 	c.resizeSlice()

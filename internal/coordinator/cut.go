@@ -40,7 +40,7 @@ func (c *Core) keep(s *stream, r int, was jobs.Rank) {
 	planned := q.planned
 	q.sent, q.planned = nil, nil
 	for _, d := range planned {
-		list = append(list, backOf(d, func(w *row) bool { return w.state != rowFailed }))
+		list = append(list, backOf(d, func(w *row) bool { return w.state != rowFailed && w.state != rowMoved }))
 		d.canceled = true
 		for i := range d.rows {
 			if d.rows[i].state == rowWaiting {

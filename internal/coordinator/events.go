@@ -313,13 +313,14 @@ const (
 	RecAttach                       // Rank, Inc
 	RecEpoch                        // an epoch began; Step = its augmentation instance
 	RecAssign                       // Objects are committed to (Rank, Step); Rank Earlier: an earlier job had them
-	RecReturn                       // the batch (Rank, Step) of Epoch was never delivered
+	RecReturn                       // the batch (Rank, Step) of Epoch was never delivered; with Objects: only they are in it no more
 	RecEpochEnd                     // Text = what became of the account
 	RecQuarantine                   // Objects[0] cannot be prepared: Text
 	RecEnd                          // the job ended: Text
 	RecSubset                       // from Epoch on the job has another subset; Step = its mark
 	RecPause                        // the job was paused
 	RecResume                       // and goes on
+	RecDealt                        // Step of Epoch was decided for all ranks, see Core.deal: Objects go back to the epoch, Text counts all that did
 )
 
 // Reply answers a request.

@@ -166,6 +166,7 @@ func (c *Core) attach(e Attach) {
 	}
 	if s.ranks[e.Rank].same = e.Held != 0; !s.ranks[e.Rank].same {
 		c.giveUpKept(s, e.Rank)
+		c.mayDeal(s)
 	}
 	next, rest := uint32(0), s.rest != nil
 	switch {
@@ -199,6 +200,7 @@ func (c *Core) startEpoch(e StartEpoch) {
 			"epoch %d of job %s, which is being drained and begins none", e.Epoch, j.Spec.Name)})
 		k.Asked, k.InRun = k.Ended, false // it is done with the running one
 		c.cancel(s, e.Rank, nil)
+		c.mayDeal(s)
 		c.endIfDrained(s)
 		return
 	}
@@ -259,6 +261,7 @@ func (c *Core) startEpoch(e StartEpoch) {
 	c.advance(s)
 	c.plan(s)
 	c.sendReady(s, e.Rank)
+	c.mayDeal(s)
 }
 
 // advance begins the next epoch when every rank is done with the running one: it asked for another, or all its batches
@@ -445,6 +448,7 @@ func (c *Core) lose(s *stream, r int, clean bool, how CloseRank) {
 	}
 	how.Job, how.Rank, how.Inc = j.ID, r, k.Incarnation
 	c.emit(how)
+	c.mayDeal(s)
 	if !clean {
 		c.jobs.Suspect(j, c.now)
 	}
@@ -571,7 +575,7 @@ func (c *Core) tick() {
 // one of them would wait for the lost rank for ever.
 func (c *Core) expired(s *stream) {
 	j := s.job
-	waits := false
+	waits := s.held()
 	for r := range j.Ranks {
 		waits = waits || j.Ranks[r].Attached && j.Ranks[r].Wants
 	}
@@ -586,6 +590,7 @@ func (c *Core) expired(s *stream) {
 		for r := range j.Ranks {
 			c.giveUpKept(s, r)
 		}
+		c.mayDeal(s)
 		c.jobs.Suspect(j, c.now)
 		c.endIfDrained(s)
 	default:

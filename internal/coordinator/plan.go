@@ -42,6 +42,7 @@ const (
 	rowFilling                 // the executor writes it
 	rowDone
 	rowFailed
+	rowMoved // its sample is in another rank's batch of the step now
 )
 
 // row is one sample of a batch.
@@ -322,6 +323,7 @@ func (c *Core) settle(d *delivery) {
 	if d.pending == 0 && d.durable {
 		s := d.s
 		s.job.Ranks[d.rank].Slots[d.slot].State = jobs.Ready
+		c.mayDeal(s)
 		c.sendReady(s, d.rank)
 		if s.job.Spec.OnError == jobs.Substitute && !s.job.State.Ended() {
 			c.advance(s)
@@ -354,7 +356,7 @@ func (c *Core) sendReady(s *stream, r int) {
 	q := &s.ranks[r]
 	for len(q.planned) > 0 {
 		d := q.planned[0]
-		if d.pending > 0 || !d.durable || k.Asked != int64(d.epoch) {
+		if d.pending > 0 || !d.durable || k.Asked != int64(d.epoch) || j.Spec.InStep() && d.step >= d.ledger.Dealt {
 			return
 		}
 		q.planned = append(q.planned[:0], q.planned[1:]...)
@@ -481,7 +483,7 @@ func (c *Core) cancel(s *stream, r int, which func(*delivery) bool) {
 		c.persist(Persist{Kind: RecReturn, Job: s.job.ID, Rank: r, Inc: d.inc, Epoch: d.epoch, Step: d.step}, nil)
 		for i := range d.rows {
 			w := &d.rows[i]
-			if d.ledger.Open() {
+			if d.ledger.Open() && w.state != rowMoved {
 				if err := d.ledger.Return(w.object); err != nil {
 					c.complain(s.job.ID, err)
 				}
@@ -514,7 +516,7 @@ func (c *Core) cancel(s *stream, r int, which func(*delivery) bool) {
 
 func (d *delivery) holds(x ident.ObjectID) bool {
 	for i := range d.rows {
-		if d.rows[i].object == x {
+		if d.rows[i].object == x && d.rows[i].state != rowMoved {
 			return true
 		}
 	}

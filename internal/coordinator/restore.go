@@ -38,6 +38,8 @@ type RestoredEpoch struct {
 	Rest    bool
 	Earlier []ident.ObjectID // what it had, in order
 	Places  []uint32         // as in Rest
+	// Where a step is dealt to all ranks together: so many steps were, and so many samples went back to the epoch, see Core.deal.
+	Dealt, GivenUp int
 }
 
 // RestoredBatch is what was promised to a rank in a step; several of one step belong together.
@@ -173,6 +175,7 @@ func (c *Core) restoreEpochs(s *stream, e Restore, given [][][]back) error {
 			return err
 		}
 		l := jobs.NewLedger(p.Epoch, p.Member, withSubset(e.Spec, p.Subset).Dropped())
+		l.Dealing, l.Dealt, l.GivenUp = p.Dealt, p.Dealt, p.GivenUp
 		j.Ledgers = append(j.Ledgers, l)
 		c.sampler.Withdraw(j.ID, p.Earlier)
 		for _, b := range p.Batches {

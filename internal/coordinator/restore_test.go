@@ -3,6 +3,7 @@ package coordinator
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"testing"
 
 	"larder/dsa"
@@ -48,12 +49,28 @@ func (l *journaled) add(p Persist, reg Register) {
 		}
 		l.epochs[at].Batches = append(l.epochs[at].Batches, RestoredBatch{Rank: p.Rank, Step: p.Step, Objects: p.Objects})
 	case RecReturn:
-		if at >= 0 {
+		if at >= 0 && len(p.Objects) > 0 {
+			l.takeOut(p, at)
+		} else if at >= 0 {
 			l.epochs[at].Batches = slices.DeleteFunc(l.epochs[at].Batches, func(b RestoredBatch) bool { return b.Rank == p.Rank && b.Step == p.Step })
 		}
+	case RecDealt:
+		e := &l.epochs[at]
+		e.Dealt = max(e.Dealt, p.Step+1)
+		e.GivenUp, _ = strconv.Atoi(p.Text)
+		l.takeOut(p, at)
 	case RecQuarantine:
 		l.bad = append(l.bad, jobs.Bad{Object: p.Objects[0], Reason: p.Text})
 	default:
+	}
+}
+
+// takeOut takes samples out of the batches of a step.
+func (l *journaled) takeOut(p Persist, at int) {
+	for i := range l.epochs[at].Batches {
+		if b := &l.epochs[at].Batches[i]; b.Step == p.Step && (p.Kind == RecDealt || b.Rank == p.Rank) {
+			b.Objects = slices.DeleteFunc(slices.Clone(b.Objects), func(x ident.ObjectID) bool { return slices.Contains(p.Objects, x) })
+		}
 	}
 }
 
@@ -66,7 +83,7 @@ type trainee struct {
 	done  bool
 	got   [][]ident.ObjectID // by epoch
 	bad   []int
-	batch map[[2]int]int // epoch and step -> how often
+	full  []int // by epoch: batches that had samples
 }
 
 // Daemons die and connections are cut at any moment, and their jobs go on: every client gets every batch of every epoch once, under its number, and every
@@ -79,7 +96,7 @@ func TestRestartsLoseNothing(t *testing.T) {
 	restarts, cuts := 0, 0
 	for seed := range uint64(n) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			r, c := restartHistory(t, seed)
+			r, c := restartHistory(t, seed, false)
 			restarts, cuts = restarts+r, cuts+c
 		})
 		if t.Failed() {
@@ -92,7 +109,8 @@ func TestRestartsLoseNothing(t *testing.T) {
 	}
 }
 
-func restartHistory(t *testing.T, seed uint64) (restarts, cuts int) {
+// restartHistory is one of them; inStep: of ranks that get their steps together, with any share of bad samples.
+func restartHistory(t *testing.T, seed uint64, inStep bool) (restarts, cuts int) {
 	r := xrand.New(seed, 11)
 	const epochs = 4
 	size := 12 + r.IntN(60)
@@ -107,12 +125,19 @@ func restartHistory(t *testing.T, seed uint64) (restarts, cuts int) {
 		e.Share = r.IntN(3) == 0
 		e.AugmentedBytes = 100
 	})
+	if inStep {
+		world = 2 + r.IntN(3)
+		reg.Spec.World, reg.Spec.Even, reg.Spec.OnError = world, true, jobs.Substitute
+	}
 	if reg.Spec.Validate() != nil {
 		return 0, 0
 	}
 	bad := map[ident.ObjectID]bool{}
 	for range r.IntN(3) {
 		bad[ident.ObjectID(r.IntN(size))] = true
+	}
+	if inStep {
+		spoil(r, &reg.Spec, bad)
 	}
 	log := &journaled{incs: map[int]ident.Incarnation{}, before: map[uint32][]ident.ObjectID{}}
 	newWorld := func() *rig {
@@ -132,7 +157,7 @@ func restartHistory(t *testing.T, seed uint64) (restarts, cuts int) {
 	id = g.ok(g.replies[1]).Job
 	clients := make([]*trainee, world)
 	for k := range clients {
-		c := &trainee{batch: map[[2]int]int{}, got: make([][]ident.ObjectID, epochs), bad: make([]int, epochs)}
+		c := &trainee{full: make([]int, epochs), got: make([][]ident.ObjectID, epochs), bad: make([]int, epochs)}
 		c.peer = g.attach(id, k)
 		c.inc = c.peer.inc
 		c.peer.epoch(0)
@@ -221,6 +246,9 @@ func restartHistory(t *testing.T, seed uint64) (restarts, cuts int) {
 		}
 		c.got[c.epoch] = append(c.got[c.epoch], g.objects(d)...)
 		c.bad[c.epoch] += len(d.Bad)
+		if len(d.Rows) > 0 {
+			c.full[c.epoch]++
+		}
 		c.step++
 		if r.IntN(8) > 0 {
 			c.peer.release(d)
@@ -241,7 +269,16 @@ func restartHistory(t *testing.T, seed uint64) (restarts, cuts int) {
 			}
 			failed += c.bad[e]
 		}
-		if got := len(seen) + failed; got > size || got < reg.Spec.Dealt() {
+		least := reg.Spec.Dealt()
+		if reg.Spec.InStep() {
+			least -= (world - 1) * reg.Spec.Slots
+			for k, c := range clients {
+				if c.full[e] != clients[0].full[e] {
+					t.Fatalf("epoch %d: rank 0 got %d batches and rank %d got %d", e, clients[0].full[e], k, c.full[e])
+				}
+			}
+		}
+		if got := len(seen) + failed; got > size || got < least {
 			t.Fatalf("epoch %d: %d delivered and %d reported of %d, of which %d are dealt", e, len(seen), failed, size, reg.Spec.Dealt())
 		}
 	}

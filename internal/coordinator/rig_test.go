@@ -348,7 +348,7 @@ func refused(t *testing.T, rep Reply, reason fault.Reason, words ...string) {
 	}
 }
 
-var recordNames = [...]string{"register", "attach", "epoch", "assign", "return", "epoch-end", "quarantine", "end", "subset", "pause", "resume"}
+var recordNames = [...]string{"register", "attach", "epoch", "assign", "return", "epoch-end", "quarantine", "end", "subset", "pause", "resume", "dealt"}
 
 // describe puts an effect into a few words.
 func describe(e Effect) string {

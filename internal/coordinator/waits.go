@@ -30,6 +30,7 @@ func (c *Core) facts(j *jobs.Job) []jobs.Facts {
 		}
 		if q := s.ranks[r].planned; len(q) > 0 && k.Asked == int64(q[0].epoch) {
 			q[0].tell(f)
+			f.Step = s.holding(r)
 		}
 	}
 	return out

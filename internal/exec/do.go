@@ -65,6 +65,7 @@ var recordKinds = map[coordinator.RecordKind]journal.Kind{
 	coordinator.RecRegister: journal.Registered, coordinator.RecAttach: journal.Attached, coordinator.RecEpoch: journal.EpochStarted,
 	coordinator.RecAssign: journal.Assigned, coordinator.RecReturn: journal.Returned, coordinator.RecEpochEnd: journal.EpochEnded, coordinator.RecQuarantine: journal.Quarantined,
 	coordinator.RecEnd: journal.Ended, coordinator.RecSubset: journal.SubsetChanged, coordinator.RecPause: journal.Paused, coordinator.RecResume: journal.Resumed,
+	coordinator.RecDealt: journal.Dealt,
 }
 
 func (e *Engine) setBudget(x coordinator.SetBudget) {

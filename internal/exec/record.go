@@ -129,9 +129,11 @@ func (r *recorder) effect(e *Engine, eff coordinator.Effect) {
 			}
 			r.planned[k] = objects // also where all of it is lost: it was not planned before the recording
 		}
-		if x.Kind == coordinator.RecReturn {
+		if x.Kind == coordinator.RecReturn && len(x.Objects) == 0 {
 			r.queued -= len(r.planned[k])
 			delete(r.planned, k)
+		} else if x.Kind == coordinator.RecReturn || x.Kind == coordinator.RecDealt && len(x.Objects) > 0 {
+			r.moved(x)
 		}
 	case coordinator.Deliver:
 		if x.Again { // it is recorded
@@ -170,6 +172,18 @@ func (r *recorder) effect(e *Engine, eff coordinator.Effect) {
 		r.move(x.Key.Object, x.Key.Form, 0)
 	case coordinator.JobEnded:
 		r.job(x.Job).ended = max(time.Since(r.began), 1)
+	}
+}
+
+// moved takes out of the batches of a step what is in them no more.
+func (r *recorder) moved(x coordinator.Persist) {
+	for k, objects := range r.planned { // order-free: each by itself
+		if k.job != x.Job || k.epoch != x.Epoch || k.step != x.Step || x.Kind == coordinator.RecReturn && k.rank != x.Rank {
+			continue
+		}
+		kept := slices.DeleteFunc(slices.Clone(objects), func(o ident.ObjectID) bool { return slices.Contains(x.Objects, o) })
+		r.queued -= len(objects) - len(kept)
+		r.planned[k] = kept
 	}
 }
 

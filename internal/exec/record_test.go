@@ -186,3 +186,21 @@ func TestRecorderDoesNotKnowWhatWasPlannedBefore(t *testing.T) {
 		t.Errorf("%d are lost, %d batches were recorded, %d plans are kept", r.lost, len(r.batches), len(r.planned))
 	}
 }
+
+// What went from one rank's batch to another's is recorded where it was delivered, and what went back to the epoch is not.
+func TestRecorderFollowsWhatIsMoved(t *testing.T) {
+	r, e := newRecorder(), &Engine{}
+	assign := func(kind coordinator.RecordKind, rank int, objects ...ident.ObjectID) {
+		r.effect(e, coordinator.Persist{Kind: kind, Job: 1, Rank: rank, Step: 1, Objects: objects})
+	}
+	assign(coordinator.RecAssign, 0, 4, 5, 6)
+	assign(coordinator.RecAssign, 1, 6)
+	assign(coordinator.RecReturn, 0, 6)
+	assign(coordinator.RecDealt, 0)
+	assign(coordinator.RecDealt, 0, 5)
+	r.effect(e, coordinator.Deliver{Job: 1, Rank: 0, Step: 1, Rows: []int{0}})
+	r.effect(e, coordinator.Deliver{Job: 1, Rank: 1, Step: 1, Rows: []int{0}})
+	if len(r.batches) != 2 || !slices.Equal(r.batches[0].Objects, []uint32{4}) || !slices.Equal(r.batches[1].Objects, []uint32{6}) || r.queued != 2 || r.lost != 0 {
+		t.Errorf("%v, %d are queued, %d lost", r.batches, r.queued, r.lost)
+	}
+}

@@ -402,7 +402,8 @@ func (e *Engine) restoreSubsets(j *job, js *journal.JobState, rj recordedJob, ev
 		if err != nil {
 			return err
 		}
-		p := coordinator.RestoredEpoch{Epoch: o.Epoch, Instance: o.Start.Step, Subset: len(list.objects), Member: list.member}
+		p := coordinator.RestoredEpoch{Epoch: o.Epoch, Instance: o.Start.Step, Subset: len(list.objects), Member: list.member,
+			Dealt: o.Dealt, GivenUp: o.GivenUp}
 		objects := list.objects
 		if s, ok := scripted(ev.Script, o.Epoch); ok {
 			objects, p.Subset, p.Member = s.Objects, len(s.Objects), s.Member

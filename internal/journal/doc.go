@@ -30,11 +30,12 @@ const (
 	SubsetChanged                 // of a job, from Epoch on; Step is which of its subsets that is
 	Paused                        // of a job
 	Resumed                       // of a job
+	Dealt                         // Step of Epoch was decided for all ranks: Objects are in none of its batches any more, Text counts all of that epoch
 	numKinds
 )
 
 var kindNames = [numKinds]string{"", "registered", "attached", "epoch-started", "assigned", "spare", "returned",
-	"quarantined", "epoch-ended", "ended", "indexed", "subset-changed", "paused", "resumed"}
+	"quarantined", "epoch-ended", "ended", "indexed", "subset-changed", "paused", "resumed", "dealt"}
 
 // String returns the word used in logs.
 func (k Kind) String() string {

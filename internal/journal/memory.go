@@ -166,6 +166,11 @@ func (m *Memory) keepLocked(rec Record) {
 			m.returnLocked(o, rec)
 		}
 		return
+	case Dealt:
+		if o := m.mu.orders[key]; o != nil && len(rec.Objects) > 0 {
+			m.dealLocked(o, rec)
+		}
+		return
 	case EpochStarted:
 		m.replaceLocked(key)
 		o := m.orderLocked(key)
@@ -231,6 +236,20 @@ func (m *Memory) trimLocked(now epochKey) {
 		m.mu.orderBytes -= m.mu.orders[k].bytes
 		delete(m.mu.orders, k)
 		m.mu.ages = slices.Delete(m.mu.ages, i, i+1)
+	}
+}
+
+// dealLocked takes what went back to the epoch out of the batches of a step.
+func (m *Memory) dealLocked(o *order, rec Record) {
+	for i := range o.batches {
+		b := &o.batches[i]
+		if b.step != rec.Step || b.rank == Earlier {
+			continue
+		}
+		kept := slices.DeleteFunc(decode(b.ids, b.n), func(x ident.ObjectID) bool { return slices.Contains(rec.Objects, x) })
+		ids := encode(kept)
+		m.growLocked(o, len(ids)-len(b.ids))
+		b.ids, b.n = ids, len(kept)
 	}
 }
 

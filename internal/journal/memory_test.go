@@ -153,6 +153,48 @@ func TestOrder(t *testing.T) {
 	}
 }
 
+// A step that was given to nobody keeps its batches, also empty ones, and both logs and a snapshot know how many were decided.
+func TestDealtSteps(t *testing.T) {
+	m := OpenMemory(Limits{})
+	defer m.Close()
+	all := []Record{
+		{Kind: EpochStarted, Job: 1, Epoch: 2},
+		{Kind: Assigned, Job: 1, Epoch: 2, Rank: Earlier, Step: 1, Objects: ids(7)},
+		{Kind: Assigned, Job: 1, Epoch: 2, Rank: 0, Step: 0, Objects: ids(1, 2)},
+		{Kind: Assigned, Job: 1, Epoch: 2, Rank: 0, Step: 1, Objects: ids(3, 4)},
+		{Kind: Assigned, Job: 1, Epoch: 2, Rank: 1, Step: 1, Objects: ids(5)},
+		{Kind: Dealt, Job: 1, Epoch: 2, Step: 0, Text: "0"},
+		{Kind: Dealt, Job: 1, Epoch: 2, Step: 1, Objects: ids(3, 5, 7), Text: "3"},
+	}
+	for _, r := range all {
+		m.Append(r, nil)
+	}
+	want := [][]ident.ObjectID{ids(7), ids(1, 2), ids(4), {}}
+	if got := orderOf(t, m, 1, 2); len(got) != 4 || !slices.EqualFunc(got, want, slices.Equal) {
+		t.Errorf("order %v, want %v", got, want)
+	}
+	fs := NewMemFS()
+	s := fold(all)
+	h := header{kind: snapshotFile, id: 9, first: s.Seq, term: 3}
+	if err := putFile(fs, snapshotName(s.Seq), encodeSnapshot(h, s)); err != nil {
+		t.Fatal(err)
+	}
+	again, _, err := (&image{fs: fs}).readSnapshot(snapshotName(s.Seq))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []*State{s, again} {
+		o := s.Job(1).Epochs[0]
+		var got [][]ident.ObjectID
+		for i := range o.Batches {
+			got = append(got, o.Batches[i].Objects())
+		}
+		if o.Dealt != 2 || o.GivenUp != 3 || !slices.EqualFunc(got, want, slices.Equal) {
+			t.Errorf("%d steps, %d samples, %v", o.Dealt, o.GivenUp, got)
+		}
+	}
+}
+
 func TestRetention(t *testing.T) {
 	m := OpenMemory(Limits{OrderBytes: 10 * (batchOverhead + 10), Records: 100})
 	defer m.Close()

@@ -3,6 +3,7 @@ package journal
 import (
 	"maps"
 	"slices"
+	"strconv"
 
 	"larder/internal/ident"
 )
@@ -49,6 +50,8 @@ type EpochState struct {
 	Over    bool   // EpochEnded, and its text
 	Account string
 	Batches []Batch
+	// Of jobs whose ranks get their steps together: steps that were decided, and samples that went back to the epoch.
+	Dealt, GivenUp int
 }
 
 // Batch is what was promised to a rank in one step.
@@ -132,6 +135,10 @@ func (s *State) apply(e *entry) {
 		if o := j.running(e.Epoch); o != nil {
 			o.giveBack(e)
 		}
+	case Dealt:
+		if o := j.running(e.Epoch); o != nil {
+			o.deal(e)
+		}
 	case Quarantined:
 		rec := e.record()
 		same := func(r Record) bool { return slices.Equal(r.Objects, rec.Objects) }
@@ -213,6 +220,26 @@ func (o *EpochState) giveBack(e *entry) {
 	o.Batches = slices.DeleteFunc(o.Batches, func(b Batch) bool { return b.Rank == e.Rank && b.Step == e.Step && b.n == 0 })
 }
 
+// deal notes that a step was decided. What went back to the epoch is taken out of its batches, which stay, also without any: they have their numbers.
+func (o *EpochState) deal(e *entry) {
+	o.Dealt = max(o.Dealt, int(e.Step)+1)
+	if n, err := strconv.Atoi(e.Text); err == nil {
+		o.GivenUp = max(o.GivenUp, n)
+	}
+	if e.n == 0 {
+		return
+	}
+	gone := unpack(e.packed, e.n)
+	for i := range o.Batches {
+		b := &o.Batches[i]
+		if b.Step != e.Step || b.Rank == Earlier {
+			continue
+		}
+		kept := slices.DeleteFunc(b.Objects(), func(x ident.ObjectID) bool { return slices.Contains(gone, x) })
+		b.n, b.packed = len(kept), pack(nil, kept)
+	}
+}
+
 // record unpacks the objects.
 func (e *entry) record() Record {
 	r := e.Record
@@ -232,7 +259,7 @@ func (s *State) clone() *State {
 		c.Ranks, c.Subsets, c.Bad = maps.Clone(j.Ranks), slices.Clip(j.Subsets), slices.Clip(j.Bad)
 		c.Epochs = make([]*EpochState, len(j.Epochs))
 		for i, o := range j.Epochs {
-			c.Epochs[i] = &EpochState{Epoch: o.Epoch, Start: o.Start, Over: o.Over, Account: o.Account, Batches: slices.Clone(o.Batches)}
+			c.Epochs[i] = &EpochState{Epoch: o.Epoch, Start: o.Start, Over: o.Over, Account: o.Account, Batches: slices.Clone(o.Batches), Dealt: o.Dealt, GivenUp: o.GivenUp}
 		}
 		out.jobs[id] = &c
 	}
@@ -282,6 +309,9 @@ func putEpoch(put func(entry), job ident.JobID, o *EpochState) {
 	for i := range o.Batches {
 		b := &o.Batches[i]
 		put(entry{Record: Record{Kind: Assigned, Job: job, Epoch: o.Epoch, Rank: b.Rank, Step: b.Step, Incarnation: b.Incarnation}, n: b.n, packed: b.packed})
+	}
+	if o.Dealt > 0 {
+		put(entry{Record: Record{Kind: Dealt, Job: job, Epoch: o.Epoch, Step: uint32(o.Dealt - 1), Text: strconv.Itoa(o.GivenUp)}})
 	}
 	if o.Over {
 		put(entry{Record: Record{Kind: EpochEnded, Job: job, Epoch: o.Epoch, Text: o.Account}})

@@ -2,6 +2,7 @@ package journal
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -37,6 +38,7 @@ type plot struct {
 	step   uint32
 	batch  int
 	plans  []uint32 // steps assigned and neither used nor returned
+	given  int
 	paused bool
 }
 
@@ -101,6 +103,9 @@ func (s *story) tell() Record {
 		x := p.plans[len(p.plans)-1]
 		p.plans = p.plans[:len(p.plans)-1]
 		return Record{Kind: Returned, Job: p.id, Epoch: p.epoch, Step: x, Incarnation: p.inc}
+	case k == 33 && p.step > 0:
+		p.given++
+		return Record{Kind: Dealt, Job: p.id, Epoch: p.epoch, Step: uint32(s.r.IntN(int(p.step))), Objects: s.objects(s.r.IntN(3)), Text: strconv.Itoa(p.given)}
 	default:
 		p.plans = append(p.plans, p.step)
 		p.step++

@@ -124,6 +124,7 @@ class RunLog:
             "batch": int(spec.get("batchSize") or 0),
             "drop_last": bool(spec.get("dropLast", False)),
             "even": str(spec.get("even") or ""),
+            "on_error": str(spec.get("onError") or ""),
             "dataset": str(spec.get("dataset") or ""),
             **_source(run.session, loader._name, str(spec.get("dataset") or ""), run.epoch),
         }

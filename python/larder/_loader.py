@@ -75,7 +75,7 @@ class Loader(Facts, _resume.Resumable):
       "none" does not.
     * ``share="augmented"`` lets jobs with equal recipes share augmented samples; no job ever gets the same augmented instance twice.
     * ``on_error``: "raise" (SampleError names file, offset and reason; the next ``next()`` goes on without the sample), "skip", or
-      "substitute" (another sample takes its place). ``quarantined`` keeps the list.
+      "substitute" (another sample takes its place; all ranks get equally many batches, docs/ddp.md). ``quarantined`` keeps the list.
     * ``prefetch``: batches prepared ahead. ``epochs``: after so many the job ends.
     * ``skip_empty``: accept class folders without images, as torchvision's ``allow_empty``; they keep their label and have no samples.
 

@@ -1,0 +1,205 @@
+package coordinator
+
+import (
+	"slices"
+	"strconv"
+
+	"larder/internal/ident"
+	"larder/jobs"
+)
+
+// Several ranks that replace bad samples get equally many batches (jobs.Spec.InStep): what is left at the end of an epoch may be too little
+// for all of them, and which rank is short is known only when its samples have been prepared. So a step is dealt when every rank has its
+// batch of it. A rank that has nothing gets a sample of a rank that has several. Where there are fewer samples than ranks the step is given to
+// nobody: they go back to the epoch, where they take the place of bad ones of later steps, or are dropped. The decision is durable before a batch of the step leaves: a rank that was given its batch may wait
+// for the others, and not come back to a restarted daemon before they have theirs.
+
+// mayDeal has the steps of a job looked at at the end of this Step.
+func (c *Core) mayDeal(s *stream) {
+	if s.job.Spec.InStep() {
+		s.deal, c.dealing = true, true
+	}
+}
+
+// deal decides the steps that can be.
+func (c *Core) deal() {
+	if !c.dealing {
+		return
+	}
+	c.dealing = false
+	for _, s := range c.order {
+		if !s.deal {
+			continue
+		}
+		s.deal = false
+		for r := range s.ranks {
+			if q := s.ranks[r].planned; len(q) > 0 {
+				for c.dealStep(s, q[0].ledger, q[0].epoch) {
+				}
+			}
+		}
+	}
+}
+
+// dealStep decides the next step of an epoch; false when some rank's batch of it is not known yet, or there is none.
+func (c *Core) dealStep(s *stream, l *jobs.Ledger, epoch uint32) bool {
+	step := l.Dealing
+	var all, empty []*delivery
+	good := 0
+	for r := range s.ranks {
+		d, waits := s.part(r, l, epoch, step)
+		if waits {
+			return false
+		}
+		if d != nil {
+			all = append(all, d)
+			if n := d.good(); n > 0 {
+				good += n
+			} else {
+				empty = append(empty, d)
+			}
+		}
+	}
+	if len(all) == 0 {
+		return false
+	}
+	var back []ident.ObjectID
+	switch {
+	case len(empty) == 0:
+	case good >= len(all):
+		for _, d := range empty {
+			c.move(s, all, d)
+		}
+		return false
+	default:
+		back = c.giveUpStep(s, l, all)
+	}
+	l.Dealing++
+	c.persist(Persist{Kind: RecDealt, Job: s.job.ID, Epoch: epoch, Step: step, Objects: back, Text: strconv.Itoa(l.GivenUp)}, func() {
+		l.Dealt = max(l.Dealt, step+1)
+		for r := range s.ranks {
+			if !s.job.State.Ended() {
+				c.sendReady(s, r)
+			}
+		}
+	})
+	return true
+}
+
+// part is what a rank has of a step that is not decided; waits when that is to come. A rank that has left the epoch has no part.
+func (s *stream) part(r int, l *jobs.Ledger, epoch uint32, step int) (d *delivery, waits bool) {
+	k, q := &s.job.Ranks[r], &s.ranks[r]
+	for _, d := range q.planned {
+		if d.ledger == l && d.step == step {
+			return d, d.pending > 0 || !d.durable
+		}
+	}
+	if k.Wants || k.Left {
+		return nil, false
+	}
+	if slices.ContainsFunc(q.back, func(b back) bool { return b.ledger == l && b.step == step }) {
+		return nil, true // it comes again
+	}
+	if l != s.job.Ledger() || step >= s.job.Spec.Batches(r) {
+		return nil, false // all of it was planned
+	}
+	switch {
+	case k.Attached && k.InRun:
+		return nil, k.Epoch == epoch && k.Step <= step
+	case q.kept != nil && q.kept.asked == int64(epoch):
+		return nil, q.kept.had <= step
+	case q.kept != nil:
+		return nil, q.kept.asked < int64(epoch)
+	}
+	return nil, s.lost // it may come back
+}
+
+// good counts what is there of a batch.
+func (d *delivery) good() int {
+	n := 0
+	for i := range d.rows {
+		if d.rows[i].state == rowDone {
+			n++
+		}
+	}
+	return n
+}
+
+// move takes a sample out of the batch of the step that has most, and prepares it for one that has none.
+func (c *Core) move(s *stream, all []*delivery, to *delivery) {
+	from := slices.MaxFunc(all, func(a, b *delivery) int { return a.good() - b.good() })
+	i := len(from.rows) - 1
+	for from.rows[i].state != rowDone {
+		i--
+	}
+	x := from.rows[i].object
+	from.rows[i].state = rowMoved
+	c.persist(Persist{Kind: RecReturn, Job: s.job.ID, Rank: from.rank, Inc: from.inc, Epoch: from.epoch, Step: from.step, Objects: []ident.ObjectID{x}}, nil)
+	c.persist(Persist{Kind: RecAssign, Job: s.job.ID, Rank: to.rank, Inc: to.inc, Epoch: to.epoch, Step: to.step, Objects: []ident.ObjectID{x}}, nil)
+	w, at := row{object: x, turn: c.takeTurn(s)}, 0
+	if len(to.rows) == 0 {
+		to.rows = append(to.rows, w)
+	} else if at = slices.IndexFunc(to.rows, func(w row) bool { return w.state == rowFailed }); at >= 0 {
+		to.rows[at] = w
+	}
+	if at >= len(to.fills) {
+		to.fills = append(to.fills, Fill{}) // none is being filled
+	}
+	to.pending++
+	c.source(to, at)
+}
+
+// giveUpStep takes out of the batches of a step what is there, and returns it to the epoch.
+func (c *Core) giveUpStep(s *stream, l *jobs.Ledger, all []*delivery) []ident.ObjectID {
+	var back []ident.ObjectID
+	for _, d := range all {
+		d.rows = slices.DeleteFunc(d.rows, func(w row) bool {
+			if w.state == rowDone {
+				back = append(back, w.object)
+			}
+			return w.state == rowDone
+		})
+	}
+	l.GivenUp += len(back)
+	if !l.Open() {
+		return back
+	}
+	for _, x := range back {
+		if err := l.Return(x); err != nil {
+			c.complain(s.job.ID, err)
+		}
+	}
+	if len(back) > 0 && l == s.job.Ledger() && s.joined {
+		c.sampler.Return(s.job.ID, back)
+	}
+	return back
+}
+
+// holding are the ranks that the next batch of a rank waits for, which is complete.
+func (s *stream) holding(r int) []jobs.Behind {
+	q := s.ranks[r].planned
+	if !s.job.Spec.InStep() || len(q) == 0 || q[0].pending > 0 || !q[0].durable || q[0].step < q[0].ledger.Dealing {
+		return nil
+	}
+	var out []jobs.Behind
+	for o := range s.ranks {
+		if _, waits := s.part(o, q[0].ledger, q[0].epoch, q[0].ledger.Dealing); waits && o != r {
+			k := &s.job.Ranks[o]
+			out = append(out, jobs.Behind{Rank: o, Came: k.Attaches > 0, Attached: k.Attached, Epoch: q[0].epoch, InEpoch: true})
+		}
+	}
+	return out
+}
+
+// held tells whether a client waits for a rank that is not there, to be given its part of a step.
+func (s *stream) held() bool {
+	for r := range s.ranks {
+		if !s.job.Ranks[r].Attached || !s.owes(r) {
+			continue
+		}
+		if slices.ContainsFunc(s.holding(r), func(b jobs.Behind) bool { return !b.Attached }) {
+			return true
+		}
+	}
+	return false
+}
