@@ -79,7 +79,9 @@ type daemon struct {
 	goneOnce  sync.Once
 	broken    <-chan struct{} // closed when a part failed
 	draining  atomic.Bool
-	ending    chan ending // what larder stop asks of serve; nil = another program's daemon
+	ending    chan ending   // what larder stop asks of serve; nil = another program's daemon
+	over      chan struct{} // closed when nobody reads ending any more
+	marking   sync.Mutex    // held while the mark of a stop is written
 	lastError *atomic.Pointer[loggedError]
 	closeOnce sync.Once
 	closeErr  error
@@ -102,7 +104,7 @@ func openReloadable(cfg *config.Config, log *slog.Logger, level *slog.LevelVar, 
 		d.logPath = path
 	}
 	if load != nil {
-		d.ending = make(chan ending, 1)
+		d.ending, d.over = make(chan ending), make(chan struct{})
 	}
 	err = d.open()
 	if err == nil {

@@ -22,7 +22,7 @@ const longDrain = time.Hour
 // ending is a stop that somebody asked for, on its way to the loop of serve.
 type ending struct {
 	mark       session.StopMark
-	drain      time.Duration // 0 = at once
+	drain      time.Duration // how long it waits; 0 = at once
 	live       []string
 	unfinished chan []string // what had not finished when the time was over; one answer
 }
@@ -49,12 +49,15 @@ func (d *daemon) askStop(ctx context.Context, req *larderv1.StopRequest) (*larde
 			}
 		}
 	}
+	d.leaveMark(e.mark)
+	out.Stopping = true
 	select {
 	case d.ending <- e:
-	default:
-		return nil, fault.New(fault.Unavailable, "daemon", "`larder status` shows when it has gone", "the daemon is stopping already")
+	case <-d.over: // it ends already, and nothing is waited for any more
+		return out, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
-	out.Stopping = true
 	if e.drain == 0 {
 		return out, nil
 	}
@@ -63,6 +66,15 @@ func (d *daemon) askStop(ctx context.Context, req *larderv1.StopRequest) (*larde
 		return out, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
+	}
+}
+
+// leaveMark leaves the mark of a stop beside the socket: clients that are not connected now may start another daemon.
+func (d *daemon) leaveMark(m session.StopMark) {
+	d.marking.Lock()
+	defer d.marking.Unlock()
+	if err := d.listener.Mark(m); err != nil {
+		d.log.Error("the mark of this stop cannot be left", "error", err)
 	}
 }
 
@@ -92,47 +104,72 @@ func attached(j *larderv1.Job) bool {
 
 // end is what serve does for larder stop.
 func (d *daemon) end(ctx context.Context, e ending, signals <-chan os.Signal) error {
-	why := e.mark.Fault(d.listener.Path())
 	d.log.Info("stopping", "by", e.mark.By, "drain", e.drain, "live", len(e.live))
-	if err := d.listener.Mark(e.mark); err != nil { // clients that are not connected now may start another daemon
-		d.log.Error("the mark of this stop cannot be left", "error", err)
-	}
+	last := &e
 	if e.drain > 0 {
-		d.sessions.Because(why)
-		ctx, cancel := context.WithTimeout(ctx, e.drain)
-		defer cancel()
-		go stopAtOnce(ctx, cancel, signals, d.log)
-		if err := d.drain(ctx); err != nil {
-			d.log.Warn("clients were cut off", "why", ctx.Err())
-			late, err := d.liveJobs(context.WithoutCancel(ctx))
-			if err != nil {
-				late = e.live
-			}
-			e.unfinished <- late
-		} else {
-			e.unfinished <- nil
-		}
+		d.sessions.Because(e.mark.Fault(d.listener.Path()))
+		last = d.finish(ctx, e.drain, last, signals)
 	}
+	return d.farewell(last)
+}
+
+// farewell tells the clients of the stop that somebody asked for, and ends their sessions.
+func (d *daemon) farewell(e *ending) error {
 	if d.durable() {
 		d.leave()
 	}
-	return d.sessions.Farewell(why)
+	return d.sessions.Farewell(e.mark.Fault(d.listener.Path()))
 }
 
-// stopAtOnce cancels on the next signal that stops a daemon.
-func stopAtOnce(ctx context.Context, cancel func(), signals <-chan os.Signal, log *slog.Logger) {
+// finish lets the running epochs end for at most limit, less where a stop or a signal that comes meanwhile says so. It answers every stop
+// that waits, first among them (nil = a signal began this), and returns the last one that came; nil = none.
+func (d *daemon) finish(ctx context.Context, limit time.Duration, first *ending, signals <-chan os.Signal) (last *ending) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	var wait []ending
+	if first != nil {
+		last, wait = first, append(wait, *first)
+	}
+	drained := make(chan error, 1)
+	go func() { drained <- d.drain(ctx) }()
 	for {
 		select {
+		case err := <-drained:
+			if err != nil {
+				d.log.Warn("clients were cut off", "why", ctx.Err())
+			}
+			for _, e := range wait {
+				e.unfinished <- d.late(ctx, e, err)
+			}
+			return last
 		case sig := <-signals:
 			if stops(sig) {
-				log.Info("stopping at once", "signal", sig.String())
+				d.log.Info("stopping at once", "signal", sig.String())
 				cancel()
-				return
 			}
-		case <-ctx.Done():
-			return
+		case e := <-d.ending:
+			d.log.Info("stopping", "by", e.mark.By, "drain", e.drain, "live", len(e.live), "already", true)
+			d.sessions.Because(e.mark.Fault(d.listener.Path()))
+			last, wait = &e, append(wait, e)
+			if e.drain == 0 {
+				cancel()
+			} else {
+				defer time.AfterFunc(e.drain, cancel).Stop()
+			}
 		}
 	}
+}
+
+// late names the jobs that had not finished when a drain was over.
+func (d *daemon) late(ctx context.Context, e ending, drained error) []string {
+	if drained == nil {
+		return nil
+	}
+	live, err := d.liveJobs(context.WithoutCancel(ctx))
+	if err != nil {
+		return e.live
+	}
+	return live
 }
 
 // status answers larder status.

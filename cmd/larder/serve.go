@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -86,6 +85,7 @@ func serve(cmd *cobra.Command, g *globals, flags *configFlags, idle, drain time.
 		return err
 	}
 	defer func() { err = errors.Join(err, d.close()) }()
+	defer close(d.over)
 	line := readyLine{Socket: d.listener.Path(), HTTP: d.httpAddr(), PID: os.Getpid(), Version: version}
 	if d.tcp != nil {
 		line.GRPC = d.tcp.Addr().String()
@@ -129,11 +129,8 @@ wait:
 		d.leave()
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), drain)
-	defer cancel()
-	go stopAtOnce(ctx, cancel, signals, log)
-	if err := d.drain(ctx); err != nil {
-		log.Warn("clients were cut off", "why", ctx.Err())
+	if e := d.finish(cmd.Context(), drain, nil, signals); e != nil {
+		return d.farewell(e)
 	}
 	return nil
 }
