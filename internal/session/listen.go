@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -143,6 +144,10 @@ func tryAcquire(path string) (lock *os.File, holds int, err error) {
 		mine, err1 := f.Stat()
 		named, err2 := os.Lstat(name)
 		if err1 == nil && err2 == nil && os.SameFile(mine, named) {
+			if st, ok := mine.Sys().(*syscall.Stat_t); !ok || !mine.Mode().IsRegular() || st.Nlink != 1 {
+				_ = f.Close() // what has another name too was put here by somebody, and is not to be written
+				return nil, 0, fault.New(fault.Invalid, path, "remove it, or choose another socket with --socket", "the lock %s is not a file of its own", name)
+			}
 			if err := errors.Join(f.Truncate(0), writeAt(f, strconv.Itoa(os.Getpid())+"\n")); err != nil {
 				release(f)
 				return nil, 0, fault.Wrap(err, fault.Invalid, path, "is the disk full?", "write the lock of the socket")
@@ -246,10 +251,14 @@ func open(path string, group int) error {
 	return os.Chmod(path, 0o660) //nolint:gosec // this is what was asked for
 }
 
-// shared makes the folder of a socket for a group where it is missing, and refuses a place that the group cannot reach.
+// shared makes the folder of a socket for a group where it is missing, and refuses a place that the group cannot
+// reach, or in which somebody else could put a folder of his own.
 func shared(dir string, group int) error {
 	if group == 0 {
 		return nil
+	}
+	if err := guarded(dir); err != nil { // before a folder is made
+		return err
 	}
 	if err := os.Mkdir(dir, 0o700); err == nil {
 		if err := os.Chown(dir, -1, group); err != nil {
@@ -260,6 +269,9 @@ func shared(dir string, group int) error {
 		}
 	} else if !errors.Is(err, fs.ErrExist) {
 		return fault.Wrap(err, fault.Invalid, dir, "choose a folder that you may write, with --socket or LARDER_SOCKET", "make the socket's folder")
+	}
+	if err := guarded(dir); err != nil { // it may have been there, or come since
+		return err
 	}
 	for d := dir; ; d = filepath.Dir(d) {
 		var st unix.Stat_t

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 	"unicode"
@@ -52,28 +53,41 @@ func (m StopMark) Fault(socket string) *fault.Error {
 		"the larder daemon at %s was stopped by %s at %s", socket, m.By, m.At.Format("2006-01-02 15:04:05 UTC"))
 }
 
-// write puts the mark beside the socket. Whoever serves the socket, or holds its lock, may.
-func (m StopMark) write(socket string) error {
+// write puts the mark beside the socket. Whoever serves the socket, or holds its lock, may. Others may have the right to make files in the
+// folder (/tmp), so nothing that is there already is opened: the new file has a name that nobody can have taken, and replaces the old one.
+func (m StopMark) write(socket string) (err error) {
 	b, err := json.Marshal(m)
 	if err != nil {
 		return err
 	}
 	name := markPath(socket)
-	if err := os.WriteFile(name+".tmp", append(b, '\n'), 0o644); err != nil { //nolint:gosec // clients read it
+	f, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".*.tmp") // O_EXCL: no link is followed
+	if err != nil {
 		return err
 	}
-	return os.Rename(name+".tmp", name)
+	_, err = f.Write(append(b, '\n'))
+	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err == nil { // clients read it
+		err = os.Rename(f.Name(), name) // replaces a link, and does not follow it
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
 }
 
 // Mark leaves the mark of a stop beside the socket that is served.
 func (l *Listener) Mark(m StopMark) error { return m.write(l.path) }
 
-// Unmark removes the mark of an earlier stop: somebody wants a daemon again.
+// Unmark removes the mark of an earlier stop: somebody wants a daemon again. One that nobody believes may stay.
 func (l *Listener) Unmark() error {
-	if err := os.Remove(markPath(l.path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	err := os.Remove(markPath(l.path))
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return nil
 	}
-	return nil
+	if _, ok := ReadStopMark(l.path); !ok {
+		return nil // another user's, in a folder that all may write in: clients do not believe it either
+	}
+	return err
 }
 
 // MarkUnserved leaves the mark beside a socket that nobody serves. ALREADY_EXISTS: somebody does, or is starting the daemon that will.
@@ -93,13 +107,21 @@ func MarkUnserved(socket string, m StopMark) error {
 	return m.write(socket)
 }
 
-// ReadStopMark returns the mark beside a socket; ok is false where there is none that can be read.
+// ReadStopMark returns the mark beside a socket; ok is false where there is none that can be read, or one of somebody who could not have stopped
+// the daemon: it is believed from root, from the reader himself, and from the owner of the folder.
 func ReadStopMark(socket string) (m StopMark, ok bool) {
 	f, err := os.OpenFile(markPath(socket), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return m, false
 	}
 	defer f.Close()
+	var st, dir unix.Stat_t
+	if unix.Fstat(int(f.Fd()), &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || unix.Stat(filepath.Dir(f.Name()), &dir) != nil {
+		return m, false
+	}
+	if st.Uid != 0 && st.Uid != uint32(os.Getuid()) && st.Uid != dir.Uid {
+		return m, false
+	}
 	b := make([]byte, maxMark)
 	n, _ := f.Read(b)
 	return m, json.Unmarshal(b[:n], &m) == nil && m.ID != ""

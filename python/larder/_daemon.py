@@ -73,9 +73,14 @@ class Stop(NamedTuple):
 
 
 def last_stop(path: str) -> Stop | None:
-    """The stop after which no daemon has served the socket."""
+    """The stop after which no daemon has served the socket, where root, this user or the folder's owner left its mark."""
     try:
-        with open(path + ".stopped", "rb") as f:
+        fd = os.open(path + ".stopped", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, "rb") as f:
+            st = os.fstat(fd)
+            believed = (0, os.getuid(), os.stat(os.path.dirname(path) or ".").st_uid)
+            if not stat.S_ISREG(st.st_mode) or st.st_uid not in believed:
+                return None
             mark = json.loads(f.read(4096))
         return Stop(str(mark["id"]), str(mark["by"]), str(mark["at"]))
     except (OSError, ValueError, KeyError, TypeError):

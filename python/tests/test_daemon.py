@@ -183,3 +183,27 @@ def test_default_socket(monkeypatch):
     assert _daemon.default_socket() == "/run/user/7/larder/larder.sock"
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     assert _daemon.default_socket() == f"/tmp/larder-{os.getuid()}/larder.sock"
+
+
+def _mark(path, uid):
+    path.write_text('{"id": "1", "by": "eve", "at": "2026-01-01T00:00:00Z"}')
+    os.chown(path, uid, -1)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to others")
+def test_the_mark_of_another_user_stops_nobody(tmp_path):
+    socket, mark = str(tmp_path / "l.sock"), tmp_path / "l.sock.stopped"
+    _mark(mark, 0)
+    assert _daemon.last_stop(socket).by == "eve"
+    _mark(mark, 61001)
+    assert _daemon.last_stop(socket) is None
+    os.chown(tmp_path, 61001, -1)
+    assert _daemon.last_stop(socket).by == "eve", "who owns the folder could have stopped the daemon"
+    os.chown(tmp_path, 0, -1)
+    mark.rename(tmp_path / "real")
+    _mark(tmp_path / "real", 0)
+    mark.symlink_to(tmp_path / "real")
+    assert _daemon.last_stop(socket) is None
+    mark.unlink()
+    os.mkfifo(mark)
+    assert _daemon.last_stop(socket) is None
