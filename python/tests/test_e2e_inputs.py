@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 import warnings
 from pathlib import Path
 
@@ -130,6 +131,35 @@ def test_verify_and_the_loader_agree(real, server, folder):
         "plain.ppm": whole.index(b"\n255\n") + 5, "rgb8-raw.tif": 1700, "text.tiff": 0
     }  # fmt: skip
     assert "byte 1700 of" in server.cli("jobs", "describe", loader.job).stdout
+
+
+def test_skip_keeps_the_number_of_batches_equal(real, tmp_path):
+    """Fewer bad samples than a batch has: every batch of every rank comes. All bad: the epoch ends, without a batch."""
+    good = (GOLDEN / "rgb8.ppm").read_bytes()
+    for name, bad in (("some", {0, 1, 17}), ("all", set(range(40)))):
+        (tmp_path / name / "a").mkdir(parents=True)
+        for i in range(40):
+            (tmp_path / name / "a" / f"{i:02d}.ppm").write_bytes(b"no image" if i in bad else good)
+        for shuffle in (False, True):
+            ranks = [
+                real(f"imagefolder:{tmp_path / name}", batch_size=4, shuffle=shuffle, on_error="skip", job=f"{name}{shuffle}", rank=r, world_size=2)
+                for r in range(2)
+            ]
+            counts = [[], []]
+
+            def train(r, ranks=ranks, counts=counts):
+                for _ in range(3):
+                    sizes = [len(labels) for _, labels in ranks[r]]
+                    counts[r].append((len(sizes), sum(sizes)))
+
+            threads = [threading.Thread(target=train, args=(r,)) for r in range(2)]
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join()
+            for zero, one in zip(*counts, strict=True):
+                assert (zero[0], one[0]) == ((5, 5) if name == "some" else (0, 0))
+                assert zero[1] + one[1] == 40 - len(bad)
 
 
 def test_an_object_store_is_refused_with_what_works(real):
