@@ -597,8 +597,3 @@ func (c *Core) expired(s *stream) {
 		c.jobs.Suspect(j, c.now)
 	}
 }
-
-// positional tells whether the job's order is a list of positions.
-func (s *stream) positional() bool {
-	return s.sample.Mode == dsa.Fixed || s.sample.Mode == dsa.Sequential
-}

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"larder/dsa"
 	"larder/internal/ident"
 	"larder/internal/invariant"
 	"larder/jobs"
@@ -199,6 +200,11 @@ func (c *Core) planWaiting() bool {
 		}
 	}
 	return false
+}
+
+// positional tells whether the job's order is a list of positions.
+func (s *stream) positional() bool {
+	return s.sample.Mode == dsa.Fixed || s.sample.Mode == dsa.Sequential
 }
 
 // pick commits the next sample of the job's order.
