@@ -2,10 +2,15 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"text/tabwriter"
 	"time"
 
@@ -25,7 +30,8 @@ func newStatus(g *globals) *cobra.Command {
 		Use:   "status",
 		Short: "Tell whether a daemon runs, which one, and how it is",
 		Long: `Tell whether a daemon serves the socket: its process, version, socket, state folder, log, jobs, memory and last error. The exit code
-is 0 when one runs and 3 when none does; then it tells what there is of the last one. 4: one is there, and does not answer.`,
+is 0 when one runs and 3 when none does; then it tells who stopped the last one, if somebody did, its log, if that lies beside the
+socket, and the state folder that a daemon started from here would have. 4: a process holds the socket, and does not answer.`,
 		Example: "  larder status\n  larder status -o json",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -45,7 +51,13 @@ func status(cmd *cobra.Command, g *globals, out *outputFlag) error {
 		return out.message(cmd.OutOrStdout(), r, func(t *tabwriter.Writer) { statusTable(t, r) })
 	}
 	path, unix := socketOf(g.target())
-	if !unix || !fault.Is(err, fault.Unavailable) || session.Held(path) {
+	if !unix || !fault.Is(err, fault.Unavailable) {
+		return err
+	}
+	if session.Held(path) {
+		return silent(path)
+	}
+	if !unheard(path) {
 		return err
 	}
 	s := notRunning{Socket: path}
@@ -62,6 +74,26 @@ func status(cmd *cobra.Command, g *globals, out *outputFlag) error {
 		return err
 	}
 	return &exitError{code: exitNotFound}
+}
+
+// unheard tells whether nobody listens at a socket; false also where there is no right to know.
+func unheard(path string) bool {
+	c, err := net.DialTimeout("unix", path, time.Second)
+	if err == nil {
+		_ = c.Close()
+		return false
+	}
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
+}
+
+// silent is the error where a process holds the lock of a socket and nobody answers at it.
+func silent(path string) error {
+	who, end := "a process", "look for it with: fuser -v "+path+".lock"
+	note, _ := os.ReadFile(path + ".lock") // which the holder has left
+	if pid, err := strconv.Atoi(strings.TrimSpace(string(note))); err == nil && pid > 0 {
+		who, end = fmt.Sprintf("process %d", pid), fmt.Sprintf("end it: kill -9 %d", pid)
+	}
+	return fault.New(fault.Unavailable, path, "ask again, for it may be starting or ending; if it stays so, "+end, "%s holds %s and does not answer", who, path)
 }
 
 func askStatus(ctx context.Context, g *globals) (r *larderv1.StatusResponse, err error) {

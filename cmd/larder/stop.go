@@ -5,10 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
+	"net"
 	"os"
 	"os/user"
+	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"text/tabwriter"
 	"time"
 
@@ -16,7 +21,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"larder/internal/fault"
-	"larder/internal/rpc"
 	"larder/internal/session"
 	larderv1 "larder/proto/larder/v1"
 )
@@ -107,7 +111,7 @@ func stop(cmd *cobra.Command, g *globals, out *outputFlag, req *larderv1.StopReq
 			return err
 		case done:
 			return out.value(cmd.OutOrStdout(), told, func(t *tabwriter.Writer) {
-				row(t, fmt.Sprintf("no daemon serves %s; loaders that live start none", path))
+				row(t, unservedText(path))
 			})
 		}
 		time.Sleep(20 * time.Millisecond)
@@ -131,8 +135,20 @@ func stop(cmd *cobra.Command, g *globals, out *outputFlag, req *larderv1.StopReq
 	return out.value(cmd.OutOrStdout(), told, func(t *tabwriter.Writer) { stoppedTable(t, told, req.GetDrain()) })
 }
 
-// markUnserved leaves the mark of a stop where no daemon runs; false: somebody holds the socket, and is dying or about to serve it.
+// unservedText tells of a stop where no daemon ran.
+func unservedText(path string) string {
+	if !exists(filepath.Dir(path)) {
+		return fmt.Sprintf("no daemon serves %s: its folder does not exist", path)
+	}
+	return fmt.Sprintf("no daemon serves %s; loaders that live start none", path)
+}
+
+// markUnserved leaves the mark of a stop where no daemon runs; false: somebody holds the socket, and is dying or about to serve it. In a
+// folder that does not exist no daemon has been, so no loader lives that had one: there is nobody to leave a mark for.
 func markUnserved(path, by string) (bool, error) {
+	if _, err := os.Stat(filepath.Dir(path)); errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
 	if session.Held(path) {
 		return false, nil
 	}
@@ -204,16 +220,8 @@ func awaitEnd(ctx context.Context, target string, pid int32, limit time.Duration
 	defer tick.Stop()
 	path, unix := socketOf(target)
 	for {
-		if unix {
-			if !session.Held(path) {
-				return nil
-			}
-		} else if _, closer, err := rpc.Dial(ctx, target); err != nil {
-			if ctx.Err() == nil {
-				return nil
-			}
-		} else if err := closer.Close(); err != nil {
-			return err
+		if unix && !session.Held(path) || !unix && nobodyAt(ctx, target) {
+			return nil
 		}
 		select {
 		case <-tick.C:
@@ -225,4 +233,19 @@ func awaitEnd(ctx context.Context, target string, pid int32, limit time.Duration
 				"process %d was told to stop, and has not ended after %v", pid, limit)
 		}
 	}
+}
+
+// nobodyAt tells whether nobody listens at host:port. What went wrong with TLS or a token says nothing about that, so neither is tried; what
+// closes a connection that it has just accepted is a tunnel to nobody: a daemon speaks first, or with TLS waits for the client.
+func nobodyAt(ctx context.Context, target string) bool {
+	c, err := new(net.Dialer).DialContext(ctx, "tcp", target)
+	if err != nil {
+		return errors.Is(err, syscall.ECONNREFUSED)
+	}
+	defer c.Close()
+	if err := c.SetReadDeadline(time.Now().Add(200 * time.Millisecond)); err != nil {
+		return false
+	}
+	_, err = c.Read(make([]byte, 1))
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)
 }
