@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -38,13 +39,17 @@ func newRoot() *cobra.Command {
 		Long: `larder is one daemon per machine that feeds all the training jobs on it: it decides which sample each job
 sees next, prepares each sample as few times as possible, and hands every job its batches in shared memory.`,
 		Example: "  larder demo\n  larder run -- python train.py\n  larder serve --http 127.0.0.1:9464\n  larder jobs ls",
-		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if g.timeout < 0 {
+				return usagef("e.g. --timeout 30s", "--timeout %v is negative", g.timeout)
+			}
 			if cmd.Hidden || cmd.Name() == "serve" { // serve has a log for it
-				return
+				return nil
 			}
 			for _, w := range config.UnknownEnv(os.Environ()) {
 				fmt.Fprintf(cmd.ErrOrStderr(), "larder: warning: %s\n", w)
 			}
+			return nil
 		},
 		Version:       version,
 		SilenceErrors: true,
@@ -112,8 +117,26 @@ func args(names ...string) cobra.PositionalArgs {
 		if len(got) == len(names) {
 			return nil
 		}
-		return usagef("e.g. "+firstExample(cmd), "%s needs %s", cmd.CommandPath(), strings.Join(names, " and "))
+		want := strings.Join(names, " and ")
+		if len(got) > len(names) {
+			return usagef("e.g. "+firstExample(cmd), "%s takes %s, but got %d arguments: %s", cmd.CommandPath(), want, len(got), quoted(got))
+		}
+		return usagef("e.g. "+firstExample(cmd), "%s needs %s", cmd.CommandPath(), want)
 	}
+}
+
+// quoted are arguments for a message, as the user gave them, but not without end.
+func quoted(got []string) string {
+	const most = 5
+	more := ""
+	if len(got) > most {
+		got, more = got[:most], ", …"
+	}
+	list := make([]string, len(got))
+	for i, a := range got {
+		list[i] = strconv.Quote(clip(a, 60))
+	}
+	return strings.Join(list, ", ") + more
 }
 
 func firstExample(cmd *cobra.Command) string {
@@ -142,9 +165,6 @@ const (
 
 // call connects to the daemon, runs f and disconnects. limit bounds all of it.
 func (g *globals) call(ctx context.Context, limit time.Duration, f func(context.Context, larderv1.LarderServiceClient) error) error {
-	if g.timeout < 0 {
-		return usagef("e.g. --timeout 30s", "--timeout %v is negative", g.timeout)
-	}
 	if g.timeout > 0 {
 		limit = g.timeout
 	}

@@ -35,7 +35,11 @@ func DialWith(ctx context.Context, target string, access Access, opts ...grpc.Di
 	if !strings.HasPrefix(target, "unix:") && !strings.Contains(target, "/") {
 		d.network, d.address = "tcp", target
 		if _, _, err := net.SplitHostPort(target); err != nil {
-			return nil, nil, fault.New(fault.Invalid, target, "give the path of a socket, or host:port", "%q is neither the path of a socket nor host:port", target)
+			hint := "give the path of a socket, or host:port"
+			if target != "" && !strings.Contains(target, ":") {
+				hint = "give host:port, or the path of a socket with a slash: ./" + target
+			}
+			return nil, nil, fault.New(fault.Invalid, target, hint, "%q is neither the path of a socket nor host:port", target)
 		}
 		var err error
 		if creds, opts, err = access.over(d, target, opts); err != nil {
