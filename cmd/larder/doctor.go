@@ -198,11 +198,25 @@ func checkStateDir(ctx context.Context, g *globals) finding {
 		e := fault.From(err)
 		return finding{"state folder", "warn", e.Message, e.Hint}
 	}
-	return checkStateDisk(dir)
+	return checkStateDisk(dir, goesOn(ctx, g))
 }
 
-// checkStateDisk looks whether a daemon can keep its state in dir.
-func checkStateDisk(dir string) finding {
+// goesOn tells whether a daemon runs that finds no disk full.
+func goesOn(ctx context.Context, g *globals) bool {
+	short := *g
+	short.timeout = 5 * time.Second
+	ok := false
+	err := short.call(ctx, short.timeout, func(ctx context.Context, c larderv1.LarderServiceClient) error {
+		r, err := c.GetStats(ctx, &larderv1.GetStatsRequest{})
+		ok = err == nil && r.GetStats().GetStateFull() == nil
+		return err
+	})
+	return err == nil && ok
+}
+
+// checkStateDisk looks whether a daemon can keep its state in dir. One that runs has its room already, and waits when a write fails: as long
+// as none has, little room is but a warning.
+func checkStateDisk(dir string, runs bool) finding {
 	f := finding{Check: "state folder", Status: "ok", Detail: dir}
 	if dir == "" {
 		return finding{f.Check, "warn", "there is none: no job outlives the daemon", "set state.dir, or XDG_STATE_HOME or HOME"}
@@ -211,11 +225,15 @@ func checkStateDisk(dir string) finding {
 		return finding{f.Check, "warn", fmt.Sprintf("%s cannot be written: %v", dir, err), "set state.dir, or no job outlives the daemon"}
 	}
 	var disk unix.Statfs_t
-	if err := unix.Statfs(existing(dir), &disk); err == nil && disk.Bavail*uint64(disk.Bsize) < leastStateDisk {
-		return finding{f.Check, "fail", fmt.Sprintf("the disk of %s is full: %s are left, and a daemon needs %s", dir,
-			fault.Size(disk.Bavail*uint64(disk.Bsize)), fault.Size(uint64(leastStateDisk))), "make room on that disk, or set state.dir"}
+	if err := unix.Statfs(existing(dir), &disk); err != nil || disk.Bavail*uint64(disk.Bsize) >= leastStateDisk {
+		return f
 	}
-	return f
+	left, need := fault.Size(disk.Bavail*uint64(disk.Bsize)), fault.Size(uint64(leastStateDisk))
+	if runs {
+		return finding{f.Check, "warn", fmt.Sprintf("the disk of %s is nearly full: %s are left. The daemon that runs goes on until a write fails, then jobs wait; "+
+			"one that starts needs %s", dir, left, need), "make room on that disk"}
+	}
+	return finding{f.Check, "fail", fmt.Sprintf("the disk of %s is full: %s are left, and a daemon needs %s", dir, left, need), "make room on that disk, or set state.dir"}
 }
 
 // existing is the deepest part of a path that exists.

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"errors"
+	"log/slog"
+	"os"
 	"strings"
 	"testing"
 	"text/tabwriter"
@@ -9,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"larder/internal/config"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -64,11 +68,62 @@ func TestDoctorSeesAFullDisk(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	f := checkStateDisk(dir + "/larder/state")
+	f := checkStateDisk(dir+"/larder/state", false)
 	if f.Status != "fail" || !strings.Contains(f.Detail, "512KiB are left, and a daemon needs 1MiB") || f.Fix == "" {
 		t.Errorf("%+v", f)
 	}
-	if f := checkStateDisk(t.TempDir()); f.Status != "ok" {
+	if f := checkStateDisk(t.TempDir(), false); f.Status != "ok" {
+		t.Errorf("%+v", f)
+	}
+}
+
+// TestDoctorWarnsOfAFullDisk: a daemon that runs goes on with the room that it has, so doctor warns; where it ran no other one could start.
+func TestDoctorWarnsOfAFullDisk(t *testing.T) {
+	disk := t.TempDir()
+	if err := unix.Mount("larder-test", disk, "tmpfs", 0, "size=8m,mode=0700"); err != nil {
+		t.Skipf("a file system cannot be mounted here (root is needed): %v", err)
+	}
+	defer func() { // the daemon's folder stays open until the garbage is collected
+		if err := unix.Unmount(disk, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	}()
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	run, err := os.MkdirTemp("", "ls-") // short: a socket's path has at most 107 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(run)
+	cfg := config.Default()
+	cfg.Socket, cfg.State.Dir = run+"/l.sock", disk+"/state"
+	d, err := openDaemon(cfg, slog.New(slog.DiscardHandler), new(slog.LevelVar))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.close()
+	g := &globals{socket: cfg.Socket}
+	if f := checkStateDir(t.Context(), g); f.Status != "ok" || f.Detail != cfg.State.Dir {
+		t.Errorf("%+v", f)
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(disk, &st); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(disk+"/fill", make([]byte, int64(st.Bavail)*st.Bsize-leastStateDisk/2), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := checkStateDir(t.Context(), g)
+	if f.Status != "warn" || !strings.Contains(f.Detail, "512KiB are left. The daemon that runs goes on until a write fails, then jobs wait; one that starts needs 1MiB") {
+		t.Errorf("%+v", f)
+	}
+	if err := d.close(); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("LARDER_STATE__DIR", cfg.State.Dir)
+	if err := os.WriteFile(disk+"/fill2", make([]byte, 1<<20), 0o600); err != nil && !errors.Is(err, unix.ENOSPC) { // what it gave back
+		t.Fatal(err)
+	}
+	if f := checkStateDir(t.Context(), g); f.Status != "fail" || !strings.Contains(f.Detail, "and a daemon needs 1MiB") {
 		t.Errorf("%+v", f)
 	}
 }
