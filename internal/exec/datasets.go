@@ -36,13 +36,15 @@ func (e *Engine) AddDataset(ctx context.Context, req *larderv1.AddDatasetRequest
 			return nil, fault.New(fault.Denied, req.GetName(), "leave the name out, and use the uri",
 				"add a dataset under a name: a name is for all users of the daemon, so only its own user gives one")
 		}
-		if err := e.cfg.Catalog.MayList(req.GetUri(), asks.reader()); err != nil {
-			return nil, err
-		}
 	}
 	add := e.cfg.Catalog.Add
 	if req.GetSkipEmpty() {
 		add = e.cfg.Catalog.AddSkipEmpty
+	}
+	if asks != nil {
+		add = func(ctx context.Context, _, uri string) (*source.Dataset, error) {
+			return e.openFor(ctx, asks, uri, req.GetSkipEmpty())
+		}
 	}
 	d, err := add(ctx, req.GetName(), req.GetUri())
 	if err != nil {
@@ -56,7 +58,7 @@ func (e *Engine) AddDataset(ctx context.Context, req *larderv1.AddDatasetRequest
 	if err := e.followed(ctx); err != nil {
 		return nil, err
 	}
-	if d.Name() != d.URI() { // the name is to survive
+	if d.Name() != d.URI() && asks == nil { // the name is to survive
 		if err := e.recordDataset(d); err != nil {
 			return nil, err
 		}
@@ -117,13 +119,18 @@ func (e *Engine) RemoveDataset(ctx context.Context, req *larderv1.RemoveDatasetR
 	return out, nil
 }
 
-// ListDatasets lists datasets by id: to other users those whose folder they may list.
+// ListDatasets lists datasets by id: to other users those of which they may read all.
 func (e *Engine) ListDatasets(ctx context.Context, _ *larderv1.ListDatasetsRequest) (*larderv1.ListDatasetsResponse, error) {
 	out := &larderv1.ListDatasetsResponse{}
 	asks := asker(ctx)
 	for _, d := range e.cfg.Catalog.List() {
-		if asks != nil && e.cfg.Catalog.MayList(d.URI(), asks.reader()) != nil {
-			continue // another user's, whose name is not told
+		if asks != nil {
+			switch err := e.cfg.Catalog.MaySee(ctx, d, asks.reader()); {
+			case ctx.Err() != nil:
+				return nil, ctx.Err()
+			case err != nil:
+				continue // another user's, whose name is not told
+			}
 		}
 		out.Datasets = append(out.Datasets, e.dataset(d))
 	}

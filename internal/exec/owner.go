@@ -95,13 +95,24 @@ func (e *Engine) mayRegister(o *owner, spec *larderv1.JobSpec) error {
 	return e.cfg.Catalog.MayList(spec.GetDataset(), o.reader())
 }
 
+// openFor opens a dataset with the rights of o.
+func (e *Engine) openFor(ctx context.Context, o *owner, nameOrURI string, skipEmpty bool) (*source.Dataset, error) {
+	switch {
+	case o != nil:
+		return e.cfg.Catalog.OpenFor(ctx, nameOrURI, skipEmpty, o.reader())
+	case skipEmpty:
+		return e.cfg.Catalog.OpenSkipEmpty(ctx, nameOrURI)
+	}
+	return e.cfg.Catalog.Open(ctx, nameOrURI)
+}
+
 // compileFor is compile for who asks; the job is his.
 func (e *Engine) compileFor(ctx context.Context, o *owner, spec *larderv1.JobSpec) (*job, coordinator.Register, error) {
 	var none coordinator.Register
 	if err := e.mayRegister(o, spec); err != nil {
 		return nil, none, err
 	}
-	j, reg, err := e.compile(ctx, spec, nil)
+	j, reg, err := e.compile(ctx, o, spec, nil)
 	if err != nil {
 		return nil, none, err
 	}
@@ -150,9 +161,13 @@ func shown(ctx context.Context, out *larderv1.Job) *larderv1.Job {
 		return out
 	}
 	s := out.GetSpec()
+	var ranks []*larderv1.RankInfo // whether a client holds them, and what they cost
+	for _, r := range out.GetRanks() {
+		ranks = append(ranks, &larderv1.RankInfo{Rank: r.GetRank(), Attached: r.GetAttached(), RingBytes: r.GetRingBytes()})
+	}
 	return &larderv1.Job{
 		Id: out.GetId(), State: out.GetState(), SubsetSize: out.GetSubsetSize(), BatchesPerEpoch: out.GetBatchesPerEpoch(), Counters: out.GetCounters(),
-		RegisteredAt: out.GetRegisteredAt(), Paused: out.GetPaused(), Owner: out.GetOwner(), Others: true, SamplesPerSecond: out.GetSamplesPerSecond(),
+		RegisteredAt: out.GetRegisteredAt(), Paused: out.GetPaused(), Owner: out.GetOwner(), Others: true, Ranks: ranks, SamplesPerSecond: out.GetSamplesPerSecond(),
 		Spec: &larderv1.JobSpec{Name: s.GetName(), BatchSize: s.GetBatchSize(), WorldSize: s.GetWorldSize(), Epochs: s.GetEpochs()},
 	}
 }

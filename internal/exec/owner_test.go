@@ -229,6 +229,92 @@ func TestReadsForOthers(t *testing.T) {
 	}
 }
 
+// A refused dataset leaves nothing that its user, or another one, sees; nor does one that somebody else added tell of what is closed in it.
+func TestRefusedDatasetIsNotSeen(t *testing.T) {
+	dir, closed := openFolder(t, 6), openFolder(t, 20)
+	if err := os.Symlink(folder(t, 8), filepath.Join(dir, "c")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(filepath.Dir(file(closed, 20, 0)), 0o700); err != nil { //nolint:gosec // a folder
+		t.Fatal(err)
+	}
+	w := serve(t)
+	w.dial() // it serves now, so it can be closed
+	e := w.engine
+	ctx := as(t, 61001)
+	for what, err := range map[string]error{
+		"add":      method((*exec.Engine).AddDataset, &larderv1.AddDatasetRequest{Uri: "imagefolder:" + dir}, false).ask(ctx, e),
+		"register": method((*exec.Engine).RegisterJob, &larderv1.RegisterJobRequest{Spec: spec("x", dir, 4)}, false).ask(ctx, e),
+		"inspect":  method((*exec.Engine).InspectDataset, &larderv1.InspectDatasetRequest{Dataset: "imagefolder:" + dir}, false).ask(ctx, e),
+	} {
+		if reasonOf(err) != fault.Denied || !strings.Contains(err.Error(), dir+"/c: it is a symbolic link") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if got := w.catalog.List(); len(got) != 0 {
+		t.Errorf("%d datasets are left", len(got))
+	}
+	err := method((*exec.Engine).RefreshDataset, &larderv1.RefreshDatasetRequest{Dataset: "imagefolder:" + dir}, false).ask(ctx, e)
+	if reasonOf(err) != fault.NotFound || strings.Contains(fault.From(err).Hint, "known:") {
+		t.Errorf("refresh: %v", err)
+	}
+	for _, uri := range []string{dir, closed} { // the daemon's own user may
+		if _, err := e.AddDataset(t.Context(), &larderv1.AddDatasetRequest{Name: "n" + filepath.Base(uri), Uri: "imagefolder:" + uri}); err != nil {
+			t.Fatal(err)
+		}
+		for what, err := range map[string]error{
+			"refresh": method((*exec.Engine).RefreshDataset, &larderv1.RefreshDatasetRequest{Dataset: "n" + filepath.Base(uri)}, false).ask(ctx, e),
+			"add":     method((*exec.Engine).AddDataset, &larderv1.AddDatasetRequest{Uri: "imagefolder:" + uri}, false).ask(ctx, e),
+		} {
+			if reasonOf(err) != fault.Denied {
+				t.Errorf("%s of what is closed in part: %v", what, err)
+			}
+		}
+	}
+	if d, err := e.ListDatasets(ctx, &larderv1.ListDatasetsRequest{}); err != nil || len(d.GetDatasets()) != 0 {
+		t.Errorf("listed: %v, %v", d, err)
+	}
+	if d, err := e.ListDatasets(t.Context(), &larderv1.ListDatasetsRequest{}); err != nil || len(d.GetDatasets()) != 2 {
+		t.Errorf("listed to the daemon's user: %v, %v", d, err)
+	}
+}
+
+// What other users see of a job says whether a client has it, so that counts are right, and not who that is.
+func TestRanksOfOthers(t *testing.T) {
+	dir := openFolder(t, 20)
+	w := serve(t)
+	e := w.engine
+	w.train(spec("a", dir, 4), 0)
+	list, err := e.ListJobs(as(t, 61002), &larderv1.ListJobsRequest{})
+	if err != nil || len(list.GetJobs()) != 1 || len(list.GetJobs()[0].GetRanks()) != 1 {
+		t.Fatalf("%v, %v", list, err)
+	}
+	if r := list.GetJobs()[0].GetRanks()[0]; !r.GetAttached() || r.GetRingBytes() == 0 || r.GetPid() != 0 || r.GetUid() != 0 {
+		t.Errorf("told of its rank: %v", r)
+	}
+}
+
+// A dataset that a user may read he may add, see and refresh.
+func TestReadableDatasetIsSeen(t *testing.T) {
+	dir := openFolder(t, 6)
+	w := serve(t)
+	w.dial() // it serves now, so it can be closed
+	e := w.engine
+	ctx := as(t, 61001)
+	if d, err := e.AddDataset(ctx, &larderv1.AddDatasetRequest{Uri: "imagefolder:" + dir}); err != nil || d.GetDataset().GetSamples() != 6 {
+		t.Fatalf("%v, %v", d, err)
+	}
+	if err := os.Remove(file(dir, 6, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := e.RefreshDataset(ctx, &larderv1.RefreshDatasetRequest{Dataset: "imagefolder:" + dir}); err != nil || r.GetRemoved() != 1 || r.GetDataset().GetSamples() != 5 {
+		t.Errorf("%v, %v", r, err)
+	}
+	if d, err := e.ListDatasets(ctx, &larderv1.ListDatasetsRequest{}); err != nil || len(d.GetDatasets()) != 1 || d.GetDatasets()[0].GetSamples() != 5 {
+		t.Errorf("%v, %v", d, err)
+	}
+}
+
 // Whose a job is outlives the daemon, and so does what it may read.
 func TestOwnersSurvive(t *testing.T) {
 	dir := openFolder(t, 20)

@@ -226,18 +226,14 @@ func normalise(in *larderv1.JobSpec) (*larderv1.JobSpec, error) {
 	return s, err
 }
 
-// compile opens the dataset, selects the subset and parses the recipe.
-func (e *Engine) compile(ctx context.Context, spec *larderv1.JobSpec, known *selections) (*job, coordinator.Register, error) {
+// compile opens the dataset, selects the subset and parses the recipe. What is not indexed yet is, with the rights of o.
+func (e *Engine) compile(ctx context.Context, o *owner, spec *larderv1.JobSpec, known *selections) (*job, coordinator.Register, error) {
 	var reg coordinator.Register
 	recipe, err := prep.ParseRecipe(opsOf(spec))
 	if err != nil {
 		return nil, reg, err
 	}
-	open := e.cfg.Catalog.Open
-	if spec.GetSkipEmpty() {
-		open = e.cfg.Catalog.OpenSkipEmpty
-	}
-	data, err := open(ctx, spec.GetDataset())
+	data, err := e.openFor(ctx, o, spec.GetDataset(), spec.GetSkipEmpty())
 	if err != nil {
 		return nil, reg, err
 	}

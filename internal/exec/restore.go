@@ -270,7 +270,7 @@ func (e *Engine) reopen(ctx context.Context, r *returning, known *selections) er
 	if _, err := e.addAgain(ctx, rj.Name, rj.URI, spec.GetSkipEmpty()); err != nil { // names of datasets do not survive by themselves
 		return err
 	}
-	j, reg, err := e.compile(ctx, spec, known)
+	j, reg, err := e.compile(ctx, nil, spec, known)
 	if err != nil {
 		return err
 	}

@@ -325,12 +325,7 @@ func (e *Engine) followed(ctx context.Context) error {
 // open is Catalog.Open; jobs hear of what it finds changed.
 func (e *Engine) open(ctx context.Context, nameOrURI string) (*source.Dataset, error) {
 	asks := asker(ctx)
-	if asks != nil {
-		if err := e.cfg.Catalog.MayList(nameOrURI, asks.reader()); err != nil {
-			return nil, err
-		}
-	}
-	d, err := e.cfg.Catalog.Open(ctx, nameOrURI)
+	d, err := e.openFor(ctx, asks, nameOrURI, false)
 	if err != nil {
 		return nil, err
 	}
@@ -344,22 +339,7 @@ func (e *Engine) open(ctx context.Context, nameOrURI string) (*source.Dataset, e
 
 // RefreshDataset looks at every file of a dataset again and tells its jobs.
 func (e *Engine) RefreshDataset(ctx context.Context, req *larderv1.RefreshDatasetRequest) (*larderv1.RefreshDatasetResponse, error) {
-	if asks := asker(ctx); asks != nil {
-		if err := e.cfg.Catalog.MayList(req.GetDataset(), asks.reader()); err != nil {
-			return nil, err
-		}
-	}
-	d, ok := e.cfg.Catalog.Get(req.GetDataset())
-	if !ok {
-		if _, err := e.cfg.Catalog.Reindex(ctx, req.GetDataset()); err != nil {
-			return nil, err
-		}
-	}
-	var before []ident.ObjectID
-	if ok {
-		before = liveObjects(d)
-	}
-	now, err := e.cfg.Catalog.Reindex(ctx, req.GetDataset())
+	now, before, err := e.reindex(ctx, req.GetDataset())
 	if err != nil {
 		return nil, err
 	}
@@ -391,6 +371,32 @@ func (e *Engine) RefreshDataset(ctx context.Context, req *larderv1.RefreshDatase
 	out.Dataset = e.dataset(now)
 	e.cfg.Log.Info("dataset refreshed", "name", now.Name(), "added", out.GetAdded(), "removed", out.GetRemoved(), "jobs", len(out.GetJobs()))
 	return out, nil
+}
+
+// reindex looks at a known dataset again, with the rights of who asks. before is what it had.
+func (e *Engine) reindex(ctx context.Context, nameOrURI string) (now *source.Dataset, before []ident.ObjectID, err error) {
+	asks := asker(ctx)
+	if asks != nil {
+		if err := e.cfg.Catalog.MayList(nameOrURI, asks.reader()); err != nil {
+			return nil, nil, err
+		}
+	}
+	d, ok := e.cfg.Catalog.Get(nameOrURI)
+	switch {
+	case ok:
+		before = liveObjects(d)
+	case asks != nil: // the catalogue's own error names other datasets
+		return nil, nil, fault.New(fault.NotFound, nameOrURI, "larder dataset add "+nameOrURI, "refresh dataset %q, which is not known", nameOrURI)
+	}
+	if asks == nil {
+		now, err = e.cfg.Catalog.Reindex(ctx, nameOrURI)
+		return now, before, err
+	}
+	if now, err = e.cfg.Catalog.ReindexFor(ctx, d, asks.reader()); err != nil {
+		return nil, nil, err
+	}
+	_, err = e.cfg.Catalog.MayRead(ctx, now, asks.reader())
+	return now, before, err
 }
 
 // liveObjects are the objects of a dataset by sample id, NoObject for samples that are gone.

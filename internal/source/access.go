@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -51,31 +52,88 @@ func (c *Catalog) MayList(nameOrURI string, r Reader) error {
 // are *fault.Error: PERMISSION_DENIED names the first file or folder; or the context's.
 func (c *Catalog) MayRead(ctx context.Context, d *Dataset, r Reader) (fingerprint uint64, err error) {
 	snap := d.snap.Load()
+	if err := c.mayRead(ctx, snap, r); err != nil {
+		return 0, err
+	}
+	d.rs.guarded.Store(true) // not before: what holds links is not to stop being read because somebody asked for it
+	return snap.fp, nil
+}
+
+// MaySee tells whether r may be told of d, as MayRead does, and changes nothing. Each folder is looked at every time; each file once for a user
+// and a version of d. An error that is not PERMISSION_DENIED is the context's.
+func (c *Catalog) MaySee(ctx context.Context, d *Dataset, r Reader) error {
+	snap := d.snap.Load()
+	w := rightsOf(r)
+	for i := range snap.dirs {
+		if row := &snap.dirs[i]; row.live {
+			if err := w.folder(join(snap.root, row.rel), mayRead|maySearch); err != nil {
+				return err
+			}
+		}
+	}
+	key := seenKey{snap.root, snap.fp, fmt.Sprint(r)}
+	if c.seen.has(key) {
+		return nil
+	}
+	return c.mayRead(ctx, snap, r)
+}
+
+// seenKey names a version of a folder, and a user.
+type seenKey struct {
+	root   string
+	fp     uint64
+	reader string
+}
+
+// seenCache remembers what users were found to have the right to read.
+type seenCache struct {
+	sync.Mutex
+	keys map[seenKey]bool
+}
+
+const maxSeen = 1024
+
+func (s *seenCache) has(k seenKey) bool {
+	s.Lock()
+	defer s.Unlock()
+	return s.keys[k]
+}
+
+func (s *seenCache) add(k seenKey) {
+	s.Lock()
+	defer s.Unlock()
+	if s.keys == nil || len(s.keys) >= maxSeen {
+		s.keys = map[seenKey]bool{}
+	}
+	s.keys[k] = true
+}
+
+func (c *Catalog) mayRead(ctx context.Context, snap *snapshot, r Reader) error {
 	w := rightsOf(r)
 	if err := w.folder(snap.root, mayRead|maySearch); err != nil {
-		return 0, err
+		return err
 	}
 	for id := range sampleID(snap.Len()) {
 		if id&1023 == 1023 && ctx.Err() != nil {
-			return 0, ctx.Err()
+			return ctx.Err()
 		}
 		if !snap.Live(id) {
 			continue
 		}
 		path := snap.path(id)
 		if err := w.folder(filepath.Dir(path), mayRead|maySearch); err != nil {
-			return 0, err
+			return err
 		}
 		meta, ok := c.objects.meta(snap.object(id))
 		if !ok {
-			return 0, w.denied(path, "it is not indexed")
+			return w.denied(path, "it is not indexed")
 		}
 		if err := w.file(path, meta); err != nil {
-			return 0, err
+			return err
 		}
 	}
-	d.rs.guarded.Store(true) // not before: what holds links is not to stop being read because somebody asked for it
-	return snap.fp, nil
+	c.seen.add(seenKey{snap.root, snap.fp, fmt.Sprint(r)})
+	return nil
 }
 
 // rights looks at files for one user; folders are looked at once.
@@ -148,11 +206,22 @@ func (w *rights) file(path string, meta fileMeta) error {
 
 // of is what the user may do with a file: as the kernel decides, by owner, mode and POSIX access list.
 func (w *rights) of(path string, st *unix.Stat_t) (uint32, error) {
+	return w.by(st, func(acl []byte) (int, error) { return unix.Lgetxattr(path, aclName, acl) })
+}
+
+// ofOpen is of for an open file, which may be open as a path alone.
+func (w *rights) ofOpen(fd int, st *unix.Stat_t) (uint32, error) {
+	return w.by(st, func(acl []byte) (int, error) { return unix.Getxattr(fmt.Sprintf("/proc/self/fd/%d", fd), aclName, acl) })
+}
+
+const aclName = "system.posix_acl_access"
+
+func (w *rights) by(st *unix.Stat_t, list func([]byte) (int, error)) (uint32, error) {
 	if st.Uid == w.r.UID {
 		return st.Mode >> 6 & 7, nil
 	}
 	acl := make([]byte, 4096)
-	n, err := unix.Lgetxattr(path, "system.posix_acl_access", acl)
+	n, err := list(acl)
 	switch {
 	case err == nil:
 		return w.byList(acl[:n], st)

@@ -34,6 +34,7 @@ type Catalog struct {
 	limit   *limiter
 	objects objectTable
 	probes  probeCache
+	seen    seenCache
 
 	mu       sync.RWMutex // guards what follows
 	datasets []*Dataset   // by id; a superseded one stays for its jobs
@@ -104,9 +105,10 @@ func (c *Catalog) AddAgain(ctx context.Context, name, uri string) (*Dataset, err
 
 // walkHow says how a root is brought up to date.
 type walkHow struct {
-	force     bool // look at every file, whatever the folders' times say
-	skipEmpty bool // from now on
-	again     bool // this once
+	force     bool    // look at every file, whatever the folders' times say
+	skipEmpty bool    // from now on
+	again     bool    // this once
+	as        *Reader // another user, for whom it is; nil = the daemon's own
 }
 
 func (c *Catalog) add(ctx context.Context, name, uri string, how walkHow) (*Dataset, error) {
@@ -142,6 +144,11 @@ func (c *Catalog) add(ctx context.Context, name, uri string, how walkHow) (*Data
 	if err := c.refresh(ctx, rs, how); err != nil {
 		return nil, err
 	}
+	if _, ok := c.named(name); !ok && how.as != nil { // nothing is left of what he may not read, also where its index was there
+		if err := c.mayRead(ctx, rs.snap.Load(), *how.as); err != nil {
+			return nil, err
+		}
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	d, ok := c.byName[name]
@@ -171,6 +178,23 @@ func (c *Catalog) Open(ctx context.Context, nameOrURI string) (*Dataset, error) 
 // OpenSkipEmpty is Open as AddSkipEmpty is Add.
 func (c *Catalog) OpenSkipEmpty(ctx context.Context, nameOrURI string) (*Dataset, error) {
 	return c.open(ctx, nameOrURI, walkHow{skipEmpty: true})
+}
+
+// OpenFor is Open, or OpenSkipEmpty, for another user: folders are indexed with his rights, and what he may not read is refused (MayList,
+// MayRead) before a dataset is made of it.
+func (c *Catalog) OpenFor(ctx context.Context, nameOrURI string, skipEmpty bool, r Reader) (*Dataset, error) {
+	if err := c.MayList(nameOrURI, r); err != nil {
+		return nil, err
+	}
+	return c.open(ctx, nameOrURI, walkHow{skipEmpty: skipEmpty, as: &r})
+}
+
+// ReindexFor is Reindex for another user, as OpenFor is Open.
+func (c *Catalog) ReindexFor(ctx context.Context, d *Dataset, r Reader) (*Dataset, error) {
+	if err := c.MayList(d.URI(), r); err != nil {
+		return nil, err
+	}
+	return c.add(ctx, d.name, d.uri, walkHow{force: true, as: &r})
 }
 
 func (c *Catalog) open(ctx context.Context, nameOrURI string, how walkHow) (*Dataset, error) {
@@ -415,7 +439,7 @@ func (c *Catalog) refresh(ctx context.Context, rs *rootState, how walkHow) error
 	if old != nil {
 		allow.known = old.classes
 	}
-	walk, err := walkFolder(ctx, rs.root, allow)
+	walk, err := walkFolder(ctx, rs.root, allow, how.as)
 	if err != nil {
 		return err
 	}

@@ -475,7 +475,7 @@ func TestCancel(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	rs.unlock()
-	if _, err := walkFolder(ctx, root, allowEmpty{}); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := walkFolder(ctx, root, allowEmpty{}, nil); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v", err)
 	}
 	if _, err := unchangedDirs(ctx, root, make([]dirRow, 3)); !errors.Is(err, context.DeadlineExceeded) {

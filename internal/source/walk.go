@@ -98,6 +98,10 @@ type walker struct {
 	bad     []badPath
 	rootImg int // images directly in the root
 	allow   allowEmpty
+
+	as       *rights // of another user, for whom it walks; nil = the daemon's own. Its folders are not used
+	names    atomic.Int64
+	maxNames int64 // that it looks at for him
 }
 
 // badPath is what could not be read.
@@ -115,7 +119,8 @@ type allowEmpty struct {
 
 // walkFolder lists an imagefolder as torchvision.datasets.ImageFolder does: classes are the folders in the root, links
 // followed; every file below with an image suffix is a sample. Unlike os.walk it reports what it cannot read.
-func walkFolder(ctx context.Context, root string, allow allowEmpty) (*walkResult, error) {
+// For another user (as) it sees what he may read, and fails with PERMISSION_DENIED at the first thing that he may not.
+func walkFolder(ctx context.Context, root string, allow allowEmpty, as *Reader) (*walkResult, error) {
 	fi, err := os.Stat(root)
 	switch {
 	case err != nil:
@@ -124,6 +129,9 @@ func walkFolder(ctx context.Context, root string, allow allowEmpty) (*walkResult
 		return nil, fault.New(fault.DatasetUnread, printable(root), "name the folder that holds the class folders", "dataset folder %q is a file", root)
 	}
 	w := &walker{root: root, since: time.Now().Add(-racyWindow).UnixNano(), visits: map[[2]uint64]int{}, chains: map[*walkedDir]*link{}, allow: allow}
+	if as != nil {
+		w.as, w.maxNames = rightsOf(*as), maxAsked
+	}
 	w.report.Kinds = map[string]int{}
 	w.wake = sync.NewCond(&w.mu)
 	w.stack = []walkTask{{rel: ""}}
@@ -196,6 +204,10 @@ func (w *walker) work() {
 
 // unreadable notes a path that could not be read. The walk goes on, to tell of all of them at once.
 func (w *walker) unreadable(path string, err error) {
+	if fault.Is(err, fault.Denied) { // to another user nothing more is told
+		w.fail(err)
+		return
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.bad = append(w.bad, badPath{path, err})
@@ -226,7 +238,7 @@ func firstSegment(rel string) string {
 // list reads one folder and queues what is in it.
 func (w *walker) list(t walkTask) {
 	path := join(w.root, t.rel)
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
+	f, err := w.openFolder(path)
 	if err != nil {
 		w.unreadable(path, err)
 		return
@@ -250,10 +262,16 @@ func (w *walker) list(t walkTask) {
 	irregular, rootImg := 0, 0
 	for {
 		entries, err := f.ReadDir(4096)
+		if !w.asked(len(entries)) {
+			return
+		}
 		for _, e := range entries {
 			switch typ := e.Type(); {
 			case typ.IsDir():
 				w.push(walkTask{rel: below(t.rel, e.Name()), above: chain, isClass: t.rel == ""})
+			case typ&fs.ModeSymlink != 0 && w.as != nil:
+				w.fail(w.as.denied(join(path, e.Name()), isLink))
+				return
 			case typ&fs.ModeSymlink != 0:
 				names = append(names, walkName{e.Name(), true})
 			case !isImageName(e.Name()):
@@ -344,7 +362,7 @@ func (w *walker) look(t walkTask) {
 		}
 		var st unix.Stat_t
 		path := join(dir, n.name)
-		if err := statRetry(path, &st); err != nil {
+		if err := w.stat(n, path, &st); err != nil {
 			var lst unix.Stat_t
 			switch {
 			case !errors.Is(err, unix.ENOENT):
