@@ -179,10 +179,14 @@ func explainWork(say func(string, ...any), j *larderv1.Job) {
 func explainNeighbours(say func(string, ...any), j *larderv1.Job, all []*larderv1.Job, uris map[string]string) {
 	dataset := func(j *larderv1.Job) string { return cmp.Or(uris[j.GetSpec().GetDataset()], j.GetSpec().GetDataset()) }
 	var same, other, group []string
+	hidden := 0 // of other users: what they draw from is not told
 	for _, k := range all {
 		ended := k.GetEndedReason() != "" || k.GetState() == larderv1.JobState_JOB_STATE_DONE || k.GetState() == larderv1.JobState_JOB_STATE_DEAD
 		switch {
 		case k.GetId() == j.GetId() || ended:
+			continue
+		case k.GetOthers():
+			hidden++
 			continue
 		case j.GetShareGroup() != 0 && k.GetShareGroup() == j.GetShareGroup():
 			group = append(group, k.GetSpec().GetName())
@@ -194,6 +198,13 @@ func explainNeighbours(say func(string, ...any), j *larderv1.Job, all []*larderv
 		default:
 			other = append(other, k.GetSpec().GetName())
 		}
+	}
+	if hidden > 0 {
+		defer say("What %s of other users draw from is not shown: they may share with it too.", plural(hidden, "job", "jobs"))
+	}
+	if len(same)+len(other) == 0 && hidden > 0 {
+		say("No other job that you may see draws from its dataset.")
+		return
 	}
 	if len(same)+len(other) == 0 {
 		say("No other job draws from its dataset: what it saves, it saves from one epoch to the next.")

@@ -53,3 +53,35 @@ func TestExplain(t *testing.T) {
 		}
 	}
 }
+
+// TestExplainAmongUsers: what other users draw from is not told to a user, so it is not said that they do not draw from his dataset.
+func TestExplainAmongUsers(t *testing.T) {
+	me := &larderv1.Job{Id: 1, Spec: &larderv1.JobSpec{Name: "me", Dataset: "d"}, State: larderv1.JobState_JOB_STATE_LIVE}
+	twin := &larderv1.Job{Id: 2, Spec: &larderv1.JobSpec{Name: "twin", Dataset: "d"}, State: larderv1.JobState_JOB_STATE_LIVE}
+	theirs := &larderv1.Job{Id: 3, Spec: &larderv1.JobSpec{Name: "theirs"}, State: larderv1.JobState_JOB_STATE_LIVE, Others: true}
+	ended := &larderv1.Job{Id: 4, Spec: &larderv1.JobSpec{Name: "ended"}, State: larderv1.JobState_JOB_STATE_DONE, Others: true}
+	const hidden = "What 1 job of other users draw from is not shown"
+	for name, x := range map[string]struct {
+		all       []*larderv1.Job
+		want, not []string
+	}{
+		"alone":  {[]*larderv1.Job{me, ended}, []string{"No other job draws from its dataset"}, []string{"other users"}},
+		"theirs": {[]*larderv1.Job{me, theirs, ended}, []string{"No other job that you may see draws from its dataset.", hidden}, []string{"what it saves"}},
+		"both":   {[]*larderv1.Job{me, theirs, twin}, []string{"What is decoded for it serves twin too", hidden}, []string{"No other job"}},
+	} {
+		var b strings.Builder
+		if err := explain(&b, me, x.all, nil, nil); err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range x.want {
+			if !strings.Contains(b.String(), w) {
+				t.Errorf("%s: %q is missing in\n%s", name, w, b.String())
+			}
+		}
+		for _, n := range x.not {
+			if strings.Contains(b.String(), n) {
+				t.Errorf("%s: %q is said in\n%s", name, n, b.String())
+			}
+		}
+	}
+}

@@ -105,6 +105,11 @@ func askStatus(ctx context.Context, g *globals) (r *larderv1.StatusResponse, err
 }
 
 func statusTable(t *tabwriter.Writer, r *larderv1.StatusResponse) {
+	if r.GetWithheld() {
+		const not = "shown to the daemon's user and root alone"
+		r.StateDir, r.Log = not, not
+		defer row(t, "last error", not)
+	}
 	word := "running"
 	if r.GetStopping() {
 		word = "stopping: the running epochs end first"
@@ -125,6 +130,9 @@ func statusTable(t *tabwriter.Writer, r *larderv1.StatusResponse) {
 	row(t, "jobs", jobs)
 	row(t, "memory", fmt.Sprintf("tiers %s of %s, rings %s, process %s, memory.limit %s", fault.Size(r.GetTiersUsed()), fault.Size(r.GetTiersTotal()),
 		fault.Size(r.GetRingsUsed()), fault.Size(r.GetRssBytes()), fault.Size(r.GetMemoryLimit())))
+	if r.GetWithheld() {
+		return
+	}
 	last := "none"
 	if r.GetLastError() != "" {
 		last = r.GetLastErrorAt().AsTime().Format("2006-01-02 15:04:05 UTC") + " " + printable(r.GetLastError())

@@ -106,12 +106,17 @@ func (e *Engine) Stop(ctx context.Context, req *larderv1.StopRequest) (*larderv1
 	return e.cfg.Stop(ctx, req)
 }
 
-// Status tells about the daemon that this engine is of.
+// Status tells about the daemon that this engine is of. To other users it leaves out where its files are, and its last error.
 func (e *Engine) Status(ctx context.Context, req *larderv1.StatusRequest) (*larderv1.StatusResponse, error) {
 	if e.cfg.Status == nil {
 		return nil, fault.New(fault.Unsupported, "daemon", "ask that program", "this daemon is part of another program")
 	}
-	return e.cfg.Status(ctx, req)
+	out, err := e.cfg.Status(ctx, req)
+	if err == nil && asker(ctx) != nil { // names and paths of others are in them, and they could not be read anyway
+		out.Log, out.StateDir, out.LastError, out.LastErrorAt = "", "", "", nil
+		out.Withheld = true
+	}
+	return out, err
 }
 
 // maxLabelGroups bounds the strata of a dataset with classes: each cell is split by them.

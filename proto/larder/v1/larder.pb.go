@@ -6225,7 +6225,9 @@ type StatusResponse struct {
 	// last_error that it logged; empty = none.
 	LastError string `protobuf:"bytes,21,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
 	// last_error_at wall-clock time.
-	LastErrorAt   *timestamppb.Timestamp `protobuf:"bytes,22,opt,name=last_error_at,json=lastErrorAt,proto3" json:"last_error_at,omitempty"`
+	LastErrorAt *timestamppb.Timestamp `protobuf:"bytes,22,opt,name=last_error_at,json=lastErrorAt,proto3" json:"last_error_at,omitempty"`
+	// withheld: log, state_dir and the last error are not told to this user, who is not the daemon's.
+	Withheld      bool `protobuf:"varint,30,opt,name=withheld,proto3" json:"withheld,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6412,6 +6414,13 @@ func (x *StatusResponse) GetLastErrorAt() *timestamppb.Timestamp {
 		return x.LastErrorAt
 	}
 	return nil
+}
+
+func (x *StatusResponse) GetWithheld() bool {
+	if x != nil {
+		return x.Withheld
+	}
+	return false
 }
 
 // HelloRequest opens a session.
@@ -7243,7 +7252,7 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"unfinished\x18\x04 \x03(\tR\n" +
 	"unfinished\x12\x18\n" +
 	"\adurable\x18\x05 \x01(\bR\adurable\"\x0f\n" +
-	"\rStatusRequest\"\xcf\x05\n" +
+	"\rStatusRequest\"\xeb\x05\n" +
 	"\x0eStatusResponse\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\x05R\x03pid\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x16\n" +
@@ -7274,7 +7283,8 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\trss_bytes\x18\x14 \x01(\x04R\brssBytes\x12\x1d\n" +
 	"\n" +
 	"last_error\x18\x15 \x01(\tR\tlastError\x12>\n" +
-	"\rlast_error_at\x18\x16 \x01(\v2\x1a.google.protobuf.TimestampR\vlastErrorAt\"j\n" +
+	"\rlast_error_at\x18\x16 \x01(\v2\x1a.google.protobuf.TimestampR\vlastErrorAt\x12\x1a\n" +
+	"\bwithheld\x18\x1e \x01(\bR\bwithheld\"j\n" +
 	"\fHelloRequest\x12\x16\n" +
 	"\x06client\x18\x01 \x01(\tR\x06client\x12\x17\n" +
 	"\aabi_min\x18\x02 \x01(\rR\x06abiMin\x12\x17\n" +
