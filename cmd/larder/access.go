@@ -32,10 +32,10 @@ const (
 // registerAccess adds the flags of TCP. Clients show and trust what they name; a daemon asks for it.
 func registerAccess(root *cobra.Command, a *rpc.Access) {
 	f := root.PersistentFlags()
-	f.StringVar(&a.TokenFile, "token-file", "", "file with the token of gRPC over TCP (default: LARDER_TOKEN_FILE, else grpc.token_file of the configuration)")
-	f.StringVar(&a.CA, "tls-ca", "", "PEM authorities of the other side's certificate over TCP (default: LARDER_TLS_CA, else the machine's; serve: none)")
-	f.StringVar(&a.Cert, "tls-cert", "", "PEM certificate of this side over TCP (default: LARDER_TLS_CERT)")
-	f.StringVar(&a.Key, "tls-key", "", "PEM key of that certificate (default: LARDER_TLS_KEY)")
+	f.StringVar(&a.TokenFile, "token-file", "", "file with the token of gRPC over TCP (default: LARDER_TOKEN_FILE for a client, else grpc.token_file of the configuration; serve: that alone)")
+	f.StringVar(&a.CA, "tls-ca", "", "PEM authorities of the other side's certificate over TCP (default: LARDER_TLS_CA, else the machine's; serve: grpc.tls_client_ca)")
+	f.StringVar(&a.Cert, "tls-cert", "", "PEM certificate of this side over TCP (default: LARDER_TLS_CERT; serve: grpc.tls_cert)")
+	f.StringVar(&a.Key, "tls-key", "", "PEM key of that certificate (default: LARDER_TLS_KEY; serve: grpc.tls_key)")
 }
 
 // accessKeys says what the flags of TCP mean to a daemon.
@@ -53,6 +53,10 @@ func accessKeys(a rpc.Access, keys map[string]string) {
 func (g *globals) dial(ctx context.Context) (larderv1.LarderServiceClient, io.Closer, error) {
 	target := g.target()
 	if strings.Contains(target, "/") || strings.HasPrefix(target, "unix:") {
+		if g.tcp != (rpc.Access{}) && !g.configured {
+			return nil, nil, usagef("leave them out, or name the daemon's gRPC address, as in --socket 127.0.0.1:7070",
+				"--token-file, --tls-ca, --tls-cert and --tls-key are for TCP, and %s is a Unix socket: there the kernel says who calls", target)
+		}
 		return rpc.Dial(ctx, target)
 	}
 	access, err := g.access()

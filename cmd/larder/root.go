@@ -29,6 +29,8 @@ type globals struct {
 	socket  string
 	timeout time.Duration
 	tcp     rpc.Access // as given on the command line
+	// configured: tcp has been read as the configuration of a daemon, so that a Unix socket does not make it idle.
+	configured bool
 }
 
 func newRoot() *cobra.Command {
@@ -216,7 +218,7 @@ func (c *configFlags) reload(g *globals, name string, content []byte) (*config.C
 		flags["socket"] = g.socket
 	}
 	if g != nil {
-		c.tcp = g.tcp
+		c.tcp, g.configured = g.tcp, true
 	}
 	accessKeys(c.tcp, flags)
 	if c.http != "" {
