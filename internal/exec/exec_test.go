@@ -283,8 +283,18 @@ func TestBadFilesAreReportedSkippedOrReplaced(t *testing.T) {
 		}
 		tr.detach()
 	}
-	if q := w.stats().GetTotals().GetQuarantined(); q != 3 {
+	st := w.stats()
+	if q := st.GetTotals().GetQuarantined(); q != 3 {
 		t.Errorf("%d objects are quarantined", q)
+	}
+	// Jobs and datasets count each as often as it was left out: in two epochs of three jobs, and in what was prepared beyond them.
+	for _, j := range st.GetJobs() {
+		if q := j.GetCounters().GetQuarantined(); q < 6 {
+			t.Errorf("job %s counts %d", j.GetSpec().GetName(), q)
+		}
+	}
+	if d := st.GetDatasets(); len(d) != 1 || d[0].GetBadSamples() != 3 || d[0].GetCounters().GetQuarantined() < 18 {
+		t.Errorf("the dataset counts %v", d)
 	}
 }
 

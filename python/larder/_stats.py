@@ -39,7 +39,7 @@ class Counters:
     batches_delivered: int = 0
     hits: dict[str, int] = field(default_factory=dict)  # by form: encoded, decoded, augmented
     evictions: dict[str, int] = field(default_factory=dict)  # by form
-    quarantined: int = 0
+    quarantined: int = 0  # of the totals: distinct samples; of a job or dataset: each as often as a job left it out
     wait_seconds: float = 0.0  # how long next() waited
 
     @classmethod

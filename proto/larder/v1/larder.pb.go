@@ -458,7 +458,7 @@ type Counters struct {
 	Hits map[string]uint64 `protobuf:"bytes,7,rep,name=hits,proto3" json:"hits,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	// evictions by form.
 	Evictions map[string]uint64 `protobuf:"bytes,8,rep,name=evictions,proto3" json:"evictions,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
-	// quarantined samples.
+	// quarantined samples: distinct ones in the daemon's totals; of a job or a dataset each as often as a job left it out.
 	Quarantined uint64 `protobuf:"varint,9,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
 	// wait_seconds: how long next() waited for batches, the wait that goes on included; summed over ranks, and over jobs in the daemon's counters.
 	WaitSeconds   float64 `protobuf:"fixed64,10,opt,name=wait_seconds,json=waitSeconds,proto3" json:"wait_seconds,omitempty"`
