@@ -33,8 +33,8 @@ func (c *Core) keep(s *stream, r int, was jobs.Rank) {
 			continue // it has left that one
 		}
 		b := backOf(d, func(w *row) bool { return w.state == rowDone })
-		b.counted = true
-		k.got -= len(b.objects)
+		b.counted, b.wasRows, b.wasBad = true, len(b.objects), len(b.bad)
+		k.got -= b.wasRows
 		list = append(list, b)
 	}
 	planned := q.planned
@@ -68,7 +68,8 @@ func (c *Core) keep(s *stream, r int, was jobs.Rank) {
 
 // backOf makes of a delivery what is to be given again; which selects its rows.
 func backOf(d *delivery, which func(*row) bool) back {
-	b := back{epoch: d.epoch, instance: d.instance, ledger: d.ledger, step: d.step, last: d.last, bad: slices.Clip(d.bad), objects: make([]ident.ObjectID, 0, len(d.rows))}
+	b := back{epoch: d.epoch, instance: d.instance, ledger: d.ledger, step: d.step, last: d.last, bad: slices.Clip(d.bad), objects: make([]ident.ObjectID, 0, len(d.rows)),
+		counted: d.again, wasRows: d.wasRows, wasBad: d.wasBad}
 	for i := range d.rows {
 		if w := &d.rows[i]; which(w) {
 			b.objects = append(b.objects, w.object)
@@ -149,7 +150,7 @@ func (c *Core) comeBack(s *stream, r int, epoch uint32, step int) error {
 		if b.epoch == epoch {
 			had = max(had, b.step+1)
 			if b.step < step {
-				k.Got += len(b.objects)
+				k.Got += b.wasRows
 				continue
 			}
 		}

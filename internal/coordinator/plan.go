@@ -486,10 +486,13 @@ func (c *Core) cancel(s *stream, r int, which func(*delivery) bool) {
 	var back []ident.ObjectID
 	for _, d := range planned {
 		d.canceled = true
-		c.persist(Persist{Kind: RecReturn, Job: s.job.ID, Rank: r, Inc: d.inc, Epoch: d.epoch, Step: d.step}, nil)
+		open := d.ledger.Open() && !d.again // what was sent before stays counted
+		if !d.again {
+			c.persist(Persist{Kind: RecReturn, Job: s.job.ID, Rank: r, Inc: d.inc, Epoch: d.epoch, Step: d.step}, nil)
+		}
 		for i := range d.rows {
 			w := &d.rows[i]
-			if d.ledger.Open() && w.state != rowMoved {
+			if open && w.state != rowMoved {
 				if err := d.ledger.Return(w.object); err != nil {
 					c.complain(s.job.ID, err)
 				}
@@ -502,7 +505,7 @@ func (c *Core) cancel(s *stream, r int, which func(*delivery) bool) {
 			}
 		}
 		for _, b := range d.bad { // replaced by substitutes: the epoch owes them again
-			if d.ledger.Open() && !d.holds(b.Object) {
+			if open && !d.holds(b.Object) {
 				if err := d.ledger.Return(b.Object); err != nil {
 					c.complain(s.job.ID, err)
 				}

@@ -59,7 +59,8 @@ type back struct {
 	last            bool             // the rank's last of the epoch
 	objects         []ident.ObjectID // that can be prepared
 	bad             []jobs.Bad
-	counted         bool // it was sent, and the account has it
+	counted         bool // it was sent, and the account has it, with so many rows and reports
+	wasRows, wasBad int
 	unsure          bool // an earlier daemon gave it out, and its client has not said whether it has it
 }
 
@@ -314,7 +315,7 @@ func (c *Core) planBack(s *stream, r int) bool {
 	c.nextDelivery++
 	d := &delivery{
 		id: c.nextDelivery, s: s, rank: r, inc: k.Incarnation, slot: slot, gen: gen, epoch: b.epoch, instance: b.instance, step: b.step,
-		ledger: b.ledger, last: b.last, durable: true, bad: b.bad, again: b.counted, wasRows: len(b.objects), wasBad: len(b.bad),
+		ledger: b.ledger, last: b.last, durable: true, bad: b.bad, again: b.counted, wasRows: b.wasRows, wasBad: b.wasBad,
 	}
 	c.deliveries[d.id] = d
 	q.planned = append(q.planned, d)

@@ -289,9 +289,19 @@ func restartHistory(t *testing.T, seed uint64, inStep bool) (restarts, cuts int)
 func (c *trainee) isCut(g *rig, r *xrand.Rand) {
 	g.t.Helper()
 	p := c.peer
+	if held := g.hold; r.IntN(2) == 0 { // nothing is prepared between this and what comes before and after it
+		g.hold = func(e Effect) bool {
+			switch e.(type) {
+			case Persist, Reply:
+				return false
+			}
+			return true
+		}
+		defer func() { g.hold = held }()
+	}
 	again := ident.Incarnation(0)
 	if r.IntN(2) == 0 {
-		p.detach(false)
+		g.step(Detached{Job: p.job, Rank: p.rank, Inc: p.inc, Lives: r.IntN(2) == 0})
 		if r.IntN(2) == 0 {
 			g.run()
 		}
@@ -316,6 +326,9 @@ func (c *trainee) isCut(g *rig, r *xrand.Rand) {
 		return StartEpoch{Token: t, Job: p.job, Rank: p.rank, Inc: c.inc, Epoch: c.epoch, From: from}
 	}))
 	g.check()
+	if r.IntN(3) == 0 { // and before it has got anything again
+		c.isCut(g, r)
+	}
 }
 
 // recordedRun is a job of 40 samples, in batches of 4, whose first epoch has begun, and the log of it.
