@@ -147,6 +147,9 @@ func hostile(t testing.TB, seeds []specimen) []specimen {
 		{"scans1000.jpg", scans}, {"scans10000.jpg", empty},
 		{"empty.jpg", nil}, {"short.jpg", []byte{0xff, 0xd8, 0xff}}, {"text.jpg", []byte("this is no image")}, {"zeros.png", make([]byte, 1<<20)},
 		{"ones.jpg", bytes.Repeat([]byte{0xff}, 1<<20)}, {"starts.jpg", bytes.Repeat([]byte{0xff, 0xd8}, 1<<19)},
+		{"sides0.ppm", []byte("P6 4294967296 4294967296 255 xxxxxxxxxxxx")}, // their product is 0 mod 2^64
+		{"sides-1.ppm", []byte("P6 4294967297 4294967295 255 xxxxxxxxxxxx")}, {"sides4.pgm", []byte("P6 2147418113 8590196740 255 xxxxxxxxxxxx")},
+		{"sides10.ppm", []byte("P6 9999999999 9999999999 255 xxxxxxxxxxxx")}, {"sides31.ppm", []byte("P3 2147483647 2147483647 255 1 2 3")},
 		{"fills.jpg", append([]byte{0xff, 0xd8}, bytes.Repeat([]byte{0xff, 0xe0, 0, 2}, 1<<18)...)},
 	}
 }

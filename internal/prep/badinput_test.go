@@ -2,6 +2,7 @@ package prep
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"image"
 	"image/color"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"larder/internal/fault"
+	"larder/internal/xrand"
 )
 
 // TestWidestImages: what JPEG and PNG can just hold goes through decoding, parts of it and kernels.
@@ -162,4 +164,78 @@ func TestGuardedDecode(t *testing.T) {
 		}
 		w.Close()
 	}
+}
+
+// TestLongSides: whatever sides a header of a few bytes tells, no product of them is taken for a size: what is good has pixels within the limits, and all else is a bad
+// sample, whatever looks at it. First those whose product is small mod 2^64.
+func TestLongSides(t *testing.T) {
+	w := NewWorker(Limits{})
+	defer w.Close()
+	sides := [][2]uint64{{1 << 32, 1 << 32}, {1<<32 + 1, 1<<32 - 1}, {2147418113, 8590196740}, {9999999999, 9999999999}, {1<<31 - 1, 1<<31 - 1}, {1 << 31, 1}, {0, 5}, {5, 0}}
+	rnd := xrand.New(7)
+	for range 2000 { // of 1 to 34 bits, mostly about a power of 2
+		var s [2]uint64
+		for i := range s {
+			if s[i] = 1 << (1 + rnd.IntN(33)); rnd.IntN(3) == 0 {
+				s[i] += uint64(rnd.IntN(int(s[i])))
+			} else {
+				s[i] += uint64(rnd.IntN(5)) - 2
+			}
+		}
+		sides = append(sides, s)
+	}
+	recipes := []*Recipe{parse(t), parse(t, spec("CenterCrop", "size", 2.0)), parse(t, spec("Resize", "size", 2.0)), parse(t, spec("Resize", "size", []any{2.0, 3.0}))}
+	for _, s := range sides {
+		for what, enc := range longSided(s[0], s[1]) {
+			_, iw, ih, err := w.Header(enc)
+			if err == nil && (uint64(iw) != s[0] || uint64(ih) != s[1] || s[0] < 1 || s[1] < 1 || s[0] > defaultMaxPixels/s[1]) {
+				t.Fatalf("%s of %d x %d: taken for %d x %d", what, s[0], s[1], iw, ih)
+			}
+			if err != nil && !fault.Is(err, fault.SampleBad) {
+				t.Fatalf("%s of %d x %d: %v", what, s[0], s[1], err)
+			}
+			if n := w.Memory(enc); (n == 0) != (err != nil) || n < 0 {
+				t.Fatalf("%s of %d x %d: %d bytes, error %v", what, s[0], s[1], n, err)
+			}
+			if err == nil { // few have pixels that are worth decoding
+				continue
+			}
+			for i, r := range recipes {
+				if img, err := w.Decode(r, enc, heap); !fault.Is(err, fault.SampleBad) {
+					t.Fatalf("%s of %d x %d, recipe %d: an image of %d x %d, error %v", what, s[0], s[1], i, img.W, img.H, err)
+				}
+				if err := w.DecodeInto(r, enc, RandKey{}, make([]byte, 64)); !fault.Is(err, fault.SampleBad) {
+					t.Fatalf("%s of %d x %d, recipe %d, in one: %v", what, s[0], s[1], i, err)
+				}
+			}
+		}
+	}
+}
+
+// longSided are files of a header that tells such sides, as far as the format can.
+func longSided(w, h uint64) map[string][]byte {
+	out := map[string][]byte{}
+	for kind := range 6 {
+		out[fmt.Sprintf("P%d", kind+1)] = fmt.Appendf(nil, "P%d %d %d 255 xxxxxxxxxxxx", kind+1, w, h)
+	}
+	if w >= 1<<32 || h >= 1<<32 {
+		return out
+	}
+	le, be := binary.LittleEndian, binary.BigEndian
+	png := append([]byte("\x89PNG\r\n\x1a\n\x00\x00\x00\x0dIHDR"), be.AppendUint32(be.AppendUint32(nil, uint32(w)), uint32(h))...)
+	out["png"] = append(png, 16, 6, 0, 0, 1, 0, 0, 0, 0)
+	tiff := []byte("II*\x00\x08\x00\x00\x00\x05\x00")
+	for _, e := range [][2]uint32{{256, uint32(w)}, {257, uint32(h)}, {258, 16}, {259, 5}, {262, 1}} {
+		tiff = le.AppendUint32(le.AppendUint16(le.AppendUint16(tiff, uint16(e[0])), 4), 1)
+		tiff = le.AppendUint32(tiff, e[1])
+	}
+	out["tiff"] = append(tiff, 0, 0, 0, 0)
+	if w < 1<<31 && h < 1<<31 { // beyond they are negative
+		bmp := append([]byte("BM"), make([]byte, 52)...)
+		le.PutUint32(bmp[14:], 40)
+		le.PutUint32(bmp[18:], uint32(w))
+		le.PutUint32(bmp[22:], uint32(h))
+		out["bmp"] = bmp
+	}
+	return out
 }

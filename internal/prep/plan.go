@@ -1,6 +1,9 @@
 package prep
 
-import "larder/internal/fault"
+import (
+	"larder/internal/fault"
+	"larder/internal/raster"
+)
 
 type stepKind uint8
 
@@ -173,7 +176,7 @@ func (p *planner) jitter(o *op, d jitterDraw) {
 // checkBetween bounds what lies between the passes of a resize: a high, thin image that becomes a flat, wide one is large
 // there, though neither end is.
 func (w *Worker) checkBetween(o *op, rw, rh int, p *planner) error {
-	if rw == p.w || rh == p.h || o.filter == nearest || int64(rw)*int64(p.h) <= w.limits.MaxPixels {
+	if rw == p.w || rh == p.h || o.filter == nearest || w.allowed(rw, p.h) {
 		return nil
 	}
 	return w.checkSize(rw, p.h, "the image between the passes of "+o.spec.Name)
@@ -184,9 +187,18 @@ func (w *Worker) checkSize(width, height int, what string) error {
 	if width < 1 || height < 1 {
 		return fault.New(fault.SampleBad, "", hintBad, "%s: %d x %d pixels", what, width, height)
 	}
-	if int64(width)*int64(height) > w.limits.MaxPixels {
-		return fault.New(fault.SampleBad, "", hintBad, "%s: %d x %d = %d pixels are more than the %d that are allowed",
-			what, width, height, int64(width)*int64(height), w.limits.MaxPixels)
+	if w.allowed(width, height) {
+		return nil
 	}
-	return nil
+	if width > raster.MaxSide || height > raster.MaxSide { // their product may not fit
+		return fault.New(fault.SampleBad, "", hintBad, "%s: %d x %d pixels are more than the %d that are allowed",
+			what, width, height, w.limits.MaxPixels)
+	}
+	return fault.New(fault.SampleBad, "", hintBad, "%s: %d x %d = %d pixels are more than the %d that are allowed",
+		what, width, height, int64(width)*int64(height), w.limits.MaxPixels)
+}
+
+// allowed compares without a product, which sides from a file may overflow. Both sides are 1 at least.
+func (w *Worker) allowed(width, height int) bool {
+	return int64(height) <= w.limits.MaxPixels/int64(width)
 }

@@ -17,6 +17,7 @@ func newImage(pix []byte, w, h int) Image { return Image{Pix: pix[:w*h*3], W: w,
 // Defaults of Limits.
 const (
 	defaultMaxPixels = 89_478_485 // Pillow's MAX_IMAGE_PIXELS
+	mostPixels       = 1<<31 - 1  // that Limits may allow: no size in bytes that follows from it overflows
 	defaultMaxBytes  = 1 << 30
 	defaultMaxScans  = 500
 	defaultTimeout   = 10 * time.Second
@@ -24,7 +25,7 @@ const (
 
 // Limits bound what one image may cost. The zero value means the defaults.
 type Limits struct {
-	MaxPixels int64 // of an image, decoded or resized; default 89,478,485, as Pillow's
+	MaxPixels int64 // of an image, decoded or resized; default 89,478,485, as Pillow's; at most 2^31-1
 	MaxBytes  int64 // memory that decoding one image may take, with the image itself; default 1 GiB (16-bit PNG and progressive JPEG need most)
 	MaxScans  int   // of a JPEG image; default 500. Large images may have fewer, see scans
 	// Timeout is the processor time that decoding one image may take, default 10 s. It is no wall-clock time, so that a busy or
@@ -71,6 +72,7 @@ func NewWorker(cfg Limits) *Worker {
 	if cfg.MaxPixels <= 0 {
 		cfg.MaxPixels = defaultMaxPixels
 	}
+	cfg.MaxPixels = min(cfg.MaxPixels, mostPixels)
 	if cfg.MaxBytes <= 0 {
 		cfg.MaxBytes = defaultMaxBytes
 	}

@@ -15,6 +15,19 @@ type Netpbm struct {
 	Data          int // where the pixels begin
 }
 
+// MaxSide is the longest side that a header may tell. It is that of PNG, and the product of two fits 63 bits.
+const MaxSide = 1<<31 - 1
+
+func checkSides(w, h int) error {
+	if w < 1 || h < 1 {
+		return fmt.Errorf("it has %d x %d pixels", w, h)
+	}
+	if w > MaxSide || h > MaxSide {
+		return fmt.Errorf("it has %d x %d pixels, and a side of more than 2^31-1 is not read", w, h)
+	}
+	return nil
+}
+
 // IsNetpbm tells whether a file begins as PBM, PGM or PPM.
 func IsNetpbm(b []byte) bool {
 	return len(b) >= 3 && b[0] == 'P' && b[1] >= '1' && b[1] <= '6' && (isSpace(b[2]))
@@ -39,10 +52,10 @@ func NetpbmHeader(b []byte) (*Netpbm, error) {
 		}
 		*f, p.Data = n, at
 	}
-	switch {
-	case p.Width < 1 || p.Height < 1:
-		return nil, fmt.Errorf("it has %d x %d pixels", p.Width, p.Height)
-	case p.Max < 1 || p.Max > 65535:
+	if err := checkSides(p.Width, p.Height); err != nil {
+		return nil, err
+	}
+	if p.Max < 1 || p.Max > 65535 {
 		return nil, fmt.Errorf("its largest value is %d, and 1 to 65535 are allowed", p.Max)
 	}
 	return p, nil
@@ -72,8 +85,14 @@ func headerNumber(b []byte, at int) (n, next int, err error) {
 func (p *Netpbm) color() bool { return p.Kind == '3' || p.Kind == '6' }
 
 // Decode writes the image to dst as Pillow's convert("RGB") gives it: values are scaled to 8 bits, but grey of more than 8 bits is scaled to 16
-// and clipped at 255. enc is the whole file. The error, which is about byte at of it, wraps io.ErrUnexpectedEOF when pixels are missing.
+// and clipped at 255. enc is the whole file, dst has 3 bytes a pixel. The error, which is about byte at of it, wraps io.ErrUnexpectedEOF when pixels are missing.
 func (p *Netpbm) Decode(enc, dst []byte) (at int64, err error) {
+	if err := checkSides(p.Width, p.Height); err != nil {
+		return 0, err
+	}
+	if p.Height > len(dst)/3/p.Width { // then all that follows is bounded by dst
+		return 0, fmt.Errorf("its %d x %d pixels are to be written to %d bytes", p.Width, p.Height, len(dst))
+	}
 	n := p.Width * p.Height
 	data := enc[min(p.Data, len(enc)):]
 	if p.Kind <= '3' {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -50,6 +51,35 @@ func tiff(order binary.ByteOrder, others ...entry) []byte {
 	}
 	put(&b, uint32(0))
 	return append(b.Bytes(), more.Bytes()...)
+}
+
+// long gives a header of tiff other sides, of 32 bits.
+func long(b []byte, w, h uint32) []byte {
+	for i, side := range []uint32{w, h} {
+		e := b[10+12*i:]
+		binary.LittleEndian.PutUint16(e[2:], 4)
+		binary.LittleEndian.PutUint32(e[8:], side)
+	}
+	return b
+}
+
+// TestTIFFSides: a side that PNG could not tell either is refused in words, and none is taken for another.
+func TestTIFFSides(t *testing.T) {
+	for _, c := range []struct {
+		w, h uint32
+		says string
+	}{
+		{1<<31 - 1, 1<<31 - 1, ""}, {1 << 31, 1, "2147483648 x 1 pixels, and a side of more than 2^31-1"}, {1, 1<<32 - 1, "1 x 4294967295 pixels, and a side"},
+		{0, 1 << 31, "0 x 2147483648 pixels"},
+	} {
+		h, err := TIFFHeader(bytes.NewReader(long(tiff(binary.LittleEndian), c.w, c.h)))
+		switch {
+		case c.says == "" && (err != nil || h.Width != int(c.w) || h.Height != int(c.h) || h.BlockPixels != int64(c.w)*int64(c.h)):
+			t.Errorf("%d x %d: %+v, error %v", c.w, c.h, h, err)
+		case c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)):
+			t.Errorf("%d x %d: error %v does not say %q", c.w, c.h, err, c.says)
+		}
+	}
 }
 
 // TestTIFFKinds: what would not come out as Pillow gives it is refused, and the words say what it is.
@@ -131,6 +161,13 @@ func TestNetpbmHeader(t *testing.T) {
 		{"P6 0 2 255 ", Netpbm{}, "0 x 2 pixels"},
 		{"P6 -1 2 255 ", Netpbm{}, `byte 3 of its header is '-'`},
 		{"P6 99999999999 2 255 ", Netpbm{}, "where a number is due"},
+		{"P6 2147483648 1 255 ", Netpbm{}, "2147483648 x 1 pixels, and a side of more than 2^31-1"},
+		{"P4 1 2147483648 ", Netpbm{}, "more than 2^31-1"},
+		{"P5 2147483647 2147483647 255 ", Netpbm{'5', MaxSide, MaxSide, 255, 29}, ""},
+		{"P6 4294967296 4294967296 255 ", Netpbm{}, "more than 2^31-1"}, // the product is 0 mod 2^64
+		{"P6 4294967297 4294967295 255 ", Netpbm{}, "more than 2^31-1"}, // -1
+		{"P6 2147418113 8590196740 255 ", Netpbm{}, "more than 2^31-1"}, // 4
+		{"P6 9999999999 9999999999 255 ", Netpbm{}, "9999999999 x 9999999999 pixels, and a side"},
 		{"P6 3 2 255", Netpbm{}, "unexpected EOF"},
 		{"P6 3 # no end", Netpbm{}, "unexpected EOF"},
 		{"P7\nWIDTH 3\n", Netpbm{}, "does not begin"},
@@ -179,12 +216,30 @@ func FuzzHeaders(f *testing.F) {
 	f.Add(tiff(binary.BigEndian, entry{322, []uint16{16}}, entry{323, []uint16{16}}))
 	f.Add([]byte("P3 2 1 9 1 2 3 4 5 6"))
 	f.Add([]byte("P5 # x\n 3 2 999 abcdefghijkl"))
+	for _, sides := range []string{"4294967296 4294967296", "4294967297 4294967295", "2147418113 8590196740", "2147483647 2147483647"} {
+		for kind := range 6 {
+			f.Add(fmt.Appendf(nil, "P%d %s 255 abcdefghijkl", kind+1, sides))
+		}
+	}
+	f.Add(long(tiff(binary.LittleEndian), 1<<32-1, 1<<32-1))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if h, err := TIFFHeader(bytes.NewReader(b)); err == nil && (h.Width < 1 || h.Height < 1 || h.BlockPixels < 1) {
+		within := func(w, h int) bool { return w >= 1 && h >= 1 && w <= MaxSide && h <= MaxSide }
+		if h, err := TIFFHeader(bytes.NewReader(b)); err == nil && (!within(h.Width, h.Height) || h.BlockPixels < 1) {
 			t.Errorf("%+v", h)
 		}
-		if p, err := NetpbmHeader(b); err == nil && p.Width < 1000 && p.Height < 1000 {
-			_, _ = p.Decode(b, make([]byte, 3*p.Width*p.Height))
+		p, err := NetpbmHeader(b)
+		if err != nil {
+			return
+		}
+		if !within(p.Width, p.Height) {
+			t.Errorf("%+v", p)
+		}
+		room := 0 // too little must not be written beyond
+		if p.Width < 1000 && p.Height < 1000 {
+			room = 3 * p.Width * p.Height
+		}
+		if _, err := p.Decode(b, make([]byte, room)); room == 0 && err == nil {
+			t.Errorf("%+v was decoded to nothing", p)
 		}
 	})
 }

@@ -57,8 +57,8 @@ func TIFFHeader(r io.ReaderAt) (*TIFF, error) {
 	}
 	t := &TIFF{Width: d.first(tagWidth, 0), Height: d.first(tagHeight, 0), Photometric: d.first(tagPhotometric, 0),
 		Compression: d.first(tagCompression, 1), Orientation: d.first(tagOrientation, 1)}
-	if t.Width < 1 || t.Height < 1 {
-		return nil, fmt.Errorf("it has %d x %d pixels", t.Width, t.Height)
+	if err := checkSides(t.Width, t.Height); err != nil {
+		return nil, err
 	}
 	if t.Orientation < 1 || t.Orientation > 8 { // Pillow looks away, too
 		t.Orientation = 1
@@ -255,7 +255,7 @@ func (d *tiffDir) entry(e []byte) error {
 		case 2:
 			v = int(d.order.Uint16(raw[2*i:]))
 		case 4:
-			v = int(min(d.order.Uint32(raw[4*i:]), 1<<31-1))
+			v = int(d.order.Uint32(raw[4*i:]))
 		}
 		d.values[tag] = append(d.values[tag], v)
 	}
