@@ -127,6 +127,7 @@ type verifier struct {
 	strict           bool
 	skipEmpty        bool
 	told             func(done, all int)
+	before           func(enc []byte) // for tests, which have no image that panics
 }
 
 func (v *verifier) run(ctx context.Context, uri string) (*verified, error) {
@@ -179,31 +180,20 @@ func (v *verifier) all(ctx context.Context, cat *source.Catalog, data *source.Da
 	g, ctx := errgroup.WithContext(ctx)
 	for range min(workers, max(1, len(ids))) {
 		g.Go(func() error {
-			w := prep.NewWorker(prep.Limits{RefuseCorrupt: true})
-			defer w.Close()
-			var enc, pix []byte
+			one := verifying{verifier: v, cat: cat, recipe: recipe, w: prep.NewWorker(prep.Limits{RefuseCorrupt: true})}
+			defer one.w.Close()
 			for ctx.Err() == nil {
 				i := int(next.Add(1)) - 1
 				if i >= len(ids) {
 					return nil
 				}
 				s := ids[i]
-				format, err := "", error(nil)
-				if enc, err = cat.Read(ctx, data.Object(s), enc[:0]); err == nil {
-					r.grow(&mu, w.Memory(enc))
-					if format, _, _, err = w.Header(enc); err == nil {
-						_, err = w.Decode(recipe, enc, func(n int) ([]byte, error) {
-							if cap(pix) < n {
-								pix = make([]byte, n)
-							}
-							return pix[:n], nil
-						})
-					}
-				}
+				format, memory, err := one.sample(ctx, data.Object(s))
 				if ctx.Err() != nil {
 					return ctx.Err()
 				}
 				mu.Lock()
+				r.MaxBytes = max(r.MaxBytes, memory)
 				switch {
 				case err == nil:
 					formats[format]++
@@ -232,10 +222,38 @@ func (v *verifier) all(ctx context.Context, cat *source.Catalog, data *source.Da
 	return nil
 }
 
-func (r *verified) grow(mu *sync.Mutex, n int64) {
-	mu.Lock()
-	defer mu.Unlock()
-	r.MaxBytes = max(r.MaxBytes, n)
+// verifying is one goroutine of a verifier, and its memory.
+type verifying struct {
+	*verifier
+	cat      *source.Catalog
+	recipe   *prep.Recipe
+	w        *prep.Worker
+	enc, pix []byte
+}
+
+// sample reads and decodes one object. A panic is a bug, but of one sample, as in the daemon.
+func (v *verifying) sample(ctx context.Context, o ident.ObjectID) (format string, memory int64, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fault.New(fault.SampleBad, "", "please report this", "larder panicked while preparing it: %v", p)
+		}
+	}()
+	if v.enc, err = v.cat.Read(ctx, o, v.enc[:0]); err != nil {
+		return "", 0, err
+	}
+	if v.before != nil {
+		v.before(v.enc)
+	}
+	memory = v.w.Memory(v.enc)
+	if format, _, _, err = v.w.Header(v.enc); err == nil {
+		_, err = v.w.Decode(v.recipe, v.enc, func(n int) ([]byte, error) {
+			if cap(v.pix) < n {
+				v.pix = make([]byte, n)
+			}
+			return v.pix[:n], nil
+		})
+	}
+	return format, memory, err
 }
 
 func badOf(data *source.Dataset, s ident.SampleID, err error) badFile {
