@@ -82,6 +82,9 @@ func absoluteURI(uri, dir string) string {
 	if !ok || scheme != "imagefolder" || path == "" || filepath.IsAbs(path) || strings.HasPrefix(path, "~") {
 		return uri
 	}
+	if inner, _, ok := strings.Cut(path, "://"); ok && !strings.Contains(inner, "/") { // a scheme, which the daemon refuses with a hint
+		return uri
+	}
 	abs, err := filepath.Abs(filepath.Join(dir, path))
 	if err != nil {
 		return uri

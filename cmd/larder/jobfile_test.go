@@ -147,7 +147,8 @@ func TestReadJobFile(t *testing.T) {
 	if _, err := readJobFile(dir, nil); !fault.Is(err, fault.Invalid) {
 		t.Errorf("a folder: %v", err)
 	}
-	for in, want := range map[string]string{"train": "train", "imagefolder:/a": "imagefolder:/a", "imagefolder:": "imagefolder:", "s3:b": "s3:b", "imagefolder:~/x": "imagefolder:~/x"} {
+	for in, want := range map[string]string{"train": "train", "imagefolder:/a": "imagefolder:/a", "imagefolder:": "imagefolder:", "s3:b": "s3:b", "imagefolder:~/x": "imagefolder:~/x",
+		"imagefolder:s3://b/x": "imagefolder:s3://b/x", "imagefolder:x/s3://b": "imagefolder:/d/x/s3:/b"} {
 		if got := absoluteURI(in, "/d"); got != want {
 			t.Errorf("absoluteURI(%q) = %q", in, got)
 		}

@@ -25,6 +25,9 @@ func parseURI(uri string) (root string, err error) {
 	if scheme != schemeImageFolder {
 		return "", unknownScheme(uri, scheme, rest)
 	}
+	if inner, after, ok := strings.Cut(rest, "://"); ok && inner != "" && !strings.Contains(inner, "/") { // clients leave it as it is
+		return "", unknownScheme(uri, inner, "//"+after)
+	}
 	if after, ok := strings.CutPrefix(rest, "//"); ok {
 		if !strings.HasPrefix(after, "/") {
 			return "", fault.New(fault.Invalid, printable(uri), "write imagefolder:DIR or imagefolder:///DIR", "dataset %q names a host, only local folders are known", uri)

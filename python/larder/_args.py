@@ -100,6 +100,9 @@ def absolute(uri: str) -> str:
     scheme, colon, rest = uri.partition(":")
     if not colon and (uri.startswith(("/", "./", "../", "~")) or os.path.isdir(uri)):
         raise InvalidError(f"{uri!r} does not say what kind of dataset it is", subject=uri, hint=f'write "imagefolder:{uri}"')
+    inner, url, _ = rest.partition("://")
+    if url and "/" not in inner:  # a scheme, as in imagefolder:s3://bucket, which the daemon refuses with a hint
+        return uri
     if scheme == "imagefolder" and rest and not rest.startswith("//"):
         return f"{scheme}:{os.path.abspath(os.path.expanduser(rest))}"
     return uri

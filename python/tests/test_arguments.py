@@ -94,6 +94,7 @@ def test_bad_uri(daemon, tmp_path, monkeypatch):
     assert absolute("imagefolder:a/../b") == f"imagefolder:{tmp_path}/b"
     assert absolute("imagefolder:///x/y") == "imagefolder:///x/y"
     assert absolute("name") == "name"
+    assert absolute("imagefolder:s3://b/x") == "imagefolder:s3://b/x", "the daemon says what to do about it"
 
 
 def test_spec_on_the_wire(load, daemon):
