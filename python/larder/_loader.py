@@ -148,7 +148,7 @@ class Loader(Facts, _resume.Resumable):
         self._waits = _args.choice("on_daemon_loss", on_daemon_loss, ("wait", "raise")) == "wait"
         self._held: _restart.Held | None = None
         self._client = os.urandom(8).hex()
-        self._replace = bool(replace)
+        self._replace = _args.flag("replace", replace)
         self._iterator: weakref.ref[Epoch] | None = None
         self._loaded: _resume.Loaded | None = None
         self._pinned: int | None = None

@@ -48,6 +48,8 @@ def test_unknown_keyword_names_the_nearest():
         ({"batch_size": 70000}, "65536"),
         ({"seed": -1}, "seed is -1"),
         ({"shuffle": "no"}, "shuffle must be True or False"),
+        ({"replace": "no"}, "replace must be True or False, not 'no'"),
+        ({"replace": None}, "replace must be True or False"),
         ({"order": "strict"}, "needs shuffle=True"),
         ({"order": "stratifed", "shuffle": True}, "did you mean 'stratified'"),
         ({"share": "augmentd"}, "did you mean 'augmented'"),
