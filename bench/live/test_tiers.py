@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import pathlib
+import re
 import sys
 import xml.etree.ElementTree as ET
 from typing import Any
@@ -162,3 +163,9 @@ def test_what_trainers_limit_says_nothing_of_waiting():
     assert len(told) == 1 and told[0].work == (0.008, 0.004) and told[0].measured == 80
     c["predicted"]["bottleneck"]["binding"] = "training"
     assert waiting.cells("x", {"cells": [c]}) == []
+
+
+def test_suffixes_are_those_that_the_daemon_indexes():
+    code = (pathlib.Path(__file__).parents[2] / "internal/source/pyorder.go").read_text()
+    listed = re.search(r"imageSuffixes = \[\]string\{(.*)\}", code)
+    assert listed and tuple(re.findall(r'"(\.\w+)"', listed[1])) == tiers.SUFFIXES

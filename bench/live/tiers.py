@@ -57,7 +57,7 @@ class Setting(NamedTuple):
 SETTINGS = {"imagenet-700": Setting(224, "10MB/s", (24 << 20, 112 << 20)), "drawn": Setting(96, "4MB/s", (1536 << 10, 4 << 20))}
 Group = tuple[str, str, int]  # dataset, phase, budget: what is compared with one another
 Degrees = dict[Group, list[float]]  # jobs that one read serves, one decode of what is encoded in memory, one augmentation that no tier keeps
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # what the daemon indexes, see internal/source
 SHRINK = 3  # the drawn images' sides, of those of larder demo
 MODELS = ("bottleneck", "seneca")
 
