@@ -7,6 +7,7 @@ import (
 	"image"
 	"image/color"
 	"image/gif"
+	"os"
 	"strings"
 	"testing"
 
@@ -238,4 +239,58 @@ func longSided(w, h uint64) map[string][]byte {
 		out["bmp"] = bmp
 	}
 	return out
+}
+
+// TestTIFFMemory: what docs/parity.md says that large scans count.
+func TestTIFFMemory(t *testing.T) {
+	page, err := os.ReadFile("../../docs/parity.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := NewWorker(Limits{MaxBytes: 1 << 40})
+	defer w.Close()
+	usual := NewWorker(Limits{})
+	defer usual.Close()
+	for _, c := range []struct {
+		name                                   string
+		side, bits, channels, compression, row uint32
+		bytes                                  int64
+		says                                   string
+	}{
+		{"fax", 9000, 1, 1, 4, 9000, 9000 * 9000 * (7 + 24), "counts 2.34 GiB in one strip"},
+		{"fax in strips", 9000, 1, 1, 4, 64, 9000*9000*7 + 9000*64*24, "554 MiB in strips of 64 rows"},
+		{"one strip", 9400, 16, 4, 5, 9400, 9400 * 9400 * (11 + 24), "LZW, 2.88 GiB"},
+		{"strips", 9400, 16, 4, 5, 64, 9400*9400*11 + 9400*64*24, "2.88 GiB and 941 MiB"},
+	} {
+		enc := []byte("II*\x00\x08\x00\x00\x00\x09\x00")
+		le := binary.LittleEndian
+		kind := uint32(1)
+		if c.channels > 1 {
+			kind = 2
+		}
+		at := uint32(8 + 2 + 9*12 + 4)
+		for _, e := range [][3]uint32{{256, 1, c.side}, {257, 1, c.side}, {258, c.channels, c.bits}, {259, 1, c.compression}, {262, 1, kind}, {277, 1, c.channels},
+			{278, 1, c.row}, {338, 1, 2}, {274, 1, 1}} {
+			if e[1] > 1 {
+				e[2] = at
+			}
+			enc = le.AppendUint32(le.AppendUint32(le.AppendUint16(le.AppendUint16(enc, uint16(e[0])), 4), e[1]), e[2])
+		}
+		enc = append(enc, 0, 0, 0, 0)
+		for range c.channels {
+			enc = le.AppendUint32(enc, c.bits)
+		}
+		n := w.Memory(enc)
+		told := fmt.Sprintf("%.0f MiB", float64(n)/(1<<20))
+		if n > 1<<30 {
+			told = fmt.Sprintf("%.2f GiB", float64(n)/(1<<30))
+		}
+		if n != c.bytes || !strings.Contains(c.says, told) || !bytes.Contains(page, []byte(c.says)) {
+			t.Errorf("%s: %d bytes (%s), want %d, and the page to say %q", c.name, n, told, c.bytes, c.says)
+		}
+		_, _, _, err := usual.Header(enc)
+		if n <= 1<<30 && err != nil || n > 1<<30 && (!fault.Is(err, fault.SampleBad) || !strings.Contains(err.Error(), "raise prep.max_memory")) {
+			t.Errorf("%s of %d bytes: %v", c.name, n, err)
+		}
+	}
 }
