@@ -34,6 +34,7 @@ type Facts struct {
 	Paused      bool
 	Attached    bool
 	Came, Left  bool  // a client was there before; it went in order
+	Lost        bool  // it lost its connection, and its process lives
 	Asked       bool  // its client is in an epoch
 	Over        int64 // the last epoch whose end it was told; -1 = none
 	Held, Slots int   // batches that its client has or can take, of so many at the most
@@ -51,6 +52,7 @@ type Behind struct {
 	Rank     int
 	Came     bool
 	Attached bool
+	Lost     bool // it lost its connection, and its process lives
 	InEpoch  bool // it has batches of Epoch left
 	Epoch    uint32
 }
@@ -172,6 +174,9 @@ func (f *Facts) noClient() string {
 	case f.Left:
 		return "a client: the last one left"
 	}
+	if f.Lost {
+		return "its client, which lost its connection, and lives: it comes back with its next call"
+	}
 	return "its client, which is gone without a word, to come back"
 }
 
@@ -189,6 +194,8 @@ func (f *Facts) behind() string {
 		switch {
 		case !b.Came:
 			why = "which has not come: its process has not begun to iterate"
+		case b.Lost:
+			why = "whose client lost its connection, and lives: it comes back with its next call"
 		case !b.Attached:
 			why = "whose client is gone"
 		case b.InEpoch:

@@ -49,6 +49,7 @@ func TestWaitOf(t *testing.T) {
 		{"no client yet", Facts{Over: -1}, reading, Client, "none has come yet"},
 		{"client left", Facts{Came: true, Left: true}, reading, Client, "left"},
 		{"client gone", Facts{Came: true}, reading, Client, "gone without a word"},
+		{"connection lost", Facts{Came: true, Lost: true}, reading, Client, "lost its connection"},
 		{"ended", Facts{Ended: true}, full, Nothing, ""},
 	} {
 		w := WaitOf(c.f, c.m)
@@ -68,14 +69,14 @@ func TestWaitOf(t *testing.T) {
 // TestWaitForRanks: each rank that an epoch waits for is named, with the reason.
 func TestWaitForRanks(t *testing.T) {
 	f := inEpoch(func(f *Facts) {
-		f.World, f.Rank = 5, 1
-		f.Behind = []Behind{{Rank: 0}, {Rank: 2, Came: true}, {Rank: 3, Came: true, Attached: true, InEpoch: true, Epoch: 4}, {Rank: 4, Came: true, Attached: true}}
+		f.World, f.Rank = 6, 1
+		f.Behind = []Behind{{Rank: 0}, {Rank: 2, Came: true}, {Rank: 3, Came: true, Attached: true, InEpoch: true, Epoch: 4}, {Rank: 4, Came: true, Attached: true}, {Rank: 5, Came: true, Lost: true}}
 	})
 	w := WaitOf(f, Machine{Workers: 2})
-	if w.Cause != OtherRank || w.Rank != 1 || !slices.Equal(w.Ranks, []int{0, 2, 3, 4}) {
+	if w.Cause != OtherRank || w.Rank != 1 || !slices.Equal(w.Ranks, []int{0, 2, 3, 4, 5}) {
 		t.Errorf("%+v", w)
 	}
-	for _, want := range []string{"rank 0, which has not come", "rank 2, whose client is gone", "rank 3, which is still in epoch 4", "rank 4, which has not asked", "all 5 ranks"} {
+	for _, want := range []string{"rank 0, which has not come", "rank 2, whose client is gone", "rank 3, which is still in epoch 4", "rank 4, which has not asked", "rank 5, whose client lost its connection", "all 6 ranks"} {
 		if !strings.Contains(w.Text, want) {
 			t.Errorf("%q is missing in %s", want, w.Text)
 		}
@@ -83,7 +84,7 @@ func TestWaitForRanks(t *testing.T) {
 	for r := range 20 {
 		f.Behind = append(f.Behind, Behind{Rank: 10 + r})
 	}
-	if w := WaitOf(f, Machine{}); len(w.Ranks) != 24 || !strings.Contains(w.Text, "and 20 more ranks") {
+	if w := WaitOf(f, Machine{}); len(w.Ranks) != 25 || !strings.Contains(w.Text, "and 21 more ranks") {
 		t.Errorf("%+v", w)
 	}
 }

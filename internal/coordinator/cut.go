@@ -253,7 +253,7 @@ func (c *Core) clientGone(e ClientGone) {
 func (c *Core) mayCome(s *stream) bool {
 	for r := range s.ranks {
 		k := &s.job.Ranks[r]
-		if s.ranks[r].lives && !k.Attached && !k.Left && (c.cfg.IdleTimeout <= 0 || c.now.Sub(k.Heard) < c.cfg.IdleTimeout) {
+		if s.hasLost(r) && (c.cfg.IdleTimeout <= 0 || c.now.Sub(k.Heard) < c.cfg.IdleTimeout) {
 			return true
 		}
 	}

@@ -20,6 +20,7 @@ func (c *Core) facts(j *jobs.Job) []jobs.Facts {
 				f.Held++
 			}
 		}
+		f.Lost = s != nil && s.hasLost(r)
 		if s == nil || !k.Attached || !f.Asked {
 			continue
 		}
@@ -36,12 +37,18 @@ func (c *Core) facts(j *jobs.Job) []jobs.Facts {
 	return out
 }
 
+// hasLost tells whether the client of a rank lost its connection, or its daemon, and its process lives.
+func (s *stream) hasLost(r int) bool {
+	k := &s.job.Ranks[r]
+	return s.ranks[r].lives && !k.Attached && !k.Left
+}
+
 // behind are the ranks without which the next epoch cannot begin.
 func (s *stream) behind() []jobs.Behind {
 	var out []jobs.Behind
 	for r := range s.job.Ranks {
 		if k := &s.job.Ranks[r]; s.isBehind(r) {
-			out = append(out, jobs.Behind{Rank: r, Came: k.Attaches > 0, Attached: k.Attached, Epoch: k.Epoch,
+			out = append(out, jobs.Behind{Rank: r, Came: k.Attaches > 0, Attached: k.Attached, Lost: s.hasLost(r), Epoch: k.Epoch,
 				InEpoch: k.InRun && k.Step < s.job.Spec.Batches(r)})
 		}
 	}

@@ -53,6 +53,15 @@ func TestFactsOfARankThatWaitsForAnother(t *testing.T) {
 	if w := r.waits(id, 0); w.Cause != jobs.OtherRank || !strings.Contains(w.Text, "client is gone") {
 		t.Errorf("rank 1 is gone: %+v", w)
 	}
+	b = r.attach(id, 1)
+	r.step(Detached{Job: id, Rank: 1, Inc: b.inc, Lives: true})
+	if w := r.waits(id, 0); w.Cause != jobs.OtherRank || !strings.Contains(w.Text, "client lost its connection") {
+		t.Errorf("rank 1 lost its connection: %+v", w)
+	}
+	r.step(ClientGone{Job: id, Rank: 1, Inc: b.inc})
+	if w := r.waits(id, 0); !strings.Contains(w.Text, "client is gone") {
+		t.Errorf("rank 1 is gone: %+v", w)
+	}
 }
 
 // TestFactsOfABatchUnderWay: what of the next batch is there, what storage is to give, and what is not durable.
