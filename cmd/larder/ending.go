@@ -154,7 +154,7 @@ func (d *daemon) finish(ctx context.Context, limit time.Duration, first *ending,
 			if e.drain == 0 {
 				cancel()
 			} else {
-				defer time.AfterFunc(e.drain, cancel).Stop()
+				time.AfterFunc(e.drain, cancel) // late, it cancels what is over
 			}
 		}
 	}

@@ -2,6 +2,8 @@ package main
 
 import (
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -9,32 +11,15 @@ import (
 	"larder/internal/fault"
 )
 
-// TestAwaitEndOverTCP: who listens and speaks no word, as TLS does to a client without it, is there; who refuses, or closes at once, is not.
+// TestAwaitEndOverTCP: who speaks TLS is there; who refuses, or closes at once, is not.
 func TestAwaitEndOverTCP(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := l.Addr().String()
-	waits := make(chan struct{})
-	go func() {
-		defer close(waits)
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			defer c.Close()
-		}
-	}()
-	err = awaitEnd(t.Context(), at, 7, 300*time.Millisecond)
+	served := httptest.NewTLSServer(http.NotFoundHandler())
+	at := served.Listener.Addr().String()
+	err := awaitEnd(t.Context(), at, 7, 300*time.Millisecond)
 	if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "process 7 was told to stop, and has not ended after 300ms") {
 		t.Errorf("%v", err)
 	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	<-waits
+	served.Close()
 	if err := awaitEnd(t.Context(), at, 7, time.Minute); err != nil {
 		t.Errorf("nobody listens: %v", err)
 	}
