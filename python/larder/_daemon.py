@@ -122,6 +122,14 @@ def open_session(endpoint: str | None, timeout: float, known: str = "") -> Sessi
         _start(path, deadline, known)
 
 
+def reach(path: str, timeout: float) -> Session:
+    """Connects to the daemon that serves the socket now and says HELLO; starts none, waits for none that is to come."""
+    try:
+        return _connect(path, time.monotonic() + timeout)
+    except _NobodyThere as e:
+        raise UnavailableError(f"no larder daemon answers at {path}: {e}", subject=path) from None
+
+
 class _NobodyThere(Exception):
     """No socket, or nobody listens on it."""
 

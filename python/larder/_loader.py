@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from . import _args, _audit, _daemon, _ranks, _restart, _resume, _ring, _rivals, _waits, _wire
+from . import _args, _audit, _daemon, _goodbye, _ranks, _restart, _resume, _ring, _rivals, _waits, _wire
 from ._facts import Facts
 from ._parts import Box, Epoch, Run, bury, leave, shutdown, watch
 from ._session import Session
@@ -270,6 +270,8 @@ class Loader(Facts, _resume.Resumable):
         if held is not None and held.fits(self._job):
             inc = held.incarnation
             self._held = held._replace(unanswered=held.unanswered + 1)
+            if self._box.seat is not None:
+                self._box.seat = self._box.seat._replace(held=self._held)
         deadline = time.monotonic() + self._timeout
         patience = time.monotonic() + min(_RANK_HELD_PATIENCE, self._timeout)
         again = register and self._spec is not None
@@ -305,6 +307,7 @@ class Loader(Facts, _resume.Resumable):
             s.board.shows([s.ring.fields[f] for f in self._fields], self._output == "torch")
         self._job = {**(answer.get("job") or self._job)}
         self._held = _restart.Held(os.getpid(), int(answer.get("incarnation") or 0), _restart.identity(self._job))
+        self._box.seat = _goodbye.Seat(s.path, self._name, self._place.rank, self._place.node_rank, f"{s.pid}.{self._client}", self._held)
         self._note_size(answer)  # this rank's numbers may differ from the job's
         self._note_rest()
         rest = bool(answer.get("rest")) and self._loaded is None  # of an epoch: for another client, who loads its state

@@ -8,7 +8,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from . import _wire
+from . import _goodbye, _wire
 from ._board import Board
 from ._session import Session
 from ._wire import Frame
@@ -142,18 +142,25 @@ class Dataset:
 class Box:
     """What has to be let go when the Loader is closed or forgotten; it does not know the Loader."""
 
-    __slots__ = ("session", "unused")
+    __slots__ = ("seat", "session", "unused")
 
     def __init__(self) -> None:
         self.session: Session | None = None
+        self.seat: _goodbye.Seat | None = None  # what it took last
         self.unused = ""  # name of a job that this Loader made and has not attached to
 
 
 def shutdown(box: Box) -> None:
     """Leaves the job, or ends one that nobody ever used; never raises."""
     s, box.session = box.session, None
-    if s is None:
-        return
+    seat, box.seat = box.seat, None
+    if s is not None:
+        _end(box, s)
+    if seat is not None and (s is None or not s.left):
+        _goodbye.say(seat)
+
+
+def _end(box: Box, s: Session) -> None:
     if box.unused and s.usable:
         # Nobody would ever end it, and its name would stay taken. Another process that is about to attach registers it again.
         try:
@@ -202,12 +209,13 @@ def bury() -> None:
     while _forgotten:
         try:
             box = _forgotten[0].box
-            if box.session is not None and box.session.goodbye is not None:
-                box.session.ring = None  # it has said goodbye
+            if box.session is not None and box.session.said_goodbye():
+                box.session.ring, box.session.left = None, True
             leave(box)
             _forgotten.popleft()
         except IndexError:
-            return  # another thread was faster
+            break  # another thread was faster
+    _goodbye.say_owed()
 
 
 @atexit.register
@@ -215,3 +223,4 @@ def _at_exit() -> None:
     bury()
     for grave in reversed(list(_graves.values())):
         leave(grave.box)
+    _goodbye.say_owed(now=True)

@@ -34,6 +34,16 @@ _AT_ONCE = (socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL,)
 _SMALL = 4096  # bytes a Unix socket takes in one piece
 _APART = (_wire.PING, _wire.PONG, _wire.DRAIN, _wire.ERROR, _wire.WAKE)  # not of the stream of an attachment
 
+try:
+    import ctypes
+
+    # send(2) itself, which returns -1 where the method of a socket raises: what a callback of the interpreter raises is printed and lost.
+    _send_quietly = ctypes.PyDLL(None).send
+    _send_quietly.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int)
+    _send_quietly.restype = ctypes.c_ssize_t
+except (ImportError, OSError, AttributeError):  # a Python without libffi: a forgotten Loader leaves with the next call of another one
+    _send_quietly = None
+
 _live: list[weakref.ref[Session]] = []  # not a WeakSet, whose callback is Python code
 
 
@@ -109,6 +119,8 @@ class Session:
         self.queue: collections.deque[bytes | Lease] = collections.deque()  # small frames to send, and deaths to report
         self._sent: list[tuple[bytes | Lease, int]] = []  # the first of the queue, and how much of it was sent, if it was
         self.goodbye: weakref.ref[Any] | None = None  # of the Loader; see leaves_with
+        self._said: list[int] = []  # what send returned for it
+        self.left = False  # the daemon was told that nobody comes back
         self._sock: socket.socket | None = sock
         self._poller = select.poll()
         self._poller.register(sock, select.POLLIN)
@@ -156,8 +168,11 @@ class Session:
         try:
             if attached:
                 self.request(_wire.DETACH, b"", time.monotonic() + seconds, "the daemon's answer to DETACH")
+                self.left = True
+        except UnavailableError:
+            pass  # see _goodbye
         except Error:
-            pass  # the end of the connection says the same, later
+            self.left = True  # it has no such client any more, or will read it late
         finally:
             if self.error is None:
                 self.error = StaleError("the loader is closed")
@@ -166,11 +181,16 @@ class Session:
     def leaves_with(self, owner: Any) -> None:
         """The attachment ends in order when ``owner`` is forgotten: its death sends DETACH, in C calls alone. What else there is to let
         go is for ``_parts.bury``."""
-        if self._sock is not None:
+        if self._sock is not None and _send_quietly is not None:
             self._request += 1
             frame = _wire.pack(_wire.DETACH, self._request, b"")
-            send = map(self._sock.send, (frame,), _AT_ONCE)
-            self.goodbye = weakref.ref(owner, functools.partial(next, send))
+            send = map(_send_quietly, (self._sock.fileno(),), (frame,), (len(frame),), _AT_ONCE)
+            self._said = []
+            self.goodbye = weakref.ref(owner, functools.partial(next, map(self._said.extend, (send,))))
+
+    def said_goodbye(self) -> bool:
+        """Whether the death of the Loader has sent DETACH."""
+        return bool(self._said) and self._said[0] == _wire.HEADER_BYTES
 
     def _close_socket(self) -> None:
         self.goodbye = None

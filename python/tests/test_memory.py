@@ -105,6 +105,24 @@ def test_forgetting_a_loader_runs_no_python_code(load, daemon):
     assert len(batch[0]) == 4  # and what it gave stays
 
 
+@pytest.mark.parametrize("heard", [False, True])
+def test_forgetting_a_loader_whose_daemon_has_gone_prints_nothing(heard, load, daemon, monkeypatch):
+    printed = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda u: printed.append(u.exc_value))
+    loader = larder.Loader("fake:80", batch_size=4, endpoint=daemon.path, job="forgotten", on_daemon_loss="raise")
+    it = iter(loader)
+    next(it)
+    session = loader._session()
+    daemon.kill()
+    if heard:
+        with pytest.raises(larder.UnavailableError):
+            for _ in it:
+                pass
+    del it, loader
+    assert printed == []
+    assert not session.said_goodbye()  # so it is said over another connection, see test_e2e_goodbye.py
+
+
 def test_ctrl_c_between_batches_is_never_lost(load):
     """Every exception of a signal handler is raised in the loop, whenever it comes: 5 ms steps in C, arrays that die at their end."""
 
