@@ -150,8 +150,8 @@ type rankQueue struct {
 
 type prefix struct {
 	id      ident.RecipeID
-	decoded meter // bytes of decoded samples of this prefix
-	jobs                     bits.JobSet // joined jobs that have it
+	decoded meter       // bytes of decoded samples of this prefix
+	jobs    bits.JobSet // joined jobs that have it
 }
 
 // group is jobs that share augmented samples: equal dataset and recipe, one seed.
