@@ -91,7 +91,7 @@ func (s *stream) part(r int, l *jobs.Ledger, epoch uint32, step int) (d *deliver
 	k, q := &s.job.Ranks[r], &s.ranks[r]
 	for _, d := range q.planned {
 		if d.ledger == l && d.step == step {
-			return d, d.pending > 0 || !d.durable
+			return d, d.pending > 0 || !d.written()
 		}
 	}
 	if k.Wants || k.Left {
@@ -178,7 +178,7 @@ func (c *Core) giveUpStep(s *stream, l *jobs.Ledger, all []*delivery) []ident.Ob
 // holding are the ranks that the next batch of a rank waits for, which is complete.
 func (s *stream) holding(r int) []jobs.Behind {
 	q := s.ranks[r].planned
-	if !s.job.Spec.InStep() || len(q) == 0 || q[0].pending > 0 || !q[0].durable || q[0].step < q[0].ledger.Dealing {
+	if !s.job.Spec.InStep() || len(q) == 0 || q[0].pending > 0 || !q[0].written() || q[0].step < q[0].ledger.Dealing {
 		return nil
 	}
 	var out []jobs.Behind

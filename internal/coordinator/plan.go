@@ -26,6 +26,7 @@ type delivery struct {
 	fills    []Fill // of the rows, as they were last asked for
 	pending  int    // rows neither filled nor failed
 	durable  bool   // its picks are in the journal
+	unlogged int    // bad samples of it that are not there yet: after a restart they would count as delivered
 	canceled bool
 	over     bool // let go of
 	bad      []jobs.Bad
@@ -273,13 +274,19 @@ func (c *Core) failOwed(s *stream) {
 }
 
 // recordBad makes a quarantined sample that another job had found bad survive for this one too: what its batches have in place of it is
-// not to be taken for more than fits them.
-func (c *Core) recordBad(s *stream, bad jobs.Bad) {
+// not to be taken for more than fits them. The batch leaves when that is durable.
+func (c *Core) recordBad(d *delivery, bad jobs.Bad) {
+	s := d.s
 	if !bad.Removed {
 		c.datasets[s.dataset].bad.Add(uint32(bad.Object))
 	}
 	if _, ok := c.quarantine[ident.Key{Object: bad.Object, Form: ident.Decoded, Recipe: c.prefixes[s.prefix].id}]; ok && s.knownBad.Add(uint32(bad.Object)) {
-		c.persist(Persist{Kind: RecQuarantine, Job: s.job.ID, Objects: []ident.ObjectID{bad.Object}, Text: bad.Reason, Corrupt: bad.Corrupt}, nil)
+		c.persist(Persist{Kind: RecQuarantine, Job: s.job.ID, Objects: []ident.ObjectID{bad.Object}, Text: bad.Reason, Corrupt: bad.Corrupt}, func() {
+			if d.unlogged--; d.unlogged == 0 {
+				c.settle(d)
+			}
+		})
+		d.unlogged++
 	}
 }
 
@@ -291,7 +298,7 @@ func (c *Core) failRow(d *delivery, i int, bad jobs.Bad) {
 		return
 	}
 	d.bad = append(d.bad, bad)
-	c.recordBad(d.s, bad)
+	c.recordBad(d, bad)
 	if x, ok := c.substitute(d); ok {
 		d.rows[i] = row{object: x, turn: d.rows[i].turn}
 		if d.picks != nil { // in one record with what it takes the place of: a restart must not find the one without the other
@@ -307,6 +314,9 @@ func (c *Core) failRow(d *delivery, i int, bad jobs.Bad) {
 	d.pending--
 	c.settle(d)
 }
+
+// written tells whether the journal has all of a batch that a restart needs.
+func (d *delivery) written() bool { return d.durable && d.unlogged == 0 }
 
 // settle sends the batch when it is complete, or lets go of it when it was canceled and nothing writes into its slot.
 func (c *Core) settle(d *delivery) {
@@ -326,7 +336,7 @@ func (c *Core) settle(d *delivery) {
 		}
 		return
 	}
-	if d.pending == 0 && d.durable {
+	if d.pending == 0 && d.written() {
 		s := d.s
 		s.job.Ranks[d.rank].Slots[d.slot].State = jobs.Ready
 		c.mayDeal(s)
@@ -362,7 +372,7 @@ func (c *Core) sendReady(s *stream, r int) {
 	q := &s.ranks[r]
 	for len(q.planned) > 0 {
 		d := q.planned[0]
-		if d.pending > 0 || !d.durable || k.Asked != int64(d.epoch) || j.Spec.InStep() && d.step >= d.ledger.Dealt {
+		if d.pending > 0 || !d.written() || k.Asked != int64(d.epoch) || j.Spec.InStep() && d.step >= d.ledger.Dealt {
 			return
 		}
 		q.planned = append(q.planned[:0], q.planned[1:]...)

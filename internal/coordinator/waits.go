@@ -58,7 +58,7 @@ func (s *stream) behind() []jobs.Behind {
 // tell says what there is of a batch, and what of it storage is to give.
 func (d *delivery) tell(f *jobs.Facts) {
 	f.Rows, f.There = len(d.rows), len(d.rows)-d.pending
-	f.Unwritten = d.pending == 0 && !d.durable
+	f.Unwritten = d.pending == 0 && !d.written()
 	for i := range d.rows {
 		w := &d.rows[i]
 		if w.flight == nil || w.state != rowWaiting && w.state != rowFilling {
