@@ -431,6 +431,8 @@ def test_no_descriptors_left(folder, lives, loads):
     assert sorted(got) == list(range(108))
 
 
+@pytest.mark.filterwarnings("ignore:.*unclosed <socket:ResourceWarning")  # interrupted as it was made: its end closes it
+@pytest.mark.filterwarnings("ignore:.*socket.socket fd=-1:pytest.PytestUnraisableExceptionWarning")
 def test_interrupts_while_it_goes_on(folder, lives, loads):
     """Ctrl-C at any moment of going on, after a death or a cut: the epoch goes on, or is told to be lost; nothing is mixed up."""
     d = lives()

@@ -319,6 +319,8 @@ def test_keyboard_interrupt_in_next_leaves_the_loader_usable(load, daemon):
     assert sorted(int(i) for *_, x in it for i in x) == list(range(100))
 
 
+@pytest.mark.filterwarnings("ignore:.*unclosed <socket:ResourceWarning")  # interrupted as it was made: its end closes it
+@pytest.mark.filterwarnings("ignore:.*socket.socket fd=-1:pytest.PytestUnraisableExceptionWarning")
 def test_interrupts_at_random_moments_lose_and_double_nothing(load, daemon):
     class Interrupt(Exception):
         pass
