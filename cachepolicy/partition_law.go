@@ -121,8 +121,9 @@ func (w *world) withRoom(all []int, best layout, got outcome) (layout, outcome) 
 	w.room = encodedRoom
 	defer func() { w.room = 1 }()
 	with, gives, found := best, got, false
-	for _, src := range w.sourcesOf(all...) {
-		if len(all) > manyItems && src != fromEncoded && w.shares() {
+	programs := w.sourcesOf(all...)
+	for _, src := range programs {
+		if len(all) > manyItems && src != fromEncoded && len(programs) > 1 {
 			continue
 		}
 		l := w.solve(all, got.rates, 1, src)
@@ -147,11 +148,6 @@ func (w *world) roomier(a, b layout) bool {
 		more = more || mix[fStored] < 1e-6 && a.enc[it.data] > b.enc[it.data]
 	}
 	return more
-}
-
-// shares tells whether augmented samples of any recipe are shared.
-func (w *world) shares() bool {
-	return slices.ContainsFunc(w.items, func(it item) bool { return it.rec.Sharers > 1 })
 }
 
 // sourcesOf are the programs that some items need: where nobody shares augmented samples, none is made anew.

@@ -182,14 +182,22 @@ func (f *Facts) noClient() string {
 
 const most = 4 // ranks that are named
 
-// behind says of each rank that is waited for why.
-func (f *Facts) behind() string {
+// named says of each rank that is waited for why, of the first most if there are many more.
+func named[T any](ranks []T, say func(T) string) string {
 	var parts []string
-	for i, b := range f.Behind {
-		if i == most && len(f.Behind) > most+1 {
-			parts = append(parts, fmt.Sprintf("and %d more ranks", len(f.Behind)-most))
+	for i, r := range ranks {
+		if i == most && len(ranks) > most+1 {
+			parts = append(parts, fmt.Sprintf("and %d more ranks", len(ranks)-most))
 			break
 		}
+		parts = append(parts, say(r))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// behind says of each rank that is waited for why.
+func (f *Facts) behind() string {
+	list := named(f.Behind, func(b Behind) string {
 		why := "which has not asked for the epoch"
 		switch {
 		case !b.Came:
@@ -201,26 +209,21 @@ func (f *Facts) behind() string {
 		case b.InEpoch:
 			why = fmt.Sprintf("which is still in epoch %d", b.Epoch)
 		}
-		parts = append(parts, fmt.Sprintf("rank %d, %s", b.Rank, why))
-	}
-	return fmt.Sprintf("%s; an epoch begins when all %d ranks ask for it", strings.Join(parts, "; "), f.World)
+		return fmt.Sprintf("rank %d, %s", b.Rank, why)
+	})
+	return fmt.Sprintf("%s; an epoch begins when all %d ranks ask for it", list, f.World)
 }
 
 // inStep says which ranks have to catch up.
 func (f *Facts) inStep() string {
-	var parts []string
-	for i, b := range f.Step {
-		if i == most && len(f.Step) > most+1 {
-			parts = append(parts, fmt.Sprintf("and %d more ranks", len(f.Step)-most))
-			break
-		}
+	list := named(f.Step, func(b Behind) string {
 		why := "whose batch of this step is not ready"
 		if !b.Attached {
 			why = "whose client is gone"
 		}
-		parts = append(parts, fmt.Sprintf("rank %d, %s", b.Rank, why))
-	}
-	return fmt.Sprintf("%s; with on_error=\"substitute\" a step is given when all %d ranks have a batch for it", strings.Join(parts, "; "), f.World)
+		return fmt.Sprintf("rank %d, %s", b.Rank, why)
+	})
+	return fmt.Sprintf("%s; with on_error=\"substitute\" a step is given when all %d ranks have a batch for it", list, f.World)
 }
 
 // weight orders causes by how much they say of a job of several ranks.

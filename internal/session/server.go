@@ -190,19 +190,25 @@ func (s *Server) Farewell(why *fault.Error) error {
 	for _, c := range conns {
 		c.farewell(why)
 	}
-	late := time.NewTimer(flushTime)
-	defer late.Stop()
+	ctx, cancel := context.WithTimeout(context.Background(), flushTime)
+	defer cancel()
+	_ = s.emptied(ctx) // who has not gone by then is closed
+	return s.Close()
+}
+
+// emptied waits until every session has ended; the error is ctx's when that ends first.
+func (s *Server) emptied(ctx context.Context) error {
 	for {
 		s.mu.Lock()
 		n, changed := len(s.mu.conns), s.mu.changed
 		s.mu.Unlock()
 		if n == 0 {
-			return s.Close()
+			return nil
 		}
 		select {
 		case <-changed:
-		case <-late.C:
-			return s.Close()
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 }
@@ -232,19 +238,10 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	for _, c := range conns {
 		c.endIfDrained()
 	}
-	for {
-		s.mu.Lock()
-		n, changed := len(s.mu.conns), s.mu.changed
-		s.mu.Unlock()
-		if n == 0 {
-			return s.Close()
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+	if err := s.emptied(ctx); err != nil {
+		return err
 	}
+	return s.Close()
 }
 
 // Close ends every session at once and waits for them. Twice is fine.
