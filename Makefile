@@ -66,7 +66,7 @@ setup: ## install what the tests need, into the system (Debian, root) and .venv
 
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint $(TOOLS)/buf ## golangci-lint, buf, gofmt
-	@test -z "$$(gofmt -l cmd dsa cachepolicy tiers jobs bench internal)" || { gofmt -l cmd dsa cachepolicy tiers jobs bench internal; exit 1; }
+	@test -z "$$(gofmt -l cmd client dsa cachepolicy tiers jobs bench internal)" || { gofmt -l cmd client dsa cachepolicy tiers jobs bench internal; exit 1; }
 	$(TOOLS)/golangci-lint run --build-tags '$(TAGS)' ./...
 	cd proto && $(TOOLS)/buf lint
 

@@ -15,9 +15,11 @@ import (
 	"larder/dsa"
 	"larder/internal/config"
 	"larder/internal/coordinator"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
+	"larder/internal/nearest"
 	"larder/internal/source/subset"
+	"larder/internal/units"
 	"larder/internal/xrand"
 )
 
@@ -89,7 +91,7 @@ func ParseLive(name string, data []byte) (*Live, error) {
 		Tiers: LiveTiers{Total: DefaultTotal, Sizes: [ident.NumForms]int64{ident.Encoded: -1, ident.Decoded: -1, ident.Augmented: -1}}}}
 	err := readScenario(name, data, "bench/scenarios/live has some", func(top *yaml.Node) error {
 		p.live(top)
-		return errors.Join(p.errs...)
+		return errors.Join(p.problems...)
 	})
 	if err != nil {
 		return nil, err
@@ -226,7 +228,7 @@ func (p *liveParser) cost(v *yaml.Node, key string, to *Cost) {
 		{"by", func(v *yaml.Node) {
 			word := ""
 			if p.word(v, key+".by", &word) && word != "bytes" && word != "sample" {
-				p.fail(v, key+".by", fault.DidYouMean(word, []string{"bytes", "sample"}), "%s.by: %.40q cannot be its value", key, word)
+				p.fail(v, key+".by", nearest.DidYouMean(word, []string{"bytes", "sample"}), "%s.by: %.40q cannot be its value", key, word)
 			}
 			to.ByBytes = word == "bytes"
 		}},
@@ -244,7 +246,7 @@ func (p *liveParser) tiers(n *yaml.Node) {
 	size := func(v *yaml.Node, f ident.Form) { p.bytes(v, "tiers."+f.String(), true, &t.Sizes[f]) }
 	policy := func(v *yaml.Node, f ident.Form) {
 		if known := cachepolicy.Unforeseeing(); p.word(v, "tiers.policy."+f.String(), &t.Policy[f]) && !slices.Contains(known, t.Policy[f]) {
-			p.fail(v, "tiers.policy."+f.String(), fault.DidYouMean(t.Policy[f], known), "unknown cache policy %.40q", t.Policy[f])
+			p.fail(v, "tiers.policy."+f.String(), nearest.DidYouMean(t.Policy[f], known), "unknown cache policy %.40q", t.Policy[f])
 		}
 	}
 	seen := p.mapping(n, "tiers", []field{
@@ -255,7 +257,7 @@ func (p *liveParser) tiers(n *yaml.Node) {
 		}},
 		{"model", func(v *yaml.Node) {
 			if p.word(v, "tiers.model", &t.Model) && !slices.Contains(config.Models, t.Model) {
-				p.fail(v, "tiers.model", fault.DidYouMean(t.Model, config.Models), "unknown model %.40q", t.Model)
+				p.fail(v, "tiers.model", nearest.DidYouMean(t.Model, config.Models), "unknown model %.40q", t.Model)
 			}
 		}},
 	})
@@ -267,7 +269,7 @@ func (p *liveParser) tiers(n *yaml.Node) {
 		t.Total = fixed
 	}
 	if fixed > t.Total {
-		p.fail(n, "tiers", "raise tiers.total", "the tiers have %s together, and tiers.total is %s", fault.Size(fixed), fault.Size(t.Total))
+		p.fail(n, "tiers", "raise tiers.total", "the tiers have %s together, and tiers.total is %s", units.Size(fixed), units.Size(t.Total))
 	}
 }
 
@@ -277,7 +279,7 @@ func (p *liveParser) job(n *yaml.Node, i int) {
 		return
 	}
 	j := LiveJob{Job: coresim.Job{Order: "stratified", Batch: defaultBatch, Epochs: 1, Prefetch: 2, Seed: uint64(i), Step: 10 * time.Millisecond}, Crop: 224, at: n}
-	errs := len(p.errs)
+	problems := len(p.problems)
 	nodes := map[string]*yaml.Node{"name": n, "leave": n, "subset": n, "order": n, "share": n}
 	at := func(key string, read func(v *yaml.Node)) field {
 		return field{key, func(v *yaml.Node) { nodes[key] = v; read(v) }}
@@ -303,11 +305,11 @@ func (p *liveParser) job(n *yaml.Node, i int) {
 		{"crop", func(v *yaml.Node) { p.whole(v, "crop", 1, 4096, &j.Crop) }},
 		at("share", func(v *yaml.Node) {
 			if p.word(v, "share", &share) && share != "none" && share != "augmented" {
-				p.fail(v, "share", fault.DidYouMean(share, []string{"none", "augmented"}), "share: %.40q cannot be its value", share)
+				p.fail(v, "share", nearest.DidYouMean(share, []string{"none", "augmented"}), "share: %.40q cannot be its value", share)
 			}
 		}),
 	})
-	if len(p.errs) > errs {
+	if len(p.problems) > problems {
 		return
 	}
 	j.Share, j.Even = share == "augmented", j.Ranks > 1
@@ -323,7 +325,7 @@ func (p *liveParser) job(n *yaml.Node, i int) {
 	}
 	check := ScenarioJob{NoShuf: !shuffle}
 	if err := check.setOrder(j.Order); err != nil {
-		f := fault.From(err)
+		f := errs.From(err)
 		p.fail(nodes["order"], f.Subject, f.Hint, "%s", f.Message)
 	} else if check.rival != "" {
 		p.fail(nodes["order"], "order", "choose fixed, strict, stratified or epoch; larder bench sampler runs the others", "order %s is no order of a daemon", j.Order)
@@ -333,9 +335,9 @@ func (p *liveParser) job(n *yaml.Node, i int) {
 	}
 	var err error
 	if j.expr, err = subset.Parse(j.Expr); err != nil {
-		f := fault.From(err)
+		f := errs.From(err)
 		v := nodes["subset"]
-		p.errs = append(p.errs, fault.New(f.Reason, "subset", f.Hint, "%s:%d:%d: %s", p.file, v.Line, v.Column, f.Message))
+		p.problems = append(p.problems, errs.New(f.Reason, "subset", f.Hint, "%s:%d:%d: %s", p.file, v.Line, v.Column, f.Message))
 	}
 	p.l.Jobs = append(p.l.Jobs, j)
 }
@@ -377,7 +379,7 @@ type Data interface {
 func (l *Live) World(data Data, decoded func(ident.SampleID) int64, fallback LiveMachine) (*coresim.World, error) {
 	if data == nil {
 		if l.Samples == 0 {
-			return nil, fault.New(fault.Invalid, "dataset", "give samples: N instead, or run larder bench live", "a scenario of the dataset %s needs its files", l.URI)
+			return nil, errs.New(errs.Invalid, "dataset", "give samples: N instead, or run larder bench live", "a scenario of the dataset %s needs its files", l.URI)
 		}
 		data = &madeUp{ids: ids{n: l.Samples}, classes: min(l.Classes, l.Samples), sizes: trace.PhotoSizes(xrand.New(l.Seed, 0x73697a65), l.Samples, l.Bytes)}
 	}
@@ -404,7 +406,7 @@ func (l *Live) World(data Data, decoded func(ident.SampleID) int64, fallback Liv
 		if known[expr] == nil {
 			got, err := l.Jobs[i].expr.Select(data)
 			if err == nil && len(got) == 0 {
-				err = fault.New(fault.SubsetEmpty, "subset", fmt.Sprintf("the ids are 0 to %d", n-1), "subset: job %.40q selects nothing", j.Name)
+				err = errs.New(errs.SubsetEmpty, "subset", fmt.Sprintf("the ids are 0 to %d", n-1), "subset: job %.40q selects nothing", j.Name)
 			}
 			if err != nil {
 				return nil, err

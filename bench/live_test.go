@@ -12,7 +12,7 @@ import (
 
 	"larder/bench/coresim"
 	"larder/internal/config"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 )
 
@@ -83,59 +83,59 @@ func TestLiveScenario(t *testing.T) {
 func TestLiveMistakes(t *testing.T) {
 	for _, c := range []struct {
 		text   string
-		reason fault.Reason
+		reason errs.Reason
 		want   []string
 	}{
-		{"", fault.Invalid, []string{"there is no scenario"}},
-		{"- 1", fault.Invalid, []string{"f:1:1: the scenario must hold keys"}},
-		{"samples: 3\njobs: [{name: a}]\n---\nx: 1", fault.Invalid, []string{"more than one YAML document"}},
-		{"jobs: [{name: a}]", fault.Invalid, []string{"either samples"}},
-		{"samples: 3\ndataset: imagefolder:/x\njobs: [{name: a}]", fault.Invalid, []string{"either samples"}},
-		{"samples: 3\nmachin: {}\njobs: [{name: a}]", fault.Invalid, []string{`f:2:1: unknown key "machin"`, "did you mean machine?"}},
-		{"samples: 3\nmachine: {worker: 2}\njobs: [{name: a}]", fault.Invalid, []string{`f:2:11: unknown key "worker" in machine`, "did you mean workers?"}},
-		{"samples: 3\nmachine: {storage: {bandwith: 2}}\njobs: [{name: a}]", fault.Invalid, []string{"f:2:21", "did you mean bandwidth?"}},
-		{"samples: 3\nmachine: {storage: {bandwidth: 50%}}\njobs: [{name: a}]", fault.Invalid, []string{"f:2:32", "64MiB"}},
-		{"samples: 3\nmachine: {decode: {spread: 2}}\njobs: [{name: a}]", fault.Invalid, []string{"machine.decode has no mean"}},
-		{"samples: 3\nmachine: {decode: {mean: 1ms, by: byte}}\njobs: [{name: a}]", fault.Invalid, []string{"did you mean bytes?"}},
-		{"samples: 3\nmachine: {decode: 0s}\njobs: [{name: a}]", fault.Invalid, []string{"f:2:19: machine.decode"}},
-		{"samples: 3\ntiers: {total: 1MiB, decoded: 2MiB}\njobs: [{name: a}]", fault.Invalid, []string{"f:2:8: the tiers have 2MiB together", "raise tiers.total"}},
-		{"samples: 3\ntiers: {total: auto}\njobs: [{name: a}]", fault.Invalid, []string{"f:2:16: tiers.total"}},
-		{"samples: 3\ntiers: {policy: {decoded: belady}}\njobs: [{name: a}]", fault.Invalid, []string{`unknown cache policy "belady"`}},
-		{"samples: 3\ntiers: {model: senca}\njobs: [{name: a}]", fault.Invalid, []string{"did you mean seneca?"}},
-		{"samples: 3\nkill: 5s\njobs: [{name: a}]", fault.Invalid, []string{"f:2:7: kill must hold keys"}},
-		{"samples: 3\nkill:\njobs: [{name: a}]", fault.Invalid, []string{"kill does not say when", "or leave it out"}},
-		{"samples: 3\nkill: {}\njobs: [{name: a}]", fault.Invalid, []string{"f:2:7: kill does not say when", "e.g. kill: {at: 5s}"}},
-		{"samples: 3\nkill: {att: 5s}\njobs: [{name: a}]", fault.Invalid, []string{`f:2:8: unknown key "att" in kill`, "did you mean at?"}},
-		{"samples: 3\nkill: {at: soon}\njobs: [{name: a}]", fault.Invalid, []string{"f:2:12: kill.at", "e.g. 20ms"}},
-		{"samples: 3\nkill: {at: 0s}\njobs: [{name: a}]", fault.Invalid, []string{"f:2:12: kill.at"}},
-		{"samples: 3\nkill: {at: 1s}\njobs: [{name: a, start: 1s}]", fault.Invalid, []string{"f:2:7: nobody trains yet", "kill it later"}},
-		{"samples: 3\njobs: []", fault.Invalid, []string{"jobs is missing"}},
-		{"samples: 3\njobs: [{name: a, stp: 2ms}]", fault.Invalid, []string{`unknown key "stp" in job 1`, "did you mean step?"}},
-		{"samples: 3\njobs: [{name: a, step: 2}]", fault.Invalid, []string{"f:2:24: step", "e.g. 20ms"}},
-		{"samples: 3\njobs: [{name: a, order: joader}]", fault.Invalid, []string{"order joader is no order of a daemon"}},
-		{"samples: 3\njobs: [{name: a, order: startified}]", fault.Invalid, []string{"did you mean stratified?"}},
-		{"samples: 3\njobs: [{name: a, share: augment}]", fault.Invalid, []string{"did you mean augmented?"}},
-		{"samples: 3\njobs: [{name: a, start: 2s, leave: 1s}]", fault.Invalid, []string{"f:2:36", "leaves at 1s"}},
-		{"samples: 3\njobs: [{name: a, phases: [{batches: 2}]}]", fault.Invalid, []string{"a phase has batches and a step"}},
-		{"samples: 3\njobs: [{name: a, subset: 'id <'}]", fault.SubsetSyntax, []string{"f:2:26: "}},
-		{"samples: 3\njobs: [{name: a}, {name: a}]", fault.Invalid, []string{"is there twice"}},
-		{"samples: 3\njobs: [&a {name: a}, *a]", fault.Invalid, []string{"aliases are not supported"}},
+		{"", errs.Invalid, []string{"there is no scenario"}},
+		{"- 1", errs.Invalid, []string{"f:1:1: the scenario must hold keys"}},
+		{"samples: 3\njobs: [{name: a}]\n---\nx: 1", errs.Invalid, []string{"more than one YAML document"}},
+		{"jobs: [{name: a}]", errs.Invalid, []string{"either samples"}},
+		{"samples: 3\ndataset: imagefolder:/x\njobs: [{name: a}]", errs.Invalid, []string{"either samples"}},
+		{"samples: 3\nmachin: {}\njobs: [{name: a}]", errs.Invalid, []string{`f:2:1: unknown key "machin"`, "did you mean machine?"}},
+		{"samples: 3\nmachine: {worker: 2}\njobs: [{name: a}]", errs.Invalid, []string{`f:2:11: unknown key "worker" in machine`, "did you mean workers?"}},
+		{"samples: 3\nmachine: {storage: {bandwith: 2}}\njobs: [{name: a}]", errs.Invalid, []string{"f:2:21", "did you mean bandwidth?"}},
+		{"samples: 3\nmachine: {storage: {bandwidth: 50%}}\njobs: [{name: a}]", errs.Invalid, []string{"f:2:32", "64MiB"}},
+		{"samples: 3\nmachine: {decode: {spread: 2}}\njobs: [{name: a}]", errs.Invalid, []string{"machine.decode has no mean"}},
+		{"samples: 3\nmachine: {decode: {mean: 1ms, by: byte}}\njobs: [{name: a}]", errs.Invalid, []string{"did you mean bytes?"}},
+		{"samples: 3\nmachine: {decode: 0s}\njobs: [{name: a}]", errs.Invalid, []string{"f:2:19: machine.decode"}},
+		{"samples: 3\ntiers: {total: 1MiB, decoded: 2MiB}\njobs: [{name: a}]", errs.Invalid, []string{"f:2:8: the tiers have 2MiB together", "raise tiers.total"}},
+		{"samples: 3\ntiers: {total: auto}\njobs: [{name: a}]", errs.Invalid, []string{"f:2:16: tiers.total"}},
+		{"samples: 3\ntiers: {policy: {decoded: belady}}\njobs: [{name: a}]", errs.Invalid, []string{`unknown cache policy "belady"`}},
+		{"samples: 3\ntiers: {model: senca}\njobs: [{name: a}]", errs.Invalid, []string{"did you mean seneca?"}},
+		{"samples: 3\nkill: 5s\njobs: [{name: a}]", errs.Invalid, []string{"f:2:7: kill must hold keys"}},
+		{"samples: 3\nkill:\njobs: [{name: a}]", errs.Invalid, []string{"kill does not say when", "or leave it out"}},
+		{"samples: 3\nkill: {}\njobs: [{name: a}]", errs.Invalid, []string{"f:2:7: kill does not say when", "e.g. kill: {at: 5s}"}},
+		{"samples: 3\nkill: {att: 5s}\njobs: [{name: a}]", errs.Invalid, []string{`f:2:8: unknown key "att" in kill`, "did you mean at?"}},
+		{"samples: 3\nkill: {at: soon}\njobs: [{name: a}]", errs.Invalid, []string{"f:2:12: kill.at", "e.g. 20ms"}},
+		{"samples: 3\nkill: {at: 0s}\njobs: [{name: a}]", errs.Invalid, []string{"f:2:12: kill.at"}},
+		{"samples: 3\nkill: {at: 1s}\njobs: [{name: a, start: 1s}]", errs.Invalid, []string{"f:2:7: nobody trains yet", "kill it later"}},
+		{"samples: 3\njobs: []", errs.Invalid, []string{"jobs is missing"}},
+		{"samples: 3\njobs: [{name: a, stp: 2ms}]", errs.Invalid, []string{`unknown key "stp" in job 1`, "did you mean step?"}},
+		{"samples: 3\njobs: [{name: a, step: 2}]", errs.Invalid, []string{"f:2:24: step", "e.g. 20ms"}},
+		{"samples: 3\njobs: [{name: a, order: joader}]", errs.Invalid, []string{"order joader is no order of a daemon"}},
+		{"samples: 3\njobs: [{name: a, order: startified}]", errs.Invalid, []string{"did you mean stratified?"}},
+		{"samples: 3\njobs: [{name: a, share: augment}]", errs.Invalid, []string{"did you mean augmented?"}},
+		{"samples: 3\njobs: [{name: a, start: 2s, leave: 1s}]", errs.Invalid, []string{"f:2:36", "leaves at 1s"}},
+		{"samples: 3\njobs: [{name: a, phases: [{batches: 2}]}]", errs.Invalid, []string{"a phase has batches and a step"}},
+		{"samples: 3\njobs: [{name: a, subset: 'id <'}]", errs.SubsetSyntax, []string{"f:2:26: "}},
+		{"samples: 3\njobs: [{name: a}, {name: a}]", errs.Invalid, []string{"is there twice"}},
+		{"samples: 3\njobs: [&a {name: a}, *a]", errs.Invalid, []string{"aliases are not supported"}},
 	} {
 		_, err := ParseLive("f", []byte(c.text))
-		if err == nil || !fault.Is(err, c.reason) {
+		if err == nil || !errs.Is(err, c.reason) {
 			t.Errorf("%.80q: %v, want %s", c.text, err, c.reason)
 			continue
 		}
 		for _, w := range c.want {
-			if !strings.Contains(err.Error()+fault.From(err).Hint, w) {
-				t.Errorf("%.80q: %v (%s) does not say %q", c.text, err, fault.From(err).Hint, w)
+			if !strings.Contains(err.Error()+errs.From(err).Hint, w) {
+				t.Errorf("%.80q: %v (%s) does not say %q", c.text, err, errs.From(err).Hint, w)
 			}
 		}
 	}
-	if _, err := liveOf(t, "dataset: imagefolder:/data\njobs: [{name: a}]").World(nil, nil, DefaultMachine); !fault.Is(err, fault.Invalid) {
+	if _, err := liveOf(t, "dataset: imagefolder:/data\njobs: [{name: a}]").World(nil, nil, DefaultMachine); !errs.Is(err, errs.Invalid) {
 		t.Errorf("a dataset without files: %v", err)
 	}
-	if _, err := liveOf(t, "samples: 3\njobs: [{name: a, subset: 'id > 5'}]").World(nil, nil, DefaultMachine); !fault.Is(err, fault.SubsetEmpty) {
+	if _, err := liveOf(t, "samples: 3\njobs: [{name: a, subset: 'id > 5'}]").World(nil, nil, DefaultMachine); !errs.Is(err, errs.SubsetEmpty) {
 		t.Errorf("an empty subset: %v", err)
 	}
 }
@@ -184,7 +184,7 @@ func TestLiveSchemaIsWhatIsParsed(t *testing.T) {
 		if err == nil {
 			t.Fatalf("%s is accepted", c.text)
 		}
-		known := strings.FieldsFunc(fault.From(err).Hint, func(r rune) bool { return r == ' ' || r == ',' || r == ':' }) // nothing is near zzqq, so all are listed
+		known := strings.FieldsFunc(errs.From(err).Hint, func(r rune) bool { return r == ' ' || r == ',' || r == ':' }) // nothing is near zzqq, so all are listed
 		n := 0
 		for _, w := range known {
 			if _, ok := c.in.Properties[w]; ok {

@@ -15,8 +15,10 @@ import (
 	"larder/bench/trace"
 	"larder/cachepolicy"
 	"larder/dsa"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
+	"larder/internal/nearest"
+	"larder/internal/units"
 )
 
 // Demand is what larder bench policy runs: a scenario of jobs, or a family of traces to generate.
@@ -63,7 +65,7 @@ func parseSpec(name string, top *yaml.Node) (*Demand, error) {
 		seen := p.mapping(v, "generate", []field{
 			{"family", func(v *yaml.Node) {
 				if p.word(v, "family", &g.Family) && trace.About(g.Family) == "" {
-					p.fail(v, "family", fault.DidYouMean(g.Family, trace.Families()), "unknown family %.40q of scenarios", g.Family)
+					p.fail(v, "family", nearest.DidYouMean(g.Family, trace.Families()), "unknown family %.40q of scenarios", g.Family)
 				}
 			}},
 			whole("samples", 1, trace.MaxObjects, &g.Samples),
@@ -87,17 +89,17 @@ func parseSpec(name string, top *yaml.Node) (*Demand, error) {
 			p.fail(v, "samples", "e.g. samples: 100000", "samples is missing: how many the dataset has")
 		}
 	}}})
-	if len(p.errs) == 0 && at == nil {
+	if len(p.problems) == 0 && at == nil {
 		p.fail(top, "generate", "e.g. generate: {family: aligned, samples: 100000, jobs: 4, epochs: 3}", "generate is empty")
 	}
-	if len(p.errs) == 0 {
+	if len(p.problems) == 0 {
 		if err := g.Check(0); err != nil {
-			f := fault.From(err)
-			p.errs = append(p.errs, fault.New(f.Reason, f.Subject, f.Hint, "%s:%d:%d: %s", name, at.Line, at.Column, f.Message))
+			f := errs.From(err)
+			p.problems = append(p.problems, errs.New(f.Reason, f.Subject, f.Hint, "%s:%d:%d: %s", name, at.Line, at.Column, f.Message))
 		}
 	}
-	if len(p.errs) > 0 {
-		return nil, errors.Join(p.errs...)
+	if len(p.problems) > 0 {
+		return nil, errors.Join(p.problems...)
 	}
 	return &Demand{Spec: g}, nil
 }
@@ -133,7 +135,7 @@ func (sc *Scenario) Trace(maxMemory uint64, stop func() error) (*trace.Trace, er
 		t.Jobs = append(t.Jobs, tj)
 	}
 	if need := trace.Memory(picks, uint64(sc.Samples), len(sc.Quartiles) > 0); maxMemory > 0 && need > maxMemory {
-		return nil, fault.New(fault.ResourceExceeded, "jobs", "lower samples or epochs, or raise --max-memory", "the trace of %d picks needs about %s of memory, the limit is %s", picks, fault.Size(need), fault.Size(maxMemory))
+		return nil, errs.New(errs.ResourceExceeded, "jobs", "lower samples or epochs, or raise --max-memory", "the trace of %d picks needs about %s of memory, the limit is %s", picks, units.Size(need), units.Size(maxMemory))
 	}
 	plain := *sc
 	if cachepolicy.NeedsFuture(plain.Policy) {
@@ -211,7 +213,7 @@ func RunPolicies(sc *Scenario, c policysim.Config, stop func() error) (r *policy
 		}
 	}
 	if len(tasks) == 0 {
-		return nil, left, fault.New(fault.Invalid, "policies", "choose others, or give all jobs order fixed or independent",
+		return nil, left, errs.New(errs.Invalid, "policies", "choose others, or give all jobs order fixed or independent",
 			"policies %s need to know the future, and the order of job %.40q is decided by what is in the cache", strings.Join(left, ", "), looks)
 	}
 	var wg sync.WaitGroup

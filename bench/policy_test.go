@@ -13,7 +13,7 @@ import (
 
 	"larder/bench/policysim"
 	"larder/bench/trace"
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 func demand(t testing.TB, text string) *Demand {
@@ -71,7 +71,7 @@ func TestSchemaIsWhatIsParsed(t *testing.T) {
 		}
 		// The hint lists all keys that are known there, for nothing is near zzqq.
 		var known []string
-		known = append(known, strings.FieldsFunc(fault.From(err).Hint, func(r rune) bool { return r == ' ' || r == ',' || r == ':' })...)
+		known = append(known, strings.FieldsFunc(errs.From(err).Hint, func(r rune) bool { return r == ' ' || r == ',' || r == ':' })...)
 		for key := range maps.Keys(c.in.Properties) {
 			if !slices.Contains(known, key) {
 				t.Errorf("%s: the schema has %s, the parser knows %v", c.text, key, known)
@@ -166,7 +166,7 @@ func TestTraceOfAScenario(t *testing.T) {
 			t.Errorf("%s: %d loads, the sampler has %d", p, got, s.Loads)
 		}
 	}
-	if _, err := demand(t, fmt.Sprintf(text, "lru")).Scenario.Trace(1000, nil); !fault.Is(err, fault.ResourceExceeded) {
+	if _, err := demand(t, fmt.Sprintf(text, "lru")).Scenario.Trace(1000, nil); !errs.Is(err, errs.ResourceExceeded) {
 		t.Errorf("no memory: %v", err)
 	}
 }
@@ -228,7 +228,7 @@ func TestPoliciesOnOrdersThatLook(t *testing.T) {
 			t.Errorf("bytes are counted as requests: %+v", need)
 		}
 	}
-	if _, _, err := RunPolicies(d.Scenario, policysim.Config{Caches: []int64{4}, Policies: []string{"belady"}}, nil); !fault.Is(err, fault.Invalid) {
+	if _, _, err := RunPolicies(d.Scenario, policysim.Config{Caches: []int64{4}, Policies: []string{"belady"}}, nil); !errs.Is(err, errs.Invalid) {
 		t.Errorf("only belady: %v", err)
 	}
 }

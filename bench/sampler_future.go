@@ -5,7 +5,7 @@ import (
 
 	"larder/cachepolicy"
 	"larder/dsa"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 )
 
@@ -41,13 +41,13 @@ func (sc *Scenario) foreseeable() error {
 	for i := range sc.Jobs {
 		j := &sc.Jobs[i]
 		if prescribed := j.rival == "independent" || j.rival == "" && (j.mode == dsa.Fixed || j.mode == dsa.Sequential); !prescribed {
-			return fault.New(fault.Invalid, "cache.policy", "give all jobs order fixed, independent or shuffle: false, or choose policy need",
+			return errs.New(errs.Invalid, "cache.policy", "give all jobs order fixed, independent or shuffle: false, or choose policy need",
 				"policy %.40s needs to know what will be asked for, and the order of job %.40q (%s) is decided by what is in the cache", sc.Policy, j.Name, j.Order)
 		}
 		picks += len(j.samples) * j.Epochs
 	}
 	if picks > maxForeseen {
-		return fault.New(fault.Invalid, "cache.policy", "lower samples or epochs, or choose policy need",
+		return errs.New(errs.Invalid, "cache.policy", "lower samples or epochs, or choose policy need",
 			"policy %.40s keeps the order of %d picks in memory, the limit is %d", sc.Policy, picks, maxForeseen)
 	}
 	return nil

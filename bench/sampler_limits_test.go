@@ -9,7 +9,7 @@ import (
 
 	"larder/cachepolicy"
 	"larder/dsa"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/xrand"
 	"larder/tiers/residency"
@@ -144,7 +144,7 @@ func TestTyposAreTold(t *testing.T) {
 					broken := strings.Join(lines[:i], "\n") + "\n" + line[:col] + typo + line[col+len(key):] + "\n" + strings.Join(lines[i+1:], "\n")
 					_, err := ParseScenario("f.yaml", []byte(broken))
 					place := fmt.Sprintf("f.yaml:%d:%d: unknown key %q", i+1, col+1, typo)
-					if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), place) || !strings.Contains(err.Error(), "did you mean "+key+"?") {
+					if !errs.Is(err, errs.Invalid) || !strings.Contains(err.Error(), place) || !strings.Contains(err.Error(), "did you mean "+key+"?") {
 						t.Errorf("%s: %v does not say %s, did you mean %s?", path, err, place, key)
 					}
 				}

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/tiers/tinylfu"
 )
 
@@ -49,16 +49,16 @@ func TestFutureUnknown(t *testing.T) {
 		for _, order := range []string{"epoch", "stratified", "strict", "joader", "ods"} {
 			sc := scenarioOf(t, fmt.Sprintf("samples: 20\ncache: {samples: 5, policy: %s}\njobs: [{name: f, order: fixed}, {name: a, order: %s}]", policy, order))
 			_, err := RunSampler(sc, nil, nil)
-			if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), `job "a"`) || !strings.Contains(fault.From(err).Hint, "order fixed") {
+			if !errs.Is(err, errs.Invalid) || !strings.Contains(err.Error(), `job "a"`) || !strings.Contains(errs.From(err).Hint, "order fixed") {
 				t.Errorf("%s, %s: %v", policy, order, err)
 			}
 		}
 	}
 	sc := scenarioOf(t, "samples: 1000000\ncache: {samples: 5, policy: belady}\njobs: [{name: f, order: fixed, epochs: 100}]")
-	if _, err := RunSampler(sc, nil, nil); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "100000000 picks") {
+	if _, err := RunSampler(sc, nil, nil); !errs.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "100000000 picks") {
 		t.Errorf("%v", err)
 	}
-	if err := sc.SetCache(5, "clairvoyant-x"); !fault.Is(err, fault.Invalid) || !strings.Contains(fault.From(err).Hint, "clairvoyant-k") {
+	if err := sc.SetCache(5, "clairvoyant-x"); !errs.Is(err, errs.Invalid) || !strings.Contains(errs.From(err).Hint, "clairvoyant-k") {
 		t.Errorf("%v", err)
 	}
 }

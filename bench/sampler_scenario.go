@@ -15,8 +15,9 @@ import (
 	"larder/cachepolicy"
 	"larder/dsa"
 	"larder/dsa/baseline"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
+	"larder/internal/nearest"
 	"larder/internal/source/subset"
 	"larder/tiers/tinylfu"
 )
@@ -83,22 +84,22 @@ const samplerHint = "docs/sampler.md shows what to write"
 func readScenario(name string, data []byte, hint string, parse func(top *yaml.Node) error) (err error) {
 	defer func() {
 		if r := recover(); r != nil { // the YAML library has panicked on hostile input before
-			err = fault.New(fault.Invalid, name, "check its YAML", "%s: it cannot be read as YAML: %v", name, r)
+			err = errs.New(errs.Invalid, name, "check its YAML", "%s: it cannot be read as YAML: %v", name, r)
 		}
 	}()
 	if len(data) > MaxScenario {
-		return fault.New(fault.Invalid, name, "name the YAML of a scenario", "%s: a scenario is smaller than %d bytes", name, MaxScenario)
+		return errs.New(errs.Invalid, name, "name the YAML of a scenario", "%s: a scenario is smaller than %d bytes", name, MaxScenario)
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	var doc yaml.Node
 	if err := dec.Decode(&doc); err != nil {
 		if errors.Is(err, io.EOF) {
-			return fault.New(fault.Invalid, name, hint, "%s: there is no scenario in it", name)
+			return errs.New(errs.Invalid, name, hint, "%s: there is no scenario in it", name)
 		}
-		return fault.NotYAML(fault.Invalid, name, data, err)
+		return errs.NotYAML(errs.Invalid, name, data, err)
 	}
 	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return fault.New(fault.Invalid, name, "keep one scenario in a file", "%s: more than one YAML document", name)
+		return errs.New(errs.Invalid, name, "keep one scenario in a file", "%s: more than one YAML document", name)
 	}
 	return parse(doc.Content[0])
 }
@@ -117,8 +118,8 @@ func ParseScenario(name string, data []byte) (*Scenario, error) {
 func parseScenario(name string, top *yaml.Node) (*Scenario, error) {
 	p := scenarioParser{file: name, sc: &Scenario{Seed: 1, Repeats: 1, Policy: cachepolicy.Names()[0]}}
 	p.scenario(top)
-	if len(p.errs) > 0 {
-		return nil, errors.Join(p.errs...)
+	if len(p.problems) > 0 {
+		return nil, errors.Join(p.problems...)
 	}
 	return p.sc, nil
 }
@@ -126,11 +127,11 @@ func parseScenario(name string, top *yaml.Node) (*Scenario, error) {
 type scenarioParser struct {
 	file string
 	sc   *Scenario
-	errs []error
+	problems []error
 }
 
 func (p *scenarioParser) fail(n *yaml.Node, key, hint, format string, args ...any) {
-	p.errs = append(p.errs, fault.New(fault.Invalid, key, hint, "%s:%d:%d: %s", p.file, n.Line, n.Column, fmt.Sprintf(format, args...)))
+	p.problems = append(p.problems, errs.New(errs.Invalid, key, hint, "%s:%d:%d: %s", p.file, n.Line, n.Column, fmt.Sprintf(format, args...)))
 }
 
 // field reads the value of one key.
@@ -157,7 +158,7 @@ func (p *scenarioParser) mapping(n *yaml.Node, what string, fields []field) (see
 		case k.Kind != yaml.ScalarNode:
 			p.fail(k, what, "write key: value lines", "a key must be a word")
 		case f < 0:
-			p.fail(k, clipped(k.Value), fault.DidYouMean(k.Value, names), "unknown key %.40q in %s", k.Value, what)
+			p.fail(k, clipped(k.Value), nearest.DidYouMean(k.Value, names), "unknown key %.40q in %s", k.Value, what)
 		case seen[k.Value]:
 			p.fail(k, k.Value, "keep one of them", "key %q is there twice in %s", k.Value, what)
 		case v.Kind == yaml.AliasNode:
@@ -271,7 +272,7 @@ func (p *scenarioParser) scenario(n *yaml.Node) {
 
 func (p *scenarioParser) policy(v *yaml.Node) {
 	if p.word(v, "cache.policy", &p.sc.Policy) && !tinylfu.Known(p.sc.Policy) {
-		p.fail(v, "cache.policy", fault.DidYouMean(p.sc.Policy, tinylfu.Names()), "unknown cache policy %.40q", p.sc.Policy)
+		p.fail(v, "cache.policy", nearest.DidYouMean(p.sc.Policy, tinylfu.Names()), "unknown cache policy %.40q", p.sc.Policy)
 	}
 }
 
@@ -292,7 +293,7 @@ func (p *scenarioParser) job(n *yaml.Node, i int) {
 		return
 	}
 	j := ScenarioJob{Speed: 1, Epochs: 1, Order: "stratified", Batch: defaultBatch, Window: defaultWindow, Seed: uint64(i)}
-	errs := len(p.errs)
+	problems := len(p.problems)
 	nodes := map[string]*yaml.Node{"subset": n, "order": n, "name": n}
 	at := func(key string, read func(v *yaml.Node)) field {
 		return field{key, func(v *yaml.Node) { nodes[key] = v; read(v) }}
@@ -317,7 +318,7 @@ func (p *scenarioParser) job(n *yaml.Node, i int) {
 			j.NoShuf = !b
 		}},
 	})
-	if len(p.errs) > errs {
+	if len(p.problems) > problems {
 		return
 	}
 	if j.Name == "" {
@@ -330,13 +331,13 @@ func (p *scenarioParser) job(n *yaml.Node, i int) {
 		p.fail(nodes["leave"], "leave", "let it leave after its start", "job %.40q leaves at %g and starts at %g", j.Name, j.Leave, j.Start)
 	}
 	if err := j.setOrder(j.Order); err != nil {
-		f := fault.From(err)
+		f := errs.From(err)
 		p.fail(nodes["order"], f.Subject, f.Hint, "%s", f.Message)
 	}
 	if err := j.selectFrom(p.sc.Samples); err != nil {
-		f := fault.From(err)
+		f := errs.From(err)
 		v := nodes["subset"]
-		p.errs = append(p.errs, fault.New(f.Reason, "subset", f.Hint, "%s:%d:%d: %s", p.file, v.Line, v.Column, f.Message))
+		p.problems = append(p.problems, errs.New(f.Reason, "subset", f.Hint, "%s:%d:%d: %s", p.file, v.Line, v.Column, f.Message))
 	}
 	p.sc.Jobs = append(p.sc.Jobs, j)
 }
@@ -369,7 +370,7 @@ func (p *scenarioParser) work(n *yaml.Node) {
 func (j *ScenarioJob) setOrder(order string) error {
 	j.Order, j.tiles, j.rival, j.mode = order, 0, "", dsa.Stratified
 	bad := func() error {
-		return fault.New(fault.Invalid, "order", fault.DidYouMean(order, Orders()), "unknown order %.40q", order)
+		return errs.New(errs.Invalid, "order", nearest.DidYouMean(order, Orders()), "unknown order %.40q", order)
 	}
 	switch name, tiles, ok := strings.Cut(order, "("); {
 	case ok:
@@ -378,7 +379,7 @@ func (j *ScenarioJob) setOrder(order string) error {
 			return bad()
 		}
 		if n < 1 || n > dsa.MaxTiles {
-			return fault.New(fault.Invalid, "order", fmt.Sprintf("choose 1 to %d tiles; 4 is the default", dsa.MaxTiles), "order: %d tiles are not possible", n)
+			return errs.New(errs.Invalid, "order", fmt.Sprintf("choose 1 to %d tiles; 4 is the default", dsa.MaxTiles), "order: %d tiles are not possible", n)
 		}
 		j.tiles = n
 	case slices.Contains(baseline.Names(), name):
@@ -392,7 +393,7 @@ func (j *ScenarioJob) setOrder(order string) error {
 	}
 	if j.NoShuf {
 		if j.rival != "" {
-			return fault.New(fault.Invalid, "order", "leave one of them out", "order %s shuffles, and shuffle is false", order)
+			return errs.New(errs.Invalid, "order", "leave one of them out", "order %s shuffles, and shuffle is false", order)
 		}
 		j.mode = dsa.Sequential
 	}
@@ -411,9 +412,9 @@ func (j *ScenarioJob) selectFrom(n int) error {
 	case err != nil:
 		return err
 	case v.asked != "":
-		return fault.New(fault.Invalid, "subset", "select by id, range(a, b) or sample(…)", "subset: the samples of a scenario have no %s", v.asked)
+		return errs.New(errs.Invalid, "subset", "select by id, range(a, b) or sample(…)", "subset: the samples of a scenario have no %s", v.asked)
 	case len(got) == 0:
-		return fault.New(fault.SubsetEmpty, "subset", fmt.Sprintf("the ids are 0 to %d", n-1), "subset: job %.40q selects nothing", j.Name)
+		return errs.New(errs.SubsetEmpty, "subset", fmt.Sprintf("the ids are 0 to %d", n-1), "subset: job %.40q selects nothing", j.Name)
 	}
 	j.samples = make([]ident.ObjectID, len(got))
 	for i, x := range got {
@@ -449,11 +450,11 @@ func (sc *Scenario) SetOrder(order string) error {
 // SetCache changes the cache; an empty policy stays what it is.
 func (sc *Scenario) SetCache(samples int, policy string) error {
 	if samples < 0 || samples > maxSamples {
-		return fault.New(fault.Invalid, "cache", fmt.Sprintf("choose 0 to %d", maxSamples), "a cache of %d samples is not possible", samples)
+		return errs.New(errs.Invalid, "cache", fmt.Sprintf("choose 0 to %d", maxSamples), "a cache of %d samples is not possible", samples)
 	}
 	if policy != "" {
 		if !tinylfu.Known(policy) {
-			return fault.New(fault.Invalid, "policy", cachepolicy.Hint(policy, tinylfu.Names()), "unknown cache policy %.40q", policy)
+			return errs.New(errs.Invalid, "policy", cachepolicy.Hint(policy, tinylfu.Names()), "unknown cache policy %.40q", policy)
 		}
 		sc.Policy = policy
 	}
@@ -464,7 +465,7 @@ func (sc *Scenario) SetCache(samples int, policy string) error {
 // SetRepeats changes the number of runs.
 func (sc *Scenario) SetRepeats(n int) error {
 	if n < 1 || n > 10_000 {
-		return fault.New(fault.Invalid, "repeats", "choose 1 to 10000", "%d repeats are not possible", n)
+		return errs.New(errs.Invalid, "repeats", "choose 1 to 10000", "%d repeats are not possible", n)
 	}
 	sc.Repeats = n
 	return nil

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/tiers/tinylfu"
 )
 
@@ -35,53 +35,53 @@ func TestScenarioMistakes(t *testing.T) {
 	many := strings.Repeat("  - {name: x}\n", 65)
 	for _, c := range []struct {
 		text   string
-		reason fault.Reason
+		reason errs.Reason
 		want   []string
 	}{
-		{"", fault.Invalid, []string{"there is no scenario"}},
-		{"- 1", fault.Invalid, []string{"f:1:1: the scenario must hold keys"}},
-		{"samples: 10\njobs: [{name: a}]\n---\nsamples: 10\n", fault.Invalid, []string{"more than one YAML document"}},
-		{"samples: [\n", fault.Invalid, []string{"f:1: did not find", "check indentation and quotes"}},
-		{"samples: 10\njobs:\n\t- {name: a}\n", fault.Invalid, []string{"f:3: ", "YAML takes no tabs"}},
-		{"samples: 10\nseed: [1, 2]\njobs: [{name: a}]", fault.Invalid, []string{"f:2:7: seed: a list cannot be its value"}},
-		{"samples: {a: 1}\ncache: {samples: 1, policy: [need]}\njobs: [{name: [a]}]", fault.Invalid, []string{"samples: a list of keys cannot", "cache.policy: a list cannot"}},
-		{"samples: 10\nsample: 10\njobs: [{name: a}]", fault.Invalid, []string{`f:2:1: unknown key "sample" in the scenario`, "did you mean samples?"}},
-		{"samples: 10\njobs:\n  - {name: a, sped: 2}", fault.Invalid, []string{`f:3:15: unknown key "sped" in job 1`, "did you mean speed?"}},
-		{"samples: 10\njobs:\n  - {name: a, order: stratfied}", fault.Invalid, []string{`f:3:22: unknown order "stratfied"`, "did you mean stratified?"}},
-		{"samples: 10\njobs:\n  - {name: a, order: joader-released}", fault.Invalid, []string{"did you mean joader-as-released?"}},
-		{"samples: 10\njobs:\n  - {name: a, order: stratified(300)}", fault.Invalid, []string{"f:3:22: order: 300 tiles", "choose 1 to 256"}},
-		{"samples: 10\njobs:\n  - {name: a, order: epoch(3)}", fault.Invalid, []string{"unknown order"}},
-		{"samples: 10\njobs:\n  - {name: a, order: ods, shuffle: false}", fault.Invalid, []string{"order ods shuffles"}},
-		{"samples: 10\ncache: {samples: 3, policy: ned}\njobs: [{name: a}]", fault.Invalid, []string{`f:2:29: unknown cache policy "ned"`, "did you mean need?"}},
-		{"samples: 10\ncache: {samples: -1}\njobs: [{name: a}]", fault.Invalid, []string{`f:2:18: cache.samples: "-1"`, "from 0 to"}},
-		{"samples: 10\ncache: {samples: 3, policy: tinylfy}\njobs: [{name: a}]", fault.Invalid, []string{"did you mean tinylfu?"}},
-		{"samples: 10\ncache: {samples: 3, policy: clairvoyant-x}\njobs: [{name: a}]", fault.Invalid, []string{"did you mean clairvoyant-k?"}},
-		{"samples: 10\njobs:\n  - {name: a}\n  - {name: a}", fault.Invalid, []string{`f:4:12: job "a" is there twice`}},
-		{"samples: 10\njobs:\n  - {epochs: 1}", fault.Invalid, []string{"f:3:5: job 1 has no name"}},
-		{"samples: 10\njobs:\n  - {name: a, subset: 'range(3, 3)'}", fault.SubsetEmpty, []string{"f:3:23: subset"}},
-		{"samples: 10\njobs:\n  - {name: a, subset: 'id > 50'}", fault.SubsetEmpty, []string{"f:3:23: subset: job \"a\" selects nothing", "ids are 0 to 9"}},
-		{"samples: 10\njobs:\n  - {name: a, subset: 'range(5, 50)'}", fault.Invalid, []string{"f:3:23: subset", "beyond the dataset"}},
-		{"samples: 10\njobs:\n  - {name: a, subset: 'label < 5'}", fault.Invalid, []string{"f:3:23: subset: the samples of a scenario have no labels"}},
-		{"samples: 10\njobs:\n  - {name: a, subset: 'id <'}", fault.SubsetSyntax, []string{"f:3:23: subset"}},
-		{"samples: 10\njobs:\n  - {name: a, speed: 0}\n  - {name: b, speed: .nan}\n", fault.Invalid, []string{`f:3:22: speed: "0"`, `f:4:22: speed: ".nan"`}},
-		{"samples: 10\njobs:\n  - {name: a, start: 5, leave: 4}", fault.Invalid, []string{"f:3:32: job \"a\" leaves at 4 and starts at 5"}},
-		{"samples: 10\njobs:\n  - {name: a, batch: 0, window: 99}", fault.Invalid, []string{"from 1 to 65536", "from 1 to 64"}},
-		{"samples: 10\njobs:\n  - {name: a, epochs: 1, epochs: 2}", fault.Invalid, []string{"epochs"}},
-		{"samples: 10\njobs:\n" + many, fault.Invalid, []string{"f:3:3: 65 jobs draw from the dataset, the limit is 64", "leave out 1"}},
-		{"samples: 10\njobs: []", fault.Invalid, []string{"jobs is missing"}},
-		{"jobs: [{name: a}]", fault.Invalid, []string{"samples is missing"}},
-		{"samples: 10\njobs: {name: a}", fault.Invalid, []string{"jobs must be a list"}},
-		{"samples: 10\njobs: [&a {name: a}, *a]", fault.Invalid, []string{"aliases are not supported"}},
-		{"samples: 16000000\njobs:\n" + strings.Repeat("  - {name: x}\n", 60), fault.Invalid, []string{"the limit of their product"}},
-		{"samples: 1000000\nrepeats: 10000\njobs: [{name: a, epochs: 1000000}]", fault.Invalid, []string{"picks are asked for"}},
-		{"samples: 1000000\njobs: [{name: a, epochs: 1000, batch: 1}]", fault.Invalid, []string{"f:2:7: 1e+09 batches are asked for in a run"}},
-		{"samples: 10\nsizes: {quartiles: [1, 2]}\njobs: [{name: a}]", fault.Invalid, []string{"f:2:20: quartiles are four sizes"}},
-		{"samples: 10\nsizes: {quartiles: [1, 2, 0, 4]}\njobs: [{name: a}]", fault.Invalid, []string{`f:2:27: sizes.quartiles: "0"`}},
-		{"samples: 10\njobs:\n  - {name: a, shuffle: maybe}", fault.Invalid, []string{"write true or false"}},
-		{strings.Repeat(" ", MaxScenario+1), fault.Invalid, []string{"a scenario is smaller"}},
+		{"", errs.Invalid, []string{"there is no scenario"}},
+		{"- 1", errs.Invalid, []string{"f:1:1: the scenario must hold keys"}},
+		{"samples: 10\njobs: [{name: a}]\n---\nsamples: 10\n", errs.Invalid, []string{"more than one YAML document"}},
+		{"samples: [\n", errs.Invalid, []string{"f:1: did not find", "check indentation and quotes"}},
+		{"samples: 10\njobs:\n\t- {name: a}\n", errs.Invalid, []string{"f:3: ", "YAML takes no tabs"}},
+		{"samples: 10\nseed: [1, 2]\njobs: [{name: a}]", errs.Invalid, []string{"f:2:7: seed: a list cannot be its value"}},
+		{"samples: {a: 1}\ncache: {samples: 1, policy: [need]}\njobs: [{name: [a]}]", errs.Invalid, []string{"samples: a list of keys cannot", "cache.policy: a list cannot"}},
+		{"samples: 10\nsample: 10\njobs: [{name: a}]", errs.Invalid, []string{`f:2:1: unknown key "sample" in the scenario`, "did you mean samples?"}},
+		{"samples: 10\njobs:\n  - {name: a, sped: 2}", errs.Invalid, []string{`f:3:15: unknown key "sped" in job 1`, "did you mean speed?"}},
+		{"samples: 10\njobs:\n  - {name: a, order: stratfied}", errs.Invalid, []string{`f:3:22: unknown order "stratfied"`, "did you mean stratified?"}},
+		{"samples: 10\njobs:\n  - {name: a, order: joader-released}", errs.Invalid, []string{"did you mean joader-as-released?"}},
+		{"samples: 10\njobs:\n  - {name: a, order: stratified(300)}", errs.Invalid, []string{"f:3:22: order: 300 tiles", "choose 1 to 256"}},
+		{"samples: 10\njobs:\n  - {name: a, order: epoch(3)}", errs.Invalid, []string{"unknown order"}},
+		{"samples: 10\njobs:\n  - {name: a, order: ods, shuffle: false}", errs.Invalid, []string{"order ods shuffles"}},
+		{"samples: 10\ncache: {samples: 3, policy: ned}\njobs: [{name: a}]", errs.Invalid, []string{`f:2:29: unknown cache policy "ned"`, "did you mean need?"}},
+		{"samples: 10\ncache: {samples: -1}\njobs: [{name: a}]", errs.Invalid, []string{`f:2:18: cache.samples: "-1"`, "from 0 to"}},
+		{"samples: 10\ncache: {samples: 3, policy: tinylfy}\njobs: [{name: a}]", errs.Invalid, []string{"did you mean tinylfu?"}},
+		{"samples: 10\ncache: {samples: 3, policy: clairvoyant-x}\njobs: [{name: a}]", errs.Invalid, []string{"did you mean clairvoyant-k?"}},
+		{"samples: 10\njobs:\n  - {name: a}\n  - {name: a}", errs.Invalid, []string{`f:4:12: job "a" is there twice`}},
+		{"samples: 10\njobs:\n  - {epochs: 1}", errs.Invalid, []string{"f:3:5: job 1 has no name"}},
+		{"samples: 10\njobs:\n  - {name: a, subset: 'range(3, 3)'}", errs.SubsetEmpty, []string{"f:3:23: subset"}},
+		{"samples: 10\njobs:\n  - {name: a, subset: 'id > 50'}", errs.SubsetEmpty, []string{"f:3:23: subset: job \"a\" selects nothing", "ids are 0 to 9"}},
+		{"samples: 10\njobs:\n  - {name: a, subset: 'range(5, 50)'}", errs.Invalid, []string{"f:3:23: subset", "beyond the dataset"}},
+		{"samples: 10\njobs:\n  - {name: a, subset: 'label < 5'}", errs.Invalid, []string{"f:3:23: subset: the samples of a scenario have no labels"}},
+		{"samples: 10\njobs:\n  - {name: a, subset: 'id <'}", errs.SubsetSyntax, []string{"f:3:23: subset"}},
+		{"samples: 10\njobs:\n  - {name: a, speed: 0}\n  - {name: b, speed: .nan}\n", errs.Invalid, []string{`f:3:22: speed: "0"`, `f:4:22: speed: ".nan"`}},
+		{"samples: 10\njobs:\n  - {name: a, start: 5, leave: 4}", errs.Invalid, []string{"f:3:32: job \"a\" leaves at 4 and starts at 5"}},
+		{"samples: 10\njobs:\n  - {name: a, batch: 0, window: 99}", errs.Invalid, []string{"from 1 to 65536", "from 1 to 64"}},
+		{"samples: 10\njobs:\n  - {name: a, epochs: 1, epochs: 2}", errs.Invalid, []string{"epochs"}},
+		{"samples: 10\njobs:\n" + many, errs.Invalid, []string{"f:3:3: 65 jobs draw from the dataset, the limit is 64", "leave out 1"}},
+		{"samples: 10\njobs: []", errs.Invalid, []string{"jobs is missing"}},
+		{"jobs: [{name: a}]", errs.Invalid, []string{"samples is missing"}},
+		{"samples: 10\njobs: {name: a}", errs.Invalid, []string{"jobs must be a list"}},
+		{"samples: 10\njobs: [&a {name: a}, *a]", errs.Invalid, []string{"aliases are not supported"}},
+		{"samples: 16000000\njobs:\n" + strings.Repeat("  - {name: x}\n", 60), errs.Invalid, []string{"the limit of their product"}},
+		{"samples: 1000000\nrepeats: 10000\njobs: [{name: a, epochs: 1000000}]", errs.Invalid, []string{"picks are asked for"}},
+		{"samples: 1000000\njobs: [{name: a, epochs: 1000, batch: 1}]", errs.Invalid, []string{"f:2:7: 1e+09 batches are asked for in a run"}},
+		{"samples: 10\nsizes: {quartiles: [1, 2]}\njobs: [{name: a}]", errs.Invalid, []string{"f:2:20: quartiles are four sizes"}},
+		{"samples: 10\nsizes: {quartiles: [1, 2, 0, 4]}\njobs: [{name: a}]", errs.Invalid, []string{`f:2:27: sizes.quartiles: "0"`}},
+		{"samples: 10\njobs:\n  - {name: a, shuffle: maybe}", errs.Invalid, []string{"write true or false"}},
+		{strings.Repeat(" ", MaxScenario+1), errs.Invalid, []string{"a scenario is smaller"}},
 	} {
 		_, err := ParseScenario("f", []byte(c.text))
-		if err == nil || !fault.Is(err, c.reason) {
+		if err == nil || !errs.Is(err, c.reason) {
 			t.Errorf("%.80q: %v, want %s", c.text, err, c.reason)
 			continue
 		}
@@ -93,7 +93,7 @@ func TestScenarioMistakes(t *testing.T) {
 	}
 	sc := scenarioOf(t, "samples: 10\njobs: [{name: a, shuffle: false}, {name: b}]")
 	for what, err := range map[string]error{"order": sc.SetOrder("nothing"), "cache": sc.SetCache(-1, ""), "policy": sc.SetCache(1, "lur"), "repeats": sc.SetRepeats(0)} {
-		if !fault.Is(err, fault.Invalid) {
+		if !errs.Is(err, errs.Invalid) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

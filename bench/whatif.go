@@ -12,8 +12,9 @@ import (
 	"larder/cachepolicy"
 	"larder/internal/config"
 	"larder/internal/coordinator"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
+	"larder/internal/nearest"
 )
 
 // FromTrace makes a World of the demand of a trace, and tells in sentences what the trace cannot know or the simulation assumes. What the trace does
@@ -117,7 +118,7 @@ func traceJob(t *trace.Trace, i int) (coresim.Job, error) {
 	j.Step = r.Step * time.Duration(j.Batch)
 	check := ScenarioJob{NoShuf: j.Order == ""}
 	if err := check.setOrder(r.Order); j.Order != dsaFixed && j.Order != "" && (err != nil || check.rival != "") {
-		return j, fault.New(fault.Unsupported, r.Name, "larder bench policy --systems simulates other systems", "job %s of the trace has order %s, which is none of a daemon", r.Name, r.Order)
+		return j, errs.New(errs.Unsupported, r.Name, "larder bench policy --systems simulates other systems", "job %s of the trace has order %s, which is none of a daemon", r.Name, r.Order)
 	}
 	return j, nil
 }
@@ -137,10 +138,10 @@ func Change(w *coresim.World, text string) error {
 	key, value, ok := strings.Cut(text, "=")
 	key, value = strings.TrimSpace(key), strings.TrimSpace(value)
 	if !ok || key == "" || value == "" {
-		return fault.New(fault.Invalid, text, "e.g. tiers.total=16GiB, jobs.b=absent, jobs.a.speed=2x", "the change %.60q is not KEY=VALUE", text)
+		return errs.New(errs.Invalid, text, "e.g. tiers.total=16GiB, jobs.b=absent, jobs.a.speed=2x", "the change %.60q is not KEY=VALUE", text)
 	}
 	bad := func(hint string) error {
-		return fault.New(fault.Invalid, key, hint, "the change %s: %.40q cannot be its value", key, value)
+		return errs.New(errs.Invalid, key, hint, "the change %s: %.40q cannot be its value", key, value)
 	}
 	if name, ok := strings.CutPrefix(key, "jobs."); ok {
 		return changeJob(w, name, value, bad)
@@ -179,12 +180,12 @@ func Change(w *coresim.World, text string) error {
 		return size(&w.Tiers.Sizes[forms[strings.TrimPrefix(key, "tiers.")]], true)
 	case "tiers.policy.encoded", "tiers.policy.decoded", "tiers.policy.augmented":
 		if known := cachepolicy.Unforeseeing(); !slices.Contains(known, value) {
-			return bad(fault.DidYouMean(value, known))
+			return bad(nearest.DidYouMean(value, known))
 		}
 		w.Tiers.Policy[forms[strings.TrimPrefix(key, "tiers.policy.")]] = value
 	case "tiers.model":
 		if !slices.Contains(config.Models, value) {
-			return bad(fault.DidYouMean(value, config.Models))
+			return bad(nearest.DidYouMean(value, config.Models))
 		}
 		w.Tiers.Model = value
 	case "machine.workers":
@@ -217,7 +218,7 @@ func Change(w *coresim.World, text string) error {
 		}
 		w.Seed = n
 	default:
-		return fault.New(fault.Invalid, key, fault.DidYouMean(key, append(slices.Clone(changeKeys), "jobs.NAME", "jobs.NAME.speed")), "unknown change %.60q", key)
+		return errs.New(errs.Invalid, key, nearest.DidYouMean(key, append(slices.Clone(changeKeys), "jobs.NAME", "jobs.NAME.speed")), "unknown change %.60q", key)
 	}
 	return nil
 }
@@ -233,7 +234,7 @@ func changeJob(w *coresim.World, name, value string, bad func(string) error) err
 			return bad("write absent, or change jobs." + name + ".speed")
 		}
 		if len(w.Jobs) == 1 {
-			return fault.New(fault.Invalid, name, "keep one job", "without job %s nobody is left", name)
+			return errs.New(errs.Invalid, name, "keep one job", "without job %s nobody is left", name)
 		}
 		w.Jobs = slices.Delete(slices.Clone(w.Jobs), i, i+1)
 		return nil
@@ -248,7 +249,7 @@ func changeJob(w *coresim.World, name, value string, bad func(string) error) err
 		if cut > 0 && slices.Contains(jobKeys, name[cut+1:]) {
 			near = name[:cut]
 		}
-		return fault.New(fault.Invalid, near, fault.DidYouMean(near, names), "there is no job %.60q", near)
+		return errs.New(errs.Invalid, near, nearest.DidYouMean(near, names), "there is no job %.60q", near)
 	}
 	w.Jobs = slices.Clone(w.Jobs)
 	j := &w.Jobs[i]
@@ -299,7 +300,7 @@ func changeJob(w *coresim.World, name, value string, bad func(string) error) err
 	case "order":
 		check := ScenarioJob{}
 		if err := check.setOrder(value); err != nil || check.rival != "" {
-			return bad(fault.DidYouMean(value, []string{"fixed", "strict", "stratified", "epoch"}))
+			return bad(nearest.DidYouMean(value, []string{"fixed", "strict", "stratified", "epoch"}))
 		}
 		j.Order = value
 	case "share":
@@ -308,7 +309,7 @@ func changeJob(w *coresim.World, name, value string, bad func(string) error) err
 		}
 		j.Share = value == "augmented"
 	default:
-		return fault.New(fault.Invalid, attr, fault.DidYouMean(attr, jobKeys), "unknown change %.40q of job %s", attr, j.Name)
+		return errs.New(errs.Invalid, attr, nearest.DidYouMean(attr, jobKeys), "unknown change %.40q of job %s", attr, j.Name)
 	}
 	return nil
 }

@@ -8,7 +8,7 @@ import (
 
 	"larder/bench/coresim"
 	"larder/bench/trace"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 )
 
@@ -62,7 +62,7 @@ func TestFromTrace(t *testing.T) {
 		t.Errorf("%+v %q", w.Jobs, limits)
 	}
 	bare.Jobs[0].Order = "joader"
-	if _, _, err := FromTrace(bare, DefaultMachine); !fault.Is(err, fault.Unsupported) {
+	if _, _, err := FromTrace(bare, DefaultMachine); !errs.Is(err, errs.Unsupported) {
 		t.Errorf("an order that no daemon has: %v", err)
 	}
 }
@@ -117,15 +117,15 @@ func TestChanges(t *testing.T) {
 	} {
 		w := *base
 		err := Change(&w, text)
-		if err == nil || !fault.Is(err, fault.Invalid) || !strings.Contains(fault.From(err).Hint, hint) {
-			t.Errorf("%s: %v (%s), want a hint with %q", text, err, fault.From(err).Hint, hint)
+		if err == nil || !errs.Is(err, errs.Invalid) || !strings.Contains(errs.From(err).Hint, hint) {
+			t.Errorf("%s: %v (%s), want a hint with %q", text, err, errs.From(err).Hint, hint)
 		}
 	}
 	alone := *base
 	if err := Change(&alone, "jobs.b=absent"); err != nil {
 		t.Fatal(err)
 	}
-	if err := Change(&alone, "jobs.run.1/photos=absent"); !fault.Is(err, fault.Invalid) {
+	if err := Change(&alone, "jobs.run.1/photos=absent"); !errs.Is(err, errs.Invalid) {
 		t.Errorf("nobody is left: %v", err)
 	}
 }

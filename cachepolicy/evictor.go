@@ -4,9 +4,10 @@ import (
 	"strconv"
 	"strings"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/invariant"
+	"larder/internal/nearest"
 	"larder/internal/xrand"
 )
 
@@ -122,7 +123,7 @@ func find(name string) (p *policy, horizon uint64) {
 }
 
 // New returns an empty Evictor of that name; "" is the default, need. An unknown name, or one that needs a Future, is a
-// fault.ConfigInvalid that names the nearest known one, if one is near. The Evictor owns r from now on.
+// errs.ConfigInvalid that names the nearest known one, if one is near. The Evictor owns r from now on.
 func New(name string, r *xrand.Rand) (Evictor, error) { return NewGiven(name, r, Given{}) }
 
 // NewGiven is New with what more is known.
@@ -138,10 +139,10 @@ func NewGiven(name string, r *xrand.Rand, g Given) (Evictor, error) {
 	}
 	p, horizon := find(name)
 	if p == nil {
-		return nil, fault.New(fault.ConfigInvalid, "tiers.policy", Hint(name, Names()), "unknown cache policy %.40q", name)
+		return nil, errs.New(errs.ConfigInvalid, "tiers.policy", Hint(name, Names()), "unknown cache policy %.40q", name)
 	}
 	if p.future && g.Future == nil {
-		return nil, fault.New(fault.ConfigInvalid, "tiers.policy", "choose need, which goes by what is known of it; larder bench sampler knows the future of jobs of order fixed",
+		return nil, errs.New(errs.ConfigInvalid, "tiers.policy", "choose need, which goes by what is known of it; larder bench sampler knows the future of jobs of order fixed",
 			"cache policy %s needs to know what will be asked for", name)
 	}
 	if horizon > 0 {
@@ -153,7 +154,7 @@ func NewGiven(name string, r *xrand.Rand, g Given) (Evictor, error) {
 // Hint says what could have been meant by an unknown policy: the nearest of names, if one is near, and all of them.
 func Hint(name string, names []string) string {
 	hint := "the policies are " + strings.Join(names, ", ")
-	if w := fault.Nearest(name, names); w != "" {
+	if w := nearest.Word(name, names); w != "" {
 		hint = "did you mean " + w + "? " + hint
 	}
 	return hint

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/xrand"
 	"larder/internal/xrand/xrandtest"
@@ -81,7 +81,7 @@ func TestRegistry(t *testing.T) {
 			t.Errorf("%s: sighted %v, sees %q, breaks %q", n, sighted, Sees(n), Breaks(n))
 		}
 		_, err := New(n, xrand.New(1))
-		if blind := i < 12; NeedsFuture(n) == blind || blind != (err == nil) || !blind && (!fault.Is(err, fault.ConfigInvalid) || !strings.Contains(err.Error(), n)) {
+		if blind := i < 12; NeedsFuture(n) == blind || blind != (err == nil) || !blind && (!errs.Is(err, errs.ConfigInvalid) || !strings.Contains(err.Error(), n)) {
 			t.Errorf("%s without a future: %v", n, err)
 		}
 	}
@@ -97,11 +97,11 @@ func TestRegistry(t *testing.T) {
 		"clairvoyant-0": "clairvoyant-k", "clairvoyant-99999999999999999999": "",
 	} {
 		_, err := New(typed, xrand.New(1))
-		if !fault.Is(err, fault.ConfigInvalid) || meant != "" && !strings.Contains(err.Error(), "did you mean "+meant+"?") {
+		if !errs.Is(err, errs.ConfigInvalid) || meant != "" && !strings.Contains(err.Error(), "did you mean "+meant+"?") {
 			t.Errorf("New(%.10q) = %.200v, want a ConfigInvalid that names %s", typed, err, meant)
 		}
 	}
-	if _, err := New(strings.Repeat("x", 1<<20), xrand.New(1)); !fault.Is(err, fault.ConfigInvalid) || len(err.Error()) > 300 ||
+	if _, err := New(strings.Repeat("x", 1<<20), xrand.New(1)); !errs.Is(err, errs.ConfigInvalid) || len(err.Error()) > 300 ||
 		!strings.Contains(err.Error(), strings.Join(all, ", ")) {
 		t.Errorf("a name that is like none: %.300v", err)
 	}

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"math"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
+	"larder/internal/nearest"
+	"larder/internal/units"
 )
 
 // Demand is everything a Partitioner decides from: what the machine was measured to do, what a sample weighs in each
@@ -167,7 +169,7 @@ func (r Resource) String() string {
 type Partitioner interface {
 	// Name is the name NewPartitioner took.
 	Name() string
-	// Partition solves the model. Errors are *fault.Error INVALID_ARGUMENT or RESOURCE_EXCEEDED (fixed sizes beyond the
+	// Partition solves the model. Errors are *errs.Error INVALID_ARGUMENT or RESOURCE_EXCEEDED (fixed sizes beyond the
 	// budget) that name the value.
 	Partition(d Demand) (Plan, error)
 	// Predict says what a given split would give. Bytes of a form are divided among datasets and recipes in proportion to
@@ -184,7 +186,7 @@ const (
 // Models lists the models, the default first.
 func Models() []string { return []string{Bottleneck, Seneca} }
 
-// NewPartitioner returns the model of that name, "" is the default. An unknown name is a *fault.Error
+// NewPartitioner returns the model of that name, "" is the default. An unknown name is a *errs.Error
 // INVALID_ARGUMENT that names the nearest.
 func NewPartitioner(name string) (Partitioner, error) {
 	switch name {
@@ -193,7 +195,7 @@ func NewPartitioner(name string) (Partitioner, error) {
 	case Seneca:
 		return seneca{}, nil
 	}
-	return nil, fault.New(fault.Invalid, "model", fault.DidYouMean(name, Models()), "unknown model %.40q", name)
+	return nil, errs.New(errs.Invalid, "model", nearest.DidYouMean(name, Models()), "unknown model %.40q", name)
 }
 
 // StratifiedDegree is what jobs of one recipe lose against reading everything once for all, where their Degree is not measured yet: four jobs
@@ -239,27 +241,27 @@ const (
 // check refuses what no model can work with; the error names the field.
 func (d *Demand) check() error {
 	if d.Budget < 0 || d.Budget > maxBudget {
-		return fault.New(fault.Invalid, "budget", "give the bytes of all tiers together", "a budget of %d bytes", d.Budget)
+		return errs.New(errs.Invalid, "budget", "give the bytes of all tiers together", "a budget of %d bytes", d.Budget)
 	}
 	if f := d.Fairness; f != nil && !(*f >= 0 && *f <= 1) {
-		return fault.New(fault.Invalid, "fairness", "0 looks at the total alone, 1 keeps every job's fair share", "fairness %v is not between 0 and 1", *f)
+		return errs.New(errs.Invalid, "fairness", "0 looks at the total alone, 1 keeps every job's fair share", "fairness %v is not between 0 and 1", *f)
 	}
 	if f := d.Fixed; f != nil {
 		sum := int64(0)
 		for _, n := range [...]int64{f.Encoded, f.Decoded, f.Augmented} {
 			if n > maxBudget {
-				return fault.New(fault.Invalid, "tiers", "give bytes that a machine can have", "a tier of %d bytes", n)
+				return errs.New(errs.Invalid, "tiers", "give bytes that a machine can have", "a tier of %d bytes", n)
 			}
 			sum += max(n, 0)
 		}
 		if sum > d.Budget {
-			return fault.New(fault.ResourceExceeded, "tiers", "lower a tier or raise tiers.total",
-				"fixed tiers of %s together exceed the %s of all tiers", fault.Size(sum), fault.Size(d.Budget))
+			return errs.New(errs.ResourceExceeded, "tiers", "lower a tier or raise tiers.total",
+				"fixed tiers of %s together exceed the %s of all tiers", units.Size(sum), units.Size(d.Budget))
 		}
 	}
 	m := &d.Machine
 	if m.Nodes < 1 || m.Nodes > 1<<20 {
-		return fault.New(fault.Invalid, "machine.nodes", "count this machine as 1", "%d nodes", m.Nodes)
+		return errs.New(errs.Invalid, "machine.nodes", "count this machine as 1", "%d nodes", m.Nodes)
 	}
 	for _, x := range []struct {
 		name  string
@@ -274,21 +276,21 @@ func (d *Demand) check() error {
 		}
 	}
 	if !(m.Waiting >= 0 && m.Waiting <= 1) {
-		return fault.New(fault.Invalid, "machine.waiting", "0 is the bottleneck law", "a waiting part of %v is not between 0 and 1", m.Waiting)
+		return errs.New(errs.Invalid, "machine.waiting", "0 is the bottleneck law", "a waiting part of %v is not between 0 and 1", m.Waiting)
 	}
 	if len(d.Datasets) == 0 {
-		return fault.New(fault.Invalid, "datasets", "name at least one dataset with one recipe and one job", "there is no dataset to split memory for")
+		return errs.New(errs.Invalid, "datasets", "name at least one dataset with one recipe and one job", "there is no dataset to split memory for")
 	}
 	names := map[string]bool{}
 	recipes := 0
 	for i := range d.Datasets {
 		s := &d.Datasets[i]
 		if names[s.Name] {
-			return fault.New(fault.Invalid, s.Name, "put its recipes into one dataset", "dataset %.80q is there twice", s.Name)
+			return errs.New(errs.Invalid, s.Name, "put its recipes into one dataset", "dataset %.80q is there twice", s.Name)
 		}
 		names[s.Name] = true
 		if recipes += len(s.Recipes); recipes > maxRecipes {
-			return fault.New(fault.Invalid, "datasets", "leave some out", "more than %d recipes", maxRecipes)
+			return errs.New(errs.Invalid, "datasets", "leave some out", "more than %d recipes", maxRecipes)
 		}
 		if err := s.check(); err != nil {
 			return err
@@ -300,7 +302,7 @@ func (d *Demand) check() error {
 func (s *Dataset) check() error {
 	subject := func(field string) string { return s.Name + "." + field }
 	if s.Samples < 1 || s.Samples > maxSamples {
-		return fault.New(fault.Invalid, subject("samples"), "count the distinct samples that jobs want", "dataset %.80q has %d samples", s.Name, s.Samples)
+		return errs.New(errs.Invalid, subject("samples"), "count the distinct samples that jobs want", "dataset %.80q has %d samples", s.Name, s.Samples)
 	}
 	if err := checkRate(subject("stored"), s.Stored, false, false); err != nil {
 		return err
@@ -309,7 +311,7 @@ func (s *Dataset) check() error {
 		return err
 	}
 	if len(s.Recipes) == 0 {
-		return fault.New(fault.Invalid, s.Name, "leave datasets out that no job reads", "dataset %.80q has no recipe", s.Name)
+		return errs.New(errs.Invalid, s.Name, "leave datasets out that no job reads", "dataset %.80q has no recipe", s.Name)
 	}
 	for i := range s.Recipes {
 		r := &s.Recipes[i]
@@ -328,20 +330,20 @@ func (s *Dataset) check() error {
 		}
 		switch {
 		case r.Samples < 0 || r.Samples > s.Samples:
-			return fault.New(fault.Invalid, subject("samples"), "count the distinct samples its jobs want, 0 = all",
+			return errs.New(errs.Invalid, subject("samples"), "count the distinct samples its jobs want, 0 = all",
 				"%d samples of a dataset that has %d", r.Samples, s.Samples)
 		case len(r.Jobs) == 0:
-			return fault.New(fault.Invalid, subject("jobs"), "leave recipes out that no job uses", "recipe %.80q has no job", r.Name)
+			return errs.New(errs.Invalid, subject("jobs"), "leave recipes out that no job uses", "recipe %.80q has no job", r.Name)
 		case r.Sharers < 1 || r.Sharers > len(r.Jobs):
-			return fault.New(fault.Invalid, subject("sharers"), "1 = nobody shares; at most all its jobs share",
+			return errs.New(errs.Invalid, subject("sharers"), "1 = nobody shares; at most all its jobs share",
 				"%d of %d jobs share augmented samples", r.Sharers, len(r.Jobs))
 		case !(r.DecodeDegree == 0 || r.DecodeDegree >= 1 && r.DecodeDegree <= 1e6):
-			return fault.New(fault.Invalid, subject("decode_degree"), "1 = every job decodes for itself", "one decode serves %v jobs", r.DecodeDegree)
+			return errs.New(errs.Invalid, subject("decode_degree"), "1 = every job decodes for itself", "one decode serves %v jobs", r.DecodeDegree)
 		case !(r.AugmentDegree == 0 || r.AugmentDegree >= 1 && r.AugmentDegree <= float64(r.Sharers)):
-			return fault.New(fault.Invalid, subject("augment_degree"), "1 = every job augments for itself; at most all that share",
+			return errs.New(errs.Invalid, subject("augment_degree"), "1 = every job augments for itself; at most all that share",
 				"one augmentation serves %v of %d jobs", r.AugmentDegree, r.Sharers)
 		case !(r.Degree >= 1 && r.Degree <= 1e6):
-			return fault.New(fault.Invalid, subject("degree"), "1 = every job reads for itself", "a sharing degree of %v", r.Degree)
+			return errs.New(errs.Invalid, subject("degree"), "1 = every job reads for itself", "a sharing degree of %v", r.Degree)
 		}
 		for _, j := range r.Jobs {
 			if err := checkRate(subject("jobs.ingest"), j.Ingest, false, true); err != nil {
@@ -357,13 +359,13 @@ func checkRate(name string, v float64, zero, inf bool) error {
 	const hint = "measure it with larder profile"
 	switch {
 	case math.IsNaN(v):
-		return fault.New(fault.Invalid, name, hint, "%s is not a number", name)
+		return errs.New(errs.Invalid, name, hint, "%s is not a number", name)
 	case v < 0:
-		return fault.New(fault.Invalid, name, hint, "%s is negative: %v", name, v)
+		return errs.New(errs.Invalid, name, hint, "%s is negative: %v", name, v)
 	case v == 0 && !zero:
-		return fault.New(fault.Invalid, name, hint, "%s is zero", name)
+		return errs.New(errs.Invalid, name, hint, "%s is zero", name)
 	case math.IsInf(v, 1) && !inf, v > maxLarge && !math.IsInf(v, 1), v > 0 && v < 1/maxLarge:
-		return fault.New(fault.Invalid, name, hint, "%s is no usable number: %v", name, v)
+		return errs.New(errs.Invalid, name, hint, "%s is no usable number: %v", name, v)
 	}
 	return nil
 }

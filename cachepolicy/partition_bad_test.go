@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/xrand"
 )
 
@@ -39,7 +39,7 @@ func TestBadDemand(t *testing.T) {
 		for _, model := range Models() {
 			m, _ := NewPartitioner(model)
 			_, err := m.Partition(d)
-			if f := fault.From(err); err == nil || f.Reason != fault.Invalid && f.Reason != fault.ResourceExceeded || f.Hint == "" || !strings.Contains(f.Subject+": "+err.Error(), name) {
+			if f := errs.From(err); err == nil || f.Reason != errs.Invalid && f.Reason != errs.ResourceExceeded || f.Hint == "" || !strings.Contains(f.Subject+": "+err.Error(), name) {
 				t.Errorf("%s, %s: %v", model, name, err)
 			}
 			if _, err := m.Predict(d, Split{}); err == nil {
@@ -48,7 +48,7 @@ func TestBadDemand(t *testing.T) {
 		}
 	}
 	_, err := NewPartitioner("senca")
-	if f := fault.From(err); f == nil || f.Reason != fault.Invalid || f.Hint != "did you mean seneca?" {
+	if f := errs.From(err); f == nil || f.Reason != errs.Invalid || f.Hint != "did you mean seneca?" {
 		t.Errorf("unknown model: %v", err)
 	}
 	for _, name := range append(Models(), "") {

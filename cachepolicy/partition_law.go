@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"larder/internal/fault"
+	"larder/internal/units"
 )
 
 // bottleneck is the default model: X = 1 / max_k Σ_f p_f·d(f,k), time adds up by resource and not by form (seneca.md 1.6). Where
@@ -391,7 +391,7 @@ func (w *world) wanted(total int64) Inputs {
 func why(p *Plan) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "encoded %s, decoded %s, augmented %s: %s samples/s predicted by %s, limited by %s",
-		fault.Size(p.Split.Encoded), fault.Size(p.Split.Decoded), fault.Size(p.Split.Augmented), rate(p.Rate), p.Model, p.Binding)
+		units.Size(p.Split.Encoded), units.Size(p.Split.Decoded), units.Size(p.Split.Augmented), rate(p.Rate), p.Model, p.Binding)
 	switch busy := p.Load[p.Binding]; {
 	case p.Binding == ResIngest:
 		b.WriteString(" (no resource of the machine is used up)")

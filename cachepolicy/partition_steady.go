@@ -3,7 +3,7 @@ package cachepolicy
 import (
 	"fmt"
 
-	"larder/internal/fault"
+	"larder/internal/units"
 )
 
 // What a new split must gain to replace the one in force. Changing a split costs evictions, so that noise in the measured
@@ -38,11 +38,11 @@ func Adopt(c Change) (bool, string) {
 	case c.Now == c.Next:
 		return false, "the split in force is the best"
 	case c.Now.Total() > c.Budget:
-		return true, "the split in force exceeds " + fault.Size(c.Budget)
+		return true, "the split in force exceeds " + units.Size(c.Budget)
 	case !(c.NowRate > 0):
 		return true, "nothing was decided yet for these jobs"
 	case c.Next.Total()-c.Now.Total() >= int64(maxShift*float64(c.Budget)):
-		return true, fault.Size(c.Next.Total()-c.Now.Total()) + " belong to no tier"
+		return true, units.Size(c.Next.Total()-c.Now.Total()) + " belong to no tier"
 	case c.First && c.Unfair:
 		return true, "the split in force leaves a job less than its fair share"
 	case gain > bigGain:
@@ -50,7 +50,7 @@ func Adopt(c Change) (bool, string) {
 	case gain < minGain:
 		return false, fmt.Sprintf("the best split gains only %.1f %%", 100*max(gain, 0))
 	case moved(c.Now, c.Next) < int64(maxShift*float64(c.Budget)) && !doubled(c.Now, c.Next):
-		return false, fmt.Sprintf("only %s would move", fault.Size(moved(c.Now, c.Next)))
+		return false, fmt.Sprintf("only %s would move", units.Size(moved(c.Now, c.Next)))
 	case c.EpochsSinceMoved < 1 && !c.First:
 		return false, fmt.Sprintf("it gains %.1f %%, which waits for the epoch's end", 100*gain)
 	}

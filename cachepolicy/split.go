@@ -3,7 +3,7 @@ package cachepolicy
 import (
 	"fmt"
 
-	"larder/internal/fault"
+	"larder/internal/units"
 )
 
 // Split is how many bytes each tier gets.
@@ -39,7 +39,7 @@ func SimpleSplit(in Inputs) (Split, string) {
 		if in.AugmentedBytes > 0 {
 			s.Augmented = min(s.Augmented, in.AugmentedBytes)
 		}
-		why = fmt.Sprintf("; augmented %s for %d share group(s)", fault.Size(s.Augmented), in.ShareGroups)
+		why = fmt.Sprintf("; augmented %s for %d share group(s)", units.Size(s.Augmented), in.ShareGroups)
 	}
 	rest := total - s.Augmented
 	switch {
@@ -49,7 +49,7 @@ func SimpleSplit(in Inputs) (Split, string) {
 	case in.DecodedBytes <= rest:
 		s.Encoded = min((rest-in.DecodedBytes)/2, max(in.EncodedBytes, 0))
 		s.Decoded = rest - s.Encoded
-		return s, fmt.Sprintf("decoded holds all: the %s wanted fit into %s", fault.Size(in.DecodedBytes), fault.Size(s.Decoded)) + why
+		return s, fmt.Sprintf("decoded holds all: the %s wanted fit into %s", units.Size(in.DecodedBytes), units.Size(s.Decoded)) + why
 	default:
 		s.Encoded = rest / 5
 		if in.EncodedBytes > 0 {
@@ -57,6 +57,6 @@ func SimpleSplit(in Inputs) (Split, string) {
 		}
 		s.Decoded = rest - s.Encoded
 		return s, fmt.Sprintf("the %s wanted decoded do not fit into %s: encoded gets %s, decoded %s",
-			fault.Size(in.DecodedBytes), fault.Size(rest), fault.Size(s.Encoded), fault.Size(s.Decoded)) + why
+			units.Size(in.DecodedBytes), units.Size(rest), units.Size(s.Encoded), units.Size(s.Decoded)) + why
 	}
 }

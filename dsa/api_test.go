@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/xrand"
 	"larder/internal/xrand/xrandtest"
@@ -26,7 +26,7 @@ func TestParseMode(t *testing.T) {
 		strings.Repeat("x", 1<<20): "the orders are fixed", "\xff\x00": "the orders are fixed",
 	} {
 		_, err := ParseMode(in)
-		if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), says) || len(err.Error()) > 400 {
+		if !errs.Is(err, errs.Invalid) || !strings.Contains(err.Error(), says) || len(err.Error()) > 400 {
 			t.Errorf("%.20q: %v", in, err)
 		}
 	}

@@ -4,8 +4,9 @@ import (
 	"fmt"
 	"strings"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
+	"larder/internal/nearest"
 )
 
 // Mode is how a job's order is made, and with it what the job is promised.
@@ -41,10 +42,10 @@ func ParseMode(s string) (Mode, error) {
 	}
 	names := modeNames[Fixed:]
 	hint := "the orders are " + strings.Join(names, ", ") + "; for the order of the dataset use shuffle=False"
-	if near := fault.Nearest(strings.TrimSpace(s), names); near != "" {
+	if near := nearest.Word(strings.TrimSpace(s), names); near != "" {
 		hint = "did you mean " + near + "? " + hint
 	}
-	return 0, fault.New(fault.Invalid, "order", hint, "unknown order %.40q", s)
+	return 0, errs.New(errs.Invalid, "order", hint, "unknown order %.40q", s)
 }
 
 // Limits of a Sampler.

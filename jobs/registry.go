@@ -7,7 +7,7 @@ import (
 	"github.com/google/btree"
 
 	"larder/internal/bits"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 )
 
@@ -45,11 +45,11 @@ func NewRegistry(lease time.Duration, maxLive int) *Registry {
 func (g *Registry) Add(spec Spec, member *bits.Set) (*Job, error) {
 	old := g.byName[spec.Name]
 	if old != nil && !old.State.Ended() {
-		return nil, fault.New(fault.AlreadyExists, spec.Name, "choose another job name, or end it: larder jobs kill "+spec.Name,
+		return nil, errs.New(errs.AlreadyExists, spec.Name, "choose another job name, or end it: larder jobs kill "+spec.Name,
 			"job %s exists already (job %d, %s)", spec.Name, old.ID, old.State)
 	}
 	if live := g.Live(); live >= g.max {
-		return nil, fault.New(fault.ResourceExceeded, spec.Name, "end a job, or raise jobs.max in the configuration",
+		return nil, errs.New(errs.ResourceExceeded, spec.Name, "end a job, or raise jobs.max in the configuration",
 			"register job %s: %d jobs live and jobs.max is %d", spec.Name, live, g.max)
 	}
 	j := NewJob(g.nextID, spec, member)
@@ -69,7 +69,7 @@ func (g *Registry) Add(spec Spec, member *bits.Set) (*Job, error) {
 // come by ascending id.
 func (g *Registry) Restore(id ident.JobID, spec Spec, member *bits.Set, ranks []ident.Incarnation, now time.Time) (*Job, error) {
 	if id < g.nextID {
-		return nil, fault.New(fault.StateDamaged, spec.Name, "register the job again", "restore job %s: id %d was given already", spec.Name, id)
+		return nil, errs.New(errs.StateDamaged, spec.Name, "register the job again", "restore job %s: id %d was given already", spec.Name, id)
 	}
 	g.nextID = id
 	j, err := g.Add(spec, member)

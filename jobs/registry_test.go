@@ -9,7 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 )
 
@@ -26,8 +26,8 @@ func add(t testing.TB, g *Registry, name string) *Job {
 	return j
 }
 
-func reason(err error) fault.Reason {
-	if f, ok := errors.AsType[*fault.Error](err); ok {
+func reason(err error) errs.Reason {
+	if f, ok := errors.AsType[*errs.Error](err); ok {
 		return f.Reason
 	}
 	return ""
@@ -44,7 +44,7 @@ func ids(g *Registry) []ident.JobID {
 func TestALiveNameIsTakenAndADeadOneIsFree(t *testing.T) {
 	g := NewRegistry(time.Second, 8)
 	a := add(t, g, "a")
-	if _, err := g.Add(spec("a", 1), set(1)); reason(err) != fault.AlreadyExists {
+	if _, err := g.Add(spec("a", 1), set(1)); reason(err) != errs.AlreadyExists {
 		t.Fatalf("a second a: %v", err)
 	}
 	a.Attach(0, t0)
@@ -81,7 +81,7 @@ func TestLiveJobsAreBoundedAndTheLimitIsNamed(t *testing.T) {
 	g := NewRegistry(time.Second, 2)
 	add(t, g, "a")
 	b := add(t, g, "b")
-	if _, err := g.Add(spec("c", 1), set(1)); reason(err) != fault.ResourceExceeded {
+	if _, err := g.Add(spec("c", 1), set(1)); reason(err) != errs.ResourceExceeded {
 		t.Fatalf("a third job: %v", err)
 	}
 	g.End(b, Done, "")

@@ -3,7 +3,7 @@ package jobs
 import (
 	"fmt"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 // OnError says what happens to a sample that cannot be prepared.
@@ -34,15 +34,15 @@ type Spec struct {
 func (s Spec) Validate() error {
 	switch {
 	case s.Subset < 1:
-		return fault.New(fault.SubsetEmpty, s.Name, "widen the subset expression", "job %s: the subset selects no sample", s.Name)
+		return errs.New(errs.SubsetEmpty, s.Name, "widen the subset expression", "job %s: the subset selects no sample", s.Name)
 	case s.Batch < 1 || s.Batch > 1<<16:
-		return fault.New(fault.Invalid, s.Name, "choose 1 to 65,536", "job %s: batch_size %d", s.Name, s.Batch)
+		return errs.New(errs.Invalid, s.Name, "choose 1 to 65,536", "job %s: batch_size %d", s.Name, s.Batch)
 	case s.World < 1 || s.World > 1024:
-		return fault.New(fault.Invalid, s.Name, "choose 1 to 1,024", "job %s: world_size %d", s.Name, s.World)
+		return errs.New(errs.Invalid, s.Name, "choose 1 to 1,024", "job %s: world_size %d", s.Name, s.World)
 	case s.Slots < 2 || s.Slots > 66:
-		return fault.New(fault.Invalid, s.Name, "choose a prefetch of 1 to 64", "job %s: a ring of %d slots", s.Name, s.Slots)
+		return errs.New(errs.Invalid, s.Name, "choose a prefetch of 1 to 64", "job %s: a ring of %d slots", s.Name, s.Slots)
 	case s.Subset < s.World:
-		return fault.New(fault.SubsetEmpty, s.Name, "use fewer ranks or a wider subset",
+		return errs.New(errs.SubsetEmpty, s.Name, "use fewer ranks or a wider subset",
 			"job %s: %d samples cannot be dealt to %d ranks", s.Name, s.Subset, s.World)
 	}
 	for r := range s.World {
@@ -51,7 +51,7 @@ func (s Spec) Validate() error {
 			if s.World > 1 {
 				whose = fmt.Sprintf("that each of its %d ranks gets", s.World)
 			}
-			return fault.New(fault.SubsetEmpty, s.Name, "lower batch_size, or set drop_last=False",
+			return errs.New(errs.SubsetEmpty, s.Name, "lower batch_size, or set drop_last=False",
 				"job %s: batch_size %d is larger than the %d samples %s, and drop_last drops such a batch",
 				s.Name, s.Batch, s.Subset/s.World, whose)
 		}

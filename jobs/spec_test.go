@@ -8,7 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 // deal walks an epoch step by step, as the coordinator does, and returns what every position of the order was given to.
@@ -142,22 +142,22 @@ func TestValidateNamesTheNumbers(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		change func(*Spec)
-		reason fault.Reason
+		reason errs.Reason
 	}{
-		"no sample":                        {func(s *Spec) { s.Subset = 0 }, fault.SubsetEmpty},
-		"batch 0":                          {func(s *Spec) { s.Batch = 0 }, fault.Invalid},
-		"batch too large":                  {func(s *Spec) { s.Batch = 1<<16 + 1 }, fault.Invalid},
-		"world 0":                          {func(s *Spec) { s.World = 0 }, fault.Invalid},
-		"world too large":                  {func(s *Spec) { s.World = 1025 }, fault.Invalid},
-		"one slot":                         {func(s *Spec) { s.Slots = 1 }, fault.Invalid},
-		"too many slots":                   {func(s *Spec) { s.Slots = 67 }, fault.Invalid},
-		"more ranks than samples":          {func(s *Spec) { s.World = 11 }, fault.SubsetEmpty},
-		"a batch larger than a rank":       {func(s *Spec) { s.Batch, s.DropLast = 6, true }, fault.SubsetEmpty},
-		"one rank too short for its batch": {func(s *Spec) { s.Subset, s.Batch, s.DropLast = 9, 5, true }, fault.SubsetEmpty},
+		"no sample":                        {func(s *Spec) { s.Subset = 0 }, errs.SubsetEmpty},
+		"batch 0":                          {func(s *Spec) { s.Batch = 0 }, errs.Invalid},
+		"batch too large":                  {func(s *Spec) { s.Batch = 1<<16 + 1 }, errs.Invalid},
+		"world 0":                          {func(s *Spec) { s.World = 0 }, errs.Invalid},
+		"world too large":                  {func(s *Spec) { s.World = 1025 }, errs.Invalid},
+		"one slot":                         {func(s *Spec) { s.Slots = 1 }, errs.Invalid},
+		"too many slots":                   {func(s *Spec) { s.Slots = 67 }, errs.Invalid},
+		"more ranks than samples":          {func(s *Spec) { s.World = 11 }, errs.SubsetEmpty},
+		"a batch larger than a rank":       {func(s *Spec) { s.Batch, s.DropLast = 6, true }, errs.SubsetEmpty},
+		"one rank too short for its batch": {func(s *Spec) { s.Subset, s.Batch, s.DropLast = 9, 5, true }, errs.SubsetEmpty},
 	} {
 		s := good
 		c.change(&s)
-		var f *fault.Error
+		var f *errs.Error
 		if err := s.Validate(); !errors.As(err, &f) || f.Reason != c.reason || f.Hint == "" || f.Subject != "j" {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -170,7 +170,7 @@ func TestABatchLargerThanWhatARankGetsNamesBothNumbers(t *testing.T) {
 		3: "job a: batch_size 11 is larger than the 3 samples that each of its 3 ranks gets, and drop_last drops such a batch",
 	} {
 		err := Spec{Name: "a", Subset: 10, Batch: 11, World: world, Slots: 4, DropLast: true}.Validate()
-		if !fault.Is(err, fault.SubsetEmpty) || !strings.HasPrefix(err.Error(), want) {
+		if !errs.Is(err, errs.SubsetEmpty) || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%v\nwant %s", err, want)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/invariant"
 	"larder/tiers/arena"
@@ -107,22 +107,22 @@ func (s *slab) Release() {
 
 // Open returns an empty store. Close it.
 func Open(cfg Config) (*Store, error) {
-	var errs []error
+	var problems []error
 	for f, b := range cfg.Budgets {
 		if b < 0 {
-			errs = append(errs, fault.New(fault.ConfigInvalid, "tiers."+ident.Form(f).String(), "use 0 or more bytes",
+			problems = append(problems, errs.New(errs.ConfigInvalid, "tiers."+ident.Form(f).String(), "use 0 or more bytes",
 				"the tier cannot have %d bytes", b))
 		}
 	}
 	if cfg.Budgets[ident.Stored] > 0 {
-		errs = append(errs, fault.New(fault.ConfigInvalid, "tiers.stored", "give the bytes to encoded, decoded or augmented",
+		problems = append(problems, errs.New(errs.ConfigInvalid, "tiers.stored", "give the bytes to encoded, decoded or augmented",
 			"stored samples are in storage and take no memory, got a budget of %d bytes", cfg.Budgets[ident.Stored]))
 	}
 	if cfg.VerifyEvery < 0 || cfg.ChunkBytes < 0 {
-		errs = append(errs, fault.New(fault.ConfigInvalid, "tiers", "use 0 for the defaults",
+		problems = append(problems, errs.New(errs.ConfigInvalid, "tiers", "use 0 for the defaults",
 			"verify_every %d and chunk size %d must not be negative", cfg.VerifyEvery, cfg.ChunkBytes))
 	}
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(problems...); err != nil {
 		return nil, err
 	}
 	s := &Store{verifyEvery: uint64(cfg.VerifyEvery)}
@@ -343,7 +343,7 @@ func (s *Store) Free(k ident.Key) {
 func (s *Store) SetBudget(f ident.Form, bytes int64) error {
 	t := s.form(f)
 	if t == nil || bytes < 0 {
-		return fault.New(fault.Invalid, "tiers."+f.String(), "use 0 or more bytes, for encoded, decoded or augmented",
+		return errs.New(errs.Invalid, "tiers."+f.String(), "use 0 or more bytes, for encoded, decoded or augmented",
 			"cannot give tier %s %d bytes", f, bytes)
 	}
 	t.shelf.resize(bytes)
@@ -391,7 +391,7 @@ func (s *Store) Stats(f ident.Form) Stats {
 // Close frees everything. Buffers that are being filled and open Views stay valid; the last of them unmaps the memory.
 // A second Close does nothing.
 func (s *Store) Close() error {
-	var errs []error
+	var problems []error
 	for _, t := range s.forms {
 		if t == nil {
 			continue
@@ -400,9 +400,9 @@ func (s *Store) Close() error {
 		t.mu.closed = true
 		t.mu.Unlock()
 		t.shelf.close()
-		errs = append(errs, t.arena.Close())
+		problems = append(problems, t.arena.Close())
 	}
-	return errors.Join(errs...)
+	return errors.Join(problems...)
 }
 
 func (s *Store) form(f ident.Form) *form {

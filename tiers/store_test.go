@@ -10,7 +10,7 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/xrand"
 	"larder/tiers/arena"
@@ -384,13 +384,13 @@ func TestBadInput(t *testing.T) {
 		{VerifyEvery: -1},
 		{ChunkBytes: -1},
 	} {
-		if _, err := Open(cfg); !fault.Is(err, fault.ConfigInvalid) {
+		if _, err := Open(cfg); !errs.Is(err, errs.ConfigInvalid) {
 			t.Errorf("%+v: %v", cfg, err)
 		}
 	}
 	s := open(t, Config{Budgets: budgets(1 << 20)})
 	for _, err := range []error{s.SetBudget(ident.Decoded, -1), s.SetBudget(ident.Stored, 1), s.SetBudget(99, 1)} {
-		if !fault.Is(err, fault.Invalid) {
+		if !errs.Is(err, errs.Invalid) {
 			t.Error("SetBudget:", err)
 		}
 	}

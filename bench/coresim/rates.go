@@ -7,7 +7,7 @@ import (
 	"larder/internal/ident"
 )
 
-// minSeen is how many samples count as measured, as in internal/exec.
+// minSeen is how many samples count as measured, as in internal/engine.
 const minSeen = 16
 
 // recipe is what rates are of.
@@ -25,7 +25,7 @@ func (t *total) add(d time.Duration) { t.n++; t.seconds += d.Seconds() }
 
 type rates struct{ decode, augment, finish total }
 
-// meters measures as internal/exec does, but nothing fades: what costs here does not drift by itself.
+// meters measures as internal/engine does, but nothing fades: what costs here does not drift by itself.
 type meters struct {
 	recipes map[recipe]*rates // lookups only; order below
 	order   []recipe

@@ -13,8 +13,9 @@ import (
 	"larder/bench/measure"
 	"larder/dsa"
 	"larder/internal/coordinator"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
+	"larder/internal/units"
 	"larder/internal/xrand"
 	"larder/jobs"
 	store "larder/tiers"
@@ -100,7 +101,7 @@ func words(s string) []uint64 {
 	return out
 }
 
-// minTile is the fewest samples of a subset that a tile of it may have, as of internal/exec.
+// minTile is the fewest samples of a subset that a tile of it may have, as of internal/engine.
 const minTile = 64
 
 // mode reads the name of an order that a daemon knows, and lowers its tiles as a daemon does.
@@ -112,7 +113,7 @@ func (j *Job) mode() (mode dsa.Mode, tiles int, err error) {
 	if ok && name == dsa.Stratified.String() {
 		text, closed := strings.CutSuffix(arg, ")")
 		if tiles, err = strconv.Atoi(text); err != nil || !closed || tiles < 1 || tiles > dsa.MaxTiles {
-			return 0, 0, fault.New(fault.Invalid, "order", fmt.Sprintf("write stratified(B) with 1 to %d tiles B", dsa.MaxTiles), "order %.40q does not name a number of tiles", j.Order)
+			return 0, 0, errs.New(errs.Invalid, "order", fmt.Sprintf("write stratified(B) with 1 to %d tiles B", dsa.MaxTiles), "order %.40q does not name a number of tiles", j.Order)
 		}
 		return dsa.Stratified, min(tiles, max(dsa.DefaultTiles, len(j.Subset)/minTile)), nil
 	}
@@ -202,7 +203,7 @@ func (w *World) mean(f ident.Form) int64 {
 // Check says what cannot be run: INVALID_ARGUMENT, or RESOURCE_EXCEEDED with the estimate.
 func (w *World) Check(o Options) error {
 	bad := func(subject, hint, format string, args ...any) error {
-		return fault.New(fault.Invalid, subject, hint, format, args...)
+		return errs.New(errs.Invalid, subject, hint, format, args...)
 	}
 	n := w.Objects
 	if n < 1 || n > dsa.MaxObjects || len(w.Sizes) != n || len(w.Decoded) != n || len(w.Decode) != n || len(w.Augment) != n {
@@ -234,8 +235,8 @@ func (w *World) Check(o Options) error {
 		}
 	}
 	if need := w.Estimate(); o.MaxMemory > 0 && need > o.MaxMemory {
-		return fault.New(fault.ResourceExceeded, "samples", "lower samples, jobs or epochs, or raise --max-memory",
-			"simulating %d jobs on %d samples needs about %s of memory, the limit is %s", len(w.Jobs), n, fault.Size(need), fault.Size(o.MaxMemory))
+		return errs.New(errs.ResourceExceeded, "samples", "lower samples, jobs or epochs, or raise --max-memory",
+			"simulating %d jobs on %d samples needs about %s of memory, the limit is %s", len(w.Jobs), n, units.Size(need), units.Size(o.MaxMemory))
 	}
 	return nil
 }
@@ -295,7 +296,7 @@ func (w *World) Run(o Options) (*measure.Run, error) {
 	return r, nil
 }
 
-const readers = 16 // as of internal/exec
+const readers = 16 // as of internal/engine
 
 // FillCounts takes the coordinator's counters over.
 func FillCounts(r *measure.Run, s coordinator.Stats) {

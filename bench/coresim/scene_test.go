@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"larder/internal/coordinator"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 )
 
@@ -174,17 +174,17 @@ func TestWorldsThatCannotBe(t *testing.T) {
 		w := testWorld(100, 1, 1)
 		set(w)
 		_, err := w.Run(Options{})
-		if f := fault.From(err); err == nil || f.Reason == fault.Internal {
+		if f := errs.From(err); err == nil || f.Reason == errs.Internal {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	_, err := testWorld(10_000, 4, 2).Run(Options{MaxMemory: 1 << 20})
-	if !fault.Is(err, fault.ResourceExceeded) || !strings.Contains(err.Error(), "needs about") {
+	if !errs.Is(err, errs.ResourceExceeded) || !strings.Contains(err.Error(), "needs about") {
 		t.Error(err)
 	}
 }
 
-// Tiles that would be too small are fewer, as in a daemon (internal/exec has the same cases), and the run says so.
+// Tiles that would be too small are fewer, as in a daemon (internal/engine has the same cases), and the run says so.
 func TestSmallTilesAreFewer(t *testing.T) {
 	for _, x := range []struct {
 		order    string

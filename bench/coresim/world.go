@@ -57,7 +57,7 @@ func (b *bucket) take(now time.Duration, n float64) time.Duration {
 
 const (
 	storageBurst = 100 * time.Millisecond // as of internal/source
-	slowRead     = 300 * time.Microsecond // as of internal/exec: from which on readers read ahead
+	slowRead     = 300 * time.Microsecond // as of internal/engine: from which on readers read ahead
 	aheadBytes   = 64 << 20
 	mostCopies   = 4 // working copies of a worker when it begins another one
 )

@@ -26,9 +26,9 @@ import (
 	"larder/bench"
 	"larder/bench/coresim"
 	"larder/bench/measure"
-	"larder/internal/client"
+	"larder/client"
 	"larder/internal/demo"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/prep"
 	"larder/internal/profile"
@@ -125,7 +125,7 @@ func Prepare(ctx context.Context, l *bench.Live, o Options) (*Setup, error) {
 		return nil, err
 	}
 	if slices.Contains(s.World.Sizes, 0) {
-		return nil, fault.New(fault.DatasetUnread, s.URI, "larder dataset inspect shows samples", "the dataset %s has empty files", s.URI)
+		return nil, errs.New(errs.DatasetUnread, s.URI, "larder dataset inspect shows samples", "the dataset %s has empty files", s.URI)
 	}
 	return s, nil
 }
@@ -160,7 +160,7 @@ func shapes(ctx context.Context, cat *source.Catalog, data *source.Dataset, reci
 		buf = b
 		width, height, err := w.DecodedShape(recipe, b)
 		if err != nil {
-			return nil, fault.Wrap(err, fault.SampleBad, data.Key(ident.SampleID(i)), "larder dataset inspect shows samples; benchmarks want images that are whole", "read the size of an image")
+			return nil, errs.Wrap(err, errs.SampleBad, data.Key(ident.SampleID(i)), "larder dataset inspect shows samples; benchmarks want images that are whole", "read the size of an image")
 		}
 		known[i] = int64(width) * int64(height) * 3
 		stored, decoded = stored+float64(len(b)), decoded+float64(known[i])
@@ -178,11 +178,11 @@ func (s *Setup) Run(ctx context.Context, start Starter, label string) (r *measur
 	s.runs++
 	dir := filepath.Join(s.dir, fmt.Sprint("r", s.runs))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fault.Wrap(err, fault.ResourceExceeded, s.dir, "set TMPDIR to a folder that can be written", "make a folder for the daemon")
+		return nil, errs.Wrap(err, errs.ResourceExceeded, s.dir, "set TMPDIR to a folder that can be written", "make a folder for the daemon")
 	}
 	file := filepath.Join(dir, "larder.yaml")
 	if err := os.WriteFile(file, []byte(s.config(dir)), 0o600); err != nil {
-		return nil, fault.Wrap(err, fault.ResourceExceeded, file, "set TMPDIR to a folder that can be written", "write the daemon's configuration")
+		return nil, errs.Wrap(err, errs.ResourceExceeded, file, "set TMPDIR to a folder that can be written", "write the daemon's configuration")
 	}
 	d, err := start(ctx, dir, file)
 	if err != nil {
@@ -285,7 +285,7 @@ func (r *running) tell(f func(c *measure.Collector, at time.Duration)) {
 func (r *running) all(ctx context.Context, out *measure.Run) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	errs := make([]error, len(r.s.World.Jobs))
+	problems := make([]error, len(r.s.World.Jobs))
 	var wg sync.WaitGroup
 	while := r.watch(ctx, cancel)
 	for i := range r.s.World.Jobs {
@@ -294,7 +294,7 @@ func (r *running) all(ctx context.Context, out *measure.Run) error {
 			if r.s.Torch != nil {
 				work = r.train
 			}
-			if errs[i] = work(ctx, i); errs[i] != nil {
+			if problems[i] = work(ctx, i); problems[i] != nil {
 				cancel() // the others would go on for nothing
 			}
 		})
@@ -304,12 +304,12 @@ func (r *running) all(ctx context.Context, out *measure.Run) error {
 	if failed != nil {
 		return failed
 	}
-	for _, err := range errs { // the first one that is not only told to stop
+	for _, err := range problems { // the first one that is not only told to stop
 		if err != nil && !errors.Is(err, context.Canceled) {
 			return err
 		}
 	}
-	if errors.Join(errs...) != nil {
+	if errors.Join(problems...) != nil {
 		return context.Canceled // all of them were told to stop
 	}
 	if late != nil {
@@ -379,14 +379,14 @@ func (r *running) job(ctx context.Context, i int) error {
 	}
 	defer c.Close()
 	ranks := max(1, j.Ranks)
-	errs := make([]error, ranks)
+	problems := make([]error, ranks)
 	var wg sync.WaitGroup
 	for rank := range ranks {
-		wg.Go(func() { errs[rank] = r.rank(ctx, i, number, rank) })
+		wg.Go(func() { problems[rank] = r.rank(ctx, i, number, rank) })
 	}
 	wg.Wait()
 	r.tell(func(c *measure.Collector, at time.Duration) { c.Leave(number, at) })
-	return errors.Join(errs...)
+	return errors.Join(problems...)
 }
 
 // Spec is a job as the daemon is asked for it.

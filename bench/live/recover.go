@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"larder/bench/measure"
-	"larder/internal/client"
-	"larder/internal/fault"
+	"larder/client"
+	"larder/internal/errs"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -85,7 +85,7 @@ func (r *running) watch(ctx context.Context, cancel func()) func() (failed, late
 		defer close(done)
 		at := r.s.Live.Kill
 		if r.wait(waiting, at) != nil {
-			late = fault.New(fault.Invalid, "kill", "kill it earlier, or let jobs train for more epochs", "all jobs were done before %v, when the daemon was to be killed", at)
+			late = errs.New(errs.Invalid, "kill", "kill it earlier, or let jobs train for more epochs", "all jobs were done before %v, when the daemon was to be killed", at)
 		} else if failed = r.death.kill(ctx, r); failed != nil {
 			cancel()
 		}
@@ -201,7 +201,7 @@ func (d *death) report(out *measure.Run, s *larderv1.Stats) error {
 		v.Jobs = append(v.Jobs, j)
 	}
 	if v.All == 0 {
-		return fault.New(fault.Invalid, "kill", "kill it while jobs train", "no job went on after the daemon was killed at %v", d.killed.Round(time.Millisecond))
+		return errs.New(errs.Invalid, "kill", "kill it while jobs train", "no job went on after the daemon was killed at %v", d.killed.Round(time.Millisecond))
 	}
 	v.FindBack()
 	v.Merge(mostSlices)
@@ -229,7 +229,7 @@ func (d *death) report(out *measure.Run, s *larderv1.Stats) error {
 
 // outlives tells whether a client goes on with another daemon after an error: the one that it had was killed.
 func (r *running) outlives(ctx context.Context, err error) bool {
-	return r.death != nil && fault.Is(err, fault.Unavailable) && ctx.Err() == nil
+	return r.death != nil && errs.Is(err, errs.Unavailable) && ctx.Err() == nil
 }
 
 // retry does something that may be done again until no daemon dies meanwhile.
@@ -280,8 +280,8 @@ func (h *hold) attach(ctx context.Context) error {
 			h.inc, h.asked = h.st.Info().GetIncarnation(), 0
 			return nil
 		}
-		if !fault.Is(err, fault.Stale) || inc == 0 || inc == h.inc+h.asked {
-			if fault.Is(err, fault.Unavailable) {
+		if !errs.Is(err, errs.Stale) || inc == 0 || inc == h.inc+h.asked {
+			if errs.Is(err, errs.Unavailable) {
 				h.asked++
 			}
 			return err
@@ -329,7 +329,7 @@ func (h *hold) next(ctx context.Context, epoch, step uint32) (b *client.Batch, e
 func (h *hold) detach(ctx context.Context) error {
 	act := func(st *client.Stream) error { return st.Detach(ctx) }
 	err := h.outlive(ctx, act, act)
-	if h.again && (fault.Is(err, fault.NotFound) || fault.Is(err, fault.JobEnded)) {
+	if h.again && (errs.Is(err, errs.NotFound) || errs.Is(err, errs.JobEnded)) {
 		return nil // it had been heard, and the answer was not
 	}
 	return err

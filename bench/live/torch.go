@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"larder/bench/measure"
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 //go:embed train.py
@@ -30,11 +30,11 @@ type Torch struct {
 // Check tells why this Python cannot train: UNSUPPORTED, with its own words.
 func (t *Torch) Check(ctx context.Context, s *Setup) error {
 	if s.Live.Kill > 0 {
-		return fault.New(fault.Unsupported, "kill", "leave kill out, or --torch", "the daemon of jobs that really train is not killed")
+		return errs.New(errs.Unsupported, "kill", "leave kill out, or --torch", "the daemon of jobs that really train is not killed")
 	}
 	for i := range s.World.Jobs {
 		if j := &s.World.Jobs[i]; j.Ranks > 1 || j.Leave > 0 {
-			return fault.New(fault.Unsupported, j.Name, "leave ranks and leave out, or --torch", "job %s has ranks or leaves, which jobs that train do not", j.Name)
+			return errs.New(errs.Unsupported, j.Name, "leave ranks and leave out, or --torch", "job %s has ranks or leaves, which jobs that train do not", j.Name)
 		}
 	}
 	cmd := exec.CommandContext(ctx, t.Python, "-c", "import torch, larder")
@@ -47,7 +47,7 @@ func (t *Torch) Check(ctx context.Context, s *Setup) error {
 	if why == "" {
 		why = err.Error()
 	}
-	return fault.New(fault.Unsupported, t.Python, "name a Python with torch and larder: --python PATH, PYTHONPATH=python in a source tree", "%s cannot train: %s", t.Python, why)
+	return errs.New(errs.Unsupported, t.Python, "name a Python with torch and larder: --python PATH, PYTHONPATH=python in a source tree", "%s cannot train: %s", t.Python, why)
 }
 
 // trained is one line of train.py.
@@ -75,7 +75,7 @@ func (r *running) train(ctx context.Context, i int) error {
 	}
 	script := filepath.Join(s.dir, "train.py")
 	if err := os.WriteFile(script, trainScript, 0o600); err != nil {
-		return fault.Wrap(err, fault.ResourceExceeded, script, "set TMPDIR to a folder that can be written", "write the training script")
+		return errs.Wrap(err, errs.ResourceExceeded, script, "set TMPDIR to a folder that can be written", "write the training script")
 	}
 	cmd := exec.CommandContext(ctx, s.Torch.Python, script)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
@@ -92,7 +92,7 @@ func (r *running) train(ctx context.Context, i int) error {
 		return fmt.Errorf("start job %s: %w", j.Name, err)
 	}
 	if err := cmd.Start(); err != nil {
-		return fault.Wrap(err, fault.Unsupported, s.Torch.Python, "name a Python with --python PATH", "start job %s", j.Name)
+		return errs.Wrap(err, errs.Unsupported, s.Torch.Python, "name a Python with --python PATH", "start job %s", j.Name)
 	}
 	_, err = in.Write(append(spec, '\n'))
 	number := -1
@@ -139,7 +139,7 @@ func (r *running) train(ctx context.Context, i int) error {
 	}
 	if err != nil {
 		text := strings.TrimSpace(said.String())
-		return fault.Wrap(err, fault.Internal, j.Name, "its last words: "+text[max(0, len(text)-500):], "job %s failed", j.Name)
+		return errs.Wrap(err, errs.Internal, j.Name, "its last words: "+text[max(0, len(text)-500):], "job %s failed", j.Name)
 	}
 	return nil
 }

@@ -16,7 +16,8 @@ import (
 	"larder/bench/bound"
 	"larder/bench/trace"
 	"larder/cachepolicy"
-	"larder/internal/fault"
+	"larder/internal/errs"
+	"larder/internal/units"
 	"larder/internal/xrand"
 	"larder/tiers/tinylfu"
 )
@@ -97,7 +98,7 @@ func Run(t *trace.Trace, c Config, stop func() error) (*Report, error) {
 	r := &run{t: t, c: &c}
 	r.measure()
 	if r.counted == 0 {
-		return nil, fault.New(fault.Invalid, "warm", "count fewer epochs as warm-up", "no job has more than %d epochs: a warm-up of %d leaves no request to count", r.epochs(), c.Warm)
+		return nil, errs.New(errs.Invalid, "warm", "count fewer epochs as warm-up", "no job has more than %d epochs: a warm-up of %d leaves no request to count", r.epochs(), c.Warm)
 	}
 	if err := r.fits(); err != nil {
 		return nil, err
@@ -114,24 +115,24 @@ func Run(t *trace.Trace, c Config, stop func() error) (*Report, error) {
 
 func (c *Config) check(t *trace.Trace) error {
 	if t.Pick.Len() == 0 {
-		return fault.New(fault.Invalid, "trace", "name a trace with picks in it", "the trace %.60q has no requests", t.Name)
+		return errs.New(errs.Invalid, "trace", "name a trace with picks in it", "the trace %.60q has no requests", t.Name)
 	}
 	if len(c.Policies) == 0 {
 		c.Policies = cachepolicy.Names()
 	}
 	for _, p := range c.Policies {
 		if !known(p) {
-			return fault.New(fault.Invalid, "policies", cachepolicy.Hint(p, tinylfu.Names()), "unknown cache policy %.40q", p)
+			return errs.New(errs.Invalid, "policies", cachepolicy.Hint(p, tinylfu.Names()), "unknown cache policy %.40q", p)
 		}
 	}
 	if len(c.Caches) == 0 || len(c.Caches) > MaxCaches {
-		return fault.New(fault.Invalid, "cache", "e.g. 1%,5%,20%", "%d capacities are asked for, 1 to %d are possible", len(c.Caches), MaxCaches)
+		return errs.New(errs.Invalid, "cache", "e.g. 1%,5%,20%", "%d capacities are asked for, 1 to %d are possible", len(c.Caches), MaxCaches)
 	}
 	if i := slices.IndexFunc(c.Caches, func(n int64) bool { return n < 0 }); i >= 0 {
-		return fault.New(fault.Invalid, "cache", "e.g. 1%,5%,20%", "a cache of %d bytes is not possible", c.Caches[i])
+		return errs.New(errs.Invalid, "cache", "e.g. 1%,5%,20%", "a cache of %d bytes is not possible", c.Caches[i])
 	}
 	if c.Warm < 0 {
-		return fault.New(fault.Invalid, "warm", "choose 0 or more", "%d epochs cannot be left out", c.Warm)
+		return errs.New(errs.Invalid, "warm", "choose 0 or more", "%d epochs cannot be left out", c.Warm)
 	}
 	if c.Workers <= 0 {
 		c.Workers = runtime.GOMAXPROCS(0)
@@ -249,8 +250,8 @@ func (r *run) fits() error {
 		need += 4 * uint64(r.t.Pick.Len())
 	}
 	if r.c.MaxMemory > 0 && need > r.c.MaxMemory {
-		return fault.New(fault.ResourceExceeded, "trace", "name fewer policies or capacities, a shorter trace, or raise --max-memory",
-			"%d policies at %d capacities on %d requests need about %s of memory, the limit is %s", len(r.c.Policies), len(r.c.Caches), r.t.Pick.Len(), fault.Size(need), fault.Size(r.c.MaxMemory))
+		return errs.New(errs.ResourceExceeded, "trace", "name fewer policies or capacities, a shorter trace, or raise --max-memory",
+			"%d policies at %d capacities on %d requests need about %s of memory, the limit is %s", len(r.c.Policies), len(r.c.Caches), r.t.Pick.Len(), units.Size(need), units.Size(r.c.MaxMemory))
 	}
 	return nil
 }
@@ -314,13 +315,13 @@ func (r *run) replay(stop func() error) error {
 		loads[w] += l.weight()
 		shares[w] = append(shares[w], l)
 	}
-	errs := make([]error, workers)
+	problems := make([]error, workers)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	done := make([]int, workers)
 	for w := range workers {
 		wg.Go(func() {
-			errs[w] = newFeed(r.t, r.c.Warm).over(shares[w], stop, func(n int) {
+			problems[w] = newFeed(r.t, r.c.Warm).over(shares[w], stop, func(n int) {
 				if r.c.Progress == nil {
 					return
 				}
@@ -332,7 +333,7 @@ func (r *run) replay(stop func() error) error {
 		})
 	}
 	wg.Wait()
-	for _, err := range errs {
+	for _, err := range problems {
 		if err != nil {
 			return err
 		}

@@ -16,7 +16,7 @@ import (
 	"larder/bench/trace"
 	"larder/cachepolicy"
 	"larder/cachepolicy/policytest"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/xrand"
 )
@@ -298,18 +298,18 @@ func TestWhatCannotRun(t *testing.T) {
 	for _, c := range []struct {
 		t      *trace.Trace
 		c      Config
-		reason fault.Reason
+		reason errs.Reason
 		want   string
 	}{
-		{a, Config{Policies: []string{"lur"}, Caches: []int64{1}}, fault.Invalid, "did you mean lru?"},
-		{a, Config{Policies: []string{"clairvoyant-x"}, Caches: []int64{1}}, fault.Invalid, "unknown cache policy"},
-		{a, Config{Policies: []string{"lru"}}, fault.Invalid, "0 capacities"},
-		{a, Config{Caches: []int64{-1}}, fault.Invalid, "a cache of -1"},
-		{a, Config{Caches: []int64{1}, Warm: -1}, fault.Invalid, "-1 epochs"},
-		{&empty, Config{Caches: []int64{1}}, fault.Invalid, "has no requests"},
-		{a, Config{Caches: []int64{50}, MaxMemory: 1000}, fault.ResourceExceeded, "the limit is 1000B"},
+		{a, Config{Policies: []string{"lur"}, Caches: []int64{1}}, errs.Invalid, "did you mean lru?"},
+		{a, Config{Policies: []string{"clairvoyant-x"}, Caches: []int64{1}}, errs.Invalid, "unknown cache policy"},
+		{a, Config{Policies: []string{"lru"}}, errs.Invalid, "0 capacities"},
+		{a, Config{Caches: []int64{-1}}, errs.Invalid, "a cache of -1"},
+		{a, Config{Caches: []int64{1}, Warm: -1}, errs.Invalid, "-1 epochs"},
+		{&empty, Config{Caches: []int64{1}}, errs.Invalid, "has no requests"},
+		{a, Config{Caches: []int64{50}, MaxMemory: 1000}, errs.ResourceExceeded, "the limit is 1000B"},
 	} {
-		if _, err := Run(c.t, c.c, nil); !fault.Is(err, c.reason) || !strings.Contains(err.Error(), c.want) {
+		if _, err := Run(c.t, c.c, nil); !errs.Is(err, c.reason) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: %v", c.c, err)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/xrand"
 )
 
@@ -65,7 +65,7 @@ func direction(path string) int {
 // equal, though a change below least is called neither better nor worse; of repeats the ratio of the medians gets a bootstrap interval, drawn with seed. A change of medians below least (0.05 = 5 %) is not claimed.
 func Compare(beforeName string, before []byte, afterName string, after []byte, least float64, seed uint64) (*Comparison, error) {
 	if !(least >= 0) || least > 10 {
-		return nil, fault.New(fault.Invalid, "least", "e.g. 0.05", "a least change of %g is not possible", least)
+		return nil, errs.New(errs.Invalid, "least", "e.g. 0.05", "a least change of %g is not possible", least)
 	}
 	a, orderA, err := flatten(beforeName, before)
 	if err != nil {
@@ -105,7 +105,7 @@ func Compare(beforeName string, before []byte, afterName string, after []byte, l
 		}
 	}
 	if len(c.Metrics) == 0 {
-		return nil, fault.New(fault.Invalid, afterName, "compare two outputs of one command of larder bench", "%s and %s have no number in common", beforeName, afterName)
+		return nil, errs.New(errs.Invalid, afterName, "compare two outputs of one command of larder bench", "%s and %s have no number in common", beforeName, afterName)
 	}
 	return c, nil
 }
@@ -197,7 +197,7 @@ func facts(beforeName string, before []byte, afterName string, after []byte) (no
 		}
 	}
 	if a, b := doc[0].Kind, doc[1].Kind; a != "" && b != "" && a != b {
-		return nil, fault.New(fault.Invalid, afterName, "compare two outputs of one command of larder bench", "%s is a result of kind %.40q, %s of kind %.40q", beforeName, a, afterName, b)
+		return nil, errs.New(errs.Invalid, afterName, "compare two outputs of one command of larder bench", "%s is a result of kind %.40q, %s of kind %.40q", beforeName, a, afterName, b)
 	}
 	for _, k := range sortedKeys(doc[0].Facts) {
 		if a, b := doc[0].Facts[k], doc[1].Facts[k]; b != "" && a != b && k != "load when it ended" && k != "xxhash64 of the file" {
@@ -226,7 +226,7 @@ func flatten(name string, raw []byte) (values map[string][]float64, order []stri
 	values = map[string][]float64{}
 	var doc any
 	if err := dec.Decode(&doc); err != nil {
-		return nil, nil, fault.Wrap(err, fault.Invalid, name, "name the output of larder bench … -o json", "%s: at byte %d: it is not the JSON of a result", name, dec.InputOffset())
+		return nil, nil, errs.Wrap(err, errs.Invalid, name, "name the output of larder bench … -o json", "%s: at byte %d: it is not the JSON of a result", name, dec.InputOffset())
 	}
 	var walk func(path string, v any, depth int) error
 	repeats := false // the elements of the array at hand are repeats of one another
@@ -238,7 +238,7 @@ func flatten(name string, raw []byte) (values map[string][]float64, order []stri
 			return nil // else two elements of one name: the first is compared
 		}
 		if len(order) == maxMetrics {
-			return fault.New(fault.ResourceExceeded, name, "compare smaller results", "%s: more than %d numbers", name, maxMetrics)
+			return errs.New(errs.ResourceExceeded, name, "compare smaller results", "%s: more than %d numbers", name, maxMetrics)
 		}
 		values[path] = v
 		order = append(order, path)
@@ -246,13 +246,13 @@ func flatten(name string, raw []byte) (values map[string][]float64, order []stri
 	}
 	walk = func(path string, v any, depth int) error {
 		if depth > maxDepth {
-			return fault.New(fault.Invalid, name, "name the output of larder bench … -o json", "%s: it is nested more than %d deep", name, maxDepth)
+			return errs.New(errs.Invalid, name, "name the output of larder bench … -o json", "%s: it is nested more than %d deep", name, maxDepth)
 		}
 		switch v := v.(type) {
 		case json.Number:
 			x, err := v.Float64()
 			if err != nil {
-				return fault.Wrap(err, fault.Invalid, name, "write it again", "%s: the number at %s", name, path)
+				return errs.Wrap(err, errs.Invalid, name, "write it again", "%s: the number at %s", name, path)
 			}
 			return add(path, []float64{x})
 		case map[string]any:
@@ -278,7 +278,7 @@ func flatten(name string, raw []byte) (values map[string][]float64, order []stri
 				}
 				f, err := n.Float64()
 				if err != nil {
-					return fault.Wrap(err, fault.Invalid, name, "write it again", "%s: a number at %s", name, path)
+					return errs.Wrap(err, errs.Invalid, name, "write it again", "%s: a number at %s", name, path)
 				}
 				all = append(all, f)
 			}

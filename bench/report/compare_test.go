@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/xrand"
 )
 
@@ -37,11 +37,11 @@ func TestCompare(t *testing.T) {
 		t.Errorf("missing %v; %+v", want, c)
 	}
 	for _, bad := range []string{"", "{", `{"a":"b"}`, strings.Repeat("[", 200) + strings.Repeat("]", 200)} {
-		if _, err := Compare("a", []byte(before), "b", []byte(bad), .05, 1); !fault.Is(err, fault.Invalid) {
+		if _, err := Compare("a", []byte(before), "b", []byte(bad), .05, 1); !errs.Is(err, errs.Invalid) {
 			t.Errorf("%.20q: %v", bad, err)
 		}
 	}
-	if _, err := Compare("a", []byte(before), "b", []byte(after), math.NaN(), 1); !fault.Is(err, fault.Invalid) {
+	if _, err := Compare("a", []byte(before), "b", []byte(after), math.NaN(), 1); !errs.Is(err, errs.Invalid) {
 		t.Errorf("NaN: %v", err)
 	}
 }
@@ -90,7 +90,7 @@ func TestCompareRepeats(t *testing.T) {
 			t.Errorf("%s: only %d of %d metrics have repeats", name, several, len(c.Metrics))
 		}
 	}
-	if _, err := Compare("a", []byte(`{"kind":"live","x":1}`), "b", []byte(`{"kind":"prep","x":1}`), .05, 1); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), `"prep"`) {
+	if _, err := Compare("a", []byte(`{"kind":"live","x":1}`), "b", []byte(`{"kind":"prep","x":1}`), .05, 1); !errs.Is(err, errs.Invalid) || !strings.Contains(err.Error(), `"prep"`) {
 		t.Errorf("two kinds: %v", err)
 	}
 }
@@ -128,7 +128,7 @@ func FuzzCompare(f *testing.F) {
 	f.Fuzz(func(t *testing.T, a, b []byte) {
 		c, err := Compare("a", a, "b", b, .05, 1)
 		if err != nil {
-			if fault.From(err).Reason == fault.Internal {
+			if errs.From(err).Reason == errs.Internal {
 				t.Fatal(err)
 			}
 			return

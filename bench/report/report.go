@@ -15,7 +15,8 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
+	"larder/internal/units"
 )
 
 // Result is what any command of larder bench may write beside its own figures so that a report can show it.
@@ -73,14 +74,14 @@ const (
 func ReadDir(dir string) (results []Named, skipped []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return nil, nil, fault.Wrap(err, fault.NotFound, dir, "name the folder that holds the JSON of larder bench … -o json", "read the results")
+		return nil, nil, errs.Wrap(err, errs.NotFound, dir, "name the folder that holds the JSON of larder bench … -o json", "read the results")
 	}
 	for _, e := range entries {
 		if e.IsDir() || !strings.HasSuffix(e.Name(), ".json") {
 			continue
 		}
 		if len(results) == maxFiles {
-			return nil, nil, fault.New(fault.ResourceExceeded, dir, "make reports of some of them", "more than %d results", maxFiles)
+			return nil, nil, errs.New(errs.ResourceExceeded, dir, "make reports of some of them", "more than %d results", maxFiles)
 		}
 		n, err := ReadFile(filepath.Join(dir, e.Name()))
 		if err != nil {
@@ -93,7 +94,7 @@ func ReadDir(dir string) (results []Named, skipped []string, err error) {
 		results = append(results, *n)
 	}
 	if len(results) == 0 {
-		return nil, skipped, fault.New(fault.NotFound, dir, "e.g. larder bench policy --scenario FILE -o json > "+filepath.Join(dir, "policy.json"), "there are no results of larder bench in the folder")
+		return nil, skipped, errs.New(errs.NotFound, dir, "e.g. larder bench policy --scenario FILE -o json > "+filepath.Join(dir, "policy.json"), "there are no results of larder bench in the folder")
 	}
 	return results, skipped, nil
 }
@@ -102,15 +103,15 @@ func ReadDir(dir string) (results []Named, skipped []string, err error) {
 func ReadFile(path string) (*Named, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, fault.Wrap(err, fault.NotFound, path, "check the path", "read the result")
+		return nil, errs.Wrap(err, errs.NotFound, path, "check the path", "read the result")
 	}
 	defer f.Close()
 	raw, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
-		return nil, fault.Wrap(err, fault.Invalid, path, "check the file and its rights", "read the result")
+		return nil, errs.Wrap(err, errs.Invalid, path, "check the file and its rights", "read the result")
 	}
 	if len(raw) > maxFile {
-		return nil, fault.New(fault.ResourceExceeded, path, "write fewer runs into a file", "the result has more than %s", fault.Size(int64(maxFile)))
+		return nil, errs.New(errs.ResourceExceeded, path, "write fewer runs into a file", "the result has more than %s", units.Size(int64(maxFile)))
 	}
 	return Parse(filepath.Base(path), raw)
 }
@@ -125,10 +126,10 @@ func Parse(name string, raw []byte) (*Named, error) {
 		Cells json.RawMessage `json:"loads_lower_bound_windows"`
 	}
 	if err := dec.Decode(&kind); err != nil {
-		return nil, fault.Wrap(err, fault.Invalid, name, "name the output of larder bench … -o json", "%s: at byte %d: it is not the JSON of a result", name, dec.InputOffset())
+		return nil, errs.Wrap(err, errs.Invalid, name, "name the output of larder bench … -o json", "%s: at byte %d: it is not the JSON of a result", name, dec.InputOffset())
 	}
 	if _, err := dec.Token(); err != io.EOF {
-		return nil, fault.New(fault.Invalid, name, "keep one result in a file", "%s: at byte %d: something follows the result", name, dec.InputOffset())
+		return nil, errs.New(errs.Invalid, name, "keep one result in a file", "%s: at byte %d: something follows the result", name, dec.InputOffset())
 	}
 	if kind.Kind == "" && kind.Cells != nil {
 		kind.Kind = "sampler"
@@ -156,7 +157,7 @@ func Parse(name string, raw []byte) (*Named, error) {
 		}
 	}
 	if err != nil {
-		return nil, fault.Wrap(err, fault.Invalid, name, "write it again with this version of larder", "%s: the result cannot be understood", name)
+		return nil, errs.Wrap(err, errs.Invalid, name, "write it again with this version of larder", "%s: the result cannot be understood", name)
 	}
 	n.Kind = kind.Kind
 	n.fact("xxhash64 of the file", fmt.Sprintf("%016x", xxhash.Sum64(raw)))

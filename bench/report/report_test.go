@@ -15,7 +15,7 @@ import (
 
 	"larder/bench/policysim"
 	"larder/bench/trace"
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 // pictures is how many page has.
@@ -188,10 +188,10 @@ func TestThroughputOverTime(t *testing.T) {
 
 func TestReadDir(t *testing.T) {
 	dir := t.TempDir()
-	if _, _, err := ReadDir(filepath.Join(dir, "none")); !fault.Is(err, fault.NotFound) {
+	if _, _, err := ReadDir(filepath.Join(dir, "none")); !errs.Is(err, errs.NotFound) {
 		t.Errorf("no folder: %v", err)
 	}
-	if _, _, err := ReadDir(dir); !fault.Is(err, fault.NotFound) {
+	if _, _, err := ReadDir(dir); !errs.Is(err, errs.NotFound) {
 		t.Errorf("an empty folder: %v", err)
 	}
 	write := func(name, text string) {
@@ -209,7 +209,7 @@ func TestReadDir(t *testing.T) {
 	}
 	for _, bad := range []string{`{"kind":"prep"`, `{"kind":"prep"} {}`, `{"kind":"policy","rows":3}`, ``, `[]`} {
 		write("d.json", bad)
-		if _, _, err := ReadDir(dir); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "d.json") {
+		if _, _, err := ReadDir(dir); !errs.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "d.json") {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}

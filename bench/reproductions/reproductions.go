@@ -13,7 +13,8 @@ import (
 
 	"larder/bench"
 	"larder/bench/systems"
-	"larder/internal/fault"
+	"larder/internal/errs"
+	"larder/internal/nearest"
 )
 
 // Reproduction is one table or figure of a publication.
@@ -77,7 +78,7 @@ func Run(name string) (*Result, error) {
 		out.Tables = []map[string]any{{"head": []string{"", "published", "ours", "verdict"}, "rows": table}}
 		return out, nil
 	}
-	return nil, fault.New(fault.Invalid, "name", fault.DidYouMean(name, names), "unknown reproduction %.40q", name)
+	return nil, errs.New(errs.Invalid, "name", nearest.DidYouMean(name, names), "unknown reproduction %.40q", name)
 }
 
 // round keeps four digits, or whole numbers.

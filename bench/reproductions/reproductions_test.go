@@ -12,7 +12,7 @@ import (
 
 	"larder/bench/policysim"
 	"larder/bench/trace"
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 // What each reproduction printed is what it prints now. The slow ones run with LARDER_REPRODUCTIONS=all; go run larder/bench/reproductions/run
@@ -72,7 +72,7 @@ func TestPage(t *testing.T) {
 	if string(page) != Page(results) {
 		t.Error("docs/reproductions.md is not made of expected.json: go run larder/bench/reproductions/run -write")
 	}
-	if _, err := Run("joader-table"); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "did you mean joader-tables") {
+	if _, err := Run("joader-table"); !errs.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "did you mean joader-tables") {
 		t.Errorf("%v", err)
 	}
 }

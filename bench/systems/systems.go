@@ -12,7 +12,8 @@ import (
 
 	"larder/bench/report"
 	"larder/bench/trace"
-	"larder/internal/fault"
+	"larder/internal/errs"
+	"larder/internal/nearest"
 	"larder/internal/xrand"
 )
 
@@ -136,12 +137,12 @@ func Run(name string, world World) (*Result, error) {
 		}
 		s, why := registry[i].make(&w)
 		if why != "" {
-			return nil, fault.New(fault.Unsupported, name, "leave it out, or choose a scenario that it can run", "%s cannot run this: %s", name, why)
+			return nil, errs.New(errs.Unsupported, name, "leave it out, or choose a scenario that it can run", "%s cannot run this: %s", name, why)
 		}
 		d := &driver{w: &w, s: s}
 		return d.run(name), nil
 	}
-	return nil, fault.New(fault.Invalid, "systems", fault.DidYouMean(name, Names()), "unknown system %.40q", name)
+	return nil, errs.New(errs.Invalid, "systems", nearest.DidYouMean(name, Names()), "unknown system %.40q", name)
 }
 
 // work queues reads and preparations, and tells when they will be done.
@@ -372,11 +373,11 @@ func FromTrace(t *trace.Trace, cache int, read, prep float64, seed uint64) (Worl
 		ids := t.Members(i)
 		shape := shapes[i]
 		if shape.Repeats {
-			return w, fault.New(fault.Unsupported, j.Name, "choose a scenario whose jobs take each sample once an epoch", "systems need jobs that take their subset once an epoch; job %.40q takes samples twice in an epoch", j.Name)
+			return w, errs.New(errs.Unsupported, j.Name, "choose a scenario whose jobs take each sample once an epoch", "systems need jobs that take their subset once an epoch; job %.40q takes samples twice in an epoch", j.Name)
 		}
 		if n := max(1, shape.Epochs); shape.Picks != n*len(ids) || t.Name == "" && shape.Epochs == 0 {
 			if j.Leave == 0 {
-				return w, fault.New(fault.Unsupported, j.Name, "choose a scenario whose jobs take their whole subsets", "systems need jobs that take their subset once an epoch; job %.40q takes %d samples of %d in %d epochs", j.Name, shape.Picks, len(ids), shape.Epochs)
+				return w, errs.New(errs.Unsupported, j.Name, "choose a scenario whose jobs take their whole subsets", "systems need jobs that take their subset once an epoch; job %.40q takes %d samples of %d in %d epochs", j.Name, shape.Picks, len(ids), shape.Epochs)
 			}
 		}
 		batch := j.Batch

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"larder/bench/trace"
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 // world has jobs on the same n samples, batches of 10, a step of 1 s.
@@ -82,7 +82,7 @@ func TestEverySystem(t *testing.T) {
 			t.Errorf("%s: exactly once: %v", name, row.ExactlyOnce)
 		}
 	}
-	if _, err := Run("cordl", world(10, 1, 1, 1)); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "did you mean coordl") {
+	if _, err := Run("cordl", world(10, 1, 1, 1)); !errs.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "did you mean coordl") {
 		t.Errorf("%v", err)
 	}
 }
@@ -138,17 +138,17 @@ func TestCoorDL(t *testing.T) {
 	}
 	w = world(100, 3, 2, 1)
 	w.Jobs[1].Batch = 5
-	if _, err := Run("coordl", w); !fault.Is(err, fault.Unsupported) {
+	if _, err := Run("coordl", w); !errs.Is(err, errs.Unsupported) {
 		t.Errorf("unlike batches: %v", err)
 	}
 	w = world(100, 3, 2, 1)
 	w.Jobs[1].Start = 5
-	if _, err := Run("coordl", w); !fault.Is(err, fault.Unsupported) {
+	if _, err := Run("coordl", w); !errs.Is(err, errs.Unsupported) {
 		t.Errorf("a late start: %v", err)
 	}
 	w = world(100, 3, 2, 1)
 	w.Jobs[1].Subset = w.Jobs[1].Subset[10:]
-	if _, err := Run("coordl", w); !fault.Is(err, fault.Unsupported) {
+	if _, err := Run("coordl", w); !errs.Is(err, errs.Unsupported) {
 		t.Errorf("an overlap: %v", err)
 	}
 }
@@ -195,7 +195,7 @@ func TestTensorSocket(t *testing.T) {
 	}
 	w = world(160, 0, 2, 1)
 	w.Jobs[1].Batch = 90
-	if _, err := Run("tensorsocket-fixed", w); !fault.Is(err, fault.Unsupported) {
+	if _, err := Run("tensorsocket-fixed", w); !errs.Is(err, errs.Unsupported) {
 		t.Errorf("too large a batch: %v", err)
 	}
 }
@@ -289,7 +289,7 @@ func TestFromTrace(t *testing.T) {
 	}
 	for _, name := range Names() {
 		r, err := Run(name, w)
-		if err != nil && !fault.Is(err, fault.Unsupported) {
+		if err != nil && !errs.Is(err, errs.Unsupported) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if err == nil && r.Row(&w).Delivered != 1200 && name != "tensorsocket" {
@@ -301,7 +301,7 @@ func TestFromTrace(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := FromTrace(z, 40, 0, 0, 1); !fault.Is(err, fault.Unsupported) {
+		if _, err := FromTrace(z, 40, 0, 0, 1); !errs.Is(err, errs.Unsupported) {
 			t.Errorf("%s: %v", family, err)
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 )
 
@@ -169,7 +169,7 @@ func (a *Assembler) Finish(w World) (*Trace, error) {
 		}
 	}
 	if n == 0 || len(a.order) == 0 {
-		return nil, fault.New(fault.NotFound, "recording", "record while jobs run", "nothing was asked for while it was recorded")
+		return nil, errs.New(errs.NotFound, "recording", "record while jobs run", "nothing was asked for while it was recorded")
 	}
 	t.Objects = int(n)
 	for i, x := range t.Pick.Object {

@@ -11,7 +11,9 @@ import (
 	"strings"
 	"time"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
+	"larder/internal/nearest"
+	"larder/internal/units"
 )
 
 // Formats lists what Import and Export know: larder's own, and those of other simulators.
@@ -30,7 +32,7 @@ func FormatOf(path string) string {
 }
 
 func unknownFormat(format string) error {
-	return fault.New(fault.Invalid, "format", fault.DidYouMean(format, Formats()), "unknown format %.40q of traces", format)
+	return errs.New(errs.Invalid, "format", nearest.DidYouMean(format, Formats()), "unknown format %.40q of traces", format)
 }
 
 // Export writes a trace in a format. oracleGeneral and CSV hold the picks and sizes; jobs' names, subsets and costs are lost in both, which
@@ -139,7 +141,7 @@ func (b *builder) object(size uint32) uint32 {
 
 func (b *builder) done(name string) (*Trace, error) {
 	if b.t.Pick.Len() == 0 {
-		return nil, fault.New(fault.Invalid, name, "name a trace with requests in it", "%s: at byte 0: the trace is empty", name)
+		return nil, errs.New(errs.Invalid, name, "name a trace with requests in it", "%s: at byte 0: the trace is empty", name)
 	}
 	if !b.sized {
 		b.t.Sizes = nil
@@ -151,8 +153,8 @@ func (b *builder) done(name string) (*Trace, error) {
 func (b *builder) fits(name string, at int64, maxMemory uint64) error {
 	need := Memory(uint64(b.t.Pick.Len()), uint64(b.t.Objects), true) + 80*uint64(b.t.Objects)
 	if b.t.Objects > MaxObjects || maxMemory > 0 && need > maxMemory {
-		return fault.New(fault.ResourceExceeded, name, "cut the trace into shorter ones, or raise --max-memory",
-			"%s: at byte %d: %d requests for %d objects need about %s of memory, the limit is %s", name, at, b.t.Pick.Len(), b.t.Objects, fault.Size(need), fault.Size(maxMemory))
+		return errs.New(errs.ResourceExceeded, name, "cut the trace into shorter ones, or raise --max-memory",
+			"%s: at byte %d: %d requests for %d objects need about %s of memory, the limit is %s", name, at, b.t.Pick.Len(), b.t.Objects, units.Size(need), units.Size(maxMemory))
 	}
 	return nil
 }
@@ -168,11 +170,11 @@ func importOracle(r io.Reader, name string, maxMemory uint64) (*Trace, error) {
 			return b.done(name)
 		}
 		if err != nil {
-			return nil, fault.Wrap(err, fault.Invalid, name, "a record of oracleGeneral has 24 bytes; was all of the file copied?", "%s: at byte %d: a record is cut off", name, at+int64(n))
+			return nil, errs.Wrap(err, errs.Invalid, name, "a record of oracleGeneral has 24 bytes; was all of the file copied?", "%s: at byte %d: a record is cut off", name, at+int64(n))
 		}
 		id, next := binary.LittleEndian.Uint64(rec[4:]), int64(binary.LittleEndian.Uint64(rec[16:]))
 		if next < -1 {
-			return nil, fault.New(fault.Invalid, name, "name a file of libCacheSim's oracleGeneral, uncompressed", "%s: at byte %d: the next request is number %d", name, at, next)
+			return nil, errs.New(errs.Invalid, name, "name a file of libCacheSim's oracleGeneral, uncompressed", "%s: at byte %d: the next request is number %d", name, at, next)
 		}
 		x, ok := b.nums[id]
 		if !ok {
@@ -227,14 +229,14 @@ func importCSV(r io.Reader, name string, maxMemory uint64) (*Trace, error) {
 	in.ReuseRecord = true
 	bad := func(hint, format string, args ...any) error {
 		line, _ := in.FieldPos(0)
-		return fault.New(fault.Invalid, name, hint, "%s:%d: %s (at byte %d)", name, line, fmt.Sprintf(format, args...), in.InputOffset())
+		return errs.New(errs.Invalid, name, hint, "%s:%d: %s (at byte %d)", name, line, fmt.Sprintf(format, args...), in.InputOffset())
 	}
 	syntax := func(err error) error {
-		return fault.Wrap(err, fault.Invalid, name, "a CSV of requests has a line of names and then one line each", "%s: at byte %d: the CSV cannot be read", name, in.InputOffset())
+		return errs.Wrap(err, errs.Invalid, name, "a CSV of requests has a line of names and then one line each", "%s: at byte %d: the CSV cannot be read", name, in.InputOffset())
 	}
 	head, err := in.Read()
 	if errors.Is(err, io.EOF) {
-		return nil, fault.New(fault.Invalid, name, "a CSV of requests begins with "+strings.Join(csvColumns, ","), "%s: at byte 0: the file is empty", name)
+		return nil, errs.New(errs.Invalid, name, "a CSV of requests begins with "+strings.Join(csvColumns, ","), "%s: at byte 0: the file is empty", name)
 	}
 	if err != nil {
 		return nil, syntax(err)
@@ -247,7 +249,7 @@ func importCSV(r io.Reader, name string, maxMemory uint64) (*Trace, error) {
 			known = known || c == h
 		}
 		if !known {
-			return nil, bad(fault.DidYouMean(h, csvColumns), "unknown column %.40q", h)
+			return nil, bad(nearest.DidYouMean(h, csvColumns), "unknown column %.40q", h)
 		}
 		if _, twice := at[h]; twice {
 			return nil, bad("keep one of them", "column %q is there twice", h)

@@ -6,7 +6,9 @@ import (
 	"strings"
 	"time"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
+	"larder/internal/nearest"
+	"larder/internal/units"
 	"larder/internal/xrand"
 )
 
@@ -76,11 +78,11 @@ func (g *Spec) picks() uint64 {
 // limit).
 func (g *Spec) Check(maxMemory uint64) error {
 	bad := func(key, hint, format string, args ...any) error {
-		return fault.New(fault.Invalid, key, hint, format, args...)
+		return errs.New(errs.Invalid, key, hint, format, args...)
 	}
 	switch {
 	case About(g.Family) == "":
-		return bad("family", fault.DidYouMean(g.Family, Families()), "unknown family %.40q of scenarios", g.Family)
+		return bad("family", nearest.DidYouMean(g.Family, Families()), "unknown family %.40q of scenarios", g.Family)
 	case g.Samples < 1 || g.Samples > MaxObjects:
 		return bad("samples", fmt.Sprintf("choose 1 to %d", MaxObjects), "a trace of %d samples is not possible", g.Samples)
 	case g.Jobs < 1 || g.Jobs > 64:
@@ -101,13 +103,13 @@ func (g *Spec) Check(maxMemory uint64) error {
 		return bad("samples", "raise samples or lower jobs", "%d samples cannot be parted among %d jobs", g.Samples, g.Jobs)
 	}
 	if float64(g.Samples)*float64(g.Jobs)*float64(g.Epochs) >= MaxPicks {
-		return fault.New(fault.ResourceExceeded, "samples", "lower samples, jobs or epochs", "%.3g picks are asked for, the limit is %.3g",
+		return errs.New(errs.ResourceExceeded, "samples", "lower samples, jobs or epochs", "%.3g picks are asked for, the limit is %.3g",
 			float64(g.Samples)*float64(g.Jobs)*float64(g.Epochs), float64(MaxPicks))
 	}
 	need := Memory(g.picks(), uint64(g.Samples), g.Bytes > 0) + 4*uint64(g.Samples)*uint64(g.Jobs)
 	if maxMemory > 0 && need > maxMemory {
-		return fault.New(fault.ResourceExceeded, "samples", "lower samples, jobs or epochs, or raise --max-memory",
-			"the trace of %d picks needs about %s of memory, the limit is %s", g.picks(), fault.Size(need), fault.Size(maxMemory))
+		return errs.New(errs.ResourceExceeded, "samples", "lower samples, jobs or epochs, or raise --max-memory",
+			"the trace of %d picks needs about %s of memory, the limit is %s", g.picks(), units.Size(need), units.Size(maxMemory))
 	}
 	return nil
 }

@@ -9,8 +9,9 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
+	"larder/internal/units"
 )
 
 // reader reads chunks and remembers where it is.
@@ -27,7 +28,7 @@ type reader struct {
 
 // fail is what is wrong, and where.
 func (r *reader) fail(at int64, hint, format string, args ...any) error {
-	return fault.New(fault.Invalid, r.name, hint, "%s: at byte %d: %s", r.name, at, fmt.Sprintf(format, args...))
+	return errs.New(errs.Invalid, r.name, hint, "%s: at byte %d: %s", r.name, at, fmt.Sprintf(format, args...))
 }
 
 func (r *reader) damaged(format string, args ...any) error {
@@ -43,7 +44,7 @@ func (r *reader) full(b []byte) error {
 		return r.fail(r.at, "the file is cut off: its recording did not end, or not all of it was copied", "the trace ends in the middle")
 	}
 	if err != nil {
-		return fault.Wrap(err, fault.Invalid, r.name, "check the file and its rights", "%s: at byte %d: read the trace", r.name, r.at)
+		return errs.Wrap(err, errs.Invalid, r.name, "check the file and its rights", "%s: at byte %d: read the trace", r.name, r.at)
 	}
 	return nil
 }
@@ -182,7 +183,7 @@ func unpack(b []byte, bit int) uint64 {
 }
 
 // Read reads a whole trace, of at most maxMemory bytes (0 = no limit) by the estimate of Memory; name is what to call it. Every error is a
-// fault.Error and tells the offset: INVALID_ARGUMENT for what is no trace, damaged or cut off, RESOURCE_EXCEEDED for what would not fit.
+// errs.Error and tells the offset: INVALID_ARGUMENT for what is no trace, damaged or cut off, RESOURCE_EXCEEDED for what would not fit.
 func Read(from io.Reader, name string, maxMemory uint64) (*Trace, error) {
 	r := &reader{r: from, name: name}
 	h := make([]byte, headerSize)
@@ -242,8 +243,8 @@ func (r *reader) tooLarge(t *Trace, picks, limit uint64) error {
 	if limit == 0 || need <= limit {
 		return nil
 	}
-	return fault.New(fault.ResourceExceeded, r.name, "cut the trace into shorter ones, or raise --max-memory",
-		"%s: at byte %d: the trace needs about %s of memory, the limit is %s", r.name, r.begin, fault.Size(need), fault.Size(limit))
+	return errs.New(errs.ResourceExceeded, r.name, "cut the trace into shorter ones, or raise --max-memory",
+		"%s: at byte %d: the trace needs about %s of memory, the limit is %s", r.name, r.begin, units.Size(need), units.Size(limit))
 }
 
 func (r *reader) demand(t *Trace, maxMemory uint64) (err error) {
@@ -287,7 +288,7 @@ func (r *reader) demand(t *Trace, maxMemory uint64) (err error) {
 		t.Jobs = append(t.Jobs, j)
 	}
 	if err := t.checkDemand(); err != nil {
-		return r.damaged("%s", fault.From(err).Message)
+		return r.damaged("%s", errs.From(err).Message)
 	}
 	return nil
 }
@@ -453,7 +454,7 @@ func (r *reader) end(t *Trace, have int) error {
 		return r.fail(r.at, "keep one trace in a file", "something follows the end of the trace")
 	}
 	if err := t.Check(); err != nil {
-		return r.damaged("%s", fault.From(err).Message)
+		return r.damaged("%s", errs.From(err).Message)
 	}
 	return nil
 }

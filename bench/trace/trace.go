@@ -12,7 +12,7 @@ import (
 	"slices"
 	"time"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 )
 
@@ -141,7 +141,7 @@ func Memory(picks, objects uint64, sized bool) uint64 {
 // Check says what contradicts itself, as an INVALID_ARGUMENT; nil for a trace that any simulator can run.
 func (t *Trace) Check() error {
 	bad := func(format string, args ...any) error {
-		return fault.New(fault.Invalid, "trace", "record or export the trace again", "the trace %.60q contradicts itself: "+format, append([]any{t.Name}, args...)...)
+		return errs.New(errs.Invalid, "trace", "record or export the trace again", "the trace %.60q contradicts itself: "+format, append([]any{t.Name}, args...)...)
 	}
 	switch {
 	case t.Objects < 1 || t.Objects > MaxObjects:

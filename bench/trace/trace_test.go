@@ -15,7 +15,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 	"pgregory.net/rapid"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/xrand"
 	"larder/internal/xrand/xrandtest"
@@ -134,7 +134,7 @@ func TestHostileWorlds(t *testing.T) {
 		"two policies":    file(2, []byte(`{"workers":1,"cores":1,"tiers":{"policy":["a","b"]},"jobs":[{"ranks":1,"prefetch":2}]}`)),
 		"no ranks":        file(2, []byte(`{"workers":1,"cores":1,"jobs":[{"ranks":0,"prefetch":2}]}`)),
 	} {
-		if _, err := Read(bytes.NewReader(f), "t", 1<<30); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "at byte ") {
+		if _, err := Read(bytes.NewReader(f), "t", 1<<30); !errs.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "at byte ") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -209,7 +209,7 @@ func TestDamageIsNoticed(t *testing.T) {
 	refused := func(what string, raw []byte) {
 		t.Helper()
 		got, err := Read(bytes.NewReader(raw), "f.trace", 1<<30)
-		if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "at byte ") || fault.From(err).Hint == "" {
+		if !errs.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "at byte ") || errs.From(err).Hint == "" {
 			t.Errorf("%s: %v, %v", what, got != nil, err)
 		}
 	}
@@ -266,19 +266,19 @@ func TestHostileChunks(t *testing.T) {
 		"no job":                      {c(chunkDemand, appendDemand(nil, &Trace{Objects: 10})), c(chunkEnd, []byte{0, 0})},
 		"ranges that overlap the end": {c(chunkDemand, appendDemand(nil, &Trace{Objects: 10, Jobs: []Job{{Subset: []Range{{4, 11}}}}})), c(chunkEnd, []byte{0, 0})},
 	} {
-		if _, err := Read(bytes.NewReader(file(chunks...)), "t", 1<<30); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "at byte ") {
+		if _, err := Read(bytes.NewReader(file(chunks...)), "t", 1<<30); !errs.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "at byte ") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
 	huge := append(file(c(chunkDemand, demand)), chunkPicks, 0xff, 0xff, 0xff, 0xff, 0x0f)
-	if _, err := Read(bytes.NewReader(huge), "t", 0); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "a chunk claims 4294967295 bytes") {
+	if _, err := Read(bytes.NewReader(huge), "t", 0); !errs.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "a chunk claims 4294967295 bytes") {
 		t.Errorf("a chunk of 4 GiB: %v", err)
 	}
 	var many [][]byte // constant columns cost nothing in the file
 	for range 100 {
 		many = append(many, c(chunkPicks, appendPicks(nil, make([]uint32, blockPicks), slices.Repeat([]uint16{Begins}, blockPicks))))
 	}
-	if _, err := Read(bytes.NewReader(file(append([][]byte{c(chunkDemand, demand)}, many...)...)), "t", 1<<20); !fault.Is(err, fault.ResourceExceeded) {
+	if _, err := Read(bytes.NewReader(file(append([][]byte{c(chunkDemand, demand)}, many...)...)), "t", 1<<20); !errs.Is(err, errs.ResourceExceeded) {
 		t.Errorf("6.5 M picks in 1 MiB of memory: %v", err)
 	}
 }
@@ -311,7 +311,7 @@ func FuzzRead(f *testing.F) {
 		}
 		got, err := Import(bytes.NewReader(raw), "f", name, 1<<24)
 		if err != nil {
-			if e := fault.From(err); e.Reason == fault.Internal || e.Hint == "" {
+			if e := errs.From(err); e.Reason == errs.Internal || e.Hint == "" {
 				t.Fatalf("%v", err)
 			}
 			return
@@ -403,7 +403,7 @@ func TestForeignFormats(t *testing.T) {
 		{"oracleGeneral", strings.Repeat("\x80", 24), "at byte 0: the next request is number"},
 		{"json", "", "unknown format"},
 	} {
-		if _, err := Import(strings.NewReader(bad.raw), "x", bad.format, 0); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), bad.want) || fault.From(err).Hint == "" {
+		if _, err := Import(strings.NewReader(bad.raw), "x", bad.format, 0); !errs.Is(err, errs.Invalid) || !strings.Contains(err.Error(), bad.want) || errs.From(err).Hint == "" {
 			t.Errorf("%s %q: %v", bad.format, bad.raw, err)
 		}
 	}
@@ -562,25 +562,25 @@ func TestSpecsThatCannotBe(t *testing.T) {
 	ok := Spec{Family: "aligned", Samples: 10, Jobs: 2, Epochs: 1}
 	for _, c := range []struct {
 		change func(*Spec)
-		reason fault.Reason
+		reason errs.Reason
 		want   string
 	}{
-		{func(g *Spec) { g.Family = "aligne" }, fault.Invalid, "did you mean aligned"},
-		{func(g *Spec) { g.Samples = 0 }, fault.Invalid, "0 samples"},
-		{func(g *Spec) { g.Jobs = 65 }, fault.Invalid, "65 jobs"},
-		{func(g *Spec) { g.Epochs = -1 }, fault.Invalid, "-1 epochs"},
-		{func(g *Spec) { g.Gap = math.NaN() }, fault.Invalid, "NaN epochs"},
-		{func(g *Spec) { g.Skew = 11 }, fault.Invalid, "skew"},
-		{func(g *Spec) { g.Step = -1 }, fault.Invalid, "step"},
-		{func(g *Spec) { g.Bytes = -1 }, fault.Invalid, "bytes"},
-		{func(g *Spec) { g.Batch = -1 }, fault.Invalid, "batch"},
-		{func(g *Spec) { g.Family, g.Jobs, g.Samples = "disjoint", 20, 20 }, fault.Invalid, "cannot be parted"},
-		{func(g *Spec) { g.Samples, g.Epochs, g.Jobs = 1<<26, 1000, 64 }, fault.ResourceExceeded, "picks are asked for"},
-		{func(g *Spec) { g.Samples, g.Epochs, g.Jobs = 1<<20, 8, 8 }, fault.ResourceExceeded, "67108864 picks needs about 416MiB of memory, the limit is 256MiB"},
+		{func(g *Spec) { g.Family = "aligne" }, errs.Invalid, "did you mean aligned"},
+		{func(g *Spec) { g.Samples = 0 }, errs.Invalid, "0 samples"},
+		{func(g *Spec) { g.Jobs = 65 }, errs.Invalid, "65 jobs"},
+		{func(g *Spec) { g.Epochs = -1 }, errs.Invalid, "-1 epochs"},
+		{func(g *Spec) { g.Gap = math.NaN() }, errs.Invalid, "NaN epochs"},
+		{func(g *Spec) { g.Skew = 11 }, errs.Invalid, "skew"},
+		{func(g *Spec) { g.Step = -1 }, errs.Invalid, "step"},
+		{func(g *Spec) { g.Bytes = -1 }, errs.Invalid, "bytes"},
+		{func(g *Spec) { g.Batch = -1 }, errs.Invalid, "batch"},
+		{func(g *Spec) { g.Family, g.Jobs, g.Samples = "disjoint", 20, 20 }, errs.Invalid, "cannot be parted"},
+		{func(g *Spec) { g.Samples, g.Epochs, g.Jobs = 1<<26, 1000, 64 }, errs.ResourceExceeded, "picks are asked for"},
+		{func(g *Spec) { g.Samples, g.Epochs, g.Jobs = 1<<20, 8, 8 }, errs.ResourceExceeded, "67108864 picks needs about 416MiB of memory, the limit is 256MiB"},
 	} {
 		g := ok
 		c.change(&g)
-		if _, err := Generate(g, 1<<28); !fault.Is(err, c.reason) || !strings.Contains(err.Error(), c.want) {
+		if _, err := Generate(g, 1<<28); !errs.Is(err, c.reason) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", g, err)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"reflect"
 	"time"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 // World is the machine that a trace was recorded on and what its jobs asked for beside Job, by which the demand can be simulated again with time and
@@ -71,7 +71,7 @@ type Counted struct {
 // check says what contradicts itself.
 func (w *World) check(jobs int) error {
 	bad := func(what string) error {
-		return fault.New(fault.Invalid, "trace", "record the trace again", "the world of the trace contradicts itself: %s", what)
+		return errs.New(errs.Invalid, "trace", "record the trace again", "the world of the trace contradicts itself: %s", what)
 	}
 	rate := func(v float64) bool { return v >= 0 && v <= 1e18 && !math.IsNaN(v) }
 	t := &w.Tiers
@@ -118,7 +118,7 @@ func (r *reader) world(t *Trace) error {
 		return r.damaged("it has two worlds")
 	}
 	if err := w.check(len(t.Jobs)); err != nil {
-		return r.damaged("%s", fault.From(err).Message)
+		return r.damaged("%s", errs.From(err).Message)
 	}
 	t.World, r.rest = w, nil
 	return nil

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"larder/internal/config"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/rpc"
 	larderv1 "larder/proto/larder/v1"
 )
@@ -99,7 +99,7 @@ func tcpAccess(g config.GRPC, log *slog.Logger) (creds credentials.TransportCred
 	}
 	cert, err := tls.LoadX509KeyPair(g.TLSCert, g.TLSKey)
 	if err != nil {
-		return nil, nil, fault.Wrap(err, fault.ConfigInvalid, "grpc.tls_cert", "name a PEM certificate and its key", "read %s and %s", g.TLSCert, g.TLSKey)
+		return nil, nil, errs.Wrap(err, errs.ConfigInvalid, "grpc.tls_cert", "name a PEM certificate and its key", "read %s and %s", g.TLSCert, g.TLSKey)
 	}
 	c := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
 	if g.TLSClientCA != "" {
@@ -125,10 +125,10 @@ func socketGroup(name string) (int, error) {
 	}
 	n, err := strconv.ParseUint(text, 10, 31)
 	if err == nil && (n == 0 || n == overflowID) { // the latter stands for every group that is unknown here
-		return 0, fault.New(fault.ConfigInvalid, "socket_group", "make a group for the users of the daemon", "group %d is root's own, or nobody's", n)
+		return 0, errs.New(errs.ConfigInvalid, "socket_group", "make a group for the users of the daemon", "group %d is root's own, or nobody's", n)
 	}
 	if err != nil {
-		return 0, fault.New(fault.ConfigInvalid, "socket_group", "getent group lists the groups; a number works too", "there is no group %q on this machine", name)
+		return 0, errs.New(errs.ConfigInvalid, "socket_group", "getent group lists the groups; a number works too", "there is no group %q on this machine", name)
 	}
 	return int(n), nil
 }

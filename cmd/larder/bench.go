@@ -15,7 +15,7 @@ import (
 
 	"larder/bench"
 	"larder/bench/fair"
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 func init() { extraCommands = append(extraCommands, newBench) }
@@ -107,17 +107,17 @@ func readScenario(path string, stdin io.Reader) (raw []byte, sc *bench.Scenario,
 	} else {
 		f, err := os.Open(path)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, nil, fault.Wrap(err, fault.NotFound, path, "check the path; bench/scenarios has some", "read the scenario")
+			return nil, nil, errs.Wrap(err, errs.NotFound, path, "check the path; bench/scenarios has some", "read the scenario")
 		}
 		if err != nil {
-			return nil, nil, fault.Wrap(err, fault.Invalid, path, "check the path and its rights", "read the scenario")
+			return nil, nil, errs.Wrap(err, errs.Invalid, path, "check the path and its rights", "read the scenario")
 		}
 		defer f.Close()
 		r = f
 	}
 	raw, err = io.ReadAll(io.LimitReader(r, bench.MaxScenario+1))
 	if err != nil {
-		return nil, nil, fault.Wrap(err, fault.Invalid, path, "check the path and its rights", "read the scenario")
+		return nil, nil, errs.Wrap(err, errs.Invalid, path, "check the path and its rights", "read the scenario")
 	}
 	sc, err = bench.ParseScenario(name, raw)
 	return raw, sc, err

@@ -13,7 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"larder/bench/bound"
-	"larder/internal/fault"
+	"larder/internal/errs"
+	"larder/internal/units"
 )
 
 // maxTrace bounds a trace's file and maxTraceSamples the subset it may name.
@@ -81,26 +82,26 @@ samples the tier and everything in flight can hold.`,
 	return cmd
 }
 
-// readDeliveries reads a trace; errors are *fault.Error NOT_FOUND or INVALID_ARGUMENT that name the place.
+// readDeliveries reads a trace; errors are *errs.Error NOT_FOUND or INVALID_ARGUMENT that name the place.
 func readDeliveries(path string, stdin io.Reader) (*deliveries, error) {
 	r, name := stdin, "standard input"
 	if path != "-" {
 		f, err := os.Open(path)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, fault.Wrap(err, fault.NotFound, path, "check the path", "read the trace")
+			return nil, errs.Wrap(err, errs.NotFound, path, "check the path", "read the trace")
 		}
 		if err != nil {
-			return nil, fault.Wrap(err, fault.Invalid, path, "check the path and its rights", "read the trace")
+			return nil, errs.Wrap(err, errs.Invalid, path, "check the path and its rights", "read the trace")
 		}
 		defer f.Close()
 		r, name = f, path
 	}
 	raw, err := io.ReadAll(io.LimitReader(r, maxTrace+1))
 	if err != nil {
-		return nil, fault.Wrap(err, fault.Invalid, name, "check the path and its rights", "read the trace")
+		return nil, errs.Wrap(err, errs.Invalid, name, "check the path and its rights", "read the trace")
 	}
 	if len(raw) > maxTrace {
-		return nil, fault.New(fault.Invalid, name, "leave epochs out", "a trace is smaller than %s", fault.Size(maxTrace))
+		return nil, errs.New(errs.Invalid, name, "leave epochs out", "a trace is smaller than %s", units.Size(maxTrace))
 	}
 	return parseDeliveries(name, raw)
 }
@@ -111,10 +112,10 @@ func parseDeliveries(name string, raw []byte) (*deliveries, error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(d); err != nil {
-		return nil, fault.Wrap(err, fault.Invalid, name, hint, "%s is no trace", name)
+		return nil, errs.Wrap(err, errs.Invalid, name, hint, "%s is no trace", name)
 	}
 	bad := func(format string, args ...any) error {
-		return fault.New(fault.Invalid, name, hint, "%s: %s", name, fmt.Sprintf(format, args...))
+		return errs.New(errs.Invalid, name, hint, "%s: %s", name, fmt.Sprintf(format, args...))
 	}
 	switch {
 	case d.Subset < 1 || d.Subset > maxTraceSamples:

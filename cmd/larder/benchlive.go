@@ -19,7 +19,7 @@ import (
 
 	livebench "larder/bench/live"
 	live "larder/bench/measure"
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 func newBenchLive() *cobra.Command {
@@ -61,7 +61,7 @@ difference is printed: an error of more than 15 % of reads, or any of a count th
 			}
 			dir, err := os.MkdirTemp("", "larder-live-*")
 			if err != nil {
-				return fault.Wrap(err, fault.ResourceExceeded, os.TempDir(), "set TMPDIR to a folder that can be written", "the benchmark needs a folder")
+				return errs.Wrap(err, errs.ResourceExceeded, os.TempDir(), "set TMPDIR to a folder that can be written", "the benchmark needs a folder")
 			}
 			defer os.RemoveAll(dir)
 			tell := func(format string, args ...any) {
@@ -78,7 +78,7 @@ difference is printed: an error of more than 15 % of reads, or any of a count th
 				}
 				own := filepath.Join(dir, fmt.Sprint("s", i))
 				if err := os.MkdirAll(own, 0o700); err != nil {
-					return fault.Wrap(err, fault.ResourceExceeded, own, "set TMPDIR to a folder that can be written", "the benchmark needs a folder")
+					return errs.Wrap(err, errs.ResourceExceeded, own, "set TMPDIR to a folder that can be written", "the benchmark needs a folder")
 				}
 				if repeats > 0 {
 					l.Repeats = repeats
@@ -116,7 +116,7 @@ difference is printed: an error of more than 15 % of reads, or any of a count th
 			}
 			for _, e := range r.Errors {
 				if !e.OK {
-					return fault.New(fault.Internal, e.What, "a simulator that is wrong answers no question: please report it with the scenario", "the simulator says %s %.6g, measured were %v", e.What, e.Simulated, e.Measured)
+					return errs.New(errs.Internal, e.What, "a simulator that is wrong answers no question: please report it with the scenario", "the simulator says %s %.6g, measured were %v", e.What, e.Simulated, e.Measured)
 				}
 			}
 			return nil
@@ -218,7 +218,7 @@ func startDaemon(ctx context.Context, dir, config string) (livebench.Daemon, err
 	d := &ownDaemon{socket: filepath.Join(dir, "s"), log: filepath.Join(dir, "log")}
 	log, err := os.OpenFile(d.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600) // one that was killed has written there
 	if err != nil {
-		return nil, fault.Wrap(err, fault.ResourceExceeded, d.log, "set TMPDIR to a folder that can be written", "the daemon needs a log")
+		return nil, errs.Wrap(err, errs.ResourceExceeded, d.log, "set TMPDIR to a folder that can be written", "the daemon needs a log")
 	}
 	defer log.Close()
 	d.cmd = exec.Command(self, "serve", "--config", config, "--socket", d.socket, "--idle-exit", "1m") //nolint:noctx // it is told to stop, and killed when it does not
@@ -256,7 +256,7 @@ func startDaemon(ctx context.Context, dir, config string) (livebench.Daemon, err
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	return nil, fault.Wrap(err, fault.Unavailable, "daemon", "its last words: "+tail(d.log), "the daemon did not start")
+	return nil, errs.Wrap(err, errs.Unavailable, "daemon", "its last words: "+tail(d.log), "the daemon did not start")
 }
 
 func (d *ownDaemon) Socket() string { return d.socket }
@@ -268,9 +268,9 @@ func (d *ownDaemon) Stop() (livebench.Usage, error) {
 	err := d.cmd.Wait()
 	kill.Stop()
 	if err != nil && !killed {
-		err = fault.Wrap(err, fault.Internal, "daemon", "its last words: "+tail(d.log), "the daemon failed")
+		err = errs.Wrap(err, errs.Internal, "daemon", "its last words: "+tail(d.log), "the daemon failed")
 	} else if killed {
-		err = fault.New(fault.Internal, "daemon", "its last words: "+tail(d.log), "the daemon did not stop within %v", patienceStop)
+		err = errs.New(errs.Internal, "daemon", "its last words: "+tail(d.log), "the daemon did not stop within %v", patienceStop)
 	}
 	return d.used(), err
 }
@@ -279,7 +279,7 @@ func (d *ownDaemon) Kill() (livebench.Usage, error) {
 	_ = d.cmd.Process.Kill() // if it has ended by itself, Wait tells
 	_ = d.cmd.Wait()
 	if s, ok := d.cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || s.Signal() != syscall.SIGKILL {
-		return d.used(), fault.New(fault.Internal, "daemon", "its last words: "+tail(d.log), "the daemon ended before it was killed: %v", d.cmd.ProcessState)
+		return d.used(), errs.New(errs.Internal, "daemon", "its last words: "+tail(d.log), "the daemon ended before it was killed: %v", d.cmd.ProcessState)
 	}
 	return d.used(), nil
 }

@@ -28,7 +28,8 @@ import (
 	"larder/bench/trace"
 	"larder/cachepolicy"
 	"larder/internal/config"
-	"larder/internal/fault"
+	"larder/internal/errs"
+	"larder/internal/nearest"
 	"larder/tiers/tinylfu"
 )
 
@@ -157,7 +158,7 @@ func policyList(list string) ([]string, error) {
 		case p == "all":
 			add(cachepolicy.Names()...)
 		case p == "" || !tinylfu.Known(p):
-			return nil, fault.New(fault.Invalid, "policies", cachepolicy.Hint(p, append(tinylfu.Names(), "all")), "unknown cache policy %.40q", p)
+			return nil, errs.New(errs.Invalid, "policies", cachepolicy.Hint(p, append(tinylfu.Names(), "all")), "unknown cache policy %.40q", p)
 		default:
 			add(p)
 		}
@@ -184,7 +185,7 @@ func (f *policyFlags) replay(ctx context.Context, t *trace.Trace, c policysim.Co
 	with := c
 	with.Policies = append(slices.Clone(c.Policies), "belady")
 	r, err := policysim.Run(t, with, ctx.Err)
-	if fault.Is(err, fault.ResourceExceeded) {
+	if errs.Is(err, errs.ResourceExceeded) {
 		f.left = []string{"belady (with it the run would not fit --max-memory)"}
 		return policysim.Run(t, c, ctx.Err)
 	}
@@ -238,7 +239,7 @@ func (f *policyFlags) addSystems(ctx context.Context, t *trace.Trace, out *repor
 	for i, n := range names {
 		names[i] = strings.TrimSpace(n)
 		if systems.About(names[i]) == "" {
-			return fault.New(fault.Invalid, "systems", fault.DidYouMean(names[i], systems.Names()), "unknown system %.40q", names[i])
+			return errs.New(errs.Invalid, "systems", nearest.DidYouMean(names[i], systems.Names()), "unknown system %.40q", names[i])
 		}
 	}
 	_, unique := t.Bytes()
@@ -268,8 +269,8 @@ func (f *policyFlags) addSystems(ctx context.Context, t *trace.Trace, out *repor
 				row := report.SystemRow{System: name, Cache: cache}
 				r, err := systems.Run(name, w)
 				switch {
-				case fault.Is(err, fault.Unsupported):
-					row.Unsupported = fault.From(err).Message
+				case errs.Is(err, errs.Unsupported):
+					row.Unsupported = errs.From(err).Message
 				case err != nil:
 					return err
 				default:
@@ -332,10 +333,10 @@ func readTrace(path, format string, maxMemory uint64) (*trace.Trace, error) {
 	}
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fault.Wrap(err, fault.NotFound, path, "check the path", "read the trace")
+		return nil, errs.Wrap(err, errs.NotFound, path, "check the path", "read the trace")
 	}
 	if err != nil {
-		return nil, fault.Wrap(err, fault.Invalid, path, "check the path and its rights", "read the trace")
+		return nil, errs.Wrap(err, errs.Invalid, path, "check the path and its rights", "read the trace")
 	}
 	defer f.Close()
 	return trace.Import(f, path, format, maxMemory)
@@ -344,7 +345,7 @@ func readTrace(path, format string, maxMemory uint64) (*trace.Trace, error) {
 // exportTrace writes a trace under another name first, so that a failure leaves nothing that looks like one.
 func exportTrace(path string, t *trace.Trace) error {
 	wrap := func(err error) error {
-		return fault.Wrap(err, fault.Invalid, path, "check the folder, its rights and its space", "write the trace")
+		return errs.Wrap(err, errs.Invalid, path, "check the folder, its rights and its space", "write the trace")
 	}
 	part := path + ".part"
 	f, err := os.Create(part)
@@ -371,17 +372,17 @@ func readDemand(path string, stdin io.Reader) (raw []byte, d *bench.Demand, err 
 	} else {
 		f, err := os.Open(path)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, nil, fault.Wrap(err, fault.NotFound, path, "check the path; bench/scenarios has some", "read the scenario")
+			return nil, nil, errs.Wrap(err, errs.NotFound, path, "check the path; bench/scenarios has some", "read the scenario")
 		}
 		if err != nil {
-			return nil, nil, fault.Wrap(err, fault.Invalid, path, "check the path and its rights", "read the scenario")
+			return nil, nil, errs.Wrap(err, errs.Invalid, path, "check the path and its rights", "read the scenario")
 		}
 		defer f.Close()
 		r = f
 	}
 	raw, err = io.ReadAll(io.LimitReader(r, bench.MaxScenario+1))
 	if err != nil {
-		return nil, nil, fault.Wrap(err, fault.Invalid, path, "check the path and its rights", "read the scenario")
+		return nil, nil, errs.Wrap(err, errs.Invalid, path, "check the path and its rights", "read the scenario")
 	}
 	d, err = bench.ParseDemand(name, raw)
 	return raw, d, err

@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"larder/internal/config"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/prep"
 	"larder/internal/source"
@@ -113,11 +113,11 @@ func startPeer(ctx context.Context, paths []string, name string, args ...string)
 	}
 	p.in, p.out = in, bufio.NewReader(stdout)
 	if err := p.cmd.Start(); err != nil {
-		return nil, fault.Wrap(err, fault.NotFound, name, "check its path", "start %s", name)
+		return nil, errs.Wrap(err, errs.NotFound, name, "check its path", "start %s", name)
 	}
 	if _, err := p.ask(fmt.Sprintf("%d\n%s\n", len(paths), strings.Join(paths, "\n"))); err != nil {
 		p.stop()
-		return nil, fault.Wrap(err, fault.Unsupported, name, "see what it wrote", "compare with %s", name)
+		return nil, errs.Wrap(err, errs.Unsupported, name, "see what it wrote", "compare with %s", name)
 	}
 	return p, nil
 }
@@ -170,7 +170,7 @@ func prepFiles(ctx context.Context, uri string, n int) (paths []string, files []
 		}
 	}
 	if len(files) == 0 {
-		return nil, nil, fault.New(fault.DatasetEmpty, uri, "name a dataset of photographs", "%s holds no JPEG image", uri)
+		return nil, nil, errs.New(errs.DatasetEmpty, uri, "name a dataset of photographs", "%s holds no JPEG image", uri)
 	}
 	return paths, files, nil
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"larder/bench/report"
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 // asNamed makes a result of a value as if it had been read from a file.
@@ -60,7 +60,7 @@ seeds, and the raw data. It needs no network to be read. JSON of something else 
 			}
 			if err != nil {
 				os.Remove(part)
-				return fault.Wrap(err, fault.Invalid, out, "name another file with --out", "write the report")
+				return errs.Wrap(err, errs.Invalid, out, "name another file with --out", "write the report")
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), out)
 			return nil

@@ -18,7 +18,7 @@ import (
 	"larder/bench/coresim"
 	live "larder/bench/measure"
 	"larder/internal/config"
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 // simFlags are the flags of commands that simulate.
@@ -154,7 +154,7 @@ func simulateAll(worlds []*coresim.World, labels []string, o coresim.Options) ([
 	}
 	var mu sync.Mutex
 	next, failed, done := 0, len(worlds), make([]uint64, len(worlds))
-	runs, errs := make([]live.Run, len(worlds)), make([]error, len(worlds))
+	runs, problems := make([]live.Run, len(worlds)), make([]error, len(worlds))
 	one := func(i int) error {
 		own := o
 		own.Progress = func(now time.Duration, samples, _ uint64) error {
@@ -194,7 +194,7 @@ func simulateAll(worlds []*coresim.World, labels []string, o coresim.Options) ([
 				}
 				err := one(i)
 				mu.Lock()
-				if errs[i] = err; err != nil {
+				if problems[i] = err; err != nil {
 					failed = min(failed, i)
 				}
 				done[i] = worlds[i].Requests()
@@ -204,7 +204,7 @@ func simulateAll(worlds []*coresim.World, labels []string, o coresim.Options) ([
 	}
 	wg.Wait()
 	if failed < len(worlds) {
-		return nil, errs[failed]
+		return nil, problems[failed]
 	}
 	return runs, nil
 }
@@ -213,11 +213,11 @@ func simulateAll(worlds []*coresim.World, labels []string, o coresim.Options) ([
 func runFailed(r *live.Result) error {
 	for i := range r.Runs {
 		if x := &r.Runs[i]; len(x.Failures) > 0 {
-			return fault.New(fault.Internal, r.Scenario, "please report it with the scenario", "%s run %q: %s", x.Source, x.Label, x.Failures[0])
+			return errs.New(errs.Internal, r.Scenario, "please report it with the scenario", "%s run %q: %s", x.Source, x.Label, x.Failures[0])
 		} else if !x.ExactlyOnce {
-			return fault.New(fault.Internal, r.Scenario, "please report it with the scenario", "%s run %q: some job did not get every sample exactly once", x.Source, x.Label)
+			return errs.New(errs.Internal, r.Scenario, "please report it with the scenario", "%s run %q: some job did not get every sample exactly once", x.Source, x.Label)
 		} else if v := x.Recovery; v != nil && v.LedgerLost != 0 {
-			return fault.New(fault.Internal, r.Scenario, "please report it with the scenario", "%s run %q: by the account of the daemon %d samples are missing", x.Source, x.Label, v.LedgerLost)
+			return errs.New(errs.Internal, r.Scenario, "please report it with the scenario", "%s run %q: by the account of the daemon %d samples are missing", x.Source, x.Label, v.LedgerLost)
 		}
 	}
 	return nil
@@ -245,17 +245,17 @@ func readScenarioFile(path string, stdin io.Reader) (name string, raw []byte, er
 	} else {
 		f, err := os.Open(path)
 		if err != nil {
-			reason := fault.Invalid
+			reason := errs.Invalid
 			if os.IsNotExist(err) {
-				reason = fault.NotFound
+				reason = errs.NotFound
 			}
-			return "", nil, fault.Wrap(err, reason, path, "check the path and its rights; bench/scenarios/live has some", "read the scenario")
+			return "", nil, errs.Wrap(err, reason, path, "check the path and its rights; bench/scenarios/live has some", "read the scenario")
 		}
 		defer f.Close()
 		r = f
 	}
 	if raw, err = io.ReadAll(io.LimitReader(r, bench.MaxScenario+1)); err != nil {
-		return "", nil, fault.Wrap(err, fault.Invalid, path, "check the path and its rights", "read the scenario")
+		return "", nil, errs.Wrap(err, errs.Invalid, path, "check the path and its rights", "read the scenario")
 	}
 	return name, raw, nil
 }

@@ -12,7 +12,7 @@ import (
 
 	"larder/bench"
 	"larder/bench/coresim"
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 // Runs beside each other are those that would have been made one after the other; all are refused before any begins, and the first failure ends them.
@@ -59,7 +59,7 @@ func TestSimulateAll(t *testing.T) {
 			t.Errorf("run %d beside others: %+v, alone: %+v", i, got[i], *alone)
 		}
 	}
-	if _, err := simulateAll(worlds, labels, coresim.Options{MaxMemory: w.Estimate() / 2}); !fault.Is(err, fault.ResourceExceeded) || !strings.Contains(err.Error(), "run 0") {
+	if _, err := simulateAll(worlds, labels, coresim.Options{MaxMemory: w.Estimate() / 2}); !errs.Is(err, errs.ResourceExceeded) || !strings.Contains(err.Error(), "run 0") {
 		t.Errorf("too little memory: %v", err)
 	}
 	big := *w

@@ -20,7 +20,7 @@ import (
 
 	"larder/cachepolicy"
 	"larder/internal/config"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	larderv1 "larder/proto/larder/v1"
 	"larder/tiers/tinylfu"
 )
@@ -159,15 +159,15 @@ func TestErrorDocs(t *testing.T) {
 	rows := map[string]bool{}
 	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\| ([A-Z_]+) \\| ([0-9]+) \\|").FindAllStringSubmatch(string(raw), -1) {
 		rows[m[1]] = true
-		r := fault.Reason(m[1])
-		if !slices.Contains(fault.Reasons, r) {
+		r := errs.Reason(m[1])
+		if !slices.Contains(errs.Reasons, r) {
 			t.Errorf("docs/errors.md has a row for %s, which is no reason", m[1])
 		}
 		if code := fmt.Sprint(exitOf[r]); code != m[3] {
 			t.Errorf("docs/errors.md gives %s the exit code %s, it is %s", r, m[3], code)
 		}
 	}
-	for _, r := range fault.Reasons {
+	for _, r := range errs.Reasons {
 		if !rows[string(r)] {
 			t.Errorf("docs/errors.md has no row for %s", r)
 		}
@@ -175,12 +175,12 @@ func TestErrorDocs(t *testing.T) {
 }
 
 func TestEveryReasonHasAnExitCode(t *testing.T) {
-	for _, r := range fault.Reasons {
+	for _, r := range errs.Reasons {
 		code, ok := exitOf[r]
 		if !ok || code < exitFailure || code > exitDenied {
 			t.Errorf("%s has exit code %d", r, code)
 		}
-		if got := exitCode(fmt.Errorf("x: %w", fault.New(r, "", "", "x"))); got != code {
+		if got := exitCode(fmt.Errorf("x: %w", errs.New(r, "", "", "x"))); got != code {
 			t.Errorf("an error of %s exits with %d", r, got)
 		}
 	}
@@ -194,8 +194,8 @@ func TestEveryReasonHasAnExitCode(t *testing.T) {
 func TestPrintError(t *testing.T) {
 	var b bytes.Buffer
 	printError(&b, errors.Join(
-		fault.Wrap(errors.New("EIO"), fault.DatasetUnread, "d", "mount it", "read d"),
-		fmt.Errorf("outer: %w", fault.New(fault.Invalid, "", "do that", "bad")),
+		errs.Wrap(errors.New("EIO"), errs.DatasetUnread, "d", "mount it", "read d"),
+		fmt.Errorf("outer: %w", errs.New(errs.Invalid, "", "do that", "bad")),
 		&exitError{code: 9}, usagef("", "plain")))
 	want := "larder: read d: EIO\n  fix: mount it\nlarder: outer: bad\n  fix: do that\nlarder: plain\n"
 	if b.String() != want {

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"larder/internal/config"
-	"larder/internal/fault"
+	"larder/internal/units"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -52,25 +52,25 @@ func newConfigCheck() *cobra.Command {
 			}
 			return tableTo(cmd.OutOrStdout(), func(t *tabwriter.Writer) {
 				row(t, "good; on this machine:")
-				row(t, "  machine", fmt.Sprintf("%s (%s), %d cores", fault.Size(r.Machine), m.Source(), m.CPUs))
-				row(t, "  memory.limit", fault.Size(r.Memory))
-				row(t, "  tiers.total", fault.Size(r.Total))
+				row(t, "  machine", fmt.Sprintf("%s (%s), %d cores", units.Size(r.Machine), m.Source(), m.CPUs))
+				row(t, "  memory.limit", units.Size(r.Memory))
+				row(t, "  tiers.total", units.Size(r.Total))
 				for _, x := range []struct {
 					key  string
 					n    int64
 					auto bool
 				}{{"  tiers.encoded", r.Encoded, r.EncodedAuto}, {"  tiers.decoded", r.Decoded, r.DecodedAuto}, {"  tiers.augmented", r.Augmented, r.AugmentedAuto}} {
 					if x.auto {
-						row(t, x.key, "auto, "+fault.Size(x.n)+" at first")
+						row(t, x.key, "auto, "+units.Size(x.n)+" at first")
 					} else {
-						row(t, x.key, fault.Size(x.n))
+						row(t, x.key, units.Size(x.n))
 					}
 				}
-				row(t, "  jobs.max_ring", fault.Size(r.MaxRing))
-				row(t, "  own part", fault.Size(r.Own)+" for heap, indexes and samples in work")
+				row(t, "  jobs.max_ring", units.Size(r.MaxRing))
+				row(t, "  own part", units.Size(r.Own)+" for heap, indexes and samples in work")
 				row(t, "  prep.workers", r.Workers)
 				if r.StorageLimit > 0 {
-					row(t, "  source.storage_limit", fault.Size(r.StorageLimit)+"/s")
+					row(t, "  source.storage_limit", units.Size(r.StorageLimit)+"/s")
 				}
 				if r.StateDir != "" && !r.StateAuto {
 					row(t, "  state.dir", printable(r.StateDir))
@@ -78,9 +78,9 @@ func newConfigCheck() *cobra.Command {
 				for _, q := range r.Quotas {
 					limit := "no cap"
 					if q.Cap >= 0 {
-						limit = "cap " + fault.Size(q.Cap)
+						limit = "cap " + units.Size(q.Cap)
 					}
-					row(t, "  datasets."+printable(q.Dataset), "floor "+fault.Size(q.Floor)+", "+limit)
+					row(t, "  datasets."+printable(q.Dataset), "floor "+units.Size(q.Floor)+", "+limit)
 				}
 				warnings := append(r.Warnings(), policyWarnings(cfg.Tiers)...)
 				if cfg.HTTP != "" && !config.Loopback(cfg.HTTP) {

@@ -20,8 +20,8 @@ import (
 	"google.golang.org/grpc/health"
 
 	"larder/internal/config"
-	"larder/internal/exec"
-	"larder/internal/fault"
+	"larder/internal/engine"
+	"larder/internal/errs"
 	"larder/internal/gpu"
 	"larder/internal/journal"
 	"larder/internal/prep"
@@ -30,6 +30,7 @@ import (
 	"larder/internal/shm"
 	"larder/internal/source"
 	"larder/internal/telemetry"
+	"larder/internal/units"
 	larderv1 "larder/proto/larder/v1"
 	"larder/tiers"
 )
@@ -62,7 +63,7 @@ type daemon struct {
 	stateDir string // of journal; "" = it is memory
 	seed     uint64
 	gpu      gpu.Probe
-	engine   *exec.Engine
+	engine   *engine.Engine
 	evictors []func() // what ends them
 	sessions *session.Server
 	rpc      []*grpc.Server
@@ -139,7 +140,7 @@ func (d *daemon) open() (err error) {
 			return err
 		}
 		if d.tcp, err = net.Listen("tcp", cfg.GRPC.Listen); err != nil {
-			return fault.Wrap(err, fault.ConfigInvalid, "grpc.listen", "choose a free address of this machine", "listen for gRPC on %s", cfg.GRPC.Listen)
+			return errs.Wrap(err, errs.ConfigInvalid, "grpc.listen", "choose a free address of this machine", "listen for gRPC on %s", cfg.GRPC.Listen)
 		}
 	}
 	if err := d.openEngine(); err != nil {
@@ -164,9 +165,9 @@ func (d *daemon) open() (err error) {
 	for _, w := range policyWarnings(cfg.Tiers) {
 		log.Warn("a cache policy breaks a promise", "policy", w, "fix", "choose need, or read docs/policies.md and accept it")
 	}
-	log.Info("configuration", "memory_limit", fault.Size(r.Memory), "tiers_total", fault.Size(r.Total),
+	log.Info("configuration", "memory_limit", units.Size(r.Memory), "tiers_total", units.Size(r.Total),
 		"encoded", cfg.Tiers.Encoded.String(), "decoded", cfg.Tiers.Decoded.String(), "augmented", cfg.Tiers.Augmented.String(),
-		"rings", fault.Size(r.MaxRing), "workers", r.Workers, "decoder", prep.DecoderName(), "parity", prep.Parity(), "gpu", d.gpu.Status())
+		"rings", units.Size(r.MaxRing), "workers", r.Workers, "decoder", prep.DecoderName(), "parity", prep.Parity(), "gpu", d.gpu.Status())
 	return nil
 }
 
@@ -187,7 +188,7 @@ func (d *daemon) openEngine() error {
 	}
 	d.gpu = gpu.Open()
 	first := d.settings(cfg, r)
-	d.engine, err = exec.New(exec.Config{
+	d.engine, err = engine.New(engine.Config{
 		Version: version, Catalog: d.catalog, Store: d.store, Journal: d.journal, Found: d.found, GPU: d.gpu, Log: d.log,
 		Workers: r.Workers, Limits: imageLimits(cfg.Prep, r), SkipCorrupt: cfg.Prep.OnCorrupt == "skip",
 		Tiers: first.Tiers, TierSetting: first.TierSetting, MaxRing: first.MaxRing, Strata: first.Strata, ApplyConfig: d.applyConfig,
@@ -326,10 +327,10 @@ func (d *daemon) leave() {
 func (d *daemon) close() error {
 	d.closeOnce.Do(func() {
 		d.draining.Store(true)
-		var errs []error
+		var problems []error
 		d.goneOnce.Do(func() { close(d.gone) })
 		if d.sessions != nil {
-			errs = append(errs, d.sessions.Close())
+			problems = append(problems, d.sessions.Close())
 		}
 		for _, s := range d.rpc {
 			stopGracefully(s, time.Second)
@@ -337,34 +338,34 @@ func (d *daemon) close() error {
 		if d.http != nil {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 			if err := d.http.Close(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
-				errs = append(errs, err)
+				problems = append(problems, err)
 			}
 			cancel()
 		}
 		if d.stop != nil {
 			d.stop()
-			errs = append(errs, d.group.Wait())
+			problems = append(problems, d.group.Wait())
 			_ = d.grpcHalf.Close()
 			_ = d.sessionHalf.Close()
 		}
 		if d.tcp != nil {
 			_ = d.tcp.Close() // closed already by its server, when there was one
 		}
-		errs = append(errs, d.decoding.Close())
+		problems = append(problems, d.decoding.Close())
 		if d.journal != nil {
-			errs = append(errs, d.journal.Close())
+			problems = append(problems, d.journal.Close())
 		}
 		for _, end := range d.evictors { // the engine is gone
 			end()
 		}
 		if d.store != nil {
-			errs = append(errs, d.store.Close())
+			problems = append(problems, d.store.Close())
 		}
 		if d.catalog != nil {
 			if n, waited := d.catalog.Throttled(); n > 0 {
 				d.log.Info("reads waited for the storage limit", "reads", n, "waited", waited)
 			}
-			errs = append(errs, d.catalog.Close())
+			problems = append(problems, d.catalog.Close())
 		}
 		if d.gpu != nil {
 			if err := d.gpu.Close(); err != nil {
@@ -372,9 +373,9 @@ func (d *daemon) close() error {
 			}
 		}
 		if d.listener != nil {
-			errs = append(errs, d.listener.Close())
+			problems = append(problems, d.listener.Close())
 		}
-		d.closeErr = errors.Join(errs...)
+		d.closeErr = errors.Join(problems...)
 	})
 	return d.closeErr
 }

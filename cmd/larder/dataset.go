@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"larder/internal/fault"
+	"larder/internal/units"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -84,7 +84,7 @@ func datasetTable(t *tabwriter.Writer, list []*larderv1.Dataset) {
 	row(t, "NAME", "URI", "SAMPLES", "CLASSES", "BYTES", "SHARED", "IGNORED", "FINGERPRINT")
 	for _, d := range list {
 		row(t, clip(d.GetName(), 40), clipPath(d.GetUri(), 60), count(d.GetSamples()), count(len(d.GetClasses())),
-			fault.Size(d.GetBytes()), count(d.GetSharedSamples()), count(ignored(d)), d.GetFingerprint())
+			units.Size(d.GetBytes()), count(d.GetSharedSamples()), count(ignored(d)), d.GetFingerprint())
 	}
 }
 
@@ -132,7 +132,7 @@ means what it should. The dataset is indexed if it is not known yet.`,
 					row(t)
 					row(t, "ID", "KEY", "LABEL", "CLASS", "BYTES", "FORMAT", "SIZE")
 					for _, s := range r.GetSamples() {
-						row(t, s.GetId(), clipPath(s.GetKey(), 60), s.GetLabel(), clip(s.GetClassName(), 30), fault.Size(s.GetBytes()),
+						row(t, s.GetId(), clipPath(s.GetKey(), 60), s.GetLabel(), clip(s.GetClassName(), 30), units.Size(s.GetBytes()),
 							s.GetFormat(), fmt.Sprintf("%dx%d", s.GetWidth(), s.GetHeight()))
 					}
 				})

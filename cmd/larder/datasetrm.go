@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"larder/internal/fault"
+	"larder/internal/units"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -31,7 +31,7 @@ files stay as they are. It is refused while a job uses the dataset. When it is a
 				}
 				return out.message(cmd.OutOrStdout(), r, func(t *tabwriter.Writer) {
 					row(t, fmt.Sprintf("removed %s: %s of memory and a saved index of %s are free", clip(r.GetDataset().GetName(), 60),
-						fault.Size(r.GetFreedBytes()), fault.Size(r.GetIndexBytes())))
+						units.Size(r.GetFreedBytes()), units.Size(r.GetIndexBytes())))
 				})
 			})
 		},

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"larder/internal/config"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/prep"
 	"larder/internal/source"
@@ -116,7 +116,7 @@ func datasetURI(ctx context.Context, g *globals, name string) (uri string, err e
 				return nil
 			}
 		}
-		return fault.New(fault.NotFound, name, "larder dataset ls shows what there is; or write its URI", "no dataset is named %q", name)
+		return errs.New(errs.NotFound, name, "larder dataset ls shows what there is; or write its URI", "no dataset is named %q", name)
 	})
 	return uri, err
 }
@@ -235,7 +235,7 @@ type verifying struct {
 func (v *verifying) sample(ctx context.Context, o ident.ObjectID) (format string, memory int64, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = fault.New(fault.SampleBad, "", "please report this", "larder panicked while preparing it: %v", p)
+			err = errs.New(errs.SampleBad, "", "please report this", "larder panicked while preparing it: %v", p)
 		}
 	}()
 	if v.enc, err = v.cat.Read(ctx, o, v.enc[:0]); err != nil {
@@ -258,7 +258,7 @@ func (v *verifying) sample(ctx context.Context, o ident.ObjectID) (format string
 
 func badOf(data *source.Dataset, s ident.SampleID, err error) badFile {
 	b := badFile{ID: uint64(s), Key: data.Key(s), Path: strings.ToValidUTF8(data.Path(s), "\uFFFD"), Reason: err.Error()}
-	if f := (*fault.Error)(nil); errors.As(err, &f) {
+	if f := (*errs.Error)(nil); errors.As(err, &f) {
 		b.Reason = f.Message
 		if f.Err != nil {
 			b.Reason += ": " + f.Err.Error()

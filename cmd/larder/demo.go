@@ -13,7 +13,7 @@ import (
 
 	"larder/internal/config"
 	"larder/internal/demo"
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 func init() {
@@ -126,7 +126,7 @@ func runDemo(cmd *cobra.Command, o demo.Options, asJSON bool) error {
 	case err != nil:
 		return err
 	case !res.Audit.OK():
-		return fault.New(fault.Internal, "demo", "please report it with the report file",
+		return errs.New(errs.Internal, "demo", "please report it with the report file",
 			"not every job received every sample exactly once: %d of %d job-epochs did", res.Audit.Good, res.Audit.JobEpochs)
 	case !res.Saved:
 		return &exitError{exitFailure, errors.New("sharing saved no work: " + strings.Join(res.Verdict, " "))}

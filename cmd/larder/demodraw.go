@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"larder/internal/demo"
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 func init() { extraCommands = append(extraCommands, newDemoDraw) }
@@ -31,7 +31,7 @@ func newDemoDraw() *cobra.Command {
 				return usagef("e.g. --shrink 3", "--shrink %d is not between 1 and %d", shrink, demo.MaxShrink)
 			}
 			if err := os.Mkdir(args[0], 0o700); err != nil {
-				return fault.Wrap(err, fault.Invalid, args[0], "name a folder that does not exist yet, in one that does", "make the folder")
+				return errs.Wrap(err, errs.Invalid, args[0], "name a folder that does not exist yet, in one that does", "make the folder")
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()

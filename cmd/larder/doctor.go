@@ -14,9 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"larder/internal/config"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/gpu"
 	"larder/internal/prep"
+	"larder/internal/units"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -140,11 +141,11 @@ func checkFiles() finding {
 func checkMemory(m config.Machine) finding {
 	r, err := config.Default().Resolve(m)
 	if err != nil {
-		e := fault.From(err)
+		e := errs.From(err)
 		return finding{"memory", "fail", e.Message, e.Hint}
 	}
 	f := finding{Check: "memory", Status: "ok", Detail: fmt.Sprintf("%s (%s); by default larder takes %s, %s of it for tiers",
-		fault.Size(r.Machine), m.Source(), fault.Size(r.Memory), fault.Size(r.Total))}
+		units.Size(r.Machine), m.Source(), units.Size(r.Memory), units.Size(r.Total))}
 	if r.Machine < 1<<30 {
 		f.Status, f.Fix = "warn", "give the control group 2GiB or more; smaller machines hold few samples and small rings only"
 	}
@@ -195,7 +196,7 @@ const leastStateDisk = 1 << 20
 func checkStateDir(ctx context.Context, g *globals) finding {
 	dir, err := askedStateDir(ctx, g)
 	if err != nil {
-		e := fault.From(err)
+		e := errs.From(err)
 		return finding{"state folder", "warn", e.Message, e.Hint}
 	}
 	return checkStateDisk(dir, goesOn(ctx, g))
@@ -228,7 +229,7 @@ func checkStateDisk(dir string, runs bool) finding {
 	if err := unix.Statfs(existing(dir), &disk); err != nil || disk.Bavail*uint64(disk.Bsize) >= leastStateDisk {
 		return f
 	}
-	left, need := fault.Size(disk.Bavail*uint64(disk.Bsize)), fault.Size(uint64(leastStateDisk))
+	left, need := units.Size(disk.Bavail*uint64(disk.Bsize)), units.Size(uint64(leastStateDisk))
 	if runs {
 		return finding{f.Check, "warn", fmt.Sprintf("the disk of %s is nearly full: %s are left. The daemon that runs goes on until a write fails, then jobs wait; "+
 			"one that starts needs %s", dir, left, need), "make room on that disk"}
@@ -255,7 +256,7 @@ func checkSocket(ctx context.Context, g *globals) finding {
 		defer closer.Close()
 		r, err := client.GetStats(dial, &larderv1.GetStatsRequest{})
 		if err != nil {
-			e := fault.From(err)
+			e := errs.From(err)
 			return finding{f.Check, "fail", fmt.Sprintf("the daemon at %s: %s", target, e.Message), e.Hint}
 		}
 		if full := r.GetStats().GetStateFull(); full != nil {
@@ -276,9 +277,9 @@ func checkSocket(ctx context.Context, g *globals) finding {
 	case serr == nil && st.Mode().Type() != fs.ModeSocket:
 		return finding{f.Check, "fail", target + " is no socket", "move the file away, or choose another path with --socket or LARDER_SOCKET"}
 	}
-	e := fault.From(err)
+	e := errs.From(err)
 	status := "warn"
-	if errors.Is(serr, fs.ErrPermission) || !fault.Is(err, fault.Unavailable) {
+	if errors.Is(serr, fs.ErrPermission) || !errs.Is(err, errs.Unavailable) {
 		status = "fail"
 	}
 	return finding{f.Check, status, e.Message, e.Hint}

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/session"
 	larderv1 "larder/proto/larder/v1"
 )
@@ -30,7 +30,7 @@ type ending struct {
 // askStop answers larder stop. What it leaves beside the socket is there before any client hears of it, so that none starts another daemon.
 func (d *daemon) askStop(ctx context.Context, req *larderv1.StopRequest) (*larderv1.StopResponse, error) {
 	if d.ending == nil {
-		return nil, fault.New(fault.Unsupported, "daemon", "end the command that it was started for", "this daemon belongs to larder run, and ends with its command")
+		return nil, errs.New(errs.Unsupported, "daemon", "end the command that it was started for", "this daemon belongs to larder run, and ends with its command")
 	}
 	live, err := d.liveJobs(ctx)
 	if err != nil {
@@ -45,7 +45,7 @@ func (d *daemon) askStop(ctx context.Context, req *larderv1.StopRequest) (*larde
 		e.drain = longDrain
 		if t := req.GetTimeout(); t != nil {
 			if e.drain = t.AsDuration(); t.CheckValid() != nil || e.drain <= 0 {
-				return nil, fault.New(fault.Invalid, "timeout", "e.g. --timeout 10m", "wait %v for jobs to finish", e.drain)
+				return nil, errs.New(errs.Invalid, "timeout", "e.g. --timeout 10m", "wait %v for jobs to finish", e.drain)
 			}
 		}
 	}

@@ -6,10 +6,10 @@ import (
 	"io"
 	"strings"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
-// The exit codes. docs/cli.md lists them; a test walks every fault.Reason to one.
+// The exit codes. docs/cli.md lists them; a test walks every errs.Reason to one.
 const (
 	exitOK          = 0
 	exitFailure     = 1  // a bug of larder, or something that went wrong outside
@@ -25,31 +25,31 @@ const (
 	exitDenied      = 11 // the daemon does not let this user, or this token, do that
 )
 
-var exitOf = map[fault.Reason]int{
-	fault.Invalid:          exitUsage,
-	fault.NotFound:         exitNotFound,
-	fault.AlreadyExists:    exitConflict,
-	fault.RankHeld:         exitConflict,
-	fault.Stale:            exitConflict,
-	fault.SubsetSyntax:     exitUsage,
-	fault.SubsetEmpty:      exitData,
-	fault.DatasetEmpty:     exitData,
-	fault.DatasetUnread:    exitData,
-	fault.SampleBad:        exitData,
-	fault.RecipeInvalid:    exitUsage,
-	fault.ResourceExceeded: exitResources,
-	fault.ConfigInvalid:    exitUsage,
-	fault.Unavailable:      exitUnavailable,
-	fault.Stopped:          exitUnavailable,
-	fault.JobEnded:         exitConflict,
-	fault.Protocol:         exitFailure,
-	fault.Unsupported:      exitFailure,
-	fault.StateFailed:      exitStateFailed,
-	fault.StateDamaged:     exitStateBad,
-	fault.Token:            exitData,
-	fault.Unauthenticated:  exitDenied,
-	fault.Denied:           exitDenied,
-	fault.Internal:         exitFailure,
+var exitOf = map[errs.Reason]int{
+	errs.Invalid:          exitUsage,
+	errs.NotFound:         exitNotFound,
+	errs.AlreadyExists:    exitConflict,
+	errs.RankHeld:         exitConflict,
+	errs.Stale:            exitConflict,
+	errs.SubsetSyntax:     exitUsage,
+	errs.SubsetEmpty:      exitData,
+	errs.DatasetEmpty:     exitData,
+	errs.DatasetUnread:    exitData,
+	errs.SampleBad:        exitData,
+	errs.RecipeInvalid:    exitUsage,
+	errs.ResourceExceeded: exitResources,
+	errs.ConfigInvalid:    exitUsage,
+	errs.Unavailable:      exitUnavailable,
+	errs.Stopped:          exitUnavailable,
+	errs.JobEnded:         exitConflict,
+	errs.Protocol:         exitFailure,
+	errs.Unsupported:      exitFailure,
+	errs.StateFailed:      exitStateFailed,
+	errs.StateDamaged:     exitStateBad,
+	errs.Token:            exitData,
+	errs.Unauthenticated:  exitDenied,
+	errs.Denied:           exitDenied,
+	errs.Internal:         exitFailure,
 }
 
 // exitError carries an exit code of its own, e.g. that of the command larder run ran. With a nil err nothing is printed.
@@ -91,7 +91,7 @@ func exitCode(err error) int {
 	if u := (*usageError)(nil); errors.As(err, &u) {
 		return exitUsage
 	}
-	if f := (*fault.Error)(nil); errors.As(err, &f) {
+	if f := (*errs.Error)(nil); errors.As(err, &f) {
 		if c, ok := exitOf[f.Reason]; ok {
 			return c
 		}
@@ -109,7 +109,7 @@ func printError(w io.Writer, err error) {
 		text := err.Error()
 		if u := (*usageError)(nil); errors.As(err, &u) {
 			hint = u.hint
-		} else if f := (*fault.Error)(nil); errors.As(err, &f) {
+		} else if f := (*errs.Error)(nil); errors.As(err, &f) {
 			hint = f.Hint
 			text = strings.TrimSuffix(text, " ("+f.Hint+")")
 		}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"larder/internal/fault"
+	"larder/internal/units"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -109,7 +109,7 @@ func explain(w io.Writer, j *larderv1.Job, all []*larderv1.Job, tiers []*larderv
 		for _, t := range tiers {
 			if t.GetUsed() > t.GetBudget()/8*7 && t.GetEvictions() > 0 { // one that was shrunk has evicted without being full
 				say("The %s tier is full: %s of %s, %s entries have left for others. More memory would save work.", t.GetForm(),
-					fault.Size(t.GetUsed()), fault.Size(t.GetBudget()), count(t.GetEvictions()))
+					units.Size(t.GetUsed()), units.Size(t.GetBudget()), count(t.GetEvictions()))
 			}
 		}
 	}

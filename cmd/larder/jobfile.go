@@ -19,7 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"larder/internal/config"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -37,20 +37,20 @@ func readJobFile(path string, stdin io.Reader) (*larderv1.JobSpec, error) {
 	} else {
 		f, err := os.Open(path)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, fault.Wrap(err, fault.NotFound, path, "check the path", "read the job")
+			return nil, errs.Wrap(err, errs.NotFound, path, "check the path", "read the job")
 		}
 		if err != nil {
-			return nil, fault.Wrap(err, fault.Invalid, path, "check the path and its rights", "read the job")
+			return nil, errs.Wrap(err, errs.Invalid, path, "check the path and its rights", "read the job")
 		}
 		defer f.Close()
 		r = f
 	}
 	data, err := io.ReadAll(io.LimitReader(r, maxJobFile+1))
 	if err != nil {
-		return nil, fault.Wrap(err, fault.Invalid, path, "check the path and its rights", "read the job")
+		return nil, errs.Wrap(err, errs.Invalid, path, "check the path and its rights", "read the job")
 	}
 	if len(data) > maxJobFile {
-		return nil, fault.New(fault.Invalid, path, "name the YAML of a job", "%s: a job is smaller than %s", name, config.FormatBytes(maxJobFile))
+		return nil, errs.New(errs.Invalid, path, "name the YAML of a job", "%s: a job is smaller than %s", name, config.FormatBytes(maxJobFile))
 	}
 	spec, err := parseJob(name, data)
 	if err != nil {
@@ -65,7 +65,7 @@ func readJobFile(path string, stdin io.Reader) (*larderv1.JobSpec, error) {
 		{"batch_size", "batch_size: 256", spec.GetBatchSize() > 0},
 	} {
 		if !x.there {
-			missing = append(missing, fault.New(fault.Invalid, x.key, "e.g. "+x.example, "%s: %s is missing", name, x.key))
+			missing = append(missing, errs.New(errs.Invalid, x.key, "e.g. "+x.example, "%s: %s is missing", name, x.key))
 		}
 	}
 	if len(missing) > 0 {
@@ -96,36 +96,36 @@ func absoluteURI(uri, dir string) string {
 func parseJob(name string, data []byte) (spec *larderv1.JobSpec, err error) {
 	defer func() {
 		if r := recover(); r != nil { // the YAML library has panicked on hostile input before
-			spec, err = nil, fault.New(fault.Invalid, name, "check its YAML", "%s: it cannot be read as YAML: %v", name, r)
+			spec, err = nil, errs.New(errs.Invalid, name, "check its YAML", "%s: it cannot be read as YAML: %v", name, r)
 		}
 	}()
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	var doc yaml.Node
 	if err := dec.Decode(&doc); err != nil {
 		if errors.Is(err, io.EOF) {
-			return nil, fault.New(fault.Invalid, name, "larder jobs register --help shows what to write", "%s: there is no job in it", name)
+			return nil, errs.New(errs.Invalid, name, "larder jobs register --help shows what to write", "%s: there is no job in it", name)
 		}
-		return nil, fault.NotYAML(fault.Invalid, name, data, err)
+		return nil, errs.NotYAML(errs.Invalid, name, data, err)
 	}
 	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return nil, fault.New(fault.Invalid, name, "keep one job in a file", "%s: more than one YAML document", name)
+		return nil, errs.New(errs.Invalid, name, "keep one job in a file", "%s: more than one YAML document", name)
 	}
 	p := jobParser{file: name}
 	spec = new(larderv1.JobSpec)
 	p.message(doc.Content[0], spec.ProtoReflect(), "the job")
-	if len(p.errs) > 0 {
-		return nil, errors.Join(p.errs...)
+	if len(p.problems) > 0 {
+		return nil, errors.Join(p.problems...)
 	}
 	return spec, nil
 }
 
 type jobParser struct {
 	file string
-	errs []error
+	problems []error
 }
 
 func (p *jobParser) fail(n *yaml.Node, key, hint, format string, args ...any) {
-	p.errs = append(p.errs, fault.New(fault.Invalid, key, hint, "%s:%d:%d: %s", p.file, n.Line, n.Column, fmt.Sprintf(format, args...)))
+	p.problems = append(p.problems, errs.New(errs.Invalid, key, hint, "%s:%d:%d: %s", p.file, n.Line, n.Column, fmt.Sprintf(format, args...)))
 }
 
 func (p *jobParser) message(n *yaml.Node, m protoreflect.Message, what string) {

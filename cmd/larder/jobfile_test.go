@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -107,7 +107,7 @@ func TestJobMistakes(t *testing.T) {
 		"transform: [{R: " + strings.Repeat("{a: ", 40) + "1" + strings.Repeat("}", 40) + "}]": "deep",
 	} {
 		_, err := parseJob("j", []byte(text))
-		if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), want) || fault.From(err).Hint == "" {
+		if !errs.Is(err, errs.Invalid) || !strings.Contains(err.Error(), want) || errs.From(err).Hint == "" {
 			t.Errorf("%q: %v; want %q", text, err, want)
 		}
 	}
@@ -135,7 +135,7 @@ func TestReadJobFile(t *testing.T) {
 	if err != nil || s.GetDataset() != "imagefolder:"+filepath.Join(wd, "y") {
 		t.Errorf("%v, %v", s, err)
 	}
-	if _, err := readJobFile("-", bytes.NewReader(make([]byte, maxJobFile+1))); !fault.Is(err, fault.Invalid) {
+	if _, err := readJobFile("-", bytes.NewReader(make([]byte, maxJobFile+1))); !errs.Is(err, errs.Invalid) {
 		t.Errorf("huge: %v", err)
 	}
 	_, err = readJobFile("-", strings.NewReader("shuffle: true\n"))
@@ -144,7 +144,7 @@ func TestReadJobFile(t *testing.T) {
 			t.Errorf("%v; want %q", err, want)
 		}
 	}
-	if _, err := readJobFile(dir, nil); !fault.Is(err, fault.Invalid) {
+	if _, err := readJobFile(dir, nil); !errs.Is(err, errs.Invalid) {
 		t.Errorf("a folder: %v", err)
 	}
 	for in, want := range map[string]string{"train": "train", "imagefolder:/a": "imagefolder:/a", "imagefolder:": "imagefolder:", "s3:b": "s3:b", "imagefolder:~/x": "imagefolder:~/x",
@@ -162,7 +162,7 @@ func FuzzParseJob(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		spec, err := parseJob("fuzz", data)
 		if err != nil {
-			if fault.From(err).Reason != fault.Invalid {
+			if errs.From(err).Reason != errs.Invalid {
 				t.Fatalf("%v", err)
 			}
 			return

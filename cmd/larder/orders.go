@@ -15,7 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/resume"
 	larderv1 "larder/proto/larder/v1"
 )
@@ -86,7 +86,7 @@ func newOrdersExport(g *globals) *cobra.Command {
 					}
 				}
 				if len(of) == 0 {
-					return fault.New(fault.NotFound, args[0], "`larder orders ls "+args[0]+"` lists what is kept; state.orders bounds how much is", "no such epoch of job %s is kept", args[0])
+					return errs.New(errs.NotFound, args[0], "`larder orders ls "+args[0]+"` lists what is kept; state.orders bounds how much is", "no such epoch of job %s is kept", args[0])
 				}
 				if args[1] == "-" {
 					return exportOrders(ctx, c, cmd.OutOrStdout(), args[0], r, of)
@@ -133,7 +133,7 @@ func exportOrders(ctx context.Context, c larderv1.LarderServiceClient, w io.Writ
 				return err
 			}
 			if part.GetInstance() != o.GetInstance() || len(part.GetSamples()) == 0 && uint64(len(e.Samples)) < part.GetTotal() {
-				return fault.New(fault.Stale, name, "export it again", "epoch %d of job %s was begun anew meanwhile", o.GetEpoch(), name)
+				return errs.New(errs.Stale, name, "export it again", "epoch %d of job %s was begun anew meanwhile", o.GetEpoch(), name)
 			}
 			total = part.GetTotal()
 			e.Samples = append(e.Samples, part.GetSamples()...)
@@ -149,7 +149,7 @@ func exportOrders(ctx context.Context, c larderv1.LarderServiceClient, w io.Writ
 func writeWhole(path string, write func(io.Writer) error) error {
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
 	if err != nil {
-		return fault.Wrap(err, fault.Invalid, path, "choose a file in a folder that can be written", "write %s", path)
+		return errs.Wrap(err, errs.Invalid, path, "choose a file in a folder that can be written", "write %s", path)
 	}
 	b := bufio.NewWriter(f)
 	if strings.HasSuffix(path, ".gz") {

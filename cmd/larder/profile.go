@@ -17,9 +17,10 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"larder/internal/config"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/prep"
 	"larder/internal/profile"
+	"larder/internal/units"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -118,7 +119,7 @@ func measure(ctx context.Context, cfg profile.Config) (*profile.Profile, error) 
 		done <- result{p, err}
 	}()
 	late := func() error {
-		return fault.New(fault.Unavailable, cfg.URI, "index a large dataset once with larder dataset add, and look at the storage",
+		return errs.New(errs.Unavailable, cfg.URI, "index a large dataset once with larder dataset add, and look at the storage",
 			"measuring %s did not end within %v", cfg.URI, limit)
 	}
 	select {
@@ -149,20 +150,20 @@ func readRecipe(path string, stdin io.Reader) (*prep.Recipe, error) {
 	} else {
 		f, err := os.Open(path)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, fault.Wrap(err, fault.NotFound, path, "check the path", "read the recipe")
+			return nil, errs.Wrap(err, errs.NotFound, path, "check the path", "read the recipe")
 		}
 		if err != nil {
-			return nil, fault.Wrap(err, fault.Invalid, path, "check the path and its rights", "read the recipe")
+			return nil, errs.Wrap(err, errs.Invalid, path, "check the path and its rights", "read the recipe")
 		}
 		defer f.Close()
 		r = f
 	}
 	data, err := io.ReadAll(io.LimitReader(r, maxJobFile+1))
 	if err != nil {
-		return nil, fault.Wrap(err, fault.Invalid, path, "check the path and its rights", "read the recipe")
+		return nil, errs.Wrap(err, errs.Invalid, path, "check the path and its rights", "read the recipe")
 	}
 	if len(data) > maxJobFile {
-		return nil, fault.New(fault.Invalid, path, "name the YAML of a job", "%s: a recipe is smaller than %s", name, config.FormatBytes(maxJobFile))
+		return nil, errs.New(errs.Invalid, path, "name the YAML of a job", "%s: a recipe is smaller than %s", name, config.FormatBytes(maxJobFile))
 	}
 	return parseRecipeFile(name, data)
 }
@@ -182,7 +183,7 @@ func parseRecipeFile(name string, data []byte) (*prep.Recipe, error) {
 func parseTransform(name string, data []byte) (spec *larderv1.JobSpec, err error) {
 	defer func() {
 		if r := recover(); r != nil { // the YAML library has panicked on hostile input before
-			spec, err = nil, fault.New(fault.Invalid, name, "check its YAML", "%s: it cannot be read as YAML: %v", name, r)
+			spec, err = nil, errs.New(errs.Invalid, name, "check its YAML", "%s: it cannot be read as YAML: %v", name, r)
 		}
 	}()
 	var doc yaml.Node
@@ -193,16 +194,16 @@ func parseTransform(name string, data []byte) (spec *larderv1.JobSpec, err error
 	spec = new(larderv1.JobSpec)
 	m := spec.ProtoReflect()
 	p.field(doc.Content[0], m, m.Descriptor().Fields().ByName("transform"))
-	if len(p.errs) > 0 {
-		return nil, errors.Join(p.errs...)
+	if len(p.problems) > 0 {
+		return nil, errors.Join(p.problems...)
 	}
 	return spec, nil
 }
 
 func profileTable(t *tabwriter.Writer, p *profile.Profile, saved string) {
-	row(t, "dataset", fmt.Sprintf("%s: %s samples, %s", clipPath(p.Dataset.URI, 60), count(p.Dataset.Samples), fault.Size(p.Dataset.Bytes)))
+	row(t, "dataset", fmt.Sprintf("%s: %s samples, %s", clipPath(p.Dataset.URI, 60), count(p.Dataset.Samples), units.Size(p.Dataset.Bytes)))
 	row(t, "recipe", fmt.Sprintf("%s (%s)", strings.Join(p.Recipe.Ops, ", "), p.Recipe.ID))
-	row(t, "machine", fmt.Sprintf("%s, %d cores, %s, decoder %s; %d workers", p.Machine.CPU, p.Machine.Cores, fault.Size(p.Machine.Memory), p.Machine.Decoder, p.Workers))
+	row(t, "machine", fmt.Sprintf("%s, %d cores, %s, decoder %s; %d workers", p.Machine.CPU, p.Machine.Cores, units.Size(p.Machine.Memory), p.Machine.Decoder, p.Workers))
 	row(t, "looked at", fmt.Sprintf("%s samples in %.1f s, %d bad", count(p.Looked), p.Seconds, p.Bad))
 	fmt.Fprintln(t)
 	row(t, "WORK", "SAMPLES/S", "MEANING")
@@ -227,8 +228,8 @@ func profileTable(t *tabwriter.Writer, p *profile.Profile, saved string) {
 		row(t, x.name, count(int64(x.n)), fmt.Sprintf("%.2f", x.n/p.Bytes.Stored))
 	}
 	fmt.Fprintln(t)
-	row(t, "storage", fault.Size(int64(p.Storage.BytesPerSecond))+"/s", cold(p))
-	row(t, "memory", fault.Size(int64(p.Memory))+"/s", "copied by all workers together")
+	row(t, "storage", units.Size(int64(p.Storage.BytesPerSecond))+"/s", cold(p))
+	row(t, "memory", units.Size(int64(p.Memory))+"/s", "copied by all workers together")
 	if saved != "" {
 		row(t, "saved as", filepath.Clean(saved))
 	}

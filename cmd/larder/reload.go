@@ -8,15 +8,15 @@ import (
 
 	"larder/internal/config"
 	"larder/internal/coordinator"
-	"larder/internal/exec"
-	"larder/internal/fault"
+	"larder/internal/engine"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/telemetry"
 	larderv1 "larder/proto/larder/v1"
 )
 
 // settings is what of a configuration can change in a running engine.
-func (d *daemon) settings(cfg *config.Config, r config.Resolved) exec.Settings {
+func (d *daemon) settings(cfg *config.Config, r config.Resolved) engine.Settings {
 	size := func(bytes int64, auto bool) int64 {
 		if auto {
 			return -1
@@ -25,7 +25,7 @@ func (d *daemon) settings(cfg *config.Config, r config.Resolved) exec.Settings {
 	}
 	t := cfg.Tiers
 	fairness := t.Fairness
-	s := exec.Settings{
+	s := engine.Settings{
 		Tiers: coordinator.TierConfig{
 			Total: r.Total, Model: t.Model, Fairness: &fairness,
 			Sizes: [ident.NumForms]int64{ident.Encoded: size(r.Encoded, r.EncodedAuto), ident.Decoded: size(r.Decoded, r.DecodedAuto),
@@ -74,7 +74,7 @@ func (d *daemon) change(ctx context.Context, name string, content []byte) ([]con
 	d.changing.Lock()
 	defer d.changing.Unlock()
 	if d.load == nil {
-		return nil, fault.New(fault.Unsupported, "config", "start larder serve for it", "this daemon runs inside another command and keeps its configuration")
+		return nil, errs.New(errs.Unsupported, "config", "start larder serve for it", "this daemon runs inside another command and keeps its configuration")
 	}
 	next, err := d.load(name, content)
 	if err != nil {
@@ -98,7 +98,7 @@ func (d *daemon) change(ctx context.Context, name string, content []byte) ([]con
 		restart = append(restart, "the first floor or cap of a dataset")
 	}
 	if len(restart) > 0 {
-		return nil, fault.New(fault.Unsupported, restart[0], "restart the daemon, or take these changes back", "a restart is needed for %s", strings.Join(restart, ", "))
+		return nil, errs.New(errs.Unsupported, restart[0], "restart the daemon, or take these changes back", "a restart is needed for %s", strings.Join(restart, ", "))
 	}
 	if err := d.engine.Apply(ctx, d.settings(next, r)); err != nil {
 		return nil, err
@@ -150,5 +150,5 @@ func one(err error) error {
 	for i, e := range list {
 		parts[i] = one(e).Error()
 	}
-	return fault.New(fault.ConfigInvalid, "", "correct all of them: larder config check FILE", "%s", strings.Join(parts, "; "))
+	return errs.New(errs.ConfigInvalid, "", "correct all of them: larder config check FILE", "%s", strings.Join(parts, "; "))
 }

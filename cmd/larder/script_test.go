@@ -22,7 +22,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"larder/internal/client"
+	"larder/client"
 	larderv1 "larder/proto/larder/v1"
 )
 

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"larder/internal/fault"
+	"larder/internal/units"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -118,8 +118,8 @@ func statsTable(t *tabwriter.Writer, s *larderv1.Stats) {
 	c := s.GetTotals()
 	row(t, "larder", fmt.Sprintf("%s, process %d, up %v", s.GetVersion(), s.GetPid(), s.GetUptime().AsDuration().Round(time.Second)))
 	row(t, "decoder", decoderLine(s.GetDecoder(), s.GetParity()))
-	row(t, "memory", fmt.Sprintf("%s resident, limit %s", fault.Size(s.GetRssBytes()), fault.Size(s.GetMemoryLimit())))
-	row(t, "source reads", fmt.Sprintf("%s (%s)", count(c.GetSourceReads()), fault.Size(c.GetSourceBytes())))
+	row(t, "memory", fmt.Sprintf("%s resident, limit %s", units.Size(s.GetRssBytes()), units.Size(s.GetMemoryLimit())))
+	row(t, "source reads", fmt.Sprintf("%s (%s)", count(c.GetSourceReads()), units.Size(c.GetSourceBytes())))
 	row(t, "decodes", count(c.GetDecodes()))
 	row(t, "augments", count(c.GetAugments()))
 	row(t, "delivered", fmt.Sprintf("%s samples in %s batches", count(c.GetSamplesDelivered()), count(c.GetBatchesDelivered())))
@@ -129,7 +129,7 @@ func statsTable(t *tabwriter.Writer, s *larderv1.Stats) {
 	row(t, "quarantined", count(c.GetQuarantined()))
 	for _, d := range s.GetDevices() {
 		row(t, fmt.Sprintf("gpu %d", d.GetIndex()), fmt.Sprintf("%s, %s of %s used, %d%% busy", d.GetName(),
-			fault.Size(d.GetMemoryUsed()), fault.Size(d.GetMemoryBytes()), d.GetUtilization()))
+			units.Size(d.GetMemoryUsed()), units.Size(d.GetMemoryBytes()), d.GetUtilization()))
 	}
 	row(t)
 	var total uint64

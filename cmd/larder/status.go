@@ -17,8 +17,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"larder/internal/config"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/session"
+	"larder/internal/units"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -51,7 +52,7 @@ func status(cmd *cobra.Command, g *globals, out *outputFlag) error {
 		return out.message(cmd.OutOrStdout(), r, func(t *tabwriter.Writer) { statusTable(t, r) })
 	}
 	path, unix := socketOf(g.target())
-	if !unix || !fault.Is(err, fault.Unavailable) {
+	if !unix || !errs.Is(err, errs.Unavailable) {
 		return err
 	}
 	if session.Held(path) {
@@ -93,7 +94,7 @@ func silent(path string) error {
 	if pid, err := strconv.Atoi(strings.TrimSpace(string(note))); err == nil && pid > 0 {
 		who, end = fmt.Sprintf("process %d", pid), fmt.Sprintf("end it: kill -9 %d", pid)
 	}
-	return fault.New(fault.Unavailable, path, "ask again, for it may be starting or ending; if it stays so, "+end, "%s holds %s and does not answer", who, path)
+	return errs.New(errs.Unavailable, path, "ask again, for it may be starting or ending; if it stays so, "+end, "%s holds %s and does not answer", who, path)
 }
 
 func askStatus(ctx context.Context, g *globals) (r *larderv1.StatusResponse, err error) {
@@ -128,8 +129,8 @@ func statusTable(t *tabwriter.Writer, r *larderv1.StatusResponse) {
 		jobs += fmt.Sprintf("; %d paused", n)
 	}
 	row(t, "jobs", jobs)
-	row(t, "memory", fmt.Sprintf("tiers %s of %s, rings %s, process %s, memory.limit %s", fault.Size(r.GetTiersUsed()), fault.Size(r.GetTiersTotal()),
-		fault.Size(r.GetRingsUsed()), fault.Size(r.GetRssBytes()), fault.Size(r.GetMemoryLimit())))
+	row(t, "memory", fmt.Sprintf("tiers %s of %s, rings %s, process %s, memory.limit %s", units.Size(r.GetTiersUsed()), units.Size(r.GetTiersTotal()),
+		units.Size(r.GetRingsUsed()), units.Size(r.GetRssBytes()), units.Size(r.GetMemoryLimit())))
 	if r.GetWithheld() {
 		return
 	}

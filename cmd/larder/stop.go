@@ -20,7 +20,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/session"
 	larderv1 "larder/proto/larder/v1"
 )
@@ -105,7 +105,7 @@ func stop(cmd *cobra.Command, g *globals, out *outputFlag, req *larderv1.StopReq
 	path, unix := socketOf(g.target())
 	told := stopped{Socket: g.target(), Live: []string{}, Unfinished: []string{}}
 	err := ask.call(cmd.Context(), limit, call)
-	for end := time.Now().Add(dyingTime); unix && fault.Is(err, fault.Unavailable) && time.Now().Before(end); err = ask.call(cmd.Context(), limit, call) {
+	for end := time.Now().Add(dyingTime); unix && errs.Is(err, errs.Unavailable) && time.Now().Before(end); err = ask.call(cmd.Context(), limit, call) {
 		switch done, err := markUnserved(path, req.GetBy()); {
 		case err != nil:
 			return err
@@ -153,7 +153,7 @@ func markUnserved(path, by string) (bool, error) {
 		return false, nil
 	}
 	err := session.MarkUnserved(path, session.NewStopMark(by, 0))
-	if fault.Is(err, fault.AlreadyExists) {
+	if errs.Is(err, errs.AlreadyExists) {
 		return false, nil
 	}
 	return err == nil, err
@@ -229,7 +229,7 @@ func awaitEnd(ctx context.Context, target string, pid int32, limit time.Duration
 			if errors.Is(ctx.Err(), context.Canceled) {
 				return ctx.Err()
 			}
-			return fault.New(fault.Unavailable, target, fmt.Sprintf("wait longer with --timeout, or end it: kill -9 %d", pid),
+			return errs.New(errs.Unavailable, target, fmt.Sprintf("wait longer with --timeout, or end it: kill -9 %d", pid),
 				"process %d was told to stop, and has not ended after %v", pid, limit)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"larder/internal/config"
-	"larder/internal/fault"
+	"larder/internal/units"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -60,11 +60,11 @@ func tierTable(t *tabwriter.Writer, r tiersTold) {
 	row(t, "TIER", "USED", "BUDGET", "SETTING", "ENTRIES", "HITS", "EVICTIONS", "POLICY")
 	var used, entries, hits, evictions uint64
 	for _, x := range r.GetTiers() {
-		row(t, x.GetForm(), fault.Size(x.GetUsed()), fault.Size(x.GetBudget()), x.GetSetting(),
+		row(t, x.GetForm(), units.Size(x.GetUsed()), units.Size(x.GetBudget()), x.GetSetting(),
 			count(x.GetEntries()), count(x.GetHits()), count(x.GetEvictions()), x.GetPolicy())
 		used, entries, hits, evictions = used+x.GetUsed(), entries+x.GetEntries(), hits+x.GetHits(), evictions+x.GetEvictions()
 	}
-	row(t, "total", fault.Size(used), fault.Size(r.GetTotal()), "", count(entries), count(hits), count(evictions), "")
+	row(t, "total", units.Size(used), units.Size(r.GetTotal()), "", count(entries), count(hits), count(evictions), "")
 	s := r.GetSplit()
 	if len(s.GetDatasets()) > 0 {
 		fmt.Fprintln(t)
@@ -72,13 +72,13 @@ func tierTable(t *tabwriter.Writer, r tiersTold) {
 		for _, d := range s.GetDatasets() {
 			limit := "none"
 			if d.Cap != nil {
-				limit = fault.Size(d.GetCap())
+				limit = units.Size(d.GetCap())
 			}
-			used := fault.Size(d.GetUsed())
+			used := units.Size(d.GetUsed())
 			if !d.GetKnown() {
 				used = "no job's" // perhaps a name that larder dataset ls does not know
 			}
-			row(t, clipPath(printable(d.GetDataset()), 50), used, fault.Size(d.GetFloor()), limit)
+			row(t, clipPath(printable(d.GetDataset()), 50), used, units.Size(d.GetFloor()), limit)
 		}
 	}
 	if s.GetWhy() == "" {

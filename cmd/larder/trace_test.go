@@ -23,10 +23,10 @@ import (
 	"larder/bench/coresim"
 	"larder/bench/policysim"
 	"larder/bench/trace"
-	"larder/internal/client"
+	"larder/client"
 	"larder/internal/config"
 	"larder/internal/demo"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/rpc"
 	larderv1 "larder/proto/larder/v1"
@@ -125,7 +125,7 @@ func TestRecordTrace(t *testing.T) {
 		done <- err
 	}()
 	<-b.ch
-	if _, err := conn.RecordTrace(ctx, &larderv1.RecordTraceRequest{}); !fault.Is(rpcFault(err), fault.AlreadyExists) {
+	if _, err := conn.RecordTrace(ctx, &larderv1.RecordTraceRequest{}); !errs.Is(rpcFault(err), errs.AlreadyExists) {
 		t.Errorf("a second recording: %v", err)
 	}
 	size, err := structpb.NewStruct(map[string]any{"size": 32})
@@ -232,7 +232,7 @@ func TestRecordTrace(t *testing.T) {
 	if err != nil || rep.Requests != tr.Pick.Len() || rep.Prescribed || rep.Find("minio", bytes/4).Hits == 0 {
 		t.Errorf("cache policies on the recording: %v %+v", err, rep)
 	}
-	if _, err := conn.RecordTrace(ctx, &larderv1.RecordTraceRequest{Recording: 5}); !fault.Is(rpcFault(err), fault.NotFound) {
+	if _, err := conn.RecordTrace(ctx, &larderv1.RecordTraceRequest{Recording: 5}); !errs.Is(rpcFault(err), errs.NotFound) {
 		t.Errorf("an unknown recording: %v", err)
 	}
 }
@@ -242,5 +242,5 @@ func rpcFault(err error) error {
 	if err == nil {
 		return nil
 	}
-	return fault.From(err)
+	return errs.From(err)
 }

@@ -20,10 +20,10 @@ import (
 
 	"larder/bench"
 	"larder/bench/trace"
-	"larder/internal/client"
+	"larder/client"
 	"larder/internal/config"
 	"larder/internal/demo"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/rpc"
 	larderv1 "larder/proto/larder/v1"
 )
@@ -333,7 +333,7 @@ func TestRecordingOfNothing(t *testing.T) {
 	b.goAway()
 	close(b.stop)
 	err := <-b.done
-	if b.trace != nil || !fault.Is(err, fault.Unavailable) || !strings.Contains(fault.From(err).Hint, "no file was written") {
+	if b.trace != nil || !errs.Is(err, errs.Unavailable) || !strings.Contains(errs.From(err).Hint, "no file was written") {
 		t.Errorf("%v %+v", err, b.trace)
 	}
 }
@@ -357,7 +357,7 @@ func TestRecordingEndsWithItsDaemon(t *testing.T) {
 				time.AfterFunc(300*time.Millisecond, func() { close(b.stop) })
 			}
 			err := <-b.done
-			if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "went away") || exitCode(err) != exitUnavailable {
+			if !errs.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), "went away") || exitCode(err) != exitUnavailable {
 				t.Errorf("%v", err)
 			}
 			if want := map[bool]string{false: "not back when the recording was ended", true: "knows none of its jobs"}[other]; err != nil && !strings.Contains(err.Error(), want) {

@@ -15,7 +15,7 @@ import (
 
 	"larder/bench/trace"
 	"larder/internal/config"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -61,9 +61,9 @@ is written, and the exit code is 4.`,
 				return usagef("e.g. --max-memory 1GiB", "--max-memory %q is not a number of bytes", maxMemory)
 			}
 			if f, err := os.Create(file + ".part"); err != nil { // now, not after an hour
-				return fault.Wrap(err, fault.Invalid, file, "check the folder, its rights and its space", "write the trace")
+				return errs.Wrap(err, errs.Invalid, file, "check the folder, its rights and its space", "write the trace")
 			} else if err := errors.Join(f.Close(), os.Remove(file+".part")); err != nil {
-				return fault.Wrap(err, fault.Invalid, file, "check the folder, its rights and its space", "write the trace")
+				return errs.Wrap(err, errs.Invalid, file, "check the folder, its rights and its space", "write the trace")
 			}
 			signals := make(chan os.Signal, 1)
 			signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)

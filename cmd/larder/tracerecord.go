@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"larder/bench/trace"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	larderv1 "larder/proto/larder/v1"
 )
@@ -82,7 +82,7 @@ func (r *traceRecording) run(ctx context.Context, stop <-chan struct{}) (*trace.
 	if err != nil {
 		t, hint = nil, "nothing had been recorded, and no file was written; the log of the daemon says why it ended"
 	}
-	return t, fault.New(fault.Unavailable, "daemon", hint, "the daemon went away %v after the recording began; %s", r.away.Sub(r.began).Round(100*time.Millisecond), why)
+	return t, errs.New(errs.Unavailable, "daemon", hint, "the daemon went away %v after the recording began; %s", r.away.Sub(r.began).Round(100*time.Millisecond), why)
 }
 
 // part records one daemon: until stop is closed, or it goes away.

@@ -10,8 +10,9 @@ import (
 
 	"larder/cachepolicy"
 	"larder/internal/config"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/profile"
+	"larder/internal/units"
 )
 
 func init() { extraCommands = append(extraCommands, newTune) }
@@ -231,14 +232,14 @@ func tuneBudget(text string, list []*profile.Profile) (int64, error) {
 	for _, p := range list {
 		foreign = foreign || p.Machine.Differs(profile.ThisMachine()) != ""
 		if n < int64(p.Bytes.Encoded) {
-			return 0, fault.New(fault.ResourceExceeded, "budget", "give at least some hundred samples room",
-				"a budget of %s holds not even one encoded sample of %s, which has %s", fault.Size(n), p.Dataset.URI, fault.Size(int64(p.Bytes.Encoded)))
+			return 0, errs.New(errs.ResourceExceeded, "budget", "give at least some hundred samples room",
+				"a budget of %s holds not even one encoded sample of %s, which has %s", units.Size(n), p.Dataset.URI, units.Size(int64(p.Bytes.Encoded)))
 		}
 	}
 	// An eighth is the daemon's own and a sixteenth the least for rings, as config.Resolve divides memory.
 	if mem := m.Memory(); mem > 0 && n > mem-mem/8-mem/16 && !foreign {
-		return 0, fault.New(fault.ResourceExceeded, "budget", "lower it to "+fault.Size(mem-mem/8-mem/16)+" or less",
-			"a budget of %s leaves too little of the %s of this machine (%s) for rings and the daemon itself", fault.Size(n), fault.Size(mem), m.Source())
+		return 0, errs.New(errs.ResourceExceeded, "budget", "lower it to "+units.Size(mem-mem/8-mem/16)+" or less",
+			"a budget of %s leaves too little of the %s of this machine (%s) for rings and the daemon itself", units.Size(n), units.Size(mem), m.Source())
 	}
 	return n, nil
 }
@@ -361,7 +362,7 @@ func writeTuneYAML(w io.Writer, x *tuned) error {
 }
 
 func candidateRow(t *tabwriter.Writer, c tunedCandidate) {
-	row(t, c.Name, fault.Size(c.Split.Encoded), fault.Size(c.Split.Decoded), fault.Size(c.Split.Augmented), perSecond(c.Rate), c.Binding,
+	row(t, c.Name, units.Size(c.Split.Encoded), units.Size(c.Split.Decoded), units.Size(c.Split.Augmented), perSecond(c.Rate), c.Binding,
 		map[bool]string{true: "unfair", false: ""}[c.Unfair])
 }
 
@@ -382,7 +383,7 @@ func tuneTable(t *tabwriter.Writer, x *tuned) {
 	fmt.Fprintln(t)
 	row(t, "DATASET", "RECIPE", "ENCODED", "DECODED", "AUGMENTED", "FROM STORAGE", "SAMPLES/S", "FAIR SHARE")
 	for _, r := range x.Recipes {
-		row(t, clipPath(r.Dataset, 50), r.Recipe, fault.Size(r.Split.Encoded), fault.Size(r.Split.Decoded), fault.Size(r.Split.Augmented),
+		row(t, clipPath(r.Dataset, 50), r.Recipe, units.Size(r.Split.Encoded), units.Size(r.Split.Decoded), units.Size(r.Split.Augmented),
 			fmt.Sprintf("%.0f %%", 100*r.Mix.Stored), perSecond(r.Rate), perSecond(r.FairShare))
 	}
 }

@@ -6,7 +6,7 @@ import (
 
 	"larder/cachepolicy"
 	"larder/internal/config"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/xrand"
 )
 
@@ -30,7 +30,7 @@ func TestConfigBlock(t *testing.T) {
 		}
 		text := configBlock(&plan, budget)
 		c, err := config.Parse("block", []byte(text))
-		if fault.Is(err, fault.ResourceExceeded) && budget > config.DetectMachine().Memory()/2 {
+		if errs.Is(err, errs.ResourceExceeded) && budget > config.DetectMachine().Memory()/2 {
 			continue // more than this machine has
 		}
 		if err != nil {

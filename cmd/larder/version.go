@@ -11,9 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"larder/internal/fault"
 	"larder/internal/gpu"
 	"larder/internal/prep"
+	"larder/internal/units"
 )
 
 // Set by the Makefile through -ldflags "-X main.version=… -X main.commit=…".
@@ -91,7 +91,7 @@ func newVersion() *cobra.Command {
 				row(t, "decoder", decoderLine(b.Decoder, b.Parity))
 				row(t, "gpu", b.GPU)
 				for _, d := range devices {
-					row(t, fmt.Sprintf("  %d", d.GetIndex()), fmt.Sprintf("%s, %s", d.GetName(), fault.Size(d.GetMemoryBytes())))
+					row(t, fmt.Sprintf("  %d", d.GetIndex()), fmt.Sprintf("%s, %s", d.GetName(), units.Size(d.GetMemoryBytes())))
 				}
 			})
 		},

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"larder/internal/fault"
+	"larder/internal/units"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -133,14 +133,14 @@ func explainMemory(say func(string, ...any), s *larderv1.Stats) {
 	var tiers []string
 	for _, t := range s.GetTiers() {
 		used, budget = used+t.GetUsed(), budget+t.GetBudget()
-		text := fmt.Sprintf("%s %s of %s", t.GetForm(), fault.Size(t.GetUsed()), fault.Size(t.GetBudget()))
+		text := fmt.Sprintf("%s %s of %s", t.GetForm(), units.Size(t.GetUsed()), units.Size(t.GetBudget()))
 		if t.GetUsed() > t.GetBudget()/8*7 && t.GetEvictions() > 0 {
 			text += fmt.Sprintf(" (full: %s entries have left for others)", count(t.GetEvictions()))
 		}
 		tiers = append(tiers, text)
 	}
-	say("Memory: %s resident, limit %s. The tiers hold %s of %s: %s.", fault.Size(s.GetRssBytes()),
-		fault.Size(s.GetMemoryLimit()), fault.Size(used), fault.Size(budget), strings.Join(tiers, ", "))
+	say("Memory: %s resident, limit %s. The tiers hold %s of %s: %s.", units.Size(s.GetRssBytes()),
+		units.Size(s.GetMemoryLimit()), units.Size(used), units.Size(budget), strings.Join(tiers, ", "))
 	c := s.GetTotals()
 	h := c.GetHits()
 	found := h["encoded"] + h["decoded"] + h["augmented"]

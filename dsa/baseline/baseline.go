@@ -7,7 +7,7 @@ import (
 
 	"larder/dsa"
 	"larder/internal/bits"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/invariant"
 	"larder/internal/xrand"
@@ -84,7 +84,7 @@ func New(name string, seed uint64) (*Sampler, error) {
 		}
 	}
 	hint := "the baselines are " + strings.Join(Names(), ", ")
-	return nil, fault.New(fault.Invalid, "order", hint, "unknown baseline %.40q", name)
+	return nil, errs.New(errs.Invalid, "order", hint, "unknown baseline %.40q", name)
 }
 
 // Name is the name that New took.

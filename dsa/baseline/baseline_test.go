@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"larder/dsa"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/xrand/xrandtest"
 )
@@ -79,7 +79,7 @@ func TestNames(t *testing.T) {
 			t.Errorf("New(%q) = %v, %v", n, s, err)
 		}
 	}
-	if _, err := New("joader-released", 1); !fault.Is(err, fault.Invalid) {
+	if _, err := New("joader-released", 1); !errs.Is(err, errs.Invalid) {
 		t.Errorf("an unknown name: %v", err)
 	}
 }

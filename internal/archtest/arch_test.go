@@ -18,20 +18,22 @@ var pure = map[string][]string{
 	"larder/internal/bits":      {},
 	"larder/internal/xrand":     {},
 	"larder/internal/invariant": {},
-	"larder/internal/fault":     {},
-	"larder/dsa":                {"larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/fault", "github.com/google/btree"},
-	"larder/dsa/baseline":       {"larder/dsa", "larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/fault"},
+	"larder/internal/errs":      {},
+	"larder/internal/units":     {},
+	"larder/internal/nearest":   {},
+	"larder/dsa":                {"larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "github.com/google/btree"},
+	"larder/dsa/baseline":       {"larder/dsa", "larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/errs", "larder/internal/units", "larder/internal/nearest"},
 	"larder/bench/bound":        {},
-	"larder/cachepolicy":        {"larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/fault", "github.com/google/btree"},
-	"larder/jobs":               {"larder/internal/ident", "larder/internal/bits", "larder/internal/invariant", "larder/internal/fault", "github.com/google/btree"},
-	"larder/tiers/residency":    {"larder/internal/ident", "larder/internal/bits", "larder/internal/invariant", "larder/internal/fault", "github.com/google/btree"},
-	"larder/internal/coordinator": {"larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/fault",
+	"larder/cachepolicy":        {"larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "github.com/google/btree"},
+	"larder/jobs":               {"larder/internal/ident", "larder/internal/bits", "larder/internal/invariant", "larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "github.com/google/btree"},
+	"larder/tiers/residency":    {"larder/internal/ident", "larder/internal/bits", "larder/internal/invariant", "larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "github.com/google/btree"},
+	"larder/internal/coordinator": {"larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/errs", "larder/internal/units", "larder/internal/nearest",
 		"larder/dsa", "larder/cachepolicy", "larder/jobs", "larder/tiers/residency", "github.com/google/btree"},
 }
 
 // what a pure room must not touch in the standard library, and why.
 var impure = map[string]string{
-	"net": "I/O belongs to exec, rpc and session", "net/http": "I/O belongs to exec, rpc and session",
+	"net": "I/O belongs to engine, rpc and session", "net/http": "I/O belongs to engine, rpc and session",
 	"os": "I/O belongs to source, tiers and shm", "io": "I/O belongs to source, tiers and shm", "os/exec": "I/O",
 	"math/rand": "randomness comes from an injected xrand.Rand", "math/rand/v2": "randomness comes from an injected xrand.Rand",
 	"crypto/rand": "randomness comes from an injected xrand.Rand", "sync": "Loop owns the pure rooms: they need no locks",
@@ -43,17 +45,17 @@ var shell = []string{"internal/coordinator/loop.go"}
 
 // beside the pure side: what each of these may import of this module.
 var allowed = map[string][]string{
-	"larder/internal/shm":       {"larder/internal/fault", "larder/internal/invariant"},
-	"larder/internal/gpu":       {"larder/internal/fault", "larder/proto/larder/v1"},
-	"larder/internal/telemetry": {"larder/internal/fault", "larder/proto/larder/v1"},
-	"larder/internal/audit":     {"larder/internal/fault"}, // it must not share the mistakes of those it audits
-	"larder/internal/journal":   {"larder/internal/fault", "larder/internal/ident", "larder/internal/invariant", "larder/internal/proc"},
+	"larder/internal/shm":       {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "larder/internal/invariant"},
+	"larder/internal/gpu":       {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "larder/proto/larder/v1"},
+	"larder/internal/telemetry": {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "larder/proto/larder/v1"},
+	"larder/internal/audit":     {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest"}, // it must not share the mistakes of those it audits
+	"larder/internal/journal":   {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "larder/internal/ident", "larder/internal/invariant", "larder/internal/proc"},
 	"larder/internal/proc":      {},
-	"larder/internal/resume":    {"larder/internal/fault"},
-	"larder/internal/source":    {"larder/internal/fault", "larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/raster", "larder/internal/source/subset"},
-	"larder/internal/prep":      {"larder/internal/fault", "larder/internal/ident", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/raster"},
+	"larder/internal/resume":    {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest"},
+	"larder/internal/source":    {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/raster", "larder/internal/source/subset"},
+	"larder/internal/prep":      {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "larder/internal/ident", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/raster"},
 	"larder/internal/raster":    {},
-	"larder/tiers":              {"larder/internal/fault", "larder/internal/ident", "larder/internal/invariant", "larder/internal/shm", "larder/tiers/arena", "larder/tiers/encoded"},
+	"larder/tiers":              {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "larder/internal/ident", "larder/internal/invariant", "larder/internal/shm", "larder/tiers/arena", "larder/tiers/encoded"},
 }
 
 // only these may use the libraries that the owner fixed for a place.

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/xrand"
 )
 
@@ -498,7 +498,7 @@ func TestFind(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range []string{dir, filepath.Join(dir, "none")} {
-		if _, err := Find([]string{p}); !fault.Is(err, fault.NotFound) {
+		if _, err := Find([]string{p}); !errs.Is(err, errs.NotFound) {
 			t.Errorf("%s: %v", p, err)
 		}
 	}
@@ -517,7 +517,7 @@ func TestParseExpect(t *testing.T) {
 		t.Errorf("%v, %v", got, err)
 	}
 	for _, bad := range []string{"", "=1", "a=", "a=x", "a=3-1", "a=0-4294967295", "a=-1", "a=1,,2"} {
-		if _, err := ParseExpect([]string{bad}); !fault.Is(err, fault.Invalid) {
+		if _, err := ParseExpect([]string{bad}); !errs.Is(err, errs.Invalid) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"os"
 	"slices"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 // Options of a check.
@@ -105,11 +105,11 @@ func newChecker(o Options) *checker {
 func (c *checker) file(name string) error {
 	in, err := os.Open(name)
 	if err != nil {
-		return fault.Wrap(err, fault.Invalid, name, "check its rights", "open the audit log %s", name)
+		return errs.Wrap(err, errs.Invalid, name, "check its rights", "open the audit log %s", name)
 	}
 	defer in.Close()
 	if err := c.log(name, in); err != nil {
-		return fault.Wrap(err, fault.Invalid, name, "check the disk", "read the audit log %s", name)
+		return errs.Wrap(err, errs.Invalid, name, "check the disk", "read the audit log %s", name)
 	}
 	return nil
 }

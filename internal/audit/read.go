@@ -12,7 +12,7 @@ import (
 	"slices"
 	"strings"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 // maxLine bounds a record: a batch of 65,536 samples with ids of 20 digits, twice over.
@@ -26,16 +26,16 @@ type file struct {
 	damage  string
 }
 
-// Find returns the logs that the paths name: files, and in folders every audit-*.log. Errors are *fault.Error; no log at all is NOT_FOUND.
+// Find returns the logs that the paths name: files, and in folders every audit-*.log. Errors are *errs.Error; no log at all is NOT_FOUND.
 func Find(paths []string) ([]string, error) {
 	var out []string
 	for _, p := range paths {
 		info, err := os.Stat(p)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, fault.New(fault.NotFound, p, "clients write logs into the folder that LARDER_AUDIT_LOG names", "there is no audit log %s", p)
+			return nil, errs.New(errs.NotFound, p, "clients write logs into the folder that LARDER_AUDIT_LOG names", "there is no audit log %s", p)
 		}
 		if err != nil {
-			return nil, fault.Wrap(err, fault.Invalid, p, "check the path and its rights", "look at %s", p)
+			return nil, errs.Wrap(err, errs.Invalid, p, "check the path and its rights", "look at %s", p)
 		}
 		if !info.IsDir() {
 			out = append(out, p)
@@ -43,10 +43,10 @@ func Find(paths []string) ([]string, error) {
 		}
 		found, err := filepath.Glob(filepath.Join(globEscape(p), "audit-*.log"))
 		if err != nil {
-			return nil, fault.Wrap(err, fault.Invalid, p, "name the files", "look for logs in %s", p)
+			return nil, errs.Wrap(err, errs.Invalid, p, "name the files", "look for logs in %s", p)
 		}
 		if len(found) == 0 {
-			return nil, fault.New(fault.NotFound, p, "run the clients with LARDER_AUDIT_LOG="+p, "there is no audit log in %s", p)
+			return nil, errs.New(errs.NotFound, p, "run the clients with LARDER_AUDIT_LOG="+p, "there is no audit log in %s", p)
 		}
 		out = append(out, found...)
 	}

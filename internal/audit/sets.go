@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 // setKey names a set of samples. Epochs of one key have the same set: it is what an expression selects of a dataset whose files have not
@@ -210,7 +210,7 @@ func ParseExpect(args []string) (map[string][]uint32, error) {
 	for _, a := range args {
 		at := strings.LastIndexByte(a, '=')
 		bad := func(what string) error {
-			return fault.New(fault.Invalid, a, "e.g. --expect lr-0.1=0-107,200", "what is expected: %s", what)
+			return errs.New(errs.Invalid, a, "e.g. --expect lr-0.1=0-107,200", "what is expected: %s", what)
 		}
 		if at < 1 {
 			return nil, bad(fmt.Sprintf("%q is not JOB=IDS", a))

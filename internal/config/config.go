@@ -153,7 +153,7 @@ func (c *Config) Get(key string) (string, bool) {
 }
 
 // Set changes one key, checking only that key; Validate checks the whole. Unknown keys and bad values are
-// *fault.Error of reason CONFIG_INVALID that name the nearest key or what is allowed.
+// *errs.Error of reason CONFIG_INVALID that name the nearest key or what is allowed.
 func (c *Config) Set(key, value string, from Origin) error {
 	k := lookup(key)
 	if k == nil {

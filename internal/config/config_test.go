@@ -12,7 +12,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 const gib = int64(1) << 30
@@ -147,8 +147,8 @@ func TestMistakes(t *testing.T) {
 					t.Errorf("%v\ndoes not say %q", err, w)
 				}
 			}
-			var f *fault.Error
-			if !errors.As(err, &f) || f.Hint == "" || f.Reason != fault.ConfigInvalid && f.Reason != fault.ResourceExceeded {
+			var f *errs.Error
+			if !errors.As(err, &f) || f.Hint == "" || f.Reason != errs.ConfigInvalid && f.Reason != errs.ResourceExceeded {
 				t.Errorf("not a fault with a hint: %#v", f)
 			}
 		})
@@ -172,17 +172,17 @@ func TestEnvAndFlagMistakes(t *testing.T) {
 
 func TestFileErrors(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := Load(filepath.Join(dir, "none.yaml"), nil, nil); !fault.Is(err, fault.NotFound) {
+	if _, err := Load(filepath.Join(dir, "none.yaml"), nil, nil); !errs.Is(err, errs.NotFound) {
 		t.Errorf("missing file: %v", err)
 	}
-	if _, err := Load(dir, nil, nil); !fault.Is(err, fault.ConfigInvalid) {
+	if _, err := Load(dir, nil, nil); !errs.Is(err, errs.ConfigInvalid) {
 		t.Errorf("a folder: %v", err)
 	}
 	big := filepath.Join(dir, "big.yaml")
 	if err := os.WriteFile(big, bytes.Repeat([]byte("#\n"), maxFile), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Load(big, nil, nil); !fault.Is(err, fault.ConfigInvalid) || !strings.Contains(err.Error(), "smaller than") {
+	if _, err := Load(big, nil, nil); !errs.Is(err, errs.ConfigInvalid) || !strings.Contains(err.Error(), "smaller than") {
 		t.Errorf("huge file: %v", err)
 	}
 	if c := mustParse(t, ""); len(Diff(c, Default())) != 0 {
@@ -238,7 +238,7 @@ func TestResolve(t *testing.T) {
 		"tiers: {decoded: 5GiB, encoded: 4GiB}":           "tiers.encoded 4GiB + tiers.decoded 5GiB exceed memory.limit auto (= 8GiB) (9GiB against 8GiB)",
 	} {
 		_, err := mustParse(t, text).Resolve(m)
-		if !fault.Is(err, fault.ResourceExceeded) && !strings.Contains(want, "cap") || !strings.Contains(err.Error(), want) {
+		if !errs.Is(err, errs.ResourceExceeded) && !strings.Contains(want, "cap") || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v\nwant %q", text, err, want)
 		}
 	}
@@ -264,7 +264,7 @@ func TestResolveBounds(t *testing.T) {
 		m := Machine{CPUs: 2, RAM: rapid.Int64Range(256<<20, 16<<30).Draw(t, "ram")}
 		r, err := c.Resolve(m)
 		if err != nil {
-			if f := fault.From(err); f.Hint == "" || f.Reason == fault.Internal {
+			if f := errs.From(err); f.Hint == "" || f.Reason == errs.Internal {
 				t.Fatalf("error without a fix: %v", err)
 			}
 			return
@@ -339,7 +339,7 @@ func TestCloneIsSeparate(t *testing.T) {
 	if v, _ := a.Get("tiers.decoded"); v != "1GiB" || a.Origin("tiers.decoded").Kind != "file" {
 		t.Errorf("the original became %s from %s", v, a.Origin("tiers.decoded"))
 	}
-	if err := b.Set("nonsense", "1", Origin{}); !fault.Is(err, fault.ConfigInvalid) {
+	if err := b.Set("nonsense", "1", Origin{}); !errs.Is(err, errs.ConfigInvalid) {
 		t.Errorf("unknown key: %v", err)
 	}
 	if b.Origin("nonsense").Kind != "" {
@@ -441,7 +441,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := Parse("fuzz", data)
 		if err != nil {
-			if f := fault.From(err); f.Reason == fault.Internal {
+			if f := errs.From(err); f.Reason == errs.Internal {
 				t.Fatalf("not a configuration error: %v", err)
 			}
 			return

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"larder/internal/fault"
+	"larder/internal/nearest"
 )
 
 //go:embed environment.txt
@@ -72,7 +72,7 @@ func meantEnv(name string) string {
 	for i, k := range users { // all begin alike, which would make them look near
 		users[i] = k[len(EnvPrefix):]
 	}
-	if n := fault.Nearest(name[len(EnvPrefix):], users); n != "" {
+	if n := nearest.Word(name[len(EnvPrefix):], users); n != "" {
 		return EnvPrefix + n
 	}
 	return ""

@@ -12,7 +12,8 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
+	"larder/internal/nearest"
 )
 
 // Apply says when a changed value takes effect in a running daemon.
@@ -49,7 +50,7 @@ var Models = []string{"bottleneck", "seneca", "simple"}
 // onePolicy is oneOf of Policies, and has an answer for those that exist but not in a daemon.
 func onePolicy(s string) error {
 	if s == "belady" || strings.HasPrefix(s, "clairvoyant-") {
-		return fault.New(fault.ConfigInvalid, "", "use need, which goes by what is known of it; larder bench sampler can use this one",
+		return errs.New(errs.ConfigInvalid, "", "use need, which goes by what is known of it; larder bench sampler can use this one",
 			"%.40q needs to know everything that will be asked for", s)
 	}
 	return oneOf("a policy", Policies...)(s)
@@ -296,7 +297,7 @@ func setStorageLimit(c *Config, s string) error {
 		return nil
 	}
 	v, err := ParseSize(strings.TrimSuffix(s, "/s"))
-	if f, ok := errors.AsType[*fault.Error](err); ok {
+	if f, ok := errors.AsType[*errs.Error](err); ok {
 		return errors.New(f.Message)
 	}
 	switch {
@@ -320,7 +321,7 @@ func oneOf(what string, allowed ...string) func(string) error {
 		if n := Nearest(s, allowed); n != "" {
 			hint = fmt.Sprintf("did you mean %s?", n)
 		}
-		return fault.New(fault.ConfigInvalid, "", hint, "%.40q is not %s; allowed are %s", s, what, strings.Join(allowed, ", "))
+		return errs.New(errs.ConfigInvalid, "", hint, "%.40q is not %s; allowed are %s", s, what, strings.Join(allowed, ", "))
 	}
 }
 
@@ -393,7 +394,7 @@ func unknownKey(key string, from Origin) error {
 	for i, k := range keys {
 		names[i] = k.Name
 		if strings.HasPrefix(k.Name, key+".") {
-			return fault.New(fault.ConfigInvalid, key, "indent its keys below it",
+			return errs.New(errs.ConfigInvalid, key, "indent its keys below it",
 				"%skey %q is a section, it cannot have a value of its own", at(from), key)
 		}
 	}
@@ -410,19 +411,19 @@ func unknownKey(key string, from Origin) error {
 	if n := Nearest(key, names); n != "" {
 		hint = "did you mean " + n + "?"
 	}
-	return fault.New(fault.ConfigInvalid, key, hint, "%sunknown key %q", at(from), key)
+	return errs.New(errs.ConfigInvalid, key, hint, "%sunknown key %q", at(from), key)
 }
 
 func badValue(key string, from Origin, err error) error {
-	if f, ok := errors.AsType[*fault.Error](err); ok {
-		return fault.New(fault.ConfigInvalid, key, f.Hint, "%s%s", named(key, from), f.Message)
+	if f, ok := errors.AsType[*errs.Error](err); ok {
+		return errs.New(errs.ConfigInvalid, key, f.Hint, "%s%s", named(key, from), f.Message)
 	}
 	k := lookup(key)
 	kind := k.Kind
 	if a, ok := articles[kind]; ok {
 		kind = a
 	}
-	return fault.New(fault.ConfigInvalid, key, "write "+kind, "%s%s", named(key, from), err)
+	return errs.New(errs.ConfigInvalid, key, "write "+kind, "%s%s", named(key, from), err)
 }
 
 // named is at with the key, unless the place is the key already: "--set tiers.decoded: ".
@@ -437,15 +438,15 @@ func named(key string, from Origin) string {
 var articles = map[string]string{"number": "a whole number", "number | auto": "a whole number or auto", "size": "a size such as 8GiB", "bytes/s": "bytes a second such as 20MB/s", "duration": "a duration such as 30s",
 	"path": "a path", "host:port": "an address such as 127.0.0.1:9464"}
 
-// Nearest is fault.Nearest for dotted keys: when the whole key is near none, its last part counts alone, so that decoded
+// Nearest is nearest.Word for dotted keys: when the whole key is near none, its last part counts alone, so that decoded
 // or tier.decoded finds tiers.decoded.
 func Nearest(typed string, keys []string) string {
-	if k := fault.Nearest(typed, keys); k != "" {
+	if k := nearest.Word(typed, keys); k != "" {
 		return k
 	}
 	last := func(key string) string { return key[strings.LastIndexByte(key, '.')+1:] }
 	for _, k := range keys {
-		if l := last(k); l != k && len(l) > 3 && fault.Distance(strings.ToLower(last(typed[max(0, len(typed)-64):])), l) <= 1 {
+		if l := last(k); l != k && len(l) > 3 && nearest.Distance(strings.ToLower(last(typed[max(0, len(typed)-64):])), l) <= 1 {
 			return k
 		}
 	}

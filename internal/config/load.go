@@ -10,7 +10,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 // EnvPrefix begins every environment variable of larder. LARDER_TIERS__DECODED sets tiers.decoded.
@@ -20,7 +20,7 @@ const EnvPrefix = "LARDER_"
 const maxFile = 1 << 20
 
 // Load reads the file (path may be empty: no file), then env (as os.Environ gives it), then flags (key to value), and
-// validates the result. Every mistake is in the error: errors.Join of *fault.Error of reason CONFIG_INVALID (or
+// validates the result. Every mistake is in the error: errors.Join of *errs.Error of reason CONFIG_INVALID (or
 // NOT_FOUND for a file that is missing).
 func Load(path string, env []string, flags map[string]string) (*Config, error) {
 	if path == "" {
@@ -39,8 +39,8 @@ func LoadContent(name string, data []byte, env []string, flags map[string]string
 	if len(data) > maxFile {
 		return nil, tooLarge(name)
 	}
-	errs := c.parse(name, data)
-	errs = append(errs, c.applyEnv(env)...)
+	problems := c.parse(name, data)
+	problems = append(problems, c.applyEnv(env)...)
 	names := make([]string, 0, len(flags))
 	for k := range flags {
 		names = append(names, k)
@@ -48,11 +48,11 @@ func LoadContent(name string, data []byte, env []string, flags map[string]string
 	slices.Sort(names)
 	for _, k := range names {
 		if err := c.Set(k, flags[k], Origin{Kind: "flag", Where: flagName(k)}); err != nil {
-			errs = append(errs, err)
+			problems = append(problems, err)
 		}
 	}
-	if len(errs) > 0 {
-		return nil, errors.Join(errs...)
+	if len(problems) > 0 {
+		return nil, errors.Join(problems...)
 	}
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -63,8 +63,8 @@ func LoadContent(name string, data []byte, env []string, flags map[string]string
 // Parse reads a file's content that lies in memory; name is used in messages. The result is validated.
 func Parse(name string, data []byte) (*Config, error) {
 	c := Default()
-	if errs := c.parse(name, data); len(errs) > 0 {
-		return nil, errors.Join(errs...)
+	if problems := c.parse(name, data); len(problems) > 0 {
+		return nil, errors.Join(problems...)
 	}
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -91,23 +91,23 @@ func flagName(key string) string {
 }
 
 func tooLarge(path string) error {
-	return fault.New(fault.ConfigInvalid, path, "name the YAML file of larder", "%s: a configuration is smaller than %s", path, FormatBytes(maxFile))
+	return errs.New(errs.ConfigInvalid, path, "name the YAML file of larder", "%s: a configuration is smaller than %s", path, FormatBytes(maxFile))
 }
 
 // ReadFile reads a configuration file, as far as it can be one.
 func ReadFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		reason, hint := fault.ConfigInvalid, "check the path and its rights"
+		reason, hint := errs.ConfigInvalid, "check the path and its rights"
 		if errors.Is(err, os.ErrNotExist) {
-			reason, hint = fault.NotFound, "larder config default > larder.yaml writes one"
+			reason, hint = errs.NotFound, "larder config default > larder.yaml writes one"
 		}
-		return nil, fault.Wrap(err, reason, path, hint, "reading the configuration")
+		return nil, errs.Wrap(err, reason, path, hint, "reading the configuration")
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
-		return nil, fault.Wrap(err, fault.ConfigInvalid, path, "check the path and its rights", "reading the configuration")
+		return nil, errs.Wrap(err, errs.ConfigInvalid, path, "check the path and its rights", "reading the configuration")
 	}
 	if len(data) > maxFile {
 		return nil, tooLarge(path)
@@ -115,11 +115,11 @@ func ReadFile(path string) ([]byte, error) {
 	return data, nil
 }
 
-func (c *Config) parse(name string, data []byte) (errs []error) {
+func (c *Config) parse(name string, data []byte) (problems []error) {
 	// The YAML library has panicked on hostile input before; a configuration must not take the daemon down.
 	defer func() {
 		if r := recover(); r != nil {
-			errs = append(errs, fault.New(fault.ConfigInvalid, name, "check its YAML", "%s: it cannot be read as YAML: %v", name, r))
+			problems = append(problems, errs.New(errs.ConfigInvalid, name, "check its YAML", "%s: it cannot be read as YAML: %v", name, r))
 		}
 	}()
 	dec := yaml.NewDecoder(strings.NewReader(string(data)))
@@ -128,21 +128,21 @@ func (c *Config) parse(name string, data []byte) (errs []error) {
 		if errors.Is(err, io.EOF) {
 			return nil // an empty file: all defaults
 		}
-		return []error{fault.NotYAML(fault.ConfigInvalid, name, data, err)}
+		return []error{errs.NotYAML(errs.ConfigInvalid, name, data, err)}
 	}
 	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return []error{fault.New(fault.ConfigInvalid, name, "keep one document in the file", "%s: more than one YAML document", name)}
+		return []error{errs.New(errs.ConfigInvalid, name, "keep one document in the file", "%s: more than one YAML document", name)}
 	}
 	w := walker{c: c, file: name, seen: map[string]Origin{}}
 	w.mapping("", doc.Content[0])
-	return w.errs
+	return w.problems
 }
 
 type walker struct {
 	c    *Config
 	file string
 	seen map[string]Origin
-	errs []error
+	problems []error
 }
 
 func (w *walker) origin(n *yaml.Node) Origin {
@@ -150,7 +150,7 @@ func (w *walker) origin(n *yaml.Node) Origin {
 }
 
 func (w *walker) fail(n *yaml.Node, key, hint, format string, args ...any) {
-	w.errs = append(w.errs, fault.New(fault.ConfigInvalid, key, hint, "%s%s", at(w.origin(n)), fmt.Sprintf(format, args...)))
+	w.problems = append(w.problems, errs.New(errs.ConfigInvalid, key, hint, "%s%s", at(w.origin(n)), fmt.Sprintf(format, args...)))
 }
 
 func (w *walker) mapping(prefix string, n *yaml.Node) {
@@ -202,7 +202,7 @@ func (w *walker) value(key string, k, v *yaml.Node) {
 		return
 	}
 	if lookup(key) == nil {
-		w.errs = append(w.errs, unknownKey(key, w.origin(k)))
+		w.problems = append(w.problems, unknownKey(key, w.origin(k)))
 		return
 	}
 	if v.Kind != yaml.ScalarNode {
@@ -213,7 +213,7 @@ func (w *walker) value(key string, k, v *yaml.Node) {
 		return // "key:" or "key: null" leaves the default
 	}
 	if err := w.c.Set(key, v.Value, w.origin(v)); err != nil {
-		w.errs = append(w.errs, err)
+		w.problems = append(w.problems, err)
 	}
 }
 
@@ -249,7 +249,7 @@ func section(key string) bool {
 
 // applyEnv takes every LARDER_ variable that names a key. A name with a double underscore can be nothing but a key, so
 // an unknown one is an error; other LARDER_ names belong to clients and tests and are left alone.
-func (c *Config) applyEnv(env []string) (errs []error) {
+func (c *Config) applyEnv(env []string) (problems []error) {
 	env = slices.Clone(env)
 	slices.Sort(env)
 	for _, kv := range env {
@@ -263,10 +263,10 @@ func (c *Config) applyEnv(env []string) (errs []error) {
 			continue
 		}
 		if err := c.Set(key, value, from); err != nil {
-			errs = append(errs, err)
+			problems = append(problems, err)
 		}
 	}
-	return errs
+	return problems
 }
 
 // EnvName returns the environment variable of a key.

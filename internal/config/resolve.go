@@ -6,7 +6,8 @@ import (
 	"math"
 	"strings"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
+	"larder/internal/units"
 )
 
 // Resolved is a configuration in plain numbers for one machine.
@@ -38,9 +39,9 @@ type Quota struct {
 
 // Validate checks everything that can be checked without knowing the machine. All mistakes are in the error.
 func (c *Config) Validate() error {
-	var errs []error
+	var problems []error
 	bad := func(key, hint, format string, args ...any) {
-		errs = append(errs, fault.New(fault.ConfigInvalid, key, hint, "%s", fmt.Sprintf(format, args...)))
+		problems = append(problems, errs.New(errs.ConfigInvalid, key, hint, "%s", fmt.Sprintf(format, args...)))
 	}
 	c.validateTCP(bad)
 	fixed := func(s Size) bool { return !s.IsAuto() && !s.IsPercent() }
@@ -61,7 +62,7 @@ func (c *Config) Validate() error {
 		bad("tiers", "lower one of them", "%s are more than 100%% of tiers.total", strings.Join(parts, " + "))
 	}
 	if err := checkTiers(c, 0, func(s Size) (int64, bool) { return s.Of(0), fixed(s) }); err != nil {
-		errs = append(errs, err)
+		problems = append(problems, err)
 	}
 	floors := 0.0
 	for _, d := range c.Datasets {
@@ -82,7 +83,7 @@ func (c *Config) Validate() error {
 	if s := c.Log.MaxSize; s.IsPercent() || fixed(s) && s.Of(0) < leastLog {
 		bad("log.max_size", "write bytes like 4MiB, or leave it at auto", "log.max_size %s: it must be bytes, %s at the least", s, FormatBytes(leastLog))
 	}
-	return errors.Join(errs...)
+	return errors.Join(problems...)
 }
 
 // validateTCP checks what gRPC on TCP needs: who listens must say who may call.
@@ -153,9 +154,9 @@ func checkTiers(c *Config, limit int64, value func(Size) (int64, bool)) error {
 	what := strings.Join(parts, " + ")
 	exceed := func(hint, over string, n int64) error {
 		if len(parts) > 1 {
-			over += fmt.Sprintf(" (%s against %s)", fault.Size(sum), fault.Size(n))
+			over += fmt.Sprintf(" (%s against %s)", units.Size(sum), units.Size(n))
 		}
-		return fault.New(fault.ResourceExceeded, "tiers", hint, "%s %s %s", what, verb, over)
+		return errs.New(errs.ResourceExceeded, "tiers", hint, "%s %s %s", what, verb, over)
 	}
 	limitKnown, limitText := limit > 0, ""
 	if !limitKnown {
@@ -167,7 +168,7 @@ func checkTiers(c *Config, limit int64, value func(Size) (int64, bool)) error {
 		return exceed("lower a tier or raise tiers.total", "tiers.total "+describe(c.Tiers.Total, total), total)
 	}
 	if totalKnown && limitKnown && total > limit {
-		return fault.New(fault.ResourceExceeded, "tiers.total", "lower tiers.total or raise memory.limit",
+		return errs.New(errs.ResourceExceeded, "tiers.total", "lower tiers.total or raise memory.limit",
 			"tiers.total %s exceeds %s", describe(c.Tiers.Total, total), limitText)
 	}
 	if !totalKnown && limitKnown && sum > limit {
@@ -190,8 +191,8 @@ func needed(t Tiers) (int64, error) {
 	case bytes == 0:
 		return 0, nil
 	case percent >= 100:
-		return 0, fault.New(fault.ResourceExceeded, "tiers", "lower a percentage, or write it as bytes", "%s take all of tiers.total, which leaves no room for tiers of %s",
-			strings.TrimSpace(whole), fault.Size(bytes))
+		return 0, errs.New(errs.ResourceExceeded, "tiers", "lower a percentage, or write it as bytes", "%s take all of tiers.total, which leaves no room for tiers of %s",
+			strings.TrimSpace(whole), units.Size(bytes))
 	}
 	return min(int64(math.Ceil(float64(bytes)/(1-percent/100))), maxBytes), nil
 }
@@ -199,20 +200,20 @@ func needed(t Tiers) (int64, error) {
 // describe writes a size and, where that is not the same, its bytes: "30% (= 4.8GiB)".
 func describe(s Size, n int64) string {
 	if s.IsAuto() || s.IsPercent() {
-		return fmt.Sprintf("%s (= %s)", s, fault.Size(n))
+		return fmt.Sprintf("%s (= %s)", s, units.Size(n))
 	}
 	return s.String()
 }
 
 // Resolve turns sizes into bytes on a machine. The configuration is validated first; sizes that exceed a limit are
-// *fault.Error of reason RESOURCE_EXCEEDED that name both numbers and the fix.
+// *errs.Error of reason RESOURCE_EXCEEDED that name both numbers and the fix.
 func (c *Config) Resolve(m Machine) (Resolved, error) {
 	if err := c.Validate(); err != nil {
 		return Resolved{}, err
 	}
 	base := m.Memory()
 	if base <= 0 {
-		return Resolved{}, fault.New(fault.Internal, "memory.limit", "set memory.limit in bytes", "the size of this machine's memory is unknown")
+		return Resolved{}, errs.New(errs.Internal, "memory.limit", "set memory.limit in bytes", "the size of this machine's memory is unknown")
 	}
 	r := Resolved{Machine: base, StorageLimit: c.Source.StorageLimit, StorageIOPS: int64(c.Source.StorageIOPS)}
 	r.Memory = c.Memory.Limit.Of(base)
@@ -220,8 +221,8 @@ func (c *Config) Resolve(m Machine) (Resolved, error) {
 		r.Memory = base / 2
 	}
 	if r.Memory > base {
-		return Resolved{}, fault.New(fault.ResourceExceeded, "memory.limit", "lower memory.limit",
-			"memory.limit %s exceeds the %s of this machine (%s)", describe(c.Memory.Limit, r.Memory), fault.Size(base), m.Source())
+		return Resolved{}, errs.New(errs.ResourceExceeded, "memory.limit", "lower memory.limit",
+			"memory.limit %s exceeds the %s of this machine (%s)", describe(c.Memory.Limit, r.Memory), units.Size(base), m.Source())
 	}
 	if err := checkTiers(c, r.Memory, func(s Size) (int64, bool) { return s.Of(base), true }); err != nil {
 		return Resolved{}, err
@@ -244,7 +245,7 @@ func (c *Config) Resolve(m Machine) (Resolved, error) {
 		r.MaxRing = r.Memory / 16
 	}
 	if r.MaxRing > r.Memory {
-		return Resolved{}, fault.New(fault.ResourceExceeded, "jobs.max_ring", "lower jobs.max_ring or raise memory.limit",
+		return Resolved{}, errs.New(errs.ResourceExceeded, "jobs.max_ring", "lower jobs.max_ring or raise memory.limit",
 			"jobs.max_ring %s exceeds memory.limit %s", describe(c.Jobs.MaxRing, r.MaxRing), describe(c.Memory.Limit, r.Memory))
 	}
 	r.Total = t.Total.Of(base)
@@ -261,11 +262,11 @@ func (c *Config) Resolve(m Machine) (Resolved, error) {
 	if r.Total+r.MaxRing+r.Own > r.Memory {
 		rings := "jobs.max_ring " + describe(c.Jobs.MaxRing, r.MaxRing)
 		if c.Jobs.MaxRing.IsAuto() {
-			rings = "at least " + fault.Size(r.MaxRing) + " for rings"
+			rings = "at least " + units.Size(r.MaxRing) + " for rings"
 		}
-		return Resolved{}, fault.New(fault.ResourceExceeded, "memory.limit", "lower tiers.total, jobs.max_ring or prep.workers, or raise memory.limit",
+		return Resolved{}, errs.New(errs.ResourceExceeded, "memory.limit", "lower tiers.total, jobs.max_ring or prep.workers, or raise memory.limit",
 			"tiers of %s, %s and %s for the daemon itself and the samples that %d workers have in work, together %s, exceed memory.limit %s",
-			fault.Size(r.Total), rings, fault.Size(r.Own), r.Workers, fault.Size(r.Total+r.MaxRing+r.Own), describe(c.Memory.Limit, r.Memory))
+			units.Size(r.Total), rings, units.Size(r.Own), r.Workers, units.Size(r.Total+r.MaxRing+r.Own), describe(c.Memory.Limit, r.Memory))
 	}
 	if c.Jobs.MaxRing.IsAuto() {
 		r.MaxRing = r.Memory - r.Total - r.Own
@@ -289,12 +290,12 @@ func (c *Config) Resolve(m Machine) (Resolved, error) {
 			continue
 		}
 		if q.Cap >= 0 && q.Floor > q.Cap {
-			return Resolved{}, fault.New(fault.ConfigInvalid, datasetsKey+"."+d.Name, "raise the cap or lower the floor",
+			return Resolved{}, errs.New(errs.ConfigInvalid, datasetsKey+"."+d.Name, "raise the cap or lower the floor",
 				"dataset %s: floor %s exceeds cap %s", d.Name, describe(d.Floor, q.Floor), describe(d.Cap, q.Cap))
 		}
 		if floors += q.Floor; floors > r.Total {
-			return Resolved{}, fault.New(fault.ResourceExceeded, datasetsKey, "lower a floor or raise tiers.total",
-				"the floors of datasets together, %s, exceed tiers.total %s", fault.Size(floors), describe(t.Total, r.Total))
+			return Resolved{}, errs.New(errs.ResourceExceeded, datasetsKey, "lower a floor or raise tiers.total",
+				"the floors of datasets together, %s, exceed tiers.total %s", units.Size(floors), describe(t.Total, r.Total))
 		}
 		r.Quotas = append(r.Quotas, q)
 	}
@@ -328,13 +329,13 @@ const (
 func (r *Resolved) Warnings() []string {
 	var out []string
 	if r.Total > 0 && r.Total < leastTotal {
-		out = append(out, fmt.Sprintf("tiers.total of %s holds next to nothing; 0 turns the tiers off, 8GiB and 30%% are sizes", fault.Size(r.Total)))
+		out = append(out, fmt.Sprintf("tiers.total of %s holds next to nothing; 0 turns the tiers off, 8GiB and 30%% are sizes", units.Size(r.Total)))
 	}
 	if r.MaxRing < leastRing {
-		out = append(out, fmt.Sprintf("jobs.max_ring of %s has no room for the batches of most jobs, which will be refused", fault.Size(r.MaxRing)))
+		out = append(out, fmt.Sprintf("jobs.max_ring of %s has no room for the batches of most jobs, which will be refused", units.Size(r.MaxRing)))
 	}
 	if r.StorageLimit > 0 && r.StorageLimit < leastRate {
-		out = append(out, fmt.Sprintf("source.storage_limit of %s a second is less than a photograph a second; 20MB/s is a limit", fault.Size(r.StorageLimit)))
+		out = append(out, fmt.Sprintf("source.storage_limit of %s a second is less than a photograph a second; 20MB/s is a limit", units.Size(r.StorageLimit)))
 	}
 	fixed := int64(0)
 	for _, t := range []struct {
@@ -343,12 +344,12 @@ func (r *Resolved) Warnings() []string {
 		auto  bool
 	}{{"tiers.encoded", r.Encoded, r.EncodedAuto}, {"tiers.decoded", r.Decoded, r.DecodedAuto}, {"tiers.augmented", r.Augmented, r.AugmentedAuto}} {
 		if !t.auto && t.bytes > 0 && t.bytes < leastEntry {
-			out = append(out, fmt.Sprintf("%s of %s holds not one sample; 0 turns a tier off, 8GiB and 30%% are sizes", t.key, fault.Size(t.bytes)))
+			out = append(out, fmt.Sprintf("%s of %s holds not one sample; 0 turns a tier off, 8GiB and 30%% are sizes", t.key, units.Size(t.bytes)))
 		}
 		fixed += t.bytes
 	}
 	if left := r.Total - fixed; !r.TotalAuto && !r.EncodedAuto && !r.DecodedAuto && !r.AugmentedAuto && left > 0 {
-		out = append(out, fmt.Sprintf("%s of tiers.total %s belong to no tier: make one of them auto, or lower the total", fault.Size(left), fault.Size(r.Total)))
+		out = append(out, fmt.Sprintf("%s of tiers.total %s belong to no tier: make one of them auto, or lower the total", units.Size(left), units.Size(r.Total)))
 	}
 	return out
 }

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 type sizeKind uint8
@@ -51,7 +51,7 @@ func (s Size) Of(whole int64) int64 {
 }
 
 // units in falling order, powers of 2 first.
-var units = []struct {
+var suffixes = []struct {
 	name  string
 	bytes int64
 }{
@@ -74,7 +74,7 @@ func (s Size) String() string {
 // FormatBytes writes a number of bytes exactly, in the unit that takes the smallest whole number of it: 16MB, not 15625KiB.
 func FormatBytes(n int64) string {
 	text, least := strconv.FormatInt(n, 10), n
-	for _, u := range units {
+	for _, u := range suffixes {
 		if n%u.bytes == 0 && n/u.bytes < least {
 			least = n / u.bytes
 			text = strconv.FormatInt(least, 10) + u.name
@@ -89,11 +89,11 @@ const sizeHint = "write bytes like 8GiB or 512MB, a percentage like 30%, or auto
 const maxBytes = 1 << 56
 
 // ParseSize reads 8GiB, 512MB, 1.5GiB, 1048576, 30% or auto. A percentage is of the cgroup limit (or of RAM) and must
-// be in (0, 100]. The error is a *fault.Error of reason CONFIG_INVALID whose subject is the text.
+// be in (0, 100]. The error is a *errs.Error of reason CONFIG_INVALID whose subject is the text.
 func ParseSize(text string) (Size, error) {
 	s := strings.TrimSpace(text)
 	bad := func(format string, args ...any) (Size, error) {
-		return Size{}, fault.New(fault.ConfigInvalid, text, sizeHint, "size %q: %s", text, fmt.Sprintf(format, args...))
+		return Size{}, errs.New(errs.ConfigInvalid, text, sizeHint, "size %q: %s", text, fmt.Sprintf(format, args...))
 	}
 	switch {
 	case s == "":

@@ -6,7 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 func TestParseSize(t *testing.T) {
@@ -31,7 +31,7 @@ func TestParseSize(t *testing.T) {
 		"999999999999.5TiB": "larger than", "99999999999999999999": "larger than", "NaN": "does not begin", "5 %%": "unknown unit",
 	} {
 		_, err := ParseSize(in)
-		if !fault.Is(err, fault.ConfigInvalid) || !strings.Contains(err.Error(), part) {
+		if !errs.Is(err, errs.ConfigInvalid) || !strings.Contains(err.Error(), part) {
 			t.Errorf("ParseSize(%q): %v; want it to say %q", in, err, part)
 		}
 	}

@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"larder/dsa"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/jobs"
 )
@@ -18,7 +18,7 @@ func (c *Core) changeSubset(e ChangeSubset) {
 	}
 	j := s.job
 	if e.Rank < 0 || e.Rank >= j.Spec.World {
-		c.reply(e.Token, Reply{Err: fault.New(fault.Invalid, j.Spec.Name, "ranks count from 0", "change the subset for rank %d of job %s, which has world_size %d",
+		c.reply(e.Token, Reply{Err: errs.New(errs.Invalid, j.Spec.Name, "ranks count from 0", "change the subset for rank %d of job %s, which has world_size %d",
 			e.Rank, j.Spec.Name, j.Spec.World)})
 		return
 	}
@@ -27,7 +27,7 @@ func (c *Core) changeSubset(e ChangeSubset) {
 	}
 	if e.Subset != nil {
 		if n := j.Spec.Epochs; j.Drain || n != 0 && j.Begun && j.Epoch+1 >= n && c.asked(s, j.Epoch) {
-			c.reply(e.Token, Reply{Err: fault.New(fault.JobEnded, j.Spec.Name, "make a new Loader with the other subset",
+			c.reply(e.Token, Reply{Err: errs.New(errs.JobEnded, j.Spec.Name, "make a new Loader with the other subset",
 				"change the subset of job %s, of which epoch %d is the last one", j.Spec.Name, j.Epoch)})
 			return
 		}
@@ -172,7 +172,7 @@ func (c *Core) pause(e Pause) {
 	j := s.job
 	switch {
 	case e.On && j.Drain:
-		c.reply(e.Token, Reply{Err: fault.New(fault.JobEnded, j.Spec.Name, "kill it if it is to stop at once", "pause job %s, which is being drained", j.Spec.Name)})
+		c.reply(e.Token, Reply{Err: errs.New(errs.JobEnded, j.Spec.Name, "kill it if it is to stop at once", "pause job %s, which is being drained", j.Spec.Name)})
 		return
 	case e.On && !j.Paused:
 		j.Paused = true

@@ -6,7 +6,7 @@ import (
 
 	"larder/dsa"
 	"larder/internal/bits"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/jobs"
 )
@@ -116,9 +116,9 @@ func TestASubsetBeforeTheFirstEpochAndBadOnes(t *testing.T) {
 	if rep := r.ok(r.change(p, 1, objectsFrom(0, 10))); rep.Epoch != 0 || rep.Samples != 10 || rep.Batches != 2 {
 		t.Errorf("%+v", rep)
 	}
-	refused(t, r.change(p, 2, objectsFrom(0, 1)), fault.SubsetEmpty, "1 samples", "2 ranks")
-	refused(t, r.ask(func(t Token) Event { return ChangeSubset{Token: t, Job: job, Rank: 2} }), fault.Invalid, "rank 2", "world_size 2")
-	refused(t, r.ask(func(t Token) Event { return ChangeSubset{Token: t, Job: 99} }), fault.JobEnded)
+	refused(t, r.change(p, 2, objectsFrom(0, 1)), errs.SubsetEmpty, "1 samples", "2 ranks")
+	refused(t, r.ask(func(t Token) Event { return ChangeSubset{Token: t, Job: job, Rank: 2} }), errs.Invalid, "rank 2", "world_size 2")
+	refused(t, r.ask(func(t Token) Event { return ChangeSubset{Token: t, Job: 99} }), errs.JobEnded)
 	a, b := r.attach(job, 0), r.attach(job, 1)
 	a.epoch(0)
 	b.epoch(0)
@@ -129,7 +129,7 @@ func TestASubsetBeforeTheFirstEpochAndBadOnes(t *testing.T) {
 	if rep := r.change(a, 3, objectsFrom(0, 20)); rep.Err == nil {
 		t.Error("the last epoch runs, and a subset was taken for the next")
 	} else {
-		refused(t, rep, fault.JobEnded, "epoch 1 is the last one")
+		refused(t, rep, errs.JobEnded, "epoch 1 is the last one")
 	}
 }
 
@@ -266,7 +266,7 @@ func TestPausesAtTheEndsOfAJob(t *testing.T) {
 	if j := r.job(job); j.State != jobs.Done || j.Paused {
 		t.Errorf("%s paused %v: %s", j.State, j.Paused, j.Reason)
 	}
-	refused(t, pause(true), fault.JobEnded)
+	refused(t, pause(true), errs.JobEnded)
 }
 
 // TestARowThatFailsWaitsForTheSampler: a substitute is not drawn by doing all the sampler's work in one step.

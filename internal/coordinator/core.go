@@ -6,7 +6,7 @@ import (
 	"larder/cachepolicy"
 	"larder/dsa"
 	"larder/internal/bits"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/invariant"
 	"larder/internal/xrand"
@@ -411,5 +411,5 @@ func Members(objects []ident.ObjectID) *bits.Set {
 }
 
 func jobGone(j ident.JobID, name string) error {
-	return fault.New(fault.JobEnded, name, "register it again", "job %d %s has ended or was never registered", j, name)
+	return errs.New(errs.JobEnded, name, "register it again", "job %d %s has ended or was never registered", j, name)
 }

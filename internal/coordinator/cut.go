@@ -3,7 +3,7 @@ package coordinator
 import (
 	"slices"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/jobs"
 )
@@ -121,7 +121,7 @@ func (c *Core) comeBack(s *stream, r int, epoch uint32, step int) error {
 	j, k, q := s.job, &s.job.Ranks[r], &s.ranks[r]
 	was := q.kept
 	stale := func(format string, args ...any) error {
-		return fault.New(fault.Stale, j.Spec.Name, "start the epoch anew, from a checkpoint", "go on with step %d of epoch %d of job %s, "+format,
+		return errs.New(errs.Stale, j.Spec.Name, "start the epoch anew, from a checkpoint", "go on with step %d of epoch %d of job %s, "+format,
 			append([]any{step, epoch, j.Spec.Name}, args...)...)
 	}
 	known := q.same && !k.InRun && !k.Wants && (was.asked == int64(epoch) || was.asked < int64(epoch) && epoch == j.Epoch && step == 0)

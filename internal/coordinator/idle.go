@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 )
 
@@ -50,5 +50,5 @@ func (c *Core) noLonger(id ident.JobID, rank int, inc ident.Incarnation) error {
 	if s == nil {
 		return jobGone(id, "")
 	}
-	return fault.New(fault.Stale, s.job.Spec.Name, "make a new Loader to go on", "incarnation %d of rank %d of job %s has lost its rank", inc, rank, s.job.Spec.Name)
+	return errs.New(errs.Stale, s.job.Spec.Name, "make a new Loader to go on", "incarnation %d of rank %d of job %s has lost its rank", inc, rank, s.job.Spec.Name)
 }

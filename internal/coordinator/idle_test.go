@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"larder/dsa"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/testenv"
 	"larder/internal/xrand"
@@ -49,14 +49,14 @@ func TestASilentClientLosesItsRank(t *testing.T) {
 	}
 	// What it says when it wakes.
 	r.expect(a.release(held))
-	refused(t, a.tryEpoch(1), fault.Stale, "lost its rank")
+	refused(t, a.tryEpoch(1), errs.Stale, "lost its rank")
 	r.expect(a.detach(true))
-	refused(t, r.ask(func(tok Token) Event { return Attach{Token: tok, Job: b.job, Rank: 0} }), fault.RankHeld)
+	refused(t, r.ask(func(tok Token) Event { return Attach{Token: tok, Job: b.job, Rank: 0} }), errs.RankHeld)
 	next := r.attach(a.job, 0)
 	if next.inc != a.inc+1 || r.job(a.job).State != jobs.Live {
 		t.Errorf("incarnation %d after %d, %s", next.inc, a.inc, r.job(a.job).State)
 	}
-	refused(t, r.ask(func(tok Token) Event { return Attach{Token: tok, Job: a.job, Rank: 0, Held: a.inc} }), fault.Stale)
+	refused(t, r.ask(func(tok Token) Event { return Attach{Token: tok, Job: a.job, Rank: 0, Held: a.inc} }), errs.Stale)
 	next.epoch(1)
 	if got := next.drain(); len(got) != 20 {
 		t.Errorf("its successor has %d samples", len(got))
@@ -138,14 +138,14 @@ func TestWaitingIsNoSilence(t *testing.T) {
 // is how many histories are tried.
 func TestStaleClients(t *testing.T) {
 	n := testenv.Count(t, "LARDER_STALE", 100)
-	answers := map[fault.Reason]int{}
+	answers := map[errs.Reason]int{}
 	for seed := range uint64(n) {
 		staleHistory(t, xrand.New(seed, 17), answers)
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)
 		}
 	}
-	for _, want := range []fault.Reason{"", fault.AlreadyExists, fault.RankHeld, fault.Stale, fault.JobEnded} {
+	for _, want := range []errs.Reason{"", errs.AlreadyExists, errs.RankHeld, errs.Stale, errs.JobEnded} {
 		if answers[want] == 0 {
 			t.Errorf("nobody was told %q: %v", want, answers)
 		}
@@ -153,7 +153,7 @@ func TestStaleClients(t *testing.T) {
 	t.Logf("nightly: %d histories, answers: %v", n, answers)
 }
 
-func staleHistory(t *testing.T, rnd *xrand.Rand, answers map[fault.Reason]int) {
+func staleHistory(t *testing.T, rnd *xrand.Rand, answers map[errs.Reason]int) {
 	t.Helper()
 	r := newRig(t, [ident.NumForms]int64{ident.Decoded: 30 * sampleBytes}, idleAfter(20*time.Second))
 	names := []string{"a", "b"}
@@ -177,9 +177,9 @@ func staleHistory(t *testing.T, rnd *xrand.Rand, answers map[fault.Reason]int) {
 		witness.epoch(epoch)
 	}
 	note := func(rep Reply) Reply {
-		reason := fault.Reason("")
+		reason := errs.Reason("")
 		if rep.Err != nil {
-			reason = fault.From(rep.Err).Reason
+			reason = errs.From(rep.Err).Reason
 		}
 		answers[reason]++
 		return rep
@@ -234,7 +234,7 @@ func staleHistory(t *testing.T, rnd *xrand.Rand, answers map[fault.Reason]int) {
 			switch rnd.IntN(3) {
 			case 0:
 				e := uint32(rnd.IntN(30))
-				if rep := note(p.tryEpoch(e)); !holds && !fault.Is(rep.Err, fault.Stale) && !fault.Is(rep.Err, fault.JobEnded) {
+				if rep := note(p.tryEpoch(e)); !holds && !errs.Is(rep.Err, errs.Stale) && !errs.Is(rep.Err, errs.JobEnded) {
 					t.Errorf("a client of yesterday begins an epoch: %v", rep.Err)
 				}
 			case 1:

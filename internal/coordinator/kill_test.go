@@ -3,7 +3,7 @@ package coordinator
 import (
 	"testing"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/jobs"
 )
@@ -23,7 +23,7 @@ func TestKillEndsAJobAtOnce(t *testing.T) {
 	if len(r.got) != 0 || r.c.Pinned(ident.Decoded) != 0 || len(r.c.deliveries) != 0 || len(r.c.streams) != 0 {
 		t.Errorf("%d batches were sent, %d planned are left", len(r.got), len(r.c.deliveries))
 	}
-	refused(t, r.ask(func(t Token) Event { return Kill{Token: t, Job: 1} }), fault.JobEnded)
+	refused(t, r.ask(func(t Token) Event { return Kill{Token: t, Job: 1} }), errs.JobEnded)
 	r.check()
 }
 

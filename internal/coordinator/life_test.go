@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"larder/dsa"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/jobs"
 )
@@ -137,16 +137,16 @@ func TestTakeoverByAHigherIncarnation(t *testing.T) {
 	r := decodedTier(t, 20)
 	a := r.join("a", 0, 8, 2)
 	d := a.must()
-	refused(t, r.ask(func(t Token) Event { return Attach{Token: t, Job: 1} }), fault.RankHeld, "rank 0", "incarnation 1")
-	refused(t, r.ask(func(t Token) Event { return Attach{Token: t, Job: 1, Rank: 1} }), fault.Invalid, "rank 1", "world_size 1")
-	refused(t, r.ask(func(t Token) Event { return Attach{Token: t, Job: 9} }), fault.JobEnded)
+	refused(t, r.ask(func(t Token) Event { return Attach{Token: t, Job: 1} }), errs.RankHeld, "rank 0", "incarnation 1")
+	refused(t, r.ask(func(t Token) Event { return Attach{Token: t, Job: 1, Rank: 1} }), errs.Invalid, "rank 1", "world_size 1")
+	refused(t, r.ask(func(t Token) Event { return Attach{Token: t, Job: 9} }), errs.JobEnded)
 	a.detach(false)
 	r.run()
 	b := r.attach(1, 0)
 	if b.inc != 2 || r.job(1).State != jobs.Live || !r.job(1).Lease.IsZero() {
 		t.Fatalf("incarnation %d, %s", b.inc, r.job(1).State)
 	}
-	refused(t, r.ask(func(t Token) Event { return Attach{Token: t, Job: 1, Held: 1} }), fault.Stale, "incarnation 1")
+	refused(t, r.ask(func(t Token) Event { return Attach{Token: t, Job: 1, Held: 1} }), errs.Stale, "incarnation 1")
 	b.epoch(0)
 	// What the dead client still says must not touch the ring of the new one.
 	before := r.job(1).Ranks[0]
@@ -156,7 +156,7 @@ func TestTakeoverByAHigherIncarnation(t *testing.T) {
 	if words := a.detach(true); len(words) != 0 {
 		t.Errorf("a stale goodbye did %v", words)
 	}
-	refused(t, a.tryEpoch(1), fault.Stale)
+	refused(t, a.tryEpoch(1), errs.Stale)
 	if now := r.job(1).Ranks[0]; !slices.Equal(now.Slots, before.Slots) || !now.Attached {
 		t.Errorf("%+v, before %+v", now, before)
 	}
@@ -182,7 +182,7 @@ func TestTheLeaseOfAVanishedClientRunsOut(t *testing.T) {
 	if j := r.job(1); j.State != jobs.Dead || j.Reason == "" || j.Ledgers[0].State != jobs.Abandoned {
 		t.Errorf("%s %q, epoch %s", j.State, j.Reason, j.Ledgers[0].State)
 	}
-	refused(t, r.ask(func(t Token) Event { return Attach{Token: t, Job: 1} }), fault.JobEnded)
+	refused(t, r.ask(func(t Token) Event { return Attach{Token: t, Job: 1} }), errs.JobEnded)
 	r.register("a", 0, 8, 2) // the name is free
 }
 
@@ -306,7 +306,7 @@ func TestEpochsEnd(t *testing.T) {
 	if len(r.ends) != 2 || r.ends[0].Final || !r.ends[1].Final {
 		t.Errorf("%+v", r.ends)
 	}
-	refused(t, a.tryEpoch(2), fault.JobEnded, "2 epochs")
+	refused(t, a.tryEpoch(2), errs.JobEnded, "2 epochs")
 	words := a.detach(true)
 	if !hasPrefix(words, "job 1 ended") || r.job(1).State != jobs.Done {
 		t.Errorf("%v", words)
@@ -334,7 +334,7 @@ func TestDrainLetsTheRunningEpochEnd(t *testing.T) {
 	if len(r.closed) != 1 || r.closed[0].Reason != "drained" || r.job(1).State != jobs.Done {
 		t.Errorf("%+v, %s", r.closed, r.job(1).State)
 	}
-	refused(t, r.ask(func(t Token) Event { return Drain{Token: t, Job: 1} }), fault.JobEnded)
+	refused(t, r.ask(func(t Token) Event { return Drain{Token: t, Job: 1} }), errs.JobEnded)
 }
 
 // All batches of the epoch are planned and the next one is prepared ahead: the epoch the client is in still runs.
@@ -367,7 +367,7 @@ func TestADrainedJobBeginsNoEpoch(t *testing.T) {
 	a := r.join("a", 0, 12, 2)
 	a.must()
 	r.ok(r.ask(func(t Token) Event { return Drain{Token: t, Job: 1} }))
-	refused(t, a.tryEpoch(1), fault.JobEnded, "drained") // it broke out of its epoch
+	refused(t, a.tryEpoch(1), errs.JobEnded, "drained") // it broke out of its epoch
 	if r.job(1).State != jobs.Done || len(r.closed) != 1 {
 		t.Errorf("%s", r.job(1).State)
 	}
@@ -386,7 +386,7 @@ func TestADrainedJobWaitsForEveryRank(t *testing.T) {
 	q.epoch(0)
 	p.drain()
 	r.ok(r.ask(func(t Token) Event { return Drain{Token: t, Job: id} }))
-	refused(t, p.tryEpoch(1), fault.JobEnded)
+	refused(t, p.tryEpoch(1), errs.JobEnded)
 	if got := q.drain(); len(got) != 8 {
 		t.Errorf("rank 1 got %v", got)
 	}
@@ -485,7 +485,7 @@ func TestReconfigureIsAllOrNothing(t *testing.T) {
 	rep := r.ask(func(t Token) Event {
 		return Reconfigure{Token: t, Tiers: TierConfig{Total: 5000, Sizes: [ident.NumForms]int64{ident.Encoded: 3000, ident.Decoded: 3000}}}
 	})
-	refused(t, rep, fault.ResourceExceeded, "tiers.encoded 2.93KiB + tiers.decoded 2.93KiB exceed tiers.total 4.88KiB")
+	refused(t, rep, errs.ResourceExceeded, "tiers.encoded 2.93KiB + tiers.decoded 2.93KiB exceed tiers.total 4.88KiB")
 	if after := r.c.Tiers(); !slices.Equal(before, after) {
 		t.Errorf("%+v, before %+v", after, before)
 	}
@@ -497,10 +497,10 @@ func TestReconfigureIsAllOrNothing(t *testing.T) {
 
 func TestRefusedRegistrations(t *testing.T) {
 	r := newRig(t, [ident.NumForms]int64{ident.Decoded: 6000}, func(c *Config) { c.MaxJobs = 1 })
-	refused(t, r.ask(func(t Token) Event { return registration(t, "a", 0, 0, 2) }), fault.SubsetEmpty)
+	refused(t, r.ask(func(t Token) Event { return registration(t, "a", 0, 0, 2) }), errs.SubsetEmpty)
 	r.register("a", 0, 4, 2)
-	refused(t, r.ask(func(t Token) Event { return registration(t, "a", 0, 4, 2) }), fault.AlreadyExists)
-	refused(t, r.ask(func(t Token) Event { return registration(t, "b", 0, 4, 2) }), fault.ResourceExceeded, "1 jobs live")
+	refused(t, r.ask(func(t Token) Event { return registration(t, "a", 0, 4, 2) }), errs.AlreadyExists)
+	refused(t, r.ask(func(t Token) Event { return registration(t, "b", 0, 4, 2) }), errs.ResourceExceeded, "1 jobs live")
 	if _, err := New(Config{Tiers: TierConfig{Policy: [ident.NumForms]string{ident.Decoded: "nead"}}}); err == nil {
 		t.Error("an unknown policy was taken")
 	}

@@ -7,7 +7,7 @@ import (
 
 	"larder/dsa"
 	"larder/internal/bits"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/jobs"
 )
@@ -19,7 +19,7 @@ func (c *Core) register(e Register) {
 		return
 	}
 	if len(c.order) >= bits.MaxJobs {
-		c.reply(e.Token, Reply{Err: fault.New(fault.ResourceExceeded, e.Spec.Name, "end a job first",
+		c.reply(e.Token, Reply{Err: errs.New(errs.ResourceExceeded, e.Spec.Name, "end a job first",
 			"register job %s: %d jobs draw already, which is the limit of one daemon", e.Spec.Name, bits.MaxJobs)})
 		return
 	}
@@ -136,7 +136,7 @@ func (c *Core) attach(e Attach) {
 	}
 	j := s.job
 	if e.Rank < 0 || e.Rank >= j.Spec.World {
-		c.reply(e.Token, Reply{Err: fault.New(fault.Invalid, j.Spec.Name, "ranks count from 0", "attach rank %d of job %s, which has world_size %d",
+		c.reply(e.Token, Reply{Err: errs.New(errs.Invalid, j.Spec.Name, "ranks count from 0", "attach rank %d of job %s, which has world_size %d",
 			e.Rank, j.Spec.Name, j.Spec.World)})
 		return
 	}
@@ -149,12 +149,12 @@ func (c *Core) attach(e Attach) {
 		}
 	}
 	if e.Held != 0 && e.Held < k.Incarnation {
-		c.reply(e.Token, Reply{Err: fault.New(fault.Stale, j.Spec.Name, "make a new Loader",
+		c.reply(e.Token, Reply{Err: errs.New(errs.Stale, j.Spec.Name, "make a new Loader",
 			"attach rank %d of job %s as incarnation %d, which incarnation %d has replaced", e.Rank, j.Spec.Name, e.Held, k.Incarnation)})
 		return
 	}
 	if k.Attached {
-		c.reply(e.Token, Reply{Err: fault.New(fault.RankHeld, j.Spec.Name,
+		c.reply(e.Token, Reply{Err: errs.New(errs.RankHeld, j.Spec.Name,
 			"give this Loader another job name, or end the other process", "rank %d of job %s is held by a live client (incarnation %d)",
 			e.Rank, j.Spec.Name, k.Incarnation)})
 		return
@@ -191,12 +191,12 @@ func (c *Core) startEpoch(e StartEpoch) {
 	}
 	j := s.job
 	if j.Spec.Epochs != 0 && e.Epoch >= j.Spec.Epochs {
-		c.reply(e.Token, Reply{Err: fault.New(fault.JobEnded, j.Spec.Name, "register it with more epochs",
+		c.reply(e.Token, Reply{Err: errs.New(errs.JobEnded, j.Spec.Name, "register it with more epochs",
 			"epoch %d of job %s, which has %d epochs", e.Epoch, j.Spec.Name, j.Spec.Epochs)})
 		return
 	}
 	if j.Drain && !s.keeps(e.Rank, e.Epoch) && (!j.Begun || j.Epoch != e.Epoch || !c.asked(s, e.Epoch)) { // others may still wait for this rank in the running one
-		c.reply(e.Token, Reply{Err: fault.New(fault.JobEnded, j.Spec.Name, "make a new Loader to go on",
+		c.reply(e.Token, Reply{Err: errs.New(errs.JobEnded, j.Spec.Name, "make a new Loader to go on",
 			"epoch %d of job %s, which is being drained and begins none", e.Epoch, j.Spec.Name)})
 		k.Asked, k.InRun = k.Ended, false // it is done with the running one
 		c.cancel(s, e.Rank, nil)
@@ -205,7 +205,7 @@ func (c *Core) startEpoch(e StartEpoch) {
 		return
 	}
 	if _, ok := s.scripted(e.Epoch); !ok {
-		c.reply(e.Token, Reply{Err: fault.New(fault.JobEnded, j.Spec.Name, "iterate the epochs that it has, or export more of them",
+		c.reply(e.Token, Reply{Err: errs.New(errs.JobEnded, j.Spec.Name, "iterate the epochs that it has, or export more of them",
 			"epoch %d of job %s, whose recorded order has %s", e.Epoch, j.Spec.Name, s.scriptedEpochs())})
 		return
 	}

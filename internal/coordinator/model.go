@@ -8,8 +8,9 @@ import (
 
 	"larder/cachepolicy"
 	"larder/dsa"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
+	"larder/internal/units"
 )
 
 // SimpleModel is the rule of thumb as TierConfig.Model: no rate is looked at.
@@ -264,10 +265,10 @@ func (c *Core) solved(e Solved) {
 	}
 	if e.Err != nil {
 		m.idle = false
-		c.stats.Why = "the model could not be solved: " + fault.From(e.Err).Message
+		c.stats.Why = "the model could not be solved: " + errs.From(e.Err).Message
 		if m.first && c.anyAuto() {
 			c.thumb()
-			c.stats.Why = "the model could not be solved: " + fault.From(e.Err).Message
+			c.stats.Why = "the model could not be solved: " + errs.From(e.Err).Message
 		}
 		return
 	}
@@ -491,7 +492,7 @@ func (c *Core) tooSmall() string {
 	var out strings.Builder
 	for _, f := range tierForms {
 		if n := c.meanBytes(f); c.budgets[f] > 0 && n > c.index.Budget(f) && !c.resizing {
-			fmt.Fprintf(&out, "; tier %s is too small for one sample of %s", f, fault.Size(n))
+			fmt.Fprintf(&out, "; tier %s is too small for one sample of %s", f, units.Size(n))
 		}
 	}
 	return out.String()

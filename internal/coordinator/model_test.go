@@ -11,7 +11,7 @@ import (
 
 	"larder/cachepolicy"
 	"larder/dsa"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/xrand"
 	"larder/tiers/residency"
@@ -291,20 +291,20 @@ func TestQuotasAreChecked(t *testing.T) {
 	tiers := TierConfig{Total: 1000, Sizes: [ident.NumForms]int64{0, 0, 1000, 0}}
 	for _, c := range []struct {
 		q    []Quota
-		want fault.Reason
+		want errs.Reason
 	}{
-		{[]Quota{{Dataset: "a", Floor: 600, Cap: -1}, {Dataset: "b", Floor: 600, Cap: -1}}, fault.ResourceExceeded},
-		{[]Quota{{Dataset: "a", Floor: 600, Cap: 500}}, fault.ConfigInvalid},
-		{[]Quota{{Dataset: "a", Floor: -1}}, fault.ConfigInvalid},
+		{[]Quota{{Dataset: "a", Floor: 600, Cap: -1}, {Dataset: "b", Floor: 600, Cap: -1}}, errs.ResourceExceeded},
+		{[]Quota{{Dataset: "a", Floor: 600, Cap: 500}}, errs.ConfigInvalid},
+		{[]Quota{{Dataset: "a", Floor: -1}}, errs.ConfigInvalid},
 	} {
 		tiers.Quotas = c.q
-		if _, err := New(Config{Tiers: tiers}); !fault.Is(err, c.want) {
+		if _, err := New(Config{Tiers: tiers}); !errs.Is(err, c.want) {
 			t.Errorf("%v: %v", c.q, err)
 		}
 	}
 	r := decodedTier(t, 10)
 	tiers.Quotas = []Quota{{Dataset: "a", Cap: 100}}
-	refused(t, r.ask(func(tok Token) Event { return Reconfigure{Token: tok, Tiers: tiers} }), fault.Unsupported, "without any")
+	refused(t, r.ask(func(tok Token) Event { return Reconfigure{Token: tok, Tiers: tiers} }), errs.Unsupported, "without any")
 }
 
 // TestFloorsAndCapsHold: two datasets fill a tier of 100 samples.

@@ -6,9 +6,10 @@ import (
 
 	"larder/cachepolicy"
 	"larder/internal/bits"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/invariant"
+	"larder/internal/units"
 	"larder/internal/xrand"
 	"larder/jobs"
 )
@@ -92,16 +93,16 @@ func (c *Core) checkQuotas(t TierConfig) error {
 	for _, q := range t.Quotas {
 		floors += q.Floor
 		if q.Floor < 0 || q.Cap >= 0 && q.Floor > q.Cap {
-			return fault.New(fault.ConfigInvalid, "datasets", "raise the cap or lower the floor",
-				"dataset %s: floor %s exceeds cap %s", q.Dataset, fault.Size(q.Floor), fault.Size(q.Cap))
+			return errs.New(errs.ConfigInvalid, "datasets", "raise the cap or lower the floor",
+				"dataset %s: floor %s exceeds cap %s", q.Dataset, units.Size(q.Floor), units.Size(q.Cap))
 		}
 	}
 	if floors > t.Total {
-		return fault.New(fault.ResourceExceeded, "datasets", "lower a floor or raise tiers.total",
-			"the floors of datasets together, %s, exceed tiers.total %s", fault.Size(floors), fault.Size(t.Total))
+		return errs.New(errs.ResourceExceeded, "datasets", "lower a floor or raise tiers.total",
+			"the floors of datasets together, %s, exceed tiers.total %s", units.Size(floors), units.Size(t.Total))
 	}
 	if c.index != nil && len(t.Quotas) > 0 && !c.apportioned() {
-		return fault.New(fault.Unsupported, "datasets", "restart the daemon with them",
+		return errs.New(errs.Unsupported, "datasets", "restart the daemon with them",
 			"floors and caps cannot be added to a daemon that was started without any")
 	}
 	return nil

@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"larder/internal/bits"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/jobs"
 )
@@ -131,7 +131,7 @@ func (e *Restore) given() ([][][]back, error) {
 		out[i] = make([][]back, spec.World)
 		for _, b := range p.Batches {
 			if b.Rank < 0 || b.Rank >= spec.World || b.Step < 0 || b.Step >= spec.Batches(b.Rank) || b.Step > len(out[i][b.Rank]) {
-				return nil, fault.New(fault.StateDamaged, e.Spec.Name, "register the job again", "restore job %s: step %d of rank %d of epoch %d does not follow from its spec",
+				return nil, errs.New(errs.StateDamaged, e.Spec.Name, "register the job again", "restore job %s: step %d of rank %d of epoch %d does not follow from its spec",
 					e.Spec.Name, b.Step, b.Rank, p.Epoch)
 			}
 			list := &out[i][b.Rank]
@@ -150,7 +150,7 @@ func (e *Restore) given() ([][][]back, error) {
 				}
 			}
 			if len((*list)[b.Step].objects) > spec.Batch {
-				return nil, fault.New(fault.StateDamaged, e.Spec.Name, "register the job again", "restore job %s: step %d of rank %d of epoch %d has more than %d samples",
+				return nil, errs.New(errs.StateDamaged, e.Spec.Name, "register the job again", "restore job %s: step %d of rank %d of epoch %d has more than %d samples",
 					e.Spec.Name, b.Step, b.Rank, p.Epoch, spec.Batch)
 			}
 		}
@@ -182,7 +182,7 @@ func (c *Core) restoreEpochs(s *stream, e Restore, given [][][]back) error {
 		for _, b := range p.Batches {
 			for _, x := range b.Objects {
 				if err := l.Commit(x); err != nil {
-					return fault.Wrap(err, fault.StateDamaged, e.Spec.Name, "register the job again", "restore job %s", e.Spec.Name)
+					return errs.Wrap(err, errs.StateDamaged, e.Spec.Name, "register the job again", "restore job %s", e.Spec.Name)
 				}
 			}
 			c.sampler.Withdraw(j.ID, b.Objects)
@@ -241,9 +241,9 @@ func (c *Core) goOn(s *stream, r int, epoch uint32, step int) error {
 	}
 	switch {
 	case !known:
-		return fault.New(fault.Stale, j.Spec.Name, "start the epoch anew", "go on with step %d of epoch %d of job %s, which cannot be gone on with", step, epoch, j.Spec.Name)
+		return errs.New(errs.Stale, j.Spec.Name, "start the epoch anew", "go on with step %d of epoch %d of job %s, which cannot be gone on with", step, epoch, j.Spec.Name)
 	case step > had:
-		return fault.New(fault.Stale, j.Spec.Name, "start the epoch anew, from a checkpoint",
+		return errs.New(errs.Stale, j.Spec.Name, "start the epoch anew, from a checkpoint",
 			"go on with step %d of epoch %d of job %s, of which rank %d was given %d batches", step, epoch, j.Spec.Name, r, had)
 	}
 	q.same, q.onward = true, true // whoever knows where he was is the one

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"larder/dsa"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/xrand"
 	"larder/jobs"
@@ -361,10 +361,10 @@ func TestGivenAgainUnderItsNumber(t *testing.T) {
 	if j := g2.job(id); j.State != jobs.Suspect || g2.c.sampler.Remaining(id) != 24 {
 		t.Errorf("restored as %v with %d samples to go", j.State, g2.c.sampler.Remaining(id))
 	}
-	refused(t, g2.ask(func(t Token) Event { return Attach{Token: t, Job: id, Held: p.inc, Rank: 7} }), fault.Invalid)
+	refused(t, g2.ask(func(t Token) Event { return Attach{Token: t, Job: id, Held: p.inc, Rank: 7} }), errs.Invalid)
 	a := g2.ok(g2.ask(func(t Token) Event { return Attach{Token: t, Job: id, Held: p.inc} }))
 	q := &peer{r: g2, job: id, inc: a.Inc}
-	refused(t, g2.ask(func(t Token) Event { return StartEpoch{Token: t, Job: id, Inc: q.inc, From: 6} }), fault.Stale, "4 batches")
+	refused(t, g2.ask(func(t Token) Event { return StartEpoch{Token: t, Job: id, Inc: q.inc, From: 6} }), errs.Stale, "4 batches")
 	g2.ok(g2.ask(func(t Token) Event { return StartEpoch{Token: t, Job: id, Inc: q.inc, From: 3} }))
 	for step := 2; step < 4; step++ {
 		d := q.must()
@@ -420,7 +420,7 @@ func TestRestoredJobHasALease(t *testing.T) {
 	g := decodedTier(t, 10)
 	reg := registration(0, "lr", 0, 40, 4)
 	g.ok(g.ask(func(t Token) Event { return Restore{Register: withToken(reg, t), ID: 9, Ranks: []ident.Incarnation{3}} }))
-	refused(t, g.ask(func(t Token) Event { return Restore{Register: withToken(reg, t), ID: 9} }), fault.StateDamaged)
+	refused(t, g.ask(func(t Token) Event { return Restore{Register: withToken(reg, t), ID: 9} }), errs.StateDamaged)
 	if w := g.after(11e9); !hasPrefix(w, "job 9 ended") {
 		t.Errorf("after the lease: %v", w)
 	}

@@ -5,7 +5,7 @@ import (
 
 	"larder/dsa"
 	"larder/internal/bits"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/jobs"
 )
@@ -146,7 +146,7 @@ func (s *stream) agrees(r int, epoch uint32) error {
 		if i == r || !k.Wants || (k.Next == s.rest.Epoch) == (epoch == s.rest.Epoch) {
 			continue
 		}
-		return fault.New(fault.Stale, s.job.Spec.Name, "load the same state_dict in every rank",
+		return errs.New(errs.Stale, s.job.Spec.Name, "load the same state_dict in every rank",
 			"rank %d of job %s begins with epoch %d and rank %d with epoch %d: one of them has loaded a state and the other has not", r, s.job.Spec.Name, epoch, i, k.Next)
 	}
 	return nil

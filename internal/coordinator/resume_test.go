@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"larder/dsa"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/xrand"
 	"larder/jobs"
@@ -294,7 +294,7 @@ func TestRestNobodyAsksFor(t *testing.T) {
 	}
 	p, q := g.attach(id, 0), g.attach(id, 1)
 	p.epoch(3)
-	refused(t, q.tryEpoch(4), fault.Stale, "load the same state_dict")
+	refused(t, q.tryEpoch(4), errs.Stale, "load the same state_dict")
 	p.epoch(4)
 	q.epoch(4)
 	var all []ident.ObjectID
@@ -366,7 +366,7 @@ func TestScript(t *testing.T) {
 	reg.Sample.Subset, reg.Member, reg.Spec.Subset = orders[2], nil, 20
 	id := g.ok(g.ask(func(t Token) Event { return withToken(reg, t) })).Job
 	p := g.attach(id, 0)
-	refused(t, p.tryEpoch(0), fault.JobEnded, "epochs 2 to 4")
+	refused(t, p.tryEpoch(0), errs.JobEnded, "epochs 2 to 4")
 	for _, e := range []uint32{2, 3, 4} {
 		p.epoch(e)
 		if got := p.drain(); !slices.Equal(got, orders[e]) {
@@ -376,5 +376,5 @@ func TestScript(t *testing.T) {
 			t.Errorf("epoch %d has instance %d", e, j.Epoch+j.Offset)
 		}
 	}
-	refused(t, p.tryEpoch(5), fault.JobEnded)
+	refused(t, p.tryEpoch(5), errs.JobEnded)
 }

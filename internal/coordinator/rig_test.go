@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"larder/dsa"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/jobs"
 )
@@ -334,9 +334,9 @@ func hasPrefix(words []string, prefix string) bool {
 	return slices.ContainsFunc(words, func(w string) bool { return strings.HasPrefix(w, prefix) })
 }
 
-func refused(t *testing.T, rep Reply, reason fault.Reason, words ...string) {
+func refused(t *testing.T, rep Reply, reason errs.Reason, words ...string) {
 	t.Helper()
-	f, ok := errors.AsType[*fault.Error](rep.Err)
+	f, ok := errors.AsType[*errs.Error](rep.Err)
 	if !ok || f.Reason != reason || f.Hint == "" {
 		t.Errorf("reply %v, want %s", rep.Err, reason)
 		return
@@ -406,7 +406,7 @@ func describe(e Effect) string {
 		return fmt.Sprintf("persist %s of job %d", recordNames[x.Kind], x.Job)
 	case Reply:
 		if x.Err != nil {
-			return "refuse: " + string(fault.From(x.Err).Reason)
+			return "refuse: " + string(errs.From(x.Err).Reason)
 		}
 		return "reply"
 	case Complain:

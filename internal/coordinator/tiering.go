@@ -6,8 +6,9 @@ import (
 
 	"larder/cachepolicy"
 	"larder/dsa"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
+	"larder/internal/units"
 	"larder/tiers/residency"
 )
 
@@ -334,7 +335,7 @@ func (c *Core) split(t TierConfig) ([ident.NumForms]int64, string, error) {
 		out[f] = t.Sizes[f]
 		left -= t.Sizes[f]
 		if t.Sizes[f] > 0 {
-			fixed = append(fixed, fmt.Sprintf("tiers.%s %s", f, fault.Size(t.Sizes[f])))
+			fixed = append(fixed, fmt.Sprintf("tiers.%s %s", f, units.Size(t.Sizes[f])))
 		}
 	}
 	if left < 0 {
@@ -342,8 +343,8 @@ func (c *Core) split(t TierConfig) ([ident.NumForms]int64, string, error) {
 		if len(fixed) > 1 {
 			verb = "exceed"
 		}
-		return out, "", fault.New(fault.ResourceExceeded, "tiers", "lower a tier or raise tiers.total",
-			"%s %s tiers.total %s", strings.Join(fixed, " + "), verb, fault.Size(t.Total))
+		return out, "", errs.New(errs.ResourceExceeded, "tiers", "lower a tier or raise tiers.total",
+			"%s %s tiers.total %s", strings.Join(fixed, " + "), verb, units.Size(t.Total))
 	}
 	if autos == 0 {
 		return out, "fixed by the configuration", nil
@@ -369,7 +370,7 @@ func (c *Core) split(t TierConfig) ([ident.NumForms]int64, string, error) {
 		var rest []string
 		for _, f := range tierForms {
 			if t.Sizes[f] < 0 {
-				rest = append(rest, fmt.Sprintf("%s %s", f, fault.Size(out[f])))
+				rest = append(rest, fmt.Sprintf("%s %s", f, units.Size(out[f])))
 			} else if t.Sizes[f] == 0 {
 				fixed = append(fixed, fmt.Sprintf("tiers.%s 0", f))
 			}

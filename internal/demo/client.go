@@ -12,11 +12,11 @@ import (
 	"github.com/cespare/xxhash/v2"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	larderv1 "larder/proto/larder/v1"
 )
 
-// session is what a client process needs of internal/client.
+// session is what a client process needs of client.
 type session interface {
 	register(ctx context.Context, spec *larderv1.JobSpec) error
 	attach(ctx context.Context, job string) (stream, error)
@@ -54,12 +54,12 @@ func runClient(ctx context.Context, stdin io.Reader, stdout io.Writer, dial func
 	in := bufio.NewReader(stdin)
 	first, err := in.ReadBytes('\n')
 	if err != nil {
-		return fault.New(fault.Invalid, "demo-client", "larder demo starts it by itself; run that",
+		return errs.New(errs.Invalid, "demo-client", "larder demo starts it by itself; run that",
 			"no order on standard input")
 	}
 	var o order
 	if err := json.Unmarshal(first, &o); err != nil {
-		return fault.Wrap(err, fault.Invalid, "demo-client", "larder demo starts it by itself; run that",
+		return errs.Wrap(err, errs.Invalid, "demo-client", "larder demo starts it by itself; run that",
 			"the order on standard input is not understood")
 	}
 	ctx, cancel := context.WithCancel(ctx)

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/xrand"
 )
 
@@ -108,7 +108,7 @@ func DrawSmall(ctx context.Context, root string, seed uint64, n, shrink int, tic
 }
 
 func diskFault(err error, where string) error {
-	return fault.Wrap(err, fault.ResourceExceeded, where,
+	return errs.Wrap(err, errs.ResourceExceeded, where,
 		"free some space there, set TMPDIR to a folder with more, or draw fewer with --samples",
 		"the demo's images could not be written")
 }

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 // The weight of every file must lie where photographs of that size lie: the figures of the demo depend on it.
@@ -114,8 +114,8 @@ func TestDrawNamesTheFolderItCannotWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := Draw(t.Context(), file, 1, 10, nil)
-	f := fault.From(err)
-	if err == nil || f.Reason != fault.ResourceExceeded || f.Subject != file {
+	f := errs.From(err)
+	if err == nil || f.Reason != errs.ResourceExceeded || f.Subject != file {
 		t.Fatalf("got %v", err)
 	}
 }

@@ -4,11 +4,11 @@ import (
 	"context"
 	"os"
 
-	"larder/internal/client"
+	"larder/client"
 	larderv1 "larder/proto/larder/v1"
 )
 
-// What the demo needs of internal/client, behind the interfaces of client.go and phase.go, so that their tests need no daemon.
+// What the demo needs of client, behind the interfaces of client.go and phase.go, so that their tests need no daemon.
 
 type clientSession struct{ *client.Conn }
 

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -277,7 +277,7 @@ func (p *phase) each(ctx context.Context, events <-chan event, f func(event) (bo
 				timer.Reset(p.patience.job)
 				continue
 			}
-			return fault.New(fault.Unavailable, p.title, "run it again with --keep and look into the logs of the daemons",
+			return errs.New(errs.Unavailable, p.title, "run it again with --keep and look into the logs of the daemons",
 				"no job made any progress for %v", p.patience.job)
 		case <-ctx.Done():
 			return ctx.Err()
@@ -314,7 +314,7 @@ func (p *phase) died(c *child, err error) error {
 	if tail := strings.TrimSpace(c.tail()); tail != "" {
 		how += "; its last words:\n" + tail
 	}
-	return fault.New(fault.Internal, c.name, "run it again with --keep and look into the logs", "%s: %s %s", p.title, c.name, how)
+	return errs.New(errs.Internal, c.name, "run it again with --keep and look into the logs", "%s: %s %s", p.title, c.name, how)
 }
 
 // train keeps the books until every client has reported its end.

@@ -9,7 +9,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
+	"larder/internal/units"
 )
 
 //go:embed report.html.tmpl
@@ -31,9 +32,9 @@ var reportPage = template.Must(template.New("report").Funcs(template.FuncMap{
 	"size": func(v any) string {
 		switch n := v.(type) {
 		case int64:
-			return fault.Size(n)
+			return units.Size(n)
 		case uint64:
-			return fault.Size(n)
+			return units.Size(n)
 		}
 		return fmt.Sprint(v)
 	},
@@ -94,7 +95,7 @@ func writeReport(path string, r *Result) (err error) {
 		}
 	}
 	if err != nil {
-		return fault.Wrap(err, fault.ResourceExceeded, path, "name another place with --report PATH", "the report could not be written")
+		return errs.Wrap(err, errs.ResourceExceeded, path, "name another place with --report PATH", "the report could not be written")
 	}
 	return nil
 }
@@ -122,7 +123,7 @@ func renderReport(r *Result) ([]byte, error) {
 	}
 	p.Rows = []pair{
 		num("Source reads", u.SourceReads, s.SourceReads),
-		{"Bytes read", fault.Size(u.SourceBytes), fault.Size(s.SourceBytes), compareWords(float64(u.SourceBytes), float64(s.SourceBytes), 0)},
+		{"Bytes read", units.Size(u.SourceBytes), units.Size(s.SourceBytes), compareWords(float64(u.SourceBytes), float64(s.SourceBytes), 0)},
 		num("Images decoded", u.Decodes, s.Decodes),
 		num("Augments", u.Augments, s.Augments),
 		num("Samples delivered", u.Delivered, s.Delivered),
@@ -130,7 +131,7 @@ func renderReport(r *Result) ([]byte, error) {
 		sec("Jobs waiting for data, together", "s", u.Wait(), s.Wait()),
 		sec("All jobs done after", "s", u.Seconds, s.Seconds),
 		{"Samples per second, all jobs", count(int(u.Rate())), count(int(s.Rate())), compareWords(s.Rate(), u.Rate(), sameTime, "more")},
-		{"Resident memory of the daemons, peak", fault.Size(u.PeakRSS), fault.Size(s.PeakRSS), ""},
+		{"Resident memory of the daemons, peak", units.Size(u.PeakRSS), units.Size(s.PeakRSS), ""},
 	}
 	p.Work, p.Decodes, p.Rates = workPlot(r), decodePlot(r), ratePlot(r)
 	p.Waits, p.Epoch = waitPlot(r), epochPlot(r)

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/xrand"
 )
 
@@ -134,7 +134,7 @@ func TestWriteReportReplacesWholeFilesOnly(t *testing.T) {
 		}
 	}
 	err = writeReport(filepath.Join(dir, "none", "r.html"), made(4, 2))
-	if f := fault.From(err); err == nil || !strings.Contains(f.Hint, "--report") {
+	if f := errs.From(err); err == nil || !strings.Contains(f.Hint, "--report") {
 		t.Fatalf("got %v", err)
 	}
 	if err := writable(filepath.Join(dir, "none", "r.html")); err == nil {

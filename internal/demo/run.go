@@ -13,7 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
+	"larder/internal/units"
 )
 
 // Options are the flags of larder demo. Zero values are not defaults; the command has them.
@@ -35,9 +36,9 @@ type Options struct {
 
 // check returns every wrong option at once.
 func (o *Options) check() error {
-	var errs []error
+	var problems []error
 	bad := func(flag, format string, args ...any) {
-		errs = append(errs, fault.New(fault.Invalid, flag, "larder demo --help has the limits", flag+" "+format, args...))
+		problems = append(problems, errs.New(errs.Invalid, flag, "larder demo --help has the limits", flag+" "+format, args...))
 	}
 	if o.Jobs < minJobs || o.Jobs > maxJobs {
 		bad("--jobs", "must be %d to %d, not %d", minJobs, maxJobs, o.Jobs)
@@ -52,9 +53,9 @@ func (o *Options) check() error {
 		bad("--share", "must be none or augmented, not %q", o.Share)
 	}
 	if o.Memory != 0 && o.Memory < minMemory {
-		bad("--memory", "must be at least %s, not %s", fault.Size(minMemory), fault.Size(o.Memory))
+		bad("--memory", "must be at least %s, not %s", units.Size(minMemory), units.Size(o.Memory))
 	}
-	return errors.Join(errs...)
+	return errors.Join(problems...)
 }
 
 // runner is one demo while it goes on.
@@ -132,8 +133,8 @@ func (r *runner) all(ctx context.Context) (_ *Result, err error) {
 		groups           [][]int
 		run              *RunStats
 	}{
-		{fmt.Sprintf("unshared: %d jobs, a daemon of its own for each, %s of cache each", r.Jobs, fault.Size(r.memory/int64(r.Jobs))), "unshared", "u", alone, &res.Unshared},
-		{fmt.Sprintf("shared: %d jobs, one daemon, %s of cache", r.Jobs, fault.Size(r.memory)), "shared", "s", together, &res.Shared},
+		{fmt.Sprintf("unshared: %d jobs, a daemon of its own for each, %s of cache each", r.Jobs, units.Size(r.memory/int64(r.Jobs))), "unshared", "u", alone, &res.Unshared},
+		{fmt.Sprintf("shared: %d jobs, one daemon, %s of cache", r.Jobs, units.Size(r.memory)), "shared", "s", together, &res.Shared},
 	} {
 		p, err := r.run1(ctx, half.title, half.dir, half.groups)
 		if err != nil {
@@ -200,7 +201,7 @@ func (r *runner) draw(ctx context.Context, res *Result) error {
 		Decoded: 3 * d.Pixels, Seconds: took,
 	}
 	r.view.finish("drew %s images, %.0f-%.0f kB each, %s (%s decoded), in %.1f s", count(r.Samples),
-		float64(d.Min)/1e3, float64(d.Max)/1e3, fault.Size(d.Bytes), fault.Size(3*d.Pixels), took)
+		float64(d.Min)/1e3, float64(d.Max)/1e3, units.Size(d.Bytes), units.Size(3*d.Pixels), took)
 	return nil
 }
 
@@ -225,12 +226,12 @@ const (
 // makeTemp makes the folder and takes the lock in it, which tells later demos that its owner lives.
 func (r *runner) makeTemp() (lock *os.File, err error) {
 	if r.temp, err = os.MkdirTemp("", tempPattern); err != nil {
-		return nil, fault.Wrap(err, fault.ResourceExceeded, os.TempDir(), "set TMPDIR to a folder that can be written",
+		return nil, errs.Wrap(err, errs.ResourceExceeded, os.TempDir(), "set TMPDIR to a folder that can be written",
 			"the demo needs a folder for its images")
 	}
 	if longest := filepath.Join(r.temp, "u", fmt.Sprint("d", maxJobs), "s.lock"); len(longest) > maxSocket {
 		os.Remove(r.temp)
-		return nil, fault.New(fault.Invalid, r.temp, "set TMPDIR to a shorter path, e.g. TMPDIR=/tmp",
+		return nil, errs.New(errs.Invalid, r.temp, "set TMPDIR to a shorter path, e.g. TMPDIR=/tmp",
 			"the path of the socket would have %d bytes; a unix socket can have %d", len(longest), maxSocket)
 	}
 	// The name appears when the lock is held: a demo that sweeps meanwhile never finds it free.
@@ -256,7 +257,7 @@ func (r *runner) cleanUp(lock *os.File) error {
 		return os.Remove(filepath.Join(r.temp, lockName))
 	}
 	if err := os.RemoveAll(r.temp); err != nil {
-		return fault.Wrap(err, fault.Internal, r.temp, "remove it by hand", "the demo's folder could not be removed")
+		return errs.Wrap(err, errs.Internal, r.temp, "remove it by hand", "the demo's folder could not be removed")
 	}
 	return nil
 }
@@ -290,7 +291,7 @@ func writable(report string) error {
 	}
 	f, err := os.CreateTemp(filepath.Dir(report), ".larder-demo-*")
 	if err != nil {
-		return fault.Wrap(err, fault.Invalid, report, "name another place with --report PATH, or none with --report ''",
+		return errs.Wrap(err, errs.Invalid, report, "name another place with --report PATH, or none with --report ''",
 			"the report could not be written")
 	}
 	f.Close()

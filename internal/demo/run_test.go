@@ -14,7 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
+	"larder/internal/units"
 )
 
 // syncBuffer is what a View of a test writes to; hook runs with all text so far.
@@ -122,7 +123,7 @@ func TestDemoSaysWhatWentWrong(t *testing.T) {
 					t.Errorf("%q does not say %q", err, w)
 				}
 			}
-			if f := fault.From(err); scenario != "error" && (f.Hint == "" || f.Subject == "") {
+			if f := errs.From(err); scenario != "error" && (f.Hint == "" || f.Subject == "") {
 				t.Errorf("no hint or subject: %+v", f)
 			}
 			assertNothingLeft(t, r)
@@ -178,10 +179,10 @@ func TestDemoKeepsWhenAsked(t *testing.T) {
 func TestMemory(t *testing.T) {
 	d := &Drawn{Bytes: 90 << 20, Pixels: 300 << 20}
 	if got := enough(d, 64<<30); got < d.Bytes+3*d.Pixels || got > (d.Bytes+3*d.Pixels)*6/5 {
-		t.Errorf("%s for %s stored and %s decoded", fault.Size(got), fault.Size(d.Bytes), fault.Size(3*d.Pixels))
+		t.Errorf("%s for %s stored and %s decoded", units.Size(got), units.Size(d.Bytes), units.Size(3*d.Pixels))
 	}
 	if got := enough(d, 1<<30); got > 1<<30/3 {
-		t.Errorf("%s on a machine of 1 GiB", fault.Size(got))
+		t.Errorf("%s on a machine of 1 GiB", units.Size(got))
 	}
 	if got := enough(&Drawn{}, 0); got != minMemory {
 		t.Errorf("%d", got)

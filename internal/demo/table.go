@@ -5,7 +5,7 @@ import (
 	"io"
 	"strings"
 
-	"larder/internal/fault"
+	"larder/internal/units"
 )
 
 // WriteText prints the result for people.
@@ -45,7 +45,7 @@ func (r *Result) WriteText(w io.Writer) error {
 	seconds("processor seconds", u.CPUSeconds, s.CPUSeconds)
 	seconds("seconds", u.Seconds, s.Seconds)
 	fmt.Fprintf(&b, "(%d jobs, %s of %s images wanted by at least one of them, %d epochs; %s of cache memory in all, both times)\n\n",
-		len(s.Jobs), count(r.Unique), count(r.Dataset.Samples), r.Epochs, fault.Size(r.MemoryBytes))
+		len(s.Jobs), count(r.Unique), count(r.Dataset.Samples), r.Epochs, units.Size(r.MemoryBytes))
 
 	answer := "yes"
 	if !r.Audit.OK() {

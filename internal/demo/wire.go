@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"io"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 // What the parent and a client process tell each other, one JSON object a line: the parent writes order, then "go"; the
@@ -46,20 +46,20 @@ type line struct {
 	Error *lineError `json:"error,omitempty"`
 }
 
-// lineError carries a fault.Error over the pipe.
+// lineError carries a errs.Error over the pipe.
 type lineError struct {
-	Reason  fault.Reason `json:"reason"`
-	Subject string       `json:"subject"`
-	Message string       `json:"message"`
-	Hint    string       `json:"hint"`
+	Reason  errs.Reason `json:"reason"`
+	Subject string      `json:"subject"`
+	Message string      `json:"message"`
+	Hint    string      `json:"hint"`
 }
 
-func (e *lineError) fault() *fault.Error {
-	return &fault.Error{Reason: e.Reason, Subject: e.Subject, Message: e.Message, Hint: e.Hint}
+func (e *lineError) fault() *errs.Error {
+	return &errs.Error{Reason: e.Reason, Subject: e.Subject, Message: e.Message, Hint: e.Hint}
 }
 
 func newLineError(err error) *lineError {
-	f := fault.From(err)
+	f := errs.From(err)
 	e := &lineError{Reason: f.Reason, Subject: f.Subject, Message: f.Message, Hint: f.Hint}
 	if f.Err != nil {
 		e.Message += ": " + f.Err.Error()

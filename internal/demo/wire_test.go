@@ -10,7 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 func TestReceiptsTravelWhole(t *testing.T) {
@@ -53,7 +53,7 @@ func FuzzReadLines(f *testing.F) {
 }
 
 func TestErrorsTravelWhole(t *testing.T) {
-	in := fault.Wrap(io.ErrUnexpectedEOF, fault.SampleBad, "a.jpg", "replace it", "decode a.jpg")
+	in := errs.Wrap(io.ErrUnexpectedEOF, errs.SampleBad, "a.jpg", "replace it", "decode a.jpg")
 	out := newLineError(in).fault()
 	if out.Error() != in.Error() || out.Reason != in.Reason || out.Subject != in.Subject {
 		t.Errorf("%v became %v", in, out)
@@ -64,7 +64,7 @@ func TestClientWantsAnOrder(t *testing.T) {
 	for _, text := range []string{"", "no newline", "not json\n"} {
 		var out bytes.Buffer
 		err := Client(t.Context(), strings.NewReader(text), &out)
-		if !fault.Is(err, fault.Invalid) || !strings.Contains(fault.From(err).Hint, "larder demo") {
+		if !errs.Is(err, errs.Invalid) || !strings.Contains(errs.From(err).Hint, "larder demo") {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
@@ -80,7 +80,7 @@ func TestClientWithoutParentOrDaemon(t *testing.T) {
 	defer w.Close()
 	go func() { _, _ = w.Write(append(o, '\n')) }()
 	var out bytes.Buffer
-	if err := Client(t.Context(), r, &out); !fault.Is(err, fault.Unavailable) {
+	if err := Client(t.Context(), r, &out); !errs.Is(err, errs.Unavailable) {
 		t.Errorf("got %v", err)
 	}
 	w.Close()

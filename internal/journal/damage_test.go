@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/xrand"
 )
@@ -188,14 +188,14 @@ func tryDamaged(t *testing.T, base damaged, fs *MemFS, label, name, what string)
 	t.Helper()
 	if rep, err := Check(fs); err == nil && len(rep.Notes) == 0 && name != markName && what != "removed" && !strings.HasPrefix(what, "renamed") {
 		t.Errorf("%s: Check found nothing", label)
-	} else if err != nil && (!fault.Is(err, fault.StateDamaged) && !fault.Is(err, fault.Unsupported) || !strings.Contains(err.Error(), "byte")) {
+	} else if err != nil && (!errs.Is(err, errs.StateDamaged) && !errs.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "byte")) {
 		t.Errorf("%s: Check says %v", label, err)
 	}
 	repaired := fs.Clone()
 	d, err := OpenDisk(fs, small)
 	tryRepaired(t, base, repaired, label, err == nil)
 	if err != nil {
-		if !fault.Is(err, fault.StateDamaged) {
+		if !errs.Is(err, errs.StateDamaged) {
 			t.Errorf("%s: %v", label, err)
 		}
 		return false
@@ -236,7 +236,7 @@ func tryRepaired(t *testing.T, base damaged, fs *MemFS, label string, sound bool
 	t.Helper()
 	rep, err := Repair(fs)
 	if err != nil {
-		if !fault.Is(err, fault.StateDamaged) || !strings.Contains(err.Error(), "move the directory away") {
+		if !errs.Is(err, errs.StateDamaged) || !strings.Contains(err.Error(), "move the directory away") {
 			t.Errorf("%s: Repair: %v", label, err)
 		}
 		return
@@ -304,7 +304,7 @@ func tryCopied(t *testing.T, base damaged, fs *MemFS, label string) bool {
 	t.Helper()
 	d, err := OpenDisk(fs, small)
 	if err != nil {
-		if !fault.Is(err, fault.StateDamaged) || !strings.Contains(err.Error(), "damaged at byte") || !strings.Contains(err.Error(), "larder state repair") {
+		if !errs.Is(err, errs.StateDamaged) || !strings.Contains(err.Error(), "damaged at byte") || !strings.Contains(err.Error(), "larder state repair") {
 			t.Errorf("%s: %v", label, err)
 		}
 		return false
@@ -336,10 +336,10 @@ func TestReadOnly(t *testing.T) {
 	if fs, err = OpenDir(filepath.Join(dir, "state"), true); err != nil {
 		t.Fatal(err)
 	}
-	if _, err = OpenDisk(fs, Options{}); !fault.Is(err, fault.StateFailed) || !errors.Is(err, unix.EROFS) || !strings.Contains(err.Error(), "that larder may write to") {
+	if _, err = OpenDisk(fs, Options{}); !errs.Is(err, errs.StateFailed) || !errors.Is(err, unix.EROFS) || !strings.Contains(err.Error(), "that larder may write to") {
 		t.Error(err)
 	}
-	if _, err := OpenDir(filepath.Join(dir, "new"), true); !fault.Is(err, fault.ConfigInvalid) || !strings.Contains(err.Error(), "that you may write to") {
+	if _, err := OpenDir(filepath.Join(dir, "new"), true); !errs.Is(err, errs.ConfigInvalid) || !strings.Contains(err.Error(), "that you may write to") {
 		t.Error(err)
 	}
 }
@@ -357,10 +357,10 @@ func TestNewerVersion(t *testing.T) {
 	if err := base.fs.Damage(last, newer); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenDisk(base.fs, small); !fault.Is(err, fault.Unsupported) || !strings.Contains(err.Error(), "newer") {
+	if _, err := OpenDisk(base.fs, small); !errs.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "newer") {
 		t.Errorf("open: %v", err)
 	}
-	if _, err := Repair(base.fs); !fault.Is(err, fault.Unsupported) {
+	if _, err := Repair(base.fs); !errs.Is(err, errs.Unsupported) {
 		t.Errorf("repair: %v", err)
 	}
 }

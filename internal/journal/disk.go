@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/invariant"
 )
 
@@ -44,7 +44,7 @@ type Disk struct {
 	wake    chan struct{} // one token: something is in pending, or the log is closed
 	idle    chan struct{} // closed when the goroutine has ended
 	closing chan struct{} // closed by Close
-	full    atomic.Pointer[fault.Error]
+	full    atomic.Pointer[errs.Error]
 	tidying sync.WaitGroup
 
 	// of the goroutine
@@ -84,7 +84,7 @@ type Disk struct {
 var _ Log = (*Disk)(nil)
 
 // OpenDisk takes the folder for itself, reads what is there, cuts a torn tail off and begins a new term. What was found
-// is Found. Errors are *fault.Error: ALREADY_EXISTS when another process has it, STATE_DAMAGED with file and offset,
+// is Found. Errors are *errs.Error: ALREADY_EXISTS when another process has it, STATE_DAMAGED with file and offset,
 // UNSUPPORTED when a newer larder wrote it, STATE_FAILED when the disk refuses.
 func OpenDisk(fs FS, o Options) (*Disk, error) {
 	if o.SegmentBytes <= 0 {
@@ -121,7 +121,7 @@ func OpenDisk(fs FS, o Options) (*Disk, error) {
 func takeLock(fs FS) (io.Closer, error) {
 	lock, err := fs.Lock()
 	if held := (*LockedError)(nil); errors.As(err, &held) {
-		return nil, fault.New(fault.AlreadyExists, fs.Path(""), "use that daemon, end it, or give this one another state.dir",
+		return nil, errs.New(errs.AlreadyExists, fs.Path(""), "use that daemon, end it, or give this one another state.dir",
 			"open the state directory %s: it is in use by %s", fs.Path(""), held.Holder)
 	}
 	if err != nil {
@@ -139,7 +139,7 @@ func failed(fs FS, err error, what string) error {
 	case errors.Is(err, syscall.EROFS), errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
 		hint = "set state.dir to a folder that larder may write to, or state.dir: none"
 	}
-	return fault.Wrap(err, fault.StateFailed, fs.Path(""), hint, "the state directory %s: cannot %s", fs.Path(""), what)
+	return errs.Wrap(err, errs.StateFailed, fs.Path(""), hint, "the state directory %s: cannot %s", fs.Path(""), what)
 }
 
 func (d *Disk) open() error {

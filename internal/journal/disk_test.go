@@ -16,7 +16,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/xrand"
 )
@@ -391,7 +391,7 @@ func failNth(t *testing.T, n int, cause error, short bool) (reached bool) {
 				switch {
 				case err != nil:
 					after++
-					if !fault.Is(err, fault.StateFailed) || !errors.Is(err, cause) {
+					if !errs.Is(err, errs.StateFailed) || !errors.Is(err, cause) {
 						t.Errorf("call %d: %v", n, err)
 					}
 				case after > 0:
@@ -417,7 +417,7 @@ func failNth(t *testing.T, n int, cause error, short bool) (reached bool) {
 	if lived && (final || acked+1 < uint64(len(all)) || after > 0) {
 		t.Errorf("call %d: %v was lived through; %d of %d records were acknowledged, %d were not", n, first, acked, len(all), after)
 	}
-	if !lived && (!fault.Is(err, fault.StateFailed) || !errors.Is(err, cause)) {
+	if !lived && (!errs.Is(err, errs.StateFailed) || !errors.Is(err, cause)) {
 		t.Errorf("call %d: %v", n, err)
 	}
 	fs.Fault = nil
@@ -525,7 +525,7 @@ func TestTwoProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = OpenDisk(fs, Options{})
-	if !fault.Is(err, fault.AlreadyExists) || !strings.Contains(err.Error(), fmt.Sprintf("process %d", cmd.Process.Pid)) {
+	if !errs.Is(err, errs.AlreadyExists) || !strings.Contains(err.Error(), fmt.Sprintf("process %d", cmd.Process.Pid)) {
 		t.Errorf("a directory in use: %v", err)
 	}
 	if err := cmd.Process.Kill(); err != nil {
@@ -540,13 +540,13 @@ func TestTwoProcesses(t *testing.T) {
 
 func TestOpenDirRefuses(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := OpenDir(dir+"/none", false); !fault.Is(err, fault.NotFound) {
+	if _, err := OpenDir(dir+"/none", false); !errs.Is(err, errs.NotFound) {
 		t.Errorf("a missing folder: %v", err)
 	}
 	if err := os.WriteFile(dir+"/file", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenDir(dir+"/file", true); !fault.Is(err, fault.ConfigInvalid) {
+	if _, err := OpenDir(dir+"/file", true); !errs.Is(err, errs.ConfigInvalid) {
 		t.Errorf("a file: %v", err)
 	}
 	if err := os.Mkdir(dir+"/open", 0o700); err != nil {
@@ -555,7 +555,7 @@ func TestOpenDirRefuses(t *testing.T) {
 	if err := os.Chmod(dir+"/open", 0o777); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenDir(dir+"/open", true); !fault.Is(err, fault.ConfigInvalid) || !strings.Contains(err.Error(), "chmod") {
+	if _, err := OpenDir(dir+"/open", true); !errs.Is(err, errs.ConfigInvalid) || !strings.Contains(err.Error(), "chmod") {
 		t.Errorf("a folder for everybody: %v", err)
 	}
 	if os.Geteuid() == 0 {
@@ -565,7 +565,7 @@ func TestOpenDirRefuses(t *testing.T) {
 		if err := os.Chown(dir+"/other", 12345, 12345); err != nil {
 			t.Skip(err)
 		}
-		if _, err := OpenDir(dir+"/other", true); !fault.Is(err, fault.ConfigInvalid) {
+		if _, err := OpenDir(dir+"/other", true); !errs.Is(err, errs.ConfigInvalid) {
 			t.Errorf("another user's folder: %v", err)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/proc"
 )
 
@@ -28,10 +28,10 @@ type dir struct {
 }
 
 // OpenDir opens a folder as a state directory; it is made when it is missing and make is true. It must belong to the user and
-// nobody else may write to it. Errors are *fault.Error.
+// nobody else may write to it. Errors are *errs.Error.
 func OpenDir(path string, make bool) (FS, error) {
 	bad := func(err error, hint, what string) error {
-		return fault.Wrap(err, fault.ConfigInvalid, path, hint, "open the state directory %s: %s", path, what)
+		return errs.Wrap(err, errs.ConfigInvalid, path, hint, "open the state directory %s: %s", path, what)
 	}
 	abs, err := filepath.Abs(path)
 	if err != nil {
@@ -45,18 +45,18 @@ func OpenDir(path string, make bool) (FS, error) {
 	info, err := os.Stat(abs)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fault.New(fault.NotFound, path, "larder serve makes it at its first start; see state.dir in larder config show", "there is no state directory %s", path)
+		return nil, errs.New(errs.NotFound, path, "larder serve makes it at its first start; see state.dir in larder config show", "there is no state directory %s", path)
 	case err != nil:
 		return nil, bad(err, "check the path and its rights", "it cannot be looked at")
 	case !info.IsDir():
-		return nil, fault.New(fault.ConfigInvalid, path, "name a folder", "open the state directory %s: it is a file", path)
+		return nil, errs.New(errs.ConfigInvalid, path, "name a folder", "open the state directory %s: it is a file", path)
 	}
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
-		return nil, fault.New(fault.ConfigInvalid, path, "set state.dir to a folder of your own, or start larder as its owner",
+		return nil, errs.New(errs.ConfigInvalid, path, "set state.dir to a folder of your own, or start larder as its owner",
 			"open the state directory %s: it belongs to user %d, and this is user %d", path, st.Uid, os.Geteuid())
 	}
 	if info.Mode().Perm()&0o022 != 0 {
-		return nil, fault.New(fault.ConfigInvalid, path, "chmod go-w "+path, "open the state directory %s: others may write to it (%v)", path, info.Mode().Perm())
+		return nil, errs.New(errs.ConfigInvalid, path, "chmod go-w "+path, "open the state directory %s: others may write to it (%v)", path, info.Mode().Perm())
 	}
 	root, err := os.OpenRoot(abs)
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"testing"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/testenv"
 )
 
@@ -34,7 +34,7 @@ func TestOneOfManyHasTheFolder(t *testing.T) {
 				switch {
 				case err == nil:
 					winners = append(winners, d)
-				case !fault.Is(err, fault.AlreadyExists):
+				case !errs.Is(err, errs.AlreadyExists):
 					t.Error(err)
 				}
 			})

@@ -7,7 +7,8 @@ import (
 	"syscall"
 	"time"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
+	"larder/internal/units"
 )
 
 // A full disk is the one error that a log lives through. What is to be written next is reserved before it is written, so that as a rule the
@@ -50,8 +51,8 @@ func (d *Disk) withRoom(need int64, op func() error) error {
 			return err
 		}
 		if d.full.Load() == nil { // else it was closed while it waited
-			f := fault.Wrap(err, fault.ResourceExceeded, d.fs.Path(""), "make room on that disk; larder goes on by itself",
-				"the disk of the state directory %s is full, and %s more are needed: nothing is lost, jobs wait", d.fs.Path(""), fault.Size(need))
+			f := errs.Wrap(err, errs.ResourceExceeded, d.fs.Path(""), "make room on that disk; larder goes on by itself",
+				"the disk of the state directory %s is full, and %s more are needed: nothing is lost, jobs wait", d.fs.Path(""), units.Size(need))
 			f.RetryAfter = time.Second
 			d.full.Store(f)
 			d.options.tell(f)
@@ -123,8 +124,8 @@ func (d *Disk) settle(name string) error {
 
 // noRoom is the error of a start on a full disk.
 func (d *Disk) noRoom(err error) error {
-	return fault.Wrap(err, fault.StateFailed, d.fs.Path(""), "make room on that disk, then start again; nothing that was promised is lost",
-		"the state directory %s: its disk is full, and a daemon needs %s to begin", d.fs.Path(""), fault.Size(reserveStep))
+	return errs.Wrap(err, errs.StateFailed, d.fs.Path(""), "make room on that disk, then start again; nothing that was promised is lost",
+		"the state directory %s: its disk is full, and a daemon needs %s to begin", d.fs.Path(""), units.Size(reserveStep))
 }
 
 // dropPartial removes what a failed put left behind: on a full disk it is in the way.

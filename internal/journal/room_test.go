@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/testenv"
 	"larder/internal/xrand"
@@ -72,7 +72,7 @@ func TestFullDisk(t *testing.T) {
 				time.Sleep(10 * time.Microsecond)
 			}
 			waits := d.Room()
-			if !fault.Is(waits, fault.ResourceExceeded) || !errors.Is(waits, syscall.ENOSPC) || !strings.Contains(waits.Error(), "more are needed") {
+			if !errs.Is(waits, errs.ResourceExceeded) || !errors.Is(waits, syscall.ENOSPC) || !strings.Contains(waits.Error(), "more are needed") {
 				t.Fatal(waits)
 			}
 			img := fs.Clone()
@@ -96,7 +96,7 @@ func TestFullDisk(t *testing.T) {
 				t.Fatalf("round %d: with room %d of %d records were acknowledged: %v, %v", round, a.good.Load(), len(all), err, d.Room())
 			}
 		}
-		if err := d.Close(); fault.Is(err, fault.StateFailed) != (a.bad.Load() > 0) {
+		if err := d.Close(); errs.Is(err, errs.StateFailed) != (a.bad.Load() > 0) {
 			t.Fatalf("round %d: %d refused, Close says %v", round, a.bad.Load(), err)
 		}
 		if a.good.Load()+a.bad.Load() != uint64(len(all)) {
@@ -130,7 +130,7 @@ func TestStartOnAFullDisk(t *testing.T) {
 	fs.SetRoom(fs.Used() + 10_000)
 	for range 3 {
 		_, err := OpenDisk(fs, Options{})
-		if !fault.Is(err, fault.StateFailed) || !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "1MiB to begin") || !strings.Contains(err.Error(), "make room") {
+		if !errs.Is(err, errs.StateFailed) || !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "1MiB to begin") || !strings.Contains(err.Error(), "make room") {
 			t.Fatal(err)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 // Names of files. Numbers are hexadecimal and of fixed width, so that names sort as the files do.
@@ -44,10 +44,10 @@ func (d *Damage) Error() string {
 // fault is what a user sees.
 func (d *Damage) fault(dir string) error {
 	if d.Newer {
-		return fault.New(fault.Unsupported, d.File, "use the larder that wrote it, or another state.dir",
+		return errs.New(errs.Unsupported, d.File, "use the larder that wrote it, or another state.dir",
 			"open the state directory %s: %s: %s", dir, d.File, d.What)
 	}
-	return fault.Wrap(d, fault.StateDamaged, d.File, "larder state repair "+dir+" shows and does what can be done; or set state.dir to an empty folder",
+	return errs.Wrap(d, errs.StateDamaged, d.File, "larder state repair "+dir+" shows and does what can be done; or set state.dir to an empty folder",
 		"open the state directory %s", dir)
 }
 

@@ -6,14 +6,15 @@ import (
 	"sort"
 	"strings"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
+	"larder/internal/nearest"
 )
 
 // maxSide bounds every side an op can ask for; JPEG cannot hold more either.
 const maxSide = 65500
 
-func opError(i int, name, hint, format string, args ...any) *fault.Error {
-	return fault.New(fault.RecipeInvalid, fmt.Sprintf("transform[%d] %s", i, name), hint, "op %d, %s: "+format,
+func opError(i int, name, hint, format string, args ...any) *errs.Error {
+	return errs.New(errs.RecipeInvalid, fmt.Sprintf("transform[%d] %s", i, name), hint, "op %d, %s: "+format,
 		append([]any{i, name}, args...)...)
 }
 
@@ -23,7 +24,7 @@ type args struct {
 	name string
 	in   map[string]any
 	out  map[string]any // canonical
-	err  *fault.Error
+	err  *errs.Error
 }
 
 func (a *args) fail(hint, format string, v ...any) {
@@ -188,7 +189,7 @@ func (a *args) word(name, def string, words []string, aliases map[string]string)
 			}
 		}
 		if !found {
-			a.fail(fault.DidYouMean(s, words), "%s is %s", name, show(s))
+			a.fail(nearest.DidYouMean(s, words), "%s is %s", name, show(s))
 			return def
 		}
 	}
@@ -214,7 +215,7 @@ func (a *args) interpolation() filter {
 	case "bicubic":
 		return bicubic
 	case "nearest":
-		return nearest
+		return nearestSample
 	}
 	return bilinear
 }
@@ -243,7 +244,7 @@ func (a *args) known(names ...string) {
 		if !ok {
 			hint := "it takes no arguments"
 			if len(names) > 0 {
-				hint = fault.DidYouMean(k, names)
+				hint = nearest.DidYouMean(k, names)
 			}
 			a.fail(hint, "has no argument %s", show(k))
 		}

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/xrand"
 )
 
@@ -37,7 +37,7 @@ func TestWidestImages(t *testing.T) {
 					err = w.DecodeInto(r, enc, key, got)
 				}
 				if i == 3 && s[1] == 65500 { // to 65500 columns before the rows become one
-					if !fault.Is(err, fault.SampleBad) || !strings.Contains(err.Error(), "between the passes of Resize") {
+					if !errs.Is(err, errs.SampleBad) || !strings.Contains(err.Error(), "between the passes of Resize") {
 						t.Errorf("%v: %v", s, err)
 					}
 					continue
@@ -108,7 +108,7 @@ func TestRefuseCorrupt(t *testing.T) {
 			t.Errorf("accepted by Pillow: %v", err)
 		}
 		err := strict.DecodeInto(r, early, RandKey{}, dst)
-		if !IsCorrupt(err) || !fault.Is(err, fault.SampleBad) || !strings.Contains(err.Error(), "damaged") {
+		if !IsCorrupt(err) || !errs.Is(err, errs.SampleBad) || !strings.Contains(err.Error(), "damaged") {
 			t.Errorf("a corrupt image: %v", err)
 		}
 		for _, w := range []*Worker{lax, strict} {
@@ -154,7 +154,7 @@ func TestGuardedDecode(t *testing.T) {
 		}
 		w := NewWorker(c.limits)
 		for range 3 {
-			if err := w.DecodeInto(r, c.enc, RandKey{}, dst); !fault.Is(err, fault.SampleBad) || !strings.Contains(err.Error(), c.want) {
+			if err := w.DecodeInto(r, c.enc, RandKey{}, dst); !errs.Is(err, errs.SampleBad) || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s: %v", c.name, err)
 			}
 		}
@@ -192,7 +192,7 @@ func TestLongSides(t *testing.T) {
 			if err == nil && (uint64(iw) != s[0] || uint64(ih) != s[1] || s[0] < 1 || s[1] < 1 || s[0] > defaultMaxPixels/s[1]) {
 				t.Fatalf("%s of %d x %d: taken for %d x %d", what, s[0], s[1], iw, ih)
 			}
-			if err != nil && !fault.Is(err, fault.SampleBad) {
+			if err != nil && !errs.Is(err, errs.SampleBad) {
 				t.Fatalf("%s of %d x %d: %v", what, s[0], s[1], err)
 			}
 			if n := w.Memory(enc); (n == 0) != (err != nil) || n < 0 {
@@ -202,10 +202,10 @@ func TestLongSides(t *testing.T) {
 				continue
 			}
 			for i, r := range recipes {
-				if img, err := w.Decode(r, enc, heap); !fault.Is(err, fault.SampleBad) {
+				if img, err := w.Decode(r, enc, heap); !errs.Is(err, errs.SampleBad) {
 					t.Fatalf("%s of %d x %d, recipe %d: an image of %d x %d, error %v", what, s[0], s[1], i, img.W, img.H, err)
 				}
-				if err := w.DecodeInto(r, enc, RandKey{}, make([]byte, 64)); !fault.Is(err, fault.SampleBad) {
+				if err := w.DecodeInto(r, enc, RandKey{}, make([]byte, 64)); !errs.Is(err, errs.SampleBad) {
 					t.Fatalf("%s of %d x %d, recipe %d, in one: %v", what, s[0], s[1], i, err)
 				}
 			}
@@ -289,7 +289,7 @@ func TestTIFFMemory(t *testing.T) {
 			t.Errorf("%s: %d bytes (%s), want %d, and the page to say %q", c.name, n, told, c.bytes, c.says)
 		}
 		_, _, _, err := usual.Header(enc)
-		if n <= 1<<30 && err != nil || n > 1<<30 && (!fault.Is(err, fault.SampleBad) || !strings.Contains(err.Error(), "raise prep.max_memory")) {
+		if n <= 1<<30 && err != nil || n > 1<<30 && (!errs.Is(err, errs.SampleBad) || !strings.Contains(err.Error(), "raise prep.max_memory")) {
 			t.Errorf("%s of %d bytes: %v", c.name, n, err)
 		}
 	}

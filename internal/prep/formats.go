@@ -13,7 +13,7 @@ import (
 	"golang.org/x/image/tiff"
 	"golang.org/x/image/webp"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 // decode writes h.w x h.h pixels of RGB to dst.
@@ -40,7 +40,7 @@ func (w *Worker) decode(h header, enc, dst []byte) error {
 
 // decodeError says of a decoder's error what was being decoded.
 func (w *Worker) decodeError(h header, enc []byte, err error) error {
-	if _, ok := errors.AsType[*fault.Error](err); ok {
+	if _, ok := errors.AsType[*errs.Error](err); ok {
 		return err
 	}
 	if truncated(err) {
@@ -53,7 +53,7 @@ func (w *Worker) decodeError(h header, enc []byte, err error) error {
 	if l, ok := errors.AsType[*located](err); ok {
 		err = l.error
 	}
-	return locate(fault.Wrap(err, fault.SampleBad, "", hintBad, "cannot decode the %s image of %d x %d pixels", h.format, h.w, h.h), at)
+	return locate(errs.Wrap(err, errs.SampleBad, "", hintBad, "cannot decode the %s image of %d x %d pixels", h.format, h.w, h.h), at)
 }
 
 // corruptError is what libjpeg warned about.
@@ -62,7 +62,7 @@ type corruptError struct{ warning string }
 func (e *corruptError) Error() string { return e.warning }
 
 func corrupt(h header, warning string) error {
-	return fault.Wrap(&corruptError{warning}, fault.SampleBad, "", hintBad+`, or accept damaged images, as Pillow does`,
+	return errs.Wrap(&corruptError{warning}, errs.SampleBad, "", hintBad+`, or accept damaged images, as Pillow does`,
 		"the %s image of %d x %d pixels is damaged", h.format, h.w, h.h)
 }
 

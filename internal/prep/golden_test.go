@@ -129,7 +129,7 @@ func TestGoldenOps(t *testing.T) {
 	if len(cases) < 100 {
 		t.Fatalf("%d cases", len(cases))
 	}
-	filters := map[string]filter{"bilinear": bilinear, "bicubic": bicubic, "nearest": nearest}
+	filters := map[string]filter{"bilinear": bilinear, "bicubic": bicubic, "nearest": nearestSample}
 	for _, c := range cases {
 		var s step
 		ow, oh := src.W, src.H

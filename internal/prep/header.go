@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/raster"
 )
 
@@ -22,8 +22,8 @@ type header struct {
 	netpbm   *raster.Netpbm
 }
 
-func bad(format string, args ...any) *fault.Error {
-	return fault.New(fault.SampleBad, "", hintBad, format, args...)
+func bad(format string, args ...any) *errs.Error {
+	return errs.New(errs.SampleBad, "", hintBad, format, args...)
 }
 
 // Header recognises the format by content and reads the size. It allocates nothing that depends on the image, and refuses

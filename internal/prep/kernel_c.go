@@ -67,7 +67,7 @@ func octets(s []byte) *C.uint8_t { return (*C.uint8_t)(unsafe.Pointer(unsafe.Sli
 // (nearest) or does as fast (a plain crop).
 func (w *Worker) geoC(s *step, img Image, dst []byte, r *Recipe) bool {
 	same := s.rw == s.src.w && s.rh == s.src.h
-	if w.level == 0 || s.filter == nearest && !same || r == nil && same && !s.hflip {
+	if w.level == 0 || s.filter == nearestSample && !same || r == nil && same && !s.hflip {
 		return false
 	}
 	src := img.view(s.src)

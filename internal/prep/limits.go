@@ -8,7 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
+	"larder/internal/units"
 )
 
 // scans bounds the scans of a JPEG image. A large one may have fewer than MaxScans, but at least 50, so that a small file cannot keep a
@@ -53,8 +54,8 @@ func (h header) working() int64 {
 // checkMemory refuses what would take too much. That a crop needs less of an image does not count: it is good or bad whatever the crop.
 func (w *Worker) checkMemory(h header) error {
 	if n := h.memory(); n > w.limits.MaxBytes {
-		return fault.New(fault.SampleBad, "", hintBad+", or raise prep.max_memory", "the %s image of %d x %d pixels takes %s to decode, and %s are allowed",
-			h.format, h.w, h.h, fault.Size(n), fault.Size(w.limits.MaxBytes))
+		return errs.New(errs.SampleBad, "", hintBad+", or raise prep.max_memory", "the %s image of %d x %d pixels takes %s to decode, and %s are allowed",
+			h.format, h.w, h.h, units.Size(n), units.Size(w.limits.MaxBytes))
 	}
 	return nil
 }
@@ -69,7 +70,7 @@ func (w *Worker) Memory(enc []byte) int64 {
 }
 
 func tooLong(h header, l Limits) error {
-	return fault.New(fault.SampleBad, "", hintBad+", or raise prep.decode_timeout", "the %s image of %d x %d pixels takes more than %s of processor time to decode",
+	return errs.New(errs.SampleBad, "", hintBad+", or raise prep.decode_timeout", "the %s image of %d x %d pixels takes more than %s of processor time to decode",
 		h.format, h.w, h.h, l.Timeout)
 }
 

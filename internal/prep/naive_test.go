@@ -57,7 +57,7 @@ func naiveResize(img Image, w, h int, f filter) Image {
 	if w == img.W && h == img.H {
 		return img
 	}
-	if f == nearest {
+	if f == nearestSample {
 		tx, ty := nearestTable(nil, img.W, w), nearestTable(nil, img.H, h)
 		return naiveMap(w, h, func(x, y, c int) uint8 { return img.at(int(tx[x]), int(ty[y]), c) })
 	}
@@ -199,7 +199,7 @@ func TestResizeExtremes(t *testing.T) {
 					img.Pix[i] = uint8(255 * (i / 3 % 2))
 				}
 			}
-			for _, f := range []filter{bilinear, bicubic, nearest} {
+			for _, f := range []filter{bilinear, bicubic, nearestSample} {
 				s := step{kind: stepGeo, filter: f, src: box{w: c[0], h: c[1]}, rw: c[2], rh: c[3], win: box{w: c[2], h: c[3]}}
 				got := w.run([]step{s}, img, nil, c[2], c[3])
 				if want := naiveResize(img, c[2], c[3], f); !bytes.Equal(got.Pix, want.Pix) {

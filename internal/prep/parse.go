@@ -4,7 +4,8 @@ import (
 	"maps"
 	"strings"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
+	"larder/internal/nearest"
 )
 
 type opKind uint8
@@ -72,7 +73,7 @@ var opNames = []string{
 // goes back to uint8 must agree in scale.
 func ParseRecipe(ops []OpSpec) (*Recipe, error) {
 	if len(ops) > maxOps {
-		return nil, fault.New(fault.RecipeInvalid, "transform", "join ops", "a recipe of %d ops is longer than the %d that are allowed", len(ops), maxOps)
+		return nil, errs.New(errs.RecipeInvalid, "transform", "join ops", "a recipe of %d ops is longer than the %d that are allowed", len(ops), maxOps)
 	}
 	p := parser{}
 	for i, spec := range ops {
@@ -183,7 +184,7 @@ func (p *parser) parse(a *args) (o op, tail bool) {
 		a.fail("list the ops themselves", "larder.ops.Compose is flattened by the client; on the wire a recipe is a plain list")
 		return op{}, false
 	default:
-		a.err = opError(a.i, a.name, fault.DidYouMean(a.name, opNames), "there is no such op")
+		a.err = opError(a.i, a.name, nearest.DidYouMean(a.name, opNames), "there is no such op")
 		return op{}, false
 	}
 	return op{}, true
@@ -302,7 +303,7 @@ func (p *parser) normalize(a *args) {
 	o := op{kind: opNormalize, spec: OpSpec{Name: "Normalize", Args: a.out}}
 	if s, ok := a.in["mean"].(string); ok {
 		if s != "imagenet" {
-			a.fail(fault.DidYouMean(s, []string{"imagenet"}), "mean is %s, not a list of numbers and not \"imagenet\"", show(s))
+			a.fail(nearest.DidYouMean(s, []string{"imagenet"}), "mean is %s, not a list of numbers and not \"imagenet\"", show(s))
 		}
 		if a.has("std") {
 			a.fail("leave std out", "mean \"imagenet\" brings its own std")

@@ -1,7 +1,7 @@
 package prep
 
 import (
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/raster"
 )
 
@@ -176,7 +176,7 @@ func (p *planner) jitter(o *op, d jitterDraw) {
 // checkBetween bounds what lies between the passes of a resize: a high, thin image that becomes a flat, wide one is large
 // there, though neither end is.
 func (w *Worker) checkBetween(o *op, rw, rh int, p *planner) error {
-	if rw == p.w || rh == p.h || o.filter == nearest || w.allowed(rw, p.h) {
+	if rw == p.w || rh == p.h || o.filter == nearestSample || w.allowed(rw, p.h) {
 		return nil
 	}
 	return w.checkSize(rw, p.h, "the image between the passes of "+o.spec.Name)
@@ -185,16 +185,16 @@ func (w *Worker) checkBetween(o *op, rw, rh int, p *planner) error {
 // checkSize bounds what is allocated for an image.
 func (w *Worker) checkSize(width, height int, what string) error {
 	if width < 1 || height < 1 {
-		return fault.New(fault.SampleBad, "", hintBad, "%s: %d x %d pixels", what, width, height)
+		return errs.New(errs.SampleBad, "", hintBad, "%s: %d x %d pixels", what, width, height)
 	}
 	if w.allowed(width, height) {
 		return nil
 	}
 	if width > raster.MaxSide || height > raster.MaxSide { // their product may not fit
-		return fault.New(fault.SampleBad, "", hintBad, "%s: %d x %d pixels are more than the %d that are allowed",
+		return errs.New(errs.SampleBad, "", hintBad, "%s: %d x %d pixels are more than the %d that are allowed",
 			what, width, height, w.limits.MaxPixels)
 	}
-	return fault.New(fault.SampleBad, "", hintBad, "%s: %d x %d = %d pixels are more than the %d that are allowed",
+	return errs.New(errs.SampleBad, "", hintBad, "%s: %d x %d = %d pixels are more than the %d that are allowed",
 		what, width, height, int64(width)*int64(height), w.limits.MaxPixels)
 }
 

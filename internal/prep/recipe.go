@@ -7,7 +7,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 )
 
@@ -175,13 +175,13 @@ func (r *Recipe) finalizeOutput(layoutSet bool, layoutFrom string) error {
 		const hint = "end the size-changing ops with a fixed size: RandomResizedCrop(224), CenterCrop(224) or Resize([224, 224])"
 		switch {
 		case o.DType == Float32:
-			return fault.New(fault.RecipeInvalid, "transform", hint,
+			return errs.New(errs.RecipeInvalid, "transform", hint,
 				"float32 output needs images of one size, but the recipe leaves images at sizes of their own")
 		case r.channels == 1:
-			return fault.New(fault.RecipeInvalid, "transform", hint+", or use Grayscale(num_output_channels=3)",
+			return errs.New(errs.RecipeInvalid, "transform", hint+", or use Grayscale(num_output_channels=3)",
 				"one-channel output needs images of one size, but the recipe leaves images at sizes of their own")
 		case layoutSet && o.Layout == CHW:
-			return fault.New(fault.RecipeInvalid, "transform", hint+", or leave "+layoutFrom+" out",
+			return errs.New(errs.RecipeInvalid, "transform", hint+", or leave "+layoutFrom+" out",
 				"%s asks for layout CHW, but images of unlike sizes are delivered as uint8 HWC", layoutFrom)
 		}
 		o.Layout = HWC

@@ -8,7 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 )
 
@@ -147,14 +147,14 @@ func TestRecipeErrors(t *testing.T) {
 		{make([]OpSpec, 65), "longer than the 64"},
 	} {
 		_, err := ParseRecipe(c.ops)
-		if !fault.Is(err, fault.RecipeInvalid) {
+		if !errs.Is(err, errs.RecipeInvalid) {
 			t.Errorf("%v: %v is no RECIPE_INVALID", c.ops, err)
 			continue
 		}
 		if !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v: %q does not say %q", c.ops, err, c.want)
 		}
-		if fault.From(err).Subject == "" {
+		if errs.From(err).Subject == "" {
 			t.Errorf("%v: no subject", c.ops)
 		}
 	}
@@ -240,7 +240,7 @@ func FuzzParseRecipe(f *testing.F) {
 		}
 		r, err := ParseRecipe(ops)
 		if err != nil {
-			if !fault.Is(err, fault.RecipeInvalid) {
+			if !errs.Is(err, errs.RecipeInvalid) {
 				t.Fatal(err)
 			}
 			return

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/xrand"
 )
 
@@ -246,7 +246,7 @@ func TestRegionOfDamagedFiles(t *testing.T) {
 			}
 			if err != nil {
 				refused++
-				if !fault.Is(err, fault.SampleBad) {
+				if !errs.Is(err, errs.SampleBad) {
 					t.Fatalf("%s, damage %d: %v", name, i, err)
 				}
 				continue

@@ -10,7 +10,7 @@ type filter uint8
 const (
 	bilinear filter = iota
 	bicubic
-	nearest
+	nearestSample
 )
 
 // precisionBits of the fixed-point coefficients: 32 less 8 for the pixel less 2 for the overshoot of bicubic (Pillow,
@@ -160,7 +160,7 @@ func (w *Worker) geo(s *step, img Image, dst []byte) {
 	switch {
 	case s.rw == src.w && s.rh == src.h:
 		copyView(img.view(box{x: s.src.x + s.win.x, y: s.src.y + s.win.y, w: s.win.w, h: s.win.h}), dst, s.hflip, s.vflip)
-	case s.filter == nearest:
+	case s.filter == nearestSample:
 		w.nearest(s, src, dst)
 	default:
 		w.resample(s, src, dst)

@@ -3,7 +3,7 @@ package prep
 import (
 	"time"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 // Image is uint8 RGB, HWC, tightly packed: W*H*3 bytes. C is always 3; grey images have three equal channels.
@@ -300,14 +300,14 @@ func allocate(alloc func(n int) ([]byte, error), width, height int) ([]byte, err
 
 func checkImage(img Image) error {
 	if img.W < 1 || img.H < 1 || img.C != 3 || len(img.Pix) < img.W*img.H*3 {
-		return fault.New(fault.Internal, "", "this is a bug of larder",
+		return errs.New(errs.Internal, "", "this is a bug of larder",
 			"an image of %d x %d x %d has %d bytes", img.H, img.W, img.C, len(img.Pix))
 	}
 	return nil
 }
 
 func badDst(have, want int) error {
-	return fault.New(fault.Internal, "", "this is a bug of larder", "a sample of %d bytes was to be written to %d bytes", want, have)
+	return errs.New(errs.Internal, "", "this is a bug of larder", "a sample of %d bytes was to be written to %d bytes", want, have)
 }
 
 // run executes steps on img. The result lies in dst, or in a buffer of the worker when dst is nil. img is not changed.
@@ -364,7 +364,7 @@ func (w *Worker) run(steps []step, img Image, dst []byte, ow, oh int) Image {
 
 // finishes tells whether geoC can run a step and finish in one.
 func (w *Worker) finishes(s *step) bool {
-	return w.level > 0 && s.kind == stepGeo && s.filter != nearest
+	return w.level > 0 && s.kind == stepGeo && s.filter != nearestSample
 }
 
 // colors counts the colour steps that steps begins with.
@@ -413,7 +413,7 @@ func (w *Worker) Finish(r *Recipe, img Image, dst []byte) error {
 		return nil
 	}
 	if img.W != r.outW || img.H != r.outH {
-		return fault.New(fault.Internal, "", "this is a bug of larder",
+		return errs.New(errs.Internal, "", "this is a bug of larder",
 			"an image of %d x %d came where the recipe gives %d x %d", img.H, img.W, r.outH, r.outW)
 	}
 	if len(dst) < r.out.SampleBytes {

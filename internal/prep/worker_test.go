@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 // TestBrokenImages wants SAMPLE_BAD with the reason, whatever is wrong, and no allocation before the header is good.
@@ -58,12 +58,12 @@ func TestBrokenImages(t *testing.T) {
 	} {
 		_, err := w.Decode(r, c.enc, heap)
 		if c.want == "" { // damaged inside, but complete: libjpeg warns, Pillow accepts
-			if err != nil && !fault.Is(err, fault.SampleBad) {
+			if err != nil && !errs.Is(err, errs.SampleBad) {
 				t.Errorf("%s: %v", c.name, err)
 			}
 			continue
 		}
-		if !fault.Is(err, fault.SampleBad) || !strings.Contains(err.Error(), c.want) || fault.From(err).Hint == "" {
+		if !errs.Is(err, errs.SampleBad) || !strings.Contains(err.Error(), c.want) || errs.From(err).Hint == "" {
 			t.Errorf("%s: error %v does not say %q", c.name, err, c.want)
 		}
 	}
@@ -127,7 +127,7 @@ func TestBombs(t *testing.T) {
 		"webp": webpBomb(goldenFiles(t)["lossy.webp"]),
 	} {
 		_, err := w.Decode(r, enc, alloc)
-		if !fault.Is(err, fault.SampleBad) || !strings.Contains(err.Error(), "89478485") && name != "webp" {
+		if !errs.Is(err, errs.SampleBad) || !strings.Contains(err.Error(), "89478485") && name != "webp" {
 			t.Errorf("%s: %v", name, err)
 		}
 		if name == "webp" && !strings.Contains(err.Error(), "holds 16383 x 16383 pixels, its header says 37 x 29") {
@@ -141,13 +141,13 @@ func TestBombs(t *testing.T) {
 		"jpeg of no height": resizeHeader(t, drawnJPEG(t, 8, 8, 1), 8, 0),
 		"png of no width":   resizeHeader(t, asPNG(t, draw(8, 8, 1).rgba()), 0, 8),
 	} {
-		if _, err := w.Decode(r, enc, alloc); !fault.Is(err, fault.SampleBad) {
+		if _, err := w.Decode(r, enc, alloc); !errs.Is(err, errs.SampleBad) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	// Small image, but the recipe makes it huge: 1 x 20000 to a shorter side of 256.
 	thin := bmp24(draw(1, 20000, 1))
-	if _, err := w.Decode(parse(t, spec("Resize", "size", 256.0)), thin, alloc); !fault.Is(err, fault.SampleBad) || !strings.Contains(err.Error(), "Resize") {
+	if _, err := w.Decode(parse(t, spec("Resize", "size", 256.0)), thin, alloc); !errs.Is(err, errs.SampleBad) || !strings.Contains(err.Error(), "Resize") {
 		t.Errorf("thin: %v", err)
 	}
 	if taken != 0 {
@@ -193,7 +193,7 @@ func TestAlloc(t *testing.T) {
 	r := parse(t, spec("Resize", "size", []any{20.0, 30.0}), spec("HFlip"))
 	full := errors.New("no room")
 	jpg := drawnJPEG(t, 64, 48, 1)
-	if _, err := w.Decode(r, jpg, func(int) ([]byte, error) { return nil, full }); !errors.Is(err, full) || fault.Is(err, fault.SampleBad) {
+	if _, err := w.Decode(r, jpg, func(int) ([]byte, error) { return nil, full }); !errors.Is(err, full) || errs.Is(err, errs.SampleBad) {
 		t.Errorf("%v", err)
 	}
 	calls := 0
@@ -211,21 +211,21 @@ func TestAlloc(t *testing.T) {
 		t.Error("written beyond the image")
 	}
 	short := func(n int) ([]byte, error) { return make([]byte, n-1), nil }
-	if _, err := w.Decode(r, jpg, short); !fault.Is(err, fault.Internal) {
+	if _, err := w.Decode(r, jpg, short); !errs.Is(err, errs.Internal) {
 		t.Errorf("%v", err)
 	}
-	if _, err := w.Augment(r, img, RandKey{}, short); !fault.Is(err, fault.Internal) {
+	if _, err := w.Augment(r, img, RandKey{}, short); !errs.Is(err, errs.Internal) {
 		t.Errorf("%v", err)
 	}
 	for _, bad := range []Image{{}, {Pix: img.Pix, W: 30, H: 21, C: 3}, {Pix: img.Pix, W: 30, H: 20, C: 1}} {
-		if err := w.AugmentInto(r, bad, RandKey{}, make([]byte, 1800)); !fault.Is(err, fault.Internal) {
+		if err := w.AugmentInto(r, bad, RandKey{}, make([]byte, 1800)); !errs.Is(err, errs.Internal) {
 			t.Errorf("%v", err)
 		}
 	}
-	if err := w.AugmentInto(r, img, RandKey{}, make([]byte, 1799)); !fault.Is(err, fault.Internal) {
+	if err := w.AugmentInto(r, img, RandKey{}, make([]byte, 1799)); !errs.Is(err, errs.Internal) {
 		t.Errorf("%v", err)
 	}
-	if err := w.Finish(r, newImage(mem, 20, 30), make([]byte, 1800)); !fault.Is(err, fault.Internal) {
+	if err := w.Finish(r, newImage(mem, 20, 30), make([]byte, 1800)); !errs.Is(err, errs.Internal) {
 		t.Errorf("an image of another size: %v", err)
 	}
 }
@@ -356,7 +356,7 @@ func TestCloseTwice(t *testing.T) {
 		w.Close()
 		w.Close()
 	}
-	if _, err := w.Decode(parse(t), drawnJPEG(t, 65, 64, 1), heap); !fault.Is(err, fault.SampleBad) {
+	if _, err := w.Decode(parse(t), drawnJPEG(t, 65, 64, 1), heap); !errs.Is(err, errs.SampleBad) {
 		t.Error("Close forgot the limits")
 	}
 	w.Close()
@@ -377,7 +377,7 @@ func FuzzDecode(f *testing.F) {
 		_, hw, hh, herr := w.Header(enc)
 		img, err := w.Decode(r, enc, heap)
 		if err != nil {
-			if !fault.Is(err, fault.SampleBad) {
+			if !errs.Is(err, errs.SampleBad) {
 				t.Fatal(err)
 			}
 			return
@@ -401,7 +401,7 @@ func TestDamagedFiles(t *testing.T) {
 				b = b[:len(b)*(k+1)/60]
 			}
 			_, err := w.Decode(r, b, heap)
-			if err != nil && !fault.Is(err, fault.SampleBad) {
+			if err != nil && !errs.Is(err, errs.SampleBad) {
 				t.Errorf("%s, damage %d: %v", name, k, err)
 			}
 			if err == nil {

@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 
 	"larder/cachepolicy"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/tiers"
 	"larder/tiers/arena"
 )
@@ -115,10 +115,10 @@ func DefaultFile() string {
 func (p *Profile) Save(path string) error {
 	raw, err := json.MarshalIndent(p, "", "  ")
 	if err != nil {
-		return fault.Wrap(err, fault.Internal, path, "this is a bug of larder", "write the profile")
+		return errs.Wrap(err, errs.Internal, path, "this is a bug of larder", "write the profile")
 	}
 	wrap := func(err error) error {
-		return fault.Wrap(err, fault.Invalid, path, "name a file that can be written", "save the profile")
+		return errs.Wrap(err, errs.Invalid, path, "name a file that can be written", "save the profile")
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return wrap(err)
@@ -138,22 +138,22 @@ func (p *Profile) Save(path string) error {
 	return nil
 }
 
-// Load reads a profile and checks every figure. Errors are *fault.Error NOT_FOUND or INVALID_ARGUMENT with the path.
+// Load reads a profile and checks every figure. Errors are *errs.Error NOT_FOUND or INVALID_ARGUMENT with the path.
 func Load(path string) (*Profile, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fault.Wrap(err, fault.NotFound, path, "make one with larder profile DATASET", "read the profile")
+		return nil, errs.Wrap(err, errs.NotFound, path, "make one with larder profile DATASET", "read the profile")
 	}
 	if err != nil {
-		return nil, fault.Wrap(err, fault.Invalid, path, "check the path and its rights", "read the profile")
+		return nil, errs.Wrap(err, errs.Invalid, path, "check the path and its rights", "read the profile")
 	}
 	defer f.Close()
 	raw, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
-		return nil, fault.Wrap(err, fault.Invalid, path, "check the path and its rights", "read the profile")
+		return nil, errs.Wrap(err, errs.Invalid, path, "check the path and its rights", "read the profile")
 	}
 	if len(raw) > maxFile {
-		return nil, fault.New(fault.Invalid, path, "name a file that larder profile wrote", "%s is too large for a profile", path)
+		return nil, errs.New(errs.Invalid, path, "name a file that larder profile wrote", "%s is too large for a profile", path)
 	}
 	return Parse(path, raw)
 }
@@ -165,16 +165,16 @@ func Parse(path string, raw []byte) (*Profile, error) {
 		Version *int `json:"version"`
 	}
 	if err := json.Unmarshal(raw, &head); err != nil {
-		return nil, fault.Wrap(err, fault.Invalid, path, hint, "%s is no profile", path)
+		return nil, errs.Wrap(err, errs.Invalid, path, hint, "%s is no profile", path)
 	}
 	if head.Version == nil || *head.Version != Version {
-		return nil, fault.New(fault.Invalid, path, hint, "%s is no profile of version %d", path, Version)
+		return nil, errs.New(errs.Invalid, path, hint, "%s is no profile of version %d", path, Version)
 	}
 	p := new(Profile)
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(p); err != nil {
-		return nil, fault.Wrap(err, fault.Invalid, path, hint, "%s is no profile", path)
+		return nil, errs.Wrap(err, errs.Invalid, path, hint, "%s is no profile", path)
 	}
 	for _, x := range []struct {
 		name  string
@@ -186,7 +186,7 @@ func Parse(path string, raw []byte) (*Profile, error) {
 		{"storage.bytes_per_second", p.Storage.BytesPerSecond}, {"memory_bytes_per_second", p.Memory},
 	} {
 		if !(x.value > 0) || x.value > 1e18 {
-			return nil, fault.New(fault.Invalid, path, hint, "%s: %s is %v", path, x.name, x.value)
+			return nil, errs.New(errs.Invalid, path, hint, "%s: %s is %v", path, x.name, x.value)
 		}
 	}
 	return p, nil

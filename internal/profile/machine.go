@@ -11,8 +11,8 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"larder/internal/config"
-	"larder/internal/fault"
 	"larder/internal/prep"
+	"larder/internal/units"
 )
 
 // Machine is what the rates of a profile depend on, and by which a profile of another machine is recognised.
@@ -48,7 +48,7 @@ func (m Machine) Differs(here Machine) string {
 		if cpu == "" {
 			cpu = "an unknown CPU"
 		}
-		return fmt.Sprintf("%s, %d cores, %s, %s, decoder %s", cpu, m.Cores, fault.Size(max(m.Memory, 0)), m.Platform, m.Decoder)
+		return fmt.Sprintf("%s, %d cores, %s, %s, decoder %s", cpu, m.Cores, units.Size(max(m.Memory, 0)), m.Platform, m.Decoder)
 	}
 	return fmt.Sprintf("measured on %s; this is %s", text(m), text(here))
 }

@@ -17,7 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"larder/cachepolicy"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/prep"
 	"larder/tiers/arena"
 )
@@ -182,7 +182,7 @@ func TestRunWithBadSamples(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = Run(t.Context(), Config{URI: "imagefolder:" + only, Recipe: recipe(t, crop(16)), Seconds: 1})
-	if !fault.Is(err, fault.SampleBad) || fault.From(err).Hint == "" {
+	if !errs.Is(err, errs.SampleBad) || errs.From(err).Hint == "" {
 		t.Errorf("no sample is good: %v", err)
 	}
 }
@@ -192,16 +192,16 @@ func TestRunRefuses(t *testing.T) {
 	r := recipe(t, crop(16))
 	for _, c := range []struct {
 		cfg    Config
-		reason fault.Reason
+		reason errs.Reason
 	}{
-		{Config{URI: "imagefolder:" + dir, Recipe: r, Seconds: .5}, fault.Invalid},
-		{Config{URI: "imagefolder:" + dir, Recipe: r, Seconds: math.NaN()}, fault.Invalid},
-		{Config{URI: "imagefolder:" + dir, Recipe: r, Seconds: math.Inf(1)}, fault.Invalid},
-		{Config{URI: "imagefolder:" + dir + "/none", Recipe: r, Seconds: 1}, fault.DatasetUnread},
-		{Config{URI: dir, Recipe: r, Seconds: 1}, fault.Invalid},
-		{Config{URI: "imagefolder:" + dir, Recipe: r, Seconds: 1, StorageLimit: -1}, fault.ConfigInvalid},
+		{Config{URI: "imagefolder:" + dir, Recipe: r, Seconds: .5}, errs.Invalid},
+		{Config{URI: "imagefolder:" + dir, Recipe: r, Seconds: math.NaN()}, errs.Invalid},
+		{Config{URI: "imagefolder:" + dir, Recipe: r, Seconds: math.Inf(1)}, errs.Invalid},
+		{Config{URI: "imagefolder:" + dir + "/none", Recipe: r, Seconds: 1}, errs.DatasetUnread},
+		{Config{URI: dir, Recipe: r, Seconds: 1}, errs.Invalid},
+		{Config{URI: "imagefolder:" + dir, Recipe: r, Seconds: 1, StorageLimit: -1}, errs.ConfigInvalid},
 	} {
-		if _, err := Run(t.Context(), c.cfg); !fault.Is(err, c.reason) {
+		if _, err := Run(t.Context(), c.cfg); !errs.Is(err, c.reason) {
 			t.Errorf("%+v: %v", c.cfg, err)
 		}
 	}
@@ -256,21 +256,21 @@ func TestParseRefuses(t *testing.T) {
 		"cannot unmarshal number ": raw(func(m map[string]any) { m["recipe"] = 3 }),
 	} {
 		_, err := Parse("p", data)
-		if f := fault.From(err); err == nil || f.Reason != fault.Invalid || f.Hint == "" || !strings.Contains(err.Error(), want) {
+		if f := errs.From(err); err == nil || f.Reason != errs.Invalid || f.Hint == "" || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q: %v", want, err)
 		}
 	}
-	if _, err := Load(filepath.Join(t.TempDir(), "none")); !fault.Is(err, fault.NotFound) {
+	if _, err := Load(filepath.Join(t.TempDir(), "none")); !errs.Is(err, errs.NotFound) {
 		t.Error(err)
 	}
 	big := filepath.Join(t.TempDir(), "big")
 	if err := os.WriteFile(big, make([]byte, maxFile+1), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Load(big); !fault.Is(err, fault.Invalid) {
+	if _, err := Load(big); !errs.Is(err, errs.Invalid) {
 		t.Error(err)
 	}
-	if err := good().Save(filepath.Join(big, "below a file")); !fault.Is(err, fault.Invalid) {
+	if err := good().Save(filepath.Join(big, "below a file")); !errs.Is(err, errs.Invalid) {
 		t.Error(err)
 	}
 }
@@ -287,7 +287,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		p, err := Parse("p", data)
 		if err != nil {
-			if fault.From(err).Reason != fault.Invalid {
+			if errs.From(err).Reason != errs.Invalid {
 				t.Fatal(err)
 			}
 			return

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/prep"
 	"larder/internal/source"
@@ -68,12 +68,12 @@ type run struct {
 // Validate refuses times that cannot be waited for.
 func (c *Config) Validate() error {
 	if !(c.Seconds >= 1 && c.Seconds <= 3600) {
-		return fault.New(fault.Invalid, "seconds", "20 is enough for most datasets", "measuring for %v seconds: it must be 1 to 3600", c.Seconds)
+		return errs.New(errs.Invalid, "seconds", "20 is enough for most datasets", "measuring for %v seconds: it must be 1 to 3600", c.Seconds)
 	}
 	return nil
 }
 
-// Run measures. Errors are *fault.Error of the dataset (DATASET_UNREADABLE, DATASET_EMPTY, SAMPLE_BAD when no sample can be
+// Run measures. Errors are *errs.Error of the dataset (DATASET_UNREADABLE, DATASET_EMPTY, SAMPLE_BAD when no sample can be
 // prepared), or the context's. A read that hangs in the kernel makes it hang.
 func Run(ctx context.Context, cfg Config) (*Profile, error) {
 	if err := cfg.Validate(); err != nil {
@@ -179,7 +179,7 @@ func (r *run) read(ctx context.Context) error {
 		st.Passes++
 	}
 	if reads == 0 || bytes == 0 {
-		return fault.New(fault.DatasetUnread, r.out.Dataset.URI, "larder dataset inspect shows samples; check their rights",
+		return errs.New(errs.DatasetUnread, r.out.Dataset.URI, "larder dataset inspect shows samples; check their rights",
 			"none of %d samples could be read: %s", len(r.looked.objects), r.out.FirstFail)
 	}
 	st.BytesPerSecond, st.SamplesPerSecond = float64(bytes)/spent.Seconds(), float64(reads)/spent.Seconds()
@@ -239,7 +239,7 @@ func (r *run) decode(ctx context.Context) error {
 		}
 	}
 	if seen == 0 {
-		return fault.New(fault.SampleBad, r.out.Dataset.URI, "larder dataset inspect shows samples and their format",
+		return errs.New(errs.SampleBad, r.out.Dataset.URI, "larder dataset inspect shows samples and their format",
 			"none of the samples that were looked at can be decoded: %s", r.out.FirstFail)
 	}
 	r.looked.encoded = kept
@@ -321,7 +321,7 @@ func (r *run) finish(ctx context.Context) error {
 		}
 	}
 	if len(r.looked.ready) == 0 {
-		return fault.New(fault.SampleBad, r.out.Dataset.URI, "larder dataset inspect shows samples and their format", "no sample can be augmented: %s", r.out.FirstFail)
+		return errs.New(errs.SampleBad, r.out.Dataset.URI, "larder dataset inspect shows samples and their format", "no sample can be augmented: %s", r.out.FirstFail)
 	}
 	r.out.Bytes.Augmented = float64(sum) / float64(len(r.looked.ready))
 	rows := r.rows()
@@ -358,7 +358,7 @@ func (r *run) check(ctx context.Context, what string, m meter) error {
 		return fmt.Errorf("measure %s: %w", what, err)
 	}
 	if m.done == 0 || !(m.rate > 0) {
-		return fault.New(fault.SampleBad, r.out.Dataset.URI, "larder dataset inspect shows samples and their format", "%s: no sample came through: %s", what, r.out.FirstFail)
+		return errs.New(errs.SampleBad, r.out.Dataset.URI, "larder dataset inspect shows samples and their format", "%s: no sample came through: %s", what, r.out.FirstFail)
 	}
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/xrand"
 )
 
@@ -61,7 +61,7 @@ func TestTokenEdited(t *testing.T) {
 			k.Delivered, k.Sketch, k.Before = Pack(1000, []uint32{1, 5}), new(Sketch).Text(), before
 		}))
 	}
-	if _, err := Parse(strings.Replace(token().Text(), `"sum"`, `"before":3,"sum"`, 1)); !fault.Is(err, fault.Token) {
+	if _, err := Parse(strings.Replace(token().Text(), `"sum"`, `"before":3,"sum"`, 1)); !errs.Is(err, errs.Token) {
 		t.Errorf("version 1 with before: %v", err)
 	}
 }
@@ -80,7 +80,7 @@ func edited(t *testing.T, k Token) {
 			}
 			text := strings.Replace(k.Text(), `"`+name+`":`+string(was), `"`+name+`":`+v, 1)
 			_, err := Parse(text)
-			if err == nil || !fault.Is(err, fault.Token) && !fault.Is(err, fault.Unsupported) || fault.From(err).Hint == "" {
+			if err == nil || !errs.Is(err, errs.Token) && !errs.Is(err, errs.Unsupported) || errs.From(err).Hint == "" {
 				t.Errorf("%s as %.40s: %v", name, v, err)
 			}
 			tried++
@@ -90,11 +90,11 @@ func edited(t *testing.T, k Token) {
 		t.Errorf("only %d edits", tried)
 	}
 	for _, text := range []string{"", "{}", "3", `"x"`, "null", `{"version":1}`, `{"version":"1"}`, k.Text() + "{}", k.Text() + " x", "\xff" + k.Text(), strings.Repeat("x", MaxToken+1), `{"version":1e400}`} {
-		if _, err := Parse(text); !fault.Is(err, fault.Token) {
+		if _, err := Parse(text); !errs.Is(err, errs.Token) {
 			t.Errorf("%.60q: %v", text, err)
 		}
 	}
-	if _, err := Parse(`{"version": 3, "anything": {}}`); !fault.Is(err, fault.Unsupported) {
+	if _, err := Parse(`{"version": 3, "anything": {}}`); !errs.Is(err, errs.Unsupported) {
 		t.Errorf("a newer version: %v", err)
 	}
 }
@@ -256,7 +256,7 @@ func FuzzToken(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		k, err := Parse(text)
 		if err != nil {
-			if !fault.Is(err, fault.Token) && !fault.Is(err, fault.Unsupported) {
+			if !errs.Is(err, errs.Token) && !errs.Is(err, errs.Unsupported) {
 				t.Fatalf("%v", err)
 			}
 			return

@@ -15,7 +15,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 // Version is the newest of the tokens that this larder makes and reads. A token has the oldest that can say what it says: 2 only with Before.
@@ -85,10 +85,10 @@ func (t Token) Text() string {
 const again = "pass what Loader.state_dict() returned, as it was"
 
 func invalid(hint, format string, args ...any) error {
-	return fault.New(fault.Token, "state_dict", hint, "load a state: "+format, args...)
+	return errs.New(errs.Token, "state_dict", hint, "load a state: "+format, args...)
 }
 
-// Parse reads the text of a token. Errors are *fault.Error of reason TOKEN_INVALID, or UNSUPPORTED for a token of a newer version.
+// Parse reads the text of a token. Errors are *errs.Error of reason TOKEN_INVALID, or UNSUPPORTED for a token of a newer version.
 func Parse(text string) (*Token, error) {
 	if len(text) > MaxToken {
 		return nil, invalid(again, "it has %d bytes, and no token has more than %d", len(text), MaxToken)
@@ -108,7 +108,7 @@ func Parse(text string) (*Token, error) {
 		return nil, invalid(again, "version %.20q is none of larder", v.Version.String())
 	}
 	if n > Version {
-		return nil, fault.New(fault.Unsupported, "state_dict", "use the larder that made it, or a newer one", "load a state of version %d: this larder knows versions up to %d", n, Version)
+		return nil, errs.New(errs.Unsupported, "state_dict", "use the larder that made it, or a newer one", "load a state of version %d: this larder knows versions up to %d", n, Version)
 	}
 	t := new(Token)
 	d := json.NewDecoder(bytes.NewReader([]byte(text)))

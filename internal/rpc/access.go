@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"larder/internal/config"
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 // Access is how a client shows a daemon over TCP who it is, and whom it trusts. All of it are paths.
@@ -46,11 +46,11 @@ func (a Access) over(d *dialer, target string, opts []grpc.DialOption) (credenti
 	}
 	switch {
 	case (a.Cert == "") != (a.Key == ""):
-		return nil, nil, fault.New(fault.Invalid, "--tls-cert", "give --tls-cert and --tls-key, or none of them", "a client's certificate needs its key, and only one of them is given")
+		return nil, nil, errs.New(errs.Invalid, "--tls-cert", "give --tls-cert and --tls-key, or none of them", "a client's certificate needs its key, and only one of them is given")
 	case a.Cert != "":
 		cert, err := tls.LoadX509KeyPair(a.Cert, a.Key)
 		if err != nil {
-			return nil, nil, fault.Wrap(err, fault.Invalid, "--tls-cert", "name a PEM certificate and its key", "read %s and %s", a.Cert, a.Key)
+			return nil, nil, errs.Wrap(err, errs.Invalid, "--tls-cert", "name a PEM certificate and its key", "read %s and %s", a.Cert, a.Key)
 		}
 		cfg.Certificates = []tls.Certificate{cert}
 	}
@@ -62,11 +62,11 @@ func Authorities(path, key string) (*x509.CertPool, error) {
 	const hint = "name a PEM file with the certificate of the authority"
 	b, err := os.ReadFile(path) //nolint:gosec // named by who runs the program
 	if err != nil {
-		return nil, fault.Wrap(err, fault.ConfigInvalid, key, hint, "read the authority")
+		return nil, errs.Wrap(err, errs.ConfigInvalid, key, hint, "read the authority")
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(b) {
-		return nil, fault.New(fault.ConfigInvalid, key, hint, "%s holds no certificate", path)
+		return nil, errs.New(errs.ConfigInvalid, key, hint, "%s holds no certificate", path)
 	}
 	return pool, nil
 }

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -28,7 +28,7 @@ func Dial(ctx context.Context, target string, opts ...grpc.DialOption) (larderv1
 // DialWith connects to a daemon and waits until the connection stands, or ctx ends. The target is the path of a Unix
 // socket (anything with a slash), for which access is not looked at, or host:port; TCP is spoken in the clear only with a
 // loopback address for which access names no file of TLS; opts may say otherwise. Errors of the client's calls are
-// *fault.Error. Close the closer when done.
+// *errs.Error. Close the closer when done.
 func DialWith(ctx context.Context, target string, access Access, opts ...grpc.DialOption) (larderv1.LarderServiceClient, io.Closer, error) {
 	d := &dialer{target: target, network: "unix", address: strings.TrimPrefix(target, "unix:")}
 	creds := insecure.NewCredentials()
@@ -39,7 +39,7 @@ func DialWith(ctx context.Context, target string, access Access, opts ...grpc.Di
 			if target != "" && !strings.Contains(target, ":") {
 				hint = "give host:port, or the path of a socket with a slash: ./" + target
 			}
-			return nil, nil, fault.New(fault.Invalid, target, hint, "%q is neither the path of a socket nor host:port", target)
+			return nil, nil, errs.New(errs.Invalid, target, hint, "%q is neither the path of a socket nor host:port", target)
 		}
 		var err error
 		if creds, opts, err = access.over(d, target, opts); err != nil {
@@ -47,7 +47,7 @@ func DialWith(ctx context.Context, target string, access Access, opts ...grpc.Di
 		}
 	}
 	if d.address == "" {
-		return nil, nil, fault.New(fault.Invalid, target, "give the path of a socket, or host:port", "there is no address to connect to")
+		return nil, nil, errs.New(errs.Invalid, target, "give the path of a socket, or host:port", "there is no address to connect to")
 	}
 	all := append([]grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
@@ -60,7 +60,7 @@ func DialWith(ctx context.Context, target string, access Access, opts ...grpc.Di
 	}, opts...)
 	cc, err := grpc.NewClient("passthrough:///"+d.address, all...)
 	if err != nil {
-		return nil, nil, fault.Wrap(err, fault.Invalid, target, "give the path of a socket, or host:port", "connect to the daemon")
+		return nil, nil, errs.Wrap(err, errs.Invalid, target, "give the path of a socket, or host:port", "connect to the daemon")
 	}
 	cc.Connect()
 	for {
@@ -119,26 +119,26 @@ func (d *dialer) failure(cause error) error {
 	where := d.target
 	switch {
 	case err == nil && secure != nil:
-		return fault.Wrap(secure, fault.Unavailable, where, hintTLS(secure), "no secure connection to the daemon at %s", where)
+		return errs.Wrap(secure, errs.Unavailable, where, hintTLS(secure), "no secure connection to the daemon at %s", where)
 	case errors.Is(err, fs.ErrPermission):
-		return fault.New(fault.Unavailable, where, "a daemon serves its own user, root and the members of its socket_group; run as one of them, or start your own: larder serve",
+		return errs.New(errs.Unavailable, where, "a daemon serves its own user, root and the members of its socket_group; run as one of them, or start your own: larder serve",
 			"no right to speak to the daemon at %s", where)
 	case d.network == "unix" && errors.Is(err, fs.ErrNotExist):
-		return fault.New(fault.Unavailable, where, "start one with: larder serve; or name its socket with --socket or LARDER_SOCKET",
+		return errs.New(errs.Unavailable, where, "start one with: larder serve; or name its socket with --socket or LARDER_SOCKET",
 			"no daemon runs at %s", where)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return fault.New(fault.Unavailable, where, "start one with: larder serve", "no daemon listens at %s any more", where)
+		return errs.New(errs.Unavailable, where, "start one with: larder serve", "no daemon listens at %s any more", where)
 	case err != nil:
-		return fault.Wrap(err, fault.Unavailable, where, "is the daemon running? larder doctor looks at its socket", "connect to the daemon at %s", where)
+		return errs.Wrap(err, errs.Unavailable, where, "is the daemon running? larder doctor looks at its socket", "connect to the daemon at %s", where)
 	case cause != nil:
-		return fault.Wrap(cause, fault.Unavailable, where, "larder doctor looks at its socket", "the daemon at %s does not answer", where)
+		return errs.Wrap(cause, errs.Unavailable, where, "larder doctor looks at its socket", "the daemon at %s does not answer", where)
 	case met: // TLS 1.3 refuses a certificate after the handshake, and its word may be lost with the connection
-		return fault.New(fault.Unavailable, where, hintCert, "the daemon at %s ended the connection right after the TLS handshake: it may want a certificate, or another one", where)
+		return errs.New(errs.Unavailable, where, hintCert, "the daemon at %s ended the connection right after the TLS handshake: it may want a certificate, or another one", where)
 	case d.network == "tcp":
-		return fault.New(fault.Unavailable, where, "does it speak TLS? then name the authority of its certificate with --tls-ca or LARDER_TLS_CA",
+		return errs.New(errs.Unavailable, where, "does it speak TLS? then name the authority of its certificate with --tls-ca or LARDER_TLS_CA",
 			"what listens at %s closed the connection", where)
 	default:
-		return fault.New(fault.Unavailable, where, "it serves its own user, root and the members of its socket_group; larder doctor looks at its socket",
+		return errs.New(errs.Unavailable, where, "it serves its own user, root and the members of its socket_group; larder doctor looks at its socket",
 			"what listens at %s closed the connection", where)
 	}
 }
@@ -158,7 +158,7 @@ func (d *dialer) lost() error {
 	if err != nil {
 		return d.failure(nil)
 	}
-	return fault.New(fault.Unavailable, d.target, "start it again with: larder serve", "the daemon at %s went away", d.target)
+	return errs.New(errs.Unavailable, d.target, "start it again with: larder serve", "the daemon at %s went away", d.target)
 }
 
 func (d *dialer) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {

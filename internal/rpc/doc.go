@@ -2,7 +2,7 @@
 // other Go programs to it.
 //
 // It carries, and decides nothing: every method is the Engine's. An error leaves as a status whose details hold an
-// ErrorDetail, and arrives at a client of Dial as the same *fault.Error. Batches never travel here (docs/protocol.md).
+// ErrorDetail, and arrives at a client of Dial as the same *errs.Error. Batches never travel here (docs/protocol.md).
 package rpc
 
 import (
@@ -11,7 +11,7 @@ import (
 	larderv1 "larder/proto/larder/v1"
 )
 
-// Engine answers every unary method of larder.v1.LarderService. Errors that a user can act on are *fault.Error.
+// Engine answers every unary method of larder.v1.LarderService. Errors that a user can act on are *errs.Error.
 // Methods are called concurrently and return soon after ctx ends.
 type Engine interface {
 	RegisterJob(context.Context, *larderv1.RegisterJobRequest) (*larderv1.RegisterJobResponse, error)

@@ -9,46 +9,46 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/session/wire"
 	larderv1 "larder/proto/larder/v1"
 )
 
-// codeOf gives every reason its status code; a test walks fault.Reasons.
-var codeOf = map[fault.Reason]codes.Code{
-	fault.Invalid:          codes.InvalidArgument,
-	fault.NotFound:         codes.NotFound,
-	fault.AlreadyExists:    codes.AlreadyExists,
-	fault.RankHeld:         codes.AlreadyExists,
-	fault.Stale:            codes.Aborted,
-	fault.SubsetSyntax:     codes.InvalidArgument,
-	fault.SubsetEmpty:      codes.InvalidArgument,
-	fault.DatasetEmpty:     codes.FailedPrecondition,
-	fault.DatasetUnread:    codes.FailedPrecondition,
-	fault.SampleBad:        codes.DataLoss,
-	fault.RecipeInvalid:    codes.InvalidArgument,
-	fault.ResourceExceeded: codes.ResourceExhausted,
-	fault.ConfigInvalid:    codes.InvalidArgument,
-	fault.Unavailable:      codes.Unavailable,
-	fault.Stopped:          codes.Unavailable,
-	fault.JobEnded:         codes.FailedPrecondition,
-	fault.Protocol:         codes.InvalidArgument,
-	fault.Unsupported:      codes.Unimplemented,
-	fault.StateFailed:      codes.Unavailable,
-	fault.StateDamaged:     codes.DataLoss,
-	fault.Token:            codes.FailedPrecondition,
-	fault.Unauthenticated:  codes.Unauthenticated,
-	fault.Denied:           codes.PermissionDenied,
-	fault.Internal:         codes.Internal,
+// codeOf gives every reason its status code; a test walks errs.Reasons.
+var codeOf = map[errs.Reason]codes.Code{
+	errs.Invalid:          codes.InvalidArgument,
+	errs.NotFound:         codes.NotFound,
+	errs.AlreadyExists:    codes.AlreadyExists,
+	errs.RankHeld:         codes.AlreadyExists,
+	errs.Stale:            codes.Aborted,
+	errs.SubsetSyntax:     codes.InvalidArgument,
+	errs.SubsetEmpty:      codes.InvalidArgument,
+	errs.DatasetEmpty:     codes.FailedPrecondition,
+	errs.DatasetUnread:    codes.FailedPrecondition,
+	errs.SampleBad:        codes.DataLoss,
+	errs.RecipeInvalid:    codes.InvalidArgument,
+	errs.ResourceExceeded: codes.ResourceExhausted,
+	errs.ConfigInvalid:    codes.InvalidArgument,
+	errs.Unavailable:      codes.Unavailable,
+	errs.Stopped:          codes.Unavailable,
+	errs.JobEnded:         codes.FailedPrecondition,
+	errs.Protocol:         codes.InvalidArgument,
+	errs.Unsupported:      codes.Unimplemented,
+	errs.StateFailed:      codes.Unavailable,
+	errs.StateDamaged:     codes.DataLoss,
+	errs.Token:            codes.FailedPrecondition,
+	errs.Unauthenticated:  codes.Unauthenticated,
+	errs.Denied:           codes.PermissionDenied,
+	errs.Internal:         codes.Internal,
 }
 
 // reasonOf reads a status that carries no ErrorDetail: one made by gRPC itself.
-var reasonOf = map[codes.Code]fault.Reason{
-	codes.InvalidArgument: fault.Invalid, codes.OutOfRange: fault.Invalid, codes.FailedPrecondition: fault.Invalid,
-	codes.NotFound: fault.NotFound, codes.AlreadyExists: fault.AlreadyExists, codes.Aborted: fault.Stale,
-	codes.ResourceExhausted: fault.ResourceExceeded, codes.Unavailable: fault.Unavailable,
-	codes.Unimplemented: fault.Unsupported, codes.DataLoss: fault.SampleBad, codes.DeadlineExceeded: fault.Unavailable,
-	codes.Canceled: fault.Unavailable, codes.Unauthenticated: fault.Unauthenticated, codes.PermissionDenied: fault.Denied,
+var reasonOf = map[codes.Code]errs.Reason{
+	codes.InvalidArgument: errs.Invalid, codes.OutOfRange: errs.Invalid, codes.FailedPrecondition: errs.Invalid,
+	codes.NotFound: errs.NotFound, codes.AlreadyExists: errs.AlreadyExists, codes.Aborted: errs.Stale,
+	codes.ResourceExhausted: errs.ResourceExceeded, codes.Unavailable: errs.Unavailable,
+	codes.Unimplemented: errs.Unsupported, codes.DataLoss: errs.SampleBad, codes.DeadlineExceeded: errs.Unavailable,
+	codes.Canceled: errs.Unavailable, codes.Unauthenticated: errs.Unauthenticated, codes.PermissionDenied: errs.Denied,
 }
 
 // maxText bounds each text of an error, for the details travel in HTTP/2 headers, which clients bound too.
@@ -59,7 +59,7 @@ func Status(err error) error {
 	if err == nil {
 		return nil
 	}
-	var f *fault.Error
+	var f *errs.Error
 	if !errors.As(err, &f) {
 		if _, ok := status.FromError(err); ok {
 			return err
@@ -70,7 +70,7 @@ func Status(err error) error {
 		case errors.Is(err, context.DeadlineExceeded):
 			return status.Error(codes.DeadlineExceeded, clean(err.Error()))
 		}
-		f = fault.From(err)
+		f = errs.From(err)
 	}
 	code, ok := codeOf[f.Reason]
 	if !ok {
@@ -115,9 +115,9 @@ func Fault(err error) error {
 	}
 	reason, ok := reasonOf[st.Code()]
 	if !ok {
-		reason = fault.Internal
+		reason = errs.Internal
 	}
-	f := fault.New(reason, "", "the daemon's log says more", "%s", st.Message())
+	f := errs.New(reason, "", "the daemon's log says more", "%s", st.Message())
 	switch st.Code() {
 	case codes.Canceled: // so that errors.Is works across the wire
 		f.Message, f.Err = "the call was given up", context.Canceled

@@ -31,7 +31,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -83,29 +83,29 @@ func serve(t *testing.T, cfg Config) (larderv1.LarderServiceClient, *grpc.Client
 
 // Every reason has a code, and an error crosses the wire unchanged.
 func TestEveryReasonCrosses(t *testing.T) {
-	if len(codeOf) != len(fault.Reasons) {
-		t.Errorf("%d codes for %d reasons", len(codeOf), len(fault.Reasons))
+	if len(codeOf) != len(errs.Reasons) {
+		t.Errorf("%d codes for %d reasons", len(codeOf), len(errs.Reasons))
 	}
 	var now error
 	client, _, _ := serve(t, Config{Engine: &fake{describe: func(context.Context, string) (*larderv1.DescribeJobResponse, error) { return nil, now }}})
-	for _, r := range fault.Reasons {
+	for _, r := range errs.Reasons {
 		code, ok := codeOf[r]
 		if !ok || code == codes.OK || code == codes.Unknown {
 			t.Errorf("%s has code %v", r, code)
 		}
-		f := fault.New(r, "job-é", "do this", "it is %d", 7)
+		f := errs.New(r, "job-é", "do this", "it is %d", 7)
 		f.RetryAfter = 1500 * time.Millisecond
 		now = fmt.Errorf("wrapped: %w", f)
 		if st, _ := status.FromError(Status(now)); st.Code() != code {
 			t.Errorf("%s left as %v", r, st.Code())
 		}
 		_, err := client.DescribeJob(t.Context(), &larderv1.DescribeJobRequest{})
-		var got *fault.Error
+		var got *errs.Error
 		if !errors.As(err, &got) || !reflect.DeepEqual(got, f) {
 			t.Errorf("%s arrived as %#v", r, err)
 		}
 	}
-	now = fault.Wrap(errors.New("EIO"), fault.DatasetUnread, "/data", "mount it", "read")
+	now = errs.Wrap(errors.New("EIO"), errs.DatasetUnread, "/data", "mount it", "read")
 	if _, err := client.DescribeJob(t.Context(), &larderv1.DescribeJobRequest{}); err == nil || err.Error() != "read: EIO (mount it)" {
 		t.Errorf("a cause arrived as %v", err)
 	}
@@ -134,7 +134,7 @@ func TestOtherErrors(t *testing.T) {
 		{context.Canceled, codes.Canceled},
 		{fmt.Errorf("x: %w", context.DeadlineExceeded), codes.DeadlineExceeded},
 		{status.Error(codes.Unimplemented, "no"), codes.Unimplemented},
-		{fault.New("NEW_WORD", "", "", "x"), codes.Internal},
+		{errs.New("NEW_WORD", "", "", "x"), codes.Internal},
 	} {
 		if got := status.Code(Status(tc.in)); got != tc.code {
 			t.Errorf("%v became %v, want %v", tc.in, got, tc.code)
@@ -149,16 +149,16 @@ func TestOtherErrors(t *testing.T) {
 	if err := Fault(status.Error(codes.Canceled, "context canceled")); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancellation arrived as %v", err)
 	}
-	if err := Fault(status.Error(codes.DeadlineExceeded, "x")); !errors.Is(err, context.DeadlineExceeded) || !fault.Is(err, fault.Unavailable) {
+	if err := Fault(status.Error(codes.DeadlineExceeded, "x")); !errors.Is(err, context.DeadlineExceeded) || !errs.Is(err, errs.Unavailable) {
 		t.Errorf("deadline arrived as %v", err)
 	}
-	if err := Fault(status.Error(codes.Unknown, "x")); !fault.Is(err, fault.Internal) {
+	if err := Fault(status.Error(codes.Unknown, "x")); !errs.Is(err, errs.Internal) {
 		t.Errorf("unknown arrived as %v", err)
 	}
 	// Text of a file name that is no UTF-8, and of absurd length, still crosses.
-	f := fault.New(fault.SampleBad, "a\xff"+strings.Repeat("é", 5000), "h", "bad\xfe")
-	got := fault.From(Fault(Status(f)))
-	if got.Reason != fault.SampleBad || got.Message != "bad\uFFFD" || len(got.Subject) > maxText+8 || !strings.HasPrefix(got.Subject, "a\uFFFDé") || !strings.HasSuffix(got.Subject, "é…") {
+	f := errs.New(errs.SampleBad, "a\xff"+strings.Repeat("é", 5000), "h", "bad\xfe")
+	got := errs.From(Fault(Status(f)))
+	if got.Reason != errs.SampleBad || got.Message != "bad\uFFFD" || len(got.Subject) > maxText+8 || !strings.HasPrefix(got.Subject, "a\uFFFDé") || !strings.HasSuffix(got.Subject, "é…") {
 		t.Errorf("arrived as %q %q", got.Message, got.Subject[max(0, len(got.Subject)-20):])
 	}
 }
@@ -174,14 +174,14 @@ func TestPanicIsOneCallersError(t *testing.T) {
 	}, stats: func(context.Context) (*larderv1.GetStatsResponse, error) { panic("stats") }}
 	client, _, _ := serve(t, Config{Engine: e, Log: log})
 	_, err := client.DescribeJob(t.Context(), &larderv1.DescribeJobRequest{Name: "bad"})
-	if !fault.Is(err, fault.Internal) || !strings.Contains(err.Error(), "out of cheese") {
+	if !errs.Is(err, errs.Internal) || !strings.Contains(err.Error(), "out of cheese") {
 		t.Errorf("unary: %v", err)
 	}
 	w, err := client.WatchStats(t.Context(), &larderv1.WatchStatsRequest{})
 	if err == nil {
 		_, err = w.Recv()
 	}
-	if !fault.Is(err, fault.Internal) {
+	if !errs.Is(err, errs.Internal) {
 		t.Errorf("stream: %v", err)
 	}
 	if r, err := client.DescribeJob(t.Context(), &larderv1.DescribeJobRequest{Name: "good"}); err != nil || r.GetJob().GetId() != 3 {
@@ -196,7 +196,7 @@ func TestPanicIsOneCallersError(t *testing.T) {
 	for _, m := range larderv1.LarderService_ServiceDesc.Methods {
 		f := v.MethodByName(m.MethodName)
 		out := f.Call([]reflect.Value{reflect.ValueOf(t.Context()), reflect.New(f.Type().In(1).Elem())})
-		if err, _ := reflect.TypeAssert[error](out[1]); !fault.Is(err, fault.Internal) || !out[0].IsNil() {
+		if err, _ := reflect.TypeAssert[error](out[1]); !errs.Is(err, errs.Internal) || !out[0].IsNil() {
 			t.Errorf("%s over a session: %v", m.MethodName, err)
 		}
 	}
@@ -249,7 +249,7 @@ func TestWatchStats(t *testing.T) {
 		}
 		close(done)
 		s.GracefulStop() // would hang for ever if the stream went on
-		if _, err := w.Recv(); !fault.Is(err, fault.Unavailable) {
+		if _, err := w.Recv(); !errs.Is(err, errs.Unavailable) {
 			t.Errorf("after the stop: %v", err)
 		}
 	})
@@ -262,7 +262,7 @@ func TestWatchInterval(t *testing.T) {
 		if err == nil {
 			_, err = w.Recv()
 		}
-		if !fault.Is(err, fault.Invalid) || fault.From(err).Hint == "" {
+		if !errs.Is(err, errs.Invalid) || errs.From(err).Hint == "" {
 			t.Errorf("interval %v: %v", d, err)
 		}
 	}
@@ -356,7 +356,7 @@ func TestDialErrors(t *testing.T) {
 		"unix:":       "no address",
 	} {
 		_, _, err := Dial(t.Context(), target)
-		if err == nil || !strings.Contains(err.Error(), want) || fault.From(err).Hint == "" || !fault.Is(err, fault.Unavailable) && !fault.Is(err, fault.Invalid) {
+		if err == nil || !strings.Contains(err.Error(), want) || errs.From(err).Hint == "" || !errs.Is(err, errs.Unavailable) && !errs.Is(err, errs.Invalid) {
 			t.Errorf("%s: %v; want %q", target, err, want)
 		}
 	}
@@ -400,7 +400,7 @@ func TestDialSilentPeer(t *testing.T) {
 		first <- <-accepted
 		cancel(errors.New("enough"))
 	}()
-	if _, _, err := Dial(ctx, path); !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "does not answer") {
+	if _, _, err := Dial(ctx, path); !errs.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), "does not answer") {
 		t.Errorf("silent peer: %v", err)
 	}
 	(<-first).Close() // not before: it would not have been silent
@@ -444,10 +444,10 @@ func TestDaemonDies(t *testing.T) {
 	for err == nil {
 		_, err = w.Recv()
 	}
-	if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "larder serve") {
+	if !errs.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), "larder serve") {
 		t.Errorf("stream of a dead daemon: %v", err)
 	}
-	if _, err := client.GetStats(t.Context(), &larderv1.GetStatsRequest{}); !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "larder serve") {
+	if _, err := client.GetStats(t.Context(), &larderv1.GetStatsRequest{}); !errs.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), "larder serve") {
 		t.Errorf("call to a dead daemon: %v", err)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/invariant"
 	larderv1 "larder/proto/larder/v1"
 )
@@ -112,12 +112,12 @@ func (s *service) WatchStats(req *larderv1.WatchStatsRequest, out grpc.ServerStr
 	every := DefaultWatch
 	if d := req.GetInterval(); d != nil {
 		if err := d.CheckValid(); err != nil {
-			return fault.Wrap(err, fault.Invalid, "interval", "give it as 1s", "watch the counters")
+			return errs.Wrap(err, errs.Invalid, "interval", "give it as 1s", "watch the counters")
 		}
 		every = d.AsDuration()
 	}
 	if every < MinWatch || every > maxWatch {
-		return fault.New(fault.Invalid, "interval", fmt.Sprintf("choose from %v to %v; %v is usual", MinWatch, maxWatch, DefaultWatch),
+		return errs.New(errs.Invalid, "interval", fmt.Sprintf("choose from %v to %v; %v is usual", MinWatch, maxWatch, DefaultWatch),
 			"watch the counters every %v", every)
 	}
 	tick := time.NewTicker(every) // a client that reads slowly misses ticks, it gets no backlog
@@ -133,7 +133,7 @@ func (s *service) WatchStats(req *larderv1.WatchStatsRequest, out grpc.ServerStr
 		select {
 		case <-tick.C:
 		case <-s.done: // nil: never
-			return fault.New(fault.Unavailable, "", "start it again: larder serve", "the daemon is stopping")
+			return errs.New(errs.Unavailable, "", "start it again: larder serve", "the daemon is stopping")
 		case <-out.Context().Done():
 			return out.Context().Err()
 		}
@@ -153,7 +153,7 @@ func statusStream(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, next 
 // goes to the log. A violated invariant inside the coordinator runs in its own goroutine and still ends the process.
 func caught(log *slog.Logger, method string, r any) error {
 	log.Error("a handler panicked; this is a bug of larder", "method", method, "panic", r, "stack", string(debug.Stack()))
-	return fault.New(fault.Internal, method, "this is a bug of larder; the daemon's log has the stack, please report it",
+	return errs.New(errs.Internal, method, "this is a bug of larder; the daemon's log has the stack, please report it",
 		"%s could not go on: %v", method, r)
 }
 

@@ -17,7 +17,8 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
+	"larder/internal/units"
 )
 
 // Bounds of a token. A short one can be guessed, a long one does not fit a header beside the others.
@@ -35,30 +36,30 @@ const (
 func readTokens(path string) ([]string, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe would wait for its writer
 	if err != nil {
-		reason := fault.ConfigInvalid
+		reason := errs.ConfigInvalid
 		if errors.Is(err, os.ErrNotExist) {
-			reason = fault.NotFound
+			reason = errs.NotFound
 		}
-		return nil, fault.Wrap(err, reason, path, makeToken, "read the token")
+		return nil, errs.Wrap(err, reason, path, makeToken, "read the token")
 	}
 	defer f.Close()
 	st, err := f.Stat()
 	if err != nil {
-		return nil, fault.Wrap(err, fault.ConfigInvalid, path, makeToken, "read the token")
+		return nil, errs.Wrap(err, errs.ConfigInvalid, path, makeToken, "read the token")
 	}
 	switch {
 	case !st.Mode().IsRegular():
-		return nil, fault.New(fault.ConfigInvalid, path, makeToken, "the token file %s is no plain file", path)
+		return nil, errs.New(errs.ConfigInvalid, path, makeToken, "the token file %s is no plain file", path)
 	case st.Mode().Perm()&0o077 != 0:
-		return nil, fault.New(fault.ConfigInvalid, path, "run: chmod 600 "+path+"; whoever could read it has the token, so make another one",
+		return nil, errs.New(errs.ConfigInvalid, path, "run: chmod 600 "+path+"; whoever could read it has the token, so make another one",
 			"others than its owner may use the token file %s (mode %04o)", path, st.Mode().Perm())
 	}
 	b, err := io.ReadAll(io.LimitReader(f, maxTokenFile+1))
 	if err != nil {
-		return nil, fault.Wrap(err, fault.ConfigInvalid, path, makeToken, "read the token")
+		return nil, errs.Wrap(err, errs.ConfigInvalid, path, makeToken, "read the token")
 	}
 	if len(b) > maxTokenFile {
-		return nil, fault.New(fault.ConfigInvalid, path, makeToken, "the token file %s is larger than %s", path, fault.Size(maxTokenFile))
+		return nil, errs.New(errs.ConfigInvalid, path, makeToken, "the token file %s is larger than %s", path, units.Size(maxTokenFile))
 	}
 	var out []string
 	for line := range strings.Lines(string(b)) {
@@ -67,13 +68,13 @@ func readTokens(path string) ([]string, error) {
 			continue
 		}
 		if len(t) < minToken || len(t) > maxToken || strings.ContainsFunc(t, func(r rune) bool { return r <= ' ' || r > '~' }) {
-			return nil, fault.New(fault.ConfigInvalid, path, makeToken,
+			return nil, errs.New(errs.ConfigInvalid, path, makeToken,
 				"the token file %s: a token has %d to %d printable characters of ASCII and no blank, one of them a line", path, minToken, maxToken)
 		}
 		out = append(out, t)
 	}
 	if len(out) == 0 {
-		return nil, fault.New(fault.ConfigInvalid, path, makeToken, "the token file %s is empty", path)
+		return nil, errs.New(errs.ConfigInvalid, path, makeToken, "the token file %s is empty", path)
 	}
 	return out, nil
 }
@@ -105,17 +106,17 @@ func (t *Tokens) admit(ctx context.Context) error {
 	md, _ := metadata.FromIncomingContext(ctx)
 	given := md.Get(authHeader)
 	if len(given) == 0 {
-		return fault.New(fault.Unauthenticated, "token", "name the file that holds the daemon's token, with --token-file or LARDER_TOKEN_FILE",
+		return errs.New(errs.Unauthenticated, "token", "name the file that holds the daemon's token, with --token-file or LARDER_TOKEN_FILE",
 			"this daemon asks for a token over TCP, and the call has none")
 	}
 	known, err := readTokens(t.path)
 	t.report(err)
 	if err != nil { // whoever took it away wants nobody in
-		return fault.New(fault.Unauthenticated, "token", "the daemon's log says what is wrong with it", "the daemon cannot read its token file")
+		return errs.New(errs.Unauthenticated, "token", "the daemon's log says what is wrong with it", "the daemon cannot read its token file")
 	}
 	text := given[0]
 	if len(given) > 1 || len(text) < len(bearer) || !strings.EqualFold(text[:len(bearer)], bearer) {
-		return fault.New(fault.Unauthenticated, "token", "send authorization: Bearer TOKEN, once", "the call's authorization is no bearer token")
+		return errs.New(errs.Unauthenticated, "token", "send authorization: Bearer TOKEN, once", "the call's authorization is no bearer token")
 	}
 	// Sums of one length: neither the time nor the way of the comparison tells anything about a token, its length included.
 	sum := sha256.Sum256([]byte(strings.TrimSpace(text[len(bearer):])))
@@ -125,7 +126,7 @@ func (t *Tokens) admit(ctx context.Context) error {
 		found |= subtle.ConstantTimeCompare(sum[:], s[:])
 	}
 	if found != 1 {
-		return fault.New(fault.Unauthenticated, "token", "take the daemon's token of today: --token-file or LARDER_TOKEN_FILE", "the call's token is not one of this daemon's")
+		return errs.New(errs.Unauthenticated, "token", "take the daemon's token of today: --token-file or LARDER_TOKEN_FILE", "the call's token is not one of this daemon's")
 	}
 	return nil
 }
@@ -183,7 +184,7 @@ var _ credentials.PerRPCCredentials = bearerFile{}
 func (b bearerFile) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
 	tokens, err := readTokens(b.path)
 	if err != nil { // gRPC lets few codes through from here
-		return nil, Status(fault.Wrap(err, fault.Unauthenticated, b.path, fault.From(err).Hint, "send the token"))
+		return nil, Status(errs.Wrap(err, errs.Unauthenticated, b.path, errs.From(err).Hint, "send the token"))
 	}
 	return map[string]string{authHeader: bearer + tokens[0]}, nil
 }

@@ -14,7 +14,7 @@ import (
 	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -63,8 +63,8 @@ func TestTokens(t *testing.T) {
 			t.Errorf("%s: %v, and the engine was asked %d times", name, err, asked-before)
 		}
 		if c.want != codes.OK {
-			f := fault.From(Fault(err))
-			if f.Reason != fault.Unauthenticated || f.Hint == "" || strings.Contains(f.Error(), someToken[:16]) {
+			f := errs.From(Fault(err))
+			if f.Reason != errs.Unauthenticated || f.Hint == "" || strings.Contains(f.Error(), someToken[:16]) {
 				t.Errorf("%s: %v", name, f)
 			}
 		}
@@ -110,7 +110,7 @@ func TestTokenFiles(t *testing.T) {
 		tokenFile(t, "two words "+someToken): "no blank", tokenFile(t, someToken+"\u00e9"): "ASCII",
 		tokenFile(t, strings.Repeat("x", maxToken+1)): "16 to 4096", tokenFile(t, strings.Repeat("\n", maxTokenFile+1)): "larger than",
 	} {
-		if _, err := readTokens(path); err == nil || !strings.Contains(err.Error(), want) || fault.From(err).Hint == "" {
+		if _, err := readTokens(path); err == nil || !strings.Contains(err.Error(), want) || errs.From(err).Hint == "" {
 			t.Errorf("%s: %v; want %q", path, err, want)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/session"
 	"larder/internal/session/wire"
 	"larder/internal/shm"
@@ -97,7 +97,7 @@ func TestBoard(t *testing.T) {
 	}
 	sink.EpochEnd(&larderv1.EpochEnd{})
 	frame(wire.EpochEnd)
-	sink.Gone(fault.New(fault.Stale, "x", "", "taken over"))
+	sink.Gone(errs.New(errs.Stale, "x", "", "taken over"))
 	frame(wire.Gone)
 	for n := 1; n <= 2; n++ {
 		if _, frames, _ := post(n); frames != uint64(n)|wire.LastPosts {

@@ -14,7 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/session/wire"
 	"larder/internal/shm"
 	larderv1 "larder/proto/larder/v1"
@@ -90,7 +90,7 @@ func (s *conn) run() {
 		s.detach(false)
 	}
 	s.cancel()
-	if f, ok := errors.AsType[*fault.Error](err); ok { // the peer is there and is told why
+	if f, ok := errors.AsType[*errs.Error](err); ok { // the peer is there and is told why
 		s.log.Info("session refused", "reason", f.Reason, "error", f)
 		s.out.add(out{t: wire.Error, payload: wire.MarshalError(f)})
 	}
@@ -110,7 +110,7 @@ func (s *conn) admit() error {
 		if g := s.srv.cfg.Group; g > 0 {
 			hint, group = fmt.Sprintf("join the group: a process has the groups of its login; %s", hint), fmt.Sprintf(" that serves group %d", g)
 		}
-		return fault.New(fault.Denied, "session", hint, "uid %d may not speak to a daemon of uid %d%s", s.peer.UID, os.Getuid(), group)
+		return errs.New(errs.Denied, "session", hint, "uid %d may not speak to a daemon of uid %d%s", s.peer.UID, os.Getuid(), group)
 	}
 	if s.srv.draining() {
 		return s.draining()
@@ -118,11 +118,11 @@ func (s *conn) admit() error {
 	return nil
 }
 
-func (s *conn) draining() *fault.Error {
+func (s *conn) draining() *errs.Error {
 	if why := s.srv.why.Load(); why != nil {
 		return why
 	}
-	return fault.New(fault.Unavailable, "daemon", "start another daemon, or wait until this one has been restarted", "the daemon is stopping")
+	return errs.New(errs.Unavailable, "daemon", "start another daemon, or wait until this one has been restarted", "the daemon is stopping")
 }
 
 // watchPeer ends the session with the process that opened it, even when a forked child holds a copy of the socket.
@@ -145,7 +145,7 @@ func (s *conn) watchPeer() (stop func()) {
 	}
 }
 
-// read handles frames until the peer or the daemon ends the session. A *fault.Error is for the peer to know.
+// read handles frames until the peer or the daemon ends the session. A *errs.Error is for the peer to know.
 func (s *conn) read(ordered chan<- func()) error {
 	_ = s.c.SetReadDeadline(time.Now().Add(s.srv.cfg.HelloTimeout))
 	r := wire.NewReader(s.c)
@@ -247,8 +247,8 @@ func (s *conn) startCall(id uint64, p []byte) {
 	s.mu.Lock()
 	if s.mu.calls >= s.srv.cfg.MaxCalls {
 		s.mu.Unlock()
-		s.reply(id, nil, &fault.Error{
-			Reason: fault.ResourceExceeded, Subject: "session", RetryAfter: 100 * time.Millisecond,
+		s.reply(id, nil, &errs.Error{
+			Reason: errs.ResourceExceeded, Subject: "session", RetryAfter: 100 * time.Millisecond,
 			Message: fmt.Sprintf("%d calls of this session wait for their answer already", s.srv.cfg.MaxCalls),
 			Hint:    "wait for one of them first",
 		})
@@ -293,7 +293,7 @@ func (s *conn) inOrder(h wire.Header, ordered chan<- func(), f func() error) {
 	select {
 	case ordered <- run:
 	default:
-		s.reply(h.ID, nil, fault.New(fault.ResourceExceeded, "session", "wait for the answers first",
+		s.reply(h.ID, nil, errs.New(errs.ResourceExceeded, "session", "wait for the answers first",
 			"%d requests of this session wait for their answer already", maxOrdered))
 		done()
 	}
@@ -304,7 +304,7 @@ func (s *conn) guard(what string, f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.log.Error("a handler panicked", "request", what, "panic", p, "stack", string(debug.Stack()))
-			err = fault.New(fault.Internal, what, "this is a bug of larder; the daemon's log has the stack", "the daemon failed: %v", p)
+			err = errs.New(errs.Internal, what, "this is a bug of larder; the daemon's log has the stack", "the daemon failed: %v", p)
 		}
 	}()
 	return f()
@@ -322,7 +322,7 @@ func (s *conn) attach(id uint64, p []byte) error {
 	again := s.mu.attached
 	s.mu.Unlock()
 	if again {
-		return fault.New(fault.Invalid, req.GetJob(), "open another session for another rank, and after the end of an attachment",
+		return errs.New(errs.Invalid, req.GetJob(), "open another session for another rank, and after the end of an attachment",
 			"this session has had its attachment")
 	}
 	k := &sink{s: s}
@@ -370,16 +370,16 @@ func (s *conn) startEpoch(id uint64, epoch, from uint32) error {
 	att, last := s.mu.att, s.mu.epoch
 	s.mu.Unlock()
 	if att == nil {
-		return fault.New(fault.Invalid, "session", "attach first (Loader does this by itself)", "epoch %d was asked for without an attachment", epoch)
+		return errs.New(errs.Invalid, "session", "attach first (Loader does this by itself)", "epoch %d was asked for without an attachment", epoch)
 	}
 	// Clients tell batches of an abandoned epoch by its number, so a number is never used twice in an attachment. What an
 	// earlier attachment has finished is not given again either (guarantee G3).
 	if int64(epoch) <= last {
 		job := att.Info().GetJob().GetSpec().GetName()
 		if from > 0 { // all of it was sent before the connection ended, and is given up
-			return fault.New(fault.Stale, job, fmt.Sprintf("begin epoch %d", last+1), "go on with step %d of epoch %d of job %s: it is over", from-1, epoch, job)
+			return errs.New(errs.Stale, job, fmt.Sprintf("begin epoch %d", last+1), "go on with step %d of epoch %d of job %s: it is over", from-1, epoch, job)
 		}
-		return fault.New(fault.Invalid, job, fmt.Sprintf("ask for epoch %d or a later one; a job that is to start over needs another name", last+1),
+		return errs.New(errs.Invalid, job, fmt.Sprintf("ask for epoch %d or a later one; a job that is to start over needs another name", last+1),
 			"epoch %d of job %s was asked for, and epoch %d is the first one free: epochs only go up", epoch, job, last+1)
 	}
 	res, err := att.StartEpoch(s.ctx, epoch, from)
@@ -423,7 +423,7 @@ func (s *conn) detach(clean bool) {
 }
 
 // farewell says why the session ends, and ends it once that has been sent.
-func (s *conn) farewell(why *fault.Error) {
+func (s *conn) farewell(why *errs.Error) {
 	s.mu.Lock()
 	k := s.mu.sink
 	s.mu.Unlock()
@@ -552,7 +552,7 @@ func (k *sink) EpochEnd(e *larderv1.EpochEnd) {
 // Gone implements Sink.
 func (k *sink) Gone(err error) {
 	if err == nil {
-		err = fault.New(fault.JobEnded, "job", "make a new Loader to go on", "the attachment has ended")
+		err = errs.New(errs.JobEnded, "job", "make a new Loader to go on", "the attachment has ended")
 	}
 	k.push(true, out{t: wire.Gone, payload: wire.MarshalError(toFault(err)), pushed: true})
 	k.s.endIfDrained()

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/session/wire"
 	larderv1 "larder/proto/larder/v1"
 )
@@ -58,7 +58,7 @@ func unknownMethod(name string) error {
 	}
 	for _, s := range larderv1.LarderService_ServiceDesc.Streams {
 		if s.StreamName == name {
-			return fault.New(fault.Unsupported, name, "call GetStats again and again, or use gRPC",
+			return errs.New(errs.Unsupported, name, "call GetStats again and again, or use gRPC",
 				"%s is a stream, which a session does not carry", name)
 		}
 	}
@@ -66,24 +66,24 @@ func unknownMethod(name string) error {
 	for _, d := range larderv1.LarderService_ServiceDesc.Methods {
 		names = append(names, d.MethodName)
 	}
-	return fault.New(fault.Unsupported, name, "the methods are "+strings.Join(names, ", "), "there is no method %q", name)
+	return errs.New(errs.Unsupported, name, "the methods are "+strings.Join(names, ", "), "there is no method %q", name)
 }
 
 // reasons gives a word to a gRPC status that carries no ErrorDetail.
-var reasons = map[codes.Code]fault.Reason{
-	codes.InvalidArgument: fault.Invalid, codes.OutOfRange: fault.Invalid, codes.FailedPrecondition: fault.Invalid,
-	codes.NotFound: fault.NotFound, codes.AlreadyExists: fault.AlreadyExists, codes.ResourceExhausted: fault.ResourceExceeded,
-	codes.Unimplemented: fault.Unsupported, codes.Unavailable: fault.Unavailable, codes.DeadlineExceeded: fault.Unavailable,
-	codes.Canceled: fault.Unavailable, codes.Aborted: fault.Stale,
+var reasons = map[codes.Code]errs.Reason{
+	codes.InvalidArgument: errs.Invalid, codes.OutOfRange: errs.Invalid, codes.FailedPrecondition: errs.Invalid,
+	codes.NotFound: errs.NotFound, codes.AlreadyExists: errs.AlreadyExists, codes.ResourceExhausted: errs.ResourceExceeded,
+	codes.Unimplemented: errs.Unsupported, codes.Unavailable: errs.Unavailable, codes.DeadlineExceeded: errs.Unavailable,
+	codes.Canceled: errs.Unavailable, codes.Aborted: errs.Stale,
 }
 
-// toFault finds the *fault.Error in what a handler returned, also when it was dressed for gRPC.
+// toFault finds the *errs.Error in what a handler returned, also when it was dressed for gRPC.
 func toFault(err error) error {
-	if f, ok := errors.AsType[*fault.Error](err); ok {
+	if f, ok := errors.AsType[*errs.Error](err); ok {
 		return f
 	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return fault.Wrap(err, fault.Unavailable, "", "try again", "the daemon stopped working on the call")
+		return errs.Wrap(err, errs.Unavailable, "", "try again", "the daemon stopped working on the call")
 	}
 	st, ok := status.FromError(err)
 	if !ok {
@@ -95,7 +95,7 @@ func toFault(err error) error {
 		}
 	}
 	if r, ok := reasons[st.Code()]; ok {
-		return fault.New(r, "call", "the daemon's log may say more", "%s", st.Message())
+		return errs.New(r, "call", "the daemon's log may say more", "%s", st.Message())
 	}
 	return err
 }

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
-	"larder/internal/client"
+	"larder/client"
 	"larder/internal/session"
 	"larder/internal/session/sessiontest"
 	larderv1 "larder/proto/larder/v1"

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/proc"
 	"larder/internal/session/wire"
 	"larder/internal/shm"
@@ -47,15 +47,15 @@ func Listen(path string) (*Listener, error) { return ListenGroup(path, 0) }
 func ListenGroup(path string, group int) (*Listener, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
-		return nil, fault.Wrap(err, fault.Invalid, path, "give an absolute path with --socket", "find the socket's folder")
+		return nil, errs.Wrap(err, errs.Invalid, path, "give an absolute path with --socket", "find the socket's folder")
 	}
 	if len(path) > maxPath {
-		return nil, fault.New(fault.Invalid, path, "choose a shorter one with --socket or LARDER_SOCKET",
+		return nil, errs.New(errs.Invalid, path, "choose a shorter one with --socket or LARDER_SOCKET",
 			"the path of the socket has %d bytes, the kernel takes at most %d", len(path), maxPath)
 	}
 	private := path == wire.DefaultSocket() && os.Getenv("LARDER_SOCKET") == ""
 	if private && group > 0 {
-		return nil, fault.New(fault.Invalid, path, "name one in a folder that they can reach, e.g. --socket /run/larder/larder.sock; they set LARDER_SOCKET to it",
+		return nil, errs.New(errs.Invalid, path, "name one in a folder that they can reach, e.g. --socket /run/larder/larder.sock; they set LARDER_SOCKET to it",
 			"the socket %s is in this user's private folder, where the group has no access", path)
 	}
 	if err := shared(filepath.Dir(path), group); err != nil {
@@ -80,7 +80,7 @@ func ListenGroup(path string, group int) (*Listener, error) {
 // A private one (the default place) is also closed to others when an earlier run left it open.
 func folder(dir string, private bool) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fault.Wrap(err, fault.Invalid, dir, "choose a folder that you may write, with --socket or LARDER_SOCKET", "make the socket's folder")
+		return errs.Wrap(err, errs.Invalid, dir, "choose a folder that you may write, with --socket or LARDER_SOCKET", "make the socket's folder")
 	}
 	var st unix.Stat_t
 	stat := unix.Stat
@@ -88,20 +88,20 @@ func folder(dir string, private bool) error {
 		stat = unix.Lstat // under /tmp anybody could have left a link
 	}
 	if err := stat(dir, &st); err != nil {
-		return fault.Wrap(err, fault.Invalid, dir, "choose another folder with --socket or LARDER_SOCKET", "look at the socket's folder")
+		return errs.Wrap(err, errs.Invalid, dir, "choose another folder with --socket or LARDER_SOCKET", "look at the socket's folder")
 	}
 	me := uint32(os.Getuid())
 	switch {
 	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
-		return fault.New(fault.Invalid, dir, "remove it, or choose another folder with --socket or LARDER_SOCKET", "the socket's folder %s is no folder", dir)
+		return errs.New(errs.Invalid, dir, "remove it, or choose another folder with --socket or LARDER_SOCKET", "the socket's folder %s is no folder", dir)
 	case st.Uid != me && st.Uid != 0, private && st.Uid != me:
-		return fault.New(fault.Invalid, dir, "choose a folder of your own with --socket or LARDER_SOCKET",
+		return errs.New(errs.Invalid, dir, "choose a folder of your own with --socket or LARDER_SOCKET",
 			"the socket's folder %s belongs to uid %d, this process is uid %d", dir, st.Uid, me)
 	case st.Mode&0o022 != 0 && st.Mode&unix.S_ISVTX == 0 && !private:
-		return fault.New(fault.Invalid, dir, "run: chmod go-w "+dir, "others may write in the socket's folder %s, so they could replace the socket", dir)
+		return errs.New(errs.Invalid, dir, "run: chmod go-w "+dir, "others may write in the socket's folder %s, so they could replace the socket", dir)
 	case private && st.Mode&0o077 != 0:
 		if err := os.Chmod(dir, 0o700); err != nil { //nolint:gosec // a folder needs its x bit
-			return fault.Wrap(err, fault.Invalid, dir, "run: chmod 700 "+dir, "close the socket's folder to others")
+			return errs.Wrap(err, errs.Invalid, dir, "run: chmod 700 "+dir, "close the socket's folder to others")
 		}
 	}
 	return nil
@@ -126,7 +126,7 @@ func tryAcquire(path string) (lock *os.File, holds int, err error) {
 	for {
 		f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 		if err != nil {
-			return nil, 0, fault.Wrap(err, fault.Invalid, path, "choose a folder that you may write, with --socket or LARDER_SOCKET", "open the lock of the socket")
+			return nil, 0, errs.Wrap(err, errs.Invalid, path, "choose a folder that you may write, with --socket or LARDER_SOCKET", "open the lock of the socket")
 		}
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 			if errors.Is(err, unix.EWOULDBLOCK) {
@@ -134,7 +134,7 @@ func tryAcquire(path string) (lock *os.File, holds int, err error) {
 					holds = -1
 				}
 			} else {
-				err = fault.Wrap(err, fault.Invalid, path, "choose a folder on a local file system with --socket", "lock the socket")
+				err = errs.Wrap(err, errs.Invalid, path, "choose a folder on a local file system with --socket", "lock the socket")
 			}
 			_ = f.Close()
 			return nil, holds, err
@@ -146,11 +146,11 @@ func tryAcquire(path string) (lock *os.File, holds int, err error) {
 		if err1 == nil && err2 == nil && os.SameFile(mine, named) {
 			if st, ok := mine.Sys().(*syscall.Stat_t); !ok || !mine.Mode().IsRegular() || st.Nlink != 1 {
 				_ = f.Close() // what has another name too was put here by somebody, and is not to be written
-				return nil, 0, fault.New(fault.Invalid, path, "remove it, or choose another socket with --socket", "the lock %s is not a file of its own", name)
+				return nil, 0, errs.New(errs.Invalid, path, "remove it, or choose another socket with --socket", "the lock %s is not a file of its own", name)
 			}
 			if err := errors.Join(f.Truncate(0), writeAt(f, strconv.Itoa(os.Getpid())+"\n")); err != nil {
 				release(f)
-				return nil, 0, fault.Wrap(err, fault.Invalid, path, "is the disk full?", "write the lock of the socket")
+				return nil, 0, errs.Wrap(err, errs.Invalid, path, "is the disk full?", "write the lock of the socket")
 			}
 			return f, 0, nil
 		}
@@ -202,37 +202,37 @@ func taken(path string, pid int) error {
 	if pid > 0 {
 		who, fix = fmt.Sprintf("process %d", pid), fmt.Sprintf("use it, stop it with `larder stop --socket %s`", path)
 	}
-	return fault.New(fault.AlreadyExists, path, fix+", or choose another socket with --socket", "%s serves %s already", who, path)
+	return errs.New(errs.AlreadyExists, path, fix+", or choose another socket with --socket", "%s serves %s already", who, path)
 }
 
 func bind(path string, lock *os.File, group int) (*Listener, error) {
 	switch st, err := os.Lstat(path); {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
-		return nil, fault.Wrap(err, fault.Invalid, path, "choose another socket with --socket", "look for an old socket")
+		return nil, errs.Wrap(err, errs.Invalid, path, "choose another socket with --socket", "look for an old socket")
 	case st.Mode().Type() != fs.ModeSocket:
-		return nil, fault.New(fault.Invalid, path, "choose another path with --socket, or move the file away", "%s exists and is no socket", path)
+		return nil, errs.New(errs.Invalid, path, "choose another path with --socket, or move the file away", "%s exists and is no socket", path)
 	default:
 		// Whoever answers here does so without the lock: a program of another kind, or its lock was removed by hand.
 		if pid := serving(path); pid != 0 {
 			return nil, taken(path, pid)
 		}
 		if err := os.Remove(path); err != nil {
-			return nil, fault.Wrap(err, fault.Invalid, path, "remove it by hand", "replace the socket of a dead daemon")
+			return nil, errs.Wrap(err, errs.Invalid, path, "remove it by hand", "replace the socket of a dead daemon")
 		}
 	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
-		return nil, fault.Wrap(err, fault.Invalid, path, "choose another path with --socket", "listen on the socket")
+		return nil, errs.Wrap(err, errs.Invalid, path, "choose another path with --socket", "listen on the socket")
 	}
 	l.SetUnlinkOnClose(false) // Close does it, when the file is still ours
 	// Between bind and chmod the folder's mode guards the socket, and the check of the peer's uid always does.
 	if err := open(path, group); err != nil {
-		return nil, errors.Join(fault.Wrap(err, fault.Invalid, path, "choose another path with --socket", "close the socket to others"), l.Close(), os.Remove(path))
+		return nil, errors.Join(errs.Wrap(err, errs.Invalid, path, "choose another path with --socket", "close the socket to others"), l.Close(), os.Remove(path))
 	}
 	own, err := os.Lstat(path)
 	if err != nil {
-		return nil, errors.Join(fault.Wrap(err, fault.Invalid, path, "choose another path with --socket", "look at the socket"), l.Close(), os.Remove(path))
+		return nil, errors.Join(errs.Wrap(err, errs.Invalid, path, "choose another path with --socket", "look at the socket"), l.Close(), os.Remove(path))
 	}
 	return &Listener{UnixListener: l, path: path, lock: lock, own: own}, nil
 }
@@ -246,7 +246,7 @@ func open(path string, group int) error {
 		return err
 	}
 	if err := os.Chown(path, -1, group); err != nil {
-		return fault.Wrap(err, fault.Invalid, path, "run the daemon as a member of the group, or as root", "give the socket to group %d", group)
+		return errs.Wrap(err, errs.Invalid, path, "run the daemon as a member of the group, or as root", "give the socket to group %d", group)
 	}
 	return os.Chmod(path, 0o660) //nolint:gosec // this is what was asked for
 }
@@ -262,13 +262,13 @@ func shared(dir string, group int) error {
 	}
 	if err := os.Mkdir(dir, 0o700); err == nil {
 		if err := os.Chown(dir, -1, group); err != nil {
-			return fault.Wrap(err, fault.Invalid, dir, "run the daemon as a member of the group, or as root", "give the socket's folder to group %d", group)
+			return errs.Wrap(err, errs.Invalid, dir, "run the daemon as a member of the group, or as root", "give the socket's folder to group %d", group)
 		}
 		if err := os.Chmod(dir, 0o710); err != nil { //nolint:gosec // the group goes through, and lists nothing
-			return fault.Wrap(err, fault.Invalid, dir, "choose another folder with --socket", "open the socket's folder to group %d", group)
+			return errs.Wrap(err, errs.Invalid, dir, "choose another folder with --socket", "open the socket's folder to group %d", group)
 		}
 	} else if !errors.Is(err, fs.ErrExist) {
-		return fault.Wrap(err, fault.Invalid, dir, "choose a folder that you may write, with --socket or LARDER_SOCKET", "make the socket's folder")
+		return errs.Wrap(err, errs.Invalid, dir, "choose a folder that you may write, with --socket or LARDER_SOCKET", "make the socket's folder")
 	}
 	if err := guarded(dir); err != nil { // it may have been there, or come since
 		return err
@@ -276,14 +276,14 @@ func shared(dir string, group int) error {
 	for d := dir; ; d = filepath.Dir(d) {
 		var st unix.Stat_t
 		if err := unix.Stat(d, &st); err != nil {
-			return fault.Wrap(err, fault.Invalid, d, "choose another folder with --socket or LARDER_SOCKET", "look at the socket's folder")
+			return errs.Wrap(err, errs.Invalid, d, "choose another folder with --socket or LARDER_SOCKET", "look at the socket's folder")
 		}
 		need := uint32(0o001)
 		if st.Gid == uint32(group) {
 			need = 0o010
 		}
 		if st.Mode&need == 0 {
-			return fault.New(fault.Invalid, d, fmt.Sprintf("run: chgrp %d %s && chmod g+x %s; or choose another folder with --socket, e.g. /run/larder/larder.sock", group, d, d),
+			return errs.New(errs.Invalid, d, fmt.Sprintf("run: chgrp %d %s && chmod g+x %s; or choose another folder with --socket, e.g. /run/larder/larder.sock", group, d, d),
 				"group %d cannot reach the socket: it may not go through %s (mode %04o)", group, d, st.Mode&0o7777)
 		}
 		if d == filepath.Dir(d) {

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/session"
 	"larder/internal/session/wire"
 )
@@ -34,7 +34,7 @@ func TestListen(t *testing.T) {
 		}
 	}
 	_, err = session.Listen(path)
-	if !fault.Is(err, fault.AlreadyExists) || !strings.Contains(err.Error(), fmt.Sprintf("process %d", os.Getpid())) || !strings.Contains(err.Error(), "--socket") {
+	if !errs.Is(err, errs.AlreadyExists) || !strings.Contains(err.Error(), fmt.Sprintf("process %d", os.Getpid())) || !strings.Contains(err.Error(), "--socket") {
 		t.Errorf("a second daemon: %v", err)
 	}
 	if err := errors.Join(l.Close(), l.Close()); err != nil {
@@ -50,7 +50,7 @@ func TestListen(t *testing.T) {
 		t.Fatal(err)
 	}
 	dead.SetUnlinkOnClose(false)
-	if _, err := session.Listen(path); !fault.Is(err, fault.AlreadyExists) { // alive, without a lock
+	if _, err := session.Listen(path); !errs.Is(err, errs.AlreadyExists) { // alive, without a lock
 		t.Errorf("somebody else's socket: %v", err)
 	}
 	if _, err := os.Stat(path); err != nil {
@@ -79,7 +79,7 @@ func TestListen(t *testing.T) {
 	if _, err := os.Stat(path); err != nil {
 		t.Errorf("a strange file was removed: %v", err)
 	}
-	if _, err := session.Listen(path); !fault.Is(err, fault.Invalid) {
+	if _, err := session.Listen(path); !errs.Is(err, errs.Invalid) {
 		t.Errorf("a file in the way: %v", err)
 	}
 }
@@ -98,7 +98,7 @@ func TestListenRefusals(t *testing.T) {
 		"long": filepath.Join(dir, strings.Repeat("x", 108)), "below a file": filepath.Join(file, "s"), "open to others": filepath.Join(open, "s"),
 		"a folder": open,
 	} {
-		if l, err := session.Listen(path); !fault.Is(err, fault.Invalid) || fault.From(err).Hint == "" {
+		if l, err := session.Listen(path); !errs.Is(err, errs.Invalid) || errs.From(err).Hint == "" {
 			t.Errorf("%s: %v", name, err)
 			if err == nil {
 				_ = l.Close()
@@ -133,7 +133,7 @@ func TestListenRefusals(t *testing.T) {
 	if err := os.Symlink(open, filepath.Join(dir, "larder")); err != nil {
 		t.Fatal(err)
 	}
-	if l, err := session.Listen(session.DefaultSocket()); !fault.Is(err, fault.Invalid) {
+	if l, err := session.Listen(session.DefaultSocket()); !errs.Is(err, errs.Invalid) {
 		t.Errorf("a link in place of the default folder: %v", err)
 		if err == nil {
 			_ = l.Close()
@@ -151,7 +151,7 @@ func TestListenRace(t *testing.T) {
 			for won := 0; won < 10; {
 				l, err := session.Listen(path)
 				if err != nil {
-					if !fault.Is(err, fault.AlreadyExists) {
+					if !errs.Is(err, errs.AlreadyExists) {
 						t.Error(err)
 						return
 					}

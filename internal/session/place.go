@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 const maxLinks = 40 // as many as the kernel follows
@@ -62,7 +62,7 @@ func guarded(dir string) error {
 }
 
 func unlooked(err error, path string) error {
-	return fault.Wrap(err, fault.Invalid, path, "choose another folder with --socket or LARDER_SOCKET", "look at the socket's folder")
+	return errs.Wrap(err, errs.Invalid, path, "choose another folder with --socket or LARDER_SOCKET", "look at the socket's folder")
 }
 
 const elsewhere = "choose another folder with --socket, e.g. /run/larder/larder.sock"
@@ -77,7 +77,7 @@ func kept(d string) error {
 		return owned(d, st.Uid)
 	}
 	if st.Mode&0o022 != 0 && st.Mode&unix.S_ISVTX == 0 {
-		return fault.New(fault.Invalid, d, fmt.Sprintf("run: chmod go-w %s; or %s", d, elsewhere),
+		return errs.New(errs.Invalid, d, fmt.Sprintf("run: chmod go-w %s; or %s", d, elsewhere),
 			"others may write in %s (mode %04o), so they could replace the socket or its folder", d, st.Mode&0o7777)
 	}
 	return nil
@@ -95,6 +95,6 @@ func keptLink(path string) error {
 }
 
 func owned(path string, uid uint32) error {
-	return fault.New(fault.Invalid, path, fmt.Sprintf("run: chown %d %s; or %s", os.Getuid(), path, elsewhere),
+	return errs.New(errs.Invalid, path, fmt.Sprintf("run: chown %d %s; or %s", os.Getuid(), path, elsewhere),
 		"%s belongs to uid %d, who could replace the socket or its folder; this process is uid %d", path, uid, os.Getuid())
 }

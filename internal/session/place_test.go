@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 const other = 61001 // a user that no test runs as
@@ -80,7 +80,7 @@ func TestMarkFollowsNoLink(t *testing.T) {
 	if err := os.Link(victim, path+".lock"); err != nil {
 		t.Fatal(err)
 	}
-	if err := MarkUnserved(path, one); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "is not a file of its own") {
+	if err := MarkUnserved(path, one); !errs.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "is not a file of its own") {
 		t.Errorf("a lock of two names: %v", err)
 	}
 	untouched("a hard link")
@@ -163,7 +163,7 @@ func TestGroupPlace(t *testing.T) {
 				return
 			}
 			want := strings.ReplaceAll(x.want, "TOP", top)
-			if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), want) || !strings.Contains(fault.From(err).Hint, "run: ch") {
+			if !errs.Is(err, errs.Invalid) || !strings.Contains(err.Error(), want) || !strings.Contains(errs.From(err).Hint, "run: ch") {
 				t.Errorf("%v; want %q", err, want)
 			}
 			if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/session/wire"
 	"larder/internal/shm"
 	larderv1 "larder/proto/larder/v1"
@@ -250,7 +250,7 @@ func reportJSON(r *larderv1.BatchReport) []byte {
 // result makes the RESULT of a request, or an ERROR when the answer cannot be sent.
 func result(id uint64, payload []byte, err error) out {
 	if err == nil && len(payload) > wire.MaxPayload {
-		err = fault.New(fault.ResourceExceeded, "", "ask for less at once, or over gRPC",
+		err = errs.New(errs.ResourceExceeded, "", "ask for less at once, or over gRPC",
 			"the answer has %d bytes, a session carries at most %d", len(payload), wire.MaxPayload)
 	}
 	if err != nil {

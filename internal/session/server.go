@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/invariant"
 	"larder/internal/session/wire"
 	"larder/internal/shm"
@@ -34,8 +34,8 @@ type Config struct {
 // Server serves sessions. Safe for concurrent use.
 type Server struct {
 	cfg  Config
-	gone atomic.Bool                 // draining
-	why  atomic.Pointer[fault.Error] // what clients are told; nil = the daemon is stopping
+	gone atomic.Bool                // draining
+	why  atomic.Pointer[errs.Error] // what clients are told; nil = the daemon is stopping
 	wg   sync.WaitGroup
 
 	mu struct {
@@ -92,7 +92,7 @@ func (s *Server) Serve(l net.Listener) error {
 	s.mu.Lock()
 	if s.mu.closed {
 		s.mu.Unlock()
-		return errors.Join(l.Close(), fault.New(fault.Unavailable, "daemon", "make a new server", "the session server was closed"))
+		return errors.Join(l.Close(), errs.New(errs.Unavailable, "daemon", "make a new server", "the session server was closed"))
 	}
 	s.mu.listeners[l] = struct{}{}
 	s.mu.Unlock()
@@ -141,7 +141,7 @@ func (s *Server) start(nc net.Conn) {
 		s.mu.Unlock()
 		k.cancel()
 		if !closed {
-			f := fault.New(fault.ResourceExceeded, "session", "close loaders that are not used",
+			f := errs.New(errs.ResourceExceeded, "session", "close loaders that are not used",
 				"the daemon serves %d sessions, which is its limit", s.cfg.MaxSessions)
 			s.cfg.Log.Warn("session refused", "error", f)
 			_ = c.SetWriteDeadline(time.Now().Add(flushTime)) // a fresh socket has room: this does not block
@@ -175,10 +175,10 @@ func (s *Server) Sessions() (n int, idleSince time.Time) {
 func (s *Server) draining() bool { return s.gone.Load() }
 
 // Because has clients told why the daemon stops, by Shutdown and after it.
-func (s *Server) Because(why *fault.Error) { s.why.Store(why) }
+func (s *Server) Because(why *errs.Error) { s.why.Store(why) }
 
 // Farewell ends every session at once, like Close, but tells every client why first. One that takes nothing for a second is not waited for.
-func (s *Server) Farewell(why *fault.Error) error {
+func (s *Server) Farewell(why *errs.Error) error {
 	s.why.Store(why)
 	s.gone.Store(true)
 	s.mu.Lock()
@@ -227,7 +227,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	if first {
 		why := s.why.Load()
 		if why == nil {
-			why = fault.New(fault.Unavailable, "daemon", "running epochs are finished; start another daemon for the next one", "the daemon is stopping")
+			why = errs.New(errs.Unavailable, "daemon", "running epochs are finished; start another daemon for the next one", "the daemon is stopping")
 		}
 		msg := wire.MarshalError(why)
 		for _, c := range conns {

@@ -18,8 +18,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"larder/internal/client"
-	"larder/internal/fault"
+	"larder/client"
+	"larder/internal/errs"
 	"larder/internal/session"
 	"larder/internal/session/sessiontest"
 	"larder/internal/session/wire"
@@ -56,7 +56,7 @@ func (service) GetTiers(context.Context, *larderv1.GetTiersRequest) (*larderv1.G
 }
 
 func (service) SetTiers(context.Context, *larderv1.SetTiersRequest) (*larderv1.SetTiersResponse, error) {
-	st, err := status.New(codes.ResourceExhausted, "in short").WithDetails(&larderv1.ErrorDetail{Reason: string(fault.ResourceExceeded), Message: "at length"})
+	st, err := status.New(codes.ResourceExhausted, "in short").WithDetails(&larderv1.ErrorDetail{Reason: string(errs.ResourceExceeded), Message: "at length"})
 	if err != nil {
 		return nil, err
 	}
@@ -153,7 +153,7 @@ func (p *peer) expect(t wire.Type, id uint64) string {
 	return string(b)
 }
 
-func (p *peer) expectError(id uint64, reason fault.Reason) *fault.Error {
+func (p *peer) expectError(id uint64, reason errs.Reason) *errs.Error {
 	p.t.Helper()
 	f := wire.ParseError([]byte(p.expect(wire.Error, id)))
 	if f.Reason != reason || f.Message == "" {
@@ -198,9 +198,9 @@ func TestViolations(t *testing.T) {
 			if _, err := p.Write([]byte(b)); err != nil {
 				t.Fatal(err)
 			}
-			want := fault.Protocol
+			want := errs.Protocol
 			if strings.Contains(name, "JSON") || strings.Contains(name, "field") {
-				want = fault.Invalid
+				want = errs.Invalid
 			}
 			p.expectError(0, want)
 			p.expectEnd()
@@ -217,7 +217,7 @@ func TestViolations(t *testing.T) {
 			if _, err := p.Write([]byte(b)); err != nil {
 				t.Fatal(err)
 			}
-			p.expectError(0, fault.Protocol)
+			p.expectError(0, errs.Protocol)
 			p.expectEnd()
 		})
 	}
@@ -233,24 +233,24 @@ func TestBadRequests(t *testing.T) {
 	for _, c := range []struct {
 		t       wire.Type
 		payload string
-		want    fault.Reason
+		want    errs.Reason
 	}{
-		{wire.Call, "not JSON", fault.Protocol},
-		{wire.Call, `{"method":"GetStats","body":{}} trailing`, fault.Protocol},
-		{wire.Call, `{"method":"GetStats","body":[]}`, fault.Invalid},
-		{wire.Call, `{"method":"GetStats","body":{"jobb":"a"}}`, fault.Invalid},
-		{wire.Call, `{"method":"Getstats"}`, fault.Unsupported},
-		{wire.Call, `{"method":"WatchStats"}`, fault.Unsupported},
-		{wire.Call, `{"method":"AddDataset"}`, fault.Unsupported}, // not implemented by the service
-		{wire.Call, `{"method":"ListDatasets"}`, fault.Internal},  // panics
-		{wire.Call, `{"method":"GetTiers"}`, fault.ResourceExceeded},
-		{wire.Call, `{"method":"SetTiers"}`, fault.ResourceExceeded},
-		{wire.Call, `{"method":"DrainJob"}`, fault.NotFound},
-		{wire.Call, `{"method":"KillJob"}`, fault.Internal},
-		{wire.Attach, `{`, fault.Invalid},
-		{wire.Attach, `{"job":"a","color":"red"}`, fault.Invalid},
-		{wire.Attach, `{"job":"b"}`, fault.NotFound},
-		{wire.Epoch, string(wire.AppendEpoch(nil, 0)), fault.Invalid}, // not attached
+		{wire.Call, "not JSON", errs.Protocol},
+		{wire.Call, `{"method":"GetStats","body":{}} trailing`, errs.Protocol},
+		{wire.Call, `{"method":"GetStats","body":[]}`, errs.Invalid},
+		{wire.Call, `{"method":"GetStats","body":{"jobb":"a"}}`, errs.Invalid},
+		{wire.Call, `{"method":"Getstats"}`, errs.Unsupported},
+		{wire.Call, `{"method":"WatchStats"}`, errs.Unsupported},
+		{wire.Call, `{"method":"AddDataset"}`, errs.Unsupported}, // not implemented by the service
+		{wire.Call, `{"method":"ListDatasets"}`, errs.Internal},  // panics
+		{wire.Call, `{"method":"GetTiers"}`, errs.ResourceExceeded},
+		{wire.Call, `{"method":"SetTiers"}`, errs.ResourceExceeded},
+		{wire.Call, `{"method":"DrainJob"}`, errs.NotFound},
+		{wire.Call, `{"method":"KillJob"}`, errs.Internal},
+		{wire.Attach, `{`, errs.Invalid},
+		{wire.Attach, `{"job":"a","color":"red"}`, errs.Invalid},
+		{wire.Attach, `{"job":"b"}`, errs.NotFound},
+		{wire.Epoch, string(wire.AppendEpoch(nil, 0)), errs.Invalid}, // not attached
 	} {
 		id++
 		p.send(c.t, id, c.payload)
@@ -276,7 +276,7 @@ func TestCallsAreBounded(t *testing.T) {
 		p.send(wire.Call, 10+id, `{"method":"ListJobs"}`) // until the session ends
 	}
 	p.send(wire.Call, 20, `{"method":"GetStats"}`)
-	if f := p.expectError(20, fault.ResourceExceeded); f.RetryAfter <= 0 {
+	if f := p.expectError(20, errs.ResourceExceeded); f.RetryAfter <= 0 {
 		t.Errorf("%+v", f)
 	}
 	p.send(wire.Ping, 21, "")
@@ -323,7 +323,7 @@ func TestAttachIsInOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	h, e, _, err := p.r.Next()
-	if err != nil || h.Type != wire.Error || h.ID > 29 || wire.ParseError(e).Reason != fault.ResourceExceeded {
+	if err != nil || h.Type != wire.Error || h.ID > 29 || wire.ParseError(e).Reason != errs.ResourceExceeded {
 		t.Errorf("%s %d %s %v", h.Type, h.ID, e, err)
 	}
 }
@@ -369,7 +369,7 @@ func TestHalfFrame(t *testing.T) {
 func TestSilence(t *testing.T) {
 	d := start(t, session.Config{HelloTimeout: 10 * time.Millisecond}, nil)
 	p := d.peer()
-	p.expectError(0, fault.Protocol)
+	p.expectError(0, errs.Protocol)
 	p.expectEnd()
 }
 
@@ -427,12 +427,12 @@ func TestStrangers(t *testing.T) {
 	}
 	d.greeted()
 	q := d.peer()
-	q.expectError(0, fault.ResourceExceeded)
+	q.expectError(0, errs.ResourceExceeded)
 	q.expectEnd()
 
 	d = start(t, session.Config{Allow: func(p shm.Peer) bool { return p.UID == uint32(os.Getuid()+1) }}, nil)
 	q = d.peer()
-	if f := q.expectError(0, fault.Denied); !strings.Contains(f.Message, fmt.Sprint(os.Getuid())) {
+	if f := q.expectError(0, errs.Denied); !strings.Contains(f.Message, fmt.Sprint(os.Getuid())) {
 		t.Errorf("%+v", f)
 	}
 	q.expectEnd()
@@ -473,11 +473,11 @@ func TestEarlySink(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if _, err := c.Attach(t.Context(), &larderv1.AttachRequest{Job: "fail"}); !fault.Is(err, fault.NotFound) {
+	if _, err := c.Attach(t.Context(), &larderv1.AttachRequest{Job: "fail"}); !errs.Is(err, errs.NotFound) {
 		t.Fatal(err)
 	}
 	for _, job := range []string{"panics", "no info"} { // what was taken for them is given back, see the segments left
-		if _, err := c.Attach(t.Context(), &larderv1.AttachRequest{Job: job}); !fault.Is(err, fault.Internal) {
+		if _, err := c.Attach(t.Context(), &larderv1.AttachRequest{Job: job}); !errs.Is(err, errs.Internal) {
 			t.Fatalf("%s: %v", job, err)
 		}
 	}
@@ -501,7 +501,7 @@ func TestEarlySink(t *testing.T) {
 	if err := st.StartEpoch(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := st.Next(t.Context()); !fault.Is(err, fault.JobEnded) {
+	if _, err := st.Next(t.Context()); !errs.Is(err, errs.JobEnded) {
 		t.Errorf("GONE: %v", err)
 	}
 }
@@ -532,13 +532,13 @@ func (e earlyEngine) Attach(_ context.Context, req *larderv1.AttachRequest, p sh
 	out.EpochEnd(&larderv1.EpochEnd{Batches: 3, Account: &larderv1.EpochAccount{State: "no UTF-8: \xff"}})
 	if req.GetJob() == "fail" {
 		seg.Release()
-		return nil, fault.New(fault.NotFound, "fail", "", "no such job")
+		return nil, errs.New(errs.NotFound, "fail", "", "no such job")
 	}
 	if req.GetJob() == "panics" {
 		seg.Release()
 		panic("a bug")
 	}
-	out.Gone(fault.New(fault.JobEnded, "x", "", "over"))
+	out.Gone(errs.New(errs.JobEnded, "x", "", "over"))
 	out.Batch(session.Batch{Rows: 1, Step: 3}) // too late: nothing follows GONE
 	out.Gone(nil)
 	return earlyAttachment{seg, req.GetJob()}, nil

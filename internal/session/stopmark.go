@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 // StopMark lies beside a socket, in SOCKET.stopped, from the moment in which somebody has stopped the daemon until the next daemon serves the
@@ -48,8 +48,8 @@ func NewStopMark(by string, pid int) StopMark {
 }
 
 // Fault is what clients are told.
-func (m StopMark) Fault(socket string) *fault.Error {
-	return fault.New(fault.Stopped, socket, "run the script again, or `larder serve`; next() of a loader that lives goes on once a daemon serves the socket",
+func (m StopMark) Fault(socket string) *errs.Error {
+	return errs.New(errs.Stopped, socket, "run the script again, or `larder serve`; next() of a loader that lives goes on once a daemon serves the socket",
 		"the larder daemon at %s was stopped by %s at %s", socket, m.By, m.At.Format("2006-01-02 15:04:05 UTC"))
 }
 
@@ -96,7 +96,7 @@ func MarkUnserved(socket string, m StopMark) error {
 	if starting, err := os.OpenFile(socket+".start", os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0); err == nil {
 		defer starting.Close()
 		if errors.Is(unix.Flock(int(starting.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK) {
-			return fault.New(fault.AlreadyExists, socket, "try again", "a client is starting the daemon of %s", socket)
+			return errs.New(errs.AlreadyExists, socket, "try again", "a client is starting the daemon of %s", socket)
 		}
 	}
 	lock, err := acquire(socket)

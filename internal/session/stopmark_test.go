@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 // TestStopMark: the mark of a stop is there from the stop until the next daemon serves the socket, differs from every other one, and never
@@ -38,7 +38,7 @@ func TestStopMark(t *testing.T) {
 	if err := unix.Flock(int(start.Fd()), unix.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}
-	if err := MarkUnserved(path, NewStopMark("bob", 0)); !fault.Is(err, fault.AlreadyExists) || !strings.Contains(err.Error(), "is starting") {
+	if err := MarkUnserved(path, NewStopMark("bob", 0)); !errs.Is(err, errs.AlreadyExists) || !strings.Contains(err.Error(), "is starting") {
 		t.Errorf("a mark while a client starts the daemon: %v", err)
 	}
 	if err := start.Close(); err != nil {
@@ -51,7 +51,7 @@ func TestStopMark(t *testing.T) {
 	if !Held(path) {
 		t.Error("nobody has a socket that is served")
 	}
-	if err := MarkUnserved(path, NewStopMark("bob", 0)); !fault.Is(err, fault.AlreadyExists) {
+	if err := MarkUnserved(path, NewStopMark("bob", 0)); !errs.Is(err, errs.AlreadyExists) {
 		t.Errorf("a mark beside a socket that is served: %v", err)
 	}
 	if got, _ := ReadStopMark(path); got != one {
@@ -72,7 +72,7 @@ func TestStopMark(t *testing.T) {
 	if got, ok := ReadStopMark(path); !ok || got.ID == one.ID || got.By != "somebody" {
 		t.Errorf("the next mark is %+v, %v", got, ok)
 	}
-	if f := two.Fault(path); f.Reason != fault.Stopped || !strings.Contains(f.Message, "was stopped by somebody at ") || !strings.Contains(f.Hint, "larder serve") {
+	if f := two.Fault(path); f.Reason != errs.Stopped || !strings.Contains(f.Message, "was stopped by somebody at ") || !strings.Contains(f.Hint, "larder serve") {
 		t.Errorf("clients hear %v", f)
 	}
 	if err := l.Close(); err != nil {

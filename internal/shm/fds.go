@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 // WriteWithFD writes all of b, which must not be empty; a copy of fd rides on its first byte. The caller keeps fd and
@@ -106,7 +106,7 @@ func (r *Receiver) collect(oob []byte, from int64) error {
 	if len(r.waiting) > maxWaiting {
 		n := len(r.waiting)
 		r.Close()
-		return fault.New(fault.Protocol, "session", "only larder's daemon may speak on this socket",
+		return errs.New(errs.Protocol, "session", "only larder's daemon may speak on this socket",
 			"%d descriptors came that no frame announced", n)
 	}
 	return nil

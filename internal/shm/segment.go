@@ -9,8 +9,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/invariant"
+	"larder/internal/units"
 )
 
 // seals are put on every segment that Create makes: nobody can truncate it under a reader (which would be SIGBUS) and
@@ -47,7 +48,7 @@ type Segment struct {
 // RESOURCE_EXCEEDED that states both numbers: the alternative is to be killed while filling it.
 func Create(name string, size int64) (*Segment, error) {
 	if size <= 0 || size > math.MaxInt64-step || int64(int(size)) != size {
-		return nil, fault.New(fault.Invalid, name, "ask for at least one byte and less than the address space",
+		return nil, errs.New(errs.Invalid, name, "ask for at least one byte and less than the address space",
 			"a shared segment of %d bytes cannot exist", size)
 	}
 	if free, where, ok := Available(); ok && size > free {
@@ -64,7 +65,7 @@ func Create(name string, size int64) (*Segment, error) {
 		if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
 			return nil, tooManyFiles(name, err)
 		}
-		return nil, fault.Wrap(err, fault.Internal, name, "larder needs memfd_create (Linux 3.17 or later)",
+		return nil, errs.Wrap(err, errs.Internal, name, "larder needs memfd_create (Linux 3.17 or later)",
 			"create a shared segment of %d bytes", size)
 	}
 	s, err := fill(name, fd, size)
@@ -98,7 +99,7 @@ func fill(name string, fd int, size int64) (*Segment, error) {
 	}
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
 		_ = unix.Munmap(mem)
-		return nil, fault.Wrap(err, fault.Internal, name, "larder needs memfd seals (Linux 3.17 or later)",
+		return nil, errs.Wrap(err, errs.Internal, name, "larder needs memfd seals (Linux 3.17 or later)",
 			"seal a shared segment of %d bytes", size)
 	}
 	return adopt(fd, mem), nil
@@ -137,22 +138,22 @@ func Map(fd int, size int64) (*Segment, error) {
 func mapFD(fd int, size int64) (*Segment, error) {
 	const hint = "daemon and client of one version speak to each other; restart the older one"
 	if size <= 0 || int64(int(size)) != size {
-		return nil, fault.New(fault.Protocol, "segment", hint, "a shared segment of %d bytes cannot exist", size)
+		return nil, errs.New(errs.Protocol, "segment", hint, "a shared segment of %d bytes cannot exist", size)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, fault.Wrap(err, fault.Protocol, "segment", hint, "look at the descriptor of a shared segment")
+		return nil, errs.Wrap(err, errs.Protocol, "segment", hint, "look at the descriptor of a shared segment")
 	}
 	if st.Size < size {
-		return nil, fault.New(fault.Protocol, "segment", hint, "the shared segment has %d bytes, announced were %d", st.Size, size)
+		return nil, errs.New(errs.Protocol, "segment", hint, "the shared segment has %d bytes, announced were %d", st.Size, size)
 	}
 	have, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil || have&unix.F_SEAL_SHRINK == 0 {
-		return nil, fault.New(fault.Protocol, "segment", hint, "the shared segment is not sealed against shrinking")
+		return nil, errs.New(errs.Protocol, "segment", hint, "the shared segment is not sealed against shrinking")
 	}
 	mem, err := unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
-		return nil, fault.Wrap(err, fault.ResourceExceeded, "segment",
+		return nil, errs.Wrap(err, errs.ResourceExceeded, "segment",
 			"raise the limit of address space (ulimit -v) or of mappings (vm.max_map_count)", "map a shared segment of %d bytes", size)
 	}
 	return adopt(fd, mem), nil
@@ -217,11 +218,11 @@ func retry(call func() error) error {
 func shortage(name string, size, free int64, where string, err error) error {
 	have := ""
 	if where != "" {
-		have = fmt.Sprintf(", %s are free (%s)", fault.Size(free), where)
+		have = fmt.Sprintf(", %s are free (%s)", units.Size(free), where)
 	}
-	return &fault.Error{
-		Reason: fault.ResourceExceeded, Subject: name, Err: err,
-		Message: fmt.Sprintf("a shared segment needs %s%s", fault.Size(size), have),
+	return &errs.Error{
+		Reason: errs.ResourceExceeded, Subject: name, Err: err,
+		Message: fmt.Sprintf("a shared segment needs %s%s", units.Size(size), have),
 		Hint:    "lower batch_size or prefetch, make the tiers smaller, or give the daemon more memory",
 	}
 }
@@ -229,6 +230,6 @@ func shortage(name string, size, free int64, where string, err error) error {
 func tooManyFiles(name string, err error) error {
 	var lim unix.Rlimit
 	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &lim)
-	return fault.Wrap(err, fault.ResourceExceeded, name, "raise the limit with: ulimit -n 65536",
+	return errs.Wrap(err, errs.ResourceExceeded, name, "raise the limit with: ulimit -n 65536",
 		"one more file descriptor is needed and the limit is %d", lim.Cur)
 }

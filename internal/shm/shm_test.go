@@ -18,7 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
+	"larder/internal/units"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -114,7 +115,7 @@ func TestSegment(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	before := fds(t)
 	for _, size := range []int64{0, -1, math.MaxInt64} {
-		if _, err := Create("x", size); !fault.Is(err, fault.Invalid) {
+		if _, err := Create("x", size); !errs.Is(err, errs.Invalid) {
 			t.Errorf("%d bytes: %v", size, err)
 		}
 	}
@@ -123,8 +124,8 @@ func TestRefusals(t *testing.T) {
 		t.Skip("this machine does not tell how much memory is free")
 	}
 	_, err := Create("huge", free*2)
-	var f *fault.Error
-	if !errors.As(err, &f) || f.Reason != fault.ResourceExceeded || !strings.Contains(f.Message, fault.Size(free*2)) {
+	var f *errs.Error
+	if !errors.As(err, &f) || f.Reason != errs.ResourceExceeded || !strings.Contains(f.Message, units.Size(free*2)) {
 		t.Errorf("twice what is free: %v", err)
 	}
 	open := func(size int64, seal int) int {
@@ -155,7 +156,7 @@ func TestRefusals(t *testing.T) {
 		"no memfd":  {null, 1},
 		"closed":    {1 << 20, 1},
 	} {
-		if _, err := Map(c.fd, c.size); !fault.Is(err, fault.Protocol) {
+		if _, err := Map(c.fd, c.size); !errs.Is(err, errs.Protocol) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -334,7 +335,7 @@ func TestFlood(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := NewReceiver(b)
-	if _, err := r.Read(make([]byte, 10)); !fault.Is(err, fault.Protocol) {
+	if _, err := r.Read(make([]byte, 10)); !errs.Is(err, errs.Protocol) {
 		t.Errorf("%d descriptors at once: %v", kernelMax, err)
 	}
 	for range maxWaiting {
@@ -348,7 +349,7 @@ func TestFlood(t *testing.T) {
 	if err := WriteWithFD(a, []byte("x"), 0); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Read(make([]byte, 1)); !fault.Is(err, fault.Protocol) {
+	if _, err := r.Read(make([]byte, 1)); !errs.Is(err, errs.Protocol) {
 		t.Errorf("one descriptor too many: %v", err)
 	}
 	r.Close()
@@ -379,10 +380,10 @@ func TestDescriptorLimit(t *testing.T) {
 		t.Fatal(rerr)
 	}
 	r.Close()
-	if !fault.Is(err, fault.ResourceExceeded) {
+	if !errs.Is(err, errs.ResourceExceeded) {
 		t.Errorf("a lost descriptor: %v", err)
 	}
-	if !fault.Is(cerr, fault.ResourceExceeded) {
+	if !errs.Is(cerr, errs.ResourceExceeded) {
 		t.Errorf("a segment without descriptors: %v", cerr)
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 // Reader is a user for whom the daemon reads files with rights of its own.
@@ -28,7 +28,7 @@ const (
 )
 
 // MayList tells whether r may list the folder of a dataset (a name or a uri), before anything of it is looked at. The
-// error is a *fault.Error of reason PERMISSION_DENIED that tells r nothing that r could not find out alone.
+// error is a *errs.Error of reason PERMISSION_DENIED that tells r nothing that r could not find out alone.
 func (c *Catalog) MayList(nameOrURI string, r Reader) error {
 	root := ""
 	if d, ok := c.Get(nameOrURI); ok {
@@ -37,7 +37,7 @@ func (c *Catalog) MayList(nameOrURI string, r Reader) error {
 		parsed, err := parseURI(nameOrURI)
 		if err != nil {
 			if c.looksLikeName(nameOrURI) { // not c.unknown, which names the others
-				return fault.New(fault.NotFound, printable(nameOrURI), "write its uri, as in imagefolder:/data/train", "no dataset is named %q", nameOrURI)
+				return errs.New(errs.NotFound, printable(nameOrURI), "write its uri, as in imagefolder:/data/train", "no dataset is named %q", nameOrURI)
 			}
 			return err
 		}
@@ -49,7 +49,7 @@ func (c *Catalog) MayList(nameOrURI string, r Reader) error {
 
 // MayRead tells whether r may read every file that d has now, and returns the fingerprint of that version. From then on
 // no symbolic link is followed below the folder, whoever reads: what r may write in could lead elsewhere later. Errors
-// are *fault.Error: PERMISSION_DENIED names the first file or folder; or the context's.
+// are *errs.Error: PERMISSION_DENIED names the first file or folder; or the context's.
 func (c *Catalog) MayRead(ctx context.Context, d *Dataset, r Reader) (fingerprint uint64, err error) {
 	snap := d.snap.Load()
 	if err := c.mayRead(ctx, snap, r); err != nil {
@@ -145,7 +145,7 @@ type rights struct {
 func rightsOf(r Reader) *rights { return &rights{r, map[string]uint32{}} }
 
 func (w *rights) denied(path, why string) error {
-	return fault.New(fault.Denied, printable(path),
+	return errs.New(errs.Denied, printable(path),
 		"give its user the right to read all of the dataset, by its plain path; docs/security.md says what is looked at",
 		"uid %d may not read %s: %s", w.r.UID, printable(path), why)
 }

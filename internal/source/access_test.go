@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/xrand"
 )
@@ -100,7 +100,7 @@ func TestMayRead(t *testing.T) {
 			t.Errorf("%s: the folder: %v", name, err)
 		}
 		_, err := c.MayRead(t.Context(), d, reader)
-		if !fault.Is(err, fault.Denied) || !strings.Contains(err.Error(), x.want) || !strings.Contains(err.Error(), "uid 61001 may not read") {
+		if !errs.Is(err, errs.Denied) || !strings.Contains(err.Error(), x.want) || !strings.Contains(err.Error(), "uid 61001 may not read") {
 			t.Errorf("%s: %v; want %q", name, err, x.want)
 		}
 		x.mend()
@@ -116,11 +116,11 @@ func TestMayRead(t *testing.T) {
 	for name, want := range map[string]string{
 		"imagefolder:" + alias: "symbolic link", "imagefolder:" + dir + "/none": "no such file", "imagefolder:" + dir + "/a/1.jpg": "is no folder",
 	} {
-		if err := c.MayList(name, reader); !fault.Is(err, fault.Denied) || !strings.Contains(err.Error(), want) {
+		if err := c.MayList(name, reader); !errs.Is(err, errs.Denied) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v; want %q", name, err, want)
 		}
 	}
-	if err := c.MayList("train", reader); !fault.Is(err, fault.NotFound) || strings.Contains(err.Error(), dir) {
+	if err := c.MayList("train", reader); !errs.Is(err, errs.NotFound) || strings.Contains(err.Error(), dir) {
 		t.Errorf("a name that nobody gave: %v", err)
 	}
 }

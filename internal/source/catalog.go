@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 
 	"larder/internal/bits"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 )
 
@@ -58,7 +58,7 @@ type rootState struct {
 // OpenCatalog returns an empty catalogue. Close it to end its background work.
 func OpenCatalog(cfg CatalogConfig) (*Catalog, error) {
 	if cfg.StorageLimit < 0 || cfg.StorageIOPS < 0 || cfg.MaxObject < 0 {
-		return nil, fault.New(fault.ConfigInvalid, "source", "use 0 for none", "a negative limit: %d B/s and %d reads/s from storage, largest object %d B",
+		return nil, errs.New(errs.ConfigInvalid, "source", "use 0 for none", "a negative limit: %d B/s and %d reads/s from storage, largest object %d B",
 			cfg.StorageLimit, cfg.StorageIOPS, cfg.MaxObject)
 	}
 	if cfg.MaxObject == 0 {
@@ -69,7 +69,7 @@ func OpenCatalog(cfg CatalogConfig) (*Catalog, error) {
 	}
 	if cfg.IndexDir != "" {
 		if err := os.MkdirAll(cfg.IndexDir, 0o700); err != nil {
-			return nil, fault.Wrap(err, fault.ConfigInvalid, printable(cfg.IndexDir), "name a folder that the daemon may write to", "the folder for saved indexes cannot be made")
+			return nil, errs.Wrap(err, errs.ConfigInvalid, printable(cfg.IndexDir), "name a folder that the daemon may write to", "the folder for saved indexes cannot be made")
 		}
 		removeLeftovers(cfg.IndexDir)
 	}
@@ -85,7 +85,7 @@ func (c *Catalog) Close() error {
 }
 
 // Add makes a dataset of a uri, under a name ("" = the uri), or checks a known one for changes. The same name and uri
-// give the same Dataset, unless its labels had to change (see Dataset). Errors are *fault.Error: INVALID_ARGUMENT,
+// give the same Dataset, unless its labels had to change (see Dataset). Errors are *errs.Error: INVALID_ARGUMENT,
 // ALREADY_EXISTS, DATASET_UNREADABLE, DATASET_EMPTY; or the context's. After an error everything is as it was.
 func (c *Catalog) Add(ctx context.Context, name, uri string) (*Dataset, error) {
 	return c.add(ctx, name, uri, walkHow{})
@@ -126,7 +126,7 @@ func (c *Catalog) add(ctx context.Context, name, uri string, how walkHow) (*Data
 		}
 	}
 	taken := func(d *Dataset) error {
-		return fault.New(fault.AlreadyExists, printable(name), "choose another name", "the name %q belongs to %s", name, d.URI())
+		return errs.New(errs.AlreadyExists, printable(name), "choose another name", "the name %q belongs to %s", name, d.URI())
 	}
 	if d, ok := c.named(name); ok && d.uri != canonical {
 		return nil, taken(d)
@@ -229,7 +229,7 @@ func (c *Catalog) unknown(name string) error {
 		}
 		hint += "; known: " + strings.Join(names, ", ")
 	}
-	return fault.New(fault.NotFound, printable(name), hint, "no dataset is named %q", name)
+	return errs.New(errs.NotFound, printable(name), hint, "no dataset is named %q", name)
 }
 
 func (c *Catalog) named(name string) (*Dataset, bool) {

@@ -3,7 +3,7 @@ package source
 import (
 	"sync/atomic"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/source/subset"
 )
@@ -99,7 +99,7 @@ func (d *Dataset) SkipEmpty() bool { return d.rs.empty.Load() }
 func (d *Dataset) Report() Report { return d.snap.Load().report }
 
 // Select evaluates a subset expression: ascending, distinct ids of samples that exist, never none. Errors are
-// *fault.Error: SUBSET_SYNTAX, SUBSET_EMPTY, or INVALID_ARGUMENT for a range the dataset does not have. Time is bounded
+// *errs.Error: SUBSET_SYNTAX, SUBSET_EMPTY, or INVALID_ARGUMENT for a range the dataset does not have. Time is bounded
 // by the length of the expression times the number of samples: milliseconds for all but absurd ones.
 func (d *Dataset) Select(expr string) ([]ident.SampleID, error) {
 	e, err := subset.Parse(expr)
@@ -112,7 +112,7 @@ func (d *Dataset) Select(expr string) ([]ident.SampleID, error) {
 		return nil, err
 	}
 	if len(ids) == 0 {
-		return nil, fault.New(fault.SubsetEmpty, d.Name(), "`larder dataset inspect` shows classes and keys",
+		return nil, errs.New(errs.SubsetEmpty, d.Name(), "`larder dataset inspect` shows classes and keys",
 			"subset: %s selects none of the %d samples of %s (ids 0 to %d, labels 0 to %d)", printable(e.String()), snap.live, d.Name(), snap.Len()-1, len(snap.classes)-1)
 	}
 	return ids, nil

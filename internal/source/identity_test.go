@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/xrand"
 )
@@ -42,7 +42,7 @@ func TestLinks(t *testing.T) {
 	loop := tree(t, "a/1.jpg")
 	must(t, os.Symlink(".", filepath.Join(loop, "self")))
 	_, err := c.Add(t.Context(), "", "imagefolder:"+loop)
-	if !fault.Is(err, fault.DatasetUnread) || !strings.Contains(err.Error(), `self" cannot be read: it is a symbolic link to a folder that holds it (remove the link)`) {
+	if !errs.Is(err, errs.DatasetUnread) || !strings.Contains(err.Error(), `self" cannot be read: it is a symbolic link to a folder that holds it (remove the link)`) {
 		t.Error(err)
 	}
 
@@ -59,7 +59,7 @@ func TestLinks(t *testing.T) {
 	must(t, os.Mkdir(filepath.Join(bomb, "d20"), 0o755))
 	write(t, bomb, "d20/1.jpg", "x")
 	_, err = c.Add(t.Context(), "", "imagefolder:"+bomb)
-	if !fault.Is(err, fault.DatasetUnread) || !strings.Contains(err.Error(), "paths lead to the folder") {
+	if !errs.Is(err, errs.DatasetUnread) || !strings.Contains(err.Error(), "paths lead to the folder") {
 		t.Error(err)
 	}
 }
@@ -136,7 +136,7 @@ func TestOverlap(t *testing.T) {
 	if alias == d || alias.Object(1) != d.Object(1) || c.SharedSamples(alias) != 3 {
 		t.Errorf("%d shared", c.SharedSamples(alias))
 	}
-	if _, err := c.Add(t.Context(), "train", "imagefolder:"+other); !fault.Is(err, fault.AlreadyExists) {
+	if _, err := c.Add(t.Context(), "train", "imagefolder:"+other); !errs.Is(err, errs.AlreadyExists) {
 		t.Errorf("%v", err)
 	}
 	if l := c.List(); len(l) != 3 || l[0] != d || l[1] != e || l[2] != alias {

@@ -16,7 +16,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 // The saved index of one root; docs/format/index.md describes the bytes.
@@ -422,7 +422,7 @@ func (c *Catalog) removeIndex(root string) (int64, error) {
 			err = syncDir(c.cfg.IndexDir)
 		}
 		if err != nil {
-			return 0, fault.Wrap(err, fault.StateFailed, printable(path), "remove the file", "the saved index of %q cannot be removed", root)
+			return 0, errs.Wrap(err, errs.StateFailed, printable(path), "remove the file", "the saved index of %q cannot be removed", root)
 		}
 		return fi.Size(), nil
 	}

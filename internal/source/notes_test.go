@@ -11,7 +11,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 )
 
@@ -72,7 +72,7 @@ func TestAllProblemsAtOnce(t *testing.T) {
 		"16 problems", `good/2.jpg" cannot be read: symbolic link to nothing`, `self" cannot be read: it is a symbolic link`, `class folder "empty00"`,
 		`class folder "empty09"`, "and 4 more class folders without an image", "repair or remove it", "remove the link", "--skip-empty",
 	} {
-		if !fault.Is(err, fault.DatasetUnread) || !strings.Contains(err.Error(), says) {
+		if !errs.Is(err, errs.DatasetUnread) || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v\ndoes not say %q", err, says)
 		}
 	}
@@ -87,7 +87,7 @@ func TestSkipEmpty(t *testing.T) {
 	root := tree(t, "a/x.txt", "b/1.jpg", "c/d/x.txt", "d/1.jpg")
 	index := t.TempDir()
 	c, _ := open(t, index)
-	if _, err := c.Add(t.Context(), "", "imagefolder:"+root); !fault.Is(err, fault.DatasetEmpty) || !strings.Contains(err.Error(), "2 problems") {
+	if _, err := c.Add(t.Context(), "", "imagefolder:"+root); !errs.Is(err, errs.DatasetEmpty) || !strings.Contains(err.Error(), "2 problems") {
 		t.Errorf("%v", err)
 	}
 	age(t, root)
@@ -103,7 +103,7 @@ func TestSkipEmpty(t *testing.T) {
 		check(t, c, d)
 		c, _ = open(t, index)
 	}
-	if _, err := c.AddSkipEmpty(t.Context(), "", "imagefolder:"+tree(t, "a/x.txt", "b/y.txt")); !fault.Is(err, fault.DatasetEmpty) ||
+	if _, err := c.AddSkipEmpty(t.Context(), "", "imagefolder:"+tree(t, "a/x.txt", "b/y.txt")); !errs.Is(err, errs.DatasetEmpty) ||
 		!strings.Contains(err.Error(), "none of the 2 class folders") {
 		t.Errorf("%v", err)
 	}
@@ -141,7 +141,7 @@ func TestAClassMayBecomeEmpty(t *testing.T) {
 	for _, f := range []string{"a/1.jpg", "c/1.jpg", "d/1.jpg"} {
 		must(t, os.Remove(filepath.Join(root, f)))
 	}
-	if _, err := c.Reindex(t.Context(), "set"); !fault.Is(err, fault.DatasetEmpty) { // a disk that is not mounted is no empty dataset
+	if _, err := c.Reindex(t.Context(), "set"); !errs.Is(err, errs.DatasetEmpty) { // a disk that is not mounted is no empty dataset
 		t.Errorf("%v", err)
 	}
 	if e.LiveCount() != 3 {
@@ -199,21 +199,21 @@ func TestIndexOfVersion1(t *testing.T) {
 func TestOtherSchemes(t *testing.T) {
 	c, _ := open(t, "")
 	for uri, x := range map[string]struct {
-		reason fault.Reason
+		reason errs.Reason
 		says   string
 	}{
-		"s3://bucket/train":         {fault.Unsupported, "object stores are not built yet, only folders are read (mount it as a folder (mount-s3 or rclone mount) or copy it"},
-		"gs://bucket/train":         {fault.Unsupported, "gcsfuse"},
-		"https://host/train.tar":    {fault.Unsupported, "nothing is read over the network"},
-		"imagefolder:s3://b/x":      {fault.Unsupported, "(mount it as a folder (mount-s3 or rclone mount) or copy it"},
-		"imagefolder:file:///d/x":   {fault.Invalid, "did you mean imagefolder:///d/x?"},
-		"imagefolder:foo://b/x":     {fault.Invalid, `unknown scheme "foo"`},
-		"file:///data/train":        {fault.Invalid, "did you mean imagefolder:///data/train?"},
-		"imagfolder:/data/train":    {fault.Invalid, "did you mean imagefolder:/data/train?"},
-		"webdataset://host/{0..99}": {fault.Invalid, "write imagefolder:DIR"},
+		"s3://bucket/train":         {errs.Unsupported, "object stores are not built yet, only folders are read (mount it as a folder (mount-s3 or rclone mount) or copy it"},
+		"gs://bucket/train":         {errs.Unsupported, "gcsfuse"},
+		"https://host/train.tar":    {errs.Unsupported, "nothing is read over the network"},
+		"imagefolder:s3://b/x":      {errs.Unsupported, "(mount it as a folder (mount-s3 or rclone mount) or copy it"},
+		"imagefolder:file:///d/x":   {errs.Invalid, "did you mean imagefolder:///d/x?"},
+		"imagefolder:foo://b/x":     {errs.Invalid, `unknown scheme "foo"`},
+		"file:///data/train":        {errs.Invalid, "did you mean imagefolder:///data/train?"},
+		"imagfolder:/data/train":    {errs.Invalid, "did you mean imagefolder:/data/train?"},
+		"webdataset://host/{0..99}": {errs.Invalid, "write imagefolder:DIR"},
 	} {
 		_, err := c.Add(t.Context(), "", uri)
-		if !fault.Is(err, x.reason) || !strings.Contains(err.Error(), x.says) || x.reason == fault.Unsupported && strings.Contains(err.Error(), "did you mean") {
+		if !errs.Is(err, x.reason) || !strings.Contains(err.Error(), x.says) || x.reason == errs.Unsupported && strings.Contains(err.Error(), "did you mean") {
 			t.Errorf("%s: %v; want %s and %q", uri, err, x.reason, x.says)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/image/bmp"
 	"golang.org/x/image/webp"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/raster"
 )
@@ -56,7 +56,7 @@ func (c *Catalog) Probe(o ident.ObjectID) (Probe, error) {
 	}
 	if bad != nil {
 		path, _ := c.ObjectPath(o)
-		return Probe{}, fault.Wrap(bad, fault.SampleBad, path, "remove or replace the file, or use on_error=\"skip\"", "%s is no image larder knows", path)
+		return Probe{}, errs.Wrap(bad, errs.SampleBad, path, "remove or replace the file, or use on_error=\"skip\"", "%s is no image larder knows", path)
 	}
 	c.probes.set(o, p)
 	return p, nil

@@ -9,8 +9,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
+	"larder/internal/units"
 )
 
 // readChunk is how much one system call reads, so that a cancelled read of a large file ends.
@@ -64,7 +65,7 @@ func (e *errChanged) Error() string {
 }
 
 // Read reads a whole object into buf, or into a new slice when buf's capacity is too small, and returns the slice cut
-// to the object's length. Safe for concurrent use. Errors: *fault.Error NOT_FOUND (unknown id), DATASET_UNREADABLE (gone,
+// to the object's length. Safe for concurrent use. Errors: *errs.Error NOT_FOUND (unknown id), DATASET_UNREADABLE (gone,
 // changed since it was indexed, or the storage failed; the message has the path), RESOURCE_EXCEEDED (larger than
 // MaxObject, or out of file descriptors); or the context's, which is looked at between system calls only: a read
 // that hangs in the kernel cannot be cancelled. Bytes are returned only if size and modification time were those of the
@@ -76,8 +77,8 @@ func (c *Catalog) Read(ctx context.Context, o ident.ObjectID, buf []byte) ([]byt
 	}
 	if row.size > c.cfg.MaxObject {
 		path, _ := c.ObjectPath(o)
-		return nil, fault.New(fault.ResourceExceeded, path, "leave it out of the dataset",
-			"%s has %s, the limit for one sample is %s", path, fault.Size(row.size), fault.Size(c.cfg.MaxObject))
+		return nil, errs.New(errs.ResourceExceeded, path, "leave it out of the dataset",
+			"%s has %s, the limit for one sample is %s", path, units.Size(row.size), units.Size(c.cfg.MaxObject))
 	}
 	if err := c.limit.wait(ctx, row.size); err != nil {
 		return nil, fmt.Errorf("read object %d: %w", o, err)
@@ -111,7 +112,7 @@ func (c *Catalog) Read(ctx context.Context, o ident.ObjectID, buf []byte) ([]byt
 }
 
 func noObject(o ident.ObjectID) error {
-	return fault.New(fault.NotFound, fmt.Sprint(o), "this is a bug of larder: object ids come from a dataset", "no object has the id %d", o)
+	return errs.New(errs.NotFound, fmt.Sprint(o), "this is a bug of larder: object ids come from a dataset", "no object has the id %d", o)
 }
 
 // withFile opens the object's file, checks that it is the indexed one, and runs f on it. When the path that named it
@@ -181,16 +182,16 @@ func readError(path string, err error) error {
 	const again = "`larder dataset refresh` indexes it again; running jobs have it from their next epoch on"
 	switch {
 	case errors.As(err, &changed):
-		return fault.Wrap(err, fault.DatasetUnread, shown, again, "%s changed since it was indexed", shown)
+		return errs.Wrap(err, errs.DatasetUnread, shown, again, "%s changed since it was indexed", shown)
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
-		return fault.Wrap(err, fault.DatasetUnread, shown, again, "%s was removed after it was indexed", shown)
+		return errs.Wrap(err, errs.DatasetUnread, shown, again, "%s was removed after it was indexed", shown)
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
-		return fault.Wrap(err, fault.DatasetUnread, shown, "the daemon runs as "+whoami()+"; make it readable", "%s cannot be opened", shown)
+		return errs.Wrap(err, errs.DatasetUnread, shown, "the daemon runs as "+whoami()+"; make it readable", "%s cannot be opened", shown)
 	case errors.Is(err, unix.ELOOP):
-		return fault.Wrap(err, fault.DatasetUnread, shown, "put the file itself there: jobs of several users draw from the dataset, so no link in it is followed",
+		return errs.Wrap(err, errs.DatasetUnread, shown, "put the file itself there: jobs of several users draw from the dataset, so no link in it is followed",
 			"%s is a symbolic link, or lies behind one", shown)
 	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
-		return fault.Wrap(err, fault.ResourceExceeded, shown, "raise `ulimit -n` for the daemon", "%s cannot be opened", shown)
+		return errs.Wrap(err, errs.ResourceExceeded, shown, "raise `ulimit -n` for the daemon", "%s cannot be opened", shown)
 	}
-	return fault.Wrap(err, fault.DatasetUnread, shown, "check the storage; the kernel's log may say more", "%s cannot be read", shown)
+	return errs.Wrap(err, errs.DatasetUnread, shown, "check the storage; the kernel's log may say more", "%s cannot be read", shown)
 }

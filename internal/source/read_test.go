@@ -23,7 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 )
 
@@ -70,7 +70,7 @@ func TestRead(t *testing.T) {
 	small, err := OpenCatalog(CatalogConfig{MaxObject: 10 << 20})
 	must(t, err)
 	e := add(t, small, "", root)
-	if _, err := small.Read(t.Context(), e.Object(0), nil); !fault.Is(err, fault.ResourceExceeded) || !strings.Contains(err.Error(), "20MiB") || !strings.Contains(err.Error(), "10MiB") {
+	if _, err := small.Read(t.Context(), e.Object(0), nil); !errs.Is(err, errs.ResourceExceeded) || !strings.Contains(err.Error(), "20MiB") || !strings.Contains(err.Error(), "10MiB") {
 		t.Errorf("%v", err)
 	}
 }
@@ -88,16 +88,16 @@ func TestReadFaults(t *testing.T) {
 	for _, x := range []struct {
 		name   string
 		broken func(s *system)
-		reason fault.Reason // "" = the read succeeds
+		reason errs.Reason // "" = the read succeeds
 		says   string
 	}{
-		{"EIO on read", func(s *system) { s.pread = func(int, []byte, int64) (int, error) { return -1, unix.EIO } }, fault.DatasetUnread, "read at byte 0: input/output error"},
-		{"EIO on open", func(s *system) { s.open = func(string) (int, error) { return -1, unix.EIO } }, fault.DatasetUnread, "check the storage"},
-		{"EIO on stat", func(s *system) { s.stat = func(int, *unix.Stat_t) error { return unix.EIO } }, fault.DatasetUnread, "input/output error"},
-		{"EACCES", func(s *system) { s.open = func(string) (int, error) { return -1, unix.EACCES } }, fault.DatasetUnread, "make it readable"},
-		{"ENOENT", func(s *system) { s.open = func(string) (int, error) { return -1, unix.ENOENT } }, fault.DatasetUnread, "was removed"},
-		{"EMFILE", func(s *system) { s.open = func(string) (int, error) { return -1, unix.EMFILE } }, fault.ResourceExceeded, "ulimit -n"},
-		{"ESTALE", func(s *system) { s.stat = func(int, *unix.Stat_t) error { return unix.ESTALE } }, fault.DatasetUnread, "cannot be read"},
+		{"EIO on read", func(s *system) { s.pread = func(int, []byte, int64) (int, error) { return -1, unix.EIO } }, errs.DatasetUnread, "read at byte 0: input/output error"},
+		{"EIO on open", func(s *system) { s.open = func(string) (int, error) { return -1, unix.EIO } }, errs.DatasetUnread, "check the storage"},
+		{"EIO on stat", func(s *system) { s.stat = func(int, *unix.Stat_t) error { return unix.EIO } }, errs.DatasetUnread, "input/output error"},
+		{"EACCES", func(s *system) { s.open = func(string) (int, error) { return -1, unix.EACCES } }, errs.DatasetUnread, "make it readable"},
+		{"ENOENT", func(s *system) { s.open = func(string) (int, error) { return -1, unix.ENOENT } }, errs.DatasetUnread, "was removed"},
+		{"EMFILE", func(s *system) { s.open = func(string) (int, error) { return -1, unix.EMFILE } }, errs.ResourceExceeded, "ulimit -n"},
+		{"ESTALE", func(s *system) { s.stat = func(int, *unix.Stat_t) error { return unix.ESTALE } }, errs.DatasetUnread, "cannot be read"},
 		{"cut while reading", func(s *system) {
 			s.pread = func(fd int, p []byte, off int64) (int, error) {
 				if off >= 5 {
@@ -105,7 +105,7 @@ func TestReadFaults(t *testing.T) {
 				}
 				return realSystem.pread(fd, p[:min(5, len(p))], off)
 			}
-		}, fault.DatasetUnread, "it had 18 bytes, now 5"},
+		}, errs.DatasetUnread, "it had 18 bytes, now 5"},
 		{"written while reading", func(s *system) {
 			n := 0
 			s.stat = func(fd int, st *unix.Stat_t) error {
@@ -115,7 +115,7 @@ func TestReadFaults(t *testing.T) {
 				}
 				return err
 			}
-		}, fault.DatasetUnread, "it was modified at"},
+		}, errs.DatasetUnread, "it was modified at"},
 		{"one byte at a time, interrupted", func(s *system) {
 			n := 0
 			s.pread = func(fd int, p []byte, off int64) (int, error) {
@@ -143,10 +143,10 @@ func TestReadFaults(t *testing.T) {
 			}
 			continue
 		}
-		if got != nil || !fault.Is(err, x.reason) || !strings.Contains(err.Error(), x.says) || !strings.Contains(err.Error(), path) {
+		if got != nil || !errs.Is(err, x.reason) || !strings.Contains(err.Error(), x.says) || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: %q, %v; want %s and %q", x.name, got, err, x.reason, x.says)
 		}
-		if fe := fault.From(err); fe.Subject != path || fe.Hint == "" {
+		if fe := errs.From(err); fe.Subject != path || fe.Hint == "" {
 			t.Errorf("%s: %+v", x.name, fe)
 		}
 	}
@@ -357,7 +357,7 @@ func TestProbe(t *testing.T) {
 			}
 			continue
 		}
-		if !fault.Is(err, fault.SampleBad) || !strings.Contains(err.Error(), f.says) || !strings.Contains(err.Error(), f.name) {
+		if !errs.Is(err, errs.SampleBad) || !strings.Contains(err.Error(), f.says) || !strings.Contains(err.Error(), f.name) {
 			t.Errorf("%s: %v; want %q", f.name, err, f.says)
 		}
 	}
@@ -368,7 +368,7 @@ func TestProbe(t *testing.T) {
 		t.Errorf("%+v, %v, %d bytes read", p, err, read)
 	}
 	c.sys.pread = func(int, []byte, int64) (int, error) { return -1, unix.EIO }
-	if _, err := c.Probe(d.Object(19)); !fault.Is(err, fault.DatasetUnread) {
+	if _, err := c.Probe(d.Object(19)); !errs.Is(err, errs.DatasetUnread) {
 		t.Errorf("%v", err)
 	}
 	must(t, c.Close())

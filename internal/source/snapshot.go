@@ -10,7 +10,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"larder/internal/bits"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 )
 
@@ -151,7 +151,7 @@ func mergeWalk(root string, old *snapshot, w *walkResult) (s *snapshot, meta []f
 			}
 			nameBytes += len(f.name)
 			if len(s.dirOf) >= maxSamples || nameBytes > maxNames {
-				return nil, nil, fault.New(fault.ResourceExceeded, printable(root), "split the dataset",
+				return nil, nil, errs.New(errs.ResourceExceeded, printable(root), "split the dataset",
 					"dataset folder %q has more than %d files, or their names more than %d bytes", root, int64(maxSamples), int64(maxNames))
 			}
 			s.dirOf = append(s.dirOf, i)

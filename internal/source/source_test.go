@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/xrand"
 )
@@ -293,10 +293,10 @@ func TestChangedFile(t *testing.T) {
 		t.Fatalf("the folder's time changed; the test proves nothing")
 	}
 	_, err := c.Read(t.Context(), o, nil)
-	if !fault.Is(err, fault.DatasetUnread) || !strings.Contains(err.Error(), "changed since it was indexed") || !strings.Contains(err.Error(), path) {
+	if !errs.Is(err, errs.DatasetUnread) || !strings.Contains(err.Error(), "changed since it was indexed") || !strings.Contains(err.Error(), path) {
 		t.Errorf("%v", err)
 	}
-	if _, err := c.Probe(o); !fault.Is(err, fault.DatasetUnread) {
+	if _, err := c.Probe(o); !errs.Is(err, errs.DatasetUnread) {
 		t.Errorf("%v", err)
 	}
 	if add(t, c, "", root) != d || ev.count("indexed") != 2 {
@@ -318,7 +318,7 @@ func TestChangedFile(t *testing.T) {
 	}
 	// Same size, only the modification time tells.
 	must(t, os.Chtimes(d.Path(1), time.Time{}, time.Now().Add(time.Minute)))
-	if _, err := c.Read(t.Context(), d.Object(1), nil); !fault.Is(err, fault.DatasetUnread) {
+	if _, err := c.Read(t.Context(), d.Object(1), nil); !errs.Is(err, errs.DatasetUnread) {
 		t.Errorf("%v", err)
 	}
 	fp = d.Fingerprint()
@@ -326,11 +326,11 @@ func TestChangedFile(t *testing.T) {
 		t.Error("the fingerprint does not show a new modification time")
 	}
 	must(t, os.Remove(path))
-	if _, err := c.Read(t.Context(), d.Object(0), nil); !fault.Is(err, fault.DatasetUnread) || !strings.Contains(err.Error(), "removed") {
+	if _, err := c.Read(t.Context(), d.Object(0), nil); !errs.Is(err, errs.DatasetUnread) || !strings.Contains(err.Error(), "removed") {
 		t.Errorf("%v", err)
 	}
 	must(t, unix.Mkfifo(path, 0o600))
-	if _, err := c.Read(t.Context(), d.Object(0), nil); !fault.Is(err, fault.DatasetUnread) || !strings.Contains(err.Error(), "not a regular file") {
+	if _, err := c.Read(t.Context(), d.Object(0), nil); !errs.Is(err, errs.DatasetUnread) || !strings.Contains(err.Error(), "not a regular file") {
 		t.Errorf("%v", err)
 	}
 }
@@ -345,69 +345,69 @@ func TestErrors(t *testing.T) {
 	c, _ := open(t, "")
 	for _, x := range []struct {
 		name, uri string
-		reason    fault.Reason
+		reason    errs.Reason
 		says      string
 	}{
-		{"", "", fault.Invalid, "has no scheme"},
-		{"", "/data/train", fault.Invalid, "did you mean imagefolder:/data/train?"},
-		{"", "imagfolder:/data", fault.Invalid, "did you mean imagefolder:/data?"},
-		{"", "imagefolder:", fault.Invalid, "names no folder"},
-		{"", "imagefolder://host/x", fault.Invalid, "names a host"},
-		{"", "imagefolder:~/x", fault.Invalid, "~ is not expanded"},
-		{"", "imagefolder:/a\x00b", fault.Invalid, "NUL"},
-		{"", "imagefolder:" + empty + "/none", fault.DatasetUnread, "no such file"},
-		{"", "imagefolder:" + file, fault.DatasetUnread, "is a file"},
-		{"", "imagefolder:" + file + "/x", fault.DatasetUnread, "not a directory"},
-		{"", "imagefolder:" + empty, fault.DatasetEmpty, "no class folders"},
-		{"", "imagefolder:" + flat, fault.DatasetEmpty, "2 images of its own"},
-		{"", "imagefolder:" + hollow, fault.DatasetEmpty, `class folder "b" of`},
-		{"", "imagefolder:" + hollow, fault.DatasetEmpty, `class folder "c" of`},
-		{"", "imagefolder:" + dangling, fault.DatasetUnread, "a/2.jpg"},
-		{"bad\nname", "imagefolder:" + flat, fault.Invalid, "control character"},
-		{"\xff", "imagefolder:" + flat, fault.Invalid, "not UTF-8"},
-		{strings.Repeat("x", 257), "imagefolder:" + flat, fault.Invalid, "256"},
-		{" x", "imagefolder:" + flat, fault.Invalid, "space"},
-		{"imagefolder:/other", "imagefolder:" + flat, fault.Invalid, "uri of another"},
+		{"", "", errs.Invalid, "has no scheme"},
+		{"", "/data/train", errs.Invalid, "did you mean imagefolder:/data/train?"},
+		{"", "imagfolder:/data", errs.Invalid, "did you mean imagefolder:/data?"},
+		{"", "imagefolder:", errs.Invalid, "names no folder"},
+		{"", "imagefolder://host/x", errs.Invalid, "names a host"},
+		{"", "imagefolder:~/x", errs.Invalid, "~ is not expanded"},
+		{"", "imagefolder:/a\x00b", errs.Invalid, "NUL"},
+		{"", "imagefolder:" + empty + "/none", errs.DatasetUnread, "no such file"},
+		{"", "imagefolder:" + file, errs.DatasetUnread, "is a file"},
+		{"", "imagefolder:" + file + "/x", errs.DatasetUnread, "not a directory"},
+		{"", "imagefolder:" + empty, errs.DatasetEmpty, "no class folders"},
+		{"", "imagefolder:" + flat, errs.DatasetEmpty, "2 images of its own"},
+		{"", "imagefolder:" + hollow, errs.DatasetEmpty, `class folder "b" of`},
+		{"", "imagefolder:" + hollow, errs.DatasetEmpty, `class folder "c" of`},
+		{"", "imagefolder:" + dangling, errs.DatasetUnread, "a/2.jpg"},
+		{"bad\nname", "imagefolder:" + flat, errs.Invalid, "control character"},
+		{"\xff", "imagefolder:" + flat, errs.Invalid, "not UTF-8"},
+		{strings.Repeat("x", 257), "imagefolder:" + flat, errs.Invalid, "256"},
+		{" x", "imagefolder:" + flat, errs.Invalid, "space"},
+		{"imagefolder:/other", "imagefolder:" + flat, errs.Invalid, "uri of another"},
 	} {
 		_, err := c.Add(t.Context(), x.name, x.uri)
-		if !fault.Is(err, x.reason) || !strings.Contains(err.Error(), x.says) {
+		if !errs.Is(err, x.reason) || !strings.Contains(err.Error(), x.says) {
 			t.Errorf("Add(%q, %q): %v; want %s and %q", x.name, x.uri, err, x.reason, x.says)
 		}
 	}
 	if len(c.List()) != 0 || c.Objects() != 0 {
 		t.Error("a failed Add left something behind")
 	}
-	if _, err := c.Open(t.Context(), "trian"); !fault.Is(err, fault.NotFound) || !strings.Contains(err.Error(), "dataset add") {
+	if _, err := c.Open(t.Context(), "trian"); !errs.Is(err, errs.NotFound) || !strings.Contains(err.Error(), "dataset add") {
 		t.Errorf("%v", err)
 	}
-	if _, err := c.Open(t.Context(), "./x"); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "imagefolder:./x") {
+	if _, err := c.Open(t.Context(), "./x"); !errs.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "imagefolder:./x") {
 		t.Errorf("%v", err)
 	}
-	if _, err := c.Reindex(t.Context(), "x"); !fault.Is(err, fault.NotFound) {
+	if _, err := c.Reindex(t.Context(), "x"); !errs.Is(err, errs.NotFound) {
 		t.Errorf("%v", err)
 	}
-	if _, err := c.Read(t.Context(), 7, nil); !fault.Is(err, fault.NotFound) {
+	if _, err := c.Read(t.Context(), 7, nil); !errs.Is(err, errs.NotFound) {
 		t.Errorf("%v", err)
 	}
-	if _, err := c.Probe(7); !fault.Is(err, fault.NotFound) {
+	if _, err := c.Probe(7); !errs.Is(err, errs.NotFound) {
 		t.Errorf("%v", err)
 	}
 	if p, _ := c.ObjectPath(7); p != "" || c.ObjectBytes(7) != 0 {
 		t.Errorf("%q", p)
 	}
 	for _, cfg := range []CatalogConfig{{StorageLimit: -1}, {MaxObject: -1}, {IndexDir: file + "/x"}} {
-		if _, err := OpenCatalog(cfg); !fault.Is(err, fault.ConfigInvalid) {
+		if _, err := OpenCatalog(cfg); !errs.Is(err, errs.ConfigInvalid) {
 			t.Errorf("%+v: %v", cfg, err)
 		}
 	}
 	d := add(t, c, "", tree(t, "a/1.jpg", "a/2.jpg"))
-	if _, err := d.Select("label > 0"); !fault.Is(err, fault.SubsetEmpty) || !strings.Contains(err.Error(), "none of the 2 samples") {
+	if _, err := d.Select("label > 0"); !errs.Is(err, errs.SubsetEmpty) || !strings.Contains(err.Error(), "none of the 2 samples") {
 		t.Errorf("%v", err)
 	}
-	if _, err := d.Select("lable > 0"); !fault.Is(err, fault.SubsetSyntax) {
+	if _, err := d.Select("lable > 0"); !errs.Is(err, errs.SubsetSyntax) {
 		t.Errorf("%v", err)
 	}
-	if _, err := d.Select("range(0, 3)"); !fault.Is(err, fault.Invalid) {
+	if _, err := d.Select("range(0, 3)"); !errs.Is(err, errs.Invalid) {
 		t.Errorf("%v", err)
 	}
 	if ids, err := d.Select(`key ~ "a/2*"`); err != nil || !slices.Equal(ids, []ident.SampleID{1}) {
@@ -432,7 +432,7 @@ func TestPermissions(t *testing.T) {
 	}
 	c, _ := open(t, "")
 	_, err := c.Add(t.Context(), "", "imagefolder:"+root)
-	if !fault.Is(err, fault.DatasetUnread) || !strings.Contains(err.Error(), `b/y" cannot be read: permission denied`) || !errors.Is(err, os.ErrPermission) {
+	if !errs.Is(err, errs.DatasetUnread) || !strings.Contains(err.Error(), `b/y" cannot be read: permission denied`) || !errors.Is(err, os.ErrPermission) {
 		t.Error(err)
 	}
 }
@@ -446,7 +446,7 @@ func TestUnreadablePaths(t *testing.T) {
 	c, _ := open(t, "")
 	_, err := c.Add(t.Context(), "", "imagefolder:"+root)
 	for _, says := range []string{"3 problems", `a/gone.jpg" cannot be read: symbolic link to nothing`, `b/gone.jpg" cannot be read`, `b/loop.jpg" cannot be read: too many`} {
-		if !fault.Is(err, fault.DatasetUnread) || !strings.Contains(err.Error(), says) {
+		if !errs.Is(err, errs.DatasetUnread) || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v does not say %q", err, says)
 		}
 	}

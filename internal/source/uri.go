@@ -6,7 +6,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
+	"larder/internal/nearest"
 )
 
 const schemeImageFolder = "imagefolder"
@@ -20,7 +21,7 @@ func parseURI(uri string) (root string, err error) {
 		if uri != "" && strings.ContainsAny(uri, "/.") {
 			hint = "did you mean imagefolder:" + printable(uri) + "?"
 		}
-		return "", fault.New(fault.Invalid, printable(uri), hint, "dataset %q has no scheme", uri)
+		return "", errs.New(errs.Invalid, printable(uri), hint, "dataset %q has no scheme", uri)
 	}
 	if scheme != schemeImageFolder {
 		return "", unknownScheme(uri, scheme, rest)
@@ -30,21 +31,21 @@ func parseURI(uri string) (root string, err error) {
 	}
 	if after, ok := strings.CutPrefix(rest, "//"); ok {
 		if !strings.HasPrefix(after, "/") {
-			return "", fault.New(fault.Invalid, printable(uri), "write imagefolder:DIR or imagefolder:///DIR", "dataset %q names a host, only local folders are known", uri)
+			return "", errs.New(errs.Invalid, printable(uri), "write imagefolder:DIR or imagefolder:///DIR", "dataset %q names a host, only local folders are known", uri)
 		}
 		rest = after
 	}
 	switch {
 	case rest == "":
-		return "", fault.New(fault.Invalid, printable(uri), "write imagefolder:DIR", "dataset %q names no folder", uri)
+		return "", errs.New(errs.Invalid, printable(uri), "write imagefolder:DIR", "dataset %q names no folder", uri)
 	case strings.IndexByte(rest, 0) >= 0:
-		return "", fault.New(fault.Invalid, printable(uri), "leave it out", "dataset %q: a path cannot hold a NUL byte", uri)
+		return "", errs.New(errs.Invalid, printable(uri), "leave it out", "dataset %q: a path cannot hold a NUL byte", uri)
 	case rest == "~" || strings.HasPrefix(rest, "~/"):
-		return "", fault.New(fault.Invalid, printable(uri), "write the full path; the shell expands ~ only at the start of a word", "dataset %q: ~ is not expanded here", uri)
+		return "", errs.New(errs.Invalid, printable(uri), "write the full path; the shell expands ~ only at the start of a word", "dataset %q: ~ is not expanded here", uri)
 	}
 	root, aerr := filepath.Abs(rest)
 	if aerr != nil {
-		return "", fault.Wrap(aerr, fault.Invalid, printable(uri), "write an absolute path", "dataset %q: find the working directory", uri)
+		return "", errs.Wrap(aerr, errs.Invalid, printable(uri), "write an absolute path", "dataset %q: find the working directory", uri)
 	}
 	return root, nil
 }
@@ -60,17 +61,17 @@ func unknownScheme(uri, scheme, rest string) error {
 	mount, remote := objectStores[strings.ToLower(scheme)]
 	switch {
 	case remote && mount != "":
-		return fault.New(fault.Unsupported, printable(uri), "mount it as a folder ("+mount+") or copy it to a local disk, then write imagefolder:DIR of that folder",
+		return errs.New(errs.Unsupported, printable(uri), "mount it as a folder ("+mount+") or copy it to a local disk, then write imagefolder:DIR of that folder",
 			"dataset %q: object stores are not built yet, only folders are read", uri)
 	case remote:
-		return fault.New(fault.Unsupported, printable(uri), "download it to a local disk, then write imagefolder:DIR of that folder",
+		return errs.New(errs.Unsupported, printable(uri), "download it to a local disk, then write imagefolder:DIR of that folder",
 			"dataset %q: nothing is read over the network, only folders are", uri)
 	case strings.EqualFold(scheme, "file"):
-		return fault.New(fault.Invalid, printable(uri), "did you mean imagefolder:"+printable(rest)+"?", "dataset %q: scheme %q does not say what kind of folder it is", uri, scheme)
-	case fault.Nearest(scheme, []string{schemeImageFolder}) != "" || strings.HasPrefix(rest, "/") && !strings.HasPrefix(rest, "//"):
-		return fault.New(fault.Invalid, printable(uri), "did you mean imagefolder:"+printable(rest)+"? No other scheme is known", "dataset %q: unknown scheme %q", uri, scheme)
+		return errs.New(errs.Invalid, printable(uri), "did you mean imagefolder:"+printable(rest)+"?", "dataset %q: scheme %q does not say what kind of folder it is", uri, scheme)
+	case nearest.Word(scheme, []string{schemeImageFolder}) != "" || strings.HasPrefix(rest, "/") && !strings.HasPrefix(rest, "//"):
+		return errs.New(errs.Invalid, printable(uri), "did you mean imagefolder:"+printable(rest)+"? No other scheme is known", "dataset %q: unknown scheme %q", uri, scheme)
 	}
-	return fault.New(fault.Invalid, printable(uri), "write imagefolder:DIR for a folder that holds one folder of images per class", "dataset %q: unknown scheme %q", uri, scheme)
+	return errs.New(errs.Invalid, printable(uri), "write imagefolder:DIR for a folder that holds one folder of images per class", "dataset %q: unknown scheme %q", uri, scheme)
 }
 
 // canonicalURI is what a Dataset reports and what two uris are compared by.
@@ -92,7 +93,7 @@ func checkName(name, uri string) error {
 		bad = "looks like the uri of another dataset"
 	}
 	if bad != "" {
-		return fault.New(fault.Invalid, printable(name), "choose a short name such as train", "dataset name %q %s", name, bad)
+		return errs.New(errs.Invalid, printable(name), "choose a short name such as train", "dataset name %q %s", name, bad)
 	}
 	return nil
 }

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 )
 
@@ -58,7 +58,7 @@ func TestNamesThatAreNoUTF8(t *testing.T) {
 		_, unknown := c.Open(t.Context(), "\xff")
 		_, named := c.Add(t.Context(), "\xff", "imagefolder:"+root)
 		for i, err := range []error{empty, syntax, gone, unknown, named} {
-			f, ok := errors.AsType[*fault.Error](err)
+			f, ok := errors.AsType[*errs.Error](err)
 			if !ok || f.Hint == "" {
 				t.Fatalf("error %d: %v", i, err)
 			}

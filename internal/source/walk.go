@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 const (
@@ -126,7 +126,7 @@ func walkFolder(ctx context.Context, root string, allow allowEmpty, as *Reader) 
 	case err != nil:
 		return nil, rootError(root, err)
 	case !fi.IsDir():
-		return nil, fault.New(fault.DatasetUnread, printable(root), "name the folder that holds the class folders", "dataset folder %q is a file", root)
+		return nil, errs.New(errs.DatasetUnread, printable(root), "name the folder that holds the class folders", "dataset folder %q is a file", root)
 	}
 	w := &walker{root: root, since: time.Now().Add(-racyWindow).UnixNano(), visits: map[[2]uint64]int{}, chains: map[*walkedDir]*link{}, allow: allow}
 	if as != nil {
@@ -156,7 +156,7 @@ func rootError(root string, err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		hint = "the daemon runs as " + whoami() + "; make the folder readable for it"
 	}
-	return fault.Wrap(err, fault.DatasetUnread, printable(root), hint, "dataset folder %q cannot be read", root)
+	return errs.Wrap(err, errs.DatasetUnread, printable(root), hint, "dataset folder %q cannot be read", root)
 }
 
 func whoami() string { return fmt.Sprintf("uid %d", os.Getuid()) }
@@ -204,7 +204,7 @@ func (w *walker) work() {
 
 // unreadable notes a path that could not be read. The walk goes on, to tell of all of them at once.
 func (w *walker) unreadable(path string, err error) {
-	if fault.Is(err, fault.Denied) { // to another user nothing more is told
+	if errs.Is(err, errs.Denied) { // to another user nothing more is told
 		w.fail(err)
 		return
 	}
@@ -339,7 +339,7 @@ func (w *walker) enter(t walkTask, d *walkedDir) bool {
 	n := w.visits[id]
 	w.mu.Unlock()
 	if n > maxVisits {
-		w.fail(fault.New(fault.DatasetUnread, printable(join(w.root, t.rel)), "remove symbolic links that lead to one folder over and over",
+		w.fail(errs.New(errs.DatasetUnread, printable(join(w.root, t.rel)), "remove symbolic links that lead to one folder over and over",
 			"more than %d paths lead to the folder %q", maxVisits, join(w.root, t.rel)))
 		return false
 	}

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 const (
@@ -78,11 +78,11 @@ func (w *walker) finish() (*walkResult, error) {
 			what = fmt.Sprintf("has no class folders, but %d images of its own", w.rootImg)
 			hint = "an imagefolder is DIR/CLASS/IMAGE.jpg: put the images into one folder per class"
 		}
-		return nil, fault.New(fault.DatasetEmpty, printable(w.root), hint, "dataset folder %q %s", w.root, what)
+		return nil, errs.New(errs.DatasetEmpty, printable(w.root), hint, "dataset folder %q %s", w.root, what)
 	}
 	filled := w.sort()
 	if unread == 0 && len(filled) == 0 {
-		return nil, fault.New(fault.DatasetEmpty, printable(w.root), imagesEnd(), "none of the %d class folders of %q holds an image", len(w.classes), w.root)
+		return nil, errs.New(errs.DatasetEmpty, printable(w.root), imagesEnd(), "none of the %d class folders of %q holds an image", len(w.classes), w.root)
 	}
 	problems = append(problems, w.empties(filled)...)
 	if len(problems) > 0 {
@@ -180,16 +180,16 @@ func (e *severalProblems) Unwrap() []error { return e.causes }
 
 // refuse makes one error of all problems; the first unread of them are about paths.
 func (w *walker) refuse(problems []problem, unread int) error {
-	reason := fault.DatasetEmpty
+	reason := errs.DatasetEmpty
 	if unread > 0 {
-		reason = fault.DatasetUnread
+		reason = errs.DatasetUnread
 	}
 	if len(problems) == 1 {
 		p := problems[0]
 		if unread == 1 {
-			return fault.Wrap(w.bad[0].err, reason, printable(w.root), p.hint, "index %s: %q cannot be read", printable(w.root), w.bad[0].path)
+			return errs.Wrap(w.bad[0].err, reason, printable(w.root), p.hint, "index %s: %q cannot be read", printable(w.root), w.bad[0].path)
 		}
-		return fault.New(reason, printable(w.root), p.hint, "%s", p.text)
+		return errs.New(reason, printable(w.root), p.hint, "%s", p.text)
 	}
 	var lines, hints []string
 	add := func(part []problem, more string) {
@@ -212,5 +212,5 @@ func (w *walker) refuse(problems []problem, unread int) error {
 	for _, b := range w.bad {
 		several.causes = append(several.causes, b.err)
 	}
-	return fault.Wrap(several, reason, printable(w.root), strings.Join(hints, "; "), "index %s: %d problems", printable(w.root), len(problems))
+	return errs.Wrap(several, reason, printable(w.root), strings.Join(hints, "; "), "index %s: %d problems", printable(w.root), len(problems))
 }

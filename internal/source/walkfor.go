@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 // A walk for another user has his rights: it opens and looks at nothing that he could not, and follows no link. What he may not read ends it
@@ -25,7 +25,7 @@ func (w *walker) asked(n int) bool {
 	if w.names.Add(int64(n)) <= w.maxNames {
 		return true
 	}
-	w.fail(fault.New(fault.ResourceExceeded, printable(w.root), "ask the daemon's user to add it", "index %s for uid %d: it has more than %d files and folders",
+	w.fail(errs.New(errs.ResourceExceeded, printable(w.root), "ask the daemon's user to add it", "index %s for uid %d: it has more than %d files and folders",
 		printable(w.root), w.as.r.UID, w.maxNames))
 	return false
 }

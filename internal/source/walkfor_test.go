@@ -7,7 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 // private is a folder of the daemon's user: class folders and another file, or nothing.
@@ -55,7 +55,7 @@ func TestIndexForLeavesNothing(t *testing.T) {
 					t.Fatal(err)
 				}
 				_, err = c.OpenFor(t.Context(), "imagefolder:"+dir, false, reader)
-				if !fault.Is(err, fault.Denied) || !strings.Contains(err.Error(), x.want) {
+				if !errs.Is(err, errs.Denied) || !strings.Contains(err.Error(), x.want) {
 					t.Errorf("%s: %v; want %q", target, err, x.want)
 				}
 				said[strings.ReplaceAll(err.Error(), dir, "")] = true
@@ -91,23 +91,23 @@ func TestSeeingAnIndexedDataset(t *testing.T) {
 		t.Errorf("%v; seeing changes how it is read: %v", err, d.rs.guarded.Load())
 	}
 	chmod(t, dir+"/b", 0o700)
-	if err := c.MaySee(t.Context(), d, reader); !fault.Is(err, fault.Denied) {
+	if err := c.MaySee(t.Context(), d, reader); !errs.Is(err, errs.Denied) {
 		t.Errorf("its folders are listable, but for one: %v", err)
 	}
 	if err := c.MayList(uri, reader); err != nil {
 		t.Errorf("the root alone: %v", err)
 	}
-	if _, err := c.ReindexFor(t.Context(), d, reader); !fault.Is(err, fault.Denied) || d.LiveCount() != 4 {
+	if _, err := c.ReindexFor(t.Context(), d, reader); !errs.Is(err, errs.Denied) || d.LiveCount() != 4 {
 		t.Errorf("indexed again for somebody who may not read it: %v, %d samples", err, d.LiveCount())
 	}
 	next := open()
-	if _, err := next.OpenFor(t.Context(), uri, false, reader); !fault.Is(err, fault.Denied) || len(next.List()) != 0 {
+	if _, err := next.OpenFor(t.Context(), uri, false, reader); !errs.Is(err, errs.Denied) || len(next.List()) != 0 {
 		t.Errorf("from the saved index: %v, %d datasets", err, len(next.List()))
 	}
 	chmod(t, dir+"/b", 0o755)
 	other := Reader{UID: 61002, GID: 61002}
 	chmod(t, dir+"/b/2.jpg", 0o600)
-	if err := c.MaySee(t.Context(), d, other); !fault.Is(err, fault.Denied) {
+	if err := c.MaySee(t.Context(), d, other); !errs.Is(err, errs.Denied) {
 		t.Errorf("another user, of a file that is closed: %v", err)
 	}
 }
@@ -120,7 +120,7 @@ func TestIndexForIsBounded(t *testing.T) {
 	if !w.asked(5) || w.stopped != nil {
 		t.Error("refused within the bound")
 	}
-	if w.asked(1) || !fault.Is(w.stopped, fault.ResourceExceeded) || !strings.Contains(w.stopped.Error(), "more than 5 files and folders") {
+	if w.asked(1) || !errs.Is(w.stopped, errs.ResourceExceeded) || !strings.Contains(w.stopped.Error(), "more than 5 files and folders") {
 		t.Errorf("above the bound: %v", w.stopped)
 	}
 	w = &walker{root: dir}

@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/protobuf/encoding/protojson"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -149,7 +149,7 @@ func ListenHTTP(addr string, cfg HTTPConfig) (*HTTPServer, error) {
 	}
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
-		return nil, fault.Wrap(err, fault.ConfigInvalid, "http", "choose a free address of this machine, e.g. 127.0.0.1:0 for any port", "listen for HTTP on %s", addr)
+		return nil, errs.Wrap(err, errs.ConfigInvalid, "http", "choose a free address of this machine, e.g. 127.0.0.1:0 for any port", "listen for HTTP on %s", addr)
 	}
 	if host, ok := l.Addr().(*net.TCPAddr); ok && !host.IP.IsLoopback() {
 		cfg.Log.Warn("HTTP can be reached from other machines and has no password; names of jobs and datasets are readable",

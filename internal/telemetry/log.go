@@ -4,7 +4,7 @@ import (
 	"io"
 	"log/slog"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 // NewLogger returns the daemon's log. Level (debug, info, warn, error) can be changed later through the LevelVar;
@@ -21,7 +21,7 @@ func NewLogger(w io.Writer, level, format string) (*slog.Logger, *slog.LevelVar,
 	case "json":
 		return slog.New(slog.NewJSONHandler(w, opts)), v, nil
 	}
-	return nil, nil, fault.New(fault.ConfigInvalid, "log.format", "write text or json", "log.format %q", format)
+	return nil, nil, errs.New(errs.ConfigInvalid, "log.format", "write text or json", "log.format %q", format)
 }
 
 // SetLevel changes the least level that is logged.
@@ -36,7 +36,7 @@ func SetLevel(v *slog.LevelVar, level string) error {
 	case "error":
 		v.Set(slog.LevelError)
 	default:
-		return fault.New(fault.ConfigInvalid, "log.level", "write debug, info, warn or error", "log.level %q", level)
+		return errs.New(errs.ConfigInvalid, "log.level", "write debug, info, warn or error", "log.level %q", level)
 	}
 	return nil
 }

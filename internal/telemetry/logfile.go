@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 // LogFile is a log that takes a bounded part of its disk: what would make it longer than its limit begins a new file, and the one before it
@@ -26,16 +26,16 @@ type LogFile struct {
 func OpenLogFile(path string, limit int64) (*LogFile, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
-		return nil, fault.Wrap(err, fault.ConfigInvalid, "log.file", "name an absolute path", "find the log's folder")
+		return nil, errs.Wrap(err, errs.ConfigInvalid, "log.file", "name an absolute path", "find the log's folder")
 	}
 	l := &LogFile{path: path, limit: limit}
 	if l.f, err = openLog(path); err != nil {
-		return nil, fault.Wrap(err, fault.ConfigInvalid, "log.file", "name a file that you may write, in a folder that exists", "open the log")
+		return nil, errs.Wrap(err, errs.ConfigInvalid, "log.file", "name a file that you may write, in a folder that exists", "open the log")
 	}
 	st, err := l.f.Stat()
 	if err == nil && !st.Mode().IsRegular() {
 		_ = l.f.Close()
-		return nil, fault.New(fault.ConfigInvalid, "log.file", "leave it empty for standard error", "%s is no file that could be kept short", path)
+		return nil, errs.New(errs.ConfigInvalid, "log.file", "leave it empty for standard error", "%s is no file that could be kept short", path)
 	}
 	if now, err2 := os.Stderr.Stat(); err == nil && err2 == nil {
 		l.stderr = os.SameFile(st, now)

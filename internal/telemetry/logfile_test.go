@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 // TestLogFile: whatever is written by however many, both files stay within the limit, no line is split, and the newest lines are there.
@@ -92,7 +92,7 @@ func TestLogFileCannotTurn(t *testing.T) {
 
 func TestLogFileRefuses(t *testing.T) {
 	for _, path := range []string{filepath.Join(t.TempDir(), "no", "x.log"), t.TempDir(), "/dev/null"} {
-		if l, err := OpenLogFile(path, 10); !fault.Is(err, fault.ConfigInvalid) {
+		if l, err := OpenLogFile(path, 10); !errs.Is(err, errs.ConfigInvalid) {
 			t.Errorf("%s: %v, %v", path, l, err)
 		}
 	}

@@ -22,7 +22,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -215,7 +215,7 @@ func TestListen(t *testing.T) {
 	if log.Len() != 0 {
 		t.Errorf("a warning about loopback: %s", log.String())
 	}
-	if _, err := ListenHTTP(s.Addr(), cfg); !fault.Is(err, fault.ConfigInvalid) || !strings.Contains(err.Error(), "free address") {
+	if _, err := ListenHTTP(s.Addr(), cfg); !errs.Is(err, errs.ConfigInvalid) || !strings.Contains(err.Error(), "free address") {
 		t.Errorf("a taken address: %v", err)
 	}
 	c := &http.Client{Transport: &http.Transport{}}
@@ -287,7 +287,7 @@ func TestLogger(t *testing.T) {
 		t.Errorf("log:\n%s", s)
 	}
 	for _, tc := range [][2]string{{"loud", "text"}, {"info", "xml"}} {
-		if _, _, err := NewLogger(&b, tc[0], tc[1]); !fault.Is(err, fault.ConfigInvalid) {
+		if _, _, err := NewLogger(&b, tc[0], tc[1]); !errs.Is(err, errs.ConfigInvalid) {
 			t.Errorf("%v: %v", tc, err)
 		}
 	}

@@ -78,25 +78,25 @@ row R1 "random histories without and with faults, orders: exactly once, one seed
 row G2 "orders of the sampler: worlds drawn at random, laws by chi squared" \
   env LARDER_SIM_SEEDS="$(n 4000)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestCorpus' ./dsa
 row R2/daemon "daemon SIGKILLed at random moments and failpoints; fixed orders unchanged" \
-  env LARDER_KILLS="$(n 1000)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestDaemonIsKilled$' ./internal/faults
+  env LARDER_KILLS="$(n 1000)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestDaemonIsKilled$' ./internal/chaostest
 row R2/python "daemon SIGKILLed under Python's Loader" \
   env LARDER_KILLS="$(n 200)" LARDER_BIN="$PWD/bin/larder" LARDER_REQUIRE_BIN=1 "$python" -m pytest -q python/tests/test_e2e_restart.py -k killed_at_random
 row R3 "power failures: unsynced writes lost or reordered" \
   env LARDER_CRASH_IMAGES="$(n 50000)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestCrashImages$' ./internal/journal
 row R4/process "every call to the disk fails once, in process" gotest -run '^TestEveryCallFails$' ./internal/journal
 row R4/binary "the n-th call to the disk fails, real binary" \
-  env LARDER_DISK_FAILS="$(n 20)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestDiskFails$' ./internal/faults
+  env LARDER_DISK_FAILS="$(n 20)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestDiskFails$' ./internal/chaostest
 row R5 "damaged logs: flipped bits, zeroed pages, cuts, swapped records, old files" \
   env LARDER_DAMAGED_LOGS="$(n 100000)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestDamagedLogs$' ./internal/journal
 tests R6 "client SIGKILLed, chains of resumes, other rank counts" LARDER_RESUMES "$(n 500)"
 row R7 "connections cut by a proxy, anywhere" \
-  env LARDER_CUTS="$(n 2000)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestConnectionsAreCut$' ./internal/faults
+  env LARDER_CUTS="$(n 2000)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestConnectionsAreCut$' ./internal/chaostest
 tests R11 "broken, hostile and odd images (and R23)" LARDER_CORPUS "$(n 1000)"
 row R12 "full disk, a real file system of 64 MiB" \
-  env LARDER_FULL_DISKS="$(n 50)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestDiskIsFull$' ./internal/faults
+  env LARDER_FULL_DISKS="$(n 50)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestDiskIsFull$' ./internal/chaostest
 tests R12 "full disk, the log and the engine" LARDER_FULL_DISK "$(n 50)"
 row R13 "control group of 512 MiB, demand 5 GiB" \
-  env LARDER_MEMORY_SECONDS="$(n 600)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestLittleMemory$' ./internal/faults
+  env LARDER_MEMORY_SECONDS="$(n 600)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestLittleMemory$' ./internal/chaostest
 export LARDER_STOP_SECONDS
 LARDER_STOP_SECONDS=$(n 20)
 tests R16 "clients stopped (SIGSTOP) for 0 to 20 s" LARDER_STOPS "$(n 100)"

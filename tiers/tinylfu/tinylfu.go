@@ -17,7 +17,7 @@ import (
 	"github.com/dgraph-io/ristretto/v2"
 
 	"larder/cachepolicy"
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/invariant"
 	"larder/internal/xrand"
@@ -253,8 +253,8 @@ func Make(name string, r *xrand.Rand, g cachepolicy.Given, entries int) (cachepo
 		return e, nil
 	}
 	e, err := cachepolicy.NewGiven(name, r, g)
-	if f := fault.From(err); err != nil && !Known(name) {
-		return nil, fault.New(f.Reason, f.Subject, cachepolicy.Hint(name, Names()), "%s", f.Message)
+	if f := errs.From(err); err != nil && !Known(name) {
+		return nil, errs.New(f.Reason, f.Subject, cachepolicy.Hint(name, Names()), "%s", f.Message)
 	}
 	return e, err
 }

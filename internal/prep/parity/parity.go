@@ -13,7 +13,7 @@ import (
 	"os/exec"
 	"strings"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/prep"
 )
 
@@ -96,12 +96,12 @@ func Start(ctx context.Context, python string) (*Torch, error) {
 	}
 	t.in, t.out = in, bufio.NewReaderSize(out, 1<<20)
 	if err := t.cmd.Start(); err != nil {
-		return nil, fault.Wrap(err, fault.NotFound, python, "name a Python with torchvision: --python PATH", "start Python")
+		return nil, errs.Wrap(err, errs.NotFound, python, "name a Python with torchvision: --python PATH", "start Python")
 	}
 	var hello struct{ Torchvision, Pillow string }
 	if err := t.answer(&hello); err != nil {
 		t.Close()
-		return nil, fault.Wrap(err, fault.NotFound, python, "install torchvision there, or name another Python: --python PATH",
+		return nil, errs.Wrap(err, errs.NotFound, python, "install torchvision there, or name another Python: --python PATH",
 			"compare with the torchvision of %s", python)
 	}
 	t.torchvision, t.pillow = hello.Torchvision, hello.Pillow

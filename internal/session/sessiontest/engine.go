@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/session"
 	"larder/internal/shm"
 	"larder/internal/xrand"
@@ -104,12 +104,12 @@ func (e *Engine) Attach(ctx context.Context, req *larderv1.AttachRequest, peer s
 	defer e.mu.Unlock()
 	j, ok := e.mu.jobs[req.GetJob()]
 	if !ok {
-		return nil, fault.New(fault.NotFound, req.GetJob(), "register it first", "no job %q", req.GetJob())
+		return nil, errs.New(errs.NotFound, req.GetJob(), "register it first", "no job %q", req.GetJob())
 	}
 	j = j.defaults()
 	k := key(req.GetJob(), req.GetRank())
 	if h := e.mu.held[k]; h != nil {
-		return nil, fault.New(fault.RankHeld, k, "stop it first", "process %d holds %s", h.peer.PID, k)
+		return nil, errs.New(errs.RankHeld, k, "stop it first", "process %d holds %s", h.peer.PID, k)
 	}
 	a := &attachment{e: e, job: j, name: req.GetJob(), rank: req.GetRank(), peer: peer, out: out, free: make(chan uint32, j.Slots), stop: make(chan struct{})}
 	if err := a.layout(); err != nil {
@@ -219,7 +219,7 @@ func (a *attachment) Segment() *shm.Segment { return a.ring }
 // StartEpoch implements session.Attachment.
 func (a *attachment) StartEpoch(_ context.Context, epoch, _ uint32) (*larderv1.EpochResponse, error) {
 	if a.job.Epochs > 0 && int(epoch) >= a.job.Epochs {
-		return nil, fault.New(fault.JobEnded, a.name, "register another job", "job %s has %d epochs", a.name, a.job.Epochs)
+		return nil, errs.New(errs.JobEnded, a.name, "register another job", "job %s has %d epochs", a.name, a.job.Epochs)
 	}
 	a.mu.Lock()
 	if a.mu.cancel != nil {

@@ -6,7 +6,7 @@ import (
 	"math"
 	"time"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 // ABI is the version of the frames described here.
@@ -255,7 +255,7 @@ func ParseEpoch(p []byte) (epoch, from uint32, err error) {
 }
 
 // Violation is the error for a peer that breaks the protocol.
-func Violation(format string, args ...any) *fault.Error {
-	return fault.New(fault.Protocol, "session",
+func Violation(format string, args ...any) *errs.Error {
+	return errs.New(errs.Protocol, "session",
 		"client and daemon must come from versions that fit: compare `larder version` with the client's", format, args...)
 }

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -35,7 +35,7 @@ func Marshal(m proto.Message) ([]byte, error) {
 func UnmarshalStrict(b []byte, m proto.Message) error {
 	if err := (protojson.UnmarshalOptions{RecursionLimit: maxDepth}).Unmarshal(b, m); err != nil {
 		name := string(m.ProtoReflect().Descriptor().Name())
-		return fault.Wrap(err, fault.Invalid, name, "proto/larder/v1/larder.proto lists the fields and their types",
+		return errs.Wrap(err, errs.Invalid, name, "proto/larder/v1/larder.proto lists the fields and their types",
 			"the JSON is no %s", name)
 	}
 	return nil
@@ -89,10 +89,10 @@ func ParseCall(p []byte) (method string, body []byte, err error) {
 	return e.Method, e.Body, nil
 }
 
-// Detail is the form of an error in ERROR, GONE and DRAIN. Any error can be given; one without a *fault.Error in its
+// Detail is the form of an error in ERROR, GONE and DRAIN. Any error can be given; one without a *errs.Error in its
 // chain becomes INTERNAL.
 func Detail(err error) *larderv1.ErrorDetail {
-	f := fault.From(err)
+	f := errs.From(err)
 	if f == nil {
 		return &larderv1.ErrorDetail{}
 	}
@@ -107,10 +107,10 @@ func Detail(err error) *larderv1.ErrorDetail {
 }
 
 // Fault is Detail backwards.
-func Fault(d *larderv1.ErrorDetail) *fault.Error {
-	f := &fault.Error{Reason: fault.Reason(d.GetReason()), Subject: d.GetSubject(), Message: d.GetMessage(), Hint: d.GetHint()}
+func Fault(d *larderv1.ErrorDetail) *errs.Error {
+	f := &errs.Error{Reason: errs.Reason(d.GetReason()), Subject: d.GetSubject(), Message: d.GetMessage(), Hint: d.GetHint()}
 	if f.Reason == "" {
-		f.Reason = fault.Internal
+		f.Reason = errs.Internal
 	}
 	if d.GetRetryAfter() != nil {
 		f.RetryAfter = d.GetRetryAfter().AsDuration()
@@ -136,10 +136,10 @@ func MarshalError(err error) []byte {
 }
 
 // ParseError reads the payload of ERROR, GONE and DRAIN.
-func ParseError(p []byte) *fault.Error {
+func ParseError(p []byte) *errs.Error {
 	var d larderv1.ErrorDetail
 	if err := Unmarshal(p, &d); err != nil {
-		return fault.From(err)
+		return errs.From(err)
 	}
 	return Fault(&d)
 }

@@ -25,7 +25,7 @@ func NewReader(r io.Reader) *Reader { return &Reader{r: bufio.NewReaderSize(r, b
 
 // Next returns the next frame, and at which byte of the stream it began (for descriptors that ride on that byte). The
 // payload is valid until the next call. The error is io.EOF between frames, io.ErrUnexpectedEOF inside one, a
-// *fault.Error (PROTOCOL) for bytes that are no frame, else what r said. After an error the stream has lost its
+// *errs.Error (PROTOCOL) for bytes that are no frame, else what r said. After an error the stream has lost its
 // borders: do not go on.
 func (r *Reader) Next() (h Header, payload []byte, at int64, err error) {
 	at = r.pos

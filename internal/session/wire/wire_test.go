@@ -12,7 +12,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -149,7 +149,7 @@ func TestMemory(t *testing.T) {
 	if _, p, _, err := r.Next(); err != nil || len(p) != MaxPayload {
 		t.Fatalf("%d bytes, %v", len(p), err)
 	}
-	if _, _, _, err := r.Next(); !fault.Is(err, fault.Protocol) { // zeros are no header
+	if _, _, _, err := r.Next(); !errs.Is(err, errs.Protocol) { // zeros are no header
 		t.Error(err)
 	}
 	if e.given > MaxPayload+2*bufferSize || cap(r.buf) > growth {
@@ -168,7 +168,7 @@ func TestRefusals(t *testing.T) {
 		"type 19": head(1, 19, 2), "type 65535": head(1, 65535, 2), "long": head(1, 3, MaxPayload+1),
 		"long HELLO": head(1, 1, maxOpening+1), "EPOCH of 7": head(1, 9, 7), "DETACH of 1": head(1, 13, 1), "short BATCH": head(1, 10, 47),
 	} {
-		if _, err := ParseHeader(b); !fault.Is(err, fault.Protocol) {
+		if _, err := ParseHeader(b); !errs.Is(err, errs.Protocol) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -180,7 +180,7 @@ func TestRefusals(t *testing.T) {
 	_, e5 := ParseSegment(make([]byte, 17))
 	_, _, e6 := ParseEpoch(make([]byte, 4))
 	for i, err := range []error{e1, e2, e3, e4, e5, e6} {
-		if !fault.Is(err, fault.Protocol) {
+		if !errs.Is(err, errs.Protocol) {
 			t.Errorf("payload %d: %v", i+1, err)
 		}
 	}
@@ -208,13 +208,13 @@ func TestCall(t *testing.T) {
 		"", "{", "[]", "null", `"x"`, `{}`, `{"method":1}`, `{"method":"X","body":}`, `{"method":"X","extra":1}`, `{"method":"X"} x`,
 		strings.Repeat("[", 1<<20), `{"method":"X","body":` + strings.Repeat(`{"a":`, 1<<18),
 	} {
-		if _, _, err := ParseCall([]byte(bad)); !fault.Is(err, fault.Protocol) {
+		if _, _, err := ParseCall([]byte(bad)); !errs.Is(err, errs.Protocol) {
 			t.Errorf("%.40s: %v", bad, err)
 		}
 	}
 	deep := `{"spec":{"transform":[{"args":` + strings.Repeat(`{"a":`, 5000) + "1" + strings.Repeat("}", 5000) + `}]}}`
 	for _, bad := range []string{"", "[]", `{"spec":1}`, `{"speck":{}}`, deep} {
-		if err := UnmarshalStrict([]byte(bad), new(larderv1.RegisterJobRequest)); !fault.Is(err, fault.Invalid) {
+		if err := UnmarshalStrict([]byte(bad), new(larderv1.RegisterJobRequest)); !errs.Is(err, errs.Invalid) {
 			t.Errorf("%.40s: %v", bad, err)
 		}
 	}
@@ -224,27 +224,27 @@ func TestCall(t *testing.T) {
 }
 
 func TestErrorTravels(t *testing.T) {
-	for _, r := range fault.Reasons {
-		f := &fault.Error{Reason: r, Subject: "s", Message: "m", Hint: "h", RetryAfter: 1500 * time.Millisecond}
+	for _, r := range errs.Reasons {
+		f := &errs.Error{Reason: r, Subject: "s", Message: "m", Hint: "h", RetryAfter: 1500 * time.Millisecond}
 		got := ParseError(MarshalError(f))
 		if *got != *f {
 			t.Errorf("%+v → %+v", f, got)
 		}
 	}
-	if got := ParseError(MarshalError(fault.Wrap(io.EOF, fault.NotFound, "", "", "open x"))); got.Message != "open x: EOF" {
+	if got := ParseError(MarshalError(errs.Wrap(io.EOF, errs.NotFound, "", "", "open x"))); got.Message != "open x: EOF" {
 		t.Errorf("a cause: %+v", got)
 	}
-	if got := ParseError(MarshalError(errors.New("boom"))); got.Reason != fault.Internal || !strings.Contains(got.Message, "boom") {
+	if got := ParseError(MarshalError(errors.New("boom"))); got.Reason != errs.Internal || !strings.Contains(got.Message, "boom") {
 		t.Errorf("an ordinary error: %+v", got)
 	}
-	if got := ParseError(MarshalError(fault.New(fault.Invalid, "a\xffb", "", "%s", strings.Repeat("ä", MaxPayload)))); got.Reason != fault.Invalid ||
+	if got := ParseError(MarshalError(errs.New(errs.Invalid, "a\xffb", "", "%s", strings.Repeat("ä", MaxPayload)))); got.Reason != errs.Invalid ||
 		got.Subject != "a\uFFFDb" || len(got.Message) > maxOpening+8 || !strings.HasSuffix(got.Message, "ä…") {
 		t.Errorf("what JSON cannot carry: %.20q, %d bytes", got.Subject, len(got.Message))
 	}
-	if got := ParseError([]byte("no JSON")); got.Reason != fault.Protocol {
+	if got := ParseError([]byte("no JSON")); got.Reason != errs.Protocol {
 		t.Errorf("a broken error: %+v", got)
 	}
-	if got := ParseError([]byte("{}")); got.Reason != fault.Internal {
+	if got := ParseError([]byte("{}")); got.Reason != errs.Internal {
 		t.Errorf("an empty error: %+v", got)
 	}
 }

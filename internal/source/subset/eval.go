@@ -7,13 +7,13 @@ import (
 	"path"
 	"slices"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/xrand"
 )
 
 // Select returns the selected live samples, ascending and distinct; an empty result is not an error here. Errors are
-// *fault.Error with reason INVALID_ARGUMENT: a range or a draw that the dataset is too small for.
+// *errs.Error with reason INVALID_ARGUMENT: a range or a draw that the dataset is too small for.
 func (e *Expr) Select(v View) ([]ident.SampleID, error) {
 	n := v.Len()
 	ev := &evaluation{view: v, live: newMask(n), n: n}
@@ -40,14 +40,14 @@ type evaluation struct {
 	n         int
 	live      mask // not to be changed
 	liveCount int
-	err       *fault.Error // the first one; nodes evaluate on, so that it does not depend on the data
+	err       *errs.Error // the first one; nodes evaluate on, so that it does not depend on the data
 }
 
 func (ev *evaluation) fail(n node, format string, args ...any) {
 	if ev.err != nil {
 		return
 	}
-	ev.err = fault.New(fault.Invalid, "subset", "`id in [a, b)` takes what there is, `larder dataset inspect` shows how much that is",
+	ev.err = errs.New(errs.Invalid, "subset", "`id in [a, b)` takes what there is, `larder dataset inspect` shows how much that is",
 		"subset: %s %s", (&Expr{n}).String(), fmt.Sprintf(format, args...))
 }
 

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 )
 
 type kind uint8
@@ -48,13 +48,13 @@ func clip(s string) string {
 const example = `as in: label < 600 and not class in ("dog", "cat") or key ~ "b/**/*.jpg" or id % 2 == 0 or sample(0.5, seed=3)`
 
 // syntax builds the error every failure of Parse returns: what is wrong, then the line with a caret under the byte.
-func syntax(src string, pos int, hint, format string, args ...any) *fault.Error {
+func syntax(src string, pos int, hint, format string, args ...any) *errs.Error {
 	if hint == "" {
 		hint = example
 	}
 	line, col := caret(src, pos)
 	args = append(args, line, strings.Repeat(" ", col))
-	return fault.New(fault.SubsetSyntax, "subset", hint, "subset: "+format+"\n  %s\n  %s^", args...)
+	return errs.New(errs.SubsetSyntax, "subset", hint, "subset: "+format+"\n  %s\n  %s^", args...)
 }
 
 // caret returns a printable excerpt of src around pos, in one line, and the column of pos in it (in runes).

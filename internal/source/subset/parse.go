@@ -7,10 +7,11 @@ import (
 	"strconv"
 	"strings"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
+	"larder/internal/nearest"
 )
 
-// Parse reads an expression; the empty one means all. Every error is a *fault.Error with reason SUBSET_SYNTAX whose
+// Parse reads an expression; the empty one means all. Every error is a *errs.Error with reason SUBSET_SYNTAX whose
 // message shows the expression with a caret under the offending character.
 func Parse(expr string) (*Expr, error) {
 	if len(expr) > MaxLength {
@@ -38,7 +39,7 @@ func Parse(expr string) (*Expr, error) {
 }
 
 func tooLong(n int) error {
-	return fault.New(fault.SubsetSyntax, "subset", "select by class, range or pattern instead of listing",
+	return errs.New(errs.SubsetSyntax, "subset", "select by class, range or pattern instead of listing",
 		"subset: the expression has %d bytes, the limit is %d", n, MaxLength)
 }
 
@@ -66,7 +67,7 @@ func (p *parser) errAt(pos int, hint, format string, args ...any) error {
 func (p *parser) unexpected(want string, words ...string) error {
 	hint := ""
 	if p.tok.kind == tWord {
-		if n := fault.Nearest(p.tok.text, words); n != "" {
+		if n := nearest.Word(p.tok.text, words); n != "" {
 			hint = "did you mean " + strconv.Quote(n) + "?"
 		}
 	}
@@ -176,7 +177,7 @@ func (p *parser) primary() (node, error) {
 		return p.rangeCall(t.pos)
 	}
 	hint := "the words are " + strings.Join(words, ", ")
-	if n := fault.Nearest(t.text, words); n != "" {
+	if n := nearest.Word(t.text, words); n != "" {
 		hint = "did you mean " + strconv.Quote(n) + "?"
 	}
 	return nil, p.errAt(t.pos, hint, "unknown word %q", clip(t.text))

@@ -11,7 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"larder/internal/fault"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/xrand"
 )
@@ -193,8 +193,8 @@ func TestErrors(t *testing.T) {
 		at := strings.IndexByte(c.marked, '^')
 		src := c.marked[:at] + c.marked[at+1:]
 		_, err := Parse(src)
-		fe := fault.From(err)
-		if err == nil || fe.Reason != fault.SubsetSyntax {
+		fe := errs.From(err)
+		if err == nil || fe.Reason != errs.SubsetSyntax {
 			t.Errorf("Parse(%q) = %v, want SUBSET_SYNTAX", src, err)
 			continue
 		}
@@ -240,7 +240,7 @@ func TestBounds(t *testing.T) {
 		strings.Repeat("id<1 or ", 8_000) + "id<1", // fits, but its canonical form does not
 	} {
 		_, err := Parse(s)
-		if !fault.Is(err, fault.SubsetSyntax) {
+		if !errs.Is(err, errs.SubsetSyntax) {
 			t.Errorf("Parse of %d bytes: %v", len(s), err)
 		} else if len(err.Error()) > 1000 {
 			t.Errorf("the error of a long expression has %d bytes", len(err.Error()))
@@ -266,7 +266,7 @@ func TestEvaluationErrors(t *testing.T) {
 		`key ~ "%d%s" and sample(10, 20, 6)`: "only 5",
 	} {
 		_, err := mustParse(t, expr).Select(v)
-		if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "%!") {
+		if !errs.Is(err, errs.Invalid) || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "%!") {
 			t.Errorf("%s: %v", expr, err)
 		}
 	}
@@ -499,8 +499,8 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		e, err := Parse(s)
 		if err != nil {
-			fe := fault.From(err)
-			if fe.Reason != fault.SubsetSyntax || !utf8.ValidString(fe.Message) || len(fe.Message) > 2000 {
+			fe := errs.From(err)
+			if fe.Reason != errs.SubsetSyntax || !utf8.ValidString(fe.Message) || len(fe.Message) > 2000 {
 				t.Fatalf("%q: %v", s, err)
 			}
 			return

@@ -1,0 +1,99 @@
+package chaostest
+
+import (
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+)
+
+// process is a client in a process of its own.
+type process struct {
+	cmd *exec.Cmd
+	err safeBuffer
+	got atomic.Int64 // batches, as it says
+	end chan error
+}
+
+func startClient(d *daemon, o order) *process {
+	d.t.Helper()
+	b, err := json.Marshal(o)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	p := &process{cmd: exec.Command(os.Args[0])}
+	p.cmd.Env = append(os.Environ(), clientEnv+"="+string(b))
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	p.cmd.Stderr = &p.err
+	p.cmd.Stdout = counter{&p.got}
+	if err := p.cmd.Start(); err != nil {
+		d.t.Fatal(err)
+	}
+	p.end = make(chan error, 1)
+	go func() { p.end <- p.cmd.Wait() }()
+	return p
+}
+
+// counter counts lines: a client prints one for each batch.
+type counter struct{ n *atomic.Int64 }
+
+func (c counter) Write(b []byte) (int, error) {
+	c.n.Add(int64(strings.Count(string(b), "\n")))
+	return len(b), nil
+}
+
+var _ io.Writer = counter{}
+
+// TestClientIsStopped (R16): a client process is stopped (SIGSTOP) for up to LARDER_STOP_SECONDS, longer and shorter than its lease, in the midst of an
+// epoch. Others go on meanwhile; when it wakes it goes on, or is told that it is out; it never gets what is not its own. LARDER_STOPS is
+// how many.
+func TestClientIsStopped(t *testing.T) {
+	stops, most := times(t, "LARDER_STOPS", 4), times(t, "LARDER_STOP_SECONDS", 2)
+	r := seed(t)
+	dir := images(t, 60, 24, 20)
+	d := newDaemon(t, "--set", "jobs.lease=3s")
+	d.must()
+	others := train(d, specs(dir, "stop-"), 0)
+	others.more(1)
+	out, whole := 0, 0
+	for n := range stops {
+		spec := specs(dir, "stopped-")[n%3]
+		b, err := protojson.Marshal(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := startClient(d, order{Socket: d.socket, Spec: b, Epochs: 2, StepUS: 2000})
+		want := int64(1 + r.IntN(10))
+		eventually(t, "the client trains", func() bool { return p.got.Load() >= want || len(p.end) > 0 })
+		if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+			t.Fatalf("%v: %v %s", err, <-p.end, p.err.String())
+		}
+		before := others.taken()
+		time.Sleep(time.Duration(r.IntN(most*1000)) * time.Millisecond)
+		others.more(2) // with one that is stopped among them
+		if others.taken() <= before {
+			t.Error("nobody went on")
+		}
+		if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+		err = <-p.end
+		switch code := p.cmd.ProcessState.ExitCode(); {
+		case code == 3:
+			out++
+		case err != nil:
+			t.Fatalf("stop %d: %v: %s", n, err, p.err.String())
+		default:
+			whole++
+		}
+	}
+	others.finish()
+	figure(t, "%d clients stopped for up to %d s: %d went on to their end, %d were told that they are out; the others read %d epochs", stops, most, whole, out, others.epochs())
+}

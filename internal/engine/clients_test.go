@@ -1,0 +1,208 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"larder/client"
+	"larder/internal/errs"
+	larderv1 "larder/proto/larder/v1"
+)
+
+func TestARankIsHeldByOneClient(t *testing.T) {
+	dir := folder(t, 20)
+	w := serve(t)
+	tr := w.train(spec("a", dir, 4), 0)
+	_, err := w.dial().Attach(t.Context(), &larderv1.AttachRequest{Job: "a"})
+	if reasonOf(err) != errs.RankHeld || !strings.Contains(err.Error(), fmt.Sprintf("pid %d", os.Getpid())) {
+		t.Errorf("%v", err)
+	}
+	if _, err = w.dial().Attach(t.Context(), &larderv1.AttachRequest{Job: "a", Rank: 1}); reasonOf(err) != errs.Invalid {
+		t.Errorf("%v", err)
+	}
+	if w.engine.Attached() != 1 {
+		t.Errorf("%d are attached", w.engine.Attached())
+	}
+	tr.detach()
+}
+
+func TestKillTellsTheClient(t *testing.T) {
+	dir := folder(t, 40)
+	w := serve(t)
+	tr := w.train(spec("a", dir, 4, recipe(crops...)), 0)
+	if err := tr.st.StartEpoch(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.engine.KillJob(t.Context(), &larderv1.KillJobRequest{Name: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	for range 100 {
+		var b *client.Batch
+		if b, err = tr.st.Next(t.Context()); err != nil {
+			break
+		}
+		b.Release()
+	}
+	if reasonOf(err) != errs.JobEnded || !strings.Contains(err.Error(), "killed") {
+		t.Errorf("%v", err)
+	}
+	if w.engine.Attached() != 0 {
+		t.Error("its ring is still there")
+	}
+}
+
+func TestDrainLetsRunningEpochsEnd(t *testing.T) {
+	const n = 40
+	dir := folder(t, n)
+	w := serve(t)
+	a, idle := w.train(spec("a", dir, 4, recipe(crops...)), 0), w.train(spec("idle", dir, 4), 0)
+	if err := a.st.StartEpoch(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	b, err := a.st.Next(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := slices.Clone(b.Index())
+	drained := make(chan error, 1)
+	go func() { drained <- w.engine.Drain(context.Background()) }()
+	if _, err := idle.st.Next(t.Context()); err == nil || idle.st.StartEpoch(t.Context(), 0) == nil {
+		t.Error("a client without an epoch began one")
+	}
+	if _, err := register(w.dial(), spec("late", dir, 4)); reasonOf(err) != errs.Unavailable {
+		t.Errorf("a new job: %v", err)
+	}
+	if _, err := w.dial().Attach(t.Context(), &larderv1.AttachRequest{Job: "idle"}); reasonOf(err) != errs.Unavailable {
+		t.Errorf("a new attachment: %v", err)
+	}
+	select {
+	case err := <-drained:
+		t.Fatalf("drained in the midst of an epoch: %v", err)
+	default:
+	}
+	b.Release()
+	got = append(got, a.rest(t)...)
+	exactly(t, "the running epoch", got, all(n))
+	if !a.st.End().GetFinal() {
+		t.Error("the client was not told that it is the last one")
+	}
+	if err := <-drained; err != nil {
+		t.Error(err)
+	}
+	if err := a.st.StartEpoch(t.Context(), 1); reasonOf(err) != errs.JobEnded {
+		t.Errorf("another epoch: %v", err)
+	}
+}
+
+func TestALongJobOutlivesManyShortOnes(t *testing.T) {
+	const n = 12
+	dir := folder(t, n)
+	w := serve(t)
+	long := w.train(spec("long", dir, 4, recipe(crops...)), 0)
+	exactly(t, "before", long.must(0).ids, all(n))
+	c := w.dial()
+	for i := range 300 {
+		name := fmt.Sprint("short", i)
+		if _, err := register(c, spec(name, dir, 4)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.engine.KillJob(t.Context(), &larderv1.KillJobRequest{Name: name}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := long.must(1)
+	exactly(t, "after", s.ids, all(n))
+	if len(s.bad) != 0 {
+		t.Errorf("%v", s.bad)
+	}
+	if _, err := w.engine.DescribeJob(t.Context(), &larderv1.DescribeJobRequest{Name: "long"}); err != nil {
+		t.Error(err)
+	}
+	if _, err := w.engine.DescribeJob(t.Context(), &larderv1.DescribeJobRequest{Name: "short0"}); reasonOf(err) != errs.NotFound {
+		t.Errorf("the oldest is still known: %v", err)
+	}
+	long.detach()
+}
+
+func TestRequestsThatAreGivenUpLeaveNothingHalf(t *testing.T) {
+	dir := folder(t, 20)
+	w := serve(t)
+	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error { // an old folder is not walked again
+		return errors.Join(err, os.Chtimes(path, time.Unix(1e9, 0), time.Unix(1e9, 0)))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := register(w.dial(), spec("first", dir, 4)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 40 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*100*time.Microsecond)
+		s := spec("a", dir, 4)
+		_, _ = w.engine.RegisterJob(ctx, &larderv1.RegisterJobRequest{Spec: s})
+		cancel()
+	}
+	tr := w.train(spec("a", dir, 4), 0) // the name is not lost to anybody
+	tr.detach()
+	if _, err := register(w.dial(), spec("b", dir, 4)); err != nil {
+		t.Fatal(err)
+	}
+	for range 30 {
+		c, err := client.Dial(t.Context(), w.socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Microsecond)
+		_, _ = c.Attach(ctx, &larderv1.AttachRequest{Job: "b"})
+		cancel()
+		_ = c.Close()
+	}
+	c := w.dial()
+	var st *client.Stream
+	eventually(t, "the rank is free", func() (ok bool) {
+		var err error
+		if st, err = c.Attach(t.Context(), &larderv1.AttachRequest{Job: "b"}); err != nil && reasonOf(err) != errs.RankHeld {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
+	tr = &trainer{t: t, conn: c, st: st}
+	exactly(t, "b", tr.must(tr.st.Info().GetNextEpoch()).ids, all(20))
+	tr.detach()
+}
+
+func TestKillDuringAttachLeavesNoRing(t *testing.T) {
+	dir := folder(t, 20)
+	w := serve(t)
+	for i := range 40 {
+		s := spec(fmt.Sprint("j", i), dir, 4)
+		c := w.dial()
+		if _, err := register(c, s); err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if st, err := c.Attach(context.Background(), &larderv1.AttachRequest{Job: s.GetName()}); err == nil {
+				if err := st.StartEpoch(context.Background(), 0); err == nil {
+					var b *client.Batch
+					for b, err = st.Next(context.Background()); err == nil; b, err = st.Next(context.Background()) {
+						b.Release()
+					}
+				}
+			}
+		})
+		_, _ = w.engine.KillJob(t.Context(), &larderv1.KillJobRequest{Name: s.GetName()})
+		wg.Wait()
+	}
+	eventually(t, "no ring is left", func() bool { return w.engine.Attached() == 0 })
+}

@@ -1,0 +1,97 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"larder/internal/coordinator"
+	"larder/internal/invariant"
+	"larder/internal/journal"
+)
+
+// Do carries out one effect. It runs in the loop's goroutine and never blocks: work goes to the pool, batches to the
+// goroutine of their ring, records to the journal, what changes the tiers to the keeper.
+func (e *Engine) Do(eff coordinator.Effect) {
+	if r := e.recorder.Load(); r != nil {
+		r.effect(e, eff)
+	}
+	switch x := eff.(type) {
+	case coordinator.Prepare:
+		e.pool.add(task{what: eff, turn: x.Turn, job: e.job(x.Job)})
+	case coordinator.Augment:
+		e.pool.add(task{what: eff, turn: x.Turn, job: e.job(x.Job)})
+	case *coordinator.Fill:
+		e.pool.add(task{what: eff, turn: x.Turn, job: e.job(x.Job), ring: e.holdRing(x.Job, x.Rank, x.Inc)})
+	case coordinator.Discard:
+		e.pool.discard(x.Flight)
+	case coordinator.FreeKey:
+		e.keeper.add(func() { e.cfg.Store.Free(x.Key) })
+	case coordinator.SetBudget:
+		e.keeper.add(func() { e.setBudget(x) })
+	case coordinator.Solve: // one at a time; it takes milliseconds
+		e.wg.Go(func() { e.send(x.Do()) })
+	case coordinator.Deliver:
+		if r := e.ring(x.Job, x.Rank, x.Inc); r != nil {
+			r.push(x)
+		}
+	case coordinator.EndEpoch:
+		if r := e.ring(x.Job, x.Rank, x.Inc); r != nil {
+			r.push(x)
+		}
+	case coordinator.CloseRank:
+		e.closeRing(x)
+	case coordinator.JobEnded:
+		e.jobEnded(x.Job)
+	case coordinator.Persist:
+		e.persist(x)
+	case coordinator.Reply:
+		e.mu.Lock()
+		ch := e.mu.tokens[x.Token]
+		delete(e.mu.tokens, x.Token) // a second reply would have nowhere to go
+		e.mu.Unlock()
+		if ch != nil {
+			ch <- x
+		}
+	case coordinator.Complain:
+		e.note(slog.LevelError, "invariant violated: please report this", "job", uint32(x.Job), "what", x.Text)
+	default:
+		invariant.Violated("exec: unknown effect %T", eff)
+	}
+}
+
+// recordKinds are the journal's words for what the coordinator persists.
+var recordKinds = map[coordinator.RecordKind]journal.Kind{
+	coordinator.RecRegister: journal.Registered, coordinator.RecAttach: journal.Attached, coordinator.RecEpoch: journal.EpochStarted,
+	coordinator.RecAssign: journal.Assigned, coordinator.RecReturn: journal.Returned, coordinator.RecEpochEnd: journal.EpochEnded, coordinator.RecQuarantine: journal.Quarantined,
+	coordinator.RecEnd: journal.Ended, coordinator.RecSubset: journal.SubsetChanged, coordinator.RecPause: journal.Paused, coordinator.RecResume: journal.Resumed,
+	coordinator.RecDealt: journal.Dealt,
+}
+
+func (e *Engine) setBudget(x coordinator.SetBudget) {
+	if err := e.cfg.Store.SetBudget(x.Form, x.Bytes); err != nil {
+		e.note(slog.LevelError, "a tier could not be resized", "form", x.Form.String(), "bytes", x.Bytes, "err", err)
+		return
+	}
+	e.note(slog.LevelInfo, "tier resized", "form", x.Form.String(), "bytes", x.Bytes)
+}
+
+// persist hands a record to the journal. When that fails the engine ends: what was promised could not be kept, and
+// trying again could make a record durable that others are believed to have replaced.
+func (e *Engine) persist(p coordinator.Persist) {
+	rec, err := e.record(p)
+	if err != nil {
+		e.breakDown(fmt.Errorf("a record could not be made: %w", err))
+		return
+	}
+	seq := e.cfg.Journal.Append(rec, func(err error) {
+		if err != nil {
+			e.breakDown(fmt.Errorf("the journal failed: %w", err))
+			return
+		}
+		e.send(coordinator.Persisted{Seq: p.Seq})
+	})
+	if seq == 0 {
+		e.breakDown(errors.New("the journal was closed under the engine"))
+	}
+}

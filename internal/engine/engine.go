@@ -1,0 +1,351 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"larder/cachepolicy"
+	"larder/internal/coordinator"
+	"larder/internal/errs"
+	"larder/internal/gpu"
+	"larder/internal/ident"
+	"larder/internal/journal"
+	"larder/internal/prep"
+	"larder/internal/shm"
+	"larder/internal/source"
+	"larder/internal/xrand"
+	"larder/jobs"
+	larderv1 "larder/proto/larder/v1"
+	"larder/tiers"
+)
+
+// Config is what an Engine needs. The engine does not close Catalog, Store, Journal or Decoding.
+type Config struct {
+	Version     string
+	Catalog     *source.Catalog
+	Store       *tiers.Store
+	Journal     journal.Log
+	Found       *journal.State    // what the journal held when it was opened; nil = nothing
+	Decoding    *journal.Decoding // what workers are at, and were at when the last daemon died; nil = that is not noted
+	Trial       []string          // the command that runs Try, for what they were at; empty = there is none
+	GPU         gpu.Probe         // may be nil
+	Log         *slog.Logger
+	Workers     int         // preparation workers; at least 1
+	Limits      prep.Limits // of one image
+	SkipCorrupt bool        // what Limits.RefuseCorrupt refuses is left out without a word to clients
+	Tiers       coordinator.TierConfig
+	TierSetting map[ident.Form]string // as configured, for people
+	// ParseSize reads the size of tiers.total (total is negative), or of a tier, whose percentage is of total.
+	ParseSize   func(setting string, total int64) (bytes int64, auto bool, err error)
+	MemoryLimit int64                        // bytes of everything
+	Own         int64                        // bytes of MemoryLimit that neither tiers nor rings may take: heap, indexes, samples in work
+	MaxRing     int64                        // bytes of all rings together; 0 = what tiers leave of MemoryLimit
+	Strata      func(names ...string) string // see Settings
+	// ApplyConfig answers the method of that name; nil = there is no configuration.
+	ApplyConfig func(context.Context, *larderv1.ApplyConfigRequest) (*larderv1.ApplyConfigResponse, error)
+	// Listeners tells what the daemon listens on; nil = nothing to tell.
+	Listeners func() []*larderv1.Listener
+	// Stop and Status answer the methods of these names; nil = the engine is part of another program.
+	Stop        func(context.Context, *larderv1.StopRequest) (*larderv1.StopResponse, error)
+	Status      func(context.Context, *larderv1.StatusRequest) (*larderv1.StatusResponse, error)
+	Measure     time.Duration // between two reports of measured rates; 0 = 2 s
+	ReadAhead   int64         // bytes that may be read ahead of the workers; 0 = 64 MiB, or an eighth of Own if that is less
+	Lease       time.Duration
+	MaxJobs     int
+	IdleTimeout time.Duration // see coordinator.Config
+	Seed        uint64
+	// Evictor makes the policy of a tier. nil = cachepolicy.New.
+	Evictor func(f ident.Form, policy string, r *xrand.Rand) (cachepolicy.Evictor, error)
+}
+
+// Engine is the running daemon without its sockets.
+type Engine struct {
+	cfg     Config
+	core    *coordinator.Core
+	events  chan coordinator.Event
+	pool    *pool
+	meters  *meters
+	keeper  *keeper // of the tiers
+	notes   *keeper // of log lines
+	started time.Time
+
+	suspects *suspects
+
+	registering sync.Mutex // one registration at a time: names must not race
+
+	mu struct {
+		sync.Mutex
+		tokens     map[coordinator.Token]chan coordinator.Reply
+		next       coordinator.Token
+		jobs       map[ident.JobID]*job
+		rings      map[ringKey]*ring
+		names      map[string]*job // newest job of a name
+		coming     *job            // being registered: the coordinator may know it already
+		ended      []ident.JobID   // oldest first; jobs holds the last keepEnded of them
+		settings   map[ident.Form]string
+		total      int64 // of the tiers
+		maxRing    int64
+		strata     func(names ...string) string
+		sketches   []keptSketch             // the last ones, oldest first
+		stratified map[ident.DatasetID]bool // those whose first job has come
+		stopped    bool                     // no ring may be added any more
+		awaited    []awaited                // before Run: clients of restored jobs that live
+		exits      map[rankOf]*shm.Exit     // of processes that are watched
+		broken     error
+	}
+	recorder  atomic.Pointer[recorder] // of what is decided; nil while nothing is recorded
+	recorded  atomic.Pointer[recorder] // the last one: who did not get its last answer asks again
+	ringBytes atomic.Int64             // of rings and of what ragged batches take beside them
+	draining  atomic.Bool
+	leaving   atomic.Bool
+	broken    chan struct{}  // closed when the engine cannot go on
+	done      chan struct{}  // closed when the loop has ended
+	wg        sync.WaitGroup // rings
+}
+
+// New returns an engine that does nothing before Run.
+func New(cfg Config) (*Engine, error) {
+	if cfg.Workers < 1 {
+		cfg.Workers = 1
+	}
+	if cfg.ReadAhead <= 0 {
+		cfg.ReadAhead = aheadBytes
+		if cfg.Own > 0 {
+			cfg.ReadAhead = min(aheadBytes, cfg.Own/8)
+		}
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	core, err := coordinator.New(coordinator.Config{
+		Seed: cfg.Seed, Tiers: cfg.Tiers, Lease: cfg.Lease, MaxJobs: cfg.MaxJobs, IdleTimeout: cfg.IdleTimeout, InFlight: 2 * cfg.Workers, Ahead: readers, // 2 x InFlight copies = mostCopies
+		Bytes: cfg.Catalog.ObjectBytes,
+		Granule: func(f ident.Form, n int64) int64 {
+			g := cfg.Store.Granule(f)
+			return (n + g - 1) / g * g
+		},
+		Usable: tiers.Usable, Evictor: cfg.Evictor,
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range core.Tiers() {
+		if err := cfg.Store.SetBudget(t.Form, t.Budget); err != nil {
+			return nil, err
+		}
+	}
+	e := &Engine{
+		cfg: cfg, core: core, keeper: newKeeper(), notes: newKeeper(), started: time.Now(), done: make(chan struct{}), broken: make(chan struct{}),
+		events: make(chan coordinator.Event, 4096), // a second of rows at 4,000 images/s; workers wait when it is full
+	}
+	e.mu.tokens = map[coordinator.Token]chan coordinator.Reply{}
+	e.mu.jobs = map[ident.JobID]*job{}
+	e.mu.rings = map[ringKey]*ring{}
+	e.mu.names = map[string]*job{}
+	e.mu.settings = cfg.TierSetting
+	if e.mu.settings == nil {
+		e.mu.settings = map[ident.Form]string{}
+	}
+	e.mu.total, e.mu.maxRing, e.mu.strata = cfg.Tiers.Total, cfg.MaxRing, cfg.Strata
+	e.mu.stratified = map[ident.DatasetID]bool{}
+	e.meters = newMeters(cfg.Workers, runtime.GOMAXPROCS(0))
+	e.pool = newPool(e)
+	e.suspects = newSuspects(e)
+	if cfg.Found != nil {
+		if err := e.restore(context.Background(), cfg.Found); err != nil {
+			return nil, err
+		}
+	}
+	e.suspects.find(context.Background())
+	return e, nil
+}
+
+// Run works until ctx ends; then it returns nil. An error says why it cannot go on: the journal failed. Rings stay mapped
+// in clients that still hold them.
+func (e *Engine) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	e.wg.Go(func() {
+		select {
+		case <-e.broken:
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	var kept sync.WaitGroup
+	kept.Go(e.keeper.run)
+	kept.Go(e.notes.run)
+	e.pool.start(ctx)
+	e.awaitAll()
+	e.wg.Go(func() { e.measure(ctx) })
+	e.wg.Go(func() { e.suspects.run(ctx) })
+	err := coordinator.Loop(ctx, e.core, e.events, e, time.Now)
+	close(e.done) // before waiting for the workers: nobody takes their events any more
+	e.keeper.stop()
+	e.pool.stop()
+	e.mu.Lock()
+	e.mu.stopped = true
+	for _, x := range e.mu.exits { // order-free: all are closed
+		_ = x.Close()
+	}
+	broken := e.mu.broken
+	rings := make([]*ring, 0, len(e.mu.rings))
+	for k, r := range e.mu.rings {
+		rings = append(rings, r)
+		delete(e.mu.rings, k)
+	}
+	e.mu.Unlock()
+	for _, r := range rings {
+		r.close(errs.New(errs.Unavailable, r.job.spec.Name, "start it again: larder serve", "the daemon has stopped"))
+	}
+	e.wg.Wait()
+	e.notes.stop()
+	kept.Wait()
+	if broken != nil {
+		return broken
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return nil
+	}
+	return err
+}
+
+const maxNotes = 1000
+
+// note writes to the log without waiting for it. When nobody takes the lines the last thousand are lost.
+func (e *Engine) note(level slog.Level, msg string, args ...any) {
+	if e.notes.waiting() < maxNotes {
+		e.notes.add(func() { e.cfg.Log.Log(context.Background(), level, msg, args...) })
+	}
+}
+
+// breakDown ends Run with err. It does not wait.
+func (e *Engine) breakDown(err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.mu.broken == nil {
+		e.mu.broken = err
+		close(e.broken)
+	}
+}
+
+// Drain refuses new jobs and attachments, lets every job end after its running epoch, and waits until no client is
+// attached, or ctx ends.
+func (e *Engine) Drain(ctx context.Context) error {
+	e.registering.Lock() // a registration that is under way ends first, and its job is drained too
+	e.draining.Store(true)
+	e.registering.Unlock()
+	live, err := inspect(ctx, e, func(c *coordinator.Core) []jobs.Job { return c.Jobs(false) })
+	if err != nil {
+		return err
+	}
+	for i := range live {
+		e.send(coordinator.Drain{Job: live[i].ID})
+	}
+	for {
+		e.mu.Lock()
+		n := len(e.mu.rings)
+		e.mu.Unlock()
+		if n == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// Leave prepares a stop that the jobs outlive: from now on the engine does not hear that attachments end, so what they were given stays
+// given in the journal, and the next engine on it goes on with it. Requests are served until Run ends: what is answered is durable.
+func (e *Engine) Leave() { e.leaving.Store(true) }
+
+// Attached counts the ranks that clients hold.
+func (e *Engine) Attached() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.mu.rings)
+}
+
+// send hands an event to the loop; false when the engine has stopped.
+func (e *Engine) send(ev coordinator.Event) bool {
+	if r := e.recorder.Load(); r != nil {
+		r.event(ev)
+	}
+	if _, end := ev.(coordinator.Detached); end && e.leaving.Load() {
+		return true
+	}
+	select {
+	case e.events <- ev:
+		return true
+	case <-e.done:
+		return false
+	}
+}
+
+var errStopped = errs.New(errs.Unavailable, "", "start it again: larder serve", "the daemon is stopping")
+
+// ask sends the event that make builds around a token and waits for its reply.
+func (e *Engine) ask(ctx context.Context, build func(coordinator.Token) coordinator.Event) (coordinator.Reply, error) {
+	ch := make(chan coordinator.Reply, 1)
+	e.mu.Lock()
+	e.mu.next++
+	t := e.mu.next
+	e.mu.tokens[t] = ch
+	e.mu.Unlock()
+	defer func() {
+		e.mu.Lock()
+		delete(e.mu.tokens, t)
+		e.mu.Unlock()
+	}()
+	if !e.send(build(t)) {
+		return coordinator.Reply{}, errStopped
+	}
+	select {
+	case r := <-ch:
+		return r, r.Err
+	case <-ctx.Done():
+		return coordinator.Reply{}, errs.Wrap(ctx.Err(), errs.Unavailable, "", "try again", "the daemon did not answer in time")
+	case <-e.done:
+		return coordinator.Reply{}, errStopped
+	}
+}
+
+// inspect runs f in the loop between two steps. f may still run after the caller has given up waiting: it must share
+// nothing with him that he goes on to use.
+func inspect[T any](ctx context.Context, e *Engine, f func(*coordinator.Core) T) (T, error) {
+	var none T
+	ran := make(chan T, 1)
+	if !e.send(coordinator.Inspect{F: func(c *coordinator.Core) { ran <- f(c) }}) {
+		return none, errStopped
+	}
+	select {
+	case v := <-ran:
+		return v, nil
+	case <-ctx.Done():
+		return none, errs.Wrap(ctx.Err(), errs.Unavailable, "", "try again", "the daemon did not answer in time")
+	case <-e.done:
+		return none, errStopped
+	}
+}
+
+// lookup finds a job of the coordinator; nil when it has forgotten it.
+func (e *Engine) lookup(ctx context.Context, id ident.JobID) (*jobs.Job, error) {
+	return inspect(ctx, e, func(c *coordinator.Core) *jobs.Job {
+		if v, ok := c.JobByID(id); ok {
+			return &v
+		}
+		return nil
+	})
+}
+
+// Hello introduces the daemon to a session.
+func (e *Engine) Hello(*larderv1.HelloRequest) *larderv1.HelloResponse {
+	return &larderv1.HelloResponse{Version: e.cfg.Version, Pid: int32(pid), Parity: prep.Parity(), Decoder: prep.DecoderName()}
+}

@@ -1,0 +1,105 @@
+package engine_test
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"larder/internal/engine"
+	"larder/internal/errs"
+	"larder/internal/journal"
+	"larder/internal/testenv"
+	larderv1 "larder/proto/larder/v1"
+)
+
+// The disk of the state directory becomes full in the midst of epochs, several times: jobs wait, registrations and attachments are refused with what is
+// needed, and when there is room everybody goes on by himself, exactly once. The daemon may be killed while it waits.
+func TestTheDiskOfTheStateIsFull(t *testing.T) {
+	const n = 120
+	dir := folder(t, n)
+	fs := journal.NewMemFS()
+	for round := range testenv.Count(t, "LARDER_FULL_DISK", 2) {
+		d, err := journal.OpenDisk(fs, journal.Options{SegmentBytes: 4000, SnapshotBytes: 4000, Retry: time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := serve(t, func(c *engine.Config) { c.Journal, c.Found = d, d.Found() })
+		jobs := []*larderv1.JobSpec{spec(fmt.Sprint("a", round), dir, 3, recipe(crops...)), spec(fmt.Sprint("b", round), dir, 4)}
+		var trainers []*trainer
+		for _, s := range jobs {
+			trainers = append(trainers, w.train(s, 0))
+		}
+		got := make(chan error, len(jobs))
+		var enough atomic.Bool
+		for i, tr := range trainers {
+			go func() {
+				for e := uint32(0); e < 24 || e < 1000 && !enough.Load(); e++ {
+					s, err := tr.epoch(e)
+					if err == nil && len(s.ids) != n {
+						err = fmt.Errorf("epoch %d: %d samples", e, len(s.ids))
+					}
+					if err != nil {
+						got <- fmt.Errorf("%s: %w", jobs[i].GetName(), err)
+						return
+					}
+					exactly(t, fmt.Sprint(jobs[i].GetName(), " epoch ", e), s.ids, all(n))
+				}
+				got <- nil
+			}()
+		}
+		full, refused := 0, 0
+		for left := len(jobs); left > 0; {
+			fs.SetRoom(fs.Used() + 1000)
+			for d.Room() == nil && left > 0 {
+				select {
+				case err := <-got:
+					left--
+					if err != nil {
+						t.Error(err)
+					}
+				case <-time.After(time.Millisecond):
+				}
+			}
+			if left == 0 {
+				break
+			}
+			full++
+			late, c := make(chan error, 1), w.dial()
+			go func() {
+				_, err := register(c, spec("late", dir, 2))
+				late <- err
+			}()
+			var err error
+			select {
+			case err = <-late:
+				fs.SetRoom(0)
+			case <-time.After(100 * time.Millisecond): // it came when a snapshot had just made some room
+				fs.SetRoom(0)
+				err = <-late
+			}
+			if err != nil {
+				refused++
+				if reasonOf(err) != errs.ResourceExceeded || !strings.Contains(err.Error(), "more are needed") || !strings.Contains(err.Error(), "make room") {
+					t.Errorf("a registration on a full disk: %v", err)
+				}
+			}
+			eventually(t, "it goes on", func() bool { return d.Room() == nil })
+			enough.Store(full > 1 && refused > 0)
+		}
+		if full < 2 || refused == 0 {
+			t.Errorf("the disk was full %d times, %d registrations were refused", full, refused)
+		}
+		t.Logf("nightly: round %d: full %d times, %d registrations refused", round, full, refused)
+		fs.SetRoom(0)
+		for _, tr := range trainers {
+			tr.detach()
+		}
+		if round%2 == 0 { // the next one begins with what a killed daemon leaves
+			fs = fs.Clone()
+		} else {
+			fs = journal.NewMemFS()
+		}
+	}
+}

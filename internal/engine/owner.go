@@ -1,0 +1,198 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"larder/internal/coordinator"
+	"larder/internal/errs"
+	"larder/internal/ident"
+	"larder/internal/resume"
+	"larder/internal/shm"
+	"larder/internal/source"
+	larderv1 "larder/proto/larder/v1"
+)
+
+// owner is a user whose job it is, where that is neither the user of the daemon nor root: as the kernel named it when the
+// job was registered. What it may read is looked at by these numbers, also after a restart. The methods of a nil owner
+// speak for the daemon's own user.
+type owner struct {
+	UID    uint32   `json:"uid"`
+	GID    uint32   `json:"gid"`
+	Groups []uint32 `json:"groups,omitempty"`
+}
+
+func (o *owner) uid() uint32 {
+	if o == nil {
+		return uint32(os.Getuid())
+	}
+	return o.UID
+}
+
+func (o *owner) reader() source.Reader {
+	return source.Reader{UID: o.UID, GID: o.GID, Groups: o.Groups}
+}
+
+// asker is who makes a request; nil for the daemon's own user, root and who came over TCP with a token or certificate:
+// they may do everything.
+func asker(ctx context.Context) *owner {
+	p, ok := shm.PeerFrom(ctx)
+	if !ok || p.UID == 0 || p.UID == uint32(os.Getuid()) {
+		return nil
+	}
+	return &owner{UID: p.UID, GID: p.GID, Groups: p.Groups}
+}
+
+// mayRun refuses what concerns all jobs.
+func mayRun(ctx context.Context, what string) error {
+	if o := asker(ctx); o != nil {
+		return errs.New(errs.Denied, "daemon", "ask its user: what it has concerns all jobs",
+			"%s: that is for uid %d, who runs the daemon, and root, not for uid %d", what, os.Getuid(), o.UID)
+	}
+	return nil
+}
+
+// mayTouch refuses a job of another user.
+func mayTouch(ctx context.Context, j *job, what string) error {
+	return mayTouchOf(ctx, j.owner, j.spec.GetName(), what)
+}
+
+func mayTouchOf(ctx context.Context, of *owner, name, what string) error {
+	o := asker(ctx)
+	if o == nil || of != nil && of.UID == o.UID {
+		return nil
+	}
+	return errs.New(errs.Denied, name, "choose another job name, or ask its user",
+		"%s job %s: it is a job of uid %d, and uid %d asks", what, name, of.uid(), o.UID)
+}
+
+// mayTouchID is mayTouch for a job that may be known from the journal alone. One that nobody knows is nobody's.
+func (e *Engine) mayTouchID(ctx context.Context, id ident.JobID, what string) error {
+	if asker(ctx) == nil {
+		return nil
+	}
+	if j := e.job(id); j != nil {
+		return mayTouch(ctx, j, what)
+	}
+	if r := e.foundJob(id); r != nil {
+		return mayTouchOf(ctx, r.Owner, itoa(int(id)), what)
+	}
+	return mayRun(ctx, what)
+}
+
+// mayRegister refuses what cannot be registered by another user, before a file is looked at.
+func (e *Engine) mayRegister(o *owner, spec *larderv1.JobSpec) error {
+	if o == nil {
+		return nil
+	}
+	if strings.HasPrefix(spec.GetOrder(), replayOrder) {
+		return errs.New(errs.Unsupported, "order", `use order "fixed" with a seed, or ask the daemon's user to register the job`,
+			"register job %s: a recorded order is read with the rights of the daemon's user (uid %d), and that does not work yet for uid %d", spec.GetName(), os.Getuid(), o.UID)
+	}
+	return e.cfg.Catalog.MayList(spec.GetDataset(), o.reader())
+}
+
+// openFor opens a dataset with the rights of o.
+func (e *Engine) openFor(ctx context.Context, o *owner, nameOrURI string, skipEmpty bool) (*source.Dataset, error) {
+	switch {
+	case o != nil:
+		return e.cfg.Catalog.OpenFor(ctx, nameOrURI, skipEmpty, o.reader())
+	case skipEmpty:
+		return e.cfg.Catalog.OpenSkipEmpty(ctx, nameOrURI)
+	}
+	return e.cfg.Catalog.Open(ctx, nameOrURI)
+}
+
+// compileFor is compile for who asks; the job is his.
+func (e *Engine) compileFor(ctx context.Context, o *owner, spec *larderv1.JobSpec) (*job, coordinator.Register, error) {
+	var none coordinator.Register
+	if err := e.mayRegister(o, spec); err != nil {
+		return nil, none, err
+	}
+	j, reg, err := e.compile(ctx, o, spec, nil)
+	if err != nil {
+		return nil, none, err
+	}
+	j.owner = o
+	return j, reg, e.mayRead(ctx, o, j)
+}
+
+// mayReplace refuses the name of another user's live job, and the state of another user's job; token may be nil.
+func (e *Engine) mayReplace(ctx context.Context, name string, token *resume.Token) error {
+	if token != nil && token.Log == e.logName() && !token.Portable() {
+		if err := e.mayTouchID(ctx, ident.JobID(token.ID), "go on from"); err != nil {
+			return err
+		}
+	}
+	old, live, err := e.liveJob(ctx, name)
+	if err != nil || !live {
+		return err
+	}
+	return mayTouch(ctx, old, "join or replace")
+}
+
+// mayRead refuses a job on files that its user may not read, all of them, in the version that it was compiled with.
+func (e *Engine) mayRead(ctx context.Context, o *owner, j *job) error {
+	return e.mayReadAt(ctx, o, j.data, j.subsets.seen)
+}
+
+func (e *Engine) mayReadAt(ctx context.Context, o *owner, d *source.Dataset, seen uint64) error {
+	if o == nil {
+		return nil
+	}
+	got, err := e.cfg.Catalog.MayRead(ctx, d, o.reader())
+	if err != nil {
+		return err
+	}
+	if got != seen {
+		return &errs.Error{Reason: errs.Unavailable, Subject: d.Name(), Hint: "try again",
+			Message: fmt.Sprintf("%s changed while it was looked at what uid %d may read of it", d.Name(), o.UID)}
+	}
+	return nil
+}
+
+// shown is view for who asks: of another user's job it has what says how the machine is used, and nothing of its data.
+func shown(ctx context.Context, out *larderv1.Job) *larderv1.Job {
+	o := asker(ctx)
+	if out == nil || o == nil || out.GetOwner() == o.UID {
+		return out
+	}
+	s := out.GetSpec()
+	var ranks []*larderv1.RankInfo // whether a client holds them, and what they cost
+	for _, r := range out.GetRanks() {
+		ranks = append(ranks, &larderv1.RankInfo{Rank: r.GetRank(), Attached: r.GetAttached(), RingBytes: r.GetRingBytes()})
+	}
+	return &larderv1.Job{
+		Id: out.GetId(), State: out.GetState(), SubsetSize: out.GetSubsetSize(), BatchesPerEpoch: out.GetBatchesPerEpoch(), Counters: out.GetCounters(),
+		RegisteredAt: out.GetRegisteredAt(), Paused: out.GetPaused(), Owner: out.GetOwner(), Others: true, Ranks: ranks, SamplesPerSecond: out.GetSamplesPerSecond(),
+		Spec: &larderv1.JobSpec{Name: s.GetName(), BatchSize: s.GetBatchSize(), WorldSize: s.GetWorldSize(), Epochs: s.GetEpochs()},
+	}
+}
+
+// shownSplit leaves the names of datasets out for other users.
+func shownSplit(ctx context.Context, s *larderv1.Split) *larderv1.Split {
+	if asker(ctx) != nil && s != nil {
+		s.Datasets = nil
+	}
+	return s
+}
+
+// shownDatasets leaves out for other users the datasets that none of their jobs reads.
+func (e *Engine) shownDatasets(ctx context.Context, list []*larderv1.DatasetStats) []*larderv1.DatasetStats {
+	o := asker(ctx)
+	if o == nil {
+		return list
+	}
+	own := map[uint32]bool{}
+	e.mu.Lock()
+	for _, j := range e.mu.jobs {
+		if j.owner.uid() == o.UID {
+			own[uint32(j.data.ID())] = true
+		}
+	}
+	e.mu.Unlock()
+	return slices.DeleteFunc(list, func(d *larderv1.DatasetStats) bool { return !own[d.GetDataset().GetId()] })
+}

@@ -1,0 +1,147 @@
+package engine
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"larder/internal/coordinator"
+	"larder/internal/session"
+	"larder/internal/shm"
+)
+
+// raggedSlot is where the rows of a batch whose images differ in size lie: one behind the other in the slot, in the order
+// in which they are made, and beside it what does not fit. Its rows belong to the workers while the slot is being filled,
+// then to the ring's goroutine.
+type raggedSlot struct {
+	own   *shm.Segment // a larger memory of its own, once a batch did not fit; else it lies in segment 0
+	ownID uint32
+
+	delivery coordinator.DeliveryID // whose rows these are
+	next     int64                  // where the next row goes
+	beside   int64                  // bytes of rows that did not fit
+	rows     []raggedRow
+}
+
+type raggedRow struct {
+	at      int64  // in the slot's memory
+	pix     []byte // what did not fit, else nil
+	h, w, c int
+}
+
+// memory is what the slot may use.
+func (r *ring) memory(i int, s *raggedSlot) []byte {
+	if s.own != nil {
+		return s.own.Bytes()
+	}
+	return r.slot(i)
+}
+
+// room returns n bytes for the pixels of a row. A row that is filled again gets new room.
+func (r *ring) room(x *coordinator.Fill, n int) ([]byte, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := &r.mu.slots[x.Slot]
+	if s.delivery != x.Delivery {
+		r.unreserve(s.beside) // of a batch that was taken back
+		s.delivery, s.next, s.beside, s.rows = x.Delivery, r.values, 0, make([]raggedRow, r.rows)
+	}
+	mem := r.memory(x.Slot, s)
+	if size := align(int64(n), 64); s.next+size <= int64(len(mem)) {
+		at := s.next
+		s.next += size
+		s.rows[x.Row] = raggedRow{at: at}
+		return mem[at : at+int64(n) : at+int64(n)], nil
+	}
+	if err := r.reserve(int64(n)); err != nil {
+		return nil, err
+	}
+	s.beside += int64(n)
+	pix := make([]byte, n)
+	s.rows[x.Row] = raggedRow{pix: pix}
+	return pix, nil
+}
+
+// shape notes the size of a row's image, whose pixels are in the room it got.
+func (r *ring) shape(x *coordinator.Fill, h, w, c int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	row := &r.mu.slots[x.Slot].rows[x.Row]
+	row.h, row.w, row.c = h, w, c
+}
+
+// gather writes the table of a ragged batch; a batch that did not fit moves to a larger memory, which the slot keeps.
+func (r *ring) gather(x coordinator.Deliver, b *session.Batch) error {
+	r.mu.Lock()
+	s := r.mu.slots[x.Slot]
+	r.mu.Unlock()
+	if s.delivery != x.Delivery { // not one row was filled
+		s.rows, s.beside = nil, 0
+	}
+	home := r.slot(x.Slot)
+	dst := r.memory(x.Slot, &s)
+	if s.beside > 0 {
+		src := dst
+		need := r.values
+		for _, i := range x.Rows {
+			row := &s.rows[i]
+			need += align(int64(row.h)*int64(row.w)*int64(row.c), 64)
+		}
+		seg, err := r.grow(x.Slot, need)
+		if err != nil {
+			return err
+		}
+		dst = seg.Bytes()
+		at := r.values
+		for _, i := range x.Rows {
+			row := &s.rows[i]
+			n := int64(row.h) * int64(row.w) * int64(row.c)
+			if row.pix != nil {
+				copy(dst[at:], row.pix)
+			} else {
+				copy(dst[at:], src[row.at:row.at+n])
+			}
+			row.at, row.pix = at, nil
+			at += align(n, 64)
+		}
+		if s.own != nil {
+			r.unreserve(s.own.Size())
+			s.own.Release()
+		}
+		s.own, s.ownID = seg, r.segments
+		b.NewSegment = seg
+	}
+	if s.own != nil {
+		b.Segment, b.Offset = s.ownID, 0
+	}
+	for to, i := range x.Rows {
+		row := &s.rows[i]
+		e := dst[int64(to)*raggedEntry:]
+		binary.LittleEndian.PutUint64(e, uint64(row.at))
+		binary.LittleEndian.PutUint32(e[8:], uint32(row.h))
+		binary.LittleEndian.PutUint32(e[12:], uint32(row.w))
+		binary.LittleEndian.PutUint32(e[16:], uint32(row.c))
+		binary.LittleEndian.PutUint32(e[20:], 0)
+		copy(dst[r.label+8*int64(to):][:8], home[r.label+8*int64(i):][:8])
+		copy(dst[r.index+8*int64(to):][:8], home[r.index+8*int64(i):][:8])
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unreserve(r.mu.slots[x.Slot].beside)
+	r.mu.slots[x.Slot] = raggedSlot{own: s.own, ownID: s.ownID}
+	return nil
+}
+
+// grow makes a larger memory for a slot, with a quarter to spare, so that few batches need another one.
+func (r *ring) grow(slot int, need int64) (*shm.Segment, error) {
+	size := align(need+need/4, pageSize)
+	if err := r.reserve(size); err != nil {
+		return nil, err
+	}
+	seg, err := shm.Create(fmt.Sprintf("larder-ring-%d-%d-slot%d", r.key.job, r.key.rank, slot), size)
+	if err != nil {
+		r.unreserve(size)
+		return nil, err
+	}
+	r.segments++
+	return seg, nil
+}

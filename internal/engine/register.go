@@ -1,0 +1,474 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/proto"
+
+	"larder/dsa"
+	"larder/internal/coordinator"
+	"larder/internal/errs"
+	"larder/internal/ident"
+	"larder/internal/prep"
+	"larder/internal/resume"
+	"larder/internal/source"
+	"larder/internal/units"
+	"larder/internal/xrand"
+	"larder/jobs"
+	larderv1 "larder/proto/larder/v1"
+)
+
+// job is what the executor must know of a job. Immutable after registration, but for subsets.
+type job struct {
+	id         ident.JobID
+	spec       *larderv1.JobSpec // with defaults
+	data       *source.Dataset
+	recipe     *prep.Recipe
+	life       jobs.Spec
+	mode       dsa.Mode
+	registered time.Time
+	notes      []string // what was decided otherwise than asked, and why
+	subsets    *subsets
+	seed       *atomic.Uint64  // of random parameters, once it is registered
+	resume     *recordedResume // what it goes on from; nil = it began by itself
+	rows       int             // that a slot of its rings has room for: no batch may have more
+	owner      *owner          // who registered it; nil = the user of the daemon
+}
+
+// key is the randomness of one sample: of its dataset's id, so that it does not depend on what else the daemon indexed.
+func (j *job) key(x ident.ObjectID, seed uint64, instance uint32) prep.RandKey {
+	s, _ := j.data.Sample(x)
+	return prep.RandKey{Seed: seed, Instance: instance, Sample: uint64(s)}
+}
+
+// RegisterJob makes a job, or returns the live job of that name when its spec is equal.
+func (e *Engine) RegisterJob(ctx context.Context, req *larderv1.RegisterJobRequest) (*larderv1.RegisterJobResponse, error) {
+	if e.draining.Load() {
+		return nil, errDraining
+	}
+	if err := e.cfg.Journal.Room(); err != nil { // it would wait, and all that come after it
+		return nil, err
+	}
+	spec, err := normalise(req.GetSpec())
+	if err != nil {
+		return nil, err
+	}
+	j, reg, err := e.compileFor(ctx, asker(ctx), spec)
+	if err != nil {
+		return nil, err
+	}
+	var token *resume.Token
+	if req.GetResume() != "" {
+		if token, err = resume.Parse(req.GetResume()); err != nil {
+			return nil, err
+		}
+	}
+	j.subsets.asked[0].sketch = e.sketched(j.data, j.subsets.asked[0])
+	e.registering.Lock()
+	defer e.registering.Unlock() // held while the journal writes, and no longer
+	if e.draining.Load() {
+		return nil, errDraining
+	}
+	if _, err := e.follow(ctx); err != nil { // the dataset may have been found changed
+		return nil, err
+	}
+	if err := e.mayReplace(ctx, spec.GetName(), token); err != nil {
+		return nil, err
+	}
+	if token != nil {
+		same, kill, err := e.takeOver(ctx, spec, token)
+		if err != nil {
+			return nil, err
+		}
+		if same != nil {
+			v, err := e.describe(ctx, same.id)
+			return &larderv1.RegisterJobResponse{Job: v, Resumed: same.resume.told, DatasetNotes: j.data.Notes()}, err
+		}
+		if reg.Rest, j.resume, err = e.resolve(token, req.GetResumeChanged(), j, &reg); err != nil {
+			return nil, err
+		}
+		j.notes = append(j.notes, fmt.Sprintf("it goes on with epoch %d of job %s, of which %d samples had been handed out", token.Epoch, strconv.Quote(token.Job), j.resume.told.GetBefore()))
+		j.notes = append(j.notes, j.resume.told.GetNotes()...)
+		if err := kill(); err != nil {
+			return nil, err
+		}
+	}
+	old, live, err := e.liveJob(ctx, spec.GetName())
+	if err != nil {
+		return nil, err
+	}
+	if live {
+		if diff := old.diff(spec); diff != "" {
+			return nil, errs.New(errs.AlreadyExists, spec.GetName(),
+				"use the same arguments, choose another job name, or end it: larder jobs kill "+spec.GetName(),
+				"job %s exists with another spec: %s", spec.GetName(), diff)
+		}
+		v, err := e.describe(ctx, old.id)
+		return &larderv1.RegisterJobResponse{Job: v, DatasetNotes: j.data.Notes()}, err
+	}
+	reg.Strata = e.strata(j)
+	if len(reg.Strata) > 0 {
+		e.note(slog.LevelInfo, "a dataset is kept mixed", "dataset", j.data.Name(), "strata", len(reg.Strata)+1)
+	}
+	e.mu.Lock()
+	e.mu.coming = j
+	e.mu.Unlock()
+	// Whoever asked may be gone meanwhile: a job that the coordinator knows must be known here too.
+	r, err := e.ask(context.WithoutCancel(ctx), func(t coordinator.Token) coordinator.Event {
+		reg.Token = t
+		return reg
+	})
+	if err != nil {
+		e.mu.Lock()
+		e.mu.coming = nil
+		e.mu.Unlock()
+		return nil, err
+	}
+	e.stratified(j.data.ID())
+	j.id = r.Job
+	e.mu.Lock()
+	e.mu.jobs[j.id], e.mu.coming = j, nil
+	e.mu.names[spec.GetName()] = j
+	e.mu.Unlock()
+	e.cfg.Log.Info("job registered", "job", spec.GetName(), "id", uint32(j.id), "samples", j.life.Subset, "order", j.mode.String(),
+		"batch_size", j.life.Batch, "world_size", j.life.World, "recipe", j.recipe.ID().String())
+	v, err := e.describe(ctx, j.id)
+	out := &larderv1.RegisterJobResponse{Job: v, Created: true, DatasetNotes: j.data.Notes()}
+	if j.resume != nil {
+		out.Resumed = j.resume.told
+		e.cfg.Log.Info("job goes on", "job", spec.GetName(), "id", uint32(j.id), "from", j.resume.From, "epoch", j.resume.Epoch, "before", j.resume.Before)
+	}
+	return out, err
+}
+
+var errDraining = errs.New(errs.Unavailable, "", "use the daemon that replaces it", "the daemon is draining and takes no new jobs")
+
+// oneMachine is what works today instead of a job of several machines.
+const oneMachine = "give each machine a job and a daemon of its own: subset \"id % 2 == 0\" on the first of two and \"id % 2 == 1\" on the other, rank and world_size of that machine alone"
+
+// normalise checks what needs no dataset and fills in defaults.
+func normalise(in *larderv1.JobSpec) (*larderv1.JobSpec, error) {
+	if in == nil {
+		return nil, errs.New(errs.Invalid, "spec", "send a JobSpec", "register a job without a spec")
+	}
+	s := proto.CloneOf(in)
+	bad := func(field, hint, format string, args ...any) error {
+		return errs.New(errs.Invalid, field, hint, "register job %s: "+format, append([]any{s.GetName()}, args...)...)
+	}
+	if n := utf8.RuneCountInString(s.GetName()); n < 1 || n > 256 || strings.ContainsFunc(s.GetName(), func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return nil, errs.New(errs.Invalid, "name", "use 1 to 256 printable characters", "register job %q: not a name", s.GetName())
+	}
+	if s.GetDataset() == "" {
+		return nil, bad("dataset", "give a uri such as imagefolder:/data/train", "no dataset")
+	}
+	if s.BatchSize < 1 || s.BatchSize > 1<<16 {
+		return nil, bad("batch_size", "choose 1 to 65,536", "batch_size is %d", s.BatchSize)
+	}
+	switch {
+	case !s.Shuffle && s.Order != "":
+		return nil, bad("order", "set shuffle=True, or leave order out", "order %q needs shuffle", s.Order)
+	case s.Shuffle && s.Order == "":
+		s.Order = "stratified"
+	}
+	if s.WorldSize == 0 {
+		s.WorldSize = 1
+	}
+	if s.NumNodes == 0 {
+		s.NumNodes = 1
+	}
+	if s.NumNodes > 1 {
+		return nil, errs.New(errs.Unsupported, "num_nodes", oneMachine, "register job %s: num_nodes is %d, and a job of several machines does not work yet", s.Name, s.NumNodes)
+	}
+	if s.Replica != 0 {
+		return nil, errs.New(errs.Unsupported, "replica", "leave replica at 0; jobs with shuffle, order \"fixed\" and one seed get the same batches",
+			"register job %s: replica is %d, and replicas do not work yet", s.Name, s.Replica)
+	}
+	if s.Prefetch == 0 {
+		s.Prefetch = 2
+	}
+	if s.Prefetch > 64 {
+		return nil, bad("prefetch", "choose 1 to 64", "prefetch is %d", s.Prefetch)
+	}
+	var err error
+	oneOf := func(field, value, def string, allowed ...string) string {
+		if value == "" {
+			return def
+		}
+		if slices.Contains(allowed, value) {
+			return value
+		}
+		if err == nil {
+			err = bad(field, "choose one of "+strings.Join(allowed, ", "), "%s is %q", field, value)
+		}
+		return value
+	}
+	even := "none"
+	if s.WorldSize > 1 {
+		even = "drop"
+	}
+	s.Even = oneOf("even", s.Even, even, "drop", "none")
+	s.Share = oneOf("share", s.Share, "none", "none", "augmented")
+	s.OnError = oneOf("on_error", s.OnError, "raise", "raise", "skip", "substitute")
+	for _, op := range s.GetTransform() {
+		if k := op.GetKind(); k != "" && k != "builtin" {
+			return nil, errs.New(errs.Unsupported, "transform", "use larder.ops, or transform the batch in your script",
+				"register job %s: op kind %q is reserved for a later version", s.Name, k)
+		}
+	}
+	return s, err
+}
+
+// compile opens the dataset, selects the subset and parses the recipe. What is not indexed yet is, with the rights of o.
+func (e *Engine) compile(ctx context.Context, o *owner, spec *larderv1.JobSpec, known *selections) (*job, coordinator.Register, error) {
+	var reg coordinator.Register
+	recipe, err := prep.ParseRecipe(opsOf(spec))
+	if err != nil {
+		return nil, reg, err
+	}
+	data, err := e.openFor(ctx, o, spec.GetDataset(), spec.GetSkipEmpty())
+	if err != nil {
+		return nil, reg, err
+	}
+	seen := data.Fingerprint() // before the selection: what changes after it is followed up
+	sel, err := known.of(data, spec.GetSubset())
+	if err != nil {
+		return nil, reg, err
+	}
+	objects := sel.objects
+	mode, tiles, notes := dsa.Sequential, 0, []string(nil)
+	if spec.GetShuffle() {
+		if strings.HasPrefix(spec.GetOrder(), replayOrder) {
+			mode = dsa.Sequential // its order comes from a file
+		} else if mode, tiles, notes, err = parseOrder(spec.GetOrder(), len(objects)); err != nil {
+			return nil, reg, err
+		}
+	}
+	onError := map[string]jobs.OnError{"raise": jobs.Raise, "skip": jobs.Skip, "substitute": jobs.Substitute}[spec.GetOnError()]
+	j := &job{
+		spec: spec, data: data, recipe: recipe, mode: mode, registered: time.Now(), notes: notes, seed: new(atomic.Uint64),
+		life: jobs.Spec{
+			Name: spec.GetName(), Subset: len(objects), Batch: int(spec.GetBatchSize()), World: int(spec.GetWorldSize()),
+			DropLast: spec.GetDropLast(), Even: spec.GetEven() == "drop", Slots: int(spec.GetPrefetch()) + 2, Epochs: spec.GetEpochs(),
+			OnError: onError,
+		},
+	}
+	if err := j.life.Validate(); err != nil {
+		return nil, reg, err
+	}
+	j.rows = e.rows(j)
+	if err := e.fits(j); err != nil {
+		return nil, reg, err
+	}
+	j.subsets = newSubsets(spec.GetSubset(), objects, seen)
+	reg = coordinator.Register{
+		Spec:   j.life,
+		Sample: dsa.JobSpec{Mode: mode, Tiles: tiles, Seed: spec.GetSeed(), Subset: objects},
+		Member: sel.member,
+		Prefix: recipe.Prefix(), Suffix: recipe.SuffixID(),
+		Share:   spec.GetShare() == "augmented" && recipe.Random(),
+		Dataset: data.ID(), Names: []string{data.Name(), data.URI()},
+		Key: ident.RecipeID(xrand.Hash(uint64(data.ID())+1, uint64(recipe.SuffixID()))),
+	}
+	if out := recipe.Output(); !out.Ragged && len(out.Shape) == 3 {
+		n := 1
+		for _, d := range out.Shape {
+			n *= d
+		}
+		reg.AugmentedBytes = int64(n) // uint8 before the final cast, whatever the output type
+	}
+	if strings.HasPrefix(spec.GetOrder(), replayOrder) {
+		err = e.replay(j, &reg)
+	}
+	return j, reg, err
+}
+
+// fits refuses a ring that the memory limit cannot hold.
+func (e *Engine) fits(j *job) error {
+	l := e.layout(j)
+	need := l.bytes() * int64(j.life.World)
+	limit := e.ringLimit()
+	if have := limit - e.ringBytes.Load(); need > have {
+		each := ""
+		if j.life.World > 1 {
+			each = fmt.Sprintf(" for each of %d ranks", j.life.World)
+		}
+		return errs.New(errs.ResourceExceeded, j.spec.GetName(),
+			"lower batch_size or prefetch, deliver uint8, lower tiers.total, or raise memory.limit",
+			"register job %s: its rings need %s (%d slots of %s%s), and %s of the %s for rings are free",
+			j.spec.GetName(), units.Size(need), l.slots, units.Size(l.slotBytes), each, units.Size(max(have, 0)), units.Size(limit))
+	}
+	return nil
+}
+
+// ringLimit is how many bytes all rings may have: what is configured, and no more than the tiers leave.
+func (e *Engine) ringLimit() int64 {
+	e.mu.Lock()
+	left, most := e.cfg.MemoryLimit-e.cfg.Own-e.mu.total, e.mu.maxRing
+	e.mu.Unlock()
+	if most > 0 {
+		return min(left, most)
+	}
+	return left
+}
+
+// reserve takes n bytes of the memory for rings; unreserve gives them back. The error names both numbers.
+func (e *Engine) reserve(j *job, n int64) error {
+	limit := e.ringLimit()
+	for {
+		used := e.ringBytes.Load()
+		if have := limit - used; n > have {
+			return errs.New(errs.ResourceExceeded, j.spec.GetName(),
+				"lower batch_size or prefetch, give all images one size in the recipe, lower tiers.total, or raise memory.limit",
+				"job %s needs %s more for its batches, and %s of the %s for rings are free",
+				j.spec.GetName(), units.Size(n), units.Size(max(have, 0)), units.Size(limit))
+		}
+		if e.ringBytes.CompareAndSwap(used, used+n) {
+			return nil
+		}
+	}
+}
+
+func (e *Engine) unreserve(n int64) { e.ringBytes.Add(-n) }
+
+func (e *Engine) layout(j *job) layout {
+	return newLayout(j.recipe, j.rows, j.life.Slots, j.guess())
+}
+
+// guess is the mean decoded size of a sample, in bytes.
+func (j *job) guess() int64 {
+	n := j.data.LiveCount()
+	if n == 0 {
+		return 0
+	}
+	return min(j.data.TotalBytes()/int64(n)*6, 4<<20) // a JPEG unpacks to 5.4 times its size; a larger batch gets larger memory
+}
+
+// smallRings is how much memory the rings of a job may have for batches that are larger than its dataset is today, in bytes: room to grow. It
+// is no more than a quarter of what is free.
+const smallRings = 256 << 20
+
+// rows is how many samples a slot of j's rings has room for: a batch, but no more than a rank gets of the whole dataset, unless that costs little.
+// It holds for as long as the daemon knows the job, whatever the subset: see roomFor.
+func (e *Engine) rows(j *job) int {
+	share := (j.data.Len() + j.life.World - 1) / j.life.World
+	each := max(int64(j.recipe.Output().SampleBytes), 1)
+	if j.recipe.Output().Ragged {
+		each = max(j.guess(), 1) + raggedEntry
+	}
+	small := min(smallRings, (e.ringLimit()-e.ringBytes.Load())/4) / (each * int64(j.life.Slots) * int64(j.life.World))
+	return min(j.life.Batch, max(share, int(min(small, 1<<16))))
+}
+
+// roomFor refuses a subset of n samples of which a batch could have more than the slots of the job's rings have room for. It takes a dataset that
+// has grown.
+func (j *job) roomFor(n int) error {
+	share := (n + j.life.World - 1) / j.life.World
+	if need := min(j.life.Batch, share); need > j.rows {
+		return errs.New(errs.ResourceExceeded, j.spec.GetName(), "register the job again, or lower batch_size",
+			"job %s: its rings were made when the dataset had fewer samples, for batches of %d, and a batch would have %d now", j.spec.GetName(), j.rows, need)
+	}
+	return nil
+}
+
+// parseOrder reads the name of an order a user may ask for: a mode, or stratified(B). B is bounded where its tiles would be too small to
+// share anything in, which notes tell.
+func parseOrder(order string, n int) (mode dsa.Mode, tiles int, notes []string, err error) {
+	name, arg, ok := strings.Cut(order, "(")
+	if !ok || name != dsa.Stratified.String() {
+		mode, err = dsa.ParseMode(order)
+		return mode, 0, nil, err
+	}
+	text, closed := strings.CutSuffix(arg, ")")
+	tiles, aerr := strconv.Atoi(text)
+	if !closed || aerr != nil || tiles < 1 || tiles > dsa.MaxTiles {
+		return 0, 0, nil, errs.New(errs.Invalid, "order", fmt.Sprintf("write stratified(B) with 1 to %d tiles B; stratified is stratified(%d)", dsa.MaxTiles, dsa.DefaultTiles),
+			"order %.40q does not name a number of tiles", order)
+	}
+	if most := max(dsa.DefaultTiles, n/minTile); tiles > most {
+		notes = append(notes, fmt.Sprintf("order %s: %d tiles are used, not %d: each of the job's cells is split into so many, and with fewer than %d of its %d samples in a tile nothing would be left to share",
+			order, most, tiles, minTile, n))
+		tiles = most
+	}
+	return dsa.Stratified, tiles, notes, nil
+}
+
+// minTile is the fewest samples of a subset that a tile of it may have.
+const minTile = 64
+
+// liveJob finds the newest job of a name, nil when there is none, and tells whether it lives.
+func (e *Engine) liveJob(ctx context.Context, name string) (_ *job, live bool, err error) {
+	e.mu.Lock()
+	j := e.mu.names[name]
+	e.mu.Unlock()
+	if j == nil {
+		return nil, false, nil
+	}
+	v, err := e.lookup(ctx, j.id)
+	return j, v != nil && !v.State.Ended(), err
+}
+
+// specDiff names the fields in which two specs differ, in the order of the proto; empty = equal.
+func specDiff(a, b *larderv1.JobSpec) string {
+	if proto.Equal(a, b) {
+		return ""
+	}
+	var out []string
+	x, y := a.ProtoReflect(), b.ProtoReflect()
+	fields := x.Descriptor().Fields()
+	for i := range fields.Len() {
+		f := fields.Get(i)
+		if !x.Get(f).Equal(y.Get(f)) {
+			if f.IsList() || f.Message() != nil {
+				out = append(out, fmt.Sprintf("%s differs", f.Name()))
+			} else {
+				out = append(out, fmt.Sprintf("%s is %v there and %v here", f.Name(), x.Get(f), y.Get(f)))
+			}
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+// job returns what is known of a job; jobs that ended are kept for a while, since their last work may still run.
+func (e *Engine) job(id ident.JobID) *job {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.mu.jobs[id]
+}
+
+const keepEnded = 256 // jobs remembered after their end: more than the coordinator lists, and than can still have work running
+
+func (e *Engine) jobEnded(id ident.JobID) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if j := e.mu.jobs[id]; j != nil {
+		e.note(slog.LevelInfo, "job ended", "job", j.spec.GetName(), "id", uint32(id))
+	}
+	e.mu.ended = append(e.mu.ended, id)
+	if len(e.mu.ended) <= keepEnded {
+		return
+	}
+	old := e.mu.ended[0]
+	e.mu.ended = append(e.mu.ended[:0], e.mu.ended[1:]...)
+	if j := e.mu.jobs[old]; j != nil {
+		if e.mu.names[j.spec.GetName()] == j {
+			delete(e.mu.names, j.spec.GetName())
+		}
+		delete(e.mu.jobs, old)
+	}
+}
+
+// specWith is the job's spec with another subset.
+func (j *job) specWith(subset string) *larderv1.JobSpec {
+	s := proto.CloneOf(j.spec)
+	s.Subset = subset
+	return s
+}

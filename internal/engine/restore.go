@@ -1,0 +1,452 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"larder/internal/coordinator"
+	"larder/internal/errs"
+	"larder/internal/ident"
+	"larder/internal/journal"
+	"larder/internal/resume"
+	"larder/internal/source"
+	"larder/jobs"
+	larderv1 "larder/proto/larder/v1"
+)
+
+// What the journal says of a job beside numbers. Samples are named by their ids in the job's dataset, which survive a restart; object
+// ids do not. 64-bit numbers are text, for whoever reads them in other languages.
+type (
+	recordedJob struct {
+		Spec       json.RawMessage `json:"spec"` // larder.v1.JobSpec with defaults
+		Name       string          `json:"name"` // of the dataset
+		URI        string          `json:"uri"`
+		Subset     recordedSubset  `json:"subset"`
+		Seed       string          `json:"seed"` // of random parameters; in a share group not the job's own
+		Registered time.Time       `json:"registered"`
+		Resume     *recordedResume `json:"resume,omitempty"`
+		Owner      *owner          `json:"owner,omitempty"` // absent: the user of the daemon
+	}
+	recordedDataset struct {
+		Name      string `json:"name"`
+		URI       string `json:"uri"`
+		SkipEmpty bool   `json:"skipEmpty,omitempty"`
+		Removed   bool   `json:"removed,omitempty"` // the name is free again
+	}
+	recordedSubset struct {
+		Expr    string `json:"expr"`
+		Samples int    `json:"samples"`
+		Hash    string `json:"hash"`            // of the sample ids
+		Files   string `json:"files,omitempty"` // a sketch of the files
+	}
+)
+
+func recorded(data *source.Dataset, a asked) (recordedSubset, error) {
+	files := ""
+	if a.sketch != nil {
+		files = a.sketch.Text()
+	}
+	ids := slices.Clone(a.objects)
+	if err := toSamples(data, ids); err != nil {
+		return recordedSubset{}, err
+	}
+	return recordedSubset{a.expr, len(ids), strconv.FormatUint(hashObjects(ids), 16), files}, nil
+}
+
+func (r *recordedJob) spec() (*larderv1.JobSpec, error) {
+	s := new(larderv1.JobSpec)
+	return s, protojson.Unmarshal(r.Spec, s)
+}
+
+// asked is the reverse of recorded.
+func (s recordedSubset) asked(mark uint32, objects []ident.ObjectID) asked {
+	a := asked{mark: mark, expr: s.Expr, objects: objects, hash: hashObjects(objects)}
+	if k, err := resume.ParseSketch(s.Files); err == nil {
+		a.sketch = k
+	}
+	return a
+}
+
+// toSamples turns object ids into sample ids, in place.
+func toSamples(data *source.Dataset, ids []ident.ObjectID) error {
+	for i, x := range ids {
+		s, ok := data.Sample(x)
+		if !ok {
+			return errs.New(errs.Internal, data.Name(), "please report this", "object %d is no sample of %s", x, data.Name())
+		}
+		ids[i] = ident.ObjectID(s)
+	}
+	return nil
+}
+
+// toObjects is the reverse.
+func toObjects(data *source.Dataset, ids []ident.ObjectID) []ident.ObjectID {
+	out := make([]ident.ObjectID, len(ids))
+	for i, s := range ids {
+		out[i] = data.Object(ident.SampleID(s))
+	}
+	return out
+}
+
+// recordedCorrupt is the Step of the record of a sample that was refused because it is damaged, see jobs.Bad.
+const recordedCorrupt = 1
+
+// record makes a record of the journal of what the coordinator persists.
+func (e *Engine) record(p coordinator.Persist) (journal.Record, error) {
+	rec := journal.Record{
+		Kind: recordKinds[p.Kind], Job: p.Job, Rank: uint32(p.Rank), Incarnation: p.Inc, Epoch: p.Epoch, Step: uint32(p.Step), Text: p.Text,
+	}
+	if p.Corrupt {
+		rec.Step = recordedCorrupt
+	}
+	j := e.job(p.Job)
+	if p.Kind == coordinator.RecRegister {
+		e.mu.Lock()
+		j = e.mu.coming
+		e.mu.Unlock()
+	}
+	if j == nil {
+		return rec, nil
+	}
+	switch p.Kind {
+	case coordinator.RecRegister:
+		j.seed.Store(p.Seed)
+		spec, err := protojson.Marshal(j.spec)
+		if err != nil {
+			return rec, err
+		}
+		a := j.subsets.last()
+		s, err := recorded(j.data, a)
+		if err != nil {
+			return rec, err
+		}
+		text, err := json.Marshal(recordedJob{spec, j.data.Name(), j.data.URI(), s, strconv.FormatUint(p.Seed, 10), j.registered, j.resume, j.owner})
+		rec.Text = string(text)
+		return rec, err
+	case coordinator.RecEpoch:
+		if p.Rest {
+			rec.Text = journal.Rest
+		}
+	case coordinator.RecSubset:
+		a := j.subsets.coming(rec.Step)
+		s, err := recorded(j.data, a)
+		if err != nil {
+			return rec, err
+		}
+		text, err := json.Marshal(s)
+		rec.Text = string(text)
+		return rec, err
+	default:
+	}
+	if len(p.Objects) > 0 {
+		rec.Objects = slices.Clone(p.Objects)
+		return rec, toSamples(j.data, rec.Objects)
+	}
+	return rec, nil
+}
+
+// recordDataset makes the name of a dataset survive.
+func (e *Engine) recordDataset(d *source.Dataset) error {
+	return e.recordName(recordedDataset{Name: d.Name(), URI: d.URI(), SkipEmpty: d.SkipEmpty()})
+}
+
+func (e *Engine) recordName(d recordedDataset) error {
+	text, err := json.Marshal(d)
+	if err != nil {
+		return err
+	}
+	e.cfg.Journal.Append(journal.Record{Kind: journal.Indexed, Text: string(text)}, nil)
+	return nil
+}
+
+// addAgain adds a dataset that an earlier life had.
+func (e *Engine) addAgain(ctx context.Context, name, uri string, skipEmpty bool) (*source.Dataset, error) {
+	if skipEmpty {
+		return e.cfg.Catalog.AddSkipEmpty(ctx, name, uri)
+	}
+	return e.cfg.Catalog.AddAgain(ctx, name, uri)
+}
+
+// restore puts back the jobs that a journal holds, before Run. What cannot be put back ends, with the reason in the log.
+func (e *Engine) restore(ctx context.Context, s *journal.State) error {
+	last := map[string]recordedDataset{} // what was said last of a name holds
+	for _, text := range s.Datasets {
+		var d recordedDataset
+		if json.Unmarshal([]byte(text), &d) == nil {
+			last[d.Name] = d
+		}
+	}
+	for _, text := range s.Datasets {
+		var d recordedDataset
+		err := json.Unmarshal([]byte(text), &d)
+		if err == nil && last[d.Name] != d || d.Removed {
+			continue
+		}
+		if err == nil {
+			_, err = e.addAgain(ctx, d.Name, d.URI, d.SkipEmpty)
+		}
+		if err != nil {
+			e.cfg.Log.Warn("a dataset could not be added again", "name", d.Name, "error", err)
+		}
+	}
+	known := newSelections()
+	var all []*returning
+	var reading sync.WaitGroup
+	defer reading.Wait()
+	places := make(chan struct{}, runtime.GOMAXPROCS(0))
+	for _, js := range s.Jobs() {
+		r := &returning{js: js, ready: make(chan struct{})}
+		all = append(all, r)
+		if js.Ended {
+			continue
+		}
+		if r.err = e.reopen(ctx, r, known); r.err != nil {
+			close(r.ready)
+			continue
+		}
+		reading.Go(func() { // beside what the coordinator does with the jobs before
+			defer close(r.ready)
+			places <- struct{}{}
+			defer func() { <-places }()
+			r.err = e.reread(r, known)
+		})
+	}
+	for _, r := range all {
+		js := r.js
+		if js.Ended {
+			e.core.Reserve(js.ID)
+			continue
+		}
+		<-r.ready
+		err := r.err
+		if err == nil {
+			err = e.restoreJob(ctx, r)
+		}
+		*r = returning{} // it may be large
+		if err == nil {
+			continue
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		e.core.Reserve(js.ID)
+		e.cfg.Log.Warn("a job could not be restored", "id", uint32(js.ID), "error", err)
+		e.cfg.Journal.Append(journal.Record{Kind: journal.Ended, Job: js.ID, Text: "it could not be restored: " + err.Error()}, nil)
+	}
+	return nil
+}
+
+// returning is a job on its way back.
+type returning struct {
+	js    *journal.JobState
+	rj    recordedJob
+	j     *job
+	ev    coordinator.Restore
+	ready chan struct{} // closed when ev is complete, or err is set
+	err   error
+}
+
+// reopen finds the dataset of a job. One after the other: names of datasets may have changed from job to job.
+func (e *Engine) reopen(ctx context.Context, r *returning, known *selections) error {
+	js, rj, spec := r.js, &r.rj, new(larderv1.JobSpec)
+	if err := json.Unmarshal([]byte(js.Spec), rj); err != nil {
+		return errs.Wrap(err, errs.StateDamaged, "", "register the job again", "the record of job %d cannot be read", js.ID)
+	}
+	if err := protojson.Unmarshal(rj.Spec, spec); err != nil {
+		return errs.Wrap(err, errs.StateDamaged, "", "register the job again", "the spec of job %d cannot be read", js.ID)
+	}
+	seed, err := strconv.ParseUint(rj.Seed, 10, 64)
+	if err != nil {
+		return errs.Wrap(err, errs.StateDamaged, spec.GetName(), "register the job again", "the seed of job %d cannot be read", js.ID)
+	}
+	if _, err := e.addAgain(ctx, rj.Name, rj.URI, spec.GetSkipEmpty()); err != nil { // names of datasets do not survive by themselves
+		return err
+	}
+	j, reg, err := e.compile(ctx, nil, spec, known)
+	if err != nil {
+		return err
+	}
+	j.seed.Store(seed)
+	if err := e.mayRead(ctx, rj.Owner, j); err != nil {
+		return err
+	}
+	j.id, j.registered, j.resume, j.owner = js.ID, rj.Registered, rj.Resume, rj.Owner
+	r.j, r.ev = j, coordinator.Restore{Register: reg, ID: js.ID, Seed: seed, Paused: js.Paused}
+	return nil
+}
+
+// reread makes objects of what the journal has of a job: its time is in proportion to what was given out.
+func (e *Engine) reread(back *returning, known *selections) error {
+	j, js, ev, rj := back.j, back.js, &back.ev, &back.rj
+	if err := e.restoreSubsets(j, js, *rj, ev, known); err != nil {
+		return err
+	}
+	for r := range ev.Spec.World {
+		ev.Ranks = append(ev.Ranks, js.Ranks[uint32(r)])
+		ev.Lives = append(ev.Lives, e.awaits(ringKey{js.ID, r, js.Ranks[uint32(r)]}, js.Clients[uint32(r)]))
+	}
+	for _, b := range js.Bad {
+		for _, x := range toObjects(j.data, b.Objects) {
+			bad := jobs.Bad{Object: x, Reason: b.Text, Corrupt: b.Step == recordedCorrupt}
+			if bad.Corrupt && !e.cfg.Limits.RefuseCorrupt {
+				continue // it was refused by another configuration
+			}
+			ev.Bad = append(ev.Bad, bad)
+		}
+	}
+	if len(ev.Epochs) > 0 && ev.Epochs[0].Epoch > 0 {
+		before, err := e.orderBefore(js.ID, rj.Resume, ev.Epochs[0].Epoch-1)
+		if err != nil {
+			return err
+		}
+		ev.Before = toObjects(j.data, before)
+	}
+	if rj.Resume != nil && len(ev.Epochs) == 0 {
+		if err := e.resolveAgain(rj.Resume, j, ev); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// restoreJob gives a job to the coordinator.
+func (e *Engine) restoreJob(ctx context.Context, r *returning) error {
+	j, ev, spec := r.j, r.ev, r.j.spec
+	ev.Strata = e.strata(j)
+	var reply coordinator.Reply
+	e.mu.Lock()
+	e.mu.jobs[j.id], e.mu.names[spec.GetName()] = j, j
+	e.mu.Unlock()
+	ev.Token = restoring
+	for _, eff := range e.core.Step(time.Now(), ev, nil) {
+		if r, ok := eff.(coordinator.Reply); ok && r.Token == restoring {
+			reply = r
+			continue
+		}
+		e.Do(eff)
+	}
+	if reply.Err != nil {
+		e.mu.Lock()
+		delete(e.mu.jobs, j.id)
+		delete(e.mu.names, spec.GetName())
+		e.mu.Unlock()
+		return reply.Err
+	}
+	e.stratified(j.data.ID())
+	given := 0
+	for _, p := range ev.Epochs {
+		given += len(p.Batches)
+	}
+	e.cfg.Log.Log(ctx, slog.LevelInfo, "job restored", "job", spec.GetName(), "id", uint32(j.id), "epochs", len(ev.Epochs), "batches_given", given)
+	return nil
+}
+
+// restoring is the token of what New asks the coordinator; requests count from 1 and never get there.
+const restoring = ^coordinator.Token(0)
+
+// restoreSubsets finds the samples of every subset that the job's epochs had, has, or is to have, and the epochs with them. A dataset that
+// selects other samples than it did is an error: what had been given out could not be told from the rest.
+func (e *Engine) restoreSubsets(j *job, js *journal.JobState, rj recordedJob, ev *coordinator.Restore, known *selections) error {
+	marks := map[uint32]recordedSubset{0: rj.Subset}
+	since := []journal.Record{{}} // by the order of the changes
+	for _, r := range js.Subsets {
+		var s recordedSubset
+		if err := json.Unmarshal([]byte(r.Text), &s); err != nil {
+			return errs.Wrap(err, errs.StateDamaged, j.spec.GetName(), "register the job again", "a subset of job %s cannot be read", j.spec.GetName())
+		}
+		marks[r.Step] = s
+		since = append(since, r)
+	}
+	of := func(epoch uint32) (mark, first uint32) {
+		for _, r := range since {
+			if r.Epoch <= epoch {
+				mark, first = r.Step, r.Epoch
+			}
+		}
+		return mark, first
+	}
+	made := map[uint32]*selected{}
+	objects := func(mark uint32) (*selected, error) {
+		if o := made[mark]; o != nil {
+			return o, nil
+		}
+		want := marks[mark]
+		o, err := known.of(j.data, want.Expr)
+		if err != nil {
+			return nil, err
+		}
+		got, err := o.record(j.data, want.Expr)
+		if err != nil {
+			return nil, err
+		}
+		if got.Hash != want.Hash || got.Samples != want.Samples {
+			return nil, errs.New(errs.DatasetUnread, j.data.Name(), "register the job again",
+				"job %s drew from %d samples of %s, and its subset now selects %d others or in other places: files changed while no daemon ran",
+				j.spec.GetName(), want.Samples, j.data.Name(), got.Samples)
+		}
+		made[mark] = o
+		return o, nil
+	}
+	newest := uint32(0)
+	for _, o := range js.Epochs {
+		mark, _ := of(o.Epoch)
+		list, err := objects(mark)
+		if err != nil {
+			return err
+		}
+		p := coordinator.RestoredEpoch{Epoch: o.Epoch, Instance: o.Start.Step, Subset: len(list.objects), Member: list.member,
+			Dealt: o.Dealt, GivenUp: o.GivenUp}
+		objects := list.objects
+		if s, ok := scripted(ev.Script, o.Epoch); ok {
+			objects, p.Subset, p.Member = s.Objects, len(s.Objects), s.Member
+		}
+		for i := range o.Batches {
+			b := &o.Batches[i]
+			if b.Rank == journal.Earlier {
+				p.Earlier = append(p.Earlier, toObjects(j.data, b.Objects())...)
+				continue
+			}
+			p.Batches = append(p.Batches, coordinator.RestoredBatch{Rank: int(b.Rank), Step: int(b.Step), Objects: toObjects(j.data, b.Objects())})
+		}
+		sample := ev.Sample
+		sample.Subset = objects
+		if !restoreRest(rj.Resume, o, sample, &p) {
+			continue // it begins with it again
+		}
+		ev.Epochs = append(ev.Epochs, p)
+		newest = o.Epoch
+	}
+	mark, first := of(newest)
+	list, err := objects(mark)
+	if err != nil {
+		return err
+	}
+	all := []asked{marks[mark].asked(mark, list.objects)}
+	ev.Mark, ev.Since, ev.Spec.Subset, ev.Sample.Subset, ev.Member = mark, first, len(list.objects), list.objects, list.member
+	if ev.Script != nil {
+		s, ok := scripted(ev.Script, newest)
+		if !ok {
+			s = ev.Script[0]
+		}
+		ev.Spec.Subset, ev.Sample.Subset, ev.Member = len(s.Objects), s.Objects, s.Member
+	}
+	j.life.Subset = ev.Spec.Subset
+	if last := since[len(since)-1]; last.Step != mark {
+		next, err := objects(last.Step)
+		if err != nil {
+			return err
+		}
+		ev.Next, ev.NextIDs = &jobs.Next{Mark: last.Step, Subset: len(next.objects), Member: next.member}, next.objects
+		all = append(all, marks[last.Step].asked(last.Step, next.objects))
+	}
+	j.subsets.asked = all
+	return nil
+}

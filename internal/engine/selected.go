@@ -1,0 +1,73 @@
+package engine
+
+import (
+	"sync"
+
+	"larder/internal/bits"
+	"larder/internal/coordinator"
+	"larder/internal/ident"
+	"larder/internal/source"
+)
+
+// selected is what an expression selects of a dataset: objects in sample order and as a set. Jobs share it, so it is not to be changed.
+type selected struct {
+	objects []ident.ObjectID
+	member  *bits.Set
+
+	once     sync.Once // of recorded, which restarts alone need
+	recorded recordedSubset
+	err      error
+}
+
+func newSelected(data *source.Dataset, expr string) (*selected, error) {
+	samples, err := data.Select(expr)
+	if err != nil {
+		return nil, err
+	}
+	s := &selected{objects: objectsOf(data, samples)}
+	s.member = coordinator.Members(s.objects)
+	return s, nil
+}
+
+// record is how the journal has it.
+func (s *selected) record(data *source.Dataset, expr string) (recordedSubset, error) {
+	s.once.Do(func() { s.recorded, s.err = recorded(data, asked{expr: expr, objects: s.objects}) })
+	return s.recorded, s.err
+}
+
+// selections keeps what was selected while jobs are put back: many jobs of a dataset have the same subset, and each took a tenth of a second of
+// a million samples. A nil one keeps nothing.
+type selections struct {
+	mu   sync.Mutex
+	made map[selectionKey]*selecting
+}
+
+type selectionKey struct {
+	dataset     ident.DatasetID
+	fingerprint uint64
+	expr        string
+}
+
+type selecting struct {
+	once sync.Once
+	got  *selected
+	err  error
+}
+
+func newSelections() *selections { return &selections{made: map[selectionKey]*selecting{}} }
+
+func (s *selections) of(data *source.Dataset, expr string) (*selected, error) {
+	if s == nil {
+		return newSelected(data, expr)
+	}
+	k := selectionKey{data.ID(), data.Fingerprint(), expr}
+	s.mu.Lock()
+	m := s.made[k]
+	if m == nil {
+		m = &selecting{}
+		s.made[k] = m
+	}
+	s.mu.Unlock()
+	m.once.Do(func() { m.got, m.err = newSelected(data, expr) })
+	return m.got, m.err
+}

@@ -1,0 +1,377 @@
+package engine
+
+import (
+	"context"
+	"maps"
+	"math"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"larder/internal/coordinator"
+	"larder/internal/errs"
+	"larder/internal/ident"
+	"larder/internal/nearest"
+	"larder/internal/prep"
+	"larder/jobs"
+	larderv1 "larder/proto/larder/v1"
+)
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+func forms(n [ident.NumForms]uint64) map[string]uint64 {
+	return map[string]uint64{
+		ident.Encoded.String(): n[ident.Encoded], ident.Decoded.String(): n[ident.Decoded], ident.Augmented.String(): n[ident.Augmented],
+	}
+}
+
+func account(l *jobs.Ledger) *larderv1.EpochAccount {
+	if l == nil {
+		return nil
+	}
+	a := &larderv1.EpochAccount{
+		Epoch: l.Epoch, Subset: uint64(l.Subset), Delivered: uint64(l.Delivered), Quarantined: uint64(l.Quarantined), Removed: uint64(l.Removed),
+		State: l.State.String(),
+	}
+	if l.State == jobs.Complete {
+		a.Dropped = uint64(l.Dropped)
+	}
+	return a
+}
+
+// quarantined names samples for people.
+func (e *Engine) quarantined(j *job, bad []jobs.Bad) []*larderv1.QuarantinedSample {
+	out := make([]*larderv1.QuarantinedSample, 0, len(bad))
+	for _, b := range bad {
+		s, _ := j.data.Sample(b.Object)
+		path, offset := e.cfg.Catalog.ObjectPath(b.Object)
+		q := &larderv1.QuarantinedSample{Id: uint64(s), Key: j.data.Key(s), Path: path, Offset: uint64(offset), Reason: b.Reason}
+		if b.At > 0 {
+			q.DamagedAt = new(uint64(offset + b.At - 1))
+		}
+		out = append(out, q)
+	}
+	return out
+}
+
+var states = map[jobs.State]larderv1.JobState{
+	jobs.Joining: larderv1.JobState_JOB_STATE_JOINING, jobs.Live: larderv1.JobState_JOB_STATE_LIVE,
+	jobs.Suspect: larderv1.JobState_JOB_STATE_SUSPECT, jobs.Dead: larderv1.JobState_JOB_STATE_DEAD,
+	jobs.Done: larderv1.JobState_JOB_STATE_DONE,
+}
+
+// view turns a job of the coordinator into its public form; nil when the executor forgot it.
+func (e *Engine) view(v jobs.Job) *larderv1.Job { return e.viewOn(v, e.machine()) }
+
+// viewOn is view with what is known of the machine.
+func (e *Engine) viewOn(v jobs.Job, m jobs.Machine) *larderv1.Job {
+	j := e.job(v.ID)
+	if j == nil {
+		return nil
+	}
+	out := &larderv1.Job{
+		Owner: j.owner.uid(),
+		Id:    uint32(v.ID), Spec: j.spec, State: states[v.State], SubsetSize: uint64(v.Spec.Subset), BatchesPerEpoch: uint64(v.Spec.Batches(0)),
+		Counters: counters(&v.Stats), Promise: v.Promise, RegisteredAt: timestamppb.New(j.registered), EndedReason: v.Reason,
+		Recipe: j.recipe.ID().String(), Prefix: j.recipe.Prefix().String(), ShareGroup: v.Group, InstanceOffset: v.Offset,
+		Quarantined: e.quarantined(j, v.Stats.Bad), Paused: v.Paused, SubsetSince: v.Since,
+	}
+	e.tellSubsets(out, j, &v)
+	if v.Drain && !v.State.Ended() {
+		out.Notes = append(out.Notes, "it is drained: it ends when its running epoch is over")
+	}
+	for i := range v.Ranks {
+		k := &v.Ranks[i]
+		if k.Attaches == 0 {
+			continue
+		}
+		info := &larderv1.RankInfo{Rank: uint32(i), Attached: k.Attached, Incarnation: uint64(k.Incarnation), Epoch: k.Epoch, Step: uint64(k.Sent)}
+		if r := e.ring(v.ID, i, k.Incarnation); r != nil {
+			info.Pid, info.Uid, info.RingBytes = r.peer.PID, r.peer.UID, uint64(r.seg.Size())
+		}
+		out.Ranks = append(out.Ranks, info)
+	}
+	for _, l := range v.Ledgers {
+		out.Epochs = append(out.Epochs, account(l))
+	}
+	e.waits(out, &v, m)
+	return out
+}
+
+func (e *Engine) describe(ctx context.Context, id ident.JobID) (*larderv1.Job, error) {
+	v, err := e.lookup(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if v != nil {
+		if j := e.view(*v); j != nil {
+			return j, nil
+		}
+	}
+	return nil, e.noJob(itoa(int(id)))
+}
+
+// noJob is the error of a name that no job has; its hint has the nearest one that a job has.
+func (e *Engine) noJob(name string) error {
+	e.mu.Lock()
+	names := slices.Sorted(maps.Keys(e.mu.names))
+	e.mu.Unlock()
+	hint := "larder jobs ls --ended shows the jobs there are"
+	if near := nearest.Word(name, names); near != "" {
+		hint = "did you mean " + near + "? " + hint
+	}
+	return errs.New(errs.NotFound, name, hint, "no job %q here", name)
+}
+
+// ListJobs lists jobs by id.
+func (e *Engine) ListJobs(ctx context.Context, req *larderv1.ListJobsRequest) (*larderv1.ListJobsResponse, error) {
+	list, err := e.list(ctx, req.GetIncludeEnded())
+	return &larderv1.ListJobsResponse{Jobs: list}, err
+}
+
+func (e *Engine) list(ctx context.Context, ended bool) ([]*larderv1.Job, error) {
+	all, err := inspect(ctx, e, func(c *coordinator.Core) []jobs.Job { return c.Jobs(ended) })
+	if err != nil {
+		return nil, err
+	}
+	var out []*larderv1.Job
+	m := e.machine()
+	for _, v := range all {
+		if j := shown(ctx, e.viewOn(v, m)); j != nil {
+			out = append(out, j)
+		}
+	}
+	return out, nil
+}
+
+func (e *Engine) named(ctx context.Context, name string) (*larderv1.Job, error) {
+	e.mu.Lock()
+	j := e.mu.names[name]
+	e.mu.Unlock()
+	if j == nil {
+		return nil, e.noJob(name)
+	}
+	if err := mayTouch(ctx, j, "describe"); err != nil {
+		return nil, err
+	}
+	return e.describe(ctx, j.id)
+}
+
+// DescribeJob tells all about one job.
+func (e *Engine) DescribeJob(ctx context.Context, req *larderv1.DescribeJobRequest) (*larderv1.DescribeJobResponse, error) {
+	j, err := e.named(ctx, req.GetName())
+	return &larderv1.DescribeJobResponse{Job: j}, err
+}
+
+// DrainJob lets a job end after its running epoch.
+func (e *Engine) DrainJob(ctx context.Context, req *larderv1.DrainJobRequest) (*larderv1.DrainJobResponse, error) {
+	j, err := e.end(ctx, req.GetName(), func(t coordinator.Token, id ident.JobID) coordinator.Event {
+		return coordinator.Drain{Token: t, Job: id}
+	})
+	return &larderv1.DrainJobResponse{Job: j}, err
+}
+
+// PauseJob stops planning for a job.
+func (e *Engine) PauseJob(ctx context.Context, req *larderv1.PauseJobRequest) (*larderv1.PauseJobResponse, error) {
+	j, err := e.end(ctx, req.GetName(), func(t coordinator.Token, id ident.JobID) coordinator.Event {
+		return coordinator.Pause{Token: t, Job: id, On: true}
+	})
+	return &larderv1.PauseJobResponse{Job: j}, err
+}
+
+// ResumeJob goes on with a paused job.
+func (e *Engine) ResumeJob(ctx context.Context, req *larderv1.ResumeJobRequest) (*larderv1.ResumeJobResponse, error) {
+	j, err := e.end(ctx, req.GetName(), func(t coordinator.Token, id ident.JobID) coordinator.Event {
+		return coordinator.Pause{Token: t, Job: id}
+	})
+	return &larderv1.ResumeJobResponse{Job: j}, err
+}
+
+// KillJob ends a job at once.
+func (e *Engine) KillJob(ctx context.Context, req *larderv1.KillJobRequest) (*larderv1.KillJobResponse, error) {
+	j, err := e.end(ctx, req.GetName(), func(t coordinator.Token, id ident.JobID) coordinator.Event {
+		return coordinator.Kill{Token: t, Job: id, Reason: "killed by request", Unused: req.GetUnused()}
+	})
+	return &larderv1.KillJobResponse{Job: j}, err
+}
+
+func (e *Engine) end(ctx context.Context, name string, build func(coordinator.Token, ident.JobID) coordinator.Event) (*larderv1.Job, error) {
+	j, live, err := e.liveJob(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if j == nil {
+		return nil, e.noJob(name)
+	}
+	if err := mayTouch(ctx, j, "change"); err != nil {
+		return nil, err
+	}
+	if !live {
+		return nil, errs.New(errs.JobEnded, name, "nothing is left to do", "job %s has ended already", name)
+	}
+	if _, err := e.ask(ctx, func(t coordinator.Token) coordinator.Event { return build(t, j.id) }); err != nil {
+		return nil, err
+	}
+	return e.describe(ctx, j.id)
+}
+
+func (e *Engine) tiers(views []coordinator.TierView) []*larderv1.Tier {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var out []*larderv1.Tier
+	for _, t := range views {
+		s := e.mu.settings[t.Form]
+		if s == "" {
+			s = "auto"
+		}
+		out = append(out, &larderv1.Tier{
+			Form: t.Form.String(), Budget: uint64(t.Budget), Used: uint64(t.Used), Entries: uint64(t.Entries), Hits: t.Hits,
+			Evictions: t.Evictions, Policy: t.Policy, Setting: s,
+		})
+	}
+	return out
+}
+
+// GetTiers reports the tiers.
+func (e *Engine) GetTiers(ctx context.Context, _ *larderv1.GetTiersRequest) (*larderv1.GetTiersResponse, error) {
+	type moment struct {
+		tiers  []coordinator.TierView
+		stats  coordinator.Stats
+		quotas []coordinator.QuotaView
+	}
+	now, err := inspect(ctx, e, func(c *coordinator.Core) moment { return moment{c.Tiers(), c.Stats(), c.Quotas()} })
+	if err != nil {
+		return nil, err
+	}
+	return &larderv1.GetTiersResponse{Tiers: e.tiers(now.tiers), Total: uint64(e.total()), Split: shownSplit(ctx, e.split(now.stats, now.quotas))}, nil
+}
+
+// SetTiers changes sizes, all of the request or nothing.
+func (e *Engine) SetTiers(ctx context.Context, req *larderv1.SetTiersRequest) (*larderv1.SetTiersResponse, error) {
+	if err := mayRun(ctx, "resize tiers"); err != nil {
+		return nil, err
+	}
+	if err := e.setTiers(ctx, req); err != nil {
+		return nil, err
+	}
+	got, err := e.GetTiers(ctx, &larderv1.GetTiersRequest{})
+	return &larderv1.SetTiersResponse{Tiers: got.GetTiers(), Total: got.GetTotal(), Split: got.GetSplit()}, err
+}
+
+func (e *Engine) setTiers(ctx context.Context, req *larderv1.SetTiersRequest) error {
+	e.registering.Lock() // one change at a time
+	defer e.registering.Unlock()
+	next := e.settings()
+	next.TierSetting = maps.Clone(next.TierSetting)
+	size := func(key, s string, total int64) (int64, error) {
+		n, auto, err := e.cfg.ParseSize(s, total)
+		if err != nil {
+			return 0, errs.Wrap(err, errs.ConfigInvalid, key, "write 8GiB, 30% or auto", "set %s to %q", key, s)
+		}
+		if auto {
+			return -1, nil
+		}
+		return n, nil
+	}
+	if s := req.GetTotal(); s != "" {
+		n, err := size("tiers.total", s, -1)
+		if err != nil {
+			return err
+		}
+		if n < 0 {
+			return errs.New(errs.ConfigInvalid, "tiers.total", "give a size such as 8GiB, or write auto in the configuration and run larder config apply",
+				"tiers.total: auto can only be set in the configuration")
+		}
+		next.Tiers.Total = n
+	}
+	for _, x := range []struct {
+		f ident.Form
+		s string
+	}{{ident.Encoded, req.GetEncoded()}, {ident.Decoded, req.GetDecoded()}, {ident.Augmented, req.GetAugmented()}} {
+		if x.s == "" && req.GetTotal() != "" && strings.HasSuffix(next.TierSetting[x.f], "%") {
+			x.s = next.TierSetting[x.f] // of the new total
+		}
+		if x.s == "" {
+			continue
+		}
+		n, err := size("tiers."+x.f.String(), x.s, next.Tiers.Total)
+		if err != nil {
+			return err
+		}
+		next.Tiers.Sizes[x.f], next.TierSetting[x.f] = n, x.s
+	}
+	return e.apply(ctx, next)
+}
+
+// GetStats returns all counters.
+func (e *Engine) GetStats(ctx context.Context, req *larderv1.GetStatsRequest) (*larderv1.GetStatsResponse, error) {
+	type moment struct {
+		stats  coordinator.Stats
+		tiers  []coordinator.TierView
+		jobs   []jobs.Job
+		quotas []coordinator.QuotaView
+		data   []coordinator.DatasetView
+	}
+	now, err := inspect(ctx, e, func(c *coordinator.Core) moment {
+		return moment{c.Stats(), c.Tiers(), c.Jobs(true), c.Quotas(), c.Datasets()}
+	})
+	if err != nil {
+		return nil, err
+	}
+	st, machine := now.stats, e.machine()
+	s := &larderv1.Stats{
+		At: timestamppb.Now(), Version: e.cfg.Version, Pid: int32(pid), Uptime: durationpb.New(time.Since(e.started)),
+		Totals: &larderv1.Counters{
+			SourceReads: st.SourceReads, SourceBytes: st.SourceBytes, Decodes: st.Decodes, Augments: st.Augments, Hits: forms(st.Hits),
+			Evictions: forms(st.Evictions), Quarantined: st.Quarantined, SamplesDelivered: st.Samples, BatchesDelivered: st.Batches,
+			WaitSeconds: st.Wait.Seconds(),
+		},
+		Tiers: e.tiers(now.tiers), RssBytes: rss(), MemoryLimit: uint64(max(e.cfg.MemoryLimit, 0)), Parity: prep.Parity(), Decoder: prep.DecoderName(),
+		Split: shownSplit(ctx, e.split(st, now.quotas)), StateFull: e.stateFull(), Load: e.load(machine), Datasets: e.shownDatasets(ctx, e.datasetStats(now.data)),
+	}
+	for _, v := range now.jobs {
+		j := e.viewOn(v, machine)
+		if j == nil {
+			continue
+		}
+		e.addWaiting(s, j, &v)
+		if j = shown(ctx, j); req.GetJob() == "" || v.Spec.Name == req.GetJob() {
+			s.Jobs = append(s.Jobs, j)
+		}
+	}
+	if req.GetJob() != "" && len(s.Jobs) == 0 {
+		return nil, e.noJob(req.GetJob())
+	}
+	if e.cfg.Listeners != nil {
+		s.Listeners = e.cfg.Listeners()
+	}
+	if e.cfg.GPU != nil {
+		devices, err := e.cfg.GPU.Devices(ctx)
+		if err == nil {
+			s.Devices = devices
+		}
+	}
+	return &larderv1.GetStatsResponse{Stats: s}, nil
+}
+
+// rss is the resident memory of this process in bytes, 0 when the system does not tell.
+func rss() uint64 {
+	b, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0
+	}
+	f := strings.Fields(string(b))
+	if len(f) < 2 {
+		return 0
+	}
+	pages, err := strconv.ParseUint(f[1], 10, 64)
+	if err != nil || pages > math.MaxInt64/4096 {
+		return 0
+	}
+	return pages * uint64(os.Getpagesize())
+}

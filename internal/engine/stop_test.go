@@ -1,0 +1,280 @@
+package engine_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	osexec "os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"larder/client"
+	"larder/internal/engine"
+	"larder/internal/errs"
+	"larder/internal/testenv"
+	"larder/internal/xrand"
+	larderv1 "larder/proto/larder/v1"
+)
+
+// stopAfter is how many samples a trainee has had when it waits to be stopped.
+const stopAfter = 28
+
+// trainee is the test binary as a training process of its own: it goes through epochs of a job, says of every sample what it got and whether it was still
+// the same at the end of the step, and in the end why it ended. In one step it waits for a word of its parent, who stops it meanwhile.
+func trainee(socket, job string) {
+	ctx := context.Background()
+	say := func(format string, args ...any) { fmt.Printf(format+"\n", args...) }
+	reason := func(err error) string {
+		if f, ok := errors.AsType[*errs.Error](err); ok {
+			return string(f.Reason)
+		}
+		return err.Error()
+	}
+	c, err := client.Dial(ctx, socket)
+	if err != nil {
+		say("end %s", reason(err))
+		return
+	}
+	st, err := c.Attach(ctx, &larderv1.AttachRequest{Job: job})
+	if err != nil {
+		say("end %s", reason(err))
+		return
+	}
+	first, had := st.Info().GetNextEpoch(), 0
+	for e := first; e < first+3; e++ {
+		if err := st.StartEpoch(ctx, e); err != nil {
+			say("end %s", reason(err))
+			return
+		}
+		for {
+			b, err := st.Next(ctx)
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				say("end %s", reason(err))
+				return
+			}
+			sums := func() (out []uint64) {
+				for i := range b.Index() {
+					pix, _, _, _ := b.Image(i)
+					out = append(out, xxhash.Sum64(pix))
+				}
+				return out
+			}
+			before := sums()
+			if had == stopAfter {
+				say("ready")
+				_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
+			}
+			had += len(before)
+			time.Sleep(2 * time.Millisecond) // the step
+			if !slices.Equal(before, sums()) {
+				say("end ALTERED")
+				return
+			}
+			for i, id := range b.Index() {
+				say("got %d %d %016x", e, id, before[i])
+			}
+			b.Release()
+		}
+	}
+	_ = st.Detach(ctx)
+	say("end well")
+}
+
+// TestStoppedClients: real training processes are stopped for a random time and go on (SIGSTOP, SIGCONT). Those that were stopped for less than the timeout have
+// every sample of every epoch once. The others lost their rank: another client had it meanwhile, with all of an epoch, and they hear STALE; what they had
+// got is what it should be, and what they held in their hands was not written to. A neighbour that trains all the while has everything.
+// LARDER_STOPS is how many, LARDER_STOP_SECONDS the longest.
+func TestStoppedClients(t *testing.T) {
+	const n, atOnce = 60, 4
+	stops, longest := testenv.Count(t, "LARDER_STOPS", 6), time.Duration(testenv.Count(t, "LARDER_STOP_SECONDS", 3))*time.Second
+	timeout := longest / 2
+	dir := folder(t, n)
+	w := serve(t, func(c *engine.Config) { c.IdleTimeout = timeout })
+	fixed := recipe(op("Resize", map[string]any{"size": []any{16.0, 16.0}}))
+	want := map[int64]string{}
+	before := w.train(spec("before", dir, 6, fixed), 0)
+	for id, pix := range before.must(0).pixels {
+		want[id] = fmt.Sprintf("%016x", xxhash.Sum64(pix))
+	}
+	before.detach()
+
+	neighbour := w.train(spec("neighbour", dir, 5, fixed), 0)
+	over, trained := make(chan struct{}), make(chan error, 1)
+	epochs := 0
+	go func() {
+		trained <- func() error {
+			for e := uint32(0); ; e++ {
+				s, err := neighbour.epoch(e)
+				if err != nil {
+					return err
+				}
+				if got := slices.Compact(slices.Sorted(slices.Values(s.ids))); len(got) != n || len(s.ids) != n {
+					return fmt.Errorf("epoch %d of the neighbour: %d samples, %d of them distinct", e, len(s.ids), len(got))
+				}
+				epochs++
+				select {
+				case <-over:
+					return nil
+				case <-time.After(time.Millisecond):
+				}
+			}
+		}()
+	}()
+
+	rnd := xrand.New(5)
+	var mu sync.Mutex
+	ends := map[string]int{}
+	places := make(chan struct{}, atOnce)
+	var wg sync.WaitGroup
+	for i := range stops {
+		pause := time.Duration(rnd.IntN(int(timeout) / 4))
+		if i%2 == 1 { // long enough to lose the rank
+			pause = timeout + timeout/2 + time.Duration(rnd.IntN(int(timeout)/2))
+		}
+		places <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-places }()
+			end, err := w.stopOne(fmt.Sprint("stopped", i), dir, fixed, pause, i%2 == 1, n, want)
+			if err != nil {
+				t.Errorf("stop %d, of %s: %v", i, pause, err)
+			}
+			mu.Lock()
+			ends[end]++
+			mu.Unlock()
+		})
+	}
+	wg.Wait()
+	close(over)
+	if err := <-trained; err != nil {
+		t.Error(err)
+	}
+	neighbour.detach()
+	if ends["end STALE"] != stops/2 || ends["end well"] != stops-stops/2 {
+		t.Errorf("%v", ends)
+	}
+	t.Logf("nightly: %d stops of up to %s: %v; the neighbour had %d epochs", stops, longest, ends, epochs)
+}
+
+// stopOne runs one training process and stops it. It returns its last word.
+func (w *world) stopOne(name, dir string, change func(*larderv1.JobSpec), pause time.Duration, loses bool, n int, want map[int64]string) (string, error) {
+	c, err := client.Dial(context.Background(), w.socket)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	if _, err := register(c, spec(name, dir, 4, change)); err != nil {
+		return "", err
+	}
+	cmd := osexec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "LARDER_TEST_TRAINEE="+w.socket, "LARDER_TEST_JOB="+name)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return "", err
+	}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return "", err
+	}
+	if err := cmd.Start(); err != nil {
+		return "", err
+	}
+	defer func() { _ = cmd.Wait() }()
+	defer func() { _ = cmd.Process.Kill() }()
+	epochs, end := map[string][]string{}, ""
+	scan := bufio.NewScanner(out)
+	for scan.Scan() {
+		line := scan.Text()
+		if strings.HasPrefix(line, "end") {
+			end = line
+			break
+		}
+		if line == "ready" {
+			if err := w.stopAndGo(cmd.Process, name, pause, loses, n); err != nil {
+				return "", err
+			}
+			if _, err := io.WriteString(in, "go\n"); err != nil {
+				return "", err
+			}
+			continue
+		}
+		var e, id int64
+		var sum string
+		if _, err := fmt.Sscanf(line, "got %d %d %s", &e, &id, &sum); err != nil {
+			return "", fmt.Errorf("it says %q", line)
+		}
+		if sum != want[id] {
+			return "", fmt.Errorf("sample %d of epoch %d is not what it should be", id, e)
+		}
+		epochs[fmt.Sprint(e)] = append(epochs[fmt.Sprint(e)], fmt.Sprint(id))
+	}
+	if err := scan.Err(); err != nil {
+		return "", err
+	}
+	for e, ids := range epochs {
+		slices.Sort(ids)
+		distinct := len(slices.Compact(slices.Clone(ids)))
+		if distinct != len(ids) || end == "end well" && len(ids) != n {
+			return end, fmt.Errorf("epoch %s: %d samples, %d of them distinct", e, len(ids), distinct)
+		}
+	}
+	if end == "end well" && len(epochs) != 3 {
+		return end, fmt.Errorf("%d epochs", len(epochs))
+	}
+	return end, nil
+}
+
+func (w *world) stopAndGo(p *os.Process, name string, pause time.Duration, loses bool, n int) error {
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	time.Sleep(pause)
+	if loses {
+		if err := w.succeed(name, n); err != nil {
+			return err
+		}
+	}
+	return p.Signal(syscall.SIGCONT)
+}
+
+// succeed takes the rank of a client that has lost it, and trains for an epoch.
+func (w *world) succeed(name string, n int) error {
+	c, err := client.Dial(context.Background(), w.socket)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	var st *client.Stream
+	for range 600 {
+		if st, err = c.Attach(context.Background(), &larderv1.AttachRequest{Job: name}); !errs.Is(err, errs.RankHeld) {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	if err != nil {
+		return fmt.Errorf("take the rank over: %w", err)
+	}
+	if inc := st.Info().GetIncarnation(); inc != 2 {
+		return fmt.Errorf("incarnation %d follows 1", inc)
+	}
+	tr := &trainer{t: w.t, conn: c, st: st}
+	s, err := tr.epoch(st.Info().GetNextEpoch())
+	if err != nil {
+		return fmt.Errorf("the successor: %w", err)
+	}
+	if got := slices.Compact(slices.Sorted(slices.Values(s.ids))); len(got) != n || len(s.ids) != n {
+		return fmt.Errorf("the successor has %d samples, %d of them distinct", len(s.ids), len(got))
+	}
+	return st.Detach(context.Background())
+}

@@ -1,0 +1,203 @@
+package engine
+
+import (
+	"math"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"larder/internal/coordinator"
+	"larder/internal/errs"
+	"larder/internal/ident"
+	"larder/internal/session/wire"
+	"larder/internal/units"
+	"larder/jobs"
+	larderv1 "larder/proto/larder/v1"
+)
+
+// lately is what workers and storage did over the last second or so: means that fade. One look at how many compute would
+// mostly see chance.
+type lately struct {
+	at             time.Time // up to when it is known
+	cores, storage float64
+}
+
+// fades is how long ago a moment is that counts a third of the present one.
+const fades = time.Second
+
+// pass goes on to now, in all of which as many computed and were read as do now; m.mu is held.
+func (m *meters) pass(now time.Time) {
+	l := &m.mu.lately
+	if l.at.IsZero() {
+		l.at = now
+	}
+	past := now.Sub(l.at)
+	if past <= 0 {
+		return
+	}
+	cores := float64(min(int(m.computing.Load()), m.cores)) / float64(m.cores)
+	storage := min(float64(m.mu.reading), 1)
+	w := 1 - math.Exp(-past.Seconds()/fades.Seconds())
+	l.cores += w * (cores - l.cores)
+	l.storage += w * (storage - l.storage)
+	l.at = now
+}
+
+// machine is what prepares samples, at this moment.
+func (m *meters) machine() jobs.Machine {
+	now := time.Now()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.pass(now)
+	l := &m.mu.lately
+	out := jobs.Machine{Busy: int(m.computing.Load()), Reads: m.mu.reading, Cores: l.cores, Storage: l.storage}
+	for r := range m.mu.begun {
+		out.Oldest = max(out.Oldest, now.Sub(r.begun))
+	}
+	return out
+}
+
+// machine adds what meters do not know.
+func (e *Engine) machine() jobs.Machine {
+	m := e.meters.machine()
+	m.Workers = e.cfg.Workers
+	m.Busy = min(m.Busy, m.Workers)
+	if err := e.cfg.Journal.Room(); err != nil {
+		m.Full = errs.From(err).Message
+	}
+	if n, iops := e.cfg.Catalog.StorageLimit(); n > 0 {
+		m.Limit = units.Size(n) + "/s by source.storage_limit"
+	} else if iops > 0 {
+		m.Limit = itoa(int(iops)) + " reads/s by source.storage_iops"
+	}
+	return m
+}
+
+func (e *Engine) load(m jobs.Machine) *larderv1.Load {
+	return &larderv1.Load{Workers: uint32(m.Workers), Busy: uint32(m.Busy), Cores: m.Cores, Reads: uint32(m.Reads),
+		OldestRead: durationpb.New(m.Oldest), Storage: m.Storage}
+}
+
+// stateFull is the error of a full disk of the state directory; nil = it has room.
+func (e *Engine) stateFull() *larderv1.ErrorDetail {
+	if err := e.cfg.Journal.Room(); err != nil {
+		return wire.Detail(err)
+	}
+	return nil
+}
+
+// waits fills in what a job and each of its ranks wait for, and adds the waits that go on to what it has waited.
+func (e *Engine) waits(out *larderv1.Job, v *jobs.Job, m jobs.Machine) {
+	now := time.Now()
+	all := make([]jobs.Wait, 0, len(v.Facts))
+	for i := range v.Facts {
+		f, k := v.Facts[i], &v.Ranks[i]
+		if f.Asked {
+			f.Waiting = k.Waiting(now)
+		}
+		if r := e.holdRing(v.ID, i, k.Incarnation); r != nil {
+			out.Counters.WaitSeconds += r.owed().Seconds()
+			if d, known := r.waiting(); known && f.Asked {
+				f.Waiting = d
+				out.Counters.WaitSeconds += d.Seconds()
+			}
+			r.release()
+		}
+		all = append(all, jobs.WaitOf(f, m))
+	}
+	for _, k := range out.Ranks {
+		k.Wait, k.StepSeconds = waitOut(all[k.GetRank()]), v.Ranks[k.GetRank()].StepTime.Seconds()
+	}
+	out.Wait = waitOut(jobs.Worst(all))
+	out.SamplesPerSecond = v.Rate.At(now)
+}
+
+func waitOut(w jobs.Wait) *larderv1.Wait {
+	out := &larderv1.Wait{Cause: string(w.Cause), Text: w.Text, Seconds: w.For.Seconds(), Rank: uint32(w.Rank)}
+	for _, r := range w.Ranks {
+		out.Ranks = append(out.Ranks, uint32(r))
+	}
+	return out
+}
+
+// waiting is how long the client waits in next(), by what it wrote on the board; 0 = it does not. Not known of a ring
+// without one, of one that is not read, and of a time that cannot be.
+func (r *ring) waiting() (d time.Duration, known bool) {
+	if r.board == 0 {
+		return 0, false
+	}
+	since, open := wire.WaitsSince(r.seg.Bytes()[r.board:])
+	if !open || since == 0 {
+		return 0, open
+	}
+	var ts unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) != nil {
+		return 0, false
+	}
+	d = time.Duration(ts.Nano() - since)
+	if d < 0 || d > time.Since(r.made) {
+		return 0, false // the client has another clock, or writes what it likes
+	}
+	return d, true
+}
+
+// owes notes for how long the client has waited for a batch that is about to be handed over: it tells so itself only when
+// it gives the batch back.
+func (r *ring) owes(slot int) {
+	if d, known := r.waiting(); known {
+		r.waited[slot].Store(int64(d))
+	}
+}
+
+// owed is what the client waited for batches that it has.
+func (r *ring) owed() time.Duration {
+	sum := int64(0)
+	for i := range r.waited {
+		sum += r.waited[i].Load()
+	}
+	return time.Duration(sum)
+}
+
+// addWaiting adds what a job waits at this moment to the sums that it is a part of.
+func (e *Engine) addWaiting(s *larderv1.Stats, j *larderv1.Job, v *jobs.Job) {
+	more := j.GetCounters().GetWaitSeconds() - v.Stats.Wait.Seconds()
+	s.Totals.WaitSeconds += more
+	k := e.job(v.ID)
+	if k == nil {
+		return
+	}
+	for _, d := range s.GetDatasets() {
+		if d.GetDataset().GetId() == uint32(k.data.ID()) {
+			d.Counters.WaitSeconds += more
+		}
+	}
+}
+
+// datasetStats is what was done on each dataset, by its id.
+func (e *Engine) datasetStats(list []coordinator.DatasetView) []*larderv1.DatasetStats {
+	views := map[ident.DatasetID]coordinator.DatasetView{}
+	for _, v := range list {
+		views[v.ID] = v
+	}
+	var out []*larderv1.DatasetStats
+	for _, d := range e.cfg.Catalog.List() {
+		v, drawn := views[d.ID()]
+		if !drawn {
+			continue
+		}
+		out = append(out, &larderv1.DatasetStats{
+			Dataset: &larderv1.Dataset{Id: uint32(d.ID()), Name: d.Name(), Uri: d.URI(), Samples: uint64(d.LiveCount()),
+				Bytes: uint64(d.TotalBytes())},
+			Counters: counters(&v.Stats), BadSamples: uint64(v.Bad), Jobs: uint32(v.Live),
+		})
+	}
+	return out
+}
+
+func counters(s *jobs.Stats) *larderv1.Counters {
+	return &larderv1.Counters{
+		SourceReads: s.SourceReads, SourceBytes: s.SourceBytes, Decodes: s.Decodes, Augments: s.Augments,
+		SamplesDelivered: s.Samples, BatchesDelivered: s.Batches, Hits: forms(s.Hits), Quarantined: s.Quarantined, WaitSeconds: s.Wait.Seconds(),
+	}
+}
