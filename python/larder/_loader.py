@@ -531,13 +531,13 @@ class Loader(Facts, _resume.Resumable):
             values = [_args.to_torch(v) for v in values]
         batch = tuple(values)
         s.held[b.slot] = f
-        f.taken = lease
-        if s.board is not None:
-            s.board.settle()
-            s.board.serve(it)
+        f.taken = lease  # handed out, and counted before anything is called that an interrupt could end
         self._batches += 1
         self._samples += b.rows
         self._wait_seconds += waited
+        if s.board is not None:
+            s.board.settle()
+            s.board.serve(it)
         if keeps:
             self._copies += 1
             if not self._warned:

@@ -78,8 +78,11 @@ def go_on(loader: Loader, run: Run) -> None:
     StaleError when the rank was given to another client.
     """
     old = run.session
+    # Its ring may still have batches ready. The daemon is about to be asked for them again, so they must not be used, not even when this
+    # is interrupted and next() looks at the old session once more: the daemon would know less than this client has.
+    old.forsaken = True
     if old.error is not None:
-        old.fail(old.error)  # lets go of what the old ring still has ready: it comes again
+        old.fail(old.error)
     outage = Outage(loader._timeout)
     while True:
         try:

@@ -110,6 +110,7 @@ class Session:
         self.draining: Error | None = None  # the daemon will stop when the running epochs are done
         self.peer_left = False  # the connection ended from the other side, or by an accident: another one may go on
         self._heard_stop = False
+        self.forsaken = False  # another session goes on where this one ended: what it has ready comes again there
         self.revoked: Error | None = None  # the rank was given to somebody else: what was sent before must not be used
         self.daemon_pid = 0
         self.daemon_version = ""
@@ -412,6 +413,8 @@ class Session:
 
     def head(self) -> Frame | None:
         """The oldest of what was sent as a frame or posted that nobody has consumed."""
+        if self.forsaken:
+            return None
         st = self._state
         stream = st.stream
         while stream and stream[0].taken is not None:
