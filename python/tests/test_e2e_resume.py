@@ -344,7 +344,7 @@ from test_e2e_restart import CROP
 a = json.loads(sys.argv[1])
 rng = random.Random(a["seed"])
 loader = larder.Loader(a["uri"], batch_size=a["batch"], shuffle=True, order=a["order"], seed=3, transform=[CROP], return_index=True,
-                       endpoint=a["socket"], timeout=a["patience"], job="train", rank=a["rank"], world_size=a["world"], even="none", on_error="skip")
+                       endpoint=a["socket"], timeout=a["patience"], job=a["job"], rank=a["rank"], world_size=a["world"], even="none", on_error="skip")
 done = [[]]
 epoch = 0
 if os.path.exists(a["checkpoint"]):
@@ -389,6 +389,7 @@ def test_killed_scripts(lives, folder, tmp_path):  # noqa: F811
             arguments = {
                 "uri": f"imagefolder:{folder}", "batch": batch, "order": order, "socket": x.socket, "patience": PATIENCE,
                 "checkpoint": str(checkpoint), "out": str(out), "epochs": 2, "seed": rng.random(), "rank": 0, "world": 1,
+                "job": f"train-{round_}",  # one that was killed when it had written its results is still there, with its lease
             }  # fmt: skip
             p = subprocess.Popen([sys.executable, str(script), json.dumps(arguments)], stdout=subprocess.PIPE, env=env)
             assert p.stdout is not None

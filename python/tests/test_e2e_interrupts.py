@@ -1,0 +1,41 @@
+"""Interrupts (Ctrl-C) while a client reconnects, at the moments that matter, placed by hand."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from test_e2e_restart import cut, folder, lives, loads, record  # noqa: F401
+
+
+@pytest.mark.parametrize("how", ["cut", "restart"])
+def test_an_old_ring_is_not_read_after_the_daemon_was_asked(folder, lives, loads, monkeypatch, how):  # noqa: F811
+    """The daemon was asked to continue at a step, and the answer was interrupted. What the old ring still has ready is sent again, so it
+    must not be taken from there as well: the daemon would not know of it, and would refuse the step after it."""
+    d = lives(more='source: {storage_limit: "200KB/s"}\n')  # the daemon has not sent the batches again when its client is interrupted
+    loader = loads(d, f"imagefolder:{folder}", job="asked", prefetch=3)
+    it = iter(loader)
+    got = [record(next(it)) for _ in range(3)]
+    board = loader._box.session.board
+    deadline = time.monotonic() + 60
+    while board.post() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    board.stop()  # the next batch is not taken unseen: next() looks at the socket first
+    cut(loader) if how == "cut" else d.restart()
+    asked = []
+
+    def interrupted(*a):
+        asked.append(a)
+        if len(asked) == 2:  # first of the job it attached to, then of the epoch
+            raise KeyboardInterrupt
+        return note(*a)
+
+    note = loader._note_size
+    monkeypatch.setattr(loader, "_note_size", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(it)
+    assert len(asked) == 2
+    assert board.post() is not None, "the old ring has nothing ready: this test tests nothing"
+    got += [record(b) for b in it]
+    assert sorted(i for b in got for i, _, _ in b) == list(range(108))
