@@ -35,6 +35,7 @@ from loaders import ROOT, Daemon
 
 BATCH = 16
 PREFETCH = 2
+LEAST = 4.0  # seconds of a window
 
 
 class Phase(NamedTuple):
@@ -104,6 +105,11 @@ class Jobs:
         self.edges[name] = counters | {"hits": dict(totals.hits), "at": time.perf_counter(), "daemon_cpu": cpu_of(self.order["pid"]),
                                        "own_cpu": time.process_time(), "busy": machine_busy()}
 
+    def long_enough(self) -> bool:
+        """Whether the window, if it is open, has LEAST seconds: jobs that run on hits read an epoch in one."""
+        begin = self.edges.get("open")
+        return self.order["whole"] or begin is not None and time.perf_counter() - begin["at"] >= LEAST
+
     def epoch(self, i: int, nth: int | None) -> None:
         marks, n = self.marks[i], self.n
         self.epochs[i].append(len(marks))
@@ -116,7 +122,7 @@ class Jobs:
                 for k in range(1, n):
                     if got * n >= k * self.size:
                         self.due[k].set()
-            if nth is not None and i == 0 and nth + got / self.size >= self.order["last"] and not self.over.is_set():
+            if nth is not None and i == 0 and nth + got / self.size >= self.order["last"] and not self.over.is_set() and self.long_enough():
                 self.edge("close", i)
                 self.over.set()
             if self.over.is_set() and not self.order["whole"]:
@@ -128,9 +134,10 @@ class Jobs:
             self.due[i].wait()
             if i == self.n - 1:
                 self.edge("open", i)
-            for e in range(epochs):
-                if not self.over.is_set() or self.order["whole"]:
-                    self.epoch(i, e)
+            for e in itertools.count():
+                if self.over.is_set() if not self.order["whole"] else e >= epochs:
+                    break
+                self.epoch(i, e)
         except BaseException as e:  # told to the parent
             self.failed.append(e)
             self.over.set()

@@ -315,8 +315,14 @@ func TestDemand(t *testing.T) {
 		t.Errorf("a sample of the slow dataset takes %g s of storage, want %g", s, 1e5/1e7)
 	}
 	r := d.Datasets[0].Recipes[1]
-	if r.Sharers != 5 || len(r.Jobs) != 5 || r.Jobs[4].Ingest != 300 || math.Abs(r.Degree-4) > 1e-12 || r.Prefix != "p" || r.Augment != 500 {
+	if r.Sharers != 5 || len(r.Jobs) != 5 || r.Jobs[4].Ingest != 300 || math.Abs(r.Degree-4) > 1e-12 || r.Prefix != "p" {
 		t.Errorf("%+v", r)
+	}
+	// Several jobs: a decode that serves them is of the whole image, and is work apart from what is done with it.
+	for what, x := range map[string][2]float64{"augment": {r.Augment, 500}, "decode and augment": {r.DecodeAugment, 1 / (1/b.Rates.Decode + 1./500)}} {
+		if want := sharedWork * x[1]; math.Abs(x[0]-want) > 1e-9*want {
+			t.Errorf("%s: %g samples/s, want %g", what, x[0], want)
+		}
 	}
 	// What a tier holds of a sample is its pages, and a sixteenth of every tier stays free.
 	for _, x := range [][2]float64{{d.Datasets[0].Encoded, a.Bytes.Encoded}, {r.Decoded, b.Bytes.Decoded}, {r.Augmented, b.Bytes.Augmented}} {
@@ -324,7 +330,8 @@ func TestDemand(t *testing.T) {
 			t.Errorf("a sample of %g bytes takes %g of its tier, want %g", x[1], x[0], want)
 		}
 	}
-	if alone := Demand(1e9, Use{Jobs: 1, Fairness: 1}, a).Datasets[0].Recipes[0]; alone.Degree != 1 || alone.Sharers != 1 || !math.IsInf(alone.Jobs[0].Ingest, 1) {
+	if alone := Demand(1e9, Use{Jobs: 1, Fairness: 1}, a).Datasets[0].Recipes[0]; alone.Degree != 1 || alone.Sharers != 1 || !math.IsInf(alone.Jobs[0].Ingest, 1) ||
+		alone.DecodeAugment != a.Rates.DecodeAugment || alone.Augment != a.Rates.Augment {
 		t.Errorf("%+v", alone)
 	}
 }
