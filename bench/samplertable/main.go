@@ -1,5 +1,6 @@
-// Command samplertable makes the tables of docs/sampler.md: it runs "larder bench sampler" on the committed scenarios, compares the
-// figures with what was aimed at, and rewrites what stands between the markers of the page. bench/sampler-table.sh runs it.
+// Command samplertable makes the tables of docs/measurements/sampler.md: it runs "larder bench sampler" on the committed
+// scenarios, compares the figures with what was aimed at, and rewrites what stands between the markers of the page.
+// bench/sampler-table.sh runs it.
 package main
 
 import (
