@@ -117,7 +117,8 @@ def test_tables_say_what_was_met_and_missed():
 
 
 def test_report_is_written_between_the_marks(tmp_path: pathlib.Path):
-    page = tmp_path / "tiers.md"
+    page = tmp_path / "measurements" / "tiers.md"
+    page.parent.mkdir()
     page.write_text(f"# before\n{tiers_report.BEGIN}\nearlier figures\n{tiers_report.END}\nafter\n")
     for _ in range(2):  # the second time finds the marks again
         tiers_report.write([result()], tmp_path)

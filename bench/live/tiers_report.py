@@ -155,9 +155,9 @@ def reads_table(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def write(results: list[dict[str, Any]], docs: pathlib.Path) -> None:
-    """Puts the tables between the marks of docs/tiers.md, and the plots into docs/img."""
+    """Puts the tables between the marks of docs/measurements/tiers.md, and the plots into docs/img."""
     r = merge(results)
-    page = docs / "tiers.md"
+    page = docs / "measurements" / "tiers.md"
     old = page.read_text()
     head, mark, rest = old.partition(BEGIN)
     tail = rest.partition(END)
@@ -168,8 +168,8 @@ def write(results: list[dict[str, Any]], docs: pathlib.Path) -> None:
     if r["cells"]:
         (docs / "img" / "tiers-predicted.svg").write_text(scatter(r))
         (docs / "img" / "tiers-splits.svg").write_text(triangles(r))
-        pictures = ["", "![predicted and measured rates of every split](img/tiers-predicted.svg)", "",
-                    "![measured rates over the splits, relative to the best of each group](img/tiers-splits.svg)"]
+        pictures = ["", "![predicted and measured rates of every split](../img/tiers-predicted.svg)", "",
+                    "![measured rates over the splits, relative to the best of each group](../img/tiers-splits.svg)"]
     page.write_text(f"{head}{BEGIN}\n{text(r)}\n" + "\n".join(pictures) + f"\n{END}{tail[2]}")
 
 
