@@ -26,8 +26,8 @@ func scenarioOf(samples int, jobs ...string) string {
 
 // The reasons of what differs. The first is a difference of exactly the cache's size where jobs share all.
 const (
-	staysForLate = "what nobody needs stays in memory here until its place is wanted, and a late job finds it; the simulation dropped it"
-	noStore      = "without any store larder's jobs meet only on what they load at one moment (docs/sampler.md)"
+	staysForLate = "a sample that no job needs stays in memory here until its space is needed, and a late job finds it; the simulation dropped it"
+	noStore      = "without any cache larder's jobs share only what they load at the same moment (docs/measurements/sampler.md)"
 )
 
 func lateStarts(order string, cache int) string {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"unicode/utf8"
 
 	"larder/bench"
 	"larder/bench/systems"
@@ -126,12 +127,65 @@ func twins(n, cache, batch, epochs int, slow ...float64) systems.World {
 	return w
 }
 
+const pageHead = `# Published figures, computed again
+
+This page compares figures of papers and released code with larder's. ` + "`go run larder/bench/reproductions/run`" + ` writes it.
+Each section has a folder in ` + "`bench/reproductions`" + ` with its script and what the script printed (` + "`expected.json`" + `).
+Time is virtual and seeds are fixed, so the figures are the same on every machine.
+
+| verdict | meaning |
+|---|---|
+| reproduced | the same figure, within the stated tolerance |
+| differs because … | another figure, for the reason given |
+| cannot be known | the publication gives too little to compute it, or contradicts itself |
+
+Figures that need GPUs (training speed, accuracy) are not here.
+
+| | reproduced | differ for the reason given | cannot be known |
+|---|---|---|---|
+`
+
+// wrapped breaks a paragraph into lines of at most 120 columns, between words and outside of code.
+func wrapped(text string) string {
+	var b strings.Builder
+	column := 0
+	for i, word := range words(text) {
+		switch n := utf8.RuneCountInString(word); {
+		case i == 0:
+			column = n
+		case column+1+n > 120:
+			b.WriteByte('\n')
+			column = n
+		default:
+			b.WriteByte(' ')
+			column += 1 + n
+		}
+		b.WriteString(word)
+	}
+	return b.String()
+}
+
+// words are the words of a text; what stands between backquotes is not parted.
+func words(text string) []string {
+	var out []string
+	inCode := false
+	for _, w := range strings.Fields(text) {
+		if inCode {
+			out[len(out)-1] += " " + w
+		} else {
+			out = append(out, w)
+		}
+		if strings.Count(w, "`")%2 == 1 {
+			inCode = !inCode
+		}
+	}
+	return out
+}
+
 // Page is docs/reproductions.md of results by name.
 func Page(results map[string]*Result) string {
 	var b, sections strings.Builder
-	b.WriteString("# Published figures, computed again\n\nMade by `go run larder/bench/reproductions/run`; each section is a folder of `bench/reproductions` with its script and what it printed (`expected.json`). " +
-		"Virtual time and fixed seeds: the figures are the same everywhere.\n\nA verdict is *reproduced*, *differs because …*, or *cannot be known*, when what the publication says is not enough to compute it, or contradicts itself. " +
-		"What needs GPUs (training speed, accuracy) is not here.\n\n| | reproduced | differ for the reason given | cannot be known |\n|---|---|---|---|\n")
+	b.WriteString(pageHead)
 	var all3 [3]int
 	line := func(title string, n [3]int) {
 		link := strings.ReplaceAll(strings.Map(func(r rune) rune {
@@ -150,7 +204,8 @@ func Page(results map[string]*Result) string {
 		if res == nil {
 			continue
 		}
-		fmt.Fprintf(&sections, "\n## %s\n%s\n\n%s `bench/reproductions/%s/run.sh`\n\n| | published | ours | verdict |\n|---|---|---|---|\n", res.Title, "Source: "+r.Source, r.Method, r.Name)
+		fmt.Fprintf(&sections, "\n## %s\n%s\n\n%s\n\n| | published | ours | verdict |\n|---|---|---|---|\n",
+			res.Title, wrapped("Source: "+r.Source), wrapped(r.Method+" `bench/reproductions/"+r.Name+"/run.sh`"))
 		var n [3]int
 		for _, row := range res.Rows {
 			fmt.Fprintf(&sections, "| %s | %s | %v | %s |\n", row.What, row.Published, row.Ours, row.Verdict)
@@ -175,9 +230,11 @@ func Page(results map[string]*Result) string {
 
 const libcachesim = `
 ## Miss ratios beside libCacheSim's
-Source: libCacheSim 0.3.5 (Python package), on four exported traces (one job, four jobs, staggered, Zipf) at four cache sizes
+Source: libCacheSim 0.3.5 (Python package), on four exported traces (one job, four jobs, staggered, Zipf) at four cache
+sizes
 
-` + "`bench/reproductions/libcachesim/compare.py`" + ` needs that package and installs nothing; a test holds larder to the miss ratios that it wrote down.
+` + "`bench/reproductions/libcachesim/compare.py`" + ` needs that package and installs nothing. A test compares larder with the miss
+ratios that it wrote down.
 
 | | cases | equal to 4 digits | verdict |
 |---|---|---|---|
