@@ -80,6 +80,14 @@ $(TOOLS)/golangci-lint: internal/tools/lint/go.mod
 $(TOOLS)/buf: internal/tools/proto/go.mod
 	cd internal/tools/proto && $(GO) build -o $(TOOLS)/ github.com/bufbuild/buf/cmd/buf google.golang.org/protobuf/cmd/protoc-gen-go google.golang.org/grpc/cmd/protoc-gen-go-grpc
 
+.PHONY: docs
+docs: setup ## build the documentation as a site in out/site; a link that leads nowhere fails it
+	@cmp -s docs/site/requirements.txt $(VENV)/docs-requirements.txt || { \
+	  $(VENV)/bin/pip install -q --disable-pip-version-check -r docs/site/requirements.txt && cp docs/site/requirements.txt $(VENV)/docs-requirements.txt; }
+	rm -rf out/site
+	$(VENV)/bin/python -m sphinx -b html -W --keep-going -q -c docs/site -d out/doctrees docs out/site
+	@echo "open out/site/index.html"
+
 .PHONY: fuzz-short
 fuzz-short: ## every fuzz target for FUZZTIME (10s)
 	@TAGS='$(TAGS)' internal/tools/fuzz.sh $${FUZZTIME:-10s} $$($(GO) list ./...)
