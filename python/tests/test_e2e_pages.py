@@ -28,6 +28,7 @@ PAGES = [
     "docs/guides/memory.md",
     "docs/guides/operating.md",
     "docs/guides/benchmarking.md",
+    "README.md",
 ]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 SAVED = re.compile(r"`([\w-]+\.(?:py|yaml))`")
