@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"larder/cachepolicy"
+	"larder/cachepolicy/partition"
 	"larder/dsa"
 	"larder/internal/coordinator"
 	"larder/internal/ident"
@@ -31,7 +32,7 @@ func tiersWorld(seed uint64) (Model, []Client) {
 	}
 	quotas := r.IntN(3) > 0
 	draw := func() coordinator.TierConfig {
-		t := coordinator.TierConfig{Total: int64(r.IntN(200_000)), Policy: policy, Model: []string{"", cachepolicy.Seneca, coordinator.SimpleModel}[r.IntN(3)]}
+		t := coordinator.TierConfig{Total: int64(r.IntN(200_000)), Policy: policy, Model: []string{"", partition.Seneca, coordinator.SimpleModel}[r.IntN(3)]}
 		fair := float64(r.IntN(3)) / 2
 		t.Fairness = &fair
 		left := t.Total

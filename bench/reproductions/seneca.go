@@ -5,7 +5,7 @@ import (
 	"math"
 
 	"larder/bench/systems"
-	"larder/cachepolicy"
+	"larder/cachepolicy/partition"
 	"larder/internal/xrand"
 )
 
@@ -28,15 +28,15 @@ var table5 = []platform{
 	{"Azure", 1, 14301, 9783, 12930, 80 * gbit, 64e9, 30 * gbit, 250e6},
 }
 
-func (p platform) demand(footprint, budget, stored, z float64) cachepolicy.Demand {
-	return cachepolicy.Demand{Budget: int64(budget), Machine: cachepolicy.Machine{Nodes: p.nodes, Cache: p.cache, NIC: p.nic, PCIe: p.pcie, Storage: p.storage},
-		Datasets: []cachepolicy.Dataset{{Name: "d", Samples: int64(math.Round(footprint / stored)), Stored: stored, Encoded: stored, Recipes: []cachepolicy.Recipe{{
+func (p platform) demand(footprint, budget, stored, z float64) partition.Demand {
+	return partition.Demand{Budget: int64(budget), Machine: partition.Machine{Nodes: p.nodes, Cache: p.cache, NIC: p.nic, PCIe: p.pcie, Storage: p.storage},
+		Datasets: []partition.Dataset{{Name: "d", Samples: int64(math.Round(footprint / stored)), Stored: stored, Encoded: stored, Recipes: []partition.Recipe{{
 			Name: "r", Decoded: z, Augmented: z, DecodeAugment: p.decode, Augment: p.aug, Finish: math.Inf(1), Sharers: 1, Degree: 1,
-			Jobs: []cachepolicy.Job{{Ingest: float64(p.nodes) * p.gpu}}}}}}}
+			Jobs: []partition.Job{{Ingest: float64(p.nodes) * p.gpu}}}}}}}
 }
 
-func split(budget, e, d, a float64) cachepolicy.Split {
-	return cachepolicy.Split{Encoded: int64(e * budget / 100), Decoded: int64(d * budget / 100), Augmented: int64(a * budget / 100)}
+func split(budget, e, d, a float64) partition.Split {
+	return partition.Split{Encoded: int64(e * budget / 100), Decoded: int64(d * budget / 100), Augmented: int64(a * budget / 100)}
 }
 
 var senecaEquations = Reproduction{
@@ -44,7 +44,7 @@ var senecaEquations = Reproduction{
 	Source: senecaPaper + ", section 4, with the inputs of Table 5; the figures beside ours were computed from the equations by hand, for the paper prints only correlations (Fig 8: at least .90)",
 	Method: "cachepolicy's model `seneca`, samples a second for splits of 64 GB (encoded-decoded-augmented).",
 	run: func() ([]Row, error) {
-		model, err := cachepolicy.NewPartitioner(cachepolicy.Seneca)
+		model, err := partition.New(partition.Seneca)
 		if err != nil {
 			return nil, err
 		}
@@ -258,7 +258,7 @@ var senecaTable6 = Reproduction{
 			r := Row{What: c.what, Published: "two forms: must be 1", Ours: c.cache / c.data, Verdict: differs + "it cannot be an optimum of Eq. 9, whatever the rates"}
 			rows = append(rows, r)
 		}
-		model, err := cachepolicy.NewPartitioner(cachepolicy.Seneca)
+		model, err := partition.New(partition.Seneca)
 		if err != nil {
 			return nil, err
 		}
@@ -290,7 +290,7 @@ var senecaTable6 = Reproduction{
 		}
 		rows = append(rows, Row{"58-42-0 is a best split, of 3,000 random machines (all of them where every form gives the same rate)", "always", float64(best), differs + "Table 6 used other inputs, or another model, than it states"})
 		for _, p := range table5 {
-			got, err := model.Partition(p.demand(142e9, 64e9, 114e3, 5.12*114e3))
+			got, err := model.Solve(p.demand(142e9, 64e9, 114e3, 5.12*114e3))
 			if err != nil {
 				return nil, err
 			}

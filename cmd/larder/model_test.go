@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"larder/cachepolicy"
+	"larder/cachepolicy/partition"
 	"larder/internal/bits"
 	"larder/internal/config"
 	"larder/internal/coordinator"
@@ -35,7 +35,7 @@ func TestMostJobs(t *testing.T) {
 
 // TestModelsOfTheConfiguration: tiers.model may be every model there is, and the rule of thumb.
 func TestModelsOfTheConfiguration(t *testing.T) {
-	if want := append(cachepolicy.Models(), coordinator.SimpleModel); !slices.Equal(config.Models, want) {
+	if want := append(partition.Models(), coordinator.SimpleModel); !slices.Equal(config.Models, want) {
 		t.Errorf("the configuration allows %v, there are %v", config.Models, want)
 	}
 }

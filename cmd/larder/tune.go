@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"larder/cachepolicy"
+	"larder/cachepolicy/partition"
 	"larder/internal/config"
 	"larder/internal/errs"
 	"larder/internal/profile"
@@ -96,7 +96,7 @@ give it. Models: bottleneck (the busiest resource limits), seneca (Eq. 1-9 of th
 			if err := tuneDegrees(degrees, &use); err != nil {
 				return err
 			}
-			m, err := cachepolicy.NewPartitioner(model)
+			m, err := partition.New(model)
 			if err != nil {
 				return err
 			}
@@ -113,7 +113,7 @@ give it. Models: bottleneck (the busiest resource limits), seneca (Eq. 1-9 of th
 				return err
 			}
 			demand := profile.Demand(bytes, use, list...)
-			plan, err := m.Partition(demand)
+			plan, err := m.Solve(demand)
 			if err != nil {
 				return err
 			}
@@ -125,7 +125,7 @@ give it. Models: bottleneck (the busiest resource limits), seneca (Eq. 1-9 of th
 				c.Name = splits[i]
 				plan.Candidates = append(plan.Candidates, c)
 			}
-			if model == cachepolicy.Seneca && use.Jobs > 1 && use.Share {
+			if model == partition.Seneca && use.Jobs > 1 && use.Share {
 				warnings = append(warnings, "model seneca does not charge the refill of augmented samples: compare with bottleneck")
 			}
 			t := present(&plan, bytes, warnings)
@@ -151,7 +151,7 @@ give it. Models: bottleneck (the busiest resource limits), seneca (Eq. 1-9 of th
 		"that no tier keeps: READ[,DECODE[,AUGMENT]]; 0 = jobs/1.25, as measured for the default order, of the others as the first")
 	cmd.Flags().Float64Var(&use.Ingest, "ingest", 0, "samples a second that each training takes; 0 = not known")
 	cmd.Flags().Float64Var(&use.Fairness, "fairness", 1, "part of its fair share that every job keeps, 0 to 1")
-	cmd.Flags().StringVar(&model, "model", cachepolicy.Bottleneck, "model: "+strings.Join(cachepolicy.Models(), " or "))
+	cmd.Flags().StringVar(&model, "model", partition.Bottleneck, "model: "+strings.Join(partition.Models(), " or "))
 	out.register(cmd)
 	cmd.Flags().Lookup("output").Usage = "table, json, or yaml (lines for larder.yaml, and the rest as comments)"
 	return cmd
@@ -245,13 +245,13 @@ func tuneBudget(text string, list []*profile.Profile) (int64, error) {
 }
 
 // present rounds the plan to sizes that people read, and writes the lines for larder.yaml.
-func present(p *cachepolicy.Plan, budget int64, warnings []string) *tuned {
-	convert := func(s cachepolicy.Split) tunedSplit { return tunedSplit{s.Encoded, s.Decoded, s.Augmented} }
+func present(p *partition.Plan, budget int64, warnings []string) *tuned {
+	convert := func(s partition.Split) tunedSplit { return tunedSplit{s.Encoded, s.Decoded, s.Augmented} }
 	t := &tuned{Model: p.Model, Budget: budget, Split: convert(p.Split), Rate: p.Rate, Binding: p.Binding.String(), Why: p.Why, Warnings: warnings}
 	if t.Warnings == nil {
 		t.Warnings = []string{}
 	}
-	if p.Model == cachepolicy.Bottleneck {
+	if p.Model == partition.Bottleneck {
 		t.Load = loads(p.Load)
 	}
 	for _, c := range p.Candidates {
@@ -271,23 +271,23 @@ func present(p *cachepolicy.Plan, budget int64, warnings []string) *tuned {
 }
 
 // loads names the resources that are used at all; the model of the paper has none.
-func loads(of [cachepolicy.NumResources]float64) map[string]float64 {
+func loads(of [partition.NumResources]float64) map[string]float64 {
 	m := map[string]float64{}
-	for k, x := range of[:cachepolicy.ResIngest] {
+	for k, x := range of[:partition.Training] {
 		if x > 0 {
-			m[cachepolicy.Resource(k).String()] = x
+			m[partition.Resource(k).String()] = x
 		}
 	}
 	return m
 }
 
 // parseSplits reads values of --split; a tier that is not named gets nothing.
-func parseSplits(list []string) ([]cachepolicy.Split, error) {
+func parseSplits(list []string) ([]partition.Split, error) {
 	const example = "e.g. --split encoded=2GiB,decoded=1GiB"
 	if len(list) > 4096 {
 		return nil, usagef("leave some out", "%d splits are more than the 4096 that are allowed", len(list))
 	}
-	out := make([]cachepolicy.Split, len(list))
+	out := make([]partition.Split, len(list))
 	for i, text := range list {
 		tiers := map[string]*int64{"encoded": &out[i].Encoded, "decoded": &out[i].Decoded, "augmented": &out[i].Augmented}
 		for part := range strings.SplitSeq(text, ",") {
@@ -309,7 +309,7 @@ func parseSplits(list []string) ([]cachepolicy.Split, error) {
 
 // configBlock writes the lines for larder.yaml. Sizes are rounded down to the largest unit that is below 1/256 of the budget, and
 // the largest tier gets what that leaves.
-func configBlock(p *cachepolicy.Plan, budget int64) string {
+func configBlock(p *partition.Plan, budget int64) string {
 	unit := int64(1)
 	for _, u := range []int64{1 << 10, 1 << 20, 1 << 30} {
 		if budget >= 256*u {

@@ -4,7 +4,7 @@ import (
 	"math"
 	"testing"
 
-	"larder/cachepolicy"
+	"larder/cachepolicy/partition"
 	"larder/internal/config"
 	"larder/internal/errs"
 	"larder/internal/xrand"
@@ -14,17 +14,17 @@ import (
 // one unit of the plan.
 func TestConfigBlock(t *testing.T) {
 	r := xrand.New(4, 9)
-	m, err := cachepolicy.NewPartitioner("")
+	m, err := partition.New("")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 300 {
 		budget := int64(r.LogUniform(1e3, 1e13))
-		d := cachepolicy.Demand{Budget: budget, Machine: cachepolicy.Machine{Nodes: 1, Cache: r.LogUniform(1e8, 1e11), NIC: math.Inf(1), PCIe: math.Inf(1), Storage: r.LogUniform(1e6, 1e9)},
-			Datasets: []cachepolicy.Dataset{{Name: "d", Samples: 1 + int64(r.LogUniform(1, 1e7)), Stored: 1e5, Encoded: 1e5, Recipes: []cachepolicy.Recipe{
+		d := partition.Demand{Budget: budget, Machine: partition.Machine{Nodes: 1, Cache: r.LogUniform(1e8, 1e11), NIC: math.Inf(1), PCIe: math.Inf(1), Storage: r.LogUniform(1e6, 1e9)},
+			Datasets: []partition.Dataset{{Name: "d", Samples: 1 + int64(r.LogUniform(1, 1e7)), Stored: 1e5, Encoded: 1e5, Recipes: []partition.Recipe{
 				{Name: "r", Decoded: 5e5, Augmented: 1.5e5, DecodeAugment: r.Uniform(100, 400), Augment: r.Uniform(400, 2000), Finish: 9000, Sharers: 2, Degree: 1.5,
-					Jobs: []cachepolicy.Job{{Ingest: math.Inf(1)}, {Ingest: 500}}}}}}}
-		plan, err := m.Partition(d)
+					Jobs: []partition.Job{{Ingest: math.Inf(1)}, {Ingest: 500}}}}}}}
+		plan, err := m.Solve(d)
 		if err != nil {
 			t.Fatal(err)
 		}

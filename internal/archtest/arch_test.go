@@ -14,21 +14,22 @@ import (
 
 // pure rooms decide; they may import only what is listed, of this module and of others.
 var pure = map[string][]string{
-	"larder/internal/ident":     {"larder/internal/xrand", "github.com/cespare/xxhash/v2"},
-	"larder/internal/bits":      {},
-	"larder/internal/xrand":     {},
-	"larder/internal/invariant": {},
-	"larder/internal/errs":      {},
-	"larder/internal/units":     {},
-	"larder/internal/nearest":   {},
-	"larder/dsa":                {"larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "github.com/google/btree"},
-	"larder/dsa/baseline":       {"larder/dsa", "larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/errs", "larder/internal/units", "larder/internal/nearest"},
-	"larder/bench/bound":        {},
-	"larder/cachepolicy":        {"larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "github.com/google/btree"},
-	"larder/jobs":               {"larder/internal/ident", "larder/internal/bits", "larder/internal/invariant", "larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "github.com/google/btree"},
-	"larder/tiers/residency":    {"larder/internal/ident", "larder/internal/bits", "larder/internal/invariant", "larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "github.com/google/btree"},
+	"larder/internal/ident":        {"larder/internal/xrand", "github.com/cespare/xxhash/v2"},
+	"larder/internal/bits":         {},
+	"larder/internal/xrand":        {},
+	"larder/internal/invariant":    {},
+	"larder/internal/errs":         {},
+	"larder/internal/units":        {},
+	"larder/internal/nearest":      {},
+	"larder/dsa":                   {"larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "github.com/google/btree"},
+	"larder/dsa/baseline":          {"larder/dsa", "larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/errs", "larder/internal/units", "larder/internal/nearest"},
+	"larder/bench/bound":           {},
+	"larder/cachepolicy":           {"larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/errs", "larder/internal/nearest", "github.com/google/btree"},
+	"larder/cachepolicy/partition": {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest"},
+	"larder/jobs":                  {"larder/internal/ident", "larder/internal/bits", "larder/internal/invariant", "larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "github.com/google/btree"},
+	"larder/tiers/residency":       {"larder/internal/ident", "larder/internal/bits", "larder/internal/invariant", "larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "github.com/google/btree"},
 	"larder/internal/coordinator": {"larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/errs", "larder/internal/units", "larder/internal/nearest",
-		"larder/dsa", "larder/cachepolicy", "larder/jobs", "larder/tiers/residency", "github.com/google/btree"},
+		"larder/dsa", "larder/cachepolicy", "larder/cachepolicy/partition", "larder/jobs", "larder/tiers/residency", "github.com/google/btree"},
 }
 
 // what a pure room must not touch in the standard library, and why.

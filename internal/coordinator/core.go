@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"larder/cachepolicy"
+	"larder/cachepolicy/partition"
 	"larder/dsa"
 	"larder/internal/bits"
 	"larder/internal/errs"
@@ -19,8 +20,8 @@ type TierConfig struct {
 	Total    int64
 	Sizes    [ident.NumForms]int64 // Encoded, Decoded, Augmented
 	Policy   [ident.NumForms]string
-	Model    string   // of cachepolicy.NewPartitioner, "" = its default, or SimpleModel
-	Fairness *float64 // see cachepolicy.Demand; nil = the default
+	Model    string   // of partition.New, "" = its default, or SimpleModel
+	Fairness *float64 // see partition.Demand; nil = the default
 	Quotas   []Quota  // of datasets
 }
 
@@ -222,7 +223,7 @@ func New(cfg Config) (*Core, error) {
 		evict[f] = e
 	}
 	if m := cfg.Tiers.Model; m != SimpleModel {
-		if _, err := cachepolicy.NewPartitioner(m); err != nil {
+		if _, err := partition.New(m); err != nil {
 			return nil, err
 		}
 	}

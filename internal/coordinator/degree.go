@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 
-	"larder/cachepolicy"
+	"larder/cachepolicy/partition"
 	"larder/internal/ident"
 	"larder/tiers/residency"
 )
@@ -124,12 +124,12 @@ func (c *Core) heldOf(s *stream, entries []ident.Key, scale float64) (p parts) {
 }
 
 // degrees are how many jobs one read serves, and one decode of what the encoded tier holds, among those of a dataset whose recipes begin alike
-// (cachepolicy.Recipe.Degree, DecodeDegree); counted without what tiers serve, for the model counts that apart.
+// (partition.Recipe.Degree, DecodeDegree); counted without what tiers serve, for the model counts that apart.
 //
 // Of n samples let tiers serve the parts a, d and e by cachepolicy's mix. The rest is read and decoded once for Degree of them, n*e are decoded
 // once for DecodeDegree, and of r that are served augmented one is made anew: from what the encoded tier has beyond e, else it is read. (What
 // the decoded tier has beyond d is a source too; there is some only where nothing else is read or decoded.)
-func (c *Core) degrees(name string, set *cachepolicy.Dataset) (read, decode float64) {
+func (c *Core) degrees(name string, set *partition.Dataset) (read, decode float64) {
 	var p *sharing
 	var jobs, samples, stored, kept, reads, decodes float64
 	for _, s := range c.order {
@@ -166,14 +166,14 @@ func (c *Core) degrees(name string, set *cachepolicy.Dataset) (read, decode floa
 	}
 	or := func(x float64) float64 {
 		if x == 0 {
-			x = max(1, jobs/cachepolicy.StratifiedDegree)
+			x = max(1, jobs/partition.StratifiedDegree)
 		}
 		return min(x, jobs)
 	}
 	return or(p.read), or(p.decode)
 }
 
-// augmentDegree is how many jobs of a share group one augmentation serves that no tier keeps (cachepolicy.Recipe.AugmentDegree): of n
+// augmentDegree is how many jobs of a share group one augmentation serves that no tier keeps (partition.Recipe.AugmentDegree): of n
 // samples, n(1-a) are augmented once for so many of them, and n*a/r are made for the tier.
 func (c *Core) augmentDegree(g *group) float64 {
 	a, r := c.sharing(g.members[0]).held.augmented, float64(len(g.members))
@@ -190,7 +190,7 @@ func (c *Core) augmentDegree(g *group) float64 {
 	if g.degree > 0 {
 		return min(g.degree, r)
 	}
-	return max(1, r/cachepolicy.StratifiedDegree)
+	return max(1, r/partition.StratifiedDegree)
 }
 
 // augmentedPart is the part of what share groups want that the augmented tier has room for.

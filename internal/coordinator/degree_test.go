@@ -5,7 +5,7 @@ import (
 	"math"
 	"testing"
 
-	"larder/cachepolicy"
+	"larder/cachepolicy/partition"
 	"larder/dsa"
 	"larder/internal/ident"
 )
@@ -41,8 +41,8 @@ func (r *rig) work(n, reads, decodes, augments float64) {
 
 // degrees are what the Core makes of it.
 func (r *rig) degrees() (read, decode, augment float64) {
-	set := &cachepolicy.Dataset{Name: fmt.Sprint(r.c.datasets[0].id), Samples: 1000, Encoded: 100,
-		Recipes: []cachepolicy.Recipe{{Prefix: ident.RecipeID(1).String(), Decoded: 600}}}
+	set := &partition.Dataset{Name: fmt.Sprint(r.c.datasets[0].id), Samples: 1000, Encoded: 100,
+		Recipes: []partition.Recipe{{Prefix: ident.RecipeID(1).String(), Decoded: 600}}}
 	r.c.lookAtTiers()
 	read, decode = r.c.degrees(set.Recipes[0].Prefix, set)
 	if len(r.c.groups) > 0 {
@@ -73,10 +73,10 @@ func TestDegreesAreOfWhatNoTierServes(t *testing.T) {
 				reads := stored/g + (part-sources)/all
 				r.work(1e6, n*reads, n*(reads+served/decode+sources/all), n*((1-part)/h+part/all))
 				if stored < minUnserved {
-					g = all / cachepolicy.StratifiedDegree
+					g = all / partition.StratifiedDegree
 				}
 				if served < minUnserved {
-					decode = all / cachepolicy.StratifiedDegree
+					decode = all / partition.StratifiedDegree
 				}
 				if x, y, z := r.degrees(); math.Abs(x/g-1) > 2e-3 || math.Abs(y/decode-1) > 2e-3 || math.Abs(z/h-1) > 2e-3 {
 					t.Errorf("%d members, %v augmented, %v encoded: %.3f, %.3f and %.3f, want %.3f, %.3f and %.3f", members, part, e, x, y, z, g, decode, h)
@@ -89,7 +89,7 @@ func TestDegreesAreOfWhatNoTierServes(t *testing.T) {
 // TestDegreesOutliveATierThatServesAll: what a tier serves says nothing of how many jobs work together without it, so that the model compares
 // with what was measured before the tier came, and memory does not go to and fro.
 func TestDegreesOutliveATierThatServesAll(t *testing.T) {
-	const unknown = 3 / cachepolicy.StratifiedDegree
+	const unknown = 3 / partition.StratifiedDegree
 	r := sharingRig(t, 3, 0, 0)
 	if read, _, augment := r.degrees(); read != unknown || augment != unknown {
 		t.Errorf("before anything was measured: %v and %v", read, augment)
@@ -148,7 +148,7 @@ func TestDegreesAreOfOwnSamples(t *testing.T) {
 		}
 		r.work(10_000, 10_000, 10_000, 20_000)
 		d := r.c.order[0].dataset
-		set := &cachepolicy.Dataset{Name: fmt.Sprint(r.c.datasets[d].id), Samples: 1000, Encoded: 100, Recipes: []cachepolicy.Recipe{{Prefix: ident.RecipeID(1).String(), Decoded: 600}}}
+		set := &partition.Dataset{Name: fmt.Sprint(r.c.datasets[d].id), Samples: 1000, Encoded: 100, Recipes: []partition.Recipe{{Prefix: ident.RecipeID(1).String(), Decoded: 600}}}
 		r.c.lookAtTiers()
 		if read, _ := r.c.degrees(set.Recipes[0].Prefix, set); math.Abs(read-2) > .1 {
 			t.Errorf("with another dataset %v: one read serves %.2f jobs, want 2", other, read)

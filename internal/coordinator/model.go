@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"larder/cachepolicy"
+	"larder/cachepolicy/partition"
 	"larder/dsa"
 	"larder/internal/errs"
 	"larder/internal/ident"
@@ -36,16 +36,16 @@ type RecipeRates struct {
 // loop, a simulator at once.
 type Solve struct {
 	Seq    uint64
-	Model  string // of cachepolicy.NewPartitioner
-	Demand cachepolicy.Demand
-	Now    cachepolicy.Split // in force
+	Model  string // of partition.New
+	Demand partition.Demand
+	Now    partition.Split // in force
 }
 
 // Solved answers Solve.
 type Solved struct {
 	Seq  uint64
-	Plan cachepolicy.Plan
-	Now  cachepolicy.Candidate // what the split in force gives, by the same model
+	Plan partition.Plan
+	Now  partition.Candidate // what the split in force gives, by the same model
 	Err  error
 }
 
@@ -59,15 +59,15 @@ type Measured struct{ Rates Rates }
 // Do solves. It is a pure function.
 func (s Solve) Do() Solved {
 	out := Solved{Seq: s.Seq}
-	m, err := cachepolicy.NewPartitioner(s.Model)
+	m, err := partition.New(s.Model)
 	if err == nil {
-		out.Plan, err = m.Partition(s.Demand)
+		out.Plan, err = m.Solve(s.Demand)
 	}
 	switch {
 	case err != nil:
 	case out.Plan.Split == s.Now: // nothing is to change; Predict knows no better use of each form's bytes than in proportion
 		p := &out.Plan
-		out.Now = cachepolicy.Candidate{Split: s.Now, Rate: p.Rate, Binding: p.Binding, Load: p.Load}
+		out.Now = partition.Candidate{Split: s.Now, Rate: p.Rate, Binding: p.Binding, Load: p.Load}
 	default:
 		out.Now, err = m.Predict(s.Demand, s.Now)
 	}
@@ -80,14 +80,14 @@ type model struct {
 	rates   Rates // measured last
 	used    Rates // those of the last Solve
 	seq     uint64
-	solving bool               // a Solve is out
-	stale   bool               // what it was asked has changed
-	first   bool               // the jobs changed since the last decision
-	moved   uint64             // samples delivered when the split changed last
-	resized bool               // sizes were changed since the last decision: that is decided also when nobody draws
-	last    cachepolicy.Demand // the last that was solved for jobs, for when there are none
-	past    bool               // the Solve that is out, or was last, is for it
-	idle    bool               // by the last solution, jobs are limited by neither cores nor memory
+	solving bool             // a Solve is out
+	stale   bool             // what it was asked has changed
+	first   bool             // the jobs changed since the last decision
+	moved   uint64           // samples delivered when the split changed last
+	resized bool             // sizes were changed since the last decision: that is decided also when nobody draws
+	last    partition.Demand // the last that was solved for jobs, for when there are none
+	past    bool             // the Solve that is out, or was last, is for it
+	idle    bool             // by the last solution, jobs are limited by neither cores nor memory
 }
 
 // drift is the part by which a rate must differ from what the last decision was made with for a new one.
@@ -197,12 +197,12 @@ func (c *Core) thumb() {
 		why = unknown(&d) + ": " + why
 	}
 	c.model.first, c.model.idle, c.model.resized = false, false, false
-	c.stats.Why, c.stats.Model, c.stats.Binding, c.stats.Predicted = why, cachepolicy.RuleOfThumb, "", 0
+	c.stats.Why, c.stats.Model, c.stats.Binding, c.stats.Predicted = why, partition.RuleOfThumb, "", 0
 	c.apply(split)
 }
 
 // demanded is what the model decides from; past: that of the jobs that ran last, because none draws now. Their rates hold for those who come next.
-func (c *Core) demanded() (d cachepolicy.Demand, past bool) {
+func (c *Core) demanded() (d partition.Demand, past bool) {
 	d = c.demand()
 	if len(d.Datasets) > 0 || len(c.model.last.Datasets) == 0 {
 		return d, false
@@ -215,7 +215,7 @@ func (c *Core) demanded() (d cachepolicy.Demand, past bool) {
 }
 
 // unknown says what a demand lacks for the model.
-func unknown(d *cachepolicy.Demand) string {
+func unknown(d *partition.Demand) string {
 	if len(d.Datasets) == 0 {
 		return "no job draws, and none was measured since the start"
 	}
@@ -247,9 +247,9 @@ func (c *Core) anyAuto() bool {
 	return c.auto[ident.Encoded] || c.auto[ident.Decoded] || c.auto[ident.Augmented]
 }
 
-func (c *Core) splitNow() cachepolicy.Split {
+func (c *Core) splitNow() partition.Split {
 	t := c.target
-	return cachepolicy.Split{Encoded: t[ident.Encoded], Decoded: t[ident.Decoded], Augmented: t[ident.Augmented]}
+	return partition.Split{Encoded: t[ident.Encoded], Decoded: t[ident.Decoded], Augmented: t[ident.Augmented]}
 }
 
 func (c *Core) solved(e Solved) {
@@ -289,7 +289,7 @@ func (c *Core) solved(e Solved) {
 	if wants > 0 {
 		epochs = float64(c.stats.Samples-m.moved) / float64(wants)
 	}
-	ok, why := cachepolicy.Adopt(cachepolicy.Change{Now: now, Next: p.Split, NowRate: e.Now.Rate, NextRate: p.Rate,
+	ok, why := partition.Adopt(partition.Change{Now: now, Next: p.Split, NowRate: e.Now.Rate, NextRate: p.Rate,
 		Budget: c.cfg.Tiers.Total, EpochsSinceMoved: epochs, First: m.first, Unfair: e.Now.Unfair})
 	m.first = false
 	if !ok {
@@ -316,14 +316,14 @@ func (c *Core) solved(e Solved) {
 }
 
 // predict notes what the model says of the split that is in force from now on.
-func (c *Core) predict(model string, rate float64, binding cachepolicy.Resource, load [cachepolicy.NumResources]float64) {
+func (c *Core) predict(model string, rate float64, binding partition.Resource, load [partition.NumResources]float64) {
 	c.stats.Model, c.stats.Predicted, c.stats.Binding = model, rate, binding.String()
 	c.model.idle = true
 	most := 1.0 // of the most loaded resource: less than 1 where jobs also wait for the others
-	if binding < cachepolicy.ResIngest && load[binding] > 0 {
+	if binding < partition.Training && load[binding] > 0 {
 		most = load[binding]
 	}
-	for _, k := range [...]cachepolicy.Resource{cachepolicy.ResCPU, cachepolicy.ResCache} {
+	for _, k := range [...]partition.Resource{partition.CPU, partition.MemoryBandwidth} {
 		if binding == k || load[k] > busy*most {
 			c.model.idle = false
 		}
@@ -352,14 +352,14 @@ func (c *Core) refillPays(s *stream, sharers int) bool {
 }
 
 // demand is what the model decides from: rates as measured, sizes as seen, and who wants what.
-func (c *Core) demand() cachepolicy.Demand {
+func (c *Core) demand() partition.Demand {
 	c.lookAtTiers()
 	t := c.cfg.Tiers
 	r := c.model.rates
-	d := cachepolicy.Demand{Budget: t.Total, Fairness: t.Fairness,
-		Fixed: &cachepolicy.Sizes{Encoded: t.Sizes[ident.Encoded], Decoded: t.Sizes[ident.Decoded], Augmented: t.Sizes[ident.Augmented]},
-		Machine: cachepolicy.Machine{Nodes: 1, Cache: known(r.Cache), NIC: math.Inf(1), PCIe: math.Inf(1), Storage: known(r.Storage),
-			Waiting: cachepolicy.MeasuredWaiting}}
+	d := partition.Demand{Budget: t.Total, Fairness: t.Fairness,
+		Fixed: &partition.Sizes{Encoded: t.Sizes[ident.Encoded], Decoded: t.Sizes[ident.Decoded], Augmented: t.Sizes[ident.Augmented]},
+		Machine: partition.Machine{Nodes: 1, Cache: known(r.Cache), NIC: math.Inf(1), PCIe: math.Inf(1), Storage: known(r.Storage),
+			Waiting: partition.MeasuredWaiting}}
 	room := 1.0 // only a part of a tier may be resident, so a sample costs so much more of it
 	if u := c.cfg.Usable(t.Total); u > 0 {
 		room = float64(t.Total) / float64(u)
@@ -371,7 +371,7 @@ func (c *Core) demand() cachepolicy.Demand {
 		}
 		w := &c.datasets[s.dataset]
 		if place[s.dataset] == 0 {
-			d.Datasets = append(d.Datasets, cachepolicy.Dataset{Name: fmt.Sprint(w.id), Samples: w.objects})
+			d.Datasets = append(d.Datasets, partition.Dataset{Name: fmt.Sprint(w.id), Samples: w.objects})
 			place[s.dataset] = len(d.Datasets)
 			set := &d.Datasets[len(d.Datasets)-1]
 			if w.objects > 0 {
@@ -398,7 +398,7 @@ func (c *Core) demand() cachepolicy.Demand {
 }
 
 // demandRecipe enters a job into the demand of its dataset.
-func (c *Core) demandRecipe(set *cachepolicy.Dataset, s *stream, room float64) {
+func (c *Core) demandRecipe(set *partition.Dataset, s *stream, room float64) {
 	sharers, group := 1, uint32(0)
 	if s.group != nil && len(s.group.members) > 1 {
 		sharers, group = len(s.group.members), s.group.id
@@ -411,7 +411,7 @@ func (c *Core) demandRecipe(set *cachepolicy.Dataset, s *stream, room float64) {
 	}
 	for k := range set.Recipes {
 		if q := &set.Recipes[k]; q.Name == name {
-			q.Jobs = append(q.Jobs, cachepolicy.Job{Ingest: ingest})
+			q.Jobs = append(q.Jobs, partition.Job{Ingest: ingest})
 			q.Samples = max(q.Samples, int64(len(s.sample.Subset)))
 			q.Sharers = min(sharers, len(q.Jobs))
 			return
@@ -423,8 +423,8 @@ func (c *Core) demandRecipe(set *cachepolicy.Dataset, s *stream, room float64) {
 	if s.augBytes > 0 {
 		augmented = float64(c.cfg.Granule(ident.Augmented, s.augBytes))
 	}
-	q := cachepolicy.Recipe{Name: name, Prefix: prefix, Samples: int64(len(s.sample.Subset)), Decoded: room * decoded, Augmented: room * augmented,
-		Augment: known(r.Augment), Finish: known(r.Finish), Sharers: 1, Degree: 1, Jobs: []cachepolicy.Job{{Ingest: ingest}}}
+	q := partition.Recipe{Name: name, Prefix: prefix, Samples: int64(len(s.sample.Subset)), Decoded: room * decoded, Augmented: room * augmented,
+		Augment: known(r.Augment), Finish: known(r.Finish), Sharers: 1, Degree: 1, Jobs: []partition.Job{{Ingest: ingest}}}
 	if decode := known(r.Decode); decode > 0 && q.Augment > 0 {
 		q.DecodeAugment = 1 / (1/decode + 1/q.Augment)
 	}

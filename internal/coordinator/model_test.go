@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"larder/cachepolicy"
+	"larder/cachepolicy/partition"
 	"larder/dsa"
 	"larder/internal/errs"
 	"larder/internal/ident"
@@ -44,7 +45,7 @@ func budgets(r *rig) (out [ident.NumForms]int64) {
 func TestMeasuredRatesDecideTheSplit(t *testing.T) {
 	r := newRig(t, [ident.NumForms]int64{}, auto(10_000))
 	r.join("a", 0, 100, 10, order(dsa.Stratified), slots(2))
-	if st := r.c.Stats(); st.Model != cachepolicy.RuleOfThumb || !strings.Contains(st.Why, "not measured yet") || len(r.solves) != 0 {
+	if st := r.c.Stats(); st.Model != partition.RuleOfThumb || !strings.Contains(st.Why, "not measured yet") || len(r.solves) != 0 {
 		t.Fatalf("%+v, %d solves", st, len(r.solves))
 	}
 	// All 100 samples fit encoded (10,000 bytes), a sixth of them decoded.
@@ -59,7 +60,7 @@ func TestMeasuredRatesDecideTheSplit(t *testing.T) {
 		t.Errorf("decoding is slow: %v, %+v", b, r.c.Stats())
 	}
 	st := r.c.Stats()
-	if st.Model != cachepolicy.Bottleneck || st.Binding != "cpu" || st.Predicted < 50 || st.Predicted > 100 || st.Why == "" {
+	if st.Model != partition.Bottleneck || st.Binding != "cpu" || st.Predicted < 50 || st.Predicted > 100 || st.Why == "" {
 		t.Errorf("%+v", st)
 	}
 	n := len(r.solves)
@@ -117,7 +118,7 @@ func TestFixedSizesArePredicted(t *testing.T) {
 		r.step(Measured{tc.rates})
 		r.run()
 		st := r.c.Stats()
-		if st.Binding != tc.binding || !(st.Predicted >= tc.least && st.Predicted < 2*tc.least) || st.Why != "fixed by the configuration" || st.Model != cachepolicy.Bottleneck {
+		if st.Binding != tc.binding || !(st.Predicted >= tc.least && st.Predicted < 2*tc.least) || st.Why != "fixed by the configuration" || st.Model != partition.Bottleneck {
 			t.Errorf("%s: %+v", tc.binding, st)
 		}
 	}
@@ -192,12 +193,12 @@ func TestTheModelIsTheOneOfTheConfiguration(t *testing.T) {
 	r.join("a", 0, 100, 10, order(dsa.Stratified), slots(2))
 	r.step(Measured{slowStorage})
 	r.run()
-	if len(r.solves) > 0 || r.c.Stats().Model != cachepolicy.RuleOfThumb {
+	if len(r.solves) > 0 || r.c.Stats().Model != partition.RuleOfThumb {
 		t.Errorf("%d solves, %+v", len(r.solves), r.c.Stats())
 	}
-	tiers := TierConfig{Total: 10_000, Sizes: [ident.NumForms]int64{0, -1, -1, -1}, Model: cachepolicy.Seneca}
+	tiers := TierConfig{Total: 10_000, Sizes: [ident.NumForms]int64{0, -1, -1, -1}, Model: partition.Seneca}
 	r.ok(r.ask(func(tok Token) Event { return Reconfigure{Token: tok, Tiers: tiers} }))
-	if len(r.solves) != 1 || r.c.Stats().Model != cachepolicy.Seneca {
+	if len(r.solves) != 1 || r.c.Stats().Model != partition.Seneca {
 		t.Errorf("%d solves, %+v", len(r.solves), r.c.Stats())
 	}
 	if _, err := New(Config{Tiers: TierConfig{Model: "senecca"}}); err == nil || !strings.Contains(err.Error(), "seneca") {
@@ -501,7 +502,7 @@ func TestWhatIsInForceIsPredictedAsPlanned(t *testing.T) {
 	}
 	r.step(Measured{slowCPU})
 	r.run()
-	m, err := cachepolicy.NewPartitioner(cachepolicy.Bottleneck)
+	m, err := partition.New(partition.Bottleneck)
 	if err != nil {
 		t.Fatal(err)
 	}

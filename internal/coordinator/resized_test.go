@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"larder/cachepolicy"
+	"larder/cachepolicy/partition"
 	"larder/dsa"
 	"larder/internal/ident"
 )
@@ -41,7 +41,7 @@ func TestAResizeAfterTheJobs(t *testing.T) {
 	r.run()
 	before := len(r.solves)
 	st := r.resized(50_000, 2_000)
-	if len(r.solves) != before+1 || st.Model == cachepolicy.RuleOfThumb || st.Predicted <= 0 || strings.Contains(st.Why, "not measured") ||
+	if len(r.solves) != before+1 || st.Model == partition.RuleOfThumb || st.Predicted <= 0 || strings.Contains(st.Why, "not measured") ||
 		!strings.Contains(st.Why, "for the jobs that ran last, ") {
 		t.Errorf("after the job: %+v, %d solves", st, len(r.solves)-before)
 	}
@@ -54,7 +54,7 @@ func TestAResizeAfterTheJobs(t *testing.T) {
 	}
 	r.join("b", 0, 50, 10, order(dsa.Stratified), slots(2)) // and one that comes decides again
 	r.run()
-	if st := r.c.Stats(); strings.Contains(st.Why, "ran last") || st.Model == cachepolicy.RuleOfThumb {
+	if st := r.c.Stats(); strings.Contains(st.Why, "ran last") || st.Model == partition.RuleOfThumb {
 		t.Errorf("for a job that has come: %+v", st)
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"larder/cachepolicy"
+	"larder/cachepolicy/partition"
 	"larder/dsa"
 	"larder/internal/errs"
 	"larder/internal/ident"
@@ -351,7 +351,7 @@ func (c *Core) split(t TierConfig) ([ident.NumForms]int64, string, error) {
 	}
 	in := c.inputs()
 	in.Total = left
-	s, why := cachepolicy.SimpleSplit(in)
+	s, why := partition.SimpleSplit(in)
 	model := [ident.NumForms]int64{ident.Encoded: s.Encoded, ident.Decoded: s.Decoded, ident.Augmented: s.Augmented}
 	spare := left
 	for _, f := range tierForms {
@@ -381,8 +381,8 @@ func (c *Core) split(t TierConfig) ([ident.NumForms]int64, string, error) {
 }
 
 // inputs are what active jobs want in each form, for the rule of thumb.
-func (c *Core) inputs() cachepolicy.Inputs {
-	in := cachepolicy.Inputs{EncodedBytes: c.wanted.bytes}
+func (c *Core) inputs() partition.Wanted {
+	in := partition.Wanted{EncodedBytes: c.wanted.bytes}
 	var decoded, n int64
 	for i := range c.prefixes {
 		decoded += c.prefixes[i].decoded.sum

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"larder/cachepolicy"
+	"larder/cachepolicy/partition"
 	"larder/internal/coordinator"
 	"larder/internal/engine"
 	"larder/internal/errs"
@@ -33,7 +33,7 @@ func TestTheDaemonMeasuresAndDecides(t *testing.T) {
 		if last, err = w.engine.GetTiers(t.Context(), &larderv1.GetTiersRequest{}); err != nil {
 			t.Fatal(err)
 		}
-		return last.GetSplit().GetModel() == cachepolicy.Bottleneck
+		return last.GetSplit().GetModel() == partition.Bottleneck
 	})
 	s, sum := last.GetSplit(), uint64(0)
 	for _, x := range last.GetTiers() {

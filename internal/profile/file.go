@@ -11,7 +11,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"larder/cachepolicy"
+	"larder/cachepolicy/partition"
 	"larder/internal/errs"
 	"larder/tiers"
 	"larder/tiers/arena"
@@ -219,16 +219,16 @@ const sharedWork = 0.92
 // Demand is what the models decide from: every profile with its jobs. Profiles of one dataset share its encoded form, and,
 // where their recipes begin alike, its decoded one. Where datasets are read at unlike speeds (small files, another
 // disk), the stored bytes are weighted, so that seconds of storage are right.
-func Demand(budget int64, use Use, list ...*Profile) cachepolicy.Demand {
-	d := cachepolicy.Demand{Budget: budget, Fairness: &use.Fairness,
-		Machine: cachepolicy.Machine{Nodes: 1, NIC: math.Inf(1), PCIe: math.Inf(1), Cache: math.Inf(1), Waiting: cachepolicy.MeasuredWaiting}}
+func Demand(budget int64, use Use, list ...*Profile) partition.Demand {
+	d := partition.Demand{Budget: budget, Fairness: &use.Fairness,
+		Machine: partition.Machine{Nodes: 1, NIC: math.Inf(1), PCIe: math.Inf(1), Cache: math.Inf(1), Waiting: partition.MeasuredWaiting}}
 	for _, p := range list {
 		d.Machine.Storage = max(d.Machine.Storage, p.Storage.BytesPerSecond)
 		d.Machine.Cache = min(d.Machine.Cache, p.Memory)
 	}
 	degree := use.Degree
 	if degree == 0 {
-		degree = max(1, float64(use.Jobs)/cachepolicy.StratifiedDegree)
+		degree = max(1, float64(use.Jobs)/partition.StratifiedDegree)
 	}
 	at := map[string]int{}
 	for _, p := range list {
@@ -236,17 +236,17 @@ func Demand(budget int64, use Use, list ...*Profile) cachepolicy.Demand {
 		if !ok {
 			i = len(d.Datasets)
 			at[p.Dataset.URI] = i
-			d.Datasets = append(d.Datasets, cachepolicy.Dataset{Name: p.Dataset.URI, Samples: p.Dataset.Samples,
+			d.Datasets = append(d.Datasets, partition.Dataset{Name: p.Dataset.URI, Samples: p.Dataset.Samples,
 				Stored: p.Bytes.Stored * d.Machine.Storage / p.Storage.BytesPerSecond, Encoded: footprint(p.Bytes.Encoded)})
 		}
-		r := cachepolicy.Recipe{Name: p.Recipe.ID, Prefix: p.Recipe.Prefix, Decoded: footprint(p.Bytes.Decoded), Augmented: footprint(p.Bytes.Augmented),
+		r := partition.Recipe{Name: p.Recipe.ID, Prefix: p.Recipe.Prefix, Decoded: footprint(p.Bytes.Decoded), Augmented: footprint(p.Bytes.Augmented),
 			DecodeAugment: p.Rates.DecodeAugment, Augment: p.Rates.Augment, Finish: p.Rates.Finish, Sharers: 1, Degree: degree, DecodeDegree: use.DecodeDegree}
 		if use.Jobs > 1 && p.Rates.Decode > 0 {
 			// One job's decode of what is not kept looks at the part that it crops. One that serves several jobs is of the whole image.
 			r.DecodeAugment = sharedWork * min(r.DecodeAugment, 1/(1/p.Rates.Decode+1/p.Rates.Augment))
 			r.Augment *= sharedWork
 		}
-		job := cachepolicy.Job{Ingest: math.Inf(1)}
+		job := partition.Job{Ingest: math.Inf(1)}
 		if use.Ingest > 0 {
 			job.Ingest = use.Ingest
 		}

@@ -16,7 +16,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"larder/cachepolicy"
+	"larder/cachepolicy/partition"
 	"larder/internal/errs"
 	"larder/internal/prep"
 	"larder/tiers/arena"
@@ -129,8 +129,8 @@ func TestRunMeasuresWhatIsThere(t *testing.T) {
 			if string(a) != string(b) {
 				t.Errorf("saved %s, read %s", a, b)
 			}
-			m, _ := cachepolicy.NewPartitioner("")
-			plan, err := m.Partition(Demand(bytes, Use{Jobs: 2, Share: true, Fairness: 1}, q))
+			m, _ := partition.New("")
+			plan, err := m.Solve(Demand(bytes, Use{Jobs: 2, Share: true, Fairness: 1}, q))
 			if err != nil || plan.Split.Total() > bytes || !(plan.Rate > 0) {
 				t.Errorf("%+v, %v", plan, err)
 			}
@@ -294,9 +294,9 @@ func FuzzParse(f *testing.F) {
 		}
 		_ = p.Warnings()
 		_ = p.Machine.Differs(ThisMachine())
-		for _, name := range cachepolicy.Models() {
-			m, _ := cachepolicy.NewPartitioner(name)
-			if plan, err := m.Partition(Demand(1<<30, Use{Jobs: 3, Share: true, Fairness: 1}, p)); err == nil && plan.Split.Total() > 1<<30 {
+		for _, name := range partition.Models() {
+			m, _ := partition.New(name)
+			if plan, err := m.Solve(Demand(1<<30, Use{Jobs: 3, Share: true, Fairness: 1}, p)); err == nil && plan.Split.Total() > 1<<30 {
 				t.Fatalf("%+v", plan.Split)
 			}
 		}

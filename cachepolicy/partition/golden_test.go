@@ -1,4 +1,4 @@
-package cachepolicy
+package partition
 
 import (
 	"math"
@@ -81,7 +81,7 @@ func TestSenecaCases(t *testing.T) {
 		{azure().bytesNotBits(), [4]float64{14301, 12930, 9783, 2193}},
 	} {
 		d := c.p.footprint(128e9).demand()
-		rates, _ := newWorld(&d).dsi(0)
+		rates, _ := newProblem(&d).dsi(0)
 		for k, f := range [...]int{fAugmented, fDecoded, fEncoded, fStored} {
 			if math.Abs(rates[f]-c.want[k]) > .06 {
 				t.Errorf("%s x%d: form %d gives %.2f, want %.1f", c.p.name, c.p.nodes, f, rates[f], c.want[k])
@@ -123,7 +123,7 @@ func TestSenecaGolden(t *testing.T) {
 				t.Errorf("%s x%d, %g GB, %v: %.1f, want %.0f", p.name, p.nodes, c.footprint/1e9, x, got.Rate, c.want[k])
 			}
 		}
-		plan, err := seneca{}.Partition(p.demand())
+		plan, err := seneca{}.Solve(p.demand())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -161,7 +161,7 @@ func TestSenecaFitted(t *testing.T) {
 		}
 		d := p.footprint(c.footprint).demand()
 		d.Datasets[0].Encoded *= c.encoded
-		rates, _ := newWorld(&d).dsi(0)
+		rates, _ := newProblem(&d).dsi(0)
 		z := [3]float64{c.encoded * c.stored, c.z, 2 * c.z}
 		n := vertex(float64(d.Datasets[0].Samples), c.budget, z,
 			[3]float64{rates[fEncoded] - rates[fStored], rates[fDecoded] - rates[fStored], rates[fAugmented] - rates[fStored]})
@@ -196,7 +196,7 @@ func TestBottleneckGolden(t *testing.T) {
 	} {
 		s := c.p.split(c.e, c.d, c.a)
 		d := c.p.demand()
-		w := newWorld(&d)
+		w := newProblem(&d)
 		if got := w.evaluate(w.spread(s, true)); math.Abs(got.total/c.law-1) > c.tolerance {
 			t.Errorf("%s: the law gives %.0f, want %.0f", c.name, got.total, c.law)
 		}
@@ -210,14 +210,14 @@ func TestBottleneckGolden(t *testing.T) {
 	}
 	// AWS IN-1K: the law's best on a grid of 1 % is 26-74-0 with 4197/s; Eq. 9 can do no better than 3432.
 	p := big(aws(), 1, 1_300_000, 114e3, 5.12)
-	plan, err := bottleneck{}.Partition(p.demand())
+	plan, err := bottleneck{}.Solve(p.demand())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if e := 100 * float64(plan.Split.Encoded) / float64(p.budget); math.Abs(e-26) > 1 || math.Abs(plan.Rate-4197) > 15 || plan.Split.Augmented != 0 {
 		t.Errorf("AWS IN-1K: %+v (%.1f %% encoded) at %.0f/s, want 26-74-0 at 4197", plan.Split, e, plan.Rate)
 	}
-	published, err := seneca{}.Partition(p.demand())
+	published, err := seneca{}.Solve(p.demand())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package cachepolicy
+package partition
 
 import (
 	"fmt"
@@ -9,7 +9,7 @@ import (
 	"larder/internal/units"
 )
 
-// Demand is everything a Partitioner decides from: what the machine was measured to do, what a sample weighs in each
+// Demand is everything a Model decides from: what the machine was measured to do, what a sample weighs in each
 // form, and who reads what. Rates are in samples or bytes a second and are positive; +Inf says that something never is
 // the limit. All of them come from measurements; none has a default, because a wrong rate gives a wrong split silently.
 type Demand struct {
@@ -17,7 +17,7 @@ type Demand struct {
 	Fixed    *Sizes    // tiers whose size was given; nil = none
 	Machine  Machine   // shared by all
 	Datasets []Dataset // at least one; names are unique
-	Fairness *float64  // no job may fall below this part of its fair share, 0 to 1; nil = 1 (see Partitioner)
+	Fairness *float64  // no job may fall below this part of its fair share, 0 to 1; nil = 1 (see Model)
 }
 
 // Sizes are sizes that somebody fixed, in bytes; a negative one is left to the model.
@@ -129,36 +129,36 @@ type Resource uint8
 
 // The resources of seneca.md 1.6. Ingest is the training itself; Load has no entry that counts for it.
 const (
-	ResStorage Resource = iota
-	ResCPU
-	ResCache
-	ResNIC
-	ResPCIe
-	ResIngest
+	Storage Resource = iota
+	CPU
+	MemoryBandwidth
+	Network
+	PCIe
+	Training
 	NumResources
 )
 
 // String names the resource for people and in reports.
 func (r Resource) String() string {
 	switch r {
-	case ResStorage:
+	case Storage:
 		return "storage"
-	case ResCPU:
+	case CPU:
 		return "cpu"
-	case ResCache:
+	case MemoryBandwidth:
 		return "memory bandwidth"
-	case ResNIC:
+	case Network:
 		return "network"
-	case ResPCIe:
+	case PCIe:
 		return "pcie"
-	case ResIngest:
+	case Training:
 		return "training"
 	default:
 		return fmt.Sprintf("resource(%d)", uint8(r))
 	}
 }
 
-// Partitioner decides how many bytes each form gets.
+// Model decides how many bytes each form gets.
 //
 // The objective is the samples a second of all jobs together, under the condition that no job falls below Fairness
 // times its fair share: what it would get if every job owned an equal part of the budget and its recipe's part were
@@ -166,18 +166,18 @@ func (r Resource) String() string {
 // do not limit, jobs get equally many samples a second (the daemon serves them in turn) up to what their training takes.
 //
 // Implementations are pure and deterministic: equal demands give equal plans.
-type Partitioner interface {
-	// Name is the name NewPartitioner took.
+type Model interface {
+	// Name is the name New took.
 	Name() string
 	// Partition solves the model. Errors are *errs.Error INVALID_ARGUMENT or RESOURCE_EXCEEDED (fixed sizes beyond the
 	// budget) that name the value.
-	Partition(d Demand) (Plan, error)
+	Solve(d Demand) (Plan, error)
 	// Predict says what a given split would give. Bytes of a form are divided among datasets and recipes in proportion to
 	// what they want of it, as a tier without quotas does. The split need not obey Budget or Fixed.
 	Predict(d Demand, s Split) (Candidate, error)
 }
 
-// Bottleneck and Seneca are the models of NewPartitioner.
+// Bottleneck and Seneca are the models of New.
 const (
 	Bottleneck = "bottleneck"
 	Seneca     = "seneca"
@@ -186,9 +186,9 @@ const (
 // Models lists the models, the default first.
 func Models() []string { return []string{Bottleneck, Seneca} }
 
-// NewPartitioner returns the model of that name, "" is the default. An unknown name is a *errs.Error
+// New returns the model of that name, "" is the default. An unknown name is a *errs.Error
 // INVALID_ARGUMENT that names the nearest.
-func NewPartitioner(name string) (Partitioner, error) {
+func New(name string) (Model, error) {
 	switch name {
 	case "", Bottleneck:
 		return bottleneck{}, nil

@@ -1,4 +1,4 @@
-package cachepolicy
+package partition
 
 import (
 	"math"
@@ -38,7 +38,7 @@ func TestDecodedSources(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if cpu := got.Load[ResCPU] / got.Rate; math.Abs(cpu/c.cpu-1) > 1e-3 {
+		if cpu := got.Load[CPU] / got.Rate; math.Abs(cpu/c.cpu-1) > 1e-3 {
 			t.Errorf("decoded %v, augmented %v: %.3f us of the processors a sample, want %.3f", c.decoded, c.augmented, 1e6*cpu, 1e6*c.cpu)
 		}
 	}
@@ -48,7 +48,7 @@ func TestDecodedSources(t *testing.T) {
 // and save augmentations. The model gave them nothing while it charged each with a decode.
 func TestSmallFormInALargeBudget(t *testing.T) {
 	d := unlike()
-	p, err := bottleneck{}.Partition(d)
+	p, err := bottleneck{}.Solve(d)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func TestAllAugmentTogether(t *testing.T) {
 	d.Machine.Cache = math.Inf(1)
 	r := &d.Datasets[0].Recipes[0]
 	r.AugmentDegree = 3
-	p, err := bottleneck{}.Partition(d)
+	p, err := bottleneck{}.Solve(d)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func TestAllAugmentTogether(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	r.AugmentDegree = 3.5
-	if _, err := (bottleneck{}).Partition(d); err == nil {
+	if _, err := (bottleneck{}).Solve(d); err == nil {
 		t.Error("3.5 of 3 jobs augment together")
 	}
 }

@@ -1,4 +1,4 @@
-package cachepolicy
+package partition
 
 import (
 	"math"
@@ -37,8 +37,8 @@ func TestBadDemand(t *testing.T) {
 		d := good()
 		change(&d)
 		for _, model := range Models() {
-			m, _ := NewPartitioner(model)
-			_, err := m.Partition(d)
+			m, _ := New(model)
+			_, err := m.Solve(d)
 			if f := errs.From(err); err == nil || f.Reason != errs.Invalid && f.Reason != errs.ResourceExceeded || f.Hint == "" || !strings.Contains(f.Subject+": "+err.Error(), name) {
 				t.Errorf("%s, %s: %v", model, name, err)
 			}
@@ -47,12 +47,12 @@ func TestBadDemand(t *testing.T) {
 			}
 		}
 	}
-	_, err := NewPartitioner("senca")
+	_, err := New("senca")
 	if f := errs.From(err); f == nil || f.Reason != errs.Invalid || f.Hint != "did you mean seneca?" {
 		t.Errorf("unknown model: %v", err)
 	}
 	for _, name := range append(Models(), "") {
-		if m, err := NewPartitioner(name); err != nil || name != "" && m.Name() != name {
+		if m, err := New(name); err != nil || name != "" && m.Name() != name {
 			t.Errorf("%q: %v, %v", name, m, err)
 		}
 	}
@@ -63,9 +63,9 @@ func TestNothingToDivide(t *testing.T) {
 		d := azure().footprint(1e9).demand()
 		d.Budget = budget
 		for _, model := range Models() {
-			m, _ := NewPartitioner(model)
-			p, err := m.Partition(d)
-			if err != nil || p.Split.Total() != budget || math.Abs(p.Rate-2193) > 2 || p.Binding != ResStorage {
+			m, _ := New(model)
+			p, err := m.Solve(d)
+			if err != nil || p.Split.Total() != budget || math.Abs(p.Rate-2193) > 2 || p.Binding != Storage {
 				t.Errorf("%s, %d bytes: %+v, %v", model, budget, p.Split, err)
 			}
 		}
@@ -88,8 +88,8 @@ func TestExtremeDemands(t *testing.T) {
 			}
 		}
 		for _, model := range Models() {
-			m, _ := NewPartitioner(model)
-			p, err := m.Partition(d)
+			m, _ := New(model)
+			p, err := m.Solve(d)
 			if err != nil {
 				t.Fatal(err)
 			}

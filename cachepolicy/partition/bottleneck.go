@@ -1,4 +1,4 @@
-package cachepolicy
+package partition
 
 import (
 	"fmt"
@@ -19,21 +19,21 @@ type bottleneck struct{}
 
 func (bottleneck) Name() string { return Bottleneck }
 
-// Predict implements Partitioner.
+// Predict implements Model.
 func (bottleneck) Predict(d Demand, s Split) (Candidate, error) {
 	if err := d.check(); err != nil {
 		return Candidate{}, err
 	}
-	w := newWorld(&d)
+	w := newProblem(&d)
 	return w.candidate(bottleneck{}, s, w.evaluate(w.even()).levels), nil
 }
 
-// Partition implements Partitioner.
-func (bottleneck) Partition(d Demand) (Plan, error) {
+// Partition implements Model.
+func (bottleneck) Solve(d Demand) (Plan, error) {
 	if err := d.check(); err != nil {
 		return Plan{}, err
 	}
-	w := newWorld(&d)
+	w := newProblem(&d)
 	even := w.even()
 	fair := w.evaluate(even)
 	best, got := even, fair
@@ -114,7 +114,7 @@ const manyItems = 24
 
 // withRoom is best with more room in encoded, where that is of use: for a dataset that is served without a read, and no other is read more
 // for it. Everywhere else encoded is short of bytes anyhow, and to charge it more would only move them to other forms.
-func (w *world) withRoom(all []int, best layout, got outcome) (layout, outcome) {
+func (w *problem) withRoom(all []int, best layout, got outcome) (layout, outcome) {
 	if !slices.ContainsFunc(got.mixes, func(p [numForms]float64) bool { return p[fStored] < 1e-6 }) {
 		return best, got // everything is read from storage
 	}
@@ -136,13 +136,13 @@ func (w *world) withRoom(all []int, best layout, got outcome) (layout, outcome) 
 }
 
 // roomier tells whether a has more encoded bytes than b for something that is not read from storage, and reads nothing more often.
-func (w *world) roomier(a, b layout) bool {
+func (w *problem) roomier(a, b layout) bool {
 	more := false
 	for i := range w.items {
 		it := &w.items[i]
 		x, mix := w.sample(i, a)
 		y, _ := w.sample(i, b)
-		if x[ResStorage] > y[ResStorage]+1e-6*it.need[fStored][ResStorage] {
+		if x[Storage] > y[Storage]+1e-6*it.need[fStored][Storage] {
 			return false
 		}
 		more = more || mix[fStored] < 1e-6 && a.enc[it.data] > b.enc[it.data]
@@ -151,7 +151,7 @@ func (w *world) roomier(a, b layout) bool {
 }
 
 // sourcesOf are the programs that some items need: where nobody shares augmented samples, none is made anew.
-func (w *world) sourcesOf(items ...int) []sources {
+func (w *problem) sourcesOf(items ...int) []sources {
 	if slices.ContainsFunc(items, func(i int) bool { return w.items[i].rec.Sharers > 1 }) {
 		return []sources{fromStorage, fromEncoded, fromDecoded}
 	}
@@ -161,7 +161,7 @@ func (w *world) sourcesOf(items ...int) []sources {
 // lighter tells whether a does the same with clearly less work.
 func lighter(a, b *outcome) bool {
 	sum := func(o *outcome) (s float64) {
-		for _, x := range o.load[:ResIngest] {
+		for _, x := range o.load[:Training] {
 			s += x
 		}
 		return s
@@ -170,7 +170,7 @@ func lighter(a, b *outcome) bool {
 }
 
 // even gives every job an equal part of the memory, and divides each recipe's part for that recipe alone.
-func (w *world) even() layout {
+func (w *problem) even() layout {
 	sum := w.empty()
 	for i := range w.items {
 		part := float64(len(w.items[i].ingest)) / float64(w.jobs)
@@ -194,7 +194,7 @@ func (w *world) even() layout {
 }
 
 // alone is the seconds that a sample of an item takes where no other is served.
-func (w *world) alone(i int, l layout) float64 {
+func (w *problem) alone(i int, l layout) float64 {
 	need, _ := w.sample(i, l)
 	return w.waited(&need)
 }
@@ -206,7 +206,7 @@ func (w *world) alone(i int, l layout) float64 {
 // A tier serves before it holds sources of augmented samples (mix), so sources are of use only where nothing is served from storage. That is
 // no convex condition, therefore there are three programs, by src: one without sources, one with encoded ones, and one with decoded ones too,
 // where encoded serves nothing. The latter two first serve all they can from memory.
-func (w *world) solve(items []int, weights []float64, part float64, src sources) layout {
+func (w *problem) solve(items []int, weights []float64, part float64, src sources) layout {
 	weight := func(i int) float64 {
 		if weights == nil {
 			return 1
@@ -266,7 +266,7 @@ func (w *world) solve(items []int, weights []float64, part float64, src sources)
 
 // plan turns a layout into the answer. Memory that the model has no use for goes to encoded, the form that every recipe
 // can use, so that entries outlive the job that brought them, unless reading it there were slower than from storage.
-func (w *world) plan(model string, l layout, o outcome, fair []float64, m Partitioner) Plan {
+func (w *problem) plan(model string, l layout, o outcome, fair []float64, m Model) Plan {
 	measure := w.evaluate
 	if model == Seneca {
 		measure = w.averaged
@@ -310,7 +310,7 @@ func (w *world) plan(model string, l layout, o outcome, fair []float64, m Partit
 }
 
 // spare is what is left of the free budget.
-func (w *world) spare(s Split) int64 {
+func (w *problem) spare(s Split) int64 {
 	fixed, spare := w.d.free()
 	for _, x := range [3][2]int64{{fixed.Encoded, s.Encoded}, {fixed.Decoded, s.Decoded}, {fixed.Augmented, s.Augmented}} {
 		if x[0] < 0 {
@@ -321,7 +321,7 @@ func (w *world) spare(s Split) int64 {
 }
 
 // candidates are splits that people ask about, predicted by the model; those that would move a fixed tier are left out.
-func (w *world) candidates(m Partitioner, fair []float64) []Candidate {
+func (w *problem) candidates(m Model, fair []float64) []Candidate {
 	var list []Candidate
 	fixed, free := w.d.free()
 	for _, x := range []struct {
@@ -361,7 +361,7 @@ func (w *world) candidates(m Partitioner, fair []float64) []Candidate {
 	return list
 }
 
-func (w *world) candidate(m Partitioner, s Split, fair []float64) Candidate {
+func (w *problem) candidate(m Model, s Split, fair []float64) Candidate {
 	if m.Name() == Seneca {
 		return w.eq9(s)
 	}
@@ -369,9 +369,9 @@ func (w *world) candidate(m Partitioner, s Split, fair []float64) Candidate {
 	return Candidate{Split: s, Rate: o.total, Binding: o.binding, Unfair: len(w.items) > 1 && !o.fits(fair, w.d.fairness()), Load: o.load}
 }
 
-// wanted is the world in the words of SimpleSplit.
-func (w *world) wanted(total int64) Inputs {
-	in := Inputs{Total: total}
+// wanted is the problem in the words of SimpleSplit.
+func (w *problem) wanted(total int64) Wanted {
+	in := Wanted{Total: total}
 	for i := range w.d.Datasets {
 		in.EncodedBytes += int64(min(w.d.Datasets[i].Encoded*w.union[i], maxBudget/256))
 	}
@@ -393,7 +393,7 @@ func why(p *Plan) string {
 	fmt.Fprintf(&b, "encoded %s, decoded %s, augmented %s: %s samples/s predicted by %s, limited by %s",
 		units.Size(p.Split.Encoded), units.Size(p.Split.Decoded), units.Size(p.Split.Augmented), rate(p.Rate), p.Model, p.Binding)
 	switch busy := p.Load[p.Binding]; {
-	case p.Binding == ResIngest:
+	case p.Binding == Training:
 		b.WriteString(" (no resource of the machine is used up)")
 	case busy > 0 && busy < .95:
 		fmt.Fprintf(&b, " (%.0f %% of the time: jobs also wait for other work)", 100*busy)

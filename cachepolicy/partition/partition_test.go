@@ -1,4 +1,4 @@
-package cachepolicy
+package partition
 
 import (
 	"fmt"
@@ -160,7 +160,7 @@ func TestProgramEqualsVertex(t *testing.T) {
 	r := xrand.New(4, 2)
 	for i := range 2000 {
 		d := randomDemand(r, 1, 1)
-		w := newWorld(&d)
+		w := newProblem(&d)
 		a, b := w.averaged(w.vertexLayout()).total, w.averaged(w.eq9Layout()).total
 		if math.Abs(a/b-1) > 1e-9 {
 			t.Fatalf("%d: vertices %g, program %g\n%+v", i, a, b, d)
@@ -169,7 +169,7 @@ func TestProgramEqualsVertex(t *testing.T) {
 }
 
 // lawOnGrid is the best of the law over a grid of shares, one recipe.
-func lawOnGrid(w *world, steps int) (best float64) {
+func lawOnGrid(w *problem, steps int) (best float64) {
 	for e := 0; e <= steps; e++ {
 		for d := 0; d <= steps-e; d++ {
 			b := float64(w.d.Budget) / float64(steps)
@@ -188,11 +188,11 @@ func TestLawIsExact(t *testing.T) {
 		if i%2 == 1 {
 			d.Machine.Waiting = r.Float64()
 		}
-		p, err := bottleneck{}.Partition(d)
+		p, err := bottleneck{}.Solve(d)
 		if err != nil {
 			t.Fatal(err)
 		}
-		grid := lawOnGrid(newWorld(&d), 50)
+		grid := lawOnGrid(newProblem(&d), 50)
 		worth := 1e-6
 		if d.Machine.Waiting > 0 {
 			worth = roomWorth
@@ -213,11 +213,11 @@ func TestLawOfTwoDatasets(t *testing.T) {
 	sum, worst, cases := 0.0, 1.0, 100
 	for range cases {
 		d := randomDemand(r, 2, 1)
-		p, err := bottleneck{}.Partition(d)
+		p, err := bottleneck{}.Solve(d)
 		if err != nil {
 			t.Fatal(err)
 		}
-		w := newWorld(&d)
+		w := newProblem(&d)
 		fair := w.evaluate(w.even())
 		best := 0.0
 		var walk func(k, left int, l layout)
@@ -266,15 +266,15 @@ func TestPlanProperties(t *testing.T) {
 			d.Fixed = &f
 		}
 		for _, model := range Models() {
-			m, err := NewPartitioner(model)
+			m, err := New(model)
 			if err != nil {
 				rt.Fatal(err)
 			}
-			p, err := m.Partition(d)
+			p, err := m.Solve(d)
 			if err != nil {
 				rt.Fatal(err)
 			}
-			again, _ := m.Partition(d)
+			again, _ := m.Solve(d)
 			if !reflect.DeepEqual(p, again) {
 				rt.Fatal("equal demands, unequal plans")
 			}
@@ -314,7 +314,7 @@ func TestPlanProperties(t *testing.T) {
 				rt.Fatalf("%s: rate %v, binding %v, why %q", model, p.Rate, p.Binding, p.Why)
 			}
 		}
-		p, _ := bottleneck{}.Partition(d)
+		p, _ := bottleneck{}.Solve(d)
 		for _, ds := range p.Datasets {
 			for _, rc := range ds.Recipes {
 				if rc.Rate < rc.FairShare*(1-1e-6) {
@@ -322,7 +322,7 @@ func TestPlanProperties(t *testing.T) {
 				}
 			}
 		}
-		for k, u := range p.Load[:ResIngest] {
+		for k, u := range p.Load[:Training] {
 			if u > 1+1e-6 {
 				rt.Fatalf("%v is used %v times", Resource(k), u)
 			}
@@ -335,10 +335,10 @@ func TestModelProperties(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := xrand.New(rapid.Uint64().Draw(rt, "seed"))
 		d := randomDemand(r, 1, 1)
-		w := newWorld(&d)
+		w := newProblem(&d)
 		plan := func(model string, d Demand) Plan {
-			m, _ := NewPartitioner(model)
-			p, err := m.Partition(d)
+			m, _ := New(model)
+			p, err := m.Solve(d)
 			if err != nil {
 				rt.Fatal(err)
 			}
@@ -402,7 +402,7 @@ func TestModelProperties(t *testing.T) {
 		lone.Datasets[0].Recipes = []Recipe{d.Datasets[0].Recipes[0]}
 		lone.Datasets[0].Recipes[0].Sharers = 1
 		lone.Datasets[0].Recipes[0].Degree = 1
-		lw := newWorld(&lone)
+		lw := newProblem(&lone)
 		without := lw.evaluate(lw.spread(Split{split.Encoded, split.Decoded, 0}, true)).total
 		if with := lw.evaluate(lw.spread(Split{0, 0, split.Augmented}, true)).total; with > lw.evaluate(lw.empty()).total*(1+1e-9) || without <= 0 {
 			rt.Fatalf("augmented helps a lone job: %g, nothing cached %g", with, lw.evaluate(lw.empty()).total)
@@ -418,7 +418,7 @@ func TestSharedPrefix(t *testing.T) {
 	b.Name = "b"
 	d := Demand{Budget: 5e9, Machine: Machine{Nodes: 1, Cache: 1e10, NIC: math.Inf(1), PCIe: math.Inf(1), Storage: 1e9},
 		Datasets: []Dataset{{Name: "d", Samples: 10_000, Stored: 1e5, Encoded: 1e5, Recipes: []Recipe{r, b}}}}
-	p, err := bottleneck{}.Partition(d)
+	p, err := bottleneck{}.Solve(d)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -431,7 +431,7 @@ func TestSharedPrefix(t *testing.T) {
 		t.Errorf("a shared prefix is counted twice or not at all: %+v", p)
 	}
 	d.Datasets[0].Recipes[1].Prefix = "none"
-	q, err := bottleneck{}.Partition(d)
+	q, err := bottleneck{}.Solve(d)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -440,7 +440,7 @@ func TestSharedPrefix(t *testing.T) {
 	}
 	d.Budget = 1e9 // holds all encoded samples, once for both
 	d.Machine.Storage = 1e5
-	e, err := bottleneck{}.Partition(d)
+	e, err := bottleneck{}.Solve(d)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -463,13 +463,13 @@ func TestFairness(t *testing.T) {
 	small, large := Dataset{Name: "small", Samples: 2000, Stored: 1e5, Encoded: 1e5, Recipes: []Recipe{recipe(1)}},
 		Dataset{Name: "large", Samples: 200_000, Stored: 1e5, Encoded: 1e5, Recipes: []Recipe{recipe(3)}}
 	d := Demand{Budget: 4e9, Machine: Machine{Nodes: 1, Cache: 1e11, NIC: math.Inf(1), PCIe: math.Inf(1), Storage: 2e7}, Datasets: []Dataset{small, large}}
-	fair, err := bottleneck{}.Partition(d)
+	fair, err := bottleneck{}.Solve(d)
 	if err != nil {
 		t.Fatal(err)
 	}
 	zero := 0.0
 	d.Fairness = &zero
-	greedy, err := bottleneck{}.Partition(d)
+	greedy, err := bottleneck{}.Solve(d)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -535,13 +535,13 @@ func BenchmarkPartition(b *testing.B) {
 					list[i] = randomDemand(r, size[0], size[1])
 					list[i].Machine.Waiting = MeasuredWaiting // as a daemon has it
 				}
-				m, _ := NewPartitioner(model)
+				m, _ := New(model)
 				b.ReportAllocs()
 				runtime.LockOSThread()
 				defer runtime.UnlockOSThread()
 				began, n := threadTime(b), 0
 				for b.Loop() {
-					if _, err := m.Partition(list[n%len(list)]); err != nil {
+					if _, err := m.Solve(list[n%len(list)]); err != nil {
 						b.Fatal(err)
 					}
 					n++

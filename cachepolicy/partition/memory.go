@@ -1,4 +1,4 @@
-package cachepolicy
+package partition
 
 import "math"
 
@@ -180,7 +180,7 @@ type memoryProgram struct {
 }
 
 // memory builds the program for some items and a part of the memory; nil when there is no memory.
-func (w *world) memory(items []int, part float64, src sources) *memoryProgram {
+func (w *problem) memory(items []int, part float64, src sources) *memoryProgram {
 	fixed, free := w.d.free()
 	sizes := [numForms]float64{fEncoded: float64(fixed.Encoded), fDecoded: float64(fixed.Decoded), fAugmented: float64(fixed.Augmented)}
 	unit := float64(free) + max(sizes[fEncoded], 0) + max(sizes[fDecoded], 0) + max(sizes[fAugmented], 0)
@@ -234,7 +234,7 @@ type store struct {
 
 // columns fills m.cols. It returns the stores, the columns that serve each item, and for items that share augmented samples that column and
 // those that it is made anew from.
-func (w *world) columns(m *memoryProgram, items []int, src sources) (stored []store, served, refilled [][]int) {
+func (w *problem) columns(m *memoryProgram, items []int, src sources) (stored []store, served, refilled [][]int) {
 	inData, inGroup := make([]int, len(w.d.Datasets)), make([]int, len(w.groups))
 	for _, i := range items {
 		inData[w.items[i].data]++

@@ -1,9 +1,9 @@
-package cachepolicy
+package partition
 
 // wait slows the jobs until the most loaded resource has time for the part of the others' work that it does not hide. All levels fall by the
 // same part, as jobs are served in turn; who is at the speed of its training below that stays there. reach is the level at which an
 // item's jobs were stopped, or would have been were it not for their training.
-func (o *outcome) wait(w *world, need []vector, reach []float64) {
+func (o *outcome) wait(w *problem, need []vector, reach []float64) {
 	part := w.d.Machine.Waiting
 	// At a level, jobs either are at the speed of their training or rise with it: work of them is fixed + level*slope. Where they are
 	// counted for the wrong one that is too much, so the level only rises from one round to the next, up to where all are right.
@@ -62,10 +62,10 @@ func (o *outcome) wait(w *world, need []vector, reach []float64) {
 			o.load[k] += float64(o.rates[i] * x)
 		}
 	}
-	o.load[ResIngest] = float64(trained) / float64(w.jobs)
-	if o.binding == ResIngest { // the law itself has time for all, so nothing is used up: what works most is waited for most
-		for k, x := range o.load[:ResIngest] {
-			if o.binding == ResIngest || x > o.load[o.binding]+1e-6 {
+	o.load[Training] = float64(trained) / float64(w.jobs)
+	if o.binding == Training { // the law itself has time for all, so nothing is used up: what works most is waited for most
+		for k, x := range o.load[:Training] {
+			if o.binding == Training || x > o.load[o.binding]+1e-6 {
 				o.binding = Resource(k)
 			}
 		}
@@ -81,7 +81,7 @@ func sumMost(work *vector) (sum, most float64) {
 }
 
 // waited is how long work takes: that of the most loaded resource, and the part of the others' that it does not hide.
-func (w *world) waited(work *vector) float64 {
+func (w *problem) waited(work *vector) float64 {
 	sum, most := sumMost(work)
 	return most + float64(w.d.Machine.Waiting*(sum-most))
 }

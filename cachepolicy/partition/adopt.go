@@ -1,4 +1,4 @@
-package cachepolicy
+package partition
 
 import (
 	"fmt"

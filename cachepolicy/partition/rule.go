@@ -1,4 +1,4 @@
-package cachepolicy
+package partition
 
 import (
 	"fmt"
@@ -12,8 +12,8 @@ type Split struct{ Encoded, Decoded, Augmented int64 }
 // Total is the sum.
 func (s Split) Total() int64 { return s.Encoded + s.Decoded + s.Augmented }
 
-// Inputs is what a split is decided from.
-type Inputs struct {
+// Wanted is what a split is decided from.
+type Wanted struct {
 	Total                                      int64 // bytes for all tiers together
 	EncodedBytes, DecodedBytes, AugmentedBytes int64 // of everything active jobs want in each form; 0 = unknown
 	ShareGroups                                int   // groups of at least two jobs that share augmented samples
@@ -27,7 +27,7 @@ const RuleOfThumb = "rule of thumb"
 // entries are not flushed when a job leaves and the rest comes to fit; else a fifth goes to encoded, where a byte holds
 // about five times as many samples and a hit still saves the read. With share groups augmented takes what it needs,
 // at most a quarter; without, nothing (design.md G3: a lone job never meets an instance twice). Never exceeds Total.
-func SimpleSplit(in Inputs) (Split, string) {
+func SimpleSplit(in Wanted) (Split, string) {
 	total := max(in.Total, 0)
 	if total == 0 {
 		return Split{}, "there is no memory to divide"

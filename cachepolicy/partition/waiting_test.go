@@ -1,4 +1,4 @@
-package cachepolicy
+package partition
 
 import (
 	"math"
@@ -25,22 +25,22 @@ func photographs(jobs int) Demand {
 func TestWaitingKeepsStorageIdle(t *testing.T) {
 	for _, jobs := range []int{1, 4} {
 		d := photographs(jobs)
-		p, err := bottleneck{}.Partition(d)
+		p, err := bottleneck{}.Solve(d)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p.Load[ResStorage] > .02 || p.Binding != ResCPU || (p.Split.Augmented > 0) != (jobs > 1) {
+		if p.Load[Storage] > .02 || p.Binding != CPU || (p.Split.Augmented > 0) != (jobs > 1) {
 			t.Errorf("%d jobs: %+v", jobs, p)
 		}
 		if want := encodedRoom * 700 * d.Datasets[0].Encoded * (1 - p.Datasets[0].Recipes[0].Mix.Decoded); float64(p.Split.Encoded) < want*.99 {
 			t.Errorf("%d jobs: encoded has no room for sizes that are not the mean: %+v", jobs, p.Split)
 		}
 		d.Machine.Waiting = 0
-		law, err := bottleneck{}.Partition(d)
+		law, err := bottleneck{}.Solve(d)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if law.Load[ResStorage] < .9 || law.Rate < p.Rate {
+		if law.Load[Storage] < .9 || law.Rate < p.Rate {
 			t.Errorf("%d jobs: the law itself chose %+v", jobs, law)
 		}
 	}
@@ -54,11 +54,11 @@ func TestWaitingSlowsByTheRest(t *testing.T) {
 	for range 500 {
 		d := randomDemand(r, 1+r.IntN(3), 2)
 		s := Split{int64(r.Uint64n(uint64(d.Budget) + 1)), int64(r.Uint64n(uint64(d.Budget) + 1)), int64(r.Uint64n(uint64(d.Budget) + 1))}
-		w := newWorld(&d)
+		w := newProblem(&d)
 		law := w.evaluate(w.spread(s, true))
 		d.Machine.Waiting = r.Float64()
 		got := w.evaluate(w.spread(s, true))
-		sum, most := sumMost((*vector)(law.load[:ResIngest]))
+		sum, most := sumMost((*vector)(law.load[:Training]))
 		slower := max(1, most+d.Machine.Waiting*(sum-most))
 		if got.total > law.total*(1+1e-9) || len(w.items) == 1 && math.Abs(got.total*slower/law.total-1) > 1e-9 && d.untrained() {
 			t.Fatalf("%g, the law %g, at most %g slower", got.total, law.total, slower)
@@ -73,7 +73,7 @@ func TestWaitingSlowsByTheRest(t *testing.T) {
 			}
 		}
 		if slower > 1+1e-9 {
-			if sum, most = sumMost((*vector)(got.load[:ResIngest])); math.Abs(most+d.Machine.Waiting*(sum-most)-1) > 1e-9 || got.binding == ResIngest {
+			if sum, most = sumMost((*vector)(got.load[:Training])); math.Abs(most+d.Machine.Waiting*(sum-most)-1) > 1e-9 || got.binding == Training {
 				t.Fatalf("limited by %s at loads %v", got.binding, got.load)
 			}
 			slowed++
@@ -102,7 +102,7 @@ func TestSourcesInMemory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if x := 1e3 * got.Load[ResStorage] / got.Rate; math.Abs(x-c.storage) > .02*max(c.storage, 1) {
+		if x := 1e3 * got.Load[Storage] / got.Rate; math.Abs(x-c.storage) > .02*max(c.storage, 1) {
 			t.Errorf("%v: %.3f ms of storage a sample, want %.3f", c, x, c.storage)
 		}
 	}
@@ -129,12 +129,12 @@ func TestWaitingLeavesSlowTrainingAlone(t *testing.T) {
 	d.Budget, d.Machine.Storage = 0, 1.4e8
 	r := &d.Datasets[0].Recipes[0]
 	r.Sharers, r.Degree, r.Jobs[0].Ingest = 1, 1, 50
-	p, err := bottleneck{}.Partition(d)
+	p, err := bottleneck{}.Solve(d)
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := p.Datasets[0].Recipes[0]
-	if got.Rate < got.FairShare*(1-1e-9) || math.Abs(p.Load[ResIngest]-.5) > 1e-9 {
+	if got.Rate < got.FairShare*(1-1e-9) || math.Abs(p.Load[Training]-.5) > 1e-9 {
 		t.Errorf("%g samples a second of a fair share of %g, load %v", got.Rate, got.FairShare, p.Load)
 	}
 }
@@ -144,11 +144,11 @@ func TestWaitingIsNoTraining(t *testing.T) {
 	d := photographs(1)
 	d.Budget, d.Machine.Storage, d.Machine.Waiting = 0, 1.4e8, .25
 	d.Datasets[0].Recipes[0].Jobs[0].Ingest = 1200
-	p, err := bottleneck{}.Partition(d)
+	p, err := bottleneck{}.Solve(d)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p.Rate > 1100 || p.Binding != ResStorage || !strings.Contains(p.Why, "limited by storage (81 % of the time: jobs also wait for other work)") {
+	if p.Rate > 1100 || p.Binding != Storage || !strings.Contains(p.Why, "limited by storage (81 % of the time: jobs also wait for other work)") {
 		t.Errorf("%g samples a second, load %v: %s", p.Rate, p.Load, p.Why)
 	}
 }
@@ -160,7 +160,7 @@ func TestRoomOnlyWhereItKeepsStorageIdle(t *testing.T) {
 	for range 600 {
 		d := randomDemand(r, 1+r.IntN(2), 1+r.IntN(2))
 		d.Machine.Waiting = MeasuredWaiting
-		w := newWorld(&d)
+		w := newProblem(&d)
 		all := make([]int, len(w.items))
 		for i := range all {
 			all[i] = i
@@ -194,7 +194,7 @@ func TestRoomOnlyWhereItKeepsStorageIdle(t *testing.T) {
 // TestFairShareHasSources: what a job would get of its own part of the memory is split best too, with sources for what is augmented anew.
 func TestFairShareHasSources(t *testing.T) {
 	d := photographs(4)
-	p, err := bottleneck{}.Partition(d)
+	p, err := bottleneck{}.Solve(d)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package cachepolicy
+package partition
 
 // seneca is Eq. 1-9 of the Seneca paper (FAST'26) as published, for comparison: it averages the throughputs of the forms, and does
 // not charge the refill of augmented samples (docs/tiers.md says what that costs). Two things are larder's own. Where the
@@ -8,20 +8,20 @@ type seneca struct{}
 
 func (seneca) Name() string { return Seneca }
 
-// Predict implements Partitioner by Eq. 9.
+// Predict implements Model by Eq. 9.
 func (seneca) Predict(d Demand, s Split) (Candidate, error) {
 	if err := d.check(); err != nil {
 		return Candidate{}, err
 	}
-	return newWorld(&d).eq9(s), nil
+	return newProblem(&d).eq9(s), nil
 }
 
-// Partition implements Partitioner. One recipe is solved at its vertices, several by a linear program; both are exact.
-func (seneca) Partition(d Demand) (Plan, error) {
+// Partition implements Model. One recipe is solved at its vertices, several by a linear program; both are exact.
+func (seneca) Solve(d Demand) (Plan, error) {
 	if err := d.check(); err != nil {
 		return Plan{}, err
 	}
-	w := newWorld(&d)
+	w := newProblem(&d)
 	l := w.vertexLayout()
 	if len(w.items) > 1 || d.Fixed != nil && *d.Fixed != Free {
 		l = w.eq9Layout()
@@ -30,7 +30,7 @@ func (seneca) Partition(d Demand) (Plan, error) {
 }
 
 // dsi is Eq. 1, 3, 5 and 7: samples a second when all come from one form, and what limits that.
-func (w *world) dsi(i int) (rates [numForms]float64, limits [numForms]Resource) {
+func (w *problem) dsi(i int) (rates [numForms]float64, limits [numForms]Resource) {
 	m, it := &w.d.Machine, &w.items[i]
 	s, r, n := it.set, it.rec, float64(w.d.Machine.Nodes)
 	gpu := 0.0
@@ -47,24 +47,24 @@ func (w *world) dsi(i int) (rates [numForms]float64, limits [numForms]Resource) 
 			}
 		}
 	}
-	least(fAugmented, [NumResources]float64{ResCache: m.Cache / r.Augmented, ResNIC: nic(r.Augmented), ResPCIe: pcie, ResIngest: gpu})
-	least(fDecoded, [NumResources]float64{ResCache: m.Cache / r.Decoded, ResNIC: nic(r.Decoded), ResCPU: n * r.Augment, ResPCIe: pcie, ResIngest: gpu})
-	encoded := [NumResources]float64{ResCache: m.Cache / s.Encoded, ResNIC: nic(s.Encoded), ResCPU: n * r.DecodeAugment, ResPCIe: pcie, ResIngest: gpu}
+	least(fAugmented, [NumResources]float64{MemoryBandwidth: m.Cache / r.Augmented, Network: nic(r.Augmented), PCIe: pcie, Training: gpu})
+	least(fDecoded, [NumResources]float64{MemoryBandwidth: m.Cache / r.Decoded, Network: nic(r.Decoded), CPU: n * r.Augment, PCIe: pcie, Training: gpu})
+	encoded := [NumResources]float64{MemoryBandwidth: m.Cache / s.Encoded, Network: nic(s.Encoded), CPU: n * r.DecodeAugment, PCIe: pcie, Training: gpu}
 	least(fEncoded, encoded)
-	encoded[ResStorage] = m.Storage / s.Stored
+	encoded[Storage] = m.Storage / s.Stored
 	least(fStored, encoded)
 	return rates, limits
 }
 
 // eq9 is Eq. 9 for a split.
-func (w *world) eq9(s Split) Candidate {
+func (w *problem) eq9(s Split) Candidate {
 	o := w.averaged(w.spread(s, true))
 	return Candidate{Split: s, Rate: o.total, Binding: o.binding}
 }
 
 // averaged is Eq. 9 for a layout: the mean of the forms' rates over samples, and over jobs where there are several
 // recipes. What limits is what limits the form that takes most of the time.
-func (w *world) averaged(l layout) outcome {
+func (w *problem) averaged(l layout) outcome {
 	n := len(w.items)
 	o := outcome{rates: make([]float64, n), levels: make([]float64, n), mixes: make([][numForms]float64, n)}
 	longest := 0.0
@@ -85,7 +85,7 @@ func (w *world) averaged(l layout) outcome {
 
 // vertexLayout solves Eq. 9 for one recipe exactly. It is linear in counts under two constraints, memory and the number of samples, so
 // that an optimum has at most two forms, and two only when both constraints are tight: seneca.md 1.5.
-func (w *world) vertexLayout() layout {
+func (w *problem) vertexLayout() layout {
 	it := &w.items[0]
 	rates, _ := w.dsi(0)
 	// Sizes of the forms, in the order in which ties are broken: encoded is the cheapest to fill and never stale.
@@ -136,7 +136,7 @@ func vertex(samples, memory float64, z, gain [3]float64) (best [3]float64) {
 }
 
 // eq9Layout solves Eq. 9 for several recipes, and under fixed sizes.
-func (w *world) eq9Layout() layout {
+func (w *problem) eq9Layout() layout {
 	all := make([]int, len(w.items))
 	for i := range all {
 		all[i] = i

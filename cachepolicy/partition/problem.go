@@ -1,4 +1,4 @@
-package cachepolicy
+package partition
 
 import (
 	"math"
@@ -15,10 +15,10 @@ const (
 )
 
 // vector is seconds of each resource.
-type vector [ResIngest]float64
+type vector [Training]float64
 
-// world is a Demand in the shape the models compute with: recipes in one list, and what they share.
-type world struct {
+// problem is a Demand in the shape the models compute with: recipes in one list, and what they share.
+type problem struct {
 	d      *Demand
 	items  []item
 	groups []group   // prefixes: what shares decoded samples
@@ -48,8 +48,8 @@ type group struct {
 // layout is a division of memory: bytes of encoded by dataset, of decoded by group, of augmented by item.
 type layout struct{ enc, dec, aug []float64 }
 
-func newWorld(d *Demand) *world {
-	w := &world{d: d, room: 1, union: make([]float64, len(d.Datasets))}
+func newProblem(d *Demand) *problem {
+	w := &problem{d: d, room: 1, union: make([]float64, len(d.Datasets))}
 	for i := range d.Datasets {
 		s := &d.Datasets[i]
 		first := len(w.items)
@@ -73,7 +73,7 @@ func newWorld(d *Demand) *world {
 	return w
 }
 
-func (w *world) groupOf(first int, r *Recipe) int {
+func (w *problem) groupOf(first int, r *Recipe) int {
 	if r.Prefix != "" {
 		for k := first; k < len(w.items); k++ {
 			if w.items[k].rec.Prefix == r.Prefix {
@@ -97,16 +97,16 @@ func needs(m *Machine, s *Dataset, r *Recipe) (v [numForms]vector) {
 	decode := whole - augment
 	pcie := (r.Augmented + m.GradientPCIe) / (n * m.PCIe)
 	nic := func(bytes float64) float64 { return (bytes + m.GradientNIC) / (n * m.NIC) }
-	v[fStored] = vector{ResStorage: s.Stored / m.Storage / g, ResCPU: each + decode/g, ResNIC: nic(s.Stored / g), ResPCIe: pcie}
+	v[fStored] = vector{Storage: s.Stored / m.Storage / g, CPU: each + decode/g, Network: nic(s.Stored / g), PCIe: pcie}
 	if m.MissesFill {
-		v[fStored][ResCache] = s.Encoded / m.Cache / g
+		v[fStored][MemoryBandwidth] = s.Encoded / m.Cache / g
 	}
-	v[fEncoded] = vector{ResCPU: each + decode/r.decodeDegree(), ResCache: s.Encoded / m.Cache, ResNIC: nic(s.Encoded), ResPCIe: pcie}
-	v[fDecoded] = vector{ResCPU: each, ResCache: r.Decoded / m.Cache, ResNIC: nic(r.Decoded), ResPCIe: pcie}
-	v[fAugmented] = vector{ResStorage: s.Stored / m.Storage / share, ResCPU: finish + max(whole-finish, 0)/share,
-		ResCache: r.Augmented / m.Cache, ResNIC: nic(r.Augmented + s.Stored/share), ResPCIe: pcie}
+	v[fEncoded] = vector{CPU: each + decode/r.decodeDegree(), MemoryBandwidth: s.Encoded / m.Cache, Network: nic(s.Encoded), PCIe: pcie}
+	v[fDecoded] = vector{CPU: each, MemoryBandwidth: r.Decoded / m.Cache, Network: nic(r.Decoded), PCIe: pcie}
+	v[fAugmented] = vector{Storage: s.Stored / m.Storage / share, CPU: finish + max(whole-finish, 0)/share,
+		MemoryBandwidth: r.Augmented / m.Cache, Network: nic(r.Augmented + s.Stored/share), PCIe: pcie}
 	if m.MissesFill {
-		v[fAugmented][ResCache] += s.Encoded / m.Cache / share
+		v[fAugmented][MemoryBandwidth] += s.Encoded / m.Cache / share
 	}
 	return v
 }
@@ -137,24 +137,24 @@ func refills(m *Machine, s *Dataset, r *Recipe) (v [numForms]vector) {
 	share := float64(r.Sharers)
 	whole, augment, finish := r.seconds(m)
 	read, written := -s.Stored/m.Storage/share, s.Encoded/m.Cache/share
-	v[fEncoded][ResStorage] = read
-	v[fDecoded] = vector{ResStorage: read, ResCPU: -max(whole-max(augment, finish), 0) / share, ResCache: r.Decoded / m.Cache / share,
-		ResNIC: (r.Decoded - s.Stored) / share / (float64(m.Nodes) * m.NIC)}
+	v[fEncoded][Storage] = read
+	v[fDecoded] = vector{Storage: read, CPU: -max(whole-max(augment, finish), 0) / share, MemoryBandwidth: r.Decoded / m.Cache / share,
+		Network: (r.Decoded - s.Stored) / share / (float64(m.Nodes) * m.NIC)}
 	if m.MissesFill {
-		v[fDecoded][ResCache] -= written
+		v[fDecoded][MemoryBandwidth] -= written
 	} else {
-		v[fEncoded][ResCache] = written
+		v[fEncoded][MemoryBandwidth] = written
 	}
 	return v
 }
 
-func (w *world) empty() layout {
+func (w *problem) empty() layout {
 	return layout{make([]float64, len(w.d.Datasets)), make([]float64, len(w.groups)), make([]float64, len(w.items))}
 }
 
 // mix is how the samples of an item are served: augmented before decoded before encoded (Eq. 2, 4, 6). kept is the part that is served
 // augmented and whose source is in memory, by the form of the source: a tier holds sources with what it has beyond what it serves.
-func (w *world) mix(i int, l layout) (p, kept [numForms]float64) {
+func (w *problem) mix(i int, l layout) (p, kept [numForms]float64) {
 	it := &w.items[i]
 	g := &w.groups[it.group]
 	decoded := min(1, l.dec[it.group]/(g.bytes*g.samples))
@@ -169,7 +169,7 @@ func (w *world) mix(i int, l layout) (p, kept [numForms]float64) {
 }
 
 // sample is seconds of each resource that a sample of an item takes in the mean, and how the item is served.
-func (w *world) sample(i int, l layout) (need vector, p [numForms]float64) {
+func (w *problem) sample(i int, l layout) (need vector, p [numForms]float64) {
 	p, kept := w.mix(i, l)
 	it := &w.items[i]
 	for f, part := range p {
@@ -192,7 +192,7 @@ func (w *world) sample(i int, l layout) (need vector, p [numForms]float64) {
 
 // spread divides the bytes of each form in proportion to what is wanted of it, never more than that. Augmented goes to
 // those who share it, unless lone jobs are to be offered it too.
-func (w *world) spread(s Split, lone bool) layout {
+func (w *problem) spread(s Split, lone bool) layout {
 	l := w.empty()
 	portion := func(bytes int64, out []float64, want func(i int) float64) {
 		sum := 0.0
@@ -218,7 +218,7 @@ func (w *world) spread(s Split, lone bool) layout {
 }
 
 // blend is (1-part)*a + part*b.
-func (w *world) blend(a, b layout, part float64) layout {
+func (w *problem) blend(a, b layout, part float64) layout {
 	l := w.empty()
 	for _, x := range [][3][]float64{{l.enc, a.enc, b.enc}, {l.dec, a.dec, b.dec}, {l.aug, a.aug, b.aug}} {
 		for i := range x[0] {
@@ -230,7 +230,7 @@ func (w *world) blend(a, b layout, part float64) layout {
 
 // cover is x changed so that one item is served wholly from one form, for fRefillEncoded and fRefillDecoded from augmented with all sources
 // in that tier; what x gave the item goes, and the rest of x shrinks to the memory that is left. False when the form cannot hold the item.
-func (w *world) cover(i, form int, x layout) (layout, bool) {
+func (w *problem) cover(i, form int, x layout) (layout, bool) {
 	it := &w.items[i]
 	g := &w.groups[it.group]
 	l := w.blend(x, x, 0)
@@ -307,7 +307,7 @@ func (w *world) cover(i, form int, x layout) (layout, bool) {
 }
 
 // topUp gives memory that a layout leaves to what is still wanted in one form.
-func (w *world) topUp(l layout, form int, spare float64) layout {
+func (w *problem) topUp(l layout, form int, spare float64) layout {
 	out := w.blend(l, l, 0)
 	tier, want := out.enc, func(i int) float64 { return w.d.Datasets[i].Encoded * w.union[i] }
 	if form == fDecoded {
@@ -328,7 +328,7 @@ func (w *world) topUp(l layout, form int, spare float64) layout {
 
 // split rounds a layout down to whole bytes and sums it; the sum obeys the budget and the fixed sizes although
 // floating point may have overdrawn them by a few bytes.
-func (w *world) split(l layout) (Split, []DatasetPlan) {
+func (w *problem) split(l layout) (Split, []DatasetPlan) {
 	plans := make([]DatasetPlan, len(w.d.Datasets))
 	var s Split
 	fixed, free := w.d.free()
@@ -381,7 +381,7 @@ type outcome struct {
 
 // evaluate predicts what a layout gives by the bottleneck law: jobs rise together, each stops at what its training
 // takes, and all that need a resource stop when it is used up.
-func (w *world) evaluate(l layout) outcome {
+func (w *problem) evaluate(l layout) outcome {
 	n := len(w.items)
 	o := outcome{rates: make([]float64, n), levels: make([]float64, n), mixes: make([][numForms]float64, n)}
 	need := make([]vector, n)
@@ -446,7 +446,7 @@ func (w *world) evaluate(l layout) outcome {
 			}
 		}
 	}
-	o.binding = ResIngest
+	o.binding = Training
 	most := 0.0
 	for k, u := range used {
 		o.load[k] = u
@@ -458,9 +458,9 @@ func (w *world) evaluate(l layout) outcome {
 		o.total += r
 	}
 	if trained > 0 {
-		o.load[ResIngest] = float64(trained) / float64(w.jobs)
+		o.load[Training] = float64(trained) / float64(w.jobs)
 	}
-	if w.d.Machine.Waiting > 0 && w.waited((*vector)(o.load[:ResIngest])) > 1 {
+	if w.d.Machine.Waiting > 0 && w.waited((*vector)(o.load[:Training])) > 1 {
 		for i := range reach {
 			if reach[i] == 0 {
 				reach[i] = top
@@ -481,7 +481,7 @@ func (o *outcome) fits(fair []float64, factor float64) bool {
 	return true
 }
 
-func (o *outcome) describe(plans []DatasetPlan, w *world, fair []float64) {
+func (o *outcome) describe(plans []DatasetPlan, w *problem, fair []float64) {
 	for i := range w.items {
 		it := &w.items[i]
 		p := &plans[it.data].Recipes[it.recipe]
