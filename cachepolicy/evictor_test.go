@@ -62,7 +62,8 @@ func admit(e Evictor, x, need int) {
 }
 
 func TestRegistry(t *testing.T) {
-	all := []string{"need", "refcount", "minio", "minio-preselect", "minio-partitioned", "lru", "fifo", "random", "2-random", "w-tinylfu",
+	all := []string{"need", "refcount", "minio", "minio-preselect", "minio-partitioned", "lru", "fifo", "random",
+		"2-random", "w-tinylfu",
 		"s3-fifo", "sieve", "belady", "clairvoyant-k"}
 	if got := Names(); !slices.Equal(got, all) {
 		t.Fatalf("Names() = %v", got)
@@ -75,25 +76,28 @@ func TestRegistry(t *testing.T) {
 		if e.Name() != n || e.Len() != 0 {
 			t.Errorf("New(%q) gives %q with %d entries", n, e.Name(), e.Len())
 		}
-		// Whatever is told keys says why, and nothing else is; who needs a future gets an error without one. Of what is not told keys
-		// only minio breaks a promise: that of the long run, because it keeps the same samples for ever.
+		// Whatever is told keys says why, and nothing else is; who needs a future gets an error without one. Of what is not
+		// told keys only minio breaks a promise: that of the long run, because it keeps the same samples for ever.
 		if _, sighted := e.(Sighted); sighted != (Sees(n) != "") || !sighted && (Breaks(n) != "") != (n == "minio") {
 			t.Errorf("%s: sighted %v, sees %q, breaks %q", n, sighted, Sees(n), Breaks(n))
 		}
 		_, err := New(n, xrand.New(1))
-		if blind := i < 12; NeedsFuture(n) == blind || blind != (err == nil) || !blind && (!errs.Is(err, errs.ConfigInvalid) || !strings.Contains(err.Error(), n)) {
+		if blind := i < 12; NeedsFuture(n) == blind || blind != (err == nil) ||
+			!blind && (!errs.Is(err, errs.ConfigInvalid) || !strings.Contains(err.Error(), n)) {
 			t.Errorf("%s without a future: %v", n, err)
 		}
 	}
 	if e := mustNew(t, "", 1); e.Name() != "need" {
 		t.Errorf("the default is %q", e.Name())
 	}
-	if e := mustNew(t, "clairvoyant-250", 1); e.Name() != "clairvoyant-250" || e.(*foresight).horizon != 250 || !NeedsFuture("clairvoyant-250") {
+	if e := mustNew(t, "clairvoyant-250", 1); e.Name() != "clairvoyant-250" || e.(*foresight).horizon != 250 ||
+		!NeedsFuture("clairvoyant-250") {
 		t.Errorf("%s sees %d ahead", e.Name(), e.(*foresight).horizon)
 	}
 	for typed, meant := range map[string]string{
-		"ned": "need", "NEED": "need", "lur": "lru", "mino": "minio", "rand": "random", "fif0": "fifo", "3-random": "2-random", "s3fifo": "s3-fifo",
-		"w-tinylfy": "w-tinylfu", "seive": "sieve", "refcnt": "refcount", "minio-presel": "minio-preselect", "beladi": "belady",
+		"ned": "need", "NEED": "need", "lur": "lru", "mino": "minio", "rand": "random", "fif0": "fifo",
+		"3-random": "2-random", "s3fifo": "s3-fifo", "w-tinylfy": "w-tinylfu", "seive": "sieve", "refcnt": "refcount",
+		"minio-presel": "minio-preselect", "beladi": "belady",
 		"clairvoyant-0": "clairvoyant-k", "clairvoyant-99999999999999999999": "",
 	} {
 		_, err := New(typed, xrand.New(1))
@@ -101,7 +105,8 @@ func TestRegistry(t *testing.T) {
 			t.Errorf("New(%.10q) = %.200v, want a ConfigInvalid that names %s", typed, err, meant)
 		}
 	}
-	if _, err := New(strings.Repeat("x", 1<<20), xrand.New(1)); !errs.Is(err, errs.ConfigInvalid) || len(err.Error()) > 300 ||
+	if _, err := New(strings.Repeat("x", 1<<20), xrand.New(1)); !errs.Is(err, errs.ConfigInvalid) ||
+		len(err.Error()) > 300 ||
 		!strings.Contains(err.Error(), strings.Join(all, ", ")) {
 		t.Errorf("a name that is like none: %.300v", err)
 	}

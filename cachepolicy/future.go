@@ -7,22 +7,22 @@ import (
 	"larder/internal/invariant"
 )
 
-// Future is what is known of the requests to come. Time is whatever orders requests: their numbers, or samples of virtual
-// time. Both methods are about one instant; the owner moves it before each request is told to the policy.
+// Future knows the requests to come. Its time is whatever orders requests: their numbers, or samples of
+// virtual time. Both methods are about one instant; the owner moves it before each request is told to the policy.
 type Future interface {
-	// Now is the time of the request that is being dealt with.
+	// Now returns the time of the current request.
 	Now() uint64
-	// Next is when k is asked for next, after Now; false when no such request is known.
+	// Next returns the time of the next request for k after Now; false when no such request is known.
 	Next(k ident.Key) (at uint64, ok bool)
 }
 
-// foresight lets the entry go whose next request is furthest off, and does not admit a newcomer whose own is further
-// (Belady, IBM Systems Journal 5(2), 1966: MIN, with bypass). With the whole future, and entries of one size, no policy has
-// more hits. Requests beyond the horizon count as unknown; unknown ones are furthest off, and among them the oldest entry
-// goes (first in, first out).
+// foresight evicts the entry whose next request is furthest off, and does not admit a newcomer whose own is further
+// (Belady, IBM Systems Journal 5(2), 1966: MIN, with bypass). With the whole future, and entries of one size, no policy
+// has more hits. Requests beyond the horizon count as unknown; unknown ones are furthest off, and among them the oldest
+// entry goes (first in, first out).
 //
-// A next request is looked up when an entry is used, when its need changes, before the entry is given up, and once it is
-// overdue, so a Future may learn and forget requests as epochs begin and jobs leave.
+// A next request is looked up when an entry is used, when its need changes, before the entry is given up, and once it
+// is overdue, so a Future may learn and forget requests as epochs begin and jobs leave.
 type foresight struct {
 	name    string
 	future  Future
@@ -100,7 +100,7 @@ func (f *foresight) Restore(h uint32, _ int) {
 func (f *foresight) Update(h uint32, _ int) { f.look(h) }
 func (f *foresight) Hit(h uint32)           { f.look(h) }
 
-// look asks anew when h is wanted, and tells whether that has changed.
+// look asks anew when h is wanted, and reports whether that has changed.
 func (f *foresight) look(h uint32) bool {
 	s := f.slot(h)
 	at := f.next(s.key)
@@ -137,8 +137,8 @@ func (f *foresight) Victim(int) (uint32, bool) {
 	return h, at == never || f.next(f.key) < at
 }
 
-// Coldest ends because each look gives an overdue entry a time after now, and what was furthest and is not any more is a
-// known request, of which no look makes an unknown one again without time going on.
+// Coldest ends because each look gives an overdue entry a time after now, and what was furthest and is not any more is
+// a known request, of which no look makes an unknown one again without time going on.
 func (f *foresight) Coldest() (uint32, bool) {
 	for now := f.future.Now(); ; {
 		v, ok := f.tree.Min()

@@ -5,10 +5,11 @@ import (
 	"larder/internal/xrand"
 )
 
-// idOf stands for a key where a policy must know a sample again. Two keys of a million have the same one with a chance of
-// 3e-8, and then a policy takes the one for the other: that costs a hit, nothing else. Never 0.
+// idOf stands for a key where a policy must know a sample again. Two keys of a million have the same one with a chance
+// of 3e-8, and then a policy takes the one for the other: that costs a hit, nothing else. Never 0.
 func idOf(k ident.Key) uint64 {
-	return max(xrand.Hash(uint64(k.Object)|uint64(k.Form)<<32, uint64(k.Recipe), uint64(k.Group)<<32|uint64(k.Instance)), 1)
+	return max(xrand.Hash(uint64(k.Object)|uint64(k.Form)<<32, uint64(k.Recipe),
+		uint64(k.Group)<<32|uint64(k.Instance)), 1)
 }
 
 // idTable leads from ids to numbers: open addressing with linear probing, at most half full, deletion by moving up what

@@ -56,8 +56,8 @@ func TestIDsDiffer(t *testing.T) {
 	}
 }
 
-// A count-min sketch never counts too little, within what four bits hold; and rarely too much, when it is as large as what it
-// counts. After ten additions an entry all counts halve.
+// A count-min sketch never counts too little, within what four bits hold; and rarely too much, when it is as large as
+// what it counts. After ten additions an entry all counts halve.
 func TestSketch(t *testing.T) {
 	var s sketch
 	s.add(1) // before it has a size it counts nothing

@@ -2,9 +2,9 @@ package cachepolicy
 
 import "larder/internal/invariant"
 
-// lists is a few doubly linked lists of entries, oldest first, through one dense table: no allocation once the table has
-// grown to the largest handle. A removed entry keeps its place in mind, so that restoring removals in the reverse order
-// leaves every list as it was.
+// lists is a few doubly linked lists of entries, oldest first, through one dense table: no allocation once the table
+// has grown to the largest handle. A removed entry keeps its place in mind, so that restoring removals in the reverse
+// order leaves every list as it was.
 type lists struct {
 	name  string
 	heads uint32 // links[:heads] are the heads of the rings: next is the oldest entry, prev the newest

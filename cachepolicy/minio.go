@@ -100,8 +100,8 @@ func (p *preselect) Coldest() (uint32, bool) {
 	return v.h, ok
 }
 
-// partitioned is MinIO over several machines (CoorDL, section 4.2): each keeps the samples that a hash of the id gives to
-// it and never evicts those; the room that they do not fill takes what comes of the others' samples, which leave, in
+// partitioned is MinIO over several machines (CoorDL, section 4.2): each keeps the samples that a hash of the id gives
+// to it and never evicts those; the room that they do not fill takes what comes of the others' samples, which leave, in
 // random order, when an own one wants in. On one machine all samples are its own, and it is minio.
 type partitioned struct {
 	own, guests *bag
@@ -111,7 +111,8 @@ type partitioned struct {
 }
 
 func newPartitioned(r *xrand.Rand, node, nodes int) *partitioned {
-	return &partitioned{own: newBag("minio-partitioned", r), guests: newBag("minio-partitioned", r.Split()), node: uint64(node), nodes: uint64(nodes)}
+	return &partitioned{own: newBag("minio-partitioned", r), guests: newBag("minio-partitioned", r.Split()),
+		node: uint64(node), nodes: uint64(nodes)}
 }
 
 func (p *partitioned) Name() string { return "minio-partitioned" }

@@ -5,17 +5,17 @@ import (
 	"larder/internal/xrand"
 )
 
-// needEvictor lets the entry go that the fewest active jobs still need. Among equals chance decides: a tie number is
-// drawn when an entry comes and whenever its need changes (sampler-sim.md 8.3). A newcomer takes the place of an
-// entry of equal need too (measured slightly better than strict: 1.247 against 1.252 of the bound), but only if
-// somebody needs the newcomer at all: entries nobody needs stay until their place is wanted.
+// needEvictor evicts the entry that the fewest active jobs still need. Among equals chance decides: a tie number is
+// drawn when an entry is inserted and whenever its need changes. A newcomer also replaces an entry of equal need
+// (measured slightly better than requiring more: 1.247 against 1.252 of the bound), but only if some job needs the
+// newcomer: entries without need stay until their place is needed.
 //
-// A tie lives as long as the need does, so entries that have stayed have higher ties than the average newcomer: with
-// needs that never change the policy tends to never-evict, which is the best there is for shuffled epochs.
+// A tie number lives as long as the need does, so entries that have stayed have higher ties than the average newcomer.
+// With needs that never change, the policy tends towards never evicting, which is optimal for shuffled epochs.
 //
-// refcount is Joader's RefCnt (Xie et al., NeurIPS 2022), with counts that follow the jobs instead of the released
-// code's, which are frozen when an entry comes: the same order, but a newcomer that somebody could use takes the place of the
-// least needed entry even if it is needed less itself.
+// refcount is Joader's RefCnt (Xie et al., NeurIPS 2022). Its counts follow the jobs; those of the released code are
+// frozen when an entry is inserted. The order of victims is the same as of need, but any newcomer that some job needs
+// replaces the least needed entry, even one that is needed more.
 type needEvictor struct {
 	name  string
 	least int  // newcomers of a lower need displace nothing
@@ -25,9 +25,10 @@ type needEvictor struct {
 	slots []needSlot // by handle
 }
 
-// The heap has four children a node, which lie in one cache line: those of place i are 4(i-2) to 4(i-2)+3, and above place i is i/4+2. Needs change at
-// nearly every pick, so what counts is what a change costs: an entry knows its place, and few are moved, because ties are drawn. (Of a simulation of eight
-// jobs on 1.28 M samples a B-tree, with a removal and an insertion for each change, took 17 %, this takes 4 %.)
+// The heap has four children a node, in one cache line: the children of place i are 4(i-2) to 4(i-2)+3, its parent is
+// i/4+2. Needs change at nearly every pick, so the cost of a change decides: an entry knows its place, and few entries
+// move, because ties are drawn. (In a simulation of eight jobs on 1.28 M samples a B-tree took 17 % of the time, with a
+// removal and an insertion for each change; this heap takes 4 %.)
 const root = 3
 
 type needItem struct {

@@ -27,11 +27,12 @@ func (q *queue) Hit(h uint32) {
 	}
 }
 
-// sieve is SIEVE (Zhang, Yang, Yue, Vigfusson, Rashmi: "SIEVE is Simpler than LRU", NSDI 2024, section 3, algorithm 1): a
-// queue in the order of arrival, which hits do not change. A hand goes from old to new; what was used since it last came by
-// is spared once, the first that was not used leaves. It admits every newcomer.
+// sieve is SIEVE (Zhang, Yang, Yue, Vigfusson, Rashmi: "SIEVE is Simpler than LRU", NSDI 2024, section 3, algorithm 1):
+// a queue in the order of arrival, which hits do not change. A hand goes from old to new; what was used since it last
+// came by is spared once, the first that was not used leaves. It admits every newcomer.
 //
-// The hand moves when a Victim is asked for, not when it is removed: a newcomer that is refused after all has moved it too.
+// The hand moves when a Victim is asked for, not when it is removed: a newcomer that is refused after all has moved it
+// too.
 type sieve struct {
 	lists
 	visited []bool
@@ -86,7 +87,8 @@ func (s *sieve) Coldest() (uint32, bool) {
 	return 0, false
 }
 
-// twoRandom draws two entries and lets the one go that was used longer ago (JuiceFS's default). It admits every newcomer.
+// twoRandom draws two entries and evicts the one that was used longer ago (JuiceFS's default). It admits every
+// newcomer.
 type twoRandom struct {
 	*bag
 	clock uint64

@@ -2,13 +2,13 @@ package cachepolicy
 
 import "larder/internal/ident"
 
-// s3fifo is S3-FIFO (Yang, Zhang, Qiu, Yue, Rashmi: "FIFO queues are all you need for cache eviction", SOSP 2023, section
-// 4.1, algorithm 1). Newcomers begin in a small queue of a tenth of the entries; what was used twice there goes on to the
-// main queue, the rest leaves, and its id is remembered in a ghost queue as long as the main one may be, nine tenths: what comes
-// back meanwhile begins in the main queue. There, what was used since its last turn gets another one. Sizes are counted in entries, of as
-// many as the tier holds when it must make room. It admits every newcomer. What the paper leaves open is as in the code its figures were
-// made with (libCacheSim, S3FIFOv0): a tenth is rounded down, and a ghost that comes back is recognised, and leaves its place to another,
-// before room is made for it.
+// s3fifo is S3-FIFO (Yang, Zhang, Qiu, Yue, Rashmi: "FIFO queues are all you need for cache eviction", SOSP 2023,
+// section 4.1, algorithm 1). Newcomers begin in a small queue of a tenth of the entries; what was used twice there goes
+// on to the main queue, the rest leaves, and its id is remembered in a ghost queue as long as the main one may be, nine
+// tenths: what comes back meanwhile begins in the main queue. There, what was used since its last turn gets another
+// one. Sizes are counted in entries, of as many as the tier holds when it must make room. It admits every newcomer.
+// What the paper leaves open is as in the code its figures were made with (libCacheSim, S3FIFOv0): a tenth is rounded
+// down, and a ghost that comes back is recognised, and leaves its place to another, before room is made for it.
 //
 // An id serves to recognise a sample and for nothing else: other names for the same samples lead to the same choices.
 type s3fifo struct {
@@ -97,8 +97,8 @@ func (s *s3fifo) Remove(h uint32) {
 
 func (s *s3fifo) Victim(int) (uint32, bool) { return s.Coldest() }
 
-// Coldest moves entries on until one is found that leaves. Each step takes a use away or moves an entry to the main queue,
-// from where none goes back, so it ends.
+// Coldest moves entries on until one is found that leaves. Each step takes a use away or moves an entry to the main
+// queue, from where none goes back, so it ends.
 func (s *s3fifo) Coldest() (uint32, bool) {
 	if s.all == 0 {
 		return 0, false
@@ -135,8 +135,9 @@ func (s *s3fifo) Coldest() (uint32, bool) {
 
 // ghosts remembers the ids that were added last.
 type ghosts struct {
-	ring  []uint64 // by turn modulo its length, a power of two; the turns from first to next. Those that turns does not know are holes
-	turns idTable  // by id, its turn; ids that were taken are not in
+	// by turn modulo its length, a power of two; the turns from first to next. Those that turns does not know are holes
+	ring  []uint64
+	turns idTable // by id, its turn; ids that were taken are not in
 	first uint64
 	next  uint64
 }
@@ -156,7 +157,7 @@ func (g *ghosts) add(id uint64, limit int) {
 	}
 }
 
-// known tells whether a turn is no hole.
+// known reports whether a turn is no hole.
 func (g *ghosts) known(turn uint64) bool {
 	t, ok := g.turns.get(g.ring[turn%uint64(len(g.ring))])
 	return ok && t == turn
@@ -181,7 +182,7 @@ func (g *ghosts) room() {
 	g.turns = old.turns
 }
 
-// take tells whether id is remembered, and forgets it.
+// take reports whether id is remembered, and forgets it.
 func (g *ghosts) take(id uint64) bool {
 	_, ok := g.turns.get(id)
 	if ok {

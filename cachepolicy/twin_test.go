@@ -3,7 +3,6 @@ package cachepolicy
 import (
 	"maps"
 	"slices"
-	"testing"
 
 	"pgregory.net/rapid"
 
@@ -268,7 +267,8 @@ func (w *twinLFU) allowed(_ listed, coldest bool) []*listed {
 	switch {
 	case len(main) == 0:
 		return w.lists[0][:min(1, len(w.lists[0]))]
-	case coldest || len(w.lists[0]) < max(1, len(w.all())/100) || w.sketch.count(w.lists[0][0].id) > w.sketch.count(main[0].id):
+	case coldest || len(w.lists[0]) < max(1, len(w.all())/100) ||
+		w.sketch.count(w.lists[0][0].id) > w.sketch.count(main[0].id):
 		return main[:1]
 	default:
 		return w.lists[0][:1]
@@ -373,8 +373,8 @@ func pair(t interface{ Fatal(...any) }, name string, seed uint64, c *clock) (Evi
 	}
 }
 
-// world drives a policy and its twin like a tier does: hits, misses that find room or evict one or more, refusals half way,
-// entries that are dropped, grow or get another need, and tiers that shrink.
+// world drives a policy and its twin like a tier does: hits, misses that find room or evict one or more, refusals half
+// way, entries that are dropped, grow or get another need, and tiers that shrink.
 type played struct {
 	name     string
 	e        Evictor
@@ -501,99 +501,4 @@ func (w *played) any(rt *rapid.T) *listed {
 		rt.Skip("empty")
 	}
 	return w.byObject[rapid.SampledFrom(slices.Sorted(maps.Keys(w.byObject))).Draw(rt, "x")]
-}
-
-func TestPoliciesAgainstTwins(t *testing.T) {
-	for _, name := range append(Names(), "clairvoyant-7") {
-		t.Run(name, func(t *testing.T) {
-			rapid.Check(t, func(rt *rapid.T) {
-				var block uint64
-				if name == clairvoyant+"k" {
-					block = 20
-				}
-				c := newClock(rapid.Uint64().Draw(rt, "future"), 900, 61, block)
-				w := &played{name: name, clock: c, byObject: map[int]*listed{}, newcomer: listed{id: idOf(keyOf(0))}}
-				w.e, w.twin = pair(rt, name, rapid.Uint64().Draw(rt, "seed"), c)
-				w.room = rapid.IntRange(1, 40).Draw(rt, "room")
-				needs := rapid.IntRange(-1, 4)
-				for h := range uint32(100) {
-					w.free = append(w.free, h)
-				}
-				w.sees(0, 0)
-				one := func(x, need, dice int) {
-					c.now++ // what is asked for is not what was foreseen: some requests are overdue
-					if i := w.byObject[x]; i != nil {
-						w.e.Hit(i.h)
-						w.twin.hit(i)
-						return
-					}
-					w.sees(x, need)
-					if n := len(w.byObject) + 1 - w.room; n > 0 {
-						if dice%5 == 0 {
-							n++ // it takes the room of two
-						}
-						if !w.evict(rt, min(n, len(w.byObject)), false, dice%7 == 0) {
-							return
-						}
-					}
-					w.insert(x, need)
-				}
-				requests := rapid.SliceOfN(rapid.IntRange(0, 1<<20), 1, 40)
-				request := func(rt *rapid.T) {
-					for _, v := range requests.Draw(rt, "requests") {
-						one(v%61, v/61%6-1, v/366)
-					}
-				}
-				rt.Repeat(map[string]func(*rapid.T){
-					"request":  request,
-					"request2": request,
-					"update": func(rt *rapid.T) {
-						i := w.any(rt)
-						i.need = needs.Draw(rt, "need")
-						w.e.Update(i.h, i.need)
-					},
-					"drop": func(rt *rapid.T) {
-						i := w.any(rt)
-						w.remove(i)
-						w.free = append(w.free, i.h)
-					},
-					"grow": func(rt *rapid.T) { // an entry is taken out, others leave for it, and it comes back
-						i := w.any(rt)
-						w.remove(i)
-						if s, ok := w.e.(Sighted); ok {
-							s.Newcomer(keyOf(i.x))
-						}
-						w.newcomer = *i
-						if t, ok := w.twin.(*twinS3); ok {
-							t.newcomer(i.id)
-						}
-						w.free = append(w.free, i.h)
-						if w.evict(rt, min(1, len(w.byObject)), false, false) {
-							at := slices.Index(w.free, i.h)
-							w.free = append(slices.Delete(w.free, at, at+1), i.h)
-							w.insert(i.x, i.need)
-						}
-					},
-					"shrink": func(rt *rapid.T) {
-						w.room = rapid.IntRange(1, 40).Draw(rt, "room")
-						if over := len(w.byObject) - w.room; over > 0 && !w.evict(rt, over, true, false) {
-							rt.Fatal("a shrinking tier was refused")
-						}
-					},
-					"": func(rt *rapid.T) {
-						if w.e.Len() != len(w.byObject) {
-							rt.Fatalf("%d entries, want %d", w.e.Len(), len(w.byObject))
-						}
-						if len(w.byObject) > 0 && rapid.Bool().Draw(rt, "ask") {
-							w.ask(rt, rapid.Bool().Draw(rt, "coldest"))
-						}
-					},
-				})
-				// In the end everything can leave, once.
-				if n := len(w.byObject); !w.evict(rt, n, true, false) && n > 0 || w.e.Len() != 0 {
-					rt.Fatalf("%d of %d entries cannot leave", w.e.Len(), n)
-				}
-			})
-		})
-	}
 }

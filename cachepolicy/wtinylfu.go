@@ -6,15 +6,15 @@ import (
 	"larder/internal/ident"
 )
 
-// wtinylfu is W-TinyLFU (Einziger, Friedman, Manes: "TinyLFU: A Highly Efficient Cache Admission Policy", ACM Transactions
-// on Storage 13(4), 2017, section 4): newcomers begin in a window of one entry in a hundred, which is an LRU list. The
-// entry that the window pushes out is compared with the one that the main part would give up, by how often a sketch has
-// counted them lately; the rarer one leaves, on equality the candidate. The main part is a segmented LRU: used again,
-// an entry is protected, with at most four fifths of the main part. Sizes are counted in entries, of as many as the tier
-// holds when it must make room.
+// wtinylfu is W-TinyLFU (Einziger, Friedman, Manes: "TinyLFU: A Highly Efficient Cache Admission Policy", ACM
+// Transactions on Storage 13(4), 2017, section 4): newcomers begin in a window of one entry in a hundred, which is an
+// LRU list. The entry that the window pushes out is compared with the one that the main part would give up, by how
+// often a sketch has counted them lately; the rarer one leaves, on equality the candidate. The main part is a segmented
+// LRU: used again, an entry is protected, with at most four fifths of the main part. Sizes are counted in entries, of
+// as many as the tier holds when it must make room.
 //
-// Not taken over from Caffeine, which the paper describes: the window that adapts itself (a later paper), and the chance
-// that lets a warm candidate in against hash flooding.
+// Not taken over from Caffeine, which the paper describes: the window that adapts itself (a later paper), and the
+// chance that lets a warm candidate in against hash flooding.
 type wtinylfu struct {
 	lists
 	ids      []uint64 // by handle
@@ -79,8 +79,8 @@ func (w *wtinylfu) main() (uint32, bool) {
 	return w.oldest(lfuProtected)
 }
 
-// Victim compares what a newcomer would push out of the window with what the main part would give up; Insert carries the
-// pushing out.
+// Victim compares what a newcomer would push out of the window with what the main part would give up; Insert carries
+// the pushing out.
 func (w *wtinylfu) Victim(int) (uint32, bool) {
 	v, ok := w.main()
 	c, full := w.oldest(lfuWindow)
@@ -101,8 +101,9 @@ func (w *wtinylfu) Coldest() (uint32, bool) {
 	return w.oldest(lfuWindow)
 }
 
-// sketch counts how often ids were seen lately: a count-min sketch of four rows of four-bit counters, sixteen counters to
-// an entry, halved after ten additions an entry (section 3.3 of the paper: the reset). It forgets all when its table grows.
+// sketch counts how often ids were seen lately: a count-min sketch of four rows of four-bit counters, sixteen counters
+// to an entry, halved after ten additions an entry (section 3.3 of the paper: the reset). It forgets all when its table
+// grows.
 type sketch struct {
 	words   []uint64 // sixteen counters each; a power of two
 	entries int      // most that there were at once

@@ -288,7 +288,7 @@ func (s *Sampler) LevelOf(x ident.ObjectID, id ident.JobID) uint8 {
 	}
 }
 
-// Neutral tells whether x owes its place in memory to a sequential job alone. Whoever evicts must take such objects first and
+// Neutral reports whether x owes its place in memory to a sequential job alone. Whoever evicts must take such objects first and
 // must not let one displace another object: then what visible jobs find is what it would be without the sequential job.
 func (s *Sampler) Neutral(x ident.ObjectID) bool {
 	if int(x) >= s.obj.n {
@@ -343,7 +343,7 @@ func (s *Sampler) classOf(e *available, slot uint8) int {
 	return max(s.needing(e), 1) + int(augmented-s.visibleTo(e, slot))*MaxJobs
 }
 
-// wants tells whether what an entry is of is available to the job, and the job still needs it.
+// wants reports whether what an entry is of is available to the job, and the job still needs it.
 func (s *Sampler) wants(j *job, e *available) bool {
 	return e.need.Has(j.slot) && s.visibleTo(e, j.slot) != 0
 }

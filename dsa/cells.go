@@ -22,7 +22,7 @@ func (s *Sampler) at(c *cell, q uint32) uint32 {
 // who loaded what is given up, and with it the preference for what is loaded.
 const maxIdleCells = 4096
 
-// mayForget tells whether the job that joins may begin anew with no cells: when no other is joined and nothing is left in the
+// mayForget reports whether the job that joins may begin anew with no cells: when no other is joined and nothing is left in the
 // caches that could tell the old cells apart. With too many cells, what is left is made neutral instead, so that nothing can.
 func (s *Sampler) mayForget() bool {
 	return len(s.byID) == 1 && s.live.Len() == 1 && len(s.cells) > 1+len(s.strata) && (s.nVis == 0 || len(s.cells) > maxIdleCells)

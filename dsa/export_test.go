@@ -2,7 +2,7 @@ package dsa
 
 import "larder/internal/ident"
 
-// Slow tells whether the job is slow beside some other, so that its need may not count.
+// Slow reports whether the job is slow beside some other, so that its need may not count.
 func (s *Sampler) Slow(id ident.JobID) bool {
 	j := s.byID[id]
 	return j != nil && j.faster != 0

@@ -115,7 +115,7 @@ func (j *job) tileOf(x uint32) (int, bool) {
 	return int(j.prev.get(l)), true
 }
 
-// counts tells whether the job counts what it has in common with others.
+// counts reports whether the job counts what it has in common with others.
 func (j *job) counts() bool { return j.tiles > 1 && j.groups.whole }
 
 // meet counts x, at place l, into what j, which is being laid out, has in common with the others, and they with it.

@@ -300,7 +300,7 @@ func (s *Sampler) glance(j *job, list []uint32, k int) (n int, x uint32, class i
 	return trials, x, class
 }
 
-// stays tells whether object i of a list belongs there, and takes it out if it does not.
+// stays reports whether object i of a list belongs there, and takes it out if it does not.
 func (s *Sampler) stays(j *job, g *group, k, i int) bool {
 	e := s.wanted(j, g.lists[k][i])
 	at := -1

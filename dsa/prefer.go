@@ -67,7 +67,7 @@ func (s *Sampler) taken(e *available, by *job) {
 }
 
 // remark changes marks with the forms of an object, whose state is to become b, and returns who has come to prefer it.
-// What has been said of an object (restMask) tells whether it was read; what jobs may see (formed) tells whom it serves.
+// What has been said of an object (restMask) reports whether it was read; what jobs may see (formed) tells whom it serves.
 func (s *Sampler) remark(e *available, b uint16) (gained bits.JobSet) {
 	had := s.preferring(e)
 	was, is := s.formed(e), s.formed(&available{state: b})
@@ -86,7 +86,7 @@ func (s *Sampler) remark(e *available, b uint16) (gained bits.JobSet) {
 	return m &^ had
 }
 
-// resides tells whether x is in memory in any form, for anybody, and the job does not prefer it.
+// resides reports whether x is in memory in any form, for anybody, and the job does not prefer it.
 func (s *Sampler) resides(j *job, x uint32) bool {
 	e := s.entry(x)
 	return e != nil && e.state&visMask != 0 && !s.preferring(e).Has(j.slot)

@@ -32,7 +32,7 @@ func newPreferTwin(s *Sampler, decoding bool) *preferTwin {
 	}
 }
 
-// encodedToo tells whether an encoded object is as good as a decoded one for the job.
+// encodedToo reports whether an encoded object is as good as a decoded one for the job.
 func (w *preferTwin) encodedToo(j ident.JobID) bool { return !w.decoding && w.laid[j] && w.tape[j] }
 
 // begin is a job's epoch start.

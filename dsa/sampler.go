@@ -164,10 +164,10 @@ func (s *Sampler) joined(id ident.JobID) *job {
 	return j
 }
 
-// visible tells whether the job's demand reaches other jobs' choices: only orders that are blind to what an object is may.
+// visible reports whether the job's demand reaches other jobs' choices: only orders that are blind to what an object is may.
 func (j *job) visible() bool { return j.mode != Sequential }
 
-// usesTape tells whether the job's picks may depend on what is available.
+// usesTape reports whether the job's picks may depend on what is available.
 func (j *job) usesTape() bool { return j.mode == Stratified || j.mode == Epoch }
 
 // Join registers a job; it is idle until StartEpoch and active. On an error nothing has changed. In slices, that the subset is no
@@ -415,7 +415,7 @@ func (s *Sampler) SetActive(id ident.JobID, active bool) {
 	s.recount(j)
 }
 
-// Needs tells whether the job, active or not, still needs x in its running epoch.
+// Needs reports whether the job, active or not, still needs x in its running epoch.
 func (s *Sampler) Needs(id ident.JobID, x ident.ObjectID) bool {
 	j := s.byID[id]
 	if j == nil || !j.running || j.err != nil || int(x) >= s.obj.n {

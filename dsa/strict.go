@@ -70,7 +70,7 @@ func (j *job) undraw() {
 	q.queue, q.head = q.queue[:0], 0
 }
 
-// mayDraw tells whether the job may still draw x.
+// mayDraw reports whether the job may still draw x.
 func (j *job) mayDraw(x uint32) bool {
 	l, ok := j.at.find(x)
 	return ok && has(j.names.open, l)

@@ -57,7 +57,7 @@ func (s *Sampler) newOrder(comp bits.JobSet) *order {
 	return o
 }
 
-// covers tells whether every object of the job is in the order. A later job in the same slot does not count.
+// covers reports whether every object of the job is in the order. A later job in the same slot does not count.
 func (o *order) covers(j *job) bool { return o.comp.Has(j.slot) && j.joinedAt <= o.born }
 
 // list lists the objects, at most budget at a time; n is set when it is done. Nothing is shuffled yet.

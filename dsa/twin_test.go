@@ -90,7 +90,7 @@ func (w *twin) step() error {
 	return nil
 }
 
-// ready tells whether the job may be asked, and does its work at times.
+// ready reports whether the job may be asked, and does its work at times.
 func (w *twin) ready(j *twinJob) bool {
 	if w.sliced && w.pick(2) == 0 {
 		for w.s.Work(50) {

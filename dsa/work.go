@@ -39,14 +39,14 @@ const (
 // Ready says so Next and At give nothing to the jobs concerned.
 func (s *Sampler) InSlices() { s.sliced = true }
 
-// Ready tells whether the job may be asked for picks: it is known and no work is left to do for it. An idle job is ready when
+// Ready reports whether the job may be asked for picks: it is known and no work is left to do for it. An idle job is ready when
 // its join is done.
 func (s *Sampler) Ready(id ident.JobID) bool {
 	j := s.joined(id)
 	return j != nil && (!s.sliced || s.ready(j))
 }
 
-// Settled tells whether no pass of the job waits, so that Withdraw has nothing to do before its own work.
+// Settled reports whether no pass of the job waits, so that Withdraw has nothing to do before its own work.
 func (s *Sampler) Settled(id ident.JobID) bool {
 	j := s.byID[id]
 	return j != nil && len(j.todo) == 0
@@ -62,7 +62,7 @@ func (s *Sampler) ready(j *job) bool {
 	return !s.unsettled() && (!j.stale || !j.running)
 }
 
-// unsettled tells whether a pass is half through, or about to be, that changes what choices look at.
+// unsettled reports whether a pass is half through, or about to be, that changes what choices look at.
 func (s *Sampler) unsettled() bool {
 	return len(s.line) > 0 && s.line[0].todo[0] >= passSplit && s.line[0].todo[0] != passShuffle
 }
@@ -76,7 +76,7 @@ func (s *Sampler) Err(id ident.JobID) error {
 	return nil
 }
 
-// Work does what calls have left to do, budget objects of it (some 20 ns each), and tells whether there is more.
+// Work does what calls have left to do, budget objects of it (some 20 ns each), and reports whether there is more.
 func (s *Sampler) Work(budget int) (more bool) {
 	for budget > 0 && len(s.line) > 0 {
 		budget -= s.walk(budget)
@@ -134,10 +134,10 @@ func (s *Sampler) later(j *job, passes ...pass) {
 	j.todo = append(j.todo, passes...)
 }
 
-// has tells whether a pass of the job waits or is under way.
+// has reports whether a pass of the job waits or is under way.
 func (j *job) has(p pass) bool { return slices.Contains(j.todo, p) }
 
-// underway tells whether a pass of the job has begun.
+// underway reports whether a pass of the job has begun.
 func (s *Sampler) underway(j *job, p pass) bool {
 	return len(j.todo) > 0 && s.line[0] == j && j.todo[0] == p && j.done > 0
 }

@@ -259,7 +259,7 @@ func (b *Buf) isFreed() bool {
 	return b.freed
 }
 
-// end takes the Buf out of those that are being filled and tells whether its key was freed.
+// end takes the Buf out of those that are being filled and reports whether its key was freed.
 func (b *Buf) end() (freed bool) {
 	b.form.mu.Lock()
 	defer b.form.mu.Unlock()
@@ -314,7 +314,7 @@ func (s *Store) Open(k ident.Key) (View, error) {
 	return View{Bytes: bytes, Meta: e.meta, slab: e}, nil
 }
 
-// verifies tells whether the n-th read is one that is verified. Multiples of the golden ratio fall evenly and follow no period
+// verifies reports whether the n-th read is one that is verified. Multiples of the golden ratio fall evenly and follow no period
 // of the reader: of an order that repeats each epoch, every n-th read could be the same samples for ever.
 func (s *Store) verifies(n uint64) bool {
 	return s.verifyEvery == 1 || n*0x9E3779B97F4A7C15 < math.MaxUint64/s.verifyEvery

@@ -77,7 +77,7 @@ func put(t tester, s *Store, k ident.Key, n int64, version uint64) {
 	}
 }
 
-// good tells whether a view shows what put wrote.
+// good reports whether a view shows what put wrote.
 func good(v View, k ident.Key) bool {
 	want := make([]byte, v.Meta.Width)
 	write(want, k, uint64(v.Meta.Height))

@@ -42,9 +42,9 @@
 //
 // # Use
 //
-// New returns a Model. Model.Solve returns a Plan; Model.Predict gives the rate of any other split. Adopt says whether a
-// new plan is worth the evictions it costs. Until every rate is known (Demand.Measured), SimpleSplit decides by a rule
-// of thumb.
+// New returns a Model. Model.Solve returns a Plan; Model.Predict gives the rate of any other split. Adopt says whether
+// a new plan is worth the evictions it costs. Until every rate is known (Demand.Measured), SimpleSplit decides by a
+// rule of thumb.
 //
 // # What it does not do
 //

@@ -21,17 +21,20 @@ type platform struct {
 const gbit = 1e9 / 8
 
 func inHouse() platform {
-	return platform{name: "in-house", nodes: 1, gpu: 4550, decode: 2132, aug: 4050, nic: 10 * gbit, pcie: 32e9, cache: 10 * gbit, storage: 500e6,
+	return platform{name: "in-house", nodes: 1, gpu: 4550, decode: 2132, aug: 4050, nic: 10 * gbit, pcie: 32e9,
+		cache: 10 * gbit, storage: 500e6,
 		budget: 64e9, stored: 114e3, inflation: 5.12, sharers: 1}
 }
 
 func aws() platform {
-	return platform{name: "AWS", nodes: 1, gpu: 9989, decode: 3432, aug: 6520, nic: 10 * gbit, pcie: 32e9, cache: 10 * gbit, storage: 256e6,
+	return platform{name: "AWS", nodes: 1, gpu: 9989, decode: 3432, aug: 6520, nic: 10 * gbit, pcie: 32e9,
+		cache: 10 * gbit, storage: 256e6,
 		budget: 64e9, stored: 114e3, inflation: 5.12, sharers: 1}
 }
 
 func azure() platform {
-	return platform{name: "Azure", nodes: 1, gpu: 14301, decode: 9783, aug: 12930, nic: 80 * gbit, pcie: 64e9, cache: 30 * gbit, storage: 250e6,
+	return platform{name: "Azure", nodes: 1, gpu: 14301, decode: 9783, aug: 12930, nic: 80 * gbit, pcie: 64e9,
+		cache: 30 * gbit, storage: 250e6,
 		budget: 64e9, stored: 114e3, inflation: 5.12, sharers: 1}
 }
 
@@ -46,14 +49,17 @@ func (p platform) footprint(bytes float64) platform {
 	return p
 }
 
-// demand is the platform with one dataset, one recipe and sharers jobs, whose trainings together take what the GPUs take.
+// demand is the platform with one dataset, one recipe and sharers jobs, whose trainings together take what the GPUs
+// take.
 func (p platform) demand() Demand {
 	z := p.inflation * p.stored
-	r := Recipe{Name: "r", Decoded: z, Augmented: z, DecodeAugment: p.decode, Augment: p.aug, Finish: math.Inf(1), Sharers: p.sharers, Degree: 1}
+	r := Recipe{Name: "r", Decoded: z, Augmented: z, DecodeAugment: p.decode, Augment: p.aug, Finish: math.Inf(1),
+		Sharers: p.sharers, Degree: 1}
 	for range p.sharers {
 		r.Jobs = append(r.Jobs, Job{Ingest: float64(p.nodes) * p.gpu / float64(p.sharers)})
 	}
-	return Demand{Budget: p.budget, Machine: Machine{Nodes: p.nodes, Cache: p.cache, NIC: p.nic, PCIe: p.pcie, Storage: p.storage},
+	return Demand{Budget: p.budget, Machine: Machine{Nodes: p.nodes, Cache: p.cache, NIC: p.nic, PCIe: p.pcie,
+		Storage: p.storage},
 		Datasets: []Dataset{{Name: "d", Samples: p.samples, Stored: p.stored, Encoded: p.stored, Recipes: []Recipe{r}}}}
 }
 
@@ -81,7 +87,7 @@ func TestSenecaCases(t *testing.T) {
 		{azure().bytesNotBits(), [4]float64{14301, 12930, 9783, 2193}},
 	} {
 		d := c.p.footprint(128e9).demand()
-		rates, _ := newProblem(&d).dsi(0)
+		rates, _ := newProblem(&d).singleForm(0)
 		for k, f := range [...]int{fAugmented, fDecoded, fEncoded, fStored} {
 			if math.Abs(rates[f]-c.want[k]) > .06 {
 				t.Errorf("%s x%d: form %d gives %.2f, want %.1f", c.p.name, c.p.nodes, f, rates[f], c.want[k])
@@ -161,7 +167,7 @@ func TestSenecaFitted(t *testing.T) {
 		}
 		d := p.footprint(c.footprint).demand()
 		d.Datasets[0].Encoded *= c.encoded
-		rates, _ := newProblem(&d).dsi(0)
+		rates, _ := newProblem(&d).singleForm(0)
 		z := [3]float64{c.encoded * c.stored, c.z, 2 * c.z}
 		n := vertex(float64(d.Datasets[0].Samples), c.budget, z,
 			[3]float64{rates[fEncoded] - rates[fStored], rates[fDecoded] - rates[fStored], rates[fAugmented] - rates[fStored]})
@@ -174,8 +180,9 @@ func TestSenecaFitted(t *testing.T) {
 	}
 }
 
-// TestBottleneckGolden: figures of the law from the research notes, where every source of an augmented sample comes from storage, and of the
-// same memory where the decoded tier holds some: at 48 % it has .617 of the samples, of which .332 are served and .285 are sources.
+// TestBottleneckGolden: figures of the law from the research notes, where every source of an augmented sample comes
+// from storage, and of the same memory where the decoded tier holds some: at 48 % it has .617 of the samples, of which
+// .332 are served and .285 are sources.
 func TestBottleneckGolden(t *testing.T) {
 	big := func(p platform, sharers int, samples int64, stored, inflation float64) platform {
 		p.budget, p.sharers, p.samples, p.stored, p.inflation = 400e9, sharers, samples, stored, inflation
@@ -190,14 +197,15 @@ func TestBottleneckGolden(t *testing.T) {
 	}{
 		{"Azure IN-1K, one job", big(azure(), 1, 1_300_000, 114e3, 2.1), 0, 25.85, 52, 3281, 0, .005},
 		{"Azure IN-1K, four jobs", big(azure(), 4, 1_300_000, 114e3, 2.1), 0, 25.85, 52, 13125, 0, .005},
-		{"Azure IN-1K, one job, decoded sources", big(azure(), 1, 1_300_000, 114e3, 2.1), 0, 48, 52, 3281 * .6679 / (.6679 - .2847), 13841, .005},
+		{"Azure IN-1K, one job, decoded sources", big(azure(), 1, 1_300_000, 114e3, 2.1), 0, 48, 52,
+			3281 * .6679 / (.6679 - .2847), 13841, .005},
 		{"Azure IN-1K, four jobs, decoded sources", big(azure(), 4, 1_300_000, 114e3, 2.1), 0, 48, 52, 14301, 13841, .005},
 		{"Azure OpenImages", big(azure(), 1, 1_900_000, 315.84e3, .8), 5, 95, 0, 4520, 10699, .005},
 	} {
 		s := c.p.split(c.e, c.d, c.a)
 		d := c.p.demand()
-		w := newProblem(&d)
-		if got := w.evaluate(w.spread(s, true)); math.Abs(got.total/c.law-1) > c.tolerance {
+		pr := newProblem(&d)
+		if got := pr.evaluate(pr.spread(s, true)); math.Abs(got.total/c.law-1) > c.tolerance {
 			t.Errorf("%s: the law gives %.0f, want %.0f", c.name, got.total, c.law)
 		}
 		got, err := seneca{}.Predict(d, s)
@@ -214,7 +222,8 @@ func TestBottleneckGolden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e := 100 * float64(plan.Split.Encoded) / float64(p.budget); math.Abs(e-26) > 1 || math.Abs(plan.Rate-4197) > 15 || plan.Split.Augmented != 0 {
+	if e := 100 * float64(plan.Split.Encoded) / float64(p.budget); math.Abs(e-26) > 1 || math.Abs(plan.Rate-4197) > 15 ||
+		plan.Split.Augmented != 0 {
 		t.Errorf("AWS IN-1K: %+v (%.1f %% encoded) at %.0f/s, want 26-74-0 at 4197", plan.Split, e, plan.Rate)
 	}
 	published, err := seneca{}.Solve(p.demand())

@@ -4,11 +4,9 @@ import (
 	"fmt"
 	"math"
 	"reflect"
-	"runtime"
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
 	"larder/internal/xrand"
@@ -16,7 +14,8 @@ import (
 
 // randomDemand draws a demand in which every resource can be the scarce one.
 func randomDemand(r *xrand.Rand, datasets, recipes int) Demand {
-	d := Demand{Machine: Machine{Nodes: 1 + r.IntN(3), Cache: r.LogUniform(1e7, 1e11), NIC: math.Inf(1), PCIe: math.Inf(1), Storage: r.LogUniform(1e6, 1e9),
+	d := Demand{Machine: Machine{Nodes: 1 + r.IntN(3), Cache: r.LogUniform(1e7, 1e11), NIC: math.Inf(1), PCIe: math.Inf(1),
+		Storage:    r.LogUniform(1e6, 1e9),
 		MissesFill: r.IntN(4) == 0}}
 	if r.IntN(3) == 0 {
 		d.Machine.NIC, d.Machine.PCIe = r.LogUniform(1e7, 1e10), r.LogUniform(1e8, 1e11)
@@ -26,7 +25,8 @@ func randomDemand(r *xrand.Rand, datasets, recipes int) Demand {
 		s := Dataset{Name: fmt.Sprint("d", i), Samples: int64(r.LogUniform(1000, 1e6)), Stored: r.LogUniform(1e3, 1e6)}
 		s.Encoded = s.Stored * r.Uniform(.9, 1.2)
 		for j := range recipes {
-			c := Recipe{Name: fmt.Sprint("r", j), Decoded: s.Stored * r.Uniform(.5, 8), Augmented: s.Stored * r.Uniform(.3, 6), Sharers: 1, Degree: r.Uniform(1, 4)}
+			c := Recipe{Name: fmt.Sprint("r", j), Decoded: s.Stored * r.Uniform(.5, 8), Augmented: s.Stored * r.Uniform(.3, 6),
+				Sharers: 1, Degree: r.Uniform(1, 4)}
 			if r.IntN(2) == 0 {
 				c.Prefix = "p"
 			}
@@ -62,8 +62,8 @@ func randomDemand(r *xrand.Rand, datasets, recipes int) Demand {
 	return d
 }
 
-// corners enumerates every point where three of the five planes (memory, samples, n_f = 0) meet: brute force without the
-// theory of seneca.md 1.5.
+// corners enumerates every point where three of the five planes (memory, samples, n_f = 0) meet: brute force without
+// the theory of vertex.
 func corners(samples, memory float64, z, gain [3]float64) float64 {
 	planes := [5][4]float64{{z[0], z[1], z[2], memory}, {1, 1, 1, samples}, {1, 0, 0, 0}, {0, 1, 0, 0}, {0, 0, 1, 0}}
 	best := 0.0
@@ -73,7 +73,8 @@ func corners(samples, memory float64, z, gain [3]float64) float64 {
 				m := [3][4]float64{planes[a], planes[b], planes[c]}
 				det := func(cols [3]int) float64 {
 					g := func(i, j int) float64 { return m[i][cols[j]] }
-					return g(0, 0)*(g(1, 1)*g(2, 2)-g(1, 2)*g(2, 1)) - g(0, 1)*(g(1, 0)*g(2, 2)-g(1, 2)*g(2, 0)) + g(0, 2)*(g(1, 0)*g(2, 1)-g(1, 1)*g(2, 0))
+					return g(0, 0)*(g(1, 1)*g(2, 2)-g(1, 2)*g(2, 1)) - g(0, 1)*(g(1, 0)*g(2, 2)-g(1, 2)*g(2, 0)) + g(0,
+						2)*(g(1, 0)*g(2, 1)-g(1, 1)*g(2, 0))
 				}
 				d := det([3]int{0, 1, 2})
 				if math.Abs(d) < 1e-9 {
@@ -97,8 +98,8 @@ func corners(samples, memory float64, z, gain [3]float64) float64 {
 	return best
 }
 
-// TestVertexIsExact: the vertex solver against brute force over corners and over a grid of shares, and its structure, on
-// 10,000 random inputs.
+// TestVertexIsExact: the vertex solver against brute force over corners and over a grid of shares, and its structure,
+// on 10,000 random inputs.
 func TestVertexIsExact(t *testing.T) {
 	r := xrand.New(4, 1)
 	twoForms, partial := 0, 0
@@ -160,8 +161,8 @@ func TestProgramEqualsVertex(t *testing.T) {
 	r := xrand.New(4, 2)
 	for i := range 2000 {
 		d := randomDemand(r, 1, 1)
-		w := newProblem(&d)
-		a, b := w.averaged(w.vertexLayout()).total, w.averaged(w.eq9Layout()).total
+		pr := newProblem(&d)
+		a, b := pr.averaged(pr.vertexLayout()).total, pr.averaged(pr.eq9Layout()).total
 		if math.Abs(a/b-1) > 1e-9 {
 			t.Fatalf("%d: vertices %g, program %g\n%+v", i, a, b, d)
 		}
@@ -169,18 +170,19 @@ func TestProgramEqualsVertex(t *testing.T) {
 }
 
 // lawOnGrid is the best of the law over a grid of shares, one recipe.
-func lawOnGrid(w *problem, steps int) (best float64) {
+func lawOnGrid(pr *problem, steps int) (best float64) {
 	for e := 0; e <= steps; e++ {
 		for d := 0; d <= steps-e; d++ {
-			b := float64(w.d.Budget) / float64(steps)
+			b := float64(pr.d.Budget) / float64(steps)
 			s := Split{int64(float64(e) * b), int64(float64(d) * b), int64(float64(steps-e-d) * b)}
-			best = max(best, w.evaluate(w.spread(s, true)).total)
+			best = max(best, pr.evaluate(pr.spread(s, true)).total)
 		}
 	}
 	return best
 }
 
-// TestLawIsExact: for one recipe no point of a grid of 2 % beats the program, and the program's value is near the grid's.
+// TestLawIsExact: for one recipe no point of a grid of 2 % beats the program, and the program's value is near the
+// grid's.
 func TestLawIsExact(t *testing.T) {
 	r := xrand.New(4, 3)
 	for i := range 400 {
@@ -206,7 +208,8 @@ func TestLawIsExact(t *testing.T) {
 	}
 }
 
-// TestLawOfTwoDatasets compares the search with a grid over everything that two datasets can be given, fair points only.
+// TestLawOfTwoDatasets compares the search with a grid over everything that two datasets can be given, fair points
+// only.
 func TestLawOfTwoDatasets(t *testing.T) {
 	const steps = 8
 	r := xrand.New(4, 4)
@@ -217,13 +220,13 @@ func TestLawOfTwoDatasets(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w := newProblem(&d)
-		fair := w.evaluate(w.even())
+		pr := newProblem(&d)
+		fair := pr.evaluate(pr.even())
 		best := 0.0
 		var walk func(k, left int, l layout)
 		walk = func(k, left int, l layout) {
 			if k == 6 {
-				if o := w.evaluate(l); o.total > best && o.fits(fair.levels, 1) {
+				if o := pr.evaluate(l); o.total > best && o.fits(fair.levels, 1) {
 					best = o.total
 				}
 				return
@@ -241,7 +244,7 @@ func TestLawOfTwoDatasets(t *testing.T) {
 				walk(k+1, left-n, l)
 			}
 		}
-		walk(0, steps, w.empty())
+		walk(0, steps, pr.empty())
 		ratio := min(p.Rate/best, 1)
 		sum += ratio
 		worst = min(worst, ratio)
@@ -289,7 +292,8 @@ func TestPlanProperties(t *testing.T) {
 			if left := d.Budget - p.Split.Total(); d.Fixed == nil && left > 0 && model == Seneca {
 				rt.Fatalf("%s leaves %d unused", model, left)
 			}
-			if d.Fixed != nil && (p.Split.Encoded != d.Fixed.Encoded || d.Fixed.Augmented >= 0 && p.Split.Augmented != d.Fixed.Augmented) {
+			if d.Fixed != nil && (p.Split.Encoded != d.Fixed.Encoded ||
+				d.Fixed.Augmented >= 0 && p.Split.Augmented != d.Fixed.Augmented) {
 				rt.Fatalf("%s: %+v moved fixed %+v", model, p.Split, *d.Fixed)
 			}
 			var sum Split
@@ -335,7 +339,7 @@ func TestModelProperties(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := xrand.New(rapid.Uint64().Draw(rt, "seed"))
 		d := randomDemand(r, 1, 1)
-		w := newProblem(&d)
+		pr := newProblem(&d)
 		plan := func(model string, d Demand) Plan {
 			m, _ := New(model)
 			p, err := m.Solve(d)
@@ -372,25 +376,26 @@ func TestModelProperties(t *testing.T) {
 		}
 		// The law is at least the harmonic mean of the rates of the single forms: the busiest resource of a mix is no
 		// busier than the forms' own busiest ones together. Degree and the jobs' limits touch both sides alike.
-		split := Split{int64(r.Uint64n(uint64(d.Budget) + 1)), int64(r.Uint64n(uint64(d.Budget) + 1)), int64(r.Uint64n(uint64(d.Budget) + 1))}
-		o := w.evaluate(w.spread(split, true))
+		split := Split{int64(r.Uint64n(uint64(d.Budget) + 1)), int64(r.Uint64n(uint64(d.Budget) + 1)),
+			int64(r.Uint64n(uint64(d.Budget) + 1))}
+		o := pr.evaluate(pr.spread(split, true))
 		sum, ingest := 0.0, 0.0
 		for f, p := range o.mixes[0] {
 			most := 0.0
-			for _, x := range w.items[0].need[f] {
+			for _, x := range pr.items[0].need[f] {
 				most = max(most, x)
 			}
 			sum += p * most
 		}
-		_, kept := w.mix(0, w.spread(split, true))
+		_, kept := pr.mix(0, pr.spread(split, true))
 		for f, part := range kept { // forms of their own: augmented, its source in memory
 			most, rest := 0.0, 0.0
-			for k, x := range w.items[0].need[fAugmented] {
-				most, rest = max(most, x+w.items[0].refill[f][k]), max(rest, x)
+			for k, x := range pr.items[0].need[fAugmented] {
+				most, rest = max(most, x+pr.items[0].refill[f][k]), max(rest, x)
 			}
 			sum += part * (most - rest)
 		}
-		for _, x := range w.items[0].ingest {
+		for _, x := range pr.items[0].ingest {
 			ingest += x
 		}
 		if harmonic := min(1/sum, ingest); o.total < harmonic*(1-1e-9) {
@@ -404,15 +409,18 @@ func TestModelProperties(t *testing.T) {
 		lone.Datasets[0].Recipes[0].Degree = 1
 		lw := newProblem(&lone)
 		without := lw.evaluate(lw.spread(Split{split.Encoded, split.Decoded, 0}, true)).total
-		if with := lw.evaluate(lw.spread(Split{0, 0, split.Augmented}, true)).total; with > lw.evaluate(lw.empty()).total*(1+1e-9) || without <= 0 {
+		if with := lw.evaluate(lw.spread(Split{0, 0, split.Augmented},
+			true)).total; with > lw.evaluate(lw.empty()).total*(1+1e-9) || without <= 0 {
 			rt.Fatalf("augmented helps a lone job: %g, nothing cached %g", with, lw.evaluate(lw.empty()).total)
 		}
 	})
 }
 
-// TestSharedPrefix: two recipes of one prefix pay for decoded samples once, unlike prefixes share the encoded tier only.
+// TestSharedPrefix: two recipes of one prefix pay for decoded samples once, unlike prefixes share the encoded tier
+// only.
 func TestSharedPrefix(t *testing.T) {
-	r := Recipe{Name: "a", Prefix: "resize", Decoded: 5e5, Augmented: 1.5e5, DecodeAugment: 300, Augment: 3000, Finish: math.Inf(1), Sharers: 1, Degree: 1,
+	r := Recipe{Name: "a", Prefix: "resize", Decoded: 5e5, Augmented: 1.5e5, DecodeAugment: 300, Augment: 3000,
+		Finish: math.Inf(1), Sharers: 1, Degree: 1,
 		Jobs: []Job{{math.Inf(1)}}}
 	b := r
 	b.Name = "b"
@@ -454,7 +462,8 @@ func TestSharedPrefix(t *testing.T) {
 // TestFairness: a job whose memory would raise the total more elsewhere keeps its fair share, unless told otherwise.
 func TestFairness(t *testing.T) {
 	recipe := func(jobs int) Recipe {
-		r := Recipe{Name: "r", Decoded: 5e5, Augmented: 1.5e5, DecodeAugment: 400, Augment: 4000, Finish: math.Inf(1), Sharers: 1, Degree: 1}
+		r := Recipe{Name: "r", Decoded: 5e5, Augmented: 1.5e5, DecodeAugment: 400, Augment: 4000, Finish: math.Inf(1),
+			Sharers: 1, Degree: 1}
 		for range jobs {
 			r.Jobs = append(r.Jobs, Job{math.Inf(1)})
 		}
@@ -462,7 +471,8 @@ func TestFairness(t *testing.T) {
 	}
 	small, large := Dataset{Name: "small", Samples: 2000, Stored: 1e5, Encoded: 1e5, Recipes: []Recipe{recipe(1)}},
 		Dataset{Name: "large", Samples: 200_000, Stored: 1e5, Encoded: 1e5, Recipes: []Recipe{recipe(3)}}
-	d := Demand{Budget: 4e9, Machine: Machine{Nodes: 1, Cache: 1e11, NIC: math.Inf(1), PCIe: math.Inf(1), Storage: 2e7}, Datasets: []Dataset{small, large}}
+	d := Demand{Budget: 4e9, Machine: Machine{Nodes: 1, Cache: 1e11, NIC: math.Inf(1), PCIe: math.Inf(1), Storage: 2e7},
+		Datasets: []Dataset{small, large}}
 	fair, err := bottleneck{}.Solve(d)
 	if err != nil {
 		t.Fatal(err)
@@ -490,77 +500,3 @@ func TestFairness(t *testing.T) {
 		}
 	}
 }
-
-// TestBadDemand: each mistake is refused with the name of the value, never with a panic.
-// TestNothingToDivide: a budget of 0, and one smaller than a sample, are plans and no errors.
-func TestAdopt(t *testing.T) {
-	a, b := Split{Encoded: 100}, Split{Decoded: 100}
-	for _, c := range []struct {
-		name string
-		c    Change
-		want bool
-		why  string
-	}{
-		{"same", Change{Now: a, Next: a, NowRate: 1, NextRate: 9, Budget: 100}, false, "is the best"},
-		{"other jobs, small gain", Change{Now: a, Next: b, NowRate: 100, NextRate: 103, Budget: 100, First: true}, true, "3.0 %"},
-		{"other jobs, no gain", Change{Now: a, Next: b, NowRate: 1, NextRate: 1, Budget: 100, First: true}, false, "only 0.0 %"},
-		{"other jobs, unfair", Change{Now: a, Next: b, NowRate: 2, NextRate: 1, Budget: 100, First: true, Unfair: true}, true, "fair share"},
-		{"the same jobs, unfair", Change{Now: a, Next: b, NowRate: 2, NextRate: 1, Budget: 100, Unfair: true}, false, "only 0.0 %"},
-		{"memory of nobody", Change{Now: Split{Encoded: 90}, Next: a, NowRate: 1, NextRate: 1, Budget: 100}, true, "10B belong to no tier"},
-		{"over budget", Change{Now: a, Next: Split{Decoded: 50}, NowRate: 2, NextRate: 1, Budget: 50}, true, "exceeds 50B"},
-		{"big gain, same epoch", Change{Now: a, Next: b, NowRate: 100, NextRate: 111, Budget: 100}, true, "11 %"},
-		{"small gain, same epoch", Change{Now: a, Next: b, NowRate: 100, NextRate: 109, Budget: 100, EpochsSinceMoved: .9}, false, "waits"},
-		{"small gain, next epoch", Change{Now: a, Next: b, NowRate: 100, NextRate: 109, Budget: 100, EpochsSinceMoved: 1}, true, "9.0 %"},
-		{"noise", Change{Now: a, Next: b, NowRate: 100, NextRate: 101, Budget: 100, EpochsSinceMoved: 5}, false, "only 1.0 %"},
-		{"worse", Change{Now: a, Next: b, NowRate: 100, NextRate: 90, Budget: 100, EpochsSinceMoved: 5}, false, "only 0.0 %"},
-		{"few bytes", Change{Now: Split{Encoded: 60, Decoded: 40}, Next: Split{Encoded: 56, Decoded: 44}, NowRate: 100, NextRate: 105, Budget: 100, EpochsSinceMoved: 5}, false, "only 4B would move"},
-		{"few bytes, a tier of its own", Change{Now: a, Next: Split{Encoded: 96, Decoded: 4}, NowRate: 100, NextRate: 105, Budget: 100, EpochsSinceMoved: 5}, true, "5.0 %"},
-		{"no rate", Change{Now: a, Next: b, NextRate: 105, Budget: 100}, true, "nothing was decided"},
-	} {
-		got, why := Adopt(c.c)
-		if got != c.want || !strings.Contains(why, c.why) {
-			t.Errorf("%s: %v, %q", c.name, got, why)
-		}
-	}
-}
-
-// BenchmarkPartition is the solve of a daemon with many datasets and recipes; 10 ms are allowed for 16.
-func BenchmarkPartition(b *testing.B) {
-	for _, size := range [][2]int{{1, 1}, {4, 1}, {16, 1}, {16, 4}, {64, 4}} {
-		for _, model := range Models() {
-			b.Run(fmt.Sprintf("%s/%dx%d", model, size[0], size[1]), func(b *testing.B) {
-				r := xrand.New(4, 5)
-				list := make([]Demand, 16)
-				for i := range list {
-					list[i] = randomDemand(r, size[0], size[1])
-					list[i].Machine.Waiting = MeasuredWaiting // as a daemon has it
-				}
-				m, _ := New(model)
-				b.ReportAllocs()
-				runtime.LockOSThread()
-				defer runtime.UnlockOSThread()
-				began, n := threadTime(b), 0
-				for b.Loop() {
-					if _, err := m.Solve(list[n%len(list)]); err != nil {
-						b.Fatal(err)
-					}
-					n++
-				}
-				b.ReportMetric(float64(threadTime(b)-began)/float64(b.N)/1e6, "cpu-ms/op")
-			})
-		}
-	}
-}
-
-// threadTime is the processor time of the calling thread in nanoseconds: what a solve costs whatever else the machine does.
-func threadTime(b *testing.B) int64 {
-	b.Helper()
-	var t unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
-		b.Fatal(err)
-	}
-	return t.Nano()
-}
-
-// TestExtremeDemands: rates and sizes many orders of magnitude apart, as a broken measurement gives them, still end in a split
-// within the budget.

@@ -6,27 +6,33 @@ import (
 	"larder/internal/units"
 )
 
-// Split is how many bytes each tier gets.
+// Split holds how many bytes each tier gets.
 type Split struct{ Encoded, Decoded, Augmented int64 }
 
-// Total is the sum.
+// Total returns the bytes of all tiers together.
 func (s Split) Total() int64 { return s.Encoded + s.Decoded + s.Augmented }
 
-// Wanted is what a split is decided from.
+// Wanted is what SimpleSplit decides from.
 type Wanted struct {
-	Total                                      int64 // bytes for all tiers together
-	EncodedBytes, DecodedBytes, AugmentedBytes int64 // of everything active jobs want in each form; 0 = unknown
-	ShareGroups                                int   // groups of at least two jobs that share augmented samples
+	Total int64 // bytes for all tiers together
+	// bytes of all samples that active jobs need, in each form; 0 = unknown
+	EncodedBytes, DecodedBytes, AugmentedBytes int64
+	ShareGroups                                int // groups of two or more jobs that share augmented samples
 }
 
-// RuleOfThumb is what the model is called where SimpleSplit decided.
+// RuleOfThumb is the name that reports give to SimpleSplit.
 const RuleOfThumb = "rule of thumb"
 
-// SimpleSplit divides the total by rule of thumb, and says why in a sentence for people. Decoded gets all that is wanted
-// when it fits, because a decoded hit saves reading and decoding, and encoded up to half of what is over, so that its
-// entries are not flushed when a job leaves and the rest comes to fit; else a fifth goes to encoded, where a byte holds
-// about five times as many samples and a hit still saves the read. With share groups augmented takes what it needs,
-// at most a quarter; without, nothing (design.md G3: a lone job never meets an instance twice). Never exceeds Total.
+// SimpleSplit divides the total by a rule of thumb, and returns the reason as a sentence for people. The result never
+// exceeds Total.
+//
+//   - With share groups, augmented takes what it needs, at most a quarter. Without, it takes nothing: an instance
+//     serves a job only once, so a job that shares with no other never finds one twice (docs/guarantees.md).
+//   - If all needed samples fit decoded, decoded takes that much, because a decoded hit saves both the read and the
+//     decode. Encoded takes up to half of the rest, so that its entries survive when a job leaves and the rest comes to
+//     fit.
+//   - Otherwise a fifth goes to encoded, where a byte holds about five times as many samples and a hit still saves the
+//     read, and the rest to decoded.
 func SimpleSplit(in Wanted) (Split, string) {
 	total := max(in.Total, 0)
 	if total == 0 {
@@ -49,7 +55,8 @@ func SimpleSplit(in Wanted) (Split, string) {
 	case in.DecodedBytes <= rest:
 		s.Encoded = min((rest-in.DecodedBytes)/2, max(in.EncodedBytes, 0))
 		s.Decoded = rest - s.Encoded
-		return s, fmt.Sprintf("decoded holds all: the %s wanted fit into %s", units.Size(in.DecodedBytes), units.Size(s.Decoded)) + why
+		return s, fmt.Sprintf("decoded holds all: the %s wanted fit into %s", units.Size(in.DecodedBytes),
+			units.Size(s.Decoded)) + why
 	default:
 		s.Encoded = rest / 5
 		if in.EncodedBytes > 0 {

@@ -5,8 +5,9 @@ import (
 	"testing"
 )
 
-// unlike is three jobs with batches of 25, 50 and 75 that share augmented samples of 64 x 64 pixels, of 700 photographs in 6 GiB, as
-// measured on two processors: 2.1 of them read and decode together, and where no tier keeps the augmented sample 1.8 augment together.
+// unlike is three jobs with batches of 25, 50 and 75 that share augmented samples of 64 x 64 pixels, of 700 photographs
+// in 6 GiB, as measured on two processors: 2.1 of them read and decode together, and where no tier keeps the augmented
+// sample 1.8 augment together.
 func unlike() Demand {
 	d := photographs(3)
 	d.Budget, d.Machine.Storage = 6<<30, 1e9
@@ -15,7 +16,8 @@ func unlike() Demand {
 	return d
 }
 
-// TestDecodedSources: what is augmented anew is decoded anew only where the decoded tier does not hold it, and is augmented once for all.
+// TestDecodedSources: what is augmented anew is decoded anew only where the decoded tier does not hold it, and is
+// augmented once for all.
 func TestDecodedSources(t *testing.T) {
 	d := unlike()
 	d.Machine.Waiting = 0
@@ -39,13 +41,14 @@ func TestDecodedSources(t *testing.T) {
 			t.Fatal(err)
 		}
 		if cpu := got.Load[CPU] / got.Rate; math.Abs(cpu/c.cpu-1) > 1e-3 {
-			t.Errorf("decoded %v, augmented %v: %.3f us of the processors a sample, want %.3f", c.decoded, c.augmented, 1e6*cpu, 1e6*c.cpu)
+			t.Errorf("decoded %v, augmented %v: %.3f us of the processors a sample, want %.3f", c.decoded, c.augmented, 1e6*cpu,
+				1e6*c.cpu)
 		}
 	}
 }
 
-// TestSmallFormInALargeBudget: a budget that holds all decoded samples twelve times over has room for the augmented ones, which are smaller
-// and save augmentations. The model gave them nothing while it charged each with a decode.
+// TestSmallFormInALargeBudget: a budget that holds all decoded samples twelve times over has room for the augmented
+// ones, which are smaller and save augmentations. The model gave them nothing while it charged each with a decode.
 func TestSmallFormInALargeBudget(t *testing.T) {
 	d := unlike()
 	p, err := bottleneck{}.Solve(d)
@@ -60,17 +63,20 @@ func TestSmallFormInALargeBudget(t *testing.T) {
 	for _, c := range p.Candidates {
 		rates[c.Name] = c.Rate
 	}
-	if both, alone := rates["half decoded, half augmented"], rates["all decoded"]; both < 1.4*alone || p.Rate < both*(1-1e-6) {
+	if both, alone := rates["half decoded, half augmented"],
+		rates["all decoded"]; both < 1.4*alone || p.Rate < both*(1-1e-6) {
 		t.Errorf("chosen %.0f, half decoded and half augmented %.0f, all decoded %.0f samples/s", p.Rate, both, alone)
 	}
 	// The daemon, which has given all to decoded, takes it at once: 9 MB of 6 GiB are a tier that comes.
 	now := Split{Encoded: p.Split.Encoded, Decoded: p.Split.Decoded + p.Split.Augmented}
-	if ok, why := Adopt(Change{Now: now, Next: p.Split, NowRate: 100, NextRate: 103, Budget: d.Budget, EpochsSinceMoved: 1}); !ok {
+	if ok, why := Adopt(Change{Now: now, Next: p.Split, NowRate: 100, NextRate: 103, Budget: d.Budget,
+		EpochsSinceMoved: 1}); !ok {
 		t.Error(why)
 	}
 }
 
-// TestAllAugmentTogether: jobs in step that augment everything together need no tier for it, where memory is fast enough for decoded samples.
+// TestAllAugmentTogether: jobs in step that augment everything together need no tier for it, where memory is fast
+// enough for decoded samples.
 func TestAllAugmentTogether(t *testing.T) {
 	d := unlike()
 	d.Machine.Cache = math.Inf(1)

@@ -1,19 +1,20 @@
 package partition
 
-// wait slows the jobs until the most loaded resource has time for the part of the others' work that it does not hide. All levels fall by the
-// same part, as jobs are served in turn; who is at the speed of its training below that stays there. reach is the level at which an
-// item's jobs were stopped, or would have been were it not for their training.
-func (o *outcome) wait(w *problem, need []vector, reach []float64) {
-	part := w.d.Machine.Waiting
-	// At a level, jobs either are at the speed of their training or rise with it: work of them is fixed + level*slope. Where they are
-	// counted for the wrong one that is too much, so the level only rises from one round to the next, up to where all are right.
+// wait slows the jobs until the most loaded resource has time for the part of the others' work that it does not hide.
+// All levels fall by the same part, because jobs are served in turn; a job whose training is slower than that keeps its
+// speed. reach is the level at which an item's jobs were stopped, or would have been if their training were faster.
+func (o *outcome) wait(pr *problem, need []vector, reach []float64) {
+	part := pr.d.Machine.Waiting
+	// At a level, a job either runs at the speed of its training or rises with the level: its work is fixed or
+	// level*slope. Counting a job in the wrong group overestimates its work. So the level only rises from round to round,
+	// until all jobs are in the right group.
 	round := func(level float64) float64 {
 		var fixed, slope vector
-		for i := range w.items {
+		for i := range pr.items {
 			rate, rising := 0.0, 0.0
-			for n, t := range w.items[i].ingest { // ascending
+			for n, t := range pr.items[i].ingest { // ascending
 				if t > level*reach[i] {
-					rising = float64(len(w.items[i].ingest)-n) * reach[i]
+					rising = float64(len(pr.items[i].ingest)-n) * reach[i]
 					break
 				}
 				rate += t
@@ -38,7 +39,7 @@ func (o *outcome) wait(w *problem, need []vector, reach []float64) {
 		return next
 	}
 	level := 0.0
-	for range 2 * (w.jobs + 1) {
+	for range 2 * (pr.jobs + 1) {
 		next := round(level)
 		if next <= level*(1+1e-12) {
 			break
@@ -47,9 +48,9 @@ func (o *outcome) wait(w *problem, need []vector, reach []float64) {
 	}
 	trained := 0
 	o.total, o.load = 0, [NumResources]float64{}
-	for i := range w.items {
+	for i := range pr.items {
 		o.rates[i], o.levels[i] = 0, 0
-		for _, t := range w.items[i].ingest {
+		for _, t := range pr.items[i].ingest {
 			x := min(t, level*reach[i])
 			if x == t {
 				trained++
@@ -62,8 +63,8 @@ func (o *outcome) wait(w *problem, need []vector, reach []float64) {
 			o.load[k] += float64(o.rates[i] * x)
 		}
 	}
-	o.load[Training] = float64(trained) / float64(w.jobs)
-	if o.binding == Training { // the law itself has time for all, so nothing is used up: what works most is waited for most
+	o.load[Training] = float64(trained) / float64(pr.jobs)
+	if o.binding == Training { // no resource is used up by the pure law: name the busiest one
 		for k, x := range o.load[:Training] {
 			if o.binding == Training || x > o.load[o.binding]+1e-6 {
 				o.binding = Resource(k)
@@ -72,7 +73,7 @@ func (o *outcome) wait(w *problem, need []vector, reach []float64) {
 	}
 }
 
-// sumMost is the work of all resources of the machine, and of the most loaded one.
+// sumMost returns the work of all resources of the machine, and that of the most loaded one.
 func sumMost(work *vector) (sum, most float64) {
 	for _, x := range work {
 		sum, most = sum+x, max(most, x)
@@ -80,8 +81,9 @@ func sumMost(work *vector) (sum, most float64) {
 	return sum, most
 }
 
-// waited is how long work takes: that of the most loaded resource, and the part of the others' that it does not hide.
-func (w *problem) waited(work *vector) float64 {
+// waited returns how long work takes: that of the most loaded resource, plus the part of the others' that it does not
+// hide.
+func (pr *problem) waited(work *vector) float64 {
 	sum, most := sumMost(work)
-	return most + float64(w.d.Machine.Waiting*(sum-most))
+	return most + float64(pr.d.Machine.Waiting*(sum-most))
 }

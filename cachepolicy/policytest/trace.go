@@ -1,5 +1,5 @@
-// Package policytest drives cache policies over traces of requests, for tests and for the table of docs/policies.md: entries
-// of one size, one tier, no look-ahead. The tier is a plain map, apart from the daemon's index on purpose.
+// Package policytest drives cache policies over traces of requests, for tests and for the table of docs/policies.md:
+// entries of one size, one tier, no look-ahead. The tier is a plain map, apart from the daemon's index on purpose.
 package policytest
 
 import (
@@ -22,8 +22,8 @@ type Request struct {
 	Need   uint16 // other jobs that still need the sample in their running epochs, when this one has it
 }
 
-// Shuffled is a trace of jobs that take a sample each in turn from fresh uniform orders of the same dataset, so that the
-// epochs of all begin and end together.
+// Shuffled is a trace of jobs that take a sample each in turn from fresh uniform orders of the same dataset, so that
+// the epochs of all begin and end together.
 func Shuffled(samples, jobs, epochs int, r *xrand.Rand) *Trace {
 	t := &Trace{Samples: samples, Requests: make([]Request, 0, samples*jobs*epochs)}
 	orders := make([][]uint32, jobs)
@@ -153,15 +153,18 @@ type Future interface {
 }
 
 // Run drives a policy over the trace with room for capacity entries, and returns the hits of each epoch of all jobs
-// together. future, which may be nil, is what the policy was given. At the beginning of each epoch all needs are told anew.
+// together. future, which may be nil, is what the policy was given. At the beginning of each epoch all needs are told
+// anew.
 //
-// dropSpent takes an entry out once no job needs it, and keeps out what nobody needs: refcount as Joader's paper has it.
+// dropSpent takes an entry out once no job needs it, and keeps out what nobody needs: refcount as Joader's paper has
+// it.
 func Run(t *Trace, capacity int, e cachepolicy.Evictor, future Future, dropSpent bool) (hits []int) {
 	return RunEach(t, capacity, e, future, dropSpent, func(bool) {})
 }
 
 // RunEach is Run that also tells of each request whether it was a hit.
-func RunEach(t *Trace, capacity int, e cachepolicy.Evictor, future Future, dropSpent bool, each func(hit bool)) (hits []int) {
+func RunEach(t *Trace, capacity int, e cachepolicy.Evictor, future Future, dropSpent bool,
+	each func(hit bool)) (hits []int) {
 	s, _ := e.(cachepolicy.Sighted)
 	in := make([]uint32, t.Samples) // handle + 1
 	object := make([]ident.ObjectID, capacity)

@@ -33,8 +33,8 @@ func run(t *testing.T, tr *Trace, name string, capacity, warm int, dropSpent boo
 	return tr.Ratio(Run(tr, capacity, e, f, dropSpent), warm)
 }
 
-// One job, fresh uniform orders. The formulas: an LRU entry is hit when the distinct samples between its two uses fit, which
-// integrates to c + (1-c) ln(1-c); what is never evicted is hit once an epoch, and no policy can do better.
+// One job, fresh uniform orders. The formulas: an LRU entry is hit when the distinct samples between its two uses fit,
+// which integrates to c + (1-c) ln(1-c); what is never evicted is hit once an epoch, and no policy can do better.
 func TestClosedForms(t *testing.T) {
 	if invariant.Enabled {
 		t.Skip("statistics of one goroutine: they run without the race detector, which makes them ten times as slow")
@@ -51,8 +51,8 @@ func TestClosedForms(t *testing.T) {
 	}
 }
 
-// Figures of another simulator, written independently (8,000 samples, means of epochs 3 to 6, three digits): tolerance is 2 %
-// and four standard deviations of a binomial count.
+// Figures of another simulator, written independently (8,000 samples, means of epochs 3 to 6, three digits): tolerance
+// is 2 % and four standard deviations of a binomial count.
 func TestAgainstAnotherSimulator(t *testing.T) {
 	const n = 8000
 	one, four := Shuffled(n, 1, 6, xrand.New(1)), Shuffled(n, 4, 6, xrand.New(1))
@@ -181,7 +181,8 @@ func compareDocs(t *testing.T, names []string, rows [][]float64) {
 		}
 		for i, cell := range cells {
 			if v, err := strconv.ParseFloat(cell, 64); err != nil || math.Abs(v-rows[i][k]) > close {
-				t.Errorf("docs/policies.md, %s, %d jobs, %.0f %%: %s, measured %.4f", name, golden[i].jobs, 100*golden[i].share, cell, rows[i][k])
+				t.Errorf("docs/policies.md, %s, %d jobs, %.0f %%: %s, measured %.4f", name, golden[i].jobs, 100*golden[i].share,
+					cell, rows[i][k])
 			}
 		}
 	}

@@ -90,14 +90,14 @@ func New(name string, seed uint64) (*Sampler, error) {
 // Name is the name that New took.
 func (s *Sampler) Name() string { return s.name }
 
-// Joint tells whether Round couples the draws of its jobs, so that whoever plans should ask for many jobs at once.
+// Joint reports whether Round couples the draws of its jobs, so that whoever plans should ask for many jobs at once.
 func (s *Sampler) Joint() bool { return s.name == "joader" }
 
-// WriteOnly tells whether the jobs of this baseline never look into the cache: each pick is a load but for those that other jobs
+// WriteOnly reports whether the jobs of this baseline never look into the cache: each pick is a load but for those that other jobs
 // of the same baseline make in the same round.
 func (s *Sampler) WriteOnly() bool { return s.name == "joader-as-released" }
 
-// Opportunist tells whether Turnover has something to say.
+// Opportunist reports whether Turnover has something to say.
 func (s *Sampler) Opportunist() bool { return s.name == "ods" }
 
 // Join registers a job; it is idle until StartEpoch. Of the spec only the subset counts. The errors are those of dsa. On an error
@@ -261,7 +261,7 @@ func (s *Sampler) Need(x ident.ObjectID) int {
 	return s.need[x].Len()
 }
 
-// Needs tells whether the job still needs x in its running epoch.
+// Needs reports whether the job still needs x in its running epoch.
 func (s *Sampler) Needs(id ident.JobID, x ident.ObjectID) bool {
 	j := s.byID[id]
 	return j != nil && int(x) < len(s.need) && s.need[x].Has(j.slot)
@@ -309,7 +309,7 @@ const gone = ^uint32(0)
 
 func (b *bag) len() int { return len(b.items) }
 
-// add puts x in and tells whether it was out.
+// add puts x in and reports whether it was out.
 func (b *bag) add(x uint32) bool {
 	if n := int(x) + 1; n > len(b.pos) {
 		old := len(b.pos)
@@ -323,7 +323,7 @@ func (b *bag) add(x uint32) bool {
 	return true
 }
 
-// remove takes x out and tells whether it was in.
+// remove takes x out and reports whether it was in.
 func (b *bag) remove(x uint32) bool {
 	if !b.has(x) {
 		return false
@@ -338,7 +338,7 @@ func (b *bag) remove(x uint32) bool {
 
 func (b *bag) has(x uint32) bool { return int(x) < len(b.pos) && b.pos[x] != 0 && b.pos[x] != gone }
 
-// member tells whether x was ever in.
+// member reports whether x was ever in.
 func (b *bag) member(x uint32) bool { return int(x) < len(b.pos) && b.pos[x] != 0 }
 
 func (b *bag) draw(r *xrand.Rand) uint32 { return b.items[r.IntN(len(b.items))] }

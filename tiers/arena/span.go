@@ -258,7 +258,7 @@ func (a *Arena) prefault() {
 	}
 }
 
-// prefaultSome fills one step and tells whether there may be more to do.
+// prefaultSome fills one step and reports whether there may be more to do.
 func (a *Arena) prefaultSome() bool {
 	a.warming.Lock()
 	defer a.warming.Unlock()

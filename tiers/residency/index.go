@@ -39,7 +39,7 @@ type apportioned interface {
 	sighted
 	restorer
 	Weigh(h uint32, k ident.Key, bytes int64)
-	// Fits tells whether the group of what Admit or Newcomer was last told of may take so many bytes more. When it does not, the
+	// Fits reports whether the group of what Admit or Newcomer was last told of may take so many bytes more. When it does not, the
 	// next Victim is of that group.
 	Fits(bytes int64) bool
 }

@@ -32,7 +32,7 @@ func (t *tables) UsedBy(h Handle) int { return int(t.entry(t.live(h).entry).used
 // while Is says so. It is never 0, and is used again after 4 billion admissions.
 func (t *tables) Generation(h Handle) uint32 { return t.entry(t.live(h).entry).gen }
 
-// Is tells whether the handle is alive and its entry of that generation. Any value may be asked about.
+// Is reports whether the handle is alive and its entry of that generation. Any value may be asked about.
 func (t *tables) Is(h Handle, generation uint32) bool {
 	if int(h>>blockBits) >= len(t.blocks) {
 		return false
@@ -41,10 +41,10 @@ func (t *tables) Is(h Handle, generation uint32) bool {
 	return s.state() != dead && t.entry(s.entry).gen == generation
 }
 
-// Resident tells whether the entry is in, rather than leaving.
+// Resident reports whether the entry is in, rather than leaving.
 func (t *tables) Resident(h Handle) bool { return t.live(h).state() == resident }
 
-// Ready tells whether the bytes are there.
+// Ready reports whether the bytes are there.
 func (t *tables) Ready(h Handle) bool { return t.live(h).ready() }
 
 // SetReady tells that the bytes are there.

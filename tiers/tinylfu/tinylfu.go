@@ -259,7 +259,7 @@ func Make(name string, r *xrand.Rand, g cachepolicy.Given, entries int) (cachepo
 	return e, err
 }
 
-// Known tells whether Make knows the name.
+// Known reports whether Make knows the name.
 func Known(name string) bool {
 	return name == Name || slices.Contains(cachepolicy.Names(), name) || cachepolicy.NeedsFuture(name)
 }
