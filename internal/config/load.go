@@ -139,9 +139,9 @@ func (c *Config) parse(name string, data []byte) (problems []error) {
 }
 
 type walker struct {
-	c    *Config
-	file string
-	seen map[string]Origin
+	c        *Config
+	file     string
+	seen     map[string]Origin
 	problems []error
 }
 

@@ -15,7 +15,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
 )
 
 func TestErrorText(t *testing.T) {
