@@ -2,6 +2,8 @@ package coresim
 
 import (
 	"encoding/binary"
+	"fmt"
+	"strconv"
 
 	"larder/internal/coordinator"
 	"larder/internal/ident"
@@ -48,17 +50,77 @@ func (s *sim) describe(e coordinator.Effect) {
 	case coordinator.JobEnded:
 		s.word(12, uint64(x.Job))
 	case coordinator.Persist:
-		s.word(13, x.Seq, uint64(x.Kind), uint64(x.Job), uint64(x.Rank), uint64(x.Inc), uint64(x.Epoch), uint64(x.Step), x.Seed, uint64(len(x.Objects)))
-		for _, o := range x.Objects {
-			s.note = binary.LittleEndian.AppendUint32(s.note, uint32(o))
-		}
-		s.note = append(s.note, x.Text...)
+		s.describeRecord(x.Seq, describedRecord(x.Record))
 	case coordinator.Reply:
 		s.word(14, uint64(x.Token), uint64(x.Job), uint64(x.Inc))
 	case coordinator.Complain:
 		s.word(15, uint64(x.Job))
 		s.note = append(s.note, x.Text...)
 	}
+}
+
+// described is what the hashes have of a record: the fields of the one struct that all kinds had when they were recorded.
+type described struct {
+	kind    uint64
+	job     ident.JobID
+	rank    int
+	inc     ident.Incarnation
+	epoch   uint32
+	step    uint64
+	seed    uint64
+	objects []ident.ObjectID
+	text    string
+}
+
+func describedRecord(r coordinator.Record) described {
+	switch r := r.(type) {
+	case coordinator.RecordRegistered:
+		return described{kind: 0, job: r.Job, seed: r.Seed, text: r.Name}
+	case coordinator.RecordAttached:
+		return described{kind: 1, job: r.Job, rank: r.Rank, inc: r.Inc, text: r.Client}
+	case coordinator.RecordEpochStarted:
+		return described{kind: 2, job: r.Job, epoch: r.Epoch, step: uint64(r.Instance)}
+	case coordinator.RecordAssigned:
+		return described{kind: 3, job: r.Job, rank: r.Rank, inc: r.Inc, epoch: r.Epoch, step: uint64(r.Step), objects: r.Objects}
+	case coordinator.RecordGivenEarlier:
+		return described{kind: 3, job: r.Job, rank: -1, epoch: r.Epoch, step: uint64(r.Chunk), objects: r.Objects}
+	case coordinator.RecordReturned:
+		return described{kind: 4, job: r.Job, rank: r.Rank, inc: r.Inc, epoch: r.Epoch, step: uint64(r.Step), objects: r.Objects}
+	case coordinator.RecordEpochEnded:
+		return described{kind: 5, job: r.Job, epoch: r.Epoch, text: r.State.String()}
+	case coordinator.RecordQuarantined:
+		return described{kind: 6, job: r.Job, objects: []ident.ObjectID{r.Object}, text: r.Reason}
+	case coordinator.RecordEnded:
+		return described{kind: 7, job: r.Job, text: r.Reason}
+	case coordinator.RecordSubsetChanged:
+		return described{kind: 8, job: r.Job, epoch: r.Epoch, step: uint64(r.Mark)}
+	case coordinator.RecordPaused:
+		return described{kind: 9, job: r.Job}
+	case coordinator.RecordUnpaused:
+		return described{kind: 10, job: r.Job}
+	case coordinator.RecordDealt:
+		return described{kind: 11, job: r.Job, epoch: r.Epoch, step: uint64(r.Step), objects: r.Objects, text: strconv.Itoa(r.GivenUp)}
+	}
+	panic(fmt.Sprintf("coresim: unknown record %T", r))
+}
+
+func (s *sim) describeRecord(seq uint64, d described) {
+	s.word(13, seq, d.kind, uint64(d.job), uint64(d.rank), uint64(d.inc), uint64(d.epoch), d.step, d.seed, uint64(len(d.objects)))
+	for _, o := range d.objects {
+		s.note = binary.LittleEndian.AppendUint32(s.note, uint32(o))
+	}
+	s.note = append(s.note, d.text...)
+}
+
+// assigned counts the samples that a record commits to a job, those of an earlier job included.
+func assigned(r coordinator.Record) uint64 {
+	switch r := r.(type) {
+	case coordinator.RecordAssigned:
+		return uint64(len(r.Objects))
+	case coordinator.RecordGivenEarlier:
+		return uint64(len(r.Objects))
+	}
+	return 0
 }
 
 func (s *sim) describeFill(x *coordinator.Fill) {

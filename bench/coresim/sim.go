@@ -422,8 +422,7 @@ func (s *sim) do(eff coordinator.Effect) {
 			c.ranks[x.Rank].gone = true
 		}
 	case coordinator.Persist:
-		if x.Kind == coordinator.RecAssign {
-			n := uint64(len(x.Objects))
+		if n := assigned(x.Record); n > 0 {
 			s.events, s.picks = s.events+n, s.picks+n
 		}
 		s.after(50*time.Microsecond, func() { s.step(coordinator.Persisted{Seq: x.Seq}) })

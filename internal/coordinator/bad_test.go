@@ -13,7 +13,7 @@ func TestABatchWaitsForTheRecordOfItsBadSamples(t *testing.T) {
 	writing := true
 	r.hold = func(e Effect) bool {
 		p, ok := e.(Persist)
-		return ok && p.Kind == RecQuarantine && writing
+		return ok && kindOf[RecordQuarantined](p) && writing
 	}
 	p := r.join("a", 0, 8, 4)
 	r.run()

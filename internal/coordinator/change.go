@@ -70,7 +70,7 @@ func (c *Core) changeSubset(e ChangeSubset) {
 		default: // whoever comes back begins the epoch afresh
 			first = j.Epoch
 		}
-		c.persist(Persist{Kind: RecSubset, Job: j.ID, Epoch: first, Step: int(e.Mark)}, nil)
+		c.persist(RecordSubsetChanged{Job: j.ID, Epoch: first, Mark: e.Mark}, nil)
 	}
 	if j.State.Ended() {
 		c.reply(e.Token, Reply{Err: jobGone(j.ID, j.Spec.Name)})
@@ -180,7 +180,7 @@ func (c *Core) pause(e Pause) {
 			c.setActive(s, false)
 			c.refreshNeeds()
 		}
-		c.persist(Persist{Kind: RecPause, Job: j.ID}, nil)
+		c.persist(RecordPaused{Job: j.ID}, nil)
 	case !e.On:
 		c.resume(s)
 	}
@@ -197,7 +197,7 @@ func (c *Core) resume(s *stream) {
 	for r := range j.Ranks {
 		j.Ranks[r].LastTake, j.Ranks[r].Heard = c.now, c.now // it was not idle, it was stopped
 	}
-	c.persist(Persist{Kind: RecResume, Job: j.ID}, nil)
+	c.persist(RecordUnpaused{Job: j.ID}, nil)
 	if j.Attached() > 0 {
 		c.touch(s)
 		c.advance(s)

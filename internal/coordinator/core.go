@@ -342,13 +342,13 @@ func (c *Core) Deadline() time.Time {
 
 func (c *Core) emit(e Effect) { c.out = append(c.out, e) }
 
-func (c *Core) persist(p Persist, then func()) {
+// persist has a record made durable, and does then once it is.
+func (c *Core) persist(r Record, then func()) {
 	c.nextSeq++
-	p.Seq = c.nextSeq
 	if then != nil {
-		c.persists[p.Seq] = then
+		c.persists[c.nextSeq] = then
 	}
-	c.emit(p)
+	c.emit(Persist{Seq: c.nextSeq, Record: r})
 }
 
 func (c *Core) persisted(e Persisted) {

@@ -214,7 +214,7 @@ func (c *Core) giveBack(s *stream, r int, which func(*back) bool) (gone []back) 
 		if b.counted {
 			continue
 		}
-		c.persist(Persist{Kind: RecReturn, Job: s.job.ID, Rank: r, Inc: s.job.Ranks[r].Incarnation, Epoch: b.epoch, Step: b.step}, nil)
+		c.persist(RecordReturned{Job: s.job.ID, Rank: r, Inc: s.job.Ranks[r].Incarnation, Epoch: b.epoch, Step: b.step}, nil)
 		if !b.ledger.Open() {
 			continue
 		}

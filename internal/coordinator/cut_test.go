@@ -39,7 +39,7 @@ func TestCutsInARowCountABatchOnce(t *testing.T) {
 			r := decodedTier(t, 10)
 			returned := 0
 			r.record = func(p Persist) {
-				if p.Kind == RecReturn {
+				if kindOf[RecordReturned](p) {
 					returned++
 				}
 			}
@@ -95,7 +95,7 @@ func TestWhatWasSentIsNotGivenBackByAClientThatLeaves(t *testing.T) {
 			j := r.job(id)
 			before := j.Ledger().Committed()
 			r.record = func(p Persist) {
-				if p.Kind == RecReturn {
+				if p, ok := p.Record.(RecordReturned); ok {
 					t.Errorf("step %d of rank %d is given back, and was sent", p.Step, p.Rank)
 				}
 			}

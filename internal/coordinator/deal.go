@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"slices"
-	"strconv"
 
 	"larder/internal/ident"
 	"larder/jobs"
@@ -75,7 +74,7 @@ func (c *Core) dealStep(s *stream, l *jobs.Ledger, epoch uint32) bool {
 		back = c.giveUpStep(s, l, all)
 	}
 	l.Dealing++
-	c.persist(Persist{Kind: RecDealt, Job: s.job.ID, Epoch: epoch, Step: step, Objects: back, Text: strconv.Itoa(l.GivenUp)}, func() {
+	c.persist(RecordDealt{Job: s.job.ID, Epoch: epoch, Step: step, Objects: back, GivenUp: l.GivenUp}, func() {
 		l.Dealt = max(l.Dealt, step+1)
 		for r := range s.ranks {
 			if !s.job.State.Ended() {
@@ -134,8 +133,8 @@ func (c *Core) move(s *stream, all []*delivery, to *delivery) {
 	}
 	x := from.rows[i].object
 	from.rows[i].state = rowMoved
-	c.persist(Persist{Kind: RecReturn, Job: s.job.ID, Rank: from.rank, Inc: from.inc, Epoch: from.epoch, Step: from.step, Objects: []ident.ObjectID{x}}, nil)
-	c.persist(Persist{Kind: RecAssign, Job: s.job.ID, Rank: to.rank, Inc: to.inc, Epoch: to.epoch, Step: to.step, Objects: []ident.ObjectID{x}}, nil)
+	c.persist(RecordReturned{Job: s.job.ID, Rank: from.rank, Inc: from.inc, Epoch: from.epoch, Step: from.step, Objects: []ident.ObjectID{x}}, nil)
+	c.persist(RecordAssigned{Job: s.job.ID, Rank: to.rank, Inc: to.inc, Epoch: to.epoch, Step: to.step, Objects: []ident.ObjectID{x}}, nil)
 	w, at := row{object: x, turn: c.takeTurn(s)}, 0
 	if len(to.rows) == 0 {
 		to.rows = append(to.rows, w)

@@ -257,7 +257,8 @@ func TestASampleThatWasMoved(t *testing.T) {
 			}
 			moved := false
 			r.record = func(p Persist) {
-				moved = moved || p.Kind == RecReturn && len(p.Objects) == 1
+				back, ok := p.Record.(RecordReturned)
+				moved = moved || ok && len(back.Objects) == 1
 			}
 			r.hold = func(e Effect) bool {
 				_, fills := e.(*Fill)

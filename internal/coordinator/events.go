@@ -288,41 +288,6 @@ type CloseRank struct {
 // JobEnded says that a job is Dead or Done; the executor forgets its recipe when its last flight is done.
 type JobEnded struct{ Job ident.JobID }
 
-// Persist makes a record durable; Persisted{Seq} must follow.
-type Persist struct {
-	Seq     uint64
-	Kind    RecordKind
-	Job     ident.JobID
-	Rank    int
-	Inc     ident.Incarnation
-	Epoch   uint32
-	Step    int
-	Objects []ident.ObjectID
-	Text    string
-	Corrupt bool   // RecQuarantine: as jobs.Bad
-	Rest    bool   // RecEpoch: it is what an earlier job left of it
-	Seed    uint64 // RecRegister: of its random parameters
-}
-
-// RecordKind says what a Persist record holds.
-type RecordKind uint8
-
-// The records of the journal.
-const (
-	RecRegister   RecordKind = iota // Text = job name, Objects = none (the subset follows from the spec)
-	RecAttach                       // Rank, Inc
-	RecEpoch                        // an epoch began; Step = its augmentation instance
-	RecAssign                       // Objects are committed to (Rank, Step); Rank Earlier: an earlier job had them
-	RecReturn                       // the batch (Rank, Step) of Epoch was never delivered; with Objects: only they are in it no more
-	RecEpochEnd                     // Text = what became of the account
-	RecQuarantine                   // Objects[0] cannot be prepared: Text
-	RecEnd                          // the job ended: Text
-	RecSubset                       // from Epoch on the job has another subset; Step = its mark
-	RecPause                        // the job was paused
-	RecResume                       // and goes on
-	RecDealt                        // Step of Epoch was decided for all ranks, see Core.deal: Objects go back to the epoch, Text counts all that did
-)
-
 // Reply answers a request.
 type Reply struct {
 	Token Token
@@ -357,6 +322,5 @@ func (Deliver) isEffect()   {}
 func (EndEpoch) isEffect()  {}
 func (CloseRank) isEffect() {}
 func (JobEnded) isEffect()  {}
-func (Persist) isEffect()   {}
 func (Reply) isEffect()     {}
 func (Complain) isEffect()  {}

@@ -10,6 +10,8 @@ import (
 
 func is[T Effect](e Effect) bool { _, ok := e.(T); return ok }
 
+func kindOf[T Record](p Persist) bool { _, ok := p.Record.(T); return ok }
+
 func ids(from, to int) []ident.ObjectID {
 	var out []ident.ObjectID
 	for x := from; x < to; x++ {

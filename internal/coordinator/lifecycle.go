@@ -35,7 +35,7 @@ func (c *Core) register(e Register) {
 	if e.Rest != nil {
 		c.takeRest(s, e.Rest)
 	}
-	c.persist(Persist{Kind: RecRegister, Job: job.ID, Text: e.Spec.Name, Seed: s.seed}, func() {
+	c.persist(RecordRegistered{Job: job.ID, Token: e.Token, Name: e.Spec.Name, Seed: s.seed}, func() {
 		c.reply(e.Token, Reply{Job: job.ID})
 	})
 }
@@ -176,7 +176,7 @@ func (c *Core) attach(e Attach) {
 		next = s.rest.Epoch
 	}
 	s.ranks[e.Rank].lives = false // it has come
-	c.persist(Persist{Kind: RecAttach, Job: j.ID, Rank: e.Rank, Inc: inc, Text: e.Client}, func() {
+	c.persist(RecordAttached{Job: j.ID, Rank: e.Rank, Inc: inc, Client: e.Client}, func() {
 		c.reply(e.Token, Reply{Job: j.ID, Inc: inc, Epoch: next, Rest: rest})
 	})
 }
@@ -362,7 +362,7 @@ func (c *Core) begin(s *stream, epoch uint32) {
 		}
 		c.enter(s, r)
 	}
-	c.persist(Persist{Kind: RecEpoch, Job: j.ID, Epoch: epoch, Step: int(s.instance()), Rest: rest != nil}, nil)
+	c.persist(RecordEpochStarted{Job: j.ID, Epoch: epoch, Instance: s.instance(), Remainder: rest != nil}, nil)
 	c.repartition(true)
 	c.refreshNeeds()
 	c.endEmpty(s)
@@ -543,7 +543,7 @@ func (c *Core) endJob(s *stream, state jobs.State, reason string) {
 			break
 		}
 	}
-	c.persist(Persist{Kind: RecEnd, Job: j.ID, Text: reason}, nil)
+	c.persist(RecordEnded{Job: j.ID, Reason: reason}, nil)
 	c.emit(JobEnded{Job: j.ID})
 	c.recount(s, s.sample.Subset, false)
 	c.refreshNeeds()

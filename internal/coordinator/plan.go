@@ -140,7 +140,7 @@ func (c *Core) planOne(s *stream, r int) bool {
 		c.source(d, len(d.rows)-1)
 		d.picks = nil
 	}
-	c.persist(Persist{Kind: RecAssign, Job: j.ID, Rank: r, Inc: k.Incarnation, Epoch: d.epoch, Step: d.step, Objects: picks}, func() {
+	c.persist(RecordAssigned{Job: j.ID, Rank: r, Inc: k.Incarnation, Epoch: d.epoch, Step: d.step, Objects: picks}, func() {
 		d.durable = true
 		c.settle(d)
 	})
@@ -281,7 +281,7 @@ func (c *Core) recordBad(d *delivery, bad jobs.Bad) {
 		c.datasets[s.dataset].bad.Add(uint32(bad.Object))
 	}
 	if _, ok := c.quarantine[ident.Key{Object: bad.Object, Form: ident.Decoded, Recipe: c.prefixes[s.prefix].id}]; ok && s.knownBad.Add(uint32(bad.Object)) {
-		c.persist(Persist{Kind: RecQuarantine, Job: s.job.ID, Objects: []ident.ObjectID{bad.Object}, Text: bad.Reason, Corrupt: bad.Corrupt}, func() {
+		c.persist(RecordQuarantined{Job: s.job.ID, Object: bad.Object, Reason: bad.Reason, Corrupt: bad.Corrupt}, func() {
 			if d.unlogged--; d.unlogged == 0 {
 				c.settle(d)
 			}
@@ -304,7 +304,7 @@ func (c *Core) failRow(d *delivery, i int, bad jobs.Bad) {
 		if d.picks != nil { // in one record with what it takes the place of: a restart must not find the one without the other
 			*d.picks = append(*d.picks, x)
 		} else {
-			c.persist(Persist{Kind: RecAssign, Job: d.s.job.ID, Rank: d.rank, Inc: d.inc, Epoch: d.epoch, Step: d.step,
+			c.persist(RecordAssigned{Job: d.s.job.ID, Rank: d.rank, Inc: d.inc, Epoch: d.epoch, Step: d.step,
 				Objects: []ident.ObjectID{x}}, nil)
 		}
 		c.source(d, i)
@@ -458,7 +458,7 @@ func (c *Core) told(s *stream, epoch uint32, l *jobs.Ledger) *jobs.Ledger {
 		c.complain(s.job.ID, err)
 	}
 	account := *l
-	c.persist(Persist{Kind: RecEpochEnd, Job: s.job.ID, Epoch: epoch, Text: account.State.String()}, nil)
+	c.persist(RecordEpochEnded{Job: s.job.ID, Epoch: epoch, State: account.State}, nil)
 	return &account
 }
 
@@ -498,7 +498,7 @@ func (c *Core) cancel(s *stream, r int, which func(*delivery) bool) {
 		d.canceled = true
 		open := d.ledger.Open() && !d.again // what was sent before stays counted
 		if !d.again {
-			c.persist(Persist{Kind: RecReturn, Job: s.job.ID, Rank: r, Inc: d.inc, Epoch: d.epoch, Step: d.step}, nil)
+			c.persist(RecordReturned{Job: s.job.ID, Rank: r, Inc: d.inc, Epoch: d.epoch, Step: d.step}, nil)
 		}
 		for i := range d.rows {
 			w := &d.rows[i]

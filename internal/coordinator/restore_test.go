@@ -3,7 +3,6 @@ package coordinator
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"testing"
 
 	"larder/dsa"
@@ -22,18 +21,22 @@ type journaled struct {
 	seed   uint64
 }
 
+// at finds an epoch; -1 = it is not known.
+func (l *journaled) at(epoch uint32) int {
+	return slices.IndexFunc(l.epochs, func(e RestoredEpoch) bool { return e.Epoch == epoch })
+}
+
 func (l *journaled) add(p Persist, reg Register) {
-	at := slices.IndexFunc(l.epochs, func(e RestoredEpoch) bool { return e.Epoch == p.Epoch })
-	switch p.Kind {
-	case RecRegister:
+	switch p := p.Record.(type) {
+	case RecordRegistered:
 		l.seed = p.Seed
-	case RecAttach:
+	case RecordAttached:
 		l.incs[p.Rank] = p.Inc
-	case RecEpoch:
-		if at >= 0 {
+	case RecordEpochStarted:
+		if at := l.at(p.Epoch); at >= 0 {
 			l.epochs = slices.Delete(l.epochs, at, at+1)
 		}
-		l.epochs = append(l.epochs, RestoredEpoch{Epoch: p.Epoch, Instance: uint32(p.Step), Subset: reg.Spec.Subset, Member: Members(reg.Sample.Subset), Rest: p.Rest})
+		l.epochs = append(l.epochs, RestoredEpoch{Epoch: p.Epoch, Instance: p.Instance, Subset: reg.Spec.Subset, Member: Members(reg.Sample.Subset), Rest: p.Remainder})
 		if len(l.epochs) > 2 {
 			old := l.epochs[0]
 			l.epochs = l.epochs[1:]
@@ -42,34 +45,33 @@ func (l *journaled) add(p Persist, reg Register) {
 				l.before[old.Epoch] = append(l.before[old.Epoch], b.Objects...)
 			}
 		}
-	case RecAssign:
-		if p.Rank == Earlier {
-			l.epochs[at].Earlier = append(l.epochs[at].Earlier, p.Objects...)
-			return
-		}
-		l.epochs[at].Batches = append(l.epochs[at].Batches, RestoredBatch{Rank: p.Rank, Step: p.Step, Objects: p.Objects})
-	case RecReturn:
-		if at >= 0 && len(p.Objects) > 0 {
-			l.takeOut(p, at)
+	case RecordGivenEarlier:
+		e := &l.epochs[l.at(p.Epoch)]
+		e.Earlier = append(e.Earlier, p.Objects...)
+	case RecordAssigned:
+		e := &l.epochs[l.at(p.Epoch)]
+		e.Batches = append(e.Batches, RestoredBatch{Rank: p.Rank, Step: p.Step, Objects: p.Objects})
+	case RecordReturned:
+		if at := l.at(p.Epoch); at >= 0 && len(p.Objects) > 0 {
+			l.epochs[at].takeOut(p.Step, p.Objects, func(rank int) bool { return rank == p.Rank })
 		} else if at >= 0 {
 			l.epochs[at].Batches = slices.DeleteFunc(l.epochs[at].Batches, func(b RestoredBatch) bool { return b.Rank == p.Rank && b.Step == p.Step })
 		}
-	case RecDealt:
-		e := &l.epochs[at]
+	case RecordDealt:
+		e := &l.epochs[l.at(p.Epoch)]
 		e.Dealt = max(e.Dealt, p.Step+1)
-		e.GivenUp, _ = strconv.Atoi(p.Text)
-		l.takeOut(p, at)
-	case RecQuarantine:
-		l.bad = append(l.bad, jobs.Bad{Object: p.Objects[0], Reason: p.Text})
-	default:
+		e.GivenUp = p.GivenUp
+		e.takeOut(p.Step, p.Objects, func(int) bool { return true })
+	case RecordQuarantined:
+		l.bad = append(l.bad, jobs.Bad{Object: p.Object, Reason: p.Reason})
 	}
 }
 
-// takeOut takes samples out of the batches of a step.
-func (l *journaled) takeOut(p Persist, at int) {
-	for i := range l.epochs[at].Batches {
-		if b := &l.epochs[at].Batches[i]; b.Step == p.Step && (p.Kind == RecDealt || b.Rank == p.Rank) {
-			b.Objects = slices.DeleteFunc(slices.Clone(b.Objects), func(x ident.ObjectID) bool { return slices.Contains(p.Objects, x) })
+// takeOut takes samples out of the batches that some ranks have of a step.
+func (e *RestoredEpoch) takeOut(step int, gone []ident.ObjectID, of func(rank int) bool) {
+	for i := range e.Batches {
+		if b := &e.Batches[i]; b.Step == step && of(b.Rank) {
+			b.Objects = slices.DeleteFunc(slices.Clone(b.Objects), func(x ident.ObjectID) bool { return slices.Contains(gone, x) })
 		}
 	}
 }
@@ -396,7 +398,7 @@ func TestAnotherClientGivesNothingBack(t *testing.T) {
 		g2 := decodedTier(t, 10)
 		var returned []Persist
 		g2.record = func(x Persist) {
-			if x.Kind == RecReturn && x.Epoch == 0 {
+			if back, ok := x.Record.(RecordReturned); ok && back.Epoch == 0 {
 				returned = append(returned, x)
 			}
 		}

@@ -109,7 +109,7 @@ func (c *Core) catchUp() {
 			c.spent.sampler += catchWork * len(part)
 			c.sampler.Withdraw(s.job.ID, part)
 			if k.persist && len(part) > 0 {
-				c.persist(Persist{Kind: RecAssign, Job: s.job.ID, Rank: Earlier, Epoch: s.job.Epoch, Step: k.chunk, Objects: part}, nil)
+				c.persist(RecordGivenEarlier{Job: s.job.ID, Epoch: s.job.Epoch, Chunk: k.chunk, Objects: part}, nil)
 				k.chunk++
 			}
 			if len(k.objects) == 0 {
@@ -119,9 +119,6 @@ func (c *Core) catchUp() {
 		c.catching = c.catching || len(s.catching) > 0
 	}
 }
-
-// Earlier is the Rank of a RecAssign of samples that an earlier job had.
-const Earlier = -1
 
 // catchesUp tells whether some job waits for catchUp.
 func (c *Core) catchesUp() bool {

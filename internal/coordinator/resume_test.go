@@ -79,7 +79,7 @@ func resumeHistory(t *testing.T, seed uint64) (resumes, deaths int) {
 		g = newRig(t, [ident.NumForms]int64{ident.Decoded: int64(r.IntN(3)) * 10 * sampleBytes})
 		g.bad = bad
 		g.record = func(p Persist) {
-			if p.Job == 1 || p.Job%2 == 1 { // the neighbours are even
+			if of := p.Record.JobID(); of == 1 || of%2 == 1 { // the neighbours are even
 				log.add(p, reg)
 			}
 		}

@@ -348,7 +348,35 @@ func refused(t *testing.T, rep Reply, reason errs.Reason, words ...string) {
 	}
 }
 
-var recordNames = [...]string{"register", "attach", "epoch", "assign", "return", "epoch-end", "quarantine", "end", "subset", "pause", "resume", "dealt"}
+func recordName(r Record) string {
+	switch r.(type) {
+	case RecordRegistered:
+		return "register"
+	case RecordAttached:
+		return "attach"
+	case RecordEpochStarted:
+		return "epoch"
+	case RecordAssigned, RecordGivenEarlier:
+		return "assign"
+	case RecordReturned:
+		return "return"
+	case RecordEpochEnded:
+		return "epoch-end"
+	case RecordQuarantined:
+		return "quarantine"
+	case RecordEnded:
+		return "end"
+	case RecordSubsetChanged:
+		return "subset"
+	case RecordPaused:
+		return "pause"
+	case RecordUnpaused:
+		return "resume"
+	case RecordDealt:
+		return "dealt"
+	}
+	return fmt.Sprintf("%T", r)
+}
 
 // describe puts an effect into a few words.
 func describe(e Effect) string {
@@ -403,7 +431,7 @@ func describe(e Effect) string {
 	case JobEnded:
 		return fmt.Sprintf("job %d ended", x.Job)
 	case Persist:
-		return fmt.Sprintf("persist %s of job %d", recordNames[x.Kind], x.Job)
+		return fmt.Sprintf("persist %s of job %d", recordName(x.Record), x.Record.JobID())
 	case Reply:
 		if x.Err != nil {
 			return "refuse: " + string(errs.From(x.Err).Reason)

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"larder/internal/coordinator"
+	"larder/internal/engine/record"
 	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/source"
@@ -99,7 +100,7 @@ func (e *Engine) RemoveDataset(ctx context.Context, req *larderv1.RemoveDatasetR
 	}
 	out.IndexBytes = uint64(index)
 	if d.Name() != d.URI() {
-		if err := e.recordName(recordedDataset{Name: d.Name(), URI: d.URI(), Removed: true}); err != nil {
+		if err := e.recordName(record.Dataset{Name: d.Name(), URI: d.URI(), Removed: true}); err != nil {
 			return nil, err
 		}
 	}

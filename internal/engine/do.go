@@ -6,8 +6,8 @@ import (
 	"log/slog"
 
 	"larder/internal/coordinator"
+	"larder/internal/engine/record"
 	"larder/internal/invariant"
-	"larder/internal/journal"
 )
 
 // Do carries out one effect. It runs in the loop's goroutine and never blocks: work goes to the pool, batches to the
@@ -60,14 +60,6 @@ func (e *Engine) Do(eff coordinator.Effect) {
 	}
 }
 
-// recordKinds are the journal's words for what the coordinator persists.
-var recordKinds = map[coordinator.RecordKind]journal.Kind{
-	coordinator.RecRegister: journal.Registered, coordinator.RecAttach: journal.Attached, coordinator.RecEpoch: journal.EpochStarted,
-	coordinator.RecAssign: journal.Assigned, coordinator.RecReturn: journal.Returned, coordinator.RecEpochEnd: journal.EpochEnded, coordinator.RecQuarantine: journal.Quarantined,
-	coordinator.RecEnd: journal.Ended, coordinator.RecSubset: journal.SubsetChanged, coordinator.RecPause: journal.Paused, coordinator.RecResume: journal.Resumed,
-	coordinator.RecDealt: journal.Dealt,
-}
-
 func (e *Engine) setBudget(x coordinator.SetBudget) {
 	if err := e.cfg.Store.SetBudget(x.Form, x.Bytes); err != nil {
 		e.note(slog.LevelError, "a tier could not be resized", "form", x.Form.String(), "bytes", x.Bytes, "err", err)
@@ -79,7 +71,7 @@ func (e *Engine) setBudget(x coordinator.SetBudget) {
 // persist hands a record to the journal. When that fails the engine ends: what was promised could not be kept, and
 // trying again could make a record durable that others are believed to have replaced.
 func (e *Engine) persist(p coordinator.Persist) {
-	rec, err := e.record(p)
+	rec, err := record.Of(p.Record, recordJobs{e})
 	if err != nil {
 		e.breakDown(fmt.Errorf("a record could not be made: %w", err))
 		return

@@ -80,23 +80,23 @@ type Engine struct {
 
 	mu struct {
 		sync.Mutex
-		tokens     map[coordinator.Token]chan coordinator.Reply
-		next       coordinator.Token
-		jobs       map[ident.JobID]*job
-		rings      map[ringKey]*ring
-		names      map[string]*job // newest job of a name
-		coming     *job            // being registered: the coordinator may know it already
-		ended      []ident.JobID   // oldest first; jobs holds the last keepEnded of them
-		settings   map[ident.Form]string
-		total      int64 // of the tiers
-		maxRing    int64
-		strata     func(names ...string) string
-		sketches   []keptSketch             // the last ones, oldest first
-		stratified map[ident.DatasetID]bool // those whose first job has come
-		stopped    bool                     // no ring may be added any more
-		awaited    []awaited                // before Run: clients of restored jobs that live
-		exits      map[rankOf]*shm.Exit     // of processes that are watched
-		broken     error
+		tokens      map[coordinator.Token]chan coordinator.Reply
+		next        coordinator.Token
+		jobs        map[ident.JobID]*job
+		rings       map[ringKey]*ring
+		names       map[string]*job            // newest job of a name
+		registering map[coordinator.Token]*job // by the Register event that asks for them
+		ended       []ident.JobID              // oldest first; jobs holds the last keepEnded of them
+		settings    map[ident.Form]string
+		total       int64 // of the tiers
+		maxRing     int64
+		strata      func(names ...string) string
+		sketches    []keptSketch             // the last ones, oldest first
+		stratified  map[ident.DatasetID]bool // those whose first job has come
+		stopped     bool                     // no ring may be added any more
+		awaited     []awaited                // before Run: clients of restored jobs that live
+		exits       map[rankOf]*shm.Exit     // of processes that are watched
+		broken      error
 	}
 	recorder  atomic.Pointer[recorder] // of what is decided; nil while nothing is recorded
 	recorded  atomic.Pointer[recorder] // the last one: who did not get its last answer asks again
@@ -147,6 +147,7 @@ func New(cfg Config) (*Engine, error) {
 	e.mu.jobs = map[ident.JobID]*job{}
 	e.mu.rings = map[ringKey]*ring{}
 	e.mu.names = map[string]*job{}
+	e.mu.registering = map[coordinator.Token]*job{}
 	e.mu.settings = cfg.TierSetting
 	if e.mu.settings == nil {
 		e.mu.settings = map[ident.Form]string{}

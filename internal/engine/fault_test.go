@@ -23,7 +23,7 @@ type failing struct {
 }
 
 func (f *failing) Append(r journal.Record, done func(error)) uint64 {
-	if r.Kind == journal.Assigned && f.left.Add(-1) < 0 {
+	if _, ok := r.(journal.Assigned); ok && f.left.Add(-1) < 0 {
 		return f.Log.Append(r, func(error) { done(errors.New("planned: the disk is gone")) })
 	}
 	return f.Log.Append(r, done)

@@ -78,7 +78,7 @@ func (e *Engine) mayTouchID(ctx context.Context, id ident.JobID, what string) er
 		return mayTouch(ctx, j, what)
 	}
 	if r := e.foundJob(id); r != nil {
-		return mayTouchOf(ctx, r.Owner, itoa(int(id)), what)
+		return mayTouchOf(ctx, (*owner)(r.Owner), itoa(int(id)), what)
 	}
 	return mayRun(ctx, what)
 }

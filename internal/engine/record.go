@@ -121,20 +121,7 @@ func (r *recorder) effect(e *Engine, eff coordinator.Effect) {
 	}
 	switch x := eff.(type) {
 	case coordinator.Persist:
-		k := batchKey{x.Job, x.Rank, x.Epoch, x.Step}
-		if x.Kind == coordinator.RecAssign {
-			objects := r.planned[k]
-			if r.room(len(x.Objects)) {
-				objects = append(objects, x.Objects...)
-			}
-			r.planned[k] = objects // also where all of it is lost: it was not planned before the recording
-		}
-		if x.Kind == coordinator.RecReturn && len(x.Objects) == 0 {
-			r.queued -= len(r.planned[k])
-			delete(r.planned, k)
-		} else if x.Kind == coordinator.RecReturn || x.Kind == coordinator.RecDealt && len(x.Objects) > 0 {
-			r.moved(x)
-		}
+		r.persisted(x.Record)
 	case coordinator.Deliver:
 		if x.Again { // it is recorded
 			return
@@ -175,16 +162,42 @@ func (r *recorder) effect(e *Engine, eff coordinator.Effect) {
 	}
 }
 
-// moved takes out of the batches of a step what is in them no more.
-func (r *recorder) moved(x coordinator.Persist) {
-	for k, objects := range r.planned { // order-free: each by itself
-		if k.job != x.Job || k.epoch != x.Epoch || k.step != x.Step || x.Kind == coordinator.RecReturn && k.rank != x.Rank {
-			continue
+// persisted follows what is in the batches that are planned.
+func (r *recorder) persisted(rec coordinator.Record) {
+	switch x := rec.(type) {
+	case coordinator.RecordAssigned:
+		k := batchKey{x.Job, x.Rank, x.Epoch, x.Step}
+		objects := r.planned[k]
+		if r.room(len(x.Objects)) {
+			objects = append(objects, x.Objects...)
 		}
-		kept := slices.DeleteFunc(slices.Clone(objects), func(o ident.ObjectID) bool { return slices.Contains(x.Objects, o) })
-		r.queued -= len(objects) - len(kept)
-		r.planned[k] = kept
+		r.planned[k] = objects // also where all of it is lost: it was not planned before the recording
+	case coordinator.RecordReturned:
+		k := batchKey{x.Job, x.Rank, x.Epoch, x.Step}
+		if len(x.Objects) == 0 {
+			r.queued -= len(r.planned[k])
+			delete(r.planned, k)
+		} else if _, ok := r.planned[k]; ok {
+			r.takeOut(k, x.Objects)
+		}
+	case coordinator.RecordDealt:
+		if len(x.Objects) == 0 {
+			return
+		}
+		for k := range r.planned { // order-free: each by itself
+			if k.job == x.Job && k.epoch == x.Epoch && k.step == x.Step {
+				r.takeOut(k, x.Objects)
+			}
+		}
 	}
+}
+
+// takeOut takes out of a planned batch what is in it no more.
+func (r *recorder) takeOut(k batchKey, gone []ident.ObjectID) {
+	objects := r.planned[k]
+	kept := slices.DeleteFunc(slices.Clone(objects), func(o ident.ObjectID) bool { return slices.Contains(gone, o) })
+	r.queued -= len(objects) - len(kept)
+	r.planned[k] = kept
 }
 
 func (r *recorder) move(o ident.ObjectID, f ident.Form, in uint64) {

@@ -58,15 +58,15 @@ func TestRecorderKeepsOrder(t *testing.T) {
 				if n <= 3 {
 					d.Bad = []jobs.Bad{{Object: objects[0]}}
 				}
-				r.effect(e, coordinator.Persist{Kind: coordinator.RecAssign, Job: 1, Epoch: 2, Step: step, Objects: objects})
+				r.effect(e, coordinator.Persist{Record: coordinator.RecordAssigned{Job: 1, Epoch: 2, Step: step, Objects: objects}})
 				r.effect(e, d)
 				if b.batch == nil {
 					b.batch = []uint32{}
 				}
 				want = append(want, b)
 			case 2: // planned, and taken back
-				r.effect(e, coordinator.Persist{Kind: coordinator.RecAssign, Job: 1, Epoch: 2, Step: step, Objects: []ident.ObjectID{1, 2}})
-				r.effect(e, coordinator.Persist{Kind: coordinator.RecReturn, Job: 1, Epoch: 2, Step: step})
+				r.effect(e, coordinator.Persist{Record: coordinator.RecordAssigned{Job: 1, Epoch: 2, Step: step, Objects: []ident.ObjectID{1, 2}}})
+				r.effect(e, coordinator.Persist{Record: coordinator.RecordReturned{Job: 1, Epoch: 2, Step: step}})
 			case 3:
 				r.effect(e, coordinator.FreeKey{Key: ident.Key{Object: ident.ObjectID(step), Form: ident.Decoded}})
 				want = append(want, happened{move: uint64(step)<<3 | uint64(ident.Decoded)<<1})
@@ -109,7 +109,7 @@ func TestRecorderIsBounded(t *testing.T) {
 	objects := make([]ident.ObjectID, 1000)
 	const batches = 3000
 	for i := range batches {
-		r.effect(e, coordinator.Persist{Kind: coordinator.RecAssign, Job: 1, Step: i, Objects: objects})
+		r.effect(e, coordinator.Persist{Record: coordinator.RecordAssigned{Job: 1, Step: i, Objects: objects}})
 		r.effect(e, coordinator.Deliver{Job: 1, Step: i})
 	}
 	if r.queued > maxRecorded || r.lost < batches*1000-maxRecorded-1000 || r.lost > batches*1000 {
@@ -180,7 +180,7 @@ func TestRecorderDoesNotKnowWhatWasPlannedBefore(t *testing.T) {
 		t.Errorf("%d are lost, %d batches were recorded", r.lost, len(r.batches))
 	}
 	r.queued = maxRecorded
-	r.effect(e, coordinator.Persist{Kind: coordinator.RecAssign, Job: 1, Step: 1, Objects: []ident.ObjectID{4, 5}})
+	r.effect(e, coordinator.Persist{Record: coordinator.RecordAssigned{Job: 1, Step: 1, Objects: []ident.ObjectID{4, 5}}})
 	r.effect(e, coordinator.Deliver{Job: 1, Step: 1, Rows: []int{0, 1}})
 	if r.lost != 5 || len(r.batches) != 0 || len(r.planned) != 0 {
 		t.Errorf("%d are lost, %d batches were recorded, %d plans are kept", r.lost, len(r.batches), len(r.planned))
@@ -190,14 +190,15 @@ func TestRecorderDoesNotKnowWhatWasPlannedBefore(t *testing.T) {
 // What went from one rank's batch to another's is recorded where it was delivered, and what went back to the epoch is not.
 func TestRecorderFollowsWhatIsMoved(t *testing.T) {
 	r, e := newRecorder(), &Engine{}
-	assign := func(kind coordinator.RecordKind, rank int, objects ...ident.ObjectID) {
-		r.effect(e, coordinator.Persist{Kind: kind, Job: 1, Rank: rank, Step: 1, Objects: objects})
+	persist := func(rec coordinator.Record) { r.effect(e, coordinator.Persist{Record: rec}) }
+	assign := func(rank int, objects ...ident.ObjectID) {
+		persist(coordinator.RecordAssigned{Job: 1, Rank: rank, Step: 1, Objects: objects})
 	}
-	assign(coordinator.RecAssign, 0, 4, 5, 6)
-	assign(coordinator.RecAssign, 1, 6)
-	assign(coordinator.RecReturn, 0, 6)
-	assign(coordinator.RecDealt, 0)
-	assign(coordinator.RecDealt, 0, 5)
+	assign(0, 4, 5, 6)
+	assign(1, 6)
+	persist(coordinator.RecordReturned{Job: 1, Rank: 0, Step: 1, Objects: []ident.ObjectID{6}})
+	persist(coordinator.RecordDealt{Job: 1, Step: 1})
+	persist(coordinator.RecordDealt{Job: 1, Step: 1, Objects: []ident.ObjectID{5}})
 	r.effect(e, coordinator.Deliver{Job: 1, Rank: 0, Step: 1, Rows: []int{0}})
 	r.effect(e, coordinator.Deliver{Job: 1, Rank: 1, Step: 1, Rows: []int{0}})
 	if len(r.batches) != 2 || !slices.Equal(r.batches[0].Objects, []uint32{4}) || !slices.Equal(r.batches[1].Objects, []uint32{6}) || r.queued != 2 || r.lost != 0 {

@@ -119,24 +119,26 @@ func (e *Engine) RegisterJob(ctx context.Context, req *larderv1.RegisterJobReque
 	if len(reg.Strata) > 0 {
 		e.note(slog.LevelInfo, "a dataset is kept mixed", "dataset", j.data.Name(), "strata", len(reg.Strata)+1)
 	}
-	e.mu.Lock()
-	e.mu.coming = j
-	e.mu.Unlock()
 	// Whoever asked may be gone meanwhile: a job that the coordinator knows must be known here too.
 	r, err := e.ask(context.WithoutCancel(ctx), func(t coordinator.Token) coordinator.Event {
 		reg.Token = t
+		e.mu.Lock()
+		e.mu.registering[t] = j
+		e.mu.Unlock()
 		return reg
 	})
-	if err != nil {
+	defer func() {
 		e.mu.Lock()
-		e.mu.coming = nil
+		delete(e.mu.registering, reg.Token)
 		e.mu.Unlock()
+	}()
+	if err != nil {
 		return nil, err
 	}
 	e.stratified(j.data.ID())
 	j.id = r.Job
 	e.mu.Lock()
-	e.mu.jobs[j.id], e.mu.coming = j, nil
+	e.mu.jobs[j.id] = j
 	e.mu.names[spec.GetName()] = j
 	e.mu.Unlock()
 	e.cfg.Log.Info("job registered", "job", spec.GetName(), "id", uint32(j.id), "samples", j.life.Subset, "order", j.mode.String(),

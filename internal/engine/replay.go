@@ -95,7 +95,7 @@ func (e *Engine) recordedOf(name string) (id ident.JobID, uri, files string, see
 			if r == nil || !strings.Contains(string(r.Spec), strconv.Quote(name)) {
 				continue
 			}
-			spec, err := r.spec()
+			spec, err := r.JobSpec()
 			if err != nil || spec.GetName() != name {
 				continue
 			}

@@ -80,11 +80,11 @@ func BenchmarkRestart(b *testing.B) {
 			xrand.New(uint64(j), uint64(epoch)).Shuffle(n, func(i, k int) { order[i], order[k] = order[k], order[i] })
 			id := ident.JobID(j + 1)
 			if epoch == 0 {
-				d.Append(journal.Record{Kind: journal.Attached, Job: id, Incarnation: 1}, nil)
+				d.Append(journal.Attached{Job: id, Incarnation: 1}, nil)
 			}
-			d.Append(journal.Record{Kind: journal.EpochStarted, Job: id, Epoch: uint32(epoch), Step: uint32(epoch)}, nil)
+			d.Append(journal.EpochStarted{Job: id, Epoch: uint32(epoch), Instance: uint32(epoch)}, nil)
 			for step := range upto {
-				d.Append(journal.Record{Kind: journal.Assigned, Job: id, Epoch: uint32(epoch), Step: uint32(step), Incarnation: 1, Objects: order[step*batch : (step+1)*batch]}, nil)
+				d.Append(journal.Assigned{Job: id, Epoch: uint32(epoch), Step: uint32(step), Incarnation: 1, Samples: order[step*batch : (step+1)*batch]}, nil)
 			}
 		}
 	}

@@ -2,170 +2,19 @@ package engine
 
 import (
 	"context"
-	"encoding/json"
 	"log/slog"
 	"runtime"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
 
-	"google.golang.org/protobuf/encoding/protojson"
-
 	"larder/internal/coordinator"
+	"larder/internal/engine/record"
 	"larder/internal/errs"
-	"larder/internal/ident"
 	"larder/internal/journal"
-	"larder/internal/resume"
 	"larder/internal/source"
 	"larder/jobs"
-	larderv1 "larder/proto/larder/v1"
 )
-
-// What the journal says of a job beside numbers. Samples are named by their ids in the job's dataset, which survive a restart; object
-// ids do not. 64-bit numbers are text, for whoever reads them in other languages.
-type (
-	recordedJob struct {
-		Spec       json.RawMessage `json:"spec"` // larder.v1.JobSpec with defaults
-		Name       string          `json:"name"` // of the dataset
-		URI        string          `json:"uri"`
-		Subset     recordedSubset  `json:"subset"`
-		Seed       string          `json:"seed"` // of random parameters; in a share group not the job's own
-		Registered time.Time       `json:"registered"`
-		Resume     *recordedResume `json:"resume,omitempty"`
-		Owner      *owner          `json:"owner,omitempty"` // absent: the user of the daemon
-	}
-	recordedDataset struct {
-		Name      string `json:"name"`
-		URI       string `json:"uri"`
-		SkipEmpty bool   `json:"skipEmpty,omitempty"`
-		Removed   bool   `json:"removed,omitempty"` // the name is free again
-	}
-	recordedSubset struct {
-		Expr    string `json:"expr"`
-		Samples int    `json:"samples"`
-		Hash    string `json:"hash"`            // of the sample ids
-		Files   string `json:"files,omitempty"` // a sketch of the files
-	}
-)
-
-func recorded(data *source.Dataset, a asked) (recordedSubset, error) {
-	files := ""
-	if a.sketch != nil {
-		files = a.sketch.Text()
-	}
-	ids := slices.Clone(a.objects)
-	if err := toSamples(data, ids); err != nil {
-		return recordedSubset{}, err
-	}
-	return recordedSubset{a.expr, len(ids), strconv.FormatUint(hashObjects(ids), 16), files}, nil
-}
-
-func (r *recordedJob) spec() (*larderv1.JobSpec, error) {
-	s := new(larderv1.JobSpec)
-	return s, protojson.Unmarshal(r.Spec, s)
-}
-
-// asked is the reverse of recorded.
-func (s recordedSubset) asked(mark uint32, objects []ident.ObjectID) asked {
-	a := asked{mark: mark, expr: s.Expr, objects: objects, hash: hashObjects(objects)}
-	if k, err := resume.ParseSketch(s.Files); err == nil {
-		a.sketch = k
-	}
-	return a
-}
-
-// toSamples turns object ids into sample ids, in place.
-func toSamples(data *source.Dataset, ids []ident.ObjectID) error {
-	for i, x := range ids {
-		s, ok := data.Sample(x)
-		if !ok {
-			return errs.New(errs.Internal, data.Name(), "please report this", "object %d is no sample of %s", x, data.Name())
-		}
-		ids[i] = ident.ObjectID(s)
-	}
-	return nil
-}
-
-// toObjects is the reverse.
-func toObjects(data *source.Dataset, ids []ident.ObjectID) []ident.ObjectID {
-	out := make([]ident.ObjectID, len(ids))
-	for i, s := range ids {
-		out[i] = data.Object(ident.SampleID(s))
-	}
-	return out
-}
-
-// recordedCorrupt is the Step of the record of a sample that was refused because it is damaged, see jobs.Bad.
-const recordedCorrupt = 1
-
-// record makes a record of the journal of what the coordinator persists.
-func (e *Engine) record(p coordinator.Persist) (journal.Record, error) {
-	rec := journal.Record{
-		Kind: recordKinds[p.Kind], Job: p.Job, Rank: uint32(p.Rank), Incarnation: p.Inc, Epoch: p.Epoch, Step: uint32(p.Step), Text: p.Text,
-	}
-	if p.Corrupt {
-		rec.Step = recordedCorrupt
-	}
-	j := e.job(p.Job)
-	if p.Kind == coordinator.RecRegister {
-		e.mu.Lock()
-		j = e.mu.coming
-		e.mu.Unlock()
-	}
-	if j == nil {
-		return rec, nil
-	}
-	switch p.Kind {
-	case coordinator.RecRegister:
-		j.seed.Store(p.Seed)
-		spec, err := protojson.Marshal(j.spec)
-		if err != nil {
-			return rec, err
-		}
-		a := j.subsets.last()
-		s, err := recorded(j.data, a)
-		if err != nil {
-			return rec, err
-		}
-		text, err := json.Marshal(recordedJob{spec, j.data.Name(), j.data.URI(), s, strconv.FormatUint(p.Seed, 10), j.registered, j.resume, j.owner})
-		rec.Text = string(text)
-		return rec, err
-	case coordinator.RecEpoch:
-		if p.Rest {
-			rec.Text = journal.Rest
-		}
-	case coordinator.RecSubset:
-		a := j.subsets.coming(rec.Step)
-		s, err := recorded(j.data, a)
-		if err != nil {
-			return rec, err
-		}
-		text, err := json.Marshal(s)
-		rec.Text = string(text)
-		return rec, err
-	default:
-	}
-	if len(p.Objects) > 0 {
-		rec.Objects = slices.Clone(p.Objects)
-		return rec, toSamples(j.data, rec.Objects)
-	}
-	return rec, nil
-}
-
-// recordDataset makes the name of a dataset survive.
-func (e *Engine) recordDataset(d *source.Dataset) error {
-	return e.recordName(recordedDataset{Name: d.Name(), URI: d.URI(), SkipEmpty: d.SkipEmpty()})
-}
-
-func (e *Engine) recordName(d recordedDataset) error {
-	text, err := json.Marshal(d)
-	if err != nil {
-		return err
-	}
-	e.cfg.Journal.Append(journal.Record{Kind: journal.Indexed, Text: string(text)}, nil)
-	return nil
-}
 
 // addAgain adds a dataset that an earlier life had.
 func (e *Engine) addAgain(ctx context.Context, name, uri string, skipEmpty bool) (*source.Dataset, error) {
@@ -177,16 +26,14 @@ func (e *Engine) addAgain(ctx context.Context, name, uri string, skipEmpty bool)
 
 // restore puts back the jobs that a journal holds, before Run. What cannot be put back ends, with the reason in the log.
 func (e *Engine) restore(ctx context.Context, s *journal.State) error {
-	last := map[string]recordedDataset{} // what was said last of a name holds
+	last := map[string]record.Dataset{} // what was said last of a name holds
 	for _, text := range s.Datasets {
-		var d recordedDataset
-		if json.Unmarshal([]byte(text), &d) == nil {
+		if d, err := record.ParseDataset(text); err == nil {
 			last[d.Name] = d
 		}
 	}
 	for _, text := range s.Datasets {
-		var d recordedDataset
-		err := json.Unmarshal([]byte(text), &d)
+		d, err := record.ParseDataset(text)
 		if err == nil && last[d.Name] != d || d.Removed {
 			continue
 		}
@@ -239,7 +86,7 @@ func (e *Engine) restore(ctx context.Context, s *journal.State) error {
 		}
 		e.core.Reserve(js.ID)
 		e.cfg.Log.Warn("a job could not be restored", "id", uint32(js.ID), "error", err)
-		e.cfg.Journal.Append(journal.Record{Kind: journal.Ended, Job: js.ID, Text: "it could not be restored: " + err.Error()}, nil)
+		e.cfg.Journal.Append(journal.Ended{Job: js.ID, Reason: "it could not be restored: " + err.Error()}, nil)
 	}
 	return nil
 }
@@ -247,7 +94,7 @@ func (e *Engine) restore(ctx context.Context, s *journal.State) error {
 // returning is a job on its way back.
 type returning struct {
 	js    *journal.JobState
-	rj    recordedJob
+	rj    *record.Job
 	j     *job
 	ev    coordinator.Restore
 	ready chan struct{} // closed when ev is complete, or err is set
@@ -256,11 +103,14 @@ type returning struct {
 
 // reopen finds the dataset of a job. One after the other: names of datasets may have changed from job to job.
 func (e *Engine) reopen(ctx context.Context, r *returning, known *selections) error {
-	js, rj, spec := r.js, &r.rj, new(larderv1.JobSpec)
-	if err := json.Unmarshal([]byte(js.Spec), rj); err != nil {
+	js := r.js
+	rj, err := record.ParseJob(js.Spec)
+	if err != nil {
 		return errs.Wrap(err, errs.StateDamaged, "", "register the job again", "the record of job %d cannot be read", js.ID)
 	}
-	if err := protojson.Unmarshal(rj.Spec, spec); err != nil {
+	r.rj = rj
+	spec, err := rj.JobSpec()
+	if err != nil {
 		return errs.Wrap(err, errs.StateDamaged, "", "register the job again", "the spec of job %d cannot be read", js.ID)
 	}
 	seed, err := strconv.ParseUint(rj.Seed, 10, 64)
@@ -275,27 +125,27 @@ func (e *Engine) reopen(ctx context.Context, r *returning, known *selections) er
 		return err
 	}
 	j.seed.Store(seed)
-	if err := e.mayRead(ctx, rj.Owner, j); err != nil {
+	if err := e.mayRead(ctx, (*owner)(rj.Owner), j); err != nil {
 		return err
 	}
-	j.id, j.registered, j.resume, j.owner = js.ID, rj.Registered, rj.Resume, rj.Owner
+	j.id, j.registered, j.resume, j.owner = js.ID, rj.Registered, resumedFrom(rj.Resume), (*owner)(rj.Owner)
 	r.j, r.ev = j, coordinator.Restore{Register: reg, ID: js.ID, Seed: seed, Paused: js.Paused}
 	return nil
 }
 
 // reread makes objects of what the journal has of a job: its time is in proportion to what was given out.
 func (e *Engine) reread(back *returning, known *selections) error {
-	j, js, ev, rj := back.j, back.js, &back.ev, &back.rj
-	if err := e.restoreSubsets(j, js, *rj, ev, known); err != nil {
+	j, js, ev, rj := back.j, back.js, &back.ev, back.rj
+	if err := e.restoreSubsets(j, js, rj, ev, known); err != nil {
 		return err
 	}
 	for r := range ev.Spec.World {
 		ev.Ranks = append(ev.Ranks, js.Ranks[uint32(r)])
 		ev.Lives = append(ev.Lives, e.awaits(ringKey{js.ID, r, js.Ranks[uint32(r)]}, js.Clients[uint32(r)]))
 	}
-	for _, b := range js.Bad {
-		for _, x := range toObjects(j.data, b.Objects) {
-			bad := jobs.Bad{Object: x, Reason: b.Text, Corrupt: b.Step == recordedCorrupt}
+	for _, b := range js.Quarantined() {
+		for _, x := range record.ToObjects(j.data, b.Samples) {
+			bad := jobs.Bad{Object: x, Reason: b.Reason, Corrupt: b.Corrupt}
 			if bad.Corrupt && !e.cfg.Limits.RefuseCorrupt {
 				continue // it was refused by another configuration
 			}
@@ -303,14 +153,14 @@ func (e *Engine) reread(back *returning, known *selections) error {
 		}
 	}
 	if len(ev.Epochs) > 0 && ev.Epochs[0].Epoch > 0 {
-		before, err := e.orderBefore(js.ID, rj.Resume, ev.Epochs[0].Epoch-1)
+		before, err := e.orderBefore(js.ID, j.resume, ev.Epochs[0].Epoch-1)
 		if err != nil {
 			return err
 		}
-		ev.Before = toObjects(j.data, before)
+		ev.Before = record.ToObjects(j.data, before)
 	}
-	if rj.Resume != nil && len(ev.Epochs) == 0 {
-		if err := e.resolveAgain(rj.Resume, j, ev); err != nil {
+	if j.resume != nil && len(ev.Epochs) == 0 {
+		if err := e.resolveAgain(j.resume, j, ev); err != nil {
 			return err
 		}
 	}
@@ -354,21 +204,21 @@ const restoring = ^coordinator.Token(0)
 
 // restoreSubsets finds the samples of every subset that the job's epochs had, has, or is to have, and the epochs with them. A dataset that
 // selects other samples than it did is an error: what had been given out could not be told from the rest.
-func (e *Engine) restoreSubsets(j *job, js *journal.JobState, rj recordedJob, ev *coordinator.Restore, known *selections) error {
-	marks := map[uint32]recordedSubset{0: rj.Subset}
-	since := []journal.Record{{}} // by the order of the changes
-	for _, r := range js.Subsets {
-		var s recordedSubset
-		if err := json.Unmarshal([]byte(r.Text), &s); err != nil {
+func (e *Engine) restoreSubsets(j *job, js *journal.JobState, rj *record.Job, ev *coordinator.Restore, known *selections) error {
+	marks := map[uint32]record.Subset{0: rj.Subset}
+	since := []journal.SubsetChanged{{}} // by the order of the changes
+	for _, r := range js.Subsets() {
+		s, err := record.ParseSubset(r.Document)
+		if err != nil {
 			return errs.Wrap(err, errs.StateDamaged, j.spec.GetName(), "register the job again", "a subset of job %s cannot be read", j.spec.GetName())
 		}
-		marks[r.Step] = s
+		marks[r.Mark] = s
 		since = append(since, r)
 	}
 	of := func(epoch uint32) (mark, first uint32) {
 		for _, r := range since {
 			if r.Epoch <= epoch {
-				mark, first = r.Step, r.Epoch
+				mark, first = r.Mark, r.Epoch
 			}
 		}
 		return mark, first
@@ -402,7 +252,7 @@ func (e *Engine) restoreSubsets(j *job, js *journal.JobState, rj recordedJob, ev
 		if err != nil {
 			return err
 		}
-		p := coordinator.RestoredEpoch{Epoch: o.Epoch, Instance: o.Start.Step, Subset: len(list.objects), Member: list.member,
+		p := coordinator.RestoredEpoch{Epoch: o.Epoch, Instance: o.Start().Instance, Subset: len(list.objects), Member: list.member,
 			Dealt: o.Dealt, GivenUp: o.GivenUp}
 		objects := list.objects
 		if s, ok := scripted(ev.Script, o.Epoch); ok {
@@ -411,14 +261,14 @@ func (e *Engine) restoreSubsets(j *job, js *journal.JobState, rj recordedJob, ev
 		for i := range o.Batches {
 			b := &o.Batches[i]
 			if b.Rank == journal.Earlier {
-				p.Earlier = append(p.Earlier, toObjects(j.data, b.Objects())...)
+				p.Earlier = append(p.Earlier, record.ToObjects(j.data, b.Objects())...)
 				continue
 			}
-			p.Batches = append(p.Batches, coordinator.RestoredBatch{Rank: int(b.Rank), Step: int(b.Step), Objects: toObjects(j.data, b.Objects())})
+			p.Batches = append(p.Batches, coordinator.RestoredBatch{Rank: int(b.Rank), Step: int(b.Step), Objects: record.ToObjects(j.data, b.Objects())})
 		}
 		sample := ev.Sample
 		sample.Subset = objects
-		if !restoreRest(rj.Resume, o, sample, &p) {
+		if !restoreRest(j.resume, o, sample, &p) {
 			continue // it begins with it again
 		}
 		ev.Epochs = append(ev.Epochs, p)
@@ -429,7 +279,7 @@ func (e *Engine) restoreSubsets(j *job, js *journal.JobState, rj recordedJob, ev
 	if err != nil {
 		return err
 	}
-	all := []asked{marks[mark].asked(mark, list.objects)}
+	all := []asked{askedOf(marks[mark], mark, list.objects)}
 	ev.Mark, ev.Since, ev.Spec.Subset, ev.Sample.Subset, ev.Member = mark, first, len(list.objects), list.objects, list.member
 	if ev.Script != nil {
 		s, ok := scripted(ev.Script, newest)
@@ -439,13 +289,13 @@ func (e *Engine) restoreSubsets(j *job, js *journal.JobState, rj recordedJob, ev
 		ev.Spec.Subset, ev.Sample.Subset, ev.Member = len(s.Objects), s.Objects, s.Member
 	}
 	j.life.Subset = ev.Spec.Subset
-	if last := since[len(since)-1]; last.Step != mark {
-		next, err := objects(last.Step)
+	if last := since[len(since)-1]; last.Mark != mark {
+		next, err := objects(last.Mark)
 		if err != nil {
 			return err
 		}
-		ev.Next, ev.NextIDs = &jobs.Next{Mark: last.Step, Subset: len(next.objects), Member: next.member}, next.objects
-		all = append(all, marks[last.Step].asked(last.Step, next.objects))
+		ev.Next, ev.NextIDs = &jobs.Next{Mark: last.Mark, Subset: len(next.objects), Member: next.member}, next.objects
+		all = append(all, askedOf(marks[last.Mark], last.Mark, next.objects))
 	}
 	j.subsets.asked = all
 	return nil

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,6 +13,7 @@ import (
 
 	"larder/dsa"
 	"larder/internal/coordinator"
+	"larder/internal/engine/record"
 	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/journal"
@@ -23,15 +23,20 @@ import (
 	larderv1 "larder/proto/larder/v1"
 )
 
-// recordedResume is what the journal says of a job that goes on from another one.
+// recordedResume is what is known of a job that goes on from another one: what the journal has, and of one that this daemon
+// registered what its client was told.
 type recordedResume struct {
-	Token   string `json:"token"`
-	Changed bool   `json:"changed,omitempty"` // files may have changed
-	Epoch   uint32 `json:"epoch"`             // that it begins with
-	Before  int    `json:"before"`            // samples of it that it does not give out
-	From    uint32 `json:"from"`              // the job before it, 0 = of another log
-	sum     string // of the token
-	told    *larderv1.Resumed
+	record.Resume
+	sum  string // of the token
+	told *larderv1.Resumed
+}
+
+// resumedFrom is what the journal has; nil stays nil.
+func resumedFrom(r *record.Resume) *recordedResume {
+	if r == nil {
+		return nil
+	}
+	return &recordedResume{Resume: *r}
 }
 
 // sketchOf summarises the files of some objects; without times it is equal for a copy that did not keep them.
@@ -107,12 +112,12 @@ func (e *Engine) GetState(ctx context.Context, req *larderv1.GetStateRequest) (*
 		return nil, errs.New(errs.Invalid, j.spec.GetName(), "ask for a step that was handed out", "the state of job %s at step %d of epoch %d, of which fewer batches were given out",
 			j.spec.GetName(), t.Step, t.Epoch)
 	}
-	if t.Step > 0 || rec != nil && rec.Rest && rec.Earlier() > 0 {
+	if t.Step > 0 || rec != nil && rec.Remainder && rec.Earlier() > 0 {
 		t.Order = e.orderName(j.id, t.Epoch, t.Instance, t.Samples)
 	}
 	var given []ident.ObjectID
 	switch r := j.resume; {
-	case r != nil && t.Step == 0 && (rec == nil || rec.Rest) && (r.Epoch == t.Epoch && r.Before > 0 || r.told != nil && r.told.GetEpoch() == t.Epoch && r.Epoch != t.Epoch):
+	case r != nil && t.Step == 0 && (rec == nil || rec.Remainder) && (r.Epoch == t.Epoch && r.Before > 0 || r.told != nil && r.told.GetEpoch() == t.Epoch && r.Epoch != t.Epoch):
 		// Nothing of it was handed out: the state is that which was loaded, which stands in the log for sure.
 		old, err := resume.Parse(r.Token)
 		if err != nil {
@@ -128,7 +133,7 @@ func (e *Engine) GetState(ctx context.Context, req *larderv1.GetStateRequest) (*
 		t, given = *old, h.before
 		t.Files, t.Samples = a.filed(j.data).Sum(), len(a.objects)
 	case req.GetPortable() && rec != nil:
-		given = toObjects(j.data, rec.Given(t.Step))
+		given = record.ToObjects(j.data, rec.Given(t.Step))
 	}
 	if req.GetPortable() {
 		places := placesOf(j.data, a.objects)
@@ -215,10 +220,10 @@ func (e *Engine) handed(t *resume.Token, changed bool, j *job, objects []ident.O
 				"it is of step %d of another order than this log has for epoch %d of job %s, which ends with step %d: the state directory is an older copy or another one",
 				t.Step, t.Epoch, t.Job, rec.Steps())
 		}
-		if r := e.resumed(ident.JobID(t.ID)); rec.Rest && r != nil && rec.Earlier() < r.Before {
+		if r := e.resumed(ident.JobID(t.ID)); rec.Remainder && r != nil && rec.Earlier() < r.Before {
 			return nil, badToken("load an older state", "what was handed out before epoch %d of job %s went on is not all in the log", t.Epoch, t.Job)
 		}
-		h.before = toObjects(j.data, rec.Given(t.Step))
+		h.before = record.ToObjects(j.data, rec.Given(t.Step))
 	}
 	return h, nil
 }
@@ -276,12 +281,15 @@ func (e *Engine) resolve(t *resume.Token, changed bool, j *job, reg *coordinator
 		if err != nil {
 			return nil, nil, err
 		}
-		rest.Previous = toObjects(j.data, ids)
+		rest.Previous = record.ToObjects(j.data, ids)
 	}
 	sample := reg.Sample
 	sample.Subset = target
 	rest.Places = coordinator.Places(sample, rest.Epoch, rest.Before)
-	return rest, &recordedResume{Token: t.Text(), Changed: changed, Epoch: rest.Epoch, Before: len(rest.Before), From: uint32(from), sum: t.Sum, told: told}, nil
+	return rest, &recordedResume{
+		Resume: record.Resume{Token: t.Text(), Changed: changed, Epoch: rest.Epoch, Before: len(rest.Before), From: uint32(from)},
+		sum:    t.Sum, told: told,
+	}, nil
 }
 
 func scripted(script []coordinator.Scripted, epoch uint32) (coordinator.Scripted, bool) {
@@ -327,22 +335,25 @@ func (e *Engine) resumed(id ident.JobID) *recordedResume {
 		return j.resume
 	}
 	if r := e.foundJob(id); r != nil {
-		return r.Resume
+		return resumedFrom(r.Resume)
 	}
 	return nil
 }
 
 // foundJob is the record of a job that ended before this daemon began.
-func (e *Engine) foundJob(id ident.JobID) *recordedJob {
+func (e *Engine) foundJob(id ident.JobID) *record.Job {
 	if e.cfg.Found == nil {
 		return nil
 	}
 	js := e.cfg.Found.Job(id)
-	var r recordedJob
-	if js == nil || json.Unmarshal([]byte(js.Spec), &r) != nil {
+	if js == nil {
 		return nil
 	}
-	return &r
+	r, err := record.ParseJob(js.Spec)
+	if err != nil {
+		return nil
+	}
+	return r
 }
 
 // compare holds the files of a job's subset against those of a token. The error names what differs; when that is allowed, names does, and here and
@@ -401,7 +412,7 @@ func (e *Engine) oldSketch(t *resume.Token) *resume.Sketch {
 			}
 		}
 	}
-	try := func(s recordedSubset) *resume.Sketch {
+	try := func(s record.Subset) *resume.Sketch {
 		if k, err := resume.ParseSketch(s.Files); err == nil && k.Sum() == t.Files {
 			return k
 		}
@@ -411,9 +422,8 @@ func (e *Engine) oldSketch(t *resume.Token) *resume.Sketch {
 		if k := try(r.Subset); k != nil {
 			return k
 		}
-		for _, c := range e.cfg.Found.Job(ident.JobID(t.ID)).Subsets {
-			var s recordedSubset
-			if json.Unmarshal([]byte(c.Text), &s) == nil {
+		for _, c := range e.cfg.Found.Job(ident.JobID(t.ID)).Subsets() {
+			if s, err := record.ParseSubset(c.Document); err == nil {
 				if k := try(s); k != nil {
 					return k
 				}
@@ -544,7 +554,7 @@ func (e *Engine) takeOver(ctx context.Context, spec *larderv1.JobSpec, t *resume
 
 // restoreRest says of a restored epoch what an earlier job had of it. False: that was not all written, so nothing of the rest was given out yet.
 func restoreRest(r *recordedResume, o *journal.EpochState, sample dsa.JobSpec, p *coordinator.RestoredEpoch) bool {
-	if o.Start.Text != journal.Rest {
+	if !o.Start().Remainder {
 		return true
 	}
 	if r == nil || len(p.Earlier) < r.Before {

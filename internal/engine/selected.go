@@ -5,6 +5,7 @@ import (
 
 	"larder/internal/bits"
 	"larder/internal/coordinator"
+	"larder/internal/engine/record"
 	"larder/internal/ident"
 	"larder/internal/source"
 )
@@ -15,7 +16,7 @@ type selected struct {
 	member  *bits.Set
 
 	once     sync.Once // of recorded, which restarts alone need
-	recorded recordedSubset
+	recorded record.Subset
 	err      error
 }
 
@@ -30,7 +31,7 @@ func newSelected(data *source.Dataset, expr string) (*selected, error) {
 }
 
 // record is how the journal has it.
-func (s *selected) record(data *source.Dataset, expr string) (recordedSubset, error) {
+func (s *selected) record(data *source.Dataset, expr string) (record.Subset, error) {
 	s.once.Do(func() { s.recorded, s.err = recorded(data, asked{expr: expr, objects: s.objects}) })
 	return s.recorded, s.err
 }

@@ -107,7 +107,7 @@ func (s *suspects) jobOf(ctx context.Context, id ident.JobID) (*source.Dataset, 
 	if r == nil {
 		return nil, nil, fmt.Errorf("job %d is not known any more", id)
 	}
-	spec, err := r.spec()
+	spec, err := r.JobSpec()
 	if err != nil {
 		return nil, nil, err
 	}

@@ -25,17 +25,17 @@ func BenchmarkOpen(b *testing.B) {
 	const batch = 256
 	records := 0
 	for j := range ident.JobID(8) {
-		d.Append(Record{Kind: Registered, Job: j + 1, Text: "job"}, nil)
+		d.Append(row{Kind: kindRegistered, Job: j + 1, Text: "job"}, nil)
 		records++
 	}
 	for e := uint32(0); records < 1_000_000; e++ {
 		for j := range ident.JobID(8) {
-			d.Append(Record{Kind: EpochStarted, Job: j + 1, Epoch: e}, nil)
+			d.Append(row{Kind: kindEpochStarted, Job: j + 1, Epoch: e}, nil)
 			records++
 		}
 		for step := 0; step < len(order)/batch && records < 1_000_000; step++ {
 			for j := range ident.JobID(8) {
-				d.Append(Record{Kind: Assigned, Job: j + 1, Epoch: e, Step: uint32(step), Objects: order[step*batch : (step+1)*batch]}, nil)
+				d.Append(row{Kind: kindAssigned, Job: j + 1, Epoch: e, Step: uint32(step), Objects: order[step*batch : (step+1)*batch]}, nil)
 				records++
 			}
 			if step%500 == 0 {
@@ -85,8 +85,8 @@ func BenchmarkAppendDisk(b *testing.B) {
 	done := func(error) {}
 	for i := 0; b.Loop(); i++ {
 		if i%5000 == 0 {
-			d.Append(Record{Kind: EpochStarted, Epoch: uint32(i / 5000)}, nil)
+			d.Append(row{Kind: kindEpochStarted, Epoch: uint32(i / 5000)}, nil)
 		}
-		d.Append(Record{Kind: Assigned, Epoch: uint32(i / 5000), Step: uint32(i % 5000), Objects: objects}, done)
+		d.Append(row{Kind: kindAssigned, Epoch: uint32(i / 5000), Step: uint32(i % 5000), Objects: objects}, done)
 	}
 }

@@ -127,9 +127,11 @@ func readFrame(b []byte, seed uint32) (h head, body []byte, ok bool) {
 	return h, all[headSize-4:], true
 }
 
-// entry is a record whose objects are still packed.
+// entry is a numbered row whose objects are still packed.
 type entry struct {
-	Record
+	row
+	Seq    uint64 // given by the log, from 1
+	Term   uint64 // of the daemon: how often its state was opened
 	n      int    // objects
 	packed []byte // width and bits; see pack
 }
@@ -159,10 +161,10 @@ var errBody = errors.New("it is no record of larder")
 // decodeBody reads a body. packed points into b.
 func decodeBody(b []byte) (entry, error) {
 	var e entry
-	if len(b) < 1 || b[0] == 0 || Kind(b[0]) >= numKinds {
+	if len(b) < 1 || b[0] == 0 || kind(b[0]) >= numKinds {
 		return e, errBody
 	}
-	e.Kind = Kind(b[0])
+	e.Kind = kind(b[0])
 	b = b[1:]
 	var v [7]uint64
 	for i := range v {

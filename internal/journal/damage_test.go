@@ -21,13 +21,13 @@ import (
 // damaged is a directory after a life of several terms, and what it holds.
 type damaged struct {
 	fs   *MemFS
-	all  []Record
+	all  []row
 	want *State
 }
 
 func newDamaged(t testing.TB, seed uint64) damaged {
 	fs, s := NewMemFS(), newStory(seed)
-	var all []Record
+	var all []row
 	for range 3 {
 		d, err := OpenDisk(fs, small)
 		if err != nil {
@@ -326,7 +326,7 @@ func TestReadOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := open(t, fs, Options{})
-	d.Append(Record{Kind: Registered, Job: 1, Text: "job"}, nil)
+	d.Append(row{Kind: kindRegistered, Job: 1, Text: "job"}, nil)
 	if err := d.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -368,7 +368,7 @@ func TestNewerVersion(t *testing.T) {
 func FuzzRecord(f *testing.F) {
 	s := newStory(1)
 	for range 50 {
-		e := entry{Record: s.tell()}
+		e := entry{row: s.tell()}
 		f.Add(appendBody(nil, &e))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -379,11 +379,11 @@ func FuzzRecord(f *testing.F) {
 		if got := appendBody(nil, &e); !bytes.Equal(got, b) {
 			t.Fatalf("%x became %x", b, got)
 		}
-		r := e.record()
-		again := entry{Record: r}
+		r := e.unpacked()
+		again := r
 		back, err := decodeBody(appendBody(nil, &again))
-		if err != nil || fmt.Sprint(back.record()) != fmt.Sprint(r) {
-			t.Fatalf("%v became %v, %v", r, back.record(), err)
+		if err != nil || fmt.Sprint(back.unpacked()) != fmt.Sprint(r) {
+			t.Fatalf("%v became %v, %v", r, back.unpacked(), err)
 		}
 		newState().apply(&e)
 	})

@@ -277,16 +277,16 @@ func (d *Disk) Notes() []string { return d.notes }
 
 // Append adds a record; see Log.
 func (d *Disk) Append(rec Record, done func(error)) uint64 {
-	if rec.Kind == 0 || rec.Kind == spare || rec.Kind >= numKinds || len(rec.Objects) > maxObjects || len(rec.Text) > maxText {
-		invariant.Violated("journal: a record of kind %d with %d objects and %d bytes", rec.Kind, len(rec.Objects), len(rec.Text))
+	r := rec.row()
+	if !r.Kind.known() || len(r.Objects) > maxObjects || len(r.Text) > maxText {
+		invariant.Violated("journal: a record of kind %d with %d objects and %d bytes", r.Kind, len(r.Objects), len(r.Text))
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.mu.closed {
 		return 0
 	}
-	rec.Seq, rec.Term = d.mu.state.Seq+1, d.term
-	e := entry{Record: rec}
+	e := entry{row: r, Seq: d.mu.state.Seq + 1, Term: d.term}
 	d.mu.buf = appendBody(openFrame(d.mu.buf), &e)
 	d.mu.ends = append(d.mu.ends, len(d.mu.buf))
 	d.mu.state.apply(&e)
@@ -294,7 +294,7 @@ func (d *Disk) Append(rec Record, done func(error)) uint64 {
 	d.mu.queued++
 	d.mu.demand = d.mu.demand || done != nil
 	d.signalLocked()
-	return rec.Seq
+	return e.Seq
 }
 
 func (d *Disk) signalLocked() {

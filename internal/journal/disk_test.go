@@ -52,7 +52,7 @@ func TestDiskTwin(t *testing.T) {
 		twin := OpenMemory(Limits{})
 		defer twin.Close()
 		s := newStory(rapid.Uint64().Draw(t, "seed"))
-		var all []Record
+		var all []row
 		for restart := range rapid.IntRange(1, 5).Draw(t, "restarts") {
 			d, err := OpenDisk(fs, o)
 			if err != nil {
@@ -82,7 +82,7 @@ func TestDiskTwin(t *testing.T) {
 			if err := d.Close(); err != nil {
 				t.Fatal(err)
 			}
-			if seq := d.Append(Record{Kind: Paused}, nil); seq != 0 {
+			if seq := d.Append(row{Kind: kindPaused}, nil); seq != 0 {
 				t.Fatalf("Append after Close: %d", seq)
 			}
 		}
@@ -93,7 +93,7 @@ func TestDiskTwin(t *testing.T) {
 func TestSnapshotRoundTrip(t *testing.T) {
 	for seed := range uint64(200) {
 		s := newStory(seed)
-		var all []Record
+		var all []row
 		for range 400 {
 			all = append(all, s.tell())
 		}
@@ -139,7 +139,7 @@ func TestGroupCommit(t *testing.T) {
 		wg.Add(1)
 		var seq uint64
 		mu.Lock()
-		seq = d.Append(Record{Kind: Assigned, Job: 1, Objects: ids(1, 2, 3)}, func(err error) {
+		seq = d.Append(row{Kind: kindAssigned, Job: 1, Objects: ids(1, 2, 3)}, func(err error) {
 			defer wg.Done()
 			mu.Lock()
 			defer mu.Unlock()
@@ -170,7 +170,7 @@ func TestGroupCommit(t *testing.T) {
 	}
 	before := syncs
 	for range 100 {
-		d.Append(Record{Kind: Paused, Job: 1}, nil)
+		d.Append(row{Kind: kindPaused, Job: 1}, nil)
 	}
 	if err := d.Sync(t.Context()); err != nil || syncs == before {
 		t.Errorf("Sync: %v after %d syncs", err, syncs-before)
@@ -191,10 +191,10 @@ func TestLazyRecordsAreWritten(t *testing.T) {
 		}
 		return n, nil
 	}
-	d.Append(Record{Kind: Paused, Job: 3, Step: 1}, nil)
+	d.Append(row{Kind: kindPaused, Job: 3, Step: 1}, nil)
 	<-wrote
 	// The next group begins when the first is done.
-	d.Append(Record{Kind: Paused, Job: 3, Step: 2}, nil)
+	d.Append(row{Kind: kindPaused, Job: 3, Step: 2}, nil)
 	<-wrote
 	im, err := load(fs.Clone(), true)
 	if err != nil || im.state.Seq < 1 {
@@ -231,7 +231,7 @@ func crashHistory(t *testing.T, seed uint64, r *xrand.Rand, most int) (images, t
 		after string
 	}
 	var mu sync.Mutex
-	var all []Record
+	var all []row
 	var shots []shot
 	var acked, term uint64
 	every := 1 + r.IntN(6)
@@ -377,7 +377,7 @@ func failNth(t *testing.T, n int, cause error, short bool) (reached bool) {
 		return 0, first
 	}
 	s := newStory(4)
-	var all []Record
+	var all []row
 	acked, after := uint64(0), 0
 	d, err := OpenDisk(fs, small)
 	if err == nil {
@@ -441,11 +441,11 @@ func TestDiskRetention(t *testing.T) {
 	fs := NewMemFS()
 	d := open(t, fs, Options{SegmentBytes: 2000, SnapshotBytes: 2000, OrderBytes: 6000})
 	for e := range uint32(100) {
-		d.Append(Record{Kind: EpochStarted, Job: 1, Epoch: e}, nil)
+		d.Append(row{Kind: kindEpochStarted, Job: 1, Epoch: e}, nil)
 		for step := range uint32(10) {
-			d.Append(Record{Kind: Assigned, Job: 1, Epoch: e, Step: step, Objects: ids(1, 2, 3, int(e), 100_000)}, nil)
+			d.Append(row{Kind: kindAssigned, Job: 1, Epoch: e, Step: step, Objects: ids(1, 2, 3, int(e), 100_000)}, nil)
 		}
-		d.Append(Record{Kind: EpochEnded, Job: 1, Epoch: e}, nil)
+		d.Append(row{Kind: kindEpochEnded, Job: 1, Epoch: e}, nil)
 		if err := d.Sync(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -455,8 +455,8 @@ func TestDiskRetention(t *testing.T) {
 			d.mu.Unlock()
 		}
 	}
-	d.Append(Record{Kind: EpochStarted, Job: 1, Epoch: 100}, nil)
-	d.Append(Record{Kind: Assigned, Job: 1, Epoch: 100, Objects: ids(7)}, nil)
+	d.Append(row{Kind: kindEpochStarted, Job: 1, Epoch: 100}, nil)
+	d.Append(row{Kind: kindAssigned, Job: 1, Epoch: 100, Objects: ids(7)}, nil)
 	if err := d.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -498,7 +498,7 @@ func TestTwoProcesses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		d.Append(Record{Kind: Registered, Job: 1, Text: "held"}, func(error) { fmt.Println("held") })
+		d.Append(row{Kind: kindRegistered, Job: 1, Text: "held"}, func(error) { fmt.Println("held") })
 		time.Sleep(time.Minute)
 		return
 	}

@@ -1,9 +1,10 @@
 // Package journal keeps what must survive: who registered, which sample was promised to whom, what came back, what is
 // quarantined.
 //
-// A record is durable before anyone acts on it: Append hands it over and the log calls back when it is safe. This log
-// is in memory (Memory); one on disk will stand behind the same interface, with the same order of callbacks. It decides
-// nothing and reads no clock. Records belong to the log once appended; what Order returns belongs to the caller.
+// A record is durable before anyone acts on it: Append hands it over and the log calls back when it is safe. Disk keeps
+// records in a state directory; Memory keeps them for as long as the process lives, behind the same interface and with
+// the same order of callbacks. The journal decides nothing and reads no clock. Records belong to the log once appended;
+// what Order returns belongs to the caller.
 package journal
 
 import (
@@ -12,58 +13,12 @@ import (
 	"larder/internal/ident"
 )
 
-// Kind says what a record is about.
-type Kind uint8
-
-// The kinds of records.
-const (
-	Registered    Kind = iota + 1 // a job: Text is its spec
-	Attached                      // a rank was taken: Incarnation
-	EpochStarted                  // once per job-epoch, by whichever rank came first; starts its order anew. Step is its instance; Text is Rest when it has what another job left
-	Assigned                      // Objects are promised to (Rank, Step) of Epoch, in this order; Rank Earlier: a job before this one had them
-	spare                         // was reserved for batches that were given back. Nothing writes it: who knows what was used is the client
-	Returned                      // Objects of (Rank, Step) were never delivered; none = the whole batch
-	Quarantined                   // Objects cannot be prepared: Text says why
-	EpochEnded                    // Text is its account
-	Ended                         // of a job: Text says why
-	Indexed                       // a dataset: Text is its uri and fingerprint
-	SubsetChanged                 // of a job, from Epoch on; Step is which of its subsets that is
-	Paused                        // of a job
-	Resumed                       // of a job
-	Dealt                         // Step of Epoch was decided for all ranks: Objects are in none of its batches any more, Text counts all of that epoch
-	numKinds
-)
-
-var kindNames = [numKinds]string{"", "registered", "attached", "epoch-started", "assigned", "spare", "returned",
-	"quarantined", "epoch-ended", "ended", "indexed", "subset-changed", "paused", "resumed", "dealt"}
-
-// String returns the word used in logs.
-func (k Kind) String() string {
-	if k == 0 || k >= numKinds {
-		return "unknown"
-	}
-	return kindNames[k]
-}
-
-// Record is one thing that happened. Fields that a kind does not name are zero.
-type Record struct {
-	Seq         uint64 // given by the log, from 1
-	Term        uint64 // of the daemon: how often its state was opened
-	Kind        Kind
-	Job         ident.JobID
-	Rank        uint32
-	Incarnation ident.Incarnation // of the rank
-	Epoch, Step uint32
-	Objects     []ident.ObjectID
-	Text        string
-}
-
 // Log is an ordered log. Safe for concurrent use.
 type Log interface {
 	// Append adds a record and returns its number at once, without waiting for anything. done, which may be nil, is
 	// called once, from the log's own goroutine and in the order of the numbers, when the record and all before it are
 	// durable, or with the error why they never will be: then the daemon must stop. done must not block.
-	// Objects is read before Append returns and may be used again. After Close nothing is added: Append returns 0 and
+	// The samples of rec are read before Append returns and may be used again. After Close nothing is added: Append returns 0 and
 	// done is not called.
 	Append(rec Record, done func(error)) uint64
 	// Sync waits until everything appended so far is durable and its callbacks have returned.

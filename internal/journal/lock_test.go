@@ -49,7 +49,7 @@ func TestOneOfManyHasTheFolder(t *testing.T) {
 			t.Fatalf("round %d: term %d after %d, %d records", round, d.Term(), term, d.Found().Seq)
 		}
 		term = d.Term()
-		d.Append(Record{Kind: Registered, Job: 1, Text: fmt.Sprint(round)}, nil)
+		d.Append(row{Kind: kindRegistered, Job: 1, Text: fmt.Sprint(round)}, nil)
 		if err := d.Close(); err != nil {
 			t.Fatal(err)
 		}

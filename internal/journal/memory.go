@@ -33,7 +33,7 @@ type Memory struct {
 		// A Sync waits until called reaches the number of callbacks handed over before it.
 		queued, called uint64
 		waiters        []waiter
-		records        []Record // without Assigned and Returned
+		records        []entry // without what orders hold
 		orders         map[epochKey]*order
 		ages           []epochKey // oldest first
 		orderBytes     int
@@ -55,10 +55,10 @@ type epochKey struct {
 
 // order holds the batches of one job-epoch, ids as varints: about 3 bytes each below 2 million objects.
 type order struct {
-	instance uint32
-	rest     bool
-	batches  []batch
-	bytes    int
+	instance  uint32
+	remainder bool
+	batches   []batch
+	bytes     int
 }
 
 type batch struct {
@@ -134,8 +134,9 @@ func (m *Memory) signal() {
 
 // Append adds a record; see Log.
 func (m *Memory) Append(rec Record, done func(error)) uint64 {
-	if rec.Kind == 0 || rec.Kind == spare || rec.Kind >= numKinds {
-		invariant.Violated("journal: a record of kind %d", rec.Kind)
+	e := entry{row: rec.row()}
+	if !e.Kind.known() {
+		invariant.Violated("journal: a record of kind %d", e.Kind)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -143,44 +144,45 @@ func (m *Memory) Append(rec Record, done func(error)) uint64 {
 		return 0
 	}
 	m.mu.seq++
-	rec.Seq = m.mu.seq
-	m.keepLocked(rec)
+	e.Seq = m.mu.seq
+	m.keepLocked(e)
 	m.mu.pending = append(m.mu.pending, done)
 	m.mu.queued++
 	m.signal()
-	return rec.Seq
+	return e.Seq
 }
 
-func (m *Memory) keepLocked(rec Record) {
+func (m *Memory) keepLocked(rec entry) {
 	key := epochKey{job: rec.Job, epoch: rec.Epoch}
 	switch rec.Kind {
-	case Assigned:
+	case kindAssigned:
 		o := m.orderLocked(key)
 		b := batch{rank: rec.Rank, step: rec.Step, n: len(rec.Objects), ids: encode(rec.Objects)}
 		o.batches = append(o.batches, b)
 		m.growLocked(o, len(b.ids)+batchOverhead)
 		m.trimLocked(key)
 		return
-	case Returned:
+	case kindReturned:
 		if o := m.mu.orders[key]; o != nil {
 			m.returnLocked(o, rec)
 		}
 		return
-	case Dealt:
+	case kindDealt:
 		if o := m.mu.orders[key]; o != nil && len(rec.Objects) > 0 {
 			m.dealLocked(o, rec)
 		}
 		return
-	case EpochStarted:
+	case kindEpochStarted:
 		m.replaceLocked(key)
 		o := m.orderLocked(key)
-		o.instance, o.rest = rec.Step, rec.Text == Rest
+		start := rec.epochStarted()
+		o.instance, o.remainder = start.Instance, start.Remainder
 	default:
 	}
 	rec.Objects = slices.Clone(rec.Objects)
 	m.mu.records = append(m.mu.records, rec)
 	if n := len(m.mu.records); n > m.limits.Records+m.limits.Records/4 { // in steps, so that a record costs O(1)
-		m.mu.records = append([]Record(nil), m.mu.records[n-m.limits.Records:]...)
+		m.mu.records = append([]entry(nil), m.mu.records[n-m.limits.Records:]...)
 	}
 }
 
@@ -240,7 +242,7 @@ func (m *Memory) trimLocked(now epochKey) {
 }
 
 // dealLocked takes what went back to the epoch out of the batches of a step.
-func (m *Memory) dealLocked(o *order, rec Record) {
+func (m *Memory) dealLocked(o *order, rec entry) {
 	for i := range o.batches {
 		b := &o.batches[i]
 		if b.step != rec.Step || b.rank == Earlier {
@@ -254,7 +256,7 @@ func (m *Memory) dealLocked(o *order, rec Record) {
 }
 
 // returnLocked takes what was never delivered out of the batches of that rank and step.
-func (m *Memory) returnLocked(o *order, rec Record) {
+func (m *Memory) returnLocked(o *order, rec entry) {
 	o.batches = slices.DeleteFunc(o.batches, func(b batch) bool {
 		if b.rank != rec.Rank || b.step != rec.Step || len(rec.Objects) > 0 && slices.ContainsFunc(decode(b.ids, b.n), func(x ident.ObjectID) bool { return !slices.Contains(rec.Objects, x) }) {
 			return false
@@ -276,17 +278,6 @@ func (m *Memory) returnLocked(o *order, rec Record) {
 
 // Room is always nil.
 func (m *Memory) Room() error { return nil }
-
-// Records returns the kept records other than Assigned and Returned, oldest first.
-func (m *Memory) Records() []Record {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	out := slices.Clone(m.mu.records)
-	for i := range out {
-		out[i].Objects = slices.Clone(out[i].Objects)
-	}
-	return out
-}
 
 // Sync waits for the callbacks of everything appended so far; see Log. It must not be called from a callback.
 func (m *Memory) Sync(ctx context.Context) error {

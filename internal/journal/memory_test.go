@@ -47,7 +47,7 @@ func TestCallbackOrder(t *testing.T) {
 			for range 200 {
 				var seq uint64
 				mu.Lock() // so that seq is set before the callback reads it
-				seq = m.Append(Record{Kind: Assigned, Objects: ids(1)}, func(err error) {
+				seq = m.Append(row{Kind: kindAssigned, Objects: ids(1)}, func(err error) {
 					mu.Lock()
 					defer mu.Unlock()
 					if err != nil {
@@ -77,9 +77,9 @@ func TestAppendNeverWaitsAndCloseDoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := OpenMemory(Limits{})
 		hold, n := make(chan struct{}), 0
-		m.Append(Record{Kind: Registered}, func(error) { <-hold; n++ })
+		m.Append(row{Kind: kindRegistered}, func(error) { <-hold; n++ })
 		for range 10_000 { // while the first callback hangs
-			m.Append(Record{Kind: Assigned}, func(error) { n++ })
+			m.Append(row{Kind: kindAssigned}, func(error) { n++ })
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -94,7 +94,7 @@ func TestAppendNeverWaitsAndCloseDoes(t *testing.T) {
 			t.Error("Close did not wait")
 		default:
 		}
-		if seq := m.Append(Record{Kind: Assigned}, func(error) { t.Error("called after Close") }); seq != 0 {
+		if seq := m.Append(row{Kind: kindAssigned}, func(error) { t.Error("called after Close") }); seq != 0 {
 			t.Errorf("Append after Close: %d", seq)
 		}
 		close(hold)
@@ -112,13 +112,13 @@ func TestCallbackMayAppend(t *testing.T) {
 	m := OpenMemory(Limits{})
 	defer m.Close()
 	done := make(chan uint64)
-	m.Append(Record{Kind: Registered}, func(error) {
-		m.Append(Record{Kind: Attached}, func(error) { done <- 2 })
+	m.Append(row{Kind: kindRegistered}, func(error) {
+		m.Append(row{Kind: kindAttached}, func(error) { done <- 2 })
 	})
 	if <-done != 2 {
 		t.Error("no second callback")
 	}
-	if r := m.Records(); len(r) != 2 || r[0].Seq != 1 || r[1].Kind != Attached {
+	if r := kept(m); len(r) != 2 || r[0].Seq != 1 || r[1].Kind != kindAttached {
 		t.Errorf("records %v", r)
 	}
 }
@@ -127,24 +127,24 @@ func TestOrder(t *testing.T) {
 	m := OpenMemory(Limits{})
 	defer m.Close()
 	buf := ids(9, 300, 70_000, 4_000_000_000)
-	m.Append(Record{Kind: EpochStarted, Job: 1, Epoch: 2}, nil)
-	m.Append(Record{Kind: Assigned, Job: 1, Epoch: 2, Rank: 0, Step: 0, Objects: buf}, nil)
+	m.Append(row{Kind: kindEpochStarted, Job: 1, Epoch: 2}, nil)
+	m.Append(row{Kind: kindAssigned, Job: 1, Epoch: 2, Rank: 0, Step: 0, Objects: buf}, nil)
 	buf[0] = 1 // the log has its own copy
-	m.Append(Record{Kind: Assigned, Job: 1, Epoch: 2, Rank: 1, Step: 0, Objects: ids(5, 6)}, nil)
-	m.Append(Record{Kind: Assigned, Job: 7, Epoch: 2, Objects: ids(0)}, nil)
-	m.Append(Record{Kind: Assigned, Job: 1, Epoch: 2, Rank: 1, Step: 1, Objects: ids(8)}, nil)
-	m.Append(Record{Kind: Returned, Job: 1, Epoch: 2, Rank: 0, Step: 0, Objects: ids(300)}, nil)
-	m.Append(Record{Kind: Returned, Job: 1, Epoch: 2, Rank: 1, Step: 1}, nil)
-	m.Append(Record{Kind: Returned, Job: 3, Epoch: 0}, nil) // nothing is known of it
+	m.Append(row{Kind: kindAssigned, Job: 1, Epoch: 2, Rank: 1, Step: 0, Objects: ids(5, 6)}, nil)
+	m.Append(row{Kind: kindAssigned, Job: 7, Epoch: 2, Objects: ids(0)}, nil)
+	m.Append(row{Kind: kindAssigned, Job: 1, Epoch: 2, Rank: 1, Step: 1, Objects: ids(8)}, nil)
+	m.Append(row{Kind: kindReturned, Job: 1, Epoch: 2, Rank: 0, Step: 0, Objects: ids(300)}, nil)
+	m.Append(row{Kind: kindReturned, Job: 1, Epoch: 2, Rank: 1, Step: 1}, nil)
+	m.Append(row{Kind: kindReturned, Job: 3, Epoch: 0}, nil) // nothing is known of it
 	want := [][]ident.ObjectID{ids(9, 70_000, 4_000_000_000), ids(5, 6)}
 	if got := orderOf(t, m, 1, 2); !reflect.DeepEqual(got, want) {
 		t.Errorf("order %v, want %v", got, want)
 	}
-	m.Append(Record{Kind: EpochStarted, Job: 1, Epoch: 2}, nil)
+	m.Append(row{Kind: kindEpochStarted, Job: 1, Epoch: 2}, nil)
 	if got := orderOf(t, m, 1, 2); !reflect.DeepEqual(got, want) { // until something is given of it again
 		t.Errorf("after the epoch was started again: %v", got)
 	}
-	m.Append(Record{Kind: Assigned, Job: 1, Epoch: 2, Objects: ids(4)}, nil)
+	m.Append(row{Kind: kindAssigned, Job: 1, Epoch: 2, Objects: ids(4)}, nil)
 	if got := orderOf(t, m, 1, 2); len(got) != 1 {
 		t.Errorf("given again: %v", got)
 	}
@@ -157,14 +157,14 @@ func TestOrder(t *testing.T) {
 func TestDealtSteps(t *testing.T) {
 	m := OpenMemory(Limits{})
 	defer m.Close()
-	all := []Record{
-		{Kind: EpochStarted, Job: 1, Epoch: 2},
-		{Kind: Assigned, Job: 1, Epoch: 2, Rank: Earlier, Step: 1, Objects: ids(7)},
-		{Kind: Assigned, Job: 1, Epoch: 2, Rank: 0, Step: 0, Objects: ids(1, 2)},
-		{Kind: Assigned, Job: 1, Epoch: 2, Rank: 0, Step: 1, Objects: ids(3, 4)},
-		{Kind: Assigned, Job: 1, Epoch: 2, Rank: 1, Step: 1, Objects: ids(5)},
-		{Kind: Dealt, Job: 1, Epoch: 2, Step: 0, Text: "0"},
-		{Kind: Dealt, Job: 1, Epoch: 2, Step: 1, Objects: ids(3, 5, 7), Text: "3"},
+	all := []row{
+		{Kind: kindEpochStarted, Job: 1, Epoch: 2},
+		{Kind: kindAssigned, Job: 1, Epoch: 2, Rank: Earlier, Step: 1, Objects: ids(7)},
+		{Kind: kindAssigned, Job: 1, Epoch: 2, Rank: 0, Step: 0, Objects: ids(1, 2)},
+		{Kind: kindAssigned, Job: 1, Epoch: 2, Rank: 0, Step: 1, Objects: ids(3, 4)},
+		{Kind: kindAssigned, Job: 1, Epoch: 2, Rank: 1, Step: 1, Objects: ids(5)},
+		{Kind: kindDealt, Job: 1, Epoch: 2, Step: 0, Text: "0"},
+		{Kind: kindDealt, Job: 1, Epoch: 2, Step: 1, Objects: ids(3, 5, 7), Text: "3"},
 	}
 	for _, r := range all {
 		m.Append(r, nil)
@@ -199,7 +199,7 @@ func TestRetention(t *testing.T) {
 	m := OpenMemory(Limits{OrderBytes: 10 * (batchOverhead + 10), Records: 100})
 	defer m.Close()
 	for e := range 50 {
-		m.Append(Record{Kind: Assigned, Job: 1, Epoch: uint32(e), Objects: ids(1, 2, 3, 4, 5, 6, 7, 8, 9, 10)}, nil)
+		m.Append(row{Kind: kindAssigned, Job: 1, Epoch: uint32(e), Objects: ids(1, 2, 3, 4, 5, 6, 7, 8, 9, 10)}, nil)
 	}
 	for e := range 50 {
 		if got := len(orderOf(t, m, 1, uint32(e))); (got == 1) != (e >= 40) {
@@ -208,15 +208,15 @@ func TestRetention(t *testing.T) {
 	}
 	// One epoch larger than the limit is kept whole, alone.
 	for range 30 {
-		m.Append(Record{Kind: Assigned, Job: 2, Objects: ids(1, 2, 3, 4, 5, 6, 7, 8, 9, 10)}, nil)
+		m.Append(row{Kind: kindAssigned, Job: 2, Objects: ids(1, 2, 3, 4, 5, 6, 7, 8, 9, 10)}, nil)
 	}
 	if n := len(orderOf(t, m, 2, 0)); n != 30 || len(orderOf(t, m, 1, 49)) != 0 {
 		t.Errorf("the running epoch has %d batches", n)
 	}
 	for i := range 1000 {
-		m.Append(Record{Kind: Quarantined, Text: fmt.Sprint(i)}, nil)
+		m.Append(row{Kind: kindQuarantined, Text: fmt.Sprint(i)}, nil)
 	}
-	r := m.Records()
+	r := kept(m)
 	if len(r) < 100 || len(r) > 125 || r[len(r)-1].Text != "999" {
 		t.Errorf("%d records, last %q", len(r), r[len(r)-1].Text)
 	}
@@ -238,14 +238,14 @@ func TestOrderTwin(t *testing.T) {
 		for n := range rapid.IntRange(1, 60).Draw(t, "ops") {
 			k := epochKey{job: ident.JobID(rapid.IntRange(0, 2).Draw(t, "job")), epoch: uint32(rapid.IntRange(0, 2).Draw(t, "epoch"))}
 			s := slot{uint32(rapid.IntRange(0, 2).Draw(t, "rank")), uint32(rapid.IntRange(0, 3).Draw(t, "step"))}
-			rec := Record{Job: k.job, Epoch: k.epoch, Rank: s.rank, Step: s.step}
+			rec := row{Job: k.job, Epoch: k.epoch, Rank: s.rank, Step: s.step}
 			rec.Objects = rapid.SliceOfN(rapid.Map(rapid.Uint32(), func(x uint32) ident.ObjectID { return ident.ObjectID(x >> (x % 32)) }), 0, 6).Draw(t, "ids")
 			switch rapid.IntRange(0, 9).Draw(t, "kind") {
 			default:
-				rec.Kind = Assigned
+				rec.Kind = kindAssigned
 				twin[k] = append(twin[k], assigned{s, slices.Clone(rec.Objects)})
 			case 0, 1:
-				rec.Kind = Returned
+				rec.Kind = kindReturned
 				if i := slices.IndexFunc(twin[k], func(a assigned) bool { return a.slot == s && len(a.ids) > 0 }); i >= 0 && rapid.Bool().Draw(t, "own") {
 					own := twin[k][i].ids
 					rec.Objects = slices.Clone(own[:rapid.IntRange(1, len(own)).Draw(t, "n")])
@@ -264,7 +264,7 @@ func TestOrderTwin(t *testing.T) {
 				}
 				twin[k] = left
 			case 2:
-				rec.Kind = EpochStarted
+				rec.Kind = kindEpochStarted
 				rec.Step = uint32(n + 1) // its instance
 				if len(twin[k]) > 0 {
 					old[epochKey{k.job, k.epoch, true, at[k]}] = twin[k]
@@ -326,14 +326,14 @@ func agesByKey(ages []epochKey) map[epochKey]int {
 
 func TestKindNames(t *testing.T) {
 	seen := map[string]bool{}
-	for k := Kind(1); k < numKinds; k++ {
+	for k := kind(1); k < numKinds; k++ {
 		if s := k.String(); s == "" || s == "unknown" || seen[s] {
 			t.Errorf("kind %d is %q", k, s)
 		} else {
 			seen[s] = true
 		}
 	}
-	if Kind(0).String() != "unknown" || numKinds.String() != "unknown" {
+	if kind(0).String() != "unknown" || numKinds.String() != "unknown" {
 		t.Error("a kind that does not exist has a name")
 	}
 }
@@ -346,6 +346,6 @@ func BenchmarkAppend256(b *testing.B) {
 		objects[i] = ident.ObjectID(i * 5000)
 	}
 	for i := 0; b.Loop(); i++ {
-		m.Append(Record{Kind: Assigned, Epoch: uint32(i >> 12), Step: uint32(i), Objects: objects}, nil)
+		m.Append(row{Kind: kindAssigned, Epoch: uint32(i >> 12), Step: uint32(i), Objects: objects}, nil)
 	}
 }

@@ -7,12 +7,9 @@ import (
 	"larder/internal/ident"
 )
 
-// Earlier is the rank of Assigned records whose samples a job did not give out because one before it had: it goes on with what that one
-// left. They come before all others of their epoch.
+// Earlier is the rank of batches whose samples a job did not give out because an earlier one had (GivenEarlier). They come
+// before all others of their epoch.
 const Earlier = 1<<32 - 1
-
-// Rest is the Text of an EpochStarted whose epoch is gone on with: what the job before had stands in it as Earlier.
-const Rest = "rest"
 
 // AnyInstance asks for the newest beginning of an epoch of which anything was given, whatever instance it has.
 const AnyInstance = -1
@@ -20,7 +17,7 @@ const AnyInstance = -1
 // Recorded is the order of a job-epoch, without what was returned. It belongs to the caller; its batches are not to be changed.
 type Recorded struct {
 	Epoch, Instance uint32
-	Rest            bool    // it goes on with what an earlier job left
+	Remainder       bool    // it has what an earlier job left
 	Batches         []Batch // as they were assigned; of one step and rank there may be several
 }
 
@@ -64,7 +61,7 @@ func (r *Recorded) Earlier() (n int) {
 }
 
 func (o *EpochState) is(epoch uint32, instance int64) bool {
-	return o.Epoch == epoch && (instance == AnyInstance && len(o.Batches) > 0 || int64(o.Start.Step) == instance)
+	return o.Epoch == epoch && (instance == AnyInstance && len(o.Batches) > 0 || int64(o.start.Step) == instance)
 }
 
 // recorded copies what is asked for while the state is locked.
@@ -72,7 +69,7 @@ func (o *EpochState) recorded() *Recorded {
 	if o == nil {
 		return nil
 	}
-	return &Recorded{Epoch: o.Epoch, Instance: o.Start.Step, Rest: o.Start.Text == Rest, Batches: slices.Clone(o.Batches)}
+	return &Recorded{Epoch: o.Epoch, Instance: o.start.Step, Remainder: o.Start().Remainder, Batches: slices.Clone(o.Batches)}
 }
 
 func (r *Recorded) objects() [][]ident.ObjectID {
@@ -145,7 +142,7 @@ func (m *Memory) Recorded(job ident.JobID, epoch uint32, instance int64) (*Recor
 		return nil, nil
 	}
 	batches := slices.Clone(o.batches) // encoded ids never change in place
-	out := &Recorded{Epoch: epoch, Instance: o.instance, Rest: o.rest}
+	out := &Recorded{Epoch: epoch, Instance: o.instance, Remainder: o.remainder}
 	m.mu.Unlock()
 	for _, b := range batches {
 		out.Batches = append(out.Batches, Batch{Rank: b.rank, Step: b.step, n: b.n, packed: pack(nil, decode(b.ids, b.n))})

@@ -61,7 +61,7 @@ func TestFullDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := newStory(uint64(round))
-		var all []Record
+		var all []row
 		var a acks
 		for range 1 + rnd.IntN(4) {
 			fs.SetRoom(fs.Used() + int64(rnd.IntN(3000)))
@@ -122,7 +122,7 @@ func TestFullDisk(t *testing.T) {
 func TestStartOnAFullDisk(t *testing.T) {
 	fs := NewMemFS()
 	d := open(t, fs, Options{})
-	d.Append(Record{Kind: Registered, Job: 1, Text: "job"}, nil)
+	d.Append(row{Kind: kindRegistered, Job: 1, Text: "job"}, nil)
 	if err := d.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -204,10 +204,10 @@ func TestFullDiskOfTheSystem(t *testing.T) {
 			}
 			step := uint32(appended % 300)
 			if step == 0 {
-				d.Append(Record{Kind: EpochStarted, Job: 1, Epoch: uint32(begun + appended)}, a.done)
+				d.Append(row{Kind: kindEpochStarted, Job: 1, Epoch: uint32(begun + appended)}, a.done)
 				appended++
 			}
-			d.Append(Record{Kind: Assigned, Job: 1, Epoch: uint32(begun + appended - appended%500), Step: step, Objects: objects}, a.done)
+			d.Append(row{Kind: kindAssigned, Job: 1, Epoch: uint32(begun + appended - appended%500), Step: step, Objects: objects}, a.done)
 			appended++
 		}
 		for _, leave := range []int64{0, 100 << 10, 5 << 20} {

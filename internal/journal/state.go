@@ -3,7 +3,6 @@ package journal
 import (
 	"maps"
 	"slices"
-	"strconv"
 
 	"larder/internal/ident"
 )
@@ -32,27 +31,50 @@ type State struct {
 // JobState is what is known of a job.
 type JobState struct {
 	ID      ident.JobID
-	Spec    string                       // text of Registered
+	Spec    string                       // document of Registered
 	Ranks   map[uint32]ident.Incarnation // the newest of each rank
-	Clients map[uint32]string            // text of its Attached
-	Subsets []Record                     // SubsetChanged, oldest first
+	Clients map[uint32]string            // client of its Attached
 	Paused  bool
-	Bad     []Record      // Quarantined, oldest first
 	Epochs  []*EpochState // the newest that were begun, at most two, the newest last: a client may not have had the last batches of the one before
 	Ended   bool
 	Reason  string // why it ended
+
+	subsets []entry // kindSubsetChanged, oldest first
+	bad     []entry // kindQuarantined, oldest first
+}
+
+// Subsets are the changes of the job's subset, oldest first.
+func (j *JobState) Subsets() []SubsetChanged {
+	out := make([]SubsetChanged, len(j.subsets))
+	for i := range j.subsets {
+		out[i] = j.subsets[i].subsetChanged()
+	}
+	return out
+}
+
+// Quarantined are the samples that the job could not have, oldest first.
+func (j *JobState) Quarantined() []Quarantined {
+	out := make([]Quarantined, len(j.bad))
+	for i := range j.bad {
+		out[i] = j.bad[i].quarantined()
+	}
+	return out
 }
 
 // EpochState is an epoch that runs: the newest one of a job, and the one before it until its account is closed.
 type EpochState struct {
 	Epoch   uint32
-	Start   Record // EpochStarted
-	Over    bool   // EpochEnded, and its text
+	Over    bool // it ended, with this account
 	Account string
 	Batches []Batch
 	// Of jobs whose ranks get their steps together: steps that were decided, and samples that went back to the epoch.
 	Dealt, GivenUp int
+
+	start entry // kindEpochStarted
 }
+
+// Start is the record that began the epoch.
+func (o *EpochState) Start() EpochStarted { return o.start.epochStarted() }
 
 // Batch is what was promised to a rank in one step.
 type Batch struct {
@@ -108,7 +130,7 @@ func (j *JobState) running(epoch uint32) *EpochState {
 // apply folds one record in. It accepts every record, in any order: a log that was cut says less, never nonsense.
 func (s *State) apply(e *entry) {
 	s.Seq, s.Term = e.Seq, max(s.Term, e.Term)
-	if e.Kind == Indexed {
+	if e.Kind == kindIndexed {
 		s.Datasets = append(slices.DeleteFunc(s.Datasets, func(t string) bool { return t == e.Text }), e.Text)
 		if n := len(s.Datasets) - keepIndexed; n > 0 {
 			s.Datasets = slices.Delete(s.Datasets, 0, n)
@@ -117,39 +139,40 @@ func (s *State) apply(e *entry) {
 	}
 	j := s.job(e.Job)
 	switch e.Kind {
-	case Registered:
+	case kindRegistered:
 		j.Spec = e.Text
-	case Attached:
+	case kindAttached:
 		if e.Incarnation >= j.Ranks[e.Rank] {
 			j.Ranks[e.Rank], j.Clients[e.Rank] = e.Incarnation, e.Text
 		}
-	case EpochStarted:
+	case kindEpochStarted:
 		s.start(j, e)
-	case Assigned:
+	case kindAssigned:
 		o := j.running(e.Epoch)
 		if o == nil {
-			o = s.start(j, &entry{Record: Record{Kind: EpochStarted, Job: e.Job, Epoch: e.Epoch}})
+			o = s.start(j, &entry{row: row{Kind: kindEpochStarted, Job: e.Job, Epoch: e.Epoch}})
 		}
 		o.Batches = append(o.Batches, Batch{Rank: e.Rank, Step: e.Step, Incarnation: e.Incarnation, n: e.n, packed: slices.Clone(e.packed)})
-	case Returned:
+	case kindReturned:
 		if o := j.running(e.Epoch); o != nil {
 			o.giveBack(e)
 		}
-	case Dealt:
+	case kindDealt:
 		if o := j.running(e.Epoch); o != nil {
 			o.deal(e)
 		}
-	case Quarantined:
-		rec := e.record()
-		same := func(r Record) bool { return slices.Equal(r.Objects, rec.Objects) }
-		if !slices.ContainsFunc(j.Bad[max(0, len(j.Bad)-64):], same) && len(j.Bad) < keepBad { // a batch that is tried again reports again
-			j.Bad = append(j.Bad, rec)
+	case kindQuarantined:
+		rec := e.unpacked()
+		same := func(r entry) bool { return slices.Equal(r.Objects, rec.Objects) }
+		late := j.bad[max(0, len(j.bad)-64):]
+		if !slices.ContainsFunc(late, same) && len(j.bad) < keepBad { // a batch that is tried again reports again
+			j.bad = append(j.bad, rec)
 		}
-	case EpochEnded:
+	case kindEpochEnded:
 		if o := j.running(e.Epoch); o != nil {
 			o.Over, o.Account = true, e.Text
 		}
-	case Ended:
+	case kindEnded:
 		for len(j.Epochs) > 0 {
 			s.close(j, 0)
 		}
@@ -158,10 +181,10 @@ func (s *State) apply(e *entry) {
 		}
 		*j = JobState{ID: j.ID, Spec: j.Spec, Ranks: j.Ranks, Clients: map[uint32]string{}, Ended: true, Reason: e.Text}
 		s.forget()
-	case SubsetChanged:
-		j.Subsets = append(j.Subsets, e.record())
-	case Paused, Resumed:
-		j.Paused = e.Kind == Paused
+	case kindSubsetChanged:
+		j.subsets = append(j.subsets, e.unpacked())
+	case kindPaused, kindUnpaused:
+		j.Paused = e.Kind == kindPaused
 	default:
 	}
 }
@@ -174,7 +197,7 @@ func (s *State) start(j *JobState, e *entry) *EpochState {
 	for len(j.Epochs) >= runningAtOne { // its ranks have all left it
 		s.close(j, 0)
 	}
-	o := &EpochState{Epoch: e.Epoch, Start: e.record()}
+	o := &EpochState{Epoch: e.Epoch, start: e.unpacked()}
 	j.Epochs = append(j.Epochs, o)
 	return o
 }
@@ -223,7 +246,7 @@ func (o *EpochState) giveBack(e *entry) {
 // deal notes that a step was decided. What went back to the epoch is taken out of its batches, which stay, also without any: they have their numbers.
 func (o *EpochState) deal(e *entry) {
 	o.Dealt = max(o.Dealt, int(e.Step)+1)
-	if n, err := strconv.Atoi(e.Text); err == nil {
+	if n, ok := e.givenUp(); ok {
 		o.GivenUp = max(o.GivenUp, n)
 	}
 	if e.n == 0 {
@@ -240,13 +263,13 @@ func (o *EpochState) deal(e *entry) {
 	}
 }
 
-// record unpacks the objects.
-func (e *entry) record() Record {
-	r := e.Record
+// unpacked is the entry with its objects as a list, which does not point into what was read.
+func (e *entry) unpacked() entry {
+	out := entry{row: e.row, Seq: e.Seq, Term: e.Term}
 	if e.n > 0 {
-		r.Objects = unpack(e.packed, e.n)
+		out.Objects = unpack(e.packed, e.n)
 	}
-	return r
+	return out
 }
 
 // clone returns a copy that later records do not change. Batches are copied by value; packed objects never change.
@@ -256,10 +279,12 @@ func (s *State) clone() *State {
 	for id, j := range s.jobs { // order-free: into another map
 		c := *j
 		c.Clients = maps.Clone(j.Clients)
-		c.Ranks, c.Subsets, c.Bad = maps.Clone(j.Ranks), slices.Clip(j.Subsets), slices.Clip(j.Bad)
+		c.Ranks, c.subsets, c.bad = maps.Clone(j.Ranks), slices.Clip(j.subsets), slices.Clip(j.bad)
 		c.Epochs = make([]*EpochState, len(j.Epochs))
 		for i, o := range j.Epochs {
-			c.Epochs[i] = &EpochState{Epoch: o.Epoch, Start: o.Start, Over: o.Over, Account: o.Account, Batches: slices.Clone(o.Batches), Dealt: o.Dealt, GivenUp: o.GivenUp}
+			copied := *o
+			copied.Batches = slices.Clone(o.Batches)
+			c.Epochs[i] = &copied
 		}
 		out.jobs[id] = &c
 	}
@@ -277,44 +302,44 @@ func (s *State) entries(yield func(*entry) bool) {
 			ok = yield(&e)
 		}
 	}
-	rec := func(k Kind, j ident.JobID, text string) { put(entry{Record: Record{Kind: k, Job: j, Text: text}}) }
+	rec := func(k kind, j ident.JobID, text string) { put(entry{row: row{Kind: k, Job: j, Text: text}}) }
 	for _, d := range s.Datasets {
-		rec(Indexed, 0, d)
+		rec(kindIndexed, 0, d)
 	}
 	for _, j := range s.Jobs() {
-		rec(Registered, j.ID, j.Spec)
+		rec(kindRegistered, j.ID, j.Spec)
 		for _, r := range slices.Sorted(maps.Keys(j.Ranks)) {
-			put(entry{Record: Record{Kind: Attached, Job: j.ID, Rank: r, Incarnation: j.Ranks[r], Text: j.Clients[r]}})
+			put(entry{row: row{Kind: kindAttached, Job: j.ID, Rank: r, Incarnation: j.Ranks[r], Text: j.Clients[r]}})
 		}
-		for _, r := range j.Subsets {
-			put(entry{Record: r})
+		for _, r := range j.subsets {
+			put(r)
 		}
-		for _, r := range j.Bad {
-			put(entry{Record: r})
+		for _, r := range j.bad {
+			put(r)
 		}
 		for _, o := range j.Epochs {
 			putEpoch(put, j.ID, o)
 		}
 		if j.Paused {
-			rec(Paused, j.ID, "")
+			rec(kindPaused, j.ID, "")
 		}
 		if j.Ended {
-			rec(Ended, j.ID, j.Reason)
+			rec(kindEnded, j.ID, j.Reason)
 		}
 	}
 }
 
 func putEpoch(put func(entry), job ident.JobID, o *EpochState) {
-	put(entry{Record: o.Start})
+	put(o.start)
 	for i := range o.Batches {
 		b := &o.Batches[i]
-		put(entry{Record: Record{Kind: Assigned, Job: job, Epoch: o.Epoch, Rank: b.Rank, Step: b.Step, Incarnation: b.Incarnation}, n: b.n, packed: b.packed})
+		put(entry{row: row{Kind: kindAssigned, Job: job, Epoch: o.Epoch, Rank: b.Rank, Step: b.Step, Incarnation: b.Incarnation}, n: b.n, packed: b.packed})
 	}
 	if o.Dealt > 0 {
-		put(entry{Record: Record{Kind: Dealt, Job: job, Epoch: o.Epoch, Step: uint32(o.Dealt - 1), Text: strconv.Itoa(o.GivenUp)}})
+		put(entry{row: Dealt{Job: job, Epoch: o.Epoch, Step: uint32(o.Dealt - 1), GivenUp: o.GivenUp}.row()})
 	}
 	if o.Over {
-		put(entry{Record: Record{Kind: EpochEnded, Job: job, Epoch: o.Epoch, Text: o.Account}})
+		put(entry{row: row{Kind: kindEpochEnded, Job: job, Epoch: o.Epoch, Text: o.Account}})
 	}
 }
 

@@ -2,6 +2,7 @@ package journal
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -52,20 +53,30 @@ func (s *story) objects(n int) []ident.ObjectID {
 	return out
 }
 
+// A test may append any row, also one that no type makes.
+func (r row) row() row { return r }
+
+// kept are the records of a log in memory that are in no order, oldest first.
+func kept(m *Memory) []entry {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.mu.records)
+}
+
 // tell returns the next record.
-func (s *story) tell() Record {
+func (s *story) tell() row {
 	if len(s.jobs) == 0 || len(s.jobs) < 4 && s.r.IntN(30) == 0 {
 		p := &plot{id: s.next, batch: 1 + s.r.IntN(12)}
 		s.next++
 		s.jobs = append(s.jobs, p)
-		return Record{Kind: Registered, Job: p.id, Text: fmt.Sprintf("job %d of %d", p.id, s.r.IntN(1000))}
+		return row{Kind: kindRegistered, Job: p.id, Text: fmt.Sprintf("job %d of %d", p.id, s.r.IntN(1000))}
 	}
 	i := s.r.IntN(len(s.jobs))
 	p := s.jobs[i]
 	switch k := s.r.IntN(60); {
 	case p.inc == 0 || k == 0:
 		p.inc++
-		return Record{Kind: Attached, Job: p.id, Rank: uint32(s.r.IntN(2)), Incarnation: p.inc}
+		return row{Kind: kindAttached, Job: p.id, Rank: uint32(s.r.IntN(2)), Incarnation: p.inc}
 	case len(p.open) == 0 || p.step > 12 || k == 1:
 		p.epoch = uint32(s.r.IntN(3)) + p.epoch
 		p.step, p.plans = 0, nil
@@ -77,47 +88,47 @@ func (s *story) tell() Record {
 		}
 		p.open = append(open, p.epoch)
 		p.open = p.open[max(0, len(p.open)-runningAtOne):]
-		return Record{Kind: EpochStarted, Job: p.id, Epoch: p.epoch, Step: uint32(s.r.IntN(9))}
+		return row{Kind: kindEpochStarted, Job: p.id, Epoch: p.epoch, Step: uint32(s.r.IntN(9))}
 	case k == 2 && len(p.open) > 1:
 		e := p.open[0]
-		return Record{Kind: EpochEnded, Job: p.id, Epoch: e, Text: "complete"}
+		return row{Kind: kindEpochEnded, Job: p.id, Epoch: e, Text: "complete"}
 	case k == 3:
-		return Record{Kind: Quarantined, Job: p.id, Objects: s.objects(1), Text: "not an image"}
+		return row{Kind: kindQuarantined, Job: p.id, Objects: s.objects(1), Text: "not an image"}
 	case k == 4:
-		return Record{Kind: Indexed, Text: fmt.Sprint("imagefolder:/data/", s.r.IntN(5))}
+		return row{Kind: kindIndexed, Text: fmt.Sprint("imagefolder:/data/", s.r.IntN(5))}
 	case k == 5:
-		return Record{Kind: SubsetChanged, Job: p.id, Epoch: p.epoch + 1, Step: uint32(s.r.IntN(5)), Text: "label < 3"}
+		return row{Kind: kindSubsetChanged, Job: p.id, Epoch: p.epoch + 1, Step: uint32(s.r.IntN(5)), Text: "label < 3"}
 	case k == 6:
 		p.paused = !p.paused
 		if p.paused {
-			return Record{Kind: Paused, Job: p.id}
+			return row{Kind: kindPaused, Job: p.id}
 		}
-		return Record{Kind: Resumed, Job: p.id}
+		return row{Kind: kindUnpaused, Job: p.id}
 	case k == 7 && s.r.IntN(4) == 0:
 		s.jobs = append(s.jobs[:i], s.jobs[i+1:]...)
-		return Record{Kind: Ended, Job: p.id, Text: "its client left"}
+		return row{Kind: kindEnded, Job: p.id, Text: "its client left"}
 	case k < 30 && len(p.plans) > 0:
 		p.plans = p.plans[1:] // it was used, of which the log hears nothing
 		return s.tell()
 	case k < 33 && len(p.plans) > 0:
 		x := p.plans[len(p.plans)-1]
 		p.plans = p.plans[:len(p.plans)-1]
-		return Record{Kind: Returned, Job: p.id, Epoch: p.epoch, Step: x, Incarnation: p.inc}
+		return row{Kind: kindReturned, Job: p.id, Epoch: p.epoch, Step: x, Incarnation: p.inc}
 	case k == 33 && p.step > 0:
 		p.given++
-		return Record{Kind: Dealt, Job: p.id, Epoch: p.epoch, Step: uint32(s.r.IntN(int(p.step))), Objects: s.objects(s.r.IntN(3)), Text: strconv.Itoa(p.given)}
+		return row{Kind: kindDealt, Job: p.id, Epoch: p.epoch, Step: uint32(s.r.IntN(int(p.step))), Objects: s.objects(s.r.IntN(3)), Text: strconv.Itoa(p.given)}
 	default:
 		p.plans = append(p.plans, p.step)
 		p.step++
-		return Record{Kind: Assigned, Job: p.id, Epoch: p.epoch, Step: p.step - 1, Incarnation: p.inc, Objects: s.objects(p.batch)}
+		return row{Kind: kindAssigned, Job: p.id, Epoch: p.epoch, Step: p.step - 1, Incarnation: p.inc, Objects: s.objects(p.batch)}
 	}
 }
 
 // fold is the state that records make, with every closed epoch still in it. Numbers and terms are those of the log.
-func fold(all []Record) *State {
+func fold(all []row) *State {
 	s := newState()
 	for i, r := range all {
-		e := entry{Record: r, n: len(r.Objects)}
+		e := entry{row: r, n: len(r.Objects)}
 		e.packed = pack(nil, r.Objects)
 		e.Seq = uint64(i + 1)
 		s.apply(&e)
@@ -131,7 +142,7 @@ func dump(s *State) string {
 	c.closed = nil
 	var b strings.Builder
 	c.entries(func(e *entry) bool {
-		r := e.record()
+		r := e.unpacked()
 		r.Seq, r.Term = 0, 0
 		fmt.Fprintf(&b, "%v %+v\n", r.Kind, r)
 		return true
