@@ -1,13 +1,22 @@
 package jobs
 
 import (
+	"slices"
 	"time"
 
 	"larder/internal/bits"
 	"larder/internal/ident"
+	"larder/internal/invariant"
 )
 
-// State is where a job is in its life: Joining → Live ⇄ Suspect → Dead, or Live → Done.
+// State is where a job is in its life.
+//
+//	Joining ─Attach─▶ Live ◀──Attach── Suspect
+//	   │               │ └─client gone─▶ │ ▲ (its lease starts anew)
+//	   │               │                 │─┘
+//	   └──────────────▶└─▶ Dead, Done ◀──┘
+//
+// A restored job goes from Joining to Suspect: its clients have a lease to come back.
 type State uint8
 
 // The states of the wire contract.
@@ -19,116 +28,29 @@ const (
 	Done
 )
 
+// states says which states may follow one.
+var states = [...][]State{
+	Joining: {Live, Suspect, Dead, Done},
+	Live:    {Live, Suspect, Dead, Done},
+	Suspect: {Live, Suspect, Dead, Done},
+	Dead:    {},
+	Done:    {},
+}
+
+// become goes to another state. One that may not follow is a bug.
+func (j *Job) become(s State) {
+	if !slices.Contains(states[j.State], s) {
+		invariant.Violated("jobs: job %d, which is %s, becomes %s", j.ID, j.State, s)
+	}
+	j.State = s
+}
+
 // Ended tells whether the job will never draw again.
 func (s State) Ended() bool { return s == Dead || s == Done }
 
 // String returns the state in lower case.
 func (s State) String() string {
 	return [...]string{"joining", "live", "suspect", "dead", "done"}[s]
-}
-
-// SlotState is FREE → FILLING → READY → LEASED → FREE.
-type SlotState uint8
-
-// The states of a ring slot.
-const (
-	Free SlotState = iota
-	Filling
-	Ready
-	Leased
-)
-
-// Slot is one batch's place in a ring. Gen rises each time the slot is taken, so an old release cannot free it.
-type Slot struct {
-	State SlotState
-	Gen   uint64
-}
-
-// Rank is one rank of a job. A new client of the same rank gets a new incarnation and a new ring.
-type Rank struct {
-	Incarnation ident.Incarnation // rises also across jobs of one name; 0 = never attached
-	Attaches    int               // times a client attached to this job's rank
-	Attached    bool
-	Left        bool // detached in order
-	Slots       []Slot
-
-	Epoch  uint32 // the epoch this rank is planned in
-	InRun  bool   // takes part in the job's running epoch
-	Step   int    // batches of Epoch planned so far
-	Sent   int    // batches of Epoch sent to this incarnation
-	Got    int    // samples sent of the epoch it asked for
-	Asked  int64  // the epoch the client asked for last; -1 = none yet
-	Wants  bool   // asked for an epoch that the job has not begun
-	Ended  int64  // the last epoch whose end was told; -1 = none
-	Next   uint32 // the epoch it wants, when Wants
-	Waited time.Duration
-
-	LastTake time.Time     // when it last released a batch
-	Heard    time.Time     // since when it has done nothing: it attached, asked for an epoch, released a batch, or got one
-	StepTime time.Duration // smoothed time it works on a batch; 0 = unknown
-}
-
-// FreeSlot takes a free slot for filling.
-func (r *Rank) FreeSlot() (slot int, gen uint64, ok bool) {
-	for i := range r.Slots {
-		if s := &r.Slots[i]; s.State == Free {
-			s.State = Filling
-			s.Gen++
-			return i, s.Gen, true
-		}
-	}
-	return 0, 0, false
-}
-
-// Release gives a leased slot back; false when the generation is not the leased one.
-func (r *Rank) Release(slot int, gen uint64) bool {
-	if slot < 0 || slot >= len(r.Slots) || r.Slots[slot].Gen != gen || r.Slots[slot].State != Leased {
-		return false
-	}
-	r.Slots[slot].State = Free
-	return true
-}
-
-// Holds tells whether the client holds a batch.
-func (r *Rank) Holds() bool {
-	for i := range r.Slots {
-		if r.Slots[i].State == Leased {
-			return true
-		}
-	}
-	return false
-}
-
-// Waiting is for how long the rank's client waits, as far as can be seen without asking it: it has a batch that it works on, or none, and works on one
-// for as long as it did before.
-func (r *Rank) Waiting(now time.Time) time.Duration {
-	held := 0
-	for i := range r.Slots {
-		if r.Slots[i].State == Leased {
-			held++
-		}
-	}
-	if held > 1 || !r.Attached || r.Heard.IsZero() || held == 1 && r.StepTime == 0 {
-		return 0
-	}
-	since := now.Sub(r.Heard)
-	if held == 1 {
-		since -= r.StepTime
-	}
-	return max(since, 0)
-}
-
-// Took notes that the client finished with a batch at now, for which it had waited.
-func (r *Rank) Took(now time.Time, waited time.Duration) {
-	if !r.LastTake.IsZero() {
-		d := max(now.Sub(r.LastTake)-waited, 0)
-		if r.StepTime == 0 {
-			r.StepTime = d
-		} else {
-			r.StepTime += (d - r.StepTime) / 4 // a short memory: jobs change pace between training and validation
-		}
-	}
-	r.LastTake = now
 }
 
 // Job is one training run's stream.
@@ -178,10 +100,10 @@ func NewJob(id ident.JobID, spec Spec, member *bits.Set) *Job {
 func (j *Job) Attach(r int, now time.Time) ident.Incarnation {
 	k := &j.Ranks[r]
 	*k = Rank{
-		Incarnation: k.Incarnation + 1, Attaches: k.Attaches + 1, Attached: true, Slots: make([]Slot, j.Spec.Slots), Asked: -1, Ended: -1,
+		Incarnation: k.Incarnation + 1, Attaches: k.Attaches + 1, Phase: Idle, Slots: make([]Slot, j.Spec.Slots), Asked: -1, Ended: -1,
 		LastTake: now, Heard: now,
 	}
-	j.State = Live
+	j.become(Live)
 	return k.Incarnation
 }
 
@@ -219,7 +141,7 @@ func (j *Job) Upcoming() Spec {
 func (j *Job) Attached() int {
 	n := 0
 	for i := range j.Ranks {
-		if j.Ranks[i].Attached {
+		if j.Ranks[i].Attached() {
 			n++
 		}
 	}
@@ -253,16 +175,16 @@ func (j *Job) Ledger() *Ledger {
 	return j.Ledgers[len(j.Ledgers)-1]
 }
 
-// Busy tells whether rank r's client is in the midst of an epoch: it asked for it, the epoch began, and its end was not told.
+// Busy tells whether rank r's client is in the midst of an epoch: it asked for it, the epoch began, and its end was not sent.
 func (j *Job) Busy(r int) bool {
 	k := &j.Ranks[r]
-	return k.Attached && !k.Wants && k.Asked >= 0 && k.Asked != k.Ended
+	return (k.Phase == Idle || k.Phase == InEpoch) && k.Asked >= 0 && k.Asked != k.Ended
 }
 
 // Vanished is a rank whose client is gone without goodbye and has not come back; -1 = none.
 func (j *Job) Vanished() int {
 	for r := range j.Ranks {
-		if k := &j.Ranks[r]; k.Attaches > 0 && !k.Attached && !k.Left {
+		if j.Ranks[r].Phase == Vanished {
 			return r
 		}
 	}
@@ -272,5 +194,12 @@ func (j *Job) Vanished() int {
 // Exhausted tells whether rank r has planned all its batches of the running epoch, or will not plan any more of it.
 func (j *Job) Exhausted(r int) bool {
 	k := &j.Ranks[r]
-	return k.Wants || k.Left || (k.InRun && k.Step >= j.Spec.Batches(r))
+	switch k.Phase {
+	case Waiting, Left:
+		return true
+	case InEpoch:
+		return k.Step >= j.Spec.Batches(r)
+	default:
+		return false
+	}
 }

@@ -64,11 +64,11 @@ func TestAttachingAgainStartsAnew(t *testing.T) {
 	}
 	k := &j.Ranks[0]
 	_, _, _ = k.FreeSlot()
-	k.Step, k.Sent, k.InRun, k.Asked, k.Ended, k.StepTime = 3, 2, true, 5, 4, time.Second
+	k.Step, k.Sent, k.Phase, k.Asked, k.Ended, k.StepTime = 3, 2, InEpoch, 5, 4, time.Second
 	if inc := j.Attach(0, t0.Add(time.Second)); inc != 2 {
 		t.Fatalf("incarnation %d", inc)
 	}
-	if k.Step != 0 || k.Sent != 0 || k.InRun || k.Asked != -1 || k.Ended != -1 || k.StepTime != 0 || k.Attaches != 2 || k.Slots[0].State != Free {
+	if k.Step != 0 || k.Sent != 0 || k.Phase == InEpoch || k.Asked != -1 || k.Ended != -1 || k.StepTime != 0 || k.Attaches != 2 || k.Slots[0].State != Free {
 		t.Errorf("%+v", *k)
 	}
 	if j.Attach(1, t0); j.Attached() != 2 {
@@ -103,18 +103,18 @@ func TestExhausted(t *testing.T) {
 	if j.Exhausted(0) {
 		t.Error("a rank that has asked for nothing is not done with an epoch")
 	}
-	k.InRun, k.Step = true, 9
+	k.Phase, k.Step = InEpoch, 9
 	if j.Exhausted(0) {
 		t.Error("9 of 10 batches")
 	}
 	if k.Step = 10; !j.Exhausted(0) {
 		t.Error("10 of 10 batches")
 	}
-	k.Step, k.Wants = 2, true
+	k.Step, k.Phase = 2, Waiting
 	if !j.Exhausted(0) {
 		t.Error("it asked for another epoch")
 	}
-	k.Wants, k.Left = false, true
+	k.Phase = Left
 	if !j.Exhausted(0) {
 		t.Error("it left")
 	}

@@ -78,7 +78,7 @@ func (g *Registry) Restore(id ident.JobID, spec Spec, member *bits.Set, ranks []
 	}
 	for r := range min(len(ranks), len(j.Ranks)) {
 		if ranks[r] > 0 {
-			j.Ranks[r] = Rank{Incarnation: ranks[r], Attaches: 1, Asked: -1, Ended: -1}
+			j.Ranks[r] = Rank{Incarnation: ranks[r], Attaches: 1, Phase: Vanished, Asked: -1, Ended: -1}
 		}
 	}
 	if j.Vanished() >= 0 { // else nobody has come yet, and nobody is waited for
@@ -144,7 +144,8 @@ func (g *Registry) All() iter.Seq[*Job] {
 // Suspect starts the lease of a job of which a client vanished; a lease that runs already starts anew.
 func (g *Registry) Suspect(j *Job, now time.Time) {
 	g.Recover(j)
-	j.State, j.Lease = Suspect, now.Add(g.lease)
+	j.become(Suspect)
+	j.Lease = now.Add(g.lease)
 	g.leases.ReplaceOrInsert(due{j.Lease, j.ID})
 }
 
@@ -157,9 +158,12 @@ func (g *Registry) Recover(j *Job) {
 // End marks a job as Dead or Done; its name is free again.
 func (g *Registry) End(j *Job, s State, reason string) {
 	g.Recover(j)
-	j.State, j.Reason, j.Active, j.Paused, j.Next = s, reason, false, false, nil
+	j.become(s)
+	j.Reason, j.Active, j.Paused, j.Next = reason, false, false, nil
 	for i := range j.Ranks {
-		j.Ranks[i].Attached = false
+		if k := &j.Ranks[i]; k.Attached() {
+			k.Vanish()
+		}
 	}
 	for _, l := range j.Ledgers { // the next epoch may have begun before the clients were done with theirs
 		l.Abandon()

@@ -218,7 +218,10 @@ func (f *Facts) behind() string {
 func (f *Facts) inStep() string {
 	list := named(f.Step, func(b Behind) string {
 		why := "whose batch of this step is not ready"
-		if !b.Attached {
+		switch {
+		case b.Lost:
+			why = "whose client lost its connection, and lives: it comes back with its next call"
+		case !b.Attached:
 			why = "whose client is gone"
 		}
 		return fmt.Sprintf("rank %d, %s", b.Rank, why)

@@ -90,6 +90,23 @@ func TestWaitForRanks(t *testing.T) {
 }
 
 // TestWorst: of a job with several ranks the cause is told, not who waits for whom.
+// A rank that a step waits for may have lost its connection alone: its client comes back by itself.
+func TestWaitForAStep(t *testing.T) {
+	w := WaitOf(inEpoch(func(f *Facts) {
+		f.World = 4
+		f.Step = []Behind{{Rank: 1, Attached: true}, {Rank: 2}, {Rank: 3, Lost: true}}
+	}), Machine{Workers: 2})
+	if w.Cause != OtherRank || !slices.Equal(w.Ranks, []int{1, 2, 3}) {
+		t.Errorf("%q of %v", w.Cause, w.Ranks)
+	}
+	for _, want := range []string{"rank 1, whose batch of this step is not ready", "rank 2, whose client is gone",
+		"rank 3, whose client lost its connection, and lives", "all 4 ranks"} {
+		if !strings.Contains(w.Text, want) {
+			t.Errorf("%q does not say %q", w.Text, want)
+		}
+	}
+}
+
 func TestWorst(t *testing.T) {
 	slow := Wait{Cause: Storage, Rank: 1, For: time.Second}
 	for _, c := range []struct {
@@ -133,7 +150,7 @@ func TestRankWaiting(t *testing.T) {
 	at(time.Second/2, 0)
 	k.Slots[1].State = Leased
 	at(3*time.Second, 0) // there is another one for it
-	k.Attached, k.Slots = false, nil
+	k.Phase, k.Slots = Vanished, nil
 	at(3*time.Second, 0)
 }
 

@@ -84,7 +84,7 @@ func (c *Core) changeSubset(e ChangeSubset) {
 // awaited is the epoch that somebody has asked for and that waits for the other ranks.
 func (c *Core) awaited(s *stream) (epoch uint32, ok bool) {
 	for r := range s.job.Ranks {
-		if k := &s.job.Ranks[r]; k.Wants && (!ok || k.Next < epoch) {
+		if k := &s.job.Ranks[r]; k.Phase == jobs.Waiting && (!ok || k.Next < epoch) {
 			epoch, ok = k.Next, true
 		}
 	}
@@ -99,7 +99,7 @@ func (s *stream) anyKept() bool {
 // takesPart tells whether a client takes part in the running epoch.
 func (c *Core) takesPart(s *stream) bool {
 	for r := range s.job.Ranks {
-		if k := &s.job.Ranks[r]; k.Attached && k.InRun && k.Epoch == s.job.Epoch {
+		if k := &s.job.Ranks[r]; k.Phase == jobs.InEpoch && k.Epoch == s.job.Epoch {
 			return true
 		}
 	}
@@ -112,8 +112,8 @@ func (c *Core) beginAnew(s *stream) {
 	epoch := j.Epoch
 	j.Forget()
 	for r := range j.Ranks { // before anything is taken back: nothing is planned into the slots that come free
-		if j.Ranks[r].Epoch == epoch {
-			j.Ranks[r].InRun = false
+		if k := &j.Ranks[r]; k.Phase == jobs.InEpoch && k.Epoch == epoch {
+			k.StepOut()
 		}
 	}
 	for r := range j.Ranks {

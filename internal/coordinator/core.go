@@ -393,7 +393,7 @@ func (c *Core) live(j ident.JobID, r int, inc ident.Incarnation) (*stream, *jobs
 		return nil, nil
 	}
 	k := &s.job.Ranks[r]
-	if !k.Attached || k.Incarnation != inc {
+	if !k.Attached() || k.Incarnation != inc {
 		return nil, nil
 	}
 	return s, k

@@ -11,25 +11,25 @@ import (
 // kept is where the client of a rank was when its connection ended. While nobody else has taken the rank it may come back and go on at the
 // step that it needs: what it was sent and may not have got, and what was planned for it, is kept as it is in rankQueue.back.
 type kept struct {
-	asked int64 // the epoch that it had asked for last; -1 = none
-	wants bool  // which the job has not begun for it
-	had   int   // steps of it that were sent or planned
-	got   int   // samples of it that the client has for certain
-	ended bool  // its end was told
+	asked   int64 // the epoch that it had asked for last; -1 = none
+	waiting bool  // which the job has not begun for it
+	had     int   // steps of it that were sent or planned
+	got     int   // samples of it that the client has for certain
+	ended   bool  // its end was told
 }
 
 // keep remembers what a client that vanished was sent and what was planned for it.
 func (c *Core) keep(s *stream, r int, was jobs.Rank) {
 	q := &s.ranks[r]
-	if !was.InRun && !was.Wants { // it had not asked for anything since it came: what was kept before is kept
+	if was.Phase == jobs.Idle { // it had not asked for anything since it came: what was kept before is kept
 		q.sent = nil
 		c.cancel(s, r, nil)
 		return
 	}
-	k := &kept{asked: was.Asked, wants: was.Wants, got: was.Got, ended: was.Asked >= 0 && was.Ended == was.Asked}
+	k := &kept{asked: was.Asked, waiting: was.Phase == jobs.Waiting, got: was.Got, ended: was.Asked >= 0 && was.Ended == was.Asked}
 	var list []back
 	for _, d := range q.sent {
-		if int64(d.epoch) != was.Asked || was.Wants {
+		if int64(d.epoch) != was.Asked || was.Phase == jobs.Waiting {
 			continue // it has left that one
 		}
 		b := backOf(d, func(w *row) bool { return w.state == rowDone })
@@ -57,7 +57,7 @@ func (c *Core) keep(s *stream, r int, was jobs.Rank) {
 	switch {
 	case k.ended:
 		k.had = q.told.Batches
-	case int64(was.Epoch) == was.Asked && was.InRun:
+	case int64(was.Epoch) == was.Asked && was.Phase == jobs.InEpoch:
 		k.had = was.Step
 	}
 	q.kept = k
@@ -90,7 +90,7 @@ func (s *stream) onAgain(r int, epoch uint32, from int) int {
 	switch {
 	case !q.same:
 		return from
-	case from <= 1 && q.kept.wants && q.kept.asked == int64(epoch):
+	case from <= 1 && q.kept.waiting && q.kept.asked == int64(epoch):
 		return 0 // it was asked for, and had not begun
 	case from == 0 && (q.kept.asked == int64(epoch) || q.kept.asked < int64(epoch) && epoch == s.job.Epoch) && q.kept.left(q, epoch, 0) == 0:
 		return 1 // the client has seen nothing of it, or had no answer
@@ -124,7 +124,7 @@ func (c *Core) comeBack(s *stream, r int, epoch uint32, step int) error {
 		return errs.New(errs.Stale, j.Spec.Name, "start the epoch anew, from a checkpoint", "go on with step %d of epoch %d of job %s, "+format,
 			append([]any{step, epoch, j.Spec.Name}, args...)...)
 	}
-	known := q.same && !k.InRun && !k.Wants && (was.asked == int64(epoch) || was.asked < int64(epoch) && epoch == j.Epoch && step == 0)
+	known := q.same && k.Phase == jobs.Idle && (was.asked == int64(epoch) || was.asked < int64(epoch) && epoch == j.Epoch && step == 0)
 	if !known {
 		return stale("which cannot be gone on with")
 	}
@@ -157,7 +157,8 @@ func (c *Core) comeBack(s *stream, r int, epoch uint32, step int) error {
 		rest = append(rest, b)
 	}
 	q.back, q.kept = rest, nil
-	k.Epoch, k.InRun, k.Wants, k.Asked, k.Sent, k.Step = j.Epoch, true, false, int64(epoch), 0, 0
+	k.Enter(j.Epoch)
+	k.Asked = int64(epoch)
 	for _, b := range rest {
 		if b.epoch == j.Epoch {
 			k.Step = b.step + 1

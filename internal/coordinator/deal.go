@@ -93,7 +93,7 @@ func (s *stream) part(r int, l *jobs.Ledger, epoch uint32, step int) (d *deliver
 			return d, d.pending > 0 || !d.written()
 		}
 	}
-	if k.Wants || k.Left {
+	if k.Phase == jobs.Waiting || k.Phase == jobs.Left {
 		return nil, false
 	}
 	if slices.ContainsFunc(q.back, func(b back) bool { return b.ledger == l && b.step == step }) {
@@ -103,7 +103,7 @@ func (s *stream) part(r int, l *jobs.Ledger, epoch uint32, step int) (d *deliver
 		return nil, false // all of it was planned
 	}
 	switch {
-	case k.Attached && k.InRun:
+	case k.Phase == jobs.InEpoch:
 		return nil, k.Epoch == epoch && k.Step <= step
 	case q.kept != nil && q.kept.asked == int64(epoch):
 		return nil, q.kept.had <= step
@@ -184,7 +184,7 @@ func (s *stream) holding(r int) []jobs.Behind {
 	for o := range s.ranks {
 		if _, waits := s.part(o, q[0].ledger, q[0].epoch, q[0].ledger.Dealing); waits && o != r {
 			k := &s.job.Ranks[o]
-			out = append(out, jobs.Behind{Rank: o, Came: k.Attaches > 0, Attached: k.Attached, Epoch: q[0].epoch, InEpoch: true})
+			out = append(out, jobs.Behind{Rank: o, Came: k.Attaches > 0, Attached: k.Attached(), Lost: s.hasLost(o), Epoch: q[0].epoch, InEpoch: true})
 		}
 	}
 	return out
@@ -193,7 +193,7 @@ func (s *stream) holding(r int) []jobs.Behind {
 // held tells whether a client waits for a rank that is not there, to be given its part of a step.
 func (s *stream) held() bool {
 	for r := range s.ranks {
-		if !s.job.Ranks[r].Attached || !s.owes(r) {
+		if !s.job.Ranks[r].Attached() || !s.owes(r) {
 			continue
 		}
 		if slices.ContainsFunc(s.holding(r), func(b jobs.Behind) bool { return !b.Attached }) {

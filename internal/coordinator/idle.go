@@ -6,6 +6,7 @@ import (
 
 	"larder/internal/errs"
 	"larder/internal/ident"
+	"larder/jobs"
 )
 
 // idleOut is when the client of a rank has been silent for so long that it loses the rank (Config.IdleTimeout). Zero = it does not: it waits for us, for
@@ -13,9 +14,9 @@ import (
 func (c *Core) idleOut(s *stream, r int) time.Time {
 	j, k := s.job, &s.job.Ranks[r]
 	switch {
-	case c.cfg.IdleTimeout <= 0 || !k.Attached || j.Paused || k.Wants:
+	case c.cfg.IdleTimeout <= 0 || !k.Attached() || j.Paused || k.Phase == jobs.Waiting:
 		return time.Time{}
-	case !k.Holds() && (k.InRun && k.Asked == int64(k.Epoch) && k.Step < j.Spec.Batches(r) || s.owes(r)):
+	case !k.Holds() && (k.Phase == jobs.InEpoch && k.Asked == int64(k.Epoch) && k.Step < j.Spec.Batches(r) || s.owes(r)):
 		return time.Time{}
 	}
 	return k.Heard.Add(c.cfg.IdleTimeout)

@@ -108,7 +108,7 @@ func TestWaitingIsNoSilence(t *testing.T) {
 		r.run()
 		r.after(30 * time.Second)
 	}
-	if k := r.job(id).Ranks[0]; !k.Attached {
+	if k := r.job(id).Ranks[0]; !k.Attached() {
 		t.Error("it waited for the other rank")
 	}
 

@@ -157,7 +157,7 @@ func TestTakeoverByAHigherIncarnation(t *testing.T) {
 		t.Errorf("a stale goodbye did %v", words)
 	}
 	refused(t, a.tryEpoch(1), errs.Stale)
-	if now := r.job(1).Ranks[0]; !slices.Equal(now.Slots, before.Slots) || !now.Attached {
+	if now := r.job(1).Ranks[0]; !slices.Equal(now.Slots, before.Slots) || !now.Attached() {
 		t.Errorf("%+v, before %+v", now, before)
 	}
 	if got := b.drain(); !slices.Equal(got[:8], ids(0, 8)) { // the epoch begins afresh
@@ -196,7 +196,7 @@ func TestALostRankEndsTheJobOnlyWhenOthersWouldWaitForIt(t *testing.T) {
 	q.detach(false)
 	r.run()
 	r.after(11 * time.Second)
-	if j := r.job(id); j.State != jobs.Suspect || !j.Ranks[0].Attached {
+	if j := r.job(id); j.State != jobs.Suspect || !j.Ranks[0].Attached() {
 		t.Fatalf("%s: rank 0 is in the midst of its epoch", j.State)
 	}
 	if got := p.drain(); len(got) != 8 {

@@ -141,7 +141,7 @@ func (c *Core) attach(e Attach) {
 		return
 	}
 	k := &j.Ranks[e.Rank]
-	if k.Attached && e.Again == k.Incarnation { // the end of its old connection is yet to be seen
+	if k.Attached() && e.Again == k.Incarnation { // the end of its old connection is yet to be seen
 		c.lose(s, e.Rank, false, CloseRank{})
 		if c.streams[e.Job] == nil {
 			c.reply(e.Token, Reply{Err: jobGone(e.Job, j.Spec.Name)})
@@ -153,7 +153,7 @@ func (c *Core) attach(e Attach) {
 			"attach rank %d of job %s as incarnation %d, which incarnation %d has replaced", e.Rank, j.Spec.Name, e.Held, k.Incarnation)})
 		return
 	}
-	if k.Attached {
+	if k.Attached() {
 		c.reply(e.Token, Reply{Err: errs.New(errs.RankHeld, j.Spec.Name,
 			"give this Loader another job name, or end the other process", "rank %d of job %s is held by a live client (incarnation %d)",
 			e.Rank, j.Spec.Name, k.Incarnation)})
@@ -198,7 +198,10 @@ func (c *Core) startEpoch(e StartEpoch) {
 	if j.Drain && !s.keeps(e.Rank, e.Epoch) && (!j.Begun || j.Epoch != e.Epoch || !c.asked(s, e.Epoch)) { // others may still wait for this rank in the running one
 		c.reply(e.Token, Reply{Err: errs.New(errs.JobEnded, j.Spec.Name, "make a new Loader to go on",
 			"epoch %d of job %s, which is being drained and begins none", e.Epoch, j.Spec.Name)})
-		k.Asked, k.InRun = k.Ended, false // it is done with the running one
+		k.Asked = k.Ended // it is done with the running one
+		if k.Phase == jobs.InEpoch {
+			k.StepOut()
+		}
 		c.cancel(s, e.Rank, nil)
 		c.mayDeal(s)
 		c.endIfDrained(s)
@@ -222,7 +225,7 @@ func (c *Core) startEpoch(e StartEpoch) {
 		from = 0 // it was asked for, and had not begun
 	case q.kept != nil:
 		from = s.onAgain(e.Rank, e.Epoch, from)
-	case from == 0 && s.ranks[e.Rank].same && !s.ranks[e.Rank].onward && s.lost && e.Epoch == j.Epoch && !k.InRun:
+	case from == 0 && s.ranks[e.Rank].same && !s.ranks[e.Rank].onward && s.lost && e.Epoch == j.Epoch && k.Phase != jobs.InEpoch:
 		from = 1 // the client has seen nothing of it, its neighbours may have
 	}
 	switch {
@@ -239,19 +242,19 @@ func (c *Core) startEpoch(e StartEpoch) {
 			c.reply(e.Token, Reply{Err: err})
 			return
 		}
-	case k.InRun && k.Epoch == e.Epoch && k.Sent == 0:
+	case k.Phase == jobs.InEpoch && k.Epoch == e.Epoch && k.Sent == 0:
 		k.Asked = int64(e.Epoch) // prepared ahead, or a second iter() before the first batch
 		c.cancelBefore(s, e.Rank, e.Epoch)
-	case j.Begun && j.Epoch == e.Epoch && !k.InRun && !k.Wants && k.Attaches == 1 && k.Asked < 0:
+	case j.Begun && j.Epoch == e.Epoch && k.Phase == jobs.Idle && k.Attaches == 1 && k.Asked < 0:
 		k.Asked = int64(e.Epoch) // a rank that comes later than the others to the epoch they are in
 		c.enter(s, e.Rank)
 		defer c.endEmpty(s)
 	default:
-		k.Asked, k.Wants, k.Next, k.InRun = int64(e.Epoch), true, e.Epoch, false
+		k.Await(e.Epoch)
 		c.cancel(s, e.Rank, nil) // after the rank has left the epoch: nothing is planned into the slots that come free
 	}
 	spec := j.Upcoming()
-	if k.InRun {
+	if k.Phase == jobs.InEpoch {
 		spec = j.Spec
 	}
 	r := Reply{Job: j.ID, Epoch: e.Epoch, Samples: spec.Subset, Batches: spec.Batches(e.Rank)}
@@ -298,7 +301,7 @@ func (c *Core) advance(s *stream) {
 // isBehind tells whether the next epoch cannot begin before the rank is done with the running one, and has asked for it.
 func (s *stream) isBehind(r int) bool {
 	k := &s.job.Ranks[r]
-	return !s.job.Exhausted(r) || (!k.Wants && !k.Left && k.Asked != int64(s.job.Epoch))
+	return !s.job.Exhausted(r) || k.Phase != jobs.Waiting && k.Phase != jobs.Left && k.Asked != int64(s.job.Epoch)
 }
 
 // begin starts an epoch for the job and all its ranks.
@@ -354,10 +357,10 @@ func (c *Core) begin(s *stream, epoch uint32) {
 	c.setActive(s, !j.Paused)
 	for r := range j.Ranks {
 		k := &j.Ranks[r]
-		if !k.Attached || k.Left || (k.Wants && k.Next != epoch) {
+		if !k.Attached() || k.Phase == jobs.Waiting && k.Next != epoch {
 			continue
 		}
-		if !k.Wants && k.InRun && k.Epoch == epoch { // it has had the epoch, which another rank's new client begins afresh
+		if k.Phase == jobs.InEpoch && k.Epoch == epoch { // it has had the epoch, which another rank's new client begins afresh
 			continue
 		}
 		c.enter(s, r)
@@ -370,8 +373,7 @@ func (c *Core) begin(s *stream, epoch uint32) {
 
 // enter makes a rank take part in the running epoch from its first batch.
 func (c *Core) enter(s *stream, r int) {
-	k := &s.job.Ranks[r]
-	k.Epoch, k.InRun, k.Step, k.Sent, k.Wants = s.job.Epoch, true, 0, 0, false
+	s.job.Ranks[r].Enter(s.job.Epoch)
 }
 
 // finishing tells whether planned batches of that account are still on their way to their ranks.
@@ -438,7 +440,11 @@ func (c *Core) detached(e Detached) {
 func (c *Core) lose(s *stream, r int, clean bool, how CloseRank) {
 	j, k := s.job, &s.job.Ranks[r]
 	was := *k
-	k.Attached, k.Left, k.Wants, k.InRun = false, clean, false, false
+	if clean {
+		k.Leave()
+	} else {
+		k.Vanish()
+	}
 	if clean || how.Stale {
 		s.ranks[r].sent = nil
 		c.cancel(s, r, nil)
@@ -484,7 +490,7 @@ func (c *Core) endIfDrained(s *stream) {
 		return
 	}
 	for r := range s.job.Ranks {
-		if k := s.ranks[r].kept; s.job.Busy(r) || k != nil && !k.wants && k.asked >= 0 && !k.ended {
+		if k := s.ranks[r].kept; s.job.Busy(r) || k != nil && !k.waiting && k.asked >= 0 && !k.ended {
 			return
 		}
 	}
@@ -494,7 +500,7 @@ func (c *Core) endIfDrained(s *stream) {
 // asked tells whether some client has asked for the epoch, one that may come back included.
 func (c *Core) asked(s *stream, epoch uint32) bool {
 	for r := range s.job.Ranks {
-		if k := &s.job.Ranks[r]; k.Attached && k.Asked == int64(epoch) || s.keeps(r, epoch) {
+		if k := &s.job.Ranks[r]; k.Attached() && k.Asked == int64(epoch) || s.keeps(r, epoch) {
 			return true
 		}
 	}
@@ -520,8 +526,8 @@ func (c *Core) kill(e Kill) {
 func (c *Core) endJob(s *stream, state jobs.State, reason string) {
 	j := s.job
 	for r := range j.Ranks {
-		if k := &j.Ranks[r]; k.Attached {
-			k.Attached = false
+		if k := &j.Ranks[r]; k.Attached() {
+			k.Vanish()
 			c.emit(CloseRank{Job: j.ID, Rank: r, Inc: k.Incarnation, Reason: reason})
 		}
 		c.cancel(s, r, nil)
@@ -577,7 +583,7 @@ func (c *Core) expired(s *stream) {
 	j := s.job
 	waits := s.held()
 	for r := range j.Ranks {
-		waits = waits || j.Ranks[r].Attached && j.Ranks[r].Wants
+		waits = waits || j.Ranks[r].Phase == jobs.Waiting
 	}
 	switch {
 	case c.mayCome(s):

@@ -406,7 +406,7 @@ func (c *Core) demandRecipe(set *partition.Dataset, s *stream, room float64) {
 	prefix := c.prefixes[s.prefix].id.String()
 	name := fmt.Sprintf("%s/%s/%d", prefix, s.suffix, group)
 	ingest := math.Inf(1)
-	if step := s.job.Ranks[0].StepTime.Seconds(); step > 1e-6 && s.job.Ranks[0].Attached {
+	if step := s.job.Ranks[0].StepTime.Seconds(); step > 1e-6 && s.job.Ranks[0].Attached() {
 		ingest = float64(s.job.Spec.Batch*s.job.Spec.World) / step // StepTime leaves waiting out
 	}
 	for k := range set.Recipes {

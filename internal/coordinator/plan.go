@@ -62,10 +62,10 @@ func (c *Core) idleAt(s *stream) time.Time {
 	var at time.Time
 	for r := range s.job.Ranks {
 		k := &s.job.Ranks[r]
-		if !k.Attached {
+		if !k.Attached() {
 			continue
 		}
-		if !k.Holds() && (k.InRun && k.Asked == int64(k.Epoch) && k.Step < s.job.Spec.Batches(r) || s.owes(r)) {
+		if !k.Holds() && (k.Phase == jobs.InEpoch && k.Asked == int64(k.Epoch) && k.Step < s.job.Spec.Batches(r) || s.owes(r)) {
 			return time.Time{}
 		}
 		wait := 30 * time.Second
@@ -103,10 +103,13 @@ func (c *Core) plan(s *stream) {
 // planOne plans one batch of a rank; false when it has no room or nothing to plan.
 func (c *Core) planOne(s *stream, r int) bool {
 	j, k := s.job, &s.job.Ranks[r]
-	if k.Attached && k.InRun && !j.Paused && len(s.ranks[r].back) > 0 {
+	if k.Phase != jobs.InEpoch || j.Paused {
+		return false
+	}
+	if len(s.ranks[r].back) > 0 {
 		return c.planBack(s, r)
 	}
-	if !k.Attached || !k.InRun || j.Paused || k.Step >= j.Spec.Batches(r) || j.Drain && k.Asked != int64(k.Epoch) {
+	if k.Step >= j.Spec.Batches(r) || j.Drain && k.Asked != int64(k.Epoch) {
 		return false
 	}
 	if !c.ready(s) { // asked first: a slot that was taken is to be filled

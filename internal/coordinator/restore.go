@@ -232,7 +232,7 @@ func (c *Core) goOn(s *stream, r int, epoch uint32, step int) error {
 	if q.kept != nil {
 		return c.comeBack(s, r, epoch, step)
 	}
-	known := s.lost && !q.onward && !k.InRun && !k.Wants && (epoch == j.Epoch || len(q.back) > 0 && q.back[0].epoch == epoch)
+	known := s.lost && !q.onward && k.Phase == jobs.Idle && (epoch == j.Epoch || len(q.back) > 0 && q.back[0].epoch == epoch)
 	had := 0
 	for _, b := range q.back {
 		if b.epoch == epoch {
@@ -261,7 +261,8 @@ func (c *Core) goOn(s *stream, r int, epoch uint32, step int) error {
 		k.Got += len(b.objects)
 	}
 	q.back = rest
-	k.Epoch, k.InRun, k.Wants, k.Asked, k.Sent, k.Step = j.Epoch, true, false, int64(epoch), 0, 0
+	k.Enter(j.Epoch)
+	k.Asked = int64(epoch)
 	for i := range rest {
 		rest[i].unsure = false
 		if rest[i].epoch == j.Epoch {
@@ -344,7 +345,7 @@ func (s *stream) owesBack() bool {
 // allAsk tells whether every rank that is owed something has asked for another epoch instead.
 func (c *Core) allAsk(s *stream) bool {
 	for r := range s.ranks {
-		if len(s.ranks[r].back) > 0 && !s.job.Ranks[r].Wants {
+		if len(s.ranks[r].back) > 0 && s.job.Ranks[r].Phase != jobs.Waiting {
 			return false
 		}
 	}

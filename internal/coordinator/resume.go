@@ -140,7 +140,7 @@ func (s *stream) agrees(r int, epoch uint32) error {
 	}
 	for i := range s.job.Ranks {
 		k := &s.job.Ranks[i]
-		if i == r || !k.Wants || (k.Next == s.rest.Epoch) == (epoch == s.rest.Epoch) {
+		if i == r || k.Phase != jobs.Waiting || (k.Next == s.rest.Epoch) == (epoch == s.rest.Epoch) {
 			continue
 		}
 		return errs.New(errs.Stale, s.job.Spec.Name, "load the same state_dict in every rank",
@@ -166,7 +166,7 @@ func (s *stream) wholeOf(epoch uint32, r int) (samples, batches int) {
 func (c *Core) endEmpty(s *stream) {
 	j := s.job
 	for r := range j.Ranks {
-		if k := &j.Ranks[r]; j.Whole != nil && k.InRun && k.Epoch == j.Epoch && k.Asked == int64(j.Epoch) && k.Ended != k.Asked && j.Spec.Batches(r) == 0 {
+		if k := &j.Ranks[r]; j.Whole != nil && k.Phase == jobs.InEpoch && k.Epoch == j.Epoch && k.Asked == int64(j.Epoch) && k.Ended != k.Asked && j.Spec.Batches(r) == 0 {
 			c.endEpoch(s, r, &delivery{s: s, rank: r, inc: k.Incarnation, epoch: j.Epoch, step: -1, ledger: j.Ledger()})
 		}
 	}

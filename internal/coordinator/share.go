@@ -286,7 +286,7 @@ func (c *Core) refillOne(s *stream) {
 func (c *Core) somebodyWaits() bool {
 	for _, s := range c.order {
 		for r := range s.job.Ranks {
-			if k := &s.job.Ranks[r]; k.Attached && !k.Holds() && s.owes(r) {
+			if k := &s.job.Ranks[r]; k.Attached() && !k.Holds() && s.owes(r) {
 				return true
 			}
 		}

@@ -13,19 +13,19 @@ func (c *Core) facts(j *jobs.Job) []jobs.Facts {
 		k := &j.Ranks[r]
 		f := &out[r]
 		*f = jobs.Facts{Name: j.Spec.Name, Rank: r, World: len(j.Ranks), Ended: j.State.Ended(), Paused: j.Paused,
-			Attached: k.Attached, Came: k.Attaches > 0, Left: k.Left, Over: k.Ended, Slots: j.Spec.Slots,
-			Asked: k.Wants || k.Asked >= 0 && k.Asked != k.Ended}
+			Attached: k.Attached(), Came: k.Attaches > 0, Left: k.Phase == jobs.Left, Over: k.Ended, Slots: j.Spec.Slots,
+			Asked: k.Phase == jobs.Waiting || k.Asked >= 0 && k.Asked != k.Ended}
 		for i := range k.Slots {
 			if k.Slots[i].State == jobs.Leased {
 				f.Held++
 			}
 		}
 		f.Lost = s != nil && s.hasLost(r)
-		if s == nil || !k.Attached || !f.Asked {
+		if s == nil || !k.Attached() || !f.Asked {
 			continue
 		}
 		f.Order = s.waits || len(s.catching) > 0
-		if k.Wants {
+		if k.Phase == jobs.Waiting {
 			f.Behind = s.behind()
 			continue
 		}
@@ -40,7 +40,7 @@ func (c *Core) facts(j *jobs.Job) []jobs.Facts {
 // hasLost tells whether the client of a rank lost its connection, or its daemon, and its process lives.
 func (s *stream) hasLost(r int) bool {
 	k := &s.job.Ranks[r]
-	return s.ranks[r].lives && !k.Attached && !k.Left
+	return s.ranks[r].lives && !k.Attached() && k.Phase != jobs.Left
 }
 
 // behind are the ranks without which the next epoch cannot begin.
@@ -48,8 +48,8 @@ func (s *stream) behind() []jobs.Behind {
 	var out []jobs.Behind
 	for r := range s.job.Ranks {
 		if k := &s.job.Ranks[r]; s.isBehind(r) {
-			out = append(out, jobs.Behind{Rank: r, Came: k.Attaches > 0, Attached: k.Attached, Lost: s.hasLost(r), Epoch: k.Epoch,
-				InEpoch: k.InRun && k.Step < s.job.Spec.Batches(r)})
+			out = append(out, jobs.Behind{Rank: r, Came: k.Attaches > 0, Attached: k.Attached(), Lost: s.hasLost(r), Epoch: k.Epoch,
+				InEpoch: k.Phase == jobs.InEpoch && k.Step < s.job.Spec.Batches(r)})
 		}
 	}
 	return out

@@ -114,7 +114,7 @@ func (e *Engine) attached(ctx context.Context, k ringKey) (*jobs.Job, *larderv1.
 	if err != nil {
 		return nil, nil, err
 	}
-	if v != nil && v.Ranks[k.rank].Attached && v.Ranks[k.rank].Incarnation == k.inc {
+	if v != nil && v.Ranks[k.rank].Attached() && v.Ranks[k.rank].Incarnation == k.inc {
 		if j := e.view(*v); j != nil {
 			return v, j, nil
 		}

@@ -536,7 +536,7 @@ func (e *Engine) takeOver(ctx context.Context, spec *larderv1.JobSpec, t *resume
 		return old, nil, nil
 	}
 	for r := range v.Ranks {
-		if v.Ranks[r].Attached {
+		if v.Ranks[r].Attached() {
 			return nil, nil, e.holder(errs.New(errs.RankHeld, spec.GetName(), "end the other process, or give this Loader another job name; all ranks of a job load its state together",
 				"job %s, of which rank %d is held by a live client, cannot go on from a state", spec.GetName(), r), old.id, r)
 		}

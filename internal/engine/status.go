@@ -90,7 +90,7 @@ func (e *Engine) viewOn(v jobs.Job, m jobs.Machine) *larderv1.Job {
 		if k.Attaches == 0 {
 			continue
 		}
-		info := &larderv1.RankInfo{Rank: uint32(i), Attached: k.Attached, Incarnation: uint64(k.Incarnation), Epoch: k.Epoch, Step: uint64(k.Sent)}
+		info := &larderv1.RankInfo{Rank: uint32(i), Attached: k.Attached(), Incarnation: uint64(k.Incarnation), Epoch: k.Epoch, Step: uint64(k.Sent)}
 		if r := e.ring(v.ID, i, k.Incarnation); r != nil {
 			info.Pid, info.Uid, info.RingBytes = r.peer.PID, r.peer.UID, uint64(r.seg.Size())
 		}
