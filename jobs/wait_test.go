@@ -89,7 +89,6 @@ func TestWaitForRanks(t *testing.T) {
 	}
 }
 
-// TestWorst: of a job with several ranks the cause is told, not who waits for whom.
 // A rank that a step waits for may have lost its connection alone: its client comes back by itself.
 func TestWaitForAStep(t *testing.T) {
 	w := WaitOf(inEpoch(func(f *Facts) {
@@ -107,6 +106,7 @@ func TestWaitForAStep(t *testing.T) {
 	}
 }
 
+// TestWorst: of a job with several ranks the cause is told, not who waits for whom.
 func TestWorst(t *testing.T) {
 	slow := Wait{Cause: Storage, Rank: 1, For: time.Second}
 	for _, c := range []struct {

@@ -31,23 +31,23 @@ func (c *Core) Check() error {
 		if f.id != id || c.flights.get(f.key) != f {
 			err = errors.Join(err, fmt.Errorf("flight %d of %s is not filed under its key", id, f.key))
 		}
-		if f.running {
+		if f.handedOut() {
 			running++
 		}
-		if f.done {
+		if f.phase == flightCopied {
 			copies++
 		}
-		if f.inPlace && (!f.alone || !f.running || f.done || len(f.rows) == 0 || f.rows[0].d.rows[f.rows[0].row].state != rowFilling) ||
-			f.alone && (f.key.Form != ident.Decoded || f.entry.held || !f.inPlace && len(f.rows)+len(f.augments)+f.users > 1) {
+		if f.phase == flightInPlace && (!f.alone || len(f.rows) == 0 || f.rows[0].d.rows[f.rows[0].row].state != rowFilling) ||
+			f.alone && (f.key.Form != ident.Decoded || f.entry.held || f.phase != flightInPlace && len(f.rows)+len(f.augments)+f.users > 1) {
 			err = errors.Join(err, fmt.Errorf("flight %d of %s is shared, or not filling the row that it is alone for", id, f.key))
 		}
-		if !f.running && !f.done && !f.refill && len(f.rows) == 0 && len(f.augments) == 0 {
+		if f.phase <= flightQueued && !f.refill && len(f.rows) == 0 && len(f.augments) == 0 {
 			err = errors.Join(err, fmt.Errorf("flight %d of %s waits for nobody", id, f.key))
 		}
-		if f.done && f.users == 0 {
+		if f.phase == flightCopied && f.users == 0 {
 			err = errors.Join(err, fmt.Errorf("flight %d of %s holds a copy nobody reads", id, f.key))
 		}
-		if queued := c.queueOf(f).has(f); queued != (!f.running && !f.done && f.queued()) {
+		if queued := c.queueOf(f).has(f); queued != (f.phase == flightQueued) || queued != (f.phase <= flightQueued && (f.parent == nil || f.parent.phase == flightCopied)) {
 			err = errors.Join(err, fmt.Errorf("flight %d of %s: in the queue: %v", id, f.key, queued))
 		}
 	}

@@ -126,7 +126,6 @@ type stream struct {
 	owed     []owed           // rows that wait for the sampler to be ready
 	next     []ident.ObjectID // the subset of job.Next
 	gone     *bits.Set        // objects that do not exist any more; nil = none
-	lost     bool             // restored, and no epoch was begun since
 	tail     int              // positional orders: positions from here on were used as substitutes
 	ranks    []rankQueue
 	knownBad *bits.Set  // quarantined samples that the journal has for it
@@ -140,13 +139,14 @@ type stream struct {
 // rankQueue is what is planned for a rank and not sent yet, in order of delivery.
 type rankQueue struct {
 	planned []*delivery
-	back    []back      // restored; to be given again, oldest first
-	same    bool        // its client is the one from before the restart
-	onward  bool        // a client has gone on since the restart
-	sent    []*delivery // that the client has not given back: it may not have got them
-	told    EndEpoch    // the last that was
-	lives   bool        // the process of the client that vanished does: it has not looked yet
-	kept    *kept       // where its client was that vanished; nil = it is there, or nothing is kept
+	back    []back // restored; to be given again, oldest first
+	// returned says that its client held the rank before it attached: it may go on where it was.
+	returned bool
+	recovery recovery
+	sent     []*delivery // that the client has not given back: it may not have got them
+	lastEnd  EndEpoch    // the last that was sent
+	lives    bool        // the process of the client that vanished does: it has not looked yet
+	kept     *kept       // where its client was that vanished; nil = it is there, or nothing is kept
 }
 
 type prefix struct {

@@ -33,15 +33,15 @@ func (c *Core) keep(s *stream, r int, was jobs.Rank) {
 			continue // it has left that one
 		}
 		b := backOf(d, func(w *row) bool { return w.state == rowDone })
-		b.counted, b.wasRows, b.wasBad = true, len(b.objects), len(b.bad)
-		k.got -= b.wasRows
+		b.origin, b.was = fromClient, counted{len(b.objects), len(b.bad)}
+		k.got -= b.was.rows
 		list = append(list, b)
 	}
 	planned := q.planned
 	q.sent, q.planned = nil, nil
 	for _, d := range planned {
 		list = append(list, backOf(d, func(w *row) bool { return w.state != rowFailed && w.state != rowMoved }))
-		d.canceled = true
+		d.become(deliveryCanceled)
 		for i := range d.rows {
 			if d.rows[i].state == rowWaiting {
 				c.unwait(d, i)
@@ -56,7 +56,7 @@ func (c *Core) keep(s *stream, r int, was jobs.Rank) {
 	}
 	switch {
 	case k.ended:
-		k.had = q.told.Batches
+		k.had = q.lastEnd.Batches
 	case int64(was.Epoch) == was.Asked && was.Phase == jobs.InEpoch:
 		k.had = was.Step
 	}
@@ -68,8 +68,10 @@ func (c *Core) keep(s *stream, r int, was jobs.Rank) {
 
 // backOf makes of a delivery what is to be given again; which selects its rows.
 func backOf(d *delivery, which func(*row) bool) back {
-	b := back{epoch: d.epoch, instance: d.instance, ledger: d.ledger, step: d.step, last: d.last, bad: slices.Clip(d.bad), objects: make([]ident.ObjectID, 0, len(d.rows)),
-		counted: d.again, wasRows: d.wasRows, wasBad: d.wasBad}
+	b := back{epoch: d.epoch, instance: d.instance, ledger: d.ledger, step: d.step, last: d.last, bad: slices.Clip(d.bad), objects: make([]ident.ObjectID, 0, len(d.rows))}
+	if d.again != nil {
+		b.origin, b.was = fromClient, *d.again
+	}
 	for i := range d.rows {
 		if w := &d.rows[i]; which(w) {
 			b.objects = append(b.objects, w.object)
@@ -88,7 +90,7 @@ func (s *stream) keeps(r int, epoch uint32) bool {
 func (s *stream) onAgain(r int, epoch uint32, from int) int {
 	q := &s.ranks[r]
 	switch {
-	case !q.same:
+	case !q.returned:
 		return from
 	case from <= 1 && q.kept.waiting && q.kept.asked == int64(epoch):
 		return 0 // it was asked for, and had not begun
@@ -124,7 +126,7 @@ func (c *Core) comeBack(s *stream, r int, epoch uint32, step int) error {
 		return errs.New(errs.Stale, j.Spec.Name, "start the epoch anew, from a checkpoint", "go on with step %d of epoch %d of job %s, "+format,
 			append([]any{step, epoch, j.Spec.Name}, args...)...)
 	}
-	known := q.same && k.Phase == jobs.Idle && (was.asked == int64(epoch) || was.asked < int64(epoch) && epoch == j.Epoch && step == 0)
+	known := q.returned && k.Phase == jobs.Idle && (was.asked == int64(epoch) || was.asked < int64(epoch) && epoch == j.Epoch && step == 0)
 	if !known {
 		return stale("which cannot be gone on with")
 	}
@@ -135,7 +137,7 @@ func (c *Core) comeBack(s *stream, r int, epoch uint32, step int) error {
 		return stale("which its client has given back")
 	}
 	for _, b := range q.back {
-		if b.epoch == epoch && b.step < step && !b.counted {
+		if b.epoch == epoch && b.step < step && b.origin != fromClient {
 			return stale("of which rank %d was given %d batches", r, b.step)
 		}
 	}
@@ -150,7 +152,7 @@ func (c *Core) comeBack(s *stream, r int, epoch uint32, step int) error {
 		if b.epoch == epoch {
 			had = max(had, b.step+1)
 			if b.step < step {
-				k.Got += b.wasRows
+				k.Got += b.was.rows
 				continue
 			}
 		}
@@ -169,15 +171,15 @@ func (c *Core) comeBack(s *stream, r int, epoch uint32, step int) error {
 		defer c.endEmpty(s)
 	}
 	if was.ended && was.asked == int64(epoch) && step == had {
-		c.tellAgain(s, r)
+		c.endEpochAgain(s, r)
 	}
 	return nil
 }
 
-// tellAgain tells a client the end of its epoch once more: it came when its connection was gone.
-func (c *Core) tellAgain(s *stream, r int) {
+// endEpochAgain sends a client the end of its epoch once more: it came when its connection was gone.
+func (c *Core) endEpochAgain(s *stream, r int) {
 	k := &s.job.Ranks[r]
-	e := s.ranks[r].told
+	e := s.ranks[r].lastEnd
 	e.Inc, e.Final = k.Incarnation, s.final(e.Epoch)
 	k.Ended = int64(e.Epoch)
 	c.emit(e)
@@ -187,7 +189,7 @@ func (c *Core) tellAgain(s *stream, r int) {
 // leaveKept gives up what was kept of epochs before next: the client begins that one.
 func (c *Core) leaveKept(s *stream, r int, next uint32) {
 	for _, b := range c.giveBack(s, r, func(b *back) bool { return b.epoch < next }) {
-		if !b.counted {
+		if b.origin != fromClient {
 			b.ledger.Abandon()
 		}
 	}
@@ -204,7 +206,7 @@ func (c *Core) giveUpKept(s *stream, r int) {
 func (c *Core) giveBack(s *stream, r int, which func(*back) bool) (gone []back) {
 	q := &s.ranks[r]
 	q.back = slices.DeleteFunc(slices.Clone(q.back), func(b back) bool {
-		if b.unsure || which != nil && !which(&b) {
+		if b.origin == fromJournal || which != nil && !which(&b) {
 			return false
 		}
 		gone = append(gone, b)
@@ -212,7 +214,7 @@ func (c *Core) giveBack(s *stream, r int, which func(*back) bool) (gone []back) 
 	})
 	var free []ident.ObjectID
 	for _, b := range gone {
-		if b.counted {
+		if b.origin == fromClient {
 			continue
 		}
 		c.persist(RecordReturned{Job: s.job.ID, Rank: r, Inc: s.job.Ranks[r].Incarnation, Epoch: b.epoch, Step: b.step}, nil)

@@ -90,7 +90,7 @@ func (s *stream) part(r int, l *jobs.Ledger, epoch uint32, step int) (d *deliver
 	k, q := &s.job.Ranks[r], &s.ranks[r]
 	for _, d := range q.planned {
 		if d.ledger == l && d.step == step {
-			return d, d.pending > 0 || !d.written()
+			return d, !d.complete()
 		}
 	}
 	if k.Phase == jobs.Waiting || k.Phase == jobs.Left {
@@ -110,7 +110,7 @@ func (s *stream) part(r int, l *jobs.Ledger, epoch uint32, step int) (d *deliver
 	case q.kept != nil:
 		return nil, q.kept.asked < int64(epoch)
 	}
-	return nil, s.lost // it may come back
+	return nil, s.restored() // it may come back
 }
 
 // good counts what is there of a batch.
@@ -143,6 +143,9 @@ func (c *Core) move(s *stream, all []*delivery, to *delivery) {
 	}
 	if at >= len(to.fills) {
 		to.fills = append(to.fills, Fill{}) // none is being filled
+	}
+	if to.phase == deliveryComplete {
+		to.become(deliveryFilling)
 	}
 	to.pending++
 	c.source(to, at)
@@ -177,7 +180,7 @@ func (c *Core) giveUpStep(s *stream, l *jobs.Ledger, all []*delivery) []ident.Ob
 // holding are the ranks that the next batch of a rank waits for, which is complete.
 func (s *stream) holding(r int) []jobs.Behind {
 	q := s.ranks[r].planned
-	if !s.job.Spec.InStep() || len(q) == 0 || q[0].pending > 0 || !q[0].written() || q[0].step < q[0].ledger.Dealing {
+	if !s.job.Spec.InStep() || len(q) == 0 || !q[0].complete() || q[0].step < q[0].ledger.Dealing {
 		return nil
 	}
 	var out []jobs.Behind

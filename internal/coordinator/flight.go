@@ -35,14 +35,12 @@ type flight struct {
 	source   pin     // Augmented: the decoded entry it starts from
 	parent   *flight // Augmented: the flight it waits for, or whose copy it uses
 
-	// alone says that when its pick was committed nobody else wanted the sample in this form, and no tier will keep it so. What is alone is
-	// prepared in place, straight into its row, and is at hand for nobody. It ends when another one comes to want it before that.
-	alone   bool
-	inPlace bool // it is being prepared so: rows[0] is being written, whoever else comes waits for its end
-
-	refill   bool // nobody asked for it
-	running  bool // handed to the executor
-	done     bool // its working copy exists, outside the tiers
+	phase flightPhase
+	// alone says that no other job wanted the sample in this form when its pick was committed, and that no tier will
+	// keep it. It is prepared in place, straight into its row, and does not count as cached. A second job that wants
+	// the sample before work starts shares the flight, which is then not alone.
+	alone    bool
+	refill   bool // idle workers make it ahead: no row has asked for it
 	users    int  // fills and augments that still read the working copy
 	attempts int
 }
@@ -128,7 +126,7 @@ func (c *Core) useEntry(d *delivery, i int, h residency.Handle, key ident.Key) {
 // join makes a row wait for a flight, or use its working copy when it is there.
 func (c *Core) join(f *flight, d *delivery, i int) {
 	d.rows[i].flight = f
-	if f.done {
+	if f.phase == flightCopied {
 		f.users++
 		c.fill(d, i, Source{Key: f.key, Flight: f.id})
 		return
@@ -147,17 +145,12 @@ func (c *Core) hurry(f *flight, turn uint64) {
 		if turn >= f.turn {
 			continue
 		}
-		if !f.running && !f.done && f.queued() {
-			f.turn = turn
+		f.turn = turn
+		if f.phase == flightQueued {
 			c.enqueue(f)
-		} else {
-			f.turn = turn
 		}
 	}
 }
-
-// queued tells whether the flight may be handed out: an augmented one waits for its source first.
-func (f *flight) queued() bool { return f.parent == nil || f.parent.done }
 
 // launch begins the flight of a decoded sample: whether its result and its original bytes will be kept is decided now,
 // at the commit of the pick, never by how long the work takes. When the entry was evicted but is still being read, it is
@@ -218,7 +211,12 @@ func (c *Core) newFlight(key ident.Key, s *stream, turn uint64) *flight {
 }
 
 // enqueue and dequeue: flights that are to start from a working copy wait apart, because they free memory.
-func (c *Core) enqueue(f *flight) { c.queueOf(f).put(f) }
+func (c *Core) enqueue(f *flight) {
+	if f.phase != flightQueued {
+		f.become(flightQueued)
+	}
+	c.queueOf(f).put(f)
+}
 
 func (c *Core) dequeue(f *flight) { c.queueOf(f).remove(f) }
 
@@ -263,19 +261,22 @@ func (c *Core) dispatch() {
 		if !ok {
 			return
 		}
-		f.running = true
 		c.running++
 		c.served(f.turn)
 		if f.key.Form == ident.Decoded {
 			p := Prepare{Flight: f.id, Job: f.job, Key: f.key, From: f.from, Keep: f.entry.held,
 				KeepEncoded: f.encoded.held && f.from == ident.Stored, Turn: f.turn}
 			if f.alone && f.attempts == 0 { // what failed is tried again in two steps, which tell a bad image from one that this recipe cannot take
-				f.inPlace = true
+				f.become(flightInPlace)
 				p.Into = c.filling(f.rows[0].d, f.rows[0].row, Source{Key: f.key})
+			}
+			if p.Into == nil {
+				f.become(flightRunning)
 			}
 			c.emit(p)
 			continue
 		}
+		f.become(flightRunning)
 		from := Source{Key: ident.Key{Object: f.key.Object, Form: ident.Decoded, Recipe: f.base}}
 		if f.parent != nil {
 			from.Flight = f.parent.id
@@ -291,14 +292,13 @@ func (c *Core) prepared(e Prepared) {
 		return
 	}
 	c.running--
-	f.running = false
 	if e.Read > 0 {
 		c.stats.SourceReads++
 		c.stats.SourceBytes += uint64(e.Read)
 		c.credit(f, func(j *jobs.Stats) { j.SourceReads++; j.SourceBytes += uint64(e.Read) })
 	}
 	if e.Err != "" || e.Lost {
-		if f.inPlace {
+		if f.phase == flightInPlace {
 			defer c.settle(c.leavePlace(f)) // if it was canceled
 		}
 		c.failed(f, e)
@@ -309,7 +309,7 @@ func (c *Core) prepared(e Prepared) {
 		c.credit(f, func(j *jobs.Stats) { j.Decodes++ })
 		c.decoded(f, e.Bytes)
 		c.landEncoded(f, e)
-		if f.inPlace {
+		if f.phase == flightInPlace {
 			c.preparedInPlace(f, e)
 			return
 		}
@@ -330,8 +330,7 @@ func (c *Core) prepared(e Prepared) {
 	rows, augments := f.rows, f.augments
 	f.rows, f.augments = nil, nil
 	if kept {
-		c.flights.remove(f)
-		delete(c.flightByID, f.id)
+		c.forgetFlight(f)
 		for _, w := range rows {
 			w.d.rows[w.row].flight = nil
 			c.index.Pin(f.entry.h)
@@ -349,7 +348,7 @@ func (c *Core) prepared(e Prepared) {
 		c.reshare(f.key)
 		return
 	}
-	f.done = true
+	f.become(flightCopied)
 	c.copies++
 	for _, w := range rows {
 		f.users++
@@ -393,13 +392,12 @@ func (c *Core) leaveSource(f *flight) {
 
 // retire drops a working copy that nobody reads any more.
 func (c *Core) retire(f *flight) {
-	if !f.done || f.users > 0 {
+	if f.phase != flightCopied || f.users > 0 {
 		return
 	}
 	c.copies--
 	c.emit(Discard{Flight: f.id})
-	c.flights.remove(f)
-	delete(c.flightByID, f.id)
+	c.forgetFlight(f)
 	c.relevel(f.key.Object)
 }
 
@@ -485,13 +483,19 @@ func (c *Core) quarantined(x ident.ObjectID) bool {
 	return false
 }
 
+// forgetFlight takes a flight out of the tables.
+func (c *Core) forgetFlight(f *flight) {
+	f.become(flightOver)
+	c.flights.remove(f)
+	delete(c.flightByID, f.id)
+}
+
 // abandonFlight takes a flight away and hands its rows, and those of what depends on it, to then.
 func (c *Core) abandonFlight(f *flight, then func(waiter)) {
 	rows, augments := f.rows, f.augments
 	f.rows, f.augments = nil, nil
-	c.flights.remove(f)
-	delete(c.flightByID, f.id)
 	c.dequeue(f)
+	c.forgetFlight(f)
 	c.drop(f.entry)
 	if f.from == ident.Stored {
 		c.drop(f.encoded)
@@ -529,11 +533,11 @@ func (c *Core) unwait(d *delivery, i int) {
 }
 
 func (c *Core) giveUp(f *flight) {
-	if f.running || f.done || len(f.rows) > 0 || len(f.augments) > 0 {
+	if f.phase > flightQueued || len(f.rows) > 0 || len(f.augments) > 0 {
 		return
 	}
 	parent := f.parent
-	if parent != nil && !parent.done {
+	if parent != nil && parent.phase != flightCopied {
 		for n, a := range parent.augments {
 			if a == f {
 				parent.augments = append(parent.augments[:n], parent.augments[n+1:]...)
@@ -543,7 +547,7 @@ func (c *Core) giveUp(f *flight) {
 		f.parent = nil // it never used the copy, so leaveSource must not count it
 	}
 	c.abandonFlight(f, nil)
-	if parent != nil && !parent.done {
+	if parent != nil && parent.phase != flightCopied {
 		c.giveUp(parent)
 	}
 }
@@ -578,7 +582,7 @@ func (c *Core) filled(e Filled) {
 	}
 	w.state = rowDone
 	switch {
-	case d.canceled:
+	case d.phase == deliveryCanceled:
 	case e.Lost:
 		w.state = rowWaiting
 		if hold.held {

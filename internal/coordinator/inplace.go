@@ -21,7 +21,7 @@ func (c *Core) wantsAlone(s *stream, x ident.ObjectID) bool {
 
 // together has one more share a flight, and tells whether it can: not what is being prepared in place.
 func (c *Core) together(f *flight) bool {
-	if f.inPlace {
+	if f.phase == flightInPlace {
 		return false
 	}
 	if f.alone {
@@ -40,7 +40,7 @@ func (c *Core) preparedInPlace(f *flight, e Prepared) {
 	f.rows = f.rows[1:]
 	c.served(w.turn)
 	w.state, w.flight = rowDone, nil
-	if !d.canceled {
+	if d.phase != deliveryCanceled {
 		d.pending--
 	}
 	c.abandonFlight(f, func(w waiter) { c.source(w.d, w.row) })
@@ -51,9 +51,10 @@ func (c *Core) preparedInPlace(f *flight, e Prepared) {
 // batch was canceled; that is returned.
 func (c *Core) leavePlace(f *flight) *delivery {
 	d, i := f.rows[0].d, f.rows[0].row
-	f.inPlace, f.alone = false, len(f.rows) == 1 && len(f.augments) == 0
+	f.become(flightRunning)
+	f.alone = len(f.rows) == 1 && len(f.augments) == 0
 	d.rows[i].state = rowWaiting
-	if d.canceled {
+	if d.phase == deliveryCanceled {
 		f.rows = f.rows[1:]
 		d.rows[i].state, d.rows[i].flight = rowDone, nil
 	}

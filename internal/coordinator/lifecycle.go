@@ -164,7 +164,7 @@ func (c *Core) attach(e Attach) {
 	if j.Vanished() >= 0 {
 		c.jobs.Suspect(j, c.now)
 	}
-	if s.ranks[e.Rank].same = e.Held != 0; !s.ranks[e.Rank].same {
+	if s.ranks[e.Rank].returned = e.Held != 0; e.Held == 0 {
 		c.giveUpKept(s, e.Rank)
 		c.mayDeal(s)
 	}
@@ -225,7 +225,7 @@ func (c *Core) startEpoch(e StartEpoch) {
 		from = 0 // it was asked for, and had not begun
 	case q.kept != nil:
 		from = s.onAgain(e.Rank, e.Epoch, from)
-	case from == 0 && s.ranks[e.Rank].same && !s.ranks[e.Rank].onward && s.lost && e.Epoch == j.Epoch && k.Phase != jobs.InEpoch:
+	case from == 0 && q.returned && q.recovery == recoveryOffered && e.Epoch == j.Epoch && k.Phase != jobs.InEpoch:
 		from = 1 // the client has seen nothing of it, its neighbours may have
 	}
 	switch {
@@ -233,7 +233,7 @@ func (c *Core) startEpoch(e StartEpoch) {
 	case q.kept != nil:
 		c.leaveKept(s, e.Rank, e.Epoch)
 		c.giveUpKept(s, e.Rank)
-	case s.lost:
+	case s.restored():
 		c.hadAll(s, e.Rank, e.Epoch)
 	}
 	switch {
@@ -532,7 +532,7 @@ func (c *Core) endJob(s *stream, state jobs.State, reason string) {
 		}
 		c.cancel(s, r, nil)
 	}
-	if l := j.Ledger(); l != nil && !s.lost && l.Open() && l.Delivered == 0 && !slices.ContainsFunc(j.Ranks, func(k jobs.Rank) bool { return k.Asked == int64(l.Epoch) }) {
+	if l := j.Ledger(); l != nil && !s.restored() && l.Open() && l.Delivered == 0 && !slices.ContainsFunc(j.Ranks, func(k jobs.Rank) bool { return k.Asked == int64(l.Epoch) }) {
 		j.Forget() // it was only prepared ahead: nobody began it
 	}
 	c.jobs.End(j, state, reason)

@@ -25,16 +25,12 @@ type delivery struct {
 	rows     []row
 	fills    []Fill // of the rows, as they were last asked for
 	pending  int    // rows neither filled nor failed
-	durable  bool   // its picks are in the journal
-	unlogged int    // bad samples of it that are not there yet: after a restart they would count as delivered
-	canceled bool
-	over     bool // let go of
+	phase    deliveryPhase
+	unlogged int // records of its picks and bad samples that are not durable: after a restart they would be missing
 	bad      []jobs.Bad
 	last     bool              // the rank's last batch of the epoch
 	picks    *[]ident.ObjectID // of its record, while it is being planned
-	again    bool              // it was sent before, to a client that may not have got it, with so many rows and reports
-	wasRows  int
-	wasBad   int
+	again    *counted          // it was sent before, to a client that may not have got it; nil = it was not
 }
 
 type rowState uint8
@@ -46,6 +42,9 @@ const (
 	rowFailed
 	rowMoved // its sample is in another rank's batch of the step now
 )
+
+// counted is what the account has of a batch that was sent.
+type counted struct{ rows, bad int }
 
 // row is one sample of a batch.
 type row struct {
@@ -123,6 +122,7 @@ func (c *Core) planOne(s *stream, r int) bool {
 	d := &delivery{
 		id: c.nextDelivery, s: s, rank: r, inc: k.Incarnation, slot: slot, gen: gen, epoch: k.Epoch, instance: s.instance(), step: k.Step,
 		ledger: j.Ledger(), last: k.Step == j.Spec.Batches(r)-1,
+		unlogged: 1, // its picks
 	}
 	want, pos := j.Spec.Rows(r, k.Step), j.Spec.Position(r, k.Step)
 	k.Step++
@@ -143,10 +143,7 @@ func (c *Core) planOne(s *stream, r int) bool {
 		c.source(d, len(d.rows)-1)
 		d.picks = nil
 	}
-	c.persist(RecordAssigned{Job: j.ID, Rank: r, Inc: k.Incarnation, Epoch: d.epoch, Step: d.step, Objects: picks}, func() {
-		d.durable = true
-		c.settle(d)
-	})
+	c.persistOf(d, RecordAssigned{Job: j.ID, Rank: r, Inc: k.Incarnation, Epoch: d.epoch, Step: d.step, Objects: picks})
 	return true
 }
 
@@ -270,7 +267,7 @@ func (c *Core) failOwed(s *stream) {
 	late := s.owed
 	s.owed = nil
 	for _, o := range late {
-		if !o.d.canceled {
+		if o.d.phase != deliveryCanceled {
 			c.failRow(o.d, o.row, o.bad)
 		}
 	}
@@ -284,11 +281,7 @@ func (c *Core) recordBad(d *delivery, bad jobs.Bad) {
 		c.datasets[s.dataset].bad.Add(uint32(bad.Object))
 	}
 	if _, ok := c.quarantine[ident.Key{Object: bad.Object, Form: ident.Decoded, Recipe: c.prefixes[s.prefix].id}]; ok && s.knownBad.Add(uint32(bad.Object)) {
-		c.persist(RecordQuarantined{Job: s.job.ID, Object: bad.Object, Reason: bad.Reason, Corrupt: bad.Corrupt}, func() {
-			if d.unlogged--; d.unlogged == 0 {
-				c.settle(d)
-			}
-		})
+		c.persistOf(d, RecordQuarantined{Job: s.job.ID, Object: bad.Object, Reason: bad.Reason, Corrupt: bad.Corrupt})
 		d.unlogged++
 	}
 }
@@ -319,28 +312,40 @@ func (c *Core) failRow(d *delivery, i int, bad jobs.Bad) {
 }
 
 // written tells whether the journal has all of a batch that a restart needs.
-func (d *delivery) written() bool { return d.durable && d.unlogged == 0 }
+func (d *delivery) written() bool { return d.unlogged == 0 }
+
+// complete tells whether all rows and records of a batch are there.
+func (d *delivery) complete() bool { return d.pending == 0 && d.written() }
+
+// persistOf has a record made durable that a batch waits for, which counts it in unlogged.
+func (c *Core) persistOf(d *delivery, r Record) {
+	c.persist(r, func() {
+		d.unlogged--
+		c.settle(d)
+	})
+}
 
 // settle sends the batch when it is complete, or lets go of it when it was canceled and nothing writes into its slot.
 func (c *Core) settle(d *delivery) {
-	if d.over { // its slot may be another batch's
-		return
-	}
-	if d.canceled {
+	switch {
+	case d.phase == deliverySent || d.phase == deliveryReleased: // its slot may be another batch's
+	case d.phase == deliveryCanceled:
 		for i := range d.rows {
 			if d.rows[i].state == rowFilling {
 				return
 			}
 		}
-		c.letGo(d)
+		d.become(deliveryReleased)
+		delete(c.deliveries, d.id)
 		if s, k := c.live(d.s.job.ID, d.rank, d.inc); s != nil {
 			k.Slots[d.slot].State = jobs.Free
 			c.plan(s)
 		}
-		return
-	}
-	if d.pending == 0 && d.written() {
+	case d.complete():
 		s := d.s
+		if d.phase != deliveryComplete {
+			d.become(deliveryComplete)
+		}
 		s.job.Ranks[d.rank].Slots[d.slot].State = jobs.Ready
 		c.mayDeal(s)
 		c.sendReady(s, d.rank)
@@ -349,12 +354,6 @@ func (c *Core) settle(d *delivery) {
 			c.plan(s)
 		}
 	}
-}
-
-// letGo forgets a batch.
-func (c *Core) letGo(d *delivery) {
-	d.over = true
-	delete(c.deliveries, d.id)
 }
 
 // unsettled tells whether a planned batch has rows that are neither there nor given up.
@@ -375,11 +374,15 @@ func (c *Core) sendReady(s *stream, r int) {
 	q := &s.ranks[r]
 	for len(q.planned) > 0 {
 		d := q.planned[0]
-		if d.pending > 0 || !d.written() || k.Asked != int64(d.epoch) || j.Spec.InStep() && d.step >= d.ledger.Dealt {
+		if !d.complete() || k.Asked != int64(d.epoch) || j.Spec.InStep() && d.step >= d.ledger.Dealt {
 			return
 		}
 		q.planned = append(q.planned[:0], q.planned[1:]...)
-		c.letGo(d)
+		if d.phase == deliveryFilling { // its last row has just come, and settle is about to see it
+			d.become(deliveryComplete)
+		}
+		d.become(deliverySent)
+		delete(c.deliveries, d.id)
 		rows := make([]int, 0, len(d.rows))
 		for i := range d.rows {
 			if d.rows[i].state == rowDone {
@@ -398,9 +401,13 @@ func (c *Core) sendReady(s *stream, r int) {
 		k.Got += len(rows)
 		q.sent = append(q.sent, d)
 		c.emit(Deliver{Delivery: d.id, Job: j.ID, Rank: r, Inc: d.inc, Slot: d.slot, Gen: d.gen, Epoch: d.epoch, Step: d.step,
-			Rows: rows, Bad: d.bad, Again: d.again})
+			Rows: rows, Bad: d.bad, Again: d.again != nil})
+		if d.last && d.again != nil {
+			c.endEpochAgain(s, r)
+		} else if d.last {
+			c.endEpoch(s, r, epochEnd{d.epoch, d.step + 1, d.ledger})
+		}
 		if d.last {
-			c.endEpoch(s, r, d)
 			if s.job.State.Ended() {
 				return
 			}
@@ -412,11 +419,11 @@ func (c *Core) sendReady(s *stream, r int) {
 func (c *Core) account(d *delivery, rows int) {
 	s := d.s
 	all := &c.datasets[s.dataset].stats
-	if d.again {
-		d.ledger.Delivered += rows - d.wasRows
-		d.ledger.Quarantined += len(d.bad) - d.wasBad
-		s.job.Stats.Note(d.bad[min(d.wasBad, len(d.bad)):])
-		all.Quarantined += uint64(len(d.bad) - d.wasBad)
+	if was := d.again; was != nil {
+		d.ledger.Delivered += rows - was.rows
+		d.ledger.Quarantined += len(d.bad) - was.bad
+		s.job.Stats.Note(d.bad[min(was.bad, len(d.bad)):])
+		all.Quarantined += uint64(len(d.bad) - was.bad)
 		return
 	}
 	d.ledger.Deliver(rows, d.bad)
@@ -437,23 +444,27 @@ func (s *stream) final(epoch uint32) bool {
 	return s.job.Drain || s.job.Spec.Epochs != 0 && epoch+1 >= s.job.Spec.Epochs
 }
 
-// endEpoch tells a rank that it got its last batch, and closes the account when it was the last rank.
-func (c *Core) endEpoch(s *stream, r int, d *delivery) {
+// epochEnd is an epoch of which a rank got its last batch.
+type epochEnd struct {
+	epoch   uint32
+	batches int // that the rank got
+	ledger  *jobs.Ledger
+}
+
+// endEpoch sends a rank the end of its epoch, and closes the account when it was the last rank.
+func (c *Core) endEpoch(s *stream, r int, end epochEnd) {
 	j, k := s.job, &s.job.Ranks[r]
-	if d.again {
-		c.tellAgain(s, r)
-		return
-	}
-	k.Ended = int64(d.epoch)
-	e := EndEpoch{Job: j.ID, Rank: r, Inc: d.inc, Epoch: d.epoch, Batches: d.step + 1, Samples: k.Got, Final: s.final(d.epoch)}
-	e.Account = c.told(s, d.epoch, d.ledger)
-	s.ranks[r].told = e
+	k.Ended = int64(end.epoch)
+	e := EndEpoch{Job: j.ID, Rank: r, Inc: k.Incarnation, Epoch: end.epoch, Batches: end.batches, Samples: k.Got,
+		Final: s.final(end.epoch)}
+	e.Account = c.closeRank(s, end.epoch, end.ledger)
+	s.ranks[r].lastEnd = e
 	c.emit(e)
 	c.endIfDrained(s)
 }
 
-// told counts a rank that knows the end of an epoch, and closes the account with the last one; then it returns a copy.
-func (c *Core) told(s *stream, epoch uint32, l *jobs.Ledger) *jobs.Ledger {
+// closeRank counts a rank that is done with an epoch, and closes the account with the last one; then it returns a copy.
+func (c *Core) closeRank(s *stream, epoch uint32, l *jobs.Ledger) *jobs.Ledger {
 	if l.Ranks++; l.Ranks != len(s.job.Ranks) { // counted there: a rank may be an epoch ahead of the others
 		return nil
 	}
@@ -498,9 +509,9 @@ func (c *Core) cancel(s *stream, r int, which func(*delivery) bool) {
 	}
 	var back []ident.ObjectID
 	for _, d := range planned {
-		d.canceled = true
-		open := d.ledger.Open() && !d.again // what was sent before stays counted
-		if !d.again {
+		d.become(deliveryCanceled)
+		open := d.ledger.Open() && d.again == nil // what was sent before stays counted
+		if d.again == nil {
 			c.persist(RecordReturned{Job: s.job.ID, Rank: r, Inc: d.inc, Epoch: d.epoch, Step: d.step}, nil)
 		}
 		for i := range d.rows {

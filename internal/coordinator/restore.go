@@ -59,9 +59,8 @@ type back struct {
 	last            bool             // the rank's last of the epoch
 	objects         []ident.ObjectID // that can be prepared
 	bad             []jobs.Bad
-	counted         bool // it was sent, and the account has it, with so many rows and reports
-	wasRows, wasBad int
-	unsure          bool // an earlier daemon gave it out, and its client has not said whether it has it
+	origin          origin
+	was             counted // what the account has of it, when it comes from its client
 }
 
 // restore adds a job as it was. Nothing of it is persisted: the journal has it.
@@ -136,7 +135,7 @@ func (e *Restore) given() ([][][]back, error) {
 			}
 			list := &out[i][b.Rank]
 			if b.Step == len(*list) {
-				*list = append(*list, back{epoch: p.Epoch, instance: p.Instance, spec: spec, step: b.Step, last: b.Step == spec.Batches(b.Rank)-1, unsure: true})
+				*list = append(*list, back{epoch: p.Epoch, instance: p.Instance, spec: spec, step: b.Step, last: b.Step == spec.Batches(b.Rank)-1, origin: fromJournal})
 			}
 			if to := &(*list)[b.Step]; len(bad) == 0 && len(to.objects) == 0 { // nearly always; what comes on top goes to a copy
 				to.objects = slices.Clip(b.Objects)
@@ -198,7 +197,9 @@ func (c *Core) restoreEpochs(s *stream, e Restore, given [][][]back) error {
 		j.Epoch, j.Offset = p.Epoch, p.Instance-p.Epoch
 	}
 	j.Begun = true
-	s.lost = true
+	for r := range s.ranks {
+		s.ranks[r].recovery = recoveryOffered
+	}
 	if p := e.Epochs[len(e.Epochs)-1]; p.Rest {
 		j.Rest(p.Member)
 		s.tail = p.Subset
@@ -217,9 +218,9 @@ func withSubset(spec jobs.Spec, subset int) jobs.Spec {
 func (s *stream) firstEpoch(r int) uint32 {
 	q := &s.ranks[r]
 	switch {
-	case q.kept != nil && q.same && q.kept.asked >= 0:
+	case q.kept != nil && q.returned && q.kept.asked >= 0:
 		return min(uint32(q.kept.asked), s.job.Epoch)
-	case s.lost && len(q.back) > 0:
+	case s.restored() && len(q.back) > 0:
 		return q.back[0].epoch
 	}
 	return s.job.Epoch
@@ -232,7 +233,7 @@ func (c *Core) goOn(s *stream, r int, epoch uint32, step int) error {
 	if q.kept != nil {
 		return c.comeBack(s, r, epoch, step)
 	}
-	known := s.lost && !q.onward && k.Phase == jobs.Idle && (epoch == j.Epoch || len(q.back) > 0 && q.back[0].epoch == epoch)
+	known := q.recovery == recoveryOffered && k.Phase == jobs.Idle && (epoch == j.Epoch || len(q.back) > 0 && q.back[0].epoch == epoch)
 	had := 0
 	for _, b := range q.back {
 		if b.epoch == epoch {
@@ -246,7 +247,7 @@ func (c *Core) goOn(s *stream, r int, epoch uint32, step int) error {
 		return errs.New(errs.Stale, j.Spec.Name, "start the epoch anew, from a checkpoint",
 			"go on with step %d of epoch %d of job %s, of which rank %d was given %d batches", step, epoch, j.Spec.Name, r, had)
 	}
-	q.same, q.onward = true, true // whoever knows where he was is the one
+	q.returned, q.recovery = true, recoveryContinued // whoever knows where he was is the one
 	c.hadAll(s, r, epoch)
 	last := 0
 	var l *jobs.Ledger
@@ -264,7 +265,9 @@ func (c *Core) goOn(s *stream, r int, epoch uint32, step int) error {
 	k.Enter(j.Epoch)
 	k.Asked = int64(epoch)
 	for i := range rest {
-		rest[i].unsure = false
+		if rest[i].origin == fromJournal {
+			rest[i].origin = fromPlan
+		}
 		if rest[i].epoch == j.Epoch {
 			k.Step = rest[i].step + 1
 		}
@@ -276,7 +279,7 @@ func (c *Core) goOn(s *stream, r int, epoch uint32, step int) error {
 		defer c.endEmpty(s)
 	}
 	if l != nil && step > last { // its end had been told, or was about to be
-		c.endEpoch(s, r, &delivery{s: s, rank: r, inc: k.Incarnation, epoch: epoch, step: last, ledger: l})
+		c.endEpoch(s, r, epochEnd{epoch, last + 1, l})
 	}
 	return nil
 }
@@ -291,13 +294,13 @@ func (c *Core) hadAll(s *stream, r int, next uint32) {
 		}
 		all := q.back[:n]
 		q.back = q.back[n:]
-		if n != b.spec.Batches(r) || !q.same || !b.ledger.Open() {
+		if n != b.spec.Batches(r) || !q.returned || !b.ledger.Open() {
 			continue
 		}
 		for _, b := range all {
 			b.ledger.Deliver(len(b.objects), b.bad)
 		}
-		c.told(s, b.epoch, b.ledger)
+		c.closeRank(s, b.epoch, b.ledger)
 	}
 }
 
@@ -316,7 +319,10 @@ func (c *Core) planBack(s *stream, r int) bool {
 	c.nextDelivery++
 	d := &delivery{
 		id: c.nextDelivery, s: s, rank: r, inc: k.Incarnation, slot: slot, gen: gen, epoch: b.epoch, instance: b.instance, step: b.step,
-		ledger: b.ledger, last: b.last, durable: true, bad: b.bad, again: b.counted, wasRows: b.wasRows, wasBad: b.wasBad,
+		ledger: b.ledger, last: b.last, bad: b.bad,
+	}
+	if b.origin == fromClient {
+		d.again = &b.was
 	}
 	c.deliveries[d.id] = d
 	q.planned = append(q.planned, d)
@@ -331,6 +337,9 @@ func (c *Core) planBack(s *stream, r int) bool {
 	c.settle(d) // it may hold nothing that can be prepared
 	return true
 }
+
+// restored tells whether the job was restored, and has begun no epoch since.
+func (s *stream) restored() bool { return s.ranks[0].recovery != recoveryNone }
 
 // owesBack tells whether some rank is to be given something again.
 func (s *stream) owesBack() bool {
@@ -354,14 +363,13 @@ func (c *Core) allAsk(s *stream) bool {
 
 // forgetBack gives up what was to be given again: an epoch begins. What a client may come back for in an earlier one stays.
 func (s *stream) forgetBack(begins uint32) {
-	s.lost = false
 	for r := range s.ranks {
 		q := &s.ranks[r]
-		q.onward = false
+		q.recovery = recoveryNone
 		if q.kept != nil && q.kept.asked < int64(begins) {
 			q.back = slices.DeleteFunc(q.back, func(b back) bool { return b.epoch >= begins })
 			continue
 		}
-		q.back, q.same, q.kept = nil, false, nil
+		q.back, q.returned, q.kept = nil, false, nil
 	}
 }

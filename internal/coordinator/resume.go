@@ -167,7 +167,7 @@ func (c *Core) endEmpty(s *stream) {
 	j := s.job
 	for r := range j.Ranks {
 		if k := &j.Ranks[r]; j.Whole != nil && k.Phase == jobs.InEpoch && k.Epoch == j.Epoch && k.Asked == int64(j.Epoch) && k.Ended != k.Asked && j.Spec.Batches(r) == 0 {
-			c.endEpoch(s, r, &delivery{s: s, rank: r, inc: k.Incarnation, epoch: j.Epoch, step: -1, ledger: j.Ledger()})
+			c.endEpoch(s, r, epochEnd{j.Epoch, 0, j.Ledger()})
 		}
 	}
 }

@@ -209,7 +209,7 @@ func (c *Core) launchShared(key ident.Key, s *stream, turn uint64, need int) (*f
 		c.index.Pin(h)
 		f.source = pin{h, true}
 		c.enqueue(f)
-	case p.done:
+	case p.phase == flightCopied:
 		f.parent = p
 		p.users++
 		c.enqueue(f)

@@ -80,7 +80,7 @@ func TestQueueAgainstModel(t *testing.T) {
 			"add": func(t *rapid.T) {
 				f := c.newFlightForTest(s, rapid.Uint64Range(1, 50).Draw(t, "turn"))
 				if rapid.Bool().Draw(t, "copy") {
-					f.parent = &flight{done: true}
+					f.parent = &flight{phase: flightCopied}
 				}
 				c.enqueue(f)
 				model, turns[f] = append(model, f), f.turn

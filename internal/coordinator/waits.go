@@ -68,7 +68,7 @@ func (d *delivery) tell(f *jobs.Facts) {
 		for x.parent != nil {
 			x = x.parent
 		}
-		if !x.done && x.from == ident.Stored {
+		if x.phase != flightCopied && x.from == ident.Stored {
 			f.Stored++
 		}
 	}
