@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"os/user"
 	"strconv"
@@ -13,10 +11,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc/credentials"
 
 	"larder/internal/config"
-	"larder/internal/errs"
 	"larder/internal/rpc"
 	larderv1 "larder/proto/larder/v1"
 )
@@ -87,52 +83,6 @@ func (g *globals) access() (rpc.Access, error) {
 	return a, nil
 }
 
-// tcpAccess is who may speak over TCP: by certificate, by token, or both.
-func tcpAccess(g config.GRPC, log *slog.Logger) (creds credentials.TransportCredentials, tokens *rpc.Tokens, err error) {
-	if g.TokenFile != "" {
-		if tokens, err = rpc.OpenTokens(g.TokenFile, log); err != nil {
-			return nil, nil, err
-		}
-	}
-	if g.TLSCert == "" {
-		return nil, tokens, nil // validated: loopback only, with a token
-	}
-	cert, err := tls.LoadX509KeyPair(g.TLSCert, g.TLSKey)
-	if err != nil {
-		return nil, nil, errs.Wrap(err, errs.ConfigInvalid, "grpc.tls_cert", "name a PEM certificate and its key", "read %s and %s", g.TLSCert, g.TLSKey)
-	}
-	c := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
-	if g.TLSClientCA != "" {
-		if c.ClientCAs, err = rpc.Authorities(g.TLSClientCA, "grpc.tls_client_ca"); err != nil {
-			return nil, nil, err
-		}
-		c.ClientAuth = tls.RequireAndVerifyClientCert
-	}
-	return credentials.NewTLS(c), tokens, nil
-}
-
-// overflowID is what the kernel names users and groups of other namespaces by.
-const overflowID = 65534
-
-// socketGroup is the number of a group; 0 for none: the group of root is nobody's to be let in by.
-func socketGroup(name string) (int, error) {
-	if name == "" {
-		return 0, nil
-	}
-	text := name
-	if g, err := user.LookupGroup(name); err == nil {
-		text = g.Gid
-	}
-	n, err := strconv.ParseUint(text, 10, 31)
-	if err == nil && (n == 0 || n == overflowID) { // the latter stands for every group that is unknown here
-		return 0, errs.New(errs.ConfigInvalid, "socket_group", "make a group for the users of the daemon", "group %d is root's own, or nobody's", n)
-	}
-	if err != nil {
-		return 0, errs.New(errs.ConfigInvalid, "socket_group", "getent group lists the groups; a number works too", "there is no group %q on this machine", name)
-	}
-	return int(n), nil
-}
-
 // userName is the name of a user on this machine, else its number.
 func userName(uid uint32) string {
 	n := strconv.FormatUint(uint64(uid), 10)
@@ -140,45 +90,6 @@ func userName(uid uint32) string {
 		return printable(u.Username)
 	}
 	return "uid " + n
-}
-
-// opened lists what the daemon listens on, for people to see who can speak to it.
-func (d *daemon) opened() *[]*larderv1.Listener {
-	list := []*larderv1.Listener{{
-		Address: d.listener.Path(), Serves: "sessions and gRPC", Admits: fmt.Sprintf("uid %d and root", os.Getuid()), Guarded: true,
-	}}
-	if g := d.cfg.SocketGroup; g != "" {
-		list[0].Admits = fmt.Sprintf("uid %d, root and group %s", os.Getuid(), g)
-	}
-	if d.tcp != nil {
-		g := d.cfg.GRPC
-		var with []string
-		if g.TLSClientCA != "" {
-			with = append(with, "a certificate of grpc.tls_client_ca")
-		}
-		if g.TokenFile != "" {
-			with = append(with, "the token")
-		}
-		how := "by TLS"
-		if g.TLSCert == "" {
-			how = "in the clear"
-		}
-		addr := d.tcp.Addr().String()
-		list = append(list, &larderv1.Listener{
-			Address: addr, Serves: "gRPC", Admits: "who has " + strings.Join(with, " and ") + ", " + how,
-			Remote: !config.Loopback(addr), Guarded: true,
-		})
-	}
-	if d.http != nil {
-		addr := d.httpAddr()
-		remote := !config.Loopback(addr)
-		who := "every user of this machine"
-		if remote {
-			who = "everybody whose machine reaches it"
-		}
-		list = append(list, &larderv1.Listener{Address: addr, Serves: "HTTP", Admits: who + "; read-only, names of jobs and datasets are told", Remote: remote})
-	}
-	return &list
 }
 
 // checkOpen says at which places the daemon can be reached, and by whom.

@@ -213,18 +213,6 @@ func TestPoliciesAgree(t *testing.T) {
 	}
 }
 
-// A policy that breaks a promise says so when it is configured; most have nothing to say.
-func TestPolicyWarnings(t *testing.T) {
-	if w := policyWarnings(config.Default().Tiers); len(w) != 0 {
-		t.Errorf("the default warns: %q", w)
-	}
-	got := policyWarnings(config.Tiers{Policy: config.Policy{Encoded: "tinylfu", Decoded: "s3-fifo", Augmented: "minio-preselect"}})
-	if len(got) != 2 || !strings.HasPrefix(got[0], "tiers.policy.encoded tinylfu breaks the promise of order epoch, stratified: ") ||
-		!strings.Contains(got[0], "not deterministic") || !strings.HasPrefix(got[1], "tiers.policy.augmented minio-preselect breaks") {
-		t.Errorf("%q", got)
-	}
-}
-
 func TestHostileNamesAreMadeVisible(t *testing.T) {
 	var b bytes.Buffer
 	err := tableTo(&b, func(w *tabwriter.Writer) {

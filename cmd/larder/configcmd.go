@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"larder/internal/config"
+	"larder/internal/daemon"
 	"larder/internal/units"
 	larderv1 "larder/proto/larder/v1"
 )
@@ -82,7 +83,7 @@ func newConfigCheck() *cobra.Command {
 					}
 					row(t, "  datasets."+printable(q.Dataset), "floor "+units.Size(q.Floor)+", "+limit)
 				}
-				warnings := append(r.Warnings(), policyWarnings(cfg.Tiers)...)
+				warnings := append(r.Warnings(), daemon.PolicyWarnings(cfg.Tiers)...)
 				if cfg.HTTP != "" && !config.Loopback(cfg.HTTP) {
 					warnings = append(warnings, "http "+cfg.HTTP+" can be reached from other machines and has no password")
 				}

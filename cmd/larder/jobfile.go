@@ -120,7 +120,7 @@ func parseJob(name string, data []byte) (spec *larderv1.JobSpec, err error) {
 }
 
 type jobParser struct {
-	file string
+	file     string
 	problems []error
 }
 

@@ -1,7 +1,7 @@
 // Command larder is the daemon that feeds all training jobs of a machine, and the command line that speaks to it.
 //
-//	main ── run ── root.go ─┬─ serve.go ── daemon.go    sockets around exec.Engine
-//	                        ├─ run.go   ── daemon.go    a private daemon for one command
+//	main ── run ── root.go ─┬─ serve.go ── internal/daemon    a daemon of its own process
+//	                        ├─ run.go   ── internal/daemon    a private daemon for one command
 //	                        ├─ jobs, dataset, tiers, stats    ask a daemon through rpc.Dial
 //	                        └─ config, doctor, version        need none
 //

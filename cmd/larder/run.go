@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"larder/internal/daemon"
 	"larder/internal/telemetry"
 )
 
@@ -65,12 +66,12 @@ func runCommand(cmd *cobra.Command, g *globals, flags *configFlags, args []strin
 		return err
 	}
 	cfg.State.Dir = "none" // it lives as long as its command
-	d, err := openDaemon(cfg, log, level)
+	d, err := daemon.Open(daemonOptions(cfg, log, level))
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, d.close()) }()
-	return child(cmd, log, args, append(withoutSocket(os.Environ()), "LARDER_SOCKET="+d.listener.Path()), signals)
+	defer func() { err = errors.Join(err, d.Close()) }()
+	return child(cmd, log, args, append(withoutSocket(os.Environ()), "LARDER_SOCKET="+d.Socket()), signals)
 }
 
 func withoutSocket(env []string) []string {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
@@ -12,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"larder/internal/config"
+	"larder/internal/daemon"
 	"larder/internal/telemetry"
 )
 
@@ -80,60 +82,24 @@ func serve(cmd *cobra.Command, g *globals, flags *configFlags, idle, drain time.
 	for _, w := range config.UnknownEnv(os.Environ()) {
 		log.Warn(w)
 	}
-	d, err := openReloadable(cfg, log, level, func(file string, content []byte) (*config.Config, error) { return flags.reload(g, file, content) })
+	o := daemonOptions(cfg, log, level)
+	o.Reload = func(file string, content []byte) (*config.Config, error) { return flags.reload(g, file, content) }
+	d, err := daemon.Open(o)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, d.close()) }()
-	defer close(d.over)
-	line := readyLine{Socket: d.listener.Path(), HTTP: d.httpAddr(), PID: os.Getpid(), Version: version}
-	if d.tcp != nil {
-		line.GRPC = d.tcp.Addr().String()
-	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	line := readyLine{Socket: d.Socket(), HTTP: d.HTTP(), GRPC: d.GRPC(), PID: os.Getpid(), Version: version}
 	if err := encodeJSON(cmd.OutOrStdout(), line); err != nil {
 		return fmt.Errorf("print the ready line: %w", err)
 	}
 	log.Info("serving", "socket", line.Socket, "http", line.HTTP, "pid", line.PID, "version", version)
-
-	var idleTick <-chan time.Time
-	if idle > 0 {
-		t := time.NewTicker(min(max(idle/8, 10*time.Millisecond), time.Second))
-		defer t.Stop()
-		idleTick = t.C
-	}
-wait:
-	for {
-		select {
-		case sig := <-signals:
-			if !stops(sig) {
-				d.reload(cmd.Context())
-				continue
-			}
-			log.Info("stopping", "signal", sig.String())
-			break wait
-		case e := <-d.ending:
-			return d.end(cmd.Context(), e, signals)
-		case <-cmd.Context().Done():
-			return nil
-		case <-d.broken:
-			return errors.New("a part of the daemon failed; the log says which")
-		case <-idleTick:
-			if n, since := d.sessions.Sessions(); n == 0 && time.Since(since) >= idle {
-				log.Info("stopping", "idle", idle)
-				return nil
-			}
-		}
-	}
-	if d.durable() && !cmd.Flags().Changed("drain-timeout") {
-		log.Info("jobs go on with the next daemon on this state directory", "jobs", "larder jobs ls")
-		d.leave()
-		return nil
-	}
-	if e := d.finish(cmd.Context(), drain, nil, signals); e != nil {
-		return d.farewell(e)
-	}
-	return nil
+	return d.Serve(cmd.Context(), daemon.ServeOptions{
+		Signals: signals, IdleExit: idle, DrainTimeout: drain, AlwaysDrain: cmd.Flags().Changed("drain-timeout"),
+	})
 }
 
-// stops tells whether a signal that serve catches stops it; the other one has it read its configuration again.
-func stops(sig os.Signal) bool { return sig != syscall.SIGHUP }
+// daemonOptions are those of every daemon that this program opens.
+func daemonOptions(cfg *config.Config, log *slog.Logger, level *slog.LevelVar) daemon.Options {
+	return daemon.Options{Config: cfg, Log: log, Level: level, Version: version, Trial: tryCommand}
+}

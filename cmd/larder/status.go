@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"larder/internal/config"
+	"larder/internal/daemon"
 	"larder/internal/errs"
 	"larder/internal/session"
 	"larder/internal/units"
@@ -204,9 +205,7 @@ func configuredState(g *globals, socket string) (string, error) {
 		return "", err
 	}
 	if r.StateDir != "" && r.StateAuto {
-		if own := stateFolder(r.StateDir, socket); exists(own) || socket != session.UserSocket() || !oldState(r.StateDir) {
-			return own, nil
-		} // else the next daemon takes over what an earlier version left
+		return daemon.StateFolder(r.StateDir, socket), nil
 	}
 	return r.StateDir, nil
 }

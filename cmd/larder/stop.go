@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"larder/internal/daemon"
 	"larder/internal/errs"
 	"larder/internal/session"
 	larderv1 "larder/proto/larder/v1"
@@ -86,7 +87,7 @@ type stopped struct {
 func stop(cmd *cobra.Command, g *globals, out *outputFlag, req *larderv1.StopRequest) error {
 	limit, end := shortCall, endTime
 	if req.GetDrain() {
-		limit = longDrain
+		limit = daemon.LongestDrain
 		if g.timeout > 0 {
 			limit = g.timeout
 		}

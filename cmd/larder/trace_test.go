@@ -25,6 +25,7 @@ import (
 	"larder/bench/trace"
 	"larder/client"
 	"larder/internal/config"
+	"larder/internal/daemon"
 	"larder/internal/demo"
 	"larder/internal/errs"
 	"larder/internal/ident"
@@ -100,12 +101,12 @@ func TestRecordTrace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := openDaemon(cfg, slog.New(slog.DiscardHandler), new(slog.LevelVar))
+	d, err := daemon.Open(daemonOptions(cfg, slog.New(slog.DiscardHandler), new(slog.LevelVar)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := d.close(); err != nil {
+		if err := d.Close(); err != nil {
 			t.Error(err)
 		}
 	})

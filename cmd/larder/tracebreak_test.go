@@ -22,6 +22,7 @@ import (
 	"larder/bench/trace"
 	"larder/client"
 	"larder/internal/config"
+	"larder/internal/daemon"
 	"larder/internal/demo"
 	"larder/internal/errs"
 	"larder/internal/rpc"
@@ -69,7 +70,7 @@ func (c *calls) more(t *testing.T, n int) {
 type breakable struct {
 	t       *testing.T
 	cfg     *config.Config
-	d       *daemon
+	d       *daemon.Daemon
 	closed  bool
 	asked   calls
 	stop    chan struct{}
@@ -128,7 +129,7 @@ func (b *breakable) record() {
 }
 
 func (b *breakable) open() {
-	d, err := openDaemon(b.cfg, slog.New(slog.DiscardHandler), new(slog.LevelVar))
+	d, err := daemon.Open(daemonOptions(b.cfg, slog.New(slog.DiscardHandler), new(slog.LevelVar)))
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -138,7 +139,7 @@ func (b *breakable) open() {
 func (b *breakable) goAway() {
 	if !b.closed {
 		b.closed = true
-		if err := b.d.close(); err != nil {
+		if err := b.d.Close(); err != nil {
 			b.t.Error(err)
 		}
 	}

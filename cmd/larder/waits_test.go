@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"larder/internal/config"
+	"larder/internal/daemon"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -96,11 +97,11 @@ func TestDoctorWarnsOfAFullDisk(t *testing.T) {
 	defer os.RemoveAll(run)
 	cfg := config.Default()
 	cfg.Socket, cfg.State.Dir = run+"/l.sock", disk+"/state"
-	d, err := openDaemon(cfg, slog.New(slog.DiscardHandler), new(slog.LevelVar))
+	d, err := daemon.Open(daemonOptions(cfg, slog.New(slog.DiscardHandler), new(slog.LevelVar)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer d.close()
+	defer d.Close()
 	g := &globals{socket: cfg.Socket}
 	if f := checkStateDir(t.Context(), g); f.Status != "ok" || f.Detail != cfg.State.Dir {
 		t.Errorf("%+v", f)
@@ -116,7 +117,7 @@ func TestDoctorWarnsOfAFullDisk(t *testing.T) {
 	if f.Status != "warn" || !strings.Contains(f.Detail, "512KiB are left. The daemon that runs goes on until a write fails, then jobs wait; one that starts needs 1MiB") {
 		t.Errorf("%+v", f)
 	}
-	if err := d.close(); err != nil {
+	if err := d.Close(); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("LARDER_STATE__DIR", cfg.State.Dir)

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"fmt"
@@ -10,8 +10,9 @@ import (
 	"larder/tiers/tinylfu"
 )
 
-// policyWarnings says of each tier's policy which order promise it breaks; none for most.
-func policyWarnings(t config.Tiers) []string {
+// PolicyWarnings returns one sentence for each tier whose eviction policy breaks the promise of an order. Most policies
+// break none.
+func PolicyWarnings(t config.Tiers) []string {
 	var out []string
 	for _, p := range []struct {
 		key, policy string
@@ -23,11 +24,11 @@ func policyWarnings(t config.Tiers) []string {
 	return out
 }
 
-// policyEntries sizes the sketch of tinylfu: it is of as many entries as a tier of 8 GiB of ImageNet holds.
+// policyEntries sizes the sketch of tinylfu: as many entries as a tier of 8 GiB holds of ImageNet.
 const policyEntries = 1 << 16
 
-// newEvictor makes the policy of a tier; close ends those that have something to end.
-func (d *daemon) newEvictor(_ ident.Form, policy string, r *xrand.Rand) (cachepolicy.Evictor, error) {
+// newEvictor makes the policy of a tier. Close ends the policies that have something to end.
+func (d *Daemon) newEvictor(_ ident.Form, policy string, r *xrand.Rand) (cachepolicy.Evictor, error) {
 	e, err := tinylfu.Make(policy, r, cachepolicy.Given{}, policyEntries)
 	if c, ok := e.(interface{ Close() }); ok && err == nil {
 		d.evictors = append(d.evictors, c.Close)

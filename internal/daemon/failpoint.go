@@ -1,6 +1,6 @@
 //go:build failpoints
 
-package main
+package daemon
 
 import (
 	"fmt"
@@ -15,10 +15,10 @@ import (
 	"larder/internal/journal"
 )
 
-// failing makes a call to the state directory the last one of this process, or one that fails. LARDER_FAILPOINT is OP:FILE:WHAT:N: the N-th OP
+// withFailpoints makes a call to the state directory the last one of this process, or one that fails. LARDER_FAILPOINT is OP:FILE:WHAT:N: the N-th OP
 // (create, write, writeat, reserve, truncate, sync, rename, remove) on a FILE (log, mark, snapshot, orders, dir, any), with WHAT = "before" or "after":
 // SIGKILL then; or an error: EIO, ENOSPC, EROFS. This build is for tests of crashes.
-func failing(fs journal.FS) journal.FS {
+func withFailpoints(fs journal.FS) journal.FS {
 	text := os.Getenv("LARDER_FAILPOINT")
 	if text == "" {
 		return fs

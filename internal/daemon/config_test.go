@@ -1,7 +1,8 @@
-package main
+package daemon
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"larder/cachepolicy/partition"
@@ -37,5 +38,17 @@ func TestMostJobs(t *testing.T) {
 func TestModelsOfTheConfiguration(t *testing.T) {
 	if want := append(partition.Models(), coordinator.SimpleModel); !slices.Equal(config.Models, want) {
 		t.Errorf("the configuration allows %v, there are %v", config.Models, want)
+	}
+}
+
+// A policy that breaks a promise says so when it is configured; most have nothing to say.
+func TestPolicyWarnings(t *testing.T) {
+	if w := PolicyWarnings(config.Default().Tiers); len(w) != 0 {
+		t.Errorf("the default warns: %q", w)
+	}
+	got := PolicyWarnings(config.Tiers{Policy: config.Policy{Encoded: "tinylfu", Decoded: "s3-fifo", Augmented: "minio-preselect"}})
+	if len(got) != 2 || !strings.HasPrefix(got[0], "tiers.policy.encoded tinylfu breaks the promise of order epoch, stratified: ") ||
+		!strings.Contains(got[0], "not deterministic") || !strings.HasPrefix(got[1], "tiers.policy.augmented minio-preselect breaks") {
+		t.Errorf("%q", got)
 	}
 }
