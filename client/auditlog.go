@@ -12,14 +12,15 @@ import (
 	larderv1 "larder/proto/larder/v1"
 )
 
-// runLog notes what a stream is given of one epoch, for `larder audit`; see docs/format/audit.md. It exists with LARDER_AUDIT_LOG only.
+// runLog records what a stream receives of one epoch, for `larder audit`; see docs/format/audit.md. It exists with
+// LARDER_AUDIT_LOG only; the methods of a nil runLog do nothing.
 type runLog struct {
 	log    *audit.Log
 	number uint64
 	over   bool
 }
 
-// auditLog is the log of this process, or nil.
+// auditLog returns the log of this process, or nil.
 func auditLog() (*audit.Log, error) {
 	l, err := audit.Process()
 	if err != nil {
@@ -28,7 +29,7 @@ func auditLog() (*audit.Log, error) {
 	return l, nil
 }
 
-// beginLog notes that an epoch begins, or goes on at from-1.
+// beginLog records that an epoch begins, or continues at step from-1.
 func (s *Stream) beginLog(ctx context.Context, log *audit.Log, epoch, from uint32, size *larderv1.EpochResponse) error {
 	j := s.info.GetJob()
 	spec := j.GetSpec()
@@ -40,7 +41,7 @@ func (s *Stream) beginLog(ctx context.Context, log *audit.Log, epoch, from uint3
 	if start.N == 0 {
 		start.N = s.info.GetNumSamples()
 	}
-	if size.GetWhole() > 0 { // it goes on with what another job left
+	if size.GetWhole() > 0 { // the epoch is the remainder of another job's
 		start.N = size.GetWhole()
 		if start.Base = s.base; s.base == "" {
 			start.Base = fmt.Sprintf("unknown, of job %d", start.ID)
@@ -55,10 +56,12 @@ func (s *Stream) beginLog(ctx context.Context, log *audit.Log, epoch, from uint3
 	return err
 }
 
-// Loaded tells the audit log from which state (the sum of its token) the job goes on with its first epoch.
+// Loaded records for `larder audit` that the job's first epoch continues a saved state; sum identifies its token. Call
+// it before StartEpoch.
 func (s *Stream) Loaded(sum string) { s.base = sum }
 
-// Saved tells the audit log that the state of the running epoch before step was saved, as a token of that sum.
+// Saved records for `larder audit` that the state of the running epoch before step was saved; sum identifies the token.
+// Without LARDER_AUDIT_LOG it does nothing.
 func (s *Stream) Saved(step uint32, sum string) error {
 	if s.log == nil {
 		return nil
@@ -66,8 +69,8 @@ func (s *Stream) Saved(step uint32, sum string) error {
 	return checkLog(s.log.note(audit.Record{Kind: audit.KindSaved, Step: step, Token: sum}))
 }
 
-// source fills in where the samples of an epoch come from, as far as the daemon says. These calls look at no file: an audit must not have changes
-// noticed.
+// source fills in where the samples of an epoch come from, as far as the daemon says. These calls look at no file: an
+// audit must not make the daemon notice changes of files.
 func (s *Stream) source(ctx context.Context, start *audit.Start) {
 	known, about := new(larderv1.ListDatasetsResponse), new(larderv1.DescribeJobResponse)
 	start.Subset = fmt.Sprintf("(of epoch %d)", start.Epoch)
@@ -85,7 +88,7 @@ func (s *Stream) source(ctx context.Context, start *audit.Start) {
 	}
 }
 
-// note writes a record of the epoch.
+// note writes one record of the epoch.
 func (r *runLog) note(rec audit.Record) error {
 	if r == nil {
 		return nil
@@ -94,7 +97,7 @@ func (r *runLog) note(rec audit.Record) error {
 	return r.log.Write(&rec)
 }
 
-// received notes a batch before Next returns it.
+// received records a batch before Next returns it.
 func (r *runLog) received(b *Batch) error {
 	if r == nil {
 		return nil
@@ -107,7 +110,7 @@ func (r *runLog) received(b *Batch) error {
 	return r.log.Batch(r.number, b.Step, b.Index(), bad, b.checksum())
 }
 
-// ended notes the end of the epoch, once.
+// ended records the end of the epoch, once.
 func (r *runLog) ended(e *larderv1.EpochEnd) error {
 	if r == nil || r.over {
 		return nil
@@ -121,7 +124,7 @@ func (r *runLog) ended(e *larderv1.EpochEnd) error {
 	return r.note(rec)
 }
 
-// left notes that an unfinished epoch is given up.
+// left records that an unfinished epoch is abandoned.
 func (r *runLog) left(why string) {
 	if r != nil && !r.over {
 		r.over = true
@@ -129,7 +132,7 @@ func (r *runLog) left(why string) {
 	}
 }
 
-// checksum is the CRC-32 of a batch's values, field by field and row by row.
+// checksum returns the CRC-32 of a batch's values, field by field and row by row.
 func (b *Batch) checksum() uint32 {
 	var sum uint32
 	for _, f := range b.s.layout.fields {
@@ -142,7 +145,7 @@ func (b *Batch) checksum() uint32 {
 				off, h, w, c := b.entry(f, row)
 				n := uint64(h) * uint64(w) * uint64(c)
 				if off > uint64(len(b.mem)) || n > uint64(len(b.mem))-off {
-					sum = ^sum // the caller wrote over the entries: that is a change, too
+					sum = ^sum // the caller wrote over the entries: a change, too
 					continue
 				}
 				sum = crc32.Update(sum, crc32.IEEETable, b.mem[off:off+n])
@@ -154,7 +157,7 @@ func (b *Batch) checksum() uint32 {
 
 var sizes = map[string]uint64{"uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "float16": 2, "uint32": 4, "int32": 4, "float32": 4, "uint64": 8, "int64": 8, "float64": 8}
 
-// valueBytes is the size of a sample's value, which may be less than what lies between two.
+// valueBytes returns the bytes of a sample's value; the distance between two samples may be larger.
 func valueBytes(f *larderv1.Field) uint64 {
 	n := sizes[f.GetDtype()]
 	for _, d := range f.GetShape() {
@@ -166,7 +169,8 @@ func valueBytes(f *larderv1.Field) uint64 {
 	return n
 }
 
-// checkLog is the error of a log that could not be written: an audit that lacks records would accuse the daemon.
+// checkLog makes an error of a log that could not be written one that a user can act on. It must not be ignored: an
+// audit that lacks records would accuse the daemon.
 func checkLog(err error) error {
 	if f := (*errs.Error)(nil); err == nil || errors.As(err, &f) {
 		return err

@@ -21,7 +21,7 @@ const raggedEntry = 24
 type layout struct {
 	fields []*larderv1.Field
 	rows   uint32 // most rows of a batch
-	need   uint64 // bytes that a slot has at the least
+	need   uint64 // least bytes of a slot
 	image  *larderv1.Field
 	h      [3]int // height, width, channels of a fixed image
 }
@@ -68,10 +68,11 @@ func newLayout(info *larderv1.AttachResponse) (layout, error) {
 	return l, nil
 }
 
-// Batch is a leased slot. Its slices are the shared memory itself: valid until Release, and writable.
+// Batch is a slot of the ring that is leased to the caller. Its slices are the shared memory itself: valid until
+// Release, and writable.
 type Batch struct {
-	Epoch, Step, Rank uint32
-	Rows              int
+	Epoch, Step, Rank uint32 // Step numbers the batches of the epoch from 0
+	Rows              int    // samples in the batch; 0 is possible
 
 	s        *Stream
 	seg      *shm.Segment
@@ -80,11 +81,11 @@ type Batch struct {
 	gen      uint64
 	report   []*larderv1.QuarantinedSample
 	waited   time.Duration
-	log      *runLog // it was noted there
+	log      *runLog // noted the batch; nil without an audit
 	released atomic.Bool
 }
 
-// newBatch reads a BATCH frame. nil without an error: the stream was left.
+// newBatch reads a BATCH frame. It returns nil without an error when the stream was detached.
 func (s *Stream) newBatch(p []byte) (*Batch, error) {
 	f, err := wire.ParseBatch(p)
 	if err != nil {
@@ -151,8 +152,9 @@ func (b *Batch) entry(f *larderv1.Field, row int) (off uint64, h, w, c uint32) {
 	return le.Uint64(e), le.Uint32(e[8:]), le.Uint32(e[12:]), le.Uint32(e[16:])
 }
 
-// Field is the memory of a field: rows times sample_bytes, or the entries of a ragged field. nil: there is no such
-// field, or the batch was released.
+// Field returns the memory of a field by its name: Rows times sample_bytes, or the entries of a ragged field.
+// Stream.Info lists the fields with type, shape and layout. The result is nil when there is no such field or the batch
+// was released.
 func (b *Batch) Field(name string) []byte {
 	if b.released.Load() {
 		return nil
@@ -171,10 +173,10 @@ func (b *Batch) Field(name string) []byte {
 	return nil
 }
 
-// Index is the ids of the samples, in the dataset's numbering.
+// Index returns the ids of the samples, in the dataset's numbering.
 func (b *Batch) Index() []int64 { return b.int64s("index") }
 
-// Label is the labels.
+// Label returns the labels of the samples.
 func (b *Batch) Label() []int64 { return b.int64s("label") }
 
 func (b *Batch) int64s(name string) []int64 {
@@ -185,8 +187,8 @@ func (b *Batch) int64s(name string) []int64 {
 	return unsafe.Slice((*int64)(unsafe.Pointer(&p[0])), len(p)/8)
 }
 
-// Image is the pixels of a row, in the field's layout (CHW or HWC; ragged images are HWC) and dtype, with height,
-// width and channels. nil when there is no such row, no image, or the batch was released.
+// Image returns the pixels of a row, in the field's layout (CHW or HWC; ragged images are HWC) and type, with height,
+// width and channels. pix is nil when there is no such row, no image, or the batch was released.
 func (b *Batch) Image(row int) (pix []byte, h, w, c int) {
 	f := b.s.layout.image
 	if f == nil || b.released.Load() || row < 0 || row >= b.Rows {
@@ -200,18 +202,19 @@ func (b *Batch) Image(row int) (pix []byte, h, w, c int) {
 	off, eh, ew, ec := b.entry(f, row)
 	n := uint64(eh) * uint64(ew) * uint64(ec)
 	if off > uint64(len(b.mem)) || n > uint64(len(b.mem))-off || n > math.MaxInt64 {
-		return nil, 0, 0, 0 // only when the caller wrote over the entries, which are his to write
+		return nil, 0, 0, 0 // the caller wrote over the entries, as it may
 	}
 	return b.mem[off : off+n : off+n], int(eh), int(ew), int(ec)
 }
 
-// Report lists the samples that would have been in this batch and could not be prepared.
+// Report returns the samples that would have been in this batch and could not be prepared.
 func (b *Batch) Report() []*larderv1.QuarantinedSample { return b.report }
 
-// Waited is how long Next waited for this batch.
+// Waited returns how long Next waited for this batch.
 func (b *Batch) Waited() time.Duration { return b.waited }
 
-// Release gives the slot back; its slices must not be used afterwards. Twice is fine, from any goroutine.
+// Release returns the slot to the daemon; the batch's slices must not be used afterwards. It is idempotent and may be
+// called from any goroutine.
 func (b *Batch) Release() {
 	if b.released.Swap(true) {
 		return
@@ -219,14 +222,14 @@ func (b *Batch) Release() {
 	if b.log != nil { // an error shows at the next batch
 		_ = b.log.log.Done(b.log.number, b.Step, b.checksum())
 	}
-	// An error means that the daemon is gone, which Next will say; there is nobody to give the slot to.
+	// An error means that the daemon is gone, which Next will say; the slot has no owner then.
 	_ = b.s.c.write(wire.Release, 0, wire.ReleaseFrame{Slot: b.slot, Gen: b.gen, Waited: b.waited}.Append(nil))
 	if b.seg != nil {
 		b.seg.Release()
 	}
 }
 
-// drop forgets a batch that nobody saw, without a word to the daemon.
+// drop forgets a batch that no caller saw, without a frame to the daemon.
 func (b *Batch) drop() {
 	if !b.released.Swap(true) && b.seg != nil {
 		b.seg.Release()

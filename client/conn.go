@@ -1,8 +1,3 @@
-// Package client is the Go client of the local session (docs/protocol.md), for the demo, tests, benchmarks and Go
-// programs on the daemon's machine: calls of the control plane, and batches as views of shared memory.
-//
-// It decides nothing and copies no sample. A Conn owns its socket; a Stream owns its mappings; a Batch belongs to the
-// caller from Next until Release, after which its memory is the daemon's again.
 package client
 
 import (
@@ -27,7 +22,11 @@ import (
 // always; only one that is stopped (SIGSTOP) does not.
 const sendTime = 30 * time.Second
 
-// Conn is a session. Safe for concurrent use.
+// Error is what a user can act on: a Reason that programs may test, and a Message and a Hint for people. Find it with
+// errors.As; compare its Reason with a word of docs/errors.md, e.g. e.Reason == "JOB_ENDED".
+type Error = errs.Error
+
+// Conn is a session with a daemon. It is safe for concurrent use.
 type Conn struct {
 	socket string
 	c      *net.UnixConn
@@ -58,8 +57,8 @@ type request struct {
 	err    error // valid after done
 }
 
-// Dial opens a session with the daemon at socket (empty: the default one) and says HELLO. Without a daemon the error
-// is UNAVAILABLE.
+// Dial opens a session with the daemon at socket, a path; an empty one is the default of this user (LARDER_SOCKET, else
+// a path in the run-time folder). Where no daemon answers, the Reason of the error is UNAVAILABLE.
 func Dial(ctx context.Context, socket string) (*Conn, error) {
 	if socket == "" {
 		socket = wire.DefaultSocket()
@@ -104,10 +103,11 @@ func dialFault(ctx context.Context, socket string, err error) error {
 	return errs.Wrap(err, errs.Unavailable, socket, hint, "no larder daemon answers at %s", socket)
 }
 
-// Hello is what the daemon said about itself.
+// Hello returns what the daemon said about itself when the session was opened.
 func (c *Conn) Hello() *larderv1.HelloResponse { return c.hello }
 
-// Draining is nil until the daemon announced that it stops when the running epochs are done.
+// Draining returns nil until the daemon has announced that it stops when the running epochs are done; then it returns
+// why.
 func (c *Conn) Draining() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -117,8 +117,8 @@ func (c *Conn) Draining() error {
 	return c.mu.draining
 }
 
-// Call runs a unary method of LarderService by name and fills resp. Errors are *errs.Error; when ctx ends first, its
-// error is the cause.
+// Call runs a unary method of larder.v1.LarderService by its name, e.g. "RegisterJob", and fills resp. Errors are
+// *Error; when ctx ends first, its error is the cause. resp is not written to after Call has returned.
 func (c *Conn) Call(ctx context.Context, method string, req, resp proto.Message) error {
 	p, err := wire.MarshalCall(method, req)
 	if err != nil {
@@ -292,8 +292,8 @@ func (c *Conn) answer(h wire.Header, p []byte, at int64) error {
 	return r.err
 }
 
-// Close ends the session without goodbye, which the daemon treats as the death of the client: Detach first. Batches
-// that were taken stay readable until they are released. Twice is fine.
+// Close ends the session. Without a Detach before it the daemon treats that as the death of the client, and keeps the
+// rank for a lease. Batches that were taken stay readable until they are released. Close is idempotent.
 func (c *Conn) Close() error {
 	_ = c.c.Close()
 	<-c.done

@@ -13,8 +13,8 @@ import (
 	larderv1 "larder/proto/larder/v1"
 )
 
-// Stream is this session's hold on one rank of a job. One goroutine at a time calls StartEpoch, Next and Detach; Batch
-// methods may be called from any.
+// Stream is the attachment of a session to one rank of a job. One goroutine at a time calls StartEpoch, Continue, Next
+// and Detach; the methods of a Batch may be called from any goroutine.
 type Stream struct {
 	base   string // of the audit log: see Loaded
 	c      *Conn
@@ -50,8 +50,8 @@ func (e event) epoch() int64 {
 	return int64(e.end.GetEpoch())
 }
 
-// Attach binds the session to a rank of a registered job and maps its ring. A session has one attachment; open
-// another session for another rank. When ctx ends first, close the session: the daemon may have attached it.
+// Attach binds the session to a rank of a registered job and maps its ring. A session has one attachment in its life;
+// open another session for another rank. When ctx ends first, close the session: the daemon may have attached it.
 func (c *Conn) Attach(ctx context.Context, req *larderv1.AttachRequest) (*Stream, error) {
 	p, err := wire.Marshal(req)
 	if err != nil {
@@ -108,17 +108,18 @@ func newStream(c *Conn, p []byte, fd int) (*Stream, error) {
 	return s, nil
 }
 
-// Info is what the daemon said about job and ring.
+// Info returns what the daemon said about the job and its ring when the session was attached.
 func (s *Stream) Info() *larderv1.AttachResponse { return s.info }
 
-// StartEpoch starts an epoch and abandons an unfinished earlier one. Epochs only go up; Info().NextEpoch is the first.
+// StartEpoch starts an epoch and abandons an unfinished earlier one. Epochs only increase; Info().GetNextEpoch() is the
+// first that may be started. It returns when the daemon has accepted the epoch; batches follow by Next.
 func (s *Stream) StartEpoch(ctx context.Context, epoch uint32) error {
 	return s.start(ctx, epoch, 0)
 }
 
-// GoOn goes on with an epoch, after a restart of the daemon, from the step that this client has not had; see EPOCH in docs/protocol.md. The
-// attachment must name the incarnation that was held before.
-func (s *Stream) GoOn(ctx context.Context, epoch, step uint32) error {
+// Continue continues an epoch after a cut or a restart of the daemon, from the first step that this client has not
+// received; see EPOCH in docs/protocol.md. The attachment must name the incarnation that was held before.
+func (s *Stream) Continue(ctx context.Context, epoch, step uint32) error {
 	return s.start(ctx, epoch, step+1)
 }
 
@@ -145,7 +146,7 @@ func (s *Stream) start(ctx context.Context, epoch, from uint32) error {
 	return checkLog(s.beginLog(ctx, log, epoch, from, size))
 }
 
-// begin turns to an epoch and gives back, unseen, what was pushed for others.
+// begin turns to an epoch and releases, unseen, the batches that were pushed for earlier ones.
 func (s *Stream) begin(epoch int64) {
 	s.mu.Lock()
 	s.mu.epoch, s.mu.end = epoch, nil
@@ -168,7 +169,7 @@ func (s *Stream) begin(epoch int64) {
 }
 
 // Next waits for the next batch of the epoch; a batch may have no rows. The error is io.EOF when the epoch is complete
-// (End then tells about it), ctx's when it ends first (nothing is lost: call again), else a *errs.Error: what the
+// (End then describes it), that of ctx when it ends first (nothing is lost: call Next again), else an *Error: what the
 // daemon said when it ended the attachment, or UNAVAILABLE when the daemon itself has ended.
 func (s *Stream) Next(ctx context.Context) (*Batch, error) {
 	start := time.Now()
@@ -204,7 +205,7 @@ func (s *Stream) pop() (*Batch, error) {
 	switch {
 	case s.mu.aborted:
 		return nil, errs.New(errs.Stale, "stream", "attach again with a new session", "the stream was left (Detach)")
-	case errs.Is(s.mu.err, errs.Stale): // fenced: what waits was given to somebody else
+	case errs.Is(s.mu.err, errs.Stale): // fenced: the queued batches belong to another client now
 		return nil, s.mu.err
 	case s.mu.end != nil:
 		return nil, io.EOF
@@ -227,18 +228,18 @@ func (s *Stream) pop() (*Batch, error) {
 	return nil, nil
 }
 
-// End tells about the epoch that Next ended with io.EOF, else nil.
+// End describes the epoch that Next ended with io.EOF; nil before that.
 func (s *Stream) End() *larderv1.EpochEnd {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mu.end
 }
 
-// push queues an event; the reader calls it.
+// push queues an event. The reader calls it.
 func (s *Stream) push(e event) {
 	s.mu.Lock()
 	old := e.err == nil && e.epoch() < s.mu.epoch
-	over := s.mu.err != nil || s.mu.aborted // nothing follows the end, and nobody is there after Detach
+	over := s.mu.err != nil || s.mu.aborted // nothing follows the end, and after Detach no caller reads
 	switch {
 	case over:
 	case e.err != nil:
@@ -260,7 +261,7 @@ func (s *Stream) push(e event) {
 	}
 }
 
-// handle takes a frame that concerns the attachment; the reader calls it.
+// handle takes a frame that concerns the attachment. The reader calls it.
 func (s *Stream) handle(h wire.Header, p []byte, at int64) error {
 	switch h.Type {
 	case wire.Segment:
@@ -320,7 +321,8 @@ func (s *Stream) newSegment(p []byte, at int64) error {
 	return nil
 }
 
-// Detach leaves in order. Batches that were taken stay readable until they are released.
+// Detach gives the rank up, so that another client may attach to it at once. Batches that were taken stay readable until
+// they are released.
 func (s *Stream) Detach(ctx context.Context) error {
 	s.log.left("the stream was left")
 	err := s.c.do(ctx, wire.Detach, nil, func(h wire.Header, _ []byte, _ int64) error {
@@ -333,7 +335,7 @@ func (s *Stream) Detach(ctx context.Context) error {
 	return err
 }
 
-// unmap lets go of the memory.
+// unmap releases the stream's references to the memory.
 func (s *Stream) unmap() {
 	s.mu.Lock()
 	segs, queue := s.mu.segs, s.mu.queue

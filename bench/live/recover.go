@@ -317,7 +317,7 @@ func (h *hold) next(ctx context.Context, epoch, step uint32) (b *client.Batch, e
 		b, err = st.Next(ctx)
 		return err
 	}, func(st *client.Stream) (err error) {
-		if err = st.GoOn(ctx, epoch, step); err == nil {
+		if err = st.Continue(ctx, epoch, step); err == nil {
 			b, err = st.Next(ctx)
 		}
 		return err

@@ -183,7 +183,7 @@ func (s *student) attach(b *breakable) {
 		s.t.Fatal(err)
 	}
 	if again := s.inc != 0; again {
-		err = s.st.GoOn(s.t.Context(), s.epoch, s.step)
+		err = s.st.Continue(s.t.Context(), s.epoch, s.step)
 	} else {
 		err = s.st.StartEpoch(s.t.Context(), 0)
 	}

@@ -91,7 +91,7 @@ func (tr *trainee) session(ctx context.Context) error {
 	tr.inc, tr.asked = st.Info().GetIncarnation(), 0
 	begin := !tr.running
 	if tr.running {
-		if err := st.GoOn(ctx, tr.epoch, tr.next); err != nil {
+		if err := st.Continue(ctx, tr.epoch, tr.next); err != nil {
 			return err
 		}
 		tr.backed.Add(1)

@@ -57,7 +57,7 @@ func (s *survivor) attach(w *world) {
 	back := s.inc != 0
 	s.st, s.inc = st, st.Info().GetIncarnation()
 	if back {
-		err = st.GoOn(s.t.Context(), s.epoch, uint32(s.step))
+		err = st.Continue(s.t.Context(), s.epoch, uint32(s.step))
 	} else {
 		err = st.StartEpoch(s.t.Context(), 0)
 	}
