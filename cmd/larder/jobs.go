@@ -16,28 +16,64 @@ import (
 func newJobs(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "jobs",
-		Short:   "List, describe, register, pause, drain and kill jobs",
+		Short:   "List, describe, register, pause, unpause, drain and kill jobs",
 		Example: "  larder jobs ls",
 		Args:    noArgs,
 		RunE:    needSubcommand,
 	}
-	cmd.AddCommand(newJobsLs(g), newJobsDescribe(g), newJobsRegister(g),
-		newJobsEnd(g, "drain", "Let a job finish its running epoch, then end it", func(ctx context.Context, c larderv1.LarderServiceClient, name string) (*larderv1.Job, error) {
-			r, err := c.DrainJob(ctx, &larderv1.DrainJobRequest{Name: name})
-			return r.GetJob(), err
-		}),
-		newJobsEnd(g, "pause", "Plan no more batches for a job until it is resumed; its clients wait", func(ctx context.Context, c larderv1.LarderServiceClient, name string) (*larderv1.Job, error) {
-			r, err := c.PauseJob(ctx, &larderv1.PauseJobRequest{Name: name})
-			return r.GetJob(), err
-		}),
-		newJobsEnd(g, "resume", "Go on with a paused job where it was", func(ctx context.Context, c larderv1.LarderServiceClient, name string) (*larderv1.Job, error) {
-			r, err := c.ResumeJob(ctx, &larderv1.ResumeJobRequest{Name: name})
-			return r.GetJob(), err
-		}),
-		newJobsEnd(g, "kill", "End a job at once; other jobs are untouched", func(ctx context.Context, c larderv1.LarderServiceClient, name string) (*larderv1.Job, error) {
-			r, err := c.KillJob(ctx, &larderv1.KillJobRequest{Name: name})
-			return r.GetJob(), err
-		}))
+	cmd.AddCommand(newJobsLs(g), newJobsDescribe(g), newJobsRegister(g))
+	for _, v := range jobVerbs {
+		cmd.AddCommand(newJobsVerb(g, v))
+	}
+	cmd.AddCommand(newJobsResume(g))
+	return cmd
+}
+
+// jobVerb is a command that changes one job and prints what became of it.
+type jobVerb struct {
+	name, short string
+	call        func(ctx context.Context, c larderv1.LarderServiceClient, job string) (*larderv1.Job, error)
+}
+
+var unpause = jobVerb{"unpause", "Continue a paused job exactly where it was", unpauseJob}
+
+var jobVerbs = []jobVerb{
+	{"drain", "Let a job finish its running epoch, then end it", drainJob},
+	{"pause", "Plan no more batches for a job until it is unpaused; its clients wait", pauseJob},
+	unpause,
+	{"kill", "End a job at once; other jobs are untouched", killJob},
+}
+
+func drainJob(ctx context.Context, c larderv1.LarderServiceClient, job string) (*larderv1.Job, error) {
+	r, err := c.DrainJob(ctx, &larderv1.DrainJobRequest{Name: job})
+	return r.GetJob(), err
+}
+
+func pauseJob(ctx context.Context, c larderv1.LarderServiceClient, job string) (*larderv1.Job, error) {
+	r, err := c.PauseJob(ctx, &larderv1.PauseJobRequest{Name: job})
+	return r.GetJob(), err
+}
+
+// unpauseJob calls ResumeJob, as the protocol has always called it.
+func unpauseJob(ctx context.Context, c larderv1.LarderServiceClient, job string) (*larderv1.Job, error) {
+	r, err := c.ResumeJob(ctx, &larderv1.ResumeJobRequest{Name: job})
+	return r.GetJob(), err
+}
+
+func killJob(ctx context.Context, c larderv1.LarderServiceClient, job string) (*larderv1.Job, error) {
+	r, err := c.KillJob(ctx, &larderv1.KillJobRequest{Name: job})
+	return r.GetJob(), err
+}
+
+// newJobsResume keeps the earlier name of `larder jobs unpause` working: resume is the word for a state_dict.
+func newJobsResume(g *globals) *cobra.Command {
+	cmd := newJobsVerb(g, unpause)
+	run := cmd.RunE
+	cmd.Use, cmd.Hidden = "resume NAME", true
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		fmt.Fprintln(cmd.ErrOrStderr(), "larder: warning: larder jobs resume is deprecated; use larder jobs unpause")
+		return run(cmd, args)
+	}
 	return cmd
 }
 
@@ -287,19 +323,19 @@ func opText(op *larderv1.Op) string {
 	return op.GetName() + "(" + strings.Join(parts, ", ") + ")"
 }
 
-func newJobsEnd(g *globals, verb, short string, end func(context.Context, larderv1.LarderServiceClient, string) (*larderv1.Job, error)) *cobra.Command {
+func newJobsVerb(g *globals, v jobVerb) *cobra.Command {
 	var out outputFlag
 	cmd := &cobra.Command{
-		Use:     verb + " NAME",
-		Short:   short,
-		Example: "  larder jobs " + verb + " lr-0.1",
+		Use:     v.name + " NAME",
+		Short:   v.short,
+		Example: "  larder jobs " + v.name + " lr-0.1",
 		Args:    args("the NAME of a job"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := out.check(); err != nil {
 				return err
 			}
 			return g.call(cmd.Context(), shortCall, func(ctx context.Context, c larderv1.LarderServiceClient) error {
-				j, err := end(ctx, c, args[0])
+				j, err := v.call(ctx, c, args[0])
 				if err != nil {
 					return err
 				}
@@ -310,7 +346,7 @@ func newJobsEnd(g *globals, verb, short string, end func(context.Context, larder
 					text := jobState(j)
 					if r := j.GetEndedReason(); r != "" {
 						text += ": " + r
-					} else if verb == "drain" {
+					} else if v.name == "drain" {
 						text += ": it ends when its running epoch is over"
 					}
 					row(t, j.GetSpec().GetName(), text)

@@ -57,7 +57,7 @@ func advice(cause string) string {
 		return "Every rank of a job iterates its Loader; one that only rank 0 iterates, as in a validation, is made with " +
 			"rank=0, world_size=1"
 	case "pause":
-		return "larder jobs resume goes on with it"
+		return "larder jobs unpause continues it"
 	case "disk":
 		return "Make room on that disk; larder goes on by itself"
 	case "log":

@@ -449,7 +449,7 @@ class Loader(Facts, _resume.Resumable):
                     if not told:
                         told = True
                         warnings.warn(
-                            f"job {self._name!r} is paused: next() waits until `larder jobs resume {self._name}`", PausedWarning, stacklevel=4 + (it.audit is not None)
+                            f"job {self._name!r} is paused: next() waits until `larder jobs unpause {self._name}`", PausedWarning, stacklevel=4 + (it.audit is not None)
                         )
                 elif time.monotonic() >= deadline:
                     it.since, it.board = begun, None  # the next batch is to end the wait, so it is not taken unseen

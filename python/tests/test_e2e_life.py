@@ -189,9 +189,9 @@ def test_a_paused_job_waits_and_says_so(real, server, small, monkeypatch):
     server.cli("jobs", "pause", "pausing")  # twice is once
     assert "paused" in server.cli("jobs", "ls").stdout
     assert ids_of(other) == list(range(72)), "the others go on"
-    resumed = threading.Timer(1.5, lambda: server.cli("jobs", "resume", "pausing"))
+    resumed = threading.Timer(1.5, lambda: server.cli("jobs", "unpause", "pausing"))
     resumed.start()
-    with pytest.warns(larder.PausedWarning, match="larder jobs resume pausing"):
+    with pytest.warns(larder.PausedWarning, match="larder jobs unpause pausing"):
         while len(got) < 16:  # more than its ring held
             got += next(it)[-1].tolist()
     resumed.join()

@@ -150,8 +150,8 @@ def test_a_pause_is_named(real, server, small):
     next(it)
     server.cli("jobs", "pause", "halted")
     assert wait_of(server, "halted")["cause"] == "pause" and row_of(server, "halted")["WAITS FOR"].startswith("pause")
-    assert "larder jobs resume halted" in server.cli("explain", "halted").stdout
-    server.cli("jobs", "resume", "halted")
+    assert "larder jobs unpause halted" in server.cli("explain", "halted").stdout
+    server.cli("jobs", "unpause", "halted")
     assert wait_of(server, "halted")["cause"] != "pause"
 
 
