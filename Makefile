@@ -73,6 +73,7 @@ lint: $(TOOLS)/golangci-lint $(TOOLS)/buf ## golangci-lint, buf, gofmt
 .PHONY: generate
 generate: $(TOOLS)/buf ## generate Go from proto
 	cd proto && PATH=$(TOOLS):$$PATH $(TOOLS)/buf generate
+	$(GO) test -tags '$(TAGS)' -run '^TestGenerated$$' ./cmd/larder -update
 
 $(TOOLS)/golangci-lint: internal/tools/lint/go.mod
 	cd internal/tools/lint && $(GO) build -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"runtime"
-	"runtime/debug"
 	"text/tabwriter"
 	"time"
 
@@ -13,14 +12,15 @@ import (
 
 	"larder/internal/gpu"
 	"larder/internal/prep"
+	"larder/internal/release"
 	"larder/internal/units"
 )
 
-// Set by the Makefile through -ldflags "-X main.version=… -X main.commit=…".
-var (
-	version = "0.1.0-dev"
-	commit  = ""
-)
+// commit is set by the Makefile through -ldflags "-X main.commit=…".
+var commit = ""
+
+// version names this build: the number of the release, and the commit where it is known.
+var version = release.Build(release.Commit(commit))
 
 type buildInfo struct {
 	Version  string            `json:"version"`
@@ -35,22 +35,12 @@ type buildInfo struct {
 }
 
 func build() buildInfo {
-	b := buildInfo{Version: version, Commit: commit, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
-		Decoder: prep.DecoderName(), Parity: prep.Parity(), Devices: []json.RawMessage{}}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, s := range info.Settings {
-			switch s.Key {
-			case "vcs.revision":
-				if b.Commit == "" {
-					b.Commit = s.Value
-				}
-			case "vcs.modified":
-				b.Modified = s.Value == "true"
-			}
-		}
+	b := buildInfo{
+		Version: version, Commit: "unknown", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
+		Decoder: prep.DecoderName(), Parity: prep.Parity(), Devices: []json.RawMessage{},
 	}
-	if b.Commit == "" {
-		b.Commit = "unknown"
+	if c, modified := release.Commit(commit); c != "" {
+		b.Commit, b.Modified = c, modified
 	}
 	return b
 }
