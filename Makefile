@@ -13,9 +13,10 @@ COMMIT  ?= $(shell git rev-parse HEAD 2>/dev/null)
 # go-nvml's C header is full of deprecated declarations.
 export CGO_CFLAGS ?= -O2 -Wno-deprecated-declarations
 
-# The fast build decodes with libjpeg-turbo, linked statically where its archive is there. Without its headers, without a
-# C compiler or with CGO_ENABLED=0 the portable build decodes in Go.
-HAVE_JPEG = $(shell printf '\#include <stdio.h>\n\#include <jpeglib.h>\n' | $${CC:-cc} -E - >/dev/null 2>&1 && [ "$${CGO_ENABLED:-1}" = 1 ] && echo yes)
+# The fast build decodes with libjpeg-turbo, linked statically where its archive is there. Without its headers, without
+# a C compiler or with CGO_ENABLED=0 the portable build decodes in Go.
+JPEG_PROGRAM = printf '\#include <stdio.h>\n\#include <jpeglib.h>\n'
+HAVE_JPEG = $(shell $(JPEG_PROGRAM) | $${CC:-cc} -E - >/dev/null 2>&1 && [ "$${CGO_ENABLED:-1}" = 1 ] && echo yes)
 HAVE_STATIC = $(shell f=$$($${CC:-cc} -print-file-name=libjpeg.a 2>/dev/null); [ -f "$$f" ] && echo yes)
 TAGS = $(if $(HAVE_JPEG),turbo$(if $(HAVE_STATIC),,$(comma)turbo_shared),)
 comma := ,
@@ -24,20 +25,26 @@ REQUIRE_TORCH = $(if $(CI),LARDER_REQUIRE_TORCH=1,)
 
 .PHONY: help
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 18
 
 .PHONY: build
 build: ## build bin/larder
-	@[ -n "$(HAVE_JPEG)" ] || echo "larder: libjpeg-turbo's headers are missing: building with the Go decoder (slower, parity: false). For the fast one: apt-get install libjpeg62-turbo-dev, then make build"
-	$(GO) build -trimpath -tags '$(TAGS)' -ldflags '-X main.version=$(VERSION) -X main.commit=$(COMMIT)' -o $(BIN)/larder ./cmd/larder
+	@[ -n "$(HAVE_JPEG)" ] || echo "larder: libjpeg-turbo's headers are missing: building with the Go decoder" \
+	  "(slower, parity: false). For the fast one: apt-get install libjpeg62-turbo-dev, then make build"
+	$(GO) build -trimpath -tags '$(TAGS)' -ldflags '-X main.version=$(VERSION) -X main.commit=$(COMMIT)' \
+	  -o $(BIN)/larder ./cmd/larder
 
 .PHONY: demo
 demo: build ## four jobs on drawn images, unshared and shared, with a report
 	$(BIN)/larder demo
 
 .PHONY: test
-test: setup build ## all tests: Go plain and -race, Python, PyTorch, parsers fuzzed, a report in a browser; what CI runs
-	$(MAKE) --no-print-directory test-go race test-python test-parsers test-report
+test: setup build ## every test once: Go, Python against the daemon, PyTorch; a few minutes after the first set-up
+	$(MAKE) --no-print-directory test-go test-python
+
+.PHONY: test-all
+test-all: test ## make test, then what takes longer: -race over 40 worlds, parsers fuzzed, a report in a browser
+	$(MAKE) --no-print-directory race test-parsers test-report
 
 .PHONY: test-go
 test-go: ## Go tests, with and without the fast decoder
@@ -50,36 +57,65 @@ race: ## Go tests under the race detector, with invariants
 
 .PHONY: test-python
 test-python: build ## Python tests against the real daemon, and of what the benchmarks compute
-	$(REQUIRE_TORCH) LARDER_BIN=$(abspath $(BIN))/larder LARDER_REQUIRE_BIN=1 $(VENV)/bin/python -m pytest -q python/tests bench/live
+	$(REQUIRE_TORCH) LARDER_BIN=$(abspath $(BIN))/larder LARDER_REQUIRE_BIN=1 \
+	  $(VENV)/bin/python -m pytest -q python/tests bench/live
 
 .PHONY: test-frameworks
-test-frameworks: build ## real Lightning, Accelerate and Hugging Face Trainer, killed and resumed (FRAMEWORKS="accelerate": some); installs 6 GB
+test-frameworks: build ## real Lightning, Accelerate, Hugging Face Trainer, killed and resumed (FRAMEWORKS: some); 6 GB
 	internal/tools/frameworks.sh $(abspath $(BIN))/larder $(FRAMEWORKS)
 
 .PHONY: test-report
 test-report: bench-smoke ## make bench-smoke, and look at its report with Chromium
-	LARDER_REPORT=$(abspath out/bench/report.html) $(GO) test -count=1 -tags '$(TAGS)' -run TestSmokeReport ./bench/report
+	LARDER_REPORT=$(abspath out/bench/report.html) \
+	  $(GO) test -count=1 -tags '$(TAGS)' -run TestSmokeReport ./bench/report
 
 .PHONY: setup
 setup: ## install what the tests need, into the system (Debian, root) and .venv
 	@internal/tools/setup.sh $(VENV)
 
-.PHONY: lint
-lint: $(TOOLS)/golangci-lint $(TOOLS)/buf ## golangci-lint, buf, gofmt
-	@test -z "$$(gofmt -l cmd client dsa cachepolicy tiers jobs bench internal)" || { gofmt -l cmd client dsa cachepolicy tiers jobs bench internal; exit 1; }
+# What a change must pass beside the tests. Tools are pinned in internal/tools and installed into bin/tools.
+.PHONY: check
+check: tools build ## format, linters, modules, protocol buffers, types, documentation, ARM64
+	$(MAKE) --no-print-directory check-go check-modules check-proto check-python check-docs cross
+
+.PHONY: tools
+tools: ## install the tools of make check, at their pinned versions
+	@internal/tools/setup.sh $(VENV) $(TOOLS)
+
+GO_ROOMS := $(wildcard bench cachepolicy client cmd dsa examples internal jobs proto tiers)
+.PHONY: check-go
+check-go: ## gofmt and golangci-lint
+	@unformatted=$$(gofmt -l $(GO_ROOMS)); [ -z "$$unformatted" ] || { echo "gofmt -w $$unformatted"; exit 1; }
 	$(TOOLS)/golangci-lint run --build-tags '$(TAGS)' ./...
-	cd proto && $(TOOLS)/buf lint
+
+.PHONY: check-modules
+check-modules: ## go.mod and go.sum are as go mod tidy writes them
+	$(GO) mod tidy -diff
+	$(GO) mod verify
+
+.PHONY: check-proto
+check-proto: ## buf lint; compatible with the last commit on main (BASE: another); generated code is up to date
+	internal/tools/proto.sh $(TOOLS)
+
+PYTHON_TOOLS = $(TOOLS)/python/bin
+.PHONY: check-python
+check-python: ## ruff, mypy --strict, pyright
+	$(PYTHON_TOOLS)/ruff check .
+	cd python && $(PYTHON_TOOLS)/mypy --strict --python-executable $(abspath $(VENV))/bin/python
+	cd python && $(PYTHON_TOOLS)/pyright --pythonpath $(abspath $(VENV))/bin/python larder
+
+# Tests that compare pages, references and tables with the code, and run what the pages show.
+DOC_ROOMS := ./cmd/larder ./internal/archtest ./internal/config ./internal/rpc ./internal/telemetry ./bench/...
+DOC_TESTS := $(wildcard python/tests/test_*docs*.py python/tests/test_*page*.py)
+.PHONY: check-docs
+check-docs: build ## pages and references agree with the code
+	$(GO) test -tags '$(TAGS)' -run 'Docs|Page|Arch|Import' $(DOC_ROOMS)
+	LARDER_BIN=$(abspath $(BIN))/larder LARDER_REQUIRE_BIN=1 $(VENV)/bin/python -m pytest -q $(DOC_TESTS)
 
 .PHONY: generate
-generate: $(TOOLS)/buf ## generate Go from proto
-	cd proto && PATH=$(TOOLS):$$PATH $(TOOLS)/buf generate
+generate: tools ## generate Go from proto, and the references in docs/
+	cd proto && PATH=$(TOOLS):$$PATH buf generate
 	$(GO) test -tags '$(TAGS)' -run '^TestGenerated$$' ./cmd/larder -update
-
-$(TOOLS)/golangci-lint: internal/tools/lint/go.mod
-	cd internal/tools/lint && $(GO) build -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
-
-$(TOOLS)/buf: internal/tools/proto/go.mod
-	cd internal/tools/proto && $(GO) build -o $(TOOLS)/ github.com/bufbuild/buf/cmd/buf google.golang.org/protobuf/cmd/protoc-gen-go google.golang.org/grpc/cmd/protoc-gen-go-grpc
 
 .PHONY: docs
 docs: setup ## build the documentation as a site in out/site; a link that leads nowhere fails it
@@ -96,37 +132,44 @@ fuzz-short: ## every fuzz target for FUZZTIME (10s)
 .PHONY: test-parsers
 test-parsers: ## what reads files and frames, fuzzed for PARSERTIME (10s) each
 	@TAGS='$(TAGS)' internal/tools/fuzz.sh $${PARSERTIME:-10s} $(PARSERS)
-PARSERS := ./internal/journal ./internal/resume ./internal/session/wire ./internal/config ./internal/source/subset ./internal/audit
+PARSERS := ./internal/journal ./internal/resume ./internal/session/wire ./internal/config ./internal/source/subset \
+  ./internal/audit
 
 .PHONY: bench
 bench: setup build ## larder beside its peers and the bars, BENCH_MINUTES (14); rewrites the rows of docs/benchmarks.md
-	TAGS='$(TAGS)' LARDER_BIN=$(abspath $(BIN))/larder $(VENV)/bin/python bench/live/bench.py --minutes $(BENCH_MINUTES) --write
+	TAGS='$(TAGS)' LARDER_BIN=$(abspath $(BIN))/larder \
+	  $(VENV)/bin/python bench/live/bench.py --minutes $(BENCH_MINUTES) --write
 BENCH_MINUTES ?= 14
 
 .PHONY: bench-compare
 bench-compare: setup build ## what this tree changed against BASE (a git ref), interleaved; ONLY names runs
 	@[ -n "$(BASE)" ] || { echo 'say which: make bench-compare BASE=main'; exit 2; }
-	TAGS='$(TAGS)' LARDER_BIN=$(abspath $(BIN))/larder $(VENV)/bin/python bench/live/bench.py --minutes $(BENCH_MINUTES) --base '$(BASE)' --only '$(ONLY)'
+	TAGS='$(TAGS)' LARDER_BIN=$(abspath $(BIN))/larder \
+	  $(VENV)/bin/python bench/live/bench.py --minutes $(BENCH_MINUTES) --base '$(BASE)' --only '$(ONLY)'
 
 .PHONY: bench-smoke
-bench-smoke: build ## simulate policies, systems and samplers on demand of every kind; writes out/bench/report.html
+bench-smoke: build ## simulate policies, systems, samplers on demand of every kind; writes out/bench/report.html
 	bench/smoke.sh $(abspath $(BIN))/larder $(abspath out/bench)
 
 .PHONY: cross
-cross: ## what 64-bit ARM takes: the portable build; the C code too where its compiler is (CC_ARM64), the kernels' tests where qemu is
+cross: ## 64-bit ARM: the portable build; with CC_ARM64 the C code too, with qemu the tests of the kernels
 	GOARCH=arm64 CGO_ENABLED=0 $(GO) build ./...
 	GOARCH=arm64 CGO_ENABLED=0 $(GO) vet ./...
-	@if ! command -v $(CC_ARM64) >/dev/null; then echo "no $(CC_ARM64): the C code was not compiled (Debian: apt-get install gcc-aarch64-linux-gnu)"; exit 0; fi; set -x; \
+	@if ! command -v $(CC_ARM64) >/dev/null; then \
+	  echo "no $(CC_ARM64): the C code was not compiled (Debian: apt-get install gcc-aarch64-linux-gnu)"; exit 0; \
+	fi; set -x; \
 	  $(CC_ARM64) -std=c11 -O3 -Wall -Wextra -fsyntax-only internal/prep/kernel.c; \
-	  if command -v $(QEMU_ARM64) >/dev/null && printf '\#include <stdio.h>\n\#include <jpeglib.h>\n' | $(CC_ARM64) -E - >/dev/null 2>&1; then \
-	    mkdir -p out; CGO_ENABLED=1 GOARCH=arm64 CC=$(CC_ARM64) $(GO) test -c -tags turbo -ldflags '-linkmode external -extldflags -static' -o $(abspath out)/prep-arm64.test ./internal/prep; \
-	    cd internal/prep && LARDER_KERNEL_CASES=200 $(QEMU_ARM64) $(abspath out)/prep-arm64.test -test.run 'Golden|Kernel|Finish|RegionEquals'; \
+	  if command -v $(QEMU_ARM64) >/dev/null && $(JPEG_PROGRAM) | $(CC_ARM64) -E - >/dev/null 2>&1; then \
+	    mkdir -p out; CGO_ENABLED=1 GOARCH=arm64 CC=$(CC_ARM64) $(GO) test -c -tags turbo \
+	      -ldflags '-linkmode external -extldflags -static' -o $(abspath out)/prep-arm64.test ./internal/prep; \
+	    cd internal/prep && LARDER_KERNEL_CASES=200 \
+	      $(QEMU_ARM64) $(abspath out)/prep-arm64.test -test.run 'Golden|Kernel|Finish|RegionEquals'; \
 	  fi
 CC_ARM64 ?= aarch64-linux-gnu-gcc
 QEMU_ARM64 ?= qemu-aarch64-static
 
 .PHONY: nightly
-nightly: setup build cross ## the long runs behind docs/guarantees.md, with figures (ROWS="R2 R7": some; LARDER_NIGHTLY=1: one per cent)
+nightly: setup build cross ## the long runs behind docs/guarantees.md, with figures (ROWS: some; LARDER_NIGHTLY=1: 1 %)
 	TAGS='$(TAGS)' PYTHON=$(abspath $(VENV))/bin/python internal/tools/nightly.sh $(ROWS)
 
 .PHONY: clean

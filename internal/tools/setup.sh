@@ -1,18 +1,28 @@
 #!/usr/bin/env bash
-# Installs what `make test` and `make bench` need, and says what it does. On Debian as root: libjpeg-turbo's headers,
-# a CPU PyTorch with torchvision to test against, and a Chromium without windows that looks at reports. Elsewhere: what pip has. Usage: setup.sh VENV
+# Installs what a target of the Makefile needs, and reports what it does.
+#
+#   internal/tools/setup.sh VENV           for `make test` and `make bench`
+#   internal/tools/setup.sh VENV TOOLS     for `make check`: also the pinned linters and generators, into the folder TOOLS
+#
+# On Debian as root it installs system packages: libjpeg-turbo's headers, a CPU PyTorch with torchvision to test against,
+# and a headless Chromium that looks at reports. Elsewhere it installs what pip has.
+#
+# Versions are pinned in internal/tools/lint/go.mod, internal/tools/proto/go.mod and internal/tools/python/requirements.txt.
+# A tool is built or installed again only when its version there differs from the version in TOOLS.
 set -euo pipefail
 venv=$1
+tools=${2-}
+here=$(cd "$(dirname "$0")" && pwd)
 say() { echo "setup: $*"; }
 
 packages=(libjpeg62-turbo-dev python3-venv python3-numpy python3-pil python3-pytest python3-torch python3-torchvision)
-# The browser is apart from the rest: where it has another name, the others are installed all the same.
+# The browser is installed separately: where its package has another name, the other packages are installed all the same.
 browser=chromium-headless-shell
 for b in chromium chromium-headless-shell chromium-browser google-chrome; do
   command -v "$b" >/dev/null && browser=
 done
 
-# debian NAME… installs what is not there yet.
+# debian NAME... installs the packages that are missing.
 debian() {
   local missing=() p log
   for p in "$@"; do
@@ -21,29 +31,24 @@ debian() {
   [ ${#missing[@]} -gt 0 ] || return 0
   say "apt-get install ${missing[*]}"
   log=$(mktemp)
-  if ! { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
+  if ! { apt-get update -qq &&
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
     tail -n 5 "$log"
-    say "that failed; going on with what is there"
+    say "the installation failed; continuing without"
   fi
   rm -f "$log"
 }
 
-if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
-  debian "${packages[@]}"
-  [ -z "$browser" ] || debian "$browser"
-else
-  say "not root on Debian: nothing is installed into the system (for the fast decoder, the PyTorch tests and a look at reports: ${packages[*]} $browser)"
-fi
-
-python=python3
-if [ -x /usr/bin/python3 ] && /usr/bin/python3 -c 'import venv, numpy' 2>/dev/null; then
-  python=/usr/bin/python3 # the one that sees Debian's torch
-fi
-if ! "$venv/bin/python" -c 'import numpy, pytest, larder' 2>/dev/null; then
+# environment makes the virtual environment of the tests: it sees the system's packages, and the client of this tree.
+environment() {
+  local python=python3 need=() m site
+  if [ -x /usr/bin/python3 ] && /usr/bin/python3 -c 'import venv, numpy' 2>/dev/null; then
+    python=/usr/bin/python3 # this one sees Debian's torch
+  fi
+  "$venv/bin/python" -c 'import numpy, pytest, larder' 2>/dev/null && return
   say "making $venv from $($python --version)"
   rm -rf "$venv"
   $python -m venv --system-site-packages "$venv"
-  need=()
   for m in numpy pytest; do "$venv/bin/python" -c "import $m" 2>/dev/null || need+=("$m"); done
   "$venv/bin/python" -c 'import PIL' 2>/dev/null || need+=(pillow)
   if [ ${#need[@]} -gt 0 ]; then
@@ -51,13 +56,54 @@ if ! "$venv/bin/python" -c 'import numpy, pytest, larder' 2>/dev/null; then
     "$venv/bin/pip" install -q --disable-pip-version-check "${need[@]}"
   fi
   site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-  (cd "$(dirname "$0")/../../python" && pwd) >"$site/larder.pth" # the client, straight from the tree
+  (cd "$here/../../python" && pwd) >"$site/larder.pth"
+}
+
+# go_tool ROOM MODULE PACKAGE builds a command at the version that the go.mod of internal/tools/ROOM requires.
+go_tool() {
+  local room=$1 module=$2 package=$3 binary want have
+  binary=$tools/$(basename "$package")
+  want=$(cd "$here/$room" && go list -m -f '{{.Version}}' "$module")
+  have=$(go version -m "$binary" 2>/dev/null | awk '$1 == "mod" {print $3}')
+  [ "$have" != "$want" ] || return 0
+  say "building $(basename "$package") $want"
+  (cd "$here/$room" && go build -o "$binary" "$package")
+}
+
+# python_tools installs the type checkers and the linter into an environment of their own.
+python_tools() {
+  local list=$here/python/requirements.txt home=$tools/python
+  cmp -s "$list" "$home/requirements.txt" && return
+  say "pip install $(grep -cE '^[a-z]' "$list") packages into $home"
+  rm -rf "$home"
+  python3 -m venv "$home"
+  "$home/bin/pip" install -q --disable-pip-version-check --no-deps -r "$list"
+  cp "$list" "$home/requirements.txt"
+}
+
+if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
+  debian "${packages[@]}"
+  [ -z "$browser" ] || debian "$browser"
+else
+  say "not root on Debian: no system package is installed (for the fast decoder, the PyTorch tests and a look at reports:" \
+    "${packages[*]} $browser)"
 fi
+environment
 if "$venv/bin/python" -c 'import torch, torchvision' 2>/dev/null; then
-  say "testing against torch $("$venv/bin/python" -c 'import torch, torchvision; print(torch.__version__, "and torchvision", torchvision.__version__)')"
+  say "testing against torch" \
+    "$("$venv/bin/python" -c 'import torch, torchvision as v; print(torch.__version__, "and torchvision", v.__version__)')"
 elif [ -n "${CI:-}" ]; then
   say "torch and torchvision are mandatory in CI and could not be installed"
   exit 1
 else
   say "no torch: its tests are skipped (Debian: apt-get install python3-torch python3-torchvision)"
+fi
+if [ -n "$tools" ]; then
+  mkdir -p "$tools"
+  tools=$(cd "$tools" && pwd)
+  go_tool lint github.com/golangci/golangci-lint/v2 github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+  go_tool proto github.com/bufbuild/buf github.com/bufbuild/buf/cmd/buf
+  go_tool proto google.golang.org/protobuf google.golang.org/protobuf/cmd/protoc-gen-go
+  go_tool proto google.golang.org/grpc/cmd/protoc-gen-go-grpc google.golang.org/grpc/cmd/protoc-gen-go-grpc
+  python_tools
 fi
