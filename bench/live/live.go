@@ -27,9 +27,9 @@ import (
 	"larder/bench/coresim"
 	"larder/bench/measure"
 	"larder/client"
-	"larder/internal/demo"
 	"larder/internal/errs"
 	"larder/internal/ident"
+	"larder/internal/imagegen"
 	"larder/internal/prep"
 	"larder/internal/profile"
 	"larder/internal/source"
@@ -91,7 +91,7 @@ func Prepare(ctx context.Context, l *bench.Live, o Options) (*Setup, error) {
 	if s.URI == "" {
 		root := filepath.Join(o.Dir, "photos")
 		o.Tell("drawing %d pictures", l.Samples)
-		if _, err := demo.DrawSmall(ctx, root, l.Seed, l.Samples, l.Shrink, func() {}); err != nil {
+		if _, err := imagegen.Draw(ctx, root, imagegen.Spec{Seed: l.Seed, Samples: l.Samples, Shrink: l.Shrink}, nil); err != nil {
 			return nil, err
 		}
 		s.URI = "imagefolder:" + root

@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"larder/internal/demo"
 	"larder/internal/errs"
+	"larder/internal/imagegen"
 )
 
 func init() { extraCommands = append(extraCommands, newDemoDraw) }
@@ -27,15 +27,15 @@ func newDemoDraw() *cobra.Command {
 			if samples < 1 || samples > 1<<24 {
 				return usagef("e.g. --samples 1500", "--samples %d is not between 1 and %d", samples, 1<<24)
 			}
-			if shrink < 1 || shrink > demo.MaxShrink {
-				return usagef("e.g. --shrink 3", "--shrink %d is not between 1 and %d", shrink, demo.MaxShrink)
+			if shrink < 1 || shrink > imagegen.MaxShrink {
+				return usagef("e.g. --shrink 3", "--shrink %d is not between 1 and %d", shrink, imagegen.MaxShrink)
 			}
 			if err := os.Mkdir(args[0], 0o700); err != nil {
 				return errs.Wrap(err, errs.Invalid, args[0], "name a folder that does not exist yet, in one that does", "make the folder")
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
-			_, err := demo.DrawSmall(ctx, args[0], seed, samples, shrink, nil)
+			_, err := imagegen.Draw(ctx, args[0], imagegen.Spec{Seed: seed, Samples: samples, Shrink: shrink}, nil)
 			return err
 		},
 	}

@@ -26,9 +26,9 @@ import (
 	"larder/client"
 	"larder/internal/config"
 	"larder/internal/daemon"
-	"larder/internal/demo"
 	"larder/internal/errs"
 	"larder/internal/ident"
+	"larder/internal/imagegen"
 	"larder/internal/rpc"
 	larderv1 "larder/proto/larder/v1"
 )
@@ -92,7 +92,7 @@ func TestRecordTrace(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	const n = 120
-	drawn, err := demo.DrawSmall(ctx, filepath.Join(dir, "photos"), 3, n, 4, func() {})
+	drawn, err := imagegen.Draw(ctx, filepath.Join(dir, "photos"), imagegen.Spec{Seed: 3, Samples: n, Shrink: 4}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,8 +23,8 @@ import (
 	"larder/client"
 	"larder/internal/config"
 	"larder/internal/daemon"
-	"larder/internal/demo"
 	"larder/internal/errs"
+	"larder/internal/imagegen"
 	"larder/internal/rpc"
 	larderv1 "larder/proto/larder/v1"
 )
@@ -88,7 +88,7 @@ func newBreakable(t *testing.T) *breakable {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	drawn, err := demo.DrawSmall(t.Context(), filepath.Join(dir, "photos"), 3, breakSamples, 8, func() {})
+	drawn, err := imagegen.Draw(t.Context(), filepath.Join(dir, "photos"), imagegen.Spec{Seed: 3, Samples: breakSamples, Shrink: 8}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

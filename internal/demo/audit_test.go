@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"larder/internal/imagegen"
+
 	"pgregory.net/rapid"
 )
 
@@ -74,9 +76,9 @@ func TestAuditFindsOthersSamples(t *testing.T) {
 }
 
 func TestPlan(t *testing.T) {
-	d := &Drawn{}
+	d := &imagegen.Dataset{}
 	for id := range 2000 {
-		d.Labels = append(d.Labels, int64(id*maxClasses/2000))
+		d.Labels = append(d.Labels, int64(id*imagegen.MaxClasses/2000))
 	}
 	plans := Plan(maxJobs, 2000)
 	names := map[string]bool{}
@@ -97,9 +99,9 @@ func TestPlan(t *testing.T) {
 		}
 	}
 	// The smallest demo leaves every job at least a sample.
-	small := &Drawn{Labels: make([]int64, minSamples)}
+	small := &imagegen.Dataset{Labels: make([]int64, minSamples)}
 	for id := range small.Labels {
-		small.Labels[id] = int64(id * maxClasses / minSamples)
+		small.Labels[id] = int64(id * imagegen.MaxClasses / minSamples)
 	}
 	for _, p := range Plan(maxJobs, minSamples) {
 		if len(p.Expected(small)) < minSamples/4 {

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"larder/internal/imagegen"
 	"larder/internal/xrand"
 	larderv1 "larder/proto/larder/v1"
 )
@@ -76,7 +77,7 @@ func (f *fakeSession) register(_ context.Context, spec *larderv1.JobSpec) error 
 
 func (f *fakeSession) attach(context.Context, string) (stream, error) {
 	root := strings.TrimPrefix(f.spec.Dataset, "imagefolder:")
-	d := &Drawn{}
+	d := &imagegen.Dataset{}
 	classes, err := os.ReadDir(root)
 	if err != nil {
 		return nil, err
@@ -198,11 +199,12 @@ func fakeRunner(t *testing.T, scenario string) *runner {
 	}
 }
 
-// paintNothing is Draw with empty files: the fake larder looks at their names only.
-func paintNothing(ctx context.Context, root string, _ uint64, n int, tick func()) (*Drawn, error) {
-	d := &Drawn{Root: root, Bytes: 1, Min: 1, Max: 1, Pixels: 1}
+// paintNothing is imagegen.Draw with empty files: the fake larder looks at their names only.
+func paintNothing(ctx context.Context, root string, spec imagegen.Spec, tick func()) (*imagegen.Dataset, error) {
+	n := spec.Samples
+	d := &imagegen.Dataset{Root: root, Bytes: 1, Min: 1, Max: 1, Pixels: 1}
 	for i := range n {
-		label := i * maxClasses / n
+		label := i * imagegen.MaxClasses / n
 		key := fmt.Sprintf("c%02d/%04d.jpg", label, i)
 		path := filepath.Join(root, key)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {

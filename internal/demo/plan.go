@@ -3,6 +3,8 @@ package demo
 import (
 	"fmt"
 	"time"
+
+	"larder/internal/imagegen"
 )
 
 // Limits of the flags. Fewer samples than minSamples leave subsets with less than a batch.
@@ -23,7 +25,7 @@ type JobPlan struct {
 }
 
 // Expected returns the ids that every epoch of the job must deliver exactly once, ascending, from the drawn files alone.
-func (p *JobPlan) Expected(d *Drawn) []uint32 {
+func (p *JobPlan) Expected(d *imagegen.Dataset) []uint32 {
 	var ids []uint32
 	for id, label := range d.Labels {
 		if p.want(id, label) {
@@ -68,7 +70,7 @@ func Plan(n, samples int) []JobPlan {
 }
 
 // union counts the samples that at least one job wants, and the deliveries of one epoch of every job.
-func union(d *Drawn, plans []JobPlan) (unique, deliveries int) {
+func union(d *imagegen.Dataset, plans []JobPlan) (unique, deliveries int) {
 	for id, label := range d.Labels {
 		wanted := 0
 		for j := range plans {

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"larder/internal/errs"
+	"larder/internal/imagegen"
 	"larder/internal/units"
 )
 
@@ -66,7 +67,7 @@ type runner struct {
 	binary string   // of the children
 	prefix []string // arguments before theirs
 	temp   string
-	drawn  *Drawn
+	drawn  *imagegen.Dataset
 	plans  []JobPlan
 	want   [][]uint32
 	memory int64
@@ -76,7 +77,7 @@ type runner struct {
 	// What tests replace.
 	patience  patience
 	dialMeter func(ctx context.Context, socket string) (meter, error)
-	paint     func(ctx context.Context, root string, seed uint64, n int, tick func()) (*Drawn, error)
+	paint     func(ctx context.Context, root string, spec imagegen.Spec, tick func()) (*imagegen.Dataset, error)
 }
 
 // Run does the whole demo and takes away everything it made but the report. It returns a Result whenever both runs
@@ -89,7 +90,7 @@ func Run(ctx context.Context, o Options, view *View) (_ *Result, err error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &runner{Options: o, view: view, binary: self, patience: usualPatience, dialMeter: dialMeter, paint: Draw}
+	r := &runner{Options: o, view: view, binary: self, patience: usualPatience, dialMeter: dialMeter, paint: imagegen.Draw}
 	return r.all(ctx)
 }
 
@@ -178,7 +179,7 @@ func (r *runner) draw(ctx context.Context, res *Result) error {
 	r.view.stage(fmt.Sprintf("drawing %s images in %s", count(r.Samples), r.temp), []int64{int64(r.Samples)}, "images")
 	began := time.Now()
 	var drawn atomic.Int64
-	d, err := r.paint(ctx, filepath.Join(r.temp, "photos"), r.Seed, r.Samples, func() {
+	d, err := r.paint(ctx, filepath.Join(r.temp, "photos"), imagegen.Spec{Seed: r.Seed, Samples: r.Samples}, func() {
 		r.view.update(0, drawn.Add(1), "")
 	})
 	if err != nil {
@@ -209,7 +210,7 @@ const minMemory = 32 << 20 // bytes, for all tiers of one run
 
 // enough is the memory that holds the dataset once, as stored and decoded, with a tenth to spare: enough for one cache that
 // all share, too little for each job's own. On a small machine it is a third of what there is.
-func enough(d *Drawn, machine int64) int64 {
+func enough(d *imagegen.Dataset, machine int64) int64 {
 	m := (d.Bytes + 3*d.Pixels) * 11 / 10
 	if machine > 0 {
 		m = min(m, machine/3)

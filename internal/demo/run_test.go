@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"larder/internal/errs"
+	"larder/internal/imagegen"
 	"larder/internal/units"
 )
 
@@ -44,7 +45,7 @@ func (s *syncBuffer) String() string {
 func TestDemoEndsWithAReportAndNothingElse(t *testing.T) {
 	r := fakeRunner(t, "good")
 	r.Epochs = 3
-	r.paint = Draw
+	r.paint = imagegen.Draw
 	var out syncBuffer
 	r.view = PlainView(&out)
 	res, err := r.all(t.Context())
@@ -177,14 +178,14 @@ func TestDemoKeepsWhenAsked(t *testing.T) {
 }
 
 func TestMemory(t *testing.T) {
-	d := &Drawn{Bytes: 90 << 20, Pixels: 300 << 20}
+	d := &imagegen.Dataset{Bytes: 90 << 20, Pixels: 300 << 20}
 	if got := enough(d, 64<<30); got < d.Bytes+3*d.Pixels || got > (d.Bytes+3*d.Pixels)*6/5 {
 		t.Errorf("%s for %s stored and %s decoded", units.Size(got), units.Size(d.Bytes), units.Size(3*d.Pixels))
 	}
 	if got := enough(d, 1<<30); got > 1<<30/3 {
 		t.Errorf("%s on a machine of 1 GiB", units.Size(got))
 	}
-	if got := enough(&Drawn{}, 0); got != minMemory {
+	if got := enough(&imagegen.Dataset{}, 0); got != minMemory {
 		t.Errorf("%d", got)
 	}
 }

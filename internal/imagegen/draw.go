@@ -1,4 +1,4 @@
-package demo
+package imagegen
 
 import (
 	"bytes"
@@ -26,39 +26,42 @@ const (
 	maxSide = 500
 )
 
-// Drawn is a dataset on disk. Keys are in the order of their dense sample ids: classes sorted, then names sorted.
-type Drawn struct {
+// MaxShrink is the largest Spec.Shrink; the smallest picture is then 37 pixels wide.
+const MaxShrink = 8
+
+// MaxClasses is how many classes a dataset has, or as many as it has samples where that is fewer.
+const MaxClasses = 10
+
+// Spec says what to draw.
+type Spec struct {
+	Seed    uint64
+	Samples int
+	Shrink  int // 1 to MaxShrink: sides are Shrink times smaller, files Shrink squared times; 0 means 1
+}
+
+// Dataset is a drawn dataset on disk. Keys are in the order of their dense sample ids: classes sorted, then names sorted.
+type Dataset struct {
 	Root    string
 	Classes []string
 	Keys    []string // relative to Root, slash separated
 	Labels  []int64  // by sample id
 	Bytes   int64    // of all files
-	Min     int64    // smallest file
-	Max     int64    // largest file
+	Min     int64    // bytes of the smallest file
+	Max     int64    // bytes of the largest file
 	Pixels  int64    // of all images
 }
 
-// maxClasses is the number of classes of a drawn dataset that has at least as many samples.
-const maxClasses = 10
-
-// Draw makes n JPEG files below root, in one folder per class; the same seed and n give the same bytes. It uses all
-// cores, calls tick (from any goroutine, may be nil) after every file and stops early when ctx ends.
-func Draw(ctx context.Context, root string, seed uint64, n int, tick func()) (*Drawn, error) {
-	return DrawSmall(ctx, root, seed, n, 1, tick)
-}
-
-// MaxShrink is the most that DrawSmall takes: the smallest picture is then 37 pixels wide.
-const MaxShrink = 8
-
-// DrawSmall is Draw with sides and files that are shrink and shrink squared times smaller, shrink being 1 to MaxShrink.
-func DrawSmall(ctx context.Context, root string, seed uint64, n, shrink int, tick func()) (*Drawn, error) {
-	classes := min(maxClasses, n)
-	d := &Drawn{Root: root, Keys: make([]string, n), Labels: make([]int64, n)}
+// Draw writes the JPEG files of a dataset below root, in one folder per class; the same Spec gives the same bytes. It uses
+// all cores, calls tick (from any goroutine, may be nil) after every file and stops early when ctx ends.
+func Draw(ctx context.Context, root string, spec Spec, tick func()) (*Dataset, error) {
+	n, shrink := spec.Samples, max(1, spec.Shrink)
+	classes := min(MaxClasses, n)
+	d := &Dataset{Root: root, Keys: make([]string, n), Labels: make([]int64, n)}
 	for c := range classes {
 		name := fmt.Sprintf("class_%02d", c)
 		d.Classes = append(d.Classes, name)
 		if err := os.MkdirAll(filepath.Join(root, name), 0o700); err != nil {
-			return nil, diskFault(err, root)
+			return nil, diskError(err, root)
 		}
 	}
 	for i := range n {
@@ -81,12 +84,12 @@ func DrawSmall(ctx context.Context, root string, seed uint64, n, shrink int, tic
 				if err := ctx.Err(); err != nil {
 					return err
 				}
-				data, size, err := p.photo(seed, i, int(d.Labels[i]))
+				data, size, err := p.photo(spec.Seed, i, int(d.Labels[i]))
 				if err != nil {
 					return err
 				}
 				if err := os.WriteFile(filepath.Join(root, filepath.FromSlash(d.Keys[i])), data, 0o600); err != nil {
-					return diskFault(err, root)
+					return diskError(err, root)
 				}
 				sizes[i], pixels[i] = int64(len(data)), int64(size.X)*int64(size.Y)
 				if tick != nil {
@@ -107,7 +110,8 @@ func DrawSmall(ctx context.Context, root string, seed uint64, n, shrink int, tic
 	return d, nil
 }
 
-func diskFault(err error, where string) error {
+// diskError reports that a folder or file of the dataset could not be written.
+func diskError(err error, where string) error {
 	return errs.Wrap(err, errs.ResourceExceeded, where,
 		"free some space there, set TMPDIR to a folder with more, or draw fewer with --samples",
 		"the demo's images could not be written")
@@ -115,7 +119,7 @@ func diskFault(err error, where string) error {
 
 // painter draws one photograph after another and keeps its buffers between them. Not safe for concurrent use.
 type painter struct {
-	shrink int // 1 = the demo's pictures
+	shrink int // Spec.Shrink, at least 1
 	out    bytes.Buffer
 	light  []float32
 }
@@ -211,7 +215,7 @@ func (p *painter) shape(img *image.YCbCr, r *xrand.Rand, class int) {
 	cx, cy := r.Uniform(.1, .9)*float64(w), r.Uniform(.15, .95)*float64(h)
 	size := r.Uniform(.1, .34) * float64(min(w, h))
 	turn, squash := r.Uniform(0, 2*math.Pi), r.Uniform(.6, 1)
-	hue := 2*math.Pi*float64(class)/maxClasses + r.Uniform(-.25, .25)
+	hue := 2*math.Pi*float64(class)/MaxClasses + r.Uniform(-.25, .25)
 	col := colour{
 		y:  float32(r.Uniform(60, 210)),
 		cb: float32(128 + 62*math.Cos(hue)),

@@ -1,4 +1,4 @@
-package demo
+package imagegen
 
 import (
 	"bytes"
@@ -19,7 +19,7 @@ func TestDrawWeights(t *testing.T) {
 	p := &painter{shrink: 1}
 	var lightest, heaviest int
 	for id := range 40 {
-		data, size, err := p.photo(7, id*97, id%maxClasses)
+		data, size, err := p.photo(7, id*97, id%MaxClasses)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -49,7 +49,7 @@ func TestDrawWeights(t *testing.T) {
 func TestDrawIsAFunctionOfItsSeed(t *testing.T) {
 	var first map[string][]byte
 	for run, seed := range []uint64{3, 3, 4} {
-		d, err := Draw(t.Context(), t.TempDir(), seed, 23, nil)
+		d, err := Draw(t.Context(), t.TempDir(), Spec{Seed: seed, Samples: 23}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -95,7 +95,7 @@ func TestDrawStopsWhenTold(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var done atomic.Int64
-	_, err := Draw(ctx, t.TempDir(), 1, 5000, func() {
+	_, err := Draw(ctx, t.TempDir(), Spec{Seed: 1, Samples: 5000}, func() {
 		if done.Add(1) == 5 {
 			cancel()
 		}
@@ -113,7 +113,7 @@ func TestDrawNamesTheFolderItCannotWrite(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err := Draw(t.Context(), file, 1, 10, nil)
+	_, err := Draw(t.Context(), file, Spec{Seed: 1, Samples: 10}, nil)
 	f := errs.From(err)
 	if err == nil || f.Reason != errs.ResourceExceeded || f.Subject != file {
 		t.Fatalf("got %v", err)
@@ -124,7 +124,7 @@ func BenchmarkDraw(b *testing.B) {
 	p := &painter{shrink: 1}
 	var n int
 	for i := 0; b.Loop(); i++ {
-		data, _, err := p.photo(1, i, i%maxClasses)
+		data, _, err := p.photo(1, i, i%MaxClasses)
 		if err != nil {
 			b.Fatal(err)
 		}
