@@ -290,17 +290,39 @@ func FuzzSet(f *testing.F) {
 	})
 }
 
+// FuzzSketch compares the sketches of two sets of files. The sets are listed in the input, three bytes a file: which of the two
+// sets it is in, and what is known of it. Damage is xored into the packed sketch, two bytes a place. Inputs are short
+// because the fuzzer minimizes those it keeps byte by byte: sketches as texts of 3.6 kB allowed 4 executions in 10 s.
 func FuzzSketch(f *testing.F) {
-	s := new(Sketch)
-	s.Add(File("a", 1, 2))
-	f.Add(s.Text(), new(Sketch).Text())
-	f.Fuzz(func(t *testing.T, a, b string) {
-		x, e1 := ParseSketch(a)
-		y, e2 := ParseSketch(b)
-		if e1 == nil && e2 == nil {
-			if here, there, ok := x.Diff(y); ok && len(here)+len(there) > sketchCells+1 {
-				t.Fatalf("%d and %d differences", len(here), len(there))
+	f.Add([]byte{1, 2, 3, 2, 4, 5, 3, 6, 7}, []byte{})
+	f.Add([]byte{1, 2, 3}, []byte{9, 255})
+	f.Fuzz(func(t *testing.T, files, damage []byte) {
+		var sets [2]Sketch
+		for ; len(files) >= 3; files = files[3:] {
+			e := File(string(files[1]), int64(files[2]), 0)
+			for i := range sets {
+				if files[0]>>i&1 == 1 {
+					sets[i].Add(e)
+				}
 			}
+		}
+		raw, err := base64.StdEncoding.DecodeString(sets[0].Text())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for ; len(damage) >= 2; damage = damage[2:] {
+			raw[int(damage[0])*11%len(raw)] ^= damage[1]
+		}
+		x, err := ParseSketch(base64.StdEncoding.EncodeToString(raw))
+		if err != nil {
+			t.Fatal(err)
+		}
+		y, err := ParseSketch(sets[1].Text())
+		if err != nil || *y != sets[1] {
+			t.Fatalf("a sketch is not what its text says: %v", err)
+		}
+		if here, there, ok := x.Diff(y); ok && len(here)+len(there) > sketchCells+1 {
+			t.Fatalf("%d and %d differences", len(here), len(there))
 		}
 	})
 }

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# The client under real training frameworks: each in an environment of its own, with the versions of python/tests/frameworks/requirements.
+# Tests the client under real training frameworks: each in an environment of its own, with the versions of
+# python/tests/frameworks/requirements.
 #
 #   internal/tools/frameworks.sh BINARY [NAME...]     all, or some: frameworks.sh bin/larder lightning-2.5 trainer
 #
-# Environments stay in .frameworks (torch is installed once, some 5.5 GB with its CUDA libraries, which the Python index's torch does not load
-# without) and are made anew when their requirements change. The exit code is 1 when a test failed.
+# Environments stay in .frameworks and are made anew when their requirements change. torch is installed once: 5.5 GB with its
+# CUDA libraries, which the Python index's torch does not load without. The exit code is 1 when a test failed.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -39,11 +40,21 @@ environment() {
   echo "$stamp" >"$env/stamp"
 }
 
+# suite NAME prints the file of a framework's tests.
+suite() {
+  case $1 in
+  lightning-*) echo python/tests/frameworks/e2e_lightning.py ;;
+  accelerate | trainer) echo python/tests/frameworks/e2e_huggingface.py ;;
+  esac
+}
+
 environment torch
 failed=()
 for n in "${wanted[@]}"; do
   environment "$n" torch
-  say "$(grep -E "^(${n%-*}|transformers)==" "$wants/$n.txt" | sort -u | paste -sd' ') on $(grep '^torch==' "$wants/torch.txt")"
-  LARDER_BIN=$binary LARDER_REQUIRE_BIN=1 "$home/$n/bin/python" -m pytest -q -p no:cacheprovider -o faulthandler_timeout=900 "python/tests/frameworks/e2e_${n%-*}.py" || failed+=("$n")
+  packages=$(grep -E "^(${n%-*}|transformers)==" "$wants/$n.txt" | sort -u | paste -sd' ')
+  say "$packages on $(grep '^torch==' "$wants/torch.txt")"
+  LARDER_BIN=$binary LARDER_REQUIRE_BIN=1 "$home/$n/bin/python" -m pytest -q -p no:cacheprovider \
+    -o faulthandler_timeout=900 "$(suite "$n")" || failed+=("$n")
 done
 [ ${#failed[@]} -eq 0 ] || { say "failed: ${failed[*]}"; exit 1; }

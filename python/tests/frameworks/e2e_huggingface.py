@@ -1,11 +1,16 @@
-"""Accelerate, the real package: train, checkpoint, kill, resume, and count what the model was trained on."""
+"""Accelerate or Hugging Face's Trainer, the real package: train, checkpoint, kill, resume, count what the model was trained on.
+
+The script is that of the environment: the Trainer's where transformers is installed, else Accelerate's (Accelerate alone).
+"""
 
 from __future__ import annotations
+
+from importlib.util import find_spec
 
 from conftest import BATCHES, SAMPLES
 from harness import KILLED
 
-SCRIPT = "with_accelerate.py"
+SCRIPT = "with_trainer.py" if find_spec("transformers") else "with_accelerate.py"
 
 
 def test_killed_in_the_midst_of_an_epoch(training):
