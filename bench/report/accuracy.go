@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"larder/internal/htmlreport"
+	"larder/internal/plot"
 )
 
 // accuracy shows what bench/live/accuracy.py wrote: how networks learn from orders that differ in nothing else, by several seeds.
@@ -52,10 +55,10 @@ func (n *Named) accuracy() error {
 	if epochs == 0 {
 		return nil // it brings its pictures itself
 	}
-	p := Plot{Number: 14, Title: "Validation accuracy by epoch: mean of the seeds, least to most", X: "epoch", Y: "part of the validation images that is told right", Top: 1,
+	p := plot.Plot{Number: 14, Title: "Validation accuracy by epoch: mean of the seeds, least to most", X: "epoch", Y: "part of the validation images that is told right", Top: 1,
 		Note: "Only the order of the training images differs: the same bytes, first weights by seed, and network. Points of one epoch stand beside each other, so that their spreads can be seen."}
 	for k, order := range orders {
-		s := Series{Name: order}
+		s := plot.Series{Name: order}
 		aside := (float64(k) - float64(len(orders)-1)/2) * .08
 		for e := range epochs {
 			var at []float64
@@ -77,10 +80,10 @@ func (n *Named) accuracy() error {
 		p.Series = append(p.Series, s)
 	}
 	if a.Chance > 0 {
-		p.Series = append(p.Series, Series{Name: "chance", Dashed: true, Points: [][2]float64{{1, a.Chance}, {float64(epochs), a.Chance}}})
+		p.Series = append(p.Series, plot.Series{Name: "chance", Dashed: true, Points: [][2]float64{{1, a.Chance}, {float64(epochs), a.Chance}}})
 	}
 	n.Plots = append(n.Plots, p)
-	t := Table{Title: fmt.Sprintf("Accuracy, mean of the last %s epochs and of the seeds", number(a.Tail)),
+	t := htmlreport.Table{Title: fmt.Sprintf("Accuracy, mean of the last %s epochs and of the seeds", plot.Number(a.Tail)),
 		Head: []string{"order", "seeds", "accuracy", "standard deviation of seeds", "less " + a.Baseline + ", seed by seed", "95 % interval", "verdict", "decodes for a delivered sample"}}
 	points := func(v float64) string { return fmt.Sprintf("%.1f %%", 100*v) }
 	for _, o := range a.Orders {

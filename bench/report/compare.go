@@ -5,11 +5,13 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
 
 	"larder/internal/errs"
+	"larder/internal/plot"
 	"larder/internal/xrand"
 )
 
@@ -199,9 +201,9 @@ func facts(beforeName string, before []byte, afterName string, after []byte) (no
 	if a, b := doc[0].Kind, doc[1].Kind; a != "" && b != "" && a != b {
 		return nil, errs.New(errs.Invalid, afterName, "compare two outputs of one command of larder bench", "%s is a result of kind %.40q, %s of kind %.40q", beforeName, a, afterName, b)
 	}
-	for _, k := range sortedKeys(doc[0].Facts) {
+	for _, k := range slices.Sorted(maps.Keys(doc[0].Facts)) {
 		if a, b := doc[0].Facts[k], doc[1].Facts[k]; b != "" && a != b && k != "load when it ended" && k != "xxhash64 of the file" {
-			notes = append(notes, fmt.Sprintf("%s: %s before, %s after", k, clip(a, 60), clip(b, 60)))
+			notes = append(notes, fmt.Sprintf("%s: %s before, %s after", k, plot.Clip(a, 60), plot.Clip(b, 60)))
 		}
 	}
 	return notes, nil

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"larder/bench/policysim"
+	"larder/internal/htmlreport"
+	"larder/internal/plot"
 )
 
 // Policy is the JSON of larder bench policy.
@@ -52,7 +54,7 @@ func (n *Named) policy() error {
 	n.fact("seed of the trace", fmt.Sprint(p.TraceSeed))
 	n.fact("seed of the policies", fmt.Sprint(p.Seed))
 	n.Text = append(n.Text, fmt.Sprintf("%s requests of %d jobs for %s different samples; hits are of %s requests, after %d epochs of each job. The lower bound is what no order, policy or foresight could go below; dashed lines and bars marked as such are bounds that no daemon can have.",
-		thousands(fmt.Sprint(p.Requests)), len(p.Jobs), thousands(fmt.Sprint(p.Unique)), thousands(fmt.Sprint(p.Counted)), p.Warm))
+		plot.Thousands(fmt.Sprint(p.Requests)), len(p.Jobs), plot.Thousands(fmt.Sprint(p.Unique)), plot.Thousands(fmt.Sprint(p.Counted)), p.Warm))
 	if !p.Prescribed {
 		n.Text = append(n.Text, fmt.Sprintf("The order of job %s was decided by what was in memory.", p.LooksJob))
 	}
@@ -73,13 +75,13 @@ func (n *Named) policy() error {
 	if best := p.best(caches); best != "" {
 		n.Text = append(n.Text, best)
 	}
-	plot := func(number int, title, y string, top float64, value func(*policysim.Row) float64, skip ...string) Plot {
-		out := Plot{Number: number, Title: title, X: "cache, % of what is asked for", Y: y, Top: top}
+	draw := func(number int, title, y string, top float64, value func(*policysim.Row) float64, skip ...string) plot.Plot {
+		out := plot.Plot{Number: number, Title: title, X: "cache, % of what is asked for", Y: y, Top: top}
 		for _, name := range names {
 			if slices.Contains(skip, name) {
 				continue
 			}
-			s := Series{Name: name}
+			s := plot.Series{Name: name}
 			for _, c := range caches {
 				if r := p.Find(name, c); r != nil {
 					s.Points = append(s.Points, [2]float64{100 * r.Share, value(r)})
@@ -89,15 +91,15 @@ func (n *Named) policy() error {
 			out.Series = append(out.Series, s)
 		}
 		if len(caches) == 1 {
-			return out.barsOfOne("a cache of " + percent(p.share(caches[0])))
+			return barsOfOne(out, "a cache of "+percent(p.share(caches[0])))
 		}
 		return out
 	}
 	n.Plots = append(n.Plots,
-		plot(6, "Loads per unique sample, by policy", "loads per unique sample", 0, func(r *policysim.Row) float64 { return r.PerUnique }),
-		plot(3, "Hits against cache size, by policy", "hit ratio", 1, func(r *policysim.Row) float64 { return r.HitRatio }, policysim.Independent, policysim.LowerBound))
+		draw(6, "Loads per unique sample, by policy", "loads per unique sample", 0, func(r *policysim.Row) float64 { return r.PerUnique }),
+		draw(3, "Hits against cache size, by policy", "hit ratio", 1, func(r *policysim.Row) float64 { return r.HitRatio }, policysim.Independent, policysim.LowerBound))
 	n.Tables = append(n.Tables, p.overBound(names, caches))
-	t := Table{Title: "All figures of policies", Fold: true, Head: []string{"policy", "cache", "share", "hit ratio", "miss ratio", "byte misses", "loads", "per unique", "over the bound", "evicted", "Jain of hits"}}
+	t := htmlreport.Table{Title: "All figures of policies", Fold: true, Head: []string{"policy", "cache", "share", "hit ratio", "miss ratio", "byte misses", "loads", "per unique", "over the bound", "evicted", "Jain of hits"}}
 	for _, r := range p.Rows {
 		t.Rows = append(t.Rows, []string{r.Policy, fmt.Sprint(r.Cache), fmt.Sprintf("%.1f%%", 100*r.Share), fmt.Sprintf("%.4f", r.HitRatio), fmt.Sprintf("%.4f", r.MissRatio), fmt.Sprintf("%.4f", r.ByteMiss),
 			fmt.Sprint(r.Loads), fmt.Sprintf("%.3f", r.PerUnique), fmt.Sprintf("%.3f", r.OverBound), fmt.Sprint(r.Evicted), fmt.Sprintf("%.3f", r.Jain)})
@@ -136,10 +138,10 @@ func (p *Policy) share(cache int64) float64 {
 }
 
 // barsOfOne is a picture whose lines would be single points with their values as bars, the least first; at says where they are.
-func (p Plot) barsOfOne(at string) Plot {
-	out := Plot{Number: p.Number, Title: strings.Replace(p.Title, " against cache size", "", 1) + ": " + at, Y: p.Y, Top: p.Top, Note: p.Note, Series: []Series{{Name: p.Y}}}
-	series := slices.DeleteFunc(slices.Clone(p.Series), func(s Series) bool { return len(s.Points) == 0 })
-	slices.SortStableFunc(series, func(a, b Series) int { return cmp.Compare(a.Points[0][1], b.Points[0][1]) })
+func barsOfOne(p plot.Plot, at string) plot.Plot {
+	out := plot.Plot{Number: p.Number, Title: strings.Replace(p.Title, " against cache size", "", 1) + ": " + at, Y: p.Y, Top: p.Top, Note: p.Note, Series: []plot.Series{{Name: p.Y}}}
+	series := slices.DeleteFunc(slices.Clone(p.Series), func(s plot.Series) bool { return len(s.Points) == 0 })
+	slices.SortStableFunc(series, func(a, b plot.Series) int { return cmp.Compare(a.Points[0][1], b.Points[0][1]) })
 	for _, s := range series {
 		name := s.Name
 		if s.Dashed {
@@ -171,11 +173,11 @@ func (p *Policy) best(caches []int64) string {
 	return "Fewest loads among policies that a daemon can have: " + strings.Join(parts, "; ") + "."
 }
 
-func percent(share float64) string { return number(math.Round(share*1e4)/100) + " %" }
+func percent(share float64) string { return plot.Number(math.Round(share*1e4)/100) + " %" }
 
 // overBound is the loads over the lower bound, a row for each policy and a column for each capacity, the best policy first.
-func (p *Policy) overBound(names []string, caches []int64) Table {
-	t := Table{Title: "Loads over the lower bound", Head: []string{"policy"}}
+func (p *Policy) overBound(names []string, caches []int64) htmlreport.Table {
+	t := htmlreport.Table{Title: "Loads over the lower bound", Head: []string{"policy"}}
 	for _, c := range caches {
 		t.Head = append(t.Head, percent(p.share(c)))
 	}
@@ -262,13 +264,13 @@ func (n *Named) systems(p *Policy) {
 			note = "† did not deliver every sample exactly once: what it saves, it saves by that."
 		}
 	}
-	at := fmt.Sprintf("cache of %s samples", thousands(fmt.Sprint(middle)))
-	speed := Plot{Number: 3, Title: "Throughput against cache size, by system", X: "cache, samples", Y: "samples a second of all jobs, virtual time", Note: note}
-	work := Plot{Number: 6, Title: "Systems: reads and preparations per unique sample, " + at, Y: "times each sample", Series: []Series{{Name: "reads"}, {Name: "preparations"}}, Note: note}
-	fair := Plot{Number: 11, Title: "Systems: slow-down of the least and the most slowed job, " + at, Y: "time over that of the job alone with data at hand", Series: []Series{{Name: "least"}, {Name: "most"}}, Note: note}
-	t := Table{Title: "All figures of systems, re-implemented from their descriptions", Fold: true, Head: []string{"system", "cache", "reads", "preparations", "delivered", "hit ratio", "coverage", "repeated", "exactly once", "makespan", "Jain"}}
+	at := fmt.Sprintf("cache of %s samples", plot.Thousands(fmt.Sprint(middle)))
+	speed := plot.Plot{Number: 3, Title: "Throughput against cache size, by system", X: "cache, samples", Y: "samples a second of all jobs, virtual time", Note: note}
+	work := plot.Plot{Number: 6, Title: "Systems: reads and preparations per unique sample, " + at, Y: "times each sample", Series: []plot.Series{{Name: "reads"}, {Name: "preparations"}}, Note: note}
+	fair := plot.Plot{Number: 11, Title: "Systems: slow-down of the least and the most slowed job, " + at, Y: "time over that of the job alone with data at hand", Series: []plot.Series{{Name: "least"}, {Name: "most"}}, Note: note}
+	t := htmlreport.Table{Title: "All figures of systems, re-implemented from their descriptions", Fold: true, Head: []string{"system", "cache", "reads", "preparations", "delivered", "hit ratio", "coverage", "repeated", "exactly once", "makespan", "Jain"}}
 	for _, name := range names {
-		s := Series{Name: shown(name)}
+		s := plot.Series{Name: shown(name)}
 		for _, r := range p.Systems {
 			if r.System == name && r.Unsupported == "" && r.Makespan > 0 {
 				s.Points = append(s.Points, [2]float64{float64(r.Cache), float64(r.Delivered) / r.Makespan})
@@ -302,7 +304,7 @@ func (n *Named) systems(p *Policy) {
 	}
 	if len(names) > 0 {
 		if len(caches) == 1 {
-			speed = speed.barsOfOne(at)
+			speed = barsOfOne(speed, at)
 		}
 		n.Plots = append(n.Plots, work, speed, fair)
 	}
@@ -310,8 +312,8 @@ func (n *Named) systems(p *Policy) {
 }
 
 // inShort answers the question of who reads only the beginning: which policy, and what larder's own orders save.
-func inShort(results []Named) *Table {
-	t := Table{Title: "At the middle one of the cache sizes of each result. Policies replay given orders; systems choose their own, in virtual time. Only systems that delivered every sample exactly once are compared.",
+func inShort(results []Named) *htmlreport.Table {
+	t := htmlreport.Table{Title: "At the middle one of the cache sizes of each result. Policies replay given orders; systems choose their own, in virtual time. Only systems that delivered every sample exactly once are compared.",
 		Head: []string{"demand", "cache", "policy with the fewest loads", "its loads over the bound", "those of lru", "reads, independent loaders", "reads, larder", "samples/s, independent loaders", "samples/s, larder", "samples/s, fastest system"}}
 	for i := range results {
 		var p Policy
@@ -361,7 +363,7 @@ func (p *Policy) systemsInShort(k int) []string {
 			continue
 		}
 		v := float64(r.Delivered) / r.Makespan
-		reads[r.System], rate[r.System] = fmt.Sprint(r.Loads), number(math.Round(v))
+		reads[r.System], rate[r.System] = fmt.Sprint(r.Loads), plot.Number(math.Round(v))
 		if v > fastest*1.0001 {
 			fastest, name = v, r.System
 		}
@@ -369,7 +371,7 @@ func (p *Policy) systemsInShort(k int) []string {
 	or := func(s string) string { return cmp.Or(s, "-") }
 	last := "-"
 	if fastest > 0 {
-		last = fmt.Sprintf("%s (%s)", number(math.Round(fastest)), name)
+		last = fmt.Sprintf("%s (%s)", plot.Number(math.Round(fastest)), name)
 	}
 	return []string{or(reads["independent"]), or(reads["larder"]), or(rate["independent"]), or(rate["larder"]), last}
 }
@@ -406,11 +408,11 @@ func (n *Named) sampler() error {
 	if !s.Exact {
 		once = "NOT exactly once"
 	}
-	n.Text = append(n.Text, fmt.Sprintf("Policy %s: %s loads, %.3f of the lower bound %s; every sample %s.", s.Policy, thousands(fmt.Sprint(s.Loads)), s.Ratio, thousands(fmt.Sprint(s.Bound)), once))
-	p := Plot{Number: 12, Title: "Resemblance of consecutive epochs", Y: "overlap of first quarters: 0.25 when epochs are independent; correlation: 0", Marks: []Mark{{.25, "independent"}},
-		Series: []Series{{Name: "overlap of first quarters"}, {Name: "rank correlation, absolute"}}}
-	far := Plot{Number: 12, Title: "Distance of the mean position of the samples of a cell from the middle of an epoch", Y: "standard deviations", Marks: []Mark{{4, "no chance"}}, Series: []Series{{Name: "furthest cell"}}}
-	t := Table{Head: []string{"job", "order", "loads", "overlap of first quarters (independent: .25)", "rank correlation (independent: 0)", "furthest cell (standard deviations)"}}
+	n.Text = append(n.Text, fmt.Sprintf("Policy %s: %s loads, %.3f of the lower bound %s; every sample %s.", s.Policy, plot.Thousands(fmt.Sprint(s.Loads)), s.Ratio, plot.Thousands(fmt.Sprint(s.Bound)), once))
+	p := plot.Plot{Number: 12, Title: "Resemblance of consecutive epochs", Y: "overlap of first quarters: 0.25 when epochs are independent; correlation: 0", Marks: []plot.Mark{{X: .25, Text: "independent"}},
+		Series: []plot.Series{{Name: "overlap of first quarters"}, {Name: "rank correlation, absolute"}}}
+	far := plot.Plot{Number: 12, Title: "Distance of the mean position of the samples of a cell from the middle of an epoch", Y: "standard deviations", Marks: []plot.Mark{{X: 4, Text: "no chance"}}, Series: []plot.Series{{Name: "furthest cell"}}}
+	t := htmlreport.Table{Head: []string{"job", "order", "loads", "overlap of first quarters (independent: .25)", "rank correlation (independent: 0)", "furthest cell (standard deviations)"}}
 	t.Head = append(t.Head, meansHead...)
 	figure := func(v *float64) string {
 		if v == nil {
@@ -443,7 +445,7 @@ func (n *Named) sampler() error {
 			p.Series[1].Points = append(p.Series[1].Points, [2]float64{0, math.Abs(*j.Rho)})
 		}
 	}
-	for _, p := range []Plot{p, far} {
+	for _, p := range []plot.Plot{p, far} {
 		if len(p.Bars) > 0 {
 			n.Plots = append(n.Plots, p)
 		}
@@ -496,12 +498,12 @@ func speedUps(results []Named) []Named {
 			}
 			return 0
 		}
-		plot := Plot{Number: 5, Title: fmt.Sprintf("Speed-up over independent loaders, %s, cache %s", key, thousands(fmt.Sprint(cache))), X: "jobs", Y: "times as fast"}
+		speed := plot.Plot{Number: 5, Title: fmt.Sprintf("Speed-up over independent loaders, %s, cache %s", key, plot.Thousands(fmt.Sprint(cache))), X: "jobs", Y: "times as fast"}
 		for _, row := range g[0].p.Systems {
 			if row.Cache != cache || row.System == "independent" {
 				continue
 			}
-			s := Series{Name: row.System}
+			s := plot.Series{Name: row.System}
 			for _, r := range g {
 				if !exact(r.p, row.System) {
 					s.Name = row.System + notExact
@@ -512,11 +514,11 @@ func speedUps(results []Named) []Named {
 					s.Points = append(s.Points, [2]float64{float64(r.jobs), alone / own})
 				}
 			}
-			plot.Series = append(plot.Series, s)
+			speed.Series = append(speed.Series, s)
 		}
-		plot.Note = "† did not deliver every sample exactly once in some of them."
+		speed.Note = "† did not deliver every sample exactly once in some of them."
 		n := Named{Name: "speed-up: " + key}
-		n.Title, n.Kind, n.Plots = "Systems by the number of jobs", "systems", []Plot{plot}
+		n.Title, n.Kind, n.Plots = "Systems by the number of jobs", "systems", []plot.Plot{speed}
 		n.Text = []string{"Virtual time until all jobs are done, of independent loaders over that of each system, from the results above."}
 		out = append(out, n)
 	}

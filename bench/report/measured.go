@@ -3,9 +3,13 @@ package report
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
+
+	"larder/internal/htmlreport"
+	"larder/internal/plot"
 )
 
 // prep shows the JSON of larder bench prep.
@@ -33,18 +37,18 @@ func (n *Named) prep() error {
 	n.fact("decoder", p.Decoder)
 	n.fact("kernels", p.Kernels)
 	n.Text = append(n.Text, fmt.Sprintf("Processor time of one core, %d images, medians of %d interleaved passes.", p.Images, p.Passes))
-	plot := Plot{Number: 10, Title: "Images in a second of processor time", Y: "images a CPU-second", Series: []Series{{Name: "rate"}}}
-	t := Table{Head: []string{"what", "µs an image", "images a CPU-second", "larder is, times as fast", "95 % interval"}}
+	rates := plot.Plot{Number: 10, Title: "Images in a second of processor time", Y: "images a CPU-second", Series: []plot.Series{{Name: "rate"}}}
+	t := htmlreport.Table{Head: []string{"what", "µs an image", "images a CPU-second", "larder is, times as fast", "95 % interval"}}
 	for _, r := range p.Rows {
-		plot.Bars = append(plot.Bars, r.What)
-		plot.Series[0].Points = append(plot.Series[0].Points, [2]float64{0, r.Rate})
+		rates.Bars = append(rates.Bars, r.What)
+		rates.Series[0].Points = append(rates.Series[0].Points, [2]float64{0, r.Rate})
 		interval := "-"
 		if r.Range != [2]float64{} {
 			interval = fmt.Sprintf("%.2f to %.2f", r.Range[0], r.Range[1])
 		}
-		t.Rows = append(t.Rows, []string{r.What, fmt.Sprintf("%.1f", r.Micros), number(math.Round(r.Rate)), fmt.Sprintf("%.2f", r.Ratio), interval})
+		t.Rows = append(t.Rows, []string{r.What, fmt.Sprintf("%.1f", r.Micros), plot.Number(math.Round(r.Rate)), fmt.Sprintf("%.2f", r.Ratio), interval})
 	}
-	n.Plots = append(n.Plots, plot)
+	n.Plots = append(n.Plots, rates)
 	n.Tables = append(n.Tables, t)
 	return nil
 }
@@ -107,9 +111,9 @@ func (n *Named) tiers() error {
 		}
 		groups[k] = append(groups[k], c)
 	}
-	t := Table{Title: "The model's choice", Head: []string{"dataset", "jobs", "memory", "best measured split (encoded-decoded-augmented)", "samples/s", "larder's choice", "samples/s", "of the best", "mean error of the model"}}
+	t := htmlreport.Table{Title: "The model's choice", Head: []string{"dataset", "jobs", "memory", "best measured split (encoded-decoded-augmented)", "samples/s", "larder's choice", "samples/s", "of the best", "mean error of the model"}}
 	for _, k := range order {
-		p := Plot{Number: 4, Title: fmt.Sprintf("%s, %s, %.3g MiB", k.dataset, k.phase, k.budget/(1<<20)), Form: Simplex, Y: "samples a second", Panels: []string{"predicted", "measured"}}
+		p := plot.Plot{Number: 4, Title: fmt.Sprintf("%s, %s, %.3g MiB", k.dataset, k.phase, k.budget/(1<<20)), Form: plot.Simplex, Y: "samples a second", Panels: []string{"predicted", "measured"}}
 		best, bestRate, chosen, chosenRate, off, count := "", 0.0, "-", math.NaN(), 0.0, 0.0
 		for _, c := range groups[k] {
 			var rates []float64
@@ -117,35 +121,35 @@ func (n *Named) tiers() error {
 				rates = append(rates, r.Rate)
 			}
 			rate, said := median(rates), c.Predicted["bottleneck"].Rate
-			cell := Cell{Split: c.Split, Values: []float64{said, rate}}
+			cell := plot.Cell{Split: c.Split, Values: []float64{said, rate}}
 			if rate > 0 {
 				off += math.Abs(said/rate - 1)
 				count++
 			}
 			if rate > bestRate {
-				best, bestRate = split(cell), rate
+				best, bestRate = cell.Percent(), rate
 			}
 			if strings.Trim(string(c.Percent), `"`) == "chosen" {
 				cell.Mark = "the split that larder chose"
-				chosen, chosenRate = split(cell), rate
+				chosen, chosenRate = cell.Percent(), rate
 			}
 			p.Cells = append(p.Cells, cell)
 		}
 		// The chosen split lies on top of its neighbours.
-		slices.SortStableFunc(p.Cells, func(a, b Cell) int { return len(a.Mark) - len(b.Mark) })
+		slices.SortStableFunc(p.Cells, func(a, b plot.Cell) int { return len(a.Mark) - len(b.Mark) })
 		p.Note = fmt.Sprintf("Mean error of the model: %.0f %%. Each dot is a split of the budget, its shade and number the rate.", 100*off/max(1, count))
 		n.Plots = append(n.Plots, p)
-		row := []string{k.dataset, k.phase, fmt.Sprintf("%.3g MiB", k.budget/(1<<20)), best, number(math.Round(bestRate)), chosen, "-", "-", fmt.Sprintf("%.0f %%", 100*off/max(1, count))}
+		row := []string{k.dataset, k.phase, fmt.Sprintf("%.3g MiB", k.budget/(1<<20)), best, plot.Number(math.Round(bestRate)), chosen, "-", "-", fmt.Sprintf("%.0f %%", 100*off/max(1, count))}
 		if !math.IsNaN(chosenRate) {
-			row[6], row[7] = number(math.Round(chosenRate)), percent(chosenRate/bestRate)
+			row[6], row[7] = plot.Number(math.Round(chosenRate)), percent(chosenRate/bestRate)
 		}
 		t.Rows = append(t.Rows, row)
 	}
 	n.Tables = append(n.Tables, t)
 	if len(s.Reads) > 0 {
-		t := Table{Title: "Reads of four staggered jobs over the lower bound", Head: []string{"dataset", "order", "reads", "lower bound", "over it"}}
+		t := htmlreport.Table{Title: "Reads of four staggered jobs over the lower bound", Head: []string{"dataset", "order", "reads", "lower bound", "over it"}}
 		for _, r := range s.Reads {
-			t.Rows = append(t.Rows, []string{r.Dataset, r.Order, number(r.Reads), number(r.Bound), fmt.Sprintf("%.3f", r.Reads/max(1, r.Bound))})
+			t.Rows = append(t.Rows, []string{r.Dataset, r.Order, plot.Number(r.Reads), plot.Number(r.Bound), fmt.Sprintf("%.3f", r.Reads/max(1, r.Bound))})
 		}
 		n.Tables = append(n.Tables, t)
 	}
@@ -182,14 +186,14 @@ func (n *Named) bars() error {
 	for k, v := range b.Machine { // order-free: a map again
 		n.fact(k, fmt.Sprint(v))
 	}
-	for _, k := range sortedKeys(b.Absent) {
+	for _, k := range slices.Sorted(maps.Keys(b.Absent)) {
 		n.Text = append(n.Text, fmt.Sprintf("Not there: %s (%s).", k, b.Absent[k]))
 	}
-	p := Plot{Title: "Figures by their bars", Y: "figure ÷ bar, or bar ÷ figure where less is better; drawn up to 4", Top: 4, Marks: []Mark{{1, "the bar"}}, Series: []Series{{Name: "figure"}}}
-	t := Table{Title: "Bars", Head: []string{"what", "figure", "95 % interval", "bar", "against", "verdict"}}
+	p := plot.Plot{Title: "Figures by their bars", Y: "figure ÷ bar, or bar ÷ figure where less is better; drawn up to 4", Top: 4, Marks: []plot.Mark{{X: 1, Text: "the bar"}}, Series: []plot.Series{{Name: "figure"}}}
+	t := htmlreport.Table{Title: "Bars", Head: []string{"what", "figure", "95 % interval", "bar", "against", "verdict"}}
 	met := 0
 	for _, f := range b.Bars {
-		row := []string{f.What, number(f.Value) + f.Unit, fmt.Sprintf("%s to %s", number(f.Low), number(f.High)), map[bool]string{true: "≥ ", false: "≤ "}[f.AtLeast] + number(f.Bar), f.Reference, "missed"}
+		row := []string{f.What, plot.Number(f.Value) + f.Unit, fmt.Sprintf("%s to %s", plot.Number(f.Low), plot.Number(f.High)), map[bool]string{true: "≥ ", false: "≤ "}[f.AtLeast] + plot.Number(f.Bar), f.Reference, "missed"}
 		if f.Met {
 			met++
 			row[5] = "met"
@@ -221,8 +225,8 @@ func (n *Named) bars() error {
 }
 
 // runsTable has every figure of every run, and their median.
-func runsTable(of map[string][]map[string]float64) Table {
-	t := Table{Title: "All runs", Fold: true, Head: []string{"what", "figure", "median", "runs"}}
+func runsTable(of map[string][]map[string]float64) htmlreport.Table {
+	t := htmlreport.Table{Title: "All runs", Fold: true, Head: []string{"what", "figure", "median", "runs"}}
 	labels := make([]string, 0, len(of))
 	for k := range of { // order-free: sorted below
 		labels = append(labels, k)
@@ -243,9 +247,9 @@ func runsTable(of map[string][]map[string]float64) Table {
 		for _, name := range names {
 			var runs []string
 			for _, x := range figures[name] {
-				runs = append(runs, number(x))
+				runs = append(runs, plot.Number(x))
 			}
-			t.Rows = append(t.Rows, []string{label, name, number(median(figures[name])), strings.Join(runs, ", ")})
+			t.Rows = append(t.Rows, []string{label, name, plot.Number(median(figures[name])), strings.Join(runs, ", ")})
 		}
 	}
 	return t

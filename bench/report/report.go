@@ -16,26 +16,19 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"larder/internal/errs"
+	"larder/internal/htmlreport"
+	"larder/internal/plot"
 	"larder/internal/units"
 )
 
 // Result is what any command of larder bench may write beside its own figures so that a report can show it.
 type Result struct {
-	Kind   string            `json:"kind"`            // policy, systems, sampler, prep, live, tiers, bars, accuracy, reproduction, compare
-	Title  string            `json:"title,omitempty"` // of its part of the report
-	Facts  map[string]string `json:"facts,omitempty"` // machine, seeds, versions, hashes of configuration
-	Text   []string          `json:"text,omitempty"`  // paragraphs
-	Plots  []Plot            `json:"plots,omitempty"`
-	Tables []Table           `json:"tables,omitempty"`
-}
-
-// Table is a table of text.
-type Table struct {
-	Title  string     `json:"title,omitempty"`
-	Head   []string   `json:"head"`
-	Rows   [][]string `json:"rows"`             // the last cell of a row that is shorter than the others takes the rest of it
-	Strong [][2]int   `json:"strong,omitempty"` // row and column of what stands out
-	Fold   bool       `json:"fold,omitempty"`   // it is long: shown when it is asked for
+	Kind   string             `json:"kind"`            // policy, systems, sampler, prep, live, tiers, bars, accuracy, reproduction, compare
+	Title  string             `json:"title,omitempty"` // of its part of the report
+	Facts  map[string]string  `json:"facts,omitempty"` // machine, seeds, versions, hashes of configuration
+	Text   []string           `json:"text,omitempty"`  // paragraphs
+	Plots  []plot.Plot        `json:"plots,omitempty"`
+	Tables []htmlreport.Table `json:"tables,omitempty"`
 }
 
 // Named is a Result from a file.

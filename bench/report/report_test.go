@@ -16,6 +16,7 @@ import (
 	"larder/bench/policysim"
 	"larder/bench/trace"
 	"larder/internal/errs"
+	"larder/internal/plot"
 )
 
 // pictures is how many page has.
@@ -129,7 +130,7 @@ func TestSpeedUps(t *testing.T) {
 		results = append(results, *n)
 	}
 	got := speedUps(results)
-	want := []Series{{Name: "larder", Points: [][2]float64{{1, 1}, {4, 4}}}, {Name: "window †", Points: [][2]float64{{1, 1}, {4, 4}}}, {Name: "quiver"}}
+	want := []plot.Series{{Name: "larder", Points: [][2]float64{{1, 1}, {4, 4}}}, {Name: "window †", Points: [][2]float64{{1, 1}, {4, 4}}}, {Name: "quiver"}}
 	if len(got) != 1 || !reflect.DeepEqual(got[0].Plots[0].Series, want) {
 		t.Errorf("%+v", got)
 	}
@@ -152,7 +153,7 @@ func TestOneCacheSizeIsDrawnAsBars(t *testing.T) {
 		"Loads per unique sample, by policy: a cache of 20 %": "[lower-bound (bound) need independent] [[0 2] [0 3] [0 4]]", "Hits, by policy: a cache of 20 %": "[need] [[0 0.25]]",
 		"Throughput, by system: cache of 2 samples": "[larder shade †] [[0 10] [0 20]]",
 	} {
-		i := slices.IndexFunc(n.Plots, func(p Plot) bool { return p.Title == title })
+		i := slices.IndexFunc(n.Plots, func(p plot.Plot) bool { return p.Title == title })
 		if i < 0 {
 			t.Errorf("no picture %q", title)
 			continue
@@ -161,7 +162,7 @@ func TestOneCacheSizeIsDrawnAsBars(t *testing.T) {
 		if got := fmt.Sprint(p.Bars, p.Series[0].Points); got != want || len(p.Series) != 1 {
 			t.Errorf("%s: %s, want %s", title, got, want)
 		}
-		if svg := string(p.draw()); strings.Count(svg, "<rect") != len(p.Bars) || strings.Contains(svg, "<polyline") {
+		if svg := string(p.SVG(styles)); strings.Count(svg, "<rect") != len(p.Bars) || strings.Contains(svg, "<polyline") {
 			t.Errorf("%s: %s", title, svg)
 		}
 	}

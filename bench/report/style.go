@@ -1,50 +1,56 @@
 package report
 
 import (
-	"fmt"
-	"html/template"
 	"strings"
+
+	"larder/internal/plot"
 )
 
-// style is how a series looks, as classes of the page: always the same for the same name, in every picture.
-type style struct{ colour, line string }
+// known are the styles of names that every report has: larder's own in one colour and bold, relatives alike.
+var known = map[string]plot.Style{
+	"need":              {Colour: "c0", Line: plot.Bold},
+	"refcount":          {Colour: "c4", Line: plot.Whole},
+	"minio":             {Colour: "c2", Line: plot.Whole},
+	"minio-preselect":   {Colour: "c2", Line: plot.Dotted},
+	"minio-partitioned": {Colour: "c2", Line: plot.Mixed},
+	"lru":               {Colour: "c1", Line: plot.Whole},
+	"fifo":              {Colour: "c1", Line: plot.Dotted},
+	"random":            {Colour: "c6", Line: plot.Whole},
+	"2-random":          {Colour: "c6", Line: plot.Dotted},
+	"w-tinylfu":         {Colour: "c3", Line: plot.Whole},
+	"s3-fifo":           {Colour: "c7", Line: plot.Whole},
+	"sieve":             {Colour: "c5", Line: plot.Whole},
+	"belady":            {Colour: plot.Ink, Line: plot.Bounded},
+	"clairvoyant-k":     {Colour: plot.Ink, Line: plot.Mixed},
 
-// Lines of a style.
-const (
-	whole   = "whole"
-	dotted  = "dot"
-	mixed   = "mix" // dashes and dots
-	bold    = "bold"
-	bounded = "dash" // a bound that no daemon can have
-)
+	"independent": {Colour: plot.Ink, Line: plot.Whole},
+	"unbounded":   {Colour: plot.Ink, Line: plot.Dotted},
+	"lower-bound": {Colour: plot.Ink, Line: plot.Bounded},
 
-// known are the names that every report has: larder's own in one colour and bold, relatives alike.
-var known = map[string]style{
-	"need": {"c0", bold}, "refcount": {"c4", whole}, "minio": {"c2", whole}, "minio-preselect": {"c2", dotted}, "minio-partitioned": {"c2", mixed}, "lru": {"c1", whole}, "fifo": {"c1", dotted},
-	"random": {"c6", whole}, "2-random": {"c6", dotted}, "w-tinylfu": {"c3", whole}, "s3-fifo": {"c7", whole}, "sieve": {"c5", whole}, "belady": {"ink", bounded}, "clairvoyant-k": {"ink", mixed},
-	"independent": {"ink", whole}, "unbounded": {"ink", dotted}, "lower-bound": {"ink", bounded},
-	"larder": {"c0", bold}, "larder-strict": {"c0", dotted}, "larder-epoch": {"c0", mixed}, "coordl": {"c2", whole}, "tensorsocket": {"c1", whole}, "tensorsocket-fixed": {"c1", dotted},
-	"window": {"c5", whole}, "quiver": {"c3", whole}, "shade": {"c6", whole}, "icache": {"c6", dotted}, "joader": {"c4", whole}, "joader-as-released": {"c4", dotted}, "seneca": {"c7", whole},
-	"encoded": {"c2", whole}, "decoded": {"c0", whole}, "augmented": {"c4", whole}, "from storage": {"c6", whole}, "working": {"c0", whole}, "waiting": {"c1", whole},
+	"larder":             {Colour: "c0", Line: plot.Bold},
+	"larder-strict":      {Colour: "c0", Line: plot.Dotted},
+	"larder-epoch":       {Colour: "c0", Line: plot.Mixed},
+	"coordl":             {Colour: "c2", Line: plot.Whole},
+	"tensorsocket":       {Colour: "c1", Line: plot.Whole},
+	"tensorsocket-fixed": {Colour: "c1", Line: plot.Dotted},
+	"window":             {Colour: "c5", Line: plot.Whole},
+	"quiver":             {Colour: "c3", Line: plot.Whole},
+	"shade":              {Colour: "c6", Line: plot.Whole},
+	"icache":             {Colour: "c6", Line: plot.Dotted},
+	"joader":             {Colour: "c4", Line: plot.Whole},
+	"joader-as-released": {Colour: "c4", Line: plot.Dotted},
+	"seneca":             {Colour: "c7", Line: plot.Whole},
+
+	"encoded":      {Colour: "c2", Line: plot.Whole},
+	"decoded":      {Colour: "c0", Line: plot.Whole},
+	"augmented":    {Colour: "c4", Line: plot.Whole},
+	"from storage": {Colour: "c6", Line: plot.Whole},
+	"working":      {Colour: "c0", Line: plot.Whole},
+	"waiting":      {Colour: "c1", Line: plot.Whole},
 }
 
-// colourCount is how many colours there are beside ink, that of text.
-const colourCount = 8
-
-// styleOf is the style of the k-th series of a picture.
-func styleOf(s *Series, k int) style {
-	name := strings.TrimSuffix(strings.TrimSuffix(s.Name, notExact), isBound)
-	if st, ok := known[name]; ok {
-		return st
-	}
-	if s.Dashed {
-		return style{"ink", bounded}
-	}
-	return style{fmt.Sprintf("c%d", k%colourCount), []string{whole, dotted, mixed}[k/colourCount%3]}
+// styles returns the style of a name that every report has; a note behind the name changes nothing.
+func styles(name string) (plot.Style, bool) {
+	st, ok := known[strings.TrimSuffix(strings.TrimSuffix(name, notExact), isBound)]
+	return st, ok
 }
-
-// colours can be told apart by people with colour blindness (Okabe, Ito 2008), on white and, lighter, on dark.
-var (
-	colours     = []template.CSS{"#0072b2", "#d55e00", "#009e73", "#b0508c", "#c98600", "#2f9bd8", "#7f7f7f", "#8c6d31"}
-	coloursDark = []template.CSS{"#4da6e0", "#ff8a3d", "#2fc49a", "#e08abf", "#f0b429", "#8fd0f5", "#a6a6a6", "#c9a45c"}
-)

@@ -1,0 +1,2 @@
+document.getElementById("save").href = "data:application/json," +
+  encodeURIComponent(document.getElementById("data").textContent);
