@@ -197,10 +197,48 @@ func RunPolicies(sc *Scenario, c policysim.Config, stop func() error) (r *policy
 			}
 		}
 	}
+	tasks, left := policyTasks(c, prescribed)
+	if len(tasks) == 0 {
+		return nil, left, errs.New(errs.Invalid, "policies", "choose others, or give all jobs order fixed or independent",
+			"policies %s need to know the future, and the order of job %.40q is decided by what is in the cache", strings.Join(left, ", "), looks)
+	}
+	if err := runTasks(sc, tasks, c.Progress, stop); err != nil {
+		return nil, left, err
+	}
+	for i, t := range tasks {
+		s := t.out
+		r.Requests, r.Counted = s.Requests, s.Requests
+		if i == 0 || tasks[i-1].cache != t.cache {
+			r.Rows = append(r.Rows, bare(r, policysim.Independent, t, s.Requests))
+		}
+		r.Rows = append(r.Rows, t.row(r))
+		if i+1 == len(tasks) || tasks[i+1].cache != t.cache {
+			all := bare(r, policysim.Unbounded, t, r.Unique)
+			all.Bounding, all.Bound, all.OverBound = true, r.Unique, 1
+			// Orders differ with the policy, and the bound with when jobs took their samples: the lowest one of the capacity.
+			least := s.LowerBound
+			for _, o := range tasks {
+				if o.cache == t.cache {
+					least = min(least, o.out.LowerBound)
+				}
+			}
+			low := bare(r, policysim.LowerBound, t, least)
+			low.Bounding, low.Bound, low.OverBound = true, least, 1
+			asked := float64(max(1, s.askedBytes)) / float64(max(1, sc.Repeats))
+			all.ByteMiss = float64(once) / asked
+			low.ByteMiss = float64(once+int64(least-r.Unique)*smallest) / asked
+			r.Rows = append(r.Rows, all, low)
+		}
+	}
+	return r, left, nil
+}
+
+// policyTasks are the runs of every policy at every capacity. Policies that need to know a future which the cache decides are
+// left out.
+func policyTasks(c policysim.Config, prescribed bool) (tasks []*policyTask, left []string) {
 	if len(c.Policies) == 0 {
 		c.Policies = cachepolicy.Names()
 	}
-	var tasks []*policyTask
 	for _, cache := range c.Caches {
 		for _, p := range c.Policies {
 			if cachepolicy.NeedsFuture(p) && !prescribed {
@@ -212,10 +250,11 @@ func RunPolicies(sc *Scenario, c policysim.Config, stop func() error) (r *policy
 			tasks = append(tasks, &policyTask{policy: p, cache: int(cache)})
 		}
 	}
-	if len(tasks) == 0 {
-		return nil, left, errs.New(errs.Invalid, "policies", "choose others, or give all jobs order fixed or independent",
-			"policies %s need to know the future, and the order of job %.40q is decided by what is in the cache", strings.Join(left, ", "), looks)
-	}
+	return tasks, left
+}
+
+// runTasks runs the scenario for every task, on all cores, and returns the first error in the order of tasks.
+func runTasks(sc *Scenario, tasks []*policyTask, progress func(done, all int), stop func() error) error {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	next, done := 0, 0
@@ -236,8 +275,8 @@ func RunPolicies(sc *Scenario, c policysim.Config, stop func() error) (r *policy
 				}
 				mu.Lock()
 				done++
-				if c.Progress != nil {
-					c.Progress(done, len(tasks))
+				if progress != nil {
+					progress(done, len(tasks))
 				}
 				mu.Unlock()
 			}
@@ -246,51 +285,32 @@ func RunPolicies(sc *Scenario, c policysim.Config, stop func() error) (r *policy
 	wg.Wait()
 	for _, t := range tasks {
 		if t.err != nil {
-			return nil, left, t.err
+			return t.err
 		}
 	}
-	for i, t := range tasks {
-		s := t.out
-		r.Requests, r.Counted = s.Requests, s.Requests
-		first := i == 0 || tasks[i-1].cache != t.cache
-		if first {
-			r.Rows = append(r.Rows, bare(r, policysim.Independent, t, s.Requests))
-		}
-		row := bare(r, t.policy, t, s.Loads)
-		row.OverBound, row.Breaks, row.Bounding, row.Hits, row.JobRatios = s.Ratio, s.PolicyBreaks, cachepolicy.NeedsFuture(t.policy), 0, nil
-		sum, sq := 0.0, 0.0
-		for _, j := range s.Jobs {
-			ratio := float64(j.Hits) / float64(max(1, j.Requests))
-			row.Hits += j.Hits
-			row.JobRatios = append(row.JobRatios, ratio)
-			sum, sq = sum+ratio, sq+ratio*ratio
-		}
-		row.HitRatio = float64(row.Hits) / float64(max(1, s.Requests))
-		row.MissRatio = 1 - row.HitRatio
-		row.ByteMiss = float64(s.missedBytes) / float64(max(1, s.askedBytes))
-		if row.Jain = 1; sq > 0 {
-			row.Jain = sum * sum / (float64(len(s.Jobs)) * sq)
-		}
-		r.Rows = append(r.Rows, row)
-		if i+1 == len(tasks) || tasks[i+1].cache != t.cache {
-			all := bare(r, policysim.Unbounded, t, r.Unique)
-			all.Bounding, all.Bound, all.OverBound = true, r.Unique, 1
-			// Orders differ with the policy, and the bound with when jobs took their samples: the lowest one of the capacity.
-			least := s.LowerBound
-			for _, o := range tasks {
-				if o.cache == t.cache {
-					least = min(least, o.out.LowerBound)
-				}
-			}
-			low := bare(r, policysim.LowerBound, t, least)
-			low.Bounding, low.Bound, low.OverBound = true, least, 1
-			asked := float64(max(1, s.askedBytes)) / float64(max(1, sc.Repeats))
-			all.ByteMiss = float64(once) / asked
-			low.ByteMiss = float64(once+int64(least-r.Unique)*smallest) / asked
-			r.Rows = append(r.Rows, all, low)
-		}
+	return nil
+}
+
+// row is what a policy did at a capacity.
+func (t *policyTask) row(r *policysim.Report) policysim.Row {
+	s := t.out
+	row := bare(r, t.policy, t, s.Loads)
+	row.OverBound, row.Breaks, row.Bounding = s.Ratio, s.PolicyBreaks, cachepolicy.NeedsFuture(t.policy)
+	row.Hits, row.JobRatios = 0, nil
+	sum, sq := 0.0, 0.0
+	for _, j := range s.Jobs {
+		ratio := float64(j.Hits) / float64(max(1, j.Requests))
+		row.Hits += j.Hits
+		row.JobRatios = append(row.JobRatios, ratio)
+		sum, sq = sum+ratio, sq+ratio*ratio
 	}
-	return r, left, nil
+	row.HitRatio = float64(row.Hits) / float64(max(1, s.Requests))
+	row.MissRatio = 1 - row.HitRatio
+	row.ByteMiss = float64(s.missedBytes) / float64(max(1, s.askedBytes))
+	if row.Jain = 1; sq > 0 {
+		row.Jain = sum * sum / (float64(len(s.Jobs)) * sq)
+	}
+	return row
 }
 
 // bare is the row of something that loads as often, and hits otherwise, as far as that says everything.

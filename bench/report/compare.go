@@ -225,84 +225,104 @@ var named = []string{"policy", "system", "job", "what", "scenario", "order", "ca
 func flatten(name string, raw []byte) (values map[string][]float64, order []string, err error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
-	values = map[string][]float64{}
 	var doc any
 	if err := dec.Decode(&doc); err != nil {
 		return nil, nil, errs.Wrap(err, errs.Invalid, name, "name the output of larder bench … -o json", "%s: at byte %d: it is not the JSON of a result", name, dec.InputOffset())
 	}
-	var walk func(path string, v any, depth int) error
-	repeats := false // the elements of the array at hand are repeats of one another
-	add := func(path string, v []float64) error {
-		if _, twice := values[path]; twice {
-			if repeats {
-				values[path] = append(values[path], v...)
-			}
-			return nil // else two elements of one name: the first is compared
+	f := flattening{name: name, values: map[string][]float64{}}
+	err = f.walk("", doc, 0)
+	return f.values, f.order, err
+}
+
+// flattening collects the numbers of a document by their paths.
+type flattening struct {
+	name    string
+	values  map[string][]float64
+	order   []string // of values
+	repeats bool     // the elements of the array it is in are repeats of one another
+}
+
+func (f *flattening) add(path string, v []float64) error {
+	if _, twice := f.values[path]; twice {
+		if f.repeats {
+			f.values[path] = append(f.values[path], v...)
 		}
-		if len(order) == maxMetrics {
-			return errs.New(errs.ResourceExceeded, name, "compare smaller results", "%s: more than %d numbers", name, maxMetrics)
-		}
-		values[path] = v
-		order = append(order, path)
-		return nil
+		return nil // else two elements of one name: the first is compared
 	}
-	walk = func(path string, v any, depth int) error {
-		if depth > maxDepth {
-			return errs.New(errs.Invalid, name, "name the output of larder bench … -o json", "%s: it is nested more than %d deep", name, maxDepth)
-		}
-		switch v := v.(type) {
-		case json.Number:
-			x, err := v.Float64()
-			if err != nil {
-				return errs.Wrap(err, errs.Invalid, name, "write it again", "%s: the number at %s", name, path)
-			}
-			return add(path, []float64{x})
-		case map[string]any:
-			keys := make([]string, 0, len(v))
-			for k := range v { // order-free: sorted below
-				keys = append(keys, k)
-			}
-			slices.Sort(keys)
-			for _, k := range keys {
-				if slices.Contains(skipped, k) || v["cpu_us_per_image_by_pass"] != nil && slices.Contains(derived, k) {
-					continue
-				}
-				if err := walk(strings.TrimPrefix(path+"/"+k, "/"), v[k], depth+1); err != nil {
-					return err
-				}
-			}
-		case []any:
-			var all []float64
-			for _, x := range v {
-				n, ok := x.(json.Number)
-				if !ok {
-					break
-				}
-				f, err := n.Float64()
-				if err != nil {
-					return errs.Wrap(err, errs.Invalid, name, "write it again", "%s: a number at %s", name, path)
-				}
-				all = append(all, f)
-			}
-			if name := path[strings.LastIndexByte(path, '/')+1:]; len(v) > 0 && len(all) == len(v) && !slices.Contains(perJob, name) {
-				return add(path, all)
-			}
-			outer := repeats
-			of := repeatsAt(path)
-			for i, x := range v {
-				at := path + "[" + label(x, i) + "]"
-				if of {
-					repeats, at = true, path+runLabel(x)
-				}
-				if err := walk(at, x, depth+1); err != nil {
-					return err
-				}
-			}
-			repeats = outer
-		}
-		return nil
+	if len(f.order) == maxMetrics {
+		return errs.New(errs.ResourceExceeded, f.name, "compare smaller results", "%s: more than %d numbers", f.name, maxMetrics)
 	}
-	return values, order, walk("", doc, 0)
+	f.values[path] = v
+	f.order = append(f.order, path)
+	return nil
+}
+
+// number is the value of a JSON number; what names it in an error.
+func (f *flattening) number(v json.Number, what, path string) (float64, error) {
+	x, err := v.Float64()
+	if err != nil {
+		return 0, errs.Wrap(err, errs.Invalid, f.name, "write it again", "%s: %s number at %s", f.name, what, path)
+	}
+	return x, nil
+}
+
+func (f *flattening) walk(path string, v any, depth int) error {
+	if depth > maxDepth {
+		return errs.New(errs.Invalid, f.name, "name the output of larder bench … -o json", "%s: it is nested more than %d deep", f.name, maxDepth)
+	}
+	switch v := v.(type) {
+	case json.Number:
+		x, err := f.number(v, "the", path)
+		if err != nil {
+			return err
+		}
+		return f.add(path, []float64{x})
+	case map[string]any:
+		for _, k := range slices.Sorted(maps.Keys(v)) {
+			if slices.Contains(skipped, k) || v["cpu_us_per_image_by_pass"] != nil && slices.Contains(derived, k) {
+				continue
+			}
+			if err := f.walk(strings.TrimPrefix(path+"/"+k, "/"), v[k], depth+1); err != nil {
+				return err
+			}
+		}
+	case []any:
+		return f.array(path, v, depth)
+	}
+	return nil
+}
+
+// array walks the elements of an array; numbers alone are repeats of one figure, but where each is of another job.
+func (f *flattening) array(path string, v []any, depth int) error {
+	var all []float64
+	for _, x := range v {
+		n, ok := x.(json.Number)
+		if !ok {
+			break
+		}
+		x, err := f.number(n, "a", path)
+		if err != nil {
+			return err
+		}
+		all = append(all, x)
+	}
+	last := path[strings.LastIndexByte(path, '/')+1:]
+	if len(v) > 0 && len(all) == len(v) && !slices.Contains(perJob, last) {
+		return f.add(path, all)
+	}
+	outer := f.repeats
+	of := repeatsAt(path)
+	for i, x := range v {
+		at := path + "[" + label(x, i) + "]"
+		if of {
+			f.repeats, at = true, path+runLabel(x)
+		}
+		if err := f.walk(at, x, depth+1); err != nil {
+			return err
+		}
+	}
+	f.repeats = outer
+	return nil
 }
 
 // repeatsAt tells whether the elements of the array at a path are runs of the same: those of live results, by source, and of make bench, by what ran.

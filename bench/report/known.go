@@ -457,11 +457,7 @@ func (n *Named) sampler() error {
 // speedUps shows what systems gain over independent loaders by the number of jobs, where results of policy differ in that alone: the same
 // family of demand, as many samples, the same cache.
 func speedUps(results []Named) []Named {
-	type run struct {
-		jobs int
-		p    *Policy
-	}
-	groups, order := map[string][]run{}, []string{}
+	groups, order := map[string][]sized{}, []string{}
 	for i := range results {
 		var p Policy
 		if results[i].Kind != "policy" || json.Unmarshal(results[i].Raw, &p) != nil || len(p.Systems) == 0 {
@@ -472,8 +468,8 @@ func speedUps(results []Named) []Named {
 		if groups[key] == nil {
 			order = append(order, key)
 		}
-		if !slices.ContainsFunc(groups[key], func(r run) bool { return r.jobs == len(p.Jobs) }) {
-			groups[key] = append(groups[key], run{len(p.Jobs), &p})
+		if !slices.ContainsFunc(groups[key], func(r sized) bool { return r.jobs == len(p.Jobs) }) {
+			groups[key] = append(groups[key], sized{len(p.Jobs), &p})
 		}
 	}
 	var out []Named
@@ -482,47 +478,59 @@ func speedUps(results []Named) []Named {
 		if len(g) < 2 {
 			continue
 		}
-		slices.SortFunc(g, func(a, b run) int { return a.jobs - b.jobs })
-		var caches []int64
-		for _, r := range g[0].p.Systems {
-			caches = append(caches, r.Cache)
-		}
-		slices.Sort(caches)
-		caches = slices.Compact(caches)
-		cache := caches[len(caches)/2]
-		find := func(p *Policy, system string) float64 {
-			for _, r := range p.Systems {
-				if r.System == system && r.Cache == cache && r.Unsupported == "" {
-					return r.Makespan
-				}
-			}
-			return 0
-		}
-		speed := plot.Plot{Number: 5, Title: fmt.Sprintf("Speed-up over independent loaders, %s, cache %s", key, plot.Thousands(fmt.Sprint(cache))), X: "jobs", Y: "times as fast"}
-		for _, row := range g[0].p.Systems {
-			if row.Cache != cache || row.System == "independent" {
-				continue
-			}
-			s := plot.Series{Name: row.System}
-			for _, r := range g {
-				if !exact(r.p, row.System) {
-					s.Name = row.System + notExact
-				}
-			}
-			for _, r := range g {
-				if alone, own := find(r.p, "independent"), find(r.p, row.System); alone > 0 && own > 0 {
-					s.Points = append(s.Points, [2]float64{float64(r.jobs), alone / own})
-				}
-			}
-			speed.Series = append(speed.Series, s)
-		}
-		speed.Note = "† did not deliver every sample exactly once in some of them."
+		slices.SortFunc(g, func(a, b sized) int { return a.jobs - b.jobs })
 		n := Named{Name: "speed-up: " + key}
-		n.Title, n.Kind, n.Plots = "Systems by the number of jobs", "systems", []plot.Plot{speed}
+		n.Title, n.Kind, n.Plots = "Systems by the number of jobs", "systems", []plot.Plot{speedUp(key, g)}
 		n.Text = []string{"Virtual time until all jobs are done, of independent loaders over that of each system, from the results above."}
 		out = append(out, n)
 	}
 	return out
+}
+
+// sized is a result of some number of jobs.
+type sized struct {
+	jobs int
+	p    *Policy
+}
+
+// speedUp draws the speed-up of every system over independent loaders against the number of jobs, in the middle one of the
+// cache sizes.
+func speedUp(key string, g []sized) plot.Plot {
+	var caches []int64
+	for _, r := range g[0].p.Systems {
+		caches = append(caches, r.Cache)
+	}
+	slices.Sort(caches)
+	caches = slices.Compact(caches)
+	cache := caches[len(caches)/2]
+	find := func(p *Policy, system string) float64 {
+		for _, r := range p.Systems {
+			if r.System == system && r.Cache == cache && r.Unsupported == "" {
+				return r.Makespan
+			}
+		}
+		return 0
+	}
+	speed := plot.Plot{Number: 5, Title: fmt.Sprintf("Speed-up over independent loaders, %s, cache %s", key, plot.Thousands(fmt.Sprint(cache))), X: "jobs", Y: "times as fast"}
+	for _, row := range g[0].p.Systems {
+		if row.Cache != cache || row.System == "independent" {
+			continue
+		}
+		s := plot.Series{Name: row.System}
+		for _, r := range g {
+			if !exact(r.p, row.System) {
+				s.Name = row.System + notExact
+			}
+		}
+		for _, r := range g {
+			if alone, own := find(r.p, "independent"), find(r.p, row.System); alone > 0 && own > 0 {
+				s.Points = append(s.Points, [2]float64{float64(r.jobs), alone / own})
+			}
+		}
+		speed.Series = append(speed.Series, s)
+	}
+	speed.Note = "† did not deliver every sample exactly once in some of them."
+	return speed
 }
 
 // exact tells whether a system delivered every sample exactly once wherever it ran.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -225,95 +226,127 @@ func csvField(s string) string {
 }
 
 func importCSV(r io.Reader, name string, maxMemory uint64) (*Trace, error) {
-	in := csv.NewReader(bufio.NewReaderSize(r, 1<<20))
+	in := &csvRequests{Reader: csv.NewReader(bufio.NewReaderSize(r, 1<<20)), name: name}
 	in.ReuseRecord = true
-	bad := func(hint, format string, args ...any) error {
-		line, _ := in.FieldPos(0)
-		return errs.New(errs.Invalid, name, hint, "%s:%d: %s (at byte %d)", name, line, fmt.Sprintf(format, args...), in.InputOffset())
-	}
-	syntax := func(err error) error {
-		return errs.Wrap(err, errs.Invalid, name, "a CSV of requests has a line of names and then one line each", "%s: at byte %d: the CSV cannot be read", name, in.InputOffset())
-	}
-	head, err := in.Read()
-	if errors.Is(err, io.EOF) {
-		return nil, errs.New(errs.Invalid, name, "a CSV of requests begins with "+strings.Join(csvColumns, ","), "%s: at byte 0: the file is empty", name)
-	}
-	if err != nil {
-		return nil, syntax(err)
-	}
-	at := map[string]int{}
-	for i, h := range head {
-		h = strings.TrimSpace(strings.TrimPrefix(h, "\ufeff"))
-		known := false
-		for _, c := range csvColumns {
-			known = known || c == h
-		}
-		if !known {
-			return nil, bad(nearest.DidYouMean(h, csvColumns), "unknown column %.40q", h)
-		}
-		if _, twice := at[h]; twice {
-			return nil, bad("keep one of them", "column %q is there twice", h)
-		}
-		at[h] = i
-	}
-	if _, ok := at["object"]; !ok {
-		return nil, bad("name one column object", "there is no column of objects")
+	if err := in.head(); err != nil {
+		return nil, err
 	}
 	b := newBuilder(name)
-	epochs := []int{}
+	epochs := []int{} // of the jobs: that of the last request
 	for {
 		rec, err := in.Read()
 		if errors.Is(err, io.EOF) {
 			return b.done(name)
 		}
 		if err != nil {
-			return nil, syntax(err)
+			return nil, in.syntax(err)
 		}
-		job := 0
-		who := "all"
-		if c, ok := at["job"]; ok {
-			who = rec[c]
+		q, err := in.request(rec)
+		if err != nil {
+			return nil, err
 		}
-		job, ok := b.jobs[who]
+		job, ok := b.jobs[q.job]
 		if !ok {
 			if len(b.jobs) == MaxJobs {
-				return nil, bad("merge jobs", "more than %d jobs", MaxJobs)
+				return nil, in.bad("merge jobs", "more than %d jobs", MaxJobs)
 			}
 			job = len(b.jobs)
-			who = strings.Clone(who)
+			who := strings.Clone(q.job)
 			b.jobs[who] = job
 			b.t.Jobs = append(b.t.Jobs, Job{Name: who[:min(len(who), maxName)]})
 			epochs = append(epochs, -1)
 		}
-		size := uint64(1)
-		if c, ok := at["size"]; ok {
-			if size, err = strconv.ParseUint(rec[c], 10, 32); err != nil {
-				return nil, bad("sizes are whole numbers of bytes below 4294967296", "size %.40q", rec[c])
-			}
-		}
-		epoch := 0
-		if c, ok := at["epoch"]; ok {
-			if epoch, err = strconv.Atoi(rec[c]); err != nil || epoch < 0 || epoch > 1<<30 {
-				return nil, bad("epochs are whole numbers from 0", "epoch %.40q", rec[c])
-			}
-		}
-		if c, ok := at["time"]; ok {
-			if s, err := strconv.ParseFloat(rec[c], 64); err != nil || !(s >= 0) || s > 1e12 {
-				return nil, bad("times are seconds from 0", "time %.40q", rec[c])
-			}
-		}
-		x, ok := b.ids[rec[at["object"]]]
+		x, ok := b.ids[q.object]
 		if !ok {
 			if err := b.fits(name, in.InputOffset(), maxMemory); err != nil {
 				return nil, err
 			}
-			x = b.object(uint32(size))
-			b.ids[strings.Clone(rec[at["object"]])] = x
+			x = b.object(q.size)
+			b.ids[strings.Clone(q.object)] = x
 		}
-		b.t.Pick.Add(job, x, epoch != epochs[job])
-		if epoch != epochs[job] {
+		b.t.Pick.Add(job, x, q.epoch != epochs[job])
+		if q.epoch != epochs[job] {
 			b.t.Jobs[job].Epochs++
-			epochs[job] = epoch
+			epochs[job] = q.epoch
 		}
 	}
+}
+
+// csvRequests reads requests from a CSV with a line of names.
+type csvRequests struct {
+	*csv.Reader
+	name string
+	at   map[string]int // the place of each column that is there
+}
+
+// csvRequest is one line. Its texts are valid until the next line is read.
+type csvRequest struct {
+	job, object string
+	size        uint32
+	epoch       int
+}
+
+// bad is an error of the line that was read last.
+func (in *csvRequests) bad(hint, format string, args ...any) error {
+	line, _ := in.FieldPos(0)
+	return errs.New(errs.Invalid, in.name, hint, "%s:%d: %s (at byte %d)", in.name, line, fmt.Sprintf(format, args...), in.InputOffset())
+}
+
+// syntax is an error of the CSV itself.
+func (in *csvRequests) syntax(err error) error {
+	return errs.Wrap(err, errs.Invalid, in.name, "a CSV of requests has a line of names and then one line each", "%s: at byte %d: the CSV cannot be read", in.name, in.InputOffset())
+}
+
+// head reads the names of the columns.
+func (in *csvRequests) head() error {
+	head, err := in.Read()
+	if errors.Is(err, io.EOF) {
+		return errs.New(errs.Invalid, in.name, "a CSV of requests begins with "+strings.Join(csvColumns, ","), "%s: at byte 0: the file is empty", in.name)
+	}
+	if err != nil {
+		return in.syntax(err)
+	}
+	in.at = map[string]int{}
+	for i, h := range head {
+		h = strings.TrimSpace(strings.TrimPrefix(h, "\ufeff"))
+		if !slices.Contains(csvColumns, h) {
+			return in.bad(nearest.DidYouMean(h, csvColumns), "unknown column %.40q", h)
+		}
+		if _, twice := in.at[h]; twice {
+			return in.bad("keep one of them", "column %q is there twice", h)
+		}
+		in.at[h] = i
+	}
+	if _, ok := in.at["object"]; !ok {
+		return in.bad("name one column object", "there is no column of objects")
+	}
+	return nil
+}
+
+// request is what a line says.
+func (in *csvRequests) request(rec []string) (csvRequest, error) {
+	q := csvRequest{job: "all", object: rec[in.at["object"]], size: 1}
+	if c, ok := in.at["job"]; ok {
+		q.job = rec[c]
+	}
+	if c, ok := in.at["size"]; ok {
+		size, err := strconv.ParseUint(rec[c], 10, 32)
+		if err != nil {
+			return q, in.bad("sizes are whole numbers of bytes below 4294967296", "size %.40q", rec[c])
+		}
+		q.size = uint32(size)
+	}
+	if c, ok := in.at["epoch"]; ok {
+		epoch, err := strconv.Atoi(rec[c])
+		if err != nil || epoch < 0 || epoch > 1<<30 {
+			return q, in.bad("epochs are whole numbers from 0", "epoch %.40q", rec[c])
+		}
+		q.epoch = epoch
+	}
+	if c, ok := in.at["time"]; ok {
+		if s, err := strconv.ParseFloat(rec[c], 64); err != nil || !(s >= 0) || s > 1e12 {
+			return q, in.bad("times are seconds from 0", "time %.40q", rec[c])
+		}
+	}
+	return q, nil
 }
