@@ -1,4 +1,5 @@
-"""A training script for the end-to-end tests: iterates one Loader, checks what it gets against Pillow, and writes a record.
+"""A training script for the end-to-end tests: iterates one Loader, checks what it gets against Pillow, and writes a
+record.
 
 Reads its orders from a JSON file; prints one JSON line per event: ready, batch, epoch, error, done.
 """

@@ -20,11 +20,13 @@ sys.path.insert(0, str(HERE.parent))
 sys.path.insert(0, str(HERE))
 
 from fake_daemon import FakeDaemon  # noqa: E402
+from lives import CROP, Lives  # noqa: E402
 from real import PATIENCE, Client, Daemon, draw, find_binary  # noqa: E402
 
 import larder  # noqa: E402
 
-collect_ignore = ["frameworks"]  # environments of their own (make test-frameworks), and a conftest that would hide this one
+# The frameworks' tests have environments of their own (make test-frameworks), and a conftest that would hide this one.
+collect_ignore = ["frameworks"]
 
 # A shell that starts a command in the background has it ignore Ctrl-C, and its children too; some tests press it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -43,10 +45,14 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def audited(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What clients of a real daemon were given is audited after every test: anything lost, repeated, foreign or altered fails it.
+def audited(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """What clients of a real daemon were given is audited after every test: anything lost, repeated, foreign or altered
+    fails it.
 
-    A test that has its daemon leave damaged samples out without a word, or writes into batches, says so: ``@pytest.mark.audit("--in-place")``.
+    A test that has its daemon leave damaged samples out without a word, or writes into batches, says so:
+    ``@pytest.mark.audit("--in-place")``.
     """
     if "e2e" not in request.module.__name__:
         yield
@@ -56,7 +62,9 @@ def audited(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     yield
     if any(folder.iterdir()):
         marks = [a for m in request.node.iter_markers("audit") for a in m.args]
-        out = subprocess.run([find_binary(), "audit", str(folder), *marks], capture_output=True, text=True, timeout=PATIENCE, check=False)
+        out = subprocess.run(
+            [find_binary(), "audit", str(folder), *marks], capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
         assert out.returncode == 0, f"{out.stderr}{out.stdout}"
 
 
@@ -165,3 +173,40 @@ def clients(tmp_path):
     yield make
     for c in made:
         c.close()
+
+
+@pytest.fixture
+def lives(tmp_path):
+    """Daemons that are killed and started again."""
+    made = []
+
+    def make(folder="d", state=None, more=""):
+        made.append(Lives(tmp_path / folder, state, more))
+        return made[-1]
+
+    yield make
+    gc.collect()
+    for x in made:
+        x.daemon.stop()
+
+
+@pytest.fixture
+def loads():
+    """Makes loaders on one of `lives`."""
+    made = []
+
+    def make(lives, uri, **kw):
+        kw = {
+            "batch_size": 4,
+            "shuffle": True,
+            "transform": [CROP],
+            "return_index": True,
+            "endpoint": lives.socket,
+            "timeout": PATIENCE,
+        } | kw
+        made.append(larder.Loader(uri, **kw))
+        return made[-1]
+
+    yield make
+    for x in made:
+        x.close()

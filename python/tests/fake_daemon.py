@@ -1,8 +1,10 @@
-"""A daemon that speaks docs/protocol.md over a real socket with real memfds, on made-up samples, with faults on request.
+"""A daemon that speaks docs/protocol.md over a real socket with real memfds, on made-up samples, with faults on
+request.
 
-Dataset ``fake:N`` has N samples; sample i has label i % 10 and key ``class<label>/<i>.jpg``. With an op of fixed size images are
-(3, 8, 10) uint8 (float32 after Normalize), else ragged. ``expected_*`` compute what a client must see. Freed slots are overwritten with
-0xCC, so that a client that uses memory it gave back shows wrong values; every breach of the protocol is noted in ``violations``.
+Dataset ``fake:N`` has N samples; sample i has label i % 10 and key ``class<label>/<i>.jpg``. With an op of fixed size
+images are (3, 8, 10) uint8 (float32 after Normalize), else ragged. ``expected_*`` compute what a client must see. Freed
+slots are overwritten with 0xCC, so that a client that uses memory it gave back shows wrong values; every breach of the
+protocol is noted in ``violations``.
 
 As a program it stands in for the binary: ``fake_daemon.py serve --socket PATH --idle-exit 10m``.
 """
@@ -44,7 +46,9 @@ def expected_fixed(sample: int, epoch: int = 0, normalized: bool = False) -> np.
 
 def expected_ragged(sample: int) -> np.ndarray:
     h, w = (40, 50) if sample % 10 == 9 else (4 + sample % 5, 3 + sample % 7)
-    return ((sample * 11 + np.arange(h)[:, None, None] * 5 + np.arange(w)[:, None] * 2 + np.arange(3)) % 251).astype(np.uint8)
+    return ((sample * 11 + np.arange(h)[:, None, None] * 5 + np.arange(w)[:, None] * 2 + np.arange(3)) % 251).astype(
+        np.uint8
+    )
 
 
 def memfd(size: int, name: str = "fake") -> tuple[int, mmap.mmap]:
@@ -147,9 +151,20 @@ class FakeDaemon:
             job, created = self.jobs.get(spec["name"]), False
             if job is None:
                 created = True
-                job = self.jobs[spec["name"]] = {"spec": spec, "ids": self.select(spec), "orders": {}, "next": {}, "delivered": 0}
+                job = self.jobs[spec["name"]] = {
+                    "spec": spec,
+                    "ids": self.select(spec),
+                    "orders": {},
+                    "next": {},
+                    "delivered": 0,
+                }
             elif job["spec"] != spec:
-                raise Refused("ALREADY_EXISTS", f"job {spec['name']!r} exists with another spec", "choose another job=", spec["name"])
+                raise Refused(
+                    "ALREADY_EXISTS",
+                    f"job {spec['name']!r} exists with another spec",
+                    "choose another job=",
+                    spec["name"],
+                )
             return {"job": self.describe(job), "created": created}
         if method == "DescribeJob":
             if body["name"] not in self.jobs:
@@ -189,9 +204,13 @@ class FakeDaemon:
             code = compile(expr, "subset", "eval")
             ids = [i for i in range(int(n)) if eval(code, {"__builtins__": {}}, {"id": i, "label": i % 10})]
         except (SyntaxError, NameError) as e:
-            raise Refused("SUBSET_SYNTAX", f"cannot read the subset: {e}\n  {expr}\n  ^", "did you mean label?", "subset") from None
+            raise Refused(
+                "SUBSET_SYNTAX", f"cannot read the subset: {e}\n  {expr}\n  ^", "did you mean label?", "subset"
+            ) from None
         if not ids:
-            raise Refused("SUBSET_EMPTY", f"the subset {expr!r} selects none of {n} samples", "labels go from 0 to 9", "subset")
+            raise Refused(
+                "SUBSET_EMPTY", f"the subset {expr!r} selects none of {n} samples", "labels go from 0 to 9", "subset"
+            )
         return ids
 
     def per_rank(self, job: dict[str, Any]) -> int:
@@ -212,7 +231,9 @@ class FakeDaemon:
             "counters": {"samplesDelivered": str(job["delivered"])},
             "promise": "fake",
             "wait": self.wait,
-            "ranks": [{"rank": p.rank, "attached": True} for p in list(self.peers) if p.alive and p.job == job["spec"]["name"]],
+            "ranks": [
+                {"rank": p.rank, "attached": True} for p in list(self.peers) if p.alive and p.job == job["spec"]["name"]
+            ],
         }
 
     def order(self, job: dict[str, Any], epoch: int) -> list[int]:
@@ -291,7 +312,9 @@ class Peer:
             if type_ == 1:
                 time.sleep(self.d.hello_delay)
                 self.d.hellos.append(json.loads(payload))
-                self.send(2, rid, json.dumps({"version": "fake", "abi": 1, "pid": os.getpid(), "unknownField": [1]}).encode())
+                self.send(
+                    2, rid, json.dumps({"version": "fake", "abi": 1, "pid": os.getpid(), "unknownField": [1]}).encode()
+                )
             elif type_ == 3:
                 body = json.loads(payload)
                 with self.d.lock:
@@ -327,7 +350,12 @@ class Peer:
             rank = body.get("rank", 0)
             for p in self.d.attached():
                 if p is not self and p.job == body["job"] and p.rank == rank:
-                    raise Refused("RANK_HELD", f"rank {rank} of {body['job']!r} is held by process {p.client_pid}", "", body["job"])
+                    raise Refused(
+                        "RANK_HELD",
+                        f"rank {rank} of {body['job']!r} is held by process {p.client_pid}",
+                        "",
+                        body["job"],
+                    )
             self.job, self.rank, self.client_pid = body["job"], rank, body["pid"]
         spec = job["spec"]
         names = [op["name"] for op in spec.get("transform") or ()]
@@ -363,7 +391,10 @@ class Peer:
         self.generation = [0] * self.slots
         self.leased = [False] * self.slots
         self.epoch, self.plan, self.sent, self.ended = -1, [], 0, True
-        fields = [image] + [{"name": n, "dtype": "int64", "offset": str(self.offsets[n]), "sampleBytes": "8"} for n in ("label", "index")]
+        fields = [image] + [
+            {"name": n, "dtype": "int64", "offset": str(self.offsets[n]), "sampleBytes": "8"}
+            for n in ("label", "index")
+        ]
         answer = {
             "job": self.d.describe(job),
             "incarnation": "1",
@@ -398,7 +429,9 @@ class Peer:
                     self.ended = True
                     spec = self.d.jobs[self.job]["spec"]
                     final = self.d.drained or spec.get("epochs", 0) == self.epoch + 1
-                    self.send(12, 0, json.dumps({"epoch": self.epoch, "batches": str(self.sent), "final": final}).encode())
+                    self.send(
+                        12, 0, json.dumps({"epoch": self.epoch, "batches": str(self.sent), "final": final}).encode()
+                    )
                     return
                 free = [s for s in range(self.slots) if not self.leased[s]]
                 if not free:
@@ -436,12 +469,28 @@ class Peer:
         report = b""
         if bad:
             records = [
-                {"id": str(i), "key": f"class{i % 10}/{i}.jpg", "path": f"/data/{i}.jpg", "offset": "0", "damagedAt": "17", "reason": "truncated"}
+                {
+                    "id": str(i),
+                    "key": f"class{i % 10}/{i}.jpg",
+                    "path": f"/data/{i}.jpg",
+                    "offset": "0",
+                    "damagedAt": "17",
+                    "reason": "truncated",
+                }
                 for i in bad
             ]
             report = json.dumps({"quarantined": records}).encode()
         head = BATCH.pack(
-            self.slot_segment[slot], slot, self.generation[slot], base, self.epoch, self.sent, self.rank, len(ids), bool(bad), 0
+            self.slot_segment[slot],
+            slot,
+            self.generation[slot],
+            base,
+            self.epoch,
+            self.sent,
+            self.rank,
+            len(ids),
+            bool(bad),
+            0,
         )
         job["delivered"] += len(ids)
         self.sent += 1
@@ -468,7 +517,9 @@ class Peer:
                 self.segments[0][self.board + 128 + 64 * i + 15] |= 0x80
 
     def place(self, slot: int, ids: list[int]) -> tuple[mmap.mmap, int, int]:
-        """The slot's memory, its first byte, and where values of ragged rows begin; a batch that does not fit gets a segment of its own."""
+        """The slot's memory, its first byte, and where values of ragged rows begin; a batch that does not fit gets a
+        segment of its own.
+        """
         values = sum(expected_ragged(i).size for i in ids) if self.ragged else 0
         own = self.slot_segment[slot]
         if own == 0 and 24 * len(ids) + values <= self.image_bytes:

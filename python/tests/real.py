@@ -73,7 +73,9 @@ def draw(folder: Path, classes: int, each: int, seed: int = 1, size: tuple[int, 
         for n in range(each):
             h, w = pick.randint(*size), pick.randint(*size)
             y, x = np.mgrid[0:h, 0:w]
-            base = np.stack([(x * pick.uniform(0, 3) + y * pick.uniform(0, 3) + 40 * k) % 256 for k in range(3)], axis=-1)
+            base = np.stack(
+                [(x * pick.uniform(0, 3) + y * pick.uniform(0, 3) + 40 * k) % 256 for k in range(3)], axis=-1
+            )
             im = Image.fromarray(np.clip(base + rng.normal(0, 12, base.shape), 0, 255).astype(np.uint8))
             if n % 5 == 3:
                 im = im.convert("L")
@@ -100,7 +102,9 @@ class Daemon:
         self.env = env
         command = [self.binary, "serve", "--socket", self.socket, "--config", str(folder / "larder.yaml"), *arguments]
         with open(self.log, "ab") as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, env=env)
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, env=env
+            )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:

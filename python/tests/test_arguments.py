@@ -24,8 +24,8 @@ def test_signature_is_the_promised_one():
     assert (
         names
         == (
-            "uri batch_size shuffle seed subset transform job order drop_last even rank world_size output fields return_index share "
-            "on_error prefetch epochs skip_empty endpoint timeout on_daemon_loss replace"
+            "uri batch_size shuffle seed subset transform job order drop_last even rank world_size output fields "
+            "return_index share on_error prefetch epochs skip_empty endpoint timeout on_daemon_loss replace"
         ).split()
     )
 
@@ -101,15 +101,41 @@ def test_bad_uri(daemon, tmp_path, monkeypatch):
 
 def test_spec_on_the_wire(load, daemon):
     load(
-        "fake:100", batch_size=4, shuffle=True, seed=2**64 - 1, subset="label < 5", transform=[larder.ops.Resize(9)], job="a",
-        order="fixed", drop_last=True, even="none", rank=1, world_size=2, share="augmented", on_error="skip", prefetch=3, epochs=7,
-    )  # fmt: skip
+        "fake:100",
+        batch_size=4,
+        shuffle=True,
+        seed=2**64 - 1,
+        subset="label < 5",
+        transform=[larder.ops.Resize(9)],
+        job="a",
+        order="fixed",
+        drop_last=True,
+        even="none",
+        rank=1,
+        world_size=2,
+        share="augmented",
+        on_error="skip",
+        prefetch=3,
+        epochs=7,
+    )
     assert daemon.jobs["a"]["spec"] == {
-        "name": "a", "dataset": "fake:100", "subset": "label < 5", "batchSize": 4, "shuffle": True, "order": "fixed",
-        "seed": "18446744073709551615", "dropLast": True, "even": "none", "worldSize": 2, "numNodes": 1, "share": "augmented",
-        "onError": "skip", "prefetch": 3, "epochs": 7,
+        "name": "a",
+        "dataset": "fake:100",
+        "subset": "label < 5",
+        "batchSize": 4,
+        "shuffle": True,
+        "order": "fixed",
+        "seed": "18446744073709551615",
+        "dropLast": True,
+        "even": "none",
+        "worldSize": 2,
+        "numNodes": 1,
+        "share": "augmented",
+        "onError": "skip",
+        "prefetch": 3,
+        "epochs": 7,
         "transform": [{"name": "Resize", "args": {"size": 9, "interpolation": "bilinear", "antialias": True}}],
-    }  # fmt: skip
+    }
     assert daemon.hellos[0] == {"client": f"python/{larder.__version__}", "abiMin": 1, "abiMax": 1, "pid": os.getpid()}
 
 
@@ -129,7 +155,8 @@ def test_errors_of_the_daemon_carry_everything(load):
 def test_one_name_two_specs(load):
     first = load(job="same", seed=1)
     load(job="same", seed=1)
-    other = load(job="same", seed=2)  # nobody uses the job: a state may be loaded that replaces it, and nothing else works
+    # nobody uses the job: a state may be loaded that replaces it, and nothing else works
+    other = load(job="same", seed=2)
     for use in (iter, len, larder.Loader.stats):
         with pytest.raises(larder.InvalidError, match="another spec") as e:
             use(other)
@@ -187,13 +214,31 @@ def test_job_yaml_and_python_names_agree():
     """Every field of JobSpec that Python sends exists in the proto, in its JSON name."""
     proto = (Path(__file__).resolve().parents[2] / "proto/larder/v1/larder.proto").read_text()
     body = proto.split("message JobSpec {")[1].split("\n}")[0]
-    names = {line.split("=")[0].split()[-1] for line in body.splitlines() if "=" in line and not line.strip().startswith("//")}
+    names = {
+        line.split("=")[0].split()[-1]
+        for line in body.splitlines()
+        if "=" in line and not line.strip().startswith("//")
+    }
     camel = {n.split("_")[0] + "".join(p.title() for p in n.split("_")[1:]) for n in names}
     from larder import _args, _ranks
 
     spec = _args.job_spec(
-        name="n", dataset="d", place=_ranks.Place(0, 1), subset=None, batch_size=1, shuffle=False, order=None, seed=0, transform=None,
-        drop_last=False, even=None, share="none", on_error="raise", prefetch=2, epochs=None, skip_empty=True,
-    )  # fmt: skip
+        name="n",
+        dataset="d",
+        place=_ranks.Place(0, 1),
+        subset=None,
+        batch_size=1,
+        shuffle=False,
+        order=None,
+        seed=0,
+        transform=None,
+        drop_last=False,
+        even=None,
+        share="none",
+        on_error="raise",
+        prefetch=2,
+        epochs=None,
+        skip_empty=True,
+    )
     assert set(spec) - {"replica"} <= camel and camel - set(spec) == {"replica"}
     json.dumps(spec)

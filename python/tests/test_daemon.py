@@ -21,7 +21,9 @@ ONE = "import larder, sys; l = larder.Loader('fake:20', batch_size=5, timeout=30
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """An XDG_RUNTIME_DIR of its own and a `larder` binary that is the fake; daemons that were started are stopped at the end."""
+    """An XDG_RUNTIME_DIR of its own and a `larder` binary that is the fake; daemons that were started are stopped at
+    the end.
+    """
     binary = tmp_path / "larder"
     binary.write_text(f'#!/bin/sh\nexec {sys.executable} {HERE}/fake_daemon.py "$@"\n')
     binary.chmod(0o755)
@@ -87,7 +89,9 @@ def test_dead_daemon_is_replaced(machine):
 
 def test_daemon_that_fails_to_start_says_why(machine, monkeypatch):
     monkeypatch.setenv("FAKE_FAIL", "1")
-    with pytest.raises(larder.UnavailableError, match="exit code 3: larder: cannot do it / because the test says so") as e:
+    with pytest.raises(
+        larder.UnavailableError, match="exit code 3: larder: cannot do it / because the test says so"
+    ) as e:
         larder.Loader("fake:20", batch_size=5)
     assert str(machine.with_suffix(".log")) in str(e.value)
 
@@ -137,7 +141,9 @@ def test_a_named_socket_is_never_started(machine, monkeypatch, tmp_path, how):
         monkeypatch.setenv("LARDER_SOCKET", path)
     origin = "endpoint=" if how == "endpoint" else "LARDER_SOCKET"
     start = time.monotonic()
-    with pytest.raises(larder.UnavailableError, match=rf"no larder daemon answers at {path} \(named by {origin}\)") as e:
+    with pytest.raises(
+        larder.UnavailableError, match=rf"no larder daemon answers at {path} \(named by {origin}\)"
+    ) as e:
         larder.Loader("fake:20", batch_size=5, timeout=30, **kw)
     assert e.value.hint == f"start one with: larder serve --socket {path}"
     assert starts(machine) == [] and time.monotonic() - start < 25

@@ -1,7 +1,7 @@
 """The real daemon, real processes, real images: what issue and guarantees promise, seen from the clients' own records.
 
-Needs the binary (LARDER_BIN, or ../bin/larder) and Pillow. Photographs come from LARDER_TESTDATA (default ../shared/data beside the
-repository); without them images are drawn. Nothing here asserts a time.
+Needs the binary (LARDER_BIN, or ../bin/larder) and Pillow. Photographs come from LARDER_TESTDATA (default
+../shared/data beside the repository); without them images are drawn. Nothing here asserts a time.
 """
 
 from __future__ import annotations
@@ -65,11 +65,24 @@ def four(images, private, clients, epochs):
     daemon = private(config)
     made = [
         clients(
-            daemon, f"imagefolder:{folder}", epochs=epochs, files=files, compare=True, wait=True, delay=delay,
-            loader={"subset": subset, "batch_size": batch, "shuffle": True, "seed": n, "job": f"job-{n}", "timeout": PATIENCE},
+            daemon,
+            f"imagefolder:{folder}",
+            epochs=epochs,
+            files=files,
+            compare=True,
+            wait=True,
+            delay=delay,
+            loader={
+                "subset": subset,
+                "batch_size": batch,
+                "shuffle": True,
+                "seed": n,
+                "job": f"job-{n}",
+                "timeout": PATIENCE,
+            },
         )
         for n, (subset, _, batch, delay) in enumerate(SUBSETS)
-    ]  # fmt: skip
+    ]
     wanted = [{i for i, (_, label) in enumerate(files) if member(i, label)} for _, member, _, _ in SUBSETS]
     for c, want, (_, _, batch, _) in zip(made, wanted, SUBSETS, strict=True):
         ready = c.until("ready")
@@ -93,7 +106,9 @@ def check_records(records, want, epochs, parity):
 
 def test_four_processes_exactly_once_decoded_once(images, private, clients):
     daemon, made, wanted = four(images, private, clients, 3)
-    with larder.Loader(f"imagefolder:{images[0]}", batch_size=1, endpoint=daemon.socket, timeout=PATIENCE, job="onlooker") as onlooker:
+    with larder.Loader(
+        f"imagefolder:{images[0]}", batch_size=1, endpoint=daemon.socket, timeout=PATIENCE, job="onlooker"
+    ) as onlooker:
         records = [c.finish() for c in made]
         stats = onlooker.stats()
     for r, want in zip(records, wanted, strict=True):
@@ -152,7 +167,11 @@ def test_fixed_shapes_and_floats(small, real):
     uri = f"imagefolder:{small}"
     images, _ = next(iter(real(uri, batch_size=5, transform=[larder.ops.Resize(40), larder.ops.CenterCrop(32)])))
     assert images.shape == (5, 3, 32, 32) and images.dtype == np.uint8
-    floats, _ = next(iter(real(uri, batch_size=5, transform=[larder.ops.Resize(40), larder.ops.CenterCrop(32), larder.ops.ToTensor()])))
+    floats, _ = next(
+        iter(
+            real(uri, batch_size=5, transform=[larder.ops.Resize(40), larder.ops.CenterCrop(32), larder.ops.ToTensor()])
+        )
+    )
     assert floats.dtype == np.float32
     np.testing.assert_array_equal(floats, images.astype(np.float32) / np.float32(255))
     crop = [larder.ops.CenterCrop(32), larder.ops.ToDtype("uint8", scale=False, layout="HWC")]
@@ -170,7 +189,10 @@ def test_subsets_agree_with_python(small, real):
     }.items():
         loader = real(f"imagefolder:{small}", batch_size=4, subset=text, return_index=True, shuffle=True)
         assert sorted(ids_of(loader)) == [i for i in range(72) if member(i)], text
-    half = [sorted(ids_of(real(f"imagefolder:{small}", batch_size=4, subset="sample(0.5, seed=3)", return_index=True))) for _ in range(2)]
+    half = [
+        sorted(ids_of(real(f"imagefolder:{small}", batch_size=4, subset="sample(0.5, seed=3)", return_index=True)))
+        for _ in range(2)
+    ]
     assert half[0] == half[1] and len(set(half[0])) == 36
 
 
@@ -193,7 +215,9 @@ def test_break_is_free(small, real):
 
 
 def test_batches_stay_what_they_are(small, real):
-    loader = real(f"imagefolder:{small}", batch_size=6, shuffle=True, return_index=True, transform=[larder.ops.CenterCrop(32)])
+    loader = real(
+        f"imagefolder:{small}", batch_size=6, shuffle=True, return_index=True, transform=[larder.ops.CenterCrop(32)]
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", larder.KeptBatchesWarning)
         kept = []
@@ -225,9 +249,15 @@ def test_torch_output(small, real, torch):
 def test_normalizing_on_the_device_gives_what_the_daemon_gives(small, real, torch):
     def batches(name, last):
         loader = real(
-            f"imagefolder:{small}", batch_size=8, output="torch", shuffle=True, order="fixed", seed=3, job=f"device-{name}",
+            f"imagefolder:{small}",
+            batch_size=8,
+            output="torch",
+            shuffle=True,
+            order="fixed",
+            seed=3,
+            job=f"device-{name}",
             transform=[larder.ops.RandomResizedCrop(24), larder.ops.HFlip(), last],
-        )  # fmt: skip
+        )
         return [images.clone() for images, _ in loader]
 
     means = ("imagenet", None), (0.5, 0.25), ([0.1, 0.2, 0.3], [0.3, 0.2, 0.1])
@@ -240,9 +270,15 @@ def test_normalizing_on_the_device_gives_what_the_daemon_gives(small, real, torc
             got = larder.normalize(raw, mean, std)
             assert got.dtype == torch.float32 and torch.equal(got, want) and torch.equal(raw, before)
     for bad, mean, std in (
-        (floats[0], "imagenet", None), (uint8[0].numpy(), "imagenet", None), (uint8[0], "cifar", None), (uint8[0], "imagenet", [1, 1, 1]),
-        (uint8[0], [0.5, 0.5], 1.0), (uint8[0], 0.5, 0.0), (uint8[0], 0.5, None), (uint8[0], float("nan"), 1.0),
-    ):  # fmt: skip
+        (floats[0], "imagenet", None),
+        (uint8[0].numpy(), "imagenet", None),
+        (uint8[0], "cifar", None),
+        (uint8[0], "imagenet", [1, 1, 1]),
+        (uint8[0], [0.5, 0.5], 1.0),
+        (uint8[0], 0.5, 0.0),
+        (uint8[0], 0.5, None),
+        (uint8[0], float("nan"), 1.0),
+    ):
         with pytest.raises(larder.InvalidError):
             larder.normalize(bad, mean, std)
 
@@ -252,7 +288,15 @@ def test_a_batch_takes_no_memory_of_its_own(small, real, output, request):
     """In steady state a batch is views of the ring: a few small objects, which go with it, and never its bytes."""
     if output == "torch":
         request.getfixturevalue("torch")
-    loader = real(f"imagefolder:{small}", batch_size=8, output=output, shuffle=True, seed=1, job=f"steady-{output}", transform=[larder.ops.Resize([256, 256])])
+    loader = real(
+        f"imagefolder:{small}",
+        batch_size=8,
+        output=output,
+        shuffle=True,
+        seed=1,
+        job=f"steady-{output}",
+        transform=[larder.ops.Resize([256, 256])],
+    )
 
     def epochs(n):
         for _ in range(n):
@@ -296,8 +340,21 @@ def test_two_ranks(small, server, clients):
 
 
 def test_train_and_validation_in_one_script(small, real):
-    train = real(f"imagefolder:{small}", batch_size=8, shuffle=True, subset="id % 4 != 0", return_index=True, transform=[CROP, FLIP])
-    val = real(f"imagefolder:{small}", batch_size=8, subset="id % 4 == 0", return_index=True, transform=[larder.ops.CenterCrop(32)])
+    train = real(
+        f"imagefolder:{small}",
+        batch_size=8,
+        shuffle=True,
+        subset="id % 4 != 0",
+        return_index=True,
+        transform=[CROP, FLIP],
+    )
+    val = real(
+        f"imagefolder:{small}",
+        batch_size=8,
+        subset="id % 4 == 0",
+        return_index=True,
+        transform=[larder.ops.CenterCrop(32)],
+    )
     assert train.job != val.job
     for _ in range(2):
         assert sorted(ids_of(train)) == [i for i in range(72) if i % 4]
@@ -331,17 +388,30 @@ def test_in_child_processes(small, real, method, monkeypatch):
 
 def stream(loader, epochs=2):
     """What a loader gives, as (epoch, id, bytes) in order."""
-    return [(e, i, digest(x)) for e in range(epochs) for images, _, index in loader for x, i in zip(images, index.tolist(), strict=True)]
+    return [
+        (e, i, digest(x))
+        for e in range(epochs)
+        for images, _, index in loader
+        for x, i in zip(images, index.tolist(), strict=True)
+    ]
 
 
 def test_fixed_order_and_augmentation_are_functions_of_the_seed(small, private, real):
-    kw = {"batch_size": 7, "shuffle": True, "order": "fixed", "seed": 11, "return_index": True, "transform": [CROP, FLIP]}
+    kw = {
+        "batch_size": 7,
+        "shuffle": True,
+        "order": "fixed",
+        "seed": 11,
+        "return_index": True,
+        "transform": [CROP, FLIP],
+    }
     kw["transform"] = [*kw["transform"], larder.ops.ColorJitter(0.4, 0.4, 0.4, 0.1)]
     uri = f"imagefolder:{small}"
     cold = stream(real(uri, **kw))
     warm = stream(real(uri, **kw))  # another job, the caches are full
     assert cold == warm
-    tiny = private("tiers: {total: 1MiB, encoded: 512KiB, decoded: 512KiB, augmented: 0MiB}\nprep: {workers: 1}\n")  # evicts all the time
+    # evicts all the time
+    tiny = private("tiers: {total: 1MiB, encoded: 512KiB, decoded: 512KiB, augmented: 0MiB}\nprep: {workers: 1}\n")
     with larder.Loader(uri, endpoint=tiny.socket, timeout=PATIENCE, **kw) as loader:
         assert stream(loader) == cold
     assert stream(real(uri, **{**kw, "seed": 12})) != cold
@@ -363,12 +433,23 @@ def test_shared_augmentation(small, private, clients):
     daemon = private("tiers: {total: 96MiB, encoded: 16MiB, decoded: 32MiB, augmented: 48MiB}\n")
     made = [
         clients(
-            daemon, f"imagefolder:{small}", epochs=4, wait=True, hashes=True,
-            loader={"batch_size": 6 + n, "shuffle": True, "seed": n, "job": f"s{n}", "share": "augmented", "transform": [CROP, FLIP],
-                    "timeout": PATIENCE},
+            daemon,
+            f"imagefolder:{small}",
+            epochs=4,
+            wait=True,
+            hashes=True,
+            loader={
+                "batch_size": 6 + n,
+                "shuffle": True,
+                "seed": n,
+                "job": f"s{n}",
+                "share": "augmented",
+                "transform": [CROP, FLIP],
+                "timeout": PATIENCE,
+            },
         )
         for n in range(3)
-    ]  # fmt: skip
+    ]
     for c in made:
         c.until("ready")
     for c in made:

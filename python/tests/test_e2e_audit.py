@@ -21,7 +21,13 @@ import larder
 def audit(*arguments):
     """The exit code, and the report."""
     folder = os.environ["LARDER_AUDIT_LOG"]
-    out = subprocess.run([find_binary(), "audit", folder, "-o", "json", *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    out = subprocess.run(
+        [find_binary(), "audit", folder, "-o", "json", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
     return out.returncode, json.loads(out.stdout)
 
 
@@ -36,8 +42,8 @@ def records(path):
 def change(path, f):
     """Rewrites a log as a client that lies would have written it."""
     out = b""
-    for n, r in enumerate(x for r in records(path) for x in f(r)):
-        body = json.dumps({**r, "i": n + 1}, separators=(",", ":")).encode()
+    for n, changed in enumerate(x for r in records(path) for x in f(r)):
+        body = json.dumps({**changed, "i": n + 1}, separators=(",", ":")).encode()
         out += b"%08x %s\n" % (zlib.crc32(body), body)
     path.write_bytes(out)
 
@@ -62,7 +68,12 @@ def test_whole_epochs(real, small):
 
 
 def test_bytes_at_both_ends_of_a_step(real, small):
-    loader = real(f"imagefolder:{small}", batch_size=9, job="audit-holds", transform=[{"name": "Resize", "args": {"size": [16, 16]}}])
+    loader = real(
+        f"imagefolder:{small}",
+        batch_size=9,
+        job="audit-holds",
+        transform=[{"name": "Resize", "args": {"size": [16, 16]}}],
+    )
     kept = None
     for images, labels in loader:
         kept = images[0] if kept is None else kept  # a view keeps the whole batch
@@ -75,11 +86,16 @@ def test_bytes_at_both_ends_of_a_step(real, small):
 
 @pytest.mark.audit("--in-place")
 def test_a_batch_that_changes_is_altered(real, small):
-    loader = real(f"imagefolder:{small}", batch_size=9, job="audit-writes", transform=[{"name": "Resize", "args": {"size": [16, 16]}}])
-    for n, (images, labels) in enumerate(loader):
+    loader = real(
+        f"imagefolder:{small}",
+        batch_size=9,
+        job="audit-writes",
+        transform=[{"name": "Resize", "args": {"size": [16, 16]}}],
+    )
+    for n, (images, _labels) in enumerate(loader):
         if n == 3:
             images[0, 0, 0, 0] ^= 1
-    del images, labels
+    del images, _labels
     loader.close()
     code, report = audit()
     assert code == 10 and [(f["kind"], f["step"]) for f in report["findings"]] == [("altered", 3)]
@@ -122,7 +138,10 @@ def test_break_and_close_are_noted(real, small):
     next(iter(loader))
     next(iter(loader))
     loader.close()
-    assert [r["why"] for r in records(logs()[0]) if r["r"] == "left"] == ["another epoch was begun", "the loader was closed"]
+    assert [r["why"] for r in records(logs()[0]) if r["r"] == "left"] == [
+        "another epoch was begun",
+        "the loader was closed",
+    ]
     assert audit()[1]["states"] == {"broken off": 2}
     assert audit("--whole")[0] == 10
 
@@ -142,11 +161,17 @@ def test_threads_write_one_log(real, small):
 def test_a_client_that_is_killed_leaves_a_log(server, small):
     script = (
         "import larder, os, signal\n"
-        f"l = larder.Loader('imagefolder:{small}', batch_size=4, job='audit-killed', endpoint='{server.socket}', timeout={PATIENCE})\n"
+        f"l = larder.Loader('imagefolder:{small}', batch_size=4, job='audit-killed', "
+        f"endpoint='{server.socket}', timeout={PATIENCE})\n"
         "for n, x in enumerate(l):\n"
         "    if n == 5: os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    out = subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(HERE.parent)}, timeout=PATIENCE, check=False)
+    out = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": str(HERE.parent)},
+        timeout=PATIENCE,
+        check=False,
+    )
     assert out.returncode == -signal.SIGKILL
     code, report = audit()
     assert code == 0 and report["states"] == {"broken off": 1} and report["samples"] == 24

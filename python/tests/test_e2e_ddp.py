@@ -32,6 +32,7 @@ def ranks(server, data, tmp_path, torch):
     """Runs code on ranks as torchrun starts them (Debian's torchrun does not start); returns what each `say`s."""
     if not torch.distributed.is_available():
         pytest.skip("this PyTorch was built without torch.distributed")
+
     def run(code, world=2, check=True):
         code = "import json\ndef say(**what): print('SAID', json.dumps(what), flush=True)\n" + code
         for was, now in {
@@ -76,7 +77,11 @@ def ids_of(loader):
 
 def test_rank_0_validates_alone(ranks):
     said, outs = ranks(BEGIN + RANK0 + "say(batches=len(train), place=repr(train))\n")
-    assert [s[0]["batches"] for s in said] == [5, 5] and "rank=0/2" in said[0][0]["place"] and "rank=1/2" in said[1][0]["place"]
+    assert (
+        [s[0]["batches"] for s in said] == [5, 5]
+        and "rank=0/2" in said[0][0]["place"]
+        and "rank=1/2" in said[1][0]["place"]
+    )
     assert re.findall(r"epoch (\d): \d+ of (\d+) right", outs[0]) == [("0", str(M)), ("1", str(M))]
     assert "right" not in outs[1]
 
@@ -88,9 +93,13 @@ def test_all_ranks_validate(ranks):
 
 
 def test_checkpoints(ranks, tmp_path):
-    """The page's loop dies in the second epoch and is run again: on two ranks, then on one; over all of them each sample comes once."""
+    """The page's loop dies in the second epoch and is run again: on two ranks, then on one; over all of them each
+    sample comes once.
+    """
     begin = BEGIN.replace("shuffle=True,", "shuffle=True, return_index=True, even='none',")
-    loop = CHECKPOINTS.replace("% 500", "% 2").replace("for images, labels in train:", "for images, labels, ids in train:")
+    loop = CHECKPOINTS.replace("% 500", "% 2").replace(
+        "for images, labels in train:", "for images, labels, ids in train:"
+    )
     note = "        say(epoch=epoch, step=train.step, ids=ids.tolist())\n"
     loop = loop.replace("        optimizer.zero_grad()", note + "        optimizer.zero_grad()")
     counted: dict[int, list] = {0: [], 1: []}
@@ -109,13 +118,18 @@ def test_checkpoints(ranks, tmp_path):
         if dies_at is not None:
             checkpoint = (dies_at[0], (dies_at[1] - 1) // 2 * 2)
     for e, got in counted.items():
-        assert sorted(i for s in got for i in s["ids"]) == list(range(N)), (e, [(s["step"], len(s["ids"])) for s in got])
+        assert sorted(i for s in got for i in s["ids"]) == list(range(N)), (
+            e,
+            [(s["step"], len(s["ids"])) for s in got],
+        )
 
 
 def test_what_a_rank_gets(ranks):
     code = BEGIN.replace("shuffle=True,", "shuffle=True, return_index=True,")
     again = code[code.index("train =") : code.index("net =")].replace("train = ", "all = ")
-    code += again.replace("shuffle=True,", "shuffle=True, even='none',") + "".join(f"say(n=len({x}), all={x}.num_samples, ids={ids_of(x)})\n" for x in ("train", "all"))
+    code += again.replace("shuffle=True,", "shuffle=True, even='none',") + "".join(
+        f"say(n=len({x}), all={x}.num_samples, ids={ids_of(x)})\n" for x in ("train", "all")
+    )
     said, _ = ranks(code)
     for k, sizes in enumerate(([37, 37], [37, 38])):
         got = [s[k]["ids"] for s in said]

@@ -157,7 +157,9 @@ def test_bad_samples_substitute(damaged, real):
 def test_bombs_take_no_memory(damaged, private):
     folder, _, bad = damaged
     daemon = private("memory: {limit: 512MiB}\ntiers: {total: 32MiB}\n")
-    with larder.Loader(f"imagefolder:{folder}", batch_size=4, on_error="skip", endpoint=daemon.socket, timeout=PATIENCE) as loader:
+    with larder.Loader(
+        f"imagefolder:{folder}", batch_size=4, on_error="skip", endpoint=daemon.socket, timeout=PATIENCE
+    ) as loader:
         assert sum(len(y) for _, y in loader) == 12 - len(bad)
         with open(f"/proc/{daemon.process.pid}/status") as f:
             peak = next(int(line.split()[1]) for line in f if line.startswith("VmHWM"))
@@ -168,7 +170,9 @@ def test_tier_sizes_beyond_the_limit(tmp_path, private, server):
     with pytest.raises(AssertionError, match="did not start") as e:
         private("memory: {limit: 1GiB}\ntiers: {decoded: 900MiB, encoded: 800MiB}\n")
     text = str(e.value).replace(" ", "")
-    assert ("1GiB" in text or str(2**30) in text) and ("900MiB" in text or str(900 * 2**20) in text) and "fix" in text, text
+    assert (
+        ("1GiB" in text or str(2**30) in text) and ("900MiB" in text or str(900 * 2**20) in text) and "fix" in text
+    ), text
     out = server.cli("tiers", "resize", "decoded=20GiB", check=False)
     text = (out.stdout + out.stderr).replace(" ", "")
     assert out.returncode != 0 and ("20GiB" in text or str(20 * 2**30) in text), out
@@ -177,7 +181,9 @@ def test_tier_sizes_beyond_the_limit(tmp_path, private, server):
 
 def test_two_jobs_with_one_name(small, real):
     one = real(f"imagefolder:{small}", batch_size=4, job="same", return_index=True)
-    with pytest.raises(larder.InvalidError) as e:  # the constructor leaves room for load_state_dict while nobody uses the job
+    with pytest.raises(
+        larder.InvalidError
+    ) as e:  # the constructor leaves room for load_state_dict while nobody uses the job
         iter(real(f"imagefolder:{small}", batch_size=5, job="same"))
     assert e.value.reason == "ALREADY_EXISTS" and "same" in str(e.value)
     two = real(f"imagefolder:{small}", batch_size=4, job="same")
@@ -271,7 +277,9 @@ def test_the_daemon_is_killed(small, private):
 
 def test_the_daemon_drains(small, private):
     daemon = private("", "--drain-timeout", "60s")
-    loader = larder.Loader(f"imagefolder:{small}", batch_size=4, shuffle=True, endpoint=daemon.socket, timeout=PATIENCE, return_index=True)
+    loader = larder.Loader(
+        f"imagefolder:{small}", batch_size=4, shuffle=True, endpoint=daemon.socket, timeout=PATIENCE, return_index=True
+    )
     it = iter(loader)
     ids = next(it)[-1].tolist()
     daemon.process.send_signal(signal.SIGTERM)
@@ -288,7 +296,13 @@ def test_the_daemon_drains(small, private):
 
 
 def test_a_second_daemon_on_the_socket_is_refused(server):
-    out = subprocess.run([server.binary, "serve", "--socket", server.socket], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    out = subprocess.run(
+        [server.binary, "serve", "--socket", server.socket],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
     assert out.returncode != 0 and server.socket in out.stderr and str(server.process.pid) in out.stderr, out
 
 
@@ -325,7 +339,9 @@ on_error: skip
 
 
 def test_tiers_resize_live(small, private):
-    daemon = private("tiers: {total: 64MiB, encoded: 16MiB, decoded: 32MiB, augmented: 0MiB}\nmemory: {limit: 512MiB}\n")
+    daemon = private(
+        "tiers: {total: 64MiB, encoded: 16MiB, decoded: 32MiB, augmented: 0MiB}\nmemory: {limit: 512MiB}\n"
+    )
     with larder.Loader(
         f"imagefolder:{small}", batch_size=4, shuffle=True, endpoint=daemon.socket, timeout=PATIENCE, return_index=True
     ) as loader:
@@ -351,7 +367,9 @@ def test_a_daemon_is_started_when_none_is_there(small, tmp_path):
         "LARDER_BIN": binary,
         "PYTHONPATH": str(HERE.parent),
     }
-    many = [subprocess.Popen([sys.executable, "-c", script], env=env, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    many = [
+        subprocess.Popen([sys.executable, "-c", script], env=env, stdout=subprocess.PIPE, text=True) for _ in range(3)
+    ]
     outs = [p.communicate(timeout=PATIENCE)[0].split() for p in many]
     pid = int(outs[0][1])
     try:

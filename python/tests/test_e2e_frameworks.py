@@ -1,7 +1,9 @@
-"""End to end: the calls that training frameworks make on a loader, in their order; `make test-frameworks` has the packages themselves.
+"""End to end: the calls that training frameworks make on a loader, in their order; `make test-frameworks` has the
+packages themselves.
 
-Lightning 2.2 to 2.6: `_check_dataloader_iterable`, `_is_dataloader_shuffled`, `FitLoop.setup_data`, `_DataFetcher`, `_TrainingEpochLoop`.
-Trainer of transformers 5: `set_initial_training_values`, `_init_training_state`, `_run_epoch`, `get_batch_samples`.
+Lightning 2.2 to 2.6: `_check_dataloader_iterable`, `_is_dataloader_shuffled`, `FitLoop.setup_data`, `_DataFetcher`,
+`_TrainingEpochLoop`. Trainer of transformers 5: `set_initial_training_values`, `_init_training_state`, `_run_epoch`,
+`get_batch_samples`.
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ import sys
 import pytest
 from conftest import HERE, PATIENCE
 from test_e2e_resume import N, folder, rest, take  # noqa: F401  (a fixture)
-from test_e2e_restart import lives, loads  # noqa: F401  (fixtures)
 
 import larder
 
@@ -70,8 +71,10 @@ class Lightning:
 
 
 @pytest.mark.parametrize("sizes", [(5, 5, 5), (11, 5, 4), (5, 4, 4)])
-def test_a_fit_loop_that_counts(lives, loads, folder, sizes):  # noqa: F811
-    """Two resumes in one epoch, then whole epochs. Before, the length was what is left, and the loop stopped short of it."""
+def test_a_fit_loop_that_counts(lives, loads, folder, sizes):
+    """Two resumes in one epoch, then whole epochs. Before, the length was what is left, and the loop stopped short of
+    it.
+    """
     x = lives()
     seen, saved = {}, None
     for k, size in enumerate(sizes):
@@ -110,12 +113,16 @@ for k, batch in enumerate(loader):
 """
 
 
-def test_script_and_daemon_are_killed(lives, loads, folder, tmp_path):  # noqa: F811
-    """The script that comes back begins an epoch, to look at the loader, before it loads its checkpoint of the one that was running."""
+def test_script_and_daemon_are_killed(lives, loads, folder, tmp_path):
+    """The script that comes back begins an epoch, to look at the loader, before it loads its checkpoint of the one that
+    was running.
+    """
     x = lives()
     out = tmp_path / "saved.json"
     env = {**os.environ, "PYTHONPATH": str(HERE.parent)}
-    died = subprocess.run([sys.executable, "-c", DIES, f"imagefolder:{folder}", x.socket, str(out)], env=env, timeout=PATIENCE)
+    died = subprocess.run(
+        [sys.executable, "-c", DIES, f"imagefolder:{folder}", x.socket, str(out)], env=env, timeout=PATIENCE
+    )
     assert died.returncode == -9
     x.restart()
     got, state = json.loads(out.read_text())
@@ -126,7 +133,7 @@ def test_script_and_daemon_are_killed(lives, loads, folder, tmp_path):  # noqa: 
     assert sorted(got + seen[0]) == list(range(N)) and sorted(seen[1]) == list(range(N))
 
 
-def test_a_fit_loop_whose_checkpoint_is_the_last_batch(lives, loads, folder):  # noqa: F811
+def test_a_fit_loop_whose_checkpoint_is_the_last_batch(lives, loads, folder):
     x = lives()
     a = loads(x, f"imagefolder:{folder}", job="a", batch_size=50)
     it = iter(a)
@@ -140,7 +147,7 @@ def test_a_fit_loop_whose_checkpoint_is_the_last_batch(lives, loads, folder):  #
     assert {e: sorted(ids) for e, ids in seen.items()} == {e: list(range(N)) for e in (1, 2)}
 
 
-def test_a_validation_loader(lives, loads, folder):  # noqa: F811
+def test_a_validation_loader(lives, loads, folder):
     x = lives()
     loader = loads(x, f"imagefolder:{folder}", job="val", shuffle=False)
     assert lightning_shuffled(loader) is False
@@ -175,7 +182,7 @@ def trainer(loader, epochs, checkpoint, on_step, accumulate=1):
 
 
 @pytest.mark.parametrize("at", [4, 24, 30, 47, 48])
-def test_a_trainer_that_divides_steps_by_the_length(lives, loads, folder, at):  # noqa: F811
+def test_a_trainer_that_divides_steps_by_the_length(lives, loads, folder, at):
     x = lives()
     a = loads(x, f"imagefolder:{folder}", job="a", batch_size=5)  # 24 batches
     seen, saved = {}, None
@@ -196,7 +203,7 @@ def test_a_trainer_that_divides_steps_by_the_length(lives, loads, folder, at):  
     assert {e: sorted(ids) for e, ids in seen.items()} == {e: list(range(N)) for e in range(3)}
 
 
-def test_a_number_that_is_ahead_does_not_skip_what_is_left(lives, loads, folder):  # noqa: F811
+def test_a_number_that_is_ahead_does_not_skip_what_is_left(lives, loads, folder):
     """A framework may count epochs from elsewhere: in a second stage, or since another loader."""
     x = lives()
     a = loads(x, f"imagefolder:{folder}", job="a", batch_size=7)
@@ -213,7 +220,7 @@ def test_a_number_that_is_ahead_does_not_skip_what_is_left(lives, loads, folder)
 
 
 @pytest.mark.parametrize("even", ["drop", "none"])
-def test_lengths_by_rank(lives, loads, folder, even):  # noqa: F811
+def test_lengths_by_rank(lives, loads, folder, even):
     """Each rank has the length of its own whole epoch, and comes through it by counting on."""
     x = lives()
     how = {"job": "j", "batch_size": 9, "world_size": 2, "even": even, "subset": "id < 119"}
@@ -236,7 +243,7 @@ def test_lengths_by_rank(lives, loads, folder, even):  # noqa: F811
         assert a.step + sum(1 for _ in it) == len(a)
 
 
-def test_an_epoch_that_goes_on_through_a_restart_keeps_its_length(lives, loads, folder):  # noqa: F811
+def test_an_epoch_that_goes_on_through_a_restart_keeps_its_length(lives, loads, folder):
     x = lives()
     a = loads(x, f"imagefolder:{folder}", job="a", batch_size=5)
     it = iter(a)

@@ -1,4 +1,6 @@
-"""No job is given one augmented instance of a sample twice: by bytes, from real processes, across death, take-over, break and another subset."""
+"""No job is given one augmented instance of a sample twice: by bytes, from real processes, across death, take-over,
+break and another subset.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,10 @@ from real import PATIENCE, digest
 import larder
 
 # Continuous parameters: two draws of them never give the same bytes.
-OPS = [{"name": "RandomResizedCrop", "args": {"size": 32}}, {"name": "ColorJitter", "args": {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.2}}]
+OPS = [
+    {"name": "RandomResizedCrop", "args": {"size": 32}},
+    {"name": "ColorJitter", "args": {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.2}},
+]
 RECIPE = [larder.ops.Compose([op]) for op in OPS]
 
 
@@ -27,7 +32,14 @@ def assert_fresh(seen: list[tuple[int, str]]) -> None:
 @pytest.mark.parametrize("share", ["none", "augmented"])
 def test_fresh_after_a_take_over(small, server, clients, real, share):
     kw = {"batch_size": 4, "shuffle": True, "seed": 3, "job": f"fresh-{share}", "share": share}
-    c = clients(server, f"imagefolder:{small}", epochs=50, delay=0.005, records=True, loader={**kw, "transform": OPS, "timeout": PATIENCE})
+    c = clients(
+        server,
+        f"imagefolder:{small}",
+        epochs=50,
+        delay=0.005,
+        records=True,
+        loader={**kw, "transform": OPS, "timeout": PATIENCE},
+    )
     for _ in range(30):  # in the midst of the second epoch
         c.until("batch")
     c.process.kill()
@@ -44,8 +56,26 @@ def test_fresh_after_a_take_over(small, server, clients, real, share):
 
 
 def test_fresh_after_breaks_and_other_subsets(small, real):
-    loader = real(f"imagefolder:{small}", transform=RECIPE, return_index=True, batch_size=8, shuffle=True, seed=4, share="augmented", job="fresh-broken")
-    other = real(f"imagefolder:{small}", transform=RECIPE, return_index=True, batch_size=24, shuffle=True, seed=5, share="augmented", job="fresh-other")
+    loader = real(
+        f"imagefolder:{small}",
+        transform=RECIPE,
+        return_index=True,
+        batch_size=8,
+        shuffle=True,
+        seed=4,
+        share="augmented",
+        job="fresh-broken",
+    )
+    other = real(
+        f"imagefolder:{small}",
+        transform=RECIPE,
+        return_index=True,
+        batch_size=24,
+        shuffle=True,
+        seed=5,
+        share="augmented",
+        job="fresh-other",
+    )
     seen: list[tuple[int, str]] = []
     theirs: list[tuple[int, str]] = []
     for n in range(6):

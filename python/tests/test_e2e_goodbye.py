@@ -1,4 +1,6 @@
-"""Loaders whose connection had ended are closed or forgotten, and their process lives on: the real daemon hears that nobody comes back."""
+"""Loaders whose connection had ended are closed or forgotten, and their process lives on: the real daemon hears that
+nobody comes back.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ import weakref
 
 import pytest
 from conftest import eventually
+from lives import Lives
 from real import PATIENCE, draw, pillow
-from test_e2e_restart import Lives
 
 import larder
 from larder import _goodbye

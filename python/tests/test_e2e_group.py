@@ -1,4 +1,6 @@
-"""Several users of one daemon (``larder serve --socket-group``), each in a process of his own uid. Needs root, who can be all of them."""
+"""Several users of one daemon (``larder serve --socket-group``), each in a process of his own uid. Needs root, who can
+be all of them.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,12 @@ class User:
     """A Python process of another user."""
 
     def __init__(self, uid: int, group: int, socket: str, code: str, *arguments: object) -> None:
-        env = {"PATH": os.environ["PATH"], "LARDER_SOCKET": socket, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+        env = {
+            "PATH": os.environ["PATH"],
+            "LARDER_SOCKET": socket,
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+        }
         self.process = subprocess.Popen(
             [sys.executable, "-c", code, *map(str, arguments)],
             stdin=subprocess.PIPE,
@@ -90,7 +97,9 @@ def place() -> Iterator[Path]:
 
 
 def test_two_users_share_and_outlive_their_daemon(place: Path) -> None:
-    """Each gets every sample once an epoch, also over a SIGKILL of the daemon; what is loaded for one is there for the other."""
+    """Each gets every sample once an epoch, also over a SIGKILL of the daemon; what is loaded for one is there for the
+    other.
+    """
     uri = f"imagefolder:{place / 'data'}"
     daemon = Daemon(place / "d", "--socket-group", str(GROUP), "--set", "tiers.decoded=64MiB")
     os.chmod(place / "d", 0o711)
@@ -116,7 +125,8 @@ def test_two_users_share_and_outlive_their_daemon(place: Path) -> None:
             assert [sorted(ids) for ids in first] == [list(range(60))] * 2
             assert [u.line() for u in users] == ["stopped", "stopped"]
         totals = json.loads(daemon.cli("stats", "-o", "json").stdout)["totals"]
-        assert int(totals["decodes"]) == int(totals["source_reads"]) == 60  # of this daemon: 60 samples, two jobs, three epochs
+        # of this daemon: 60 samples, two jobs, three epochs
+        assert int(totals["decodes"]) == int(totals["source_reads"]) == 60
         for u in users:
             u.go()
         assert [sorted(u.line()) for u in users] == [list(range(60))] * 2

@@ -14,7 +14,9 @@ def test_a_stopped_client_wakes_to_a_stale_error(small, private, clients):
     daemon = private("jobs: {idle_timeout: 2s}")
     kw = {"batch_size": 4, "shuffle": True, "job": "stopped", "timeout": PATIENCE}
     stopped = clients(daemon, f"imagefolder:{small}", epochs=1000, delay=0.02, loader=kw)
-    neighbour = larder.Loader(f"imagefolder:{small}", batch_size=4, shuffle=True, job="neighbour", return_index=True, endpoint=daemon.socket)
+    neighbour = larder.Loader(
+        f"imagefolder:{small}", batch_size=4, shuffle=True, job="neighbour", return_index=True, endpoint=daemon.socket
+    )
     stopped.until("batch")
     stopped.process.send_signal(signal.SIGSTOP)
     successor = larder.Loader(f"imagefolder:{small}", return_index=True, endpoint=daemon.socket, **kw)

@@ -1,4 +1,6 @@
-"""What may lie in a dataset, against the real daemon: formats of torchvision's ImageFolder, files that are no samples, classes without any."""
+"""What may lie in a dataset, against the real daemon: formats of torchvision's ImageFolder, files that are no samples,
+classes without any.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def test_tiff_and_netpbm_give_what_pillow_gives(real, folder):
     loader = real(f"imagefolder:{folder}", batch_size=8, return_index=True)
     seen = 0
     for images, _, index in loader:
-        for got, i in zip(images, index.tolist()):
+        for got, i in zip(images, index.tolist(), strict=False):
             want = image.open(GOLDEN / (files[i].name + ".want.png")).convert("RGB")
             assert np.array_equal(np.asarray(want), got), files[i]
             seen += 1
@@ -46,7 +48,11 @@ def test_tiff_and_netpbm_give_what_pillow_gives(real, folder):
 
 def test_a_tiff_that_is_not_read_says_which_kind_it_is(real, folder):
     bad = folder / "tiff" / "00-cmyk.tif"
-    bad.write_bytes((folder / "tiff" / "rgb8-raw.tif").read_bytes().replace(b"\x06\x01\x03\0\x01\0\0\0\x02", b"\x06\x01\x03\0\x01\0\0\0\x05", 1))
+    bad.write_bytes(
+        (folder / "tiff" / "rgb8-raw.tif")
+        .read_bytes()
+        .replace(b"\x06\x01\x03\0\x01\0\0\0\x02", b"\x06\x01\x03\0\x01\0\0\0\x05", 1)
+    )
     loader = real(f"imagefolder:{folder}", batch_size=100, return_index=True)
     with pytest.raises(larder.SampleError, match="its colours are CMYK, and only grey, palette and RGB are read") as e:
         next(iter(loader))
@@ -97,12 +103,28 @@ def test_classes_without_images(real, server, folder):
 
 def test_a_batch_may_be_larger_than_the_dataset(server, real, folder):
     """Rings have room for the samples there are: 60,000 rows of 150,528 bytes in each slot would be refused."""
-    loader = real(f"imagefolder:{folder}", batch_size=60000, transform=[ops.RandomResizedCrop(224)], shuffle=True, return_index=True, job="whole")
+    loader = real(
+        f"imagefolder:{folder}",
+        batch_size=60000,
+        transform=[ops.RandomResizedCrop(224)],
+        shuffle=True,
+        return_index=True,
+        job="whole",
+    )
     for _ in range(3):
         batches = [index.tolist() for *_, index in loader]
         assert [sorted(b) for b in batches] == [list(range(51))]
     ranks = [
-        real(f"imagefolder:{folder}", batch_size=60000, transform=[ops.RandomResizedCrop(224)], return_index=True, job="two", rank=r, world_size=2, even="none")
+        real(
+            f"imagefolder:{folder}",
+            batch_size=60000,
+            transform=[ops.RandomResizedCrop(224)],
+            return_index=True,
+            job="two",
+            rank=r,
+            world_size=2,
+            even="none",
+        )
         for r in range(2)
     ]
     iterators = [iter(r) for r in ranks]
@@ -142,7 +164,15 @@ def test_skip_keeps_the_number_of_batches_equal(real, tmp_path):
             (tmp_path / name / "a" / f"{i:02d}.ppm").write_bytes(b"no image" if i in bad else good)
         for shuffle in (False, True):
             ranks = [
-                real(f"imagefolder:{tmp_path / name}", batch_size=4, shuffle=shuffle, on_error="skip", job=f"{name}{shuffle}", rank=r, world_size=2)
+                real(
+                    f"imagefolder:{tmp_path / name}",
+                    batch_size=4,
+                    shuffle=shuffle,
+                    on_error="skip",
+                    job=f"{name}{shuffle}",
+                    rank=r,
+                    world_size=2,
+                )
                 for r in range(2)
             ]
             counts = [[], []]

@@ -12,7 +12,9 @@ from test_e2e_restart import cut, folder, lives, loads, record  # noqa: F401
 def test_an_old_ring_is_not_read_after_the_daemon_was_asked(folder, lives, loads, monkeypatch, how):  # noqa: F811
     """The daemon was asked to continue at a step, and the answer was interrupted. What the old ring still has ready is sent again, so it
     must not be taken from there as well: the daemon would not know of it, and would refuse the step after it."""
-    d = lives(more='source: {storage_limit: "200KB/s"}\n')  # the daemon has not sent the batches again when its client is interrupted
+    d = lives(
+        more='source: {storage_limit: "200KB/s"}\n'
+    )  # the daemon has not sent the batches again when its client is interrupted
     loader = loads(d, f"imagefolder:{folder}", job="asked", prefetch=3)
     it = iter(loader)
     got = [record(next(it)) for _ in range(3)]

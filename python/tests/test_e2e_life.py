@@ -1,4 +1,6 @@
-"""What can happen to a job while it runs, against the real daemon: other subsets, files that come and go, pauses, bad input."""
+"""What can happen to a job while it runs, against the real daemon: other subsets, files that come and go, pauses, bad
+input.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ def describe(server, name):
 
 def accounts(server, name):
     return [
-        tuple(int(e.get(k) or 0) for k in ("epoch", "delivered", "quarantined", "removed", "dropped", "subset")) + (e["state"],)
+        (
+            *(int(e.get(k) or 0) for k in ("epoch", "delivered", "quarantined", "removed", "dropped", "subset")),
+            e["state"],
+        )
         for e in describe(server, name)["epochs"]
     ]
 
@@ -35,7 +40,15 @@ def accounts(server, name):
 
 
 def test_set_subset_takes_effect_with_the_next_epoch(real, server, small):
-    loader = real(f"imagefolder:{small}", batch_size=2, prefetch=1, shuffle=True, job="sets", return_index=True, subset="label < 4")
+    loader = real(
+        f"imagefolder:{small}",
+        batch_size=2,
+        prefetch=1,
+        shuffle=True,
+        job="sets",
+        return_index=True,
+        subset="label < 4",
+    )
     assert loader.set_subset("label < 2") == 0, "no epoch has begun"
     assert (len(loader), loader.num_samples) == (9, 18)
     assert ids_of(loader) == list(range(18))
@@ -86,7 +99,8 @@ def test_a_job_with_another_subset_is_still_the_same_job(real, small):
 
 def test_ranks_change_the_subset_together(real, small):
     ranks = [
-        real(f"imagefolder:{small}", batch_size=4, shuffle=True, job="ranks", rank=r, world_size=2, return_index=True) for r in range(2)
+        real(f"imagefolder:{small}", batch_size=4, shuffle=True, job="ranks", rank=r, world_size=2, return_index=True)
+        for r in range(2)
     ]
     for calls in ([0], [0, 1]):  # rank 0 alone, or alike in all
         got = [[], []]
@@ -133,7 +147,9 @@ def test_new_files_come_with_the_next_epoch(real, server, folder):
 
 
 def test_a_registration_finds_the_folder_changed(real, folder):
-    first = real(f"imagefolder:{folder}", batch_size=6, shuffle=True, job="first", subset="label == 0", return_index=True)
+    first = real(
+        f"imagefolder:{folder}", batch_size=6, shuffle=True, job="first", subset="label == 0", return_index=True
+    )
     assert ids_of(first) == list(range(8))
     shutil.copy(folder / "class000" / "000.jpg", folder / "class000" / "new.jpg")
     second = real(f"imagefolder:{folder}", batch_size=6, job="second")
@@ -144,14 +160,24 @@ def test_a_registration_finds_the_folder_changed(real, folder):
 @pytest.mark.parametrize("order", ["stratified", "strict", "fixed"])
 def test_removed_files_are_drawn_no_more(real, server, folder, order):
     name = f"shrinks-{order}"
-    loader = real(f"imagefolder:{folder}", batch_size=2, shuffle=True, order=order, prefetch=1, job=name, on_error="skip", return_index=True)
+    loader = real(
+        f"imagefolder:{folder}",
+        batch_size=2,
+        shuffle=True,
+        order=order,
+        prefetch=1,
+        job=name,
+        on_error="skip",
+        return_index=True,
+    )
     it = iter(loader)
     got = next(it)[-1].tolist()
     for n in range(1, 8):
         os.remove(next((folder / "class002").glob(f"{n:03}.*")))
     out = server.cli("dataset", "refresh", f"imagefolder:{folder}").stdout
     assert "added 0, removed 7 samples" in out
-    # What was being prepared when the files went may be there or not, and then it was bad before anybody said why; nothing else is lost.
+    # What was being prepared when the files went may be there or not, and then it was bad before anybody said why;
+    # nothing else is lost.
     rest = [i for *_, index in it for i in index.tolist()]
     late = [i for i in rest if i > 16]
     assert len(late) <= 3 * 2, "drawn before"
@@ -164,7 +190,14 @@ def test_removed_files_are_drawn_no_more(real, server, folder, order):
 
 
 def test_a_subset_that_selects_nothing_any_more(real, server, folder):
-    loader = real(f"imagefolder:{folder}", batch_size=4, shuffle=True, job="emptied", subset='key ~ "class001/*"', return_index=True)
+    loader = real(
+        f"imagefolder:{folder}",
+        batch_size=4,
+        shuffle=True,
+        job="emptied",
+        subset='key ~ "class001/*"',
+        return_index=True,
+    )
     it = iter(loader)
     next(it)
     for p in list((folder / "class001").iterdir())[1:]:
@@ -181,7 +214,9 @@ def test_a_subset_that_selects_nothing_any_more(real, server, folder):
 
 def test_a_paused_job_waits_and_says_so(real, server, small, monkeypatch):
     monkeypatch.setattr(_loader, "_LOOK", 0.05)
-    loader = real(f"imagefolder:{small}", batch_size=2, shuffle=True, prefetch=1, job="pausing", return_index=True, timeout=0.5)
+    loader = real(
+        f"imagefolder:{small}", batch_size=2, shuffle=True, prefetch=1, job="pausing", return_index=True, timeout=0.5
+    )
     other = real(f"imagefolder:{small}", batch_size=8, shuffle=True, job="goes-on", return_index=True)
     it = iter(loader)
     got = next(it)[-1].tolist()
@@ -216,7 +251,9 @@ def test_a_job_knows_its_promise(real, server, small):
         "epoch": "may resemble",
         "fixed": "pure function",
     }.items():
-        loader = real(f"imagefolder:{small}", batch_size=8, shuffle=True, order=order, job=f"promise-{order}", return_index=True)
+        loader = real(
+            f"imagefolder:{small}", batch_size=8, shuffle=True, order=order, job=f"promise-{order}", return_index=True
+        )
         before = loader.promise
         assert words in before, "before its first batch"
         assert ids_of(loader) == list(range(72))
@@ -226,7 +263,9 @@ def test_a_job_knows_its_promise(real, server, small):
 
 
 def test_too_many_tiles_are_bounded_and_told(real, server, small):
-    loader = real(f"imagefolder:{small}", batch_size=8, shuffle=True, order="stratified(200)", job="tiles", return_index=True)
+    loader = real(
+        f"imagefolder:{small}", batch_size=8, shuffle=True, order="stratified(200)", job="tiles", return_index=True
+    )
     assert "resolution of 4 tiles" in loader.promise
     text = server.cli("jobs", "describe", "tiles").stdout
     assert "stratified(200)" in text and "4 tiles are used, not 200" in text
@@ -258,7 +297,10 @@ def test_bad_jobs_are_refused_in_words(real, server, small):
 
 def test_the_sixty_fifth_job_is_refused(private, small):
     daemon = private("tiers: {total: 32MiB}\nmemory: {limit: 2GiB}\n")
-    loaders = [larder.Loader(f"imagefolder:{small}", batch_size=4, shuffle=True, job=f"j{n}", endpoint=daemon.socket) for n in range(64)]
+    loaders = [
+        larder.Loader(f"imagefolder:{small}", batch_size=4, shuffle=True, job=f"j{n}", endpoint=daemon.socket)
+        for n in range(64)
+    ]
     try:
         with pytest.raises(larder.InvalidError) as e:
             larder.Loader(f"imagefolder:{small}", batch_size=4, job="one-more", endpoint=daemon.socket)

@@ -42,7 +42,10 @@ def test_one_that_is_iterated_stays_unless_it_is_replaced(real, small):
     old = real(f"imagefolder:{small}", batch_size=4, job="held here")
     it = iter(old)
     next(it)
-    with pytest.raises(larder.RankHeldError, match=r"held by another Loader of this process \(pid \d+\), which is being iterated.*replace=True"):
+    with pytest.raises(
+        larder.RankHeldError,
+        match=r"held by another Loader of this process \(pid \d+\), which is being iterated.*replace=True",
+    ):
         iter(real(f"imagefolder:{small}", batch_size=4, job="held here"))
     next(it)
     new = real(f"imagefolder:{small}", batch_size=4, job="held here", replace=True)

@@ -84,14 +84,29 @@ def session(tmp_path, monkeypatch):
     (tmp_path / "bench").symlink_to(ROOT / "bench")
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     job = tmp_path / "examples" / "job.yaml"
-    job.write_text(job.read_text().replace("/data/train", f"{tmp_path}/data/train").replace("batch_size: 256", "batch_size: 8"))
+    job.write_text(
+        job.read_text().replace("/data/train", f"{tmp_path}/data/train").replace("batch_size: 256", "batch_size: 8")
+    )
     env = {k: v for k, v in os.environ.items() if not k.startswith(("LARDER_SOCKET", "XDG_"))}
-    env |= {"PATH": f"{tools}:{env['PATH']}", "PYTHONPATH": str(ROOT / "python"), "LARDER_BIN": find_binary(), "HOME": str(home), "TMPDIR": str(home)}
-    env |= {"XDG_RUNTIME_DIR": str(home), "XDG_CACHE_HOME": str(home / "cache"), "XDG_STATE_HOME": str(home / "state"), "OMP_NUM_THREADS": "1"}
+    env |= {
+        "PATH": f"{tools}:{env['PATH']}",
+        "PYTHONPATH": str(ROOT / "python"),
+        "LARDER_BIN": find_binary(),
+        "HOME": str(home),
+        "TMPDIR": str(home),
+    }
+    env |= {
+        "XDG_RUNTIME_DIR": str(home),
+        "XDG_CACHE_HOME": str(home / "cache"),
+        "XDG_STATE_HOME": str(home / "state"),
+        "OMP_NUM_THREADS": "1",
+    }
 
     def run(*command):
         with open(tmp_path / "output", "w+") as out:
-            p = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+            p = subprocess.Popen(
+                command, cwd=tmp_path, env=env, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+            )
             try:
                 code = p.wait(PATIENCE)
             finally:
@@ -106,7 +121,9 @@ def session(tmp_path, monkeypatch):
         return text
 
     yield run
-    subprocess.run([str(tools / "larder"), "stop", "--force"], env=env, capture_output=True, timeout=PATIENCE, check=False)
+    subprocess.run(
+        [str(tools / "larder"), "stop", "--force"], env=env, capture_output=True, timeout=PATIENCE, check=False
+    )
     shutil.rmtree(home, ignore_errors=True)
 
 
@@ -136,7 +153,11 @@ def test_page(page, session, tmp_path, request):
         (tmp_path / "train.py").exists() or (tmp_path / "train.py").write_text("import larder\n")
         lines = ["set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT"]
         for line in shell:
-            lines += [line, "until larder status >/dev/null; do sleep 0.05; done"] if line.startswith("larder serve") else [line]
+            lines += (
+                [line, "until larder status >/dev/null; do sleep 0.05; done"]
+                if line.startswith("larder serve")
+                else [line]
+            )
         session("bash", "-c", "\n".join(lines))
     if script and page == "docs/guides/several-jobs.md":  # its script needs the job that its commands register
         (tmp_path / "page.py").write_text("\n".join(["import larder", "from larder import ops", *script]))

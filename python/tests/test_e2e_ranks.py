@@ -1,4 +1,6 @@
-"""on_error="substitute" on several ranks, against the real daemon: all ranks get equally many batches, whatever cannot be prepared."""
+"""on_error="substitute" on several ranks, against the real daemon: all ranks get equally many batches, whatever cannot
+be prepared.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +40,17 @@ def loaders():
     with contextlib.ExitStack() as stack:
 
         def make(daemon, uri, world=2, **kw):
-            kw = {"batch_size": BATCH, "shuffle": True, "on_error": "substitute", "return_index": True, "timeout": PATIENCE} | kw
+            kw = {
+                "batch_size": BATCH,
+                "shuffle": True,
+                "on_error": "substitute",
+                "return_index": True,
+                "timeout": PATIENCE,
+            } | kw
             return [
-                stack.enter_context(larder.Loader(uri, job="ranks", endpoint=daemon.socket, rank=r, world_size=world, **kw))
+                stack.enter_context(
+                    larder.Loader(uri, job="ranks", endpoint=daemon.socket, rank=r, world_size=world, **kw)
+                )
                 for r in range(world)
             ]
 
@@ -58,7 +68,9 @@ def check(got, bad, ranks):
     return batches[0]
 
 
-@pytest.mark.parametrize("order", [{"shuffle": True}, {"shuffle": False}, {"order": "fixed"}], ids=["stratified", "sequential", "fixed"])
+@pytest.mark.parametrize(
+    "order", [{"shuffle": True}, {"shuffle": False}, {"order": "fixed"}], ids=["stratified", "sequential", "fixed"]
+)
 @pytest.mark.parametrize("bad", [[], [3, 4, 17, 29, 38], range(1, N), range(N), range(0, N, 2), range(15)], ids=len)
 def test_ranks_get_equally_many_batches(private, loaders, tmp_path, bad, order):
     daemon = private("tiers: {total: 64MiB}\nmemory: {limit: 1GiB}\n")
@@ -107,7 +119,7 @@ def test_deaths_of_the_daemon_keep_ranks_in_step(loaders, tmp_path, seed):
                     if sum(map(len, got)) >= die:
                         daemon.kill()
                         daemon, die = Daemon(tmp_path / "d", config=config), N
-                    for r, batch in list(zip(live, pool.map(lambda it: next(it, None), live.values()))):
+                    for r, batch in list(zip(live, pool.map(lambda it: next(it, None), live.values()), strict=True)):
                         if batch is None:
                             del live[r]
                         else:

@@ -1,10 +1,11 @@
-"""The real daemon is killed in the midst of epochs and started again on the same socket and state.dir: its clients go on by themselves."""
+"""The real daemon is killed in the midst of epochs and started again on the same socket and state.dir: its clients go
+on by themselves.
+"""
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import gc
 import os
 import random
 import resource
@@ -18,86 +19,19 @@ import time
 import numpy as np
 import pytest
 from conftest import eventually
-from real import HERE, PATIENCE, Daemon, digest, draw, find_binary, pillow
+from lives import record
+from real import HERE, PATIENCE, draw, find_binary, pillow
 
 import larder
 
 pillow()
 
-CROP = {"name": "RandomResizedCrop", "args": {"size": 24}}
 KILLS = int(os.environ.get("LARDER_KILLS", "12"))
-
-
-class Lives:
-    """A daemon on one socket and state.dir that is killed and started again."""
-
-    def __init__(self, folder, state=None, more=""):
-        self.folder = folder
-        self.config = f"state: {{dir: {state or folder / 'state'}}}\ntiers: {{total: 64MiB}}\nmemory: {{limit: 1GiB}}\n{more}"
-        self.daemon = None
-        self.start()
-
-    @property
-    def socket(self):
-        return self.daemon.socket
-
-    def start(self):
-        self.daemon = Daemon(self.folder, config=self.config)
-
-    def kill(self):
-        self.daemon.kill()
-
-    def restart(self, politely=False):
-        if politely:
-            self.daemon.stop()  # SIGTERM: jobs go on with the next daemon
-        else:
-            self.kill()
-        self.start()
-
-
-@pytest.fixture
-def lives(tmp_path):
-    made = []
-
-    def make(folder="d", state=None, more=""):
-        made.append(Lives(tmp_path / folder, state, more))
-        return made[-1]
-
-    yield make
-    gc.collect()
-    for x in made:
-        x.daemon.stop()
-
-
-@pytest.fixture
-def loads():
-    made = []
-
-    def make(lives, uri, **kw):
-        kw = {
-            "batch_size": 4,
-            "shuffle": True,
-            "transform": [CROP],
-            "return_index": True,
-            "endpoint": lives.socket,
-            "timeout": PATIENCE,
-        } | kw
-        made.append(larder.Loader(uri, **kw))
-        return made[-1]
-
-    yield make
-    for x in made:
-        x.close()
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return draw(tmp_path_factory.mktemp("restart"), 6, 18)
-
-
-def record(batch):
-    images, labels, index = batch
-    return [(i, y, digest(x)) for x, y, i in zip(images, labels.tolist(), index.tolist(), strict=True)]
 
 
 JOBS = {
@@ -122,7 +56,9 @@ class Training:
             for rank in range(kw.get("world_size", 1)):
                 place = {"rank": rank} if "world_size" in kw else {}
                 loader = make(lives, uri, job=name, **kw, **place)
-                self.threads.append(threading.Thread(target=self.train, args=(name, loader, random.Random(rng.random()))))
+                self.threads.append(
+                    threading.Thread(target=self.train, args=(name, loader, random.Random(rng.random())))
+                )
         self.running = len(self.threads)
         for t in self.threads:
             t.start()
@@ -172,7 +108,9 @@ def test_killed_at_random_moments(seed, folder, lives, loads):
     total = sum(len(e) for w in whole.values() for e in w)
     shaken = lives("shaken")
     training, kills = Training(loads, shaken, uri, rng), 0
-    while kills < KILLS and training.wait(training.count + rng.randint(0, 2 * (total - training.count) // (KILLS - kills + 2))):
+    while kills < KILLS and training.wait(
+        training.count + rng.randint(0, 2 * (total - training.count) // (KILLS - kills + 2))
+    ):
         time.sleep(rng.choice((0.0, 0.001, 0.02)))
         shaken.kill()
         kills += 1
@@ -327,9 +265,13 @@ def lose(loader):
 @pytest.mark.parametrize("order", ["fixed", "stratified", None])
 @pytest.mark.parametrize("restarts", [0, 1])
 def test_a_cut_connection_is_gone_on_with(restarts, order, folder, lives, loads):
-    """With the very next batch, however often it is cut, and also before the daemon has seen it; no epoch is begun afresh."""
+    """With the very next batch, however often it is cut, and also before the daemon has seen it; no epoch is begun
+    afresh.
+    """
     d = lives()
-    loader = loads(d, f"imagefolder:{folder}", job="cut", batch_size=2, prefetch=2, shuffle=order is not None, order=order)
+    loader = loads(
+        d, f"imagefolder:{folder}", job="cut", batch_size=2, prefetch=2, shuffle=order is not None, order=order
+    )
     rng = random.Random(7)
     for epoch in range(4):
         it, got, held, open_fds = iter(loader), [], [], []
@@ -431,7 +373,8 @@ def test_no_descriptors_left(folder, lives, loads):
     assert sorted(got) == list(range(108))
 
 
-@pytest.mark.filterwarnings("ignore:.*unclosed <socket:ResourceWarning")  # interrupted as it was made: its end closes it
+# interrupted as it was made: its end closes it
+@pytest.mark.filterwarnings("ignore:.*unclosed <socket:ResourceWarning")
 @pytest.mark.filterwarnings("ignore:.*socket.socket fd=-1:pytest.PytestUnraisableExceptionWarning")
 def test_interrupts_while_it_goes_on(folder, lives, loads):
     """Ctrl-C at any moment of going on, after a death or a cut: the epoch goes on, nothing is lost or mixed up."""
@@ -447,7 +390,12 @@ def test_interrupts_while_it_goes_on(folder, lives, loads):
     before = signal.signal(signal.SIGALRM, ring)
     try:
         for _ in range(4):
-            got, it, deaths, base = [], iter(loader), {rng.randrange(1, 20) for _ in range(2)}, loader.stats().client.batches
+            got, it, deaths, base = (
+                [],
+                iter(loader),
+                {rng.randrange(1, 20) for _ in range(2)},
+                loader.stats().client.batches,
+            )
             while True:
                 if len(got) in deaths:
                     deaths.discard(len(got))
@@ -497,7 +445,8 @@ def test_does_not_wait_when_told_so(folder, lives, loads):
 def test_a_daemon_that_was_started_by_its_client_is_started_again(folder, tmp_path):
     script = (
         "import larder, os, signal\n"
-        f"l = larder.Loader('imagefolder:{folder}', batch_size=4, shuffle=True, timeout={PATIENCE}, return_index=True)\n"
+        f"l = larder.Loader('imagefolder:{folder}', batch_size=4, shuffle=True, "
+        f"timeout={PATIENCE}, return_index=True)\n"
         "pids, got = [], []\n"
         "for _, _, x in l:\n"
         "    got += x.tolist()\n"
@@ -509,7 +458,9 @@ def test_a_daemon_that_was_started_by_its_client_is_started_again(folder, tmp_pa
     env = {k: v for k, v in os.environ.items() if not k.startswith("LARDER_")}
     env |= {"XDG_RUNTIME_DIR": str(tmp_path), "LARDER_BIN": find_binary(), "PYTHONPATH": str(HERE.parent)}
     env |= {f"XDG_{x.upper()}_HOME": str(tmp_path / x) for x in ("cache", "state")}
-    out = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    out = subprocess.run(
+        [sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     whole, daemons, pid = out.stdout.split() or ("", "", "0")
     assert (whole, daemons) == ("True", "2"), out
     os.kill(int(pid), signal.SIGTERM)
@@ -546,13 +497,17 @@ def jobs_of(d):
 
 
 def test_a_client_that_looks_late_keeps_its_job(folder, lives, loads, clients):
-    """A validation may take longer than jobs.lease: while the process of a client lives its job does, whatever became of the daemon."""
+    """A validation may take longer than jobs.lease: while the process of a client lives its job does, whatever became
+    of the daemon.
+    """
     d = lives(more="jobs: {lease: 1s}\n")
     loader = loads(d, f"imagefolder:{folder}", job="late")
     it = iter(loader)
     got = next(it)[-1].tolist()
     for how in ("death", "cut", "death"):
-        other = clients(d.daemon, f"imagefolder:{folder}", epochs=9, loader={"job": "gone", "batch_size": 4}, delay=1000)
+        other = clients(
+            d.daemon, f"imagefolder:{folder}", epochs=9, loader={"job": "gone", "batch_size": 4}, delay=1000
+        )
         other.until("batch")
         if how == "cut":
             cut(loader)
@@ -562,7 +517,8 @@ def test_a_client_that_looks_late_keeps_its_job(folder, lives, loads, clients):
         other.process.wait()
         if how == "death":
             d.start()
-        eventually(lambda: "gone" not in jobs_of(d), PATIENCE)  # its lease began no sooner than the one of the job that lives
+        # its lease began no sooner than the one of the job that lives
+        eventually(lambda: "gone" not in jobs_of(d), PATIENCE)
         assert "late" in jobs_of(d)
         for _ in range(4):
             got += next(it)[-1].tolist()

@@ -1,4 +1,6 @@
-"""End to end: scripts that are killed and go on from the last state they saved, on one daemon and from one to another."""
+"""End to end: scripts that are killed and go on from the last state they saved, on one daemon and from one to
+another.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,6 @@ import sys
 
 import pytest
 from real import HERE, PATIENCE, digest, draw
-from test_e2e_restart import lives, loads  # noqa: F401  (fixtures)
 
 import larder
 
@@ -40,7 +41,7 @@ def rest(loader):
 
 @pytest.mark.parametrize("order", ["stratified", "strict", "epoch", "fixed", None])
 @pytest.mark.parametrize("portable", [False, True])
-def test_goes_on_in_the_midst_of_an_epoch(lives, loads, folder, order, portable):  # noqa: F811
+def test_goes_on_in_the_midst_of_an_epoch(lives, loads, folder, order, portable):
     """A chain of seven loaders of other batch sizes in one epoch, each a job of its own or the same name again."""
     x = lives()
     uri = f"imagefolder:{folder}"
@@ -61,7 +62,8 @@ def test_goes_on_in_the_midst_of_an_epoch(lives, loads, folder, order, portable)
         b = loads(x, uri, job=f"b{k}", batch_size=size, **how)
         b.load_state_dict(state)
         assert b.state_dict() == state and b.epoch == 2
-        # The whole epoch, as frameworks count it: their number of the batch goes on through the chain, whatever the sizes of batches were.
+        # The whole epoch, as frameworks count it: their number of the batch goes on through the chain, whatever the
+        # sizes of batches were.
         length = max(-(-N // size), steps + -(-(N - len(got)) // size))
         assert (b.step, len(b), b.num_samples) == (steps, length, N)
         it = iter(b)
@@ -85,7 +87,7 @@ def test_goes_on_in_the_midst_of_an_epoch(lives, loads, folder, order, portable)
     assert a.epoch == 2
 
 
-def test_instances_are_those_of_the_undisturbed_run(lives, loads, folder):  # noqa: F811
+def test_instances_are_those_of_the_undisturbed_run(lives, loads, folder):
     x = lives()
     uri = f"imagefolder:{folder}"
     a = loads(x, uri, job="a", batch_size=6, seed=9)
@@ -104,7 +106,7 @@ def test_instances_are_those_of_the_undisturbed_run(lives, loads, folder):  # no
     assert len(again) == N - 24 and all(undisturbed[i] == d for i, d in again.items())
 
 
-def test_the_ends_of_epochs(lives, loads, folder):  # noqa: F811
+def test_the_ends_of_epochs(lives, loads, folder):
     x = lives()
     uri = f"imagefolder:{folder}"
     a = loads(x, uri, job="a", batch_size=50)
@@ -112,7 +114,11 @@ def test_the_ends_of_epochs(lives, loads, folder):  # noqa: F811
     for _ in a:
         inside = a.state_dict()
     after = a.state_dict()
-    assert (fresh["epoch"], fresh["step"]) == (0, 0) and (inside["epoch"], inside["step"]) == (0, 3) and (after["epoch"], after["step"]) == (1, 0)
+    assert (
+        (fresh["epoch"], fresh["step"]) == (0, 0)
+        and (inside["epoch"], inside["step"]) == (0, 3)
+        and (after["epoch"], after["step"]) == (1, 0)
+    )
     b = loads(x, uri, job="b", batch_size=20)
     b.load_state_dict(inside)
     assert b.state_dict() == inside
@@ -131,7 +137,7 @@ def test_the_ends_of_epochs(lives, loads, folder):  # noqa: F811
     assert state["step"] == 2 and sorted(got + rest(c)) == list(range(N))
 
 
-def test_ranks(lives, loads, folder):  # noqa: F811
+def test_ranks(lives, loads, folder):
     """Two ranks save, three go on, then one."""
     x = lives()
     uri = f"imagefolder:{folder}"
@@ -162,8 +168,10 @@ def test_ranks(lives, loads, folder):  # noqa: F811
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_chains_of_ranks(lives, loads, folder, seed):  # noqa: F811
-    """A training of one to three ranks loses all of them at once, again and again in one epoch, and resumes on others."""
+def test_chains_of_ranks(lives, loads, folder, seed):
+    """A training of one to three ranks loses all of them at once, again and again in one epoch, and resumes on
+    others.
+    """
     x = lives(state="none" if seed == 2 else None)
     rng = random.Random(seed)
     order = rng.choice(["stratified", "strict", "fixed"])
@@ -171,7 +179,10 @@ def test_chains_of_ranks(lives, loads, folder, seed):  # noqa: F811
     for attempt in range(8):
         world, size = rng.randint(1, 3), rng.randint(1, 6)
         place = [{"rank": r, "world_size": world} for r in range(world)]
-        ranks = [loads(x, f"imagefolder:{folder}", job=f"j{attempt}", batch_size=size, order=order, even="none", **p) for p in place]
+        ranks = [
+            loads(x, f"imagefolder:{folder}", job=f"j{attempt}", batch_size=size, order=order, even="none", **p)
+            for p in place
+        ]
         if state is not None:
             for a in ranks:
                 a.load_state_dict(state)
@@ -196,7 +207,7 @@ def test_chains_of_ranks(lives, loads, folder, seed):  # noqa: F811
     assert sorted(got) == list(range(N))
 
 
-def test_another_daemon(lives, loads, folder, tmp_path):  # noqa: F811
+def test_another_daemon(lives, loads, folder, tmp_path):
     """A portable state goes to another machine, whose copy of the files has other times; others say what they need."""
     x, y = lives("x"), lives("y")
     uri = f"imagefolder:{folder}"
@@ -207,13 +218,13 @@ def test_another_daemon(lives, loads, folder, tmp_path):  # noqa: F811
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy, copy_function=shutil.copyfile)
     b = loads(y, f"imagefolder:{copy}", job="b", batch_size=8)
-    with pytest.raises(larder.StateError, match="another daemon.*portable=True"):
+    with pytest.raises(larder.StateError, match=r"another daemon.*portable=True"):
         b.load_state_dict(near)
     b.load_state_dict(far)
     assert sorted(got + rest(b)) == list(range(N))
 
 
-def test_changed_files_are_named(lives, loads, folder, tmp_path):  # noqa: F811
+def test_changed_files_are_named(lives, loads, folder, tmp_path):
     x = lives()
     home = tmp_path / "grows"
     shutil.copytree(folder, home)
@@ -240,7 +251,7 @@ def test_changed_files_are_named(lives, loads, folder, tmp_path):  # noqa: F811
     assert sorted(got) == list(range(20))
 
 
-def test_states_that_cannot_be(lives, loads, folder, tmp_path):  # noqa: F811
+def test_states_that_cannot_be(lives, loads, folder, tmp_path):
     x = lives()
     uri = f"imagefolder:{folder}"
     a = loads(x, uri, job="a", batch_size=5)
@@ -273,7 +284,7 @@ def test_states_that_cannot_be(lives, loads, folder, tmp_path):  # noqa: F811
     assert sorted(rest(it)) and a.epoch == 1
 
 
-def test_through_a_restart_of_the_daemon(lives, loads, folder):  # noqa: F811
+def test_through_a_restart_of_the_daemon(lives, loads, folder):
     """The daemon dies before the state is loaded, between load and iter, and in what is left; the job goes on."""
     x = lives()
     uri = f"imagefolder:{folder}"
@@ -304,7 +315,7 @@ def test_through_a_restart_of_the_daemon(lives, loads, folder):  # noqa: F811
     assert sorted(got_then + rest(c)) == list(range(N))
 
 
-def test_replay(lives, loads, folder, tmp_path):  # noqa: F811
+def test_replay(lives, loads, folder, tmp_path):
     """A recorded order gives the same batches again, bit for bit, alone and on another day."""
     x = lives()
     uri = f"imagefolder:{folder}"
@@ -340,11 +351,12 @@ SCRIPT = """
 import json, os, sys, time, random
 sys.path.insert(0, {tests!r})
 import larder
-from test_e2e_restart import CROP
+from lives import CROP
 a = json.loads(sys.argv[1])
 rng = random.Random(a["seed"])
-loader = larder.Loader(a["uri"], batch_size=a["batch"], shuffle=True, order=a["order"], seed=3, transform=[CROP], return_index=True,
-                       endpoint=a["socket"], timeout=a["patience"], job=a["job"], rank=a["rank"], world_size=a["world"], even="none", on_error="skip")
+loader = larder.Loader(a["uri"], batch_size=a["batch"], shuffle=True, order=a["order"], seed=3, transform=[CROP],
+                       return_index=True, endpoint=a["socket"], timeout=a["patience"], job=a["job"], rank=a["rank"],
+                       world_size=a["world"], even="none", on_error="skip")
 done = [[]]
 epoch = 0
 if os.path.exists(a["checkpoint"]):
@@ -358,7 +370,8 @@ while epoch < a["epochs"]:
         time.sleep(rng.choice((0.0, 0.002)))
         if rng.random() < 0.3:
             tmp = a["checkpoint"] + ".tmp"
-            json.dump({{"data": loader.state_dict(portable=rng.random() < 0.3), "done": done, "epoch": epoch}}, open(tmp, "w"))
+            state = loader.state_dict(portable=rng.random() < 0.3)
+            json.dump({{"data": state, "done": done, "epoch": epoch}}, open(tmp, "w"))
             os.replace(tmp, a["checkpoint"])
     epoch += 1
     done.append([])
@@ -367,9 +380,9 @@ os.replace(a["out"] + ".tmp", a["out"])  # it is there whole or not at all, when
 """
 
 
-def test_killed_scripts(lives, folder, tmp_path):  # noqa: F811
-    """R6: a training script is killed by SIGKILL at random moments, again and again, in other batch sizes and orders; what the run that ends has
-    trained on is each sample once in every epoch."""
+def test_killed_scripts(lives, folder, tmp_path):
+    """R6: a training script is killed by SIGKILL at random moments, again and again, in other batch sizes and orders;
+    what the run that ends has trained on is each sample once in every epoch."""
     x = lives(more="jobs: {lease: 1s}\n")
     rng = random.Random(int(os.environ.get("LARDER_SEED", "7")))
     script = tmp_path / "train.py"
@@ -387,10 +400,20 @@ def test_killed_scripts(lives, folder, tmp_path):  # noqa: F811
             if attempts == 1 or checkpoint.exists():  # with nothing to load it is the same job that comes back
                 batch = rng.randint(1, 9)
             arguments = {
-                "uri": f"imagefolder:{folder}", "batch": batch, "order": order, "socket": x.socket, "patience": PATIENCE,
-                "checkpoint": str(checkpoint), "out": str(out), "epochs": 2, "seed": rng.random(), "rank": 0, "world": 1,
-                "job": f"train-{round_}",  # one that was killed when it had written its results is still there, with its lease
-            }  # fmt: skip
+                "uri": f"imagefolder:{folder}",
+                "batch": batch,
+                "order": order,
+                "socket": x.socket,
+                "patience": PATIENCE,
+                "checkpoint": str(checkpoint),
+                "out": str(out),
+                "epochs": 2,
+                "seed": rng.random(),
+                "rank": 0,
+                "world": 1,
+                # One that was killed when it had written its results is still there, with its lease.
+                "job": f"train-{round_}",
+            }
             p = subprocess.Popen([sys.executable, str(script), json.dumps(arguments)], stdout=subprocess.PIPE, env=env)
             assert p.stdout is not None
             assert p.stdout.readline() == b"ready\n"
@@ -408,4 +431,3 @@ def test_killed_scripts(lives, folder, tmp_path):  # noqa: F811
         for e in range(2):
             assert sorted(done[e]) == list(range(N)), f"round {round_} epoch {e} order {order}"
     print(f"{kills} scripts were killed in {round_} trainings")
-

@@ -1,4 +1,6 @@
-"""`larder stop` means it: clients are told who stopped the daemon, none of them starts another one, and what comes later goes on."""
+"""`larder stop` means it: clients are told who stopped the daemon, none of them starts another one, and what comes
+later goes on.
+"""
 
 from __future__ import annotations
 
@@ -58,15 +60,26 @@ class Place:
         self.runtime.mkdir(mode=0o700)
         self.socket = str(self.runtime / "larder" / "larder.sock")
         self.env = {k: v for k, v in os.environ.items() if k not in ("LARDER_SOCKET", "LARDER_CONFIG")}
-        self.env |= {"XDG_RUNTIME_DIR": str(self.runtime), "XDG_STATE_HOME": str(folder / "state"), "XDG_CACHE_HOME": str(folder / "cache")}
-        self.env |= {"LARDER_BIN": find_binary(), "PYTHONPATH": str(HERE.parent), "LARDER_MEMORY__LIMIT": "1GiB", "LARDER_TIERS__TOTAL": "64MiB"}
+        self.env |= {
+            "XDG_RUNTIME_DIR": str(self.runtime),
+            "XDG_STATE_HOME": str(folder / "state"),
+            "XDG_CACHE_HOME": str(folder / "cache"),
+        }
+        self.env |= {
+            "LARDER_BIN": find_binary(),
+            "PYTHONPATH": str(HERE.parent),
+            "LARDER_MEMORY__LIMIT": "1GiB",
+            "LARDER_TIERS__TOTAL": "64MiB",
+        }
         self.script = folder / "train.py"
         self.script.write_text(SCRIPT)
         self.data = draw(folder / "data", 2, 20)
         self.out, self.state = folder / "out", folder / "checkpoint"
 
     def larder(self, *args, code=0):
-        done = subprocess.run([find_binary(), *args], env=self.env, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        done = subprocess.run(
+            [find_binary(), *args], env=self.env, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
         assert done.returncode == code, (args, done.returncode, done.stdout, done.stderr)
         return done
 
@@ -75,8 +88,18 @@ class Place:
 
     def train(self, checkpoints=True):
         return subprocess.Popen(
-            [sys.executable, str(self.script), f"imagefolder:{self.data}", str(self.out), str(self.state) if checkpoints else "none"],
-            env=self.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            [
+                sys.executable,
+                str(self.script),
+                f"imagefolder:{self.data}",
+                str(self.out),
+                str(self.state) if checkpoints else "none",
+            ],
+            env=self.env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
 
     def given(self):
@@ -95,7 +118,14 @@ class Place:
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     p = Place(tmp_path)
-    for name in ("XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CACHE_HOME", "LARDER_BIN", "LARDER_MEMORY__LIMIT", "LARDER_TIERS__TOTAL"):
+    for name in (
+        "XDG_RUNTIME_DIR",
+        "XDG_STATE_HOME",
+        "XDG_CACHE_HOME",
+        "LARDER_BIN",
+        "LARDER_MEMORY__LIMIT",
+        "LARDER_TIERS__TOTAL",
+    ):
         monkeypatch.setenv(name, p.env[name])
     yield p
     p.larder("stop", "--force")
@@ -109,7 +139,9 @@ def rest(it):
 
 
 def loader(place, **kw):
-    return larder.Loader(f"imagefolder:{place.data}", batch_size=4, shuffle=True, return_index=True, timeout=PATIENCE, **kw)
+    return larder.Loader(
+        f"imagefolder:{place.data}", batch_size=4, shuffle=True, return_index=True, timeout=PATIENCE, **kw
+    )
 
 
 def test_a_script_in_mid_epoch_ends_and_no_daemon_comes_back(place):
@@ -146,7 +178,7 @@ def test_a_script_in_mid_epoch_ends_and_no_daemon_comes_back(place):
 def test_between_two_next_calls_and_going_on(place):
     with loader(place, job="a") as a:
         it = iter(a)
-        ids = sum((next(it)[2].tolist() for _ in range(3)), [])
+        ids = [i for _ in range(3) for i in next(it)[2].tolist()]
         first = place.pid()
         place.larder("stop", "--force")
         for _ in range(3):  # each next() looks whether a daemon is there, and none starts one
@@ -168,7 +200,14 @@ def test_a_client_that_had_lost_its_daemon_hears_of_the_stop(place):
         it = iter(a)
         next(it)
         os.kill(place.pid(), signal.SIGKILL)
-        eventually(lambda: "not running" in subprocess.run([find_binary(), "status"], env=place.env, capture_output=True, text=True, check=False).stdout)
+        eventually(
+            lambda: (
+                "not running"
+                in subprocess.run(
+                    [find_binary(), "status"], env=place.env, capture_output=True, text=True, check=False
+                ).stdout
+            )
+        )
         assert "no daemon serves" in place.larder("stop").stdout
         with pytest.raises(larder.StoppedError):
             for _ in it:  # what lay ready in its ring comes first
@@ -194,7 +233,12 @@ def test_drain_gives_the_epoch_to_its_end(place):
     script = place.train(checkpoints=False)
     eventually(lambda: place.given() or script.poll() is not None)
     place.steps(script, 2)
-    stop = subprocess.Popen([find_binary(), "stop", "--drain", "--timeout", f"{PATIENCE:g}s"], env=place.env, stdout=subprocess.PIPE, text=True)
+    stop = subprocess.Popen(
+        [find_binary(), "stop", "--drain", "--timeout", f"{PATIENCE:g}s"],
+        env=place.env,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     eventually(lambda: json.loads(place.larder("status", "-o", "json").stdout)["stopping"])
     out, err = script.communicate("\n" * 100, timeout=PATIENCE)
     assert (script.returncode, out) == (7, "epoch\nstopped\n"), (out, err)

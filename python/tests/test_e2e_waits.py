@@ -1,4 +1,6 @@
-"""What is waited for is named, wherever a user looks, against the real daemon: storage, cores, the script, an absent rank, a pause."""
+"""What is waited for is named, wherever a user looks, against the real daemon: storage, cores, the script, an absent
+rank, a pause.
+"""
 
 from __future__ import annotations
 
@@ -55,14 +57,24 @@ def waiting(it) -> Iterator[None]:
 
 def test_storage_is_named_while_it_is_waited_for(private, small):
     daemon = private(SMALL, "--storage-limit", "4kB/s")  # a batch takes a minute
-    with larder.Loader(f"imagefolder:{small}", batch_size=32, transform=CROP, job="slow", endpoint=daemon.socket, timeout=3.0) as loader:
+    with larder.Loader(
+        f"imagefolder:{small}", batch_size=32, transform=CROP, job="slow", endpoint=daemon.socket, timeout=3.0
+    ) as loader:
         it = iter(loader)
         with waiting(it):
-            eventually(lambda: wait_of(daemon, "slow").get("cause") == "storage" and wait_of(daemon, "slow").get("seconds", 0) > 0.2, PATIENCE)
+            eventually(
+                lambda: (
+                    wait_of(daemon, "slow").get("cause") == "storage"
+                    and wait_of(daemon, "slow").get("seconds", 0) > 0.2
+                ),
+                PATIENCE,
+            )
             row = row_of(daemon, "slow")
             assert re.fullmatch(r"storage \d+\.\ds", row["WAITS FOR"]) and float(row["WAITED"][:-1]) > 0, row
             said = daemon.cli("jobs", "describe", "slow").stdout
-            assert re.search(r"waits for +storage: \d+ reads? (is|are) under way.* held to 3\.91KiB/s by source\.storage_limit", said), said
+            assert re.search(
+                r"waits for +storage: \d+ reads? (is|are) under way.* held to 3\.91KiB/s by source\.storage_limit", said
+            ), said
             said = daemon.cli("explain", "slow").stdout
             assert "Now it waits for storage: " in said and "Fewer reads" in said, said
             said = daemon.cli("explain").stdout
@@ -86,7 +98,10 @@ def test_a_slow_script_is_named(real, server, small):
     eventually(lambda: "batches are ready" in wait_of(server, "slow-script").get("text", ""))
     assert row_of(server, "slow-script")["WAITS FOR"] == "script"
     said = server.cli("explain", "slow-script").stdout
-    assert "Now it waits for the training script: 3 batches are ready for it" in said and "larder is ahead of the script" in said, said
+    assert (
+        "Now it waits for the training script: 3 batches are ready for it" in said
+        and "larder is ahead of the script" in said
+    ), said
     assert loader.stats().job.waits_for == "script"
     del held
 
@@ -96,7 +111,13 @@ def test_cores_are_named(private, tmp_path):
     daemon = private("prep: {workers: 1}\ntiers: {total: 0}\nmemory: {limit: 2GiB}\n")
     seen: set[str] = set()
     stop = threading.Event()
-    with larder.Loader(f"imagefolder:{big}", batch_size=4, transform=[ops.Resize(1200), ops.CenterCrop(1000)], job="busy", endpoint=daemon.socket) as loader:
+    with larder.Loader(
+        f"imagefolder:{big}",
+        batch_size=4,
+        transform=[ops.Resize(1200), ops.CenterCrop(1000)],
+        job="busy",
+        endpoint=daemon.socket,
+    ) as loader:
 
         def look():
             while not stop.is_set() and "cores" not in seen:
@@ -121,7 +142,12 @@ def test_an_absent_rank_is_named(real, server, small):
     with pytest.raises(larder.DeadlineError) as e:
         next(it)
     assert e.value.cause == "rank"
-    for words in ("it waits for rank 1, which has not come", "all 2 ranks", "rank=0, world_size=1", "larder jobs describe pair"):
+    for words in (
+        "it waits for rank 1, which has not come",
+        "all 2 ranks",
+        "rank=0, world_size=1",
+        "larder jobs describe pair",
+    ):
         assert words in str(e.value)
     wait = wait_of(server, "pair")
     assert wait["cause"] == "rank" and wait["ranks"] == [1] and wait["seconds"] >= 0.3
@@ -159,7 +185,9 @@ def test_the_rate_of_a_job_is_told(real, server, small):
     loader = real(f"imagefolder:{small}", batch_size=8, transform=CROP, job="rated")
     n = sum(len(images) for images, _ in loader)
     per_second = loader.stats().job.samples_per_second
-    assert n == 72 and 72 / 31 <= per_second <= 3 * 72, "of one epoch, or what is delivered of the next one, in up to 30 s"
+    assert n == 72 and 72 / 31 <= per_second <= 3 * 72, (
+        "of one epoch, or what is delivered of the next one, in up to 30 s"
+    )
     assert float(row_of(server, "rated")["SAMPLES/S"].replace(",", "")) > 0
 
 
@@ -190,10 +218,17 @@ def test_stats_has_the_counters_of_the_dataset(private, tmp_path):
     assert d.bytes == sum(f.stat().st_size for f in folder.rglob("*.*"))
     c = d.counters
     assert c.samples_delivered == 51 and c.batches_delivered == 15 and c.quarantined == 3
-    assert c.decodes == 17 and c.hits["decoded"] + c.hits["encoded"] >= 34, "the second job, and the second epoch, found what was there"
+    assert c.decodes == 17 and c.hits["decoded"] + c.hits["encoded"] >= 34, (
+        "the second job, and the second epoch, found what was there"
+    )
     assert c.source_reads >= 18 and c.source_bytes >= d.bytes - bad.stat().st_size and c.augments >= 51
     totals = stats.totals
-    assert (c.decodes, c.samples_delivered, c.hits, c.source_reads) == (totals.decodes, totals.samples_delivered, totals.hits, totals.source_reads)
+    assert (c.decodes, c.samples_delivered, c.hits, c.source_reads) == (
+        totals.decodes,
+        totals.samples_delivered,
+        totals.hits,
+        totals.source_reads,
+    )
     # The keys are documented, and stay.
     assert set(vars(d)) == {"name", "uri", "samples", "bytes", "jobs", "bad_samples", "counters"}
     assert np.isfinite(c.wait_seconds)
@@ -204,7 +239,9 @@ def test_a_resize_after_the_jobs_knows_what_was_measured(private, small):
     said = daemon.cli("tiers", "resize", "encoded=1MiB").stdout
     assert "no job draws, and none was measured since the start" in said, said
     daemon.cli("tiers", "resize", "encoded=auto")
-    with larder.Loader(f"imagefolder:{small}", batch_size=8, transform=CROP, job="measured", endpoint=daemon.socket) as loader:
+    with larder.Loader(
+        f"imagefolder:{small}", batch_size=8, transform=CROP, job="measured", endpoint=daemon.socket
+    ) as loader:
 
         def measured() -> bool:
             for batch in loader:

@@ -1,4 +1,6 @@
-"""End to end: the daemon watches the processes of clients that lost their connection, and lets go of them when they are back."""
+"""End to end: the daemon watches the processes of clients that lost their connection, and lets go of them when they are
+back.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import os
 import pathlib
 
 from conftest import PATIENCE, eventually
-from test_e2e_restart import cut, folder, lives, loads  # noqa: F401  (fixtures)
+from test_e2e_restart import cut, folder  # noqa: F401  (fixtures)
 
 
 def watched(d) -> int:
@@ -15,7 +17,7 @@ def watched(d) -> int:
     return sum(os.readlink(f) == "anon_inode:[pidfd]" for f in fds.iterdir() if f.is_symlink())
 
 
-def test_a_connection_that_is_cut_often_costs_no_descriptors(folder, lives, loads):  # noqa: F811
+def test_a_connection_that_is_cut_often_costs_no_descriptors(folder, lives, loads):
     d = lives()
     loader = loads(d, f"imagefolder:{folder}", job="often", batch_size=2)
     it = iter(loader)

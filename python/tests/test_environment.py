@@ -39,19 +39,36 @@ def test_unknown_names_are_told_once(name, want, monkeypatch):
 
 def test_known_names_are_not(monkeypatch):
     known = _environ._known()
-    names = ["LARDER_SOCKET", "LARDER_BIN", "LARDER_SIM_SEEDS", "LARDER_PORT_9464_TCP", "LARDER_TIERS__DECODDED", "LARDER_HTTP", "OTHER"]
+    names = [
+        "LARDER_SOCKET",
+        "LARDER_BIN",
+        "LARDER_SIM_SEEDS",
+        "LARDER_PORT_9464_TCP",
+        "LARDER_TIERS__DECODDED",
+        "LARDER_HTTP",
+        "OTHER",
+    ]
     assert _environ.unknown(names, known) == []
     assert [k for k in known if k.startswith("LARDER_LOG__")] and "LARDER_AUDIT_LOG" in known
 
 
 def test_a_script_is_told_where_it_makes_its_loader(tmp_path):
     script = tmp_path / "train.py"
-    script.write_text("import larder\ntry:\n    larder.Loader('imagefolder:/x', batch_size=1)\nexcept larder.UnavailableError:\n    print('none')\n")
+    script.write_text(
+        "import larder\ntry:\n    larder.Loader('imagefolder:/x', batch_size=1)\n"
+        "except larder.UnavailableError:\n    print('none')\n"
+    )
     env = {k: v for k, v in os.environ.items() if not k.startswith("LARDER_")}
-    env |= {"LARDER_SOCKET": str(tmp_path / "nobody.sock"), "LARDER_TIERS_TOTAL": "1GiB", "PYTHONPATH": str(HERE.parent)}
+    env |= {
+        "LARDER_SOCKET": str(tmp_path / "nobody.sock"),
+        "LARDER_TIERS_TOTAL": "1GiB",
+        "PYTHONPATH": str(HERE.parent),
+    }
     done = subprocess.run([sys.executable, str(script)], env=env, capture_output=True, text=True, check=True)
     assert done.stdout == "none\n"
-    assert f"{script}:3: UnknownVariableWarning: the environment variable LARDER_TIERS_TOTAL means nothing" in done.stderr, done.stderr
+    assert (
+        f"{script}:3: UnknownVariableWarning: the environment variable LARDER_TIERS_TOTAL means nothing" in done.stderr
+    ), done.stderr
 
 
 def test_the_list_is_one_file():

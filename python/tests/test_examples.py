@@ -24,7 +24,9 @@ def images(tmp_path):
 
 def run(server: Daemon, *command: str) -> str:
     env = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "LARDER_SOCKET": server.socket}
-    out = subprocess.run([sys.executable, *command], env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    out = subprocess.run(
+        [sys.executable, *command], env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     assert out.returncode == 0, out.stdout + out.stderr
     assert out.stderr == ""
     return out.stdout
@@ -54,10 +56,15 @@ def test_torch_train_learns_and_shares(server, torch):
 
 
 def test_torch_train_without_torch_says_so():
-    code = f"import runpy, sys; sys.modules['torch'] = None; runpy.run_path({str(EXAMPLES / 'torch_train.py')!r}, run_name='__main__')"
+    script = str(EXAMPLES / "torch_train.py")
+    code = f"import runpy, sys; sys.modules['torch'] = None; runpy.run_path({script!r}, run_name='__main__')"
     env = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
-    out = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert out.returncode == 1 and out.stderr == "this example needs PyTorch; examples/numpy_loop.py does without\n", out
+    out = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert out.returncode == 1 and out.stderr == "this example needs PyTorch; examples/numpy_loop.py does without\n", (
+        out
+    )
 
 
 @pytest.mark.parametrize("kill", [[], ["--kill", "2"]])
@@ -73,7 +80,9 @@ def test_job_yaml(server, images, tmp_path):
     text = (EXAMPLES / "job.yaml").read_text()
     assert "imagefolder:/data/train" in text
     job = tmp_path / "job.yaml"
-    job.write_text(text.replace("imagefolder:/data/train", f"imagefolder:{images}").replace("batch_size: 256", "batch_size: 9"))
+    job.write_text(
+        text.replace("imagefolder:/data/train", f"imagefolder:{images}").replace("batch_size: 256", "batch_size: 9")
+    )
     server.cli("jobs", "register", "-f", str(job))
     with larder.Loader("job:nightly", endpoint=server.socket, timeout=PATIENCE) as loader:
         shapes = [images.shape for images, _ in loader]
@@ -84,7 +93,11 @@ def test_readme_of_the_package(server, images):
     """The code block of python/README.md, on a folder that exists."""
     text = (Path(__file__).parents[1] / "README.md").read_text()
     code = text.split("```python\n")[1].split("```")[0]
-    code = code.replace("/data/train", str(images)).replace("range(90)", "range(2)").replace("batch_size=256", "batch_size=8")
+    code = (
+        code.replace("/data/train", str(images))
+        .replace("range(90)", "range(2)")
+        .replace("batch_size=256", "batch_size=8")
+    )
     code = code.replace("        ...", "        assert images.shape[1:] == (3, 224, 224)")
     script = images.parent / "readme.py"
     script.write_text(code)

@@ -24,9 +24,17 @@ def test_on_error_raise_then_goes_on(load, daemon):
     daemon.bad = {3, 5, 42}
     loader = load(return_index=True)
     it = iter(loader)
-    with pytest.raises(larder.SampleError, match=r"/data/3.jpg: cannot prepare sample 3 at byte 17: truncated \(and 1 more") as e:
+    with pytest.raises(
+        larder.SampleError, match=r"/data/3.jpg: cannot prepare sample 3 at byte 17: truncated \(and 1 more"
+    ) as e:
         next(it)
-    assert (e.value.file, e.value.offset, e.value.why, e.value.id, e.value.key) == ("/data/3.jpg", 17, "truncated", 3, "class3/3.jpg")
+    assert (e.value.file, e.value.offset, e.value.why, e.value.id, e.value.key) == (
+        "/data/3.jpg",
+        17,
+        "truncated",
+        3,
+        "class3/3.jpg",
+    )
     assert e.value.reason == "SAMPLE_BAD" and [q.id for q in e.value.samples] == [3, 5]
     assert pickle.loads(pickle.dumps(e.value)).samples == e.value.samples
     got, errors = [], 0
@@ -47,7 +55,10 @@ def test_on_error_skip_and_substitute(load, daemon):
     loader = load(on_error="skip", return_index=True)
     assert ids_of(loader) == [i for i in range(100) if i not in daemon.bad]
     assert ids_of(loader) == [i for i in range(100) if i not in daemon.bad]
-    assert [(q.id, q.path, q.reason) for q in loader.quarantined] == [(3, "/data/3.jpg", "truncated"), (5, "/data/5.jpg", "truncated")]
+    assert [(q.id, q.path, q.reason) for q in loader.quarantined] == [
+        (3, "/data/3.jpg", "truncated"),
+        (5, "/data/5.jpg", "truncated"),
+    ]
     loader = load(on_error="substitute", return_index=True)
     assert sorted(ids_of(loader)) == sorted([i for i in range(100) if i not in daemon.bad] + [1003, 1005])
 
@@ -102,7 +113,9 @@ def test_deadline_says_what_was_waited_for(load, daemon):
     daemon.hold = True
     loader = load(timeout=0.2, job="slow", return_index=True)
     it = iter(loader)
-    with pytest.raises(larder.DeadlineError, match=r"a batch of epoch 0 of job 'slow', rank 0: the daemon answers, but") as e:
+    with pytest.raises(
+        larder.DeadlineError, match=r"a batch of epoch 0 of job 'slow', rank 0: the daemon answers, but"
+    ) as e:
         next(it)
     assert isinstance(e.value, TimeoutError) and "larder jobs describe slow" in str(e.value)
     daemon.resume()

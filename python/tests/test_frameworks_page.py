@@ -36,10 +36,19 @@ def test_nothing_else_is_named():
 
 def test_every_environment_pins_everything():
     files = sorted((FRAMEWORKS / "requirements").glob("*.txt"))
-    assert [f.stem for f in files] == ["accelerate", "lightning-2.2", "lightning-2.5", "lightning-2.6", "torch", "trainer"]
+    assert [f.stem for f in files] == [
+        "accelerate",
+        "lightning-2.2",
+        "lightning-2.5",
+        "lightning-2.6",
+        "torch",
+        "trainer",
+    ]
     for f in files:
         for line in f.read_text().splitlines():
-            assert line.startswith("#") or re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9][0-9A-Za-z.]*", line), f"{f.name}: {line}"
+            assert line.startswith("#") or re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9][0-9A-Za-z.]*", line), (
+                f"{f.name}: {line}"
+            )
 
 
 def test_the_code_is_that_of_the_script():

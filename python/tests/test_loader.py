@@ -148,7 +148,7 @@ def test_a_drained_job_says_so(load, daemon):
     assert sum(1 for _ in loader) == 13
     daemon.drained = True
     assert sum(1 for _ in loader) == 13
-    with pytest.raises(larder.JobEndedError, match="was drained and ended with epoch 1 .make a new Loader"):
+    with pytest.raises(larder.JobEndedError, match=r"was drained and ended with epoch 1 .make a new Loader"):
         iter(loader)
 
 
@@ -187,7 +187,12 @@ def test_stats_are_typed(load):
     s = loader.stats()
     assert s.totals.decodes == 2**64 - 1  # 64-bit integers arrive as strings
     assert s.totals.hits == {"decoded": 12} and s.parity is True and s.decoder == "fake" and s.uptime == 2.5
-    assert s.job is not None and s.job.name == loader.job and s.job.counters.samples_delivered == 100 and s.job.state == "live"
+    assert (
+        s.job is not None
+        and s.job.name == loader.job
+        and s.job.counters.samples_delivered == 100
+        and s.job.state == "live"
+    )
     assert s.tiers[0].budget == 1024 and s.client.batches == 13 and s.client.samples == 100 and s.client.copies == 0
     with pytest.raises(AttributeError):
         s.version = "x"
@@ -212,7 +217,10 @@ def test_a_full_disk_is_told_once(load, daemon, monkeypatch):
     daemon.wait = {"cause": "disk", "text": "room on a disk: /state is full"}
     loader = load(timeout=0.3)
     it = iter(loader)
-    with pytest.warns(larder.StateFullWarning, match="room on a disk: /state is full") as told, pytest.raises(larder.DeadlineError) as e:
+    with (
+        pytest.warns(larder.StateFullWarning, match="room on a disk: /state is full") as told,
+        pytest.raises(larder.DeadlineError) as e,
+    ):
         next(it)
     assert len(told) == 1 and e.value.cause == "disk"
     assert "it waits for room on a disk: /state is full" in str(e.value) and "larder goes on by itself" in str(e.value)
@@ -319,7 +327,8 @@ def test_keyboard_interrupt_in_next_leaves_the_loader_usable(load, daemon):
     assert sorted(int(i) for *_, x in it for i in x) == list(range(100))
 
 
-@pytest.mark.filterwarnings("ignore:.*unclosed <socket:ResourceWarning")  # interrupted as it was made: its end closes it
+# interrupted as it was made: its end closes it
+@pytest.mark.filterwarnings("ignore:.*unclosed <socket:ResourceWarning")
 @pytest.mark.filterwarnings("ignore:.*socket.socket fd=-1:pytest.PytestUnraisableExceptionWarning")
 def test_interrupts_at_random_moments_lose_and_double_nothing(load, daemon):
     class Interrupt(Exception):
@@ -343,7 +352,8 @@ def test_interrupts_at_random_moments_lose_and_double_nothing(load, daemon):
                 try:
                     delay = delay * 1.07 if delay < 2e-3 else 2e-5
                     signal.setitimer(signal.ITIMER_REAL, delay)
-                    box.extend(map(next, (it,)))  # one C call: what next() returned is stored before any handler can run
+                    # one C call: what next() returned is stored before any handler can run
+                    box.extend(map(next, (it,)))
                     signal.setitimer(signal.ITIMER_REAL, 0)
                     if not box:
                         break
@@ -355,7 +365,8 @@ def test_interrupts_at_random_moments_lose_and_double_nothing(load, daemon):
                         np.testing.assert_array_equal(image, expected_fixed(int(i), epoch))
                     got += index.tolist()
                 images = _labels = index = None
-            # A batch whose next() was interrupted in its very last step is lost to the caller; nothing comes twice or mixed up.
+            # A batch whose next() was interrupted in its very last step is lost to the caller; nothing comes twice or
+            # mixed up.
             assert got == sorted(set(got)) and len(got) >= 400 - 4 * interrupts
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

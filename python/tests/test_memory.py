@@ -1,4 +1,6 @@
-"""The life of a batch's memory: a slot is given back when its last array or tensor is gone, never before, never twice."""
+"""The life of a batch's memory: a slot is given back when its last array or tensor is gone, never before, never
+twice.
+"""
 
 from __future__ import annotations
 
@@ -75,10 +77,14 @@ def test_any_view_keeps_the_slot(load, daemon, keeper):
 
 
 def test_what_is_dropped_runs_no_python_code(load, daemon):
-    """A callback that ran some could run a signal handler, whose exception (Ctrl-C) the interpreter would print and forget."""
+    """A callback that ran some could run a signal handler, whose exception (Ctrl-C) the interpreter would print and
+    forget.
+    """
     loader, batch = one_batch(load, daemon, transform=CROP)
     root = batch[0].base
-    watched = [w for x in (root, loader, loader._session()) for w in weakref.getweakrefs(x) if w.__callback__ is not None]
+    watched = [
+        w for x in (root, loader, loader._session()) for w in weakref.getweakrefs(x) if w.__callback__ is not None
+    ]
     assert len(watched) == 3  # of the root, and two of the loader
     for w in watched:
         assert type(w.__callback__) in (types.BuiltinFunctionType, functools.partial), w.__callback__
@@ -124,7 +130,9 @@ def test_forgetting_a_loader_whose_daemon_has_gone_prints_nothing(heard, load, d
 
 
 def test_ctrl_c_between_batches_is_never_lost(load):
-    """Every exception of a signal handler is raised in the loop, whenever it comes: 5 ms steps in C, arrays that die at their end."""
+    """Every exception of a signal handler is raised in the loop, whenever it comes: 5 ms steps in C, arrays that die at
+    their end.
+    """
 
     class Interrupt(BaseException):
         pass
@@ -383,7 +391,9 @@ def test_torch_float_ragged_and_copies(load, torch):
 
 
 def test_torch_autograd_keeps_the_slot(load, daemon, torch):
-    loader, (images, labels) = one_batch(load, daemon, transform=[*CROP, larder.ops.Normalize("imagenet")], output="torch")
+    loader, (images, labels) = one_batch(
+        load, daemon, transform=[*CROP, larder.ops.Normalize("imagenet")], output="torch"
+    )
     w = torch.ones(3, 8, 10, requires_grad=True)
     loss = (images * w).sum()  # the graph holds images for the backward pass
     del images, labels

@@ -15,27 +15,39 @@ from larder.ops import recipe
 
 
 def test_every_op_serialises():
-    assert recipe(ops.Resize(256)) == [{"name": "Resize", "args": {"size": 256, "interpolation": "bilinear", "antialias": True}}]
+    assert recipe(ops.Resize(256)) == [
+        {"name": "Resize", "args": {"size": 256, "interpolation": "bilinear", "antialias": True}}
+    ]
     assert recipe([ops.HFlip()]) == [{"name": "RandomHorizontalFlip", "args": {"p": 0.5}}]
     assert recipe(ops.RandomResizedCrop(224, scale=(0.2, 1)))[0]["args"] == {
         "size": 224, "scale": [0.2, 1], "ratio": [0.75, 4 / 3], "interpolation": "bilinear", "antialias": True,
     }  # fmt: skip
     assert recipe(ops.Normalize("imagenet")) == [{"name": "Normalize", "args": {"mean": "imagenet"}}]
-    assert recipe(ops.Normalize(np.array([0.5, 0.5, 0.5]), (np.float32(0.25),) * 3))[0]["args"] == {"mean": [0.5] * 3, "std": [0.25] * 3}
+    assert recipe(ops.Normalize(np.array([0.5, 0.5, 0.5]), (np.float32(0.25),) * 3))[0]["args"] == {
+        "mean": [0.5] * 3,
+        "std": [0.25] * 3,
+    }
     assert recipe(ops.ColorJitter(0.4, hue=(-0.1, 0.1)))[0]["args"] == {
         "brightness": 0.4,
         "contrast": 0.0,
         "saturation": 0.0,
         "hue": [-0.1, 0.1],
     }
-    assert recipe(ops.ToDtype(np.float32, layout="HWC"))[0]["args"] == {"dtype": "float32", "scale": True, "layout": "HWC"}
+    assert recipe(ops.ToDtype(np.float32, layout="HWC"))[0]["args"] == {
+        "dtype": "float32",
+        "scale": True,
+        "layout": "HWC",
+    }
     rest = (ops.ToTensor(), ops.ToImage(), ops.PILToTensor(), ops.Grayscale(), ops.RandomVerticalFlip(0.1))
-    assert [o["name"] for o in recipe(rest)] == "ToTensor ToImage PILToTensor Grayscale RandomVerticalFlip".split()  # fmt: skip
+    names = [o["name"] for o in recipe(rest)]
+    assert names == ["ToTensor", "ToImage", "PILToTensor", "Grayscale", "RandomVerticalFlip"]
     assert recipe(None) == recipe([]) == recipe(ops.Compose([])) == []
 
 
 def test_nesting_is_flattened():
-    nested = ops.Compose([ops.CenterCrop(4), [ops.HFlip(), ops.Compose((ops.ToTensor(),))], {"name": "X", "args": {"a": np.int64(1)}}])
+    nested = ops.Compose(
+        [ops.CenterCrop(4), [ops.HFlip(), ops.Compose((ops.ToTensor(),))], {"name": "X", "args": {"a": np.int64(1)}}]
+    )
     assert [o["name"] for o in recipe(nested)] == ["CenterCrop", "RandomHorizontalFlip", "ToTensor", "X"]
     endless: list = []
     endless.append(endless)

@@ -137,14 +137,18 @@ def test_a_fork_while_another_thread_waits(load, daemon):
 def test_exit_without_close_detaches(daemon):
     code = f"import larder; l = larder.Loader('fake:9', batch_size=3, endpoint={daemon.path!r}, job='x'); next(iter(l))"
     env = {**os.environ, "PYTHONPATH": str(HERE.parent)}
-    out = subprocess.run([sys.executable, "-X", "dev", "-c", code], env=env, capture_output=True, text=True, timeout=60, check=True)
+    out = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", code], env=env, capture_output=True, text=True, timeout=60, check=True
+    )
     assert out.stderr == ""
     eventually(lambda: daemon.detached == ["x"])
 
 
 def test_ctrl_c_ends_a_script_cleanly(daemon):
     daemon.hold = True
-    code = f"import larder; l = larder.Loader('fake:9', batch_size=3, endpoint={daemon.path!r}, job='x')\nfor b in l: pass"
+    code = (
+        f"import larder; l = larder.Loader('fake:9', batch_size=3, endpoint={daemon.path!r}, job='x')\nfor b in l: pass"
+    )
     env = {**os.environ, "PYTHONPATH": str(HERE.parent)}
     p = subprocess.Popen([sys.executable, "-c", code], env=env, stderr=subprocess.PIPE, text=True)
     eventually(lambda: len(daemon.attached()) == 1 and daemon.attached()[0].epoch == 0)
@@ -188,12 +192,20 @@ def test_explicit_wins(monkeypatch):
 
 
 def test_torchrun_over_two_nodes(monkeypatch):
-    for k, v in {"RANK": "5", "WORLD_SIZE": "8", "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "r"}.items():
+    for k, v in {
+        "RANK": "5",
+        "WORLD_SIZE": "8",
+        "GROUP_RANK": "1",
+        "GROUP_WORLD_SIZE": "2",
+        "TORCHELASTIC_RUN_ID": "r",
+    }.items():
         monkeypatch.setenv(k, v)
     monkeypatch.setenv("SLURM_PROCID", "1")  # one Slurm task per node starts torchrun: no contradiction
     monkeypatch.setenv("SLURM_NTASKS", "2")
     for given in ((None, None), (5, 8)):
-        with pytest.raises(larder.InvalidError, match="machine 1 of 2 .*8 ranks on several machines does not work yet") as e:
+        with pytest.raises(
+            larder.InvalidError, match=r"machine 1 of 2 .*8 ranks on several machines does not work yet"
+        ) as e:
             find(*given)
         assert (e.value.reason, e.value.subject) == ("UNSUPPORTED", "num_nodes") and "id % 2 == 1" in e.value.hint
     assert find(1, 4) == Place(1, 4, source="rank=")  # what the hint says: the ranks of this machine alone
@@ -209,17 +221,21 @@ def test_slurm(monkeypatch):
         monkeypatch.setenv(k, v)
     assert find(None, None) == Place(2, 4, source="SLURM_PROCID/SLURM_NTASKS")
     monkeypatch.setenv("SLURM_NNODES", "2")
-    with pytest.raises(larder.InvalidError, match="machine 0 of 2 .*does not work yet"):
+    with pytest.raises(larder.InvalidError, match=r"machine 0 of 2 .*does not work yet"):
         find(None, None)
     monkeypatch.setenv("SLURM_NNODES", "1")
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "4")
-    with pytest.raises(larder.InvalidError, match="RANK/WORLD_SIZE says rank 1 of 4, SLURM_PROCID/SLURM_NTASKS says rank 2 of 4"):
+    with pytest.raises(
+        larder.InvalidError, match="RANK/WORLD_SIZE says rank 1 of 4, SLURM_PROCID/SLURM_NTASKS says rank 2 of 4"
+    ):
         find(None, None)
 
 
 def test_torch_distributed_comes_first(monkeypatch):
-    fake = types.SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, get_rank=lambda: 1, get_world_size=lambda: 2)
+    fake = types.SimpleNamespace(
+        is_available=lambda: True, is_initialized=lambda: True, get_rank=lambda: 1, get_world_size=lambda: 2
+    )
     monkeypatch.setitem(sys.modules, "torch.distributed", fake)
     assert find(None, None) == Place(1, 2, source="torch.distributed")
     monkeypatch.setenv("RANK", "0")
@@ -270,7 +286,9 @@ def test_names(monkeypatch):
 
 
 def test_names_of_loaders_that_one_rank_has_alone(monkeypatch):
-    """Every rank may have one, of one name in no two of them, and the names that ranks share do not depend on how many each has."""
+    """Every rank may have one, of one name in no two of them, and the names that ranks share do not depend on how many
+    each has.
+    """
     monkeypatch.setattr(_ranks, "_ordinals", iter(range(100)))
     monkeypatch.setattr(_ranks, "_alone", iter(range(100)))
     for k, v in {"RANK": "1", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "run"}.items():
@@ -291,9 +309,16 @@ train = larder.Loader("fake:60", batch_size=5, endpoint={daemon.path!r}, return_
 val = larder.Loader("fake:30", batch_size=5, endpoint={daemon.path!r}, return_index=True)
 print(json.dumps([train.job, val.job, [int(i) for *_, x in train for i in x], [int(i) for *_, x in val for i in x]]))
 """
-    env = {**os.environ, "PYTHONPATH": str(HERE.parent), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1234"}
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(HERE.parent),
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "1234",
+    }
     ranks = [
-        subprocess.Popen([sys.executable, "-c", code], env={**env, "RANK": str(r)}, stdout=subprocess.PIPE, text=True) for r in range(2)
+        subprocess.Popen([sys.executable, "-c", code], env={**env, "RANK": str(r)}, stdout=subprocess.PIPE, text=True)
+        for r in range(2)
     ]
     import json
 

@@ -9,8 +9,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from harness import Training  # noqa: E402
-from real import Daemon, draw  # noqa: E402
+from harness import Training
+from real import Daemon, draw
 
 SAMPLES = 560
 BATCHES = 18  # of 32

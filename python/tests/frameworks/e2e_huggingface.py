@@ -1,6 +1,7 @@
-"""Accelerate or Hugging Face's Trainer, the real package: train, checkpoint, kill, resume, count what the model was trained on.
+"""Accelerate or Hugging Face's Trainer, the real package: train, checkpoint, kill, resume, count what it trained on.
 
-The script is that of the environment: the Trainer's where transformers is installed, else Accelerate's (Accelerate alone).
+The script is that of the environment: the Trainer's where transformers is installed, else Accelerate's (Accelerate
+alone).
 """
 
 from __future__ import annotations

@@ -46,7 +46,9 @@ def test_smaller_batches(training):
 
 
 def test_larger_batches_end_the_epoch_early(training):
-    """As docs/resume.md warns: Lightning takes the length before it loads the state, and stops by that count. Later epochs are whole."""
+    """As docs/resume.md warns: Lightning takes the length before it loads the state, and stops by that count. Later
+    epochs are whole.
+    """
     t = training("with_lightning.py", every=8)
     t.run(KILLED, die=11)
     t.run(batch=64, job="train again")

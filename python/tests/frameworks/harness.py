@@ -1,4 +1,6 @@
-"""Runs a training script again and again, as whoever restarts it after a crash does, and counts what it was trained on."""
+"""Runs a training script again and again, as whoever restarts it after a crash does, and counts what it was trained
+on.
+"""
 
 from __future__ import annotations
 
@@ -79,6 +81,8 @@ class Training:
         for epoch, ids in by_epoch.items():
             twice = [i for i, n in Counter(ids).items() if n > 1]
             lost = len(set(range(samples)) - set(ids))
-            assert not twice and len(ids) == samples, f"epoch {epoch}: {lost} of {samples} lost, {len(twice)} twice; {told}"
+            assert not twice and len(ids) == samples, (
+                f"epoch {epoch}: {lost} of {samples} lost, {len(twice)} twice; {told}"
+            )
         if batches is not None:
             assert all(n == batches for n in sizes.values()), told

@@ -1,4 +1,6 @@
-"""What the training scripts of these tests share: the arguments, the loaders, the log of what was trained on, and how they die."""
+"""What the training scripts of these tests share: the arguments, the loaders, the log of what was trained on, and how
+they die.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ class Plan:
         self.checkpoints = self.folder / "checkpoints"
         self.epochs = int(self.given["epochs"])
         self.every = int(self.given.get("every") or 0)  # steps between two checkpoints; 0 = at the end of epochs
-        self.die = int(self.given.get("die") or 0)  # the step, counted from the first of all runs, at which the process kills itself
+        # the step, counted from the first of all runs, at which the process kills itself
+        self.die = int(self.given.get("die") or 0)
         self.log = os.open(self.folder / f"run{self.given['run']}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def say(self, **record: Any) -> None:

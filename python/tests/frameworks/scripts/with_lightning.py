@@ -39,7 +39,12 @@ else:
 saved = sorted(plan.checkpoints.glob("step=*.ckpt"), key=lambda f: int(f.stem.partition("=")[2]))
 plan.say(kind="start", resumed=int(saved[-1].stem.partition("=")[2]) if saved else 0, version=lightning.__version__)
 trainer = lightning.Trainer(
-    max_epochs=plan.epochs, accelerator="cpu", callbacks=[keep], logger=False, enable_progress_bar=False, enable_model_summary=False
+    max_epochs=plan.epochs,
+    accelerator="cpu",
+    callbacks=[keep],
+    logger=False,
+    enable_progress_bar=False,
+    enable_model_summary=False,
 )
 trainer.fit(Net(), train_dataloaders=loader, val_dataloaders=val, ckpt_path=str(saved[-1]) if saved else None)
 plan.say(kind="end")

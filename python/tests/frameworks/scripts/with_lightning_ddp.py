@@ -1,4 +1,6 @@
-"""Lightning on two ranks: the Loader is made in the hook, where torch.distributed is there to say which rank this is."""
+"""Lightning on two ranks: the Loader is made in the hook, where torch.distributed is there to say which rank this
+is.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +39,16 @@ saved = sorted(plan.checkpoints.glob("step=*.ckpt"), key=lambda f: int(f.stem.pa
 if first:
     plan.say(kind="start", resumed=int(saved[-1].stem.partition("=")[2]) if saved else 0, version=lightning.__version__)
 trainer = lightning.Trainer(
-    max_epochs=plan.epochs, accelerator="cpu", devices=2, strategy="ddp", use_distributed_sampler=False, callbacks=[keep], logger=False,
-    enable_progress_bar=False, enable_model_summary=False,
-)  # fmt: skip
+    max_epochs=plan.epochs,
+    accelerator="cpu",
+    devices=2,
+    strategy="ddp",
+    use_distributed_sampler=False,
+    callbacks=[keep],
+    logger=False,
+    enable_progress_bar=False,
+    enable_model_summary=False,
+)
 trainer.fit(Net(), ckpt_path=str(saved[-1]) if saved else None)
 if first:
     plan.say(kind="end")

@@ -1,4 +1,6 @@
-"""Hugging Face's Trainer: `get_train_dataloader`, and the state in trainer_state.json through a callback that can be exported."""
+"""Hugging Face's Trainer: `get_train_dataloader`, and the state in trainer_state.json through a callback that can be
+exported.
+"""
 
 from __future__ import annotations
 
