@@ -1,10 +1,21 @@
 """larder: batches for training jobs, prepared once per machine and handed over in shared memory.
 
-The package is the client of the ``larder`` daemon. It asks for a job, maps the ring of batches the daemon fills, and wraps each
-batch as NumPy arrays or torch tensors without copying. It prepares nothing itself. Batches belong to the caller until their last array
-is dropped; everything else belongs to the daemon.
+The package is the client of the ``larder`` daemon. It asks for a job, maps the ring of batches the daemon fills, and
+wraps each batch as NumPy arrays or torch tensors without copying. It prepares nothing itself. Batches belong to the
+caller until their last array is dropped; everything else belongs to the daemon.
 
 Start with :class:`Loader`; ``larder.ops`` has the transforms and ``larder.errors`` the tree of exceptions.
+
+Its modules are layers; each imports those before it only (python/tests/test_layers.py):
+
+1. ``_messages``, ``_stats``, ``errors``, ``_wire``: what is said, and what can go wrong.
+2. ``_ring``, ``_lease``, ``_board``, ``_received``, ``_session``: one connection, its shared memory, its batches.
+3. ``_environ``, ``_daemon``: finding the daemon or starting it.
+4. ``ops``, ``_torch``, ``_device``, ``_checks``, ``_ranks``, ``_arguments``: what a script asks for.
+5. ``_seat``, ``_detach``, ``_finalizer``, ``_run``, ``_shared``: the state of one Loader, and what it must release.
+6. ``_rivals``, ``_registration``, ``_connection``: a registered and attached connection, made anew when it ends.
+7. ``_waits``, ``_reconnect``, ``_epoch``, ``_audit``: an epoch, batch by batch.
+8. ``_facts``, ``_resume``, ``_loader``: the Loader.
 """
 
 from . import errors, ops

@@ -1,7 +1,8 @@
-"""LARDER_AUDIT_LOG: a log of what this process was given, for `larder audit`, which believes nobody else. docs/format/audit.md has the form.
+"""LARDER_AUDIT_LOG: a log of what this process was handed, which `larder audit` checks (docs/format/audit.md).
 
-One file per process, one write per record. A batch is noted before it counts as handed out, with a checksum of its bytes, and again when the
-step is over, which is when the next one is asked for; a batch that was dropped before has no second checksum, for its memory may be in use.
+An observer of epochs (see _run.Observer) writes it: one file per process, one write per record. A batch is noted before
+it counts as handed out, with a checksum of its bytes, and again when the step is over, which is when the next batch is
+asked for. A batch that was dropped before that has no second checksum, because its memory may be in use again.
 """
 
 from __future__ import annotations
@@ -12,19 +13,19 @@ import threading
 import time
 import weakref
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from . import _parts, _restart, _wire
+from . import _messages, _seat, _wire
+from ._lease import Lease
+from ._messages import Empty, EpochEnd, JobRequest, Sizes
+from ._ring import Ring
+from ._run import Run
+from ._session import Session
+from ._shared import Shared
 from ._version import __version__
 from .errors import Error, InvalidError
-
-if TYPE_CHECKING:
-    from ._loader import Batch, Loader
-    from ._parts import Run
-    from ._ring import Ring
-    from ._session import Lease, Session
 
 _VERSION = 1
 _log: _Log | None = None
@@ -37,7 +38,7 @@ class _Log:
     def __init__(self, folder: str) -> None:
         self.pid = os.getpid()
         self.folder = folder
-        self.noted = (0, 0)  # lines that are written, and their bytes; one object, so that no interrupt comes between the two
+        self.noted = (0, 0)  # lines written, and their bytes; one object, so that no interrupt splits them
         self.runs = 0
         self.lock = threading.Lock()  # Loaders of several threads write to it
         try:
@@ -47,9 +48,12 @@ class _Log:
             weakref.finalize(self, self.file.close)
         except OSError as e:
             raise InvalidError(
-                f"LARDER_AUDIT_LOG={folder}: {e.strerror}", subject=folder, hint="name a folder that may be written to, or unset it"
+                f"LARDER_AUDIT_LOG={folder}: {e.strerror}",
+                subject=folder,
+                hint="name a folder that may be written to, or unset it",
             ) from e
-        self.write(r="log", v=_VERSION, pid=self.pid, client=f"python/{__version__}", boot=time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+        boot = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        self.write(r="log", v=_VERSION, pid=self.pid, client=f"python/{__version__}", boot=boot)
 
     def write(self, **record: Any) -> None:
         """Appends a record."""
@@ -64,7 +68,9 @@ class _Log:
                 if self.file.write(line) != len(line):
                     raise OSError(0, "the disk is full")
             except OSError as e:
-                raise InvalidError(f"the audit log in {self.folder} cannot be written: {e.strerror}", subject=self.folder) from e
+                raise InvalidError(
+                    f"the audit log in {self.folder} cannot be written: {e.strerror}", subject=self.folder
+                ) from e
             self.noted = (lines + 1, now + len(line))
 
 
@@ -95,72 +101,75 @@ def checksum(ring: Ring, root: Any, rows: int) -> int:
     for f in ring.fields.values():
         value = ring.array(root, f, rows)
         for a in value if isinstance(value, list) else (value,):
-            crc = zlib.crc32(np.ascontiguousarray(a).reshape(-1).view(np.uint8), crc)
+            crc = zlib.crc32(np.ascontiguousarray(a).reshape(-1).view(np.uint8).data, crc)
     return crc
 
 
 class RunLog:
-    """What is noted of one epoch."""
+    """The observer that notes one epoch."""
 
-    def __init__(self, log: _Log, loader: Loader, run: Run, answer: dict[str, Any]) -> None:
+    def __init__(self, log: _Log, shared: Shared, run: Run, sizes: Sizes) -> None:
         self.log = log
         with log.lock:
             log.runs += 1
             self.number = log.runs
         self.next = 0  # the first step that is not noted
-        self.held: tuple[int, Lease, Ring, int] | None = None  # the batch that was returned last: its step, and its rows
-        job = loader._job
-        spec = job.get("spec") or {}
+        self.held: tuple[int, Lease, Ring, int] | None = None  # the last batch handed out: step, lease, ring, rows
+        job, spec, loaded = shared.job, shared.described, shared.loaded
+        base = loaded.token.get("sum") if sizes.get("whole") and loaded is not None else ""
         start = {
-            "job": loader._name,
+            "job": shared.name,
             "id": int(job.get("id") or 0),
-            "registered": _restart.identity(job)[1],
-            "rank": loader._place.rank,
+            "registered": _seat.identity(job)[1],
+            "rank": shared.rank,
             "world": int(spec.get("worldSize") or 1),
-            "inc": loader._held.incarnation if loader._held is not None else 0,
+            "inc": shared.held.incarnation if shared.held is not None else 0,
             "epoch": run.epoch,
-            "n": int(answer.get("whole") or answer.get("numSamples") or job.get("subsetSize") or 0),
-            "base": str(json.loads(loader._loaded.text).get("sum") or "") if answer.get("whole") and loader._loaded is not None else "",
+            "n": int(sizes.get("whole") or sizes.get("numSamples") or job.get("subsetSize") or 0),
+            "base": str(base or ""),
             "batch": int(spec.get("batchSize") or 0),
             "drop_last": bool(spec.get("dropLast", False)),
             "even": str(spec.get("even") or ""),
             "on_error": str(spec.get("onError") or ""),
             "dataset": str(spec.get("dataset") or ""),
-            **_source(run.session, loader._name, str(spec.get("dataset") or ""), run.epoch),
+            **_source(run.session, shared.name, str(spec.get("dataset") or ""), run.epoch),
         }
         log.write(r="epoch", run=self.number, start=start)
 
     def write(self, kind: str, **record: Any) -> None:
-        """Notes something of this epoch; in a forked child it is not this process's to note."""
+        """Notes something of this epoch; a forked child does not write into its parent's log."""
         if self.log.pid == os.getpid():
             self.log.write(r=kind, run=self.number, **record)
 
-    def comes(self, ring: Ring, header: _wire.BatchHeader) -> None:
-        """Notes a batch as received."""
+    def received(self, ring: Ring, header: _wire.BatchHeader) -> None:
+        """Notes a batch before it is handed out."""
         root = ring.root(header)
         index = ring.fields.get("index")
         ids = None if index is None else np.asarray(ring.array(root, index, header.rows)).tolist()
         bad = [int(q.get("id") or 0) for q in (header.report or {}).get("quarantined") or ()]
-        self.write("batch", step=header.step, ids=ids, rows=header.rows, bad=bad, hash=checksum(ring, root, header.rows))
+        crc = checksum(ring, root, header.rows)
+        self.write("batch", step=header.step, ids=ids, rows=header.rows, bad=bad, hash=crc)
         self.next = header.step + 1
 
-    def returned(self, run: Run) -> None:
-        """Remembers the batch that was handed out now, and notes one that came without a frame."""
+    def handed_out(self, run: Run) -> None:
+        """Remembers the batch that is handed out, and notes one that came without a frame."""
         ring = run.session.ring
         frame, _, head, board = run.mark
         lease: Any = None if frame is None else frame.taken
         if board is not None and board.head > head:
-            seq, _, generation, slot, rows, epoch, step, rank = board.unpack(board.page, board.base + (((board.head - 1) & board.mask) << 6))
+            at = board.base + (((board.head - 1) & board.mask) << 6)
+            seq, _, generation, slot, rows, epoch, step, rank = board.unpack(board.page, at)
             lease = board.held.get(slot)
             if seq == board.head and ring is not None:
-                self.comes(ring, _wire.BatchHeader(0, slot, generation, slot * ring.slot_bytes, epoch, step, rank, rows, None))
+                offset = slot * ring.slot_bytes
+                self.received(ring, _wire.BatchHeader(0, slot, generation, offset, epoch, step, rank, rows, None))
                 self.held = (step, lease, ring, rows)
             return
         if ring is not None and frame is not None and frame.batch is not None:
             self.held = (frame.batch.step, lease, ring, frame.batch.rows)
 
-    def over(self, run: Run) -> None:
-        """The step is over: the next batch was asked for."""
+    def asked(self, run: Run) -> None:
+        """Notes that the step before is over, with the checksum of its batch if it still lives."""
         held, self.held = self.held, None
         if held is not None:
             step, lease, ring, rows = held
@@ -173,54 +182,49 @@ class RunLog:
             self.write("missed", step=self.next, to=run.next_step())
             self.next = run.next_step()
 
-    def goes_on(self, step: int) -> None:
-        """The same epoch goes on with another session."""
+    def reconnected(self, step: int) -> None:
+        """Notes that another session continues the epoch."""
         self.write("on", step=step)
         self.next = step
 
-    def ends(self, end: dict[str, Any]) -> None:
-        """The epoch is complete."""
-        account = end.get("account")
-        if account is not None:
-            names = ("subset", "delivered", "quarantined", "dropped", "removed")
-            account = {**{k: int(account.get(k) or 0) for k in names}, "state": str(account.get("state") or "")}
+    def ended(self, end: EpochEnd) -> None:
+        """Notes the end of the epoch, with its account when this rank was the last one."""
+        ledger = end.get("account")
+        account: dict[str, int | str] | None = None
+        if ledger is not None:
+            account = {
+                "subset": int(ledger.get("subset") or 0),
+                "delivered": int(ledger.get("delivered") or 0),
+                "quarantined": int(ledger.get("quarantined") or 0),
+                "dropped": int(ledger.get("dropped") or 0),
+                "removed": int(ledger.get("removed") or 0),
+                "state": str(ledger.get("state") or ""),
+            }
         self.write("end", batches=int(end.get("batches") or 0), samples=int(end.get("samples") or 0), account=account)
 
-    def left(self, why: str) -> None:
-        """The epoch was given up."""
+    def abandoned(self, why: str) -> None:
+        """Notes that the epoch was given up."""
         self.write("left", why=why)
 
-
-class Epoch(_parts.Epoch):
-    """The iterator of an epoch that is logged."""
-
-    __slots__ = ()
-
-    def __next__(self) -> Batch:
-        log: RunLog = self._run.audit  # type: ignore[assignment]
-        log.over(self._run)
-        batch = super().__next__()
-        log.returned(self._run)
-        return batch
+    def saved(self, step: int, token: str | None) -> None:
+        """Notes that a state was saved, by the checksum of its token."""
+        self.write("saved", step=step, token=token)
 
 
-def begin(loader: Loader, run: Run, answer: dict[str, Any]) -> RunLog | None:
+def observe(shared: Shared, run: Run, sizes: Sizes) -> RunLog | None:
     """The log of an epoch that begins; None when LARDER_AUDIT_LOG is not set."""
     log = _process()
-    return None if log is None else RunLog(log, loader, run, answer)
-
-
-def left(run: Run | None, why: str) -> None:
-    """Notes that an epoch is given up, if one runs and is logged."""
-    if run is not None and run.audit is not None and not run.done:
-        run.audit.left(why)
+    return None if log is None else RunLog(log, shared, run, sizes)
 
 
 def _source(s: Session, job: str, dataset: str, epoch: int) -> dict[str, str]:
-    """Where the samples of an epoch come from, as far as the daemon says. These calls look at no file: an audit must not have changes noticed."""
+    """Where the samples of an epoch come from, as far as the daemon says.
+
+    These calls look at no file: an audit must not be what makes the daemon notice changes.
+    """
     try:
-        known = s.call("ListDatasets", {}, time.monotonic() + 5.0).get("datasets") or []
-        about = s.call("DescribeJob", {"name": job}, time.monotonic() + 5.0).get("job") or {}
+        known = s.call(_messages.LIST_DATASETS, Empty(), time.monotonic() + 5.0).get("datasets") or []
+        about = s.call(_messages.DESCRIBE_JOB, JobRequest(name=job), time.monotonic() + 5.0).get("job") or {}
     except Error:
         return {"subset": f"(of epoch {epoch})"}
     subset = str((about.get("spec") or {}).get("subset") or "")
@@ -228,5 +232,9 @@ def _source(s: Session, job: str, dataset: str, epoch: int) -> dict[str, str]:
         subset = f"(of epoch {epoch})"  # another rank has changed it since
     return {
         "subset": subset,
-        "fingerprint": next((str(d.get("fingerprint") or "") for d in known if dataset in (d.get("name"), d.get("uri"))), ""),
+        "fingerprint": next((str(d.get("fingerprint") or "") for d in known if _named(d, dataset)), ""),
     }
+
+
+def _named(d: _messages.DatasetMessage, dataset: str) -> bool:
+    return dataset in (d.get("name"), d.get("uri"))

@@ -1,8 +1,8 @@
-"""The board of a ring: shared memory in which the daemon posts batches, so that a batch that is ready costs no system call.
+"""The board of a ring: shared memory in which the daemon posts batches, so that a ready batch costs no system call.
 
-What is posted and what comes over the socket are one sequence: a post says how many frames of the stream were sent before it. The
-batch of a slot is built ahead, when the slot is given back: then next() only has to look at the post and to hand it out. It counts as
-handed out when ``head`` has passed its post, in one assignment, so that an interrupt cannot split it.
+Posts and frames of the socket are one sequence: a post says how many frames of the stream were sent before it. The
+batch of a slot is built ahead, when the slot is released: ``next()`` then only reads the post and hands the batch out.
+A batch counts as handed out when ``head`` has passed its post. That is one assignment, so an interrupt cannot split it.
 """
 
 from __future__ import annotations
@@ -10,27 +10,33 @@ from __future__ import annotations
 import os
 import struct
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from . import _args, _wire
+from . import _lease, _torch, _wire
+from ._lease import Lease, Queue
+from ._messages import AttachResponse
 from ._ring import Field, Ring
 from ._wire import Frame
 
-if TYPE_CHECKING:
-    from ._parts import Run
-    from ._session import Lease, Session
-
 _OPEN, _WAITS, _SINCE, _POSTS, _POST_BYTES = 0, 64, 72, 128, 64
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
-_POST = struct.Struct("<QQQIIIII")  # sequence number, frames before it, generation, slot, rows, epoch, step, rank
-_FRAMES = (1 << 63) - 1  # the bit above says that a GONE is on its way: then nothing is handed out before the socket was looked at
-# Stores of one processor are seen in their order, and loads are made in theirs; elsewhere batches come over the socket.
+# Sequence number, frames before it, generation, slot, rows, epoch, step, rank.
+_POST = struct.Struct("<QQQIIIII")
+# Of the second word of a post. The bit above says that a GONE is on its way: then the socket is read before any batch.
+_FRAMES = (1 << 63) - 1
+# These processors show stores in their order, and make loads in theirs; elsewhere batches come over the socket.
 _ORDERED = os.uname().machine in ("x86_64", "i686", "amd64")
 
 
-def of(ring: Ring, attach: dict[str, Any], held: dict[int, Frame | Lease]) -> Board | None:
+class Reader(Protocol):
+    """An epoch that takes batches from a board; ``board`` is set while it may do so without reading the socket."""
+
+    board: Board | None
+
+
+def of(ring: Ring, attach: AttachResponse, held: dict[int, Frame | Lease]) -> Board | None:
     """The board that RING announces, opened; None when there is none, or when this machine cannot read it."""
     at, posts = int(attach.get("board") or 0), int(attach.get("posts") or 0)
     rows = int(attach.get("rows") or ((attach.get("job") or {}).get("spec") or {}).get("batchSize") or 0)
@@ -42,11 +48,14 @@ def of(ring: Ring, attach: dict[str, Any], held: dict[int, Frame | Lease]) -> Bo
 
 
 class Board:
-    """The client's end. ``next()`` uses it under the Loader's lock; ``prepare`` and ``close`` may come from any thread."""
+    """The client's end.
+
+    ``next()`` uses it under the Loader's lock; ``prepare`` and ``close`` may be called in any thread.
+    """
 
     __slots__ = (
-        "at", "base", "closed", "fence", "frame", "frames", "head", "held", "mask", "most", "page", "ready", "ring", "rows",
-        "run", "torch", "unpack", "views",
+        "at", "base", "closed", "fence", "frame", "frames", "head", "held", "mask", "most", "page", "reader", "ready",
+        "ring", "rows", "torch", "unpack", "views",
     )  # fmt: skip
 
     def __init__(self, ring: Ring, at: int, posts: int, rows: int, held: dict[int, Frame | Lease]) -> None:
@@ -55,7 +64,7 @@ class Board:
         self.at, self.base, self.mask = at, at + _POSTS, posts - 1
         self.rows = rows  # of a batch that can be built ahead
         self.held = held
-        self.most = ring.slots - min(2, ring.slots - 2)  # fewer may be held for a batch to be handed out without a copy
+        self.most = ring.slots - min(2, ring.slots - 2)  # as many held batches or more: the next one is a copy
         self.unpack = _POST.unpack_from
         self.head = 0  # sequence number of the last post that was taken
         self.frames = 0  # of the stream, taken when ``head`` was
@@ -63,13 +72,13 @@ class Board:
         self.ready: dict[int, tuple[tuple[Any, ...], Lease]] = {}  # by slot: built ahead
         self.views: list[tuple[Any, ...]] = []  # of a whole batch: shape, dtype, offset, strides
         self.torch = False
-        self.run: Run | None = None  # the epoch that takes from here without looking at the socket
+        self.reader: Reader | None = None  # the epoch that takes batches from here without reading the socket
         self.closed = False
         self.fence = threading.Lock()
         _U32.pack_into(self.page, at + _OPEN, 1)
 
-    def shows(self, fields: list[Field], torch: bool) -> None:
-        """Says what a batch is made of."""
+    def describe(self, fields: list[Field], torch: bool) -> None:
+        """Sets what a batch is made of, and whether it is made of tensors."""
         root = np.frombuffer(self.page, dtype=np.uint8, count=self.ring.slot_bytes)
         for f in fields:
             self.ring.array(root, f, self.rows)  # raises when a slot cannot have that
@@ -104,7 +113,7 @@ class Board:
             self.head, self.frame = self.head + 1, None
 
     def sleeps(self, frames: int) -> bool:
-        """Asks to be woken by the next post; False when there is one for which ``frames`` of the stream are enough."""
+        """Asks the daemon to wake this client at the next post; False when one is there after ``frames`` frames."""
         _U32.pack_into(self.page, self.at + _WAITS, 1)
         with self.fence:  # the store is seen before the load below is made
             pass
@@ -115,39 +124,41 @@ class Board:
         return False
 
     def woken(self) -> None:
-        """Takes the request to be woken back."""
+        """Cancels the request to be woken."""
         _U32.pack_into(self.page, self.at + _WAITS, 0)
 
     def waits(self, since: float) -> None:
-        """Tells the daemon since when next() waits, by ``time.monotonic()``; 0 = it does not."""
+        """Shows the daemon since when next() waits, by ``time.monotonic()``; 0 = it does not wait."""
         _U64.pack_into(self.page, self.at + _SINCE, int(since * 1e9))
 
-    def serve(self, run: Run) -> None:
-        """From now on ``run`` takes what is posted for it without further looks."""
+    def serve(self, reader: Reader) -> None:
+        """From now on ``reader`` takes what is posted for it without reading the socket."""
         if not self.closed:
-            self.run = run
-            run.board = self
+            self.reader = reader
+            reader.board = self
 
     def stop(self) -> None:
-        """No epoch takes from here any more without looking."""
-        run, self.run = self.run, None
-        if run is not None:
-            run.board = None
+        """Ends that: every further batch is taken after a look at the socket."""
+        reader, self.reader = self.reader, None
+        if reader is not None:
+            reader.board = None
 
-    def prepare(self, session: Session, slot: int) -> None:
-        """Builds the next batch of a slot that was given back."""
+    def prepare(self, queue: Queue, slot: int) -> None:
+        """Builds the next batch of a slot that was released; its lease goes to ``queue`` when its arrays die."""
         if self.closed or slot in self.ready:
             return
         size = self.ring.slot_bytes
         root = np.frombuffer(self.page, np.uint8, size, slot * size)
-        values = [np.ndarray(shape, dtype, root, offset, strides) for shape, dtype, offset, strides in self.views]
+        values: list[Any] = [
+            np.ndarray(shape, dtype, root, offset, strides) for shape, dtype, offset, strides in self.views
+        ]
         if self.torch:
-            values = [_args.to_torch(v) for v in values]
-        lease = session.lease(root, None, slot, 0)
+            values = [_torch.tensors(v) for v in values]
+        lease = _lease.watch(queue, root, None, slot, 0)
         self.ready[slot] = (tuple(values), lease)
 
     def close(self) -> None:
-        """Lets go of what was built ahead."""
+        """Drops what was built ahead."""
         self.closed = True
         self.stop()
         self.ready.clear()

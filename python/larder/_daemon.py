@@ -1,7 +1,8 @@
 """Finding the daemon of this user, or starting it; the result is a Session after HELLO.
 
-Several processes may need the daemon at the same moment: one of them takes a file lock beside the socket and starts it, the others wait
-for the socket. A daemon started here lives in a session of its own and stops by itself when nobody used it for a while.
+Several processes may need the daemon at the same moment: one of them takes a file lock beside the socket and starts it,
+the others wait for the socket. A daemon started here lives in a session of its own and stops by itself when nobody used
+it for a while.
 """
 
 from __future__ import annotations
@@ -46,12 +47,15 @@ def socket_path(endpoint: str | None) -> tuple[str, bool]:
         raise InvalidError(
             f"endpoint {path!r} is not a Unix socket",
             subject="endpoint",
-            hint="batches are handed over in shared memory, so the daemon runs on this machine: give the path of its socket",
+            hint="batches are handed over in shared memory, so the daemon runs on this machine: "
+            "give the path of its socket",
         )
     path = os.path.abspath(path)
     if len(os.fsencode(path)) > _SUN_PATH:
         raise InvalidError(
-            f"the socket path {path!r} is longer than the {_SUN_PATH} bytes Linux allows", subject="endpoint", hint="choose a shorter one"
+            f"the socket path {path!r} is longer than the {_SUN_PATH} bytes Linux allows",
+            subject="endpoint",
+            hint="choose a shorter one",
         )
     return path, bool(named)
 
@@ -68,12 +72,15 @@ class Stop(NamedTuple):
         return StoppedError(
             f"the larder daemon at {path} was stopped by {self.by} at {self.at}",
             subject=path,
-            hint="run the script again, or `larder serve`; next() of this loader goes on once a daemon serves the socket",
+            hint="run the script again, or `larder serve`; "
+            "next() of this loader goes on once a daemon serves the socket",
         )
 
 
 def last_stop(path: str) -> Stop | None:
-    """The stop after which no daemon has served the socket, where root, this user or the folder's owner left its mark."""
+    """The stop after which no daemon has served the socket, where root, this user or the folder's owner left its
+    mark.
+    """
     try:
         fd = os.open(path + ".stopped", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(fd, "rb") as f:
@@ -117,7 +124,9 @@ def open_session(endpoint: str | None, timeout: float, known: str = "") -> Sessi
                 ) from None
             if time.monotonic() > deadline:
                 raise DeadlineError(
-                    f"waited in vain for a larder daemon at {path}: {e}", subject=path, hint=f"its log is {_log_path(path)}"
+                    f"waited in vain for a larder daemon at {path}: {e}",
+                    subject=path,
+                    hint=f"its log is {_log_path(path)}",
                 ) from None
         _start(path, deadline, known)
 
@@ -151,13 +160,17 @@ def _connect(path: str, deadline: float) -> Session:
             raise _NobodyThere(os.strerror(e.errno or 0).lower()) from None
         except TimeoutError:
             raise DeadlineError(
-                f"waited in vain for the daemon at {path} to accept a connection", subject=path, hint="`larder doctor` looks further"
+                f"waited in vain for the daemon at {path} to accept a connection",
+                subject=path,
+                hint="`larder doctor` looks further",
             ) from None
         except OSError as e:
             denied = e.errno in (errno.EACCES, errno.EPERM)
             who = "; a daemon serves its own user, root and the members of its socket_group" if denied else ""
             raise UnavailableError(
-                f"cannot connect to {path}: {e.strerror or e}{who}", subject=path, hint="name another socket with LARDER_SOCKET"
+                f"cannot connect to {path}: {e.strerror or e}{who}",
+                subject=path,
+                hint="name another socket with LARDER_SOCKET",
             ) from None
         session = Session(sock, path)
     except BaseException:
@@ -182,7 +195,9 @@ def find_binary() -> str | None:
     if named:
         if not os.access(named, os.X_OK):
             raise UnavailableError(
-                f"LARDER_BIN names {named}, which cannot be run", subject=named, hint="give the path of the larder binary"
+                f"LARDER_BIN names {named}, which cannot be run",
+                subject=named,
+                hint="give the path of the larder binary",
             )
         return named
     packaged = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "larder")
@@ -198,11 +213,15 @@ def _private_folder(folder: str) -> None:
         st = os.stat(folder, follow_symlinks=False)
     except OSError as e:
         raise UnavailableError(
-            f"cannot make the folder of the daemon's socket, {folder}: {e.strerror}", subject=folder, hint="set LARDER_SOCKET"
+            f"cannot make the folder of the daemon's socket, {folder}: {e.strerror}",
+            subject=folder,
+            hint="set LARDER_SOCKET",
         ) from None
     if not stat.S_ISDIR(st.st_mode) or st.st_uid != os.getuid():
         raise UnavailableError(
-            f"{folder} is not a folder of this user (uid {os.getuid()})", subject=folder, hint="remove it, or set LARDER_SOCKET"
+            f"{folder} is not a folder of this user (uid {os.getuid()})",
+            subject=folder,
+            hint="remove it, or set LARDER_SOCKET",
         )
 
 
@@ -253,13 +272,28 @@ def _log_path(path: str) -> str:
 
 def _launch(binary: str, path: str, deadline: float) -> None:
     log = _log_path(path)
-    command = [binary, "serve", "--socket", path, "--idle-exit", IDLE_EXIT, "--set", f"log.file={log}"]  # it lies in memory: kept short
+    command = [
+        binary,
+        "serve",
+        "--socket",
+        path,
+        "--idle-exit",
+        IDLE_EXIT,
+        "--set",
+        f"log.file={log}",
+    ]  # it lies in memory: kept short
     # The ready line goes to a file without a name: a pipe would kill the daemon with SIGPIPE after we are gone.
     with tempfile.TemporaryFile() as ready, open(log, "ab") as errors:
         start = errors.tell()
         try:
             daemon = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=ready, stderr=errors, cwd="/", start_new_session=True, close_fds=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=ready,
+                stderr=errors,
+                cwd="/",
+                start_new_session=True,
+                close_fds=True,
             )
         except OSError as e:
             raise UnavailableError(
@@ -274,7 +308,9 @@ def _launch(binary: str, path: str, deadline: float) -> None:
             raise
 
 
-def _await_ready(daemon: subprocess.Popen[bytes], ready: IO[bytes], deadline: float, command: list[str], log: str, start: int) -> None:
+def _await_ready(
+    daemon: subprocess.Popen[bytes], ready: IO[bytes], deadline: float, command: list[str], log: str, start: int
+) -> None:
     """Waits for the ready line; the file's offset is shared with the daemon, so it is read with pread."""
     words = " ".join(command)
     while True:
@@ -283,7 +319,9 @@ def _await_ready(daemon: subprocess.Popen[bytes], ready: IO[bytes], deadline: fl
             try:
                 json.loads(line.split(b"\n", 1)[0])
             except ValueError:
-                raise Error(f"`{words}` said {line[:200]!r} where its ready line was expected", reason="PROTOCOL", subject=log) from None
+                raise Error(
+                    f"`{words}` said {line[:200]!r} where its ready line was expected", reason="PROTOCOL", subject=log
+                ) from None
             return
         if daemon.poll() is not None:
             raise UnavailableError(

@@ -1,11 +1,13 @@
-"""Variables of the environment that begin with LARDER_ and mean nothing: one is warned of once, with the name that was probably meant."""
+"""Variables of the environment that begin with LARDER_ and mean nothing: one is warned of once, with the name that
+was probably meant.
+"""
 
 from __future__ import annotations
 
 import difflib
 import os
-import warnings
 
+from ._caller import warn
 from .errors import UnknownVariableWarning
 
 _PREFIX = "LARDER_"
@@ -13,7 +15,9 @@ _told = False
 
 
 def _known() -> list[str]:
-    """The names of environment.txt, which the daemon has too; some end in *, which stands for any rest. None where the file was left behind."""
+    """The names of environment.txt, which the daemon has too; some end in *, which stands for any rest. None where
+    the file was left behind.
+    """
     try:
         with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "environment.txt"), encoding="utf-8") as f:
             return [line.strip() for line in f if line.strip() and not line.startswith("#")]
@@ -28,7 +32,12 @@ def unknown(names: list[str], known: list[str]) -> list[str]:
     said = []
     for name in sorted(names):
         rest = name[len(_PREFIX) :]
-        if not name.startswith(_PREFIX) or "__" in rest or name in plain or (name.startswith(open_ended) and name not in open_ended):
+        if (
+            not name.startswith(_PREFIX)
+            or "__" in rest
+            or name in plain
+            or (name.startswith(open_ended) and name not in open_ended)
+        ):
             continue
         hint = "`larder config show --origin` lists the keys, and LARDER_TIERS__DECODED sets tiers.decoded"
         meant = _meant(name, rest, plain)
@@ -39,7 +48,9 @@ def unknown(names: list[str], known: list[str]) -> list[str]:
 
 
 def _meant(name: str, rest: str, plain: list[str]) -> str:
-    """The known name that is the same but for underscores, or has this as the last part of its key, else the nearest."""
+    """The known name that is the same but for underscores, or has this as the last part of its key, else the
+    nearest.
+    """
     bare = name.replace("_", "")
     for k in plain:
         if k.replace("_", "") == bare:
@@ -60,4 +71,4 @@ def warn_once() -> None:
     names = [n for n in os.environ if n.startswith(_PREFIX)]
     known = _known() if names else []
     for text in unknown(names, known) if known else ():
-        warnings.warn(text, UnknownVariableWarning, stacklevel=4)
+        warn(text, UnknownVariableWarning)

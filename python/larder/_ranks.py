@@ -1,4 +1,6 @@
-"""Which rank of how many this process is, and what its job is called when nobody says. Reads the environment, changes nothing."""
+"""Which rank of how many this process is, and what its job is called when nobody says. Reads the environment,
+changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from dataclasses import dataclass, field
 from .errors import InvalidError
 
 _ordinals = itertools.count()  # Loaders without a name in this process
-_alone = itertools.count()  # those of one process in a run of several, apart: the others' numbers must be equal on all ranks
+_alone = (
+    itertools.count()
+)  # those of one process in a run of several, apart: the others' numbers must be equal on all ranks
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,9 @@ def _env_int(name: str) -> int | None:
         return int(text)
     except ValueError:
         raise InvalidError(
-            f"the environment variable {name} is {text!r}, not a number", subject=name, hint=f"unset {name} or pass rank="
+            f"the environment variable {name} is {text!r}, not a number",
+            subject=name,
+            hint=f"unset {name} or pass rank=",
         ) from None
 
 
@@ -55,8 +61,8 @@ def _distributed() -> tuple[int, int] | None:
 def find(rank: int | None, world_size: int | None) -> Place:
     """The place of this process: explicit > torch.distributed > RANK/WORLD_SIZE > Slurm > alone.
 
-    Automatic sources that disagree are refused, unless torchrun made RANK inside a Slurm step (one Slurm task per node then). So is a
-    job whose ranks are on several machines (InvalidError, reason UNSUPPORTED): a daemon feeds one.
+    Automatic sources that disagree are refused, unless torchrun made RANK inside a Slurm step (one Slurm task per node
+    then). So is a job whose ranks are on several machines (InvalidError, reason UNSUPPORTED): a daemon feeds one.
     """
     found: list[tuple[str, tuple[int, int]]] = []
     for name, pair in (
@@ -74,7 +80,9 @@ def find(rank: int | None, world_size: int | None) -> Place:
         if world_size == 1:
             place, source = (0, 1), "world_size="
         else:
-            raise InvalidError(f"{given}= is given without {missing}=", subject=missing, hint="give both, or none to have them found")
+            raise InvalidError(
+                f"{given}= is given without {missing}=", subject=missing, hint="give both, or none to have them found"
+            )
     elif found:
         source, place = found[0]
         for other, pair in found[1:]:
@@ -88,12 +96,16 @@ def find(rank: int | None, world_size: int | None) -> Place:
         return Place(0, 1)
     if not 0 <= place[0] < place[1]:
         raise InvalidError(
-            f"rank {place[0]} of {place[1]} (from {source}) cannot be", subject="rank", hint="ranks go from 0 to world_size - 1"
+            f"rank {place[0]} of {place[1]} (from {source}) cannot be",
+            subject="rank",
+            hint="ranks go from 0 to world_size - 1",
         )
     if place[1] == 1:
         of = next((pair[0] for _, pair in found if pair[1] > 1), None)
         return Place(0, 1, source=source, within=of)
-    if not (found and all(place[1] < size for _, (_, size) in found)):  # fewer ranks than the run has: those of this machine, say
+    if not (
+        found and all(place[1] < size for _, (_, size) in found)
+    ):  # fewer ranks than the run has: those of this machine, say
         _refuse_nodes(place[1])
     return Place(place[0], place[1], source=source)
 
@@ -107,11 +119,12 @@ def _refuse_nodes(world_size: int) -> None:
         if nodes[1] > 1:
             n, node = nodes[1], nodes[0]
             raise InvalidError(
-                f"this is machine {node} of {n} ({rank}, {size}), and a job of {world_size} ranks on several machines does not work yet",
+                f"this is machine {node} of {n} ({rank}, {size}), "
+                f"and a job of {world_size} ranks on several machines does not work yet",
                 reason="UNSUPPORTED",
                 subject="num_nodes",
-                hint=f'give each machine a job of its own: subset="id % {n} == {node}" here, rank= and world_size= of this machine alone, '
-                "such as LOCAL_RANK and LOCAL_WORLD_SIZE of torchrun",
+                hint=f'give each machine a job of its own: subset="id % {n} == {node}" here, '
+                "rank= and world_size= of this machine alone, such as LOCAL_RANK and LOCAL_WORLD_SIZE of torchrun",
             )
         return
 
@@ -137,9 +150,12 @@ def _run_id(world_size: int) -> str:
 
 
 def default_name(uri: str, world_size: int, within: int | None = None) -> str:
-    """run id / basename of the dataset / ordinal of the Loader in its process: distinct in a script, equal on all ranks.
+    """run id / basename of the dataset / ordinal of the Loader in its process: distinct in a script, equal on all
+    ranks.
 
     A job of one process ``within`` a run of several has its rank in the name, so that every rank may have one.
     """
     base = re.sub(r"[^\w.-]+", "-", uri.rstrip("/").split(":", 1)[-1].rsplit("/", 1)[-1]).strip("-") or "data"
-    return f"{_run_id(world_size)}/{base[:64]}/" + (f"{next(_ordinals)}" if within is None else f"rank{within}-{next(_alone)}")
+    return f"{_run_id(world_size)}/{base[:64]}/" + (
+        f"{next(_ordinals)}" if within is None else f"rank{within}-{next(_alone)}"
+    )

@@ -1,9 +1,9 @@
 """The ring of a (job, rank): the mapped memory, and batches as arrays on it.
 
-A lease is the life of one NumPy array: every delivery gets a fresh *root* array over its slot, all arrays and tensors handed out
-are views of it, and its finalizer gives the slot back. The finalizer must sit on the root and on nothing else: NumPy collapses
-``.base`` of views to the root, so a reshaped array may die while slices of it live. The mapping itself lives as long as any root
-over it, also after close().
+A lease is the life of one NumPy array: every delivery gets a fresh *root* array over its slot, and all arrays and
+tensors handed out are views of it. The weak reference that releases the slot must be one to the root and to nothing
+else: NumPy collapses ``.base`` of views to the root, so a reshaped array may die while slices of it live. The mapping
+itself lives as long as any root over it, also after close().
 """
 
 from __future__ import annotations
@@ -17,11 +17,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ._messages import AttachResponse, FieldMessage
 from ._wire import BatchHeader, protocol_error
 
 _F_GET_SEALS = 1034
 _F_SEAL_SHRINK = 2
-_DTYPES = ("uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64")
+_DTYPES = (
+    *("uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
+    *("float16", "float32", "float64"),
+)
 _RAGGED = np.dtype([("offset", "<u8"), ("height", "<u4"), ("width", "<u4"), ("channels", "<u4"), ("zero", "<u4")])
 
 Array = npt.NDArray[Any]
@@ -41,13 +45,14 @@ class Field:
     strides: tuple[int, ...]  # of a batch
 
     @classmethod
-    def from_json(cls, d: dict[str, Any]) -> Field:
+    def from_json(cls, d: FieldMessage) -> Field:
         """Reads and checks a Field message."""
         name = str(d.get("name", ""))
         ragged = bool(d.get("ragged", False))
-        if d.get("dtype") not in _DTYPES:
-            raise protocol_error(f"field {name!r} of dtype {d.get('dtype')!r}")
-        dtype = np.dtype(str(d["dtype"])).newbyteorder("<")
+        type_name = d.get("dtype")
+        if type_name not in _DTYPES:
+            raise protocol_error(f"field {name!r} of dtype {type_name!r}")
+        dtype = np.dtype(type_name).newbyteorder("<")
         shape = tuple(int(x) for x in d.get("shape") or ())
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize if shape else dtype.itemsize
         sample_bytes = int(d.get("sampleBytes") or 0)
@@ -58,11 +63,15 @@ class Field:
         strides = [dtype.itemsize]
         for n in reversed(shape[1:]):
             strides.insert(0, n * strides[0])
-        return cls(name, dtype, shape, int(d.get("offset") or 0), sample_bytes, ragged, size, (sample_bytes, *(strides if shape else ())))
+        offset = int(d.get("offset") or 0)
+        return cls(name, dtype, shape, offset, sample_bytes, ragged, size, (sample_bytes, *(strides if shape else ())))
 
 
 def map_segment(fd: int, size: int) -> mmap.mmap:
-    """Maps a sealed memfd and closes ``fd``; refuses one that is shorter than said or could shrink under us (SIGBUS)."""
+    """Maps a sealed memfd and closes ``fd``.
+
+    Refuses one that is shorter than announced, or could shrink while it is mapped (SIGBUS).
+    """
     try:
         actual = os.fstat(fd).st_size
         if size <= 0 or actual < size:
@@ -79,7 +88,7 @@ def map_segment(fd: int, size: int) -> mmap.mmap:
 class Ring:
     """The segments and the field table of one attachment. Not safe for concurrent use."""
 
-    def __init__(self, attach: dict[str, Any], fd: int) -> None:
+    def __init__(self, attach: AttachResponse, fd: int) -> None:
         self.slots = int(attach.get("slots") or 0)
         self.slot_bytes = int(attach.get("slotBytes") or 0)
         size = int(attach.get("segmentBytes") or 0)
@@ -92,7 +101,10 @@ class Ring:
         self._own: dict[int, int] = {}  # slot -> its own segment, when it has outgrown segment 0
 
     def replace(self, segment: int, slot: int, size: int, fd: int) -> None:
-        """Takes a SEGMENT: the slot has memory of its own from now on; what it had before is unmapped with its last array."""
+        """Takes a SEGMENT: the slot has memory of its own from now on.
+
+        Its earlier segment is unmapped with the last array on it.
+        """
         if segment == 0 or slot >= self.slots:
             os.close(fd)
             raise protocol_error(f"SEGMENT {segment} for slot {slot} of {self.slots}")
@@ -125,8 +137,8 @@ class Ring:
         if field.offset + rows * _RAGGED.itemsize > root.nbytes:
             raise protocol_error(f"{rows} rows of field {field.name!r} in a slot of {root.nbytes} bytes")
         out: list[Array] = []
-        for e in np.ndarray((rows,), dtype=_RAGGED, buffer=root, offset=field.offset).tolist():
-            at, h, w, c, _zero = e
+        table: Array = np.ndarray((rows,), dtype=_RAGGED, buffer=root, offset=field.offset)
+        for at, h, w, c, _zero in table.tolist():
             if at + h * w * c > root.nbytes:
                 raise protocol_error(f"an image of {h}x{w}x{c} at byte {at} of a slot of {root.nbytes} bytes")
             out.append(np.ndarray((h, w, c), dtype=np.uint8, buffer=root, offset=at))
@@ -134,5 +146,5 @@ class Ring:
 
 
 def copy(value: Array | list[Array]) -> Array | list[Array]:
-    """A private copy of what Ring.array gave."""
+    """A private copy of what Ring.array returned."""
     return [a.copy() for a in value] if isinstance(value, list) else value.copy()

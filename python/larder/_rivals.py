@@ -1,56 +1,51 @@
-"""Loaders of one process that want the same rank of the same job: a notebook's cell that is run again makes a second one.
+"""Loaders of one process that want the same rank of the same job: a notebook's cell that is run again makes another.
 
-The older one gives way when nobody iterates it: its epoch is over, was left, or ended in an exception (whose traceback may keep the Loader
-alive for ever). While an iterator of it lives it stays, unless the newer one says ``replace=True``.
+The older one gives way when it is not iterated: its epoch is over, was abandoned, or ended in an exception (whose
+traceback may keep the Loader alive for ever). While an iterator of it lives it stays, unless the newer one has
+``replace=True``.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
-from . import _daemon
+from . import _daemon, _shared
+from ._shared import Shared
 from .errors import RankHeldError
 
-if TYPE_CHECKING:
-    from ._loader import Loader
 
-
-def of(loader: Loader, all_of_them: list[Loader]) -> list[Loader]:
+def of(shared: Shared) -> list[Shared]:
     """The other Loaders of this process that hold the same rank of the same job of the same daemon."""
-    where = _daemon.socket_path(loader._endpoint)[0]
-    return [
-        r
-        for r in all_of_them
-        if r is not loader
-        and r._name == loader._name
-        and r._place.rank == loader._place.rank
-        and not r._closed
-        and r._box.session is not None
-        and r._box.session.ring is not None
-        and r._box.session.pid == os.getpid()
-        and r._box.session.path == where
-    ]
+    where = _daemon.socket_path(shared.settings.endpoint)[0]
+    return [r for r in _shared.live() if r is not shared and not r.closed and _same_rank(r, shared, where)]
 
 
-def give_way(loader: Loader, rivals: list[Loader]) -> bool:
+def _same_rank(other: Shared, shared: Shared, where: str) -> bool:
+    s = other.resources.session
+    if s is None or s.ring is None or s.pid != os.getpid() or s.path != where:
+        return False
+    return other.name == shared.name and other.rank == shared.rank
+
+
+def give_way(shared: Shared, rivals: list[Shared]) -> bool:
     """Closes those that may be replaced; whether there was one."""
-    idle = [r for r in rivals if loader._replace or not in_use(r)]
+    idle = [r for r in rivals if shared.settings.replace or not in_use(r)]
     for r in idle:
         r.close()
     return bool(idle)
 
 
-def in_use(loader: Loader) -> bool:
+def in_use(shared: Shared) -> bool:
     """Whether an iterator of it lives, in the midst of an epoch."""
-    it = loader._iterator() if loader._iterator is not None else None
-    return it is not None and it._run is loader._running and not it._run.done
+    it = shared.iterator() if shared.iterator is not None else None
+    return it is not None and it.run is shared.running and not it.run.done
 
 
-def held(loader: Loader) -> RankHeldError:
+def held(shared: Shared) -> RankHeldError:
     """The error that says that the holder is this very process."""
     return RankHeldError(
-        f"rank {loader._place.rank} of job {loader._name!r} is held by another Loader of this process (pid {os.getpid()}), which is being iterated",
-        subject=loader._name,
+        f"rank {shared.rank} of job {shared.name!r} is held by another Loader of this process (pid {os.getpid()}), "
+        "which is being iterated",
+        subject=shared.name,
         hint="close() that Loader or drop its iterator, give this one replace=True, or another job name",
     )

@@ -1,11 +1,12 @@
 """One connection to the daemon: frames in and out, calls, and the attachment of one rank.
 
-There is no thread. Waiting happens in ``pump`` with a deadline, so Ctrl-C works everywhere. Signal handlers raise between any two
-bytecodes, therefore every step is either one call into C (``extend`` of what was received, ``append`` of what died), one assignment,
-or can be repeated without harm; an interrupt at any moment loses and doubles no batch. Arrays die at any moment and in any thread:
-their weak references append themselves to a queue, which the next ``next()`` or call empties. No callback of the interpreter runs Python
-code: a signal handler could run inside it, and what that raises (Ctrl-C) would be printed and lost, not raised in the script. Apart from
-that a Session is used by one thread at a time (the Loader's lock sees to it); it belongs to the process that made it.
+There is no thread. Waiting happens in ``pump`` with a deadline, so Ctrl-C works everywhere. Signal handlers raise
+between any two bytecodes. Therefore every step is one call into C (``extend`` of what was received, ``append`` of a
+dead root's lease), or one assignment, or can be repeated without harm: an interrupt at any moment loses and doubles no
+batch. Arrays die at any moment and in any thread: their weak references append themselves to a queue, which the next
+``next()`` or call empties. No callback of the interpreter runs Python code: a signal handler could run inside it, and
+what that raises (Ctrl-C) would be printed and lost, not raised in the script. Apart from that a Session is used by one
+thread at a time (the Loader's lock sees to it), and it belongs to the process that made it.
 """
 
 from __future__ import annotations
@@ -18,37 +19,42 @@ import socket
 import threading
 import time
 import weakref
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
-import numpy.typing as npt
-
-from . import _board, _ring, _wire
+from . import _board, _received, _ring, _wire
+from ._lease import Lease, Queue
+from ._messages import AttachRequest, AttachResponse, HelloResponse, Method, Request, Response
+from ._received import Received
 from ._version import __version__
 from ._wire import Frame
-from .errors import DeadlineError, Error, StaleError, StoppedError, UnavailableError, from_detail
+from .errors import DeadlineError, Error, StaleError, StoppedError, UnavailableError
 
 _ANCILLARY = socket.CMSG_SPACE(4 * 4)  # up to four descriptors a message; the protocol sends one
 _CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0x40000000)
 _CHUNK = 1 << 16
 _AT_ONCE = (socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL,)
 _SMALL = 4096  # bytes a Unix socket takes in one piece
-_APART = (_wire.PING, _wire.PONG, _wire.DRAIN, _wire.ERROR, _wire.WAKE)  # not of the stream of an attachment
 
+_send_quietly: Callable[..., Any] | None
 try:
     import ctypes
 
-    # send(2) itself, which returns -1 where the method of a socket raises: what a callback of the interpreter raises is printed and lost.
-    _send_quietly = ctypes.PyDLL(None).send
-    _send_quietly.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int)
-    _send_quietly.restype = ctypes.c_ssize_t
-except (ImportError, OSError, AttributeError):  # a Python without libffi: a forgotten Loader leaves with the next call of another one
+    # send(2) itself returns -1 where the method of a socket raises: what a callback of the interpreter raises is
+    # printed and lost.
+    _send = ctypes.PyDLL(None).send
+    _send.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int)
+    _send.restype = ctypes.c_ssize_t
+    _send_quietly = _send
+except (ImportError, OSError, AttributeError):
+    # A Python without libffi: the DETACH of a forgotten Loader goes with the next call of another one.
     _send_quietly = None
 
 _live: list[weakref.ref[Session]] = []  # not a WeakSet, whose callback is Python code
 
 
 def _after_fork_in_child() -> None:
-    # A socket that the child keeps open would hide the parent's death from the daemon, and two processes would speak on it.
+    # A socket that the child keeps open would hide the parent's end from the daemon, and two processes would use it.
     for r in _live:
         s = r()
         if s is not None:
@@ -56,47 +62,6 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-class _State:
-    """What was received; replaced as a whole, never changed but for ``chunks.extend``."""
-
-    __slots__ = ("chunks", "count", "fds", "rest", "results", "stream")
-
-    def __init__(self, rest: bytes, fds: tuple[int, ...], stream: list[Frame], results: dict[int, Frame], count: int) -> None:
-        self.chunks: list[Any] = []  # results of recvmsg that are not parsed yet
-        self.rest = rest  # the beginning of a frame
-        self.fds = fds  # descriptors that came with bytes of rest
-        self.stream = stream  # frames nobody asked for, oldest first
-        self.results = results  # answers by request id
-        self.count = count  # frames of the stream so far
-
-
-class Lease(weakref.ref["npt.NDArray[Any]"]):
-    """The life of one delivery: a weak reference to its root array whose death, in one C call, puts it into the session's queue. The next
-    ``next()`` or call gives the slot back.
-
-    What came as a frame counts as handed out when ``frame.taken`` is this lease, what was posted when the slot is held by this lease and
-    the board's head has passed the post. A root that dies otherwise gives nothing back.
-    """
-
-    __slots__ = ("frame", "generation", "given", "post", "slot", "waited_us")
-
-    # There is no __init__: one is made for every batch, by Session.lease.
-    frame: Frame | None
-    slot: int
-    generation: int
-    waited_us: int
-    post: int  # its sequence number on the board
-    given: bool  # seen to have been handed out
-
-    def handed_out(self, board: _board.Board | None) -> bool:
-        """Whether the caller got the batch."""
-        if self.frame is not None:
-            return self.frame.taken is self
-        if not self.given:
-            self.given = board is not None and board.held.get(self.slot) is self and 0 < self.post <= board.head
-        return self.given
 
 
 class Session:
@@ -109,27 +74,27 @@ class Session:
         self.error: Error | None = None  # why the connection is over
         self.draining: Error | None = None  # the daemon will stop when the running epochs are done
         self.peer_left = False  # the connection ended from the other side, or by an accident: another one may go on
-        self._heard_stop = False
-        self.forsaken = False  # another session goes on where this one ended: what it has ready comes again there
-        self.revoked: Error | None = None  # the rank was given to somebody else: what was sent before must not be used
+        self._stop_reported = False
+        self.superseded = False  # another session continues the epoch: the daemon sends what is ready here again
+        self.revoked: Error | None = None  # another client has the rank: what was sent before must not be used
         self.daemon_pid = 0
         self.daemon_version = ""
         self.ring: _ring.Ring | None = None
         self.board: _board.Board | None = None
         self.held: dict[int, Frame | Lease] = {}  # by slot: batches that the caller's arrays keep
-        self.queue: collections.deque[bytes | Lease] = collections.deque()  # small frames to send, and deaths to report
-        self._sent: list[tuple[bytes | Lease, int]] = []  # the first of the queue, and how much of it was sent, if it was
-        self.goodbye: weakref.ref[Any] | None = None  # of the Loader; see leaves_with
-        self._said: list[int] = []  # what send returned for it
-        self.left = False  # the daemon was told that nobody comes back
+        self.queue: Queue = collections.deque()
+        self._sent: list[tuple[bytes | Lease, int]] = []  # the first of the queue once it was sent, and its bytes
+        self.owner: weakref.ref[Any] | None = None  # its death sends DETACH; see detach_with
+        self._detach_sent: list[int] = []  # what send returned for it
+        self.detached = False  # the daemon knows that this client does not come back
         self._sock: socket.socket | None = sock
         self._poller = select.poll()
         self._poller.register(sock, select.POLLIN)
-        self._state = _State(b"", (), [], {}, 0)
+        self._received = Received.nothing()
         self._waiting: set[int] = set()
         self._request = 0
         self._send_lock = threading.RLock()
-        self._sending = False  # this thread is sending: whoever comes from inside (a signal handler) leaves it alone
+        self._sending = False  # this thread is sending: code that interrupts it (a signal handler) does not send
         _live[:] = [r for r in _live if r() is not None] + [weakref.ref(self)]
 
     # ---- life
@@ -147,18 +112,18 @@ class Session:
         return self.error
 
     def cut(self, why: str) -> Error:
-        """Ends the connection for a reason that the next one may not have: its rank can be taken again (see _restart)."""
+        """Ends the connection for a reason that the next one may not have: its rank can be taken again (_reconnect)."""
         if self.error is None:
             self.peer_left = True
         return self.fail(UnavailableError(why, subject=self.path, hint="call again: it connects anew"))
 
     def abandon(self) -> None:
-        """Closes this process's copy of the socket without a word: for a forked child."""
+        """Closes this process's copy of the socket and sends nothing: for a forked child."""
         self._send_lock = threading.RLock()  # the parent's thread that held it does not exist here
         self._sending = False
         self.queue.clear()
         if self.error is None:
-            self.error = StaleError("this loader's connection belongs to another process", hint="call iter(loader) in this process")
+            self.error = self._foreign()
         self._close_socket()
 
     def close(self, attached: bool, seconds: float = 2.0) -> None:
@@ -169,59 +134,47 @@ class Session:
         try:
             if attached:
                 self.request(_wire.DETACH, b"", time.monotonic() + seconds, "the daemon's answer to DETACH")
-                self.left = True
+                self.detached = True
         except UnavailableError:
-            pass  # see _goodbye
+            pass  # see _detach
         except Error:
-            self.left = True  # it has no such client any more, or will read it late
+            self.detached = True  # it has no such client any more, or will read it late
         finally:
             if self.error is None:
                 self.error = StaleError("the loader is closed")
             self._close_socket()
 
-    def leaves_with(self, owner: Any) -> None:
-        """The attachment ends in order when ``owner`` is forgotten: its death sends DETACH, in C calls alone. What else there is to let
-        go is for ``_parts.bury``."""
+    def detach_with(self, owner: Any) -> None:
+        """Ends the attachment in order when ``owner`` is forgotten.
+
+        Its death sends DETACH, in C calls alone. ``_finalizer.run_pending`` releases the rest.
+        """
         if self._sock is not None and _send_quietly is not None:
             self._request += 1
             frame = _wire.pack(_wire.DETACH, self._request, b"")
             send = map(_send_quietly, (self._sock.fileno(),), (frame,), (len(frame),), _AT_ONCE)
-            self._said = []
-            self.goodbye = weakref.ref(owner, functools.partial(next, map(self._said.extend, (send,))))
+            self._detach_sent = []
+            self.owner = weakref.ref(owner, functools.partial(next, map(self._detach_sent.extend, (send,))))
 
-    def said_goodbye(self) -> bool:
-        """Whether the death of the Loader has sent DETACH."""
-        return bool(self._said) and self._said[0] == _wire.HEADER_BYTES
+    def owner_detached(self) -> bool:
+        """Whether the death of the owner has sent DETACH."""
+        return bool(self._detach_sent) and self._detach_sent[0] == _wire.HEADER_BYTES
 
     def _close_socket(self) -> None:
-        self.goodbye = None
+        self.owner = None
         if self.board is not None:
             self.board.close()
         s, self._sock = self._sock, None
         if s is not None:
             s.close()
-        st = self._state
-        self._state = _State(b"", (), [f for f in st.stream if f.fd < 0], st.results, st.count)
-        fds = [*st.fds, *(f.fd for f in st.stream if f.fd >= 0), *(f.fd for f in st.results.values() if f.fd >= 0)]
-        for f in st.results.values():
-            f.fd = -1
-        for c in st.chunks:
-            fds.extend(_descriptors(c[1]))
+        self._received, fds = self._received.without_descriptors()
         for fd in fds:
             os.close(fd)
 
     # ---- sending
 
-    def lease(self, root: npt.NDArray[Any], frame: Frame | None, slot: int, waited_us: int) -> Lease:
-        """Watches a root array; once it is handed out (see Lease) its death gives the slot back, with the next flush."""
-        lease = Lease(root, self.queue.append)
-        lease.frame, lease.slot, lease.waited_us = frame, slot, waited_us
-        lease.generation = 0 if frame is None or frame.batch is None else frame.batch.generation
-        lease.post, lease.given = 0, False
-        return lease
-
     def flush(self) -> None:
-        """Sends what is queued as far as the socket takes it; never blocks on the daemon, never raises but for interrupts."""
+        """Sends what is queued as far as the socket takes it; never waits, and raises interrupts only."""
         while self.queue:
             with self._send_lock:
                 if self._sending:
@@ -234,8 +187,11 @@ class Session:
                     self._sending = False
 
     def _drain(self) -> bool:
-        """Empties the queue; False when the socket is full or gone. That an item was sent is noted in the C call that sends it, so an
-        interrupt sends nothing twice and leaves nothing out."""
+        """Empties the queue; False when the socket is full or closed.
+
+        The C call that sends an item also notes that it was sent, so an interrupt sends nothing twice and leaves
+        nothing out.
+        """
         while self.queue:
             item = self.queue[0]
             if isinstance(item, Lease):
@@ -256,7 +212,7 @@ class Session:
                     self._sent.extend(zip((item,), map(s.send, (data,), _AT_ONCE), strict=False))
                 sent = self._sent[-1][1]
             except BlockingIOError:
-                return False  # the daemon does not read just now; pump tries again
+                return False  # the socket is full; pump tries again
             except OSError as e:
                 if e.errno is None:
                     raise  # by a signal handler: a TimeoutError, say
@@ -268,11 +224,11 @@ class Session:
             self.queue.popleft()
             self._sent.clear()
             if isinstance(item, Lease) and self.board is not None:
-                self.board.prepare(self, item.slot)
+                self.board.prepare(self.queue, item.slot)
         return True
 
     def _send(self, data: bytes, deadline: float, what: str) -> None:
-        """Sends a request; on an interrupt in the middle of a frame the connection cannot go on."""
+        """Sends a request; an interrupt in the middle of a frame ends the connection."""
         self.flush()
         view = memoryview(data)
         with self._send_lock:
@@ -280,7 +236,7 @@ class Session:
             try:
                 while view:
                     if self._sock is None:
-                        raise self._gone()
+                        raise self._unusable()
                     try:
                         view = view[self._sock.send(view, socket.MSG_NOSIGNAL) :]
                     except BlockingIOError:
@@ -311,8 +267,8 @@ class Session:
         """
         self.flush()
         if self.error is not None or self._sock is None:
-            raise self._gone()
-        if self._state.chunks:  # an interrupt came between receiving and parsing
+            raise self._unusable()
+        if self._received.chunks:  # an interrupt came between receiving and parsing
             self._parse()
             return True
         left = deadline - time.monotonic()
@@ -320,14 +276,14 @@ class Session:
         if self.queue:  # the socket was full: look again soon
             wait_ms = min(wait_ms, 20.0)
         board = self.board if posts and wait_ms > 0 else None
-        if board is not None and not board.sleeps(self._state.count):
+        if board is not None and not board.sleeps(self._received.count):
             return True
         came = self._poller.poll(wait_ms)
         if board is not None:
             board.woken()
         if not came:
             return time.monotonic() < deadline
-        st = self._state
+        st = self._received
         try:
             # One C call: received data is either still in the kernel or in chunks, also when a signal handler raises.
             st.chunks.extend(map(self._sock.recvmsg, (_CHUNK,), (_ANCILLARY,), (_CLOEXEC,)))
@@ -342,93 +298,71 @@ class Session:
         return True
 
     def look(self) -> None:
-        """Takes over what has arrived, without waiting: a GONE behind the batches that were read may forbid their use."""
-        while self.error is None and self._sock is not None and (self._state.chunks or self._poller.poll(0)):
+        """Reads what has arrived, without waiting: a GONE behind the batches that were read may forbid their use."""
+        while self.error is None and self._sock is not None and (self._received.chunks or self._poller.poll(0)):
             self.pump(0.0)
 
     def _ended(self, cause: OSError | None) -> None:
         """Notes the end of the connection; raises unless something that came before it is still to be used."""
         if self.error is not None:
             return
-        if not self._state.stream and not self._state.results:
+        if not self._received.stream and not self._received.results:
             raise self.fail(self._died(cause))
         self.error = self._died(cause)
 
     def _parse(self) -> None:
-        st = self._state
+        st = self._received
         end = any(not c[0] for c in st.chunks)
         if any(c[2] & socket.MSG_CTRUNC for c in st.chunks):
-            raise self.cut("a descriptor of the daemon did not arrive: this process has too many open files (ulimit -n)")
-        data = b"".join([st.rest, *(c[0] for c in st.chunks)])
-        fds = list(st.fds)
-        for c in st.chunks:
-            fds.extend(_descriptors(c[1]))
-        frames: list[Frame] = []
-        at = 0
-        try:
-            while len(data) - at >= _wire.HEADER_BYTES:
-                type_, length, request = _wire.parse_header(data, at)
-                if len(data) - at - _wire.HEADER_BYTES < length:
-                    break
-                start = at + _wire.HEADER_BYTES
-                f = Frame(type_, request, data[start : start + length])
-                if type_ == _wire.RING or type_ == _wire.SEGMENT:
-                    if not fds:
-                        raise _wire.protocol_error(f"{_wire.NAMES[type_ - 1]} without a descriptor")
-                    f.fd = fds.pop(0)  # rides on the first byte of its frame, so order of frames = order of descriptors
-                elif type_ == _wire.BATCH:
-                    f.batch = _wire.parse_batch(f.payload)
-                frames.append(f)
-                at = start + length
-        except Error as e:
-            for f in frames:
-                if f.fd >= 0:
-                    fds.append(f.fd)
-            self._state = _State(b"", tuple(fds), st.stream, st.results, st.count)
-            raise self.fail(e) from None
-        fresh = [f for f in frames if not f.request and f.type not in _APART]
-        for n, f in enumerate(fresh, st.count + 1):
-            f.number = n
-        answers = {f.request: f for f in frames if f.request and f.type != _wire.PING and f.request in self._waiting}
-        self._state = _State(data[at:], tuple(fds), st.stream + fresh, {**st.results, **answers}, st.count + len(fresh))
-        for f in frames:
-            if f.type == _wire.PING:
-                self.queue.append(_wire.pack(_wire.PONG, f.request))
-            elif f.type == _wire.DRAIN:
-                self.draining = from_detail(_wire.parse_json(f.payload))
-            elif f.type == _wire.GONE:
-                gone = from_detail(_wire.parse_json(f.payload))
-                if isinstance(gone, StaleError):
-                    self.revoked = gone
-                elif isinstance(gone, StoppedError):
-                    raise self._stopped(gone)
-            elif f.type == _wire.ERROR and not f.request:
-                told = from_detail(_wire.parse_json(f.payload))
-                raise self._stopped(told) if isinstance(told, StoppedError) else self.fail(told)
-            elif f.fd >= 0 and f.request and f.request not in self._waiting:
-                os.close(f.fd)  # the answer to an ATTACH that was interrupted
+            raise self.cut(
+                "a descriptor of the daemon did not arrive: this process has too many open files (ulimit -n)"
+            )
+        parsed = _received.parse(st, self._waiting)
+        self._received = parsed.received
+        if parsed.error is not None:
+            raise self.fail(parsed.error)
+        for f in parsed.frames:
+            self._react(f)
         self.flush()
         if end:
             self._ended(None)
 
+    def _react(self, f: Frame) -> None:
+        """Does what a frame asks for that concerns the connection itself."""
+        if f.type == _wire.PING:
+            self.queue.append(_wire.pack(_wire.PONG, f.request))
+        elif f.type == _wire.DRAIN:
+            self.draining = _wire.parse_error(f.payload)
+        elif f.type == _wire.GONE:
+            gone = _wire.parse_error(f.payload)
+            if isinstance(gone, StaleError):
+                self.revoked = gone
+            elif isinstance(gone, StoppedError):
+                raise self._stopped(gone)
+        elif f.type == _wire.ERROR and not f.request:
+            error = _wire.parse_error(f.payload)
+            raise self._stopped(error) if isinstance(error, StoppedError) else self.fail(error)
+        elif f.fd >= 0 and f.request and f.request not in self._waiting:
+            os.close(f.fd)  # the answer to an ATTACH that was interrupted
+
     def head(self) -> Frame | None:
-        """The oldest of what was sent as a frame or posted that nobody has consumed."""
-        if self.forsaken:
+        """The oldest frame or post that was not consumed yet."""
+        if self.superseded:
             return None
-        st = self._state
+        st = self._received
         stream = st.stream
         while stream and stream[0].taken is not None:
             del stream[0]
         f = stream[0] if stream else None
         if self.board is not None:
-            # What was posted before a frame that was received is there to be seen, so a frame without a post before it is the next.
+            # Posts that precede a received frame can be seen already, so a frame without a post before it is the next.
             posted = self.board.next(f.number - 1 if f is not None else st.count)
             if posted is not None:
                 return posted
         return f
 
     def discard(self, frame: Frame) -> None:
-        """Consumes a frame unseen; a batch is given back."""
+        """Consumes a frame without using it; the slot of a batch is released."""
         b = frame.batch
         if b is not None:
             self.queue.append(_wire.pack_release(b.slot, b.generation, 0))
@@ -438,16 +372,19 @@ class Session:
     # ---- calls
 
     def request(self, type_: int, payload: bytes, deadline: float, what: str) -> Frame:
-        """Sends a request and waits for its answer; ERROR is raised. ``what`` says in words what is waited for."""
+        """Sends a request and waits for its answer; raises what ERROR says.
+
+        ``what`` names in words what is waited for.
+        """
         if not self.usable:
-            raise self._gone()
+            raise self._unusable()
         self._request += 1
         rid = self._request
         self._waiting.add(rid)
         try:
             self._send(_wire.pack(type_, rid, payload), deadline, what)
             while True:
-                f = self._state.results.pop(rid, None)
+                f = self._received.results.pop(rid, None)
                 if f is not None:
                     break
                 if not self.pump(deadline):
@@ -455,7 +392,7 @@ class Session:
         finally:
             self._waiting.discard(rid)
         if f.type == _wire.ERROR:
-            raise from_detail(_wire.parse_json(f.payload))
+            raise _wire.parse_error(f.payload)
         return f
 
     def hello(self, deadline: float) -> None:
@@ -464,30 +401,30 @@ class Session:
         f = self.request(_wire.HELLO, _wire.dump(body), deadline, f"the daemon at {self.path} to answer HELLO")
         if f.type != _wire.WELCOME:
             raise self.fail(_wire.protocol_error(f"{_wire.NAMES[f.type - 1]} in answer to HELLO"))
-        answer = _wire.parse_json(f.payload)
+        answer = cast(HelloResponse, _wire.parse_json(f.payload))
         self.daemon_pid = int(answer.get("pid") or 0)
         self.daemon_version = str(answer.get("version", ""))
 
-    def call(self, method: str, body: dict[str, Any], deadline: float) -> dict[str, Any]:
+    def call(self, method: Method[Request, Response], body: Request, deadline: float) -> Response:
         """Calls a method of LarderService."""
-        f = self.request(
-            _wire.CALL, _wire.dump({"method": method, "body": body}), deadline, f"the daemon at {self.path} to answer {method}"
-        )
+        payload = _wire.dump({"method": method.name, "body": body})
+        f = self.request(_wire.CALL, payload, deadline, f"the daemon at {self.path} to answer {method.name}")
         if f.type != _wire.RESULT:
-            raise self.fail(_wire.protocol_error(f"{_wire.NAMES[f.type - 1]} in answer to {method}"))
-        return _wire.parse_json(f.payload)
+            raise self.fail(_wire.protocol_error(f"{_wire.NAMES[f.type - 1]} in answer to {method.name}"))
+        return cast(Response, _wire.parse_json(f.payload))
 
-    def attach(self, job: str, rank: int, node_rank: int, held: int, client: str, deadline: float) -> dict[str, Any]:
-        """Binds the session to a rank and maps its ring; ``held`` is the incarnation held before, or 0, ``client`` what this client is
-        known by when its old connection seems to live. If it is interrupted the session is over: its ring may be anywhere."""
-        body = {"job": job, "rank": rank, "nodeRank": node_rank, "pid": os.getpid(), "client": client}
-        body |= {"incarnation": str(held)} if held else {}
-        what = f"the daemon at {self.path} to prepare the ring of job {job!r}, rank {rank}"
+    def attach(self, body: AttachRequest, deadline: float) -> AttachResponse:
+        """Binds the session to a rank and maps its ring.
+
+        An interrupt ends the session: the descriptor of its ring may be anywhere.
+        """
+        job = body["job"]
+        what = f"the daemon at {self.path} to prepare the ring of job {job!r}, rank {body['rank']}"
         try:
             f = self.request(_wire.ATTACH, _wire.dump(body), deadline, what)
             if f.type != _wire.RING or f.fd < 0:
                 raise _wire.protocol_error(f"{_wire.NAMES[f.type - 1]} in answer to ATTACH")
-            answer = _wire.parse_json(f.payload)
+            answer = cast(AttachResponse, _wire.parse_json(f.payload))
             fd, f.fd = f.fd, -1
             self.ring = _ring.Ring(answer, fd)
             self.board = _board.of(self.ring, answer, self.held)
@@ -510,45 +447,44 @@ class Session:
 
     # ---- errors
 
-    def _gone(self) -> Error:
+    def _unusable(self) -> Error:
         if self.error is not None:
             return self.error
         if self.pid != os.getpid():
-            return StaleError("this loader's connection belongs to another process", hint="call iter(loader) in this process")
+            return self._foreign()
         return StaleError("the loader is closed")
+
+    @staticmethod
+    def _foreign() -> Error:
+        return StaleError(
+            "this loader's connection belongs to another process", hint="call iter(loader) in this process"
+        )
 
     def _died(self, cause: OSError | None) -> Error:
         self.peer_left = True
         who = f"daemon (pid {self.daemon_pid})" if self.daemon_pid else "daemon"
         return UnavailableError(
-            f"the larder {who} at {self.path} ended the connection" + (f": {cause}" if cause else ": it stopped or was killed"),
+            f"the larder {who} at {self.path} ended the connection: {cause or 'it stopped or was killed'}",
             subject=self.path,
             hint="batches you hold stay valid; iterating again connects anew",
         )
 
-    def _stopped(self, told: StoppedError) -> Error:
-        """The daemon says that it was stopped. What it still had ready comes again from its successor, as after its death."""
+    def _stopped(self, stopped: StoppedError) -> Error:
+        """Notes that somebody stopped the daemon. Its successor sends again what was ready, as after a crash."""
         self.peer_left = True
-        error = self.fail(told)
-        st = self._state
-        self._state = _State(b"", (), [], st.results, st.count)
+        error = self.fail(stopped)
+        st = self._received
+        self._received = Received(b"", (), [], st.results, st.count)
         return error
 
     def lost(self, e: Error) -> bool:
-        """Whether ``e`` says that the daemon has gone, so that its successor is to be asked; of a stop that was meant not the first time."""
-        heard, self._heard_stop = self._heard_stop, isinstance(e, StoppedError)
-        return self.peer_left and e is self.error and (heard or not isinstance(e, StoppedError))
+        """Whether ``e`` says that the daemon is gone and its successor is to be asked.
+
+        The first error of a deliberate stop is for the script, so it does not count.
+        """
+        reported, self._stop_reported = self._stop_reported, isinstance(e, StoppedError)
+        return self.peer_left and e is self.error and (reported or not isinstance(e, StoppedError))
 
     def _late(self, what: str) -> Error:
-        return DeadlineError(
-            f"waited in vain for {what}", subject=self.path, hint="a longer timeout= may help; `larder doctor` looks further"
-        )
-
-
-def _descriptors(ancillary: Any) -> list[int]:
-    fds: list[int] = []
-    for level, type_, data in ancillary:
-        if level == socket.SOL_SOCKET and type_ == socket.SCM_RIGHTS:
-            n = len(data) // 4
-            fds.extend(int.from_bytes(data[i * 4 : i * 4 + 4], "little", signed=True) for i in range(n))
-    return fds
+        hint = "a longer timeout= may help; `larder doctor` looks further"
+        return DeadlineError(f"waited in vain for {what}", subject=self.path, hint=hint)

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+
+from ._messages import (
+    Account,
+    CountersMessage,
+    DatasetStatsMessage,
+    Integer,
+    Job,
+    QuarantinedSample,
+    StatsMessage,
+    TierMessage,
+)
 
 
-def _int(d: dict[str, Any], key: str) -> int:
-    return int(d.get(key) or 0)  # protojson writes 64-bit integers as strings
+def _int(value: Integer | None) -> int:
+    return int(value or 0)  # protojson writes 64-bit integers as strings
 
 
 @dataclass(frozen=True)
@@ -21,10 +31,16 @@ class Quarantined:
     reason: str  # in words
 
     @classmethod
-    def from_json(cls, d: dict[str, Any]) -> Quarantined:
+    def from_json(cls, d: QuarantinedSample) -> Quarantined:
         """Reads a QuarantinedSample message."""
         at = d.get("damagedAt")
-        return cls(_int(d, "id"), str(d.get("key", "")), str(d.get("path", "")), None if at is None else int(at), str(d.get("reason", "")))
+        return cls(
+            _int(d.get("id")),
+            str(d.get("key", "")),
+            str(d.get("path", "")),
+            None if at is None else int(at),
+            str(d.get("reason", "")),
+        )
 
 
 @dataclass(frozen=True)
@@ -43,18 +59,18 @@ class Counters:
     wait_seconds: float = 0.0  # how long next() waited
 
     @classmethod
-    def from_json(cls, d: dict[str, Any]) -> Counters:
+    def from_json(cls, d: CountersMessage) -> Counters:
         """Reads a Counters message."""
         return cls(
-            source_reads=_int(d, "sourceReads"),
-            source_bytes=_int(d, "sourceBytes"),
-            decodes=_int(d, "decodes"),
-            augments=_int(d, "augments"),
-            samples_delivered=_int(d, "samplesDelivered"),
-            batches_delivered=_int(d, "batchesDelivered"),
+            source_reads=_int(d.get("sourceReads")),
+            source_bytes=_int(d.get("sourceBytes")),
+            decodes=_int(d.get("decodes")),
+            augments=_int(d.get("augments")),
+            samples_delivered=_int(d.get("samplesDelivered")),
+            batches_delivered=_int(d.get("batchesDelivered")),
             hits={str(k): int(v) for k, v in (d.get("hits") or {}).items()},
             evictions={str(k): int(v) for k, v in (d.get("evictions") or {}).items()},
-            quarantined=_int(d, "quarantined"),
+            quarantined=_int(d.get("quarantined")),
             wait_seconds=float(d.get("waitSeconds") or 0.0),
         )
 
@@ -72,16 +88,16 @@ class EpochAccount:
     removed: int = 0  # of the quarantined: removed from the dataset while the epoch ran
 
     @classmethod
-    def from_json(cls, d: dict[str, Any]) -> EpochAccount:
+    def from_json(cls, d: Account) -> EpochAccount:
         """Reads an EpochAccount message."""
         return cls(
-            _int(d, "epoch"),
-            _int(d, "subset"),
-            _int(d, "delivered"),
-            _int(d, "quarantined"),
-            _int(d, "dropped"),
+            _int(d.get("epoch")),
+            _int(d.get("subset")),
+            _int(d.get("delivered")),
+            _int(d.get("quarantined")),
+            _int(d.get("dropped")),
             str(d.get("state", "")),
-            _int(d, "removed"),
+            _int(d.get("removed")),
         )
 
 
@@ -101,7 +117,8 @@ class JobStats:
     ended_reason: str
     paused: bool = False
     notes: tuple[str, ...] = ()  # what larder decided otherwise than asked, and why
-    waits_for: str = ""  # at this moment: storage, cores, script, rank, pause, disk, log, order, client, larder; empty when it has ended
+    # At this moment: storage, cores, script, rank, pause, disk, log, order, client, larder; empty when it has ended.
+    waits_for: str = ""
     waits_text: str = ""  # the same in words, with figures
     waits_seconds: float = 0.0  # how long next() has waited by now; 0 = it does not wait at this moment
     samples_per_second: float = 0.0  # over the last 30 s, or since the first batch when that is less
@@ -109,22 +126,23 @@ class JobStats:
     def __repr__(self) -> str:
         last = self.epochs[-1] if self.epochs else None
         epoch = f", epoch {last.epoch} {last.state}" if last is not None else ""
-        return f"<larder job {self.name!r}: {self.state}{' (paused)' if self.paused else ''}, {self.subset_size:,} samples{epoch}>"
+        state = f"{self.state}{' (paused)' if self.paused else ''}"
+        return f"<larder job {self.name!r}: {state}, {self.subset_size:,} samples{epoch}>"
 
     @classmethod
-    def from_json(cls, d: dict[str, Any]) -> JobStats:
+    def from_json(cls, d: Job) -> JobStats:
         """Reads a Job message."""
         spec = d.get("spec") or {}
         return cls(
             name=str(spec.get("name", "")),
             state=str(d.get("state", "")).removeprefix("JOB_STATE_").lower(),
-            subset_size=_int(d, "subsetSize"),
-            batches_per_epoch=_int(d, "batchesPerEpoch"),
+            subset_size=_int(d.get("subsetSize")),
+            batches_per_epoch=_int(d.get("batchesPerEpoch")),
             counters=Counters.from_json(d.get("counters") or {}),
             epochs=tuple(EpochAccount.from_json(e) for e in d.get("epochs") or ()),
             quarantined=tuple(Quarantined.from_json(q) for q in d.get("quarantined") or ()),
             promise=str(d.get("promise", "")),
-            share_group=_int(d, "shareGroup"),
+            share_group=_int(d.get("shareGroup")),
             ended_reason=str(d.get("endedReason", "")),
             paused=bool(d.get("paused")),
             notes=tuple(str(n) for n in d.get("notes") or ()),
@@ -144,20 +162,22 @@ class DatasetStats:
     samples: int  # that exist
     bytes: int  # stored
     jobs: int  # on it that live
-    bad_samples: int  # distinct ones that could not be prepared; counters.quarantined counts each as often as a job left it out
+    bad_samples: (
+        int  # distinct ones that could not be prepared; counters.quarantined counts each as often as a job left it out
+    )
     counters: Counters  # evictions are not counted by dataset
 
     @classmethod
-    def from_json(cls, d: dict[str, Any]) -> DatasetStats:
+    def from_json(cls, d: DatasetStatsMessage) -> DatasetStats:
         """Reads a DatasetStats message."""
         data = d.get("dataset") or {}
         return cls(
             name=str(data.get("name", "")),
             uri=str(data.get("uri", "")),
-            samples=_int(data, "samples"),
-            bytes=_int(data, "bytes"),
-            jobs=_int(d, "jobs"),
-            bad_samples=_int(d, "badSamples"),
+            samples=_int(data.get("samples")),
+            bytes=_int(data.get("bytes")),
+            jobs=_int(d.get("jobs")),
+            bad_samples=_int(d.get("badSamples")),
             counters=Counters.from_json(d.get("counters") or {}),
         )
 
@@ -175,15 +195,15 @@ class TierStats:
     policy: str
 
     @classmethod
-    def from_json(cls, d: dict[str, Any]) -> TierStats:
+    def from_json(cls, d: TierMessage) -> TierStats:
         """Reads a Tier message."""
         return cls(
             str(d.get("form", "")),
-            _int(d, "budget"),
-            _int(d, "used"),
-            _int(d, "entries"),
-            _int(d, "hits"),
-            _int(d, "evictions"),
+            _int(d.get("budget")),
+            _int(d.get("used")),
+            _int(d.get("entries")),
+            _int(d.get("hits")),
+            _int(d.get("evictions")),
             str(d.get("policy", "")),
         )
 
@@ -222,26 +242,30 @@ class Stats:
         live = sum(j.state not in ("dead", "done") for j in self.jobs)
         used, budget = (sum(n) >> 20 for n in zip(*((t.used, t.budget) for t in self.tiers), (0, 0), strict=True))
         return (
-            f"<larder stats: {self.job!r}, {self.client.batches:,} batches here, {self.client.wait_seconds:.1f} s waited; daemon {self.version} "
-            f"(pid {self.pid}): {live} live jobs, {used:,} of {budget:,} MiB of memory used>"
+            f"<larder stats: {self.job!r}, {self.client.batches:,} batches here, "
+            f"{self.client.wait_seconds:.1f} s waited; daemon {self.version} (pid {self.pid}): {live} live jobs, "
+            f"{used:,} of {budget:,} MiB of memory used>"
         )
 
     @classmethod
-    def from_json(cls, d: dict[str, Any], job: str, client: ClientStats, uri: str = "") -> Stats:
-        """Reads a Stats message; ``job`` names the job that becomes ``.job``, ``uri`` (or a name) the dataset that becomes ``.dataset``."""
+    def from_json(cls, d: StatsMessage, job: str, client: ClientStats, uri: str = "") -> Stats:
+        """Reads a Stats message.
+
+        ``job`` names the job that becomes ``.job``, ``uri`` (or a name) the dataset that becomes ``.dataset``.
+        """
         datasets = tuple(DatasetStats.from_json(x) for x in d.get("datasets") or ())
         jobs = tuple(JobStats.from_json(j) for j in d.get("jobs") or ())
         uptime = str(d.get("uptime") or "0s")
         return cls(
             version=str(d.get("version", "")),
-            pid=_int(d, "pid"),
+            pid=_int(d.get("pid")),
             uptime=float(uptime[:-1]) if uptime.endswith("s") else 0.0,
             totals=Counters.from_json(d.get("totals") or {}),
             job=next((j for j in reversed(jobs) if j.name == job), None),
             jobs=jobs,
             tiers=tuple(TierStats.from_json(t) for t in d.get("tiers") or ()),
-            rss_bytes=_int(d, "rssBytes"),
-            memory_limit=_int(d, "memoryLimit"),
+            rss_bytes=_int(d.get("rssBytes")),
+            memory_limit=_int(d.get("memoryLimit")),
             parity=bool(d.get("parity", False)),
             decoder=str(d.get("decoder", "")),
             client=client,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-import warnings
-from typing import TYPE_CHECKING, Any
 
-from .errors import DeadlineError, Error, StateFullWarning
+from . import _messages
+from ._caller import warn
+from ._messages import Job, JobRequest
+from ._run import Run
+from ._session import Session
+from ._shared import Shared
+from .errors import DeadlineError, Error, PausedWarning, StateFullWarning
 
-if TYPE_CHECKING:
-    from ._loader import Loader
-    from ._parts import Run
-    from ._session import Session
+_LOOK = 5.0  # seconds next() waits before it asks what it waits for, and warns of a pause or a full disk
 
 _HELP = {
     "rank": "every rank iterates its Loader; one for rank 0 alone, as in a validation, has rank=0, world_size=1; ",
@@ -21,47 +22,85 @@ _HELP = {
 }
 
 
-def ask(loader: Loader, s: Session) -> dict[str, Any]:
-    """The job as the daemon sees it at this moment; empty when it does not say so at once."""
+class Waiting:
+    """One call of next() that may have to wait."""
+
+    def __init__(self, shared: Shared, run: Run) -> None:
+        self.shared, self.run = shared, run
+        self.start = time.monotonic()
+        self.since = run.since or self.start  # calls that gave up count: the daemon has not seen them end
+        self.deadline = self.start + shared.timeout
+        self.look = self.start + _LOOK
+        self.warned_of_pause = False
+
+    def more(self, s: Session) -> None:
+        """Waits for something to come; raises when it takes too long, or when the connection is over."""
+        if s.board is not None:
+            s.board.waits(self.since)
+        if s.pump(min(self.deadline, self.look), posts=True):
+            return
+        job = _ask(self.shared, s)
+        if job.get("paused"):
+            self.deadline = time.monotonic() + self.shared.timeout  # whoever paused it decides how long
+            if not self.warned_of_pause:
+                self.warned_of_pause = True
+                name = self.shared.name
+                text = f"job {name!r} is paused: next() waits until `larder jobs unpause {name}`"
+                warn(text, PausedWarning)
+        elif time.monotonic() >= self.deadline:
+            # The next batch is to end the wait, so it is not taken without a look at the socket.
+            self.run.since, self.run.board = self.since, None
+            raise self._late(s, job)
+        else:
+            self._warn_of_full_disk(job)
+        self.look = time.monotonic() + _LOOK
+
+    def seconds(self) -> float:
+        """How long it has waited."""
+        return time.monotonic() - self.since
+
+    def _warn_of_full_disk(self, job: Job) -> None:
+        """Warns once in the life of a Loader."""
+        word, words = _cause(self.shared, job)
+        if word == "disk" and not self.shared.warned_of_full_disk:
+            self.shared.warned_of_full_disk = True
+            warn(f"job {self.shared.name!r} waits for {words}", StateFullWarning)
+
+    def _late(self, s: Session, job: Job) -> Error:
+        """The error of a next() that has waited for too long."""
+        shared, waited = self.shared, time.monotonic() - self.start
+        alive = bool(job) or s.answers()
+        if s.error is not None:
+            return s.error
+        word, words = _cause(shared, job)
+        state = "the daemon does not answer"
+        hint = f"is process {s.daemon_pid} stopped or overloaded? next() may be called again"
+        if alive:
+            state = f"it waits for {words}" if words else "the daemon answers, but the batch is not ready"
+            hint = (
+                f"{_HELP.get(word, '')}`larder jobs describe {shared.name}` tells what it waits for; "
+                f"next() may be called again; timeout= is {shared.timeout:g} s"
+            )
+        error = DeadlineError(
+            f"waited {waited:.1f} s for a batch of epoch {self.run.epoch} of job {shared.name!r}, rank {shared.rank}: "
+            f"{state}",
+            subject=shared.name,
+            hint=hint,
+        )
+        error.cause = word
+        return error
+
+
+def _ask(shared: Shared, s: Session) -> Job:
+    """The job as the daemon sees it at this moment; empty when it does not answer at once."""
     try:
-        return dict(s.call("DescribeJob", {"name": loader._name}, time.monotonic() + 1.0).get("job") or {})
+        return s.call(_messages.DESCRIBE_JOB, JobRequest(name=shared.name), time.monotonic() + 1.0).get("job") or {}
     except Error:
         return {}
 
 
-def cause(loader: Loader, job: dict[str, Any]) -> tuple[str, str]:
+def _cause(shared: Shared, job: Job) -> tuple[str, str]:
     """What this rank waits for, in a word and in many, by a Job message; empty when it does not say."""
-    mine = next((r for r in job.get("ranks") or () if int(r.get("rank") or 0) == loader._place.rank), job)
-    wait = mine.get("wait") or job.get("wait") or {}
+    mine = next((r for r in job.get("ranks") or () if int(r.get("rank") or 0) == shared.rank), None)
+    wait = (job if mine is None else mine).get("wait") or job.get("wait") or {}
     return str(wait.get("cause") or ""), str(wait.get("text") or "")
-
-
-def tell(loader: Loader, it: Run, job: dict[str, Any]) -> None:
-    """Warns of a full disk, once."""
-    word, words = cause(loader, job)
-    if word == "disk" and not loader._told_full:
-        loader._told_full = True
-        message = f"job {loader._name!r} waits for {words}"
-        warnings.warn(message, StateFullWarning, stacklevel=5 + (it.audit is not None))
-
-
-def late(loader: Loader, s: Session, it: Run, waited: float, job: dict[str, Any]) -> Error:
-    """The error of a next() that has waited for so many seconds."""
-    alive = bool(job) or s.answers()
-    if s.error is not None:
-        return s.error
-    word, words = cause(loader, job)
-    state = "the daemon does not answer"
-    hint = f"is process {s.daemon_pid} stopped or overloaded? next() may be called again"
-    if alive:
-        state = f"it waits for {words}" if words else "the daemon answers, but the batch is not ready"
-        hint = (
-            f"{_HELP.get(word, '')}`larder jobs describe {loader._name}` tells what it waits for; next() may be called again; "
-            f"timeout= is {loader._timeout:g} s"
-        )
-    who = f"job {loader._name!r}, rank {loader._place.rank}"
-    error = DeadlineError(
-        f"waited {waited:.1f} s for a batch of epoch {it.epoch} of {who}: {state}", subject=loader._name, hint=hint
-    )
-    error.cause = word
-    return error

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-from .errors import Error
+from ._messages import BatchReport, ErrorDetail
+from .errors import Error, from_detail
 
 ABI = 1
 MAX_PAYLOAD = 16 << 20
 
-HELLO, WELCOME, CALL, RESULT, ERROR, ATTACH, RING, SEGMENT, EPOCH, BATCH, RELEASE, EPOCH_END, DETACH, DRAIN, PING, PONG, GONE, WAKE = range(1, 19)
-NAMES = "HELLO WELCOME CALL RESULT ERROR ATTACH RING SEGMENT EPOCH BATCH RELEASE EPOCH_END DETACH DRAIN PING PONG GONE WAKE".split()
+HELLO, WELCOME, CALL, RESULT, ERROR, ATTACH, RING, SEGMENT, EPOCH = range(1, 10)
+BATCH, RELEASE, EPOCH_END, DETACH, DRAIN, PING, PONG, GONE, WAKE = range(10, 19)
+NAMES = (
+    *("HELLO", "WELCOME", "CALL", "RESULT", "ERROR", "ATTACH", "RING", "SEGMENT", "EPOCH"),
+    *("BATCH", "RELEASE", "EPOCH_END", "DETACH", "DRAIN", "PING", "PONG", "GONE", "WAKE"),
+)
 
 _HEADER = struct.Struct("<HHIQ")
 _BATCH = struct.Struct("<IIQQIIIIII")
@@ -25,7 +31,7 @@ U32_MAX = 0xFFFFFFFF
 
 
 class Frame:
-    """One frame. ``fd`` is owned by the frame until somebody takes it (and sets it to -1)."""
+    """One frame. It owns the descriptor ``fd`` until its reader takes it and sets ``fd`` to -1."""
 
     __slots__ = ("batch", "fd", "number", "payload", "request", "taken", "type")
 
@@ -51,7 +57,7 @@ class BatchHeader:
     step: int
     rank: int
     rows: int
-    report: dict[str, Any] | None
+    report: BatchReport | None
 
 
 def protocol_error(what: str) -> Error:
@@ -68,18 +74,20 @@ def pack(type_: int, request: int, payload: bytes = b"") -> bytes:
     return _HEADER.pack(ABI, type_, len(payload), request) + payload
 
 
-def dump(message: dict[str, Any]) -> bytes:
+def dump(message: Mapping[str, object]) -> bytes:
     """A JSON payload; raises ValueError for NaN and infinities."""
     return json.dumps(message, allow_nan=False, separators=(",", ":")).encode()
 
 
 def pack_release(slot: int, generation: int, waited_us: int) -> bytes:
     """A RELEASE frame; the waited time saturates."""
-    return _RELEASE.pack(ABI, RELEASE, _RELEASE.size - HEADER_BYTES, 0, slot, max(0, min(waited_us, U32_MAX)), generation)
+    return _RELEASE.pack(
+        ABI, RELEASE, _RELEASE.size - HEADER_BYTES, 0, slot, max(0, min(waited_us, U32_MAX)), generation
+    )
 
 
 def epoch_payload(epoch: int, from_: int = 0) -> bytes:
-    """The payload of an EPOCH frame; ``from_`` is 0, or 1 + the step that a client goes on with."""
+    """The payload of an EPOCH frame; ``from_`` is 0, or 1 + the first step that a client still needs."""
     return _EPOCH.pack(epoch, from_)
 
 
@@ -106,12 +114,17 @@ def parse_json(payload: bytes) -> dict[str, Any]:
     return value
 
 
+def parse_error(payload: bytes) -> Error:
+    """The exception that an ERROR, DRAIN or GONE frame describes."""
+    return from_detail(cast(ErrorDetail, parse_json(payload)))
+
+
 def parse_batch(payload: bytes) -> BatchHeader:
     """The content of a BATCH frame."""
     if len(payload) < _BATCH.size:
         raise protocol_error(f"a BATCH frame of {len(payload)} bytes")
     segment, slot, gen, offset, epoch, step, rank, rows, flags, _zero = _BATCH.unpack_from(payload)
-    report = parse_json(payload[_BATCH.size :]) if flags & 1 else None
+    report = cast(BatchReport, parse_json(payload[_BATCH.size :])) if flags & 1 else None
     return BatchHeader(segment, slot, gen, offset, epoch, step, rank, rows, report)
 
 

@@ -14,16 +14,17 @@
     │   └── StoppedError        somebody stopped the daemon, and meant it (`larder stop`)
     └── DeadlineError           also TimeoutError: a wait took longer than ``timeout``
 
-``reason`` is a stable upper-case word (docs/errors.md lists all); ``subject`` is what it is about; ``hint`` names the fix.
+``reason`` is a stable upper-case word (docs/errors.md lists all); ``subject`` is what it is about; ``hint`` names the
+fix.
 """
 
 from __future__ import annotations
 
-import warnings
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-if TYPE_CHECKING:
-    from ._stats import Quarantined
+from ._caller import warn
+from ._messages import ErrorDetail
+from ._stats import Quarantined
 
 
 class Error(Exception):
@@ -82,7 +83,9 @@ class StaleError(Error):
 
 
 class StateLostError(StaleError):
-    """The daemon was restarted without what it knew of the running epoch (``state.dir: none``, another folder, another job of the name).
+    """The daemon was restarted without what it knew of the running epoch.
+
+    Its ``state.dir`` is ``none`` or another folder, or the job of that name is another one.
 
     ``iter(loader)`` begins a new epoch.
     """
@@ -113,16 +116,20 @@ class UnavailableError(Error, ConnectionError):
 
 
 class StoppedError(UnavailableError):
-    """Somebody stopped the daemon with `larder stop`; the message names who. A Loader that was made before starts no other one.
+    """Somebody stopped the daemon with `larder stop`; the message names who.
 
-    ``next()`` and ``iter()`` of it go on once a daemon serves the socket again, and raise this at once until then; a new Loader starts one.
+    A Loader that was made before the stop starts no other daemon: its ``next()`` and ``iter()`` raise this at once
+    until a daemon serves the socket again. A new Loader starts one.
     """
 
     default_reason = "STOPPED"
 
 
 class DeadlineError(Error, TimeoutError):
-    """A wait took longer than the Loader's ``timeout``; the message says what was waited for, ``cause`` in a word (docs/errors.md)."""
+    """A wait took longer than the Loader's ``timeout``; the message says what was waited for.
+
+    ``cause`` says it in a word (docs/errors.md).
+    """
 
     default_reason = "DEADLINE"
     cause = ""
@@ -160,7 +167,7 @@ class StateChangedWarning(UserWarning):
 
 
 class DatasetWarning(UserWarning):
-    """What one may miss in a dataset: files that look like samples and are none, classes without any. Told once a process."""
+    """A dataset has files that look like samples and are none, or classes without any. Warned of once a process."""
 
     _told: ClassVar[set[tuple[str, str]]] = set()
 
@@ -169,15 +176,15 @@ class DatasetWarning(UserWarning):
         """Warns, unless this process has been told."""
         if (dataset, note) not in cls._told:
             cls._told.add((dataset, note))
-            warnings.warn(f"dataset {dataset}: {note}", cls, stacklevel=6)
+            warn(f"dataset {dataset}: {note}", cls)
 
 
 class UnknownVariableWarning(UserWarning):
-    """An environment variable begins with LARDER_ and means nothing; the message has the name that was probably meant."""
+    """An environment variable begins with LARDER_ and means nothing; the message has the nearest known name."""
 
 
 class StateFullWarning(UserWarning):
-    """The disk of the daemon's state directory is full, so ``next()`` waits until there is room. Told once by a Loader."""
+    """The disk of the daemon's state directory is full, so ``next()`` waits for room. A Loader warns of it once."""
 
 
 class PausedWarning(UserWarning):
@@ -214,7 +221,7 @@ _BY_REASON: dict[str, type[Error]] = {
 }
 
 
-def from_detail(detail: dict[str, Any]) -> Error:
+def from_detail(detail: ErrorDetail) -> Error:
     """Makes the exception of an ErrorDetail message (docs/protocol.md); an unknown reason gives a plain Error."""
     reason = str(detail.get("reason", "")) or "INTERNAL"
     retry = detail.get("retryAfter")

@@ -1,11 +1,12 @@
 """The transforms the daemon runs: names, arguments and semantics of torchvision.transforms.v2.
 
-Ops are descriptions, nothing is computed here: ``transform=[ops.RandomResizedCrop(224), ops.HFlip()]`` travels to the daemon as names and
-arguments, so that jobs with equal recipes (or equal beginnings of them) share the work. The daemon checks the arguments. Objects of
-torchvision.transforms and torchvision.transforms.v2 may stand in the list too; they are translated by class name.
+Ops are descriptions and compute nothing: ``transform=[ops.RandomResizedCrop(224), ops.HFlip()]`` travels to the daemon
+as names and arguments, so that jobs with equal recipes (or equal prefixes of them) share the work. The daemon checks
+the arguments. Objects of torchvision.transforms and torchvision.transforms.v2 may stand in the list too; they are
+translated by class name.
 
-Differences to torchvision: ``Normalize("imagenet")`` fills in the usual numbers and scales uint8 to [0, 1] first; ``ToDtype`` scales by
-default and takes a ``layout``; ``Grayscale`` gives three channels by default.
+Differences to torchvision: ``Normalize("imagenet")`` fills in the usual numbers and scales uint8 to [0, 1] first;
+``ToDtype`` scales by default and takes a ``layout``; ``Grayscale`` gives three channels by default.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numbers
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ._messages import OpMessage
 from .errors import InvalidError
 
 __all__ = [
@@ -73,7 +75,7 @@ def _plain(value: Any, where: str) -> Any:
 class Op:
     """A step of a recipe; the subclasses are frozen dataclasses whose fields are its arguments."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> OpMessage:
         """The op as an Op message: name and arguments, those that are None left out."""
         name = type(self).__name__
         args: dict[str, Any] = {}
@@ -188,14 +190,14 @@ class Compose:
         return f"Compose({self.transforms!r})"
 
 
-def recipe(transform: Any) -> list[dict[str, Any]]:
+def recipe(transform: Any) -> list[OpMessage]:
     """Turns what users give as ``transform`` into Op messages, flattened; raises InvalidError."""
-    out: list[dict[str, Any]] = []
+    out: list[OpMessage] = []
     _flatten(transform, out, 0)
     return out
 
 
-def _flatten(t: Any, out: list[dict[str, Any]], depth: int) -> None:
+def _flatten(t: Any, out: list[OpMessage], depth: int) -> None:
     if depth > 32:
         raise InvalidError("transform: nested more than 32 deep", reason="RECIPE_INVALID", subject="transform")
     if t is None:
@@ -209,9 +211,14 @@ def _flatten(t: Any, out: list[dict[str, Any]], depth: int) -> None:
         name = t.get("name")
         if not isinstance(name, str) or not isinstance(t.get("args", {}), dict) or set(t) - {"name", "args", "kind"}:
             raise InvalidError(
-                f"transform: {t!r} is not of the form {{'name': ..., 'args': {{...}}}}", reason="RECIPE_INVALID", subject="transform"
+                f"transform: {t!r} is not of the form {{'name': ..., 'args': {{...}}}}",
+                reason="RECIPE_INVALID",
+                subject="transform",
             )
-        op: dict[str, Any] = {"name": name, "args": {str(k): _plain(v, f"{name}.{k}") for k, v in t.get("args", {}).items()}}
+        op: OpMessage = {
+            "name": name,
+            "args": {str(k): _plain(v, f"{name}.{k}") for k, v in t.get("args", {}).items()},
+        }
         if t.get("kind"):
             op["kind"] = str(t["kind"])
         out.append(op)
@@ -222,7 +229,10 @@ def _flatten(t: Any, out: list[dict[str, Any]], depth: int) -> None:
         _from_torchvision(t, out, depth)
     elif isinstance(t, type) and issubclass(t, Op):
         raise InvalidError(
-            f"transform: {t.__name__} is a class", reason="RECIPE_INVALID", subject="transform", hint=f"write {t.__name__}(...)"
+            f"transform: {t.__name__} is a class",
+            reason="RECIPE_INVALID",
+            subject="transform",
+            hint=f"write {t.__name__}(...)",
         )
     else:
         what = f"the function {getattr(t, '__name__', t)!r}" if callable(t) else f"{t!r} ({type(t).__name__})"
@@ -252,8 +262,10 @@ _TORCHVISION: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-def _from_torchvision(t: Any, out: list[dict[str, Any]], depth: int) -> None:
-    """Translates one torchvision object; on PIL images torchvision always antialiases, so nothing is taken from ``antialias``."""
+def _from_torchvision(t: Any, out: list[OpMessage], depth: int) -> None:
+    """Translates one torchvision object; on PIL images torchvision always antialiases, so nothing is taken from
+    ``antialias``.
+    """
     name = type(t).__name__
     if name == "Compose":
         for x in t.transforms:

@@ -91,7 +91,7 @@ def test_bad_uri(daemon, tmp_path, monkeypatch):
     with pytest.raises(larder.NotFoundError):
         larder.Loader("nothing", batch_size=1, endpoint=daemon.path)
     monkeypatch.chdir(tmp_path)
-    from larder._args import absolute
+    from larder._checks import absolute
 
     assert absolute("imagefolder:a/../b") == f"imagefolder:{tmp_path}/b"
     assert absolute("imagefolder:///x/y") == "imagefolder:///x/y"
@@ -171,7 +171,7 @@ def test_rank_held(load, monkeypatch):
     a, b = load(job="same"), load(job="same")
     it = iter(a)
     next(it)
-    monkeypatch.setattr("larder._loader._RANK_HELD_PATIENCE", 0.1)
+    monkeypatch.setattr("larder._connection._RANK_HELD_PATIENCE", 0.1)
     with pytest.raises(larder.RankHeldError, match=rf"held by another Loader of this process \(pid {os.getpid()}\)"):
         iter(b)
     a.close()
@@ -220,25 +220,9 @@ def test_job_yaml_and_python_names_agree():
         if "=" in line and not line.strip().startswith("//")
     }
     camel = {n.split("_")[0] + "".join(p.title() for p in n.split("_")[1:]) for n in names}
-    from larder import _args, _ranks
+    from larder import _arguments, _ranks
 
-    spec = _args.job_spec(
-        name="n",
-        dataset="d",
-        place=_ranks.Place(0, 1),
-        subset=None,
-        batch_size=1,
-        shuffle=False,
-        order=None,
-        seed=0,
-        transform=None,
-        drop_last=False,
-        even=None,
-        share="none",
-        on_error="raise",
-        prefetch=2,
-        epochs=None,
-        skip_empty=True,
-    )
+    given = _arguments.Arguments("d", batch_size=1, skip_empty=True)
+    spec = _arguments.job_spec("n", "d", _ranks.Place(0, 1), given)
     assert set(spec) - {"replica"} <= camel and camel - set(spec) == {"replica"}
     json.dumps(spec)

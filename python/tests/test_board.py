@@ -57,7 +57,7 @@ def test_a_ready_batch_costs_no_system_call(load, daemon, monkeypatch):
     it = iter(loader)
     for _ in range(6):  # every slot was given back once
         check(next(it))
-    s = loader._session()
+    s = loader._shared.resources.session
     s.flush()
     eventually(lambda: daemon.posts == 6 + 4)
     taken = s.board.head
@@ -75,7 +75,7 @@ def test_a_ready_batch_costs_no_system_call(load, daemon, monkeypatch):
             del batch
             eventually(lambda n=n: daemon.posts >= 6 + 4 + n)  # the slot of the batch before goes back in next()
     assert s.board.head == taken + 50
-    assert loader._batches == 56 and loader._samples == 224
+    assert loader._shared.batches == 56 and loader._shared.samples == 224
 
 
 def test_reports_come_between_posts(load, daemon):
@@ -112,7 +112,7 @@ def test_a_rank_that_was_taken_over_uses_nothing_that_is_posted(load, daemon):
     it = iter(loader)
     for _ in range(6):
         check(next(it))
-    loader._session().flush()
+    loader._shared.resources.session.flush()
     eventually(lambda: daemon.posts == 10)
     daemon.gone(loader.job, "STALE", "somebody else has the rank")
     with pytest.raises(larder.StaleError, match="somebody else"):
@@ -124,7 +124,7 @@ def test_what_is_posted_before_an_ordinary_end_is_used(load, daemon):
     it = iter(loader)
     for _ in range(6):
         batch = next(it)
-    loader._session().flush()
+    loader._shared.resources.session.flush()
     eventually(lambda: daemon.posts == 9)
     daemon.gone(loader.job, "JOB_ENDED", "killed")
     for n in range(3):

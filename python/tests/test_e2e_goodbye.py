@@ -16,7 +16,7 @@ from lives import Lives
 from real import PATIENCE, draw, pillow
 
 import larder
-from larder import _goodbye
+from larder import _detach
 
 pillow()
 
@@ -25,7 +25,7 @@ CONFIG = "jobs: {lease: 1s, max: 3}\n"
 
 @pytest.fixture
 def lives(tmp_path):
-    _goodbye._owed.clear()  # of other tests, whose daemons are gone
+    _detach._waiting.clear()  # of other tests, whose daemons are gone
     made = Lives(tmp_path / "d", more=CONFIG)
     yield made
     gc.collect()
@@ -50,7 +50,7 @@ def states(lives):
 
 
 def cut(loader):
-    loader._box.session._sock.shutdown(socket.SHUT_RDWR)
+    loader._shared.resources.session._sock.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.mark.parametrize("how", ["restart", "cut"])
@@ -79,7 +79,7 @@ def test_loaders_that_lost_their_connection_leave_no_job(how, end, lives, folder
     assert sum(1 for _ in last) == 6
     assert {s for name, s in states(lives).items() if name != "last"} <= {"done"}
     last.close()
-    assert _goodbye._owed == []
+    assert _detach._waiting == []
 
 
 def test_in_the_midst_of_an_epoch(lives, folder):
@@ -96,13 +96,13 @@ def test_a_goodbye_that_nobody_heard_is_said_to_the_next_daemon(lives, folder):
         next(iter(x))
     lives.kill()
     loader.close()
-    assert [s.job for s in _goodbye._owed] == ["left"]
+    assert [s.job for s in _detach._waiting] == ["left"]
     lives.start()
     assert states(lives)["left"] == "suspect"
 
     def heard():
         other.stats()
-        return not _goodbye._owed
+        return not _detach._waiting
 
     eventually(heard, PATIENCE)
     assert states(lives).get("left", "done") == "done" and states(lives)["other"] != "done"

@@ -15,7 +15,7 @@ from conftest import eventually
 from real import draw
 
 import larder
-from larder import _loader
+from larder import _waits
 
 
 def ids_of(loader):
@@ -213,7 +213,7 @@ def test_a_subset_that_selects_nothing_any_more(real, server, folder):
 
 
 def test_a_paused_job_waits_and_says_so(real, server, small, monkeypatch):
-    monkeypatch.setattr(_loader, "_LOOK", 0.05)
+    monkeypatch.setattr(_waits, "_LOOK", 0.05)
     loader = real(
         f"imagefolder:{small}", batch_size=2, shuffle=True, prefetch=1, job="pausing", return_index=True, timeout=0.5
     )

@@ -132,7 +132,7 @@ def test_killed_at_random_moments(seed, folder, lives, loads):
 
 def unread(loader):
     """What lies posted in the ring and was not handed out, by step."""
-    s = loader._box.session
+    s = loader._shared.resources.session
     board, out = s.board, {}
     seq = board.head + 1
     while True:
@@ -226,35 +226,35 @@ def test_waits_as_long_as_it_was_told(folder, lives, loads):
     it = iter(loader)
     got = [record(next(it))]
     d.kill()
-    loader._timeout = 0.3
+    loader._shared.timeout = 0.3
     for _ in range(2):
         with pytest.raises(larder.UnavailableError, match=r"waited 0.3 s for the larder daemon") as e:
             for _ in range(20):
                 got.append(record(next(it)))
         assert "state.dir" in e.value.hint and d.socket in str(e.value)
     d.start()
-    loader._timeout = PATIENCE
+    loader._shared.timeout = PATIENCE
     got += [record(b) for b in it]
     assert sorted(i for b in got for i, _, _ in b) == list(range(108))
     d.kill()
-    loader._timeout = 0.3
+    loader._shared.timeout = 0.3
     with pytest.raises(larder.UnavailableError, match=r"waited 0.3 s"):
         iter(loader)
     d.start()
-    loader._timeout = PATIENCE
+    loader._shared.timeout = PATIENCE
     assert sum(1 for _ in loader) == 27
 
 
 def cut(loader):
     """Ends the connection; the daemon lives."""
-    s = loader._box.session
+    s = loader._shared.resources.session
     if s._sock is not None:  # else the cut before is yet to be heard of
         s._sock.shutdown(socket.SHUT_RDWR)
 
 
 def lose(loader):
     """Ends the connection for the client alone: for the daemon it seems to live on. Returns what keeps it open."""
-    s = loader._box.session
+    s = loader._shared.resources.session
     if s._sock is None:
         return None
     kept = os.dup(s._sock.fileno())
@@ -339,7 +339,7 @@ def test_nobody_else_takes_a_rank_whose_connection_is_open(folder, lives, loads)
     it = iter(loader)
     next(it)
     other = loads(d, f"imagefolder:{folder}", job="mine", timeout=2.0)
-    other._held = loader._held
+    other._shared.held = loader._shared.held
     with pytest.raises(larder.RankHeldError):
         iter(other)
     assert sum(1 for _ in it) == 26
@@ -359,7 +359,7 @@ def test_no_descriptors_left(folder, lives, loads):
         with contextlib.suppress(OSError):
             while True:
                 full.append(os.open(os.devnull, os.O_RDONLY))
-        loader._timeout = 0.5
+        loader._shared.timeout = 0.5
         with pytest.raises(larder.UnavailableError, match=r"waited 0.5 s"):
             for batch in it:
                 got += batch[-1].tolist()
@@ -367,7 +367,7 @@ def test_no_descriptors_left(folder, lives, loads):
         for fd in full:
             os.close(fd)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    loader._timeout = PATIENCE
+    loader._shared.timeout = PATIENCE
     for batch in it:
         got += batch[-1].tolist()
     assert sorted(got) == list(range(108))
@@ -408,7 +408,7 @@ def test_interrupts_while_it_goes_on(folder, lives, loads):
                 except KeyboardInterrupt:
                     inside = False
                     interrupts += 1
-                    if loader._batches > base + len(got):
+                    if loader._shared.batches > base + len(got):
                         break  # it was handed out, and this test lost it
                     if interrupts % 2:
                         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -418,7 +418,7 @@ def test_interrupts_while_it_goes_on(folder, lives, loads):
                     assert sorted(i for b in got for i, _, _ in b) == list(range(108))
                     break
                 got.append(record(batch))
-                assert loader._batches == base + len(got)
+                assert loader._shared.batches == base + len(got)
             signal.setitimer(signal.ITIMER_REAL, 0)
     finally:
         inside = False

@@ -203,7 +203,7 @@ def test_chains_of_ranks(lives, loads, folder, seed):
         states = [a.state_dict(portable=rng.random() < 0.3 and world == 1) for a in ranks]
         state = rng.choice(states)
         for a in ranks:  # gone without a word
-            a._box.session._close_socket()
+            a._shared.resources.session._close_socket()
     assert sorted(got) == list(range(N))
 
 

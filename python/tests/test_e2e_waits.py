@@ -166,7 +166,7 @@ def test_an_absent_rank_is_named(real, server, small):
     for _ in other:
         pass
     other = iter(second)
-    first._timeout = PATIENCE
+    first._shared.timeout = PATIENCE
     assert len(next(it)[0]) == 2
 
 

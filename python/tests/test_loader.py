@@ -15,7 +15,7 @@ from conftest import eventually
 from fake_daemon import expected_fixed, expected_ragged
 
 import larder
-from larder import _loader
+from larder import _waits
 
 CROP = [larder.ops.CenterCrop((8, 10))]
 
@@ -212,7 +212,7 @@ def test_waited_time_is_told(load, daemon):
 
 
 def test_a_full_disk_is_told_once(load, daemon, monkeypatch):
-    monkeypatch.setattr(_loader, "_LOOK", 0.02)
+    monkeypatch.setattr(_waits, "_LOOK", 0.02)
     daemon.hold = True
     daemon.wait = {"cause": "disk", "text": "room on a disk: /state is full"}
     loader = load(timeout=0.3)
@@ -225,7 +225,7 @@ def test_a_full_disk_is_told_once(load, daemon, monkeypatch):
     assert len(told) == 1 and e.value.cause == "disk"
     assert "it waits for room on a disk: /state is full" in str(e.value) and "larder goes on by itself" in str(e.value)
     threading.Timer(0.2, daemon.resume).start()
-    loader._timeout = 20.0
+    loader._shared.timeout = 20.0
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         batch = next(it)
@@ -241,7 +241,7 @@ def test_a_wait_that_was_given_up_ends_with_the_next_batch(load, daemon):
     with pytest.raises(larder.DeadlineError):
         while True:
             next(it)
-    board = loader._box.session.board
+    board = loader._shared.resources.session.board
 
     def since() -> int:
         return struct.unpack_from("<Q", board.page, board.at + 72)[0]

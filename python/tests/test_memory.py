@@ -83,7 +83,10 @@ def test_what_is_dropped_runs_no_python_code(load, daemon):
     loader, batch = one_batch(load, daemon, transform=CROP)
     root = batch[0].base
     watched = [
-        w for x in (root, loader, loader._session()) for w in weakref.getweakrefs(x) if w.__callback__ is not None
+        w
+        for x in (root, loader._shared, loader._shared.resources.session)
+        for w in weakref.getweakrefs(x)
+        if w.__callback__ is not None
     ]
     assert len(watched) == 3  # of the root, and two of the loader
     for w in watched:
@@ -118,7 +121,7 @@ def test_forgetting_a_loader_whose_daemon_has_gone_prints_nothing(heard, load, d
     loader = larder.Loader("fake:80", batch_size=4, endpoint=daemon.path, job="forgotten", on_daemon_loss="raise")
     it = iter(loader)
     next(it)
-    session = loader._session()
+    session = loader._shared.resources.session
     daemon.kill()
     if heard:
         with pytest.raises(larder.UnavailableError):
@@ -126,7 +129,7 @@ def test_forgetting_a_loader_whose_daemon_has_gone_prints_nothing(heard, load, d
                 pass
     del it, loader
     assert printed == []
-    assert not session.said_goodbye()  # so it is said over another connection, see test_e2e_goodbye.py
+    assert not session.owner_detached()  # so it is said over another connection, see test_e2e_goodbye.py
 
 
 def test_ctrl_c_between_batches_is_never_lost(load):
@@ -176,7 +179,7 @@ def test_an_os_error_of_a_signal_handler_is_not_taken_for_the_sockets(load, monk
         def send(self, *_):
             raise TimeoutError("the time is up")
 
-    session = loader._session()
+    session = loader._shared.resources.session
     s = session._sock
     with monkeypatch.context() as patch:
         patch.setattr(session, "_sock", Interrupted())

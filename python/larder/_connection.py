@@ -1,0 +1,173 @@
+"""The connection of a Loader: made when it is needed, registered, attached to its rank, and made anew when it ended."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from . import _daemon, _finalizer, _registration, _rivals, _seat, _wire
+from ._messages import AttachResponse, Method, Request, Response
+from ._seat import Held
+from ._session import Session
+from ._shared import Shared
+from .errors import InvalidError, NotFoundError, RankHeldError, StaleError, StoppedError, UnavailableError
+
+_RANK_HELD_PATIENCE = 1.0  # seconds: the daemon may not have seen the end of a predecessor yet
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.5  # seconds between two looks for a daemon; each is twice the one before
+T = TypeVar("T")
+
+
+class Outage:
+    """The time without a daemon: longer and longer pauses up to a deadline."""
+
+    def __init__(self, timeout: float) -> None:
+        self.timeout = timeout
+        self.deadline = time.monotonic() + timeout
+        self.pause = _FIRST_PAUSE
+
+    @property
+    def left(self) -> float:
+        """Seconds to the deadline, at least a little."""
+        return max(0.01, self.deadline - time.monotonic())
+
+    def rest(self, error: UnavailableError) -> None:
+        """Sleeps until it is time to look again; raises when there is no time left."""
+        if time.monotonic() >= self.deadline:
+            raise UnavailableError(
+                f"{error.message}; waited {self.timeout:g} s for the larder daemon to come back",
+                subject=error.subject,
+                hint="start `larder serve` again, on the same state.dir: then iteration goes on where it was; timeout= "
+                "is how long to wait, on_daemon_loss='raise' does not wait",
+            ) from error
+        time.sleep(min(self.pause, self.left))
+        self.pause = min(2 * self.pause, _LONGEST_PAUSE)
+
+
+def connect(shared: Shared) -> Session:
+    """The connection of this process, registered; made anew after a fork, an unpickling, or a crash of the daemon."""
+    shared.require_open()
+    _finalizer.run_pending()
+    s = shared.resources.session
+    if s is not None and s.usable:
+        return s
+    if s is not None:
+        if s.error is not None:
+            s.fail(s.error)  # its end was noted, and its socket may be open yet
+        if not s.peer_left:
+            shared.held = None  # it ended for another reason than the daemon's end
+    s = _daemon.open_session(shared.settings.endpoint, shared.timeout, shared.settings.known_stop)
+    try:
+        _register(shared, s, time.monotonic() + shared.timeout)
+    except BaseException:
+        s.close(False)
+        raise
+    shared.resources.session = s
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None and process.parent_process() is not None:
+        # Children of multiprocessing leave without atexit.
+        from multiprocessing import util
+
+        util.Finalize(None, _finalizer.shutdown, (shared.resources,), exitpriority=10)
+    return s
+
+
+def know(shared: Shared) -> None:
+    """Sees to it that the daemon has described the job."""
+    if not shared.job:
+        with shared.lock:
+            connect(shared)
+
+
+def _register(shared: Shared, s: Session, deadline: float) -> None:
+    try:
+        _registration.register(shared, s, deadline)
+    except InvalidError as e:  # another description of the job: of an older Loader of this process?
+        if e.reason != "ALREADY_EXISTS" or not _rivals.give_way(shared, _rivals.of(shared)):
+            raise
+        _registration.register(shared, s, deadline)
+
+
+def attach(shared: Shared, s: Session, register: bool = True) -> None:
+    """Attaches the session to the rank, once; ``register``: a job that ended meanwhile is made anew."""
+    if s.ring is not None:
+        return
+    answer = _attach(shared, s, register)
+    ring = s.ring
+    assert ring is not None
+    s.detach_with(shared)
+    shared.resources.unused = ""
+    fields = shared.settings.fields
+    missing = [f for f in fields if f not in ring.fields]
+    if missing:
+        raise s.fail(_wire.protocol_error(f"a ring without the field {missing[0]!r}"))
+    if s.board is not None:
+        s.board.describe([ring.fields[f] for f in fields], shared.settings.output == "torch")
+    shared.job = (answer.get("job") or shared.job).copy()
+    shared.held = Held(os.getpid(), int(answer.get("incarnation") or 0), _seat.identity(shared.job))
+    shared.resources.seat = shared.seat(s.path, s.pid, shared.held)
+    shared.note_size(answer)  # this rank's numbers may differ from the job's
+    shared.note_remainder()
+    remainder = bool(answer.get("rest")) and shared.loaded is None  # for another client, who loads its state
+    shared.next_epoch = max(shared.next_epoch, int(answer.get("nextEpoch") or 0) + remainder)
+
+
+def _attach(shared: Shared, s: Session, register: bool) -> AttachResponse:
+    """Asks for the rank until it is free, or known to be another's."""
+    held, inc = shared.held, 0
+    if held is not None and held.fits(shared.job):
+        inc = held.incarnation
+        shared.held = held._replace(unanswered=held.unanswered + 1)
+        if shared.resources.seat is not None:
+            shared.resources.seat = shared.resources.seat._replace(held=shared.held)
+    deadline = time.monotonic() + shared.timeout
+    patience = time.monotonic() + min(_RANK_HELD_PATIENCE, shared.timeout)
+    again = register and shared.spec is not None
+    seat = shared.seat(s.path, s.pid, Held(s.pid, inc, ("", "")))
+    while True:
+        try:
+            return s.attach(_seat.attach_request(seat, inc), deadline)
+        except NotFoundError:
+            if not again:
+                raise
+            again, inc = False, 0
+            _register(shared, s, deadline)  # the job ended since, when another process had used it and left
+        except RankHeldError:
+            rivals = _rivals.of(shared)
+            if rivals and not _rivals.give_way(shared, rivals):
+                shared.held = held
+                raise _rivals.held(shared) from None
+            if time.monotonic() > patience:
+                shared.held = held
+                raise
+            time.sleep(0.05)
+        except StaleError:
+            if not inc or held is None or inc == held.incarnation + held.unanswered:
+                raise
+            inc += 1
+
+
+def call(shared: Shared, method: Method[Request, Response], body: Request) -> Response:
+    """Calls a method of the daemon, or of its successor."""
+    with shared.lock:
+        return outlive(shared, lambda s: s.call(method, body, time.monotonic() + shared.timeout))
+
+
+def outlive(shared: Shared, act: Callable[[Session], T]) -> T:
+    """Does something that may be done twice; with the daemon's successor when it crashed since the last use."""
+    outage: Outage | None = None
+    while True:
+        s, before = None, shared.resources.session
+        try:
+            s = connect(shared)
+            return act(s)
+        except UnavailableError as e:
+            gone = s or before
+            if gone is None or not gone.peer_left or gone.draining is not None or isinstance(e, StoppedError):
+                raise
+            if not shared.settings.outlives_daemon and (outage is not None or s is not before):
+                raise  # a successor is looked for once
+            outage = outage or Outage(shared.timeout)
+            outage.rest(e)

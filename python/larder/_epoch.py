@@ -1,0 +1,297 @@
+"""One epoch from ``iter`` to its end: how it begins, where the next batch comes from, and how it is handed out."""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from typing import Any, cast
+
+from . import _connection, _finalizer, _lease, _reconnect, _ring, _torch, _wire
+from ._caller import warn
+from ._messages import EpochEnd, Sizes
+from ._run import Run
+from ._session import Session
+from ._shared import Loaded, Shared
+from ._stats import Quarantined
+from ._waits import Waiting
+from ._wire import BatchHeader, Frame
+from .errors import Error, JobEndedError, KeptBatchesWarning, SampleError, StaleError
+
+Batch = tuple[Any, ...]
+
+
+class Epoch:
+    """The iterator of one epoch."""
+
+    __slots__ = ("__weakref__", "run", "shared")
+
+    def __init__(self, shared: Shared, run: Run) -> None:
+        self.shared = shared
+        self.run = run
+
+    def __iter__(self) -> Epoch:
+        return self
+
+    def __next__(self) -> Batch:
+        # A batch that is posted and was built ahead is handed out here: no system call, and little code to cache.
+        board = self.run.board
+        if board is not None:
+            shared = self.shared
+            with shared.lock:
+                if self.run.session.queue:  # the arrays of the batch before are dead: its slot is released
+                    self.run.session.flush()
+                seq, frames, generation, slot, rows, epoch, _, _ = board.unpack(
+                    board.page, board.base + ((board.head & board.mask) << 6)
+                )
+                if (
+                    seq == board.head + 1
+                    and frames == board.frames
+                    and epoch == self.run.epoch
+                    and rows == board.rows
+                    and board.frame is None
+                    and board.reader is self.run
+                    and len(board.held) < board.most
+                ):
+                    ready = board.ready.pop(slot, None)
+                    if ready is not None:
+                        batch, lease = ready
+                        lease.generation, lease.post = generation, seq
+                        board.held[slot] = lease
+                        board.head = seq  # in this step it is taken
+                        shared.batches += 1
+                        shared.samples += rows
+                        return batch
+        if self.run.done:
+            raise StopIteration
+        return _next(self.shared, self.run)
+
+
+class ObservedEpoch(Epoch):
+    """The iterator of an epoch that has an observer."""
+
+    __slots__ = ()
+
+    def __next__(self) -> Batch:
+        observer = self.run.observer
+        if observer is None:
+            return super().__next__()
+        observer.asked(self.run)
+        batch = super().__next__()
+        observer.handed_out(self.run)
+        return batch
+
+
+def begin(shared: Shared) -> Epoch:
+    """The iterator of the next epoch; an unfinished one is abandoned."""
+    with shared.lock:
+        if shared.ended is not None:
+            raise shared.ended
+        _torch.refuse_worker()
+        numbers = (shared.next_epoch, shared.pinned, shared.loaded)
+
+        def start(s: Session) -> Epoch:
+            shared.next_epoch, shared.pinned, shared.loaded = numbers
+            run = _start(shared, s)
+            it = Epoch(shared, run) if run.observer is None else ObservedEpoch(shared, run)
+            shared.iterator = weakref.ref(it)
+            return it
+
+        return _connection.outlive(shared, start)
+
+
+def _start(shared: Shared, s: Session) -> Run:
+    if s.draining is not None:
+        s.close(s.ring is not None)  # the daemon waits for this; the next iter() looks for its successor
+        raise s.draining
+    loaded = shared.loaded
+    if loaded is not None and loaded.left == 0 and (shared.pinned or 0) <= loaded.epoch:
+        return _nothing_left(shared, s, loaded)
+    _connection.attach(shared, s)
+    if s.board is not None:
+        s.board.stop()
+    if shared.running is not None:
+        shared.running.abandon("another epoch was begun")
+    run = Run(s, shared.coming())
+    run.before = loaded.before if loaded is not None and loaded.pending else 0
+    shared.pinned = None
+    shared.next_epoch = run.epoch + 1  # before it is asked for: an interrupt below must not use the number twice
+    shared.running = run
+    try:
+        what = f"the daemon to start epoch {run.epoch} of job {shared.name!r}"
+        deadline = time.monotonic() + shared.timeout
+        answer = s.request(_wire.EPOCH, _wire.epoch_payload(run.epoch), deadline, what)
+        sizes = cast(Sizes, _wire.parse_json(answer.payload))
+        shared.note_size(sizes, run.before)
+        whole = sizes.get("whole")
+        if whole:
+            run.after = {"numSamples": whole, "batchesPerEpoch": sizes.get("wholeBatches") or 0}
+        run.observer = shared.observe(shared, run, sizes)
+    except BaseException:
+        run.done = True
+        raise
+    shared.loaded = None
+    return run
+
+
+def _nothing_left(shared: Shared, s: Session, loaded: Loaded) -> Run:
+    """The epoch of a state that was saved at its last batch: it ends at once. The job begins with the next one."""
+    shared.running = run = Run(s, loaded.epoch)
+    run.done = True
+    shared.next_epoch, shared.pinned = loaded.epoch + 1, None
+    run.observer = shared.observe(shared, run, {"whole": loaded.samples})
+    if run.observer is not None:
+        run.observer.ended({})
+    shared.loaded = loaded._replace(epoch=loaded.epoch + 1, left=-1)
+    shared.note_size({"numSamples": loaded.all, "batchesPerEpoch": loaded.whole})
+    return run
+
+
+def _next(shared: Shared, run: Run) -> Batch:
+    """The next batch, from another connection when this one has ended."""
+    s = run.session
+    if s.pid != os.getpid():
+        raise StaleError(
+            f"this iterator of job {shared.name!r} was made in process {s.pid}",
+            subject=shared.name,
+            hint="call iter(loader) in this process",
+        )
+    with shared.lock:
+        while True:
+            try:
+                return _take(shared, s, run)
+            except Error as e:
+                if e.reason == "PROTOCOL":
+                    s.fail(e)
+                if not (shared.settings.outlives_daemon and s.lost(e)):
+                    raise
+            finally:
+                if s.board is not None and not run.since:
+                    s.board.waits(0.0)
+            _reconnect.reconnect(shared, run)
+            s = run.session
+
+
+def _take(shared: Shared, s: Session, run: Run) -> Batch:
+    """The next batch of the epoch; handles frames of other kinds on the way."""
+    waiting = Waiting(shared, run)
+    _finalizer.run_pending()
+    s.flush()
+    s.look()
+    while True:
+        _require_current(shared, s, run)
+        f = s.head()
+        if f is None:
+            waiting.more(s)
+        elif f.type == _wire.BATCH and f.batch is not None:
+            if f.batch.epoch != run.epoch:
+                s.discard(f)  # of an epoch that was abandoned
+                continue
+            run.expect(f, f.batch.step)
+            _report(shared, run, f.batch)
+            if run.observer is not None and s.ring is not None:
+                run.observer.received(s.ring, f.batch)
+            if f.batch.rows == 0:
+                s.discard(f)
+                continue
+            batch = _hand_out(shared, run, f, f.batch, waiting.seconds())
+            run.since = 0.0
+            return batch
+        elif f.type == _wire.EPOCH_END:
+            _end(shared, s, run, f)
+        elif f.type == _wire.SEGMENT:
+            segment, slot, size = _wire.parse_segment(f.payload)
+            assert s.ring is not None
+            s.ring.replace(segment, slot, size, os.dup(f.fd))
+            f.taken = True
+            os.close(f.fd)
+            f.fd = -1
+        elif f.type == _wire.GONE:
+            e = _wire.parse_error(f.payload)
+            if isinstance(e, JobEndedError):
+                shared.ended = e
+            f.taken = True
+            raise s.fail(e)
+        else:
+            raise _wire.protocol_error(f"{_wire.NAMES[f.type - 1]} in an epoch")
+
+
+def _require_current(shared: Shared, s: Session, run: Run) -> None:
+    """Raises when the Loader was iterated again or closed, or another client has the rank."""
+    if run is not shared.running:
+        raise StaleError(
+            f"this iterator of job {shared.name!r} (epoch {run.epoch}) ended when the loader was iterated again or "
+            "closed",
+            subject=shared.name,
+            hint="use one iterator at a time; two jobs need two Loaders",
+        )
+    if s.revoked is not None:
+        shared.ended = s.revoked
+        raise s.fail(s.revoked)
+
+
+def _end(shared: Shared, s: Session, run: Run, f: Frame) -> None:
+    """Raises StopIteration, unless the EPOCH_END is that of an abandoned epoch."""
+    end = cast(EpochEnd, _wire.parse_json(f.payload))
+    if int(end.get("epoch") or 0) != run.epoch:
+        f.taken = True
+        return
+    if end.get("final") and s.draining is None:  # a daemon that stops is named by the next iter()
+        shared.ended = shared.final(run.epoch)
+    if run.observer is not None:
+        run.observer.ended(end)
+    run.done = True
+    run.board = None
+    shared.note_size(run.after)
+    f.taken = True
+    raise StopIteration
+
+
+def _report(shared: Shared, run: Run, b: BatchHeader) -> None:
+    """Notes quarantined samples; with on_error="raise" raises SampleError, once for a batch."""
+    if run.raised >= b.step or not b.report:
+        return
+    bad = tuple(Quarantined.from_json(q) for q in b.report.get("quarantined") or ())
+    for q in bad:
+        shared.quarantined.setdefault(q.id, q)
+    run.raised = b.step
+    if bad and str(shared.described.get("onError") or "raise") == "raise":
+        raise SampleError(bad)
+
+
+def _hand_out(shared: Shared, run: Run, f: Frame, b: BatchHeader, waited: float) -> Batch:
+    """Wraps a batch that came as a frame, or was looked at as one, and counts it as handed out."""
+    s = run.session
+    ring = s.ring
+    assert ring is not None
+    root = ring.root(b)
+    values = [ring.array(root, ring.fields[name], b.rows) for name in shared.settings.fields]
+    # With the batch before, which the loop variable still names, two are held; more: the caller keeps batches.
+    others = len(s.held) - (b.slot in s.held)  # it is there when an earlier next() was interrupted
+    keeps = ring.slots - others - 1 < min(2, ring.slots - 2)
+    # The root's death releases the slot, but only once this very lease has taken the frame, in one step below: an
+    # interrupt before that leaves the batch to the next next(), and a root that lives on in a traceback does no harm.
+    lease = _lease.watch(s.queue, root, f, b.slot, int(waited * 1e6))
+    if keeps:
+        values = [_ring.copy(v) for v in values]
+    if shared.settings.output == "torch":
+        values = [_torch.tensors(v) for v in values]
+    batch = tuple(values)
+    s.held[b.slot] = f
+    f.taken = lease  # handed out, and counted before anything is called that an interrupt could end
+    shared.batches += 1
+    shared.samples += b.rows
+    shared.wait_seconds += waited
+    if s.board is not None:
+        s.board.settle()
+        s.board.serve(run)
+    if keeps:
+        shared.copies += 1
+        if not shared.warned_of_kept_batches:
+            shared.warned_of_kept_batches = True
+            warn(
+                f"job {shared.name!r}: {others + 1} batches are kept referenced, so the loader hands out copies; "
+                f"drop batches (or copy what you keep), or raise prefetch= (now {ring.slots - 2})",
+                KeptBatchesWarning,
+            )
+    return batch

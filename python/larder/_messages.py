@@ -1,0 +1,434 @@
+"""The JSON messages of the local session as types: what this client reads and writes of larder.proto.
+
+Names are those of protojson. Every key may be missing, which means its zero value; keys this client does not know are
+ignored, so that a newer daemon can say more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypedDict, TypeVar
+
+Integer = int | str  # protojson writes 64-bit integers as strings
+Request = TypeVar("Request", bound=Mapping[str, object])
+Response = TypeVar("Response", bound=Mapping[str, object])
+
+
+class ErrorDetail(TypedDict, total=False):
+    """The one shape of an error."""
+
+    reason: str
+    subject: str
+    message: str
+    hint: str
+    retryAfter: str  # seconds with an "s" behind them
+
+
+class OpMessage(TypedDict, total=False):
+    """One step of a recipe."""
+
+    kind: str
+    name: str
+    args: dict[str, Any]
+
+
+class JobSpec(TypedDict, total=False):
+    """Everything that defines a job."""
+
+    name: str
+    dataset: str
+    subset: str
+    batchSize: int
+    shuffle: bool
+    order: str
+    seed: Integer
+    transform: list[OpMessage]
+    dropLast: bool
+    even: str
+    worldSize: int
+    numNodes: int
+    share: str
+    onError: str
+    prefetch: int
+    epochs: int
+    skipEmpty: bool
+
+
+class Wait(TypedDict, total=False):
+    """What holds up a rank."""
+
+    cause: str
+    text: str
+    seconds: float
+
+
+class RankInfo(TypedDict, total=False):
+    """One rank of a job."""
+
+    rank: int
+    attached: bool
+    wait: Wait
+
+
+class QuarantinedSample(TypedDict, total=False):
+    """A sample that could not be prepared."""
+
+    id: Integer
+    key: str
+    path: str
+    reason: str
+    damagedAt: Integer
+
+
+class CountersMessage(TypedDict, total=False):
+    """Counters of the daemon, a dataset or a job."""
+
+    sourceReads: Integer
+    sourceBytes: Integer
+    decodes: Integer
+    augments: Integer
+    samplesDelivered: Integer
+    batchesDelivered: Integer
+    hits: dict[str, Integer]
+    evictions: dict[str, Integer]
+    quarantined: Integer
+    waitSeconds: float
+
+
+class Account(TypedDict, total=False):
+    """The ledger of one job-epoch."""
+
+    epoch: int
+    subset: Integer
+    delivered: Integer
+    quarantined: Integer
+    dropped: Integer
+    state: str
+    removed: Integer
+
+
+class Job(TypedDict, total=False):
+    """A job as the daemon sees it."""
+
+    id: int
+    spec: JobSpec
+    state: str
+    subsetSize: Integer
+    batchesPerEpoch: Integer
+    counters: CountersMessage
+    ranks: list[RankInfo]
+    epochs: list[Account]
+    quarantined: list[QuarantinedSample]
+    promise: str
+    registeredAt: str
+    endedReason: str
+    shareGroup: int
+    paused: bool
+    subsetSince: int
+    notes: list[str]
+    wait: Wait
+    samplesPerSecond: float
+
+
+class DatasetMessage(TypedDict, total=False):
+    """An indexed dataset."""
+
+    name: str
+    uri: str
+    samples: Integer
+    classes: list[str]
+    bytes: Integer
+    fingerprint: str
+
+
+class DatasetStatsMessage(TypedDict, total=False):
+    """What was done on one dataset."""
+
+    dataset: DatasetMessage
+    counters: CountersMessage
+    badSamples: Integer
+    jobs: int
+
+
+class TierMessage(TypedDict, total=False):
+    """The cache of one form."""
+
+    form: str
+    budget: Integer
+    used: Integer
+    entries: Integer
+    hits: Integer
+    evictions: Integer
+    policy: str
+
+
+class StatsMessage(TypedDict, total=False):
+    """Everything countable at one moment."""
+
+    version: str
+    pid: int
+    uptime: str
+    totals: CountersMessage
+    jobs: list[Job]
+    tiers: list[TierMessage]
+    rssBytes: Integer
+    memoryLimit: Integer
+    parity: bool
+    decoder: str
+    datasets: list[DatasetStatsMessage]
+    stateFull: ErrorDetail
+
+
+# ---- frames that carry JSON
+
+
+class HelloRequest(TypedDict):
+    """HELLO."""
+
+    client: str
+    abiMin: int
+    abiMax: int
+    pid: int
+
+
+class HelloResponse(TypedDict, total=False):
+    """WELCOME."""
+
+    version: str
+    pid: int
+
+
+class _AttachRequest(TypedDict):
+    job: str
+    rank: int
+    nodeRank: int
+    pid: int
+    client: str
+
+
+class AttachRequest(_AttachRequest, total=False):
+    """ATTACH. ``incarnation`` is the one that the client held; ``client`` names it in all its ATTACHes."""
+
+    incarnation: str
+
+
+class FieldMessage(TypedDict, total=False):
+    """One array of a slot."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+    offset: Integer
+    sampleBytes: Integer
+    ragged: bool
+
+
+class Sizes(TypedDict, total=False):
+    """How large an epoch is for one rank; ``whole`` is set where an earlier job had a part of it."""
+
+    numSamples: Integer
+    batchesPerEpoch: Integer
+    whole: Integer
+    wholeBatches: Integer
+
+
+class AttachResponse(Sizes, total=False):
+    """RING: how to read it."""
+
+    job: Job
+    incarnation: Integer
+    slots: int
+    slotBytes: Integer
+    segmentBytes: Integer
+    fields: list[FieldMessage]
+    nextEpoch: int
+    board: Integer
+    posts: int
+    rest: bool
+    rows: int
+
+
+class BatchReport(TypedDict, total=False):
+    """What a BATCH frame says besides its batch."""
+
+    quarantined: list[QuarantinedSample]
+
+
+class EpochEnd(TypedDict, total=False):
+    """EPOCH_END."""
+
+    epoch: int
+    batches: Integer
+    samples: Integer
+    account: Account
+    final: bool
+
+
+# ---- methods
+
+
+class RegisterJobRequest(TypedDict, total=False):
+    """Asks for a job; ``resume`` is a token."""
+
+    spec: JobSpec
+    resume: str
+    resumeChanged: bool
+
+
+class Resumed(TypedDict, total=False):
+    """What a job begins with that resumes from a token."""
+
+    epoch: int
+    left: Integer
+    notes: list[str]
+    whole: Integer
+    wholeBatches: Integer
+
+
+class RegisterJobResponse(TypedDict, total=False):
+    """The job made or found."""
+
+    job: Job
+    created: bool
+    resumed: Resumed
+    datasetNotes: list[str]
+
+
+class JobRequest(TypedDict):
+    """Names a job."""
+
+    name: str
+
+
+class JobResponse(TypedDict, total=False):
+    """A job."""
+
+    job: Job
+
+
+class KillJobRequest(TypedDict, total=False):
+    """Ends a job; with ``unused`` only one that no client ever attached to."""
+
+    name: str
+    unused: bool
+
+
+class SetSubsetRequest(TypedDict):
+    """Gives a job another subset."""
+
+    name: str
+    subset: str
+    rank: int
+
+
+class SetSubsetResponse(Sizes, total=False):
+    """When it takes effect."""
+
+    epoch: int
+
+
+class GetStateRequest(TypedDict, total=False):
+    """Asks where a job is."""
+
+    name: str
+    id: int
+    epoch: int
+    step: int
+    portable: bool
+    before: int
+
+
+class GetStateResponse(TypedDict, total=False):
+    """The token."""
+
+    token: str
+
+
+class Token(TypedDict, total=False):
+    """What this client reads of a token; the rest of it is the daemon's."""
+
+    sum: str
+    samples: Integer
+    before: Integer
+    step: Integer
+
+
+class Empty(TypedDict):
+    """Asks for all there is."""
+
+
+class ListDatasetsResponse(TypedDict, total=False):
+    """The datasets that the daemon knows."""
+
+    datasets: list[DatasetMessage]
+
+
+class InspectDatasetRequest(TypedDict, total=False):
+    """Asks about one dataset."""
+
+    dataset: str
+    samples: int
+
+
+class InspectDatasetResponse(TypedDict, total=False):
+    """One dataset."""
+
+    dataset: DatasetMessage
+
+
+class ResolveKeysRequest(TypedDict):
+    """Asks for the keys of sample ids."""
+
+    dataset: str
+    ids: list[str]
+
+
+class SampleMessage(TypedDict, total=False):
+    """One entry of a dataset."""
+
+    id: Integer
+    key: str
+
+
+class ResolveKeysResponse(TypedDict, total=False):
+    """One sample for each id, in the same order."""
+
+    samples: list[SampleMessage]
+
+
+class GetStatsResponse(TypedDict, total=False):
+    """The counters."""
+
+    stats: StatsMessage
+
+
+MethodName = Literal[
+    "RegisterJob",
+    "DescribeJob",
+    "KillJob",
+    "SetSubset",
+    "GetState",
+    "ListDatasets",
+    "InspectDataset",
+    "ResolveKeys",
+    "GetStats",
+]
+
+
+@dataclass(frozen=True)
+class Method(Generic[Request, Response]):
+    """A method of LarderService, with the types of what goes in and what comes out."""
+
+    name: MethodName
+
+
+REGISTER_JOB = Method[RegisterJobRequest, RegisterJobResponse]("RegisterJob")
+DESCRIBE_JOB = Method[JobRequest, JobResponse]("DescribeJob")
+KILL_JOB = Method[KillJobRequest, JobResponse]("KillJob")
+SET_SUBSET = Method[SetSubsetRequest, SetSubsetResponse]("SetSubset")
+GET_STATE = Method[GetStateRequest, GetStateResponse]("GetState")
+LIST_DATASETS = Method[Empty, ListDatasetsResponse]("ListDatasets")
+INSPECT_DATASET = Method[InspectDatasetRequest, InspectDatasetResponse]("InspectDataset")
+RESOLVE_KEYS = Method[ResolveKeysRequest, ResolveKeysResponse]("ResolveKeys")
+GET_STATS = Method[Empty, GetStatsResponse]("GetStats")

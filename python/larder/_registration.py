@@ -1,0 +1,133 @@
+"""Asking the daemon for a Loader's job, or for what is left of it."""
+
+from __future__ import annotations
+
+import time
+
+from . import _daemon, _messages
+from ._caller import warn
+from ._messages import JobRequest, RegisterJobRequest, RegisterJobResponse, Resumed
+from ._session import Session
+from ._shared import Loaded, Shared
+from .errors import (
+    DatasetWarning,
+    DeadlineError,
+    Error,
+    InvalidError,
+    NotFoundError,
+    RankHeldError,
+    StateChangedWarning,
+    UnavailableError,
+)
+
+_PATIENCE = 1.0  # seconds: the daemon may not have seen the end of a predecessor yet
+
+
+def register(shared: Shared, s: Session, deadline: float) -> None:
+    """Registers the job of a Loader, with the state that it has loaded; looks one up that is registered already."""
+    spec = shared.spec
+    if spec is None:
+        _describe(shared, s, deadline)
+        spec = shared.described
+        if shared.loaded is None:
+            return
+    body: RegisterJobRequest = {"spec": spec}
+    loaded = shared.loaded
+    if loaded is not None:
+        body["resume"], body["resumeChanged"] = loaded.text, loaded.changed
+    answer = _register(shared, s, body, deadline)
+    shared.job = answer.get("job") or {}
+    if shared.rank == 0:
+        for note in answer.get("datasetNotes") or ():
+            DatasetWarning.tell(spec.get("dataset", ""), str(note))
+    shared.resources.unused = shared.name if answer.get("created") else ""
+    if loaded is not None:
+        _resumed(shared, loaded, answer.get("resumed"))
+
+
+def _register(shared: Shared, s: Session, body: RegisterJobRequest, deadline: float) -> RegisterJobResponse:
+    # The ranks of a job leave it one after the other, and the daemon may not have seen the end of a killed client yet.
+    several = shared.settings.place.world_size > 1
+    patience = time.monotonic() + (shared.timeout if several else min(_PATIENCE, shared.timeout))
+    while True:
+        try:
+            return s.call(_messages.REGISTER_JOB, body, deadline)
+        except DeadlineError as e:
+            e.hint = (
+                "a large dataset takes long to index the first time: `larder dataset add URI` does it beforehand, "
+                "or raise timeout="
+            )
+            raise
+        except RankHeldError:
+            if time.monotonic() > min(patience, deadline - 0.1):
+                raise
+            time.sleep(0.05)
+
+
+def _resumed(shared: Shared, loaded: Loaded, resumed: Resumed | None) -> None:
+    """Takes over what there is of the epoch of a state."""
+    if resumed is None:
+        raise UnavailableError(
+            "the daemon is older than this client and cannot resume", hint="restart it: larder serve"
+        )
+    if loaded.epoch < 0:
+        token = loaded.token
+        shared.loaded = loaded._replace(
+            epoch=int(resumed.get("epoch") or 0),
+            left=int(resumed.get("left") or 0),
+            before=int(token.get("before") or 0) + int(token.get("step") or 0),
+            all=int(resumed.get("whole") or 0),
+            whole=int(resumed.get("wholeBatches") or 0),
+        )
+        for note in resumed.get("notes") or ():
+            warn(f"job {shared.name!r}: {note}", StateChangedWarning)
+    shared.note_remainder()
+
+
+def _describe(shared: Shared, s: Session, deadline: float) -> None:
+    """Looks up a job that was registered elsewhere, and checks that it fits."""
+    try:
+        shared.job = s.call(_messages.DESCRIBE_JOB, JobRequest(name=shared.name), deadline).get("job") or {}
+    except NotFoundError as e:
+        e.hint = e.hint or "register it first: larder jobs register -f job.yaml"
+        raise
+    spec, wanted = shared.described, shared.settings.batch_size
+    size = int(spec.get("batchSize") or 0)
+    if wanted not in (None, size):
+        raise InvalidError(
+            f"job {shared.name!r} was registered with batch_size {size}, not {wanted}",
+            subject=shared.name,
+            hint="leave batch_size out",
+        )
+    world, place = int(spec.get("worldSize") or 1), shared.settings.place
+    if world != place.world_size:
+        raise InvalidError(
+            f"job {shared.name!r} was registered with world_size {world}; this process is rank {place.rank} of "
+            f"{place.world_size} ({place.source})",
+            subject=shared.name,
+            hint="register it with the world_size it runs with, or pass rank= and world_size=",
+        )
+
+
+def replaceable(shared: Shared, error: InvalidError) -> bool:
+    """Whether a job of this name that has another description has no client (any more): loading a state replaces it.
+
+    Any other use of the Loader raises the same error as its constructor would have.
+    """
+    if error.reason != "ALREADY_EXISTS":
+        return False
+    s = _daemon.open_session(shared.settings.endpoint, shared.timeout, shared.settings.known_stop)
+    try:
+        patience = time.monotonic() + _PATIENCE
+        while True:
+            deadline = time.monotonic() + shared.timeout
+            job = s.call(_messages.DESCRIBE_JOB, JobRequest(name=shared.name), deadline).get("job") or {}
+            if not any(r.get("attached") for r in job.get("ranks") or ()):
+                return True
+            if time.monotonic() > patience:
+                return False
+            time.sleep(0.05)
+    except Error:
+        return False
+    finally:
+        s.close(False)

@@ -1,0 +1,40 @@
+"""The few things that this package asks of PyTorch, which it never imports unasked."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from .errors import InvalidError
+
+
+def module() -> Any:
+    """Imports torch, which the user asked for.
+
+    Raises:
+        InvalidError: torch cannot be imported.
+    """
+    try:
+        import torch
+    except ImportError as e:
+        raise InvalidError(
+            "output='torch' needs PyTorch, which cannot be imported", subject="output", hint=f"{e}"
+        ) from e
+    return torch
+
+
+def tensors(value: Any) -> Any:
+    """The same memory as a tensor, or a list of arrays as a list of tensors."""
+    from_numpy = sys.modules["torch"].from_numpy
+    return [from_numpy(v) for v in value] if isinstance(value, list) else from_numpy(value)
+
+
+def refuse_worker() -> None:
+    """Raises InvalidError inside a worker process of torch's DataLoader."""
+    data = sys.modules.get("torch.utils.data")
+    if data is not None and data.get_worker_info() is not None:
+        raise InvalidError(
+            "a larder.Loader is iterated inside a worker of torch's DataLoader",
+            subject="DataLoader",
+            hint="iterate the Loader itself in the training loop; it needs no DataLoader and no workers",
+        )
