@@ -152,7 +152,7 @@ class Arguments:
 
 
 _DEFAULTS = {f.name: f.default for f in dataclasses.fields(Arguments)}
-NAMES = tuple(_DEFAULTS)
+NAMES = frozenset(_DEFAULTS)
 # The arguments that describe a job, in the order of messages.
 _DESCRIBING = (
     *("shuffle", "seed", "subset", "transform", "job", "order", "drop_last", "even"),

@@ -1,8 +1,8 @@
 """Finding the daemon of this user, or starting it; the result is a Session after HELLO.
 
 Several processes may need the daemon at the same moment: one of them takes a file lock beside the socket and starts it,
-the others wait for the socket. A daemon started here lives in a session of its own and stops by itself when nobody used
-it for a while.
+the others wait for the socket. A daemon started here lives in a session of its own and stops by itself after a while
+without clients.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from . import _environ
 from ._session import Session
 from .errors import DeadlineError, Error, InvalidError, StoppedError, UnavailableError
 
-IDLE_EXIT = "10m"  # a daemon that nobody asked for by hand stops after this long without a session
+IDLE_EXIT = "10m"  # a daemon started here stops after this long without a session
 _SUN_PATH = 107
-_started: list[subprocess.Popen[bytes]] = []  # kept so that they are reaped quietly if they end before us
+_started: list[subprocess.Popen[bytes]] = []  # kept so that Popen warns of none that outlives this process
 
 
 def default_socket() -> str:
@@ -95,7 +95,7 @@ def last_stop(path: str) -> Stop | None:
 
 
 def known_stop(endpoint: str | None) -> str:
-    """The stop that a Loader made now was made after; "" = there is none. A later one was meant for it too."""
+    """The id of the last stop, which a Loader made now ignores; "" = there is none. A later one concerns it."""
     _environ.warn_once()
     stop = last_stop(socket_path(endpoint)[0])
     return stop.id if stop is not None else ""
@@ -111,7 +111,7 @@ def open_session(endpoint: str | None, timeout: float, known: str = "") -> Sessi
     while True:
         try:
             return _connect(path, deadline)
-        except _NobodyThere as e:
+        except _NotServed as e:
             stop = last_stop(path)
             if stop is not None and stop.id != known:
                 raise stop.error(path) from None
@@ -132,15 +132,15 @@ def open_session(endpoint: str | None, timeout: float, known: str = "") -> Sessi
 
 
 def reach(path: str, timeout: float) -> Session:
-    """Connects to the daemon that serves the socket now and says HELLO; starts none, waits for none that is to come."""
+    """Connects to the daemon that serves the socket now and says HELLO; starts none, and does not wait for one."""
     try:
         return _connect(path, time.monotonic() + timeout)
-    except _NobodyThere as e:
+    except _NotServed as e:
         raise UnavailableError(f"no larder daemon answers at {path}: {e}", subject=path) from None
 
 
-class _NobodyThere(Exception):
-    """No socket, or nobody listens on it."""
+class _NotServed(Exception):
+    """There is no socket, or no process listens on it."""
 
 
 def _connect(path: str, deadline: float) -> Session:
@@ -157,7 +157,7 @@ def _connect(path: str, deadline: float) -> Session:
         try:
             sock.connect(path)
         except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as e:
-            raise _NobodyThere(os.strerror(e.errno or 0).lower()) from None
+            raise _NotServed(os.strerror(e.errno or 0).lower()) from None
         except TimeoutError:
             raise DeadlineError(
                 f"waited in vain for the daemon at {path} to accept a connection",
@@ -181,7 +181,7 @@ def _connect(path: str, deadline: float) -> Session:
     except UnavailableError as e:
         session.close(False)
         if session.peer_left:  # it was just stopping
-            raise _NobodyThere("it ended the connection before it said HELLO") from None
+            raise _NotServed("it ended the connection before it said HELLO") from None
         raise e
     except BaseException:
         session.close(False)
@@ -207,7 +207,7 @@ def find_binary() -> str | None:
 
 
 def _private_folder(folder: str) -> None:
-    """Makes the folder of the socket, 0700; refuses one that another user made (in /tmp anybody could)."""
+    """Makes the folder of the socket, 0700; refuses one that another user made, as any user could in /tmp."""
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         st = os.stat(folder, follow_symlinks=False)
@@ -247,10 +247,10 @@ def _start(path: str, deadline: float, known: str) -> None:
                 ) from None
             time.sleep(0.02)
             return
-        if _listening(path):  # somebody started it between our look and our lock
+        if _listening(path):  # another process started it before this one got the lock
             time.sleep(0.02)
             return
-        stop = last_stop(path)  # of one that was started and stopped while we waited
+        stop = last_stop(path)  # of one that was started and stopped meanwhile
         if stop is not None and stop.id != known:
             return
         _launch(binary, path, deadline)
@@ -272,17 +272,9 @@ def _log_path(path: str) -> str:
 
 def _launch(binary: str, path: str, deadline: float) -> None:
     log = _log_path(path)
-    command = [
-        binary,
-        "serve",
-        "--socket",
-        path,
-        "--idle-exit",
-        IDLE_EXIT,
-        "--set",
-        f"log.file={log}",
-    ]  # it lies in memory: kept short
-    # The ready line goes to a file without a name: a pipe would kill the daemon with SIGPIPE after we are gone.
+    # The log is in memory where the socket is: log.file keeps it short.
+    command = [binary, "serve", "--socket", path, "--idle-exit", IDLE_EXIT, "--set", f"log.file={log}"]
+    # The ready line goes to a file without a name: a pipe would kill the daemon with SIGPIPE when this process ends.
     with tempfile.TemporaryFile() as ready, open(log, "ab") as errors:
         start = errors.tell()
         try:
@@ -301,20 +293,32 @@ def _launch(binary: str, path: str, deadline: float) -> None:
             ) from None
         _started.append(daemon)
         try:
-            _await_ready(daemon, ready, deadline, command, log, start)
+            _await_ready(_Starting(daemon, ready, " ".join(command), log, start), deadline)
         except BaseException:
             if daemon.poll() is None:
                 daemon.terminate()
             raise
 
 
-def _await_ready(
-    daemon: subprocess.Popen[bytes], ready: IO[bytes], deadline: float, command: list[str], log: str, start: int
-) -> None:
+class _Starting(NamedTuple):
+    """A daemon that was started and is not ready yet."""
+
+    process: subprocess.Popen[bytes]
+    ready: IO[bytes]  # where its ready line goes
+    command: str
+    log: str  # the path of its log
+    start: int  # where in the log its lines begin
+
+    def tail(self) -> str:
+        """The last lines that it wrote."""
+        return _tail(self.log, self.start) or "its log is empty"
+
+
+def _await_ready(daemon: _Starting, deadline: float) -> None:
     """Waits for the ready line; the file's offset is shared with the daemon, so it is read with pread."""
-    words = " ".join(command)
+    words, log = daemon.command, daemon.log
     while True:
-        line = os.pread(ready.fileno(), 1 << 16, 0)
+        line = os.pread(daemon.ready.fileno(), 1 << 16, 0)
         if b"\n" in line:
             try:
                 json.loads(line.split(b"\n", 1)[0])
@@ -323,15 +327,15 @@ def _await_ready(
                     f"`{words}` said {line[:200]!r} where its ready line was expected", reason="PROTOCOL", subject=log
                 ) from None
             return
-        if daemon.poll() is not None:
+        if daemon.process.poll() is not None:
             raise UnavailableError(
-                f"`{words}` ended with exit code {daemon.returncode}: {_tail(log, start) or 'its log is empty'}",
+                f"`{words}` ended with exit code {daemon.process.returncode}: {daemon.tail()}",
                 subject=log,
                 hint=f"the log is {log}; run the command by hand to see more",
             )
         if time.monotonic() > deadline:
             raise DeadlineError(
-                f"waited in vain for `{words}` to become ready: {_tail(log, start) or 'its log is empty'}",
+                f"waited in vain for `{words}` to become ready: {daemon.tail()}",
                 subject=log,
                 hint=f"the log is {log}",
             )
@@ -342,7 +346,7 @@ def _tail(log: str, start: int) -> str:
     """The last lines that the daemon wrote."""
     try:
         with open(log, "rb") as f:
-            f.seek(start if start <= os.fstat(f.fileno()).st_size else 0)  # it was begun anew meanwhile
+            f.seek(start if start <= os.fstat(f.fileno()).st_size else 0)  # else the log was begun anew meanwhile
             text = f.read(1 << 16).decode(errors="replace")
     except OSError:
         return ""

@@ -47,7 +47,7 @@ def retry(now: bool = False) -> None:
 
 
 def _settled(seat: Seat) -> bool:
-    """Leaves the seat; False when no daemon is there to be told."""
+    """Leaves the seat; False when no daemon answers."""
     if seat.held.pid != os.getpid():
         return True  # the parent's
     deadline = time.monotonic() + _SECONDS

@@ -1,6 +1,4 @@
-"""Variables of the environment that begin with LARDER_ and mean nothing: one is warned of once, with the name that
-was probably meant.
-"""
+"""Warnings of environment variables that begin with LARDER_ and mean nothing, with the name that was probably meant."""
 
 from __future__ import annotations
 
@@ -11,12 +9,13 @@ from ._caller import warn
 from .errors import UnknownVariableWarning
 
 _PREFIX = "LARDER_"
-_told = False
+_warned = False
 
 
 def _known() -> list[str]:
-    """The names of environment.txt, which the daemon has too; some end in *, which stands for any rest. None where
-    the file was left behind.
+    """The names of environment.txt, which the daemon has too; empty where the file is missing.
+
+    Some end in ``*``, which stands for any rest.
     """
     try:
         with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "environment.txt"), encoding="utf-8") as f:
@@ -26,10 +25,10 @@ def _known() -> list[str]:
 
 
 def unknown(names: list[str], known: list[str]) -> list[str]:
-    """What is to be said. Names with two underscores are keys of the daemon, which refuses wrong ones."""
+    """The texts of the warnings. Names with two underscores are keys of the daemon, which refuses wrong ones."""
     plain = [k for k in known if not k.endswith("*")]
     open_ended = tuple(k[:-1] for k in known if k.endswith("*"))
-    said = []
+    texts = []
     for name in sorted(names):
         rest = name[len(_PREFIX) :]
         if (
@@ -43,13 +42,14 @@ def unknown(names: list[str], known: list[str]) -> list[str]:
         meant = _meant(name, rest, plain)
         if meant:
             hint = f"did you mean {meant}?" + (" (two underscores stand for a dot)" if "__" in meant else "")
-        said.append(f"the environment variable {name[:80]} means nothing to larder; {hint}")
-    return said
+        texts.append(f"the environment variable {name[:80]} means nothing to larder; {hint}")
+    return texts
 
 
 def _meant(name: str, rest: str, plain: list[str]) -> str:
-    """The known name that is the same but for underscores, or has this as the last part of its key, else the
-    nearest.
+    """The nearest known name.
+
+    It is the same but for underscores, or has this as the last part of its key, or is spelled most alike.
     """
     bare = name.replace("_", "")
     for k in plain:
@@ -64,10 +64,10 @@ def _meant(name: str, rest: str, plain: list[str]) -> str:
 
 def warn_once() -> None:
     """Warns of every unknown variable of this process, at the first call."""
-    global _told
-    if _told:
+    global _warned
+    if _warned:
         return
-    _told = True
+    _warned = True
     names = [n for n in os.environ if n.startswith(_PREFIX)]
     known = _known() if names else []
     for text in unknown(names, known) if known else ():

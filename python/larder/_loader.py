@@ -83,7 +83,7 @@ class Loader(Facts, Resumable, Generic[BatchT]):
         A tuple with one entry per field. Entries are arrays or tensors of ``batch_size`` rows, fewer in a short last
         batch: "image" is uint8 of shape (rows, C, H, W), float32 after ``Normalize`` or ``ToTensor``, or a list of
         uint8 arrays (H, W, C) when images keep sizes of their own; "label" and "index" are int64 of shape (rows,).
-        Arrays are views of shared memory. They stay valid, and are written by nobody else, for as long as any of them
+        Arrays are views of shared memory. They stay valid, and nothing else writes to them, for as long as any of them
         (or a slice, or a tensor made of it) is referenced, also after ``close()``.
 
     Raises:
@@ -150,11 +150,11 @@ class Loader(Facts, Resumable, Generic[BatchT]):
         replace: bool = False,
         **unknown: Any,
     ) -> None:
-        given = locals()
         if unknown:
             known = [p for p in inspect.signature(Loader.__init__).parameters if p not in ("self", "uri", "unknown")]
             raise _checks.unknown_keyword(next(iter(unknown)), known)
-        settings, spec, timeout = Arguments(**{n: given[n] for n in _arguments.NAMES}).checked()
+        given = Arguments(**{name: value for name, value in locals().items() if name in _arguments.NAMES})
+        settings, spec, timeout = given.checked()
         _finalizer.run_pending()  # a forgotten Loader may have the name of this one
         self._shared = Shared(settings, spec, timeout, _audit.observe)
         try:

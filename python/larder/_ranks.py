@@ -1,6 +1,4 @@
-"""Which rank of how many this process is, and what its job is called when nobody says. Reads the environment,
-changes nothing.
-"""
+"""Which rank of how many this process is, and the default name of its job. Reads the environment, changes nothing."""
 
 from __future__ import annotations
 
@@ -14,9 +12,8 @@ from dataclasses import dataclass, field
 from .errors import InvalidError
 
 _ordinals = itertools.count()  # Loaders without a name in this process
-_alone = (
-    itertools.count()
-)  # those of one process in a run of several, apart: the others' numbers must be equal on all ranks
+# Jobs of one process in a run of several are counted apart: the other numbers must be equal on all ranks.
+_alone = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -103,15 +100,14 @@ def find(rank: int | None, world_size: int | None) -> Place:
     if place[1] == 1:
         of = next((pair[0] for _, pair in found if pair[1] > 1), None)
         return Place(0, 1, source=source, within=of)
-    if not (
-        found and all(place[1] < size for _, (_, size) in found)
-    ):  # fewer ranks than the run has: those of this machine, say
+    fewer = all(place[1] < size for _, (_, size) in found)  # ranks than the run has: those of this machine, perhaps
+    if not (found and fewer):
         _refuse_nodes(place[1])
     return Place(place[0], place[1], source=source)
 
 
 def _refuse_nodes(world_size: int) -> None:
-    """Raises when the environment tells that the run has several machines."""
+    """Raises InvalidError when the run has several machines, by the environment."""
     for rank, size in (("GROUP_RANK", "GROUP_WORLD_SIZE"), ("SLURM_NODEID", "SLURM_NNODES")):
         nodes = _pair(rank, size)
         if nodes is None:
@@ -131,7 +127,7 @@ def _refuse_nodes(world_size: int) -> None:
 
 def _run_id(world_size: int) -> str:
     elastic = os.environ.get("TORCHELASTIC_RUN_ID", "")
-    if elastic and elastic != "none":  # torchrun without --rdzv_id says "none" to everybody
+    if elastic and elastic != "none":  # torchrun without --rdzv_id says "none" in every run
         return elastic
     slurm = os.environ.get("SLURM_JOB_ID")
     if slurm:

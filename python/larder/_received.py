@@ -1,4 +1,4 @@
-"""What a session received and nobody has used yet, and how bytes become frames. No I/O."""
+"""What a session received and has not used yet, and how bytes become frames. No I/O."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ from .errors import (
 )
 
 _PATIENCE = 1.0  # seconds: the daemon may not have seen the end of a predecessor yet
+_warned: set[tuple[str, str]] = set()  # datasets and notes that this process was warned of
 
 
 def register(shared: Shared, s: Session, deadline: float) -> None:
@@ -39,7 +40,7 @@ def register(shared: Shared, s: Session, deadline: float) -> None:
     shared.job = answer.get("job") or {}
     if shared.rank == 0:
         for note in answer.get("datasetNotes") or ():
-            DatasetWarning.tell(spec.get("dataset", ""), str(note))
+            _warn_once(str(spec.get("dataset", "")), str(note))
     shared.resources.unused = shared.name if answer.get("created") else ""
     if loaded is not None:
         _resumed(shared, loaded, answer.get("resumed"))
@@ -62,6 +63,12 @@ def _register(shared: Shared, s: Session, body: RegisterJobRequest, deadline: fl
             if time.monotonic() > min(patience, deadline - 0.1):
                 raise
             time.sleep(0.05)
+
+
+def _warn_once(dataset: str, note: str) -> None:
+    if (dataset, note) not in _warned:
+        _warned.add((dataset, note))
+        warn(f"dataset {dataset}: {note}", DatasetWarning)
 
 
 def _resumed(shared: Shared, loaded: Loaded, resumed: Resumed | None) -> None:

@@ -73,7 +73,7 @@ class Session:
         self.path = path
         self.error: Error | None = None  # why the connection is over
         self.draining: Error | None = None  # the daemon will stop when the running epochs are done
-        self.peer_left = False  # the connection ended from the other side, or by an accident: another one may go on
+        self.peer_left = False  # the other side ended the connection, or an accident: another one may take its place
         self._stop_reported = False
         self.superseded = False  # another session continues the epoch: the daemon sends what is ready here again
         self.revoked: Error | None = None  # another client has the rank: what was sent before must not be used

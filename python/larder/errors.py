@@ -6,7 +6,7 @@
     ├── RankHeldError           a live process holds this (job, rank)
     ├── StaleError              an iterator or attachment that something newer replaced
     │   └── StateLostError      the daemon came back without the epoch that was running
-    ├── StateError              a state_dict that cannot be gone on from: edited, of other files, of another log
+    ├── StateError              a state_dict that cannot be resumed from: edited, of other files, of another log
     ├── SampleError             a sample that cannot be decoded: file, offset, why, id, key
     ├── JobEndedError           the job was killed, drained or has done its epochs
     ├── DeniedError             also PermissionError: this user may not do that
@@ -20,9 +20,8 @@ fix.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
-from ._caller import warn
 from ._messages import ErrorDetail
 from ._stats import Quarantined
 
@@ -92,7 +91,7 @@ class StateLostError(StaleError):
 
 
 class StateError(Error):
-    """A state_dict that cannot be gone on from; the message says why, the hint what to do."""
+    """A state_dict that cannot be resumed from; the message says why, the hint what to do."""
 
     default_reason = "TOKEN_INVALID"
 
@@ -168,15 +167,6 @@ class StateChangedWarning(UserWarning):
 
 class DatasetWarning(UserWarning):
     """A dataset has files that look like samples and are none, or classes without any. Warned of once a process."""
-
-    _told: ClassVar[set[tuple[str, str]]] = set()
-
-    @classmethod
-    def tell(cls, dataset: str, note: str) -> None:
-        """Warns, unless this process has been told."""
-        if (dataset, note) not in cls._told:
-            cls._told.add((dataset, note))
-            warn(f"dataset {dataset}: {note}", cls)
 
 
 class UnknownVariableWarning(UserWarning):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import larder
-from larder import errors, ops
+from larder import _registration, ops
 
 GOLDEN = Path(__file__).resolve().parents[2] / "internal/prep/testdata/golden"
 
@@ -67,7 +67,7 @@ def heard(**kw):
 
 
 def test_what_is_no_sample_is_told_once(real, folder, monkeypatch):
-    monkeypatch.setattr(errors.DatasetWarning, "_told", set())
+    monkeypatch.setattr(_registration, "_warned", set())
     (folder / "tiff" / "photo.HEIC").write_bytes(b"x")
     (folder / "tiff" / "list.txt").write_bytes(b"x")
     (folder / "film.mp4").write_bytes(b"x")
@@ -77,7 +77,7 @@ def test_what_is_no_sample_is_told_once(real, folder, monkeypatch):
     assert "2 files are no samples: 1 .heic, 1 .mp4" in told[0]
     assert str(folder) in told[0]
     assert heard(**asked, job="second") == [], "this process knows"
-    monkeypatch.setattr(errors.DatasetWarning, "_told", set())
+    monkeypatch.setattr(_registration, "_warned", set())
     assert heard(**asked, job="third", rank=1, world_size=2) == [], "rank 0 tells"
 
 

@@ -29,7 +29,7 @@ def test_unknown_names_are_told_once(name, want, monkeypatch):
     for n in [n for n in os.environ if n.startswith("LARDER_")]:
         monkeypatch.delenv(n)
     monkeypatch.setenv(name, "1")
-    monkeypatch.setattr(_environ, "_told", False)
+    monkeypatch.setattr(_environ, "_warned", False)
     with pytest.warns(larder.UnknownVariableWarning, match=f"{name} means nothing to larder; .*{want}") as told:
         _environ.warn_once()
     assert len(told) == 1
