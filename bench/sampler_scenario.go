@@ -125,8 +125,8 @@ func parseScenario(name string, top *yaml.Node) (*Scenario, error) {
 }
 
 type scenarioParser struct {
-	file string
-	sc   *Scenario
+	file     string
+	sc       *Scenario
 	problems []error
 }
 
