@@ -133,7 +133,8 @@ func TestUnknownAndIdle(t *testing.T) {
 		}
 	}
 	s.Leave(9)
-	if s.Promise(9) != "" || s.Len(9) != 0 || s.Level(1<<31) != 0 || s.Need(1<<31) != 0 || s.Neutral(1<<31) || s.Needs(3, 1<<31) {
+	if s.Promise(9) != "" || s.Len(9) != 0 || s.Level(1<<31) != 0 || s.Need(1<<31) != 0 || s.Neutral(1<<31) ||
+		s.Needs(3, 1<<31) {
 		t.Error("unknown things answer")
 	}
 	s.SetLevel(1<<31, 2)
@@ -200,7 +201,8 @@ func TestFixedOrder(t *testing.T) {
 
 const goldenOrder = "[5 3 9 10 8 6 4 0 11 1 2 7]"
 
-// TestInCellPreference: decoded before encoded, fewest needers first, and what a sequential job loaded is not preferred.
+// TestInCellPreference: decoded before encoded, fewest needers first, and what a sequential job loaded is not
+// preferred.
 func TestInCellPreference(t *testing.T) {
 	for seed := range uint64(20) {
 		s := New(seed)
@@ -245,7 +247,7 @@ func TestInCellPreference(t *testing.T) {
 		x, _ := s.Next(1)
 		if x < 10 {
 			early++
-			if s.Neutral(x) || s.classOf(s.entry(uint32(x)), 0) == 0 || s.entry(uint32(x)).state&visMask == 0 {
+			if s.Neutral(x) || s.pool.classOf(s.pool.entry(uint32(x)), 0) == 0 || s.pool.entry(uint32(x)).state&visMask == 0 {
 				t.Fatal("still neutral after a visible pick")
 			}
 		}
@@ -295,39 +297,41 @@ func TestStalledJobNeedsNothing(t *testing.T) {
 	}
 }
 
-// TestCellsAreKeptAndForgotten: a left job's subset stays in the cells while anyone draws or anything it loaded is still there.
+// TestCellsAreKeptAndForgotten: a left job's subset stays in the cells while anyone draws or anything it loaded is
+// still there.
 func TestCellsAreKeptAndForgotten(t *testing.T) {
 	s := New(1)
 	must(t, s.Join(1, byEpoch(span(0, 20))))
 	must(t, s.Join(2, byEpoch(span(10, 30))))
 	s.Leave(2)
-	if s.obj.at(5).cell == s.obj.at(15).cell {
+	if s.objects.at(5).cell == s.objects.at(15).cell {
 		t.Error("the subset of the job that left is forgotten while another draws")
 	}
 	s.SetLevel(15, 2)
 	s.Leave(1)
 	must(t, s.Join(3, byEpoch(span(0, 30))))
-	if s.obj.at(5).cell == s.obj.at(15).cell || s.obj.at(15).cell == s.obj.at(25).cell {
+	if s.objects.at(5).cell == s.objects.at(15).cell || s.objects.at(15).cell == s.objects.at(25).cell {
 		t.Error("cells are forgotten while something loaded is left")
 	}
 	s.Leave(3)
 	s.SetLevel(15, 0)
 	must(t, s.Join(4, byEpoch(span(0, 30))))
-	if s.obj.at(5).cell != s.obj.at(15).cell || s.obj.at(15).cell != s.obj.at(25).cell || len(s.cells) != 2 {
+	if s.objects.at(5).cell != s.objects.at(15).cell || s.objects.at(15).cell != s.objects.at(25).cell ||
+		len(s.cells.list) != 2 {
 		t.Error("cells are kept with nothing to keep them for")
 	}
 	must(t, s.Check())
 	// Many subsets over time: beyond maxIdleCells what is left in memory turns neutral instead.
 	r := xrand.New(4)
-	for id := ident.JobID(10); len(s.cells) <= maxIdleCells; id++ {
+	for id := ident.JobID(10); len(s.cells.list) <= maxIdleCells; id++ {
 		must(t, s.Join(id, byEpoch(sample(r, 6000, 3000))))
 		s.Leave(id)
 	}
 	s.Leave(4)
 	s.SetLevel(77, 2)
 	must(t, s.Join(5, byEpoch(span(0, 6000))))
-	if len(s.cells) != 2 || !s.Neutral(77) || s.Level(77) != 2 {
-		t.Errorf("%d cells, neutral %v", len(s.cells), s.Neutral(77))
+	if len(s.cells.list) != 2 || !s.Neutral(77) || s.Level(77) != 2 {
+		t.Errorf("%d cells, neutral %v", len(s.cells.list), s.Neutral(77))
 	}
 	must(t, s.Check())
 }
@@ -338,11 +342,12 @@ func TestJobsFarApart(t *testing.T) {
 	must(t, s.Join(1, byEpoch(span(0, 100))))
 	must(t, s.StartEpoch(1, 0))
 	s.Next(1)
-	o := s.byID[1].tape.order
+	o := s.jobs.byID[1].tape.order
 	must(t, s.Join(2, byEpoch(span(5000, 5100))))
 	must(t, s.StartEpoch(2, 0))
 	s.Next(2)
-	if s.byID[1].tape.order != o || s.byID[1].stale || o.n != 100 || !o.plain || s.byID[2].tape.order.n != 100 {
+	if s.jobs.byID[1].tape.order != o || s.jobs.byID[1].stale || o.n != 100 || !o.oneCell ||
+		s.jobs.byID[2].tape.order.n != 100 {
 		t.Error("a disjoint job disturbs")
 	}
 	must(t, s.Join(3, byEpoch(span(50, 5050)))) // joins the two
@@ -350,7 +355,8 @@ func TestJobsFarApart(t *testing.T) {
 	s.Next(1)
 	s.Next(2)
 	s.Next(3)
-	if a, b, c := s.byID[1].tape.order, s.byID[2].tape.order, s.byID[3].tape.order; a != b || b != c || a.n != 5100 || a.plain {
+	if a, b, c := s.jobs.byID[1].tape.order, s.jobs.byID[2].tape.order,
+		s.jobs.byID[3].tape.order; a != b || b != c || a.n != 5100 || a.oneCell {
 		t.Error("overlapping jobs have different orders")
 	}
 	must(t, s.Check())

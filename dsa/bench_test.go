@@ -11,8 +11,8 @@ import (
 	"larder/internal/ident"
 )
 
-// BenchmarkPick is one pick with what the coordinator says about it: jobs on overlapping halves of the objects, a cache of a fifth
-// that is filled in turn.
+// BenchmarkPick is one pick with what the coordinator says about it: jobs on overlapping halves of the objects, a cache
+// of a fifth that is filled in turn.
 func BenchmarkPick(b *testing.B) {
 	for _, n := range []int{1 << 10, 1 << 17, 1_280_000} {
 		for _, jobs := range []int{1, 8} {
@@ -64,8 +64,8 @@ func BenchmarkPick(b *testing.B) {
 	}
 }
 
-// BenchmarkJoin is the join of one more job of n/2 objects to seven running ones, its epoch start, and the first pick of each job
-// after it, which lays their groups out anew.
+// BenchmarkJoin is the join of one more job of n/2 objects to seven running ones, its epoch start, and the first pick
+// of each job after it, which lays their groups out anew.
 func BenchmarkJoin(b *testing.B) {
 	for _, n := range []int{1 << 17, 1_280_000} {
 		b.Run(fmt.Sprintf("n=%d", n), func(b *testing.B) {
@@ -113,13 +113,14 @@ func threadTime(b *testing.B) time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// reportCPU reports the processor time of an operation since began: that of the wall clock counts what else the machine does.
+// reportCPU reports the processor time of an operation since began: that of the wall clock counts what else the machine
+// does.
 func reportCPU(b *testing.B, began time.Duration) {
 	b.ReportMetric(float64(threadTime(b)-began)/float64(b.N), "cpu-ns/op")
 }
 
-// BenchmarkSlices is the join of one more job of n objects to seven running ones on the same objects, in slices: everything until all
-// jobs can draw again. It reports the longest slice and the longest call.
+// BenchmarkSlices is the join of one more job of n objects to seven running ones on the same objects, in slices:
+// everything until all jobs can draw again. It reports the longest slice and the longest call.
 func BenchmarkSlices(b *testing.B) {
 	const budget = 8192
 	for _, n := range []int{1 << 17, 1_280_000} {

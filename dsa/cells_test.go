@@ -36,9 +36,9 @@ func (d *drift) limit() float64 {
 	return math.Sqrt2 * math.Erfinv(1-2*p)
 }
 
-// measure plays a scenario repeats times and adds, for every job and epoch, the mean position of every membership class and of
-// every fifth of the id range with at least least objects. Under a uniform order the position of a class of m of n samples has
-// mean 1/2 and the variance of m draws without replacement.
+// measure plays a scenario repeats times and adds, for every job and epoch, the mean position of every membership class
+// and of every fifth of the id range with at least least objects. Under a uniform order the position of a class of m of
+// n samples has mean 1/2 and the variance of m draws without replacement.
 func (d *drift) measure(name string, sc scenario, repeats, least int) error {
 	member := map[ident.ObjectID]uint64{}
 	top := 0
@@ -103,8 +103,9 @@ func (d *drift) measure(name string, sc scenario, repeats, least int) error {
 	return nil
 }
 
-// randomScenario draws jobs on nested, crossed, disjoint, identical and random subsets, with unlike modes, speeds, starts,
-// batches and caches, some of which join late, leave, stall or return picks, beside a job without shuffling at times.
+// randomScenario draws jobs on nested, crossed, disjoint, identical and random subsets, with unlike modes, speeds,
+// starts, batches and caches, some of which join late, leave, stall or return picks, beside a job without shuffling at
+// times.
 func randomScenario(r *xrand.Rand) scenario {
 	n := 240 + r.IntN(160)
 	sc := scenario{seed: r.Uint64(), cache: n * []int{0, 1, 5, 10, 20, 40, 100}[r.IntN(7)] / 100, rows: r.IntN(2) == 0}
@@ -130,7 +131,8 @@ func randomScenario(r *xrand.Rand) scenario {
 			sub = span(i%2*n/2, i%2*n/2+n/2)
 		}
 		j := simJob{
-			spec:   JobSpec{Mode: []Mode{Strict, Stratified, Stratified, Epoch}[r.IntN(4)], Tiles: []int{2, 4, 4, 16}[r.IntN(4)], Subset: sub},
+			spec: JobSpec{Mode: []Mode{Strict, Stratified, Stratified, Epoch}[r.IntN(4)], Tiles: []int{2, 4, 4, 16}[r.IntN(4)],
+				Subset: sub},
 			speed:  0.5 + r.Float64(),
 			epochs: 2 + r.IntN(2),
 			batch:  1 + r.IntN(8),
@@ -171,11 +173,13 @@ func TestNoClassDrifts(t *testing.T) {
 		}
 		must(t, d.measure(fmt.Sprintf("scenario %d", i), sc, max(1, effort(8)), 30))
 	}
-	t.Logf("%d classes, rms %.3f, largest %.2f (mean %.3f, %s), limit %.2f", d.n, d.rms(), d.max, d.mean, d.where, d.limit())
+	t.Logf("%d classes, rms %.3f, largest %.2f (mean %.3f, %s), limit %.2f", d.n, d.rms(), d.max, d.mean, d.where,
+		d.limit())
 	if d.max >= d.limit() {
 		t.Errorf("%s: mean position %.3f, z = %.1f", d.where, d.mean, d.max)
 	}
-	if d.n < 1000 || d.rms() > 1.06 || d.rms() < 0.9 { // sd of the rms of n fair deviates is 1/sqrt(2n); they overlap, hence the room
+	// sd of the rms of n fair deviates is 1/sqrt(2n); they overlap, hence the room
+	if d.n < 1000 || d.rms() > 1.06 || d.rms() < 0.9 {
 		t.Errorf("%d classes, rms %.3f", d.n, d.rms())
 	}
 }

@@ -102,7 +102,7 @@ func TestChangeErrors(t *testing.T) {
 		}
 	}
 	must(t, s.Check())
-	if len(s.strata) != 0 || s.live != 0 {
+	if len(s.cells.strata) != 0 || s.jobs.live != 0 {
 		t.Error("a refused stratum left something behind")
 	}
 }
@@ -113,7 +113,7 @@ func TestStrataAreCells(t *testing.T) {
 	must(t, s.Join(1, byEpoch(span(0, 40))))
 	must(t, s.Stratum(span(20, 60)))
 	must(t, s.Check())
-	if s.obj.at(10).cell == s.obj.at(30).cell || s.obj.at(50).cell == 0 {
+	if s.objects.at(10).cell == s.objects.at(30).cell || s.objects.at(50).cell == 0 {
 		t.Error("the stratum is in no cell of its own")
 	}
 	must(t, s.StartEpoch(1, 0))
@@ -126,7 +126,8 @@ func TestStrataAreCells(t *testing.T) {
 	s.Leave(1)
 	must(t, s.Join(2, byEpoch(span(0, 70))))
 	must(t, s.Check())
-	if s.obj.at(10).cell == s.obj.at(30).cell || s.obj.at(30).cell != s.obj.at(59).cell || s.obj.at(60).cell != s.obj.at(10).cell {
+	if s.objects.at(10).cell == s.objects.at(30).cell || s.objects.at(30).cell != s.objects.at(59).cell ||
+		s.objects.at(60).cell != s.objects.at(10).cell {
 		t.Error("the stratum is forgotten")
 	}
 }
@@ -181,12 +182,12 @@ func TestAStratumInMidEpoch(t *testing.T) {
 	}
 	pick(200)
 	must(t, s.Stratum(span(500, 1100)))
-	if len(s.line) == 0 || s.obj.at(900).cell != s.obj.at(400).cell {
+	if len(s.work.line) == 0 || s.objects.at(900).cell != s.objects.at(400).cell {
 		t.Error("it was not left to Work")
 	}
 	s.Work(64)
 	drain()
-	if s.obj.at(900).cell == s.obj.at(400).cell {
+	if s.objects.at(900).cell == s.objects.at(400).cell {
 		t.Error("the stratum is no cell of its own")
 	}
 	pick(n)
@@ -197,8 +198,9 @@ func TestAStratumInMidEpoch(t *testing.T) {
 	}
 }
 
-// TestAChangeAfterAnUnfinishedEpochIsLeftToWork: an epoch that is given up for one on another subset is cleared in slices like any other, and the
-// samples that stay keep their tiles, those that were not reached the ones of the positions that were not.
+// TestAChangeAfterAnUnfinishedEpochIsLeftToWork: an epoch that is given up for one on another subset is cleared in
+// slices like any other, and the samples that stay keep their tiles, those that were not reached the ones of the
+// positions that were not.
 func TestAChangeAfterAnUnfinishedEpochIsLeftToWork(t *testing.T) {
 	const n, tiles = 1000, 4
 	for _, again := range []bool{false, true} {
@@ -218,7 +220,7 @@ func TestAChangeAfterAnUnfinishedEpochIsLeftToWork(t *testing.T) {
 		}
 		must(t, s.Change(1, span(0, 2*n)))
 		must(t, s.StartEpoch(1, 1))
-		if j := s.byID[1]; len(j.todo) == 0 || j.todo[0] != passClear || s.Len(1) != 2*n || s.Remaining(1) != 2*n {
+		if j := s.jobs.byID[1]; len(j.todo) == 0 || j.todo[0] != passClear || s.Len(1) != 2*n || s.Remaining(1) != 2*n {
 			t.Fatalf("passes %v are left, %d of %d remain", j.todo, s.Remaining(1), s.Len(1))
 		}
 		for k := 0; s.Work(7); k++ {
@@ -228,15 +230,15 @@ func TestAChangeAfterAnUnfinishedEpochIsLeftToWork(t *testing.T) {
 				must(t, s.Check())
 				must(t, s.StartEpoch(1, 1))
 			}
-			if j := s.byID[1]; s.Ready(1) != (len(j.todo) == 0 && !j.stale) {
+			if j := s.jobs.byID[1]; s.Ready(1) != (len(j.todo) == 0 && !j.stale) {
 				t.Fatalf("ready %v with passes %v to do", s.Ready(1), j.todo)
 			}
 		}
 		must(t, s.Check())
-		j := s.byID[1]
+		j := s.jobs.byID[1]
 		var later [tiles]int
 		for x := range ident.ObjectID(n) {
-			got := j.prev.get(j.at.of(uint32(x)))
+			got := j.prev.get(j.index.of(uint32(x)))
 			want, seen := tile[x]
 			if !seen {
 				later[got]++

@@ -10,8 +10,8 @@ import (
 	"larder/internal/xrand"
 )
 
-// Jobs of unlike classes (recipes with unlike prefixes; members of a share group at unlike instances) find unlike things at hand. These
-// tests play a cache that holds an object for one class, or encoded for all.
+// Jobs of unlike classes (recipes with unlike prefixes; members of a share group at unlike instances) find unlike
+// things at hand. These tests play a cache that holds an object for one class, or encoded for all.
 
 // made is an object as a class of jobs can use it.
 type made struct {
@@ -41,7 +41,7 @@ func (c *forms) of(class int) bits.JobSet {
 	return set
 }
 
-// serves is of, and everybody where there is only one class.
+// serves is of, and all jobs where there is only one class.
 func (c *forms) serves(class int) bits.JobSet {
 	if slices.Max(c.classes) == 0 {
 		return ^bits.JobSet(0)
@@ -124,8 +124,9 @@ var classCases = []tinyCase{
 	}},
 }
 
-// TestEveryOrderIsEquallyLikelyWithClasses counts all orders, and pairs of orders, where levels differ by job. What tells objects of a cell
-// apart is still only what was done to them: which classes have them at hand follows from who took them.
+// TestEveryOrderIsEquallyLikelyWithClasses counts all orders, and pairs of orders, where levels differ by job. What
+// tells objects of a cell apart is still only what was done to them: which classes have them at hand follows from who
+// took them.
 func TestEveryOrderIsEquallyLikelyWithClasses(t *testing.T) {
 	t.Parallel()
 	for _, tc := range classCases {
@@ -149,8 +150,8 @@ func TestEveryOrderIsEquallyLikelyWithClasses(t *testing.T) {
 	}
 }
 
-// TestClassesLoadForThemselves: two classes of two jobs each, staggered, with room for a fifth. What the other class has at hand must not be
-// preferred, or each would load more than without the other.
+// TestClassesLoadForThemselves: two classes of two jobs each, staggered, with room for a fifth. What the other class
+// has at hand must not be preferred, or each would load more than without the other.
 func TestClassesLoadForThemselves(t *testing.T) {
 	t.Parallel()
 	const n = 2000
@@ -185,8 +186,10 @@ func TestLevelsByJob(t *testing.T) {
 		s.SetLevelFor(8, 2, s.JobSet(0)|s.JobSet(1), 1)
 		s.SetLevelFor(9, 2, s.JobSet(2), 0)
 		s.SetLevelFor(10, 9, s.JobSet(2), 9)
-		if s.LevelOf(7, 0) != 3 || s.LevelOf(7, 1) != 2 || s.LevelOf(8, 2) != 1 || s.LevelOf(9, 0) != 0 || s.LevelOf(9, 2) != 2 || s.LevelOf(10, 1) != 3 ||
-			s.LevelOf(9, 77) != 0 || s.LevelOf(99, 1) != 0 || s.Level(9) != 2 || s.NeedOf(9, s.JobSet(1)) != 1 || s.NeedOf(9, 0) != 0 {
+		if s.LevelOf(7, 0) != 3 || s.LevelOf(7, 1) != 2 || s.LevelOf(8, 2) != 1 || s.LevelOf(9, 0) != 0 ||
+			s.LevelOf(9, 2) != 2 || s.LevelOf(10, 1) != 3 ||
+			s.LevelOf(9, 77) != 0 || s.LevelOf(99, 1) != 0 || s.Level(9) != 2 || s.NeedOf(9, s.JobSet(1)) != 1 ||
+			s.NeedOf(9, 0) != 0 {
 			t.Fatal("levels")
 		}
 		must(t, s.Check())
@@ -211,7 +214,8 @@ func TestLevelsByJob(t *testing.T) {
 	}
 }
 
-// TestNeutralClasses: what a sequential job has brought to some jobs is not shown to them, and what was shown before stays.
+// TestNeutralClasses: what a sequential job has brought to some jobs is not shown to them, and what was shown before
+// stays.
 func TestNeutralClasses(t *testing.T) {
 	s := New(1)
 	for id := range ident.JobID(2) {
@@ -224,14 +228,15 @@ func TestNeutralClasses(t *testing.T) {
 	x, _ := s.At(9, 1)
 	s.SetLevelFor(x, 2, s.JobSet(0)|s.JobSet(1), 0)
 	for id, want := range map[ident.JobID]bool{0: true, 1: false} {
-		if got := s.wanted(s.byID[id], 1) != nil; got != want {
+		if got := s.pool.wanted(s.jobs.byID[id], 1) != nil; got != want {
 			t.Errorf("job %d may see what a sequential job brought to the others: %v", id, got)
 		}
 	}
 	must(t, s.Check())
 }
 
-// TestOwnersAreFew: any number of job sets may be told; beyond the limit objects are at hand for nobody more than for all.
+// TestOwnersAreFew: any number of job sets may be told; beyond the limit objects are at hand for nobody more than for
+// all.
 func TestOwnersAreFew(t *testing.T) {
 	s := New(1)
 	for id := range ident.JobID(14) { // the sets below are of their slots
@@ -243,8 +248,8 @@ func TestOwnersAreFew(t *testing.T) {
 			s.SetLevelFor(ident.ObjectID(x), 2, bits.JobSet(x*8+8+round), 1)
 		}
 		must(t, s.Check())
-		if len(s.owners) > maxOwners {
-			t.Fatalf("%d sets", len(s.owners))
+		if len(s.pool.owners) > maxOwners {
+			t.Fatalf("%d sets", len(s.pool.owners))
 		}
 		if s.Level(999) != 1 {
 			t.Error("the limit was not reached")
@@ -279,7 +284,7 @@ func TestSlotOfTheClassThatLeft(t *testing.T) {
 	}
 	must(t, s.Check())
 	for x := range uint32(50) {
-		if got := s.levelFor(s.entry(x), s.byID[3].slot); got != 1 {
+		if got := s.pool.levelFor(s.pool.entry(x), s.jobs.byID[3].slot); got != 1 {
 			t.Fatalf("object %d is shown at level %d to a job that it is not decoded for", x, got)
 		}
 	}

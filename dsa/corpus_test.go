@@ -17,10 +17,12 @@ import (
 	"larder/internal/xrand"
 )
 
-// This file is the corpus: generated worlds of jobs beside a cache of bytes, driven through the exported sampler alone, and what the mean position
-// of every class of samples must be in every epoch of every job. It knows nothing of how the sampler works.
+// This file is the corpus: generated worlds of jobs beside a cache of bytes, driven through the exported sampler alone,
+// and what the mean position of every class of samples must be in every epoch of every job. It knows nothing of how the
+// sampler works.
 
-// corpusSize is how many worlds there are: 240, fewer under the race detector, as many as LARDER_SIM_SEEDS says at night.
+// corpusSize is how many worlds there are: 240, fewer under the race detector, as many as LARDER_SIM_SEEDS says at
+// night.
 func corpusSize() int {
 	if n, err := strconv.Atoi(os.Getenv("LARDER_SIM_SEEDS")); err == nil && n > 0 && !invariant.Enabled {
 		return n
@@ -39,8 +41,8 @@ func (c class) String() string {
 	return fmt.Sprintf("job %d epoch %d %s %d", c.job, c.epoch, c.kind, c.which)
 }
 
-// positions collects deviates of class means: of each class of each job-epoch over the repeats, and, over all worlds, of each size
-// quartile and fifth of the id range, for a drift too small to be seen in one world.
+// positions collects deviates of class means: of each class of each job-epoch over the repeats, and, over all worlds,
+// of each size quartile and fifth of the id range, for a drift too small to be seen in one world.
 type positions struct {
 	mu     sync.Mutex
 	n      int
@@ -79,7 +81,8 @@ func (p *positions) add(w world, seed uint64, repeats int) error {
 			m := map[class]float64{}
 			at := map[class]float64{}
 			for k, x := range order {
-				for _, c := range []class{{job, epoch, "cell", cell[x]}, {job, epoch, "fifth", int(x) * 5 / w.n}, {job, epoch, "size", quartile(x)}} {
+				for _, c := range []class{{job, epoch, "cell", cell[x]}, {job, epoch, "fifth", int(x) * 5 / w.n},
+					{job, epoch, "size", quartile(x)}} {
 					m[c]++
 					at[c] += (float64(k) + .5) / n
 				}
@@ -122,8 +125,8 @@ func (p *positions) add(w world, seed uint64, repeats int) error {
 	return nil
 }
 
-// limit is the deviate that the largest of n fair ones exceeds with probability 1e-6 (Bonferroni, two-sided). Rank sums of 30 or more
-// have lighter tails than the normal law this takes.
+// limit is the deviate that the largest of n fair ones exceeds with probability 1e-6 (Bonferroni, two-sided). Rank sums
+// of 30 or more have lighter tails than the normal law this takes.
 func limit(n int) float64 { return fair.Limit(n) }
 
 // drifts are the pooled deviates: the mean over runs, which are independent, in units of its standard error.
@@ -144,7 +147,8 @@ func (p *positions) drifts() (worst float64, which string) {
 	return worst, which
 }
 
-// generate draws a world: overlaps of five kinds in turn, 2 to 12 jobs, caches of 0 to 100 %, and everything that happens to jobs.
+// generate draws a world: overlaps of five kinds in turn, 2 to 12 jobs, caches of 0 to 100 %, and everything that
+// happens to jobs.
 func generate(r *xrand.Rand, i int) world {
 	n := 240 + r.IntN(160)
 	w := world{n: n, cache: n * []int{0, 1, 3, 5, 10, 20, 40, 70, 100}[r.IntN(9)] / 100}
@@ -212,10 +216,10 @@ func generate(r *xrand.Rand, i int) world {
 	return w
 }
 
-// TestCorpusHasNoDrift: in every world of the corpus, in every epoch of every job, every static cell, every fifth of the id range and
-// every size quartile of at least 30 samples lies in the middle of the epoch on average: the largest deviate stays below what a fair
-// family exceeds once in a million, their spread is that of fair ones, and pooled over all worlds no fifth and no size drifts.
-// The bugs that it finds are in TestCorpusFindsBugs.
+// TestCorpusHasNoDrift: in every world of the corpus, in every epoch of every job, every static cell, every fifth of
+// the id range and every size quartile of at least 30 samples lies in the middle of the epoch on average: the largest
+// deviate stays below what a fair family exceeds once in a million, their spread is that of fair ones, and pooled over
+// all worlds no fifth and no size drifts. The bugs that it finds are in TestCorpusFindsBugs.
 func TestCorpusHasNoDrift(t *testing.T) {
 	t.Parallel()
 	p := &positions{}
@@ -247,24 +251,27 @@ func TestCorpusHasNoDrift(t *testing.T) {
 	if pooled >= limit(9) {
 		t.Errorf("%s drifts in all worlds together: z = %.1f", which, pooled)
 	}
-	// The rms of n fair deviates has sd 1/sqrt(2n); the classes of an epoch overlap three times, and jobs that share order are as one:
-	// at worst the twelve jobs of a world. 5 sd of as many fewer.
+	// The rms of n fair deviates has sd 1/sqrt(2n); the classes of an epoch overlap three times, and jobs that share order
+	// are as one: at worst the twelve jobs of a world. 5 sd of as many fewer.
 	if room := 5 / math.Sqrt(2*float64(p.n)/36); p.n < 30*len(worlds) || math.Abs(rms-1) > room {
 		t.Errorf("%d classes, rms %.3f, fair is 1 ± %.3f", p.n, rms, room)
 	}
 }
 
-// TestCorpusFindsBugs: what the corpus measures sees each of these. Baselines that break the promise by design stand for bugs inside a
-// sampler: ods serves hits first without cells, joader-as-released walks blocks of ids upwards.
+// TestCorpusFindsBugs: what the corpus measures sees each of these. Baselines that break the promise by design stand
+// for bugs inside a sampler: ods serves hits first without cells, joader-as-released walks blocks of ids upwards.
 func TestCorpusFindsBugs(t *testing.T) {
 	t.Parallel()
 	const n = 300
 	mode := func(m dsa.Mode, sub []ident.ObjectID, speed, start float64) worldJob {
 		return worldJob{spec: dsa.JobSpec{Mode: m, Subset: sub}, speed: speed, start: start, epochs: 3, batch: 4, window: 2}
 	}
-	sizes := world{n: n, cache: n / 5, sized: true, strata: true, jobs: []worldJob{mode(dsa.Epoch, span(0, n), 1, 0), mode(dsa.Epoch, span(0, n), .62, 0)}}
-	crossed := world{n: n, cache: n / 5, jobs: []worldJob{mode(dsa.Epoch, span(0, 2*n/3), 1, 0), mode(dsa.Epoch, span(n/3, n), .8, 0)}}
-	leaver := world{n: n, cache: n / 5, jobs: []worldJob{mode(dsa.Epoch, span(0, n), .5, 0), mode(dsa.Epoch, span(0, n), 1, 0), mode(dsa.Epoch, span(0, n), 1, n/2)}}
+	sizes := world{n: n, cache: n / 5, sized: true, strata: true,
+		jobs: []worldJob{mode(dsa.Epoch, span(0, n), 1, 0), mode(dsa.Epoch, span(0, n), .62, 0)}}
+	crossed := world{n: n, cache: n / 5, jobs: []worldJob{mode(dsa.Epoch, span(0, 2*n/3), 1, 0),
+		mode(dsa.Epoch, span(n/3, n), .8, 0)}}
+	leaver := world{n: n, cache: n / 5, jobs: []worldJob{mode(dsa.Epoch, span(0, n), .5, 0),
+		mode(dsa.Epoch, span(0, n), 1, 0), mode(dsa.Epoch, span(0, n), 1, n/2)}}
 	leaver.jobs[1].leave = n / 2
 	unclassed := sizes
 	unclassed.strata = false
@@ -297,7 +304,8 @@ func TestCorpusFindsBugs(t *testing.T) {
 			t.Errorf("%s: the largest z is %.1f: the corpus is blind to it", tc.name, p.max)
 		}
 	}
-	// What a size class of its own cures: those two, and a cache of so few bytes that a large sample seldom finds room in it.
+	// What a size class of its own cures: those two, and a cache of so few bytes that a large sample seldom finds room in
+	// it.
 	tiny, loose := sizes, unclassed
 	tiny.cache, loose.cache = 3, 3
 	late, own := sizes, sizes

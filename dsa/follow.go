@@ -1,77 +1,94 @@
 package dsa
 
-import "larder/internal/invariant"
+import (
+	"larder/internal/invariant"
+	"larder/internal/xrand"
+)
 
-// Following. A shared order brings jobs together because somewhat later is soon enough while something stays available. Where nothing
-// does, a job finds only what others load at the same moment, and jobs whose subsets differ are at unlike positions of the order at
-// the same moment. So with no room the cell and tile of a pick are not those of the next entry of a tape: they are drawn for it, and
-// that draw follows one that a neighbour made in the same turn. A turn has at most one pick of each job; who has picked in it begins
-// the next.
+// follows draws cell, tile and sample for jobs without a tape: those that are laid out while nothing stays available
+// (SetRoom(0)).
 //
-// A job of one static cell has its tile coupled maximally to that of the neighbour's sample x: it names the tile of x as often as the
-// two laws allow, and then x is there for it. Of what the neighbour drew from it is counted how much is in which of the job's tiles.
-// Jobs of several cells, for which that would be too much to count, draw a sample that names its cell and tile, coupled maximally
-// to x itself: with a and b samples of which i are common, both draw the same with probability i/max(a, b).
+// A shared order brings jobs together because meeting somewhat later is soon enough while something stays available.
+// Where nothing does, a job finds only what others load at the same moment, and jobs whose subsets differ are at
+// different positions of the order at the same moment. So without room, the cell and tile of a pick are drawn for it,
+// and that draw follows one that a neighbour made in the same turn. A turn has at most one pick of each job; a job that
+// has picked in it begins the next.
 //
-// Why it keeps the promises: x was uniform over what the neighbour needed, and nothing of this job depends on it yet. So given
-// everything before that draw, this one has the law remaining-in-cell / remaining that a tape has.
+// A job of one static cell couples its tile maximally to that of the neighbour's sample x: it names the tile of x as
+// often as the two laws allow, and then x is there for it. For each such job, job.common counts how much of what the
+// neighbour may have drawn is in which of the job's tiles. For jobs of several cells that would be too much to count.
+// They draw a sample that names its cell and tile, coupled maximally to x itself: with a and b samples of which i are
+// common, both draw the same with probability i/max(a, b).
+//
+// Why it keeps the promises: x was uniform over what the neighbour needed, and nothing of this job depends on it yet.
+// So given everything before that draw, this one has the law remaining-in-cell / remaining that a tape has.
+type follows struct {
+	rng     *xrand.Rand
+	objects *objectTable
+	jobs    *roster
+	draws   *draws
+	layout  *layout // the layout under way
 
-// fellow is the last draw of a job that draws without a tape.
-type fellow struct {
+	turn uint64
+}
+
+// drawn is the last draw of a job that draws without a tape.
+type drawn struct {
 	drew uint32 // what it drew uniformly from all it needed; absent if it drew a tile
 	took uint32 // what it took
 	from int    // how many it needed
 	turn uint64 // in which it last picked
 }
 
-// pickFollowing picks for a job without a tape: an available sample of the cell and tile that are named, else any, or the one that
-// named them.
-func (s *Sampler) pickFollowing(j *job) uint32 {
-	if j.fellow.turn == s.turn {
-		s.turn++
+// pick picks for a job without a tape: a preferred sample of the cell and tile that are named, else any, or the sample
+// that named them.
+func (f *follows) pick(j *job) uint32 {
+	if j.lastDraw.turn == f.turn {
+		f.turn++
 	}
-	p := s.leader(j)
+	p := f.leader(j)
 	if p != nil && j.groups.whole && j.tiles > 1 {
-		x := s.takeRow(j, 0, s.tileFollowing(j, p), absent)
-		j.fellow = fellow{drew: absent, turn: s.turn}
+		x := f.draws.takeRow(j, 0, f.drawTile(j, p), absent)
+		j.lastDraw = drawn{drew: absent, turn: f.turn}
 		return x
 	}
 	var l uint32
 	if p == nil {
-		l = s.draw(j, anyRow, -1)
+		l = f.draws.draw(j, anyRow, -1)
 	} else {
-		l = s.drawFollowing(j, p)
+		l = f.drawSample(j, p)
 	}
-	x := j.at.object(l)
+	x := j.index.object(l)
 	t, y := j.prev.get(l), x
-	if r := j.groups.rowOf(s.obj.at(x).cell); r >= 0 {
-		y = s.takeRow(j, r, int(t), l)
-	} else if z, class := s.bestSmall(j, s.obj.at(x).cell, t); class != unlisted {
+	if r := j.groups.rowOf(f.objects.at(x).cell); r >= 0 {
+		y = f.draws.takeRow(j, r, int(t), l)
+	} else if z, class := f.draws.bestSmall(j, f.objects.at(x).cell, t); class != unavailable {
 		y = z
 	}
-	j.fellow = fellow{drew: x, took: y, from: j.rem, turn: s.turn}
+	j.lastDraw = drawn{drew: x, took: y, from: j.remaining, turn: f.turn}
 	return y
 }
 
-// leader returns the neighbour to follow, if any has drawn in this turn: that with the largest overlap. What it took instead of what
-// it drew must not matter: whether it did depends on what it drew, which would not be uniform given that it did not.
-func (s *Sampler) leader(j *job) (p *job) {
-	for m := j.near & s.following & s.active; m != 0; m &= m - 1 {
-		k := s.slot[first(m)]
-		if (k.fellow.turn == s.turn || s.hook.followPrevious) && k.fellow.drew != absent && (p == nil || j.overlap[k.slot] > j.overlap[p.slot]) {
+// leader returns the neighbour to follow, if any has drawn in this turn: the one with the largest overlap. What it took
+// instead of what it drew must not matter: whether it did depends on what it drew, which would not be uniform given
+// that it did not.
+func (f *follows) leader(j *job) (p *job) {
+	for m := j.neighbours & f.jobs.following & f.jobs.active; m != 0; m &= m - 1 {
+		k := f.jobs.slot[first(m)]
+		if k.lastDraw.turn == f.turn && k.lastDraw.drew != absent && (p == nil || j.overlap[k.slot] > j.overlap[p.slot]) {
 			p = k
 		}
 	}
 	return p
 }
 
-// tileFollowing draws a tile in proportion to what remains of each, as often as possible that of what p drew.
-func (s *Sampler) tileFollowing(j, p *job) int {
+// drawTile draws a tile in proportion to what remains of each, as often as possible that of what p drew.
+func (f *follows) drawTile(j, p *job) int {
 	// In tile t, p drew from common of the a samples; j draws it with probability left/b. Both as multiples of 1/(a*b).
-	a, b := uint64(p.fellow.from), uint64(j.rem)
+	a, b := uint64(p.lastDraw.from), uint64(j.remaining)
 	common := j.common[int(p.slot)*j.tiles : (int(p.slot)+1)*j.tiles]
-	drew, both := j.tileOf(p.fellow.drew)
-	took, gone := j.tileOf(p.fellow.took)
+	drew, both := j.tileOf(p.lastDraw.drew)
+	took, gone := j.tileOf(p.lastDraw.took)
 	laws := func(t int) (theirs, own uint64) {
 		n := uint64(common[t])
 		if gone && t == took { // since p drew
@@ -80,7 +97,7 @@ func (s *Sampler) tileFollowing(j, p *job) int {
 		return n * b, uint64(j.groups.group[t].left) * a
 	}
 	if both {
-		if theirs, own := laws(drew); own >= theirs || s.hook.biased || s.rng.Uint64n(theirs) < own {
+		if theirs, own := laws(drew); own >= theirs || f.rng.Uint64n(theirs) < own {
 			return drew
 		}
 	}
@@ -93,7 +110,7 @@ func (s *Sampler) tileFollowing(j, p *job) int {
 	if rest == 0 {
 		invariant.Violated("dsa: job %d could have drawn nothing but the tile its neighbour drew", j.id)
 	}
-	u := s.rng.Uint64n(rest)
+	u := f.rng.Uint64n(rest)
 	for t := range j.tiles {
 		if theirs, own := laws(t); own > theirs {
 			if u < own-theirs {
@@ -108,79 +125,93 @@ func (s *Sampler) tileFollowing(j, p *job) int {
 
 // tileOf returns the tile of x, if the job needs it.
 func (j *job) tileOf(x uint32) (int, bool) {
-	l, ok := j.at.find(x)
+	l, ok := j.index.find(x)
 	if !ok || !has(j.left, l) {
 		return 0, false
 	}
 	return int(j.prev.get(l)), true
 }
 
-// counts reports whether the job counts what it has in common with others.
-func (j *job) counts() bool { return j.tiles > 1 && j.groups.whole }
+// countsCommon reports whether the job counts in job.common what it has in common with others.
+func (j *job) countsCommon() bool { return j.tiles > 1 && j.groups.whole }
 
-// meet counts x, at place l, into what j, which is being laid out, has in common with the others, and they with it.
-func (s *Sampler) meet(j *job, l uint32) {
-	x := j.at.object(l)
-	for m := s.following & j.near; m != 0; m &= m - 1 {
-		k := s.slot[first(m)]
-		if at, ok := k.at.find(x); ok && has(k.left, at) {
-			if j.counts() {
+// clearCommon forgets what j, which is about to be laid out, has in common with others.
+func (f *follows) clearCommon(j *job) {
+	if j.countsCommon() {
+		j.common = resize(j.common, MaxJobs*j.tiles)
+		clear(j.common)
+	}
+	for m := f.jobs.following & j.neighbours; m != 0; m &= m - 1 {
+		if k := f.jobs.slot[first(m)]; k.countsCommon() {
+			clear(k.common[int(j.slot)*k.tiles : (int(j.slot)+1)*k.tiles])
+		}
+	}
+}
+
+// addCommon counts the object at place l of j, which is being laid out, into what j and each other such job have in
+// common.
+func (f *follows) addCommon(j *job, l uint32) {
+	x := j.index.object(l)
+	for m := f.jobs.following & j.neighbours; m != 0; m &= m - 1 {
+		k := f.jobs.slot[first(m)]
+		if at, ok := k.index.find(x); ok && has(k.left, at) {
+			if j.countsCommon() {
 				j.common[int(k.slot)*j.tiles+int(j.prev.get(l))]++
 			}
-			if k.counts() {
+			if k.countsCommon() {
 				k.common[int(j.slot)*k.tiles+int(k.prev.get(at))]++
 			}
 		}
 	}
 }
 
-// part takes x, at place l, which j is about to take, out of what j has in common with the others, and they with it.
-func (s *Sampler) part(j *job, x, l uint32) {
-	m := s.following & j.near
-	if y := &s.lay; y.alone && y.job != j {
+// removeCommon takes x, at place l, which j is about to take, out of what j and each other such job have in common.
+func (f *follows) removeCommon(j *job, x, l uint32) {
+	m := f.jobs.following & j.neighbours
+	if y := f.layout; y.alone && y.job != j {
 		m = m.With(y.job.slot)
 	}
 	for ; m != 0; m &= m - 1 {
-		k := s.slot[first(m)]
-		at, ok := k.at.find(x)
-		if !ok || !has(k.left, at) || k == s.lay.job && !s.lay.lists && int(at) >= s.lay.done {
+		k := f.jobs.slot[first(m)]
+		at, ok := k.index.find(x)
+		if !ok || !has(k.left, at) || !f.layout.counted(k, at) {
 			continue
 		}
-		if j.counts() {
+		if j.countsCommon() {
 			j.common[int(k.slot)*j.tiles+int(j.prev.get(l))]--
 		}
-		if k.counts() {
+		if k.countsCommon() {
 			k.common[int(j.slot)*k.tiles+int(k.prev.get(at))]--
 		}
 	}
 }
 
-// drawFollowing draws uniformly from what j needs, as often as possible what p has just drawn, and returns its place.
-func (s *Sampler) drawFollowing(j, p *job) uint32 {
-	x, a, b := p.fellow.drew, uint64(p.fellow.from), uint64(j.rem)
+// drawSample draws uniformly from what j needs, as often as possible what p has just drawn, and returns its place.
+func (f *follows) drawSample(j, p *job) uint32 {
+	x, a, b := p.lastDraw.drew, uint64(p.lastDraw.from), uint64(j.remaining)
 	had := func(y uint32) bool { // could p have drawn it
-		l, ok := p.at.find(y)
-		return y == p.fellow.took || ok && has(p.left, l)
+		l, ok := p.index.find(y)
+		return y == p.lastDraw.took || ok && has(p.left, l)
 	}
-	if l, ok := j.at.find(x); ok && has(j.left, l) && (b <= a || s.hook.biased || s.rng.Uint64n(b) < a) {
+	if l, ok := j.index.find(x); ok && has(j.left, l) && (b <= a || f.rng.Uint64n(b) < a) {
 		return l
 	}
-	// What remains of the law of j: 1/b where p could not draw, 1/b - 1/max(a, b) where it could. Both sets may be so alike that
-	// hardly anything remains of it, but then it is hardly ever asked for.
+	// What remains of the law of j: 1/b where p could not draw, 1/b - 1/max(a, b) where it could. Both sets may be so
+	// alike that hardly anything remains of it, but then it is hardly ever needed.
 	for range patience {
-		l := s.draw(j, anyRow, -1)
-		if !had(j.at.object(l)) || b < a && s.rng.Uint64n(a) >= b {
+		l := f.draws.draw(j, anyRow, -1)
+		if !had(j.index.object(l)) || b < a && f.rng.Uint64n(a) >= b {
 			return l
 		}
 	}
-	return s.countOutOther(j, had, a, b)
+	return f.drawByWeight(j, had, a, b)
 }
 
-// countOutOther draws what drawFollowing looks for by weighing everything j needs.
-func (s *Sampler) countOutOther(j *job, had func(uint32) bool, a, b uint64) uint32 {
+// drawByWeight draws what drawSample looks for by weighing everything that j needs.
+func (f *follows) drawByWeight(j *job, had func(uint32) bool, a, b uint64) uint32 {
 	weight := func(l uint32) uint64 {
 		switch {
-		case !had(j.at.object(l)):
+		case !had(j.index.object(l)):
 			return max(a, b)
 		case b < a:
 			return a - b
@@ -189,12 +220,12 @@ func (s *Sampler) countOutOther(j *job, had func(uint32) bool, a, b uint64) uint
 		}
 	}
 	sum := uint64(0)
-	s.eachLeft(j, anyRow, -1, func(l uint32) bool { sum += weight(l); return true })
+	f.draws.eachLeft(j, anyRow, -1, func(l uint32) bool { sum += weight(l); return true })
 	if sum == 0 {
 		invariant.Violated("dsa: job %d could have drawn nothing but what its neighbour drew", j.id)
 	}
-	k, at := s.rng.Uint64n(sum), uint32(0)
-	s.eachLeft(j, anyRow, -1, func(l uint32) bool {
+	k, at := f.rng.Uint64n(sum), uint32(0)
+	f.draws.eachLeft(j, anyRow, -1, func(l uint32) bool {
 		w := weight(l)
 		if k < w {
 			at = l

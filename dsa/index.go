@@ -14,8 +14,8 @@ const (
 	absent   = ^uint32(0)
 )
 
-// index gives each object of a subset a place in dense tables, one bit or a few per place. A subset may be any sparse part of the
-// universe, so only pages that hold a member exist: memory follows the subset, not the universe.
+// index gives each object of a subset a place in dense tables, one bit or a few per place. A subset may be any sparse
+// part of the universe, so only pages that hold a member exist: memory follows the subset, not the universe.
 type index struct {
 	page []uint32 // object >> pageBits -> first place of the page, or absent
 	back []uint32 // place >> pageBits -> object of its first place

@@ -34,8 +34,8 @@ func near(t testing.TB, what string, got, of int, p float64) {
 	}
 }
 
-// The joint cells of the first round of two strict jobs, A = {1,2,3,4} and B = {3..7} with I = {3,4}: both in I .4, A in I and B not
-// .1, neither .5, B in I and A not: never (joader.md 8.1). Independent draws would have .2, .3, .3, .2.
+// The joint cells of the first round of two strict jobs, A = {1,2,3,4} and B = {3..7} with I = {3,4}: both in I .4, A
+// in I and B not .1, neither .5, B in I and A not: never (joader.md 8.1). Independent draws would have .2, .3, .3, .2.
 func TestJointCellsOfAPair(t *testing.T) {
 	t.Parallel()
 	runs := effort(20_000)
@@ -64,8 +64,8 @@ func TestJointCellsOfAPair(t *testing.T) {
 	near(t, "B draws from what is common, A does not", count[0][1], runs, 0)
 }
 
-// chainLoads is the exact mean number of draws of a round of Joader's algorithm, as published: jobs from the fewest remaining samples
-// to the most, a prefix of the rest shares one draw from what all of the rest have in common.
+// chainLoads is the exact mean number of draws of a round of Joader's algorithm, as published: jobs from the fewest
+// remaining samples to the most, a prefix of the rest shares one draw from what all of the rest have in common.
 func chainLoads(sets [][]ident.ObjectID) float64 {
 	cells := map[uint64]int{}
 	needs := map[ident.ObjectID]uint64{}
@@ -79,7 +79,10 @@ func chainLoads(sets [][]ident.ObjectID) float64 {
 	for _, m := range needs { // order-free
 		cells[m]++
 	}
-	slices.SortFunc(order, func(a, b int) int { return cmp.Or(cmp.Compare(len(sets[a]), len(sets[b])), cmp.Compare(a, b)) })
+	slices.SortFunc(order, func(a, b int) int {
+		return cmp.Or(cmp.Compare(len(sets[a]), len(sets[b])),
+			cmp.Compare(a, b))
+	})
 	var rest func(g []int, used map[uint64]bool, removed int) float64
 	rest = func(g []int, used map[uint64]bool, removed int) float64 {
 		if len(g) == 0 {
@@ -114,7 +117,8 @@ func chainLoads(sets [][]ident.ObjectID) float64 {
 	return rest(order, map[uint64]bool{}, 0)
 }
 
-// The chain's exact means are those of joader.md 8.2 and 8.7: what the next test compares with is the published algorithm.
+// The chain's exact means are those of joader.md 8.2 and 8.7: what the next test compares with is the published
+// algorithm.
 func TestChainByHand(t *testing.T) {
 	for want, sets := range map[float64][][]ident.ObjectID{ // order-free
 		79. / 36: {span(0, 4), objects(0, 1, 2, 4, 5, 6), objects(0, 1, 4, 5, 7, 8, 9, 10)},
@@ -128,10 +132,11 @@ func TestChainByHand(t *testing.T) {
 	}
 }
 
-// Rounds of strict jobs on random sets (joader.md 8.14): each job's draw is uniform, two jobs draw the same as often as their sizes allow,
-// all do with probability |common to all| / largest, and the mean number of loads is no more than that of Joader's chain, on the
-// whole corpus and, within what chance allows, in each case. The oracle and the lower bound stand beside it in the log.
-// (It finds jobs that do not follow each other, and a bias in the draw of one that does not follow.)
+// Rounds of strict jobs on random sets (joader.md 8.14): each job's draw is uniform, two jobs draw the same as often as
+// their sizes allow, all do with probability |common to all| / largest, and the mean number of loads is no more than
+// that of Joader's chain, on the whole corpus and, within what chance allows, in each case. The oracle and the lower
+// bound stand beside it in the log. (It finds jobs that do not follow each other, and a bias in the draw of one that
+// does not follow.)
 func TestStrictRoundsBeatTheChain(t *testing.T) {
 	t.Parallel()
 	r := xrand.New(41)
@@ -188,18 +193,20 @@ func TestStrictRoundsBeatTheChain(t *testing.T) {
 		oracles += loads(o.law(^uint64(0), c, of))
 		slack += se * se
 	}
-	t.Logf("%d cases: %.3f loads a round ± %.3f, the chain %.3f, the oracle %.3f", cases, ours/float64(cases), math.Sqrt(slack)/float64(cases), chains/float64(cases), oracles/float64(cases))
+	t.Logf("%d cases: %.3f loads a round ± %.3f, the chain %.3f, the oracle %.3f", cases, ours/float64(cases),
+		math.Sqrt(slack)/float64(cases), chains/float64(cases), oracles/float64(cases))
 	if ours > chains {
 		t.Errorf("strict rounds load %.1f in all, Joader's chain %.1f", ours, chains)
 	}
 }
 
-// lockLoads plays one epoch of all jobs in turn; what is loaded in a turn serves everybody who takes it in that turn, and after it what
-// the cache keeps, which is by need.
+// lockLoads plays one epoch of all jobs in turn; what is loaded in a turn serves everybody who takes it in that turn,
+// and after it what the cache keeps, which is by need.
 func lockLoads(t testing.TB, seed uint64, mode dsa.Mode, cache, late int, sets [][]ident.ObjectID) (n int) {
 	t.Helper()
 	s := dsa.New(seed)
-	c := &keeper{limit: cache, rng: xrand.New(seed, 3), need: s.Need, level: func(x ident.ObjectID, on bool) { s.SetLevel(x, map[bool]uint8{true: 2}[on]) }}
+	c := &keeper{limit: cache, rng: xrand.New(seed, 3), need: s.Need,
+		level: func(x ident.ObjectID, on bool) { s.SetLevel(x, map[bool]uint8{true: 2}[on]) }}
 	begin := func(i int) {
 		must(t, s.Join(ident.JobID(i+1), dsa.JobSpec{Mode: mode, Subset: sets[i]}))
 		must(t, s.StartEpoch(ident.JobID(i+1), 0))
@@ -274,10 +281,10 @@ func oracleLoads(seed uint64, hybrid bool, cache, late int, sets [][]ident.Objec
 	}
 }
 
-// Loads beside the oracle's, on sets of small cells in lock-step: the tape draws misses uniformly in a cell and knows nothing of configurations,
-// so it needs a cache of some samples to meet the oracle; strict jobs, which are coupled in a chain from one to the other, stay
-// near it with none. (It finds tapes that are not shared: 1.08 to 1.95 of the oracle where 1.01 is allowed; hits last: 1.26 of it where
-// there is no cache; and independent strict draws.)
+// Loads beside the oracle's, on sets of small cells in lock-step: the tape draws misses uniformly in a cell and knows
+// nothing of configurations, so it needs a cache of some samples to meet the oracle; strict jobs, which are coupled in
+// a chain from one to the other, stay near it with none. (It finds tapes that are not shared: 1.08 to 1.95 of the
+// oracle where 1.01 is allowed; hits last: 1.26 of it where there is no cache; and independent strict draws.)
 func TestLoadsBesideTheOracle(t *testing.T) {
 	t.Parallel()
 	r := xrand.New(3)
@@ -331,7 +338,8 @@ func TestLoadsBesideTheOracle(t *testing.T) {
 			b, sb := of.mean()
 			t.Logf("%s, cache %d, %s: %.2f loads, the oracle %.2f: %.3f", tc.name, tc.cache, what, a, b, a/b)
 			if a > most*b+4.75*math.Hypot(sa, most*sb)+1e-9 {
-				t.Errorf("%s, cache %d, %s: %.2f ± %.2f loads, the oracle %.2f ± %.2f: more than %.2f of it", tc.name, tc.cache, what, a, sa, b, sb, most)
+				t.Errorf("%s, cache %d, %s: %.2f ± %.2f loads, the oracle %.2f ± %.2f: more than %.2f of it", tc.name, tc.cache,
+					what, a, sa, b, sb, most)
 			}
 		}
 		over("epoch", tape, hybrid, tc.tape)

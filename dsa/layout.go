@@ -2,140 +2,144 @@ package dsa
 
 import "larder/internal/invariant"
 
-// laying is a layout under way: the counting of what remains of a job's subset by rows and tiles, and the listing of what of it is
-// available. It runs before the first pick after an epoch start, a join of a neighbour, or a return. While it runs, other jobs
-// may pick: from its beginning, what becomes available is listed at once.
-type laying struct {
-	job   *job
-	alone bool // it draws without a tape
-	lists bool // first walk, over the places: what remains; second walk, over what is available
-	done  int
+// layouts makes layouts: before the first pick after an epoch start, a join of a neighbour or a return, a job's groups
+// are counted and listed, and its tape begins. One layout is under way at a time. While it runs, other jobs may pick;
+// from its beginning, what becomes available is listed at once.
+type layouts struct {
+	objects *objectTable
+	jobs    *roster
+	cells   *cells
+	pool    *pool
+	draws   *draws
+	follows *follows
+
+	current layout // the layout under way
+	pending bool   // some job may be stale
+	room    int    // of SetRoom
 }
 
-// layout lays out a job at once.
-func (s *Sampler) layout(j *job) {
+// layout is one layout: first it counts, over the places of the subset, then it lists, over the entries of the pool.
+type layout struct {
+	job   *job // nil = none is under way
+	phase layoutPhase
+	alone bool // the job draws without a tape
+	done  int  // places or entries that the phase has passed
+}
+
+// layoutPhase is the state of a layout: counting -> listing -> over. A layout that is invalidated begins anew.
+type layoutPhase uint8
+
+const (
+	layoutCounting layoutPhase = iota // what remains, by row and tile
+	layoutListing                     // what of it is available
+)
+
+// counted reports whether the layout has counted place l of the job, if it is that job's.
+func (y *layout) counted(j *job, l uint32) bool {
+	return j != y.job || y.phase == layoutListing || int(l) < y.done
+}
+
+// run lays out a job at once.
+func (ly *layouts) run(j *job) {
 	for j.stale {
-		s.layoutSlice(j, 1<<20)
+		ly.slice(j, 1<<20)
 	}
 }
 
-// layoutSlice takes the layout of a job on by at most budget objects, and returns how many it took.
-func (s *Sampler) layoutSlice(j *job, budget int) int {
-	y := &s.lay
+// slice takes the layout of a job on by at most budget objects, and returns how many it took.
+func (ly *layouts) slice(j *job, budget int) int {
+	y := &ly.current
 	if y.job != j {
-		if j.tape.order.n == 0 && s.room > 0 {
-			return j.tape.order.list(s, budget)
+		if j.tape.order.n == 0 && ly.room > 0 {
+			return j.tape.order.list(ly.jobs, ly.cells, budget)
 		}
 		if y.job != nil {
-			s.unlay(y.job)
+			ly.invalidate(y.job)
 		}
-		s.unlay(j)
-		*y = laying{job: j, alone: s.room == 0}
-		s.beginLayout(j)
-		s.grouped = s.grouped.With(j.slot)
+		ly.invalidate(j)
+		*y = layout{job: j, alone: ly.room == 0}
+		ly.begin(j)
+		ly.jobs.laidOut = ly.jobs.laidOut.With(j.slot)
 	}
-	n := j.at.places()
-	if y.lists {
-		n = s.avail.n
+	n := j.index.places()
+	if y.phase == layoutListing {
+		n = ly.pool.entries.n
 	}
 	from, to := y.done, min(y.done+budget, n)
 	y.done = to
-	if y.lists {
-		s.listAvailable(j, from, to)
+	if y.phase == layoutListing {
+		ly.listAvailable(j, from, to)
 	} else {
-		s.count(j, from, to)
+		ly.count(j, from, to)
 	}
 	if to == n {
-		if y.lists {
-			s.endLayout(j)
+		if y.phase == layoutListing {
+			ly.end(j)
 		} else {
-			y.lists, y.done = true, 0
+			y.phase, y.done = layoutListing, 0
 		}
 	}
 	return to - from + 1
 }
 
-// beginLayout numbers the rows, empties the groups and begins the tape.
-func (s *Sampler) beginLayout(j *job) {
+// begin numbers the rows, empties the groups, and begins the tape or what stands for it.
+func (ly *layouts) begin(j *job) {
+	j.groups.clear(ly.numberRows(j), j.tiles)
+	if ly.pool.decoding {
+		ly.jobs.anyForm = ly.jobs.anyForm.Without(j.slot)
+	} else {
+		ly.jobs.anyForm = ly.jobs.anyForm.With(j.slot)
+	}
+	if ly.current.alone {
+		ly.follows.clearCommon(j)
+		return
+	}
+	j.tape.begin(j)
+}
+
+// numberRows gives a row to each cell of the job that is not small, and returns how many there are.
+func (ly *layouts) numberRows(j *job) (rows int) {
 	g := &j.groups
-	cells := 0
-	for c := range s.cells {
-		if s.cells[c].live.Has(j.slot) {
-			cells++
+	list := ly.cells.list
+	n := 0
+	for c := range list {
+		if list[c].live.Has(j.slot) {
+			n++
 		}
 	}
-	rows := 0
-	if g.whole = cells == 1 || s.hook.oneCell; g.whole {
+	if g.whole = n == 1; g.whole {
 		g.row = resize(g.row, 1)
 		g.row[0] = row{}
-		rows = 1
-	} else {
-		g.local = resize(g.local, len(s.cells))
-		g.row = g.row[:0]
-		for c := range s.cells {
-			switch {
-			case !s.cells[c].live.Has(j.slot):
-				g.local[c] = isNone
-			case int(s.cells[c].size) <= s.small:
-				g.local[c] = isSmall
-			default:
-				g.local[c] = int32(rows)
-				g.row = append(g.row, row{cell: uint32(c)})
-				rows++
-			}
+		return 1
+	}
+	g.rowOfCell = resize(g.rowOfCell, len(list))
+	g.row = g.row[:0]
+	for c := range list {
+		switch {
+		case !list[c].live.Has(j.slot):
+			g.rowOfCell[c] = isNone
+		case int(list[c].size) <= ly.cells.scanSize:
+			g.rowOfCell[c] = isSmall
+		default:
+			g.rowOfCell[c] = int32(rows)
+			g.row = append(g.row, row{cell: uint32(c)})
+			rows++
 		}
 	}
-	if n := rows * j.tiles; cap(g.group) < n {
-		g.group = make([]group, n)
-	} else {
-		g.group = g.group[:n]
-	}
-	for k := range g.group {
-		g.group[k].left = 0
-		for i, l := range g.group[k].lists {
-			g.group[k].lists[i] = l[:0]
-		}
-	}
-	g.stage, g.recounted = tailNone, false
-	if s.decoding {
-		s.encodedToo = s.encodedToo.Without(j.slot)
-	} else {
-		s.encodedToo = s.encodedToo.With(j.slot)
-	}
-	t := &j.tape
-	if s.lay.alone {
-		if j.counts() {
-			j.common = resize(j.common, MaxJobs*j.tiles)
-			clear(j.common)
-		}
-		for m := s.following & j.near; m != 0; m &= m - 1 {
-			if k := s.slot[first(m)]; k.counts() {
-				clear(k.common[int(j.slot)*k.tiles : (int(j.slot)+1)*k.tiles])
-			}
-		}
-		return
-	}
-	if s.hook.keepTape && t.started {
-		return
-	}
-	t.from = nil
-	if j.rem < len(j.subset) {
-		t.from = append([]uint64(nil), j.left...)
-	}
-	t.r0, t.passed, t.cursor, t.started = j.rem, 0, t.origin, true
+	return rows
 }
 
 // count counts what remains by row and tile.
-func (s *Sampler) count(j *job, from, to int) {
+func (ly *layouts) count(j *job, from, to int) {
 	g := &j.groups
 	for p := next1(j.left, from, to); p < to; p = next1(j.left, p+1, to) {
 		l := uint32(p)
-		if s.lay.alone {
-			s.meet(j, l)
+		if ly.current.alone {
+			ly.follows.addCommon(j, l)
 		}
 		r := 0
 		if !g.whole {
-			if r = int(g.local[s.obj.at(j.at.object(l)).cell]); r < 0 {
+			if r = int(g.rowOfCell[ly.objects.at(j.index.object(l)).cell]); r < 0 {
 				continue
 			}
 		}
@@ -144,22 +148,55 @@ func (s *Sampler) count(j *job, from, to int) {
 	}
 }
 
-// listAvailable lists what is available and needed.
-func (s *Sampler) listAvailable(j *job, from, to int) {
+// listAvailable lists what is available, preferred and needed.
+func (ly *layouts) listAvailable(j *job, from, to int) {
 	for i := from; i < to; i++ {
-		if e := s.avail.at(uint32(i)); e.need.Has(j.slot) && s.visibleTo(e, j.slot) != 0 {
-			s.list(j, e)
+		if e := ly.pool.entries.at(uint32(i)); ly.pool.wants(j, e) {
+			ly.draws.enlist(j, e)
 		}
 	}
 }
 
-func (s *Sampler) endLayout(j *job) {
-	if j.groups.whole && int(j.groups.row[0].left) != j.rem {
-		invariant.Violated("dsa: job %d has %d samples left, counted %d", j.id, j.rem, j.groups.row[0].left)
+// end ends the layout under way: the job may draw.
+func (ly *layouts) end(j *job) {
+	if j.groups.whole && int(j.groups.row[0].left) != j.remaining {
+		invariant.Violated("dsa: job %d has %d samples left, counted %d", j.id, j.remaining, j.groups.row[0].left)
 	}
-	if s.lay.alone {
-		s.following = s.following.With(j.slot)
+	if ly.current.alone {
+		ly.jobs.following = ly.jobs.following.With(j.slot)
 	}
 	j.stale = false
-	s.lay = laying{}
+	ly.current = layout{}
+}
+
+// invalidate drops the job's layout, because what it counted has changed. The job is laid out anew before it draws.
+func (ly *layouts) invalidate(j *job) {
+	ly.jobs.laidOut = ly.jobs.laidOut.Without(j.slot)
+	ly.jobs.following = ly.jobs.following.Without(j.slot)
+	j.lastDraw.drew = absent
+	if ly.current.job == j {
+		ly.current = layout{}
+	}
+	if j.usesTape() {
+		j.stale, ly.pending = true, true
+	}
+}
+
+// next returns a job that cannot draw before its layout is made, or nil.
+func (ly *layouts) next() *job {
+	if !ly.pending {
+		return nil
+	}
+	ly.pending = false
+	for m := ly.jobs.live & (ly.jobs.taped | ly.jobs.strict); m != 0; m &= m - 1 {
+		j := ly.jobs.slot[first(m)]
+		if !j.stale {
+			continue
+		}
+		ly.pending = true
+		if j.running && len(j.todo) == 0 && j.err == nil {
+			return j
+		}
+	}
+	return nil
 }

@@ -21,8 +21,8 @@ func (sc scenario) union() int {
 	return len(seen)
 }
 
-// windows is the lower bound of loads for jobs on one set of n objects that run back to back: k disjoint epochs need n and then
-// n less what is resident each.
+// windows is the lower bound of loads for jobs on one set of n objects that run back to back: k disjoint epochs need n
+// and then n less what is resident each.
 func windows(n, k, cache int) float64 { return float64(n + (k-1)*(n-cache)) }
 
 // staggered is four jobs on the same n objects, a quarter of an epoch apart.
@@ -42,7 +42,8 @@ func TestLoads(t *testing.T) {
 	aligned := func(mode Mode, n int) scenario {
 		sc := scenario{seed: 5, cache: n / 10}
 		for i := range 4 {
-			sc.jobs = append(sc.jobs, simJob{spec: JobSpec{Mode: mode, Subset: span(0, n)}, epochs: 3, batch: 4 * (i + 1), window: 2})
+			sc.jobs = append(sc.jobs, simJob{spec: JobSpec{Mode: mode, Subset: span(0, n)}, epochs: 3, batch: 4 * (i + 1),
+				window: 2})
 		}
 		return sc
 	}
@@ -118,7 +119,8 @@ func TestSmallLoads(t *testing.T) {
 		loads int
 	}{
 		{"twins beside a larger disjoint job", scenario{cache: 2, jobs: []simJob{
-			{spec: byEpoch(span(0, 10)), epochs: 1}, {spec: byEpoch(span(0, 10)), epochs: 1}, {spec: byEpoch(span(10, 30)), epochs: 1},
+			{spec: byEpoch(span(0, 10)), epochs: 1}, {spec: byEpoch(span(0, 10)), epochs: 1}, {spec: byEpoch(span(10, 30)),
+				epochs: 1},
 		}}, 30},
 		{"equal sizes with two in common", scenario{cache: 2, jobs: []simJob{
 			{spec: byEpoch(span(0, 5)), epochs: 1}, {spec: byEpoch(span(3, 8)), epochs: 1},
@@ -127,7 +129,8 @@ func TestSmallLoads(t *testing.T) {
 			{spec: byEpoch(span(0, 10)), epochs: 1}, {spec: byEpoch(span(0, 10)), epochs: 1, start: 4},
 		}}, 14},
 		{"triangle", scenario{cache: 3, jobs: []simJob{
-			{spec: byEpoch(objects(0, 1)), epochs: 1}, {spec: byEpoch(objects(1, 2)), epochs: 1}, {spec: byEpoch(objects(0, 2)), epochs: 1},
+			{spec: byEpoch(objects(0, 1)), epochs: 1}, {spec: byEpoch(objects(1, 2)), epochs: 1}, {spec: byEpoch(objects(0, 2)),
+				epochs: 1},
 		}}, 3},
 	} {
 		for seed := range uint64(50) {
@@ -156,8 +159,8 @@ func quarterOverlap(a, b []ident.ObjectID) float64 {
 	return float64(n) / float64(q)
 }
 
-// TestConsecutiveEpochsOverlapByAQuarter: in stratified and strict, staggered, the first quarters of consecutive epochs share a
-// quarter, as independent orders do. The same figure of mode epoch shows that the scenario tests something.
+// TestConsecutiveEpochsOverlapByAQuarter: in stratified and strict, staggered, the first quarters of consecutive epochs
+// share a quarter, as independent orders do. The same figure of mode epoch shows that the scenario tests something.
 func TestConsecutiveEpochsOverlapByAQuarter(t *testing.T) {
 	const n = 1200
 	q := float64(n) / 4
@@ -182,8 +185,8 @@ func TestConsecutiveEpochsOverlapByAQuarter(t *testing.T) {
 	}
 }
 
-// TestTailIsSpread: Joader's released sampler ends an epoch in clumps of 128 ids. The last 1 % of an epoch touches as many blocks of
-// 128 ids as a uniform order does (mean 722 of 1000 for 1280 of 128 000).
+// TestTailIsSpread: Joader's released sampler ends an epoch in clumps of 128 ids. The last 1 % of an epoch touches as
+// many blocks of 128 ids as a uniform order does (mean 722 of 1000 for 1280 of 128 000).
 func TestTailIsSpread(t *testing.T) {
 	const n = 128_000
 	s := New(9)

@@ -240,7 +240,8 @@ func TestNoSampleIsEarlyForEver(t *testing.T) {
 	}
 	worst := slices.MaxFunc(found, func(a, b deviate) int { return int(math.Copysign(1, a.z-b.z)) })
 	most := limit(len(found))
-	t.Logf("%d worlds, %d statistics, the largest %.2f (%s), limit %.2f", len(worlds), len(found), worst.z, worst.what, most)
+	t.Logf("%d worlds, %d statistics, the largest %.2f (%s), limit %.2f", len(worlds), len(found), worst.z, worst.what,
+		most)
 	for _, d := range found {
 		if d.z >= most {
 			t.Errorf("%s: z = %.1f, the limit is %.2f", d.what, d.z, most)
@@ -250,6 +251,9 @@ func TestNoSampleIsEarlyForEver(t *testing.T) {
 
 // TestLongRunFindsBugs: the statistics see each of these bugs in the worlds that are named, and nothing without it.
 func TestLongRunFindsBugs(t *testing.T) {
+	if !dsa.Patched {
+		t.Skip("TestPlantedBugs runs it in a patched copy")
+	}
 	t.Parallel()
 	for _, tc := range []struct {
 		bug   string

@@ -59,16 +59,17 @@ const (
 // JobSpec is what a job asks for at Join.
 type JobSpec struct {
 	Mode   Mode
-	Tiles  int              // B of Stratified, 1..MaxTiles; 0 = DefaultTiles
-	Seed   uint64           // of Fixed
-	Recipe uint32           // jobs of equal number share decoded forms
-	Ahead  int              // of Strict: samples the job may take before others take any (its window), for unlike windows to meet
+	Tiles  int    // B of Stratified, 1..MaxTiles; 0 = DefaultTiles
+	Seed   uint64 // of Fixed
+	Recipe uint32 // jobs of equal number share decoded forms
+	// of Strict: samples the job may take before others take any (its window), for unlike windows to meet
+	Ahead  int
 	Subset []ident.ObjectID // in sample order, distinct; retained and never modified
 }
 
 // Promise states in words what the job's order keeps whatever its neighbours are or do. "" for an unknown job.
 func (s *Sampler) Promise(id ident.JobID) string {
-	j := s.byID[id]
+	j := s.jobs.byID[id]
 	if j == nil {
 		return ""
 	}

@@ -67,12 +67,13 @@ func (j *modelJob) complete() error {
 // compare verifies what the sampler says about itself against the model.
 func (m *model) compare(s *Sampler, universe int) error {
 	for id, j := range m.jobs { // order-free
-		j.marking = s.byID[id].has(passMark)
+		j.marking = s.jobs.byID[id].has(passMark)
 	}
 	for x := range ident.ObjectID(universe) {
 		want := m.need(x)
 		for id, j := range m.jobs { // order-free
-			if q := s.byID[id]; j.active && !j.marking && !q.has(passIndex) && j.owed[x] && q.mode == Strict && q.names.queued() > 0 && !q.mayDraw(uint32(x)) {
+			if q := s.jobs.byID[id]; j.active && !j.marking && !q.has(passIndex) && j.owed[x] && q.mode == Strict &&
+				q.queue.queued() > 0 && !q.mayDraw(uint32(x)) {
 				want += soon - 1
 			}
 		}
@@ -83,14 +84,15 @@ func (m *model) compare(s *Sampler, universe int) error {
 			return fmt.Errorf("level of %d: %d, model %d", x, got, want)
 		}
 		for id, j := range m.jobs {
-			if !s.byID[id].has(passIndex) && s.Needs(id, x) != j.owed[x] {
+			if !s.jobs.byID[id].has(passIndex) && s.Needs(id, x) != j.owed[x] {
 				return fmt.Errorf("job %d needs %d: %v, model %v", id, x, s.Needs(id, x), j.owed[x])
 			}
 		}
 	}
 	for id, j := range m.jobs {
 		if s.Remaining(id) != len(j.owed) || s.Len(id) != len(j.spec.Subset) {
-			return fmt.Errorf("job %d: %d of %d remain, model %d of %d", id, s.Remaining(id), s.Len(id), len(j.owed), len(j.spec.Subset))
+			return fmt.Errorf("job %d: %d of %d remain, model %d of %d", id, s.Remaining(id), s.Len(id), len(j.owed),
+				len(j.spec.Subset))
 		}
 	}
 	return nil
@@ -135,7 +137,7 @@ func history(pick source, ops int) error {
 	if sliced {
 		s.InSlices()
 	}
-	s.small = []int{smallCell, 0, 20}[pick(3)]
+	s.cells.scanSize = []int{smallCell, 0, 20}[pick(3)]
 	m := &model{jobs: map[ident.JobID]*modelJob{}, level: map[ident.ObjectID]uint8{}, bad: map[ident.JobID]bool{}}
 	next := ident.JobID(1)
 	slow := sliced && pick(2) == 0 // calls come at every boundary of a slice, and few that do all the work
@@ -184,7 +186,8 @@ func history(pick source, ops int) error {
 				m.bad[id], j = true, nil
 			}
 			if j == nil {
-				if !errors.Is(err, ErrNoJob) && (!m.bad[id] || err != nil && !errors.Is(err, ErrDuplicateObject) || err == nil && !sliced) {
+				if !errors.Is(err, ErrNoJob) && (!m.bad[id] || err != nil && !errors.Is(err, ErrDuplicateObject) ||
+					err == nil && !sliced) {
 					return fmt.Errorf("op %d: start of a job that is unknown or without a set: %w", op, err)
 				}
 				err = nil
@@ -216,7 +219,7 @@ func history(pick source, ops int) error {
 		case k == 4 && pick(3) == 0:
 			what = "room"
 			s.SetRoom(pick(2) * 100)
-		case k == 4 && pick(6) == 0 && len(s.strata) < 12:
+		case k == 4 && pick(6) == 0 && len(s.cells.strata) < 12:
 			what = "stratum"
 			err = s.Stratum(pick.subset())
 		case k == 4 && pick(4) == 0:

@@ -125,7 +125,8 @@ func orderDeviates(tc tinyCase, runs int, change func(*scenario)) (worst float64
 		counts[key][cell]++
 	}
 	for run := range effort(runs) {
-		sc := scenario{jobs: tc.jobs, cache: tc.cache, flash: tc.flash, late: tc.late, lateAt: 3.5, rows: run%2 == 0, seed: uint64(run)}
+		sc := scenario{jobs: tc.jobs, cache: tc.cache, flash: tc.flash, late: tc.late, lateAt: 3.5, rows: run%2 == 0,
+			seed: uint64(run)}
 		if change != nil {
 			change(&sc)
 		}
@@ -158,8 +159,8 @@ func orderDeviates(tc tinyCase, runs int, change func(*scenario)) (worst float64
 	return worst, where, nil
 }
 
-// TestEveryOrderIsEquallyLikely is the promise itself, counted: all |D|! orders of every job-epoch, and where it is promised
-// all pairs of orders of consecutive epochs, have the same frequency, whatever the neighbours do.
+// TestEveryOrderIsEquallyLikely is the promise itself, counted: all |D|! orders of every job-epoch, and where it is
+// promised all pairs of orders of consecutive epochs, have the same frequency, whatever the neighbours do.
 func TestEveryOrderIsEquallyLikely(t *testing.T) {
 	for _, tc := range tinyCases {
 		t.Run(tc.name, func(t *testing.T) {
@@ -211,7 +212,8 @@ func TestFirstPickIsUniform(t *testing.T) {
 	}
 }
 
-// TestStrictIsUniformGivenEverything fixes a joint state and counts the next pick: 1/remaining each, whatever is available.
+// TestStrictIsUniformGivenEverything fixes a joint state and counts the next pick: 1/remaining each, whatever is
+// available.
 func TestStrictIsUniformGivenEverything(t *testing.T) {
 	t.Parallel()
 	for mask := range 1 << 5 {

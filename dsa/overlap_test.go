@@ -24,11 +24,12 @@ func overlap(a, b []ident.ObjectID) float64 {
 	return float64(n) / float64(q)
 }
 
-// TestConsecutiveEpochs: beside neighbours of every kind and at caches of 0 to 40 %, the first quarters of consecutive epochs of jobs in
-// strict and in stratified (B = 4) share a quarter: their mean in each of the settings is .25 ± 4 sd (of hypergeometric draws, as if the jobs
-// of a world were one), and no job and no single pair is further than one in a million. Epochs that are two apart share .2 to .32
-// (documented for stratified: .22 to .30), and .25 for strict. The same of mode epoch and of stratified(1) is far from it, so that
-// the worlds can tell. (It finds tiles that are not carried over to the next epoch, ties by id, and hits first without cells.)
+// TestConsecutiveEpochs: beside neighbours of every kind and at caches of 0 to 40 %, the first quarters of consecutive
+// epochs of jobs in strict and in stratified (B = 4) share a quarter: their mean in each of the settings is .25 ± 4 sd
+// (of hypergeometric draws, as if the jobs of a world were one), and no job and no single pair is further than one in a
+// million. Epochs that are two apart share .2 to .32 (documented for stratified: .22 to .30), and .25 for strict. The
+// same of mode epoch and of stratified(1) is far from it, so that the worlds can tell. (It finds tiles that are not
+// carried over to the next epoch, ties by id, and hits first without cells.)
 func TestConsecutiveEpochs(t *testing.T) {
 	t.Parallel()
 	const n, epochs = 1200, 6
@@ -69,7 +70,8 @@ func TestConsecutiveEpochs(t *testing.T) {
 				first := len(w.jobs)
 				for i := range 3 {
 					w.jobs = append(w.jobs, worldJob{
-						spec: dsa.JobSpec{Mode: c.mode, Tiles: c.tiles, Subset: span(0, n)}, speed: 1, start: float64(i * n / 4), epochs: epochs, batch: 8 * (i + 1), window: 2,
+						spec: dsa.JobSpec{Mode: c.mode, Tiles: c.tiles, Subset: span(0,
+							n)}, speed: 1, start: float64(i * n / 4), epochs: epochs, batch: 8 * (i + 1), window: 2,
 					})
 				}
 				at := fmt.Sprintf("%s beside %s, cache %d %%", c.mode, name, cache)
@@ -139,13 +141,15 @@ func TestConsecutiveEpochs(t *testing.T) {
 	}
 }
 
-// TestStaggeredEpochsRepeat is the price of mode epoch, as documented: with next to no cache the first quarters of staggered jobs'
-// consecutive epochs are nearly the same samples (joader.md 8.13: 1.0 in the limit of one sample at a time).
+// TestStaggeredEpochsRepeat is the price of mode epoch, as documented: with next to no cache the first quarters of
+// staggered jobs' consecutive epochs are nearly the same samples (joader.md 8.13: 1.0 in the limit of one sample at a
+// time).
 func TestStaggeredEpochsRepeat(t *testing.T) {
 	const n = 1200
 	w := world{n: n, cache: n / 100}
 	for i := range 4 {
-		w.jobs = append(w.jobs, worldJob{spec: dsa.JobSpec{Mode: dsa.Epoch, Subset: span(0, n)}, speed: 1, start: float64(i * n / 4), epochs: 5, batch: 1, window: 1})
+		w.jobs = append(w.jobs, worldJob{spec: dsa.JobSpec{Mode: dsa.Epoch, Subset: span(0, n)}, speed: 1,
+			start: float64(i * n / 4), epochs: 5, batch: 1, window: 1})
 	}
 	var orders [][]ident.ObjectID
 	must(t, w.run(4, func(job, _ int, o []ident.ObjectID) {

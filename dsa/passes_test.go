@@ -49,7 +49,7 @@ func TestManyStrata(t *testing.T) {
 	}
 	must(t, s.Join(9, strat(4, all)))
 	must(t, s.Check())
-	if n := len(s.cells); n != 72 {
+	if n := len(s.cells.list); n != 72 {
 		t.Fatalf("%d cells, want 70 strata and the rest", n-1)
 	}
 }
@@ -65,13 +65,13 @@ func TestStrataWithAllSlotsTaken(t *testing.T) {
 	finishWork(s)
 	for id := range ident.JobID(MaxJobs) {
 		must(t, s.Join(id, strat(4, all)))
-		for id == 0 && !s.underway(s.byID[0], passForget) {
+		for id == 0 && !s.work.begun(s.jobs.byID[0], passForget) {
 			s.Work(10)
 		}
 	}
 	finishWork(s)
 	must(t, s.Check())
-	if n := len(s.cells); n != 3 {
+	if n := len(s.cells.list); n != 3 {
 		t.Fatalf("%d cells, want the stratum and the rest", n-1)
 	}
 }
@@ -139,9 +139,9 @@ func TestTilesOutliveTwoChanges(t *testing.T) {
 	must(t, s.Change(1, all[:800]))
 	must(t, s.StartEpoch(1, 1))
 	finishWork(s)
-	j := s.byID[1]
+	j := s.jobs.byID[1]
 	for _, x := range all[:800] {
-		if got := j.prev.get(j.at.of(uint32(x))); got != tile[x] {
+		if got := j.prev.get(j.index.of(uint32(x))); got != tile[x] {
 			t.Fatalf("sample %d has tile %d, want %d", x, got, tile[x])
 		}
 	}

@@ -14,9 +14,10 @@ import (
 	"larder/internal/xrand/xrandtest"
 )
 
-// This file keeps an oracle for small cases: strict coupling of any jobs by lazy greedy peeling of cells ("CELL" below) and, above it,
-// the sharing inside cells that fits it ("HYBRID"). Its joint law is written out in full, as configurations with weights; too slow for a
-// daemon (the configurations of six jobs on random subsets are dozens), and with nothing in common with the tape of the sampler.
+// This file keeps an oracle for small cases: strict coupling of any jobs by lazy greedy peeling of cells ("CELL" below)
+// and, above it, the sharing inside cells that fits it ("HYBRID"). Its joint law is written out in full, as
+// configurations with weights; too slow for a daemon (the configurations of six jobs on random subsets are dozens), and
+// with nothing in common with the tape of the sampler.
 
 // configuration is one way in which all jobs draw cells, and how likely it is.
 type configuration struct {
@@ -24,9 +25,10 @@ type configuration struct {
 	weight float64
 }
 
-// peel writes out the joint law of jobs that draw cell c with probability mass(i, c); a job without any mass is not in it (cell -1).
-// The marginals are exact whatever the order of peeling: every job loses the same mass in each turn. Peeled first is the cell that most
-// jobs can draw together, of these the one with most mass, of these the one that fewest want.
+// peel writes out the joint law of jobs that draw cell c with probability mass(i, c); a job without any mass is not in
+// it (cell -1). The marginals are exact whatever the order of peeling: every job loses the same mass in each turn.
+// Peeled first is the cell that most jobs can draw together, of these the one with most mass, of these the one that
+// fewest want.
 func peel(jobs, cells int, mass func(i, c int) float64) []configuration {
 	const eps = 1e-12
 	q := make([][]float64, jobs)
@@ -131,7 +133,8 @@ func (o *oracle) start(i int) {
 	o.rem[i] = len(o.subsets[i])
 }
 
-// cells numbers what the jobs in play have left: by who needs it, or for a hybrid by whose subsets hold it. of is by object.
+// cells numbers what the jobs in play have left: by who needs it, or for a hybrid by whose subsets hold it. of is by
+// object.
 func (o *oracle) cells() (n int, of []int) {
 	by := o.needs
 	if o.hybrid {
@@ -205,8 +208,8 @@ func (o *oracle) round(play uint64) (picks []int) {
 	return picks
 }
 
-// inCell is the sample that serves a group: a cached one with the fewest needers first, else one that serves most of the group, then
-// most jobs; ties at random. Strict cells hold equals only, so that there it is any.
+// inCell is the sample that serves a group: a cached one with the fewest needers first, else one that serves most of
+// the group, then most jobs; ties at random. Strict cells hold equals only, so that there it is any.
 func (o *oracle) inCell(of []int, cell int, group uint64) int {
 	best, ties := -1, 0
 	var key [3]int
@@ -231,7 +234,8 @@ func (o *oracle) inCell(of []int, cell int, group uint64) int {
 	return best
 }
 
-// The exact joint laws of joader.md 8.1, 8.2 and 8.7, weight by weight, and the load lower bound L* = sum of |cell| / least remaining.
+// The exact joint laws of joader.md 8.1, 8.2 and 8.7, weight by weight, and the load lower bound L* = sum of |cell| /
+// least remaining.
 func TestPeelingByHand(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
@@ -348,7 +352,8 @@ func TestPeeledEpochs(t *testing.T) {
 		{"twins", [][]ident.ObjectID{span(0, 10), span(0, 10), span(10, 30)}, 0, 30, 30, [2]bool{true, true}, 0},
 		{"equal sizes", [][]ident.ObjectID{span(0, 5), span(3, 8)}, 0, 8, 8, [2]bool{true, true}, 0},
 		{"unlike sizes", [][]ident.ObjectID{span(0, 4), span(1, 7)}, 0, 8.425, 8.08, [2]bool{}, .005},
-		{"late join", [][]ident.ObjectID{span(0, 10), span(0, 10)}, 4, 14 + 4*(harmonic(10)-harmonic(4)), 14, [2]bool{false, true}, 1e-9},
+		{"late join", [][]ident.ObjectID{span(0, 10), span(0, 10)}, 4, 14 + 4*(harmonic(10)-harmonic(4)), 14,
+			[2]bool{false, true}, 1e-9},
 	} {
 		for form, want := range []float64{tc.cell, tc.hybrid} {
 			runs := effort(6000)
@@ -372,9 +377,10 @@ func TestPeeledEpochs(t *testing.T) {
 	}
 }
 
-// sequences counts in which order jobs visit their static cells, by a key such as "2 0 1 0", and judges the count: in a uniform order
-// each arrangement of the cells is equally likely. It returns the largest deviate of all jobs.
-func sequences(t *testing.T, sets [][]ident.ObjectID, runs int, play func(seed uint64) [][]ident.ObjectID) (worst float64) {
+// sequences counts in which order jobs visit their static cells, by a key such as "2 0 1 0", and judges the count: in a
+// uniform order each arrangement of the cells is equally likely. It returns the largest deviate of all jobs.
+func sequences(t *testing.T, sets [][]ident.ObjectID, runs int,
+	play func(seed uint64) [][]ident.ObjectID) (worst float64) {
 	home := map[ident.ObjectID]int{}
 	for i, d := range sets {
 		for _, x := range d {
@@ -415,9 +421,10 @@ func sequences(t *testing.T, sets [][]ident.ObjectID, runs int, play func(seed u
 	return worst
 }
 
-// The cells that the tape names have the law the oracle has: every arrangement of a job's static cells is equally likely, for each job,
-// with neighbours that are ahead, behind and cached for. (It finds a tape that is kept when somebody joins, z = 40; hits first without
-// cells, 280; ties by id, 220; a strict coupling with a bias. The oracle has a planted bias below.)
+// The cells that the tape names have the law the oracle has: every arrangement of a job's static cells is equally
+// likely, for each job, with neighbours that are ahead, behind and cached for. (It finds a tape that is kept when
+// somebody joins, z = 40; hits first without cells, 280; ties by id, 220; a strict coupling with a bias. The oracle has
+// a planted bias below.)
 func TestTapeHasTheLawOfCells(t *testing.T) {
 	t.Parallel()
 	sets := [][]ident.ObjectID{span(0, 4), objects(0, 1, 2, 4, 5, 6), objects(0, 1, 4, 5, 7, 8, 9, 10)}
@@ -444,7 +451,8 @@ func TestTapeHasTheLawOfCells(t *testing.T) {
 		return func(seed uint64) [][]ident.ObjectID {
 			w := world{n: 11, cache: cache}
 			for i, d := range sets {
-				j := worldJob{spec: dsa.JobSpec{Mode: mode, Subset: d}, speed: 1 + .3*float64(i), epochs: 1, batch: 1 + i%2, window: 1}
+				j := worldJob{spec: dsa.JobSpec{Mode: mode, Subset: d}, speed: 1 + .3*float64(i), epochs: 1, batch: 1 + i%2,
+					window: 1}
 				if late {
 					j.start = 2.1 * float64(i)
 				}

@@ -41,7 +41,7 @@ func (w *preferTwin) begin(j ident.JobID) {
 		if !slices.Contains(w.subset[j], x) || !p[j] && w.begun[j] {
 			continue
 		}
-		decodedFor := w.s.LevelOf(x, j) >= decoded
+		decodedFor := w.s.LevelOf(x, j) >= uint8(decoded)
 		keep := false
 		for k, left := range w.left { // order-free
 			took := k != j && left != nil && slices.Contains(w.subset[k], x) && !left[x]
@@ -63,7 +63,7 @@ func (w *preferTwin) take(by ident.JobID, x ident.ObjectID) {
 		return
 	}
 	for _, j := range w.jobs {
-		decodedFor := w.s.LevelOf(x, j) >= decoded
+		decodedFor := w.s.LevelOf(x, j) >= uint8(decoded)
 		p[j] = j != by && (p[j] || decodedFor && w.recipe[j] == w.recipe[by] || !decodedFor && w.encodedToo(j))
 	}
 }
@@ -94,12 +94,12 @@ func (w *preferTwin) tell(by ident.JobID, x ident.ObjectID, level, rest uint8, k
 	for _, j := range w.jobs {
 		now := w.s.LevelOf(x, j)
 		switch {
-		case before[j] >= decoded && now < decoded && !w.encodedToo(j):
+		case before[j] >= uint8(decoded) && now < uint8(decoded) && !w.encodedToo(j):
 			p[j] = false
-		case before[j] < decoded && now >= decoded:
+		case before[j] < uint8(decoded) && now >= uint8(decoded):
 			p[j] = p[j] || j != by && w.recipe[j] == w.recipe[by]
 		}
-		if now < decoded && rest > 0 && had < len(w.jobs) {
+		if now < uint8(decoded) && rest > 0 && had < len(w.jobs) {
 			p[j] = p[j] || j != by // it was read
 		}
 	}
@@ -108,7 +108,7 @@ func (w *preferTwin) tell(by ident.JobID, x ident.ObjectID, level, rest uint8, k
 // compare holds the marks of all entries to the twin's, and counts those in entries and beside them.
 func (w *preferTwin) compare(n int) (inside, beside int, err error) {
 	for _, x := range span(0, n) {
-		e := w.s.entry(uint32(x))
+		e := w.s.pool.entry(uint32(x))
 		if (e != nil) != (w.prefer[x] != nil) {
 			return 0, 0, fmt.Errorf("object %d: available %v", x, e != nil)
 		}
@@ -116,8 +116,8 @@ func (w *preferTwin) compare(n int) (inside, beside int, err error) {
 			if e == nil || !w.begun[j] || !slices.Contains(w.subset[j], x) || !w.decoding && !w.tape[j] {
 				continue
 			}
-			slot := w.s.byID[j].slot
-			switch got := w.s.preferring(e).Has(slot); {
+			slot := w.s.jobs.byID[j].slot
+			switch got := w.s.pool.preferring(e).Has(slot); {
 			case got != w.prefer[x][j]:
 				return 0, 0, fmt.Errorf("job %d in slot %d prefers %d: %v, the rule says %v", j, slot, x, got, !got)
 			case got && slot < inlineSlots:
@@ -164,13 +164,13 @@ func TestPreferenceFollowsTheRule(t *testing.T) {
 			w.take(id, x)
 			switch r.IntN(6) { // what becomes of it: its forms come and go
 			case 0, 1:
-				w.tell(id, x, decoded, 0, kin[w.recipe[id]])
+				w.tell(id, x, uint8(decoded), 0, kin[w.recipe[id]])
 			case 2:
-				w.tell(id, x, decoded, 1, kin[w.recipe[id]])
+				w.tell(id, x, uint8(decoded), 1, kin[w.recipe[id]])
 			case 3:
-				w.tell(id, x, 1, 1, everybody)
+				w.tell(id, x, 1, 1, allJobs)
 			case 4:
-				w.tell(id, x, 0, 0, everybody)
+				w.tell(id, x, 0, 0, allJobs)
 			}
 			if step%50 > 0 {
 				continue
@@ -183,7 +183,8 @@ func TestPreferenceFollowsTheRule(t *testing.T) {
 			inside, beside = inside+a, beside+b
 		}
 		if inside < 1000 || beside < 100 {
-			t.Errorf("decoding %v: %d marks in entries and %d beside them: the history shows too little", decoding, inside, beside)
+			t.Errorf("decoding %v: %d marks in entries and %d beside them: the history shows too little", decoding, inside,
+				beside)
 		}
 	}
 }
@@ -216,12 +217,12 @@ func run(t *testing.T, s *Sampler, rounds int, speeds ...int) {
 
 // slowBeside lists pairs of a slow job and one that it is slow beside.
 func slowBeside(s *Sampler) (out []string) {
-	for _, j := range s.slot {
+	for _, j := range s.jobs.slot {
 		if j == nil {
 			continue
 		}
-		for m := j.faster; m != 0; m &= m - 1 {
-			out = append(out, fmt.Sprintf("%d beside %d", j.id, s.slot[first(m)].id))
+		for m := j.pace.faster; m != 0; m &= m - 1 {
+			out = append(out, fmt.Sprintf("%d beside %d", j.id, s.jobs.slot[first(m)].id))
 		}
 	}
 	return out
@@ -302,7 +303,7 @@ func TestPaceOfResumedEpochs(t *testing.T) {
 	for _, cached := range []bool{false, true} {
 		s := paced(t, 100, 0, 1, 1, 1)
 		if cached {
-			s.SetLevel(5, decoded)
+			s.SetLevel(5, uint8(decoded))
 		}
 		s.Withdraw(1, span(0, 95))
 		for range 5 {

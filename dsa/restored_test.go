@@ -8,8 +8,8 @@ import (
 	"larder/internal/xrand"
 )
 
-// An epoch that a sampler began and another one, which was told what was taken, ends is a uniformly random order for each job, with a
-// neighbour that shares half of it and whatever both have made available.
+// An epoch that a sampler began and another one, which was told what was taken, ends is a uniformly random order for
+// each job, with a neighbour that shares half of it and whatever both have made available.
 func TestRestoredOrderIsUniform(t *testing.T) {
 	const n, trials = 8, 20_000
 	for _, mode := range []Mode{Strict, Stratified, Epoch} {

@@ -13,8 +13,8 @@ import (
 
 var soloSizes = []int{1 << 10, 1 << 17, 1_280_000, 14_000_000}
 
-// BenchmarkSolo is a pick of one job of n samples and nothing else, beside the same draw by a roaring bitmap of what remains (Select
-// and Remove), which knows neither cells nor what is available.
+// BenchmarkSolo is a pick of one job of n samples and nothing else, beside the same draw by a roaring bitmap of what
+// remains (Select and Remove), which knows neither cells nor what is available.
 func BenchmarkSolo(b *testing.B) {
 	for _, n := range soloSizes {
 		for _, mode := range []Mode{Strict, Stratified, Epoch} {
@@ -69,7 +69,8 @@ func BenchmarkSolo(b *testing.B) {
 	}
 }
 
-// bytesOf is what a sampler of so many jobs on overlapping halves of n objects keeps when one of so many is available, none if that is
+// bytesOf is what a sampler of so many jobs on overlapping halves of n objects keeps when one of so many is available,
+// none if that is
 // 0. Subsets excluded.
 func bytesOf(t testing.TB, n, jobs, oneOf int, mode Mode) float64 {
 	subsets := make([][]ident.ObjectID, jobs)
@@ -113,7 +114,8 @@ func BenchmarkMemory(b *testing.B) {
 	}
 }
 
-// TestMemory holds the sampler to 24 bytes a sample and 4 bits for each sample and job, with a fifth of the samples available.
+// TestMemory holds the sampler to 24 bytes a sample and 4 bits for each sample and job, with a fifth of the samples
+// available.
 func TestMemory(t *testing.T) {
 	const n = 200_000
 	for _, jobs := range []int{1, 8} {

@@ -30,7 +30,8 @@ type scenario struct {
 	jobs     []simJob
 	cache    int // objects
 	seed     uint64
-	hook     hooks
+	bugs     planted
+	left     func(*Sampler)   // planted bug: runs after a leave
 	victimID bool             // planted bug: the lowest id instead of a random one among the least needed
 	stratum  bool             // the large ones are a stratum
 	late     []ident.ObjectID // a stratum that comes at step lateAt
@@ -52,8 +53,8 @@ type result struct {
 	loadsEpoch      []int                // loads while the first job was in its n-th epoch
 }
 
-// store is the cache: evicts a random object of least need, admits on equal need and only what somebody needs. What only a
-// sequential job has loaded fills the room that is left, and leaves first.
+// store is the cache: evicts a random object of least need, admits on equal need and only what somebody needs. What
+// only a sequential job has loaded fills the room that is left, and leaves first.
 type store struct {
 	s        *Sampler
 	rng      *xrand.Rand
@@ -181,9 +182,9 @@ func (c *store) victim(n int) int {
 // run plays a scenario to its end.
 func (sc scenario) run() (*result, error) {
 	s := New(sc.seed)
-	s.hook = sc.hook
+	plant(s, sc.bugs)
 	if sc.rows {
-		s.small = 0
+		s.cells.scanSize = 0
 	}
 	if sc.flash {
 		s.SetRoom(0)
@@ -198,7 +199,8 @@ func (sc scenario) run() (*result, error) {
 			return nil, err
 		}
 	}
-	c := &store{s: s, rng: xrand.New(sc.seed, 1), limit: sc.cache, has: map[ident.ObjectID]bool{}, victimID: sc.victimID, large: sc.large, perByte: sc.perByte, slow: sc.slow}
+	c := &store{s: s, rng: xrand.New(sc.seed, 1), limit: sc.cache, has: map[ident.ObjectID]bool{}, victimID: sc.victimID,
+		large: sc.large, perByte: sc.perByte, slow: sc.slow}
 	classed := &forms{s: s, rng: c.rng, limit: sc.cache, labels: sc.labels}
 	for _, j := range sc.jobs {
 		classed.classes = append(classed.classes, j.class)
@@ -237,6 +239,9 @@ func (sc scenario) run() (*result, error) {
 		}
 		if j.leave > 0 && t.at >= j.leave {
 			s.Leave(id)
+			if sc.left != nil {
+				sc.left(s)
+			}
 			t.done = true
 			continue
 		}
@@ -302,7 +307,7 @@ func (sc scenario) run() (*result, error) {
 				}
 			case slices.Max(classed.classes) > 0:
 				miss = classed.take(j.class, x)
-			case j.spec.Mode == Sequential && !sc.hook.seqVisible:
+			case j.spec.Mode == Sequential && !sc.bugs.seqVisible:
 				miss = c.sequential(x)
 			default:
 				miss = c.visible(x)
@@ -335,6 +340,9 @@ func (sc scenario) run() (*result, error) {
 			}
 			if t.epoch == j.epochs {
 				s.Leave(id)
+				if sc.left != nil {
+					sc.left(s)
+				}
 				t.done = true
 				continue
 			}
@@ -399,7 +407,8 @@ func factorial(n int) int {
 	return f
 }
 
-// effort is how often a statistical test repeats: a tenth where the race detector slows it down and nothing runs side by side.
+// effort is how often a statistical test repeats: a tenth where the race detector slows it down and nothing runs side
+// by side.
 func effort(n int) int {
 	if invariant.Enabled {
 		return n / 10

@@ -1,6 +1,7 @@
 package dsa
 
 import (
+	"fmt"
 	"slices"
 
 	"larder/internal/bits"
@@ -8,81 +9,113 @@ import (
 	"larder/internal/xrand"
 )
 
-// order is a uniformly random order of objects, with a uniform number at each position, that jobs share to name cells: the object
-// names the static cell, the number the tile. It never says which sample is served.
+// tapes is step 1 of a pick for jobs of mode Stratified and Epoch: which cell, and which tile. Jobs that share objects
+// share one random order of them, and each reads cells from it through a tape of its own.
 //
-// The tile must not be that of the object itself. Neighbours have followed the order while this job was in its previous epoch and
-// took what they made available, so where the object stands in the order would tell something about its tile; in cells of one or
-// two objects it tells everything (all pairs of orders of consecutive epochs counted, four samples, two staggered jobs: z = 84).
-// Which cells follow each other, and the numbers, tell nothing about objects of the same cell.
-type order struct {
-	name   uint64
-	born   uint64      // Sampler.joins at its birth
-	comp   bits.JobSet // slots of the jobs it covers
-	salt   uint64      // of the numbers that name tiles
-	n      int         // positions; 0 until it is listed
-	scan   int         // how far the listing has come
-	shared bool        // several jobs may walk through it
-	only   *job        // whose subset is listed; nil = all that belongs to the jobs of comp
-	plain  bool        // its jobs have one static cell, the same: there is nothing to name but tiles, and ids is nil
-	ids    []uint32    // a permutation whose prefix of length fixed is settled
-	fixed  int
-	rng    xrand.Rand
+// The rules that keep the law exact:
+//
+//	(i)   A join splits cells, so the jobs concerned get a fresh order: a tape read under other cells than it was begun
+//	      with is biased (freshAfterJoin).
+//	(ii)  A job that starts an epoch adopts the order of a neighbour, from a position that is computed from counts only,
+//	      and never an order of its own previous epoch (adopt).
+//	(iii) A job whose picks are returned gets a fresh order: the returned picks would come again where they stood
+//	      (freshAfterReturn).
+type tapes struct {
+	rng        *xrand.Rand
+	jobs       *roster
+	cells      *cells
+	invalidate func(*job) // drops the job's layout
+
+	joins uint64 // counts joins; dates orders
+	named uint64 // counts shared orders; names them
 }
 
-// tape is a job's walk through an order, cyclic from its origin. Every pick passes exactly one object of the remaining set as it
-// was when the tape began and takes its static cell; a pick removes an object of that very cell, so what the tape still holds of
-// a cell is always what remains of it. A fresh order restricted to the remaining set is uniform, hence so is the sequence of cells.
+// order is a uniformly random order of objects, with a uniform number at each position, that jobs share to name cells:
+// the object names the static cell, the number the tile. It never says which sample is picked.
+//
+// The tile must not be that of the object itself. Neighbours have followed the order while this job was in its previous
+// epoch and took what they made available, so the position of an object would say something about its tile; in cells of
+// one or two objects it says everything (all pairs of orders of consecutive epochs counted, four samples, two staggered
+// jobs: z = 84). Which cells follow each other, and the numbers, say nothing about objects of the same cell.
+type order struct {
+	name    uint64
+	born    uint64      // tapes.joins at its birth
+	covered bits.JobSet // slots of the jobs whose subsets it holds
+	salt    uint64      // of the numbers that name tiles
+	n       int         // positions; 0 until it is listed
+	scan    int         // how far the listing has come
+	shared  bool        // several jobs may walk through it
+	only    *job        // whose subset is listed; nil = all that belongs to the covered jobs
+	oneCell bool        // its jobs have one static cell, the same: there is nothing to name but tiles, and ids is nil
+	ids     []uint32    // a permutation whose prefix of length fixed is settled
+	fixed   int
+	rng     xrand.Rand
+}
+
+// tape is a job's walk through an order, cyclic from its origin. Every pick passes exactly one object of the remaining
+// set as it was when the tape began, and takes its static cell; a pick removes an object of that very cell. So what the
+// tape still holds of a cell is always what remains of it. A fresh order restricted to the remaining set is uniform,
+// hence so is the sequence of cells.
 type tape struct {
 	order   *order
 	origin  int
 	cursor  int
-	r0      int      // length of the tape
+	length  int      // entries
 	passed  int      // entries used
-	from    []uint64 // by place: what remained when the tape began; nil = all
+	initial []uint64 // by place: what remained when the tape began; nil = all
 	started bool     // false: order and origin are chosen, nothing else
 }
 
-// newOrder makes an order for all tape jobs that share objects, directly or through others, with those of comp.
-func (s *Sampler) newOrder(comp bits.JobSet) *order {
-	for todo := comp; todo != 0; {
-		k := s.slot[first(todo)]
-		todo = todo.Without(k.slot) | k.near&s.tapeful&^comp
-		comp |= k.near & s.tapeful
+// begin begins the tape of a job with what remains.
+func (t *tape) begin(j *job) {
+	t.initial = nil
+	if j.remaining < len(j.subset) {
+		t.initial = append([]uint64(nil), j.left...)
 	}
-	s.orders++
-	o := &order{name: s.orders, born: s.joins, comp: comp, shared: comp.Len() > 1}
-	o.rng.Seed(s.rng.Uint64())
-	o.salt = s.rng.Uint64()
+	t.length, t.passed, t.cursor, t.started = j.remaining, 0, t.origin, true
+}
+
+// newOrder makes an order for the given slots and all taped jobs that share objects with them, directly or through
+// others.
+func (ts *tapes) newOrder(slots bits.JobSet) *order {
+	for todo := slots; todo != 0; {
+		k := ts.jobs.slot[first(todo)]
+		todo = todo.Without(k.slot) | k.neighbours&ts.jobs.taped&^slots
+		slots |= k.neighbours & ts.jobs.taped
+	}
+	ts.named++
+	o := &order{name: ts.named, born: ts.joins, covered: slots, shared: slots.Len() > 1}
+	o.rng.Seed(ts.rng.Uint64())
+	o.salt = ts.rng.Uint64()
 	return o
 }
 
 // covers reports whether every object of the job is in the order. A later job in the same slot does not count.
-func (o *order) covers(j *job) bool { return o.comp.Has(j.slot) && j.joinedAt <= o.born }
+func (o *order) covers(j *job) bool { return o.covered.Has(j.slot) && j.joinedAt <= o.born }
 
 // list lists the objects, at most budget at a time; n is set when it is done. Nothing is shuffled yet.
-func (o *order) list(s *Sampler, budget int) (took int) {
-	comp := o.comp & s.live
-	for m := comp; m != 0; m &= m - 1 {
-		if k := s.slot[first(m)]; k.joinedAt > o.born {
-			comp = comp.Without(k.slot)
+func (o *order) list(r *roster, cs *cells, budget int) (took int) {
+	slots := o.covered & r.live
+	for m := slots; m != 0; m &= m - 1 {
+		if k := r.slot[first(m)]; k.joinedAt > o.born {
+			slots = slots.Without(k.slot)
 		}
 	}
 	if o.scan == 0 {
-		n, cells := 0, 0
-		for _, c := range s.cells {
-			if c.live&comp != 0 {
+		n, held := 0, 0
+		for _, c := range cs.list {
+			if c.live&slots != 0 {
 				n += int(c.size)
-				cells++
+				held++
 			}
 		}
-		if cells == 1 {
-			o.plain, o.n = true, n
+		if held == 1 {
+			o.oneCell, o.n = true, n
 			return 1
 		}
 		o.ids = make([]uint32, 0, n)
-		if comp.Len() == 1 {
-			o.only = s.slot[first(comp)]
+		if slots.Len() == 1 {
+			o.only = r.slot[first(slots)]
 		}
 	}
 	if o.only != nil {
@@ -96,21 +129,21 @@ func (o *order) list(s *Sampler, budget int) (took int) {
 		}
 		return took
 	}
-	to := min(o.scan+budget, s.obj.n)
+	to := min(o.scan+budget, cs.objects.n)
 	for x := o.scan; x < to; x++ {
-		if s.cells[s.obj.at(uint32(x)).cell].live&comp != 0 {
+		if cs.of(uint32(x)).live&slots != 0 {
 			o.ids = append(o.ids, uint32(x))
 		}
 	}
 	took, o.scan = to-o.scan, to
-	if to == s.obj.n {
+	if to == cs.objects.n {
 		o.n = len(o.ids)
 	}
 	return took
 }
 
-// get returns the object at position i. The permutation is settled no further than it was looked at (Fisher-Yates from the
-// front), so that a fresh order costs a copy at a join, and the shuffle is paid by the picks.
+// get returns the object at position i. The permutation is settled no further than it was looked at (Fisher-Yates from
+// the front), so that a fresh order costs a copy at a join, and the picks pay for the shuffle.
 func (o *order) get(i int) uint32 {
 	for o.fixed <= i {
 		f := o.fixed
@@ -121,55 +154,59 @@ func (o *order) get(i int) uint32 {
 	return o.ids[i]
 }
 
-// freshAfterJoin gives a new order to all running tape jobs that share objects, directly or through others, with the one
-// that joined: their cells were split, and a tape read under other cells than it was drawn for is biased (rule i).
-func (s *Sampler) freshAfterJoin(j *job) {
-	comp := j.near & s.tapeful
+// number returns the uniform number at a position.
+func (o *order) number(at int) uint64 { return xrand.Mix(o.salt ^ xrand.Mix(uint64(at))) }
+
+// freshAfterJoin gives a new order to all running taped jobs that share objects, directly or through others, with the
+// one that joined (rule i).
+func (ts *tapes) freshAfterJoin(j *job) {
+	ts.joins++
+	j.joinedAt = ts.joins
+	slots := j.neighbours & ts.jobs.taped
 	if !j.class {
-		comp |= bits.JobSet(0).With(j.slot) & s.tapeful
+		slots |= bits.JobSet(0).With(j.slot) & ts.jobs.taped
 	}
-	if comp == 0 {
+	if slots == 0 {
 		return
 	}
-	o := s.newOrder(comp)
-	for m := o.comp; m != 0; m &= m - 1 {
-		if k := s.slot[first(m)]; k != j && k.running {
-			s.restart(k, o, 0)
+	o := ts.newOrder(slots)
+	for m := o.covered; m != 0; m &= m - 1 {
+		if k := ts.jobs.slot[first(m)]; k != j && k.running {
+			ts.use(k, o, 0)
 		}
 	}
 }
 
-// restart puts the job on an order and marks its layout as out of date.
-func (s *Sampler) restart(j *job, o *order, origin int) {
-	s.unlay(j)
-	if s.hook.keepTape && j.tape.started {
-		return
-	}
+// use puts the job on an order and drops its layout.
+func (ts *tapes) use(j *job, o *order, origin int) {
+	ts.invalidate(j)
 	j.tape.order, j.tape.origin, j.tape.started = o, origin, false
 	if !slices.Contains(j.used[0], o.name) {
 		j.used[0] = append(j.used[0], o.name)
 	}
 }
 
-// freshAfterReturn gives the job an order of its own (rule iii): the returned picks put back into the old one would come
-// again where they stood.
-func (s *Sampler) freshAfterReturn(j *job) {
-	if t := &j.tape; t.order != nil && !t.started && t.order.n == 0 && t.order.scan == 0 && t.order.comp.Has(j.slot) && j.stale {
-		return // nothing was drawn from it yet
+// freshAfterReturn gives the job an order of its own (rule iii).
+func (ts *tapes) freshAfterReturn(j *job) {
+	t := &j.tape
+	unread := t.order != nil && !t.started && t.order.n == 0 && t.order.scan == 0
+	if unread && t.order.covered.Has(j.slot) && j.stale {
+		return // its order is fresh already
 	}
-	s.restart(j, s.newOrder(bits.JobSet(0).With(j.slot)), 0)
+	ts.use(j, ts.newOrder(bits.JobSet(0).With(j.slot)), 0)
 }
 
-// adopt chooses the order of a job that starts an epoch (rule ii): that of the neighbour with the largest overlap, from where
-// the neighbour has got to, so that both visit cells together. Where it has got to is computed from counts only; the position
-// of its last object would tell something about which objects are left. An order of the job's own previous epoch is never
-// taken: the two epochs would visit their cells alike.
-func (s *Sampler) adopt(j *job) {
+// adopt chooses the order of a job that starts an epoch (rule ii): that of the neighbour with the largest overlap, from
+// where the neighbour has got to, so that both visit cells together. The position of the neighbour's last object would
+// say something about which objects are left, so where it has got to is computed from counts. An order of the job's own
+// previous epoch is never taken: the two epochs would visit their cells alike.
+func (ts *tapes) adopt(j *job) {
 	j.used[0], j.used[1] = j.used[1][:0], j.used[0]
 	var best *job
-	for m := j.near & s.tapeful & s.active; m != 0; m &= m - 1 {
-		k := s.slot[first(m)]
-		if k.rem == 0 || k.tape.order == nil || k.has(passMark) || !k.tape.order.covers(j) || slices.Contains(j.used[1], k.tape.order.name) && !s.hook.ownOrder {
+	for m := j.neighbours & ts.jobs.taped & ts.jobs.active; m != 0; m &= m - 1 {
+		k := ts.jobs.slot[first(m)]
+		if k.remaining == 0 || k.tape.order == nil || k.has(passMark) || !k.tape.order.covers(j) ||
+			slices.Contains(j.used[1], k.tape.order.name) {
 			continue
 		}
 		if best == nil || j.overlap[k.slot] > j.overlap[best.slot] ||
@@ -179,48 +216,92 @@ func (s *Sampler) adopt(j *job) {
 	}
 	j.tape.started = false
 	if best == nil {
-		s.restart(j, s.newOrder(bits.JobSet(0).With(j.slot)), 0)
+		ts.use(j, ts.newOrder(bits.JobSet(0).With(j.slot)), 0)
 		return
 	}
 	t := &best.tape
 	origin := t.origin
 	if t.started {
 		n := t.order.n
-		if t.order.plain {
+		if t.order.oneCell {
 			origin = (origin + t.passed) % n
 		} else {
-			origin = (origin + n*t.passed/t.r0) % n
+			origin = (origin + n*t.passed/t.length) % n
 		}
 	}
-	s.restart(j, t.order, origin)
+	ts.use(j, t.order, origin)
 }
 
-// next passes one entry and returns its static cell, and its number.
-func (s *Sampler) next(j *job) (cell uint32, number uint64) {
+// next passes one entry of the job's tape, and returns its static cell and its number.
+func (ts *tapes) next(j *job) (cell uint32, number uint64) {
 	t := &j.tape
 	o := t.order
-	was := t.from
+	was := t.initial
 	if was == nil {
-		was = j.at.in
+		was = j.index.in
 	}
 	for range o.n {
 		at := t.cursor
 		if t.cursor++; t.cursor == o.n {
 			t.cursor = 0
 		}
-		if o.plain { // every position is as good as the next
+		if o.oneCell { // every position is as good as the next
 			t.passed++
 			return 0, o.number(at)
 		}
 		x := o.get(at)
-		if l, ok := j.at.find(x); ok && has(was, l) {
+		if l, ok := j.index.find(x); ok && has(was, l) {
 			t.passed++
-			return s.obj.at(x).cell, o.number(at)
+			return ts.cells.objects.at(x).cell, o.number(at)
 		}
 	}
-	invariant.Violated("dsa: tape of job %d ended after %d of %d entries", j.id, t.passed, t.r0)
+	invariant.Violated("dsa: tape of job %d ended after %d of %d entries", j.id, t.passed, t.length)
 	return 0, 0
 }
 
-// number is the uniform number at a position.
-func (o *order) number(at int) uint64 { return xrand.Mix(o.salt ^ xrand.Mix(uint64(at))) }
+// Check verifies that the job's tape still names every static cell exactly as often as objects are left of it.
+func (ts *tapes) Check(j *job) error {
+	t := &j.tape
+	if t.length-t.passed != j.remaining {
+		return fmt.Errorf("tape of %d entries passed %d, %d samples are left", t.length, t.passed, j.remaining)
+	}
+	if !t.order.covers(j) {
+		return fmt.Errorf("the order %d does not cover the job", t.order.name)
+	}
+	named, left := ts.count(j)
+	for c := range named {
+		if named[c] != left[c] {
+			return fmt.Errorf("cell %d has %d samples left, the tape names it %d times", c, left[c], named[c])
+		}
+	}
+	return nil
+}
+
+// count counts, by cell, how often the rest of the job's tape names it, and how many of its objects are left.
+func (ts *tapes) count(j *job) (named, left []int) {
+	t, o := &j.tape, j.tape.order
+	objects := ts.cells.objects
+	named, left = make([]int, len(ts.cells.list)), make([]int, len(ts.cells.list))
+	for _, x := range j.subset {
+		if has(j.left, j.index.of(uint32(x))) {
+			left[objects.at(uint32(x)).cell]++
+		}
+	}
+	if o.oneCell {
+		named[objects.at(uint32(j.subset[0])).cell] = t.length - t.passed
+		return named, left
+	}
+	was := t.initial
+	if was == nil {
+		was = j.index.in
+	}
+	for i, x := range o.ids {
+		if seen := t.passed > 0 && (i-t.origin+o.n)%o.n < (t.cursor-t.origin-1+o.n)%o.n+1; seen {
+			continue
+		}
+		if l, ok := j.index.find(x); ok && has(was, l) {
+			named[objects.at(x).cell]++
+		}
+	}
+	return named, left
+}

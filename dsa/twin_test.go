@@ -14,8 +14,8 @@ import (
 	"larder/internal/xrand"
 )
 
-// twin is the naive sampler: a set of what each job is owed, and what has become of the rest. It watches a real one through the exported
-// methods alone.
+// twin is the naive sampler: a set of what each job is owed, and what has become of the rest. It watches a real one
+// through the exported methods alone.
 type twin struct {
 	s       *dsa.Sampler
 	sliced  bool
@@ -39,7 +39,8 @@ type twinJob struct {
 
 const twinObjects = 300
 
-// subset is all, a range, every k-th, or random; in a random order, for the order of a subset must not matter but to who reads in order.
+// subset is all, a range, every k-th, or random; in a random order, for the order of a subset must not matter but to
+// who reads in order.
 func (w *twin) subset() []ident.ObjectID {
 	n := []int{1, 2, 9, 40, 150, twinObjects}[w.pick(6)]
 	lo := w.pick(twinObjects - n + 1)
@@ -66,10 +67,13 @@ func (w *twin) step() error {
 		name string
 		run  func(j *twinJob) error
 	}{
-		{"join", w.join}, {"start", w.start}, {"start", w.start}, {"leave", w.leave}, {"finish", w.finish}, {"finish", w.finish},
-		{"return", w.giveBack}, {"return", w.giveBack}, {"withdraw", w.withdraw}, {"change", w.change}, {"pause", w.pause}, {"pause", w.pause},
+		{"join", w.join}, {"start", w.start}, {"start", w.start}, {"leave", w.leave}, {"finish", w.finish}, {"finish",
+			w.finish},
+		{"return", w.giveBack}, {"return", w.giveBack}, {"withdraw", w.withdraw}, {"change", w.change}, {"pause",
+			w.pause}, {"pause", w.pause},
 		{"abandon", w.abandon}, {"level", w.levels}, {"level", w.levels}, {"work", w.work}, {"work", w.work},
-		{"pick", w.picks}, {"pick", w.picks}, {"pick", w.picks}, {"pick", w.picks}, {"pick", w.picks}, {"pick", w.picks}, {"pick", w.picks},
+		{"pick", w.picks}, {"pick", w.picks}, {"pick", w.picks}, {"pick", w.picks}, {"pick", w.picks}, {"pick",
+			w.picks}, {"pick", w.picks},
 	}
 	op := ops[w.pick(len(ops))]
 	w.done[op.name]++
@@ -105,7 +109,8 @@ func (w *twin) join(*twinJob) error {
 	}
 	w.next++
 	j := &twinJob{id: w.next, active: true, spec: dsa.JobSpec{
-		Mode: []dsa.Mode{dsa.Sequential, dsa.Fixed, dsa.Strict, dsa.Stratified, dsa.Epoch}[w.pick(5)], Tiles: []int{0, 1, 2, 4, 16, 256}[w.pick(6)],
+		Mode: []dsa.Mode{dsa.Sequential, dsa.Fixed, dsa.Strict, dsa.Stratified, dsa.Epoch}[w.pick(5)], Tiles: []int{0, 1, 2,
+			4, 16, 256}[w.pick(6)],
 		Seed: uint64(w.pick(3)), Ahead: w.pick(300), Subset: w.subset(),
 	}}
 	if err := w.s.Join(j.id, j.spec); err != nil {
@@ -364,7 +369,8 @@ func (w *twin) compare() error {
 			return err
 		}
 		if w.s.Remaining(j.id) != len(j.owed) || w.s.Len(j.id) != len(j.spec.Subset) || w.s.Promise(j.id) == "" {
-			return fmt.Errorf("job %d: %d of %d remain, the twin says %d of %d; %q", j.id, w.s.Remaining(j.id), w.s.Len(j.id), len(j.owed), len(j.spec.Subset), w.s.Promise(j.id))
+			return fmt.Errorf("job %d: %d of %d remain, the twin says %d of %d; %q", j.id, w.s.Remaining(j.id), w.s.Len(j.id),
+				len(j.owed), len(j.spec.Subset), w.s.Promise(j.id))
 		}
 	}
 	for x := range ident.ObjectID(twinObjects) {
@@ -408,15 +414,17 @@ func (w *twin) play(ops int) error {
 }
 
 func newTwin(seed uint64, sliced bool, pick func(n int) int) *twin {
-	w := &twin{s: dsa.New(seed), sliced: sliced, pick: pick, level: map[ident.ObjectID]uint8{}, neutral: map[ident.ObjectID]bool{}, done: map[string]int{}}
+	w := &twin{s: dsa.New(seed), sliced: sliced, pick: pick, level: map[ident.ObjectID]uint8{},
+		neutral: map[ident.ObjectID]bool{}, done: map[string]int{}}
 	if sliced {
 		w.s.InSlices()
 	}
 	return w
 }
 
-// TestTwin: short histories that rapid shrinks, with every invariant after each step. (It finds a sample that is lost or comes twice by
-// any of the operations; tried with a return that forgets a sample, and a paused job that still counts as needing.)
+// TestTwin: short histories that rapid shrinks, with every invariant after each step. (It finds a sample that is lost
+// or comes twice by any of the operations; tried with a return that forgets a sample, and a paused job that still
+// counts as needing.)
 func TestTwin(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(rt, "choice") }
@@ -427,7 +435,8 @@ func TestTwin(t *testing.T) {
 	})
 }
 
-// TestTwinForLong: one history of 10,000 operations at once and one in slices, in which everything happens hundreds of times.
+// TestTwinForLong: one history of 10,000 operations at once and one in slices, in which everything happens hundreds of
+// times.
 func TestTwinForLong(t *testing.T) {
 	t.Parallel()
 	for _, sliced := range []bool{false, true} {
@@ -436,7 +445,8 @@ func TestTwinForLong(t *testing.T) {
 		ops := effort(10_000)
 		must(t, w.play(ops))
 		t.Log(w.done)
-		for _, name := range []string{"join", "leave", "start", "finish", "return", "withdraw", "change", "pause", "abandon", "level", "work", "pick"} {
+		for _, name := range []string{"join", "leave", "start", "finish", "return", "withdraw", "change", "pause", "abandon",
+			"level", "work", "pick"} {
 			if w.done[name] < ops/40 {
 				t.Errorf("%s happened %d times", name, w.done[name])
 			}

@@ -8,7 +8,8 @@ import (
 	"larder/internal/xrand"
 )
 
-// What is taken out while nothing is at hand leaves a job as it is left when something is: the same tiles, the same rest.
+// What is taken out while nothing is at hand leaves a job as it is left when something is: the same tiles, the same
+// rest.
 func TestWithdrawPlain(t *testing.T) {
 	rnd := xrand.New(3)
 	for trial := range 300 {
@@ -42,13 +43,14 @@ func TestWithdrawPlain(t *testing.T) {
 			if err := s.Check(); err != nil {
 				t.Fatal(err)
 			}
-			got[k] = s.byID[1]
-			if got[k].rem != n-len(distinct(parts[len(parts)-1], n)) || taken == 0 && got[k].rem != n {
-				t.Fatalf("%d of %d are left", got[k].rem, n)
+			got[k] = s.jobs.byID[1]
+			if got[k].remaining != n-len(distinct(parts[len(parts)-1], n)) || taken == 0 && got[k].remaining != n {
+				t.Fatalf("%d of %d are left", got[k].remaining, n)
 			}
 		}
 		a, b := got[0], got[1]
-		if !reflect.DeepEqual(a.left, b.left) || !reflect.DeepEqual(a.cur, b.cur) || !reflect.DeepEqual(a.prev, b.prev) || a.rem != b.rem {
+		if !reflect.DeepEqual(a.left, b.left) || !reflect.DeepEqual(a.cur, b.cur) || !reflect.DeepEqual(a.prev, b.prev) ||
+			a.remaining != b.remaining {
 			t.Fatalf("trial %d, %d samples, %d tiles: not the same", trial, n, a.tiles)
 		}
 	}

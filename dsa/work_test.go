@@ -6,8 +6,8 @@ import (
 	"larder/internal/ident"
 )
 
-// TestCallsInTheMiddleOfAPass: what a half-done pass has done already follows a call that comes meanwhile. Both were found by
-// random histories.
+// TestCallsInTheMiddleOfAPass: what a half-done pass has done already follows a call that comes meanwhile. Both were
+// found by random histories.
 func TestCallsInTheMiddleOfAPass(t *testing.T) {
 	const n = 100
 	drain := func(s *Sampler) {
@@ -31,7 +31,7 @@ func TestCallsInTheMiddleOfAPass(t *testing.T) {
 			}
 			if during == "mark" {
 				must(t, s.StartEpoch(1, 1))
-				for !s.underway(s.byID[1], passMark) {
+				for !s.work.begun(s.jobs.byID[1], passMark) {
 					s.Work(10)
 				}
 			} else {
@@ -51,7 +51,7 @@ func TestCallsInTheMiddleOfAPass(t *testing.T) {
 		drain(s)
 		s.Leave(1)
 		must(t, s.Join(2, byEpoch(span(n/2, 2*n))))
-		for !s.underway(s.byID[2], passForget) {
+		for !s.work.begun(s.jobs.byID[2], passForget) {
 			s.Work(10)
 		}
 		s.Leave(2)

@@ -105,8 +105,8 @@ func (w *world) bytes(x ident.ObjectID) int {
 	return 1 << quartile(x)
 }
 
-// shelf is the cache: what is least needed leaves, ties at random, as many as the newcomer's size asks for; all or nothing. What only
-// a sequential job has loaded takes free room and leaves first.
+// shelf is the cache: what is least needed leaves, ties at random, as many as the newcomer's size asks for; all or
+// nothing. What only a sequential job has loaded takes free room and leaves first.
 type shelf struct {
 	w       *world
 	s       drawer

@@ -19,7 +19,8 @@ type Pick struct {
 	Object ident.ObjectID
 }
 
-// rule is what tells the baselines apart. The table keeps the books and calls it; masks in need are updated before the call.
+// rule is what tells the baselines apart. The table keeps the books and calls it; masks in need are updated before the
+// call.
 type rule interface {
 	started(j *job)         // the job needs all of its subset
 	stopped(j *job)         // the job needs nothing any more; need still has what it owed
@@ -93,15 +94,15 @@ func (s *Sampler) Name() string { return s.name }
 // Joint reports whether Round couples the draws of its jobs, so that whoever plans should ask for many jobs at once.
 func (s *Sampler) Joint() bool { return s.name == "joader" }
 
-// WriteOnly reports whether the jobs of this baseline never look into the cache: each pick is a load but for those that other jobs
-// of the same baseline make in the same round.
+// WriteOnly reports whether the jobs of this baseline never look into the cache: each pick is a load but for those that
+// other jobs of the same baseline make in the same round.
 func (s *Sampler) WriteOnly() bool { return s.name == "joader-as-released" }
 
 // Opportunist reports whether Turnover has something to say.
 func (s *Sampler) Opportunist() bool { return s.name == "ods" }
 
-// Join registers a job; it is idle until StartEpoch. Of the spec only the subset counts. The errors are those of dsa. On an error
-// nothing has changed.
+// Join registers a job; it is idle until StartEpoch. Of the spec only the subset counts. The errors are those of dsa.
+// On an error nothing has changed.
 func (s *Sampler) Join(id ident.JobID, spec dsa.JobSpec) error {
 	fail := func(err error) error { return fmt.Errorf("%s: join job %d: %w", s.name, id, err) }
 	switch {
@@ -138,8 +139,8 @@ func (s *Sampler) grow(n int) {
 	}
 }
 
-// StartEpoch makes the job need its whole subset again. An unfinished epoch is abandoned first. The number of the epoch does not
-// matter here.
+// StartEpoch makes the job need its whole subset again. An unfinished epoch is abandoned first. The number of the epoch
+// does not matter here.
 func (s *Sampler) StartEpoch(id ident.JobID, epoch uint32) error {
 	j := s.byID[id]
 	if j == nil {
@@ -191,8 +192,8 @@ func (s *Sampler) Next(id ident.JobID) (ident.ObjectID, bool) {
 	return ident.ObjectID(x), true
 }
 
-// Round commits one pick of each of the jobs together and appends them to out, in the order of the jobs. Jobs that owe nothing,
-// are idle or unknown are passed over.
+// Round commits one pick of each of the jobs together and appends them to out, in the order of the jobs. Jobs that owe
+// nothing, are idle or unknown are passed over.
 func (s *Sampler) Round(ids []ident.JobID, out []Pick) []Pick {
 	s.jobs = s.jobs[:0]
 	for _, id := range ids {
@@ -252,8 +253,8 @@ func (s *Sampler) SetLevel(x ident.ObjectID, level uint8) {
 	}
 }
 
-// Need returns how many jobs still need x in their running epoch: what RefCnt evicts by. Jobs that never look into the cache need
-// nothing of it.
+// Need returns how many jobs still need x in their running epoch: what RefCnt evicts by. Jobs that never look into the
+// cache need nothing of it.
 func (s *Sampler) Need(x ident.ObjectID) int {
 	if int(x) >= len(s.need) || s.WriteOnly() {
 		return 0
@@ -283,8 +284,9 @@ func (s *Sampler) Len(id ident.JobID) int {
 	return 0
 }
 
-// Turnover names a sample that ods evicts because enough hits were counted, and the one that is read in its place (ok = there is
-// one); more is false when there is nothing to do. The caller drops out, reads in, and says both with SetLevel.
+// Turnover names a sample that ods evicts because enough hits were counted, and the one that is read in its place (ok =
+// there is one); more is false when there is nothing to do. The caller drops out, reads in, and says both with
+// SetLevel.
 func (s *Sampler) Turnover() (out, in ident.ObjectID, ok, more bool) {
 	if o, is := s.rule.(*ods); is {
 		return o.turnover()

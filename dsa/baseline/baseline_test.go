@@ -45,8 +45,8 @@ func begin(t testing.TB, name string, seed uint64, subsets ...[]ident.ObjectID) 
 	return s
 }
 
-// lockstep runs an epoch of all jobs in rounds, without a cache: what a round draws twice is loaded once. starts delays jobs by
-// rounds.
+// lockstep runs an epoch of all jobs in rounds, without a cache: what a round draws twice is loaded once. starts delays
+// jobs by rounds.
 func lockstep(s *Sampler, jobs int, starts ...int) (loads int, orders [][]ident.ObjectID) {
 	orders = make([][]ident.ObjectID, jobs)
 	for t := 0; ; t++ {
@@ -109,8 +109,8 @@ func TestJoinRefuses(t *testing.T) {
 	}
 }
 
-// What every baseline must keep, against sets kept by hand: no sample twice, none lost, through joins, leaves, returns, levels and
-// rounds. (Joader as released loses samples when a job is deleted; this one must not.)
+// What every baseline must keep, against sets kept by hand: no sample twice, none lost, through joins, leaves, returns,
+// levels and rounds. (Joader as released loses samples when a job is deleted; this one must not.)
 func TestAgainstSets(t *testing.T) {
 	for _, name := range Names() {
 		t.Run(name, func(t *testing.T) {

@@ -1,7 +1,7 @@
 package baseline
 
-// independent is what every loader does by itself: the next sample of a job is uniform over what its epoch still owes, whatever
-// anybody else does. Joader's paper calls it ISA.
+// independent is what every loader does by itself: the next sample of a job is uniform over what its epoch still owes,
+// whatever anybody else does. Joader's paper calls it ISA.
 type independent struct{ s *Sampler }
 
 func (r *independent) choose(j *job) uint32 { return j.rem.draw(r.s.rng) }

@@ -8,14 +8,15 @@ import (
 	"larder/internal/invariant"
 )
 
-// joader is the dependent sampling algorithm of Joader (Xie et al., NeurIPS 2022, sections 3 and 4) for any number of jobs, done
-// right: on cells, that is sets of samples still needed by exactly the same jobs, instead of on the paper's tree, whose chain of
-// intersections they contain. The law of a round is that of the paper: jobs ordered by what remains to them; a prefix of them
-// shares one draw from what all have in common, the rest goes on without it, and who starts the rest alone draws alone.
+// joader is the dependent sampling algorithm of Joader (Xie et al., NeurIPS 2022, sections 3 and 4) for any number of
+// jobs, done right: on cells, that is sets of samples still needed by exactly the same jobs, instead of on the paper's
+// tree, whose chain of intersections they contain. The law of a round is that of the paper: jobs ordered by what
+// remains to them; a prefix of them shares one draw from what all have in common, the rest goes on without it, and who
+// starts the rest alone draws alone.
 //
-// What the released code does otherwise is left out: picks inside a set are uniform, a leave loses no samples, the order of the jobs
-// is by sizes that are up to date, probabilities are float64. A job that does not take part in a round is simply not in it, where
-// the paper draws for it and puts the sample back.
+// What the released code does otherwise is left out: picks inside a set are uniform, a leave loses no samples, the
+// order of the jobs is by sizes that are up to date, probabilities are float64. A job that does not take part in a
+// round is simply not in it, where the paper draws for it and puts the sample back.
 //
 // One round costs cells x jobs: up to 2^jobs cells on random subsets.
 type joader struct {
@@ -102,7 +103,8 @@ func (*joader) leveled(uint32)           {}
 // choose is a round of one job.
 func (r *joader) choose(j *job) uint32 { return j.rem.draw(r.s.rng) }
 
-// round is the paper's algorithm; see research on its marginals: P(job i in the common part) telescopes to common / remaining.
+// round is the paper's algorithm; see research on its marginals: P(job i in the common part) telescopes to common /
+// remaining.
 func (r *joader) round(jobs []*job, emit func(*job, uint32)) {
 	g := slices.Clone(jobs)
 	slices.SortFunc(g, func(a, b *job) int {

@@ -46,7 +46,8 @@ func TestJoaderPair(t *testing.T) {
 	first := func(seed uint64) []Pick {
 		return begin(t, "joader", seed, span(1, 5), span(3, 8)).Round([]ident.JobID{1, 2}, nil)
 	}
-	mean(t, "P(equal)", .4, 20_000, func(seed uint64) float64 { p := first(seed); return truth(p[0].Object == p[1].Object) })
+	mean(t, "P(equal)", .4, 20_000,
+		func(seed uint64) float64 { p := first(seed); return truth(p[0].Object == p[1].Object) })
 	mean(t, "P(A in I, B not)", .1, 20_000, func(seed uint64) float64 {
 		p := first(seed)
 		return truth(p[0].Object >= 3 && p[1].Object >= 5)

@@ -4,13 +4,15 @@ import (
 	"larder/internal/ident"
 )
 
-// ods is opportunistic data sampling as Seneca publishes it (FAST 2026, section 5): a job asks for a random sample of its epoch; if
-// it is not in memory, a random one that is and that the job has not had takes its place, and the miss waits. Hits are counted for
-// each sample in memory; at as many hits as there are jobs it leaves, and a random sample that is not in memory is read in its place.
+// ods is opportunistic data sampling as Seneca publishes it (FAST 2026, section 5): a job asks for a random sample of
+// its epoch; if it is not in memory, a random one that is and that the job has not had takes its place, and the miss
+// waits. Hits are counted for each sample in memory; at as many hits as there are jobs it leaves, and a random sample
+// that is not in memory is read in its place.
 //
-// The paper does not say it, so: a sample that a job's own miss brought starts at no hits; who counts are the jobs that are joined;
-// the replacement is uniform over all that any job may want and is not in memory. The cache beside it should never evict (policy
-// minio), as theirs does not. It has no cells: on overlapping subsets a job's order is not uniform (the shared part comes first).
+// The paper does not say it, so: a sample that a job's own miss brought starts at no hits; who counts are the jobs that
+// are joined; the replacement is uniform over all that any job may want and is not in memory. The cache beside it
+// should never evict (policy minio), as theirs does not. It has no cells: on overlapping subsets a job's order is not
+// uniform (the shared part comes first).
 type ods struct {
 	s     *Sampler
 	known bag     // everything a joined job wanted at some time
@@ -70,7 +72,8 @@ func (r *ods) taken(j *job, x uint32) {
 	}
 }
 
-// choose: a uniform request that is a hit is a uniform hit, and a miss is replaced by a uniform hit; so it is one whenever there is one.
+// choose: a uniform request that is a hit is a uniform hit, and a miss is replaced by a uniform hit; so it is one
+// whenever there is one.
 func (r *ods) choose(j *job) uint32 {
 	if b := j.own.(*bag); b.len() > 0 {
 		return b.draw(r.s.rng)

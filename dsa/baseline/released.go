@@ -4,14 +4,17 @@ import (
 	mathbits "math/bits"
 )
 
-// released is Joader as its repository was when the paper was submitted (keanji-x/Joader at 36beb2d), as far as it can be compared:
+// released is Joader as its repository was when the paper was submitted (keanji-x/Joader at 36beb2d), as far as it can
+// be compared:
 //   - jobs draw independently (its server is wired to the independent sampler, not to the tree);
-//   - a draw takes a random non-empty block of 128 ids, and in it the lowest id that is left. So an epoch walks each block in
-//     ascending order, and ends in clumps: the last 1 % of 128,000 ids lies in 18 % of the blocks, a uniform order has it in 72 %;
-//   - the cache is written and never looked up: each pick is read and decoded, unless another job drew it in the same round.
+//   - a draw takes a random non-empty block of 128 ids, and in it the lowest id that is left. So an epoch walks each
+//     block in ascending order, and ends in clumps: the last 1 % of 128,000 ids lies in 18 % of the blocks, a uniform
+//     order has it in 72 %;
+//   - the cache is written and never looked up: each pick is read and decoded, unless another job drew it in the same
+//     round.
 //
-// Left out, because a count of loads over epochs with holes would flatter it: of two jobs that draw the same id in one round it
-// loses one sample (64 % of its 20-sample epochs did), and deletes lose more.
+// Left out, because a count of loads over epochs with holes would flatter it: of two jobs that draw the same id in one
+// round it loses one sample (64 % of its 20-sample epochs did), and deletes lose more.
 type released struct{ s *Sampler }
 
 const blockBits = 7

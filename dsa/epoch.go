@@ -1,0 +1,202 @@
+package dsa
+
+import (
+	"fmt"
+
+	"larder/internal/ident"
+)
+
+// StartEpoch makes the job need its whole subset again. An unfinished epoch is abandoned first. epoch is what a Fixed
+// order is derived from; the other modes only keep it.
+func (s *Sampler) StartEpoch(id ident.JobID, epoch uint32) error {
+	j := s.jobs.byID[id]
+	if j == nil {
+		return fmt.Errorf("dsa: start epoch %d of job %d: %w", epoch, id, ErrNoJob)
+	}
+	s.abandon(j)
+	if j.err != nil {
+		return fmt.Errorf("dsa: start epoch %d of job %d: %w", epoch, id, j.err)
+	}
+	if j.next != nil {
+		s.change(j)
+	}
+	j.running, j.epoch, j.remaining, j.cursor = true, epoch, len(j.subset), 0
+	if j.visible() && s.jobs.comparePace(j) {
+		s.jobs.reclassify(j)
+	}
+	if j.visible() || len(j.todo) > 0 {
+		s.work.add(j, passMark)
+	} else {
+		j.needAll()
+	}
+	if j.before != nil || j.tiles > 1 && j.has(passRenew) {
+		s.work.add(j, passCarry)
+	}
+	if j.mode == Fixed {
+		s.work.add(j, passShuffle)
+	}
+	s.work.finish()
+	if j.err != nil {
+		j.running, j.remaining = false, 0
+		return fmt.Errorf("dsa: start epoch %d of job %d: %w", epoch, id, j.err)
+	}
+	return nil
+}
+
+// Abandon drops what remains of the job's epoch; the job is idle until StartEpoch. For the tiles of the next epoch the
+// rest of the order counts as drawn uniformly and not delivered, which keeps the promise of Stratified.
+func (s *Sampler) Abandon(id ident.JobID) {
+	if j := s.jobs.byID[id]; j != nil {
+		s.abandon(j)
+		s.work.finish()
+	}
+}
+
+// abandon is Abandon without doing the passes.
+func (s *Sampler) abandon(j *job) {
+	if !j.running {
+		return
+	}
+	if j.remaining > 0 {
+		marked := !j.has(passMark) || s.work.begun(j, passMark)
+		s.work.cancel(j, passMark, passCarry, passShuffle)
+		if marked && j.visible() && j.err == nil {
+			j.planTiles()
+			s.work.add(j, passClear)
+		}
+	}
+	j.queue.drawn, j.queue.head = j.queue.drawn[:0], 0 // of a Strict job; openAll follows
+	s.jobs.marked = s.jobs.marked.Without(j.slot)
+	s.layouts.invalidate(j)
+	j.running, j.remaining = false, 0
+}
+
+// Return takes back picks that were committed in this epoch and never delivered: they are needed again. Objects that
+// are not in the subset, or not taken in the running epoch, are ignored. A job with a tape draws from a fresh order
+// afterwards.
+func (s *Sampler) Return(id ident.JobID, ids []ident.ObjectID) {
+	j := s.settled(id)
+	if j == nil {
+		return
+	}
+	back := 0
+	for _, x := range ids {
+		l, ok := j.index.member(uint32(x))
+		if !ok || has(j.left, l) {
+			continue
+		}
+		back++
+		if j.mode == Strict {
+			j.discardQueue()
+			j.openPlace(l)
+		}
+		s.layouts.invalidate(j)
+		set(j.left, l)
+		if j.visible() {
+			s.pool.needAgain(uint32(x), j)
+		}
+	}
+	if back == 0 {
+		return
+	}
+	j.remaining += back
+	j.cursor = 0
+	if j.usesTape() {
+		s.tapes.freshAfterReturn(j)
+	}
+}
+
+// Withdraw takes objects out of what the running epoch still owes without choosing them, in the order given:
+// quarantined ones, or those that a resumed job has had already. Objects that the epoch does not owe are ignored. It
+// returns how many were taken out.
+func (s *Sampler) Withdraw(id ident.JobID, ids []ident.ObjectID) int {
+	j := s.settled(id)
+	if j == nil {
+		return 0
+	}
+	if j.visible() && j.mode != Strict && s.pool.entries.n <= 1 && !s.jobs.following.Has(j.slot) {
+		return s.withdrawPlain(j, ids)
+	}
+	n := 0
+	for _, x := range ids {
+		if !s.objects.known(uint32(x)) {
+			continue
+		}
+		l, ok := j.index.find(uint32(x))
+		if !ok || !has(j.left, l) {
+			continue
+		}
+		if n++; n == 1 {
+			s.layouts.invalidate(j)
+		}
+		j.setTile(l)
+		if j.mode == Strict {
+			j.discardQueue()
+			j.closePlace(l)
+		}
+		if j.visible() {
+			s.commit(j, uint32(x), l)
+		} else { // the job has not touched the object, so it does not become neutral
+			j.remaining--
+			unset(j.left, l)
+		}
+	}
+	if n > 0 && j.usesTape() {
+		s.tapes.freshAfterReturn(j)
+	}
+	return n
+}
+
+// withdrawPlain is Withdraw while the pool is empty and the job follows no neighbour, as at the start of a daemon. Then
+// only the job's own state changes, in a third of the time. Jobs come back with millions of samples.
+func (s *Sampler) withdrawPlain(j *job, ids []ident.ObjectID) int {
+	total := len(j.subset)
+	before := total - j.remaining
+	taken, tile, edge := before, 0, 0 // edge: the samples before the end of the tile
+	for _, x := range ids {
+		if !s.objects.known(uint32(x)) {
+			continue
+		}
+		l, ok := j.index.find(uint32(x))
+		if !ok {
+			continue
+		}
+		w, bit := &j.left[l>>6], uint64(1)<<(l&63)
+		if *w&bit == 0 {
+			continue
+		}
+		*w ^= bit
+		if j.tiles > 1 {
+			if taken >= edge {
+				tile = taken * j.tiles / total
+				edge = ((tile+1)*total + j.tiles - 1) / j.tiles
+			}
+			j.cur.set(l, uint8(tile))
+		}
+		taken++
+	}
+	if taken == before {
+		return 0
+	}
+	s.layouts.invalidate(j)
+	j.remaining = total - taken
+	if j.usesTape() {
+		s.tapes.freshAfterReturn(j)
+	}
+	return taken - before
+}
+
+// settled returns the job if its epoch runs, with all passes done that concern it; else nil.
+func (s *Sampler) settled(id ident.JobID) *job {
+	j := s.jobs.byID[id]
+	if j == nil || !j.running {
+		return nil
+	}
+	if len(j.todo) > 0 {
+		s.work.settle()
+	}
+	if j.err != nil {
+		return nil
+	}
+	return j
+}

@@ -1,0 +1,142 @@
+package dsa
+
+import (
+	"slices"
+
+	"larder/internal/bits"
+	"larder/internal/ident"
+	"larder/internal/xrand"
+)
+
+// job is one stream of picks. Its fields are grouped by the component that writes them.
+type job struct {
+	jobSpec
+	slot     uint8  // its place in roster.slot, the bit that stands for it in a JobSet
+	joinedAt uint64 // tapes.joins when its cells were split; dates orders
+	class    bool   // it is a stratum and no job: it has no slot
+	gone     bool   // it has left, but passes must end before its slot is free
+	err      error  // why it can never draw; nil for a sound job
+
+	// The roster: other jobs.
+	sameRecipe bits.JobSet     // live jobs of an equal recipe prefix, itself included
+	neighbours bits.JobSet     // live jobs whose subsets share an object with this one
+	overlap    [MaxJobs]uint32 // by slot: how many objects they share
+	pace       pace
+
+	// The epoch.
+	epochState
+
+	// The index of the subset.
+	index index
+	prev  packed   // by place: tile of the object's position in the previous epoch
+	cur   packed   // by place: the same of this epoch, written at each pick
+	left  []uint64 // by place: still needed; nil until the first epoch
+
+	// How it draws.
+	groups   groups      // what is left, by row and tile, and what of it is available
+	tape     tape        // Stratified, Epoch
+	used     [2][]uint64 // names of the orders used in this epoch and in the previous one
+	lastDraw drawn       // of a job that draws without a tape
+	common   []uint32    // of such a job, by slot*tiles+tile: objects of the tile that another such job needs too
+	queue    strictQueue // Strict
+	order    []uint32    // Fixed: ordinals in the order of the epoch
+	shuffle  fixedOrder  // makes it
+	cursor   int         // Fixed, Sequential: no position below is free
+	stale    bool        // groups and tape must be laid out before the next pick
+
+	// Passes (work.go).
+	todo []pass         // passes to do; the first may be under way
+	done int            // how far the first has come
+	top  ident.ObjectID // largest id of the subset, from passScan
+}
+
+// jobSpec is the part of a JobSpec that a job keeps.
+type jobSpec struct {
+	id     ident.JobID
+	mode   Mode
+	tiles  int // 1 where cells are not refined by tiles
+	seed   uint64
+	recipe uint32
+	ahead  int
+	subset []ident.ObjectID
+	next   []ident.ObjectID // the subset from the next epoch on; nil = the same
+	before *oldSubset       // what passCarry reads after a change of the subset
+}
+
+// epochState is the state of a job's epoch.
+type epochState struct {
+	running   bool // an epoch was started and not abandoned
+	fresh     bool // no epoch has begun yet
+	epoch     uint32
+	remaining int    // samples that the running epoch still owes
+	took      uint64 // picks of all epochs, without what was withdrawn
+
+	abandoned int           // samples of an abandoned epoch that have no tile yet
+	tilesLeft [MaxTiles]int // how many of them each tile gets
+}
+
+// visible reports whether the job's demand reaches other jobs' choices. Only orders that cannot tell objects apart may.
+func (j *job) visible() bool { return j.mode != Sequential }
+
+// usesTape reports whether the job's picks may depend on what is available.
+func (j *job) usesTape() bool { return j.mode == Stratified || j.mode == Epoch }
+
+// needs reports whether the job's running epoch still owes x. It holds between passes, too.
+func (j *job) needs(x uint32) bool {
+	if !j.running || j.err != nil || j.has(passIndex) {
+		return false
+	}
+	l, ok := j.index.find(x)
+	if !ok {
+		return false
+	}
+	if j.has(passMark) {
+		return has(j.index.in, l)
+	}
+	return has(j.left, l)
+}
+
+// needAll makes the job need its whole subset, and turns the tiles of the epoch that ended into those of the previous
+// one.
+func (j *job) needAll() {
+	j.prev, j.cur = j.cur, j.prev
+	j.left = append(j.left[:0], j.index.in...)
+}
+
+// setTile records the tile of the pick at place l, before the pick is counted.
+func (j *job) setTile(l uint32) {
+	if j.tiles > 1 {
+		n := len(j.subset)
+		j.cur.set(l, uint8((n-j.remaining)*j.tiles/n))
+	}
+}
+
+// planTiles counts how many samples that an abandoned epoch leaves each tile gets, as if the rest of the order had been
+// drawn.
+func (j *job) planTiles() {
+	j.abandoned = j.remaining
+	clear(j.tilesLeft[:])
+	if j.tiles == 1 {
+		return
+	}
+	n := len(j.subset)
+	for t := range j.tiles { // positions p with p*tiles/n = t that were not reached
+		from, to := (t*n+j.tiles-1)/j.tiles, ((t+1)*n+j.tiles-1)/j.tiles
+		j.tilesLeft[t] = max(0, to-max(from, n-j.abandoned))
+	}
+}
+
+// drawTile draws the tile of one sample of an abandoned epoch.
+func (j *job) drawTile(rng *xrand.Rand) uint8 {
+	u, t := rng.IntN(j.abandoned), 0
+	for u >= j.tilesLeft[t] {
+		u -= j.tilesLeft[t]
+		t++
+	}
+	j.tilesLeft[t]--
+	j.abandoned--
+	return uint8(t)
+}
+
+// has reports whether a pass of the job waits or is under way.
+func (j *job) has(p pass) bool { return slices.Contains(j.todo, p) }

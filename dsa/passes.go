@@ -1,0 +1,203 @@
+package dsa
+
+import (
+	"fmt"
+	"slices"
+
+	"larder/internal/ident"
+)
+
+// steps says what each pass does, in terms of the components.
+func (s *Sampler) steps() [numPasses]step {
+	subset := func(j *job) int { return len(j.subset) }
+	return [numPasses]step{
+		passRenew: {
+			length: func(*job) int { return 0 },
+			close:  s.dropSubset,
+		},
+		passScan: {
+			length: subset,
+			slice:  func(j *job, from, to int) { j.top = max(j.top, slices.Max(j.subset[from:to])) },
+			close:  checkIDs,
+		},
+		passGrow: {
+			length: func(j *job) int { return int(j.top) + 1 },
+			slice:  func(_ *job, _, to int) { s.objects.grow(to) },
+		},
+		passIndex: {
+			length: subset,
+			open:   func(j *job) { j.index.begin(j.top) },
+			slice:  func(j *job, from, to int) { j.err = j.index.add(j.subset[from:to]) },
+			close: func(j *job) {
+				j.prev, j.cur = pack(j.tiles, j.index.places()), pack(j.tiles, j.index.places())
+			},
+		},
+		passForget: {
+			open: func(*job) { s.forgetting = s.mayForget() },
+			length: func(*job) int {
+				if !s.forgetting {
+					return 0
+				}
+				return s.objects.n
+			},
+			slice: func(_ *job, from, to int) {
+				for x := from; x < to; x++ {
+					s.pool.hide(uint32(x))
+					s.objects.at(uint32(x)).cell = 0
+				}
+			},
+			close: s.forgetCells,
+		},
+		passCount: {
+			length: subset,
+			open:   func(*job) { s.cells.beginCount() },
+			slice:  func(j *job, from, to int) { s.cells.count(j.subset[from:to]) },
+		},
+		passSplit: {
+			length: subset,
+			open:   s.cells.split,
+			slice:  func(j *job, from, to int) { s.cells.assign(j.subset[from:to]) },
+		},
+		passMembers: {
+			length: func(*job) int { return s.cells.move.n },
+			slice:  func(_ *job, from, to int) { s.cells.moveMembers(to - from) },
+			close:  s.tapes.freshAfterJoin,
+		},
+		passClear: {
+			length: func(j *job) int { return j.index.places() },
+			slice:  s.clearNeeds,
+		},
+		passMark: {
+			length: func(j *job) int {
+				if !j.visible() {
+					return 0
+				}
+				return s.pool.entries.n
+			},
+			open:  (*job).needAll,
+			slice: s.pool.needAll,
+			close: s.beginDraws,
+		},
+		passCarry: {
+			length: subset,
+			slice: func(j *job, from, to int) {
+				for _, x := range j.subset[from:to] {
+					j.prev.set(j.index.of(uint32(x)), j.before.tile(uint32(x)))
+				}
+			},
+			close: func(j *job) { j.before = nil },
+		},
+		passShuffle: {
+			length: subset,
+			open: func(j *job) {
+				j.order = resize(j.order, len(j.subset))
+				j.shuffle.begin(j.seed, j.epoch)
+			},
+			slice: func(j *job, from, to int) { j.shuffle.slice(j.order, from, to) },
+		},
+	}
+}
+
+// checkIDs ends passScan: a subset with an id out of range is refused.
+func checkIDs(j *job) {
+	if j.top >= MaxObjects {
+		j.err = fmt.Errorf("%w: %d, the limit is %d", ErrObjectID, j.top, MaxObjects-1)
+		j.todo = j.todo[:0]
+	}
+}
+
+// mayForget reports whether the job that joins may begin anew with no cells: no other job is joined, and nothing is
+// left in the caches that could tell the old cells apart. With too many cells, passForget makes what is left neutral.
+func (s *Sampler) mayForget() bool {
+	return len(s.jobs.byID) == 1 && s.jobs.live.Len() == 1 && s.cells.many() &&
+		(s.pool.visible == 0 || len(s.cells.list) > maxIdleCells)
+}
+
+// forgetCells ends passForget. The cells go here and not before: objects that the pass has not come to are asked for
+// theirs.
+func (s *Sampler) forgetCells(*job) {
+	if !s.forgetting {
+		return
+	}
+	s.cells.forget()
+	for _, ids := range s.cells.strata {
+		s.addStratum(ids)
+	}
+}
+
+// beginDraws ends passMark: the job's epoch counts, and its draws begin.
+func (s *Sampler) beginDraws(j *job) {
+	j.fresh = false
+	if j.visible() {
+		s.jobs.marked = s.jobs.marked.With(j.slot)
+		if s.jobs.slow != 0 { // beside it and another one, slow jobs may not count any more
+			s.jobs.reclassify(j)
+		}
+	}
+	switch {
+	case j.usesTape():
+		s.tapes.adopt(j)
+	case j.mode == Strict:
+		j.openAll()
+	default:
+	}
+}
+
+// clearNeeds does a part of passClear: the places from..to-1 of an abandoned epoch. Each object gets a tile, as if the
+// rest of the order had been drawn uniformly.
+func (s *Sampler) clearNeeds(j *job, from, to int) {
+	for p := next1(j.left, from, to); p < to; p = next1(j.left, p+1, to) {
+		l := uint32(p)
+		unset(j.left, l)
+		if j.tiles > 1 {
+			j.cur.set(l, j.drawTile(s.rng))
+		}
+		s.pool.needNoMore(j.index.object(l), j)
+	}
+}
+
+// dropSubset does passRenew: it forgets the subset before a change.
+func (s *Sampler) dropSubset(j *job) {
+	if j.tiles > 1 && j.before == nil { // else the epoch that was to carry tiles over has not begun
+		j.before = &oldSubset{index: j.index, tiles: j.cur}
+	}
+	j.index, j.left, j.top = index{}, nil, 0
+	j.queue, j.groups, j.tape = strictQueue{}, groups{}, tape{}
+	s.cells.forgetJob(j.slot)
+	s.jobs.forgetOverlap(j.slot)
+	j.neighbours, j.overlap = 0, [MaxJobs]uint32{}
+	s.jobs.forgetPace(j.slot)
+}
+
+// free frees the slot of a job that has left, when its last pass is done.
+func (s *Sampler) free(j *job) {
+	if !j.gone || s.jobs.slot[j.slot] != j { // a stratum has no slot to free
+		return
+	}
+	s.pool.forgetOwner(j.slot)
+	s.jobs.release(j)
+	s.cells.forgetJob(j.slot)
+}
+
+// oldSubset is the index and the tiles of a job before its subset changed.
+type oldSubset struct {
+	index index
+	tiles packed
+}
+
+// tile returns the tile of x in the epoch before the change. For a new object it returns any tile: its cell holds new
+// objects only.
+func (o *oldSubset) tile(x uint32) uint8 {
+	if l, ok := o.index.member(x); ok {
+		return o.tiles.get(l)
+	}
+	return 0
+}
+
+// addStratum splits the cells as a job would that joins and leaves at once. It takes no slot: there may be more strata
+// than jobs.
+func (s *Sampler) addStratum(ids []ident.ObjectID) *job {
+	j := &job{jobSpec: jobSpec{mode: Sequential, tiles: 1, subset: ids}, class: true}
+	s.work.add(j, passScan, passGrow, passIndex, passCount, passSplit, passMembers)
+	return j
+}
