@@ -54,8 +54,12 @@ func (cs *cells) member(c *cell, q uint32) uint32 {
 	return *cs.members.at(c.lo + q)
 }
 
-// many reports whether subsets have split the objects beyond what the strata alone do.
-func (cs *cells) many() bool { return len(cs.list) > 1+len(cs.strata) }
+// mayForget reports whether the job that joins may begin anew with no cells: no other job is joined, and no object is
+// visible in the caches, which could tell the old cells apart. With too many cells, passForget hides what is visible.
+func (cs *cells) mayForget(visible int) bool {
+	alone := len(cs.jobs.byID) == 1 && cs.jobs.live.Len() == 1
+	return alone && len(cs.list) > 1+len(cs.strata) && (visible == 0 || len(cs.list) > maxIdleCells)
+}
 
 // forget empties all cells; the caller has reset the cell of every object.
 func (cs *cells) forget() {

@@ -8,14 +8,12 @@ import (
 
 // Check verifies every invariant and returns the first that does not hold. It takes O(objects x jobs); it is for tests
 // and builds with invariants.
-func (s *Sampler) Check() error {
-	if err := s.check(); err != nil {
-		return fmt.Errorf("dsa: %w", err)
-	}
-	return nil
-}
-
-func (s *Sampler) check() error {
+func (s *Sampler) Check() (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("dsa: %w", err)
+		}
+	}()
 	settled := len(s.work.line) == 0
 	if err := s.pool.Check(settled); err != nil {
 		return err

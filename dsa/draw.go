@@ -150,6 +150,19 @@ func (d *draws) eachLeft(j *job, r, tile int, f func(l uint32) bool) {
 	}
 }
 
+// clearNeeds does a part of passClear: the places from..to-1 of an abandoned epoch. Each object gets a tile, as if the
+// rest of the order had been drawn uniformly.
+func (d *draws) clearNeeds(j *job, from, to int) {
+	for p := next1(j.left, from, to); p < to; p = next1(j.left, p+1, to) {
+		l := uint32(p)
+		unset(j.left, l)
+		if j.tiles > 1 {
+			j.cur.set(l, j.drawTile(d.rng))
+		}
+		d.pool.needNoMore(j.index.object(l), j)
+	}
+}
+
 // tail is a list of what is left of a job, made when it is little: from then on drawing blindly would mostly miss. It
 // is by row, or whole for jobs that draw from everything; a job never does both.
 type tail struct {

@@ -115,7 +115,15 @@ func (s *Sampler) Withdraw(id ident.JobID, ids []ident.ObjectID) int {
 		return 0
 	}
 	if j.visible() && j.mode != Strict && s.pool.entries.n <= 1 && !s.jobs.following.Has(j.slot) {
-		return s.withdrawPlain(j, ids)
+		// The pool is empty and the job follows no neighbour, as at the start of a daemon: no other job is concerned.
+		n := j.withdraw(ids, &s.objects)
+		if n > 0 {
+			s.layouts.invalidate(j)
+			if j.usesTape() {
+				s.tapes.freshAfterReturn(j)
+			}
+		}
+		return n
 	}
 	n := 0
 	for _, x := range ids {
@@ -135,7 +143,7 @@ func (s *Sampler) Withdraw(id ident.JobID, ids []ident.ObjectID) int {
 			j.closePlace(l)
 		}
 		if j.visible() {
-			s.commit(j, uint32(x), l)
+			s.take(j, uint32(x), l)
 		} else { // the job has not touched the object, so it does not become neutral
 			j.remaining--
 			unset(j.left, l)
@@ -145,45 +153,6 @@ func (s *Sampler) Withdraw(id ident.JobID, ids []ident.ObjectID) int {
 		s.tapes.freshAfterReturn(j)
 	}
 	return n
-}
-
-// withdrawPlain is Withdraw while the pool is empty and the job follows no neighbour, as at the start of a daemon. Then
-// only the job's own state changes, in a third of the time. Jobs come back with millions of samples.
-func (s *Sampler) withdrawPlain(j *job, ids []ident.ObjectID) int {
-	total := len(j.subset)
-	before := total - j.remaining
-	taken, tile, edge := before, 0, 0 // edge: the samples before the end of the tile
-	for _, x := range ids {
-		if !s.objects.known(uint32(x)) {
-			continue
-		}
-		l, ok := j.index.find(uint32(x))
-		if !ok {
-			continue
-		}
-		w, bit := &j.left[l>>6], uint64(1)<<(l&63)
-		if *w&bit == 0 {
-			continue
-		}
-		*w ^= bit
-		if j.tiles > 1 {
-			if taken >= edge {
-				tile = taken * j.tiles / total
-				edge = ((tile+1)*total + j.tiles - 1) / j.tiles
-			}
-			j.cur.set(l, uint8(tile))
-		}
-		taken++
-	}
-	if taken == before {
-		return 0
-	}
-	s.layouts.invalidate(j)
-	j.remaining = total - taken
-	if j.usesTape() {
-		s.tapes.freshAfterReturn(j)
-	}
-	return taken - before
 }
 
 // settled returns the job if its epoch runs, with all passes done that concern it; else nil.

@@ -1,6 +1,9 @@
 package dsa
 
-import "larder/internal/xrand"
+import (
+	"larder/internal/invariant"
+	"larder/internal/xrand"
+)
 
 // FixedOrder returns the order of mode Fixed for n samples: position p of the epoch shows the sample of ordinal
 // order[p]. It is the Fisher-Yates shuffle of 0..n-1 by xrand, seeded by (seed, epoch) alone. dst is reused when it is
@@ -32,4 +35,26 @@ func (f *fixedOrder) slice(dst []uint32, from, to int) {
 		r := f.rng.IntN(i + 1)
 		dst[i], dst[r] = dst[r], dst[i]
 	}
+}
+
+// position returns the object at position pos of the epoch's order of a Fixed or Sequential job, and whether the job still
+// needs it.
+func (j *job) position(pos int) (x uint32, free bool) {
+	if j.mode == Fixed {
+		pos = int(j.order[pos])
+	}
+	x = uint32(j.subset[pos])
+	return x, has(j.left, j.index.of(x))
+}
+
+// firstFree returns the object at the first position that is not taken.
+// REQUIRES: the epoch owes a sample.
+func (j *job) firstFree() uint32 {
+	for ; j.cursor < len(j.subset); j.cursor++ {
+		if x, free := j.position(j.cursor); free {
+			return x
+		}
+	}
+	invariant.Violated("dsa: job %d owes %d samples, its order has none", j.id, j.remaining)
+	return 0
 }

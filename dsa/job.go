@@ -103,6 +103,38 @@ func (j *job) needAll() {
 	j.left = append(j.left[:0], j.index.in...)
 }
 
+// withdraw takes objects out of what the job needs, and returns how many. It is Withdraw while only the job's own state
+// changes, in a third of the time. Jobs come back with millions of samples.
+func (j *job) withdraw(ids []ident.ObjectID, known *objectTable) int {
+	total := len(j.subset)
+	before := total - j.remaining
+	taken, tile, edge := before, 0, 0 // edge: the samples before the end of the tile
+	for _, x := range ids {
+		if !known.known(uint32(x)) {
+			continue
+		}
+		l, ok := j.index.find(uint32(x))
+		if !ok {
+			continue
+		}
+		w, bit := &j.left[l>>6], uint64(1)<<(l&63)
+		if *w&bit == 0 {
+			continue
+		}
+		*w ^= bit
+		if j.tiles > 1 {
+			if taken >= edge {
+				tile = taken * j.tiles / total
+				edge = ((tile+1)*total + j.tiles - 1) / j.tiles
+			}
+			j.cur.set(l, uint8(tile))
+		}
+		taken++
+	}
+	j.remaining = total - taken
+	return taken - before
+}
+
 // setTile records the tile of the pick at place l, before the pick is counted.
 func (j *job) setTile(l uint32) {
 	if j.tiles > 1 {

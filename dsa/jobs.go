@@ -40,6 +40,23 @@ func (r *roster) find(id ident.JobID) *job {
 	return j
 }
 
+// admit refuses what Join can refuse without a look at the subset.
+func (r *roster) admit(id ident.JobID, spec JobSpec) error {
+	switch {
+	case r.byID[id] != nil:
+		return ErrJobExists
+	case spec.Mode >= numModes:
+		return fmt.Errorf("%w: %s", ErrMode, spec.Mode)
+	case spec.Tiles < 0 || spec.Tiles > MaxTiles:
+		return fmt.Errorf("%w: %d is not in 1..%d", ErrTiles, spec.Tiles, MaxTiles)
+	case len(spec.Subset) == 0:
+		return ErrEmptySubset
+	case len(r.byID) >= MaxJobs:
+		return fmt.Errorf("%w: %d are joined, the limit is %d", ErrTooManyJobs, len(r.byID), MaxJobs)
+	}
+	return nil
+}
+
 // join gives the job the lowest free slot.
 // REQUIRES: one is free.
 func (r *roster) join(j *job) {

@@ -30,7 +30,7 @@ var (
 // Join registers a job; it is active, and idle until StartEpoch. On an error nothing has changed. In slices, a subset
 // that is no set is found out later: see Err.
 func (s *Sampler) Join(id ident.JobID, spec JobSpec) error {
-	if err := s.checkSpec(id, spec); err != nil {
+	if err := s.jobs.admit(id, spec); err != nil {
 		return fmt.Errorf("dsa: join job %d: %w", id, err)
 	}
 	if s.jobs.live.Len() >= MaxJobs {
@@ -54,23 +54,6 @@ func (s *Sampler) Join(id ident.JobID, spec JobSpec) error {
 	if err := j.err; err != nil {
 		s.Leave(id)
 		return fmt.Errorf("dsa: join job %d: %w", id, err)
-	}
-	return nil
-}
-
-// checkSpec refuses what Join can refuse without a look at the subset.
-func (s *Sampler) checkSpec(id ident.JobID, spec JobSpec) error {
-	switch {
-	case s.jobs.byID[id] != nil:
-		return ErrJobExists
-	case spec.Mode >= numModes:
-		return fmt.Errorf("%w: %s", ErrMode, spec.Mode)
-	case spec.Tiles < 0 || spec.Tiles > MaxTiles:
-		return fmt.Errorf("%w: %d is not in 1..%d", ErrTiles, spec.Tiles, MaxTiles)
-	case len(spec.Subset) == 0:
-		return ErrEmptySubset
-	case len(s.jobs.byID) >= MaxJobs:
-		return fmt.Errorf("%w: %d are joined, the limit is %d", ErrTooManyJobs, len(s.jobs.byID), MaxJobs)
 	}
 	return nil
 }
@@ -128,7 +111,7 @@ func (s *Sampler) Stratum(ids []ident.ObjectID) error {
 	if len(ids) == 0 {
 		return fmt.Errorf("dsa: stratum: %w", ErrEmptySubset)
 	}
-	j := s.addStratum(ids)
+	j := s.work.addStratum(ids)
 	s.work.finish()
 	if j.err != nil {
 		return fmt.Errorf("dsa: stratum: %w", j.err)

@@ -3,14 +3,12 @@ package dsa
 import (
 	"fmt"
 	"slices"
-
-	"larder/internal/ident"
 )
 
 // steps says what each pass does, in terms of the components.
-func (s *Sampler) steps() [numPasses]step {
+func (s *Sampler) steps() (t [numPasses]step) {
 	subset := func(j *job) int { return len(j.subset) }
-	return [numPasses]step{
+	t = [numPasses]step{ // joins and changes of a subset
 		passRenew: {
 			length: func(*job) int { return 0 },
 			close:  s.dropSubset,
@@ -33,7 +31,7 @@ func (s *Sampler) steps() [numPasses]step {
 			},
 		},
 		passForget: {
-			open: func(*job) { s.forgetting = s.mayForget() },
+			open: func(*job) { s.forgetting = s.cells.mayForget(s.pool.visible) },
 			length: func(*job) int {
 				if !s.forgetting {
 					return 0
@@ -63,38 +61,44 @@ func (s *Sampler) steps() [numPasses]step {
 			slice:  func(_ *job, from, to int) { s.cells.moveMembers(to - from) },
 			close:  s.tapes.freshAfterJoin,
 		},
-		passClear: {
-			length: func(j *job) int { return j.index.places() },
-			slice:  s.clearNeeds,
+	}
+	epochSteps(s, &t)
+	return t
+}
+
+// epochSteps says what the passes of epochs do.
+func epochSteps(s *Sampler, t *[numPasses]step) {
+	t[passClear] = step{
+		length: func(j *job) int { return j.index.places() },
+		slice:  s.draws.clearNeeds,
+	}
+	t[passMark] = step{
+		length: func(j *job) int {
+			if !j.visible() {
+				return 0
+			}
+			return s.pool.entries.n
 		},
-		passMark: {
-			length: func(j *job) int {
-				if !j.visible() {
-					return 0
-				}
-				return s.pool.entries.n
-			},
-			open:  (*job).needAll,
-			slice: s.pool.needAll,
-			close: s.beginDraws,
+		open:  (*job).needAll,
+		slice: s.pool.needAll,
+		close: s.beginDraws,
+	}
+	t[passCarry] = step{
+		length: func(j *job) int { return len(j.subset) },
+		slice: func(j *job, from, to int) {
+			for _, x := range j.subset[from:to] {
+				j.prev.set(j.index.of(uint32(x)), j.before.tile(uint32(x)))
+			}
 		},
-		passCarry: {
-			length: subset,
-			slice: func(j *job, from, to int) {
-				for _, x := range j.subset[from:to] {
-					j.prev.set(j.index.of(uint32(x)), j.before.tile(uint32(x)))
-				}
-			},
-			close: func(j *job) { j.before = nil },
+		close: func(j *job) { j.before = nil },
+	}
+	t[passShuffle] = step{
+		length: func(j *job) int { return len(j.subset) },
+		open: func(j *job) {
+			j.order = resize(j.order, len(j.subset))
+			j.shuffle.begin(j.seed, j.epoch)
 		},
-		passShuffle: {
-			length: subset,
-			open: func(j *job) {
-				j.order = resize(j.order, len(j.subset))
-				j.shuffle.begin(j.seed, j.epoch)
-			},
-			slice: func(j *job, from, to int) { j.shuffle.slice(j.order, from, to) },
-		},
+		slice: func(j *job, from, to int) { j.shuffle.slice(j.order, from, to) },
 	}
 }
 
@@ -106,13 +110,6 @@ func checkIDs(j *job) {
 	}
 }
 
-// mayForget reports whether the job that joins may begin anew with no cells: no other job is joined, and nothing is
-// left in the caches that could tell the old cells apart. With too many cells, passForget makes what is left neutral.
-func (s *Sampler) mayForget() bool {
-	return len(s.jobs.byID) == 1 && s.jobs.live.Len() == 1 && s.cells.many() &&
-		(s.pool.visible == 0 || len(s.cells.list) > maxIdleCells)
-}
-
 // forgetCells ends passForget. The cells go here and not before: objects that the pass has not come to are asked for
 // theirs.
 func (s *Sampler) forgetCells(*job) {
@@ -121,7 +118,7 @@ func (s *Sampler) forgetCells(*job) {
 	}
 	s.cells.forget()
 	for _, ids := range s.cells.strata {
-		s.addStratum(ids)
+		s.work.addStratum(ids)
 	}
 }
 
@@ -140,19 +137,6 @@ func (s *Sampler) beginDraws(j *job) {
 	case j.mode == Strict:
 		j.openAll()
 	default:
-	}
-}
-
-// clearNeeds does a part of passClear: the places from..to-1 of an abandoned epoch. Each object gets a tile, as if the
-// rest of the order had been drawn uniformly.
-func (s *Sampler) clearNeeds(j *job, from, to int) {
-	for p := next1(j.left, from, to); p < to; p = next1(j.left, p+1, to) {
-		l := uint32(p)
-		unset(j.left, l)
-		if j.tiles > 1 {
-			j.cur.set(l, j.drawTile(s.rng))
-		}
-		s.pool.needNoMore(j.index.object(l), j)
 	}
 }
 
@@ -192,12 +176,4 @@ func (o *oldSubset) tile(x uint32) uint8 {
 		return o.tiles.get(l)
 	}
 	return 0
-}
-
-// addStratum splits the cells as a job would that joins and leaves at once. It takes no slot: there may be more strata
-// than jobs.
-func (s *Sampler) addStratum(ids []ident.ObjectID) *job {
-	j := &job{jobSpec: jobSpec{mode: Sequential, tiles: 1, subset: ids}, class: true}
-	s.work.add(j, passScan, passGrow, passIndex, passCount, passSplit, passMembers)
-	return j
 }

@@ -9,18 +9,7 @@ import (
 // join is done.
 func (s *Sampler) Ready(id ident.JobID) bool {
 	j := s.jobs.find(id)
-	return j != nil && (!s.work.sliced || s.ready(j))
-}
-
-// ready reports whether no work is left to do for the job.
-func (s *Sampler) ready(j *job) bool {
-	if len(j.todo) > 0 || j.err != nil {
-		return false
-	}
-	if j.mode <= Fixed {
-		return true
-	}
-	return !s.work.unsettled() && (!j.stale || !j.running)
+	return j != nil && (!s.work.sliced || s.work.ready(j))
 }
 
 // Settled reports whether no pass of the job waits, so that Withdraw has nothing to do before its own work.

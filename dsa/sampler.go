@@ -3,7 +3,6 @@ package dsa
 import (
 	"larder/internal/bits"
 	"larder/internal/ident"
-	"larder/internal/invariant"
 	"larder/internal/xrand"
 )
 
@@ -63,17 +62,11 @@ func (s *Sampler) Next(id ident.JobID) (ident.ObjectID, bool) {
 	if j == nil || j.remaining == 0 {
 		return 0, false
 	}
-	if s.work.sliced && !s.ready(j) {
+	if s.work.sliced && !s.work.ready(j) {
 		return 0, false
 	}
-	if j.mode <= Fixed {
-		return s.nextInOrder(j)
-	}
 	x := s.choose(j)
-	l := j.index.of(x)
-	j.setTile(l)
-	j.took++
-	s.commit(j, x, l)
+	s.commit(j, x, j.index.of(x))
 	return ident.ObjectID(x), true
 }
 
@@ -83,6 +76,8 @@ func (s *Sampler) choose(j *job) uint32 {
 		s.layouts.run(j)
 	}
 	switch {
+	case j.mode <= Fixed: // the order is prescribed
+		return j.firstFree()
 	case j.mode == Strict: // both steps at once, together with other strict jobs
 		return s.strict.pick(j)
 	case s.jobs.following.Has(j.slot): // step 1 follows a neighbour's draw
@@ -95,45 +90,30 @@ func (s *Sampler) choose(j *job) uint32 {
 	return s.draws.pickSmall(j, cell, number)
 }
 
-// nextInOrder takes the first free position of a prescribed order.
-func (s *Sampler) nextInOrder(j *job) (ident.ObjectID, bool) {
-	for ; j.cursor < len(j.subset); j.cursor++ {
-		if x, ok := s.takeAt(j, j.cursor); ok {
-			return x, true
-		}
-	}
-	invariant.Violated("dsa: job %d owes %d samples, its order has none", j.id, j.remaining)
-	return 0, false
-}
-
 // At commits the pick at position pos of this epoch's order of a Fixed or Sequential job. It returns false if the
 // position is taken or out of range, or the job has no such order.
 func (s *Sampler) At(id ident.JobID, pos int) (ident.ObjectID, bool) {
 	j := s.jobs.find(id)
-	if j == nil || j.remaining == 0 || pos < 0 || pos >= len(j.subset) || j.mode > Fixed || s.work.sliced && !s.ready(j) {
+	if j == nil || j.remaining == 0 || pos < 0 || pos >= len(j.subset) || j.mode > Fixed || s.work.sliced && !s.work.ready(j) {
 		return 0, false
 	}
-	return s.takeAt(j, pos)
-}
-
-// takeAt commits position pos of a prescribed order if it is free.
-func (s *Sampler) takeAt(j *job, pos int) (ident.ObjectID, bool) {
-	p := pos
-	if j.mode == Fixed {
-		p = int(j.order[pos])
-	}
-	x := uint32(j.subset[p])
-	l := j.index.of(x)
-	if !has(j.left, l) {
+	x, free := j.position(pos)
+	if !free {
 		return 0, false
 	}
-	j.took++
-	s.commit(j, x, l)
+	s.commit(j, x, j.index.of(x))
 	return ident.ObjectID(x), true
 }
 
-// commit takes x, whose place is l, out of what a job needs.
+// commit counts a pick of x, whose place is l.
 func (s *Sampler) commit(j *job, x, l uint32) {
+	j.setTile(l)
+	j.took++
+	s.take(j, x, l)
+}
+
+// take takes x, whose place is l, out of what a job needs.
+func (s *Sampler) take(j *job, x, l uint32) {
 	if s.jobs.following.Has(j.slot) {
 		s.follows.removeCommon(j, x, l)
 	}

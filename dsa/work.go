@@ -1,6 +1,10 @@
 package dsa
 
-import "slices"
+import (
+	"slices"
+
+	"larder/internal/ident"
+)
 
 // work is what calls have left to do. What takes time in proportion to a subset is done in slices: a join, an epoch
 // start, an abandoned epoch, a leave, and the layout of a job's groups. Two lines wait: passes, which change what all
@@ -56,6 +60,14 @@ func (w *work) add(j *job, passes ...pass) {
 	j.todo = append(j.todo, passes...)
 }
 
+// addStratum splits the cells as a job would that joins and leaves at once. It takes no slot: there may be more strata
+// than jobs.
+func (w *work) addStratum(ids []ident.ObjectID) *job {
+	j := &job{jobSpec: jobSpec{mode: Sequential, tiles: 1, subset: ids}, class: true}
+	w.add(j, passScan, passGrow, passIndex, passCount, passSplit, passMembers)
+	return j
+}
+
 // begun reports whether a pass of the job is half through.
 func (w *work) begun(j *job, p pass) bool {
 	return len(j.todo) > 0 && w.line[0] == j && j.todo[0] == p && j.done > 0
@@ -64,6 +76,17 @@ func (w *work) begun(j *job, p pass) bool {
 // unsettled reports whether a pass is half through, or next in line, that changes what choices look at.
 func (w *work) unsettled() bool {
 	return len(w.line) > 0 && w.line[0].todo[0] >= passSplit && w.line[0].todo[0] != passShuffle
+}
+
+// ready reports whether no work is left to do for the job.
+func (w *work) ready(j *job) bool {
+	if len(j.todo) > 0 || j.err != nil {
+		return false
+	}
+	if j.mode <= Fixed {
+		return true
+	}
+	return !w.unsettled() && (!j.stale || !j.running)
 }
 
 // cancel takes passes of the job back, except those that have begun and must come to their end.
