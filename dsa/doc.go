@@ -1,37 +1,55 @@
 // Package dsa decides which sample each training job sees next, so that jobs on overlapping data meet on the same
 // samples while every job keeps the statistical promise of its own order.
 //
-// A call that would take long leaves its work to Work, in slices, if InSlices was called (work.go).
+// # Use
 //
-// It does not know storage, caches, batches, sizes, labels or time: the coordinator calls Next once per sample, says
-// with SetLevel what has become available, and owns everything else. A Sampler is pure (no I/O, clock, goroutine, map
-// order) and deterministic: the same seed and the same calls give the same picks. Objects are dense ids over all
-// datasets of a daemon.
+// A job joins with a subset of objects (JobSpec), starts an epoch, and calls Next once per sample. After each pick the
+// caller says with SetLevel what the pick made available, and what an eviction made unavailable. Need says how many
+// jobs still need an object, which is what eviction compares. Example shows the calls.
 //
-// How it decides, for modes Stratified and Epoch (design: Joader's dependent sampling, NeurIPS 2022, made exact per
-// epoch):
+// Objects are dense ids over all datasets of a daemon. The package does not know storage, caches, batches, sizes,
+// labels or time; the coordinator owns those. A Sampler is pure (no I/O, clock, goroutine or map order) and
+// deterministic: the same seed and the same calls give the same picks. A call that would take long leaves its work to
+// Work, in slices, if InSlices was called (work.go).
 //
-//   - A static cell is a set of objects with the same membership in every subset that was ever registered (cells.go). A
-//     job refines its cells by the tile of the object's position in its own previous epoch (Stratified).
-//   - The cell of the next pick comes from the shared-order cell tape (tape.go): jobs share one random order of the
-//     objects, and the static cell of the next pick is that of the next member of the job's remaining set in that
-//     order; a number at that place of the order draws the tile in proportion to what remains. So the sequence of cells
-//     has exactly the law remaining-in-cell / remaining, and jobs visit cells together at O(1) per pick. Where nothing
-//     stays available at all, cell and tile are drawn for each pick and follow a neighbour's draw (follow.go).
-//   - Inside the cell (groups.go, pick.go) an available object that the job prefers is served first: highest level,
-//     then fewest needers, ties at random (above three needers a few are compared, not all). Else a uniformly drawn
-//     remaining object of the cell. A job prefers what another job has taken since (prefer.go): anything else that is
-//     available would be early in every epoch, and nothing would be saved.
+// # Where the next sample is chosen, and by which rule
 //
-// Strict jobs are drawn first, together and a bounded number of samples ahead, so that the others can follow
-// (strict.go).
+// Sampler.choose in sampler.go is the rule. For modes Stratified and Epoch (Joader's dependent sampling, NeurIPS 2022,
+// made exact per epoch) a pick has two steps.
 //
-// Why each epoch order is a uniform permutation: the tape fixes cell proportions, and inside a cell nothing that
-// reaches a choice can tell objects apart. An object may be further along for some jobs than for others (SetLevelFor:
-// recipes whose prefixes differ, share groups): then its level for a job is one more thing that follows from who took
-// what, and permuting the objects of a cell, with all that happened to them, still permutes the picks. That holds only
-// while availability is decided at the commit of a pick (SetLevel before the next Next), victims are chosen by need
-// with random ties, and what jobs with a non-exchangeable order (Sequential) load is neutral: such objects count as
-// unavailable until a visible job picks them. docs/design/orders.md writes the argument out, and says what jobs
-// remember from epoch to epoch.
+// Step 1 names the cell and the tile. A static cell is a set of objects that belong to exactly the same subsets of all
+// that were ever registered (cells.go). Stratified refines cells by the tile of the object's position in the job's own
+// previous epoch. Jobs that share objects share one random order of them. The cell of a job's next pick is that of the
+// next member of its remaining set in this order, and a number at that position draws the tile in proportion to what
+// remains (tape.go). So the sequence of cells has exactly the law remaining-in-cell / remaining, and jobs visit cells
+// together, at O(1) per pick. Where nothing stays available at all, cell and tile are drawn for each pick and follow a
+// neighbour's draw (follow.go).
+//
+// Step 2 takes an object of the cell and tile (draw.go). If the job prefers an available object there, it takes the one
+// in the highest form, then with the fewest needers, ties at random (lists.go). Otherwise it draws uniformly from what
+// remains. A job prefers what another job has taken since it took it itself (prefer.go). Any other available object
+// would come early in every epoch, and save nothing.
+//
+// The other modes: Strict jobs draw uniformly from all that remains, together and a bounded number of samples ahead, so
+// that the others can follow (strict.go). Fixed and Sequential jobs have a prescribed order (fixed.go).
+//
+// # Why each epoch is a uniform permutation
+//
+// Step 1 fixes the proportions of cells, and in step 2 nothing that reaches a choice can tell objects of a cell apart.
+// What may differ between objects follows from who took what, and renaming the objects of a cell, with all that
+// happened to them, renames the picks. It holds only while
+//
+//   - availability is decided at the commit of a pick: SetLevel comes before the next Next;
+//   - victims are chosen by need, with random ties, never by id, size, cost or name;
+//   - what jobs whose order is not exchangeable (Sequential) load is neutral: it counts as unavailable until a visible
+//     job picks it, and Neutral tells the evictor.
+//
+// docs/design/orders.md has the argument, and says what jobs remember from epoch to epoch.
+//
+// # Files
+//
+// sampler.go lists the components of a Sampler. Each has its own fields, invariants and Check: roster (jobs.go,
+// pace.go), cells (cells.go), pool (pool.go, prefer.go), tapes (tape.go), follows (follow.go), draws (draw.go,
+// lists.go, smallcell.go), strictDraws (strict.go), layouts (layout.go, groups.go) and work (work.go, passes.go).
+// join.go, epoch.go and query.go hold the other calls.
 package dsa

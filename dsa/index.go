@@ -7,22 +7,22 @@ import (
 	"larder/internal/ident"
 )
 
-// Pages of an index. Small ones suit sparse subsets; larger ones would shorten the table.
+// Pages of an index are small to suit sparse subsets; larger ones would shorten the table.
 const (
 	pageBits = 8
 	pageSize = 1 << pageBits
 	absent   = ^uint32(0)
 )
 
-// index gives each object of a subset a place in dense tables, one bit or a few per place. A subset may be any sparse
-// part of the universe, so only pages that hold a member exist: memory follows the subset, not the universe.
+// index gives each object of a subset a place in dense tables of one or a few bits per place. A subset may be any
+// sparse part of the universe, so only pages that hold a member exist: memory follows the subset, not the universe.
 type index struct {
 	page []uint32 // object >> pageBits -> first place of the page, or absent
 	back []uint32 // place >> pageBits -> object of its first place
 	in   []uint64 // by place: is it a member
 }
 
-// places is how many there are; a multiple of pageSize.
+// places returns the number of places, a multiple of pageSize.
 func (t *index) places() int { return len(t.back) << pageBits }
 
 // of returns the place of x, which must lie on a page of the index.
@@ -46,7 +46,7 @@ func (t *index) member(x uint32) (uint32, bool) {
 	return l, ok && has(t.in, l)
 }
 
-// begin prepares the index of a subset of n objects whose largest is top.
+// begin prepares the index of a subset whose largest object is top.
 func (t *index) begin(top ident.ObjectID) {
 	t.page = make([]uint32, top>>pageBits+1)
 	for q := range t.page {
@@ -55,7 +55,7 @@ func (t *index) begin(top ident.ObjectID) {
 	t.back, t.in = nil, nil
 }
 
-// add takes in a part of the subset.
+// add adds a part of the subset.
 func (t *index) add(part []ident.ObjectID) error {
 	for _, x := range part {
 		p := x >> pageBits
@@ -94,7 +94,7 @@ type packed struct {
 	v     []uint8
 }
 
-// pack returns a table of n zeros for numbers below limit; of nothing for limit 1.
+// pack returns a table of n zeros for numbers below limit; an empty one for limit 1.
 func pack(limit, n int) packed {
 	if limit <= 1 {
 		return packed{}

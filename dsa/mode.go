@@ -24,7 +24,7 @@ const (
 
 var modeNames = [numModes]string{"sequential", "fixed", "strict", "stratified", "epoch"}
 
-// String returns the word used in configuration, the protocol and docs.
+// String returns the word for the mode in configuration, protocol and docs.
 func (m Mode) String() string {
 	if m < numModes {
 		return modeNames[m]
@@ -32,8 +32,8 @@ func (m Mode) String() string {
 	return fmt.Sprintf("mode(%d)", uint8(m))
 }
 
-// ParseMode reads the name of an order a user may ask for. "sequential" is not one: it is what shuffle=False means. An
-// unknown name is an INVALID_ARGUMENT.
+// ParseMode reads the name of an order. "sequential" is not one: users write shuffle=False. An unknown name is an
+// INVALID_ARGUMENT.
 func ParseMode(s string) (Mode, error) {
 	for m := Fixed; m < numModes; m++ {
 		if s == modeNames[m] {
@@ -50,24 +50,27 @@ func ParseMode(s string) (Mode, error) {
 
 // Limits of a Sampler.
 const (
-	DefaultTiles = 4       // B of Stratified when the spec leaves it 0
-	MaxTiles     = 256     // a tile is one byte
-	MaxJobs      = 64      // joined at once
-	MaxObjects   = 1 << 28 // ids are dense; a larger one is a mistake, not a dataset
+	// DefaultTiles is the number of tiles of a Stratified job that asks for 0.
+	DefaultTiles = 4
+	// MaxTiles is the largest number of tiles; a tile is one byte.
+	MaxTiles = 256
+	// MaxJobs is how many jobs may be joined at once: one bit of a JobSet each.
+	MaxJobs = 64
+	// MaxObjects is the bound of object ids. They are dense, so a larger one is a mistake and no dataset.
+	MaxObjects = 1 << 28
 )
 
 // JobSpec is what a job asks for at Join.
 type JobSpec struct {
 	Mode   Mode
-	Tiles  int    // B of Stratified, 1..MaxTiles; 0 = DefaultTiles
-	Seed   uint64 // of Fixed
-	Recipe uint32 // jobs of equal number share decoded forms
-	// of Strict: samples the job may take before others take any (its window), for unlike windows to meet
-	Ahead  int
+	Tiles  int              // for Stratified: tiles of an epoch, 1..MaxTiles; 0 = DefaultTiles
+	Seed   uint64           // for Fixed
+	Recipe uint32           // jobs with equal numbers share decoded samples
+	Ahead  int              // for Strict: samples that the job may take before others take any (its window)
 	Subset []ident.ObjectID // in sample order, distinct; retained and never modified
 }
 
-// Promise states in words what the job's order keeps whatever its neighbours are or do. "" for an unknown job.
+// Promise returns, in words, what the job's order keeps whatever its neighbours do; "" for an unknown job.
 func (s *Sampler) Promise(id ident.JobID) string {
 	j := s.jobs.byID[id]
 	if j == nil {
@@ -80,20 +83,20 @@ func (s *Sampler) Promise(id ident.JobID) string {
 	case Sequential:
 		return "sequential: samples come in the order of the dataset; " + once
 	case Fixed:
-		return "fixed: the order is a pure function of (seed, epoch, subset), the same with any neighbours, cache or timing; " +
-			long + "; " + once
+		return "fixed: the order is a pure function of (seed, epoch, subset), the same with any neighbours, cache or " +
+			"timing; " + long + "; " + once
 	case Strict:
 		return "strict: each sample is drawn uniformly from those the epoch has not drawn yet, given everything that ever " +
 			"happened to any job before the draw; " + long + "; " + once
 	case Stratified:
 		if j.tiles > 1 {
-			return fmt.Sprintf("stratified: each epoch's order is a uniformly random permutation, and consecutive epochs are independent "+
-				"at the resolution of %d tiles of an epoch; %s; %s", j.tiles, far, once)
+			return fmt.Sprintf("stratified: each epoch's order is a uniformly random permutation, and consecutive epochs "+
+				"are independent at the resolution of %d tiles of an epoch; %s; %s", j.tiles, far, once)
 		}
 		fallthrough
 	case Epoch:
-		return "epoch: each epoch's order is a uniformly random permutation; beside jobs that share its samples, an epoch may " +
-			"resemble those before it, less with each; " + long + "; " + once
+		return "epoch: each epoch's order is a uniformly random permutation; beside jobs that share its samples, an epoch " +
+			"may resemble those before it, less with each; " + long + "; " + once
 	default:
 		return ""
 	}

@@ -33,9 +33,10 @@ func (e *oldest) Coldest() (uint32, bool) {
 }
 func (e *oldest) Victim(int) (uint32, bool) { return e.Coldest() }
 
-// Index and store together, as the daemon drives them, over random histories of picks, reads, corruption, resizes in one go and in
-// steps. At no step does a tier use more than its budget, in the index's count, in the store's and in the kernel's pages, but
-// for what readers still hold after a shrink. What the index admits the store has room for; what is ready is there, intact.
+// Index and store together, as the daemon drives them, over random histories of picks, reads, corruption, resizes in
+// one go and in steps. At no step does a tier use more than its budget, in the index's count, in the store's and in the
+// kernel's pages, but for what readers still hold after a shrink. What the index admits the store has room for; what is
+// ready is there, intact.
 func TestBudgetsHoldAtEveryStep(t *testing.T) {
 	g := arena.Granule
 	rapid.Check(t, func(rt *rapid.T) {

@@ -86,8 +86,8 @@ func churn(t testing.TB, s *Store, f ident.Form, n, size int64, objects int) {
 	wg.Wait()
 }
 
-// A full store costs its budget and 5 %, in the kernel's count: pages of the tier, and all of the heap it takes to know them.
-// LARDER_TIERS_GIB=4 fills 4 GiB.
+// A full store costs its budget and 5 %, in the kernel's count: pages of the tier, and all of the heap it takes to know
+// them. LARDER_TIERS_GIB=4 fills 4 GiB.
 func TestResidentMemory(t *testing.T) {
 	budget := scale(t)
 	forms(t, func(t *testing.T, f ident.Form) {
@@ -108,7 +108,8 @@ func TestResidentMemory(t *testing.T) {
 		runtime.GC()
 		grown, pages := status(t, "VmRSS")-rss, status(t, "RssShmem")-shm
 		st := s.Stats(f)
-		t.Logf("%s: %d MiB resident for a budget of %d MiB, %d MiB used by %d entries; %d MiB of it pages of the tier", f, grown>>20, budget>>20,
+		t.Logf("%s: %d MiB resident for a budget of %d MiB, %d MiB used by %d entries; %d MiB of it pages of the tier", f,
+			grown>>20, budget>>20,
 			st.Used>>20, st.Entries, pages>>20)
 		if allowed := budget + budget/20; grown > allowed && !testenv.Race || pages > budget {
 			t.Errorf("%s: resident memory grew by %d bytes, %d of them shared, for a budget of %d", f, grown, pages, budget)
@@ -133,8 +134,8 @@ func read(names ...string) []float64 {
 	return out
 }
 
-// What the garbage collector costs a full tier whose entries are replaced as fast as the cores can fill them: its part of the
-// CPU time. Each replacement writes a whole image, as a decode would, in a tenth of a decode's time.
+// What the garbage collector costs a full tier whose entries are replaced as fast as the cores can fill them: its part
+// of the CPU time. Each replacement writes a whole image, as a decode would, in a tenth of a decode's time.
 func BenchmarkCollector(b *testing.B) {
 	for f := ident.Encoded; f <= ident.Decoded; f++ {
 		b.Run(fmt.Sprintf("%s/%dMiB", f, scale(b)>>20), func(b *testing.B) {
@@ -173,8 +174,9 @@ func BenchmarkCollector(b *testing.B) {
 	}
 }
 
-// A tier shrinks to an eighth and grows again while readers and writers use it: how long the slowest Open, Alloc, Commit or Free
-// of theirs took, in milliseconds, beside the same without a resize. A batch waits for some of these at most.
+// A tier shrinks to an eighth and grows again while readers and writers use it: how long the slowest Open, Alloc,
+// Commit or Free of theirs took, in milliseconds, beside the same without a resize. A batch waits for some of these at
+// most.
 func BenchmarkResize(b *testing.B) {
 	for _, resize := range []bool{false, true} {
 		b.Run(fmt.Sprintf("%dMiB/resize=%v", scale(b)>>20, resize), func(b *testing.B) {

@@ -26,7 +26,7 @@ func newTable() *table {
 
 func (t *table) put(s *slab) bool {
 	t.mu.Lock()
-	old := t.mu.slabs[s.key] // somebody else committed the key a moment ago
+	old := t.mu.slabs[s.key] // the key was committed a moment ago
 	kept := !t.mu.closed
 	if kept {
 		t.mu.slabs[s.key] = s

@@ -27,9 +27,9 @@ var (
 // DefaultVerifyEvery is how many reads there are to a verified one, if the configuration does not say.
 const DefaultVerifyEvery = 64
 
-// Config says how a store is made. Budgets are in bytes by form; that of Stored must be 0. One of VerifyEvery reads computes
-// the checksum (0: DefaultVerifyEvery; 1: all do); builds with invariants verify every read. ChunkBytes is the least piece
-// of address space to take at once (0: arena.DefaultChunk).
+// Config is how a store is made. Budgets are in bytes by form; that of Stored must be 0. One of VerifyEvery reads
+// computes the checksum (0: DefaultVerifyEvery; 1: all do); builds with invariants verify every read. ChunkBytes is the
+// least piece of address space to take at once (0: arena.DefaultChunk).
 type Config struct {
 	Budgets     [ident.NumForms]int64
 	VerifyEvery int
@@ -95,7 +95,7 @@ func (s *slab) Retain() bool {
 	}
 }
 
-// Release gives a reference back; the last one frees the bytes.
+// Release drops a reference; the last one frees the bytes.
 func (s *slab) Release() {
 	switch n := s.refs.Add(-1); {
 	case n == 0:
@@ -115,7 +115,8 @@ func Open(cfg Config) (*Store, error) {
 		}
 	}
 	if cfg.Budgets[ident.Stored] > 0 {
-		problems = append(problems, errs.New(errs.ConfigInvalid, "tiers.stored", "give the bytes to encoded, decoded or augmented",
+		problems = append(problems, errs.New(errs.ConfigInvalid, "tiers.stored",
+			"give the bytes to encoded, decoded or augmented",
 			"stored samples are in storage and take no memory, got a budget of %d bytes", cfg.Budgets[ident.Stored]))
 	}
 	if cfg.VerifyEvery < 0 || cfg.ChunkBytes < 0 {
@@ -201,8 +202,8 @@ func (s *Store) Alloc(k ident.Key, n int64) (*Buf, error) {
 // it. Either way nothing is published.
 func (b *Buf) Commit(m Meta) error { return b.publish(m, xxhash.Sum64(b.Bytes)) }
 
-// CommitSummed is Commit of bytes that were somewhere else since they were committed: in another engine, or in a former life
-// of this one. sum is View.Sum there. ErrCorrupt: they have another one, so they are counted and not published.
+// CommitSummed is Commit of bytes that were somewhere else since they were committed: in another engine, or in a former
+// life of this one. sum is View.Sum there. ErrCorrupt: they have another one, so they are counted and not published.
 func (b *Buf) CommitSummed(m Meta, sum uint64) error {
 	b.form.verified.Add(1)
 	if xxhash.Sum64(b.Bytes) != sum {
@@ -314,15 +315,15 @@ func (s *Store) Open(k ident.Key) (View, error) {
 	return View{Bytes: bytes, Meta: e.meta, slab: e}, nil
 }
 
-// verifies reports whether the n-th read is one that is verified. Multiples of the golden ratio fall evenly and follow no period
-// of the reader: of an order that repeats each epoch, every n-th read could be the same samples for ever.
+// verifies reports whether the n-th read is one that is verified. Multiples of the golden ratio fall evenly and follow
+// no period of the reader: of an order that repeats each epoch, every n-th read could be the same samples for ever.
 func (s *Store) verifies(n uint64) bool {
 	return s.verifyEvery == 1 || n*0x9E3779B97F4A7C15 < math.MaxUint64/s.verifyEvery
 }
 
 // Free drops what is published under k, and what is being filled for it (its Commit says ErrGone). Memory returns when
-// the last View is closed. It does not block on readers or writers. Frees and Allocs of one key must come in the order in
-// which they were decided.
+// the last View is closed. It does not block on readers or writers. Frees and Allocs of one key must come in the order
+// in which they were decided.
 func (s *Store) Free(k ident.Key) {
 	t := s.form(k.Form)
 	if t == nil {
@@ -338,8 +339,8 @@ func (s *Store) Free(k ident.Key) {
 	t.shelf.drop(k)
 }
 
-// SetBudget changes a tier's bytes while it is in use. Nothing is flushed: after a shrink the tier is over its budget, and
-// full, until enough entries were freed; their pages go back to the kernel as they are.
+// SetBudget changes a tier's bytes while it is in use. Nothing is flushed: after a shrink the tier is over its budget,
+// and full, until enough entries were freed; their pages go back to the kernel as they are.
 func (s *Store) SetBudget(f ident.Form, bytes int64) error {
 	t := s.form(f)
 	if t == nil || bytes < 0 {
@@ -362,8 +363,8 @@ func (s *Store) Used(f ident.Form) int64 {
 }
 
 // Usable returns how many of a tier's bytes an index should promise. The rest keeps allocation cheap and takes what is
-// leaving under pins: replacing values in a tier that is full to 94 % needs new pages from the kernel for under 1 % of the
-// bytes, in one that is full to 100 % for 88 % of them, at about seven times the time.
+// leaving under pins: replacing values in a tier that is full to 94 % needs new pages from the kernel for under 1 % of
+// the bytes, in one that is full to 100 % for 88 % of them, at about seven times the time.
 func Usable(budget int64) int64 { return budget - budget/16 }
 
 // Granule returns what each entry's bytes are rounded up to.

@@ -61,7 +61,8 @@ func TestVerifiesAFractionOfReads(t *testing.T) {
 			}
 		}
 	}
-	if st := s.Stats(ident.Decoded); st.Reads != n*epochs || st.Verified < n*epochs/DefaultVerifyEvery-2 || st.Verified > n*epochs/DefaultVerifyEvery+2 {
+	if st := s.Stats(ident.Decoded); st.Reads != n*epochs || st.Verified < n*epochs/DefaultVerifyEvery-2 ||
+		st.Verified > n*epochs/DefaultVerifyEvery+2 {
 		t.Errorf("%d reads, %d verified, want one in %d", st.Reads, st.Verified, DefaultVerifyEvery)
 	}
 	if len(seen) != n {
@@ -154,7 +155,8 @@ func TestFlippedBitsAreNeverLent(t *testing.T) {
 						if b, err := s.Alloc(k, int64(1000+o)); err == nil {
 							n := len(b.Bytes)
 							write(b.Bytes, k, uint64(i))
-							if err := b.Commit(Meta{Width: uint32(n), Height: uint32(i), Channels: 3}); err != nil && !errors.Is(err, ErrFull) {
+							if err := b.Commit(Meta{Width: uint32(n), Height: uint32(i), Channels: 3}); err != nil &&
+								!errors.Is(err, ErrFull) {
 								t.Error(err)
 							}
 						}

@@ -68,7 +68,7 @@ type chunk struct {
 	size uint32
 	out  uint32   // granules in extents that are out, or cooling; they all have pages
 	warm bits.Set // granules that have pages
-	cold uint32   // where prefaulting goes on
+	cold uint32   // where prefaulting continues
 }
 
 // span is a run of free granules of one chunk.
@@ -77,7 +77,7 @@ type span struct {
 	off, n uint32
 }
 
-// Extent is a run of bytes that belongs to whoever got it.
+// Extent is a run of bytes that belongs to its allocator.
 type Extent struct {
 	c      *chunk
 	off, n uint32
@@ -161,10 +161,10 @@ func (a *Arena) Alloc(n int64) (Extent, error) {
 	runs := a.coolLocked(min(over, coolStep+Round(n)))
 	a.mu.Unlock()
 
-	// From here on the span is ours alone: pages come outside the lock, and only after as many as they are too many went, so
-	// whatever others do meanwhile the budget holds.
+	// From here on the span is ours alone: pages come outside the lock, and only after as many as they are too many went,
+	// so whatever others do meanwhile the budget holds.
 	if over > 0 {
-		a.giveBack(runs, coolStep)
+		a.uncommit(runs, coolStep)
 	}
 	e := Extent{c: s.c, off: s.off, n: want, len: n}
 	for _, r := range cold {
@@ -239,7 +239,7 @@ func (a *Arena) SetBudget(n int64) error {
 	runs := a.coolLocked(min(a.overLocked(), coolStep))
 	a.mu.Unlock()
 	unmap(unused)
-	a.giveBack(runs, coolStep)
+	a.uncommit(runs, coolStep)
 	a.rouse()
 	return nil
 }

@@ -416,8 +416,9 @@ func TestConcurrent(t *testing.T) {
 	}
 }
 
-// While many allocate and free sizes that never fit the holes of others, the kernel holds no page too many at any moment: each
-// gives pages back before it takes its own. All is one chunk here, so that the kernel's count is of one moment.
+// While many allocate and free sizes that never fit the holes of others, the kernel holds no page too many at any
+// moment: each gives pages back before it takes its own. All is one chunk here, so that the kernel's count is of one
+// moment.
 func TestPagesNeverExceedTheBudget(t *testing.T) {
 	const budget = 128
 	a := open(t, Config{Name: "test", Budget: budget * Granule, ChunkBytes: 64 * budget * Granule})
@@ -515,8 +516,8 @@ func BenchmarkChurn(b *testing.B) {
 	})
 }
 
-// When the kernel has no page to give, the arena says so and stays whole. A hole in the mapping stands for that: madvise
-// answers ENOMEM for both.
+// When the kernel has no page to give, the arena says so and stays whole. A hole in the mapping stands for that:
+// madvise answers ENOMEM for both.
 func TestNoMemory(t *testing.T) {
 	a := open(t, Config{Name: "test", Budget: 32 * Granule, ChunkBytes: 32 * Granule})
 	keep, err := a.Alloc(4 * Granule)

@@ -94,9 +94,10 @@ func (a *Arena) warmLocked(s span) (cold []span) {
 // coolStep is how many bytes are given back at once beside what an allocation needs.
 const coolStep = 16 << 20
 
-// coolLocked takes at least n bytes of warm free pages, or all there are, out of what is free: from the newest chunk and the
-// highest address, where an allocation looks last. The caller gives them to cool once it holds no lock: pages go back slowly, and
-// whoever wants an extent meanwhile need not wait. Until then they count as out of their chunk, and as committed.
+// coolLocked takes at least n bytes of warm free pages, or all there are, out of what is free: from the newest chunk
+// and the highest address, where an allocation looks last. The caller gives them to cool once it holds no lock: pages
+// go back slowly, and an allocation meanwhile need not wait. Until then they count as out of their chunk, and
+// as committed.
 func (a *Arena) coolLocked(n int64) (runs []span) {
 	if n <= 0 {
 		return nil
@@ -149,9 +150,9 @@ func (a *Arena) claimLocked(r span) {
 	r.c.out += r.n
 }
 
-// giveBack cools runs and what else is over the budget, most bytes at a time, so that nobody waits long. What prefault is just
-// filling can be the reason; then it waits for that.
-func (a *Arena) giveBack(runs []span, most int64) {
+// uncommit returns to the system the pages of runs and of what else is over the budget, most bytes at a time, so that
+// no allocation waits long. What prefault is just filling can be the reason; then it waits for that.
+func (a *Arena) uncommit(runs []span, most int64) {
 	for {
 		a.cool(runs)
 		a.mu.Lock()
@@ -296,7 +297,7 @@ func (a *Arena) coldLocked() (s span, ok bool) {
 		if c.cold == c.size {
 			continue
 		}
-		// What is out has pages, so a run without pages is free: nobody writes there.
+		// What is out has pages, so a run without pages is free: it has no writer.
 		s = span{c: c, off: c.cold}
 		for s.off+s.n < c.size && s.n < prefaultStep && !c.warm.Has(s.off+s.n) {
 			s.n++

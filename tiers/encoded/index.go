@@ -51,7 +51,7 @@ const (
 	offering stage = iota // Offer is at it
 	doomed                // Offer is at it, and removes it at its end
 	resident              // Set and decided
-	deleting              // somebody is at Del, and releases the handle
+	deleting              // a Del is under way, and releases the handle
 )
 
 // New returns an empty index for at most maxCost bytes.
@@ -79,7 +79,7 @@ func New[H Handle](maxCost int64) (*Index[H], error) {
 // key is a bijection of the object: mixed, because ristretto's shards and sketch rows take bits as they come.
 func key(o ident.ObjectID) uint64 { return xrand.Mix(uint64(o)) }
 
-// drop is ristretto telling that it let go of a value. It may tell twice, with a zero value, or about a value that
+// drop is ristretto's callback for a value that it dropped. It may come twice, with a zero value, or about a value that
 // stays (a rejected second Set of a key); the exact index knows better.
 func (x *Index[H]) drop(item *ristretto.Item[H]) {
 	var none H
@@ -99,9 +99,10 @@ func (x *Index[H]) drop(item *ristretto.Item[H]) {
 	}
 }
 
-// Offer takes over one reference to h if it says true: h is in, and visible. False: it was not kept, and the reference is
-// still the caller's. That is so when the object is in already, is just being removed, or ristretto's buffer is full;
-// it costs a later read, never data. cost is in bytes, positive, and within what SetMaxCost allows for all together.
+// Offer takes over one reference to h if it says true: h is in, and visible. False: it was not kept, and the reference
+// is still the caller's. That is so when the object is in already, is just being removed, or ristretto's buffer is
+// full; it costs a later read, never data. cost is in bytes, positive, and within what SetMaxCost allows for all
+// together.
 func (x *Index[H]) Offer(o ident.ObjectID, h H, cost int64) bool {
 	x.life.RLock()
 	defer x.life.RUnlock()
@@ -174,7 +175,7 @@ func (x *Index[H]) RemoveIf(o ident.ObjectID, h H) bool {
 	x.mu.Lock()
 	same := x.exact[key(o)].h == h
 	x.mu.Unlock()
-	// Another handle can come only after somebody removed this one; dropping that one too costs a read, no more.
+	// Another handle can come only after this one was removed; dropping that one too costs a read, no more.
 	return same && x.remove(o, resident)
 }
 

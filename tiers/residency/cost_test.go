@@ -40,8 +40,8 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// What the index costs is at most 16 B a sample and 48 B an entry, however dense residency is: with everything in two forms, a
-// drawn percent of them, and drawn augmented samples of two instances.
+// What the index costs is at most 16 B a sample and 48 B an entry, however dense residency is: with everything in two
+// forms, a drawn percent of them, and drawn augmented samples of two instances.
 func TestMemory(t *testing.T) {
 	const samples = 300_000
 	for _, c := range []struct {
@@ -161,7 +161,8 @@ func (l *lcg) next() uint32 {
 	return uint32(*l >> 44) // 20 bits
 }
 
-// cpu runs a measurement and reports the processor time of its thread beside the time of the clock, which other work on the machine adds to.
+// cpu runs a measurement and reports the processor time of its thread beside the time of the clock, which other work on
+// the machine adds to.
 func cpu(b *testing.B, name string, loop func(*testing.B)) {
 	b.Run(name, func(b *testing.B) {
 		runtime.LockOSThread()
@@ -181,8 +182,8 @@ func threadTime(b *testing.B) int64 {
 	return t.Nano()
 }
 
-// Looking up and pinning a decoded sample, over 1 M samples that were admitted in random order. floor is what the machine takes
-// for one random read of an 8-byte array of as many, behind the read before it and independent of it.
+// Looking up and pinning a decoded sample, over 1 M samples that were admitted in random order. floor is what the
+// machine takes for one random read of an 8-byte array of as many, behind the read before it and independent of it.
 func BenchmarkLookupPin(b *testing.B) {
 	const n = 1 << 20
 	x, r := large(), xrand.New(1)

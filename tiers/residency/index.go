@@ -25,22 +25,23 @@ type restorer interface {
 	Restore(h uint32, need int)
 }
 
-// sighted is an Evictor that is told the keys of what asks to come in: Admit for each key that was asked for and is not in
-// (false: it stays out), Newcomer when an entry is taken out to be inserted anew. Victim and Insert are about that key.
+// sighted is an Evictor that sees the keys of newcomers: Admit for each key that was requested and is not
+// in (false: it stays out), Newcomer when an entry is taken out to be inserted anew. Victim and Insert are about that
+// key.
 type sighted interface {
 	Admit(k ident.Key, need int) bool
 	Newcomer(k ident.Key)
 }
 
-// apportioned is an Evictor that divides its tier among groups of entries and bounds what a group may take. It is sighted, and is
-// told what every entry weighs: before each Insert, and when that changes. What is restored is what it was, in the group it was of,
-// even if its key would belong to another one now.
+// apportioned is an Evictor that divides its tier among groups of entries and bounds what a group may take. It is
+// sighted, and gets what every entry weighs: before each Insert, and when that changes. What is restored is what it
+// was, in the group it was of, even if its key would belong to another one now.
 type apportioned interface {
 	sighted
 	restorer
 	Weigh(h uint32, k ident.Key, bytes int64)
-	// Fits reports whether the group of what Admit or Newcomer was last told of may take so many bytes more. When it does not, the
-	// next Victim is of that group.
+	// Fits reports whether the group of the last key of Admit or Newcomer may take so many bytes more. When it does
+	// not, the next Victim is of that group.
 	Fits(bytes int64) bool
 }
 
@@ -108,7 +109,7 @@ func (x *Index) Lookup(k ident.Key) (Handle, bool) {
 // was leaving, not Ready.
 //
 // A key that is leaving is taken back with the bytes and the readiness it has; so a caller that gets an entry that is
-// not Ready must know whether somebody is still filling it. A key that was dropped while pinned is refused until its
+// not Ready must know whether it is still being filled. A key that was dropped while pinned is refused until its
 // last pin is gone. A key that is resident stays what it is, with the new need.
 //
 // evicted is called once for every entry that leaves. If Pins is 0 there, the caller frees the bytes at once and the
@@ -139,8 +140,9 @@ func (x *Index) Admit(k ident.Key, bytes int64, need int, evicted func(Handle, i
 	if !x.makeRoom(k.Form, bytes, bytes, need) {
 		return 0, false
 	}
-	// The victims leave before the newcomer is in, so the policy sees the order in which it was asked, and the budget holds
-	// inside the callbacks too. Its place is taken before, so that its handle is not one that the caller has just been told of.
+	// The victims leave before the newcomer is in, so the policy sees the order in which it was asked, and the budget
+	// holds inside the callbacks too. Its place is taken before, so that its handle is not one that the caller has just
+	// been given.
 	var n uint32
 	if known {
 		n = x.slot(at).entry
@@ -240,8 +242,8 @@ func (x *Index) Unpin(h Handle) (free bool) {
 	return true
 }
 
-// Drop removes an entry now: its bytes are lost, wrong or no longer wanted. free: it was not pinned, so the caller frees
-// the bytes and the handle is dead; otherwise it dies with its last pin.
+// Drop removes an entry now: its bytes are lost, wrong or no longer wanted. free: it was not pinned, so the caller
+// frees the bytes and the handle is dead; otherwise it dies with its last pin.
 func (x *Index) Drop(h Handle) (free bool) {
 	s := *x.live(h)
 	x.enter(s.form())
@@ -254,7 +256,7 @@ func (x *Index) Drop(h Handle) (free bool) {
 	return x.out(h, dropped)
 }
 
-// SetNeed tells how many active jobs still need the entry.
+// SetNeed sets how many active jobs still need the entry.
 func (x *Index) SetNeed(h Handle, need int) {
 	s := *x.live(h)
 	x.enter(s.form())
@@ -268,7 +270,7 @@ func (x *Index) SetNeed(h Handle, need int) {
 	}
 }
 
-// Hit counts one use of the entry and tells the policy.
+// Hit counts one use of the entry and passes it to the policy.
 func (x *Index) Hit(h Handle) {
 	s := *x.live(h)
 	x.enter(s.form())
@@ -284,9 +286,8 @@ func (x *Index) SetBudget(f ident.Form, bytes int64, evicted func(Handle, ident.
 	x.Shrink(f, bytes, math.MaxInt, evicted)
 }
 
-// Shrink is SetBudget in steps that stay short however much has to go: it evicts at most entries of them, and as long as that
-// is not enough the budget is what is used. done: the budget is bytes. Until then, call it again; whoever is told of budgets
-// is to be told Budget, after each step.
+// Shrink is SetBudget in short steps: it evicts at most entries of them. While that is not enough, the budget is what
+// is used. It returns done when the budget is bytes; until then, call it again, and report Budget after each step.
 func (x *Index) Shrink(f ident.Form, bytes int64, entries int, evicted func(Handle, ident.Key)) (done bool) {
 	x.enter(f)
 	if bytes < 0 {
@@ -327,8 +328,8 @@ func (x *Index) insert(t *tier, n uint32) {
 	t.ev.Insert(n, int(e.need))
 }
 
-// makeRoom takes victims out of the Evictor into x.victims until want more bytes fit, and whole ones into the share of the newcomer's
-// group, or refuses and leaves everything as it was.
+// makeRoom takes victims out of the Evictor into x.victims until want more bytes fit, and whole ones into the share of
+// the newcomer's group, or refuses and leaves everything as it was.
 func (x *Index) makeRoom(f ident.Form, want, whole int64, need int) bool {
 	t, sum := &x.tiers[f], &x.sums[f]
 	x.victims = x.victims[:0]

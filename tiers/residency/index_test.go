@@ -133,7 +133,8 @@ func (m *twin) worth(f ident.Form, need int, but ident.Key) (n int64) {
 
 func genKey(rt *rapid.T) ident.Key {
 	f := ident.Form(rapid.IntRange(int(ident.Encoded), int(ident.Augmented)).Draw(rt, "form"))
-	k := ident.Key{Form: f, Object: ident.ObjectID(rapid.SampledFrom([]uint32{0, 1, 15, 16, 4095, 4096, 70000}).Draw(rt, "object"))}
+	k := ident.Key{Form: f, Object: ident.ObjectID(rapid.SampledFrom([]uint32{0, 1, 15, 16, 4095, 4096, 70000}).Draw(rt,
+		"object"))}
 	switch f {
 	case ident.Decoded:
 		k.Recipe = ident.RecipeID(rapid.IntRange(1, 2).Draw(rt, "recipe"))
@@ -344,7 +345,8 @@ func (m *twin) shows(t *tables, lookup func(ident.Key) (Handle, bool), live map[
 		if ok != (e.state == resident) || ok && h != e.h {
 			m.rt.Fatalf("Lookup(%s) = %d, %v; want %+v", k, h, ok, e)
 		}
-		got := modelEntry{e.h, t.Bytes(e.h), t.Need(e.h), t.Pins(e.h), e.state, t.Ready(e.h), t.UsedBy(e.h), t.Generation(e.h)}
+		got := modelEntry{e.h, t.Bytes(e.h), t.Need(e.h), t.Pins(e.h), e.state, t.Ready(e.h), t.UsedBy(e.h),
+			t.Generation(e.h)}
 		if got != e || t.Resident(e.h) != (e.state == resident) || t.Key(e.h) != k {
 			m.rt.Fatalf("%s is %+v, resident %v, key %s; want %+v", k, got, t.Resident(e.h), t.Key(e.h), e)
 		}

@@ -22,14 +22,14 @@ func (t *tables) Key(h Handle) ident.Key {
 // Bytes returns what the entry counts for.
 func (t *tables) Bytes(h Handle) int64 { return t.entry(t.live(h).entry).bytes }
 
-// Need returns the last need told.
+// Need returns the last need that SetNeed set.
 func (t *tables) Need(h Handle) int { return int(t.entry(t.live(h).entry).need) }
 
-// UsedBy returns how many uses of the entry Hit was told of since it was admitted. What still wants it is Need.
+// UsedBy returns how many uses of the entry Hit has counted since it was admitted. Need returns what still needs it.
 func (t *tables) UsedBy(h Handle) int { return int(t.entry(t.live(h).entry).usedBy) }
 
-// Generation tells this stay of the key from every other: a handle that is kept beside its generation is still the same entry
-// while Is says so. It is never 0, and is used again after 4 billion admissions.
+// Generation distinguishes this stay of the key from every other: a handle that is kept beside its generation is still
+// the same entry while Is says so. It is never 0, and is used again after 4 billion admissions.
 func (t *tables) Generation(h Handle) uint32 { return t.entry(t.live(h).entry).gen }
 
 // Is reports whether the handle is alive and its entry of that generation. Any value may be asked about.
@@ -47,7 +47,7 @@ func (t *tables) Resident(h Handle) bool { return t.live(h).state() == resident 
 // Ready reports whether the bytes are there.
 func (t *tables) Ready(h Handle) bool { return t.live(h).ready() }
 
-// SetReady tells that the bytes are there.
+// SetReady records that the bytes are there.
 func (x *Index) SetReady(h Handle) { x.alive(h).bits |= readyBit }
 
 // Budget returns the bytes that resident entries of the form may have.
@@ -65,8 +65,8 @@ func (t *tables) Evictions(f ident.Form) uint64 { return t.sums[f].evictions }
 // Leaving returns the bytes of entries that are out but pinned.
 func (t *tables) Leaving(f ident.Form) int64 { return t.sums[f].leaving }
 
-// Each calls fn for every resident entry of the form, in an order that depends only on the calls so far, not on the keys.
-// On an Index, fn may Drop the entry it is called for, and change nothing else.
+// Each calls fn for every resident entry of the form, in an order that depends only on the calls so far, not on the
+// keys. On an Index, fn may Drop the entry it is called for, and change nothing else.
 func (t *tables) Each(f ident.Form, fn func(Handle, ident.Key)) {
 	for n := range t.entries {
 		e := t.entry(n)
@@ -82,8 +82,8 @@ func (t *tables) Each(f ident.Form, fn func(Handle, ident.Key)) {
 // Slots returns how many places there are to look at with Some, empty ones included.
 func (x *Index) Slots() int { return int(x.entries) }
 
-// Some calls fn for the resident entries among n places from at on, beginning anew behind the last, and returns where to go on: for a
-// walk over everything in slices, while entries come and go. fn may do what it may in Each.
+// Some calls fn for the resident entries among n places from at on, beginning anew behind the last, and returns where
+// to go on: for a walk over everything in slices, while entries come and go. fn may do what it may in Each.
 func (x *Index) Some(at, n int, fn func(Handle, ident.Key)) int {
 	all := int(x.entries)
 	for n = min(n, all); n > 0; n-- {
@@ -109,10 +109,10 @@ func (s *Snapshot) Lookup(k ident.Key) (Handle, bool) {
 	return Handle(at), s.slot(at).state() == resident
 }
 
-// Snapshot returns the state of this moment, for what looks at all entries (statistics, a what-if planner) outside the owner's
-// turn. Like the Clone of a btree it copies references, 16 bytes for 1024 entries and 24 for 4096 places, and from then on whatever
-// is written for the first time costs a copy of its 32 KiB. A btree would pay at each admission instead: an insertion costs
-// what eight lookups do, and 12 to 15 bytes of an entry's 24.
+// Snapshot returns the state of this moment, for what looks at all entries (statistics, a what-if planner) outside the
+// owner's turn. Like the Clone of a btree it copies references, 16 bytes for 1024 entries and 24 for 4096 places, and
+// from then on whatever is written for the first time costs a copy of its 32 KiB. A btree would pay at each admission
+// instead: an insertion costs what eight lookups do, and 12 to 15 bytes of an entry's 24.
 func (x *Index) Snapshot() *Snapshot {
 	s := &Snapshot{x.tables}
 	s.planes = make([]*plane, len(x.planes))
@@ -246,5 +246,6 @@ func (t *tables) check() error {
 	return nil
 }
 
-// Asked returns how many calls of Evictors were made: what came, was used, was needed by more or fewer, left, or was to leave.
+// Asked returns how many calls of Evictors were made: what came, was used, was needed by more or fewer, left, or was to
+// leave.
 func (x *Index) Asked() uint64 { return x.asked }

@@ -30,8 +30,8 @@ func (w *witness) Victim(need int) (uint32, bool) {
 	return w.byNeed.Victim(need)
 }
 
-// A sighted policy hears of each miss before it is asked for victims, can keep it out, and is told anew whom Victim and Insert
-// are about when an entry grows.
+// A sighted policy hears of each miss before it is asked for victims, can keep it out, and is told anew whom Victim and
+// Insert are about when an entry grows.
 func TestSightedPolicies(t *testing.T) {
 	w := &witness{byNeed: newByNeed(), out: 3}
 	var b [ident.NumForms]int64

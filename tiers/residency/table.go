@@ -7,13 +7,13 @@ import (
 	"larder/internal/invariant"
 )
 
-// A key leads to its slot without hashing: (form, recipe, group, instance) name a plane, the plane's directory leads from
-// object to page, and a page holds the slots of 16 consecutive objects. What a lookup and a pin need is in the slot, so they
-// touch one cache line beside the directory, which is small (0.25 B a sample). Everything else is in the entry, which only
-// admissions, needs and hits touch.
+// A key leads to its slot without hashing: (form, recipe, group, instance) name a plane, the plane's directory leads
+// from object to page, and a page holds the slots of 16 consecutive objects. What a lookup and a pin need is in the
+// slot, so they touch one cache line beside the directory, which is small (0.25 B a sample). Everything else is in the
+// entry, which only admissions, needs and hits touch.
 //
-// Memory: 8.75 B for each sample of a page in use (slot 8, page 0.5, directory 0.25) and 24 B an entry. Pages are small because
-// residency can be sparse: with 1 % of the samples in, drawn at random, 15 % of the pages exist.
+// Memory: 8.75 B for each sample of a page in use (slot 8, page 0.5, directory 0.25) and 24 B an entry. Pages are small
+// because residency can be sparse: with 1 % of the samples in, drawn at random, 15 % of the pages exist.
 const (
 	pageBits  = 4  // objects of a page
 	blockBits = 12 // slots of a block: what is allocated, and copied for a snapshot, at once
@@ -29,8 +29,8 @@ const (
 	dropped               // removed while pinned, or never kept: its bytes are not to be used again
 )
 
-// slot is what is known of a key at its place: 0 when there is nothing, else the entry, and from the lowest bit: state, ready,
-// form, pins.
+// slot is what is known of a key at its place: 0 when there is nothing, else the entry, and from the lowest bit: state,
+// ready, form, pins.
 type slot struct {
 	entry uint32
 	bits  uint32
@@ -62,8 +62,8 @@ type blockRef struct {
 	shared bool
 }
 
-// entry is the rest of what is known of a key. Entries are numbered densely, so that the tables of an Evictor are as large as
-// the tier's most entries, not as the datasets.
+// entry is the rest of what is known of a key. Entries are numbered densely, so that the tables of an Evictor are as
+// large as the tier's most entries, not as the datasets.
 type entry struct {
 	bytes  int64
 	at     uint32 // the handle; of a dead entry, the next free one
@@ -79,8 +79,8 @@ type chunkRef struct {
 	shared bool
 }
 
-// plane is all that is in with one form, recipe, group and instance. No two are of the same. One that is empty serves for
-// others when they come.
+// plane is all that is in with one form, recipe, group and instance. No two are of the same. One that is empty serves
+// for others when they come.
 type plane struct {
 	recipe   ident.RecipeID
 	group    uint32
@@ -248,7 +248,8 @@ func (x *Index) addPlane(k ident.Key) *plane {
 	return &fresh
 }
 
-// del empties a place, and gives up its page and plane when nothing is left there. Both stay readable until the next Admit.
+// del empties a place, and gives up its page and plane when nothing is left there. Both stay readable until the next
+// Admit.
 func (x *Index) del(at uint32) {
 	*x.own(at) = slot{}
 	first := at & (1<<blockBits - 1) &^ (1<<pageBits - 1)
@@ -269,7 +270,7 @@ func (x *Index) del(at uint32) {
 	}
 }
 
-// key tells whose a place is, or was last.
+// key returns the key that has a place, or had it last.
 func (t *tables) key(at uint32) ident.Key {
 	pg := t.pageOf(at)
 	p := t.planes[pg.plane]

@@ -1,9 +1,9 @@
-// Package tinylfu is ristretto's own policy as a cachepolicy.Evictor: what ristretto's TinyLFU admission and sampled LFU
-// would keep, asked of ristretto itself, which holds keys and no bytes here.
+// Package tinylfu is ristretto's own policy as a cachepolicy.Evictor: what ristretto's TinyLFU admission and sampled
+// LFU would keep, asked of ristretto itself, which holds keys and no bytes here.
 //
-// It stands outside cachepolicy's registry because it is not deterministic: ristretto counts hits through lossy buffers,
-// samples victims in map order, and seeds itself. Two runs with one seed differ. On shuffled epochs it keeps less than
-// never evicting (docs/policies.md); it is there to be compared with, and for requests that repeat.
+// It stands outside cachepolicy's registry because it is not deterministic: ristretto counts hits through lossy
+// buffers, samples victims in map order, and seeds itself. Two runs with one seed differ. On shuffled epochs it keeps
+// less than never evicting (docs/policies.md); it is there to be compared with, and for requests that repeat.
 //
 // An Evictor belongs to one goroutine; ristretto's own goroutines run until Close.
 package tinylfu
@@ -23,11 +23,12 @@ import (
 	"larder/internal/xrand"
 )
 
-// Name is what configurations and scenarios call the policy.
+// Name is the name of the policy in configurations and scenarios.
 const Name = "tinylfu"
 
-// Breaks says which promises it does not keep, in words.
-const Breaks = "epoch, stratified: samples whose ids share counters of the sketch look more popular than others of their cell; and it is not deterministic: runs with one seed differ"
+// Breaks says in words which promises the policy does not keep.
+const Breaks = "epoch, stratified: samples whose ids share counters of the sketch look more popular than others " +
+	"of their cell; and it is not deterministic: runs with one seed differ"
 
 // Evictor asks ristretto, to which every entry has cost 1 and whose capacity is always what the tier holds.
 type Evictor struct {
@@ -38,7 +39,7 @@ type Evictor struct {
 	age     *list.List        // handles, the oldest first
 
 	newcomer uint64
-	offered  bool     // ristretto has decided about the newcomer, and the Evictor has not been told yet what became of it
+	offered  bool     // ristretto has decided about the newcomer, and the Evictor does not know the result yet
 	refused  bool     // the decision
 	victims  []uint64 // that ristretto gave up for the newcomer and that are still entries here, the next one first
 
@@ -160,7 +161,7 @@ func (e *Evictor) Victim(int) (uint32, bool) {
 				e.victims = append(e.victims, v)
 			}
 		}
-		if kept && len(e.victims) == 0 { // ristretto lost an entry before: nobody had to leave
+		if kept && len(e.victims) == 0 { // ristretto lost an entry before: no entry had to leave
 			v := e.slots[e.age.Front().Value.(uint32)].key
 			e.del(v)
 			e.victims = append(e.victims, v)
@@ -172,7 +173,7 @@ func (e *Evictor) Victim(int) (uint32, bool) {
 	return e.handles[e.victims[0]], true
 }
 
-// Coldest is the oldest entry: ristretto gives up nothing without somebody who wants in.
+// Coldest is the oldest entry: ristretto evicts only for a newcomer.
 func (e *Evictor) Coldest() (uint32, bool) {
 	if e.age.Len() == 0 {
 		return 0, false
@@ -242,8 +243,8 @@ func (e *Evictor) slot(h uint32) *slot {
 	return &e.slots[h]
 }
 
-// Make returns the Evictor of a name: this one, or one of cachepolicy's registry. entries is about how many the tier holds.
-// One that has a Close method needs it called.
+// Make returns the Evictor of a name: this one, or one of cachepolicy's registry. entries is about how many the tier
+// holds. One that has a Close method needs it called.
 func Make(name string, r *xrand.Rand, g cachepolicy.Given, entries int) (cachepolicy.Evictor, error) {
 	if name == Name {
 		e, err := New(entries)

@@ -33,7 +33,8 @@ func (e *Evictor) held() map[uint64]bool {
 	return in
 }
 
-// Whatever is done, ristretto holds the entries and nothing else, victims are entries, and everything can leave in the end.
+// Whatever is done, ristretto holds the entries and nothing else, victims are entries, and everything can leave in the
+// end.
 func TestFollowsRistretto(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		e := open(rt, 16)
@@ -178,8 +179,9 @@ func direct(t *testing.T, tr *policytest.Trace, capacity int, settle bool) float
 	return tr.Ratio(hits, 2)
 }
 
-// The policy hits what ristretto itself does when nobody hurries it. Neither is deterministic: runs differ by .03 (standard
-// deviation, one job and 65 %), so the bounds are five standard deviations of the means. Never evicting would have .05 more.
+// The policy hits what ristretto itself does when nobody hurries it. Neither is deterministic: runs differ by .03
+// (standard deviation, one job and 65 %), so the bounds are five standard deviations of the means. Never evicting would
+// have .05 more.
 func TestHitRatios(t *testing.T) {
 	if invariant.Enabled {
 		t.Skip("statistics: they run without the race detector, which makes them ten times as slow")
@@ -199,7 +201,8 @@ func TestHitRatios(t *testing.T) {
 			e.Close()
 			want += direct(t, tr, capacity, true) / runs
 		}
-		t.Logf("%d jobs, %.0f %%: %.3f, ristretto itself %.3f, without waiting %.3f", c.jobs, 100*c.share, got, want, direct(t, tr, capacity, false))
+		t.Logf("%d jobs, %.0f %%: %.3f, ristretto itself %.3f, without waiting %.3f", c.jobs, 100*c.share, got, want,
+			direct(t, tr, capacity, false))
 		if math.Abs(got-want) > .12 {
 			t.Errorf("%d jobs, %.0f %%: %.3f, ristretto itself has %.3f", c.jobs, 100*c.share, got, want)
 		}
