@@ -137,7 +137,6 @@ func (s *Sampler) Withdraw(id ident.JobID, ids []ident.ObjectID) int {
 		if n++; n == 1 {
 			s.layouts.invalidate(j)
 		}
-		j.setTile(l)
 		if j.mode == Strict {
 			j.discardQueue()
 			j.closePlace(l)

@@ -37,8 +37,8 @@ func (f *fixedOrder) slice(dst []uint32, from, to int) {
 	}
 }
 
-// position returns the object at position pos of the epoch's order of a Fixed or Sequential job, and whether the job still
-// needs it.
+// position returns the object at position pos of the epoch's order of a Fixed or Sequential job, and whether the job
+// still needs it.
 func (j *job) position(pos int) (x uint32, free bool) {
 	if j.mode == Fixed {
 		pos = int(j.order[pos])

@@ -137,10 +137,8 @@ func (j *job) withdraw(ids []ident.ObjectID, known *objectTable) int {
 
 // setTile records the tile of the pick at place l, before the pick is counted.
 func (j *job) setTile(l uint32) {
-	if j.tiles > 1 {
-		n := len(j.subset)
-		j.cur.set(l, uint8((n-j.remaining)*j.tiles/n))
-	}
+	n := len(j.subset)
+	j.cur.set(l, uint8((n-j.remaining)*j.tiles/n))
 }
 
 // planTiles counts how many samples that an abandoned epoch leaves each tile gets, as if the rest of the order had been

@@ -35,7 +35,8 @@ func near(t testing.TB, what string, got, of int, p float64) {
 }
 
 // The joint cells of the first round of two strict jobs, A = {1,2,3,4} and B = {3..7} with I = {3,4}: both in I .4, A
-// in I and B not .1, neither .5, B in I and A not: never (joader.md 8.1). Independent draws would have .2, .3, .3, .2.
+// in I and B not .1, neither .5, B in I and A not: never (the first example of the Joader notes). Independent draws
+// would have .2, .3, .3, .2.
 func TestJointCellsOfAPair(t *testing.T) {
 	t.Parallel()
 	runs := effort(20_000)
@@ -117,7 +118,7 @@ func chainLoads(sets [][]ident.ObjectID) float64 {
 	return rest(order, map[uint64]bool{}, 0)
 }
 
-// The chain's exact means are those of joader.md 8.2 and 8.7: what the next test compares with is the published
+// The chain's exact means were computed by hand: what the next test compares with is the published
 // algorithm.
 func TestChainByHand(t *testing.T) {
 	for want, sets := range map[float64][][]ident.ObjectID{ // order-free
@@ -132,7 +133,7 @@ func TestChainByHand(t *testing.T) {
 	}
 }
 
-// Rounds of strict jobs on random sets (joader.md 8.14): each job's draw is uniform, two jobs draw the same as often as
+// Rounds of strict jobs on random sets : each job's draw is uniform, two jobs draw the same as often as
 // their sizes allow, all do with probability |common to all| / largest, and the mean number of loads is no more than
 // that of Joader's chain, on the whole corpus and, within what chance allows, in each case. The oracle and the lower
 // bound stand beside it in the log. (It finds jobs that do not follow each other, and a bias in the draw of one that

@@ -117,8 +117,10 @@ func (d *draws) compact(j *job, g *group, k int) {
 // best returns a preferred object of the group with fewest needers. Encoded objects are among them only where no object
 // stays decoded. Objects that more than exactNeeders jobs need are compared only as far as a few of them are looked at.
 func (d *draws) best(j *job, g *group) (x uint32, ok bool) {
-	if x, ok = d.bestOfFew(j, g, listAugmented); ok {
-		return x, true
+	if len(g.lists[listAugmented]) > 0 {
+		if x, ok = d.bestOfFew(j, g, listAugmented); ok {
+			return x, true
+		}
 	}
 	for k := listDecoded; k < listRest; k++ {
 		for len(g.lists[k]) > 0 {
@@ -129,10 +131,15 @@ func (d *draws) best(j *job, g *group) (x uint32, ok bool) {
 			}
 		}
 	}
-	if x, ok = d.bestOfFew(j, g, listRest); ok || !d.jobs.anyForm.Has(j.slot) {
-		return x, ok
+	if len(g.lists[listRest]) > 0 {
+		if x, ok = d.bestOfFew(j, g, listRest); ok {
+			return x, true
+		}
 	}
-	return d.bestOfFew(j, g, listEncoded)
+	if len(g.lists[listEncoded]) > 0 && d.jobs.anyForm.Has(j.slot) {
+		return d.bestOfFew(j, g, listEncoded)
+	}
+	return 0, false
 }
 
 // bestOfFew returns the best of a few objects of a list whose objects differ in class.

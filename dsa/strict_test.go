@@ -31,7 +31,7 @@ func rounds(seed uint64, sets ...[]ident.ObjectID) (draws []ident.ObjectID, err 
 	return draws, s.Check()
 }
 
-// TestStrictCoupling are the exact probabilities of joader.md 8.1, 8.2 and 8.7: marginals uniform, pairs maximally
+// TestStrictCoupling are exact probabilities, computed by hand: marginals uniform, pairs maximally
 // coupled.
 func TestStrictCoupling(t *testing.T) {
 	const runs = 20_000
@@ -222,7 +222,7 @@ func TestLargeSetsAreCoupled(t *testing.T) {
 	}
 }
 
-// TestStrictExactLoads are the exact numbers of joader.md 8 for strict jobs in lock-step without a cache.
+// TestStrictExactLoads are exact numbers, computed by hand, for strict jobs in lock-step without a cache.
 func TestStrictExactLoads(t *testing.T) {
 	t.Parallel()
 	harmonic := func(n int) (h float64) {

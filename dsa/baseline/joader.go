@@ -103,7 +103,7 @@ func (*joader) leveled(uint32)           {}
 // choose is a round of one job.
 func (r *joader) choose(j *job) uint32 { return j.rem.draw(r.s.rng) }
 
-// round is the paper's algorithm; see research on its marginals: P(job i in the common part) telescopes to common /
+// round is the paper's algorithm; its marginals are right: P(job i in the common part) telescopes to common /
 // remaining.
 func (r *joader) round(jobs []*job, emit func(*job, uint32)) {
 	g := slices.Clone(jobs)
