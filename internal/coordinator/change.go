@@ -10,15 +10,15 @@ import (
 )
 
 // changeSubset gives a job another subset from its next epoch on. An epoch that was only prepared ahead is begun anew with it.
-func (c *Core) changeSubset(e ChangeSubset) {
-	s := c.streams[e.Job]
+func (c *lifecycle) changeSubset(e ChangeSubset) {
+	s := c.roster.streams[e.Job]
 	if s == nil {
-		c.reply(e.Token, Reply{Err: jobGone(e.Job, "")})
+		c.step.reply(e.Token, Reply{Err: jobGone(e.Job, "")})
 		return
 	}
 	j := s.job
 	if e.Rank < 0 || e.Rank >= j.Spec.World {
-		c.reply(e.Token, Reply{Err: errs.New(errs.Invalid, j.Spec.Name, "ranks count from 0", "change the subset for rank %d of job %s, which has world_size %d",
+		c.step.reply(e.Token, Reply{Err: errs.New(errs.Invalid, j.Spec.Name, "ranks count from 0", "change the subset for rank %d of job %s, which has world_size %d",
 			e.Rank, j.Spec.Name, j.Spec.World)})
 		return
 	}
@@ -27,14 +27,14 @@ func (c *Core) changeSubset(e ChangeSubset) {
 	}
 	if e.Subset != nil {
 		if n := j.Spec.Epochs; j.Drain || n != 0 && j.Begun && j.Epoch+1 >= n && c.asked(s, j.Epoch) {
-			c.reply(e.Token, Reply{Err: errs.New(errs.JobEnded, j.Spec.Name, "make a new Loader with the other subset",
+			c.step.reply(e.Token, Reply{Err: errs.New(errs.JobEnded, j.Spec.Name, "make a new Loader with the other subset",
 				"change the subset of job %s, of which epoch %d is the last one", j.Spec.Name, j.Epoch)})
 			return
 		}
 		spec := j.Spec
 		spec.Subset = len(e.Subset)
 		if err := spec.Validate(); err != nil {
-			c.reply(e.Token, Reply{Err: err})
+			c.step.reply(e.Token, Reply{Err: err})
 			return
 		}
 		if e.Member == nil {
@@ -58,7 +58,7 @@ func (c *Core) changeSubset(e ChangeSubset) {
 		case !j.Begun:
 			first = 0
 			if err := c.takeNext(s, 0); err != nil {
-				c.complain(j.ID, err)
+				c.step.complain(j.ID, err)
 			}
 		case c.asked(s, j.Epoch):
 			first = j.Epoch + 1
@@ -70,19 +70,19 @@ func (c *Core) changeSubset(e ChangeSubset) {
 		default: // whoever comes back begins the epoch afresh
 			first = j.Epoch
 		}
-		c.persist(RecordSubsetChanged{Job: j.ID, Epoch: first, Mark: e.Mark}, nil)
+		c.step.persist(RecordSubsetChanged{Job: j.ID, Epoch: first, Mark: e.Mark}, nil)
 	}
 	if j.State.Ended() {
-		c.reply(e.Token, Reply{Err: jobGone(j.ID, j.Spec.Name)})
+		c.step.reply(e.Token, Reply{Err: jobGone(j.ID, j.Spec.Name)})
 		return
 	}
 	spec := j.Upcoming()
-	c.answer(e.Token, Reply{Job: j.ID, Epoch: first, Samples: spec.Subset, Batches: spec.Batches(e.Rank)})
-	c.plan(s)
+	c.step.answer(e.Token, Reply{Job: j.ID, Epoch: first, Samples: spec.Subset, Batches: spec.Batches(e.Rank)})
+	c.planner.plan(s)
 }
 
 // awaited is the epoch that somebody has asked for and that waits for the other ranks.
-func (c *Core) awaited(s *stream) (epoch uint32, ok bool) {
+func (c *lifecycle) awaited(s *stream) (epoch uint32, ok bool) {
 	for r := range s.job.Ranks {
 		if k := &s.job.Ranks[r]; k.Phase == jobs.Waiting && (!ok || k.Next < epoch) {
 			epoch, ok = k.Next, true
@@ -97,7 +97,7 @@ func (s *stream) anyKept() bool {
 }
 
 // takesPart tells whether a client takes part in the running epoch.
-func (c *Core) takesPart(s *stream) bool {
+func (c *lifecycle) takesPart(s *stream) bool {
 	for r := range s.job.Ranks {
 		if k := &s.job.Ranks[r]; k.Phase == jobs.InEpoch && k.Epoch == s.job.Epoch {
 			return true
@@ -107,7 +107,7 @@ func (c *Core) takesPart(s *stream) bool {
 }
 
 // beginAnew begins the running epoch, of which no client has seen anything, with the next subset.
-func (c *Core) beginAnew(s *stream) {
+func (c *lifecycle) beginAnew(s *stream) {
 	j := s.job
 	epoch := j.Epoch
 	j.Forget()
@@ -117,13 +117,13 @@ func (c *Core) beginAnew(s *stream) {
 		}
 	}
 	for r := range j.Ranks {
-		c.cancel(s, r, func(d *delivery) bool { return d.epoch == epoch })
+		c.planner.cancel(s, r, func(d *delivery) bool { return d.epoch == epoch })
 	}
 	c.begin(s, epoch)
 }
 
 // takeNext puts a job on the subset that waits for its next epoch, if one does.
-func (c *Core) takeNext(s *stream, epoch uint32) error {
+func (c *lifecycle) takeNext(s *stream, epoch uint32) error {
 	j := s.job
 	if j.Next == nil {
 		return nil
@@ -137,8 +137,8 @@ func (c *Core) takeNext(s *stream, epoch uint32) error {
 	s.sample.Subset, s.next = s.next, nil
 	j.Change(*j.Next, epoch)
 	j.Next = nil
-	c.recount(s, s.sample.Subset, true)
-	c.recount(s, was, false)
+	c.tiering.recount(s, s.sample.Subset, true)
+	c.tiering.recount(s, was, false)
 	return nil
 }
 
@@ -153,7 +153,7 @@ func removed(x ident.ObjectID) jobs.Bad {
 
 // goneFor tells whether somebody who waits for the flight knows that its object was removed: then that it cannot be read says nothing
 // about the sample, which may come back.
-func (c *Core) goneFor(f *flight) bool {
+func (c *flights) goneFor(f *flight) bool {
 	for _, w := range f.rows {
 		if w.d.s.isGone(f.key.Object) {
 			return true
@@ -163,45 +163,45 @@ func (c *Core) goneFor(f *flight) bool {
 }
 
 // pause stops planning for a job or goes on with it.
-func (c *Core) pause(e Pause) {
-	s := c.streams[e.Job]
+func (c *lifecycle) pause(e Pause) {
+	s := c.roster.streams[e.Job]
 	if s == nil {
-		c.reply(e.Token, Reply{Err: jobGone(e.Job, "")})
+		c.step.reply(e.Token, Reply{Err: jobGone(e.Job, "")})
 		return
 	}
 	j := s.job
 	switch {
 	case e.On && j.Drain:
-		c.reply(e.Token, Reply{Err: errs.New(errs.JobEnded, j.Spec.Name, "kill it if it is to stop at once", "pause job %s, which is being drained", j.Spec.Name)})
+		c.step.reply(e.Token, Reply{Err: errs.New(errs.JobEnded, j.Spec.Name, "kill it if it is to stop at once", "pause job %s, which is being drained", j.Spec.Name)})
 		return
 	case e.On && !j.Paused:
 		j.Paused = true
 		if j.Active {
 			c.setActive(s, false)
-			c.refreshNeeds()
+			c.needs.refreshNeeds()
 		}
-		c.persist(RecordPaused{Job: j.ID}, nil)
+		c.step.persist(RecordPaused{Job: j.ID}, nil)
 	case !e.On:
 		c.resume(s)
 	}
-	c.answer(e.Token, Reply{Job: j.ID})
+	c.step.answer(e.Token, Reply{Job: j.ID})
 }
 
 // resume goes on with a paused job where it was.
-func (c *Core) resume(s *stream) {
+func (c *lifecycle) resume(s *stream) {
 	j := s.job
 	if !j.Paused {
 		return
 	}
 	j.Paused = false
 	for r := range j.Ranks {
-		j.Ranks[r].LastTake, j.Ranks[r].Heard = c.now, c.now // it was not idle, it was stopped
+		j.Ranks[r].LastTake, j.Ranks[r].Heard = c.step.now, c.step.now // it was not idle, it was stopped
 	}
-	c.persist(RecordUnpaused{Job: j.ID}, nil)
+	c.step.persist(RecordUnpaused{Job: j.ID}, nil)
 	if j.Attached() > 0 {
 		c.touch(s)
 		c.advance(s)
-		c.plan(s)
+		c.planner.plan(s)
 	}
 }
 

@@ -215,18 +215,18 @@ func TestAPausedJobPlansNothing(t *testing.T) {
 		if j := r.job(p.job); !j.Paused || j.Active || j.State != jobs.Live {
 			t.Errorf("%s: %+v", m, j)
 		}
-		left := r.c.sampler.Remaining(p.job)
+		left := r.c.needs.sampler.Remaining(p.job)
 		p.release(d)
 		r.run()
 		got = append(got, p.drain()...)
-		if len(got) != 8 || r.c.sampler.Remaining(p.job) != left || left != 32 {
-			t.Errorf("%s: %d samples came, %d remained and remain %d", m, len(got), left, r.c.sampler.Remaining(p.job))
+		if len(got) != 8 || r.c.needs.sampler.Remaining(p.job) != left || left != 32 {
+			t.Errorf("%s: %d samples came, %d remained and remain %d", m, len(got), left, r.c.needs.sampler.Remaining(p.job))
 		}
 		if n := len(other.drain()); n != 40 {
 			t.Errorf("%s: the neighbour got %d", m, n)
 		}
 		for x := range ident.ObjectID(40) {
-			if n := r.c.sampler.Need(x); n > 1 { // the neighbour's next epoch
+			if n := r.c.needs.sampler.Need(x); n > 1 { // the neighbour's next epoch
 				t.Errorf("%s: object %d is needed by %d", m, x, n)
 			}
 		}
@@ -274,7 +274,7 @@ func TestARowThatFailsWaitsForTheSampler(t *testing.T) {
 	const n = 5 * samplerPerStep
 	r := decodedTier(t, 100)
 	p := r.join("a", 0, n, 4, order(dsa.Stratified), slots(2), func(e *Register) { e.Spec.OnError = jobs.Substitute })
-	for r.c.sampler.Work(0) {
+	for r.c.needs.sampler.Work(0) {
 		r.after(0)
 	}
 	d := p.must()
@@ -290,7 +290,7 @@ func TestARowThatFailsWaitsForTheSampler(t *testing.T) {
 		}
 	}
 	r.hold = nil
-	for i := 0; r.c.sampler.Ready(p.job) && i < 1000; i++ {
+	for i := 0; r.c.needs.sampler.Ready(p.job) && i < 1000; i++ {
 		r.step(Tick{})
 	}
 	owing := 0
@@ -298,12 +298,12 @@ func TestARowThatFailsWaitsForTheSampler(t *testing.T) {
 		e := r.todo[0]
 		r.todo = r.todo[1:]
 		r.do(e)
-		owing = max(owing, len(r.c.streams[p.job].owed))
+		owing = max(owing, len(r.c.roster.streams[p.job].owed))
 	}
 	if owing == 0 {
 		t.Error("no row had to wait: a substitute was drawn in the same step")
 	}
-	for i := 0; r.c.sampler.Work(0) && i < 1000; i++ {
+	for i := 0; r.c.needs.sampler.Work(0) && i < 1000; i++ {
 		r.after(0)
 		r.check()
 	}

@@ -4,31 +4,38 @@ import (
 	"errors"
 	"fmt"
 
-	"larder/internal/bits"
 	"larder/internal/ident"
 	"larder/jobs"
 )
 
-// Check tests every invariant of the core and of its rooms, O(everything); for tests and builds with invariants.
+// Check tests every invariant of the core, its components and the pure packages that it uses, O(everything); for tests
+// and builds with invariants.
 func (c *Core) Check() error {
-	err := errors.Join(c.sampler.Check(), c.index.Check())
+	err := errors.Join(c.needs.sampler.Check(), c.needs.index.Check(), c.tiering.Check(), c.planner.Check())
+	if c.step.stats.Violations > 0 {
+		err = errors.Join(err, fmt.Errorf("%d violations were caught", c.step.stats.Violations))
+	}
+	return errors.Join(err, c.needs.Check(), c.flights.Check())
+}
+
+// Check tests that no tier holds more than it may.
+func (c *tiering) Check() error {
+	var err error
 	for _, f := range tierForms {
 		if c.index.Used(f) > c.index.Budget(f) {
 			err = errors.Join(err, fmt.Errorf("%s: %d bytes used of %d", f, c.index.Used(f), c.index.Budget(f)))
 		}
 	}
-	if c.stats.Violations > 0 {
-		err = errors.Join(err, fmt.Errorf("%d violations were caught", c.stats.Violations))
-	}
-	for _, s := range c.order {
-		err = errors.Join(err, c.checkStream(s))
-	}
-	if c.refresh.left == 0 { // else levels are being told
-		err = errors.Join(err, c.checkLevels())
-	}
+	return err
+}
+
+// Check tests that each flight is filed, in the queue that its phase says, and prepared for somebody, and that no more run
+// and no more copies exist than may.
+func (c *flights) Check() error {
+	var err error
 	running, copies := 0, 0
 	for id, f := range c.flightByID { // order-free: only the order of messages depends on it
-		if f.id != id || c.flights.get(f.key) != f {
+		if f.id != id || c.flying.get(f.key) != f {
 			err = errors.Join(err, fmt.Errorf("flight %d of %s is not filed under its key", id, f.key))
 		}
 		if f.handedOut() {
@@ -37,57 +44,91 @@ func (c *Core) Check() error {
 		if f.phase == flightCopied {
 			copies++
 		}
-		if f.phase == flightInPlace && (!f.alone || len(f.rows) == 0 || f.rows[0].d.rows[f.rows[0].row].state != rowFilling) ||
-			f.alone && (f.key.Form != ident.Decoded || f.entry.held || f.phase != flightInPlace && len(f.rows)+len(f.augments)+f.users > 1) {
-			err = errors.Join(err, fmt.Errorf("flight %d of %s is shared, or not filling the row that it is alone for", id, f.key))
-		}
-		if f.phase <= flightQueued && !f.refill && len(f.rows) == 0 && len(f.augments) == 0 {
-			err = errors.Join(err, fmt.Errorf("flight %d of %s waits for nobody", id, f.key))
-		}
-		if f.phase == flightCopied && f.users == 0 {
-			err = errors.Join(err, fmt.Errorf("flight %d of %s holds a copy nobody reads", id, f.key))
-		}
-		if queued := c.queueOf(f).has(f); queued != (f.phase == flightQueued) || queued != (f.phase <= flightQueued && (f.parent == nil || f.parent.phase == flightCopied)) {
+		err = errors.Join(err, f.check())
+		if queued := c.queueOf(f).has(f); queued != (f.phase == flightQueued) {
 			err = errors.Join(err, fmt.Errorf("flight %d of %s: in the queue: %v", id, f.key, queued))
 		}
 	}
-	if copies != c.copies || copies > 3*c.cfg.InFlight+c.cfg.Ahead {
-		err = errors.Join(err, fmt.Errorf("%d working copies, %d are counted, %d are allowed", copies, c.copies, 3*c.cfg.InFlight+c.cfg.Ahead))
+	if most := 3*c.cfg.InFlight + c.cfg.Ahead; copies != c.copies || copies > most {
+		err = errors.Join(err, fmt.Errorf("%d working copies, %d are counted, %d are allowed", copies, c.copies, most))
 	}
 	if running != c.running || running > c.mostRunning() {
 		err = errors.Join(err, fmt.Errorf("%d flights run, %d are counted, %d are allowed", running, c.running, c.mostRunning()))
 	}
-	if c.flights.n != len(c.flightByID) {
-		err = errors.Join(err, fmt.Errorf("%d flights are filed under their keys, %d under their numbers", c.flights.n, len(c.flightByID)))
+	if c.flying.n != len(c.flightByID) {
+		err = errors.Join(err, fmt.Errorf("%d flights are filed under their keys, %d under their numbers", c.flying.n,
+			len(c.flightByID)))
 	}
 	return errors.Join(err, c.queue.check(), c.onCopies.check())
 }
 
-// checkLevels tests that the sampler knows what is at hand, and for whom; but once a job has read in order, it may take less for at hand
-// than it is told. A flight for an instance that its group has left is told when it ends.
-func (c *Core) checkLevels() error {
+// check tests that the phase of a flight agrees with its source and with who waits for it.
+func (f *flight) check() error {
 	var err error
-	flying := new(bits.Set)
-	for _, f := range c.flightByID { // order-free: a set
-		flying.Add(uint32(f.key.Object))
+	if f.alone && (f.key.Form != ident.Decoded || f.entry.held) {
+		err = errors.Join(err, fmt.Errorf("flight %d of %s is alone, and its result is kept", f.id, f.key))
 	}
-	for _, s := range c.order {
+	if f.alone && f.phase != flightInPlace && len(f.rows)+len(f.augments)+f.users > 1 {
+		err = errors.Join(err, fmt.Errorf("flight %d of %s is alone, and shared", f.id, f.key))
+	}
+	switch f.phase {
+	case flightWaits, flightQueued:
+		if !f.refill && len(f.rows) == 0 && len(f.augments) == 0 {
+			err = errors.Join(err, fmt.Errorf("flight %d of %s: nothing waits for it", f.id, f.key))
+		}
+		if there := f.parent == nil || f.parent.phase == flightCopied; there != (f.phase == flightQueued) {
+			err = errors.Join(err, fmt.Errorf("flight %d of %s is in phase %d, and its source is there: %v", f.id, f.key, f.phase, there))
+		}
+	case flightInPlace:
+		if !f.alone || len(f.rows) == 0 || f.rows[0].d.rows[f.rows[0].row].state != rowFilling {
+			err = errors.Join(err, fmt.Errorf("flight %d of %s does not fill the row that it is alone for", f.id, f.key))
+		}
+	case flightCopied:
+		if f.users == 0 {
+			err = errors.Join(err, fmt.Errorf("flight %d of %s has a copy that nothing reads", f.id, f.key))
+		}
+	case flightRunning:
+	case flightOver:
+		err = errors.Join(err, fmt.Errorf("flight %d of %s is over, and not forgotten", f.id, f.key))
+	}
+	return err
+}
+
+// Check tests that the sampler knows what is cached, and for whom; but once a job has read in order, it may count less as
+// cached than it was given. An object of which something is in preparation may differ: a flight for an instance that its
+// group has left is entered when it ends.
+func (c *needs) Check() error {
+	if c.refresh.left > 0 { // levels are being recomputed
+		return nil
+	}
+	var err error
+	for _, s := range c.roster.order {
 		for _, x := range s.sample.Subset {
 			is := c.level(x, ident.Key{})
 			mine := is.rest
 			if is.jobs&s.set != 0 {
 				mine = is.own
 			}
-			told, own := c.sampler.Level(x), c.sampler.LevelOf(x, s.job.ID)
-			if !flying.Has(uint32(x)) && (told != is.own || s.joined && own != mine && !c.inOrder) {
-				err = errors.Join(err, fmt.Errorf("object %d is at level %d for job %d and %+v in all, the sampler was told %d and %d", x, mine, s.job.ID, is, own, told))
+			all, own := c.sampler.Level(x), c.sampler.LevelOf(x, s.job.ID)
+			if c.flying.of(x) == nil && (all != is.own || s.joined && own != mine && !c.roster.inOrder) {
+				err = errors.Join(err, fmt.Errorf("object %d is at level %d for job %d and %+v in all, the sampler has %d and %d",
+					x, mine, s.job.ID, is, own, all))
 			}
 		}
 	}
 	return err
 }
 
-func (c *Core) checkStream(s *stream) error {
+// Check tests that the batches of each rank have their slots, their rows and their account.
+func (c *planner) Check() error {
+	var err error
+	for _, s := range c.roster.order {
+		err = errors.Join(err, c.checkStream(s))
+	}
+	return err
+}
+
+func (c *planner) checkStream(s *stream) error {
 	var err error
 	j := s.job
 	for r := range j.Ranks {
@@ -128,8 +169,8 @@ func (c *Core) checkStream(s *stream) error {
 // Pinned counts pinned entries of a form, for tests of who pins what.
 func (c *Core) Pinned(f ident.Form) int {
 	n := 0
-	for _, k := range c.entries(f) {
-		if h, ok := c.index.Lookup(k); ok && c.index.Pins(h) > 0 {
+	for _, k := range c.needs.entries(f) {
+		if h, ok := c.needs.index.Lookup(k); ok && c.needs.index.Pins(h) > 0 {
 			n++
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"larder/cachepolicy"
-	"larder/cachepolicy/partition"
 	"larder/dsa"
 	"larder/internal/bits"
 	"larder/internal/errs"
@@ -12,7 +11,6 @@ import (
 	"larder/internal/invariant"
 	"larder/internal/xrand"
 	"larder/jobs"
-	"larder/tiers/residency"
 )
 
 // TierConfig is the sizes of the tiers in bytes; a negative size is "auto": the partitioner decides it within Total.
@@ -50,134 +48,18 @@ type Config struct {
 	Evictor func(f ident.Form, policy string, r *xrand.Rand) (cachepolicy.Evictor, error)
 }
 
-// Core is the state machine. Owned by Loop (or a simulator); not safe for concurrent use.
+// Core is the state machine: it composes the components of the package, and leads each event to the one that decides.
+// Each component knows those above it in this list. What it must ask of one below it, it gets as a function value.
+// Core is owned by Loop (or a simulator); it is not safe for concurrent use.
 type Core struct {
-	cfg     Config
-	now     time.Time
-	out     []Effect // of the running Step
-	rng     *xrand.Rand
-	sampler *dsa.Sampler
-	index   *residency.Index
-	budgets [ident.NumForms]int64 // of the tiers; index knows the usable part
-	jobs    *jobs.Registry
-	streams map[ident.JobID]*stream // lookups only; iteration goes through order
-	order   []*stream               // live streams by job id
-	// What nearly every Step would look for in vain is looked for only when it may be there.
-	awaiting bool // some stream waits or is owed rows
-	catching bool // some stream is catching up
-	dealing  bool // steps of some stream are to be looked at
-
-	prefixes []prefix // recipe prefixes ever used, few; position is stable
-	groups   []*group // share groups that have members
-	lastID   uint32   // of a group
-	inOrder  bool     // a job whose order is not exchangeable has drawn, for Check
-
-	flights    flying // under way, by what they make
-	flightByID map[FlightID]*flight
-	nextFlight FlightID
-	queue      turns  // not yet handed out
-	onCopies   turns  // the same, of those that start from a working copy
-	copies     int    // working copies that are there
-	turn       uint64 // the latest turn served
-	running    int    // handed out
-
-	deliveries   map[DeliveryID]*delivery
-	nextDelivery DeliveryID
-	persists     map[uint64]func() // what waits for a record
-	nextSeq      uint64
-	durable      uint64 // the newest record that is
-
-	quarantine map[ident.Key]jobs.Bad // decoded forms that cannot be made; lookups only
-	slice      int                    // objects of the sampler's work that this Step may still do
-	count      int                    // objects of subsets that this Step may still count
-	spent      spent
-	auto       [ident.NumForms]bool
-	target     [ident.NumForms]int64 // what budgets are to become
-	resizing   bool                  // they are not that yet
-	resizers   []Token               // who waits for it
-	model      model
-	datasets   []dataset               // of all jobs that ever were; position is stable
-	shares     [ident.NumForms]*shares // nil without quotas
-	wanted     wanted                  // the union of all subsets
-	refresh    refresh                 // needs being recomputed in slices
-	bared      []ident.ObjectID        // objects of which a decoded form left in this Step
-
-	stats Stats
-}
-
-// stream is a job's part in the core.
-type stream struct {
-	job      *jobs.Job
-	dataset  int // index in datasets
-	since    mark
-	sample   dsa.JobSpec
-	prefix   int // index in prefixes
-	suffix   ident.RecipeID
-	group    *group // nil unless it shares augmented samples
-	seed     uint64 // of its random parameters
-	augBytes int64
-	joined   bool             // the sampler knows it
-	set      bits.JobSet      // it alone, when it is joined
-	given    bool             // something of instance last was given to it
-	last     uint32           // the newest instance of which it was given something
-	turn     uint64           // of its last planned sample
-	stored   meter            // bytes of the objects that were prepared for it
-	waits    bool             // it has room, and the sampler is not ready for it
-	owed     []owed           // rows that wait for the sampler to be ready
-	next     []ident.ObjectID // the subset of job.Next
-	gone     *bits.Set        // objects that do not exist any more; nil = none
-	tail     int              // positional orders: positions from here on were used as substitutes
-	ranks    []rankQueue
-	knownBad *bits.Set  // quarantined samples that the journal has for it
-	rest     *Rest      // what the job is to begin with
-	places   []uint32   // positional orders, in what is left of an epoch: its positions
-	catching []catching // what the sampler is to be told of it
-	deal     bool       // its steps are to be looked at
-	script   []Scripted // orders that were given; nil = none
-}
-
-// rankQueue is what is planned for a rank and not sent yet, in order of delivery.
-type rankQueue struct {
-	planned []*delivery
-	back    []back // restored; to be given again, oldest first
-	// returned says that its client held the rank before it attached: it may go on where it was.
-	returned bool
-	recovery recovery
-	sent     []*delivery // that the client has not given back: it may not have got them
-	lastEnd  EndEpoch    // the last that was sent
-	lives    bool        // the process of the client that vanished does: it has not looked yet
-	kept     *kept       // where its client was that vanished; nil = it is there, or nothing is kept
-}
-
-type prefix struct {
-	id      ident.RecipeID
-	decoded meter       // bytes of decoded samples of this prefix
-	jobs    bits.JobSet // joined jobs that have it
-}
-
-// group is jobs that share augmented samples: equal dataset and recipe, one seed.
-type group struct {
-	id      uint32
-	key     ident.RecipeID
-	seed    uint64
-	suffix  ident.RecipeID
-	members []*stream // live
-	degree  float64   // members that one augmentation served when it was measured last, without what the tier served; 0 = not measured
-}
-
-// meter keeps a mean of sizes.
-type meter struct {
-	n   int64
-	sum int64
-}
-
-func (m *meter) add(v int64) { m.n++; m.sum += v }
-
-func (m *meter) mean(fallback int64) int64 {
-	if m.n == 0 {
-		return fallback
-	}
-	return m.sum / m.n
+	cfg     *Config
+	step    *step      // the running Step: its time, its effects, its work
+	roster  *roster    // who draws what
+	needs   *needs     // what is cached for whom, and who still needs it
+	tiering *tiering   // how large the tiers are
+	flights *flights   // preparations under way
+	planner *planner   // batches, from the picks to the account
+	life    *lifecycle // jobs, their clients and epochs
 }
 
 // New returns a Core without jobs. Unknown policies are an error.
@@ -202,201 +84,126 @@ func New(cfg Config) (*Core, error) {
 			return cachepolicy.New(policy, r)
 		}
 	}
-	c := &Core{
-		cfg: cfg, rng: xrand.New(cfg.Seed, 1), sampler: dsa.New(xrand.Hash(cfg.Seed, 2)),
-		jobs: jobs.NewRegistry(cfg.Lease, cfg.MaxJobs), streams: map[ident.JobID]*stream{},
-		flightByID: map[FlightID]*flight{},
-		deliveries: map[DeliveryID]*delivery{}, persists: map[uint64]func(){}, quarantine: map[ident.Key]jobs.Bad{},
-	}
-	c.sampler.InSlices()
-	var budgets [ident.NumForms]int64
-	var evict [ident.NumForms]residency.Evictor
-	for _, f := range tierForms {
-		p := cfg.Tiers.Policy[f]
-		if p == "" {
-			p = "need"
-		}
-		e, err := c.evictor(f, p)
-		if err != nil {
-			return nil, err
-		}
-		evict[f] = e
-	}
-	if m := cfg.Tiers.Model; m != SimpleModel {
-		if _, err := partition.New(m); err != nil {
-			return nil, err
-		}
-	}
-	split, why, err := c.split(cfg.Tiers)
-	c.stats.Why = why
-	if err == nil {
-		err = c.checkQuotas(cfg.Tiers)
-	}
+	c := compose(&cfg)
+	index, err := c.tiering.begin()
 	if err != nil {
 		return nil, err
 	}
-	c.budgets, c.target = split, split
-	for _, f := range tierForms {
-		budgets[f] = cfg.Usable(split[f])
-		c.auto[f] = cfg.Tiers.Sizes[f] < 0
-	}
-	c.index = residency.New(budgets, evict)
-	for _, f := range tierForms {
-		c.index.SetLeavingLimit(f, c.leaving(f))
-	}
-	c.setRoom()
+	c.needs.index, c.flights.index = index, index
 	return c, nil
 }
 
-// spent is the work of the running Step that grows with subsets or tiers, for tests that bound it: objects of subsets and entries
-// of tiers looked at.
-type spent struct{ sampler, counted, refresh, shrunk int }
+// compose connects the components. The tiers are still missing.
+func compose(cfg *Config) *Core {
+	sampler := dsa.New(xrand.Hash(cfg.Seed, 2))
+	sampler.InSlices()
+	flying := new(flying)
+	c := &Core{cfg: cfg}
+	c.step = &step{persists: map[uint64]func(){}}
+	c.roster = &roster{streams: map[ident.JobID]*stream{}}
+	c.needs = &needs{step: c.step, roster: c.roster, sampler: sampler, flying: flying}
+	c.tiering = &tiering{cfg: cfg, step: c.step, roster: c.roster, needs: c.needs, sampler: sampler}
+	c.flights = &flights{
+		cfg: cfg, step: c.step, roster: c.roster, needs: c.needs, tiering: c.tiering, sampler: sampler, flying: flying,
+		flightByID: map[FlightID]*flight{}, quarantine: map[ident.Key]jobs.Bad{}, rng: xrand.New(cfg.Seed, 1),
+	}
+	c.planner = &planner{
+		step: c.step, roster: c.roster, flights: c.flights, sampler: sampler, deliveries: map[DeliveryID]*delivery{},
+	}
+	c.life = &lifecycle{
+		cfg: cfg, step: c.step, roster: c.roster, needs: c.needs, tiering: c.tiering, flights: c.flights, planner: c.planner,
+		sampler: sampler, jobs: jobs.NewRegistry(cfg.Lease, cfg.MaxJobs),
+	}
+	c.flights.failRow, c.flights.settle = c.planner.failRow, c.planner.settle
+	c.planner.advance, c.planner.endJob, c.planner.endIfDrained = c.life.advance, c.life.endJob, c.life.endIfDrained
+	return c
+}
 
 var tierForms = [...]ident.Form{ident.Encoded, ident.Decoded, ident.Augmented}
 
 // Step takes one event and appends what is to be done to out. The answers of the executor, of which there are most, may also come as pointers: they
 // are not kept.
 func (c *Core) Step(now time.Time, ev Event, out []Effect) []Effect {
-	c.now, c.out, c.slice, c.count, c.spent = now, out, samplerPerStep, countPerStep, spent{}
+	c.step.begin(now, out)
 	switch e := ev.(type) {
 	case Register:
-		c.register(e)
+		c.life.register(e)
 	case Attach:
-		c.attach(e)
+		c.life.attach(e)
 	case StartEpoch:
-		c.startEpoch(e)
+		c.life.startEpoch(e)
 	case Released:
-		c.released(e)
+		c.life.released(e)
 	case Detached:
-		c.detached(e)
+		c.life.detached(e)
 	case ClientGone:
-		c.clientGone(e)
+		c.life.clientGone(e)
 	case *Prepared:
-		c.prepared(*e)
+		c.flights.prepared(*e)
 	case Prepared:
-		c.prepared(e)
+		c.flights.prepared(e)
 	case *Filled:
-		c.filled(*e)
+		c.planner.filled(*e)
 	case Filled:
-		c.filled(e)
+		c.planner.filled(e)
 	case Persisted:
-		c.persisted(e)
+		c.step.persisted(e)
 	case Tick:
-		c.tick()
+		c.life.tick()
 	case Reconfigure:
-		c.reconfigure(e)
+		c.tiering.reconfigure(e)
 	case Drain:
-		c.drain(e)
+		c.life.drain(e)
 	case Kill:
-		c.kill(e)
+		c.life.kill(e)
 	case ChangeSubset:
-		c.changeSubset(e)
+		c.life.changeSubset(e)
 	case Pause:
-		c.pause(e)
+		c.life.pause(e)
 	case Forget:
-		c.forget(e)
+		c.needs.forget(e)
 	case Restore:
-		c.restore(e)
+		c.life.restore(e)
 	case Measured:
-		c.measured(e)
+		c.tiering.measured(e)
 	case Solved:
-		c.solved(e)
+		c.tiering.solved(e)
 	default:
 		invariant.Violated("coordinator: unknown event %T", ev)
 	}
-	c.catchUp()
-	c.samplerSlice()
-	c.deal()
-	c.countSlice()
-	c.refreshSlice()
-	c.resizeSlice()
-	c.rankEncoded()
-	c.dispatch()
-	c.refill()
-	c.rankEncoded()
-	out, c.out = c.out, nil
-	return out
+	c.planner.catchUp()
+	c.planner.samplerSlice()
+	c.planner.deal()
+	c.tiering.countSlice()
+	c.needs.refreshSlice()
+	c.tiering.resizeSlice()
+	c.needs.rankEncoded()
+	c.flights.dispatch()
+	c.flights.refill()
+	c.needs.rankEncoded()
+	return c.step.end()
 }
 
 // Deadline is when Tick is next needed; zero = not at all.
 func (c *Core) Deadline() time.Time {
-	if c.resizing || c.refresh.left > 0 || len(c.wanted.walks) > 0 || c.sampler.Work(0) || c.catchesUp() {
-		return c.now
+	if c.tiering.resizing || c.needs.refresh.left > 0 || len(c.tiering.wanted.walks) > 0 || c.needs.sampler.Work(0) || c.planner.catchesUp() {
+		return c.step.now
 	}
-	d := c.jobs.Deadline()
-	for _, s := range c.order {
+	d := c.life.jobs.Deadline()
+	for _, s := range c.roster.order {
 		for r := range s.job.Ranks {
-			if at := c.idleOut(s, r); !at.IsZero() && (d.IsZero() || at.Before(d)) {
+			if at := c.life.idleOut(s, r); !at.IsZero() && (d.IsZero() || at.Before(d)) {
 				d = at
 			}
 		}
 		if !s.job.Active || !s.joined {
 			continue
 		}
-		if at := c.idleAt(s); !at.IsZero() && (d.IsZero() || at.Before(d)) {
+		if at := c.life.idleAt(s); !at.IsZero() && (d.IsZero() || at.Before(d)) {
 			d = at
 		}
 	}
 	return d
-}
-
-func (c *Core) emit(e Effect) { c.out = append(c.out, e) }
-
-// persist has a record made durable, and does then once it is.
-func (c *Core) persist(r Record, then func()) {
-	c.nextSeq++
-	if then != nil {
-		c.persists[c.nextSeq] = then
-	}
-	c.emit(Persist{Seq: c.nextSeq, Record: r})
-}
-
-func (c *Core) persisted(e Persisted) {
-	c.durable = max(c.durable, e.Seq)
-	if then := c.persists[e.Seq]; then != nil {
-		delete(c.persists, e.Seq)
-		then()
-	}
-}
-
-// answer is reply, once all that was persisted before is durable: what a client was told is so after a crash too.
-func (c *Core) answer(t Token, r Reply) {
-	if c.durable >= c.nextSeq {
-		c.reply(t, r)
-		return
-	}
-	before := c.persists[c.nextSeq]
-	c.persists[c.nextSeq] = func() {
-		if before != nil {
-			before()
-		}
-		c.reply(t, r)
-	}
-}
-
-func (c *Core) reply(t Token, r Reply) {
-	if t != 0 {
-		r.Token = t
-		c.emit(r)
-	}
-}
-
-func (c *Core) complain(j ident.JobID, err error) {
-	c.stats.Violations++
-	c.emit(Complain{Job: j, Text: err.Error()})
-}
-
-// live returns the stream and the rank if the incarnation still holds it.
-func (c *Core) live(j ident.JobID, r int, inc ident.Incarnation) (*stream, *jobs.Rank) {
-	s := c.streams[j]
-	if s == nil || r < 0 || r >= len(s.job.Ranks) {
-		return nil, nil
-	}
-	k := &s.job.Ranks[r]
-	if !k.Attached() || k.Incarnation != inc {
-		return nil, nil
-	}
-	return s, k
 }
 
 // Members makes the set of a subset, for Register and ChangeSubset: it takes time in proportion (3 ms for 1.28 M objects), so it is for

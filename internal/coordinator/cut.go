@@ -19,11 +19,11 @@ type kept struct {
 }
 
 // keep remembers what a client that vanished was sent and what was planned for it.
-func (c *Core) keep(s *stream, r int, was jobs.Rank) {
+func (c *lifecycle) keep(s *stream, r int, was jobs.Rank) {
 	q := &s.ranks[r]
 	if was.Phase == jobs.Idle { // it had not asked for anything since it came: what was kept before is kept
 		q.sent = nil
-		c.cancel(s, r, nil)
+		c.planner.cancel(s, r, nil)
 		return
 	}
 	k := &kept{asked: was.Asked, waiting: was.Phase == jobs.Waiting, got: was.Got, ended: was.Asked >= 0 && was.Ended == was.Asked}
@@ -44,7 +44,7 @@ func (c *Core) keep(s *stream, r int, was jobs.Rank) {
 		d.become(deliveryCanceled)
 		for i := range d.rows {
 			if d.rows[i].state == rowWaiting {
-				c.unwait(d, i)
+				c.flights.unwait(d, i)
 			}
 		}
 	}
@@ -62,7 +62,7 @@ func (c *Core) keep(s *stream, r int, was jobs.Rank) {
 	}
 	q.kept = k
 	for _, d := range planned {
-		c.settle(d)
+		c.planner.settle(d)
 	}
 }
 
@@ -119,7 +119,7 @@ func (k *kept) left(q *rankQueue, epoch uint32, step int) int {
 }
 
 // comeBack is goOn for a client whose connection had ended: the daemon lives.
-func (c *Core) comeBack(s *stream, r int, epoch uint32, step int) error {
+func (c *lifecycle) comeBack(s *stream, r int, epoch uint32, step int) error {
 	j, k, q := s.job, &s.job.Ranks[r], &s.ranks[r]
 	was := q.kept
 	stale := func(format string, args ...any) error {
@@ -171,23 +171,23 @@ func (c *Core) comeBack(s *stream, r int, epoch uint32, step int) error {
 		defer c.endEmpty(s)
 	}
 	if was.ended && was.asked == int64(epoch) && step == had {
-		c.endEpochAgain(s, r)
+		c.planner.endEpochAgain(s, r)
 	}
 	return nil
 }
 
 // endEpochAgain sends a client the end of its epoch once more: it came when its connection was gone.
-func (c *Core) endEpochAgain(s *stream, r int) {
+func (c *planner) endEpochAgain(s *stream, r int) {
 	k := &s.job.Ranks[r]
 	e := s.ranks[r].lastEnd
 	e.Inc, e.Final = k.Incarnation, s.final(e.Epoch)
 	k.Ended = int64(e.Epoch)
-	c.emit(e)
+	c.step.emit(e)
 	c.endIfDrained(s)
 }
 
 // leaveKept gives up what was kept of epochs before next: the client begins that one.
-func (c *Core) leaveKept(s *stream, r int, next uint32) {
+func (c *lifecycle) leaveKept(s *stream, r int, next uint32) {
 	for _, b := range c.giveBack(s, r, func(b *back) bool { return b.epoch < next }) {
 		if b.origin != fromClient {
 			b.ledger.Abandon()
@@ -196,14 +196,14 @@ func (c *Core) leaveKept(s *stream, r int, next uint32) {
 }
 
 // giveUpKept gives up all that was kept for a client: another one has the rank, or it begins afresh.
-func (c *Core) giveUpKept(s *stream, r int) {
+func (c *lifecycle) giveUpKept(s *stream, r int) {
 	c.giveBack(s, r, nil)
 	s.ranks[r].kept = nil
 }
 
 // giveBack returns what was planned for a client that is gone, and never sent, to its epoch; which selects, nil = everything. It returns what it
 // took out. What an earlier daemon gave out stays in the order that is recorded: the client may have had it, and states that it saved say so.
-func (c *Core) giveBack(s *stream, r int, which func(*back) bool) (gone []back) {
+func (c *lifecycle) giveBack(s *stream, r int, which func(*back) bool) (gone []back) {
 	q := &s.ranks[r]
 	q.back = slices.DeleteFunc(slices.Clone(q.back), func(b back) bool {
 		if b.origin == fromJournal || which != nil && !which(&b) {
@@ -217,7 +217,7 @@ func (c *Core) giveBack(s *stream, r int, which func(*back) bool) (gone []back) 
 		if b.origin == fromClient {
 			continue
 		}
-		c.persist(RecordReturned{Job: s.job.ID, Rank: r, Inc: s.job.Ranks[r].Incarnation, Epoch: b.epoch, Step: b.step}, nil)
+		c.step.persist(RecordReturned{Job: s.job.ID, Rank: r, Inc: s.job.Ranks[r].Incarnation, Epoch: b.epoch, Step: b.step}, nil)
 		if !b.ledger.Open() {
 			continue
 		}
@@ -227,7 +227,7 @@ func (c *Core) giveBack(s *stream, r int, which func(*back) bool) (gone []back) 
 		}
 		for _, x := range objects {
 			if err := b.ledger.Return(x); err != nil {
-				c.complain(s.job.ID, err)
+				c.step.complain(s.job.ID, err)
 			}
 		}
 		if b.ledger == s.job.Ledger() {
@@ -241,22 +241,22 @@ func (c *Core) giveBack(s *stream, r int, which func(*back) bool) (gone []back) 
 }
 
 // clientGone begins the lease of a job whose client has ended: nobody will come back unless somebody starts it again.
-func (c *Core) clientGone(e ClientGone) {
-	s := c.streams[e.Job]
+func (c *lifecycle) clientGone(e ClientGone) {
+	s := c.roster.streams[e.Job]
 	if s == nil || e.Rank < 0 || e.Rank >= len(s.ranks) || s.job.Ranks[e.Rank].Incarnation != e.Inc || !s.ranks[e.Rank].lives {
 		return
 	}
 	s.ranks[e.Rank].lives = false
 	if s.job.State == jobs.Suspect {
-		c.jobs.Suspect(s.job, c.now)
+		c.jobs.Suspect(s.job, c.step.now)
 	}
 }
 
 // mayCome tells whether the process of a client that vanished lives: it hears of its loss with its next call, however late that is.
-func (c *Core) mayCome(s *stream) bool {
+func (c *lifecycle) mayCome(s *stream) bool {
 	for r := range s.ranks {
 		k := &s.job.Ranks[r]
-		if s.hasLost(r) && (c.cfg.IdleTimeout <= 0 || c.now.Sub(k.Heard) < c.cfg.IdleTimeout) {
+		if s.hasLost(r) && (c.cfg.IdleTimeout <= 0 || c.step.now.Sub(k.Heard) < c.cfg.IdleTimeout) {
 			return true
 		}
 	}

@@ -14,19 +14,19 @@ import (
 // for the others, and not come back to a restarted daemon before they have theirs.
 
 // mayDeal has the steps of a job looked at at the end of this Step.
-func (c *Core) mayDeal(s *stream) {
+func (c *planner) mayDeal(s *stream) {
 	if s.job.Spec.InStep() {
 		s.deal, c.dealing = true, true
 	}
 }
 
 // deal decides the steps that can be.
-func (c *Core) deal() {
+func (c *planner) deal() {
 	if !c.dealing {
 		return
 	}
 	c.dealing = false
-	for _, s := range c.order {
+	for _, s := range c.roster.order {
 		if !s.deal {
 			continue
 		}
@@ -41,7 +41,7 @@ func (c *Core) deal() {
 }
 
 // dealStep decides the next step of an epoch; false when some rank's batch of it is not known yet, or there is none.
-func (c *Core) dealStep(s *stream, l *jobs.Ledger, epoch uint32) bool {
+func (c *planner) dealStep(s *stream, l *jobs.Ledger, epoch uint32) bool {
 	step := l.Dealing
 	var all, empty []*delivery
 	good := 0
@@ -74,7 +74,7 @@ func (c *Core) dealStep(s *stream, l *jobs.Ledger, epoch uint32) bool {
 		back = c.giveUpStep(s, l, all)
 	}
 	l.Dealing++
-	c.persist(RecordDealt{Job: s.job.ID, Epoch: epoch, Step: step, Objects: back, GivenUp: l.GivenUp}, func() {
+	c.step.persist(RecordDealt{Job: s.job.ID, Epoch: epoch, Step: step, Objects: back, GivenUp: l.GivenUp}, func() {
 		l.Dealt = max(l.Dealt, step+1)
 		for r := range s.ranks {
 			if !s.job.State.Ended() {
@@ -125,7 +125,7 @@ func (d *delivery) good() int {
 }
 
 // move takes a sample out of the batch of the step that has most, and prepares it for one that has none.
-func (c *Core) move(s *stream, all []*delivery, to *delivery) {
+func (c *planner) move(s *stream, all []*delivery, to *delivery) {
 	from := slices.MaxFunc(all, func(a, b *delivery) int { return a.good() - b.good() })
 	i := len(from.rows) - 1
 	for from.rows[i].state != rowDone {
@@ -133,9 +133,9 @@ func (c *Core) move(s *stream, all []*delivery, to *delivery) {
 	}
 	x := from.rows[i].object
 	from.rows[i].state = rowMoved
-	c.persist(RecordReturned{Job: s.job.ID, Rank: from.rank, Inc: from.inc, Epoch: from.epoch, Step: from.step, Objects: []ident.ObjectID{x}}, nil)
-	c.persist(RecordAssigned{Job: s.job.ID, Rank: to.rank, Inc: to.inc, Epoch: to.epoch, Step: to.step, Objects: []ident.ObjectID{x}}, nil)
-	w, at := row{object: x, turn: c.takeTurn(s)}, 0
+	c.step.persist(RecordReturned{Job: s.job.ID, Rank: from.rank, Inc: from.inc, Epoch: from.epoch, Step: from.step, Objects: []ident.ObjectID{x}}, nil)
+	c.step.persist(RecordAssigned{Job: s.job.ID, Rank: to.rank, Inc: to.inc, Epoch: to.epoch, Step: to.step, Objects: []ident.ObjectID{x}}, nil)
+	w, at := row{object: x, turn: c.flights.takeTurn(s)}, 0
 	if len(to.rows) == 0 {
 		to.rows = append(to.rows, w)
 	} else if at = slices.IndexFunc(to.rows, func(w row) bool { return w.state == rowFailed }); at >= 0 {
@@ -148,11 +148,11 @@ func (c *Core) move(s *stream, all []*delivery, to *delivery) {
 		to.become(deliveryFilling)
 	}
 	to.pending++
-	c.source(to, at)
+	c.flights.source(to, at)
 }
 
 // giveUpStep takes out of the batches of a step what is there, and returns it to the epoch.
-func (c *Core) giveUpStep(s *stream, l *jobs.Ledger, all []*delivery) []ident.ObjectID {
+func (c *planner) giveUpStep(s *stream, l *jobs.Ledger, all []*delivery) []ident.ObjectID {
 	var back []ident.ObjectID
 	for _, d := range all {
 		d.rows = slices.DeleteFunc(d.rows, func(w row) bool {
@@ -168,7 +168,7 @@ func (c *Core) giveUpStep(s *stream, l *jobs.Ledger, all []*delivery) []ident.Ob
 	}
 	for _, x := range back {
 		if err := l.Return(x); err != nil {
-			c.complain(s.job.ID, err)
+			c.step.complain(s.job.ID, err)
 		}
 	}
 	if len(back) > 0 && l == s.job.Ledger() && s.joined {

@@ -33,8 +33,8 @@ type sharing struct {
 }
 
 // sharing returns that of a stream's dataset and prefix.
-func (c *Core) sharing(s *stream) *sharing {
-	d := &c.datasets[s.dataset]
+func (c *tiering) sharing(s *stream) *sharing {
+	d := &c.roster.datasets[s.dataset]
 	for s.prefix >= len(d.sharing) {
 		d.sharing = append(d.sharing, sharing{})
 	}
@@ -42,12 +42,12 @@ func (c *Core) sharing(s *stream) *sharing {
 }
 
 // recountDegree lets the sharing of all jobs be measured anew: who shares has changed.
-func (c *Core) recountDegree() {
-	for _, s := range c.order {
+func (c *tiering) recountDegree() {
+	for _, s := range c.roster.order {
 		s.mark()
 		*c.sharing(s) = sharing{}
 	}
-	for _, g := range c.groups {
+	for _, g := range c.roster.groups {
 		g.degree = 0
 	}
 }
@@ -60,12 +60,12 @@ func (s *stream) mark() {
 
 // lookAtTiers begins to count anew where the tiers hold another part of what jobs want than when counting began. What was measured counts on
 // until enough was seen.
-func (c *Core) lookAtTiers() {
+func (c *tiering) lookAtTiers() {
 	entries, scale := c.someEntries()
 	augmented := c.augmentedPart()
 	type kind struct{ dataset, prefix int }
 	seen := map[kind]bool{} // its jobs are to be marked
-	for _, s := range c.order {
+	for _, s := range c.roster.order {
 		k := kind{s.dataset, s.prefix}
 		again, ok := seen[k]
 		if !ok {
@@ -89,7 +89,7 @@ func (c *Core) lookAtTiers() {
 const lookedAt = 1 << 13
 
 // someEntries are encoded and decoded samples that are resident, each for scale of them.
-func (c *Core) someEntries() (keys []ident.Key, scale float64) {
+func (c *tiering) someEntries() (keys []ident.Key, scale float64) {
 	all := c.index.Slots()
 	see := func(_ residency.Handle, k ident.Key) {
 		if k.Form == ident.Encoded || k.Form == ident.Decoded {
@@ -108,8 +108,8 @@ func (c *Core) someEntries() (keys []ident.Key, scale float64) {
 }
 
 // heldOf is what the tiers hold of a job's subset, in its encoded form and with its prefix.
-func (c *Core) heldOf(s *stream, entries []ident.Key, scale float64) (p parts) {
-	prefix := c.prefixes[s.prefix].id
+func (c *tiering) heldOf(s *stream, entries []ident.Key, scale float64) (p parts) {
+	prefix := c.roster.prefixes[s.prefix].id
 	for _, k := range entries {
 		switch {
 		case !s.job.Member.Has(uint32(k.Object)):
@@ -129,11 +129,11 @@ func (c *Core) heldOf(s *stream, entries []ident.Key, scale float64) (p parts) {
 // Of n samples let tiers serve the parts a, d and e by cachepolicy's mix. The rest is read and decoded once for Degree of them, n*e are decoded
 // once for DecodeDegree, and of r that are served augmented one is made anew: from what the encoded tier has beyond e, else it is read. (What
 // the decoded tier has beyond d is a source too; there is some only where nothing else is read or decoded.)
-func (c *Core) degrees(name string, set *partition.Dataset) (read, decode float64) {
+func (c *tiering) degrees(name string, set *partition.Dataset) (read, decode float64) {
 	var p *sharing
 	var jobs, samples, stored, kept, reads, decodes float64
-	for _, s := range c.order {
-		if s.job.Paused || fmt.Sprint(c.datasets[s.dataset].id) != set.Name || c.prefixes[s.prefix].id.String() != name {
+	for _, s := range c.roster.order {
+		if s.job.Paused || fmt.Sprint(c.roster.datasets[s.dataset].id) != set.Name || c.roster.prefixes[s.prefix].id.String() != name {
 			continue
 		}
 		p = c.sharing(s)
@@ -175,7 +175,7 @@ func (c *Core) degrees(name string, set *partition.Dataset) (read, decode float6
 
 // augmentDegree is how many jobs of a share group one augmentation serves that no tier keeps (partition.Recipe.AugmentDegree): of n
 // samples, n(1-a) are augmented once for so many of them, and n*a/r are made for the tier.
-func (c *Core) augmentDegree(g *group) float64 {
+func (c *tiering) augmentDegree(g *group) float64 {
 	a, r := c.sharing(g.members[0]).held.augmented, float64(len(g.members))
 	samples, augments, wanted := 0.0, 0.0, 0
 	for _, s := range g.members {
@@ -194,9 +194,9 @@ func (c *Core) augmentDegree(g *group) float64 {
 }
 
 // augmentedPart is the part of what share groups want that the augmented tier has room for.
-func (c *Core) augmentedPart() float64 {
+func (c *tiering) augmentedPart() float64 {
 	wanted := 0.0
-	for _, g := range c.groups {
+	for _, g := range c.roster.groups {
 		if m := g.members[0]; g.shares() && m.augBytes > 0 {
 			wanted += float64(c.cfg.Granule(ident.Augmented, m.augBytes)) * float64(len(m.sample.Subset))
 		}

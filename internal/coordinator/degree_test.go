@@ -29,7 +29,7 @@ func sharingRig(t *testing.T, members int, part, encoded float64) *rig {
 
 // work has all jobs done with n samples each, for which the daemon read, decoded and augmented so many.
 func (r *rig) work(n, reads, decodes, augments float64) {
-	for i, s := range r.c.order {
+	for i, s := range r.c.roster.order {
 		s.job.Stats.Samples += uint64(n)
 		if i == 0 { // whoever is first is credited with what all of them use
 			s.job.Stats.SourceReads += uint64(math.Round(reads))
@@ -41,20 +41,20 @@ func (r *rig) work(n, reads, decodes, augments float64) {
 
 // degrees are what the Core makes of it.
 func (r *rig) degrees() (read, decode, augment float64) {
-	set := &partition.Dataset{Name: fmt.Sprint(r.c.datasets[0].id), Samples: 1000, Encoded: 100,
+	set := &partition.Dataset{Name: fmt.Sprint(r.c.roster.datasets[0].id), Samples: 1000, Encoded: 100,
 		Recipes: []partition.Recipe{{Prefix: ident.RecipeID(1).String(), Decoded: 600}}}
-	r.c.lookAtTiers()
-	read, decode = r.c.degrees(set.Recipes[0].Prefix, set)
-	if len(r.c.groups) > 0 {
-		augment = r.c.augmentDegree(r.c.groups[0])
+	r.c.tiering.lookAtTiers()
+	read, decode = r.c.tiering.degrees(set.Recipes[0].Prefix, set)
+	if len(r.c.roster.groups) > 0 {
+		augment = r.c.tiering.augmentDegree(r.c.roster.groups[0])
 	}
 	return read, decode, augment
 }
 
 // held is what the tiers hold of the last job's samples.
 func (r *rig) held() parts {
-	entries, scale := r.c.someEntries()
-	return r.c.heldOf(r.c.order[len(r.c.order)-1], entries, scale)
+	entries, scale := r.c.tiering.someEntries()
+	return r.c.tiering.heldOf(r.c.roster.order[len(r.c.roster.order)-1], entries, scale)
 }
 
 // TestDegreesAreOfWhatNoTierServes: counts made up from degrees, parts that the tiers serve and the members of the group give those degrees back.
@@ -100,10 +100,10 @@ func TestDegreesOutliveATierThatServesAll(t *testing.T) {
 			t.Errorf("%v and %v, want 2.1 and 1.8", read, augment)
 		}
 		// The tier grows to hold everything; from now on one read, decode and augmentation serve all three.
-		r.c.index.Shrink(ident.Augmented, 150_000, 0, r.c.evicted)
+		r.c.needs.index.Shrink(ident.Augmented, 150_000, 0, r.c.needs.evicted)
 		r.work(1e7, 1e7, 1e7, 1e7)
 	}
-	r.c.recountDegree() // other jobs: nothing is known of them
+	r.c.tiering.recountDegree() // other jobs: nothing is known of them
 	if read, _, augment := r.degrees(); read != unknown || augment != unknown {
 		t.Errorf("of other jobs: %v and %v", read, augment)
 	}
@@ -114,7 +114,7 @@ func TestDegreesForgetHowATierFilled(t *testing.T) {
 	r := newRig(t, [ident.NumForms]int64{ident.Encoded: 70_000})
 	a := r.join("a", 0, 1000, 10, order(dsa.Stratified), slots(2))
 	r.join("b", 0, 1000, 10, order(dsa.Stratified), slots(2))
-	r.c.recountDegree()
+	r.c.tiering.recountDegree()
 	r.degrees()
 	a.drain() // fills the tier
 	if e := r.held().encoded; math.Abs(e-.7) > .01 {
@@ -141,16 +141,16 @@ func TestDegreesAreOfOwnSamples(t *testing.T) {
 		}
 		r.join("a", 0, 1000, 10, order(dsa.Stratified), slots(2))
 		r.join("b", 0, 1000, 10, order(dsa.Stratified), slots(2))
-		r.c.recountDegree()
+		r.c.tiering.recountDegree()
 		r.degrees()
 		if h := r.held(); h.encoded > .1 {
 			t.Errorf("with another dataset %v: %+v", other, h)
 		}
 		r.work(10_000, 10_000, 10_000, 20_000)
-		d := r.c.order[0].dataset
-		set := &partition.Dataset{Name: fmt.Sprint(r.c.datasets[d].id), Samples: 1000, Encoded: 100, Recipes: []partition.Recipe{{Prefix: ident.RecipeID(1).String(), Decoded: 600}}}
-		r.c.lookAtTiers()
-		if read, _ := r.c.degrees(set.Recipes[0].Prefix, set); math.Abs(read-2) > .1 {
+		d := r.c.roster.order[0].dataset
+		set := &partition.Dataset{Name: fmt.Sprint(r.c.roster.datasets[d].id), Samples: 1000, Encoded: 100, Recipes: []partition.Recipe{{Prefix: ident.RecipeID(1).String(), Decoded: 600}}}
+		r.c.tiering.lookAtTiers()
+		if read, _ := r.c.tiering.degrees(set.Recipes[0].Prefix, set); math.Abs(read-2) > .1 {
 			t.Errorf("with another dataset %v: one read serves %.2f jobs, want 2", other, read)
 		}
 	}

@@ -1,10 +1,39 @@
 package coordinator
 
 import (
+	"larder/dsa"
 	"larder/internal/ident"
+	"larder/internal/xrand"
 	"larder/jobs"
 	"larder/tiers/residency"
 )
+
+// flights is what is being prepared: who waits for it, in which turn, and where it starts from. It decides what a row of
+// a batch is filled from, and what is kept of what was prepared. Batches are the planner's: it is told through failRow and
+// settle when a row cannot be filled, or is.
+type flights struct {
+	cfg     *Config
+	step    *step
+	roster  *roster
+	needs   *needs
+	tiering *tiering
+	sampler *dsa.Sampler
+	index   *residency.Index
+
+	flying     *flying // under way, by what they make
+	flightByID map[FlightID]*flight
+	nextFlight FlightID
+	queue      turns                  // not yet handed out
+	onCopies   turns                  // the same, of those that start from a working copy
+	copies     int                    // working copies that are there
+	turn       uint64                 // the latest turn served
+	running    int                    // handed out
+	quarantine map[ident.Key]jobs.Bad // decoded forms that cannot be made; lookups only
+	rng        *xrand.Rand            // of what idle workers augment ahead
+
+	failRow func(d *delivery, row int, bad jobs.Bad) // leaves a sample out of its batch
+	settle  func(d *delivery)                        // looks whether a batch is complete
+}
 
 // pin is a hold on an entry of the index.
 type pin struct {
@@ -53,7 +82,7 @@ type waiter struct {
 // takeTurn gives the next sample of a job its place among the work of all jobs: start-time fair queueing (Goyal, Vin, Cheng
 // 1996) with samples as the unit. Jobs that are behind with their work get equal samples per second whatever their batch
 // sizes and windows; a job that is seldom behind is served at once, because its turns do not run ahead of the clock.
-func (c *Core) takeTurn(s *stream) uint64 {
+func (c *flights) takeTurn(s *stream) uint64 {
 	s.turn = max(s.turn, c.turn) + 1
 	return s.turn
 }
@@ -64,7 +93,7 @@ func (c *Core) takeTurn(s *stream) uint64 {
 // bytes, so they are what is expected. Only the order of the work follows from it: which samples a job gets, and in which order, was
 // decided before. (Log-normal costs with an outlier of 20 times in a hundred, 12 workers at 95 % load, batches of 32: 16 ahead training
 // stalls for 2.7 % of the time instead of 13.3 %, 4 ahead for 23.5 instead of 26.7 %.)
-func (c *Core) early(s *stream, x ident.ObjectID, turn uint64) uint64 {
+func (c *flights) early(s *stream, x ident.ObjectID, turn uint64) uint64 {
 	n := c.cfg.Bytes(x) / max(s.stored.mean(1), 1)
 	if n < 2 || s.stored.n == 0 {
 		return turn
@@ -73,13 +102,13 @@ func (c *Core) early(s *stream, x ident.ObjectID, turn uint64) uint64 {
 }
 
 // served moves the clock of the turns.
-func (c *Core) served(turn uint64) { c.turn = max(c.turn, turn) }
+func (c *flights) served(turn uint64) { c.turn = max(c.turn, turn) }
 
 // source finds where row i of a batch comes from: an entry, a flight, or a new flight.
-func (c *Core) source(d *delivery, i int) {
+func (c *flights) source(d *delivery, i int) {
 	x, s := d.rows[i].object, d.s
-	c.own(x, s.dataset)
-	key := ident.Key{Object: x, Form: ident.Decoded, Recipe: c.prefixes[s.prefix].id}
+	c.tiering.own(x, s.dataset)
+	key := ident.Key{Object: x, Form: ident.Decoded, Recipe: c.roster.prefixes[s.prefix].id}
 	if s.isGone(x) {
 		c.occupy(s, key)
 		c.failRow(d, i, removed(x))
@@ -91,13 +120,13 @@ func (c *Core) source(d *delivery, i int) {
 		return
 	}
 	if s.group != nil && c.sourceShared(d, i) {
-		c.renew(x)
+		c.needs.renew(x)
 		return
 	}
 	if h, ok := c.index.Lookup(key); ok {
 		c.hit(s, ident.Decoded)
 		c.useEntry(d, i, h, key)
-	} else if f := c.flights.get(key); f != nil {
+	} else if f := c.flying.get(key); f != nil {
 		if c.together(f) {
 			c.hit(s, ident.Decoded)
 		}
@@ -108,14 +137,14 @@ func (c *Core) source(d *delivery, i int) {
 		c.hit(s, ident.Decoded)
 		c.useEntry(d, i, h, key)
 	}
-	c.renew(x)
+	c.needs.renew(x)
 }
 
 // useEntry fills a row from a resident entry, at once or when its bytes are there.
-func (c *Core) useEntry(d *delivery, i int, h residency.Handle, key ident.Key) {
+func (c *flights) useEntry(d *delivery, i int, h residency.Handle, key ident.Key) {
 	c.index.Hit(h)
 	if !c.index.Ready(h) {
-		c.join(c.flights.get(key), d, i)
+		c.join(c.flying.get(key), d, i)
 		return
 	}
 	c.index.Pin(h)
@@ -124,7 +153,7 @@ func (c *Core) useEntry(d *delivery, i int, h residency.Handle, key ident.Key) {
 }
 
 // join makes a row wait for a flight, or use its working copy when it is there.
-func (c *Core) join(f *flight, d *delivery, i int) {
+func (c *flights) join(f *flight, d *delivery, i int) {
 	d.rows[i].flight = f
 	if f.phase == flightCopied {
 		f.users++
@@ -140,7 +169,7 @@ func (c *Core) join(f *flight, d *delivery, i int) {
 }
 
 // hurry moves a flight forward in the queue when somebody's turn for it is earlier.
-func (c *Core) hurry(f *flight, turn uint64) {
+func (c *flights) hurry(f *flight, turn uint64) {
 	for ; f != nil; f = f.parent {
 		if turn >= f.turn {
 			continue
@@ -155,14 +184,14 @@ func (c *Core) hurry(f *flight, turn uint64) {
 // launch begins the flight of a decoded sample: whether its result and its original bytes will be kept is decided now,
 // at the commit of the pick, never by how long the work takes. When the entry was evicted but is still being read, it is
 // taken back instead: then there is no flight, and the ready entry is returned. alone = nobody else wants it.
-func (c *Core) launch(key ident.Key, s *stream, turn uint64, alone bool) (*flight, residency.Handle) {
+func (c *flights) launch(key ident.Key, s *stream, turn uint64, alone bool) (*flight, residency.Handle) {
 	x := key.Object
-	need := c.needOf(s, x, c.prefixes[s.prefix].jobs)
+	need := c.needs.needOf(s, x, c.roster.prefixes[s.prefix].jobs)
 	stored := c.cfg.Bytes(x)
-	guess := c.cfg.Granule(ident.Decoded, c.decodedBytes(s, stored*6))
-	entry, admitted := c.index.Admit(key, guess, need, c.evicted)
+	guess := c.cfg.Granule(ident.Decoded, c.tiering.decodedBytes(s, stored*6))
+	entry, admitted := c.index.Admit(key, guess, need, c.needs.evicted)
 	if admitted && c.index.Ready(entry) {
-		c.relevel(x)
+		c.needs.relevel(x)
 		return nil, entry
 	}
 	f := c.newFlight(key, s, c.early(s, x, turn))
@@ -183,10 +212,10 @@ func (c *Core) launch(key ident.Key, s *stream, turn uint64, alone bool) (*fligh
 	}
 	serves := everybody
 	if admitted { // a sample is kept in one form, the later one if it fits; but that serves no job of another prefix
-		serves = c.unserved(x)
+		serves = c.needs.unserved(x)
 	}
-	if _, there := c.index.Lookup(ekey); !there && (!admitted || c.need(x, serves) > 0) {
-		h, ok := c.index.Admit(ekey, c.cfg.Granule(ident.Encoded, stored), c.needOf(s, x, serves), c.evicted)
+	if _, there := c.index.Lookup(ekey); !there && (!admitted || c.needs.need(x, serves) > 0) {
+		h, ok := c.index.Admit(ekey, c.cfg.Granule(ident.Encoded, stored), c.needs.needOf(s, x, serves), c.needs.evicted)
 		ready := ok && c.index.Ready(h)
 		if ready { // it was on its way out, and is taken back
 			f.from = ident.Encoded
@@ -197,30 +226,30 @@ func (c *Core) launch(key ident.Key, s *stream, turn uint64, alone bool) (*fligh
 		}
 	}
 	c.enqueue(f)
-	c.relevel(x)
+	c.needs.relevel(x)
 	return f, 0
 }
 
-func (c *Core) newFlight(key ident.Key, s *stream, turn uint64) *flight {
+func (c *flights) newFlight(key ident.Key, s *stream, turn uint64) *flight {
 	c.nextFlight++
-	f := &flight{id: c.nextFlight, key: key, job: s.job.ID, dataset: s.dataset, base: c.prefixes[s.prefix].id, turn: turn}
+	f := &flight{id: c.nextFlight, key: key, job: s.job.ID, dataset: s.dataset, base: c.roster.prefixes[s.prefix].id, turn: turn}
 	f.rows = f.first[:0]
-	c.flights.add(f)
+	c.flying.add(f)
 	c.flightByID[f.id] = f
 	return f
 }
 
 // enqueue and dequeue: flights that are to start from a working copy wait apart, because they free memory.
-func (c *Core) enqueue(f *flight) {
+func (c *flights) enqueue(f *flight) {
 	if f.phase != flightQueued {
 		f.become(flightQueued)
 	}
 	c.queueOf(f).put(f)
 }
 
-func (c *Core) dequeue(f *flight) { c.queueOf(f).remove(f) }
+func (c *flights) dequeue(f *flight) { c.queueOf(f).remove(f) }
 
-func (c *Core) queueOf(f *flight) *turns {
+func (c *flights) queueOf(f *flight) *turns {
 	if f.parent != nil {
 		return &c.onCopies
 	}
@@ -229,7 +258,7 @@ func (c *Core) queueOf(f *flight) *turns {
 
 // nextFlightInTurn takes the flight whose turn it is. While there are as many working copies as may be, those that read one
 // come first.
-func (c *Core) nextFlightInTurn() (*flight, bool) {
+func (c *flights) nextFlightInTurn() (*flight, bool) {
 	f, ok := c.onCopies.first()
 	busy := c.running + c.copies                   // what runs may become a copy
 	ok = ok && busy < 3*c.cfg.InFlight+c.cfg.Ahead // its copy has only fills to wait for, which need nothing: room comes
@@ -245,7 +274,7 @@ func (c *Core) nextFlightInTurn() (*flight, bool) {
 }
 
 // mostRunning bounds what is handed out. With some ahead, what frees memory is handed out also while they wait for it.
-func (c *Core) mostRunning() int {
+func (c *flights) mostRunning() int {
 	if c.cfg.Ahead == 0 {
 		return c.cfg.InFlight
 	}
@@ -255,7 +284,7 @@ func (c *Core) mostRunning() int {
 // dispatch hands out preparations in turn, a bounded number at a time: what is handed out occupies working
 // memory, what waits here costs none. Working copies that wait for their readers are bounded with them (guarantee G4): the
 // rows of a large batch may come to their turn late.
-func (c *Core) dispatch() {
+func (c *flights) dispatch() {
 	for c.running < c.mostRunning() {
 		f, ok := c.nextFlightInTurn()
 		if !ok {
@@ -273,7 +302,7 @@ func (c *Core) dispatch() {
 			if p.Into == nil {
 				f.become(flightRunning)
 			}
-			c.emit(p)
+			c.step.emit(p)
 			continue
 		}
 		f.become(flightRunning)
@@ -281,20 +310,20 @@ func (c *Core) dispatch() {
 		if f.parent != nil {
 			from.Flight = f.parent.id
 		}
-		c.emit(Augment{Flight: f.id, Job: f.job, Key: f.key, From: from, Keep: f.entry.held, Seed: f.seed, Instance: f.instance, Turn: f.turn})
+		c.step.emit(Augment{Flight: f.id, Job: f.job, Key: f.key, From: from, Keep: f.entry.held, Seed: f.seed, Instance: f.instance, Turn: f.turn})
 	}
 }
 
 // prepared takes the result of a flight.
-func (c *Core) prepared(e Prepared) {
+func (c *flights) prepared(e Prepared) {
 	f := c.flightByID[e.Flight]
 	if f == nil {
 		return
 	}
 	c.running--
 	if e.Read > 0 {
-		c.stats.SourceReads++
-		c.stats.SourceBytes += uint64(e.Read)
+		c.step.stats.SourceReads++
+		c.step.stats.SourceBytes += uint64(e.Read)
 		c.credit(f, func(j *jobs.Stats) { j.SourceReads++; j.SourceBytes += uint64(e.Read) })
 	}
 	if e.Err != "" || e.Lost {
@@ -305,27 +334,27 @@ func (c *Core) prepared(e Prepared) {
 		return
 	}
 	if f.key.Form == ident.Decoded {
-		c.stats.Decodes++
+		c.step.stats.Decodes++
 		c.credit(f, func(j *jobs.Stats) { j.Decodes++ })
-		c.decoded(f, e.Bytes)
+		c.tiering.decoded(f, e.Bytes)
 		c.landEncoded(f, e)
 		if f.phase == flightInPlace {
 			c.preparedInPlace(f, e)
 			return
 		}
 	} else {
-		c.stats.Augments++
+		c.step.stats.Augments++
 		c.credit(f, func(j *jobs.Stats) { j.Augments++ })
 		c.leaveSource(f)
 	}
 	kept := f.entry.held && e.Kept
 	if f.entry.held && !e.Kept { // the tier had no room for the real size: go on without it
-		c.drop(f.entry)
+		c.needs.drop(f.entry)
 		f.entry = pin{}
 	}
 	if kept {
 		c.index.SetReady(f.entry.h)
-		c.index.Resize(f.entry.h, c.cfg.Granule(f.key.Form, e.Bytes), c.evicted) // if it does not fit, it leaves when the rows below are filled
+		c.index.Resize(f.entry.h, c.cfg.Granule(f.key.Form, e.Bytes), c.needs.evicted) // if it does not fit, it leaves when the rows below are filled
 	}
 	rows, augments := f.rows, f.augments
 	f.rows, f.augments = nil, nil
@@ -343,9 +372,9 @@ func (c *Core) prepared(e Prepared) {
 			a.source = pin{f.entry.h, true}
 			c.enqueue(a)
 		}
-		c.unpin(f.entry)
-		c.relevel(f.key.Object) // now that the flight is over: the entry may have been evicted while it was made
-		c.reshare(f.key)
+		c.needs.unpin(f.entry)
+		c.needs.relevel(f.key.Object) // now that the flight is over: the entry may have been evicted while it was made
+		c.needs.reshare(f.key)
 		return
 	}
 	f.become(flightCopied)
@@ -362,7 +391,7 @@ func (c *Core) prepared(e Prepared) {
 }
 
 // landEncoded settles what became of the original bytes.
-func (c *Core) landEncoded(f *flight, e Prepared) {
+func (c *flights) landEncoded(f *flight, e Prepared) {
 	if !f.encoded.held {
 		return
 	}
@@ -370,18 +399,18 @@ func (c *Core) landEncoded(f *flight, e Prepared) {
 		if e.Encoded {
 			c.index.SetReady(f.encoded.h)
 		} else {
-			c.drop(f.encoded)
+			c.needs.drop(f.encoded)
 			f.encoded = pin{}
 			return
 		}
 	}
-	c.unpin(f.encoded)
+	c.needs.unpin(f.encoded)
 	f.encoded = pin{}
 }
 
 // leaveSource drops an augmented flight's hold on what it started from.
-func (c *Core) leaveSource(f *flight) {
-	c.unpin(f.source)
+func (c *flights) leaveSource(f *flight) {
+	c.needs.unpin(f.source)
 	f.source = pin{}
 	if p := f.parent; p != nil {
 		f.parent = nil
@@ -391,25 +420,25 @@ func (c *Core) leaveSource(f *flight) {
 }
 
 // retire drops a working copy that nobody reads any more.
-func (c *Core) retire(f *flight) {
+func (c *flights) retire(f *flight) {
 	if f.phase != flightCopied || f.users > 0 {
 		return
 	}
 	c.copies--
-	c.emit(Discard{Flight: f.id})
+	c.step.emit(Discard{Flight: f.id})
 	c.forgetFlight(f)
-	c.relevel(f.key.Object)
+	c.needs.relevel(f.key.Object)
 }
 
 // failed tries again once; a second failure quarantines the sample for every job with that prefix of the recipe (another
 // one may ask for less than what failed). A lost cache entry is no failure of the sample: it is prepared again from storage.
-func (c *Core) failed(f *flight, e Prepared) {
+func (c *flights) failed(f *flight, e Prepared) {
 	x := f.key.Object
 	unwanted := len(f.rows) == 0 && len(f.augments) == 0 // everybody who waited has left
 	switch {
 	case f.key.Form == ident.Augmented && (e.Lost || unwanted):
 		if e.Lost {
-			c.drop(f.source) // what it was to start from is gone
+			c.needs.drop(f.source) // what it was to start from is gone
 			f.source = pin{}
 		}
 		c.abandonFlight(f, func(w waiter) { c.source(w.d, w.row) })
@@ -421,7 +450,7 @@ func (c *Core) failed(f *flight, e Prepared) {
 		if !e.Lost {
 			f.attempts++
 		}
-		c.drop(f.encoded)
+		c.needs.drop(f.encoded)
 		f.encoded, f.from = pin{}, ident.Stored
 		c.enqueue(f)
 		return
@@ -429,13 +458,13 @@ func (c *Core) failed(f *flight, e Prepared) {
 	bad := jobs.Bad{Object: x, At: e.At, Reason: e.Err, Corrupt: e.Corrupt}
 	if f.key.Form == ident.Decoded && !c.goneFor(f) {
 		if !c.quarantined(x) {
-			c.stats.Quarantined++
+			c.step.stats.Quarantined++
 		}
 		c.quarantine[f.key] = bad
 	}
 	if f.entry.held { // it keeps its place, see occupy
 		c.index.SetReady(f.entry.h)
-		c.unpin(f.entry)
+		c.needs.unpin(f.entry)
 		f.entry = pin{}
 	}
 	c.abandonFlight(f, func(w waiter) {
@@ -451,32 +480,32 @@ func (c *Core) failed(f *flight, e Prepared) {
 // evicted like any other. Without it bad samples would never be at hand, those that are at hand are drawn first, and so the good
 // ones of a shared cell would come early in the epoch (mean position .37 with half of a cell bad): that a sample is bad must not
 // reach a choice. It costs the share of the tier that bad samples are of what is drawn.
-func (c *Core) occupy(s *stream, key ident.Key) {
+func (c *flights) occupy(s *stream, key ident.Key) {
 	x := key.Object
 	if h, ok := c.index.Lookup(key); ok {
 		c.index.Hit(h)
-	} else if c.flights.get(key) == nil {
-		need, stored := c.needOf(s, x, c.prefixes[s.prefix].jobs), c.cfg.Bytes(x)
-		h, ok := c.index.Admit(key, c.cfg.Granule(ident.Decoded, c.decodedBytes(s, stored*6)), need, c.evicted)
+	} else if c.flying.get(key) == nil {
+		need, stored := c.needs.needOf(s, x, c.roster.prefixes[s.prefix].jobs), c.cfg.Bytes(x)
+		h, ok := c.index.Admit(key, c.cfg.Granule(ident.Decoded, c.tiering.decodedBytes(s, stored*6)), need, c.needs.evicted)
 		if ok {
 			c.index.SetReady(h)
 		} else {
 			ekey := ident.Key{Object: x, Form: ident.Encoded}
 			if _, there := c.index.Lookup(ekey); !there {
-				if h, ok := c.index.Admit(ekey, c.cfg.Granule(ident.Encoded, stored), need, c.evicted); ok && c.index.Pins(h) == 0 {
+				if h, ok := c.index.Admit(ekey, c.cfg.Granule(ident.Encoded, stored), need, c.needs.evicted); ok && c.index.Pins(h) == 0 {
 					c.index.SetReady(h)
 				}
 			}
 		}
-		c.relevel(x)
+		c.needs.relevel(x)
 	}
-	c.renew(x)
+	c.needs.renew(x)
 }
 
 // quarantined tells whether the object could not be prepared for some prefix.
-func (c *Core) quarantined(x ident.ObjectID) bool {
-	for i := range c.prefixes {
-		if _, ok := c.quarantine[ident.Key{Object: x, Form: ident.Decoded, Recipe: c.prefixes[i].id}]; ok {
+func (c *flights) quarantined(x ident.ObjectID) bool {
+	for i := range c.roster.prefixes {
+		if _, ok := c.quarantine[ident.Key{Object: x, Form: ident.Decoded, Recipe: c.roster.prefixes[i].id}]; ok {
 			return true
 		}
 	}
@@ -484,27 +513,27 @@ func (c *Core) quarantined(x ident.ObjectID) bool {
 }
 
 // forgetFlight takes a flight out of the tables.
-func (c *Core) forgetFlight(f *flight) {
+func (c *flights) forgetFlight(f *flight) {
 	f.become(flightOver)
-	c.flights.remove(f)
+	c.flying.remove(f)
 	delete(c.flightByID, f.id)
 }
 
 // abandonFlight takes a flight away and hands its rows, and those of what depends on it, to then.
-func (c *Core) abandonFlight(f *flight, then func(waiter)) {
+func (c *flights) abandonFlight(f *flight, then func(waiter)) {
 	rows, augments := f.rows, f.augments
 	f.rows, f.augments = nil, nil
 	c.dequeue(f)
 	c.forgetFlight(f)
-	c.drop(f.entry)
+	c.needs.drop(f.entry)
 	if f.from == ident.Stored {
-		c.drop(f.encoded)
+		c.needs.drop(f.encoded)
 	} else {
-		c.unpin(f.encoded)
+		c.needs.unpin(f.encoded)
 	}
 	f.entry, f.encoded = pin{}, pin{}
 	c.leaveSource(f)
-	c.relevel(f.key.Object)
+	c.needs.relevel(f.key.Object)
 	for _, a := range augments {
 		a.parent = nil
 		c.abandonFlight(a, then)
@@ -517,7 +546,7 @@ func (c *Core) abandonFlight(f *flight, then func(waiter)) {
 
 // unwait takes a row of a canceled batch out of its flight; a flight that nobody waits for and that was not handed out
 // yet is given up.
-func (c *Core) unwait(d *delivery, i int) {
+func (c *flights) unwait(d *delivery, i int) {
 	f := d.rows[i].flight
 	d.rows[i].flight = nil
 	if f == nil {
@@ -532,7 +561,7 @@ func (c *Core) unwait(d *delivery, i int) {
 	c.giveUp(f)
 }
 
-func (c *Core) giveUp(f *flight) {
+func (c *flights) giveUp(f *flight) {
 	if f.phase > flightQueued || len(f.rows) > 0 || len(f.augments) > 0 {
 		return
 	}
@@ -553,10 +582,10 @@ func (c *Core) giveUp(f *flight) {
 }
 
 // fill has the executor write a row.
-func (c *Core) fill(d *delivery, i int, from Source) { c.emit(c.filling(d, i, from)) }
+func (c *flights) fill(d *delivery, i int, from Source) { c.step.emit(c.filling(d, i, from)) }
 
 // filling says how a row is to be written, and that it is.
-func (c *Core) filling(d *delivery, i int, from Source) *Fill {
+func (c *flights) filling(d *delivery, i int, from Source) *Fill {
 	w := &d.rows[i]
 	w.state = rowFilling
 	s := d.s
@@ -565,20 +594,16 @@ func (c *Core) filling(d *delivery, i int, from Source) *Fill {
 	return &d.fills[i]
 }
 
-// filled takes the result of a fill.
-func (c *Core) filled(e Filled) {
-	d := c.deliveries[e.Delivery]
-	if d == nil {
-		return
-	}
+// filled takes the result of a fill into a batch.
+func (c *flights) filled(d *delivery, e Filled) {
 	w := &d.rows[e.Row]
 	c.served(w.turn)
 	hold, f := w.pin, w.flight
 	w.pin, w.flight = pin{}, nil
 	if e.Augments > 0 {
-		c.stats.Augments += uint64(e.Augments)
+		c.step.stats.Augments += uint64(e.Augments)
 		d.s.job.Stats.Augments += uint64(e.Augments)
-		c.datasets[d.s.dataset].stats.Augments += uint64(e.Augments)
+		c.roster.datasets[d.s.dataset].stats.Augments += uint64(e.Augments)
 	}
 	w.state = rowDone
 	switch {
@@ -586,7 +611,7 @@ func (c *Core) filled(e Filled) {
 	case e.Lost:
 		w.state = rowWaiting
 		if hold.held {
-			c.drop(hold)
+			c.needs.drop(hold)
 			hold = pin{}
 		}
 		c.source(d, e.Row)
@@ -597,7 +622,7 @@ func (c *Core) filled(e Filled) {
 	default:
 		d.pending--
 	}
-	c.unpin(hold)
+	c.needs.unpin(hold)
 	if f != nil {
 		f.users--
 		c.retire(f)

@@ -129,7 +129,7 @@ func TestWithoutATierTheCopyIsDiscardedAfterItsLastReader(t *testing.T) {
 		t.Error("a row is missing")
 	}
 	r.check()
-	if n := len(r.c.flightByID); n != 0 {
+	if n := len(r.c.flights.flightByID); n != 0 {
 		t.Errorf("%d flights are left", n)
 	}
 }
@@ -369,7 +369,7 @@ func TestShareGroupsAugmentOnceAndNewJobsMeetTheRunningInstance(t *testing.T) {
 			t.Errorf("object %d, instance %d (key says %d) was made again", x.Key.Object, x.Instance, x.Key.Instance)
 		}
 	}
-	if a, b := r.c.streams[a.job], r.c.streams[b.job]; a.seed != b.seed {
+	if a, b := r.c.roster.streams[a.job], r.c.roster.streams[b.job]; a.seed != b.seed {
 		t.Error("one group has two seeds")
 	}
 	r.check()

@@ -11,7 +11,7 @@ import (
 
 // idleOut is when the client of a rank has been silent for so long that it loses the rank (Config.IdleTimeout). Zero = it does not: it waits for us, for
 // the other ranks, or for its job to be resumed. A client has no thread that could say that it lives, so what counts is what it does with its batches.
-func (c *Core) idleOut(s *stream, r int) time.Time {
+func (c *lifecycle) idleOut(s *stream, r int) time.Time {
 	j, k := s.job, &s.job.Ranks[r]
 	switch {
 	case c.cfg.IdleTimeout <= 0 || !k.Attached() || j.Paused || k.Phase == jobs.Waiting:
@@ -25,11 +25,11 @@ func (c *Core) idleOut(s *stream, r int) time.Time {
 // loseIdle takes their ranks from clients that were silent for too long. They are as good as dead: what they were not given goes back, their memory is no more the daemon's,
 // and another client may take the rank, with a higher incarnation. When such a client wakes after all, the end of its attachment (STALE) is the first
 // thing it hears, and its memory is as it left it: it is nobody else's.
-func (c *Core) loseIdle() {
-	for i := 0; i < len(c.order); {
-		s := c.order[i]
+func (c *lifecycle) loseIdle() {
+	for i := 0; i < len(c.roster.order); {
+		s := c.roster.order[i]
 		for r := range s.job.Ranks {
-			if at := c.idleOut(s, r); at.IsZero() || at.After(c.now) {
+			if at := c.idleOut(s, r); at.IsZero() || at.After(c.step.now) {
 				continue
 			}
 			c.lose(s, r, false, CloseRank{
@@ -39,15 +39,15 @@ func (c *Core) loseIdle() {
 				break
 			}
 		}
-		if i < len(c.order) && c.order[i] == s { // else the job has ended
+		if i < len(c.roster.order) && c.roster.order[i] == s { // else the job has ended
 			i++
 		}
 	}
 }
 
 // noLonger says why a client does not hold its rank: the job has ended, or it lost the rank.
-func (c *Core) noLonger(id ident.JobID, rank int, inc ident.Incarnation) error {
-	s := c.streams[id]
+func (c *lifecycle) noLonger(id ident.JobID, rank int, inc ident.Incarnation) error {
+	s := c.roster.streams[id]
 	if s == nil {
 		return jobGone(id, "")
 	}

@@ -44,7 +44,7 @@ func TestASilentClientLosesItsRank(t *testing.T) {
 	if len(lost) != 1 || !lost[0].Stale || lost[0].Inc != a.inc || lost[0].Reason == "" || r.job(a.job).State != jobs.Suspect {
 		t.Fatalf("%s after the timeout: %v", r.job(a.job).State, lost)
 	}
-	if r.c.sampler.Remaining(a.job) != 20 && r.job(a.job).Active {
+	if r.c.needs.sampler.Remaining(a.job) != 20 && r.job(a.job).Active {
 		t.Error("it counts as needing something")
 	}
 	// What it says when it wakes.
@@ -262,7 +262,7 @@ func staleHistory(t *testing.T, rnd *xrand.Rand, answers map[errs.Reason]int) {
 		}
 		for _, who := range names { // who lost the rank, or its job
 			if p := holder[who]; p != nil {
-				if s, _ := r.c.live(p.job, 0, p.inc); s == nil {
+				if s, _ := r.c.roster.live(p.job, 0, p.inc); s == nil {
 					delete(holder, who)
 				}
 			}

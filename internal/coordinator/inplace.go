@@ -7,11 +7,11 @@ import (
 
 // wantsAlone tells whether no other job that has the prefix of s needs x now. Those whose order is not exchangeable do not count in needs, so
 // whatever they may come to is left to be shared. Samples of ragged batches are not written in place, because their size is not known before.
-func (c *Core) wantsAlone(s *stream, x ident.ObjectID) bool {
-	if s.augBytes == 0 || c.sampler.NeedOf(x, c.prefixes[s.prefix].jobs) > 0 {
+func (c *flights) wantsAlone(s *stream, x ident.ObjectID) bool {
+	if s.augBytes == 0 || c.sampler.NeedOf(x, c.roster.prefixes[s.prefix].jobs) > 0 {
 		return false
 	}
-	for _, o := range c.order {
+	for _, o := range c.roster.order {
 		if o != s && o.prefix == s.prefix && o.positional() && o.job.Active && o.job.Member.Has(uint32(x)) {
 			return false
 		}
@@ -20,21 +20,21 @@ func (c *Core) wantsAlone(s *stream, x ident.ObjectID) bool {
 }
 
 // together has one more share a flight, and tells whether it can: not what is being prepared in place.
-func (c *Core) together(f *flight) bool {
+func (c *flights) together(f *flight) bool {
 	if f.phase == flightInPlace {
 		return false
 	}
 	if f.alone {
 		f.alone = false
-		c.relevel(f.key.Object)
+		c.needs.relevel(f.key.Object)
 	}
 	return true
 }
 
 // preparedInPlace takes the row that was filled with its flight. Whoever came to want the sample meanwhile begins anew.
-func (c *Core) preparedInPlace(f *flight, e Prepared) {
-	c.stats.InPlace++
-	c.stats.Augments += uint64(e.Augments)
+func (c *flights) preparedInPlace(f *flight, e Prepared) {
+	c.step.stats.InPlace++
+	c.step.stats.Augments += uint64(e.Augments)
 	c.credit(f, func(j *jobs.Stats) { j.Augments += uint64(e.Augments) })
 	d, w := f.rows[0].d, &f.rows[0].d.rows[f.rows[0].row]
 	f.rows = f.rows[1:]
@@ -49,7 +49,7 @@ func (c *Core) preparedInPlace(f *flight, e Prepared) {
 
 // leavePlace takes back that a row was being written by its flight, which failed. The row waits for what the flight does next, unless its
 // batch was canceled; that is returned.
-func (c *Core) leavePlace(f *flight) *delivery {
+func (c *flights) leavePlace(f *flight) *delivery {
 	d, i := f.rows[0].d, f.rows[0].row
 	f.become(flightRunning)
 	f.alone = len(f.rows) == 1 && len(f.augments) == 0
@@ -59,7 +59,7 @@ func (c *Core) leavePlace(f *flight) *delivery {
 		d.rows[i].state, d.rows[i].flight = rowDone, nil
 	}
 	if !f.alone {
-		c.relevel(f.key.Object)
+		c.needs.relevel(f.key.Object)
 	}
 	return d
 }

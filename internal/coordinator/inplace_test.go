@@ -21,10 +21,10 @@ func TestWhatOneRowWantsIsPreparedInPlace(t *testing.T) {
 	r.expect(r.words(),
 		"prepare 0 from stored, keep encoded, in place for job 1", "prepare 1 from stored, keep encoded, in place for job 1",
 		"prepare 2 from stored, in place for job 1", "prepare 3 from stored, in place for job 1")
-	if is := r.c.level(0, ident.Key{}); is.own != isEncoded {
+	if is := r.c.needs.level(0, ident.Key{}); is.own != isEncoded {
 		t.Errorf("what is prepared in place is at level %d", is.own)
 	}
-	if is := r.c.level(2, ident.Key{}); is.own != 0 {
+	if is := r.c.needs.level(2, ident.Key{}); is.own != 0 {
 		t.Errorf("what is prepared in place, and not kept at all, is at level %d", is.own)
 	}
 	r.check()
@@ -37,7 +37,7 @@ func TestWhatOneRowWantsIsPreparedInPlace(t *testing.T) {
 	if s.InPlace != s.Decodes || s.Augments != s.Decodes || s.Decodes < 6 || r.job(a.job).Stats.Augments != s.Augments {
 		t.Errorf("%+v", s)
 	}
-	if n := r.c.prefixes[0].decoded.n; n != int64(s.Decodes) {
+	if n := r.c.roster.prefixes[0].decoded.n; n != int64(s.Decodes) {
 		t.Errorf("%d samples were weighed, %d decoded", n, s.Decodes)
 	}
 }
@@ -116,7 +116,7 @@ func TestAnotherJobComesWhileASampleIsPreparedInPlace(t *testing.T) {
 			if n := len(r.todo); n != 4 {
 				t.Fatalf("%v", r.words())
 			}
-			if is := r.c.level(5, ident.Key{}); is.own != isDecoded {
+			if is := r.c.needs.level(5, ident.Key{}); is.own != isDecoded {
 				t.Errorf("what is shared after all is at level %d", is.own)
 			}
 			r.hold = nil
@@ -211,7 +211,7 @@ func TestASlotIsNotUsedAgainWhileItIsWrittenInPlace(t *testing.T) {
 		if got := a.drain(); len(got) < 40 || !slices.Equal(got[:40], ids(0, 40)) {
 			t.Errorf("a got %v", got)
 		}
-		if n := len(r.c.flightByID); n > 12 {
+		if n := len(r.c.flights.flightByID); n > 12 {
 			t.Errorf("%d flights are left", n)
 		}
 		r.check()
@@ -232,7 +232,7 @@ func TestForget(t *testing.T) {
 			some.Add(uint32(x))
 		}
 	}
-	if used := r.c.index.Used(ident.Decoded); used != 1200*sampleBytes {
+	if used := r.c.needs.index.Used(ident.Decoded); used != 1200*sampleBytes {
 		t.Fatalf("%d bytes are used", used)
 	}
 	freed, steps := int64(0), 0
@@ -253,8 +253,8 @@ func TestForget(t *testing.T) {
 			break
 		}
 	}
-	if freed != 800*sampleBytes || steps < 3 || r.c.index.Used(ident.Decoded) != 400*sampleBytes {
-		t.Errorf("%d bytes in %d steps, %d are used", freed, steps, r.c.index.Used(ident.Decoded))
+	if freed != 800*sampleBytes || steps < 3 || r.c.needs.index.Used(ident.Decoded) != 400*sampleBytes {
+		t.Errorf("%d bytes in %d steps, %d are used", freed, steps, r.c.needs.index.Used(ident.Decoded))
 	}
 	got := p.drain()
 	slices.Sort(got)

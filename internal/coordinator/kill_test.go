@@ -20,8 +20,8 @@ func TestKillEndsAJobAtOnce(t *testing.T) {
 	}
 	r.run()
 	r.ok(r.replies[r.token])
-	if len(r.got) != 0 || r.c.Pinned(ident.Decoded) != 0 || len(r.c.deliveries) != 0 || len(r.c.streams) != 0 {
-		t.Errorf("%d batches were sent, %d planned are left", len(r.got), len(r.c.deliveries))
+	if len(r.got) != 0 || r.c.Pinned(ident.Decoded) != 0 || len(r.c.planner.deliveries) != 0 || len(r.c.roster.streams) != 0 {
+		t.Errorf("%d batches were sent, %d planned are left", len(r.got), len(r.c.planner.deliveries))
 	}
 	refused(t, r.ask(func(t Token) Event { return Kill{Token: t, Job: 1} }), errs.JobEnded)
 	r.check()

@@ -38,8 +38,8 @@ func TestADetachedClientGivesBackWhatItWasNotGiven(t *testing.T) {
 	if n := r.c.Pinned(ident.Decoded); n != 0 {
 		t.Errorf("%d entries are pinned for a dead client", n)
 	}
-	if len(r.c.deliveries) != 0 || len(r.c.flightByID) != 0 {
-		t.Errorf("%d batches and %d flights are left", len(r.c.deliveries), len(r.c.flightByID))
+	if len(r.c.planner.deliveries) != 0 || len(r.c.flights.flightByID) != 0 {
+		t.Errorf("%d batches and %d flights are left", len(r.c.planner.deliveries), len(r.c.flights.flightByID))
 	}
 }
 
@@ -74,17 +74,17 @@ func TestPlannedButUnsentBatchesReturnToTheEpoch(t *testing.T) {
 	r := decodedTier(t, 20)
 	r.hold = is[*Fill]
 	a := r.join("a", 0, 12, 2, slots(4))
-	if n := r.c.sampler.Remaining(a.job); n != 4 {
+	if n := r.c.needs.sampler.Remaining(a.job); n != 4 {
 		t.Fatalf("%d remain", n)
 	}
-	if words := a.detach(false); slices.Contains(words, "persist return of job 1") || r.c.sampler.Remaining(a.job) != 4 {
+	if words := a.detach(false); slices.Contains(words, "persist return of job 1") || r.c.needs.sampler.Remaining(a.job) != 4 {
 		t.Errorf("what is kept for a client that may come back was returned: %v", words)
 	}
 	words := r.step(Attach{Token: 99, Job: a.job}) // another client
 	if got := slices.IndexFunc(words, func(w string) bool { return w == "persist return of job 1" }); got < 0 {
 		t.Errorf("nothing is journaled as returned: %v", words)
 	}
-	if n := r.c.sampler.Remaining(a.job); n != 12 {
+	if n := r.c.needs.sampler.Remaining(a.job); n != 12 {
 		t.Errorf("%d remain of 12", n)
 	}
 	if l := r.job(1).Ledgers[0]; l.State != jobs.Running {
@@ -93,8 +93,8 @@ func TestPlannedButUnsentBatchesReturnToTheEpoch(t *testing.T) {
 	r.hold = nil
 	r.run() // writers that were under way end
 	r.check()
-	if len(r.got) != 0 || len(r.c.deliveries) != 0 {
-		t.Errorf("%d batches went to nobody, %d are left", len(r.got), len(r.c.deliveries))
+	if len(r.got) != 0 || len(r.c.planner.deliveries) != 0 {
+		t.Errorf("%d batches went to nobody, %d are left", len(r.got), len(r.c.planner.deliveries))
 	}
 }
 
@@ -102,14 +102,14 @@ func TestAFlightThatNobodyWaitsForIsGivenUp(t *testing.T) {
 	r := decodedTier(t, 20)
 	r.hold = is[Prepare]
 	a := r.join("a", 0, 12, 2, slots(4)) // 4 preparations are handed out, 4 wait
-	if n := r.c.queue.Len(); n != 4 {
+	if n := r.c.flights.queue.Len(); n != 4 {
 		t.Fatalf("%d wait", n)
 	}
 	a.detach(false)
-	if n := r.c.queue.Len(); n != 0 {
+	if n := r.c.flights.queue.Len(); n != 0 {
 		t.Errorf("%d flights wait for nobody", n)
 	}
-	if n := len(r.c.flightByID); n != 4 {
+	if n := len(r.c.flights.flightByID); n != 4 {
 		t.Errorf("%d flights are under way", n)
 	}
 	r.hold = nil
@@ -423,7 +423,7 @@ func TestAStalledJobNeedsNothingUntilItTakesAgain(t *testing.T) {
 	}
 	need := func() (n int) {
 		for _, x := range ids(0, 20) {
-			n += r.c.sampler.Need(x)
+			n += r.c.needs.sampler.Need(x)
 		}
 		return n
 	}

@@ -164,7 +164,7 @@ func TestLoopRestsWhenNothingIsToDo(t *testing.T) {
 		if n := ticks.Load() - before; n != 0 {
 			t.Errorf("the loop looked at the clock %d times in an idle second", n)
 		}
-		if c.refresh.left > 0 {
+		if c.needs.refresh.left > 0 {
 			t.Error("the refresh was not finished")
 		}
 		cancel()

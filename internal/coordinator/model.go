@@ -101,7 +101,7 @@ func known(v float64) float64 {
 	return v
 }
 
-func (c *Core) measured(e Measured) {
+func (c *tiering) measured(e Measured) {
 	m := &c.model
 	m.rates = e.Rates
 	if drifted(m.used.Storage, e.Rates.Storage) || drifted(m.used.Cache, e.Rates.Cache) || c.recipesDrifted() {
@@ -109,7 +109,7 @@ func (c *Core) measured(e Measured) {
 	}
 }
 
-func (c *Core) recipesDrifted() bool {
+func (c *tiering) recipesDrifted() bool {
 	m := &c.model
 	for _, r := range m.rates.Recipes {
 		u := find(m.used.Recipes, r.Dataset, r.Prefix, r.Suffix)
@@ -136,8 +136,8 @@ func find(list []RecipeRates, d ident.DatasetID, prefix, suffix ident.RecipeID) 
 
 // rates are what is known of a stream's recipe. What was not measured for it yet is taken from its prefix on the same dataset, else
 // from any other recipe: a job that has just come must not throw away what was decided for the others.
-func (c *Core) rates(s *stream) RecipeRates {
-	d, prefix := c.datasets[s.dataset].id, c.prefixes[s.prefix].id
+func (c *tiering) rates(s *stream) RecipeRates {
+	d, prefix := c.roster.datasets[s.dataset].id, c.roster.prefixes[s.prefix].id
 	r := find(c.model.rates.Recipes, d, prefix, s.suffix)
 	for pass := range 2 {
 		for _, o := range c.model.rates.Recipes {
@@ -157,12 +157,12 @@ func (c *Core) rates(s *stream) RecipeRates {
 
 // resolve decides the split of the auto tiers again: at once by the rule of thumb while rates are not known, else by asking for a
 // solution. Where all sizes are fixed the solution tells what they give.
-func (c *Core) resolve() {
+func (c *tiering) resolve() {
 	if len(c.wanted.walks) > 0 { // what is wanted is being counted, and then it is solved
 		return
 	}
 	m := &c.model
-	if len(c.order) == 0 && !m.resized {
+	if len(c.roster.order) == 0 && !m.resized {
 		m.stale = m.solving // nobody wants anything: what is there stays, for those who come next
 		return
 	}
@@ -177,7 +177,7 @@ func (c *Core) resolve() {
 			if !past {
 				m.last = d
 			}
-			c.emit(Solve{Seq: m.seq, Model: c.cfg.Tiers.Model, Demand: d, Now: c.splitNow()})
+			c.step.emit(Solve{Seq: m.seq, Model: c.cfg.Tiers.Model, Demand: d, Now: c.splitNow()})
 			return
 		}
 	}
@@ -187,7 +187,7 @@ func (c *Core) resolve() {
 }
 
 // thumb splits by the rule of thumb.
-func (c *Core) thumb() {
+func (c *tiering) thumb() {
 	split, why, err := c.split(c.cfg.Tiers)
 	if err != nil {
 		return // the configuration was checked when it came in
@@ -197,12 +197,12 @@ func (c *Core) thumb() {
 		why = unknown(&d) + ": " + why
 	}
 	c.model.first, c.model.idle, c.model.resized = false, false, false
-	c.stats.Why, c.stats.Model, c.stats.Binding, c.stats.Predicted = why, partition.RuleOfThumb, "", 0
+	c.step.stats.Why, c.step.stats.Model, c.step.stats.Binding, c.step.stats.Predicted = why, partition.RuleOfThumb, "", 0
 	c.apply(split)
 }
 
 // demanded is what the model decides from; past: that of the jobs that ran last, because none draws now. Their rates hold for those who come next.
-func (c *Core) demanded() (d partition.Demand, past bool) {
+func (c *tiering) demanded() (d partition.Demand, past bool) {
 	d = c.demand()
 	if len(d.Datasets) > 0 || len(c.model.last.Datasets) == 0 {
 		return d, false
@@ -243,16 +243,16 @@ func unknown(d *partition.Demand) string {
 	return "rates are not measured yet (" + strings.Join(out, ", ") + ")"
 }
 
-func (c *Core) anyAuto() bool {
+func (c *tiering) anyAuto() bool {
 	return c.auto[ident.Encoded] || c.auto[ident.Decoded] || c.auto[ident.Augmented]
 }
 
-func (c *Core) splitNow() partition.Split {
+func (c *tiering) splitNow() partition.Split {
 	t := c.target
 	return partition.Split{Encoded: t[ident.Encoded], Decoded: t[ident.Decoded], Augmented: t[ident.Augmented]}
 }
 
-func (c *Core) solved(e Solved) {
+func (c *tiering) solved(e Solved) {
 	m := &c.model
 	if !m.solving || e.Seq != m.seq {
 		return
@@ -265,10 +265,10 @@ func (c *Core) solved(e Solved) {
 	}
 	if e.Err != nil {
 		m.idle = false
-		c.stats.Why = "the model could not be solved: " + errs.From(e.Err).Message
+		c.step.stats.Why = "the model could not be solved: " + errs.From(e.Err).Message
 		if m.first && c.anyAuto() {
 			c.thumb()
-			c.stats.Why = "the model could not be solved: " + errs.From(e.Err).Message
+			c.step.stats.Why = "the model could not be solved: " + errs.From(e.Err).Message
 		}
 		return
 	}
@@ -282,42 +282,42 @@ func (c *Core) solved(e Solved) {
 		return
 	}
 	wants := int64(0)
-	for _, s := range c.order {
+	for _, s := range c.roster.order {
 		wants += int64(len(s.sample.Subset))
 	}
 	epochs := math.Inf(1)
 	if wants > 0 {
-		epochs = float64(c.stats.Samples-m.moved) / float64(wants)
+		epochs = float64(c.step.stats.Samples-m.moved) / float64(wants)
 	}
 	ok, why := partition.Adopt(partition.Change{Now: now, Next: p.Split, NowRate: e.Now.Rate, NextRate: p.Rate,
 		Budget: c.cfg.Tiers.Total, EpochsSinceMoved: epochs, First: m.first, Unfair: e.Now.Unfair})
 	m.first = false
 	if !ok {
-		c.stats.Why = fmt.Sprintf("kept, %s: %s", why, p.Why)
+		c.step.stats.Why = fmt.Sprintf("kept, %s: %s", why, p.Why)
 		c.predict(p.Model, e.Now.Rate, e.Now.Binding, e.Now.Load)
 		return
 	}
-	m.moved, c.stats.Why = c.stats.Samples, p.Why
+	m.moved, c.step.stats.Why = c.step.stats.Samples, p.Why
 	c.predict(p.Model, p.Rate, p.Binding, p.Load)
 	split := [ident.NumForms]int64{ident.Encoded: p.Split.Encoded, ident.Decoded: p.Split.Decoded, ident.Augmented: p.Split.Augmented}
 	sum := int64(0)
 	for _, f := range tierForms {
 		if split[f] < 0 || !c.auto[f] && split[f] != c.cfg.Tiers.Sizes[f] {
-			c.stats.Why = "a solution was refused that moves what is fixed"
+			c.step.stats.Why = "a solution was refused that moves what is fixed"
 			return
 		}
 		sum += split[f]
 	}
 	if sum > c.cfg.Tiers.Total {
-		c.stats.Why = "a solution was refused that exceeds tiers.total"
+		c.step.stats.Why = "a solution was refused that exceeds tiers.total"
 		return
 	}
 	c.apply(split)
 }
 
 // predict notes what the model says of the split that is in force from now on.
-func (c *Core) predict(model string, rate float64, binding partition.Resource, load [partition.NumResources]float64) {
-	c.stats.Model, c.stats.Predicted, c.stats.Binding = model, rate, binding.String()
+func (c *tiering) predict(model string, rate float64, binding partition.Resource, load [partition.NumResources]float64) {
+	c.step.stats.Model, c.step.stats.Predicted, c.step.stats.Binding = model, rate, binding.String()
 	c.model.idle = true
 	most := 1.0 // of the most loaded resource: less than 1 where jobs also wait for the others
 	if binding < partition.Training && load[binding] > 0 {
@@ -336,7 +336,7 @@ const busy = 0.9
 // refillPays tells whether the model lets idle workers augment ahead what so many members of the group of s will take: the jobs wait for
 // storage or for their training, not for cores or memory, and making an instance once and handing it out takes less of a core than augmenting
 // for each.
-func (c *Core) refillPays(s *stream, sharers int) bool {
+func (c *tiering) refillPays(s *stream, sharers int) bool {
 	if c.cfg.Refill != nil {
 		return c.cfg.Refill(sharers)
 	}
@@ -352,7 +352,7 @@ func (c *Core) refillPays(s *stream, sharers int) bool {
 }
 
 // demand is what the model decides from: rates as measured, sizes as seen, and who wants what.
-func (c *Core) demand() partition.Demand {
+func (c *tiering) demand() partition.Demand {
 	c.lookAtTiers()
 	t := c.cfg.Tiers
 	r := c.model.rates
@@ -364,12 +364,12 @@ func (c *Core) demand() partition.Demand {
 	if u := c.cfg.Usable(t.Total); u > 0 {
 		room = float64(t.Total) / float64(u)
 	}
-	place := make([]int, len(c.datasets)) // in d.Datasets, from 1
-	for _, s := range c.order {
+	place := make([]int, len(c.roster.datasets)) // in d.Datasets, from 1
+	for _, s := range c.roster.order {
 		if s.job.Paused || len(s.sample.Subset) == 0 {
 			continue
 		}
-		w := &c.datasets[s.dataset]
+		w := &c.roster.datasets[s.dataset]
 		if place[s.dataset] == 0 {
 			d.Datasets = append(d.Datasets, partition.Dataset{Name: fmt.Sprint(w.id), Samples: w.objects})
 			place[s.dataset] = len(d.Datasets)
@@ -398,12 +398,12 @@ func (c *Core) demand() partition.Demand {
 }
 
 // demandRecipe enters a job into the demand of its dataset.
-func (c *Core) demandRecipe(set *partition.Dataset, s *stream, room float64) {
+func (c *tiering) demandRecipe(set *partition.Dataset, s *stream, room float64) {
 	sharers, group := 1, uint32(0)
 	if s.group != nil && len(s.group.members) > 1 {
 		sharers, group = len(s.group.members), s.group.id
 	}
-	prefix := c.prefixes[s.prefix].id.String()
+	prefix := c.roster.prefixes[s.prefix].id.String()
 	name := fmt.Sprintf("%s/%s/%d", prefix, s.suffix, group)
 	ingest := math.Inf(1)
 	if step := s.job.Ranks[0].StepTime.Seconds(); step > 1e-6 && s.job.Ranks[0].Attached() {
@@ -438,11 +438,11 @@ func (c *Core) demandRecipe(set *partition.Dataset, s *stream, room float64) {
 }
 
 // decoded counts what a sample weighs that was decoded.
-func (c *Core) decoded(f *flight, bytes int64) {
-	p := c.prefixOf(f.key.Recipe)
-	c.prefixes[p].decoded.add(bytes)
-	if s := c.streams[f.job]; s != nil {
-		d := &c.datasets[s.dataset]
+func (c *tiering) decoded(f *flight, bytes int64) {
+	p := c.roster.prefixOf(f.key.Recipe)
+	c.roster.prefixes[p].decoded.add(bytes)
+	if s := c.roster.streams[f.job]; s != nil {
+		d := &c.roster.datasets[s.dataset]
 		for p >= len(d.decoded) {
 			d.decoded = append(d.decoded, meter{})
 		}
@@ -452,16 +452,16 @@ func (c *Core) decoded(f *flight, bytes int64) {
 
 // decodedBytes is what a decoded sample of a stream weighs in the mean: of its dataset and prefix; of its prefix while none of that was
 // decoded.
-func (c *Core) decodedBytes(s *stream, fallback int64) int64 {
-	d := &c.datasets[s.dataset]
+func (c *tiering) decodedBytes(s *stream, fallback int64) int64 {
+	d := &c.roster.datasets[s.dataset]
 	if s.prefix < len(d.decoded) && d.decoded[s.prefix].n > 0 {
 		return d.decoded[s.prefix].mean(0)
 	}
-	return c.prefixes[s.prefix].decoded.mean(fallback)
+	return c.roster.prefixes[s.prefix].decoded.mean(fallback)
 }
 
 // meanBytes is what an entry of a form takes in the mean, over all jobs; 0 = not known.
-func (c *Core) meanBytes(f ident.Form) int64 {
+func (c *tiering) meanBytes(f ident.Form) int64 {
 	switch f {
 	case ident.Encoded:
 		if c.wanted.objects > 0 {
@@ -469,15 +469,15 @@ func (c *Core) meanBytes(f ident.Form) int64 {
 		}
 	case ident.Decoded:
 		seen := meter{}
-		for i := range c.prefixes {
-			seen.n += c.prefixes[i].decoded.n
-			seen.sum += c.prefixes[i].decoded.sum
+		for i := range c.roster.prefixes {
+			seen.n += c.roster.prefixes[i].decoded.n
+			seen.sum += c.roster.prefixes[i].decoded.sum
 		}
 		if seen.n > 0 {
 			return max(1, c.cfg.Granule(f, seen.mean(0)))
 		}
 	case ident.Augmented:
-		for _, g := range c.groups {
+		for _, g := range c.roster.groups {
 			if g.shares() && g.members[0].augBytes > 0 {
 				return max(1, c.cfg.Granule(f, g.members[0].augBytes))
 			}
@@ -488,7 +488,7 @@ func (c *Core) meanBytes(f ident.Form) int64 {
 }
 
 // tooSmall says of the tiers that have bytes, but not enough for one sample, that they hold nothing; "" where there is none.
-func (c *Core) tooSmall() string {
+func (c *tiering) tooSmall() string {
 	var out strings.Builder
 	for _, f := range tierForms {
 		if n := c.meanBytes(f); c.budgets[f] > 0 && n > c.index.Budget(f) && !c.resizing {
@@ -499,7 +499,7 @@ func (c *Core) tooSmall() string {
 }
 
 // setRoom tells the sampler how many samples of mean size the tiers hold.
-func (c *Core) setRoom() {
+func (c *tiering) setRoom() {
 	encoded := max(1, c.meanBytes(ident.Encoded))
 	decoded := c.meanBytes(ident.Decoded)
 	if decoded == 0 {

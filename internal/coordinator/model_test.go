@@ -122,7 +122,7 @@ func TestFixedSizesArePredicted(t *testing.T) {
 			t.Errorf("%s: %+v", tc.binding, st)
 		}
 	}
-	if budgets(r) != before || r.c.resizing {
+	if budgets(r) != before || r.c.tiering.resizing {
 		t.Errorf("%v became %v", before, budgets(r))
 	}
 	fixed := r.c.cfg.Tiers
@@ -167,7 +167,7 @@ func TestSizesAreOfADataset(t *testing.T) {
 	set := func(id ident.DatasetID) func(*Register) { return func(e *Register) { e.Dataset = id } }
 	r.join("a", 0, 30, 10, set(1), order(dsa.Stratified), slots(2)).drain()
 	r.join("b", 1000, 1030, 10, set(2), order(dsa.Stratified), slots(2)).drain()
-	d := r.c.demand()
+	d := r.c.tiering.demand()
 	if small, large := d.Datasets[0].Recipes[0].Decoded, d.Datasets[1].Recipes[0].Decoded; small != sampleBytes || large != 5*sampleBytes {
 		t.Errorf("%v and %v bytes", small, large)
 	}
@@ -232,7 +232,7 @@ func TestATierShrinksInSlices(t *testing.T) {
 		t.Errorf("all at once: %d effects", len(words))
 	}
 	steps := 0
-	for r.c.resizing {
+	for r.c.tiering.resizing {
 		if !r.c.Deadline().Equal(r.now) {
 			t.Fatal("work is left and no step is asked for")
 		}
@@ -282,8 +282,8 @@ func TestTheSamplerIsToldTheRoom(t *testing.T) {
 	for size, want := range map[int64]bool{0: false, sampleBytes - 1: false, 40 * sampleBytes: true} {
 		r := newRig(t, [ident.NumForms]int64{ident.Decoded: size})
 		r.join("a", 0, 100, 10, order(dsa.Stratified))
-		if got := r.c.sampler.Room() > 0; got != want {
-			t.Errorf("a tier of %d: room for %d samples", size, r.c.sampler.Room())
+		if got := r.c.needs.sampler.Room() > 0; got != want {
+			t.Errorf("a tier of %d: room for %d samples", size, r.c.needs.sampler.Room())
 		}
 	}
 }
@@ -488,7 +488,7 @@ func TestStrataReachTheSampler(t *testing.T) {
 	if !hasPrefix(words, "complain: ") {
 		t.Errorf("an empty stratum: %v", words)
 	}
-	r.c.stats.Violations = 0 // it was asked for
+	r.c.step.stats.Violations = 0 // it was asked for
 }
 
 // TestWhatIsInForceIsPredictedAsPlanned: a fixed tier that is better left alone is left alone in both figures, that of the split in force and that of the

@@ -7,17 +7,30 @@ import (
 	"larder/tiers/residency"
 )
 
+// needs is what is cached for whom, and who still needs it: it ranks every entry of the tiers by the jobs that still need
+// it, and keeps the sampler informed of what is cached. It evicts nothing of its own accord but what no job needs.
+type needs struct {
+	step    *step
+	roster  *roster
+	sampler *dsa.Sampler
+	index   *residency.Index
+	flying  *flying // what is about to be there
+
+	refresh refresh          // needs being recomputed in slices
+	bared   []ident.ObjectID // objects of which a decoded form left in this Step
+}
+
 // unserved is the jobs whose prefix the object is not decoded for, and is not about to be.
-func (c *Core) unserved(x ident.ObjectID) bits.JobSet { return c.without(x, c.flights.of(x)) }
+func (c *needs) unserved(x ident.ObjectID) bits.JobSet { return c.without(x, c.flying.of(x)) }
 
 // undecoded is the jobs for whose prefix no decoded sample is resident: those that an encoded one would serve.
-func (c *Core) undecoded(x ident.ObjectID) bits.JobSet { return c.without(x, nil) }
+func (c *needs) undecoded(x ident.ObjectID) bits.JobSet { return c.without(x, nil) }
 
 // without is the jobs for whose prefix the object is not decoded, neither in a tier nor by these flights of it.
-func (c *Core) without(x ident.ObjectID, flying *flight) bits.JobSet {
+func (c *needs) without(x ident.ObjectID, flying *flight) bits.JobSet {
 	var jobs bits.JobSet
-	for i := range c.prefixes {
-		p := &c.prefixes[i]
+	for i := range c.roster.prefixes {
+		p := &c.roster.prefixes[i]
 		if p.jobs == 0 {
 			continue
 		}
@@ -33,9 +46,9 @@ func (c *Core) without(x ident.ObjectID, flying *flight) bits.JobSet {
 }
 
 // relevel tells the sampler in which form an object is at hand, and for whom.
-func (c *Core) relevel(x ident.ObjectID) { c.tell(x, ident.Key{}) }
+func (c *needs) relevel(x ident.ObjectID) { c.tell(x, ident.Key{}) }
 
-func (c *Core) tell(x ident.ObjectID, not ident.Key) {
+func (c *needs) tell(x ident.ObjectID, not ident.Key) {
 	l := c.level(x, not)
 	c.sampler.SetLevelFor(x, l.own, l.jobs, l.rest)
 }
@@ -57,8 +70,8 @@ const (
 // prepared for one row alone. A decoded form serves the jobs of its prefix, an augmented one the members of its group
 // that work on its instance, an encoded one everybody. The sampler tells two levels apart: where there are three, that
 // some jobs could have it augmented is left out.
-func (c *Core) level(x ident.ObjectID, not ident.Key) level {
-	flying := c.flights.of(x)
+func (c *needs) level(x ident.ObjectID, not ident.Key) level {
+	flying := c.flying.of(x)
 	here := func(k ident.Key) bool {
 		if f := flying.making(k); f != nil && !f.alone {
 			return true
@@ -67,14 +80,14 @@ func (c *Core) level(x ident.ObjectID, not ident.Key) level {
 		return ok && k != not
 	}
 	var decoded, augmented, all bits.JobSet
-	for i := range c.prefixes {
-		p := &c.prefixes[i]
+	for i := range c.roster.prefixes {
+		p := &c.roster.prefixes[i]
 		all |= p.jobs
 		if p.jobs != 0 && here(ident.Key{Object: x, Form: ident.Decoded, Recipe: p.id}) {
 			decoded |= p.jobs
 		}
 	}
-	for _, g := range c.groups {
+	for _, g := range c.roster.groups {
 		for i := range g.members {
 			if k, first := g.keyOf(x, i); first && here(k) {
 				augmented |= g.at(k.Instance)
@@ -108,7 +121,7 @@ const neutralNeed = -1
 const everybody = ^bits.JobSet(0)
 
 // need ranks a form of a sample for its tier: those of the jobs it serves that still need the sample.
-func (c *Core) need(x ident.ObjectID, of bits.JobSet) int {
+func (c *needs) need(x ident.ObjectID, of bits.JobSet) int {
 	if c.sampler.Neutral(x) {
 		return neutralNeed
 	}
@@ -116,7 +129,7 @@ func (c *Core) need(x ident.ObjectID, of bits.JobSet) int {
 }
 
 // needOf is need for what stream s is about to load.
-func (c *Core) needOf(s *stream, x ident.ObjectID, of bits.JobSet) int {
+func (c *needs) needOf(s *stream, x ident.ObjectID, of bits.JobSet) int {
 	if s.sample.Mode == dsa.Sequential && c.sampler.Level(x) == 0 {
 		return neutralNeed
 	}
@@ -125,7 +138,7 @@ func (c *Core) needOf(s *stream, x ident.ObjectID, of bits.JobSet) int {
 
 // wake gives up a neutral entry that a shuffled job came upon when an admission in its own right would have failed: the
 // tier is full and nobody else needs it. It tells whether it did.
-func (c *Core) wake(h residency.Handle, k ident.Key) bool {
+func (c *needs) wake(h residency.Handle, k ident.Key) bool {
 	if c.index.Need(h) != neutralNeed || c.sampler.Neutral(k.Object) || c.sampler.Need(k.Object) > 0 ||
 		c.index.Used(k.Form)+c.index.Bytes(h) <= c.index.Budget(k.Form) {
 		return false
@@ -136,9 +149,9 @@ func (c *Core) wake(h residency.Handle, k ident.Key) bool {
 }
 
 // renew tells the tiers who still needs x after one more job got it.
-func (c *Core) renew(x ident.ObjectID) {
-	for i := range c.prefixes {
-		p := &c.prefixes[i]
+func (c *needs) renew(x ident.ObjectID) {
+	for i := range c.roster.prefixes {
+		p := &c.roster.prefixes[i]
 		k := ident.Key{Object: x, Form: ident.Decoded, Recipe: p.id}
 		if h, ok := c.index.Lookup(k); ok {
 			if !c.wake(h, k) {
@@ -147,7 +160,7 @@ func (c *Core) renew(x ident.ObjectID) {
 		}
 	}
 	c.renewEncoded(x)
-	for _, g := range c.groups {
+	for _, g := range c.roster.groups {
 		for i := range g.members {
 			k, first := g.keyOf(x, i)
 			if h, ok := c.index.Lookup(k); first && ok {
@@ -157,7 +170,7 @@ func (c *Core) renew(x ident.ObjectID) {
 	}
 }
 
-func (c *Core) renewEncoded(x ident.ObjectID) {
+func (c *needs) renewEncoded(x ident.ObjectID) {
 	k := ident.Key{Object: x, Form: ident.Encoded}
 	if h, ok := c.index.Lookup(k); ok && !c.wake(h, k) {
 		c.index.SetNeed(h, c.need(x, c.undecoded(x)))
@@ -165,7 +178,7 @@ func (c *Core) renewEncoded(x ident.ObjectID) {
 }
 
 // left notes that an entry leaves: what it served may be served by the encoded sample from now on.
-func (c *Core) left(k ident.Key) {
+func (c *needs) left(k ident.Key) {
 	if k.Form == ident.Decoded && c.index.Entries(ident.Encoded) > 0 {
 		c.bared = append(c.bared, k.Object)
 	}
@@ -173,7 +186,7 @@ func (c *Core) left(k ident.Key) {
 
 // rankEncoded ranks encoded samples anew whose decoded form has left in this Step: while it was there they served
 // nobody whom it served.
-func (c *Core) rankEncoded() {
+func (c *needs) rankEncoded() {
 	for _, x := range c.bared {
 		c.renewEncoded(x)
 	}
@@ -194,33 +207,33 @@ const refreshPerStep = 512
 
 // refreshNeeds has all entries looked at once from where it is: one that is under way need not begin anew for them to
 // be.
-func (c *Core) refreshNeeds() {
+func (c *needs) refreshNeeds() {
 	c.refresh.left, c.refresh.of = c.index.Slots(), c.index.Slots()
 }
 
 // entries lists what is resident in a form.
-func (c *Core) entries(f ident.Form) []ident.Key {
+func (c *needs) entries(f ident.Form) []ident.Key {
 	keys := make([]ident.Key, 0, c.index.Entries(f))
 	c.index.Each(f, func(_ residency.Handle, k ident.Key) { keys = append(keys, k) })
 	return keys
 }
 
-func (c *Core) refreshSlice() {
+func (c *needs) refreshSlice() {
 	r := &c.refresh
 	if r.left == 0 {
 		return
 	}
 	r.left, r.of = r.left+c.index.Slots()-r.of, c.index.Slots()
 	n := min(refreshPerStep, r.left)
-	c.spent.refresh += n
+	c.step.spent.refresh += n
 	r.left -= n
 	r.at = c.index.Some(r.at, n, func(h residency.Handle, k ident.Key) {
 		switch k.Form {
 		case ident.Augmented:
-			c.setSharers(c.groupOf(k.Group), h, k)
+			c.setSharers(c.roster.groupOf(k.Group), h, k)
 			c.relevel(k.Object) // whose instance it is may have changed
 		case ident.Decoded:
-			c.index.SetNeed(h, c.need(k.Object, c.prefixes[c.prefixOf(k.Recipe)].jobs))
+			c.index.SetNeed(h, c.need(k.Object, c.roster.prefixes[c.roster.prefixOf(k.Recipe)].jobs))
 			c.relevel(k.Object) // whom it serves may have changed
 		default:
 			c.index.SetNeed(h, c.need(k.Object, c.undecoded(k.Object)))

@@ -10,6 +10,33 @@ import (
 	"larder/jobs"
 )
 
+// planner makes batches: it commits picks to them, sends them in order when they are complete, and keeps the account of
+// each epoch. When an epoch or a job is to begin or end the lifecycle decides.
+type planner struct {
+	step    *step
+	roster  *roster
+	flights *flights
+	sampler *dsa.Sampler
+
+	deliveries   map[DeliveryID]*delivery
+	nextDelivery DeliveryID
+	// What nearly every Step would look for in vain is looked for only when it may be there.
+	awaiting bool // some stream waits or is owed rows
+	catching bool // some stream is catching up
+	dealing  bool // steps of some stream are to be looked at
+
+	advance      func(*stream)                                    // begins the next epoch when every rank is done with this one
+	endJob       func(s *stream, state jobs.State, reason string) // ends a job at once
+	endIfDrained func(*stream)                                    // ends a draining job when no client is in an epoch
+}
+
+// filled takes the result of a fill.
+func (c *planner) filled(e Filled) {
+	if d := c.deliveries[e.Delivery]; d != nil {
+		c.flights.filled(d, e)
+	}
+}
+
 // delivery is one planned batch: its slot is taken, its picks are committed.
 type delivery struct {
 	id       DeliveryID
@@ -57,7 +84,7 @@ type row struct {
 
 // idleAt is when a job that takes nothing stops counting as needing something: ten of its steps, at least 2 s; before a
 // step time is known, 30 s (design.md G5). Zero = it is waiting for us, which is no idleness.
-func (c *Core) idleAt(s *stream) time.Time {
+func (c *lifecycle) idleAt(s *stream) time.Time {
 	var at time.Time
 	for r := range s.job.Ranks {
 		k := &s.job.Ranks[r]
@@ -85,7 +112,7 @@ func (s *stream) owes(r int) bool {
 }
 
 // plan commits batches for every rank of the job that has a free slot.
-func (c *Core) plan(s *stream) {
+func (c *planner) plan(s *stream) {
 	for progress := true; progress; {
 		progress = false
 		for r := range s.job.Ranks {
@@ -100,7 +127,7 @@ func (c *Core) plan(s *stream) {
 }
 
 // planOne plans one batch of a rank; false when it has no room or nothing to plan.
-func (c *Core) planOne(s *stream, r int) bool {
+func (c *planner) planOne(s *stream, r int) bool {
 	j, k := s.job, &s.job.Ranks[r]
 	if k.Phase != jobs.InEpoch || j.Paused {
 		return false
@@ -137,10 +164,10 @@ func (c *Core) planOne(s *stream, r int) bool {
 			break // substitutes used up what remained: the batch is short
 		}
 		picks = append(picks, x)
-		d.rows = append(d.rows, row{object: x, turn: c.takeTurn(s)})
+		d.rows = append(d.rows, row{object: x, turn: c.flights.takeTurn(s)})
 		d.pending++
 		d.picks = &picks
-		c.source(d, len(d.rows)-1)
+		c.flights.source(d, len(d.rows)-1)
 		d.picks = nil
 	}
 	c.persistOf(d, RecordAssigned{Job: j.ID, Rank: r, Inc: k.Incarnation, Epoch: d.epoch, Step: d.step, Objects: picks})
@@ -153,8 +180,8 @@ const samplerPerStep = 8192
 
 // ready tells whether samples can be drawn for the job now. What the sampler has left to do for it is done as far as this Step
 // may; the rest is done by later ones, which then plan.
-func (c *Core) ready(s *stream) bool {
-	if !c.sampler.Ready(s.job.ID) && c.slice > 0 {
+func (c *planner) ready(s *stream) bool {
+	if !c.sampler.Ready(s.job.ID) && c.step.slice > 0 {
 		c.work()
 	}
 	s.waits = !c.sampler.Ready(s.job.ID) || len(s.catching) > 0
@@ -163,15 +190,15 @@ func (c *Core) ready(s *stream) bool {
 }
 
 // work does the sampler's share of this Step.
-func (c *Core) work() {
-	c.sampler.Work(c.slice)
-	c.spent.sampler += c.slice
-	c.slice = 0
+func (c *planner) work() {
+	c.sampler.Work(c.step.slice)
+	c.step.spent.sampler += c.step.slice
+	c.step.slice = 0
 }
 
 // samplerSlice takes the sampler's work on and plans for those who waited for it.
-func (c *Core) samplerSlice() {
-	if c.slice > 0 {
+func (c *planner) samplerSlice() {
+	if c.step.slice > 0 {
 		c.work()
 	}
 	for c.planWaiting() {
@@ -179,12 +206,12 @@ func (c *Core) samplerSlice() {
 }
 
 // planWaiting plans for one job that waited for the sampler and need not any more, or ends it; false when there is none.
-func (c *Core) planWaiting() bool {
+func (c *planner) planWaiting() bool {
 	if !c.awaiting {
 		return false
 	}
 	c.awaiting = false
-	for _, s := range c.order {
+	for _, s := range c.roster.order {
 		if !s.waits && len(s.owed) == 0 {
 			continue
 		}
@@ -209,7 +236,7 @@ func (s *stream) positional() bool {
 }
 
 // pick commits the next sample of the job's order.
-func (c *Core) pick(s *stream, pos int) (ident.ObjectID, bool) {
+func (c *planner) pick(s *stream, pos int) (ident.ObjectID, bool) {
 	var x ident.ObjectID
 	var ok bool
 	if s.positional() {
@@ -224,13 +251,13 @@ func (c *Core) pick(s *stream, pos int) (ident.ObjectID, bool) {
 		return 0, false
 	}
 	if err := s.job.Ledger().Commit(x); err != nil {
-		c.complain(s.job.ID, err)
+		c.step.complain(s.job.ID, err)
 	}
 	return x, true
 }
 
 // substitute draws another sample of the running epoch in place of one that cannot be prepared.
-func (c *Core) substitute(d *delivery) (ident.ObjectID, bool) {
+func (c *planner) substitute(d *delivery) (ident.ObjectID, bool) {
 	s := d.s
 	if s.job.Spec.OnError != jobs.Substitute || d.ledger != s.job.Ledger() || !d.ledger.Open() {
 		return 0, false
@@ -243,7 +270,7 @@ func (c *Core) substitute(d *delivery) (ident.ObjectID, bool) {
 		pos := s.place(s.tail)
 		if x, ok := c.sampler.At(s.job.ID, pos); ok {
 			if err := d.ledger.Commit(x); err != nil {
-				c.complain(s.job.ID, err)
+				c.step.complain(s.job.ID, err)
 			}
 			return x, true
 		}
@@ -263,7 +290,7 @@ func (s *stream) isOwed(d *delivery, i int) bool {
 }
 
 // failOwed does what failRow put off, when the sampler is ready.
-func (c *Core) failOwed(s *stream) {
+func (c *planner) failOwed(s *stream) {
 	late := s.owed
 	s.owed = nil
 	for _, o := range late {
@@ -275,19 +302,19 @@ func (c *Core) failOwed(s *stream) {
 
 // recordBad makes a quarantined sample that another job had found bad survive for this one too: what its batches have in place of it is
 // not to be taken for more than fits them. The batch leaves when that is durable.
-func (c *Core) recordBad(d *delivery, bad jobs.Bad) {
+func (c *planner) recordBad(d *delivery, bad jobs.Bad) {
 	s := d.s
 	if !bad.Removed {
-		c.datasets[s.dataset].bad.Add(uint32(bad.Object))
+		c.roster.datasets[s.dataset].bad.Add(uint32(bad.Object))
 	}
-	if _, ok := c.quarantine[ident.Key{Object: bad.Object, Form: ident.Decoded, Recipe: c.prefixes[s.prefix].id}]; ok && s.knownBad.Add(uint32(bad.Object)) {
+	if _, ok := c.flights.quarantine[ident.Key{Object: bad.Object, Form: ident.Decoded, Recipe: c.roster.prefixes[s.prefix].id}]; ok && s.knownBad.Add(uint32(bad.Object)) {
 		c.persistOf(d, RecordQuarantined{Job: s.job.ID, Object: bad.Object, Reason: bad.Reason, Corrupt: bad.Corrupt})
 		d.unlogged++
 	}
 }
 
 // failRow leaves a sample out of its batch, with a report, or puts another in its place.
-func (c *Core) failRow(d *delivery, i int, bad jobs.Bad) {
+func (c *planner) failRow(d *delivery, i int, bad jobs.Bad) {
 	if s := d.s; s.job.Spec.OnError == jobs.Substitute && d.ledger == s.job.Ledger() && d.ledger.Open() && !c.sampler.Ready(s.job.ID) {
 		s.owed, s.waits = append(s.owed, owed{d, i, bad}), true
 		c.awaiting = true
@@ -300,10 +327,10 @@ func (c *Core) failRow(d *delivery, i int, bad jobs.Bad) {
 		if d.picks != nil { // in one record with what it takes the place of: a restart must not find the one without the other
 			*d.picks = append(*d.picks, x)
 		} else {
-			c.persist(RecordAssigned{Job: d.s.job.ID, Rank: d.rank, Inc: d.inc, Epoch: d.epoch, Step: d.step,
+			c.step.persist(RecordAssigned{Job: d.s.job.ID, Rank: d.rank, Inc: d.inc, Epoch: d.epoch, Step: d.step,
 				Objects: []ident.ObjectID{x}}, nil)
 		}
-		c.source(d, i)
+		c.flights.source(d, i)
 		return
 	}
 	d.rows[i].state = rowFailed
@@ -318,15 +345,15 @@ func (d *delivery) written() bool { return d.unlogged == 0 }
 func (d *delivery) complete() bool { return d.pending == 0 && d.written() }
 
 // persistOf has a record made durable that a batch waits for, which counts it in unlogged.
-func (c *Core) persistOf(d *delivery, r Record) {
-	c.persist(r, func() {
+func (c *planner) persistOf(d *delivery, r Record) {
+	c.step.persist(r, func() {
 		d.unlogged--
 		c.settle(d)
 	})
 }
 
 // settle sends the batch when it is complete, or lets go of it when it was canceled and nothing writes into its slot.
-func (c *Core) settle(d *delivery) {
+func (c *planner) settle(d *delivery) {
 	switch {
 	case d.phase == deliverySent || d.phase == deliveryReleased: // its slot may be another batch's
 	case d.phase == deliveryCanceled:
@@ -337,7 +364,7 @@ func (c *Core) settle(d *delivery) {
 		}
 		d.become(deliveryReleased)
 		delete(c.deliveries, d.id)
-		if s, k := c.live(d.s.job.ID, d.rank, d.inc); s != nil {
+		if s, k := c.roster.live(d.s.job.ID, d.rank, d.inc); s != nil {
 			k.Slots[d.slot].State = jobs.Free
 			c.plan(s)
 		}
@@ -369,7 +396,7 @@ func (s *stream) unsettled() bool {
 }
 
 // sendReady sends complete batches of a rank, in order, if its client asked for their epoch.
-func (c *Core) sendReady(s *stream, r int) {
+func (c *planner) sendReady(s *stream, r int) {
 	j, k := s.job, &s.job.Ranks[r]
 	q := &s.ranks[r]
 	for len(q.planned) > 0 {
@@ -393,14 +420,14 @@ func (c *Core) sendReady(s *stream, r int) {
 			invariant.Violated("coordinator: slot %d of job %d rank %d was taken twice", d.slot, j.ID, r)
 		}
 		k.Slots[d.slot].State = jobs.Leased
-		k.Heard = c.now // it is its turn from here on
+		k.Heard = c.step.now // it is its turn from here on
 		c.account(d, len(rows))
 		if k.Epoch == d.epoch {
 			k.Sent++
 		}
 		k.Got += len(rows)
 		q.sent = append(q.sent, d)
-		c.emit(Deliver{Delivery: d.id, Job: j.ID, Rank: r, Inc: d.inc, Slot: d.slot, Gen: d.gen, Epoch: d.epoch, Step: d.step,
+		c.step.emit(Deliver{Delivery: d.id, Job: j.ID, Rank: r, Inc: d.inc, Slot: d.slot, Gen: d.gen, Epoch: d.epoch, Step: d.step,
 			Rows: rows, Bad: d.bad, Again: d.again != nil})
 		if d.last && d.again != nil {
 			c.endEpochAgain(s, r)
@@ -416,9 +443,9 @@ func (c *Core) sendReady(s *stream, r int) {
 }
 
 // account enters a batch that leaves with so many rows; one that comes again only as far as it differs.
-func (c *Core) account(d *delivery, rows int) {
+func (c *planner) account(d *delivery, rows int) {
 	s := d.s
-	all := &c.datasets[s.dataset].stats
+	all := &c.roster.datasets[s.dataset].stats
 	if was := d.again; was != nil {
 		d.ledger.Delivered += rows - was.rows
 		d.ledger.Quarantined += len(d.bad) - was.bad
@@ -432,10 +459,10 @@ func (c *Core) account(d *delivery, rows int) {
 	}
 	s.job.Stats.Samples += uint64(rows)
 	s.job.Stats.Batches++
-	c.stats.Samples += uint64(rows)
-	c.stats.Batches++
+	c.step.stats.Samples += uint64(rows)
+	c.step.stats.Batches++
 	s.job.Stats.Note(d.bad)
-	s.job.Rate.Add(c.now, rows)
+	s.job.Rate.Add(c.step.now, rows)
 	all.Samples, all.Batches, all.Quarantined = all.Samples+uint64(rows), all.Batches+1, all.Quarantined+uint64(len(d.bad))
 }
 
@@ -452,32 +479,32 @@ type epochEnd struct {
 }
 
 // endEpoch sends a rank the end of its epoch, and closes the account when it was the last rank.
-func (c *Core) endEpoch(s *stream, r int, end epochEnd) {
+func (c *planner) endEpoch(s *stream, r int, end epochEnd) {
 	j, k := s.job, &s.job.Ranks[r]
 	k.Ended = int64(end.epoch)
 	e := EndEpoch{Job: j.ID, Rank: r, Inc: k.Incarnation, Epoch: end.epoch, Batches: end.batches, Samples: k.Got,
 		Final: s.final(end.epoch)}
 	e.Account = c.closeRank(s, end.epoch, end.ledger)
 	s.ranks[r].lastEnd = e
-	c.emit(e)
+	c.step.emit(e)
 	c.endIfDrained(s)
 }
 
 // closeRank counts a rank that is done with an epoch, and closes the account with the last one; then it returns a copy.
-func (c *Core) closeRank(s *stream, epoch uint32, l *jobs.Ledger) *jobs.Ledger {
+func (c *planner) closeRank(s *stream, epoch uint32, l *jobs.Ledger) *jobs.Ledger {
 	if l.Ranks++; l.Ranks != len(s.job.Ranks) { // counted there: a rank may be an epoch ahead of the others
 		return nil
 	}
 	if err := l.Close(); err != nil {
-		c.complain(s.job.ID, err)
+		c.step.complain(s.job.ID, err)
 	}
 	account := *l
-	c.persist(RecordEpochEnded{Job: s.job.ID, Epoch: epoch, State: account.State}, nil)
+	c.step.persist(RecordEpochEnded{Job: s.job.ID, Epoch: epoch, State: account.State}, nil)
 	return &account
 }
 
 // cancelBefore takes back what is left of earlier epochs than the one the client asks for now: it left them.
-func (c *Core) cancelBefore(s *stream, r int, epoch uint32) {
+func (c *planner) cancelBefore(s *stream, r int, epoch uint32) {
 	var old *jobs.Ledger
 	c.cancel(s, r, func(d *delivery) bool {
 		if d.epoch == epoch {
@@ -493,7 +520,7 @@ func (c *Core) cancelBefore(s *stream, r int, epoch uint32) {
 
 // cancel takes back what is planned for a rank and not sent; which selects, nil = everything. Slots come free when
 // nothing writes into them.
-func (c *Core) cancel(s *stream, r int, which func(*delivery) bool) {
+func (c *planner) cancel(s *stream, r int, which func(*delivery) bool) {
 	q := &s.ranks[r]
 	var planned, keep []*delivery
 	for _, d := range q.planned {
@@ -512,26 +539,26 @@ func (c *Core) cancel(s *stream, r int, which func(*delivery) bool) {
 		d.become(deliveryCanceled)
 		open := d.ledger.Open() && d.again == nil // what was sent before stays counted
 		if d.again == nil {
-			c.persist(RecordReturned{Job: s.job.ID, Rank: r, Inc: d.inc, Epoch: d.epoch, Step: d.step}, nil)
+			c.step.persist(RecordReturned{Job: s.job.ID, Rank: r, Inc: d.inc, Epoch: d.epoch, Step: d.step}, nil)
 		}
 		for i := range d.rows {
 			w := &d.rows[i]
 			if open && w.state != rowMoved {
 				if err := d.ledger.Return(w.object); err != nil {
-					c.complain(s.job.ID, err)
+					c.step.complain(s.job.ID, err)
 				}
 				if d.ledger == s.job.Ledger() {
 					back = append(back, w.object)
 				}
 			}
 			if w.state == rowWaiting {
-				c.unwait(d, i)
+				c.flights.unwait(d, i)
 			}
 		}
 		for _, b := range d.bad { // replaced by substitutes: the epoch owes them again
 			if open && !d.holds(b.Object) {
 				if err := d.ledger.Return(b.Object); err != nil {
-					c.complain(s.job.ID, err)
+					c.step.complain(s.job.ID, err)
 				}
 				if d.ledger == s.job.Ledger() {
 					back = append(back, b.Object)

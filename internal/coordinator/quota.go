@@ -36,20 +36,20 @@ type dataset struct {
 }
 
 // datasetOf finds or adds a dataset and returns its place, which is stable.
-func (c *Core) datasetOf(id ident.DatasetID, names []string) int {
-	for i := range c.datasets {
-		if c.datasets[i].id == id {
+func (c *tiering) datasetOf(id ident.DatasetID, names []string) int {
+	for i := range c.roster.datasets {
+		if c.roster.datasets[i].id == id {
 			return i
 		}
 	}
-	c.datasets = append(c.datasets, dataset{id: id, names: names, bad: new(bits.Set)})
+	c.roster.datasets = append(c.roster.datasets, dataset{id: id, names: names, bad: new(bits.Set)})
 	c.apportion()
-	return len(c.datasets) - 1
+	return len(c.roster.datasets) - 1
 }
 
 // quota is the floor and the cap of a dataset.
-func (c *Core) quota(d int) (floor, limit int64) {
-	for _, name := range c.datasets[d].names {
+func (c *tiering) quota(d int) (floor, limit int64) {
+	for _, name := range c.roster.datasets[d].names {
 		for _, q := range c.cfg.Tiers.Quotas {
 			if q.Dataset == name {
 				if q.Cap < 0 {
@@ -63,7 +63,7 @@ func (c *Core) quota(d int) (floor, limit int64) {
 }
 
 // apportion gives every dataset its part of each tier.
-func (c *Core) apportion() {
+func (c *tiering) apportion() {
 	if !c.apportioned() {
 		return
 	}
@@ -74,7 +74,7 @@ func (c *Core) apportion() {
 		if total > 0 {
 			part = float64(c.index.Budget(f)) / float64(total)
 		}
-		for d := range c.datasets {
+		for d := range c.roster.datasets {
 			floor, limit := c.quota(d)
 			g := s.group(d)
 			g.floor, g.limit = int64(float64(floor)*part), limit
@@ -85,10 +85,10 @@ func (c *Core) apportion() {
 	}
 }
 
-func (c *Core) apportioned() bool { return c.shares[ident.Encoded] != nil }
+func (c *tiering) apportioned() bool { return c.shares[ident.Encoded] != nil }
 
 // checkQuotas refuses floors that no division can keep. They may also be set in a core that was made without any: not without a restart.
-func (c *Core) checkQuotas(t TierConfig) error {
+func (c *tiering) checkQuotas(t TierConfig) error {
 	floors := int64(0)
 	for _, q := range t.Quotas {
 		floors += q.Floor
@@ -109,7 +109,7 @@ func (c *Core) checkQuotas(t TierConfig) error {
 }
 
 // own says which dataset an object counts for, unless that is known.
-func (c *Core) own(x ident.ObjectID, d int) {
+func (c *tiering) own(x ident.ObjectID, d int) {
 	if c.apportioned() && c.wanted.owner(x) < 0 {
 		c.wanted.setOwner(x, d)
 	}
@@ -123,13 +123,13 @@ type QuotaView struct {
 	Known      bool // some job drew from it since the start
 }
 
-// Quotas returns the datasets with floors or caps, in the order of the configuration.
-func (c *Core) Quotas() []QuotaView {
+// quotas returns the datasets with floors or caps, in the order of the configuration.
+func (c *tiering) quotas() []QuotaView {
 	var out []QuotaView
 	for _, q := range c.cfg.Tiers.Quotas {
 		v := QuotaView{Dataset: q.Dataset, Floor: q.Floor, Cap: q.Cap}
-		for d := range c.datasets {
-			if !c.apportioned() || !slices.Contains(c.datasets[d].names, q.Dataset) {
+		for d := range c.roster.datasets {
+			if !c.apportioned() || !slices.Contains(c.roster.datasets[d].names, q.Dataset) {
 				continue
 			}
 			v.Known = true
@@ -380,7 +380,7 @@ func (s *shares) Coldest() (uint32, bool) {
 }
 
 // evictor makes the policy of a tier: with quotas, one that divides the tier among datasets.
-func (c *Core) evictor(f ident.Form, policy string) (cachepolicy.Evictor, error) {
+func (c *tiering) evictor(f ident.Form, policy string) (cachepolicy.Evictor, error) {
 	first, err := c.cfg.Evictor(f, policy, xrand.New(c.cfg.Seed, 3, uint64(f)))
 	if err != nil || len(c.cfg.Tiers.Quotas) == 0 {
 		return first, err

@@ -64,16 +64,16 @@ type back struct {
 }
 
 // restore adds a job as it was. Nothing of it is persisted: the journal has it.
-func (c *Core) restore(e Restore) {
+func (c *lifecycle) restore(e Restore) {
 	j, err := c.restored(e)
 	if err != nil {
-		c.reply(e.Token, Reply{Err: err})
+		c.step.reply(e.Token, Reply{Err: err})
 		return
 	}
-	c.reply(e.Token, Reply{Job: j.ID})
+	c.step.reply(e.Token, Reply{Job: j.ID})
 }
 
-func (c *Core) restored(e Restore) (*jobs.Job, error) {
+func (c *lifecycle) restored(e Restore) (*jobs.Job, error) {
 	if err := e.Spec.Validate(); err != nil {
 		return nil, err
 	}
@@ -84,7 +84,7 @@ func (c *Core) restored(e Restore) (*jobs.Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	j, err := c.jobs.Restore(e.ID, e.Spec, e.Member, e.Ranks, c.now)
+	j, err := c.jobs.Restore(e.ID, e.Spec, e.Member, e.Ranks, c.step.now)
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +105,7 @@ func (c *Core) restored(e Restore) (*jobs.Job, error) {
 	j.Mark, j.Since, j.Next, s.next, j.Paused = e.Mark, e.Since, e.Next, e.NextIDs, e.Paused
 	for _, bad := range e.Bad {
 		s.knownBad.Add(uint32(bad.Object))
-		c.quarantine[ident.Key{Object: bad.Object, Form: ident.Decoded, Recipe: c.prefixes[s.prefix].id}] = bad
+		c.flights.quarantine[ident.Key{Object: bad.Object, Form: ident.Decoded, Recipe: c.roster.prefixes[s.prefix].id}] = bad
 	}
 	if len(e.Epochs) > 0 {
 		if err := c.restoreEpochs(s, e, given); err != nil {
@@ -113,7 +113,7 @@ func (c *Core) restored(e Restore) (*jobs.Job, error) {
 			return nil, err
 		}
 	}
-	c.repartition(true)
+	c.tiering.repartition(true)
 	return j, nil
 }
 
@@ -159,7 +159,7 @@ func (e *Restore) given() ([][][]back, error) {
 
 // restoreEpochs tells sampler and accounts what was given out. The tiles of the newest epoch follow from the order of the one before it,
 // so that the sampler goes through that one, too.
-func (c *Core) restoreEpochs(s *stream, e Restore, given [][][]back) error {
+func (c *lifecycle) restoreEpochs(s *stream, e Restore, given [][][]back) error {
 	j := s.job
 	if err := c.enrol(s); err != nil {
 		return err
@@ -228,7 +228,7 @@ func (s *stream) firstEpoch(r int) uint32 {
 
 // goOn takes a rank of a restored job to a step of an epoch: what it has had before counts as delivered, what was given out after
 // that comes again under its number.
-func (c *Core) goOn(s *stream, r int, epoch uint32, step int) error {
+func (c *lifecycle) goOn(s *stream, r int, epoch uint32, step int) error {
 	j, k, q := s.job, &s.job.Ranks[r], &s.ranks[r]
 	if q.kept != nil {
 		return c.comeBack(s, r, epoch, step)
@@ -279,13 +279,13 @@ func (c *Core) goOn(s *stream, r int, epoch uint32, step int) error {
 		defer c.endEmpty(s)
 	}
 	if l != nil && step > last { // its end had been told, or was about to be
-		c.endEpoch(s, r, epochEnd{epoch, last + 1, l})
+		c.planner.endEpoch(s, r, epochEnd{epoch, last + 1, l})
 	}
 	return nil
 }
 
 // hadAll counts for a client that asks for a later epoch what it was given of those before: it has had it, when that was all.
-func (c *Core) hadAll(s *stream, r int, next uint32) {
+func (c *lifecycle) hadAll(s *stream, r int, next uint32) {
 	q := &s.ranks[r]
 	for len(q.back) > 0 && q.back[0].epoch < next {
 		b, n := q.back[0], 0
@@ -300,15 +300,12 @@ func (c *Core) hadAll(s *stream, r int, next uint32) {
 		for _, b := range all {
 			b.ledger.Deliver(len(b.objects), b.bad)
 		}
-		c.closeRank(s, b.epoch, b.ledger)
+		c.planner.closeRank(s, b.epoch, b.ledger)
 	}
 }
 
-// Reserve says that a job id was given in an earlier run: it is not given again. For the start of a daemon.
-func (c *Core) Reserve(id ident.JobID) { c.jobs.Reserve(id) }
-
 // planBack gives a batch again; false when there is no room.
-func (c *Core) planBack(s *stream, r int) bool {
+func (c *planner) planBack(s *stream, r int) bool {
 	k, q := &s.job.Ranks[r], &s.ranks[r]
 	slot, gen, ok := k.FreeSlot()
 	if !ok {
@@ -328,11 +325,11 @@ func (c *Core) planBack(s *stream, r int) bool {
 	q.planned = append(q.planned, d)
 	d.rows, d.fills = make([]row, 0, len(b.objects)), make([]Fill, len(b.objects))
 	for _, x := range b.objects {
-		d.rows = append(d.rows, row{object: x, turn: c.takeTurn(s)})
+		d.rows = append(d.rows, row{object: x, turn: c.flights.takeTurn(s)})
 	}
 	d.pending = len(d.rows)
 	for i := range d.rows {
-		c.source(d, i)
+		c.flights.source(d, i)
 	}
 	c.settle(d) // it may hold nothing that can be prepared
 	return true
@@ -352,7 +349,7 @@ func (s *stream) owesBack() bool {
 }
 
 // allAsk tells whether every rank that is owed something has asked for another epoch instead.
-func (c *Core) allAsk(s *stream) bool {
+func (c *lifecycle) allAsk(s *stream) bool {
 	for r := range s.ranks {
 		if len(s.ranks[r].back) > 0 && s.job.Ranks[r].Phase != jobs.Waiting {
 			return false

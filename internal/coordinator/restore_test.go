@@ -360,8 +360,8 @@ func TestGivenAgainUnderItsNumber(t *testing.T) {
 	g2 := decodedTier(t, 10)
 	ev := Restore{Register: reg, ID: id, Seed: log.seed, Ranks: []ident.Incarnation{p.inc}, Epochs: log.epochs}
 	g2.ok(g2.ask(func(t Token) Event { ev.Token = t; return ev }))
-	if j := g2.job(id); j.State != jobs.Suspect || g2.c.sampler.Remaining(id) != 24 {
-		t.Errorf("restored as %v with %d samples to go", j.State, g2.c.sampler.Remaining(id))
+	if j := g2.job(id); j.State != jobs.Suspect || g2.c.needs.sampler.Remaining(id) != 24 {
+		t.Errorf("restored as %v with %d samples to go", j.State, g2.c.needs.sampler.Remaining(id))
 	}
 	refused(t, g2.ask(func(t Token) Event { return Attach{Token: t, Job: id, Held: p.inc, Rank: 7} }), errs.Invalid)
 	a := g2.ok(g2.ask(func(t Token) Event { return Attach{Token: t, Job: id, Held: p.inc} }))

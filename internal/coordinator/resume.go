@@ -38,7 +38,7 @@ type catching struct {
 }
 
 // takeRest makes a job begin with what is left of an epoch.
-func (c *Core) takeRest(s *stream, rest *Rest) {
+func (c *lifecycle) takeRest(s *stream, rest *Rest) {
 	if rest.Member == nil {
 		rest.Member = Members(s.sample.Subset)
 		for _, x := range rest.Before {
@@ -51,9 +51,9 @@ func (c *Core) takeRest(s *stream, rest *Rest) {
 }
 
 // beginRest starts the sampler's epoch of which only the rest is to be drawn. What was given out is taken out of it in slices.
-func (c *Core) beginRest(s *stream, rest *Rest) error {
+func (c *lifecycle) beginRest(s *stream, rest *Rest) error {
 	epoch := rest.Epoch
-	s.catching, c.catching = s.catching[:0], true
+	s.catching, c.planner.catching = s.catching[:0], true
 	if len(rest.Previous) > 0 && epoch > 0 {
 		if err := c.sampler.StartEpoch(s.job.ID, epoch-1); err != nil {
 			return err
@@ -88,28 +88,28 @@ func (s *stream) place(pos int) int {
 const catchWork = 4
 
 // catchUp tells the sampler, as far as this Step may, what earlier jobs had of running epochs.
-func (c *Core) catchUp() {
+func (c *planner) catchUp() {
 	if !c.catching {
 		return
 	}
 	c.catching = false
-	for _, s := range c.order {
-		for len(s.catching) > 0 && c.slice >= catchWork && c.sampler.Settled(s.job.ID) {
+	for _, s := range c.roster.order {
+		for len(s.catching) > 0 && c.step.slice >= catchWork && c.sampler.Settled(s.job.ID) {
 			k := &s.catching[0]
 			if k.start {
 				k.start = false
 				if err := c.sampler.StartEpoch(s.job.ID, k.epoch); err != nil {
-					c.complain(s.job.ID, err)
+					c.step.complain(s.job.ID, err)
 				}
 				continue // its passes come first
 			}
-			part := k.objects[:min(len(k.objects), c.slice/catchWork)]
+			part := k.objects[:min(len(k.objects), c.step.slice/catchWork)]
 			k.objects = k.objects[len(part):]
-			c.slice -= catchWork * len(part)
-			c.spent.sampler += catchWork * len(part)
+			c.step.slice -= catchWork * len(part)
+			c.step.spent.sampler += catchWork * len(part)
 			c.sampler.Withdraw(s.job.ID, part)
 			if k.persist && len(part) > 0 {
-				c.persist(RecordGivenEarlier{Job: s.job.ID, Epoch: s.job.Epoch, Chunk: k.chunk, Objects: part}, nil)
+				c.step.persist(RecordGivenEarlier{Job: s.job.ID, Epoch: s.job.Epoch, Chunk: k.chunk, Objects: part}, nil)
 				k.chunk++
 			}
 			if len(k.objects) == 0 {
@@ -121,11 +121,11 @@ func (c *Core) catchUp() {
 }
 
 // catchesUp tells whether some job waits for catchUp.
-func (c *Core) catchesUp() bool {
+func (c *planner) catchesUp() bool {
 	if !c.catching {
 		return false
 	}
-	for _, s := range c.order {
+	for _, s := range c.roster.order {
 		if len(s.catching) > 0 {
 			return true
 		}
@@ -163,11 +163,11 @@ func (s *stream) wholeOf(epoch uint32, r int) (samples, batches int) {
 }
 
 // endEmpty tells ranks that get nothing of the epoch that it is over: less may be left of one than there are ranks.
-func (c *Core) endEmpty(s *stream) {
+func (c *lifecycle) endEmpty(s *stream) {
 	j := s.job
 	for r := range j.Ranks {
 		if k := &j.Ranks[r]; j.Whole != nil && k.Phase == jobs.InEpoch && k.Epoch == j.Epoch && k.Asked == int64(j.Epoch) && k.Ended != k.Asked && j.Spec.Batches(r) == 0 {
-			c.endEpoch(s, r, epochEnd{j.Epoch, 0, j.Ledger()})
+			c.planner.endEpoch(s, r, epochEnd{j.Epoch, 0, j.Ledger()})
 		}
 	}
 }

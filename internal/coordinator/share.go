@@ -39,77 +39,13 @@ func (g *group) at(instance uint32) bits.JobSet {
 // shares tells whether anything can be shared: a lone member takes every instance once, so nothing of it is worth a byte.
 func (g *group) shares() bool { return len(g.members) > 1 }
 
-func (c *Core) groupOf(id uint32) *group {
-	for _, g := range c.groups {
-		if g.id == id {
-			return g
-		}
-	}
-	return nil // everybody has left it
-}
-
-// sharers ranks x in an instance by who still wants it: members that work on that instance; far below them those that may come to it in
-// their next epoch, a little more when that is near; and those that have not begun. Without those behind, what a job makes that is ahead of
-// its group serves nobody.
-func (c *Core) sharers(g *group, x ident.ObjectID, instance uint32) int {
-	n := 0
-	for _, m := range g.members {
-		j := m.job
-		switch {
-		case !j.Begun:
-			if j.Member.Has(uint32(x)) {
-				n++
-			}
-		case !j.Active:
-		case m.instance() == instance:
-			if c.sampler.Needs(j.ID, x) {
-				n += now
-			}
-		case m.instance() < instance && m.goesOn() && j.Member.Has(uint32(x)):
-			n++
-			if c.sampler.Remaining(j.ID) <= j.Spec.Subset/4 {
-				n++
-			}
-		}
-	}
-	return n
-}
-
-// now is what a member that works on an instance weighs in sharers: more than all those that may come to it.
-const now = 2 * bits.MaxJobs
-
-// setSharers ranks an augmented entry by who still wants it; nobody = it leaves.
-func (c *Core) setSharers(g *group, h residency.Handle, k ident.Key) {
-	n := 0
-	if g != nil {
-		n = c.sharers(g, k.Object, k.Instance)
-	}
-	c.index.SetNeed(h, n)
-	if n == 0 && c.index.Ready(h) {
-		if c.index.Drop(h) {
-			c.emit(FreeKey{Key: k})
-		}
-		c.relevel(k.Object)
-	}
-}
-
-// reshare ranks an augmented entry that has just landed: those who wanted it may have left meanwhile.
-func (c *Core) reshare(k ident.Key) {
-	if k.Form != ident.Augmented {
-		return
-	}
-	if h, ok := c.index.Lookup(k); ok {
-		c.setSharers(c.groupOf(k.Group), h, k)
-	}
-}
-
 // nextInstance gives the epoch that begins the instance it takes, epoch + offset. Each one is above all that the job was given something
 // of, so none comes to it twice (guarantee G3), whatever epochs its clients ask for, in whatever order, and however often one is begun
 // again. So the offset grows when an epoch is begun again of which something was given. It also grows in a share group, whose members go on
 // to where another one is: what they leave out is made for nobody, and they meet again however far others have drawn ahead. (With offsets
 // that never change, four jobs at speeds 1, 1/2 and 1/4 augment 9,900 times for 7,200 instances of samples when all that is wanted fits, and 7,300
 // times with this; with a sixth of that, 11,400 and 8,300 times.) The journal has the instance of every epoch.
-func (c *Core) nextInstance(s *stream, epoch uint32) {
+func (c *lifecycle) nextInstance(s *stream, epoch uint32) {
 	j := s.job
 	at := epoch + j.Offset
 	if s.given {
@@ -131,7 +67,7 @@ func (c *Core) nextInstance(s *stream, epoch uint32) {
 }
 
 // meets is the instance in which most can be shared with a member: that of its epoch, or the next one when little is left of it.
-func (c *Core) meets(m *stream) uint32 {
+func (c *lifecycle) meets(m *stream) uint32 {
 	if m.goesOn() && c.sampler.Remaining(m.job.ID) < m.job.Spec.Subset/littleLeft {
 		return m.instance() + 1
 	}
@@ -149,7 +85,7 @@ func (s *stream) goesOn() bool {
 
 // sourceShared finds or begins the augmented sample of a share group; false when nobody else will want it, so that the
 // row is better augmented straight into its slot.
-func (c *Core) sourceShared(d *delivery, i int) bool {
+func (c *flights) sourceShared(d *delivery, i int) bool {
 	s, g, x := d.s, d.s.group, d.rows[i].object
 	instance := d.instance
 	key := g.key4(x, instance)
@@ -158,12 +94,12 @@ func (c *Core) sourceShared(d *delivery, i int) bool {
 		c.useEntry(d, i, h, key)
 		return true
 	}
-	if f := c.flights.get(key); f != nil {
+	if f := c.flying.get(key); f != nil {
 		c.hit(s, ident.Augmented)
 		c.join(f, d, i)
 		return true
 	}
-	need := c.sharers(g, x, instance)
+	need := c.needs.sharers(g, x, instance)
 	if need == 0 || s.augBytes == 0 {
 		return false
 	}
@@ -174,16 +110,16 @@ func (c *Core) sourceShared(d *delivery, i int) bool {
 		return true
 	}
 	c.join(f, d, i)
-	c.relevel(x)
+	c.needs.relevel(x)
 	return true
 }
 
 // launchShared begins the flight of an augmented sample that others of the group of s want too. As with launch, an entry that was evicted a
 // moment ago and is still being read is taken back, and there is no flight.
-func (c *Core) launchShared(key ident.Key, s *stream, turn uint64, need int) (*flight, residency.Handle) {
-	entry, admitted := c.index.Admit(key, c.cfg.Granule(ident.Augmented, s.augBytes), need, c.evicted)
+func (c *flights) launchShared(key ident.Key, s *stream, turn uint64, need int) (*flight, residency.Handle) {
+	entry, admitted := c.index.Admit(key, c.cfg.Granule(ident.Augmented, s.augBytes), need, c.needs.evicted)
 	if admitted && c.index.Ready(entry) {
-		c.relevel(key.Object)
+		c.needs.relevel(key.Object)
 		return nil, entry
 	}
 	f := c.newFlight(key, s, turn)
@@ -192,8 +128,8 @@ func (c *Core) launchShared(key ident.Key, s *stream, turn uint64, need int) (*f
 		c.index.Pin(entry)
 		f.entry = pin{entry, true}
 	}
-	dkey := ident.Key{Object: key.Object, Form: ident.Decoded, Recipe: c.prefixes[s.prefix].id}
-	p := c.flights.get(dkey)
+	dkey := ident.Key{Object: key.Object, Form: ident.Decoded, Recipe: c.roster.prefixes[s.prefix].id}
+	p := c.flying.get(dkey)
 	h, ready := c.index.Lookup(dkey)
 	ready = ready && c.index.Ready(h)
 	if ready || p != nil {
@@ -229,11 +165,11 @@ const (
 // refill augments what several members of a group will take, while workers are idle and somebody waits, if the model says that it pays
 // (refillPays). It takes free room only, displaces nothing, and reads nothing: what it starts from is decoded, or about to be. Which sample
 // it is is drawn blindly from what is needed and at hand as decided at commits, so that it tells nothing of a sample (design.md section 4).
-func (c *Core) refill() {
-	if c.cfg.Refill == nil && !c.model.idle {
+func (c *flights) refill() {
+	if c.cfg.Refill == nil && !c.tiering.model.idle {
 		return
 	}
-	for _, g := range c.groups {
+	for _, g := range c.roster.groups {
 		if !g.shares() {
 			continue
 		}
@@ -242,7 +178,7 @@ func (c *Core) refill() {
 			if c.running >= c.cfg.InFlight || c.queue.Len()+c.onCopies.Len() > 0 || !c.somebodyWaits() {
 				return
 			}
-			if together < refillAhead || !m.joined || !m.job.Active || m.augBytes == 0 || !c.refillPays(m, together) {
+			if together < refillAhead || !m.joined || !m.job.Active || m.augBytes == 0 || !c.tiering.refillPays(m, together) {
 				continue
 			}
 			c.refillOne(m)
@@ -251,7 +187,7 @@ func (c *Core) refill() {
 	}
 }
 
-func (c *Core) refillOne(s *stream) {
+func (c *flights) refillOne(s *stream) {
 	bytes := c.cfg.Granule(ident.Augmented, s.augBytes)
 	if c.index.Used(ident.Augmented)+bytes > c.index.Budget(ident.Augmented) {
 		return
@@ -259,15 +195,15 @@ func (c *Core) refillOne(s *stream) {
 	for range refillTries {
 		x := s.sample.Subset[c.rng.IntN(len(s.sample.Subset))]
 		key := s.group.key4(x, s.instance())
-		need := c.sharers(s.group, x, key.Instance)
-		dkey := ident.Key{Object: x, Form: ident.Decoded, Recipe: c.prefixes[s.prefix].id}
-		if need < refillAhead*now || c.flights.get(key) != nil || s.isGone(x) {
+		need := c.needs.sharers(s.group, x, key.Instance)
+		dkey := ident.Key{Object: x, Form: ident.Decoded, Recipe: c.roster.prefixes[s.prefix].id}
+		if need < refillAhead*now || c.flying.get(key) != nil || s.isGone(x) {
 			continue
 		}
 		if _, there := c.index.Lookup(key); there {
 			continue
 		}
-		if _, there := c.index.Lookup(dkey); !there && c.flights.get(dkey) == nil {
+		if _, there := c.index.Lookup(dkey); !there && c.flying.get(dkey) == nil {
 			continue
 		}
 		if _, bad := c.quarantine[dkey]; bad {
@@ -275,16 +211,16 @@ func (c *Core) refillOne(s *stream) {
 		}
 		if f, _ := c.launchShared(key, s, c.turn+1, need); f != nil {
 			f.refill = true
-			c.stats.Prefetched++
+			c.step.stats.Prefetched++
 		}
-		c.relevel(x)
+		c.needs.relevel(x)
 		return
 	}
 }
 
 // somebodyWaits tells whether a client waits for a batch.
-func (c *Core) somebodyWaits() bool {
-	for _, s := range c.order {
+func (c *flights) somebodyWaits() bool {
+	for _, s := range c.roster.order {
 		for r := range s.job.Ranks {
 			if k := &s.job.Ranks[r]; k.Attached() && !k.Holds() && s.owes(r) {
 				return true

@@ -82,7 +82,7 @@ func TestQueueAgainstModel(t *testing.T) {
 				if rapid.Bool().Draw(t, "copy") {
 					f.parent = &flight{phase: flightCopied}
 				}
-				c.enqueue(f)
+				c.flights.enqueue(f)
 				model, turns[f] = append(model, f), f.turn
 			},
 			"hurry": func(t *rapid.T) {
@@ -91,7 +91,7 @@ func TestQueueAgainstModel(t *testing.T) {
 				}
 				f := rapid.SampledFrom(model).Draw(t, "flight")
 				turn := rapid.Uint64Range(1, 50).Draw(t, "to")
-				c.hurry(f, turn)
+				c.flights.hurry(f, turn)
 				turns[f] = min(turns[f], turn)
 			},
 			"give up": func(t *rapid.T) {
@@ -99,11 +99,11 @@ func TestQueueAgainstModel(t *testing.T) {
 					t.Skip()
 				}
 				i := rapid.IntRange(0, len(model)-1).Draw(t, "flight")
-				c.dequeue(model[i])
+				c.flights.dequeue(model[i])
 				model = slices.Delete(model, i, i+1)
 			},
 			"take": func(t *rapid.T) {
-				f, ok := c.nextFlightInTurn()
+				f, ok := c.flights.nextFlightInTurn()
 				if ok != (len(model) > 0) {
 					t.Fatalf("%d flights wait, taken: %t", len(model), ok)
 				}
@@ -117,7 +117,7 @@ func TestQueueAgainstModel(t *testing.T) {
 				model = slices.DeleteFunc(model, func(g *flight) bool { return g == f })
 			},
 			"": func(t *rapid.T) {
-				if n := c.queue.Len() + c.onCopies.Len(); n != len(model) {
+				if n := c.flights.queue.Len() + c.flights.onCopies.Len(); n != len(model) {
 					t.Fatalf("%d wait, %d are queued", len(model), n)
 				}
 			},
@@ -127,6 +127,6 @@ func TestQueueAgainstModel(t *testing.T) {
 }
 
 func (c *Core) newFlightForTest(s *stream, turn uint64) *flight {
-	c.nextFlight++
-	return &flight{id: c.nextFlight, turn: turn}
+	c.flights.nextFlight++
+	return &flight{id: c.flights.nextFlight, turn: turn}
 }

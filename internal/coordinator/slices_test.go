@@ -25,7 +25,7 @@ func TestALargeJobIsPreparedInSlices(t *testing.T) {
 		t.Fatal("so large a job was laid out in one step")
 	}
 	ticks := 0
-	for ; r.c.sampler.Work(0); ticks++ {
+	for ; r.c.needs.sampler.Work(0); ticks++ {
 		if !r.c.Deadline().Equal(r.now) {
 			t.Fatal("work is left and no step is asked for")
 		}
@@ -49,11 +49,11 @@ func TestALargeJobIsPreparedInSlices(t *testing.T) {
 	gone := r.join("gone", 100, n, 8, order(dsa.Strict))
 	r.after(0)
 	gone.detach(true)
-	for r.c.sampler.Work(0) {
+	for r.c.needs.sampler.Work(0) {
 		r.after(0)
 		r.check()
 	}
-	if ids := r.c.sampler.Jobs(); len(ids) != 2 {
+	if ids := r.c.needs.sampler.Jobs(); len(ids) != 2 {
 		t.Errorf("the sampler knows jobs %v", ids)
 	}
 }
@@ -65,13 +65,13 @@ func TestASubsetThatIsNoSetEndsTheJob(t *testing.T) {
 		e.Sample.Mode = dsa.Strict
 		e.Sample.Subset[len(e.Sample.Subset)-1] = ident.ObjectID(7)
 	})
-	for r.c.sampler.Work(0) {
+	for r.c.needs.sampler.Work(0) {
 		r.after(0)
 	}
 	if j := r.job(p.job); j.State != jobs.Dead || !strings.Contains(j.Reason, "holds an object twice: 7") {
 		t.Errorf("%s: %q", j.State, j.Reason)
 	}
-	if len(r.c.sampler.Jobs()) != 0 {
+	if len(r.c.needs.sampler.Jobs()) != 0 {
 		t.Error("the sampler keeps it")
 	}
 }

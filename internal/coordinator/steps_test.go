@@ -59,7 +59,7 @@ func largeWorld(tb testing.TB, n int, watch func(what string, c *Core, took time
 		}
 	}
 	settle := func(what string) {
-		for i := 0; c.refresh.left > 0 || len(c.wanted.walks) > 0 || c.sampler.Work(0); i++ {
+		for i := 0; c.needs.refresh.left > 0 || len(c.tiering.wanted.walks) > 0 || c.needs.sampler.Work(0); i++ {
 			if i > 100*n {
 				tb.Fatalf("%s: it never ends", what)
 			}
@@ -140,8 +140,8 @@ func TestNoStepIsLongerForALargerDataset(t *testing.T) {
 	steps, counted := 0, 0
 	c := largeWorld(t, n, func(_ string, c *Core, _ time.Duration) {
 		steps++
-		counted += c.spent.counted
-		most = spent{max(most.sampler, c.spent.sampler), max(most.counted, c.spent.counted), max(most.refresh, c.spent.refresh), max(most.shrunk, c.spent.shrunk)}
+		counted += c.step.spent.counted
+		most = spent{max(most.sampler, c.step.spent.sampler), max(most.counted, c.step.spent.counted), max(most.refresh, c.step.spent.refresh), max(most.shrunk, c.step.spent.shrunk)}
 	})
 	t.Logf("%d steps, at most %+v", steps, most)
 	if most.sampler > samplerPerStep || most.counted > countPerStep || most.refresh > refreshPerStep || most.shrunk > shrinkPerStep {
@@ -152,7 +152,7 @@ func TestNoStepIsLongerForALargerDataset(t *testing.T) {
 	}
 	union := map[ident.ObjectID]bool{}
 	var bytes int64
-	for _, s := range c.order {
+	for _, s := range c.roster.order {
 		for _, x := range s.sample.Subset {
 			if !union[x] {
 				union[x] = true
@@ -160,8 +160,8 @@ func TestNoStepIsLongerForALargerDataset(t *testing.T) {
 			}
 		}
 	}
-	if c.wanted.objects != int64(len(union)) || c.wanted.bytes != bytes {
-		t.Errorf("the union is counted as %d objects of %d bytes, it is %d of %d", c.wanted.objects, c.wanted.bytes, len(union), bytes)
+	if c.tiering.wanted.objects != int64(len(union)) || c.tiering.wanted.bytes != bytes {
+		t.Errorf("the union is counted as %d objects of %d bytes, it is %d of %d", c.tiering.wanted.objects, c.tiering.wanted.bytes, len(union), bytes)
 	}
 }
 

@@ -12,64 +12,69 @@ import (
 	"larder/tiers/residency"
 )
 
-// evicted is called by the index for an entry that leaves. Bytes that nobody reads go at once; others at their last unpin.
-func (c *Core) evicted(h residency.Handle, k ident.Key) {
-	c.stats.Evictions[k.Form]++
-	if c.index.Pins(h) == 0 {
-		c.emit(FreeKey{Key: k})
-	}
-	c.left(k)
-	c.tell(k.Object, k) // the index still shows the entry while it calls
+// tiering is how large the tiers are: what all jobs want together, the split of memory by the model or the rule of thumb,
+// the quotas of datasets, and the moving of memory in slices.
+type tiering struct {
+	cfg     *Config
+	step    *step
+	roster  *roster
+	needs   *needs
+	sampler *dsa.Sampler
+	index   *residency.Index
+
+	budgets  [ident.NumForms]int64 // of the tiers; index knows the usable part
+	auto     [ident.NumForms]bool
+	target   [ident.NumForms]int64 // what budgets are to become
+	resizing bool                  // they are not that yet
+	resizers []Token               // who waits for it
+	model    model
+	shares   [ident.NumForms]*shares // nil without quotas
+	wanted   wanted                  // the union of all subsets
 }
 
-func (c *Core) unpin(p pin) {
-	if p.held && c.index.Unpin(p.h) {
-		c.emit(FreeKey{Key: c.index.Key(p.h)}) // readable until the next Admit
-	}
-}
-
-// drop takes a pinned entry out of the index for good and drops the pin.
-func (c *Core) drop(p pin) {
-	if !p.held {
-		return
-	}
-	k := c.index.Key(p.h)
-	c.index.Drop(p.h)
-	c.left(k)
-	if c.index.Unpin(p.h) {
-		c.emit(FreeKey{Key: k})
-	}
-	c.relevel(k.Object)
-}
-
-// forgetPerStep is how many places of the index one Forget looks at.
-const forgetPerStep = 512
-
-// forget takes entries of objects out of the tiers. One that is in use leaves with its last reader, as one that is evicted does.
-func (c *Core) forget(e Forget) {
-	r := Reply{}
-	if all := c.index.Slots(); e.From >= 0 && e.From < all {
-		var out []residency.Handle
-		n := min(forgetPerStep, all-e.From)
-		c.index.Some(e.From, n, func(h residency.Handle, k ident.Key) {
-			if e.Objects.Has(uint32(k.Object)) {
-				out = append(out, h)
-			}
-		})
-		for _, h := range out {
-			r.Freed += c.index.Bytes(h)
-			c.index.Pin(h)
-			c.drop(pin{h, true})
+// begin makes the tiers as they are configured, and their index.
+func (c *tiering) begin() (*residency.Index, error) {
+	var evict [ident.NumForms]residency.Evictor
+	for _, f := range tierForms {
+		p := c.cfg.Tiers.Policy[f]
+		if p == "" {
+			p = "need"
 		}
-		if e.From+n < all {
-			r.Next = e.From + n
+		e, err := c.evictor(f, p)
+		if err != nil {
+			return nil, err
+		}
+		evict[f] = e
+	}
+	if m := c.cfg.Tiers.Model; m != SimpleModel {
+		if _, err := partition.New(m); err != nil {
+			return nil, err
 		}
 	}
-	c.reply(e.Token, r)
+	split, why, err := c.split(c.cfg.Tiers)
+	c.step.stats.Why = why
+	if err == nil {
+		err = c.checkQuotas(c.cfg.Tiers)
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.budgets, c.target = split, split
+	var usable [ident.NumForms]int64
+	for _, f := range tierForms {
+		usable[f] = c.cfg.Usable(split[f])
+		c.auto[f] = c.cfg.Tiers.Sizes[f] < 0
+	}
+	c.index = residency.New(usable, evict)
+	for _, f := range tierForms {
+		c.index.SetLeavingLimit(f, c.leaving(f))
+	}
+	c.setRoom()
+	return c.index, nil
 }
 
 // leaving is how many bytes may be on their way out of a tier under pins; -1 = no bound.
-func (c *Core) leaving(f ident.Form) int64 {
+func (c *tiering) leaving(f ident.Form) int64 {
 	if spare := c.budgets[f] - c.cfg.Usable(c.budgets[f]); spare > 0 {
 		return spare
 	}
@@ -77,7 +82,7 @@ func (c *Core) leaving(f ident.Form) int64 {
 }
 
 // reconfigure changes tier sizes, all of them or none. It is answered when memory has moved.
-func (c *Core) reconfigure(e Reconfigure) {
+func (c *tiering) reconfigure(e Reconfigure) {
 	t := e.Tiers
 	t.Policy = c.cfg.Tiers.Policy
 	split, why, err := c.split(t)
@@ -85,7 +90,7 @@ func (c *Core) reconfigure(e Reconfigure) {
 		err = c.checkQuotas(t)
 	}
 	if err != nil {
-		c.reply(e.Token, Reply{Err: err})
+		c.step.reply(e.Token, Reply{Err: err})
 		return
 	}
 	c.cfg.Tiers = t
@@ -97,11 +102,11 @@ func (c *Core) reconfigure(e Reconfigure) {
 	}
 	c.model.first, c.model.resized, c.model.stale = true, true, c.model.solving
 	if !c.anyAuto() {
-		c.stats.Why, c.stats.Model, c.stats.Binding, c.stats.Predicted = why, "", "", 0
+		c.step.stats.Why, c.step.stats.Model, c.step.stats.Binding, c.step.stats.Predicted = why, "", "", 0
 		c.model.idle = false
 	} else if d, _ := c.demanded(); t.Model != SimpleModel && d.Measured() {
 		split = c.squeezed(t) // what the auto tiers hold is not thrown away for the moment that solving takes
-		c.stats.Why, c.stats.Predicted = "sizes as asked, the others in proportion, until the model is solved in a moment", 0
+		c.step.stats.Why, c.step.stats.Predicted = "sizes as asked, the others in proportion, until the model is solved in a moment", 0
 	} else {
 		c.thumb()
 		return
@@ -111,7 +116,7 @@ func (c *Core) reconfigure(e Reconfigure) {
 }
 
 // squeezed is the split in force with the fixed tiers as they are to be, and the others in proportion where that leaves less.
-func (c *Core) squeezed(t TierConfig) [ident.NumForms]int64 {
+func (c *tiering) squeezed(t TierConfig) [ident.NumForms]int64 {
 	out, left, auto := c.target, t.Total, int64(0)
 	for _, f := range tierForms {
 		if t.Sizes[f] >= 0 {
@@ -131,7 +136,7 @@ func (c *Core) squeezed(t TierConfig) [ident.NumForms]int64 {
 
 // repartition solves the split of the auto tiers again, and what fixed ones give.
 // Small changes of the measured sizes are let be (hysteresis), a change of jobs is not.
-func (c *Core) repartition(hysteresis bool) {
+func (c *tiering) repartition(hysteresis bool) {
 	c.setRoom()
 	if hysteresis && !c.anyAuto() {
 		return
@@ -205,27 +210,27 @@ const (
 )
 
 // recount enters a subset into the union of what is wanted, or takes it out. The split of memory follows when it is counted.
-func (c *Core) recount(s *stream, subset []ident.ObjectID, in bool) {
+func (c *tiering) recount(s *stream, subset []ident.ObjectID, in bool) {
 	c.wanted.walks = append(c.wanted.walks, walk{subset: subset, dataset: s.dataset, out: !in})
 	c.countSlice()
 }
 
 // countSlice counts on, as far as this Step may. A subset comes out only after it went in, so no count passes the number of jobs
 // and of changes under way by more than one each.
-func (c *Core) countSlice() {
+func (c *tiering) countSlice() {
 	u := &c.wanted
 	if len(u.walks) == 0 {
 		return
 	}
-	for c.count > 0 && len(u.walks) > 0 {
+	for c.step.count > 0 && len(u.walks) > 0 {
 		w := &u.walks[0]
-		n := min(c.count, len(w.subset)-w.at)
+		n := min(c.step.count, len(w.subset)-w.at)
 		for _, x := range w.subset[w.at : w.at+n] {
 			c.countOne(x, w)
 		}
 		w.at += n
-		c.count -= n + 1
-		c.spent.counted += n
+		c.step.count -= n + 1
+		c.step.spent.counted += n
 		if w.at == len(w.subset) {
 			u.walks[0] = walk{}
 			u.walks = u.walks[1:]
@@ -237,7 +242,7 @@ func (c *Core) countSlice() {
 	}
 }
 
-func (c *Core) countOne(x ident.ObjectID, w *walk) {
+func (c *tiering) countOne(x ident.ObjectID, w *walk) {
 	if x >= dsa.MaxObjects {
 		return // the sampler will refuse the job
 	}
@@ -264,25 +269,25 @@ func (c *Core) countOne(x ident.ObjectID, w *walk) {
 }
 
 // wantOne counts an object that a first job wants, or none any more.
-func (c *Core) wantOne(x ident.ObjectID, sign int64) {
+func (c *tiering) wantOne(x ident.ObjectID, sign int64) {
 	bytes := sign * c.cfg.Bytes(x)
 	c.wanted.objects += sign
 	c.wanted.bytes += bytes
-	d := &c.datasets[c.wanted.owner(x)]
+	d := &c.roster.datasets[c.wanted.owner(x)]
 	d.objects += sign
 	d.bytes += bytes
 }
 
 // apply has the tiers become of those sizes. Memory moves in slices: tiers shrink by a bounded number of entries in each Step, and the
 // others grow when that is done, so that the sum never exceeds what it was or is to be.
-func (c *Core) apply(split [ident.NumForms]int64) {
+func (c *tiering) apply(split [ident.NumForms]int64) {
 	c.target, c.resizing = split, true
 	c.resizeSlice()
 }
 
 const shrinkPerStep = 512 // entries that leave in one Step because a tier shrinks
 
-func (c *Core) resizeSlice() {
+func (c *tiering) resizeSlice() {
 	if !c.resizing {
 		return
 	}
@@ -291,8 +296,8 @@ func (c *Core) resizeSlice() {
 			continue
 		}
 		before := c.index.Evictions(f)
-		done := c.index.Shrink(f, c.cfg.Usable(c.target[f]), shrinkPerStep-c.spent.shrunk, c.evicted)
-		c.spent.shrunk += int(c.index.Evictions(f) - before)
+		done := c.index.Shrink(f, c.cfg.Usable(c.target[f]), shrinkPerStep-c.step.spent.shrunk, c.needs.evicted)
+		c.step.spent.shrunk += int(c.index.Evictions(f) - before)
 		if !done {
 			return
 		}
@@ -300,7 +305,7 @@ func (c *Core) resizeSlice() {
 	}
 	for _, f := range tierForms {
 		if u := c.cfg.Usable(c.target[f]); c.index.Budget(f) != u { // it grows, or an earlier shrinking was given up
-			c.index.Shrink(f, u, 0, c.evicted)
+			c.index.Shrink(f, u, 0, c.needs.evicted)
 		}
 		c.resize(f)
 	}
@@ -308,22 +313,22 @@ func (c *Core) resizeSlice() {
 	c.apportion()
 	c.setRoom()
 	for _, t := range c.resizers {
-		c.reply(t, Reply{})
+		c.step.reply(t, Reply{})
 	}
 	c.resizers = c.resizers[:0]
 }
 
 // resize tells a tier its size.
-func (c *Core) resize(f ident.Form) {
+func (c *tiering) resize(f ident.Form) {
 	if c.target[f] != c.budgets[f] {
 		c.budgets[f] = c.target[f]
-		c.emit(SetBudget{Form: f, Bytes: c.budgets[f]})
+		c.step.emit(SetBudget{Form: f, Bytes: c.budgets[f]})
 	}
 	c.index.SetLeavingLimit(f, c.leaving(f))
 }
 
 // split turns a configuration into bytes: fixed sizes as they are, the rest by the model.
-func (c *Core) split(t TierConfig) ([ident.NumForms]int64, string, error) {
+func (c *tiering) split(t TierConfig) ([ident.NumForms]int64, string, error) {
 	var out [ident.NumForms]int64
 	left, autos := t.Total, 0
 	var fixed []string
@@ -381,12 +386,12 @@ func (c *Core) split(t TierConfig) ([ident.NumForms]int64, string, error) {
 }
 
 // inputs are what active jobs want in each form, for the rule of thumb.
-func (c *Core) inputs() partition.Wanted {
+func (c *tiering) inputs() partition.Wanted {
 	in := partition.Wanted{EncodedBytes: c.wanted.bytes}
 	var decoded, n int64
-	for i := range c.prefixes {
-		decoded += c.prefixes[i].decoded.sum
-		n += c.prefixes[i].decoded.n
+	for i := range c.roster.prefixes {
+		decoded += c.roster.prefixes[i].decoded.sum
+		n += c.roster.prefixes[i].decoded.n
 	}
 	if n > 0 {
 		in.DecodedBytes = decoded / n * c.wanted.objects
@@ -394,7 +399,7 @@ func (c *Core) inputs() partition.Wanted {
 		in.DecodedBytes = in.EncodedBytes * 6 // a JPEG unpacks to 5.4 times its size on ImageNet
 	}
 	in.DecodedBytes += in.DecodedBytes / 15 // only 15/16 of a tier may be resident
-	for _, g := range c.groups {
+	for _, g := range c.roster.groups {
 		if !g.shares() {
 			continue
 		}

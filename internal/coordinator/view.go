@@ -25,16 +25,16 @@ type Stats struct {
 	Predicted                                   float64 // samples a second, by the model; 0 = not known
 }
 
-func (c *Core) hit(s *stream, f ident.Form) {
-	c.stats.Hits[f]++
+func (c *flights) hit(s *stream, f ident.Form) {
+	c.step.stats.Hits[f]++
 	s.job.Stats.Hits[f]++
-	c.datasets[s.dataset].stats.Hits[f]++
+	c.roster.datasets[s.dataset].stats.Hits[f]++
 }
 
 // credit counts work of a flight for its job, while that lives, and for its dataset.
-func (c *Core) credit(f *flight, add func(*jobs.Stats)) {
-	add(&c.datasets[f.dataset].stats)
-	if s := c.streams[f.job]; s != nil {
+func (c *flights) credit(f *flight, add func(*jobs.Stats)) {
+	add(&c.roster.datasets[f.dataset].stats)
+	if s := c.roster.streams[f.job]; s != nil {
 		add(&s.job.Stats)
 	}
 }
@@ -49,12 +49,12 @@ type DatasetView struct {
 
 // Datasets returns the datasets that jobs drew from, in the order in which they came.
 func (c *Core) Datasets() []DatasetView {
-	out := make([]DatasetView, len(c.datasets))
-	for i := range c.datasets {
-		d := &c.datasets[i]
+	out := make([]DatasetView, len(c.roster.datasets))
+	for i := range c.roster.datasets {
+		d := &c.roster.datasets[i]
 		out[i] = DatasetView{ID: d.id, Stats: d.stats, Bad: d.bad.Len()}
 	}
-	for _, s := range c.order {
+	for _, s := range c.roster.order {
 		out[s.dataset].Live++
 	}
 	return out
@@ -72,9 +72,9 @@ type TierView struct {
 
 // Stats returns the counters.
 func (c *Core) Stats() Stats {
-	s := c.stats
-	s.Why += c.tooSmall()
-	s.PolicyCalls = c.index.Asked()
+	s := c.step.stats
+	s.Why += c.tiering.tooSmall()
+	s.PolicyCalls = c.needs.index.Asked()
 	return s
 }
 
@@ -86,16 +86,22 @@ func (c *Core) Tiers() []TierView {
 		if p == "" {
 			p = "need"
 		}
-		out = append(out, TierView{Form: f, Budget: c.budgets[f], Used: c.index.Used(f), Entries: c.index.Entries(f),
-			Hits: c.stats.Hits[f], Evictions: c.stats.Evictions[f], Policy: p, Auto: c.auto[f]})
+		out = append(out, TierView{Form: f, Budget: c.tiering.budgets[f], Used: c.needs.index.Used(f), Entries: c.needs.index.Entries(f),
+			Hits: c.step.stats.Hits[f], Evictions: c.step.stats.Evictions[f], Policy: p, Auto: c.tiering.auto[f]})
 	}
 	return out
 }
 
+// Quotas returns the datasets with floors or caps, in the order of the configuration.
+func (c *Core) Quotas() []QuotaView { return c.tiering.quotas() }
+
+// Reserve says that a job id was used in an earlier run: it is not used again. For the start of a daemon.
+func (c *Core) Reserve(id ident.JobID) { c.life.jobs.Reserve(id) }
+
 // Jobs returns live jobs, and with ended also those that ended lately, by id.
 func (c *Core) Jobs(ended bool) []jobs.Job {
 	var out []jobs.Job
-	for j := range c.jobs.All() {
+	for j := range c.life.jobs.All() {
 		if ended || !j.State.Ended() {
 			out = append(out, c.view(j))
 		}
@@ -105,7 +111,7 @@ func (c *Core) Jobs(ended bool) []jobs.Job {
 
 // Job returns the newest job of that name.
 func (c *Core) Job(name string) (jobs.Job, bool) {
-	j := c.jobs.Named(name)
+	j := c.life.jobs.Named(name)
 	if j == nil {
 		return jobs.Job{}, false
 	}
@@ -114,7 +120,7 @@ func (c *Core) Job(name string) (jobs.Job, bool) {
 
 // JobByID returns a job.
 func (c *Core) JobByID(id ident.JobID) (jobs.Job, bool) {
-	j := c.jobs.Get(id)
+	j := c.life.jobs.Get(id)
 	if j == nil {
 		return jobs.Job{}, false
 	}

@@ -7,7 +7,7 @@ import (
 
 // facts are what is known of what each rank of a job waits for.
 func (c *Core) facts(j *jobs.Job) []jobs.Facts {
-	s := c.streams[j.ID]
+	s := c.roster.streams[j.ID]
 	out := make([]jobs.Facts, len(j.Ranks))
 	for r := range j.Ranks {
 		k := &j.Ranks[r]
