@@ -81,29 +81,9 @@ func (c *lifecycle) changeSubset(e ChangeSubset) {
 	c.planner.plan(s)
 }
 
-// awaited is the epoch that somebody has asked for and that waits for the other ranks.
-func (c *lifecycle) awaited(s *stream) (epoch uint32, ok bool) {
-	for r := range s.job.Ranks {
-		if k := &s.job.Ranks[r]; k.Phase == jobs.Waiting && (!ok || k.Next < epoch) {
-			epoch, ok = k.Next, true
-		}
-	}
-	return epoch, ok
-}
-
 // anyKept tells whether some client is gone and may come back into its epoch.
 func (s *stream) anyKept() bool {
 	return slices.ContainsFunc(s.ranks, func(q rankQueue) bool { return q.kept != nil && q.kept.asked >= 0 })
-}
-
-// takesPart tells whether a client takes part in the running epoch.
-func (c *lifecycle) takesPart(s *stream) bool {
-	for r := range s.job.Ranks {
-		if k := &s.job.Ranks[r]; k.Phase == jobs.InEpoch && k.Epoch == s.job.Epoch {
-			return true
-		}
-	}
-	return false
 }
 
 // beginAnew begins the running epoch, of which no client has seen anything, with the next subset.
@@ -182,13 +162,13 @@ func (c *lifecycle) pause(e Pause) {
 		}
 		c.step.persist(RecordPaused{Job: j.ID}, nil)
 	case !e.On:
-		c.resume(s)
+		c.unpause(s)
 	}
 	c.step.answer(e.Token, Reply{Job: j.ID})
 }
 
-// resume goes on with a paused job where it was.
-func (c *lifecycle) resume(s *stream) {
+// unpause goes on with a paused job where it was.
+func (c *lifecycle) unpause(s *stream) {
 	j := s.job
 	if !j.Paused {
 		return

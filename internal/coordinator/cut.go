@@ -44,7 +44,7 @@ func (c *lifecycle) keep(s *stream, r int, was jobs.Rank) {
 		d.become(deliveryCanceled)
 		for i := range d.rows {
 			if d.rows[i].state == rowWaiting {
-				c.flights.unwait(d, i)
+				c.flights.leaveFlight(d, i)
 			}
 		}
 	}
@@ -176,34 +176,24 @@ func (c *lifecycle) comeBack(s *stream, r int, epoch uint32, step int) error {
 	return nil
 }
 
-// endEpochAgain sends a client the end of its epoch once more: it came when its connection was gone.
-func (c *planner) endEpochAgain(s *stream, r int) {
-	k := &s.job.Ranks[r]
-	e := s.ranks[r].lastEnd
-	e.Inc, e.Final = k.Incarnation, s.final(e.Epoch)
-	k.Ended = int64(e.Epoch)
-	c.step.emit(e)
-	c.endIfDrained(s)
-}
-
 // leaveKept gives up what was kept of epochs before next: the client begins that one.
 func (c *lifecycle) leaveKept(s *stream, r int, next uint32) {
-	for _, b := range c.giveBack(s, r, func(b *back) bool { return b.epoch < next }) {
+	for _, b := range c.returnKept(s, r, func(b *back) bool { return b.epoch < next }) {
 		if b.origin != fromClient {
 			b.ledger.Abandon()
 		}
 	}
 }
 
-// giveUpKept gives up all that was kept for a client: another one has the rank, or it begins afresh.
-func (c *lifecycle) giveUpKept(s *stream, r int) {
-	c.giveBack(s, r, nil)
+// dropKept gives up all that was kept for a client: another one has the rank, or it begins afresh.
+func (c *lifecycle) dropKept(s *stream, r int) {
+	c.returnKept(s, r, nil)
 	s.ranks[r].kept = nil
 }
 
-// giveBack returns what was planned for a client that is gone, and never sent, to its epoch; which selects, nil = everything. It returns what it
+// returnKept returns what was planned for a client that is gone, and never sent, to its epoch; which selects, nil = everything. It returns what it
 // took out. What an earlier daemon gave out stays in the order that is recorded: the client may have had it, and states that it saved say so.
-func (c *lifecycle) giveBack(s *stream, r int, which func(*back) bool) (gone []back) {
+func (c *lifecycle) returnKept(s *stream, r int, which func(*back) bool) (gone []back) {
 	q := &s.ranks[r]
 	q.back = slices.DeleteFunc(slices.Clone(q.back), func(b back) bool {
 		if b.origin == fromJournal || which != nil && !which(&b) {
@@ -238,27 +228,4 @@ func (c *lifecycle) giveBack(s *stream, r int, which func(*back) bool) (gone []b
 		c.sampler.Return(s.job.ID, free)
 	}
 	return gone
-}
-
-// clientGone begins the lease of a job whose client has ended: nobody will come back unless somebody starts it again.
-func (c *lifecycle) clientGone(e ClientGone) {
-	s := c.roster.streams[e.Job]
-	if s == nil || e.Rank < 0 || e.Rank >= len(s.ranks) || s.job.Ranks[e.Rank].Incarnation != e.Inc || !s.ranks[e.Rank].lives {
-		return
-	}
-	s.ranks[e.Rank].lives = false
-	if s.job.State == jobs.Suspect {
-		c.jobs.Suspect(s.job, c.step.now)
-	}
-}
-
-// mayCome tells whether the process of a client that vanished lives: it hears of its loss with its next call, however late that is.
-func (c *lifecycle) mayCome(s *stream) bool {
-	for r := range s.ranks {
-		k := &s.job.Ranks[r]
-		if s.hasLost(r) && (c.cfg.IdleTimeout <= 0 || c.step.now.Sub(k.Heard) < c.cfg.IdleTimeout) {
-			return true
-		}
-	}
-	return false
 }

@@ -46,7 +46,7 @@ func (c *planner) dealStep(s *stream, l *jobs.Ledger, epoch uint32) bool {
 	var all, empty []*delivery
 	good := 0
 	for r := range s.ranks {
-		d, waits := s.part(r, l, epoch, step)
+		d, waits := s.batchOf(r, l, epoch, step)
 		if waits {
 			return false
 		}
@@ -71,7 +71,7 @@ func (c *planner) dealStep(s *stream, l *jobs.Ledger, epoch uint32) bool {
 		}
 		return false
 	default:
-		back = c.giveUpStep(s, l, all)
+		back = c.returnStep(s, l, all)
 	}
 	l.Dealing++
 	c.step.persist(RecordDealt{Job: s.job.ID, Epoch: epoch, Step: step, Objects: back, GivenUp: l.GivenUp}, func() {
@@ -85,8 +85,8 @@ func (c *planner) dealStep(s *stream, l *jobs.Ledger, epoch uint32) bool {
 	return true
 }
 
-// part is what a rank has of a step that is not decided; waits when that is to come. A rank that has left the epoch has no part.
-func (s *stream) part(r int, l *jobs.Ledger, epoch uint32, step int) (d *delivery, waits bool) {
+// batchOf is what a rank has of a step that is not decided; waits when that is to come. A rank that has left the epoch has no part.
+func (s *stream) batchOf(r int, l *jobs.Ledger, epoch uint32, step int) (d *delivery, waits bool) {
 	k, q := &s.job.Ranks[r], &s.ranks[r]
 	for _, d := range q.planned {
 		if d.ledger == l && d.step == step {
@@ -151,8 +151,8 @@ func (c *planner) move(s *stream, all []*delivery, to *delivery) {
 	c.flights.source(to, at)
 }
 
-// giveUpStep takes out of the batches of a step what is there, and returns it to the epoch.
-func (c *planner) giveUpStep(s *stream, l *jobs.Ledger, all []*delivery) []ident.ObjectID {
+// returnStep takes out of the batches of a step what is there, and returns it to the epoch.
+func (c *planner) returnStep(s *stream, l *jobs.Ledger, all []*delivery) []ident.ObjectID {
 	var back []ident.ObjectID
 	for _, d := range all {
 		d.rows = slices.DeleteFunc(d.rows, func(w row) bool {
@@ -185,7 +185,7 @@ func (s *stream) holding(r int) []jobs.Behind {
 	}
 	var out []jobs.Behind
 	for o := range s.ranks {
-		if _, waits := s.part(o, q[0].ledger, q[0].epoch, q[0].ledger.Dealing); waits && o != r {
+		if _, waits := s.batchOf(o, q[0].ledger, q[0].epoch, q[0].ledger.Dealing); waits && o != r {
 			k := &s.job.Ranks[o]
 			out = append(out, jobs.Behind{Rank: o, Came: k.Attaches > 0, Attached: k.Attached(), Lost: s.hasLost(o), Epoch: q[0].epoch, InEpoch: true})
 		}

@@ -13,7 +13,7 @@ func (c *needs) evicted(h residency.Handle, k ident.Key) {
 		c.step.emit(FreeKey{Key: k})
 	}
 	c.left(k)
-	c.tell(k.Object, k) // the index still shows the entry while it calls
+	c.enterLevels(k.Object, k) // the index still shows the entry while it calls
 }
 
 func (c *needs) unpin(p pin) {

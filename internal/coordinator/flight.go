@@ -74,99 +74,8 @@ type flight struct {
 	attempts int
 }
 
-type waiter struct {
-	d   *delivery
-	row int
-}
-
-// takeTurn gives the next sample of a job its place among the work of all jobs: start-time fair queueing (Goyal, Vin, Cheng
-// 1996) with samples as the unit. Jobs that are behind with their work get equal samples per second whatever their batch
-// sizes and windows; a job that is seldom behind is served at once, because its turns do not run ahead of the clock.
-func (c *flights) takeTurn(s *stream) uint64 {
-	s.turn = max(s.turn, c.turn) + 1
-	return s.turn
-}
-
-// early is the turn at which work on an object is begun so that it is done in turn, when that of its row is turn: the least slack
-// first. A sample that is expected to take as long as n others of its job occupies one worker while the others do n-1 samples each, so
-// it is begun that many turns earlier and holds up no batch; what is planned bounds how far ahead. Decoding takes time in proportion to the stored
-// bytes, so they are what is expected. Only the order of the work follows from it: which samples a job gets, and in which order, was
-// decided before. (Log-normal costs with an outlier of 20 times in a hundred, 12 workers at 95 % load, batches of 32: 16 ahead training
-// stalls for 2.7 % of the time instead of 13.3 %, 4 ahead for 23.5 instead of 26.7 %.)
-func (c *flights) early(s *stream, x ident.ObjectID, turn uint64) uint64 {
-	n := c.cfg.Bytes(x) / max(s.stored.mean(1), 1)
-	if n < 2 || s.stored.n == 0 {
-		return turn
-	}
-	return turn - min(uint64(n-1)*uint64(max(c.cfg.InFlight/2, 1)), turn)
-}
-
 // served moves the clock of the turns.
 func (c *flights) served(turn uint64) { c.turn = max(c.turn, turn) }
-
-// source finds where row i of a batch comes from: an entry, a flight, or a new flight.
-func (c *flights) source(d *delivery, i int) {
-	x, s := d.rows[i].object, d.s
-	c.tiering.own(x, s.dataset)
-	key := ident.Key{Object: x, Form: ident.Decoded, Recipe: c.roster.prefixes[s.prefix].id}
-	if s.isGone(x) {
-		c.occupy(s, key)
-		c.failRow(d, i, removed(x))
-		return
-	}
-	if bad, ok := c.quarantine[key]; ok {
-		c.occupy(s, key)
-		c.failRow(d, i, bad)
-		return
-	}
-	if s.group != nil && c.sourceShared(d, i) {
-		c.needs.renew(x)
-		return
-	}
-	if h, ok := c.index.Lookup(key); ok {
-		c.hit(s, ident.Decoded)
-		c.useEntry(d, i, h, key)
-	} else if f := c.flying.get(key); f != nil {
-		if c.together(f) {
-			c.hit(s, ident.Decoded)
-		}
-		c.join(f, d, i)
-	} else if f, h := c.launch(key, s, d.rows[i].turn, c.wantsAlone(s, x)); f != nil {
-		c.join(f, d, i)
-	} else {
-		c.hit(s, ident.Decoded)
-		c.useEntry(d, i, h, key)
-	}
-	c.needs.renew(x)
-}
-
-// useEntry fills a row from a resident entry, at once or when its bytes are there.
-func (c *flights) useEntry(d *delivery, i int, h residency.Handle, key ident.Key) {
-	c.index.Hit(h)
-	if !c.index.Ready(h) {
-		c.join(c.flying.get(key), d, i)
-		return
-	}
-	c.index.Pin(h)
-	d.rows[i].pin = pin{h, true}
-	c.fill(d, i, Source{Key: key})
-}
-
-// join makes a row wait for a flight, or use its working copy when it is there.
-func (c *flights) join(f *flight, d *delivery, i int) {
-	d.rows[i].flight = f
-	if f.phase == flightCopied {
-		f.users++
-		c.fill(d, i, Source{Key: f.key, Flight: f.id})
-		return
-	}
-	f.rows = append(f.rows, waiter{d, i})
-	turn := d.rows[i].turn
-	if f.key.Form == ident.Decoded {
-		turn = c.early(d.s, f.key.Object, turn)
-	}
-	c.hurry(f, turn)
-}
 
 // hurry moves a flight forward in the queue when somebody's turn for it is earlier.
 func (c *flights) hurry(f *flight, turn uint64) {
@@ -194,7 +103,7 @@ func (c *flights) launch(key ident.Key, s *stream, turn uint64, alone bool) (*fl
 		c.needs.relevel(x)
 		return nil, entry
 	}
-	f := c.newFlight(key, s, c.early(s, x, turn))
+	f := c.newFlight(key, s, c.startTurn(s, x, turn))
 	s.stored.add(stored)
 	f.alone = alone && !admitted
 	if admitted {
@@ -462,7 +371,7 @@ func (c *flights) failed(f *flight, e Prepared) {
 		}
 		c.quarantine[f.key] = bad
 	}
-	if f.entry.held { // it keeps its place, see occupy
+	if f.entry.held { // it keeps its place, see reservePlace
 		c.index.SetReady(f.entry.h)
 		c.needs.unpin(f.entry)
 		f.entry = pin{}
@@ -474,32 +383,6 @@ func (c *flights) failed(f *flight, e Prepared) {
 		}
 		c.failRow(w.d, w.row, bad)
 	})
-}
-
-// occupy gives a sample that cannot be prepared the place in a tier that it would have if it could: an entry without bytes, admitted and
-// evicted like any other. Without it bad samples would never be at hand, those that are at hand are drawn first, and so the good
-// ones of a shared cell would come early in the epoch (mean position .37 with half of a cell bad): that a sample is bad must not
-// reach a choice. It costs the share of the tier that bad samples are of what is drawn.
-func (c *flights) occupy(s *stream, key ident.Key) {
-	x := key.Object
-	if h, ok := c.index.Lookup(key); ok {
-		c.index.Hit(h)
-	} else if c.flying.get(key) == nil {
-		need, stored := c.needs.needOf(s, x, c.roster.prefixes[s.prefix].jobs), c.cfg.Bytes(x)
-		h, ok := c.index.Admit(key, c.cfg.Granule(ident.Decoded, c.tiering.decodedBytes(s, stored*6)), need, c.needs.evicted)
-		if ok {
-			c.index.SetReady(h)
-		} else {
-			ekey := ident.Key{Object: x, Form: ident.Encoded}
-			if _, there := c.index.Lookup(ekey); !there {
-				if h, ok := c.index.Admit(ekey, c.cfg.Granule(ident.Encoded, stored), need, c.needs.evicted); ok && c.index.Pins(h) == 0 {
-					c.index.SetReady(h)
-				}
-			}
-		}
-		c.needs.relevel(x)
-	}
-	c.needs.renew(x)
 }
 
 // quarantined tells whether the object could not be prepared for some prefix.
@@ -544,9 +427,9 @@ func (c *flights) abandonFlight(f *flight, then func(waiter)) {
 	}
 }
 
-// unwait takes a row of a canceled batch out of its flight; a flight that nobody waits for and that was not handed out
+// leaveFlight takes a row of a canceled batch out of its flight; a flight that nobody waits for and that was not handed out
 // yet is given up.
-func (c *flights) unwait(d *delivery, i int) {
+func (c *flights) leaveFlight(d *delivery, i int) {
 	f := d.rows[i].flight
 	d.rows[i].flight = nil
 	if f == nil {
@@ -558,10 +441,10 @@ func (c *flights) unwait(d *delivery, i int) {
 			break
 		}
 	}
-	c.giveUp(f)
+	c.dropUnwanted(f)
 }
 
-func (c *flights) giveUp(f *flight) {
+func (c *flights) dropUnwanted(f *flight) {
 	if f.phase > flightQueued || len(f.rows) > 0 || len(f.augments) > 0 {
 		return
 	}
@@ -577,21 +460,8 @@ func (c *flights) giveUp(f *flight) {
 	}
 	c.abandonFlight(f, nil)
 	if parent != nil && parent.phase != flightCopied {
-		c.giveUp(parent)
+		c.dropUnwanted(parent)
 	}
-}
-
-// fill has the executor write a row.
-func (c *flights) fill(d *delivery, i int, from Source) { c.step.emit(c.filling(d, i, from)) }
-
-// filling says how a row is to be written, and that it is.
-func (c *flights) filling(d *delivery, i int, from Source) *Fill {
-	w := &d.rows[i]
-	w.state = rowFilling
-	s := d.s
-	d.fills[i] = Fill{Delivery: d.id, Row: i, Job: s.job.ID, Rank: d.rank, Inc: d.inc, Slot: d.slot, Object: w.object, From: from,
-		Seed: s.seed, Instance: d.instance, Turn: w.turn} // the row is not being filled, so nobody reads an earlier one
-	return &d.fills[i]
 }
 
 // filled takes the result of a fill into a batch.
@@ -629,5 +499,12 @@ func (c *flights) filled(d *delivery, e Filled) {
 	}
 	if w.state == rowDone {
 		c.settle(d)
+	}
+}
+
+// filled takes the result of a fill.
+func (c *planner) filled(e Filled) {
+	if d := c.deliveries[e.Delivery]; d != nil {
+		c.flights.filled(d, e)
 	}
 }

@@ -53,3 +53,26 @@ func (c *lifecycle) noLonger(id ident.JobID, rank int, inc ident.Incarnation) er
 	}
 	return errs.New(errs.Stale, s.job.Spec.Name, "make a new Loader to go on", "incarnation %d of rank %d of job %s has lost its rank", inc, rank, s.job.Spec.Name)
 }
+
+// idleAt is when a job that takes nothing stops counting as needing something: ten of its steps, at least 2 s; before a
+// step time is known, 30 s (design.md G5). Zero = it is waiting for us, which is no idleness.
+func (c *lifecycle) idleAt(s *stream) time.Time {
+	var at time.Time
+	for r := range s.job.Ranks {
+		k := &s.job.Ranks[r]
+		if !k.Attached() {
+			continue
+		}
+		if !k.Holds() && (k.Phase == jobs.InEpoch && k.Asked == int64(k.Epoch) && k.Step < s.job.Spec.Batches(r) || s.owes(r)) {
+			return time.Time{}
+		}
+		wait := 30 * time.Second
+		if k.StepTime > 0 {
+			wait = max(10*k.StepTime, 2*time.Second)
+		}
+		if t := k.LastTake.Add(wait); t.After(at) {
+			at = t
+		}
+	}
+	return at
+}

@@ -19,8 +19,8 @@ func (c *flights) wantsAlone(s *stream, x ident.ObjectID) bool {
 	return true
 }
 
-// together has one more share a flight, and tells whether it can: not what is being prepared in place.
-func (c *flights) together(f *flight) bool {
+// shareFlight lets one more row wait for a flight, and tells whether it may: not what is being prepared in place.
+func (c *flights) shareFlight(f *flight) bool {
 	if f.phase == flightInPlace {
 		return false
 	}

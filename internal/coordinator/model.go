@@ -182,12 +182,12 @@ func (c *tiering) resolve() {
 		}
 	}
 	if m.first && c.anyAuto() {
-		c.thumb()
+		c.splitByRule()
 	}
 }
 
-// thumb splits by the rule of thumb.
-func (c *tiering) thumb() {
+// splitByRule splits by the rule of thumb.
+func (c *tiering) splitByRule() {
 	split, why, err := c.split(c.cfg.Tiers)
 	if err != nil {
 		return // the configuration was checked when it came in
@@ -267,7 +267,7 @@ func (c *tiering) solved(e Solved) {
 		m.idle = false
 		c.step.stats.Why = "the model could not be solved: " + errs.From(e.Err).Message
 		if m.first && c.anyAuto() {
-			c.thumb()
+			c.splitByRule()
 			c.step.stats.Why = "the model could not be solved: " + errs.From(e.Err).Message
 		}
 		return

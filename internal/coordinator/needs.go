@@ -46,9 +46,9 @@ func (c *needs) without(x ident.ObjectID, flying *flight) bits.JobSet {
 }
 
 // relevel tells the sampler in which form an object is at hand, and for whom.
-func (c *needs) relevel(x ident.ObjectID) { c.tell(x, ident.Key{}) }
+func (c *needs) relevel(x ident.ObjectID) { c.enterLevels(x, ident.Key{}) }
 
-func (c *needs) tell(x ident.ObjectID, not ident.Key) {
+func (c *needs) enterLevels(x ident.ObjectID, not ident.Key) {
 	l := c.level(x, not)
 	c.sampler.SetLevelFor(x, l.own, l.jobs, l.rest)
 }
@@ -136,9 +136,9 @@ func (c *needs) needOf(s *stream, x ident.ObjectID, of bits.JobSet) int {
 	return c.need(x, of)
 }
 
-// wake gives up a neutral entry that a shuffled job came upon when an admission in its own right would have failed: the
+// dropNeutral gives up a neutral entry that a shuffled job came upon when an admission in its own right would have failed: the
 // tier is full and nobody else needs it. It tells whether it did.
-func (c *needs) wake(h residency.Handle, k ident.Key) bool {
+func (c *needs) dropNeutral(h residency.Handle, k ident.Key) bool {
 	if c.index.Need(h) != neutralNeed || c.sampler.Neutral(k.Object) || c.sampler.Need(k.Object) > 0 ||
 		c.index.Used(k.Form)+c.index.Bytes(h) <= c.index.Budget(k.Form) {
 		return false
@@ -154,7 +154,7 @@ func (c *needs) renew(x ident.ObjectID) {
 		p := &c.roster.prefixes[i]
 		k := ident.Key{Object: x, Form: ident.Decoded, Recipe: p.id}
 		if h, ok := c.index.Lookup(k); ok {
-			if !c.wake(h, k) {
+			if !c.dropNeutral(h, k) {
 				c.index.SetNeed(h, c.need(x, p.jobs))
 			}
 		}
@@ -172,7 +172,7 @@ func (c *needs) renew(x ident.ObjectID) {
 
 func (c *needs) renewEncoded(x ident.ObjectID) {
 	k := ident.Key{Object: x, Form: ident.Encoded}
-	if h, ok := c.index.Lookup(k); ok && !c.wake(h, k) {
+	if h, ok := c.index.Lookup(k); ok && !c.dropNeutral(h, k) {
 		c.index.SetNeed(h, c.need(x, c.undecoded(x)))
 	}
 }

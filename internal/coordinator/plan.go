@@ -1,12 +1,8 @@
 package coordinator
 
 import (
-	"slices"
-	"time"
-
 	"larder/dsa"
 	"larder/internal/ident"
-	"larder/internal/invariant"
 	"larder/jobs"
 )
 
@@ -28,13 +24,6 @@ type planner struct {
 	advance      func(*stream)                                    // begins the next epoch when every rank is done with this one
 	endJob       func(s *stream, state jobs.State, reason string) // ends a job at once
 	endIfDrained func(*stream)                                    // ends a draining job when no client is in an epoch
-}
-
-// filled takes the result of a fill.
-func (c *planner) filled(e Filled) {
-	if d := c.deliveries[e.Delivery]; d != nil {
-		c.flights.filled(d, e)
-	}
 }
 
 // delivery is one planned batch: its slot is taken, its picks are committed.
@@ -80,29 +69,6 @@ type row struct {
 	state  rowState
 	pin    pin     // what it holds in the index
 	flight *flight // what it waits for
-}
-
-// idleAt is when a job that takes nothing stops counting as needing something: ten of its steps, at least 2 s; before a
-// step time is known, 30 s (design.md G5). Zero = it is waiting for us, which is no idleness.
-func (c *lifecycle) idleAt(s *stream) time.Time {
-	var at time.Time
-	for r := range s.job.Ranks {
-		k := &s.job.Ranks[r]
-		if !k.Attached() {
-			continue
-		}
-		if !k.Holds() && (k.Phase == jobs.InEpoch && k.Asked == int64(k.Epoch) && k.Step < s.job.Spec.Batches(r) || s.owes(r)) {
-			return time.Time{}
-		}
-		wait := 30 * time.Second
-		if k.StepTime > 0 {
-			wait = max(10*k.StepTime, 2*time.Second)
-		}
-		if t := k.LastTake.Add(wait); t.After(at) {
-			at = t
-		}
-	}
-	return at
 }
 
 // owes tells whether a batch of the epoch that the rank's client asked for is under way.
@@ -174,170 +140,6 @@ func (c *planner) planOne(s *stream, r int) bool {
 	return true
 }
 
-// samplerPerStep is how many objects of the sampler's work one Step does: joins and epoch starts of large subsets go on in later
-// ones, so that no step takes long.
-const samplerPerStep = 8192
-
-// ready tells whether samples can be drawn for the job now. What the sampler has left to do for it is done as far as this Step
-// may; the rest is done by later ones, which then plan.
-func (c *planner) ready(s *stream) bool {
-	if !c.sampler.Ready(s.job.ID) && c.step.slice > 0 {
-		c.work()
-	}
-	s.waits = !c.sampler.Ready(s.job.ID) || len(s.catching) > 0
-	c.awaiting = c.awaiting || s.waits
-	return !s.waits
-}
-
-// work does the sampler's share of this Step.
-func (c *planner) work() {
-	c.sampler.Work(c.step.slice)
-	c.step.spent.sampler += c.step.slice
-	c.step.slice = 0
-}
-
-// samplerSlice takes the sampler's work on and plans for those who waited for it.
-func (c *planner) samplerSlice() {
-	if c.step.slice > 0 {
-		c.work()
-	}
-	for c.planWaiting() {
-	}
-}
-
-// planWaiting plans for one job that waited for the sampler and need not any more, or ends it; false when there is none.
-func (c *planner) planWaiting() bool {
-	if !c.awaiting {
-		return false
-	}
-	c.awaiting = false
-	for _, s := range c.roster.order {
-		if !s.waits && len(s.owed) == 0 {
-			continue
-		}
-		c.awaiting = true
-		if err := c.sampler.Err(s.job.ID); err != nil {
-			c.endJob(s, jobs.Dead, err.Error())
-			return true
-		}
-		if c.sampler.Ready(s.job.ID) && len(s.catching) == 0 {
-			s.waits = false
-			c.failOwed(s)
-			c.plan(s)
-			return true
-		}
-	}
-	return false
-}
-
-// positional tells whether the job's order is a list of positions.
-func (s *stream) positional() bool {
-	return s.sample.Mode == dsa.Fixed || s.sample.Mode == dsa.Sequential
-}
-
-// pick commits the next sample of the job's order.
-func (c *planner) pick(s *stream, pos int) (ident.ObjectID, bool) {
-	var x ident.ObjectID
-	var ok bool
-	if s.positional() {
-		if pos >= s.tail {
-			return 0, false
-		}
-		x, ok = c.sampler.At(s.job.ID, s.place(pos))
-	} else {
-		x, ok = c.sampler.Next(s.job.ID)
-	}
-	if !ok {
-		return 0, false
-	}
-	if err := s.job.Ledger().Commit(x); err != nil {
-		c.step.complain(s.job.ID, err)
-	}
-	return x, true
-}
-
-// substitute draws another sample of the running epoch in place of one that cannot be prepared.
-func (c *planner) substitute(d *delivery) (ident.ObjectID, bool) {
-	s := d.s
-	if s.job.Spec.OnError != jobs.Substitute || d.ledger != s.job.Ledger() || !d.ledger.Open() {
-		return 0, false
-	}
-	if !s.positional() {
-		return c.pick(s, 0)
-	}
-	for s.tail > 0 { // from the end of the order, so that what comes before keeps its place
-		s.tail--
-		pos := s.place(s.tail)
-		if x, ok := c.sampler.At(s.job.ID, pos); ok {
-			if err := d.ledger.Commit(x); err != nil {
-				c.step.complain(s.job.ID, err)
-			}
-			return x, true
-		}
-	}
-	return 0, false
-}
-
-// owed is a row that failed while no other sample could be drawn.
-type owed struct {
-	d   *delivery
-	row int
-	bad jobs.Bad
-}
-
-func (s *stream) isOwed(d *delivery, i int) bool {
-	return slices.ContainsFunc(s.owed, func(o owed) bool { return o.d == d && o.row == i })
-}
-
-// failOwed does what failRow put off, when the sampler is ready.
-func (c *planner) failOwed(s *stream) {
-	late := s.owed
-	s.owed = nil
-	for _, o := range late {
-		if o.d.phase != deliveryCanceled {
-			c.failRow(o.d, o.row, o.bad)
-		}
-	}
-}
-
-// recordBad makes a quarantined sample that another job had found bad survive for this one too: what its batches have in place of it is
-// not to be taken for more than fits them. The batch leaves when that is durable.
-func (c *planner) recordBad(d *delivery, bad jobs.Bad) {
-	s := d.s
-	if !bad.Removed {
-		c.roster.datasets[s.dataset].bad.Add(uint32(bad.Object))
-	}
-	if _, ok := c.flights.quarantine[ident.Key{Object: bad.Object, Form: ident.Decoded, Recipe: c.roster.prefixes[s.prefix].id}]; ok && s.knownBad.Add(uint32(bad.Object)) {
-		c.persistOf(d, RecordQuarantined{Job: s.job.ID, Object: bad.Object, Reason: bad.Reason, Corrupt: bad.Corrupt})
-		d.unlogged++
-	}
-}
-
-// failRow leaves a sample out of its batch, with a report, or puts another in its place.
-func (c *planner) failRow(d *delivery, i int, bad jobs.Bad) {
-	if s := d.s; s.job.Spec.OnError == jobs.Substitute && d.ledger == s.job.Ledger() && d.ledger.Open() && !c.sampler.Ready(s.job.ID) {
-		s.owed, s.waits = append(s.owed, owed{d, i, bad}), true
-		c.awaiting = true
-		return
-	}
-	d.bad = append(d.bad, bad)
-	c.recordBad(d, bad)
-	if x, ok := c.substitute(d); ok {
-		d.rows[i] = row{object: x, turn: d.rows[i].turn}
-		if d.picks != nil { // in one record with what it takes the place of: a restart must not find the one without the other
-			*d.picks = append(*d.picks, x)
-		} else {
-			c.step.persist(RecordAssigned{Job: d.s.job.ID, Rank: d.rank, Inc: d.inc, Epoch: d.epoch, Step: d.step,
-				Objects: []ident.ObjectID{x}}, nil)
-		}
-		c.flights.source(d, i)
-		return
-	}
-	d.rows[i].state = rowFailed
-	d.pending--
-	c.settle(d)
-}
-
 // written tells whether the journal has all of a batch that a restart needs.
 func (d *delivery) written() bool { return d.unlogged == 0 }
 
@@ -395,114 +197,6 @@ func (s *stream) unsettled() bool {
 	return false
 }
 
-// sendReady sends complete batches of a rank, in order, if its client asked for their epoch.
-func (c *planner) sendReady(s *stream, r int) {
-	j, k := s.job, &s.job.Ranks[r]
-	q := &s.ranks[r]
-	for len(q.planned) > 0 {
-		d := q.planned[0]
-		if !d.complete() || k.Asked != int64(d.epoch) || j.Spec.InStep() && d.step >= d.ledger.Dealt {
-			return
-		}
-		q.planned = append(q.planned[:0], q.planned[1:]...)
-		if d.phase == deliveryFilling { // its last row has just come, and settle is about to see it
-			d.become(deliveryComplete)
-		}
-		d.become(deliverySent)
-		delete(c.deliveries, d.id)
-		rows := make([]int, 0, len(d.rows))
-		for i := range d.rows {
-			if d.rows[i].state == rowDone {
-				rows = append(rows, i)
-			}
-		}
-		if invariant.Enabled && k.Slots[d.slot].Gen != d.gen {
-			invariant.Violated("coordinator: slot %d of job %d rank %d was taken twice", d.slot, j.ID, r)
-		}
-		k.Slots[d.slot].State = jobs.Leased
-		k.Heard = c.step.now // it is its turn from here on
-		c.account(d, len(rows))
-		if k.Epoch == d.epoch {
-			k.Sent++
-		}
-		k.Got += len(rows)
-		q.sent = append(q.sent, d)
-		c.step.emit(Deliver{Delivery: d.id, Job: j.ID, Rank: r, Inc: d.inc, Slot: d.slot, Gen: d.gen, Epoch: d.epoch, Step: d.step,
-			Rows: rows, Bad: d.bad, Again: d.again != nil})
-		if d.last && d.again != nil {
-			c.endEpochAgain(s, r)
-		} else if d.last {
-			c.endEpoch(s, r, epochEnd{d.epoch, d.step + 1, d.ledger})
-		}
-		if d.last {
-			if s.job.State.Ended() {
-				return
-			}
-		}
-	}
-}
-
-// account enters a batch that leaves with so many rows; one that comes again only as far as it differs.
-func (c *planner) account(d *delivery, rows int) {
-	s := d.s
-	all := &c.roster.datasets[s.dataset].stats
-	if was := d.again; was != nil {
-		d.ledger.Delivered += rows - was.rows
-		d.ledger.Quarantined += len(d.bad) - was.bad
-		s.job.Stats.Note(d.bad[min(was.bad, len(d.bad)):])
-		all.Quarantined += uint64(len(d.bad) - was.bad)
-		return
-	}
-	d.ledger.Deliver(rows, d.bad)
-	if rows > 0 {
-		s.given, s.last = true, max(s.last, d.instance)
-	}
-	s.job.Stats.Samples += uint64(rows)
-	s.job.Stats.Batches++
-	c.step.stats.Samples += uint64(rows)
-	c.step.stats.Batches++
-	s.job.Stats.Note(d.bad)
-	s.job.Rate.Add(c.step.now, rows)
-	all.Samples, all.Batches, all.Quarantined = all.Samples+uint64(rows), all.Batches+1, all.Quarantined+uint64(len(d.bad))
-}
-
-// final tells whether no epoch follows that one.
-func (s *stream) final(epoch uint32) bool {
-	return s.job.Drain || s.job.Spec.Epochs != 0 && epoch+1 >= s.job.Spec.Epochs
-}
-
-// epochEnd is an epoch of which a rank got its last batch.
-type epochEnd struct {
-	epoch   uint32
-	batches int // that the rank got
-	ledger  *jobs.Ledger
-}
-
-// endEpoch sends a rank the end of its epoch, and closes the account when it was the last rank.
-func (c *planner) endEpoch(s *stream, r int, end epochEnd) {
-	j, k := s.job, &s.job.Ranks[r]
-	k.Ended = int64(end.epoch)
-	e := EndEpoch{Job: j.ID, Rank: r, Inc: k.Incarnation, Epoch: end.epoch, Batches: end.batches, Samples: k.Got,
-		Final: s.final(end.epoch)}
-	e.Account = c.closeRank(s, end.epoch, end.ledger)
-	s.ranks[r].lastEnd = e
-	c.step.emit(e)
-	c.endIfDrained(s)
-}
-
-// closeRank counts a rank that is done with an epoch, and closes the account with the last one; then it returns a copy.
-func (c *planner) closeRank(s *stream, epoch uint32, l *jobs.Ledger) *jobs.Ledger {
-	if l.Ranks++; l.Ranks != len(s.job.Ranks) { // counted there: a rank may be an epoch ahead of the others
-		return nil
-	}
-	if err := l.Close(); err != nil {
-		c.step.complain(s.job.ID, err)
-	}
-	account := *l
-	c.step.persist(RecordEpochEnded{Job: s.job.ID, Epoch: epoch, State: account.State}, nil)
-	return &account
-}
-
 // cancelBefore takes back what is left of earlier epochs than the one the client asks for now: it left them.
 func (c *planner) cancelBefore(s *stream, r int, epoch uint32) {
 	var old *jobs.Ledger
@@ -552,7 +246,7 @@ func (c *planner) cancel(s *stream, r int, which func(*delivery) bool) {
 				}
 			}
 			if w.state == rowWaiting {
-				c.flights.unwait(d, i)
+				c.flights.leaveFlight(d, i)
 			}
 		}
 		for _, b := range d.bad { // replaced by substitutes: the epoch owes them again
@@ -581,4 +275,35 @@ func (d *delivery) holds(x ident.ObjectID) bool {
 		}
 	}
 	return false
+}
+
+// planBack gives a batch again; false when there is no room.
+func (c *planner) planBack(s *stream, r int) bool {
+	k, q := &s.job.Ranks[r], &s.ranks[r]
+	slot, gen, ok := k.FreeSlot()
+	if !ok {
+		return false
+	}
+	b := q.back[0]
+	q.back = q.back[1:]
+	c.nextDelivery++
+	d := &delivery{
+		id: c.nextDelivery, s: s, rank: r, inc: k.Incarnation, slot: slot, gen: gen, epoch: b.epoch, instance: b.instance, step: b.step,
+		ledger: b.ledger, last: b.last, bad: b.bad,
+	}
+	if b.origin == fromClient {
+		d.again = &b.was
+	}
+	c.deliveries[d.id] = d
+	q.planned = append(q.planned, d)
+	d.rows, d.fills = make([]row, 0, len(b.objects)), make([]Fill, len(b.objects))
+	for _, x := range b.objects {
+		d.rows = append(d.rows, row{object: x, turn: c.flights.takeTurn(s)})
+	}
+	d.pending = len(d.rows)
+	for i := range d.rows {
+		c.flights.source(d, i)
+	}
+	c.settle(d) // it may hold nothing that can be prepared
+	return true
 }

@@ -108,8 +108,8 @@ func (c *tiering) checkQuotas(t TierConfig) error {
 	return nil
 }
 
-// own says which dataset an object counts for, unless that is known.
-func (c *tiering) own(x ident.ObjectID, d int) {
+// claim says which dataset an object counts for, unless that is known.
+func (c *tiering) claim(x ident.ObjectID, d int) {
 	if c.apportioned() && c.wanted.owner(x) < 0 {
 		c.wanted.setOwner(x, d)
 	}
@@ -238,7 +238,7 @@ func (s *shares) Admit(k ident.Key, need int) bool {
 // Newcomer implements cachepolicy.Sighted.
 func (s *shares) Newcomer(k ident.Key) {
 	s.about(k)
-	s.tell(s.newcomer)
+	s.announce(s.newcomer)
 }
 
 func (s *shares) about(k ident.Key) {
@@ -248,8 +248,8 @@ func (s *shares) about(k ident.Key) {
 	s.key, s.newcomer, s.most, s.tight = k, d+1, max(g.limit, g.used), false
 }
 
-// tell says to a group's Evictor whom the next question is about.
-func (s *shares) tell(i int) {
+// announce says to a group's Evictor whom the next question is about.
+func (s *shares) announce(i int) {
 	if e, ok := s.at(i).ev.(cachepolicy.Sighted); ok {
 		e.Newcomer(s.key)
 	}
@@ -327,7 +327,7 @@ func (s *shares) Victim(need int) (uint32, bool) {
 			if g.used <= g.floor {
 				continue
 			}
-			s.tell(i)
+			s.announce(i)
 		}
 		v, ok := g.ev.Victim(need)
 		if !ok || i != s.newcomer && g.used-s.slots[v].bytes < g.floor {

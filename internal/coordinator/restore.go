@@ -226,9 +226,9 @@ func (s *stream) firstEpoch(r int) uint32 {
 	return s.job.Epoch
 }
 
-// goOn takes a rank of a restored job to a step of an epoch: what it has had before counts as delivered, what was given out after
+// continueAt takes a rank of a restored job to a step of an epoch: what it has had before counts as delivered, what was given out after
 // that comes again under its number.
-func (c *lifecycle) goOn(s *stream, r int, epoch uint32, step int) error {
+func (c *lifecycle) continueAt(s *stream, r int, epoch uint32, step int) error {
 	j, k, q := s.job, &s.job.Ranks[r], &s.ranks[r]
 	if q.kept != nil {
 		return c.comeBack(s, r, epoch, step)
@@ -302,37 +302,6 @@ func (c *lifecycle) hadAll(s *stream, r int, next uint32) {
 		}
 		c.planner.closeRank(s, b.epoch, b.ledger)
 	}
-}
-
-// planBack gives a batch again; false when there is no room.
-func (c *planner) planBack(s *stream, r int) bool {
-	k, q := &s.job.Ranks[r], &s.ranks[r]
-	slot, gen, ok := k.FreeSlot()
-	if !ok {
-		return false
-	}
-	b := q.back[0]
-	q.back = q.back[1:]
-	c.nextDelivery++
-	d := &delivery{
-		id: c.nextDelivery, s: s, rank: r, inc: k.Incarnation, slot: slot, gen: gen, epoch: b.epoch, instance: b.instance, step: b.step,
-		ledger: b.ledger, last: b.last, bad: b.bad,
-	}
-	if b.origin == fromClient {
-		d.again = &b.was
-	}
-	c.deliveries[d.id] = d
-	q.planned = append(q.planned, d)
-	d.rows, d.fills = make([]row, 0, len(b.objects)), make([]Fill, len(b.objects))
-	for _, x := range b.objects {
-		d.rows = append(d.rows, row{object: x, turn: c.flights.takeTurn(s)})
-	}
-	d.pending = len(d.rows)
-	for i := range d.rows {
-		c.flights.source(d, i)
-	}
-	c.settle(d) // it may hold nothing that can be prepared
-	return true
 }
 
 // restored tells whether the job was restored, and has begun no epoch since.

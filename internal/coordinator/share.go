@@ -9,8 +9,8 @@ import (
 // instance is the augmentation a stream works on now (design.md G3): epoch + offset.
 func (s *stream) instance() uint32 { return s.job.Epoch + s.job.Offset }
 
-// key4 names an augmented sample of the group.
-func (g *group) key4(x ident.ObjectID, instance uint32) ident.Key {
+// augmentedKey names an augmented sample of the group.
+func (g *group) augmentedKey(x ident.ObjectID, instance uint32) ident.Key {
 	return ident.Key{Object: x, Form: ident.Augmented, Recipe: g.suffix, Group: g.id, Instance: instance}
 }
 
@@ -22,7 +22,7 @@ func (g *group) keyOf(x ident.ObjectID, i int) (k ident.Key, first bool) {
 			return ident.Key{}, false
 		}
 	}
-	return g.key4(x, at), true
+	return g.augmentedKey(x, at), true
 }
 
 // at is who works on an instance.
@@ -39,45 +39,6 @@ func (g *group) at(instance uint32) bits.JobSet {
 // shares tells whether anything can be shared: a lone member takes every instance once, so nothing of it is worth a byte.
 func (g *group) shares() bool { return len(g.members) > 1 }
 
-// nextInstance gives the epoch that begins the instance it takes, epoch + offset. Each one is above all that the job was given something
-// of, so none comes to it twice (guarantee G3), whatever epochs its clients ask for, in whatever order, and however often one is begun
-// again. So the offset grows when an epoch is begun again of which something was given. It also grows in a share group, whose members go on
-// to where another one is: what they leave out is made for nobody, and they meet again however far others have drawn ahead. (With offsets
-// that never change, four jobs at speeds 1, 1/2 and 1/4 augment 9,900 times for 7,200 instances of samples when all that is wanted fits, and 7,300
-// times with this; with a sixth of that, 11,400 and 8,300 times.) The journal has the instance of every epoch.
-func (c *lifecycle) nextInstance(s *stream, epoch uint32) {
-	j := s.job
-	at := epoch + j.Offset
-	if s.given {
-		at = max(at, s.last+1)
-	}
-	for r := range s.ranks { // what other ranks are still to be given of an epoch that is begun again
-		for _, d := range s.ranks[r].planned {
-			at = max(at, d.instance+1)
-		}
-	}
-	if g := s.group; g != nil {
-		for _, m := range g.members {
-			if m != s && m.joined && m.job.Active {
-				at = max(at, c.meets(m))
-			}
-		}
-	}
-	j.Offset = at - epoch
-}
-
-// meets is the instance in which most can be shared with a member: that of its epoch, or the next one when little is left of it.
-func (c *lifecycle) meets(m *stream) uint32 {
-	if m.goesOn() && c.sampler.Remaining(m.job.ID) < m.job.Spec.Subset/littleLeft {
-		return m.instance() + 1
-	}
-	return m.instance()
-}
-
-// littleLeft is the part of an epoch that is too little to meet in. At a half members go ahead of each other in turn, so that more
-// instances are taken (8,400 for 7,200); at a quarter those that are slow by a half meet less (8,000 for 7,350 augmentations).
-const littleLeft = 3
-
 // goesOn tells whether a job that has begun will have another epoch.
 func (s *stream) goesOn() bool {
 	return !s.job.Drain && (s.job.Spec.Epochs == 0 || s.job.Epoch+1 < s.job.Spec.Epochs)
@@ -88,7 +49,7 @@ func (s *stream) goesOn() bool {
 func (c *flights) sourceShared(d *delivery, i int) bool {
 	s, g, x := d.s, d.s.group, d.rows[i].object
 	instance := d.instance
-	key := g.key4(x, instance)
+	key := g.augmentedKey(x, instance)
 	if h, ok := c.index.Lookup(key); ok {
 		c.hit(s, ident.Augmented)
 		c.useEntry(d, i, h, key)
@@ -133,7 +94,7 @@ func (c *flights) launchShared(key ident.Key, s *stream, turn uint64, need int) 
 	h, ready := c.index.Lookup(dkey)
 	ready = ready && c.index.Ready(h)
 	if ready || p != nil {
-		if ready || c.together(p) {
+		if ready || c.shareFlight(p) {
 			c.hit(s, ident.Decoded)
 		}
 	} else if p, h = c.launch(dkey, s, turn, false); p == nil {
@@ -194,7 +155,7 @@ func (c *flights) refillOne(s *stream) {
 	}
 	for range refillTries {
 		x := s.sample.Subset[c.rng.IntN(len(s.sample.Subset))]
-		key := s.group.key4(x, s.instance())
+		key := s.group.augmentedKey(x, s.instance())
 		need := c.needs.sharers(s.group, x, key.Instance)
 		dkey := ident.Key{Object: x, Form: ident.Decoded, Recipe: c.roster.prefixes[s.prefix].id}
 		if need < refillAhead*now || c.flying.get(key) != nil || s.isGone(x) {

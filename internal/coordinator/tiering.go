@@ -108,7 +108,7 @@ func (c *tiering) reconfigure(e Reconfigure) {
 		split = c.squeezed(t) // what the auto tiers hold is not thrown away for the moment that solving takes
 		c.step.stats.Why, c.step.stats.Predicted = "sizes as asked, the others in proportion, until the model is solved in a moment", 0
 	} else {
-		c.thumb()
+		c.splitByRule()
 		return
 	}
 	c.apply(split)
@@ -163,7 +163,7 @@ func (c *tiering) repartition(hysteresis bool) {
 		moved = max(moved, split[f]-c.target[f])
 	}
 	if moved > c.cfg.Tiers.Total/20 {
-		c.thumb()
+		c.splitByRule()
 	}
 }
 

@@ -30,7 +30,7 @@ func (c *Core) facts(j *jobs.Job) []jobs.Facts {
 			continue
 		}
 		if q := s.ranks[r].planned; len(q) > 0 && k.Asked == int64(q[0].epoch) {
-			q[0].tell(f)
+			q[0].describe(f)
 			f.Step = s.holding(r)
 		}
 	}
@@ -55,8 +55,8 @@ func (s *stream) behind() []jobs.Behind {
 	return out
 }
 
-// tell says what there is of a batch, and what of it storage is to give.
-func (d *delivery) tell(f *jobs.Facts) {
+// describe says what there is of a batch, and what of it storage is to give.
+func (d *delivery) describe(f *jobs.Facts) {
 	f.Rows, f.There = len(d.rows), len(d.rows)-d.pending
 	f.Unwritten = d.pending == 0 && !d.written()
 	for i := range d.rows {

@@ -28,15 +28,6 @@ type Scripted struct {
 	Member          *bits.Set        // the same as a set
 }
 
-// catching is what the sampler is to be told before a job draws from what is left of an epoch.
-type catching struct {
-	epoch   uint32 // begin this first, when start is set
-	start   bool
-	objects []ident.ObjectID
-	persist bool // as given out by an earlier job
-	chunk   int  // of persist, so far
-}
-
 // takeRest makes a job begin with what is left of an epoch.
 func (c *lifecycle) takeRest(s *stream, rest *Rest) {
 	if rest.Member == nil {
@@ -84,55 +75,6 @@ func (s *stream) place(pos int) int {
 	return int(s.places[pos])
 }
 
-// catchWork is what taking an object out of an epoch, and writing that down, costs beside the sampler's other work.
-const catchWork = 4
-
-// catchUp tells the sampler, as far as this Step may, what earlier jobs had of running epochs.
-func (c *planner) catchUp() {
-	if !c.catching {
-		return
-	}
-	c.catching = false
-	for _, s := range c.roster.order {
-		for len(s.catching) > 0 && c.step.slice >= catchWork && c.sampler.Settled(s.job.ID) {
-			k := &s.catching[0]
-			if k.start {
-				k.start = false
-				if err := c.sampler.StartEpoch(s.job.ID, k.epoch); err != nil {
-					c.step.complain(s.job.ID, err)
-				}
-				continue // its passes come first
-			}
-			part := k.objects[:min(len(k.objects), c.step.slice/catchWork)]
-			k.objects = k.objects[len(part):]
-			c.step.slice -= catchWork * len(part)
-			c.step.spent.sampler += catchWork * len(part)
-			c.sampler.Withdraw(s.job.ID, part)
-			if k.persist && len(part) > 0 {
-				c.step.persist(RecordGivenEarlier{Job: s.job.ID, Epoch: s.job.Epoch, Chunk: k.chunk, Objects: part}, nil)
-				k.chunk++
-			}
-			if len(k.objects) == 0 {
-				s.catching = s.catching[1:]
-			}
-		}
-		c.catching = c.catching || len(s.catching) > 0
-	}
-}
-
-// catchesUp tells whether some job waits for catchUp.
-func (c *planner) catchesUp() bool {
-	if !c.catching {
-		return false
-	}
-	for _, s := range c.roster.order {
-		if len(s.catching) > 0 {
-			return true
-		}
-	}
-	return false
-}
-
 // agrees refuses a client that begins a job otherwise than its other ranks: what is left of an epoch is dealt to all of them.
 func (s *stream) agrees(r int, epoch uint32) error {
 	if s.rest == nil {
@@ -160,16 +102,6 @@ func (s *stream) wholeOf(epoch uint32, r int) (samples, batches int) {
 		return w.Subset, withSubset(j.Spec, w.Subset).Batches(r)
 	}
 	return 0, 0
-}
-
-// endEmpty tells ranks that get nothing of the epoch that it is over: less may be left of one than there are ranks.
-func (c *lifecycle) endEmpty(s *stream) {
-	j := s.job
-	for r := range j.Ranks {
-		if k := &j.Ranks[r]; j.Whole != nil && k.Phase == jobs.InEpoch && k.Epoch == j.Epoch && k.Asked == int64(j.Epoch) && k.Ended != k.Asked && j.Spec.Batches(r) == 0 {
-			c.planner.endEpoch(s, r, epochEnd{j.Epoch, 0, j.Ledger()})
-		}
-	}
 }
 
 // scripted finds what a job with given orders has for an epoch; true for every other job.
