@@ -26,7 +26,7 @@ func (c *lifecycle) changeSubset(e ChangeSubset) {
 		e.Subset = nil // its orders are what they are
 	}
 	if e.Subset != nil {
-		if n := j.Spec.Epochs; j.Drain || n != 0 && j.Begun && j.Epoch+1 >= n && c.asked(s, j.Epoch) {
+		if n := j.Spec.Epochs; j.Drain || n != 0 && j.Begun && j.Epoch+1 >= n && s.asked(j.Epoch) {
 			c.step.reply(e.Token, Reply{Err: errs.New(errs.JobEnded, j.Spec.Name, "make a new Loader with the other subset",
 				"change the subset of job %s, of which epoch %d is the last one", j.Spec.Name, j.Epoch)})
 			return
@@ -60,7 +60,7 @@ func (c *lifecycle) changeSubset(e ChangeSubset) {
 			if err := c.takeNext(s, 0); err != nil {
 				c.step.complain(j.ID, err)
 			}
-		case c.asked(s, j.Epoch):
+		case s.asked(j.Epoch):
 			first = j.Epoch + 1
 		case (j.Attached() > 0 || s.anyKept()) && j.Ledger().Delivered == 0:
 			first = j.Epoch

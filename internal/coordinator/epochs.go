@@ -13,36 +13,95 @@ func (c *lifecycle) startEpoch(e StartEpoch) {
 		c.step.reply(e.Token, Reply{Err: c.noLonger(e.Job, e.Rank, e.Inc)})
 		return
 	}
-	j := s.job
-	if j.Spec.Epochs != 0 && e.Epoch >= j.Spec.Epochs {
-		c.step.reply(e.Token, Reply{Err: errs.New(errs.JobEnded, j.Spec.Name, "register it with more epochs",
-			"epoch %d of job %s, which has %d epochs", e.Epoch, j.Spec.Name, j.Spec.Epochs)})
-		return
-	}
-	if j.Drain && !s.keeps(e.Rank, e.Epoch) && (!j.Begun || j.Epoch != e.Epoch || !c.asked(s, e.Epoch)) { // others may still wait for this rank in the running one
-		c.step.reply(e.Token, Reply{Err: errs.New(errs.JobEnded, j.Spec.Name, "make a new Loader to go on",
-			"epoch %d of job %s, which is being drained and begins none", e.Epoch, j.Spec.Name)})
-		k.Asked = k.Ended // it is done with the running one
-		if k.Phase == jobs.InEpoch {
-			k.StepOut()
+	if drains, why := s.refuseEpoch(e.Rank, e.Epoch); why != nil {
+		c.step.reply(e.Token, Reply{Err: why})
+		if drains {
+			c.doneDraining(s, e.Rank)
 		}
-		c.planner.cancel(s, e.Rank, nil)
-		c.planner.mayDeal(s)
-		c.endIfDrained(s)
 		return
 	}
-	if _, ok := s.scripted(e.Epoch); !ok {
-		c.step.reply(e.Token, Reply{Err: errs.New(errs.JobEnded, j.Spec.Name, "iterate the epochs that it has, or export more of them",
-			"epoch %d of job %s, whose recorded order has %s", e.Epoch, j.Spec.Name, s.scriptedEpochs())})
-		return
-	}
-	if err := s.agrees(e.Rank, e.Epoch); err != nil {
-		c.step.reply(e.Token, Reply{Err: err})
-		return
-	}
+	j := s.job
 	k.Got, k.Heard = 0, c.step.now
-	q := &s.ranks[e.Rank]
-	q.sent = nil // whoever asks for an epoch has had what he wanted of the one before
+	s.ranks[e.Rank].sent = nil // a client that asks for an epoch has had what it wanted of the one before
+	from := c.continuesFrom(s, e)
+	late := false
+	switch {
+	case from > 0:
+		if err := c.continueAt(s, e.Rank, e.Epoch, from-1); err != nil {
+			c.step.reply(e.Token, Reply{Err: err})
+			return
+		}
+	case k.Phase == jobs.InEpoch && k.Epoch == e.Epoch && k.Sent == 0:
+		k.Asked = int64(e.Epoch) // prepared ahead, or a second iter() before the first batch
+		c.planner.cancelBefore(s, e.Rank, e.Epoch)
+	case j.Begun && j.Epoch == e.Epoch && k.Phase == jobs.Idle && k.Attaches == 1 && k.Asked < 0:
+		k.Asked = int64(e.Epoch) // a rank that comes later than the others to the epoch they are in
+		c.enter(s, e.Rank)
+		late = true
+	default:
+		k.Await(e.Epoch) // before anything is taken back: nothing is planned into the slots that come free
+		c.planner.cancel(s, e.Rank, nil)
+	}
+	spec := j.Upcoming()
+	if k.Phase == jobs.InEpoch {
+		spec = j.Spec
+	}
+	r := Reply{Job: j.ID, Epoch: e.Epoch, Samples: spec.Subset, Batches: spec.Batches(e.Rank)}
+	r.Whole, r.WholeBatches = s.wholeOf(e.Epoch, e.Rank)
+	c.step.reply(e.Token, r)
+	c.touch(s)
+	c.advance(s)
+	c.planner.plan(s)
+	c.planner.sendReady(s, e.Rank)
+	c.planner.mayDeal(s)
+	if late {
+		c.endEmpty(s)
+	}
+}
+
+// refuseEpoch says why a client cannot have the epoch that it asks for; nil = it can. drains tells whether that is because
+// the job is being drained.
+func (s *stream) refuseEpoch(r int, epoch uint32) (drains bool, why error) {
+	name := s.job.Spec.Name
+	if n := s.job.Spec.Epochs; n != 0 && epoch >= n {
+		return false, errs.New(errs.JobEnded, name, "register it with more epochs",
+			"epoch %d of job %s, which has %d epochs", epoch, name, n)
+	}
+	if s.drainsBefore(r, epoch) {
+		return true, errs.New(errs.JobEnded, name, "make a new Loader to go on",
+			"epoch %d of job %s, which is being drained and begins none", epoch, name)
+	}
+	if _, ok := s.scripted(epoch); !ok {
+		return false, errs.New(errs.JobEnded, name, "iterate the epochs that it has, or export more of them",
+			"epoch %d of job %s, whose recorded order has %s", epoch, name, s.scriptedEpochs())
+	}
+	return false, s.agrees(r, epoch)
+}
+
+// drainsBefore tells whether the job is being drained and the epoch is none that it still finishes: not one into which the
+// client of the rank comes back, nor the running one, in which other ranks may wait for this one.
+func (s *stream) drainsBefore(r int, epoch uint32) bool {
+	j := s.job
+	running := j.Begun && j.Epoch == epoch && s.asked(epoch)
+	return j.Drain && !s.keeps(r, epoch) && !running
+}
+
+// doneDraining takes a rank out of the epoch of a job that is being drained: its client wants the next one.
+func (c *lifecycle) doneDraining(s *stream, r int) {
+	k := &s.job.Ranks[r]
+	k.Asked = k.Ended
+	if k.Phase == jobs.InEpoch {
+		k.StepOut()
+	}
+	c.planner.cancel(s, r, nil)
+	c.planner.mayDeal(s)
+	c.endIfDrained(s)
+}
+
+// continuesFrom is where a client goes on that was cut off or restored: 1 + its step, or 0 when it begins the epoch. What
+// it has left of earlier epochs is given up then.
+func (c *lifecycle) continuesFrom(s *stream, e StartEpoch) int {
+	j, k, q := s.job, &s.job.Ranks[e.Rank], &s.ranks[e.Rank]
 	from := e.From
 	switch {
 	case from == 1 && (!j.Begun || e.Epoch > j.Epoch):
@@ -60,35 +119,7 @@ func (c *lifecycle) startEpoch(e StartEpoch) {
 	case s.restored():
 		c.hadAll(s, e.Rank, e.Epoch)
 	}
-	switch {
-	case from > 0:
-		if err := c.continueAt(s, e.Rank, e.Epoch, from-1); err != nil {
-			c.step.reply(e.Token, Reply{Err: err})
-			return
-		}
-	case k.Phase == jobs.InEpoch && k.Epoch == e.Epoch && k.Sent == 0:
-		k.Asked = int64(e.Epoch) // prepared ahead, or a second iter() before the first batch
-		c.planner.cancelBefore(s, e.Rank, e.Epoch)
-	case j.Begun && j.Epoch == e.Epoch && k.Phase == jobs.Idle && k.Attaches == 1 && k.Asked < 0:
-		k.Asked = int64(e.Epoch) // a rank that comes later than the others to the epoch they are in
-		c.enter(s, e.Rank)
-		defer c.endEmpty(s)
-	default:
-		k.Await(e.Epoch)
-		c.planner.cancel(s, e.Rank, nil) // after the rank has left the epoch: nothing is planned into the slots that come free
-	}
-	spec := j.Upcoming()
-	if k.Phase == jobs.InEpoch {
-		spec = j.Spec
-	}
-	r := Reply{Job: j.ID, Epoch: e.Epoch, Samples: spec.Subset, Batches: spec.Batches(e.Rank)}
-	r.Whole, r.WholeBatches = s.wholeOf(e.Epoch, e.Rank)
-	c.step.reply(e.Token, r)
-	c.touch(s)
-	c.advance(s)
-	c.planner.plan(s)
-	c.planner.sendReady(s, e.Rank)
-	c.planner.mayDeal(s)
+	return from
 }
 
 // advance begins the next epoch when every rank is done with the running one: it asked for another, or all its batches
@@ -213,7 +244,7 @@ func (c *lifecycle) finishing(s *stream, l *jobs.Ledger) bool {
 }
 
 // asked tells whether some client has asked for the epoch, one that may come back included.
-func (c *lifecycle) asked(s *stream, epoch uint32) bool {
+func (s *stream) asked(epoch uint32) bool {
 	for r := range s.job.Ranks {
 		if k := &s.job.Ranks[r]; k.Attached() && k.Asked == int64(epoch) || s.keeps(r, epoch) {
 			return true
