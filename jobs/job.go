@@ -70,7 +70,8 @@ type Job struct {
 	Mark   uint32 // which of the subsets it was given is in force; 0 = the one it was registered with
 	Since  uint32 // the first epoch of that subset
 	Next   *Next  // the subset of its next epoch; nil = the same
-	Whole  *Next  // while the epoch is what an earlier job left of one: the subset in force. Spec and Member are of the rest
+	// while the epoch is what an earlier job left of one: the subset in force. Spec and Member are of the rest
+	Whole *Next
 
 	Stats   Stats
 	Rate    Rate      // of samples delivered
@@ -100,7 +101,8 @@ func NewJob(id ident.JobID, spec Spec, member *bits.Set) *Job {
 func (j *Job) Attach(r int, now time.Time) ident.Incarnation {
 	k := &j.Ranks[r]
 	*k = Rank{
-		Incarnation: k.Incarnation + 1, Attaches: k.Attaches + 1, Phase: Idle, Slots: make([]Slot, j.Spec.Slots), Asked: -1, Ended: -1,
+		Incarnation: k.Incarnation + 1, Attaches: k.Attaches + 1, Phase: Idle, Slots: make([]Slot,
+			j.Spec.Slots), Asked: -1, Ended: -1,
 		LastTake: now, Heard: now,
 	}
 	j.become(Live)
@@ -175,7 +177,8 @@ func (j *Job) Ledger() *Ledger {
 	return j.Ledgers[len(j.Ledgers)-1]
 }
 
-// Busy tells whether rank r's client is in the midst of an epoch: it asked for it, the epoch began, and its end was not sent.
+// Busy tells whether rank r's client is in the midst of an epoch: it asked for it, the epoch began, and its end was not
+// sent.
 func (j *Job) Busy(r int) bool {
 	k := &j.Ranks[r]
 	return (k.Phase == Idle || k.Phase == InEpoch) && k.Asked >= 0 && k.Asked != k.Ended

@@ -68,7 +68,8 @@ func TestAttachingAgainStartsAnew(t *testing.T) {
 	if inc := j.Attach(0, t0.Add(time.Second)); inc != 2 {
 		t.Fatalf("incarnation %d", inc)
 	}
-	if k.Step != 0 || k.Sent != 0 || k.Phase == InEpoch || k.Asked != -1 || k.Ended != -1 || k.StepTime != 0 || k.Attaches != 2 || k.Slots[0].State != Free {
+	if k.Step != 0 || k.Sent != 0 || k.Phase == InEpoch || k.Asked != -1 || k.Ended != -1 || k.StepTime != 0 ||
+		k.Attaches != 2 || k.Slots[0].State != Free {
 		t.Errorf("%+v", *k)
 	}
 	if j.Attach(1, t0); j.Attached() != 2 {
@@ -144,12 +145,14 @@ func TestBadSamplesAreCountedBeyondThoseKept(t *testing.T) {
 }
 
 func TestWordsOfStates(t *testing.T) {
-	for s, want := range map[State]string{Joining: "joining", Live: "live", Suspect: "suspect", Dead: "dead", Done: "done"} {
+	for s, want := range map[State]string{Joining: "joining", Live: "live", Suspect: "suspect", Dead: "dead",
+		Done: "done"} {
 		if s.String() != want || s.Ended() != (want == "dead" || want == "done") {
 			t.Errorf("%s: %v", s, s.Ended())
 		}
 	}
-	for s, want := range map[EpochState]string{Running: "running", Complete: "complete", Abandoned: "abandoned", Violated: "violated"} {
+	for s, want := range map[EpochState]string{Running: "running", Complete: "complete", Abandoned: "abandoned",
+		Violated: "violated"} {
 		if s.String() != want {
 			t.Errorf("%s", s)
 		}

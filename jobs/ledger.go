@@ -35,8 +35,8 @@ type Ledger struct {
 	Ranks       int // that were told its end
 	State       EpochState
 
-	// Of jobs whose ranks are in step (Spec.InStep): steps that were decided, those of which that is durable, and samples of steps that
-	// were given to nobody, which went back to the epoch and may be dropped, too.
+	// Of jobs whose ranks are in step (Spec.InStep): steps that were decided, those of which that is durable, and samples
+	// of steps that were given to nobody, which went back to the epoch and may be dropped, too.
 	Dealing, Dealt, GivenUp int
 
 	member    *bits.Set // the subset; shared, not modified
@@ -87,8 +87,8 @@ func (l *Ledger) Deliver(rows int, bad []Bad) {
 	}
 }
 
-// Close ends the account when every rank has got its last batch. What was never picked counts as dropped; more of it than
-// the spec drops, or a pick that neither left nor was quarantined, is a violation and comes back as error.
+// Close ends the account when every rank has got its last batch. What was never picked counts as dropped; more of it
+// than the spec drops, or a pick that neither left nor was quarantined, is a violation and comes back as error.
 func (l *Ledger) Close() error {
 	if l.State != Running {
 		return nil
@@ -96,7 +96,8 @@ func (l *Ledger) Close() error {
 	picked := l.committed.Len()
 	if l.Subset-picked > l.Dropped+l.GivenUp || l.Delivered+l.Quarantined != picked {
 		l.State = Violated
-		return fmt.Errorf("epoch %d: of a subset of %d, %d were picked, %d delivered and %d quarantined, and only %d may be dropped",
+		return fmt.Errorf("epoch %d: of a subset of %d, %d were picked, %d delivered and %d quarantined, "+
+			"and only %d may be dropped",
 			l.Epoch, l.Subset, picked, l.Delivered, l.Quarantined, l.Dropped+l.GivenUp)
 	}
 	l.Dropped = l.Subset - picked // substitutes may have used what drop_last would have dropped

@@ -166,7 +166,8 @@ func TestLedgerAgainstAModel(t *testing.T) {
 		l.Deliver(delivered, make([]Bad, 0))
 		whole := !broken && delivered == len(picked) && n-len(picked) <= dropped
 		if err := l.Close(); (l.State == Complete) != whole || (err != nil) != (!whole && !broken) {
-			rt.Fatalf("close: %v, %s; picked %d of %d, delivered %d, dropped %d, broken %v", err, l.State, len(picked), n, delivered, dropped, broken)
+			rt.Fatalf("close: %v, %s; picked %d of %d, delivered %d, dropped %d, broken %v", err, l.State, len(picked), n,
+				delivered, dropped, broken)
 		}
 	})
 }

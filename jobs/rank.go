@@ -144,8 +144,8 @@ func (r *Rank) Holds() bool {
 	return false
 }
 
-// Waiting is for how long the rank's client waits, as far as can be seen without asking it: it has a batch that it works on, or none, and works on one
-// for as long as it did before.
+// Waiting is for how long the rank's client waits, as far as can be seen without asking it: it has a batch that it
+// works on, or none, and works on one for as long as it did before.
 func (r *Rank) Waiting(now time.Time) time.Duration {
 	held := 0
 	for i := range r.Slots {

@@ -65,11 +65,13 @@ func (g *Registry) Add(spec Spec, member *bits.Set) (*Job, error) {
 	return j, nil
 }
 
-// Restore puts back a job of an earlier run of the daemon, with its id and incarnations; its clients have a lease to come back. Jobs
-// come by ascending id.
-func (g *Registry) Restore(id ident.JobID, spec Spec, member *bits.Set, ranks []ident.Incarnation, now time.Time) (*Job, error) {
+// Restore puts back a job of an earlier run of the daemon, with its id and incarnations; its clients have a lease to
+// come back. Jobs come by ascending id.
+func (g *Registry) Restore(id ident.JobID, spec Spec, member *bits.Set, ranks []ident.Incarnation, now time.Time) (*Job,
+	error) {
 	if id < g.nextID {
-		return nil, errs.New(errs.StateDamaged, spec.Name, "register the job again", "restore job %s: id %d was given already", spec.Name, id)
+		return nil, errs.New(errs.StateDamaged, spec.Name, "register the job again",
+			"restore job %s: id %d was given already", spec.Name, id)
 	}
 	g.nextID = id
 	j, err := g.Add(spec, member)

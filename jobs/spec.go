@@ -9,8 +9,8 @@ import (
 // OnError says what happens to a sample that cannot be prepared.
 type OnError uint8
 
-// The three answers. Raise and Skip are the same to the daemon: the batch goes out without the sample and with a report;
-// under Raise the client turns the report into an exception.
+// The three answers. Raise and Skip are the same to the daemon: the batch goes out without the sample and with a
+// report; under Raise the client turns the report into an exception.
 const (
 	Raise OnError = iota
 	Skip
@@ -34,7 +34,8 @@ type Spec struct {
 func (s Spec) Validate() error {
 	switch {
 	case s.Subset < 1:
-		return errs.New(errs.SubsetEmpty, s.Name, "widen the subset expression", "job %s: the subset selects no sample", s.Name)
+		return errs.New(errs.SubsetEmpty, s.Name, "widen the subset expression", "job %s: the subset selects no sample",
+			s.Name)
 	case s.Batch < 1 || s.Batch > 1<<16:
 		return errs.New(errs.Invalid, s.Name, "choose 1 to 65,536", "job %s: batch_size %d", s.Name, s.Batch)
 	case s.World < 1 || s.World > 1024:
@@ -59,8 +60,9 @@ func (s Spec) Validate() error {
 	return nil
 }
 
-// InStep tells whether a step is given to all ranks or to none: a batch that replaces bad samples can find nothing left to replace them with, and
-// all ranks are to get equally many batches. A batch may then be shorter, and a step given to nobody.
+// InStep tells whether a step is given to all ranks or to none: a batch that replaces bad samples can find nothing left
+// to replace them with, and all ranks are to get equally many batches. A batch may then be shorter, and a step given to
+// nobody.
 func (s Spec) InStep() bool { return s.World > 1 && s.Even && s.OnError == Substitute }
 
 // share is what rank r would get before drop_last.
@@ -72,8 +74,8 @@ func (s Spec) share(r int) int {
 	return q
 }
 
-// RankSamples is how many samples rank r gets in an epoch without quarantined ones. It is 0 only in what is left of an epoch: Validate
-// refuses a job of which it is.
+// RankSamples is how many samples rank r gets in an epoch without quarantined ones. It is 0 only in what is left of an
+// epoch: Validate refuses a job of which it is.
 func (s Spec) RankSamples(r int) int {
 	q := s.share(r)
 	if s.DropLast {

@@ -96,7 +96,8 @@ func TestLargeEpochsAreDealtOnce(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		s := Spec{
 			Name: "j", Subset: rapid.IntRange(1, 3000).Draw(rt, "n"), Batch: rapid.IntRange(1, 300).Draw(rt, "batch"),
-			World: rapid.IntRange(1, 9).Draw(rt, "world"), Even: rapid.Bool().Draw(rt, "even"), DropLast: rapid.Bool().Draw(rt, "drop"), Slots: 4,
+			World: rapid.IntRange(1, 9).Draw(rt, "world"), Even: rapid.Bool().Draw(rt, "even"), DropLast: rapid.Bool().Draw(rt,
+				"drop"), Slots: 4,
 		}
 		if s.Validate() != nil {
 			rt.Skip("cannot be dealt")
@@ -167,7 +168,8 @@ func TestValidateNamesTheNumbers(t *testing.T) {
 func TestABatchLargerThanWhatARankGetsNamesBothNumbers(t *testing.T) {
 	for world, want := range map[int]string{
 		1: "job a: batch_size 11 is larger than the 10 samples of its subset, and drop_last drops such a batch",
-		3: "job a: batch_size 11 is larger than the 3 samples that each of its 3 ranks gets, and drop_last drops such a batch",
+		3: "job a: batch_size 11 is larger than the 3 samples that each of its 3 ranks gets, " +
+			"and drop_last drops such a batch",
 	} {
 		err := Spec{Name: "a", Subset: 10, Batch: 11, World: world, Slots: 4, DropLast: true}.Validate()
 		if !errs.Is(err, errs.SubsetEmpty) || !strings.HasPrefix(err.Error(), want) {

@@ -78,8 +78,8 @@ type Wait struct {
 	For   time.Duration // that its client has waited in next(); 0 = it does not wait at this moment
 }
 
-// busyCores is the part of the cores from which on they are what limits: reads that are under way meanwhile are ahead of
-// the workers.
+// busyCores is the part of the cores from which on they are what limits: reads that are under way meanwhile are ahead
+// of the workers.
 const busyCores = 0.75
 
 // WaitOf decides what a rank waits for. It is the only place that does: whatever tells users of it asks here.
@@ -226,7 +226,8 @@ func (f *Facts) inStep() string {
 		}
 		return fmt.Sprintf("rank %d, %s", b.Rank, why)
 	})
-	return fmt.Sprintf("%s; with on_error=\"substitute\" a step is given when all %d ranks have a batch for it", list, f.World)
+	return fmt.Sprintf("%s; with on_error=\"substitute\" a step is given when all %d ranks have a batch for it", list,
+		f.World)
 }
 
 // weight orders causes by how much they say of a job of several ranks.

@@ -10,7 +10,8 @@ import (
 
 // inEpoch is a rank whose client waits for its next batch.
 func inEpoch(change ...func(*Facts)) Facts {
-	f := Facts{Name: "a", World: 1, Attached: true, Came: true, Asked: true, Over: -1, Slots: 4, Rows: 8, There: 3, Waiting: 5 * time.Second}
+	f := Facts{Name: "a", World: 1, Attached: true, Came: true, Asked: true, Over: -1, Slots: 4, Rows: 8, There: 3,
+		Waiting: 5 * time.Second}
 	for _, c := range change {
 		c(&f)
 	}
@@ -19,7 +20,8 @@ func inEpoch(change ...func(*Facts)) Facts {
 
 // TestWaitOf: what is waited for, from facts alone.
 func TestWaitOf(t *testing.T) {
-	reading := Machine{Workers: 2, Reads: 4, Oldest: 1500 * time.Millisecond, Storage: .9, Limit: "1MB/s by source.storage_limit"}
+	reading := Machine{Workers: 2, Reads: 4, Oldest: 1500 * time.Millisecond, Storage: .9,
+		Limit: "1MB/s by source.storage_limit"}
 	computing := Machine{Workers: 2, Busy: 2, Cores: .97}
 	full := Machine{Workers: 2, Full: "the disk of /state is full"}
 	for _, c := range []struct {
@@ -30,21 +32,29 @@ func TestWaitOf(t *testing.T) {
 		text  string
 	}{
 		{"storage", inEpoch(func(f *Facts) { f.Stored = 5 }), reading, Storage,
-			"4 reads are under way, the oldest for 1.5 s, held to 1MB/s by source.storage_limit; 3 of the 8 samples of the next batch are ready"},
-		{"nothing has been read yet", inEpoch(func(f *Facts) { f.Stored = 5 }), Machine{Workers: 2, Storage: .8}, Storage, "80 % of the time"},
+			"4 reads are under way, the oldest for 1.5 s, held to 1MB/s by source.storage_limit; " +
+				"3 of the 8 samples of the next batch are ready"},
+		{"nothing has been read yet", inEpoch(func(f *Facts) { f.Stored = 5 }), Machine{Workers: 2, Storage: .8}, Storage,
+			"80 % of the time"},
 		{"cores", inEpoch(func(f *Facts) { f.Stored = 5 }), computing, Cores, "2 of 2 workers decode or augment"},
-		{"cores, while reads are ahead of them", inEpoch(func(f *Facts) { f.Stored = 5 }), Machine{Workers: 2, Busy: 1, Cores: .9, Reads: 4, Storage: 1},
+		{"cores, while reads are ahead of them", inEpoch(func(f *Facts) { f.Stored = 5 }),
+			Machine{Workers: 2, Busy: 1, Cores: .9, Reads: 4, Storage: 1},
 			Cores, "90 % of the cores"},
-		{"cores, of a sample that is in memory", inEpoch(), Machine{Workers: 1, Busy: 1, Reads: 3, Storage: 1, Cores: .1}, Cores, "1 of 1 workers"},
+		{"cores, of a sample that is in memory", inEpoch(), Machine{Workers: 1, Busy: 1, Reads: 3, Storage: 1, Cores: .1},
+			Cores, "1 of 1 workers"},
 		{"under way", inEpoch(), Machine{Workers: 2}, Work, "3 of the 8"},
 		{"not planned", inEpoch(func(f *Facts) { f.Rows, f.There = 0, 0 }), Machine{Workers: 2}, Work, "not planned yet"},
-		{"the script has batches", inEpoch(func(f *Facts) { f.Held, f.Waiting = 3, 0 }), reading, Script, "2 batches are ready"},
-		{"a script that keeps batches and waits", inEpoch(func(f *Facts) { f.Held, f.Stored = 3, 5 }), reading, Storage, "4 reads"},
+		{"the script has batches", inEpoch(func(f *Facts) { f.Held, f.Waiting = 3, 0 }), reading, Script,
+			"2 batches are ready"},
+		{"a script that keeps batches and waits", inEpoch(func(f *Facts) { f.Held, f.Stored = 3, 5 }), reading, Storage,
+			"4 reads"},
 		{"the script has not begun", inEpoch(func(f *Facts) { f.Asked = false }), reading, Script, "not begun to iterate"},
-		{"between epochs", inEpoch(func(f *Facts) { f.Asked, f.Over = false, 2 }), reading, Script, "since the end of epoch 2"},
-		{"paused", inEpoch(func(f *Facts) { f.Paused, f.Stored = true, 5 }), full, Pause, "larder jobs unpause a"},
+		{"between epochs", inEpoch(func(f *Facts) { f.Asked, f.Over = false, 2 }), reading, Script,
+			"since the end of epoch 2"},
+		{"paused", inEpoch(func(f *Facts) { f.Paused, f.Stored = true, 5 }), full, Pause, "larder jobs resume a"},
 		{"full", inEpoch(func(f *Facts) { f.Held = 4 }), full, FullDisk, "the disk of /state is full"},
-		{"recorded", inEpoch(func(f *Facts) { f.There, f.Unwritten = 8, true }), Machine{Workers: 2}, Log, "is being recorded"},
+		{"recorded", inEpoch(func(f *Facts) { f.There, f.Unwritten = 8, true }), Machine{Workers: 2}, Log,
+			"is being recorded"},
 		{"order", inEpoch(func(f *Facts) { f.Order = true }), Machine{Workers: 2}, Order, "its order"},
 		{"no client yet", Facts{Over: -1}, reading, Client, "none has come yet"},
 		{"client left", Facts{Came: true, Left: true}, reading, Client, "left"},
@@ -70,13 +80,16 @@ func TestWaitOf(t *testing.T) {
 func TestWaitForRanks(t *testing.T) {
 	f := inEpoch(func(f *Facts) {
 		f.World, f.Rank = 6, 1
-		f.Behind = []Behind{{Rank: 0}, {Rank: 2, Came: true}, {Rank: 3, Came: true, Attached: true, InEpoch: true, Epoch: 4}, {Rank: 4, Came: true, Attached: true}, {Rank: 5, Came: true, Lost: true}}
+		f.Behind = []Behind{{Rank: 0}, {Rank: 2, Came: true}, {Rank: 3, Came: true, Attached: true, InEpoch: true, Epoch: 4},
+			{Rank: 4, Came: true, Attached: true}, {Rank: 5, Came: true, Lost: true}}
 	})
 	w := WaitOf(f, Machine{Workers: 2})
 	if w.Cause != OtherRank || w.Rank != 1 || !slices.Equal(w.Ranks, []int{0, 2, 3, 4, 5}) {
 		t.Errorf("%+v", w)
 	}
-	for _, want := range []string{"rank 0, which has not come", "rank 2, whose client is gone", "rank 3, which is still in epoch 4", "rank 4, which has not asked", "rank 5, whose client lost its connection", "all 6 ranks"} {
+	for _, want := range []string{"rank 0, which has not come", "rank 2, whose client is gone",
+		"rank 3, which is still in epoch 4", "rank 4, which has not asked",
+		"rank 5, whose client lost its connection", "all 6 ranks"} {
 		if !strings.Contains(w.Text, want) {
 			t.Errorf("%q is missing in %s", want, w.Text)
 		}

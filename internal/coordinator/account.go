@@ -37,7 +37,8 @@ func (c *planner) sendReady(s *stream, r int) {
 		}
 		k.Got += len(rows)
 		q.sent = append(q.sent, d)
-		c.step.emit(Deliver{Delivery: d.id, Job: j.ID, Rank: r, Inc: d.inc, Slot: d.slot, Gen: d.gen, Epoch: d.epoch, Step: d.step,
+		c.step.emit(Deliver{Delivery: d.id, Job: j.ID, Rank: r, Inc: d.inc, Slot: d.slot, Gen: d.gen, Epoch: d.epoch,
+			Step: d.step,
 			Rows: rows, Bad: d.bad, Again: d.again != nil})
 		if d.last && d.again != nil {
 			c.endEpochAgain(s, r)

@@ -16,7 +16,8 @@ func (c *lifecycle) attach(e Attach) {
 	}
 	j := s.job
 	if e.Rank < 0 || e.Rank >= j.Spec.World {
-		c.step.reply(e.Token, Reply{Err: errs.New(errs.Invalid, j.Spec.Name, "ranks count from 0", "attach rank %d of job %s, which has world_size %d",
+		c.step.reply(e.Token, Reply{Err: errs.New(errs.Invalid, j.Spec.Name, "ranks count from 0",
+			"attach rank %d of job %s, which has world_size %d",
 			e.Rank, j.Spec.Name, j.Spec.World)})
 		return
 	}
@@ -30,12 +31,14 @@ func (c *lifecycle) attach(e Attach) {
 	}
 	if e.Held != 0 && e.Held < k.Incarnation {
 		c.step.reply(e.Token, Reply{Err: errs.New(errs.Stale, j.Spec.Name, "make a new Loader",
-			"attach rank %d of job %s as incarnation %d, which incarnation %d has replaced", e.Rank, j.Spec.Name, e.Held, k.Incarnation)})
+			"attach rank %d of job %s as incarnation %d, which incarnation %d has replaced",
+			e.Rank, j.Spec.Name, e.Held, k.Incarnation)})
 		return
 	}
 	if k.Attached() {
 		c.step.reply(e.Token, Reply{Err: errs.New(errs.RankHeld, j.Spec.Name,
-			"give this Loader another job name, or end the other process", "rank %d of job %s is held by a live client (incarnation %d)",
+			"give this Loader another job name, or end the other process",
+			"rank %d of job %s is held by a live client (incarnation %d)",
 			e.Rank, j.Spec.Name, k.Incarnation)})
 		return
 	}
@@ -111,7 +114,8 @@ func (c *lifecycle) lose(s *stream, r int, clean bool, how CloseRank) {
 // clientGone begins the lease of a job whose client has ended: nobody will come back unless somebody starts it again.
 func (c *lifecycle) clientGone(e ClientGone) {
 	s := c.roster.streams[e.Job]
-	if s == nil || e.Rank < 0 || e.Rank >= len(s.ranks) || s.job.Ranks[e.Rank].Incarnation != e.Inc || !s.ranks[e.Rank].lives {
+	if s == nil || e.Rank < 0 || e.Rank >= len(s.ranks) || s.job.Ranks[e.Rank].Incarnation != e.Inc ||
+		!s.ranks[e.Rank].lives {
 		return
 	}
 	s.ranks[e.Rank].lives = false
@@ -120,7 +124,8 @@ func (c *lifecycle) clientGone(e ClientGone) {
 	}
 }
 
-// mayCome tells whether the process of a client that vanished lives: it hears of its loss with its next call, however late that is.
+// mayCome tells whether the process of a client that vanished lives: it hears of its loss with its next call, however
+// late that is.
 func (c *lifecycle) mayCome(s *stream) bool {
 	for r := range s.ranks {
 		k := &s.job.Ranks[r]

@@ -6,7 +6,8 @@ import (
 	"larder/internal/ident"
 )
 
-// TestABatchWaitsForTheRecordOfItsBadSamples: a daemon that comes next must not take a bad sample for one that was delivered.
+// TestABatchWaitsForTheRecordOfItsBadSamples: a daemon that comes next must not take a bad sample for one that was
+// delivered.
 func TestABatchWaitsForTheRecordOfItsBadSamples(t *testing.T) {
 	r := newRig(t, [ident.NumForms]int64{})
 	r.bad[2] = true

@@ -9,7 +9,8 @@ import (
 	"larder/jobs"
 )
 
-// changeSubset gives a job another subset from its next epoch on. An epoch that was only prepared ahead is begun anew with it.
+// changeSubset gives a job another subset from its next epoch on. An epoch that was only prepared ahead is begun anew
+// with it.
 func (c *lifecycle) changeSubset(e ChangeSubset) {
 	s := c.roster.streams[e.Job]
 	if s == nil {
@@ -18,7 +19,8 @@ func (c *lifecycle) changeSubset(e ChangeSubset) {
 	}
 	j := s.job
 	if e.Rank < 0 || e.Rank >= j.Spec.World {
-		c.step.reply(e.Token, Reply{Err: errs.New(errs.Invalid, j.Spec.Name, "ranks count from 0", "change the subset for rank %d of job %s, which has world_size %d",
+		c.step.reply(e.Token, Reply{Err: errs.New(errs.Invalid, j.Spec.Name, "ranks count from 0",
+			"change the subset for rank %d of job %s, which has world_size %d",
 			e.Rank, j.Spec.Name, j.Spec.World)})
 		return
 	}
@@ -125,14 +127,14 @@ func (c *lifecycle) takeNext(s *stream, epoch uint32) error {
 // isGone tells whether the object was removed from the job's dataset, or replaced in it, since its subset was selected.
 func (s *stream) isGone(x ident.ObjectID) bool { return s.gone != nil && s.gone.Has(uint32(x)) }
 
-// removed is the report on a sample that is gone. It is drawn like any other and left out at once, as quarantined ones are: so the
-// cells keep their proportions, and all ranks still get equally many batches.
+// removed is the report on a sample that is gone. It is drawn like any other and left out at once, as quarantined ones
+// are: so the cells keep their proportions, and all ranks still get equally many batches.
 func removed(x ident.ObjectID) jobs.Bad {
 	return jobs.Bad{Object: x, Reason: "removed from the dataset", Removed: true}
 }
 
-// goneFor tells whether somebody who waits for the flight knows that its object was removed: then that it cannot be read says nothing
-// about the sample, which may come back.
+// goneFor tells whether somebody who waits for the flight knows that its object was removed: then that it cannot be
+// read says nothing about the sample, which may come back.
 func (c *flights) goneFor(f *flight) bool {
 	for _, w := range f.rows {
 		if w.d.s.isGone(f.key.Object) {
@@ -152,7 +154,8 @@ func (c *lifecycle) pause(e Pause) {
 	j := s.job
 	switch {
 	case e.On && j.Drain:
-		c.step.reply(e.Token, Reply{Err: errs.New(errs.JobEnded, j.Spec.Name, "kill it if it is to stop at once", "pause job %s, which is being drained", j.Spec.Name)})
+		c.step.reply(e.Token, Reply{Err: errs.New(errs.JobEnded, j.Spec.Name, "kill it if it is to stop at once",
+			"pause job %s, which is being drained", j.Spec.Name)})
 		return
 	case e.On && !j.Paused:
 		j.Paused = true

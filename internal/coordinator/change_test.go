@@ -38,7 +38,8 @@ func sorted(x []ident.ObjectID) []ident.ObjectID {
 
 var allModes = []dsa.Mode{dsa.Sequential, dsa.Fixed, dsa.Strict, dsa.Stratified, dsa.Epoch}
 
-// TestTheSubsetChangesAtTheBorderOfAnEpoch: an epoch that runs is as it was; the next has the new subset, ledger and remaining with it.
+// TestTheSubsetChangesAtTheBorderOfAnEpoch: an epoch that runs is as it was; the next has the new subset, ledger and
+// remaining with it.
 func TestTheSubsetChangesAtTheBorderOfAnEpoch(t *testing.T) {
 	for _, m := range allModes {
 		r := decodedTier(t, 100)
@@ -117,7 +118,8 @@ func TestASubsetBeforeTheFirstEpochAndBadOnes(t *testing.T) {
 		t.Errorf("%+v", rep)
 	}
 	refused(t, r.change(p, 2, objectsFrom(0, 1)), errs.SubsetEmpty, "1 samples", "2 ranks")
-	refused(t, r.ask(func(t Token) Event { return ChangeSubset{Token: t, Job: job, Rank: 2} }), errs.Invalid, "rank 2", "world_size 2")
+	refused(t, r.ask(func(t Token) Event { return ChangeSubset{Token: t, Job: job, Rank: 2} }), errs.Invalid, "rank 2",
+		"world_size 2")
 	refused(t, r.ask(func(t Token) Event { return ChangeSubset{Token: t, Job: 99} }), errs.JobEnded)
 	a, b := r.attach(job, 0), r.attach(job, 1)
 	a.epoch(0)
@@ -133,7 +135,8 @@ func TestASubsetBeforeTheFirstEpochAndBadOnes(t *testing.T) {
 	}
 }
 
-// TestWhatIsGoneIsDrawnNoMore: removed samples are counted and left out, at once and without a word to the client; the rest is whole.
+// TestWhatIsGoneIsDrawnNoMore: removed samples are counted and left out, at once and without a word to the client; the
+// rest is whole.
 func TestWhatIsGoneIsDrawnNoMore(t *testing.T) {
 	for _, m := range allModes {
 		for _, answer := range []jobs.OnError{jobs.Raise, jobs.Skip, jobs.Substitute} {
@@ -173,11 +176,13 @@ func TestWhatIsGoneIsDrawnNoMore(t *testing.T) {
 			if late > planned {
 				t.Errorf("%s: %d removed samples came", m, late)
 			}
-			if keep := sorted(slices.DeleteFunc(slices.Clone(got), func(x ident.ObjectID) bool { return x >= 20 })); !slices.Equal(keep, objectsFrom(0, 20)) {
+			if keep := sorted(slices.DeleteFunc(slices.Clone(got),
+				func(x ident.ObjectID) bool { return x >= 20 })); !slices.Equal(keep, objectsFrom(0, 20)) {
 				t.Errorf("%s: of those that stayed %v came", m, keep)
 			}
 			l := r.job(p.job).Ledgers[0]
-			if l.State != jobs.Complete || l.Removed != 20-late || l.Quarantined != l.Removed || l.Delivered != len(got) || l.Dropped != 0 {
+			if l.State != jobs.Complete || l.Removed != 20-late || l.Quarantined != l.Removed || l.Delivered != len(got) ||
+				l.Dropped != 0 {
 				t.Errorf("%s: %+v with %d that came late", m, *l, late)
 			}
 			if r.c.Stats().Quarantined != 0 {

@@ -29,8 +29,8 @@ func (c *tiering) Check() error {
 	return err
 }
 
-// Check tests that each flight is filed, in the queue that its phase says, and prepared for somebody, and that no more run
-// and no more copies exist than may.
+// Check tests that each flight is filed, in the queue that its phase says, and prepared for somebody, and that no more
+// run and no more copies exist than may.
 func (c *flights) Check() error {
 	var err error
 	running, copies := 0, 0
@@ -53,7 +53,8 @@ func (c *flights) Check() error {
 		err = errors.Join(err, fmt.Errorf("%d working copies, %d are counted, %d are allowed", copies, c.copies, most))
 	}
 	if running != c.running || running > c.mostRunning() {
-		err = errors.Join(err, fmt.Errorf("%d flights run, %d are counted, %d are allowed", running, c.running, c.mostRunning()))
+		err = errors.Join(err, fmt.Errorf("%d flights run, %d are counted, %d are allowed", running, c.running,
+			c.mostRunning()))
 	}
 	if c.flying.n != len(c.flightByID) {
 		err = errors.Join(err, fmt.Errorf("%d flights are filed under their keys, %d under their numbers", c.flying.n,
@@ -77,7 +78,8 @@ func (f *flight) check() error {
 			err = errors.Join(err, fmt.Errorf("flight %d of %s: nothing waits for it", f.id, f.key))
 		}
 		if there := f.parent == nil || f.parent.phase == flightCopied; there != (f.phase == flightQueued) {
-			err = errors.Join(err, fmt.Errorf("flight %d of %s is in phase %d, and its source is there: %v", f.id, f.key, f.phase, there))
+			err = errors.Join(err, fmt.Errorf("flight %d of %s is in phase %d, and its source is there: %v", f.id, f.key,
+				f.phase, there))
 		}
 	case flightInPlace:
 		if !f.alone || len(f.rows) == 0 || f.rows[0].d.rows[f.rows[0].row].state != rowFilling {
@@ -94,9 +96,9 @@ func (f *flight) check() error {
 	return err
 }
 
-// Check tests that the sampler knows what is cached, and for whom; but once a job has read in order, it may count less as
-// cached than it was given. An object of which something is in preparation may differ: a flight for an instance that its
-// group has left is entered when it ends.
+// Check tests that the sampler knows what is cached, and for whom; but once a job has read in order, it may count less
+// as cached than it was given. An object of which something is in preparation may differ: a flight for an instance that
+// its group has left is entered when it ends.
 func (c *needs) Check() error {
 	if c.refresh.left > 0 { // levels are being recomputed
 		return nil

@@ -32,7 +32,8 @@ type Config struct {
 	// IdleTimeout is how long a client may do nothing with its batches before it loses its rank; 0 = for ever.
 	IdleTimeout time.Duration
 	InFlight    int // preparations handed to the executor at once; default 8
-	// Ahead is how many more may be handed out, so that the executor can read ahead. It must not begin one while 2 x InFlight working copies exist.
+	// Ahead is how many more may be handed out, so that the executor can read ahead. It must not begin one while 2 x
+	// InFlight working copies exist.
 	Ahead int
 	// Bytes is the stored size of an object. It must be a pure lookup.
 	Bytes func(ident.ObjectID) int64
@@ -41,8 +42,8 @@ type Config struct {
 	// Usable is how much of a tier's budget may be resident; the rest holds what was evicted while it is still being read.
 	// nil = all of it.
 	Usable func(budget int64) int64
-	// Refill tells whether it pays to augment, while workers are idle and a client waits, what so many jobs of a share group will take.
-	// nil = the model tells, from measured rates; a simulator without rates tells it itself.
+	// Refill tells whether it pays to augment, while workers are idle and a client waits, what so many jobs of a share
+	// group will take. nil = the model tells, from measured rates; a simulator without rates tells it itself.
 	Refill func(sharers int) bool
 	// Evictor makes the policy of a tier. nil = cachepolicy.New.
 	Evictor func(f ident.Form, policy string, r *xrand.Rand) (cachepolicy.Evictor, error)
@@ -121,8 +122,8 @@ func compose(cfg *Config) *Core {
 
 var tierForms = [...]ident.Form{ident.Encoded, ident.Decoded, ident.Augmented}
 
-// Step takes one event and appends what is to be done to out. The answers of the executor, of which there are most, may also come as pointers: they
-// are not kept.
+// Step takes one event and appends what is to be done to out. The answers of the executor, of which there are most, may
+// also come as pointers: they are not kept.
 func (c *Core) Step(now time.Time, ev Event, out []Effect) []Effect {
 	c.step.begin(now, out)
 	switch e := ev.(type) {
@@ -186,7 +187,8 @@ func (c *Core) Step(now time.Time, ev Event, out []Effect) []Effect {
 
 // Deadline is when Tick is next needed; zero = not at all.
 func (c *Core) Deadline() time.Time {
-	if c.tiering.resizing || c.needs.refresh.left > 0 || len(c.tiering.wanted.walks) > 0 || c.needs.sampler.Work(0) || c.planner.catchesUp() {
+	if c.tiering.resizing || c.needs.refresh.left > 0 || len(c.tiering.wanted.walks) > 0 || c.needs.sampler.Work(0) ||
+		c.planner.catchesUp() {
 		return c.step.now
 	}
 	d := c.life.jobs.Deadline()
@@ -206,8 +208,8 @@ func (c *Core) Deadline() time.Time {
 	return d
 }
 
-// Members makes the set of a subset, for Register and ChangeSubset: it takes time in proportion (3 ms for 1.28 M objects), so it is for
-// who asks, not for Step. Ids that the sampler will refuse are left out.
+// Members makes the set of a subset, for Register and ChangeSubset: it takes time in proportion (3 ms for 1.28 M
+// objects), so it is for who asks, not for Step. Ids that the sampler will refuse are left out.
 func Members(objects []ident.ObjectID) *bits.Set {
 	m := new(bits.Set)
 	for _, x := range objects {

@@ -8,8 +8,9 @@ import (
 	"larder/jobs"
 )
 
-// kept is where the client of a rank was when its connection ended. While nobody else has taken the rank it may come back and go on at the
-// step that it needs: what it was sent and may not have got, and what was planned for it, is kept as it is in rankQueue.back.
+// kept is where the client of a rank was when its connection ended. While nobody else has taken the rank it may come
+// back and go on at the step that it needs: what it was sent and may not have got, and what was planned for it, is kept
+// as it is in rankQueue.back.
 type kept struct {
 	asked   int64 // the epoch that it had asked for last; -1 = none
 	waiting bool  // which the job has not begun for it
@@ -26,7 +27,8 @@ func (c *lifecycle) keep(s *stream, r int, was jobs.Rank) {
 		c.planner.cancel(s, r, nil)
 		return
 	}
-	k := &kept{asked: was.Asked, waiting: was.Phase == jobs.Waiting, got: was.Got, ended: was.Asked >= 0 && was.Ended == was.Asked}
+	k := &kept{asked: was.Asked, waiting: was.Phase == jobs.Waiting, got: was.Got, ended: was.Asked >= 0 &&
+		was.Ended == was.Asked}
 	var list []back
 	for _, d := range q.sent {
 		if int64(d.epoch) != was.Asked || was.Phase == jobs.Waiting {
@@ -68,7 +70,8 @@ func (c *lifecycle) keep(s *stream, r int, was jobs.Rank) {
 
 // backOf makes of a delivery what is to be given again; which selects its rows.
 func backOf(d *delivery, which func(*row) bool) back {
-	b := back{epoch: d.epoch, instance: d.instance, ledger: d.ledger, step: d.step, last: d.last, bad: slices.Clip(d.bad), objects: make([]ident.ObjectID, 0, len(d.rows))}
+	b := back{epoch: d.epoch, instance: d.instance, ledger: d.ledger, step: d.step, last: d.last, bad: slices.Clip(d.bad),
+		objects: make([]ident.ObjectID, 0, len(d.rows))}
 	if d.again != nil {
 		b.origin, b.was = fromClient, *d.again
 	}
@@ -94,7 +97,8 @@ func (s *stream) onAgain(r int, epoch uint32, from int) int {
 		return from
 	case from <= 1 && q.kept.waiting && q.kept.asked == int64(epoch):
 		return 0 // it was asked for, and had not begun
-	case from == 0 && (q.kept.asked == int64(epoch) || q.kept.asked < int64(epoch) && epoch == s.job.Epoch) && q.kept.left(q, epoch, 0) == 0:
+	case from == 0 && (q.kept.asked == int64(epoch) || q.kept.asked < int64(epoch) && epoch == s.job.Epoch) &&
+		q.kept.left(q, epoch, 0) == 0:
 		return 1 // the client has seen nothing of it, or had no answer
 	}
 	return from
@@ -123,10 +127,12 @@ func (c *lifecycle) comeBack(s *stream, r int, epoch uint32, step int) error {
 	j, k, q := s.job, &s.job.Ranks[r], &s.ranks[r]
 	was := q.kept
 	stale := func(format string, args ...any) error {
-		return errs.New(errs.Stale, j.Spec.Name, "start the epoch anew, from a checkpoint", "go on with step %d of epoch %d of job %s, "+format,
+		return errs.New(errs.Stale, j.Spec.Name, "start the epoch anew, from a checkpoint",
+			"go on with step %d of epoch %d of job %s, "+format,
 			append([]any{step, epoch, j.Spec.Name}, args...)...)
 	}
-	known := q.returned && k.Phase == jobs.Idle && (was.asked == int64(epoch) || was.asked < int64(epoch) && epoch == j.Epoch && step == 0)
+	known := q.returned && k.Phase == jobs.Idle && (was.asked == int64(epoch) || was.asked < int64(epoch) &&
+		epoch == j.Epoch && step == 0)
 	if !known {
 		return stale("which cannot be gone on with")
 	}
@@ -191,8 +197,9 @@ func (c *lifecycle) dropKept(s *stream, r int) {
 	s.ranks[r].kept = nil
 }
 
-// returnKept returns what was planned for a client that is gone, and never sent, to its epoch; which selects, nil = everything. It returns what it
-// took out. What an earlier daemon gave out stays in the order that is recorded: the client may have had it, and states that it saved say so.
+// returnKept returns what was planned for a client that is gone, and never sent, to its epoch; which selects, nil =
+// everything. It returns what it took out. What an earlier daemon gave out stays in the order that is recorded: the
+// client may have had it, and states that it saved say so.
 func (c *lifecycle) returnKept(s *stream, r int, which func(*back) bool) (gone []back) {
 	q := &s.ranks[r]
 	q.back = slices.DeleteFunc(slices.Clone(q.back), func(b back) bool {
@@ -207,7 +214,8 @@ func (c *lifecycle) returnKept(s *stream, r int, which func(*back) bool) (gone [
 		if b.origin == fromClient {
 			continue
 		}
-		c.step.persist(RecordReturned{Job: s.job.ID, Rank: r, Inc: s.job.Ranks[r].Incarnation, Epoch: b.epoch, Step: b.step}, nil)
+		c.step.persist(RecordReturned{Job: s.job.ID, Rank: r, Inc: s.job.Ranks[r].Incarnation, Epoch: b.epoch, Step: b.step},
+			nil)
 		if !b.ledger.Open() {
 			continue
 		}

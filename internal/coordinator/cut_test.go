@@ -10,7 +10,8 @@ import (
 	"larder/jobs"
 )
 
-// cut ends the connection of a client whose process lives; it comes back and says which step it needs. Nothing is prepared meanwhile.
+// cut ends the connection of a client whose process lives; it comes back and says which step it needs. Nothing is
+// prepared meanwhile.
 func (p *peer) cut(epoch uint32, step int) *peer {
 	p.r.t.Helper()
 	held := p.r.hold
@@ -31,8 +32,8 @@ func (p *peer) cut(epoch uint32, step int) *peer {
 	return q
 }
 
-// A batch that was sent, and comes again because its connection was cut, is cut again before it is ready: however often that happens, it is
-// counted once and nothing of it is given back to the epoch.
+// A batch that was sent, and comes again because its connection was cut, is cut again before it is ready: however often
+// that happens, it is counted once and nothing of it is given back to the epoch.
 func TestCutsInARowCountABatchOnce(t *testing.T) {
 	for _, cuts := range []int{1, 2, 3} {
 		t.Run(fmt.Sprint(cuts), func(t *testing.T) {
@@ -68,7 +69,8 @@ func TestCutsInARowCountABatchOnce(t *testing.T) {
 				t.Errorf("%d samples, %d of them different, of 40", len(all), n)
 			}
 			account := r.ends[len(r.ends)-1]
-			if account.Samples != 40 || account.Account == nil || account.Account.State != jobs.Complete || account.Account.Delivered != 40 {
+			if account.Samples != 40 || account.Account == nil || account.Account.State != jobs.Complete ||
+				account.Account.Delivered != 40 {
 				t.Errorf("the account is %+v: %+v", account, account.Account)
 			}
 			if s := r.job(p.job).Stats; s.Samples != 40 || s.Batches != 10 || returned != 0 {
@@ -79,7 +81,8 @@ func TestCutsInARowCountABatchOnce(t *testing.T) {
 	}
 }
 
-// A client that was cut and leaves in order before it got its batches again had them: the others' epoch does not owe them.
+// A client that was cut and leaves in order before it got its batches again had them: the others' epoch does not owe
+// them.
 func TestWhatWasSentIsNotGivenBackByAClientThatLeaves(t *testing.T) {
 	for _, then := range []string{"leaves", "is cut, and another one comes"} {
 		t.Run(then, func(t *testing.T) {

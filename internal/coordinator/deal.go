@@ -7,11 +7,13 @@ import (
 	"larder/jobs"
 )
 
-// Several ranks that replace bad samples get equally many batches (jobs.Spec.InStep): what is left at the end of an epoch may be too little
-// for all of them, and which rank is short is known only when its samples have been prepared. So a step is dealt when every rank has its
-// batch of it. A rank that has nothing gets a sample of a rank that has several. Where there are fewer samples than ranks the step is given to
-// nobody: they go back to the epoch, where they take the place of bad ones of later steps, or are dropped. The decision is durable before a batch of the step leaves: a rank that was given its batch may wait
-// for the others, and not come back to a restarted daemon before they have theirs.
+// Several ranks that replace bad samples get equally many batches (jobs.Spec.InStep): what is left at the end of an
+// epoch may be too little for all of them, and which rank is short is known only when its samples have been prepared.
+// So a step is dealt when every rank has its batch of it. A rank that has nothing gets a sample of a rank that has
+// several. Where there are fewer samples than ranks the step is given to nobody: they go back to the epoch, where they
+// take the place of bad ones of later steps, or are dropped. The decision is durable before a batch of the step leaves:
+// a rank that was given its batch may wait for the others, and not come back to a restarted daemon before they have
+// theirs.
 
 // mayDeal has the steps of a job looked at at the end of this Step.
 func (c *planner) mayDeal(s *stream) {
@@ -85,7 +87,8 @@ func (c *planner) dealStep(s *stream, l *jobs.Ledger, epoch uint32) bool {
 	return true
 }
 
-// batchOf is what a rank has of a step that is not decided; waits when that is to come. A rank that has left the epoch has no part.
+// batchOf is what a rank has of a step that is not decided; waits when that is to come. A rank that has left the epoch
+// has no part.
 func (s *stream) batchOf(r int, l *jobs.Ledger, epoch uint32, step int) (d *delivery, waits bool) {
 	k, q := &s.job.Ranks[r], &s.ranks[r]
 	for _, d := range q.planned {
@@ -133,8 +136,10 @@ func (c *planner) move(s *stream, all []*delivery, to *delivery) {
 	}
 	x := from.rows[i].object
 	from.rows[i].state = rowMoved
-	c.step.persist(RecordReturned{Job: s.job.ID, Rank: from.rank, Inc: from.inc, Epoch: from.epoch, Step: from.step, Objects: []ident.ObjectID{x}}, nil)
-	c.step.persist(RecordAssigned{Job: s.job.ID, Rank: to.rank, Inc: to.inc, Epoch: to.epoch, Step: to.step, Objects: []ident.ObjectID{x}}, nil)
+	c.step.persist(RecordReturned{Job: s.job.ID, Rank: from.rank, Inc: from.inc, Epoch: from.epoch, Step: from.step,
+		Objects: []ident.ObjectID{x}}, nil)
+	c.step.persist(RecordAssigned{Job: s.job.ID, Rank: to.rank, Inc: to.inc, Epoch: to.epoch, Step: to.step,
+		Objects: []ident.ObjectID{x}}, nil)
 	w, at := row{object: x, turn: c.flights.takeTurn(s)}, 0
 	if len(to.rows) == 0 {
 		to.rows = append(to.rows, w)
@@ -187,7 +192,8 @@ func (s *stream) holding(r int) []jobs.Behind {
 	for o := range s.ranks {
 		if _, waits := s.batchOf(o, q[0].ledger, q[0].epoch, q[0].ledger.Dealing); waits && o != r {
 			k := &s.job.Ranks[o]
-			out = append(out, jobs.Behind{Rank: o, Came: k.Attaches > 0, Attached: k.Attached(), Lost: s.hasLost(o), Epoch: q[0].epoch, InEpoch: true})
+			out = append(out, jobs.Behind{Rank: o, Came: k.Attaches > 0, Attached: k.Attached(), Lost: s.hasLost(o),
+				Epoch: q[0].epoch, InEpoch: true})
 		}
 	}
 	return out

@@ -94,11 +94,13 @@ func TestRanksGetEquallyManyBatches(t *testing.T) {
 		dropped                   int
 	}{
 		{"none is bad", 40, 2, 4, 3, func(int) bool { return false }, [2]int{5, 5}, 0},
-		{"five of forty", 40, 2, 4, 3, func(x int) bool { return x%9 == 3 && x < 40 }, [2]int{5, 5}, 0}, // 35 left, in 5 steps
+		// 35 left, in 5 steps
+		{"five of forty", 40, 2, 4, 3, func(x int) bool { return x%9 == 3 && x < 40 }, [2]int{5, 5}, 0},
 		{"half, and little ahead", 96, 3, 4, 2, odd, [2]int{4, 4}, 0},
 		{"all are bad", 40, 2, 4, 3, func(int) bool { return true }, [2]int{}, 0},
 		{"one is good", 40, 2, 4, 3, func(x int) bool { return x != 17 }, [2]int{}, 1},
-		{"all of rank 1, with the whole epoch planned at once", 16, 2, 4, 8, func(x int) bool { return x/4%2 == 1 }, [2]int{2, 1}, 0},
+		{"all of rank 1, with the whole epoch planned at once", 16, 2, 4, 8, func(x int) bool { return x/4%2 == 1 },
+			[2]int{2, 1}, 0},
 	} {
 		for _, mode := range []dsa.Mode{dsa.Sequential, dsa.Fixed, dsa.Strict, dsa.Stratified, dsa.Epoch} {
 			if x.slots == 8 && mode != dsa.Sequential { // in the others chance says who has the bad ones
@@ -126,7 +128,8 @@ func TestRanksGetEquallyManyBatches(t *testing.T) {
 						t.Errorf("epoch %d: %d samples of %d good ones, and %d may be dropped", epoch, n, good, x.dropped)
 					}
 					l := r.job(id).Ledgers[epoch]
-					if l.State != jobs.Complete || l.Delivered+l.Quarantined+l.Dropped != x.size || l.Dropped != x.dropped || l.Quarantined != x.size-good {
+					if l.State != jobs.Complete || l.Delivered+l.Quarantined+l.Dropped != x.size || l.Dropped != x.dropped ||
+						l.Quarantined != x.size-good {
 						t.Errorf("epoch %d: %+v", epoch, *l)
 					}
 					r.check()
@@ -141,7 +144,8 @@ func TestRanksGetEquallyManyBatches(t *testing.T) {
 	}
 }
 
-// TestAStepWaitsForAllRanks: a rank is ahead of another by what the other's ring holds, and says what it waits for. Nobody else's ranks wait.
+// TestAStepWaitsForAllRanks: a rank is ahead of another by what the other's ring holds, and says what it waits for.
+// Nobody else's ranks wait.
 func TestAStepWaitsForAllRanks(t *testing.T) {
 	for name, free := range map[string]func(*Register){
 		"none":       func(e *Register) { e.Spec.Even = false },
@@ -165,7 +169,8 @@ func TestAStepWaitsForAllRanks(t *testing.T) {
 		if n != 3 {
 			t.Errorf("rank 0 got %d batches while rank 1 holds its first three", n)
 		}
-		if w := r.waits(id, 0); w.Cause != jobs.OtherRank || !slices.Equal(w.Ranks, []int{1}) || !strings.Contains(w.Text, "rank 1, whose batch of this step is not ready") {
+		if w := r.waits(id, 0); w.Cause != jobs.OtherRank || !slices.Equal(w.Ranks, []int{1}) ||
+			!strings.Contains(w.Text, "rank 1, whose batch of this step is not ready") {
 			t.Errorf("%+v", w)
 		}
 		p[1].release(p[1].must())
@@ -176,8 +181,8 @@ func TestAStepWaitsForAllRanks(t *testing.T) {
 	}
 }
 
-// TestARankThatGoesHoldsNobody: in order, by another epoch, by a client that takes its place; and one that does not come back ends the job when
-// another waits for it.
+// TestARankThatGoesHoldsNobody: in order, by another epoch, by a client that takes its place; and one that does not
+// come back ends the job when another waits for it.
 func TestARankThatGoesHoldsNobody(t *testing.T) {
 	for name, go_ := range map[string]func(*rig, *peer){
 		"left":    func(r *rig, p *peer) { p.detach(true) },
@@ -210,8 +215,8 @@ func TestARankThatGoesHoldsNobody(t *testing.T) {
 	}
 }
 
-// TestRanksStayInStep: ranks get equally many batches in every epoch, no sample twice, and little is dropped; with any bad samples, at any speeds,
-// through deaths of daemons and cut connections.
+// TestRanksStayInStep: ranks get equally many batches in every epoch, no sample twice, and little is dropped; with any
+// bad samples, at any speeds, through deaths of daemons and cut connections.
 func TestRanksStayInStep(t *testing.T) {
 	n := 400
 	if testing.Short() {
@@ -232,7 +237,8 @@ func TestRanksStayInStep(t *testing.T) {
 	}
 }
 
-// A batch leaves when it is durable that its step was dealt: after a crash its rank may wait for the others, and they must get theirs without it.
+// A batch leaves when it is durable that its step was dealt: after a crash its rank may wait for the others, and they
+// must get theirs without it.
 func TestADealtStepIsDurable(t *testing.T) {
 	r := decodedTier(t, 30)
 	r.hold = func(e Effect) bool { return describe(e) == "persist dealt of job 1" }
@@ -247,7 +253,8 @@ func TestADealtStepIsDurable(t *testing.T) {
 	}
 }
 
-// A sample that goes from one rank's batch to another's belongs to that one: whichever of the two leaves before it is ready.
+// A sample that goes from one rank's batch to another's belongs to that one: whichever of the two leaves before it is
+// ready.
 func TestASampleThatWasMoved(t *testing.T) {
 	for _, leaves := range [][]int{{}, {0}, {1}, {0, 1}, {1, 0}} {
 		for _, how := range []string{"in order", "another epoch", "cut"} {

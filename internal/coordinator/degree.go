@@ -12,8 +12,8 @@ import (
 // minDegree is how many samples jobs must have had for their sharing to be measured.
 const minDegree = 256
 
-// minUnserved is the part of the samples that must be read, decoded or augmented for jobs together; fewer say too little of how many of them
-// one read, decode or augmentation serves, and what was measured last counts on.
+// minUnserved is the part of the samples that must be read, decoded or augmented for jobs together; fewer say too
+// little of how many of them one read, decode or augmentation serves, and what was measured last counts on.
 const minUnserved = 0.2
 
 // mark is where counting began.
@@ -22,13 +22,15 @@ type mark struct{ samples, reads, decodes, augments uint64 }
 // parts are what tiers hold of what jobs want, each 0 to 1.
 type parts struct{ encoded, decoded, augmented float64 }
 
-// shifted is by how much a part must change for counting to begin anew: what was read while a tier filled says nothing of it once it is full.
+// shifted is by how much a part must change for counting to begin anew: what was read while a tier filled says nothing
+// of it once it is full.
 const shifted = 0.05
 
 // sharing is what is known of the jobs of one dataset whose recipes begin alike.
 type sharing struct {
 	held parts // since counting began
-	// Jobs that one read served, and one decode of what the encoded tier holds, when that was measured last; 0 = not measured for these jobs.
+	// Jobs that one read served, and one decode of what the encoded tier holds, when that was measured last; 0 = not
+	// measured for these jobs.
 	read, decode float64
 }
 
@@ -58,8 +60,8 @@ func (s *stream) mark() {
 	s.since = mark{n.Samples, n.SourceReads, n.Decodes, n.Augments}
 }
 
-// lookAtTiers begins to count anew where the tiers hold another part of what jobs want than when counting began. What was measured counts on
-// until enough was seen.
+// lookAtTiers begins to count anew where the tiers hold another part of what jobs want than when counting began. What
+// was measured counts on until enough was seen.
 func (c *tiering) lookAtTiers() {
 	entries, scale := c.someEntries()
 	augmented := c.augmentedPart()
@@ -123,17 +125,20 @@ func (c *tiering) heldOf(s *stream, entries []ident.Key, scale float64) (p parts
 	return parts{encoded: min(1, p.encoded/n), decoded: min(1, p.decoded/n)}
 }
 
-// degrees are how many jobs one read serves, and one decode of what the encoded tier holds, among those of a dataset whose recipes begin alike
-// (partition.Recipe.Degree, DecodeDegree); counted without what tiers serve, for the model counts that apart.
+// degrees are how many jobs one read serves, and one decode of what the encoded tier holds, among those of a dataset
+// whose recipes begin alike (partition.Recipe.Degree, DecodeDegree); counted without what tiers serve, for the model
+// counts that apart.
 //
-// Of n samples let tiers serve the parts a, d and e by cachepolicy's mix. The rest is read and decoded once for Degree of them, n*e are decoded
-// once for DecodeDegree, and of r that are served augmented one is made anew: from what the encoded tier has beyond e, else it is read. (What
-// the decoded tier has beyond d is a source too; there is some only where nothing else is read or decoded.)
+// Of n samples let tiers serve the parts a, d and e by cachepolicy's mix. The rest is read and decoded once for Degree
+// of them, n*e are decoded once for DecodeDegree, and of r that are served augmented one is made anew: from what the
+// encoded tier has beyond e, else it is read. (What the decoded tier has beyond d is a source too; there is some only
+// where nothing else is read or decoded.)
 func (c *tiering) degrees(name string, set *partition.Dataset) (read, decode float64) {
 	var p *sharing
 	var jobs, samples, stored, kept, reads, decodes float64
 	for _, s := range c.roster.order {
-		if s.job.Paused || fmt.Sprint(c.roster.datasets[s.dataset].id) != set.Name || c.roster.prefixes[s.prefix].id.String() != name {
+		if s.job.Paused || fmt.Sprint(c.roster.datasets[s.dataset].id) != set.Name ||
+			c.roster.prefixes[s.prefix].id.String() != name {
 			continue
 		}
 		p = c.sharing(s)
@@ -173,8 +178,9 @@ func (c *tiering) degrees(name string, set *partition.Dataset) (read, decode flo
 	return or(p.read), or(p.decode)
 }
 
-// augmentDegree is how many jobs of a share group one augmentation serves that no tier keeps (partition.Recipe.AugmentDegree): of n
-// samples, n(1-a) are augmented once for so many of them, and n*a/r are made for the tier.
+// augmentDegree is how many jobs of a share group one augmentation serves that no tier keeps
+// (partition.Recipe.AugmentDegree): of n samples, n(1-a) are augmented once for so many of them, and n*a/r are made
+// for the tier.
 func (c *tiering) augmentDegree(g *group) float64 {
 	a, r := c.sharing(g.members[0]).held.augmented, float64(len(g.members))
 	samples, augments, wanted := 0.0, 0.0, 0

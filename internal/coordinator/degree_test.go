@@ -10,8 +10,8 @@ import (
 	"larder/internal/ident"
 )
 
-// sharingRig is a rig with jobs that share what they augment of 1,000 samples of 150 bytes; the augmented tier has room for a part of them, and
-// the encoded one, which has seen an epoch, for another.
+// sharingRig is a rig with jobs that share what they augment of 1,000 samples of 150 bytes; the augmented tier has room
+// for a part of them, and the encoded one, which has seen an epoch, for another.
 func sharingRig(t *testing.T, members int, part, encoded float64) *rig {
 	t.Helper()
 	r := newRig(t, [ident.NumForms]int64{ident.Encoded: int64(encoded * 100_000), ident.Augmented: int64(part * 150_000)})
@@ -57,7 +57,8 @@ func (r *rig) held() parts {
 	return r.c.tiering.heldOf(r.c.roster.order[len(r.c.roster.order)-1], entries, scale)
 }
 
-// TestDegreesAreOfWhatNoTierServes: counts made up from degrees, parts that the tiers serve and the members of the group give those degrees back.
+// TestDegreesAreOfWhatNoTierServes: counts made up from degrees, parts that the tiers serve and the members of the
+// group give those degrees back.
 func TestDegreesAreOfWhatNoTierServes(t *testing.T) {
 	for _, members := range []int{2, 3, 6} {
 		for _, part := range []float64{0, .3, .7} {
@@ -79,15 +80,16 @@ func TestDegreesAreOfWhatNoTierServes(t *testing.T) {
 					decode = all / partition.StratifiedDegree
 				}
 				if x, y, z := r.degrees(); math.Abs(x/g-1) > 2e-3 || math.Abs(y/decode-1) > 2e-3 || math.Abs(z/h-1) > 2e-3 {
-					t.Errorf("%d members, %v augmented, %v encoded: %.3f, %.3f and %.3f, want %.3f, %.3f and %.3f", members, part, e, x, y, z, g, decode, h)
+					t.Errorf("%d members, %v augmented, %v encoded: %.3f, %.3f and %.3f, want %.3f, %.3f and %.3f", members, part, e,
+						x, y, z, g, decode, h)
 				}
 			}
 		}
 	}
 }
 
-// TestDegreesOutliveATierThatServesAll: what a tier serves says nothing of how many jobs work together without it, so that the model compares
-// with what was measured before the tier came, and memory does not go to and fro.
+// TestDegreesOutliveATierThatServesAll: what a tier serves says nothing of how many jobs work together without it, so
+// that the model compares with what was measured before the tier came, and memory does not go to and fro.
 func TestDegreesOutliveATierThatServesAll(t *testing.T) {
 	const unknown = 3 / partition.StratifiedDegree
 	r := sharingRig(t, 3, 0, 0)
@@ -109,7 +111,8 @@ func TestDegreesOutliveATierThatServesAll(t *testing.T) {
 	}
 }
 
-// TestDegreesForgetHowATierFilled: two jobs that read everything together, while seven tenths come to lie in memory and after that.
+// TestDegreesForgetHowATierFilled: two jobs that read everything together, while seven tenths come to lie in memory and
+// after that.
 func TestDegreesForgetHowATierFilled(t *testing.T) {
 	r := newRig(t, [ident.NumForms]int64{ident.Encoded: 70_000})
 	a := r.join("a", 0, 1000, 10, order(dsa.Stratified), slots(2))
@@ -148,7 +151,8 @@ func TestDegreesAreOfOwnSamples(t *testing.T) {
 		}
 		r.work(10_000, 10_000, 10_000, 20_000)
 		d := r.c.roster.order[0].dataset
-		set := &partition.Dataset{Name: fmt.Sprint(r.c.roster.datasets[d].id), Samples: 1000, Encoded: 100, Recipes: []partition.Recipe{{Prefix: ident.RecipeID(1).String(), Decoded: 600}}}
+		set := &partition.Dataset{Name: fmt.Sprint(r.c.roster.datasets[d].id), Samples: 1000, Encoded: 100,
+			Recipes: []partition.Recipe{{Prefix: ident.RecipeID(1).String(), Decoded: 600}}}
 		r.c.tiering.lookAtTiers()
 		if read, _ := r.c.tiering.degrees(set.Recipes[0].Prefix, set); math.Abs(read-2) > .1 {
 			t.Errorf("with another dataset %v: one read serves %.2f jobs, want 2", other, read)

@@ -1,22 +1,25 @@
 // Package coordinator composes the pure rooms (dsa, cachepolicy, jobs, tiers/residency) into one state machine.
 //
-// Core decides: events come in, effects go out, and time is an argument. It has no mutex, channel, goroutine or clock, so
-// the daemon and the simulator run the same decisions. Loop is the one goroutine that owns a Core in the daemon; an
+// Core decides: events come in, effects go out, and time is an argument. It has no mutex, channel, goroutine or clock,
+// so the daemon and the simulator run the same decisions. Loop is the one goroutine that owns a Core in the daemon; an
 // Executor (internal/engine) carries effects out and sends their results back as events. Core never sees bytes, labels,
 // paths or descriptors.
 //
-// Core is made of components, each with its own fields and, where it has invariants, its own Check. Each knows those above
-// it in this list; what it must ask of one below it, it is given as a function value (see compose):
+// Core is made of components, each with its own fields and, where it has invariants, its own Check. Each knows those
+// above it in this list; what it must ask of one below it, it is given as a function value (see compose):
 //
 //	step       the running Step: its time, its effects, what work it may still do, records that are not durable yet
 //	roster     who draws what: live jobs, and their prefixes, share groups and datasets
 //	needs      what is cached for whom, and who still needs it (needs.go, entries.go)
 //	tiering    how large the tiers are: the model, the rule of thumb, quotas (tiering.go, quota.go, model.go, degree.go)
-//	flights    preparations under way, and what a row of a batch is filled from (flight.go, rows.go, inplace.go, share.go)
-//	planner    batches, from the picks to the account (plan.go, picks.go, deal.go, remainder.go)
-//	lifecycle  jobs, their clients and epochs (lifecycle.go, epochs.go, attach.go, cut.go, restore.go, change.go, idle.go)
 //
-// One sample's way: lifecycle begins an epoch, planner picks the sample and commits it (planOne, pick), flights finds out
-// where its row comes from (source), needs ranks what is kept of it (renew), and planner sends the batch when all rows are
-// there and its records are durable (settle, sendReady).
+// flights preparations under way, and what a row of a batch is filled from (flight.go, rows.go, inplace.go, share.go)
+//
+//	planner    batches, from the picks to the account (plan.go, picks.go, deal.go, remainder.go)
+//
+// lifecycle jobs, their clients and epochs (lifecycle.go, epochs.go, attach.go, cut.go, restore.go, change.go, idle.go)
+//
+// One sample's way: lifecycle begins an epoch, planner picks the sample and commits it (planOne, pick), flights finds
+// out where its row comes from (source), needs ranks what is kept of it (renew), and planner sends the batch when all
+// rows are there and its records are durable (settle, sendReady).
 package coordinator

@@ -6,7 +6,8 @@ import (
 	"larder/tiers/residency"
 )
 
-// evicted is called by the index for an entry that leaves. Bytes that nobody reads go at once; others at their last unpin.
+// evicted is called by the index for an entry that leaves. Bytes that nobody reads go at once; others at their last
+// unpin.
 func (c *needs) evicted(h residency.Handle, k ident.Key) {
 	c.step.stats.Evictions[k.Form]++
 	if c.index.Pins(h) == 0 {
@@ -39,7 +40,8 @@ func (c *needs) drop(p pin) {
 // forgetPerStep is how many places of the index one Forget looks at.
 const forgetPerStep = 512
 
-// forget takes entries of objects out of the tiers. One that is in use leaves with its last reader, as one that is evicted does.
+// forget takes entries of objects out of the tiers. One that is in use leaves with its last reader, as one that is
+// evicted does.
 func (c *needs) forget(e Forget) {
 	r := Reply{}
 	if all := c.index.Slots(); e.From >= 0 && e.From < all {
@@ -62,9 +64,9 @@ func (c *needs) forget(e Forget) {
 	c.step.reply(e.Token, r)
 }
 
-// sharers ranks x in an instance by who still wants it: members that work on that instance; far below them those that may come to it in
-// their next epoch, a little more when that is near; and those that have not begun. Without those behind, what a job makes that is ahead of
-// its group serves nobody.
+// sharers ranks x in an instance by who still wants it: members that work on that instance; far below them those that
+// may come to it in their next epoch, a little more when that is near; and those that have not begun. Without those
+// behind, what a job makes that is ahead of its group serves nobody.
 func (c *needs) sharers(g *group, x ident.ObjectID, instance uint32) int {
 	n := 0
 	for _, m := range g.members {

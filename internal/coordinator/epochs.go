@@ -59,8 +59,8 @@ func (c *lifecycle) startEpoch(e StartEpoch) {
 	}
 }
 
-// refuseEpoch says why a client cannot have the epoch that it asks for; nil = it can. drains tells whether that is because
-// the job is being drained.
+// refuseEpoch says why a client cannot have the epoch that it asks for; nil = it can. drains tells whether that is
+// because the job is being drained.
 func (s *stream) refuseEpoch(r int, epoch uint32) (drains bool, why error) {
 	name := s.job.Spec.Name
 	if n := s.job.Spec.Epochs; n != 0 && epoch >= n {
@@ -78,8 +78,8 @@ func (s *stream) refuseEpoch(r int, epoch uint32) (drains bool, why error) {
 	return false, s.agrees(r, epoch)
 }
 
-// drainsBefore tells whether the job is being drained and the epoch is none that it still finishes: not one into which the
-// client of the rank comes back, nor the running one, in which other ranks may wait for this one.
+// drainsBefore tells whether the job is being drained and the epoch is none that it still finishes: not one into which
+// the client of the rank comes back, nor the running one, in which other ranks may wait for this one.
 func (s *stream) drainsBefore(r int, epoch uint32) bool {
 	j := s.job
 	running := j.Begun && j.Epoch == epoch && s.asked(epoch)
@@ -98,8 +98,8 @@ func (c *lifecycle) doneDraining(s *stream, r int) {
 	c.endIfDrained(s)
 }
 
-// continuesFrom is where a client goes on that was cut off or restored: 1 + its step, or 0 when it begins the epoch. What
-// it has left of earlier epochs is given up then.
+// continuesFrom is where a client goes on that was cut off or restored: 1 + its step, or 0 when it begins the epoch.
+// What it has left of earlier epochs is given up then.
 func (c *lifecycle) continuesFrom(s *stream, e StartEpoch) int {
 	j, k, q := s.job, &s.job.Ranks[e.Rank], &s.ranks[e.Rank]
 	from := e.From
@@ -153,7 +153,8 @@ func (c *lifecycle) advance(s *stream) {
 	c.begin(s, next)
 }
 
-// isBehind tells whether the next epoch cannot begin before the rank is done with the running one, and has asked for it.
+// isBehind tells whether the next epoch cannot begin before the rank is done with the running one, and has asked for
+// it.
 func (s *stream) isBehind(r int) bool {
 	k := &s.job.Ranks[r]
 	return !s.job.Exhausted(r) || k.Phase != jobs.Waiting && k.Phase != jobs.Left && k.Asked != int64(s.job.Epoch)
@@ -215,7 +216,8 @@ func (c *lifecycle) begin(s *stream, epoch uint32) {
 		if !k.Attached() || k.Phase == jobs.Waiting && k.Next != epoch {
 			continue
 		}
-		if k.Phase == jobs.InEpoch && k.Epoch == epoch { // it has had the epoch, which another rank's new client begins afresh
+		// it has had the epoch, which another rank's new client begins afresh
+		if k.Phase == jobs.InEpoch && k.Epoch == epoch {
 			continue
 		}
 		c.enter(s, r)
@@ -273,12 +275,13 @@ func (c *lifecycle) takesPart(s *stream) bool {
 	return false
 }
 
-// nextInstance gives the epoch that begins the instance it takes, epoch + offset. Each one is above all that the job was given something
-// of, so none comes to it twice (guarantee G3), whatever epochs its clients ask for, in whatever order, and however often one is begun
-// again. So the offset grows when an epoch is begun again of which something was given. It also grows in a share group, whose members go on
-// to where another one is: what they leave out is made for nobody, and they meet again however far others have drawn ahead. (With offsets
-// that never change, four jobs at speeds 1, 1/2 and 1/4 augment 9,900 times for 7,200 instances of samples when all that is wanted fits, and 7,300
-// times with this; with a sixth of that, 11,400 and 8,300 times.) The journal has the instance of every epoch.
+// nextInstance gives the epoch that begins the instance it takes, epoch + offset. Each one is above all that the job
+// was given something of, so none comes to it twice (guarantee G3), whatever epochs its clients ask for, in whatever
+// order, and however often one is begun again. So the offset grows when an epoch is begun again of which something was
+// given. It also grows in a share group, whose members go on to where another one is: what they leave out is made for
+// nobody, and they meet again however far others have drawn ahead. (With offsets that never change, four jobs at speeds
+// 1, 1/2 and 1/4 augment 9,900 times for 7,200 instances of samples when all that is wanted fits, and 7,300 times with
+// this; with a sixth of that, 11,400 and 8,300 times.) The journal has the instance of every epoch.
 func (c *lifecycle) nextInstance(s *stream, epoch uint32) {
 	j := s.job
 	at := epoch + j.Offset
@@ -300,7 +303,8 @@ func (c *lifecycle) nextInstance(s *stream, epoch uint32) {
 	j.Offset = at - epoch
 }
 
-// meets is the instance in which most can be shared with a member: that of its epoch, or the next one when little is left of it.
+// meets is the instance in which most can be shared with a member: that of its epoch, or the next one when little is
+// left of it.
 func (c *lifecycle) meets(m *stream) uint32 {
 	if m.goesOn() && c.sampler.Remaining(m.job.ID) < m.job.Spec.Subset/littleLeft {
 		return m.instance() + 1
@@ -308,15 +312,17 @@ func (c *lifecycle) meets(m *stream) uint32 {
 	return m.instance()
 }
 
-// littleLeft is the part of an epoch that is too little to meet in. At a half members go ahead of each other in turn, so that more
-// instances are taken (8,400 for 7,200); at a quarter those that are slow by a half meet less (8,000 for 7,350 augmentations).
+// littleLeft is the part of an epoch that is too little to meet in. At a half members go ahead of each other in turn,
+// so that more instances are taken (8,400 for 7,200); at a quarter those that are slow by a half meet less (8,000 for
+// 7,350 augmentations).
 const littleLeft = 3
 
 // endEmpty tells ranks that get nothing of the epoch that it is over: less may be left of one than there are ranks.
 func (c *lifecycle) endEmpty(s *stream) {
 	j := s.job
 	for r := range j.Ranks {
-		if k := &j.Ranks[r]; j.Whole != nil && k.Phase == jobs.InEpoch && k.Epoch == j.Epoch && k.Asked == int64(j.Epoch) && k.Ended != k.Asked && j.Spec.Batches(r) == 0 {
+		if k := &j.Ranks[r]; j.Whole != nil && k.Phase == jobs.InEpoch && k.Epoch == j.Epoch && k.Asked == int64(j.Epoch) &&
+			k.Ended != k.Asked && j.Spec.Batches(r) == 0 {
 			c.planner.endEpoch(s, r, epochEnd{j.Epoch, 0, j.Ledger()})
 		}
 	}

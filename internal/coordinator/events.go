@@ -37,10 +37,11 @@ type Register struct {
 	Names          []string // of the dataset, for Quota
 	// Rest is what an earlier job left of an epoch: the job begins with it. Nil = it begins with a whole epoch.
 	Rest *Rest
-	// Script gives a Sequential job the order of each epoch; others it does not have. Sample has one of them. Nil = it has its own.
+	// Script gives a Sequential job the order of each epoch; others it does not have. Sample has one of them. Nil = it has
+	// its own.
 	Script []Scripted
-	// Strata are sets of the dataset's objects that must stay mixed in every order, see dsa.Sampler.Stratum. They hold for good, so they
-	// come with the first job of a dataset.
+	// Strata are sets of the dataset's objects that must stay mixed in every order, see dsa.Sampler.Stratum. They hold for
+	// good, so they come with the first job of a dataset.
 	Strata [][]ident.ObjectID
 }
 
@@ -51,7 +52,8 @@ type Attach struct {
 	Rank   int
 	Held   ident.Incarnation // what the client believes to hold; 0 = a new incarnation
 	Client string            // its process, for the journal
-	Again  ident.Incarnation // the one that this very client holds by another connection, whose end was not seen yet; 0 = none
+	// the one that this very client holds by another connection, whose end was not seen yet; 0 = none
+	Again ident.Incarnation
 }
 
 // StartEpoch is a client's iter(): it wants this epoch from its beginning.
@@ -103,7 +105,8 @@ type Prepared struct {
 	Encoded bool   // the original bytes are in the encoded tier (only when KeepEncoded was asked)
 	Read    int64  // bytes read from storage; 0 = a hit in the encoded tier
 	Lost    bool   // the source the coordinator believed in is gone: a cache was lost, not a sample
-	// Augments is how many random suffixes were run for the row of a Prepare in place: 1 or 0. That row is filled when nothing failed.
+	// Augments is how many random suffixes were run for the row of a Prepare in place: 1 or 0. That row is filled when
+	// nothing failed.
 	Augments int
 }
 
@@ -134,8 +137,9 @@ type Drain struct {
 	Job   ident.JobID
 }
 
-// ChangeSubset gives a job another subset from its next epoch on, and says what is gone from the one it has. The next epoch is the first
-// one that no client of it has asked for. The answer says which that is, and what the rank gets of it.
+// ChangeSubset gives a job another subset from its next epoch on, and says what is gone from the one it has. The next
+// epoch is the first one that no client of it has asked for. The answer says which that is, and what the rank gets of
+// it.
 type ChangeSubset struct {
 	Token  Token
 	Job    ident.JobID
@@ -143,17 +147,20 @@ type ChangeSubset struct {
 	Mark   uint32           // names the subset in what is told of the job
 	Subset []ident.ObjectID // in sample order, distinct; nil = it stays as it is
 	Member *bits.Set        // the same as a set
-	Gone   *bits.Set        // objects that do not exist any more, of all subsets of the job; nil = none. Kept, not to be changed
+	// objects that do not exist any more, of all subsets of the job; nil = none. Kept, not to be changed
+	Gone *bits.Set
 }
 
-// Pause stops planning for a job, or goes on with it. What is planned already is still delivered, clients keep their ranks.
+// Pause stops planning for a job, or goes on with it. What is planned already is still delivered, clients keep their
+// ranks.
 type Pause struct {
 	Token Token
 	Job   ident.JobID
 	On    bool
 }
 
-// Forget takes what memory has of some objects out of it, a slice of the places from From on; the answer says where to go on.
+// Forget takes what memory has of some objects out of it, a slice of the places from From on; the answer says where to
+// go on.
 type Forget struct {
 	Token   Token
 	Objects *bits.Set // not to be changed
@@ -203,8 +210,8 @@ type Prepare struct {
 	Keep        bool        // put the result in the decoded tier
 	KeepEncoded bool        // put the original bytes in the encoded tier
 	Turn        uint64      // tasks are to be done by turn
-	// Into is the row that is written at once, with its random parameters: nobody else wants the sample, so there is neither an entry of
-	// a tier nor a working copy. Its From says nothing. Nil = the row is filled by a Fill of its own.
+	// Into is the row that is written at once, with its random parameters: nobody else wants the sample, so there is
+	// neither an entry of a tier nor a working copy. Its From says nothing. Nil = the row is filled by a Fill of its own.
 	Into *Fill
 }
 
@@ -220,8 +227,8 @@ type Augment struct {
 	Turn     uint64 // tasks are to be done by turn
 }
 
-// Fill writes one row of a batch into its slot. The effect is a *Fill, good until it is answered: those of a batch lie together, so that a
-// sample costs no allocation.
+// Fill writes one row of a batch into its slot. The effect is a *Fill, good until it is answered: those of a batch lie
+// together, so that a sample costs no allocation.
 type Fill struct {
 	Delivery DeliveryID
 	Row      int
@@ -248,8 +255,8 @@ type SetBudget struct {
 	Bytes int64
 }
 
-// Deliver hands a filled slot to the client. Rows of the slot in use are Order[0..]: row i of the batch is row Order[i] of
-// the slot, so that a sample that failed leaves no hole; the executor compacts.
+// Deliver hands a filled slot to the client. Rows of the slot in use are Order[0..]: row i of the batch is row Order[i]
+// of the slot, so that a sample that failed leaves no hole; the executor compacts.
 type Deliver struct {
 	Delivery DeliveryID
 	Job      ident.JobID
@@ -294,12 +301,15 @@ type Reply struct {
 	Err   error
 	Job   ident.JobID
 	Inc   ident.Incarnation
-	Rest  bool   // for Attach: of Epoch there is what an earlier job left; for whoever has not loaded its state the next one is the first
+	// for Attach: of Epoch there is what an earlier job left; for whoever has not loaded its state the next one is the
+	// first
+	Rest  bool
 	Epoch uint32 // for Attach: the epoch a client should start with; for ChangeSubset: the first one of the subset
 
 	// For StartEpoch and ChangeSubset: the samples of that epoch, and the batches of the rank.
 	Samples, Batches int
-	// For StartEpoch of what an earlier job left of an epoch: the samples of all of it, and the batches that the rank would get of them.
+	// For StartEpoch of what an earlier job left of an epoch: the samples of all of it, and the batches that the rank
+	// would get of them.
 	Whole, WholeBatches int
 	// For Forget: where to go on, 0 = it is done, and the bytes that came free.
 	Next  int

@@ -8,9 +8,9 @@ import (
 	"larder/tiers/residency"
 )
 
-// flights is what is being prepared: who waits for it, in which turn, and where it starts from. It decides what a row of
-// a batch is filled from, and what is kept of what was prepared. Batches are the planner's: it is told through failRow and
-// settle when a row cannot be filled, or is.
+// flights is what is being prepared: who waits for it, in which turn, and where it starts from. It decides what a row
+// of a batch is filled from, and what is kept of what was prepared. Batches are the planner's: it is told through
+// failRow and settle when a row cannot be filled, or is.
 type flights struct {
 	cfg     *Config
 	step    *step
@@ -42,7 +42,7 @@ type pin struct {
 }
 
 // flight is one preparation under way: single flight, for however many rows want its result. It begins when a pick is
-// committed; from then on the sample counts as available (design.md section 4: residency counts from the commit).
+// committed; from then on the sample counts as available (docs/sampler.md: residency counts from the commit).
 type flight struct {
 	id       FlightID
 	key      ident.Key      // what it makes: Decoded or Augmented
@@ -91,8 +91,8 @@ func (c *flights) hurry(f *flight, turn uint64) {
 }
 
 // launch begins the flight of a decoded sample: whether its result and its original bytes will be kept is decided now,
-// at the commit of the pick, never by how long the work takes. When the entry was evicted but is still being read, it is
-// taken back instead: then there is no flight, and the ready entry is returned. alone = nobody else wants it.
+// at the commit of the pick, never by how long the work takes. When the entry was evicted but is still being read, it
+// is taken back instead: then there is no flight, and the ready entry is returned. alone = nobody else wants it.
 func (c *flights) launch(key ident.Key, s *stream, turn uint64, alone bool) (*flight, residency.Handle) {
 	x := key.Object
 	need := c.needs.needOf(s, x, c.roster.prefixes[s.prefix].jobs)
@@ -141,7 +141,8 @@ func (c *flights) launch(key ident.Key, s *stream, turn uint64, alone bool) (*fl
 
 func (c *flights) newFlight(key ident.Key, s *stream, turn uint64) *flight {
 	c.nextFlight++
-	f := &flight{id: c.nextFlight, key: key, job: s.job.ID, dataset: s.dataset, base: c.roster.prefixes[s.prefix].id, turn: turn}
+	f := &flight{id: c.nextFlight, key: key, job: s.job.ID, dataset: s.dataset, base: c.roster.prefixes[s.prefix].id,
+		turn: turn}
 	f.rows = f.first[:0]
 	c.flying.add(f)
 	c.flightByID[f.id] = f
@@ -165,8 +166,8 @@ func (c *flights) queueOf(f *flight) *turns {
 	return &c.queue
 }
 
-// nextFlightInTurn takes the flight whose turn it is. While there are as many working copies as may be, those that read one
-// come first.
+// nextFlightInTurn takes the flight whose turn it is. While there are as many working copies as may be, those that read
+// one come first.
 func (c *flights) nextFlightInTurn() (*flight, bool) {
 	f, ok := c.onCopies.first()
 	busy := c.running + c.copies                   // what runs may become a copy
@@ -191,8 +192,8 @@ func (c *flights) mostRunning() int {
 }
 
 // dispatch hands out preparations in turn, a bounded number at a time: what is handed out occupies working
-// memory, what waits here costs none. Working copies that wait for their readers are bounded with them (guarantee G4): the
-// rows of a large batch may come to their turn late.
+// memory, what waits here costs none. Working copies that wait for their readers are bounded with them (guarantee G4):
+// the rows of a large batch may come to their turn late.
 func (c *flights) dispatch() {
 	for c.running < c.mostRunning() {
 		f, ok := c.nextFlightInTurn()
@@ -204,7 +205,8 @@ func (c *flights) dispatch() {
 		if f.key.Form == ident.Decoded {
 			p := Prepare{Flight: f.id, Job: f.job, Key: f.key, From: f.from, Keep: f.entry.held,
 				KeepEncoded: f.encoded.held && f.from == ident.Stored, Turn: f.turn}
-			if f.alone && f.attempts == 0 { // what failed is tried again in two steps, which tell a bad image from one that this recipe cannot take
+			// what failed is tried again in two steps, which tell a bad image from one that this recipe cannot take
+			if f.alone && f.attempts == 0 {
 				f.become(flightInPlace)
 				p.Into = c.filling(f.rows[0].d, f.rows[0].row, Source{Key: f.key})
 			}
@@ -219,7 +221,8 @@ func (c *flights) dispatch() {
 		if f.parent != nil {
 			from.Flight = f.parent.id
 		}
-		c.step.emit(Augment{Flight: f.id, Job: f.job, Key: f.key, From: from, Keep: f.entry.held, Seed: f.seed, Instance: f.instance, Turn: f.turn})
+		c.step.emit(Augment{Flight: f.id, Job: f.job, Key: f.key, From: from, Keep: f.entry.held, Seed: f.seed,
+			Instance: f.instance, Turn: f.turn})
 	}
 }
 
@@ -263,7 +266,8 @@ func (c *flights) prepared(e Prepared) {
 	}
 	if kept {
 		c.index.SetReady(f.entry.h)
-		c.index.Resize(f.entry.h, c.cfg.Granule(f.key.Form, e.Bytes), c.needs.evicted) // if it does not fit, it leaves when the rows below are filled
+		// if it does not fit, it leaves when the rows below are filled
+		c.index.Resize(f.entry.h, c.cfg.Granule(f.key.Form, e.Bytes), c.needs.evicted)
 	}
 	rows, augments := f.rows, f.augments
 	f.rows, f.augments = nil, nil
@@ -339,8 +343,9 @@ func (c *flights) retire(f *flight) {
 	c.needs.relevel(f.key.Object)
 }
 
-// failed tries again once; a second failure quarantines the sample for every job with that prefix of the recipe (another
-// one may ask for less than what failed). A lost cache entry is no failure of the sample: it is prepared again from storage.
+// failed tries again once; a second failure quarantines the sample for every job with that prefix of the recipe
+// (another one may ask for less than what failed). A lost cache entry is no failure of the sample: it is prepared again
+// from storage.
 func (c *flights) failed(f *flight, e Prepared) {
 	x := f.key.Object
 	unwanted := len(f.rows) == 0 && len(f.augments) == 0 // everybody who waited has left
@@ -427,8 +432,8 @@ func (c *flights) abandonFlight(f *flight, then func(waiter)) {
 	}
 }
 
-// leaveFlight takes a row of a canceled batch out of its flight; a flight that nobody waits for and that was not handed out
-// yet is given up.
+// leaveFlight takes a row of a canceled batch out of its flight; a flight that nobody waits for and that was not handed
+// out yet is given up.
 func (c *flights) leaveFlight(d *delivery, i int) {
 	f := d.rows[i].flight
 	d.rows[i].flight = nil

@@ -36,13 +36,16 @@ func TestOneBatchFromRegistrationToTheNextSlot(t *testing.T) {
 		"prepare 1 from stored, keep",
 		"prepare 2 from stored, keep",
 		"prepare 3 from stored, keep")
-	r.expect(r.step(Prepared{Flight: 1, Kept: true, Bytes: sampleBytes, Read: 100}), "fill 0 for job 1 from decoded", "prepare 4 from stored, keep")
-	r.expect(r.step(Prepared{Flight: 2, Kept: true, Bytes: sampleBytes, Read: 100}), "fill 1 for job 1 from decoded", "prepare 5 from stored, keep")
+	r.expect(r.step(Prepared{Flight: 1, Kept: true, Bytes: sampleBytes, Read: 100}), "fill 0 for job 1 from decoded",
+		"prepare 4 from stored, keep")
+	r.expect(r.step(Prepared{Flight: 2, Kept: true, Bytes: sampleBytes, Read: 100}), "fill 1 for job 1 from decoded",
+		"prepare 5 from stored, keep")
 	r.expect(r.step(Filled{Delivery: 1, Row: 0, Augments: 1}))
 	r.expect(r.step(Filled{Delivery: 1, Row: 1, Augments: 1})) // whole, but its picks are not durable yet
 	r.expect(r.step(Persisted{Seq: 3}))
 	r.expect(r.step(Persisted{Seq: 4}), "deliver job 1 rank 0 epoch 0 step 0: 2 rows")
-	if s := r.c.Stats(); s.Decodes != 2 || s.SourceReads != 2 || s.SourceBytes != 200 || s.Augments != 2 || s.Samples != 2 || s.Batches != 1 {
+	if s := r.c.Stats(); s.Decodes != 2 || s.SourceReads != 2 || s.SourceBytes != 200 || s.Augments != 2 ||
+		s.Samples != 2 || s.Batches != 1 {
 		t.Errorf("%+v", s)
 	}
 	r.expect(r.step(Released{Job: 1, Inc: 1, Slot: 0, Gen: 2})) // not the generation of the lease
@@ -146,7 +149,8 @@ func (r *rig) words() []string {
 func TestEvictionMakesRoomAndWaitsForReaders(t *testing.T) {
 	r := decodedTier(t, 2)
 	r.hold = is[*Fill]
-	a := r.join("a", 0, 2, 1, func(e *Register) { e.Sample.Mode = 0; e.Spec.Slots = 2 }) // both samples resident and pinned by fills
+	// both samples resident and pinned by fills
+	a := r.join("a", 0, 2, 1, func(e *Register) { e.Sample.Mode = 0; e.Spec.Slots = 2 })
 	if n := r.c.Pinned(ident.Decoded); n != 2 {
 		t.Fatalf("%d entries are pinned", n)
 	}
@@ -181,7 +185,11 @@ func TestALostEntryCostsAReadAndNoSample(t *testing.T) {
 	b := r.join("b", 0, 4, 4, func(e *Register) { e.Spec.Epochs = 1 })
 	prepared := len(r.prepares)
 	f := r.todo[slices.IndexFunc(r.todo, is[*Fill])].(*Fill)
-	r.todo = slices.DeleteFunc(r.todo, func(e Effect) bool { g, ok := e.(*Fill); return ok && g.Delivery == f.Delivery && g.Row == f.Row })
+	r.todo = slices.DeleteFunc(r.todo, func(e Effect) bool {
+		g, ok := e.(*Fill)
+		return ok && g.Delivery == f.Delivery &&
+			g.Row == f.Row
+	})
 	words := r.step(Filled{Delivery: f.Delivery, Row: f.Row, Lost: true})
 	if !hasPrefix(words, "prepare 0 from stored, keep") {
 		t.Errorf("after the loss: %v", words)
@@ -205,7 +213,11 @@ func TestAnEncodedCopySparesTheRead(t *testing.T) {
 	// The copy is lost: it is read again.
 	r.hold = is[Prepare]
 	a.epoch(2)
-	if i := slices.IndexFunc(r.todo, func(e Effect) bool { p, ok := e.(Prepare); return ok && p.From == ident.Encoded }); i >= 0 {
+	if i := slices.IndexFunc(r.todo, func(e Effect) bool {
+		p, ok := e.(Prepare)
+		return ok &&
+			p.From == ident.Encoded
+	}); i >= 0 {
 		p := r.todo[i].(Prepare)
 		r.todo = slices.Delete(r.todo, i, i+1)
 		words := r.step(Prepared{Flight: p.Flight, Lost: true})
@@ -232,7 +244,8 @@ func TestASampleThatFailsTwiceIsQuarantined(t *testing.T) {
 		r := decodedTier(t, 10)
 		p := broken(r, how)
 		d := p.must()
-		if got := r.objects(d); !slices.Equal(got, []ident.ObjectID{0, 2}) || len(d.Bad) != 1 || d.Bad[0] != (jobs.Bad{Object: 1, At: 8, Reason: "it is broken"}) {
+		if got := r.objects(d); !slices.Equal(got, []ident.ObjectID{0, 2}) || len(d.Bad) != 1 ||
+			d.Bad[0] != (jobs.Bad{Object: 1, At: 8, Reason: "it is broken"}) {
 			t.Errorf("batch %v, bad %v", got, d.Bad)
 		}
 		tried := 0
@@ -275,7 +288,8 @@ func TestSubstituteTakesAnotherSampleOfTheEpoch(t *testing.T) {
 	}
 	p.release(d)
 	r.run()
-	if got := p.drain(); !slices.Equal(got[:5], []ident.ObjectID{3, 4, 5, 6, 7}) { // one short: there is no ninth good sample
+	// one short: there is no ninth good sample
+	if got := p.drain(); !slices.Equal(got[:5], []ident.ObjectID{3, 4, 5, 6, 7}) {
 		t.Errorf("the rest is %v", got)
 	}
 	if l := r.job(p.job).Ledgers[0]; l.State != jobs.Complete || l.Delivered != 8 || l.Quarantined != 1 {
@@ -286,7 +300,10 @@ func TestSubstituteTakesAnotherSampleOfTheEpoch(t *testing.T) {
 func TestSubstituteTakesFromWhatWouldBeDropped(t *testing.T) {
 	r := decodedTier(t, 10)
 	r.bad[1] = true
-	p := r.join("a", 0, 8, 3, func(e *Register) { e.Spec.OnError, e.Spec.Slots, e.Spec.DropLast = jobs.Substitute, 2, true })
+	p := r.join("a", 0, 8, 3, func(e *Register) {
+		e.Spec.OnError, e.Spec.Slots, e.Spec.DropLast = jobs.Substitute, 2,
+			true
+	})
 	got := p.drain()
 	if want := []ident.ObjectID{0, 7, 2, 3, 4, 5}; !slices.Equal(got[:6], want) {
 		t.Errorf("got %v, want %v", got, want)

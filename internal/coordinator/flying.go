@@ -7,9 +7,9 @@ import (
 	"larder/internal/invariant"
 )
 
-// flying finds flights by what they make. Those of an object are chained, nearly always one, and the table leads from an object to the first of
-// them: open addressing with linear probing, at most half full (Knuth, TAOCP 3, 6.4, algorithms L and R). What is asked of it most is whether
-// anything of an object is under way, and mostly nothing is.
+// flying finds flights by what they make. Those of an object are chained, nearly always one, and the table leads from
+// an object to the first of them: open addressing with linear probing, at most half full (Knuth, TAOCP 3, 6.4,
+// algorithms L and R). What is asked of it most is whether anything of an object is under way, and mostly nothing is.
 type flying struct {
 	slots []flyingSlot // a power of two, or none
 	shift int          // 32 less its logarithm

@@ -8,16 +8,20 @@ import (
 	"larder/internal/ident"
 )
 
-// The table of flights finds what a map of their keys finds, however objects fall on its slots, and how many make something of one object.
+// The table of flights finds what a map of their keys finds, however objects fall on its slots, and how many make
+// something of one object.
 func TestFlyingAgainstMap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var table flying
 		model := map[ident.Key]*flight{}
 		var filed []*flight
-		// Few objects, and some of which many belong to one slot while the table is small: multiples of 2^26 differ in six bits only.
-		object := rapid.OneOf(rapid.Uint32Range(0, 40), rapid.Map(rapid.Uint32Range(0, 63), func(x uint32) uint32 { return x << 26 }))
+		// Few objects, and some of which many belong to one slot while the table is small: multiples of 2^26 differ in six
+		// bits only.
+		object := rapid.OneOf(rapid.Uint32Range(0, 40), rapid.Map(rapid.Uint32Range(0, 63),
+			func(x uint32) uint32 { return x << 26 }))
 		key := func(t *rapid.T) ident.Key {
-			return ident.Key{Object: ident.ObjectID(object.Draw(t, "object")), Form: ident.Decoded, Recipe: ident.RecipeID(rapid.IntRange(1, 3).Draw(t, "recipe"))}
+			return ident.Key{Object: ident.ObjectID(object.Draw(t, "object")), Form: ident.Decoded,
+				Recipe: ident.RecipeID(rapid.IntRange(1, 3).Draw(t, "recipe"))}
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"add": func(t *rapid.T) {

@@ -9,8 +9,9 @@ import (
 	"larder/jobs"
 )
 
-// idleOut is when the client of a rank has been silent for so long that it loses the rank (Config.IdleTimeout). Zero = it does not: it waits for us, for
-// the other ranks, or for its job to be resumed. A client has no thread that could say that it lives, so what counts is what it does with its batches.
+// idleOut is when the client of a rank has been silent for so long that it loses the rank (Config.IdleTimeout). Zero =
+// it does not: it waits for us, for the other ranks, or for its job to be resumed. A client has no thread that could
+// say that it lives, so what counts is what it does with its batches.
 func (c *lifecycle) idleOut(s *stream, r int) time.Time {
 	j, k := s.job, &s.job.Ranks[r]
 	switch {
@@ -22,9 +23,10 @@ func (c *lifecycle) idleOut(s *stream, r int) time.Time {
 	return k.Heard.Add(c.cfg.IdleTimeout)
 }
 
-// loseIdle takes their ranks from clients that were silent for too long. They are as good as dead: what they were not given goes back, their memory is no more the daemon's,
-// and another client may take the rank, with a higher incarnation. When such a client wakes after all, the end of its attachment (STALE) is the first
-// thing it hears, and its memory is as it left it: it is nobody else's.
+// loseIdle takes their ranks from clients that were silent for too long. They are as good as dead: what they were not
+// given goes back, their memory is no more the daemon's, and another client may take the rank, with a higher
+// incarnation. When such a client wakes after all, the end of its attachment (STALE) is the first thing it hears, and
+// its memory is as it left it: it is nobody else's.
 func (c *lifecycle) loseIdle() {
 	for i := 0; i < len(c.roster.order); {
 		s := c.roster.order[i]
@@ -51,11 +53,12 @@ func (c *lifecycle) noLonger(id ident.JobID, rank int, inc ident.Incarnation) er
 	if s == nil {
 		return jobGone(id, "")
 	}
-	return errs.New(errs.Stale, s.job.Spec.Name, "make a new Loader to go on", "incarnation %d of rank %d of job %s has lost its rank", inc, rank, s.job.Spec.Name)
+	return errs.New(errs.Stale, s.job.Spec.Name, "make a new Loader to go on",
+		"incarnation %d of rank %d of job %s has lost its rank", inc, rank, s.job.Spec.Name)
 }
 
 // idleAt is when a job that takes nothing stops counting as needing something: ten of its steps, at least 2 s; before a
-// step time is known, 30 s (design.md G5). Zero = it is waiting for us, which is no idleness.
+// step time is known, 30 s (guarantee G5). Zero = it is waiting for us, which is no idleness.
 func (c *lifecycle) idleAt(s *stream) time.Time {
 	var at time.Time
 	for r := range s.job.Ranks {
@@ -63,7 +66,8 @@ func (c *lifecycle) idleAt(s *stream) time.Time {
 		if !k.Attached() {
 			continue
 		}
-		if !k.Holds() && (k.Phase == jobs.InEpoch && k.Asked == int64(k.Epoch) && k.Step < s.job.Spec.Batches(r) || s.owes(r)) {
+		if !k.Holds() && (k.Phase == jobs.InEpoch && k.Asked == int64(k.Epoch) && k.Step < s.job.Spec.Batches(r) ||
+			s.owes(r)) {
 			return time.Time{}
 		}
 		wait := 30 * time.Second

@@ -15,8 +15,9 @@ import (
 
 func idleAfter(d time.Duration) func(*Config) { return func(c *Config) { c.IdleTimeout = d } }
 
-// A client that leaves its batches alone is live until the timeout is over, then its job is suspect, another client may take the rank, and what the silent one still says counts
-// for nothing. Without another client the job is dead when the lease is over. Its neighbour keeps its picks and its epoch.
+// A client that leaves its batches alone is live until the timeout is over, then its job is suspect, another client may
+// take the rank, and what the silent one still says counts for nothing. Without another client the job is dead when the
+// lease is over. Its neighbour keeps its picks and its epoch.
 func TestASilentClientLosesItsRank(t *testing.T) {
 	r := newRig(t, [ident.NumForms]int64{ident.Decoded: 40 * sampleBytes}, idleAfter(time.Minute))
 	a := r.join("a", 0, 20, 2, func(e *Register) { e.Sample.Mode = dsa.Stratified })
@@ -41,7 +42,8 @@ func TestASilentClientLosesItsRank(t *testing.T) {
 			lost = append(lost, x)
 		}
 	}
-	if len(lost) != 1 || !lost[0].Stale || lost[0].Inc != a.inc || lost[0].Reason == "" || r.job(a.job).State != jobs.Suspect {
+	if len(lost) != 1 || !lost[0].Stale || lost[0].Inc != a.inc || lost[0].Reason == "" ||
+		r.job(a.job).State != jobs.Suspect {
 		t.Fatalf("%s after the timeout: %v", r.job(a.job).State, lost)
 	}
 	if r.c.needs.sampler.Remaining(a.job) != 20 && r.job(a.job).Active {
@@ -75,7 +77,8 @@ func TestASilentClientLosesItsRank(t *testing.T) {
 	r.check()
 }
 
-// Who waits for us, for other ranks or for its job to be resumed is not silent; nor is anybody when there is no timeout.
+// Who waits for us, for other ranks or for its job to be resumed is not silent; nor is anybody when there is no
+// timeout.
 func TestWaitingIsNoSilence(t *testing.T) {
 	sizes := [ident.NumForms]int64{ident.Decoded: 40 * sampleBytes}
 	r := newRig(t, sizes, idleAfter(time.Minute))
@@ -133,9 +136,10 @@ func TestWaitingIsNoSilence(t *testing.T) {
 	}
 }
 
-// Names registered twice, ranks attached twice, by whoever, with any incarnation; clients of yesterday that release, ask and leave; silence and leases that run out; daemons that
-// begin again. There is one holder of a rank at a time, incarnations of a name only rise, everybody gets one answer, and the others of the rank a typed one. LARDER_STALE
-// is how many histories are tried.
+// Names registered twice, ranks attached twice, by whoever, with any incarnation; clients of yesterday that release,
+// ask and leave; silence and leases that run out; daemons that begin again. There is one holder of a rank at a time,
+// incarnations of a name only rise, everybody gets one answer, and the others of the rank a typed one. LARDER_STALE is
+// how many histories are tried.
 func TestStaleClients(t *testing.T) {
 	n := testenv.Count(t, "LARDER_STALE", 100)
 	answers := map[errs.Reason]int{}
@@ -238,7 +242,8 @@ func staleHistory(t *testing.T, rnd *xrand.Rand, answers map[errs.Reason]int) {
 					t.Errorf("a client of yesterday begins an epoch: %v", rep.Err)
 				}
 			case 1:
-				if words := p.r.step(Released{Job: p.job, Inc: p.inc, Slot: rnd.IntN(3), Gen: uint64(rnd.IntN(6))}); !holds && len(words) > 0 {
+				if words := p.r.step(Released{Job: p.job, Inc: p.inc, Slot: rnd.IntN(3), Gen: uint64(rnd.IntN(6))}); !holds &&
+					len(words) > 0 {
 					t.Errorf("a client of yesterday releases: %v", words)
 				}
 			case 2:

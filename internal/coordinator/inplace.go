@@ -5,8 +5,9 @@ import (
 	"larder/jobs"
 )
 
-// wantsAlone tells whether no other job that has the prefix of s needs x now. Those whose order is not exchangeable do not count in needs, so
-// whatever they may come to is left to be shared. Samples of ragged batches are not written in place, because their size is not known before.
+// wantsAlone tells whether no other job that has the prefix of s needs x now. Those whose order is not exchangeable do
+// not count in needs, so whatever they may come to is left to be shared. Samples of ragged batches are not written in
+// place, because their size is not known before.
 func (c *flights) wantsAlone(s *stream, x ident.ObjectID) bool {
 	if s.augBytes == 0 || c.sampler.NeedOf(x, c.roster.prefixes[s.prefix].jobs) > 0 {
 		return false
@@ -47,8 +48,8 @@ func (c *flights) preparedInPlace(f *flight, e Prepared) {
 	c.settle(d)
 }
 
-// leavePlace takes back that a row was being written by its flight, which failed. The row waits for what the flight does next, unless its
-// batch was canceled; that is returned.
+// leavePlace takes back that a row was being written by its flight, which failed. The row waits for what the flight
+// does next, unless its batch was canceled; that is returned.
 func (c *flights) leavePlace(f *flight) *delivery {
 	d, i := f.rows[0].d, f.rows[0].row
 	f.become(flightRunning)

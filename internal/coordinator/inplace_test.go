@@ -13,7 +13,8 @@ import (
 // fixedShape makes samples of one size, so that they can be prepared in place.
 func fixedShape(e *Register) { e.AugmentedBytes = 150 }
 
-// TestWhatOneRowWantsIsPreparedInPlace: one task for read, decode and row, no working copy, and meanwhile it is at hand for nobody.
+// TestWhatOneRowWantsIsPreparedInPlace: one task for read, decode and row, no working copy, and meanwhile it is at hand
+// for nobody.
 func TestWhatOneRowWantsIsPreparedInPlace(t *testing.T) {
 	r := newRig(t, [ident.NumForms]int64{ident.Encoded: 200})
 	r.hold = is[Prepare]
@@ -64,7 +65,8 @@ func TestWhatIsSharedOrKeptIsNotPreparedInPlace(t *testing.T) {
 			last := ident.JobID(0)
 			var peers []*peer
 			for i, change := range c.jobs {
-				peers = append(peers, r.attach(r.register(string(rune('a'+i)), 0, 8, 4, change, func(e *Register) { e.Spec.Slots = 2 }), 0))
+				peers = append(peers, r.attach(r.register(string(rune('a'+i)), 0, 8, 4, change,
+					func(e *Register) { e.Spec.Slots = 2 }), 0))
 			}
 			for _, p := range peers { // all have begun before anything is planned for the last
 				p.epoch(0)
@@ -93,8 +95,8 @@ func TestWhatIsSharedOrKeptIsNotPreparedInPlace(t *testing.T) {
 	}
 }
 
-// TestAnotherJobComesWhileASampleIsPreparedInPlace: what is not begun yet is shared after all; what is begun is prepared once more, from the
-// original bytes when they are kept.
+// TestAnotherJobComesWhileASampleIsPreparedInPlace: what is not begun yet is shared after all; what is begun is
+// prepared once more, from the original bytes when they are kept.
 func TestAnotherJobComesWhileASampleIsPreparedInPlace(t *testing.T) {
 	for name, c := range map[string]struct {
 		encoded int64
@@ -142,8 +144,8 @@ func TestAnotherJobComesWhileASampleIsPreparedInPlace(t *testing.T) {
 	}
 }
 
-// TestASampleThatFailsInPlaceIsTriedInTwoSteps: a broken one is quarantined, one that this recipe cannot take is not, as when it is never
-// prepared in place; and whoever waits meanwhile hears of it too.
+// TestASampleThatFailsInPlaceIsTriedInTwoSteps: a broken one is quarantined, one that this recipe cannot take is not,
+// as when it is never prepared in place; and whoever waits meanwhile hears of it too.
 func TestASampleThatFailsInPlaceIsTriedInTwoSteps(t *testing.T) {
 	for name, onError := range map[string]jobs.OnError{"skip": jobs.Skip, "substitute": jobs.Substitute} {
 		t.Run(name, func(t *testing.T) {
@@ -179,7 +181,8 @@ func TestASampleThatFailsInPlaceIsTriedInTwoSteps(t *testing.T) {
 	}
 }
 
-// TestASlotIsNotUsedAgainWhileItIsWrittenInPlace: a client that leaves does not free the slots that a worker writes into.
+// TestASlotIsNotUsedAgainWhileItIsWrittenInPlace: a client that leaves does not free the slots that a worker writes
+// into.
 func TestASlotIsNotUsedAgainWhileItIsWrittenInPlace(t *testing.T) {
 	for _, fails := range []bool{false, true} {
 		r := newRig(t, [ident.NumForms]int64{})
@@ -197,7 +200,8 @@ func TestASlotIsNotUsedAgainWhileItIsWrittenInPlace(t *testing.T) {
 		for _, e := range held {
 			p := e.(Prepare)
 			for _, q := range r.todo {
-				if q, ok := q.(Prepare); ok && q.Into != nil && q.Into.Slot == p.Into.Slot && p.Into.Row == 1 && q.Into.Delivery == p.Into.Delivery {
+				if q, ok := q.(Prepare); ok && q.Into != nil && q.Into.Slot == p.Into.Slot && p.Into.Row == 1 &&
+					q.Into.Delivery == p.Into.Delivery {
 					t.Errorf("slot %d is given out before both rows are written", p.Into.Slot)
 				}
 			}
@@ -218,8 +222,8 @@ func TestASlotIsNotUsedAgainWhileItIsWrittenInPlace(t *testing.T) {
 	}
 }
 
-// TestForget: what memory has of some objects goes at once, in slices, also while it is read and prepared; the epoch goes on, exactly once, and
-// what was told to be free is free.
+// TestForget: what memory has of some objects goes at once, in slices, also while it is read and prepared; the epoch
+// goes on, exactly once, and what was told to be free is free.
 func TestForget(t *testing.T) {
 	r := decodedTier(t, 1500)
 	p := r.join("a", 0, 1200, 40, slots(3))

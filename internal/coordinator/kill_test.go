@@ -15,12 +15,15 @@ func TestKillEndsAJobAtOnce(t *testing.T) {
 	r.hold = nil
 	r.token++
 	words := r.step(Kill{Token: r.token, Job: 1, Reason: "killed by request"})
-	if words[0] != "close job 1 rank 0: killed by request" || !hasPrefix(words, "job 1 ended") || hasPrefix(words, "reply") { // the answer waits for the record
+	// the answer waits for the record
+	if words[0] != "close job 1 rank 0: killed by request" || !hasPrefix(words, "job 1 ended") ||
+		hasPrefix(words, "reply") {
 		t.Errorf("%v", words)
 	}
 	r.run()
 	r.ok(r.replies[r.token])
-	if len(r.got) != 0 || r.c.Pinned(ident.Decoded) != 0 || len(r.c.planner.deliveries) != 0 || len(r.c.roster.streams) != 0 {
+	if len(r.got) != 0 || r.c.Pinned(ident.Decoded) != 0 || len(r.c.planner.deliveries) != 0 ||
+		len(r.c.roster.streams) != 0 {
 		t.Errorf("%d batches were sent, %d planned are left", len(r.got), len(r.c.planner.deliveries))
 	}
 	refused(t, r.ask(func(t Token) Event { return Kill{Token: t, Job: 1} }), errs.JobEnded)

@@ -77,7 +77,8 @@ func TestPlannedButUnsentBatchesReturnToTheEpoch(t *testing.T) {
 	if n := r.c.needs.sampler.Remaining(a.job); n != 4 {
 		t.Fatalf("%d remain", n)
 	}
-	if words := a.detach(false); slices.Contains(words, "persist return of job 1") || r.c.needs.sampler.Remaining(a.job) != 4 {
+	if words := a.detach(false); slices.Contains(words, "persist return of job 1") ||
+		r.c.needs.sampler.Remaining(a.job) != 4 {
 		t.Errorf("what is kept for a client that may come back was returned: %v", words)
 	}
 	words := r.step(Attach{Token: 99, Job: a.job}) // another client
@@ -138,7 +139,8 @@ func TestTakeoverByAHigherIncarnation(t *testing.T) {
 	a := r.join("a", 0, 8, 2)
 	d := a.must()
 	refused(t, r.ask(func(t Token) Event { return Attach{Token: t, Job: 1} }), errs.RankHeld, "rank 0", "incarnation 1")
-	refused(t, r.ask(func(t Token) Event { return Attach{Token: t, Job: 1, Rank: 1} }), errs.Invalid, "rank 1", "world_size 1")
+	refused(t, r.ask(func(t Token) Event { return Attach{Token: t, Job: 1, Rank: 1} }), errs.Invalid, "rank 1",
+		"world_size 1")
 	refused(t, r.ask(func(t Token) Event { return Attach{Token: t, Job: 9} }), errs.JobEnded)
 	a.detach(false)
 	r.run()
@@ -207,7 +209,8 @@ func TestALostRankEndsTheJobOnlyWhenOthersWouldWaitForIt(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 	r.after(11 * time.Second)
-	if j := r.job(id); j.State != jobs.Dead || len(r.closed) != 2 || r.closed[1].Reason != "the client of rank 1 vanished and did not come back within the lease" {
+	if j := r.job(id); j.State != jobs.Dead || len(r.closed) != 2 ||
+		r.closed[1].Reason != "the client of rank 1 vanished and did not come back within the lease" {
 		t.Errorf("%s %+v", j.State, r.closed)
 	}
 }
@@ -483,15 +486,18 @@ func TestReconfigureIsAllOrNothing(t *testing.T) {
 	r := newRig(t, [ident.NumForms]int64{ident.Encoded: 1000, ident.Decoded: 6000})
 	before := r.c.Tiers()
 	rep := r.ask(func(t Token) Event {
-		return Reconfigure{Token: t, Tiers: TierConfig{Total: 5000, Sizes: [ident.NumForms]int64{ident.Encoded: 3000, ident.Decoded: 3000}}}
+		return Reconfigure{Token: t, Tiers: TierConfig{Total: 5000,
+			Sizes: [ident.NumForms]int64{ident.Encoded: 3000, ident.Decoded: 3000}}}
 	})
 	refused(t, rep, errs.ResourceExceeded, "tiers.encoded 2.93KiB + tiers.decoded 2.93KiB exceed tiers.total 4.88KiB")
 	if after := r.c.Tiers(); !slices.Equal(before, after) {
 		t.Errorf("%+v, before %+v", after, before)
 	}
-	words := r.step(Reconfigure{Token: 77, Tiers: TierConfig{Total: 8000, Sizes: [ident.NumForms]int64{ident.Encoded: 5000, ident.Decoded: 3000}}})
+	words := r.step(Reconfigure{Token: 77, Tiers: TierConfig{Total: 8000,
+		Sizes: [ident.NumForms]int64{ident.Encoded: 5000, ident.Decoded: 3000}}})
 	r.expect(words, "budget decoded 3000", "budget encoded 5000", "reply") // shrinks first
-	words = r.step(Reconfigure{Token: 78, Tiers: TierConfig{Total: 8000, Sizes: [ident.NumForms]int64{ident.Encoded: 5000, ident.Decoded: 3000}}})
+	words = r.step(Reconfigure{Token: 78, Tiers: TierConfig{Total: 8000,
+		Sizes: [ident.NumForms]int64{ident.Encoded: 5000, ident.Decoded: 3000}}})
 	r.expect(words, "reply")
 }
 
@@ -506,7 +512,8 @@ func TestRefusedRegistrations(t *testing.T) {
 	}
 }
 
-// Start-time fair queueing: a job with batches of 7 beside one with batches of 64, both short of data, get as many rows.
+// Start-time fair queueing: a job with batches of 7 beside one with batches of 64, both short of data, get as many
+// rows.
 func TestSmallBatchesAreNotStarvedByLargeOnes(t *testing.T) {
 	r := newRig(t, [ident.NumForms]int64{}, func(c *Config) { c.InFlight = 1 })
 	r.hold = func(e Effect) bool { return is[Prepare](e) }

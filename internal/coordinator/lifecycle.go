@@ -10,8 +10,8 @@ import (
 	"larder/jobs"
 )
 
-// lifecycle is jobs, their clients and their epochs: who registers, attaches, asks for an epoch, leaves, vanishes and comes
-// back, and what a restarted daemon puts back. What is in a batch is the planner's.
+// lifecycle is jobs, their clients and their epochs: who registers, attaches, asks for an epoch, leaves, vanishes and
+// comes back, and what a restarted daemon puts back. What is in a batch is the planner's.
 type lifecycle struct {
 	cfg     *Config
 	step    *step
@@ -56,8 +56,10 @@ func (c *lifecycle) register(e Register) {
 // newStream makes a job part of the core.
 func (c *lifecycle) newStream(job *jobs.Job, e Register) *stream {
 	s := &stream{
-		job: job, dataset: c.tiering.datasetOf(e.Dataset, e.Names), sample: e.Sample, prefix: c.roster.prefixOf(e.Prefix), suffix: e.Suffix, seed: e.Sample.Seed,
-		augBytes: e.AugmentedBytes, tail: e.Spec.Subset, ranks: make([]rankQueue, e.Spec.World), script: e.Script, knownBad: new(bits.Set),
+		job: job, dataset: c.tiering.datasetOf(e.Dataset,
+			e.Names), sample: e.Sample, prefix: c.roster.prefixOf(e.Prefix), suffix: e.Suffix, seed: e.Sample.Seed,
+		augBytes: e.AugmentedBytes, tail: e.Spec.Subset, ranks: make([]rankQueue,
+			e.Spec.World), script: e.Script, knownBad: new(bits.Set),
 	}
 	if e.Share {
 		c.roster.joinGroup(s, e.Key)
@@ -165,7 +167,8 @@ func (c *lifecycle) endJob(s *stream, state jobs.State, reason string) {
 		}
 		c.planner.cancel(s, r, nil)
 	}
-	if l := j.Ledger(); l != nil && !s.restored() && l.Open() && l.Delivered == 0 && !slices.ContainsFunc(j.Ranks, func(k jobs.Rank) bool { return k.Asked == int64(l.Epoch) }) {
+	if l := j.Ledger(); l != nil && !s.restored() && l.Open() && l.Delivered == 0 &&
+		!slices.ContainsFunc(j.Ranks, func(k jobs.Rank) bool { return k.Asked == int64(l.Epoch) }) {
 		j.Forget() // it was only prepared ahead: nobody began it
 	}
 	c.jobs.End(j, state, reason)
@@ -210,8 +213,8 @@ func (c *lifecycle) tick() {
 	}
 }
 
-// expired ends a job whose client did not come back, and is not there to. While other ranks go on with their epoch the job lives; it ends when
-// one of them would wait for the lost rank for ever.
+// expired ends a job whose client did not come back, and is not there to. While other ranks go on with their epoch the
+// job lives; it ends when one of them would wait for the lost rank for ever.
 func (c *lifecycle) expired(s *stream) {
 	j := s.job
 	waits := s.held()
@@ -224,7 +227,8 @@ func (c *lifecycle) expired(s *stream) {
 	case j.Attached() == 0:
 		c.endJob(s, jobs.Dead, "its client vanished and did not come back within the lease")
 	case waits:
-		c.endJob(s, jobs.Dead, fmt.Sprintf("the client of rank %d vanished and did not come back within the lease", j.Vanished()))
+		c.endJob(s, jobs.Dead, fmt.Sprintf("the client of rank %d vanished and did not come back within the lease",
+			j.Vanished()))
 	case j.Drain:
 		for r := range j.Ranks {
 			c.dropKept(s, r)

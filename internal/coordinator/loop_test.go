@@ -85,7 +85,8 @@ func TestLoopServesAnEpochTicksAndEnds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w := &worker{events: make(chan Event), prep: 10 * time.Millisecond, replies: map[Token]chan Reply{}, got: make(chan Deliver, 99)}
+		w := &worker{events: make(chan Event), prep: 10 * time.Millisecond, replies: map[Token]chan Reply{},
+			got: make(chan Deliver, 99)}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		done := make(chan error, 1)
@@ -131,7 +132,8 @@ func TestLoopServesAnEpochTicksAndEnds(t *testing.T) {
 	})
 }
 
-// The needs of what is resident are recomputed in slices between events: the loop must finish that by itself, and then rest.
+// The needs of what is resident are recomputed in slices between events: the loop must finish that by itself, and then
+// rest.
 func TestLoopRestsWhenNothingIsToDo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, err := New(Config{

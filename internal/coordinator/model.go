@@ -16,7 +16,8 @@ import (
 // SimpleModel is the rule of thumb as TierConfig.Model: no rate is looked at.
 const SimpleModel = "simple"
 
-// Rates are what the executor measured of the whole machine, all its workers together. What is 0, or no number, is not known yet.
+// Rates are what the executor measured of the whole machine, all its workers together. What is 0, or no number, is not
+// known yet.
 type Rates struct {
 	Storage float64 // bytes a second read from storage
 	Cache   float64 // bytes a second out of memory
@@ -32,8 +33,8 @@ type RecipeRates struct {
 	Finish         float64 // augmented form to the row of a batch; 0 where nobody shares
 }
 
-// Solve asks for the split of memory; Solved answers it. It takes milliseconds, so it is no work for Step: the executor does it beside the
-// loop, a simulator at once.
+// Solve asks for the split of memory; Solved answers it. It takes milliseconds, so it is no work for Step: the executor
+// does it beside the loop, a simulator at once.
 type Solve struct {
 	Seq    uint64
 	Model  string // of partition.New
@@ -65,7 +66,8 @@ func (s Solve) Do() Solved {
 	}
 	switch {
 	case err != nil:
-	case out.Plan.Split == s.Now: // nothing is to change; Predict knows no better use of each form's bytes than in proportion
+	case out.Plan.Split == s.Now:
+		// nothing is to change; Predict knows no better use of each form's bytes than in proportion
 		p := &out.Plan
 		out.Now = partition.Candidate{Split: s.Now, Rate: p.Rate, Binding: p.Binding, Load: p.Load}
 	default:
@@ -134,8 +136,8 @@ func find(list []RecipeRates, d ident.DatasetID, prefix, suffix ident.RecipeID) 
 	return RecipeRates{}
 }
 
-// rates are what is known of a stream's recipe. What was not measured for it yet is taken from its prefix on the same dataset, else
-// from any other recipe: a job that has just come must not throw away what was decided for the others.
+// rates are what is known of a stream's recipe. What was not measured for it yet is taken from its prefix on the same
+// dataset, else from any other recipe: a job that has just come must not throw away what was decided for the others.
 func (c *tiering) rates(s *stream) RecipeRates {
 	d, prefix := c.roster.datasets[s.dataset].id, c.roster.prefixes[s.prefix].id
 	r := find(c.model.rates.Recipes, d, prefix, s.suffix)
@@ -155,8 +157,8 @@ func (c *tiering) rates(s *stream) RecipeRates {
 	return r
 }
 
-// resolve decides the split of the auto tiers again: at once by the rule of thumb while rates are not known, else by asking for a
-// solution. Where all sizes are fixed the solution tells what they give.
+// resolve decides the split of the auto tiers again: at once by the rule of thumb while rates are not known, else by
+// asking for a solution. Where all sizes are fixed the solution tells what they give.
 func (c *tiering) resolve() {
 	if len(c.wanted.walks) > 0 { // what is wanted is being counted, and then it is solved
 		return
@@ -197,11 +199,13 @@ func (c *tiering) splitByRule() {
 		why = unknown(&d) + ": " + why
 	}
 	c.model.first, c.model.idle, c.model.resized = false, false, false
-	c.step.stats.Why, c.step.stats.Model, c.step.stats.Binding, c.step.stats.Predicted = why, partition.RuleOfThumb, "", 0
+	c.step.stats.Why, c.step.stats.Model = why, partition.RuleOfThumb
+	c.step.stats.Binding, c.step.stats.Predicted = "", 0
 	c.apply(split)
 }
 
-// demanded is what the model decides from; past: that of the jobs that ran last, because none draws now. Their rates hold for those who come next.
+// demanded is what the model decides from; past: that of the jobs that ran last, because none draws now. Their rates
+// hold for those who come next.
 func (c *tiering) demanded() (d partition.Demand, past bool) {
 	d = c.demand()
 	if len(d.Datasets) > 0 || len(c.model.last.Datasets) == 0 {
@@ -299,7 +303,8 @@ func (c *tiering) solved(e Solved) {
 	}
 	m.moved, c.step.stats.Why = c.step.stats.Samples, p.Why
 	c.predict(p.Model, p.Rate, p.Binding, p.Load)
-	split := [ident.NumForms]int64{ident.Encoded: p.Split.Encoded, ident.Decoded: p.Split.Decoded, ident.Augmented: p.Split.Augmented}
+	split := [ident.NumForms]int64{ident.Encoded: p.Split.Encoded, ident.Decoded: p.Split.Decoded,
+		ident.Augmented: p.Split.Augmented}
 	sum := int64(0)
 	for _, f := range tierForms {
 		if split[f] < 0 || !c.auto[f] && split[f] != c.cfg.Tiers.Sizes[f] {
@@ -316,7 +321,8 @@ func (c *tiering) solved(e Solved) {
 }
 
 // predict notes what the model says of the split that is in force from now on.
-func (c *tiering) predict(model string, rate float64, binding partition.Resource, load [partition.NumResources]float64) {
+func (c *tiering) predict(model string, rate float64, binding partition.Resource,
+	load [partition.NumResources]float64) {
 	c.step.stats.Model, c.step.stats.Predicted, c.step.stats.Binding = model, rate, binding.String()
 	c.model.idle = true
 	most := 1.0 // of the most loaded resource: less than 1 where jobs also wait for the others
@@ -330,12 +336,13 @@ func (c *tiering) predict(model string, rate float64, binding partition.Resource
 	}
 }
 
-// busy is the part of what limits the jobs from which on there is nothing of a resource to spare: what the prediction may be wrong by is beyond.
+// busy is the part of what limits the jobs from which on there is nothing of a resource to spare: what the prediction
+// may be wrong by is beyond.
 const busy = 0.9
 
-// refillPays tells whether the model lets idle workers augment ahead what so many members of the group of s will take: the jobs wait for
-// storage or for their training, not for cores or memory, and making an instance once and handing it out takes less of a core than augmenting
-// for each.
+// refillPays tells whether the model lets idle workers augment ahead what so many members of the group of s will take:
+// the jobs wait for storage or for their training, not for cores or memory, and making an instance once and handing it
+// out takes less of a core than augmenting for each.
 func (c *tiering) refillPays(s *stream, sharers int) bool {
 	if c.cfg.Refill != nil {
 		return c.cfg.Refill(sharers)
@@ -357,8 +364,10 @@ func (c *tiering) demand() partition.Demand {
 	t := c.cfg.Tiers
 	r := c.model.rates
 	d := partition.Demand{Budget: t.Total, Fairness: t.Fairness,
-		Fixed: &partition.Sizes{Encoded: t.Sizes[ident.Encoded], Decoded: t.Sizes[ident.Decoded], Augmented: t.Sizes[ident.Augmented]},
-		Machine: partition.Machine{Nodes: 1, Cache: known(r.Cache), NIC: math.Inf(1), PCIe: math.Inf(1), Storage: known(r.Storage),
+		Fixed: &partition.Sizes{Encoded: t.Sizes[ident.Encoded], Decoded: t.Sizes[ident.Decoded],
+			Augmented: t.Sizes[ident.Augmented]},
+		Machine: partition.Machine{Nodes: 1, Cache: known(r.Cache), NIC: math.Inf(1), PCIe: math.Inf(1),
+			Storage: known(r.Storage),
 			Waiting: partition.MeasuredWaiting}}
 	room := 1.0 // only a part of a tier may be resident, so a sample costs so much more of it
 	if u := c.cfg.Usable(t.Total); u > 0 {
@@ -423,8 +432,10 @@ func (c *tiering) demandRecipe(set *partition.Dataset, s *stream, room float64) 
 	if s.augBytes > 0 {
 		augmented = float64(c.cfg.Granule(ident.Augmented, s.augBytes))
 	}
-	q := partition.Recipe{Name: name, Prefix: prefix, Samples: int64(len(s.sample.Subset)), Decoded: room * decoded, Augmented: room * augmented,
-		Augment: known(r.Augment), Finish: known(r.Finish), Sharers: 1, Degree: 1, Jobs: []partition.Job{{Ingest: ingest}}}
+	q := partition.Recipe{
+		Name: name, Prefix: prefix, Samples: int64(len(s.sample.Subset)), Decoded: room * decoded, Augmented: room * augmented,
+		Augment: known(r.Augment), Finish: known(r.Finish), Sharers: 1, Degree: 1, Jobs: []partition.Job{{Ingest: ingest}},
+	}
 	if decode := known(r.Decode); decode > 0 && q.Augment > 0 {
 		q.DecodeAugment = 1 / (1/decode + 1/q.Augment)
 	}
@@ -450,8 +461,8 @@ func (c *tiering) decoded(f *flight, bytes int64) {
 	}
 }
 
-// decodedBytes is what a decoded sample of a stream weighs in the mean: of its dataset and prefix; of its prefix while none of that was
-// decoded.
+// decodedBytes is what a decoded sample of a stream weighs in the mean: of its dataset and prefix; of its prefix while
+// none of that was decoded.
 func (c *tiering) decodedBytes(s *stream, fallback int64) int64 {
 	d := &c.roster.datasets[s.dataset]
 	if s.prefix < len(d.decoded) && d.decoded[s.prefix].n > 0 {
@@ -487,7 +498,8 @@ func (c *tiering) meanBytes(f ident.Form) int64 {
 	return 0
 }
 
-// tooSmall says of the tiers that have bytes, but not enough for one sample, that they hold nothing; "" where there is none.
+// tooSmall says of the tiers that have bytes, but not enough for one sample, that they hold nothing; "" where there is
+// none.
 func (c *tiering) tooSmall() string {
 	var out strings.Builder
 	for _, f := range tierForms {

@@ -26,7 +26,8 @@ func auto(total int64) func(*Config) {
 
 // slowStorage is a machine on which reading costs most, slowCPU one on which decoding does.
 func rates(storage, decode, augment float64) Rates {
-	return Rates{Storage: storage, Cache: 1e10, Recipes: []RecipeRates{{Prefix: 1, Suffix: 2, Decode: decode, Augment: augment}}}
+	return Rates{Storage: storage, Cache: 1e10, Recipes: []RecipeRates{{Prefix: 1, Suffix: 2, Decode: decode,
+		Augment: augment}}}
 }
 
 var (
@@ -41,11 +42,13 @@ func budgets(r *rig) (out [ident.NumForms]int64) {
 	return out
 }
 
-// TestMeasuredRatesDecideTheSplit: the rule of thumb holds until rates are known; then what the machine lacks decides, and the plan says so.
+// TestMeasuredRatesDecideTheSplit: the rule of thumb holds until rates are known; then what the machine lacks decides,
+// and the plan says so.
 func TestMeasuredRatesDecideTheSplit(t *testing.T) {
 	r := newRig(t, [ident.NumForms]int64{}, auto(10_000))
 	r.join("a", 0, 100, 10, order(dsa.Stratified), slots(2))
-	if st := r.c.Stats(); st.Model != partition.RuleOfThumb || !strings.Contains(st.Why, "not measured yet") || len(r.solves) != 0 {
+	if st := r.c.Stats(); st.Model != partition.RuleOfThumb || !strings.Contains(st.Why, "not measured yet") ||
+		len(r.solves) != 0 {
 		t.Fatalf("%+v, %d solves", st, len(r.solves))
 	}
 	// All 100 samples fit encoded (10,000 bytes), a sixth of them decoded.
@@ -60,7 +63,8 @@ func TestMeasuredRatesDecideTheSplit(t *testing.T) {
 		t.Errorf("decoding is slow: %v, %+v", b, r.c.Stats())
 	}
 	st := r.c.Stats()
-	if st.Model != partition.Bottleneck || st.Binding != "cpu" || st.Predicted < 50 || st.Predicted > 100 || st.Why == "" {
+	if st.Model != partition.Bottleneck || st.Binding != "cpu" || st.Predicted < 50 || st.Predicted > 100 ||
+		st.Why == "" {
 		t.Errorf("%+v", st)
 	}
 	n := len(r.solves)
@@ -118,7 +122,8 @@ func TestFixedSizesArePredicted(t *testing.T) {
 		r.step(Measured{tc.rates})
 		r.run()
 		st := r.c.Stats()
-		if st.Binding != tc.binding || !(st.Predicted >= tc.least && st.Predicted < 2*tc.least) || st.Why != "fixed by the configuration" || st.Model != partition.Bottleneck {
+		if st.Binding != tc.binding || !(st.Predicted >= tc.least && st.Predicted < 2*tc.least) ||
+			st.Why != "fixed by the configuration" || st.Model != partition.Bottleneck {
 			t.Errorf("%s: %+v", tc.binding, st)
 		}
 	}
@@ -141,7 +146,10 @@ func TestTheRuleOfThumbLeavesWhatIsFixed(t *testing.T) {
 		{[ident.NumForms]int64{0, -1, 900, 50}, [ident.NumForms]int64{0, 50, 900, 50}},
 		{[ident.NumForms]int64{0, 0, 0, -1}, [ident.NumForms]int64{0, 0, 0, 1000}},
 	} {
-		r := newRig(t, [ident.NumForms]int64{}, func(c *Config) { c.Tiers = TierConfig{Total: 1000, Sizes: tc.sizes, Model: SimpleModel} })
+		r := newRig(t, [ident.NumForms]int64{}, func(c *Config) {
+			c.Tiers = TierConfig{Total: 1000, Sizes: tc.sizes,
+				Model: SimpleModel}
+		})
 		r.join("a", 0, 100, 10, order(dsa.Stratified), slots(2))
 		if got := budgets(r); got != tc.want {
 			t.Errorf("%v: %v, want %v", tc.sizes, got, tc.want)
@@ -160,7 +168,8 @@ func TestATierThatHoldsNothingSaysSo(t *testing.T) {
 	}
 }
 
-// TestSizesAreOfADataset: two datasets of one prefix, whose decoded samples weigh unlike, are not taken for one another.
+// TestSizesAreOfADataset: two datasets of one prefix, whose decoded samples weigh unlike, are not taken for one
+// another.
 func TestSizesAreOfADataset(t *testing.T) {
 	r := newRig(t, [ident.NumForms]int64{}, auto(100_000))
 	r.bytes = func(x ident.ObjectID) int64 { return sampleBytes * int64(1+4*(x/1000)) }
@@ -168,7 +177,8 @@ func TestSizesAreOfADataset(t *testing.T) {
 	r.join("a", 0, 30, 10, set(1), order(dsa.Stratified), slots(2)).drain()
 	r.join("b", 1000, 1030, 10, set(2), order(dsa.Stratified), slots(2)).drain()
 	d := r.c.tiering.demand()
-	if small, large := d.Datasets[0].Recipes[0].Decoded, d.Datasets[1].Recipes[0].Decoded; small != sampleBytes || large != 5*sampleBytes {
+	if small, large := d.Datasets[0].Recipes[0].Decoded, d.Datasets[1].Recipes[0].Decoded; small != sampleBytes ||
+		large != 5*sampleBytes {
 		t.Errorf("%v and %v bytes", small, large)
 	}
 }
@@ -178,7 +188,8 @@ func TestRatesThatAreNoneChangeNothing(t *testing.T) {
 		r := newRig(t, [ident.NumForms]int64{}, auto(10_000))
 		r.join("a", 0, 100, 10, order(dsa.Stratified), slots(2))
 		before := budgets(r)
-		for _, m := range []Rates{rates(bad, 50, 50), rates(50, bad, 50), rates(50, 50, bad), {Storage: bad, Cache: bad}, {Storage: 5, Cache: bad, Recipes: slowCPU.Recipes}} {
+		for _, m := range []Rates{rates(bad, 50, 50), rates(50, bad, 50), rates(50, 50, bad), {Storage: bad, Cache: bad},
+			{Storage: 5, Cache: bad, Recipes: slowCPU.Recipes}} {
 			r.step(Measured{m})
 			r.run()
 		}
@@ -212,8 +223,8 @@ func TestTheModelIsTheOneOfTheConfiguration(t *testing.T) {
 	}
 }
 
-// TestATierShrinksInSlices: a large tier gives its memory up a bounded number of entries at a time, the other grows after that, and jobs
-// get batches meanwhile.
+// TestATierShrinksInSlices: a large tier gives its memory up a bounded number of entries at a time, the other grows
+// after that, and jobs get batches meanwhile.
 func TestATierShrinksInSlices(t *testing.T) {
 	const n = 5 * shrinkPerStep
 	r := decodedTier(t, n)
@@ -251,7 +262,8 @@ func TestATierShrinksInSlices(t *testing.T) {
 		}
 		r.check()
 	}
-	if steps < 3 || strings.Join(words[len(words)-3:], "; ") != fmt.Sprintf("budget decoded %d; budget encoded %d; reply", to.Sizes[2], to.Sizes[1]) {
+	if steps < 3 || strings.Join(words[len(words)-3:], "; ") != fmt.Sprintf("budget decoded %d; budget encoded %d; reply",
+		to.Sizes[2], to.Sizes[1]) {
 		t.Errorf("%d steps, then %v", steps, words[max(0, len(words)-3):])
 	}
 	if got := r.c.Tiers()[1]; got.Entries != 100 || got.Used != got.Budget {
@@ -266,12 +278,14 @@ func TestAResizeOvertakesAnother(t *testing.T) {
 	r.join("a", 0, n, 64, slots(2)).drain()
 	decoded := func(k int64) Reconfigure {
 		r.token++
-		return Reconfigure{Token: r.token, Tiers: TierConfig{Total: n * sampleBytes, Sizes: [ident.NumForms]int64{0, 0, k * sampleBytes, 0}}}
+		return Reconfigure{Token: r.token, Tiers: TierConfig{Total: n * sampleBytes,
+			Sizes: [ident.NumForms]int64{0, 0, k * sampleBytes, 0}}}
 	}
 	r.step(decoded(10))
 	r.step(decoded(n))
 	r.run()
-	if b := budgets(r); b[ident.Decoded] != n*sampleBytes || r.replies[r.token].Err != nil || len(r.replies) < int(r.token) {
+	if b := budgets(r); b[ident.Decoded] != n*sampleBytes || r.replies[r.token].Err != nil ||
+		len(r.replies) < int(r.token) {
 		t.Errorf("%v, %d replies", b, len(r.replies))
 	}
 	r.check()
@@ -305,7 +319,8 @@ func TestQuotasAreChecked(t *testing.T) {
 	}
 	r := decodedTier(t, 10)
 	tiers.Quotas = []Quota{{Dataset: "a", Cap: 100}}
-	refused(t, r.ask(func(tok Token) Event { return Reconfigure{Token: tok, Tiers: tiers} }), errs.Unsupported, "without any")
+	refused(t, r.ask(func(tok Token) Event { return Reconfigure{Token: tok, Tiers: tiers} }), errs.Unsupported,
+		"without any")
 }
 
 // TestFloorsAndCapsHold: two datasets fill a tier of 100 samples.
@@ -316,7 +331,8 @@ func TestFloorsAndCapsHold(t *testing.T) {
 		return func(e *Register) { e.Dataset, e.Names = id, []string{name, "uri of " + name, name} }
 	}
 	sizes := [ident.NumForms]int64{ident.Decoded: n * sampleBytes}
-	r := newRig(t, sizes, quota(Quota{Dataset: "small", Floor: 30 * sampleBytes, Cap: -1}, Quota{Dataset: "uri of large", Cap: 60 * sampleBytes}))
+	r := newRig(t, sizes, quota(Quota{Dataset: "small", Floor: 30 * sampleBytes, Cap: -1},
+		Quota{Dataset: "uri of large", Cap: 60 * sampleBytes}))
 	used := func() (small, large int64) {
 		v := r.c.Quotas()
 		return v[0].Used / sampleBytes, v[1].Used / sampleBytes
@@ -334,7 +350,8 @@ func TestFloorsAndCapsHold(t *testing.T) {
 	if s, _ := used(); s != 30 {
 		t.Errorf("small has %d of its 30", s)
 	}
-	other := r.join("o", 2000, 2500, 10, set(3, "other"), order(dsa.Epoch), slots(2)) // no quota: it has what is left, and what large can be made to give
+	// no quota: it has what is left, and what large can be made to give
+	other := r.join("o", 2000, 2500, 10, set(3, "other"), order(dsa.Epoch), slots(2))
 	other.drain()
 	small.detach(true) // nobody needs its samples any more
 	for range 3 {
@@ -345,7 +362,8 @@ func TestFloorsAndCapsHold(t *testing.T) {
 	if s, l := used(); s != 30 || l > 60 {
 		t.Errorf("small has %d with a floor of 30, large %d with a cap of 60", s, l)
 	}
-	tiers := TierConfig{Total: n * sampleBytes, Sizes: sizes, Quotas: []Quota{{Dataset: "large", Cap: 0}, {Dataset: "small", Cap: -1}}}
+	tiers := TierConfig{Total: n * sampleBytes, Sizes: sizes, Quotas: []Quota{{Dataset: "large", Cap: 0},
+		{Dataset: "small", Cap: -1}}}
 	r.ok(r.ask(func(tok Token) Event { return Reconfigure{Token: tok, Tiers: tiers} }))
 	for range 2 {
 		other.drain()
@@ -358,8 +376,8 @@ func TestFloorsAndCapsHold(t *testing.T) {
 	r.check()
 }
 
-// TestSharesAgainstARecount drives an index whose tier is divided: bytes of each dataset are what its entries sum up to, no dataset grows
-// beyond its cap, and none is pushed below its floor by another.
+// TestSharesAgainstARecount drives an index whose tier is divided: bytes of each dataset are what its entries sum up
+// to, no dataset grows beyond its cap, and none is pushed below its floor by another.
 func TestSharesAgainstARecount(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		const sets = 3
@@ -393,7 +411,8 @@ func TestSharesAgainstARecount(t *testing.T) {
 				x.SetNeed(h, rapid.IntRange(0, 3).Draw(rt, "need"))
 				x.Hit(h)
 			case op == 5:
-				x.Shrink(ident.Decoded, int64(rapid.IntRange(0, 1500).Draw(rt, "budget")), rapid.IntRange(0, 3).Draw(rt, "n"), evicted)
+				x.Shrink(ident.Decoded, int64(rapid.IntRange(0, 1500).Draw(rt, "budget")), rapid.IntRange(0, 3).Draw(rt, "n"),
+					evicted)
 				before = nil
 			case op == 6:
 				g := s.group(rapid.IntRange(-1, sets-1).Draw(rt, "set"))
@@ -425,8 +444,9 @@ func TestSharesAgainstARecount(t *testing.T) {
 	})
 }
 
-// TestAnEntryStaysWithItsDataset: a sample that two datasets name may come to count for the other one while it is in memory (its job left, one
-// of the other came). What is in stays where it was counted, also when an admission that was refused half way takes it out and back.
+// TestAnEntryStaysWithItsDataset: a sample that two datasets name may come to count for the other one while it is in
+// memory (its job left, one of the other came). What is in stays where it was counted, also when an admission that was
+// refused half way takes it out and back.
 func TestAnEntryStaysWithItsDataset(t *testing.T) {
 	for _, policy := range cachepolicy.Unforeseeing() {
 		mk := func(g int) cachepolicy.Evictor {
@@ -465,7 +485,8 @@ func TestAnEntryStaysWithItsDataset(t *testing.T) {
 	}
 }
 
-// TestStrataReachTheSampler: the sets that come with a registration split its cells (what that does to orders is tested in dsa).
+// TestStrataReachTheSampler: the sets that come with a registration split its cells (what that does to orders is tested
+// in dsa).
 func TestStrataReachTheSampler(t *testing.T) {
 	run := func(strata ...[]ident.ObjectID) []ident.ObjectID {
 		r := decodedTier(t, 20)
@@ -491,14 +512,17 @@ func TestStrataReachTheSampler(t *testing.T) {
 	r.c.step.stats.Violations = 0 // it was asked for
 }
 
-// TestWhatIsInForceIsPredictedAsPlanned: a fixed tier that is better left alone is left alone in both figures, that of the split in force and that of the
-// plan; else a gain would be seen where nothing changes.
+// TestWhatIsInForceIsPredictedAsPlanned: a fixed tier that is better left alone is left alone in both figures, that of
+// the split in force and that of the plan; else a gain would be seen where nothing changes.
 func TestWhatIsInForceIsPredictedAsPlanned(t *testing.T) {
 	r := newRig(t, [ident.NumForms]int64{}, func(c *Config) {
 		c.Tiers = TierConfig{Total: 10_000, Sizes: [ident.NumForms]int64{0, -1, -1, 6_000}}
 	})
 	for _, name := range []string{"a", "b"} {
-		r.join(name, 0, 100, 10, order(dsa.Stratified), slots(2), func(e *Register) { e.Share, e.Key, e.AugmentedBytes = true, 7, sampleBytes })
+		r.join(name, 0, 100, 10, order(dsa.Stratified), slots(2), func(e *Register) {
+			e.Share, e.Key, e.AugmentedBytes = true,
+				7, sampleBytes
+		})
 	}
 	r.step(Measured{slowCPU})
 	r.run()
@@ -530,7 +554,8 @@ func TestWhatIsInForceIsPredictedAsPlanned(t *testing.T) {
 			told++
 		}
 		if got.Err != nil || got.Now.Rate != got.Plan.Rate || got.Now.Binding != got.Plan.Binding {
-			t.Fatalf("%v: in force %g (%s), planned %g (%s)", got.Err, got.Now.Rate, got.Now.Binding, got.Plan.Rate, got.Plan.Binding)
+			t.Fatalf("%v: in force %g (%s), planned %g (%s)", got.Err, got.Now.Rate, got.Now.Binding, got.Plan.Rate,
+				got.Plan.Binding)
 		}
 	}
 	if told < 10 {
@@ -544,7 +569,8 @@ func TestTheRuleOfThumbSaysWhatIsFixed(t *testing.T) {
 		c.Tiers = TierConfig{Total: 1 << 30, Sizes: [ident.NumForms]int64{0, -1, 512 << 20, 0}}
 	})
 	r.join("a", 0, 100, 10, order(dsa.Stratified), slots(2))
-	if why := r.c.Stats().Why; !strings.Contains(why, "tiers.decoded 512MiB, tiers.augmented 0 fixed; the rest by the rule of thumb: encoded 512MiB") {
+	if why := r.c.Stats().Why; !strings.Contains(why,
+		"tiers.decoded 512MiB, tiers.augmented 0 fixed; the rest by the rule of thumb: encoded 512MiB") {
 		t.Error(why)
 	}
 }

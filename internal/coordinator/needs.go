@@ -7,8 +7,8 @@ import (
 	"larder/tiers/residency"
 )
 
-// needs is what is cached for whom, and who still needs it: it ranks every entry of the tiers by the jobs that still need
-// it, and keeps the sampler informed of what is cached. It evicts nothing of its own accord but what no job needs.
+// needs is what is cached for whom, and who still needs it: it ranks every entry of the tiers by the jobs that still
+// need it, and keeps the sampler informed of what is cached. It evicts nothing of its own accord but what no job needs.
 type needs struct {
 	step    *step
 	roster  *roster
@@ -113,7 +113,7 @@ func (c *needs) level(x ident.ObjectID, not ident.Key) level {
 	}
 }
 
-// neutralNeed ranks what only a job without an exchangeable order brought into memory (design.md section 4): it takes
+// neutralNeed ranks what only a job without an exchangeable order brought into memory: it takes
 // free room, leaves first, and displaces nothing, so that it is no label a shuffled job's choices could follow.
 const neutralNeed = -1
 
@@ -136,8 +136,8 @@ func (c *needs) needOf(s *stream, x ident.ObjectID, of bits.JobSet) int {
 	return c.need(x, of)
 }
 
-// dropNeutral gives up a neutral entry that a shuffled job came upon when an admission in its own right would have failed: the
-// tier is full and nobody else needs it. It tells whether it did.
+// dropNeutral gives up a neutral entry that a shuffled job came upon when an admission in its own right would have
+// failed: the tier is full and nobody else needs it. It tells whether it did.
 func (c *needs) dropNeutral(h residency.Handle, k ident.Key) bool {
 	if c.index.Need(h) != neutralNeed || c.sampler.Neutral(k.Object) || c.sampler.Need(k.Object) > 0 ||
 		c.index.Used(k.Form)+c.index.Bytes(h) <= c.index.Budget(k.Form) {

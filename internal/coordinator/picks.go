@@ -7,12 +7,12 @@ import (
 	"slices"
 )
 
-// samplerPerStep is how many objects of the sampler's work one Step does: joins and epoch starts of large subsets go on in later
-// ones, so that no step takes long.
+// samplerPerStep is how many objects of the sampler's work one Step does: joins and epoch starts of large subsets go on
+// in later ones, so that no step takes long.
 const samplerPerStep = 8192
 
-// ready tells whether samples can be drawn for the job now. What the sampler has left to do for it is done as far as this Step
-// may; the rest is done by later ones, which then plan.
+// ready tells whether samples can be drawn for the job now. What the sampler has left to do for it is done as far as
+// this Step may; the rest is done by later ones, which then plan.
 func (c *planner) ready(s *stream) bool {
 	if !c.sampler.Ready(s.job.ID) && c.step.slice > 0 {
 		c.work()
@@ -38,7 +38,8 @@ func (c *planner) samplerSlice() {
 	}
 }
 
-// planWaiting plans for one job that waited for the sampler and need not any more, or ends it; false when there is none.
+// planWaiting plans for one job that waited for the sampler and need not any more, or ends it; false when there is
+// none.
 func (c *planner) planWaiting() bool {
 	if !c.awaiting {
 		return false
@@ -133,14 +134,15 @@ func (c *planner) failOwed(s *stream) {
 	}
 }
 
-// recordBad makes a quarantined sample that another job had found bad survive for this one too: what its batches have in place of it is
-// not to be taken for more than fits them. The batch leaves when that is durable.
+// recordBad makes a quarantined sample that another job had found bad survive for this one too: what its batches have
+// in place of it is not to be taken for more than fits them. The batch leaves when that is durable.
 func (c *planner) recordBad(d *delivery, bad jobs.Bad) {
 	s := d.s
 	if !bad.Removed {
 		c.roster.datasets[s.dataset].bad.Add(uint32(bad.Object))
 	}
-	if _, ok := c.flights.quarantine[ident.Key{Object: bad.Object, Form: ident.Decoded, Recipe: c.roster.prefixes[s.prefix].id}]; ok && s.knownBad.Add(uint32(bad.Object)) {
+	if _, ok := c.flights.quarantine[ident.Key{Object: bad.Object, Form: ident.Decoded,
+		Recipe: c.roster.prefixes[s.prefix].id}]; ok && s.knownBad.Add(uint32(bad.Object)) {
 		c.persistOf(d, RecordQuarantined{Job: s.job.ID, Object: bad.Object, Reason: bad.Reason, Corrupt: bad.Corrupt})
 		d.unlogged++
 	}
@@ -148,7 +150,8 @@ func (c *planner) recordBad(d *delivery, bad jobs.Bad) {
 
 // failRow leaves a sample out of its batch, with a report, or puts another in its place.
 func (c *planner) failRow(d *delivery, i int, bad jobs.Bad) {
-	if s := d.s; s.job.Spec.OnError == jobs.Substitute && d.ledger == s.job.Ledger() && d.ledger.Open() && !c.sampler.Ready(s.job.ID) {
+	if s := d.s; s.job.Spec.OnError == jobs.Substitute && d.ledger == s.job.Ledger() && d.ledger.Open() &&
+		!c.sampler.Ready(s.job.ID) {
 		s.owed, s.waits = append(s.owed, owed{d, i, bad}), true
 		c.awaiting = true
 		return
@@ -157,7 +160,8 @@ func (c *planner) failRow(d *delivery, i int, bad jobs.Bad) {
 	c.recordBad(d, bad)
 	if x, ok := c.substitute(d); ok {
 		d.rows[i] = row{object: x, turn: d.rows[i].turn}
-		if d.picks != nil { // in one record with what it takes the place of: a restart must not find the one without the other
+		// in one record with what it takes the place of: a restart must not find the one without the other
+		if d.picks != nil {
 			*d.picks = append(*d.picks, x)
 		} else {
 			c.step.persist(RecordAssigned{Job: d.s.job.ID, Rank: d.rank, Inc: d.inc, Epoch: d.epoch, Step: d.step,

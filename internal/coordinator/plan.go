@@ -21,7 +21,8 @@ type planner struct {
 	catching bool // some stream is catching up
 	dealing  bool // steps of some stream are to be looked at
 
-	advance      func(*stream)                                    // begins the next epoch when every rank is done with this one
+	// begins the next epoch when every rank is done with this one
+	advance      func(*stream)
 	endJob       func(s *stream, state jobs.State, reason string) // ends a job at once
 	endIfDrained func(*stream)                                    // ends a draining job when no client is in an epoch
 }
@@ -113,7 +114,8 @@ func (c *planner) planOne(s *stream, r int) bool {
 	}
 	c.nextDelivery++
 	d := &delivery{
-		id: c.nextDelivery, s: s, rank: r, inc: k.Incarnation, slot: slot, gen: gen, epoch: k.Epoch, instance: s.instance(), step: k.Step,
+		id: c.nextDelivery, s: s, rank: r, inc: k.Incarnation, slot: slot, gen: gen,
+		epoch: k.Epoch, instance: s.instance(), step: k.Step,
 		ledger: j.Ledger(), last: k.Step == j.Spec.Batches(r)-1,
 		unlogged: 1, // its picks
 	}
@@ -288,7 +290,8 @@ func (c *planner) planBack(s *stream, r int) bool {
 	q.back = q.back[1:]
 	c.nextDelivery++
 	d := &delivery{
-		id: c.nextDelivery, s: s, rank: r, inc: k.Incarnation, slot: slot, gen: gen, epoch: b.epoch, instance: b.instance, step: b.step,
+		id: c.nextDelivery, s: s, rank: r, inc: k.Incarnation, slot: slot, gen: gen,
+		epoch: b.epoch, instance: b.instance, step: b.step,
 		ledger: b.ledger, last: b.last, bad: b.bad,
 	}
 	if b.origin == fromClient {

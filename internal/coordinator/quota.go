@@ -14,10 +14,11 @@ import (
 	"larder/jobs"
 )
 
-// Quota bounds what the samples of one dataset take of all tiers together, in bytes. It holds in every tier in proportion to the
-// tier's part of the total, so that it needs no accounts across tiers. What exceeds the cap is evicted first; for another dataset's sake
-// nothing leaves below the floor, and a dataset below its floor takes room from the one that is furthest above its own. A sample that
-// several datasets name counts for the one whose job wanted it first.
+// Quota bounds what the samples of one dataset take of all tiers together, in bytes. It holds in every tier in
+// proportion to the tier's part of the total, so that it needs no accounts across tiers. What exceeds the cap is
+// evicted first; for another dataset's sake nothing leaves below the floor, and a dataset below its floor takes room
+// from the one that is furthest above its own. A sample that several datasets name counts for the one whose job wanted
+// it first.
 type Quota struct {
 	Dataset string // a name of Register.Names
 	Floor   int64
@@ -26,9 +27,10 @@ type Quota struct {
 
 // dataset is what the core knows of a dataset.
 type dataset struct {
-	id             ident.DatasetID
-	names          []string
-	objects, bytes int64     // distinct objects that live jobs want and that count for this dataset, and what they weigh stored
+	id    ident.DatasetID
+	names []string
+	// distinct objects that live jobs want and that count for this dataset, and what they weigh stored
+	objects, bytes int64
 	decoded        []meter   // bytes of decoded samples, by prefix
 	sharing        []sharing // how many jobs one read and one decode serve, by prefix
 	stats          jobs.Stats
@@ -87,7 +89,8 @@ func (c *tiering) apportion() {
 
 func (c *tiering) apportioned() bool { return c.shares[ident.Encoded] != nil }
 
-// checkQuotas refuses floors that no division can keep. They may also be set in a core that was made without any: not without a restart.
+// checkQuotas refuses floors that no division can keep. They may also be set in a core that was made without any: not
+// without a restart.
 func (c *tiering) checkQuotas(t TierConfig) error {
 	floors := int64(0)
 	for _, q := range t.Quotas {
@@ -142,9 +145,9 @@ func (c *tiering) quotas() []QuotaView {
 	return out
 }
 
-// shares is the Evictor of a tier that datasets have floors and caps in: one Evictor of the tier's policy for each dataset. Which dataset
-// gives way is decided by bytes and by the need of what each would give; inside a dataset its own Evictor decides, as blind as
-// ever.
+// shares is the Evictor of a tier that datasets have floors and caps in: one Evictor of the tier's policy for each
+// dataset. Which dataset gives way is decided by bytes and by the need of what each would give; inside a dataset its
+// own Evictor decides, as blind as ever.
 type shares struct {
 	groups   []share
 	slots    []weighed // by handle
@@ -171,7 +174,8 @@ type weighed struct {
 	bytes int64
 }
 
-func newShares(name string, first cachepolicy.Evictor, dataset func(ident.ObjectID) int, make func(group int) cachepolicy.Evictor) *shares {
+func newShares(name string, first cachepolicy.Evictor, dataset func(ident.ObjectID) int,
+	make func(group int) cachepolicy.Evictor) *shares {
 	return &shares{name: name, dataset: dataset, make: make, groups: []share{{ev: first, limit: math.MaxInt64}}}
 }
 
@@ -244,7 +248,8 @@ func (s *shares) Newcomer(k ident.Key) {
 func (s *shares) about(k ident.Key) {
 	d := s.dataset(k.Object)
 	g := s.group(d)
-	// A dataset that exceeds a cap which was lowered must not grow; that it shrinks is for those who need the room, a few entries at a time.
+	// A dataset that exceeds a cap which was lowered must not grow; that it shrinks is for those who need the room, a few
+	// entries at a time.
 	s.key, s.newcomer, s.most, s.tight = k, d+1, max(g.limit, g.used), false
 }
 
@@ -300,8 +305,8 @@ func (s *shares) Remove(h uint32) {
 	s.groups[w.group].ev.Remove(h)
 }
 
-// Victim implements cachepolicy.Evictor. Shares are by bytes, so they do not ask how much a newcomer is needed: only what came with a job without an
-// exchangeable order (a negative need) displaces nothing.
+// Victim implements cachepolicy.Evictor. Shares are by bytes, so they do not ask how much a newcomer is needed: only
+// what came with a job without an exchangeable order (a negative need) displaces nothing.
 func (s *shares) Victim(need int) (uint32, bool) {
 	own := s.at(s.newcomer)
 	if s.tight {
@@ -385,12 +390,13 @@ func (c *tiering) evictor(f ident.Form, policy string) (cachepolicy.Evictor, err
 	if err != nil || len(c.cfg.Tiers.Quotas) == 0 {
 		return first, err
 	}
-	c.shares[f] = newShares(policy, first, func(x ident.ObjectID) int { return c.wanted.owner(x) }, func(group int) cachepolicy.Evictor {
-		e, err := c.cfg.Evictor(f, policy, xrand.New(c.cfg.Seed, 3, uint64(f), uint64(group)))
-		if err != nil {
-			invariant.Violated("coordinator: policy %s of tier %s was there and is not: %v", policy, f, err)
-		}
-		return e
-	})
+	c.shares[f] = newShares(policy, first, func(x ident.ObjectID) int { return c.wanted.owner(x) },
+		func(group int) cachepolicy.Evictor {
+			e, err := c.cfg.Evictor(f, policy, xrand.New(c.cfg.Seed, 3, uint64(f), uint64(group)))
+			if err != nil {
+				invariant.Violated("coordinator: policy %s of tier %s was there and is not: %v", policy, f, err)
+			}
+			return e
+		})
 	return c.shares[f], nil
 }

@@ -10,15 +10,16 @@ import (
 	"larder/jobs"
 )
 
-// Rest is what an earlier job left of an epoch, for Register. The job begins with it: that epoch has those samples, dealt to its own ranks
-// in its own batches, in the instance that they would have had, and the next epoch has the whole subset again. A client that begins
-// with another epoch gives it up.
+// Rest is what an earlier job left of an epoch, for Register. The job begins with it: that epoch has those samples,
+// dealt to its own ranks in its own batches, in the instance that they would have had, and the next epoch has the whole
+// subset again. A client that begins with another epoch gives it up.
 type Rest struct {
 	Epoch, Instance uint32
 	Before          []ident.ObjectID // samples of the subset that were given out, in their order as far as it is known
-	Member          *bits.Set        // the subset without them, never empty; nil = made here, which takes time in proportion
-	Places          []uint32         // Fixed and Sequential: the positions of the epoch's order that are left, ascending
-	Previous        []ident.ObjectID // the order of the epoch before, as far as it is known: stratified orders need it
+	// the subset without them, never empty; nil = made here, which takes time in proportion
+	Member   *bits.Set
+	Places   []uint32         // Fixed and Sequential: the positions of the epoch's order that are left, ascending
+	Previous []ident.ObjectID // the order of the epoch before, as far as it is known: stratified orders need it
 }
 
 // Scripted is an epoch of a job whose orders are given to it (Register.Script).
@@ -41,7 +42,8 @@ func (c *lifecycle) takeRest(s *stream, rest *Rest) {
 	s.job.Offset = rest.Instance - rest.Epoch
 }
 
-// beginRest starts the sampler's epoch of which only the rest is to be drawn. What was given out is taken out of it in slices.
+// beginRest starts the sampler's epoch of which only the rest is to be drawn. What was given out is taken out of it in
+// slices.
 func (c *lifecycle) beginRest(s *stream, rest *Rest) error {
 	epoch := rest.Epoch
 	s.catching, c.planner.catching = s.catching[:0], true
@@ -49,7 +51,8 @@ func (c *lifecycle) beginRest(s *stream, rest *Rest) error {
 		if err := c.sampler.StartEpoch(s.job.ID, epoch-1); err != nil {
 			return err
 		}
-		s.catching = append(s.catching, catching{objects: rest.Previous}, catching{epoch: epoch, start: true, objects: rest.Before, persist: true})
+		s.catching = append(s.catching, catching{objects: rest.Previous},
+			catching{epoch: epoch, start: true, objects: rest.Before, persist: true})
 	} else {
 		if err := c.sampler.StartEpoch(s.job.ID, epoch); err != nil {
 			return err
@@ -75,7 +78,8 @@ func (s *stream) place(pos int) int {
 	return int(s.places[pos])
 }
 
-// agrees refuses a client that begins a job otherwise than its other ranks: what is left of an epoch is dealt to all of them.
+// agrees refuses a client that begins a job otherwise than its other ranks: what is left of an epoch is dealt to all of
+// them.
 func (s *stream) agrees(r int, epoch uint32) error {
 	if s.rest == nil {
 		return nil
@@ -86,12 +90,14 @@ func (s *stream) agrees(r int, epoch uint32) error {
 			continue
 		}
 		return errs.New(errs.Stale, s.job.Spec.Name, "load the same state_dict in every rank",
-			"rank %d of job %s begins with epoch %d and rank %d with epoch %d: one of them has loaded a state and the other has not", r, s.job.Spec.Name, epoch, i, k.Next)
+			"rank %d of job %s begins with epoch %d and rank %d with epoch %d: "+
+				"one of them has loaded a state and the other has not", r, s.job.Spec.Name, epoch, i, k.Next)
 	}
 	return nil
 }
 
-// wholeOf is how many samples the whole of an epoch has of which an earlier job had some, and how many batches a rank would get; else 0.
+// wholeOf is how many samples the whole of an epoch has of which an earlier job had some, and how many batches a rank
+// would get; else 0.
 func (s *stream) wholeOf(epoch uint32, r int) (samples, batches int) {
 	j := s.job
 	of := j.Epoch
@@ -132,8 +138,8 @@ func (s *stream) takeScript(epoch uint32) {
 	s.job.Next, s.next = &jobs.Next{Mark: s.job.Mark, Subset: len(p.Objects), Member: p.Member}, p.Objects
 }
 
-// Places returns the positions of an epoch's order that are left when before was given out, for Rest; nil for orders that are not prescribed. It
-// takes time in proportion to the subset, so it is for who asks, not for Step.
+// Places returns the positions of an epoch's order that are left when before was given out, for Rest; nil for orders
+// that are not prescribed. It takes time in proportion to the subset, so it is for who asks, not for Step.
 func Places(sample dsa.JobSpec, epoch uint32, before []ident.ObjectID) []uint32 {
 	if sample.Mode != dsa.Fixed && sample.Mode != dsa.Sequential {
 		return nil

@@ -30,11 +30,13 @@ func (l *journaled) given(epoch uint32, step int) (out []ident.ObjectID) {
 
 // lefts makes what is left of an epoch.
 func lefts(sample dsa.JobSpec, epoch, instance uint32, before, previous []ident.ObjectID) *Rest {
-	return &Rest{Epoch: epoch, Instance: instance, Before: before, Places: Places(sample, epoch, before), Previous: previous}
+	return &Rest{Epoch: epoch, Instance: instance, Before: before, Places: Places(sample, epoch, before),
+		Previous: previous}
 }
 
-// Jobs die and others go on with what a token says they left, in other batches, on other ranks, again and again in one epoch, and
-// daemons die between: what was handed out up to each token and what the last one gets is the subset, once; the epoch after it is whole.
+// Jobs die and others go on with what a token says they left, in other batches, on other ranks, again and again in one
+// epoch, and daemons die between: what was handed out up to each token and what the last one gets is the subset, once;
+// the epoch after it is whole.
 func TestResumeChains(t *testing.T) {
 	n := 400
 	if testing.Short() {
@@ -69,7 +71,8 @@ func resumeHistory(t *testing.T, seed uint64) (resumes, deaths int) {
 		return func(e *Register) {
 			e.Spec.World, e.Spec.Batch, e.Spec.Slots = world, batch, 2+r.IntN(3)
 			e.Sample.Mode, e.Sample.Seed = mode, seed
-			e.Spec.OnError, e.Spec.Even = onError, seed%2 == 0 && onError == jobs.Substitute // then ranks get their steps together
+			// then ranks get their steps together
+			e.Spec.OnError, e.Spec.Even = onError, seed%2 == 0 && onError == jobs.Substitute
 		}
 	}
 	var log *journaled
@@ -213,7 +216,8 @@ func resumeHistory(t *testing.T, seed uint64) (resumes, deaths int) {
 				idle = 0
 			}
 		}
-		// Every rank has had all that it gets, or stop batches. The token says the least of them, as a training that synchronises would.
+		// Every rank has had all that it gets, or stop batches. The token says the least of them, as a training that
+		// synchronises would.
 		at := slices.Min(steps)
 		whole := reg.Spec
 		if reg.Rest != nil {
@@ -282,8 +286,8 @@ func resumeHistory(t *testing.T, seed uint64) (resumes, deaths int) {
 	return resumes, deaths
 }
 
-// What a client that loads no state gets of a job that was to go on with the rest of an epoch: the next one, whole; and ranks that do not agree
-// are refused.
+// What a client that loads no state gets of a job that was to go on with the rest of an epoch: the next one, whole; and
+// ranks that do not agree are refused.
 func TestRestNobodyAsksFor(t *testing.T) {
 	g := decodedTier(t, 10)
 	reg := registration(0, "a", 0, 40, 4, func(e *Register) { e.Spec.World, e.Sample.Mode = 2, dsa.Stratified })

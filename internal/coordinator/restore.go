@@ -9,9 +9,9 @@ import (
 	"larder/jobs"
 )
 
-// Restore puts a job back as the journal has it, before any client is there: same id, incarnations, epoch, order. Its clients have
-// a lease to come back. It takes time in proportion to what the epoch had given out, so it is for the start of a daemon. The
-// Reply tells at once whether it worked.
+// Restore puts a job back as the journal has it, before any client is there: same id, incarnations, epoch, order. Its
+// clients have a lease to come back. It takes time in proportion to what the epoch had given out, so it is for the
+// start of a daemon. The Reply tells at once whether it worked.
 type Restore struct {
 	Register // Spec and Sample have the subset in force
 	ID       ident.JobID
@@ -38,7 +38,8 @@ type RestoredEpoch struct {
 	Rest    bool
 	Earlier []ident.ObjectID // what it had, in order
 	Places  []uint32         // as in Rest
-	// Where a step is dealt to all ranks together: so many steps were, and so many samples went back to the epoch, see Core.deal.
+	// Where a step is dealt to all ranks together: so many steps were, and so many samples went back to the epoch, see
+	// Core.deal.
 	Dealt, GivenUp int
 }
 
@@ -129,13 +130,16 @@ func (e *Restore) given() ([][][]back, error) {
 		spec.Subset = p.Subset
 		out[i] = make([][]back, spec.World)
 		for _, b := range p.Batches {
-			if b.Rank < 0 || b.Rank >= spec.World || b.Step < 0 || b.Step >= spec.Batches(b.Rank) || b.Step > len(out[i][b.Rank]) {
-				return nil, errs.New(errs.StateDamaged, e.Spec.Name, "register the job again", "restore job %s: step %d of rank %d of epoch %d does not follow from its spec",
+			if b.Rank < 0 || b.Rank >= spec.World || b.Step < 0 || b.Step >= spec.Batches(b.Rank) ||
+				b.Step > len(out[i][b.Rank]) {
+				return nil, errs.New(errs.StateDamaged, e.Spec.Name, "register the job again",
+					"restore job %s: step %d of rank %d of epoch %d does not follow from its spec",
 					e.Spec.Name, b.Step, b.Rank, p.Epoch)
 			}
 			list := &out[i][b.Rank]
 			if b.Step == len(*list) {
-				*list = append(*list, back{epoch: p.Epoch, instance: p.Instance, spec: spec, step: b.Step, last: b.Step == spec.Batches(b.Rank)-1, origin: fromJournal})
+				*list = append(*list, back{epoch: p.Epoch, instance: p.Instance, spec: spec, step: b.Step,
+					last: b.Step == spec.Batches(b.Rank)-1, origin: fromJournal})
 			}
 			if to := &(*list)[b.Step]; len(bad) == 0 && len(to.objects) == 0 { // nearly always; what comes on top goes to a copy
 				to.objects = slices.Clip(b.Objects)
@@ -149,7 +153,8 @@ func (e *Restore) given() ([][][]back, error) {
 				}
 			}
 			if len((*list)[b.Step].objects) > spec.Batch {
-				return nil, errs.New(errs.StateDamaged, e.Spec.Name, "register the job again", "restore job %s: step %d of rank %d of epoch %d has more than %d samples",
+				return nil, errs.New(errs.StateDamaged, e.Spec.Name, "register the job again",
+					"restore job %s: step %d of rank %d of epoch %d has more than %d samples",
 					e.Spec.Name, b.Step, b.Rank, p.Epoch, spec.Batch)
 			}
 		}
@@ -157,8 +162,8 @@ func (e *Restore) given() ([][][]back, error) {
 	return out, nil
 }
 
-// restoreEpochs tells sampler and accounts what was given out. The tiles of the newest epoch follow from the order of the one before it,
-// so that the sampler goes through that one, too.
+// restoreEpochs tells sampler and accounts what was given out. The tiles of the newest epoch follow from the order of
+// the one before it, so that the sampler goes through that one, too.
 func (c *lifecycle) restoreEpochs(s *stream, e Restore, given [][][]back) error {
 	j := s.job
 	if err := c.enrol(s); err != nil {
@@ -226,14 +231,15 @@ func (s *stream) firstEpoch(r int) uint32 {
 	return s.job.Epoch
 }
 
-// continueAt takes a rank of a restored job to a step of an epoch: what it has had before counts as delivered, what was given out after
-// that comes again under its number.
+// continueAt takes a rank of a restored job to a step of an epoch: what it has had before counts as delivered, what was
+// given out after that comes again under its number.
 func (c *lifecycle) continueAt(s *stream, r int, epoch uint32, step int) error {
 	j, k, q := s.job, &s.job.Ranks[r], &s.ranks[r]
 	if q.kept != nil {
 		return c.comeBack(s, r, epoch, step)
 	}
-	known := q.recovery == recoveryOffered && k.Phase == jobs.Idle && (epoch == j.Epoch || len(q.back) > 0 && q.back[0].epoch == epoch)
+	known := q.recovery == recoveryOffered && k.Phase == jobs.Idle &&
+		(epoch == j.Epoch || len(q.back) > 0 && q.back[0].epoch == epoch)
 	had := 0
 	for _, b := range q.back {
 		if b.epoch == epoch {
@@ -242,7 +248,8 @@ func (c *lifecycle) continueAt(s *stream, r int, epoch uint32, step int) error {
 	}
 	switch {
 	case !known:
-		return errs.New(errs.Stale, j.Spec.Name, "start the epoch anew", "go on with step %d of epoch %d of job %s, which cannot be gone on with", step, epoch, j.Spec.Name)
+		return errs.New(errs.Stale, j.Spec.Name, "start the epoch anew",
+			"go on with step %d of epoch %d of job %s, which cannot be gone on with", step, epoch, j.Spec.Name)
 	case step > had:
 		return errs.New(errs.Stale, j.Spec.Name, "start the epoch anew, from a checkpoint",
 			"go on with step %d of epoch %d of job %s, of which rank %d was given %d batches", step, epoch, j.Spec.Name, r, had)
@@ -284,7 +291,8 @@ func (c *lifecycle) continueAt(s *stream, r int, epoch uint32, step int) error {
 	return nil
 }
 
-// hadAll counts for a client that asks for a later epoch what it was given of those before: it has had it, when that was all.
+// hadAll counts for a client that asks for a later epoch what it was given of those before: it has had it, when that
+// was all.
 func (c *lifecycle) hadAll(s *stream, r int, next uint32) {
 	q := &s.ranks[r]
 	for len(q.back) > 0 && q.back[0].epoch < next {
@@ -327,7 +335,8 @@ func (c *lifecycle) allAsk(s *stream) bool {
 	return true
 }
 
-// forgetBack gives up what was to be given again: an epoch begins. What a client may come back for in an earlier one stays.
+// forgetBack gives up what was to be given again: an epoch begins. What a client may come back for in an earlier one
+// stays.
 func (s *stream) forgetBack(begins uint32) {
 	for r := range s.ranks {
 		q := &s.ranks[r]

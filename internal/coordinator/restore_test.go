@@ -36,7 +36,8 @@ func (l *journaled) add(p Persist, reg Register) {
 		if at := l.at(p.Epoch); at >= 0 {
 			l.epochs = slices.Delete(l.epochs, at, at+1)
 		}
-		l.epochs = append(l.epochs, RestoredEpoch{Epoch: p.Epoch, Instance: p.Instance, Subset: reg.Spec.Subset, Member: Members(reg.Sample.Subset), Rest: p.Remainder})
+		l.epochs = append(l.epochs, RestoredEpoch{Epoch: p.Epoch, Instance: p.Instance, Subset: reg.Spec.Subset,
+			Member: Members(reg.Sample.Subset), Rest: p.Remainder})
 		if len(l.epochs) > 2 {
 			old := l.epochs[0]
 			l.epochs = l.epochs[1:]
@@ -55,7 +56,8 @@ func (l *journaled) add(p Persist, reg Register) {
 		if at := l.at(p.Epoch); at >= 0 && len(p.Objects) > 0 {
 			l.epochs[at].takeOut(p.Step, p.Objects, func(rank int) bool { return rank == p.Rank })
 		} else if at >= 0 {
-			l.epochs[at].Batches = slices.DeleteFunc(l.epochs[at].Batches, func(b RestoredBatch) bool { return b.Rank == p.Rank && b.Step == p.Step })
+			l.epochs[at].Batches = slices.DeleteFunc(l.epochs[at].Batches,
+				func(b RestoredBatch) bool { return b.Rank == p.Rank && b.Step == p.Step })
 		}
 	case RecordDealt:
 		e := &l.epochs[l.at(p.Epoch)]
@@ -71,7 +73,10 @@ func (l *journaled) add(p Persist, reg Register) {
 func (e *RestoredEpoch) takeOut(step int, gone []ident.ObjectID, of func(rank int) bool) {
 	for i := range e.Batches {
 		if b := &e.Batches[i]; b.Step == step && of(b.Rank) {
-			b.Objects = slices.DeleteFunc(slices.Clone(b.Objects), func(x ident.ObjectID) bool { return slices.Contains(gone, x) })
+			b.Objects = slices.DeleteFunc(slices.Clone(b.Objects), func(x ident.ObjectID) bool {
+				return slices.Contains(gone,
+					x)
+			})
 		}
 	}
 }
@@ -88,8 +93,9 @@ type trainee struct {
 	full  []int // by epoch: batches that had samples
 }
 
-// Daemons die and connections are cut at any moment, and their jobs go on: every client gets every batch of every epoch once, under its number, and every
-// epoch is the subset, whatever the order, the ranks and the samples that cannot be prepared.
+// Daemons die and connections are cut at any moment, and their jobs go on: every client gets every batch of every epoch
+// once, under its number, and every epoch is the subset, whatever the order, the ranks and the samples that cannot be
+// prepared.
 func TestRestartsLoseNothing(t *testing.T) {
 	n := 400
 	if testing.Short() {
@@ -143,7 +149,8 @@ func restartHistory(t *testing.T, seed uint64, inStep bool) (restarts, cuts int)
 	}
 	log := &journaled{incs: map[int]ident.Incarnation{}, before: map[uint32][]ident.ObjectID{}}
 	newWorld := func() *rig {
-		g := newRig(t, [ident.NumForms]int64{ident.Encoded: int64(r.IntN(2)) * 2000, ident.Decoded: int64(r.IntN(3)) * 10 * sampleBytes, ident.Augmented: int64(r.IntN(2)) * 1000})
+		g := newRig(t, [ident.NumForms]int64{ident.Encoded: int64(r.IntN(2)) * 2000,
+			ident.Decoded: int64(r.IntN(3)) * 10 * sampleBytes, ident.Augmented: int64(r.IntN(2)) * 1000})
 		g.bad = bad
 		g.record = func(p Persist) {
 			log.add(p, reg)
@@ -281,7 +288,8 @@ func restartHistory(t *testing.T, seed uint64, inStep bool) (restarts, cuts int)
 			}
 		}
 		if got := len(seen) + failed; got > size || got < least {
-			t.Fatalf("epoch %d: %d delivered and %d reported of %d, of which %d are dealt", e, len(seen), failed, size, reg.Spec.Dealt())
+			t.Fatalf("epoch %d: %d delivered and %d reported of %d, of which %d are dealt", e, len(seen), failed, size,
+				reg.Spec.Dealt())
 		}
 	}
 	return restarts, cuts
@@ -348,8 +356,8 @@ func recordedRun(t *testing.T, change ...func(*Register)) (*rig, *peer, *journal
 	return g, p, log, reg
 }
 
-// A batch that was given out comes again with the same samples under the same number, and what was not given out is what it would
-// have been: the rest of the subset.
+// A batch that was given out comes again with the same samples under the same number, and what was not given out is
+// what it would have been: the rest of the subset.
 func TestGivenAgainUnderItsNumber(t *testing.T) {
 	g, p, log, reg := recordedRun(t, order(dsa.Stratified), slots(4))
 	id := p.job
@@ -366,7 +374,8 @@ func TestGivenAgainUnderItsNumber(t *testing.T) {
 	refused(t, g2.ask(func(t Token) Event { return Attach{Token: t, Job: id, Held: p.inc, Rank: 7} }), errs.Invalid)
 	a := g2.ok(g2.ask(func(t Token) Event { return Attach{Token: t, Job: id, Held: p.inc} }))
 	q := &peer{r: g2, job: id, inc: a.Inc}
-	refused(t, g2.ask(func(t Token) Event { return StartEpoch{Token: t, Job: id, Inc: q.inc, From: 6} }), errs.Stale, "4 batches")
+	refused(t, g2.ask(func(t Token) Event { return StartEpoch{Token: t, Job: id, Inc: q.inc, From: 6} }), errs.Stale,
+		"4 batches")
 	g2.ok(g2.ask(func(t Token) Event { return StartEpoch{Token: t, Job: id, Inc: q.inc, From: 3} }))
 	for step := 2; step < 4; step++ {
 		d := q.must()
@@ -387,8 +396,8 @@ func TestGivenAgainUnderItsNumber(t *testing.T) {
 	}
 }
 
-// What an earlier daemon gave out stays in the recorded order when another client takes the rank: the first one may have had it, and states
-// that it saved go on after it.
+// What an earlier daemon gave out stays in the recorded order when another client takes the rank: the first one may
+// have had it, and states that it saved go on after it.
 func TestAnotherClientGivesNothingBack(t *testing.T) {
 	for _, begins := range []bool{true, false} {
 		g, p, log, reg := recordedRun(t, order(dsa.Stratified), slots(4))
@@ -468,7 +477,8 @@ func TestALivingClientKeepsItsJob(t *testing.T) {
 
 func withToken(r Register, t Token) Register { r.Token = t; return r }
 
-// BenchmarkRestore puts 8 jobs back that are in the midst of an epoch of 1.28 million samples, and knows the one before it.
+// BenchmarkRestore puts 8 jobs back that are in the midst of an epoch of 1.28 million samples, and knows the one before
+// it.
 func BenchmarkRestore(b *testing.B) {
 	const n, batch = 1_280_000, 256
 	order := make([]ident.ObjectID, n)
@@ -492,7 +502,8 @@ func BenchmarkRestore(b *testing.B) {
 		for j := range 8 {
 			r := reg
 			r.Spec.Name = fmt.Sprint("job", j)
-			for _, e := range c.Step(g.now, Restore{Register: r, ID: ident.JobID(j + 1), Ranks: []ident.Incarnation{1}, Before: order, Epochs: []RestoredEpoch{p}}, nil) {
+			for _, e := range c.Step(g.now, Restore{Register: r, ID: ident.JobID(j + 1), Ranks: []ident.Incarnation{1},
+				Before: order, Epochs: []RestoredEpoch{p}}, nil) {
 				if rep, ok := e.(Reply); ok && rep.Err != nil {
 					b.Fatal(rep.Err)
 				}

@@ -16,8 +16,8 @@ import (
 
 const sampleBytes = 600 // of a decoded sample; its stored bytes are 100
 
-// rig drives a Core by hand. step takes one event and returns what the core wants done, in words; run plays the executor
-// until nothing is left to do.
+// rig drives a Core by hand. step takes one event and returns what the core wants done, in words; run plays the
+// executor until nothing is left to do.
 type rig struct {
 	t   *testing.T
 	c   *Core
@@ -53,7 +53,8 @@ func newRig(t *testing.T, sizes [ident.NumForms]int64, change ...func(*Config)) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{t: t, c: c, now: time.Unix(1_700_000_000, 0), bad: map[ident.ObjectID]bool{}, badFill: map[ident.ObjectID]bool{},
+	r := &rig{t: t, c: c, now: time.Unix(1_700_000_000, 0), bad: map[ident.ObjectID]bool{},
+		badFill: map[ident.ObjectID]bool{},
 		replies: map[Token]Reply{}, rows: map[DeliveryID]map[int]*Fill{}}
 	t.Cleanup(func() {
 		if err := c.Check(); err != nil && !t.Failed() {

@@ -9,8 +9,8 @@ import (
 	"larder/jobs"
 )
 
-// roster is who draws what: the live jobs, and the prefixes, share groups and datasets that they have in common. The other
-// components look things up in it; it decides nothing.
+// roster is who draws what: the live jobs, and the prefixes, share groups and datasets that they have in common. The
+// other components look things up in it; it decides nothing.
 type roster struct {
 	streams  map[ident.JobID]*stream // lookups only; iteration goes through order
 	order    []*stream               // live streams by job id
@@ -44,8 +44,9 @@ func (c *roster) prefixOf(id ident.RecipeID) int {
 	return len(c.prefixes) - 1
 }
 
-// joinGroup puts a job into the share group of its recipe. Its first epoch meets the newest instance that the group works on (see
-// nextInstance). A group that everybody has left is gone: who comes next begins its own, with its own seed, as if alone.
+// joinGroup puts a job into the share group of its recipe. Its first epoch meets the newest instance that the group
+// works on (see nextInstance). A group that everybody has left is gone: who comes next begins its own, with its own
+// seed, as if alone.
 func (c *roster) joinGroup(s *stream, key ident.RecipeID) {
 	var g *group
 	for _, h := range c.groups {
@@ -140,7 +141,8 @@ type group struct {
 	seed    uint64
 	suffix  ident.RecipeID
 	members []*stream // live
-	degree  float64   // members that one augmentation served when it was measured last, without what the tier served; 0 = not measured
+	// members that one augmentation served when it was measured last, without what the tier served; 0 = not measured
+	degree float64
 }
 
 // meter keeps a mean of sizes.

@@ -5,20 +5,22 @@ import (
 	"larder/tiers/residency"
 )
 
-// takeTurn gives the next sample of a job its place among the work of all jobs: start-time fair queueing (Goyal, Vin, Cheng
-// 1996) with samples as the unit. Jobs that are behind with their work get equal samples per second whatever their batch
-// sizes and windows; a job that is seldom behind is served at once, because its turns do not run ahead of the clock.
+// takeTurn gives the next sample of a job its place among the work of all jobs: start-time fair queueing (Goyal, Vin,
+// Cheng 1996) with samples as the unit. Jobs that are behind with their work get equal samples per second whatever
+// their batch sizes and windows; a job that is seldom behind is served at once, because its turns do not run ahead of
+// the clock.
 func (c *flights) takeTurn(s *stream) uint64 {
 	s.turn = max(s.turn, c.turn) + 1
 	return s.turn
 }
 
-// startTurn is the turn at which work on an object is begun so that it is done in turn, when that of its row is turn: the least slack
-// first. A sample that is expected to take as long as n others of its job occupies one worker while the others do n-1 samples each, so
-// it is begun that many turns earlier and holds up no batch; what is planned bounds how far ahead. Decoding takes time in proportion to the stored
-// bytes, so they are what is expected. Only the order of the work follows from it: which samples a job gets, and in which order, was
-// decided before. (Log-normal costs with an outlier of 20 times in a hundred, 12 workers at 95 % load, batches of 32: 16 ahead training
-// stalls for 2.7 % of the time instead of 13.3 %, 4 ahead for 23.5 instead of 26.7 %.)
+// startTurn is the turn at which work on an object is begun so that it is done in turn, when that of its row is turn:
+// the least slack first. A sample that is expected to take as long as n others of its job occupies one worker while the
+// others do n-1 samples each, so it is begun that many turns earlier and holds up no batch; what is planned bounds how
+// far ahead. Decoding takes time in proportion to the stored bytes, so they are what is expected. Only the order of the
+// work follows from it: which samples a job gets, and in which order, was decided before. (Log-normal costs with an
+// outlier of 20 times in a hundred, 12 workers at 95 % load, batches of 32: 16 ahead training stalls for 2.7 % of the
+// time instead of 13.3 %, 4 ahead for 23.5 instead of 26.7 %.)
 func (c *flights) startTurn(s *stream, x ident.ObjectID, turn uint64) uint64 {
 	n := c.cfg.Bytes(x) / max(s.stored.mean(1), 1)
 	if n < 2 || s.stored.n == 0 {
@@ -99,15 +101,17 @@ func (c *flights) filling(d *delivery, i int, from Source) *Fill {
 	w := &d.rows[i]
 	w.state = rowFilling
 	s := d.s
-	d.fills[i] = Fill{Delivery: d.id, Row: i, Job: s.job.ID, Rank: d.rank, Inc: d.inc, Slot: d.slot, Object: w.object, From: from,
+	d.fills[i] = Fill{Delivery: d.id, Row: i, Job: s.job.ID, Rank: d.rank, Inc: d.inc, Slot: d.slot, Object: w.object,
+		From: from,
 		Seed: s.seed, Instance: d.instance, Turn: w.turn} // the row is not being filled, so nobody reads an earlier one
 	return &d.fills[i]
 }
 
-// reservePlace gives a sample that cannot be prepared the place in a tier that it would have if it could: an entry without bytes, admitted and
-// evicted like any other. Without it bad samples would never be at hand, those that are at hand are drawn first, and so the good
-// ones of a shared cell would come early in the epoch (mean position .37 with half of a cell bad): that a sample is bad must not
-// reach a choice. It costs the share of the tier that bad samples are of what is drawn.
+// reservePlace gives a sample that cannot be prepared the place in a tier that it would have if it could: an entry
+// without bytes, admitted and evicted like any other. Without it bad samples would never be at hand, those that are at
+// hand are drawn first, and so the good ones of a shared cell would come early in the epoch (mean position .37 with
+// half of a cell bad): that a sample is bad must not reach a choice. It costs the share of the tier that bad samples
+// are of what is drawn.
 func (c *flights) reservePlace(s *stream, key ident.Key) {
 	x := key.Object
 	if h, ok := c.index.Lookup(key); ok {
@@ -120,7 +124,8 @@ func (c *flights) reservePlace(s *stream, key ident.Key) {
 		} else {
 			ekey := ident.Key{Object: x, Form: ident.Encoded}
 			if _, there := c.index.Lookup(ekey); !there {
-				if h, ok := c.index.Admit(ekey, c.cfg.Granule(ident.Encoded, stored), need, c.needs.evicted); ok && c.index.Pins(h) == 0 {
+				if h, ok := c.index.Admit(ekey, c.cfg.Granule(ident.Encoded, stored), need, c.needs.evicted); ok &&
+					c.index.Pins(h) == 0 {
 					c.index.SetReady(h)
 				}
 			}

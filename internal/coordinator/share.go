@@ -6,7 +6,7 @@ import (
 	"larder/tiers/residency"
 )
 
-// instance is the augmentation a stream works on now (design.md G3): epoch + offset.
+// instance is the augmentation a stream works on now (guarantee G3): epoch + offset.
 func (s *stream) instance() uint32 { return s.job.Epoch + s.job.Offset }
 
 // augmentedKey names an augmented sample of the group.
@@ -36,7 +36,8 @@ func (g *group) at(instance uint32) bits.JobSet {
 	return set
 }
 
-// shares tells whether anything can be shared: a lone member takes every instance once, so nothing of it is worth a byte.
+// shares tells whether anything can be shared: a lone member takes every instance once, so nothing of it is worth a
+// byte.
 func (g *group) shares() bool { return len(g.members) > 1 }
 
 // goesOn tells whether a job that has begun will have another epoch.
@@ -75,8 +76,8 @@ func (c *flights) sourceShared(d *delivery, i int) bool {
 	return true
 }
 
-// launchShared begins the flight of an augmented sample that others of the group of s want too. As with launch, an entry that was evicted a
-// moment ago and is still being read is taken back, and there is no flight.
+// launchShared begins the flight of an augmented sample that others of the group of s want too. As with launch, an
+// entry that was evicted a moment ago and is still being read is taken back, and there is no flight.
 func (c *flights) launchShared(key ident.Key, s *stream, turn uint64, need int) (*flight, residency.Handle) {
 	entry, admitted := c.index.Admit(key, c.cfg.Granule(ident.Augmented, s.augBytes), need, c.needs.evicted)
 	if admitted && c.index.Ready(entry) {
@@ -123,9 +124,10 @@ const (
 	refillAhead = 2 // members of an instance that must want it
 )
 
-// refill augments what several members of a group will take, while workers are idle and somebody waits, if the model says that it pays
-// (refillPays). It takes free room only, displaces nothing, and reads nothing: what it starts from is decoded, or about to be. Which sample
-// it is is drawn blindly from what is needed and at hand as decided at commits, so that it tells nothing of a sample (design.md section 4).
+// refill augments what several members of a group will take, while workers are idle and somebody waits, if the model
+// says that it pays (refillPays). It takes free room only, displaces nothing, and reads nothing: what it starts from is
+// decoded, or about to be. Which sample it is is drawn blindly from what is needed and at hand as decided at commits,
+// so that it tells nothing of a sample.
 func (c *flights) refill() {
 	if c.cfg.Refill == nil && !c.tiering.model.idle {
 		return

@@ -10,8 +10,8 @@ import (
 	"larder/internal/ident"
 )
 
-// TestLargeSamplesAreBegunEarly: work on a sample that takes as long as n others begins n-1 samples before its turn, and
-// the batches are what they were.
+// TestLargeSamplesAreBegunEarly: work on a sample that takes as long as n others begins n-1 samples before its turn,
+// and the batches are what they were.
 func TestLargeSamplesAreBegunEarly(t *testing.T) {
 	large := map[ident.ObjectID]int64{17: 900, 22: 200, 23: 150}
 	r := newRig(t, [ident.NumForms]int64{}, func(c *Config) {
@@ -62,7 +62,8 @@ func TestOneFlightAtTheEarliestTurn(t *testing.T) {
 		at[x.Key.Object] = i
 	}
 	if n[29] != 1 || at[29] > 3 {
-		t.Errorf("sample 29 was prepared %d times, as number %d: its first turn is that of the other job's first sample", n[29], at[29])
+		t.Errorf("sample 29 was prepared %d times, as number %d: its first turn is that of the other job's first sample",
+			n[29], at[29])
 	}
 }
 
@@ -110,7 +111,10 @@ func TestQueueAgainstModel(t *testing.T) {
 				if !ok {
 					return
 				}
-				want := slices.MinFunc(model, func(a, b *flight) int { return cmp.Or(cmp.Compare(turns[a], turns[b]), cmp.Compare(a.id, b.id)) })
+				want := slices.MinFunc(model, func(a, b *flight) int {
+					return cmp.Or(cmp.Compare(turns[a], turns[b]),
+						cmp.Compare(a.id, b.id))
+				})
 				if f != want {
 					t.Fatalf("flight %d of turn %d, want %d of turn %d", f.id, f.turn, want.id, turns[want])
 				}

@@ -6,8 +6,8 @@ import (
 	"larder/internal/ident"
 )
 
-// step is what all components share of the running Step: the time, the effects, the work that may still be done, and the
-// counters. It knows no component.
+// step is what all components share of the running Step: the time, the effects, the work that may still be done, and
+// the counters. It knows no component.
 type step struct {
 	now   time.Time
 	out   []Effect
@@ -33,8 +33,8 @@ func (c *step) end() []Effect {
 	return out
 }
 
-// spent is the work of the running Step that grows with subsets or tiers, for tests that bound it: objects of subsets and entries
-// of tiers looked at.
+// spent is the work of the running Step that grows with subsets or tiers, for tests that bound it: objects of subsets
+// and entries of tiers looked at.
 type spent struct{ sampler, counted, refresh, shrunk int }
 
 func (c *step) emit(e Effect) { c.out = append(c.out, e) }

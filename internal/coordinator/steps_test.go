@@ -103,7 +103,8 @@ func largeWorld(tb testing.TB, n int, watch func(what string, c *Core, took time
 	var all []running
 	for i, m := range []dsa.Mode{dsa.Stratified, dsa.Strict, dsa.Epoch, dsa.Fixed} {
 		sub := part(i*n/8, n/2+i*n/8)
-		r := ask("register "+m.String(), Register{Spec: jobs.Spec{Name: fmt.Sprint("job", i), Subset: len(sub), Batch: 64, World: 1, Slots: 4},
+		r := ask("register "+m.String(), Register{Spec: jobs.Spec{Name: fmt.Sprint("job", i), Subset: len(sub), Batch: 64,
+			World: 1, Slots: 4},
 			Sample: dsa.JobSpec{Mode: m, Subset: sub}, Member: Members(sub), Prefix: 1, Suffix: 2})
 		a := ask("attach", Attach{Job: r.Job})
 		all = append(all, running{r.Job, a.Inc})
@@ -112,7 +113,8 @@ func largeWorld(tb testing.TB, n int, watch func(what string, c *Core, took time
 		run("batches", 4000)
 	}
 	sub := part(n/4, n*3/4)
-	ask("change the subset", ChangeSubset{Job: all[0].id, Mark: 1, Subset: sub, Member: Members(sub), Gone: Members(part(0, n/100))})
+	ask("change the subset", ChangeSubset{Job: all[0].id, Mark: 1, Subset: sub, Member: Members(sub),
+		Gone: Members(part(0, n/100))})
 	step("begin another epoch", StartEpoch{Job: all[0].id, Inc: all[0].inc, Epoch: 1})
 	settle("another epoch")
 	run("batches", 4000)
@@ -129,8 +131,8 @@ func largeWorld(tb testing.TB, n int, watch func(what string, c *Core, took time
 	return c
 }
 
-// TestNoStepIsLongerForALargerDataset counts the work of each step while jobs on 1.28 M samples come, change, pause and go: objects of
-// subsets and entries of tiers looked at are bounded, whatever the size.
+// TestNoStepIsLongerForALargerDataset counts the work of each step while jobs on 1.28 M samples come, change, pause and
+// go: objects of subsets and entries of tiers looked at are bounded, whatever the size.
 func TestNoStepIsLongerForALargerDataset(t *testing.T) {
 	n := 1_280_000
 	if testing.Short() || invariant.Enabled {
@@ -141,10 +143,12 @@ func TestNoStepIsLongerForALargerDataset(t *testing.T) {
 	c := largeWorld(t, n, func(_ string, c *Core, _ time.Duration) {
 		steps++
 		counted += c.step.spent.counted
-		most = spent{max(most.sampler, c.step.spent.sampler), max(most.counted, c.step.spent.counted), max(most.refresh, c.step.spent.refresh), max(most.shrunk, c.step.spent.shrunk)}
+		most = spent{max(most.sampler, c.step.spent.sampler), max(most.counted, c.step.spent.counted),
+			max(most.refresh, c.step.spent.refresh), max(most.shrunk, c.step.spent.shrunk)}
 	})
 	t.Logf("%d steps, at most %+v", steps, most)
-	if most.sampler > samplerPerStep || most.counted > countPerStep || most.refresh > refreshPerStep || most.shrunk > shrinkPerStep {
+	if most.sampler > samplerPerStep || most.counted > countPerStep || most.refresh > refreshPerStep ||
+		most.shrunk > shrinkPerStep {
 		t.Errorf("a step did %+v", most)
 	}
 	if want := 4*n/2 + n/2*2 + n/2; counted != want { // four subsets in, one for another, one out
@@ -161,11 +165,13 @@ func TestNoStepIsLongerForALargerDataset(t *testing.T) {
 		}
 	}
 	if c.tiering.wanted.objects != int64(len(union)) || c.tiering.wanted.bytes != bytes {
-		t.Errorf("the union is counted as %d objects of %d bytes, it is %d of %d", c.tiering.wanted.objects, c.tiering.wanted.bytes, len(union), bytes)
+		t.Errorf("the union is counted as %d objects of %d bytes, it is %d of %d", c.tiering.wanted.objects,
+			c.tiering.wanted.bytes, len(union), bytes)
 	}
 }
 
-// BenchmarkLongestStep reports the longest step of each kind, in microseconds, while jobs on 1.28 M samples come, change, pause and go.
+// BenchmarkLongestStep reports the longest step of each kind, in microseconds, while jobs on 1.28 M samples come,
+// change, pause and go.
 func BenchmarkLongestStep(b *testing.B) {
 	longest := map[string]time.Duration{}
 	var all time.Duration

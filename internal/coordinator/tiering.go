@@ -12,8 +12,8 @@ import (
 	"larder/tiers/residency"
 )
 
-// tiering is how large the tiers are: what all jobs want together, the split of memory by the model or the rule of thumb,
-// the quotas of datasets, and the moving of memory in slices.
+// tiering is how large the tiers are: what all jobs want together, the split of memory by the model or the rule of
+// thumb, the quotas of datasets, and the moving of memory in slices.
 type tiering struct {
 	cfg     *Config
 	step    *step
@@ -106,7 +106,8 @@ func (c *tiering) reconfigure(e Reconfigure) {
 		c.model.idle = false
 	} else if d, _ := c.demanded(); t.Model != SimpleModel && d.Measured() {
 		split = c.squeezed(t) // what the auto tiers hold is not thrown away for the moment that solving takes
-		c.step.stats.Why, c.step.stats.Predicted = "sizes as asked, the others in proportion, until the model is solved in a moment", 0
+		c.step.stats.Why = "sizes as asked, the others in proportion, until the model is solved in a moment"
+		c.step.stats.Predicted = 0
 	} else {
 		c.splitByRule()
 		return
@@ -115,7 +116,8 @@ func (c *tiering) reconfigure(e Reconfigure) {
 	c.resolve()
 }
 
-// squeezed is the split in force with the fixed tiers as they are to be, and the others in proportion where that leaves less.
+// squeezed is the split in force with the fixed tiers as they are to be, and the others in proportion where that leaves
+// less.
 func (c *tiering) squeezed(t TierConfig) [ident.NumForms]int64 {
 	out, left, auto := c.target, t.Total, int64(0)
 	for _, f := range tierForms {
@@ -167,8 +169,8 @@ func (c *tiering) repartition(hysteresis bool) {
 	}
 }
 
-// wanted is what all live jobs want together: how many of them want each object, and the sums over the objects that any wants. It
-// is counted in slices.
+// wanted is what all live jobs want together: how many of them want each object, and the sums over the objects that any
+// wants. It is counted in slices.
 type wanted struct {
 	objects int64
 	bytes   int64
@@ -209,14 +211,15 @@ const (
 	countPerStep = 4096 // objects counted in one Step
 )
 
-// recount enters a subset into the union of what is wanted, or takes it out. The split of memory follows when it is counted.
+// recount enters a subset into the union of what is wanted, or takes it out. The split of memory follows when it is
+// counted.
 func (c *tiering) recount(s *stream, subset []ident.ObjectID, in bool) {
 	c.wanted.walks = append(c.wanted.walks, walk{subset: subset, dataset: s.dataset, out: !in})
 	c.countSlice()
 }
 
-// countSlice counts on, as far as this Step may. A subset comes out only after it went in, so no count passes the number of jobs
-// and of changes under way by more than one each.
+// countSlice counts on, as far as this Step may. A subset comes out only after it went in, so no count passes the
+// number of jobs and of changes under way by more than one each.
 func (c *tiering) countSlice() {
 	u := &c.wanted
 	if len(u.walks) == 0 {
@@ -278,8 +281,8 @@ func (c *tiering) wantOne(x ident.ObjectID, sign int64) {
 	d.bytes += bytes
 }
 
-// apply has the tiers become of those sizes. Memory moves in slices: tiers shrink by a bounded number of entries in each Step, and the
-// others grow when that is done, so that the sum never exceeds what it was or is to be.
+// apply has the tiers become of those sizes. Memory moves in slices: tiers shrink by a bounded number of entries in
+// each Step, and the others grow when that is done, so that the sum never exceeds what it was or is to be.
 func (c *tiering) apply(split [ident.NumForms]int64) {
 	c.target, c.resizing = split, true
 	c.resizeSlice()
@@ -365,7 +368,8 @@ func (c *tiering) split(t TierConfig) ([ident.NumForms]int64, string, error) {
 			spare -= model[f]
 		}
 	}
-	for _, f := range [...]ident.Form{ident.Decoded, ident.Encoded, ident.Augmented} { // what the model gave to a fixed tier
+	// what the model gave to a fixed tier
+	for _, f := range [...]ident.Form{ident.Decoded, ident.Encoded, ident.Augmented} {
 		if t.Sizes[f] < 0 && spare > 0 {
 			out[f] += spare
 			break

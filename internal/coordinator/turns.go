@@ -6,8 +6,9 @@ import (
 	"larder/internal/invariant"
 )
 
-// turns are flights that wait to be handed out, the earliest turn first: a binary heap in which each flight knows its place, so that it can be
-// taken out or moved forward wherever it is. The order is total, so what comes next does not depend on how it got there.
+// turns are flights that wait to be handed out, the earliest turn first: a binary heap in which each flight knows its
+// place, so that it can be taken out or moved forward wherever it is. The order is total, so what comes next does not
+// depend on how it got there.
 type turns struct{ heap []turnItem }
 
 // turnItem has beside it what is compared, which would else be looked up in flights that lie anywhere.
@@ -116,7 +117,8 @@ func (q *turns) check() error {
 	for i := range q.heap {
 		it := &q.heap[i]
 		if it.f.place != i+1 || it.f.turn != it.turn || i > 0 && it.before(&q.heap[(i-1)/2]) {
-			return fmt.Errorf("flight %d of turn %d, in place %d, is in place %d of its queue with turn %d", it.f.id, it.f.turn, it.f.place, i+1, it.turn)
+			return fmt.Errorf("flight %d of turn %d, in place %d, is in place %d of its queue with turn %d", it.f.id, it.f.turn,
+				it.f.place, i+1, it.turn)
 		}
 	}
 	return nil

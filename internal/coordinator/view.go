@@ -86,8 +86,9 @@ func (c *Core) Tiers() []TierView {
 		if p == "" {
 			p = "need"
 		}
-		out = append(out, TierView{Form: f, Budget: c.tiering.budgets[f], Used: c.needs.index.Used(f), Entries: c.needs.index.Entries(f),
-			Hits: c.step.stats.Hits[f], Evictions: c.step.stats.Evictions[f], Policy: p, Auto: c.tiering.auto[f]})
+		out = append(out, TierView{Form: f, Budget: c.tiering.budgets[f], Used: c.needs.index.Used(f),
+			Entries: c.needs.index.Entries(f),
+			Hits:    c.step.stats.Hits[f], Evictions: c.step.stats.Evictions[f], Policy: p, Auto: c.tiering.auto[f]})
 	}
 	return out
 }

@@ -48,7 +48,8 @@ func (s *stream) behind() []jobs.Behind {
 	var out []jobs.Behind
 	for r := range s.job.Ranks {
 		if k := &s.job.Ranks[r]; s.isBehind(r) {
-			out = append(out, jobs.Behind{Rank: r, Came: k.Attaches > 0, Attached: k.Attached(), Lost: s.hasLost(r), Epoch: k.Epoch,
+			out = append(out, jobs.Behind{Rank: r, Came: k.Attaches > 0, Attached: k.Attached(), Lost: s.hasLost(r),
+				Epoch:   k.Epoch,
 				InEpoch: k.Phase == jobs.InEpoch && k.Step < s.job.Spec.Batches(r)})
 		}
 	}

@@ -25,7 +25,8 @@ func TestFactsOfARankThatWaitsForAnother(t *testing.T) {
 		t.Errorf("before it asks: %+v", w)
 	}
 	a.epoch(0)
-	if w := r.waits(id, 0); w.Cause != jobs.OtherRank || len(w.Ranks) != 1 || w.Ranks[0] != 1 || !strings.Contains(w.Text, "rank 1, which has not come") {
+	if w := r.waits(id, 0); w.Cause != jobs.OtherRank || len(w.Ranks) != 1 || w.Ranks[0] != 1 ||
+		!strings.Contains(w.Text, "rank 1, which has not come") {
 		t.Errorf("rank 1 is absent: %+v", w)
 	}
 	if w := r.waits(id, 1); w.Cause != jobs.Client {
@@ -148,7 +149,8 @@ func TestDatasetCounters(t *testing.T) {
 	if s.Samples != 22 || s.Batches != 6 || s.Quarantined != 2 || d[0].Bad != 1 || d[0].Live != 0 {
 		t.Errorf("%+v", d[0])
 	}
-	if s.SourceReads != all.SourceReads || s.Decodes != all.Decodes || s.Augments != all.Augments || s.Hits != all.Hits || s.Samples != all.Samples || s.SourceBytes != all.SourceBytes {
+	if s.SourceReads != all.SourceReads || s.Decodes != all.Decodes || s.Augments != all.Augments || s.Hits != all.Hits ||
+		s.Samples != all.Samples || s.SourceBytes != all.SourceBytes {
 		t.Errorf("%+v of %+v", s, all)
 	}
 }

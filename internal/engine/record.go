@@ -15,9 +15,9 @@ import (
 	larderv1 "larder/proto/larder/v1"
 )
 
-// recorder notes what jobs ask for and what is decided, for larder trace record. The loop and the workers tell it what they do anyway; it keeps a bounded
-// amount until somebody fetches it (RecordTrace) and counts what it had to leave out, so nobody ever waits for it. Nothing of it exists while nothing is
-// recorded.
+// recorder notes what jobs ask for and what is decided, for larder trace record. The loop and the workers tell it what
+// they do anyway; it keeps a bounded amount until somebody fetches it (RecordTrace) and counts what it had to leave
+// out, so nobody ever waits for it. Nothing of it exists while nothing is recorded.
 type recorder struct {
 	id    uint64
 	began time.Time
@@ -288,7 +288,8 @@ func (r *recorder) worked(s step, o ident.ObjectID, took time.Duration) {
 }
 
 // RecordTrace records what jobs ask for and what is decided about it.
-func (e *Engine) RecordTrace(ctx context.Context, req *larderv1.RecordTraceRequest) (*larderv1.RecordTraceResponse, error) {
+func (e *Engine) RecordTrace(ctx context.Context, req *larderv1.RecordTraceRequest) (*larderv1.RecordTraceResponse,
+	error) {
 	if err := mayRun(ctx, "record a trace"); err != nil {
 		return nil, err
 	}
@@ -309,7 +310,8 @@ func (e *Engine) RecordTrace(ctx context.Context, req *larderv1.RecordTraceReque
 		return r.last, nil
 	default:
 		defer r.Unlock()
-		return nil, errs.New(errs.Invalid, "recording", "count the answers that arrive; only the last one is kept", "%d answers of the recording were given, and %d are said to have arrived", r.answers, got)
+		return nil, errs.New(errs.Invalid, "recording", "count the answers that arrive; only the last one is kept",
+			"%d answers of the recording were given, and %d are said to have arrived", r.answers, got)
 	}
 	if req.GetStop() && !r.stopped {
 		r.stopped, r.ended = true, time.Since(r.began)
@@ -334,7 +336,8 @@ func (e *Engine) RecordTrace(ctx context.Context, req *larderv1.RecordTraceReque
 		out.Jobs, out.Objects, out.Machine, out.More = page.Jobs, page.Objects, page.Machine, len(r.rest) > 0
 	}
 	if r.stopped && !out.More {
-		r.costs, r.planned, r.flights = nil, map[batchKey][]ident.ObjectID{}, map[coordinator.FlightID]flying{} // the last answer is kept, for who did not get it
+		// the last answer is kept, for who did not get it
+		r.costs, r.planned, r.flights = nil, map[batchKey][]ident.ObjectID{}, map[coordinator.FlightID]flying{}
 	}
 	return out, nil
 }
@@ -344,7 +347,8 @@ func (e *Engine) recording(ctx context.Context, req *larderv1.RecordTraceRequest
 	if id := req.GetRecording(); id != 0 {
 		r := e.recorded.Load()
 		if r == nil || r.id != id || !r.over() && e.recorder.Load() != r {
-			return nil, errs.New(errs.NotFound, "recording", "begin a new one; a recording ends when nobody asks for it for 30 s", "there is no recording %d", id)
+			return nil, errs.New(errs.NotFound, "recording",
+				"begin a new one; a recording ends when nobody asks for it for 30 s", "there is no recording %d", id)
 		}
 		return r, nil
 	}
@@ -355,13 +359,15 @@ func (e *Engine) recording(ctx context.Context, req *larderv1.RecordTraceRequest
 	if err != nil {
 		return nil, err
 	}
-	r := &recorder{id: uint64(time.Now().UnixNano()), began: time.Now(), asked: time.Now(), base: base, planned: map[batchKey][]ident.ObjectID{},
+	r := &recorder{id: uint64(time.Now().UnixNano()), began: time.Now(), asked: time.Now(), base: base,
+		planned: map[batchKey][]ident.ObjectID{},
 		flights: map[coordinator.FlightID]flying{}, jobs: map[ident.JobID]*followed{}, steps: map[ringKey]time.Time{}}
 	if old := e.recorder.Load(); old != nil && old.stale() {
 		e.recorder.CompareAndSwap(old, nil)
 	}
 	if !e.recorder.CompareAndSwap(nil, r) {
-		return nil, errs.New(errs.AlreadyExists, "recording", "end the other larder trace record first, or wait half a minute", "a recording is under way")
+		return nil, errs.New(errs.AlreadyExists, "recording",
+			"end the other larder trace record first, or wait half a minute", "a recording is under way")
 	}
 	e.recorded.Store(r)
 	return r, nil
@@ -411,8 +417,9 @@ func (r *recorder) take() *larderv1.RecordTraceResponse {
 	return out
 }
 
-// describeTo prepares what is known of jobs, objects and the machine, as pages that follow what was recorded. A recording may be under way: its lock, which
-// the loop takes, is held for no longer than a page of it takes to be copied.
+// describeTo prepares what is known of jobs, objects and the machine, as pages that follow what was recorded. A
+// recording may be under way: its lock, which the loop takes, is held for no longer than a page of it takes to be
+// copied.
 func (e *Engine) describeTo(ctx context.Context, r *recorder) error {
 	type view struct {
 		jobs  []jobs.Job
@@ -467,13 +474,17 @@ func (e *Engine) describeTo(ctx context.Context, r *recorder) error {
 				stored = e.cfg.Catalog.ObjectBytes(o)
 			}
 			page.Stored, page.Decoded = append(page.Stored, uint32(min(stored, 1<<32-1))), append(page.Decoded, c.decoded)
-			page.DecodeNs, page.AugmentNs = append(page.DecodeNs, uint64(float64(c.decode)*1e9)), append(page.AugmentNs, uint64(float64(c.augment)*1e9))
+			page.DecodeNs = append(page.DecodeNs, uint64(float64(c.decode)*1e9))
+			page.AugmentNs = append(page.AugmentNs, uint64(float64(c.augment)*1e9))
 		}
 		rest = append(rest, &larderv1.RecordTraceResponse{Objects: []*larderv1.RecordedObjects{page}})
 	}
 	rates := e.meters.rates()
-	m := &larderv1.RecordedMachine{Duration: durationpb.New(length), Workers: uint32(e.cfg.Workers), Cores: uint32(e.meters.cores), StorageBandwidth: rates.Storage,
-		StorageLatency: durationpb.New(e.meters.readTime()), MemoryBandwidth: rates.Cache, FinishNs: uint64(done.mean() * 1e9), Total: uint64(max(0, settings.Tiers.Total)), Model: settings.Tiers.Model}
+	m := &larderv1.RecordedMachine{
+		Duration: durationpb.New(length), Workers: uint32(e.cfg.Workers), Cores: uint32(e.meters.cores),
+		StorageBandwidth: rates.Storage, StorageLatency: durationpb.New(e.meters.readTime()), MemoryBandwidth: rates.Cache,
+		FinishNs: uint64(done.mean() * 1e9), Total: uint64(max(0, settings.Tiers.Total)), Model: settings.Tiers.Model,
+	}
 	limit, iops := e.cfg.Catalog.StorageLimit()
 	m.StorageLimit, m.StorageIops = uint64(limit), uint64(iops)
 	if both := apart[0].mean() + apart[1].mean(); apart[0].n > 0 && apart[1].n > 0 && inOne.n > 0 {
@@ -488,7 +499,8 @@ func (e *Engine) describeTo(ctx context.Context, r *recorder) error {
 		m.Tiers = append(m.Tiers, x)
 	}
 	s, b := v.stats, r.base
-	m.Counted = &larderv1.Counters{SourceReads: s.SourceReads - b.SourceReads, SourceBytes: s.SourceBytes - b.SourceBytes, Decodes: s.Decodes - b.Decodes, Augments: s.Augments - b.Augments,
+	m.Counted = &larderv1.Counters{SourceReads: s.SourceReads - b.SourceReads, SourceBytes: s.SourceBytes - b.SourceBytes,
+		Decodes: s.Decodes - b.Decodes, Augments: s.Augments - b.Augments,
 		SamplesDelivered: s.Samples - b.Samples, BatchesDelivered: s.Batches - b.Batches}
 	rest = append(rest, &larderv1.RecordTraceResponse{Machine: m})
 	r.Lock()
@@ -499,7 +511,8 @@ func (e *Engine) describeTo(ctx context.Context, r *recorder) error {
 
 // recordJob is a job in as many parts as its subset needs.
 func recordJob(r *recorder, j *job, v *jobs.Job, known followed) []*larderv1.RecordedJob {
-	first := &larderv1.RecordedJob{Job: uint32(v.ID), Spec: j.specWith(j.subsets.last().expr), Registered: durationpb.New(max(0, j.registered.Sub(r.began))), Dropped: uint64(v.Spec.Dropped()),
+	first := &larderv1.RecordedJob{Job: uint32(v.ID), Spec: j.specWith(j.subsets.last().expr),
+		Registered: durationpb.New(max(0, j.registered.Sub(r.began))), Dropped: uint64(v.Spec.Dropped()),
 		Recipe: j.recipe.ID().String()}
 	if out := j.recipe.Output(); !out.Ragged && len(out.Shape) == 3 {
 		first.AugmentedBytes = uint64(out.Shape[0]) * uint64(out.Shape[1]) * uint64(out.Shape[2])
@@ -524,7 +537,8 @@ func recordJob(r *recorder, j *job, v *jobs.Job, known followed) []*larderv1.Rec
 	return out
 }
 
-// subsetParts are gaps and lengths of the ranges of a subset, ascending, in lists of so many ranges; there is at least one list.
+// subsetParts are gaps and lengths of the ranges of a subset, ascending, in lists of so many ranges; there is at least
+// one list.
 func subsetParts(subset []ident.ObjectID, ranges int) [][]uint32 {
 	out := [][]uint32{nil}
 	at := uint32(0)

@@ -69,7 +69,8 @@ func recorded(data *source.Dataset, a asked) (record.Subset, error) {
 	if err := record.ToSamples(data, ids); err != nil {
 		return record.Subset{}, err
 	}
-	return record.Subset{Expr: a.expr, Samples: len(ids), Hash: strconv.FormatUint(hashObjects(ids), 16), Files: files}, nil
+	return record.Subset{Expr: a.expr, Samples: len(ids), Hash: strconv.FormatUint(hashObjects(ids), 16),
+		Files: files}, nil
 }
 
 // askedOf is the reverse of recorded.

@@ -13,8 +13,9 @@ import (
 )
 
 func newRecorder() *recorder {
-	return &recorder{id: 1, began: time.Now(), asked: time.Now(), planned: map[batchKey][]ident.ObjectID{}, flights: map[coordinator.FlightID]flying{},
-		jobs: map[ident.JobID]*followed{}, steps: map[ringKey]time.Time{}}
+	return &recorder{id: 1, began: time.Now(), asked: time.Now(), planned: map[batchKey][]ident.ObjectID{},
+		flights: map[coordinator.FlightID]flying{},
+		jobs:    map[ident.JobID]*followed{}, steps: map[ringKey]time.Time{}}
 }
 
 // happened is what a test did to a recorder, in order: a batch, or a move.
@@ -23,7 +24,8 @@ type happened struct {
 	move  uint64
 }
 
-// Whatever comes, in whatever portions it is fetched: all of it arrives once, in order, unless it is counted as lost, and what waits is bounded.
+// Whatever comes, in whatever portions it is fetched: all of it arrives once, in order, unless it is counted as lost,
+// and what waits is bounded.
 func TestRecorderKeepsOrder(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r, e := newRecorder(), &Engine{}
@@ -65,7 +67,8 @@ func TestRecorderKeepsOrder(t *testing.T) {
 				}
 				want = append(want, b)
 			case 2: // planned, and taken back
-				r.effect(e, coordinator.Persist{Record: coordinator.RecordAssigned{Job: 1, Epoch: 2, Step: step, Objects: []ident.ObjectID{1, 2}}})
+				r.effect(e, coordinator.Persist{Record: coordinator.RecordAssigned{Job: 1, Epoch: 2, Step: step,
+					Objects: []ident.ObjectID{1, 2}}})
 				r.effect(e, coordinator.Persist{Record: coordinator.RecordReturned{Job: 1, Epoch: 2, Step: step}})
 			case 3:
 				r.effect(e, coordinator.FreeKey{Key: ident.Key{Object: ident.ObjectID(step), Form: ident.Decoded}})
@@ -84,7 +87,10 @@ func TestRecorderKeepsOrder(t *testing.T) {
 		if r.queued != 0 || len(r.planned) != 0 {
 			rt.Fatalf("%d are counted as waiting, nothing does", r.queued)
 		}
-		if r.lost == 0 && !slices.EqualFunc(want, got, func(a, b happened) bool { return a.move == b.move && slices.Equal(a.batch, b.batch) }) {
+		if r.lost == 0 && !slices.EqualFunc(want, got, func(a, b happened) bool {
+			return a.move == b.move &&
+				slices.Equal(a.batch, b.batch)
+		}) {
 			rt.Fatalf("%d things happened, %d were fetched, or in another order", len(want), len(got))
 		}
 		if r.lost > 0 {
@@ -137,7 +143,8 @@ func TestRecorderCosts(t *testing.T) {
 	r.worked(stepInPlace, 2000, 3*time.Millisecond)
 	r.worked(stepFinish, 7, time.Microsecond)
 	c := r.costs[7]
-	if d := c.decode - 4e-3; d > 1e-6 || d < -1e-6 || c.augment != 1e-3 || r.costs[2000].decode != 0 || r.inOne.mean() != 3e-3 || r.done.mean() != 1e-6 {
+	if d := c.decode - 4e-3; d > 1e-6 || d < -1e-6 || c.augment != 1e-3 || r.costs[2000].decode != 0 ||
+		r.inOne.mean() != 3e-3 || r.done.mean() != 1e-6 {
 		t.Errorf("%+v %+v", c, r)
 	}
 }
@@ -171,8 +178,8 @@ func TestRecordedSubset(t *testing.T) {
 	}
 }
 
-// A batch that was planned before the recording began is counted as lost, and no batch without samples is recorded in its place; one whose plan did not fit is
-// lost once.
+// A batch that was planned before the recording began is counted as lost, and no batch without samples is recorded in
+// its place; one whose plan did not fit is lost once.
 func TestRecorderDoesNotKnowWhatWasPlannedBefore(t *testing.T) {
 	r, e := newRecorder(), &Engine{}
 	r.effect(e, coordinator.Deliver{Job: 1, Step: 0, Rows: []int{0, 1, 2}})
@@ -187,7 +194,8 @@ func TestRecorderDoesNotKnowWhatWasPlannedBefore(t *testing.T) {
 	}
 }
 
-// What went from one rank's batch to another's is recorded where it was delivered, and what went back to the epoch is not.
+// What went from one rank's batch to another's is recorded where it was delivered, and what went back to the epoch is
+// not.
 func TestRecorderFollowsWhatIsMoved(t *testing.T) {
 	r, e := newRecorder(), &Engine{}
 	persist := func(rec coordinator.Record) { r.effect(e, coordinator.Persist{Record: rec}) }
@@ -201,7 +209,8 @@ func TestRecorderFollowsWhatIsMoved(t *testing.T) {
 	persist(coordinator.RecordDealt{Job: 1, Step: 1, Objects: []ident.ObjectID{5}})
 	r.effect(e, coordinator.Deliver{Job: 1, Rank: 0, Step: 1, Rows: []int{0}})
 	r.effect(e, coordinator.Deliver{Job: 1, Rank: 1, Step: 1, Rows: []int{0}})
-	if len(r.batches) != 2 || !slices.Equal(r.batches[0].Objects, []uint32{4}) || !slices.Equal(r.batches[1].Objects, []uint32{6}) || r.queued != 2 || r.lost != 0 {
+	if len(r.batches) != 2 || !slices.Equal(r.batches[0].Objects, []uint32{4}) ||
+		!slices.Equal(r.batches[1].Objects, []uint32{6}) || r.queued != 2 || r.lost != 0 {
 		t.Errorf("%v, %d are queued, %d lost", r.batches, r.queued, r.lost)
 	}
 }

@@ -136,14 +136,15 @@ type entry struct {
 	packed []byte // width and bits; see pack
 }
 
-// appendBody encodes all of a record but its number, which is in the head. Objects are packed unless they are already; then packed
-// points into what is returned.
+// appendBody encodes all of a record but its number, which is in the head. Objects are packed unless they are already;
+// then packed points into what is returned.
 func appendBody(b []byte, e *entry) []byte {
 	if e.packed == nil {
 		e.n = len(e.Objects)
 	}
 	b = append(b, byte(e.Kind))
-	for _, v := range [...]uint64{e.Term, uint64(e.Job), uint64(e.Rank), uint64(e.Incarnation), uint64(e.Epoch), uint64(e.Step), uint64(e.n)} {
+	for _, v := range [...]uint64{e.Term, uint64(e.Job), uint64(e.Rank), uint64(e.Incarnation), uint64(e.Epoch),
+		uint64(e.Step), uint64(e.n)} {
 		b = binary.AppendUvarint(b, v)
 	}
 	if e.packed == nil {
@@ -202,8 +203,8 @@ func decodeBody(b []byte) (entry, error) {
 	return e, nil
 }
 
-// pack appends ids in as many bits each as the largest needs, after one byte that says how many: 3.4 MB for 1.28 million.
-// No ids take nothing.
+// pack appends ids in as many bits each as the largest needs, after one byte that says how many: 3.4 MB for 1.28
+// million. No ids take nothing.
 func pack(b []byte, ids []ident.ObjectID) []byte {
 	if len(ids) == 0 {
 		return b

@@ -7,22 +7,23 @@ import (
 	"larder/internal/ident"
 )
 
-// Earlier is the rank of batches whose samples a job did not give out because an earlier one had (GivenEarlier). They come
-// before all others of their epoch.
+// Earlier is the rank of batches whose samples a job did not give out because an earlier one had (GivenEarlier). They
+// come before all others of their epoch.
 const Earlier = 1<<32 - 1
 
 // AnyInstance asks for the newest beginning of an epoch of which anything was given, whatever instance it has.
 const AnyInstance = -1
 
-// Recorded is the order of a job-epoch, without what was returned. It belongs to the caller; its batches are not to be changed.
+// Recorded is the order of a job-epoch, without what was returned. It belongs to the caller; its batches are not to be
+// changed.
 type Recorded struct {
 	Epoch, Instance uint32
 	Remainder       bool    // it has what an earlier job left
 	Batches         []Batch // as they were assigned; of one step and rank there may be several
 }
 
-// Given returns the samples that had been handed out when every rank had taken its first step batches, those of earlier jobs first, then by step
-// and rank.
+// Given returns the samples that had been handed out when every rank had taken its first step batches, those of earlier
+// jobs first, then by step and rank.
 func (r *Recorded) Given(step uint32) (ids []ident.ObjectID) {
 	var mine []*Batch
 	for i := range r.Batches {
@@ -33,7 +34,10 @@ func (r *Recorded) Given(step uint32) (ids []ident.ObjectID) {
 			mine = append(mine, b)
 		}
 	}
-	slices.SortStableFunc(mine, func(a, b *Batch) int { return cmp.Or(cmp.Compare(a.Step, b.Step), cmp.Compare(a.Rank, b.Rank)) })
+	slices.SortStableFunc(mine, func(a, b *Batch) int {
+		return cmp.Or(cmp.Compare(a.Step, b.Step),
+			cmp.Compare(a.Rank, b.Rank))
+	})
 	for _, b := range mine {
 		ids = append(ids, b.Objects()...)
 	}
@@ -69,7 +73,8 @@ func (o *EpochState) recorded() *Recorded {
 	if o == nil {
 		return nil
 	}
-	return &Recorded{Epoch: o.Epoch, Instance: o.start.Step, Remainder: o.Start().Remainder, Batches: slices.Clone(o.Batches)}
+	return &Recorded{Epoch: o.Epoch, Instance: o.start.Step, Remainder: o.Start().Remainder,
+		Batches: slices.Clone(o.Batches)}
 }
 
 func (r *Recorded) objects() [][]ident.ObjectID {

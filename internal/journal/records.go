@@ -6,8 +6,8 @@ import (
 	"larder/internal/ident"
 )
 
-// Record is one thing that happened: one type a kind, with the fields that this kind has. Log.Append gives it its number.
-// Samples are named by their ids in the dataset of the job, which survive a restart; object ids do not.
+// Record is one thing that happened: one type a kind, with the fields that this kind has. Log.Append gives it its
+// number. Samples are named by their ids in the dataset of the job, which survive a restart; object ids do not.
 type Record interface {
 	// row is what the file has of it.
 	row() row
@@ -105,7 +105,8 @@ type Paused struct{ Job ident.JobID }
 // Unpaused says that the pause of a job ended.
 type Unpaused struct{ Job ident.JobID }
 
-// row is a record as the file has it: fields that a kind does not name are zero, and what Step and Text hold depends on it.
+// row is a record as the file has it: fields that a kind does not name are zero, and what Step and Text hold depends on
+// it.
 type row struct {
 	Kind        kind
 	Job         ident.JobID
@@ -185,7 +186,8 @@ func (r Returned) row() row {
 }
 
 func (r Dealt) row() row {
-	return row{Kind: kindDealt, Job: r.Job, Epoch: r.Epoch, Step: r.Step, Objects: r.Samples, Text: strconv.Itoa(r.GivenUp)}
+	return row{Kind: kindDealt, Job: r.Job, Epoch: r.Epoch, Step: r.Step, Objects: r.Samples,
+		Text: strconv.Itoa(r.GivenUp)}
 }
 
 func (r Quarantined) row() row {

@@ -15,8 +15,8 @@ const (
 	runningAtOne = 2       // epochs of a job at a time: ranks may be one ahead of each other
 )
 
-// State is what the records of a log come to: all that a daemon needs to go on. It is not safe for concurrent use; what it hands
-// out is not to be changed.
+// State is what the records of a log come to: all that a daemon needs to go on. It is not safe for concurrent use; what
+// it hands out is not to be changed.
 type State struct {
 	Seq  uint64 // of the last record in it
 	Term uint64 // the highest
@@ -35,9 +35,11 @@ type JobState struct {
 	Ranks   map[uint32]ident.Incarnation // the newest of each rank
 	Clients map[uint32]string            // client of its Attached
 	Paused  bool
-	Epochs  []*EpochState // the newest that were begun, at most two, the newest last: a client may not have had the last batches of the one before
-	Ended   bool
-	Reason  string // why it ended
+	// the newest that were begun, at most two, the newest last: a client may not have had the last batches of the one
+	// before
+	Epochs []*EpochState
+	Ended  bool
+	Reason string // why it ended
 
 	subsets []entry // kindSubsetChanged, oldest first
 	bad     []entry // kindQuarantined, oldest first
@@ -152,7 +154,8 @@ func (s *State) apply(e *entry) {
 		if o == nil {
 			o = s.start(j, &entry{row: row{Kind: kindEpochStarted, Job: e.Job, Epoch: e.Epoch}})
 		}
-		o.Batches = append(o.Batches, Batch{Rank: e.Rank, Step: e.Step, Incarnation: e.Incarnation, n: e.n, packed: slices.Clone(e.packed)})
+		o.Batches = append(o.Batches, Batch{Rank: e.Rank, Step: e.Step, Incarnation: e.Incarnation, n: e.n,
+			packed: slices.Clone(e.packed)})
 	case kindReturned:
 		if o := j.running(e.Epoch); o != nil {
 			o.giveBack(e)
@@ -231,7 +234,10 @@ func (o *EpochState) giveBack(e *entry) {
 	if e.n > 0 {
 		gone = unpack(e.packed, e.n)
 	}
-	o.Batches = slices.DeleteFunc(o.Batches, func(b Batch) bool { return b.Rank == e.Rank && b.Step == e.Step && e.n == 0 })
+	o.Batches = slices.DeleteFunc(o.Batches, func(b Batch) bool {
+		return b.Rank == e.Rank && b.Step == e.Step &&
+			e.n == 0
+	})
 	for i := range o.Batches {
 		b := &o.Batches[i]
 		if e.n == 0 || b.Rank != e.Rank || b.Step != e.Step {
@@ -240,10 +246,14 @@ func (o *EpochState) giveBack(e *entry) {
 		kept := slices.DeleteFunc(b.Objects(), func(x ident.ObjectID) bool { return slices.Contains(gone, x) })
 		b.n, b.packed = len(kept), pack(nil, kept)
 	}
-	o.Batches = slices.DeleteFunc(o.Batches, func(b Batch) bool { return b.Rank == e.Rank && b.Step == e.Step && b.n == 0 })
+	o.Batches = slices.DeleteFunc(o.Batches, func(b Batch) bool {
+		return b.Rank == e.Rank && b.Step == e.Step &&
+			b.n == 0
+	})
 }
 
-// deal notes that a step was decided. What went back to the epoch is taken out of its batches, which stay, also without any: they have their numbers.
+// deal notes that a step was decided. What went back to the epoch is taken out of its batches, which stay, also without
+// any: they have their numbers.
 func (o *EpochState) deal(e *entry) {
 	o.Dealt = max(o.Dealt, int(e.Step)+1)
 	if n, ok := e.givenUp(); ok {
@@ -274,7 +284,8 @@ func (e *entry) unpacked() entry {
 
 // clone returns a copy that later records do not change. Batches are copied by value; packed objects never change.
 func (s *State) clone() *State {
-	out := &State{Seq: s.Seq, Term: s.Term, Datasets: slices.Clone(s.Datasets), jobs: make(map[ident.JobID]*JobState, len(s.jobs)), ended: s.ended,
+	out := &State{Seq: s.Seq, Term: s.Term, Datasets: slices.Clone(s.Datasets),
+		jobs: make(map[ident.JobID]*JobState, len(s.jobs)), ended: s.ended,
 		closed: slices.Clone(s.closed)}
 	for id, j := range s.jobs { // order-free: into another map
 		c := *j
@@ -333,7 +344,8 @@ func putEpoch(put func(entry), job ident.JobID, o *EpochState) {
 	put(o.start)
 	for i := range o.Batches {
 		b := &o.Batches[i]
-		put(entry{row: row{Kind: kindAssigned, Job: job, Epoch: o.Epoch, Rank: b.Rank, Step: b.Step, Incarnation: b.Incarnation}, n: b.n, packed: b.packed})
+		put(entry{row: row{Kind: kindAssigned, Job: job, Epoch: o.Epoch, Rank: b.Rank, Step: b.Step,
+			Incarnation: b.Incarnation}, n: b.n, packed: b.packed})
 	}
 	if o.Dealt > 0 {
 		put(entry{row: Dealt{Job: job, Epoch: o.Epoch, Step: uint32(o.Dealt - 1), GivenUp: o.GivenUp}.row()})

@@ -35,25 +35,29 @@ func (engine) Samples(id ident.JobID) Samples {
 }
 
 func (engine) Registering(r coordinator.RecordRegistered) (Job, error) {
-	return Job{Spec: json.RawMessage(`{"name":"a"}`), Name: "shelf", URI: "imagefolder:/shelf", Subset: Subset{"id < 3", 3, "ff", ""},
-		Seed: "7", Registered: time.Unix(1e9, 0).UTC(), Owner: &Owner{UID: 5, GID: 6}}, nil
+	return Job{Spec: json.RawMessage(`{"name":"a"}`), Name: "shelf", URI: "imagefolder:/shelf",
+		Subset: Subset{"id < 3", 3, "ff", ""},
+		Seed:   "7", Registered: time.Unix(1e9, 0).UTC(), Owner: &Owner{UID: 5, GID: 6}}, nil
 }
 
 func (engine) Subset(_ ident.JobID, mark uint32) (Subset, error) {
 	return Subset{Expr: "label < 2", Samples: int(mark)}, nil
 }
 
-// Every kind of record keeps what it says; objects become samples, and what the coordinator does not know comes from the engine.
+// Every kind of record keeps what it says; objects become samples, and what the coordinator does not know comes from
+// the engine.
 func TestOf(t *testing.T) {
 	objects, samples := []ident.ObjectID{103, 101}, []ident.ObjectID{3, 1}
 	for _, c := range []struct {
 		in  coordinator.Record
 		out journal.Record
 	}{
-		{coordinator.RecordRegistered{Job: 1, Token: 2, Name: "a", Seed: 7}, journal.Registered{Job: 1, Document: `{"spec":{"name":"a"},` +
-			`"name":"shelf","uri":"imagefolder:/shelf","subset":{"expr":"id \u003c 3","samples":3,"hash":"ff"},"seed":"7",` +
-			`"registered":"2001-09-09T01:46:40Z","owner":{"uid":5,"gid":6}}`}},
-		{coordinator.RecordAttached{Job: 1, Rank: 2, Inc: 3, Client: "c"}, journal.Attached{Job: 1, Rank: 2, Incarnation: 3, Client: "c"}},
+		{coordinator.RecordRegistered{Job: 1, Token: 2, Name: "a", Seed: 7},
+			journal.Registered{Job: 1, Document: `{"spec":{"name":"a"},` +
+				`"name":"shelf","uri":"imagefolder:/shelf","subset":{"expr":"id \u003c 3","samples":3,"hash":"ff"},"seed":"7",` +
+				`"registered":"2001-09-09T01:46:40Z","owner":{"uid":5,"gid":6}}`}},
+		{coordinator.RecordAttached{Job: 1, Rank: 2, Inc: 3, Client: "c"},
+			journal.Attached{Job: 1, Rank: 2, Incarnation: 3, Client: "c"}},
 		{coordinator.RecordEpochStarted{Job: 1, Epoch: 2, Instance: 3, Remainder: true},
 			journal.EpochStarted{Job: 1, Epoch: 2, Instance: 3, Remainder: true}},
 		{coordinator.RecordAssigned{Job: 1, Rank: 2, Inc: 3, Epoch: 4, Step: 5, Objects: objects},
@@ -64,7 +68,8 @@ func TestOf(t *testing.T) {
 			journal.Returned{Job: 1, Rank: 2, Incarnation: 3, Epoch: 4, Step: 5}},
 		{coordinator.RecordDealt{Job: 1, Epoch: 4, Step: 5, Objects: objects, GivenUp: 6},
 			journal.Dealt{Job: 1, Epoch: 4, Step: 5, Samples: samples, GivenUp: 6}},
-		{coordinator.RecordEpochEnded{Job: 1, Epoch: 4, State: jobs.Complete}, journal.EpochEnded{Job: 1, Epoch: 4, Account: "complete"}},
+		{coordinator.RecordEpochEnded{Job: 1, Epoch: 4, State: jobs.Complete},
+			journal.EpochEnded{Job: 1, Epoch: 4, Account: "complete"}},
 		{coordinator.RecordQuarantined{Job: 1, Object: 103, Reason: "r", Corrupt: true},
 			journal.Quarantined{Job: 1, Samples: samples[:1], Reason: "r", Corrupt: true}},
 		{coordinator.RecordEnded{Job: 9, Reason: "r"}, journal.Ended{Job: 9, Reason: "r"}},
@@ -81,7 +86,8 @@ func TestOf(t *testing.T) {
 	if objects[0] != 103 {
 		t.Error("the objects of a record were changed")
 	}
-	if _, err := Of(coordinator.RecordAssigned{Job: 1, Objects: []ident.ObjectID{7}}, engine{}); !errs.Is(err, errs.Internal) {
+	if _, err := Of(coordinator.RecordAssigned{Job: 1, Objects: []ident.ObjectID{7}}, engine{}); !errs.Is(err,
+		errs.Internal) {
 		t.Errorf("an object of no sample: %v", err)
 	}
 }
