@@ -45,7 +45,7 @@ func (j *Job) become(s State) {
 	j.State = s
 }
 
-// Ended tells whether the job will never draw again.
+// Ended reports whether the job will never draw again.
 func (s State) Ended() bool { return s == Dead || s == Done }
 
 // String returns the state in lower case.
@@ -177,8 +177,8 @@ func (j *Job) Ledger() *Ledger {
 	return j.Ledgers[len(j.Ledgers)-1]
 }
 
-// Busy tells whether rank r's client is in the midst of an epoch: it asked for it, the epoch began, and its end was not
-// sent.
+// Busy reports whether rank r's client is in the midst of an epoch: it asked for it, the epoch began, and its end was
+// not sent.
 func (j *Job) Busy(r int) bool {
 	k := &j.Ranks[r]
 	return (k.Phase == Idle || k.Phase == InEpoch) && k.Asked >= 0 && k.Asked != k.Ended
@@ -194,7 +194,7 @@ func (j *Job) Vanished() int {
 	return -1
 }
 
-// Exhausted tells whether rank r has planned all its batches of the running epoch, or will not plan any more of it.
+// Exhausted reports whether rank r has planned all its batches of the running epoch, or will not plan any more of it.
 func (j *Job) Exhausted(r int) bool {
 	k := &j.Ranks[r]
 	switch k.Phase {

@@ -129,5 +129,5 @@ func (l *Ledger) Committed() int {
 	return l.committed.Len()
 }
 
-// Open tells whether picks may still be entered or returned.
+// Open reports whether picks may still be entered or returned.
 func (l *Ledger) Open() bool { return l.State == Running }

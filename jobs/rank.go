@@ -68,7 +68,7 @@ func (r *Rank) become(p Phase) {
 	r.Phase = p
 }
 
-// Attached tells whether a client holds the rank.
+// Attached reports whether a client holds the rank.
 func (r *Rank) Attached() bool { return r.Phase == Idle || r.Phase == Waiting || r.Phase == InEpoch }
 
 // Await notes that the client asked for an epoch which the job has not begun.
@@ -134,7 +134,7 @@ func (r *Rank) Release(slot int, gen uint64) bool {
 	return true
 }
 
-// Holds tells whether the client holds a batch.
+// Holds reports whether the client holds a batch.
 func (r *Rank) Holds() bool {
 	for i := range r.Slots {
 		if r.Slots[i].State == Leased {

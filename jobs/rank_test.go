@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// panics tells whether f does.
+// panics reports whether f does.
 func panics(f func()) (did bool) {
 	defer func() { did = recover() != nil }()
 	f()

@@ -60,9 +60,9 @@ func (s Spec) Validate() error {
 	return nil
 }
 
-// InStep tells whether a step is given to all ranks or to none: a batch that replaces bad samples can find nothing left
-// to replace them with, and all ranks are to get equally many batches. A batch may then be shorter, and a step given to
-// nobody.
+// InStep reports whether a step is given to all ranks or to none: a batch that replaces bad samples can find nothing
+// left to replace them with, and all ranks are to get equally many batches. A batch may then be shorter, and a step
+// given to nobody.
 func (s Spec) InStep() bool { return s.World > 1 && s.Even && s.OnError == Substitute }
 
 // share is what rank r would get before drop_last.

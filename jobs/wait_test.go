@@ -51,7 +51,7 @@ func TestWaitOf(t *testing.T) {
 		{"the script has not begun", inEpoch(func(f *Facts) { f.Asked = false }), reading, Script, "not begun to iterate"},
 		{"between epochs", inEpoch(func(f *Facts) { f.Asked, f.Over = false, 2 }), reading, Script,
 			"since the end of epoch 2"},
-		{"paused", inEpoch(func(f *Facts) { f.Paused, f.Stored = true, 5 }), full, Pause, "larder jobs resume a"},
+		{"paused", inEpoch(func(f *Facts) { f.Paused, f.Stored = true, 5 }), full, Pause, "larder jobs unpause a"},
 		{"full", inEpoch(func(f *Facts) { f.Held = 4 }), full, FullDisk, "the disk of /state is full"},
 		{"recorded", inEpoch(func(f *Facts) { f.There, f.Unwritten = 8, true }), Machine{Workers: 2}, Log,
 			"is being recorded"},

@@ -77,7 +77,7 @@ func (c *planner) account(d *delivery, rows int) {
 	all.Samples, all.Batches, all.Quarantined = all.Samples+uint64(rows), all.Batches+1, all.Quarantined+uint64(len(d.bad))
 }
 
-// final tells whether no epoch follows that one.
+// final reports whether no epoch follows that one.
 func (s *stream) final(epoch uint32) bool {
 	return s.job.Drain || s.job.Spec.Epochs != 0 && epoch+1 >= s.job.Spec.Epochs
 }

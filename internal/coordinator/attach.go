@@ -124,7 +124,7 @@ func (c *lifecycle) clientGone(e ClientGone) {
 	}
 }
 
-// mayCome tells whether the process of a client that vanished lives: it hears of its loss with its next call, however
+// mayCome reports whether the process of a client that vanished lives: it hears of its loss with its next call, however
 // late that is.
 func (c *lifecycle) mayCome(s *stream) bool {
 	for r := range s.ranks {

@@ -83,7 +83,7 @@ func (c *lifecycle) changeSubset(e ChangeSubset) {
 	c.planner.plan(s)
 }
 
-// anyKept tells whether some client is gone and may come back into its epoch.
+// anyKept reports whether some client is gone and may come back into its epoch.
 func (s *stream) anyKept() bool {
 	return slices.ContainsFunc(s.ranks, func(q rankQueue) bool { return q.kept != nil && q.kept.asked >= 0 })
 }
@@ -124,7 +124,8 @@ func (c *lifecycle) takeNext(s *stream, epoch uint32) error {
 	return nil
 }
 
-// isGone tells whether the object was removed from the job's dataset, or replaced in it, since its subset was selected.
+// isGone reports whether the object was removed from the job's dataset, or replaced in it, since its subset was
+// selected.
 func (s *stream) isGone(x ident.ObjectID) bool { return s.gone != nil && s.gone.Has(uint32(x)) }
 
 // removed is the report on a sample that is gone. It is drawn like any other and left out at once, as quarantined ones
@@ -133,7 +134,7 @@ func removed(x ident.ObjectID) jobs.Bad {
 	return jobs.Bad{Object: x, Reason: "removed from the dataset", Removed: true}
 }
 
-// goneFor tells whether somebody who waits for the flight knows that its object was removed: then that it cannot be
+// goneFor reports whether somebody who waits for the flight knows that its object was removed: then that it cannot be
 // read says nothing about the sample, which may come back.
 func (c *flights) goneFor(f *flight) bool {
 	for _, w := range f.rows {

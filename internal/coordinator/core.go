@@ -42,7 +42,7 @@ type Config struct {
 	// Usable is how much of a tier's budget may be resident; the rest holds what was evicted while it is still being read.
 	// nil = all of it.
 	Usable func(budget int64) int64
-	// Refill tells whether it pays to augment, while workers are idle and a client waits, what so many jobs of a share
+	// Refill reports whether it pays to augment, while workers are idle and a client waits, what so many jobs of a share
 	// group will take. nil = the model tells, from measured rates; a simulator without rates tells it itself.
 	Refill func(sharers int) bool
 	// Evictor makes the policy of a tier. nil = cachepolicy.New.

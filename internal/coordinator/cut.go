@@ -83,7 +83,7 @@ func backOf(d *delivery, which func(*row) bool) back {
 	return b
 }
 
-// keeps tells whether the client of a rank is gone and may come back into that epoch.
+// keeps reports whether the client of a rank is gone and may come back into that epoch.
 func (s *stream) keeps(r int, epoch uint32) bool {
 	k := s.ranks[r].kept
 	return k != nil && k.asked == int64(epoch)

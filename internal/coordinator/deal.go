@@ -199,7 +199,7 @@ func (s *stream) holding(r int) []jobs.Behind {
 	return out
 }
 
-// held tells whether a client waits for a rank that is not there, to be given its part of a step.
+// held reports whether a client waits for a rank that is not there, to be given its part of a step.
 func (s *stream) held() bool {
 	for r := range s.ranks {
 		if !s.job.Ranks[r].Attached() || !s.owes(r) {

@@ -59,7 +59,7 @@ func (c *lifecycle) startEpoch(e StartEpoch) {
 	}
 }
 
-// refuseEpoch says why a client cannot have the epoch that it asks for; nil = it can. drains tells whether that is
+// refuseEpoch says why a client cannot have the epoch that it asks for; nil = it can. drains reports whether that is
 // because the job is being drained.
 func (s *stream) refuseEpoch(r int, epoch uint32) (drains bool, why error) {
 	name := s.job.Spec.Name
@@ -78,8 +78,8 @@ func (s *stream) refuseEpoch(r int, epoch uint32) (drains bool, why error) {
 	return false, s.agrees(r, epoch)
 }
 
-// drainsBefore tells whether the job is being drained and the epoch is none that it still finishes: not one into which
-// the client of the rank comes back, nor the running one, in which other ranks may wait for this one.
+// drainsBefore reports whether the job is being drained and the epoch is none that it still finishes: not one into
+// which the client of the rank comes back, nor the running one, in which other ranks may wait for this one.
 func (s *stream) drainsBefore(r int, epoch uint32) bool {
 	j := s.job
 	running := j.Begun && j.Epoch == epoch && s.asked(epoch)
@@ -153,7 +153,7 @@ func (c *lifecycle) advance(s *stream) {
 	c.begin(s, next)
 }
 
-// isBehind tells whether the next epoch cannot begin before the rank is done with the running one, and has asked for
+// isBehind reports whether the next epoch cannot begin before the rank is done with the running one, and has asked for
 // it.
 func (s *stream) isBehind(r int) bool {
 	k := &s.job.Ranks[r]
@@ -233,7 +233,7 @@ func (c *lifecycle) enter(s *stream, r int) {
 	s.job.Ranks[r].Enter(s.job.Epoch)
 }
 
-// finishing tells whether planned batches of that account are still on their way to their ranks.
+// finishing reports whether planned batches of that account are still on their way to their ranks.
 func (c *lifecycle) finishing(s *stream, l *jobs.Ledger) bool {
 	for r := range s.ranks {
 		for _, d := range s.ranks[r].planned {
@@ -245,7 +245,7 @@ func (c *lifecycle) finishing(s *stream, l *jobs.Ledger) bool {
 	return false
 }
 
-// asked tells whether some client has asked for the epoch, one that may come back included.
+// asked reports whether some client has asked for the epoch, one that may come back included.
 func (s *stream) asked(epoch uint32) bool {
 	for r := range s.job.Ranks {
 		if k := &s.job.Ranks[r]; k.Attached() && k.Asked == int64(epoch) || s.keeps(r, epoch) {
@@ -265,7 +265,7 @@ func (c *lifecycle) awaited(s *stream) (epoch uint32, ok bool) {
 	return epoch, ok
 }
 
-// takesPart tells whether a client takes part in the running epoch.
+// takesPart reports whether a client takes part in the running epoch.
 func (c *lifecycle) takesPart(s *stream) bool {
 	for r := range s.job.Ranks {
 		if k := &s.job.Ranks[r]; k.Phase == jobs.InEpoch && k.Epoch == s.job.Epoch {

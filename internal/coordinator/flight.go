@@ -390,7 +390,7 @@ func (c *flights) failed(f *flight, e Prepared) {
 	})
 }
 
-// quarantined tells whether the object could not be prepared for some prefix.
+// quarantined reports whether the object could not be prepared for some prefix.
 func (c *flights) quarantined(x ident.ObjectID) bool {
 	for i := range c.roster.prefixes {
 		if _, ok := c.quarantine[ident.Key{Object: x, Form: ident.Decoded, Recipe: c.roster.prefixes[i].id}]; ok {

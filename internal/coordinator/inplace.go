@@ -5,9 +5,9 @@ import (
 	"larder/jobs"
 )
 
-// wantsAlone tells whether no other job that has the prefix of s needs x now. Those whose order is not exchangeable do
-// not count in needs, so whatever they may come to is left to be shared. Samples of ragged batches are not written in
-// place, because their size is not known before.
+// wantsAlone reports whether no other job that has the prefix of s needs x now. Those whose order is not exchangeable
+// do not count in needs, so whatever they may come to is left to be shared. Samples of ragged batches are not written
+// in place, because their size is not known before.
 func (c *flights) wantsAlone(s *stream, x ident.ObjectID) bool {
 	if s.augBytes == 0 || c.sampler.NeedOf(x, c.roster.prefixes[s.prefix].jobs) > 0 {
 		return false
@@ -20,7 +20,7 @@ func (c *flights) wantsAlone(s *stream, x ident.ObjectID) bool {
 	return true
 }
 
-// shareFlight lets one more row wait for a flight, and tells whether it may: not what is being prepared in place.
+// shareFlight lets one more row wait for a flight, and reports whether it may: not what is being prepared in place.
 func (c *flights) shareFlight(f *flight) bool {
 	if f.phase == flightInPlace {
 		return false

@@ -13,7 +13,7 @@ import (
 // fixedShape makes samples of one size, so that they can be prepared in place.
 func fixedShape(e *Register) { e.AugmentedBytes = 150 }
 
-// TestWhatOneRowWantsIsPreparedInPlace: one task for read, decode and row, no working copy, and meanwhile it is at hand
+// TestWhatOneRowWantsIsPreparedInPlace: one task for read, decode and row, no working copy, and meanwhile it is cached
 // for nobody.
 func TestWhatOneRowWantsIsPreparedInPlace(t *testing.T) {
 	r := newRig(t, [ident.NumForms]int64{ident.Encoded: 200})

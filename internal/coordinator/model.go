@@ -340,9 +340,9 @@ func (c *tiering) predict(model string, rate float64, binding partition.Resource
 // may be wrong by is beyond.
 const busy = 0.9
 
-// refillPays tells whether the model lets idle workers augment ahead what so many members of the group of s will take:
-// the jobs wait for storage or for their training, not for cores or memory, and making an instance once and handing it
-// out takes less of a core than augmenting for each.
+// refillPays reports whether the model lets idle workers augment ahead what so many members of the group of s will
+// take: the jobs wait for storage or for their training, not for cores or memory, and making an instance once and
+// handing it out takes less of a core than augmenting for each.
 func (c *tiering) refillPays(s *stream, sharers int) bool {
 	if c.cfg.Refill != nil {
 		return c.cfg.Refill(sharers)

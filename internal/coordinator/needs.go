@@ -45,7 +45,7 @@ func (c *needs) without(x ident.ObjectID, flying *flight) bits.JobSet {
 	return jobs
 }
 
-// relevel tells the sampler in which form an object is at hand, and for whom.
+// relevel tells the sampler in which form an object is cached, and for whom.
 func (c *needs) relevel(x ident.ObjectID) { c.enterLevels(x, ident.Key{}) }
 
 func (c *needs) enterLevels(x ident.ObjectID, not ident.Key) {
@@ -66,7 +66,7 @@ const (
 	isAugmented = 3
 )
 
-// level finds in which forms an object is at hand or about to be, except by the entry of key not, and by what is
+// level finds in which forms an object is cached or about to be, except by the entry of key not, and by what is
 // prepared for one row alone. A decoded form serves the jobs of its prefix, an augmented one the members of its group
 // that work on its instance, an encoded one everybody. The sampler tells two levels apart: where there are three, that
 // some jobs could have it augmented is left out.
@@ -137,7 +137,7 @@ func (c *needs) needOf(s *stream, x ident.ObjectID, of bits.JobSet) int {
 }
 
 // dropNeutral gives up a neutral entry that a shuffled job came upon when an admission in its own right would have
-// failed: the tier is full and nobody else needs it. It tells whether it did.
+// failed: the tier is full and nobody else needs it. It reports whether it did.
 func (c *needs) dropNeutral(h residency.Handle, k ident.Key) bool {
 	if c.index.Need(h) != neutralNeed || c.sampler.Neutral(k.Object) || c.sampler.Need(k.Object) > 0 ||
 		c.index.Used(k.Form)+c.index.Bytes(h) <= c.index.Budget(k.Form) {

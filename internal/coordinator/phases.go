@@ -42,7 +42,7 @@ func (f *flight) become(p flightPhase) {
 	f.phase = p
 }
 
-// handedOut tells whether the executor works on it.
+// handedOut reports whether the executor works on it.
 func (f *flight) handedOut() bool { return f.phase == flightRunning || f.phase == flightInPlace }
 
 // deliveryPhase is where a batch is between its plan and its client.

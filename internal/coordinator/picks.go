@@ -11,7 +11,7 @@ import (
 // in later ones, so that no step takes long.
 const samplerPerStep = 8192
 
-// ready tells whether samples can be drawn for the job now. What the sampler has left to do for it is done as far as
+// ready reports whether samples can be drawn for the job now. What the sampler has left to do for it is done as far as
 // this Step may; the rest is done by later ones, which then plan.
 func (c *planner) ready(s *stream) bool {
 	if !c.sampler.Ready(s.job.ID) && c.step.slice > 0 {
@@ -64,7 +64,7 @@ func (c *planner) planWaiting() bool {
 	return false
 }
 
-// positional tells whether the job's order is a list of positions.
+// positional reports whether the job's order is a list of positions.
 func (s *stream) positional() bool {
 	return s.sample.Mode == dsa.Fixed || s.sample.Mode == dsa.Sequential
 }
@@ -211,7 +211,7 @@ func (c *planner) catchUp() {
 	}
 }
 
-// catchesUp tells whether some job waits for catchUp.
+// catchesUp reports whether some job waits for catchUp.
 func (c *planner) catchesUp() bool {
 	if !c.catching {
 		return false

@@ -72,7 +72,7 @@ type row struct {
 	flight *flight // what it waits for
 }
 
-// owes tells whether a batch of the epoch that the rank's client asked for is under way.
+// owes reports whether a batch of the epoch that the rank's client asked for is under way.
 func (s *stream) owes(r int) bool {
 	q := s.ranks[r].planned
 	return len(q) > 0 && s.job.Ranks[r].Asked == int64(q[0].epoch)
@@ -142,10 +142,10 @@ func (c *planner) planOne(s *stream, r int) bool {
 	return true
 }
 
-// written tells whether the journal has all of a batch that a restart needs.
+// written reports whether the journal has all of a batch that a restart needs.
 func (d *delivery) written() bool { return d.unlogged == 0 }
 
-// complete tells whether all rows and records of a batch are there.
+// complete reports whether all rows and records of a batch are there.
 func (d *delivery) complete() bool { return d.pending == 0 && d.written() }
 
 // persistOf has a record made durable that a batch waits for, which counts it in unlogged.
@@ -187,7 +187,7 @@ func (c *planner) settle(d *delivery) {
 	}
 }
 
-// unsettled tells whether a planned batch has rows that are neither there nor given up.
+// unsettled reports whether a planned batch has rows that are neither there nor given up.
 func (s *stream) unsettled() bool {
 	for r := range s.ranks {
 		for _, d := range s.ranks[r].planned {

@@ -260,7 +260,7 @@ func (s *shares) announce(i int) {
 	}
 }
 
-// Fits tells whether the newcomer's dataset may take so many bytes more.
+// Fits reports whether the newcomer's dataset may take so many bytes more.
 func (s *shares) Fits(bytes int64) bool {
 	s.tight = s.groups[s.newcomer].used > s.most-bytes
 	return !s.tight

@@ -312,10 +312,10 @@ func (c *lifecycle) hadAll(s *stream, r int, next uint32) {
 	}
 }
 
-// restored tells whether the job was restored, and has begun no epoch since.
+// restored reports whether the job was restored, and has begun no epoch since.
 func (s *stream) restored() bool { return s.ranks[0].recovery != recoveryNone }
 
-// owesBack tells whether some rank is to be given something again.
+// owesBack reports whether some rank is to be given something again.
 func (s *stream) owesBack() bool {
 	for r := range s.ranks {
 		if len(s.ranks[r].back) > 0 {
@@ -325,7 +325,7 @@ func (s *stream) owesBack() bool {
 	return false
 }
 
-// allAsk tells whether every rank that is owed something has asked for another epoch instead.
+// allAsk reports whether every rank that is owed something has asked for another epoch instead.
 func (c *lifecycle) allAsk(s *stream) bool {
 	for r := range s.ranks {
 		if len(s.ranks[r].back) > 0 && s.job.Ranks[r].Phase != jobs.Waiting {

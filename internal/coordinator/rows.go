@@ -108,7 +108,7 @@ func (c *flights) filling(d *delivery, i int, from Source) *Fill {
 }
 
 // reservePlace gives a sample that cannot be prepared the place in a tier that it would have if it could: an entry
-// without bytes, admitted and evicted like any other. Without it bad samples would never be at hand, those that are at
+// without bytes, admitted and evicted like any other. Without it bad samples would never be cached, those that are at
 // hand are drawn first, and so the good ones of a shared cell would come early in the epoch (mean position .37 with
 // half of a cell bad): that a sample is bad must not reach a choice. It costs the share of the tier that bad samples
 // are of what is drawn.

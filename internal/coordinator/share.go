@@ -36,11 +36,11 @@ func (g *group) at(instance uint32) bits.JobSet {
 	return set
 }
 
-// shares tells whether anything can be shared: a lone member takes every instance once, so nothing of it is worth a
+// shares reports whether anything can be shared: a lone member takes every instance once, so nothing of it is worth a
 // byte.
 func (g *group) shares() bool { return len(g.members) > 1 }
 
-// goesOn tells whether a job that has begun will have another epoch.
+// goesOn reports whether a job that has begun will have another epoch.
 func (s *stream) goesOn() bool {
 	return !s.job.Drain && (s.job.Spec.Epochs == 0 || s.job.Epoch+1 < s.job.Spec.Epochs)
 }
@@ -126,7 +126,7 @@ const (
 
 // refill augments what several members of a group will take, while workers are idle and somebody waits, if the model
 // says that it pays (refillPays). It takes free room only, displaces nothing, and reads nothing: what it starts from is
-// decoded, or about to be. Which sample it is is drawn blindly from what is needed and at hand as decided at commits,
+// decoded, or about to be. Which sample it is is drawn blindly from what is needed and cached as decided at commits,
 // so that it tells nothing of a sample.
 func (c *flights) refill() {
 	if c.cfg.Refill == nil && !c.tiering.model.idle {
@@ -181,7 +181,7 @@ func (c *flights) refillOne(s *stream) {
 	}
 }
 
-// somebodyWaits tells whether a client waits for a batch.
+// somebodyWaits reports whether a client waits for a batch.
 func (c *flights) somebodyWaits() bool {
 	for _, s := range c.roster.order {
 		for r := range s.job.Ranks {

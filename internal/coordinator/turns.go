@@ -35,7 +35,7 @@ func (q *turns) first() (*flight, bool) {
 	return q.heap[0].f, true
 }
 
-// has tells whether a flight is in.
+// has reports whether a flight is in.
 func (q *turns) has(f *flight) bool {
 	return f.place > 0 && f.place <= len(q.heap) && q.heap[f.place-1].f == f
 }
@@ -107,7 +107,7 @@ func (q *turns) set(i int, it turnItem) {
 	it.f.place = i + 1
 }
 
-// before tells whether the turn of a flight is earlier than that of another one.
+// before reports whether the turn of a flight is earlier than that of another one.
 func (f *flight) before(g *flight) bool {
 	return (&turnItem{f.turn, f}).before(&turnItem{g.turn, g})
 }

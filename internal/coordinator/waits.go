@@ -37,7 +37,7 @@ func (c *Core) facts(j *jobs.Job) []jobs.Facts {
 	return out
 }
 
-// hasLost tells whether the client of a rank lost its connection, or its daemon, and its process lives.
+// hasLost reports whether the client of a rank lost its connection, or its daemon, and its process lives.
 func (s *stream) hasLost(r int) bool {
 	k := &s.job.Ranks[r]
 	return s.ranks[r].lives && !k.Attached() && k.Phase != jobs.Left
