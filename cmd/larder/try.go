@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"larder/internal/engine"
+	"larder/internal/engine/crashguard"
 )
 
 func init() { extraCommands = append(extraCommands, newTry) }
@@ -18,7 +18,7 @@ func newTry() *cobra.Command {
 		Args:   noArgs,
 		Hidden: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return engine.Try(cmd.InOrStdin(), cmd.OutOrStdout())
+			return crashguard.Try(cmd.InOrStdin(), cmd.OutOrStdout())
 		},
 	}
 }

@@ -46,17 +46,18 @@ var shell = []string{"internal/coordinator/loop.go"}
 
 // beside the pure side: what each of these may import of this module.
 var allowed = map[string][]string{
-	"larder/internal/shm":       {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "larder/internal/invariant"},
-	"larder/internal/gpu":       {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "larder/proto/larder/v1"},
-	"larder/internal/telemetry": {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "larder/proto/larder/v1"},
-	"larder/internal/audit":     {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest"}, // it must not share the mistakes of those it audits
-	"larder/internal/journal":   {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "larder/internal/ident", "larder/internal/invariant", "larder/internal/proc"},
-	"larder/internal/proc":      {},
-	"larder/internal/resume":    {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest"},
-	"larder/internal/source":    {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/raster", "larder/internal/source/subset"},
-	"larder/internal/prep":      {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "larder/internal/ident", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/raster"},
-	"larder/internal/raster":    {},
-	"larder/tiers":              {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "larder/internal/ident", "larder/internal/invariant", "larder/internal/shm", "larder/tiers/arena", "larder/tiers/encoded"},
+	"larder/internal/shm":               {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "larder/internal/invariant"},
+	"larder/internal/gpu":               {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "larder/proto/larder/v1"},
+	"larder/internal/telemetry":         {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "larder/proto/larder/v1"},
+	"larder/internal/audit":             {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest"}, // it must not share the mistakes of those it audits
+	"larder/internal/journal":           {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "larder/internal/ident", "larder/internal/invariant", "larder/internal/proc"},
+	"larder/internal/proc":              {},
+	"larder/internal/engine/crashguard": {"larder/internal/ident", "larder/internal/prep"}, // it knows no jobs, journals or coordinator
+	"larder/internal/resume":            {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest"},
+	"larder/internal/source":            {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/raster", "larder/internal/source/subset"},
+	"larder/internal/prep":              {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "larder/internal/ident", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/raster"},
+	"larder/internal/raster":            {},
+	"larder/tiers":                      {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "larder/internal/ident", "larder/internal/invariant", "larder/internal/shm", "larder/tiers/arena", "larder/tiers/encoded"},
 }
 
 // only these may use the libraries that the owner fixed for a place.

@@ -44,7 +44,7 @@ type Options struct {
 	// Reload reads the configuration again, or content in place of the file of that name. A nil Reload makes the daemon
 	// private to the program that opened it: its configuration is fixed, and `larder stop` is refused.
 	Reload func(file string, content []byte) (*config.Config, error)
-	// Trial is a command that runs engine.Try on its standard input and output. The engine has it prepare images that
+	// Trial is a command that runs crashguard.Try on its standard input and output. The engine has it prepare images that
 	// may have crashed an earlier daemon, in a process of its own. Empty: such images are not tried.
 	Trial []string
 }

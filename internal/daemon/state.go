@@ -8,6 +8,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
+	"larder/internal/engine/crashguard"
 	"larder/internal/journal"
 	"larder/internal/session"
 	"larder/internal/xrand"
@@ -17,7 +18,7 @@ import (
 type state struct {
 	journal  journal.Log
 	found    *journal.State // what the journal held at the start; nil = nothing
-	decoding *journal.Decoding
+	decoding *crashguard.File
 	dir      string // of the journal; "" = it is in memory
 	seed     uint64 // of every draw that no job's own seed fixes
 }
@@ -124,7 +125,7 @@ func (d *Daemon) openState(seed uint64) (state, error) {
 	for _, n := range notes {
 		d.log.Warn("the state directory", "note", n)
 	}
-	s.decoding, notes = journal.OpenDecoding(dir, disk.ID(), r.Workers, func(err error) {
+	s.decoding, notes = crashguard.Open(dir, disk.ID(), r.Workers, func(err error) {
 		go d.log.Error("what workers are at is not noted any more: an image that crashes the decoder would not be known after it", "dir", dir, "error", err)
 	})
 	for _, n := range notes {

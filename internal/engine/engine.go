@@ -11,6 +11,7 @@ import (
 
 	"larder/cachepolicy"
 	"larder/internal/coordinator"
+	"larder/internal/engine/crashguard"
 	"larder/internal/errs"
 	"larder/internal/gpu"
 	"larder/internal/ident"
@@ -30,10 +31,10 @@ type Config struct {
 	Catalog     *source.Catalog
 	Store       *tiers.Store
 	Journal     journal.Log
-	Found       *journal.State    // what the journal held when it was opened; nil = nothing
-	Decoding    *journal.Decoding // what workers are at, and were at when the last daemon died; nil = that is not noted
-	Trial       []string          // the command that runs Try, for what they were at; empty = there is none
-	GPU         gpu.Probe         // may be nil
+	Found       *journal.State   // what the journal held when it was opened; nil = nothing
+	Decoding    *crashguard.File // what workers prepare, and prepared when the last daemon died; nil = that is not noted
+	Trial       []string         // the command that runs crashguard.Try, for what they prepared then; empty = there is none
+	GPU         gpu.Probe        // may be nil
 	Log         *slog.Logger
 	Workers     int         // preparation workers; at least 1
 	Limits      prep.Limits // of one image
@@ -74,7 +75,7 @@ type Engine struct {
 	notes   *keeper // of log lines
 	started time.Time
 
-	suspects *suspects
+	guard *crashguard.Guard // against images that crash the decoder
 
 	registering sync.Mutex // one registration at a time: names must not race
 
@@ -156,13 +157,17 @@ func New(cfg Config) (*Engine, error) {
 	e.mu.stratified = map[ident.DatasetID]bool{}
 	e.meters = newMeters(cfg.Workers, runtime.GOMAXPROCS(0))
 	e.pool = newPool(e)
-	e.suspects = newSuspects(e)
+	e.guard = crashguard.New(crashguard.Config{
+		Version: cfg.Version, File: cfg.Decoding, Command: cfg.Trial, Limits: cfg.Limits, Log: cfg.Log, Note: e.note,
+		Locate: e.locate,
+		Read:   func(ctx context.Context, o ident.ObjectID) ([]byte, error) { return cfg.Catalog.Read(ctx, o, nil) },
+	})
 	if cfg.Found != nil {
 		if err := e.restore(context.Background(), cfg.Found); err != nil {
 			return nil, err
 		}
 	}
-	e.suspects.find(context.Background())
+	e.guard.Locate(context.Background())
 	return e, nil
 }
 
@@ -184,7 +189,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	e.pool.start(ctx)
 	e.awaitAll()
 	e.wg.Go(func() { e.measure(ctx) })
-	e.wg.Go(func() { e.suspects.run(ctx) })
+	e.wg.Go(func() { e.guard.Run(ctx) })
 	err := coordinator.Loop(ctx, e.core, e.events, e, time.Now)
 	close(e.done) // before waiting for the workers: nobody takes their events any more
 	e.keeper.stop()

@@ -62,13 +62,3 @@ func (e *Engine) InPlace(ctx context.Context) (in, of uint64, err error) {
 	s, err := inspect(ctx, e, func(c *coordinator.Core) coordinator.Stats { return c.Stats() })
 	return s.InPlace, s.Decodes, err
 }
-
-// BeforeTrial is called in the process for trials with what is to be decoded.
-func BeforeTrial(f func([]byte)) { beforeTrial = f }
-
-// Trial has a command try stored bytes as they would be decoded by a job without a recipe.
-func Trial(ctx context.Context, command []string, enc []byte, l prep.Limits) (how string, err error) {
-	c := court{command: command}
-	how, _, err = c.try(ctx, charge{Limits: l}, enc)
-	return how, err
-}

@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"larder/internal/coordinator"
+	"larder/internal/engine/crashguard"
 	"larder/internal/errs"
 	"larder/internal/heap"
 	"larder/internal/ident"
-	"larder/internal/journal"
 	"larder/internal/prep"
 	"larder/tiers"
 )
@@ -82,7 +82,7 @@ func newPool(e *Engine) *pool {
 
 func (p *pool) start(ctx context.Context) {
 	for i := range p.e.cfg.Workers {
-		p.wg.Go(func() { p.work(ctx, p.e.cfg.Decoding.Slot(i)) })
+		p.wg.Go(func() { p.work(ctx, p.e.cfg.Decoding.Line(i)) })
 	}
 	for range readers {
 		p.wg.Go(func() { p.read(ctx) })
@@ -218,11 +218,11 @@ type worker struct {
 	waited  time.Duration        // for room in a tier, in the running piece of work
 	running piece                // of work that is measured; zero = none
 	object  ident.ObjectID
-	slot    *journal.Slot // what it is at
+	line    *crashguard.Line // what it prepares
 }
 
-func (p *pool) work(ctx context.Context, slot *journal.Slot) {
-	w := &worker{p: p, prep: prep.NewWorker(p.e.cfg.Limits), slot: slot}
+func (p *pool) work(ctx context.Context, line *crashguard.Line) {
+	w := &worker{p: p, prep: prep.NewWorker(p.e.cfg.Limits), line: line}
 	defer w.prep.Close()
 	for {
 		t, ok := p.next(false)
@@ -240,18 +240,18 @@ func (p *pool) work(ctx context.Context, slot *journal.Slot) {
 				w.at(t.job, x.Key.Object, 0, 0)
 			}
 			ev := w.guard(x.Flight, func() coordinator.Prepared { return w.doPrepare(ctx, t, &x) })
-			w.slot.Clear()
+			w.line.Clear()
 			p.consumed(&t)
 			w.send(ev)
 		case coordinator.Augment:
 			w.at(t.job, x.Key.Object, x.Seed, x.Instance)
 			ev := w.guard(x.Flight, func() coordinator.Prepared { return w.doAugment(t, &x) })
-			w.slot.Clear()
+			w.line.Clear()
 			w.send(ev)
 		case *coordinator.Fill:
 			w.at(t.job, x.Object, x.Seed, x.Instance)
 			ev := w.guardFill(t, x)
-			w.slot.Clear()
+			w.line.Clear()
 			if t.ring != nil {
 				t.ring.release()
 			}
@@ -266,9 +266,9 @@ func (p *pool) work(ctx context.Context, slot *journal.Slot) {
 // at notes what the worker begins, for the next daemon in case this one dies of it.
 func (w *worker) at(j *job, x ident.ObjectID, seed uint64, instance uint32) {
 	w.object = x
-	if w.slot != nil && j != nil {
+	if w.line != nil && j != nil {
 		s, _ := j.data.Sample(x)
-		w.slot.Set(journal.Piece{Job: j.id, Sample: s, Instance: instance, Seed: seed})
+		w.line.Set(crashguard.Piece{Job: j.id, Sample: s, Instance: instance, Seed: seed})
 	}
 }
 
@@ -359,7 +359,7 @@ func (w *worker) doPrepare(ctx context.Context, t task, x *coordinator.Prepare) 
 			ev.Encoded = w.keep(ekey, b, tiers.Meta{})
 		}
 	}
-	if bad, wait := w.p.e.suspects.verdict(ctx, t.job, x.Key.Object, enc); bad != "" || wait {
+	if bad, wait := w.p.e.guard.Verdict(ctx, t.job.recipe, x.Key.Object, enc); bad != "" || wait {
 		ev.Err, ev.Lost = bad, wait
 		return ev
 	}

@@ -2,112 +2,35 @@ package engine_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"larder/internal/engine"
+	"larder/internal/engine/crashguard"
 	"larder/internal/ident"
 	"larder/internal/journal"
-	"larder/internal/prep"
 	larderv1 "larder/proto/larder/v1"
 )
 
-// trialEnv makes this test binary the process for trials. Its value is a file for what is to happen once.
+// trialEnv makes this test binary the process for trials, in which poisoned images crash.
 const trialEnv = "LARDER_TEST_TRIAL"
 
 // tryPoison is that process. No image crashes the decoder, as far as anybody knows: here those do that say so.
 func tryPoison() {
-	engine.BeforeTrial(func(enc []byte) {
-		_, what, poisoned := bytes.Cut(enc, []byte("poison-"))
-		if !poisoned || os.Getenv(trialEnv) == "" {
-			return
-		}
-		signals := map[string]syscall.Signal{"SEGV": syscall.SIGSEGV, "ABRT": syscall.SIGABRT, "KILL": syscall.SIGKILL}
-		switch word := string(what); word {
-		case "once":
-			if f, err := os.OpenFile(os.Getenv(trialEnv), os.O_CREATE|os.O_EXCL, 0o600); err == nil {
-				_ = f.Close()
-				_ = syscall.Kill(os.Getpid(), syscall.SIGSEGV)
-				select {}
-			}
-		case "exit":
-			os.Exit(7)
-		case "memory":
-			fmt.Fprintln(os.Stderr, "fatal error: runtime: out of memory")
-			os.Exit(2)
-		case "hang":
-			for n := 0; ; n++ {
-				_ = n
-			}
-		case "panic":
-			panic("planned")
-		default:
-			_ = syscall.Kill(os.Getpid(), signals[word])
+	err := crashguard.Serve(os.Stdin, os.Stdout, func(x crashguard.Charge, enc []byte) {
+		if bytes.HasSuffix(enc, []byte("poison-SEGV")) && os.Getenv(trialEnv) != "" {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGSEGV)
 			select {}
 		}
+		x.Prepare(enc)
 	})
-	if err := engine.Try(os.Stdin, os.Stdout); err != nil {
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
-	}
-}
-
-// What becomes of the process for trials says what the image is: only what it does to itself, twice, and again, makes it bad.
-func TestTrial(t *testing.T) {
-	t.Setenv(trialEnv, filepath.Join(t.TempDir(), "once"))
-	dir := t.TempDir()
-	draw(t, filepath.Join(dir, "a.jpg"), 20, 16, 1)
-	image, err := os.ReadFile(filepath.Join(dir, "a.jpg"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	poisoned := func(word string) []byte { return append(bytes.Clone(image), "poison-"+word...) }
-	self := []string{os.Args[0]}
-	for what, c := range map[string]struct {
-		command []string
-		enc     []byte
-		how     string
-		err     string
-	}{
-		"an image":               {self, image, "", ""},
-		"no image":               {self, []byte("hello"), "", ""},
-		"nothing":                {self, nil, "", ""},
-		"a cut image":            {self, image[:len(image)/2], "", ""},
-		"one that panics":        {self, poisoned("panic"), "", ""},
-		"SIGSEGV":                {self, poisoned("SEGV"), "SIGSEGV", ""},
-		"SIGABRT":                {self, poisoned("ABRT"), "SIGABRT", ""},
-		"an exit":                {self, poisoned("exit"), "exit 7", ""},
-		"no end":                 {self, poisoned("hang"), "hang", ""},
-		"one crash of three":     {self, poisoned("once"), "", ""},
-		"somebody killed it":     {self, poisoned("KILL"), "", "SIGKILL"},
-		"no memory":              {self, poisoned("memory"), "", "memory"},
-		"no command":             {nil, image, "", "no command"},
-		"no such command":        {[]string{"/does/not/exist"}, image, "", "start"},
-		"another command":        {[]string{"/bin/true"}, image, "", "before it began"},
-		"one that says nonsense": {[]string{"/bin/echo", "hello"}, image, "", "before it began"},
-	} {
-		how, err := engine.Trial(t.Context(), c.command, c.enc, prep.Limits{Timeout: 50 * time.Millisecond})
-		if how != c.how || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
-			t.Errorf("%s: %q, %v", what, how, err)
-		}
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if how, err := engine.Trial(ctx, self, image, prep.Limits{}); how != "" || !errors.Is(err, context.Canceled) {
-		t.Errorf("canceled: %q, %v", how, err)
-	}
-	ctx, cancel = context.WithTimeout(t.Context(), 300*time.Millisecond) // in its midst
-	defer cancel()
-	if how, err := engine.Trial(ctx, self, poisoned("hang"), prep.Limits{Timeout: time.Hour}); how != "" || !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("canceled in its midst: %q, %v", how, err)
 	}
 }
 
@@ -123,11 +46,11 @@ func TestSuspects(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var d *journal.Decoding
+	var d *crashguard.File
 	life := func(t *testing.T, version string, trial ...string) *world {
 		t.Helper()
 		var notes []string
-		if d, notes = journal.OpenDecoding(state, 1, 8, func(err error) { t.Error(err) }); d == nil || len(notes) > 0 {
+		if d, notes = crashguard.Open(state, 1, 8, func(err error) { t.Error(err) }); d == nil || len(notes) > 0 {
 			t.Fatal(notes)
 		}
 		held := d
@@ -150,11 +73,11 @@ func TestSuspects(t *testing.T) {
 		if _, err := w.engine.KillJob(t.Context(), &larderv1.KillJobRequest{Name: "ended"}); err != nil {
 			t.Fatal(err)
 		}
-		for i, p := range []journal.Piece{
+		for i, p := range []crashguard.Piece{
 			{Job: ident.JobID(ids["in place"]), Sample: 3, Seed: 5, Instance: 1}, {Job: ident.JobID(ids["whole"]), Sample: 4},
 			{Job: ident.JobID(ids["ended"]), Sample: poison}, {Job: 99, Sample: 1}, {Job: ident.JobID(ids["whole"]), Sample: 1 << 20},
 		} {
-			d.Slot(3 + i).Set(p) // of workers that this engine does not have
+			d.Line(3 + i).Set(p) // of workers that this engine does not have
 		}
 	})
 	t.Run("the second life", func(t *testing.T) {
@@ -255,10 +178,10 @@ func TestSuspectsWithoutTrial(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := journal.Piece{Sample: 3}
+	p := crashguard.Piece{Sample: 3}
 	for name, command := range map[string][]string{"none": nil, "one that is gone": {"/does/not/exist"}} {
 		t.Run(name, func(t *testing.T) {
-			d, _ := journal.OpenDecoding(state, 1, 4, nil)
+			d, _ := crashguard.Open(state, 1, 4, nil)
 			defer d.Close()
 			t.Run("a life", func(t *testing.T) {
 				w := onDisk(t, fs, func(c *engine.Config) { c.Decoding, c.Trial = d, command })
@@ -268,13 +191,13 @@ func TestSuspectsWithoutTrial(t *testing.T) {
 					t.Errorf("suspects are %v", s)
 				}
 				bad(t, "an epoch", tr.must(tr.st.Info().GetNextEpoch()), n, "")
-				d.Slot(3).Set(p)
+				d.Line(3).Set(p)
 			})
 		})
 	}
-	d, _ := journal.OpenDecoding(state, 1, 4, nil)
+	d, _ := crashguard.Open(state, 1, 4, nil)
 	defer d.Close()
-	if s := d.Suspects(); !slices.Equal(s, []journal.Piece{p}) {
+	if s := d.Suspects(); !slices.Equal(s, []crashguard.Piece{p}) {
 		t.Errorf("suspects are %v", s)
 	}
 }

@@ -1,4 +1,4 @@
-package engine
+package crashguard
 
 import (
 	"bufio"
@@ -24,38 +24,39 @@ import (
 	"larder/internal/prep"
 )
 
-// charge is what a suspect is tried for: everything that a worker may do with stored bytes.
-type charge struct {
+// Charge is what stored bytes are tried for: everything that a worker may do with them.
+type Charge struct {
 	Ops    []prep.OpSpec
 	Limits prep.Limits
 	Key    prep.RandKey
 }
 
-// court tries suspects in a process of its own, which runs Try: one for many of them, and another one when it dies. Its processor time and memory are bounded;
-// it ends by itself when this process does.
-type court struct {
-	command []string // what it runs; empty = there is no trial
+// trials tries suspects in a process of its own, which runs [Try]. One process serves many trials; when it dies, the
+// next trial starts another one. Its processor time and memory are bounded, and it ends by itself when this process
+// does.
+type trials struct {
+	command []string // starts the process; empty = no trial is possible
 
 	mu    sync.Mutex
 	child *child
-	stays bool // it waits for the next trial
+	kept  bool // the process waits for the next trial
 }
 
-// thisProgram is the running file, also when there is another one in its place by now.
+// thisProgram is the running program, also when its file was replaced meanwhile.
 const thisProgram = "/proc/self/exe"
 
-// hangs stands for a signal where the decoder was ended because it had had its time.
+// hangs stands in the place of a signal when the decoder was ended because it used up its time.
 const hangs = "hang"
 
-// exitLate is the exit code of a process whose decoder has had its time.
+// exitLate is the exit code of a process whose decoder used up its time.
 const exitLate = 3
 
-// trialWall is when a process is given up that neither ends nor uses its processor time. Nothing is known then.
+// trialWall is how long a process may neither end nor use its processor time. Such a trial has no result.
 const trialWall = 5 * time.Minute
 
-// try says how the process dies that prepares a sample, when it does so twice: by the name of a signal, or hangs. Empty: it does not. The error says why that cannot be
-// known. stderr is what it wrote.
-func (c *court) try(ctx context.Context, x charge, enc []byte) (how, stderr string, err error) {
+// try says how the process dies that prepares a sample, when it dies twice: the name of a signal, an exit code, or
+// hangs. Empty: it does not. The error says why that cannot be known. stderr is what the process wrote.
+func (c *trials) try(ctx context.Context, x Charge, enc []byte) (how, stderr string, err error) {
 	if len(c.command) == 0 {
 		return "", "", errors.New("there is no command for it")
 	}
@@ -74,7 +75,7 @@ func (c *court) try(ctx context.Context, x charge, enc []byte) (how, stderr stri
 			}
 		default:
 			if sound++; sound > crashes {
-				if !c.stays {
+				if !c.kept {
 					c.end()
 				}
 				return "", "", nil
@@ -83,25 +84,25 @@ func (c *court) try(ctx context.Context, x charge, enc []byte) (how, stderr stri
 	}
 }
 
-// stay says whether the process is to wait for the next trial, for as long as there are many.
-func (c *court) stay(yes bool) {
+// keep says whether the process is to wait for the next trial, which saves a start for each of many.
+func (c *trials) keep(yes bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.stays = yes; !yes {
+	if c.kept = yes; !yes {
 		c.end()
 	}
 }
 
-// child is one process that runs Try.
+// child is one process that runs [Try].
 type child struct {
 	cmd *osexec.Cmd
 	in  io.WriteCloser
 	out *bufio.Reader
-	log *head
+	log *firstBytes
 }
 
-// end lets the process go; c.mu is held.
-func (c *court) end() {
+// end lets the process end; c.mu is held.
+func (c *trials) end() {
 	if k := c.child; k != nil {
 		c.child = nil
 		k.wait()
@@ -115,18 +116,19 @@ func (k *child) wait() {
 	_ = k.cmd.Wait() // how it ended is in ProcessState
 }
 
-func (c *court) start() error {
+func (c *trials) start() error {
 	if c.child != nil {
 		return nil
 	}
 	cmd := osexec.Command(c.command[0], c.command[1:]...)
-	// Memory that was freed, or not written yet, has nonsense in it: a decoder that reads it is seen rather than lucky.
 	if c.command[0] == thisProgram {
 		cmd.Args[0] = os.Args[0] // its name, for people
 	}
+	// MALLOC_PERTURB_ fills memory that was freed, or not written yet: a decoder that reads it crashes here rather than
+	// later.
 	cmd.Env = append(os.Environ(), "MALLOC_PERTURB_=165", "GOTRACEBACK=single", "GOMAXPROCS=2")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is not for it
-	k := &child{cmd: cmd, log: new(head)}
+	k := &child{cmd: cmd, log: new(firstBytes)}
 	cmd.Stderr = k.log
 	var err error
 	if k.in, err = cmd.StdinPipe(); err != nil {
@@ -145,7 +147,7 @@ func (c *court) start() error {
 }
 
 // once is one trial.
-func (c *court) once(ctx context.Context, x charge, enc []byte) (how, stderr string, err error) {
+func (c *trials) once(ctx context.Context, x Charge, enc []byte) (how, stderr string, err error) {
 	if err := ctx.Err(); err != nil {
 		return "", "", err
 	}
@@ -158,7 +160,7 @@ func (c *court) once(ctx context.Context, x charge, enc []byte) (how, stderr str
 	defer context.AfterFunc(ctx, func() { _ = k.cmd.Process.Kill() })()
 	err = k.send(x, enc)
 	if err == nil {
-		err = k.hear(begun)
+		err = k.expect(begun)
 	}
 	if err != nil {
 		_ = k.cmd.Process.Kill() // it may be something else than Try
@@ -166,9 +168,10 @@ func (c *court) once(ctx context.Context, x charge, enc []byte) (how, stderr str
 		if ctx.Err() != nil {
 			return "", "", ctx.Err()
 		}
-		return "", k.log.String(), fmt.Errorf("the process for trials ended before it began: %w (%v)", err, k.cmd.ProcessState)
+		err = fmt.Errorf("the process for trials ended before it began: %w (%v)", err, k.cmd.ProcessState)
+		return "", k.log.String(), err
 	}
-	if k.hear(done) == nil {
+	if k.expect(done) == nil {
 		return "", "", nil
 	}
 	c.end()
@@ -179,13 +182,13 @@ func (c *court) once(ctx context.Context, x charge, enc []byte) (how, stderr str
 	return how, k.log.String(), err
 }
 
-// What the process says.
+// The process answers each charge with these lines.
 const (
 	begun = "begun\n"
 	done  = "done\n"
 )
 
-func (k *child) send(x charge, enc []byte) error {
+func (k *child) send(x Charge, enc []byte) error {
 	b, err := json.Marshal(x)
 	if err != nil {
 		return err
@@ -200,7 +203,7 @@ func (k *child) send(x charge, enc []byte) error {
 	return nil
 }
 
-func (k *child) hear(word string) error {
+func (k *child) expect(word string) error {
 	s, err := k.out.ReadString('\n')
 	if err == nil && s != word {
 		err = fmt.Errorf("it says %.40q", s)
@@ -209,12 +212,14 @@ func (k *child) hear(word string) error {
 }
 
 // fatal are the signals that a process gets for what it did itself.
-var fatal = []syscall.Signal{syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGABRT, syscall.SIGILL, syscall.SIGFPE, syscall.SIGTRAP, syscall.SIGSYS}
+var fatal = []syscall.Signal{
+	syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGABRT, syscall.SIGILL, syscall.SIGFPE, syscall.SIGTRAP, syscall.SIGSYS,
+}
 
 var signalNames = regexp.MustCompile(`\bSIG[A-Z]+\b`)
 
-// cause is what a process died of while it decoded. Go's runtime ends a process that had such a signal with a trace and an exit code. That there was no memory, or somebody ended
-// it, says nothing about the image.
+// cause is what a process died of while it decoded. Go's runtime ends a process that had such a signal with a trace
+// and an exit code. A lack of memory, or a signal from outside, says nothing about the image: that is an error.
 func cause(s *os.ProcessState, stderr string) (string, error) {
 	ws, ok := s.Sys().(syscall.WaitStatus)
 	switch {
@@ -240,55 +245,41 @@ func cause(s *os.ProcessState, stderr string) (string, error) {
 	return "exit " + strconv.Itoa(ws.ExitStatus()), nil
 }
 
-// head keeps the beginning of what a process writes.
-type head struct {
+// firstBytes keeps the beginning of what a process writes.
+type firstBytes struct {
 	mu sync.Mutex
 	b  bytes.Buffer
 }
 
-const mostSaid = 8 << 10
+const maxStderr = 8 << 10
 
-func (h *head) Write(p []byte) (int, error) {
+func (h *firstBytes) Write(p []byte) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.b.Write(p[:min(len(p), mostSaid-h.b.Len())])
+	h.b.Write(p[:min(len(p), maxStderr-h.b.Len())])
 	return len(p), nil
 }
 
-func (h *head) String() string {
+func (h *firstBytes) String() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.b.String()
 }
 
-// beforeTrial is for tests, which have no image that crashes.
-var beforeTrial func(enc []byte)
+// Try is the process for trials: it prepares what it reads from in until that ends. See [Serve].
+func Try(in io.Reader, out io.Writer) error { return Serve(in, out, Charge.Prepare) }
 
-// Try is what the process for trials does: it reads charges and stored bytes, one after the other, and does with them everything that a worker may do. It says that it
-// begins and that it is done; whether the image was good does not matter. It ends when in does, and exits when a decoder has had its time.
-func Try(in io.Reader, out io.Writer) error {
+// Serve reads charges and stored bytes from in, one after the other, and passes each to prepare. It reports on out
+// that it begins and that it is done; whether the image was good does not matter. It returns when in ends, and exits
+// the process when prepare used up its processor time.
+func Serve(in io.Reader, out io.Writer, prepare func(Charge, []byte)) error {
 	r := bufio.NewReader(in)
 	for first := true; ; first = false {
-		var n [16]byte
-		if _, err := io.ReadFull(r, n[:]); errors.Is(err, io.EOF) {
+		x, enc, err := readCharge(r)
+		if errors.Is(err, io.EOF) {
 			return nil
-		} else if err != nil {
-			return err
 		}
-		text, size := binary.LittleEndian.Uint64(n[:]), binary.LittleEndian.Uint64(n[8:])
-		if text > 1<<24 || size > 1<<40 {
-			return fmt.Errorf("a charge of %d bytes about %d", text, size)
-		}
-		b := make([]byte, text)
-		enc := make([]byte, size)
-		if _, err := io.ReadFull(r, b); err != nil {
-			return err
-		}
-		if _, err := io.ReadFull(r, enc); err != nil {
-			return err
-		}
-		var x charge
-		if err := json.Unmarshal(b, &x); err != nil {
+		if err != nil {
 			return err
 		}
 		if first {
@@ -300,12 +291,38 @@ func Try(in io.Reader, out io.Writer) error {
 		}
 		over := make(chan struct{})
 		go watch(over, trialTime(x.Limits))
-		x.attempt(enc)
+		survive(func() { prepare(x, enc) })
 		close(over)
 		if _, err := io.WriteString(out, done); err != nil {
 			return err
 		}
 	}
+}
+
+// survive recovers a panic, as a worker does.
+func survive(f func()) {
+	defer func() { _ = recover() }()
+	f()
+}
+
+// readCharge returns io.EOF when there is none.
+func readCharge(r io.Reader) (x Charge, enc []byte, err error) {
+	var n [16]byte
+	if _, err := io.ReadFull(r, n[:]); err != nil {
+		return x, nil, err
+	}
+	text, size := binary.LittleEndian.Uint64(n[:]), binary.LittleEndian.Uint64(n[8:])
+	if text > 1<<24 || size > 1<<40 {
+		return x, nil, fmt.Errorf("a charge of %d bytes about %d", text, size)
+	}
+	b := make([]byte, text)
+	enc = make([]byte, size)
+	for _, p := range [][]byte{b, enc} {
+		if _, err := io.ReadFull(r, p); err != nil {
+			return x, nil, fmt.Errorf("a charge that is cut: %v", err)
+		}
+	}
+	return x, enc, json.Unmarshal(b, &x)
 }
 
 // trialTime is the processor time of a trial: the decoder ends by itself after a third of it, if it ends by itself.
@@ -317,8 +334,8 @@ func trialTime(l prep.Limits) time.Duration {
 	return 3*each + time.Second
 }
 
-// watch ends the process when it has used so much processor time before over is closed.
-func watch(over <-chan struct{}, most time.Duration) {
+// watch ends the process when it uses more processor time than limit before over is closed.
+func watch(over <-chan struct{}, limit time.Duration) {
 	used := func() time.Duration {
 		var u unix.Rusage
 		_ = unix.Getrusage(unix.RUSAGE_SELF, &u) // it does not fail
@@ -332,18 +349,19 @@ func watch(over <-chan struct{}, most time.Duration) {
 			look.Stop()
 			return
 		case <-look.C:
-			if used()-begin > most {
-				fmt.Fprintf(os.Stderr, "the decoder has had %v of processor time\n", most)
+			if used()-begin > limit {
+				fmt.Fprintf(os.Stderr, "the decoder has had %v of processor time\n", limit)
 				os.Exit(exitLate)
 			}
 		}
 	}
 }
 
-// limitMemory bounds what this process takes beyond what it has, for an image that may take most. Best effort: without a bound there is the one of the machine.
-func limitMemory(most int64) {
-	if most <= 0 {
-		most = 1 << 30
+// limitMemory bounds what this process takes beyond what it has, for an image of up to so many decoded bytes. It is
+// best effort: without it the memory of the machine is the bound.
+func limitMemory(image int64) {
+	if image <= 0 {
+		image = 1 << 30
 	}
 	b, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -352,19 +370,15 @@ func limitMemory(most int64) {
 	for l := range strings.Lines(string(b)) {
 		if f := strings.Fields(l); len(f) > 1 && f[0] == "VmData:" {
 			if has, err := strconv.ParseInt(f[1], 10, 64); err == nil {
-				n := uint64(has<<10 + 1<<30 + 4*most)
+				n := uint64(has<<10 + 1<<30 + 4*image)
 				_ = unix.Setrlimit(unix.RLIMIT_DATA, &unix.Rlimit{Cur: n, Max: n})
 			}
 		}
 	}
 }
 
-// attempt does what a worker may do with stored bytes. A panic is one that a worker lives through.
-func (x charge) attempt(enc []byte) {
-	defer func() { _ = recover() }()
-	if beforeTrial != nil {
-		beforeTrial(enc)
-	}
+// Prepare does everything that a worker may do with stored bytes.
+func (x Charge) Prepare(enc []byte) {
 	r, err := prep.ParseRecipe(x.Ops)
 	if err != nil {
 		return
