@@ -3,9 +3,11 @@ package engine
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"larder/internal/coordinator"
+	"larder/internal/engine/ring"
 	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/session"
@@ -17,7 +19,7 @@ import (
 // attachment is a session's hold on one incarnation of a rank.
 type attachment struct {
 	e    *Engine
-	ring *ring
+	ring *ring.Ring
 	info *larderv1.AttachResponse
 }
 
@@ -45,97 +47,85 @@ func (e *Engine) Attach(ctx context.Context, req *larderv1.AttachRequest, peer s
 	if err := e.fitsRing(j); err != nil {
 		return nil, err
 	}
-	// The client may be gone meanwhile: what the coordinator gives to it must come here, to be given back.
-	who := whoIs(peer)
-	again := e.heldBy(j.id, int(req.GetRank()), req.GetClient())
+	// The client may be gone meanwhile: what the coordinator gives to it must come here, to be returned.
+	process, rank := ring.ProcessOf(peer), int(req.GetRank())
+	again := e.rings.HeldBy(j.id, rank, req.GetClient())
 	r, err := e.ask(context.WithoutCancel(ctx), func(t coordinator.Token) coordinator.Event {
-		return coordinator.Attach{Token: t, Job: j.id, Rank: int(req.GetRank()), Held: ident.Incarnation(req.GetIncarnation()), Client: who, Again: again}
+		return coordinator.Attach{
+			Token: t, Job: j.id, Rank: rank, Held: ident.Incarnation(req.GetIncarnation()), Client: process, Again: again,
+		}
 	})
 	if err != nil {
-		return nil, e.holder(err, j.id, int(req.GetRank()))
+		return nil, e.holder(err, j.id, rank)
 	}
-	k := ringKey{j.id, int(req.GetRank()), r.Inc}
+	k := ring.Key{Job: j.id, Rank: rank, Inc: r.Inc}
 	if req.GetPid() > 0 {
 		peer.PID = req.GetPid()
 	}
-	ring, err := newRing(e, k, j, e.layout(j), out, peer)
-	if err == nil {
-		ring.client, ring.who = req.GetClient(), who
-		err = e.addRing(ring)
-	}
+	at, err := e.newRing(ring.Config{
+		Key: k, Name: j.spec.GetName(), Layout: j.layout(), Sink: out, Peer: peer, Client: req.GetClient(), Process: process,
+		Budget: e.ringBudget,
+		Failed: func(k ring.Key, err error) { // for the coordinator its client has vanished
+			e.note(slog.LevelError, "an attachment was ended", "job", j.spec.GetName(), "rank", k.Rank, "err", err)
+			e.send(coordinator.Detached{Job: k.Job, Rank: k.Rank, Inc: k.Inc})
+		},
+		Report: func(bad []jobs.Bad) *larderv1.BatchReport { return e.report(j, bad) },
+	})
 	if err != nil {
-		e.send(coordinator.Detached{Job: j.id, Rank: k.rank, Inc: k.inc})
+		e.send(coordinator.Detached{Job: k.Job, Rank: k.Rank, Inc: k.Inc})
 		return nil, err
 	}
 	now, v, err := e.attached(ctx, k)
 	if err != nil {
-		e.takeRing(k)
-		ring.close(nil)
-		ring.release()
-		e.send(coordinator.Detached{Job: j.id, Rank: k.rank, Inc: k.inc})
+		e.rings.Take(k)
+		at.Close(nil)
+		at.Release()
+		e.send(coordinator.Detached{Job: k.Job, Rank: k.Rank, Inc: k.Inc})
 		return nil, err
 	}
 	spec := now.Upcoming()
-	return &attachment{e: e, ring: ring, info: &larderv1.AttachResponse{
-		Job: v, Incarnation: uint64(r.Inc), Slots: uint32(ring.slots), SlotBytes: uint64(ring.slotBytes),
-		SegmentBytes: uint64(ring.seg.Size()), Fields: ring.fields, BatchesPerEpoch: uint64(spec.Batches(k.rank)),
-		NumSamples: uint64(spec.Subset), NextEpoch: r.Epoch, Rest: r.Rest, Board: uint64(ring.board), Posts: uint32(ring.posts), Rows: uint32(ring.rows),
+	return &attachment{e: e, ring: at, info: &larderv1.AttachResponse{
+		Job: v, Incarnation: uint64(r.Inc), Slots: uint32(at.Slots), SlotBytes: uint64(at.SlotBytes),
+		SegmentBytes: uint64(at.Segment().Size()), Fields: at.Fields, BatchesPerEpoch: uint64(spec.Batches(k.Rank)),
+		NumSamples: uint64(spec.Subset), NextEpoch: r.Epoch, Rest: r.Rest,
+		Board: uint64(at.Board), Posts: uint32(at.Posts), Rows: uint32(at.Rows),
 	}}, nil
 }
 
-// addRing starts a ring; the caller's hold on it is the session's, until Close.
-func (e *Engine) addRing(r *ring) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.mu.stopped {
-		r.release()
-		return errStopped
+// newRing makes a ring and starts it. The caller's hold on it is the session's, until Close.
+func (e *Engine) newRing(cfg ring.Config) (*ring.Ring, error) {
+	r, err := ring.New(cfg)
+	if err != nil {
+		return nil, err
 	}
-	e.mu.rings[r.key] = r
-	e.came(r.key)
-	r.hold()
-	e.wg.Go(r.run)
-	return nil
+	if !e.rings.Add(r) {
+		r.Release()
+		return nil, errStopped
+	}
+	return r, nil
 }
 
-// takeRing takes a ring out of those that get batches; nil when it is out already.
-func (e *Engine) takeRing(k ringKey) *ring {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	r := e.mu.rings[k]
-	delete(e.mu.rings, k)
-	return r
+// report tells a client of the bad samples of a batch; nil = there are none that it is to know.
+func (e *Engine) report(j *job, bad []jobs.Bad) *larderv1.BatchReport {
+	if bad = e.faulty(bad); len(bad) == 0 {
+		return nil
+	}
+	return &larderv1.BatchReport{Quarantined: e.quarantined(j, bad)}
 }
 
 // attached describes the job of a ring that was just added, if the coordinator has not ended the attachment before it
 // could know the ring.
-func (e *Engine) attached(ctx context.Context, k ringKey) (*jobs.Job, *larderv1.Job, error) {
-	v, err := e.lookup(ctx, k.job)
+func (e *Engine) attached(ctx context.Context, k ring.Key) (*jobs.Job, *larderv1.Job, error) {
+	v, err := e.lookup(ctx, k.Job)
 	if err != nil {
 		return nil, nil, err
 	}
-	if v != nil && v.Ranks[k.rank].Attached() && v.Ranks[k.rank].Incarnation == k.inc {
+	if v != nil && v.Ranks[k.Rank].Attached() && v.Ranks[k.Rank].Incarnation == k.Inc {
 		if j := e.view(*v); j != nil {
 			return v, j, nil
 		}
 	}
-	return nil, nil, errs.New(errs.JobEnded, itoa(int(k.job)), "register it again", "job %d ended while rank %d was being attached", k.job, k.rank)
-}
-
-// heldBy is the incarnation of a rank that this very client holds by another connection; 0 = none.
-func (e *Engine) heldBy(id ident.JobID, rank int, client string) ident.Incarnation {
-	if client == "" {
-		return 0
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	inc := ident.Incarnation(0)
-	for k, r := range e.mu.rings { // order-free: the newest
-		if k.job == id && k.rank == rank && r.client == client {
-			inc = max(inc, k.inc)
-		}
-	}
-	return inc
+	return nil, nil, errs.New(errs.JobEnded, itoa(int(k.Job)), "register it again", "job %d ended while rank %d was being attached", k.Job, k.Rank)
 }
 
 // holder adds to a RANK_HELD error who holds it.
@@ -144,16 +134,13 @@ func (e *Engine) holder(err error, id ident.JobID, rank int) error {
 	if !errors.As(err, &f) || f.Reason != errs.RankHeld {
 		return err
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for k, r := range e.mu.rings {
-		if k.job == id && k.rank == rank {
-			cp := *f
-			cp.Err = errors.New("pid " + itoa(int(r.peer.PID)) + " of uid " + itoa(int(r.peer.UID)))
-			return &cp
-		}
+	peer, held := e.rings.Holder(id, rank)
+	if !held {
+		return err
 	}
-	return err
+	cp := *f
+	cp.Err = errors.New("pid " + itoa(int(peer.PID)) + " of uid " + itoa(int(peer.UID)))
+	return &cp
 }
 
 // fitsRing refuses one more ring when the memory for rings is used up.
@@ -163,50 +150,34 @@ func (e *Engine) fitsRing(j *job) error {
 	return e.fits(&one)
 }
 
-func (e *Engine) ring(j ident.JobID, rank int, inc ident.Incarnation) *ring {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.mu.rings[ringKey{j, rank, inc}]
-}
-
-// holdRing is ring for a writer: nothing is unmapped under it until it lets go.
-func (e *Engine) holdRing(j ident.JobID, rank int, inc ident.Incarnation) *ring {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	r := e.mu.rings[ringKey{j, rank, inc}]
-	if r != nil {
-		r.hold()
-	}
-	return r
-}
-
 // closeRing ends an attachment from the coordinator's side.
 func (e *Engine) closeRing(x coordinator.CloseRank) {
-	r := e.takeRing(ringKey{x.Job, x.Rank, x.Inc})
+	r := e.rings.Take(ring.Key{Job: x.Job, Rank: x.Rank, Inc: x.Inc})
 	if r == nil {
 		return
 	}
 	var reason error
-	switch name := r.job.spec.GetName(); {
+	switch name := r.Job(); {
 	case x.Stale:
-		reason = errs.New(errs.Stale, name, "make a new Loader to go on, or raise jobs.idle_timeout", "rank %d of job %s was given up: %s", x.Rank, name, x.Reason)
+		reason = errs.New(errs.Stale, name, "make a new Loader to go on, or raise jobs.idle_timeout",
+			"rank %d of job %s was given up: %s", x.Rank, name, x.Reason)
 	case x.Reason != "":
-		reason = errs.New(errs.JobEnded, r.job.spec.GetName(), "make a new Loader to go on", "job %s has ended: %s", r.job.spec.GetName(), x.Reason)
+		reason = errs.New(errs.JobEnded, name, "make a new Loader to go on", "job %s has ended: %s", name, x.Reason)
 	}
-	r.close(reason)
+	r.Close(reason)
 }
 
 // Info describes the ring.
 func (a *attachment) Info() *larderv1.AttachResponse { return a.info }
 
 // Segment is segment 0 of the ring, valid until Close.
-func (a *attachment) Segment() *shm.Segment { return a.ring.seg }
+func (a *attachment) Segment() *shm.Segment { return a.ring.Segment() }
 
 // StartEpoch begins an epoch for this rank, or goes on with it.
 func (a *attachment) StartEpoch(ctx context.Context, epoch, from uint32) (*larderv1.EpochResponse, error) {
-	k := a.ring.key
+	k := a.ring.Key()
 	r, err := a.e.ask(ctx, func(t coordinator.Token) coordinator.Event {
-		return coordinator.StartEpoch{Token: t, Job: k.job, Rank: k.rank, Inc: k.inc, Epoch: epoch, From: int(from)}
+		return coordinator.StartEpoch{Token: t, Job: k.Job, Rank: k.Rank, Inc: k.Inc, Epoch: epoch, From: int(from)}
 	})
 	if err != nil {
 		return nil, err
@@ -216,22 +187,21 @@ func (a *attachment) StartEpoch(ctx context.Context, epoch, from uint32) (*larde
 
 // Release gives a slot back.
 func (a *attachment) Release(slot uint32, gen uint64, waited time.Duration) {
-	k := a.ring.key
-	if int(slot) < len(a.ring.waited) {
-		a.ring.waited[slot].Store(0)
-	}
-	a.e.send(coordinator.Released{Job: k.job, Rank: k.rank, Inc: k.inc, Slot: int(slot), Gen: gen, Waited: waited})
+	k := a.ring.Key()
+	a.ring.Reported(int(slot))
+	a.e.send(coordinator.Released{Job: k.Job, Rank: k.Rank, Inc: k.Inc, Slot: int(slot), Gen: gen, Waited: waited})
 }
 
 // Close ends the attachment; clean means that the client said goodbye.
 func (a *attachment) Close(clean bool) {
-	k := a.ring.key
-	waiting, _ := a.ring.waiting()
+	k := a.ring.Key()
+	waiting, _ := a.ring.WaitNow()
 	var client *shm.Exit
 	if !clean {
-		client = a.e.living(a.ring.who)
+		client = ring.Living(a.ring.Process())
 	}
-	a.e.send(coordinator.Detached{Job: k.job, Rank: k.rank, Inc: k.inc, Clean: clean, Lives: client != nil, Waited: a.ring.owed() + waiting})
-	a.e.await(k, client)
-	a.ring.release()
+	a.e.send(coordinator.Detached{Job: k.Job, Rank: k.Rank, Inc: k.Inc, Clean: clean, Lives: client != nil,
+		Waited: a.ring.Unreported() + waiting})
+	a.e.rings.Watch(k, client)
+	a.ring.Release()
 }

@@ -7,7 +7,9 @@ import (
 
 	"larder/internal/coordinator"
 	"larder/internal/engine/record"
+	"larder/internal/engine/ring"
 	"larder/internal/invariant"
+	larderv1 "larder/proto/larder/v1"
 )
 
 // Do carries out one effect. It runs in the loop's goroutine and never blocks: work goes to the pool, batches to the
@@ -22,7 +24,7 @@ func (e *Engine) Do(eff coordinator.Effect) {
 	case coordinator.Augment:
 		e.pool.add(task{what: eff, turn: x.Turn, job: e.job(x.Job)})
 	case *coordinator.Fill:
-		e.pool.add(task{what: eff, turn: x.Turn, job: e.job(x.Job), ring: e.holdRing(x.Job, x.Rank, x.Inc)})
+		e.pool.add(task{what: eff, turn: x.Turn, job: e.job(x.Job), ring: e.rings.Hold(ring.Key{Job: x.Job, Rank: x.Rank, Inc: x.Inc})})
 	case coordinator.Discard:
 		e.pool.discard(x.Flight)
 	case coordinator.FreeKey:
@@ -32,12 +34,14 @@ func (e *Engine) Do(eff coordinator.Effect) {
 	case coordinator.Solve: // one at a time; it takes milliseconds
 		e.wg.Go(func() { e.send(x.Do()) })
 	case coordinator.Deliver:
-		if r := e.ring(x.Job, x.Rank, x.Inc); r != nil {
-			r.push(x)
+		if r := e.rings.Get(ring.Key{Job: x.Job, Rank: x.Rank, Inc: x.Inc}); r != nil {
+			r.Push(x)
 		}
 	case coordinator.EndEpoch:
-		if r := e.ring(x.Job, x.Rank, x.Inc); r != nil {
-			r.push(x)
+		if r := e.rings.Get(ring.Key{Job: x.Job, Rank: x.Rank, Inc: x.Inc}); r != nil {
+			r.PushEnd(&larderv1.EpochEnd{
+				Epoch: x.Epoch, Batches: uint64(x.Batches), Samples: uint64(x.Samples), Final: x.Final, Account: account(x.Account),
+			})
 		}
 	case coordinator.CloseRank:
 		e.closeRing(x)

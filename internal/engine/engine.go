@@ -12,12 +12,12 @@ import (
 	"larder/cachepolicy"
 	"larder/internal/coordinator"
 	"larder/internal/engine/crashguard"
+	"larder/internal/engine/ring"
 	"larder/internal/errs"
 	"larder/internal/gpu"
 	"larder/internal/ident"
 	"larder/internal/journal"
 	"larder/internal/prep"
-	"larder/internal/shm"
 	"larder/internal/source"
 	"larder/internal/xrand"
 	"larder/jobs"
@@ -66,14 +66,17 @@ type Config struct {
 
 // Engine is the running daemon without its sockets.
 type Engine struct {
-	cfg     Config
-	core    *coordinator.Core
-	events  chan coordinator.Event
-	pool    *pool
-	meters  *meters
-	keeper  *keeper // of the tiers
-	notes   *keeper // of log lines
-	started time.Time
+	cfg    Config
+	core   *coordinator.Core
+	events chan coordinator.Event
+	pool   *pool
+	rings  *ring.Set
+	// ringBudget is of rings and of what ragged batches take beside them.
+	ringBudget *ring.Budget
+	meters     *meters
+	keeper     *keeper // of the tiers
+	notes      *keeper // of log lines
+	started    time.Time
 
 	guard *crashguard.Guard // against images that crash the decoder
 
@@ -84,7 +87,6 @@ type Engine struct {
 		tokens      map[coordinator.Token]chan coordinator.Reply
 		next        coordinator.Token
 		jobs        map[ident.JobID]*job
-		rings       map[ringKey]*ring
 		names       map[string]*job            // newest job of a name
 		registering map[coordinator.Token]*job // by the Register event that asks for them
 		ended       []ident.JobID              // oldest first; jobs holds the last keepEnded of them
@@ -94,19 +96,15 @@ type Engine struct {
 		strata      func(names ...string) string
 		sketches    []keptSketch             // the last ones, oldest first
 		stratified  map[ident.DatasetID]bool // those whose first job has come
-		stopped     bool                     // no ring may be added any more
-		awaited     []awaited                // before Run: clients of restored jobs that live
-		exits       map[rankOf]*shm.Exit     // of processes that are watched
 		broken      error
 	}
-	recorder  atomic.Pointer[recorder] // of what is decided; nil while nothing is recorded
-	recorded  atomic.Pointer[recorder] // the last one: who did not get its last answer asks again
-	ringBytes atomic.Int64             // of rings and of what ragged batches take beside them
-	draining  atomic.Bool
-	leaving   atomic.Bool
-	broken    chan struct{}  // closed when the engine cannot go on
-	done      chan struct{}  // closed when the loop has ended
-	wg        sync.WaitGroup // rings
+	recorder atomic.Pointer[recorder] // of what is decided; nil while nothing is recorded
+	recorded atomic.Pointer[recorder] // the last one: who did not get its last answer asks again
+	draining atomic.Bool
+	leaving  atomic.Bool
+	broken   chan struct{}  // closed when the engine cannot go on
+	done     chan struct{}  // closed when the loop has ended
+	wg       sync.WaitGroup // all but rings
 }
 
 // New returns an engine that does nothing before Run.
@@ -146,7 +144,6 @@ func New(cfg Config) (*Engine, error) {
 	}
 	e.mu.tokens = map[coordinator.Token]chan coordinator.Reply{}
 	e.mu.jobs = map[ident.JobID]*job{}
-	e.mu.rings = map[ringKey]*ring{}
 	e.mu.names = map[string]*job{}
 	e.mu.registering = map[coordinator.Token]*job{}
 	e.mu.settings = cfg.TierSetting
@@ -156,6 +153,8 @@ func New(cfg Config) (*Engine, error) {
 	e.mu.total, e.mu.maxRing, e.mu.strata = cfg.Tiers.Total, cfg.MaxRing, cfg.Strata
 	e.mu.stratified = map[ident.DatasetID]bool{}
 	e.meters = newMeters(cfg.Workers, runtime.GOMAXPROCS(0))
+	e.ringBudget = ring.NewBudget(e.ringLimit)
+	e.rings = ring.NewSet(func(k ring.Key) { e.send(coordinator.ClientGone{Job: k.Job, Rank: k.Rank, Inc: k.Inc}) })
 	e.pool = newPool(e)
 	e.guard = crashguard.New(crashguard.Config{
 		Version: cfg.Version, File: cfg.Decoding, Command: cfg.Trial, Limits: cfg.Limits, Log: cfg.Log, Note: e.note,
@@ -187,7 +186,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	kept.Go(e.keeper.run)
 	kept.Go(e.notes.run)
 	e.pool.start(ctx)
-	e.awaitAll()
+	e.rings.Start()
 	e.wg.Go(func() { e.measure(ctx) })
 	e.wg.Go(func() { e.guard.Run(ctx) })
 	err := coordinator.Loop(ctx, e.core, e.events, e, time.Now)
@@ -195,20 +194,12 @@ func (e *Engine) Run(ctx context.Context) error {
 	e.keeper.stop()
 	e.pool.stop()
 	e.mu.Lock()
-	e.mu.stopped = true
-	for _, x := range e.mu.exits { // order-free: all are closed
-		_ = x.Close()
-	}
 	broken := e.mu.broken
-	rings := make([]*ring, 0, len(e.mu.rings))
-	for k, r := range e.mu.rings {
-		rings = append(rings, r)
-		delete(e.mu.rings, k)
-	}
 	e.mu.Unlock()
-	for _, r := range rings {
-		r.close(errs.New(errs.Unavailable, r.job.spec.Name, "start it again: larder serve", "the daemon has stopped"))
-	}
+	e.rings.Stop(func(job string) error {
+		return errs.New(errs.Unavailable, job, "start it again: larder serve", "the daemon has stopped")
+	})
+	e.rings.Wait()
 	e.wg.Wait()
 	e.notes.stop()
 	kept.Wait()
@@ -254,10 +245,7 @@ func (e *Engine) Drain(ctx context.Context) error {
 		e.send(coordinator.Drain{Job: live[i].ID})
 	}
 	for {
-		e.mu.Lock()
-		n := len(e.mu.rings)
-		e.mu.Unlock()
-		if n == 0 {
+		if e.rings.Len() == 0 {
 			return nil
 		}
 		select {
@@ -273,11 +261,7 @@ func (e *Engine) Drain(ctx context.Context) error {
 func (e *Engine) Leave() { e.leaving.Store(true) }
 
 // Attached counts the ranks that clients hold.
-func (e *Engine) Attached() int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return len(e.mu.rings)
-}
+func (e *Engine) Attached() int { return e.rings.Len() }
 
 // send hands an event to the loop; false when the engine has stopped.
 func (e *Engine) send(ev coordinator.Event) bool {

@@ -13,6 +13,7 @@ import (
 
 	"larder/internal/coordinator"
 	"larder/internal/engine/crashguard"
+	"larder/internal/engine/ring"
 	"larder/internal/errs"
 	"larder/internal/heap"
 	"larder/internal/ident"
@@ -27,7 +28,7 @@ type task struct {
 	what  coordinator.Effect // Prepare, Augment or *Fill, boxed once, by the coordinator
 	turn  uint64             // its place among the work of all jobs
 	job   *job
-	ring  *ring
+	ring  *ring.Ring
 	after uint64 // what the keeper must have done before something is stored
 
 	size int64  // of what was read ahead for it; 0 = nothing was
@@ -100,7 +101,7 @@ func (p *pool) stop() {
 	defer p.mu.Unlock()
 	for _, t := range p.mu.tasks { // never run: they still hold their rings
 		if t.ring != nil {
-			t.ring.release()
+			t.ring.Release()
 		}
 	}
 	p.mu.tasks, p.mu.fresh, p.mu.ahead.unread, p.mu.copies, p.mu.spare = nil, nil, nil, nil, nil
@@ -253,7 +254,7 @@ func (p *pool) work(ctx context.Context, line *crashguard.Line) {
 			ev := w.guardFill(t, x)
 			w.line.Clear()
 			if t.ring != nil {
-				t.ring.release()
+				t.ring.Release()
 			}
 			if w.filled == nil {
 				w.filled = make([]coordinator.Filled, 0, mostUntold)
@@ -380,10 +381,11 @@ func (w *worker) inPlace(t task, x *coordinator.Fill, enc []byte, ev coordinator
 	j := t.job
 	key := j.key(x.Object, x.Seed, x.Instance)
 	var dst []byte
-	ring := w.p.e.holdRing(x.Job, x.Rank, x.Inc) // not before: many such tasks may wait, and a client that is gone needs its memory no more
-	if ring != nil {
-		defer ring.release()
-		dst = ring.image(x.Slot, x.Row)
+	// The ring is not held before: many such tasks may wait, and a client that is gone needs its memory no more.
+	row := w.p.e.rings.Hold(ring.Key{Job: x.Job, Rank: x.Rank, Inc: x.Inc})
+	if row != nil {
+		defer row.Release()
+		dst = row.Image(x.Slot, x.Row)
 	} else { // the client is gone, but what became of the object is still asked for
 		dst = w.p.scratch(j.recipe.Output().SampleBytes)
 		defer w.p.giveBack(dst)
@@ -406,9 +408,9 @@ func (w *worker) inPlace(t task, x *coordinator.Fill, enc []byte, ev coordinator
 	if j.recipe.Random() {
 		ev.Augments = 1
 	}
-	if ring != nil {
+	if row != nil {
 		sample, _ := j.data.Sample(x.Object)
-		ring.put(x.Slot, x.Row, j.data.Label(sample), int64(sample))
+		row.Put(x.Slot, x.Row, j.data.Label(sample), int64(sample))
 	}
 	return ev
 }
@@ -576,11 +578,11 @@ func (w *worker) doFill(t task, x *coordinator.Fill) coordinator.Filled {
 	}
 	w.begin(j, kind)
 	switch {
-	case r.ragged():
+	case r.Ragged():
 		img := src
 		var full error // the memory for rings is used up
 		room := func(n int) (b []byte, err error) {
-			b, full = r.room(x, n)
+			b, full = r.Room(x, n)
 			return b, full
 		}
 		if x.From.Key.Form == ident.Augmented {
@@ -591,14 +593,14 @@ func (w *worker) doFill(t task, x *coordinator.Fill) coordinator.Filled {
 			img, err = w.prep.Augment(j.recipe, src, j.key(x.Object, x.Seed, x.Instance), room)
 		}
 		if full != nil {
-			r.fail(full)
+			r.Fail(full)
 		} else if err == nil {
-			r.shape(x, img.H, img.W, img.C)
+			r.Shape(x, img.H, img.W, img.C)
 		}
 	case x.From.Key.Form == ident.Augmented:
-		err = w.prep.Finish(j.recipe, src, r.image(x.Slot, x.Row))
+		err = w.prep.Finish(j.recipe, src, r.Image(x.Slot, x.Row))
 	default:
-		err = w.prep.AugmentInto(j.recipe, src, j.key(x.Object, x.Seed, x.Instance), r.image(x.Slot, x.Row))
+		err = w.prep.AugmentInto(j.recipe, src, j.key(x.Object, x.Seed, x.Instance), r.Image(x.Slot, x.Row))
 	}
 	w.end(err)
 	if err != nil {
@@ -608,7 +610,7 @@ func (w *worker) doFill(t task, x *coordinator.Fill) coordinator.Filled {
 	if x.From.Key.Form == ident.Decoded && j.recipe.Random() {
 		ev.Augments = 1
 	}
-	r.put(x.Slot, x.Row, j.data.Label(sample), int64(sample))
+	r.Put(x.Slot, x.Row, j.data.Label(sample), int64(sample))
 	return ev
 }
 

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"larder/internal/coordinator"
+	"larder/internal/engine/ring"
 	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/jobs"
@@ -42,7 +43,7 @@ type recorder struct {
 	apart [2]total
 	done  total // finish
 	jobs  map[ident.JobID]*followed
-	steps map[ringKey]time.Time // when a rank gave its last batch back
+	steps map[ring.Key]time.Time // when a rank gave its last batch back
 
 	turn      sync.Mutex                    // of a call: one that is made again waits for the one before
 	described bool                          // at the end
@@ -242,7 +243,7 @@ func (r *recorder) event(ev coordinator.Event) {
 	case coordinator.Released:
 		r.Lock()
 		defer r.Unlock()
-		k, now := ringKey{x.Job, x.Rank, x.Inc}, time.Now()
+		k, now := ring.Key{Job: x.Job, Rank: x.Rank, Inc: x.Inc}, time.Now()
 		if last, ok := r.steps[k]; ok {
 			r.job(x.Job).step.add(max(0, now.Sub(last)-x.Waited).Seconds())
 		}
@@ -250,7 +251,7 @@ func (r *recorder) event(ev coordinator.Event) {
 	case coordinator.Detached:
 		r.Lock()
 		defer r.Unlock()
-		delete(r.steps, ringKey{x.Job, x.Rank, x.Inc})
+		delete(r.steps, ring.Key{Job: x.Job, Rank: x.Rank, Inc: x.Inc})
 	}
 }
 
@@ -361,7 +362,7 @@ func (e *Engine) recording(ctx context.Context, req *larderv1.RecordTraceRequest
 	}
 	r := &recorder{id: uint64(time.Now().UnixNano()), began: time.Now(), asked: time.Now(), base: base,
 		planned: map[batchKey][]ident.ObjectID{},
-		flights: map[coordinator.FlightID]flying{}, jobs: map[ident.JobID]*followed{}, steps: map[ringKey]time.Time{}}
+		flights: map[coordinator.FlightID]flying{}, jobs: map[ident.JobID]*followed{}, steps: map[ring.Key]time.Time{}}
 	if old := e.recorder.Load(); old != nil && old.stale() {
 		e.recorder.CompareAndSwap(old, nil)
 	}

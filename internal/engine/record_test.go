@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"larder/internal/coordinator"
+	"larder/internal/engine/ring"
 	"larder/internal/ident"
 	"larder/jobs"
 )
@@ -15,7 +16,7 @@ import (
 func newRecorder() *recorder {
 	return &recorder{id: 1, began: time.Now(), asked: time.Now(), planned: map[batchKey][]ident.ObjectID{},
 		flights: map[coordinator.FlightID]flying{},
-		jobs:    map[ident.JobID]*followed{}, steps: map[ringKey]time.Time{}}
+		jobs:    map[ident.JobID]*followed{}, steps: map[ring.Key]time.Time{}}
 }
 
 // happened is what a test did to a recorder, in order: a batch, or a move.

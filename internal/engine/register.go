@@ -16,6 +16,7 @@ import (
 
 	"larder/dsa"
 	"larder/internal/coordinator"
+	"larder/internal/engine/ring"
 	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/prep"
@@ -295,10 +296,10 @@ func (e *Engine) compile(ctx context.Context, o *owner, spec *larderv1.JobSpec, 
 
 // fits refuses a ring that the memory limit cannot hold.
 func (e *Engine) fits(j *job) error {
-	l := e.layout(j)
-	need := l.bytes() * int64(j.life.World)
-	limit := e.ringLimit()
-	if have := limit - e.ringBytes.Load(); need > have {
+	l := j.layout()
+	need := l.Bytes() * int64(j.life.World)
+	limit := e.ringBudget.Limit()
+	if have := limit - e.ringBudget.Used(); need > have {
 		each := ""
 		if j.life.World > 1 {
 			each = fmt.Sprintf(" for each of %d ranks", j.life.World)
@@ -306,7 +307,7 @@ func (e *Engine) fits(j *job) error {
 		return errs.New(errs.ResourceExceeded, j.spec.GetName(),
 			"lower batch_size or prefetch, deliver uint8, lower tiers.total, or raise memory.limit",
 			"register job %s: its rings need %s (%d slots of %s%s), and %s of the %s for rings are free",
-			j.spec.GetName(), units.Size(need), l.slots, units.Size(l.slotBytes), each, units.Size(max(have, 0)), units.Size(limit))
+			j.spec.GetName(), units.Size(need), l.Slots, units.Size(l.SlotBytes), each, units.Size(max(have, 0)), units.Size(limit))
 	}
 	return nil
 }
@@ -322,28 +323,8 @@ func (e *Engine) ringLimit() int64 {
 	return left
 }
 
-// reserve takes n bytes of the memory for rings; unreserve gives them back. The error names both numbers.
-func (e *Engine) reserve(j *job, n int64) error {
-	limit := e.ringLimit()
-	for {
-		used := e.ringBytes.Load()
-		if have := limit - used; n > have {
-			return errs.New(errs.ResourceExceeded, j.spec.GetName(),
-				"lower batch_size or prefetch, give all images one size in the recipe, lower tiers.total, or raise memory.limit",
-				"job %s needs %s more for its batches, and %s of the %s for rings are free",
-				j.spec.GetName(), units.Size(n), units.Size(max(have, 0)), units.Size(limit))
-		}
-		if e.ringBytes.CompareAndSwap(used, used+n) {
-			return nil
-		}
-	}
-}
-
-func (e *Engine) unreserve(n int64) { e.ringBytes.Add(-n) }
-
-func (e *Engine) layout(j *job) layout {
-	return newLayout(j.recipe, j.rows, j.life.Slots, j.guess())
-}
+// layout is that of the job's rings.
+func (j *job) layout() ring.Layout { return ring.NewLayout(j.recipe, j.rows, j.life.Slots, j.guess()) }
 
 // guess is the mean decoded size of a sample, in bytes.
 func (j *job) guess() int64 {
@@ -364,9 +345,9 @@ func (e *Engine) rows(j *job) int {
 	share := (j.data.Len() + j.life.World - 1) / j.life.World
 	each := max(int64(j.recipe.Output().SampleBytes), 1)
 	if j.recipe.Output().Ragged {
-		each = max(j.guess(), 1) + raggedEntry
+		each = max(j.guess(), 1) + ring.RaggedEntry
 	}
-	small := min(smallRings, (e.ringLimit()-e.ringBytes.Load())/4) / (each * int64(j.life.Slots) * int64(j.life.World))
+	small := min(smallRings, (e.ringBudget.Limit()-e.ringBudget.Used())/4) / (each * int64(j.life.Slots) * int64(j.life.World))
 	return min(j.life.Batch, max(share, int(min(small, 1<<16))))
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"larder/internal/coordinator"
 	"larder/internal/engine/record"
+	"larder/internal/engine/ring"
 	"larder/internal/errs"
 	"larder/internal/journal"
 	"larder/internal/source"
@@ -141,7 +142,7 @@ func (e *Engine) reread(back *returning, known *selections) error {
 	}
 	for r := range ev.Spec.World {
 		ev.Ranks = append(ev.Ranks, js.Ranks[uint32(r)])
-		ev.Lives = append(ev.Lives, e.awaits(ringKey{js.ID, r, js.Ranks[uint32(r)]}, js.Clients[uint32(r)]))
+		ev.Lives = append(ev.Lives, e.rings.Expect(ring.Key{Job: js.ID, Rank: r, Inc: js.Ranks[uint32(r)]}, js.Clients[uint32(r)]))
 	}
 	for _, b := range js.Quarantined() {
 		for _, x := range record.ToObjects(j.data, b.Samples) {

@@ -31,7 +31,7 @@ func (e *Engine) Apply(ctx context.Context, s Settings) error {
 
 // apply is Apply for who holds e.registering.
 func (e *Engine) apply(ctx context.Context, s Settings) error {
-	if rings := e.ringBytes.Load(); s.Tiers.Total+rings+e.cfg.Own > e.cfg.MemoryLimit {
+	if rings := e.ringBudget.Used(); s.Tiers.Total+rings+e.cfg.Own > e.cfg.MemoryLimit {
 		what := fmt.Sprintf("tiers.total %s exceeds", units.Size(s.Tiers.Total))
 		switch own := units.Size(e.cfg.Own); {
 		case rings > 0 && e.cfg.Own > 0:

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"larder/internal/coordinator"
+	"larder/internal/engine/ring"
 	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/nearest"
@@ -91,8 +92,8 @@ func (e *Engine) viewOn(v jobs.Job, m jobs.Machine) *larderv1.Job {
 			continue
 		}
 		info := &larderv1.RankInfo{Rank: uint32(i), Attached: k.Attached(), Incarnation: uint64(k.Incarnation), Epoch: k.Epoch, Step: uint64(k.Sent)}
-		if r := e.ring(v.ID, i, k.Incarnation); r != nil {
-			info.Pid, info.Uid, info.RingBytes = r.peer.PID, r.peer.UID, uint64(r.seg.Size())
+		if r := e.rings.Get(ring.Key{Job: v.ID, Rank: i, Inc: k.Incarnation}); r != nil {
+			info.Pid, info.Uid, info.RingBytes = r.Peer().PID, r.Peer().UID, uint64(r.Segment().Size())
 		}
 		out.Ranks = append(out.Ranks, info)
 	}

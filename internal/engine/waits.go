@@ -4,10 +4,10 @@ import (
 	"math"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"larder/internal/coordinator"
+	"larder/internal/engine/ring"
 	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/session/wire"
@@ -96,13 +96,13 @@ func (e *Engine) waits(out *larderv1.Job, v *jobs.Job, m jobs.Machine) {
 		if f.Asked {
 			f.Waiting = k.Waiting(now)
 		}
-		if r := e.holdRing(v.ID, i, k.Incarnation); r != nil {
-			out.Counters.WaitSeconds += r.owed().Seconds()
-			if d, known := r.waiting(); known && f.Asked {
+		if r := e.rings.Hold(ring.Key{Job: v.ID, Rank: i, Inc: k.Incarnation}); r != nil {
+			out.Counters.WaitSeconds += r.Unreported().Seconds()
+			if d, known := r.WaitNow(); known && f.Asked {
 				f.Waiting = d
 				out.Counters.WaitSeconds += d.Seconds()
 			}
-			r.release()
+			r.Release()
 		}
 		all = append(all, jobs.WaitOf(f, m))
 	}
@@ -119,44 +119,6 @@ func waitOut(w jobs.Wait) *larderv1.Wait {
 		out.Ranks = append(out.Ranks, uint32(r))
 	}
 	return out
-}
-
-// waiting is how long the client waits in next(), by what it wrote on the board; 0 = it does not. Not known of a ring
-// without one, of one that is not read, and of a time that cannot be.
-func (r *ring) waiting() (d time.Duration, known bool) {
-	if r.board == 0 {
-		return 0, false
-	}
-	since, open := wire.WaitsSince(r.seg.Bytes()[r.board:])
-	if !open || since == 0 {
-		return 0, open
-	}
-	var ts unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) != nil {
-		return 0, false
-	}
-	d = time.Duration(ts.Nano() - since)
-	if d < 0 || d > time.Since(r.made) {
-		return 0, false // the client has another clock, or writes what it likes
-	}
-	return d, true
-}
-
-// owes notes for how long the client has waited for a batch that is about to be handed over: it tells so itself only when
-// it gives the batch back.
-func (r *ring) owes(slot int) {
-	if d, known := r.waiting(); known {
-		r.waited[slot].Store(int64(d))
-	}
-}
-
-// owed is what the client waited for batches that it has.
-func (r *ring) owed() time.Duration {
-	sum := int64(0)
-	for i := range r.waited {
-		sum += r.waited[i].Load()
-	}
-	return time.Duration(sum)
 }
 
 // addWaiting adds what a job waits at this moment to the sums that it is a part of.

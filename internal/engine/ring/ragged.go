@@ -1,4 +1,4 @@
-package engine
+package ring
 
 import (
 	"encoding/binary"
@@ -9,9 +9,9 @@ import (
 	"larder/internal/shm"
 )
 
-// raggedSlot is where the rows of a batch whose images differ in size lie: one behind the other in the slot, in the order
-// in which they are made, and beside it what does not fit. Its rows belong to the workers while the slot is being filled,
-// then to the ring's goroutine.
+// raggedSlot is where the rows of a batch lie whose images differ in size: one behind the other in the slot, in the
+// order in which they are made, and beside the slot what does not fit. Its rows belong to the workers while the slot
+// is being filled, then to the ring's goroutine.
 type raggedSlot struct {
 	own   *shm.Segment // a larger memory of its own, once a batch did not fit; else it lies in segment 0
 	ownID uint32
@@ -28,22 +28,23 @@ type raggedRow struct {
 	h, w, c int
 }
 
-// memory is what the slot may use.
-func (r *ring) memory(i int, s *raggedSlot) []byte {
+// memory is the bytes that the slot may use.
+func (r *Ring) memory(i int, s *raggedSlot) []byte {
 	if s.own != nil {
 		return s.own.Bytes()
 	}
 	return r.slot(i)
 }
 
-// room returns n bytes for the pixels of a row. A row that is filled again gets new room.
-func (r *ring) room(x *coordinator.Fill, n int) ([]byte, error) {
+// Room returns n bytes for the pixels of a row of a ragged ring. A row that is filled again gets new room. The error
+// is that of a budget which is used up.
+func (r *Ring) Room(x *coordinator.Fill, n int) ([]byte, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := &r.mu.slots[x.Slot]
 	if s.delivery != x.Delivery {
-		r.unreserve(s.beside) // of a batch that was taken back
-		s.delivery, s.next, s.beside, s.rows = x.Delivery, r.values, 0, make([]raggedRow, r.rows)
+		r.unreserve(s.beside) // of a batch that was returned
+		s.delivery, s.next, s.beside, s.rows = x.Delivery, r.values, 0, make([]raggedRow, r.Rows)
 	}
 	mem := r.memory(x.Slot, s)
 	if size := align(int64(n), 64); s.next+size <= int64(len(mem)) {
@@ -61,8 +62,8 @@ func (r *ring) room(x *coordinator.Fill, n int) ([]byte, error) {
 	return pix, nil
 }
 
-// shape notes the size of a row's image, whose pixels are in the room it got.
-func (r *ring) shape(x *coordinator.Fill, h, w, c int) {
+// Shape sets the size of a row's image, whose pixels are in its Room.
+func (r *Ring) Shape(x *coordinator.Fill, h, w, c int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	row := &r.mu.slots[x.Slot].rows[x.Row]
@@ -70,7 +71,7 @@ func (r *ring) shape(x *coordinator.Fill, h, w, c int) {
 }
 
 // gather writes the table of a ragged batch; a batch that did not fit moves to a larger memory, which the slot keeps.
-func (r *ring) gather(x coordinator.Deliver, b *session.Batch) error {
+func (r *Ring) gather(x coordinator.Deliver, b *session.Batch) error {
 	r.mu.Lock()
 	s := r.mu.slots[x.Slot]
 	r.mu.Unlock()
@@ -115,7 +116,7 @@ func (r *ring) gather(x coordinator.Deliver, b *session.Batch) error {
 	}
 	for to, i := range x.Rows {
 		row := &s.rows[i]
-		e := dst[int64(to)*raggedEntry:]
+		e := dst[int64(to)*RaggedEntry:]
 		binary.LittleEndian.PutUint64(e, uint64(row.at))
 		binary.LittleEndian.PutUint32(e[8:], uint32(row.h))
 		binary.LittleEndian.PutUint32(e[12:], uint32(row.w))
@@ -132,12 +133,12 @@ func (r *ring) gather(x coordinator.Deliver, b *session.Batch) error {
 }
 
 // grow makes a larger memory for a slot, with a quarter to spare, so that few batches need another one.
-func (r *ring) grow(slot int, need int64) (*shm.Segment, error) {
+func (r *Ring) grow(slot int, need int64) (*shm.Segment, error) {
 	size := align(need+need/4, pageSize)
 	if err := r.reserve(size); err != nil {
 		return nil, err
 	}
-	seg, err := shm.Create(fmt.Sprintf("larder-ring-%d-%d-slot%d", r.key.job, r.key.rank, slot), size)
+	seg, err := shm.Create(fmt.Sprintf("larder-ring-%d-%d-slot%d", r.cfg.Key.Job, r.cfg.Key.Rank, slot), size)
 	if err != nil {
 		r.unreserve(size)
 		return nil, err
