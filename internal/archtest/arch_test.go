@@ -53,12 +53,17 @@ var allowed = map[string][]string{
 	"larder/internal/journal":           {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "larder/internal/ident", "larder/internal/invariant", "larder/internal/proc"},
 	"larder/internal/proc":              {},
 	"larder/internal/engine/crashguard": {"larder/internal/ident", "larder/internal/prep"}, // it knows no jobs, journals or coordinator
-	"larder/internal/engine/ring":       {"larder/internal/coordinator", "larder/internal/errs", "larder/internal/ident", "larder/internal/prep", "larder/internal/session", "larder/internal/session/wire", "larder/internal/shm", "larder/internal/units", "larder/jobs", "larder/proto/larder/v1"},
-	"larder/internal/resume":            {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest"},
-	"larder/internal/source":            {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/raster", "larder/internal/source/subset"},
-	"larder/internal/prep":              {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "larder/internal/ident", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/raster"},
-	"larder/internal/raster":            {},
-	"larder/tiers":                      {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "larder/internal/ident", "larder/internal/invariant", "larder/internal/shm", "larder/tiers/arena", "larder/tiers/encoded"},
+	"larder/internal/engine/ring": {"larder/internal/coordinator", "larder/internal/errs", "larder/internal/ident",
+		"larder/internal/prep", "larder/internal/session", "larder/internal/session/wire", "larder/internal/shm",
+		"larder/internal/units", "larder/jobs", "larder/proto/larder/v1"},
+	"larder/internal/engine/work": {"larder/internal/coordinator", "larder/internal/engine/crashguard",
+		"larder/internal/engine/ring", "larder/internal/errs", "larder/internal/heap", "larder/internal/ident",
+		"larder/internal/prep", "larder/internal/source", "larder/jobs", "larder/tiers"},
+	"larder/internal/resume": {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest"},
+	"larder/internal/source": {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/raster", "larder/internal/source/subset"},
+	"larder/internal/prep":   {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "larder/internal/ident", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/raster"},
+	"larder/internal/raster": {},
+	"larder/tiers":           {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "larder/internal/ident", "larder/internal/invariant", "larder/internal/shm", "larder/tiers/arena", "larder/tiers/encoded"},
 }
 
 // only these may use the libraries that the owner fixed for a place.

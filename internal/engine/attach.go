@@ -49,16 +49,16 @@ func (e *Engine) Attach(ctx context.Context, req *larderv1.AttachRequest, peer s
 	}
 	// The client may be gone meanwhile: what the coordinator gives to it must come here, to be returned.
 	process, rank := ring.ProcessOf(peer), int(req.GetRank())
-	again := e.rings.HeldBy(j.id, rank, req.GetClient())
+	again := e.rings.HeldBy(j.ID, rank, req.GetClient())
 	r, err := e.ask(context.WithoutCancel(ctx), func(t coordinator.Token) coordinator.Event {
 		return coordinator.Attach{
-			Token: t, Job: j.id, Rank: rank, Held: ident.Incarnation(req.GetIncarnation()), Client: process, Again: again,
+			Token: t, Job: j.ID, Rank: rank, Held: ident.Incarnation(req.GetIncarnation()), Client: process, Again: again,
 		}
 	})
 	if err != nil {
-		return nil, e.holder(err, j.id, rank)
+		return nil, e.holder(err, j.ID, rank)
 	}
-	k := ring.Key{Job: j.id, Rank: rank, Inc: r.Inc}
+	k := ring.Key{Job: j.ID, Rank: rank, Inc: r.Inc}
 	if req.GetPid() > 0 {
 		peer.PID = req.GetPid()
 	}

@@ -85,7 +85,7 @@ func (e *Engine) RemoveDataset(ctx context.Context, req *larderv1.RemoveDatasetR
 	}
 	var users []string
 	for i := range live {
-		if j := e.job(live[i].ID); j != nil && !live[i].State.Ended() && j.data.Name() == d.Name() && j.data.Root() == d.Root() {
+		if j := e.job(live[i].ID); j != nil && !live[i].State.Ended() && j.Data.Name() == d.Name() && j.Data.Root() == d.Root() {
 			users = append(users, j.spec.GetName())
 		}
 	}

@@ -13,24 +13,24 @@ import (
 )
 
 // Do carries out one effect. It runs in the loop's goroutine and never blocks: work goes to the pool, batches to the
-// goroutine of their ring, records to the journal, what changes the tiers to the keeper.
+// goroutine of their ring, records to the journal, what changes the tiers to e.tierWork.
 func (e *Engine) Do(eff coordinator.Effect) {
 	if r := e.recorder.Load(); r != nil {
 		r.effect(e, eff)
 	}
 	switch x := eff.(type) {
 	case coordinator.Prepare:
-		e.pool.add(task{what: eff, turn: x.Turn, job: e.job(x.Job)})
+		e.pool.Add(eff, x.Turn, e.job(x.Job).forWork(), nil)
 	case coordinator.Augment:
-		e.pool.add(task{what: eff, turn: x.Turn, job: e.job(x.Job)})
+		e.pool.Add(eff, x.Turn, e.job(x.Job).forWork(), nil)
 	case *coordinator.Fill:
-		e.pool.add(task{what: eff, turn: x.Turn, job: e.job(x.Job), ring: e.rings.Hold(ring.Key{Job: x.Job, Rank: x.Rank, Inc: x.Inc})})
+		e.pool.Add(eff, x.Turn, e.job(x.Job).forWork(), e.rings.Hold(ring.Key{Job: x.Job, Rank: x.Rank, Inc: x.Inc}))
 	case coordinator.Discard:
-		e.pool.discard(x.Flight)
+		e.pool.Discard(x.Flight)
 	case coordinator.FreeKey:
-		e.keeper.add(func() { e.cfg.Store.Free(x.Key) })
+		e.tierWork.Add(func() { e.cfg.Store.Free(x.Key) })
 	case coordinator.SetBudget:
-		e.keeper.add(func() { e.setBudget(x) })
+		e.tierWork.Add(func() { e.setBudget(x) })
 	case coordinator.Solve: // one at a time; it takes milliseconds
 		e.wg.Go(func() { e.send(x.Do()) })
 	case coordinator.Deliver:

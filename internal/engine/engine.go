@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 	"larder/internal/coordinator"
 	"larder/internal/engine/crashguard"
 	"larder/internal/engine/ring"
+	"larder/internal/engine/work"
 	"larder/internal/errs"
 	"larder/internal/gpu"
 	"larder/internal/ident"
@@ -64,18 +66,20 @@ type Config struct {
 	Evictor func(f ident.Form, policy string, r *xrand.Rand) (cachepolicy.Evictor, error)
 }
 
+var pid = os.Getpid()
+
 // Engine is the running daemon without its sockets.
 type Engine struct {
 	cfg    Config
 	core   *coordinator.Core
 	events chan coordinator.Event
-	pool   *pool
+	pool   *work.Pool
 	rings  *ring.Set
 	// ringBudget is of rings and of what ragged batches take beside them.
 	ringBudget *ring.Budget
-	meters     *meters
-	keeper     *keeper // of the tiers
-	notes      *keeper // of log lines
+	meters     *work.Meters
+	tierWork   *work.Serial // what changes the tiers
+	notes      *work.Serial // log lines
 	started    time.Time
 
 	guard *crashguard.Guard // against images that crash the decoder
@@ -113,16 +117,16 @@ func New(cfg Config) (*Engine, error) {
 		cfg.Workers = 1
 	}
 	if cfg.ReadAhead <= 0 {
-		cfg.ReadAhead = aheadBytes
+		cfg.ReadAhead = work.DefaultReadAhead
 		if cfg.Own > 0 {
-			cfg.ReadAhead = min(aheadBytes, cfg.Own/8)
+			cfg.ReadAhead = min(work.DefaultReadAhead, cfg.Own/8)
 		}
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	core, err := coordinator.New(coordinator.Config{
-		Seed: cfg.Seed, Tiers: cfg.Tiers, Lease: cfg.Lease, MaxJobs: cfg.MaxJobs, IdleTimeout: cfg.IdleTimeout, InFlight: 2 * cfg.Workers, Ahead: readers, // 2 x InFlight copies = mostCopies
+		Seed: cfg.Seed, Tiers: cfg.Tiers, Lease: cfg.Lease, MaxJobs: cfg.MaxJobs, IdleTimeout: cfg.IdleTimeout, InFlight: 2 * cfg.Workers, Ahead: work.Readers,
 		Bytes: cfg.Catalog.ObjectBytes,
 		Granule: func(f ident.Form, n int64) int64 {
 			g := cfg.Store.Granule(f)
@@ -139,7 +143,7 @@ func New(cfg Config) (*Engine, error) {
 		}
 	}
 	e := &Engine{
-		cfg: cfg, core: core, keeper: newKeeper(), notes: newKeeper(), started: time.Now(), done: make(chan struct{}), broken: make(chan struct{}),
+		cfg: cfg, core: core, tierWork: work.NewSerial(), notes: work.NewSerial(), started: time.Now(), done: make(chan struct{}), broken: make(chan struct{}),
 		events: make(chan coordinator.Event, 4096), // a second of rows at 4,000 images/s; workers wait when it is full
 	}
 	e.mu.tokens = map[coordinator.Token]chan coordinator.Reply{}
@@ -152,14 +156,18 @@ func New(cfg Config) (*Engine, error) {
 	}
 	e.mu.total, e.mu.maxRing, e.mu.strata = cfg.Tiers.Total, cfg.MaxRing, cfg.Strata
 	e.mu.stratified = map[ident.DatasetID]bool{}
-	e.meters = newMeters(cfg.Workers, runtime.GOMAXPROCS(0))
+	e.meters = work.NewMeters(cfg.Workers, runtime.GOMAXPROCS(0))
 	e.ringBudget = ring.NewBudget(e.ringLimit)
 	e.rings = ring.NewSet(func(k ring.Key) { e.send(coordinator.ClientGone{Job: k.Job, Rank: k.Rank, Inc: k.Inc}) })
-	e.pool = newPool(e)
 	e.guard = crashguard.New(crashguard.Config{
 		Version: cfg.Version, File: cfg.Decoding, Command: cfg.Trial, Limits: cfg.Limits, Log: cfg.Log, Note: e.note,
 		Locate: e.locate,
 		Read:   func(ctx context.Context, o ident.ObjectID) ([]byte, error) { return cfg.Catalog.Read(ctx, o, nil) },
+	})
+	e.pool = work.New(work.Config{
+		Workers: cfg.Workers, Own: cfg.Own, ReadAhead: cfg.ReadAhead, Limits: cfg.Limits, Store: cfg.Store, Tiers: e.tierWork,
+		Rings: e.rings, Meters: e.meters, File: cfg.Decoding, Bytes: cfg.Catalog.ObjectBytes, Read: cfg.Catalog.Read,
+		Verdict: e.guard.Verdict, Send: e.send, Worked: e.worked, Note: e.note,
 	})
 	if cfg.Found != nil {
 		if err := e.restore(context.Background(), cfg.Found); err != nil {
@@ -183,16 +191,16 @@ func (e *Engine) Run(ctx context.Context) error {
 		}
 	})
 	var kept sync.WaitGroup
-	kept.Go(e.keeper.run)
-	kept.Go(e.notes.run)
-	e.pool.start(ctx)
+	kept.Go(e.tierWork.Run)
+	kept.Go(e.notes.Run)
+	e.pool.Start(ctx)
 	e.rings.Start()
 	e.wg.Go(func() { e.measure(ctx) })
 	e.wg.Go(func() { e.guard.Run(ctx) })
 	err := coordinator.Loop(ctx, e.core, e.events, e, time.Now)
 	close(e.done) // before waiting for the workers: nobody takes their events any more
-	e.keeper.stop()
-	e.pool.stop()
+	e.tierWork.Stop()
+	e.pool.Stop()
 	e.mu.Lock()
 	broken := e.mu.broken
 	e.mu.Unlock()
@@ -201,7 +209,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	})
 	e.rings.Wait()
 	e.wg.Wait()
-	e.notes.stop()
+	e.notes.Stop()
 	kept.Wait()
 	if broken != nil {
 		return broken
@@ -216,8 +224,8 @@ const maxNotes = 1000
 
 // note writes to the log without waiting for it. When nobody takes the lines the last thousand are lost.
 func (e *Engine) note(level slog.Level, msg string, args ...any) {
-	if e.notes.waiting() < maxNotes {
-		e.notes.add(func() { e.cfg.Log.Log(context.Background(), level, msg, args...) })
+	if e.notes.Waiting() < maxNotes {
+		e.notes.Add(func() { e.cfg.Log.Log(context.Background(), level, msg, args...) })
 	}
 }
 
@@ -333,6 +341,47 @@ func (e *Engine) lookup(ctx context.Context, id ident.JobID) (*jobs.Job, error) 
 		}
 		return nil
 	})
+}
+
+// measure reports to the coordinator what was measured, until ctx ends. What has not drifted changes nothing there.
+func (e *Engine) measure(ctx context.Context) {
+	e.meters.MeasureMemory()
+	every := e.cfg.Measure
+	if every <= 0 {
+		every = 2 * time.Second
+	}
+	t := time.NewTicker(every)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			e.meters.Forget(e.recipeUsed)
+			if r := e.meters.Rates(); len(r.Recipes) > 0 && !e.send(coordinator.Measured{Rates: r}) {
+				return
+			}
+		}
+	}
+}
+
+// recipeUsed reports whether a job that is remembered has the recipe.
+func (e *Engine) recipeUsed(k work.RecipeKey) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, j := range e.mu.jobs {
+		if j.RecipeKey() == k {
+			return true
+		}
+	}
+	return false
+}
+
+// worked passes on what a piece of work took of a core, while a trace is recorded.
+func (e *Engine) worked(s work.Step, o ident.ObjectID, took time.Duration) {
+	if r := e.recorder.Load(); r != nil {
+		r.worked(s, o, took)
+	}
 }
 
 // Hello introduces the daemon to a session.

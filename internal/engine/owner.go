@@ -136,7 +136,7 @@ func (e *Engine) mayReplace(ctx context.Context, name string, token *resume.Toke
 
 // mayRead refuses a job on files that its user may not read, all of them, in the version that it was compiled with.
 func (e *Engine) mayRead(ctx context.Context, o *owner, j *job) error {
-	return e.mayReadAt(ctx, o, j.data, j.subsets.seen)
+	return e.mayReadAt(ctx, o, j.Data, j.subsets.seen)
 }
 
 func (e *Engine) mayReadAt(ctx context.Context, o *owner, d *source.Dataset, seen uint64) error {
@@ -190,7 +190,7 @@ func (e *Engine) shownDatasets(ctx context.Context, list []*larderv1.DatasetStat
 	e.mu.Lock()
 	for _, j := range e.mu.jobs {
 		if j.owner.uid() == o.UID {
-			own[uint32(j.data.ID())] = true
+			own[uint32(j.Data.ID())] = true
 		}
 	}
 	e.mu.Unlock()

@@ -10,6 +10,7 @@ import (
 
 	"larder/internal/coordinator"
 	"larder/internal/engine/ring"
+	"larder/internal/engine/work"
 	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/jobs"
@@ -263,7 +264,7 @@ func (r *recorder) cost(o ident.ObjectID) *objectCost {
 }
 
 // worked notes what a piece of work took of a core.
-func (r *recorder) worked(s step, o ident.ObjectID, took time.Duration) {
+func (r *recorder) worked(s work.Step, o ident.ObjectID, took time.Duration) {
 	r.Lock()
 	defer r.Unlock()
 	c, t := r.cost(o), took.Seconds()
@@ -274,15 +275,15 @@ func (r *recorder) worked(s step, o ident.ObjectID, took time.Duration) {
 		*to += (float32(t) - *to) / float32(*n)
 	}
 	switch s {
-	case stepDecode:
+	case work.Decode:
 		mean(&c.decode, &c.decodes)
 		r.apart[0].add(t)
-	case stepAugment:
+	case work.Augment:
 		mean(&c.augment, &c.augments)
 		r.apart[1].add(t)
-	case stepFinish:
+	case work.Finish:
 		r.done.add(t)
-	case stepInPlace:
+	case work.InPlace:
 		c.inOne = float32(t)
 		r.inOne.add(t)
 	}
@@ -480,10 +481,10 @@ func (e *Engine) describeTo(ctx context.Context, r *recorder) error {
 		}
 		rest = append(rest, &larderv1.RecordTraceResponse{Objects: []*larderv1.RecordedObjects{page}})
 	}
-	rates := e.meters.rates()
+	rates := e.meters.Rates()
 	m := &larderv1.RecordedMachine{
-		Duration: durationpb.New(length), Workers: uint32(e.cfg.Workers), Cores: uint32(e.meters.cores),
-		StorageBandwidth: rates.Storage, StorageLatency: durationpb.New(e.meters.readTime()), MemoryBandwidth: rates.Cache,
+		Duration: durationpb.New(length), Workers: uint32(e.cfg.Workers), Cores: uint32(e.meters.Cores()),
+		StorageBandwidth: rates.Storage, StorageLatency: durationpb.New(e.meters.ReadTime()), MemoryBandwidth: rates.Cache,
 		FinishNs: uint64(done.mean() * 1e9), Total: uint64(max(0, settings.Tiers.Total)), Model: settings.Tiers.Model,
 	}
 	limit, iops := e.cfg.Catalog.StorageLimit()
@@ -514,8 +515,8 @@ func (e *Engine) describeTo(ctx context.Context, r *recorder) error {
 func recordJob(r *recorder, j *job, v *jobs.Job, known followed) []*larderv1.RecordedJob {
 	first := &larderv1.RecordedJob{Job: uint32(v.ID), Spec: j.specWith(j.subsets.last().expr),
 		Registered: durationpb.New(max(0, j.registered.Sub(r.began))), Dropped: uint64(v.Spec.Dropped()),
-		Recipe: j.recipe.ID().String()}
-	if out := j.recipe.Output(); !out.Ragged && len(out.Shape) == 3 {
+		Recipe: j.Recipe.ID().String()}
+	if out := j.Recipe.Output(); !out.Ragged && len(out.Shape) == 3 {
 		first.AugmentedBytes = uint64(out.Shape[0]) * uint64(out.Shape[1]) * uint64(out.Shape[2])
 	}
 	step := time.Duration(0)

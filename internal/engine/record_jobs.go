@@ -20,7 +20,7 @@ var _ record.Jobs = recordJobs{}
 // Samples is the dataset of a job; nil = the job is not known any more.
 func (k recordJobs) Samples(id ident.JobID) record.Samples {
 	if j := k.e.job(id); j != nil {
-		return j.data
+		return j.Data
 	}
 	return nil
 }
@@ -38,11 +38,11 @@ func (k recordJobs) Registering(r coordinator.RecordRegistered) (record.Job, err
 	if err != nil {
 		return record.Job{}, err
 	}
-	s, err := recorded(j.data, j.subsets.last())
+	s, err := recorded(j.Data, j.subsets.last())
 	if err != nil {
 		return record.Job{}, err
 	}
-	out := record.Job{Spec: spec, Name: j.data.Name(), URI: j.data.URI(), Subset: s, Seed: strconv.FormatUint(r.Seed, 10),
+	out := record.Job{Spec: spec, Name: j.Data.Name(), URI: j.Data.URI(), Subset: s, Seed: strconv.FormatUint(r.Seed, 10),
 		Registered: j.registered, Owner: (*record.Owner)(j.owner)}
 	if j.resume != nil {
 		out.Resume = &j.resume.Resume
@@ -56,7 +56,7 @@ func (k recordJobs) Subset(id ident.JobID, mark uint32) (record.Subset, error) {
 	if j == nil {
 		return record.Subset{}, fmt.Errorf("job %d is not known, and its subset changes", id)
 	}
-	return recorded(j.data, j.subsets.coming(mark))
+	return recorded(j.Data, j.subsets.coming(mark))
 }
 
 // recorded is the document of a subset.

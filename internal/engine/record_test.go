@@ -9,6 +9,7 @@ import (
 
 	"larder/internal/coordinator"
 	"larder/internal/engine/ring"
+	"larder/internal/engine/work"
 	"larder/internal/ident"
 	"larder/jobs"
 )
@@ -138,11 +139,11 @@ func TestRecorderIsBounded(t *testing.T) {
 func TestRecorderCosts(t *testing.T) {
 	r := newRecorder()
 	for _, d := range []time.Duration{2, 4, 6} {
-		r.worked(stepDecode, 7, d*time.Millisecond)
+		r.worked(work.Decode, 7, d*time.Millisecond)
 	}
-	r.worked(stepAugment, 7, time.Millisecond)
-	r.worked(stepInPlace, 2000, 3*time.Millisecond)
-	r.worked(stepFinish, 7, time.Microsecond)
+	r.worked(work.Augment, 7, time.Millisecond)
+	r.worked(work.InPlace, 2000, 3*time.Millisecond)
+	r.worked(work.Finish, 7, time.Microsecond)
 	c := r.costs[7]
 	if d := c.decode - 4e-3; d > 1e-6 || d < -1e-6 || c.augment != 1e-3 || r.costs[2000].decode != 0 ||
 		r.inOne.mean() != 3e-3 || r.done.mean() != 1e-6 {

@@ -17,11 +17,11 @@ import (
 	"larder/dsa"
 	"larder/internal/coordinator"
 	"larder/internal/engine/ring"
+	"larder/internal/engine/work"
 	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/prep"
 	"larder/internal/resume"
-	"larder/internal/source"
 	"larder/internal/units"
 	"larder/internal/xrand"
 	"larder/jobs"
@@ -30,10 +30,8 @@ import (
 
 // job is what the executor must know of a job. Immutable after registration, but for subsets.
 type job struct {
-	id         ident.JobID
+	work.Job
 	spec       *larderv1.JobSpec // with defaults
-	data       *source.Dataset
-	recipe     *prep.Recipe
 	life       jobs.Spec
 	mode       dsa.Mode
 	registered time.Time
@@ -45,10 +43,12 @@ type job struct {
 	owner      *owner          // who registered it; nil = the user of the daemon
 }
 
-// key is the randomness of one sample: of its dataset's id, so that it does not depend on what else the daemon indexed.
-func (j *job) key(x ident.ObjectID, seed uint64, instance uint32) prep.RandKey {
-	s, _ := j.data.Sample(x)
-	return prep.RandKey{Seed: seed, Instance: instance, Sample: uint64(s)}
+// forWork is what workers must know of a job; nil when it is not known any more.
+func (j *job) forWork() *work.Job {
+	if j == nil {
+		return nil
+	}
+	return &j.Job
 }
 
 // RegisterJob makes a job, or returns the live job of that name when its spec is equal.
@@ -73,7 +73,7 @@ func (e *Engine) RegisterJob(ctx context.Context, req *larderv1.RegisterJobReque
 			return nil, err
 		}
 	}
-	j.subsets.asked[0].sketch = e.sketched(j.data, j.subsets.asked[0])
+	j.subsets.asked[0].sketch = e.sketched(j.Data, j.subsets.asked[0])
 	e.registering.Lock()
 	defer e.registering.Unlock() // held while the journal writes, and no longer
 	if e.draining.Load() {
@@ -91,8 +91,8 @@ func (e *Engine) RegisterJob(ctx context.Context, req *larderv1.RegisterJobReque
 			return nil, err
 		}
 		if same != nil {
-			v, err := e.describe(ctx, same.id)
-			return &larderv1.RegisterJobResponse{Job: v, Resumed: same.resume.told, DatasetNotes: j.data.Notes()}, err
+			v, err := e.describe(ctx, same.ID)
+			return &larderv1.RegisterJobResponse{Job: v, Resumed: same.resume.told, DatasetNotes: j.Data.Notes()}, err
 		}
 		if reg.Rest, j.resume, err = e.resolve(token, req.GetResumeChanged(), j, &reg); err != nil {
 			return nil, err
@@ -113,12 +113,12 @@ func (e *Engine) RegisterJob(ctx context.Context, req *larderv1.RegisterJobReque
 				"use the same arguments, choose another job name, or end it: larder jobs kill "+spec.GetName(),
 				"job %s exists with another spec: %s", spec.GetName(), diff)
 		}
-		v, err := e.describe(ctx, old.id)
-		return &larderv1.RegisterJobResponse{Job: v, DatasetNotes: j.data.Notes()}, err
+		v, err := e.describe(ctx, old.ID)
+		return &larderv1.RegisterJobResponse{Job: v, DatasetNotes: j.Data.Notes()}, err
 	}
 	reg.Strata = e.strata(j)
 	if len(reg.Strata) > 0 {
-		e.note(slog.LevelInfo, "a dataset is kept mixed", "dataset", j.data.Name(), "strata", len(reg.Strata)+1)
+		e.note(slog.LevelInfo, "a dataset is kept mixed", "dataset", j.Data.Name(), "strata", len(reg.Strata)+1)
 	}
 	// Whoever asked may be gone meanwhile: a job that the coordinator knows must be known here too.
 	r, err := e.ask(context.WithoutCancel(ctx), func(t coordinator.Token) coordinator.Event {
@@ -136,19 +136,19 @@ func (e *Engine) RegisterJob(ctx context.Context, req *larderv1.RegisterJobReque
 	if err != nil {
 		return nil, err
 	}
-	e.stratified(j.data.ID())
-	j.id = r.Job
+	e.stratified(j.Data.ID())
+	j.ID = r.Job
 	e.mu.Lock()
-	e.mu.jobs[j.id] = j
+	e.mu.jobs[j.ID] = j
 	e.mu.names[spec.GetName()] = j
 	e.mu.Unlock()
-	e.cfg.Log.Info("job registered", "job", spec.GetName(), "id", uint32(j.id), "samples", j.life.Subset, "order", j.mode.String(),
-		"batch_size", j.life.Batch, "world_size", j.life.World, "recipe", j.recipe.ID().String())
-	v, err := e.describe(ctx, j.id)
-	out := &larderv1.RegisterJobResponse{Job: v, Created: true, DatasetNotes: j.data.Notes()}
+	e.cfg.Log.Info("job registered", "job", spec.GetName(), "id", uint32(j.ID), "samples", j.life.Subset, "order", j.mode.String(),
+		"batch_size", j.life.Batch, "world_size", j.life.World, "recipe", j.Recipe.ID().String())
+	v, err := e.describe(ctx, j.ID)
+	out := &larderv1.RegisterJobResponse{Job: v, Created: true, DatasetNotes: j.Data.Notes()}
 	if j.resume != nil {
 		out.Resumed = j.resume.told
-		e.cfg.Log.Info("job goes on", "job", spec.GetName(), "id", uint32(j.id), "from", j.resume.From, "epoch", j.resume.Epoch, "before", j.resume.Before)
+		e.cfg.Log.Info("job goes on", "job", spec.GetName(), "id", uint32(j.ID), "from", j.resume.From, "epoch", j.resume.Epoch, "before", j.resume.Before)
 	}
 	return out, err
 }
@@ -257,7 +257,7 @@ func (e *Engine) compile(ctx context.Context, o *owner, spec *larderv1.JobSpec, 
 	}
 	onError := map[string]jobs.OnError{"raise": jobs.Raise, "skip": jobs.Skip, "substitute": jobs.Substitute}[spec.GetOnError()]
 	j := &job{
-		spec: spec, data: data, recipe: recipe, mode: mode, registered: time.Now(), notes: notes, seed: new(atomic.Uint64),
+		Job: work.Job{Data: data, Recipe: recipe}, spec: spec, mode: mode, registered: time.Now(), notes: notes, seed: new(atomic.Uint64),
 		life: jobs.Spec{
 			Name: spec.GetName(), Subset: len(objects), Batch: int(spec.GetBatchSize()), World: int(spec.GetWorldSize()),
 			DropLast: spec.GetDropLast(), Even: spec.GetEven() == "drop", Slots: int(spec.GetPrefetch()) + 2, Epochs: spec.GetEpochs(),
@@ -324,15 +324,15 @@ func (e *Engine) ringLimit() int64 {
 }
 
 // layout is that of the job's rings.
-func (j *job) layout() ring.Layout { return ring.NewLayout(j.recipe, j.rows, j.life.Slots, j.guess()) }
+func (j *job) layout() ring.Layout { return ring.NewLayout(j.Recipe, j.rows, j.life.Slots, j.guess()) }
 
 // guess is the mean decoded size of a sample, in bytes.
 func (j *job) guess() int64 {
-	n := j.data.LiveCount()
+	n := j.Data.LiveCount()
 	if n == 0 {
 		return 0
 	}
-	return min(j.data.TotalBytes()/int64(n)*6, 4<<20) // a JPEG unpacks to 5.4 times its size; a larger batch gets larger memory
+	return min(j.Data.TotalBytes()/int64(n)*6, 4<<20) // a JPEG unpacks to 5.4 times its size; a larger batch gets larger memory
 }
 
 // smallRings is how much memory the rings of a job may have for batches that are larger than its dataset is today, in bytes: room to grow. It
@@ -342,9 +342,9 @@ const smallRings = 256 << 20
 // rows is how many samples a slot of j's rings has room for: a batch, but no more than a rank gets of the whole dataset, unless that costs little.
 // It holds for as long as the daemon knows the job, whatever the subset: see roomFor.
 func (e *Engine) rows(j *job) int {
-	share := (j.data.Len() + j.life.World - 1) / j.life.World
-	each := max(int64(j.recipe.Output().SampleBytes), 1)
-	if j.recipe.Output().Ragged {
+	share := (j.Data.Len() + j.life.World - 1) / j.life.World
+	each := max(int64(j.Recipe.Output().SampleBytes), 1)
+	if j.Recipe.Output().Ragged {
 		each = max(j.guess(), 1) + ring.RaggedEntry
 	}
 	small := min(smallRings, (e.ringBudget.Limit()-e.ringBudget.Used())/4) / (each * int64(j.life.Slots) * int64(j.life.World))
@@ -395,7 +395,7 @@ func (e *Engine) liveJob(ctx context.Context, name string) (_ *job, live bool, e
 	if j == nil {
 		return nil, false, nil
 	}
-	v, err := e.lookup(ctx, j.id)
+	v, err := e.lookup(ctx, j.ID)
 	return j, v != nil && !v.State.Ended(), err
 }
 

@@ -43,9 +43,9 @@ func (e *Engine) replay(j *job, reg *coordinator.Register) error {
 		return bad("make it with `larder orders export JOB`", "%v", err)
 	}
 	all := reg.Sample.Subset
-	if files := j.subsets.last().filed(j.data).Sum(); files != o.Files {
+	if files := j.subsets.last().filed(j.Data).Sum(); files != o.Files {
 		return bad("use the dataset and subset that it was recorded from, with the files as they were", "it is of %s, with other files than the %d that job %s selects of %s",
-			o.Dataset, len(all), j.spec.GetName(), j.data.URI())
+			o.Dataset, len(all), j.spec.GetName(), j.Data.URI())
 	}
 	selected := coordinator.Members(all)
 	for _, ep := range o.Epochs {
@@ -54,7 +54,7 @@ func (e *Engine) replay(j *job, reg *coordinator.Register) error {
 		}
 		s := coordinator.Scripted{Epoch: ep.Epoch, Instance: ep.Instance, Objects: make([]ident.ObjectID, len(ep.Samples))}
 		for i, id := range ep.Samples {
-			s.Objects[i] = j.data.Object(ident.SampleID(id))
+			s.Objects[i] = j.Data.Object(ident.SampleID(id))
 			if !selected.Has(uint32(s.Objects[i])) {
 				return bad("export it again", "epoch %d has sample %d, which is not of the subset", ep.Epoch, id)
 			}
@@ -87,7 +87,7 @@ func (e *Engine) recordedOf(name string) (id ident.JobID, uri, files string, see
 	j := e.mu.names[name]
 	e.mu.Unlock()
 	if j != nil {
-		return j.id, j.data.URI(), j.subsets.last().filed(j.data).Sum(), j.seed.Load(), nil
+		return j.ID, j.Data.URI(), j.subsets.last().filed(j.Data).Sum(), j.seed.Load(), nil
 	}
 	if e.cfg.Found != nil {
 		for _, js := range slices.Backward(e.cfg.Found.Jobs()) {

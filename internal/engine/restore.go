@@ -129,7 +129,7 @@ func (e *Engine) reopen(ctx context.Context, r *returning, known *selections) er
 	if err := e.mayRead(ctx, (*owner)(rj.Owner), j); err != nil {
 		return err
 	}
-	j.id, j.registered, j.resume, j.owner = js.ID, rj.Registered, resumedFrom(rj.Resume), (*owner)(rj.Owner)
+	j.ID, j.registered, j.resume, j.owner = js.ID, rj.Registered, resumedFrom(rj.Resume), (*owner)(rj.Owner)
 	r.j, r.ev = j, coordinator.Restore{Register: reg, ID: js.ID, Seed: seed, Paused: js.Paused}
 	return nil
 }
@@ -145,7 +145,7 @@ func (e *Engine) reread(back *returning, known *selections) error {
 		ev.Lives = append(ev.Lives, e.rings.Expect(ring.Key{Job: js.ID, Rank: r, Inc: js.Ranks[uint32(r)]}, js.Clients[uint32(r)]))
 	}
 	for _, b := range js.Quarantined() {
-		for _, x := range record.ToObjects(j.data, b.Samples) {
+		for _, x := range record.ToObjects(j.Data, b.Samples) {
 			bad := jobs.Bad{Object: x, Reason: b.Reason, Corrupt: b.Corrupt}
 			if bad.Corrupt && !e.cfg.Limits.RefuseCorrupt {
 				continue // it was refused by another configuration
@@ -158,7 +158,7 @@ func (e *Engine) reread(back *returning, known *selections) error {
 		if err != nil {
 			return err
 		}
-		ev.Before = record.ToObjects(j.data, before)
+		ev.Before = record.ToObjects(j.Data, before)
 	}
 	if j.resume != nil && len(ev.Epochs) == 0 {
 		if err := e.resolveAgain(j.resume, j, ev); err != nil {
@@ -174,7 +174,7 @@ func (e *Engine) restoreJob(ctx context.Context, r *returning) error {
 	ev.Strata = e.strata(j)
 	var reply coordinator.Reply
 	e.mu.Lock()
-	e.mu.jobs[j.id], e.mu.names[spec.GetName()] = j, j
+	e.mu.jobs[j.ID], e.mu.names[spec.GetName()] = j, j
 	e.mu.Unlock()
 	ev.Token = restoring
 	for _, eff := range e.core.Step(time.Now(), ev, nil) {
@@ -186,17 +186,17 @@ func (e *Engine) restoreJob(ctx context.Context, r *returning) error {
 	}
 	if reply.Err != nil {
 		e.mu.Lock()
-		delete(e.mu.jobs, j.id)
+		delete(e.mu.jobs, j.ID)
 		delete(e.mu.names, spec.GetName())
 		e.mu.Unlock()
 		return reply.Err
 	}
-	e.stratified(j.data.ID())
+	e.stratified(j.Data.ID())
 	given := 0
 	for _, p := range ev.Epochs {
 		given += len(p.Batches)
 	}
-	e.cfg.Log.Log(ctx, slog.LevelInfo, "job restored", "job", spec.GetName(), "id", uint32(j.id), "epochs", len(ev.Epochs), "batches_given", given)
+	e.cfg.Log.Log(ctx, slog.LevelInfo, "job restored", "job", spec.GetName(), "id", uint32(j.ID), "epochs", len(ev.Epochs), "batches_given", given)
 	return nil
 }
 
@@ -230,18 +230,18 @@ func (e *Engine) restoreSubsets(j *job, js *journal.JobState, rj *record.Job, ev
 			return o, nil
 		}
 		want := marks[mark]
-		o, err := known.of(j.data, want.Expr)
+		o, err := known.of(j.Data, want.Expr)
 		if err != nil {
 			return nil, err
 		}
-		got, err := o.record(j.data, want.Expr)
+		got, err := o.record(j.Data, want.Expr)
 		if err != nil {
 			return nil, err
 		}
 		if got.Hash != want.Hash || got.Samples != want.Samples {
-			return nil, errs.New(errs.DatasetUnread, j.data.Name(), "register the job again",
+			return nil, errs.New(errs.DatasetUnread, j.Data.Name(), "register the job again",
 				"job %s drew from %d samples of %s, and its subset now selects %d others or in other places: files changed while no daemon ran",
-				j.spec.GetName(), want.Samples, j.data.Name(), got.Samples)
+				j.spec.GetName(), want.Samples, j.Data.Name(), got.Samples)
 		}
 		made[mark] = o
 		return o, nil
@@ -262,10 +262,10 @@ func (e *Engine) restoreSubsets(j *job, js *journal.JobState, rj *record.Job, ev
 		for i := range o.Batches {
 			b := &o.Batches[i]
 			if b.Rank == journal.Earlier {
-				p.Earlier = append(p.Earlier, record.ToObjects(j.data, b.Objects())...)
+				p.Earlier = append(p.Earlier, record.ToObjects(j.Data, b.Objects())...)
 				continue
 			}
-			p.Batches = append(p.Batches, coordinator.RestoredBatch{Rank: int(b.Rank), Step: int(b.Step), Objects: record.ToObjects(j.data, b.Objects())})
+			p.Batches = append(p.Batches, coordinator.RestoredBatch{Rank: int(b.Rank), Step: int(b.Step), Objects: record.ToObjects(j.Data, b.Objects())})
 		}
 		sample := ev.Sample
 		sample.Subset = objects

@@ -85,7 +85,7 @@ func (e *Engine) GetState(ctx context.Context, req *larderv1.GetStateRequest) (*
 	if err := mayTouch(ctx, j, "save the state of"); err != nil {
 		return nil, err
 	}
-	v, err := e.lookup(ctx, j.id)
+	v, err := e.lookup(ctx, j.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -96,15 +96,15 @@ func (e *Engine) GetState(ctx context.Context, req *larderv1.GetStateRequest) (*
 			a = j.subsets.coming(v.Mark)
 		}
 	}
-	t := resume.Token{Job: j.spec.GetName(), Log: e.logName(), ID: uint32(j.id), Epoch: req.GetEpoch(), Step: req.GetStep(), Dataset: j.data.URI(), Samples: len(a.objects)}
-	rec, err := e.cfg.Journal.Recorded(j.id, t.Epoch, journal.AnyInstance)
+	t := resume.Token{Job: j.spec.GetName(), Log: e.logName(), ID: uint32(j.ID), Epoch: req.GetEpoch(), Step: req.GetStep(), Dataset: j.Data.URI(), Samples: len(a.objects)}
+	rec, err := e.cfg.Journal.Recorded(j.ID, t.Epoch, journal.AnyInstance)
 	if err != nil {
 		return nil, err
 	}
 	if rec != nil {
 		instance = rec.Instance
 	}
-	t.Instance, t.Files = instance, a.filed(j.data).Sum()
+	t.Instance, t.Files = instance, a.filed(j.Data).Sum()
 	if j.resume != nil && req.GetStep() > 0 {
 		t.Before = req.GetBefore()
 	}
@@ -113,7 +113,7 @@ func (e *Engine) GetState(ctx context.Context, req *larderv1.GetStateRequest) (*
 			j.spec.GetName(), t.Step, t.Epoch)
 	}
 	if t.Step > 0 || rec != nil && rec.Remainder && rec.Earlier() > 0 {
-		t.Order = e.orderName(j.id, t.Epoch, t.Instance, t.Samples)
+		t.Order = e.orderName(j.ID, t.Epoch, t.Instance, t.Samples)
 	}
 	var given []ident.ObjectID
 	switch r := j.resume; {
@@ -131,19 +131,19 @@ func (e *Engine) GetState(ctx context.Context, req *larderv1.GetStateRequest) (*
 			return nil, err
 		}
 		t, given = *old, h.before
-		t.Files, t.Samples = a.filed(j.data).Sum(), len(a.objects)
+		t.Files, t.Samples = a.filed(j.Data).Sum(), len(a.objects)
 	case req.GetPortable() && rec != nil:
-		given = record.ToObjects(j.data, rec.Given(t.Step))
+		given = record.ToObjects(j.Data, rec.Given(t.Step))
 	}
 	if req.GetPortable() {
-		places := placesOf(j.data, a.objects)
+		places := placesOf(j.Data, a.objects)
 		var had []uint32
 		for _, x := range given {
 			if p, ok := places[x]; ok {
 				had = append(had, p)
 			}
 		}
-		t.Delivered, t.Sketch = resume.Pack(len(a.objects), had), sketchOf(j.data, a.objects, false).Text()
+		t.Delivered, t.Sketch = resume.Pack(len(a.objects), had), sketchOf(j.Data, a.objects, false).Text()
 	}
 	return &larderv1.GetStateResponse{Token: t.Text()}, nil
 }
@@ -205,7 +205,7 @@ func (e *Engine) handed(t *resume.Token, changed bool, j *job, objects []ident.O
 		if err != nil {
 			return nil, badToken("pass what Loader.state_dict() returned, as it was", "%v", err)
 		}
-		h.before = placed(j.data, objects, had, here, there)
+		h.before = placed(j.Data, objects, had, here, there)
 	default:
 		rec, err := e.cfg.Journal.Recorded(ident.JobID(t.ID), t.Epoch, int64(t.Instance))
 		if err != nil {
@@ -223,7 +223,7 @@ func (e *Engine) handed(t *resume.Token, changed bool, j *job, objects []ident.O
 		if r := e.resumed(ident.JobID(t.ID)); rec.Remainder && r != nil && rec.Earlier() < r.Before {
 			return nil, badToken("load an older state", "what was handed out before epoch %d of job %s went on is not all in the log", t.Epoch, t.Job)
 		}
-		h.before = record.ToObjects(j.data, rec.Given(t.Step))
+		h.before = record.ToObjects(j.Data, rec.Given(t.Step))
 	}
 	return h, nil
 }
@@ -281,7 +281,7 @@ func (e *Engine) resolve(t *resume.Token, changed bool, j *job, reg *coordinator
 		if err != nil {
 			return nil, nil, err
 		}
-		rest.Previous = record.ToObjects(j.data, ids)
+		rest.Previous = record.ToObjects(j.Data, ids)
 	}
 	sample := reg.Sample
 	sample.Subset = target
@@ -359,7 +359,7 @@ func (e *Engine) foundJob(id ident.JobID) *record.Job {
 // compare holds the files of a job's subset against those of a token. The error names what differs; when that is allowed, names does, and here and
 // there are what is only in either, for portable tokens.
 func (e *Engine) compare(t *resume.Token, j *job, objects []ident.ObjectID, changed bool) (names string, here, there []resume.Entry, err error) {
-	now := j.subsets.last().filed(j.data)
+	now := j.subsets.last().filed(j.Data)
 	if now.Sum() == t.Files {
 		return "", nil, nil, nil
 	}
@@ -369,7 +369,7 @@ func (e *Engine) compare(t *resume.Token, j *job, objects []ident.ObjectID, chan
 		if was, err = resume.ParseSketch(t.Sketch); err != nil {
 			return "", nil, nil, badToken("pass what Loader.state_dict() returned, as it was", "%v", err)
 		}
-		now = sketchOf(j.data, objects, false)
+		now = sketchOf(j.Data, objects, false)
 		if now.Sum() == was.Sum() {
 			return "", nil, nil, nil // a copy that did not keep times
 		}
@@ -379,7 +379,7 @@ func (e *Engine) compare(t *resume.Token, j *job, objects []ident.ObjectID, chan
 	told := false
 	if was != nil {
 		if here, there, told = now.Diff(was); told {
-			names = nameFiles(j.data, objects, here, there, times)
+			names = nameFiles(j.Data, objects, here, there, times)
 		}
 	}
 	if !told {
@@ -389,14 +389,14 @@ func (e *Engine) compare(t *resume.Token, j *job, objects []ident.ObjectID, chan
 		}
 	}
 	switch {
-	case t.Dataset != j.data.URI() && !told:
+	case t.Dataset != j.Data.URI() && !told:
 		return "", nil, nil, badToken("load it into a Loader of the dataset and subset that it was saved from",
-			"it is of %s (%d samples), and job %s reads other files, of %s (%d samples)", t.Dataset, t.Samples, j.spec.GetName(), j.data.URI(), len(objects))
+			"it is of %s (%d samples), and job %s reads other files, of %s (%d samples)", t.Dataset, t.Samples, j.spec.GetName(), j.Data.URI(), len(objects))
 	case !changed:
 		return "", nil, nil, badToken("put the files back, or load_state_dict(state, strict=False) goes on with the files as they are",
-			"the files of %s are not those that it was saved with: %s", j.data.URI(), names)
+			"the files of %s are not those that it was saved with: %s", j.Data.URI(), names)
 	case t.Portable() && t.Order != "" && !told:
-		return "", nil, nil, badToken("begin the epoch anew", "so many files of %s changed that a portable state does not tell which of them were handed out: %s", j.data.URI(), names)
+		return "", nil, nil, badToken("begin the epoch anew", "so many files of %s changed that a portable state does not tell which of them were handed out: %s", j.Data.URI(), names)
 	}
 	return names, here, there, nil
 }
@@ -528,7 +528,7 @@ func (e *Engine) takeOver(ctx context.Context, spec *larderv1.JobSpec, t *resume
 	if err != nil || !live {
 		return nil, func() error { return nil }, err
 	}
-	v, err := e.lookup(ctx, old.id)
+	v, err := e.lookup(ctx, old.ID)
 	if err != nil || v == nil {
 		return nil, func() error { return nil }, err
 	}
@@ -538,12 +538,12 @@ func (e *Engine) takeOver(ctx context.Context, spec *larderv1.JobSpec, t *resume
 	for r := range v.Ranks {
 		if v.Ranks[r].Attached() {
 			return nil, nil, e.holder(errs.New(errs.RankHeld, spec.GetName(), "end the other process, or give this Loader another job name; all ranks of a job load its state together",
-				"job %s, of which rank %d is held by a live client, cannot go on from a state", spec.GetName(), r), old.id, r)
+				"job %s, of which rank %d is held by a live client, cannot go on from a state", spec.GetName(), r), old.ID, r)
 		}
 	}
 	return nil, func() error {
 		_, err := e.ask(context.WithoutCancel(ctx), func(t coordinator.Token) coordinator.Event {
-			return coordinator.Kill{Token: t, Job: old.id, Reason: "its client loaded a state, and goes on as another job of that name"}
+			return coordinator.Kill{Token: t, Job: old.ID, Reason: "its client loaded a state, and goes on as another job of that name"}
 		})
 		if errs.Is(err, errs.JobEnded) {
 			return nil

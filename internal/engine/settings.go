@@ -130,21 +130,21 @@ func (e *Engine) strata(j *job) [][]ident.ObjectID {
 	e.mu.Lock()
 	kind := "off"
 	if e.mu.strata != nil {
-		kind = e.mu.strata(j.data.Name(), j.data.URI())
+		kind = e.mu.strata(j.Data.Name(), j.Data.URI())
 	}
-	done := e.mu.stratified[j.data.ID()]
+	done := e.mu.stratified[j.Data.ID()]
 	e.mu.Unlock()
 	if done || kind == "off" {
 		return nil
 	}
 	var all []strataItem
 	seen := map[ident.ObjectID]bool{} // a file may be there twice
-	for s := range ident.SampleID(j.data.Len()) {
-		if x := j.data.Object(s); j.data.Live(s) && !seen[x] {
+	for s := range ident.SampleID(j.Data.Len()) {
+		if x := j.Data.Object(s); j.Data.Live(s) && !seen[x] {
 			seen[x] = true
-			v := strataItem{x, j.data.Label(s)}
+			v := strataItem{x, j.Data.Label(s)}
 			if kind == "size" {
-				v.key = j.data.Bytes(s)
+				v.key = j.Data.Bytes(s)
 			}
 			all = append(all, v)
 		}
@@ -152,7 +152,7 @@ func (e *Engine) strata(j *job) [][]ident.ObjectID {
 	if kind == "size" {
 		return quartiles(all)
 	}
-	return labelGroups(all, len(j.data.Classes()))
+	return labelGroups(all, len(j.Data.Classes()))
 }
 
 type strataItem struct {

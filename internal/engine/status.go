@@ -49,9 +49,9 @@ func account(l *jobs.Ledger) *larderv1.EpochAccount {
 func (e *Engine) quarantined(j *job, bad []jobs.Bad) []*larderv1.QuarantinedSample {
 	out := make([]*larderv1.QuarantinedSample, 0, len(bad))
 	for _, b := range bad {
-		s, _ := j.data.Sample(b.Object)
+		s, _ := j.Data.Sample(b.Object)
 		path, offset := e.cfg.Catalog.ObjectPath(b.Object)
-		q := &larderv1.QuarantinedSample{Id: uint64(s), Key: j.data.Key(s), Path: path, Offset: uint64(offset), Reason: b.Reason}
+		q := &larderv1.QuarantinedSample{Id: uint64(s), Key: j.Data.Key(s), Path: path, Offset: uint64(offset), Reason: b.Reason}
 		if b.At > 0 {
 			q.DamagedAt = new(uint64(offset + b.At - 1))
 		}
@@ -79,7 +79,7 @@ func (e *Engine) viewOn(v jobs.Job, m jobs.Machine) *larderv1.Job {
 		Owner: j.owner.uid(),
 		Id:    uint32(v.ID), Spec: j.spec, State: states[v.State], SubsetSize: uint64(v.Spec.Subset), BatchesPerEpoch: uint64(v.Spec.Batches(0)),
 		Counters: counters(&v.Stats), Promise: v.Promise, RegisteredAt: timestamppb.New(j.registered), EndedReason: v.Reason,
-		Recipe: j.recipe.ID().String(), Prefix: j.recipe.Prefix().String(), ShareGroup: v.Group, InstanceOffset: v.Offset,
+		Recipe: j.Recipe.ID().String(), Prefix: j.Recipe.Prefix().String(), ShareGroup: v.Group, InstanceOffset: v.Offset,
 		Quarantined: e.quarantined(j, v.Stats.Bad), Paused: v.Paused, SubsetSince: v.Since,
 	}
 	e.tellSubsets(out, j, &v)
@@ -160,7 +160,7 @@ func (e *Engine) named(ctx context.Context, name string) (*larderv1.Job, error) 
 	if err := mayTouch(ctx, j, "describe"); err != nil {
 		return nil, err
 	}
-	return e.describe(ctx, j.id)
+	return e.describe(ctx, j.ID)
 }
 
 // DescribeJob tells all about one job.
@@ -215,10 +215,10 @@ func (e *Engine) end(ctx context.Context, name string, build func(coordinator.To
 	if !live {
 		return nil, errs.New(errs.JobEnded, name, "nothing is left to do", "job %s has ended already", name)
 	}
-	if _, err := e.ask(ctx, func(t coordinator.Token) coordinator.Event { return build(t, j.id) }); err != nil {
+	if _, err := e.ask(ctx, func(t coordinator.Token) coordinator.Event { return build(t, j.ID) }); err != nil {
 		return nil, err
 	}
-	return e.describe(ctx, j.id)
+	return e.describe(ctx, j.ID)
 }
 
 func (e *Engine) tiers(views []coordinator.TierView) []*larderv1.Tier {

@@ -180,19 +180,19 @@ func (e *Engine) SetSubset(ctx context.Context, req *larderv1.SetSubsetRequest) 
 	if uint64(req.GetRank()) >= uint64(j.life.World) {
 		return nil, errs.New(errs.Invalid, "rank", "ranks count from 0", "change the subset for rank %d of job %s, which has world_size %d", req.GetRank(), req.GetName(), j.life.World)
 	}
-	seen := j.data.Fingerprint()
-	samples, err := j.data.Select(req.GetSubset())
+	seen := j.Data.Fingerprint()
+	samples, err := j.Data.Select(req.GetSubset())
 	if err != nil {
 		return nil, err
 	}
-	if err := e.mayReadAt(ctx, j.owner, j.data, seen); err != nil {
+	if err := e.mayReadAt(ctx, j.owner, j.Data, seen); err != nil {
 		return nil, err
 	}
-	r, err := e.change(ctx, j, int(req.GetRank()), req.GetSubset(), objectsOf(j.data, samples), seen)
+	r, err := e.change(ctx, j, int(req.GetRank()), req.GetSubset(), objectsOf(j.Data, samples), seen)
 	if err != nil {
 		return nil, err
 	}
-	v, err := e.describe(ctx, j.id)
+	v, err := e.describe(ctx, j.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -204,7 +204,7 @@ func (e *Engine) change(ctx context.Context, j *job, rank int, expr string, obje
 	if err := j.roomFor(len(objects)); err != nil {
 		return coordinator.Reply{}, err
 	}
-	v, err := e.lookup(ctx, j.id)
+	v, err := e.lookup(ctx, j.ID)
 	if err != nil {
 		return coordinator.Reply{}, err
 	}
@@ -214,9 +214,9 @@ func (e *Engine) change(ctx context.Context, j *job, rank int, expr string, obje
 	last := j.subsets.last()
 	next := asked{mark: last.mark + 1, expr: expr, objects: objects, hash: hashObjects(objects)}
 	same := next.hash == last.hash && len(objects) == len(last.objects) && next.expr == last.expr
-	ev := coordinator.ChangeSubset{Job: j.id, Rank: rank, Gone: j.vanished()}
+	ev := coordinator.ChangeSubset{Job: j.ID, Rank: rank, Gone: j.vanished()}
 	if !same {
-		next.sketch = e.sketched(j.data, next)
+		next.sketch = e.sketched(j.Data, next)
 		ev.Mark, ev.Subset, ev.Member = next.mark, objects, coordinator.Members(objects)
 	}
 	j.subsets.Lock()
@@ -246,7 +246,7 @@ func (j *job) vanished() *bits.Set {
 	var gone *bits.Set
 	for _, a := range j.subsets.asked {
 		for _, x := range a.objects {
-			if exists(j.data, x) {
+			if exists(j.Data, x) {
 				continue
 			}
 			if gone == nil {
@@ -271,7 +271,7 @@ func (e *Engine) follow(ctx context.Context) ([]string, error) {
 		if j == nil {
 			continue
 		}
-		seen := j.data.Fingerprint()
+		seen := j.Data.Fingerprint()
 		j.subsets.Lock()
 		fresh := j.subsets.seen == seen
 		expr := j.subsets.asked[len(j.subsets.asked)-1].expr
@@ -293,12 +293,12 @@ func (e *Engine) follow(ctx context.Context) ([]string, error) {
 // reselect evaluates a job's subset again. When that selects nothing, or the job has no epoch left for it, the job keeps the subset it has,
 // without what is gone, and says so.
 func (e *Engine) reselect(ctx context.Context, j *job, expr string, seen uint64) error {
-	samples, err := j.data.Select(expr)
+	samples, err := j.Data.Select(expr)
 	if err == nil {
-		err = e.mayReadAt(ctx, j.owner, j.data, seen)
+		err = e.mayReadAt(ctx, j.owner, j.Data, seen)
 	}
 	if err == nil {
-		if _, err = e.change(ctx, j, 0, expr, objectsOf(j.data, samples), seen); err == nil {
+		if _, err = e.change(ctx, j, 0, expr, objectsOf(j.Data, samples), seen); err == nil {
 			return nil
 		}
 	}
@@ -426,7 +426,7 @@ func (e *Engine) tellSubsets(out *larderv1.Job, j *job, v *jobs.Job) {
 	if note != "" {
 		out.Notes = append(out.Notes, note)
 	}
-	if d, ok := e.cfg.Catalog.Get(j.spec.GetDataset()); ok && d != j.data {
+	if d, ok := e.cfg.Catalog.Get(j.spec.GetDataset()); ok && d != j.Data {
 		out.Notes = append(out.Notes, "class folders of the dataset changed, so its labels did: the job keeps the files and labels it began with")
 	}
 }

@@ -34,7 +34,7 @@ func (e *Engine) locate(ctx context.Context, p crashguard.Piece) (crashguard.Sam
 // files changed.
 func (e *Engine) locateJob(ctx context.Context, id ident.JobID) (*source.Dataset, *prep.Recipe, error) {
 	if j := e.job(id); j != nil {
-		return j.data, j.recipe, nil
+		return j.Data, j.Recipe, nil
 	}
 	r := e.foundJob(id)
 	if r == nil {

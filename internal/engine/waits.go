@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"math"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -16,51 +15,9 @@ import (
 	larderv1 "larder/proto/larder/v1"
 )
 
-// lately is what workers and storage did over the last second or so: means that fade. One look at how many compute would
-// mostly see chance.
-type lately struct {
-	at             time.Time // up to when it is known
-	cores, storage float64
-}
-
-// fades is how long ago a moment is that counts a third of the present one.
-const fades = time.Second
-
-// pass goes on to now, in all of which as many computed and were read as do now; m.mu is held.
-func (m *meters) pass(now time.Time) {
-	l := &m.mu.lately
-	if l.at.IsZero() {
-		l.at = now
-	}
-	past := now.Sub(l.at)
-	if past <= 0 {
-		return
-	}
-	cores := float64(min(int(m.computing.Load()), m.cores)) / float64(m.cores)
-	storage := min(float64(m.mu.reading), 1)
-	w := 1 - math.Exp(-past.Seconds()/fades.Seconds())
-	l.cores += w * (cores - l.cores)
-	l.storage += w * (storage - l.storage)
-	l.at = now
-}
-
-// machine is what prepares samples, at this moment.
-func (m *meters) machine() jobs.Machine {
-	now := time.Now()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.pass(now)
-	l := &m.mu.lately
-	out := jobs.Machine{Busy: int(m.computing.Load()), Reads: m.mu.reading, Cores: l.cores, Storage: l.storage}
-	for r := range m.mu.begun {
-		out.Oldest = max(out.Oldest, now.Sub(r.begun))
-	}
-	return out
-}
-
 // machine adds what meters do not know.
 func (e *Engine) machine() jobs.Machine {
-	m := e.meters.machine()
+	m := e.meters.Machine()
 	m.Workers = e.cfg.Workers
 	m.Busy = min(m.Busy, m.Workers)
 	if err := e.cfg.Journal.Room(); err != nil {
@@ -130,7 +87,7 @@ func (e *Engine) addWaiting(s *larderv1.Stats, j *larderv1.Job, v *jobs.Job) {
 		return
 	}
 	for _, d := range s.GetDatasets() {
-		if d.GetDataset().GetId() == uint32(k.data.ID()) {
+		if d.GetDataset().GetId() == uint32(k.Data.ID()) {
 			d.Counters.WaitSeconds += more
 		}
 	}

@@ -1,4 +1,4 @@
-package engine
+package work
 
 import (
 	"slices"
@@ -9,7 +9,8 @@ import (
 	"larder/internal/coordinator"
 )
 
-// TestTaskQueueAgainstModel: what is popped is one of the tasks with the earliest turn, each task leaves once, and the queue keeps none that has left.
+// TestTaskQueueAgainstModel: what is popped is one of the tasks with the earliest turn, each task leaves once, and
+// the queue keeps none that has left.
 func TestTaskQueueAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var q taskQueue

@@ -1,4 +1,4 @@
-package engine
+package work
 
 import (
 	"math"
@@ -10,7 +10,7 @@ import (
 // TestMachine: what workers and storage do now, and did over the last second.
 func TestMachine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newMeters(3, 2)
+		m := NewMeters(3, 2)
 		near := func(what string, got, want float64) {
 			t.Helper()
 			if math.Abs(got-want) > 0.02 {
@@ -21,23 +21,23 @@ func TestMachine(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		b := m.reading()
 		time.Sleep(2 * time.Second)
-		got := m.machine()
+		got := m.Machine()
 		if got.Reads != 2 || got.Busy != 0 || got.Oldest != 5*time.Second {
 			t.Errorf("%+v", got)
 		}
 		near("storage", got.Storage, 1)
 		near("cores", got.Cores, 0)
 		a.end(10)
-		if got = m.machine(); got.Reads != 1 || got.Oldest != 2*time.Second {
+		if got = m.Machine(); got.Reads != 1 || got.Oldest != 2*time.Second {
 			t.Errorf("%+v", got)
 		}
 		b.end(10)
 		var p [3]piece
 		for i := range p {
-			p[i] = m.workOn(recipeKey{1, 2, 3}, stepDecode)
+			p[i] = m.work(RecipeKey{1, 2, 3}, Decode)
 		}
 		time.Sleep(10 * time.Second)
-		got = m.machine()
+		got = m.Machine()
 		if got.Reads != 0 || got.Oldest != 0 || got.Busy != 3 {
 			t.Errorf("%+v", got)
 		}
@@ -46,9 +46,9 @@ func TestMachine(t *testing.T) {
 		p[0].end(0, true)
 		p[1].end(0, true)
 		time.Sleep(10 * time.Second)
-		near("one of two cores", m.machine().Cores, 0.5)
+		near("one of two cores", m.Machine().Cores, 0.5)
 		p[2].end(0, true)
 		time.Sleep(time.Second)
-		near("a second later", m.machine().Cores, 0.5/math.E)
+		near("a second later", m.Machine().Cores, 0.5/math.E)
 	})
 }

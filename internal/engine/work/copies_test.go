@@ -1,4 +1,4 @@
-package engine
+package work
 
 import (
 	"testing"
@@ -9,12 +9,12 @@ import (
 	"larder/internal/prep"
 )
 
-// TestWorkingCopiesAreBounded: another working copy is begun only while those that wait to be read are few, and small together; one there may
-// always be. What is kept of old ones is bounded alike.
+// TestWorkingCopiesAreBounded: another working copy is begun only while those that wait to be read are few, and small
+// together; one there may always be. What is kept of old ones is bounded alike.
 func TestWorkingCopiesAreBounded(t *testing.T) {
 	const own, workers = 64 << 10, 2
 	rapid.Check(t, func(t *rapid.T) {
-		p := newPool(&Engine{cfg: Config{Workers: workers, Own: own}})
+		p := New(Config{Workers: workers, Own: own})
 		w := &worker{p: p}
 		copies := map[coordinator.FlightID]int64{}
 		var next coordinator.FlightID
@@ -33,11 +33,11 @@ func TestWorkingCopiesAreBounded(t *testing.T) {
 			},
 			"discard": func(t *rapid.T) {
 				id := coordinator.FlightID(rapid.Uint64Range(0, uint64(next)).Draw(t, "flight"))
-				p.discard(id)
+				p.Discard(id)
 				delete(copies, id)
 			},
 			"": func(t *rapid.T) {
-				want := len(copies) == 0 || len(copies) < mostCopies*workers && sum() < own/4
+				want := len(copies) == 0 || len(copies) < maxCopies*workers && sum() < own/4
 				if got := p.roomForCopy(); got != want {
 					t.Fatalf("room for another beside %d copies of %d bytes: %v", len(copies), sum(), got)
 				}

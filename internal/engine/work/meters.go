@@ -1,7 +1,7 @@
-package engine
+package work
 
 import (
-	"context"
+	"cmp"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -13,9 +13,10 @@ import (
 	"larder/internal/ident"
 )
 
-// meters measures, while the daemon works, what larder profile measures (docs/tiers.md): how fast storage is read, how fast the workers
-// decode and augment for each recipe, and how fast memory is copied. Old figures fade.
-type meters struct {
+// Meters measures, while the daemon works, what larder profile measures (docs/tiers.md): how fast storage is read,
+// how fast the workers decode and augment for each recipe, and how fast memory is copied. Old figures fade. It is
+// safe for concurrent use.
+type Meters struct {
 	cores     int // that workers can use at once
 	computing atomic.Int32
 
@@ -28,14 +29,15 @@ type meters struct {
 		latency float64 // of a read, seconds; what was slow or fast long ago fades
 		begun   map[*reading]struct{}
 		lately  lately
-		recipes map[recipeKey]*costs
+		recipes map[RecipeKey]*costs
 		cache   float64 // bytes a second
 	}
 }
 
-type recipeKey struct {
-	dataset        ident.DatasetID
-	prefix, suffix ident.RecipeID
+// RecipeKey is a recipe on a dataset.
+type RecipeKey struct {
+	Dataset        ident.DatasetID
+	Prefix, Suffix ident.RecipeID
 }
 
 // costs are seconds of a core for a sample.
@@ -49,6 +51,9 @@ type fading struct {
 	n, seconds float64
 	seen       int // of all time
 }
+
+// Cores is how many cores the workers can use at once.
+func (m *Meters) Cores() int { return m.cores }
 
 func (f *fading) add(n, seconds float64) {
 	f.n += n
@@ -69,21 +74,22 @@ const (
 	enough  = 4  // seconds of work after which the past fades
 )
 
-func newMeters(workers, cores int) *meters {
-	m := &meters{cores: max(1, min(workers, cores))}
-	m.mu.recipes = map[recipeKey]*costs{}
+// NewMeters returns Meters of a machine whose workers can use so many cores.
+func NewMeters(workers, cores int) *Meters {
+	m := &Meters{cores: max(1, min(workers, cores))}
+	m.mu.recipes = map[RecipeKey]*costs{}
 	m.mu.begun = map[*reading]struct{}{}
 	return m
 }
 
 // reading is a read under way.
 type reading struct {
-	m     *meters
+	m     *Meters
 	begun time.Time
 }
 
 // reading begins a read.
-func (m *meters) reading() *reading {
+func (m *Meters) reading() *reading {
 	now := time.Now()
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -111,22 +117,22 @@ func (r *reading) end(bytes int) {
 	m.mu.latency += (m.mu.since.Sub(r.begun).Seconds() - m.mu.latency) / minSeen
 }
 
-// slow tells whether reads take long enough to be worth more goroutines.
-func (m *meters) slow() bool {
+// slow reports whether reads take long enough to be worth more goroutines.
+func (m *Meters) slow() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.mu.latency > slowRead
 }
 
-// readTime is how long a read takes, on average.
-func (m *meters) readTime() time.Duration {
+// ReadTime is how long a read takes, on average.
+func (m *Meters) ReadTime() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return time.Duration(m.mu.latency * float64(time.Second))
 }
 
 // readFor counts the time that was read since it was looked at; m.mu is held.
-func (m *meters) readFor() {
+func (m *Meters) readFor() {
 	now := time.Now()
 	if m.mu.reading > 0 {
 		m.mu.read.seconds += now.Sub(m.mu.since).Seconds()
@@ -134,21 +140,22 @@ func (m *meters) readFor() {
 	m.mu.since = now
 }
 
-// step is one piece of work of a worker.
-type step uint8
+// Step is a kind of work on a sample.
+type Step uint8
 
+// The kinds of work that are measured.
 const (
-	stepDecode step = iota
-	stepAugment
-	stepFinish
-	stepInPlace // decode, augment and finish in one, of parts of images: it tells nothing of what each of them costs
+	Decode Step = iota
+	Augment
+	Finish
+	InPlace // decode, augment and finish in one, of parts of images: it says nothing about what each of them costs
 )
 
 // piece is a piece of work under way.
 type piece struct {
-	m        *meters
-	key      recipeKey
-	step     step
+	m        *Meters
+	key      RecipeKey
+	step     Step
 	begun    time.Time
 	together int32 // workers that computed then
 }
@@ -156,12 +163,9 @@ type piece struct {
 // measureEvery is of how many samples that are decoded in place one is measured.
 const measureEvery = 32
 
-// due tells whether the next sample that is decoded in place is to be measured: decoding and augmenting apart, which costs more than both in one.
-func (m *meters) due(j *job) bool {
-	return m.dueOn(recipeKey{j.data.ID(), j.recipe.Prefix(), j.recipe.SuffixID()})
-}
-
-func (m *meters) dueOn(k recipeKey) bool {
+// due reports whether the next sample that is decoded in place is to be measured: decoding and augmenting apart,
+// which costs more than both in one.
+func (m *Meters) due(k RecipeKey) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := m.costs(k)
@@ -170,7 +174,7 @@ func (m *meters) dueOn(k recipeKey) bool {
 }
 
 // costs is what is known of a recipe; m.mu is held.
-func (m *meters) costs(k recipeKey) *costs {
+func (m *Meters) costs(k RecipeKey) *costs {
 	c := m.mu.recipes[k]
 	if c == nil {
 		c = &costs{}
@@ -180,11 +184,7 @@ func (m *meters) costs(k recipeKey) *costs {
 }
 
 // work begins a piece of work.
-func (m *meters) work(j *job, s step) piece {
-	return m.workOn(recipeKey{j.data.ID(), j.recipe.Prefix(), j.recipe.SuffixID()}, s)
-}
-
-func (m *meters) workOn(k recipeKey, s step) piece {
+func (m *Meters) work(k RecipeKey, s Step) piece {
 	now := time.Now()
 	m.mu.Lock()
 	m.pass(now)
@@ -193,8 +193,8 @@ func (m *meters) workOn(k recipeKey, s step) piece {
 	return piece{m: m, key: k, step: s, begun: now, together: n}
 }
 
-// end ends it and tells what it took of a core; the zero piece has ended. waited is time of it that was no work; only what went well counts. While more workers compute than
-// there are cores, each has only a part of one.
+// end ends it and returns what it took of a core; the zero piece has ended. waited is time of it that was no work;
+// only what went well counts. While more workers compute than there are cores, each has only a part of one.
 func (p *piece) end(waited time.Duration, good bool) (core time.Duration) {
 	m := p.m
 	if m == nil {
@@ -211,7 +211,7 @@ func (p *piece) end(waited time.Duration, good bool) (core time.Duration) {
 		took *= cores / both
 	}
 	core = time.Duration(max(took, 0) * float64(time.Second))
-	if !good || p.step == stepInPlace {
+	if !good || p.step == InPlace {
 		return core
 	}
 	m.mu.Lock()
@@ -219,18 +219,18 @@ func (p *piece) end(waited time.Duration, good bool) (core time.Duration) {
 	c := m.costs(p.key)
 	f := &c.finish
 	switch p.step {
-	case stepDecode:
+	case Decode:
 		f = &c.decode
-	case stepAugment:
+	case Augment:
 		f = &c.augment
-	case stepFinish, stepInPlace:
+	case Finish, InPlace:
 	}
 	f.add(1, max(took, 0))
 	return core
 }
 
-// rates is what was measured up to now.
-func (m *meters) rates() coordinator.Rates {
+// Rates is what was measured up to now.
+func (m *Meters) Rates() coordinator.Rates {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.readFor()
@@ -248,32 +248,17 @@ func (m *meters) rates() coordinator.Rates {
 		return v
 	}
 	for k, c := range m.mu.recipes {
-		out.Recipes = append(out.Recipes, coordinator.RecipeRates{Dataset: k.dataset, Prefix: k.prefix, Suffix: k.suffix,
+		out.Recipes = append(out.Recipes, coordinator.RecipeRates{Dataset: k.Dataset, Prefix: k.Prefix, Suffix: k.Suffix,
 			Decode: rate(&c.decode), Augment: rate(&c.augment), Finish: rate(&c.finish)})
 	}
 	slices.SortFunc(out.Recipes, func(a, b coordinator.RecipeRates) int {
-		for _, d := range [...]int64{int64(a.Dataset) - int64(b.Dataset), cmp64(uint64(a.Prefix), uint64(b.Prefix)), cmp64(uint64(a.Suffix), uint64(b.Suffix))} {
-			if d != 0 {
-				return int(d)
-			}
-		}
-		return 0
+		return cmp.Or(cmp.Compare(a.Dataset, b.Dataset), cmp.Compare(a.Prefix, b.Prefix), cmp.Compare(a.Suffix, b.Suffix))
 	})
 	return out
 }
 
-func cmp64(a, b uint64) int64 {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
-}
-
-// forget drops the recipes that no job uses any more.
-func (m *meters) forget(used func(recipeKey) bool) {
+// Forget drops the recipes that no job uses any more.
+func (m *Meters) Forget(used func(RecipeKey) bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for k := range m.mu.recipes {
@@ -285,8 +270,8 @@ func (m *meters) forget(used func(recipeKey) bool) {
 
 const copied = 8 << 20 // bytes; larger than what a core has of most caches
 
-// measureMemory copies memory for 10 ms in one core, and counts that for all cores that workers use.
-func (m *meters) measureMemory() {
+// MeasureMemory copies memory for 10 ms in one core, and counts that for all cores that workers use.
+func (m *Meters) MeasureMemory() {
 	b, err := unix.Mmap(-1, 0, 2*copied, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE|unix.MAP_POPULATE)
 	if err != nil {
 		return // then the rule of thumb stays
@@ -304,38 +289,4 @@ func (m *meters) measureMemory() {
 	m.mu.Lock()
 	m.mu.cache = rate
 	m.mu.Unlock()
-}
-
-// measure tells the coordinator what was measured, until ctx ends. What has not drifted changes nothing there.
-func (e *Engine) measure(ctx context.Context) {
-	e.meters.measureMemory()
-	every := e.cfg.Measure
-	if every <= 0 {
-		every = 2 * time.Second
-	}
-	t := time.NewTicker(every)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-			e.meters.forget(e.recipeUsed)
-			if r := e.meters.rates(); len(r.Recipes) > 0 && !e.send(coordinator.Measured{Rates: r}) {
-				return
-			}
-		}
-	}
-}
-
-// recipeUsed tells whether a job that is remembered has the recipe.
-func (e *Engine) recipeUsed(k recipeKey) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, j := range e.mu.jobs {
-		if (recipeKey{j.data.ID(), j.recipe.Prefix(), j.recipe.SuffixID()}) == k {
-			return true
-		}
-	}
-	return false
 }

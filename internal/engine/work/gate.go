@@ -1,13 +1,14 @@
-package engine
+package work
 
 import "sync"
 
-// lightImage is what one image may take while it is decoded without being counted: the daemon's own part of memory has room for that much a worker
-// (docs/configuration.md), and a photograph takes a tenth of it.
+// lightImage is the bytes that one image may take while it is decoded without being counted: the daemon's own part of
+// memory has room for that much a worker (docs/configuration.md), and a photograph takes a tenth of it.
 const lightImage = 8 << 20
 
-// gate bounds the memory of large images that are decoded at once: a folder of them is decoded one after the other rather than by all workers
-// together. One that is larger than all there is goes alone; how large one may be is for prep.Limits to say.
+// gate bounds the memory of large images that are decoded at once: a folder of them is decoded one after the other
+// rather than by all workers together. One that is larger than the whole capacity goes alone; prep.Limits says how
+// large an image may be.
 type gate struct {
 	capacity int64
 	mu       struct {
@@ -24,7 +25,7 @@ func newGate(capacity int64) *gate {
 	return g
 }
 
-// enter waits until n bytes may be taken and returns what ends it. Who holds some must not enter again.
+// enter waits until n bytes may be taken and returns what ends that. Whoever holds some must not enter again.
 func (g *gate) enter(n int64) (leave func()) {
 	if n <= lightImage {
 		return func() {}

@@ -1,0 +1,126 @@
+package work
+
+import (
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"larder/internal/ident"
+)
+
+// TestMetersMeasure: what a minute of virtual time with known costs comes to.
+func TestMetersMeasure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := NewMeters(3, 2)
+		key := RecipeKey{1, 2, 3}
+		near := func(what string, got, want float64) {
+			t.Helper()
+			if math.Abs(got-want) > want/1000 {
+				t.Errorf("%s: %g, want %g", what, got, want)
+			}
+		}
+		one := func(s Step, d, wait time.Duration, good bool) {
+			p := m.work(key, s)
+			time.Sleep(d)
+			p.end(wait, good)
+		}
+		for range minSeen - 1 {
+			one(Decode, 10*time.Millisecond, 0, true)
+		}
+		if r := m.Rates(); r.Recipes[0].Decode != 0 || r.Storage != 0 {
+			t.Errorf("%+v is measured from too few samples", r)
+		}
+		for range 40 {
+			one(Decode, 12*time.Millisecond, 2*time.Millisecond, true)
+			one(Decode, time.Second, 0, false) // what fails is no measure
+			one(Augment, 5*time.Millisecond, 0, true)
+		}
+		r := m.Rates()
+		near("decode", r.Recipes[0].Decode, 2/0.010) // two cores
+		near("augment", r.Recipes[0].Augment, 2/0.005)
+		if r.Recipes[0].Finish != 0 {
+			t.Error("nothing was finished")
+		}
+		if k := r.Recipes[0]; k.Dataset != 1 || k.Prefix != 2 || k.Suffix != 3 {
+			t.Errorf("%+v", k)
+		}
+		// Storage counts the time in which anything is read: two reads at once share it.
+		for range minSeen {
+			a := m.reading()
+			time.Sleep(10 * time.Millisecond)
+			b := m.reading()
+			time.Sleep(10 * time.Millisecond)
+			a.end(1000)
+			time.Sleep(10 * time.Millisecond)
+			b.end(2000)
+			time.Sleep(time.Second) // nothing is read
+		}
+		near("storage", m.Rates().Storage, 3000/0.030)
+		// Three workers on two cores have two thirds of one each.
+		var pieces []piece
+		for range 3 {
+			pieces = append(pieces, m.work(RecipeKey{9, 9, 9}, Decode))
+		}
+		time.Sleep(30 * time.Millisecond)
+		for _, p := range pieces {
+			p.end(0, true)
+		}
+		if m.computing.Load() != 0 {
+			t.Error("somebody still computes")
+		}
+		if c := m.mu.recipes[RecipeKey{9, 9, 9}].decode; c.seconds < 0.060 || c.seconds > 0.090 {
+			t.Errorf("30 ms of two cores count for %g s", c.seconds)
+		}
+		// The past fades: twice as fast is seen before as much again has been done.
+		for range 10_000 {
+			one(Augment, 5*time.Millisecond, 0, true)
+			if len(m.mu.recipes) > 0 && m.mu.recipes[key].augment.seconds > enough {
+				m.Rates()
+			}
+		}
+		for range 2000 {
+			one(Augment, 2500*time.Microsecond, 0, true)
+			if m.mu.recipes[key].augment.seconds > enough {
+				m.Rates()
+			}
+		}
+		if v := m.Rates().Recipes[0].Augment; v < 600 {
+			t.Errorf("%g a second, at 800 for as long as there was to forget", v)
+		}
+		m.Forget(func(k RecipeKey) bool { return k.Dataset == ident.DatasetID(9) })
+		if n := len(m.Rates().Recipes); n != 1 {
+			t.Errorf("%d recipes are left", n)
+		}
+	})
+}
+
+// TestWhatIsDoneInPlaceIsMeasuredNowAndThen: one in so many, and the first ones until their costs are known.
+func TestWhatIsDoneInPlaceIsMeasuredNowAndThen(t *testing.T) {
+	m, key := NewMeters(2, 2), RecipeKey{1, 2, 3}
+	n := 0
+	for range 10 * measureEvery {
+		if m.due(key) {
+			for _, s := range [...]Step{Decode, Augment} {
+				p := m.work(key, s)
+				p.end(0, true)
+			}
+			n++
+		} else {
+			p := m.work(key, InPlace)
+			p.end(0, true)
+		}
+	}
+	c := m.mu.recipes[key]
+	if n != minSeen+10 || c.decode.seen != n || c.augment.seen != n || c.finish.seen != 0 || m.computing.Load() != 0 {
+		t.Errorf("%d of %d were measured: %+v", n, 10*measureEvery, c)
+	}
+}
+
+func TestMemoryIsMeasured(t *testing.T) {
+	m := NewMeters(2, 2)
+	m.MeasureMemory()
+	if r := m.Rates().Cache; r < 1e8 || r > 1e13 {
+		t.Errorf("%g bytes a second", r)
+	}
+}

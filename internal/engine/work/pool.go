@@ -1,0 +1,235 @@
+package work
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"larder/internal/coordinator"
+	"larder/internal/engine/crashguard"
+	"larder/internal/engine/ring"
+	"larder/internal/heap"
+	"larder/internal/ident"
+	"larder/internal/prep"
+	"larder/tiers"
+)
+
+// Config is what a Pool needs.
+type Config struct {
+	Workers   int         // at least 1
+	Own       int64       // bytes of the daemon's own memory, for samples in work; 0 = 1 GiB
+	ReadAhead int64       // bytes that may be read ahead of the workers
+	Limits    prep.Limits // of one image
+	Store     *tiers.Store
+	Tiers     *Serial // carries out what was decided about the tiers before a task
+	Rings     *ring.Set
+	Meters    *Meters
+	File      *crashguard.File // notes what workers prepare; nil = that is not noted
+
+	// Bytes is the stored size of an object, Read its content, appended to buf.
+	Bytes func(ident.ObjectID) int64
+	Read  func(ctx context.Context, o ident.ObjectID, buf []byte) ([]byte, error)
+	// Verdict says why stored bytes may not be decoded here, see crashguard.Guard.
+	Verdict func(context.Context, *prep.Recipe, ident.ObjectID, []byte) (bad string, stopping bool)
+	// Send takes what became of a task: a coordinator.Prepared or a *coordinator.Filled. It is false when the loop has
+	// ended.
+	Send func(coordinator.Event) bool
+	// Worked is called with what a piece of work that went well took of a core.
+	Worked func(Step, ident.ObjectID, time.Duration)
+	// Note writes a line to the log without waiting for it.
+	Note func(level slog.Level, msg string, args ...any)
+}
+
+// task is one piece of work for a worker.
+type task struct {
+	what  coordinator.Effect // Prepare, Augment or *Fill, boxed once, by the coordinator
+	turn  uint64             // its place among the work of all jobs
+	job   *Job
+	ring  *ring.Ring
+	after uint64 // mark of Config.Tiers that must be done before something is stored
+
+	size int64  // bytes that are read ahead for it; 0 = none are
+	read []byte // what was read ahead
+	err  error  // or why it could not be read
+}
+
+// Before is the order of work: by turn, equal turns in any order. Fills have no precedence over preparations: a job
+// that runs on hits would starve one that misses.
+func (t *task) Before(o *task) bool { return t.turn < o.turn }
+
+type taskQueue = heap.Heap[task, *task]
+
+// Pool is the preparation workers. Its queue is bounded by what the coordinator hands out: its InFlight preparations,
+// and the rows of the rings.
+type Pool struct {
+	cfg   Config
+	heavy *gate // for large images that are being decoded
+	room  int64 // bytes that working copies may have when another one is begun, and that are kept for the next ones
+	wg    sync.WaitGroup
+
+	mu struct {
+		sync.Mutex
+		fresh   taskQueue // Prepare: they make working copies, unless a tier keeps the result
+		tasks   taskQueue // the others: they read copies and entries
+		ahead   ahead
+		copies  map[coordinator.FlightID]prep.Image // working copies no tier holds
+		spare   [][]byte                            // memory of old working copies
+		copied  int64                               // bytes of copies
+		spared  int64                               // bytes of spare
+		stopped bool
+	}
+	workable *sync.Cond // for workers: there may be a task to begin
+	unread   *sync.Cond // for readers: there may be a task to read for
+}
+
+// maxCopies is how many working copies there may be for a worker when it begins another one. Large ones are fewer:
+// together they may have a quarter of the daemon's own memory, unless there is but one.
+const maxCopies = 4
+
+// New returns a Pool that does nothing before Start.
+func New(cfg Config) *Pool {
+	if cfg.Own <= 0 {
+		cfg.Own = 1 << 30
+	}
+	p := &Pool{cfg: cfg, heavy: newGate(cfg.Own), room: cfg.Own / 4}
+	p.workable, p.unread = sync.NewCond(&p.mu.Mutex), sync.NewCond(&p.mu.Mutex)
+	p.mu.ahead.budget = cfg.ReadAhead
+	p.mu.copies = map[coordinator.FlightID]prep.Image{}
+	return p
+}
+
+// Start starts workers and readers.
+func (p *Pool) Start(ctx context.Context) {
+	for i := range p.cfg.Workers {
+		p.wg.Go(func() { p.work(ctx, p.cfg.File.Line(i)) })
+	}
+	for range Readers {
+		p.wg.Go(func() { p.readAhead(ctx) })
+	}
+}
+
+// Stop waits for the work under way and drops the rest.
+func (p *Pool) Stop() {
+	p.mu.Lock()
+	p.mu.stopped = true
+	p.mu.Unlock()
+	p.workable.Broadcast()
+	p.unread.Broadcast()
+	p.wg.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, t := range p.mu.tasks { // never run: they still hold their rings
+		if t.ring != nil {
+			t.ring.Release()
+		}
+	}
+	p.mu.tasks, p.mu.fresh, p.mu.ahead.unread, p.mu.copies, p.mu.spare = nil, nil, nil, nil, nil
+}
+
+// Add queues a Prepare, Augment or *Fill of the coordinator, with its turn. j may be nil when the job is not known any
+// more. r is the ring of a Fill, which the Pool releases; nil = its client is gone.
+func (p *Pool) Add(what coordinator.Effect, turn uint64, j *Job, r *ring.Ring) {
+	t := task{what: what, turn: turn, job: j, ring: r, after: p.cfg.Tiers.Mark()}
+	p.mu.Lock()
+	if p.readsAhead(&t) {
+		p.mu.ahead.unread.Push(t)
+		p.mu.Unlock()
+		p.unread.Signal()
+		return
+	}
+	t.size = 0
+	p.enqueue(t)
+	p.mu.Unlock()
+	p.workable.Signal()
+}
+
+// enqueue gives a task to the workers; p.mu is held.
+func (p *Pool) enqueue(t task) {
+	if x, fresh := t.what.(coordinator.Prepare); fresh && x.Into == nil {
+		p.mu.fresh.Push(t)
+	} else {
+		p.mu.tasks.Push(t)
+	}
+}
+
+// Discard drops the working copy of a flight.
+func (p *Pool) Discard(id coordinator.FlightID) {
+	p.mu.Lock()
+	img, ok := p.mu.copies[id]
+	if ok {
+		delete(p.mu.copies, id)
+		p.mu.copied -= int64(cap(img.Pix))
+		p.recycle(img.Pix)
+	}
+	p.mu.Unlock()
+	if ok {
+		p.workable.Signal() // a worker may wait for room
+	}
+}
+
+// recycle keeps the memory of a few working copies; p.mu is held.
+func (p *Pool) recycle(b []byte) {
+	if n := int64(cap(b)); len(p.mu.spare) < 2*p.cfg.Workers && p.mu.spared+n <= p.room {
+		p.mu.spare = append(p.mu.spare, b[:0])
+		p.mu.spared += n
+	}
+}
+
+// free ends the use of scratch.
+func (p *Pool) free(b []byte) {
+	p.mu.Lock()
+	p.recycle(b)
+	p.mu.Unlock()
+}
+
+// scratch returns n bytes for a working copy.
+func (p *Pool) scratch(n int) []byte {
+	p.mu.Lock()
+	for i, b := range p.mu.spare {
+		if cap(b) >= n {
+			last := len(p.mu.spare) - 1
+			p.mu.spare[i], p.mu.spare[last] = p.mu.spare[last], nil
+			p.mu.spare = p.mu.spare[:last]
+			p.mu.spared -= int64(cap(b))
+			p.mu.Unlock()
+			return b[:n]
+		}
+	}
+	if len(p.mu.spare) > 0 { // make room for a larger one
+		p.mu.spared -= int64(cap(p.mu.spare[0]))
+		p.mu.spare = slices.Delete(p.mu.spare, 0, 1)
+	}
+	p.mu.Unlock()
+	return make([]byte, n, n+n/4)
+}
+
+// roomForCopy reports whether another working copy may be begun; p.mu is held. What reads copies needs no new one, so
+// waiting ends.
+func (p *Pool) roomForCopy() bool {
+	n := len(p.mu.copies)
+	return n == 0 || n < maxCopies*p.cfg.Workers && p.mu.copied < p.room
+}
+
+// next returns the first task, and waits for one if it may; false = there is none, or the Pool has stopped.
+func (p *Pool) next(wait bool) (task, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for {
+		if p.mu.stopped {
+			return task{}, false
+		}
+		fresh := len(p.mu.fresh) > 0 && p.roomForCopy() // else their memory is to be freed first
+		if fresh && (len(p.mu.tasks) == 0 || p.mu.fresh[0].turn < p.mu.tasks[0].turn) {
+			return p.mu.fresh.Pop(), true
+		}
+		if len(p.mu.tasks) > 0 {
+			return p.mu.tasks.Pop(), true
+		}
+		if !wait {
+			return task{}, false
+		}
+		p.workable.Wait()
+	}
+}
