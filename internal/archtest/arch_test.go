@@ -53,6 +53,9 @@ var allowed = map[string][]string{
 	"larder/internal/journal":           {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "larder/internal/ident", "larder/internal/invariant", "larder/internal/proc"},
 	"larder/internal/proc":              {},
 	"larder/internal/engine/crashguard": {"larder/internal/ident", "larder/internal/prep"}, // it knows no jobs, journals or coordinator
+	"larder/internal/engine/restore": {"larder/dsa", "larder/internal/bits", "larder/internal/coordinator",
+		"larder/internal/engine/record", "larder/internal/errs", "larder/internal/ident", "larder/internal/journal",
+		"larder/jobs"},
 	"larder/internal/engine/ring": {"larder/internal/coordinator", "larder/internal/errs", "larder/internal/ident",
 		"larder/internal/prep", "larder/internal/session", "larder/internal/session/wire", "larder/internal/shm",
 		"larder/internal/units", "larder/jobs", "larder/proto/larder/v1"},

@@ -14,6 +14,7 @@ import (
 	"larder/dsa"
 	"larder/internal/coordinator"
 	"larder/internal/engine/record"
+	"larder/internal/engine/restore"
 	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/journal"
@@ -241,7 +242,7 @@ func (e *Engine) resolve(t *resume.Token, changed bool, j *job, reg *coordinator
 	}
 	before, told := h.before, &larderv1.Resumed{Epoch: t.Epoch, Notes: h.notes}
 	target := objects // what the epoch is drawn from
-	if s, ok := scripted(reg.Script, t.Epoch); ok {
+	if s, ok := restore.Scripted(reg.Script, t.Epoch); ok {
 		target = s.Objects
 	}
 	rest := &coordinator.Rest{Epoch: t.Epoch, Instance: t.Instance, Member: coordinator.Members(target)}
@@ -267,9 +268,9 @@ func (e *Engine) resolve(t *resume.Token, changed bool, j *job, reg *coordinator
 		}
 		order := rest.Before
 		rest = &coordinator.Rest{Epoch: t.Epoch + 1, Instance: t.Instance + 1}
-		if _, ok := scripted(reg.Script, rest.Epoch); !ok && reg.Script != nil {
+		if _, ok := restore.Scripted(reg.Script, rest.Epoch); !ok && reg.Script != nil {
 			return nil, nil, badToken("there is nothing to go on with", "epoch %d was the last one of the recorded order", t.Epoch)
-		} else if s, ok := scripted(reg.Script, rest.Epoch); ok {
+		} else if s, ok := restore.Scripted(reg.Script, rest.Epoch); ok {
 			target = s.Objects
 		}
 		rest.Member = coordinator.Members(target)
@@ -290,14 +291,6 @@ func (e *Engine) resolve(t *resume.Token, changed bool, j *job, reg *coordinator
 		Resume: record.Resume{Token: t.Text(), Changed: changed, Epoch: rest.Epoch, Before: len(rest.Before), From: uint32(from)},
 		sum:    t.Sum, told: told,
 	}, nil
-}
-
-func scripted(script []coordinator.Scripted, epoch uint32) (coordinator.Scripted, bool) {
-	i := slices.IndexFunc(script, func(s coordinator.Scripted) bool { return s.Epoch == epoch })
-	if i < 0 {
-		return coordinator.Scripted{}, false
-	}
-	return script[i], true
 }
 
 func dealt(spec jobs.Spec, samples int) int {
@@ -550,22 +543,6 @@ func (e *Engine) takeOver(ctx context.Context, spec *larderv1.JobSpec, t *resume
 		}
 		return err
 	}, nil
-}
-
-// restoreRest says of a restored epoch what an earlier job had of it. False: that was not all written, so nothing of the rest was given out yet.
-func restoreRest(r *recordedResume, o *journal.EpochState, sample dsa.JobSpec, p *coordinator.RestoredEpoch) bool {
-	if !o.Start().Remainder {
-		return true
-	}
-	if r == nil || len(p.Earlier) < r.Before {
-		return false
-	}
-	p.Member = p.Member.Clone() // jobs share what they select
-	for _, x := range p.Earlier {
-		p.Member.Remove(uint32(x))
-	}
-	p.Rest, p.Subset, p.Places = true, p.Member.Len(), coordinator.Places(sample, p.Epoch, p.Earlier)
-	return true
 }
 
 // resolveAgain makes a restored job that had not begun begin with what its token says.

@@ -6,6 +6,7 @@ import (
 	"larder/internal/bits"
 	"larder/internal/coordinator"
 	"larder/internal/engine/record"
+	"larder/internal/engine/restore"
 	"larder/internal/ident"
 	"larder/internal/source"
 )
@@ -71,4 +72,14 @@ func (s *selections) of(data *source.Dataset, expr string) (*selected, error) {
 	s.mu.Unlock()
 	m.once.Do(func() { m.got, m.err = newSelected(data, expr) })
 	return m.got, m.err
+}
+
+// restored is what an expression selects, for a job that is being restored.
+func (s *selections) restored(data *source.Dataset, expr string) (restore.Selected, error) {
+	o, err := s.of(data, expr)
+	if err != nil {
+		return restore.Selected{}, err
+	}
+	r, err := o.record(data, expr)
+	return restore.Selected{Objects: o.objects, Member: o.member, Samples: r.Samples, Hash: r.Hash}, err
 }
