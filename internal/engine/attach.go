@@ -18,9 +18,10 @@ import (
 
 // attachment is a session's hold on one incarnation of a rank.
 type attachment struct {
-	e    *Engine
-	ring *ring.Ring
-	info *larderv1.AttachResponse
+	loop  *loop
+	rings *ring.Set
+	ring  *ring.Ring
+	info  *larderv1.AttachResponse
 }
 
 // Attach binds a session to a rank: a new incarnation, a new ring.
@@ -34,7 +35,7 @@ func (e *Engine) Attach(ctx context.Context, req *larderv1.AttachRequest, peer s
 	if n := req.GetNodeRank(); n != 0 {
 		return nil, errs.New(errs.Unsupported, "node_rank", oneMachine, "attach to job %q: node_rank is %d, and a job of several machines does not work yet", req.GetJob(), n)
 	}
-	j, live, err := e.liveJob(ctx, req.GetJob())
+	j, live, err := e.jobs.live(ctx, req.GetJob())
 	if err != nil {
 		return nil, err
 	}
@@ -44,47 +45,47 @@ func (e *Engine) Attach(ctx context.Context, req *larderv1.AttachRequest, peer s
 	if err := mayTouch(shm.WithPeer(ctx, peer), j, "attach to"); err != nil {
 		return nil, err
 	}
-	if err := e.fitsRing(j); err != nil {
+	if err := e.compiler.fitsRing(j); err != nil {
 		return nil, err
 	}
 	// The client may be gone meanwhile: what the coordinator gives to it must come here, to be returned.
 	process, rank := ring.ProcessOf(peer), int(req.GetRank())
 	again := e.rings.HeldBy(j.ID, rank, req.GetClient())
-	r, err := e.ask(context.WithoutCancel(ctx), func(t coordinator.Token) coordinator.Event {
+	r, err := e.loop.ask(context.WithoutCancel(ctx), func(t coordinator.Token) coordinator.Event {
 		return coordinator.Attach{
 			Token: t, Job: j.ID, Rank: rank, Held: ident.Incarnation(req.GetIncarnation()), Client: process, Again: again,
 		}
 	})
 	if err != nil {
-		return nil, e.holder(err, j.ID, rank)
+		return nil, heldBy(e.rings, err, j.ID, rank)
 	}
 	k := ring.Key{Job: j.ID, Rank: rank, Inc: r.Inc}
 	if req.GetPid() > 0 {
 		peer.PID = req.GetPid()
 	}
-	at, err := e.newRing(ring.Config{
+	at, err := newRing(e.rings, ring.Config{
 		Key: k, Name: j.spec.GetName(), Layout: j.layout(), Sink: out, Peer: peer, Client: req.GetClient(), Process: process,
-		Budget: e.ringBudget,
+		Budget: e.memory.rings,
 		Failed: func(k ring.Key, err error) { // for the coordinator its client has vanished
-			e.note(slog.LevelError, "an attachment was ended", "job", j.spec.GetName(), "rank", k.Rank, "err", err)
-			e.send(coordinator.Detached{Job: k.Job, Rank: k.Rank, Inc: k.Inc})
+			e.log.note(slog.LevelError, "an attachment was ended", "job", j.spec.GetName(), "rank", k.Rank, "err", err)
+			e.loop.send(coordinator.Detached{Job: k.Job, Rank: k.Rank, Inc: k.Inc})
 		},
-		Report: func(bad []jobs.Bad) *larderv1.BatchReport { return e.report(j, bad) },
+		Report: func(bad []jobs.Bad) *larderv1.BatchReport { return e.library.report(j, bad) },
 	})
 	if err != nil {
-		e.send(coordinator.Detached{Job: k.Job, Rank: k.Rank, Inc: k.Inc})
+		e.loop.send(coordinator.Detached{Job: k.Job, Rank: k.Rank, Inc: k.Inc})
 		return nil, err
 	}
-	now, v, err := e.attached(ctx, k)
+	now, v, err := e.views.attached(ctx, k)
 	if err != nil {
 		e.rings.Take(k)
 		at.Close(nil)
 		at.Release()
-		e.send(coordinator.Detached{Job: k.Job, Rank: k.Rank, Inc: k.Inc})
+		e.loop.send(coordinator.Detached{Job: k.Job, Rank: k.Rank, Inc: k.Inc})
 		return nil, err
 	}
 	spec := now.Upcoming()
-	return &attachment{e: e, ring: at, info: &larderv1.AttachResponse{
+	return &attachment{loop: e.loop, rings: e.rings, ring: at, info: &larderv1.AttachResponse{
 		Job: v, Incarnation: uint64(r.Inc), Slots: uint32(at.Slots), SlotBytes: uint64(at.SlotBytes),
 		SegmentBytes: uint64(at.Segment().Size()), Fields: at.Fields, BatchesPerEpoch: uint64(spec.Batches(k.Rank)),
 		NumSamples: uint64(spec.Subset), NextEpoch: r.Epoch, Rest: r.Rest,
@@ -93,12 +94,12 @@ func (e *Engine) Attach(ctx context.Context, req *larderv1.AttachRequest, peer s
 }
 
 // newRing makes a ring and starts it. The caller's hold on it is the session's, until Close.
-func (e *Engine) newRing(cfg ring.Config) (*ring.Ring, error) {
+func newRing(set *ring.Set, cfg ring.Config) (*ring.Ring, error) {
 	r, err := ring.New(cfg)
 	if err != nil {
 		return nil, err
 	}
-	if !e.rings.Add(r) {
+	if !set.Add(r) {
 		r.Release()
 		return nil, errStopped
 	}
@@ -106,35 +107,35 @@ func (e *Engine) newRing(cfg ring.Config) (*ring.Ring, error) {
 }
 
 // report tells a client of the bad samples of a batch; nil = there are none that it is to know.
-func (e *Engine) report(j *job, bad []jobs.Bad) *larderv1.BatchReport {
-	if bad = e.faulty(bad); len(bad) == 0 {
+func (l *library) report(j *job, bad []jobs.Bad) *larderv1.BatchReport {
+	if bad = l.faulty(bad); len(bad) == 0 {
 		return nil
 	}
-	return &larderv1.BatchReport{Quarantined: e.quarantined(j, bad)}
+	return &larderv1.BatchReport{Quarantined: l.quarantined(j, bad)}
 }
 
 // attached describes the job of a ring that was just added, if the coordinator has not ended the attachment before it
 // could know the ring.
-func (e *Engine) attached(ctx context.Context, k ring.Key) (*jobs.Job, *larderv1.Job, error) {
-	v, err := e.lookup(ctx, k.Job)
+func (w *views) attached(ctx context.Context, k ring.Key) (*jobs.Job, *larderv1.Job, error) {
+	v, err := w.loop.lookup(ctx, k.Job)
 	if err != nil {
 		return nil, nil, err
 	}
 	if v != nil && v.Ranks[k.Rank].Attached() && v.Ranks[k.Rank].Incarnation == k.Inc {
-		if j := e.view(*v); j != nil {
+		if j := w.view(*v); j != nil {
 			return v, j, nil
 		}
 	}
 	return nil, nil, errs.New(errs.JobEnded, itoa(int(k.Job)), "register it again", "job %d ended while rank %d was being attached", k.Job, k.Rank)
 }
 
-// holder adds to a RANK_HELD error who holds it.
-func (e *Engine) holder(err error, id ident.JobID, rank int) error {
+// heldBy adds to a RANK_HELD error who holds the rank.
+func heldBy(rings *ring.Set, err error, id ident.JobID, rank int) error {
 	var f *errs.Error
 	if !errors.As(err, &f) || f.Reason != errs.RankHeld {
 		return err
 	}
-	peer, held := e.rings.Holder(id, rank)
+	peer, held := rings.Holder(id, rank)
 	if !held {
 		return err
 	}
@@ -144,27 +145,22 @@ func (e *Engine) holder(err error, id ident.JobID, rank int) error {
 }
 
 // fitsRing refuses one more ring when the memory for rings is used up.
-func (e *Engine) fitsRing(j *job) error {
+func (c *compiler) fitsRing(j *job) error {
 	one := *j
 	one.life.World = 1
-	return e.fits(&one)
+	return c.fits(&one)
 }
 
-// closeRing ends an attachment from the coordinator's side.
-func (e *Engine) closeRing(x coordinator.CloseRank) {
-	r := e.rings.Take(ring.Key{Job: x.Job, Rank: x.Rank, Inc: x.Inc})
-	if r == nil {
-		return
-	}
-	var reason error
-	switch name := r.Job(); {
+// closeReason is what the client of a ring is told that the coordinator closes; nil = nothing.
+func closeReason(x *coordinator.CloseRank, job string) error {
+	switch {
 	case x.Stale:
-		reason = errs.New(errs.Stale, name, "make a new Loader to go on, or raise jobs.idle_timeout",
-			"rank %d of job %s was given up: %s", x.Rank, name, x.Reason)
+		return errs.New(errs.Stale, job, "make a new Loader to go on, or raise jobs.idle_timeout",
+			"rank %d of job %s was given up: %s", x.Rank, job, x.Reason)
 	case x.Reason != "":
-		reason = errs.New(errs.JobEnded, name, "make a new Loader to go on", "job %s has ended: %s", name, x.Reason)
+		return errs.New(errs.JobEnded, job, "make a new Loader to go on", "job %s has ended: %s", job, x.Reason)
 	}
-	r.Close(reason)
+	return nil
 }
 
 // Info describes the ring.
@@ -176,7 +172,7 @@ func (a *attachment) Segment() *shm.Segment { return a.ring.Segment() }
 // StartEpoch begins an epoch for this rank, or goes on with it.
 func (a *attachment) StartEpoch(ctx context.Context, epoch, from uint32) (*larderv1.EpochResponse, error) {
 	k := a.ring.Key()
-	r, err := a.e.ask(ctx, func(t coordinator.Token) coordinator.Event {
+	r, err := a.loop.ask(ctx, func(t coordinator.Token) coordinator.Event {
 		return coordinator.StartEpoch{Token: t, Job: k.Job, Rank: k.Rank, Inc: k.Inc, Epoch: epoch, From: int(from)}
 	})
 	if err != nil {
@@ -189,7 +185,7 @@ func (a *attachment) StartEpoch(ctx context.Context, epoch, from uint32) (*larde
 func (a *attachment) Release(slot uint32, gen uint64, waited time.Duration) {
 	k := a.ring.Key()
 	a.ring.Reported(int(slot))
-	a.e.send(coordinator.Released{Job: k.Job, Rank: k.Rank, Inc: k.Inc, Slot: int(slot), Gen: gen, Waited: waited})
+	a.loop.send(coordinator.Released{Job: k.Job, Rank: k.Rank, Inc: k.Inc, Slot: int(slot), Gen: gen, Waited: waited})
 }
 
 // Close ends the attachment; clean means that the client said goodbye.
@@ -200,8 +196,8 @@ func (a *attachment) Close(clean bool) {
 	if !clean {
 		client = ring.Living(a.ring.Process())
 	}
-	a.e.send(coordinator.Detached{Job: k.Job, Rank: k.Rank, Inc: k.Inc, Clean: clean, Lives: client != nil,
+	a.loop.send(coordinator.Detached{Job: k.Job, Rank: k.Rank, Inc: k.Inc, Clean: clean, Lives: client != nil,
 		Waited: a.ring.Unreported() + waiting})
-	a.e.rings.Watch(k, client)
+	a.rings.Watch(k, client)
 	a.ring.Release()
 }

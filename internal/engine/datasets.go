@@ -10,14 +10,13 @@ import (
 	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/source"
-	"larder/jobs"
 	larderv1 "larder/proto/larder/v1"
 )
 
-func (e *Engine) dataset(d *source.Dataset) *larderv1.Dataset {
+func (l *library) dataset(d *source.Dataset) *larderv1.Dataset {
 	out := &larderv1.Dataset{
 		Id: uint32(d.ID()), Name: d.Name(), Uri: d.URI(), Samples: uint64(d.LiveCount()), Classes: d.Classes(), Bytes: uint64(d.TotalBytes()),
-		Fingerprint: fmt.Sprintf("%016x", d.Fingerprint()), SharedSamples: uint64(e.cfg.Catalog.SharedSamples(d)),
+		Fingerprint: fmt.Sprintf("%016x", d.Fingerprint()), SharedSamples: uint64(l.catalog.SharedSamples(d)),
 		Notes: d.Notes(),
 	}
 	for _, k := range d.Ignored() {
@@ -44,7 +43,7 @@ func (e *Engine) AddDataset(ctx context.Context, req *larderv1.AddDatasetRequest
 	}
 	if asks != nil {
 		add = func(ctx context.Context, _, uri string) (*source.Dataset, error) {
-			return e.openFor(ctx, asks, uri, req.GetSkipEmpty())
+			return e.library.openFor(ctx, asks, uri, req.GetSkipEmpty())
 		}
 	}
 	d, err := add(ctx, req.GetName(), req.GetUri())
@@ -56,16 +55,16 @@ func (e *Engine) AddDataset(ctx context.Context, req *larderv1.AddDatasetRequest
 			return nil, err
 		}
 	}
-	if err := e.followed(ctx); err != nil {
+	if err := e.follower.followed(ctx); err != nil {
 		return nil, err
 	}
 	if d.Name() != d.URI() && asks == nil { // the name is to survive
-		if err := e.recordDataset(d); err != nil {
+		if err := e.library.recordDataset(d); err != nil {
 			return nil, err
 		}
 	}
 	e.cfg.Log.Info("dataset indexed", "name", d.Name(), "uri", d.URI(), "samples", d.LiveCount())
-	return &larderv1.AddDatasetResponse{Dataset: e.dataset(d)}, nil
+	return &larderv1.AddDatasetResponse{Dataset: e.library.dataset(d)}, nil
 }
 
 // RemoveDataset forgets a dataset that no live job uses.
@@ -79,13 +78,13 @@ func (e *Engine) RemoveDataset(ctx context.Context, req *larderv1.RemoveDatasetR
 	}
 	e.registering.Lock()
 	defer e.registering.Unlock()
-	live, err := inspect(ctx, e, func(c *coordinator.Core) []jobs.Job { return c.Jobs(false) })
+	live, err := e.loop.list(ctx, false)
 	if err != nil {
 		return nil, err
 	}
 	var users []string
 	for i := range live {
-		if j := e.job(live[i].ID); j != nil && !live[i].State.Ended() && j.Data.Name() == d.Name() && j.Data.Root() == d.Root() {
+		if j := e.jobs.byID(live[i].ID); j != nil && !live[i].State.Ended() && j.Data.Name() == d.Name() && j.Data.Root() == d.Root() {
 			users = append(users, j.spec.GetName())
 		}
 	}
@@ -93,19 +92,19 @@ func (e *Engine) RemoveDataset(ctx context.Context, req *larderv1.RemoveDatasetR
 		return nil, errs.New(errs.AlreadyExists, d.Name(), "wait for them, or end them: larder jobs kill NAME",
 			"remove dataset %s, which %d jobs use: %s", d.Name(), len(users), strings.Join(users[:min(len(users), 5)], ", "))
 	}
-	out := &larderv1.RemoveDatasetResponse{Dataset: e.dataset(d)}
+	out := &larderv1.RemoveDatasetResponse{Dataset: e.library.dataset(d)}
 	own, index, err := e.cfg.Catalog.Remove(ctx, d)
 	if err != nil {
 		return nil, err
 	}
 	out.IndexBytes = uint64(index)
 	if d.Name() != d.URI() {
-		if err := e.recordName(record.Dataset{Name: d.Name(), URI: d.URI(), Removed: true}); err != nil {
+		if err := e.library.recordName(record.Dataset{Name: d.Name(), URI: d.URI(), Removed: true}); err != nil {
 			return nil, err
 		}
 	}
 	for from := 0; ; {
-		r, err := e.ask(ctx, func(t coordinator.Token) coordinator.Event {
+		r, err := e.loop.ask(ctx, func(t coordinator.Token) coordinator.Event {
 			return coordinator.Forget{Token: t, Objects: own, From: from}
 		})
 		if err != nil {
@@ -133,7 +132,7 @@ func (e *Engine) ListDatasets(ctx context.Context, _ *larderv1.ListDatasetsReque
 				continue // another user's, whose name is not told
 			}
 		}
-		out.Datasets = append(out.Datasets, e.dataset(d))
+		out.Datasets = append(out.Datasets, e.library.dataset(d))
 	}
 	return out, nil
 }
@@ -152,9 +151,9 @@ func (e *Engine) InspectDataset(ctx context.Context, req *larderv1.InspectDatase
 	if n == 0 {
 		n = 3
 	}
-	out := &larderv1.InspectDatasetResponse{Dataset: e.dataset(d), Selected: uint64(len(ids))}
+	out := &larderv1.InspectDatasetResponse{Dataset: e.library.dataset(d), Selected: uint64(len(ids))}
 	for _, s := range ids[:min(n, len(ids), 1000)] {
-		v := e.sample(d, s)
+		v := e.library.sample(d, s)
 		if p, err := e.cfg.Catalog.Probe(d.Object(s)); err == nil {
 			v.Format, v.Width, v.Height = p.Format, uint32(p.Width), uint32(p.Height)
 		} else {
@@ -165,7 +164,7 @@ func (e *Engine) InspectDataset(ctx context.Context, req *larderv1.InspectDatase
 	return out, nil
 }
 
-func (e *Engine) sample(d *source.Dataset, s ident.SampleID) *larderv1.Sample {
+func (l *library) sample(d *source.Dataset, s ident.SampleID) *larderv1.Sample {
 	return &larderv1.Sample{Id: uint64(s), Key: d.Key(s), Label: d.Label(s), ClassName: d.Class(s), Bytes: uint64(d.Bytes(s))}
 }
 
@@ -180,7 +179,7 @@ func (e *Engine) ResolveKeys(ctx context.Context, req *larderv1.ResolveKeysReque
 		if id >= uint64(d.Len()) {
 			return nil, errs.New(errs.NotFound, req.GetDataset(), fmt.Sprintf("ids are 0 to %d", d.Len()-1), "no sample %d in %s", id, d.Name())
 		}
-		out.Samples = append(out.Samples, e.sample(d, ident.SampleID(id)))
+		out.Samples = append(out.Samples, e.library.sample(d, ident.SampleID(id)))
 	}
 	return out, nil
 }

@@ -20,11 +20,11 @@ func (e *Engine) Do(eff coordinator.Effect) {
 	}
 	switch x := eff.(type) {
 	case coordinator.Prepare:
-		e.pool.Add(eff, x.Turn, e.job(x.Job).forWork(), nil)
+		e.pool.Add(eff, x.Turn, e.jobs.byID(x.Job).forWork(), nil)
 	case coordinator.Augment:
-		e.pool.Add(eff, x.Turn, e.job(x.Job).forWork(), nil)
+		e.pool.Add(eff, x.Turn, e.jobs.byID(x.Job).forWork(), nil)
 	case *coordinator.Fill:
-		e.pool.Add(eff, x.Turn, e.job(x.Job).forWork(), e.rings.Hold(ring.Key{Job: x.Job, Rank: x.Rank, Inc: x.Inc}))
+		e.pool.Add(eff, x.Turn, e.jobs.byID(x.Job).forWork(), e.rings.Hold(ring.Key{Job: x.Job, Rank: x.Rank, Inc: x.Inc}))
 	case coordinator.Discard:
 		e.pool.Discard(x.Flight)
 	case coordinator.FreeKey:
@@ -32,7 +32,7 @@ func (e *Engine) Do(eff coordinator.Effect) {
 	case coordinator.SetBudget:
 		e.tierWork.Add(func() { e.setBudget(x) })
 	case coordinator.Solve: // one at a time; it takes milliseconds
-		e.wg.Go(func() { e.send(x.Do()) })
+		e.background.Go(func() { e.loop.send(x.Do()) })
 	case coordinator.Deliver:
 		if r := e.rings.Get(ring.Key{Job: x.Job, Rank: x.Rank, Inc: x.Inc}); r != nil {
 			r.Push(x)
@@ -44,21 +44,19 @@ func (e *Engine) Do(eff coordinator.Effect) {
 			})
 		}
 	case coordinator.CloseRank:
-		e.closeRing(x)
+		if r := e.rings.Take(ring.Key{Job: x.Job, Rank: x.Rank, Inc: x.Inc}); r != nil {
+			r.Close(closeReason(&x, r.Job()))
+		}
 	case coordinator.JobEnded:
-		e.jobEnded(x.Job)
+		if j := e.jobs.end(x.Job); j != nil {
+			e.log.note(slog.LevelInfo, "job ended", "job", j.spec.GetName(), "id", uint32(x.Job))
+		}
 	case coordinator.Persist:
 		e.persist(x)
 	case coordinator.Reply:
-		e.mu.Lock()
-		ch := e.mu.tokens[x.Token]
-		delete(e.mu.tokens, x.Token) // a second reply would have nowhere to go
-		e.mu.Unlock()
-		if ch != nil {
-			ch <- x
-		}
+		e.loop.answer(x)
 	case coordinator.Complain:
-		e.note(slog.LevelError, "invariant violated: please report this", "job", uint32(x.Job), "what", x.Text)
+		e.log.note(slog.LevelError, "invariant violated: please report this", "job", uint32(x.Job), "what", x.Text)
 	default:
 		invariant.Violated("exec: unknown effect %T", eff)
 	}
@@ -66,16 +64,16 @@ func (e *Engine) Do(eff coordinator.Effect) {
 
 func (e *Engine) setBudget(x coordinator.SetBudget) {
 	if err := e.cfg.Store.SetBudget(x.Form, x.Bytes); err != nil {
-		e.note(slog.LevelError, "a tier could not be resized", "form", x.Form.String(), "bytes", x.Bytes, "err", err)
+		e.log.note(slog.LevelError, "a tier could not be resized", "form", x.Form.String(), "bytes", x.Bytes, "err", err)
 		return
 	}
-	e.note(slog.LevelInfo, "tier resized", "form", x.Form.String(), "bytes", x.Bytes)
+	e.log.note(slog.LevelInfo, "tier resized", "form", x.Form.String(), "bytes", x.Bytes)
 }
 
 // persist hands a record to the journal. When that fails the engine ends: what was promised could not be kept, and
 // trying again could make a record durable that others are believed to have replaced.
 func (e *Engine) persist(p coordinator.Persist) {
-	rec, err := record.Of(p.Record, recordJobs{e})
+	rec, err := record.Of(p.Record, recordJobs{e.jobs})
 	if err != nil {
 		e.breakDown(fmt.Errorf("a record could not be made: %w", err))
 		return
@@ -85,7 +83,7 @@ func (e *Engine) persist(p coordinator.Persist) {
 			e.breakDown(fmt.Errorf("the journal failed: %w", err))
 			return
 		}
-		e.send(coordinator.Persisted{Seq: p.Seq})
+		e.loop.send(coordinator.Persisted{Seq: p.Seq})
 	})
 	if seq == 0 {
 		e.breakDown(errors.New("the journal was closed under the engine"))

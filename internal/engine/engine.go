@@ -22,7 +22,6 @@ import (
 	"larder/internal/prep"
 	"larder/internal/source"
 	"larder/internal/xrand"
-	"larder/jobs"
 	larderv1 "larder/proto/larder/v1"
 	"larder/tiers"
 )
@@ -70,45 +69,37 @@ var pid = os.Getpid()
 
 // Engine is the running daemon without its sockets.
 type Engine struct {
-	cfg    Config
-	core   *coordinator.Core
-	events chan coordinator.Event
-	pool   *work.Pool
-	rings  *ring.Set
-	// ringBudget is of rings and of what ragged batches take beside them.
-	ringBudget *ring.Budget
-	meters     *work.Meters
-	tierWork   *work.Serial // what changes the tiers
-	notes      *work.Serial // log lines
-	started    time.Time
+	cfg     Config
+	core    *coordinator.Core
+	started time.Time
+	loop    *loop
+	jobs    *registry
+	memory  *memory
 
-	guard *crashguard.Guard // against images that crash the decoder
+	library  *library
+	compiler *compiler
+	history  *history
+	views    *views
+	follower *follower
 
-	registering sync.Mutex // one registration at a time: names must not race
+	pool     *work.Pool
+	rings    *ring.Set
+	meters   *work.Meters
+	guard    *crashguard.Guard // against images that crash the decoder
+	tierWork *work.Serial      // what changes the tiers
+	log      *logQueue
 
-	mu struct {
-		sync.Mutex
-		tokens      map[coordinator.Token]chan coordinator.Reply
-		next        coordinator.Token
-		jobs        map[ident.JobID]*job
-		names       map[string]*job            // newest job of a name
-		registering map[coordinator.Token]*job // by the Register event that asks for them
-		ended       []ident.JobID              // oldest first; jobs holds the last keepEnded of them
-		settings    map[ident.Form]string
-		total       int64 // of the tiers
-		maxRing     int64
-		strata      func(names ...string) string
-		sketches    []keptSketch             // the last ones, oldest first
-		stratified  map[ident.DatasetID]bool // those whose first job has come
-		broken      error
-	}
+	registering sync.Mutex // one registration, or change of settings, at a time: names must not race
+
 	recorder atomic.Pointer[recorder] // of what is decided; nil while nothing is recorded
-	recorded atomic.Pointer[recorder] // the last one: who did not get its last answer asks again
+	recorded atomic.Pointer[recorder] // the last one: a client that did not get its last answer asks again
 	draining atomic.Bool
-	leaving  atomic.Bool
-	broken   chan struct{}  // closed when the engine cannot go on
-	done     chan struct{}  // closed when the loop has ended
-	wg       sync.WaitGroup // all but rings
+	broken   struct {
+		sync.Once
+		ended chan struct{} // closed when the engine cannot continue
+		err   error         // why
+	}
+	background sync.WaitGroup // what Run waits for, beside rings
 }
 
 // New returns an engine that does nothing before Run.
@@ -143,34 +134,49 @@ func New(cfg Config) (*Engine, error) {
 		}
 	}
 	e := &Engine{
-		cfg: cfg, core: core, tierWork: work.NewSerial(), notes: work.NewSerial(), started: time.Now(), done: make(chan struct{}), broken: make(chan struct{}),
-		events: make(chan coordinator.Event, 4096), // a second of rows at 4,000 images/s; workers wait when it is full
+		cfg: cfg, core: core, started: time.Now(), memory: newMemory(&cfg), tierWork: work.NewSerial(),
+		log: &logQueue{cfg.Log, work.NewSerial()}, meters: work.NewMeters(cfg.Workers, runtime.GOMAXPROCS(0)),
 	}
-	e.mu.tokens = map[coordinator.Token]chan coordinator.Reply{}
-	e.mu.jobs = map[ident.JobID]*job{}
-	e.mu.names = map[string]*job{}
-	e.mu.registering = map[coordinator.Token]*job{}
-	e.mu.settings = cfg.TierSetting
-	if e.mu.settings == nil {
-		e.mu.settings = map[ident.Form]string{}
+	e.broken.ended = make(chan struct{})
+	e.loop = newLoop(func(ev coordinator.Event) {
+		if r := e.recorder.Load(); r != nil {
+			r.event(ev)
+		}
+	})
+	e.jobs = newRegistry(e.loop)
+	e.rings = ring.NewSet(func(k ring.Key) {
+		e.loop.send(coordinator.ClientGone{Job: k.Job, Rank: k.Rank, Inc: k.Inc})
+	})
+	e.library = &library{catalog: cfg.Catalog, journal: cfg.Journal, skipCorrupt: cfg.SkipCorrupt}
+	e.compiler = &compiler{library: e.library, rings: e.memory.rings}
+	e.history = &history{journal: cfg.Journal, found: cfg.Found, jobs: e.jobs, catalog: cfg.Catalog}
+	e.views = &views{
+		loop: e.loop, jobs: e.jobs, memory: e.memory, library: e.library, rings: e.rings, meters: e.meters,
+		catalog: cfg.Catalog, journal: cfg.Journal, workers: cfg.Workers,
 	}
-	e.mu.total, e.mu.maxRing, e.mu.strata = cfg.Tiers.Total, cfg.MaxRing, cfg.Strata
-	e.mu.stratified = map[ident.DatasetID]bool{}
-	e.meters = work.NewMeters(cfg.Workers, runtime.GOMAXPROCS(0))
-	e.ringBudget = ring.NewBudget(e.ringLimit)
-	e.rings = ring.NewSet(func(k ring.Key) { e.send(coordinator.ClientGone{Job: k.Job, Rank: k.Rank, Inc: k.Inc}) })
+	e.follower = &follower{loop: e.loop, jobs: e.jobs, library: e.library, log: e.log, registering: &e.registering}
 	e.guard = crashguard.New(crashguard.Config{
-		Version: cfg.Version, File: cfg.Decoding, Command: cfg.Trial, Limits: cfg.Limits, Log: cfg.Log, Note: e.note,
-		Locate: e.locate,
+		Version: cfg.Version, File: cfg.Decoding, Command: cfg.Trial, Limits: cfg.Limits, Log: cfg.Log, Note: e.log.note,
+		Locate: e.history.locate,
 		Read:   func(ctx context.Context, o ident.ObjectID) ([]byte, error) { return cfg.Catalog.Read(ctx, o, nil) },
 	})
 	e.pool = work.New(work.Config{
-		Workers: cfg.Workers, Own: cfg.Own, ReadAhead: cfg.ReadAhead, Limits: cfg.Limits, Store: cfg.Store, Tiers: e.tierWork,
-		Rings: e.rings, Meters: e.meters, File: cfg.Decoding, Bytes: cfg.Catalog.ObjectBytes, Read: cfg.Catalog.Read,
-		Verdict: e.guard.Verdict, Send: e.send, Worked: e.worked, Note: e.note,
+		Workers: cfg.Workers, Own: cfg.Own, ReadAhead: cfg.ReadAhead, Limits: cfg.Limits, Store: cfg.Store,
+		Tiers: e.tierWork, Rings: e.rings, Meters: e.meters, File: cfg.Decoding,
+		Bytes: cfg.Catalog.ObjectBytes, Read: cfg.Catalog.Read, Verdict: e.guard.Verdict, Send: e.loop.send,
+		Worked: func(s work.Step, o ident.ObjectID, took time.Duration) {
+			if r := e.recorder.Load(); r != nil {
+				r.worked(s, o, took)
+			}
+		},
+		Note: e.log.note,
 	})
 	if cfg.Found != nil {
-		if err := e.restore(context.Background(), cfg.Found); err != nil {
+		r := &restorer{
+			core: core, do: e.Do, jobs: e.jobs, memory: e.memory, library: e.library, compiler: e.compiler,
+			history: e.history, rings: e.rings, journal: cfg.Journal, log: cfg.Log, acceptCorrupt: !cfg.Limits.RefuseCorrupt,
+		}
+		if err := r.restore(context.Background(), cfg.Found); err != nil {
 			return nil, err
 		}
 	}
@@ -183,33 +189,36 @@ func New(cfg Config) (*Engine, error) {
 func (e *Engine) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	e.wg.Go(func() {
+	e.background.Go(func() {
 		select {
-		case <-e.broken:
+		case <-e.broken.ended:
 			cancel()
 		case <-ctx.Done():
 		}
 	})
 	var kept sync.WaitGroup
 	kept.Go(e.tierWork.Run)
-	kept.Go(e.notes.Run)
+	kept.Go(e.log.serial.Run)
 	e.pool.Start(ctx)
 	e.rings.Start()
-	e.wg.Go(func() { e.measure(ctx) })
-	e.wg.Go(func() { e.guard.Run(ctx) })
-	err := coordinator.Loop(ctx, e.core, e.events, e, time.Now)
-	close(e.done) // before waiting for the workers: nobody takes their events any more
+	e.background.Go(func() { e.measure(ctx) })
+	e.background.Go(func() { e.guard.Run(ctx) })
+	err := coordinator.Loop(ctx, e.core, e.loop.events, e, time.Now)
+	close(e.loop.done) // before waiting for the workers: their events are not taken any more
 	e.tierWork.Stop()
 	e.pool.Stop()
-	e.mu.Lock()
-	broken := e.mu.broken
-	e.mu.Unlock()
+	var broken error // what fails from here on changes nothing
+	select {
+	case <-e.broken.ended:
+		broken = e.broken.err
+	default:
+	}
 	e.rings.Stop(func(job string) error {
 		return errs.New(errs.Unavailable, job, "start it again: larder serve", "the daemon has stopped")
 	})
 	e.rings.Wait()
-	e.wg.Wait()
-	e.notes.Stop()
+	e.background.Wait()
+	e.log.serial.Stop()
 	kept.Wait()
 	if broken != nil {
 		return broken
@@ -220,23 +229,12 @@ func (e *Engine) Run(ctx context.Context) error {
 	return err
 }
 
-const maxNotes = 1000
-
-// note writes to the log without waiting for it. When nobody takes the lines the last thousand are lost.
-func (e *Engine) note(level slog.Level, msg string, args ...any) {
-	if e.notes.Waiting() < maxNotes {
-		e.notes.Add(func() { e.cfg.Log.Log(context.Background(), level, msg, args...) })
-	}
-}
-
 // breakDown ends Run with err. It does not wait.
 func (e *Engine) breakDown(err error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.mu.broken == nil {
-		e.mu.broken = err
-		close(e.broken)
-	}
+	e.broken.Do(func() {
+		e.broken.err = err
+		close(e.broken.ended)
+	})
 }
 
 // Drain refuses new jobs and attachments, lets every job end after its running epoch, and waits until no client is
@@ -245,12 +243,12 @@ func (e *Engine) Drain(ctx context.Context) error {
 	e.registering.Lock() // a registration that is under way ends first, and its job is drained too
 	e.draining.Store(true)
 	e.registering.Unlock()
-	live, err := inspect(ctx, e, func(c *coordinator.Core) []jobs.Job { return c.Jobs(false) })
+	live, err := e.loop.list(ctx, false)
 	if err != nil {
 		return err
 	}
 	for i := range live {
-		e.send(coordinator.Drain{Job: live[i].ID})
+		e.loop.send(coordinator.Drain{Job: live[i].ID})
 	}
 	for {
 		if e.rings.Len() == 0 {
@@ -264,84 +262,13 @@ func (e *Engine) Drain(ctx context.Context) error {
 	}
 }
 
-// Leave prepares a stop that the jobs outlive: from now on the engine does not hear that attachments end, so what they were given stays
-// given in the journal, and the next engine on it goes on with it. Requests are served until Run ends: what is answered is durable.
-func (e *Engine) Leave() { e.leaving.Store(true) }
+// Leave prepares a stop that the jobs outlive: from now on the engine does not hear that attachments end, so what they were
+// given stays given in the journal, and the next engine on that journal continues with it. Requests are served until Run
+// ends: what is answered is durable.
+func (e *Engine) Leave() { e.loop.leaving.Store(true) }
 
 // Attached counts the ranks that clients hold.
 func (e *Engine) Attached() int { return e.rings.Len() }
-
-// send hands an event to the loop; false when the engine has stopped.
-func (e *Engine) send(ev coordinator.Event) bool {
-	if r := e.recorder.Load(); r != nil {
-		r.event(ev)
-	}
-	if _, end := ev.(coordinator.Detached); end && e.leaving.Load() {
-		return true
-	}
-	select {
-	case e.events <- ev:
-		return true
-	case <-e.done:
-		return false
-	}
-}
-
-var errStopped = errs.New(errs.Unavailable, "", "start it again: larder serve", "the daemon is stopping")
-
-// ask sends the event that make builds around a token and waits for its reply.
-func (e *Engine) ask(ctx context.Context, build func(coordinator.Token) coordinator.Event) (coordinator.Reply, error) {
-	ch := make(chan coordinator.Reply, 1)
-	e.mu.Lock()
-	e.mu.next++
-	t := e.mu.next
-	e.mu.tokens[t] = ch
-	e.mu.Unlock()
-	defer func() {
-		e.mu.Lock()
-		delete(e.mu.tokens, t)
-		e.mu.Unlock()
-	}()
-	if !e.send(build(t)) {
-		return coordinator.Reply{}, errStopped
-	}
-	select {
-	case r := <-ch:
-		return r, r.Err
-	case <-ctx.Done():
-		return coordinator.Reply{}, errs.Wrap(ctx.Err(), errs.Unavailable, "", "try again", "the daemon did not answer in time")
-	case <-e.done:
-		return coordinator.Reply{}, errStopped
-	}
-}
-
-// inspect runs f in the loop between two steps. f may still run after the caller has given up waiting: it must share
-// nothing with him that he goes on to use.
-func inspect[T any](ctx context.Context, e *Engine, f func(*coordinator.Core) T) (T, error) {
-	var none T
-	ran := make(chan T, 1)
-	if !e.send(coordinator.Inspect{F: func(c *coordinator.Core) { ran <- f(c) }}) {
-		return none, errStopped
-	}
-	select {
-	case v := <-ran:
-		return v, nil
-	case <-ctx.Done():
-		return none, errs.Wrap(ctx.Err(), errs.Unavailable, "", "try again", "the daemon did not answer in time")
-	case <-e.done:
-		return none, errStopped
-	}
-}
-
-// lookup finds a job of the coordinator; nil when it has forgotten it.
-func (e *Engine) lookup(ctx context.Context, id ident.JobID) (*jobs.Job, error) {
-	return inspect(ctx, e, func(c *coordinator.Core) *jobs.Job {
-		if v, ok := c.JobByID(id); ok {
-			return &v
-		}
-		return nil
-	})
-}
 
 // measure reports to the coordinator what was measured, until ctx ends. What has not drifted changes nothing there.
 func (e *Engine) measure(ctx context.Context) {
@@ -357,30 +284,11 @@ func (e *Engine) measure(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-t.C:
-			e.meters.Forget(e.recipeUsed)
-			if r := e.meters.Rates(); len(r.Recipes) > 0 && !e.send(coordinator.Measured{Rates: r}) {
+			e.meters.Forget(e.jobs.uses)
+			if r := e.meters.Rates(); len(r.Recipes) > 0 && !e.loop.send(coordinator.Measured{Rates: r}) {
 				return
 			}
 		}
-	}
-}
-
-// recipeUsed reports whether a job that is remembered has the recipe.
-func (e *Engine) recipeUsed(k work.RecipeKey) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, j := range e.mu.jobs {
-		if j.RecipeKey() == k {
-			return true
-		}
-	}
-	return false
-}
-
-// worked passes on what a piece of work took of a core, while a trace is recorded.
-func (e *Engine) worked(s work.Step, o ident.ObjectID, took time.Duration) {
-	if r := e.recorder.Load(); r != nil {
-		r.worked(s, o, took)
 	}
 }
 

@@ -21,9 +21,9 @@ func (e *Engine) AheadNow() int64 {
 
 // Restored counts the jobs that an engine holds which does not run yet.
 func (e *Engine) Restored(context.Context) (int, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return len(e.mu.jobs), nil
+	e.jobs.mu.Lock()
+	defer e.jobs.mu.Unlock()
+	return len(e.jobs.mu.jobs), nil
 }
 
 // Readers is how many there are.
@@ -31,6 +31,6 @@ const Readers = work.Readers
 
 // InPlace tells how many samples were decoded straight into their batch, of how many decodes.
 func (e *Engine) InPlace(ctx context.Context) (in, of uint64, err error) {
-	s, err := inspect(ctx, e, func(c *coordinator.Core) coordinator.Stats { return c.Stats() })
+	s, err := inspect(ctx, e.loop, func(c *coordinator.Core) coordinator.Stats { return c.Stats() })
 	return s.InPlace, s.Decodes, err
 }

@@ -70,21 +70,21 @@ func mayTouchOf(ctx context.Context, of *owner, name, what string) error {
 }
 
 // mayTouchID is mayTouch for a job that may be known from the journal alone. One that nobody knows is nobody's.
-func (e *Engine) mayTouchID(ctx context.Context, id ident.JobID, what string) error {
+func (h *history) mayTouchID(ctx context.Context, id ident.JobID, what string) error {
 	if asker(ctx) == nil {
 		return nil
 	}
-	if j := e.job(id); j != nil {
+	if j := h.jobs.byID(id); j != nil {
 		return mayTouch(ctx, j, what)
 	}
-	if r := e.foundJob(id); r != nil {
+	if r := h.foundJob(id); r != nil {
 		return mayTouchOf(ctx, (*owner)(r.Owner), itoa(int(id)), what)
 	}
 	return mayRun(ctx, what)
 }
 
 // mayRegister refuses what cannot be registered by another user, before a file is looked at.
-func (e *Engine) mayRegister(o *owner, spec *larderv1.JobSpec) error {
+func (l *library) mayRegister(o *owner, spec *larderv1.JobSpec) error {
 	if o == nil {
 		return nil
 	}
@@ -92,42 +92,42 @@ func (e *Engine) mayRegister(o *owner, spec *larderv1.JobSpec) error {
 		return errs.New(errs.Unsupported, "order", `use order "fixed" with a seed, or ask the daemon's user to register the job`,
 			"register job %s: a recorded order is read with the rights of the daemon's user (uid %d), and that does not work yet for uid %d", spec.GetName(), os.Getuid(), o.UID)
 	}
-	return e.cfg.Catalog.MayList(spec.GetDataset(), o.reader())
+	return l.catalog.MayList(spec.GetDataset(), o.reader())
 }
 
 // openFor opens a dataset with the rights of o.
-func (e *Engine) openFor(ctx context.Context, o *owner, nameOrURI string, skipEmpty bool) (*source.Dataset, error) {
+func (l *library) openFor(ctx context.Context, o *owner, nameOrURI string, skipEmpty bool) (*source.Dataset, error) {
 	switch {
 	case o != nil:
-		return e.cfg.Catalog.OpenFor(ctx, nameOrURI, skipEmpty, o.reader())
+		return l.catalog.OpenFor(ctx, nameOrURI, skipEmpty, o.reader())
 	case skipEmpty:
-		return e.cfg.Catalog.OpenSkipEmpty(ctx, nameOrURI)
+		return l.catalog.OpenSkipEmpty(ctx, nameOrURI)
 	}
-	return e.cfg.Catalog.Open(ctx, nameOrURI)
+	return l.catalog.Open(ctx, nameOrURI)
 }
 
 // compileFor is compile for who asks; the job is his.
-func (e *Engine) compileFor(ctx context.Context, o *owner, spec *larderv1.JobSpec) (*job, coordinator.Register, error) {
+func (c *compiler) compileFor(ctx context.Context, o *owner, spec *larderv1.JobSpec) (*job, coordinator.Register, error) {
 	var none coordinator.Register
-	if err := e.mayRegister(o, spec); err != nil {
+	if err := c.library.mayRegister(o, spec); err != nil {
 		return nil, none, err
 	}
-	j, reg, err := e.compile(ctx, o, spec, nil)
+	j, reg, err := c.compile(ctx, o, spec, nil)
 	if err != nil {
 		return nil, none, err
 	}
 	j.owner = o
-	return j, reg, e.mayRead(ctx, o, j)
+	return j, reg, c.library.mayRead(ctx, o, j)
 }
 
 // mayReplace refuses the name of another user's live job, and the state of another user's job; token may be nil.
 func (e *Engine) mayReplace(ctx context.Context, name string, token *resume.Token) error {
-	if token != nil && token.Log == e.logName() && !token.Portable() {
-		if err := e.mayTouchID(ctx, ident.JobID(token.ID), "go on from"); err != nil {
+	if token != nil && token.Log == e.history.logName() && !token.Portable() {
+		if err := e.history.mayTouchID(ctx, ident.JobID(token.ID), "go on from"); err != nil {
 			return err
 		}
 	}
-	old, live, err := e.liveJob(ctx, name)
+	old, live, err := e.jobs.live(ctx, name)
 	if err != nil || !live {
 		return err
 	}
@@ -135,15 +135,15 @@ func (e *Engine) mayReplace(ctx context.Context, name string, token *resume.Toke
 }
 
 // mayRead refuses a job on files that its user may not read, all of them, in the version that it was compiled with.
-func (e *Engine) mayRead(ctx context.Context, o *owner, j *job) error {
-	return e.mayReadAt(ctx, o, j.Data, j.subsets.seen)
+func (l *library) mayRead(ctx context.Context, o *owner, j *job) error {
+	return l.mayReadAt(ctx, o, j.Data, j.subsets.seen)
 }
 
-func (e *Engine) mayReadAt(ctx context.Context, o *owner, d *source.Dataset, seen uint64) error {
+func (l *library) mayReadAt(ctx context.Context, o *owner, d *source.Dataset, seen uint64) error {
 	if o == nil {
 		return nil
 	}
-	got, err := e.cfg.Catalog.MayRead(ctx, d, o.reader())
+	got, err := l.catalog.MayRead(ctx, d, o.reader())
 	if err != nil {
 		return err
 	}
@@ -181,18 +181,11 @@ func shownSplit(ctx context.Context, s *larderv1.Split) *larderv1.Split {
 }
 
 // shownDatasets leaves out for other users the datasets that none of their jobs reads.
-func (e *Engine) shownDatasets(ctx context.Context, list []*larderv1.DatasetStats) []*larderv1.DatasetStats {
+func (w *views) shownDatasets(ctx context.Context, list []*larderv1.DatasetStats) []*larderv1.DatasetStats {
 	o := asker(ctx)
 	if o == nil {
 		return list
 	}
-	own := map[uint32]bool{}
-	e.mu.Lock()
-	for _, j := range e.mu.jobs {
-		if j.owner.uid() == o.UID {
-			own[uint32(j.Data.ID())] = true
-		}
-	}
-	e.mu.Unlock()
+	own := w.jobs.datasetsOf(o.UID)
 	return slices.DeleteFunc(list, func(d *larderv1.DatasetStats) bool { return !own[d.GetDataset().GetId()] })
 }

@@ -357,7 +357,7 @@ func (e *Engine) recording(ctx context.Context, req *larderv1.RecordTraceRequest
 	if req.GetStop() {
 		return nil, errs.New(errs.Invalid, "recording", "name the recording to stop", "no recording was named")
 	}
-	base, err := inspect(ctx, e, func(c *coordinator.Core) coordinator.Stats { return c.Stats() })
+	base, err := inspect(ctx, e.loop, func(c *coordinator.Core) coordinator.Stats { return c.Stats() })
 	if err != nil {
 		return nil, err
 	}
@@ -428,7 +428,7 @@ func (e *Engine) describeTo(ctx context.Context, r *recorder) error {
 		stats coordinator.Stats
 		tiers []coordinator.TierView
 	}
-	v, err := inspect(ctx, e, func(c *coordinator.Core) view { return view{c.Jobs(true), c.Stats(), c.Tiers()} })
+	v, err := inspect(ctx, e.loop, func(c *coordinator.Core) view { return view{c.Jobs(true), c.Stats(), c.Tiers()} })
 	if err != nil {
 		return err
 	}
@@ -446,7 +446,7 @@ func (e *Engine) describeTo(ctx context.Context, r *recorder) error {
 	var rest []*larderv1.RecordTraceResponse
 	var used []bool
 	for i := range v.jobs {
-		j := e.job(v.jobs[i].ID)
+		j := e.jobs.byID(v.jobs[i].ID)
 		known, seen := followed[v.jobs[i].ID]
 		if j == nil || v.jobs[i].State.Ended() && !seen {
 			continue // it ended before

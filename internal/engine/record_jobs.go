@@ -13,13 +13,13 @@ import (
 )
 
 // recordJobs is what the records of jobs are completed with; see record.Jobs.
-type recordJobs struct{ e *Engine }
+type recordJobs struct{ jobs *registry }
 
 var _ record.Jobs = recordJobs{}
 
 // Samples is the dataset of a job; nil = the job is not known any more.
 func (k recordJobs) Samples(id ident.JobID) record.Samples {
-	if j := k.e.job(id); j != nil {
+	if j := k.jobs.byID(id); j != nil {
 		return j.Data
 	}
 	return nil
@@ -27,9 +27,7 @@ func (k recordJobs) Samples(id ident.JobID) record.Samples {
 
 // Registering describes a job that is being registered, and gives it its seed.
 func (k recordJobs) Registering(r coordinator.RecordRegistered) (record.Job, error) {
-	k.e.mu.Lock()
-	j := k.e.mu.registering[r.Token]
-	k.e.mu.Unlock()
+	j := k.jobs.expected(r.Token)
 	if j == nil {
 		return record.Job{}, fmt.Errorf("job %s was registered by no request", r.Name)
 	}
@@ -52,7 +50,7 @@ func (k recordJobs) Registering(r coordinator.RecordRegistered) (record.Job, err
 
 // Subset describes a subset of a job by its mark.
 func (k recordJobs) Subset(id ident.JobID, mark uint32) (record.Subset, error) {
-	j := k.e.job(id)
+	j := k.jobs.byID(id)
 	if j == nil {
 		return record.Subset{}, fmt.Errorf("job %d is not known, and its subset changes", id)
 	}
@@ -83,15 +81,15 @@ func askedOf(s record.Subset, mark uint32, objects []ident.ObjectID) asked {
 }
 
 // recordDataset makes the name of a dataset survive.
-func (e *Engine) recordDataset(d *source.Dataset) error {
-	return e.recordName(record.Dataset{Name: d.Name(), URI: d.URI(), SkipEmpty: d.SkipEmpty()})
+func (l *library) recordDataset(d *source.Dataset) error {
+	return l.recordName(record.Dataset{Name: d.Name(), URI: d.URI(), SkipEmpty: d.SkipEmpty()})
 }
 
-func (e *Engine) recordName(d record.Dataset) error {
+func (l *library) recordName(d record.Dataset) error {
 	rec, err := record.Indexed(d)
 	if err != nil {
 		return err
 	}
-	e.cfg.Journal.Append(rec, nil)
+	l.journal.Append(rec, nil)
 	return nil
 }

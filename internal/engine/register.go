@@ -63,7 +63,7 @@ func (e *Engine) RegisterJob(ctx context.Context, req *larderv1.RegisterJobReque
 	if err != nil {
 		return nil, err
 	}
-	j, reg, err := e.compileFor(ctx, asker(ctx), spec)
+	j, reg, err := e.compiler.compileFor(ctx, asker(ctx), spec)
 	if err != nil {
 		return nil, err
 	}
@@ -73,13 +73,13 @@ func (e *Engine) RegisterJob(ctx context.Context, req *larderv1.RegisterJobReque
 			return nil, err
 		}
 	}
-	j.subsets.asked[0].sketch = e.sketched(j.Data, j.subsets.asked[0])
+	j.subsets.asked[0].sketch = e.jobs.sketched(j.Data, j.subsets.asked[0])
 	e.registering.Lock()
 	defer e.registering.Unlock() // held while the journal writes, and no longer
 	if e.draining.Load() {
 		return nil, errDraining
 	}
-	if _, err := e.follow(ctx); err != nil { // the dataset may have been found changed
+	if _, err := e.follower.follow(ctx); err != nil { // the dataset may have been found changed
 		return nil, err
 	}
 	if err := e.mayReplace(ctx, spec.GetName(), token); err != nil {
@@ -91,10 +91,10 @@ func (e *Engine) RegisterJob(ctx context.Context, req *larderv1.RegisterJobReque
 			return nil, err
 		}
 		if same != nil {
-			v, err := e.describe(ctx, same.ID)
+			v, err := e.views.describe(ctx, same.ID)
 			return &larderv1.RegisterJobResponse{Job: v, Resumed: same.resume.told, DatasetNotes: j.Data.Notes()}, err
 		}
-		if reg.Rest, j.resume, err = e.resolve(token, req.GetResumeChanged(), j, &reg); err != nil {
+		if reg.Rest, j.resume, err = e.history.resolve(token, req.GetResumeChanged(), j, &reg); err != nil {
 			return nil, err
 		}
 		j.notes = append(j.notes, fmt.Sprintf("it goes on with epoch %d of job %s, of which %d samples had been handed out", token.Epoch, strconv.Quote(token.Job), j.resume.told.GetBefore()))
@@ -103,7 +103,7 @@ func (e *Engine) RegisterJob(ctx context.Context, req *larderv1.RegisterJobReque
 			return nil, err
 		}
 	}
-	old, live, err := e.liveJob(ctx, spec.GetName())
+	old, live, err := e.jobs.live(ctx, spec.GetName())
 	if err != nil {
 		return nil, err
 	}
@@ -113,38 +113,29 @@ func (e *Engine) RegisterJob(ctx context.Context, req *larderv1.RegisterJobReque
 				"use the same arguments, choose another job name, or end it: larder jobs kill "+spec.GetName(),
 				"job %s exists with another spec: %s", spec.GetName(), diff)
 		}
-		v, err := e.describe(ctx, old.ID)
+		v, err := e.views.describe(ctx, old.ID)
 		return &larderv1.RegisterJobResponse{Job: v, DatasetNotes: j.Data.Notes()}, err
 	}
-	reg.Strata = e.strata(j)
+	reg.Strata = e.memory.strata(j)
 	if len(reg.Strata) > 0 {
-		e.note(slog.LevelInfo, "a dataset is kept mixed", "dataset", j.Data.Name(), "strata", len(reg.Strata)+1)
+		e.log.note(slog.LevelInfo, "a dataset is kept mixed", "dataset", j.Data.Name(), "strata", len(reg.Strata)+1)
 	}
 	// Whoever asked may be gone meanwhile: a job that the coordinator knows must be known here too.
-	r, err := e.ask(context.WithoutCancel(ctx), func(t coordinator.Token) coordinator.Event {
+	r, err := e.loop.ask(context.WithoutCancel(ctx), func(t coordinator.Token) coordinator.Event {
 		reg.Token = t
-		e.mu.Lock()
-		e.mu.registering[t] = j
-		e.mu.Unlock()
+		e.jobs.expect(t, j)
 		return reg
 	})
-	defer func() {
-		e.mu.Lock()
-		delete(e.mu.registering, reg.Token)
-		e.mu.Unlock()
-	}()
+	defer e.jobs.unexpect(reg.Token)
 	if err != nil {
 		return nil, err
 	}
-	e.stratified(j.Data.ID())
+	e.memory.stratified(j.Data.ID())
 	j.ID = r.Job
-	e.mu.Lock()
-	e.mu.jobs[j.ID] = j
-	e.mu.names[spec.GetName()] = j
-	e.mu.Unlock()
+	e.jobs.add(j)
 	e.cfg.Log.Info("job registered", "job", spec.GetName(), "id", uint32(j.ID), "samples", j.life.Subset, "order", j.mode.String(),
 		"batch_size", j.life.Batch, "world_size", j.life.World, "recipe", j.Recipe.ID().String())
-	v, err := e.describe(ctx, j.ID)
+	v, err := e.views.describe(ctx, j.ID)
 	out := &larderv1.RegisterJobResponse{Job: v, Created: true, DatasetNotes: j.Data.Notes()}
 	if j.resume != nil {
 		out.Resumed = j.resume.told
@@ -231,13 +222,13 @@ func normalise(in *larderv1.JobSpec) (*larderv1.JobSpec, error) {
 }
 
 // compile opens the dataset, selects the subset and parses the recipe. What is not indexed yet is, with the rights of o.
-func (e *Engine) compile(ctx context.Context, o *owner, spec *larderv1.JobSpec, known *selections) (*job, coordinator.Register, error) {
+func (c *compiler) compile(ctx context.Context, o *owner, spec *larderv1.JobSpec, known *selections) (*job, coordinator.Register, error) {
 	var reg coordinator.Register
 	recipe, err := prep.ParseRecipe(opsOf(spec))
 	if err != nil {
 		return nil, reg, err
 	}
-	data, err := e.openFor(ctx, o, spec.GetDataset(), spec.GetSkipEmpty())
+	data, err := c.library.openFor(ctx, o, spec.GetDataset(), spec.GetSkipEmpty())
 	if err != nil {
 		return nil, reg, err
 	}
@@ -267,8 +258,8 @@ func (e *Engine) compile(ctx context.Context, o *owner, spec *larderv1.JobSpec, 
 	if err := j.life.Validate(); err != nil {
 		return nil, reg, err
 	}
-	j.rows = e.rows(j)
-	if err := e.fits(j); err != nil {
+	j.rows = c.rows(j)
+	if err := c.fits(j); err != nil {
 		return nil, reg, err
 	}
 	j.subsets = newSubsets(spec.GetSubset(), objects, seen)
@@ -289,17 +280,17 @@ func (e *Engine) compile(ctx context.Context, o *owner, spec *larderv1.JobSpec, 
 		reg.AugmentedBytes = int64(n) // uint8 before the final cast, whatever the output type
 	}
 	if strings.HasPrefix(spec.GetOrder(), replayOrder) {
-		err = e.replay(j, &reg)
+		err = c.replay(j, &reg)
 	}
 	return j, reg, err
 }
 
 // fits refuses a ring that the memory limit cannot hold.
-func (e *Engine) fits(j *job) error {
+func (c *compiler) fits(j *job) error {
 	l := j.layout()
 	need := l.Bytes() * int64(j.life.World)
-	limit := e.ringBudget.Limit()
-	if have := limit - e.ringBudget.Used(); need > have {
+	limit := c.rings.Limit()
+	if have := limit - c.rings.Used(); need > have {
 		each := ""
 		if j.life.World > 1 {
 			each = fmt.Sprintf(" for each of %d ranks", j.life.World)
@@ -310,17 +301,6 @@ func (e *Engine) fits(j *job) error {
 			j.spec.GetName(), units.Size(need), l.Slots, units.Size(l.SlotBytes), each, units.Size(max(have, 0)), units.Size(limit))
 	}
 	return nil
-}
-
-// ringLimit is how many bytes all rings may have: what is configured, and no more than the tiers leave.
-func (e *Engine) ringLimit() int64 {
-	e.mu.Lock()
-	left, most := e.cfg.MemoryLimit-e.cfg.Own-e.mu.total, e.mu.maxRing
-	e.mu.Unlock()
-	if most > 0 {
-		return min(left, most)
-	}
-	return left
 }
 
 // layout is that of the job's rings.
@@ -341,13 +321,13 @@ const smallRings = 256 << 20
 
 // rows is how many samples a slot of j's rings has room for: a batch, but no more than a rank gets of the whole dataset, unless that costs little.
 // It holds for as long as the daemon knows the job, whatever the subset: see roomFor.
-func (e *Engine) rows(j *job) int {
+func (c *compiler) rows(j *job) int {
 	share := (j.Data.Len() + j.life.World - 1) / j.life.World
 	each := max(int64(j.Recipe.Output().SampleBytes), 1)
 	if j.Recipe.Output().Ragged {
 		each = max(j.guess(), 1) + ring.RaggedEntry
 	}
-	small := min(smallRings, (e.ringBudget.Limit()-e.ringBudget.Used())/4) / (each * int64(j.life.Slots) * int64(j.life.World))
+	small := min(smallRings, (c.rings.Limit()-c.rings.Used())/4) / (each * int64(j.life.Slots) * int64(j.life.World))
 	return min(j.life.Batch, max(share, int(min(small, 1<<16))))
 }
 
@@ -387,18 +367,6 @@ func parseOrder(order string, n int) (mode dsa.Mode, tiles int, notes []string, 
 // minTile is the fewest samples of a subset that a tile of it may have.
 const minTile = 64
 
-// liveJob finds the newest job of a name, nil when there is none, and tells whether it lives.
-func (e *Engine) liveJob(ctx context.Context, name string) (_ *job, live bool, err error) {
-	e.mu.Lock()
-	j := e.mu.names[name]
-	e.mu.Unlock()
-	if j == nil {
-		return nil, false, nil
-	}
-	v, err := e.lookup(ctx, j.ID)
-	return j, v != nil && !v.State.Ended(), err
-}
-
 // specDiff names the fields in which two specs differ, in the order of the proto; empty = equal.
 func specDiff(a, b *larderv1.JobSpec) string {
 	if proto.Equal(a, b) {
@@ -418,35 +386,6 @@ func specDiff(a, b *larderv1.JobSpec) string {
 		}
 	}
 	return strings.Join(out, ", ")
-}
-
-// job returns what is known of a job; jobs that ended are kept for a while, since their last work may still run.
-func (e *Engine) job(id ident.JobID) *job {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.mu.jobs[id]
-}
-
-const keepEnded = 256 // jobs remembered after their end: more than the coordinator lists, and than can still have work running
-
-func (e *Engine) jobEnded(id ident.JobID) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if j := e.mu.jobs[id]; j != nil {
-		e.note(slog.LevelInfo, "job ended", "job", j.spec.GetName(), "id", uint32(id))
-	}
-	e.mu.ended = append(e.mu.ended, id)
-	if len(e.mu.ended) <= keepEnded {
-		return
-	}
-	old := e.mu.ended[0]
-	e.mu.ended = append(e.mu.ended[:0], e.mu.ended[1:]...)
-	if j := e.mu.jobs[old]; j != nil {
-		if e.mu.names[j.spec.GetName()] == j {
-			delete(e.mu.names, j.spec.GetName())
-		}
-		delete(e.mu.jobs, old)
-	}
 }
 
 // specWith is the job's spec with another subset.

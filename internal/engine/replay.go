@@ -22,7 +22,7 @@ const replayOrder = "replay:"
 
 // replay makes a job have the orders of a file: the same samples in the same order, in the same instances, with the seed that they had. The
 // files must be the very ones.
-func (e *Engine) replay(j *job, reg *coordinator.Register) error {
+func (c *compiler) replay(j *job, reg *coordinator.Register) error {
 	path := strings.TrimPrefix(j.spec.GetOrder(), replayOrder)
 	bad := func(hint, format string, args ...any) error {
 		return errs.New(errs.Invalid, "order", hint, "replay %s: "+format, append([]any{path}, args...)...)
@@ -82,16 +82,14 @@ func (e *Engine) replay(j *job, reg *coordinator.Register) error {
 }
 
 // recordedOf finds the newest job of a name that this daemon knows of, and its record.
-func (e *Engine) recordedOf(name string) (id ident.JobID, uri, files string, seed uint64, err error) {
-	e.mu.Lock()
-	j := e.mu.names[name]
-	e.mu.Unlock()
+func (h *history) recordedOf(name string) (id ident.JobID, uri, files string, seed uint64, err error) {
+	j := h.jobs.byName(name)
 	if j != nil {
 		return j.ID, j.Data.URI(), j.subsets.last().filed(j.Data).Sum(), j.seed.Load(), nil
 	}
-	if e.cfg.Found != nil {
-		for _, js := range slices.Backward(e.cfg.Found.Jobs()) {
-			r := e.foundJob(js.ID)
+	if h.found != nil {
+		for _, js := range slices.Backward(h.found.Jobs()) {
+			r := h.foundJob(js.ID)
 			if r == nil || !strings.Contains(string(r.Spec), strconv.Quote(name)) {
 				continue
 			}
@@ -107,16 +105,16 @@ func (e *Engine) recordedOf(name string) (id ident.JobID, uri, files string, see
 			return js.ID, r.URI, k.Sum(), seed, nil
 		}
 	}
-	return 0, "", "", 0, e.noJob(name)
+	return 0, "", "", 0, h.jobs.noJob(name)
 }
 
 // ListOrders lists what is kept of a job's orders.
 func (e *Engine) ListOrders(ctx context.Context, req *larderv1.ListOrdersRequest) (*larderv1.ListOrdersResponse, error) {
-	id, uri, files, seed, err := e.recordedOf(req.GetName())
+	id, uri, files, seed, err := e.history.recordedOf(req.GetName())
 	if err != nil {
 		return nil, err
 	}
-	if err := e.mayTouchID(ctx, id, "list the orders of"); err != nil {
+	if err := e.history.mayTouchID(ctx, id, "list the orders of"); err != nil {
 		return nil, err
 	}
 	out := &larderv1.ListOrdersResponse{Job: uint32(id), Dataset: uri, Files: files, Seed: seed}
@@ -146,7 +144,7 @@ const orderPart = 1 << 18
 
 // GetOrder returns a part of an order.
 func (e *Engine) GetOrder(ctx context.Context, req *larderv1.GetOrderRequest) (*larderv1.GetOrderResponse, error) {
-	if err := e.mayTouchID(ctx, ident.JobID(req.GetJob()), "read an order of"); err != nil {
+	if err := e.history.mayTouchID(ctx, ident.JobID(req.GetJob()), "read an order of"); err != nil {
 		return nil, err
 	}
 	rec, err := e.cfg.Journal.Recorded(ident.JobID(req.GetJob()), req.GetEpoch(), journal.AnyInstance)

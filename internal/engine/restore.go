@@ -17,36 +17,51 @@ import (
 )
 
 // addAgain adds a dataset that an earlier life had.
-func (e *Engine) addAgain(ctx context.Context, name, uri string, skipEmpty bool) (*source.Dataset, error) {
+func (l *library) addAgain(ctx context.Context, name, uri string, skipEmpty bool) (*source.Dataset, error) {
 	if skipEmpty {
-		return e.cfg.Catalog.AddSkipEmpty(ctx, name, uri)
+		return l.catalog.AddSkipEmpty(ctx, name, uri)
 	}
-	return e.cfg.Catalog.AddAgain(ctx, name, uri)
+	return l.catalog.AddAgain(ctx, name, uri)
+}
+
+// restorer puts back the jobs of a journal, before Run.
+type restorer struct {
+	core          *coordinator.Core
+	do            func(coordinator.Effect)
+	jobs          *registry
+	memory        *memory
+	library       *library
+	compiler      *compiler
+	history       *history
+	rings         *ring.Set
+	journal       journal.Log
+	log           *slog.Logger
+	acceptCorrupt bool // damaged images are not refused
 }
 
 // restore puts back the jobs that a journal holds, before Run. What cannot be put back ends, with the reason in the log.
-func (e *Engine) restore(ctx context.Context, s *journal.State) error {
+func (t *restorer) restore(ctx context.Context, s *journal.State) error {
 	for d, err := range restore.Datasets(s.Datasets) {
 		if err == nil {
-			_, err = e.addAgain(ctx, d.Name, d.URI, d.SkipEmpty)
+			_, err = t.library.addAgain(ctx, d.Name, d.URI, d.SkipEmpty)
 		}
 		if err != nil {
-			e.cfg.Log.Warn("a dataset could not be added again", "name", d.Name, "error", err)
+			t.log.Warn("a dataset could not be added again", "name", d.Name, "error", err)
 		}
 	}
 	known := newSelections()
 	return restore.All(s.Jobs(), restore.Steps[*returning]{
-		Open:    func(js *journal.JobState) (*returning, error) { return e.reopen(ctx, js, known) },
-		Read:    func(r *returning) error { return e.reread(r, known) },
-		Put:     func(r *returning) error { return e.restoreJob(ctx, r) },
-		Reserve: e.core.Reserve,
+		Open:    func(js *journal.JobState) (*returning, error) { return t.reopen(ctx, js, known) },
+		Read:    func(r *returning) error { return t.reread(r, known) },
+		Put:     func(r *returning) error { return t.restoreJob(ctx, r) },
+		Reserve: t.core.Reserve,
 		Failed: func(js *journal.JobState, err error) error {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			e.core.Reserve(js.ID)
-			e.cfg.Log.Warn("a job could not be restored", "id", uint32(js.ID), "error", err)
-			e.cfg.Journal.Append(journal.Ended{Job: js.ID, Reason: "it could not be restored: " + err.Error()}, nil)
+			t.core.Reserve(js.ID)
+			t.log.Warn("a job could not be restored", "id", uint32(js.ID), "error", err)
+			t.journal.Append(journal.Ended{Job: js.ID, Reason: "it could not be restored: " + err.Error()}, nil)
 			return nil
 		},
 	})
@@ -61,7 +76,7 @@ type returning struct {
 }
 
 // reopen finds the dataset of a job, and compiles the job again.
-func (e *Engine) reopen(ctx context.Context, js *journal.JobState, known *selections) (*returning, error) {
+func (t *restorer) reopen(ctx context.Context, js *journal.JobState, known *selections) (*returning, error) {
 	rj, err := record.ParseJob(js.Spec)
 	if err != nil {
 		return nil, errs.Wrap(err, errs.StateDamaged, "", "register the job again", "the record of job %d cannot be read", js.ID)
@@ -74,15 +89,15 @@ func (e *Engine) reopen(ctx context.Context, js *journal.JobState, known *select
 	if err != nil {
 		return nil, errs.Wrap(err, errs.StateDamaged, spec.GetName(), "register the job again", "the seed of job %d cannot be read", js.ID)
 	}
-	if _, err := e.addAgain(ctx, rj.Name, rj.URI, spec.GetSkipEmpty()); err != nil { // names of datasets do not survive by themselves
+	if _, err := t.library.addAgain(ctx, rj.Name, rj.URI, spec.GetSkipEmpty()); err != nil { // names of datasets do not survive by themselves
 		return nil, err
 	}
-	j, reg, err := e.compile(ctx, nil, spec, known)
+	j, reg, err := t.compiler.compile(ctx, nil, spec, known)
 	if err != nil {
 		return nil, err
 	}
 	j.seed.Store(seed)
-	if err := e.mayRead(ctx, (*owner)(rj.Owner), j); err != nil {
+	if err := t.library.mayRead(ctx, (*owner)(rj.Owner), j); err != nil {
 		return nil, err
 	}
 	j.ID, j.registered, j.resume, j.owner = js.ID, rj.Registered, resumedFrom(rj.Resume), (*owner)(rj.Owner)
@@ -90,17 +105,17 @@ func (e *Engine) reopen(ctx context.Context, js *journal.JobState, known *select
 }
 
 // reread makes objects of what the journal has of a job: its time is in proportion to what was given out.
-func (e *Engine) reread(back *returning, known *selections) error {
+func (t *restorer) reread(back *returning, known *selections) error {
 	j, js := back.j, back.js
 	of := restore.Job{
 		Name: j.spec.GetName(), State: js, Subset: back.rj.Subset, Resume: back.rj.Resume, Data: j.Data,
-		AcceptCorrupt: !e.cfg.Limits.RefuseCorrupt,
+		AcceptCorrupt: t.acceptCorrupt,
 		Select:        func(expr string) (restore.Selected, error) { return known.restored(j.Data, expr) },
 		OrderBefore: func(epoch uint32) ([]ident.ObjectID, error) {
-			return e.orderBefore(js.ID, j.resume, epoch)
+			return t.history.orderBefore(js.ID, j.resume, epoch)
 		},
 		Lives: func(rank int, inc ident.Incarnation, process string) bool {
-			return e.rings.Expect(ring.Key{Job: js.ID, Rank: rank, Inc: inc}, process)
+			return t.rings.Expect(ring.Key{Job: js.ID, Rank: rank, Inc: inc}, process)
 		},
 	}
 	subsets, err := of.Complete(&back.ev)
@@ -112,40 +127,35 @@ func (e *Engine) reread(back *returning, known *selections) error {
 		j.subsets.asked = append(j.subsets.asked, askedOf(s.Document, s.Mark, s.Objects))
 	}
 	if j.resume != nil && len(back.ev.Epochs) == 0 {
-		return e.resolveAgain(j.resume, j, &back.ev)
+		return t.history.resolveAgain(j.resume, j, &back.ev)
 	}
 	return nil
 }
 
 // restoreJob gives a job to the coordinator.
-func (e *Engine) restoreJob(ctx context.Context, r *returning) error {
+func (t *restorer) restoreJob(ctx context.Context, r *returning) error {
 	j, ev, spec := r.j, r.ev, r.j.spec
-	ev.Strata = e.strata(j)
+	ev.Strata = t.memory.strata(j)
 	var reply coordinator.Reply
-	e.mu.Lock()
-	e.mu.jobs[j.ID], e.mu.names[spec.GetName()] = j, j
-	e.mu.Unlock()
+	t.jobs.add(j)
 	ev.Token = restoring
-	for _, eff := range e.core.Step(time.Now(), ev, nil) {
+	for _, eff := range t.core.Step(time.Now(), ev, nil) {
 		if r, ok := eff.(coordinator.Reply); ok && r.Token == restoring {
 			reply = r
 			continue
 		}
-		e.Do(eff)
+		t.do(eff)
 	}
 	if reply.Err != nil {
-		e.mu.Lock()
-		delete(e.mu.jobs, j.ID)
-		delete(e.mu.names, spec.GetName())
-		e.mu.Unlock()
+		t.jobs.remove(j)
 		return reply.Err
 	}
-	e.stratified(j.Data.ID())
+	t.memory.stratified(j.Data.ID())
 	given := 0
 	for _, p := range ev.Epochs {
 		given += len(p.Batches)
 	}
-	e.cfg.Log.Log(ctx, slog.LevelInfo, "job restored", "job", spec.GetName(), "id", uint32(j.ID), "epochs", len(ev.Epochs), "batches_given", given)
+	t.log.Log(ctx, slog.LevelInfo, "job restored", "job", spec.GetName(), "id", uint32(j.ID), "epochs", len(ev.Epochs), "batches_given", given)
 	return nil
 }
 

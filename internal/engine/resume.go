@@ -59,34 +59,32 @@ func fileOf(data *source.Dataset, x ident.ObjectID, times bool) resume.Entry {
 
 // orderName is the fingerprint of an order: which log has it, of which job, what it is drawn from. The samples are not in it: of a step that another rank was not
 // given yet, batches may be given back or get substitutes after the token was made, so no hash of them would hold.
-func (e *Engine) orderName(id ident.JobID, epoch, instance uint32, samples int) string {
-	b := binary.LittleEndian.AppendUint64(nil, e.cfg.Journal.ID())
+func (h *history) orderName(id ident.JobID, epoch, instance uint32, samples int) string {
+	b := binary.LittleEndian.AppendUint64(nil, h.journal.ID())
 	for _, v := range []uint32{uint32(id), epoch, instance, uint32(samples)} {
 		b = binary.LittleEndian.AppendUint32(b, v)
 	}
-	h := xxhash.Sum64(b)
-	b = binary.LittleEndian.AppendUint64(b, h)
-	out := binary.BigEndian.AppendUint64(nil, h)
+	sum := xxhash.Sum64(b)
+	b = binary.LittleEndian.AppendUint64(b, sum)
+	out := binary.BigEndian.AppendUint64(nil, sum)
 	return hex.EncodeToString(binary.BigEndian.AppendUint64(out, xxhash.Sum64(b)))
 }
 
-func (e *Engine) logName() string { return fmt.Sprintf("%016x", e.cfg.Journal.ID()) }
+func (h *history) logName() string { return fmt.Sprintf("%016x", h.journal.ID()) }
 
 // GetState makes the token of a place in a job.
 func (e *Engine) GetState(ctx context.Context, req *larderv1.GetStateRequest) (*larderv1.GetStateResponse, error) {
-	e.mu.Lock()
-	j := e.mu.names[req.GetName()]
+	j := e.jobs.byName(req.GetName())
 	if req.GetId() != 0 {
-		j = e.mu.jobs[ident.JobID(req.GetId())]
+		j = e.jobs.byID(ident.JobID(req.GetId()))
 	}
-	e.mu.Unlock()
 	if j == nil {
-		return nil, e.noJob(req.GetName())
+		return nil, e.jobs.noJob(req.GetName())
 	}
 	if err := mayTouch(ctx, j, "save the state of"); err != nil {
 		return nil, err
 	}
-	v, err := e.lookup(ctx, j.ID)
+	v, err := e.loop.lookup(ctx, j.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +95,7 @@ func (e *Engine) GetState(ctx context.Context, req *larderv1.GetStateRequest) (*
 			a = j.subsets.coming(v.Mark)
 		}
 	}
-	t := resume.Token{Job: j.spec.GetName(), Log: e.logName(), ID: uint32(j.ID), Epoch: req.GetEpoch(), Step: req.GetStep(), Dataset: j.Data.URI(), Samples: len(a.objects)}
+	t := resume.Token{Job: j.spec.GetName(), Log: e.history.logName(), ID: uint32(j.ID), Epoch: req.GetEpoch(), Step: req.GetStep(), Dataset: j.Data.URI(), Samples: len(a.objects)}
 	rec, err := e.cfg.Journal.Recorded(j.ID, t.Epoch, journal.AnyInstance)
 	if err != nil {
 		return nil, err
@@ -114,7 +112,7 @@ func (e *Engine) GetState(ctx context.Context, req *larderv1.GetStateRequest) (*
 			j.spec.GetName(), t.Step, t.Epoch)
 	}
 	if t.Step > 0 || rec != nil && rec.Remainder && rec.Earlier() > 0 {
-		t.Order = e.orderName(j.ID, t.Epoch, t.Instance, t.Samples)
+		t.Order = e.history.orderName(j.ID, t.Epoch, t.Instance, t.Samples)
 	}
 	var given []ident.ObjectID
 	switch r := j.resume; {
@@ -127,7 +125,7 @@ func (e *Engine) GetState(ctx context.Context, req *larderv1.GetStateRequest) (*
 		if !req.GetPortable() || old.Portable() {
 			return &larderv1.GetStateResponse{Token: r.Token}, nil
 		}
-		h, err := e.handed(old, r.Changed, j, a.objects)
+		h, err := e.history.handed(old, r.Changed, j, a.objects)
 		if err != nil {
 			return nil, err
 		}
@@ -186,29 +184,29 @@ type handed struct {
 }
 
 // handed resolves a token for a job that selects objects. changed goes on although files are not what they were.
-func (e *Engine) handed(t *resume.Token, changed bool, j *job, objects []ident.ObjectID) (*handed, error) {
-	if t.Log != e.logName() && t.Order != "" && !t.Portable() {
+func (h *history) handed(t *resume.Token, changed bool, j *job, objects []ident.ObjectID) (*handed, error) {
+	if t.Log != h.logName() && t.Order != "" && !t.Portable() {
 		return nil, badToken("load it on the daemon that made it (the same state.dir), or save state_dict(portable=True), which needs no log",
 			"it was made by another daemon, or on another state directory, than this one, whose log does not know the order of job %s", t.Job)
 	}
-	names, here, there, err := e.compare(t, j, objects, changed)
+	names, here, there, err := h.compare(t, j, objects, changed)
 	if err != nil {
 		return nil, err
 	}
-	h := &handed{}
+	had := &handed{}
 	if names != "" {
-		h.notes = append(h.notes, "files changed since the state was saved: "+names)
+		had.notes = append(had.notes, "files changed since the state was saved: "+names)
 	}
 	switch {
 	case t.Order == "":
 	case t.Portable():
-		had, err := resume.Unpack(t.Delivered, t.Samples)
+		places, err := resume.Unpack(t.Delivered, t.Samples)
 		if err != nil {
 			return nil, badToken("pass what Loader.state_dict() returned, as it was", "%v", err)
 		}
-		h.before = placed(j.Data, objects, had, here, there)
+		had.before = placed(j.Data, objects, places, here, there)
 	default:
-		rec, err := e.cfg.Journal.Recorded(ident.JobID(t.ID), t.Epoch, int64(t.Instance))
+		rec, err := h.journal.Recorded(ident.JobID(t.ID), t.Epoch, int64(t.Instance))
 		if err != nil {
 			return nil, err
 		}
@@ -216,31 +214,31 @@ func (e *Engine) handed(t *resume.Token, changed bool, j *job, objects []ident.O
 			return nil, badToken("load a newer state; state_dict(portable=True) needs no log; state.orders says how much of it is kept",
 				"the order of epoch %d of job %s (id %d) is not kept any more", t.Epoch, t.Job, t.ID)
 		}
-		if rec.Steps() < t.Step || e.orderName(ident.JobID(t.ID), t.Epoch, t.Instance, t.Samples) != t.Order {
+		if rec.Steps() < t.Step || h.orderName(ident.JobID(t.ID), t.Epoch, t.Instance, t.Samples) != t.Order {
 			return nil, badToken("load it on the daemon that made it, or save state_dict(portable=True)",
 				"it is of step %d of another order than this log has for epoch %d of job %s, which ends with step %d: the state directory is an older copy or another one",
 				t.Step, t.Epoch, t.Job, rec.Steps())
 		}
-		if r := e.resumed(ident.JobID(t.ID)); rec.Remainder && r != nil && rec.Earlier() < r.Before {
+		if r := h.resumed(ident.JobID(t.ID)); rec.Remainder && r != nil && rec.Earlier() < r.Before {
 			return nil, badToken("load an older state", "what was handed out before epoch %d of job %s went on is not all in the log", t.Epoch, t.Job)
 		}
-		h.before = record.ToObjects(j.Data, rec.Given(t.Step))
+		had.before = record.ToObjects(j.Data, rec.Given(t.Step))
 	}
-	return h, nil
+	return had, nil
 }
 
 // resolve finds out what a token leaves to a job.
-func (e *Engine) resolve(t *resume.Token, changed bool, j *job, reg *coordinator.Register) (*coordinator.Rest, *recordedResume, error) {
-	own := t.Log == e.logName()
+func (h *history) resolve(t *resume.Token, changed bool, j *job, reg *coordinator.Register) (*coordinator.Rest, *recordedResume, error) {
+	own := t.Log == h.logName()
 	objects := reg.Sample.Subset
 	if len(reg.Script) > 0 {
 		objects = j.subsets.last().objects
 	}
-	h, err := e.handed(t, changed, j, objects)
+	had, err := h.handed(t, changed, j, objects)
 	if err != nil {
 		return nil, nil, err
 	}
-	before, told := h.before, &larderv1.Resumed{Epoch: t.Epoch, Notes: h.notes}
+	before, told := had.before, &larderv1.Resumed{Epoch: t.Epoch, Notes: had.notes}
 	target := objects // what the epoch is drawn from
 	if s, ok := restore.Scripted(reg.Script, t.Epoch); ok {
 		target = s.Objects
@@ -278,7 +276,7 @@ func (e *Engine) resolve(t *resume.Token, changed bool, j *job, reg *coordinator
 			rest.Previous = order
 		}
 	} else if j.mode == dsa.Stratified && t.Epoch > 0 && own {
-		ids, err := e.orderOf(from, t.Epoch-1)
+		ids, err := h.orderOf(from, t.Epoch-1)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -299,14 +297,14 @@ func dealt(spec jobs.Spec, samples int) int {
 }
 
 // orderOf is the order of a job's epoch, as far as it is known; what a job goes on from has the epochs before it.
-func (e *Engine) orderOf(id ident.JobID, epoch uint32) ([]ident.ObjectID, error) {
-	return e.orderBefore(id, e.resumed(id), epoch)
+func (h *history) orderOf(id ident.JobID, epoch uint32) ([]ident.ObjectID, error) {
+	return h.orderBefore(id, h.resumed(id), epoch)
 }
 
 // orderBefore is orderOf for a job that is not known yet, which goes on from r.
-func (e *Engine) orderBefore(id ident.JobID, r *recordedResume, epoch uint32) ([]ident.ObjectID, error) {
+func (h *history) orderBefore(id ident.JobID, r *recordedResume, epoch uint32) ([]ident.ObjectID, error) {
 	for range 1 << 10 {
-		rec, err := e.cfg.Journal.Recorded(id, epoch, journal.AnyInstance)
+		rec, err := h.journal.Recorded(id, epoch, journal.AnyInstance)
 		if err != nil {
 			return nil, err
 		}
@@ -317,28 +315,28 @@ func (e *Engine) orderBefore(id ident.JobID, r *recordedResume, epoch uint32) ([
 			break
 		}
 		id = ident.JobID(r.From)
-		r = e.resumed(id)
+		r = h.resumed(id)
 	}
 	return nil, nil
 }
 
 // resumed is what a job went on from; nil = nothing, or it is not known any more.
-func (e *Engine) resumed(id ident.JobID) *recordedResume {
-	if j := e.job(id); j != nil {
+func (h *history) resumed(id ident.JobID) *recordedResume {
+	if j := h.jobs.byID(id); j != nil {
 		return j.resume
 	}
-	if r := e.foundJob(id); r != nil {
+	if r := h.foundJob(id); r != nil {
 		return resumedFrom(r.Resume)
 	}
 	return nil
 }
 
 // foundJob is the record of a job that ended before this daemon began.
-func (e *Engine) foundJob(id ident.JobID) *record.Job {
-	if e.cfg.Found == nil {
+func (h *history) foundJob(id ident.JobID) *record.Job {
+	if h.found == nil {
 		return nil
 	}
-	js := e.cfg.Found.Job(id)
+	js := h.found.Job(id)
 	if js == nil {
 		return nil
 	}
@@ -351,7 +349,7 @@ func (e *Engine) foundJob(id ident.JobID) *record.Job {
 
 // compare holds the files of a job's subset against those of a token. The error names what differs; when that is allowed, names does, and here and
 // there are what is only in either, for portable tokens.
-func (e *Engine) compare(t *resume.Token, j *job, objects []ident.ObjectID, changed bool) (names string, here, there []resume.Entry, err error) {
+func (h *history) compare(t *resume.Token, j *job, objects []ident.ObjectID, changed bool) (names string, here, there []resume.Entry, err error) {
 	now := j.subsets.last().filed(j.Data)
 	if now.Sum() == t.Files {
 		return "", nil, nil, nil
@@ -366,8 +364,8 @@ func (e *Engine) compare(t *resume.Token, j *job, objects []ident.ObjectID, chan
 		if now.Sum() == was.Sum() {
 			return "", nil, nil, nil // a copy that did not keep times
 		}
-	} else if t.Log == e.logName() {
-		was = e.oldSketch(t)
+	} else if t.Log == h.logName() {
+		was = h.oldSketch(t)
 	}
 	told := false
 	if was != nil {
@@ -395,8 +393,8 @@ func (e *Engine) compare(t *resume.Token, j *job, objects []ident.ObjectID, chan
 }
 
 // oldSketch is the sketch of the subset that a token of this log was made from; nil when it is not known any more.
-func (e *Engine) oldSketch(t *resume.Token) *resume.Sketch {
-	if j := e.job(ident.JobID(t.ID)); j != nil {
+func (h *history) oldSketch(t *resume.Token) *resume.Sketch {
+	if j := h.jobs.byID(ident.JobID(t.ID)); j != nil {
 		j.subsets.Lock()
 		defer j.subsets.Unlock()
 		for _, a := range j.subsets.asked {
@@ -411,11 +409,11 @@ func (e *Engine) oldSketch(t *resume.Token) *resume.Sketch {
 		}
 		return nil
 	}
-	if r := e.foundJob(ident.JobID(t.ID)); r != nil {
+	if r := h.foundJob(ident.JobID(t.ID)); r != nil {
 		if k := try(r.Subset); k != nil {
 			return k
 		}
-		for _, c := range e.cfg.Found.Job(ident.JobID(t.ID)).Subsets() {
+		for _, c := range h.found.Job(ident.JobID(t.ID)).Subsets() {
 			if s, err := record.ParseSubset(c.Document); err == nil {
 				if k := try(s); k != nil {
 					return k
@@ -517,11 +515,11 @@ func placed(data *source.Dataset, objects []ident.ObjectID, had []uint32, here, 
 // takeOver makes room for a job that goes on from a token: a job of that name whose clients are all gone ends. It returns the job instead when it is
 // the very one, made by another rank of it.
 func (e *Engine) takeOver(ctx context.Context, spec *larderv1.JobSpec, t *resume.Token) (same *job, kill func() error, err error) {
-	old, live, err := e.liveJob(ctx, spec.GetName())
+	old, live, err := e.jobs.live(ctx, spec.GetName())
 	if err != nil || !live {
 		return nil, func() error { return nil }, err
 	}
-	v, err := e.lookup(ctx, old.ID)
+	v, err := e.loop.lookup(ctx, old.ID)
 	if err != nil || v == nil {
 		return nil, func() error { return nil }, err
 	}
@@ -530,12 +528,12 @@ func (e *Engine) takeOver(ctx context.Context, spec *larderv1.JobSpec, t *resume
 	}
 	for r := range v.Ranks {
 		if v.Ranks[r].Attached() {
-			return nil, nil, e.holder(errs.New(errs.RankHeld, spec.GetName(), "end the other process, or give this Loader another job name; all ranks of a job load its state together",
+			return nil, nil, heldBy(e.rings, errs.New(errs.RankHeld, spec.GetName(), "end the other process, or give this Loader another job name; all ranks of a job load its state together",
 				"job %s, of which rank %d is held by a live client, cannot go on from a state", spec.GetName(), r), old.ID, r)
 		}
 	}
 	return nil, func() error {
-		_, err := e.ask(context.WithoutCancel(ctx), func(t coordinator.Token) coordinator.Event {
+		_, err := e.loop.ask(context.WithoutCancel(ctx), func(t coordinator.Token) coordinator.Event {
 			return coordinator.Kill{Token: t, Job: old.ID, Reason: "its client loaded a state, and goes on as another job of that name"}
 		})
 		if errs.Is(err, errs.JobEnded) {
@@ -546,11 +544,11 @@ func (e *Engine) takeOver(ctx context.Context, spec *larderv1.JobSpec, t *resume
 }
 
 // resolveAgain makes a restored job that had not begun begin with what its token says.
-func (e *Engine) resolveAgain(r *recordedResume, j *job, ev *coordinator.Restore) error {
+func (h *history) resolveAgain(r *recordedResume, j *job, ev *coordinator.Restore) error {
 	t, err := resume.Parse(r.Token)
 	if err != nil {
 		return err
 	}
-	ev.Rest, j.resume, err = e.resolve(t, r.Changed, j, &ev.Register)
+	ev.Rest, j.resume, err = h.resolve(t, r.Changed, j, &ev.Register)
 	return err
 }

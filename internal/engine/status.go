@@ -5,7 +5,6 @@ import (
 	"maps"
 	"math"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,7 +16,6 @@ import (
 	"larder/internal/engine/ring"
 	"larder/internal/errs"
 	"larder/internal/ident"
-	"larder/internal/nearest"
 	"larder/internal/prep"
 	"larder/jobs"
 	larderv1 "larder/proto/larder/v1"
@@ -46,11 +44,11 @@ func account(l *jobs.Ledger) *larderv1.EpochAccount {
 }
 
 // quarantined names samples for people.
-func (e *Engine) quarantined(j *job, bad []jobs.Bad) []*larderv1.QuarantinedSample {
+func (l *library) quarantined(j *job, bad []jobs.Bad) []*larderv1.QuarantinedSample {
 	out := make([]*larderv1.QuarantinedSample, 0, len(bad))
 	for _, b := range bad {
 		s, _ := j.Data.Sample(b.Object)
-		path, offset := e.cfg.Catalog.ObjectPath(b.Object)
+		path, offset := l.catalog.ObjectPath(b.Object)
 		q := &larderv1.QuarantinedSample{Id: uint64(s), Key: j.Data.Key(s), Path: path, Offset: uint64(offset), Reason: b.Reason}
 		if b.At > 0 {
 			q.DamagedAt = new(uint64(offset + b.At - 1))
@@ -67,11 +65,11 @@ var states = map[jobs.State]larderv1.JobState{
 }
 
 // view turns a job of the coordinator into its public form; nil when the executor forgot it.
-func (e *Engine) view(v jobs.Job) *larderv1.Job { return e.viewOn(v, e.machine()) }
+func (w *views) view(v jobs.Job) *larderv1.Job { return w.viewOn(v, w.machine()) }
 
 // viewOn is view with what is known of the machine.
-func (e *Engine) viewOn(v jobs.Job, m jobs.Machine) *larderv1.Job {
-	j := e.job(v.ID)
+func (w *views) viewOn(v jobs.Job, m jobs.Machine) *larderv1.Job {
+	j := w.jobs.byID(v.ID)
 	if j == nil {
 		return nil
 	}
@@ -80,9 +78,9 @@ func (e *Engine) viewOn(v jobs.Job, m jobs.Machine) *larderv1.Job {
 		Id:    uint32(v.ID), Spec: j.spec, State: states[v.State], SubsetSize: uint64(v.Spec.Subset), BatchesPerEpoch: uint64(v.Spec.Batches(0)),
 		Counters: counters(&v.Stats), Promise: v.Promise, RegisteredAt: timestamppb.New(j.registered), EndedReason: v.Reason,
 		Recipe: j.Recipe.ID().String(), Prefix: j.Recipe.Prefix().String(), ShareGroup: v.Group, InstanceOffset: v.Offset,
-		Quarantined: e.quarantined(j, v.Stats.Bad), Paused: v.Paused, SubsetSince: v.Since,
+		Quarantined: w.library.quarantined(j, v.Stats.Bad), Paused: v.Paused, SubsetSince: v.Since,
 	}
-	e.tellSubsets(out, j, &v)
+	w.tellSubsets(out, j, &v)
 	if v.Drain && !v.State.Ended() {
 		out.Notes = append(out.Notes, "it is drained: it ends when its running epoch is over")
 	}
@@ -92,7 +90,7 @@ func (e *Engine) viewOn(v jobs.Job, m jobs.Machine) *larderv1.Job {
 			continue
 		}
 		info := &larderv1.RankInfo{Rank: uint32(i), Attached: k.Attached(), Incarnation: uint64(k.Incarnation), Epoch: k.Epoch, Step: uint64(k.Sent)}
-		if r := e.rings.Get(ring.Key{Job: v.ID, Rank: i, Inc: k.Incarnation}); r != nil {
+		if r := w.rings.Get(ring.Key{Job: v.ID, Rank: i, Inc: k.Incarnation}); r != nil {
 			info.Pid, info.Uid, info.RingBytes = r.Peer().PID, r.Peer().UID, uint64(r.Segment().Size())
 		}
 		out.Ranks = append(out.Ranks, info)
@@ -100,72 +98,58 @@ func (e *Engine) viewOn(v jobs.Job, m jobs.Machine) *larderv1.Job {
 	for _, l := range v.Ledgers {
 		out.Epochs = append(out.Epochs, account(l))
 	}
-	e.waits(out, &v, m)
+	w.waits(out, &v, m)
 	return out
 }
 
-func (e *Engine) describe(ctx context.Context, id ident.JobID) (*larderv1.Job, error) {
-	v, err := e.lookup(ctx, id)
+func (w *views) describe(ctx context.Context, id ident.JobID) (*larderv1.Job, error) {
+	v, err := w.loop.lookup(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	if v != nil {
-		if j := e.view(*v); j != nil {
+		if j := w.view(*v); j != nil {
 			return j, nil
 		}
 	}
-	return nil, e.noJob(itoa(int(id)))
-}
-
-// noJob is the error of a name that no job has; its hint has the nearest one that a job has.
-func (e *Engine) noJob(name string) error {
-	e.mu.Lock()
-	names := slices.Sorted(maps.Keys(e.mu.names))
-	e.mu.Unlock()
-	hint := "larder jobs ls --ended shows the jobs there are"
-	if near := nearest.Word(name, names); near != "" {
-		hint = "did you mean " + near + "? " + hint
-	}
-	return errs.New(errs.NotFound, name, hint, "no job %q here", name)
+	return nil, w.jobs.noJob(itoa(int(id)))
 }
 
 // ListJobs lists jobs by id.
 func (e *Engine) ListJobs(ctx context.Context, req *larderv1.ListJobsRequest) (*larderv1.ListJobsResponse, error) {
-	list, err := e.list(ctx, req.GetIncludeEnded())
+	list, err := e.views.list(ctx, req.GetIncludeEnded())
 	return &larderv1.ListJobsResponse{Jobs: list}, err
 }
 
-func (e *Engine) list(ctx context.Context, ended bool) ([]*larderv1.Job, error) {
-	all, err := inspect(ctx, e, func(c *coordinator.Core) []jobs.Job { return c.Jobs(ended) })
+func (w *views) list(ctx context.Context, ended bool) ([]*larderv1.Job, error) {
+	all, err := w.loop.list(ctx, ended)
 	if err != nil {
 		return nil, err
 	}
 	var out []*larderv1.Job
-	m := e.machine()
+	m := w.machine()
 	for _, v := range all {
-		if j := shown(ctx, e.viewOn(v, m)); j != nil {
+		if j := shown(ctx, w.viewOn(v, m)); j != nil {
 			out = append(out, j)
 		}
 	}
 	return out, nil
 }
 
-func (e *Engine) named(ctx context.Context, name string) (*larderv1.Job, error) {
-	e.mu.Lock()
-	j := e.mu.names[name]
-	e.mu.Unlock()
+func (w *views) named(ctx context.Context, name string) (*larderv1.Job, error) {
+	j := w.jobs.byName(name)
 	if j == nil {
-		return nil, e.noJob(name)
+		return nil, w.jobs.noJob(name)
 	}
 	if err := mayTouch(ctx, j, "describe"); err != nil {
 		return nil, err
 	}
-	return e.describe(ctx, j.ID)
+	return w.describe(ctx, j.ID)
 }
 
 // DescribeJob tells all about one job.
 func (e *Engine) DescribeJob(ctx context.Context, req *larderv1.DescribeJobRequest) (*larderv1.DescribeJobResponse, error) {
-	j, err := e.named(ctx, req.GetName())
+	j, err := e.views.named(ctx, req.GetName())
 	return &larderv1.DescribeJobResponse{Job: j}, err
 }
 
@@ -202,12 +186,12 @@ func (e *Engine) KillJob(ctx context.Context, req *larderv1.KillJobRequest) (*la
 }
 
 func (e *Engine) end(ctx context.Context, name string, build func(coordinator.Token, ident.JobID) coordinator.Event) (*larderv1.Job, error) {
-	j, live, err := e.liveJob(ctx, name)
+	j, live, err := e.jobs.live(ctx, name)
 	if err != nil {
 		return nil, err
 	}
 	if j == nil {
-		return nil, e.noJob(name)
+		return nil, e.jobs.noJob(name)
 	}
 	if err := mayTouch(ctx, j, "change"); err != nil {
 		return nil, err
@@ -215,24 +199,18 @@ func (e *Engine) end(ctx context.Context, name string, build func(coordinator.To
 	if !live {
 		return nil, errs.New(errs.JobEnded, name, "nothing is left to do", "job %s has ended already", name)
 	}
-	if _, err := e.ask(ctx, func(t coordinator.Token) coordinator.Event { return build(t, j.ID) }); err != nil {
+	if _, err := e.loop.ask(ctx, func(t coordinator.Token) coordinator.Event { return build(t, j.ID) }); err != nil {
 		return nil, err
 	}
-	return e.describe(ctx, j.ID)
+	return e.views.describe(ctx, j.ID)
 }
 
-func (e *Engine) tiers(views []coordinator.TierView) []*larderv1.Tier {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+func (w *views) tiers(views []coordinator.TierView) []*larderv1.Tier {
 	var out []*larderv1.Tier
 	for _, t := range views {
-		s := e.mu.settings[t.Form]
-		if s == "" {
-			s = "auto"
-		}
 		out = append(out, &larderv1.Tier{
 			Form: t.Form.String(), Budget: uint64(t.Budget), Used: uint64(t.Used), Entries: uint64(t.Entries), Hits: t.Hits,
-			Evictions: t.Evictions, Policy: t.Policy, Setting: s,
+			Evictions: t.Evictions, Policy: t.Policy, Setting: w.memory.shown(t.Form),
 		})
 	}
 	return out
@@ -245,11 +223,11 @@ func (e *Engine) GetTiers(ctx context.Context, _ *larderv1.GetTiersRequest) (*la
 		stats  coordinator.Stats
 		quotas []coordinator.QuotaView
 	}
-	now, err := inspect(ctx, e, func(c *coordinator.Core) moment { return moment{c.Tiers(), c.Stats(), c.Quotas()} })
+	now, err := inspect(ctx, e.loop, func(c *coordinator.Core) moment { return moment{c.Tiers(), c.Stats(), c.Quotas()} })
 	if err != nil {
 		return nil, err
 	}
-	return &larderv1.GetTiersResponse{Tiers: e.tiers(now.tiers), Total: uint64(e.total()), Split: shownSplit(ctx, e.split(now.stats, now.quotas))}, nil
+	return &larderv1.GetTiersResponse{Tiers: e.views.tiers(now.tiers), Total: uint64(e.memory.total()), Split: shownSplit(ctx, e.views.split(now.stats, now.quotas))}, nil
 }
 
 // SetTiers changes sizes, all of the request or nothing.
@@ -267,7 +245,7 @@ func (e *Engine) SetTiers(ctx context.Context, req *larderv1.SetTiersRequest) (*
 func (e *Engine) setTiers(ctx context.Context, req *larderv1.SetTiersRequest) error {
 	e.registering.Lock() // one change at a time
 	defer e.registering.Unlock()
-	next := e.settings()
+	next := e.memory.get()
 	next.TierSetting = maps.Clone(next.TierSetting)
 	size := func(key, s string, total int64) (int64, error) {
 		n, auto, err := e.cfg.ParseSize(s, total)
@@ -318,13 +296,13 @@ func (e *Engine) GetStats(ctx context.Context, req *larderv1.GetStatsRequest) (*
 		quotas []coordinator.QuotaView
 		data   []coordinator.DatasetView
 	}
-	now, err := inspect(ctx, e, func(c *coordinator.Core) moment {
+	now, err := inspect(ctx, e.loop, func(c *coordinator.Core) moment {
 		return moment{c.Stats(), c.Tiers(), c.Jobs(true), c.Quotas(), c.Datasets()}
 	})
 	if err != nil {
 		return nil, err
 	}
-	st, machine := now.stats, e.machine()
+	st, machine := now.stats, e.views.machine()
 	s := &larderv1.Stats{
 		At: timestamppb.Now(), Version: e.cfg.Version, Pid: int32(pid), Uptime: durationpb.New(time.Since(e.started)),
 		Totals: &larderv1.Counters{
@@ -332,21 +310,21 @@ func (e *Engine) GetStats(ctx context.Context, req *larderv1.GetStatsRequest) (*
 			Evictions: forms(st.Evictions), Quarantined: st.Quarantined, SamplesDelivered: st.Samples, BatchesDelivered: st.Batches,
 			WaitSeconds: st.Wait.Seconds(),
 		},
-		Tiers: e.tiers(now.tiers), RssBytes: rss(), MemoryLimit: uint64(max(e.cfg.MemoryLimit, 0)), Parity: prep.Parity(), Decoder: prep.DecoderName(),
-		Split: shownSplit(ctx, e.split(st, now.quotas)), StateFull: e.stateFull(), Load: e.load(machine), Datasets: e.shownDatasets(ctx, e.datasetStats(now.data)),
+		Tiers: e.views.tiers(now.tiers), RssBytes: rss(), MemoryLimit: uint64(max(e.cfg.MemoryLimit, 0)), Parity: prep.Parity(), Decoder: prep.DecoderName(),
+		Split: shownSplit(ctx, e.views.split(st, now.quotas)), StateFull: e.views.stateFull(), Load: e.views.load(machine), Datasets: e.views.shownDatasets(ctx, e.views.datasetStats(now.data)),
 	}
 	for _, v := range now.jobs {
-		j := e.viewOn(v, machine)
+		j := e.views.viewOn(v, machine)
 		if j == nil {
 			continue
 		}
-		e.addWaiting(s, j, &v)
+		e.views.addWaiting(s, j, &v)
 		if j = shown(ctx, j); req.GetJob() == "" || v.Spec.Name == req.GetJob() {
 			s.Jobs = append(s.Jobs, j)
 		}
 	}
 	if req.GetJob() != "" && len(s.Jobs) == 0 {
-		return nil, e.noJob(req.GetJob())
+		return nil, e.jobs.noJob(req.GetJob())
 	}
 	if e.cfg.Listeners != nil {
 		s.Listeners = e.cfg.Listeners()

@@ -42,42 +42,6 @@ func newSubsets(expr string, objects []ident.ObjectID, seen uint64) *subsets {
 	return &subsets{asked: []asked{{expr: expr, objects: objects, hash: hashObjects(objects)}}, seen: seen}
 }
 
-// sketched makes the sketch of the files of a subset. It takes time in proportion, so it is for who asks; the last few are remembered, because
-// the ranks of a job, and jobs of a sweep, select the same.
-func (e *Engine) sketched(data *source.Dataset, a asked) *resume.Sketch {
-	key := sketchKey{data, a.hash, len(a.objects)}
-	e.mu.Lock()
-	for _, k := range e.mu.sketches {
-		if k.sketchKey == key {
-			e.mu.Unlock()
-			return k.sketch
-		}
-	}
-	e.mu.Unlock()
-	k := sketchOf(data, a.objects, true)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if len(e.mu.sketches) == keepSketches {
-		e.mu.sketches = slices.Delete(e.mu.sketches, 0, 1)
-	}
-	e.mu.sketches = append(e.mu.sketches, keptSketch{key, k})
-	return k
-}
-
-const keepSketches = 16
-
-// sketchKey names a subset: objects are versions of files, so that equal ones have equal sketches.
-type sketchKey struct {
-	data *source.Dataset
-	hash uint64
-	n    int
-}
-
-type keptSketch struct {
-	sketchKey
-	sketch *resume.Sketch
-}
-
 // last is the subset that was asked for last.
 func (s *subsets) last() asked {
 	s.Lock()
@@ -144,8 +108,8 @@ func exists(data *source.Dataset, x ident.ObjectID) bool {
 }
 
 // faulty leaves out samples that no client is told of: nothing is wrong with removed ones, and damaged ones may be skipped by configuration.
-func (e *Engine) faulty(bad []jobs.Bad) []jobs.Bad {
-	untold := func(b jobs.Bad) bool { return b.Removed || b.Corrupt && e.cfg.SkipCorrupt }
+func (l *library) faulty(bad []jobs.Bad) []jobs.Bad {
+	untold := func(b jobs.Bad) bool { return b.Removed || b.Corrupt && l.skipCorrupt }
 	if !slices.ContainsFunc(bad, untold) {
 		return bad
 	}
@@ -165,12 +129,12 @@ func (j *job) diff(spec *larderv1.JobSpec) string {
 func (e *Engine) SetSubset(ctx context.Context, req *larderv1.SetSubsetRequest) (*larderv1.SetSubsetResponse, error) {
 	e.registering.Lock()
 	defer e.registering.Unlock()
-	j, live, err := e.liveJob(ctx, req.GetName())
+	j, live, err := e.jobs.live(ctx, req.GetName())
 	switch {
 	case err != nil:
 		return nil, err
 	case j == nil:
-		return nil, e.noJob(req.GetName())
+		return nil, e.jobs.noJob(req.GetName())
 	case !live:
 		return nil, errs.New(errs.JobEnded, req.GetName(), "make a new Loader with that subset", "change the subset of job %s, which has ended", req.GetName())
 	}
@@ -185,14 +149,14 @@ func (e *Engine) SetSubset(ctx context.Context, req *larderv1.SetSubsetRequest) 
 	if err != nil {
 		return nil, err
 	}
-	if err := e.mayReadAt(ctx, j.owner, j.Data, seen); err != nil {
+	if err := e.library.mayReadAt(ctx, j.owner, j.Data, seen); err != nil {
 		return nil, err
 	}
-	r, err := e.change(ctx, j, int(req.GetRank()), req.GetSubset(), objectsOf(j.Data, samples), seen)
+	r, err := e.follower.change(ctx, j, int(req.GetRank()), req.GetSubset(), objectsOf(j.Data, samples), seen)
 	if err != nil {
 		return nil, err
 	}
-	v, err := e.describe(ctx, j.ID)
+	v, err := e.views.describe(ctx, j.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -200,11 +164,11 @@ func (e *Engine) SetSubset(ctx context.Context, req *larderv1.SetSubsetRequest) 
 }
 
 // change asks the coordinator for another subset, unless it has been asked for already, and tells it what is gone. e.registering is held.
-func (e *Engine) change(ctx context.Context, j *job, rank int, expr string, objects []ident.ObjectID, seen uint64) (coordinator.Reply, error) {
+func (f *follower) change(ctx context.Context, j *job, rank int, expr string, objects []ident.ObjectID, seen uint64) (coordinator.Reply, error) {
 	if err := j.roomFor(len(objects)); err != nil {
 		return coordinator.Reply{}, err
 	}
-	v, err := e.lookup(ctx, j.ID)
+	v, err := f.loop.lookup(ctx, j.ID)
 	if err != nil {
 		return coordinator.Reply{}, err
 	}
@@ -216,13 +180,13 @@ func (e *Engine) change(ctx context.Context, j *job, rank int, expr string, obje
 	same := next.hash == last.hash && len(objects) == len(last.objects) && next.expr == last.expr
 	ev := coordinator.ChangeSubset{Job: j.ID, Rank: rank, Gone: j.vanished()}
 	if !same {
-		next.sketch = e.sketched(j.Data, next)
+		next.sketch = f.jobs.sketched(j.Data, next)
 		ev.Mark, ev.Subset, ev.Member = next.mark, objects, coordinator.Members(objects)
 	}
 	j.subsets.Lock()
 	j.subsets.next = next // the record is made before the answer comes
 	j.subsets.Unlock()
-	r, err := e.ask(context.WithoutCancel(ctx), func(t coordinator.Token) coordinator.Event {
+	r, err := f.loop.ask(context.WithoutCancel(ctx), func(t coordinator.Token) coordinator.Event {
 		ev.Token = t
 		return ev
 	})
@@ -234,7 +198,7 @@ func (e *Engine) change(ctx context.Context, j *job, rank int, expr string, obje
 	j.subsets.gone, j.subsets.seen, j.subsets.note = ev.Gone, seen, ""
 	if !same {
 		j.subsets.asked = append(j.subsets.asked, next)
-		e.cfg.Log.Info("subset changed", "job", j.spec.GetName(), "subset", expr, "samples", len(objects), "from_epoch", r.Epoch)
+		f.log.log.Info("subset changed", "job", j.spec.GetName(), "subset", expr, "samples", len(objects), "from_epoch", r.Epoch)
 	}
 	return r, nil
 }
@@ -260,14 +224,14 @@ func (j *job) vanished() *bits.Set {
 
 // follow tells the jobs of changed datasets: what their subset selects now is theirs from their next epoch on, and what is gone is drawn
 // no more. It returns their names. e.registering is held.
-func (e *Engine) follow(ctx context.Context) ([]string, error) {
-	live, err := inspect(ctx, e, func(c *coordinator.Core) []jobs.Job { return c.Jobs(false) })
+func (f *follower) follow(ctx context.Context) ([]string, error) {
+	live, err := f.loop.list(ctx, false)
 	if err != nil {
 		return nil, err
 	}
 	var told []string
 	for i := range live {
-		j := e.job(live[i].ID)
+		j := f.jobs.byID(live[i].ID)
 		if j == nil {
 			continue
 		}
@@ -279,7 +243,7 @@ func (e *Engine) follow(ctx context.Context) ([]string, error) {
 		if fresh {
 			continue
 		}
-		if err := e.reselect(ctx, j, expr, seen); err != nil {
+		if err := f.reselect(ctx, j, expr, seen); err != nil {
 			if ctx.Err() != nil {
 				return told, err
 			}
@@ -292,22 +256,22 @@ func (e *Engine) follow(ctx context.Context) ([]string, error) {
 
 // reselect evaluates a job's subset again. When that selects nothing, or the job has no epoch left for it, the job keeps the subset it has,
 // without what is gone, and says so.
-func (e *Engine) reselect(ctx context.Context, j *job, expr string, seen uint64) error {
+func (f *follower) reselect(ctx context.Context, j *job, expr string, seen uint64) error {
 	samples, err := j.Data.Select(expr)
 	if err == nil {
-		err = e.mayReadAt(ctx, j.owner, j.Data, seen)
+		err = f.library.mayReadAt(ctx, j.owner, j.Data, seen)
 	}
 	if err == nil {
-		if _, err = e.change(ctx, j, 0, expr, objectsOf(j.Data, samples), seen); err == nil {
+		if _, err = f.change(ctx, j, 0, expr, objectsOf(j.Data, samples), seen); err == nil {
 			return nil
 		}
 	}
 	last := j.subsets.last()
-	if _, again := e.change(ctx, j, 0, last.expr, last.objects, seen); again != nil {
+	if _, again := f.change(ctx, j, 0, last.expr, last.objects, seen); again != nil {
 		return again
 	}
 	note := "the dataset has changed, and the job keeps the samples it has: " + err.Error()
-	e.note(slog.LevelWarn, "a job cannot follow its dataset", "job", j.spec.GetName(), "err", err)
+	f.log.note(slog.LevelWarn, "a job cannot follow its dataset", "job", j.spec.GetName(), "err", err)
 	j.subsets.Lock()
 	j.subsets.note = note
 	j.subsets.Unlock()
@@ -315,17 +279,17 @@ func (e *Engine) reselect(ctx context.Context, j *job, expr string, seen uint64)
 }
 
 // followed is follow for who does not hold e.registering.
-func (e *Engine) followed(ctx context.Context) error {
-	e.registering.Lock()
-	defer e.registering.Unlock()
-	_, err := e.follow(ctx)
+func (f *follower) followed(ctx context.Context) error {
+	f.registering.Lock()
+	defer f.registering.Unlock()
+	_, err := f.follow(ctx)
 	return err
 }
 
 // open is Catalog.Open; jobs hear of what it finds changed.
 func (e *Engine) open(ctx context.Context, nameOrURI string) (*source.Dataset, error) {
 	asks := asker(ctx)
-	d, err := e.openFor(ctx, asks, nameOrURI, false)
+	d, err := e.library.openFor(ctx, asks, nameOrURI, false)
 	if err != nil {
 		return nil, err
 	}
@@ -334,12 +298,12 @@ func (e *Engine) open(ctx context.Context, nameOrURI string) (*source.Dataset, e
 			return nil, err
 		}
 	}
-	return d, e.followed(ctx)
+	return d, e.follower.followed(ctx)
 }
 
 // RefreshDataset looks at every file of a dataset again and tells its jobs.
 func (e *Engine) RefreshDataset(ctx context.Context, req *larderv1.RefreshDatasetRequest) (*larderv1.RefreshDatasetResponse, error) {
-	now, before, err := e.reindex(ctx, req.GetDataset())
+	now, before, err := e.library.reindex(ctx, req.GetDataset())
 	if err != nil {
 		return nil, err
 	}
@@ -365,23 +329,23 @@ func (e *Engine) RefreshDataset(ctx context.Context, req *larderv1.RefreshDatase
 	}
 	e.registering.Lock()
 	defer e.registering.Unlock()
-	if out.Jobs, err = e.follow(ctx); err != nil {
+	if out.Jobs, err = e.follower.follow(ctx); err != nil {
 		return nil, err
 	}
-	out.Dataset = e.dataset(now)
+	out.Dataset = e.library.dataset(now)
 	e.cfg.Log.Info("dataset refreshed", "name", now.Name(), "added", out.GetAdded(), "removed", out.GetRemoved(), "jobs", len(out.GetJobs()))
 	return out, nil
 }
 
 // reindex looks at a known dataset again, with the rights of who asks. before is what it had.
-func (e *Engine) reindex(ctx context.Context, nameOrURI string) (now *source.Dataset, before []ident.ObjectID, err error) {
+func (l *library) reindex(ctx context.Context, nameOrURI string) (now *source.Dataset, before []ident.ObjectID, err error) {
 	asks := asker(ctx)
 	if asks != nil {
-		if err := e.cfg.Catalog.MayList(nameOrURI, asks.reader()); err != nil {
+		if err := l.catalog.MayList(nameOrURI, asks.reader()); err != nil {
 			return nil, nil, err
 		}
 	}
-	d, ok := e.cfg.Catalog.Get(nameOrURI)
+	d, ok := l.catalog.Get(nameOrURI)
 	switch {
 	case ok:
 		before = liveObjects(d)
@@ -389,13 +353,13 @@ func (e *Engine) reindex(ctx context.Context, nameOrURI string) (now *source.Dat
 		return nil, nil, errs.New(errs.NotFound, nameOrURI, "larder dataset add "+nameOrURI, "refresh dataset %q, which is not known", nameOrURI)
 	}
 	if asks == nil {
-		now, err = e.cfg.Catalog.Reindex(ctx, nameOrURI)
+		now, err = l.catalog.Reindex(ctx, nameOrURI)
 		return now, before, err
 	}
-	if now, err = e.cfg.Catalog.ReindexFor(ctx, d, asks.reader()); err != nil {
+	if now, err = l.catalog.ReindexFor(ctx, d, asks.reader()); err != nil {
 		return nil, nil, err
 	}
-	_, err = e.cfg.Catalog.MayRead(ctx, now, asks.reader())
+	_, err = l.catalog.MayRead(ctx, now, asks.reader())
 	return now, before, err
 }
 
@@ -412,7 +376,7 @@ func liveObjects(d *source.Dataset) []ident.ObjectID {
 }
 
 // tellSubsets says in a job's public form which subset it draws, which one is next, and what is to be noted.
-func (e *Engine) tellSubsets(out *larderv1.Job, j *job, v *jobs.Job) {
+func (w *views) tellSubsets(out *larderv1.Job, j *job, v *jobs.Job) {
 	if expr := j.subsets.expr(v.Mark); expr != out.GetSpec().GetSubset() {
 		out.Spec = j.specWith(expr)
 	}
@@ -426,7 +390,7 @@ func (e *Engine) tellSubsets(out *larderv1.Job, j *job, v *jobs.Job) {
 	if note != "" {
 		out.Notes = append(out.Notes, note)
 	}
-	if d, ok := e.cfg.Catalog.Get(j.spec.GetDataset()); ok && d != j.Data {
+	if d, ok := w.catalog.Get(j.spec.GetDataset()); ok && d != j.Data {
 		out.Notes = append(out.Notes, "class folders of the dataset changed, so its labels did: the job keeps the files and labels it began with")
 	}
 }

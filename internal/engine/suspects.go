@@ -12,8 +12,8 @@ import (
 )
 
 // locate finds the object of a piece of work that an earlier daemon left.
-func (e *Engine) locate(ctx context.Context, p crashguard.Piece) (crashguard.Sample, error) {
-	data, recipe, err := e.locateJob(ctx, p.Job)
+func (h *history) locate(ctx context.Context, p crashguard.Piece) (crashguard.Sample, error) {
+	data, recipe, err := h.locateJob(ctx, p.Job)
 	if err != nil {
 		return crashguard.Sample{}, err
 	}
@@ -32,11 +32,11 @@ func (e *Engine) locate(ctx context.Context, p crashguard.Piece) (crashguard.Sam
 
 // locateJob finds a restored job, or what the journal still says of one that is not restored: it may have ended, or its
 // files changed.
-func (e *Engine) locateJob(ctx context.Context, id ident.JobID) (*source.Dataset, *prep.Recipe, error) {
-	if j := e.job(id); j != nil {
+func (h *history) locateJob(ctx context.Context, id ident.JobID) (*source.Dataset, *prep.Recipe, error) {
+	if j := h.jobs.byID(id); j != nil {
 		return j.Data, j.Recipe, nil
 	}
-	r := e.foundJob(id)
+	r := h.foundJob(id)
 	if r == nil {
 		return nil, nil, fmt.Errorf("job %d is not known any more", id)
 	}
@@ -48,7 +48,7 @@ func (e *Engine) locateJob(ctx context.Context, id ident.JobID) (*source.Dataset
 	if err != nil {
 		return nil, nil, err
 	}
-	data, err := e.cfg.Catalog.Add(ctx, r.Name, r.URI)
+	data, err := h.catalog.Add(ctx, r.Name, r.URI)
 	return data, recipe, err
 }
 

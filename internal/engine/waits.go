@@ -16,14 +16,14 @@ import (
 )
 
 // machine adds what meters do not know.
-func (e *Engine) machine() jobs.Machine {
-	m := e.meters.Machine()
-	m.Workers = e.cfg.Workers
+func (w *views) machine() jobs.Machine {
+	m := w.meters.Machine()
+	m.Workers = w.workers
 	m.Busy = min(m.Busy, m.Workers)
-	if err := e.cfg.Journal.Room(); err != nil {
+	if err := w.journal.Room(); err != nil {
 		m.Full = errs.From(err).Message
 	}
-	if n, iops := e.cfg.Catalog.StorageLimit(); n > 0 {
+	if n, iops := w.catalog.StorageLimit(); n > 0 {
 		m.Limit = units.Size(n) + "/s by source.storage_limit"
 	} else if iops > 0 {
 		m.Limit = itoa(int(iops)) + " reads/s by source.storage_iops"
@@ -31,21 +31,21 @@ func (e *Engine) machine() jobs.Machine {
 	return m
 }
 
-func (e *Engine) load(m jobs.Machine) *larderv1.Load {
+func (w *views) load(m jobs.Machine) *larderv1.Load {
 	return &larderv1.Load{Workers: uint32(m.Workers), Busy: uint32(m.Busy), Cores: m.Cores, Reads: uint32(m.Reads),
 		OldestRead: durationpb.New(m.Oldest), Storage: m.Storage}
 }
 
 // stateFull is the error of a full disk of the state directory; nil = it has room.
-func (e *Engine) stateFull() *larderv1.ErrorDetail {
-	if err := e.cfg.Journal.Room(); err != nil {
+func (w *views) stateFull() *larderv1.ErrorDetail {
+	if err := w.journal.Room(); err != nil {
 		return wire.Detail(err)
 	}
 	return nil
 }
 
 // waits fills in what a job and each of its ranks wait for, and adds the waits that go on to what it has waited.
-func (e *Engine) waits(out *larderv1.Job, v *jobs.Job, m jobs.Machine) {
+func (w *views) waits(out *larderv1.Job, v *jobs.Job, m jobs.Machine) {
 	now := time.Now()
 	all := make([]jobs.Wait, 0, len(v.Facts))
 	for i := range v.Facts {
@@ -53,7 +53,7 @@ func (e *Engine) waits(out *larderv1.Job, v *jobs.Job, m jobs.Machine) {
 		if f.Asked {
 			f.Waiting = k.Waiting(now)
 		}
-		if r := e.rings.Hold(ring.Key{Job: v.ID, Rank: i, Inc: k.Incarnation}); r != nil {
+		if r := w.rings.Hold(ring.Key{Job: v.ID, Rank: i, Inc: k.Incarnation}); r != nil {
 			out.Counters.WaitSeconds += r.Unreported().Seconds()
 			if d, known := r.WaitNow(); known && f.Asked {
 				f.Waiting = d
@@ -79,10 +79,10 @@ func waitOut(w jobs.Wait) *larderv1.Wait {
 }
 
 // addWaiting adds what a job waits at this moment to the sums that it is a part of.
-func (e *Engine) addWaiting(s *larderv1.Stats, j *larderv1.Job, v *jobs.Job) {
+func (w *views) addWaiting(s *larderv1.Stats, j *larderv1.Job, v *jobs.Job) {
 	more := j.GetCounters().GetWaitSeconds() - v.Stats.Wait.Seconds()
 	s.Totals.WaitSeconds += more
-	k := e.job(v.ID)
+	k := w.jobs.byID(v.ID)
 	if k == nil {
 		return
 	}
@@ -94,13 +94,13 @@ func (e *Engine) addWaiting(s *larderv1.Stats, j *larderv1.Job, v *jobs.Job) {
 }
 
 // datasetStats is what was done on each dataset, by its id.
-func (e *Engine) datasetStats(list []coordinator.DatasetView) []*larderv1.DatasetStats {
+func (w *views) datasetStats(list []coordinator.DatasetView) []*larderv1.DatasetStats {
 	views := map[ident.DatasetID]coordinator.DatasetView{}
 	for _, v := range list {
 		views[v.ID] = v
 	}
 	var out []*larderv1.DatasetStats
-	for _, d := range e.cfg.Catalog.List() {
+	for _, d := range w.catalog.List() {
 		v, drawn := views[d.ID()]
 		if !drawn {
 			continue

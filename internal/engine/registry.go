@@ -1,0 +1,193 @@
+package engine
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+
+	"larder/internal/coordinator"
+	"larder/internal/engine/work"
+	"larder/internal/errs"
+	"larder/internal/ident"
+	"larder/internal/nearest"
+	"larder/internal/resume"
+	"larder/internal/source"
+)
+
+// keepEnded is how many jobs are remembered after their end: more than the coordinator lists, and than can still have work
+// running.
+const keepEnded = 256
+
+// keepSketches is how many sketches of subsets are remembered.
+const keepSketches = 16
+
+// registry knows the jobs of this daemon, and for a while those that ended. It is safe for concurrent use.
+type registry struct {
+	loop *loop
+	mu   struct {
+		sync.Mutex
+		jobs        map[ident.JobID]*job
+		names       map[string]*job            // the newest job of a name
+		registering map[coordinator.Token]*job // by the Register event that asks for them
+		ended       []ident.JobID              // oldest first; jobs holds the last keepEnded of them
+		sketches    []keptSketch               // the last ones, oldest first
+	}
+}
+
+func newRegistry(l *loop) *registry {
+	r := &registry{loop: l}
+	r.mu.jobs = map[ident.JobID]*job{}
+	r.mu.names = map[string]*job{}
+	r.mu.registering = map[coordinator.Token]*job{}
+	return r
+}
+
+// byID finds a job; nil = it is not known any more. Jobs that ended are kept for a while, since their last work may run.
+func (r *registry) byID(id ident.JobID) *job {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.jobs[id]
+}
+
+// byName finds the newest job of a name; nil = there is none.
+func (r *registry) byName(name string) *job {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.names[name]
+}
+
+// live finds the newest job of a name, nil when there is none, and reports whether it lives.
+func (r *registry) live(ctx context.Context, name string) (_ *job, live bool, err error) {
+	j := r.byName(name)
+	if j == nil {
+		return nil, false, nil
+	}
+	v, err := r.loop.lookup(ctx, j.ID)
+	return j, v != nil && !v.State.Ended(), err
+}
+
+// expect makes a job known to the record of its registration; unexpect ends that.
+func (r *registry) expect(t coordinator.Token, j *job) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.registering[t] = j
+}
+
+func (r *registry) unexpect(t coordinator.Token) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.mu.registering, t)
+}
+
+// expected is the job that a Register event asks for; nil = no request did.
+func (r *registry) expected(t coordinator.Token) *job {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.registering[t]
+}
+
+// add makes a job known, as the newest one of its name.
+func (r *registry) add(j *job) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.jobs[j.ID], r.mu.names[j.spec.GetName()] = j, j
+}
+
+// remove undoes add.
+func (r *registry) remove(j *job) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.mu.jobs, j.ID)
+	delete(r.mu.names, j.spec.GetName())
+}
+
+// end notes that a job ended, and forgets the one that ended longest ago. It returns the job; nil = it is not known.
+func (r *registry) end(id ident.JobID) *job {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	j := r.mu.jobs[id]
+	r.mu.ended = append(r.mu.ended, id)
+	if len(r.mu.ended) <= keepEnded {
+		return j
+	}
+	old := r.mu.ended[0]
+	r.mu.ended = append(r.mu.ended[:0], r.mu.ended[1:]...)
+	if k := r.mu.jobs[old]; k != nil {
+		if r.mu.names[k.spec.GetName()] == k {
+			delete(r.mu.names, k.spec.GetName())
+		}
+		delete(r.mu.jobs, old)
+	}
+	return j
+}
+
+// uses reports whether a job that is remembered has the recipe.
+func (r *registry) uses(k work.RecipeKey) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, j := range r.mu.jobs { // order-free: one is enough
+		if j.RecipeKey() == k {
+			return true
+		}
+	}
+	return false
+}
+
+// datasetsOf are the datasets that jobs of a user read.
+func (r *registry) datasetsOf(uid uint32) map[uint32]bool {
+	own := map[uint32]bool{}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, j := range r.mu.jobs { // order-free: a map again
+		if j.owner.uid() == uid {
+			own[uint32(j.Data.ID())] = true
+		}
+	}
+	return own
+}
+
+// noJob is the error of a name that no job has; its hint has the nearest one that a job has.
+func (r *registry) noJob(name string) error {
+	r.mu.Lock()
+	names := slices.Sorted(maps.Keys(r.mu.names))
+	r.mu.Unlock()
+	hint := "larder jobs ls --ended shows the jobs there are"
+	if near := nearest.Word(name, names); near != "" {
+		hint = "did you mean " + near + "? " + hint
+	}
+	return errs.New(errs.NotFound, name, hint, "no job %q here", name)
+}
+
+// sketchKey names a subset: objects are versions of files, so that equal ones have equal sketches.
+type sketchKey struct {
+	data *source.Dataset
+	hash uint64
+	n    int
+}
+
+type keptSketch struct {
+	sketchKey
+	sketch *resume.Sketch
+}
+
+// sketched makes the sketch of the files of a subset. It takes time in proportion, so it is for who asks; the last few are
+// remembered, because the ranks of a job, and jobs of a sweep, select the same.
+func (r *registry) sketched(data *source.Dataset, a asked) *resume.Sketch {
+	key := sketchKey{data, a.hash, len(a.objects)}
+	r.mu.Lock()
+	i := slices.IndexFunc(r.mu.sketches, func(k keptSketch) bool { return k.sketchKey == key })
+	if i >= 0 {
+		defer r.mu.Unlock()
+		return r.mu.sketches[i].sketch
+	}
+	r.mu.Unlock()
+	k := sketchOf(data, a.objects, true)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.mu.sketches) == keepSketches {
+		r.mu.sketches = slices.Delete(r.mu.sketches, 0, 1)
+	}
+	r.mu.sketches = append(r.mu.sketches, keptSketch{key, k})
+	return k
+}
