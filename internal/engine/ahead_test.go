@@ -9,8 +9,9 @@ import (
 	"larder/internal/engine"
 )
 
-// TestReadAhead: while storage is slow many reads are under way beside the workers, within their budget; every sample is read once and
-// comes as it is; what is too large for the budget is read by the workers themselves, as everything is while storage is fast.
+// TestReadAhead: while storage is slow many reads are under way beside the workers, within their budget; every sample
+// is read once and comes as it is; what is too large for the budget is read by the workers themselves, as everything
+// is while storage is fast.
 func TestReadAhead(t *testing.T) {
 	const n = 120
 	dir := folder(t, n)
@@ -55,9 +56,11 @@ func TestReadAhead(t *testing.T) {
 			if peak > c.budget || most > engine.Readers || most < c.least || (most > 0) != (c.ahead > 0) && c.reads > 0 {
 				t.Errorf("%d readers read %d bytes ahead, of %d", most, peak, c.budget)
 			}
-			// What the end of an epoch and the beginning of the next want at once is read once, and the third epoch has begun in the ring's 4 batches.
+			// What the end of an epoch and the beginning of the next want at once is read once, and the third epoch has
+			// begun in the ring's 4 batches.
 			got, limit := w.stats().GetTotals(), 2*n+4*8
-			if reads := int(got.GetSourceReads()); reads < 2*n-4*8 || reads > limit || int64(got.GetSourceBytes()) < all || got.GetDecodes() != got.GetSourceReads() {
+			if reads := int(got.GetSourceReads()); reads < 2*n-4*8 || reads > limit || int64(got.GetSourceBytes()) < all ||
+				got.GetDecodes() != got.GetSourceReads() {
 				t.Errorf("%d reads and %d decodes for %d samples", reads, got.GetDecodes(), 2*n)
 			}
 			eventually(t, "what was read ahead is used up", func() bool { return w.engine.AheadNow() == 0 })

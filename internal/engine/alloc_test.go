@@ -36,9 +36,9 @@ func drain(t testing.TB, tr *trainer, epoch uint32) (samples int) {
 	}
 }
 
-// TestSteadyAllocations bounds the allocations a sample of the whole process: coordinator, pool, rings, session, journal, and the test's own
-// client with them. The bar is two out of the decoded tier; a sample that is read and decoded every time has more. The bounds keep what was
-// reached: 0.6 and 8, with the batches' own.
+// TestSteadyAllocations bounds the allocations a sample of the whole process: coordinator, pool, rings, session,
+// journal, and the test's own client with them. The bar is two out of the decoded tier; a sample that is read and
+// decoded every time has more. The bounds keep what was reached: 0.6 and 8, with the batches' own.
 func TestSteadyAllocations(t *testing.T) {
 	audittest.Off(t)
 	const n, size = 960, 64

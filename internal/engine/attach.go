@@ -25,7 +25,9 @@ type attachment struct {
 }
 
 // Attach binds a session to a rank: a new incarnation, a new ring.
-func (e *Engine) Attach(ctx context.Context, req *larderv1.AttachRequest, peer shm.Peer, out session.Sink) (session.Attachment, error) {
+func (e *Engine) Attach(
+	ctx context.Context, req *larderv1.AttachRequest, peer shm.Peer, out session.Sink,
+) (session.Attachment, error) {
 	if e.draining.Load() {
 		return nil, errDraining
 	}
@@ -33,14 +35,16 @@ func (e *Engine) Attach(ctx context.Context, req *larderv1.AttachRequest, peer s
 		return nil, err
 	}
 	if n := req.GetNodeRank(); n != 0 {
-		return nil, errs.New(errs.Unsupported, "node_rank", oneMachine, "attach to job %q: node_rank is %d, and a job of several machines does not work yet", req.GetJob(), n)
+		return nil, errs.New(errs.Unsupported, "node_rank", oneMachine,
+			"attach to job %q: node_rank is %d, and a job of several machines does not work yet", req.GetJob(), n)
 	}
 	j, live, err := e.jobs.live(ctx, req.GetJob())
 	if err != nil {
 		return nil, err
 	}
 	if !live {
-		return nil, errs.New(errs.NotFound, req.GetJob(), "register it first; larder jobs ls shows what lives", "attach to job %q, which does not live here", req.GetJob())
+		return nil, errs.New(errs.NotFound, req.GetJob(), "register it first; larder jobs ls shows what lives",
+			"attach to job %q, which does not live here", req.GetJob())
 	}
 	if err := mayTouch(shm.WithPeer(ctx, peer), j, "attach to"); err != nil {
 		return nil, err
@@ -126,7 +130,8 @@ func (w *views) attached(ctx context.Context, k ring.Key) (*jobs.Job, *larderv1.
 			return v, j, nil
 		}
 	}
-	return nil, nil, errs.New(errs.JobEnded, itoa(int(k.Job)), "register it again", "job %d ended while rank %d was being attached", k.Job, k.Rank)
+	return nil, nil, errs.New(errs.JobEnded, itoa(int(k.Job)), "register it again",
+		"job %d ended while rank %d was being attached", k.Job, k.Rank)
 }
 
 // heldBy adds to a RANK_HELD error who holds the rank.
@@ -151,7 +156,7 @@ func (c *compiler) fitsRing(j *job) error {
 	return c.fits(&one)
 }
 
-// closeReason is what the client of a ring is told that the coordinator closes; nil = nothing.
+// closeReason is what the client hears of a ring that the coordinator closes; nil = nothing.
 func closeReason(x *coordinator.CloseRank, job string) error {
 	switch {
 	case x.Stale:
@@ -169,7 +174,7 @@ func (a *attachment) Info() *larderv1.AttachResponse { return a.info }
 // Segment is segment 0 of the ring, valid until Close.
 func (a *attachment) Segment() *shm.Segment { return a.ring.Segment() }
 
-// StartEpoch begins an epoch for this rank, or goes on with it.
+// StartEpoch begins an epoch for this rank, or continues it.
 func (a *attachment) StartEpoch(ctx context.Context, epoch, from uint32) (*larderv1.EpochResponse, error) {
 	k := a.ring.Key()
 	r, err := a.loop.ask(ctx, func(t coordinator.Token) coordinator.Event {
@@ -178,7 +183,8 @@ func (a *attachment) StartEpoch(ctx context.Context, epoch, from uint32) (*larde
 	if err != nil {
 		return nil, err
 	}
-	return &larderv1.EpochResponse{NumSamples: uint64(r.Samples), BatchesPerEpoch: uint64(r.Batches), Whole: uint64(r.Whole), WholeBatches: uint64(r.WholeBatches)}, nil
+	return &larderv1.EpochResponse{NumSamples: uint64(r.Samples), BatchesPerEpoch: uint64(r.Batches),
+		Whole: uint64(r.Whole), WholeBatches: uint64(r.WholeBatches)}, nil
 }
 
 // Release gives a slot back.

@@ -11,7 +11,8 @@ import (
 	larderv1 "larder/proto/larder/v1"
 )
 
-// TestTheDatasetAndTheSubsetChangeUnderAJob: what a registration or a refresh finds, and what a script asks for, comes with the next epoch.
+// TestTheDatasetAndTheSubsetChangeUnderAJob: what a registration or a refresh finds, and what a script asks for,
+// comes with the next epoch.
 func TestTheDatasetAndTheSubsetChangeUnderAJob(t *testing.T) {
 	w := serve(t)
 	dir := folder(t, 24)
@@ -20,7 +21,8 @@ func TestTheDatasetAndTheSubsetChangeUnderAJob(t *testing.T) {
 
 	draw(t, file(dir, 24, 0)+".more.jpg", 40, 30, 99)
 	r, err := w.engine.RefreshDataset(t.Context(), &larderv1.RefreshDatasetRequest{Dataset: "imagefolder:" + dir})
-	if err != nil || r.GetAdded() != 1 || r.GetRemoved() != 0 || len(r.GetJobs()) != 1 || r.GetDataset().GetSamples() != 25 {
+	if err != nil || r.GetAdded() != 1 || r.GetRemoved() != 0 || len(r.GetJobs()) != 1 ||
+		r.GetDataset().GetSamples() != 25 {
 		t.Fatalf("%v %v", r, err)
 	}
 	exactly(t, "with a new file", tr.must(1).ids, all(25))
@@ -37,7 +39,8 @@ func TestTheDatasetAndTheSubsetChangeUnderAJob(t *testing.T) {
 		return w.engine.SetSubset(t.Context(), &larderv1.SetSubsetRequest{Name: "a", Subset: expr})
 	}
 	s, err := set("id >= 10")
-	if err != nil || s.GetEpoch() != 3 || s.GetNumSamples() != 15 || s.GetBatchesPerEpoch() != 4 || s.GetJob().GetSpec().GetSubset() != "id >= 10" {
+	if err != nil || s.GetEpoch() != 3 || s.GetNumSamples() != 15 || s.GetBatchesPerEpoch() != 4 ||
+		s.GetJob().GetSpec().GetSubset() != "id >= 10" {
 		t.Fatalf("%v %v", s, err)
 	}
 	if again, err := set("id >= 10"); err != nil || again.GetEpoch() != 3 || again.GetNumSamples() != 15 {
@@ -57,22 +60,27 @@ func TestTheDatasetAndTheSubsetChangeUnderAJob(t *testing.T) {
 			t.Errorf("%s: %v", expr, err)
 		}
 	}
-	if _, err := w.engine.SetSubset(t.Context(), &larderv1.SetSubsetRequest{Name: "a", Rank: 1}); reasonOf(err) != errs.Invalid {
+	if _, err := w.engine.SetSubset(t.Context(), &larderv1.SetSubsetRequest{Name: "a",
+		Rank: 1}); reasonOf(err) != errs.Invalid {
 		t.Errorf("rank 1 of 1: %v", err)
 	}
-	if _, err := w.engine.SetSubset(t.Context(), &larderv1.SetSubsetRequest{Name: "nobody"}); reasonOf(err) != errs.NotFound {
+	if _, err := w.engine.SetSubset(t.Context(),
+		&larderv1.SetSubsetRequest{Name: "nobody"}); reasonOf(err) != errs.NotFound {
 		t.Errorf("%v", err)
 	}
-	if _, err := w.engine.RefreshDataset(t.Context(), &larderv1.RefreshDatasetRequest{Dataset: "nothing"}); reasonOf(err) != errs.NotFound {
+	if _, err := w.engine.RefreshDataset(t.Context(),
+		&larderv1.RefreshDatasetRequest{Dataset: "nothing"}); reasonOf(err) != errs.NotFound {
 		t.Errorf("%v", err)
 	}
 }
 
-// TestRingsAreAsLargeAsTheDataset: a batch that is larger than the dataset costs no memory for samples that do not exist; a dataset that grows beyond
-// what the rings hold is not followed, and the job says so; one that grows within is.
+// TestRingsAreAsLargeAsTheDataset: a batch that is larger than the dataset costs no memory for samples that do not
+// exist; a dataset that grows beyond what the rings hold is not followed, and the job says so; one that grows within
+// is.
 func TestRingsAreAsLargeAsTheDataset(t *testing.T) {
 	const size = 64.0
-	w := serve(t, func(c *engine.Config) { c.MaxRing = 8 << 20 }) // a quarter of it has room for 42 samples of 12,288 bytes in each of 4 slots
+	// a quarter of it has room for 42 samples of 12,288 bytes in each of 4 slots
+	w := serve(t, func(c *engine.Config) { c.MaxRing = 8 << 20 })
 	dir := folder(t, 24)
 	crop := recipe(op("RandomResizedCrop", map[string]any{"size": size}))
 	tr := w.train(spec("a", dir, 2000, crop), 0)
@@ -108,7 +116,8 @@ func TestRingsAreAsLargeAsTheDataset(t *testing.T) {
 	exactly(t, "the whole dataset", b.must(1).ids, all(24))
 	refresh := func() {
 		t.Helper()
-		if _, err := w.engine.RefreshDataset(t.Context(), &larderv1.RefreshDatasetRequest{Dataset: "imagefolder:" + dirB}); err != nil {
+		if _, err := w.engine.RefreshDataset(t.Context(), &larderv1.RefreshDatasetRequest{Dataset: "imagefolder:" +
+			dirB}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -118,10 +127,12 @@ func TestRingsAreAsLargeAsTheDataset(t *testing.T) {
 	refresh()
 	exactly(t, "it has grown beyond the rings", b.must(2).ids, all(24))
 	d, err := w.engine.DescribeJob(t.Context(), &larderv1.DescribeJobRequest{Name: "b"})
-	if err != nil || len(d.GetJob().GetNotes()) != 1 || !strings.Contains(d.GetJob().GetNotes()[0], "its rings were made when the dataset had fewer samples") {
+	if err != nil || len(d.GetJob().GetNotes()) != 1 || !strings.Contains(d.GetJob().GetNotes()[0],
+		"its rings were made when the dataset had fewer samples") {
 		t.Errorf("%v %q", err, d.GetJob().GetNotes())
 	}
-	if _, err := w.engine.SetSubset(t.Context(), &larderv1.SetSubsetRequest{Name: "b", Subset: "all"}); reasonOf(err) != errs.ResourceExceeded {
+	if _, err := w.engine.SetSubset(t.Context(), &larderv1.SetSubsetRequest{Name: "b",
+		Subset: "all"}); reasonOf(err) != errs.ResourceExceeded {
 		t.Errorf("%v", err)
 	}
 	for i := range 39 {

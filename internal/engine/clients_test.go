@@ -128,7 +128,8 @@ func TestALongJobOutlivesManyShortOnes(t *testing.T) {
 	if _, err := w.engine.DescribeJob(t.Context(), &larderv1.DescribeJobRequest{Name: "long"}); err != nil {
 		t.Error(err)
 	}
-	if _, err := w.engine.DescribeJob(t.Context(), &larderv1.DescribeJobRequest{Name: "short0"}); reasonOf(err) != errs.NotFound {
+	if _, err := w.engine.DescribeJob(t.Context(),
+		&larderv1.DescribeJobRequest{Name: "short0"}); reasonOf(err) != errs.NotFound {
 		t.Errorf("the oldest is still known: %v", err)
 	}
 	long.detach()

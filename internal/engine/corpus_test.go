@@ -27,12 +27,13 @@ type specimen struct {
 	data []byte
 }
 
-// corpus makes n broken, hostile and odd images, and some that are only unusual, out of the small ones that package prep is tested with: all
-// formats, baseline and progressive, grey, CMYK, 1 to 16 bits, with alpha and palettes.
+// corpus makes n broken, hostile and odd images, and some that are only unusual, out of the small ones that package
+// prep is tested with: all formats, baseline and progressive, grey, CMYK, 1 to 16 bits, with alpha and palettes.
 func corpus(t testing.TB, n int, seed uint64) []specimen {
 	t.Helper()
 	var seeds []specimen
-	for _, glob := range []string{"golden/*.jpg", "golden/*.png", "golden/*.gif", "golden/*.webp", "golden/*.bmp", "golden/*.tif", "golden/*.tiff", "golden/*.ppm", "golden/*.pgm",
+	for _, glob := range []string{"golden/*.jpg", "golden/*.png", "golden/*.gif", "golden/*.webp", "golden/*.bmp",
+		"golden/*.tif", "golden/*.tiff", "golden/*.ppm", "golden/*.pgm",
 		"region/*.jpg"} {
 		paths, err := filepath.Glob("../prep/testdata/" + glob)
 		if err != nil || len(paths) == 0 {
@@ -83,7 +84,8 @@ func corpus(t testing.TB, n int, seed uint64) []specimen {
 		}
 		name := s.name
 		if i%11 == 0 { // a wrong suffix
-			name = strings.TrimSuffix(name, filepath.Ext(name)) + []string{".png", ".jpg", ".gif", ".webp", ".bmp", ".tif", ".ppm"}[i/11%7]
+			name = strings.TrimSuffix(name, filepath.Ext(name)) + []string{".png", ".jpg", ".gif", ".webp", ".bmp", ".tif",
+				".ppm"}[i/11%7]
 		}
 		out = append(out, specimen{fmt.Sprintf("odd%d-%s", i, name), b})
 	}
@@ -97,7 +99,8 @@ func borders(s specimen) []int {
 		switch chunk := s.data[i : i+4]; {
 		case strings.HasSuffix(s.name, ".jpg") && s.data[i] == 0xff && s.data[i+1] >= 0xc0:
 			at = append(at, i, i+2)
-		case strings.HasSuffix(s.name, ".png") && slices.Contains([]string{"IHDR", "PLTE", "tRNS", "IDAT", "IEND"}, string(chunk)):
+		case strings.HasSuffix(s.name, ".png") && slices.Contains([]string{"IHDR", "PLTE", "tRNS", "IDAT", "IEND"},
+			string(chunk)):
 			at = append(at, i, i+4)
 		case strings.HasSuffix(s.name, ".webp") && slices.Contains([]string{"VP8 ", "VP8L", "VP8X", "ALPH"}, string(chunk)):
 			at = append(at, i, i+8)
@@ -130,31 +133,41 @@ func hostile(t testing.TB, seeds []specimen) []specimen {
 	}
 	scans := named("420-progressive.jpg")
 	last := bytes.LastIndex(scans, []byte{0xff, 0xda})
-	scans = append(append(bytes.Clone(scans[:len(scans)-2]), bytes.Repeat(scans[last:len(scans)-2], 10_000/10)...), 0xff, 0xd9)
-	empty := append(bytes.Clone(named("420-progressive.jpg")[:last]), bytes.Repeat([]byte{0xff, 0xda, 0, 8, 1, 1, 0, 1, 5, 0x10, 0xff, 0xd9}[:10], 10_000)...)
+	scans = append(append(bytes.Clone(scans[:len(scans)-2]), bytes.Repeat(scans[last:len(scans)-2], 10_000/10)...), 0xff,
+		0xd9)
+	empty := append(bytes.Clone(named("420-progressive.jpg")[:last]), bytes.Repeat([]byte{0xff, 0xda, 0, 8, 1, 1, 0, 1, 5,
+		0x10, 0xff, 0xd9}[:10], 10_000)...)
 	frame := named("local.gif")
 	u16(frame, 6, binary.LittleEndian)
 	bitmap := named("grey8.bmp")
 	binary.LittleEndian.PutUint32(bitmap[18:], 65500)
 	binary.LittleEndian.PutUint32(bitmap[22:], 65500)
-	extended := append([]byte("RIFF\x00\x01\x00\x00WEBPVP8X\x0a\x00\x00\x00\x00\x00\x00\x00"), 0xff, 0xff, 0xff, 0xff, 0xff, 0xff)
+	extended := append([]byte("RIFF\x00\x01\x00\x00WEBPVP8X\x0a\x00\x00\x00\x00\x00\x00\x00"), 0xff, 0xff, 0xff, 0xff,
+		0xff, 0xff)
 	return []specimen{
-		{"bomb65500.jpg", huge}, {"bomb65500.gif", frame}, {"bomb65500.bmp", bitmap}, {"bomb16M.webp", append(extended, make([]byte, 64)...)},
+		{"bomb65500.jpg", huge}, {"bomb65500.gif", frame}, {"bomb65500.bmp", bitmap},
+		{"bomb16M.webp", append(extended, make([]byte, 64)...)},
 		{"bomb65500.png", pngBomb(t, 65500, 65500, 8, 2, 0)}, {"bombmax.png", pngBomb(t, 1<<31-1, 1<<31-1, 16, 6, 1)},
-		{"bomb-inside.png", pngBomb(t, 2000, 2000, 8, 2, 2000*(1+3*2000))}, {"bomb-wide.png", pngBomb(t, 4_000_000, 1, 8, 0, 4_000_001)},
-		{"bomb-deep.png", pngBomb(t, 1000, 1000, 16, 6, 1000*(1+8*1000))}, {"bomb-overlong.png", pngBomb(t, 10, 10, 8, 0, 8<<20)},
+		{"bomb-inside.png", pngBomb(t, 2000, 2000, 8, 2, 2000*(1+3*2000))}, {"bomb-wide.png", pngBomb(t, 4_000_000, 1, 8, 0,
+			4_000_001)},
+		{"bomb-deep.png", pngBomb(t, 1000, 1000, 16, 6, 1000*(1+8*1000))}, {"bomb-overlong.png", pngBomb(t, 10, 10, 8, 0,
+			8<<20)},
 		{"bomb-laced.png", pngBomb(t, 1900, 1900, 8, 0, -1)},
 		{"scans1000.jpg", scans}, {"scans10000.jpg", empty},
-		{"empty.jpg", nil}, {"short.jpg", []byte{0xff, 0xd8, 0xff}}, {"text.jpg", []byte("this is no image")}, {"zeros.png", make([]byte, 1<<20)},
+		{"empty.jpg", nil}, {"short.jpg", []byte{0xff, 0xd8, 0xff}}, {"text.jpg", []byte("this is no image")},
+		{"zeros.png", make([]byte, 1<<20)},
 		{"ones.jpg", bytes.Repeat([]byte{0xff}, 1<<20)}, {"starts.jpg", bytes.Repeat([]byte{0xff, 0xd8}, 1<<19)},
 		{"sides0.ppm", []byte("P6 4294967296 4294967296 255 xxxxxxxxxxxx")}, // their product is 0 mod 2^64
-		{"sides-1.ppm", []byte("P6 4294967297 4294967295 255 xxxxxxxxxxxx")}, {"sides4.pgm", []byte("P6 2147418113 8590196740 255 xxxxxxxxxxxx")},
-		{"sides10.ppm", []byte("P6 9999999999 9999999999 255 xxxxxxxxxxxx")}, {"sides31.ppm", []byte("P3 2147483647 2147483647 255 1 2 3")},
+		{"sides-1.ppm", []byte("P6 4294967297 4294967295 255 xxxxxxxxxxxx")},
+		{"sides4.pgm", []byte("P6 2147418113 8590196740 255 xxxxxxxxxxxx")},
+		{"sides10.ppm", []byte("P6 9999999999 9999999999 255 xxxxxxxxxxxx")},
+		{"sides31.ppm", []byte("P3 2147483647 2147483647 255 1 2 3")},
 		{"fills.jpg", append([]byte{0xff, 0xd8}, bytes.Repeat([]byte{0xff, 0xe0, 0, 2}, 1<<18)...)},
 	}
 }
 
-// pngBomb is an image of zeros: data many of them, compressed a thousand times. -1 = as many as an interlaced one wants.
+// pngBomb is an image of zeros: data many of them, compressed a thousand times. -1 = as many as an interlaced one
+// wants.
 func pngBomb(t testing.TB, w, h uint32, depth, color byte, data int) []byte {
 	t.Helper()
 	var b, z bytes.Buffer
@@ -195,7 +208,8 @@ func photographs(t testing.TB, n int, seed uint64) (out []specimen) {
 	}
 	rnd := xrand.New(seed, 2)
 	_ = filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
-		if err != nil || len(out) >= n || e.IsDir() || !strings.HasSuffix(strings.ToLower(path), ".jpeg") && !strings.HasSuffix(strings.ToLower(path), ".jpg") {
+		if err != nil || len(out) >= n || e.IsDir() || !strings.HasSuffix(strings.ToLower(path), ".jpeg") &&
+			!strings.HasSuffix(strings.ToLower(path), ".jpg") {
 			return nil //nolint:nilerr // what cannot be read is left out
 		}
 		if b, err := os.ReadFile(path); err == nil && len(b) > 1000 {
@@ -210,9 +224,10 @@ func photographs(t testing.TB, n int, seed uint64) (out []specimen) {
 	return out
 }
 
-// TestCorpus: three jobs of unlike recipes go through broken, hostile and odd images, beside one that goes through good ones. What they were
-// given and what is told to be bad is everything, every epoch alike, and which files are bad does not depend on recipe, tier or crop. The good job loses nothing.
-// LARDER_CORPUS is how many images, LARDER_CORPUS_SEED which.
+// TestCorpus: three jobs of unlike recipes go through broken, hostile and odd images, beside one that goes through
+// good ones. What they were given and what is told to be bad is everything, every epoch alike, and which files are
+// bad does not depend on recipe, tier or crop. The good job loses nothing. LARDER_CORPUS is how many images,
+// LARDER_CORPUS_SEED which.
 func TestCorpus(t *testing.T) {
 	def := 1000
 	if testing.Short() { // under the race detector decoders in Go take twenty times as long
@@ -242,7 +257,8 @@ func TestCorpus(t *testing.T) {
 	jobs := []*larderv1.JobSpec{
 		spec("in place", dir, 16, recipe(crops...), func(s *larderv1.JobSpec) { s.OnError = "skip" }),
 		spec("as they are", dir, 7, func(s *larderv1.JobSpec) { s.OnError = "skip" }),
-		spec("another prefix", dir, 32, recipe(append([]*larderv1.Op{op("Resize", map[string]any{"size": []any{20.0, 24.0}})}, crops...)...),
+		spec("another prefix", dir, 32, recipe(append([]*larderv1.Op{op("Resize", map[string]any{"size": []any{20.0, 24.0}})},
+			crops...)...),
 			func(s *larderv1.JobSpec) { s.OnError = "substitute" }),
 	}
 	var wrong [3]map[uint64]string
@@ -266,7 +282,8 @@ func TestCorpus(t *testing.T) {
 					distinct := slices.Compact(slices.Sorted(slices.Values(got.ids)))
 					a := got.end.GetAccount()
 					if len(distinct) != len(got.ids) || len(told) != len(got.bad) || len(got.ids)+len(got.bad) != len(files) ||
-						a.GetDelivered() != uint64(len(got.ids)) || a.GetQuarantined() != uint64(len(got.bad)) || a.GetDropped() != 0 || a.GetState() != "complete" {
+						a.GetDelivered() != uint64(len(got.ids)) || a.GetQuarantined() != uint64(len(got.bad)) || a.GetDropped() != 0 ||
+						a.GetState() != "complete" {
 						return fmt.Errorf("%s, epoch %d: %d given, %d of them distinct, %d bad, of %d; the daemon says %v",
 							s.GetName(), e, len(got.ids), len(distinct), len(told), len(files), a)
 					}
@@ -308,7 +325,8 @@ func TestCorpus(t *testing.T) {
 	if t.Failed() {
 		return
 	}
-	for i := range wrong { // thin images are refused by recipes of another shape than their own, which is no matter of the file
+	// thin images are refused by recipes of another shape than their own, which is no matter of the file
+	for i := range wrong {
 		for id, why := range wrong[1] {
 			if wrong[i][id] == "" {
 				t.Errorf("bad for a job, and good for job %q: %s", jobs[i].GetName(), why)

@@ -10,8 +10,8 @@ import (
 	"larder/internal/prep"
 )
 
-// Bits flip in the memory of a tier while the daemon runs. Whoever reads such an entry gets the sample all the same, made again
-// from storage: counted, never delivered with the flipped bit (guarantee G6).
+// Bits flip in the memory of a tier while the daemon runs. Whoever reads such an entry gets the sample all the same,
+// made again from storage: counted, never delivered with the flipped bit (guarantee G6).
 func TestFlippedBitsAreNeverDelivered(t *testing.T) {
 	const n = 60
 	r, err := prep.ParseRecipe(nil)
@@ -30,7 +30,8 @@ func TestFlippedBitsAreNeverDelivered(t *testing.T) {
 			exactly(t, "before", want.ids, all(n))
 			before.detach()
 			eventually(t, "all is in the tier", func() bool { return w.store.Stats(key.Form).Entries == n })
-			// What was planned ahead may still be read from the tier: a bit that flips between the check of an entry and its use is beyond any check.
+			// What was planned ahead may still be read from the tier: a bit that flips between the check of an entry
+			// and its use is beyond any check.
 			last, same := uint64(0), 0
 			eventually(t, "nothing is under way", func() bool {
 				if now := w.store.Stats(key.Form).Reads + w.stats().GetTotals().GetDecodes(); now == last {

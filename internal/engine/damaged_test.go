@@ -92,7 +92,10 @@ func TestDamagedImagesAfterARestart(t *testing.T) {
 	}{{true, false, n - 1, 1}, {true, true, n - 1, 0}, {true, false, n - 1, 1}, {false, false, n, 0}} {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
 			w := onDisk(t, fs, func(cfg *engine.Config) { cfg.Limits.RefuseCorrupt, cfg.SkipCorrupt = c.refuse, c.skip })
-			tr := w.train(spec("silent", dir, 4, recipe(crops...), func(s *larderv1.JobSpec) { s.OnError, s.Prefetch = "skip", 1 }), 0)
+			tr := w.train(spec("silent", dir, 4, recipe(crops...), func(s *larderv1.JobSpec) {
+				s.OnError, s.Prefetch = "skip",
+					1
+			}), 0)
 			got := tr.must(uint32(e))
 			if len(got.ids) != c.samples || len(got.bad) != c.bad {
 				t.Errorf("%d samples, %d bad", len(got.ids), len(got.bad))

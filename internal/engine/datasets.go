@@ -15,18 +15,22 @@ import (
 
 func (l *library) dataset(d *source.Dataset) *larderv1.Dataset {
 	out := &larderv1.Dataset{
-		Id: uint32(d.ID()), Name: d.Name(), Uri: d.URI(), Samples: uint64(d.LiveCount()), Classes: d.Classes(), Bytes: uint64(d.TotalBytes()),
+		Id: uint32(d.ID()), Name: d.Name(), Uri: d.URI(), Samples: uint64(d.LiveCount()), Classes: d.Classes(),
+		Bytes:       uint64(d.TotalBytes()),
 		Fingerprint: fmt.Sprintf("%016x", d.Fingerprint()), SharedSamples: uint64(l.catalog.SharedSamples(d)),
 		Notes: d.Notes(),
 	}
 	for _, k := range d.Ignored() {
-		out.Ignored = append(out.Ignored, &larderv1.IgnoredFiles{Kind: strings.ToValidUTF8(k.Kind, "?"), Files: uint64(k.Files)})
+		out.Ignored = append(out.Ignored, &larderv1.IgnoredFiles{Kind: strings.ToValidUTF8(k.Kind, "?"),
+			Files: uint64(k.Files)})
 	}
 	return out
 }
 
 // AddDataset indexes a dataset under a name.
-func (e *Engine) AddDataset(ctx context.Context, req *larderv1.AddDatasetRequest) (*larderv1.AddDatasetResponse, error) {
+func (e *Engine) AddDataset(
+	ctx context.Context, req *larderv1.AddDatasetRequest,
+) (*larderv1.AddDatasetResponse, error) {
 	if req.GetUri() == "" {
 		return nil, errs.New(errs.Invalid, "uri", "give a uri such as imagefolder:/data/train", "add a dataset without a uri")
 	}
@@ -68,13 +72,16 @@ func (e *Engine) AddDataset(ctx context.Context, req *larderv1.AddDatasetRequest
 }
 
 // RemoveDataset forgets a dataset that no live job uses.
-func (e *Engine) RemoveDataset(ctx context.Context, req *larderv1.RemoveDatasetRequest) (*larderv1.RemoveDatasetResponse, error) {
+func (e *Engine) RemoveDataset(
+	ctx context.Context, req *larderv1.RemoveDatasetRequest,
+) (*larderv1.RemoveDatasetResponse, error) {
 	if err := mayRun(ctx, "remove a dataset"); err != nil {
 		return nil, err
 	}
 	d, ok := e.cfg.Catalog.Get(req.GetDataset())
 	if !ok {
-		return nil, errs.New(errs.NotFound, req.GetDataset(), "larder dataset ls shows what there is", "remove dataset %q, which is not known", req.GetDataset())
+		return nil, errs.New(errs.NotFound, req.GetDataset(), "larder dataset ls shows what there is",
+			"remove dataset %q, which is not known", req.GetDataset())
 	}
 	e.registering.Lock()
 	defer e.registering.Unlock()
@@ -84,7 +91,8 @@ func (e *Engine) RemoveDataset(ctx context.Context, req *larderv1.RemoveDatasetR
 	}
 	var users []string
 	for i := range live {
-		if j := e.jobs.byID(live[i].ID); j != nil && !live[i].State.Ended() && j.Data.Name() == d.Name() && j.Data.Root() == d.Root() {
+		if j := e.jobs.byID(live[i].ID); j != nil && !live[i].State.Ended() && j.Data.Name() == d.Name() &&
+			j.Data.Root() == d.Root() {
 			users = append(users, j.spec.GetName())
 		}
 	}
@@ -115,12 +123,15 @@ func (e *Engine) RemoveDataset(ctx context.Context, req *larderv1.RemoveDatasetR
 			break
 		}
 	}
-	e.cfg.Log.Info("dataset removed", "name", d.Name(), "uri", d.URI(), "freed_bytes", out.GetFreedBytes(), "index_bytes", out.GetIndexBytes())
+	e.cfg.Log.Info("dataset removed", "name", d.Name(), "uri", d.URI(), "freed_bytes", out.GetFreedBytes(), "index_bytes",
+		out.GetIndexBytes())
 	return out, nil
 }
 
 // ListDatasets lists datasets by id: to other users those of which they may read all.
-func (e *Engine) ListDatasets(ctx context.Context, _ *larderv1.ListDatasetsRequest) (*larderv1.ListDatasetsResponse, error) {
+func (e *Engine) ListDatasets(
+	ctx context.Context, _ *larderv1.ListDatasetsRequest,
+) (*larderv1.ListDatasetsResponse, error) {
 	out := &larderv1.ListDatasetsResponse{}
 	asks := asker(ctx)
 	for _, d := range e.cfg.Catalog.List() {
@@ -129,7 +140,7 @@ func (e *Engine) ListDatasets(ctx context.Context, _ *larderv1.ListDatasetsReque
 			case ctx.Err() != nil:
 				return nil, ctx.Err()
 			case err != nil:
-				continue // another user's, whose name is not told
+				continue // another user's, whose name stays hidden
 			}
 		}
 		out.Datasets = append(out.Datasets, e.library.dataset(d))
@@ -138,7 +149,9 @@ func (e *Engine) ListDatasets(ctx context.Context, _ *larderv1.ListDatasetsReque
 }
 
 // InspectDataset shows a dataset and the first samples of a subset.
-func (e *Engine) InspectDataset(ctx context.Context, req *larderv1.InspectDatasetRequest) (*larderv1.InspectDatasetResponse, error) {
+func (e *Engine) InspectDataset(
+	ctx context.Context, req *larderv1.InspectDatasetRequest,
+) (*larderv1.InspectDatasetResponse, error) {
 	d, err := e.open(ctx, req.GetDataset())
 	if err != nil {
 		return nil, err
@@ -165,11 +178,14 @@ func (e *Engine) InspectDataset(ctx context.Context, req *larderv1.InspectDatase
 }
 
 func (l *library) sample(d *source.Dataset, s ident.SampleID) *larderv1.Sample {
-	return &larderv1.Sample{Id: uint64(s), Key: d.Key(s), Label: d.Label(s), ClassName: d.Class(s), Bytes: uint64(d.Bytes(s))}
+	return &larderv1.Sample{Id: uint64(s), Key: d.Key(s), Label: d.Label(s), ClassName: d.Class(s),
+		Bytes: uint64(d.Bytes(s))}
 }
 
 // ResolveKeys translates ids to keys.
-func (e *Engine) ResolveKeys(ctx context.Context, req *larderv1.ResolveKeysRequest) (*larderv1.ResolveKeysResponse, error) {
+func (e *Engine) ResolveKeys(
+	ctx context.Context, req *larderv1.ResolveKeysRequest,
+) (*larderv1.ResolveKeysResponse, error) {
 	d, err := e.open(ctx, req.GetDataset())
 	if err != nil {
 		return nil, err
@@ -177,7 +193,8 @@ func (e *Engine) ResolveKeys(ctx context.Context, req *larderv1.ResolveKeysReque
 	out := &larderv1.ResolveKeysResponse{}
 	for _, id := range req.GetIds() {
 		if id >= uint64(d.Len()) {
-			return nil, errs.New(errs.NotFound, req.GetDataset(), fmt.Sprintf("ids are 0 to %d", d.Len()-1), "no sample %d in %s", id, d.Name())
+			return nil, errs.New(errs.NotFound, req.GetDataset(), fmt.Sprintf("ids are 0 to %d", d.Len()-1),
+				"no sample %d in %s", id, d.Name())
 		}
 		out.Samples = append(out.Samples, e.library.sample(d, ident.SampleID(id)))
 	}

@@ -28,14 +28,15 @@ import (
 
 // Config is what an Engine needs. The engine does not close Catalog, Store, Journal or Decoding.
 type Config struct {
-	Version     string
-	Catalog     *source.Catalog
-	Store       *tiers.Store
-	Journal     journal.Log
-	Found       *journal.State   // what the journal held when it was opened; nil = nothing
-	Decoding    *crashguard.File // what workers prepare, and prepared when the last daemon died; nil = that is not noted
-	Trial       []string         // the command that runs crashguard.Try, for what they prepared then; empty = there is none
-	GPU         gpu.Probe        // may be nil
+	Version  string
+	Catalog  *source.Catalog
+	Store    *tiers.Store
+	Journal  journal.Log
+	Found    *journal.State   // what the journal held when it was opened; nil = nothing
+	Decoding *crashguard.File // what workers prepare, and prepared when the last daemon died; nil = that is not noted
+	// the command that runs crashguard.Try, for what they prepared then; empty = there is none
+	Trial       []string
+	GPU         gpu.Probe // may be nil
 	Log         *slog.Logger
 	Workers     int         // preparation workers; at least 1
 	Limits      prep.Limits // of one image
@@ -44,19 +45,21 @@ type Config struct {
 	TierSetting map[ident.Form]string // as configured, for people
 	// ParseSize reads the size of tiers.total (total is negative), or of a tier, whose percentage is of total.
 	ParseSize   func(setting string, total int64) (bytes int64, auto bool, err error)
-	MemoryLimit int64                        // bytes of everything
-	Own         int64                        // bytes of MemoryLimit that neither tiers nor rings may take: heap, indexes, samples in work
-	MaxRing     int64                        // bytes of all rings together; 0 = what tiers leave of MemoryLimit
-	Strata      func(names ...string) string // see Settings
+	MemoryLimit int64 // bytes of everything
+	// bytes of MemoryLimit that neither tiers nor rings may take: heap, indexes, samples in work
+	Own     int64
+	MaxRing int64                        // bytes of all rings together; 0 = what tiers leave of MemoryLimit
+	Strata  func(names ...string) string // see Settings
 	// ApplyConfig answers the method of that name; nil = there is no configuration.
 	ApplyConfig func(context.Context, *larderv1.ApplyConfigRequest) (*larderv1.ApplyConfigResponse, error)
-	// Listeners tells what the daemon listens on; nil = nothing to tell.
+	// Listeners are what the daemon listens on; nil = not known.
 	Listeners func() []*larderv1.Listener
 	// Stop and Status answer the methods of these names; nil = the engine is part of another program.
-	Stop        func(context.Context, *larderv1.StopRequest) (*larderv1.StopResponse, error)
-	Status      func(context.Context, *larderv1.StatusRequest) (*larderv1.StatusResponse, error)
-	Measure     time.Duration // between two reports of measured rates; 0 = 2 s
-	ReadAhead   int64         // bytes that may be read ahead of the workers; 0 = 64 MiB, or an eighth of Own if that is less
+	Stop    func(context.Context, *larderv1.StopRequest) (*larderv1.StopResponse, error)
+	Status  func(context.Context, *larderv1.StatusRequest) (*larderv1.StatusResponse, error)
+	Measure time.Duration // between two reports of measured rates; 0 = 2 s
+	// bytes that may be read ahead of the workers; 0 = 64 MiB, or an eighth of Own if that is less
+	ReadAhead   int64
 	Lease       time.Duration
 	MaxJobs     int
 	IdleTimeout time.Duration // see coordinator.Config
@@ -117,7 +120,8 @@ func New(cfg Config) (*Engine, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	core, err := coordinator.New(coordinator.Config{
-		Seed: cfg.Seed, Tiers: cfg.Tiers, Lease: cfg.Lease, MaxJobs: cfg.MaxJobs, IdleTimeout: cfg.IdleTimeout, InFlight: 2 * cfg.Workers, Ahead: work.Readers,
+		Seed: cfg.Seed, Tiers: cfg.Tiers, Lease: cfg.Lease, MaxJobs: cfg.MaxJobs, IdleTimeout: cfg.IdleTimeout,
+		InFlight: 2 * cfg.Workers, Ahead: work.Readers,
 		Bytes: cfg.Catalog.ObjectBytes,
 		Granule: func(f ident.Form, n int64) int64 {
 			g := cfg.Store.Granule(f)
@@ -184,8 +188,8 @@ func New(cfg Config) (*Engine, error) {
 	return e, nil
 }
 
-// Run works until ctx ends; then it returns nil. An error says why it cannot go on: the journal failed. Rings stay mapped
-// in clients that still hold them.
+// Run works until ctx ends; then it returns nil. An error says why it cannot continue: the journal failed. Rings stay
+// mapped in clients that still hold them.
 func (e *Engine) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -262,9 +266,9 @@ func (e *Engine) Drain(ctx context.Context) error {
 	}
 }
 
-// Leave prepares a stop that the jobs outlive: from now on the engine does not hear that attachments end, so what they were
-// given stays given in the journal, and the next engine on that journal continues with it. Requests are served until Run
-// ends: what is answered is durable.
+// Leave prepares a stop that the jobs outlive: from now on the engine does not hear that attachments end, so what
+// they were given stays given in the journal, and the next engine on that journal continues with it. Requests are
+// served until Run ends: what is answered is durable.
 func (e *Engine) Leave() { e.loop.leaving.Store(true) }
 
 // Attached counts the ranks that clients hold.
@@ -294,5 +298,6 @@ func (e *Engine) measure(ctx context.Context) {
 
 // Hello introduces the daemon to a session.
 func (e *Engine) Hello(*larderv1.HelloRequest) *larderv1.HelloResponse {
-	return &larderv1.HelloResponse{Version: e.cfg.Version, Pid: int32(pid), Parity: prep.Parity(), Decoder: prep.DecoderName()}
+	return &larderv1.HelloResponse{Version: e.cfg.Version, Pid: int32(pid), Parity: prep.Parity(),
+		Decoder: prep.DecoderName()}
 }

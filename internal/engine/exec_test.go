@@ -65,7 +65,8 @@ func TestFourJobsOnOverlappingSubsetsDecodeEverythingOnce(t *testing.T) {
 					t.Errorf("sample %d has label %d", id, label)
 				}
 			}
-			if a := s.end.GetAccount(); a.GetState() != "complete" || a.GetDelivered() != uint64(len(j.want)) || s.end.GetSamples() != uint64(len(j.want)) {
+			if a := s.end.GetAccount(); a.GetState() != "complete" || a.GetDelivered() != uint64(len(j.want)) ||
+				s.end.GetSamples() != uint64(len(j.want)) {
 				t.Errorf("job %d epoch %d: %v", i, e, s.end)
 			}
 		}
@@ -130,7 +131,8 @@ func TestABatchThatOutgrowsItsSlotGetsALargerOne(t *testing.T) {
 		got := tr.must(e)
 		exactly(t, fmt.Sprint("epoch ", e), got.ids, all(n))
 		for id, pix := range got.pixels {
-			if want, size := decode(t, filepath.Join(dir, "c", fmt.Sprintf("%04d.jpg", id))); !bytes.Equal(pix, want) || size != got.sizes[id] {
+			if want, size := decode(t, filepath.Join(dir, "c", fmt.Sprintf("%04d.jpg", id))); !bytes.Equal(pix, want) ||
+				size != got.sizes[id] {
 				t.Errorf("epoch %d: sample %d is not what decoding gives", e, id)
 			}
 		}
@@ -225,7 +227,8 @@ func TestAShareGroupGetsEqualBytesForOneInstance(t *testing.T) {
 		t.Errorf("only %d of %d samples changed from epoch to epoch", differ/2, n)
 	}
 	jobs := w.stats().GetJobs()
-	if jobs[0].GetShareGroup() == 0 || jobs[0].GetShareGroup() != jobs[1].GetShareGroup() || jobs[0].GetInstanceOffset() != jobs[1].GetInstanceOffset() {
+	if jobs[0].GetShareGroup() == 0 || jobs[0].GetShareGroup() != jobs[1].GetShareGroup() ||
+		jobs[0].GetInstanceOffset() != jobs[1].GetInstanceOffset() {
 		t.Errorf("groups %d and %d", jobs[0].GetShareGroup(), jobs[1].GetShareGroup())
 	}
 	if hits := w.stats().GetTotals().GetHits()["augmented"]; hits < n/2 {
@@ -259,7 +262,8 @@ func TestBadFilesAreReportedSkippedOrReplaced(t *testing.T) {
 		tr := w.train(spec(how, dir, 4, recipe(crops...), func(s *larderv1.JobSpec) { s.OnError = how }), 0)
 		for e := range uint32(2) {
 			s := tr.must(e)
-			exactly(t, fmt.Sprint(how, " epoch ", e), s.ids, where(n, func(i int) bool { return !slices.Contains(bad, int64(i)) }))
+			exactly(t, fmt.Sprint(how, " epoch ", e), s.ids,
+				where(n, func(i int) bool { return !slices.Contains(bad, int64(i)) }))
 			var reported []int64
 			for _, q := range s.bad {
 				reported = append(reported, int64(q.GetId()))
@@ -287,7 +291,8 @@ func TestBadFilesAreReportedSkippedOrReplaced(t *testing.T) {
 	if q := st.GetTotals().GetQuarantined(); q != 3 {
 		t.Errorf("%d objects are quarantined", q)
 	}
-	// Jobs and datasets count each as often as it was left out: in two epochs of three jobs, and in what was prepared beyond them.
+	// Jobs and datasets count each as often as it was left out: in two epochs of three jobs, and in what was prepared
+	// beyond them.
 	for _, j := range st.GetJobs() {
 		if q := j.GetCounters().GetQuarantined(); q < 6 {
 			t.Errorf("job %s counts %d", j.GetSpec().GetName(), q)
@@ -313,7 +318,8 @@ func TestAFileThatChangedAfterIndexingIsReported(t *testing.T) {
 	for _, q := range s.bad {
 		reasons[q.GetId()] = q.GetReason()
 	}
-	if len(reasons) != 2 || !strings.Contains(reasons[7], "it had") && !strings.Contains(reasons[7], "modified") || !strings.Contains(reasons[9], "no such file") {
+	if len(reasons) != 2 || !strings.Contains(reasons[7], "it had") && !strings.Contains(reasons[7], "modified") ||
+		!strings.Contains(reasons[9], "no such file") {
 		t.Errorf("%v", reasons)
 	}
 	tr.detach()
@@ -432,7 +438,8 @@ func TestTiersShrinkAndGrowWhileJobsRun(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, tier := range r.GetTiers() {
-			if tier.GetForm() == "decoded" && (fmt.Sprint(tier.GetBudget()) != size || tier.GetSetting() != size || tier.GetUsed() > tier.GetBudget()) {
+			if tier.GetForm() == "decoded" && (fmt.Sprint(tier.GetBudget()) != size || tier.GetSetting() != size ||
+				tier.GetUsed() > tier.GetBudget()) {
 				t.Errorf("%v after it was set to %s", tier, size)
 			}
 		}
@@ -446,10 +453,12 @@ func TestTiersShrinkAndGrowWhileJobsRun(t *testing.T) {
 	}
 	eventually(t, "the shrunk tier is empty", func() bool { return w.store.Used(ident.Decoded) == 0 })
 	_, err := w.engine.SetTiers(ctx, &larderv1.SetTiersRequest{Decoded: "966367641600"})
-	if reasonOf(err) != errs.ResourceExceeded || !strings.Contains(err.Error(), "tiers.decoded 900GiB + tiers.augmented 16MiB exceed tiers.total 64MiB") {
+	if reasonOf(err) != errs.ResourceExceeded || !strings.Contains(err.Error(),
+		"tiers.decoded 900GiB + tiers.augmented 16MiB exceed tiers.total 64MiB") {
 		t.Errorf("too large: %v", err)
 	}
-	if _, err = w.engine.SetTiers(ctx, &larderv1.SetTiersRequest{Total: "999999999"}); reasonOf(err) != errs.ResourceExceeded ||
+	if _, err = w.engine.SetTiers(ctx, &larderv1.SetTiersRequest{Total: "999999999"}); reasonOf(
+		err) != errs.ResourceExceeded ||
 		!strings.Contains(err.Error(), "tiers.total 954MiB and rings of") {
 		t.Errorf("more than there is: %v", err)
 	}
@@ -466,7 +475,8 @@ func TestRegisteringTwice(t *testing.T) {
 	if err != nil || !first.GetCreated() {
 		t.Fatalf("%v %v", first, err)
 	}
-	again, err := register(c, spec("a", dir, 4, func(s *larderv1.JobSpec) { s.WorldSize, s.Order = 1, "stratified" })) // the defaults, said
+	// the defaults, said
+	again, err := register(c, spec("a", dir, 4, func(s *larderv1.JobSpec) { s.WorldSize, s.Order = 1, "stratified" }))
 	if err != nil || again.GetCreated() || again.GetJob().GetId() != first.GetJob().GetId() {
 		t.Errorf("%v %v", again, err)
 	}
@@ -491,25 +501,32 @@ func TestBadRequestsNameTheFix(t *testing.T) {
 		reason errs.Reason
 		words  string
 	}{
-		"no name":          {spec("", dir, 4), errs.Invalid, "not a name"},
-		"a bell in it":     {spec("a\a", dir, 4), errs.Invalid, "not a name"},
-		"no dataset":       {&larderv1.JobSpec{Name: "a", BatchSize: 4}, errs.Invalid, "no dataset"},
-		"no folder":        {spec("a", dir+"/nowhere", 4), errs.DatasetUnread, "nowhere"},
-		"batch 0":          {spec("a", dir, 0), errs.Invalid, "batch_size is 0"},
-		"order typo":       {spec("a", dir, 4, func(s *larderv1.JobSpec) { s.Order = "stratifed" }), errs.Invalid, "stratifed"},
-		"order unshuffled": {spec("a", dir, 4, func(s *larderv1.JobSpec) { s.Shuffle, s.Order = false, "fixed" }), errs.Invalid, "needs shuffle"},
-		"replica":          {spec("a", dir, 4, func(s *larderv1.JobSpec) { s.Replica = 1 }), errs.Unsupported, "replica is 1, and replicas do not work yet"},
-		"nodes":            {spec("a", dir, 4, func(s *larderv1.JobSpec) { s.NumNodes = 2 }), errs.Unsupported, "num_nodes is 2, and a job of several machines does not work yet"},
-		"prefetch":         {spec("a", dir, 4, func(s *larderv1.JobSpec) { s.Prefetch = 99 }), errs.Invalid, "prefetch is 99"},
-		"share":            {spec("a", dir, 4, func(s *larderv1.JobSpec) { s.Share = "all" }), errs.Invalid, "share"},
-		"python op":        {spec("a", dir, 4, recipe(&larderv1.Op{Kind: "python", Name: "f"})), errs.Unsupported, "python"},
-		"unknown op":       {spec("a", dir, 4, recipe(op("RandomCrap", nil))), errs.RecipeInvalid, "RandomCrap"},
-		"subset typo":      {spec("a", dir, 4, subset("lable < 3")), errs.SubsetSyntax, "lable"},
-		"subset empty":     {spec("a", dir, 4, subset("label > 77")), errs.SubsetEmpty, "label > 77"},
-		"batch too large":  {spec("a", dir, 21, func(s *larderv1.JobSpec) { s.DropLast = true }), errs.SubsetEmpty, "21"},
-		"ring too large": {spec("a", dir, 1<<16, recipe(op("RandomResizedCrop", map[string]any{"size": 2240.0}))), errs.ResourceExceeded,
+		"no name":      {spec("", dir, 4), errs.Invalid, "not a name"},
+		"a bell in it": {spec("a\a", dir, 4), errs.Invalid, "not a name"},
+		"no dataset":   {&larderv1.JobSpec{Name: "a", BatchSize: 4}, errs.Invalid, "no dataset"},
+		"no folder":    {spec("a", dir+"/nowhere", 4), errs.DatasetUnread, "nowhere"},
+		"batch 0":      {spec("a", dir, 0), errs.Invalid, "batch_size is 0"},
+		"order typo": {spec("a", dir, 4, func(s *larderv1.JobSpec) { s.Order = "stratifed" }), errs.Invalid,
+			"stratifed"},
+		"order unshuffled": {spec("a", dir, 4, func(s *larderv1.JobSpec) { s.Shuffle, s.Order = false, "fixed" }),
+			errs.Invalid, "needs shuffle"},
+		"replica": {spec("a", dir, 4, func(s *larderv1.JobSpec) { s.Replica = 1 }), errs.Unsupported,
+			"replica is 1, and replicas do not work yet"},
+		"nodes": {spec("a", dir, 4, func(s *larderv1.JobSpec) { s.NumNodes = 2 }), errs.Unsupported,
+			"num_nodes is 2, and a job of several machines does not work yet"},
+		"prefetch": {spec("a", dir, 4, func(s *larderv1.JobSpec) { s.Prefetch = 99 }), errs.Invalid,
+			"prefetch is 99"},
+		"share":           {spec("a", dir, 4, func(s *larderv1.JobSpec) { s.Share = "all" }), errs.Invalid, "share"},
+		"python op":       {spec("a", dir, 4, recipe(&larderv1.Op{Kind: "python", Name: "f"})), errs.Unsupported, "python"},
+		"unknown op":      {spec("a", dir, 4, recipe(op("RandomCrap", nil))), errs.RecipeInvalid, "RandomCrap"},
+		"subset typo":     {spec("a", dir, 4, subset("lable < 3")), errs.SubsetSyntax, "lable"},
+		"subset empty":    {spec("a", dir, 4, subset("label > 77")), errs.SubsetEmpty, "label > 77"},
+		"batch too large": {spec("a", dir, 21, func(s *larderv1.JobSpec) { s.DropLast = true }), errs.SubsetEmpty, "21"},
+		"ring too large": {spec("a", dir, 1<<16, recipe(op("RandomResizedCrop", map[string]any{"size": 2240.0}))),
+			errs.ResourceExceeded,
 			"need 1.12GiB (4 slots of 287MiB), and 192MiB of the 192MiB for rings are free"},
-		"rings too large": {spec("a", dir, 1<<12, recipe(op("RandomResizedCrop", map[string]any{"size": 2240.0})), func(s *larderv1.JobSpec) { s.WorldSize = 2 }), errs.ResourceExceeded,
+		"rings too large": {spec("a", dir, 1<<12, recipe(op("RandomResizedCrop", map[string]any{"size": 2240.0})),
+			func(s *larderv1.JobSpec) { s.WorldSize = 2 }), errs.ResourceExceeded,
 			"(4 slots of 144MiB for each of 2 ranks)"},
 	} {
 		_, err := register(c, x.spec)
@@ -540,7 +557,8 @@ func TestBadRequestsNameTheFix(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := c.Attach(t.Context(), &larderv1.AttachRequest{Job: "a", NodeRank: 1}); reasonOf(err) != errs.Unsupported ||
+	if _, err := c.Attach(t.Context(), &larderv1.AttachRequest{Job: "a",
+		NodeRank: 1}); reasonOf(err) != errs.Unsupported ||
 		!strings.Contains(err.Error(), "node_rank is 1, and a job of several machines does not work yet") {
 		t.Errorf("node_rank: %v", err)
 	}

@@ -89,8 +89,8 @@ func TestALogThatNobodyReadsStopsNobody(t *testing.T) {
 	tr.detach()
 }
 
-// What the coordinator believes to be in a tier and what is there must be the same thing, also after entries were freed and
-// made again at once. A bit that flips in memory costs a read (guarantee G6).
+// What the coordinator believes to be in a tier and what is there must be the same thing, also after entries were
+// freed and made again at once. A bit that flips in memory costs a read (guarantee G6).
 func TestTheStoreHoldsWhatTheIndexSays(t *testing.T) {
 	const n = 60
 	dir := folder(t, n)
@@ -105,7 +105,8 @@ func TestTheStoreHoldsWhatTheIndexSays(t *testing.T) {
 	eventually(t, "index and store agree", func() bool {
 		for _, tier := range w.stats().GetTiers() {
 			if tier.GetForm() == "decoded" {
-				return uint64(w.store.Used(ident.Decoded)) == tier.GetUsed() && uint64(w.store.Stats(ident.Decoded).Entries) == tier.GetEntries() && tier.GetEntries() > 0
+				return uint64(w.store.Used(ident.Decoded)) == tier.GetUsed() &&
+					uint64(w.store.Stats(ident.Decoded).Entries) == tier.GetEntries() && tier.GetEntries() > 0
 			}
 		}
 		return false

@@ -14,8 +14,9 @@ import (
 	larderv1 "larder/proto/larder/v1"
 )
 
-// The disk of the state directory becomes full in the midst of epochs, several times: jobs wait, registrations and attachments are refused with what is
-// needed, and when there is room everybody goes on by himself, exactly once. The daemon may be killed while it waits.
+// The disk of the state directory becomes full in the midst of epochs, several times: jobs wait, registrations and
+// attachments are refused with what is needed, and when there is room everybody goes on by himself, exactly once. The
+// daemon may be killed while it waits.
 func TestTheDiskOfTheStateIsFull(t *testing.T) {
 	const n = 120
 	dir := folder(t, n)
@@ -26,7 +27,8 @@ func TestTheDiskOfTheStateIsFull(t *testing.T) {
 			t.Fatal(err)
 		}
 		w := serve(t, func(c *engine.Config) { c.Journal, c.Found = d, d.Found() })
-		jobs := []*larderv1.JobSpec{spec(fmt.Sprint("a", round), dir, 3, recipe(crops...)), spec(fmt.Sprint("b", round), dir, 4)}
+		jobs := []*larderv1.JobSpec{spec(fmt.Sprint("a", round), dir, 3, recipe(crops...)), spec(fmt.Sprint("b", round), dir,
+			4)}
 		var trainers []*trainer
 		for _, s := range jobs {
 			trainers = append(trainers, w.train(s, 0))
@@ -81,7 +83,8 @@ func TestTheDiskOfTheStateIsFull(t *testing.T) {
 			}
 			if err != nil {
 				refused++
-				if reasonOf(err) != errs.ResourceExceeded || !strings.Contains(err.Error(), "more are needed") || !strings.Contains(err.Error(), "make room") {
+				if reasonOf(err) != errs.ResourceExceeded || !strings.Contains(err.Error(), "more are needed") ||
+					!strings.Contains(err.Error(), "make room") {
 					t.Errorf("a registration on a full disk: %v", err)
 				}
 			}

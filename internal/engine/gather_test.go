@@ -23,8 +23,9 @@ func processorTime(b *testing.B) time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// BenchmarkGather fills a slot of 256 images of 3x224x224 from random entries of the augmented tier, as a worker does for a shared sample, and
-// copies as many bytes in one piece beside it, from memory as large as the tier. The metrics are GB for a second of processor time, and their ratio.
+// BenchmarkGather fills a slot of 256 images of 3x224x224 from random entries of the augmented tier, as a worker does
+// for a shared sample, and copies as many bytes in one piece beside it, from memory as large as the tier. The metrics
+// are GB for a second of processor time, and their ratio.
 func BenchmarkGather(b *testing.B) {
 	const side, rows, entries = 224, 256, 1500
 	const size = 3 * side * side

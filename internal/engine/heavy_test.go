@@ -10,7 +10,8 @@ import (
 	larderv1 "larder/proto/larder/v1"
 )
 
-// TestCopiesThatFillTheirRoom: where one working copy is all there is room for, jobs go on, one copy after the other, each alone and together.
+// TestCopiesThatFillTheirRoom: where one working copy is all there is room for, jobs go on, one copy after the other,
+// each alone and together.
 func TestCopiesThatFillTheirRoom(t *testing.T) {
 	const n = 24
 	dir := t.TempDir()
@@ -23,7 +24,8 @@ func TestCopiesThatFillTheirRoom(t *testing.T) {
 	})
 	crop := recipe(op("RandomResizedCrop", map[string]any{"size": 16.0}))
 	share := func(s *larderv1.JobSpec) { s.Share = "augmented" }
-	for _, s := range []*larderv1.JobSpec{spec("whole", dir, 7), spec("crop", dir, 5, crop), spec("shared", dir, 6, crop, share), spec("shared too", dir, 7, crop, share)} {
+	for _, s := range []*larderv1.JobSpec{spec("whole", dir, 7), spec("crop", dir, 5, crop), spec("shared", dir, 6, crop,
+		share), spec("shared too", dir, 7, crop, share)} {
 		tr := w.train(s, 0)
 		t.Run(s.GetName(), func(t *testing.T) {
 			t.Parallel()

@@ -14,8 +14,8 @@ import (
 	larderv1 "larder/proto/larder/v1"
 )
 
-// TestPreparedInPlaceItIsTheSameByteForByte: what no tier keeps is decoded straight into the batch, only the part that the crop looks at; the
-// bytes are those of a decoded tier that keeps everything, and a damaged image is as bad.
+// TestPreparedInPlaceItIsTheSameByteForByte: what no tier keeps is decoded straight into the batch, only the part
+// that the crop looks at; the bytes are those of a decoded tier that keeps everything, and a damaged image is as bad.
 func TestPreparedInPlaceItIsTheSameByteForByte(t *testing.T) {
 	const n, epochs, broken = 90, 2, 30
 	dir := t.TempDir()
@@ -35,16 +35,19 @@ func TestPreparedInPlaceItIsTheSameByteForByte(t *testing.T) {
 		t.Fatal(err)
 	}
 	ops := map[string][]*larderv1.Op{
-		"crop": {op("RandomResizedCrop", map[string]any{"size": 48.0, "scale": []any{0.02, 0.6}}), op("RandomHorizontalFlip", nil), op("Normalize", map[string]any{"mean": []any{0.4, 0.5, 0.6}, "std": []any{0.2, 0.2, 0.2}})},
+		"crop": {op("RandomResizedCrop", map[string]any{"size": 48.0, "scale": []any{0.02, 0.6}}), op("RandomHorizontalFlip",
+			nil), op("Normalize", map[string]any{"mean": []any{0.4, 0.5, 0.6}, "std": []any{0.2, 0.2, 0.2}})},
 		"eval": {op("Resize", map[string]any{"size": 100.0}), op("CenterCrop", map[string]any{"size": 64.0})},
 	}
 	for what, recipeOf := range ops {
 		t.Run(what, func(t *testing.T) {
 			want := map[uint32]map[int64][]byte{}
-			for _, sizes := range [][ident.NumForms]int64{{ident.Decoded: 32 * mib}, {}, {ident.Encoded: 32 * mib}, {ident.Decoded: 1 * mib}} {
+			for _, sizes := range [][ident.NumForms]int64{{ident.Decoded: 32 * mib}, {}, {ident.Encoded: 32 * mib},
+				{ident.Decoded: 1 * mib}} {
 				t.Run(fmt.Sprint(sizes), func(t *testing.T) {
 					w := serve(t, func(c *engine.Config) { c.Tiers.Sizes = sizes })
-					tr := w.train(spec("a", dir, 8, recipe(recipeOf...), func(s *larderv1.JobSpec) { s.Seed, s.OnError = 5, "skip" }), 0)
+					tr := w.train(spec("a", dir, 8, recipe(recipeOf...), func(s *larderv1.JobSpec) { s.Seed, s.OnError = 5, "skip" }),
+						0)
 					for e := range uint32(epochs) {
 						got := tr.must(e)
 						if len(got.ids) != n-1 || len(got.bad) != 1 || got.labels[broken] != 0 {
@@ -91,14 +94,16 @@ func TestPreparedInPlaceItIsTheSameByteForByte(t *testing.T) {
 	}
 }
 
-// TestJobsThatMeetInPlaceGetTheirOwn: two jobs of one recipe whose needs do not show, because they read in order, and one that reads with them.
+// TestJobsThatMeetInPlaceGetTheirOwn: two jobs of one recipe whose needs do not show, because they read in order, and
+// one that reads with them.
 func TestJobsThatMeetInPlaceGetTheirOwn(t *testing.T) {
 	const n = 120
 	dir := folder(t, n)
 	w := serve(t, func(c *engine.Config) { c.Tiers.Sizes = [ident.NumForms]int64{ident.Encoded: 1 * mib} })
 	var wg sync.WaitGroup
 	for i := range 3 {
-		tr := w.train(spec(fmt.Sprint("j", i), dir, 4+uint32(i), recipe(crops...), func(s *larderv1.JobSpec) { s.Shuffle = i == 2 }), 0)
+		tr := w.train(spec(fmt.Sprint("j", i), dir, 4+uint32(i), recipe(crops...),
+			func(s *larderv1.JobSpec) { s.Shuffle = i == 2 }), 0)
 		wg.Go(func() {
 			defer tr.detach()
 			for e := range uint32(3) {

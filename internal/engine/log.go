@@ -10,7 +10,8 @@ import (
 // maxNotes is how many log lines may wait.
 const maxNotes = 1000
 
-// logQueue writes to the log in a goroutine of its own: stderr may be a pipe that is not read, and nobody may wait for it.
+// logQueue writes to the log in a goroutine of its own: stderr may be a pipe that is not read, and no caller may wait
+// for it.
 type logQueue struct {
 	log    *slog.Logger
 	serial *work.Serial

@@ -11,8 +11,8 @@ import (
 	"larder/jobs"
 )
 
-// loop is the way to the coordinator, which Run's goroutine owns: events go in, and replies to requests come back. It is
-// safe for concurrent use.
+// loop is the way to the coordinator, which Run's goroutine owns: events go in, and replies to requests come back. It
+// is safe for concurrent use.
 type loop struct {
 	events  chan coordinator.Event
 	done    chan struct{}           // closed when the coordinator takes no events any more
@@ -71,7 +71,8 @@ func (l *loop) ask(ctx context.Context, build func(coordinator.Token) coordinato
 	case r := <-ch:
 		return r, r.Err
 	case <-ctx.Done():
-		return coordinator.Reply{}, errs.Wrap(ctx.Err(), errs.Unavailable, "", "try again", "the daemon did not answer in time")
+		return coordinator.Reply{}, errs.Wrap(ctx.Err(), errs.Unavailable, "", "try again",
+			"the daemon did not answer in time")
 	case <-l.done:
 		return coordinator.Reply{}, errStopped
 	}

@@ -86,9 +86,9 @@ func (m *memory) shown(f ident.Form) string {
 // maxLabelGroups bounds the strata of a dataset with classes: each cell is split by them.
 const maxLabelGroups = 16
 
-// strata are the sets that the samples of a job's dataset are to be kept mixed by: quartiles of stored bytes, or groups of
-// classes in label order. The last one is left out: it is what is in none of the others. They are made for the first job of
-// a dataset, and hold for good. Engine.registering is held.
+// strata are the sets that the samples of a job's dataset are to be kept mixed by: quartiles of stored bytes, or
+// groups of classes in label order. The last one is left out: it is what is in none of the others. They are made for
+// the first job of a dataset, and hold for good. Engine.registering is held.
 func (m *memory) strata(j *job) [][]ident.ObjectID {
 	m.mu.Lock()
 	kind := "off"

@@ -16,9 +16,9 @@ import (
 	larderv1 "larder/proto/larder/v1"
 )
 
-// owner is a user whose job it is, where that is neither the user of the daemon nor root: as the kernel named it when the
-// job was registered. What it may read is looked at by these numbers, also after a restart. The methods of a nil owner
-// speak for the daemon's own user.
+// owner is a user whose job it is, where that is neither the user of the daemon nor root: as the kernel named it when
+// the job was registered. What it may read is looked at by these numbers, also after a restart. The methods of a nil
+// owner speak for the daemon's own user.
 type owner struct {
 	UID    uint32   `json:"uid"`
 	GID    uint32   `json:"gid"`
@@ -69,7 +69,8 @@ func mayTouchOf(ctx context.Context, of *owner, name, what string) error {
 		"%s job %s: it is a job of uid %d, and uid %d asks", what, name, of.uid(), o.UID)
 }
 
-// mayTouchID is mayTouch for a job that may be known from the journal alone. One that nobody knows is nobody's.
+// mayTouchID is mayTouch for a job that may be known from the journal alone. A job that is not known belongs to no
+// user.
 func (h *history) mayTouchID(ctx context.Context, id ident.JobID, what string) error {
 	if asker(ctx) == nil {
 		return nil
@@ -89,8 +90,10 @@ func (l *library) mayRegister(o *owner, spec *larderv1.JobSpec) error {
 		return nil
 	}
 	if strings.HasPrefix(spec.GetOrder(), replayOrder) {
-		return errs.New(errs.Unsupported, "order", `use order "fixed" with a seed, or ask the daemon's user to register the job`,
-			"register job %s: a recorded order is read with the rights of the daemon's user (uid %d), and that does not work yet for uid %d", spec.GetName(), os.Getuid(), o.UID)
+		return errs.New(errs.Unsupported, "order",
+			`use order "fixed" with a seed, or ask the daemon's user to register the job`,
+			"register job %s: a recorded order is read with the rights of the daemon's user (uid %d), "+
+				"and that does not work yet for uid %d", spec.GetName(), os.Getuid(), o.UID)
 	}
 	return l.catalog.MayList(spec.GetDataset(), o.reader())
 }
@@ -106,8 +109,10 @@ func (l *library) openFor(ctx context.Context, o *owner, nameOrURI string, skipE
 	return l.catalog.Open(ctx, nameOrURI)
 }
 
-// compileFor is compile for who asks; the job is his.
-func (c *compiler) compileFor(ctx context.Context, o *owner, spec *larderv1.JobSpec) (*job, coordinator.Register, error) {
+// compileFor is compile for the user who asks, who owns the job.
+func (c *compiler) compileFor(
+	ctx context.Context, o *owner, spec *larderv1.JobSpec,
+) (*job, coordinator.Register, error) {
 	var none coordinator.Register
 	if err := c.library.mayRegister(o, spec); err != nil {
 		return nil, none, err
@@ -154,7 +159,7 @@ func (l *library) mayReadAt(ctx context.Context, o *owner, d *source.Dataset, se
 	return nil
 }
 
-// shown is view for who asks: of another user's job it has what says how the machine is used, and nothing of its data.
+// shown is view for the user who asks: another user's job shows how the machine is used, and nothing of its data.
 func shown(ctx context.Context, out *larderv1.Job) *larderv1.Job {
 	o := asker(ctx)
 	if out == nil || o == nil || out.GetOwner() == o.UID {
@@ -166,9 +171,12 @@ func shown(ctx context.Context, out *larderv1.Job) *larderv1.Job {
 		ranks = append(ranks, &larderv1.RankInfo{Rank: r.GetRank(), Attached: r.GetAttached(), RingBytes: r.GetRingBytes()})
 	}
 	return &larderv1.Job{
-		Id: out.GetId(), State: out.GetState(), SubsetSize: out.GetSubsetSize(), BatchesPerEpoch: out.GetBatchesPerEpoch(), Counters: out.GetCounters(),
-		RegisteredAt: out.GetRegisteredAt(), Paused: out.GetPaused(), Owner: out.GetOwner(), Others: true, Ranks: ranks, SamplesPerSecond: out.GetSamplesPerSecond(),
-		Spec: &larderv1.JobSpec{Name: s.GetName(), BatchSize: s.GetBatchSize(), WorldSize: s.GetWorldSize(), Epochs: s.GetEpochs()},
+		Id: out.GetId(), State: out.GetState(), SubsetSize: out.GetSubsetSize(), BatchesPerEpoch: out.GetBatchesPerEpoch(),
+		Counters:     out.GetCounters(),
+		RegisteredAt: out.GetRegisteredAt(), Paused: out.GetPaused(), Owner: out.GetOwner(), Others: true, Ranks: ranks,
+		SamplesPerSecond: out.GetSamplesPerSecond(),
+		Spec: &larderv1.JobSpec{Name: s.GetName(), BatchSize: s.GetBatchSize(), WorldSize: s.GetWorldSize(),
+			Epochs: s.GetEpochs()},
 	}
 }
 

@@ -77,16 +77,17 @@ func requests(dir string) map[string]request {
 		"ListDatasets":   method((*engine.Engine).ListDatasets, &larderv1.ListDatasetsRequest{}, true),
 		"RemoveDataset":  method((*engine.Engine).RemoveDataset, &larderv1.RemoveDatasetRequest{Dataset: uri}, false),
 		"InspectDataset": method((*engine.Engine).InspectDataset, &larderv1.InspectDatasetRequest{Dataset: uri}, false),
-		"ResolveKeys":    method((*engine.Engine).ResolveKeys, &larderv1.ResolveKeysRequest{Dataset: uri, Ids: []uint64{0}}, false),
-		"GetTiers":       method((*engine.Engine).GetTiers, &larderv1.GetTiersRequest{}, true),
-		"SetTiers":       method((*engine.Engine).SetTiers, &larderv1.SetTiersRequest{Decoded: "1MiB"}, false),
-		"ApplyConfig":    method((*engine.Engine).ApplyConfig, &larderv1.ApplyConfigRequest{}, false),
-		"GetStats":       method((*engine.Engine).GetStats, &larderv1.GetStatsRequest{}, true),
-		"RecordTrace":    method((*engine.Engine).RecordTrace, &larderv1.RecordTraceRequest{}, false),
-		"DrainJob":       method((*engine.Engine).DrainJob, &larderv1.DrainJobRequest{Name: "a"}, false),
-		"Stop":           method((*engine.Engine).Stop, &larderv1.StopRequest{}, false),
-		"Status":         method((*engine.Engine).Status, &larderv1.StatusRequest{}, true),
-		"KillJob":        method((*engine.Engine).KillJob, &larderv1.KillJobRequest{Name: "a"}, false),
+		"ResolveKeys": method((*engine.Engine).ResolveKeys, &larderv1.ResolveKeysRequest{Dataset: uri, Ids: []uint64{0}},
+			false),
+		"GetTiers":    method((*engine.Engine).GetTiers, &larderv1.GetTiersRequest{}, true),
+		"SetTiers":    method((*engine.Engine).SetTiers, &larderv1.SetTiersRequest{Decoded: "1MiB"}, false),
+		"ApplyConfig": method((*engine.Engine).ApplyConfig, &larderv1.ApplyConfigRequest{}, false),
+		"GetStats":    method((*engine.Engine).GetStats, &larderv1.GetStatsRequest{}, true),
+		"RecordTrace": method((*engine.Engine).RecordTrace, &larderv1.RecordTraceRequest{}, false),
+		"DrainJob":    method((*engine.Engine).DrainJob, &larderv1.DrainJobRequest{Name: "a"}, false),
+		"Stop":        method((*engine.Engine).Stop, &larderv1.StopRequest{}, false),
+		"Status":      method((*engine.Engine).Status, &larderv1.StatusRequest{}, true),
+		"KillJob":     method((*engine.Engine).KillJob, &larderv1.KillJobRequest{Name: "a"}, false),
 	}
 }
 
@@ -117,19 +118,22 @@ func TestJobsOfOthers(t *testing.T) {
 		switch {
 		case x.others && err != nil && reasonOf(err) != errs.Unsupported: // this engine has no program around it to tell of
 			t.Errorf("%s: %v", m.Name, err)
-		case !x.others && (reasonOf(err) != errs.Denied || errs.From(err).Hint == "" || !strings.Contains(err.Error(), "61002")):
+		case !x.others && (reasonOf(err) != errs.Denied || errs.From(err).Hint == "" || !strings.Contains(err.Error(),
+			"61002")):
 			t.Errorf("%s is answered with %v", m.Name, err)
 		}
 	}
 	_, err = e.Attach(t.Context(), &larderv1.AttachRequest{Job: "a"}, shm.Peer{UID: 61002, GID: 61002}, nil)
-	if reasonOf(err) != errs.Denied || !strings.Contains(err.Error(), "attach to job a: it is a job of uid 61001, and uid 61002 asks") {
+	if reasonOf(err) != errs.Denied || !strings.Contains(err.Error(),
+		"attach to job a: it is a job of uid 61001, and uid 61002 asks") {
 		t.Errorf("attach: %v", err)
 	}
 	list, err := e.ListJobs(as(t, 61002), &larderv1.ListJobsRequest{})
 	if err != nil || len(list.GetJobs()) != 1 {
 		t.Fatalf("%v, %v", list, err)
 	}
-	if j := list.GetJobs()[0]; j.GetOwner() != 61001 || !j.GetOthers() || j.GetSpec().GetName() != "a" || j.GetSubsetSize() != 20 || j.GetPaused() ||
+	if j := list.GetJobs()[0]; j.GetOwner() != 61001 || !j.GetOthers() || j.GetSpec().GetName() != "a" ||
+		j.GetSubsetSize() != 20 || j.GetPaused() ||
 		strings.Contains(j.String(), dir) || j.GetPromise() != "" || j.GetRecipe() != "" {
 		t.Errorf("told of another user's job: %v", j)
 	}
@@ -140,7 +144,8 @@ func TestJobsOfOthers(t *testing.T) {
 		t.Errorf("datasets of another user: %v, %v", d, err)
 	}
 	for _, uid := range []uint32{61001, 0} { // its user, and root
-		for _, name := range []string{"DescribeJob", "PauseJob", "ResumeJob", "SetSubset", "ListOrders", "ResolveKeys", "RegisterJob"} {
+		for _, name := range []string{"DescribeJob", "PauseJob", "ResumeJob", "SetSubset", "ListOrders", "ResolveKeys",
+			"RegisterJob"} {
 			if name == "RegisterJob" && uid == 61001 {
 				continue // it has another subset now
 			}
@@ -164,14 +169,16 @@ func TestReadsForOthers(t *testing.T) {
 		_, err := e.RegisterJob(as(t, uid), &larderv1.RegisterJobRequest{Spec: s})
 		return err
 	}
-	if err := reg(61001, spec("x", mine, 4)); reasonOf(err) != errs.Denied || !strings.Contains(err.Error(), "uid 61001 may not read") {
+	if err := reg(61001, spec("x", mine, 4)); reasonOf(err) != errs.Denied || !strings.Contains(err.Error(),
+		"uid 61001 may not read") {
 		t.Errorf("a folder of the daemon's user: %v", err)
 	}
 	if _, ok := w.catalog.Get("imagefolder:" + mine); ok {
 		t.Error("it was indexed for somebody who may not list it")
 	}
 	replay := spec("x", dir, 4, func(s *larderv1.JobSpec) { s.Order = "replay:/etc/shadow" })
-	if err := reg(61001, replay); reasonOf(err) != errs.Unsupported || !strings.Contains(err.Error(), "does not work yet for uid 61001") {
+	if err := reg(61001, replay); reasonOf(err) != errs.Unsupported || !strings.Contains(err.Error(),
+		"does not work yet for uid 61001") {
 		t.Errorf("a replay: %v", err)
 	}
 	_, err := e.AddDataset(as(t, 61001), &larderv1.AddDatasetRequest{Name: "train", Uri: "imagefolder:" + dir})
@@ -181,7 +188,8 @@ func TestReadsForOthers(t *testing.T) {
 	if err := reg(61001, spec("a", dir, 4)); err != nil {
 		t.Fatal(err)
 	}
-	if err := reg(61002, spec("a", dir, 4)); reasonOf(err) != errs.Denied || !strings.Contains(err.Error(), "join or replace job a: it is a job of uid 61001") {
+	if err := reg(61002, spec("a", dir, 4)); reasonOf(err) != errs.Denied || !strings.Contains(err.Error(),
+		"join or replace job a: it is a job of uid 61001") {
 		t.Errorf("the name of another user's job: %v", err)
 	}
 	state, err := e.GetState(as(t, 61001), &larderv1.GetStateRequest{Name: "a"})
@@ -202,7 +210,8 @@ func TestReadsForOthers(t *testing.T) {
 	}
 	refresh := func() {
 		t.Helper()
-		if _, err := e.RefreshDataset(t.Context(), &larderv1.RefreshDatasetRequest{Dataset: "imagefolder:" + dir}); err != nil {
+		if _, err := e.RefreshDataset(t.Context(), &larderv1.RefreshDatasetRequest{Dataset: "imagefolder:" +
+			dir}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -213,7 +222,8 @@ func TestReadsForOthers(t *testing.T) {
 	}
 	refresh()
 	d, err := e.DescribeJob(t.Context(), &larderv1.DescribeJobRequest{Name: "a"})
-	if n := size(); n != 20 || err != nil || !strings.Contains(strings.Join(d.GetJob().GetNotes(), "\n"), "uid 61001 may not read") {
+	if n := size(); n != 20 || err != nil || !strings.Contains(strings.Join(d.GetJob().GetNotes(), "\n"),
+		"uid 61001 may not read") {
 		t.Errorf("a private file came: the job has %d samples, %v, %v", n, d.GetJob().GetNotes(), err)
 	}
 	if err := os.Chmod(filepath.Join(class, "new1.jpg"), 0o644); err != nil {
@@ -229,7 +239,8 @@ func TestReadsForOthers(t *testing.T) {
 	}
 }
 
-// A refused dataset leaves nothing that its user, or another one, sees; nor does one that somebody else added tell of what is closed in it.
+// A refused dataset leaves nothing that its user, or another one, sees; nor does one that somebody else added tell of
+// what is closed in it.
 func TestRefusedDatasetIsNotSeen(t *testing.T) {
 	dir, closed := openFolder(t, 6), openFolder(t, 20)
 	if err := os.Symlink(folder(t, 8), filepath.Join(dir, "c")); err != nil {
@@ -243,9 +254,12 @@ func TestRefusedDatasetIsNotSeen(t *testing.T) {
 	e := w.engine
 	ctx := as(t, 61001)
 	for what, err := range map[string]error{
-		"add":      method((*engine.Engine).AddDataset, &larderv1.AddDatasetRequest{Uri: "imagefolder:" + dir}, false).ask(ctx, e),
-		"register": method((*engine.Engine).RegisterJob, &larderv1.RegisterJobRequest{Spec: spec("x", dir, 4)}, false).ask(ctx, e),
-		"inspect":  method((*engine.Engine).InspectDataset, &larderv1.InspectDatasetRequest{Dataset: "imagefolder:" + dir}, false).ask(ctx, e),
+		"add": method((*engine.Engine).AddDataset, &larderv1.AddDatasetRequest{Uri: "imagefolder:" + dir},
+			false).ask(ctx, e),
+		"register": method((*engine.Engine).RegisterJob, &larderv1.RegisterJobRequest{Spec: spec("x", dir, 4)},
+			false).ask(ctx, e),
+		"inspect": method((*engine.Engine).InspectDataset, &larderv1.InspectDatasetRequest{Dataset: "imagefolder:" + dir},
+			false).ask(ctx, e),
 	} {
 		if reasonOf(err) != errs.Denied || !strings.Contains(err.Error(), dir+"/c: it is a symbolic link") {
 			t.Errorf("%s: %v", what, err)
@@ -254,17 +268,21 @@ func TestRefusedDatasetIsNotSeen(t *testing.T) {
 	if got := w.catalog.List(); len(got) != 0 {
 		t.Errorf("%d datasets are left", len(got))
 	}
-	err := method((*engine.Engine).RefreshDataset, &larderv1.RefreshDatasetRequest{Dataset: "imagefolder:" + dir}, false).ask(ctx, e)
+	err := method((*engine.Engine).RefreshDataset, &larderv1.RefreshDatasetRequest{Dataset: "imagefolder:" + dir},
+		false).ask(ctx, e)
 	if reasonOf(err) != errs.NotFound || strings.Contains(errs.From(err).Hint, "known:") {
 		t.Errorf("refresh: %v", err)
 	}
 	for _, uri := range []string{dir, closed} { // the daemon's own user may
-		if _, err := e.AddDataset(t.Context(), &larderv1.AddDatasetRequest{Name: "n" + filepath.Base(uri), Uri: "imagefolder:" + uri}); err != nil {
+		if _, err := e.AddDataset(t.Context(), &larderv1.AddDatasetRequest{Name: "n" + filepath.Base(uri),
+			Uri: "imagefolder:" + uri}); err != nil {
 			t.Fatal(err)
 		}
 		for what, err := range map[string]error{
-			"refresh": method((*engine.Engine).RefreshDataset, &larderv1.RefreshDatasetRequest{Dataset: "n" + filepath.Base(uri)}, false).ask(ctx, e),
-			"add":     method((*engine.Engine).AddDataset, &larderv1.AddDatasetRequest{Uri: "imagefolder:" + uri}, false).ask(ctx, e),
+			"refresh": method((*engine.Engine).RefreshDataset, &larderv1.RefreshDatasetRequest{Dataset: "n" +
+				filepath.Base(uri)}, false).ask(ctx, e),
+			"add": method((*engine.Engine).AddDataset, &larderv1.AddDatasetRequest{Uri: "imagefolder:" + uri},
+				false).ask(ctx, e),
 		} {
 			if reasonOf(err) != errs.Denied {
 				t.Errorf("%s of what is closed in part: %v", what, err)
@@ -289,7 +307,8 @@ func TestRanksOfOthers(t *testing.T) {
 	if err != nil || len(list.GetJobs()) != 1 || len(list.GetJobs()[0].GetRanks()) != 1 {
 		t.Fatalf("%v, %v", list, err)
 	}
-	if r := list.GetJobs()[0].GetRanks()[0]; !r.GetAttached() || r.GetRingBytes() == 0 || r.GetPid() != 0 || r.GetUid() != 0 {
+	if r := list.GetJobs()[0].GetRanks()[0]; !r.GetAttached() || r.GetRingBytes() == 0 || r.GetPid() != 0 ||
+		r.GetUid() != 0 {
 		t.Errorf("told of its rank: %v", r)
 	}
 }
@@ -301,16 +320,19 @@ func TestReadableDatasetIsSeen(t *testing.T) {
 	w.dial() // it serves now, so it can be closed
 	e := w.engine
 	ctx := as(t, 61001)
-	if d, err := e.AddDataset(ctx, &larderv1.AddDatasetRequest{Uri: "imagefolder:" + dir}); err != nil || d.GetDataset().GetSamples() != 6 {
+	if d, err := e.AddDataset(ctx, &larderv1.AddDatasetRequest{Uri: "imagefolder:" + dir}); err != nil ||
+		d.GetDataset().GetSamples() != 6 {
 		t.Fatalf("%v, %v", d, err)
 	}
 	if err := os.Remove(file(dir, 6, 0)); err != nil {
 		t.Fatal(err)
 	}
-	if r, err := e.RefreshDataset(ctx, &larderv1.RefreshDatasetRequest{Dataset: "imagefolder:" + dir}); err != nil || r.GetRemoved() != 1 || r.GetDataset().GetSamples() != 5 {
+	if r, err := e.RefreshDataset(ctx, &larderv1.RefreshDatasetRequest{Dataset: "imagefolder:" + dir}); err != nil ||
+		r.GetRemoved() != 1 || r.GetDataset().GetSamples() != 5 {
 		t.Errorf("%v, %v", r, err)
 	}
-	if d, err := e.ListDatasets(ctx, &larderv1.ListDatasetsRequest{}); err != nil || len(d.GetDatasets()) != 1 || d.GetDatasets()[0].GetSamples() != 5 {
+	if d, err := e.ListDatasets(ctx, &larderv1.ListDatasetsRequest{}); err != nil || len(d.GetDatasets()) != 1 ||
+		d.GetDatasets()[0].GetSamples() != 5 {
 		t.Errorf("%v, %v", d, err)
 	}
 }

@@ -38,7 +38,7 @@ type job struct {
 	notes      []string // what was decided otherwise than asked, and why
 	subsets    *subsets
 	seed       *atomic.Uint64  // of random parameters, once it is registered
-	resume     *recordedResume // what it goes on from; nil = it began by itself
+	resume     *recordedResume // what it continues from; nil = it began by itself
 	rows       int             // that a slot of its rings has room for: no batch may have more
 	owner      *owner          // who registered it; nil = the user of the daemon
 }
@@ -52,7 +52,9 @@ func (j *job) forWork() *work.Job {
 }
 
 // RegisterJob makes a job, or returns the live job of that name when its spec is equal.
-func (e *Engine) RegisterJob(ctx context.Context, req *larderv1.RegisterJobRequest) (*larderv1.RegisterJobResponse, error) {
+func (e *Engine) RegisterJob(
+	ctx context.Context, req *larderv1.RegisterJobRequest,
+) (*larderv1.RegisterJobResponse, error) {
 	if e.draining.Load() {
 		return nil, errDraining
 	}
@@ -86,7 +88,7 @@ func (e *Engine) RegisterJob(ctx context.Context, req *larderv1.RegisterJobReque
 		return nil, err
 	}
 	if token != nil {
-		same, kill, err := e.takeOver(ctx, spec, token)
+		same, err := e.resume(ctx, token, req.GetResumeChanged(), j, &reg)
 		if err != nil {
 			return nil, err
 		}
@@ -94,24 +96,14 @@ func (e *Engine) RegisterJob(ctx context.Context, req *larderv1.RegisterJobReque
 			v, err := e.views.describe(ctx, same.ID)
 			return &larderv1.RegisterJobResponse{Job: v, Resumed: same.resume.told, DatasetNotes: j.Data.Notes()}, err
 		}
-		if reg.Rest, j.resume, err = e.history.resolve(token, req.GetResumeChanged(), j, &reg); err != nil {
-			return nil, err
-		}
-		j.notes = append(j.notes, fmt.Sprintf("it goes on with epoch %d of job %s, of which %d samples had been handed out", token.Epoch, strconv.Quote(token.Job), j.resume.told.GetBefore()))
-		j.notes = append(j.notes, j.resume.told.GetNotes()...)
-		if err := kill(); err != nil {
-			return nil, err
-		}
 	}
 	old, live, err := e.jobs.live(ctx, spec.GetName())
 	if err != nil {
 		return nil, err
 	}
 	if live {
-		if diff := old.diff(spec); diff != "" {
-			return nil, errs.New(errs.AlreadyExists, spec.GetName(),
-				"use the same arguments, choose another job name, or end it: larder jobs kill "+spec.GetName(),
-				"job %s exists with another spec: %s", spec.GetName(), diff)
+		if err := old.sameAs(spec); err != nil {
+			return nil, err
 		}
 		v, err := e.views.describe(ctx, old.ID)
 		return &larderv1.RegisterJobResponse{Job: v, DatasetNotes: j.Data.Notes()}, err
@@ -133,21 +125,55 @@ func (e *Engine) RegisterJob(ctx context.Context, req *larderv1.RegisterJobReque
 	e.memory.stratified(j.Data.ID())
 	j.ID = r.Job
 	e.jobs.add(j)
-	e.cfg.Log.Info("job registered", "job", spec.GetName(), "id", uint32(j.ID), "samples", j.life.Subset, "order", j.mode.String(),
+	e.cfg.Log.Info("job registered", "job", spec.GetName(), "id", uint32(j.ID), "samples", j.life.Subset, "order",
+		j.mode.String(),
 		"batch_size", j.life.Batch, "world_size", j.life.World, "recipe", j.Recipe.ID().String())
 	v, err := e.views.describe(ctx, j.ID)
 	out := &larderv1.RegisterJobResponse{Job: v, Created: true, DatasetNotes: j.Data.Notes()}
 	if j.resume != nil {
 		out.Resumed = j.resume.told
-		e.cfg.Log.Info("job goes on", "job", spec.GetName(), "id", uint32(j.ID), "from", j.resume.From, "epoch", j.resume.Epoch, "before", j.resume.Before)
+		e.cfg.Log.Info("job goes on", "job", spec.GetName(), "id", uint32(j.ID), "from", j.resume.From, "epoch",
+			j.resume.Epoch, "before", j.resume.Before)
 	}
 	return out, err
 }
 
-var errDraining = errs.New(errs.Unavailable, "", "use the daemon that replaces it", "the daemon is draining and takes no new jobs")
+// resume makes a job begin with what a token left of an epoch. It returns another job when that is the very one, made
+// by another rank of it. e.registering is held.
+func (e *Engine) resume(
+	ctx context.Context, t *resume.Token, changed bool, j *job, reg *coordinator.Register,
+) (same *job, err error) {
+	same, kill, err := e.jobs.takeOver(ctx, e.rings, j.spec, t)
+	if err != nil || same != nil {
+		return same, err
+	}
+	if reg.Rest, j.resume, err = e.history.resolve(t, changed, j, reg); err != nil {
+		return nil, err
+	}
+	j.notes = append(j.notes, fmt.Sprintf("it goes on with epoch %d of job %s, of which %d samples had been handed out",
+		t.Epoch, strconv.Quote(t.Job), j.resume.told.GetBefore()))
+	j.notes = append(j.notes, j.resume.told.GetNotes()...)
+	return nil, kill()
+}
+
+// sameAs refuses a spec that is not that of the live job.
+func (j *job) sameAs(spec *larderv1.JobSpec) error {
+	diff := j.diff(spec)
+	if diff == "" {
+		return nil
+	}
+	return errs.New(errs.AlreadyExists, spec.GetName(),
+		"use the same arguments, choose another job name, or end it: larder jobs kill "+spec.GetName(),
+		"job %s exists with another spec: %s", spec.GetName(), diff)
+}
+
+var errDraining = errs.New(errs.Unavailable, "", "use the daemon that replaces it",
+	"the daemon is draining and takes no new jobs")
 
 // oneMachine is what works today instead of a job of several machines.
-const oneMachine = "give each machine a job and a daemon of its own: subset \"id % 2 == 0\" on the first of two and \"id % 2 == 1\" on the other, rank and world_size of that machine alone"
+const oneMachine = "give each machine a job and a daemon of its own: " +
+	"subset \"id % 2 == 0\" on the first of two and \"id % 2 == 1\" on the other, " +
+	"rank and world_size of that machine alone"
 
 // normalise checks what needs no dataset and fills in defaults.
 func normalise(in *larderv1.JobSpec) (*larderv1.JobSpec, error) {
@@ -158,8 +184,10 @@ func normalise(in *larderv1.JobSpec) (*larderv1.JobSpec, error) {
 	bad := func(field, hint, format string, args ...any) error {
 		return errs.New(errs.Invalid, field, hint, "register job %s: "+format, append([]any{s.GetName()}, args...)...)
 	}
-	if n := utf8.RuneCountInString(s.GetName()); n < 1 || n > 256 || strings.ContainsFunc(s.GetName(), func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return nil, errs.New(errs.Invalid, "name", "use 1 to 256 printable characters", "register job %q: not a name", s.GetName())
+	if n := utf8.RuneCountInString(s.GetName()); n < 1 || n > 256 || strings.ContainsFunc(s.GetName(),
+		func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return nil, errs.New(errs.Invalid, "name", "use 1 to 256 printable characters", "register job %q: not a name",
+			s.GetName())
 	}
 	if s.GetDataset() == "" {
 		return nil, bad("dataset", "give a uri such as imagefolder:/data/train", "no dataset")
@@ -180,10 +208,12 @@ func normalise(in *larderv1.JobSpec) (*larderv1.JobSpec, error) {
 		s.NumNodes = 1
 	}
 	if s.NumNodes > 1 {
-		return nil, errs.New(errs.Unsupported, "num_nodes", oneMachine, "register job %s: num_nodes is %d, and a job of several machines does not work yet", s.Name, s.NumNodes)
+		return nil, errs.New(errs.Unsupported, "num_nodes", oneMachine,
+			"register job %s: num_nodes is %d, and a job of several machines does not work yet", s.Name, s.NumNodes)
 	}
 	if s.Replica != 0 {
-		return nil, errs.New(errs.Unsupported, "replica", "leave replica at 0; jobs with shuffle, order \"fixed\" and one seed get the same batches",
+		return nil, errs.New(errs.Unsupported, "replica",
+			"leave replica at 0; jobs with shuffle, order \"fixed\" and one seed get the same batches",
 			"register job %s: replica is %d, and replicas do not work yet", s.Name, s.Replica)
 	}
 	if s.Prefetch == 0 {
@@ -221,8 +251,11 @@ func normalise(in *larderv1.JobSpec) (*larderv1.JobSpec, error) {
 	return s, err
 }
 
-// compile opens the dataset, selects the subset and parses the recipe. What is not indexed yet is, with the rights of o.
-func (c *compiler) compile(ctx context.Context, o *owner, spec *larderv1.JobSpec, known *selections) (*job, coordinator.Register, error) {
+// compile opens the dataset, selects the subset and parses the recipe. What is not indexed yet is, with the rights of
+// o.
+func (c *compiler) compile(
+	ctx context.Context, o *owner, spec *larderv1.JobSpec, known *selections,
+) (*job, coordinator.Register, error) {
 	var reg coordinator.Register
 	recipe, err := prep.ParseRecipe(opsOf(spec))
 	if err != nil {
@@ -246,12 +279,15 @@ func (c *compiler) compile(ctx context.Context, o *owner, spec *larderv1.JobSpec
 			return nil, reg, err
 		}
 	}
-	onError := map[string]jobs.OnError{"raise": jobs.Raise, "skip": jobs.Skip, "substitute": jobs.Substitute}[spec.GetOnError()]
+	onError := map[string]jobs.OnError{"raise": jobs.Raise, "skip": jobs.Skip,
+		"substitute": jobs.Substitute}[spec.GetOnError()]
 	j := &job{
-		Job: work.Job{Data: data, Recipe: recipe}, spec: spec, mode: mode, registered: time.Now(), notes: notes, seed: new(atomic.Uint64),
+		Job: work.Job{Data: data, Recipe: recipe}, spec: spec, mode: mode, registered: time.Now(), notes: notes,
+		seed: new(atomic.Uint64),
 		life: jobs.Spec{
 			Name: spec.GetName(), Subset: len(objects), Batch: int(spec.GetBatchSize()), World: int(spec.GetWorldSize()),
-			DropLast: spec.GetDropLast(), Even: spec.GetEven() == "drop", Slots: int(spec.GetPrefetch()) + 2, Epochs: spec.GetEpochs(),
+			DropLast: spec.GetDropLast(), Even: spec.GetEven() == "drop", Slots: int(spec.GetPrefetch()) + 2,
+			Epochs:  spec.GetEpochs(),
 			OnError: onError,
 		},
 	}
@@ -298,7 +334,8 @@ func (c *compiler) fits(j *job) error {
 		return errs.New(errs.ResourceExceeded, j.spec.GetName(),
 			"lower batch_size or prefetch, deliver uint8, lower tiers.total, or raise memory.limit",
 			"register job %s: its rings need %s (%d slots of %s%s), and %s of the %s for rings are free",
-			j.spec.GetName(), units.Size(need), l.Slots, units.Size(l.SlotBytes), each, units.Size(max(have, 0)), units.Size(limit))
+			j.spec.GetName(), units.Size(need), l.Slots, units.Size(l.SlotBytes), each, units.Size(max(have, 0)),
+			units.Size(limit))
 	}
 	return nil
 }
@@ -312,15 +349,17 @@ func (j *job) guess() int64 {
 	if n == 0 {
 		return 0
 	}
-	return min(j.Data.TotalBytes()/int64(n)*6, 4<<20) // a JPEG unpacks to 5.4 times its size; a larger batch gets larger memory
+	// a JPEG unpacks to 5.4 times its size; a larger batch gets larger memory
+	return min(j.Data.TotalBytes()/int64(n)*6, 4<<20)
 }
 
-// smallRings is how much memory the rings of a job may have for batches that are larger than its dataset is today, in bytes: room to grow. It
-// is no more than a quarter of what is free.
+// smallRings is how much memory the rings of a job may have for batches that are larger than its dataset is today, in
+// bytes: room to grow. It is no more than a quarter of what is free.
 const smallRings = 256 << 20
 
-// rows is how many samples a slot of j's rings has room for: a batch, but no more than a rank gets of the whole dataset, unless that costs little.
-// It holds for as long as the daemon knows the job, whatever the subset: see roomFor.
+// rows is how many samples a slot of j's rings has room for: a batch, but no more than a rank gets of the whole
+// dataset, unless that costs little. It holds for as long as the daemon knows the job, whatever the subset: see
+// roomFor.
 func (c *compiler) rows(j *job) int {
 	share := (j.Data.Len() + j.life.World - 1) / j.life.World
 	each := max(int64(j.Recipe.Output().SampleBytes), 1)
@@ -331,19 +370,20 @@ func (c *compiler) rows(j *job) int {
 	return min(j.life.Batch, max(share, int(min(small, 1<<16))))
 }
 
-// roomFor refuses a subset of n samples of which a batch could have more than the slots of the job's rings have room for. It takes a dataset that
-// has grown.
+// roomFor refuses a subset of n samples of which a batch could have more than the slots of the job's rings have room
+// for. It takes a dataset that has grown.
 func (j *job) roomFor(n int) error {
 	share := (n + j.life.World - 1) / j.life.World
 	if need := min(j.life.Batch, share); need > j.rows {
 		return errs.New(errs.ResourceExceeded, j.spec.GetName(), "register the job again, or lower batch_size",
-			"job %s: its rings were made when the dataset had fewer samples, for batches of %d, and a batch would have %d now", j.spec.GetName(), j.rows, need)
+			"job %s: its rings were made when the dataset had fewer samples, for batches of %d, and a batch would have %d now",
+			j.spec.GetName(), j.rows, need)
 	}
 	return nil
 }
 
-// parseOrder reads the name of an order a user may ask for: a mode, or stratified(B). B is bounded where its tiles would be too small to
-// share anything in, which notes tell.
+// parseOrder reads the name of an order a user may ask for: a mode, or stratified(B). B is bounded where its tiles
+// would be too small to share anything in, which notes say.
 func parseOrder(order string, n int) (mode dsa.Mode, tiles int, notes []string, err error) {
 	name, arg, ok := strings.Cut(order, "(")
 	if !ok || name != dsa.Stratified.String() {
@@ -353,11 +393,15 @@ func parseOrder(order string, n int) (mode dsa.Mode, tiles int, notes []string, 
 	text, closed := strings.CutSuffix(arg, ")")
 	tiles, aerr := strconv.Atoi(text)
 	if !closed || aerr != nil || tiles < 1 || tiles > dsa.MaxTiles {
-		return 0, 0, nil, errs.New(errs.Invalid, "order", fmt.Sprintf("write stratified(B) with 1 to %d tiles B; stratified is stratified(%d)", dsa.MaxTiles, dsa.DefaultTiles),
+		return 0, 0, nil, errs.New(errs.Invalid, "order",
+			fmt.Sprintf("write stratified(B) with 1 to %d tiles B; stratified is stratified(%d)", dsa.MaxTiles,
+				dsa.DefaultTiles),
 			"order %.40q does not name a number of tiles", order)
 	}
 	if most := max(dsa.DefaultTiles, n/minTile); tiles > most {
-		notes = append(notes, fmt.Sprintf("order %s: %d tiles are used, not %d: each of the job's cells is split into so many, and with fewer than %d of its %d samples in a tile nothing would be left to share",
+		notes = append(notes, fmt.Sprintf(
+			"order %s: %d tiles are used, not %d: each of the job's cells is split into so many, "+
+				"and with fewer than %d of its %d samples in a tile nothing would be left to share",
 			order, most, tiles, minTile, n))
 		tiles = most
 	}

@@ -15,8 +15,8 @@ import (
 	"larder/internal/source"
 )
 
-// keepEnded is how many jobs are remembered after their end: more than the coordinator lists, and than can still have work
-// running.
+// keepEnded is how many jobs are remembered after their end: more than the coordinator lists, and than can still have
+// work running.
 const keepEnded = 256
 
 // keepSketches is how many sketches of subsets are remembered.
@@ -43,7 +43,8 @@ func newRegistry(l *loop) *registry {
 	return r
 }
 
-// byID finds a job; nil = it is not known any more. Jobs that ended are kept for a while, since their last work may run.
+// byID finds a job; nil = it is not known any more. Jobs that ended are kept for a while, since their last work may
+// run.
 func (r *registry) byID(id ident.JobID) *job {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -171,8 +172,8 @@ type keptSketch struct {
 	sketch *resume.Sketch
 }
 
-// sketched makes the sketch of the files of a subset. It takes time in proportion, so it is for who asks; the last few are
-// remembered, because the ranks of a job, and jobs of a sweep, select the same.
+// sketched makes the sketch of the files of a subset. It takes time in proportion, so the caller makes it; the last
+// few are remembered, because the ranks of a job, and jobs of a sweep, select the same.
 func (r *registry) sketched(data *source.Dataset, a asked) *resume.Sketch {
 	key := sketchKey{data, a.hash, len(a.objects)}
 	r.mu.Lock()

@@ -8,7 +8,8 @@ import (
 	larderv1 "larder/proto/larder/v1"
 )
 
-// TestADatasetIsRemoved: not while a job uses it; then its name, what memory holds of it alone and its index go, and what another dataset names stays.
+// TestADatasetIsRemoved: not while a job uses it; then its name, what memory holds of it alone and its index go, and
+// what another dataset names stays.
 func TestADatasetIsRemoved(t *testing.T) {
 	w := serve(t)
 	dir := folder(t, 24)
@@ -17,7 +18,8 @@ func TestADatasetIsRemoved(t *testing.T) {
 	}
 	add := func(name string) {
 		t.Helper()
-		if _, err := w.engine.AddDataset(t.Context(), &larderv1.AddDatasetRequest{Name: name, Uri: "imagefolder:" + dir}); err != nil {
+		if _, err := w.engine.AddDataset(t.Context(), &larderv1.AddDatasetRequest{Name: name, Uri: "imagefolder:" +
+			dir}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -27,7 +29,8 @@ func TestADatasetIsRemoved(t *testing.T) {
 	s.Dataset = "one"
 	tr := w.train(s, 0)
 	exactly(t, "epoch 0", tr.must(0).ids, all(24))
-	if _, err := remove("one"); reasonOf(err) != errs.AlreadyExists || !strings.Contains(err.Error(), "which 1 jobs use: a") {
+	if _, err := remove("one"); reasonOf(err) != errs.AlreadyExists || !strings.Contains(err.Error(),
+		"which 1 jobs use: a") {
 		t.Errorf("%v", err)
 	}
 	exactly(t, "epoch 1", tr.must(1).ids, all(24))
@@ -36,7 +39,8 @@ func TestADatasetIsRemoved(t *testing.T) {
 	}
 	tr.detach()
 	eventually(t, "the job has ended", func() bool { return w.stats().GetJobs() == nil || w.engine.Attached() == 0 })
-	if _, err := w.engine.KillJob(t.Context(), &larderv1.KillJobRequest{Name: "a"}); err != nil && reasonOf(err) != errs.JobEnded && reasonOf(err) != errs.NotFound {
+	if _, err := w.engine.KillJob(t.Context(), &larderv1.KillJobRequest{Name: "a"}); err != nil &&
+		reasonOf(err) != errs.JobEnded && reasonOf(err) != errs.NotFound {
 		t.Fatal(err)
 	}
 	used := func() (n uint64) {

@@ -20,8 +20,8 @@ import (
 // replayOrder is what the name of an order begins with when FILE has it.
 const replayOrder = "replay:"
 
-// replay makes a job have the orders of a file: the same samples in the same order, in the same instances, with the seed that they had. The
-// files must be the very ones.
+// replay makes a job have the orders of a file: the same samples in the same order, in the same instances, with the
+// seed that they had. The files must be the very ones.
 func (c *compiler) replay(j *job, reg *coordinator.Register) error {
 	path := strings.TrimPrefix(j.spec.GetOrder(), replayOrder)
 	bad := func(hint, format string, args ...any) error {
@@ -32,7 +32,8 @@ func (c *compiler) replay(j *job, reg *coordinator.Register) error {
 	}
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return errs.Wrap(err, errs.NotFound, path, "make it with `larder orders export JOB`; the daemon reads it, as its own user", "read a recorded order")
+		return errs.Wrap(err, errs.NotFound, path,
+			"make it with `larder orders export JOB`; the daemon reads it, as its own user", "read a recorded order")
 	}
 	defer f.Close()
 	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() { // a pipe might never end
@@ -44,7 +45,8 @@ func (c *compiler) replay(j *job, reg *coordinator.Register) error {
 	}
 	all := reg.Sample.Subset
 	if files := j.subsets.last().filed(j.Data).Sum(); files != o.Files {
-		return bad("use the dataset and subset that it was recorded from, with the files as they were", "it is of %s, with other files than the %d that job %s selects of %s",
+		return bad("use the dataset and subset that it was recorded from, with the files as they were",
+			"it is of %s, with other files than the %d that job %s selects of %s",
 			o.Dataset, len(all), j.spec.GetName(), j.Data.URI())
 	}
 	selected := coordinator.Members(all)
@@ -109,7 +111,9 @@ func (h *history) recordedOf(name string) (id ident.JobID, uri, files string, se
 }
 
 // ListOrders lists what is kept of a job's orders.
-func (e *Engine) ListOrders(ctx context.Context, req *larderv1.ListOrdersRequest) (*larderv1.ListOrdersResponse, error) {
+func (e *Engine) ListOrders(
+	ctx context.Context, req *larderv1.ListOrdersRequest,
+) (*larderv1.ListOrdersResponse, error) {
 	id, uri, files, seed, err := e.history.recordedOf(req.GetName())
 	if err != nil {
 		return nil, err
@@ -152,7 +156,9 @@ func (e *Engine) GetOrder(ctx context.Context, req *larderv1.GetOrderRequest) (*
 		return nil, err
 	}
 	if rec == nil {
-		return nil, errs.New(errs.NotFound, itoa(int(req.GetJob())), "`larder orders ls JOB` lists what is kept; state.orders says how much", "the order of epoch %d of job %d is not kept", req.GetEpoch(), req.GetJob())
+		return nil, errs.New(errs.NotFound, itoa(int(req.GetJob())),
+			"`larder orders ls JOB` lists what is kept; state.orders says how much",
+			"the order of epoch %d of job %d is not kept", req.GetEpoch(), req.GetJob())
 	}
 	ids := rec.Given(journal.Earlier)
 	out := &larderv1.GetOrderResponse{Total: uint64(len(ids)), Instance: rec.Instance}

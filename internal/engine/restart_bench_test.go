@@ -17,9 +17,10 @@ import (
 	"larder/tiers"
 )
 
-// BenchmarkRestart is what a killed daemon needs until it can give its first batch: it opens its folder, and puts 8 jobs back that are in the midst of their
-// second epoch. The dataset is known (its index is for another benchmark). LARDER_RESTART_SAMPLES sets the size, 1280000 is the one that the bar is for; the files are
-// empty, as nothing is read.
+// BenchmarkRestart is what a killed daemon needs until it can give its first batch: it opens its folder, and puts 8
+// jobs back that are in the midst of their second epoch. The dataset is known (its index is for another benchmark).
+// LARDER_RESTART_SAMPLES sets the size, 1280000 is the one that the bar is for; the files are empty, as nothing is
+// read.
 func BenchmarkRestart(b *testing.B) {
 	const batch, jobs = 256, 8
 	n := testenv.Count(b, "LARDER_RESTART_SAMPLES", 20_000)
@@ -54,7 +55,8 @@ func BenchmarkRestart(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		e, err := engine.New(engine.Config{Version: "test", Catalog: catalog, Store: store, Journal: d, Found: d.Found(), Workers: 2, MemoryLimit: 8 << 30, Seed: 1,
+		e, err := engine.New(engine.Config{Version: "test", Catalog: catalog, Store: store, Journal: d, Found: d.Found(),
+			Workers: 2, MemoryLimit: 8 << 30, Seed: 1,
 			Tiers: coordinator.TierConfig{Total: 1 << 30, Sizes: [ident.NumForms]int64{0, -1, -1, -1}}})
 		if err != nil {
 			b.Fatal(err)
@@ -84,7 +86,8 @@ func BenchmarkRestart(b *testing.B) {
 			}
 			d.Append(journal.EpochStarted{Job: id, Epoch: uint32(epoch), Instance: uint32(epoch)}, nil)
 			for step := range upto {
-				d.Append(journal.Assigned{Job: id, Epoch: uint32(epoch), Step: uint32(step), Incarnation: 1, Samples: order[step*batch : (step+1)*batch]}, nil)
+				d.Append(journal.Assigned{Job: id, Epoch: uint32(epoch), Step: uint32(step), Incarnation: 1,
+					Samples: order[step*batch : (step+1)*batch]}, nil)
 			}
 		}
 	}

@@ -113,8 +113,9 @@ func (s *survivor) take(n int, use bool, epochs uint32) error {
 	return nil
 }
 
-// A daemon dies at any moment, three times, while two jobs of unlike orders and one of two ranks train: the next one goes on with
-// every job where its clients are, with the same samples and the same bytes under the same numbers, and every epoch is whole.
+// A daemon dies at any moment, three times, while two jobs of unlike orders and one of two ranks train: the next one
+// goes on with every job where its clients are, with the same samples and the same bytes under the same numbers, and
+// every epoch is whole.
 func TestDaemonDies(t *testing.T) {
 	dir := folder(t, 60)
 	const epochs = 3
@@ -221,7 +222,8 @@ func TestRestoreRefusesAnotherDataset(t *testing.T) {
 	draw(t, filepath.Join(dir, "c0", "another.jpg"), 24, 24, 1)
 	w := onDisk(t, fs)
 	c := w.dial()
-	if _, err := c.Attach(t.Context(), &larderv1.AttachRequest{Job: "lr", Incarnation: 1}); reasonOf(err) != errs.NotFound {
+	if _, err := c.Attach(t.Context(), &larderv1.AttachRequest{Job: "lr",
+		Incarnation: 1}); reasonOf(err) != errs.NotFound {
 		t.Errorf("attach to a job that could not be restored: %v", err)
 	}
 	if r, err := register(c, spec("lr", dir, 4)); err != nil || !r.GetCreated() || r.GetJob().GetId() == 1 {

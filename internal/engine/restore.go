@@ -39,7 +39,8 @@ type restorer struct {
 	acceptCorrupt bool // damaged images are not refused
 }
 
-// restore puts back the jobs that a journal holds, before Run. What cannot be put back ends, with the reason in the log.
+// restore puts back the jobs that a journal holds, before Run. What cannot be put back ends, with the reason in the
+// log.
 func (t *restorer) restore(ctx context.Context, s *journal.State) error {
 	for d, err := range restore.Datasets(s.Datasets) {
 		if err == nil {
@@ -79,17 +80,21 @@ type returning struct {
 func (t *restorer) reopen(ctx context.Context, js *journal.JobState, known *selections) (*returning, error) {
 	rj, err := record.ParseJob(js.Spec)
 	if err != nil {
-		return nil, errs.Wrap(err, errs.StateDamaged, "", "register the job again", "the record of job %d cannot be read", js.ID)
+		return nil, errs.Wrap(err, errs.StateDamaged, "", "register the job again", "the record of job %d cannot be read",
+			js.ID)
 	}
 	spec, err := rj.JobSpec()
 	if err != nil {
-		return nil, errs.Wrap(err, errs.StateDamaged, "", "register the job again", "the spec of job %d cannot be read", js.ID)
+		return nil, errs.Wrap(err, errs.StateDamaged, "", "register the job again", "the spec of job %d cannot be read",
+			js.ID)
 	}
 	seed, err := strconv.ParseUint(rj.Seed, 10, 64)
 	if err != nil {
-		return nil, errs.Wrap(err, errs.StateDamaged, spec.GetName(), "register the job again", "the seed of job %d cannot be read", js.ID)
+		return nil, errs.Wrap(err, errs.StateDamaged, spec.GetName(), "register the job again",
+			"the seed of job %d cannot be read", js.ID)
 	}
-	if _, err := t.library.addAgain(ctx, rj.Name, rj.URI, spec.GetSkipEmpty()); err != nil { // names of datasets do not survive by themselves
+	// names of datasets do not survive by themselves
+	if _, err := t.library.addAgain(ctx, rj.Name, rj.URI, spec.GetSkipEmpty()); err != nil {
 		return nil, err
 	}
 	j, reg, err := t.compiler.compile(ctx, nil, spec, known)
@@ -155,7 +160,8 @@ func (t *restorer) restoreJob(ctx context.Context, r *returning) error {
 	for _, p := range ev.Epochs {
 		given += len(p.Batches)
 	}
-	t.log.Log(ctx, slog.LevelInfo, "job restored", "job", spec.GetName(), "id", uint32(j.ID), "epochs", len(ev.Epochs), "batches_given", given)
+	t.log.Log(ctx, slog.LevelInfo, "job restored", "job", spec.GetName(), "id", uint32(j.ID), "epochs", len(ev.Epochs),
+		"batches_given", given)
 	return nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"larder/internal/coordinator"
 	"larder/internal/engine/record"
 	"larder/internal/engine/restore"
+	"larder/internal/engine/ring"
 	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/journal"
@@ -24,8 +25,8 @@ import (
 	larderv1 "larder/proto/larder/v1"
 )
 
-// recordedResume is what is known of a job that goes on from another one: what the journal has, and of one that this daemon
-// registered what its client was told.
+// recordedResume is what is known of a job that continues another one: what the journal has, and of one that this
+// daemon registered what its client heard.
 type recordedResume struct {
 	record.Resume
 	sum  string // of the token
@@ -57,8 +58,9 @@ func fileOf(data *source.Dataset, x ident.ObjectID, times bool) resume.Entry {
 	return resume.File(key, size, mtime)
 }
 
-// orderName is the fingerprint of an order: which log has it, of which job, what it is drawn from. The samples are not in it: of a step that another rank was not
-// given yet, batches may be given back or get substitutes after the token was made, so no hash of them would hold.
+// orderName is the fingerprint of an order: which log has it, of which job, what it is drawn from. The samples are
+// not in it: of a step that another rank was not given yet, batches may be given back or get substitutes after the
+// token was made, so no hash of them would hold.
 func (h *history) orderName(id ident.JobID, epoch, instance uint32, samples int) string {
 	b := binary.LittleEndian.AppendUint64(nil, h.journal.ID())
 	for _, v := range []uint32{uint32(id), epoch, instance, uint32(samples)} {
@@ -95,7 +97,8 @@ func (e *Engine) GetState(ctx context.Context, req *larderv1.GetStateRequest) (*
 			a = j.subsets.coming(v.Mark)
 		}
 	}
-	t := resume.Token{Job: j.spec.GetName(), Log: e.history.logName(), ID: uint32(j.ID), Epoch: req.GetEpoch(), Step: req.GetStep(), Dataset: j.Data.URI(), Samples: len(a.objects)}
+	t := resume.Token{Job: j.spec.GetName(), Log: e.history.logName(), ID: uint32(j.ID), Epoch: req.GetEpoch(),
+		Step: req.GetStep(), Dataset: j.Data.URI(), Samples: len(a.objects)}
 	rec, err := e.cfg.Journal.Recorded(j.ID, t.Epoch, journal.AnyInstance)
 	if err != nil {
 		return nil, err
@@ -108,7 +111,8 @@ func (e *Engine) GetState(ctx context.Context, req *larderv1.GetStateRequest) (*
 		t.Before = req.GetBefore()
 	}
 	if rec != nil && rec.Steps() < t.Step || rec == nil && t.Step > 0 {
-		return nil, errs.New(errs.Invalid, j.spec.GetName(), "ask for a step that was handed out", "the state of job %s at step %d of epoch %d, of which fewer batches were given out",
+		return nil, errs.New(errs.Invalid, j.spec.GetName(), "ask for a step that was handed out",
+			"the state of job %s at step %d of epoch %d, of which fewer batches were given out",
 			j.spec.GetName(), t.Step, t.Epoch)
 	}
 	if t.Step > 0 || rec != nil && rec.Remainder && rec.Earlier() > 0 {
@@ -116,7 +120,8 @@ func (e *Engine) GetState(ctx context.Context, req *larderv1.GetStateRequest) (*
 	}
 	var given []ident.ObjectID
 	switch r := j.resume; {
-	case r != nil && t.Step == 0 && (rec == nil || rec.Remainder) && (r.Epoch == t.Epoch && r.Before > 0 || r.told != nil && r.told.GetEpoch() == t.Epoch && r.Epoch != t.Epoch):
+	case r != nil && t.Step == 0 && (rec == nil || rec.Remainder) && (r.Epoch == t.Epoch && r.Before > 0 ||
+		r.told != nil && r.told.GetEpoch() == t.Epoch && r.Epoch != t.Epoch):
 		// Nothing of it was handed out: the state is that which was loaded, which stands in the log for sure.
 		old, err := resume.Parse(r.Token)
 		if err != nil {
@@ -183,11 +188,13 @@ type handed struct {
 	notes  []string
 }
 
-// handed resolves a token for a job that selects objects. changed goes on although files are not what they were.
+// handed resolves a token for a job that selects objects. changed accepts files that are not what they were.
 func (h *history) handed(t *resume.Token, changed bool, j *job, objects []ident.ObjectID) (*handed, error) {
 	if t.Log != h.logName() && t.Order != "" && !t.Portable() {
-		return nil, badToken("load it on the daemon that made it (the same state.dir), or save state_dict(portable=True), which needs no log",
-			"it was made by another daemon, or on another state directory, than this one, whose log does not know the order of job %s", t.Job)
+		return nil, badToken("load it on the daemon that made it (the same state.dir), "+
+			"or save state_dict(portable=True), which needs no log",
+			"it was made by another daemon, or on another state directory, than this one, "+
+				"whose log does not know the order of job %s", t.Job)
 	}
 	names, here, there, err := h.compare(t, j, objects, changed)
 	if err != nil {
@@ -211,16 +218,19 @@ func (h *history) handed(t *resume.Token, changed bool, j *job, objects []ident.
 			return nil, err
 		}
 		if rec == nil {
-			return nil, badToken("load a newer state; state_dict(portable=True) needs no log; state.orders says how much of it is kept",
+			return nil, badToken("load a newer state; state_dict(portable=True) needs no log; "+
+				"state.orders says how much of it is kept",
 				"the order of epoch %d of job %s (id %d) is not kept any more", t.Epoch, t.Job, t.ID)
 		}
 		if rec.Steps() < t.Step || h.orderName(ident.JobID(t.ID), t.Epoch, t.Instance, t.Samples) != t.Order {
 			return nil, badToken("load it on the daemon that made it, or save state_dict(portable=True)",
-				"it is of step %d of another order than this log has for epoch %d of job %s, which ends with step %d: the state directory is an older copy or another one",
+				"it is of step %d of another order than this log has for epoch %d of job %s, which ends with step %d: "+
+					"the state directory is an older copy or another one",
 				t.Step, t.Epoch, t.Job, rec.Steps())
 		}
 		if r := h.resumed(ident.JobID(t.ID)); rec.Remainder && r != nil && rec.Earlier() < r.Before {
-			return nil, badToken("load an older state", "what was handed out before epoch %d of job %s went on is not all in the log", t.Epoch, t.Job)
+			return nil, badToken("load an older state",
+				"what was handed out before epoch %d of job %s went on is not all in the log", t.Epoch, t.Job)
 		}
 		had.before = record.ToObjects(j.Data, rec.Given(t.Step))
 	}
@@ -228,7 +238,9 @@ func (h *history) handed(t *resume.Token, changed bool, j *job, objects []ident.
 }
 
 // resolve finds out what a token leaves to a job.
-func (h *history) resolve(t *resume.Token, changed bool, j *job, reg *coordinator.Register) (*coordinator.Rest, *recordedResume, error) {
+func (h *history) resolve(
+	t *resume.Token, changed bool, j *job, reg *coordinator.Register,
+) (*coordinator.Rest, *recordedResume, error) {
 	own := t.Log == h.logName()
 	objects := reg.Sample.Subset
 	if len(reg.Script) > 0 {
@@ -262,12 +274,14 @@ func (h *history) resolve(t *resume.Token, changed bool, j *job, reg *coordinato
 	}
 	if told.Left == 0 { // it is over: the job begins with the next one
 		if n := rest.Member.Len(); n > 0 {
-			told.Notes = append(told.Notes, fmt.Sprintf("%d samples of epoch %d are dropped: they are too few for the ranks and batches", n, t.Epoch))
+			told.Notes = append(told.Notes, fmt.Sprintf(
+				"%d samples of epoch %d are dropped: they are too few for the ranks and batches", n, t.Epoch))
 		}
 		order := rest.Before
 		rest = &coordinator.Rest{Epoch: t.Epoch + 1, Instance: t.Instance + 1}
 		if _, ok := restore.Scripted(reg.Script, rest.Epoch); !ok && reg.Script != nil {
-			return nil, nil, badToken("there is nothing to go on with", "epoch %d was the last one of the recorded order", t.Epoch)
+			return nil, nil, badToken("there is nothing to go on with", "epoch %d was the last one of the recorded order",
+				t.Epoch)
 		} else if s, ok := restore.Scripted(reg.Script, rest.Epoch); ok {
 			target = s.Objects
 		}
@@ -286,8 +300,9 @@ func (h *history) resolve(t *resume.Token, changed bool, j *job, reg *coordinato
 	sample.Subset = target
 	rest.Places = coordinator.Places(sample, rest.Epoch, rest.Before)
 	return rest, &recordedResume{
-		Resume: record.Resume{Token: t.Text(), Changed: changed, Epoch: rest.Epoch, Before: len(rest.Before), From: uint32(from)},
-		sum:    t.Sum, told: told,
+		Resume: record.Resume{Token: t.Text(), Changed: changed, Epoch: rest.Epoch, Before: len(rest.Before),
+			From: uint32(from)},
+		sum: t.Sum, told: told,
 	}, nil
 }
 
@@ -296,12 +311,12 @@ func dealt(spec jobs.Spec, samples int) int {
 	return spec.Dealt()
 }
 
-// orderOf is the order of a job's epoch, as far as it is known; what a job goes on from has the epochs before it.
+// orderOf is the order of a job's epoch, as far as it is known; the job that it continues has the epochs before it.
 func (h *history) orderOf(id ident.JobID, epoch uint32) ([]ident.ObjectID, error) {
 	return h.orderBefore(id, h.resumed(id), epoch)
 }
 
-// orderBefore is orderOf for a job that is not known yet, which goes on from r.
+// orderBefore is orderOf for a job that is not known yet, which continues from r.
 func (h *history) orderBefore(id ident.JobID, r *recordedResume, epoch uint32) ([]ident.ObjectID, error) {
 	for range 1 << 10 {
 		rec, err := h.journal.Recorded(id, epoch, journal.AnyInstance)
@@ -347,9 +362,11 @@ func (h *history) foundJob(id ident.JobID) *record.Job {
 	return r
 }
 
-// compare holds the files of a job's subset against those of a token. The error names what differs; when that is allowed, names does, and here and
-// there are what is only in either, for portable tokens.
-func (h *history) compare(t *resume.Token, j *job, objects []ident.ObjectID, changed bool) (names string, here, there []resume.Entry, err error) {
+// compare holds the files of a job's subset against those of a token. The error names what differs; when that is
+// allowed, names does, and here and there are what is only in either, for portable tokens.
+func (h *history) compare(
+	t *resume.Token, j *job, objects []ident.ObjectID, changed bool,
+) (names string, here, there []resume.Entry, err error) {
 	now := j.subsets.last().filed(j.Data)
 	if now.Sum() == t.Files {
 		return "", nil, nil, nil
@@ -382,12 +399,16 @@ func (h *history) compare(t *resume.Token, j *job, objects []ident.ObjectID, cha
 	switch {
 	case t.Dataset != j.Data.URI() && !told:
 		return "", nil, nil, badToken("load it into a Loader of the dataset and subset that it was saved from",
-			"it is of %s (%d samples), and job %s reads other files, of %s (%d samples)", t.Dataset, t.Samples, j.spec.GetName(), j.Data.URI(), len(objects))
+			"it is of %s (%d samples), and job %s reads other files, of %s (%d samples)", t.Dataset, t.Samples, j.spec.GetName(),
+			j.Data.URI(), len(objects))
 	case !changed:
-		return "", nil, nil, badToken("put the files back, or load_state_dict(state, strict=False) goes on with the files as they are",
+		return "", nil, nil, badToken(
+			"put the files back, or load_state_dict(state, strict=False) goes on with the files as they are",
 			"the files of %s are not those that it was saved with: %s", j.Data.URI(), names)
 	case t.Portable() && t.Order != "" && !told:
-		return "", nil, nil, badToken("begin the epoch anew", "so many files of %s changed that a portable state does not tell which of them were handed out: %s", j.Data.URI(), names)
+		return "", nil, nil, badToken("begin the epoch anew",
+			"so many files of %s changed that a portable state does not tell which of them were handed out: %s", j.Data.URI(),
+			names)
 	}
 	return names, here, there, nil
 }
@@ -451,7 +472,8 @@ func nameFiles(data *source.Dataset, objects []ident.ObjectID, here, there []res
 	}
 	var gone []string
 	lost := len(there) - len(changed)
-	for s := ident.SampleID(0); int(s) < data.Len() && len(gone) < lost && len(was) > 0; s++ { // this dataset may know their names yet
+	// this dataset may know their names yet
+	for s := ident.SampleID(0); int(s) < data.Len() && len(gone) < lost && len(was) > 0; s++ {
 		if k := resume.File(data.Key(s), 0, 0).Key; was[k] && !is[k] {
 			gone = append(gone, data.Key(s))
 		}
@@ -477,7 +499,8 @@ func nameFiles(data *source.Dataset, objects []ident.ObjectID, here, there []res
 	return strings.Join(out, ", ")
 }
 
-// placed turns the places of a portable token into objects. Its samples were numbered by the hashes of their keys; what differs since is known.
+// placed turns the places of a portable token into objects. Its samples were numbered by the hashes of their keys;
+// what differs since is known.
 func placed(data *source.Dataset, objects []ident.ObjectID, had []uint32, here, there []resume.Entry) []ident.ObjectID {
 	type keyed struct {
 		key uint64
@@ -512,29 +535,33 @@ func placed(data *source.Dataset, objects []ident.ObjectID, had []uint32, here, 
 	return out
 }
 
-// takeOver makes room for a job that goes on from a token: a job of that name whose clients are all gone ends. It returns the job instead when it is
-// the very one, made by another rank of it.
-func (e *Engine) takeOver(ctx context.Context, spec *larderv1.JobSpec, t *resume.Token) (same *job, kill func() error, err error) {
-	old, live, err := e.jobs.live(ctx, spec.GetName())
+// takeOver makes room for a job that continues from a token: a job of that name whose clients are all gone ends. It
+// returns the job instead when it is the very one, made by another rank of it.
+func (r *registry) takeOver(
+	ctx context.Context, rings *ring.Set, spec *larderv1.JobSpec, t *resume.Token,
+) (same *job, kill func() error, err error) {
+	old, live, err := r.live(ctx, spec.GetName())
 	if err != nil || !live {
 		return nil, func() error { return nil }, err
 	}
-	v, err := e.loop.lookup(ctx, old.ID)
+	v, err := r.loop.lookup(ctx, old.ID)
 	if err != nil || v == nil {
 		return nil, func() error { return nil }, err
 	}
 	if old.resume != nil && old.resume.sum == t.Sum && !v.Begun && old.diff(spec) == "" {
 		return old, nil, nil
 	}
-	for r := range v.Ranks {
-		if v.Ranks[r].Attached() {
-			return nil, nil, heldBy(e.rings, errs.New(errs.RankHeld, spec.GetName(), "end the other process, or give this Loader another job name; all ranks of a job load its state together",
-				"job %s, of which rank %d is held by a live client, cannot go on from a state", spec.GetName(), r), old.ID, r)
+	for rank := range v.Ranks {
+		if v.Ranks[rank].Attached() {
+			return nil, nil, heldBy(rings, errs.New(errs.RankHeld, spec.GetName(),
+				"end the other process, or give this Loader another job name; all ranks of a job load its state together",
+				"job %s, of which rank %d is held by a live client, cannot go on from a state", spec.GetName(), rank), old.ID, rank)
 		}
 	}
 	return nil, func() error {
-		_, err := e.loop.ask(context.WithoutCancel(ctx), func(t coordinator.Token) coordinator.Event {
-			return coordinator.Kill{Token: t, Job: old.ID, Reason: "its client loaded a state, and goes on as another job of that name"}
+		_, err := r.loop.ask(context.WithoutCancel(ctx), func(t coordinator.Token) coordinator.Event {
+			return coordinator.Kill{Token: t, Job: old.ID,
+				Reason: "its client loaded a state, and goes on as another job of that name"}
 		})
 		if errs.Is(err, errs.JobEnded) {
 			return nil

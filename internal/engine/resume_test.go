@@ -20,12 +20,14 @@ import (
 
 // goesOn registers a job that goes on from a token.
 func (w *world) goesOn(s *larderv1.JobSpec, token string, changed bool) (*larderv1.RegisterJobResponse, error) {
-	return w.engine.RegisterJob(context.Background(), &larderv1.RegisterJobRequest{Spec: s, Resume: token, ResumeChanged: changed})
+	return w.engine.RegisterJob(context.Background(), &larderv1.RegisterJobRequest{Spec: s, Resume: token,
+		ResumeChanged: changed})
 }
 
 func (w *world) state(name string, epoch uint32, step int, portable bool) string {
 	w.t.Helper()
-	r, err := w.engine.GetState(context.Background(), &larderv1.GetStateRequest{Name: name, Epoch: epoch, Step: uint32(step), Portable: portable})
+	r, err := w.engine.GetState(context.Background(), &larderv1.GetStateRequest{Name: name, Epoch: epoch,
+		Step: uint32(step), Portable: portable})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -62,8 +64,8 @@ func (tr *trainer) takeSome(epoch uint32, n int) *seen {
 	return s
 }
 
-// A share group, substitutes for damaged images, drop_last and even: what was handed out and what is left are the subset, the pixels are those of
-// the undisturbed epoch, and the account of what is left is closed.
+// A share group, substitutes for damaged images, drop_last and even: what was handed out and what is left are the
+// subset, the pixels are those of the undisturbed epoch, and the account of what is left is closed.
 func TestResumeKeepsInstancesAndAccounts(t *testing.T) {
 	const n = 60
 	dir := folder(t, n)
@@ -88,7 +90,8 @@ func TestResumeKeepsInstancesAndAccounts(t *testing.T) {
 			}
 			b.detach()
 			r, err := w.goesOn(spec("b", dir, 7, recipe(crops...), shares), token, false)
-			if err != nil || r.GetResumed().GetEpoch() != 0 || r.GetResumed().GetBefore() != 20 || r.GetResumed().GetLeft() != 40 || len(r.GetResumed().GetNotes()) != 0 {
+			if err != nil || r.GetResumed().GetEpoch() != 0 || r.GetResumed().GetBefore() != 20 ||
+				r.GetResumed().GetLeft() != 40 || len(r.GetResumed().GetNotes()) != 0 {
 				t.Fatalf("%v, %v", r.GetResumed(), err)
 			}
 			again, err := w.goesOn(spec("b", dir, 7, recipe(crops...), shares), token, false)
@@ -114,7 +117,8 @@ func TestResumeKeepsInstancesAndAccounts(t *testing.T) {
 				t.Fatal(err)
 			}
 			orders, err := w.engine.ListOrders(context.Background(), &larderv1.ListOrdersRequest{Name: "b"})
-			if err != nil || len(orders.GetOrders()) == 0 || orders.GetOrders()[0].GetInstance() != was.Instance || orders.GetOrders()[0].GetEarlier() != 20 || orders.GetOrders()[0].GetSamples() != n {
+			if err != nil || len(orders.GetOrders()) == 0 || orders.GetOrders()[0].GetInstance() != was.Instance ||
+				orders.GetOrders()[0].GetEarlier() != 20 || orders.GetOrders()[0].GetSamples() != n {
 				t.Errorf("instance %d: %v, %v", was.Instance, orders, err)
 			}
 			exactly(t, "the next epoch", tr.must(1).ids, all(n))
@@ -152,10 +156,12 @@ func TestTokensThatCannotBeResolved(t *testing.T) {
 		copied = fs.Clone()
 		tr.takeSome(25, 6)
 		late = w.state("a", 25, 6, false)
-		if _, err := w.engine.GetState(context.Background(), &larderv1.GetStateRequest{Name: "a", Epoch: 25, Step: 99}); reasonOf(err) != errs.Invalid {
+		if _, err := w.engine.GetState(context.Background(), &larderv1.GetStateRequest{Name: "a", Epoch: 25,
+			Step: 99}); reasonOf(err) != errs.Invalid {
 			t.Errorf("a step that was not given out: %v", err)
 		}
-		if _, err := w.engine.GetState(context.Background(), &larderv1.GetStateRequest{Name: "b"}); reasonOf(err) != errs.NotFound {
+		if _, err := w.engine.GetState(context.Background(),
+			&larderv1.GetStateRequest{Name: "b"}); reasonOf(err) != errs.NotFound {
 			t.Errorf("a job that is not there: %v", err)
 		}
 	})
@@ -171,7 +177,8 @@ func TestTokensThatCannotBeResolved(t *testing.T) {
 	} {
 		_, err := c.w.goesOn(spec("b", dir, 4), c.token, true)
 		f := errs.From(err)
-		if err == nil || f.Reason != errs.Token || !strings.Contains(f.Error(), c.want) || !strings.Contains(f.Hint, "portable=True") {
+		if err == nil || f.Reason != errs.Token || !strings.Contains(f.Error(), c.want) ||
+			!strings.Contains(f.Hint, "portable=True") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -197,7 +204,8 @@ func onFS(t *testing.T, fs *journal.MemFS) func(*engine.Config) {
 	return func(c *engine.Config) { c.Journal, c.Found = d, d.Found() }
 }
 
-// A daemon dies at random moments while jobs go on from tokens: what their clients had up to each token, and what the last one got, is the subset.
+// A daemon dies at random moments while jobs go on from tokens: what their clients had up to each token, and what the
+// last one got, is the subset.
 func TestResumeThroughDeaths(t *testing.T) {
 	const n = 50
 	dir := folder(t, n)
@@ -210,7 +218,8 @@ func TestResumeThroughDeaths(t *testing.T) {
 		for attempt := 0; len(had) < n; attempt++ {
 			t.Run(fmt.Sprintf("seed %d attempt %d", seed, attempt), func(t *testing.T) {
 				w := onDisk(t, fs)
-				s := spec(fmt.Sprintf("j%d-%d", seed, attempt), dir, uint32(1+r.IntN(5)), func(s *larderv1.JobSpec) { s.Order = order })
+				s := spec(fmt.Sprintf("j%d-%d", seed, attempt), dir, uint32(1+r.IntN(5)),
+					func(s *larderv1.JobSpec) { s.Order = order })
 				w.dial()
 				left := n
 				if token != "" {

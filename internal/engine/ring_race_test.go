@@ -15,15 +15,17 @@ import (
 	larderv1 "larder/proto/larder/v1"
 )
 
-// TestBatchesStayWhileOthersDie: clients come, take some batches and vanish with them in their hands, again and again, on tiers that hold a part of the
-// samples. Meanwhile others read: every batch has the right bytes when it comes, and has them still when two more have come and it is given back;
-// every epoch is exact. Under the race detector this is also the test of rings that are filled, read and freed at once.
+// TestBatchesStayWhileOthersDie: clients come, take some batches and vanish with them in their hands, again and
+// again, on tiers that hold a part of the samples. Meanwhile others read: every batch has the right bytes when it
+// comes, and has them still when two more have come and it is given back; every epoch is exact. Under the race
+// detector this is also the test of rings that are filled, read and freed at once.
 func TestBatchesStayWhileOthersDie(t *testing.T) {
 	const n, batch, rounds = 60, 4, 12
 	dir := folder(t, n)
 	fixed := recipe(op("Resize", map[string]any{"size": []any{16.0, 16.0}}))
 	w := serve(t, func(cfg *engine.Config) {
-		cfg.Tiers = coordinator.TierConfig{Total: mib, Sizes: [ident.NumForms]int64{ident.Decoded: 24 << 10, ident.Encoded: 24 << 10}}
+		cfg.Tiers = coordinator.TierConfig{Total: mib, Sizes: [ident.NumForms]int64{ident.Decoded: 24 << 10,
+			ident.Encoded: 24 << 10}}
 	})
 	first := w.train(spec("first", dir, batch, fixed), 0)
 	right := first.must(0).pixels

@@ -11,7 +11,8 @@ import (
 	"larder/internal/source"
 )
 
-// selected is what an expression selects of a dataset: objects in sample order and as a set. Jobs share it, so it is not to be changed.
+// selected is what an expression selects of a dataset: objects in sample order and as a set. Jobs share it, so it is
+// not to be changed.
 type selected struct {
 	objects []ident.ObjectID
 	member  *bits.Set
@@ -37,8 +38,8 @@ func (s *selected) record(data *source.Dataset, expr string) (record.Subset, err
 	return s.recorded, s.err
 }
 
-// selections keeps what was selected while jobs are put back: many jobs of a dataset have the same subset, and each took a tenth of a second of
-// a million samples. A nil one keeps nothing.
+// selections keeps what was selected while jobs are put back: many jobs of a dataset have the same subset, and each
+// took a tenth of a second of a million samples. A nil one keeps nothing.
 type selections struct {
 	mu   sync.Mutex
 	made map[selectionKey]*selecting

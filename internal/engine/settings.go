@@ -16,7 +16,8 @@ type Settings struct {
 	Tiers       coordinator.TierConfig
 	TierSetting map[ident.Form]string // as configured, for people
 	MaxRing     int64                 // bytes of all rings together; 0 = what tiers leave
-	// Strata tells what the samples of a dataset are to be kept mixed by, by its names: off, size or label. nil = off for all.
+	// Strata says what the samples of a dataset are to be kept mixed by, by its names: off, size or label. nil = off
+	// for all.
 	Strata func(names ...string) string
 }
 
@@ -33,7 +34,8 @@ func (e *Engine) apply(ctx context.Context, s Settings) error {
 		what := fmt.Sprintf("tiers.total %s exceeds", units.Size(s.Tiers.Total))
 		switch own := units.Size(e.cfg.Own); {
 		case rings > 0 && e.cfg.Own > 0:
-			what = fmt.Sprintf("tiers.total %s, rings of %s and %s for the daemon itself exceed", units.Size(s.Tiers.Total), units.Size(rings), own)
+			what = fmt.Sprintf("tiers.total %s, rings of %s and %s for the daemon itself exceed", units.Size(s.Tiers.Total),
+				units.Size(rings), own)
 		case rings > 0:
 			what = fmt.Sprintf("tiers.total %s and rings of %s exceed", units.Size(s.Tiers.Total), units.Size(rings))
 		case e.cfg.Own > 0:
@@ -44,7 +46,8 @@ func (e *Engine) apply(ctx context.Context, s Settings) error {
 	}
 	e.memory.reserve(s.Tiers.Total) // no ring may be promised what the tiers are about to take
 	// Whoever asked may be gone meanwhile: what the coordinator has taken must be known here too.
-	_, err := e.loop.ask(context.WithoutCancel(ctx), func(t coordinator.Token) coordinator.Event { return coordinator.Reconfigure{Token: t, Tiers: s.Tiers} })
+	_, err := e.loop.ask(context.WithoutCancel(ctx),
+		func(t coordinator.Token) coordinator.Event { return coordinator.Reconfigure{Token: t, Tiers: s.Tiers} })
 	if err != nil {
 		e.memory.restore()
 		return err
@@ -61,12 +64,15 @@ func (e *Engine) Settings() Settings {
 }
 
 // ApplyConfig changes the configuration to that of a whole file.
-func (e *Engine) ApplyConfig(ctx context.Context, req *larderv1.ApplyConfigRequest) (*larderv1.ApplyConfigResponse, error) {
+func (e *Engine) ApplyConfig(
+	ctx context.Context, req *larderv1.ApplyConfigRequest,
+) (*larderv1.ApplyConfigResponse, error) {
 	if err := mayRun(ctx, "change the configuration"); err != nil {
 		return nil, err
 	}
 	if e.cfg.ApplyConfig == nil {
-		return nil, errs.New(errs.Unsupported, "config", "restart the program that it is part of", "this daemon was not started from a configuration")
+		return nil, errs.New(errs.Unsupported, "config", "restart the program that it is part of",
+			"this daemon was not started from a configuration")
 	}
 	return e.cfg.ApplyConfig(ctx, req)
 }
@@ -77,12 +83,14 @@ func (e *Engine) Stop(ctx context.Context, req *larderv1.StopRequest) (*larderv1
 		return nil, err
 	}
 	if e.cfg.Stop == nil {
-		return nil, errs.New(errs.Unsupported, "daemon", "end that program", "this daemon is part of another program and ends with it")
+		return nil, errs.New(errs.Unsupported, "daemon", "end that program",
+			"this daemon is part of another program and ends with it")
 	}
 	return e.cfg.Stop(ctx, req)
 }
 
-// Status tells about the daemon that this engine is of. To other users it leaves out where its files are, and its last error.
+// Status describes the daemon that this engine is of. To other users it leaves out where its files are, and its
+// last error.
 func (e *Engine) Status(ctx context.Context, req *larderv1.StatusRequest) (*larderv1.StatusResponse, error) {
 	if e.cfg.Status == nil {
 		return nil, errs.New(errs.Unsupported, "daemon", "ask that program", "this daemon is part of another program")

@@ -14,7 +14,8 @@ import (
 	larderv1 "larder/proto/larder/v1"
 )
 
-// TestTheDaemonMeasuresAndDecides: while a job runs its rates are measured, and the model takes over from the rule of thumb.
+// TestTheDaemonMeasuresAndDecides: while a job runs its rates are measured, and the model takes over from the rule of
+// thumb.
 func TestTheDaemonMeasuresAndDecides(t *testing.T) {
 	const n = 60
 	dir := folder(t, n)
@@ -56,12 +57,15 @@ func TestSettingsAreOneWhole(t *testing.T) {
 		c.MemoryLimit, c.Own, c.MaxRing = 100*mib, 30*mib, 4*mib
 		c.Tiers = coordinator.TierConfig{Total: 40 * mib, Sizes: [ident.NumForms]int64{0, -1, -1, -1}}
 	})
-	if _, err := w.engine.SetTiers(t.Context(), &larderv1.SetTiersRequest{Total: "78643200"}); reasonOf(err) != errs.ResourceExceeded ||
+	if _, err := w.engine.SetTiers(t.Context(), &larderv1.SetTiersRequest{Total: "78643200"}); reasonOf(
+		err) != errs.ResourceExceeded ||
 		!strings.Contains(err.Error(), "tiers.total 75MiB and 30MiB for the daemon itself exceed memory.limit 100MiB") {
 		t.Errorf("%v", err)
 	}
-	large := spec("large", dir, 64, recipe(op("RandomResizedCrop", map[string]any{"size": 448.0})), func(s *larderv1.JobSpec) { s.Prefetch = 60; s.BatchSize = 4096 })
-	if _, err := register(w.dial(), large); reasonOf(err) != errs.ResourceExceeded || !strings.Contains(err.Error(), "of the 4MiB for rings are free") {
+	large := spec("large", dir, 64, recipe(op("RandomResizedCrop", map[string]any{"size": 448.0})),
+		func(s *larderv1.JobSpec) { s.Prefetch = 60; s.BatchSize = 4096 })
+	if _, err := register(w.dial(), large); reasonOf(err) != errs.ResourceExceeded || !strings.Contains(err.Error(),
+		"of the 4MiB for rings are free") {
 		t.Errorf("%v", err)
 	}
 	next := w.engine.Settings()
@@ -69,7 +73,8 @@ func TestSettingsAreOneWhole(t *testing.T) {
 	if err := w.engine.Apply(t.Context(), next); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := register(w.dial(), large); reasonOf(err) != errs.ResourceExceeded || !strings.Contains(err.Error(), "of the 65MiB for rings are free") {
+	if _, err := register(w.dial(), large); reasonOf(err) != errs.ResourceExceeded || !strings.Contains(err.Error(),
+		"of the 65MiB for rings are free") {
 		t.Errorf("rings may have what the tiers leave: %v", err)
 	}
 	before := w.engine.Settings()

@@ -25,7 +25,8 @@ func itoa(n int) string { return strconv.Itoa(n) }
 
 func forms(n [ident.NumForms]uint64) map[string]uint64 {
 	return map[string]uint64{
-		ident.Encoded.String(): n[ident.Encoded], ident.Decoded.String(): n[ident.Decoded], ident.Augmented.String(): n[ident.Augmented],
+		ident.Encoded.String(): n[ident.Encoded], ident.Decoded.String(): n[ident.Decoded],
+		ident.Augmented.String(): n[ident.Augmented],
 	}
 }
 
@@ -34,8 +35,9 @@ func account(l *jobs.Ledger) *larderv1.EpochAccount {
 		return nil
 	}
 	a := &larderv1.EpochAccount{
-		Epoch: l.Epoch, Subset: uint64(l.Subset), Delivered: uint64(l.Delivered), Quarantined: uint64(l.Quarantined), Removed: uint64(l.Removed),
-		State: l.State.String(),
+		Epoch: l.Epoch, Subset: uint64(l.Subset), Delivered: uint64(l.Delivered), Quarantined: uint64(l.Quarantined),
+		Removed: uint64(l.Removed),
+		State:   l.State.String(),
 	}
 	if l.State == jobs.Complete {
 		a.Dropped = uint64(l.Dropped)
@@ -49,7 +51,8 @@ func (l *library) quarantined(j *job, bad []jobs.Bad) []*larderv1.QuarantinedSam
 	for _, b := range bad {
 		s, _ := j.Data.Sample(b.Object)
 		path, offset := l.catalog.ObjectPath(b.Object)
-		q := &larderv1.QuarantinedSample{Id: uint64(s), Key: j.Data.Key(s), Path: path, Offset: uint64(offset), Reason: b.Reason}
+		q := &larderv1.QuarantinedSample{Id: uint64(s), Key: j.Data.Key(s), Path: path, Offset: uint64(offset),
+			Reason: b.Reason}
 		if b.At > 0 {
 			q.DamagedAt = new(uint64(offset + b.At - 1))
 		}
@@ -75,10 +78,13 @@ func (w *views) viewOn(v jobs.Job, m jobs.Machine) *larderv1.Job {
 	}
 	out := &larderv1.Job{
 		Owner: j.owner.uid(),
-		Id:    uint32(v.ID), Spec: j.spec, State: states[v.State], SubsetSize: uint64(v.Spec.Subset), BatchesPerEpoch: uint64(v.Spec.Batches(0)),
-		Counters: counters(&v.Stats), Promise: v.Promise, RegisteredAt: timestamppb.New(j.registered), EndedReason: v.Reason,
-		Recipe: j.Recipe.ID().String(), Prefix: j.Recipe.Prefix().String(), ShareGroup: v.Group, InstanceOffset: v.Offset,
-		Quarantined: w.library.quarantined(j, v.Stats.Bad), Paused: v.Paused, SubsetSince: v.Since,
+		Id:    uint32(v.ID), Spec: j.spec, State: states[v.State], SubsetSize: uint64(v.Spec.Subset),
+		BatchesPerEpoch: uint64(v.Spec.Batches(0)),
+		Counters:        counters(&v.Stats), Promise: v.Promise, RegisteredAt: timestamppb.New(j.registered),
+		EndedReason: v.Reason,
+		Recipe:      j.Recipe.ID().String(), Prefix: j.Recipe.Prefix().String(), ShareGroup: v.Group,
+		InstanceOffset: v.Offset,
+		Quarantined:    w.library.quarantined(j, v.Stats.Bad), Paused: v.Paused, SubsetSince: v.Since,
 	}
 	w.tellSubsets(out, j, &v)
 	if v.Drain && !v.State.Ended() {
@@ -89,7 +95,8 @@ func (w *views) viewOn(v jobs.Job, m jobs.Machine) *larderv1.Job {
 		if k.Attaches == 0 {
 			continue
 		}
-		info := &larderv1.RankInfo{Rank: uint32(i), Attached: k.Attached(), Incarnation: uint64(k.Incarnation), Epoch: k.Epoch, Step: uint64(k.Sent)}
+		info := &larderv1.RankInfo{Rank: uint32(i), Attached: k.Attached(), Incarnation: uint64(k.Incarnation),
+			Epoch: k.Epoch, Step: uint64(k.Sent)}
 		if r := w.rings.Get(ring.Key{Job: v.ID, Rank: i, Inc: k.Incarnation}); r != nil {
 			info.Pid, info.Uid, info.RingBytes = r.Peer().PID, r.Peer().UID, uint64(r.Segment().Size())
 		}
@@ -147,8 +154,10 @@ func (w *views) named(ctx context.Context, name string) (*larderv1.Job, error) {
 	return w.describe(ctx, j.ID)
 }
 
-// DescribeJob tells all about one job.
-func (e *Engine) DescribeJob(ctx context.Context, req *larderv1.DescribeJobRequest) (*larderv1.DescribeJobResponse, error) {
+// DescribeJob shows everything about one job.
+func (e *Engine) DescribeJob(
+	ctx context.Context, req *larderv1.DescribeJobRequest,
+) (*larderv1.DescribeJobResponse, error) {
 	j, err := e.views.named(ctx, req.GetName())
 	return &larderv1.DescribeJobResponse{Job: j}, err
 }
@@ -169,7 +178,7 @@ func (e *Engine) PauseJob(ctx context.Context, req *larderv1.PauseJobRequest) (*
 	return &larderv1.PauseJobResponse{Job: j}, err
 }
 
-// ResumeJob goes on with a paused job.
+// ResumeJob ends the pause of a job.
 func (e *Engine) ResumeJob(ctx context.Context, req *larderv1.ResumeJobRequest) (*larderv1.ResumeJobResponse, error) {
 	j, err := e.end(ctx, req.GetName(), func(t coordinator.Token, id ident.JobID) coordinator.Event {
 		return coordinator.Pause{Token: t, Job: id}
@@ -185,7 +194,9 @@ func (e *Engine) KillJob(ctx context.Context, req *larderv1.KillJobRequest) (*la
 	return &larderv1.KillJobResponse{Job: j}, err
 }
 
-func (e *Engine) end(ctx context.Context, name string, build func(coordinator.Token, ident.JobID) coordinator.Event) (*larderv1.Job, error) {
+func (e *Engine) end(
+	ctx context.Context, name string, build func(coordinator.Token, ident.JobID) coordinator.Event,
+) (*larderv1.Job, error) {
 	j, live, err := e.jobs.live(ctx, name)
 	if err != nil {
 		return nil, err
@@ -227,7 +238,8 @@ func (e *Engine) GetTiers(ctx context.Context, _ *larderv1.GetTiersRequest) (*la
 	if err != nil {
 		return nil, err
 	}
-	return &larderv1.GetTiersResponse{Tiers: e.views.tiers(now.tiers), Total: uint64(e.memory.total()), Split: shownSplit(ctx, e.views.split(now.stats, now.quotas))}, nil
+	return &larderv1.GetTiersResponse{Tiers: e.views.tiers(now.tiers), Total: uint64(e.memory.total()),
+		Split: shownSplit(ctx, e.views.split(now.stats, now.quotas))}, nil
 }
 
 // SetTiers changes sizes, all of the request or nothing.
@@ -263,7 +275,8 @@ func (e *Engine) setTiers(ctx context.Context, req *larderv1.SetTiersRequest) er
 			return err
 		}
 		if n < 0 {
-			return errs.New(errs.ConfigInvalid, "tiers.total", "give a size such as 8GiB, or write auto in the configuration and run larder config apply",
+			return errs.New(errs.ConfigInvalid, "tiers.total",
+				"give a size such as 8GiB, or write auto in the configuration and run larder config apply",
 				"tiers.total: auto can only be set in the configuration")
 		}
 		next.Tiers.Total = n
@@ -306,12 +319,16 @@ func (e *Engine) GetStats(ctx context.Context, req *larderv1.GetStatsRequest) (*
 	s := &larderv1.Stats{
 		At: timestamppb.Now(), Version: e.cfg.Version, Pid: int32(pid), Uptime: durationpb.New(time.Since(e.started)),
 		Totals: &larderv1.Counters{
-			SourceReads: st.SourceReads, SourceBytes: st.SourceBytes, Decodes: st.Decodes, Augments: st.Augments, Hits: forms(st.Hits),
-			Evictions: forms(st.Evictions), Quarantined: st.Quarantined, SamplesDelivered: st.Samples, BatchesDelivered: st.Batches,
-			WaitSeconds: st.Wait.Seconds(),
+			SourceReads: st.SourceReads, SourceBytes: st.SourceBytes, Decodes: st.Decodes, Augments: st.Augments,
+			Hits:      forms(st.Hits),
+			Evictions: forms(st.Evictions), Quarantined: st.Quarantined, SamplesDelivered: st.Samples,
+			BatchesDelivered: st.Batches,
+			WaitSeconds:      st.Wait.Seconds(),
 		},
-		Tiers: e.views.tiers(now.tiers), RssBytes: rss(), MemoryLimit: uint64(max(e.cfg.MemoryLimit, 0)), Parity: prep.Parity(), Decoder: prep.DecoderName(),
-		Split: shownSplit(ctx, e.views.split(st, now.quotas)), StateFull: e.views.stateFull(), Load: e.views.load(machine), Datasets: e.views.shownDatasets(ctx, e.views.datasetStats(now.data)),
+		Tiers: e.views.tiers(now.tiers), RssBytes: rss(), MemoryLimit: uint64(max(e.cfg.MemoryLimit, 0)),
+		Parity: prep.Parity(), Decoder: prep.DecoderName(),
+		Split: shownSplit(ctx, e.views.split(st, now.quotas)), StateFull: e.views.stateFull(), Load: e.views.load(machine),
+		Datasets: e.views.shownDatasets(ctx, e.views.datasetStats(now.data)),
 	}
 	for _, v := range now.jobs {
 		j := e.views.viewOn(v, machine)
@@ -338,7 +355,7 @@ func (e *Engine) GetStats(ctx context.Context, req *larderv1.GetStatsRequest) (*
 	return &larderv1.GetStatsResponse{Stats: s}, nil
 }
 
-// rss is the resident memory of this process in bytes, 0 when the system does not tell.
+// rss is the resident memory of this process in bytes, 0 when the system does not say.
 func rss() uint64 {
 	b, err := os.ReadFile("/proc/self/statm")
 	if err != nil {

@@ -28,8 +28,9 @@ import (
 // stopAfter is how many samples a trainee has had when it waits to be stopped.
 const stopAfter = 28
 
-// trainee is the test binary as a training process of its own: it goes through epochs of a job, says of every sample what it got and whether it was still
-// the same at the end of the step, and in the end why it ended. In one step it waits for a word of its parent, who stops it meanwhile.
+// trainee is the test binary as a training process of its own: it goes through epochs of a job, says of every sample
+// what it got and whether it was still the same at the end of the step, and in the end why it ended. In one step it
+// waits for a word of its parent, who stops it meanwhile.
 func trainee(socket, job string) {
 	ctx := context.Background()
 	say := func(format string, args ...any) { fmt.Printf(format+"\n", args...) }
@@ -92,13 +93,15 @@ func trainee(socket, job string) {
 	say("end well")
 }
 
-// TestStoppedClients: real training processes are stopped for a random time and go on (SIGSTOP, SIGCONT). Those that were stopped for less than the timeout have
-// every sample of every epoch once. The others lost their rank: another client had it meanwhile, with all of an epoch, and they hear STALE; what they had
-// got is what it should be, and what they held in their hands was not written to. A neighbour that trains all the while has everything.
+// TestStoppedClients: real training processes are stopped for a random time and go on (SIGSTOP, SIGCONT). Those that
+// were stopped for less than the timeout have every sample of every epoch once. The others lost their rank: another
+// client had it meanwhile, with all of an epoch, and they hear STALE; what they had got is what it should be, and
+// what they held in their hands was not written to. A neighbour that trains all the while has everything.
 // LARDER_STOPS is how many, LARDER_STOP_SECONDS the longest.
 func TestStoppedClients(t *testing.T) {
 	const n, atOnce = 60, 4
-	stops, longest := testenv.Count(t, "LARDER_STOPS", 6), time.Duration(testenv.Count(t, "LARDER_STOP_SECONDS", 3))*time.Second
+	stops, longest := testenv.Count(t, "LARDER_STOPS", 6), time.Duration(testenv.Count(t, "LARDER_STOP_SECONDS",
+		3))*time.Second
 	timeout := longest / 2
 	dir := folder(t, n)
 	w := serve(t, func(c *engine.Config) { c.IdleTimeout = timeout })
@@ -168,7 +171,9 @@ func TestStoppedClients(t *testing.T) {
 }
 
 // stopOne runs one training process and stops it. It returns its last word.
-func (w *world) stopOne(name, dir string, change func(*larderv1.JobSpec), pause time.Duration, loses bool, n int, want map[int64]string) (string, error) {
+func (w *world) stopOne(
+	name, dir string, change func(*larderv1.JobSpec), pause time.Duration, loses bool, n int, want map[int64]string,
+) (string, error) {
 	c, err := client.Dial(context.Background(), w.socket)
 	if err != nil {
 		return "", err

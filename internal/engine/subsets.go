@@ -19,8 +19,8 @@ import (
 	larderv1 "larder/proto/larder/v1"
 )
 
-// subsets are what a job was asked to draw, in the order asked: the one in force, and what waits for its next epoch. The numbers (marks)
-// are those of the coordinator. Writers hold Engine.registering too.
+// subsets are what a job was asked to draw, in the order asked: the one in force, and what waits for its next epoch.
+// The numbers (marks) are those of the coordinator. Writers hold Engine.registering too.
 type subsets struct {
 	sync.Mutex
 	asked []asked   // never empty; the last one is what the job is to draw in the end
@@ -101,13 +101,14 @@ func objectsOf(data *source.Dataset, samples []ident.SampleID) []ident.ObjectID 
 	return objects
 }
 
-// exists tells whether an object is what the dataset shows of its sample now.
+// exists reports whether an object is what the dataset shows of its sample now.
 func exists(data *source.Dataset, x ident.ObjectID) bool {
 	s, ok := data.Sample(x)
 	return ok && data.Live(s) && data.Object(s) == x
 }
 
-// faulty leaves out samples that no client is told of: nothing is wrong with removed ones, and damaged ones may be skipped by configuration.
+// faulty leaves out samples that no client hears of: nothing is wrong with removed ones, and damaged ones may be
+// skipped by configuration.
 func (l *library) faulty(bad []jobs.Bad) []jobs.Bad {
 	untold := func(b jobs.Bad) bool { return b.Removed || b.Corrupt && l.skipCorrupt }
 	if !slices.ContainsFunc(bad, untold) {
@@ -116,8 +117,8 @@ func (l *library) faulty(bad []jobs.Bad) []jobs.Bad {
 	return slices.DeleteFunc(slices.Clone(bad), untold)
 }
 
-// diff names the fields in which a spec differs from the job's; empty = it is the same job. Its subset may be the one it was
-// registered with, or the one it was given last: scripts that come back still say the first.
+// diff names the fields in which a spec differs from the job's; empty = it is the same job. Its subset may be the one
+// it was registered with, or the one it was given last: scripts that come back still say the first.
 func (j *job) diff(spec *larderv1.JobSpec) string {
 	if last := j.subsets.last().expr; spec.GetSubset() == last && last != j.spec.GetSubset() {
 		return specDiff(j.specWith(last), spec)
@@ -136,13 +137,15 @@ func (e *Engine) SetSubset(ctx context.Context, req *larderv1.SetSubsetRequest) 
 	case j == nil:
 		return nil, e.jobs.noJob(req.GetName())
 	case !live:
-		return nil, errs.New(errs.JobEnded, req.GetName(), "make a new Loader with that subset", "change the subset of job %s, which has ended", req.GetName())
+		return nil, errs.New(errs.JobEnded, req.GetName(), "make a new Loader with that subset",
+			"change the subset of job %s, which has ended", req.GetName())
 	}
 	if err := mayTouch(ctx, j, "change"); err != nil {
 		return nil, err
 	}
 	if uint64(req.GetRank()) >= uint64(j.life.World) {
-		return nil, errs.New(errs.Invalid, "rank", "ranks count from 0", "change the subset for rank %d of job %s, which has world_size %d", req.GetRank(), req.GetName(), j.life.World)
+		return nil, errs.New(errs.Invalid, "rank", "ranks count from 0",
+			"change the subset for rank %d of job %s, which has world_size %d", req.GetRank(), req.GetName(), j.life.World)
 	}
 	seen := j.Data.Fingerprint()
 	samples, err := j.Data.Select(req.GetSubset())
@@ -152,7 +155,7 @@ func (e *Engine) SetSubset(ctx context.Context, req *larderv1.SetSubsetRequest) 
 	if err := e.library.mayReadAt(ctx, j.owner, j.Data, seen); err != nil {
 		return nil, err
 	}
-	r, err := e.follower.change(ctx, j, int(req.GetRank()), req.GetSubset(), objectsOf(j.Data, samples), seen)
+	r, err := e.follower.change(ctx, j, wanted{int(req.GetRank()), req.GetSubset(), objectsOf(j.Data, samples), seen})
 	if err != nil {
 		return nil, err
 	}
@@ -160,12 +163,22 @@ func (e *Engine) SetSubset(ctx context.Context, req *larderv1.SetSubsetRequest) 
 	if err != nil {
 		return nil, err
 	}
-	return &larderv1.SetSubsetResponse{Job: v, Epoch: r.Epoch, NumSamples: uint64(r.Samples), BatchesPerEpoch: uint64(r.Batches)}, nil
+	return &larderv1.SetSubsetResponse{Job: v, Epoch: r.Epoch, NumSamples: uint64(r.Samples),
+		BatchesPerEpoch: uint64(r.Batches)}, nil
 }
 
-// change asks the coordinator for another subset, unless it has been asked for already, and tells it what is gone. e.registering is held.
-func (f *follower) change(ctx context.Context, j *job, rank int, expr string, objects []ident.ObjectID, seen uint64) (coordinator.Reply, error) {
-	if err := j.roomFor(len(objects)); err != nil {
+// wanted is a subset that a job is to have.
+type wanted struct {
+	rank    int // that asks
+	expr    string
+	objects []ident.ObjectID
+	seen    uint64 // fingerprint of the dataset when they were selected
+}
+
+// change asks the coordinator for another subset, unless it has been asked for already, and says what does not exist
+// any more. Engine.registering is held.
+func (f *follower) change(ctx context.Context, j *job, to wanted) (coordinator.Reply, error) {
+	if err := j.roomFor(len(to.objects)); err != nil {
 		return coordinator.Reply{}, err
 	}
 	v, err := f.loop.lookup(ctx, j.ID)
@@ -176,12 +189,12 @@ func (f *follower) change(ctx context.Context, j *job, rank int, expr string, ob
 		j.subsets.forget(v.Mark)
 	}
 	last := j.subsets.last()
-	next := asked{mark: last.mark + 1, expr: expr, objects: objects, hash: hashObjects(objects)}
-	same := next.hash == last.hash && len(objects) == len(last.objects) && next.expr == last.expr
-	ev := coordinator.ChangeSubset{Job: j.ID, Rank: rank, Gone: j.vanished()}
+	next := asked{mark: last.mark + 1, expr: to.expr, objects: to.objects, hash: hashObjects(to.objects)}
+	same := next.hash == last.hash && len(to.objects) == len(last.objects) && next.expr == last.expr
+	ev := coordinator.ChangeSubset{Job: j.ID, Rank: to.rank, Gone: j.vanished()}
 	if !same {
 		next.sketch = f.jobs.sketched(j.Data, next)
-		ev.Mark, ev.Subset, ev.Member = next.mark, objects, coordinator.Members(objects)
+		ev.Mark, ev.Subset, ev.Member = next.mark, to.objects, coordinator.Members(to.objects)
 	}
 	j.subsets.Lock()
 	j.subsets.next = next // the record is made before the answer comes
@@ -195,10 +208,11 @@ func (f *follower) change(ctx context.Context, j *job, rank int, expr string, ob
 	}
 	j.subsets.Lock()
 	defer j.subsets.Unlock()
-	j.subsets.gone, j.subsets.seen, j.subsets.note = ev.Gone, seen, ""
+	j.subsets.gone, j.subsets.seen, j.subsets.note = ev.Gone, to.seen, ""
 	if !same {
 		j.subsets.asked = append(j.subsets.asked, next)
-		f.log.log.Info("subset changed", "job", j.spec.GetName(), "subset", expr, "samples", len(objects), "from_epoch", r.Epoch)
+		f.log.log.Info("subset changed", "job", j.spec.GetName(), "subset", to.expr,
+			"samples", len(to.objects), "from_epoch", r.Epoch)
 	}
 	return r, nil
 }
@@ -222,8 +236,8 @@ func (j *job) vanished() *bits.Set {
 	return gone
 }
 
-// follow tells the jobs of changed datasets: what their subset selects now is theirs from their next epoch on, and what is gone is drawn
-// no more. It returns their names. e.registering is held.
+// follow changes the jobs of changed datasets: what their subset selects now is theirs from their next epoch on, and
+// what is gone is not drawn any more. It returns their names. e.registering is held.
 func (f *follower) follow(ctx context.Context) ([]string, error) {
 	live, err := f.loop.list(ctx, false)
 	if err != nil {
@@ -254,20 +268,20 @@ func (f *follower) follow(ctx context.Context) ([]string, error) {
 	return told, nil
 }
 
-// reselect evaluates a job's subset again. When that selects nothing, or the job has no epoch left for it, the job keeps the subset it has,
-// without what is gone, and says so.
+// reselect evaluates a job's subset again. When that selects nothing, or the job has no epoch left for it, the job
+// keeps the subset it has, without what is gone, and says so.
 func (f *follower) reselect(ctx context.Context, j *job, expr string, seen uint64) error {
 	samples, err := j.Data.Select(expr)
 	if err == nil {
 		err = f.library.mayReadAt(ctx, j.owner, j.Data, seen)
 	}
 	if err == nil {
-		if _, err = f.change(ctx, j, 0, expr, objectsOf(j.Data, samples), seen); err == nil {
+		if _, err = f.change(ctx, j, wanted{0, expr, objectsOf(j.Data, samples), seen}); err == nil {
 			return nil
 		}
 	}
 	last := j.subsets.last()
-	if _, again := f.change(ctx, j, 0, last.expr, last.objects, seen); again != nil {
+	if _, again := f.change(ctx, j, wanted{0, last.expr, last.objects, seen}); again != nil {
 		return again
 	}
 	note := "the dataset has changed, and the job keeps the samples it has: " + err.Error()
@@ -301,8 +315,10 @@ func (e *Engine) open(ctx context.Context, nameOrURI string) (*source.Dataset, e
 	return d, e.follower.followed(ctx)
 }
 
-// RefreshDataset looks at every file of a dataset again and tells its jobs.
-func (e *Engine) RefreshDataset(ctx context.Context, req *larderv1.RefreshDatasetRequest) (*larderv1.RefreshDatasetResponse, error) {
+// RefreshDataset looks at every file of a dataset again and changes its jobs.
+func (e *Engine) RefreshDataset(
+	ctx context.Context, req *larderv1.RefreshDatasetRequest,
+) (*larderv1.RefreshDatasetResponse, error) {
 	now, before, err := e.library.reindex(ctx, req.GetDataset())
 	if err != nil {
 		return nil, err
@@ -333,12 +349,15 @@ func (e *Engine) RefreshDataset(ctx context.Context, req *larderv1.RefreshDatase
 		return nil, err
 	}
 	out.Dataset = e.library.dataset(now)
-	e.cfg.Log.Info("dataset refreshed", "name", now.Name(), "added", out.GetAdded(), "removed", out.GetRemoved(), "jobs", len(out.GetJobs()))
+	e.cfg.Log.Info("dataset refreshed", "name", now.Name(), "added", out.GetAdded(), "removed", out.GetRemoved(), "jobs",
+		len(out.GetJobs()))
 	return out, nil
 }
 
-// reindex looks at a known dataset again, with the rights of who asks. before is what it had.
-func (l *library) reindex(ctx context.Context, nameOrURI string) (now *source.Dataset, before []ident.ObjectID, err error) {
+// reindex looks at a known dataset again, with the rights of the user who asks. before is what it had.
+func (l *library) reindex(
+	ctx context.Context, nameOrURI string,
+) (now *source.Dataset, before []ident.ObjectID, err error) {
 	asks := asker(ctx)
 	if asks != nil {
 		if err := l.catalog.MayList(nameOrURI, asks.reader()); err != nil {
@@ -350,7 +369,8 @@ func (l *library) reindex(ctx context.Context, nameOrURI string) (now *source.Da
 	case ok:
 		before = liveObjects(d)
 	case asks != nil: // the catalogue's own error names other datasets
-		return nil, nil, errs.New(errs.NotFound, nameOrURI, "larder dataset add "+nameOrURI, "refresh dataset %q, which is not known", nameOrURI)
+		return nil, nil, errs.New(errs.NotFound, nameOrURI, "larder dataset add "+nameOrURI,
+			"refresh dataset %q, which is not known", nameOrURI)
 	}
 	if asks == nil {
 		now, err = l.catalog.Reindex(ctx, nameOrURI)
@@ -391,6 +411,7 @@ func (w *views) tellSubsets(out *larderv1.Job, j *job, v *jobs.Job) {
 		out.Notes = append(out.Notes, note)
 	}
 	if d, ok := w.catalog.Get(j.spec.GetDataset()); ok && d != j.Data {
-		out.Notes = append(out.Notes, "class folders of the dataset changed, so its labels did: the job keeps the files and labels it began with")
+		out.Notes = append(out.Notes, "class folders of the dataset changed, so its labels did: "+
+			"the job keeps the files and labels it began with")
 	}
 }

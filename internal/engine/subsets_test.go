@@ -31,12 +31,15 @@ func TestOrdersAUserMayAskFor(t *testing.T) {
 		if err != nil || mode != c.mode || tiles != c.tiles || len(notes) > 0 != c.noted {
 			t.Errorf("%s of %d samples: %s with %d tiles, notes %q, %v", c.order, c.n, mode, tiles, notes, err)
 		}
-		simulated := coresim.World{Jobs: []coresim.Job{{Order: c.order, Subset: make([]uint32, c.n)}}} // as the simulator has it
-		if said := simulated.Notes(); len(said) > 0 != c.noted || c.noted && !strings.Contains(said[0], fmt.Sprintf("%d tiles are used", tiles)) {
+		// as the simulator has it
+		simulated := coresim.World{Jobs: []coresim.Job{{Order: c.order, Subset: make([]uint32, c.n)}}}
+		if said := simulated.Notes(); len(said) > 0 != c.noted || c.noted &&
+			!strings.Contains(said[0], fmt.Sprintf("%d tiles are used", tiles)) {
 			t.Errorf("%s of %d samples: the daemon uses %d tiles, the simulator says %q", c.order, c.n, tiles, said)
 		}
 	}
-	for _, bad := range []string{"stratified(0)", "stratified(257)", "stratified(-1)", "stratified(4", "stratified()", "stratified(4))", "epoch(2)", "Strict", "stratified (4)"} {
+	for _, bad := range []string{"stratified(0)", "stratified(257)", "stratified(-1)", "stratified(4", "stratified()",
+		"stratified(4))", "epoch(2)", "Strict", "stratified (4)"} {
 		if _, _, _, err := parseOrder(bad, 1<<20); !errs.Is(err, errs.Invalid) {
 			t.Errorf("%s: %v", bad, err)
 		}

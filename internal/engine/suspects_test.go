@@ -34,8 +34,10 @@ func tryPoison() {
 	}
 }
 
-// A daemon died while four samples were prepared. One of them crashes the decoder, three are innocent; of the four jobs two are back, one has ended, one was never heard of. In the next
-// life the one is bad for every job and every recipe, under any name, and everybody else has everything; the life after that knows it by its bytes alone; another build tries it anew.
+// A daemon died while four samples were prepared. One of them crashes the decoder, three are innocent; of the four
+// jobs two are back, one has ended, one was never heard of. In the next life the one is bad for every job and every
+// recipe, under any name, and everybody else has everything; the life after that knows it by its bytes alone; another
+// build tries it anew.
 func TestSuspects(t *testing.T) {
 	const n, poison = 30, 7
 	t.Setenv(trialEnv, "1")
@@ -59,7 +61,8 @@ func TestSuspects(t *testing.T) {
 	}
 	skips := func(s *larderv1.JobSpec) { s.OnError = "skip" }
 	names := []string{"in place", "whole", "ended"}
-	specs := []*larderv1.JobSpec{spec(names[0], dir, 4, recipe(crops...), skips), spec(names[1], dir, 7, skips), spec(names[2], dir, 4, skips)}
+	specs := []*larderv1.JobSpec{spec(names[0], dir, 4, recipe(crops...), skips), spec(names[1], dir, 7, skips),
+		spec(names[2], dir, 4, skips)}
 	t.Run("the first life", func(t *testing.T) {
 		w := life(t, "1")
 		ids := map[string]uint32{}
@@ -75,14 +78,16 @@ func TestSuspects(t *testing.T) {
 		}
 		for i, p := range []crashguard.Piece{
 			{Job: ident.JobID(ids["in place"]), Sample: 3, Seed: 5, Instance: 1}, {Job: ident.JobID(ids["whole"]), Sample: 4},
-			{Job: ident.JobID(ids["ended"]), Sample: poison}, {Job: 99, Sample: 1}, {Job: ident.JobID(ids["whole"]), Sample: 1 << 20},
+			{Job: ident.JobID(ids["ended"]), Sample: poison}, {Job: 99, Sample: 1}, {Job: ident.JobID(ids["whole"]),
+				Sample: 1 << 20},
 		} {
 			d.Line(3 + i).Set(p) // of workers that this engine does not have
 		}
 	})
 	t.Run("the second life", func(t *testing.T) {
 		w := life(t, "1", os.Args[0])
-		for i, s := range append(specs[:2:2], spec("new", dir, 5, skips, recipe(append([]*larderv1.Op{op("Resize", map[string]any{"size": []any{20.0, 24.0}})}, crops...)...))) {
+		for i, s := range append(specs[:2:2], spec("new", dir, 5, skips,
+			recipe(append([]*larderv1.Op{op("Resize", map[string]any{"size": []any{20.0, 24.0}})}, crops...)...))) {
 			tr := w.train(s, 0)
 			for e := range uint32(2) {
 				bad(t, fmt.Sprint(s.GetName(), " ", e), tr.must(e), n, "the decoder crashed (SIGSEGV)", poison)
@@ -151,7 +156,8 @@ func bad(t *testing.T, what string, got *seen, n int, why string, ids ...int) {
 		t.Errorf("%s: bad are %v", what, told)
 	}
 	exactly(t, what, append(slices.Clone(got.ids), told...), all(n))
-	if a := got.end.GetAccount(); a.GetState() != "complete" || a.GetDelivered() != uint64(n-len(ids)) || a.GetQuarantined() != uint64(len(ids)) {
+	if a := got.end.GetAccount(); a.GetState() != "complete" || a.GetDelivered() != uint64(n-len(ids)) ||
+		a.GetQuarantined() != uint64(len(ids)) {
 		t.Errorf("%s: the account is %v", what, a)
 	}
 }
@@ -169,7 +175,8 @@ func append2(t *testing.T, path, text string) {
 	}
 }
 
-// A suspect whose trial is not possible is decoded as ever, and stays one for the next daemon; one that is not begun before the daemon stops, too.
+// A suspect whose trial is not possible is decoded as ever, and stays one for the next daemon; one that is not begun
+// before the daemon stops, too.
 func TestSuspectsWithoutTrial(t *testing.T) {
 	const n = 10
 	dir := folder(t, n)

@@ -15,14 +15,17 @@ import (
 	"larder/tiers/tinylfu"
 )
 
-// TestTheTiersChangeNoByte: whatever the sizes of the tiers, their policies, and however they are resized meanwhile, every job gets in each
-// epoch each sample once, with the bytes that it gets without any cache. Two jobs share a prefix, a third has another one.
+// TestTheTiersChangeNoByte: whatever the sizes of the tiers, their policies, and however they are resized meanwhile,
+// every job gets in each epoch each sample once, with the bytes that it gets without any cache. Two jobs share a
+// prefix, a third has another one.
 func TestTheTiersChangeNoByte(t *testing.T) {
 	const n, epochs = 30, 2
 	dir := folder(t, n)
 	jobs := func() []*larderv1.JobSpec {
-		return []*larderv1.JobSpec{spec("plain", dir, 7), spec("crops", dir, 5, recipe(crops...), func(s *larderv1.JobSpec) { s.Seed = 3 }),
-			spec("resized", dir, 4, recipe(op("Resize", map[string]any{"size": []any{12.0, 12.0}}), op("RandomHorizontalFlip", nil)), func(s *larderv1.JobSpec) { s.Seed = 9 })}
+		return []*larderv1.JobSpec{spec("plain", dir, 7), spec("crops", dir, 5, recipe(crops...),
+			func(s *larderv1.JobSpec) { s.Seed = 3 }),
+			spec("resized", dir, 4, recipe(op("Resize", map[string]any{"size": []any{12.0, 12.0}}), op("RandomHorizontalFlip",
+				nil)), func(s *larderv1.JobSpec) { s.Seed = 9 })}
 	}
 	// play returns the bytes by job and epoch.
 	play := func(t *testing.T, r *xrand.Rand, change func(*engine.Config)) map[string]map[int64][]byte {
@@ -56,7 +59,8 @@ func TestTheTiersChangeNoByte(t *testing.T) {
 						return
 					default:
 					}
-					req := &larderv1.SetTiersRequest{Encoded: size(), Decoded: size(), Augmented: size(), Total: fmt.Sprint(1<<20 + r.IntN(1<<20))}
+					req := &larderv1.SetTiersRequest{Encoded: size(), Decoded: size(), Augmented: size(),
+						Total: fmt.Sprint(1<<20 + r.IntN(1<<20))}
 					if _, err := w.engine.SetTiers(t.Context(), req); err != nil {
 						t.Error(err)
 						return

@@ -44,7 +44,7 @@ func (w *views) stateFull() *larderv1.ErrorDetail {
 	return nil
 }
 
-// waits fills in what a job and each of its ranks wait for, and adds the waits that go on to what it has waited.
+// waits fills in what a job and each of its ranks wait for, and adds waits that have not ended to what it has waited.
 func (w *views) waits(out *larderv1.Job, v *jobs.Job, m jobs.Machine) {
 	now := time.Now()
 	all := make([]jobs.Wait, 0, len(v.Facts))
@@ -117,6 +117,7 @@ func (w *views) datasetStats(list []coordinator.DatasetView) []*larderv1.Dataset
 func counters(s *jobs.Stats) *larderv1.Counters {
 	return &larderv1.Counters{
 		SourceReads: s.SourceReads, SourceBytes: s.SourceBytes, Decodes: s.Decodes, Augments: s.Augments,
-		SamplesDelivered: s.Samples, BatchesDelivered: s.Batches, Hits: forms(s.Hits), Quarantined: s.Quarantined, WaitSeconds: s.Wait.Seconds(),
+		SamplesDelivered: s.Samples, BatchesDelivered: s.Batches, Hits: forms(s.Hits), Quarantined: s.Quarantined,
+		WaitSeconds: s.Wait.Seconds(),
 	}
 }

@@ -87,7 +87,8 @@ func draw(t testing.TB, path string, w, h int, seed uint64) {
 func plain(t testing.TB, path string, w, h int) {
 	t.Helper()
 	var b bytes.Buffer
-	if err := errors.Join(png.Encode(&b, image.NewRGBA(image.Rect(0, 0, w, h))), os.WriteFile(path, b.Bytes(), 0o600)); err != nil {
+	if err := errors.Join(png.Encode(&b, image.NewRGBA(image.Rect(0, 0, w, h))), os.WriteFile(path, b.Bytes(),
+		0o600)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -154,8 +155,10 @@ func serve(t testing.TB, change ...func(*engine.Config)) *world {
 	must(err)
 	log := journal.OpenMemory(journal.Limits{})
 	cfg := engine.Config{
-		Version: "test", Catalog: catalog, Store: store, Journal: log, Workers: 2, MemoryLimit: 256 * mib, Lease: time.Minute, Seed: 1,
-		Tiers: coordinator.TierConfig{Total: 64 * mib, Sizes: [ident.NumForms]int64{ident.Decoded: 32 * mib, ident.Augmented: 16 * mib}},
+		Version: "test", Catalog: catalog, Store: store, Journal: log, Workers: 2, MemoryLimit: 256 * mib, Lease: time.Minute,
+		Seed: 1,
+		Tiers: coordinator.TierConfig{Total: 64 * mib, Sizes: [ident.NumForms]int64{ident.Decoded: 32 * mib,
+			ident.Augmented: 16 * mib}},
 		ParseSize: func(s string, _ int64) (int64, bool, error) {
 			if s == "auto" {
 				return 0, true, nil
@@ -171,7 +174,8 @@ func serve(t testing.TB, change ...func(*engine.Config)) *world {
 	must(err)
 	dir, err := os.MkdirTemp("", "larder-exec")
 	must(err)
-	w := &world{t: t, engine: engine, store: store, catalog: catalog, socket: filepath.Join(dir, "s"), ran: make(chan error, 1)}
+	w := &world{t: t, engine: engine, store: store, catalog: catalog, socket: filepath.Join(dir, "s"),
+		ran: make(chan error, 1)}
 	listener, err := session.Listen(w.socket)
 	must(err)
 	server := session.NewServer(session.Config{Engine: engine, Service: rpc.Service(engine, nil)})
@@ -210,7 +214,8 @@ func (w *world) stats() *larderv1.Stats {
 	return r.GetStats()
 }
 
-// eventually waits for what other goroutines are about to do. It asserts no time: it fails only when a minute is not enough.
+// eventually waits for what other goroutines are about to do. It asserts no time: it fails only when a minute is not
+// enough.
 func eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
 	for range 6000 {

@@ -7,7 +7,8 @@ import (
 	"larder/internal/xrand"
 )
 
-// BenchmarkOpen opens a folder as a killed daemon leaves it: 8 jobs in the midst of epochs of 1.28 million samples, 1e6 records in all.
+// BenchmarkOpen opens a folder as a killed daemon leaves it: 8 jobs in the midst of epochs of 1.28 million samples,
+// 1e6 records in all.
 func BenchmarkOpen(b *testing.B) {
 	fs, err := OpenDir(b.TempDir(), true)
 	if err != nil {
@@ -35,7 +36,8 @@ func BenchmarkOpen(b *testing.B) {
 		}
 		for step := 0; step < len(order)/batch && records < 1_000_000; step++ {
 			for j := range ident.JobID(8) {
-				d.Append(row{Kind: kindAssigned, Job: j + 1, Epoch: e, Step: uint32(step), Objects: order[step*batch : (step+1)*batch]}, nil)
+				d.Append(row{Kind: kindAssigned, Job: j + 1, Epoch: e, Step: uint32(step),
+					Objects: order[step*batch : (step+1)*batch]}, nil)
 				records++
 			}
 			if step%500 == 0 {

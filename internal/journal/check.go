@@ -24,8 +24,8 @@ type Report struct {
 	Lost     uint64   `json:"lost"`   // records that Repair had to give up
 }
 
-// Check reads every byte of a state directory and changes nothing. The error is STATE_DAMAGED when something is damaged; the
-// report is filled as far as it can be read. Nobody else may use the directory meanwhile.
+// Check reads every byte of a state directory and changes nothing. The error is STATE_DAMAGED when something is
+// damaged; the report is filled as far as it can be read. Nobody else may use the directory meanwhile.
 func Check(f FS) (*Report, error) {
 	lock, err := takeLock(f)
 	if err != nil {
@@ -107,10 +107,10 @@ func (j *JobState) describe() string {
 	return text.String()
 }
 
-// Repair makes a damaged directory usable again, and loses as little as can be: a damaged snapshot is done without when the one
-// before it and the log after that are sound; otherwise the log is cut where it is damaged. What is taken out is kept
-// beside it, as NAME.damaged. Lost says how many records that cost; batches in them will be given out again. A
-// directory without damage is left as it is.
+// Repair makes a damaged directory usable again, and loses as little as can be: a damaged snapshot is done without
+// when the one before it and the log after that are sound; otherwise the log is cut where it is damaged. What is
+// taken out is kept beside it, as NAME.damaged. Lost says how many records that cost; batches in them will be given
+// out again. A directory without damage is left as it is.
 func Repair(f FS) (*Report, error) {
 	lock, err := takeLock(f)
 	if err != nil {
@@ -148,7 +148,8 @@ func repairOne(f FS, d *Damage) (text string, lost uint64, err error) {
 	case slices.Contains(im.snapshots, d.name):
 		i := slices.Index(im.snapshots, d.name)
 		if i == len(im.snapshots)-1 && i == 0 && (len(im.segments) == 0 || im.segments[0].first != 1) {
-			return "", 0, errs.Wrap(d, errs.StateDamaged, d.File, "move the directory away: the next start makes a new one, and jobs begin anew",
+			return "", 0, errs.Wrap(d, errs.StateDamaged, d.File,
+				"move the directory away: the next start makes a new one, and jobs begin anew",
 				"repair the state directory %s: its only snapshot is gone, and the log before it, too", f.Path(""))
 		}
 		if err := setAside(f, d.name); err != nil {
@@ -222,7 +223,8 @@ func cutLog(f FS, im *image, i int, d *Damage) (string, error) {
 			return "", err
 		}
 	}
-	return fmt.Sprintf("the log was cut at byte %d of %s, after record %d; what followed was set aside", d.Offset, d.File, d.seq), nil
+	return fmt.Sprintf("the log was cut at byte %d of %s, after record %d; what followed was set aside", d.Offset, d.File,
+		d.seq), nil
 }
 
 // resetMark forgets how far the log went.

@@ -128,8 +128,8 @@ func hurt(r *xrand.Rand, fs *MemFS, name string) string {
 	return what
 }
 
-// Damaged media are never taken for the truth: a directory either opens with exactly what was in it, or is refused with file
-// and offset; and Check sees damage in every file. LARDER_DAMAGED_LOGS sets how many are tried.
+// Damaged media are never taken for the truth: a directory either opens with exactly what was in it, or is refused
+// with file and offset; and Check sees damage in every file. LARDER_DAMAGED_LOGS sets how many are tried.
 func TestDamagedLogs(t *testing.T) {
 	left := runs(t, "LARDER_DAMAGED_LOGS", 1500)
 	refused, unharmed := 0, 0
@@ -186,9 +186,11 @@ func TestDamagedLogs(t *testing.T) {
 
 func tryDamaged(t *testing.T, base damaged, fs *MemFS, label, name, what string) (opened bool) {
 	t.Helper()
-	if rep, err := Check(fs); err == nil && len(rep.Notes) == 0 && name != markName && what != "removed" && !strings.HasPrefix(what, "renamed") {
+	if rep, err := Check(fs); err == nil && len(rep.Notes) == 0 && name != markName && what != "removed" &&
+		!strings.HasPrefix(what, "renamed") {
 		t.Errorf("%s: Check found nothing", label)
-	} else if err != nil && (!errs.Is(err, errs.StateDamaged) && !errs.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "byte")) {
+	} else if err != nil && (!errs.Is(err, errs.StateDamaged) && !errs.Is(err, errs.Unsupported) ||
+		!strings.Contains(err.Error(), "byte")) {
 		t.Errorf("%s: Check says %v", label, err)
 	}
 	repaired := fs.Clone()
@@ -207,7 +209,8 @@ func tryDamaged(t *testing.T, base damaged, fs *MemFS, label, name, what string)
 	for k, want := range wantOrders(base.want) {
 		got, err := d.Order(k.job, k.epoch)
 		gone := what == "removed" || strings.HasPrefix(what, "renamed") // like a file beyond the retention
-		if dmg := (*Damage)(nil); errors.As(err, &dmg) || err == nil && gone && (len(got) == 0 || begunBefore(base.want, k, got)) {
+		if dmg := (*Damage)(nil); errors.As(err, &dmg) || err == nil && gone &&
+			(len(got) == 0 || begunBefore(base.want, k, got)) {
 			continue
 		}
 		if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
@@ -262,7 +265,8 @@ func tryRepaired(t *testing.T, base damaged, fs *MemFS, label string, sound bool
 	}
 }
 
-// A copy that was not finished is refused, whichever files are missing and wherever the last one ends, or it has everything that counts.
+// A copy that was not finished is refused, whichever files are missing and wherever the last one ends, or it has
+// everything that counts.
 func TestHalfCopied(t *testing.T) {
 	refused := 0
 	for seed := range uint64(20) {
@@ -304,7 +308,8 @@ func tryCopied(t *testing.T, base damaged, fs *MemFS, label string) bool {
 	t.Helper()
 	d, err := OpenDisk(fs, small)
 	if err != nil {
-		if !errs.Is(err, errs.StateDamaged) || !strings.Contains(err.Error(), "damaged at byte") || !strings.Contains(err.Error(), "larder state repair") {
+		if !errs.Is(err, errs.StateDamaged) || !strings.Contains(err.Error(), "damaged at byte") ||
+			!strings.Contains(err.Error(), "larder state repair") {
 			t.Errorf("%s: %v", label, err)
 		}
 		return false
@@ -336,10 +341,12 @@ func TestReadOnly(t *testing.T) {
 	if fs, err = OpenDir(filepath.Join(dir, "state"), true); err != nil {
 		t.Fatal(err)
 	}
-	if _, err = OpenDisk(fs, Options{}); !errs.Is(err, errs.StateFailed) || !errors.Is(err, unix.EROFS) || !strings.Contains(err.Error(), "that larder may write to") {
+	if _, err = OpenDisk(fs, Options{}); !errs.Is(err, errs.StateFailed) || !errors.Is(err, unix.EROFS) ||
+		!strings.Contains(err.Error(), "that larder may write to") {
 		t.Error(err)
 	}
-	if _, err := OpenDir(filepath.Join(dir, "new"), true); !errs.Is(err, errs.ConfigInvalid) || !strings.Contains(err.Error(), "that you may write to") {
+	if _, err := OpenDir(filepath.Join(dir, "new"), true); !errs.Is(err, errs.ConfigInvalid) ||
+		!strings.Contains(err.Error(), "that you may write to") {
 		t.Error(err)
 	}
 }

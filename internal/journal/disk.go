@@ -21,18 +21,21 @@ import (
 type Options struct {
 	SegmentBytes  int64 // of a file of the log; default 16 MiB
 	SnapshotBytes int64 // of log after which a snapshot is written, at least, and at least its size; default 16 MiB
-	// Full is told when the log begins to wait for room on its disk, and with nil when it goes on; it must not block. Nil = nobody is told.
-	Full       func(error)
-	Retry      time.Duration // between two looks for room; default 500 ms
-	OrderBytes int64         // of the orders of epochs that are over; default 1 GiB, about 300 epochs of 1.28 million samples; negative = none
+	// Full is called when the log begins to wait for room on its disk, and with nil when it continues; it must not block.
+	// Nil = it is not called.
+	Full  func(error)
+	Retry time.Duration // between two looks for room; default 500 ms
+	// of the orders of epochs that are over; default 1 GiB, about 300 epochs of 1.28 million samples; negative = none
+	OrderBytes int64
 }
 
-// Disk is a Log in a state directory: a log in segments, of which a snapshot from time to time takes the place, and the orders of
-// epochs that are over in files of their own. Records are written in groups; one sync makes a whole group durable, and a
-// group that nobody waits for is written at once and synced with the next.
+// Disk is a Log in a state directory: a log in segments, of which a snapshot from time to time takes the place, and
+// the orders of epochs that are over in files of their own. Records are written in groups; one sync makes a whole
+// group durable, and a group that no caller waits for is written at once and synced with the next.
 //
-// A full disk makes everybody wait (see Room). Every other error of a write, and the first one of a sync, is final: nothing is written after it and every callback gets it. What the disk
-// holds then is found at the next open; trying again could report as durable what the kernel has dropped.
+// A full disk makes everybody wait (see Room). Every other error of a write, and the first one of a sync, is final:
+// nothing is written after it and every callback gets it. What the disk holds then is found at the next open; trying
+// again could report as durable what the kernel has dropped.
 type Disk struct {
 	fs      FS
 	options Options
@@ -103,7 +106,8 @@ func OpenDisk(fs FS, o Options) (*Disk, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Disk{fs: fs, options: o, lock: lock, wake: make(chan struct{}, 1), idle: make(chan struct{}), closing: make(chan struct{})}
+	d := &Disk{fs: fs, options: o, lock: lock, wake: make(chan struct{}, 1), idle: make(chan struct{}),
+		closing: make(chan struct{})}
 	if err := d.open(); err != nil {
 		if d.file != nil {
 			_ = d.file.Close()
@@ -226,7 +230,8 @@ func (d *Disk) cutTail(im *image) error {
 }
 
 func (im *image) tailNote() string {
-	return fmt.Sprintf("%s: the last %d bytes, from byte %d on, were never durable and are cut off", im.fs.Path(im.tail), im.torn, max(im.good, 0))
+	return fmt.Sprintf("%s: the last %d bytes, from byte %d on, were never durable and are cut off", im.fs.Path(im.tail),
+		im.torn, max(im.good, 0))
 }
 
 // newSegment makes the file that records from first on go to.
@@ -242,7 +247,8 @@ func (d *Disk) newSegment(first uint64) error {
 	if err = f.Reserve(reserved); err == nil {
 		_, err = f.Write(b)
 	}
-	if isFull(err) { // nothing is in it, and another attempt makes it anew; it must not come back when the old file goes on
+	// nothing is in it, and another attempt makes it anew; it must not come back when the old file continues
+	if isFull(err) {
 		return errors.Join(err, f.Close(), d.fs.Remove(name), synced(d.fs.Sync()))
 	}
 	if err == nil {
@@ -317,7 +323,8 @@ type group struct {
 }
 
 func (d *Disk) takeLocked(old group) group {
-	g := group{buf: d.mu.buf, ends: d.mu.ends, dones: d.mu.dones, demand: d.mu.demand, closed: d.mu.closed, broken: d.mu.broken}
+	g := group{buf: d.mu.buf, ends: d.mu.ends, dones: d.mu.dones, demand: d.mu.demand, closed: d.mu.closed,
+		broken: d.mu.broken}
 	g.first = d.mu.state.Seq + 1 - uint64(len(g.ends))
 	d.mu.buf, d.mu.ends, d.mu.dones, d.mu.demand = old.buf[:0], old.ends[:0], old.dones[:0], false
 	d.mu.since += int64(len(g.buf))
@@ -416,11 +423,11 @@ func (d *Disk) write(g *group) error {
 
 func (g *group) last() uint64 { return g.first + uint64(len(g.ends)) - 1 }
 
-// rolls tells whether the group is the last one in its segment.
+// rolls reports whether the group is the last one in its segment.
 func (d *Disk) rolls(g *group) bool { return d.written > d.options.SegmentBytes || g.snapshot != nil }
 
-// roll begins another segment when this one is full, and a snapshot when one is due. It comes behind the callbacks of the group, which is durable
-// whatever becomes of this.
+// roll begins another segment when this one is full, and a snapshot when one is due. It comes behind the callbacks of
+// the group, which is durable whatever becomes of this.
 func (d *Disk) roll(g *group) error {
 	if d.rolls(g) && d.written > headerSize {
 		if d.reserved > d.written { // it does not need the rest
@@ -464,7 +471,8 @@ func (d *Disk) Sync(ctx context.Context) error {
 	}
 }
 
-// Close makes everything durable, calls back, and gives the folder back; see Log. The error is the one that broke the log.
+// Close makes everything durable, calls back, and gives the folder back; see Log. The error is the one that broke the
+// log.
 func (d *Disk) Close() error {
 	d.mu.Lock()
 	again := d.mu.closed

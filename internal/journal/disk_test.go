@@ -25,7 +25,8 @@ var bg = context.Background()
 
 func TestPack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		in := rapid.SliceOf(rapid.Map(rapid.Uint64(), func(x uint64) ident.ObjectID { return ident.ObjectID(uint32(x) >> (x >> 59)) })).Draw(t, "ids")
+		in := rapid.SliceOf(rapid.Map(rapid.Uint64(),
+			func(x uint64) ident.ObjectID { return ident.ObjectID(uint32(x) >> (x >> 59)) })).Draw(t, "ids")
 		b := pack(nil, in)
 		if got := unpack(b, len(in)); !reflect.DeepEqual(append([]ident.ObjectID{}, in...), got) {
 			t.Fatalf("%v became %v", in, got)
@@ -48,7 +49,8 @@ func TestPack(t *testing.T) {
 func TestDiskTwin(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		fs := NewMemFS()
-		o := Options{SegmentBytes: int64(rapid.IntRange(100, 3000).Draw(t, "segment")), SnapshotBytes: int64(rapid.IntRange(100, 6000).Draw(t, "snapshot"))}
+		o := Options{SegmentBytes: int64(rapid.IntRange(100, 3000).Draw(t, "segment")),
+			SnapshotBytes: int64(rapid.IntRange(100, 6000).Draw(t, "snapshot"))}
 		twin := OpenMemory(Limits{})
 		defer twin.Close()
 		s := newStory(rapid.Uint64().Draw(t, "seed"))
@@ -75,7 +77,8 @@ func TestDiskTwin(t *testing.T) {
 				}
 			}
 			for k := range wantOrders(fold(all)) {
-				if got, want := orderOf(t, d, k.job, k.epoch), orderOf(t, twin, k.job, k.epoch); fmt.Sprint(got) != fmt.Sprint(want) {
+				if got, want := orderOf(t, d, k.job, k.epoch), orderOf(t, twin, k.job,
+					k.epoch); fmt.Sprint(got) != fmt.Sprint(want) {
 					t.Fatalf("job %d epoch %d: %v, want %v", k.job, k.epoch, got, want)
 				}
 			}
@@ -203,8 +206,8 @@ func TestLazyRecordsAreWritten(t *testing.T) {
 	fs.Fault = nil
 }
 
-// Whatever a power failure leaves of what was not synced: all that was acknowledged is there, nothing else than what was appended, in
-// order. LARDER_CRASH_IMAGES sets how many images are opened.
+// Whatever a power failure leaves of what was not synced: all that was acknowledged is there, nothing else than what
+// was appended, in order. LARDER_CRASH_IMAGES sets how many images are opened.
 func TestCrashImages(t *testing.T) {
 	left := runs(t, "LARDER_CRASH_IMAGES", 1000)
 	images, torn := 0, 0
@@ -311,7 +314,8 @@ func crashHistory(t *testing.T, seed uint64, r *xrand.Rand, most int) (images, t
 		}
 		found := d.Found()
 		if found.Seq < x.acked || found.Seq > uint64(len(all)) || d.Term() <= x.term {
-			t.Fatalf("history %d image %d (%s): %d records in term %d, of %d acknowledged in term %d", seed, i, x.after, found.Seq, d.Term(), x.acked, x.term)
+			t.Fatalf("history %d image %d (%s): %d records in term %d, of %d acknowledged in term %d", seed, i, x.after,
+				found.Seq, d.Term(), x.acked, x.term)
 		}
 		want := fold(all[:found.Seq])
 		if dump(found) != dump(want) {
@@ -413,9 +417,11 @@ func failNth(t *testing.T, n int, cause error, short bool) (reached bool) {
 	if !reached {
 		return false
 	}
-	final := reached && strings.HasPrefix(first.Error(), "sync") && !strings.Contains(first.Error(), tmpTail) // nobody counts on a file that is being made
+	// nobody counts on a file that is being made
+	final := reached && strings.HasPrefix(first.Error(), "sync") && !strings.Contains(first.Error(), tmpTail)
 	if lived && (final || acked+1 < uint64(len(all)) || after > 0) {
-		t.Errorf("call %d: %v was lived through; %d of %d records were acknowledged, %d were not", n, first, acked, len(all), after)
+		t.Errorf("call %d: %v was lived through; %d of %d records were acknowledged, %d were not", n, first, acked, len(all),
+			after)
 	}
 	if !lived && (!errs.Is(err, errs.StateFailed) || !errors.Is(err, cause)) {
 		t.Errorf("call %d: %v", n, err)

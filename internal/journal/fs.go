@@ -2,8 +2,8 @@ package journal
 
 import "io"
 
-// FS is the folder of one state, as a log sees it: flat, names without separators. The real one is OpenDir; MemFS is one in
-// memory that can lose what was not synced.
+// FS is the folder of one state, as a log sees it: flat, names without separators. The real one is OpenDir; MemFS is
+// one in memory that can lose what was not synced.
 type FS interface {
 	// List returns the names of the files, sorted.
 	List() ([]string, error)
@@ -21,7 +21,7 @@ type FS interface {
 	Remove(name string) error
 	// Sync makes creations, renames and removals durable.
 	Sync() error
-	// Lock takes the folder for this process alone until the lock is closed; ErrLocked tells who has it.
+	// Lock takes the folder for this process alone until the lock is closed; ErrLocked says who has it.
 	Lock() (io.Closer, error)
 	// Path is a name for people.
 	Path(name string) string
@@ -32,8 +32,8 @@ type File interface {
 	io.Writer // at the end of what was written through this File
 	io.WriterAt
 	io.Closer
-	// Reserve makes sure that the file can grow to a size without the disk being full; the size itself stays. Where the disk cannot
-	// promise that, it does nothing. Truncate gives back what was reserved behind the end.
+	// Reserve makes sure that the file can grow to a size without the disk being full; the size itself stays. Where the
+	// disk cannot promise that, it does nothing. Truncate releases what was reserved behind the end.
 	Reserve(size int64) error
 	// Truncate cuts the file.
 	Truncate(size int64) error

@@ -13,12 +13,12 @@ import (
 // sector is what a disk writes whole or not at all.
 const sector = 512
 
-// MemFS is a folder in memory that knows what was synced. Crash makes what a power failure could leave: any part of the
-// writes, creations, renames and removals that were not synced, in sectors. Fault may fail or shorten a call. For tests of
-// what keeps its state through an FS. Safe for concurrent use.
+// MemFS is a folder in memory that knows what was synced. Crash makes what a power failure could leave: any part of
+// the writes, creations, renames and removals that were not synced, in sectors. Fault may fail or shorten a call. For
+// tests of what keeps its state through an FS. Safe for concurrent use.
 type MemFS struct {
-	// Fault, when set, is asked before each change: op is create, write, writeat, sync, truncate, rename, remove, syncdir. An error fails
-	// the call; of a write, the first keep bytes are written before it.
+	// Fault, when set, is asked before each change: op is create, write, writeat, sync, truncate, rename, remove,
+	// syncdir. An error fails the call; of a write, the first keep bytes are written before it.
 	Fault func(op, name string, n int) (keep int, err error)
 
 	mu struct {
@@ -296,8 +296,8 @@ func apply(b []byte, w write) []byte {
 	return b
 }
 
-// Crash returns what a power failure now could leave behind. choose(n) is a number below n; it decides what of the unsynced
-// is there.
+// Crash returns what a power failure now could leave behind. choose(n) is a number below n; it decides what of the
+// unsynced is there.
 func (m *MemFS) Crash(choose func(n int) int) *MemFS {
 	m.mu.Lock()
 	defer m.mu.Unlock()

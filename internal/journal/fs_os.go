@@ -27,8 +27,8 @@ type dir struct {
 	path string
 }
 
-// OpenDir opens a folder as a state directory; it is made when it is missing and make is true. It must belong to the user and
-// nobody else may write to it. Errors are *errs.Error.
+// OpenDir opens a folder as a state directory; it is made when it is missing and make is true. It must belong to the
+// user and no other may write to it. Errors are *errs.Error.
 func OpenDir(path string, make bool) (FS, error) {
 	bad := func(err error, hint, what string) error {
 		return errs.Wrap(err, errs.ConfigInvalid, path, hint, "open the state directory %s: %s", path, what)
@@ -45,7 +45,8 @@ func OpenDir(path string, make bool) (FS, error) {
 	info, err := os.Stat(abs)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, errs.New(errs.NotFound, path, "larder serve makes it at its first start; see state.dir in larder config show", "there is no state directory %s", path)
+		return nil, errs.New(errs.NotFound, path, "larder serve makes it at its first start; "+
+			"see state.dir in larder config show", "there is no state directory %s", path)
 	case err != nil:
 		return nil, bad(err, "check the path and its rights", "it cannot be looked at")
 	case !info.IsDir():
@@ -56,7 +57,8 @@ func OpenDir(path string, make bool) (FS, error) {
 			"open the state directory %s: it belongs to user %d, and this is user %d", path, st.Uid, os.Geteuid())
 	}
 	if info.Mode().Perm()&0o022 != 0 {
-		return nil, errs.New(errs.ConfigInvalid, path, "chmod go-w "+path, "open the state directory %s: others may write to it (%v)", path, info.Mode().Perm())
+		return nil, errs.New(errs.ConfigInvalid, path, "chmod go-w "+path,
+			"open the state directory %s: others may write to it (%v)", path, info.Mode().Perm())
 	}
 	root, err := os.OpenRoot(abs)
 	if err != nil {
@@ -130,7 +132,7 @@ func (d *dir) Sync() error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// Lock takes an flock, which the kernel gives back when the process ends, however it ends.
+// Lock takes an flock, which the kernel releases when the process ends, however it ends.
 // Lock waits for a holder that is dying.
 func (d *dir) Lock() (lock io.Closer, err error) {
 	err = proc.Until(func() error {

@@ -9,8 +9,8 @@ import (
 	"larder/internal/testenv"
 )
 
-// Several daemons begin on one folder at the same moment, again and again: one has it, with the next term and all that was there; the others are told who.
-// LARDER_STALE is how often.
+// Several daemons begin on one folder at the same moment, again and again: one has it, with the next term and all
+// that was there; the others are told who. LARDER_STALE is how often.
 func TestOneOfManyHasTheFolder(t *testing.T) {
 	const daemons = 4
 	path := t.TempDir() + "/state"
@@ -45,7 +45,8 @@ func TestOneOfManyHasTheFolder(t *testing.T) {
 			t.Fatalf("round %d: %d daemons have the folder", round, len(winners))
 		}
 		d := winners[0]
-		if d.Term() <= term || len(d.Found().Jobs()) != min(round, 1) || round > 0 && d.Found().Job(1).Spec != fmt.Sprint(round-1) {
+		if d.Term() <= term || len(d.Found().Jobs()) != min(round, 1) || round > 0 &&
+			d.Found().Job(1).Spec != fmt.Sprint(round-1) {
 			t.Fatalf("round %d: term %d after %d, %d records", round, d.Term(), term, d.Found().Seq)
 		}
 		term = d.Term()

@@ -258,7 +258,8 @@ func (m *Memory) dealLocked(o *order, rec entry) {
 // returnLocked takes what was never delivered out of the batches of that rank and step.
 func (m *Memory) returnLocked(o *order, rec entry) {
 	o.batches = slices.DeleteFunc(o.batches, func(b batch) bool {
-		if b.rank != rec.Rank || b.step != rec.Step || len(rec.Objects) > 0 && slices.ContainsFunc(decode(b.ids, b.n), func(x ident.ObjectID) bool { return !slices.Contains(rec.Objects, x) }) {
+		if b.rank != rec.Rank || b.step != rec.Step || len(rec.Objects) > 0 && slices.ContainsFunc(decode(b.ids, b.n),
+			func(x ident.ObjectID) bool { return !slices.Contains(rec.Objects, x) }) {
 			return false
 		}
 		m.growLocked(o, -len(b.ids)-batchOverhead)

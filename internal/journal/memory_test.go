@@ -153,7 +153,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// A step that was given to nobody keeps its batches, also empty ones, and both logs and a snapshot know how many were decided.
+// A step that was given to nobody keeps its batches, also empty ones, and both logs and a snapshot know how many were
+// decided.
 func TestDealtSteps(t *testing.T) {
 	m := OpenMemory(Limits{})
 	defer m.Close()
@@ -236,17 +237,20 @@ func TestOrderTwin(t *testing.T) {
 		old := map[epochKey][]assigned{} // begun anew since
 		at := map[epochKey]uint32{}
 		for n := range rapid.IntRange(1, 60).Draw(t, "ops") {
-			k := epochKey{job: ident.JobID(rapid.IntRange(0, 2).Draw(t, "job")), epoch: uint32(rapid.IntRange(0, 2).Draw(t, "epoch"))}
+			k := epochKey{job: ident.JobID(rapid.IntRange(0, 2).Draw(t, "job")),
+				epoch: uint32(rapid.IntRange(0, 2).Draw(t, "epoch"))}
 			s := slot{uint32(rapid.IntRange(0, 2).Draw(t, "rank")), uint32(rapid.IntRange(0, 3).Draw(t, "step"))}
 			rec := row{Job: k.job, Epoch: k.epoch, Rank: s.rank, Step: s.step}
-			rec.Objects = rapid.SliceOfN(rapid.Map(rapid.Uint32(), func(x uint32) ident.ObjectID { return ident.ObjectID(x >> (x % 32)) }), 0, 6).Draw(t, "ids")
+			rec.Objects = rapid.SliceOfN(rapid.Map(rapid.Uint32(),
+				func(x uint32) ident.ObjectID { return ident.ObjectID(x >> (x % 32)) }), 0, 6).Draw(t, "ids")
 			switch rapid.IntRange(0, 9).Draw(t, "kind") {
 			default:
 				rec.Kind = kindAssigned
 				twin[k] = append(twin[k], assigned{s, slices.Clone(rec.Objects)})
 			case 0, 1:
 				rec.Kind = kindReturned
-				if i := slices.IndexFunc(twin[k], func(a assigned) bool { return a.slot == s && len(a.ids) > 0 }); i >= 0 && rapid.Bool().Draw(t, "own") {
+				if i := slices.IndexFunc(twin[k], func(a assigned) bool { return a.slot == s && len(a.ids) > 0 }); i >= 0 &&
+					rapid.Bool().Draw(t, "own") {
 					own := twin[k][i].ids
 					rec.Objects = slices.Clone(own[:rapid.IntRange(1, len(own)).Draw(t, "n")])
 				}
@@ -300,7 +304,8 @@ func TestOrderTwin(t *testing.T) {
 			}
 			for i := range want {
 				if !slices.Equal(got.Batches[i].Objects(), want[i].ids) {
-					t.Fatalf("instance %d of job %d epoch %d, batch %d: %v, want %v", k.instance, k.job, k.epoch, i, got.Batches[i].Objects(), want[i].ids)
+					t.Fatalf("instance %d of job %d epoch %d, batch %d: %v, want %v", k.instance, k.job, k.epoch, i,
+						got.Batches[i].Objects(), want[i].ids)
 				}
 				bytes += len(encode(want[i].ids)) + batchOverhead
 			}
@@ -310,7 +315,8 @@ func TestOrderTwin(t *testing.T) {
 		if m.mu.orderBytes != bytes {
 			t.Fatalf("counted %d bytes, hold %d", m.mu.orderBytes, bytes)
 		}
-		if len(m.mu.ages) != len(m.mu.orders) || len(slices.Compact(slices.Sorted(maps.Values(agesByKey(m.mu.ages))))) != len(m.mu.ages) {
+		if len(m.mu.ages) != len(m.mu.orders) || len(slices.Compact(slices.Sorted(maps.Values(agesByKey(m.mu.ages))))) != len(
+			m.mu.ages) {
 			t.Fatalf("%d ages of %d orders", len(m.mu.ages), len(m.mu.orders))
 		}
 	})

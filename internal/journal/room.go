@@ -11,15 +11,17 @@ import (
 	"larder/internal/units"
 )
 
-// A full disk is the one error that a log lives through. What is to be written next is reserved before it is written, so that as a rule the
-// refusal comes where nothing is half done; a write that ends early all the same goes on where it stopped. Meanwhile nothing becomes durable, so that
-// no batch leaves and no job is told that it is registered: everybody waits, and goes on when there is room. A *sync* that reports a full disk is final
-// like every failed sync: what it was to make durable may be gone.
+// A full disk is the one error that a log lives through. What is to be written next is reserved before it is written,
+// so that as a rule the refusal comes where nothing is half done; a write that ends early all the same continues where
+// it stopped. Meanwhile nothing becomes durable, so that no batch leaves and no job hears that it is registered:
+// everybody waits, and continues when there is room. A *sync* that reports a full disk is final like every failed sync:
+// what it was to make durable may be gone.
 
-// reserveStep is how much of a file is reserved at a time: some thousand batches. It is what a daemon needs to begin, too.
+// reserveStep is how much of a file is reserved at a time: some thousand batches. It is what a daemon needs to begin,
+// too.
 const reserveStep = 1 << 20
 
-// isFull tells whether there is no room on the disk, or in the user's share of it.
+// isFull reports whether there is no room on the disk, or in the user's share of it.
 func isFull(err error) bool {
 	if s := (*syncError)(nil); errors.As(err, &s) {
 		return false
@@ -52,7 +54,8 @@ func (d *Disk) withRoom(need int64, op func() error) error {
 		}
 		if d.full.Load() == nil { // else it was closed while it waited
 			f := errs.Wrap(err, errs.ResourceExceeded, d.fs.Path(""), "make room on that disk; larder goes on by itself",
-				"the disk of the state directory %s is full, and %s more are needed: nothing is lost, jobs wait", d.fs.Path(""), units.Size(need))
+				"the disk of the state directory %s is full, and %s more are needed: nothing is lost, jobs wait", d.fs.Path(""),
+				units.Size(need))
 			f.RetryAfter = time.Second
 			d.full.Store(f)
 			d.options.tell(f)
@@ -73,8 +76,8 @@ func (o *Options) tell(err error) {
 	}
 }
 
-// Room is nil, or RESOURCE_EXCEEDED with the folder and the bytes that are needed while the log waits for room on its disk. New work is to
-// be refused then: it could not be made durable.
+// Room is nil, or RESOURCE_EXCEEDED with the folder and the bytes that are needed while the log waits for room on its
+// disk. New work is to be refused then: it could not be made durable.
 func (d *Disk) Room() error {
 	if f := d.full.Load(); f != nil {
 		return f
@@ -97,19 +100,20 @@ func (d *Disk) reserve(upto int64) error {
 
 // append writes to the log, however long it takes for the disk to have room.
 func (d *Disk) append(b []byte) error {
-	if err := d.withRoom(int64(len(b))+reserveStep, func() error { return d.reserve(d.written + int64(len(b))) }); err != nil {
+	if err := d.withRoom(int64(len(b))+reserveStep,
+		func() error { return d.reserve(d.written + int64(len(b))) }); err != nil {
 		return err
 	}
 	return d.withRoom(int64(len(b)), func() error {
 		n, err := d.file.Write(b)
-		b = b[n:] // the file goes on behind what it took
+		b = b[n:] // the file continues behind what it took
 		d.written += int64(n)
 		return err
 	})
 }
 
-// settle makes what an earlier process wrote durable, and gives back what it had reserved: what is read here is acted upon, so it must
-// not be gone after a power failure.
+// settle makes what an earlier process wrote durable, and releases what it had reserved: what is read here is acted
+// upon, so it must not be gone after a power failure.
 func (d *Disk) settle(name string) error {
 	size, err := d.fs.Size(name)
 	if err != nil {
@@ -124,7 +128,8 @@ func (d *Disk) settle(name string) error {
 
 // noRoom is the error of a start on a full disk.
 func (d *Disk) noRoom(err error) error {
-	return errs.Wrap(err, errs.StateFailed, d.fs.Path(""), "make room on that disk, then start again; nothing that was promised is lost",
+	return errs.Wrap(err, errs.StateFailed, d.fs.Path(""),
+		"make room on that disk, then start again; nothing that was promised is lost",
 		"the state directory %s: its disk is full, and a daemon needs %s to begin", d.fs.Path(""), units.Size(reserveStep))
 }
 

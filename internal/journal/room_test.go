@@ -42,8 +42,9 @@ func soon(t *testing.T, what string, f func() bool) {
 	t.Fatalf("it never came about: %s", what)
 }
 
-// A disk in memory becomes full again and again, at any byte. Nobody hears of an error, nothing is acknowledged that is not there, and with room everything
-// goes on; a process that ends while it waits finds at its next start what was acknowledged.
+// A disk in memory becomes full again and again, at any byte. Nobody hears of an error, nothing is acknowledged that
+// is not there, and with room everything goes on; a process that ends while it waits finds at its next start what was
+// acknowledged.
 func TestFullDisk(t *testing.T) {
 	rnd := xrand.New(11)
 	for round := range testenv.Count(t, "LARDER_FULL_DISK", 2) * 10 {
@@ -72,7 +73,8 @@ func TestFullDisk(t *testing.T) {
 				time.Sleep(10 * time.Microsecond)
 			}
 			waits := d.Room()
-			if !errs.Is(waits, errs.ResourceExceeded) || !errors.Is(waits, syscall.ENOSPC) || !strings.Contains(waits.Error(), "more are needed") {
+			if !errs.Is(waits, errs.ResourceExceeded) || !errors.Is(waits, syscall.ENOSPC) || !strings.Contains(waits.Error(),
+				"more are needed") {
 				t.Fatal(waits)
 			}
 			img := fs.Clone()
@@ -93,7 +95,8 @@ func TestFullDisk(t *testing.T) {
 			}
 			fs.SetRoom(0)
 			if err := d.Sync(t.Context()); err != nil || a.good.Load() != uint64(len(all)) || d.Room() != nil {
-				t.Fatalf("round %d: with room %d of %d records were acknowledged: %v, %v", round, a.good.Load(), len(all), err, d.Room())
+				t.Fatalf("round %d: with room %d of %d records were acknowledged: %v, %v", round, a.good.Load(), len(all), err,
+					d.Room())
 			}
 		}
 		if err := d.Close(); errs.Is(err, errs.StateFailed) != (a.bad.Load() > 0) {
@@ -130,7 +133,8 @@ func TestStartOnAFullDisk(t *testing.T) {
 	fs.SetRoom(fs.Used() + 10_000)
 	for range 3 {
 		_, err := OpenDisk(fs, Options{})
-		if !errs.Is(err, errs.StateFailed) || !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "1MiB to begin") || !strings.Contains(err.Error(), "make room") {
+		if !errs.Is(err, errs.StateFailed) || !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(),
+			"1MiB to begin") || !strings.Contains(err.Error(), "make room") {
 			t.Fatal(err)
 		}
 	}
@@ -144,7 +148,8 @@ func TestStartOnAFullDisk(t *testing.T) {
 func mounted(t *testing.T, size string) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := unix.Mount("larder-test", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "size="+size+",mode=0700"); err != nil {
+	if err := unix.Mount("larder-test", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV,
+		"size="+size+",mode=0700"); err != nil {
 		t.Skipf("no file system of a size of its own: only root may mount one here: %v", err)
 	}
 	t.Cleanup(func() {
@@ -176,7 +181,8 @@ func ballast(t *testing.T, dir string, leave int64) string {
 	}
 }
 
-// The same on a real file system of 64 MiB: it is full, there is room, and a process that ended in between finds everything.
+// The same on a real file system of 64 MiB: it is full, there is room, and a process that ended in between finds
+// everything.
 func TestFullDiskOfTheSystem(t *testing.T) {
 	dir := mounted(t, "64m")
 	o := Options{SegmentBytes: 1 << 20, SnapshotBytes: 3 << 20, OrderBytes: 4 << 20, Retry: time.Millisecond}
@@ -207,7 +213,8 @@ func TestFullDiskOfTheSystem(t *testing.T) {
 				d.Append(row{Kind: kindEpochStarted, Job: 1, Epoch: uint32(begun + appended)}, a.done)
 				appended++
 			}
-			d.Append(row{Kind: kindAssigned, Job: 1, Epoch: uint32(begun + appended - appended%500), Step: step, Objects: objects}, a.done)
+			d.Append(row{Kind: kindAssigned, Job: 1, Epoch: uint32(begun + appended - appended%500), Step: step,
+				Objects: objects}, a.done)
 			appended++
 		}
 		for _, leave := range []int64{0, 100 << 10, 5 << 20} {

@@ -47,7 +47,8 @@ func (d *Damage) fault(dir string) error {
 		return errs.New(errs.Unsupported, d.File, "use the larder that wrote it, or another state.dir",
 			"open the state directory %s: %s: %s", dir, d.File, d.What)
 	}
-	return errs.Wrap(d, errs.StateDamaged, d.File, "larder state repair "+dir+" shows and does what can be done; or set state.dir to an empty folder",
+	return errs.Wrap(d, errs.StateDamaged, d.File,
+		"larder state repair "+dir+" shows and does what can be done; or set state.dir to an empty folder",
 		"open the state directory %s", dir)
 }
 
@@ -142,8 +143,8 @@ func scan(rest, format string, make func(a, b uint64) string, a, b *uint64, name
 	return err == nil && make(*a, *b) == name
 }
 
-// load reads a folder: the newest snapshot and the log after it. all reads what is before it, too. The error is a *Damage, or
-// one of reading. Nothing is changed.
+// load reads a folder: the newest snapshot and the log after it. all reads what is before it, too. The error is a
+// *Damage, or one of reading. Nothing is changed.
 func load(f FS, all bool) (*image, error) {
 	im, err := list(f)
 	if err != nil {
@@ -238,9 +239,11 @@ func (im *image) readSnapshot(name string) (*State, int64, error) {
 	return s, int64(len(data)), nil
 }
 
-// frames calls each for the frames of a snapshot or a file of orders, which are numbered from 1; a nil entry is one that is not a
-// record.
-func (im *image) frames(name string, data []byte, h header, each func(e *entry, body []byte) error) (off int64, err error) {
+// frames calls each for the frames of a snapshot or a file of orders, which are numbered from 1; a nil entry is one
+// that is not a record.
+func (im *image) frames(
+	name string, data []byte, h header, each func(e *entry, body []byte) error,
+) (off int64, err error) {
 	seed := h.seed()
 	off = headerSize
 	for n := uint64(1); off < int64(len(data)); n++ {
@@ -281,7 +284,8 @@ func (im *image) replay(all bool) error {
 		}
 	}
 	if len(segs) > 0 && segs[begin].first > im.state.Seq+1 {
-		return im.damage(segs[begin].name, 0, fmt.Sprintf("records %d to %d before it are missing", im.state.Seq+1, segs[begin].first-1))
+		return im.damage(segs[begin].name, 0, fmt.Sprintf("records %d to %d before it are missing", im.state.Seq+1,
+			segs[begin].first-1))
 	}
 	if all {
 		for i := range begin {
@@ -291,7 +295,8 @@ func (im *image) replay(all bool) error {
 			}
 			// What the snapshot before the newest needs is to be whole; what is older is being removed.
 			if end := max(old.Seq, segs[i].first-1); segs[i+1].first > im.oldest()+1 && end+1 != segs[i+1].first {
-				return im.damage(segs[i].name, 0, fmt.Sprintf("it ends with record %d, and %d should follow, not %d", end, end+1, segs[i+1].first))
+				return im.damage(segs[i].name, 0, fmt.Sprintf("it ends with record %d, and %d should follow, not %d", end, end+1,
+					segs[i+1].first))
 			}
 		}
 	}
@@ -314,7 +319,8 @@ func (im *image) replay(all bool) error {
 	return nil
 }
 
-// oldest is the last record in the snapshot before the newest, 0 when there is only one. What is older is being removed.
+// oldest is the last record in the snapshot before the newest, 0 when there is only one. What is older is being
+// removed.
 func (im *image) oldest() (seq uint64) {
 	if n := len(im.snapshots); n > 1 {
 		_, _ = fmt.Sscanf(im.snapshots[n-2], "snapshot-%016x", &seq)
@@ -328,7 +334,8 @@ func (im *image) readSegment(i int, s *State, next uint64) error {
 	data, h, err := im.open(g.name, logFile, g.first)
 	if err != nil {
 		// Its header was not synced when the machine stopped; then nothing was written to it.
-		if d := (*Damage)(nil); last && errors.As(err, &d) && !d.Newer && len(data) <= headerSize && d.What == errHeader.Error() {
+		if d := (*Damage)(nil); last && errors.As(err, &d) && !d.Newer && len(data) <= headerSize &&
+			d.What == errHeader.Error() {
 			im.tail, im.good, im.torn = g.name, -1, int64(len(data))
 			return nil
 		}
@@ -386,7 +393,8 @@ func (im *image) durableAfter(b []byte, seed uint32, seq uint64) bool {
 
 // checkMark compares the end of the log with what was known to be durable.
 func (im *image) checkMark() error {
-	if im.unmarked && (im.state.Seq > 0 || im.state.Term > 1 || len(im.orders) > 0) { // it is there before the first record
+	// it is there before the first record
+	if im.unmarked && (im.state.Seq > 0 || im.state.Term > 1 || len(im.orders) > 0) {
 		return im.damage(markName, 0, "it is missing or cut short: was the folder copied whole?")
 	}
 	if !im.mark.ok {
@@ -404,9 +412,11 @@ func (im *image) checkMark() error {
 	}
 	switch {
 	case im.mark.seq > im.state.Seq:
-		return im.damage(name, off, fmt.Sprintf("the log ends with record %d, and records up to %d were durable", im.state.Seq, im.mark.seq))
+		return im.damage(name, off, fmt.Sprintf("the log ends with record %d, and records up to %d were durable",
+			im.state.Seq, im.mark.seq))
 	case im.mark.term > im.state.Term && im.tail == "":
-		return im.damage(name, off, fmt.Sprintf("the log ends with term %d, and term %d had begun", im.state.Term, im.mark.term))
+		return im.damage(name, off, fmt.Sprintf("the log ends with term %d, and term %d had begun", im.state.Term,
+			im.mark.term))
 	}
 	return nil
 }
@@ -444,7 +454,8 @@ func (c content) end() uint64 { return c.off + c.size }
 func encodeContents(list []content) []byte {
 	b := binary.AppendUvarint([]byte{listBody}, uint64(len(list)))
 	for _, c := range list {
-		for _, v := range [...]uint64{c.job, c.epoch, c.off, c.size, c.first} { // fixed width: offsets depend on the length of this
+		// fixed width: offsets depend on the length of this
+		for _, v := range [...]uint64{c.job, c.epoch, c.off, c.size, c.first} {
 			b = binary.LittleEndian.AppendUint64(b, v)
 		}
 	}

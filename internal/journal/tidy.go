@@ -10,8 +10,9 @@ import (
 	"larder/internal/ident"
 )
 
-// tidy puts the orders of epochs that are over into a file, writes a snapshot, and removes what both make needless. s is the
-// state after the last record of a segment; it is tidy's own. It runs beside the writer, which goes on with the next one.
+// tidy puts the orders of epochs that are over into a file, writes a snapshot, and removes what both make needless. s
+// is the state after the last record of a segment; it is tidy's own. It runs beside the writer, which continues with
+// the next one.
 func (d *Disk) tidy(s *State) {
 	err := d.fileOrders(s)
 	if err == nil {
@@ -20,7 +21,7 @@ func (d *Disk) tidy(s *State) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.mu.tidying, d.mu.hold = false, 0
-	if isFull(err) { // the log goes on; what was to be tidied is tidied later
+	if isFull(err) { // the log continues; what was to be tidied is tidied later
 		d.mu.since = max(d.options.SnapshotBytes, d.mu.snap) - reserveStep
 		d.mu.hold, err = d.mu.since+reserveStep, nil
 	}
@@ -41,7 +42,8 @@ func (d *Disk) fileOrders(s *State) error {
 	d.mu.Unlock()
 	name := ordersName(number)
 	if d.options.OrderBytes > 0 {
-		b := encodeOrders(header{kind: ordersFile, id: d.id, first: number, term: d.term}, newestOf(s.closed, d.options.OrderBytes))
+		b := encodeOrders(header{kind: ordersFile, id: d.id, first: number, term: d.term},
+			newestOf(s.closed, d.options.OrderBytes))
 		if err := d.put(name, b); err != nil {
 			return err
 		}
@@ -69,7 +71,8 @@ func (d *Disk) fileOrders(s *State) error {
 	return d.remove(gone)
 }
 
-// newestOf leaves out the oldest epochs, of which the retention would leave nothing: on a disk that was full for long they would need much room.
+// newestOf leaves out the oldest epochs, of which the retention would leave nothing: on a disk that was full for long
+// they would need much room.
 func newestOf(closed []closedEpoch, limit int64) []closedEpoch {
 	size := int64(0)
 	for i, c := range slices.Backward(closed) {
@@ -83,8 +86,8 @@ func newestOf(closed []closedEpoch, limit int64) []closedEpoch {
 	return closed
 }
 
-// snapshot writes s, and removes the snapshot before the last one and the log that only it needed: two generations stay, so
-// that a damaged snapshot can be done without.
+// snapshot writes s, and removes the snapshot before the last one and the log that only it needed: two generations
+// stay, so that a damaged snapshot can be done without.
 func (d *Disk) snapshot(s *State) error {
 	b := encodeSnapshot(header{kind: snapshotFile, id: d.id, first: s.Seq, term: d.term}, s)
 	name := snapshotName(s.Seq)
@@ -228,7 +231,8 @@ func (im *image) contents(name string) (header, []content, error) {
 		return h, nil, im.damage(name, 0, errHeader.Error())
 	}
 	if len(b) >= headerSize+headSize {
-		if size := headerSize + headSize + int64(binary.LittleEndian.Uint32(b[headerSize+4:])); size > int64(len(b)) && size <= maxBody {
+		if size := headerSize + headSize + int64(binary.LittleEndian.Uint32(b[headerSize+4:])); size > int64(len(b)) &&
+			size <= maxBody {
 			b = make([]byte, size)
 			if k, err = im.fs.ReadAt(name, b, 0); err != nil {
 				return h, nil, err

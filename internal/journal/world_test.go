@@ -116,11 +116,13 @@ func (s *story) tell() row {
 		return row{Kind: kindReturned, Job: p.id, Epoch: p.epoch, Step: x, Incarnation: p.inc}
 	case k == 33 && p.step > 0:
 		p.given++
-		return row{Kind: kindDealt, Job: p.id, Epoch: p.epoch, Step: uint32(s.r.IntN(int(p.step))), Objects: s.objects(s.r.IntN(3)), Text: strconv.Itoa(p.given)}
+		return row{Kind: kindDealt, Job: p.id, Epoch: p.epoch, Step: uint32(s.r.IntN(int(p.step))),
+			Objects: s.objects(s.r.IntN(3)), Text: strconv.Itoa(p.given)}
 	default:
 		p.plans = append(p.plans, p.step)
 		p.step++
-		return row{Kind: kindAssigned, Job: p.id, Epoch: p.epoch, Step: p.step - 1, Incarnation: p.inc, Objects: s.objects(p.batch)}
+		return row{Kind: kindAssigned, Job: p.id, Epoch: p.epoch, Step: p.step - 1, Incarnation: p.inc,
+			Objects: s.objects(p.batch)}
 	}
 }
 
@@ -158,7 +160,8 @@ func wantOrders(s *State) map[epochKey][][]ident.ObjectID {
 		for i := range o.Batches {
 			list[i] = o.Batches[i].Objects()
 		}
-		if key := (epochKey{job: job, epoch: o.Epoch}); len(list) > 0 || out[key] == nil { // what nothing was given of does not hide what there was
+		// what nothing was given of does not hide what there was
+		if key := (epochKey{job: job, epoch: o.Epoch}); len(list) > 0 || out[key] == nil {
 			out[key] = list
 		}
 	}

@@ -91,7 +91,8 @@ func config(t *testing.T, fixed bool, s *sink, b *Budget) Config {
 
 func fixedBudget(n int64) *Budget { return NewBudget(func() int64 { return n }) }
 
-// Batches and ends come in the order in which they were pushed; holes are closed; the memory is freed with the last user.
+// Batches and ends come in the order in which they were pushed; holes are closed; the memory is freed with the last
+// user.
 func TestRingKeepsOrder(t *testing.T) {
 	b, s := fixedBudget(1<<20), newSink()
 	set := NewSet(func(Key) {})
