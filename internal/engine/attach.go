@@ -110,30 +110,6 @@ func newRing(set *ring.Set, cfg ring.Config) (*ring.Ring, error) {
 	return r, nil
 }
 
-// report tells a client of the bad samples of a batch; nil = there are none that it is to know.
-func (l *library) report(j *job, bad []jobs.Bad) *larderv1.BatchReport {
-	if bad = l.faulty(bad); len(bad) == 0 {
-		return nil
-	}
-	return &larderv1.BatchReport{Quarantined: l.quarantined(j, bad)}
-}
-
-// attached describes the job of a ring that was just added, if the coordinator has not ended the attachment before it
-// could know the ring.
-func (w *views) attached(ctx context.Context, k ring.Key) (*jobs.Job, *larderv1.Job, error) {
-	v, err := w.loop.lookup(ctx, k.Job)
-	if err != nil {
-		return nil, nil, err
-	}
-	if v != nil && v.Ranks[k.Rank].Attached() && v.Ranks[k.Rank].Incarnation == k.Inc {
-		if j := w.view(*v); j != nil {
-			return v, j, nil
-		}
-	}
-	return nil, nil, errs.New(errs.JobEnded, itoa(int(k.Job)), "register it again",
-		"job %d ended while rank %d was being attached", k.Job, k.Rank)
-}
-
 // heldBy adds to a RANK_HELD error who holds the rank.
 func heldBy(rings *ring.Set, err error, id ident.JobID, rank int) error {
 	var f *errs.Error
@@ -147,13 +123,6 @@ func heldBy(rings *ring.Set, err error, id ident.JobID, rank int) error {
 	cp := *f
 	cp.Err = errors.New("pid " + itoa(int(peer.PID)) + " of uid " + itoa(int(peer.UID)))
 	return &cp
-}
-
-// fitsRing refuses one more ring when the memory for rings is used up.
-func (c *compiler) fitsRing(j *job) error {
-	one := *j
-	one.life.World = 1
-	return c.fits(&one)
 }
 
 // closeReason is what the client hears of a ring that the coordinator closes; nil = nothing.

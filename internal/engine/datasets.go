@@ -13,20 +13,6 @@ import (
 	larderv1 "larder/proto/larder/v1"
 )
 
-func (l *library) dataset(d *source.Dataset) *larderv1.Dataset {
-	out := &larderv1.Dataset{
-		Id: uint32(d.ID()), Name: d.Name(), Uri: d.URI(), Samples: uint64(d.LiveCount()), Classes: d.Classes(),
-		Bytes:       uint64(d.TotalBytes()),
-		Fingerprint: fmt.Sprintf("%016x", d.Fingerprint()), SharedSamples: uint64(l.catalog.SharedSamples(d)),
-		Notes: d.Notes(),
-	}
-	for _, k := range d.Ignored() {
-		out.Ignored = append(out.Ignored, &larderv1.IgnoredFiles{Kind: strings.ToValidUTF8(k.Kind, "?"),
-			Files: uint64(k.Files)})
-	}
-	return out
-}
-
 // AddDataset indexes a dataset under a name.
 func (e *Engine) AddDataset(
 	ctx context.Context, req *larderv1.AddDatasetRequest,
@@ -175,11 +161,6 @@ func (e *Engine) InspectDataset(
 		out.Samples = append(out.Samples, v)
 	}
 	return out, nil
-}
-
-func (l *library) sample(d *source.Dataset, s ident.SampleID) *larderv1.Sample {
-	return &larderv1.Sample{Id: uint64(s), Key: d.Key(s), Label: d.Label(s), ClassName: d.Class(s),
-		Bytes: uint64(d.Bytes(s))}
 }
 
 // ResolveKeys translates ids to keys.

@@ -2,12 +2,8 @@ package engine
 
 import (
 	"context"
-	"fmt"
 	"os"
-	"slices"
-	"strings"
 
-	"larder/internal/coordinator"
 	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/resume"
@@ -69,62 +65,6 @@ func mayTouchOf(ctx context.Context, of *owner, name, what string) error {
 		"%s job %s: it is a job of uid %d, and uid %d asks", what, name, of.uid(), o.UID)
 }
 
-// mayTouchID is mayTouch for a job that may be known from the journal alone. A job that is not known belongs to no
-// user.
-func (h *history) mayTouchID(ctx context.Context, id ident.JobID, what string) error {
-	if asker(ctx) == nil {
-		return nil
-	}
-	if j := h.jobs.byID(id); j != nil {
-		return mayTouch(ctx, j, what)
-	}
-	if r := h.foundJob(id); r != nil {
-		return mayTouchOf(ctx, (*owner)(r.Owner), itoa(int(id)), what)
-	}
-	return mayRun(ctx, what)
-}
-
-// mayRegister refuses what cannot be registered by another user, before a file is looked at.
-func (l *library) mayRegister(o *owner, spec *larderv1.JobSpec) error {
-	if o == nil {
-		return nil
-	}
-	if strings.HasPrefix(spec.GetOrder(), replayOrder) {
-		return errs.New(errs.Unsupported, "order",
-			`use order "fixed" with a seed, or ask the daemon's user to register the job`,
-			"register job %s: a recorded order is read with the rights of the daemon's user (uid %d), "+
-				"and that does not work yet for uid %d", spec.GetName(), os.Getuid(), o.UID)
-	}
-	return l.catalog.MayList(spec.GetDataset(), o.reader())
-}
-
-// openFor opens a dataset with the rights of o.
-func (l *library) openFor(ctx context.Context, o *owner, nameOrURI string, skipEmpty bool) (*source.Dataset, error) {
-	switch {
-	case o != nil:
-		return l.catalog.OpenFor(ctx, nameOrURI, skipEmpty, o.reader())
-	case skipEmpty:
-		return l.catalog.OpenSkipEmpty(ctx, nameOrURI)
-	}
-	return l.catalog.Open(ctx, nameOrURI)
-}
-
-// compileFor is compile for the user who asks, who owns the job.
-func (c *compiler) compileFor(
-	ctx context.Context, o *owner, spec *larderv1.JobSpec,
-) (*job, coordinator.Register, error) {
-	var none coordinator.Register
-	if err := c.library.mayRegister(o, spec); err != nil {
-		return nil, none, err
-	}
-	j, reg, err := c.compile(ctx, o, spec, nil)
-	if err != nil {
-		return nil, none, err
-	}
-	j.owner = o
-	return j, reg, c.library.mayRead(ctx, o, j)
-}
-
 // mayReplace refuses the name of another user's live job, and the state of another user's job; token may be nil.
 func (e *Engine) mayReplace(ctx context.Context, name string, token *resume.Token) error {
 	if token != nil && token.Log == e.history.logName() && !token.Portable() {
@@ -137,26 +77,6 @@ func (e *Engine) mayReplace(ctx context.Context, name string, token *resume.Toke
 		return err
 	}
 	return mayTouch(ctx, old, "join or replace")
-}
-
-// mayRead refuses a job on files that its user may not read, all of them, in the version that it was compiled with.
-func (l *library) mayRead(ctx context.Context, o *owner, j *job) error {
-	return l.mayReadAt(ctx, o, j.Data, j.subsets.seen)
-}
-
-func (l *library) mayReadAt(ctx context.Context, o *owner, d *source.Dataset, seen uint64) error {
-	if o == nil {
-		return nil
-	}
-	got, err := l.catalog.MayRead(ctx, d, o.reader())
-	if err != nil {
-		return err
-	}
-	if got != seen {
-		return &errs.Error{Reason: errs.Unavailable, Subject: d.Name(), Hint: "try again",
-			Message: fmt.Sprintf("%s changed while it was looked at what uid %d may read of it", d.Name(), o.UID)}
-	}
-	return nil
 }
 
 // shown is view for the user who asks: another user's job shows how the machine is used, and nothing of its data.
@@ -186,14 +106,4 @@ func shownSplit(ctx context.Context, s *larderv1.Split) *larderv1.Split {
 		s.Datasets = nil
 	}
 	return s
-}
-
-// shownDatasets leaves out for other users the datasets that none of their jobs reads.
-func (w *views) shownDatasets(ctx context.Context, list []*larderv1.DatasetStats) []*larderv1.DatasetStats {
-	o := asker(ctx)
-	if o == nil {
-		return list
-	}
-	own := w.jobs.datasetsOf(o.UID)
-	return slices.DeleteFunc(list, func(d *larderv1.DatasetStats) bool { return !own[d.GetDataset().GetId()] })
 }

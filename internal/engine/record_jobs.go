@@ -79,17 +79,3 @@ func askedOf(s record.Subset, mark uint32, objects []ident.ObjectID) asked {
 	}
 	return a
 }
-
-// recordDataset makes the name of a dataset survive.
-func (l *library) recordDataset(d *source.Dataset) error {
-	return l.recordName(record.Dataset{Name: d.Name(), URI: d.URI(), SkipEmpty: d.SkipEmpty()})
-}
-
-func (l *library) recordName(d record.Dataset) error {
-	rec, err := record.Indexed(d)
-	if err != nil {
-		return err
-	}
-	l.journal.Append(rec, nil)
-	return nil
-}

@@ -19,11 +19,7 @@ import (
 	"larder/internal/engine/ring"
 	"larder/internal/engine/work"
 	"larder/internal/errs"
-	"larder/internal/ident"
-	"larder/internal/prep"
 	"larder/internal/resume"
-	"larder/internal/units"
-	"larder/internal/xrand"
 	"larder/jobs"
 	larderv1 "larder/proto/larder/v1"
 )
@@ -251,95 +247,6 @@ func normalise(in *larderv1.JobSpec) (*larderv1.JobSpec, error) {
 	return s, err
 }
 
-// compile opens the dataset, selects the subset and parses the recipe. What is not indexed yet is, with the rights of
-// o.
-func (c *compiler) compile(
-	ctx context.Context, o *owner, spec *larderv1.JobSpec, known *selections,
-) (*job, coordinator.Register, error) {
-	var reg coordinator.Register
-	recipe, err := prep.ParseRecipe(opsOf(spec))
-	if err != nil {
-		return nil, reg, err
-	}
-	data, err := c.library.openFor(ctx, o, spec.GetDataset(), spec.GetSkipEmpty())
-	if err != nil {
-		return nil, reg, err
-	}
-	seen := data.Fingerprint() // before the selection: what changes after it is followed up
-	sel, err := known.of(data, spec.GetSubset())
-	if err != nil {
-		return nil, reg, err
-	}
-	objects := sel.objects
-	mode, tiles, notes := dsa.Sequential, 0, []string(nil)
-	if spec.GetShuffle() {
-		if strings.HasPrefix(spec.GetOrder(), replayOrder) {
-			mode = dsa.Sequential // its order comes from a file
-		} else if mode, tiles, notes, err = parseOrder(spec.GetOrder(), len(objects)); err != nil {
-			return nil, reg, err
-		}
-	}
-	onError := map[string]jobs.OnError{"raise": jobs.Raise, "skip": jobs.Skip,
-		"substitute": jobs.Substitute}[spec.GetOnError()]
-	j := &job{
-		Job: work.Job{Data: data, Recipe: recipe}, spec: spec, mode: mode, registered: time.Now(), notes: notes,
-		seed: new(atomic.Uint64),
-		life: jobs.Spec{
-			Name: spec.GetName(), Subset: len(objects), Batch: int(spec.GetBatchSize()), World: int(spec.GetWorldSize()),
-			DropLast: spec.GetDropLast(), Even: spec.GetEven() == "drop", Slots: int(spec.GetPrefetch()) + 2,
-			Epochs:  spec.GetEpochs(),
-			OnError: onError,
-		},
-	}
-	if err := j.life.Validate(); err != nil {
-		return nil, reg, err
-	}
-	j.rows = c.rows(j)
-	if err := c.fits(j); err != nil {
-		return nil, reg, err
-	}
-	j.subsets = newSubsets(spec.GetSubset(), objects, seen)
-	reg = coordinator.Register{
-		Spec:   j.life,
-		Sample: dsa.JobSpec{Mode: mode, Tiles: tiles, Seed: spec.GetSeed(), Subset: objects},
-		Member: sel.member,
-		Prefix: recipe.Prefix(), Suffix: recipe.SuffixID(),
-		Share:   spec.GetShare() == "augmented" && recipe.Random(),
-		Dataset: data.ID(), Names: []string{data.Name(), data.URI()},
-		Key: ident.RecipeID(xrand.Hash(uint64(data.ID())+1, uint64(recipe.SuffixID()))),
-	}
-	if out := recipe.Output(); !out.Ragged && len(out.Shape) == 3 {
-		n := 1
-		for _, d := range out.Shape {
-			n *= d
-		}
-		reg.AugmentedBytes = int64(n) // uint8 before the final cast, whatever the output type
-	}
-	if strings.HasPrefix(spec.GetOrder(), replayOrder) {
-		err = c.replay(j, &reg)
-	}
-	return j, reg, err
-}
-
-// fits refuses a ring that the memory limit cannot hold.
-func (c *compiler) fits(j *job) error {
-	l := j.layout()
-	need := l.Bytes() * int64(j.life.World)
-	limit := c.rings.Limit()
-	if have := limit - c.rings.Used(); need > have {
-		each := ""
-		if j.life.World > 1 {
-			each = fmt.Sprintf(" for each of %d ranks", j.life.World)
-		}
-		return errs.New(errs.ResourceExceeded, j.spec.GetName(),
-			"lower batch_size or prefetch, deliver uint8, lower tiers.total, or raise memory.limit",
-			"register job %s: its rings need %s (%d slots of %s%s), and %s of the %s for rings are free",
-			j.spec.GetName(), units.Size(need), l.Slots, units.Size(l.SlotBytes), each, units.Size(max(have, 0)),
-			units.Size(limit))
-	}
-	return nil
-}
-
 // layout is that of the job's rings.
 func (j *job) layout() ring.Layout { return ring.NewLayout(j.Recipe, j.rows, j.life.Slots, j.guess()) }
 
@@ -356,19 +263,6 @@ func (j *job) guess() int64 {
 // smallRings is how much memory the rings of a job may have for batches that are larger than its dataset is today, in
 // bytes: room to grow. It is no more than a quarter of what is free.
 const smallRings = 256 << 20
-
-// rows is how many samples a slot of j's rings has room for: a batch, but no more than a rank gets of the whole
-// dataset, unless that costs little. It holds for as long as the daemon knows the job, whatever the subset: see
-// roomFor.
-func (c *compiler) rows(j *job) int {
-	share := (j.Data.Len() + j.life.World - 1) / j.life.World
-	each := max(int64(j.Recipe.Output().SampleBytes), 1)
-	if j.Recipe.Output().Ragged {
-		each = max(j.guess(), 1) + ring.RaggedEntry
-	}
-	small := min(smallRings, (c.rings.Limit()-c.rings.Used())/4) / (each * int64(j.life.Slots) * int64(j.life.World))
-	return min(j.life.Batch, max(share, int(min(small, 1<<16))))
-}
 
 // roomFor refuses a subset of n samples of which a batch could have more than the slots of the job's rings have room
 // for. It takes a dataset that has grown.

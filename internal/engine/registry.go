@@ -7,12 +7,14 @@ import (
 	"sync"
 
 	"larder/internal/coordinator"
+	"larder/internal/engine/ring"
 	"larder/internal/engine/work"
 	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/nearest"
 	"larder/internal/resume"
 	"larder/internal/source"
+	larderv1 "larder/proto/larder/v1"
 )
 
 // keepEnded is how many jobs are remembered after their end: more than the coordinator lists, and than can still have
@@ -191,4 +193,39 @@ func (r *registry) sketched(data *source.Dataset, a asked) *resume.Sketch {
 	}
 	r.mu.sketches = append(r.mu.sketches, keptSketch{key, k})
 	return k
+}
+
+// takeOver makes room for a job that continues from a token: a job of that name whose clients are all gone ends. It
+// returns the job instead when it is the very one, made by another rank of it.
+func (r *registry) takeOver(
+	ctx context.Context, rings *ring.Set, spec *larderv1.JobSpec, t *resume.Token,
+) (same *job, kill func() error, err error) {
+	old, live, err := r.live(ctx, spec.GetName())
+	if err != nil || !live {
+		return nil, func() error { return nil }, err
+	}
+	v, err := r.loop.lookup(ctx, old.ID)
+	if err != nil || v == nil {
+		return nil, func() error { return nil }, err
+	}
+	if old.resume != nil && old.resume.sum == t.Sum && !v.Begun && old.diff(spec) == "" {
+		return old, nil, nil
+	}
+	for rank := range v.Ranks {
+		if v.Ranks[rank].Attached() {
+			return nil, nil, heldBy(rings, errs.New(errs.RankHeld, spec.GetName(),
+				"end the other process, or give this Loader another job name; all ranks of a job load its state together",
+				"job %s, of which rank %d is held by a live client, cannot go on from a state", spec.GetName(), rank), old.ID, rank)
+		}
+	}
+	return nil, func() error {
+		_, err := r.loop.ask(context.WithoutCancel(ctx), func(t coordinator.Token) coordinator.Event {
+			return coordinator.Kill{Token: t, Job: old.ID,
+				Reason: "its client loaded a state, and goes on as another job of that name"}
+		})
+		if errs.Is(err, errs.JobEnded) {
+			return nil
+		}
+		return err
+	}, nil
 }

@@ -2,113 +2,15 @@ package engine
 
 import (
 	"context"
-	"os"
-	"slices"
-	"strconv"
-	"strings"
-	"syscall"
 
-	"larder/dsa"
-	"larder/internal/coordinator"
 	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/journal"
-	"larder/internal/resume"
 	larderv1 "larder/proto/larder/v1"
 )
 
 // replayOrder is what the name of an order begins with when FILE has it.
 const replayOrder = "replay:"
-
-// replay makes a job have the orders of a file: the same samples in the same order, in the same instances, with the
-// seed that they had. The files must be the very ones.
-func (c *compiler) replay(j *job, reg *coordinator.Register) error {
-	path := strings.TrimPrefix(j.spec.GetOrder(), replayOrder)
-	bad := func(hint, format string, args ...any) error {
-		return errs.New(errs.Invalid, "order", hint, "replay %s: "+format, append([]any{path}, args...)...)
-	}
-	if j.spec.GetShare() != "none" {
-		return bad("leave share out", "share=%q has instances of its own", j.spec.GetShare())
-	}
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return errs.Wrap(err, errs.NotFound, path,
-			"make it with `larder orders export JOB`; the daemon reads it, as its own user", "read a recorded order")
-	}
-	defer f.Close()
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() { // a pipe might never end
-		return bad("make it with `larder orders export JOB`", "it is no regular file")
-	}
-	o, err := resume.ReadOrders(f)
-	if err != nil {
-		return bad("make it with `larder orders export JOB`", "%v", err)
-	}
-	all := reg.Sample.Subset
-	if files := j.subsets.last().filed(j.Data).Sum(); files != o.Files {
-		return bad("use the dataset and subset that it was recorded from, with the files as they were",
-			"it is of %s, with other files than the %d that job %s selects of %s",
-			o.Dataset, len(all), j.spec.GetName(), j.Data.URI())
-	}
-	selected := coordinator.Members(all)
-	for _, ep := range o.Epochs {
-		if len(ep.Samples) == 0 {
-			continue
-		}
-		s := coordinator.Scripted{Epoch: ep.Epoch, Instance: ep.Instance, Objects: make([]ident.ObjectID, len(ep.Samples))}
-		for i, id := range ep.Samples {
-			s.Objects[i] = j.Data.Object(ident.SampleID(id))
-			if !selected.Has(uint32(s.Objects[i])) {
-				return bad("export it again", "epoch %d has sample %d, which is not of the subset", ep.Epoch, id)
-			}
-		}
-		if s.Member = coordinator.Members(s.Objects); s.Member.Len() != len(s.Objects) {
-			return bad("export it again", "epoch %d has a sample twice", ep.Epoch)
-		}
-		life := j.life
-		life.Subset = len(s.Objects)
-		if err := life.Validate(); err != nil {
-			return err
-		}
-		reg.Script = append(reg.Script, s)
-	}
-	if len(reg.Script) == 0 {
-		return bad("export it when some of an epoch was given out", "it has no sample")
-	}
-	first := reg.Script[0]
-	j.mode, j.life.Subset = dsa.Sequential, len(first.Objects)
-	reg.Spec = j.life
-	reg.Sample = dsa.JobSpec{Mode: dsa.Sequential, Seed: o.Seed, Subset: first.Objects}
-	reg.Member = first.Member
-	j.notes = append(j.notes, "its order is that of job "+strconv.Quote(o.Job)+", recorded in "+path)
-	return nil
-}
-
-// recordedOf finds the newest job of a name that this daemon knows of, and its record.
-func (h *history) recordedOf(name string) (id ident.JobID, uri, files string, seed uint64, err error) {
-	j := h.jobs.byName(name)
-	if j != nil {
-		return j.ID, j.Data.URI(), j.subsets.last().filed(j.Data).Sum(), j.seed.Load(), nil
-	}
-	if h.found != nil {
-		for _, js := range slices.Backward(h.found.Jobs()) {
-			r := h.foundJob(js.ID)
-			if r == nil || !strings.Contains(string(r.Spec), strconv.Quote(name)) {
-				continue
-			}
-			spec, err := r.JobSpec()
-			if err != nil || spec.GetName() != name {
-				continue
-			}
-			seed, _ := strconv.ParseUint(r.Seed, 10, 64)
-			k, err := resume.ParseSketch(r.Subset.Files)
-			if err != nil {
-				continue
-			}
-			return js.ID, r.URI, k.Sum(), seed, nil
-		}
-	}
-	return 0, "", "", 0, h.jobs.noJob(name)
-}
 
 // ListOrders lists what is kept of a job's orders.
 func (e *Engine) ListOrders(

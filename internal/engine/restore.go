@@ -13,16 +13,7 @@ import (
 	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/journal"
-	"larder/internal/source"
 )
-
-// addAgain adds a dataset that an earlier life had.
-func (l *library) addAgain(ctx context.Context, name, uri string, skipEmpty bool) (*source.Dataset, error) {
-	if skipEmpty {
-		return l.catalog.AddSkipEmpty(ctx, name, uri)
-	}
-	return l.catalog.AddAgain(ctx, name, uri)
-}
 
 // restorer puts back the jobs of a journal, before Run.
 type restorer struct {

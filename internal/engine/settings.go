@@ -102,17 +102,3 @@ func (e *Engine) Status(ctx context.Context, req *larderv1.StatusRequest) (*lard
 	}
 	return out, err
 }
-
-// split is the division of memory in its public form.
-func (w *views) split(st coordinator.Stats, quotas []coordinator.QuotaView) *larderv1.Split {
-	out := &larderv1.Split{Model: st.Model, Why: st.Why, Binding: st.Binding, Predicted: st.Predicted}
-	for _, q := range quotas {
-		d := &larderv1.DatasetShare{Dataset: q.Dataset, Floor: uint64(q.Floor), Used: uint64(q.Used), Known: q.Known}
-		if q.Cap >= 0 {
-			n := uint64(q.Cap)
-			d.Cap = &n
-		}
-		out.Datasets = append(out.Datasets, d)
-	}
-	return out
-}

@@ -13,7 +13,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"larder/internal/coordinator"
-	"larder/internal/engine/ring"
 	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/prep"
@@ -45,113 +44,16 @@ func account(l *jobs.Ledger) *larderv1.EpochAccount {
 	return a
 }
 
-// quarantined names samples for people.
-func (l *library) quarantined(j *job, bad []jobs.Bad) []*larderv1.QuarantinedSample {
-	out := make([]*larderv1.QuarantinedSample, 0, len(bad))
-	for _, b := range bad {
-		s, _ := j.Data.Sample(b.Object)
-		path, offset := l.catalog.ObjectPath(b.Object)
-		q := &larderv1.QuarantinedSample{Id: uint64(s), Key: j.Data.Key(s), Path: path, Offset: uint64(offset),
-			Reason: b.Reason}
-		if b.At > 0 {
-			q.DamagedAt = new(uint64(offset + b.At - 1))
-		}
-		out = append(out, q)
-	}
-	return out
-}
-
 var states = map[jobs.State]larderv1.JobState{
 	jobs.Joining: larderv1.JobState_JOB_STATE_JOINING, jobs.Live: larderv1.JobState_JOB_STATE_LIVE,
 	jobs.Suspect: larderv1.JobState_JOB_STATE_SUSPECT, jobs.Dead: larderv1.JobState_JOB_STATE_DEAD,
 	jobs.Done: larderv1.JobState_JOB_STATE_DONE,
 }
 
-// view turns a job of the coordinator into its public form; nil when the executor forgot it.
-func (w *views) view(v jobs.Job) *larderv1.Job { return w.viewOn(v, w.machine()) }
-
-// viewOn is view with what is known of the machine.
-func (w *views) viewOn(v jobs.Job, m jobs.Machine) *larderv1.Job {
-	j := w.jobs.byID(v.ID)
-	if j == nil {
-		return nil
-	}
-	out := &larderv1.Job{
-		Owner: j.owner.uid(),
-		Id:    uint32(v.ID), Spec: j.spec, State: states[v.State], SubsetSize: uint64(v.Spec.Subset),
-		BatchesPerEpoch: uint64(v.Spec.Batches(0)),
-		Counters:        counters(&v.Stats), Promise: v.Promise, RegisteredAt: timestamppb.New(j.registered),
-		EndedReason: v.Reason,
-		Recipe:      j.Recipe.ID().String(), Prefix: j.Recipe.Prefix().String(), ShareGroup: v.Group,
-		InstanceOffset: v.Offset,
-		Quarantined:    w.library.quarantined(j, v.Stats.Bad), Paused: v.Paused, SubsetSince: v.Since,
-	}
-	w.tellSubsets(out, j, &v)
-	if v.Drain && !v.State.Ended() {
-		out.Notes = append(out.Notes, "it is drained: it ends when its running epoch is over")
-	}
-	for i := range v.Ranks {
-		k := &v.Ranks[i]
-		if k.Attaches == 0 {
-			continue
-		}
-		info := &larderv1.RankInfo{Rank: uint32(i), Attached: k.Attached(), Incarnation: uint64(k.Incarnation),
-			Epoch: k.Epoch, Step: uint64(k.Sent)}
-		if r := w.rings.Get(ring.Key{Job: v.ID, Rank: i, Inc: k.Incarnation}); r != nil {
-			info.Pid, info.Uid, info.RingBytes = r.Peer().PID, r.Peer().UID, uint64(r.Segment().Size())
-		}
-		out.Ranks = append(out.Ranks, info)
-	}
-	for _, l := range v.Ledgers {
-		out.Epochs = append(out.Epochs, account(l))
-	}
-	w.waits(out, &v, m)
-	return out
-}
-
-func (w *views) describe(ctx context.Context, id ident.JobID) (*larderv1.Job, error) {
-	v, err := w.loop.lookup(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	if v != nil {
-		if j := w.view(*v); j != nil {
-			return j, nil
-		}
-	}
-	return nil, w.jobs.noJob(itoa(int(id)))
-}
-
 // ListJobs lists jobs by id.
 func (e *Engine) ListJobs(ctx context.Context, req *larderv1.ListJobsRequest) (*larderv1.ListJobsResponse, error) {
 	list, err := e.views.list(ctx, req.GetIncludeEnded())
 	return &larderv1.ListJobsResponse{Jobs: list}, err
-}
-
-func (w *views) list(ctx context.Context, ended bool) ([]*larderv1.Job, error) {
-	all, err := w.loop.list(ctx, ended)
-	if err != nil {
-		return nil, err
-	}
-	var out []*larderv1.Job
-	m := w.machine()
-	for _, v := range all {
-		if j := shown(ctx, w.viewOn(v, m)); j != nil {
-			out = append(out, j)
-		}
-	}
-	return out, nil
-}
-
-func (w *views) named(ctx context.Context, name string) (*larderv1.Job, error) {
-	j := w.jobs.byName(name)
-	if j == nil {
-		return nil, w.jobs.noJob(name)
-	}
-	if err := mayTouch(ctx, j, "describe"); err != nil {
-		return nil, err
-	}
-	return w.describe(ctx, j.ID)
 }
 
 // DescribeJob shows everything about one job.
@@ -214,17 +116,6 @@ func (e *Engine) end(
 		return nil, err
 	}
 	return e.views.describe(ctx, j.ID)
-}
-
-func (w *views) tiers(views []coordinator.TierView) []*larderv1.Tier {
-	var out []*larderv1.Tier
-	for _, t := range views {
-		out = append(out, &larderv1.Tier{
-			Form: t.Form.String(), Budget: uint64(t.Budget), Used: uint64(t.Used), Entries: uint64(t.Entries), Hits: t.Hits,
-			Evictions: t.Evictions, Policy: t.Policy, Setting: w.memory.shown(t.Form),
-		})
-	}
-	return out
 }
 
 // GetTiers reports the tiers.

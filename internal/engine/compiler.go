@@ -1,0 +1,228 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"larder/dsa"
+	"larder/internal/coordinator"
+	"larder/internal/engine/ring"
+	"larder/internal/engine/work"
+	"larder/internal/errs"
+	"larder/internal/ident"
+	"larder/internal/prep"
+	"larder/internal/resume"
+	"larder/internal/units"
+	"larder/internal/xrand"
+	"larder/jobs"
+	larderv1 "larder/proto/larder/v1"
+)
+
+// compiler makes jobs of specs.
+type compiler struct {
+	library *library
+	rings   *ring.Budget
+}
+
+// compileFor is compile for the user who asks, who owns the job.
+func (c *compiler) compileFor(
+	ctx context.Context, o *owner, spec *larderv1.JobSpec,
+) (*job, coordinator.Register, error) {
+	var none coordinator.Register
+	if err := c.library.mayRegister(o, spec); err != nil {
+		return nil, none, err
+	}
+	j, reg, err := c.compile(ctx, o, spec, nil)
+	if err != nil {
+		return nil, none, err
+	}
+	j.owner = o
+	return j, reg, c.library.mayRead(ctx, o, j)
+}
+
+// compile opens the dataset, selects the subset and parses the recipe. What is not indexed yet is, with the rights of
+// o.
+func (c *compiler) compile(
+	ctx context.Context, o *owner, spec *larderv1.JobSpec, known *selections,
+) (*job, coordinator.Register, error) {
+	var reg coordinator.Register
+	recipe, err := prep.ParseRecipe(opsOf(spec))
+	if err != nil {
+		return nil, reg, err
+	}
+	data, err := c.library.openFor(ctx, o, spec.GetDataset(), spec.GetSkipEmpty())
+	if err != nil {
+		return nil, reg, err
+	}
+	seen := data.Fingerprint() // before the selection: what changes after it is followed up
+	sel, err := known.of(data, spec.GetSubset())
+	if err != nil {
+		return nil, reg, err
+	}
+	objects := sel.objects
+	mode, tiles, notes := dsa.Sequential, 0, []string(nil)
+	if spec.GetShuffle() {
+		if strings.HasPrefix(spec.GetOrder(), replayOrder) {
+			mode = dsa.Sequential // its order comes from a file
+		} else if mode, tiles, notes, err = parseOrder(spec.GetOrder(), len(objects)); err != nil {
+			return nil, reg, err
+		}
+	}
+	onError := map[string]jobs.OnError{"raise": jobs.Raise, "skip": jobs.Skip,
+		"substitute": jobs.Substitute}[spec.GetOnError()]
+	j := &job{
+		Job: work.Job{Data: data, Recipe: recipe}, spec: spec, mode: mode, registered: time.Now(), notes: notes,
+		seed: new(atomic.Uint64),
+		life: jobs.Spec{
+			Name: spec.GetName(), Subset: len(objects), Batch: int(spec.GetBatchSize()), World: int(spec.GetWorldSize()),
+			DropLast: spec.GetDropLast(), Even: spec.GetEven() == "drop", Slots: int(spec.GetPrefetch()) + 2,
+			Epochs:  spec.GetEpochs(),
+			OnError: onError,
+		},
+	}
+	if err := j.life.Validate(); err != nil {
+		return nil, reg, err
+	}
+	j.rows = c.rows(j)
+	if err := c.fits(j); err != nil {
+		return nil, reg, err
+	}
+	j.subsets = newSubsets(spec.GetSubset(), objects, seen)
+	reg = coordinator.Register{
+		Spec:   j.life,
+		Sample: dsa.JobSpec{Mode: mode, Tiles: tiles, Seed: spec.GetSeed(), Subset: objects},
+		Member: sel.member,
+		Prefix: recipe.Prefix(), Suffix: recipe.SuffixID(),
+		Share:   spec.GetShare() == "augmented" && recipe.Random(),
+		Dataset: data.ID(), Names: []string{data.Name(), data.URI()},
+		Key: ident.RecipeID(xrand.Hash(uint64(data.ID())+1, uint64(recipe.SuffixID()))),
+	}
+	if out := recipe.Output(); !out.Ragged && len(out.Shape) == 3 {
+		n := 1
+		for _, d := range out.Shape {
+			n *= d
+		}
+		reg.AugmentedBytes = int64(n) // uint8 before the final cast, whatever the output type
+	}
+	if strings.HasPrefix(spec.GetOrder(), replayOrder) {
+		err = c.replay(j, &reg)
+	}
+	return j, reg, err
+}
+
+// fits refuses a ring that the memory limit cannot hold.
+func (c *compiler) fits(j *job) error {
+	l := j.layout()
+	need := l.Bytes() * int64(j.life.World)
+	limit := c.rings.Limit()
+	if have := limit - c.rings.Used(); need > have {
+		each := ""
+		if j.life.World > 1 {
+			each = fmt.Sprintf(" for each of %d ranks", j.life.World)
+		}
+		return errs.New(errs.ResourceExceeded, j.spec.GetName(),
+			"lower batch_size or prefetch, deliver uint8, lower tiers.total, or raise memory.limit",
+			"register job %s: its rings need %s (%d slots of %s%s), and %s of the %s for rings are free",
+			j.spec.GetName(), units.Size(need), l.Slots, units.Size(l.SlotBytes), each, units.Size(max(have, 0)),
+			units.Size(limit))
+	}
+	return nil
+}
+
+// rows is how many samples a slot of j's rings has room for: a batch, but no more than a rank gets of the whole
+// dataset, unless that costs little. It holds for as long as the daemon knows the job, whatever the subset: see
+// roomFor.
+func (c *compiler) rows(j *job) int {
+	share := (j.Data.Len() + j.life.World - 1) / j.life.World
+	each := max(int64(j.Recipe.Output().SampleBytes), 1)
+	if j.Recipe.Output().Ragged {
+		each = max(j.guess(), 1) + ring.RaggedEntry
+	}
+	small := min(smallRings, (c.rings.Limit()-c.rings.Used())/4) / (each * int64(j.life.Slots) * int64(j.life.World))
+	return min(j.life.Batch, max(share, int(min(small, 1<<16))))
+}
+
+// replay makes a job have the orders of a file: the same samples in the same order, in the same instances, with the
+// seed that they had. The files must be the very ones.
+func (c *compiler) replay(j *job, reg *coordinator.Register) error {
+	path := strings.TrimPrefix(j.spec.GetOrder(), replayOrder)
+	bad := func(hint, format string, args ...any) error {
+		return errs.New(errs.Invalid, "order", hint, "replay %s: "+format, append([]any{path}, args...)...)
+	}
+	if j.spec.GetShare() != "none" {
+		return bad("leave share out", "share=%q has instances of its own", j.spec.GetShare())
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return errs.Wrap(err, errs.NotFound, path,
+			"make it with `larder orders export JOB`; the daemon reads it, as its own user", "read a recorded order")
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() { // a pipe might never end
+		return bad("make it with `larder orders export JOB`", "it is no regular file")
+	}
+	o, err := resume.ReadOrders(f)
+	if err != nil {
+		return bad("make it with `larder orders export JOB`", "%v", err)
+	}
+	all := reg.Sample.Subset
+	if files := j.subsets.last().filed(j.Data).Sum(); files != o.Files {
+		return bad("use the dataset and subset that it was recorded from, with the files as they were",
+			"it is of %s, with other files than the %d that job %s selects of %s",
+			o.Dataset, len(all), j.spec.GetName(), j.Data.URI())
+	}
+	selected := coordinator.Members(all)
+	for _, ep := range o.Epochs {
+		if len(ep.Samples) == 0 {
+			continue
+		}
+		s := coordinator.Scripted{Epoch: ep.Epoch, Instance: ep.Instance, Objects: make([]ident.ObjectID, len(ep.Samples))}
+		for i, id := range ep.Samples {
+			s.Objects[i] = j.Data.Object(ident.SampleID(id))
+			if !selected.Has(uint32(s.Objects[i])) {
+				return bad("export it again", "epoch %d has sample %d, which is not of the subset", ep.Epoch, id)
+			}
+		}
+		if s.Member = coordinator.Members(s.Objects); s.Member.Len() != len(s.Objects) {
+			return bad("export it again", "epoch %d has a sample twice", ep.Epoch)
+		}
+		life := j.life
+		life.Subset = len(s.Objects)
+		if err := life.Validate(); err != nil {
+			return err
+		}
+		reg.Script = append(reg.Script, s)
+	}
+	if len(reg.Script) == 0 {
+		return bad("export it when some of an epoch was given out", "it has no sample")
+	}
+	first := reg.Script[0]
+	j.mode, j.life.Subset = dsa.Sequential, len(first.Objects)
+	reg.Spec = j.life
+	reg.Sample = dsa.JobSpec{Mode: dsa.Sequential, Seed: o.Seed, Subset: first.Objects}
+	reg.Member = first.Member
+	j.notes = append(j.notes, "its order is that of job "+strconv.Quote(o.Job)+", recorded in "+path)
+	return nil
+}
+
+// fitsRing refuses one more ring when the memory for rings is used up.
+func (c *compiler) fitsRing(j *job) error {
+	one := *j
+	one.life.World = 1
+	return c.fits(&one)
+}
+
+// opsOf are the ops of a job's recipe as they came.
+func opsOf(spec *larderv1.JobSpec) []prep.OpSpec {
+	ops := make([]prep.OpSpec, 0, len(spec.GetTransform()))
+	for _, o := range spec.GetTransform() {
+		ops = append(ops, prep.OpSpec{Kind: o.GetKind(), Name: o.GetName(), Args: o.GetArgs().AsMap()})
+	}
+	return ops
+}
