@@ -62,7 +62,7 @@ func (m *memory) reserve(total int64) {
 func (m *memory) restore() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.mu.total = m.mu.Settings.Tiers.Total
+	m.mu.total = m.mu.Tiers.Total
 }
 
 // ringLimit is how many bytes all rings may have: what is configured, and no more than the tiers leave.

@@ -319,10 +319,11 @@ func readCharge(r io.Reader) (x Charge, enc []byte, err error) {
 	enc = make([]byte, size)
 	for _, p := range [][]byte{b, enc} {
 		if _, err := io.ReadFull(r, p); err != nil {
-			return x, nil, fmt.Errorf("a charge that is cut: %v", err)
+			return x, nil, fmt.Errorf("a charge that is cut: %s", err.Error()) // io.EOF would say that there is none
 		}
 	}
-	return x, enc, json.Unmarshal(b, &x)
+	err = json.Unmarshal(b, &x)
+	return x, enc, err
 }
 
 // trialTime is the processor time of a trial: the decoder ends by itself after a third of it, if it ends by itself.

@@ -207,7 +207,8 @@ func (j *Job) epoch(
 			p.Batches = append(p.Batches, coordinator.RestoredBatch{Rank: int(b.Rank), Step: int(b.Step), Objects: objects})
 		}
 	}
-	return p, j.remainder(o, sample, &p)
+	begun = j.remainder(o, sample, &p)
+	return p, begun
 }
 
 // remainder takes out of an epoch what an earlier job had of it. False: not all of that was written, so nothing of the

@@ -76,7 +76,7 @@ type item struct {
 func New(cfg Config) (*Ring, error) {
 	r := &Ring{Layout: cfg.Layout, cfg: cfg, made: time.Now(), waited: make([]atomic.Int64, cfg.Layout.Slots)}
 	r.changed = sync.NewCond(&r.mu.Mutex)
-	size := r.Layout.Bytes()
+	size := r.Bytes()
 	if err := r.reserve(size); err != nil {
 		return nil, err
 	}

@@ -100,8 +100,8 @@ func TestRingKeepsOrder(t *testing.T) {
 	if err != nil || !set.Add(r) {
 		t.Fatal(err)
 	}
-	if b.Used() != r.Layout.Bytes() || set.Len() != 1 {
-		t.Errorf("%d bytes are used, of %d", b.Used(), r.Layout.Bytes())
+	if b.Used() != r.Bytes() || set.Len() != 1 {
+		t.Errorf("%d bytes are used, of %d", b.Used(), r.Bytes())
 	}
 	for row := range 4 {
 		r.Image(1, row)[0] = byte(10 + row)
