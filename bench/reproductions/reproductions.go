@@ -169,7 +169,7 @@ func wrapped(text string) string {
 func words(text string) []string {
 	var out []string
 	inCode := false
-	for _, w := range strings.Fields(text) {
+	for w := range strings.FieldsSeq(text) {
 		if inCode {
 			out[len(out)-1] += " " + w
 		} else {
