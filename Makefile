@@ -169,7 +169,7 @@ CC_ARM64 ?= aarch64-linux-gnu-gcc
 QEMU_ARM64 ?= qemu-aarch64-static
 
 .PHONY: nightly
-nightly: setup build cross ## the long runs behind docs/guarantees.md, with figures (ROWS: some; LARDER_NIGHTLY=1: 1 %)
+nightly: setup build cross ## the long runs of docs/guarantees-tests.md, with figures (ROWS: some; LARDER_NIGHTLY=1: 1 %)
 	TAGS='$(TAGS)' PYTHON=$(abspath $(VENV))/bin/python internal/tools/nightly.sh $(ROWS)
 
 .PHONY: clean

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The long runs behind docs/guarantees.md: every row of the table, as often as it says, with figures.
+# The long runs behind docs/guarantees-tests.md: every row of the table, as often as it says, with figures.
 #
 #   internal/tools/nightly.sh [ROW...]      all rows, or some: nightly.sh R2 R7
 #   LARDER_NIGHTLY=1 internal/tools/nightly.sh   one per cent of every count
