@@ -29,7 +29,8 @@ func markdown(t *testing.T) map[string]string {
 			return err
 		}
 		name := e.Name()
-		if e.IsDir() && path != root && (strings.HasPrefix(name, ".") || slices.Contains([]string{"out", "bin", "shared", "testdata"}, name)) {
+		skipped := strings.HasPrefix(name, ".") || slices.Contains([]string{"out", "bin", "shared", "testdata"}, name)
+		if e.IsDir() && path != root && skipped {
 			return fs.SkipDir
 		}
 		if strings.HasSuffix(name, ".md") {

@@ -66,7 +66,7 @@ def anchors(app, docname, source):
     """
     if docname == root_doc:
         lines = source[0].splitlines(keepends=True)
-        source[0] = "".join(x for x in lines if x[0] == "-" or "*" not in x or x[0] == "*" or any(DOCS.glob(x.strip() + ".md")))
+        source[0] = "".join(x for x in lines if not re.match(r"[\w/-]+\*", x) or any(DOCS.glob(x.strip() + ".md")))
     source[0] = re.sub(r'<a id="([^"]+)"></a>', r"[]{#\1}", source[0])
 
 

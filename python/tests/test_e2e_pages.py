@@ -1,14 +1,15 @@
 """The guides: their code and commands run as they stand, in the order of the page, with a folder that exists for /data.
 
-A page is one session. A Python block that the text before it says to save as NAME.py, and a YAML block as NAME.yaml, becomes that file; other
-Python blocks of a page are one script, run where it ends; the shell blocks are one script, too. Outputs and units of other programs are ``text`` and
-``ini``.
+A page is one shell script. A Python block that the text before it says to save as NAME.py becomes that file, a YAML block
+NAME.yaml; other Python blocks are run, those that follow each other as one script, and other YAML blocks are
+configurations. Outputs, and units of other programs, are ``text`` and ``ini``.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -28,17 +29,27 @@ PAGES = [
     "docs/guides/memory.md",
     "docs/guides/operating.md",
     "docs/guides/benchmarking.md",
+    "docs/resume.md",
+    "docs/security.md",
+    "docs/subsets.md",
     "README.md",
 ]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 SAVED = re.compile(r"`([\w-]+\.(?:py|yaml))`")
 SETUP = ("apt-get ", "make ", "pip ", 'export PATH="$PWD/bin:$PATH"')  # what the test itself has done
-BEFORE = {"docs/guides/memory.md": ["larder serve &"]}  # what a page takes to be so
+# Parts that have tests of their own: test_frameworks_page.py; group.txtar and tcp.txtar of cmd/larder.
+ELSEWHERE = {
+    "docs/resume.md": [("## Frameworks\n", "## Replaying an order\n")],
+    "docs/security.md": [("## Several users\n", "## Token\n"), ("## TLS\n", "## HTTP\n")],
+}
+# What a page takes to be so.
+BEFORE = {"docs/guides/memory.md": ["larder serve &"], "docs/subsets.md": ["larder serve &"]}
 SMALLER = {
     "samples: 20000": "samples: 2000",
     "range(90)": "range(2)",
     "batch_size=256": "batch_size=8",
     "steps=100": "steps=3",
+    "% 500": "% 2",
     "--seconds 5": "--seconds 1",
     "larder demo": "larder demo --samples 60 --jobs 2 --epochs 1",
     "--for 10s": "--for 4s",
@@ -46,9 +57,9 @@ SMALLER = {
 }
 
 
-def blocks(page):
+def blocks(text):
     """(language, the text before the block since the one before it, the block)."""
-    text, at = (ROOT / page).read_text(), 0
+    at = 0
     for m in BLOCK.finditer(text):
         yield m[1], text[at : m.start()], m[2]
         at = m.end()
@@ -63,14 +74,14 @@ def free_port():
 
 def shrink(code, port):
     """The same on little data, and on a port that is free."""
-    for was, now in {**SMALLER, "127.0.0.1:9464": f"127.0.0.1:{port}"}.items():
+    for was, now in {**SMALLER, "127.0.0.1:9464": f"127.0.0.1:{port}", "127.0.0.1:7070": f"127.0.0.1:{port}"}.items():
         code = code.replace(was, now)
     return code
 
 
 @pytest.fixture
 def session(tmp_path, monkeypatch):
-    """A user of his own: folders, no daemon yet, and larder and python on the PATH. Returns how to run a script there."""
+    """A user of their own: folders, no daemon yet, larder and python on the PATH. Returns how to run a script there."""
     pytest.importorskip("PIL.Image", reason="Pillow draws the images")
     draw(tmp_path / "data" / "train", 24, 2)
     draw(tmp_path / "data" / "val", 6, 3, seed=2)
@@ -84,29 +95,17 @@ def session(tmp_path, monkeypatch):
     (tmp_path / "bench").symlink_to(ROOT / "bench")
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     job = tmp_path / "examples" / "job.yaml"
-    job.write_text(
-        job.read_text().replace("/data/train", f"{tmp_path}/data/train").replace("batch_size: 256", "batch_size: 8")
-    )
+    spec = job.read_text().replace("/data/train", f"{tmp_path}/data/train")
+    job.write_text(spec.replace("batch_size: 256", "batch_size: 8"))
     env = {k: v for k, v in os.environ.items() if not k.startswith(("LARDER_SOCKET", "XDG_"))}
-    env |= {
-        "PATH": f"{tools}:{env['PATH']}",
-        "PYTHONPATH": str(ROOT / "python"),
-        "LARDER_BIN": find_binary(),
-        "HOME": str(home),
-        "TMPDIR": str(home),
-    }
-    env |= {
-        "XDG_RUNTIME_DIR": str(home),
-        "XDG_CACHE_HOME": str(home / "cache"),
-        "XDG_STATE_HOME": str(home / "state"),
-        "OMP_NUM_THREADS": "1",
-    }
+    env |= {"PATH": f"{tools}:{env['PATH']}", "PYTHONPATH": str(ROOT / "python"), "LARDER_BIN": find_binary()}
+    env |= {name: str(home) for name in ("HOME", "TMPDIR", "XDG_RUNTIME_DIR")}
+    env |= {"XDG_CACHE_HOME": str(home / "cache"), "XDG_STATE_HOME": str(home / "state"), "OMP_NUM_THREADS": "1"}
 
     def run(*command):
         with open(tmp_path / "output", "w+") as out:
-            p = subprocess.Popen(
-                command, cwd=tmp_path, env=env, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
-            )
+            to = {"stdout": out, "stderr": subprocess.STDOUT}
+            p = subprocess.Popen(command, cwd=tmp_path, env=env, start_new_session=True, **to)
             try:
                 code = p.wait(PATIENCE)
             finally:
@@ -121,49 +120,71 @@ def session(tmp_path, monkeypatch):
         return text
 
     yield run
-    subprocess.run(
-        [str(tools / "larder"), "stop", "--force"], env=env, capture_output=True, timeout=PATIENCE, check=False
-    )
+    stop = [str(tools / "larder"), "stop", "--force"]
+    subprocess.run(stop, env=env, capture_output=True, timeout=PATIENCE, check=False)
     shutil.rmtree(home, ignore_errors=True)
+
+
+def script_of(page, folder):
+    """The page as one shell script, with the files that its steps need in the folder."""
+    text = (ROOT / page).read_text()
+    for begin, end in ELSEWHERE.get(page, ()):
+        text = text.split(begin)[0] + end + text.split(end)[1]
+    lines, port, code = list(BEFORE.get(page, ())), free_port(), ["import larder", "from larder import ops"]
+    python, number = list(code), 0
+    for language, before, block in [*blocks(text), ("", "", "")]:
+        block = shrink(block, port).replace("/data/", f"{folder}/data/")
+        name = SAVED.findall("\n".join(before.rstrip().split("\n")[-2:]))
+        number += 1
+        if language in ("python", "yaml") and name:
+            (folder / name[-1]).write_text(block)
+            continue
+        if language == "python":
+            python.append(block)
+            continue
+        if python != code:  # what follows may need what the script did
+            (folder / f"step{number}.py").write_text("\n".join(python))
+            lines.append(f"python step{number}.py")
+            python = list(code)
+        if language == "yaml":
+            (folder / f"step{number}.yaml").write_text(block)
+            lines.append(f"larder config check step{number}.yaml")
+        elif language == "sh":
+            lines += [line for line in block.splitlines() if not line.startswith(SETUP)]
+        elif language:
+            assert language in ("text", "ini"), f"{page}: a block of {language}"
+    ready = "until larder status >/dev/null; do sleep 0.05; done"
+    lines = [x for line in lines for x in ([line, ready] if line.startswith("larder serve") else [line])]
+    return "\n".join(["set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT", *lines])
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_page(page, session, tmp_path, request):
-    shell, script, port = list(BEFORE.get(page, ())), [], free_port()
-    for language, before, code in blocks(page):
-        code = shrink(code, port).replace("/data/", f"{tmp_path}/data/")
-        name = SAVED.findall(before.rsplit("\n\n", 2)[-2] if before.count("\n\n") else before)
-        if language in ("python", "yaml") and name:
-            (tmp_path / name[-1]).write_text(code)
-        elif language == "python":
-            script.append(code)
-        elif language == "yaml":
-            (tmp_path / "larder.yaml").write_text(code)
-            session("larder", "config", "check", "larder.yaml")
-        elif language == "sh":
-            shell += [line for line in code.splitlines() if not line.startswith(SETUP)]
-        else:
-            assert language in ("text", "ini"), f"{page}: a block of {language or 'no language'}"
-    if any("torch" in code for code in script):
+    (tmp_path / "train.py").write_text("import larder\n")
+    script = script_of(page, tmp_path)
+    if any("torch" in p.read_text() for p in tmp_path.glob("step*.py")):
         request.getfixturevalue("torch")
-    if script and page != "docs/guides/several-jobs.md":
-        (tmp_path / "page.py").write_text("\n".join(["import larder", "from larder import ops", *script]))
-        session("python", "page.py")
-    if shell:
-        (tmp_path / "train.py").exists() or (tmp_path / "train.py").write_text("import larder\n")
-        lines = ["set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT"]
-        for line in shell:
-            lines += (
-                [line, "until larder status >/dev/null; do sleep 0.05; done"]
-                if line.startswith("larder serve")
-                else [line]
-            )
-        session("bash", "-c", "\n".join(lines))
-    if script and page == "docs/guides/several-jobs.md":  # its script needs the job that its commands register
-        (tmp_path / "page.py").write_text("\n".join(["import larder", "from larder import ops", *script]))
-        session("python", "page.py")
+    session("bash", "-c", script)
 
 
 def test_every_guide_is_run():
     found = {str(p.relative_to(ROOT)) for p in (ROOT / "docs" / "guides").glob("*.md")}
     assert found <= set(PAGES)
+
+
+def test_every_expression_is_one(session, tmp_path):
+    """Those of the table are expressions, though they may select nothing here; the mistake is shown as on the page."""
+    page = (ROOT / "docs" / "subsets.md").read_text()
+    table = page.split("| expression | selects |")[1].split("\n\n")[0]
+    cells = [line.split(" | ")[0] for line in table.splitlines() if line.startswith("| `")]
+    expressions = [e for cell in cells for e in re.findall(r"`([^`]+)`", cell)]
+    expressions = [e for e in expressions if e not in ("a and b", "a or b", "not a", "( )")]
+    assert len(expressions) > 10
+    where = f"larder dataset inspect imagefolder:{tmp_path}/data/train --subset"
+    lines = ["larder serve &", "until larder status >/dev/null; do sleep 0.05; done"]
+    lines += [f"{where} {shlex.quote(e)} || echo of exit code $?" for e in [*expressions, "lable < 600"]]
+    said = session("bash", "-c", "\n".join([*lines, "larder stop"]))
+    wrong = said.count("larder: subset: ") - said.count("goes beyond") - said.count("selects none")
+    assert wrong == said.count("unknown word") == 1, said
+    (shown,) = re.findall(r"```text\n(.*?)```", page, re.S)
+    assert shown in said
