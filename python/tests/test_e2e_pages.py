@@ -1,7 +1,7 @@
 """The guides: their code and commands run as they stand, in the order of the page, with a folder that exists for /data.
 
-A page is one shell script. A Python block that the text before it says to save as NAME.py becomes that file, a YAML block
-NAME.yaml; other Python blocks are run, those that follow each other as one script, and other YAML blocks are
+A page is one shell script. A Python block that the text before it says to save as NAME.py becomes that file, a YAML
+block NAME.yaml; other Python blocks are run, those that follow each other as one script, and other YAML blocks are
 configurations. Outputs, and units of other programs, are ``text`` and ``ini``.
 """
 
@@ -52,6 +52,7 @@ SMALLER = {
     "% 500": "% 2",
     "--seconds 5": "--seconds 1",
     "larder demo": "larder demo --samples 60 --jobs 2 --epochs 1",
+    "--cache 5%,20%,50%": "--cache 20%",
     "--for 10s": "--for 4s",
     "curl -fsS": "python -c 'import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).read().decode())'",
 }
