@@ -82,7 +82,7 @@ check: tools build ## format, linters, modules, protocol buffers, types, documen
 tools: ## install the tools of make check, at their pinned versions
 	@internal/tools/setup.sh $(VENV) $(TOOLS)
 
-GO_ROOMS := $(wildcard bench cachepolicy client cmd dsa examples internal jobs proto tiers)
+GO_ROOMS := $(wildcard bench cachepolicy client cmd docs dsa examples internal jobs proto tiers)
 .PHONY: check-go
 check-go: ## gofmt and golangci-lint
 	@unformatted=$$(gofmt -l $(GO_ROOMS)); [ -z "$$unformatted" ] || { echo "gofmt -w $$unformatted"; exit 1; }
@@ -105,7 +105,7 @@ check-python: ## ruff, mypy --strict, pyright
 	cd python && $(PYTHON_TOOLS)/pyright --pythonpath $(abspath $(VENV))/bin/python larder
 
 # Tests that compare pages, references and tables with the code, and run what the pages show.
-DOC_ROOMS := ./cmd/larder ./internal/archtest ./internal/config ./internal/rpc ./internal/telemetry ./bench/...
+DOC_ROOMS := ./docs ./cmd/larder ./internal/archtest ./internal/config ./internal/rpc ./internal/telemetry ./bench/...
 DOC_TESTS := $(wildcard python/tests/test_*docs*.py python/tests/test_*page*.py)
 .PHONY: check-docs
 check-docs: build ## pages and references agree with the code

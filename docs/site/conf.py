@@ -35,6 +35,7 @@ myst_links_external_new_tab = False
 default_role = "literal"  # one backtick in a docstring is code, as in Markdown
 autodoc_default_options = {"members": True, "member-order": "bysource"}
 autodoc_typehints = "signature"
+python_maximum_signature_line_length = 100  # longer ones have a line for each argument
 autodoc_preserve_defaults = True
 napoleon_numpy_docstring = False
 
