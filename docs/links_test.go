@@ -166,3 +166,58 @@ func TestDocsAreInTheNavigation(t *testing.T) {
 		}
 	}
 }
+
+// TestDocsNameTargets: every `make TARGET` of a page is a target of the Makefile.
+func TestDocsNameTargets(t *testing.T) {
+	makefile, err := os.ReadFile("../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	targets := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^([a-z-]+):`).FindAllSubmatch(makefile, -1) {
+		targets[string(m[1])] = true
+	}
+	code := regexp.MustCompile("(?ms)^```.*?^```|`[^`\n]+`")
+	call := regexp.MustCompile("(?m)(?:^|`)make (?:[A-Z]+=\\S+ )*([a-z][a-z-]*)")
+	checked := 0
+	for page, text := range markdown(t) {
+		if page == "CHANGELOG.md" { // tells what was
+			continue
+		}
+		for _, c := range code.FindAllStringIndex(text, -1) {
+			for _, m := range call.FindAllStringSubmatch(text[c[0]:c[1]], -1) {
+				if checked++; !targets[m[1]] {
+					complain(t, page, text, c[0], "the Makefile has no target "+m[1])
+				}
+			}
+		}
+	}
+	if checked < 20 {
+		t.Errorf("only %d targets were found", checked)
+	}
+}
+
+// TestDocsNameFiles: every source file that a page names with its folder exists.
+func TestDocsNameFiles(t *testing.T) {
+	path := regexp.MustCompile("`((?:[a-z_]+/)+[\\w-]+\\.(?:go|py|c|h|sh|yaml|proto|txtar))`")
+	checked := 0
+	for page, text := range markdown(t) {
+		if page == "CHANGELOG.md" {
+			continue
+		}
+		for _, m := range path.FindAllStringSubmatchIndex(text, -1) {
+			name := text[m[2]:m[3]]
+			if checked++; !exists("../"+name) && !exists(filepath.Join("..", filepath.Dir(page), name)) && !exists("../internal/"+name) {
+				complain(t, page, text, m[0], "there is no "+name)
+			}
+		}
+	}
+	if checked < 50 {
+		t.Errorf("only %d files were found", checked)
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}

@@ -52,7 +52,7 @@ SMALLER = {
     "% 500": "% 2",
     "--seconds 5": "--seconds 1",
     "larder demo": "larder demo --samples 60 --jobs 2 --epochs 1",
-    "--cache 5%,20%,50%": "--cache 20%",
+    "--scenario bench/scenarios/demand/staggered.yaml": "--scenario demand.yaml",
     "--for 10s": "--for 4s",
     "curl -fsS": "python -c 'import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).read().decode())'",
 }
