@@ -30,7 +30,9 @@ suppress_warnings = ["myst.header", "misc.highlighting_failure"]
 
 myst_heading_anchors = 4
 myst_enable_extensions = ["attrs_inline", "colon_fence"]
-myst_links_external_new_tab = False
+# A line of a paragraph may begin with "%", as in "95 % of", or with "+++": neither is a comment here.
+myst_disable_syntax = ["myst_line_comment", "myst_block_break", "myst_target", "myst_role"]
+smartquotes = False  # quotes of a page are often code
 
 default_role = "literal"  # one backtick in a docstring is code, as in Markdown
 autodoc_default_options = {"members": True, "member-order": "bysource"}
@@ -40,6 +42,7 @@ autodoc_preserve_defaults = True
 napoleon_numpy_docstring = False
 
 html_theme = "furo"
+pygments_dark_style = "github-dark"
 html_title = "larder"
 html_static_path = ["static"]
 html_css_files = ["style.css"]
