@@ -5,20 +5,23 @@ from __future__ import annotations
 import time
 
 import pytest
-from test_e2e_restart import cut, folder, lives, loads, record  # noqa: F401
+from lives import record
+from test_e2e_restart import cut, folder  # noqa: F401  (a fixture)
 
 
 @pytest.mark.parametrize("how", ["cut", "restart"])
-def test_an_old_ring_is_not_read_after_the_daemon_was_asked(folder, lives, loads, monkeypatch, how):  # noqa: F811
-    """The daemon was asked to continue at a step, and the answer was interrupted. What the old ring still has ready is sent again, so it
-    must not be taken from there as well: the daemon would not know of it, and would refuse the step after it."""
-    d = lives(
-        more='source: {storage_limit: "200KB/s"}\n'
-    )  # the daemon has not sent the batches again when its client is interrupted
+def test_an_old_ring_is_not_read_after_the_daemon_was_asked(folder, lives, loads, monkeypatch, how):
+    """The daemon was asked to continue at a step, and the answer was interrupted.
+
+    What the old ring still has ready is sent again, so it must not be taken from there as well: the daemon would not
+    know of it, and would refuse the step after it.
+    """
+    # So slow that the daemon has not sent the batches again when its client is interrupted.
+    d = lives(more='source: {storage_limit: "200KB/s"}\n')
     loader = loads(d, f"imagefolder:{folder}", job="asked", prefetch=3)
     it = iter(loader)
     got = [record(next(it)) for _ in range(3)]
-    board = loader._box.session.board
+    board = loader._shared.resources.session.board
     deadline = time.monotonic() + 60
     while board.post() is None:
         assert time.monotonic() < deadline
@@ -33,8 +36,8 @@ def test_an_old_ring_is_not_read_after_the_daemon_was_asked(folder, lives, loads
             raise KeyboardInterrupt
         return note(*a)
 
-    note = loader._note_size
-    monkeypatch.setattr(loader, "_note_size", interrupted)
+    note = loader._shared.note_size
+    monkeypatch.setattr(loader._shared, "note_size", interrupted)
     with pytest.raises(KeyboardInterrupt):
         next(it)
     assert len(asked) == 2

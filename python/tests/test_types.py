@@ -33,7 +33,7 @@ larder.Loader("imagefolder:/x", batch_size="4")
 
 
 def test_output_decides_what_a_batch_is_and_mistakes_show(tmp_path):
-    pytest.importorskip("mypy", reason="mypy is not installed (pip install -e 'python[dev]')")
+    pytest.importorskip("mypy", reason="mypy is not installed (internal/tools/python/requirements.txt)")
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     command = [
