@@ -44,9 +44,9 @@ class Loader(Facts, Resumable, Generic[BatchT]):
     Args:
         uri: ``imagefolder:DIR``, the name of a dataset the daemon knows, or ``job:NAME`` for a job registered with
             ``larder jobs register``; then the arguments that describe the job must not be given again.
-        batch_size: samples per rank and batch.
-        shuffle: a new random order every epoch.
-        seed: of the fixed order and of random transforms.
+        batch_size: samples per rank and batch, 1 to 65536; required unless the job is registered already.
+        shuffle: True gives a new random order every epoch; False (default) the order of the dataset.
+        seed: of the fixed order and of random transforms; default 0.
         subset: an expression such as ``"label < 600 and id % 2 == 0"`` (docs/subsets.md); None is every sample.
         transform: ops of :mod:`larder.ops` or torchvision objects; without it images come as decoded, each of its own
             size.
@@ -55,27 +55,27 @@ class Loader(Facts, Resumable, Generic[BatchT]):
         order: what shuffling promises: "stratified" (default; "stratified(B)" with B tiles instead of 4), "strict",
             "epoch", or "fixed", a pure function of seed and epoch; "replay:FILE" repeats a recorded one
             (docs/resume.md). In none of them is a sample early or late for ever. ``promise`` has it in words.
-        drop_last: drops a short last batch.
+        drop_last: True drops a short last batch.
         even: "drop" (default with several ranks) gives all ranks equally many samples, "none" does not.
         rank, world_size: found from torch.distributed, torchrun or Slurm when not given. All ranks are on this machine;
             a run of several machines is refused.
-        output: "numpy" or "torch".
+        output: "numpy" (default) for arrays, "torch" for tensors.
         fields: which of "image", "label", "index" a batch has, in that order; default ``("image", "label")``.
-        return_index: appends "index" to the fields.
-        share: "augmented" lets jobs with equal recipes share augmented samples; no job ever gets the same augmented
-            instance twice.
-        on_error: "raise" raises SampleError, which names file, offset and reason; the next ``next()`` gives the batch
-            without the sample. "skip" leaves it out, "substitute" has another sample take its place, so that all ranks
-            get equally many batches (docs/ddp.md). ``quarantined`` has the list.
-        prefetch: batches prepared ahead.
+        return_index: True appends "index" to the fields.
+        share: "none" (default), or "augmented", which lets jobs with equal recipes share augmented samples; no job ever
+            gets the same augmented instance twice.
+        on_error: "raise" (default) raises SampleError, which names file, offset and reason; the next ``next()`` gives
+            the batch without the sample. "skip" leaves it out, "substitute" has another sample take its place, so that
+            all ranks get equally many batches (docs/ddp.md). ``quarantined`` has the list.
+        prefetch: batches prepared ahead, 1 to 64; default 2.
         epochs: after so many the job ends; None: with its last client.
-        skip_empty: accepts class folders without images, as torchvision's ``allow_empty``; they keep their label and
-            have no samples.
+        skip_empty: True accepts class folders without images, as torchvision's ``allow_empty``; they keep their label
+            and have no samples.
         endpoint: socket of the daemon (or LARDER_SOCKET); without either the daemon of this user is found, or started.
-        timeout: seconds that any wait may take; DeadlineError says what was waited for.
-        on_daemon_loss: "wait": when the daemon ends, ``next()`` waits up to ``timeout`` for its successor on the same
-            socket and continues with the very next batch, none twice and none lost; a daemon without its state raises
-            StateLostError. "raise": UnavailableError at once. After `larder stop` both raise StoppedError.
+        timeout: seconds that any wait may take, default 60; DeadlineError says what was waited for.
+        on_daemon_loss: "wait" (default): when the daemon ends, ``next()`` waits up to ``timeout`` for its successor on
+            the same socket and continues with the very next batch, none twice and none lost; a daemon without its state
+            raises StateLostError. "raise": UnavailableError at once. After `larder stop` both raise StoppedError.
         replace: True ends another Loader of this process that is iterated under the same job name and rank. One that is
             not iterated gives way by itself, so a notebook's cell may be run again.
 

@@ -88,7 +88,17 @@ class Op:
 
 @dataclasses.dataclass(frozen=True)
 class Resize(Op):
-    """Resizes to (h, w), or the shorter side to an int."""
+    """Resizes an image.
+
+    Args:
+        size: (height, width), or one int for the shorter side.
+        interpolation: "bilinear" (default), "bicubic" or "nearest", or torchvision's InterpolationMode.
+        max_size: bound of the longer side, where ``size`` is an int.
+        antialias: True; images are always antialiased, as PIL images are by torchvision.
+
+    Example:
+        >>> ops.Resize(256)
+    """
 
     size: Size
     interpolation: Any = "bilinear"
@@ -98,14 +108,29 @@ class Resize(Op):
 
 @dataclasses.dataclass(frozen=True)
 class CenterCrop(Op):
-    """Cuts the centre out; smaller images are padded with 0."""
+    """Cuts the centre out; smaller images are padded with 0.
+
+    Args:
+        size: (height, width), or one int for both.
+    """
 
     size: Size
 
 
 @dataclasses.dataclass(frozen=True)
 class RandomResizedCrop(Op):
-    """Cuts out a random part (area by ``scale``, shape by ``ratio``) and resizes it."""
+    """Cuts out a random part and resizes it.
+
+    Args:
+        size: (height, width) of the result, or one int for both.
+        scale: lower and upper bound of the part's area, as a fraction of the image's.
+        ratio: lower and upper bound of the part's width divided by its height.
+        interpolation: as in ``Resize``.
+        antialias: as in ``Resize``.
+
+    Example:
+        >>> ops.RandomResizedCrop(224, scale=(0.25, 1.0))
+    """
 
     size: Size
     scale: Sequence[float] = (0.08, 1.0)
@@ -116,7 +141,11 @@ class RandomResizedCrop(Op):
 
 @dataclasses.dataclass(frozen=True)
 class RandomHorizontalFlip(Op):
-    """Mirrors left and right with probability ``p``."""
+    """Mirrors left and right.
+
+    Args:
+        p: the probability, default 0.5.
+    """
 
     p: float = 0.5
 
@@ -126,14 +155,25 @@ HFlip = RandomHorizontalFlip
 
 @dataclasses.dataclass(frozen=True)
 class RandomVerticalFlip(Op):
-    """Mirrors top and bottom with probability ``p``."""
+    """Mirrors top and bottom.
+
+    Args:
+        p: the probability, default 0.5.
+    """
 
     p: float = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
 class ColorJitter(Op):
-    """Changes brightness, contrast, saturation and hue at random, in random order."""
+    """Changes brightness, contrast, saturation and hue at random, in random order.
+
+    Args:
+        brightness: a factor from [max(0, 1 - x), 1 + x] for a number x, or from the two bounds given; 0 = unchanged.
+        contrast: likewise.
+        saturation: likewise.
+        hue: a shift from [-x, x] for a number x up to 0.5, or from the two bounds given.
+    """
 
     brightness: Range = 0.0
     contrast: Range = 0.0
@@ -143,14 +183,26 @@ class ColorJitter(Op):
 
 @dataclasses.dataclass(frozen=True)
 class Grayscale(Op):
-    """Grey levels, in three equal channels."""
+    """Grey levels.
+
+    Args:
+        num_output_channels: 3 equal ones (default), or 1.
+    """
 
     num_output_channels: int = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class Normalize(Op):
-    """(x - mean) / std per channel on float32 in [0, 1]; ``Normalize("imagenet")`` knows its numbers."""
+    """(x - mean) / std per channel on float32 in [0, 1]; uint8 is scaled to that first.
+
+    Args:
+        mean: one number for each channel, or "imagenet", which brings its own ``std``.
+        std: one number for each channel.
+
+    Example:
+        >>> ops.Normalize("imagenet")
+    """
 
     mean: str | Sequence[float]
     std: Sequence[float] | None = None
@@ -163,7 +215,13 @@ class ToTensor(Op):
 
 @dataclasses.dataclass(frozen=True)
 class ToDtype(Op):
-    """Casts to "float32" (scaled to [0, 1] unless ``scale=False``) or "uint8"; ``layout`` is "CHW" or "HWC"."""
+    """Casts to another type.
+
+    Args:
+        dtype: "float32" or "uint8", or the type of NumPy or torch of that name.
+        scale: True (default) maps the range of uint8 to [0, 1].
+        layout: "CHW" (also None) or "HWC".
+    """
 
     dtype: Any = "float32"
     scale: bool = True
@@ -181,7 +239,14 @@ class PILToTensor(Op):
 
 
 class Compose:
-    """A list of ops; nested ones are flattened."""
+    """A list of ops; nested ones are flattened.
+
+    Args:
+        transforms: ops of this module or torchvision objects.
+
+    Example:
+        >>> ops.Compose([ops.Resize(256), ops.CenterCrop(224), ops.ToTensor()])
+    """
 
     def __init__(self, transforms: Iterable[Any]) -> None:
         self.transforms = list(transforms)

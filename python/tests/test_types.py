@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 
 SCRIPT = """
 import larder
@@ -33,18 +34,13 @@ larder.Loader("imagefolder:/x", batch_size="4")
 
 
 def test_output_decides_what_a_batch_is_and_mistakes_show(tmp_path):
-    pytest.importorskip("mypy", reason="mypy is not installed (internal/tools/python/requirements.txt)")
+    mypy = ROOT / "bin/tools/python/bin/mypy"  # of `make setup`
+    if not mypy.exists():
+        pytest.skip("mypy is not installed (internal/tools/python/requirements.txt)")
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    command = [
-        sys.executable,
-        "-m",
-        "mypy",
-        "--strict",
-        "--ignore-missing-imports",
-        f"--cache-dir={tmp_path}",
-        str(script),
-    ]
+    command = [str(mypy), "--strict", "--ignore-missing-imports", f"--python-executable={sys.executable}"]
+    command += [f"--cache-dir={tmp_path}", str(script)]
     env = {**os.environ, "MYPYPATH": str(HERE.parent)}
     said = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
     revealed = re.findall(r'note: Revealed type is "(.*)"', said)
