@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from . import _lease, _torch, _wire
-from ._lease import Lease, Queue
+from . import _torch, _wire
+from ._lease import Lease, Queue, watch
 from ._messages import AttachResponse
 from ._ring import Field, Ring
 from ._wire import Frame
@@ -154,7 +154,7 @@ class Board:
         ]
         if self.torch:
             values = [_torch.tensors(v) for v in values]
-        lease = _lease.watch(queue, root, None, slot, 0)
+        lease = watch(queue, root, None, slot, 0)
         self.ready[slot] = (tuple(values), lease)
 
     def close(self) -> None:

@@ -192,11 +192,12 @@ class Session:
         The C call that sends an item also notes that it was sent, so an interrupt sends nothing twice and leaves
         nothing out.
         """
-        while self.queue:
-            item = self.queue[0]
+        queue = self.queue
+        while queue:
+            item = queue[0]
             if isinstance(item, Lease):
                 if not item.handed_out(self.board):
-                    self.queue.popleft()  # interrupted before it was handed out: the batch waits for the next next()
+                    queue.popleft()  # interrupted before it was handed out: the batch waits for the next next()
                     continue
                 if self.held.get(item.slot) is (item.frame or item):
                     del self.held[item.slot]
@@ -205,7 +206,7 @@ class Session:
                 data = item
             s = self._sock
             if s is None or self.pid != os.getpid():
-                self.queue.clear()
+                queue.clear()
                 return False
             try:
                 if not self._sent or self._sent[-1][0] is not item:
@@ -216,15 +217,15 @@ class Session:
             except OSError as e:
                 if e.errno is None:
                     raise  # by a signal handler: a TimeoutError, say
-                self.queue.clear()  # the reader will see the end of the connection and say so
+                queue.clear()  # the reader will see the end of the connection and say so
                 return False
             if sent < len(data):  # so small a frame is sent whole or not at all by a Unix socket
                 self.fail(_wire.protocol_error("a socket that splits small frames"))
                 return False
-            self.queue.popleft()
+            queue.popleft()
             self._sent.clear()
             if isinstance(item, Lease) and self.board is not None:
-                self.board.prepare(self.queue, item.slot)
+                self.board.prepare(queue, item.slot)
         return True
 
     def _send(self, data: bytes, deadline: float, what: str) -> None:
