@@ -23,8 +23,9 @@ import (
 	"larder/internal/xrand"
 )
 
-// Live is a scenario with bytes and time: what larder bench live runs with a real daemon on real files, and larder bench sim in virtual time. What
-// the file does not say of the machine is measured by bench live, and has the defaults of DefaultMachine in bench sim.
+// Live is a scenario with bytes and time: what larder bench live runs with a real daemon on real files, and larder
+// bench sim in virtual time. What the file does not say of the machine is measured by bench live, and has the defaults
+// of DefaultMachine in bench sim.
 type Live struct {
 	Purpose string // the comment before the first key
 	Samples int    // of the pictures that are drawn; 0 with URI
@@ -60,8 +61,10 @@ type Cost struct {
 	ByBytes bool    // in proportion to the stored bytes
 }
 
-// DefaultMachine is simulated where a scenario says nothing: one core each of decoding at 1 ms a sample, storage of 500 MB/s.
-var DefaultMachine = LiveMachine{Workers: 2, Latency: 100 * time.Microsecond, Memory: 8e9, Decode: Cost{Mean: time.Millisecond}, Augment: Cost{Mean: 250 * time.Microsecond},
+// DefaultMachine is simulated where a scenario says nothing: one core each of decoding at 1 ms a sample, storage of 500
+// MB/s.
+var DefaultMachine = LiveMachine{Workers: 2, Latency: 100 * time.Microsecond, Memory: 8e9,
+	Decode: Cost{Mean: time.Millisecond}, Augment: Cost{Mean: 250 * time.Microsecond},
 	Finish: 40 * time.Microsecond, InPlace: .8}
 
 // DefaultTotal is the memory of all tiers where a scenario does not say it.
@@ -87,8 +90,10 @@ type LiveJob struct {
 
 // ParseLive reads the YAML of a scenario with a machine. Mistakes are reported as in ParseScenario.
 func ParseLive(name string, data []byte) (*Live, error) {
-	p := liveParser{scenarioParser: scenarioParser{file: name}, l: &Live{Seed: 1, Repeats: 3, Shrink: 1, Classes: 10, Decoded: 5.4,
-		Tiers: LiveTiers{Total: DefaultTotal, Sizes: [ident.NumForms]int64{ident.Encoded: -1, ident.Decoded: -1, ident.Augmented: -1}}}}
+	p := liveParser{scenarioParser: scenarioParser{file: name}, l: &Live{Seed: 1, Repeats: 3, Shrink: 1, Classes: 10,
+		Decoded: 5.4,
+		Tiers: LiveTiers{Total: DefaultTotal, Sizes: [ident.NumForms]int64{ident.Encoded: -1, ident.Decoded: -1,
+			ident.Augmented: -1}}}}
 	err := readScenario(name, data, "bench/scenarios/live has some", func(top *yaml.Node) error {
 		p.live(top)
 		return errors.Join(p.problems...)
@@ -118,7 +123,8 @@ type liveParser struct {
 func (p *liveParser) duration(v *yaml.Node, key string, lo, hi time.Duration, to *time.Duration) {
 	d, err := time.ParseDuration(v.Value)
 	if v.Kind != yaml.ScalarNode || err != nil || d < lo || d > hi {
-		p.fail(v, key, fmt.Sprintf("write a time from %v to %v, e.g. 20ms", lo, hi), "%s: %s cannot be its value", key, written(v))
+		p.fail(v, key, fmt.Sprintf("write a time from %v to %v, e.g. 20ms", lo, hi), "%s: %s cannot be its value", key,
+			written(v))
 		return
 	}
 	*to = d
@@ -166,7 +172,8 @@ func (p *liveParser) live(n *yaml.Node) {
 		l.Bytes = max(1, 110_000/(l.Shrink*l.Shrink))
 	}
 	if seen["samples"] == seen["dataset"] {
-		p.fail(n, "samples", "e.g. samples: 600, or dataset: imagefolder:/data/train", "either samples, of pictures to be drawn, or a dataset must be there")
+		p.fail(n, "samples", "e.g. samples: 600, or dataset: imagefolder:/data/train",
+			"either samples, of pictures to be drawn, or a dataset must be there")
 	}
 	switch {
 	case list == nil || list.Kind == yaml.SequenceNode && len(list.Content) == 0:
@@ -174,20 +181,24 @@ func (p *liveParser) live(n *yaml.Node) {
 	case list.Kind != yaml.SequenceNode:
 		p.fail(list, "jobs", "write one - line for each job", "jobs must be a list")
 	case len(list.Content) > dsa.MaxJobs:
-		p.fail(list, "jobs", fmt.Sprintf("leave out %d of them", len(list.Content)-dsa.MaxJobs), "%d jobs draw from the dataset, the limit is %d", len(list.Content), dsa.MaxJobs)
+		p.fail(list, "jobs", fmt.Sprintf("leave out %d of them", len(list.Content)-dsa.MaxJobs),
+			"%d jobs draw from the dataset, the limit is %d", len(list.Content), dsa.MaxJobs)
 	default:
 		for i, v := range list.Content {
 			p.job(v, i)
 		}
 	}
-	if early := func(j LiveJob) bool { return j.Start < l.Kill }; l.Kill > 0 && len(l.Jobs) > 0 && !slices.ContainsFunc(l.Jobs, early) {
-		p.fail(kill, "kill", "kill it later, or let a job start before", "nobody trains yet when the daemon is killed, at %v", l.Kill)
+	if early := func(j LiveJob) bool { return j.Start < l.Kill }; l.Kill > 0 && len(l.Jobs) > 0 &&
+		!slices.ContainsFunc(l.Jobs, early) {
+		p.fail(kill, "kill", "kill it later, or let a job start before", "nobody trains yet when the daemon is killed, at %v",
+			l.Kill)
 	}
 }
 
 // kill reads when the daemon is killed.
 func (p *liveParser) kill(n *yaml.Node) {
-	seen := p.mapping(n, "kill", []field{{"at", func(v *yaml.Node) { p.duration(v, "kill.at", time.Millisecond, 365*24*time.Hour, &p.l.Kill) }}})
+	seen := p.mapping(n, "kill",
+		[]field{{"at", func(v *yaml.Node) { p.duration(v, "kill.at", time.Millisecond, 365*24*time.Hour, &p.l.Kill) }}})
 	if n.Kind == yaml.MappingNode && !seen["at"] {
 		p.fail(n, "kill", "e.g. kill: {at: 5s}", "kill does not say when")
 	}
@@ -228,7 +239,8 @@ func (p *liveParser) cost(v *yaml.Node, key string, to *Cost) {
 		{"by", func(v *yaml.Node) {
 			word := ""
 			if p.word(v, key+".by", &word) && word != "bytes" && word != "sample" {
-				p.fail(v, key+".by", nearest.DidYouMean(word, []string{"bytes", "sample"}), "%s.by: %.40q cannot be its value", key, word)
+				p.fail(v, key+".by", nearest.DidYouMean(word, []string{"bytes", "sample"}), "%s.by: %.40q cannot be its value", key,
+					word)
 			}
 			to.ByBytes = word == "bytes"
 		}},
@@ -245,15 +257,18 @@ func (p *liveParser) tiers(n *yaml.Node) {
 	}
 	size := func(v *yaml.Node, f ident.Form) { p.bytes(v, "tiers."+f.String(), true, &t.Sizes[f]) }
 	policy := func(v *yaml.Node, f ident.Form) {
-		if known := cachepolicy.Unforeseeing(); p.word(v, "tiers.policy."+f.String(), &t.Policy[f]) && !slices.Contains(known, t.Policy[f]) {
-			p.fail(v, "tiers.policy."+f.String(), nearest.DidYouMean(t.Policy[f], known), "unknown cache policy %.40q", t.Policy[f])
+		if known := cachepolicy.Unforeseeing(); p.word(v, "tiers.policy."+f.String(), &t.Policy[f]) &&
+			!slices.Contains(known, t.Policy[f]) {
+			p.fail(v, "tiers.policy."+f.String(), nearest.DidYouMean(t.Policy[f], known), "unknown cache policy %.40q",
+				t.Policy[f])
 		}
 	}
 	seen := p.mapping(n, "tiers", []field{
 		{"total", func(v *yaml.Node) { p.bytes(v, "tiers.total", false, &t.Total) }},
 		tier(ident.Encoded, size), tier(ident.Decoded, size), tier(ident.Augmented, size),
 		{"policy", func(v *yaml.Node) {
-			p.mapping(v, "tiers.policy", []field{tier(ident.Encoded, policy), tier(ident.Decoded, policy), tier(ident.Augmented, policy)})
+			p.mapping(v, "tiers.policy", []field{tier(ident.Encoded, policy), tier(ident.Decoded, policy),
+				tier(ident.Augmented, policy)})
 		}},
 		{"model", func(v *yaml.Node) {
 			if p.word(v, "tiers.model", &t.Model) && !slices.Contains(config.Models, t.Model) {
@@ -269,7 +284,8 @@ func (p *liveParser) tiers(n *yaml.Node) {
 		t.Total = fixed
 	}
 	if fixed > t.Total {
-		p.fail(n, "tiers", "raise tiers.total", "the tiers have %s together, and tiers.total is %s", units.Size(fixed), units.Size(t.Total))
+		p.fail(n, "tiers", "raise tiers.total", "the tiers have %s together, and tiers.total is %s", units.Size(fixed),
+			units.Size(t.Total))
 	}
 }
 
@@ -278,7 +294,8 @@ func (p *liveParser) job(n *yaml.Node, i int) {
 		p.fail(n, "jobs", "write the job out", "aliases are not supported")
 		return
 	}
-	j := LiveJob{Job: coresim.Job{Order: "stratified", Batch: defaultBatch, Epochs: 1, Prefetch: 2, Seed: uint64(i), Step: 10 * time.Millisecond}, Crop: 224, at: n}
+	j := LiveJob{Job: coresim.Job{Order: "stratified", Batch: defaultBatch, Epochs: 1, Prefetch: 2, Seed: uint64(i),
+		Step: 10 * time.Millisecond}, Crop: 224, at: n}
 	problems := len(p.problems)
 	nodes := map[string]*yaml.Node{"name": n, "leave": n, "subset": n, "order": n, "share": n}
 	at := func(key string, read func(v *yaml.Node)) field {
@@ -305,7 +322,8 @@ func (p *liveParser) job(n *yaml.Node, i int) {
 		{"crop", func(v *yaml.Node) { p.whole(v, "crop", 1, 4096, &j.Crop) }},
 		at("share", func(v *yaml.Node) {
 			if p.word(v, "share", &share) && share != "none" && share != "augmented" {
-				p.fail(v, "share", nearest.DidYouMean(share, []string{"none", "augmented"}), "share: %.40q cannot be its value", share)
+				p.fail(v, "share", nearest.DidYouMean(share, []string{"none", "augmented"}), "share: %.40q cannot be its value",
+					share)
 			}
 		}),
 	})
@@ -321,14 +339,16 @@ func (p *liveParser) job(n *yaml.Node, i int) {
 		p.fail(nodes["name"], "name", "give each job its own name", "job %.40q is there twice", j.Name)
 	}
 	if j.Leave > 0 && j.Leave <= j.Start {
-		p.fail(nodes["leave"], "leave", "let it leave after its start", "job %.40q leaves at %v and starts at %v", j.Name, j.Leave, j.Start)
+		p.fail(nodes["leave"], "leave", "let it leave after its start", "job %.40q leaves at %v and starts at %v", j.Name,
+			j.Leave, j.Start)
 	}
 	check := ScenarioJob{NoShuf: !shuffle}
 	if err := check.setOrder(j.Order); err != nil {
 		f := errs.From(err)
 		p.fail(nodes["order"], f.Subject, f.Hint, "%s", f.Message)
 	} else if check.rival != "" {
-		p.fail(nodes["order"], "order", "choose fixed, strict, stratified or epoch; larder bench sampler runs the others", "order %s is no order of a daemon", j.Order)
+		p.fail(nodes["order"], "order", "choose fixed, strict, stratified or epoch; larder bench sampler runs the others",
+			"order %s is no order of a daemon", j.Order)
 	}
 	if !shuffle {
 		j.Order = ""
@@ -337,7 +357,8 @@ func (p *liveParser) job(n *yaml.Node, i int) {
 	if j.expr, err = subset.Parse(j.Expr); err != nil {
 		f := errs.From(err)
 		v := nodes["subset"]
-		p.problems = append(p.problems, errs.New(f.Reason, "subset", f.Hint, "%s:%d:%d: %s", p.file, v.Line, v.Column, f.Message))
+		p.problems = append(p.problems, errs.New(f.Reason, "subset", f.Hint, "%s:%d:%d: %s", p.file, v.Line, v.Column,
+			f.Message))
 	}
 	p.l.Jobs = append(p.l.Jobs, j)
 }
@@ -365,7 +386,8 @@ func (l *Live) Notes() []string {
 	if l.Kill == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("The death of the daemon at %v is not simulated: a simulated run is the one that nobody disturbed.", l.Kill)}
+	return []string{fmt.Sprintf("The death of the daemon at %v is not simulated: a simulated run is the one that "+
+		"nobody disturbed.", l.Kill)}
 }
 
 // Data is what a World needs to know of a dataset.
@@ -374,21 +396,25 @@ type Data interface {
 	Bytes(ident.SampleID) int64
 }
 
-// World makes what can be simulated: of a dataset that is there, or, with data nil, of one that is made up. What the machine lacks is that of
-// fallback. decoded is the bytes of a decoded sample; nil = Decoded times the stored ones.
+// World makes what can be simulated: of a dataset that is there, or, with data nil, of one that is made up. What the
+// machine lacks is that of fallback. decoded is the bytes of a decoded sample; nil = Decoded times the stored ones.
 func (l *Live) World(data Data, decoded func(ident.SampleID) int64, fallback LiveMachine) (*coresim.World, error) {
 	if data == nil {
 		if l.Samples == 0 {
-			return nil, errs.New(errs.Invalid, "dataset", "give samples: N instead, or run larder bench live", "a scenario of the dataset %s needs its files", l.URI)
+			return nil, errs.New(errs.Invalid, "dataset", "give samples: N instead, or run larder bench live",
+				"a scenario of the dataset %s needs its files", l.URI)
 		}
-		data = &madeUp{ids: ids{n: l.Samples}, classes: min(l.Classes, l.Samples), sizes: trace.PhotoSizes(xrand.New(l.Seed, 0x73697a65), l.Samples, l.Bytes)}
+		data = &madeUp{ids: ids{n: l.Samples}, classes: min(l.Classes, l.Samples),
+			sizes: trace.PhotoSizes(xrand.New(l.Seed, 0x73697a65), l.Samples, l.Bytes)}
 	}
 	m := l.Machine.over(fallback)
 	n := data.Len()
-	w := &coresim.World{Seed: l.Seed, Objects: n, Finish: m.Finish, InPlace: m.InPlace, Workers: m.Workers, Cores: m.Cores, Memory: float64(m.Memory),
+	w := &coresim.World{Seed: l.Seed, Objects: n, Finish: m.Finish, InPlace: m.InPlace, Workers: m.Workers, Cores: m.Cores,
+		Memory:  float64(m.Memory),
 		Storage: coresim.Storage{Bandwidth: float64(m.Bandwidth), IOPS: float64(m.IOPS), Latency: m.Latency},
-		Tiers:   coordinator.TierConfig{Total: l.Tiers.Total, Sizes: l.Tiers.Sizes, Policy: l.Tiers.Policy, Model: l.Tiers.Model},
-		Sizes:   make([]uint32, n), Decoded: make([]uint32, n), Labels: make([]int32, n)}
+		Tiers: coordinator.TierConfig{Total: l.Tiers.Total, Sizes: l.Tiers.Sizes, Policy: l.Tiers.Policy,
+			Model: l.Tiers.Model},
+		Sizes: make([]uint32, n), Decoded: make([]uint32, n), Labels: make([]int32, n)}
 	for i := range n {
 		s := ident.SampleID(i)
 		w.Sizes[i], w.Labels[i] = uint32(min(data.Bytes(s), 1<<32-1)), int32(data.Label(s))
@@ -406,7 +432,8 @@ func (l *Live) World(data Data, decoded func(ident.SampleID) int64, fallback Liv
 		if known[expr] == nil {
 			got, err := l.Jobs[i].expr.Select(data)
 			if err == nil && len(got) == 0 {
-				err = errs.New(errs.SubsetEmpty, "subset", fmt.Sprintf("the ids are 0 to %d", n-1), "subset: job %.40q selects nothing", j.Name)
+				err = errs.New(errs.SubsetEmpty, "subset", fmt.Sprintf("the ids are 0 to %d", n-1),
+					"subset: job %.40q selects nothing", j.Name)
 			}
 			if err != nil {
 				return nil, err

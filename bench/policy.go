@@ -27,8 +27,8 @@ type Demand struct {
 	Spec     *trace.Spec
 }
 
-// ParseDemand reads a scenario's YAML, or one with the single key generate, whose keys are those of trace.Spec. Mistakes are reported as in
-// ParseScenario.
+// ParseDemand reads a scenario's YAML, or one with the single key generate, whose keys are those of trace.Spec.
+// Mistakes are reported as in ParseScenario.
 func ParseDemand(name string, data []byte) (*Demand, error) {
 	var d *Demand
 	err := readScenario(name, data, samplerHint, func(top *yaml.Node) (err error) {
@@ -95,7 +95,8 @@ func parseSpec(name string, top *yaml.Node) (*Demand, error) {
 	if len(p.problems) == 0 {
 		if err := g.Check(0); err != nil {
 			f := errs.From(err)
-			p.problems = append(p.problems, errs.New(f.Reason, f.Subject, f.Hint, "%s:%d:%d: %s", name, at.Line, at.Column, f.Message))
+			p.problems = append(p.problems, errs.New(f.Reason, f.Subject, f.Hint, "%s:%d:%d: %s", name, at.Line, at.Column,
+				f.Message))
 		}
 	}
 	if len(p.problems) > 0 {
@@ -115,11 +116,12 @@ func (sc *Scenario) Looks() (job string, ok bool) {
 }
 
 func (j *ScenarioJob) prescribed() bool {
-	return j.rival == "independent" || j.rival == "shared-order" || j.rival == "" && (j.mode == dsa.Fixed || j.mode == dsa.Sequential)
+	return j.rival == "independent" || j.rival == "shared-order" || j.rival == "" &&
+		(j.mode == dsa.Fixed || j.mode == dsa.Sequential)
 }
 
-// Trace runs the scenario once and writes down its demand and its picks. Where orders look into the cache, they are those that the cache of
-// the scenario leads to.
+// Trace runs the scenario once and writes down its demand and its picks. Where orders look into the cache, they are
+// those that the cache of the scenario leads to.
 func (sc *Scenario) Trace(maxMemory uint64, stop func() error) (*trace.Trace, error) {
 	picks := uint64(0)
 	t := &trace.Trace{Name: "scenario", Seed: sc.Seed, Objects: sc.Samples}
@@ -127,15 +129,17 @@ func (sc *Scenario) Trace(maxMemory uint64, stop func() error) (*trace.Trace, er
 		j := &sc.Jobs[i]
 		picks += uint64(len(j.samples)) * uint64(j.Epochs)
 		const step = time.Millisecond // of a job of speed 1, for a sample
-		tj := trace.Job{Name: j.Name, Order: j.Order, Arrive: time.Duration(j.Start * float64(step)), Leave: time.Duration(j.Leave * float64(step)),
-			Step: time.Duration(float64(step) / j.Speed), Batch: j.Batch, Epochs: j.Epochs, Looks: !j.prescribed()}
+		tj := trace.Job{Name: j.Name, Order: j.Order, Arrive: time.Duration(j.Start * float64(step)),
+			Leave: time.Duration(j.Leave * float64(step)),
+			Step:  time.Duration(float64(step) / j.Speed), Batch: j.Batch, Epochs: j.Epochs, Looks: !j.prescribed()}
 		if len(j.samples) < sc.Samples {
 			tj.Subset = trace.Ranges(slices.Sorted(slices.Values(j.samples)))
 		}
 		t.Jobs = append(t.Jobs, tj)
 	}
 	if need := trace.Memory(picks, uint64(sc.Samples), len(sc.Quartiles) > 0); maxMemory > 0 && need > maxMemory {
-		return nil, errs.New(errs.ResourceExceeded, "jobs", "lower samples or epochs, or raise --max-memory", "the trace of %d picks needs about %s of memory, the limit is %s", picks, units.Size(need), units.Size(maxMemory))
+		return nil, errs.New(errs.ResourceExceeded, "jobs", "lower samples or epochs, or raise --max-memory",
+			"the trace of %d picks needs about %s of memory, the limit is %s", picks, units.Size(need), units.Size(maxMemory))
 	}
 	plain := *sc
 	if cachepolicy.NeedsFuture(plain.Policy) {
@@ -171,13 +175,14 @@ type policyTask struct {
 	err    error
 }
 
-// RunPolicies compares policies on a scenario whose orders depend on what is in memory: one sampler and one cache for each policy and capacity (in
-// samples), as many at once as there are cores. Hits are of whole runs, without a warm-up; policies that need to know the future are left
-// out, and named.
+// RunPolicies compares policies on a scenario whose orders depend on what is in memory: one sampler and one cache for
+// each policy and capacity (in samples), as many at once as there are cores. Hits are of whole runs, without a warm-up;
+// policies that need to know the future are left out, and named.
 func RunPolicies(sc *Scenario, c policysim.Config, stop func() error) (r *policysim.Report, left []string, err error) {
 	looks, prescribed := sc.Looks()
 	union := make([]bool, sc.Samples)
-	r = &policysim.Report{Trace: "scenario", TraceSeed: sc.Seed, Seed: sc.Seed, Objects: sc.Samples, Prescribed: prescribed, LooksJob: looks, UnitSize: len(sc.Quartiles) == 0}
+	r = &policysim.Report{Trace: "scenario", TraceSeed: sc.Seed, Seed: sc.Seed, Objects: sc.Samples,
+		Prescribed: prescribed, LooksJob: looks, UnitSize: len(sc.Quartiles) == 0}
 	for i := range sc.Jobs {
 		r.Jobs = append(r.Jobs, sc.Jobs[i].Name)
 		for _, x := range sc.Jobs[i].samples {
@@ -188,7 +193,8 @@ func RunPolicies(sc *Scenario, c policysim.Config, stop func() error) (r *policy
 		}
 	}
 	r.Bytes = int64(r.Unique)
-	sizes, once, smallest := newSamplerStats(sc), int64(0), int64(0) // of what is asked for: all together, and the smallest
+	// of what is asked for: all together, and the smallest
+	sizes, once, smallest := newSamplerStats(sc), int64(0), int64(0)
 	for x, asked := range union {
 		if n := sizes.size(ident.ObjectID(x)); asked {
 			once += n
@@ -200,7 +206,8 @@ func RunPolicies(sc *Scenario, c policysim.Config, stop func() error) (r *policy
 	tasks, left := policyTasks(c, prescribed)
 	if len(tasks) == 0 {
 		return nil, left, errs.New(errs.Invalid, "policies", "choose others, or give all jobs order fixed or independent",
-			"policies %s need to know the future, and the order of job %.40q is decided by what is in the cache", strings.Join(left, ", "), looks)
+			"policies %s need to know the future, and the order of job %.40q is decided by what is in the cache",
+			strings.Join(left, ", "), looks)
 	}
 	if err := runTasks(sc, tasks, c.Progress, stop); err != nil {
 		return nil, left, err
@@ -233,8 +240,8 @@ func RunPolicies(sc *Scenario, c policysim.Config, stop func() error) (r *policy
 	return r, left, nil
 }
 
-// policyTasks are the runs of every policy at every capacity. Policies that need to know a future which the cache decides are
-// left out.
+// policyTasks are the runs of every policy at every capacity. Policies that need to know a future which the cache
+// decides are left out.
 func policyTasks(c policysim.Config, prescribed bool) (tasks []*policyTask, left []string) {
 	if len(c.Policies) == 0 {
 		c.Policies = cachepolicy.Names()
@@ -316,8 +323,10 @@ func (t *policyTask) row(r *policysim.Report) policysim.Row {
 // bare is the row of something that loads as often, and hits otherwise, as far as that says everything.
 func bare(r *policysim.Report, name string, t *policyTask, loads int) policysim.Row {
 	hits := r.Requests - loads
-	return policysim.Row{Policy: name, Cache: int64(t.cache), Share: float64(t.cache) / float64(r.Unique), Hits: hits, HitRatio: float64(hits) / float64(max(1, r.Requests)), MissRatio: float64(loads) / float64(max(1, r.Requests)),
-		ByteMiss: float64(loads) / float64(max(1, r.Requests)), Loads: loads, PerUnique: float64(loads) / float64(r.Unique), Bound: t.out.LowerBound, OverBound: float64(loads) / float64(max(1, t.out.LowerBound)), Jain: 1}
+	return policysim.Row{Policy: name, Cache: int64(t.cache), Share: float64(t.cache) / float64(r.Unique), Hits: hits,
+		HitRatio: float64(hits) / float64(max(1, r.Requests)), MissRatio: float64(loads) / float64(max(1, r.Requests)),
+		ByteMiss: float64(loads) / float64(max(1, r.Requests)), Loads: loads, PerUnique: float64(loads) / float64(r.Unique),
+		Bound: t.out.LowerBound, OverBound: float64(loads) / float64(max(1, t.out.LowerBound)), Jain: 1}
 }
 
 // String says what is compared.

@@ -51,7 +51,8 @@ func TestSchemaIsWhatIsParsed(t *testing.T) {
 		Enum []string `json:"enum"`
 	}
 	gen := sub(schema.Defs["demand"], "generate")
-	if err := json.Unmarshal(gen.Properties["family"], &family); err != nil || !slices.Equal(family.Enum, trace.Families()) {
+	if err := json.Unmarshal(gen.Properties["family"], &family); err != nil ||
+		!slices.Equal(family.Enum, trace.Families()) {
 		t.Errorf("families of the schema: %v, %v", family.Enum, err)
 	}
 	for _, c := range []struct {
@@ -71,7 +72,10 @@ func TestSchemaIsWhatIsParsed(t *testing.T) {
 		}
 		// The hint lists all keys that are known there, for nothing is near zzqq.
 		var known []string
-		known = append(known, strings.FieldsFunc(errs.From(err).Hint, func(r rune) bool { return r == ' ' || r == ',' || r == ':' })...)
+		known = append(known, strings.FieldsFunc(errs.From(err).Hint, func(r rune) bool {
+			return r == ' ' || r == ',' ||
+				r == ':'
+		})...)
 		for key := range maps.Keys(c.in.Properties) {
 			if !slices.Contains(known, key) {
 				t.Errorf("%s: the schema has %s, the parser knows %v", c.text, key, known)
@@ -136,10 +140,12 @@ func TestDemandMistakes(t *testing.T) {
 	}
 }
 
-// A trace of a scenario replays to the same figures as the sampler has them, for orders that look at nothing: one job, one cache, no
-// sharing within a step.
+// A trace of a scenario replays to the same figures as the sampler has them, for orders that look at nothing: one job,
+// one cache, no sharing within a step.
 func TestTraceOfAScenario(t *testing.T) {
-	text := "samples: 500\nseed: 4\ncache: {samples: 100, policy: %s}\njobs: [{name: a, epochs: 3, order: fixed, batch: 1, window: 1}, {name: b, epochs: 2, start: 0.5, order: independent, subset: \"range(100, 400)\", batch: 1, window: 1}]"
+	text := "samples: 500\nseed: 4\ncache: {samples: 100, policy: %s}\njobs: [{name: a, epochs: 3, order: fixed, " +
+		"batch: 1, window: 1}, {name: b, epochs: 2, start: 0.5, order: independent, subset: \"range(100, 400)\", batch: " +
+		"1, window: 1}]"
 	for _, p := range []string{"minio", "lru", "fifo"} {
 		d := demand(t, fmt.Sprintf(text, p))
 		tr, err := d.Scenario.Trace(0, nil)
@@ -185,12 +191,14 @@ func TestPoliciesOnOrdersThatLook(t *testing.T) {
 	for _, row := range r.Rows {
 		if row.Policy == policysim.Independent || row.Policy == policysim.Unbounded || row.Policy == policysim.LowerBound {
 			always[row.Policy]++
-			want := map[string]int{policysim.Independent: r.Requests, policysim.Unbounded: r.Unique, policysim.LowerBound: row.Bound}[row.Policy]
+			want := map[string]int{policysim.Independent: r.Requests, policysim.Unbounded: r.Unique,
+				policysim.LowerBound: row.Bound}[row.Policy]
 			if row.Loads != want || row.Hits+row.Loads != r.Requests || row.OverBound < 1 {
 				t.Errorf("%+v", row)
 			}
 			for _, o := range r.Rows {
-				if row.Policy == policysim.LowerBound && o.Cache == row.Cache && o.Policy != policysim.Unbounded && o.Loads < row.Loads {
+				if row.Policy == policysim.LowerBound && o.Cache == row.Cache && o.Policy != policysim.Unbounded &&
+					o.Loads < row.Loads {
 					t.Errorf("%s loads less than the lower bound: %+v", o.Policy, o)
 				}
 			}
@@ -211,16 +219,19 @@ func TestPoliciesOnOrdersThatLook(t *testing.T) {
 	if fmt.Sprint(always) != "map[independent:2 lower-bound:2 unbounded:2]" {
 		t.Errorf("rows that are always there: %v", always)
 	}
-	// Missed bytes are counted where sizes differ, and no row is below the lower bound of them; samples of one size miss as many bytes as requests.
+	// Missed bytes are counted where sizes differ, and no row is below the lower bound of them; samples of one size miss
+	// as many bytes as requests.
 	for _, sizes := range []string{"", "sizes: {quartiles: [1, 2, 4, 32]}\n"} {
 		text := "samples: 800\nseed: 4\n" + sizes + "jobs: [{name: a, epochs: 2}, {name: b, epochs: 2, start: 200}]"
-		r, _, err := RunPolicies(demand(t, text).Scenario, policysim.Config{Caches: []int64{160}, Policies: []string{"need", "minio"}}, nil)
+		r, _, err := RunPolicies(demand(t, text).Scenario, policysim.Config{Caches: []int64{160},
+			Policies: []string{"need", "minio"}}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		low := r.Find(policysim.LowerBound, 160).ByteMiss
 		for _, row := range r.Rows {
-			if row.ByteMiss < low && row.Policy != policysim.Unbounded || row.ByteMiss <= 0 || row.ByteMiss > 1 || sizes == "" && math.Abs(row.ByteMiss-row.MissRatio) > 1e-12 {
+			if row.ByteMiss < low && row.Policy != policysim.Unbounded || row.ByteMiss <= 0 || row.ByteMiss > 1 || sizes == "" &&
+				math.Abs(row.ByteMiss-row.MissRatio) > 1e-12 {
 				t.Errorf("%s: %+v, at least %v of the bytes are missed", sizes, row, low)
 			}
 		}
@@ -228,7 +239,8 @@ func TestPoliciesOnOrdersThatLook(t *testing.T) {
 			t.Errorf("bytes are counted as requests: %+v", need)
 		}
 	}
-	if _, _, err := RunPolicies(d.Scenario, policysim.Config{Caches: []int64{4}, Policies: []string{"belady"}}, nil); !errs.Is(err, errs.Invalid) {
+	if _, _, err := RunPolicies(d.Scenario, policysim.Config{Caches: []int64{4}, Policies: []string{"belady"}},
+		nil); !errs.Is(err, errs.Invalid) {
 		t.Errorf("only belady: %v", err)
 	}
 }

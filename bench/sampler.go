@@ -26,14 +26,15 @@ type picker interface {
 	Remaining(ident.JobID) int
 }
 
-// RunSampler runs a scenario Repeats times and reports over all runs. clock, which may be nil, measures what picks_per_second needs;
-// nothing else depends on it. stop, which may be nil, ends the run early with its error.
+// RunSampler runs a scenario Repeats times and reports over all runs. clock, which may be nil, measures what
+// picks_per_second needs; nothing else depends on it. stop, which may be nil, ends the run early with its error.
 //
-// Time goes in steps of a job of speed 1. A job commits its next batch as soon as its client has at most window-1 batches left, the
-// client takes samples evenly, storage is instant: what remains is order, cache and look-ahead. Whether a sample is kept is decided
-// when its pick is committed; what is loaded in a step serves everybody who commits it in that step. Jobs whose draws are coupled
-// (strict, joader) are topped up together, when one of them is due, to equal depth in samples. The next epoch of a job begins in the
-// step in which the last sample of the epoch was committed, and draws from the next step on.
+// Time goes in steps of a job of speed 1. A job commits its next batch as soon as its client has at most window-1
+// batches left, the client takes samples evenly, storage is instant: what remains is order, cache and look-ahead.
+// Whether a sample is kept is decided when its pick is committed; what is loaded in a step serves everybody who commits
+// it in that step. Jobs whose draws are coupled (strict, joader) are topped up together, when one of them is due, to
+// equal depth in samples. The next epoch of a job begins in the step in which the last sample of the epoch was
+// committed, and draws from the next step on.
 func RunSampler(sc *Scenario, clock func() time.Duration, stop func() error) (*SamplerReport, error) {
 	st := newSamplerStats(sc)
 	var spent time.Duration
@@ -99,7 +100,8 @@ type samplerJob struct {
 }
 
 func newSamplerRun(sc *Scenario, rep int, st *samplerStats, future *foreseen) (*samplerRun, error) {
-	w := &samplerRun{sc: sc, future: future, seed: xrand.Hash(0x73616d706c657273, sc.Seed, uint64(rep)), stats: st, rivals: map[string]*baseline.Sampler{}}
+	w := &samplerRun{sc: sc, future: future, seed: xrand.Hash(0x73616d706c657273, sc.Seed, uint64(rep)), stats: st,
+		rivals: map[string]*baseline.Sampler{}}
 	for i := range sc.Jobs {
 		j := &samplerJob{ScenarioJob: &sc.Jobs[i], index: i, id: ident.JobID(i + 1), open: -1}
 		if name := sc.Jobs[i].rival; name != "" {
@@ -204,7 +206,8 @@ func (w *samplerRun) comeAndGo(t int64) error {
 			continue
 		}
 		j.joined = true
-		if err := j.pick.Join(j.id, dsa.JobSpec{Mode: j.mode, Tiles: j.tiles, Seed: xrand.Hash(w.seed, j.Seed), Subset: j.samples}); err != nil {
+		if err := j.pick.Join(j.id, dsa.JobSpec{Mode: j.mode, Tiles: j.tiles, Seed: xrand.Hash(w.seed, j.Seed),
+			Subset: j.samples}); err != nil {
 			return fmt.Errorf("job %s: %w", j.Name, err)
 		}
 		if w.casts(j) {
@@ -282,7 +285,8 @@ func (w *samplerRun) draw(t int64) error {
 	return nil
 }
 
-// topUp draws for all coupled jobs of a sampler, in rounds, until they are equally far ahead: by the largest look-ahead of any.
+// topUp draws for all coupled jobs of a sampler, in rounds, until they are equally far ahead: by the largest look-ahead
+// of any.
 func (w *samplerRun) topUp(p picker, t int64) error {
 	depth := 0
 	for _, j := range w.jobs {
@@ -419,7 +423,8 @@ func (c *samplerCache) close() {
 
 func keyOf(x ident.ObjectID) ident.Key { return ident.Key{Object: x, Form: ident.Decoded} }
 
-// neutral ranks what only a job with a prescribed order has loaded: it takes free room, and leaves first (as in the coordinator).
+// neutral ranks what only a job with a prescribed order has loaded: it takes free room, and leaves first (as in the
+// coordinator).
 const neutral = -1
 
 // need is how many jobs still need x.

@@ -12,9 +12,9 @@ import (
 // maxForeseen is the most picks whose order is kept in memory, 16 bytes each.
 const maxForeseen = 1 << 26
 
-// foreseen is the future of a run whose orders do not depend on what is in the cache: it is run once without looking ahead,
-// and its picks are written down. Time is the number of the pick, from 1. Only what is seen is told: belady all of it,
-// clairvoyant-k the rest of each job's running epoch.
+// foreseen is the future of a run whose orders do not depend on what is in the cache: it is run once without looking
+// ahead, and its picks are written down. Time is the number of the pick, from 1. Only what is seen is told: belady all
+// of it, clairvoyant-k the rest of each job's running epoch.
 type foreseen struct {
 	picks  []foreseenPick
 	next   []uint32 // by pick: the next one of its sample, 0 = none
@@ -40,9 +40,12 @@ func (sc *Scenario) foreseeable() error {
 	picks := 0
 	for i := range sc.Jobs {
 		j := &sc.Jobs[i]
-		if prescribed := j.rival == "independent" || j.rival == "" && (j.mode == dsa.Fixed || j.mode == dsa.Sequential); !prescribed {
-			return errs.New(errs.Invalid, "cache.policy", "give all jobs order fixed, independent or shuffle: false, or choose policy need",
-				"policy %.40s needs to know what will be asked for, and the order of job %.40q (%s) is decided by what is in the cache", sc.Policy, j.Name, j.Order)
+		if prescribed := j.rival == "independent" || j.rival == "" &&
+			(j.mode == dsa.Fixed || j.mode == dsa.Sequential); !prescribed {
+			return errs.New(errs.Invalid, "cache.policy", "give all jobs order fixed, independent or shuffle: false, or "+
+				"choose policy need",
+				"policy %.40s needs to know what will be asked for, and the order of job %.40q (%s) is decided by what is in "+
+					"the cache", sc.Policy, j.Name, j.Order)
 		}
 		picks += len(j.samples) * j.Epochs
 	}
@@ -68,7 +71,8 @@ func foresee(sc *Scenario, rep int, stop func() error) (*foreseen, error) {
 		return nil, err
 	}
 	defer w.cache.close()
-	f := &foreseen{epochs: sc.Policy != "belady", at: make([]uint32, sc.Samples), ofJob: make([][]uint32, len(sc.Jobs)), begun: make([]int, len(sc.Jobs))}
+	f := &foreseen{epochs: sc.Policy != "belady", at: make([]uint32, sc.Samples), ofJob: make([][]uint32, len(sc.Jobs)),
+		begun: make([]int, len(sc.Jobs))}
 	w.note = func(j *samplerJob, x ident.ObjectID) {
 		f.picks = append(f.picks, foreseenPick{x, uint16(j.index), uint32(j.epoch)})
 	}

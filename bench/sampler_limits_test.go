@@ -15,7 +15,8 @@ import (
 	"larder/tiers/residency"
 )
 
-// As many jobs as there can be, on one dataset, at once: what is counted is right to the last sample, and sharing survives.
+// As many jobs as there can be, on one dataset, at once: what is counted is right to the last sample, and sharing
+// survives.
 func TestSixtyFourJobs(t *testing.T) {
 	sc := file(t, "sixtyfour")
 	r := simulate(t, sc)
@@ -24,7 +25,8 @@ func TestSixtyFourJobs(t *testing.T) {
 	}
 	all := 0
 	for i, j := range r.Jobs {
-		if want := 2 * len(sc.Jobs[i].samples); sc.Jobs[i].Leave == 0 && j.Requests != want || j.Requests > want || j.Requests == 0 || j.Hits+j.Loads != j.Requests {
+		if want := 2 * len(sc.Jobs[i].samples); sc.Jobs[i].Leave == 0 && j.Requests != want || j.Requests > want ||
+			j.Requests == 0 || j.Hits+j.Loads != j.Requests {
 			t.Errorf("%s: %d requests of %d, %d hits, %d loads", j.Name, j.Requests, want, j.Hits, j.Loads)
 		}
 		all += j.Requests
@@ -35,7 +37,8 @@ func TestSixtyFourJobs(t *testing.T) {
 	apart := simulate(t, sc)
 	t.Logf("%d requests, %d loads, bound %d; independent jobs load %d", r.Requests, r.Loads, r.LowerBound, apart.Loads)
 	if r.Requests != all || apart.Requests != all || float64(r.Loads) > .8*float64(apart.Loads) {
-		t.Errorf("%d of %d requests, %d loads, independent jobs %d of %d", r.Requests, all, r.Loads, apart.Loads, apart.Requests)
+		t.Errorf("%d of %d requests, %d loads, independent jobs %d of %d", r.Requests, all, r.Loads, apart.Loads,
+			apart.Requests)
 	}
 	// All on the same data, in step and with a cache of a tenth: 64 jobs load hardly more than one would.
 	for _, order := range []string{"epoch", "stratified", "strict"} {
@@ -55,7 +58,8 @@ func TestSixtyFourJobs(t *testing.T) {
 func TestVeryManyTiles(t *testing.T) {
 	text := "samples: 600\nrepeats: 12\ncache: {samples: 60}\njobs:\n"
 	for i := range 12 {
-		text += fmt.Sprintf("  - {name: j%d, subset: 'sample(0.6, seed=%d)', order: stratified(256), epochs: 3, batch: %d, start: %d}\n", i, i, 3+i, 37*i)
+		text += fmt.Sprintf("  - {name: j%d, subset: 'sample(0.6, seed=%d)', order: stratified(256), epochs: 3, batch: "+
+			"%d, start: %d}\n", i, i, 3+i, 37*i)
 	}
 	text += "  - {name: all, order: stratified(256), epochs: 3}\n"
 	sc := scenarioOf(t, text)
@@ -70,10 +74,10 @@ func TestVeryManyTiles(t *testing.T) {
 	}
 }
 
-// RefCnt with live counts (joader.md 8.15): after every step of a run the policy's need of every resident sample is the number of jobs that
-// still need it, hits included; the bytes are those of what is there, and within the budget.
-// Strict jobs are left out: what they have drawn ahead weighs more, and is told when it is touched or an epoch begins. (It finds a
-// hit that does not lower the count, and a start or leave that is not told to the policy.)
+// RefCnt with live counts (joader.md 8.15): after every step of a run the policy's need of every resident sample is the
+// number of jobs that still need it, hits included; the bytes are those of what is there, and within the budget. Strict
+// jobs are left out: what they have drawn ahead weighs more, and is told when it is touched or an epoch begins. (It
+// finds a hit that does not lower the count, and a start or leave that is not told to the policy.)
 func TestRefCountsAreLive(t *testing.T) {
 	r := xrand.New(8)
 	looked := 0
@@ -101,11 +105,13 @@ func TestRefCountsAreLive(t *testing.T) {
 				used += w.stats.size(k.Object)
 				n++
 				if got, want := w.cache.index.Need(h), w.cache.need(k.Object); got != want {
-					t.Fatalf("scenario %d, step %d: sample %d is needed by %d, the policy says %d, in\n%s", i, at, k.Object, want, got, text)
+					t.Fatalf("scenario %d, step %d: sample %d is needed by %d, the policy says %d, in\n%s", i, at, k.Object, want, got,
+						text)
 				}
 			})
 			if looked += n; used != w.cache.index.Used(ident.Decoded) || used > w.cache.budget {
-				t.Fatalf("scenario %d, step %d: %d bytes of %d samples, the index says %d, the budget is %d", i, at, used, n, w.cache.index.Used(ident.Decoded), w.cache.budget)
+				t.Fatalf("scenario %d, step %d: %d bytes of %d samples, the index says %d, the budget is %d", i, at, used, n,
+					w.cache.index.Used(ident.Decoded), w.cache.budget)
 			}
 		}
 	}
@@ -114,11 +120,12 @@ func TestRefCountsAreLive(t *testing.T) {
 	}
 }
 
-// A typo anywhere is told with its line and column, and the word that was meant: every key of some scenarios with two letters
-// swapped, one left out and one doubled, and every order and policy.
+// A typo anywhere is told with its line and column, and the word that was meant: every key of some scenarios with two
+// letters swapped, one left out and one doubled, and every order and policy.
 func TestTyposAreTold(t *testing.T) {
 	names := []string{"scenarios/mixed.yaml", "scenarios/speeds.yaml", "scenarios/sixtyfour.yaml"}
-	keys := []string{"samples", "seed", "repeats", "cache", "policy", "jobs", "sizes", "quartiles", "name", "subset", "speed", "start", "leave", "epochs", "order", "batch", "window", "shuffle"}
+	keys := []string{"samples", "seed", "repeats", "cache", "policy", "jobs", "sizes", "quartiles", "name", "subset",
+		"speed", "start", "leave", "epochs", "order", "batch", "window", "shuffle"}
 	told, tried := 0, map[string]bool{}
 	for _, path := range names {
 		data, err := os.ReadFile(path)
@@ -136,15 +143,18 @@ func TestTyposAreTold(t *testing.T) {
 					continue
 				}
 				tried[key] = true
-				for _, typo := range []string{key[:1] + key[2:3] + key[1:2] + key[3:], key[:len(key)-2] + key[len(key)-1:], key + key[len(key)-1:]} {
+				for _, typo := range []string{key[:1] + key[2:3] + key[1:2] + key[3:], key[:len(key)-2] + key[len(key)-1:],
+					key + key[len(key)-1:]} {
 					if typo == key {
 						continue
 					}
 					told++
-					broken := strings.Join(lines[:i], "\n") + "\n" + line[:col] + typo + line[col+len(key):] + "\n" + strings.Join(lines[i+1:], "\n")
+					broken := strings.Join(lines[:i], "\n") + "\n" + line[:col] + typo + line[col+len(key):] + "\n" +
+						strings.Join(lines[i+1:], "\n")
 					_, err := ParseScenario("f.yaml", []byte(broken))
 					place := fmt.Sprintf("f.yaml:%d:%d: unknown key %q", i+1, col+1, typo)
-					if !errs.Is(err, errs.Invalid) || !strings.Contains(err.Error(), place) || !strings.Contains(err.Error(), "did you mean "+key+"?") {
+					if !errs.Is(err, errs.Invalid) || !strings.Contains(err.Error(), place) ||
+						!strings.Contains(err.Error(), "did you mean "+key+"?") {
 						t.Errorf("%s: %v does not say %s, did you mean %s?", path, err, place, key)
 					}
 				}
@@ -164,9 +174,11 @@ func TestTyposAreTold(t *testing.T) {
 		typo := word[:len(word)-2] + word[len(word)-1:]
 		text, place := "samples: 10\njobs:\n\n  - {name: a}\n  - name: b\n    order: "+typo+"\n", "f:6:12: unknown order"
 		if slices.Contains(cachepolicy.Names(), word) {
-			text, place = "samples: 10\ncache:\n  samples: 3\n  policy: "+typo+"\njobs: [{name: a}]\n", "f:4:11: unknown cache policy"
+			text, place = "samples: 10\ncache:\n  samples: 3\n  policy: "+typo+"\njobs: [{name: a}]\n",
+				"f:4:11: unknown cache policy"
 		}
-		if _, err := ParseScenario("f", []byte(text)); err == nil || !strings.Contains(err.Error(), place) || !strings.Contains(err.Error(), "did you mean "+word+"?") {
+		if _, err := ParseScenario("f", []byte(text)); err == nil || !strings.Contains(err.Error(), place) ||
+			!strings.Contains(err.Error(), "did you mean "+word+"?") {
 			t.Errorf("%q for %q: %v", typo, word, err)
 		}
 	}

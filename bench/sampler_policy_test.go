@@ -11,9 +11,10 @@ import (
 	"larder/tiers/tinylfu"
 )
 
-// Every policy runs a scenario of fixed orders: exactly once, above the bound, twice the same (but for tinylfu), and nobody loads
-// less than belady, which knows everything; the order is one that never depends on the cache. All samples have one size, and
-// no sample is asked for twice in a step, or what flies would be hits that no policy could have foreseen.
+// Every policy runs a scenario of fixed orders: exactly once, above the bound, twice the same (but for tinylfu), and
+// nobody loads less than belady, which knows everything; the order is one that never depends on the cache. All samples
+// have one size, and no sample is asked for twice in a step, or what flies would be hits that no policy could have
+// foreseen.
 func TestEveryPolicyRuns(t *testing.T) {
 	const text = "samples: 900\nrepeats: 2\ncache: {samples: 250, policy: %s}\njobs:\n" +
 		"  - {name: a, epochs: 4, order: fixed, batch: 1, window: 1}\n" +
@@ -38,7 +39,8 @@ func TestEveryPolicyRuns(t *testing.T) {
 			t.Errorf("%s loads %d, belady %d", name, n, loads["belady"])
 		}
 	}
-	if loads["clairvoyant-k"] >= loads["minio"] || loads["clairvoyant-k"] > loads["clairvoyant-100"] || loads["belady"] >= loads["clairvoyant-k"] {
+	if loads["clairvoyant-k"] >= loads["minio"] || loads["clairvoyant-k"] > loads["clairvoyant-100"] ||
+		loads["belady"] >= loads["clairvoyant-k"] {
 		t.Errorf("more foresight loads more: %v", loads)
 	}
 }
@@ -47,24 +49,29 @@ func TestEveryPolicyRuns(t *testing.T) {
 func TestFutureUnknown(t *testing.T) {
 	for _, policy := range []string{"belady", "clairvoyant-k", "clairvoyant-8"} {
 		for _, order := range []string{"epoch", "stratified", "strict", "joader", "ods"} {
-			sc := scenarioOf(t, fmt.Sprintf("samples: 20\ncache: {samples: 5, policy: %s}\njobs: [{name: f, order: fixed}, {name: a, order: %s}]", policy, order))
+			sc := scenarioOf(t, fmt.Sprintf("samples: 20\ncache: {samples: 5, policy: %s}\njobs: [{name: f, order: fixed}, "+
+				"{name: a, order: %s}]", policy, order))
 			_, err := RunSampler(sc, nil, nil)
-			if !errs.Is(err, errs.Invalid) || !strings.Contains(err.Error(), `job "a"`) || !strings.Contains(errs.From(err).Hint, "order fixed") {
+			if !errs.Is(err, errs.Invalid) || !strings.Contains(err.Error(), `job "a"`) || !strings.Contains(errs.From(err).Hint,
+				"order fixed") {
 				t.Errorf("%s, %s: %v", policy, order, err)
 			}
 		}
 	}
-	sc := scenarioOf(t, "samples: 1000000\ncache: {samples: 5, policy: belady}\njobs: [{name: f, order: fixed, epochs: 100}]")
-	if _, err := RunSampler(sc, nil, nil); !errs.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "100000000 picks") {
+	sc := scenarioOf(t,
+		"samples: 1000000\ncache: {samples: 5, policy: belady}\njobs: [{name: f, order: fixed, epochs: 100}]")
+	if _, err := RunSampler(sc, nil, nil); !errs.Is(err, errs.Invalid) ||
+		!strings.Contains(err.Error(), "100000000 picks") {
 		t.Errorf("%v", err)
 	}
-	if err := sc.SetCache(5, "clairvoyant-x"); !errs.Is(err, errs.Invalid) || !strings.Contains(errs.From(err).Hint, "clairvoyant-k") {
+	if err := sc.SetCache(5, "clairvoyant-x"); !errs.Is(err, errs.Invalid) || !strings.Contains(errs.From(err).Hint,
+		"clairvoyant-k") {
 		t.Errorf("%v", err)
 	}
 }
 
-// Opportunistic sampling as published, aligned jobs: what is substituted from a warm cache satisfies 1-h = (1-c) exp(-h/(1-c)),
-// whatever the number of jobs. Two runs of unlike length tell the warm epochs from the first.
+// Opportunistic sampling as published, aligned jobs: what is substituted from a warm cache satisfies 1-h = (1-c)
+// exp(-h/(1-c)), whatever the number of jobs. Two runs of unlike length tell the warm epochs from the first.
 func TestODSClosedForm(t *testing.T) {
 	const n = 8000
 	for _, jobs := range []int{2, 4} {
@@ -74,7 +81,8 @@ func TestODSClosedForm(t *testing.T) {
 				text := fmt.Sprintf("samples: %d\ncache: {samples: %d, policy: minio}\njobs:\n", n, int(c*n))
 				for j := range jobs {
 					// In turn, never in one step: what one has just loaded would be at hand for the others, cached or not.
-					text += fmt.Sprintf("  - {name: j%d, order: ods, epochs: %d, batch: 1, window: 1, speed: %g, start: %d}\n", j, epochs, 1/float64(jobs), j)
+					text += fmt.Sprintf("  - {name: j%d, order: ods, epochs: %d, batch: 1, window: 1, speed: %g, start: %d}\n", j,
+						epochs, 1/float64(jobs), j)
 				}
 				for _, j := range simulate(t, scenarioOf(t, text)).Jobs {
 					hits[epochs] += j.Hits
@@ -96,10 +104,13 @@ func TestODSClosedForm(t *testing.T) {
 // The daemon's sampler with order fixed agrees with the closed forms of one job: LRU c + (1-c) ln(1-c), never evict c.
 func TestPlacementClosedForms(t *testing.T) {
 	const n, c = 20_000, .5
-	for name, want := range map[string]float64{"lru": c + (1-c)*math.Log(1-c), "minio": c, "minio-preselect": c, "belady": c} {
+	for name, want := range map[string]float64{"lru": c + (1-c)*math.Log(1-c), "minio": c, "minio-preselect": c,
+		"belady": c} {
 		hits := map[int]int{}
 		for _, epochs := range []int{2, 8} {
-			r := simulate(t, scenarioOf(t, fmt.Sprintf("samples: %d\ncache: {samples: %d, policy: %s}\njobs: [{name: a, order: fixed, epochs: %d}]", n, int(c*n), name, epochs)))
+			r := simulate(t,
+				scenarioOf(t, fmt.Sprintf("samples: %d\ncache: {samples: %d, policy: %s}\njobs: [{name: a, order: fixed, "+
+					"epochs: %d}]", n, int(c*n), name, epochs)))
 			hits[epochs] = r.Jobs[0].Hits
 		}
 		got := float64(hits[8]-hits[2]) / (6 * n)

@@ -66,7 +66,8 @@ const (
 	maxStep     = 1 << 50
 )
 
-// Defaults of a job. The daemon's prefetch is 2, and it has no default batch size; 32 is what small training scripts use.
+// Defaults of a job. The daemon's prefetch is 2, and it has no default batch size; 32 is what small training scripts
+// use.
 const (
 	defaultBatch  = 32
 	defaultWindow = 2
@@ -80,7 +81,8 @@ func Orders() []string {
 // samplerHint tells who wrote nothing what a scenario of the sampler is.
 const samplerHint = "docs/sampler.md shows what to write"
 
-// readScenario hands the one YAML document of a scenario's file to parse; hint says what to write to somebody whose file is empty.
+// readScenario hands the one YAML document of a scenario's file to parse; hint says what to write to somebody whose
+// file is empty.
 func readScenario(name string, data []byte, hint string, parse func(top *yaml.Node) error) (err error) {
 	defer func() {
 		if r := recover(); r != nil { // the YAML library has panicked on hostile input before
@@ -88,7 +90,8 @@ func readScenario(name string, data []byte, hint string, parse func(top *yaml.No
 		}
 	}()
 	if len(data) > MaxScenario {
-		return errs.New(errs.Invalid, name, "name the YAML of a scenario", "%s: a scenario is smaller than %d bytes", name, MaxScenario)
+		return errs.New(errs.Invalid, name, "name the YAML of a scenario", "%s: a scenario is smaller than %d bytes", name,
+			MaxScenario)
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	var doc yaml.Node
@@ -104,8 +107,8 @@ func readScenario(name string, data []byte, hint string, parse func(top *yaml.No
 	return parse(doc.Content[0])
 }
 
-// ParseScenario reads a scenario's YAML. All mistakes are reported, with line, column and the nearest key; name is what to call the
-// file. The errors are INVALID_ARGUMENT, SUBSET_SYNTAX or SUBSET_EMPTY.
+// ParseScenario reads a scenario's YAML. All mistakes are reported, with line, column and the nearest key; name is what
+// to call the file. The errors are INVALID_ARGUMENT, SUBSET_SYNTAX or SUBSET_EMPTY.
 func ParseScenario(name string, data []byte) (*Scenario, error) {
 	var sc *Scenario
 	err := readScenario(name, data, samplerHint, func(top *yaml.Node) (err error) {
@@ -131,7 +134,8 @@ type scenarioParser struct {
 }
 
 func (p *scenarioParser) fail(n *yaml.Node, key, hint, format string, args ...any) {
-	p.problems = append(p.problems, errs.New(errs.Invalid, key, hint, "%s:%d:%d: %s", p.file, n.Line, n.Column, fmt.Sprintf(format, args...)))
+	p.problems = append(p.problems, errs.New(errs.Invalid, key, hint, "%s:%d:%d: %s", p.file, n.Line, n.Column,
+		fmt.Sprintf(format, args...)))
 }
 
 // field reads the value of one key.
@@ -175,7 +179,8 @@ func (p *scenarioParser) mapping(n *yaml.Node, what string, fields []field) (see
 
 func clipped(s string) string { return s[:min(len(s), 40)] }
 
-// written is what stands at a node, for a message that says that it cannot: a value in quotes, or that there are several.
+// written is what stands at a node, for a message that says that it cannot: a value in quotes, or that there are
+// several.
 func written(v *yaml.Node) string {
 	switch v.Kind {
 	case yaml.SequenceNode:
@@ -192,7 +197,8 @@ func written(v *yaml.Node) string {
 func (p *scenarioParser) whole(v *yaml.Node, key string, lo, hi int, to *int) {
 	n, err := strconv.ParseInt(strings.ReplaceAll(v.Value, "_", ""), 10, 64)
 	if v.Kind != yaml.ScalarNode || err != nil || n < int64(lo) || n > int64(hi) {
-		p.fail(v, key, fmt.Sprintf("write a whole number from %d to %d", lo, hi), "%s: %s cannot be its value", key, written(v))
+		p.fail(v, key, fmt.Sprintf("write a whole number from %d to %d", lo, hi), "%s: %s cannot be its value", key,
+			written(v))
 		return
 	}
 	*to = int(n)
@@ -261,7 +267,8 @@ func (p *scenarioParser) scenario(n *yaml.Node) {
 		p.fail(jobs, "jobs", fmt.Sprintf("leave out %d of them", len(jobs.Content)-dsa.MaxJobs),
 			"%d jobs draw from the dataset, the limit is %d", len(jobs.Content), dsa.MaxJobs)
 	case sc.Samples > maxTables/len(jobs.Content):
-		p.fail(jobs, "jobs", "lower samples or the number of jobs", "%d jobs on %d samples, the limit of their product is %d", len(jobs.Content), sc.Samples, maxTables)
+		p.fail(jobs, "jobs", "lower samples or the number of jobs", "%d jobs on %d samples, the limit of their product is %d",
+			len(jobs.Content), sc.Samples, maxTables)
 	case sc.Samples > 0:
 		for i, v := range jobs.Content {
 			p.job(v, i)
@@ -328,7 +335,8 @@ func (p *scenarioParser) job(n *yaml.Node, i int) {
 		p.fail(nodes["name"], "name", "give each job its own name", "job %.40q is there twice", j.Name)
 	}
 	if j.Leave > 0 && j.Leave <= j.Start {
-		p.fail(nodes["leave"], "leave", "let it leave after its start", "job %.40q leaves at %g and starts at %g", j.Name, j.Leave, j.Start)
+		p.fail(nodes["leave"], "leave", "let it leave after its start", "job %.40q leaves at %g and starts at %g", j.Name,
+			j.Leave, j.Start)
 	}
 	if err := j.setOrder(j.Order); err != nil {
 		f := errs.From(err)
@@ -337,7 +345,8 @@ func (p *scenarioParser) job(n *yaml.Node, i int) {
 	if err := j.selectFrom(p.sc.Samples); err != nil {
 		f := errs.From(err)
 		v := nodes["subset"]
-		p.problems = append(p.problems, errs.New(f.Reason, "subset", f.Hint, "%s:%d:%d: %s", p.file, v.Line, v.Column, f.Message))
+		p.problems = append(p.problems, errs.New(f.Reason, "subset", f.Hint, "%s:%d:%d: %s", p.file, v.Line, v.Column,
+			f.Message))
 	}
 	p.sc.Jobs = append(p.sc.Jobs, j)
 }
@@ -356,13 +365,16 @@ func (p *scenarioParser) work(n *yaml.Node) {
 		end = max(end, stop)
 	}
 	if total := picks * float64(p.sc.Repeats); total > maxPicks {
-		p.fail(n, "jobs", "lower samples, epochs or repeats", "%.3g picks are asked for, the limit is %.3g", total, float64(maxPicks))
+		p.fail(n, "jobs", "lower samples, epochs or repeats", "%.3g picks are asked for, the limit is %.3g", total,
+			float64(maxPicks))
 	}
 	if batches > maxBatches {
-		p.fail(n, "jobs", "lower samples or epochs, or raise batches", "%.3g batches are asked for in a run, the limit is %.3g", batches, float64(maxBatches))
+		p.fail(n, "jobs", "lower samples or epochs, or raise batches",
+			"%.3g batches are asked for in a run, the limit is %.3g", batches, float64(maxBatches))
 	}
 	if end > maxStep {
-		p.fail(n, "jobs", "raise speeds or lower epochs", "the scenario lasts %.3g steps, the limit is %.3g", end, float64(maxStep))
+		p.fail(n, "jobs", "raise speeds or lower epochs", "the scenario lasts %.3g steps, the limit is %.3g", end,
+			float64(maxStep))
 	}
 }
 
@@ -379,7 +391,8 @@ func (j *ScenarioJob) setOrder(order string) error {
 			return bad()
 		}
 		if n < 1 || n > dsa.MaxTiles {
-			return errs.New(errs.Invalid, "order", fmt.Sprintf("choose 1 to %d tiles; 4 is the default", dsa.MaxTiles), "order: %d tiles are not possible", n)
+			return errs.New(errs.Invalid, "order", fmt.Sprintf("choose 1 to %d tiles; 4 is the default", dsa.MaxTiles),
+				"order: %d tiles are not possible", n)
 		}
 		j.tiles = n
 	case slices.Contains(baseline.Names(), name):
@@ -412,9 +425,11 @@ func (j *ScenarioJob) selectFrom(n int) error {
 	case err != nil:
 		return err
 	case v.asked != "":
-		return errs.New(errs.Invalid, "subset", "select by id, range(a, b) or sample(…)", "subset: the samples of a scenario have no %s", v.asked)
+		return errs.New(errs.Invalid, "subset", "select by id, range(a, b) or sample(…)",
+			"subset: the samples of a scenario have no %s", v.asked)
 	case len(got) == 0:
-		return errs.New(errs.SubsetEmpty, "subset", fmt.Sprintf("the ids are 0 to %d", n-1), "subset: job %.40q selects nothing", j.Name)
+		return errs.New(errs.SubsetEmpty, "subset", fmt.Sprintf("the ids are 0 to %d", n-1),
+			"subset: job %.40q selects nothing", j.Name)
 	}
 	j.samples = make([]ident.ObjectID, len(got))
 	for i, x := range got {
@@ -450,11 +465,13 @@ func (sc *Scenario) SetOrder(order string) error {
 // SetCache changes the cache; an empty policy stays what it is.
 func (sc *Scenario) SetCache(samples int, policy string) error {
 	if samples < 0 || samples > maxSamples {
-		return errs.New(errs.Invalid, "cache", fmt.Sprintf("choose 0 to %d", maxSamples), "a cache of %d samples is not possible", samples)
+		return errs.New(errs.Invalid, "cache", fmt.Sprintf("choose 0 to %d", maxSamples),
+			"a cache of %d samples is not possible", samples)
 	}
 	if policy != "" {
 		if !tinylfu.Known(policy) {
-			return errs.New(errs.Invalid, "policy", cachepolicy.Hint(policy, tinylfu.Names()), "unknown cache policy %.40q", policy)
+			return errs.New(errs.Invalid, "policy", cachepolicy.Hint(policy, tinylfu.Names()), "unknown cache policy %.40q",
+				policy)
 		}
 		sc.Policy = policy
 	}

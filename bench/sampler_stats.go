@@ -14,7 +14,8 @@ import (
 	"larder/tiers/tinylfu"
 )
 
-// SamplerReport is what larder bench sampler prints. Counts are of one run: means over the repeats, rounded; Ratio is not.
+// SamplerReport is what larder bench sampler prints. Counts are of one run: means over the repeats, rounded; Ratio is
+// not.
 type SamplerReport struct {
 	Kind           string             `json:"kind"`            // sampler
 	Facts          map[string]string  `json:"facts,omitempty"` // what whoever ran it knows: scenario, seed, machine
@@ -34,7 +35,8 @@ type SamplerReport struct {
 	askedBytes, missedBytes int64 // of all runs, in the unit of sizes
 }
 
-// SamplerJobReport is one job's part. Statistics are over its complete epochs of all repeats, null when there are too few.
+// SamplerJobReport is one job's part. Statistics are over its complete epochs of all repeats, null when there are too
+// few.
 type SamplerJobReport struct {
 	Name      string       `json:"name"`
 	Order     string       `json:"order"`
@@ -61,7 +63,8 @@ type CellReport struct {
 	Jobs         []string `json:"jobs,omitempty"` // whose subsets hold the cell
 	Size         int      `json:"size"`
 	MeanPosition float64  `json:"mean_position"`
-	SDOfMean     float64  `json:"sd_of_mean"` // of the mean over what are independent epochs, were every order equally likely
+	// of the mean over what are independent epochs, were every order equally likely
+	SDOfMean float64 `json:"sd_of_mean"`
 }
 
 // samplerStats gathers over all runs of a scenario.
@@ -284,7 +287,8 @@ func (st *samplerStats) progress() {
 
 func (st *samplerStats) report(spent time.Duration) *SamplerReport {
 	runs := float64(st.sc.Repeats)
-	r := &SamplerReport{Kind: "sampler", Repeats: st.sc.Repeats, Policy: st.sc.Policy, PolicyBreaks: tinylfu.BreaksOf(st.sc.Policy), LowerBound: st.bound, WindowsBound: st.windows, ExactlyOnce: st.exact,
+	r := &SamplerReport{Kind: "sampler", Repeats: st.sc.Repeats, Policy: st.sc.Policy,
+		PolicyBreaks: tinylfu.BreaksOf(st.sc.Policy), LowerBound: st.bound, WindowsBound: st.windows, ExactlyOnce: st.exact,
 		askedBytes: st.askedBytes, missedBytes: st.missedBytes}
 	all := 0
 	mean := func(sum *int, n int) int { // rounded so that the jobs' figures add up to the rounded total
@@ -296,7 +300,8 @@ func (st *samplerStats) report(spent time.Duration) *SamplerReport {
 	for i := range st.jobs {
 		j := st.job(i)
 		s := &st.jobs[i]
-		j.Requests, j.Loads, j.Refills, j.Epochs = mean(&all, s.requests), mean(&loads, s.loads), mean(&refills, s.refills), float64(s.epochs)/runs
+		j.Requests, j.Loads, j.Refills, j.Epochs = mean(&all, s.requests), mean(&loads, s.loads), mean(&refills,
+			s.refills), float64(s.epochs)/runs
 		j.Hits = j.Requests - j.Loads
 		r.Requests += j.Requests
 		r.Loads += j.Loads + j.Refills
@@ -349,7 +354,8 @@ func (st *samplerStats) job(i int) SamplerJobReport {
 		draws = min(draws, float64(s.epochs))
 	}
 	set := func(size int, sum float64) CellReport {
-		c := CellReport{Size: size, MeanPosition: sum / float64(size) / float64(s.epochs), SDOfMean: sdOfMean(n, size) / math.Sqrt(draws)}
+		c := CellReport{Size: size, MeanPosition: sum / float64(size) / float64(s.epochs),
+			SDOfMean: sdOfMean(n, size) / math.Sqrt(draws)}
 		if size == n {
 			c.MeanPosition = .5
 		}
@@ -389,8 +395,8 @@ func (st *samplerStats) job(i int) SamplerJobReport {
 	return j
 }
 
-// sdOfMean is the standard deviation of the mean position of size of n samples in a uniform order: sampling without replacement from
-// (k+0.5)/n.
+// sdOfMean is the standard deviation of the mean position of size of n samples in a uniform order: sampling without
+// replacement from (k+0.5)/n.
 func sdOfMean(n, size int) float64 {
 	if size >= n {
 		return 0

@@ -48,9 +48,10 @@ func simulate(t testing.TB, sc *Scenario) *SamplerReport {
 	return r
 }
 
-// The figures of Joader's own benchmarks, by an independent simulator (unit sizes, two seeds, other random subsets): every baseline
-// within 2 % of them. At unlike speeds (b) the rounds of joader here come to 4 % less, for the steps in which its jobs coincide are
-// regular. Caches that are larger than what somebody needs now are left out where jobs come later: that cache kept nothing for them.
+// The figures of Joader's own benchmarks, by an independent simulator (unit sizes, two seeds, other random subsets):
+// every baseline within 2 % of them. At unlike speeds (b) the rounds of joader here come to 4 % less, for the steps in
+// which its jobs coincide are regular. Caches that are larger than what somebody needs now are left out where jobs come
+// later: that cache kept nothing for them.
 func TestPublishedLoads(t *testing.T) {
 	for _, c := range []struct {
 		scenario, order, policy string
@@ -102,7 +103,8 @@ func TestClosedForms(t *testing.T) {
 	run := func(policy string, cache int) *SamplerReport {
 		text := fmt.Sprintf("samples: %d\ncache: {samples: %d, policy: %s}\njobs:\n", n, cache, policy)
 		for j := range jobs {
-			text += fmt.Sprintf("  - {name: j%d, order: independent, epochs: %d, batch: 1, window: 1, start: %d}\n", j, epochs, j*epochs*n)
+			text += fmt.Sprintf("  - {name: j%d, order: independent, epochs: %d, batch: 1, window: 1, start: %d}\n", j, epochs,
+				j*epochs*n)
 		}
 		return simulate(t, scenarioOf(t, text))
 	}
@@ -149,7 +151,8 @@ func TestReachedLoads(t *testing.T) {
 		w := float64(r.Loads) / float64(r.WindowsBound)
 		t.Logf("%s, %s, cache %d: %.3f of the bound, %.3f of that of windows", c.scenario, c.order, c.cache, r.Ratio, w)
 		if c.tight > 0 && r.Ratio > c.tight || c.windows > 0 && w > c.windows {
-			t.Errorf("%s, %s, cache %d: %.3f of the bound, %.3f of that of windows; wanted %.2f, %.2f", c.scenario, c.order, c.cache, r.Ratio, w, c.tight, c.windows)
+			t.Errorf("%s, %s, cache %d: %.3f of the bound, %.3f of that of windows; wanted %.2f, %.2f", c.scenario, c.order,
+				c.cache, r.Ratio, w, c.tight, c.windows)
 		}
 	}
 }
@@ -194,7 +197,8 @@ func jsonOf(t testing.TB, v any) string {
 
 // The names that programs read.
 func TestReportFields(t *testing.T) {
-	sc := scenarioOf(t, "samples: 100\nrepeats: 3\njobs: [{name: a, subset: 'range(0, 60)', epochs: 2}, {name: b, leave: 3}]\n")
+	sc := scenarioOf(t, "samples: 100\nrepeats: 3\njobs: [{name: a, subset: 'range(0, 60)', epochs: 2}, {name: b, "+
+		"leave: 3}]\n")
 	tick := time.Duration(0)
 	r, err := RunSampler(sc, func() time.Duration { tick += time.Second; return tick }, nil)
 	if err != nil {
@@ -204,7 +208,8 @@ func TestReportFields(t *testing.T) {
 	if err := json.Unmarshal([]byte(jsonOf(t, r)), &top); err != nil {
 		t.Fatal(err)
 	}
-	for _, k := range []string{"requests", "loads", "loads_lower_bound", "loads_lower_bound_windows", "ratio", "exactly_once", "picks_per_second", "jobs"} {
+	for _, k := range []string{"requests", "loads", "loads_lower_bound", "loads_lower_bound_windows", "ratio",
+		"exactly_once", "picks_per_second", "jobs"} {
 		if _, ok := top[k]; !ok {
 			t.Errorf("no %s", k)
 		}
@@ -219,7 +224,8 @@ func TestReportFields(t *testing.T) {
 	if r.Jobs[0].OverlapQ1 == nil || r.Jobs[1].OverlapQ1 != nil || len(r.Jobs[1].Cells) != 0 {
 		t.Errorf("a job that left in its first epoch has figures of epochs, or the other has none: %s", jsonOf(t, r))
 	}
-	// 60 + 60 requests, and two windows of 32 of the job that leaves before its third batch; one pick takes 1 s / requests / run.
+	// 60 + 60 requests, and two windows of 32 of the job that leaves before its third batch; one pick takes 1 s / requests
+	// / run.
 	if r.Requests != 120+64 || math.Abs(r.PicksPerSecond-float64(r.Requests)) > 1e-9 {
 		t.Errorf("%d requests, %v picks a second", r.Requests, r.PicksPerSecond)
 	}
@@ -260,10 +266,12 @@ func TestSDOfMean(t *testing.T) {
 func generate(r *xrand.Rand, orders []string) string {
 	n := 300 + r.IntN(900)
 	var b strings.Builder
-	fmt.Fprintf(&b, "samples: %d\nseed: %d\nrepeats: 2\ncache: {samples: %d, policy: need}\njobs:\n", n, r.IntN(1000), r.IntN(n))
+	fmt.Fprintf(&b, "samples: %d\nseed: %d\nrepeats: 2\ncache: {samples: %d, policy: need}\njobs:\n", n, r.IntN(1000),
+		r.IntN(n))
 	for j := range 2 + r.IntN(6) {
 		lo := r.IntN(n / 2)
-		subsets := []string{"all", fmt.Sprintf("range(%d, %d)", lo, lo+n/4+r.IntN(n/4)), fmt.Sprintf("sample(0.6, seed=%d)", r.IntN(3)), "id % 3 != 0"}
+		subsets := []string{"all", fmt.Sprintf("range(%d, %d)", lo, lo+n/4+r.IntN(n/4)), fmt.Sprintf("sample(0.6, seed=%d)",
+			r.IntN(3)), "id % 3 != 0"}
 		fmt.Fprintf(&b, "  - {name: j%d, subset: %q, order: %s, epochs: %d, speed: %g, start: %d, batch: %d, window: %d", j,
 			subsets[r.IntN(len(subsets))], orders[r.IntN(len(orders))], 1+r.IntN(4), []float64{1, 1, .5, .37, 2.5}[r.IntN(5)],
 			r.IntN(2)*r.IntN(n), 1+r.IntN(40), 1+r.IntN(4))
@@ -278,8 +286,8 @@ func generate(r *xrand.Rand, orders []string) string {
 	return b.String()
 }
 
-// Random scenarios of everything together: exactly once, never below the bound, and, where no job's order is made to depend on what a
-// sample is, every cell in the middle of the epoch on average.
+// Random scenarios of everything together: exactly once, never below the bound, and, where no job's order is made to
+// depend on what a sample is, every cell in the middle of the epoch on average.
 func TestRandomScenarios(t *testing.T) {
 	r := xrand.New(21)
 	blind := []string{"strict", "stratified", "stratified(2)", "epoch", "fixed", "independent", "joader"}
@@ -336,10 +344,12 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// The released Joader reads again whatever it reads, but for accidents of a round; and leaves no trace in the cache of the others.
+// The released Joader reads again whatever it reads, but for accidents of a round; and leaves no trace in the cache of
+// the others.
 func TestWriteOnlyCache(t *testing.T) {
 	base := "samples: 1000\ncache: {samples: 1000}\njobs:\n  - {name: a, epochs: 3}\n"
-	r := simulate(t, scenarioOf(t, base+"  - {name: b, epochs: 3, order: joader-as-released, batch: 1, window: 1}\n  - {name: c, epochs: 3, order: joader-as-released, batch: 1, window: 1}\n"))
+	r := simulate(t, scenarioOf(t, base+"  - {name: b, epochs: 3, order: joader-as-released, batch: 1, window: 1}\n  - "+
+		"{name: c, epochs: 3, order: joader-as-released, batch: 1, window: 1}\n"))
 	if r.Jobs[0].Loads != 1000 || r.Jobs[1].Loads != 3000 || r.Jobs[2].Loads < 2900 {
 		t.Errorf("loads %d, %d, %d", r.Jobs[0].Loads, r.Jobs[1].Loads, r.Jobs[2].Loads)
 	}
@@ -347,7 +357,8 @@ func TestWriteOnlyCache(t *testing.T) {
 
 func TestStop(t *testing.T) {
 	want := fmt.Errorf("enough")
-	if _, err := RunSampler(scenarioOf(t, "samples: 100\njobs: [{name: a}]\n"), nil, func() error { return want }); !errors.Is(err, want) {
+	if _, err := RunSampler(scenarioOf(t, "samples: 100\njobs: [{name: a}]\n"), nil,
+		func() error { return want }); !errors.Is(err, want) {
 		t.Errorf("%v", err)
 	}
 }

@@ -64,8 +64,8 @@ func step(n json.Number, integer, up bool) string {
 	return x.FloatString(18)
 }
 
-// The schema and the parser agree on values: what lies at a limit of one is accepted by the other, what lies beyond it is refused, and so is
-// another type. Keys are compared in TestSchemaIsWhatIsParsed.
+// The schema and the parser agree on values: what lies at a limit of one is accepted by the other, what lies beyond it
+// is refused, and so is another type. Keys are compared in TestSchemaIsWhatIsParsed.
 func TestSchemaKnowsTheValues(t *testing.T) {
 	raw, err := os.ReadFile("scenarios/schema.json")
 	if err != nil {
@@ -82,9 +82,12 @@ func TestSchemaKnowsTheValues(t *testing.T) {
 	gen, run := schema.Defs["demand"].Props["generate"], schema.Defs["live"]
 	demand := func(text string) error { _, err := ParseDemand("f", []byte(text)); return err }
 	live := func(text string) error { _, err := ParseLive("f", []byte(text)); return err }
-	// Of a key without limits in the schema, a value that is right: what makes one right is written elsewhere (docs/subsets.md, docs/policies.md, …).
-	words := map[string]string{"subset": "id < 5", "order": "epoch", "policy": "lru", "name": "b", "step": "2ms", "start": "1s", "leave": "2s", "latency": "1ms", "at": "2s", "finish": "10us", "mean": "1ms",
-		"dataset": "imagefolder:x", "bandwidth": "20MB/s", "memory": "8GB", "total": "1GiB", "encoded": "auto", "decoded": "7", "augmented": "0"}
+	// Of a key without limits in the schema, a value that is right: what makes one right is written elsewhere
+	// (docs/subsets.md, docs/policies.md, …).
+	words := map[string]string{"subset": "id < 5", "order": "epoch", "policy": "lru", "name": "b", "step": "2ms",
+		"start": "1s", "leave": "2s", "latency": "1ms", "at": "2s", "finish": "10us", "mean": "1ms",
+		"dataset": "imagefolder:x", "bandwidth": "20MB/s", "memory": "8GB", "total": "1GiB", "encoded": "auto",
+		"decoded": "7", "augmented": "0"}
 	checked := 0
 	for _, at := range []struct {
 		of    property
@@ -102,7 +105,8 @@ func TestSchemaKnowsTheValues(t *testing.T) {
 		{run.Props["tiers"].Props["policy"], live, "samples: 10\njobs: [{name: a}]\ntiers: {policy: {KEY: VALUE}}"},
 		{run.Props["kill"], live, "samples: 10\njobs: [{name: a}]\nkill: {KEY: VALUE}"},
 		{schema.Defs["livejob"], live, "samples: 10\njobs: [{name: a, KEY: VALUE}]"},
-		{schema.Defs["phase"], live, "samples: 10\njobs: [{name: a, phases: [{batches: 3, step: 1ms}, {batches: 2, step: 3ms, KEY: VALUE}]}]"},
+		{schema.Defs["phase"], live, "samples: 10\njobs: [{name: a, phases: [{batches: 3, step: 1ms}, {batches: 2, step: " +
+			"3ms, KEY: VALUE}]}]"},
 		{schema.Defs["distribution"], live, "samples: 10\njobs: [{name: a}]\nmachine: {decode: {mean: 2ms, KEY: VALUE}}"},
 	} {
 		if at.of.Forbidden == nil || *at.of.Forbidden || len(at.of.Props) == 0 {
@@ -111,14 +115,16 @@ func TestSchemaKnowsTheValues(t *testing.T) {
 		try := func(key, value string, right bool) {
 			t.Helper()
 			text := at.with
-			for given, place := range map[string]string{"samples: 10\n": "\nKEY: ", "samples: 10, ": ", KEY: ", "name: a, ": "name: a, KEY: ",
+			for given, place := range map[string]string{"samples: 10\n": "\nKEY: ", "samples: 10, ": ", KEY: ",
+				"name: a, ":    "name: a, KEY: ",
 				"batches: 2, ": "3ms, KEY: ", "step: 3ms, ": "3ms, KEY: ", "mean: 2ms, ": "2ms, KEY: "} { // one key once
 				if strings.HasPrefix(given, key+":") && strings.Contains(text, given) && strings.Contains(text, place) {
 					text = strings.Replace(text, given, "", 1)
 				}
 			}
 			if key == "gap" || key == "skew" {
-				text = strings.Replace(text, "samples: 10", "family: "+map[string]string{"gap": "poisson", "skew": "zipf"}[key]+", samples: 10", 1)
+				text = strings.Replace(text, "samples: 10", "family: "+map[string]string{"gap": "poisson",
+					"skew": "zipf"}[key]+", samples: 10", 1)
 			}
 			if key == "dataset" {
 				text = strings.Replace(text, "samples: 10\n", "", 1)
@@ -202,8 +208,10 @@ func TestSchemaKnowsTheValues(t *testing.T) {
 	}
 	four := schema.Defs["scenario"].Props["sizes"].Props["quartiles"]
 	for text, right := range map[string]bool{
-		list(*jobs.MinItems): true, list(*jobs.MinItems - 1): false, list(*jobs.MaxItems): true, list(*jobs.MaxItems + 1): false,
-		"samples: 10\njobs: [{name: a}]\nsizes: {quartiles: [1, 1, 1, 1]}":                                         *four.MinItems == 4 && *four.MaxItems == 4,
+		list(*jobs.MinItems): true, list(*jobs.MinItems - 1): false, list(*jobs.MaxItems): true, list(*jobs.MaxItems +
+			1): false,
+		"samples: 10\njobs: [{name: a}]\n" +
+			"sizes: {quartiles: [1, 1, 1, 1]}": *four.MinItems == 4 && *four.MaxItems == 4,
 		"samples: 10\njobs: [{name: a}]\nsizes: {quartiles: [1, 1, 1]}":                                            false,
 		"samples: 10\njobs: [{name: a}]\nsizes: {quartiles: [1, 1, 1, 0]}":                                         false,
 		"samples: 10\njobs: [{name: a}]\nsizes: {quartiles: [1, 1, 1, " + four.Items.Max.String() + "]}":           true,
@@ -221,7 +229,8 @@ func TestSchemaKnowsTheValues(t *testing.T) {
 	}
 	for text, right := range map[string]bool{
 		"samples: 10\ndataset: x\njobs: [{name: a}]": false, "jobs: [{name: a}]": false, // oneOf
-		"samples: 10": !slices.Contains(run.Required, "jobs"), "samples: 10\njobs: [{}]": !slices.Contains(schema.Defs["livejob"].Required, "name"),
+		"samples: 10": !slices.Contains(run.Required, "jobs"), "samples: 10\njobs: [{}]": !slices.Contains(
+			schema.Defs["livejob"].Required, "name"),
 		"samples: 10\njobs: [{name: a, phases: []}]":             *schema.Defs["livejob"].Props["phases"].MinItems == 0,
 		"samples: 10\njobs: [{name: a, phases: [{batches: 2}]}]": !slices.Contains(schema.Defs["phase"].Required, "step"),
 		"samples: 10\njobs: [{name: a, phases: [{step: 2ms}]}]":  !slices.Contains(schema.Defs["phase"].Required, "batches"),

@@ -17,11 +17,13 @@ import (
 	"larder/internal/nearest"
 )
 
-// FromTrace makes a World of the demand of a trace, and tells in sentences what the trace cannot know or the simulation assumes. What the trace does
-// not say of the machine is that of fallback.
+// FromTrace makes a World of the demand of a trace, and tells in sentences what the trace cannot know or the simulation
+// assumes. What the trace does not say of the machine is that of fallback.
 func FromTrace(t *trace.Trace, fallback LiveMachine) (w *coresim.World, limits []string, err error) {
-	w = &coresim.World{Seed: t.Seed, Objects: t.Objects, Finish: fallback.Finish, InPlace: fallback.InPlace, Workers: fallback.Workers, Cores: fallback.Cores, Memory: float64(fallback.Memory),
-		Storage: coresim.Storage{Bandwidth: float64(fallback.Bandwidth), IOPS: float64(fallback.IOPS), Latency: fallback.Latency}, Sizes: t.Sizes, Decoded: t.Decoded, Decode: t.Decode, Augment: t.Augment}
+	w = &coresim.World{Seed: t.Seed, Objects: t.Objects, Finish: fallback.Finish, InPlace: fallback.InPlace,
+		Workers: fallback.Workers, Cores: fallback.Cores, Memory: float64(fallback.Memory),
+		Storage: coresim.Storage{Bandwidth: float64(fallback.Bandwidth), IOPS: float64(fallback.IOPS),
+			Latency: fallback.Latency}, Sizes: t.Sizes, Decoded: t.Decoded, Decode: t.Decode, Augment: t.Augment}
 	say := func(format string, args ...any) { limits = append(limits, fmt.Sprintf(format, args...)) }
 	if w.Sizes == nil {
 		w.Sizes = slices.Repeat([]uint32{110_000}, t.Objects)
@@ -43,36 +45,11 @@ func FromTrace(t *trace.Trace, fallback LiveMachine) (w *coresim.World, limits [
 		say("The trace has no costs of augmenting: %v for every sample.", fallback.Augment.Mean)
 	}
 	if r := t.World; r != nil {
-		w.Workers, w.Cores = r.Workers, r.Cores
-		w.Storage = coresim.Storage{Bandwidth: float64(r.StorageLimit), IOPS: float64(r.StorageIOPS), Latency: r.Latency}
-		if r.Memory > 0 {
-			w.Memory = r.Memory
-		}
-		if r.Finish > 0 {
-			w.Finish = r.Finish
-		}
-		if r.InPlace > 0 {
-			w.InPlace = r.InPlace
-		}
-		w.Tiers = coordinator.TierConfig{Total: r.Tiers.Total, Model: r.Tiers.Model,
-			Sizes: [ident.NumForms]int64{ident.Encoded: r.Tiers.Encoded, ident.Decoded: r.Tiers.Decoded, ident.Augmented: r.Tiers.Augmented}}
-		if len(r.Tiers.Policy) == 3 {
-			for i, p := range r.Tiers.Policy {
-				w.Tiers.Policy[ident.Encoded+ident.Form(i)] = p
-			}
-		}
-		if r.Lost > 0 {
-			say("%d picks and moves are missing: the recorder could not follow, or they had been planned before. Demand is complete.", r.Lost)
-		}
-		if r.Breaks > 0 {
-			say("The daemon went away while it was recorded (%d times): what it delivered in the last moments before, and until the recording went on, is missing.", r.Breaks)
-		}
-		if r.Unknown > 0 {
-			say("The costs of %d of %d samples were never seen: they have the mean.", r.Unknown, t.Objects)
-		}
+		recordedMachine(w, r, t.Objects, say)
 	} else {
 		w.Tiers.Sizes = [ident.NumForms]int64{ident.Encoded: -1, ident.Decoded: -1, ident.Augmented: -1}
-		say("The trace says nothing of the machine: %d workers, storage without a limit, and no memory unless tiers.total is changed.", w.Workers)
+		say("The trace says nothing of the machine: %d workers, storage without a limit, and no memory unless tiers.total "+
+			"is changed.", w.Workers)
 	}
 	shapes := t.Shapes()
 	for i := range t.Jobs {
@@ -84,7 +61,8 @@ func FromTrace(t *trace.Trace, fallback LiveMachine) (w *coresim.World, limits [
 			continue
 		}
 		if t.World != nil && t.World.Jobs[i].Partial {
-			say("Job %s was recorded in part: it is simulated for the %d epochs that were seen, begun or ended.", j.Name, j.Epochs)
+			say("Job %s was recorded in part: it is simulated for the %d epochs that were seen, begun or ended.", j.Name,
+				j.Epochs)
 		}
 		if x := shapes[i]; t.World == nil && j.Leave == 0 && (x.Repeats || x.Picks > 0 && x.Picks != j.Epochs*len(j.Subset)) {
 			say("Job %s did not take each sample of its subset once an epoch: here it does, %d times.", j.Name, j.Epochs)
@@ -94,15 +72,52 @@ func FromTrace(t *trace.Trace, fallback LiveMachine) (w *coresim.World, limits [
 	if w.Cores == 0 {
 		w.Cores = w.Workers
 	}
-	say("Orders are drawn anew from the seed: figures are those of such a run, not of the very picks that were recorded; two seeds differ by chance.")
-	say("Every batch of a job takes its mean step time, and a change of speed changes nothing else about it; jobs start when they started.")
+	say("Orders are drawn anew from the seed: figures are those of such a run, not of the very picks that were " +
+		"recorded; two seeds differ by chance.")
+	say("Every batch of a job takes its mean step time, and a change of speed changes nothing else about it; jobs " +
+		"start when they started.")
 	return w, limits, nil
+}
+
+// recordedMachine gives a World the machine and the tiers that a trace recorded, and says what is missing of them.
+func recordedMachine(w *coresim.World, r *trace.World, objects int, say func(format string, args ...any)) {
+	w.Workers, w.Cores = r.Workers, r.Cores
+	w.Storage = coresim.Storage{Bandwidth: float64(r.StorageLimit), IOPS: float64(r.StorageIOPS), Latency: r.Latency}
+	if r.Memory > 0 {
+		w.Memory = r.Memory
+	}
+	if r.Finish > 0 {
+		w.Finish = r.Finish
+	}
+	if r.InPlace > 0 {
+		w.InPlace = r.InPlace
+	}
+	w.Tiers = coordinator.TierConfig{Total: r.Tiers.Total, Model: r.Tiers.Model,
+		Sizes: [ident.NumForms]int64{ident.Encoded: r.Tiers.Encoded, ident.Decoded: r.Tiers.Decoded,
+			ident.Augmented: r.Tiers.Augmented}}
+	if len(r.Tiers.Policy) == 3 {
+		for i, p := range r.Tiers.Policy {
+			w.Tiers.Policy[ident.Encoded+ident.Form(i)] = p
+		}
+	}
+	if r.Lost > 0 {
+		say("%d picks and moves are missing: the recorder could not follow, or they had been planned before. Demand is "+
+			"complete.", r.Lost)
+	}
+	if r.Breaks > 0 {
+		say("The daemon went away while it was recorded (%d times): what it delivered in the last moments before, and "+
+			"until the recording went on, is missing.", r.Breaks)
+	}
+	if r.Unknown > 0 {
+		say("The costs of %d of %d samples were never seen: they have the mean.", r.Unknown, objects)
+	}
 }
 
 // traceJob is a recorded job as one that can be simulated.
 func traceJob(t *trace.Trace, i int) (coresim.Job, error) {
 	r := &t.Jobs[i]
-	j := coresim.Job{Name: r.Name, Order: r.Order, Seed: uint64(i), Subset: t.Members(i), Batch: max(r.Batch, 1), Ranks: 1, Prefetch: 2, Epochs: max(r.Epochs, 1), Start: r.Arrive, Leave: r.Leave, Recipe: "r", Bytes: 3 * 224 * 224}
+	j := coresim.Job{Name: r.Name, Order: r.Order, Seed: uint64(i), Subset: t.Members(i), Batch: max(r.Batch, 1), Ranks: 1,
+		Prefetch: 2, Epochs: max(r.Epochs, 1), Start: r.Arrive, Leave: r.Leave, Recipe: "r", Bytes: 3 * 224 * 224}
 	switch r.Order {
 	case "sequential":
 		j.Order = ""
@@ -113,12 +128,14 @@ func traceJob(t *trace.Trace, i int) (coresim.Job, error) {
 	}
 	if t.World != nil {
 		w := &t.World.Jobs[i]
-		j.Ranks, j.Prefetch, j.DropLast, j.Even, j.Seed, j.Recipe, j.Share, j.Bytes = w.Ranks, w.Prefetch, w.DropLast, w.Even, w.Seed, w.Recipe, w.Share, max(w.Augmented, 1)
+		j.Ranks, j.Prefetch, j.DropLast, j.Even, j.Seed, j.Recipe, j.Share, j.Bytes = w.Ranks, w.Prefetch, w.DropLast, w.Even,
+			w.Seed, w.Recipe, w.Share, max(w.Augmented, 1)
 	}
 	j.Step = r.Step * time.Duration(j.Batch)
 	check := ScenarioJob{NoShuf: j.Order == ""}
 	if err := check.setOrder(r.Order); j.Order != dsaFixed && j.Order != "" && (err != nil || check.rival != "") {
-		return j, errs.New(errs.Unsupported, r.Name, "larder bench policy --systems simulates other systems", "job %s of the trace has order %s, which is none of a daemon", r.Name, r.Order)
+		return j, errs.New(errs.Unsupported, r.Name, "larder bench policy --systems simulates other systems",
+			"job %s of the trace has order %s, which is none of a daemon", r.Name, r.Order)
 	}
 	return j, nil
 }
@@ -127,18 +144,23 @@ const dsaFixed = "fixed"
 
 // changeKeys are what Change knows, of the machine and of a job.
 var (
-	changeKeys = []string{"tiers.total", "tiers.encoded", "tiers.decoded", "tiers.augmented", "tiers.policy.encoded", "tiers.policy.decoded", "tiers.policy.augmented", "tiers.model",
-		"machine.workers", "machine.cores", "machine.storage.bandwidth", "machine.storage.iops", "machine.storage.latency", "machine.memory", "seed"}
+	changeKeys = []string{"tiers.total", "tiers.encoded", "tiers.decoded", "tiers.augmented", "tiers.policy.encoded",
+		"tiers.policy.decoded", "tiers.policy.augmented", "tiers.model",
+		"machine.workers", "machine.cores", "machine.storage.bandwidth", "machine.storage.iops", "machine.storage.latency",
+		"machine.memory", "seed"}
 	jobKeys = []string{"speed", "step", "batch", "epochs", "start", "leave", "order", "prefetch", "share"}
 )
 
-// Change changes one thing of a World: KEY=VALUE, e.g. tiers.total=16GiB, jobs.NAME=absent, jobs.NAME.speed=2x. The errors are INVALID_ARGUMENT, with the
-// nearest key or job.
+// Change changes one thing of a World: KEY=VALUE, e.g. tiers.total=16GiB, jobs.NAME=absent, jobs.NAME.speed=2x. The
+// errors are INVALID_ARGUMENT, with the nearest key or job.
+//
+//nolint:funlen // a table of keys
 func Change(w *coresim.World, text string) error {
 	key, value, ok := strings.Cut(text, "=")
 	key, value = strings.TrimSpace(key), strings.TrimSpace(value)
 	if !ok || key == "" || value == "" {
-		return errs.New(errs.Invalid, text, "e.g. tiers.total=16GiB, jobs.b=absent, jobs.a.speed=2x", "the change %.60q is not KEY=VALUE", text)
+		return errs.New(errs.Invalid, text, "e.g. tiers.total=16GiB, jobs.b=absent, jobs.a.speed=2x",
+			"the change %.60q is not KEY=VALUE", text)
 	}
 	bad := func(hint string) error {
 		return errs.New(errs.Invalid, key, hint, "the change %s: %.40q cannot be its value", key, value)
@@ -218,11 +240,15 @@ func Change(w *coresim.World, text string) error {
 		}
 		w.Seed = n
 	default:
-		return errs.New(errs.Invalid, key, nearest.DidYouMean(key, append(slices.Clone(changeKeys), "jobs.NAME", "jobs.NAME.speed")), "unknown change %.60q", key)
+		return errs.New(errs.Invalid, key, nearest.DidYouMean(key, append(slices.Clone(changeKeys), "jobs.NAME",
+			"jobs.NAME.speed")), "unknown change %.60q", key)
 	}
 	return nil
 }
 
+// changeJob changes one thing of a job, or removes the job.
+//
+//nolint:funlen // a table of keys
 func changeJob(w *coresim.World, name, value string, bad func(string) error) error {
 	var names []string
 	for i := range w.Jobs {

@@ -15,16 +15,19 @@ import (
 // recorded is a trace as a daemon records one: two jobs on parts of 200 samples.
 func recorded(t testing.TB) *trace.Trace {
 	t.Helper()
-	tr, err := trace.Generate(trace.Spec{Family: "aligned", Samples: 200, Jobs: 2, Epochs: 2, Seed: 3, Bytes: 20_000, Batch: 8, Step: time.Millisecond}, 0)
+	tr, err := trace.Generate(trace.Spec{Family: "aligned", Samples: 200, Jobs: 2, Epochs: 2, Seed: 3, Bytes: 20_000,
+		Batch: 8, Step: time.Millisecond}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	tr.Jobs[0].Name, tr.Jobs[1].Name = "run.1/photos", "b"
-	tr.World = &trace.World{Workers: 4, Cores: 4, StorageLimit: 20e6, Latency: 100 * time.Microsecond, Memory: 8e9, Finish: 20 * time.Microsecond, InPlace: .8, Lost: 7, Unknown: 3,
+	tr.World = &trace.World{Workers: 4, Cores: 4, StorageLimit: 20e6, Latency: 100 * time.Microsecond, Memory: 8e9,
+		Finish: 20 * time.Microsecond, InPlace: .8, Lost: 7, Unknown: 3,
 		Tiers: trace.Tiers{Total: 4 << 20, Decoded: 4 << 20, Policy: []string{"need", "lru", "need"}, Model: "bottleneck"}}
 	for i := range tr.Jobs {
 		tr.Jobs[i].Order = "stratified"
-		tr.World.Jobs = append(tr.World.Jobs, trace.JobWorld{Ranks: 1, Prefetch: 3, Recipe: "r", Augmented: 3 * 64 * 64, Seed: uint64(i), Partial: i == 1})
+		tr.World.Jobs = append(tr.World.Jobs, trace.JobWorld{Ranks: 1, Prefetch: 3, Recipe: "r", Augmented: 3 * 64 * 64,
+			Seed: uint64(i), Partial: i == 1})
 	}
 	if err := tr.Check(); err != nil {
 		t.Fatal(err)
@@ -45,12 +48,14 @@ func worldOf(t testing.TB, tr *trace.Trace) (*coresim.World, []string) {
 func TestFromTrace(t *testing.T) {
 	w, limits := worldOf(t, recorded(t))
 	j := w.Jobs[0]
-	if w.Workers != 4 || w.Storage.Bandwidth != 20e6 || w.InPlace != .8 || w.Tiers.Total != 4<<20 || w.Tiers.Policy[ident.Decoded] != "lru" || j.Order != "stratified" || j.Step != 8*time.Millisecond ||
+	if w.Workers != 4 || w.Storage.Bandwidth != 20e6 || w.InPlace != .8 || w.Tiers.Total != 4<<20 ||
+		w.Tiers.Policy[ident.Decoded] != "lru" || j.Order != "stratified" || j.Step != 8*time.Millisecond ||
 		j.Prefetch != 3 || j.Bytes != 3*64*64 || len(j.Subset) != 200 || w.Jobs[1].Seed != 1 {
 		t.Errorf("%+v", w)
 	}
 	all := strings.Join(limits, "\n")
-	for _, s := range []string{"7 picks and moves are missing", "3 of 200 samples were never seen", "Job b was recorded in part", "no costs of decoding", "drawn anew"} {
+	for _, s := range []string{"7 picks and moves are missing", "3 of 200 samples were never seen",
+		"Job b was recorded in part", "no costs of decoding", "drawn anew"} {
 		if !strings.Contains(all, s) {
 			t.Errorf("the limits do not say %q: %s", s, all)
 		}
@@ -58,7 +63,8 @@ func TestFromTrace(t *testing.T) {
 	bare := recorded(t)
 	bare.World, bare.Sizes = nil, nil
 	bare.Jobs[0].Order, bare.Jobs[1].Order = "shared-order", "sequential"
-	if w, limits := worldOf(t, bare); w.Jobs[0].Order != "fixed" || w.Jobs[1].Order != "" || !strings.Contains(strings.Join(limits, "\n"), "says nothing of the machine") {
+	if w, limits := worldOf(t, bare); w.Jobs[0].Order != "fixed" || w.Jobs[1].Order != "" ||
+		!strings.Contains(strings.Join(limits, "\n"), "says nothing of the machine") {
 		t.Errorf("%+v %q", w.Jobs, limits)
 	}
 	bare.Jobs[0].Order = "joader"
@@ -93,7 +99,10 @@ func TestChanges(t *testing.T) {
 			return w.Jobs[0].Step == 4*time.Millisecond && w.Jobs[1].Step == 8*time.Millisecond
 		}},
 		{"jobs.b.step=3ms", func(w *coresim.World) bool { return w.Jobs[1].Step == 3*time.Millisecond }},
-		{"jobs.b.batch=16", func(w *coresim.World) bool { return w.Jobs[1].Batch == 16 && w.Jobs[1].Step == 16*time.Millisecond }},
+		{"jobs.b.batch=16", func(w *coresim.World) bool {
+			return w.Jobs[1].Batch == 16 &&
+				w.Jobs[1].Step == 16*time.Millisecond
+		}},
 		{"jobs.b.epochs=5", func(w *coresim.World) bool { return w.Jobs[1].Epochs == 5 }},
 		{"jobs.b.start=1s", func(w *coresim.World) bool { return w.Jobs[1].Start == time.Second }},
 		{"jobs.b.leave=1s", func(w *coresim.World) bool { return w.Jobs[1].Leave == time.Second }},
@@ -110,9 +119,13 @@ func TestChanges(t *testing.T) {
 		t.Errorf("a change reached back: %+v", base.Jobs)
 	}
 	for text, hint := range map[string]string{
-		"tiers.total": "e.g. tiers.total=16GiB", "=3": "e.g.", "tiers.totl=3": "did you mean tiers.total?", "tiers.total=lots": "16GiB", "tiers.total=auto": "16GiB", "tiers.total=30%": "16GiB",
-		"tiers.policy.decoded=ned": "did you mean need?", "tiers.model=senca": "did you mean seneca?", "machine.cores=0": "from 1", "machine.storage.iops=-1": "from 0", "machine.storage.latency=2": "2ms", "seed=x": "whole",
-		"jobs.c=absent": "b", "jobs.b=present": "write absent", "jobs.b.sped=2x": "did you mean speed?", "jobs.b.speed=0x": "2x", "jobs.b.speed=NaN": "2x", "jobs.b.epochs=0": "from 1", "jobs.b.order=joader": "stratified",
+		"tiers.total": "e.g. tiers.total=16GiB", "=3": "e.g.", "tiers.totl=3": "did you mean tiers.total?",
+		"tiers.total=lots": "16GiB", "tiers.total=auto": "16GiB", "tiers.total=30%": "16GiB",
+		"tiers.policy.decoded=ned": "did you mean need?", "tiers.model=senca": "did you mean seneca?",
+		"machine.cores=0": "from 1", "machine.storage.iops=-1": "from 0", "machine.storage.latency=2": "2ms",
+		"seed=x":        "whole",
+		"jobs.c=absent": "b", "jobs.b=present": "write absent", "jobs.b.sped=2x": "did you mean speed?",
+		"jobs.b.speed=0x": "2x", "jobs.b.speed=NaN": "2x", "jobs.b.epochs=0": "from 1", "jobs.b.order=joader": "stratified",
 		"jobs.b.share=all": "none or augmented", "jobs.b.leave=0s": "time", "jobs.bb.speed=2x": "did you mean b?",
 	} {
 		w := *base
@@ -130,7 +143,8 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// More memory reads less, a job less takes its samples away, a faster job waits instead of stepping, and the same world twice is the same run.
+// More memory reads less, a job less takes its samples away, a faster job waits instead of stepping, and the same world
+// twice is the same run.
 func TestWhatChangesDo(t *testing.T) {
 	base, _ := worldOf(t, recorded(t))
 	run := func(changes ...string) (reads, samples uint64, stepping float64, hash string) {
@@ -169,7 +183,8 @@ func TestWhatChangesDo(t *testing.T) {
 
 // Demand whose epochs are no sets is simulated as if they were, and that is said.
 func TestUnlikeEpochsAreTold(t *testing.T) {
-	for family, told := range map[string]bool{"aligned": false, "crossed": false, "staggered": false, "zipf": true, "curriculum": true} {
+	for family, told := range map[string]bool{"aligned": false, "crossed": false, "staggered": false, "zipf": true,
+		"curriculum": true} {
 		tr, err := trace.Generate(trace.Spec{Family: family, Samples: 300, Jobs: 2, Epochs: 3, Seed: 1}, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -178,7 +193,8 @@ func TestUnlikeEpochsAreTold(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Contains(strings.Join(limits, "\n"), "did not take each sample of its subset once an epoch"); got != told {
+		if got := strings.Contains(strings.Join(limits, "\n"),
+			"did not take each sample of its subset once an epoch"); got != told {
 			t.Errorf("%s: %q", family, limits)
 		}
 	}

@@ -1,8 +1,9 @@
-// Package bound computes lower bounds of loads from the trace of a run: what no order, cache policy or foresight could have gone
-// below, given which samples each job wanted and when it took how many.
+// Package bound computes lower bounds of loads from the trace of a run: what no order, cache policy or foresight could
+// have gone below, given which samples each job wanted and when it took how many.
 //
-// It does not know who ran, what was loaded, or how the cache works; the simulator that makes the trace owns it. A load is a read,
-// a decode, or whatever else a resident sample saves: the caller says how many samples can be resident in a form that saves it.
+// It does not know who ran, what was loaded, or how the cache works; the simulator that makes the trace owns it. A load
+// is a read, a decode, or whatever else a resident sample saves: the caller says how many samples can be resident in a
+// form that saves it.
 package bound
 
 import (
@@ -42,8 +43,9 @@ func (e *Epoch) size() int {
 	return n
 }
 
-// Windows is the bound of Seneca's analysis, over whole epochs: of disjoint epochs in a row the first needs its subset, each later
-// one its subset less what is resident when it begins; the largest sum over all such rows. Epochs that are not complete count nothing.
+// Windows is the bound of Seneca's analysis, over whole epochs: of disjoint epochs in a row the first needs its subset,
+// each later one its subset less what is resident when it begins; the largest sum over all such rows. Epochs that are
+// not complete count nothing.
 func Windows(t Trace) int {
 	var whole []*Epoch
 	for i := range t.Epochs {
@@ -69,15 +71,18 @@ func Windows(t Trace) int {
 
 // Loads is the tighter bound. Of disjoint intervals of time each must load at least
 //
-//	max over sets S of jobs ( |union of their subsets| - sum over S of the part of the job's best epoch outside the interval )
+//	max over sets S of jobs ( |union of their subsets| -
+//	    sum over S of the part of the job's best epoch outside the interval )
 //
-// less what can be resident when it begins (the first: nothing less), because inside one epoch a job takes distinct samples. The
-// largest sum over all rows of intervals between instants at which some epoch begins or ends, by dynamic programming. It contains
-// Windows, and adds parts of epochs and unions of concurrent jobs. Where more than maxGroups unlike subsets overlap, some sets S
-// are tried instead of all, and of very many epochs only intervals over some hundreds of them; every choice gives a valid bound.
+// less what can be resident when it begins (the first: nothing less), because inside one epoch a job takes distinct
+// samples. The largest sum over all rows of intervals between instants at which some epoch begins or ends, by dynamic
+// programming. It contains Windows, and adds parts of epochs and unions of concurrent jobs. Where more than maxGroups
+// unlike subsets overlap, some sets S are tried instead of all, and of very many epochs only intervals over some
+// hundreds of them; every choice gives a valid bound.
 func Loads(t Trace) int { return max(loads(t, maxGroups, maxWork), Windows(t)) }
 
-// About how many elementary steps a bound may take: a second or two. Walks over cells are quicker than steps over intervals.
+// About how many elementary steps a bound may take: a second or two. Walks over cells are quicker than steps over
+// intervals.
 const (
 	maxWork     = 1 << 28
 	maxCellWork = 1 << 31
@@ -258,11 +263,12 @@ func (d *demand) gather(groups int) {
 	}
 }
 
-// thin drops instants where more groups than can be tried meet in so many intervals that it would take long: any choice of instants
-// gives a valid bound.
+// thin drops instants where more groups than can be tried meet in so many intervals that it would take long: any choice
+// of instants gives a valid bound.
 func (d *demand) thin() {
 	const work = maxCellWork
-	for d.cover == nil && len(d.cuts) > 16 && float64(len(d.cuts))*float64(len(d.cuts))/2*float64(7*len(d.cells)+1) > work {
+	for d.cover == nil && len(d.cuts) > 16 &&
+		float64(len(d.cuts))*float64(len(d.cuts))/2*float64(7*len(d.cells)+1) > work {
 		keep := d.cuts[:0]
 		for i, c := range d.cuts {
 			if i%2 == 0 || i == len(d.cuts)-1 {
@@ -366,8 +372,8 @@ func (d *demand) grow() int {
 // lacks is what an interval lacks of a whole subset of the group.
 func (d *demand) lacks(g int) int { return d.sizes[g] - d.inside[g] }
 
-// Augments is the bound of augmentations, which no job may be given twice: of each group of jobs that share augmented samples, as
-// many as its busiest job takes. takes is by group and job.
+// Augments is the bound of augmentations, which no job may be given twice: of each group of jobs that share augmented
+// samples, as many as its busiest job takes. takes is by group and job.
 func Augments(takes [][]int) int {
 	n := 0
 	for _, group := range takes {

@@ -46,7 +46,8 @@ func (w world) trace() Trace {
 	return t
 }
 
-// optimum is the least number of loads over all orders of all epochs and everything a cache can do, by exhaustive search.
+// optimum is the least number of loads over all orders of all epochs and everything a cache can do, by exhaustive
+// search.
 func (w world) optimum() int {
 	type state struct {
 		turn, pick    int
@@ -145,9 +146,11 @@ func TestBoundsAgainstExhaustiveSearch(t *testing.T) {
 			better++
 		}
 	}
-	t.Logf("of %d worlds: bound = optimum in %d, windows = optimum in %d, bound above windows in %d", worlds, equal, windows, better)
+	t.Logf("of %d worlds: bound = optimum in %d, windows = optimum in %d, bound above windows in %d", worlds, equal,
+		windows, better)
 	if equal < worlds/2 || better < worlds/10 {
-		t.Errorf("the bound is the optimum in %d of %d worlds, above that of windows in %d: it lost its teeth", equal, worlds, better)
+		t.Errorf("the bound is the optimum in %d of %d worlds, above that of windows in %d: it lost its teeth", equal, worlds,
+			better)
 	}
 }
 
@@ -244,8 +247,8 @@ func TestManySubsets(t *testing.T) {
 	}
 }
 
-// Tens of thousands of epochs: the bound takes a moment, not the square or the cube of them, and is still exact where a row of
-// short intervals is. One of the jobs ends at once, so that no interval ever holds what everybody wants.
+// Tens of thousands of epochs: the bound takes a moment, not the square or the cube of them, and is still exact where a
+// row of short intervals is. One of the jobs ends at once, so that no interval ever holds what everybody wants.
 func TestVeryManyEpochs(t *testing.T) {
 	const n, epochs = 5, 50_000
 	tr := Trace{Subsets: [][]uint32{{0, 1, 2, 3, 4}, {5, 6, 7, 8, 9}}, Cache: 2}

@@ -19,14 +19,16 @@ func (s *sim) join(c *Client) {
 			bytes = s.m.Augment
 		}
 		s.augments = append(s.augments, augmented{c.Suffix, bytes})
-		return coordinator.Register{Token: t, Spec: c.Spec, Sample: c.Sample, Prefix: c.Prefix, Suffix: c.Suffix, Share: c.Share,
-			Key: c.Key, AugmentedBytes: bytes, Dataset: c.Data, Names: c.Names}
+		return coordinator.Register{Token: t, Spec: c.Spec, Sample: c.Sample, Prefix: c.Prefix, Suffix: c.Suffix,
+			Share: c.Share,
+			Key:   c.Key, AugmentedBytes: bytes, Dataset: c.Data, Names: c.Names}
 	}, func(r coordinator.Reply) {
 		if r.Err != nil {
 			s.fail("register %s: %v", c.Spec.Name, r.Err)
 			return
 		}
-		sc := &simClient{c: c, id: r.Job, ranks: make([]*simRank, c.Spec.World), subset: c.Sample.Subset, had: c.Sample.Subset}
+		sc := &simClient{c: c, id: r.Job, ranks: make([]*simRank, c.Spec.World), subset: c.Sample.Subset,
+			had: c.Sample.Subset}
 		s.res.Subsets[c.Spec.Name] = []Selection{{0, c.Sample.Subset}}
 		s.clients[r.Job] = sc
 		if !s.strict {
@@ -59,7 +61,8 @@ func (s *sim) attach(c *simClient, rank int) {
 func (s *sim) iter(c *simClient, k *simRank, epoch uint32) {
 	k.epoch, k.inEpoch, k.bad, k.asked, k.since = epoch, 0, 0, false, s.now
 	if s.strict {
-		k.rec = &Received{Job: c.c.Spec.Name, Rank: k.rank, Epoch: epoch, Begun: s.now, Again: k.inc > 1, Instance: map[ident.ObjectID]uint32{}}
+		k.rec = &Received{Job: c.c.Spec.Name, Rank: k.rank, Epoch: epoch, Begun: s.now, Again: k.inc > 1,
+			Instance: map[ident.ObjectID]uint32{}}
 		s.res.Epochs = append(s.res.Epochs, k.rec)
 	} else {
 		s.m.Collect.Begin(c.told, s.now, epoch)
@@ -76,7 +79,8 @@ func (s *sim) iter(c *simClient, k *simRank, epoch uint32) {
 	})
 }
 
-// selects gives a job another subset, as its script or the dataset has it; nil = none. A refusal keeps the one it has, without what is gone.
+// selects gives a job another subset, as its script or the dataset has it; nil = none. A refusal keeps the one it has,
+// without what is gone.
 func (s *sim) selects(c *simClient, rank int, subset []ident.ObjectID) {
 	ev := coordinator.ChangeSubset{Job: c.id, Rank: rank}
 	for _, x := range append(slices.Clone(c.had), subset...) {

@@ -11,8 +11,9 @@ import (
 	"larder/jobs"
 )
 
-// day is 24 simulated hours of one machine: two jobs that train through all of it, and jobs that come every few minutes, with all that
-// random worlds hold: deaths, hangs, take-overs, breaks, changed subsets, pauses, lost entries, bad samples, resizes.
+// day is 24 simulated hours of one machine: two jobs that train through all of it, and jobs that come every few
+// minutes, with all that random worlds hold: deaths, hangs, take-overs, breaks, changed subsets, pauses, lost entries,
+// bad samples, resizes.
 func day(seed uint64) (Model, []Client) {
 	r := xrand.New(seed, 29)
 	m, clients := scenario(r.Uint64())
@@ -39,8 +40,8 @@ func day(seed uint64) (Model, []Client) {
 	return m, clients
 }
 
-// TestDays simulates whole days, LARDER_SIM_DAYS of them; every epoch a client finished is whole, and one seed gives one trace. A failing seed
-// is run again alone with LARDER_SIM_DAY=SEED.
+// TestDays simulates whole days, LARDER_SIM_DAYS of them; every epoch a client finished is whole, and one seed gives
+// one trace. A failing seed is run again alone with LARDER_SIM_DAY=SEED.
 func TestDays(t *testing.T) {
 	days, first := 3, uint64(0)
 	if n, err := strconv.Atoi(os.Getenv("LARDER_SIM_DAYS")); err == nil {
@@ -90,7 +91,8 @@ func TestDays(t *testing.T) {
 			t.Fatalf("day %d; LARDER_SIM_DAY=%d go test -run TestDays ./bench/coresim", seed, seed)
 		}
 	}
-	t.Logf("nightly: %d x 24 simulated hours, 0 failures: %d jobs, %d epochs, %d samples", days, clientsAll, epochs, batches)
+	t.Logf("nightly: %d x 24 simulated hours, 0 failures: %d jobs, %d epochs, %d samples", days, clientsAll, epochs,
+		batches)
 	if epochs < 100*days {
 		t.Errorf("only %d epochs", epochs)
 	}

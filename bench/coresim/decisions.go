@@ -9,7 +9,8 @@ import (
 	"larder/internal/ident"
 )
 
-// describe appends what was decided to the running step's note. What is no value is left out: errors and accounts are addresses.
+// describe appends what was decided to the running step's note. What is no value is left out: errors and accounts are
+// addresses.
 func (s *sim) describe(e coordinator.Effect) {
 	switch x := e.(type) {
 	case coordinator.Prepare:
@@ -34,7 +35,8 @@ func (s *sim) describe(e coordinator.Effect) {
 	case coordinator.Solve:
 		s.word(7, x.Seq, uint64(x.Now.Encoded), uint64(x.Now.Decoded), uint64(x.Now.Augmented))
 	case coordinator.Deliver:
-		s.word(8, uint64(x.Delivery), uint64(x.Job), uint64(x.Rank), uint64(x.Inc), uint64(x.Slot), x.Gen, uint64(x.Epoch), uint64(x.Step), uint64(len(x.Rows)))
+		s.word(8, uint64(x.Delivery), uint64(x.Job), uint64(x.Rank), uint64(x.Inc), uint64(x.Slot), x.Gen, uint64(x.Epoch),
+			uint64(x.Step), uint64(len(x.Rows)))
 		for _, r := range x.Rows {
 			s.note = binary.AppendUvarint(s.note, uint64(r))
 		}
@@ -59,7 +61,8 @@ func (s *sim) describe(e coordinator.Effect) {
 	}
 }
 
-// described is what the hashes have of a record: the fields of the one struct that all kinds had when they were recorded.
+// described is what the hashes have of a record: the fields of the one struct that all kinds had when they were
+// recorded.
 type described struct {
 	kind    uint64
 	job     ident.JobID
@@ -81,11 +84,13 @@ func describedRecord(r coordinator.Record) described {
 	case coordinator.RecordEpochStarted:
 		return described{kind: 2, job: r.Job, epoch: r.Epoch, step: uint64(r.Instance)}
 	case coordinator.RecordAssigned:
-		return described{kind: 3, job: r.Job, rank: r.Rank, inc: r.Inc, epoch: r.Epoch, step: uint64(r.Step), objects: r.Objects}
+		return described{kind: 3, job: r.Job, rank: r.Rank, inc: r.Inc, epoch: r.Epoch, step: uint64(r.Step),
+			objects: r.Objects}
 	case coordinator.RecordGivenEarlier:
 		return described{kind: 3, job: r.Job, rank: -1, epoch: r.Epoch, step: uint64(r.Chunk), objects: r.Objects}
 	case coordinator.RecordReturned:
-		return described{kind: 4, job: r.Job, rank: r.Rank, inc: r.Inc, epoch: r.Epoch, step: uint64(r.Step), objects: r.Objects}
+		return described{kind: 4, job: r.Job, rank: r.Rank, inc: r.Inc, epoch: r.Epoch, step: uint64(r.Step),
+			objects: r.Objects}
 	case coordinator.RecordEpochEnded:
 		return described{kind: 5, job: r.Job, epoch: r.Epoch, text: r.State.String()}
 	case coordinator.RecordQuarantined:
@@ -99,13 +104,15 @@ func describedRecord(r coordinator.Record) described {
 	case coordinator.RecordUnpaused:
 		return described{kind: 10, job: r.Job}
 	case coordinator.RecordDealt:
-		return described{kind: 11, job: r.Job, epoch: r.Epoch, step: uint64(r.Step), objects: r.Objects, text: strconv.Itoa(r.GivenUp)}
+		return described{kind: 11, job: r.Job, epoch: r.Epoch, step: uint64(r.Step), objects: r.Objects,
+			text: strconv.Itoa(r.GivenUp)}
 	}
 	panic(fmt.Sprintf("coresim: unknown record %T", r))
 }
 
 func (s *sim) describeRecord(seq uint64, d described) {
-	s.word(13, seq, d.kind, uint64(d.job), uint64(d.rank), uint64(d.inc), uint64(d.epoch), d.step, d.seed, uint64(len(d.objects)))
+	s.word(13, seq, d.kind, uint64(d.job), uint64(d.rank), uint64(d.inc), uint64(d.epoch), d.step, d.seed,
+		uint64(len(d.objects)))
 	for _, o := range d.objects {
 		s.note = binary.LittleEndian.AppendUint32(s.note, uint32(o))
 	}
@@ -124,7 +131,8 @@ func assigned(r coordinator.Record) uint64 {
 }
 
 func (s *sim) describeFill(x *coordinator.Fill) {
-	s.word(3, uint64(x.Delivery), uint64(x.Row), uint64(x.Job), uint64(x.Rank), uint64(x.Slot), uint64(x.Object), uint64(x.From.Flight), uint64(x.Instance), x.Turn)
+	s.word(3, uint64(x.Delivery), uint64(x.Row), uint64(x.Job), uint64(x.Rank), uint64(x.Slot), uint64(x.Object),
+		uint64(x.From.Flight), uint64(x.Instance), x.Turn)
 	s.key(x.From.Key)
 }
 

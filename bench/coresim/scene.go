@@ -69,7 +69,8 @@ type Phase struct {
 	Step    time.Duration
 }
 
-// StepAt is how long a rank works on its n-th batch. It is a pure function, so that a simulated and a real client are equally fast.
+// StepAt is how long a rank works on its n-th batch. It is a pure function, so that a simulated and a real client are
+// equally fast.
 func (j *Job) StepAt(seed uint64, rank, n int) time.Duration {
 	step := j.Step
 	if len(j.Phases) > 0 {
@@ -113,7 +114,8 @@ func (j *Job) mode() (mode dsa.Mode, tiles int, err error) {
 	if ok && name == dsa.Stratified.String() {
 		text, closed := strings.CutSuffix(arg, ")")
 		if tiles, err = strconv.Atoi(text); err != nil || !closed || tiles < 1 || tiles > dsa.MaxTiles {
-			return 0, 0, errs.New(errs.Invalid, "order", fmt.Sprintf("write stratified(B) with 1 to %d tiles B", dsa.MaxTiles), "order %.40q does not name a number of tiles", j.Order)
+			return 0, 0, errs.New(errs.Invalid, "order", fmt.Sprintf("write stratified(B) with 1 to %d tiles B", dsa.MaxTiles),
+				"order %.40q does not name a number of tiles", j.Order)
 		}
 		return dsa.Stratified, min(tiles, max(dsa.DefaultTiles, len(j.Subset)/minTile)), nil
 	}
@@ -123,7 +125,8 @@ func (j *Job) mode() (mode dsa.Mode, tiles int, err error) {
 
 // Spec is what the coordinator is told.
 func (j *Job) Spec() jobs.Spec {
-	s := jobs.Spec{Name: j.Name, Subset: len(j.Subset), Batch: j.Batch, World: max(j.Ranks, 1), DropLast: j.DropLast, Even: j.Even, Slots: j.Prefetch + 2, Epochs: uint32(j.Epochs)}
+	s := jobs.Spec{Name: j.Name, Subset: len(j.Subset), Batch: j.Batch, World: max(j.Ranks, 1), DropLast: j.DropLast,
+		Even: j.Even, Slots: j.Prefetch + 2, Epochs: uint32(j.Epochs)}
 	if j.Prefetch == 0 {
 		s.Slots = 4
 	}
@@ -138,13 +141,15 @@ type Options struct {
 	Decisions io.Writer // see Model.Decisions
 }
 
-// Notes tells in sentences what is simulated otherwise than it was asked for, as a daemon tells a job at its registration.
+// Notes tells in sentences what is simulated otherwise than it was asked for, as a daemon tells a job at its
+// registration.
 func (w *World) Notes() []string {
 	var out []string
 	for i := range w.Jobs {
 		j := &w.Jobs[i]
 		if _, tiles, err := j.mode(); err == nil && tiles > 0 && j.Order != fmt.Sprintf("%s(%d)", dsa.Stratified, tiles) {
-			out = append(out, fmt.Sprintf("Job %s: %d tiles are used for order %s: with fewer than %d of its %d samples in a tile nothing would be left to share.", j.Name, tiles, j.Order, minTile, len(j.Subset)))
+			out = append(out, fmt.Sprintf("Job %s: %d tiles are used for order %s: with fewer than %d of its %d samples in a "+
+				"tile nothing would be left to share.", j.Name, tiles, j.Order, minTile, len(j.Subset)))
 		}
 	}
 	return out
@@ -159,8 +164,8 @@ func (w *World) Requests() uint64 {
 	return n
 }
 
-// Estimate is about how many bytes of memory a run takes: what the coordinator keeps of an object and of an entry, positions and orders of each
-// job, its positions in past epochs, and 24 bytes a batch for the bounds.
+// Estimate is about how many bytes of memory a run takes: what the coordinator keeps of an object and of an entry,
+// positions and orders of each job, its positions in past epochs, and 24 bytes a batch for the bounds.
 func (w *World) Estimate() int64 {
 	n := int64(w.Objects)*96 + 32<<20
 	for i := range w.Jobs {
@@ -206,8 +211,10 @@ func (w *World) Check(o Options) error {
 		return errs.New(errs.Invalid, subject, hint, format, args...)
 	}
 	n := w.Objects
-	if n < 1 || n > dsa.MaxObjects || len(w.Sizes) != n || len(w.Decoded) != n || len(w.Decode) != n || len(w.Augment) != n {
-		return bad("samples", fmt.Sprintf("1 to %d samples, each with sizes and costs", dsa.MaxObjects), "%d samples with %d sizes and %d costs cannot be simulated", n, len(w.Sizes), len(w.Decode))
+	if n < 1 || n > dsa.MaxObjects || len(w.Sizes) != n || len(w.Decoded) != n || len(w.Decode) != n ||
+		len(w.Augment) != n {
+		return bad("samples", fmt.Sprintf("1 to %d samples, each with sizes and costs", dsa.MaxObjects),
+			"%d samples with %d sizes and %d costs cannot be simulated", n, len(w.Sizes), len(w.Decode))
 	}
 	if len(w.Jobs) < 1 || len(w.Jobs) > dsa.MaxJobs {
 		return bad("jobs", fmt.Sprintf("1 to %d jobs", dsa.MaxJobs), "%d jobs cannot draw from one dataset", len(w.Jobs))
@@ -236,7 +243,8 @@ func (w *World) Check(o Options) error {
 	}
 	if need := w.Estimate(); o.MaxMemory > 0 && need > o.MaxMemory {
 		return errs.New(errs.ResourceExceeded, "samples", "lower samples, jobs or epochs, or raise --max-memory",
-			"simulating %d jobs on %d samples needs about %s of memory, the limit is %s", len(w.Jobs), n, units.Size(need), units.Size(o.MaxMemory))
+			"simulating %d jobs on %d samples needs about %s of memory, the limit is %s", len(w.Jobs), n, units.Size(need),
+			units.Size(o.MaxMemory))
 	}
 	return nil
 }
@@ -261,12 +269,17 @@ func (w *World) Run(o Options) (*measure.Run, error) {
 		inPlace = 1
 	}
 	m := Model{
-		Seed: w.Seed, Workers: w.Workers, Cores: w.Cores, Ahead: readers, Storage: &storage, Memory: w.Memory, Granule: arena.Granule, Measure: 2 * time.Second, Finish: w.Finish,
-		Decode: func(x ident.ObjectID) time.Duration { return w.Decode[x] }, Suffix: func(x ident.ObjectID) time.Duration { return w.Augment[x] },
+		Seed: w.Seed, Workers: w.Workers, Cores: w.Cores, Ahead: readers, Storage: &storage, Memory: w.Memory,
+		Granule: arena.Granule, Measure: 2 * time.Second, Finish: w.Finish,
+		Decode: func(x ident.ObjectID) time.Duration { return w.Decode[x] }, Suffix: func(x ident.ObjectID) time.Duration {
+			return w.Augment[x]
+		},
 		InPlace: func(x ident.ObjectID) time.Duration {
 			return time.Duration(inPlace * float64(w.Decode[x]+w.Augment[x]))
 		},
-		Bytes: func(x ident.ObjectID) int64 { return int64(w.Sizes[x]) }, Decoded: func(x ident.ObjectID) int64 { return int64(w.Decoded[x]) },
+		Bytes: func(x ident.ObjectID) int64 { return int64(w.Sizes[x]) }, Decoded: func(x ident.ObjectID) int64 {
+			return int64(w.Decoded[x])
+		},
 		Tiers: w.Tiers, Usable: store.Usable, Collect: c, Decisions: o.Decisions,
 	}
 	if o.Progress != nil {
@@ -277,10 +290,12 @@ func (w *World) Run(o Options) (*measure.Run, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &measure.Run{Source: measure.Simulated, Seed: w.Seed, CutOff: res.CutOff, Events: res.Events, Trace: fmt.Sprintf("%016x", res.Hash), Failures: res.Failures}
+	r := &measure.Run{Source: measure.Simulated, Seed: w.Seed, CutOff: res.CutOff, Events: res.Events,
+		Trace: fmt.Sprintf("%016x", res.Hash), Failures: res.Failures}
 	FillCounts(r, res.Stats)
 	for _, t := range res.Tiers {
-		r.Tiers = append(r.Tiers, measure.Tier{Form: t.Form.String(), Policy: t.Policy, Budget: t.Budget, Peak: res.Peak[t.Form], Hits: t.Hits, Evictions: t.Evictions})
+		r.Tiers = append(r.Tiers, measure.Tier{Form: t.Form.String(), Policy: t.Policy, Budget: t.Budget,
+			Peak: res.Peak[t.Form], Hits: t.Hits, Evictions: t.Evictions})
 	}
 	if res.CutOff {
 		c.Cut(o.MaxTime)
@@ -289,7 +304,8 @@ func (w *World) Run(o Options) (*measure.Run, error) {
 	for i := range r.Jobs {
 		for k := range res.Jobs {
 			if s := &res.Jobs[k].Stats; res.Jobs[k].Spec.Name == r.Jobs[i].Name {
-				r.Jobs[i].Count(s.SourceReads, s.Decodes, s.Augments, s.Hits[ident.Encoded], s.Hits[ident.Decoded], s.Hits[ident.Augmented])
+				r.Jobs[i].Count(s.SourceReads, s.Decodes, s.Augments, s.Hits[ident.Encoded], s.Hits[ident.Decoded],
+					s.Hits[ident.Augmented])
 			}
 		}
 	}
@@ -300,7 +316,8 @@ const readers = 16 // as of internal/engine
 
 // FillCounts takes the coordinator's counters over.
 func FillCounts(r *measure.Run, s coordinator.Stats) {
-	r.Counts = measure.Counts{SourceReads: s.SourceReads, SourceBytes: s.SourceBytes, Decodes: s.Decodes, InPlace: s.InPlace, Augments: s.Augments,
+	r.Counts = measure.Counts{SourceReads: s.SourceReads, SourceBytes: s.SourceBytes, Decodes: s.Decodes,
+		InPlace: s.InPlace, Augments: s.Augments,
 		Samples: s.Samples, Batches: s.Batches, Quarantined: s.Quarantined, Prefetched: s.Prefetched}
 }
 
@@ -325,8 +342,12 @@ func (w *World) clients() []Client {
 			group = j.Recipe + "/shared"
 		}
 		out = append(out, Client{
-			Spec: spec, Sample: dsa.JobSpec{Mode: mode, Tiles: tiles, Seed: j.Seed, Subset: ids}, Prefix: 1, Suffix: ident.RecipeID(recipe), Share: j.Share, Key: ident.RecipeID(xrand.Mix(recipe)),
-			Names: []string{"data"}, Start: j.Start, Leave: j.Leave, Epochs: j.Epochs, Augmented: j.Bytes, Next: func(rank, n int) time.Duration { return j.StepAt(w.Seed, rank, n) },
+			Spec: spec, Sample: dsa.JobSpec{Mode: mode, Tiles: tiles, Seed: j.Seed,
+				Subset: ids}, Prefix: 1, Suffix: ident.RecipeID(recipe), Share: j.Share, Key: ident.RecipeID(xrand.Mix(recipe)),
+			Names: []string{"data"}, Start: j.Start, Leave: j.Leave, Epochs: j.Epochs, Augmented: j.Bytes, Next: func(rank,
+				n int) time.Duration {
+				return j.StepAt(w.Seed, rank, n)
+			},
 			Measure: w.demand(i, spec.Slots, mode, group),
 		})
 	}
@@ -350,11 +371,13 @@ func (w *World) demand(job, slots int, mode dsa.Mode, group string) measure.Dema
 	if order == "" {
 		order = "sequential"
 	}
-	return measure.Demand{Name: j.Name, Order: order, Subset: j.Subset, Batch: j.Batch, World: max(j.Ranks, 1), Buffered: slots * j.Batch * max(j.Ranks, 1), Group: group,
+	return measure.Demand{Name: j.Name, Order: order, Subset: j.Subset, Batch: j.Batch, World: max(j.Ranks, 1),
+		Buffered: slots * j.Batch * max(j.Ranks, 1), Group: group,
 		InOrder: mode == dsa.Sequential, OneDraw: mode == dsa.Epoch}
 }
 
-// Capacity is how many samples all memory could hold at most in forms that save a read, and a decode: the smallest ones.
+// Capacity is how many samples all memory could hold at most in forms that save a read, and a decode: the smallest
+// ones.
 func (w *World) Capacity() measure.Capacity {
 	size := func(f ident.Form) int64 {
 		if n := w.Tiers.Sizes[f]; n >= 0 {

@@ -26,14 +26,17 @@ func upTo(n int) []uint32 {
 
 // testWorld is n objects of 20 kB and 100 kB decoded, and jobs on all of them.
 func testWorld(n, jobs, epochs int) *World {
-	w := &World{Seed: 5, Objects: n, Workers: 4, Cores: 4, Memory: 8e9, InPlace: .8, Finish: 50 * time.Microsecond, Storage: Storage{Bandwidth: 200e6, Latency: 100 * time.Microsecond}}
+	w := &World{Seed: 5, Objects: n, Workers: 4, Cores: 4, Memory: 8e9, InPlace: .8, Finish: 50 * time.Microsecond,
+		Storage: Storage{Bandwidth: 200e6, Latency: 100 * time.Microsecond}}
 	for i := range n {
 		w.Sizes, w.Decoded = append(w.Sizes, uint32(15_000+i%10*1000)), append(w.Decoded, uint32(75_000+i%10*5000))
-		w.Decode, w.Augment, w.Labels = append(w.Decode, time.Millisecond), append(w.Augment, 300*time.Microsecond), append(w.Labels, int32(i*10/n))
+		w.Decode, w.Augment, w.Labels = append(w.Decode, time.Millisecond), append(w.Augment,
+			300*time.Microsecond), append(w.Labels, int32(i*10/n))
 	}
 	all := upTo(n)
 	for k := range jobs {
-		w.Jobs = append(w.Jobs, Job{Name: fmt.Sprint("j", k), Order: "stratified", Subset: all, Batch: 32, Epochs: epochs, Step: 40 * time.Millisecond, Jitter: .1, Recipe: "r", Bytes: 150_528})
+		w.Jobs = append(w.Jobs, Job{Name: fmt.Sprint("j", k), Order: "stratified", Subset: all, Batch: 32, Epochs: epochs,
+			Step: 40 * time.Millisecond, Jitter: .1, Recipe: "r", Bytes: 150_528})
 	}
 	w.Tiers = coordinator.TierConfig{Total: 16 << 20, Sizes: [ident.NumForms]int64{ident.Decoded: 16 << 20}}
 	return w
@@ -73,7 +76,8 @@ func TestDecisionsAreAFunctionOfTheSeed(t *testing.T) {
 	}
 }
 
-// With memory for nothing one job reads, decodes and augments every sample in every epoch; with memory for all, once in all epochs.
+// With memory for nothing one job reads, decodes and augments every sample in every epoch; with memory for all, once in
+// all epochs.
 func TestCountsOfOneJob(t *testing.T) {
 	const n, epochs = 500, 3
 	for _, tc := range []struct {
@@ -87,10 +91,12 @@ func TestCountsOfOneJob(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := r.Counts
-		if c.SourceReads != tc.reads || c.Decodes != tc.decodes || c.Augments != n*epochs || c.Samples != n*epochs || !r.ExactlyOnce || r.Unique != n || len(r.Failures) > 0 {
+		if c.SourceReads != tc.reads || c.Decodes != tc.decodes || c.Augments != n*epochs || c.Samples != n*epochs ||
+			!r.ExactlyOnce || r.Unique != n || len(r.Failures) > 0 {
 			t.Errorf("memory %d: %+v %v", tc.memory, c, r.Failures)
 		}
-		if c.SourceReads < uint64(r.LowerBound.Reads) || c.Decodes < uint64(r.LowerBound.Decodes) || r.LowerBound.Augments != n*epochs {
+		if c.SourceReads < uint64(r.LowerBound.Reads) || c.Decodes < uint64(r.LowerBound.Decodes) ||
+			r.LowerBound.Augments != n*epochs {
 			t.Errorf("memory %d: below the bound %+v: %+v", tc.memory, r.LowerBound, c)
 		}
 		j := r.Jobs[0]
@@ -152,7 +158,9 @@ func TestVirtualTimeIsBounded(t *testing.T) {
 		}
 	}
 	stop := errors.New("enough")
-	if _, err := w.Run(Options{MaxTime: time.Hour, Progress: func(time.Duration, uint64, uint64) error { return stop }}); !errors.Is(err, stop) {
+	if _, err := w.Run(Options{MaxTime: time.Hour, Progress: func(time.Duration, uint64, uint64) error {
+		return stop
+	}}); !errors.Is(err, stop) {
 		t.Errorf("not stopped: %v", err)
 	}
 }
@@ -191,14 +199,16 @@ func TestSmallTilesAreFewer(t *testing.T) {
 		n, tiles int
 		said     bool
 	}{
-		{"stratified(5)", 10, 4, true}, {"stratified(4)", 10, 4, false}, {"stratified(2)", 10, 2, false}, {"stratified(200)", 640, 10, true}, {"stratified(10)", 640, 10, false},
+		{"stratified(5)", 10, 4, true}, {"stratified(4)", 10, 4, false}, {"stratified(2)", 10, 2, false}, {"stratified(200)",
+			640, 10, true}, {"stratified(10)", 640, 10, false},
 		{"stratified", 10, 0, false}, {"epoch", 10, 0, false},
 	} {
 		w := testWorld(x.n, 1, 1)
 		w.Jobs[0].Order = x.order
 		_, tiles, err := w.Jobs[0].mode()
 		notes := w.Notes()
-		if err != nil || tiles != x.tiles || len(notes) > 0 != x.said || x.said && !strings.Contains(notes[0], fmt.Sprintf("%d tiles are used for order %s", x.tiles, x.order)) {
+		if err != nil || tiles != x.tiles || len(notes) > 0 != x.said || x.said &&
+			!strings.Contains(notes[0], fmt.Sprintf("%d tiles are used for order %s", x.tiles, x.order)) {
 			t.Errorf("%s of %d: %d tiles, %q, %v", x.order, x.n, tiles, notes, err)
 		}
 	}
@@ -211,7 +221,8 @@ func TestSmallTilesAreFewer(t *testing.T) {
 	}
 }
 
-// What is refused for its memory is judged by an estimate that is not below what a run really takes, and not several times above.
+// What is refused for its memory is judged by an estimate that is not below what a run really takes, and not several
+// times above.
 func TestTheEstimateOfMemory(t *testing.T) {
 	if testing.Short() {
 		t.Skip("half a million picks")

@@ -46,7 +46,8 @@ type Client struct {
 	Measure measure.Demand
 	// Hang stops it from taking anything for ever when it got that many batches in all, without dying; 0 = never.
 	Hang int
-	// Change gives the job another subset when a rank got that many batches in all: asked for by rank 0, or by each rank alike.
+	// Change gives the job another subset when a rank got that many batches in all: asked for by rank 0, or by each rank
+	// alike.
 	Change map[int][]ident.ObjectID
 	Alike  bool
 	// Pause pauses the job when rank 0 got that many batches in all, for PauseFor; 0 = never.
@@ -67,7 +68,8 @@ type Selection struct {
 	Subset []ident.ObjectID
 }
 
-// Storage is what objects are read from, by all workers and readers together: a token bucket as source.storage_limit is one, and a latency.
+// Storage is what objects are read from, by all workers and readers together: a token bucket as source.storage_limit is
+// one, and a latency.
 type Storage struct {
 	Bandwidth float64       // bytes a second; 0 = no limit
 	IOPS      float64       // objects a second; 0 = no limit
@@ -227,16 +229,18 @@ type simRank struct {
 
 var simEpoch = time.Unix(1_700_000_000, 0)
 
-// Run simulates until every client left, or until limit of virtual time: then CutOff is set with a Collector, else it is a failure. The errors are
-// those of the coordinator's configuration, and what Progress or Decisions return.
+// Run simulates until every client left, or until limit of virtual time: then CutOff is set with a Collector, else it
+// is a failure. The errors are those of the coordinator's configuration, and what Progress or Decisions return.
 func Run(m Model, clients []Client, limit time.Duration) (*Result, error) {
 	s := &sim{
-		m: m, rng: xrand.New(m.Seed, 99), hash: xxhash.New(), res: &Result{Subsets: map[string][]Selection{}}, gone: map[ident.ObjectID]bool{}, clients: map[ident.JobID]*simClient{},
+		m: m, rng: xrand.New(m.Seed, 99), hash: xxhash.New(), res: &Result{Subsets: map[string][]Selection{}},
+		gone: map[ident.ObjectID]bool{}, clients: map[ident.JobID]*simClient{},
 		tokens: map[coordinator.Token]func(coordinator.Reply){}, strict: m.Collect == nil,
 	}
 	s.open()
 	core, err := coordinator.New(coordinator.Config{
-		Seed: m.Seed, Tiers: m.Tiers, Lease: m.Lease, InFlight: 2 * max(m.Workers, 1), Ahead: m.Ahead, Bytes: m.Bytes, Usable: m.Usable, Refill: m.Refill,
+		Seed: m.Seed, Tiers: m.Tiers, Lease: m.Lease, InFlight: 2 * max(m.Workers, 1), Ahead: m.Ahead, Bytes: m.Bytes,
+		Usable: m.Usable, Refill: m.Refill,
 		Granule: func(_ ident.Form, n int64) int64 { return s.granules(n) },
 	})
 	if err != nil {
@@ -275,7 +279,8 @@ func Run(m Model, clients []Client, limit time.Duration) (*Result, error) {
 		return nil, err
 	}
 	r := s.res
-	r.Stats, r.Elapsed, r.Hash, r.Jobs, r.Tiers, r.Events, r.Picks = core.Stats(), s.now, s.hash.Sum64(), core.Jobs(true), core.Tiers(), s.events, s.picks
+	r.Stats, r.Elapsed, r.Hash, r.Jobs, r.Tiers, r.Events, r.Picks = core.Stats(), s.now, s.hash.Sum64(), core.Jobs(true),
+		core.Tiers(), s.events, s.picks
 	return r, nil
 }
 
@@ -334,7 +339,8 @@ func (s *sim) settle() error {
 	return nil
 }
 
-// idle tells whether nothing but reports of rates is to come: all clients have come and gone. Only with a Collector: tests let every timer run out.
+// idle tells whether nothing but reports of rates is to come: all clients have come and gone. Only with a Collector:
+// tests let every timer run out.
 func (s *sim) idle() bool {
 	return !s.strict && s.left == s.joined && s.pending == 0
 }

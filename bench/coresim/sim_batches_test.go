@@ -10,9 +10,9 @@ import (
 	"larder/internal/ident"
 )
 
-// meeting is how batches of the members of a share group compare: of all pairs of a member's batch and the members before it that took the
-// same instances, in how many one of that member's batches holds the same samples in the same order, the same samples in any order, and how many
-// of its samples the batch has that is most like it.
+// meeting is how batches of the members of a share group compare: of all pairs of a member's batch and the members
+// before it that took the same instances, in how many one of that member's batches holds the same samples in the same
+// order, the same samples in any order, and how many of its samples the batch has that is most like it.
 type meeting struct{ pairs, equal, same, rows, common int }
 
 func meetings(res *Result) meeting {
@@ -65,9 +65,10 @@ func meetings(res *Result) meeting {
 	return m
 }
 
-// TestHowOftenBatchesCoincide: of a share group, whose members could then map one copy of a batch. With the orders that share loads the samples of
-// members that go in step come near each other, in another order inside of each cell, and members of unlike speed do not meet in batches
-// at all; only order fixed gives equal batches, always, to jobs of one seed. docs/benchmarks.md draws the conclusion.
+// TestHowOftenBatchesCoincide: of a share group, whose members could then map one copy of a batch. With the orders that
+// share loads the samples of members that go in step come near each other, in another order inside of each cell, and
+// members of unlike speed do not meet in batches at all; only order fixed gives equal batches, always, to jobs of one
+// seed. docs/benchmarks.md draws the conclusion.
 func TestHowOftenBatchesCoincide(t *testing.T) {
 	countsOnly(t)
 	for _, tc := range []struct {
@@ -101,7 +102,8 @@ func TestHowOftenBatchesCoincide(t *testing.T) {
 		wholeEpochs(t, res, clients)
 		got := meetings(res)
 		equal := float64(got.equal) / float64(got.pairs)
-		t.Logf("%v, steps %v: %d pairs, %.0f %% equal, %.0f %% with the same samples, %.0f %% of the samples common with the batch most alike", tc.mode, tc.steps,
+		t.Logf("%v, steps %v: %d pairs, %.0f %% equal, %.0f %% with the same samples, %.0f %% of the samples common with "+
+			"the batch most alike", tc.mode, tc.steps,
 			got.pairs, 100*equal, 100*float64(got.same)/float64(got.pairs), 100*float64(got.common)/float64(got.rows))
 		if got.pairs < 200 || equal > tc.most || equal < tc.least {
 			t.Errorf("%v, steps %v: %.3f of %d are equal, want %g to %g", tc.mode, tc.steps, equal, got.pairs, tc.least, tc.most)

@@ -14,8 +14,9 @@ import (
 	"larder/jobs"
 )
 
-// TestQuarantineKeepsProportions: samples of one cell that cannot be prepared are drawn like good ones and left out at once. So the
-// good ones of every cell stay in the middle of the epoch on average, whatever share of one cell is bad, and known or not yet.
+// TestQuarantineKeepsProportions: samples of one cell that cannot be prepared are drawn like good ones and left out at
+// once. So the good ones of every cell stay in the middle of the epoch on average, whatever share of one cell is bad,
+// and known or not yet.
 func TestQuarantineKeepsProportions(t *testing.T) {
 	countsOnly(t)
 	seeds := 16
@@ -76,7 +77,8 @@ func TestQuarantineKeepsProportions(t *testing.T) {
 			for j := range cells {
 				for c, s := range append(cells[j][:], first[j]) {
 					if z := s.dev / math.Sqrt(s.variance); math.Abs(z) > 4.5 { // 18 of them: p < 1.3e-4 in all
-						t.Errorf("%s, %d %% bad, job %c, cell %d: mean position off by %.4f, z %.1f", mode, share, 'a'+j, c, s.dev/float64(4*seeds), z)
+						t.Errorf("%s, %d %% bad, job %c, cell %d: mean position off by %.4f, z %.1f", mode, share, 'a'+j, c,
+							s.dev/float64(4*seeds), z)
 					}
 				}
 			}
@@ -84,8 +86,9 @@ func TestQuarantineKeepsProportions(t *testing.T) {
 	}
 }
 
-// TestRanksDrawDisjointParts: whatever the number of ranks and their speeds, an epoch's ranks get disjoint parts that make up the subset; also
-// when one dies in the midst of it. Its successor begins the epoch afresh, for itself, and from the next one on all is whole.
+// TestRanksDrawDisjointParts: whatever the number of ranks and their speeds, an epoch's ranks get disjoint parts that
+// make up the subset; also when one dies in the midst of it. Its successor begins the epoch afresh, for itself, and
+// from the next one on all is whole.
 func TestRanksDrawDisjointParts(t *testing.T) {
 	seeds := 300
 	if testing.Short() || invariant.Enabled {

@@ -11,7 +11,8 @@ import (
 	"larder/internal/ident"
 )
 
-// longWorld is jobs on the same samples, one of each recipe prefix named, that begin one after the other, and what the tiers hold.
+// longWorld is jobs on the same samples, one of each recipe prefix named, that begin one after the other, and what the
+// tiers hold.
 type longWorld struct {
 	name             string
 	prefixes         []ident.RecipeID
@@ -64,10 +65,11 @@ func (w *longWorld) run(t *testing.T, lags int) (*Result, []*fair.Training) {
 	return res, all
 }
 
-// TestNoSampleIsEarlyForEver: through the whole coordinator, with tiers of every form, jobs of unlike recipes and a share group, the mean
-// positions of samples over a training are those of chance, and epochs that are far apart are independent. Worlds of one recipe and one
-// tier are in dsa's corpus, which also plants the bugs. (Before a job preferred only what another one had taken since, and a form that
-// serves it, all of these failed but those of one tier that several jobs share, with deviates of 25 to 400.)
+// TestNoSampleIsEarlyForEver: through the whole coordinator, with tiers of every form, jobs of unlike recipes and a
+// share group, the mean positions of samples over a training are those of chance, and epochs that are far apart are
+// independent. Worlds of one recipe and one tier are in dsa's corpus, which also plants the bugs. (Before a job
+// preferred only what another one had taken since, and a form that serves it, all of these failed but those of one tier
+// that several jobs share, with deviates of 25 to 400.)
 func TestNoSampleIsEarlyForEver(t *testing.T) {
 	countsOnly(t)
 	t.Parallel()

@@ -41,12 +41,14 @@ func group(samples, work int, steps ...int) []Client {
 
 // tiers splits bytes as a fourth of augmented, a fourth of encoded, the rest decoded.
 func tiers(total int64) coordinator.TierConfig {
-	return coordinator.TierConfig{Total: total, Sizes: [ident.NumForms]int64{ident.Encoded: total / 4, ident.Decoded: total / 2, ident.Augmented: total / 4}}
+	return coordinator.TierConfig{Total: total, Sizes: [ident.NumForms]int64{ident.Encoded: total / 4,
+		ident.Decoded: total / 2, ident.Augmented: total / 4}}
 }
 
-// TestShareGroupsNearTheirBound: what jobs of one recipe augment, beside the instances that they get. Four jobs, 600 samples of which a tier
-// holds as many as stated. Each job prepares a window of 64 of an epoch that it does not have. In brackets, what was augmented when a job's offset
-// never changed, nothing was kept for those behind, and what is at hand for a job was not told apart from what is for another.
+// TestShareGroupsNearTheirBound: what jobs of one recipe augment, beside the instances that they get. Four jobs, 600
+// samples of which a tier holds as many as stated. Each job prepares a window of 64 of an epoch that it does not have.
+// In brackets, what was augmented when a job's offset never changed, nothing was kept for those behind, and what is at
+// hand for a job was not told apart from what is for another.
 func TestShareGroupsNearTheirBound(t *testing.T) {
 	countsOnly(t)
 	for _, tc := range []struct {
@@ -83,9 +85,11 @@ func TestShareGroupsNearTheirBound(t *testing.T) {
 		wholeEpochs(t, res, clients)
 		fresh(t, res)
 		bound := instances(res)
-		t.Logf("%s: %d augmentations for %d samples delivered, %d instances", tc.name, res.Stats.Augments, res.Stats.Samples, bound)
+		t.Logf("%s: %d augmentations for %d samples delivered, %d instances", tc.name, res.Stats.Augments, res.Stats.Samples,
+			bound)
 		if int(res.Stats.Augments) > tc.most || bound > tc.bound {
-			t.Errorf("%s: %d augmentations, at most %d should be; %d instances, at most %d", tc.name, res.Stats.Augments, tc.most, bound, tc.bound)
+			t.Errorf("%s: %d augmentations, at most %d should be; %d instances, at most %d", tc.name, res.Stats.Augments,
+				tc.most, bound, tc.bound)
 		}
 		if len(clients) == 1 && res.Peak[ident.Augmented] > 0 {
 			t.Errorf("%s: %d bytes were kept augmented", tc.name, res.Peak[ident.Augmented])
@@ -96,8 +100,8 @@ func TestShareGroupsNearTheirBound(t *testing.T) {
 	}
 }
 
-// TestNothingIsAugmentedTwiceForOneJob: the speeds of four jobs of a group differ by four; they die and come back, break off, change subset, pause.
-// No (job, sample, instance) comes twice, to whichever rank or client of the job.
+// TestNothingIsAugmentedTwiceForOneJob: the speeds of four jobs of a group differ by four; they die and come back,
+// break off, change subset, pause. No (job, sample, instance) comes twice, to whichever rank or client of the job.
 func TestNothingIsAugmentedTwiceForOneJob(t *testing.T) {
 	seeds := 150
 	if testing.Short() || invariant.Enabled {
@@ -174,14 +178,16 @@ func TestNothingIsAugmentedTwiceForOneJob(t *testing.T) {
 			t.Fatalf("seed %d", seed)
 		}
 	}
-	t.Logf("%d epochs by a successor, %d begun anew, %d left, %d jobs went further than their epochs", again, anew, broken, further)
+	t.Logf("%d epochs by a successor, %d begun anew, %d left, %d jobs went further than their epochs", again, anew, broken,
+		further)
 	if min(again, anew, broken, further) < seeds/3 {
-		t.Errorf("too little happens: %d epochs by a successor, %d begun anew, %d left, %d jobs went further", again, anew, broken, further)
+		t.Errorf("too little happens: %d epochs by a successor, %d begun anew, %d left, %d jobs went further", again, anew,
+			broken, further)
 	}
 }
 
-// TestSharingChangesNoEpoch: whether augmented samples are shared, and how large the tiers are, every job gets the same multiset in every epoch, and
-// what is fixed stays the same order.
+// TestSharingChangesNoEpoch: whether augmented samples are shared, and how large the tiers are, every job gets the same
+// multiset in every epoch, and what is fixed stays the same order.
 func TestSharingChangesNoEpoch(t *testing.T) {
 	for seed := range uint64(40) {
 		type key struct {
@@ -239,10 +245,12 @@ func TestSharingChangesNoEpoch(t *testing.T) {
 	}
 }
 
-// TestUnlikePrefixesShareTheEncoded: two and two jobs whose recipes begin unlike, with room for a part of what is decoded. They share what is read
-// and nothing else: reads come near those of four jobs of one prefix, decodes near twice those of two. In brackets, what was read when what is decoded
-// for one prefix kept the encoded sample out, and the sampler took what is decoded for any prefix for decoded. (Staggered, 11,579 and 7,546 were read while
-// jobs preferred whatever is encoded. Then what stays encoded for long was early in every epoch: TestNoSampleIsEarlyForEver.)
+// TestUnlikePrefixesShareTheEncoded: two and two jobs whose recipes begin unlike, with room for a part of what is
+// decoded. They share what is read and nothing else: reads come near those of four jobs of one prefix, decodes near
+// twice those of two. In brackets, what was read when what is decoded for one prefix kept the encoded sample out, and
+// the sampler took what is decoded for any prefix for decoded. (Staggered, 11,579 and 7,546 were read while jobs
+// preferred whatever is encoded. Then what stays encoded for long was early in every epoch:
+// TestNoSampleIsEarlyForEver.)
 func TestUnlikePrefixesShareTheEncoded(t *testing.T) {
 	countsOnly(t)
 	const n = 3000
@@ -270,7 +278,8 @@ func TestUnlikePrefixesShareTheEncoded(t *testing.T) {
 		m.Check, m.Workers = 9973, 8
 		total := tc.cache * n * 600 / 100
 		e := total * tc.encoded / 100
-		m.Tiers = coordinator.TierConfig{Total: total, Sizes: [ident.NumForms]int64{ident.Encoded: e, ident.Decoded: total - e}}
+		m.Tiers = coordinator.TierConfig{Total: total, Sizes: [ident.NumForms]int64{ident.Encoded: e,
+			ident.Decoded: total - e}}
 		res, err := Run(m, clients, time.Hour)
 		if err != nil {
 			t.Fatal(err)
@@ -278,13 +287,14 @@ func TestUnlikePrefixesShareTheEncoded(t *testing.T) {
 		wholeEpochs(t, res, clients)
 		t.Logf("%s: %d reads, %d decodes", tc.name, res.Stats.SourceReads, res.Stats.Decodes)
 		if int(res.Stats.SourceReads) > tc.reads || int(res.Stats.Decodes) > tc.decodes {
-			t.Errorf("%s: %d reads and %d decodes, at most %d and %d should be", tc.name, res.Stats.SourceReads, res.Stats.Decodes, tc.reads, tc.decodes)
+			t.Errorf("%s: %d reads and %d decodes, at most %d and %d should be", tc.name, res.Stats.SourceReads,
+				res.Stats.Decodes, tc.reads, tc.decodes)
 		}
 	}
 }
 
-// TestRefillWaitsForItsGate: idle workers augment ahead for a share group while somebody waits, when the model lets them; nothing is augmented twice for it,
-// nothing more is read, and what is prepared blindly keeps every epoch whole.
+// TestRefillWaitsForItsGate: idle workers augment ahead for a share group while somebody waits, when the model lets
+// them; nothing is augmented twice for it, nothing more is read, and what is prepared blindly keeps every epoch whole.
 func TestRefillWaitsForItsGate(t *testing.T) {
 	countsOnly(t)
 	play := func(gate func(int) bool, steps ...int) *Result {
@@ -307,7 +317,8 @@ func TestRefillWaitsForItsGate(t *testing.T) {
 	asked := map[int]int{}
 	without, with := play(nil, 2, 2, 4, 8), play(func(n int) bool { asked[n]++; return true }, 2, 2, 4, 8)
 	shut := play(func(int) bool { return false }, 2, 2, 4, 8)
-	t.Logf("%d augmentations, %d with refill (asked %v); %d and %d instances", without.Stats.Augments, with.Stats.Augments, asked, instances(without), instances(with))
+	t.Logf("%d augmentations, %d with refill (asked %v); %d and %d instances", without.Stats.Augments, with.Stats.Augments,
+		asked, instances(without), instances(with))
 	if shut.Hash != without.Hash {
 		t.Error("a gate that is shut changes something")
 	}
@@ -315,7 +326,8 @@ func TestRefillWaitsForItsGate(t *testing.T) {
 		t.Errorf("nothing was refilled, or for a lone job: asked %v", asked)
 	}
 	if with.Stats.SourceReads != 600 || with.Stats.Augments > without.Stats.Augments*105/100 {
-		t.Errorf("%d reads, %d augmentations; without refill %d", with.Stats.SourceReads, with.Stats.Augments, without.Stats.Augments)
+		t.Errorf("%d reads, %d augmentations; without refill %d", with.Stats.SourceReads, with.Stats.Augments,
+			without.Stats.Augments)
 	}
 	alone := play(func(int) bool { t.Error("asked for a lone job"); return true }, 2)
 	if alone.Peak[ident.Augmented] > 0 {
@@ -323,8 +335,9 @@ func TestRefillWaitsForItsGate(t *testing.T) {
 	}
 }
 
-// TestRefillFollowsTheModel: where measured rates say that the jobs wait for storage, idle workers augment ahead; where cores limit them, or handing an
-// augmented sample over costs as much as making it, a run is the one in which nobody does.
+// TestRefillFollowsTheModel: where measured rates say that the jobs wait for storage, idle workers augment ahead; where
+// cores limit them, or handing an augmented sample over costs as much as making it, a run is the one in which nobody
+// does.
 func TestRefillFollowsTheModel(t *testing.T) {
 	countsOnly(t)
 	play := func(storage, decode, augment, finish float64, gate func(int) bool) *Result {
@@ -337,8 +350,9 @@ func TestRefillFollowsTheModel(t *testing.T) {
 		m.Workers, m.Check, m.Tiers, m.Refill = 32, 997, tiers(480_000), gate
 		m.Tiers.Sizes = [ident.NumForms]int64{ident.Decoded: 180_000, ident.Augmented: 120_000}
 		c := clients[0]
-		m.Rates = map[time.Duration]coordinator.Rates{50 * time.Millisecond: {Storage: storage, Cache: 1e12, Recipes: []coordinator.RecipeRates{
-			{Dataset: c.Data, Prefix: c.Prefix, Suffix: c.Suffix, Decode: decode, Augment: augment, Finish: finish}}}}
+		m.Rates = map[time.Duration]coordinator.Rates{50 * time.Millisecond: {Storage: storage, Cache: 1e12,
+			Recipes: []coordinator.RecipeRates{
+				{Dataset: c.Data, Prefix: c.Prefix, Suffix: c.Suffix, Decode: decode, Augment: augment, Finish: finish}}}}
 		res, err := Run(m, clients, time.Hour)
 		if err != nil {
 			t.Fatal(err)
@@ -360,7 +374,8 @@ func TestRefillFollowsTheModel(t *testing.T) {
 		{"cores limit", 1e9, 50, 100, 1e4, false},
 		{"handing over is no cheaper", 1e4, 1e5, 1e5, 1e5, false},
 	} {
-		got := play(tc.storage, tc.decode, tc.augment, tc.finish, nil).Hash != play(tc.storage, tc.decode, tc.augment, tc.finish, never).Hash
+		got := play(tc.storage, tc.decode, tc.augment, tc.finish, nil).Hash != play(tc.storage, tc.decode, tc.augment,
+			tc.finish, never).Hash
 		if got != tc.want {
 			t.Errorf("%s: refilled %v, want %v", tc.what, got, tc.want)
 		}

@@ -38,7 +38,8 @@ func model(seed uint64, decoded int64) Model {
 func client(name string, subset []ident.ObjectID, batch, epochs int) Client {
 	return Client{
 		Spec:   jobs.Spec{Name: name, Subset: len(subset), Batch: batch, World: 1, Slots: 4},
-		Sample: dsa.JobSpec{Mode: dsa.Stratified, Subset: subset}, Prefix: 1, Suffix: 2, Step: time.Millisecond, Epochs: epochs,
+		Sample: dsa.JobSpec{Mode: dsa.Stratified, Subset: subset}, Prefix: 1, Suffix: 2, Step: time.Millisecond,
+		Epochs: epochs,
 	}
 }
 
@@ -117,7 +118,8 @@ func ended(res *Result, job string) int {
 
 func TestOverlappingJobsShareEveryDecode(t *testing.T) {
 	clients := []Client{
-		client("a", span(0, 500), 16, 3), client("b", span(200, 700), 32, 3), client("c", span(0, 700), 7, 3), client("d", span(350, 690), 50, 3),
+		client("a", span(0, 500), 16, 3), client("b", span(200, 700), 32, 3), client("c", span(0, 700), 7, 3), client("d",
+			span(350, 690), 50, 3),
 	}
 	clients[1].Step, clients[3].Step = 3*time.Millisecond, 200*time.Microsecond
 	res, err := Run(model(1, 700*600), clients, time.Hour)
@@ -328,9 +330,11 @@ func TestRandomWorlds(t *testing.T) {
 			t.Fatalf("seed %d", seed)
 		}
 	}
-	t.Logf("%d subsets were changed, %d samples removed and %d quarantined in an epoch, %d pauses, %d samples prepared in place", changed, removed, quarantined, paused, inPlace)
+	t.Logf("%d subsets were changed, %d samples removed and %d quarantined in an epoch, %d pauses, %d samples prepared "+
+		"in place", changed, removed, quarantined, paused, inPlace)
 	if changed < seeds/10 || removed < seeds/10 || paused < seeds/10 || quarantined < seeds/10 || inPlace < seeds {
-		t.Errorf("too little happens: %d subsets were changed, %d samples removed and %d quarantined in an epoch, %d pauses, %d samples prepared in place", changed, removed, quarantined, paused, inPlace)
+		t.Errorf("too little happens: %d subsets were changed, %d samples removed and %d quarantined in an epoch, %d "+
+			"pauses, %d samples prepared in place", changed, removed, quarantined, paused, inPlace)
 	}
 }
 
@@ -347,7 +351,8 @@ func fresh(t testing.TB, res *Result) {
 		for x, i := range r.Instance {
 			k := key{r.Job, x, i}
 			if o := seen[k]; o != nil {
-				t.Errorf("%s got instance %d of object %d in epochs %d (rank %d) and %d (rank %d)", r.Job, i, x, o.Epoch, o.Rank, r.Epoch, r.Rank)
+				t.Errorf("%s got instance %d of object %d in epochs %d (rank %d) and %d (rank %d)", r.Job, i, x, o.Epoch, o.Rank,
+					r.Epoch, r.Rank)
 			}
 			seen[k] = r
 		}
@@ -390,7 +395,9 @@ func TestHitsDoNotStarveMisses(t *testing.T) {
 	wholeEpochs(t, res, []Client{hits, misses})
 	before := 0 // what the hitting job got until the missing one had its epoch
 	for _, r := range res.Epochs {
-		if r.Job == "hits" && r.Begun >= misses.Start && r.Finished > 0 && r.Finished <= res.Epochs[slices.IndexFunc(res.Epochs, func(r *Received) bool { return r.Job == "misses" })].Finished {
+		if r.Job == "hits" && r.Begun >= misses.Start && r.Finished > 0 &&
+			r.Finished <= res.Epochs[slices.IndexFunc(res.Epochs,
+				func(r *Received) bool { return r.Job == "misses" })].Finished {
 			before += len(r.IDs)
 		}
 	}
@@ -422,8 +429,8 @@ func TestEvictedSamplesAreNotTakenForAvailable(t *testing.T) {
 	}
 }
 
-// Two jobs on the same samples, without a tier, in windows of 16 and 1024 rows: a copy that the large batch waits for is
-// wanted late. 651 copies when only what runs was bounded.
+// Two jobs on the same samples, without a tier, in windows of 16 and 1024 rows: a copy that the large batch waits for
+// is wanted late. 651 copies when only what runs was bounded.
 func TestWorkingCopiesAreBounded(t *testing.T) {
 	clients := []Client{client("small", span(0, 2000), 4, 1), client("large", span(0, 2000), 256, 1)}
 	for i := range clients {
@@ -440,7 +447,8 @@ func TestWorkingCopiesAreBounded(t *testing.T) {
 	}
 }
 
-// TestStrictJobsShareEveryRead: aligned strict jobs with unlike batches load next to what one job would, with a tenth in memory.
+// TestStrictJobsShareEveryRead: aligned strict jobs with unlike batches load next to what one job would, with a tenth
+// in memory.
 func TestStrictJobsShareEveryRead(t *testing.T) {
 	const n = 6000
 	var clients []Client
@@ -463,7 +471,8 @@ func TestStrictJobsShareEveryRead(t *testing.T) {
 	}
 }
 
-// countsOnly leaves a test out of the short lane, which runs under the race detector: one goroutine counts, and ten times slower.
+// countsOnly leaves a test out of the short lane, which runs under the race detector: one goroutine counts, and ten
+// times slower.
 func countsOnly(t *testing.T) {
 	t.Helper()
 	if testing.Short() {

@@ -16,8 +16,8 @@ import (
 	"larder/internal/xrand"
 )
 
-// tiersWorld draws a world in which memory is never left alone: sizes, models, floors and caps change, and so do the rates that are
-// measured, some of them to no rates at all.
+// tiersWorld draws a world in which memory is never left alone: sizes, models, floors and caps change, and so do the
+// rates that are measured, some of them to no rates at all.
 func tiersWorld(seed uint64) (Model, []Client) {
 	r := xrand.New(seed, 0x71e5)
 	m := model(seed, 0)
@@ -32,7 +32,8 @@ func tiersWorld(seed uint64) (Model, []Client) {
 	}
 	quotas := r.IntN(3) > 0
 	draw := func() coordinator.TierConfig {
-		t := coordinator.TierConfig{Total: int64(r.IntN(200_000)), Policy: policy, Model: []string{"", partition.Seneca, coordinator.SimpleModel}[r.IntN(3)]}
+		t := coordinator.TierConfig{Total: int64(r.IntN(200_000)), Policy: policy,
+			Model: []string{"", partition.Seneca, coordinator.SimpleModel}[r.IntN(3)]}
 		fair := float64(r.IntN(3)) / 2
 		t.Fairness = &fair
 		left := t.Total
@@ -88,7 +89,8 @@ func tiersWorld(seed uint64) (Model, []Client) {
 		for set := range 3 {
 			for recipe := range 4 {
 				if r.IntN(4) > 0 {
-					x.Recipes = append(x.Recipes, coordinator.RecipeRates{Dataset: ident.DatasetID(set), Prefix: ident.RecipeID(1 + recipe/2),
+					x.Recipes = append(x.Recipes, coordinator.RecipeRates{Dataset: ident.DatasetID(set),
+						Prefix: ident.RecipeID(1 + recipe/2),
 						Suffix: ident.RecipeID(2 + recipe%2), Decode: rate(), Augment: rate(), Finish: rate()})
 				}
 			}
@@ -98,9 +100,9 @@ func tiersWorld(seed uint64) (Model, []Client) {
 	return m, clients
 }
 
-// TestTheTiersChangeNothingButSpeed: in worlds whose memory changes all the time every job gets in every epoch exactly its subset, each
-// sample in the same instance (so, its bytes) as in a world without any cache, no budget is exceeded at any step, and equal seeds give
-// equal runs.
+// TestTheTiersChangeNothingButSpeed: in worlds whose memory changes all the time every job gets in every epoch exactly
+// its subset, each sample in the same instance (so, its bytes) as in a world without any cache, no budget is exceeded
+// at any step, and equal seeds give equal runs.
 func TestTheTiersChangeNothingButSpeed(t *testing.T) {
 	worlds := 40
 	if testing.Short() || invariant.Enabled {

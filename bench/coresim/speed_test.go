@@ -21,8 +21,9 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkCore runs eight jobs on all samples, a quarter of them in memory decoded. What it prints is the whole simulation, the measuring included: events are
-// picks and what the coordinator handled; beside them, picks and what the policies of the tiers were asked and told.
+// BenchmarkCore runs eight jobs on all samples, a quarter of them in memory decoded. What it prints is the whole
+// simulation, the measuring included: events are picks and what the coordinator handled; beside them, picks and what
+// the policies of the tiers were asked and told.
 func BenchmarkCore(b *testing.B) {
 	for _, n := range []int{20_000, 160_000, 1_281_167} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -42,7 +43,8 @@ func BenchmarkCore(b *testing.B) {
 					Suffix:  func(ident.ObjectID) time.Duration { return 20 * time.Microsecond },
 					Bytes:   func(ident.ObjectID) int64 { return 100_000 },
 					Decoded: func(ident.ObjectID) int64 { return 150_000 }, Augment: 150_528,
-					Tiers:   coordinator.TierConfig{Total: int64(n) * 150_000 / 4, Sizes: [ident.NumForms]int64{ident.Decoded: int64(n) * 150_000 / 4}},
+					Tiers: coordinator.TierConfig{Total: int64(n) * 150_000 / 4,
+						Sizes: [ident.NumForms]int64{ident.Decoded: int64(n) * 150_000 / 4}},
 					Collect: measure.New(measure.Samples{Count: n}),
 				}
 				var clients []Client
@@ -50,7 +52,8 @@ func BenchmarkCore(b *testing.B) {
 					clients = append(clients, Client{
 						Spec:   jobs.Spec{Name: fmt.Sprint("j", i), Subset: n, Batch: 256, World: 1, Slots: 4, Epochs: epochs},
 						Sample: dsa.JobSpec{Mode: dsa.Stratified, Subset: ids}, Prefix: 1, Suffix: 2, Epochs: epochs,
-						Step: time.Duration(20+2*i) * time.Millisecond, Measure: measure.Demand{Name: fmt.Sprint("j", i), Subset: raw, Batch: 256},
+						Step: time.Duration(20+2*i) * time.Millisecond, Measure: measure.Demand{Name: fmt.Sprint("j", i), Subset: raw,
+							Batch: 256},
 					})
 				}
 				res, err := Run(m, clients, 1000*time.Hour)
@@ -60,7 +63,8 @@ func BenchmarkCore(b *testing.B) {
 				events, samples, calls = events+res.Events, samples+res.Stats.Samples, calls+res.Picks+res.Stats.PolicyCalls
 				b.ReportMetric(float64(res.Stats.SourceReads)/float64(n), "reads/sample")
 			}
-			spent := (cpuTime(b) - began).Seconds() // of the whole process, its collector included: the wall clock is other work's too
+			// of the whole process, its collector included: the wall clock is other work's too
+			spent := (cpuTime(b) - began).Seconds()
 			b.ReportMetric(float64(events)/spent, "events/cpu-s")
 			b.ReportMetric(float64(samples)/spent, "samples/cpu-s")
 			b.ReportMetric(float64(calls)/spent, "picks+policy/cpu-s")

@@ -15,13 +15,14 @@ import (
 	"larder/internal/ident"
 )
 
-// large is a world in which every kind of decision is made thousands of times: order modes, overlaps, tiers that are too small, sharing, and storage that is
-// read ahead.
+// large is a world in which every kind of decision is made thousands of times: order modes, overlaps, tiers that are
+// too small, sharing, and storage that is read ahead.
 func large(mode dsa.Mode, policy string) (Model, []Client) {
 	m := model(7, 0)
 	m.Storage = &Storage{Bandwidth: 2e6, IOPS: 8000, Latency: 400 * time.Microsecond, Readers: 4}
 	m.Workers, m.Ahead, m.Check = 6, 8, 997
-	m.Tiers = coordinator.TierConfig{Sizes: [ident.NumForms]int64{ident.Encoded: 300 * 100, ident.Decoded: 600 * 600, ident.Augmented: 300 * 600},
+	m.Tiers = coordinator.TierConfig{Sizes: [ident.NumForms]int64{ident.Encoded: 300 * 100, ident.Decoded: 600 * 600,
+		ident.Augmented: 300 * 600},
 		Policy: [ident.NumForms]string{ident.Encoded: policy, ident.Decoded: policy, ident.Augmented: policy}}
 	m.Tiers.Total = m.Tiers.Sizes[ident.Encoded] + m.Tiers.Sizes[ident.Decoded] + m.Tiers.Sizes[ident.Augmented]
 	var clients []Client
@@ -42,14 +43,18 @@ func large(mode dsa.Mode, policy string) (Model, []Client) {
 	return m, clients
 }
 
-// TestDecisionsStayWhatTheyWere compares hashes of all that the coordinator decided with recorded ones: what is done for speed must not change a decision. Who
-// means to change some records them anew, and says in the changelog what is decided otherwise.
+// TestDecisionsStayWhatTheyWere compares hashes of all that the coordinator decided with recorded ones: what is done
+// for speed must not change a decision. Who means to change some records them anew, and says in the changelog what is
+// decided otherwise.
 func TestDecisionsStayWhatTheyWere(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
-		t.Skip("recorded where products are rounded before they are added; other processors may solve the split of memory otherwise in the last bit")
+		t.Skip("recorded where products are rounded before they are added; other processors may solve the split of memory " +
+			"otherwise in the last bit")
 	}
 	recorded := map[string]uint64{
-		"small worlds":  0xa6e91ba58375fbe8, // without those that are in the next one; no decision of them has changed since 0xfc2ce1cf3416e18a was recorded for both
+		// without those that are in the next one; no decision of them has changed since 0xfc2ce1cf3416e18a was recorded for
+		// both
+		"small worlds":  0xa6e91ba58375fbe8,
 		"ranks in step": 0x072abf58dcf7b862,
 		"strict":        0x33c2f77405b969b3,
 		"stratified":    0x7cf2fb81b51c5f3e,
@@ -80,7 +85,8 @@ func TestDecisionsStayWhatTheyWere(t *testing.T) {
 		mode   dsa.Mode
 		policy string
 	}{
-		"strict": {dsa.Strict, "need"}, "stratified": {dsa.Stratified, "need"}, "epoch": {dsa.Epoch, "need"}, "fixed": {dsa.Fixed, "need"},
+		"strict": {dsa.Strict, "need"}, "stratified": {dsa.Stratified, "need"}, "epoch": {dsa.Epoch, "need"}, "fixed": {
+			dsa.Fixed, "need"},
 		"lru": {dsa.Stratified, "lru"}, "refcount": {dsa.Epoch, "refcount"}, "s3-fifo": {dsa.Stratified, "s3-fifo"},
 	} {
 		m, clients := large(of.mode, of.policy)
@@ -89,7 +95,8 @@ func TestDecisionsStayWhatTheyWere(t *testing.T) {
 			t.Fatal(name, err, res)
 		}
 		got[name] = res.Hash
-		t.Logf("%s: %d events, %d reads, %d decodes, %d augments, %d in place, %v evictions", name, res.Events, res.Stats.SourceReads, res.Stats.Decodes, res.Stats.Augments, res.Stats.InPlace, res.Stats.Evictions)
+		t.Logf("%s: %d events, %d reads, %d decodes, %d augments, %d in place, %v evictions", name, res.Events,
+			res.Stats.SourceReads, res.Stats.Decodes, res.Stats.Augments, res.Stats.InPlace, res.Stats.Evictions)
 	}
 	for name, want := range recorded {
 		if got[name] != want {

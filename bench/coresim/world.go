@@ -40,7 +40,8 @@ type batchRows struct {
 	filled   []bool
 }
 
-// bucket is a token bucket in the form of internal/source: the time at which all that was taken will have been paid for.
+// bucket is a token bucket in the form of internal/source: the time at which all that was taken will have been paid
+// for.
 type bucket struct {
 	rate  float64
 	burst time.Duration
@@ -144,7 +145,8 @@ func (s *sim) haveRead(t task) {
 // serve gives tasks to idle workers, by turn.
 func (s *sim) serve() {
 	for s.spareWorkers > 0 {
-		fresh := len(s.fresh) > 0 && (s.m.Ahead == 0 || len(s.copies) < mostCopies*s.m.Workers) // else their memory is to be freed first
+		// else their memory is to be freed first
+		fresh := len(s.fresh) > 0 && (s.m.Ahead == 0 || len(s.copies) < mostCopies*s.m.Workers)
 		var t task
 		switch {
 		case fresh && (len(s.tasks) == 0 || s.fresh[0].Before(&s.tasks[0])):

@@ -30,7 +30,8 @@ type Training struct {
 // New begins the account of a job with these samples, which are distinct. Correlations are counted for lags 1 to lags;
 // that keeps 4 bytes for each sample and lag.
 func New(samples []ident.ObjectID, lags int) *Training {
-	t := &Training{n: len(samples), sum: make([]float64, len(samples)), corr: make([]float64, lags+1), pairs: make([]int, lags+1)}
+	t := &Training{n: len(samples), sum: make([]float64, len(samples)), corr: make([]float64, lags+1),
+		pairs: make([]int, lags+1)}
 	for i, x := range samples {
 		for int(x) >= len(t.row) {
 			t.row = append(t.row, -1)
@@ -164,8 +165,8 @@ func (t *Training) Far(from, to int) float64 {
 	return sum / math.Sqrt(float64(n))
 }
 
-// Limit is the deviate that the largest of so many fair ones, of either sign, exceeds with a probability of at most 1e-6
-// (Bonferroni).
+// Limit is the deviate that the largest of so many fair ones, of either sign, exceeds with a probability of at most
+// 1e-6 (Bonferroni).
 func Limit(statistics int) float64 {
 	return math.Sqrt2 * math.Erfinv(1-1e-6/float64(max(statistics, 1)))
 }

@@ -48,7 +48,8 @@ func TestFairTraining(t *testing.T) {
 		z, far, between = append(z, a.Z(1)), append(far, a.Far(5, 8)), append(between, Between(a, b))
 		c, sd := a.Lag(3)
 		lag = append(lag, c/sd)
-		if a.Epochs() != epochs || math.Abs(a.Factor(4)-1) > 8*5/math.Sqrt(n*epochs) { // four correlations, doubled, of 5 sd each
+		// four correlations, doubled, of 5 sd each
+		if a.Epochs() != epochs || math.Abs(a.Factor(4)-1) > 8*5/math.Sqrt(n*epochs) {
 			t.Errorf("%d epochs, factor %.3f", a.Epochs(), a.Factor(4))
 		}
 	}
@@ -75,7 +76,8 @@ func TestUnfairTraining(t *testing.T) {
 	train(r, b, 300, 60)
 	sd, chance := a.SD()
 	if a.Z(1) < 8 || a.Far(5, 8) < 8 || Between(a, b) < 8 || sd < 2*chance {
-		t.Errorf("Z %.1f, far %.1f, between %.1f, sd %.4f (chance %.4f): blind", a.Z(1), a.Far(5, 8), Between(a, b), sd, chance)
+		t.Errorf("Z %.1f, far %.1f, between %.1f, sd %.4f (chance %.4f): blind", a.Z(1), a.Far(5, 8), Between(a, b), sd,
+			chance)
 	}
 	if f := a.Factor(8); f < 1.5 { // eight correlations, doubled, each above 0.03
 		t.Errorf("factor %.2f", f)
@@ -113,7 +115,8 @@ func TestNoEpochs(t *testing.T) {
 			t.Errorf("%v is an epoch", order)
 		}
 	}
-	if sd, chance := a.SD(); a.Epochs() != 0 || sd != 0 || chance != 0 || a.Z(1) != 0 || Between(a, a) != 0 || a.Far(1, 2) != 0 {
+	if sd, chance := a.SD(); a.Epochs() != 0 || sd != 0 || chance != 0 || a.Z(1) != 0 || Between(a, a) != 0 ||
+		a.Far(1, 2) != 0 {
 		t.Error("nothing was taken in, and something came out")
 	}
 	if !a.Add([]ident.ObjectID{6, 0, 3}) || a.Epochs() != 1 {

@@ -15,8 +15,8 @@ import (
 // AllowedReads is what the simulator's reads may differ by from the median of the measured runs.
 const AllowedReads = 0.15
 
-// Compare puts a simulated run beside measured ones of the same scenario. Counts that do not depend on timing must be equal in every run; of reads the
-// error may be AllowedReads, unless their daemon was killed; the others are told.
+// Compare puts a simulated run beside measured ones of the same scenario. Counts that do not depend on timing must be
+// equal in every run; of reads the error may be AllowedReads, unless their daemon was killed; the others are told.
 func Compare(w *coresim.World, sim *measure.Run, runs []*measure.Run) []measure.Difference {
 	leaves, shares, killed := false, false, false
 	for _, r := range runs {
@@ -60,7 +60,8 @@ func Compare(w *coresim.World, sim *measure.Run, runs []*measure.Run) []measure.
 	add("samples_delivered", func(r *measure.Run) float64 { return float64(r.Counts.Samples) }, leaves, limit(leaves))
 	add("batches_delivered", func(r *measure.Run) float64 { return float64(r.Counts.Batches) }, leaves, limit(leaves))
 	add("quarantined", func(r *measure.Run) float64 { return float64(r.Counts.Quarantined) }, leaves, limit(leaves))
-	add("augments", func(r *measure.Run) float64 { return float64(r.Counts.Augments) }, leaves || shares || killed, limit(leaves || shares || killed))
+	add("augments", func(r *measure.Run) float64 { return float64(r.Counts.Augments) }, leaves || shares || killed,
+		limit(leaves || shares || killed))
 	judged := &reads
 	if killed { // what was in memory is lost with a daemon, which is not simulated
 		judged = nil

@@ -10,7 +10,8 @@ import (
 // Reads may differ by 15 %, what depends on no timing by nothing in any run, and what does is told but not judged.
 func TestCompare(t *testing.T) {
 	run := func(reads, samples, augments uint64) *measure.Run {
-		return &measure.Run{Counts: measure.Counts{SourceReads: reads, Decodes: reads, Samples: samples, Batches: samples / 8, Augments: augments}, Makespan: float64(reads)}
+		return &measure.Run{Counts: measure.Counts{SourceReads: reads, Decodes: reads, Samples: samples, Batches: samples / 8,
+			Augments: augments}, Makespan: float64(reads)}
 	}
 	killed := func(r *measure.Run) *measure.Run { r.Recovery = &measure.Recovery{}; return r }
 	plain := &coresim.World{Jobs: []coresim.Job{{Name: "a"}}}
@@ -28,11 +29,13 @@ func TestCompare(t *testing.T) {
 		{"reads beyond", plain, run(116, 80, 80), []*measure.Run{run(100, 80, 80)}, "source_reads"},
 		{"reads below", plain, run(84, 80, 80), []*measure.Run{run(100, 80, 80)}, "source_reads"},
 		{"a sample more", plain, run(100, 81, 80), []*measure.Run{run(100, 80, 80)}, "samples_delivered"},
-		{"one run differs", plain, run(100, 80, 80), []*measure.Run{run(100, 80, 80), run(100, 80, 80), run(100, 80, 81)}, "augments"},
+		{"one run differs", plain, run(100, 80, 80), []*measure.Run{run(100, 80, 80), run(100, 80, 80), run(100, 80, 81)},
+			"augments"},
 		{"augments that are shared", shares, run(100, 80, 80), []*measure.Run{run(100, 80, 99)}, ""},
 		{"a job that leaves", leaves, run(100, 80, 80), []*measure.Run{run(100, 88, 88)}, ""},
 		{"memory that a death took", plain, run(100, 80, 80), []*measure.Run{killed(run(150, 80, 90))}, ""},
-		{"a sample that a death took", plain, run(100, 80, 80), []*measure.Run{killed(run(150, 81, 90))}, "samples_delivered"},
+		{"a sample that a death took", plain, run(100, 80, 80), []*measure.Run{killed(run(150, 81, 90))},
+			"samples_delivered"},
 		{"reads that were none", plain, run(5, 80, 80), []*measure.Run{run(0, 80, 80)}, "source_reads"},
 	} {
 		failed := ""

@@ -1,6 +1,6 @@
-// Package live runs scenarios (bench.Live) for real: a daemon of its own on real files, clients that work on a batch for as long as the scenario
-// says, storage held to the scenario's limit. What it measures has the same form as what the simulator says of the same scenario (bench/measure), and
-// Compare puts both beside each other.
+// Package live runs scenarios (bench.Live) for real: a daemon of its own on real files, clients that work on a batch
+// for as long as the scenario says, storage held to the scenario's limit. What it measures has the same form as what
+// the simulator says of the same scenario (bench/measure), and Compare puts both beside each other.
 //
 // It starts no daemon itself: who calls it says how (Starter). The scripts beside it measure single things in Python.
 package live
@@ -56,7 +56,8 @@ func (u Usage) and(o Usage) Usage {
 	return Usage{CPU: u.CPU + o.CPU, PeakRSS: max(u.PeakRSS, o.PeakRSS)}
 }
 
-// Starter starts larder serve with a configuration file; the daemon's files belong into dir, which may hold those of one that was killed.
+// Starter starts larder serve with a configuration file; the daemon's files belong into dir, which may hold those of
+// one that was killed.
 type Starter func(ctx context.Context, dir, config string) (Daemon, error)
 
 // Setup is a scenario that is ready to be run.
@@ -81,8 +82,8 @@ type Options struct {
 // maxShapes is how many images are looked at for their decoded size; of a larger dataset the others have the mean part.
 const maxShapes = 4096
 
-// Prepare draws the pictures, or opens the dataset, and measures what the simulator must know: sizes, and the costs of the scenario's recipe. The errors
-// are those of the dataset, of the profile and of the scenario's subsets.
+// Prepare draws the pictures, or opens the dataset, and measures what the simulator must know: sizes, and the costs of
+// the scenario's recipe. The errors are those of the dataset, of the profile and of the scenario's subsets.
 func Prepare(ctx context.Context, l *bench.Live, o Options) (*Setup, error) {
 	if o.Tell == nil {
 		o.Tell = func(string, ...any) {}
@@ -91,7 +92,8 @@ func Prepare(ctx context.Context, l *bench.Live, o Options) (*Setup, error) {
 	if s.URI == "" {
 		root := filepath.Join(o.Dir, "photos")
 		o.Tell("drawing %d pictures", l.Samples)
-		if _, err := imagegen.Draw(ctx, root, imagegen.Spec{Seed: l.Seed, Samples: l.Samples, Shrink: l.Shrink}, nil); err != nil {
+		if _, err := imagegen.Draw(ctx, root, imagegen.Spec{Seed: l.Seed, Samples: l.Samples, Shrink: l.Shrink},
+			nil); err != nil {
 			return nil, err
 		}
 		s.URI = "imagefolder:" + root
@@ -118,35 +120,41 @@ func Prepare(ctx context.Context, l *bench.Live, o Options) (*Setup, error) {
 		workers = runtime.GOMAXPROCS(0)
 	}
 	o.Tell("measuring the machine for %.0f s", o.Seconds)
-	if s.Profile, err = profile.Run(ctx, profile.Config{URI: s.URI, Recipe: recipe, Seconds: max(1, o.Seconds), Workers: workers}); err != nil {
+	if s.Profile, err = profile.Run(ctx, profile.Config{URI: s.URI, Recipe: recipe, Seconds: max(1, o.Seconds),
+		Workers: workers}); err != nil {
 		return nil, err
 	}
 	if s.World, err = l.World(data, decoded, machine(s.Profile, workers)); err != nil {
 		return nil, err
 	}
 	if slices.Contains(s.World.Sizes, 0) {
-		return nil, errs.New(errs.DatasetUnread, s.URI, "larder dataset inspect shows samples", "the dataset %s has empty files", s.URI)
+		return nil, errs.New(errs.DatasetUnread, s.URI, "larder dataset inspect shows samples",
+			"the dataset %s has empty files", s.URI)
 	}
 	return s, nil
 }
 
-// machine is what a profile says. Costs are by the wall clock of all workers, so that other work on the machine counts as it will while the daemon
-// runs; drawn or warm files are read from the page cache, which no profile of cold storage tells.
+// machine is what a profile says. Costs are by the wall clock of all workers, so that other work on the machine counts
+// as it will while the daemon runs; drawn or warm files are read from the page cache, which no profile of cold storage
+// tells.
 func machine(p *profile.Profile, workers int) bench.LiveMachine {
 	cores := min(workers, runtime.GOMAXPROCS(0))
 	cost := func(rate float64) time.Duration { return time.Duration(float64(cores) / rate * float64(time.Second)) }
 	m := bench.LiveMachine{Workers: workers, Cores: cores, Memory: int64(p.Memory), Latency: 50 * time.Microsecond,
-		Decode: bench.Cost{Mean: cost(p.Rates.Decode), ByBytes: true}, Augment: bench.Cost{Mean: cost(p.Rates.Augment)}, Finish: cost(p.Rates.Finish)}
+		Decode: bench.Cost{Mean: cost(p.Rates.Decode), ByBytes: true}, Augment: bench.Cost{Mean: cost(p.Rates.Augment)},
+		Finish: cost(p.Rates.Finish)}
 	m.InPlace = min(1.5, float64(cost(p.Rates.DecodeAugment))/float64(m.Decode.Mean+m.Augment.Mean))
 	return m
 }
 
 func recipeOf(crop int) (*prep.Recipe, error) {
-	return prep.ParseRecipe([]prep.OpSpec{{Name: "RandomResizedCrop", Args: map[string]any{"size": float64(crop)}}, {Name: "RandomHorizontalFlip"}})
+	return prep.ParseRecipe([]prep.OpSpec{{Name: "RandomResizedCrop", Args: map[string]any{"size": float64(crop)}},
+		{Name: "RandomHorizontalFlip"}})
 }
 
 // shapes tells what each sample weighs decoded, from the headers of the files.
-func shapes(ctx context.Context, cat *source.Catalog, data *source.Dataset, recipe *prep.Recipe) (func(ident.SampleID) int64, error) {
+func shapes(ctx context.Context, cat *source.Catalog, data *source.Dataset,
+	recipe *prep.Recipe) (func(ident.SampleID) int64, error) {
 	w := prep.NewWorker(prep.Limits{})
 	defer w.Close()
 	known := make([]int64, min(data.Len(), maxShapes))
@@ -160,7 +168,8 @@ func shapes(ctx context.Context, cat *source.Catalog, data *source.Dataset, reci
 		buf = b
 		width, height, err := w.DecodedShape(recipe, b)
 		if err != nil {
-			return nil, errs.Wrap(err, errs.SampleBad, data.Key(ident.SampleID(i)), "larder dataset inspect shows samples; benchmarks want images that are whole", "read the size of an image")
+			return nil, errs.Wrap(err, errs.SampleBad, data.Key(ident.SampleID(i)), "larder dataset inspect shows samples; "+
+				"benchmarks want images that are whole", "read the size of an image")
 		}
 		known[i] = int64(width) * int64(height) * 3
 		stored, decoded = stored+float64(len(b)), decoded+float64(known[i])
@@ -178,11 +187,13 @@ func (s *Setup) Run(ctx context.Context, start Starter, label string) (r *measur
 	s.runs++
 	dir := filepath.Join(s.dir, fmt.Sprint("r", s.runs))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, errs.Wrap(err, errs.ResourceExceeded, s.dir, "set TMPDIR to a folder that can be written", "make a folder for the daemon")
+		return nil, errs.Wrap(err, errs.ResourceExceeded, s.dir, "set TMPDIR to a folder that can be written",
+			"make a folder for the daemon")
 	}
 	file := filepath.Join(dir, "larder.yaml")
 	if err := os.WriteFile(file, []byte(s.config(dir)), 0o600); err != nil {
-		return nil, errs.Wrap(err, errs.ResourceExceeded, file, "set TMPDIR to a folder that can be written", "write the daemon's configuration")
+		return nil, errs.Wrap(err, errs.ResourceExceeded, file, "set TMPDIR to a folder that can be written",
+			"write the daemon's configuration")
 	}
 	d, err := start(ctx, dir, file)
 	if err != nil {
@@ -193,8 +204,11 @@ func (s *Setup) Run(ctx context.Context, start Starter, label string) (r *measur
 		return nil, errors.Join(err, stopped)
 	}
 	own, machine := processTime(), busy()
-	run := &running{s: s, socket: d.Socket(), start: make(chan struct{}), began: time.Now(), collect: measure.New(measure.Samples{Count: s.World.Objects,
-		Size: func(x uint32) int64 { return int64(s.World.Sizes[x]) }, Label: func(x uint32) int { return int(s.World.Labels[x]) }})}
+	run := &running{s: s, socket: d.Socket(), start: make(chan struct{}), began: time.Now(),
+		collect: measure.New(measure.Samples{Count: s.World.Objects,
+			Size: func(x uint32) int64 { return int64(s.World.Sizes[x]) }, Label: func(x uint32) int {
+				return int(s.World.Labels[x])
+			}})}
 	r = &measure.Run{Source: measure.Measured, Label: label, Seed: s.World.Seed}
 	if s.Live.Kill > 0 {
 		run.death = newDeath(s, d, func(ctx context.Context) (Daemon, error) { return start(ctx, dir, file) })
@@ -205,7 +219,8 @@ func (s *Setup) Run(ctx context.Context, start Starter, label string) (r *measur
 	if err := errors.Join(err, stopped); err != nil {
 		return nil, err
 	}
-	r.CPU = &measure.CPU{Daemon: use.CPU.Seconds(), Clients: clients.Seconds(), PeakRSS: use.PeakRSS, Others: machine.others(clients + use.CPU)}
+	r.CPU = &measure.CPU{Daemon: use.CPU.Seconds(), Clients: clients.Seconds(), PeakRSS: use.PeakRSS,
+		Others: machine.others(clients + use.CPU)}
 	if r.Counts.Samples > 0 {
 		r.CPU.PerThousand = 1000 * (use.CPU + clients).Seconds() / float64(r.Counts.Samples)
 	}
@@ -219,7 +234,8 @@ func (s *Setup) index(ctx context.Context, socket string) error {
 		return err
 	}
 	defer c.Close()
-	return c.Call(ctx, "AddDataset", &larderv1.AddDatasetRequest{Name: "bench", Uri: s.URI}, new(larderv1.AddDatasetResponse))
+	return c.Call(ctx, "AddDataset", &larderv1.AddDatasetRequest{Name: "bench", Uri: s.URI},
+		new(larderv1.AddDatasetResponse))
 }
 
 // config is the daemon's configuration file.
@@ -232,7 +248,8 @@ func (s *Setup) config(dir string) string {
 	}
 	l, m := s.Live, s.Live.Machine
 	t := l.Tiers
-	text := fmt.Sprintf("tiers:\n  total: %s\n  encoded: %s\n  decoded: %s\n  augmented: %s\n", size(t.Total), size(t.Sizes[ident.Encoded]), size(t.Sizes[ident.Decoded]), size(t.Sizes[ident.Augmented]))
+	text := fmt.Sprintf("tiers:\n  total: %s\n  encoded: %s\n  decoded: %s\n  augmented: %s\n", size(t.Total),
+		size(t.Sizes[ident.Encoded]), size(t.Sizes[ident.Decoded]), size(t.Sizes[ident.Augmented]))
 	if t.Model != "" {
 		text += fmt.Sprintf("  model: %s\n", t.Model)
 	}
@@ -321,16 +338,19 @@ func (r *running) all(ctx context.Context, out *measure.Run) error {
 	}
 	r.death.addTo(stats)
 	n := stats.GetTotals()
-	out.Counts = measure.Counts{SourceReads: n.GetSourceReads(), SourceBytes: n.GetSourceBytes(), Decodes: n.GetDecodes(), Augments: n.GetAugments(), Samples: n.GetSamplesDelivered(),
+	out.Counts = measure.Counts{SourceReads: n.GetSourceReads(), SourceBytes: n.GetSourceBytes(), Decodes: n.GetDecodes(),
+		Augments: n.GetAugments(), Samples: n.GetSamplesDelivered(),
 		Batches: n.GetBatchesDelivered(), Quarantined: n.GetQuarantined()}
 	for _, t := range stats.GetTiers() {
-		out.Tiers = append(out.Tiers, measure.Tier{Form: t.GetForm(), Policy: t.GetPolicy(), Budget: int64(t.GetBudget()), Peak: int64(t.GetUsed()), Hits: t.GetHits(), Evictions: t.GetEvictions()})
+		out.Tiers = append(out.Tiers, measure.Tier{Form: t.GetForm(), Policy: t.GetPolicy(), Budget: int64(t.GetBudget()),
+			Peak: int64(t.GetUsed()), Hits: t.GetHits(), Evictions: t.GetEvictions()})
 	}
 	r.collect.Finish(out, r.s.World.Capacity())
 	for _, j := range stats.GetJobs() {
 		k := slices.IndexFunc(out.Jobs, func(o measure.Job) bool { return o.Name == j.GetSpec().GetName() })
 		if n := j.GetCounters(); k >= 0 {
-			out.Jobs[k].Count(n.GetSourceReads(), n.GetDecodes(), n.GetAugments(), n.GetHits()["encoded"], n.GetHits()["decoded"], n.GetHits()["augmented"])
+			out.Jobs[k].Count(n.GetSourceReads(), n.GetDecodes(), n.GetAugments(), n.GetHits()["encoded"],
+				n.GetHits()["decoded"], n.GetHits()["augmented"])
 		}
 	}
 	return r.death.report(out, stats)
@@ -369,7 +389,8 @@ func (r *running) job(ctx context.Context, i int) error {
 		if c, err = client.Dial(ctx, r.socket); err != nil {
 			return err
 		}
-		if err = c.Call(ctx, "RegisterJob", &larderv1.RegisterJobRequest{Spec: spec}, new(larderv1.RegisterJobResponse)); err != nil {
+		if err = c.Call(ctx, "RegisterJob", &larderv1.RegisterJobRequest{Spec: spec},
+			new(larderv1.RegisterJobResponse)); err != nil {
 			_ = c.Close() // what failed is told
 		}
 		return err
@@ -396,7 +417,8 @@ func (s *Setup) Spec(i int) (*larderv1.JobSpec, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the recipe of job %s: %w", j.Name, err)
 	}
-	spec := &larderv1.JobSpec{Name: j.Name, Dataset: s.URI, Subset: l.Expr, BatchSize: uint32(j.Batch), Shuffle: j.Order != "", Order: j.Order, Seed: j.Seed, DropLast: j.DropLast,
+	spec := &larderv1.JobSpec{Name: j.Name, Dataset: s.URI, Subset: l.Expr, BatchSize: uint32(j.Batch),
+		Shuffle: j.Order != "", Order: j.Order, Seed: j.Seed, DropLast: j.DropLast,
 		WorldSize: uint32(max(1, j.Ranks)), Prefetch: uint32(j.Prefetch), Epochs: uint32(j.Epochs), Share: "none",
 		Transform: []*larderv1.Op{{Name: "RandomResizedCrop", Args: size}, {Name: "RandomHorizontalFlip"}}}
 	if j.Share {

@@ -12,10 +12,12 @@ import (
 	larderv1 "larder/proto/larder/v1"
 )
 
-// A scenario may have the daemon killed (bench.Live.Kill). Its successor is started at once on the same state, and clients go on with the very batch
-// that is next, by the rules of the Python client: they take the rank again under the incarnation that they held, and say which step they need.
+// A scenario may have the daemon killed (bench.Live.Kill). Its successor is started at once on the same state, and
+// clients go on with the very batch that is next, by the rules of the Python client: they take the rank again under the
+// incarnation that they held, and say which step they need.
 
-// How long clients look for a daemon that went away, and how long they rest between two looks; each rest is twice the one before.
+// How long clients look for a daemon that went away, and how long they rest between two looks; each rest is twice the
+// one before.
 const (
 	patience     = time.Minute
 	firstPause   = 5 * time.Millisecond
@@ -28,8 +30,8 @@ const (
 	mostSlices = 400
 )
 
-// death is that of the daemon of a run, and what clients saw of it. What clients write is guarded by running.mu; the rest belongs to watch until
-// that has ended, and then to who reports.
+// death is that of the daemon of a run, and what clients saw of it. What clients write is guarded by running.mu; the
+// rest belongs to watch until that has ended, and then to who reports.
 type death struct {
 	jobs   []string
 	start  func(context.Context) (Daemon, error)
@@ -73,7 +75,8 @@ func (d *death) saw(job, rank int, at time.Duration, n int, again bool) {
 	}
 }
 
-// watch has the daemon killed when it is time. What it returns ends that, when all jobs are done, and tells what went wrong, and whether it came too late.
+// watch has the daemon killed when it is time. What it returns ends that, when all jobs are done, and tells what went
+// wrong, and whether it came too late.
 func (r *running) watch(ctx context.Context, cancel func()) func() (failed, late error) {
 	if r.death == nil {
 		return func() (failed, late error) { return nil, nil }
@@ -85,7 +88,8 @@ func (r *running) watch(ctx context.Context, cancel func()) func() (failed, late
 		defer close(done)
 		at := r.s.Live.Kill
 		if r.wait(waiting, at) != nil {
-			late = errs.New(errs.Invalid, "kill", "kill it earlier, or let jobs train for more epochs", "all jobs were done before %v, when the daemon was to be killed", at)
+			late = errs.New(errs.Invalid, "kill", "kill it earlier, or let jobs train for more epochs",
+				"all jobs were done before %v, when the daemon was to be killed", at)
 		} else if failed = r.death.kill(ctx, r); failed != nil {
 			cancel()
 		}
@@ -182,7 +186,8 @@ func (d *death) report(out *measure.Run, s *larderv1.Stats) error {
 	if d == nil {
 		return nil
 	}
-	v := &measure.Recovery{Killed: d.killed.Seconds(), Ready: d.ready.Seconds(), Down: (d.ready - d.killed).Seconds(), Slice: sliceTime.Seconds()}
+	v := &measure.Recovery{Killed: d.killed.Seconds(), Ready: d.ready.Seconds(), Down: (d.ready - d.killed).Seconds(),
+		Slice: sliceTime.Seconds()}
 	for i, ranks := range d.ranks {
 		j := measure.Recovered{Name: d.jobs[i], Samples: d.slices[i]}
 		for _, t := range ranks {
@@ -201,11 +206,13 @@ func (d *death) report(out *measure.Run, s *larderv1.Stats) error {
 		v.Jobs = append(v.Jobs, j)
 	}
 	if v.All == 0 {
-		return errs.New(errs.Invalid, "kill", "kill it while jobs train", "no job went on after the daemon was killed at %v", d.killed.Round(time.Millisecond))
+		return errs.New(errs.Invalid, "kill", "kill it while jobs train", "no job went on after the daemon was killed at %v",
+			d.killed.Round(time.Millisecond))
 	}
 	v.FindBack()
 	v.Merge(mostSlices)
-	// The successor gives again what its predecessor had sent and clients had not used: deliveries are those that clients had.
+	// The successor gives again what its predecessor had sent and clients had not used: deliveries are those that clients
+	// had.
 	out.Counts.Samples, out.Counts.Batches = 0, 0
 	for i := range out.Jobs {
 		j := &out.Jobs[i]
@@ -275,7 +282,8 @@ func (h *hold) attach(ctx context.Context) error {
 	h.c = c
 	inc := h.inc
 	for {
-		h.st, err = c.Attach(ctx, &larderv1.AttachRequest{Job: h.job, Rank: uint32(h.rank), Pid: int32(os.Getpid()), Incarnation: inc})
+		h.st, err = c.Attach(ctx, &larderv1.AttachRequest{Job: h.job, Rank: uint32(h.rank), Pid: int32(os.Getpid()),
+			Incarnation: inc})
 		if err == nil {
 			h.inc, h.asked = h.st.Info().GetIncarnation(), 0
 			return nil

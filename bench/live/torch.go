@@ -30,11 +30,13 @@ type Torch struct {
 // Check tells why this Python cannot train: UNSUPPORTED, with its own words.
 func (t *Torch) Check(ctx context.Context, s *Setup) error {
 	if s.Live.Kill > 0 {
-		return errs.New(errs.Unsupported, "kill", "leave kill out, or --torch", "the daemon of jobs that really train is not killed")
+		return errs.New(errs.Unsupported, "kill", "leave kill out, or --torch", "the daemon of jobs that really train is "+
+			"not killed")
 	}
 	for i := range s.World.Jobs {
 		if j := &s.World.Jobs[i]; j.Ranks > 1 || j.Leave > 0 {
-			return errs.New(errs.Unsupported, j.Name, "leave ranks and leave out, or --torch", "job %s has ranks or leaves, which jobs that train do not", j.Name)
+			return errs.New(errs.Unsupported, j.Name, "leave ranks and leave out, or --torch",
+				"job %s has ranks or leaves, which jobs that train do not", j.Name)
 		}
 	}
 	cmd := exec.CommandContext(ctx, t.Python, "-c", "import torch, larder")
@@ -47,7 +49,8 @@ func (t *Torch) Check(ctx context.Context, s *Setup) error {
 	if why == "" {
 		why = err.Error()
 	}
-	return errs.New(errs.Unsupported, t.Python, "name a Python with torch and larder: --python PATH, PYTHONPATH=python in a source tree", "%s cannot train: %s", t.Python, why)
+	return errs.New(errs.Unsupported, t.Python, "name a Python with torch and larder: --python PATH, PYTHONPATH=python "+
+		"in a source tree", "%s cannot train: %s", t.Python, why)
 }
 
 // trained is one line of train.py.
@@ -59,6 +62,20 @@ type trained struct {
 	IDs    []uint32 `json:"ids"`
 }
 
+// collect enters an event of job number into the measurement.
+func (t *trained) collect(c *measure.Collector, number int, at time.Duration, dropped int) {
+	switch t.Event {
+	case "begin":
+		c.Begin(number, at, t.Epoch)
+	case "got":
+		c.Batch(number, at, t.Epoch, time.Duration(t.Waited*float64(time.Second)), t.IDs)
+	case "step":
+		c.Step(number, time.Duration(t.Took*float64(time.Second)))
+	case "end":
+		c.End(number, at, t.Epoch, 0, dropped)
+	}
+}
+
 // train is a job as a process that trains.
 func (r *running) train(ctx context.Context, i int) error {
 	s := r.s
@@ -68,14 +85,17 @@ func (r *running) train(ctx context.Context, i int) error {
 		share = "augmented"
 	}
 	threads := max(1, s.Torch.Threads)
-	spec, err := json.Marshal(map[string]any{"dataset": s.URI, "batch": j.Batch, "shuffle": j.Order != "", "order": j.Order, "seed": j.Seed, "subset": l.Expr, "drop_last": j.DropLast, "share": share,
-		"prefetch": j.Prefetch, "epochs": j.Epochs, "job": j.Name, "socket": r.socket, "crop": l.Crop, "classes": 10, "threads": threads})
+	spec, err := json.Marshal(map[string]any{"dataset": s.URI, "batch": j.Batch, "shuffle": j.Order != "",
+		"order": j.Order, "seed": j.Seed, "subset": l.Expr, "drop_last": j.DropLast, "share": share,
+		"prefetch": j.Prefetch, "epochs": j.Epochs, "job": j.Name, "socket": r.socket, "crop": l.Crop, "classes": 10,
+		"threads": threads})
 	if err != nil {
 		return fmt.Errorf("tell job %s what to train: %w", j.Name, err)
 	}
 	script := filepath.Join(s.dir, "train.py")
 	if err := os.WriteFile(script, trainScript, 0o600); err != nil {
-		return errs.Wrap(err, errs.ResourceExceeded, script, "set TMPDIR to a folder that can be written", "write the training script")
+		return errs.Wrap(err, errs.ResourceExceeded, script, "set TMPDIR to a folder that can be written",
+			"write the training script")
 	}
 	cmd := exec.CommandContext(ctx, s.Torch.Python, script)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
@@ -115,16 +135,7 @@ func (r *running) train(ctx context.Context, i int) error {
 			if number < 0 {
 				number = c.Register(at, s.World.Demand(i))
 			}
-			switch t.Event {
-			case "begin":
-				c.Begin(number, at, t.Epoch)
-			case "got":
-				c.Batch(number, at, t.Epoch, time.Duration(t.Waited*float64(time.Second)), t.IDs)
-			case "step":
-				c.Step(number, time.Duration(t.Took*float64(time.Second)))
-			case "end":
-				c.End(number, at, t.Epoch, 0, j.Spec().Dropped())
-			}
+			t.collect(c, number, at, j.Spec().Dropped())
 		})
 	}
 	ended := cmd.Wait()
@@ -144,7 +155,8 @@ func (r *running) train(ctx context.Context, i int) error {
 	return nil
 }
 
-// together waits until all processes can begin, which starts the clock, and then for the start of this one: imports are no part of the training.
+// together waits until all processes can begin, which starts the clock, and then for the start of this one: imports are
+// no part of the training.
 func (r *running) together(ctx context.Context, start time.Duration) error {
 	r.mu.Lock()
 	if r.ready++; r.ready == len(r.s.World.Jobs) {

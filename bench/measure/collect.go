@@ -14,13 +14,14 @@ import (
 // Demand is what one job asks for.
 type Demand struct {
 	Name, Order string
-	Subset      []uint32 // distinct samples; kept, not to be changed. Jobs that have the same slice share what is made of it
-	Batch       int
-	World       int    // ranks; 0 = 1
-	Buffered    int    // samples that may lie in its rings
-	Group       string // jobs of one name share augmented samples; empty = it shares none
-	InOrder     bool   // its order is not random: nothing is said of it
-	OneDraw     bool   // its epochs may resemble each other, so that they are one draw
+	// distinct samples; kept, not to be changed. Jobs that have the same slice share what is made of it
+	Subset   []uint32
+	Batch    int
+	World    int    // ranks; 0 = 1
+	Buffered int    // samples that may lie in its rings
+	Group    string // jobs of one name share augmented samples; empty = it shares none
+	InOrder  bool   // its order is not random: nothing is said of it
+	OneDraw  bool   // its epochs may resemble each other, so that they are one draw
 }
 
 // Samples is what is known of all samples.
@@ -278,7 +279,8 @@ func (j *collected) point(at time.Duration) {
 // Step notes that a rank worked on a batch for so long.
 func (c *Collector) Step(job int, took time.Duration) { c.jobs[job].steady += took }
 
-// End notes that a rank was told the end of an epoch; bad samples were left out with a report, dropped ones belong to no batch.
+// End notes that a rank was told the end of an epoch; bad samples were left out with a report, dropped ones belong to
+// no batch.
 func (c *Collector) End(job int, at time.Duration, number uint32, bad, dropped int) {
 	j := c.jobs[job]
 	j.ended = max(j.ended, at)
@@ -357,7 +359,8 @@ func (c *Collector) groups(j *collected) {
 			j.groups = append(j.groups, group{name: [4]string{"first", "second", "third", "last"}[q] + " quarter by id",
 				in: func(i int) bool { return i*4/n == q }, size: (q+1)*n/4 - q*n/4})
 			if s := j.set.size; s != nil {
-				g := group{name: [4]string{"smallest", "second", "third", "largest"}[q] + " quarter by size", in: func(i int) bool { return s[i] == uint8(q) }}
+				g := group{name: [4]string{"smallest", "second", "third", "largest"}[q] + " quarter by size",
+					in: func(i int) bool { return s[i] == uint8(q) }}
 				for i := range n {
 					if g.in(i) {
 						g.size++
@@ -369,11 +372,13 @@ func (c *Collector) groups(j *collected) {
 	}
 	const most = 24
 	for _, o := range c.jobs {
-		if o.set == j.set || len(j.groups) >= most || slices.ContainsFunc(j.groups, func(g group) bool { return g.other == o.set }) {
+		if o.set == j.set || len(j.groups) >= most ||
+			slices.ContainsFunc(j.groups, func(g group) bool { return g.other == o.set }) {
 			continue
 		}
 		at, ids := o.set.at, j.set.ids
-		g := group{name: "samples that " + o.Name + " wants too", other: o.set, in: func(i int) bool { return at[ids[i]] != 0 }}
+		g := group{name: "samples that " + o.Name + " wants too", other: o.set,
+			in: func(i int) bool { return at[ids[i]] != 0 }}
 		for i := range n {
 			if g.in(i) {
 				g.size++
@@ -404,7 +409,8 @@ func (c *Collector) Cut(at time.Duration) {
 // Capacity is how many samples may be resident in forms that save a read, and a decode; used for the lower bounds.
 type Capacity struct{ Reads, Decodes int }
 
-// Finish fills in what the clients saw: jobs, unique samples, bounds, makespan. Counts must be there already, and Hits of jobs by name are kept.
+// Finish fills in what the clients saw: jobs, unique samples, bounds, makespan. Counts must be there already, and Hits
+// of jobs by name are kept.
 func (c *Collector) Finish(r *Run, room Capacity) {
 	t := bound.Trace{}
 	wanted := make([]uint64, (c.all.Count+63)/64)
@@ -541,7 +547,8 @@ func (j *collected) quality(q *Quality) {
 		m, sum, d := float64(g.size)*float64(g.draws), 0.0, 0.0
 		for i, h := range g.hist {
 			sum += float64(h)
-			// An edge of the places is between two positions: the uniform distribution there is exactly the part of positions before it.
+			// An edge of the places is between two positions: the uniform distribution there is exactly the part of positions
+			// before it.
 			before := math.Ceil(float64(i+1)*n/places) / n
 			d = max(d, math.Abs(sum/m-min(1, before)))
 		}
@@ -549,7 +556,8 @@ func (j *collected) quality(q *Quality) {
 		if j.OneDraw {
 			draws = 1
 		}
-		// Kolmogorov's limit for the two samples of a split (Smirnov 1939), of the group against everything; Bonferroni over the groups.
+		// Kolmogorov's limit for the two samples of a split (Smirnov 1939), of the group against everything; Bonferroni over
+		// the groups.
 		limit := math.Sqrt(-.5*math.Log(crossed/2/float64(tests))) * math.Sqrt((n-float64(g.size))/(n*float64(g.size)*draws))
 		if q.PositionKS == nil || d/limit > worst {
 			worst = d / limit

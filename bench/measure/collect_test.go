@@ -41,7 +41,8 @@ func play(c *Collector, d Demand, b int, orders ...[]uint32) *Run {
 
 // samples are n of them with ten classes in a row, and sizes that differ.
 func samples(n int) Samples {
-	return Samples{Count: n, Label: func(x uint32) int { return int(x) * 10 / n }, Size: func(x uint32) int64 { return int64(xrand.Mix(uint64(x)) % 1000) }}
+	return Samples{Count: n, Label: func(x uint32) int { return int(x) * 10 / n },
+		Size: func(x uint32) int64 { return int64(xrand.Mix(uint64(x)) % 1000) }}
 }
 
 func uniform(r *xrand.Rand, n int) []uint32 {
@@ -62,7 +63,8 @@ func TestQualityTellsRandomFromBiased(t *testing.T) {
 			orders = append(orders, uniform(r, n))
 		}
 		q := play(New(samples(n)), Demand{Name: "a", Subset: ids(n), Batch: 16}, 16, orders...).Jobs[0].Quality
-		for i, beyond := range []bool{*q.PositionKS > q.PositionKSLimit, math.Abs(*q.EpochCorrelation) > q.EpochCorrelationLimit, *q.LabelChi2 > q.LabelChi2Limit} {
+		for i, beyond := range []bool{*q.PositionKS > q.PositionKSLimit,
+			math.Abs(*q.EpochCorrelation) > q.EpochCorrelationLimit, *q.LabelChi2 > q.LabelChi2Limit} {
 			if beyond {
 				over[i]++
 			}
@@ -116,11 +118,13 @@ func TestQualityTellsRandomFromBiased(t *testing.T) {
 			return o
 		}
 	}
-	if q := bias(front(func(x uint32) bool { return x < n/4 })); *q.PositionKS < q.PositionKSLimit || q.PositionGroup != "first quarter by id" {
+	if q := bias(front(func(x uint32) bool { return x < n/4 })); *q.PositionKS < q.PositionKSLimit ||
+		q.PositionGroup != "first quarter by id" {
 		t.Errorf("the first ids come early: %+v, %v", q, *q.PositionKS)
 	}
 	size := samples(n).Size
-	if q := bias(front(func(x uint32) bool { return size(x) > 760 })); *q.PositionKS < q.PositionKSLimit || q.PositionGroup != "largest quarter by size" {
+	if q := bias(front(func(x uint32) bool { return size(x) > 760 })); *q.PositionKS < q.PositionKSLimit ||
+		q.PositionGroup != "largest quarter by size" {
 		t.Errorf("large ones come early: %+v, %v", q, *q.PositionKS)
 	}
 	if q := bias(func(_ int, o, _ []uint32) []uint32 { // classes come in runs
@@ -134,10 +138,12 @@ func TestQualityTellsRandomFromBiased(t *testing.T) {
 	c.Register(0, Demand{Name: "other", Subset: ids(n / 2), Batch: 16})
 	o := uniform(r, n)
 	slices.SortStableFunc(o, func(a, b uint32) int { return int(a)/(n/2) - int(b)/(n/2) })
-	if q := play(c, Demand{Name: "a", Subset: ids(n), Batch: 16}, 16, o).Jobs[1].Quality; *q.PositionKS < q.PositionKSLimit || q.EpochCorrelation != nil {
+	if q := play(c, Demand{Name: "a", Subset: ids(n), Batch: 16}, 16,
+		o).Jobs[1].Quality; *q.PositionKS < q.PositionKSLimit || q.EpochCorrelation != nil {
 		t.Errorf("the shared half comes first: %+v", q)
 	}
-	if q := play(New(samples(n)), Demand{Name: "a", Subset: ids(n), Batch: 16, InOrder: true}, 16, ids(n), ids(n)).Jobs[0].Quality; q.PositionKS != nil || q.EpochCorrelation != nil || q.LabelChi2 != nil {
+	if q := play(New(samples(n)), Demand{Name: "a", Subset: ids(n), Batch: 16, InOrder: true}, 16, ids(n),
+		ids(n)).Jobs[0].Quality; q.PositionKS != nil || q.EpochCorrelation != nil || q.LabelChi2 != nil {
 		t.Errorf("an order that is not random is judged: %+v", q)
 	}
 }
@@ -149,7 +155,8 @@ func TestExactlyOnceIsSeen(t *testing.T) {
 		subset := ids(n)[:rapid.IntRange(1, n).Draw(rt, "subset")]
 		order := rapid.Permutation(subset).Draw(rt, "order")
 		b := rapid.IntRange(1, 20).Draw(rt, "batch")
-		if r := play(New(samples(n)), Demand{Name: "a", Subset: subset, Batch: b}, b, order, subset); !r.ExactlyOnce || r.Unique != len(subset) || r.Jobs[0].Epochs != 2 {
+		if r := play(New(samples(n)), Demand{Name: "a", Subset: subset, Batch: b}, b, order, subset); !r.ExactlyOnce ||
+			r.Unique != len(subset) || r.Jobs[0].Epochs != 2 {
 			rt.Fatalf("%+v", r)
 		}
 		wrong := slices.Clone(order)
@@ -165,7 +172,8 @@ func TestExactlyOnceIsSeen(t *testing.T) {
 			wrong[rapid.IntRange(0, len(wrong)-1).Draw(rt, "place")] = uint32(n) + 3
 			lost, foreign = 1, 1
 		}
-		if r := play(New(samples(n)), Demand{Name: "a", Subset: subset, Batch: b}, b, order, wrong); r.ExactlyOnce || r.Jobs[0].Exact ||
+		if r := play(New(samples(n)), Demand{Name: "a", Subset: subset, Batch: b}, b, order, wrong); r.ExactlyOnce ||
+			r.Jobs[0].Exact ||
 			r.Jobs[0].Lost != lost || r.Jobs[0].Repeated != repeated || r.Jobs[0].Foreign != foreign {
 			rt.Fatalf("%v for an epoch of %v: %+v", wrong, subset, r.Jobs[0])
 		}
@@ -194,7 +202,9 @@ func TestTimesAndBounds(t *testing.T) {
 	r := &Run{Counts: Counts{SourceReads: 2 * n, Decodes: n, Augments: 3 * n}}
 	c.Finish(r, Capacity{Reads: 10, Decodes: 5})
 	j := r.Jobs[0]
-	if r.Makespan != 32 || j.Ended != 32 || j.Throughput != 2 || j.Stepping != 8 || j.Wait.Total != 24 || j.Wait.P50 != 3 || j.Wait.Max != 3 || j.Speed != .25 || j.FirstBatch != 3 || j.FirstEpoch != 29 || r.Jobs[1].Speed != 1 {
+	if r.Makespan != 32 || j.Ended != 32 || j.Throughput != 2 || j.Stepping != 8 || j.Wait.Total != 24 ||
+		j.Wait.P50 != 3 || j.Wait.Max != 3 || j.Speed != .25 || j.FirstBatch != 3 || j.FirstEpoch != 29 ||
+		r.Jobs[1].Speed != 1 {
 		t.Errorf("%v %+v", r.Makespan, j)
 	}
 	if want := 1.25 * 1.25 / (2 * (1 + .0625)); math.Abs(r.Jain-want) > 1e-12 {
@@ -209,9 +219,10 @@ func TestTimesAndBounds(t *testing.T) {
 	if math.Exp2(float64(at))*1e-6 < 3 || math.Exp2(float64(at-1))*1e-6 >= 3 || j.Wait.Histogram[at] != 8 {
 		t.Errorf("waits of 3 s lie at %d: %v", at, j.Wait.Histogram)
 	}
-	// When b is done the slow one has had two of its eight batches: 48 samples are to come that all were taken before, of which 32 in rings and 10, or 5
-	// decoded, in memory can be left. A share group augments for its largest member.
-	if q := r.LowerBound; q.Reads != n+48-42 || q.Decodes != n+48-37 || q.CacheOnly.Reads != n+48-10 || q.CacheOnly.Decodes != n+48-5 || q.Augments != n || q.Buffers != 32 ||
+	// When b is done the slow one has had two of its eight batches: 48 samples are to come that all were taken before, of
+	// which 32 in rings and 10, or 5 decoded, in memory can be left. A share group augments for its largest member.
+	if q := r.LowerBound; q.Reads != n+48-42 || q.Decodes != n+48-37 || q.CacheOnly.Reads != n+48-10 ||
+		q.CacheOnly.Decodes != n+48-5 || q.Augments != n || q.Buffers != 32 ||
 		r.PerUnique != (Ratios{2, 1, 3}) || r.OverBound != (Ratios{128. / 70, 64. / 75, 3}) {
 		t.Errorf("%+v %+v %+v", r.LowerBound, r.PerUnique, r.OverBound)
 	}
@@ -219,7 +230,8 @@ func TestTimesAndBounds(t *testing.T) {
 		t.Errorf("%+v", j.Over)
 	}
 	// b came at one second and got its first batch then; times are those of the run, rates begin where the job did.
-	if o := r.Jobs[1].Over; len(o) != 7 || o[0].At != 2 || o[0].Throughput != 16 || o[6].At != 8 || o[6].Throughput != 8 || r.Jobs[1].Began != 1 || r.Jobs[1].FirstBatch != 0 {
+	if o := r.Jobs[1].Over; len(o) != 7 || o[0].At != 2 || o[0].Throughput != 16 || o[6].At != 8 || o[6].Throughput != 8 ||
+		r.Jobs[1].Began != 1 || r.Jobs[1].FirstBatch != 0 {
 		t.Errorf("%+v", o)
 	}
 }

@@ -2,17 +2,18 @@ package measure
 
 import "math"
 
-// Recovery is what the death of the daemon in the midst of a run did to the jobs, as their clients saw it. Times are seconds.
+// Recovery is what the death of the daemon in the midst of a run did to the jobs, as their clients saw it. Times are
+// seconds.
 type Recovery struct {
 	Killed float64 `json:"killed_seconds"` // since the run began
 	Ready  float64 `json:"ready_seconds"`  // since the run began: the successor said that it can be used
 	Down   float64 `json:"down_seconds"`   // from one to the other
-	// From Ready until some client, and until every client that was training, had a batch of the successor. Clients look for it as larder.Loader does:
-	// after 5 ms, then after pauses that double, up to half a second.
+	// From Ready until some client, and until every client that was training, had a batch of the successor. Clients look
+	// for it as larder.Loader does: after 5 ms, then after pauses that double, up to half a second.
 	First float64 `json:"first_batch_seconds"`
 	All   float64 `json:"all_jobs_seconds"`
-	// Back is from Ready until all jobs together took 90 % of what they had taken in the two seconds before, for half a second; null = they were done before,
-	// or had not trained for so long.
+	// Back is from Ready until all jobs together took 90 % of what they had taken in the two seconds before, for half a
+	// second; null = they were done before, or had not trained for so long.
 	Back *float64 `json:"as_fast_seconds"`
 	// By the clients' own record, of all jobs; both are 0, or the run failed.
 	Lost     int `json:"lost"`
@@ -26,9 +27,11 @@ type Recovery struct {
 
 // Recovered is one job of a Recovery.
 type Recovered struct {
-	Name  string  `json:"name"`
-	First float64 `json:"first_batch_seconds"` // from Ready until the last of its clients had a batch again; 0 = none was training
-	Still float64 `json:"still_seconds"`       // longest time of a client between its last batch of the dead daemon and the first one of the successor
+	Name string `json:"name"`
+	// from Ready until the last of its clients had a batch again; 0 = none was training
+	First float64 `json:"first_batch_seconds"`
+	// longest time of a client between its last batch of the dead daemon and the first one of the successor
+	Still float64 `json:"still_seconds"`
 	// Samples that its clients took in each slice since the run began.
 	Samples []int `json:"samples_by_slice"`
 }
@@ -59,7 +62,8 @@ func (r *Recovery) FindBack() {
 		}
 		return float64(sum) / float64(to-from)
 	}
-	killed, before, after := int(r.Killed/r.Slice), int(math.Round(windowBefore/r.Slice)), int(math.Round(windowAfter/r.Slice))
+	killed, before, after := int(r.Killed/r.Slice), int(math.Round(windowBefore/r.Slice)),
+		int(math.Round(windowAfter/r.Slice))
 	if killed < before || after < 1 || killed > len(all) {
 		return
 	}

@@ -66,7 +66,8 @@ func TestFindBack(t *testing.T) {
 	}{
 		{"nothing was felt", [][]int{steady(60, 10)}, 0},
 		{"a ramp", [][]int{slices.Concat(steady(32, 10), steady(4, 2), []int{10}, steady(4, 2), steady(20, 9))}, .8},
-		{"two jobs make up for each other", [][]int{slices.Concat(steady(32, 10), steady(30, 0)), slices.Concat(steady(32, 10), steady(10, 10), steady(20, 18))}, .9},
+		{"two jobs make up for each other", [][]int{slices.Concat(steady(32, 10), steady(30, 0)),
+			slices.Concat(steady(32, 10), steady(10, 10), steady(20, 18))}, .9},
 		{"it never is again", [][]int{slices.Concat(steady(32, 10), steady(30, 8))}, -1},
 		{"it had hardly begun", [][]int{slices.Concat(make([]int, 0), steady(33, 1))}, -1},
 	} {

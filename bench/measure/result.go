@@ -1,8 +1,9 @@
-// Package measure says what a run of jobs on one cache is measured by, whether it was simulated or real: the shape of the JSON that larder bench
-// live, larder bench sim and larder whatif write (docs/format/live.md), and the Collector that makes it from what clients saw.
+// Package measure says what a run of jobs on one cache is measured by, whether it was simulated or real: the shape of
+// the JSON that larder bench live, larder bench sim and larder whatif write (docs/format/live.md), and the Collector
+// that makes it from what clients saw.
 //
-// It knows no coordinator and no daemon: who runs the jobs tells the Collector what each client asked for and got, and sets the counts that only
-// he knows (reads, decodes, hits).
+// It knows no coordinator and no daemon: who runs the jobs tells the Collector what each client asked for and got, and
+// sets the counts that only he knows (reads, decodes, hits).
 package measure
 
 import "larder/bench/fair"
@@ -51,8 +52,9 @@ type Run struct {
 
 	Recovery *Recovery `json:"recovery,omitempty"` // measured: what became of it when its daemon was killed
 
-	Events      uint64   `json:"events,omitempty"`         // simulated: picks and events that the coordinator handled
-	WallSeconds float64  `json:"wall_seconds,omitempty"`   // simulated: that the simulation took; 0 when it is not to be told
+	Events uint64 `json:"events,omitempty"` // simulated: picks and events that the coordinator handled
+	// simulated: that the simulation took; 0 when it is not to be told
+	WallSeconds float64  `json:"wall_seconds,omitempty"`
 	Trace       string   `json:"trace_xxhash64,omitempty"` // simulated: of every decision in order
 	Failures    []string `json:"failures,omitempty"`       // what went wrong; such a run counts nothing
 }
@@ -67,7 +69,8 @@ type Counts struct {
 	Samples     uint64 `json:"samples_delivered"`
 	Batches     uint64 `json:"batches_delivered"`
 	Quarantined uint64 `json:"quarantined"`
-	Prefetched  uint64 `json:"prefetched"` // simulated: of the augments, those that idle workers made before anybody had picked them
+	// simulated: of the augments, those that idle workers made before anybody had picked them
+	Prefetched uint64 `json:"prefetched"`
 }
 
 // Ratios are counts divided by something.
@@ -77,8 +80,9 @@ type Ratios struct {
 	Augments float64 `json:"augments"`
 }
 
-// Bound is what no order, policy or foresight could go below, with the batches that clients and workers hold counted as a cache of their own;
-// CacheOnly leaves those out, so that it may be undercut a little by jobs that sit in each other's windows.
+// Bound is what no order, policy or foresight could go below, with the batches that clients and workers hold counted as
+// a cache of their own; CacheOnly leaves those out, so that it may be undercut a little by jobs that sit in each
+// other's windows.
 type Bound struct {
 	Reads     int `json:"reads"`
 	Decodes   int `json:"decodes"`
@@ -124,7 +128,8 @@ type Job struct {
 	Over     []Point `json:"throughput_over_time,omitempty"`
 }
 
-// Point is the samples a second that a job got up to a time, in seconds since the run began; from the point before on, or from its registration.
+// Point is the samples a second that a job got up to a time, in seconds since the run began; from the point before on,
+// or from its registration.
 type Point struct {
 	At         float64 `json:"at_seconds"`
 	Throughput float64 `json:"samples_per_second"`
@@ -141,11 +146,12 @@ type Wait struct {
 	Histogram []int `json:"histogram_of_powers_of_2_us,omitempty"`
 }
 
-// Quality is how random the orders of a job were; each figure stands beside the value that uniformly random orders exceed once in about a thousand
-// such runs. Null = too few epochs, or nothing to tell apart.
+// Quality is how random the orders of a job were; each figure stands beside the value that uniformly random orders
+// exceed once in about a thousand such runs. Null = too few epochs, or nothing to tell apart.
 type Quality struct {
-	// PositionKS is the largest distance (Kolmogorov-Smirnov) between the positions of samples that a cache could tell apart and uniform ones: samples
-	// that the same jobs want, quarters by stored size, quarters by id; over all epochs together, looked at 128 places of an epoch.
+	// PositionKS is the largest distance (Kolmogorov-Smirnov) between the positions of samples that a cache could tell
+	// apart and uniform ones: samples that the same jobs want, quarters by stored size, quarters by id; over all epochs
+	// together, looked at 128 places of an epoch.
 	PositionKS      *float64 `json:"position_ks"`
 	PositionKSLimit float64  `json:"position_ks_limit"`
 	PositionGroup   string   `json:"position_group,omitempty"` // where it is
@@ -157,7 +163,8 @@ type Quality struct {
 	LabelChi2Limit float64  `json:"label_chi2_limit"`
 }
 
-// Hits are samples found in memory when they were picked, by form. They come last, and prefetch is no hit: a hit rate alone misleads.
+// Hits are samples found in memory when they were picked, by form. They come last, and prefetch is no hit: a hit rate
+// alone misleads.
 type Hits struct {
 	Encoded   uint64 `json:"encoded"`
 	Decoded   uint64 `json:"decoded"`
@@ -168,7 +175,8 @@ type Hits struct {
 
 // Count notes what the daemon counted of a job.
 func (j *Job) Count(reads, decodes, augments, encoded, decoded, augmented uint64) {
-	j.Reads, j.Decodes, j.Augments, j.Hits = reads, decodes, augments, Hits{Encoded: encoded, Decoded: decoded, Augmented: augmented}
+	j.Reads, j.Decodes, j.Augments, j.Hits = reads, decodes, augments, Hits{Encoded: encoded, Decoded: decoded,
+		Augmented: augmented}
 	if j.Samples > 0 {
 		j.Hits.Rate = min(1, float64(encoded+decoded+augmented)/float64(j.Samples))
 	}

@@ -50,17 +50,20 @@ func (l *lane) weight() int {
 	return 1
 }
 
-// needBlind are the policies of the registry whose Update does nothing: they are spared it, and where all policies are, nobody finds out
-// what is needed. A test holds the list to what the policies do.
-var needBlind = []string{"minio", "minio-preselect", "minio-partitioned", "lru", "fifo", "random", "2-random", "w-tinylfu", "s3-fifo", "sieve"}
+// needBlind are the policies of the registry whose Update does nothing: they are spared it, and where all policies are,
+// nobody finds out what is needed. A test holds the list to what the policies do.
+var needBlind = []string{"minio", "minio-preselect", "minio-partitioned", "lru", "fifo", "random", "2-random",
+	"w-tinylfu", "s3-fifo", "sieve"}
 
 // counts marks in a note that the request is counted; what is below it is the need.
 const counts = 1 << 15
 
-// requests handles a block. notes has the number of other jobs that still need the object, and whether the request counts.
+// requests handles a block. notes has the number of other jobs that still need the object, and whether the request
+// counts.
 func (l *lane) requests(from int, objects []uint32, jobs, notes []uint16) {
 	near := uint32(0)
-	for _, x := range objects { // loads that wait for nobody: the block's part of a large table is near before it is needed
+	// loads that wait for nobody: the block's part of a large table is near before it is needed
+	for _, x := range objects {
 		near += l.in[x]
 	}
 	l.near = near
@@ -164,7 +167,8 @@ type feed struct {
 }
 
 func newFeed(t *trace.Trace, warm int) *feed {
-	return &feed{t: t, warm: warm, need: make([]uint16, t.Objects), owed: make([][]uint64, len(t.Jobs)), epoch: make([]int, len(t.Jobs)), notes: make([]uint16, block)}
+	return &feed{t: t, warm: warm, need: make([]uint16, t.Objects), owed: make([][]uint64, len(t.Jobs)),
+		epoch: make([]int, len(t.Jobs)), notes: make([]uint16, block)}
 }
 
 // over replays the whole trace against some lanes, block by block; a block ends where a job begins an epoch.

@@ -1,10 +1,10 @@
-// Package policysim replays one trace against many cache policies and capacities at once: each block of requests is handed to every policy
-// before the next one is read. It is right where orders do not depend on what is in memory (trace.Prescribed); where they do, bench.RunSampler runs
-// one sampler for each policy.
+// Package policysim replays one trace against many cache policies and capacities at once: each block of requests is
+// handed to every policy before the next one is read. It is right where orders do not depend on what is in memory
+// (trace.Prescribed); where they do, bench.RunSampler runs one sampler for each policy.
 //
-// It holds no policy: the registry of cachepolicy is the daemon's own. What it owns is the cache around it (a dense table from object to
-// handle), what jobs still need, and the future that belady and clairvoyant-k are given. Beside them it reports what no cache, an unlimited
-// one and no order at all would do.
+// It holds no policy: the registry of cachepolicy is the daemon's own. What it owns is the cache around it (a dense
+// table from object to handle), what jobs still need, and the future that belady and clairvoyant-k are given. Beside
+// them it reports what no cache, an unlimited one and no order at all would do.
 package policysim
 
 import (
@@ -36,7 +36,8 @@ type Config struct {
 	tellNeeds bool // to all policies, for a test
 }
 
-// Report is what Run found. Ratios are of the counted requests, those after the warm-up; Loads and bounds are of the whole trace.
+// Report is what Run found. Ratios are of the counted requests, those after the warm-up; Loads and bounds are of the
+// whole trace.
 type Report struct {
 	Trace      string   `json:"trace"`
 	TraceSeed  uint64   `json:"trace_seed"`
@@ -51,19 +52,21 @@ type Report struct {
 	UnitSize   bool     `json:"unit_size"`
 	Prescribed bool     `json:"prescribed"`          // no order depended on what was in memory
 	LooksJob   string   `json:"looks_job,omitempty"` // one whose did
-	Repeats    bool     `json:"repeats_in_an_epoch"` // some job asks twice for an object in an epoch: the bound is the compulsory one
-	Rows       []Row    `json:"rows"`                // by capacity, then in the order asked for
+	// some job asks twice for an object in an epoch: the bound is the compulsory one
+	Repeats bool  `json:"repeats_in_an_epoch"`
+	Rows    []Row `json:"rows"` // by capacity, then in the order asked for
 }
 
 // Row is one policy at one capacity.
 type Row struct {
-	Policy    string    `json:"policy"`
-	Cache     int64     `json:"cache"`       // bytes, or samples of size 1
-	Share     float64   `json:"cache_share"` // of the unique bytes
-	Hits      int       `json:"hits"`        // of the counted requests
-	HitRatio  float64   `json:"hit_ratio"`
-	MissRatio float64   `json:"miss_ratio"`
-	ByteMiss  float64   `json:"byte_miss_ratio"`  // of lower-bound: every object once, and what is loaded again as if it were the smallest
+	Policy    string  `json:"policy"`
+	Cache     int64   `json:"cache"`       // bytes, or samples of size 1
+	Share     float64 `json:"cache_share"` // of the unique bytes
+	Hits      int     `json:"hits"`        // of the counted requests
+	HitRatio  float64 `json:"hit_ratio"`
+	MissRatio float64 `json:"miss_ratio"`
+	// of lower-bound: every object once, and what is loaded again as if it were the smallest
+	ByteMiss  float64   `json:"byte_miss_ratio"`
 	Loads     int       `json:"loads"`            // of the whole trace
 	PerUnique float64   `json:"loads_per_unique"` // loads / unique
 	Bound     int       `json:"loads_lower_bound"`
@@ -72,8 +75,9 @@ type Row struct {
 	Evicted   int       `json:"evicted"`
 	JobRatios []float64 `json:"job_hit_ratios,omitempty"`
 	Jain      float64   `json:"jain_of_job_hit_ratios"`
-	Bounding  bool      `json:"bound,omitempty"` // a row that no daemon can have: unbounded, belady, clairvoyant-k, lower-bound
-	Breaks    string    `json:"breaks,omitempty"`
+	// a row that no daemon can have: unbounded, belady, clairvoyant-k, lower-bound
+	Bounding bool   `json:"bound,omitempty"`
+	Breaks   string `json:"breaks,omitempty"`
 }
 
 // Rows that are always there beside the policies.
@@ -86,11 +90,12 @@ const (
 // MaxCaches is how many capacities a run may have.
 const MaxCaches = 64
 
-// block is how many requests every policy handles before the next ones: few enough that they stay in the processor's cache.
+// block is how many requests every policy handles before the next ones: few enough that they stay in the processor's
+// cache.
 const block = 1024
 
-// Run replays the trace. The errors are INVALID_ARGUMENT (an unknown policy, no capacity, an empty trace), RESOURCE_EXCEEDED with the estimate,
-// and what stop, which may be nil, returns.
+// Run replays the trace. The errors are INVALID_ARGUMENT (an unknown policy, no capacity, an empty trace),
+// RESOURCE_EXCEEDED with the estimate, and what stop, which may be nil, returns.
 func Run(t *trace.Trace, c Config, stop func() error) (*Report, error) {
 	if err := c.check(t); err != nil {
 		return nil, err
@@ -98,7 +103,8 @@ func Run(t *trace.Trace, c Config, stop func() error) (*Report, error) {
 	r := &run{t: t, c: &c}
 	r.measure()
 	if r.counted == 0 {
-		return nil, errs.New(errs.Invalid, "warm", "count fewer epochs as warm-up", "no job has more than %d epochs: a warm-up of %d leaves no request to count", r.epochs(), c.Warm)
+		return nil, errs.New(errs.Invalid, "warm", "count fewer epochs as warm-up",
+			"no job has more than %d epochs: a warm-up of %d leaves no request to count", r.epochs(), c.Warm)
 	}
 	if err := r.fits(); err != nil {
 		return nil, err
@@ -126,7 +132,8 @@ func (c *Config) check(t *trace.Trace) error {
 		}
 	}
 	if len(c.Caches) == 0 || len(c.Caches) > MaxCaches {
-		return errs.New(errs.Invalid, "cache", "e.g. 1%,5%,20%", "%d capacities are asked for, 1 to %d are possible", len(c.Caches), MaxCaches)
+		return errs.New(errs.Invalid, "cache", "e.g. 1%,5%,20%", "%d capacities are asked for, 1 to %d are possible",
+			len(c.Caches), MaxCaches)
 	}
 	if i := slices.IndexFunc(c.Caches, func(n int64) bool { return n < 0 }); i >= 0 {
 		return errs.New(errs.Invalid, "cache", "e.g. 1%,5%,20%", "a cache of %d bytes is not possible", c.Caches[i])
@@ -230,7 +237,8 @@ func (r *run) size(x uint32) int64 {
 	return int64(r.sizes[x])
 }
 
-// fits refuses what would not fit the memory: by lane a table of objects and about 48 bytes an entry of index and policy, by worker the needs.
+// fits refuses what would not fit the memory: by lane a table of objects and about 48 bytes an entry of index and
+// policy, by worker the needs.
 func (r *run) fits() error {
 	n, jobs := uint64(r.t.Objects), uint64(len(r.t.Jobs))
 	need := trace.Memory(uint64(r.t.Pick.Len()), n, r.t.Sizes != nil) + uint64(r.c.Workers)*(n*2+n*jobs/8)
@@ -250,8 +258,10 @@ func (r *run) fits() error {
 		need += 4 * uint64(r.t.Pick.Len())
 	}
 	if r.c.MaxMemory > 0 && need > r.c.MaxMemory {
-		return errs.New(errs.ResourceExceeded, "trace", "name fewer policies or capacities, a shorter trace, or raise --max-memory",
-			"%d policies at %d capacities on %d requests need about %s of memory, the limit is %s", len(r.c.Policies), len(r.c.Caches), r.t.Pick.Len(), units.Size(need), units.Size(r.c.MaxMemory))
+		return errs.New(errs.ResourceExceeded, "trace", "name fewer policies or capacities, a shorter trace, or raise "+
+			"--max-memory",
+			"%d policies at %d capacities on %d requests need about %s of memory, the limit is %s", len(r.c.Policies),
+			len(r.c.Caches), r.t.Pick.Len(), units.Size(need), units.Size(r.c.MaxMemory))
 	}
 	return nil
 }
@@ -259,7 +269,8 @@ func (r *run) fits() error {
 func (r *run) lanes() error {
 	for ci, cap := range r.c.Caches {
 		for _, p := range r.c.Policies {
-			l := &lane{run: r, policy: p, capacity: cap, blind: !r.c.tellNeeds && slices.Contains(needBlind, p), in: make([]uint32, r.t.Objects), jobHits: make([]int, len(r.t.Jobs))}
+			l := &lane{run: r, policy: p, capacity: cap, blind: !r.c.tellNeeds && slices.Contains(needBlind, p),
+				in: make([]uint32, r.t.Objects), jobHits: make([]int, len(r.t.Jobs))}
 			given := cachepolicy.Given{}
 			if cachepolicy.NeedsFuture(p) {
 				if p == "belady" {
@@ -354,7 +365,8 @@ func (r *run) bounds() []int {
 	for k := range r.t.Jobs {
 		b.Subsets = append(b.Subsets, r.t.Members(k))
 	}
-	// Requests of one instant may be shared without a cache; instants that are longer than they need to be leave the bound valid.
+	// Requests of one instant may be shared without a cache; instants that are longer than they need to be leave the bound
+	// valid.
 	per := max(1, r.t.Pick.Len()/(1<<16))
 	open := make([]int, len(r.t.Jobs))
 	for i, j := range r.t.Pick.Job {
@@ -398,7 +410,8 @@ func (r *run) smallest() []int64 {
 func (r *run) report() *Report {
 	looks, prescribed := r.t.Prescribed()
 	rep := &Report{
-		Trace: r.t.Name, TraceSeed: r.t.Seed, Seed: r.c.Seed, Objects: r.t.Objects, Unique: r.unique, Bytes: r.bytes, Requests: r.t.Pick.Len(), Counted: r.counted,
+		Trace: r.t.Name, TraceSeed: r.t.Seed, Seed: r.c.Seed, Objects: r.t.Objects, Unique: r.unique, Bytes: r.bytes,
+		Requests: r.t.Pick.Len(), Counted: r.counted,
 		Warm: r.c.Warm, UnitSize: r.sizes == nil, Prescribed: prescribed, LooksJob: looks, Repeats: r.repeats,
 	}
 	for i := range r.t.Jobs {
@@ -406,8 +419,10 @@ func (r *run) report() *Report {
 	}
 	bounds := r.bounds()
 	row := func(policy string, ci, loads int, jobHits []int, missBytes int64) Row {
-		x := Row{Policy: policy, Cache: r.c.Caches[ci], Share: float64(r.c.Caches[ci]) / float64(r.bytes), Loads: loads, PerUnique: float64(loads) / float64(r.unique),
-			Bound: bounds[ci], OverBound: float64(loads) / float64(bounds[ci]), Breaks: tinylfu.BreaksOf(policy), Bounding: cachepolicy.NeedsFuture(policy)}
+		x := Row{Policy: policy, Cache: r.c.Caches[ci], Share: float64(r.c.Caches[ci]) / float64(r.bytes), Loads: loads,
+			PerUnique: float64(loads) / float64(r.unique),
+			Bound:     bounds[ci], OverBound: float64(loads) / float64(bounds[ci]), Breaks: tinylfu.BreaksOf(policy),
+			Bounding: cachepolicy.NeedsFuture(policy)}
 		sum, sq, n := 0.0, 0.0, 0.0
 		for k, h := range jobHits {
 			x.Hits += h
@@ -444,7 +459,8 @@ func (r *run) report() *Report {
 		u := row(Unbounded, ci, r.unique, unlimited, r.firstB)
 		u.Bounding, u.Bound, u.OverBound = true, r.unique, 1 // the bound of the capacity does not hold for it
 		rep.Rows = append(rep.Rows, u)
-		low := Row{Policy: LowerBound, Cache: r.c.Caches[ci], Share: u.Share, Loads: bounds[ci], PerUnique: float64(bounds[ci]) / float64(r.unique), Bound: bounds[ci],
+		low := Row{Policy: LowerBound, Cache: r.c.Caches[ci], Share: u.Share, Loads: bounds[ci],
+			PerUnique: float64(bounds[ci]) / float64(r.unique), Bound: bounds[ci],
 			OverBound: 1, Bounding: true}
 		low.HitRatio = 1 - float64(bounds[ci])/float64(r.t.Pick.Len()) // of the whole trace
 		low.MissRatio = 1 - low.HitRatio

@@ -55,7 +55,8 @@ func asTest(a *trace.Trace) *policytest.Trace {
 		}
 		left--
 		need[x]--
-		out.Requests = append(out.Requests, policytest.Request{Object: ident.ObjectID(x), Job: j & trace.JobMask, Epoch: uint16(epoch), Need: need[x]})
+		out.Requests = append(out.Requests, policytest.Request{Object: ident.ObjectID(x), Job: j & trace.JobMask,
+			Epoch: uint16(epoch), Need: need[x]})
 	}
 	return out
 }
@@ -143,21 +144,25 @@ func naive(a *trace.Trace, policy string, capacity int64) (misses int) {
 	return misses
 }
 
-// On any small trace, with sizes, epochs left half way and repeats, LRU, FIFO, MinIO and Belady load what an independent cache loads.
+// On any small trace, with sizes, epochs left half way and repeats, LRU, FIFO, MinIO and Belady load what an
+// independent cache loads.
 func TestAgainstBruteForce(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		a := &trace.Trace{Objects: rapid.IntRange(1, 12).Draw(rt, "objects"), Jobs: make([]trace.Job, rapid.IntRange(1, 3).Draw(rt, "jobs"))}
+		a := &trace.Trace{Objects: rapid.IntRange(1, 12).Draw(rt, "objects"),
+			Jobs: make([]trace.Job, rapid.IntRange(1, 3).Draw(rt, "jobs"))}
 		if rapid.Bool().Draw(rt, "sized") {
 			a.Sizes = rapid.SliceOfN(rapid.Uint32Range(1, 5), a.Objects, a.Objects).Draw(rt, "sizes")
 		}
 		begun := make([]bool, len(a.Jobs))
 		for range rapid.IntRange(1, 80).Draw(rt, "n") {
 			j := rapid.IntRange(0, len(a.Jobs)-1).Draw(rt, "job")
-			a.Pick.Add(j, rapid.Uint32Range(0, uint32(a.Objects-1)).Draw(rt, "x"), !begun[j] || rapid.IntRange(0, 15).Draw(rt, "begins") == 0)
+			a.Pick.Add(j, rapid.Uint32Range(0, uint32(a.Objects-1)).Draw(rt, "x"), !begun[j] ||
+				rapid.IntRange(0, 15).Draw(rt, "begins") == 0)
 			begun[j] = true
 		}
 		cap := rapid.Int64Range(0, 20).Draw(rt, "capacity")
-		r, err := Run(a, Config{Policies: cachepolicy.Names(), Caches: []int64{cap}, Workers: rapid.IntRange(1, 4).Draw(rt, "workers")}, nil)
+		r, err := Run(a, Config{Policies: cachepolicy.Names(), Caches: []int64{cap}, Workers: rapid.IntRange(1, 4).Draw(rt,
+			"workers")}, nil)
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -171,13 +176,15 @@ func TestAgainstBruteForce(t *testing.T) {
 		}
 		unbounded, low := r.Find(Unbounded, cap), r.Find(LowerBound, cap)
 		if a.Sizes == nil && math.Abs(low.ByteMiss-low.MissRatio) > 1e-12 {
-			rt.Fatalf("of samples of one byte %v of the bytes and %v of the requests are missed at least", low.ByteMiss, low.MissRatio)
+			rt.Fatalf("of samples of one byte %v of the bytes and %v of the requests are missed at least", low.ByteMiss,
+				low.MissRatio)
 		}
 		for _, row := range r.Rows {
 			if row.Policy == LowerBound {
 				continue
 			}
-			if row.Loads < unbounded.Loads || row.Loads > r.Requests || row.Loads < row.Bound || row.Hits != r.Counted-row.Loads || row.Policy != Unbounded && row.ByteMiss < low.ByteMiss-1e-12 {
+			if row.Loads < unbounded.Loads || row.Loads > r.Requests || row.Loads < row.Bound ||
+				row.Hits != r.Counted-row.Loads || row.Policy != Unbounded && row.ByteMiss < low.ByteMiss-1e-12 {
 				rt.Fatalf("%s: %+v of %d requests", row.Policy, row, r.Requests)
 			}
 			if a.Sizes == nil && row.Policy != Unbounded && row.Loads < r.Find("belady", cap).Loads {
@@ -223,8 +230,10 @@ func TestHitTable(t *testing.T) {
 		policy string
 		want   []float64
 	}{
-		{1, "lru", []float64{.0052, .0700, .2826}}, {1, "minio", []float64{.100, .350, .650}}, {1, "belady", []float64{.100, .350, .650}}, {1, "need", []float64{.100, .350, .650}},
-		{4, "lru", []float64{.076, .280, .558}}, {4, "minio", []float64{.100, .350, .650}}, {4, "belady", []float64{.369, .660, .856}},
+		{1, "lru", []float64{.0052, .0700, .2826}}, {1, "minio", []float64{.100, .350, .650}}, {1, "belady",
+			[]float64{.100, .350, .650}}, {1, "need", []float64{.100, .350, .650}},
+		{4, "lru", []float64{.076, .280, .558}}, {4, "minio", []float64{.100, .350, .650}}, {4, "belady",
+			[]float64{.369, .660, .856}},
 	} {
 		a := generate(t, trace.Spec{Family: "aligned", Samples: n, Jobs: c.jobs, Epochs: 6, Seed: 11})
 		var caches []int64
@@ -350,8 +359,8 @@ func BenchmarkReplay(b *testing.B) {
 	}
 }
 
-// tinylfu is ristretto itself: its figures differ from run to run, so they are held to what no policy exceeds and what its own table says; it
-// ends its goroutines, and does not stand among those that are run when none is named.
+// tinylfu is ristretto itself: its figures differ from run to run, so they are held to what no policy exceeds and what
+// its own table says; it ends its goroutines, and does not stand among those that are run when none is named.
 func TestTinyLFU(t *testing.T) {
 	before := runtime.NumGoroutine()
 	for _, bytes := range []int{0, 50} {
@@ -367,7 +376,8 @@ func TestTinyLFU(t *testing.T) {
 		if x == nil || x.Breaks == "" || x.Bounding {
 			t.Fatalf("%+v", x)
 		}
-		if x.HitRatio < .05 || x.HitRatio > r.Find("belady", caches[0]).HitRatio+.02 || x.Loads < r.Unique || x.Loads+x.Hits > r.Requests || x.Admitted-x.Evicted > r.Unique {
+		if x.HitRatio < .05 || x.HitRatio > r.Find("belady", caches[0]).HitRatio+.02 || x.Loads < r.Unique ||
+			x.Loads+x.Hits > r.Requests || x.Admitted-x.Evicted > r.Unique {
 			t.Errorf("bytes %d: %+v", bytes, x)
 		}
 	}
@@ -378,7 +388,8 @@ func TestTinyLFU(t *testing.T) {
 	if n := runtime.NumGoroutine(); n > before {
 		t.Errorf("%d goroutines, %d before", n, before)
 	}
-	if r := replay(t, generate(t, trace.Spec{Family: "crossed", Samples: 100, Jobs: 1, Epochs: 2, Seed: 2}), Config{Caches: []int64{10}}); r.Find("tinylfu", 10) != nil {
+	if r := replay(t, generate(t, trace.Spec{Family: "crossed", Samples: 100, Jobs: 1, Epochs: 2, Seed: 2}),
+		Config{Caches: []int64{10}}); r.Find("tinylfu", 10) != nil {
 		t.Error("the same input would not give the same figures")
 	}
 }

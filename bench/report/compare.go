@@ -48,13 +48,16 @@ const bootstraps = 4000
 // direction is whether more of a metric is better (1), worse (-1) or neither (0), by what its name ends with.
 func direction(path string) int {
 	name := path[strings.LastIndexByte(path, '/')+1:]
-	for _, w := range []string{"hit_ratio", "hits", "per_second", "per_cpu_second", "throughput", "rate", "coverage", "jain", "jain_of_job_hit_ratios", "part_of_full_speed"} {
+	for _, w := range []string{"hit_ratio", "hits", "per_second", "per_cpu_second", "throughput", "rate", "coverage",
+		"jain", "jain_of_job_hit_ratios", "part_of_full_speed"} {
 		if name == w || strings.HasSuffix(name, "_"+w) {
 			return 1
 		}
 	}
-	for _, w := range []string{"miss_ratio", "loads", "loads_per_unique", "loads_over_bound", "ratio", "preps", "reads", "decodes", "augments", "source_reads", "source_bytes", "seconds", "makespan_seconds", "wait",
-		"repeated", "lost", "foreign", "slow_downs", "p50", "p99", "p999", "max", "total", "us", "ms", "by_pass", "cpu_seconds", "1000_samples", "rss_bytes", "loads_sd", "both"} {
+	for _, w := range []string{"miss_ratio", "loads", "loads_per_unique", "loads_over_bound", "ratio", "preps", "reads",
+		"decodes", "augments", "source_reads", "source_bytes", "seconds", "makespan_seconds", "wait",
+		"repeated", "lost", "foreign", "slow_downs", "p50", "p99", "p999", "max", "total", "us", "ms", "by_pass",
+		"cpu_seconds", "1000_samples", "rss_bytes", "loads_sd", "both"} {
 		if name == w || strings.HasSuffix(name, "_"+w) {
 			return -1
 		}
@@ -62,10 +65,13 @@ func direction(path string) int {
 	return 0
 }
 
-// Compare compares all numbers that two results share. An array of numbers under one name is the repeats of one measurement; elements of arrays of
-// objects are matched by what names them (name, policy, system, job, cache, …), otherwise by place; runs of one source are repeats too. Single numbers are counts or virtual time and must be
-// equal, though a change below least is called neither better nor worse; of repeats the ratio of the medians gets a bootstrap interval, drawn with seed. A change of medians below least (0.05 = 5 %) is not claimed.
-func Compare(beforeName string, before []byte, afterName string, after []byte, least float64, seed uint64) (*Comparison, error) {
+// Compare compares all numbers that two results share. An array of numbers under one name is the repeats of one
+// measurement; elements of arrays of objects are matched by what names them (name, policy, system, job, cache, …),
+// otherwise by place; runs of one source are repeats too. Single numbers are counts or virtual time and must be equal,
+// though a change below least is called neither better nor worse; of repeats the ratio of the medians gets a bootstrap
+// interval, drawn with seed. A change of medians below least (0.05 = 5 %) is not claimed.
+func Compare(beforeName string, before []byte, afterName string, after []byte, least float64, seed uint64) (*Comparison,
+	error) {
 	if !(least >= 0) || least > 10 {
 		return nil, errs.New(errs.Invalid, "least", "e.g. 0.05", "a least change of %g is not possible", least)
 	}
@@ -107,7 +113,8 @@ func Compare(beforeName string, before []byte, afterName string, after []byte, l
 		}
 	}
 	if len(c.Metrics) == 0 {
-		return nil, errs.New(errs.Invalid, afterName, "compare two outputs of one command of larder bench", "%s and %s have no number in common", beforeName, afterName)
+		return nil, errs.New(errs.Invalid, afterName, "compare two outputs of one command of larder bench",
+			"%s and %s have no number in common", beforeName, afterName)
 	}
 	return c, nil
 }
@@ -199,10 +206,12 @@ func facts(beforeName string, before []byte, afterName string, after []byte) (no
 		}
 	}
 	if a, b := doc[0].Kind, doc[1].Kind; a != "" && b != "" && a != b {
-		return nil, errs.New(errs.Invalid, afterName, "compare two outputs of one command of larder bench", "%s is a result of kind %.40q, %s of kind %.40q", beforeName, a, afterName, b)
+		return nil, errs.New(errs.Invalid, afterName, "compare two outputs of one command of larder bench",
+			"%s is a result of kind %.40q, %s of kind %.40q", beforeName, a, afterName, b)
 	}
 	for _, k := range slices.Sorted(maps.Keys(doc[0].Facts)) {
-		if a, b := doc[0].Facts[k], doc[1].Facts[k]; b != "" && a != b && k != "load when it ended" && k != "xxhash64 of the file" {
+		if a, b := doc[0].Facts[k], doc[1].Facts[k]; b != "" && a != b && k != "load when it ended" &&
+			k != "xxhash64 of the file" {
 			notes = append(notes, fmt.Sprintf("%s: %s before, %s after", k, plot.Clip(a, 60), plot.Clip(b, 60)))
 		}
 	}
@@ -210,7 +219,9 @@ func facts(beforeName string, before []byte, afterName string, after []byte) (no
 }
 
 // skipped are keys that hold no measurement, the same again, or a figure of one moment that says nothing alone.
-var skipped = []string{"seed", "trace_seed", "facts", "raw", "plots", "tables", "text", "errors", "bars", "machine", "ratio_95", "picks_per_second", "wall_seconds", "histogram_of_powers_of_2_us", "throughput_over_time", "samples_by_slice"}
+var skipped = []string{"seed", "trace_seed", "facts", "raw", "plots", "tables", "text", "errors", "bars", "machine",
+	"ratio_95", "picks_per_second", "wall_seconds", "histogram_of_powers_of_2_us", "throughput_over_time",
+	"samples_by_slice"}
 
 // derived are what an object says of its repeats, when it has those themselves.
 var derived = []string{"cpu_us_per_image", "images_per_cpu_second", "larder_to_this"}
@@ -219,7 +230,8 @@ var derived = []string{"cpu_us_per_image", "images_per_cpu_second", "larder_to_t
 var perJob = []string{"job_hit_ratios", "slow_downs"}
 
 // named are the keys that tell elements of an array apart.
-var named = []string{"policy", "system", "job", "what", "scenario", "order", "cache", "path", "form", "dataset", "phase", "budget", "percent"}
+var named = []string{"policy", "system", "job", "what", "scenario", "order", "cache", "path", "form", "dataset",
+	"phase", "budget", "percent"}
 
 // flatten lists the numbers of a JSON document by path, in order.
 func flatten(name string, raw []byte) (values map[string][]float64, order []string, err error) {
@@ -227,7 +239,8 @@ func flatten(name string, raw []byte) (values map[string][]float64, order []stri
 	dec.UseNumber()
 	var doc any
 	if err := dec.Decode(&doc); err != nil {
-		return nil, nil, errs.Wrap(err, errs.Invalid, name, "name the output of larder bench … -o json", "%s: at byte %d: it is not the JSON of a result", name, dec.InputOffset())
+		return nil, nil, errs.Wrap(err, errs.Invalid, name, "name the output of larder bench … -o json",
+			"%s: at byte %d: it is not the JSON of a result", name, dec.InputOffset())
 	}
 	f := flattening{name: name, values: map[string][]float64{}}
 	err = f.walk("", doc, 0)
@@ -250,7 +263,8 @@ func (f *flattening) add(path string, v []float64) error {
 		return nil // else two elements of one name: the first is compared
 	}
 	if len(f.order) == maxMetrics {
-		return errs.New(errs.ResourceExceeded, f.name, "compare smaller results", "%s: more than %d numbers", f.name, maxMetrics)
+		return errs.New(errs.ResourceExceeded, f.name, "compare smaller results", "%s: more than %d numbers", f.name,
+			maxMetrics)
 	}
 	f.values[path] = v
 	f.order = append(f.order, path)
@@ -268,7 +282,8 @@ func (f *flattening) number(v json.Number, what, path string) (float64, error) {
 
 func (f *flattening) walk(path string, v any, depth int) error {
 	if depth > maxDepth {
-		return errs.New(errs.Invalid, f.name, "name the output of larder bench … -o json", "%s: it is nested more than %d deep", f.name, maxDepth)
+		return errs.New(errs.Invalid, f.name, "name the output of larder bench … -o json",
+			"%s: it is nested more than %d deep", f.name, maxDepth)
 	}
 	switch v := v.(type) {
 	case json.Number:
@@ -325,7 +340,8 @@ func (f *flattening) array(path string, v []any, depth int) error {
 	return nil
 }
 
-// repeatsAt tells whether the elements of the array at a path are runs of the same: those of live results, by source, and of make bench, by what ran.
+// repeatsAt tells whether the elements of the array at a path are runs of the same: those of live results, by source,
+// and of make bench, by what ran.
 func repeatsAt(path string) bool {
 	return path == "runs" || strings.HasSuffix(path, "/runs") || strings.HasPrefix(path, "runs/")
 }

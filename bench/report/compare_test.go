@@ -14,14 +14,17 @@ import (
 )
 
 func TestCompare(t *testing.T) {
-	before := `{"kind":"x","seed":1,"rows":[{"policy":"lru","hits":100,"loads":50,"seconds":[10,11,10.5,10.2,10.4]},{"policy":"need","hits":7,"note":3,"job_hit_ratios":[0.5,0.5]}],"gone":1}`
-	after := `{"kind":"x","seed":2,"rows":[{"policy":"need","hits":7,"note":4,"job_hit_ratios":[0.5,0.25]},{"policy":"lru","hits":90,"loads":51,"seconds":[7,7.1,7.2,7.05,7.3]}],"new":[1,2]}`
+	before := `{"kind":"x","seed":1,"rows":[{"policy":"lru","hits":100,"loads":50,"seconds":[10,11,10.5,10.2,10.4]},
+{"policy":"need","hits":7,"note":3,"job_hit_ratios":[0.5,0.5]}],"gone":1}`
+	after := `{"kind":"x","seed":2,"rows":[{"policy":"need","hits":7,"note":4,"job_hit_ratios":[0.5,0.25]},
+{"policy":"lru","hits":90,"loads":51,"seconds":[7,7.1,7.2,7.05,7.3]}],"new":[1,2]}`
 	c, err := Compare("a", []byte(before), "b", []byte(after), .05, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := map[string]string{
-		"rows[lru]/hits": "worse", "rows[lru]/loads": "higher", "rows[lru]/seconds": "better", "rows[need]/hits": "same", "rows[need]/note": "higher",
+		"rows[lru]/hits": "worse", "rows[lru]/loads": "higher", "rows[lru]/seconds": "better", "rows[need]/hits": "same",
+		"rows[need]/note":              "higher",
 		"rows[need]/job_hit_ratios[0]": "same", "rows[need]/job_hit_ratios[1]": "lower",
 	}
 	for _, m := range c.Metrics {
@@ -46,17 +49,21 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// Runs of live results, of make bench and of sweeps, and passes are compared as repeats; what they say of themselves is not compared again.
+// Runs of live results, of make bench and of sweeps, and passes are compared as repeats; what they say of themselves is
+// not compared again.
 func TestCompareRepeats(t *testing.T) {
 	run := func(source, label string, reads int, p99 float64) string {
-		return fmt.Sprintf(`{"source":%q,"label":%q,"counts":{"source_reads":%d},"wall_seconds":%v,"jobs":[{"name":"a","wait":{"p99":%v,"histogram_of_powers_of_2_us":[1,2]}}]}`, source, label, reads, p99*7, p99)
+		return fmt.Sprintf(
+			`{"source":%q,"label":%q,"counts":{"source_reads":%d},"wall_seconds":%v,"jobs":[{"name":"a","wait":{"p99":%v,
+"histogram_of_powers_of_2_us":[1,2]}}]}`, source, label, reads, p99*7, p99)
 	}
 	doc := func(f float64) string {
 		runs := []string{run("simulated", "", 100, 3)}
 		for i := range 8 {
 			runs = append(runs, run("measured", fmt.Sprintf("repeat %d", i+1), 100+i%3, (3+.1*float64(i%4))*f))
 		}
-		return `{"kind":"live","facts":{"processor":"P","larder":"` + fmt.Sprint(f) + `"},"runs":[` + strings.Join(runs, ",") + `],"errors":[{"what":"x","error":1}]}`
+		return `{"kind":"live","facts":{"processor":"P","larder":"` + fmt.Sprint(f) + `"},"runs":[` + strings.Join(runs,
+			",") + `],"errors":[{"what":"x","error":1}]}`
 	}
 	c, err := Compare("a", []byte(doc(1)), "b", []byte(doc(.5)), .05, 1)
 	if err != nil {
@@ -66,7 +73,9 @@ func TestCompareRepeats(t *testing.T) {
 	for _, m := range c.Metrics {
 		got[m.Path] = fmt.Sprintf("%s of %d", m.Verdict, m.N[1])
 	}
-	want := map[string]string{"runs[simulated]/counts/source_reads": "same of 1", "runs[simulated]/jobs[a]/wait/p99": "same of 1", "runs[measured]/counts/source_reads": "same of 8", "runs[measured]/jobs[a]/wait/p99": "better of 8"}
+	want := map[string]string{"runs[simulated]/counts/source_reads": "same of 1",
+		"runs[simulated]/jobs[a]/wait/p99": "same of 1", "runs[measured]/counts/source_reads": "same of 8",
+		"runs[measured]/jobs[a]/wait/p99": "better of 8"}
 	if !maps.Equal(got, want) || fmt.Sprint(c.Notes) != "[larder: 1 before, 0.5 after]" {
 		t.Errorf("%v, notes %v", got, c.Notes)
 	}
@@ -90,7 +99,8 @@ func TestCompareRepeats(t *testing.T) {
 			t.Errorf("%s: only %d of %d metrics have repeats", name, several, len(c.Metrics))
 		}
 	}
-	if _, err := Compare("a", []byte(`{"kind":"live","x":1}`), "b", []byte(`{"kind":"prep","x":1}`), .05, 1); !errs.Is(err, errs.Invalid) || !strings.Contains(err.Error(), `"prep"`) {
+	if _, err := Compare("a", []byte(`{"kind":"live","x":1}`), "b", []byte(`{"kind":"prep","x":1}`), .05, 1); !errs.Is(err,
+		errs.Invalid) || !strings.Contains(err.Error(), `"prep"`) {
 		t.Errorf("two kinds: %v", err)
 	}
 }

@@ -53,13 +53,17 @@ func (n *Named) policy() error {
 	n.Title = "Policies: " + p.demand()
 	n.fact("seed of the trace", fmt.Sprint(p.TraceSeed))
 	n.fact("seed of the policies", fmt.Sprint(p.Seed))
-	n.Text = append(n.Text, fmt.Sprintf("%s requests of %d jobs for %s different samples; hits are of %s requests, after %d epochs of each job. The lower bound is what no order, policy or foresight could go below; dashed lines and bars marked as such are bounds that no daemon can have.",
-		plot.Thousands(fmt.Sprint(p.Requests)), len(p.Jobs), plot.Thousands(fmt.Sprint(p.Unique)), plot.Thousands(fmt.Sprint(p.Counted)), p.Warm))
+	n.Text = append(n.Text, fmt.Sprintf("%s requests of %d jobs for %s different samples; hits are of %s requests, "+
+		"after %d epochs of each job. The lower bound is what no order, policy or foresight could go below; dashed lines "+
+		"and bars marked as such are bounds that no daemon can have.",
+		plot.Thousands(fmt.Sprint(p.Requests)), len(p.Jobs), plot.Thousands(fmt.Sprint(p.Unique)),
+		plot.Thousands(fmt.Sprint(p.Counted)), p.Warm))
 	if !p.Prescribed {
 		n.Text = append(n.Text, fmt.Sprintf("The order of job %s was decided by what was in memory.", p.LooksJob))
 	}
 	if len(p.Left) > 0 {
-		n.Text = append(n.Text, "Left out, for they need to know the future, or more memory than allowed: "+strings.Join(p.Left, ", ")+".")
+		n.Text = append(n.Text, "Left out, for they need to know the future, or more memory than allowed: "+strings.Join(
+			p.Left, ", ")+".")
 	}
 	var caches []int64
 	var names []string
@@ -96,13 +100,19 @@ func (n *Named) policy() error {
 		return out
 	}
 	n.Plots = append(n.Plots,
-		draw(6, "Loads per unique sample, by policy", "loads per unique sample", 0, func(r *policysim.Row) float64 { return r.PerUnique }),
-		draw(3, "Hits against cache size, by policy", "hit ratio", 1, func(r *policysim.Row) float64 { return r.HitRatio }, policysim.Independent, policysim.LowerBound))
+		draw(6, "Loads per unique sample, by policy", "loads per unique sample", 0, func(r *policysim.Row) float64 {
+			return r.PerUnique
+		}),
+		draw(3, "Hits against cache size, by policy", "hit ratio", 1, func(r *policysim.Row) float64 { return r.HitRatio },
+			policysim.Independent, policysim.LowerBound))
 	n.Tables = append(n.Tables, p.overBound(names, caches))
-	t := htmlreport.Table{Title: "All figures of policies", Fold: true, Head: []string{"policy", "cache", "share", "hit ratio", "miss ratio", "byte misses", "loads", "per unique", "over the bound", "evicted", "Jain of hits"}}
+	t := htmlreport.Table{Title: "All figures of policies", Fold: true, Head: []string{"policy", "cache", "share",
+		"hit ratio", "miss ratio", "byte misses", "loads", "per unique", "over the bound", "evicted", "Jain of hits"}}
 	for _, r := range p.Rows {
-		t.Rows = append(t.Rows, []string{r.Policy, fmt.Sprint(r.Cache), fmt.Sprintf("%.1f%%", 100*r.Share), fmt.Sprintf("%.4f", r.HitRatio), fmt.Sprintf("%.4f", r.MissRatio), fmt.Sprintf("%.4f", r.ByteMiss),
-			fmt.Sprint(r.Loads), fmt.Sprintf("%.3f", r.PerUnique), fmt.Sprintf("%.3f", r.OverBound), fmt.Sprint(r.Evicted), fmt.Sprintf("%.3f", r.Jain)})
+		t.Rows = append(t.Rows, []string{r.Policy, fmt.Sprint(r.Cache), fmt.Sprintf("%.1f%%", 100*r.Share),
+			fmt.Sprintf("%.4f", r.HitRatio), fmt.Sprintf("%.4f", r.MissRatio), fmt.Sprintf("%.4f", r.ByteMiss),
+			fmt.Sprint(r.Loads), fmt.Sprintf("%.3f", r.PerUnique), fmt.Sprintf("%.3f", r.OverBound), fmt.Sprint(r.Evicted),
+			fmt.Sprintf("%.3f", r.Jain)})
 	}
 	n.Tables = append(n.Tables, t)
 	n.systems(&p)
@@ -120,7 +130,8 @@ func (p *Policy) demand() string {
 func (p *Policy) least(cache int64) *policysim.Row {
 	var best *policysim.Row
 	for i := range p.Rows {
-		if r := &p.Rows[i]; r.Cache == cache && !r.Bounding && r.Policy != policysim.Independent && (best == nil || r.Loads < best.Loads) {
+		if r := &p.Rows[i]; r.Cache == cache && !r.Bounding && r.Policy != policysim.Independent &&
+			(best == nil || r.Loads < best.Loads) {
 			best = r
 		}
 	}
@@ -137,9 +148,11 @@ func (p *Policy) share(cache int64) float64 {
 	return 0
 }
 
-// barsOfOne is a picture whose lines would be single points with their values as bars, the least first; at says where they are.
+// barsOfOne is a picture whose lines would be single points with their values as bars, the least first; at says where
+// they are.
 func barsOfOne(p plot.Plot, at string) plot.Plot {
-	out := plot.Plot{Number: p.Number, Title: strings.Replace(p.Title, " against cache size", "", 1) + ": " + at, Y: p.Y, Top: p.Top, Note: p.Note, Series: []plot.Series{{Name: p.Y}}}
+	out := plot.Plot{Number: p.Number, Title: strings.Replace(p.Title, " against cache size", "", 1) + ": " + at, Y: p.Y,
+		Top: p.Top, Note: p.Note, Series: []plot.Series{{Name: p.Y}}}
 	series := slices.DeleteFunc(slices.Clone(p.Series), func(s plot.Series) bool { return len(s.Points) == 0 })
 	slices.SortStableFunc(series, func(a, b plot.Series) int { return cmp.Compare(a.Points[0][1], b.Points[0][1]) })
 	for _, s := range series {
@@ -175,7 +188,8 @@ func (p *Policy) best(caches []int64) string {
 
 func percent(share float64) string { return plot.Number(math.Round(share*1e4)/100) + " %" }
 
-// overBound is the loads over the lower bound, a row for each policy and a column for each capacity, the best policy first.
+// overBound is the loads over the lower bound, a row for each policy and a column for each capacity, the best policy
+// first.
 func (p *Policy) overBound(names []string, caches []int64) htmlreport.Table {
 	t := htmlreport.Table{Title: "Loads over the lower bound", Head: []string{"policy"}}
 	for _, c := range caches {
@@ -265,10 +279,13 @@ func (n *Named) systems(p *Policy) {
 		}
 	}
 	at := fmt.Sprintf("cache of %s samples", plot.Thousands(fmt.Sprint(middle)))
-	speed := plot.Plot{Number: 3, Title: "Throughput against cache size, by system", X: "cache, samples", Y: "samples a second of all jobs, virtual time", Note: note}
-	work := plot.Plot{Number: 6, Title: "Systems: reads and preparations per unique sample, " + at, Y: "times each sample", Series: []plot.Series{{Name: "reads"}, {Name: "preparations"}}, Note: note}
-	fair := plot.Plot{Number: 11, Title: "Systems: slow-down of the least and the most slowed job, " + at, Y: "time over that of the job alone with data at hand", Series: []plot.Series{{Name: "least"}, {Name: "most"}}, Note: note}
-	t := htmlreport.Table{Title: "All figures of systems, re-implemented from their descriptions", Fold: true, Head: []string{"system", "cache", "reads", "preparations", "delivered", "hit ratio", "coverage", "repeated", "exactly once", "makespan", "Jain"}}
+	speed := plot.Plot{Number: 3, Title: "Throughput against cache size, by system", X: "cache, samples",
+		Y: "samples a second of all jobs, virtual time", Note: note}
+	work := plot.Plot{Number: 6, Title: "Systems: reads and preparations per unique sample, " + at, Y: "times each sample",
+		Series: []plot.Series{{Name: "reads"}, {Name: "preparations"}}, Note: note}
+	fair := plot.Plot{Number: 11, Title: "Systems: slow-down of the least and the most slowed job, " + at,
+		Y: "time over that of the job alone with data at hand", Series: []plot.Series{{Name: "least"},
+			{Name: "most"}}, Note: note}
 	for _, name := range names {
 		s := plot.Series{Name: shown(name)}
 		for _, r := range p.Systems {
@@ -279,17 +296,7 @@ func (n *Named) systems(p *Policy) {
 		speed.Series = append(speed.Series, s)
 	}
 	for _, r := range p.Systems {
-		if r.Unsupported != "" {
-			t.Rows = append(t.Rows, []string{r.System, fmt.Sprint(r.Cache), "unsupported: " + r.Unsupported})
-			continue
-		}
-		once := "no"
-		if r.ExactlyOnce {
-			once = "yes"
-		}
-		t.Rows = append(t.Rows, []string{r.System, fmt.Sprint(r.Cache), fmt.Sprint(r.Loads), fmt.Sprint(r.Preps), fmt.Sprint(r.Delivered), fmt.Sprintf("%.4f", r.HitRatio), fmt.Sprintf("%.3f", r.Coverage),
-			fmt.Sprint(r.Repeated), once, fmt.Sprintf("%.3f s", r.Makespan), fmt.Sprintf("%.3f", r.Jain)})
-		if r.Cache != middle {
+		if r.Unsupported != "" || r.Cache != middle {
 			continue
 		}
 		work.Bars = append(work.Bars, shown(r.System))
@@ -308,13 +315,37 @@ func (n *Named) systems(p *Policy) {
 		}
 		n.Plots = append(n.Plots, work, speed, fair)
 	}
-	n.Tables = append(n.Tables, t)
+	n.Tables = append(n.Tables, p.systemsTable())
+}
+
+// systemsTable has all figures of systems.
+func (p *Policy) systemsTable() htmlreport.Table {
+	t := htmlreport.Table{Title: "All figures of systems, re-implemented from their descriptions", Fold: true,
+		Head: []string{"system", "cache", "reads", "preparations", "delivered", "hit ratio", "coverage", "repeated",
+			"exactly once", "makespan", "Jain"}}
+	for _, r := range p.Systems {
+		if r.Unsupported != "" {
+			t.Rows = append(t.Rows, []string{r.System, fmt.Sprint(r.Cache), "unsupported: " + r.Unsupported})
+			continue
+		}
+		once := "no"
+		if r.ExactlyOnce {
+			once = "yes"
+		}
+		t.Rows = append(t.Rows, []string{r.System, fmt.Sprint(r.Cache), fmt.Sprint(r.Loads), fmt.Sprint(r.Preps),
+			fmt.Sprint(r.Delivered), fmt.Sprintf("%.4f", r.HitRatio), fmt.Sprintf("%.3f", r.Coverage),
+			fmt.Sprint(r.Repeated), once, fmt.Sprintf("%.3f s", r.Makespan), fmt.Sprintf("%.3f", r.Jain)})
+	}
+	return t
 }
 
 // inShort answers the question of who reads only the beginning: which policy, and what larder's own orders save.
 func inShort(results []Named) *htmlreport.Table {
-	t := htmlreport.Table{Title: "At the middle one of the cache sizes of each result. Policies replay given orders; systems choose their own, in virtual time. Only systems that delivered every sample exactly once are compared.",
-		Head: []string{"demand", "cache", "policy with the fewest loads", "its loads over the bound", "those of lru", "reads, independent loaders", "reads, larder", "samples/s, independent loaders", "samples/s, larder", "samples/s, fastest system"}}
+	t := htmlreport.Table{Title: "At the middle one of the cache sizes of each result. Policies replay given orders; " +
+		"systems choose their own, in virtual time. Only systems that delivered every sample exactly once are compared.",
+		Head: []string{"demand", "cache", "policy with the fewest loads", "its loads over the bound", "those of lru",
+			"reads, independent loaders", "reads, larder", "samples/s, independent loaders", "samples/s, larder",
+			"samples/s, fastest system"}}
 	for i := range results {
 		var p Policy
 		if results[i].Kind != "policy" || json.Unmarshal(results[i].Raw, &p) != nil {
@@ -408,11 +439,16 @@ func (n *Named) sampler() error {
 	if !s.Exact {
 		once = "NOT exactly once"
 	}
-	n.Text = append(n.Text, fmt.Sprintf("Policy %s: %s loads, %.3f of the lower bound %s; every sample %s.", s.Policy, plot.Thousands(fmt.Sprint(s.Loads)), s.Ratio, plot.Thousands(fmt.Sprint(s.Bound)), once))
-	p := plot.Plot{Number: 12, Title: "Resemblance of consecutive epochs", Y: "overlap of first quarters: 0.25 when epochs are independent; correlation: 0", Marks: []plot.Mark{{X: .25, Text: "independent"}},
+	n.Text = append(n.Text, fmt.Sprintf("Policy %s: %s loads, %.3f of the lower bound %s; every sample %s.", s.Policy,
+		plot.Thousands(fmt.Sprint(s.Loads)), s.Ratio, plot.Thousands(fmt.Sprint(s.Bound)), once))
+	p := plot.Plot{Number: 12, Title: "Resemblance of consecutive epochs", Y: "overlap of first quarters: 0.25 when " +
+		"epochs are independent; correlation: 0", Marks: []plot.Mark{{X: .25, Text: "independent"}},
 		Series: []plot.Series{{Name: "overlap of first quarters"}, {Name: "rank correlation, absolute"}}}
-	far := plot.Plot{Number: 12, Title: "Distance of the mean position of the samples of a cell from the middle of an epoch", Y: "standard deviations", Marks: []plot.Mark{{X: 4, Text: "no chance"}}, Series: []plot.Series{{Name: "furthest cell"}}}
-	t := htmlreport.Table{Head: []string{"job", "order", "loads", "overlap of first quarters (independent: .25)", "rank correlation (independent: 0)", "furthest cell (standard deviations)"}}
+	far := plot.Plot{Number: 12,
+		Title: "Distance of the mean position of the samples of a cell from the middle of an epoch", Y: "standard deviations",
+		Marks: []plot.Mark{{X: 4, Text: "no chance"}}, Series: []plot.Series{{Name: "furthest cell"}}}
+	t := htmlreport.Table{Head: []string{"job", "order", "loads", "overlap of first quarters (independent: .25)",
+		"rank correlation (independent: 0)", "furthest cell (standard deviations)"}}
 	t.Head = append(t.Head, meansHead...)
 	figure := func(v *float64) string {
 		if v == nil {
@@ -454,8 +490,8 @@ func (n *Named) sampler() error {
 	return nil
 }
 
-// speedUps shows what systems gain over independent loaders by the number of jobs, where results of policy differ in that alone: the same
-// family of demand, as many samples, the same cache.
+// speedUps shows what systems gain over independent loaders by the number of jobs, where results of policy differ in
+// that alone: the same family of demand, as many samples, the same cache.
 func speedUps(results []Named) []Named {
 	groups, order := map[string][]sized{}, []string{}
 	for i := range results {
@@ -481,7 +517,8 @@ func speedUps(results []Named) []Named {
 		slices.SortFunc(g, func(a, b sized) int { return a.jobs - b.jobs })
 		n := Named{Name: "speed-up: " + key}
 		n.Title, n.Kind, n.Plots = "Systems by the number of jobs", "systems", []plot.Plot{speedUp(key, g)}
-		n.Text = []string{"Virtual time until all jobs are done, of independent loaders over that of each system, from the results above."}
+		n.Text = []string{"Virtual time until all jobs are done, of independent loaders over that of each system, from " +
+			"the results above."}
 		out = append(out, n)
 	}
 	return out
@@ -493,8 +530,8 @@ type sized struct {
 	p    *Policy
 }
 
-// speedUp draws the speed-up of every system over independent loaders against the number of jobs, in the middle one of the
-// cache sizes.
+// speedUp draws the speed-up of every system over independent loaders against the number of jobs, in the middle one of
+// the cache sizes.
 func speedUp(key string, g []sized) plot.Plot {
 	var caches []int64
 	for _, r := range g[0].p.Systems {
@@ -511,7 +548,8 @@ func speedUp(key string, g []sized) plot.Plot {
 		}
 		return 0
 	}
-	speed := plot.Plot{Number: 5, Title: fmt.Sprintf("Speed-up over independent loaders, %s, cache %s", key, plot.Thousands(fmt.Sprint(cache))), X: "jobs", Y: "times as fast"}
+	speed := plot.Plot{Number: 5, Title: fmt.Sprintf("Speed-up over independent loaders, %s, cache %s", key,
+		plot.Thousands(fmt.Sprint(cache))), X: "jobs", Y: "times as fast"}
 	for _, row := range g[0].p.Systems {
 		if row.Cache != cache || row.System == "independent" {
 			continue
@@ -535,5 +573,8 @@ func speedUp(key string, g []sized) plot.Plot {
 
 // exact tells whether a system delivered every sample exactly once wherever it ran.
 func exact(p *Policy, system string) bool {
-	return !slices.ContainsFunc(p.Systems, func(r SystemRow) bool { return r.System == system && r.Unsupported == "" && !r.ExactlyOnce })
+	return !slices.ContainsFunc(p.Systems, func(r SystemRow) bool {
+		return r.System == system && r.Unsupported == "" &&
+			!r.ExactlyOnce
+	})
 }

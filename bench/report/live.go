@@ -11,7 +11,8 @@ import (
 	"larder/internal/plot"
 )
 
-// live is the JSON of larder bench live, larder bench sim and larder whatif (docs/format/live.md), as far as a report shows it.
+// live is the JSON of larder bench live, larder bench sim and larder whatif (docs/format/live.md), as far as a report
+// shows it.
 type live struct {
 	Scenario string       `json:"scenario"`
 	Seed     uint64       `json:"seed"`
@@ -183,7 +184,9 @@ func (n *Named) live() error {
 	n.Text = append(n.Text, l.Limits...)
 	for i := range l.Runs {
 		r := &l.Runs[i]
-		said := fmt.Sprintf("%s: %.4g s until all jobs were done, %s reads (%.3f of the lower bound), %s decodes (%.3f), Jain's index %.3f", r.name(), r.Makespan, plot.Number(r.Counts.Reads), r.Over.Reads, plot.Number(r.Counts.Decodes), r.Over.Decodes, r.Jain)
+		said := fmt.Sprintf("%s: %.4g s until all jobs were done, %s reads (%.3f of the lower bound), %s decodes (%.3f), "+
+			"Jain's index %.3f", r.name(), r.Makespan, plot.Number(r.Counts.Reads), r.Over.Reads, plot.Number(r.Counts.Decodes),
+			r.Over.Decodes, r.Jain)
 		if !r.Exact {
 			said += "; NOT exactly once"
 		}
@@ -200,7 +203,8 @@ func (n *Named) live() error {
 	var picked []*liveRun
 	for i := range l.Runs {
 		r := &l.Runs[i]
-		if len(r.Failures) == 0 && len(picked) < most && !slices.ContainsFunc(picked, func(o *liveRun) bool { return o.Source == r.Source && strings.HasPrefix(r.Label, "repeat") }) {
+		if len(r.Failures) == 0 && len(picked) < most && !slices.ContainsFunc(picked,
+			func(o *liveRun) bool { return o.Source == r.Source && strings.HasPrefix(r.Label, "repeat") }) {
 			picked = append(picked, r)
 		}
 	}
@@ -215,13 +219,22 @@ func (n *Named) live() error {
 
 // jobs draws one run job by job.
 func (n *Named) jobs(r *liveRun) {
-	over := plot.Plot{Number: 1, Title: "Throughput of each job over time, " + r.name(), Form: plot.Steps, X: "seconds since the run began", Y: "samples a second", Note: fmt.Sprintf("Means of %.3g s.", r.Makespan/intervals)}
-	cdf := plot.Plot{Number: 8, Title: "Waits for a batch, " + r.name(), X: "wait of next(), up to … milliseconds", Y: "part of all waits", Log: true, Top: 1, Form: ""}
-	spent := plot.Plot{Number: 7, Title: "What jobs spent their time on, " + r.name(), Form: plot.Stacked, Y: "seconds", Series: []plot.Series{{Name: "working"}, {Name: "waiting"}}}
-	tiers := plot.Plot{Number: 2, Title: "Where samples were found, " + r.name(), Form: plot.Stacked, Y: "samples", Series: []plot.Series{{Name: "augmented"}, {Name: "decoded"}, {Name: "encoded"}, {Name: "from storage"}}}
-	first := plot.Plot{Number: 9, Title: "Time to the first batch and the first epoch, " + r.name(), Y: "seconds", Series: []plot.Series{{Name: "first batch"}, {Name: "first epoch"}}}
-	fair := plot.Plot{Number: 11, Title: fmt.Sprintf("Part of its full speed that each job had, %s (Jain's index %.3f)", r.name(), r.Jain), Y: "time working ÷ time working and waiting", Top: 1, Series: []plot.Series{{Name: "part of full speed"}}}
-	t := htmlreport.Table{Title: "Jobs, " + r.name(), Head: []string{"job", "order", "samples", "samples/s", "of full speed", "wait p50, ms", "p99", "p99.9", "longest", "exactly once", "position KS (limit)", "epoch correlation (limit)", "label χ² (limit)"}}
+	over := plot.Plot{Number: 1, Title: "Throughput of each job over time, " + r.name(), Form: plot.Steps,
+		X: "seconds since the run began", Y: "samples a second", Note: fmt.Sprintf("Means of %.3g s.", r.Makespan/intervals)}
+	cdf := plot.Plot{Number: 8, Title: "Waits for a batch, " + r.name(), X: "wait of next(), up to … milliseconds",
+		Y: "part of all waits", Log: true, Top: 1, Form: ""}
+	spent := plot.Plot{Number: 7, Title: "What jobs spent their time on, " + r.name(), Form: plot.Stacked, Y: "seconds",
+		Series: []plot.Series{{Name: "working"}, {Name: "waiting"}}}
+	tiers := plot.Plot{Number: 2, Title: "Where samples were found, " + r.name(), Form: plot.Stacked, Y: "samples",
+		Series: []plot.Series{{Name: "augmented"}, {Name: "decoded"}, {Name: "encoded"}, {Name: "from storage"}}}
+	first := plot.Plot{Number: 9, Title: "Time to the first batch and the first epoch, " + r.name(), Y: "seconds",
+		Series: []plot.Series{{Name: "first batch"}, {Name: "first epoch"}}}
+	fair := plot.Plot{Number: 11, Title: fmt.Sprintf("Part of its full speed that each job had, %s (Jain's index %.3f)",
+		r.name(), r.Jain), Y: "time working ÷ time working and waiting", Top: 1, Series: []plot.Series{
+		{Name: "part of full speed"}}}
+	t := htmlreport.Table{Title: "Jobs, " + r.name(), Head: []string{"job", "order", "samples", "samples/s",
+		"of full speed", "wait p50, ms", "p99", "p99.9", "longest", "exactly once", "position KS (limit)",
+		"epoch correlation (limit)", "label χ² (limit)"}}
 	t.Head = append(t.Head, meansHead...)
 	bar := func(p *plot.Plot, name string, values ...float64) {
 		p.Bars = append(p.Bars, name)
@@ -238,7 +251,8 @@ func (n *Named) jobs(r *liveRun) {
 			cdf.Series = append(cdf.Series, plot.Series{Name: j.Name, Points: s})
 		}
 		bar(&spent, j.Name, j.Stepping, j.Wait.Total)
-		bar(&tiers, j.Name, j.Hits.Augmented, j.Hits.Decoded, j.Hits.Encoded, max(0, j.Samples-j.Hits.Augmented-j.Hits.Decoded-j.Hits.Encoded))
+		bar(&tiers, j.Name, j.Hits.Augmented, j.Hits.Decoded, j.Hits.Encoded,
+			max(0, j.Samples-j.Hits.Augmented-j.Hits.Decoded-j.Hits.Encoded))
 		bar(&first, j.Name, j.FirstBatch, j.FirstEpoch)
 		bar(&fair, j.Name, j.Speed)
 		once := "yes"
@@ -246,8 +260,10 @@ func (n *Named) jobs(r *liveRun) {
 			once = "NO"
 		}
 		ms := func(s float64) string { return fmt.Sprintf("%.3g", s*1e3) }
-		t.Rows = append(t.Rows, []string{j.Name, j.Order, plot.Number(j.Samples), plot.Number(math.Round(j.Rate*10) / 10), fmt.Sprintf("%.3f", j.Speed), ms(j.Wait.P50), ms(j.Wait.P99), ms(j.Wait.P999), ms(j.Wait.Max), once,
-			quality(j.Quality.KS, j.Quality.KSLimit), quality(j.Quality.Rho, j.Quality.RhoLimit), quality(j.Quality.Chi, j.Quality.ChiLimit)})
+		t.Rows = append(t.Rows, []string{j.Name, j.Order, plot.Number(j.Samples), plot.Number(math.Round(j.Rate*10) / 10),
+			fmt.Sprintf("%.3f", j.Speed), ms(j.Wait.P50), ms(j.Wait.P99), ms(j.Wait.P999), ms(j.Wait.Max), once,
+			quality(j.Quality.KS, j.Quality.KSLimit), quality(j.Quality.Rho, j.Quality.RhoLimit), quality(j.Quality.Chi,
+				j.Quality.ChiLimit)})
 		t.Rows[i] = append(t.Rows[i], j.Means.cells()...)
 	}
 	spent.Note = "Waiting is time in next() without a batch: storage, decoding, augmenting and gathering together."
@@ -269,7 +285,8 @@ func quality(v *float64, limit float64) string {
 
 // orders is the quality of orders, as parts of what chance allows.
 func orders(r *liveRun) plot.Plot {
-	p := plot.Plot{Number: 12, Title: "Order quality, " + r.name(), Y: "part of the limit that random orders exceed once in a thousand runs", Top: 1.2, Marks: []plot.Mark{{X: 1, Text: "limit"}},
+	p := plot.Plot{Number: 12, Title: "Order quality, " + r.name(), Y: "part of the limit that random orders exceed " +
+		"once in a thousand runs", Top: 1.2, Marks: []plot.Mark{{X: 1, Text: "limit"}},
 		Series: []plot.Series{{Name: "positions (KS)"}, {Name: "epochs (correlation)"}, {Name: "labels (χ²)"}}}
 	for i := range r.Jobs {
 		j := &r.Jobs[i]
@@ -295,7 +312,8 @@ func orders(r *liveRun) plot.Plot {
 // intervals is how many parts of a run throughput over time is the mean of.
 const intervals = 48
 
-// overTime is the throughput of a job in equal parts of a run: each point begins one. The result tells the mean since the point before.
+// overTime is the throughput of a job in equal parts of a run: each point begins one. The result tells the mean since
+// the point before.
 func (j *liveJob) overTime(makespan float64) [][2]float64 {
 	if len(j.Over) == 0 || !(makespan > 0) {
 		return nil
@@ -344,10 +362,14 @@ func cumulated(histogram []float64) [][2]float64 {
 
 // runs compares all runs of a file.
 func (n *Named) runs(l *live, picked []*liveRun) {
-	work := plot.Plot{Number: 6, Title: "Reads, decodes and augments per unique sample", Y: "times each sample", Series: []plot.Series{{Name: "reads"}, {Name: "decodes"}, {Name: "augments"}}}
-	cpu := plot.Plot{Number: 10, Title: "Processor time", Form: plot.Stacked, Y: "seconds of processor time", Series: []plot.Series{{Name: "daemon"}, {Name: "clients"}}}
-	t := htmlreport.Table{Title: "Runs", Head: []string{"run", "seconds", "reads", "over the bound", "decodes", "over the bound", "augments", "Jain", "exactly once", "CPU-s for 1,000 samples", "peak memory", "other work"}}
-	tiers := htmlreport.Table{Title: "Tiers", Head: []string{"run", "form", "policy", "budget", "peak", "hits", "evictions"}}
+	work := plot.Plot{Number: 6, Title: "Reads, decodes and augments per unique sample", Y: "times each sample",
+		Series: []plot.Series{{Name: "reads"}, {Name: "decodes"}, {Name: "augments"}}}
+	cpu := plot.Plot{Number: 10, Title: "Processor time", Form: plot.Stacked, Y: "seconds of processor time",
+		Series: []plot.Series{{Name: "daemon"}, {Name: "clients"}}}
+	t := htmlreport.Table{Title: "Runs", Head: []string{"run", "seconds", "reads", "over the bound", "decodes",
+		"over the bound", "augments", "Jain", "exactly once", "CPU-s for 1,000 samples", "peak memory", "other work"}}
+	tiers := htmlreport.Table{Title: "Tiers", Head: []string{"run", "form", "policy", "budget", "peak", "hits",
+		"evictions"}}
 	var bounds []liveRun
 	for i := range l.Runs {
 		r := &l.Runs[i]
@@ -355,7 +377,9 @@ func (n *Named) runs(l *live, picked []*liveRun) {
 		for k, v := range []float64{r.Per.Reads, r.Per.Decodes, r.Per.Augments} {
 			work.Series[k].Points = append(work.Series[k].Points, [2]float64{0, v})
 		}
-		row := []string{r.name(), plot.Number(r.Makespan), plot.Number(r.Counts.Reads), fmt.Sprintf("%.3f", r.Over.Reads), plot.Number(r.Counts.Decodes), fmt.Sprintf("%.3f", r.Over.Decodes), plot.Number(r.Counts.Augments), fmt.Sprintf("%.3f", r.Jain), map[bool]string{true: "yes", false: "NO"}[r.Exact], "-", "-", "-"}
+		row := []string{r.name(), plot.Number(r.Makespan), plot.Number(r.Counts.Reads), fmt.Sprintf("%.3f", r.Over.Reads),
+			plot.Number(r.Counts.Decodes), fmt.Sprintf("%.3f", r.Over.Decodes), plot.Number(r.Counts.Augments),
+			fmt.Sprintf("%.3f", r.Jain), map[bool]string{true: "yes", false: "NO"}[r.Exact], "-", "-", "-"}
 		if c := r.CPU; c != nil {
 			row[9], row[10], row[11] = plot.Number(c.Per), fmt.Sprintf("%.0f MiB", c.RSS/(1<<20)), percent(c.Others)
 			cpu.Bars = append(cpu.Bars, r.name())
@@ -366,7 +390,8 @@ func (n *Named) runs(l *live, picked []*liveRun) {
 		if slices.Contains(picked, r) {
 			bounds = append(bounds, *r)
 			for _, x := range r.Tiers {
-				tiers.Rows = append(tiers.Rows, []string{r.name(), x.Form, x.Policy, fmt.Sprintf("%.1f MiB", x.Budget/(1<<20)), fmt.Sprintf("%.1f MiB", x.Peak/(1<<20)), plot.Number(x.Hits), plot.Number(x.Evictions)})
+				tiers.Rows = append(tiers.Rows, []string{r.name(), x.Form, x.Policy, fmt.Sprintf("%.1f MiB", x.Budget/(1<<20)),
+					fmt.Sprintf("%.1f MiB", x.Peak/(1<<20)), plot.Number(x.Hits), plot.Number(x.Evictions)})
 			}
 		}
 	}
@@ -394,13 +419,16 @@ func (n *Named) errors(l *live) {
 	if len(l.Errors) == 0 {
 		return
 	}
-	p := plot.Plot{Title: "Simulated beside measured", Y: "simulated ÷ median of the measured runs", Marks: []plot.Mark{{X: 1, Text: "equal"}}, Series: []plot.Series{{Name: "ratio"}}}
-	t := htmlreport.Table{Title: "Simulated beside measured", Head: []string{"what", "simulated", "measured, median", "measured, least to most", "error", "allowed", "verdict"}}
+	p := plot.Plot{Title: "Simulated beside measured", Y: "simulated ÷ median of the measured runs",
+		Marks: []plot.Mark{{X: 1, Text: "equal"}}, Series: []plot.Series{{Name: "ratio"}}}
+	t := htmlreport.Table{Title: "Simulated beside measured", Head: []string{"what", "simulated", "measured, median",
+		"measured, least to most", "error", "allowed", "verdict"}}
 	wrong := 0
 	for _, e := range l.Errors {
 		p.Bars = append(p.Bars, e.What)
 		p.Series[0].Points = append(p.Series[0].Points, [2]float64{0, 1 + e.Error})
-		row := []string{e.What, plot.Number(e.Simulated), plot.Number(e.Median), "-", fmt.Sprintf("%+.1f %%", 100*e.Error), "told only", "-"}
+		row := []string{e.What, plot.Number(e.Simulated), plot.Number(e.Median), "-", fmt.Sprintf("%+.1f %%", 100*e.Error),
+			"told only", "-"}
 		if len(e.Measured) > 0 {
 			low, high := slices.Min(e.Measured), slices.Max(e.Measured)
 			row[3] = plot.Number(low) + " to " + plot.Number(high)
@@ -422,7 +450,8 @@ func (n *Named) errors(l *live) {
 		p.Series[0].Low, p.Series[0].High = nil, nil
 	}
 	if wrong > 0 {
-		n.Text = append(n.Text, fmt.Sprintf("%d counts of the simulator are further from what was measured than allowed.", wrong))
+		n.Text = append(n.Text, fmt.Sprintf("%d counts of the simulator are further from what was measured than allowed.",
+			wrong))
 	}
 	n.Plots = append(n.Plots, p)
 	n.Tables = append(n.Tables, t)

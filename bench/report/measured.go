@@ -36,9 +36,12 @@ func (n *Named) prep() error {
 	n.Title = "Preparation: decode and augment"
 	n.fact("decoder", p.Decoder)
 	n.fact("kernels", p.Kernels)
-	n.Text = append(n.Text, fmt.Sprintf("Processor time of one core, %d images, medians of %d interleaved passes.", p.Images, p.Passes))
-	rates := plot.Plot{Number: 10, Title: "Images in a second of processor time", Y: "images a CPU-second", Series: []plot.Series{{Name: "rate"}}}
-	t := htmlreport.Table{Head: []string{"what", "µs an image", "images a CPU-second", "larder is, times as fast", "95 % interval"}}
+	n.Text = append(n.Text, fmt.Sprintf("Processor time of one core, %d images, medians of %d interleaved passes.",
+		p.Images, p.Passes))
+	rates := plot.Plot{Number: 10, Title: "Images in a second of processor time", Y: "images a CPU-second",
+		Series: []plot.Series{{Name: "rate"}}}
+	t := htmlreport.Table{Head: []string{"what", "µs an image", "images a CPU-second", "larder is, times as fast",
+		"95 % interval"}}
 	for _, r := range p.Rows {
 		rates.Bars = append(rates.Bars, r.What)
 		rates.Series[0].Points = append(rates.Series[0].Points, [2]float64{0, r.Rate})
@@ -46,7 +49,8 @@ func (n *Named) prep() error {
 		if r.Range != [2]float64{} {
 			interval = fmt.Sprintf("%.2f to %.2f", r.Range[0], r.Range[1])
 		}
-		t.Rows = append(t.Rows, []string{r.What, fmt.Sprintf("%.1f", r.Micros), plot.Number(math.Round(r.Rate)), fmt.Sprintf("%.2f", r.Ratio), interval})
+		t.Rows = append(t.Rows, []string{r.What, fmt.Sprintf("%.1f", r.Micros), plot.Number(math.Round(r.Rate)),
+			fmt.Sprintf("%.2f", r.Ratio), interval})
 	}
 	n.Plots = append(n.Plots, rates)
 	n.Tables = append(n.Tables, t)
@@ -111,9 +115,12 @@ func (n *Named) tiers() error {
 		}
 		groups[k] = append(groups[k], c)
 	}
-	t := htmlreport.Table{Title: "The model's choice", Head: []string{"dataset", "jobs", "memory", "best measured split (encoded-decoded-augmented)", "samples/s", "larder's choice", "samples/s", "of the best", "mean error of the model"}}
+	t := htmlreport.Table{Title: "The model's choice", Head: []string{"dataset", "jobs", "memory",
+		"best measured split (encoded-decoded-augmented)", "samples/s", "larder's choice", "samples/s", "of the best",
+		"mean error of the model"}}
 	for _, k := range order {
-		p := plot.Plot{Number: 4, Title: fmt.Sprintf("%s, %s, %.3g MiB", k.dataset, k.phase, k.budget/(1<<20)), Form: plot.Simplex, Y: "samples a second", Panels: []string{"predicted", "measured"}}
+		p := plot.Plot{Number: 4, Title: fmt.Sprintf("%s, %s, %.3g MiB", k.dataset, k.phase, k.budget/(1<<20)),
+			Form: plot.Simplex, Y: "samples a second", Panels: []string{"predicted", "measured"}}
 		best, bestRate, chosen, chosenRate, off, count := "", 0.0, "-", math.NaN(), 0.0, 0.0
 		for _, c := range groups[k] {
 			var rates []float64
@@ -137,9 +144,11 @@ func (n *Named) tiers() error {
 		}
 		// The chosen split lies on top of its neighbours.
 		slices.SortStableFunc(p.Cells, func(a, b plot.Cell) int { return len(a.Mark) - len(b.Mark) })
-		p.Note = fmt.Sprintf("Mean error of the model: %.0f %%. Each dot is a split of the budget, its shade and number the rate.", 100*off/max(1, count))
+		p.Note = fmt.Sprintf("Mean error of the model: %.0f %%. Each dot is a split of the budget, its shade and number "+
+			"the rate.", 100*off/max(1, count))
 		n.Plots = append(n.Plots, p)
-		row := []string{k.dataset, k.phase, fmt.Sprintf("%.3g MiB", k.budget/(1<<20)), best, plot.Number(math.Round(bestRate)), chosen, "-", "-", fmt.Sprintf("%.0f %%", 100*off/max(1, count))}
+		row := []string{k.dataset, k.phase, fmt.Sprintf("%.3g MiB", k.budget/(1<<20)), best,
+			plot.Number(math.Round(bestRate)), chosen, "-", "-", fmt.Sprintf("%.0f %%", 100*off/max(1, count))}
 		if !math.IsNaN(chosenRate) {
 			row[6], row[7] = plot.Number(math.Round(chosenRate)), percent(chosenRate/bestRate)
 		}
@@ -147,16 +156,19 @@ func (n *Named) tiers() error {
 	}
 	n.Tables = append(n.Tables, t)
 	if len(s.Reads) > 0 {
-		t := htmlreport.Table{Title: "Reads of four staggered jobs over the lower bound", Head: []string{"dataset", "order", "reads", "lower bound", "over it"}}
+		t := htmlreport.Table{Title: "Reads of four staggered jobs over the lower bound", Head: []string{"dataset", "order",
+			"reads", "lower bound", "over it"}}
 		for _, r := range s.Reads {
-			t.Rows = append(t.Rows, []string{r.Dataset, r.Order, plot.Number(r.Reads), plot.Number(r.Bound), fmt.Sprintf("%.3f", r.Reads/max(1, r.Bound))})
+			t.Rows = append(t.Rows, []string{r.Dataset, r.Order, plot.Number(r.Reads), plot.Number(r.Bound),
+				fmt.Sprintf("%.3f", r.Reads/max(1, r.Bound))})
 		}
 		n.Tables = append(n.Tables, t)
 	}
 	return nil
 }
 
-// bars shows what make bench and make bench-compare wrote (bench/live/bench.py): figures beside their bars, and every run.
+// bars shows what make bench and make bench-compare wrote (bench/live/bench.py): figures beside their bars, and every
+// run.
 func (n *Named) bars() error {
 	var b struct {
 		Machine map[string]any                  `json:"machine"`
@@ -189,11 +201,15 @@ func (n *Named) bars() error {
 	for _, k := range slices.Sorted(maps.Keys(b.Absent)) {
 		n.Text = append(n.Text, fmt.Sprintf("Not there: %s (%s).", k, b.Absent[k]))
 	}
-	p := plot.Plot{Title: "Figures by their bars", Y: "figure ÷ bar, or bar ÷ figure where less is better; drawn up to 4", Top: 4, Marks: []plot.Mark{{X: 1, Text: "the bar"}}, Series: []plot.Series{{Name: "figure"}}}
+	p := plot.Plot{Title: "Figures by their bars",
+		Y:   "figure ÷ bar, or bar ÷ figure where less is better; drawn up to 4",
+		Top: 4, Marks: []plot.Mark{{X: 1, Text: "the bar"}}, Series: []plot.Series{{Name: "figure"}}}
 	t := htmlreport.Table{Title: "Bars", Head: []string{"what", "figure", "95 % interval", "bar", "against", "verdict"}}
 	met := 0
 	for _, f := range b.Bars {
-		row := []string{f.What, plot.Number(f.Value) + f.Unit, fmt.Sprintf("%s to %s", plot.Number(f.Low), plot.Number(f.High)), map[bool]string{true: "≥ ", false: "≤ "}[f.AtLeast] + plot.Number(f.Bar), f.Reference, "missed"}
+		row := []string{f.What, plot.Number(f.Value) + f.Unit, fmt.Sprintf("%s to %s", plot.Number(f.Low),
+			plot.Number(f.High)), map[bool]string{true: "≥ ", false: "≤ "}[f.AtLeast] +
+			plot.Number(f.Bar), f.Reference, "missed"}
 		if f.Met {
 			met++
 			row[5] = "met"

@@ -29,11 +29,18 @@ type recovery struct {
 	} `json:"jobs"`
 }
 
-// recoveries draws the runs whose daemon was killed: the first one over time, and all of them by what their recovery took.
+// recoveries draws the runs whose daemon was killed: the first one over time, and all of them by what their recovery
+// took.
 func (n *Named) recoveries(l *live) {
-	bars := plot.Plot{Number: 13, Title: "Recovery after a kill", Form: plot.Stacked, Y: "seconds", Series: []plot.Series{{Name: "no daemon"}, {Name: "to the first batch"}, {Name: "until every client had one"}, {Name: "until as fast as before"}},
-		Note: "From the moment of SIGKILL. A client without a daemon looks for one after 5 ms, then after pauses that double, up to half a second; meanwhile it trains on what lies in its ring. As fast as before: 90 % of the two seconds before, for half a second."}
-	t := htmlreport.Table{Title: "Recovery after a kill", Head: []string{"run", "killed at, s", "successor ready after, s", "job", "first batch after that, s", "without a new batch, s", "as fast as before after, s", "samples lost", "samples twice", "missing by the account of the daemon"}}
+	bars := plot.Plot{Number: 13, Title: "Recovery after a kill", Form: plot.Stacked, Y: "seconds",
+		Series: []plot.Series{{Name: "no daemon"}, {Name: "to the first batch"}, {Name: "until every client had one"},
+			{Name: "until as fast as before"}},
+		Note: "From the moment of SIGKILL. A client without a daemon looks for one after 5 ms, then after pauses that " +
+			"double, up to half a second; meanwhile it trains on what lies in its ring. As fast as before: 90 % of the two " +
+			"seconds before, for half a second."}
+	t := htmlreport.Table{Title: "Recovery after a kill", Head: []string{"run", "killed at, s", "successor ready after, s",
+		"job", "first batch after that, s", "without a new batch, s", "as fast as before after, s", "samples lost",
+		"samples twice", "missing by the account of the daemon"}}
 	for i := range l.Runs {
 		r := &l.Runs[i]
 		v := r.Recovery
@@ -51,7 +58,9 @@ func (n *Named) recoveries(l *live) {
 		for k, s := range []float64{v.Down, v.First, v.All - v.First, back} {
 			bars.Series[k].Points = append(bars.Series[k].Points, [2]float64{0, s})
 		}
-		t.Rows = append(t.Rows, []string{r.name(), seconds(v.Killed), seconds(v.Down), "all", seconds(v.All), "-", took, plot.Number(v.Lost), plot.Number(v.Twice), fmt.Sprintf("%s in %s epochs", plot.Number(v.Ledger), plot.Number(v.Epochs))})
+		t.Rows = append(t.Rows, []string{r.name(), seconds(v.Killed), seconds(v.Down), "all", seconds(v.All), "-", took,
+			plot.Number(v.Lost), plot.Number(v.Twice), fmt.Sprintf("%s in %s epochs", plot.Number(v.Ledger),
+				plot.Number(v.Epochs))})
 		for k := range v.Jobs {
 			j := &v.Jobs[k]
 			row := []string{r.name(), "", "", j.Name, seconds(j.First), seconds(j.Still), "", "-", "-", ""}
@@ -76,7 +85,8 @@ func seconds(v float64) string { return fmt.Sprintf("%.3g", v) }
 
 // over is what each job took over the time of a run, in as many parts as picture 1 has at most.
 func (v *recovery) over(r *liveRun) plot.Plot {
-	p := plot.Plot{Number: 13, Title: "Throughput around the death of the daemon, " + r.name(), Form: plot.Steps, X: "seconds since the run began", Y: "samples a second",
+	p := plot.Plot{Number: 13, Title: "Throughput around the death of the daemon, " + r.name(), Form: plot.Steps,
+		X: "seconds since the run began", Y: "samples a second",
 		Marks: []plot.Mark{{X: v.Killed, Text: "killed"}, {X: v.Ready, Text: "its successor is ready"}}}
 	if !(v.Slice > 0) {
 		return p

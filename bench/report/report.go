@@ -1,5 +1,6 @@
-// Package report writes benchmarks as one HTML file that needs no network: pictures as inline SVG, tables, the facts of machine and seeds, and
-// all raw data embedded, so that whoever doubts a picture can draw another. It also compares two results (compare.go).
+// Package report writes benchmarks as one HTML file that needs no network: pictures as inline SVG, tables, the facts of
+// machine and seeds, and all raw data embedded, so that whoever doubts a picture can draw another. It also compares two
+// results (compare.go).
 //
 // It measures nothing and knows no daemon; the commands of larder bench write the JSON that it reads.
 package report
@@ -23,7 +24,8 @@ import (
 
 // Result is what any command of larder bench may write beside its own figures so that a report can show it.
 type Result struct {
-	Kind   string             `json:"kind"`            // policy, systems, sampler, prep, live, tiers, bars, accuracy, reproduction, compare
+	// policy, systems, sampler, prep, live, tiers, bars, accuracy, reproduction, compare
+	Kind   string             `json:"kind"`
 	Title  string             `json:"title,omitempty"` // of its part of the report
 	Facts  map[string]string  `json:"facts,omitempty"` // machine, seeds, versions, hashes of configuration
 	Text   []string           `json:"text,omitempty"`  // paragraphs
@@ -62,19 +64,21 @@ const (
 	maxFiles = 1000
 )
 
-// ReadDir reads every *.json of a folder that is a result of larder bench, by name; others are named in skipped. An unreadable folder is
-// NOT_FOUND, damaged JSON an INVALID_ARGUMENT with the offset.
+// ReadDir reads every *.json of a folder that is a result of larder bench, by name; others are named in skipped. An
+// unreadable folder is NOT_FOUND, damaged JSON an INVALID_ARGUMENT with the offset.
 func ReadDir(dir string) (results []Named, skipped []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return nil, nil, errs.Wrap(err, errs.NotFound, dir, "name the folder that holds the JSON of larder bench … -o json", "read the results")
+		return nil, nil, errs.Wrap(err, errs.NotFound, dir, "name the folder that holds the JSON of larder bench … -o json",
+			"read the results")
 	}
 	for _, e := range entries {
 		if e.IsDir() || !strings.HasSuffix(e.Name(), ".json") {
 			continue
 		}
 		if len(results) == maxFiles {
-			return nil, nil, errs.New(errs.ResourceExceeded, dir, "make reports of some of them", "more than %d results", maxFiles)
+			return nil, nil, errs.New(errs.ResourceExceeded, dir, "make reports of some of them", "more than %d results",
+				maxFiles)
 		}
 		n, err := ReadFile(filepath.Join(dir, e.Name()))
 		if err != nil {
@@ -87,7 +91,9 @@ func ReadDir(dir string) (results []Named, skipped []string, err error) {
 		results = append(results, *n)
 	}
 	if len(results) == 0 {
-		return nil, skipped, errs.New(errs.NotFound, dir, "e.g. larder bench policy --scenario FILE -o json > "+filepath.Join(dir, "policy.json"), "there are no results of larder bench in the folder")
+		return nil, skipped,
+			errs.New(errs.NotFound, dir, "e.g. larder bench policy --scenario FILE -o json > "+filepath.Join(dir, "policy.json"),
+				"there are no results of larder bench in the folder")
 	}
 	return results, skipped, nil
 }
@@ -104,7 +110,8 @@ func ReadFile(path string) (*Named, error) {
 		return nil, errs.Wrap(err, errs.Invalid, path, "check the file and its rights", "read the result")
 	}
 	if len(raw) > maxFile {
-		return nil, errs.New(errs.ResourceExceeded, path, "write fewer runs into a file", "the result has more than %s", units.Size(int64(maxFile)))
+		return nil, errs.New(errs.ResourceExceeded, path, "write fewer runs into a file", "the result has more than %s",
+			units.Size(int64(maxFile)))
 	}
 	return Parse(filepath.Base(path), raw)
 }
@@ -119,10 +126,12 @@ func Parse(name string, raw []byte) (*Named, error) {
 		Cells json.RawMessage `json:"loads_lower_bound_windows"`
 	}
 	if err := dec.Decode(&kind); err != nil {
-		return nil, errs.Wrap(err, errs.Invalid, name, "name the output of larder bench … -o json", "%s: at byte %d: it is not the JSON of a result", name, dec.InputOffset())
+		return nil, errs.Wrap(err, errs.Invalid, name, "name the output of larder bench … -o json",
+			"%s: at byte %d: it is not the JSON of a result", name, dec.InputOffset())
 	}
 	if _, err := dec.Token(); err != io.EOF {
-		return nil, errs.New(errs.Invalid, name, "keep one result in a file", "%s: at byte %d: something follows the result", name, dec.InputOffset())
+		return nil, errs.New(errs.Invalid, name, "keep one result in a file", "%s: at byte %d: something follows the result",
+			name, dec.InputOffset())
 	}
 	if kind.Kind == "" && kind.Cells != nil {
 		kind.Kind = "sampler"
@@ -150,7 +159,8 @@ func Parse(name string, raw []byte) (*Named, error) {
 		}
 	}
 	if err != nil {
-		return nil, errs.Wrap(err, errs.Invalid, name, "write it again with this version of larder", "%s: the result cannot be understood", name)
+		return nil, errs.Wrap(err, errs.Invalid, name, "write it again with this version of larder",
+			"%s: the result cannot be understood", name)
 	}
 	n.Kind = kind.Kind
 	n.fact("xxhash64 of the file", fmt.Sprintf("%016x", xxhash.Sum64(raw)))

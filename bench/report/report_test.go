@@ -34,7 +34,9 @@ func result(t testing.TB, name string) Named {
 	if err != nil {
 		t.Fatal(err)
 	}
-	raw, err := json.Marshal(Policy{Kind: "policy", Report: *r, Systems: []SystemRow{{System: "coordl", Cache: 10, Loads: 4, Makespan: 2, SlowDown: []float64{1, 2}}, {System: "quiver", Cache: 10, Unsupported: "overlap"}}})
+	raw, err := json.Marshal(Policy{Kind: "policy", Report: *r,
+		Systems: []SystemRow{{System: "coordl", Cache: 10, Loads: 4, Makespan: 2, SlowDown: []float64{1, 2}},
+			{System: "quiver", Cache: 10, Unsupported: "overlap"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,8 +60,17 @@ func page(t testing.TB) []byte {
 		}
 		results = append(results, *n)
 	}
-	parse("sampler.json", `{"policy":"need","loads":5,"loads_lower_bound":5,"loads_lower_bound_windows":4,"ratio":1,"exactly_once":true,"jobs":[{"name":"a<b","order":"epoch","loads":5,"epoch_overlap_q1":0.25,"spearman_rho":-0.01,"sd_of_mean_positions":0.03,"sd_by_chance":0.02,"lag_correlations":[{"lag":1,"correlation":0.25,"sd":0.01},{"lag":2,"correlation":-0.125,"sd":0.01}],"cells":[{"size":4,"mean_position":0.51,"sd_of_mean":0.01},{"size":1,"mean_position":0.5,"sd_of_mean":0}]},{"name":"b","order":"epoch","loads":0}]}`)
-	parse("own.json", `{"kind":"other","title":"Own","facts":{"seed":"3"},"text":["with `+"`code`"+` and < and an odd `+"`"+`"],"plots":[{"number":13,"title":"Recovery","x":"s","y":"1/s","marks":[{"x":1,"text":"killed"}],"series":[{"name":"a","points":[[0,1],[1,2],[2,0]],"low":[0.5,1,0],"high":[1.5,2.5,0]}]},{"title":"logarithmic","log":true,"series":[{"name":"a","points":[[0.001,0.1],[0.1,0.9]]},{"name":"none","points":[]}]}],"tables":[{"head":["x"],"rows":[["1"]]}]}`)
+	parse("sampler.json",
+		`{"policy":"need","loads":5,"loads_lower_bound":5,"loads_lower_bound_windows":4,"ratio":1,"exactly_once":true,
+"jobs":[{"name":"a<b","order":"epoch","loads":5,"epoch_overlap_q1":0.25,"spearman_rho":-0.01,
+"sd_of_mean_positions":0.03,"sd_by_chance":0.02,"lag_correlations":[{"lag":1,"correlation":0.25,"sd":0.01},
+{"lag":2,"correlation":-0.125,"sd":0.01}],"cells":[{"size":4,"mean_position":0.51,"sd_of_mean":0.01},
+{"size":1,"mean_position":0.5,"sd_of_mean":0}]},{"name":"b","order":"epoch","loads":0}]}`)
+	parse("own.json", `{"kind":"other","title":"Own","facts":{"seed":"3"},
+"text":["with `+"`code`"+` and < and an odd `+"`"+`"],"plots":[{"number":13,"title":"Recovery","x":"s","y":"1/s",
+"marks":[{"x":1,"text":"killed"}],"series":[{"name":"a","points":[[0,1],[1,2],[2,0]],"low":[0.5,1,0],
+"high":[1.5,2.5,0]}]},{"title":"logarithmic","log":true,"series":[{"name":"a","points":[[0.001,0.1],[0.1,0.9]]},
+{"name":"none","points":[]}]}],"tables":[{"head":["x"],"rows":[["1"]]}]}`)
 	for _, name := range []string{"live", "tiers", "bars", "prep", "recovery", "accuracy"} {
 		raw, err := os.ReadFile(filepath.Join("testdata", name+".json"))
 		if err != nil {
@@ -92,13 +103,21 @@ func TestReportIsOneFile(t *testing.T) {
 		t.Fatal("the raw data is not there")
 	}
 	var back Policy
-	if err := json.Unmarshal(data["policy.json"], &back); err != nil || !strings.HasSuffix(back.Trace, hostile) || len(back.Rows) == 0 {
+	if err := json.Unmarshal(data["policy.json"], &back); err != nil || !strings.HasSuffix(back.Trace, hostile) ||
+		len(back.Rows) == 0 {
 		t.Errorf("the raw data is not what went in: %v", err)
 	}
-	for _, w := range []string{"3. hits, loads and throughput against cache size", `<a href="#s0">below</a>`, "5. speed-up against the number of jobs</td><td>not in these results: larder bench policy --systems", "unsupported: overlap",
-		"13. Recovery", "with <code>code</code> and &lt; and an odd `", "Fewest loads among policies that a daemon can have", "the split that larder chose", "TOO FAR", "1 counts of the simulator are further", "larder is, times as fast",
-		"repeat 2 (not as fast again)", "13. Throughput around the death of the daemon, measured, repeat 1", "its successor is ready", "was not training", "2 in 4 epochs", "14. Validation accuracy by epoch", "no difference shown", "-50.0 to -35.0 %",
-		"1 of 3 bars are met", "does not count: 92 % busy", "Not there: TensorSocket (no network)", "position KS (limit)", "bound, simulated",
+	for _, w := range []string{"3. hits, loads and throughput against cache size", `<a href="#s0">below</a>`,
+		"5. speed-up against the number of jobs</td><td>not in these results: larder bench policy --systems",
+		"unsupported: overlap",
+		"13. Recovery", "with <code>code</code> and &lt; and an odd `",
+		"Fewest loads among policies that a daemon can have", "the split that larder chose",
+		"TOO FAR", "1 counts of the simulator are further", "larder is, times as fast",
+		"repeat 2 (not as fast again)", "13. Throughput around the death of the daemon, measured, repeat 1",
+		"its successor is ready", "was not training", "2 in 4 epochs", "14. Validation accuracy by epoch",
+		"no difference shown", "-50.0 to -35.0 %",
+		"1 of 3 bars are met", "does not count: 92 % busy", "Not there: TensorSocket (no network)", "position KS (limit)",
+		"bound, simulated",
 		`<th class="n">sd of mean positions ÷ chance</th>`, `<td class="n">1.50</td><td class="">1: 0.250, 2: -0.125</td>`,
 		`<td class="n">0.75</td><td class="">1: -0.375, 5: 0.062</td>`} {
 		if !strings.Contains(p, w) {
@@ -116,8 +135,10 @@ func TestReportIsOneFile(t *testing.T) {
 func TestSpeedUps(t *testing.T) {
 	var results []Named
 	for jobs, makespan := range map[int][2]float64{1: {10, 10}, 4: {40, 10}} {
-		p := Policy{Kind: "policy", Report: policysim.Report{Trace: fmt.Sprintf("aligned, 5 samples, %d jobs", jobs), Unique: 5, Jobs: make([]string, jobs)},
-			Systems: []SystemRow{{System: "independent", Cache: 2, Makespan: makespan[0], ExactlyOnce: true}, {System: "larder", Cache: 2, Makespan: makespan[1], ExactlyOnce: true},
+		p := Policy{Kind: "policy", Report: policysim.Report{Trace: fmt.Sprintf("aligned, 5 samples, %d jobs", jobs),
+			Unique: 5, Jobs: make([]string, jobs)},
+			Systems: []SystemRow{{System: "independent", Cache: 2, Makespan: makespan[0], ExactlyOnce: true},
+				{System: "larder", Cache: 2, Makespan: makespan[1], ExactlyOnce: true},
 				{System: "window", Cache: 2, Makespan: makespan[1]}, {System: "quiver", Cache: 2, Unsupported: "no"}}}
 		raw, err := json.Marshal(p)
 		if err != nil {
@@ -130,7 +151,8 @@ func TestSpeedUps(t *testing.T) {
 		results = append(results, *n)
 	}
 	got := speedUps(results)
-	want := []plot.Series{{Name: "larder", Points: [][2]float64{{1, 1}, {4, 4}}}, {Name: "window †", Points: [][2]float64{{1, 1}, {4, 4}}}, {Name: "quiver"}}
+	want := []plot.Series{{Name: "larder", Points: [][2]float64{{1, 1}, {4, 4}}},
+		{Name: "window †", Points: [][2]float64{{1, 1}, {4, 4}}}, {Name: "quiver"}}
 	if len(got) != 1 || !reflect.DeepEqual(got[0].Plots[0].Series, want) {
 		t.Errorf("%+v", got)
 	}
@@ -141,17 +163,22 @@ func TestSpeedUps(t *testing.T) {
 
 // One cache size makes bars of what would be lines of one point each; nothing is left out.
 func TestOneCacheSizeIsDrawnAsBars(t *testing.T) {
-	raw := `{"kind":"policy","trace":"t","jobs":["a"],"unique":10,"requests":40,"counted":40,"prescribed":true,"unit_size":true,"rows":[
-		{"policy":"independent","cache":2,"cache_share":0.2,"loads":40,"loads_per_unique":4,"loads_over_bound":2},{"policy":"need","cache":2,"cache_share":0.2,"loads":30,"hit_ratio":0.25,"loads_per_unique":3,"loads_over_bound":1.5},
-		{"policy":"lower-bound","cache":2,"cache_share":0.2,"loads":20,"hit_ratio":0.5,"loads_per_unique":2,"loads_over_bound":1,"bound":true}],
-		"systems":[{"system":"larder","cache":2,"delivered":40,"makespan_seconds":4,"exactly_once":true,"slow_downs":[1]},{"system":"shade","cache":2,"delivered":40,"makespan_seconds":2,"slow_downs":[1]}]}`
+	raw := `{"kind":"policy","trace":"t","jobs":["a"],"unique":10,"requests":40,"counted":40,"prescribed":true,
+"unit_size":true,"rows":[
+		{"policy":"independent","cache":2,"cache_share":0.2,"loads":40,"loads_per_unique":4,"loads_over_bound":2},
+{"policy":"need","cache":2,"cache_share":0.2,"loads":30,"hit_ratio":0.25,"loads_per_unique":3,"loads_over_bound":1.5},
+		{"policy":"lower-bound","cache":2,"cache_share":0.2,"loads":20,"hit_ratio":0.5,"loads_per_unique":2,
+"loads_over_bound":1,"bound":true}],
+		"systems":[{"system":"larder","cache":2,"delivered":40,"makespan_seconds":4,"exactly_once":true,"slow_downs":[1]},
+{"system":"shade","cache":2,"delivered":40,"makespan_seconds":2,"slow_downs":[1]}]}`
 	n := &Named{Name: "one", Raw: []byte(raw)}
 	if err := n.policy(); err != nil {
 		t.Fatal(err)
 	}
 	for title, want := range map[string]string{
-		"Loads per unique sample, by policy: a cache of 20 %": "[lower-bound (bound) need independent] [[0 2] [0 3] [0 4]]", "Hits, by policy: a cache of 20 %": "[need] [[0 0.25]]",
-		"Throughput, by system: cache of 2 samples": "[larder shade †] [[0 10] [0 20]]",
+		"Loads per unique sample, by policy: a cache of 20 %": "[lower-bound (bound) need independent] [[0 2] [0 3] [0 4]]",
+		"Hits, by policy: a cache of 20 %":                    "[need] [[0 0.25]]",
+		"Throughput, by system: cache of 2 samples":           "[larder shade †] [[0 10] [0 20]]",
 	} {
 		i := slices.IndexFunc(n.Plots, func(p plot.Plot) bool { return p.Title == title })
 		if i < 0 {
@@ -171,7 +198,9 @@ func TestOneCacheSizeIsDrawnAsBars(t *testing.T) {
 // Throughput over time adds up to the samples of the job.
 func TestThroughputOverTime(t *testing.T) {
 	var j liveJob
-	if err := json.Unmarshal([]byte(`{"began_seconds":10,"first_batch_seconds":2,"throughput_over_time":[{"at_seconds":12,"samples_per_second":5},{"at_seconds":13,"samples_per_second":100},{"at_seconds":40,"samples_per_second":10}]}`), &j); err != nil {
+	if err := json.Unmarshal(
+		[]byte(`{"began_seconds":10,"first_batch_seconds":2,"throughput_over_time":[{"at_seconds":12,"samples_per_second":5},
+{"at_seconds":13,"samples_per_second":100},{"at_seconds":40,"samples_per_second":10}]}`), &j); err != nil {
 		t.Fatal(err)
 	}
 	got := j.overTime(48)
@@ -179,7 +208,8 @@ func TestThroughputOverTime(t *testing.T) {
 	for _, p := range got {
 		sum += p[1] // intervals of one second
 	}
-	if math.Abs(sum-(2*5+100+27*10)) > 1e-9 || got[0] != [2]float64{10, 5} || got[2] != [2]float64{12, 100} || got[len(got)-1] != [2]float64{41, 0} {
+	if math.Abs(sum-(2*5+100+27*10)) > 1e-9 || got[0] != [2]float64{10, 5} || got[2] != [2]float64{12, 100} ||
+		got[len(got)-1] != [2]float64{41, 0} {
 		t.Errorf("%v, sum %v", got, sum)
 	}
 	if j.overTime(0) != nil {

@@ -26,8 +26,10 @@ func scenarioOf(samples int, jobs ...string) string {
 
 // The reasons of what differs. The first is a difference of exactly the cache's size where jobs share all.
 const (
-	staysForLate = "a sample that no job needs stays in memory here until its space is needed, and a late job finds it; the simulation dropped it"
-	noStore      = "without any cache larder's jobs share only what they load at the same moment (docs/measurements/sampler.md)"
+	staysForLate = "a sample that no job needs stays in memory here until its space is needed, and a late job finds " +
+		"it; the simulation dropped it"
+	noStore      = "without any cache larder's jobs share only what they load at the same moment " +
+		"(docs/measurements/sampler.md)"
 )
 
 func lateStarts(order string, cache int) string {
@@ -37,7 +39,8 @@ func lateStarts(order string, cache int) string {
 	return staysForLate
 }
 
-// half makes a job that is slower than one sample a step draw half a draw later than it could at the earliest: with speed v for the first time at 1.5/v.
+// half makes a job that is slower than one sample a step draw half a draw later than it could at the earliest: with
+// speed v for the first time at 1.5/v.
 func half(speed float64) string {
 	return fmt.Sprintf(", speed: %g, start: %.4f", speed, .5/speed)
 }
@@ -53,32 +56,47 @@ var joaderCases = []struct {
 	columns    map[string][]float64 // by order + policy: loads of an independent simulation
 	why        func(order string, cache int) string
 }{
-	{"A, four random parts that overlap by 75 %", scenarioOf(13334, `, subset: "sample(0, 13333, 10000, seed=1)"`, `, subset: "sample(0, 13333, 10000, seed=2)"`, `, subset: "sample(0, 13333, 10000, seed=3)"`, `, subset: "sample(0, 13333, 10000, seed=4)"`),
+	{"A, four random parts that overlap by 75 %", scenarioOf(13334, `, subset: "sample(0, 13333, 10000, seed=1)"`,
+		`, subset: "sample(0, 13333, 10000, seed=2)"`, `, subset: "sample(0, 13333, 10000, seed=3)"`,
+		`, subset: "sample(0, 13333, 10000, seed=4)"`),
 		[]int{0, 100, 500, 1000, 2500, 5000}, map[string][]float64{
-			"independent+lru": {40000, 39773, 38875, 37733, 34414, 28941}, "independent+need": {40000, 39133, 36373, 33676, 27284, 20155}, "joader+lru": {22683, 22594, 22157, 21654, 20139, 17798},
-			"joader+need": {22683, 22125, 20421, 18813, 15467, 13279}, "shared-order+lru": {39240, 15036, 13279, 13279, 13279, 13279}, "epoch+need": {17150, 13279, 13279, 13279, 13279, 13279},
+			"independent+lru": {40000, 39773, 38875, 37733, 34414, 28941}, "independent+need": {40000, 39133, 36373, 33676,
+				27284, 20155}, "joader+lru": {22683, 22594, 22157, 21654, 20139, 17798},
+			"joader+need": {22683, 22125, 20421, 18813, 15467, 13279}, "shared-order+lru": {39240, 15036, 13279, 13279, 13279,
+				13279}, "epoch+need": {17150, 13279, 13279, 13279, 13279, 13279},
 		}, otherParts},
-	{"B, speeds 1, .8, .6, .4", scenarioOf(10000, "", half(.8), half(.6), half(.4)), []int{0, 500, 1000, 5000}, map[string][]float64{
-		"independent+need": {40000, 36423, 33437, 17235}, "joader+need": {26765, 23811, 21491, 13224}, "shared-order+lru": {40000, 38556, 37107, 20684}, "epoch+need": {21001, 19501, 18001, 11000}}, otherParts},
-	{"C, starts a quarter apart", scenarioOf(10000, "", ", start: 2500", ", start: 5000", ", start: 7500"), []int{0, 1000, 5000}, map[string][]float64{
-		"independent+need": {40000, 33499, 19093}, "joader+need": {28802, 23739, 17349}, "shared-order+lru": {17500, 17500, 17500}, "epoch+need": {17500, 17500, 17500}}, lateStarts},
-	{"C, four epochs", scenarioOf(10000, ", epochs: 4", ", epochs: 4, start: 2500", ", epochs: 4, start: 5000", ", epochs: 4, start: 7500"), []int{0, 1000, 5000}, map[string][]float64{
+	{"B, speeds 1, .8, .6, .4", scenarioOf(10000, "", half(.8), half(.6), half(.4)), []int{0, 500, 1000, 5000},
+		map[string][]float64{
+			"independent+need": {40000, 36423, 33437, 17235}, "joader+need": {26765, 23811, 21491, 13224}, "shared-order+lru": {
+				40000, 38556, 37107, 20684}, "epoch+need": {21001, 19501, 18001, 11000}}, otherParts},
+	{"C, starts a quarter apart", scenarioOf(10000, "", ", start: 2500", ", start: 5000", ", start: 7500"),
+		[]int{0, 1000, 5000}, map[string][]float64{
+			"independent+need": {40000, 33499, 19093}, "joader+need": {28802, 23739, 17349}, "shared-order+lru": {17500, 17500,
+				17500}, "epoch+need": {17500, 17500, 17500}}, lateStarts},
+	{"C, four epochs", scenarioOf(10000, ", epochs: 4", ", epochs: 4, start: 2500", ", epochs: 4, start: 5000",
+		", epochs: 4, start: 7500"), []int{0, 1000, 5000}, map[string][]float64{
 		"joader+need": {106514, 84603, 44276}, "epoch+need": {47500, 47500, 47500}}, lateStarts},
-	{"F, two pairs on disjoint data", scenarioOf(20000, `, subset: "range(0, 10000)"`, `, subset: "range(0, 10000)"`, `, subset: "range(10000, 20000)"`, `, subset: "range(10000, 20000)"`), []int{0}, map[string][]float64{
+	{"F, two pairs on disjoint data", scenarioOf(20000, `, subset: "range(0, 10000)"`, `, subset: "range(0, 10000)"`,
+		`, subset: "range(10000, 20000)"`, `, subset: "range(10000, 20000)"`), []int{0}, map[string][]float64{
 		"joader+need": {30000}, "epoch+need": {20000}, "shared-order+lru": {20000}}, otherParts},
-	{"G, two jobs of A", scenarioOf(13334, `, subset: "sample(0, 13333, 10000, seed=1)"`, `, subset: "sample(0, 13333, 10000, seed=2)"`), []int{0}, map[string][]float64{
+	{"G, two jobs of A", scenarioOf(13334, `, subset: "sample(0, 13333, 10000, seed=1)"`,
+		`, subset: "sample(0, 13333, 10000, seed=2)"`), []int{0}, map[string][]float64{
 		"joader+need": {12503}, "epoch+need": {12503}}, otherParts},
 }
 
 var joaderTables = Reproduction{
 	Name: "joader-tables", Title: "Joader: misses, tables A to G",
-	Source: joaderPaper + ", appendix: \"DSA can always get the minimum misses\"; the figures beside ours are of an independent simulation of the same cases, for the paper prints none",
-	Method: "`larder bench sampler` on unit-size samples, one at a time, two runs; loads by cache size in samples. 4 % apart are the same here: the parts are drawn anew. " +
-		"In B it matters on which steps slow jobs draw: as there, half a draw after they could; the last row has them draw as soon as they can. There are no cases D and E.",
+	Source: joaderPaper + ", appendix: \"DSA can always get the minimum misses\"; the figures beside ours are of an " +
+		"independent simulation of the same cases, for the paper prints none",
+	Method: "`larder bench sampler` on unit-size samples, one at a time, two runs; loads by cache size in samples. 4 % " +
+		"apart are the same here: the parts are drawn anew. " +
+		"In B it matters on which steps slow jobs draw: as there, half a draw after they could; the last row has them " +
+		"draw as soon as they can. There are no cases D and E.",
 	run: func() ([]Row, error) {
 		var rows []Row
 		for _, c := range joaderCases {
-			for _, col := range []string{"independent+lru", "independent+need", "joader+lru", "joader+need", "shared-order+lru", "epoch+need"} {
+			for _, col := range []string{"independent+lru", "independent+need", "joader+lru", "joader+need", "shared-order+lru",
+				"epoch+need"} {
 				order, policy, _ := strings.Cut(col, "+")
 				for i, want := range c.columns[col] {
 					r, err := sampler(c.text, order, c.caches[i], policy)
@@ -86,7 +104,8 @@ var joaderTables = Reproduction{
 						return nil, err
 					}
 					why := c.why(order, c.caches[i])
-					rows = append(rows, within(fmt.Sprintf("%s: %s, cache %d", c.name, col, c.caches[i]), want, float64(r.Loads), .04, why))
+					rows = append(rows, within(fmt.Sprintf("%s: %s, cache %d", c.name, col, c.caches[i]), want, float64(r.Loads), .04,
+						why))
 				}
 			}
 		}
@@ -100,13 +119,16 @@ var joaderTables = Reproduction{
 			if err != nil {
 				return nil, err
 			}
-			row := Row{What: fmt.Sprintf("A: Joader's loads over the minimum, cache %d", cache), Published: "1", Ours: r.Ratio, Verdict: reproduced}
+			row := Row{What: fmt.Sprintf("A: Joader's loads over the minimum, cache %d", cache), Published: "1", Ours: r.Ratio,
+				Verdict: reproduced}
 			if r.Ratio > 1.005 {
-				row.Verdict = differs + "its chain of intersections loses what pairs have in common; it was the lowest among those compared, not the minimum"
+				row.Verdict = differs + "its chain of intersections loses what pairs have in common; it was the lowest among " +
+					"those compared, not the minimum"
 			}
 			rows = append(rows, row)
 		}
-		return append(rows, Row{What: "B, slow jobs draw as soon as they can: epoch+need, cache 0", Published: "-", Ours: float64(soon.Loads), Verdict: none}), nil
+		return append(rows, Row{What: "B, slow jobs draw as soon as they can: epoch+need, cache 0", Published: "-",
+			Ours: float64(soon.Loads), Verdict: none}), nil
 	},
 }
 
@@ -154,7 +176,8 @@ var joaderSharing = Reproduction{
 var joaderOverlap = Reproduction{
 	Name: "joader-overlap", Title: "Joader: two jobs, overlap from 0 to 100 % (Fig 7b)",
 	Source: joaderPaper + ", Fig 7b: processor time at 100 % overlap is 60 % of that at 0 %, \"10 % less\" at half",
-	Method: "Two jobs on 4,000 samples each, in step, no cache: loads over those without overlap. 1 - overlap/2 is the least.",
+	Method: "Two jobs on 4,000 samples each, in step, no cache: loads over those without overlap. " +
+		"1 - overlap/2 is the least.",
 	run: func() ([]Row, error) {
 		var rows []Row
 		for _, o := range []int{0, 25, 50, 75, 100} {
@@ -165,24 +188,31 @@ var joaderOverlap = Reproduction{
 				return nil, err
 			}
 			ours := float64(r.Loads) / 8000
-			row := within(fmt.Sprintf("loads at %d %%, against 1 - overlap/2", o), 1-float64(o)/200, ours, .005, "of an error here")
+			row := within(fmt.Sprintf("loads at %d %%, against 1 - overlap/2", o), 1-float64(o)/200, ours, .005,
+				"of an error here")
 			rows = append(rows, row)
 			switch o {
 			case 50:
-				rows = append(rows, Row{"processor time at 50 %", "0.9", ours, differs + "processor time has parts that sharing does not save (transfer, Python); only loads are counted here"})
+				rows = append(rows, Row{"processor time at 50 %", "0.9", ours, differs + "processor time has parts that sharing " +
+					"does not save (transfer, Python); only loads are counted here"})
 			case 100:
-				rows = append(rows, Row{"processor time at 100 %", "0.6", ours, differs + "processor time has parts that sharing does not save (transfer, Python); only loads are counted here"})
+				rows = append(rows, Row{"processor time at 100 %", "0.6", ours, differs + "processor time has parts that " +
+					"sharing does not save (transfer, Python); only loads are counted here"})
 			}
 		}
-		rows = append(rows, Row{"Fig 7a, four staggered jobs: time", "-17.1 %", 0, unknown + "it is a time of training, and moments of arrival and speeds of training are not given; tables A to G (C) have staggered starts in loads"})
+		rows = append(rows, Row{"Fig 7a, four staggered jobs: time", "-17.1 %", 0,
+			unknown + "it is a time of training, and moments of arrival and speeds of training are not given; tables A to G " +
+				"(C) have staggered starts in loads"})
 		return rows, nil
 	},
 }
 
 var joaderLate = Reproduction{
 	Name: "joader-late", Title: "Joader: what a late job costs",
-	Source: "the law of its rounds (" + joaderPaper + ", section 4): a job of m samples that starts k later adds to the loads m + k + k(H_m - H_k)",
-	Method: "Two jobs on the same 1,000 samples, the second k steps later, no cache, 20 runs: loads of both; and of larder's order epoch, which can follow.",
+	Source: "the law of its rounds (" + joaderPaper + ", section 4): a job of m samples that starts k later adds to " +
+		"the loads m + k + k(H_m - H_k)",
+	Method: "Two jobs on the same 1,000 samples, the second k steps later, no cache, 20 runs: loads of both; and of " +
+		"larder's order epoch, which can follow.",
 	run: func() ([]Row, error) {
 		var rows []Row
 		h := func(n int) float64 {
@@ -208,7 +238,8 @@ var joaderLate = Reproduction{
 			if err != nil {
 				return nil, err
 			}
-			rows = append(rows, Row{fmt.Sprintf("larder, order epoch, k = %d (the least is %d)", k, m+k), "-", float64(l.Loads), none})
+			rows = append(rows, Row{fmt.Sprintf("larder, order epoch, k = %d (the least is %d)", k, m+k), "-", float64(l.Loads),
+				none})
 		}
 		return rows, nil
 	},

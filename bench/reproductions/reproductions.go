@@ -1,9 +1,11 @@
-// Package reproductions computes published figures again: each reproduction is a list of claims with what was published, what comes out here, and
-// a verdict. A folder beside this file has the script of each and what it printed (expected.json); docs/reproductions.md is written
-// from those. Everything runs in virtual time from fixed seeds, so that the same code prints the same figures.
+// Package reproductions computes published figures again: each reproduction is a list of claims with what was
+// published, what comes out here, and a verdict. A folder beside this file has the script of each and what it printed
+// (expected.json); docs/reproductions.md is written from those. Everything runs in virtual time from fixed seeds, so
+// that the same code prints the same figures.
 package reproductions
 
 import (
+	_ "embed"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -56,7 +58,8 @@ const (
 // All lists the reproductions.
 func All() []Reproduction { return all }
 
-var all = []Reproduction{joaderTables, joaderSharing, joaderOverlap, joaderLate, senecaEquations, senecaHits, senecaPreparations, senecaMakespan, senecaTable6, closedForms, lockStep}
+var all = []Reproduction{joaderTables, joaderSharing, joaderOverlap, joaderLate, senecaEquations, senecaHits,
+	senecaPreparations, senecaMakespan, senecaTable6, closedForms, lockStep}
 
 // Run computes one.
 func Run(name string) (*Result, error) {
@@ -70,7 +73,8 @@ func Run(name string) (*Result, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
-		out := &Result{Kind: "reproduction", Title: r.Title, Facts: map[string]string{"source": r.Source}, Text: []string{r.Method}, Rows: rows}
+		out := &Result{Kind: "reproduction", Title: r.Title, Facts: map[string]string{"source": r.Source},
+			Text: []string{r.Method}, Rows: rows}
 		table := [][]string{}
 		for i := range rows {
 			rows[i].Ours = round(rows[i].Ours)
@@ -228,21 +232,10 @@ func Page(results map[string]*Result) string {
 	return b.String()
 }
 
-const libcachesim = `
-## Miss ratios beside libCacheSim's
-Source: libCacheSim 0.3.5 (Python package), on four exported traces (one job, four jobs, staggered, Zipf) at four cache
-sizes
-
-` + "`bench/reproductions/libcachesim/compare.py`" + ` needs that package and installs nothing. A test compares larder with the miss
-ratios that it wrote down.
-
-| | cases | equal to 4 digits | verdict |
-|---|---|---|---|
-| LRU, FIFO, SIEVE | 48 | 48 | reproduced |
-| S3-FIFO, as its paper's figures were made (` + "`S3FIFOv0`" + `: algorithm 1 of SOSP 2023) | 16 | 16 | reproduced |
-| S3-FIFO, as libCacheSim changed it in December 2024 (` + "`S3FIFO`" + `) | 16 | 1, by chance | differs because until something was evicted it puts what does not fit the small queue into the main one; S3-FIFO written out in the script with that rule and nothing else equals it in all 16 |
-| Belady | 16 | 12 | differs because larder's does not admit what would leave first: lower by up to 0.0005 |
-`
+// libcachesim is the section of the comparison with libCacheSim, which compare.py of its folder makes.
+//
+//go:embed libcachesim/section.md
+var libcachesim string
 
 // Expected reads what every reproduction printed last, from the folder of this package.
 func Expected(dir string) (map[string]*Result, error) {

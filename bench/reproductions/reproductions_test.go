@@ -15,10 +15,11 @@ import (
 	"larder/internal/errs"
 )
 
-// What each reproduction printed is what it prints now. The slow ones run with LARDER_REPRODUCTIONS=all; go run larder/bench/reproductions/run
-// -write makes the files anew.
+// What each reproduction printed is what it prints now. The slow ones run with LARDER_REPRODUCTIONS=all; go run
+// larder/bench/reproductions/run -write makes the files anew.
 func TestExpected(t *testing.T) {
-	slow := map[string]bool{"joader-tables": true, "closed-forms": true, "seneca-hits": true, "seneca-makespan": true, "seneca-table6": true, "joader-late": true}
+	slow := map[string]bool{"joader-tables": true, "closed-forms": true, "seneca-hits": true, "seneca-makespan": true,
+		"seneca-table6": true, "joader-late": true}
 	for _, r := range All() {
 		t.Run(r.Name, func(t *testing.T) {
 			if slow[r.Name] && os.Getenv("LARDER_REPRODUCTIONS") != "all" {
@@ -53,7 +54,8 @@ func TestPage(t *testing.T) {
 	for _, r := range All() {
 		res := results[r.Name]
 		for _, row := range res.Rows {
-			because := strings.HasPrefix(row.Verdict, differs) && len(row.Verdict) > len(differs)+9 || strings.HasPrefix(row.Verdict, unknown) && len(row.Verdict) > len(unknown)+10
+			because := strings.HasPrefix(row.Verdict, differs) && len(row.Verdict) > len(differs)+9 ||
+				strings.HasPrefix(row.Verdict, unknown) && len(row.Verdict) > len(unknown)+10
 			if row.Verdict != reproduced && row.Verdict != none && !because {
 				t.Errorf("%s: %s: verdict %q", r.Name, row.What, row.Verdict)
 			}
@@ -72,7 +74,8 @@ func TestPage(t *testing.T) {
 	if string(page) != Page(results) {
 		t.Error("docs/reproductions.md is not made of expected.json: go run larder/bench/reproductions/run -write")
 	}
-	if _, err := Run("joader-table"); !errs.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "did you mean joader-tables") {
+	if _, err := Run("joader-table"); !errs.Is(err, errs.Invalid) ||
+		!strings.Contains(err.Error(), "did you mean joader-tables") {
 		t.Errorf("%v", err)
 	}
 }

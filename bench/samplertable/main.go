@@ -1,6 +1,6 @@
-// Command samplertable makes the tables of docs/measurements/sampler.md: it runs "larder bench sampler" on the committed
-// scenarios, compares the figures with what was aimed at, and rewrites what stands between the markers of the page.
-// bench/sampler-table.sh runs it.
+// Command samplertable makes the tables of docs/measurements/sampler.md: it runs "larder bench sampler" on the
+// committed scenarios, compares the figures with what was aimed at, and rewrites what stands between the markers of the
+// page. bench/sampler-table.sh runs it.
 package main
 
 import (
@@ -76,7 +76,8 @@ func (b *bench) run(scenario, order string, cache int, policy string) (report, e
 	if r, ok := b.known[key]; ok {
 		return r, nil
 	}
-	args := []string{"bench", "sampler", "--scenario", filepath.Join(b.dir, scenario+".yaml"), "--order", order, "--cache", fmt.Sprint(cache), "--policy", policy, "-o", "json"}
+	args := []string{"bench", "sampler", "--scenario", filepath.Join(b.dir, scenario+".yaml"), "--order", order, "--cache",
+		fmt.Sprint(cache), "--policy", policy, "-o", "json"}
 	var errs bytes.Buffer
 	cmd := exec.Command(b.larder, args...)
 	cmd.Stderr = &errs
@@ -163,7 +164,8 @@ func mark(ok bool) string {
 
 func tables(b *bench) (string, error) {
 	var s strings.Builder
-	s.WriteString("| scenario | cache | order | loads | bound | ratio | aim | reached |\n|---|---|---|---|---|---|---|---|\n")
+	s.WriteString("| scenario | cache | order | loads | bound | ratio | aim | reached " +
+		"|\n|---|---|---|---|---|---|---|---|\n")
 	for _, a := range aims {
 		r, err := b.run(a.scenario, a.order, a.cache, "need")
 		if err != nil {
@@ -173,7 +175,8 @@ func tables(b *bench) (string, error) {
 		if a.windows {
 			bound, ratio, name = r.Windows, r.windows(), " (windows)"
 		}
-		fmt.Fprintf(&s, "| %s | %s | %s | %d | %d%s | %.3f | %.2f | %s |\n", a.scenario, a.name, a.order, r.Loads, bound, name, ratio, a.most,
+		fmt.Fprintf(&s, "| %s | %s | %s | %d | %d%s | %.3f | %.2f | %s |\n", a.scenario, a.name, a.order, r.Loads, bound,
+			name, ratio, a.most,
 			mark(ratio <= a.most && r.ExactlyOnce))
 	}
 	s.WriteString("\n| scenario | cache | bound |")
@@ -213,7 +216,8 @@ func tables(b *bench) (string, error) {
 // training is the table of long trainings.
 func training(b *bench) (string, error) {
 	var s strings.Builder
-	s.WriteString("**Over a training** of 200 epochs (the slow job of `long-slow`: 2). The ratio is that of the job where it is " +
+	s.WriteString("**Over a training** of 200 epochs (the slow job of `long-slow`: 2). The ratio is that of the job " +
+		"where it is " +
 		"largest,\neach correlation that of the job where it is furthest from 0 in units of its sd by chance.\n\n" +
 		"| world | order | cache | sd of mean positions ÷ chance | lag 1 | lag 2 | lag 5 | lag 20 | loads |\n" +
 		"|---|---|---|---|---|---|---|---|---|\n")

@@ -67,7 +67,8 @@ func (s *shade) need(job int, x uint32) int {
 	return 1 + int(1e6*s.jobs[job].weight[i])
 }
 
-// epoch draws the next one: as many with replacement as there are samples, hits first and repeated, misses after them and cut off.
+// epoch draws the next one: as many with replacement as there are samples, hits first and repeated, misses after them
+// and cut off.
 func (s *shade) epoch(job int) []uint32 {
 	j, d := &s.jobs[job], &s.w.Jobs[job]
 	n := len(d.Subset)
@@ -103,7 +104,8 @@ type iCache struct {
 }
 
 func newICache(w *World) (System, string) {
-	s := &iCache{w: w, jobs: make([]solo, len(w.Jobs)), important: make([]bool, w.Samples), loss: make([]float64, w.Samples), queue: make([][]uint32, len(w.Jobs)),
+	s := &iCache{w: w, jobs: make([]solo, len(w.Jobs)), important: make([]bool, w.Samples),
+		loss: make([]float64, w.Samples), queue: make([][]uint32, len(w.Jobs)),
 		page: newBox("need", w.Samples, w.Cache*9/10, w.rng.Split())}
 	for x := range s.loss {
 		s.loss[x] = w.rng.Float64()

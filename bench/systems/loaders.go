@@ -9,26 +9,46 @@ import (
 
 // registry is every system, in the order in which tables show them.
 var registry = []entry{
-	{"independent", "Independent loaders (PyTorch's DataLoader with workers): each job shuffles by itself and prepares everything itself; the page cache is LRU over whole files. " +
+	{"independent", "Independent loaders (PyTorch's DataLoader with workers): each job shuffles by itself and prepares " +
+		"everything itself; the page cache is LRU over whole files. " +
 		"Assumed: the kernel's page cache is close to LRU, and pages of one file come and go together.", newIndependent},
-	{"coordl", "CoorDL (Mohan et al., VLDB 2021) as in its released code: MinIO keeps a seeded choice of samples, filled in epoch 0 and never evicted; K loaders prepare batch g in turn (g mod K), " +
-		"each stages one batch until all jobs took it. Same batches, order and augmentation for all. Assumed: no takeover of a dead job's part (the paper has a time-out, the code has none).", newCoorDL},
-	{"tensorsocket", "TensorSocket (arXiv 2409.18749) as in its released code: one producer, a buffer of the last 0.5 % of the loader's batches, producer batches of 8 loader batches, one message at a time that " +
-		"all live consumers queue (10 batches) before the next; the tail of an epoch is not sent; nothing flows when the buffer is less than a producer batch; a leave costs the others 10 s. Assumed: the loader's batch is the smallest of the jobs'.",
+	{"coordl", "CoorDL (Mohan et al., VLDB 2021) as in its released code: MinIO keeps a seeded choice of samples, " +
+		"filled in epoch 0 and never evicted; K loaders prepare batch g in turn (g mod K), " +
+		"each stages one batch until all jobs took it. Same batches, order and augmentation for all. Assumed: no takeover " +
+		"of a dead job's part (the paper has a time-out, the code has none).", newCoorDL},
+	{"tensorsocket", "TensorSocket (arXiv 2409.18749) as in its released code: one producer, a buffer of the last 0.5 " +
+		"% of the loader's batches, producer batches of 8 loader batches, one message at a time that " +
+		"all live consumers queue (10 batches) before the next; the tail of an epoch is not sent; nothing flows when the " +
+		"buffer is less than a producer batch; a leave costs the others 10 s. Assumed: the loader's batch is the smallest " +
+		"of the jobs'.",
 		func(w *World) (System, string) { return newTensorSocket(w, true) }},
-	{"tensorsocket-fixed", "The same with two mistakes mended: the buffer is at least a producer batch, and the tail is sent.", func(w *World) (System, string) { return newTensorSocket(w, false) }},
-	{"window", "tf.data service's ephemeral sharing (cross-trainer cache; Audibert et al., SoCC 2023): one endless order, a window of produced elements; the fastest job extends it, slow ones skip what has left. " +
-		"Assumed: a job's epoch is as many elements as the dataset has, and the window holds as many elements as the cache.", newWindow},
-	{"quiver", "Quiver (Kumar, Sivathanu, FAST 2020), for which no code is public: the data in random chunks of half the cache, two of them resident; a job looks at 10 batches' worth of its pending samples and takes " +
-		"cached ones first; a chunk leaves when all jobs had it. Assumed from accounts of the paper: the factor 10, chunks of half the cache; who finds too little asks about more, and what nobody has in memory is read for the job alone.", newQuiver},
-	{"shade", "SHADE (Khan et al., FAST 2023), the paper's idea and not the released sampler, which updates the wrong samples: samples are drawn with replacement by the rank of their loss, those in memory " +
-		"come 3 times and misses are cut off to keep the epoch's length; the cache keeps the most important. Assumed: losses are random, for no model is trained here.", newShade},
-	{"icache", "iCache (Chen et al., HPCA 2023): nine tenths of the cache keep the most important samples; a request for an unimportant one is answered with the next sample of a random queue, whatever it asked for. " +
-		"Assumed: half of the samples are important, losses are random; the epochs in which it asks for everything are left out.", newICache},
-	{"joader", "Joader (Xie et al., NeurIPS 2022), its dependent sampling for any number of jobs done right (dsa/baseline), and RefCnt with live counts.", sampled("joader", "refcount")},
-	{"joader-as-released", "Joader's repository at submission: independent draws in blocks of 128 ids, a cache that is written and never looked up.", sampled("joader-as-released", "refcount")},
-	{"seneca", "Seneca's ODS (FAST 2026) as published: samples in memory that the job has not had come first; a sample that as many jobs hit as there are leaves for a random one. " +
-		"Assumed: one form in memory (its partitioning, MDP, is cachepolicy's model seneca; docs/reproductions.md).", sampled("ods", "minio")},
+	{"tensorsocket-fixed", "The same with two mistakes mended: the buffer is at least a producer batch, and the tail " +
+		"is sent.", func(w *World) (System, string) { return newTensorSocket(w, false) }},
+	{"window", "tf.data service's ephemeral sharing (cross-trainer cache; Audibert et al., SoCC 2023): one endless " +
+		"order, a window of produced elements; the fastest job extends it, slow ones skip what has left. " +
+		"Assumed: a job's epoch is as many elements as the dataset has, and the window holds as many elements as the cache.",
+		newWindow},
+	{"quiver", "Quiver (Kumar, Sivathanu, FAST 2020), for which no code is public: the data in random chunks of half " +
+		"the cache, two of them resident; a job looks at 10 batches' worth of its pending samples and takes " +
+		"cached ones first; a chunk leaves when all jobs had it. Assumed from accounts of the paper: the factor 10, " +
+		"chunks of half the cache; who finds too little asks about more, and what nobody has in memory is read for the " +
+		"job alone.", newQuiver},
+	{"shade", "SHADE (Khan et al., FAST 2023), the paper's idea and not the released sampler, which updates the wrong " +
+		"samples: samples are drawn with replacement by the rank of their loss, those in memory " +
+		"come 3 times and misses are cut off to keep the epoch's length; the cache keeps the most important. Assumed: " +
+		"losses are random, for no model is trained here.", newShade},
+	{"icache", "iCache (Chen et al., HPCA 2023): nine tenths of the cache keep the most important samples; a request " +
+		"for an unimportant one is answered with the next sample of a random queue, whatever it asked for. " +
+		"Assumed: half of the samples are important, losses are random; the epochs in which it asks for everything are " +
+		"left out.", newICache},
+	{"joader", "Joader (Xie et al., NeurIPS 2022), its dependent sampling for any number of jobs done right " +
+		"(dsa/baseline), and RefCnt with live counts.", sampled("joader", "refcount")},
+	{"joader-as-released", "Joader's repository at submission: independent draws in blocks of 128 ids, a cache that is " +
+		"written and never looked up.", sampled("joader-as-released", "refcount")},
+	{"seneca", "Seneca's ODS (FAST 2026) as published: samples in memory that the job has not had come first; a sample " +
+		"that as many jobs hit as there are leaves for a random one. " +
+		"Assumed: one form in memory (its partitioning, MDP, is cachepolicy's model seneca; docs/reproductions.md).",
+		sampled("ods", "minio")},
 	{"larder-strict", "larder, order strict, policy need.", sampled("strict", "need")},
 	{"larder", "larder, its default: order stratified, policy need.", sampled("stratified", "need")},
 	{"larder-epoch", "larder, order epoch, policy need.", sampled("epoch", "need")},
@@ -175,7 +195,8 @@ func newCoorDL(w *World) (System, string) {
 		return nil, why
 	}
 	ids := w.Jobs[0].Subset
-	s := &coorDL{w: w, minio: make([]bool, w.Samples), per: (len(ids) + w.Jobs[0].Batch - 1) / w.Jobs[0].Batch, pos: make([]int, len(w.Jobs)), over: make([]int, len(w.Jobs))}
+	s := &coorDL{w: w, minio: make([]bool, w.Samples), per: (len(ids) + w.Jobs[0].Batch - 1) / w.Jobs[0].Batch,
+		pos: make([]int, len(w.Jobs)), over: make([]int, len(w.Jobs))}
 	for _, x := range w.shuffled(ids)[:min(w.Cache, len(ids))] {
 		s.minio[x] = true
 	}
@@ -318,7 +339,8 @@ func newQuiver(w *World) (System, string) {
 		}
 	}
 	slices.Sort(ids)
-	s := &quiver{w: w, chunk: make([]int, w.Samples), pending: make([][]uint32, len(w.Jobs)), active: make([]bool, len(w.Jobs))}
+	s := &quiver{w: w, chunk: make([]int, w.Samples), pending: make([][]uint32, len(w.Jobs)),
+		active: make([]bool, len(w.Jobs))}
 	for x := range s.chunk {
 		s.chunk[x] = -1
 	}
@@ -379,7 +401,8 @@ func (s *quiver) Next(job int, now float64) (Batch, Status) {
 		return Batch{}, EpochOver
 	}
 	b, miss := Batch{}, 0
-	// The pending list is in random order: its first 10 batches are a random choice. Who finds too little in memory asks about the next.
+	// The pending list is in random order: its first 10 batches are a random choice. Who finds too little in memory asks
+	// about the next.
 	var rest []uint32
 	n := 0
 	for n < len(p) && len(b.IDs) < j.Batch {

@@ -41,7 +41,8 @@ func sampled(order, policy string) func(*World) (System, string) {
 		if len(w.Jobs) > dsa.MaxJobs {
 			return nil, fmt.Sprintf("it takes %d jobs", dsa.MaxJobs)
 		}
-		s := &sampledSystem{w: w, page: newBox(policy, w.Samples, w.Cache, w.rng.Split()), stamp: make([]float64, w.Samples), buffer: make([][]pick, len(w.Jobs)), state: make([]jobState, len(w.Jobs)), flyAt: -1}
+		s := &sampledSystem{w: w, page: newBox(policy, w.Samples, w.Cache, w.rng.Split()), stamp: make([]float64, w.Samples),
+			buffer: make([][]pick, len(w.Jobs)), state: make([]jobState, len(w.Jobs)), flyAt: -1}
 		for x := range s.stamp {
 			s.stamp[x] = -1
 		}
@@ -190,8 +191,8 @@ func (s *sampledSystem) load(x uint32) {
 	}
 }
 
-// shares tells whether jobs that ask at one instant share what is loaded in it: larder and Joader plan for them together, ODS knows only
-// what is in memory.
+// shares tells whether jobs that ask at one instant share what is loaded in it: larder and Joader plan for them
+// together, ODS knows only what is in memory.
 func (s *sampledSystem) shares() bool { return s.rival == nil || s.rival.Joint() }
 
 // instant ends the loads of an earlier instant.

@@ -1,7 +1,7 @@
 package systems
 
-// tensorSocket is a producer that sends slices of one order to all consumers, in step. Offsets are samples of the running epoch of the
-// loader; an epoch begins when the loader's is over, for everybody.
+// tensorSocket is a producer that sends slices of one order to all consumers, in step. Offsets are samples of the
+// running epoch of the loader; an epoch begins when the loader's is over, for everybody.
 type tensorSocket struct {
 	w        *World
 	upstream bool
@@ -44,7 +44,8 @@ func newTensorSocket(w *World, upstream bool) (System, string) {
 	if why := w.alike(false, false); why != "" {
 		return nil, why
 	}
-	s := &tensorSocket{w: w, upstream: upstream, loader: w.Jobs[0].Batch, cons: make([]consumer, len(w.Jobs)), page: newBox("lru", w.Samples, w.Cache, w.rng.Split())}
+	s := &tensorSocket{w: w, upstream: upstream, loader: w.Jobs[0].Batch, cons: make([]consumer, len(w.Jobs)),
+		page: newBox("lru", w.Samples, w.Cache, w.rng.Split())}
 	for i := range w.Jobs {
 		s.loader = min(s.loader, w.Jobs[i].Batch)
 	}

@@ -1,8 +1,10 @@
-// Package systems re-implements whole data loading systems from their descriptions, behind one interface, and runs them in virtual time on one
-// demand: jobs with their subsets, speeds, batches and arrivals, a storage, a pool of workers, a cache that counts samples.
+// Package systems re-implements whole data loading systems from their descriptions, behind one interface, and runs them
+// in virtual time on one demand: jobs with their subsets, speeds, batches and arrivals, a storage, a pool of workers, a
+// cache that counts samples.
 //
-// They are here for honest comparison and are no product of their authors: each says in About where it was taken from and what had to be
-// assumed. Nothing here chooses anything in a daemon; larder's own rows run its sampler (dsa) and its cache policies.
+// They are here for honest comparison and are no product of their authors: each says in About where it was taken from
+// and what had to be assumed. Nothing here chooses anything in a daemon; larder's own rows run its sampler (dsa) and
+// its cache policies.
 package systems
 
 import (
@@ -124,7 +126,8 @@ type Result struct {
 	Cut      bool // virtual time ran out
 }
 
-// Run runs a system in a world. An unknown name is an INVALID_ARGUMENT, a system that cannot run this world UNSUPPORTED with the reason.
+// Run runs a system in a world. An unknown name is an INVALID_ARGUMENT, a system that cannot run this world UNSUPPORTED
+// with the reason.
 func Run(name string, world World) (*Result, error) {
 	for i := range registry {
 		if registry[i].name != name {
@@ -137,7 +140,8 @@ func Run(name string, world World) (*Result, error) {
 		}
 		s, why := registry[i].make(&w)
 		if why != "" {
-			return nil, errs.New(errs.Unsupported, name, "leave it out, or choose a scenario that it can run", "%s cannot run this: %s", name, why)
+			return nil, errs.New(errs.Unsupported, name, "leave it out, or choose a scenario that it can run",
+				"%s cannot run this: %s", name, why)
 		}
 		d := &driver{w: &w, s: s}
 		return d.run(name), nil
@@ -363,8 +367,8 @@ func (d *driver) gone(i int, now float64, died bool) {
 	d.s.Gone(i, now, died)
 }
 
-// FromTrace is the world of a trace's demand: its jobs, a cache of so many samples, a storage that reads a sample in read seconds and
-// workers that prepare one in prep. Demand whose epochs are no sets (zipf, curriculum) is UNSUPPORTED.
+// FromTrace is the world of a trace's demand: its jobs, a cache of so many samples, a storage that reads a sample in
+// read seconds and workers that prepare one in prep. Demand whose epochs are no sets (zipf, curriculum) is UNSUPPORTED.
 func FromTrace(t *trace.Trace, cache int, read, prep float64, seed uint64) (World, error) {
 	w := World{Samples: t.Objects, Cache: cache, Seed: seed, Read: read, Prep: prep}
 	shapes := t.Shapes()
@@ -373,25 +377,30 @@ func FromTrace(t *trace.Trace, cache int, read, prep float64, seed uint64) (Worl
 		ids := t.Members(i)
 		shape := shapes[i]
 		if shape.Repeats {
-			return w, errs.New(errs.Unsupported, j.Name, "choose a scenario whose jobs take each sample once an epoch", "systems need jobs that take their subset once an epoch; job %.40q takes samples twice in an epoch", j.Name)
+			return w, errs.New(errs.Unsupported, j.Name, "choose a scenario whose jobs take each sample once an epoch",
+				"systems need jobs that take their subset once an epoch; job %.40q takes samples twice in an epoch", j.Name)
 		}
 		if n := max(1, shape.Epochs); shape.Picks != n*len(ids) || t.Name == "" && shape.Epochs == 0 {
 			if j.Leave == 0 {
-				return w, errs.New(errs.Unsupported, j.Name, "choose a scenario whose jobs take their whole subsets", "systems need jobs that take their subset once an epoch; job %.40q takes %d samples of %d in %d epochs", j.Name, shape.Picks, len(ids), shape.Epochs)
+				return w, errs.New(errs.Unsupported, j.Name, "choose a scenario whose jobs take their whole subsets",
+					"systems need jobs that take their subset once an epoch; job %.40q takes %d samples of %d in %d epochs", j.Name,
+					shape.Picks, len(ids), shape.Epochs)
 			}
 		}
 		batch := j.Batch
 		if batch == 0 {
 			batch = 32
 		}
-		w.Jobs = append(w.Jobs, Job{Name: j.Name, Subset: ids, Start: j.Arrive.Seconds(), Leave: j.Leave.Seconds(), Step: j.Step.Seconds() * float64(batch), Batch: batch, Epochs: max(1, shape.Epochs)})
+		w.Jobs = append(w.Jobs, Job{Name: j.Name, Subset: ids, Start: j.Arrive.Seconds(), Leave: j.Leave.Seconds(),
+			Step: j.Step.Seconds() * float64(batch), Batch: batch, Epochs: max(1, shape.Epochs)})
 	}
 	return w, nil
 }
 
 // Row is the result as a report shows it.
 func (r *Result) Row(w *World) report.SystemRow {
-	out := report.SystemRow{System: r.System, Cache: int64(w.Cache), Loads: r.Reads, Preps: r.Preps, Coverage: 1, ExactlyOnce: !r.Stuck && !r.Cut, Makespan: r.Makespan, Jain: 1}
+	out := report.SystemRow{System: r.System, Cache: int64(w.Cache), Loads: r.Reads, Preps: r.Preps, Coverage: 1,
+		ExactlyOnce: !r.Stuck && !r.Cut, Makespan: r.Makespan, Jain: 1}
 	hits, sum, sq := 0, 0.0, 0.0
 	for i := range r.Jobs {
 		j, d := &r.Jobs[i], &w.Jobs[i]

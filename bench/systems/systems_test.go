@@ -48,7 +48,8 @@ func delivered(r *Result) (n, hits int) {
 	return n, hits
 }
 
-// Every system explains itself, ends, is deterministic, and either gives every sample once or is one of those that do not promise it.
+// Every system explains itself, ends, is deterministic, and either gives every sample once or is one of those that do
+// not promise it.
 func TestEverySystem(t *testing.T) {
 	loose := []string{"tensorsocket", "shade", "icache"}
 	for _, name := range Names() {
@@ -82,7 +83,8 @@ func TestEverySystem(t *testing.T) {
 			t.Errorf("%s: exactly once: %v", name, row.ExactlyOnce)
 		}
 	}
-	if _, err := Run("cordl", world(10, 1, 1, 1)); !errs.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "did you mean coordl") {
+	if _, err := Run("cordl", world(10, 1, 1, 1)); !errs.Is(err, errs.Invalid) ||
+		!strings.Contains(err.Error(), "did you mean coordl") {
 		t.Errorf("%v", err)
 	}
 }
@@ -111,7 +113,8 @@ func TestIndependentLoaders(t *testing.T) {
 	}
 }
 
-// MinIO reads N + (E-1)(N-C), prepares each sample once an epoch for all; the slowest sets the pace, a dead job stops everybody.
+// MinIO reads N + (E-1)(N-C), prepares each sample once an epoch for all; the slowest sets the pace, a dead job stops
+// everybody.
 func TestCoorDL(t *testing.T) {
 	r := run(t, "coordl", world(1000, 300, 4, 5))
 	if r.Reads != 1000+4*700 || r.Preps != 5000 {
@@ -153,8 +156,8 @@ func TestCoorDL(t *testing.T) {
 	}
 }
 
-// One order for all, in step: the slowest sets the pace within the queue; the tail is not sent; a late one waits for the epoch; a
-// leave costs ten seconds.
+// One order for all, in step: the slowest sets the pace within the queue; the tail is not sent; a late one waits for
+// the epoch; a leave costs ten seconds.
 func TestTensorSocket(t *testing.T) {
 	n := 16_050 // 1,605 loader batches: the buffer holds 8, one producer batch
 	r := run(t, "tensorsocket", world(n, 0, 2, 1))
@@ -211,7 +214,8 @@ func TestWindow(t *testing.T) {
 	w := world(2000, 100, 2, 4)
 	w.Jobs[1].Step, w.Jobs[1].Epochs = 4, 1
 	r = run(t, "window", w)
-	if j := r.Jobs[1]; j.Repeated == 0 || j.Coverage > .75 || j.Coverage < .55 { // 2,000 of four passes: 1 - (3/4)^4 = .68 if they were independent
+	// 2,000 of four passes: 1 - (3/4)^4 = .68 if they were independent
+	if j := r.Jobs[1]; j.Repeated == 0 || j.Coverage > .75 || j.Coverage < .55 {
 		t.Errorf("the slow job: %+v", j)
 	}
 	if j := r.Jobs[0]; j.Missing+j.Repeated > 0 {
@@ -235,7 +239,8 @@ func TestQuiver(t *testing.T) {
 	}
 }
 
-// With losses that say nothing a sample in memory comes three times: hits are 3c, and no more than 1-2c of the samples are seen.
+// With losses that say nothing a sample in memory comes three times: hits are 3c, and no more than 1-2c of the samples
+// are seen.
 func TestShade(t *testing.T) {
 	c, epochs := .2, 6
 	r := run(t, "shade", world(5000, int(c*5000), 1, epochs))
@@ -256,11 +261,13 @@ func TestICache(t *testing.T) {
 	}
 }
 
-// Joader's two jobs in step load their union once whatever the cache; larder comes to the bound of aligned jobs; ODS to its fluid limit.
+// Joader's two jobs in step load their union once whatever the cache; larder comes to the bound of aligned jobs; ODS to
+// its fluid limit.
 func TestSamplers(t *testing.T) {
 	w := world(3000, 0, 2, 1)
 	w.Jobs[0].Subset, w.Jobs[1].Subset = w.Jobs[0].Subset[:2000], w.Jobs[1].Subset[1000:]
-	if r := run(t, "joader", w); math.Abs(float64(r.Reads-3000)) > 120 { // batches of ten: what is drawn for one is a batch ahead of the other now and then
+	// batches of ten: what is drawn for one is a batch ahead of the other now and then
+	if r := run(t, "joader", w); math.Abs(float64(r.Reads-3000)) > 120 {
 		t.Errorf("joader reads %d of a union of 3,000", r.Reads)
 	}
 	if r := run(t, "joader-as-released", world(3000, 500, 2, 2)); r.Reads < 11_900 {
@@ -296,7 +303,8 @@ func TestFromTrace(t *testing.T) {
 			t.Errorf("%s delivers %d", name, r.Row(&w).Delivered)
 		}
 	}
-	for _, family := range []string{"curriculum", "zipf"} { // the latter as many samples an epoch as there are, some of them often
+	// the latter as many samples an epoch as there are, some of them often
+	for _, family := range []string{"curriculum", "zipf"} {
 		z, err := trace.Generate(trace.Spec{Family: family, Samples: 400, Jobs: 2, Epochs: 2, Seed: 1}, 0)
 		if err != nil {
 			t.Fatal(err)

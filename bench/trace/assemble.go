@@ -9,8 +9,8 @@ import (
 	"larder/internal/ident"
 )
 
-// Assembler makes a trace of what a daemon recorded, piece by piece: Batch and Move in order, then Job and Object, then Finish. It is bounded by the
-// memory that it may take; what is beyond is counted as lost.
+// Assembler makes a trace of what a daemon recorded, piece by piece: Batch and Move in order, then Job and Object, then
+// Finish. It is bounded by the memory that it may take; what is beyond is counted as lost.
 type Assembler struct {
 	t      Trace
 	most   uint64 // picks and moves
@@ -49,7 +49,8 @@ type Object struct {
 
 // NewAssembler returns one that takes about as many bytes (0 = no limit).
 func NewAssembler(name string, maxMemory uint64) *Assembler {
-	a := &Assembler{t: Trace{Name: name}, most: maxMemory / 24, jobs: map[uint32]*assembled{}, seen: map[uint32]uint32{}, number: map[uint32]int{}}
+	a := &Assembler{t: Trace{Name: name}, most: maxMemory / 24, jobs: map[uint32]*assembled{}, seen: map[uint32]uint32{},
+		number: map[uint32]int{}}
 	if maxMemory == 0 {
 		a.most = MaxPicks
 	}
@@ -136,11 +137,12 @@ func (a *Assembler) Object(x uint32, o Object) {
 		a.sizes = append(a.sizes, Object{})
 	}
 	was := a.sizes[x]
-	a.sizes[x] = Object{cmp.Or(o.Stored, was.Stored), cmp.Or(o.Decoded, was.Decoded), cmp.Or(o.Decode, was.Decode), cmp.Or(o.Augment, was.Augment)}
+	a.sizes[x] = Object{cmp.Or(o.Stored, was.Stored), cmp.Or(o.Decoded, was.Decoded), cmp.Or(o.Decode, was.Decode),
+		cmp.Or(o.Augment, was.Augment)}
 }
 
-// Finish makes the trace. Only objects that some job wanted are in it, under new ids in the order of the old ones. A recording in which nothing was
-// asked for is NOT_FOUND.
+// Finish makes the trace. Only objects that some job wanted are in it, under new ids in the order of the old ones. A
+// recording in which nothing was asked for is NOT_FOUND.
 func (a *Assembler) Finish(w World) (*Trace, error) {
 	t := &a.t
 	keep := make([]bool, len(a.sizes))
@@ -169,7 +171,8 @@ func (a *Assembler) Finish(w World) (*Trace, error) {
 		}
 	}
 	if n == 0 || len(a.order) == 0 {
-		return nil, errs.New(errs.NotFound, "recording", "record while jobs run", "nothing was asked for while it was recorded")
+		return nil, errs.New(errs.NotFound, "recording", "record while jobs run",
+			"nothing was asked for while it was recorded")
 	}
 	t.Objects = int(n)
 	for i, x := range t.Pick.Object {

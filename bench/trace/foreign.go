@@ -33,11 +33,12 @@ func FormatOf(path string) string {
 }
 
 func unknownFormat(format string) error {
-	return errs.New(errs.Invalid, "format", nearest.DidYouMean(format, Formats()), "unknown format %.40q of traces", format)
+	return errs.New(errs.Invalid, "format", nearest.DidYouMean(format, Formats()), "unknown format %.40q of traces",
+		format)
 }
 
-// Export writes a trace in a format. oracleGeneral and CSV hold the picks and sizes; jobs' names, subsets and costs are lost in both, which
-// job took a sample and its epochs in oracleGeneral.
+// Export writes a trace in a format. oracleGeneral and CSV hold the picks and sizes; jobs' names, subsets and costs are
+// lost in both, which job took a sample and its epochs in oracleGeneral.
 func Export(w io.Writer, t *Trace, format string) error {
 	switch format {
 	case "larder":
@@ -79,8 +80,9 @@ func (t *Trace) walk(each func(i, job, epoch int, at time.Duration) error) error
 	return nil
 }
 
-// An oracleGeneral record, as libCacheSim reads it (libCacheSim/traceReader/customizedReader/oracle/oracleGeneralBin.h): packed,
-// little-endian: u32 seconds, u64 object, u32 size, i64 number of the request that asks for it next, from 0; -1 = none.
+// An oracleGeneral record, as libCacheSim reads it
+// (libCacheSim/traceReader/customizedReader/oracle/oracleGeneralBin.h): packed, little-endian: u32 seconds, u64 object,
+// u32 size, i64 number of the request that asks for it next, from 0; -1 = none.
 const oracleRecord = 24
 
 func exportOracle(w io.Writer, t *Trace) error {
@@ -142,7 +144,8 @@ func (b *builder) object(size uint32) uint32 {
 
 func (b *builder) done(name string) (*Trace, error) {
 	if b.t.Pick.Len() == 0 {
-		return nil, errs.New(errs.Invalid, name, "name a trace with requests in it", "%s: at byte 0: the trace is empty", name)
+		return nil, errs.New(errs.Invalid, name, "name a trace with requests in it", "%s: at byte 0: the trace is empty",
+			name)
 	}
 	if !b.sized {
 		b.t.Sizes = nil
@@ -155,7 +158,8 @@ func (b *builder) fits(name string, at int64, maxMemory uint64) error {
 	need := Memory(uint64(b.t.Pick.Len()), uint64(b.t.Objects), true) + 80*uint64(b.t.Objects)
 	if b.t.Objects > MaxObjects || maxMemory > 0 && need > maxMemory {
 		return errs.New(errs.ResourceExceeded, name, "cut the trace into shorter ones, or raise --max-memory",
-			"%s: at byte %d: %d requests for %d objects need about %s of memory, the limit is %s", name, at, b.t.Pick.Len(), b.t.Objects, units.Size(need), units.Size(maxMemory))
+			"%s: at byte %d: %d requests for %d objects need about %s of memory, the limit is %s", name, at, b.t.Pick.Len(),
+			b.t.Objects, units.Size(need), units.Size(maxMemory))
 	}
 	return nil
 }
@@ -171,11 +175,13 @@ func importOracle(r io.Reader, name string, maxMemory uint64) (*Trace, error) {
 			return b.done(name)
 		}
 		if err != nil {
-			return nil, errs.Wrap(err, errs.Invalid, name, "a record of oracleGeneral has 24 bytes; was all of the file copied?", "%s: at byte %d: a record is cut off", name, at+int64(n))
+			return nil, errs.Wrap(err, errs.Invalid, name, "a record of oracleGeneral has 24 bytes; was all of the file copied?",
+				"%s: at byte %d: a record is cut off", name, at+int64(n))
 		}
 		id, next := binary.LittleEndian.Uint64(rec[4:]), int64(binary.LittleEndian.Uint64(rec[16:]))
 		if next < -1 {
-			return nil, errs.New(errs.Invalid, name, "name a file of libCacheSim's oracleGeneral, uncompressed", "%s: at byte %d: the next request is number %d", name, at, next)
+			return nil, errs.New(errs.Invalid, name, "name a file of libCacheSim's oracleGeneral, uncompressed",
+				"%s: at byte %d: the next request is number %d", name, at, next)
 		}
 		x, ok := b.nums[id]
 		if !ok {
@@ -289,19 +295,22 @@ type csvRequest struct {
 // bad is an error of the line that was read last.
 func (in *csvRequests) bad(hint, format string, args ...any) error {
 	line, _ := in.FieldPos(0)
-	return errs.New(errs.Invalid, in.name, hint, "%s:%d: %s (at byte %d)", in.name, line, fmt.Sprintf(format, args...), in.InputOffset())
+	return errs.New(errs.Invalid, in.name, hint, "%s:%d: %s (at byte %d)", in.name, line, fmt.Sprintf(format, args...),
+		in.InputOffset())
 }
 
 // syntax is an error of the CSV itself.
 func (in *csvRequests) syntax(err error) error {
-	return errs.Wrap(err, errs.Invalid, in.name, "a CSV of requests has a line of names and then one line each", "%s: at byte %d: the CSV cannot be read", in.name, in.InputOffset())
+	return errs.Wrap(err, errs.Invalid, in.name, "a CSV of requests has a line of names and then one line each",
+		"%s: at byte %d: the CSV cannot be read", in.name, in.InputOffset())
 }
 
 // head reads the names of the columns.
 func (in *csvRequests) head() error {
 	head, err := in.Read()
 	if errors.Is(err, io.EOF) {
-		return errs.New(errs.Invalid, in.name, "a CSV of requests begins with "+strings.Join(csvColumns, ","), "%s: at byte 0: the file is empty", in.name)
+		return errs.New(errs.Invalid, in.name, "a CSV of requests begins with "+strings.Join(csvColumns, ","),
+			"%s: at byte 0: the file is empty", in.name)
 	}
 	if err != nil {
 		return in.syntax(err)

@@ -38,8 +38,10 @@ var families = []struct{ name, about string }{
 	{"nested", "job k of n takes the first (n-k+1)/n of the samples"},
 	{"crossed", "jobs take windows of the samples, each half of which the next one takes too"},
 	{"disjoint", "jobs share nothing: each takes its own 1/jobs of the samples"},
-	{"poisson", "jobs on all samples arrive at random, exponentially apart, half an epoch on average unless gap says otherwise"},
-	{"zipf", "samples are drawn with replacement, the k-th most popular in proportion to k^-skew; an epoch is as many draws as there are samples"},
+	{"poisson", "jobs on all samples arrive at random, exponentially apart, half an epoch on average unless gap says " +
+		"otherwise"},
+	{"zipf", "samples are drawn with replacement, the k-th most popular in proportion to k^-skew; an epoch is as many " +
+		"draws as there are samples"},
 	{"curriculum", "epoch e of n takes the easiest e/n of the samples, shuffled; what is easy is the same for all jobs"},
 }
 
@@ -74,8 +76,8 @@ func (g *Spec) picks() uint64 {
 	return all
 }
 
-// Check says what is wrong with a spec: INVALID_ARGUMENT, or RESOURCE_EXCEEDED when its trace would take more than maxMemory bytes (0 = no
-// limit).
+// Check says what is wrong with a spec: INVALID_ARGUMENT, or RESOURCE_EXCEEDED when its trace would take more than
+// maxMemory bytes (0 = no limit).
 func (g *Spec) Check(maxMemory uint64) error {
 	bad := func(key, hint, format string, args ...any) error {
 		return errs.New(errs.Invalid, key, hint, format, args...)
@@ -103,19 +105,21 @@ func (g *Spec) Check(maxMemory uint64) error {
 		return bad("samples", "raise samples or lower jobs", "%d samples cannot be parted among %d jobs", g.Samples, g.Jobs)
 	}
 	if float64(g.Samples)*float64(g.Jobs)*float64(g.Epochs) >= MaxPicks {
-		return errs.New(errs.ResourceExceeded, "samples", "lower samples, jobs or epochs", "%.3g picks are asked for, the limit is %.3g",
+		return errs.New(errs.ResourceExceeded, "samples", "lower samples, jobs or epochs",
+			"%.3g picks are asked for, the limit is %.3g",
 			float64(g.Samples)*float64(g.Jobs)*float64(g.Epochs), float64(MaxPicks))
 	}
 	need := Memory(g.picks(), uint64(g.Samples), g.Bytes > 0) + 4*uint64(g.Samples)*uint64(g.Jobs)
 	if maxMemory > 0 && need > maxMemory {
 		return errs.New(errs.ResourceExceeded, "samples", "lower samples, jobs or epochs, or raise --max-memory",
-			"the trace of %d picks needs about %s of memory, the limit is %s", g.picks(), units.Size(need), units.Size(maxMemory))
+			"the trace of %d picks needs about %s of memory, the limit is %s", g.picks(), units.Size(need),
+			units.Size(maxMemory))
 	}
 	return nil
 }
 
-// Generate makes the trace of a spec, whose orders are fresh uniform ones in every epoch of every job (but for zipf): the demand, and the
-// picks of independent loaders. Equal specs give equal traces. The errors are those of Check.
+// Generate makes the trace of a spec, whose orders are fresh uniform ones in every epoch of every job (but for zipf):
+// the demand, and the picks of independent loaders. Equal specs give equal traces. The errors are those of Check.
 func Generate(g Spec, maxMemory uint64) (*Trace, error) {
 	if err := g.Check(maxMemory); err != nil {
 		return nil, err
@@ -133,7 +137,8 @@ func Generate(g Spec, maxMemory uint64) (*Trace, error) {
 		g.Skew = 1
 	}
 	r := xrand.New(0x7472616365, g.Seed)
-	t := &Trace{Name: fmt.Sprintf("%s, %d samples, %d jobs, %d epochs", g.Family, g.Samples, g.Jobs, g.Epochs), Seed: g.Seed, Objects: g.Samples}
+	t := &Trace{Name: fmt.Sprintf("%s, %d samples, %d jobs, %d epochs", g.Family, g.Samples, g.Jobs, g.Epochs),
+		Seed: g.Seed, Objects: g.Samples}
 	streams := make([]stream, g.Jobs)
 	epoch := time.Duration(g.Samples) * g.Step
 	at := time.Duration(0)
@@ -255,7 +260,8 @@ func ranking(r *xrand.Rand, n int) []uint32 {
 	return names
 }
 
-// PhotoSizes draws stored sizes with the spread of photographs: the logarithm is a sum of three uniform numbers, close to normal.
+// PhotoSizes draws stored sizes with the spread of photographs: the logarithm is a sum of three uniform numbers, close
+// to normal.
 func PhotoSizes(r *xrand.Rand, n, mean int) []uint32 {
 	const spread = 2.2
 	out := make([]uint32, n)
@@ -271,7 +277,8 @@ func PhotoSizes(r *xrand.Rand, n, mean int) []uint32 {
 	return out
 }
 
-// exponential draws with mean 1, by von Neumann's comparisons of uniform numbers: no logarithm, so the same on every machine.
+// exponential draws with mean 1, by von Neumann's comparisons of uniform numbers: no logarithm, so the same on every
+// machine.
 func exponential(r *xrand.Rand) float64 {
 	for whole := 0.0; ; whole++ {
 		first := r.Float64()
@@ -290,7 +297,8 @@ func exponential(r *xrand.Rand) float64 {
 	}
 }
 
-// zipf draws ranks from 0 in proportion to (rank+1)^-skew, by Walker's and Vose's alias table: one draw costs the same at any size.
+// zipf draws ranks from 0 in proportion to (rank+1)^-skew, by Walker's and Vose's alias table: one draw costs the same
+// at any size.
 type zipf struct {
 	keep  []float64
 	alias []uint32
@@ -342,7 +350,8 @@ func (j *Job) TimeAt(n int) time.Duration { return j.Arrive + time.Duration(n)*j
 // String is the spec as a scenario has it.
 func (g Spec) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "{family: %s, samples: %d, jobs: %d, epochs: %d, seed: %d", g.Family, g.Samples, g.Jobs, g.Epochs, g.Seed)
+	fmt.Fprintf(&b, "{family: %s, samples: %d, jobs: %d, epochs: %d, seed: %d", g.Family, g.Samples, g.Jobs, g.Epochs,
+		g.Seed)
 	if g.Batch > 0 {
 		fmt.Fprintf(&b, ", batch: %d", g.Batch)
 	}

@@ -8,8 +8,9 @@ import (
 	"larder/internal/ident"
 )
 
-// Interrupted notes that the daemon went away and that its successor goes on where it was: what was in memory has left it, and samples of running epochs
-// that were recorded and come a second time, because they had not been used, are left out from now on.
+// Interrupted notes that the daemon went away and that its successor goes on where it was: what was in memory has left
+// it, and samples of running epochs that were recorded and come a second time, because they had not been used, are left
+// out from now on.
 func (a *Assembler) Interrupted() {
 	type place struct {
 		object uint32
@@ -23,7 +24,8 @@ func (a *Assembler) Interrupted() {
 			delete(held, p)
 		}
 	}
-	for _, p := range slices.SortedFunc(maps.Keys(held), func(x, y place) int { return cmp.Or(cmp.Compare(x.object, y.object), cmp.Compare(x.form, y.form)) }) {
+	for _, p := range slices.SortedFunc(maps.Keys(held),
+		func(x, y place) int { return cmp.Or(cmp.Compare(x.object, y.object), cmp.Compare(x.form, y.form)) }) {
 		a.Move(p.object, p.form, false)
 	}
 	a.had = make([]set, len(a.order))

@@ -9,8 +9,8 @@ import (
 	"larder/internal/ident"
 )
 
-// A daemon goes away at any moment, as often as it likes, and gives again what had not been used: each job has every sample of an epoch once, in the order in
-// which it came first, and nothing that is in memory comes twice.
+// A daemon goes away at any moment, as often as it likes, and gives again what had not been used: each job has every
+// sample of an epoch once, in the order in which it came first, and nothing that is in memory comes twice.
 func TestInterruptions(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		a := NewAssembler("t", 0)

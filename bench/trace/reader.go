@@ -41,10 +41,12 @@ func (r *reader) full(b []byte) error {
 	n, err := io.ReadFull(r.r, b)
 	r.at += int64(n)
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return r.fail(r.at, "the file is cut off: its recording did not end, or not all of it was copied", "the trace ends in the middle")
+		return r.fail(r.at, "the file is cut off: its recording did not end, or not all of it was copied",
+			"the trace ends in the middle")
 	}
 	if err != nil {
-		return errs.Wrap(err, errs.Invalid, r.name, "check the file and its rights", "%s: at byte %d: read the trace", r.name, r.at)
+		return errs.Wrap(err, errs.Invalid, r.name, "check the file and its rights", "%s: at byte %d: read the trace", r.name,
+			r.at)
 	}
 	return nil
 }
@@ -67,12 +69,14 @@ func (r *reader) next() (kind byte, err error) {
 			break
 		}
 		if len(head) > 5 {
-			return 0, r.fail(begin, "the file is damaged: record the trace again", "a chunk claims a length of more than %d bytes", maxChunk)
+			return 0, r.fail(begin, "the file is damaged: record the trace again",
+				"a chunk claims a length of more than %d bytes", maxChunk)
 		}
 	}
 	n, _ := binary.Uvarint(head[1:])
 	if n > maxChunk {
-		return 0, r.fail(begin, "the file is damaged: record the trace again", "a chunk claims %d bytes, the limit is %d", n, maxChunk)
+		return 0, r.fail(begin, "the file is damaged: record the trace again", "a chunk claims %d bytes, the limit is %d", n,
+			maxChunk)
 	}
 	payload := make([]byte, 0, min(n, 1<<16)) // grows with what really comes
 	for have := uint64(0); have < n; {
@@ -92,7 +96,8 @@ func (r *reader) next() (kind byte, err error) {
 	_, _ = d.Write(payload)
 	r.sum = d.Sum64()
 	if got := binary.LittleEndian.Uint64(sum[:]); got != r.sum {
-		return 0, r.fail(begin, "the file is damaged: record the trace again, or fetch it once more", "the chunk does not have the checksum %016x that is written behind it", got)
+		return 0, r.fail(begin, "the file is damaged: record the trace again, or fetch it once more",
+			"the chunk does not have the checksum %016x that is written behind it", got)
 	}
 	r.begin, r.chunk, r.rest = begin+int64(len(head)), payload, payload
 	return head[0], nil
@@ -182,8 +187,9 @@ func unpack(b []byte, bit int) uint64 {
 	return v
 }
 
-// Read reads a whole trace, of at most maxMemory bytes (0 = no limit) by the estimate of Memory; name is what to call it. Every error is a
-// errs.Error and tells the offset: INVALID_ARGUMENT for what is no trace, damaged or cut off, RESOURCE_EXCEEDED for what would not fit.
+// Read reads a whole trace, of at most maxMemory bytes (0 = no limit) by the estimate of Memory; name is what to call
+// it. Every error is a errs.Error and tells the offset: INVALID_ARGUMENT for what is no trace, damaged or cut off,
+// RESOURCE_EXCEEDED for what would not fit.
 func Read(from io.Reader, name string, maxMemory uint64) (*Trace, error) {
 	r := &reader{r: from, name: name}
 	h := make([]byte, headerSize)
@@ -191,14 +197,17 @@ func Read(from io.Reader, name string, maxMemory uint64) (*Trace, error) {
 	r.at = int64(n)
 	switch {
 	case n == 0 && errors.Is(err, io.EOF):
-		return nil, r.fail(0, "record a trace with larder trace record, or export one with larder bench policy --export", "the file is empty")
+		return nil, r.fail(0, "record a trace with larder trace record, or export one with larder bench policy --export",
+			"the file is empty")
 	case n < len(magic) || string(h[:len(magic)]) != magic:
 		return nil, r.fail(0, "a trace begins with "+magic+"; name other formats with --format", "this is no trace of larder")
 	case err != nil:
 		return nil, r.fail(r.at, "the file is cut off: not all of it was copied", "the trace ends in its header")
 	}
-	if v := binary.LittleEndian.Uint32(h[8:]); v < firstVersion || v > fileVersion || binary.LittleEndian.Uint32(h[12:]) != 0 {
-		return nil, r.fail(8, fmt.Sprintf("this larder reads versions %d to %d", firstVersion, fileVersion), "the trace is of version %d", v)
+	if v := binary.LittleEndian.Uint32(h[8:]); v < firstVersion || v > fileVersion ||
+		binary.LittleEndian.Uint32(h[12:]) != 0 {
+		return nil, r.fail(8, fmt.Sprintf("this larder reads versions %d to %d", firstVersion, fileVersion),
+			"the trace is of version %d", v)
 	}
 	r.sum, r.old = xxhash.Sum64(h), h[8] == firstVersion
 	t := &Trace{}
@@ -208,7 +217,8 @@ func Read(from io.Reader, name string, maxMemory uint64) (*Trace, error) {
 		if err != nil {
 			return nil, err
 		}
-		if (last == 0) != (kind == chunkDemand) || kind == chunkObjects && last > chunkObjects && last != chunkWorld || kind == chunkWorld && (r.old || last != chunkDemand) {
+		if (last == 0) != (kind == chunkDemand) || kind == chunkObjects && last > chunkObjects && last != chunkWorld ||
+			kind == chunkWorld && (r.old || last != chunkDemand) {
 			return nil, r.damaged("a chunk of kind %d after one of kind %d", kind, last)
 		}
 		last = kind
@@ -244,7 +254,8 @@ func (r *reader) tooLarge(t *Trace, picks, limit uint64) error {
 		return nil
 	}
 	return errs.New(errs.ResourceExceeded, r.name, "cut the trace into shorter ones, or raise --max-memory",
-		"%s: at byte %d: the trace needs about %s of memory, the limit is %s", r.name, r.begin, units.Size(need), units.Size(limit))
+		"%s: at byte %d: the trace needs about %s of memory, the limit is %s", r.name, r.begin, units.Size(need),
+		units.Size(limit))
 }
 
 func (r *reader) demand(t *Trace, maxMemory uint64) (err error) {
@@ -268,7 +279,8 @@ func (r *reader) demand(t *Trace, maxMemory uint64) (err error) {
 	if flags[0] > 15 || r.old && flags[0] > 7 {
 		return r.damaged("unknown flags %#x", flags[0])
 	}
-	for i, make := range []func(){func() { t.Sizes = []uint32{} }, func() { t.Decode = []time.Duration{} }, func() { t.Augment = []time.Duration{} }, func() { t.Decoded = []uint32{} }} {
+	for i, make := range []func(){func() { t.Sizes = []uint32{} }, func() { t.Decode = []time.Duration{} },
+		func() { t.Augment = []time.Duration{} }, func() { t.Decoded = []uint32{} }} {
 		if flags[0]>>i&1 == 1 {
 			make()
 		}
@@ -319,12 +331,14 @@ func (r *reader) job(t *Trace) (j Job, err error) {
 	for i, f := range []struct {
 		what  string
 		limit uint64
-	}{{"the arrival", 1<<63 - 1}, {"the leave", 1<<63 - 1}, {"the step time", 1<<63 - 1}, {"the batch", 1 << 30}, {"the epochs", 1 << 30}, {"the ranges", uint64(t.Objects)}} {
+	}{{"the arrival", 1<<63 - 1}, {"the leave", 1<<63 - 1}, {"the step time", 1<<63 - 1}, {"the batch",
+		1 << 30}, {"the epochs", 1 << 30}, {"the ranges", uint64(t.Objects)}} {
 		if v[i], err = r.uvarint(f.what, f.limit); err != nil {
 			return j, err
 		}
 	}
-	j.Arrive, j.Leave, j.Step, j.Batch, j.Epochs = time.Duration(v[0]), time.Duration(v[1]), time.Duration(v[2]), int(v[3]), int(v[4])
+	j.Arrive, j.Leave, j.Step, j.Batch, j.Epochs = time.Duration(v[0]), time.Duration(v[1]), time.Duration(v[2]),
+		int(v[3]), int(v[4])
 	at := uint64(0)
 	for range v[5] {
 		gap, err := r.uvarint("the gap before a range", uint64(t.Objects)-at)
@@ -448,7 +462,8 @@ func (r *reader) end(t *Trace, have int) error {
 	}
 	sized := t.sized()
 	if picks != uint64(t.Pick.Len()) || moves != uint64(len(t.Moves)) || sized && have != t.Objects || len(r.rest) > 0 {
-		return r.damaged("%d picks and %d events were recorded, %d and %d are there", picks, moves, t.Pick.Len(), len(t.Moves))
+		return r.damaged("%d picks and %d events were recorded, %d and %d are there", picks, moves, t.Pick.Len(),
+			len(t.Moves))
 	}
 	if n, _ := r.r.Read(make([]byte, 1)); n > 0 {
 		return r.fail(r.at, "keep one trace in a file", "something follows the end of the trace")

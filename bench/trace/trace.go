@@ -1,10 +1,11 @@
-// Package trace holds what jobs asked of a dataset and what was decided about it, as one value, as a file (docs/format/trace.md), and in
-// the formats of other simulators (libCacheSim's oracleGeneral, CSV).
+// Package trace holds what jobs asked of a dataset and what was decided about it, as one value, as a file
+// (docs/format/trace.md), and in the formats of other simulators (libCacheSim's oracleGeneral, CSV).
 //
-// A trace has two layers. Demand is what the world did: jobs with their arrivals, speeds and subsets, the sizes and costs of samples.
-// Decisions are what a sampler and a cache made of it: the picks, in order, and what came into memory and left it. Demand alone can be
-// simulated again under other decisions; picks can be replayed against any cache policy as long as whoever made them did not look into the cache
-// (Prescribed). The package decides nothing and knows no policy; simulators own what they do with a trace.
+// A trace has two layers. Demand is what the world did: jobs with their arrivals, speeds and subsets, the sizes and
+// costs of samples. Decisions are what a sampler and a cache made of it: the picks, in order, and what came into memory
+// and left it. Demand alone can be simulated again under other decisions; picks can be replayed against any cache
+// policy as long as whoever made them did not look into the cache (Prescribed). The package decides nothing and knows
+// no policy; simulators own what they do with a trace.
 package trace
 
 import (
@@ -24,7 +25,8 @@ const (
 	maxName    = 1 << 10
 )
 
-// Trace is what happened. Picks are two columns, in the order of decision: eight jobs on 1.28 M samples for ten epochs are 6 bytes x 102 M.
+// Trace is what happened. Picks are two columns, in the order of decision: eight jobs on 1.28 M samples for ten epochs
+// are 6 bytes x 102 M.
 type Trace struct {
 	Name    string
 	Seed    uint64
@@ -60,7 +62,8 @@ type Job struct {
 // Range is the objects from Lo up to, not including, Hi.
 type Range struct{ Lo, Hi uint32 }
 
-// Picks are requests in order: Object[i] was taken by job Job[i] & JobMask; Begins marks the first pick of an epoch of the job.
+// Picks are requests in order: Object[i] was taken by job Job[i] & JobMask; Begins marks the first pick of an epoch of
+// the job.
 type Picks struct {
 	Object []uint32
 	Job    []uint16
@@ -118,8 +121,8 @@ func (t *Trace) sized() bool {
 	return t.Sizes != nil || t.Decode != nil || t.Augment != nil || t.Decoded != nil
 }
 
-// Prescribed tells whether no order depended on what was in memory, so that the picks mean the same under any policy; otherwise it names a
-// job whose order did.
+// Prescribed tells whether no order depended on what was in memory, so that the picks mean the same under any policy;
+// otherwise it names a job whose order did.
 func (t *Trace) Prescribed() (job string, ok bool) {
 	for i := range t.Jobs {
 		if t.Jobs[i].Looks {
@@ -141,7 +144,8 @@ func Memory(picks, objects uint64, sized bool) uint64 {
 // Check says what contradicts itself, as an INVALID_ARGUMENT; nil for a trace that any simulator can run.
 func (t *Trace) Check() error {
 	bad := func(format string, args ...any) error {
-		return errs.New(errs.Invalid, "trace", "record or export the trace again", "the trace %.60q contradicts itself: "+format, append([]any{t.Name}, args...)...)
+		return errs.New(errs.Invalid, "trace", "record or export the trace again",
+			"the trace %.60q contradicts itself: "+format, append([]any{t.Name}, args...)...)
 	}
 	switch {
 	case t.Objects < 1 || t.Objects > MaxObjects:
@@ -150,7 +154,8 @@ func (t *Trace) Check() error {
 		return bad("it has %d jobs, the limit is %d", len(t.Jobs), MaxJobs)
 	case len(t.Pick.Object) != len(t.Pick.Job):
 		return bad("%d objects for %d picks", len(t.Pick.Object), len(t.Pick.Job))
-	case t.Sizes != nil && len(t.Sizes) != t.Objects, t.Decoded != nil && len(t.Decoded) != t.Objects, t.Decode != nil && len(t.Decode) != t.Objects, t.Augment != nil && len(t.Augment) != t.Objects:
+	case t.Sizes != nil && len(t.Sizes) != t.Objects, t.Decoded != nil && len(t.Decoded) != t.Objects, t.Decode != nil &&
+		len(t.Decode) != t.Objects, t.Augment != nil && len(t.Augment) != t.Objects:
 		return bad("sizes or costs are not of all %d objects", t.Objects)
 	}
 	for i := range t.Jobs {
@@ -194,7 +199,8 @@ func (t *Trace) Check() error {
 	return nil
 }
 
-// Ranges writes ascending ids as ranges. It is an error of the caller to pass ids that do not ascend; they make ranges that Check refuses.
+// Ranges writes ascending ids as ranges. It is an error of the caller to pass ids that do not ascend; they make ranges
+// that Check refuses.
 func Ranges[T ~uint32](ids []T) []Range {
 	var out []Range
 	for _, x := range ids {
@@ -261,6 +267,7 @@ func Equal(a, b *Trace) bool {
 			x.Subset, y.Subset = nil, nil
 			return fmt.Sprint(x) == fmt.Sprint(y) && slices.Equal(s, u)
 		}) &&
-		slices.Equal(a.Sizes, b.Sizes) && slices.Equal(a.Decoded, b.Decoded) && sameWorld(a.World, b.World) && slices.Equal(a.Decode, b.Decode) && slices.Equal(a.Augment, b.Augment) &&
+		slices.Equal(a.Sizes, b.Sizes) && slices.Equal(a.Decoded, b.Decoded) && sameWorld(a.World, b.World) &&
+		slices.Equal(a.Decode, b.Decode) && slices.Equal(a.Augment, b.Augment) &&
 		slices.Equal(a.Pick.Object, b.Pick.Object) && slices.Equal(a.Pick.Job, b.Pick.Job) && slices.Equal(a.Moves, b.Moves)
 }

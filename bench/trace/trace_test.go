@@ -17,8 +17,6 @@ import (
 
 	"larder/internal/errs"
 	"larder/internal/ident"
-	"larder/internal/xrand"
-	"larder/internal/xrand/xrandtest"
 )
 
 func must[T any](t testing.TB) func(T, error) T {
@@ -33,13 +31,16 @@ func must[T any](t testing.TB) func(T, error) T {
 
 // drawn is any valid trace.
 func drawn(rt *rapid.T) *Trace {
-	t := &Trace{Name: rapid.StringN(0, 20, 60).Draw(rt, "name"), Seed: rapid.Uint64().Draw(rt, "seed"), Objects: rapid.IntRange(1, 300).Draw(rt, "objects")}
+	t := &Trace{Name: rapid.StringN(0, 20, 60).Draw(rt, "name"), Seed: rapid.Uint64().Draw(rt, "seed"),
+		Objects: rapid.IntRange(1, 300).Draw(rt, "objects")}
 	for i := range rapid.IntRange(1, 5).Draw(rt, "jobs") {
 		d := func(what string) time.Duration {
 			return time.Duration(rapid.Int64Range(0, math.MaxInt64).Draw(rt, what))
 		}
-		j := Job{Name: fmt.Sprint(i), Order: "strict", Arrive: d("arrive"), Leave: d("leave"), Step: d("step"), Batch: rapid.IntRange(0, 100).Draw(rt, "batch"), Looks: rapid.Bool().Draw(rt, "looks")}
-		j.Subset = Ranges(slices.Compact(slices.Sorted(slices.Values(rapid.SliceOfN(rapid.Uint32Range(0, uint32(t.Objects-1)), 0, 20).Draw(rt, "subset")))))
+		j := Job{Name: fmt.Sprint(i), Order: "strict", Arrive: d("arrive"), Leave: d("leave"), Step: d("step"),
+			Batch: rapid.IntRange(0, 100).Draw(rt, "batch"), Looks: rapid.Bool().Draw(rt, "looks")}
+		j.Subset = Ranges(slices.Compact(slices.Sorted(slices.Values(rapid.SliceOfN(rapid.Uint32Range(0, uint32(t.Objects-1)),
+			0, 20).Draw(rt, "subset")))))
 		t.Jobs = append(t.Jobs, j)
 	}
 	if rapid.Bool().Draw(rt, "sized") {
@@ -60,22 +61,29 @@ func drawn(rt *rapid.T) *Trace {
 	begun := make([]bool, len(t.Jobs))
 	for range rapid.IntRange(0, 400).Draw(rt, "picks") {
 		j := rapid.IntRange(0, len(t.Jobs)-1).Draw(rt, "job")
-		t.Pick.Add(j, rapid.Uint32Range(0, uint32(t.Objects-1)).Draw(rt, "x"), !begun[j] || rapid.IntRange(0, 9).Draw(rt, "begins") == 0)
+		t.Pick.Add(j, rapid.Uint32Range(0, uint32(t.Objects-1)).Draw(rt, "x"), !begun[j] ||
+			rapid.IntRange(0, 9).Draw(rt, "begins") == 0)
 		begun[j] = true
 		if rapid.IntRange(0, 5).Draw(rt, "moves") == 0 {
-			t.Moves = append(t.Moves, Move{uint64(rapid.IntRange(0, 0).Draw(rt, "0") + t.Pick.Len()), uint32(j) % uint32(t.Objects), ident.Form(j) % ident.NumForms, j%2 == 0})
+			t.Moves = append(t.Moves, Move{uint64(rapid.IntRange(0, 0).Draw(rt, "0") + t.Pick.Len()),
+				uint32(j) % uint32(t.Objects), ident.Form(j) % ident.NumForms, j%2 == 0})
 		}
 	}
 	return t
 }
 
 func drawnWorld(rt *rapid.T, jobs int) *World {
-	w := &World{Workers: rapid.IntRange(1, 64).Draw(rt, "workers"), Cores: rapid.IntRange(1, 64).Draw(rt, "cores"), StorageLimit: rapid.Int64Range(0, 1<<40).Draw(rt, "limit"),
-		Bandwidth: rapid.Float64Range(0, 1e12).Draw(rt, "bandwidth"), Latency: time.Duration(rapid.Int64Range(0, 1e9).Draw(rt, "latency")), InPlace: rapid.Float64Range(0, 2).Draw(rt, "in place"),
-		Tiers: Tiers{Total: rapid.Int64Range(0, 1<<50).Draw(rt, "total"), Encoded: -1, Decoded: rapid.Int64Range(-1, 1<<40).Draw(rt, "decoded"), Policy: []string{"need", "lru", ""}, Model: "seneca"},
-		Lost:  rapid.Uint64().Draw(rt, "lost"), Counted: Counted{Reads: rapid.Uint64().Draw(rt, "reads")}}
+	w := &World{Workers: rapid.IntRange(1, 64).Draw(rt, "workers"), Cores: rapid.IntRange(1, 64).Draw(rt, "cores"),
+		StorageLimit: rapid.Int64Range(0, 1<<40).Draw(rt, "limit"),
+		Bandwidth:    rapid.Float64Range(0, 1e12).Draw(rt, "bandwidth"), Latency: time.Duration(rapid.Int64Range(0,
+			1e9).Draw(rt,
+			"latency")), InPlace: rapid.Float64Range(0, 2).Draw(rt, "in place"),
+		Tiers: Tiers{Total: rapid.Int64Range(0, 1<<50).Draw(rt, "total"), Encoded: -1,
+			Decoded: rapid.Int64Range(-1, 1<<40).Draw(rt, "decoded"), Policy: []string{"need", "lru", ""}, Model: "seneca"},
+		Lost: rapid.Uint64().Draw(rt, "lost"), Counted: Counted{Reads: rapid.Uint64().Draw(rt, "reads")}}
 	for range jobs {
-		w.Jobs = append(w.Jobs, JobWorld{Ranks: rapid.IntRange(1, 8).Draw(rt, "ranks"), Prefetch: 2, Recipe: rapid.StringN(0, 20, 60).Draw(rt, "recipe"), Share: rapid.Bool().Draw(rt, "share"),
+		w.Jobs = append(w.Jobs, JobWorld{Ranks: rapid.IntRange(1, 8).Draw(rt, "ranks"), Prefetch: 2,
+			Recipe: rapid.StringN(0, 20, 60).Draw(rt, "recipe"), Share: rapid.Bool().Draw(rt, "share"),
 			Seed: rapid.Uint64().Draw(rt, "job seed"), Augmented: rapid.Int64Range(0, 1<<30).Draw(rt, "augmented")})
 	}
 	return w
@@ -83,9 +91,14 @@ func drawnWorld(rt *rapid.T, jobs int) *World {
 
 // A trace with a world is of version 2, whose bytes are a promise too.
 func TestGoldenFileOfAWorld(t *testing.T) {
-	a := &Trace{Name: "w", Seed: 7, Objects: 3, Jobs: []Job{{Name: "a", Order: "stratified", Step: 300, Batch: 2, Epochs: 1, Looks: true}}, Sizes: []uint32{10, 500, 10}, Decoded: []uint32{60, 3000, 60},
-		World: &World{Workers: 2, Cores: 2, StorageLimit: 1000, Bandwidth: 900.5, Latency: 3, Memory: 8e9, Finish: 4, InPlace: .75, Tiers: Tiers{Total: 100, Encoded: -1, Decoded: 50, Policy: []string{"need", "need", "need"}, Model: "bottleneck"},
-			Jobs: []JobWorld{{Ranks: 1, Prefetch: 2, Recipe: "r", Augmented: 48}}, Counted: Counted{Reads: 3, Decodes: 3, Augments: 3, Samples: 3}}}
+	a := &Trace{Name: "w", Seed: 7, Objects: 3,
+		Jobs: []Job{{Name: "a", Order: "stratified", Step: 300, Batch: 2, Epochs: 1, Looks: true}}, Sizes: []uint32{10, 500,
+			10}, Decoded: []uint32{60, 3000, 60},
+		World: &World{Workers: 2, Cores: 2, StorageLimit: 1000, Bandwidth: 900.5, Latency: 3, Memory: 8e9, Finish: 4,
+			InPlace: .75, Tiers: Tiers{Total: 100, Encoded: -1, Decoded: 50, Policy: []string{"need", "need", "need"},
+				Model: "bottleneck"},
+			Jobs: []JobWorld{{Ranks: 1, Prefetch: 2, Recipe: "r", Augmented: 48}}, Counted: Counted{Reads: 3, Decodes: 3,
+				Augments: 3, Samples: 3}}}
 	a.Pick.Add(0, 2, true)
 	var b bytes.Buffer
 	if err := Write(&b, a); err != nil {
@@ -131,10 +144,12 @@ func TestHostileWorlds(t *testing.T) {
 		"no workers":      file(2, []byte(`{"workers":0,"cores":1,"jobs":[{"ranks":1,"prefetch":2}]}`)),
 		"no jobs":         file(2, []byte(`{"workers":1,"cores":1}`)),
 		"a negative rate": file(2, []byte(`{"workers":1,"cores":1,"memory_bandwidth":-1,"jobs":[{"ranks":1,"prefetch":2}]}`)),
-		"two policies":    file(2, []byte(`{"workers":1,"cores":1,"tiers":{"policy":["a","b"]},"jobs":[{"ranks":1,"prefetch":2}]}`)),
-		"no ranks":        file(2, []byte(`{"workers":1,"cores":1,"jobs":[{"ranks":0,"prefetch":2}]}`)),
+		"two policies": file(2,
+			[]byte(`{"workers":1,"cores":1,"tiers":{"policy":["a","b"]},"jobs":[{"ranks":1,"prefetch":2}]}`)),
+		"no ranks": file(2, []byte(`{"workers":1,"cores":1,"jobs":[{"ranks":0,"prefetch":2}]}`)),
 	} {
-		if _, err := Read(bytes.NewReader(f), "t", 1<<30); !errs.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "at byte ") {
+		if _, err := Read(bytes.NewReader(f), "t", 1<<30); !errs.Is(err, errs.Invalid) ||
+			!strings.Contains(err.Error(), "at byte ") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -156,7 +171,8 @@ func TestFileHoldsTheTrace(t *testing.T) {
 
 // More than one chunk of everything, and how compact it is: 17 + 3 bits a pick, and little more.
 func TestLargeFile(t *testing.T) {
-	a := must[*Trace](t)(Generate(Spec{Family: "staggered", Samples: 100_000, Jobs: 4, Epochs: 1, Seed: 5, Bytes: 1000}, 0))
+	a := must[*Trace](t)(Generate(Spec{Family: "staggered", Samples: 100_000, Jobs: 4, Epochs: 1, Seed: 5,
+		Bytes: 1000}, 0))
 	for i := range uint64(200_000) {
 		a.Moves = append(a.Moves, Move{i * 2, uint32(i) % 1000, ident.Decoded, i%3 == 0})
 	}
@@ -178,7 +194,8 @@ func TestLargeFile(t *testing.T) {
 
 // The bytes are a promise: a file of version 1 stays readable.
 func TestGoldenFile(t *testing.T) {
-	a := &Trace{Name: "tiny", Seed: 7, Objects: 3, Jobs: []Job{{Name: "a", Order: "fixed", Arrive: 5, Step: 300, Batch: 2, Epochs: 1, Subset: []Range{{0, 1}, {2, 3}}}}, Sizes: []uint32{10, 500, 10}}
+	a := &Trace{Name: "tiny", Seed: 7, Objects: 3, Jobs: []Job{{Name: "a", Order: "fixed", Arrive: 5, Step: 300, Batch: 2,
+		Epochs: 1, Subset: []Range{{0, 1}, {2, 3}}}}, Sizes: []uint32{10, 500, 10}}
 	a.Pick.Add(0, 2, true)
 	a.Pick.Add(0, 0, false)
 	a.Moves = []Move{{1, 2, ident.Decoded, true}, {2, 2, ident.Decoded, false}}
@@ -243,42 +260,53 @@ func TestHostileChunks(t *testing.T) {
 	end := c(chunkEnd, []byte{2, 0})
 	picks := func(objects []uint32, jobs []uint16) []byte { return c(chunkPicks, appendPicks(nil, objects, jobs)) }
 	ok := picks([]uint32{1, 9}, []uint16{Begins, 0})
-	if got, err := Read(bytes.NewReader(file(c(chunkDemand, demand), ok, end)), "t", 0); err != nil || got.Pick.Len() != 2 {
+	if got, err := Read(bytes.NewReader(file(c(chunkDemand, demand), ok, end)), "t", 0); err != nil ||
+		got.Pick.Len() != 2 {
 		t.Fatalf("what the cases below are made of is refused: %v", err)
 	}
 	for what, chunks := range map[string][][]byte{
-		"nothing before picks":        {ok, end},
-		"two demands":                 {c(chunkDemand, demand), c(chunkDemand, demand), ok, end},
-		"an unknown kind":             {c(chunkDemand, demand), c(77, nil), ok, end},
-		"sizes after picks":           {c(chunkDemand, sized), ok, c(chunkObjects, appendObjects(nil, &Trace{Sizes: make([]uint32, 10)}, 0, 10)), end},
-		"no sizes":                    {c(chunkDemand, sized), ok, end},
-		"sizes nobody announced":      {c(chunkDemand, demand), c(chunkObjects, appendObjects(nil, &Trace{Sizes: make([]uint32, 10)}, 0, 10)), ok, end},
-		"too many sizes":              {c(chunkDemand, sized), c(chunkObjects, appendObjects(nil, &Trace{Sizes: make([]uint32, 11)}, 0, 11)), ok, end},
+		"nothing before picks": {ok, end},
+		"two demands":          {c(chunkDemand, demand), c(chunkDemand, demand), ok, end},
+		"an unknown kind":      {c(chunkDemand, demand), c(77, nil), ok, end},
+		"sizes after picks": {c(chunkDemand, sized), ok,
+			c(chunkObjects, appendObjects(nil, &Trace{Sizes: make([]uint32, 10)}, 0, 10)), end},
+		"no sizes": {c(chunkDemand, sized), ok, end},
+		"sizes nobody announced": {c(chunkDemand, demand),
+			c(chunkObjects, appendObjects(nil, &Trace{Sizes: make([]uint32, 10)}, 0, 10)), ok, end},
+		"too many sizes": {c(chunkDemand, sized),
+			c(chunkObjects, appendObjects(nil, &Trace{Sizes: make([]uint32, 11)}, 0, 11)), ok, end},
 		"an object that there is not": {c(chunkDemand, demand), picks([]uint32{1, 10}, []uint16{Begins, 0}), end},
 		"a job that there is not":     {c(chunkDemand, demand), picks([]uint32{1, 2}, []uint16{Begins, 1}), end},
 		"a pick of no epoch":          {c(chunkDemand, demand), picks([]uint32{1, 2}, []uint16{0, Begins}), end},
 		"a wrong count":               {c(chunkDemand, demand), ok, c(chunkEnd, []byte{3, 0})},
-		"an event after the end":      {c(chunkDemand, demand), ok, c(chunkMoves, appendMoves(nil, []Move{{At: 3}}, 0)), c(chunkEnd, []byte{2, 1})},
-		"no rows":                     {c(chunkDemand, demand), c(chunkPicks, []byte{0}), end},
-		"a width of 65":               {c(chunkDemand, demand), c(chunkPicks, []byte{1, 0, 65}), end},
-		"a row less than it says":     {c(chunkDemand, demand), c(chunkPicks, []byte{200, 1, 0, 4}), end},
-		"a byte too many":             {c(chunkDemand, demand, []byte{0}), ok, end},
-		"no job":                      {c(chunkDemand, appendDemand(nil, &Trace{Objects: 10})), c(chunkEnd, []byte{0, 0})},
-		"ranges that overlap the end": {c(chunkDemand, appendDemand(nil, &Trace{Objects: 10, Jobs: []Job{{Subset: []Range{{4, 11}}}}})), c(chunkEnd, []byte{0, 0})},
+		"an event after the end": {c(chunkDemand, demand), ok, c(chunkMoves, appendMoves(nil, []Move{{At: 3}}, 0)),
+			c(chunkEnd, []byte{2, 1})},
+		"no rows":                 {c(chunkDemand, demand), c(chunkPicks, []byte{0}), end},
+		"a width of 65":           {c(chunkDemand, demand), c(chunkPicks, []byte{1, 0, 65}), end},
+		"a row less than it says": {c(chunkDemand, demand), c(chunkPicks, []byte{200, 1, 0, 4}), end},
+		"a byte too many":         {c(chunkDemand, demand, []byte{0}), ok, end},
+		"no job":                  {c(chunkDemand, appendDemand(nil, &Trace{Objects: 10})), c(chunkEnd, []byte{0, 0})},
+		"ranges that overlap the end": {
+			c(chunkDemand, appendDemand(nil, &Trace{Objects: 10, Jobs: []Job{{Subset: []Range{{4, 11}}}}})), c(chunkEnd,
+				[]byte{0, 0})},
 	} {
-		if _, err := Read(bytes.NewReader(file(chunks...)), "t", 1<<30); !errs.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "at byte ") {
+		if _, err := Read(bytes.NewReader(file(chunks...)), "t", 1<<30); !errs.Is(err, errs.Invalid) ||
+			!strings.Contains(err.Error(), "at byte ") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
 	huge := append(file(c(chunkDemand, demand)), chunkPicks, 0xff, 0xff, 0xff, 0xff, 0x0f)
-	if _, err := Read(bytes.NewReader(huge), "t", 0); !errs.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "a chunk claims 4294967295 bytes") {
+	if _, err := Read(bytes.NewReader(huge), "t", 0); !errs.Is(err, errs.Invalid) ||
+		!strings.Contains(err.Error(), "a chunk claims 4294967295 bytes") {
 		t.Errorf("a chunk of 4 GiB: %v", err)
 	}
 	var many [][]byte // constant columns cost nothing in the file
 	for range 100 {
-		many = append(many, c(chunkPicks, appendPicks(nil, make([]uint32, blockPicks), slices.Repeat([]uint16{Begins}, blockPicks))))
+		many = append(many,
+			c(chunkPicks, appendPicks(nil, make([]uint32, blockPicks), slices.Repeat([]uint16{Begins}, blockPicks))))
 	}
-	if _, err := Read(bytes.NewReader(file(append([][]byte{c(chunkDemand, demand)}, many...)...)), "t", 1<<20); !errs.Is(err, errs.ResourceExceeded) {
+	if _, err := Read(bytes.NewReader(file(append([][]byte{c(chunkDemand, demand)}, many...)...)), "t",
+		1<<20); !errs.Is(err, errs.ResourceExceeded) {
 		t.Errorf("6.5 M picks in 1 MiB of memory: %v", err)
 	}
 }
@@ -299,7 +327,8 @@ func FuzzRead(f *testing.F) {
 		_ = Export(&b, a, "oracleGeneral")
 		f.Add(b.Bytes(), uint8(1))
 		b.Reset()
-		a.World = &World{Workers: 2, Cores: 2, Jobs: []JobWorld{{Ranks: 1, Prefetch: 2}, {Ranks: 2, Prefetch: 3, Share: true}}}
+		a.World = &World{Workers: 2, Cores: 2, Jobs: []JobWorld{{Ranks: 1, Prefetch: 2},
+			{Ranks: 2, Prefetch: 3, Share: true}}}
 		_ = Write(&b, a)
 		f.Add(b.Bytes(), uint8(0))
 	}
@@ -403,7 +432,8 @@ func TestForeignFormats(t *testing.T) {
 		{"oracleGeneral", strings.Repeat("\x80", 24), "at byte 0: the next request is number"},
 		{"json", "", "unknown format"},
 	} {
-		if _, err := Import(strings.NewReader(bad.raw), "x", bad.format, 0); !errs.Is(err, errs.Invalid) || !strings.Contains(err.Error(), bad.want) || errs.From(err).Hint == "" {
+		if _, err := Import(strings.NewReader(bad.raw), "x", bad.format, 0); !errs.Is(err, errs.Invalid) ||
+			!strings.Contains(err.Error(), bad.want) || errs.From(err).Hint == "" {
 			t.Errorf("%s %q: %v", bad.format, bad.raw, err)
 		}
 	}
@@ -421,167 +451,4 @@ func epochsOf(t *Trace) [][][]uint32 {
 		out[k][e] = append(out[k][e], t.Pick.Object[i])
 	}
 	return out
-}
-
-func TestFamilies(t *testing.T) {
-	for _, f := range Families() {
-		g := Spec{Family: f, Samples: 120, Jobs: 4, Epochs: 3, Seed: 9}
-		a := must[*Trace](t)(Generate(g, 0))
-		b := must[*Trace](t)(Generate(g, 0))
-		if !Equal(a, b) {
-			t.Errorf("%s: two traces of one seed differ", f)
-		}
-		if err := a.Check(); err != nil {
-			t.Errorf("%s: %v", f, err)
-		}
-		if uint64(a.Pick.Len()) != g.picks() {
-			t.Errorf("%s: %d picks, %d were foretold", f, a.Pick.Len(), g.picks())
-		}
-		if About(f) == "" {
-			t.Errorf("%s is not explained", f)
-		}
-		for k, es := range epochsOf(a) {
-			if len(es) != 3 {
-				t.Fatalf("%s: job %d has %d epochs", f, k, len(es))
-			}
-			for e, ids := range es {
-				slices.Sort(ids)
-				want := a.Members(k)
-				switch f {
-				case "zipf":
-					continue
-				case "curriculum":
-					if len(ids) != 40*(e+1) || len(slices.Compact(ids)) != len(ids) {
-						t.Errorf("curriculum: epoch %d takes %d", e, len(ids))
-					}
-					if other := slices.Sorted(slices.Values(epochsOf(a)[0][e])); !slices.Equal(ids, other) {
-						t.Errorf("curriculum: jobs find other samples easy")
-					}
-					continue
-				}
-				if !slices.Equal(ids, want) {
-					t.Errorf("%s: job %d takes %v in epoch %d, its subset is %v", f, k, ids, e, want)
-				}
-			}
-		}
-		sub := func(k int) []Range { return a.Jobs[k].Subset }
-		switch f {
-		case "staggered":
-			if a.Jobs[2].Arrive != 60*time.Millisecond {
-				t.Errorf("staggered by %v", a.Jobs[2].Arrive)
-			}
-		case "speeds":
-			if a.Jobs[3].Step != 4*time.Millisecond {
-				t.Errorf("job 3 takes %v", a.Jobs[3].Step)
-			}
-		case "nested":
-			if fmt.Sprint(sub(1), sub(3)) != "[{0 90}] [{0 30}]" {
-				t.Errorf("nested %v %v", sub(1), sub(3))
-			}
-		case "crossed":
-			if fmt.Sprint(sub(0), sub(1)) != "[{0 48}] [{24 72}]" {
-				t.Errorf("crossed %v %v", sub(0), sub(1))
-			}
-		case "disjoint":
-			if fmt.Sprint(sub(0), sub(3)) != "[{0 30}] [{90 120}]" {
-				t.Errorf("disjoint %v %v", sub(0), sub(3))
-			}
-		}
-	}
-}
-
-// Orders are uniform, arrivals exponential, popularity Zipf's.
-func TestFamiliesHaveTheirLaws(t *testing.T) {
-	counts := make([]int, 24)
-	for seed := range uint64(6000) {
-		a := must[*Trace](t)(Generate(Spec{Family: "aligned", Samples: 4, Jobs: 2, Epochs: 2, Seed: seed}, 0))
-		o := epochsOf(a)[1][1]
-		rank := 0
-		for i := range o {
-			less := 0
-			for _, y := range o[i+1:] {
-				if y < o[i] {
-					less++
-				}
-			}
-			rank = rank*(len(o)-i) + less
-		}
-		counts[rank]++
-	}
-	if z := xrandtest.Deviate(counts); z > 4.5 {
-		t.Errorf("orders of second epochs: z = %.1f, %v", z, counts)
-	}
-	sum, n, tail := 0.0, 0, 0
-	for seed := range uint64(200) {
-		a := must[*Trace](t)(Generate(Spec{Family: "poisson", Samples: 100, Jobs: 40, Epochs: 1, Seed: seed}, 0))
-		for k := 1; k < 40; k++ {
-			gap := float64(a.Jobs[k].Arrive-a.Jobs[k-1].Arrive) / float64(50*time.Millisecond)
-			sum += gap
-			n++
-			if gap > 2 {
-				tail++
-			}
-		}
-	}
-	if mean := sum / float64(n); math.Abs(mean-1) > 4.5/math.Sqrt(float64(n)) {
-		t.Errorf("arrivals are %.4f apart on average, want 1", mean)
-	}
-	if p, want := float64(tail)/float64(n), math.Exp(-2); math.Abs(p-want) > 4.5*math.Sqrt(want*(1-want)/float64(n)) {
-		t.Errorf("%.4f of the gaps exceed 2, want %.4f", p, want)
-	}
-	z, r, freq := newZipf(100, 1.2), xrand.New(4), make([]int, 100)
-	for range 200_000 {
-		freq[z.draw(r)]++
-	}
-	norm, chi := 0.0, 0.0
-	for k := range freq {
-		norm += math.Pow(float64(k+1), -1.2)
-	}
-	for k, n := range freq {
-		want := 200_000 * math.Pow(float64(k+1), -1.2) / norm
-		chi += (float64(n) - want) * (float64(n) - want) / want
-	}
-	if z := (chi - 99) / math.Sqrt(2*99); math.Abs(z) > 4.5 {
-		t.Errorf("popularity: chi-square %.1f of 99 degrees", chi)
-	}
-	a := must[*Trace](t)(Generate(Spec{Family: "zipf", Samples: 100, Jobs: 2, Epochs: 50, Seed: 4, Skew: 1.2}, 0))
-	one, two := make([]int, 100), make([]int, 100)
-	for i, x := range a.Pick.Object {
-		if a.Pick.Job[i]&JobMask == 0 {
-			one[x]++
-		} else {
-			two[x]++
-		}
-	}
-	if top := slices.Index(one, slices.Max(one)); top == 0 || two[top] != slices.Max(two) {
-		t.Errorf("the most popular of job 1 is %d: the jobs must agree, and ids must say nothing", top)
-	}
-}
-
-func TestSpecsThatCannotBe(t *testing.T) {
-	ok := Spec{Family: "aligned", Samples: 10, Jobs: 2, Epochs: 1}
-	for _, c := range []struct {
-		change func(*Spec)
-		reason errs.Reason
-		want   string
-	}{
-		{func(g *Spec) { g.Family = "aligne" }, errs.Invalid, "did you mean aligned"},
-		{func(g *Spec) { g.Samples = 0 }, errs.Invalid, "0 samples"},
-		{func(g *Spec) { g.Jobs = 65 }, errs.Invalid, "65 jobs"},
-		{func(g *Spec) { g.Epochs = -1 }, errs.Invalid, "-1 epochs"},
-		{func(g *Spec) { g.Gap = math.NaN() }, errs.Invalid, "NaN epochs"},
-		{func(g *Spec) { g.Skew = 11 }, errs.Invalid, "skew"},
-		{func(g *Spec) { g.Step = -1 }, errs.Invalid, "step"},
-		{func(g *Spec) { g.Bytes = -1 }, errs.Invalid, "bytes"},
-		{func(g *Spec) { g.Batch = -1 }, errs.Invalid, "batch"},
-		{func(g *Spec) { g.Family, g.Jobs, g.Samples = "disjoint", 20, 20 }, errs.Invalid, "cannot be parted"},
-		{func(g *Spec) { g.Samples, g.Epochs, g.Jobs = 1<<26, 1000, 64 }, errs.ResourceExceeded, "picks are asked for"},
-		{func(g *Spec) { g.Samples, g.Epochs, g.Jobs = 1<<20, 8, 8 }, errs.ResourceExceeded, "67108864 picks needs about 416MiB of memory, the limit is 256MiB"},
-	} {
-		g := ok
-		c.change(&g)
-		if _, err := Generate(g, 1<<28); !errs.Is(err, c.reason) || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v", g, err)
-		}
-	}
 }

@@ -11,24 +11,27 @@ import (
 	"larder/internal/errs"
 )
 
-// World is the machine that a trace was recorded on and what its jobs asked for beside Job, by which the demand can be simulated again with time and
-// bytes. Its file form is JSON with these keys.
+// World is the machine that a trace was recorded on and what its jobs asked for beside Job, by which the demand can be
+// simulated again with time and bytes. Its file form is JSON with these keys.
 type World struct {
 	Workers int `json:"workers"`
 	Cores   int `json:"cores"`
-	// Limits of storage that were configured, a second; 0 = none. Bandwidth is what was reached, in bytes a second; 0 = nothing was read.
+	// Limits of storage that were configured, a second; 0 = none. Bandwidth is what was reached, in bytes a second; 0 =
+	// nothing was read.
 	StorageLimit int64         `json:"storage_limit"`
 	StorageIOPS  int64         `json:"storage_iops"`
 	Bandwidth    float64       `json:"storage_bandwidth"`
 	Latency      time.Duration `json:"storage_latency_ns"` // of a read, on average, without what it waited for the limits
 	Memory       float64       `json:"memory_bandwidth"`   // bytes a second
 	Finish       time.Duration `json:"finish_ns"`          // copying an augmented sample into a batch
-	InPlace      float64       `json:"in_place"`           // what decoding and augmenting in one cost, as a part of both; 0 = not known
-	Tiers        Tiers         `json:"tiers"`
-	Jobs         []JobWorld    `json:"jobs"` // by number
+	// what decoding and augmenting in one cost, as a part of both; 0 = not known
+	InPlace float64    `json:"in_place"`
+	Tiers   Tiers      `json:"tiers"`
+	Jobs    []JobWorld `json:"jobs"` // by number
 	// Lost counts what was not recorded because the recorder could not follow: Picks and Moves lack so much.
 	Lost uint64 `json:"lost"`
-	// Breaks counts how often the daemon went away meanwhile. What it delivered in the last moments before, and until the recording went on, is missing.
+	// Breaks counts how often the daemon went away meanwhile. What it delivered in the last moments before, and until the
+	// recording went on, is missing.
 	Breaks int `json:"breaks,omitempty"`
 	// Unknown counts objects whose decoded size or costs were never seen: they have the mean.
 	Unknown int `json:"unknown_costs"`
@@ -71,7 +74,8 @@ type Counted struct {
 // check says what contradicts itself.
 func (w *World) check(jobs int) error {
 	bad := func(what string) error {
-		return errs.New(errs.Invalid, "trace", "record the trace again", "the world of the trace contradicts itself: %s", what)
+		return errs.New(errs.Invalid, "trace", "record the trace again", "the world of the trace contradicts itself: %s",
+			what)
 	}
 	rate := func(v float64) bool { return v >= 0 && v <= 1e18 && !math.IsNaN(v) }
 	t := &w.Tiers
@@ -80,13 +84,15 @@ func (w *World) check(jobs int) error {
 		return bad(fmt.Sprintf("%d jobs, %d are there", len(w.Jobs), jobs))
 	case w.Workers < 1 || w.Workers > 1<<20 || w.Cores < 1 || w.Cores > 1<<20:
 		return bad("workers and cores")
-	case w.StorageLimit < 0 || w.StorageIOPS < 0 || w.Latency < 0 || w.Finish < 0 || !rate(w.Bandwidth) || !rate(w.Memory) || !rate(w.InPlace) || w.Unknown < 0 || w.Breaks < 0:
+	case w.StorageLimit < 0 || w.StorageIOPS < 0 || w.Latency < 0 || w.Finish < 0 || !rate(w.Bandwidth) ||
+		!rate(w.Memory) || !rate(w.InPlace) || w.Unknown < 0 || w.Breaks < 0:
 		return bad("a negative rate or time")
 	case t.Total < 0 || t.Encoded < -1 || t.Decoded < -1 || t.Augmented < -1 || len(t.Policy) != 0 && len(t.Policy) != 3:
 		return bad("sizes or policies of tiers")
 	}
 	for i := range w.Jobs {
-		if j := &w.Jobs[i]; j.Ranks < 1 || j.Ranks > 1<<16 || j.Prefetch < 1 || j.Prefetch > 1<<16 || j.Augmented < 0 || j.Epoch < 0 {
+		if j := &w.Jobs[i]; j.Ranks < 1 || j.Ranks > 1<<16 || j.Prefetch < 1 || j.Prefetch > 1<<16 || j.Augmented < 0 ||
+			j.Epoch < 0 {
 			return bad(fmt.Sprintf("job %d", i))
 		}
 	}

@@ -11,8 +11,9 @@ import (
 	"larder/internal/ident"
 )
 
-// The file is a header and chunks: kind, length, payload, checksum. Each checksum also covers the one before it, so that a chunk that is
-// missing, doubled or moved is noticed as well as one that is damaged. docs/format/trace.md has the bytes.
+// The file is a header and chunks: kind, length, payload, checksum. Each checksum also covers the one before it, so
+// that a chunk that is missing, doubled or moved is noticed as well as one that is damaged. docs/format/trace.md has
+// the bytes.
 const (
 	magic        = "LARDERTR"
 	fileVersion  = 2
@@ -200,7 +201,8 @@ func appendDemand(b []byte, t *Trace) []byte {
 			looks = 1
 		}
 		b = append(b, looks)
-		for _, v := range []uint64{uint64(j.Arrive), uint64(j.Leave), uint64(j.Step), uint64(j.Batch), uint64(j.Epochs), uint64(len(j.Subset))} {
+		for _, v := range []uint64{uint64(j.Arrive), uint64(j.Leave), uint64(j.Step), uint64(j.Batch), uint64(j.Epochs),
+			uint64(len(j.Subset))} {
 			b = binary.AppendUvarint(b, v)
 		}
 		last := uint32(0)
@@ -258,7 +260,8 @@ type number interface {
 	~uint8 | ~uint16 | ~uint32 | ~uint64 | ~int64
 }
 
-// appendColumn packs numbers: the least as a varint, the width in bits of what is above it, then that, lowest bits first.
+// appendColumn packs numbers: the least as a varint, the width in bits of what is above it, then that, lowest bits
+// first.
 func appendColumn[T number](b []byte, v []T) []byte {
 	least, most := v[0], v[0]
 	for _, x := range v {

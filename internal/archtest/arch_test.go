@@ -14,31 +14,42 @@ import (
 
 // pure rooms decide; they may import only what is listed, of this module and of others.
 var pure = map[string][]string{
-	"larder/internal/ident":        {"larder/internal/xrand", "github.com/cespare/xxhash/v2"},
-	"larder/internal/bits":         {},
-	"larder/internal/xrand":        {},
-	"larder/internal/invariant":    {},
-	"larder/internal/errs":         {},
-	"larder/internal/units":        {},
-	"larder/internal/nearest":      {},
-	"larder/dsa":                   {"larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "github.com/google/btree"},
-	"larder/dsa/baseline":          {"larder/dsa", "larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/errs", "larder/internal/units", "larder/internal/nearest"},
-	"larder/bench/bound":           {},
-	"larder/cachepolicy":           {"larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/errs", "larder/internal/nearest", "github.com/google/btree"},
+	"larder/internal/ident":     {"larder/internal/xrand", "github.com/cespare/xxhash/v2"},
+	"larder/internal/bits":      {},
+	"larder/internal/xrand":     {},
+	"larder/internal/invariant": {},
+	"larder/internal/errs":      {},
+	"larder/internal/units":     {},
+	"larder/internal/nearest":   {},
+	"larder/dsa": {"larder/internal/ident", "larder/internal/bits", "larder/internal/xrand",
+		"larder/internal/invariant", "larder/internal/errs", "larder/internal/units", "larder/internal/nearest",
+		"github.com/google/btree"},
+	"larder/dsa/baseline": {"larder/dsa", "larder/internal/ident", "larder/internal/bits",
+		"larder/internal/xrand", "larder/internal/invariant", "larder/internal/errs", "larder/internal/units",
+		"larder/internal/nearest"},
+	"larder/bench/bound": {},
+	"larder/cachepolicy": {"larder/internal/ident", "larder/internal/bits", "larder/internal/xrand",
+		"larder/internal/invariant", "larder/internal/errs", "larder/internal/nearest", "github.com/google/btree"},
 	"larder/cachepolicy/partition": {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest"},
-	"larder/jobs":                  {"larder/internal/ident", "larder/internal/bits", "larder/internal/invariant", "larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "github.com/google/btree"},
-	"larder/tiers/residency":       {"larder/internal/ident", "larder/internal/bits", "larder/internal/invariant", "larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "github.com/google/btree"},
-	"larder/internal/coordinator": {"larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/errs", "larder/internal/units", "larder/internal/nearest",
-		"larder/dsa", "larder/cachepolicy", "larder/cachepolicy/partition", "larder/jobs", "larder/tiers/residency", "github.com/google/btree"},
+	"larder/jobs": {"larder/internal/ident", "larder/internal/bits", "larder/internal/invariant",
+		"larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "github.com/google/btree"},
+	"larder/tiers/residency": {"larder/internal/ident", "larder/internal/bits", "larder/internal/invariant",
+		"larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "github.com/google/btree"},
+	"larder/internal/coordinator": {"larder/internal/ident", "larder/internal/bits", "larder/internal/xrand",
+		"larder/internal/invariant", "larder/internal/errs", "larder/internal/units", "larder/internal/nearest",
+		"larder/dsa", "larder/cachepolicy", "larder/cachepolicy/partition", "larder/jobs", "larder/tiers/residency",
+		"github.com/google/btree"},
 }
 
 // what a pure room must not touch in the standard library, and why.
 var impure = map[string]string{
 	"net": "I/O belongs to engine, rpc and session", "net/http": "I/O belongs to engine, rpc and session",
 	"os": "I/O belongs to source, tiers and shm", "io": "I/O belongs to source, tiers and shm", "os/exec": "I/O",
-	"math/rand": "randomness comes from an injected xrand.Rand", "math/rand/v2": "randomness comes from an injected xrand.Rand",
+	"math/rand": "randomness comes from an injected xrand.Rand", "math/rand/v2": "randomness comes from an injected " +
+		"xrand.Rand",
 	"crypto/rand": "randomness comes from an injected xrand.Rand", "sync": "Loop owns the pure rooms: they need no locks",
-	"sync/atomic": "Loop owns the pure rooms: they need no locks", "syscall": "I/O", "unsafe": "pure rooms hold plain values", "log/slog": "report through an Effect",
+	"sync/atomic": "Loop owns the pure rooms: they need no locks", "syscall": "I/O",
+	"unsafe": "pure rooms hold plain values", "log/slog": "report through an Effect",
 }
 
 // loop.go is the one place where the coordinator meets goroutines and time.
@@ -46,13 +57,19 @@ var shell = []string{"internal/coordinator/loop.go"}
 
 // beside the pure side: what each of these may import of this module.
 var allowed = map[string][]string{
-	"larder/internal/shm":               {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "larder/internal/invariant"},
-	"larder/internal/gpu":               {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "larder/proto/larder/v1"},
-	"larder/internal/telemetry":         {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "larder/proto/larder/v1"},
-	"larder/internal/audit":             {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest"}, // it must not share the mistakes of those it audits
-	"larder/internal/journal":           {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "larder/internal/ident", "larder/internal/invariant", "larder/internal/proc"},
-	"larder/internal/proc":              {},
-	"larder/internal/engine/crashguard": {"larder/internal/ident", "larder/internal/prep"}, // it knows no jobs, journals or coordinator
+	"larder/internal/shm": {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest",
+		"larder/internal/invariant"},
+	"larder/internal/gpu": {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest",
+		"larder/proto/larder/v1"},
+	"larder/internal/telemetry": {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest",
+		"larder/proto/larder/v1"},
+	// it must not share the mistakes of those it audits
+	"larder/internal/audit": {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest"},
+	"larder/internal/journal": {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest",
+		"larder/internal/ident", "larder/internal/invariant", "larder/internal/proc"},
+	"larder/internal/proc": {},
+	"larder/internal/engine/crashguard": {"larder/internal/ident",
+		"larder/internal/prep"}, // it knows no jobs, journals or coordinator
 	"larder/internal/engine/restore": {"larder/dsa", "larder/internal/bits", "larder/internal/coordinator",
 		"larder/internal/engine/record", "larder/internal/errs", "larder/internal/ident", "larder/internal/journal",
 		"larder/jobs"},
@@ -63,10 +80,15 @@ var allowed = map[string][]string{
 		"larder/internal/engine/ring", "larder/internal/errs", "larder/internal/heap", "larder/internal/ident",
 		"larder/internal/prep", "larder/internal/source", "larder/jobs", "larder/tiers"},
 	"larder/internal/resume": {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest"},
-	"larder/internal/source": {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/raster", "larder/internal/source/subset"},
-	"larder/internal/prep":   {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "larder/internal/ident", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/raster"},
+	"larder/internal/source": {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest",
+		"larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant",
+		"larder/internal/raster", "larder/internal/source/subset"},
+	"larder/internal/prep": {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest",
+		"larder/internal/ident", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/raster"},
 	"larder/internal/raster": {},
-	"larder/tiers":           {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest", "larder/internal/ident", "larder/internal/invariant", "larder/internal/shm", "larder/tiers/arena", "larder/tiers/encoded"},
+	"larder/tiers": {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest",
+		"larder/internal/ident", "larder/internal/invariant", "larder/internal/shm", "larder/tiers/arena",
+		"larder/tiers/encoded"},
 }
 
 // only these may use the libraries that the owner fixed for a place.
@@ -77,8 +99,9 @@ var homes = map[string][]string{
 
 var loaded = sync.OnceValues(func() ([]*packages.Package, error) {
 	return packages.Load(&packages.Config{
-		Mode: packages.NeedName | packages.NeedImports | packages.NeedSyntax | packages.NeedTypes | packages.NeedTypesInfo | packages.NeedFiles | packages.NeedExportFile,
-		Dir:  "../..",
+		Mode: packages.NeedName | packages.NeedImports | packages.NeedSyntax | packages.NeedTypes | packages.NeedTypesInfo |
+			packages.NeedFiles | packages.NeedExportFile,
+		Dir: "../..",
 	}, "larder/...")
 })
 
@@ -160,7 +183,8 @@ func TestPureRoomsOnlyDecide(t *testing.T) {
 						t.Errorf("%s: a pure room ranges over a map: its order would reach a decision", at())
 					}
 				case *ast.SelectorExpr:
-					if f, ok := p.TypesInfo.Uses[n.Sel].(*types.Func); ok && f.Pkg() != nil && f.Pkg().Path() == "time" && f.Signature().Recv() == nil {
+					if f, ok := p.TypesInfo.Uses[n.Sel].(*types.Func); ok && f.Pkg() != nil && f.Pkg().Path() == "time" &&
+						f.Signature().Recv() == nil {
 						switch f.Name() {
 						case "Now", "Since", "Until", "Sleep", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick":
 							t.Errorf("%s: a pure room calls time.%s: time is an argument", at(), f.Name())
@@ -178,7 +202,10 @@ func TestEveryPackageSaysWhatItIsFor(t *testing.T) {
 		if p.Name == "main" || strings.Contains(p.PkgPath, "/proto/") {
 			continue
 		}
-		documented := slices.ContainsFunc(p.Syntax, func(f *ast.File) bool { return f.Doc != nil && strings.HasPrefix(f.Doc.Text(), "Package "+p.Name) })
+		documented := slices.ContainsFunc(p.Syntax, func(f *ast.File) bool {
+			return f.Doc != nil &&
+				strings.HasPrefix(f.Doc.Text(), "Package "+p.Name)
+		})
 		if !documented {
 			t.Errorf("%s has no package comment", p.PkgPath)
 		}

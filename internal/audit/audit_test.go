@@ -35,8 +35,8 @@ func TestHonest(t *testing.T) {
 	}
 }
 
-// plants are what daemons, clients and disks might do wrong, and what each must be found as. A plant returns false where the world has no
-// place for it.
+// plants are what daemons, clients and disks might do wrong, and what each must be found as. A plant returns false
+// where the world has no place for it.
 var plants = []struct {
 	name string
 	want []string // one of them
@@ -120,7 +120,10 @@ var plants = []struct {
 	}, true},
 	{"a step comes twice", []string{Repeated}, func(w *world) bool {
 		d := w.pick(KindDone)
-		i := slices.IndexFunc(w.files[d.file], func(r *Record) bool { return r.Kind == KindBatch && r.Run == d.Run && r.Step == d.Step })
+		i := slices.IndexFunc(w.files[d.file], func(r *Record) bool {
+			return r.Kind == KindBatch && r.Run == d.Run &&
+				r.Step == d.Step
+		})
 		if i < 0 {
 			return false
 		}
@@ -294,7 +297,8 @@ func TestPlanted(t *testing.T) {
 	}
 }
 
-// A foreign sample in place of a right one is found without being told, when another epoch has been whole; and it is named.
+// A foreign sample in place of a right one is found without being told, when another epoch has been whole; and it is
+// named.
 func TestForeignByItsNeighbours(t *testing.T) {
 	w := newWorld(t, 8, 3, false)
 	for seed := uint64(8); w.start.DropLast || w.start.Even == "drop"; seed++ {
@@ -308,7 +312,10 @@ func TestForeignByItsNeighbours(t *testing.T) {
 		}
 	}
 	r := check(t, w.logs(), Options{})
-	if !slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Kind == Foreign && slices.Equal(f.IDs, []uint32{odd}) && f.Epoch == 1 }) {
+	if !slices.ContainsFunc(r.Findings, func(f Finding) bool {
+		return f.Kind == Foreign &&
+			slices.Equal(f.IDs, []uint32{odd}) && f.Epoch == 1
+	}) {
 		t.Errorf("%+v", r)
 	}
 }
@@ -330,7 +337,8 @@ func TestLostIsNamed(t *testing.T) {
 		w.drop(func(r *Record) bool { return r.Kind == KindDone && r.Run == b.Run && r.Step == b.Step })
 		w.noAccount()
 		r := check(t, w.logs(), Options{})
-		if len(r.Findings) != 1 || r.Findings[0].Kind != Lost || !slices.Equal(r.Findings[0].IDs, []uint32{gone}) || r.States[Violated] != 1 || r.States[Whole] != 2 {
+		if len(r.Findings) != 1 || r.Findings[0].Kind != Lost || !slices.Equal(r.Findings[0].IDs, []uint32{gone}) ||
+			r.States[Violated] != 1 || r.States[Whole] != 2 {
 			t.Errorf("seed %d: %+v", seed, r)
 		}
 		return
@@ -357,7 +365,8 @@ func TestTornTail(t *testing.T) {
 	for i := range bytes.LastIndexByte(whole[:len(whole)-1], '\n') {
 		b := bytes.Clone(whole)
 		b[i] ^= 1 << (i % 8)
-		if rep := check(t, [][]byte{b}, Options{}); !slices.ContainsFunc(rep.Findings, func(f Finding) bool { return f.Kind == Damaged }) {
+		if rep := check(t, [][]byte{b}, Options{}); !slices.ContainsFunc(rep.Findings,
+			func(f Finding) bool { return f.Kind == Damaged }) {
 			t.Fatalf("byte %d: %+v", i, rep)
 		}
 	}
@@ -409,7 +418,8 @@ func TestCheckpoints(t *testing.T) {
 			runs := make([]*Record, ranks)
 			for rank := range ranks {
 				f := w.file(int64(1000*link + rank))
-				s := Start{Job: "chain", ID: uint32(link), Registered: fmt.Sprint(link), Rank: uint32(rank), World: uint32(ranks), Inc: 1, Epoch: 2, N: n, Batch: batch, Base: base, Dataset: "d", Fingerprint: "x"}
+				s := Start{Job: "chain", ID: uint32(link), Registered: fmt.Sprint(link), Rank: uint32(rank), World: uint32(ranks),
+					Inc: 1, Epoch: 2, N: n, Batch: batch, Base: base, Dataset: "d", Fingerprint: "x"}
 				runs[rank] = &Record{Kind: KindEpoch, Run: 1, Start: &s}
 				w.put(f, runs[rank])
 			}
@@ -429,7 +439,8 @@ func TestCheckpoints(t *testing.T) {
 					if plant == "lose" && link == 1 && step == 0 && rank == 2 {
 						ids = ids[1:]
 					}
-					w.put(at+rank, &Record{Kind: KindBatch, Run: 1, Step: uint32(step), IDs: ids, Rows: len(ids), Hash: hashOf(ids, 2)})
+					w.put(at+rank, &Record{Kind: KindBatch, Run: 1, Step: uint32(step), IDs: ids, Rows: len(ids),
+						Hash: hashOf(ids, 2)})
 				}
 			}
 			base = fmt.Sprint("token ", link)
@@ -437,13 +448,15 @@ func TestCheckpoints(t *testing.T) {
 				if link < 3 {
 					w.put(at+rank, &Record{Kind: KindSaved, Run: 1, Step: uint32(steps), Token: base})
 					// What came after the checkpoint is not counted: it comes again.
-					w.put(at+rank, &Record{Kind: KindBatch, Run: 1, Step: uint32(steps), IDs: []int64{next + int64(rank)}, Hash: hashOf(nil, 1)})
+					w.put(at+rank, &Record{Kind: KindBatch, Run: 1, Step: uint32(steps), IDs: []int64{next + int64(rank)},
+						Hash: hashOf(nil, 1)})
 					if plant == "afresh" { // the epoch is begun again, as far as link says, before the checkpoint is loaded
 						f, again := w.file(int64(1000*link+500+rank)), *runs[rank].Start
 						again.Inc = 2
 						w.put(f, &Record{Kind: KindEpoch, Run: 1, Start: &again})
 						for step := range link {
-							w.put(f, &Record{Kind: KindBatch, Run: 1, Step: uint32(step), IDs: []int64{next + int64(rank+ranks*step)}, Hash: hashOf(nil, 1)})
+							w.put(f, &Record{Kind: KindBatch, Run: 1, Step: uint32(step), IDs: []int64{next + int64(rank+ranks*step)},
+								Hash: hashOf(nil, 1)})
 						}
 					}
 				} else {
@@ -474,7 +487,8 @@ func TestWriter(t *testing.T) {
 		t.Fatal(err)
 	}
 	ids := []int64{1, 0}
-	if err := errors.Join(l.Batch(run, 0, ids, []int64{5}, 9), l.Done(run, 0, 9), l.Write(&Record{Kind: KindEnd, Run: run, Batches: 1})); err != nil {
+	if err := errors.Join(l.Batch(run, 0, ids, []int64{5}, 9), l.Done(run, 0, 9),
+		l.Write(&Record{Kind: KindEnd, Run: run, Batches: 1})); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.Close(); err != nil {
@@ -487,7 +501,8 @@ func TestWriter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r, err := Check(names, Options{}); err != nil || r.States[Whole] != 1 || len(r.Findings) > 0 || r.Compared != 1 || r.Records != 5 || r.Samples != 2 || r.Epochs[0].Quarantined != 1 {
+	if r, err := Check(names, Options{}); err != nil || r.States[Whole] != 1 || len(r.Findings) > 0 || r.Compared != 1 ||
+		r.Records != 5 || r.Samples != 2 || r.Epochs[0].Quarantined != 1 {
 		t.Errorf("%+v", r)
 	}
 }

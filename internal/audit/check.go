@@ -15,10 +15,11 @@ import (
 type Options struct {
 	// InPlace: the training scripts write into their batches, so bytes may change while a batch is held.
 	InPlace bool
-	// Expect is by job: the ids of its subset, ascending, as somebody else knows them. A job that is not there is held to the number that
-	// the daemon named, and to what its other epochs had.
+	// Expect is by job: the ids of its subset, ascending, as somebody else knows them. A job that is not there is held to
+	// the number that the daemon named, and to what its other epochs had.
 	Expect map[string][]uint32
-	// Silent are jobs of daemons that leave damaged samples out without a word (prep.on_corrupt: skip): the daemon is believed how many.
+	// Silent are jobs of daemons that leave damaged samples out without a word (prep.on_corrupt: skip): the daemon is
+	// believed how many.
 	Silent map[string]bool
 }
 
@@ -168,7 +169,8 @@ func (c *checker) judge() {
 	}
 	sets := newSets(c.options.Expect)
 	keys := slices.SortedFunc(maps.Keys(c.gens), func(a, b genKey) int {
-		return cmp.Or(cmp.Compare(a.job, b.job), cmp.Compare(a.registered, b.registered), cmp.Compare(a.id, b.id), cmp.Compare(a.epoch, b.epoch), cmp.Compare(a.base, b.base))
+		return cmp.Or(cmp.Compare(a.job, b.job), cmp.Compare(a.registered, b.registered), cmp.Compare(a.id, b.id),
+			cmp.Compare(a.epoch, b.epoch), cmp.Compare(a.base, b.base))
 	})
 	for _, k := range keys {
 		g := c.gens[k]
@@ -190,7 +192,10 @@ func (c *checker) judge() {
 func (c *checker) states() {
 	for i := range c.report.Epochs {
 		e := &c.report.Epochs[i]
-		if slices.ContainsFunc(c.report.Findings, func(f Finding) bool { return f.Kind != Damaged && f.Job == e.Job && f.Epoch == e.Epoch }) {
+		if slices.ContainsFunc(c.report.Findings, func(f Finding) bool {
+			return f.Kind != Damaged && f.Job == e.Job &&
+				f.Epoch == e.Epoch
+		}) {
 			e.State = Violated
 		}
 		c.report.States[e.State]++
@@ -211,22 +216,29 @@ type part struct {
 	runs    []*run    // of the attempt that counts
 }
 
-// attempt is what a rank received until the epoch was begun afresh. A checkpoint that was taken in it counts it, however the epoch went on.
+// attempt is what a rank received until the epoch was begun afresh. A checkpoint that was taken in it counts it,
+// however the epoch went on.
 type attempt struct {
 	batches []batch
 	of      []*run
 	runs    []*run
 }
 
-// asOf goes back to the attempt in which a checkpoint was taken: by the rank itself, or else the newest that got as far.
+// asOf goes back to the attempt in which a checkpoint was taken: by the rank itself, or else the newest that got as
+// far.
 func (p part) asOf(token string, step uint32) attempt {
 	all := append(slices.Clone(p.earlier), attempt{p.batches, p.of, p.runs})
 	slices.Reverse(all)
 	at := slices.IndexFunc(all, func(a attempt) bool {
-		return slices.ContainsFunc(a.runs, func(u *run) bool { return slices.ContainsFunc(u.saved, func(s saved) bool { return s.token == token }) })
+		return slices.ContainsFunc(a.runs,
+			func(u *run) bool { return slices.ContainsFunc(u.saved, func(s saved) bool { return s.token == token }) })
 	})
 	if at < 0 {
-		at = slices.IndexFunc(all, func(a attempt) bool { n := len(a.batches); return n > 0 && a.batches[n-1].step+1 >= step })
+		at = slices.IndexFunc(all, func(a attempt) bool {
+			n := len(a.batches)
+			return n > 0 &&
+				a.batches[n-1].step+1 >= step
+		})
 	}
 	return all[max(at, 0)]
 }
@@ -236,7 +248,8 @@ func (p *part) afresh() {
 	p.earlier, p.runs = append(p.earlier, attempt{p.batches, p.of, p.runs}), nil
 }
 
-// rank puts the runs of a rank together: what goes on takes the place of what was received from that step on, and must be equal to it.
+// rank puts the runs of a rank together: what goes on takes the place of what was received from that step on, and must
+// be equal to it.
 func (c *checker) rank(g *gen, rank uint32) part {
 	var p part
 	runs := g.ranks[rank]
@@ -253,7 +266,8 @@ func (c *checker) rank(g *gen, rank uint32) part {
 		switch {
 		case u.On && u.From > next && u.Base == "":
 			if !p.unsure {
-				c.add(u.find(Lost, next, nil, u.line, "it went on at step %d, and step %d is the one after the last that was received", u.From, next))
+				c.add(u.find(Lost, next, nil, u.line, "it went on at step %d, and step %d is the one after the last that was "+
+					"received", u.From, next))
 			}
 			p.unsure = true
 		case u.On, len(p.batches) == 0:
@@ -262,7 +276,9 @@ func (c *checker) rank(g *gen, rank uint32) part {
 			p.afresh()
 			cut, keep = nil, 0 // the checkpoint was loaded again: what came after it does not count
 		case u.Inc == runs[i-1].Inc:
-			c.add(u.find(Repeated, u.From, nil, u.line, "epoch %d was begun again, and %d of its batches had been given out (%s)", u.Epoch, len(p.batches), runs[i-1].at(runs[i-1].line)))
+			c.add(u.find(Repeated, u.From, nil, u.line,
+				"epoch %d was begun again, and %d of its batches had been given out (%s)", u.Epoch, len(p.batches),
+				runs[i-1].at(runs[i-1].line)))
 			p.broken = true
 			p.afresh()
 			cut, keep = nil, 0
@@ -278,7 +294,8 @@ func (c *checker) rank(g *gen, rank uint32) part {
 				if old.step == b.step {
 					p.again++
 					if !same(old, b) {
-						c.add(u.find(Altered, b.step, b.ids, b.line, "it came again with other samples or bytes than in %s", cutOf[j].at(old.line)))
+						c.add(u.find(Altered, b.step, b.ids, b.line, "it came again with other samples or bytes than in %s",
+							cutOf[j].at(old.line)))
 					}
 				}
 			}
@@ -295,7 +312,8 @@ func (c *checker) rank(g *gen, rank uint32) part {
 
 func (c *checker) add(f Finding) { c.report.Findings = append(c.report.Findings, f) }
 
-// history is what a generation builds on: everything received before its checkpoint. With a token it is that of one taken at a step in it.
+// history is what a generation builds on: everything received before its checkpoint. With a token it is that of one
+// taken at a step in it.
 func (c *checker) history(g *gen, token string, upTo uint32) (parts []part, root *run, known bool) {
 	if g.deep {
 		return nil, nil, false // checkpoints that name each other
@@ -416,7 +434,8 @@ func (c *checker) repeats(got, bad []seen) {
 			continue
 		}
 		if k, ok := slices.BinarySearchFunc(got, b, byID); ok {
-			c.add(b.run.find(Repeated, b.step, []uint32{b.id}, b.line, "sample %d was delivered (%s) and is said to be bad", b.id, got[k].where()))
+			c.add(b.run.find(Repeated, b.step, []uint32{b.id}, b.line, "sample %d was delivered (%s) and is said to be bad",
+				b.id, got[k].where()))
 		}
 	}
 }
@@ -508,7 +527,8 @@ func (c *checker) sum(g *gen, e *Epoch, root *run, account *Account, got, bad []
 		most += uint64(g.world-1) * uint64(g.empty()) // less than one for every rank was left of such a step
 	}
 	if g.key.base != "" && (root.DropLast || root.Even == "drop") {
-		least, most = 0, uint64(g.world)*uint64(g.batch) // what is left when a checkpoint is loaded is dealt anew, to other ranks in other batches
+		// what is left when a checkpoint is loaded is dealt anew, to other ranks in other batches
+		least, most = 0, uint64(g.world)*uint64(g.batch)
 	}
 	if e.Dropped > most {
 		sets.lack(e, root, got, bad, e.Dropped-most)
@@ -516,7 +536,8 @@ func (c *checker) sum(g *gen, e *Epoch, root *run, account *Account, got, bad []
 		find(Foreign, "%d samples should have been dropped (drop_last, even), and %d were", least, e.Dropped)
 	}
 	if account != nil && g.key.base == "" {
-		mine := Account{Subset: n, Delivered: e.Delivered, Quarantined: gone, Dropped: e.Dropped, Removed: e.Removed, State: account.State}
+		mine := Account{Subset: n, Delivered: e.Delivered, Quarantined: gone, Dropped: e.Dropped, Removed: e.Removed,
+			State: account.State}
 		if *account != mine {
 			find(Disputed, "the daemon counts %+v, its clients %+v", *account, mine)
 		}

@@ -26,13 +26,15 @@ type file struct {
 	damage  string
 }
 
-// Find returns the logs that the paths name: files, and in folders every audit-*.log. Errors are *errs.Error; no log at all is NOT_FOUND.
+// Find returns the logs that the paths name: files, and in folders every audit-*.log. Errors are *errs.Error; no log at
+// all is NOT_FOUND.
 func Find(paths []string) ([]string, error) {
 	var out []string
 	for _, p := range paths {
 		info, err := os.Stat(p)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, errs.New(errs.NotFound, p, "clients write logs into the folder that LARDER_AUDIT_LOG names", "there is no audit log %s", p)
+			return nil, errs.New(errs.NotFound, p, "clients write logs into the folder that LARDER_AUDIT_LOG names",
+				"there is no audit log %s", p)
 		}
 		if err != nil {
 			return nil, errs.Wrap(err, errs.Invalid, p, "check the path and its rights", "look at %s", p)
@@ -59,8 +61,8 @@ func globEscape(p string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(p)
 }
 
-// readLog hands every record of a log to f, in order, and the first one to begins. What is wrong with the log is in the result; the error is
-// that of reading.
+// readLog hands every record of a log to f, in order, and the first one to begins. What is wrong with the log is in the
+// result; the error is that of reading.
 func readLog(name string, in io.Reader, f func(line int, r *Record), begins func(*Record)) (*file, error) {
 	out := &file{name: name}
 	b := bufio.NewReaderSize(in, 1<<16)
@@ -109,7 +111,8 @@ func fits(r *Record, n int) error {
 	return nil
 }
 
-// readLine returns a line without its line feed, nil at the end, and whether it had one. A longer one than any record is given in part.
+// readLine returns a line without its line feed, nil at the end, and whether it had one. A longer one than any record
+// is given in part.
 func readLine(b *bufio.Reader) (line []byte, whole bool, err error) {
 	for {
 		part, err := b.ReadSlice('\n')

@@ -1,6 +1,7 @@
-// Package audit reads what clients wrote about themselves, and finds what they lost, got twice, should not have got, or had changed under
-// them. It knows nothing of the daemon: its only input is the logs of docs/format/audit.md and, where it is given, what somebody else says
-// a job's samples are. What it repeats of larder's rules (how many samples drop_last drops) it works out for itself.
+// Package audit reads what clients wrote about themselves, and finds what they lost, got twice, should not have got, or
+// had changed under them. It knows nothing of the daemon: its only input is the logs of docs/format/audit.md and, where
+// it is given, what somebody else says a job's samples are. What it repeats of larder's rules (how many samples
+// drop_last drops) it works out for itself.
 //
 // Log is the writer's end, which the Go client uses; the Python client has its own.
 package audit
@@ -71,7 +72,8 @@ type Start struct {
 	Epoch      uint32 `json:"epoch"`
 	On         bool   `json:"on,omitempty"` // goes on at From with what another process, or connection, began
 	From       uint32 `json:"from,omitempty"`
-	Base       string `json:"base,omitempty"` // token of the checkpoint that was loaded: what was received before it counts
+	// token of the checkpoint that was loaded: what was received before it counts
+	Base string `json:"base,omitempty"`
 
 	N        uint64 `json:"n"` // samples of the subset, as the daemon said
 	Batch    uint32 `json:"batch"`
@@ -84,7 +86,8 @@ type Start struct {
 	Subset      string `json:"subset,omitempty"`
 }
 
-// Account is what the daemon says of a job-epoch at its end. It is compared, never believed; only Removed has no other witness.
+// Account is what the daemon says of a job-epoch at its end. It is compared, never believed; only Removed has no other
+// witness.
 type Account struct {
 	Subset      uint64 `json:"subset"`
 	Delivered   uint64 `json:"delivered"`

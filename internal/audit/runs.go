@@ -62,7 +62,8 @@ type saved struct {
 func (r *run) at(line int) string { return fmt.Sprintf("%s:%d", r.file, line) }
 
 func (r *run) find(kind string, step uint32, ids []uint32, line int, format string, args ...any) Finding {
-	return Finding{Kind: kind, Job: r.Job, Epoch: r.Epoch, Rank: r.Rank, Step: step, IDs: firstIDs(ids), Text: fmt.Sprintf(format, args...), Where: r.at(line)}
+	return Finding{Kind: kind, Job: r.Job, Epoch: r.Epoch, Rank: r.Rank, Step: step, IDs: firstIDs(ids),
+		Text: fmt.Sprintf(format, args...), Where: r.at(line)}
 }
 
 // firstIDs keeps reports short.
@@ -133,7 +134,8 @@ func (p *parser) take(line int, r *Record) {
 
 func (p *parser) begin(line int, r *Record) {
 	s := r.Start
-	if s == nil || s.World < 1 || s.World > 1<<20 || s.Rank >= s.World || s.Batch < 1 || p.runs[r.Run] != nil || r.Run == 0 {
+	if s == nil || s.World < 1 || s.World > 1<<20 || s.Rank >= s.World || s.Batch < 1 || p.runs[r.Run] != nil ||
+		r.Run == 0 {
 		p.odd(line, "an epoch that cannot be")
 		return
 	}
@@ -185,7 +187,8 @@ func (p *parser) batch(u *run, line int, r *Record) {
 		// Noted and not handed out, because a signal came; it may be noted again.
 		last := u.batches[len(u.batches)-1]
 		if !same(last, b) {
-			p.report(u.find(Altered, r.Step, b.ids, line, "it was received twice, with other samples or bytes than in line %d", last.line))
+			p.report(u.find(Altered, r.Step, b.ids, line, "it was received twice, with other samples or bytes than in line %d",
+				last.line))
 		}
 		return
 	case r.Step < u.next:
@@ -210,7 +213,9 @@ func (p *parser) batch(u *run, line int, r *Record) {
 
 // done ends a step; steps end in any order where several batches are held.
 func (p *parser) done(u *run, line int, r *Record) {
-	i, ok := slices.BinarySearchFunc(u.batches, r.Step, func(b batch, step uint32) int { return int(int64(b.step) - int64(step)) })
+	i, ok := slices.BinarySearchFunc(u.batches, r.Step, func(b batch, step uint32) int {
+		return int(int64(b.step) - int64(step))
+	})
 	if !ok {
 		if !u.unsure && !slices.ContainsFunc(u.again, func(b batch) bool { return b.step == r.Step }) {
 			p.odd(line, "the end of step %d, which did not come", r.Step)
@@ -219,7 +224,8 @@ func (p *parser) done(u *run, line int, r *Record) {
 	}
 	u.done = max(u.done, i+1)
 	if b := u.batches[i]; r.Hash != nil && *r.Hash != b.hash && !p.options.InPlace {
-		p.report(u.find(Altered, r.Step, b.ids, line, "its bytes changed while it was held (CRC-32 %08x, received as %08x)", *r.Hash, b.hash))
+		p.report(u.find(Altered, r.Step, b.ids, line, "its bytes changed while it was held (CRC-32 %08x, received as %08x)",
+			*r.Hash, b.hash))
 	}
 }
 

@@ -11,8 +11,8 @@ import (
 	"larder/internal/errs"
 )
 
-// setKey names a set of samples. Epochs of one key have the same set: it is what an expression selects of a dataset whose files have not
-// changed. Without a fingerprint only epochs of one job are compared.
+// setKey names a set of samples. Epochs of one key have the same set: it is what an expression selects of a dataset
+// whose files have not changed. Without a fingerprint only epochs of one job are compared.
 type setKey struct {
 	dataset, fingerprint, subset string
 	job                          string // when there is no fingerprint
@@ -125,7 +125,8 @@ func (s *sets) whole(e *Epoch, root *run, got, bad []seen) {
 // lack notes that an epoch had n samples too few.
 func (s *sets) lack(e *Epoch, root *run, got, bad []seen, n uint64) {
 	s.lacks = append(s.lacks, lack{Finding{Kind: Lost, Job: e.Job, Epoch: e.Epoch, Where: root.at(root.line),
-		Text: fmt.Sprintf("%d of %d samples never came: %d delivered, %d bad, %d removed, and drop_last and even take %d", n, root.N, e.Delivered, e.Quarantined,
+		Text: fmt.Sprintf("%d of %d samples never came: %d delivered, %d bad, %d removed, and drop_last and even take %d", n,
+			root.N, e.Delivered, e.Quarantined,
 			e.Removed, root.tail(root.N))}, root, ids(got, bad)})
 }
 
@@ -141,14 +142,17 @@ func (s *sets) judge() []Finding {
 		out = append(out, l.Finding)
 	}
 	keys := slices.SortedFunc(maps.Keys(s.all), func(a, b setKey) int {
-		return cmp.Or(cmp.Compare(a.dataset, b.dataset), cmp.Compare(a.subset, b.subset), cmp.Compare(a.fingerprint, b.fingerprint), cmp.Compare(a.n, b.n), cmp.Compare(a.job, b.job))
+		return cmp.Or(cmp.Compare(a.dataset, b.dataset), cmp.Compare(a.subset, b.subset),
+			cmp.Compare(a.fingerprint, b.fingerprint), cmp.Compare(a.n, b.n), cmp.Compare(a.job, b.job))
 	})
 	for _, k := range keys {
 		u := s.all[k]
 		set := u.whole()
 		if more := uint64(len(u.ids)); more > k.n && set == nil {
-			out = append(out, Finding{Kind: Foreign, Job: u.first.Job, Epoch: u.first.Epoch, Where: u.first.at(u.first.line), IDs: firstIDs(u.disputed()),
-				Text: fmt.Sprintf("epochs on subset %q of %s had %d samples altogether, and it has %d", k.subset, k.dataset, more, k.n)})
+			out = append(out, Finding{Kind: Foreign, Job: u.first.Job, Epoch: u.first.Epoch, Where: u.first.at(u.first.line),
+				IDs: firstIDs(u.disputed()),
+				Text: fmt.Sprintf("epochs on subset %q of %s had %d samples altogether, and it has %d", k.subset, k.dataset, more,
+					k.n)})
 		}
 		for _, x := range u.seen {
 			want, source := s.expect[x.root.Job], "what was said to be expected"
@@ -159,8 +163,9 @@ func (s *sets) judge() []Finding {
 				continue
 			}
 			if odd := without(x.ids, want); len(odd) > 0 {
-				out = append(out, Finding{Kind: Foreign, Job: x.root.Job, Epoch: x.root.Epoch, IDs: firstIDs(odd), Where: x.root.at(x.root.line),
-					Text: fmt.Sprintf("%d samples are not of %s", len(odd), source)})
+				out = append(out, Finding{Kind: Foreign, Job: x.root.Job, Epoch: x.root.Epoch, IDs: firstIDs(odd),
+					Where: x.root.at(x.root.line),
+					Text:  fmt.Sprintf("%d samples are not of %s", len(odd), source)})
 			}
 			if s.expect[x.root.Job] != nil && uint64(len(want)) != k.n {
 				out = append(out, Finding{Kind: Foreign, Job: x.root.Job, Epoch: x.root.Epoch, Where: x.root.at(x.root.line),

@@ -9,7 +9,8 @@ import (
 	"larder/internal/xrand"
 )
 
-// world makes honest logs: jobs of several ranks and epochs, with everything that a log may hold. A test then plants something.
+// world makes honest logs: jobs of several ranks and epochs, with everything that a log may hold. A test then plants
+// something.
 type world struct {
 	t     testing.TB
 	r     *xrand.Rand
@@ -22,7 +23,8 @@ type world struct {
 }
 
 func (w *world) file(boot int64) int {
-	w.files = append(w.files, []*Record{{Kind: KindLog, Version: Version, PID: 100 + len(w.files), Client: "test", Boot: boot}})
+	w.files = append(w.files, []*Record{{Kind: KindLog, Version: Version, PID: 100 + len(w.files), Client: "test",
+		Boot: boot}})
 	return len(w.files) - 1
 }
 
@@ -45,7 +47,8 @@ func newWorld(t testing.TB, seed uint64, epochs int, deaths bool) *world {
 	if w.ranks > 1 {
 		even = []string{"drop", "none"}[r.IntN(2)]
 	}
-	w.start = Start{Job: "job", ID: 3, Registered: "2026-01-02T03:04:05.000000006Z", World: uint32(w.ranks), N: uint64(w.n), Batch: uint32(1 + r.IntN(5)),
+	w.start = Start{Job: "job", ID: 3, Registered: "2026-01-02T03:04:05.000000006Z", World: uint32(w.ranks),
+		N: uint64(w.n), Batch: uint32(1 + r.IntN(5)),
 		DropLast: r.IntN(2) == 0, Even: even, Dataset: "imagefolder:/d", Fingerprint: "f", Subset: "label < 3"}
 	var at []int
 	for range w.ranks {
@@ -71,7 +74,8 @@ func newWorld(t testing.TB, seed uint64, epochs int, deaths bool) *world {
 					broken, ids = ids[:1], ids[1:]
 					bad[broken[0]] = true
 				}
-				b := &Record{Kind: KindBatch, Run: run, Step: uint32(steps), IDs: ids, Rows: len(ids), Bad: broken, Hash: hashOf(ids, e)}
+				b := &Record{Kind: KindBatch, Run: run, Step: uint32(steps), IDs: ids, Rows: len(ids), Bad: broken,
+					Hash: hashOf(ids, e)}
 				w.put(f, b)
 				if deaths && r.IntN(6) == 0 { // noted, not handed out, and noted again
 					w.put(f, copyOf(b))
@@ -113,7 +117,8 @@ func newWorld(t testing.TB, seed uint64, epochs int, deaths bool) *world {
 				for _, d := range deal {
 					dealt += len(d)
 				}
-				end.Account = &Account{Subset: s.N, Delivered: uint64(dealt - len(bad)), Quarantined: uint64(len(bad)), Dropped: s.N - uint64(dealt), State: "complete"}
+				end.Account = &Account{Subset: s.N, Delivered: uint64(dealt - len(bad)), Quarantined: uint64(len(bad)),
+					Dropped: s.N - uint64(dealt), State: "complete"}
 			}
 			w.put(f, end)
 		}

@@ -15,7 +15,8 @@ import (
 // Env names the folder that clients write their logs to.
 const Env = "LARDER_AUDIT_LOG"
 
-// Log is the file of one process. Every record is one write, so that SIGKILL loses none that was written. Safe for concurrent use.
+// Log is the file of one process. Every record is one write, so that SIGKILL loses none that was written. Safe for
+// concurrent use.
 type Log struct {
 	mu   sync.Mutex
 	file *os.File
@@ -44,12 +45,14 @@ func Create(dir, client string) (*Log, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(filepath.Join(dir, fmt.Sprintf("audit-%d-%x.log", os.Getpid(), salt)), os.O_CREATE|os.O_EXCL|os.O_APPEND|os.O_WRONLY, 0o600)
+	f, err := os.OpenFile(filepath.Join(dir, fmt.Sprintf("audit-%d-%x.log", os.Getpid(), salt)),
+		os.O_CREATE|os.O_EXCL|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	l := &Log{file: f}
-	if err := l.Write(&Record{Kind: KindLog, Version: Version, PID: os.Getpid(), Client: client, Boot: ts.Nano()}); err != nil {
+	if err := l.Write(&Record{Kind: KindLog, Version: Version, PID: os.Getpid(), Client: client,
+		Boot: ts.Nano()}); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return l, nil

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestStartsRightAfterAKill: the kernel takes its time to free the memory of a daemon that was killed, and its locks and its socket live as long. The next
-// one, started in that very moment, waits for it and serves.
+// TestStartsRightAfterAKill: the kernel takes its time to free the memory of a daemon that was killed, and its locks
+// and its socket live as long. The next one, started in that very moment, waits for it and serves.
 func TestStartsRightAfterAKill(t *testing.T) {
 	dir := images(t, 60, 24, 20)
 	d := newDaemon(t)

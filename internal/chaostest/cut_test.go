@@ -18,8 +18,8 @@ import (
 	larderv1 "larder/proto/larder/v1"
 )
 
-// proxy stands between clients and a daemon, passes descriptors on, and cuts connections: after a random number of bytes in either direction, in
-// the midst of a frame or not, at once or after it has let nothing through for a while.
+// proxy stands between clients and a daemon, passes descriptors on, and cuts connections: after a random number of
+// bytes in either direction, in the midst of a frame or not, at once or after it has let nothing through for a while.
 type proxy struct {
 	socket string
 	to     string
@@ -148,8 +148,9 @@ func descriptors(oob []byte) (out []int) {
 	return out
 }
 
-// TestConnectionsAreCut (R7): every connection goes through a proxy that cuts most of them, anywhere. Every client goes on with the very next batch: no
-// epoch is begun afresh or given up, nothing in one is lost or repeated. LARDER_CUTS is how many cuts.
+// TestConnectionsAreCut (R7): every connection goes through a proxy that cuts most of them, anywhere. Every client goes
+// on with the very next batch: no epoch is begun afresh or given up, nothing in one is lost or repeated. LARDER_CUTS is
+// how many cuts.
 func TestConnectionsAreCut(t *testing.T) {
 	cuts := times(t, "LARDER_CUTS", 60)
 	r := seed(t)
@@ -177,7 +178,8 @@ func TestConnectionsAreCut(t *testing.T) {
 	for _, tr := range c.all {
 		afresh, backed = afresh+tr.afresh.Load(), backed+tr.backed.Load()
 	}
-	figure(t, "%d connections cut, %d epochs begun afresh because of it, %d times gone on in the midst of one, %d read to their end",
+	figure(t, "%d connections cut, %d epochs begun afresh because of it, %d times gone on in the midst of one, %d read "+
+		"to their end",
 		p.cuts.Load(), afresh, backed, c.epochs())
 	if afresh > 0 || backed == 0 {
 		t.Error("an epoch was begun afresh, or none was gone on with")

@@ -8,10 +8,12 @@ import (
 	"time"
 )
 
-// points are the calls to the state directory that a process can die before, in the midst of, or after, or that can fail.
+// points are the calls to the state directory that a process can die before, in the midst of, or after, or that can
+// fail.
 func points() (out []string) {
 	for _, p := range []string{
-		"create:log", "reserve:log", "write:log", "sync:log", "sync:dir", "create:mark", "writeat:mark", "truncate:mark", "sync:mark",
+		"create:log", "reserve:log", "write:log", "sync:log", "sync:dir", "create:mark", "writeat:mark", "truncate:mark",
+		"sync:mark",
 		"create:snapshot", "write:snapshot", "sync:snapshot", "rename:snapshot", "remove:log", "remove:snapshot",
 		"create:orders", "write:orders", "sync:orders", "rename:orders",
 	} {
@@ -20,8 +22,9 @@ func points() (out []string) {
 	return out
 }
 
-// TestDaemonIsKilled (R2): SIGKILL at random moments and at every failpoint, while four jobs train. Everybody goes on; the auditor finds every epoch
-// whole; a fixed order is the one of a daemon that nobody killed. LARDER_KILLS is how many.
+// TestDaemonIsKilled (R2): SIGKILL at random moments and at every failpoint, while four jobs train. Everybody goes on;
+// the auditor finds every epoch whole; a fixed order is the one of a daemon that nobody killed. LARDER_KILLS is how
+// many.
 func TestDaemonIsKilled(t *testing.T) {
 	kills := times(t, "LARDER_KILLS", 24)
 	r := seed(t)
@@ -89,7 +92,8 @@ func TestDaemonIsKilled(t *testing.T) {
 		waits = append(waits, tr.waits...)
 	}
 	slices.Sort(waits)
-	figure(t, "%d kills (%d at random moments, %d at %d failpoints, %d while samples were prepared, all of them innocent), %d epochs read to their end, first batch after the daemon is ready p50 %v p99 %v", kills, moments,
+	figure(t, "%d kills (%d at random moments, %d at %d failpoints, %d while samples were prepared, all of them "+
+		"innocent), %d epochs read to their end, first batch after the daemon is ready p50 %v p99 %v", kills, moments,
 		kills-moments, len(reached), d.suspects, c.epochs(), percentile(waits, 50), percentile(waits, 99))
 	if len(reached) < min(len(at), kills/2)/3 {
 		t.Errorf("only %d of %d failpoints were reached: %v", len(reached), len(at), reached)
@@ -106,9 +110,9 @@ func percentile(sorted []time.Duration, p int) time.Duration {
 	return sorted[min(len(sorted)-1, len(sorted)*p/100)].Round(time.Millisecond)
 }
 
-// TestDiskFails (R4): the n-th call of every kind that changes the state directory fails with EIO, on the real binary, for all n up to where nothing is
-// called any more: the daemon stops with its exit code for that, promises nothing after it, and the next one goes on. LARDER_DISK_FAILS is how
-// many n of a kind are tried.
+// TestDiskFails (R4): the n-th call of every kind that changes the state directory fails with EIO, on the real binary,
+// for all n up to where nothing is called any more: the daemon stops with its exit code for that, promises nothing
+// after it, and the next one goes on. LARDER_DISK_FAILS is how many n of a kind are tried.
 func TestDiskFails(t *testing.T) {
 	slow(t)
 	most := times(t, "LARDER_DISK_FAILS", 2)
@@ -156,7 +160,8 @@ func TestDiskFails(t *testing.T) {
 		c.more(1)
 	}
 	c.finish()
-	figure(t, "%d calls of the disk failed on the real binary (of %d tried), each ended it with code 8; %d epochs read to their end", failed, tried, c.epochs())
+	figure(t, "%d calls of the disk failed on the real binary (of %d tried), each ended it with code 8; %d epochs read "+
+		"to their end", failed, tried, c.epochs())
 	if failed < 8 {
 		t.Errorf("only %d failed", failed)
 	}

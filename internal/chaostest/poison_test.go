@@ -37,9 +37,10 @@ func prints(into map[string]map[place]uint64) func(*trainee) {
 	}
 }
 
-// An image begins to crash the decoder, in C code, while five jobs train: the daemon dies of it once. The next one tries in a process of its own what was being prepared, finds the
-// image, and goes on without it: every job has its subset, whatever its recipe, order and way with bad samples; all else has the bytes of a daemon that met no such image; a job that is new, and
-// a daemon that is newer still, are told at once.
+// An image begins to crash the decoder, in C code, while five jobs train: the daemon dies of it once. The next one
+// tries in a process of its own what was being prepared, finds the image, and goes on without it: every job has its
+// subset, whatever its recipe, order and way with bad samples; all else has the bytes of a daemon that met no such
+// image; a job that is new, and a daemon that is newer still, are told at once.
 func TestImageCrashesTheDecoder(t *testing.T) {
 	const n, poison = 60, 0
 	for _, signal := range []string{"SIGSEGV", "SIGABRT"} {
@@ -55,18 +56,22 @@ func TestImageCrashesTheDecoder(t *testing.T) {
 			}
 			flag := filepath.Join(t.TempDir(), "now")
 			crop := []*larderv1.Op{op("RandomResizedCrop", map[string]any{"size": 12.0})}
-			resize := []*larderv1.Op{op("Resize", map[string]any{"size": []any{16.0, 16.0}}), op("RandomResizedCrop", map[string]any{"size": 10.0})}
+			resize := []*larderv1.Op{op("Resize", map[string]any{"size": []any{16.0, 16.0}}),
+				op("RandomResizedCrop", map[string]any{"size": 10.0})}
 			specs := []*larderv1.JobSpec{
 				{Name: signal + " skips", BatchSize: 7, Seed: 3, Transform: crop, OnError: "skip", Shuffle: true},
-				{Name: signal + " another prefix", BatchSize: 5, Seed: 4, Transform: resize, OnError: "skip", Shuffle: true, Order: "fixed"},
-				{Name: signal + " substitutes", BatchSize: 6, Seed: 5, Transform: crop, OnError: "substitute", Shuffle: true, Order: "strict", Subset: "label < 2"},
+				{Name: signal + " another prefix", BatchSize: 5, Seed: 4, Transform: resize, OnError: "skip", Shuffle: true,
+					Order: "fixed"},
+				{Name: signal + " substitutes", BatchSize: 6, Seed: 5, Transform: crop, OnError: "substitute", Shuffle: true,
+					Order: "strict", Subset: "label < 2"},
 				{Name: signal + " as it is", BatchSize: 4, OnError: "skip"},
 				{Name: signal + " elsewhere", BatchSize: 4, Seed: 6, Transform: crop, Shuffle: true, Subset: "label == 2"},
 			}
 			for _, s := range specs {
 				s.Dataset = "imagefolder:" + dir
 			}
-			uncached := []string{"--set", "tiers.encoded=0", "--set", "tiers.decoded=0", "--set", "tiers.augmented=0"} // it is decoded in every epoch
+			// it is decoded in every epoch
+			uncached := []string{"--set", "tiers.encoded=0", "--set", "tiers.decoded=0", "--set", "tiers.augmented=0"}
 			d := newDaemon(t, uncached...)
 			d.env = []string{"LARDER_POISON=" + signal + ":" + flag}
 			d.must()
@@ -138,7 +143,8 @@ func TestImageCrashesTheDecoder(t *testing.T) {
 			}
 			fresh := func(what string) {
 				t.Helper()
-				s := []*larderv1.JobSpec{{Name: signal + " " + what, Dataset: "imagefolder:" + dir, BatchSize: 8, OnError: "skip", Transform: []*larderv1.Op{op("CenterCrop", map[string]any{"size": 8.0})}}}
+				s := []*larderv1.JobSpec{{Name: signal + " " + what, Dataset: "imagefolder:" + dir, BatchSize: 8, OnError: "skip",
+					Transform: []*larderv1.Op{op("CenterCrop", map[string]any{"size": 8.0})}}}
 				c := train(d, s, 0, func(tr *trainee) { tr.last.Store(1) })
 				end(c)
 				if _, died := d.died(0); died || c.all[0].told[why] != 2 || len(c.all[0].told) != 1 {
@@ -154,7 +160,8 @@ func TestImageCrashesTheDecoder(t *testing.T) {
 	}
 }
 
-// SIGKILL while samples are prepared, every time: what was being prepared is suspect in the next life, and innocent. Nobody is told of a bad sample, and nothing stays suspect.
+// SIGKILL while samples are prepared, every time: what was being prepared is suspect in the next life, and innocent.
+// Nobody is told of a bad sample, and nothing stays suspect.
 func TestInnocentSuspects(t *testing.T) {
 	dir := images(t, 40, 480, 360)
 	d := newDaemon(t, "--set", "tiers.encoded=0", "--set", "tiers.decoded=0", "--set", "tiers.augmented=0")
@@ -188,7 +195,8 @@ func TestInnocentSuspects(t *testing.T) {
 	if strings.Contains(quiet.log.String(), "samples were being prepared") {
 		t.Error("samples are suspect after an end in order")
 	}
-	figure(t, "%d kills, %d while samples were prepared: all of them innocent, %d epochs read to their end", kills, d.suspects, c.epochs())
+	figure(t, "%d kills, %d while samples were prepared: all of them innocent, %d epochs read to their end", kills,
+		d.suspects, c.epochs())
 }
 
 // end waits for everybody's last epoch.

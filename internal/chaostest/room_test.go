@@ -13,8 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestDiskIsFull (R12): the state directory is on a real file system of 64 MiB that is filled up and emptied again while jobs train. The daemon waits or
-// stops, and nothing that was given out is lost. LARDER_FULL_DISKS is how many times.
+// TestDiskIsFull (R12): the state directory is on a real file system of 64 MiB that is filled up and emptied again
+// while jobs train. The daemon waits or stops, and nothing that was given out is lost. LARDER_FULL_DISKS is how many
+// times.
 func TestDiskIsFull(t *testing.T) {
 	cycles, looks := times(t, "LARDER_FULL_DISKS", 3), 20
 	if cycles > 3 {
@@ -82,7 +83,8 @@ func TestDiskIsFull(t *testing.T) {
 		c.more(1)
 	}
 	c.finish()
-	figure(t, "%d times a full disk of 64 MiB: the daemon stopped %d times, waited %d, had room of its own %d; %d epochs read to their end", cycles, stopped, waited, unharmed, c.epochs())
+	figure(t, "%d times a full disk of 64 MiB: the daemon stopped %d times, waited %d, had room of its own %d; %d "+
+		"epochs read to their end", cycles, stopped, waited, unharmed, c.epochs())
 }
 
 // fill writes a file until the disk has only slack bytes left.
@@ -113,7 +115,8 @@ type group struct{ dir, limit, procs, events string }
 func newGroup(t *testing.T, limit int64) *group {
 	t.Helper()
 	name := fmt.Sprintf("larder-test-%d", os.Getpid())
-	g := &group{dir: filepath.Join("/sys/fs/cgroup", name), limit: "memory.max", procs: "cgroup.procs", events: "memory.events"}
+	g := &group{dir: filepath.Join("/sys/fs/cgroup", name), limit: "memory.max", procs: "cgroup.procs",
+		events: "memory.events"}
 	if _, err := os.Stat("/sys/fs/cgroup/memory/memory.limit_in_bytes"); err == nil {
 		g.dir, g.limit, g.events = filepath.Join("/sys/fs/cgroup/memory", name), "memory.limit_in_bytes", "memory.oom_control"
 	}
@@ -158,8 +161,8 @@ func (g *group) used() (n int64) {
 	return n
 }
 
-// TestLittleMemory (R13): a daemon with 512 MiB is asked for far more: decoded, the images of its jobs are 5 GiB at night. The kernel kills nobody, and
-// everybody goes on. LARDER_MEMORY_SECONDS is how long.
+// TestLittleMemory (R13): a daemon with 512 MiB is asked for far more: decoded, the images of its jobs are 5 GiB at
+// night. The kernel kills nobody, and everybody goes on. LARDER_MEMORY_SECONDS is how long.
 func TestLittleMemory(t *testing.T) {
 	slow(t)
 	const limit = 512 << 20
@@ -180,7 +183,8 @@ func TestLittleMemory(t *testing.T) {
 			s.Subset = ""
 		}
 	}
-	// A batch is eight images of a fifteenth of a second each, five clients wait, and some of the memory is read again and again.
+	// A batch is eight images of a fifteenth of a second each, five clients wait, and some of the memory is read again and
+	// again.
 	c := train(d, jobs, 0, func(tr *trainee) { tr.wait = 9 * patience })
 	var most int64
 	for end := time.Now().Add(time.Duration(seconds) * time.Second); time.Now().Before(end) || c.taken() < 20; {
@@ -198,7 +202,8 @@ func TestLittleMemory(t *testing.T) {
 	}
 	c.finish()
 	d.stop()
-	figure(t, "%d s in a control group of 512 MiB, %d images of 10.2 MB: 0 killed, at most %d MiB used, %d batches taken", seconds, n, most>>20, c.taken())
+	figure(t, "%d s in a control group of 512 MiB, %d images of 10.2 MB: 0 killed, at most %d MiB used, %d batches taken",
+		seconds, n, most>>20, c.taken())
 	if most > limit {
 		t.Errorf("%d bytes of %d", most, limit)
 	}

@@ -51,9 +51,9 @@ func (c counter) Write(b []byte) (int, error) {
 
 var _ io.Writer = counter{}
 
-// TestClientIsStopped (R16): a client process is stopped (SIGSTOP) for up to LARDER_STOP_SECONDS, longer and shorter than its lease, in the midst of an
-// epoch. Others go on meanwhile; when it wakes it goes on, or is told that it is out; it never gets what is not its own. LARDER_STOPS is
-// how many.
+// TestClientIsStopped (R16): a client process is stopped (SIGSTOP) for up to LARDER_STOP_SECONDS, longer and shorter
+// than its lease, in the midst of an epoch. Others go on meanwhile; when it wakes it goes on, or is told that it is
+// out; it never gets what is not its own. LARDER_STOPS is how many.
 func TestClientIsStopped(t *testing.T) {
 	stops, most := times(t, "LARDER_STOPS", 4), times(t, "LARDER_STOP_SECONDS", 2)
 	r := seed(t)
@@ -95,5 +95,6 @@ func TestClientIsStopped(t *testing.T) {
 		}
 	}
 	others.finish()
-	figure(t, "%d clients stopped for up to %d s: %d went on to their end, %d were told that they are out; the others read %d epochs", stops, most, whole, out, others.epochs())
+	figure(t, "%d clients stopped for up to %d s: %d went on to their end, %d were told that they are out; the others "+
+		"read %d epochs", stops, most, whole, out, others.epochs())
 }

@@ -53,7 +53,8 @@ type trainee struct {
 }
 
 func newTrainee(socket string, spec *larderv1.JobSpec, rank uint32) *trainee {
-	tr := &trainee{wait: patience, socket: socket, spec: spec, rank: rank, orders: map[uint32][]int64{}, bad: map[uint32][]int64{}, told: map[string]int{}}
+	tr := &trainee{wait: patience, socket: socket, spec: spec, rank: rank, orders: map[uint32][]int64{},
+		bad: map[uint32][]int64{}, told: map[string]int{}}
 	tr.known = fmt.Sprintf("%d.%p", os.Getpid(), tr)
 	tr.last.Store(math.MaxInt64)
 	return tr
@@ -81,7 +82,8 @@ func (tr *trainee) session(ctx context.Context) error {
 		return err
 	}
 	defer c.Close()
-	if err := c.Call(ctx, "RegisterJob", &larderv1.RegisterJobRequest{Spec: proto.CloneOf(tr.spec)}, new(larderv1.RegisterJobResponse)); err != nil {
+	if err := c.Call(ctx, "RegisterJob", &larderv1.RegisterJobRequest{Spec: proto.CloneOf(tr.spec)},
+		new(larderv1.RegisterJobResponse)); err != nil {
 		return err
 	}
 	st, err := tr.attach(ctx, c)
@@ -123,7 +125,8 @@ func (tr *trainee) session(ctx context.Context) error {
 func (tr *trainee) attach(ctx context.Context, c *client.Conn) (*client.Stream, error) {
 	inc := tr.inc
 	for wait := time.Now().Add(patience); ; {
-		st, err := c.Attach(ctx, &larderv1.AttachRequest{Job: tr.spec.GetName(), Rank: tr.rank, Incarnation: inc, Pid: int32(os.Getpid()), Client: tr.known})
+		st, err := c.Attach(ctx, &larderv1.AttachRequest{Job: tr.spec.GetName(), Rank: tr.rank, Incarnation: inc,
+			Pid: int32(os.Getpid()), Client: tr.known})
 		switch {
 		case errs.Is(err, errs.RankHeld) && time.Now().Before(wait): // the daemon has not seen the end of the last connection
 			time.Sleep(time.Millisecond)
@@ -192,7 +195,8 @@ func specs(dir, prefix string) []*larderv1.JobSpec {
 	crop := []*larderv1.Op{op("RandomResizedCrop", map[string]any{"size": 12.0})}
 	out := []*larderv1.JobSpec{
 		{Name: prefix + "tape", BatchSize: 7, Seed: 3, Transform: crop},
-		{Name: prefix + "strict", BatchSize: 5, Seed: 4, Order: "strict", Subset: "label < 2", Transform: crop, DropLast: true},
+		{Name: prefix + "strict", BatchSize: 5, Seed: 4, Order: "strict", Subset: "label < 2", Transform: crop,
+			DropLast: true},
 		{Name: prefix + "fixed", BatchSize: 6, Seed: 5, Order: "fixed", Subset: "id >= 11", Transform: crop},
 		{Name: prefix + "ranks", BatchSize: 4, Seed: 6, WorldSize: 2, Share: "augmented", Transform: crop},
 	}
@@ -275,7 +279,8 @@ func (c *class) check() {
 	}
 }
 
-// finish has everybody end soon, the ranks of a job with the same epoch. However long that takes: while batches are taken it waits.
+// finish has everybody end soon, the ranks of a job with the same epoch. However long that takes: while batches are
+// taken it waits.
 func (c *class) finish() {
 	c.t.Helper()
 	last := map[string]int64{}

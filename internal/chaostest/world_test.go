@@ -44,7 +44,8 @@ func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "larder-faults")
 	if err == nil {
 		larder = filepath.Join(dir, "larder")
-		build := exec.Command("go", "build", "-tags", strings.Join(append(tags(), "failpoints"), ","), "-o", larder, "larder/cmd/larder")
+		build := exec.Command("go", "build", "-tags", strings.Join(append(tags(), "failpoints"), ","), "-o", larder,
+			"larder/cmd/larder")
 		build.Stderr = os.Stderr
 		err = build.Run()
 	}
@@ -167,7 +168,8 @@ func (s *safeBuffer) String() string {
 	return s.b.String()
 }
 
-// slow skips a test in the short lane, which runs under the race detector: it is about the binary, which is not built with it.
+// slow skips a test in the short lane, which runs under the race detector: it is about the binary, which is not built
+// with it.
 func slow(t testing.TB) {
 	t.Helper()
 	if testing.Short() {
@@ -213,7 +215,8 @@ func (d *daemon) start(failpoint string) bool {
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Dir = d.dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + d.dir, "XDG_CACHE_HOME=" + filepath.Join(d.dir, "cache"), "XDG_RUNTIME_DIR=" + d.dir}
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + d.dir, "XDG_CACHE_HOME=" + filepath.Join(d.dir, "cache"),
+		"XDG_RUNTIME_DIR=" + d.dir}
 	cmd.Env = append(cmd.Env, d.env...)
 	if failpoint != "" {
 		cmd.Env = append(cmd.Env, "LARDER_FAILPOINT="+failpoint)

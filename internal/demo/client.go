@@ -50,7 +50,8 @@ func Client(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	return runClient(ctx, stdin, stdout, dialSession)
 }
 
-func runClient(ctx context.Context, stdin io.Reader, stdout io.Writer, dial func(context.Context, string) (session, error)) error {
+func runClient(ctx context.Context, stdin io.Reader, stdout io.Writer, dial func(context.Context, string) (session,
+	error)) error {
 	in := bufio.NewReader(stdin)
 	first, err := in.ReadBytes('\n')
 	if err != nil {
@@ -104,7 +105,8 @@ type trainee struct {
 	repeats  int64
 }
 
-func (c *trainee) run(ctx context.Context, started <-chan struct{}, dial func(context.Context, string) (session, error)) error {
+func (c *trainee) run(ctx context.Context, started <-chan struct{}, dial func(context.Context, string) (session,
+	error)) error {
 	s, err := dial(ctx, c.Socket)
 	if err != nil {
 		return err

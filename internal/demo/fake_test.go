@@ -111,7 +111,10 @@ type fakeStream struct {
 func (f *fakeStream) startEpoch(_ context.Context, epoch uint32) error {
 	f.epoch = epoch
 	f.todo = slices.Clone(f.subset)
-	xrand.New(f.spec.Seed, uint64(epoch)).Shuffle(len(f.todo), func(i, j int) { f.todo[i], f.todo[j] = f.todo[j], f.todo[i] })
+	xrand.New(f.spec.Seed, uint64(epoch)).Shuffle(len(f.todo), func(i, j int) {
+		f.todo[i], f.todo[j] = f.todo[j],
+			f.todo[i]
+	})
 	if f.scenario == "lose" && f.shared && f.spec.Name == "lr-0.1" && epoch == 1 {
 		f.todo = f.todo[1:]
 	}

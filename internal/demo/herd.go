@@ -13,8 +13,8 @@ import (
 )
 
 // herd owns the child processes of a demo. Every child leads a process group of its own, so that Ctrl-C in the terminal
-// reaches the parent alone and the parent decides the order of the end; and the kernel kills every child when the parent
-// is gone (Pdeathsig), however it went.
+// reaches the parent alone and the parent decides the order of the end; and the kernel kills every child when the
+// parent is gone (Pdeathsig), however it went.
 type herd struct {
 	spawn chan func()
 	quit  chan struct{}
@@ -132,7 +132,8 @@ func (c *child) signal(s syscall.Signal) {
 	}
 }
 
-// stop asks the children to end, all at once, and kills what still runs after grace, or at once when the user is in a hurry.
+// stop asks the children to end, all at once, and kills what still runs after grace, or at once when the user is in a
+// hurry.
 func (h *herd) stop(grace time.Duration, children ...*child) {
 	for _, c := range children {
 		c.stdin.Close()

@@ -125,7 +125,8 @@ func TestHerdCloseKillsAllAndStaysClosed(t *testing.T) {
 func TestHerdNamesAProgramThatIsNotThere(t *testing.T) {
 	h := newHerd(nil)
 	defer h.close()
-	if _, err := h.start("ghost", os.DevNull, nil, "/no/such/program"); err == nil || !strings.Contains(err.Error(), "ghost") {
+	if _, err := h.start("ghost", os.DevNull, nil, "/no/such/program"); err == nil ||
+		!strings.Contains(err.Error(), "ghost") {
 		t.Fatalf("got %v", err)
 	}
 }

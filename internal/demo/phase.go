@@ -34,7 +34,8 @@ var usualPatience = patience{start: 30 * time.Second, job: 60 * time.Second, sto
 
 const meterEvery = 250 * time.Millisecond // how often the daemons' counters are read for the plots
 
-// event is something that happened in a run; all of them pass through one channel, so that one goroutine keeps the books.
+// event is something that happened in a run; all of them pass through one channel, so that one goroutine keeps the
+// books.
 type event struct {
 	job   int
 	line  *line           // a client's report
@@ -63,7 +64,8 @@ type phase struct {
 	repeats  int64
 }
 
-// run1 starts the daemons and clients of one run, lets them work, and returns the books. groups[i] are the jobs of daemon i.
+// run1 starts the daemons and clients of one run, lets them work, and returns the books. groups[i] are the jobs of
+// daemon i.
 func (r *runner) run1(ctx context.Context, title, dir string, groups [][]int) (*phase, error) {
 	p := &phase{
 		runner: r, title: title, dir: filepath.Join(r.temp, dir), plans: r.plans, want: r.want,
@@ -163,11 +165,13 @@ func (p *phase) startDaemons(ctx context.Context, groups [][]int) error {
 			return err
 		}
 		conf := filepath.Join(dir, "larder.yaml")
-		text := fmt.Sprintf("tiers: {total: %dKiB}\nsource: {index_dir: %q}\nlog: {level: info}\n", share>>10, filepath.Join(dir, "index"))
+		text := fmt.Sprintf("tiers: {total: %dKiB}\nsource: {index_dir: %q}\nlog: {level: info}\n", share>>10,
+			filepath.Join(dir, "index"))
 		if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 			return err
 		}
-		env := append(cleanEnv(os.Environ()), "XDG_RUNTIME_DIR="+dir, "XDG_CACHE_HOME="+dir, "XDG_STATE_HOME="+dir, "TMPDIR="+dir)
+		env := append(cleanEnv(os.Environ()), "XDG_RUNTIME_DIR="+dir, "XDG_CACHE_HOME="+dir, "XDG_STATE_HOME="+dir,
+			"TMPDIR="+dir)
 		args := append(append([]string{}, p.prefix...), "serve", "--config", conf, "--socket", filepath.Join(dir, "s"))
 		c, err := p.herd.start(fmt.Sprintf("daemon %d", i+1), filepath.Join(dir, "log"), env, p.binary, args...)
 		if err != nil {
@@ -314,7 +318,8 @@ func (p *phase) died(c *child, err error) error {
 	if tail := strings.TrimSpace(c.tail()); tail != "" {
 		how += "; its last words:\n" + tail
 	}
-	return errs.New(errs.Internal, c.name, "run it again with --keep and look into the logs", "%s: %s %s", p.title, c.name, how)
+	return errs.New(errs.Internal, c.name, "run it again with --keep and look into the logs", "%s: %s %s", p.title, c.name,
+		how)
 }
 
 // train keeps the books until every client has reported its end.
@@ -368,7 +373,8 @@ func (p *phase) book(j int, l *line) {
 		p.view.milestone("%-8s epoch %d of %d: %s samples in %.1f s, %.1f s of it waiting so far",
 			job.Name, l.Epoch+1, p.Epochs, count(len(l.Receipt.IDs)), now, wait)
 	}
-	note := fmt.Sprintf("epoch %d/%d  %4.0f/s  waits %2.0f%%", min(int(l.Epoch)+1, p.Epochs), p.Epochs, ratio(float64(l.Rows), now), 100*ratio(wait, now))
+	note := fmt.Sprintf("epoch %d/%d  %4.0f/s  waits %2.0f%%", min(int(l.Epoch)+1, p.Epochs), p.Epochs,
+		ratio(float64(l.Rows), now), 100*ratio(wait, now))
 	if l.Event == "done" {
 		note = fmt.Sprintf("%.1f s, waited %.1f s", now, wait)
 	}

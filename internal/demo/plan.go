@@ -24,7 +24,8 @@ type JobPlan struct {
 	want func(id int, label int64) bool // the same subset, in Go, for the audit
 }
 
-// Expected returns the ids that every epoch of the job must deliver exactly once, ascending, from the drawn files alone.
+// Expected returns the ids that every epoch of the job must deliver exactly once, ascending, from the drawn files
+// alone.
 func (p *JobPlan) Expected(d *imagegen.Dataset) []uint32 {
 	var ids []uint32
 	for id, label := range d.Labels {

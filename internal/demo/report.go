@@ -38,12 +38,14 @@ func writeReport(path string, r *Result) (err error) {
 		}
 	}
 	if err != nil {
-		return errs.Wrap(err, errs.ResourceExceeded, path, "name another place with --report PATH", "the report could not be written")
+		return errs.Wrap(err, errs.ResourceExceeded, path, "name another place with --report PATH",
+			"the report could not be written")
 	}
 	return nil
 }
 
-// renderReport makes the page: one file, its style and its pictures in it; it asks nothing of a network and runs no script.
+// renderReport makes the page: one file, its style and its pictures in it; it asks nothing of a network and runs no
+// script.
 func renderReport(r *Result) ([]byte, error) {
 	measured, err := howMeasured(r)
 	if err != nil {
@@ -51,7 +53,8 @@ func renderReport(r *Result) ([]byte, error) {
 	}
 	p := htmlreport.Page{
 		Title: fmt.Sprintf("%d jobs, one dataset: unshared and shared", len(r.Shared.Jobs)),
-		Lead: []string{fmt.Sprintf("Every job trained %d epoch%s on its own part of %s drawn photographs, first with a loader of its "+
+		Lead: []string{fmt.Sprintf("Every job trained %d epoch%s on its own part of %s drawn photographs, first with a "+
+			"loader of its "+
 			"own, then with one larder daemon for all. The memory for caches was the same both times: %s in all.",
 			r.Epochs, plural(r.Epochs), count(r.Dataset.Samples), units.Size(r.MemoryBytes))},
 		Cards: cards(r),
@@ -97,7 +100,8 @@ func cards(r *Result) []htmlreport.Card {
 		decodes.card([3]string{"fewer decodes", "more decodes", "decodes"}, count(u.Decodes)+" → "+count(s.Decodes)),
 		reads.card([3]string{"fewer source reads", "more source reads", "source reads"},
 			count(u.SourceReads)+" → "+count(s.SourceReads)),
-		seconds.card([3]string{"faster", "slower", "no difference in time"}, fmt.Sprintf("%.1f s → %.1f s", u.Seconds, s.Seconds)),
+		seconds.card([3]string{"faster", "slower", "no difference in time"}, fmt.Sprintf("%.1f s → %.1f s", u.Seconds,
+			s.Seconds)),
 		{Figure: fmt.Sprintf("%d of %d", r.Audit.Good, r.Audit.JobEpochs), What: "job-epochs exactly once",
 			Detail: "by the clients' own record", Tone: exact},
 	}
@@ -113,7 +117,8 @@ func verdict(r *Result) htmlreport.Section {
 	if r.Audit.OK() {
 		answer = "yes"
 	}
-	s.Text = append(s.Text, fmt.Sprintf("Each job saw every sample exactly once per epoch: %s, %d of %d job-epochs, checked from what "+
+	s.Text = append(s.Text, fmt.Sprintf("Each job saw every sample exactly once per epoch: %s, %d of %d job-epochs, "+
+		"checked from what "+
 		"the clients received.", answer, r.Audit.Good, r.Audit.JobEpochs))
 	s.Text = append(append(s.Text, r.Verdict...), r.Audit.Problems...)
 	return s
@@ -161,7 +166,8 @@ func jobTable(r *Result) htmlreport.Table {
 	t := htmlreport.Table{Head: []string{"job", "subset", "samples", "batch", "step", "done after, unshared", "shared"}}
 	for i := range r.Shared.Jobs {
 		a, b := &r.Unshared.Jobs[i], &r.Shared.Jobs[i]
-		t.Rows = append(t.Rows, []string{b.Name, b.Subset, count(b.Samples), fmt.Sprint(b.Batch), fmt.Sprintf("%.1f ms", b.StepMillis),
+		t.Rows = append(t.Rows, []string{b.Name, b.Subset, count(b.Samples), fmt.Sprint(b.Batch),
+			fmt.Sprintf("%.1f ms", b.StepMillis),
 			fmt.Sprintf("%.1f s", a.Seconds), fmt.Sprintf("%.1f s", b.Seconds)})
 	}
 	return t
@@ -180,15 +186,19 @@ func howMeasured(r *Result) (htmlreport.Section, error) {
 	return htmlreport.Section{
 		Title: "How it was measured",
 		Text: []string{
-			fmt.Sprintf("%s JPEG files of %.0f–%.0f kB in %d classes (%s, %s decoded) were drawn from seed %d. Each job is a process of "+
-				"its own; it takes batches in shared memory through the local session, reads every byte, and sleeps for its step time "+
-				"as if an accelerator worked. The recipe is RandomResizedCrop(224) and RandomHorizontalFlip; shared augmentation: %s. "+
+			fmt.Sprintf("%s JPEG files of %.0f–%.0f kB in %d classes (%s, %s decoded) were drawn from seed %d. Each job is a "+
+				"process of "+
+				"its own; it takes batches in shared memory through the local session, reads every byte, and sleeps for its "+
+				"step time "+
+				"as if an accelerator worked. The recipe is RandomResizedCrop(224) and RandomHorizontalFlip; shared "+
+				"augmentation: %s. "+
 				"Unshared means %d daemons with %d equal parts of the memory, shared means one daemon with all of it; the daemons "+
-				"differ in nothing else, and all jobs of a run start together. The files were in the operating system's page cache "+
-				"both times, so reads are counted here, and their price is not: with real storage it is higher.",
+				"differ in nothing else, and all jobs of a run start together. The files were in the operating system's page "+
+				"cache both times, so reads are counted here, and their price is not: with real storage it is higher.",
 				count(d.Samples), float64(d.MinBytes)/1e3, float64(d.MaxBytes)/1e3, d.Classes, units.Size(d.Bytes),
 				units.Size(d.Decoded), r.Seed, r.Share, r.Unshared.Daemons, r.Unshared.Daemons),
-			fmt.Sprintf("Exactly once was checked by comparing the ids and labels that each client received with the subset computed "+
+			fmt.Sprintf("Exactly once was checked by comparing the ids and labels that each client received with the subset "+
+				"computed "+
 				"from the drawn files, in both runs. %s pictures were compared by their pixels; %s of them had been seen by their "+
 				"job before.", count(r.Audit.Pictures), count(r.Audit.Repeats)),
 			fmt.Sprintf("%s, %d cores, %s, decoder %s; one run, %s, %.1f s in all. Repeat it with:",

@@ -20,7 +20,8 @@ import (
 // made returns a result as a demo of n jobs could have found it.
 func made(n, epochs int) *Result {
 	r := &Result{
-		Version: "v0 <test>", Command: "larder demo --jobs 4", Started: time.Unix(1.8e9, 0), Epochs: epochs, Share: "none", Seconds: 41,
+		Version: "v0 <test>", Command: "larder demo --jobs 4", Started: time.Unix(1.8e9, 0), Epochs: epochs, Share: "none",
+		Seconds:     41,
 		MemoryBytes: 512 << 20, Unique: 2000, Machine: Machine{"linux/amd64", "A & B processor", 2, "libjpeg-turbo"},
 		Dataset: Dataset{Samples: 2000, Classes: 10, Bytes: 96 << 20, MinBytes: 30100, MaxBytes: 119000, Decoded: 900 << 20},
 	}
@@ -28,7 +29,8 @@ func made(n, epochs int) *Result {
 	for i, run := range []*RunStats{&r.Unshared, &r.Shared} {
 		run.Daemons = []int{n, 1}[i]
 		for j, plan := range Plan(n, 2000) {
-			job := JobRun{Name: plan.Name, Subset: plan.Subset, Samples: 1000 + 50*j, Batch: plan.Batch, StepMillis: float64(plan.Step / time.Millisecond)}
+			job := JobRun{Name: plan.Name, Subset: plan.Subset, Samples: 1000 + 50*j, Batch: plan.Batch,
+				StepMillis: float64(plan.Step / time.Millisecond)}
 			t, rows := 0.0, int64(0)
 			for range epochs {
 				begin := t
@@ -63,7 +65,8 @@ func TestReportIsSelfContained(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, bad := range []string{"http:", "https:", "src=", "href=", "@import", "url(", "<script", "ZgotmplZ", "NaN", "Inf", "<no value>"} {
+		for _, bad := range []string{"http:", "https:", "src=", "href=", "@import", "url(", "<script", "ZgotmplZ", "NaN",
+			"Inf", "<no value>"} {
 			if i := bytes.Index(b, []byte(bad)); i >= 0 {
 				t.Errorf("%d jobs: the report has %q: …%s…", n, bad, b[max(0, i-60):min(len(b), i+60)])
 			}
@@ -82,7 +85,8 @@ func TestReportIsSelfContained(t *testing.T) {
 				}
 			}
 		}
-		for _, want := range []string{"A &amp; B processor", "v0 &lt;test&gt;", "prefers-color-scheme: dark", "label &lt; 6", "3.8x"} {
+		for _, want := range []string{"A &amp; B processor", "v0 &lt;test&gt;", "prefers-color-scheme: dark", "label &lt; 6",
+			"3.8x"} {
 			if !bytes.Contains(b, []byte(want)) {
 				t.Errorf("%d jobs: the report lacks %q", n, want)
 			}
@@ -153,10 +157,13 @@ func TestVerdicts(t *testing.T) {
 		say       string
 	}{
 		{"good", func(*Result) {}, true, true, "Sharing did the same job"},
-		{"not faster", func(r *Result) { r.Shared.Seconds = r.Unshared.Seconds * .99 }, true, true, "did not make the jobs faster"},
+		{"not faster", func(r *Result) { r.Shared.Seconds = r.Unshared.Seconds * .99 }, true, true,
+			"did not make the jobs faster"},
 		{"slower", func(r *Result) { r.Shared.Seconds = r.Unshared.Seconds * 1.2 }, true, true, "made the jobs slower"},
-		{"no fewer decodes", func(r *Result) { r.Shared.Decodes = r.Unshared.Decodes }, false, false, "Sharing saved nothing"},
-		{"no fewer reads", func(r *Result) { r.Shared.SourceReads = r.Unshared.SourceReads }, false, false, "Sharing saved nothing"},
+		{"no fewer decodes", func(r *Result) { r.Shared.Decodes = r.Unshared.Decodes }, false, false,
+			"Sharing saved nothing"},
+		{"no fewer reads", func(r *Result) { r.Shared.SourceReads = r.Unshared.SourceReads }, false, false,
+			"Sharing saved nothing"},
 		{"a lost sample", func(r *Result) { r.Audit.Good-- }, false, true, "Sharing did the same job"},
 		{"nothing was checked", func(r *Result) { r.Audit = Audit{} }, false, true, "Sharing did the same job"},
 		{"a busy machine", func(r *Result) { r.Unshared.OthersCPU = .4 }, true, true, "up to 40% of the machine's"},
@@ -176,7 +183,8 @@ func TestVerdicts(t *testing.T) {
 		if err := r.WriteText(&text); err != nil {
 			t.Fatal(err)
 		}
-		if want := map[bool]string{true: "epoch: yes, ", false: "epoch: NO, "}[r.Audit.OK()]; !strings.Contains(text.String(), want) {
+		if want := map[bool]string{true: "epoch: yes, ", false: "epoch: NO, "}[r.Audit.OK()]; !strings.Contains(text.String(),
+			want) {
 			t.Errorf("%s: the table lacks %q:\n%s", c.name, want, text.String())
 		}
 	}
@@ -240,7 +248,8 @@ func TestParseStat(t *testing.T) {
 }
 
 func TestCount(t *testing.T) {
-	for n, want := range map[int]string{0: "0", 12: "12", 999: "999", 1000: "1,000", 1234567: "1,234,567", -1234: "-1,234", -123: "-123"} {
+	for n, want := range map[int]string{0: "0", 12: "12", 999: "999", 1000: "1,000", 1234567: "1,234,567", -1234: "-1,234",
+		-123: "-123"} {
 		if got := count(n); got != want {
 			t.Errorf("count(%d) = %s", n, got)
 		}

@@ -134,11 +134,12 @@ func (r *Result) Bounds() (reads, decodes, augments int) {
 	return r.Unique, r.Unique, augments
 }
 
-// sameTime is how much two runs may differ before one is called faster: the noise of a machine that does other things too.
+// sameTime is how much two runs may differ before one is called faster: the noise of a machine that does other things
+// too.
 const sameTime = 0.05
 
-// busyMachine is the part of the processor time in other hands from which on seconds are not to be trusted: four daemons
-// get more of a contended processor than one.
+// busyMachine is the part of the processor time in other hands from which on seconds are not to be trusted: four
+// daemons get more of a contended processor than one.
 const busyMachine = .15
 
 // judge fills Saved, OK and Verdict.
@@ -163,7 +164,8 @@ func (r *Result) judge() {
 		r.say("It made the jobs slower on this machine (%.1f s, unshared %.1f s); %s.", s.Seconds, u.Seconds, cpu)
 	}
 	if others := max(u.OthersCPU, s.OthersCPU); others > busyMachine {
-		r.say("Other programs took up to %.0f%% of the machine's processor time meanwhile, so the seconds say little.", 100*others)
+		r.say("Other programs took up to %.0f%% of the machine's processor time meanwhile, so the seconds say little.",
+			100*others)
 	}
 	if r.Audit.Repeats > 0 {
 		r.say("%s of %s pictures had pixels that their job had seen before.", count(r.Audit.Repeats), count(r.Audit.Pictures))

@@ -39,7 +39,8 @@ type Options struct {
 func (o *Options) check() error {
 	var problems []error
 	bad := func(flag, format string, args ...any) {
-		problems = append(problems, errs.New(errs.Invalid, flag, "larder demo --help has the limits", flag+" "+format, args...))
+		problems = append(problems, errs.New(errs.Invalid, flag, "larder demo --help has the limits", flag+" "+format,
+			args...))
 	}
 	if o.Jobs < minJobs || o.Jobs > maxJobs {
 		bad("--jobs", "must be %d to %d, not %d", minJobs, maxJobs, o.Jobs)
@@ -134,8 +135,10 @@ func (r *runner) all(ctx context.Context) (_ *Result, err error) {
 		groups           [][]int
 		run              *RunStats
 	}{
-		{fmt.Sprintf("unshared: %d jobs, a daemon of its own for each, %s of cache each", r.Jobs, units.Size(r.memory/int64(r.Jobs))), "unshared", "u", alone, &res.Unshared},
-		{fmt.Sprintf("shared: %d jobs, one daemon, %s of cache", r.Jobs, units.Size(r.memory)), "shared", "s", together, &res.Shared},
+		{fmt.Sprintf("unshared: %d jobs, a daemon of its own for each, %s of cache each", r.Jobs,
+			units.Size(r.memory/int64(r.Jobs))), "unshared", "u", alone, &res.Unshared},
+		{fmt.Sprintf("shared: %d jobs, one daemon, %s of cache", r.Jobs, units.Size(r.memory)), "shared", "s", together,
+			&res.Shared},
 	} {
 		p, err := r.run1(ctx, half.title, half.dir, half.groups)
 		if err != nil {
@@ -208,8 +211,8 @@ func (r *runner) draw(ctx context.Context, res *Result) error {
 
 const minMemory = 32 << 20 // bytes, for all tiers of one run
 
-// enough is the memory that holds the dataset once, as stored and decoded, with a tenth to spare: enough for one cache that
-// all share, too little for each job's own. On a small machine it is a third of what there is.
+// enough is the memory that holds the dataset once, as stored and decoded, with a tenth to spare: enough for one cache
+// that all share, too little for each job's own. On a small machine it is a third of what there is.
 func enough(d *imagegen.Dataset, machine int64) int64 {
 	m := (d.Bytes + 3*d.Pixels) * 11 / 10
 	if machine > 0 {
@@ -263,7 +266,8 @@ func (r *runner) cleanUp(lock *os.File) error {
 	return nil
 }
 
-// sweep removes folders that killed demos of the same user left. A demo that lives holds its lock; a kept folder has none.
+// sweep removes folders that killed demos of the same user left. A demo that lives holds its lock; a kept folder has
+// none.
 func sweep(dir string) {
 	found, _ := filepath.Glob(filepath.Join(dir, tempPattern)) // the pattern is well formed
 	for _, path := range found {

@@ -91,7 +91,8 @@ func TestDemoFindsALostSample(t *testing.T) {
 	if res.OK || res.Audit.Good != 15 || res.Audit.JobEpochs != 16 {
 		t.Errorf("OK %v, audit %+v", res.OK, res.Audit)
 	}
-	if len(res.Audit.Problems) != 1 || !strings.HasPrefix(res.Audit.Problems[0], "shared, lr-0.1, epoch 2: 1 samples never came") {
+	if len(res.Audit.Problems) != 1 || !strings.HasPrefix(res.Audit.Problems[0],
+		"shared, lr-0.1, epoch 2: 1 samples never came") {
 		t.Errorf("problems: %v", res.Audit.Problems)
 	}
 }

@@ -44,14 +44,16 @@ func (r *Result) WriteText(w io.Writer) error {
 	}
 	seconds("processor seconds", u.CPUSeconds, s.CPUSeconds)
 	seconds("seconds", u.Seconds, s.Seconds)
-	fmt.Fprintf(&b, "(%d jobs, %s of %s images wanted by at least one of them, %d epochs; %s of cache memory in all, both times)\n\n",
+	fmt.Fprintf(&b, "(%d jobs, %s of %s images wanted by at least one of them, %d epochs; %s of cache memory in all, "+
+		"both times)\n\n",
 		len(s.Jobs), count(r.Unique), count(r.Dataset.Samples), r.Epochs, units.Size(r.MemoryBytes))
 
 	answer := "yes"
 	if !r.Audit.OK() {
 		answer = "NO"
 	}
-	fmt.Fprintf(&b, "each job saw every sample exactly once per epoch: %s, %d of %d job-epochs\n", answer, r.Audit.Good, r.Audit.JobEpochs)
+	fmt.Fprintf(&b, "each job saw every sample exactly once per epoch: %s, %d of %d job-epochs\n", answer, r.Audit.Good,
+		r.Audit.JobEpochs)
 	for i, p := range r.Audit.Problems {
 		if i == 10 {
 			fmt.Fprintf(&b, "  … and %d more\n", len(r.Audit.Problems)-i)

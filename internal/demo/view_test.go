@@ -68,7 +68,8 @@ func screen(t *testing.T, text string) []string {
 func TestViewFitsAnyTerminal(t *testing.T) {
 	for _, width := range []int{1, 20, 40, 60, 80, 200} {
 		v, b := liveView(width, true)
-		v.stage("a title that is longer than a narrow terminal is wide, by far", []int64{100, 0}, "lr-0.003", "a-very-long-name")
+		v.stage("a title that is longer than a narrow terminal is wide, by far", []int64{100, 0}, "lr-0.003",
+			"a-very-long-name")
 		for i := range 5 {
 			v.update(0, int64(i*30), "epoch 1/2   412/s  waits 37% and some more words that never end, really")
 			v.draw()

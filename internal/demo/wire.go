@@ -67,8 +67,8 @@ func newLineError(err error) *lineError {
 	return e
 }
 
-// receipt is what one epoch delivered, in the order it came. It travels as base64 of varints: the ids as differences, which
-// a line of JSON numbers would make four times as long.
+// receipt is what one epoch delivered, in the order it came. It travels as base64 of varints: the ids as differences,
+// which a line of JSON numbers would make four times as long.
 type receipt struct {
 	IDs    []int64
 	Labels []int64

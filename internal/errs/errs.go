@@ -29,16 +29,19 @@ const (
 	ResourceExceeded Reason = "RESOURCE_EXCEEDED"  // a size that exceeds a limit; both numbers are in the message
 	ConfigInvalid    Reason = "CONFIG_INVALID"     // the configuration file or a flag
 	Unavailable      Reason = "UNAVAILABLE"        // the daemon is draining, gone, or not reachable
-	Stopped          Reason = "STOPPED"            // somebody stopped the daemon, and meant it: no client starts another one by itself
-	JobEnded         Reason = "JOB_ENDED"          // the job was killed, drained or has finished
-	Protocol         Reason = "PROTOCOL"           // a frame or message that breaks the protocol
-	Unsupported      Reason = "UNSUPPORTED"        // reserved for later
-	StateFailed      Reason = "STATE_FAILED"       // the state directory cannot be written: the daemon stops
-	StateDamaged     Reason = "STATE_DAMAGED"      // the state directory does not hold what larder wrote; file and offset are in the message
-	Token            Reason = "TOKEN_INVALID"      // a state_dict that cannot be resumed from: edited, of another dataset or log, or no longer kept
-	Unauthenticated  Reason = "UNAUTHENTICATED"    // who asks over TCP has no token, or a wrong one
-	Denied           Reason = "PERMISSION_DENIED"  // who asks may not do that
-	Internal         Reason = "INTERNAL"           // a bug of larder, or the machine failed
+	// Stopped says that somebody stopped the daemon on purpose: no client starts another one by itself.
+	Stopped     Reason = "STOPPED"
+	JobEnded    Reason = "JOB_ENDED"    // the job was killed, drained or has finished
+	Protocol    Reason = "PROTOCOL"     // a frame or message that breaks the protocol
+	Unsupported Reason = "UNSUPPORTED"  // reserved for later
+	StateFailed Reason = "STATE_FAILED" // the state directory cannot be written: the daemon stops
+	// StateDamaged says that the state directory does not hold what larder wrote; file and offset are in the message.
+	StateDamaged Reason = "STATE_DAMAGED"
+	// Token is a state_dict that cannot be resumed from: edited, of another dataset or log, or no longer kept.
+	Token           Reason = "TOKEN_INVALID"
+	Unauthenticated Reason = "UNAUTHENTICATED"   // who asks over TCP has no token, or a wrong one
+	Denied          Reason = "PERMISSION_DENIED" // who asks may not do that
+	Internal        Reason = "INTERNAL"          // a bug of larder, or the machine failed
 )
 
 // Reasons lists every reason, for tests and docs.

@@ -24,7 +24,8 @@ func TestErrorText(t *testing.T) {
 	}{
 		{New(NotFound, "a", "look elsewhere", "no job is named %q", "a"), `no job is named "a" (look elsewhere)`},
 		{New(NotFound, "a", "", "no job"), "no job"},
-		{Wrap(errors.New("disk full"), Internal, "a", "make room", "write %d bytes", 3), "write 3 bytes: disk full (make room)"},
+		{Wrap(errors.New("disk full"), Internal, "a", "make room", "write %d bytes", 3),
+			"write 3 bytes: disk full (make room)"},
 		{Wrap(nil, Internal, "a", "make room", "write"), "write (make room)"},
 		{&Error{Message: "100 % wrong"}, "100 % wrong"},
 	} {
@@ -52,7 +53,8 @@ func TestFromAndIs(t *testing.T) {
 		t.Error("the cause is not in the chain")
 	}
 	made := From(fs.ErrNotExist)
-	if made.Reason != Internal || made.Hint == "" || !errors.Is(made, fs.ErrNotExist) || !strings.Contains(made.Error(), "file does not exist") {
+	if made.Reason != Internal || made.Hint == "" || !errors.Is(made, fs.ErrNotExist) ||
+		!strings.Contains(made.Error(), "file does not exist") {
 		t.Errorf("From(%v) = %v", fs.ErrNotExist, made)
 	}
 }

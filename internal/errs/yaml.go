@@ -2,8 +2,8 @@ package errs
 
 import "strings"
 
-// NotYAML is the error of text that the YAML library cannot read, with file:line first as in every other message about a
-// file, and tabs as the cause where there are any. name is of the file, data its text, err what the library said.
+// NotYAML is the error of text that the YAML library cannot read, with file:line first as in every other message about
+// a file, and tabs as the cause where there are any. name is of the file, data its text, err what the library said.
 func NotYAML(reason Reason, name string, data []byte, err error) *Error {
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
 	where, hint := name, "check indentation and quotes"

@@ -62,11 +62,13 @@ func TestDevices(t *testing.T) {
 	}
 }
 
-// A call after a failed Init would end the process; the mock without functions panics on any, which this test would see.
+// A call after a failed Init would end the process; the mock without functions panics on any, which this test would
+// see.
 func TestNothingAfterFailedInit(t *testing.T) {
 	for ret, word := range map[nvml.Return]string{
 		nvml.ERROR_LIBRARY_NOT_FOUND: "no NVIDIA driver", nvml.ERROR_DRIVER_NOT_LOADED: "not loaded",
-		nvml.ERROR_NO_PERMISSION: "no right", nvml.ERROR_LIB_RM_VERSION_MISMATCH: "different versions", nvml.ERROR_UNKNOWN: "code 999",
+		nvml.ERROR_NO_PERMISSION: "no right", nvml.ERROR_LIB_RM_VERSION_MISMATCH: "different versions",
+		nvml.ERROR_UNKNOWN: "code 999",
 	} {
 		lib := &mock.Interface{InitFunc: func() nvml.Return { return ret }}
 		p := open(lib)

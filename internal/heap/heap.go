@@ -1,4 +1,5 @@
-// Package heap is a binary heap of values. It is no container/heap because that boxes every value that comes and goes, which allocates.
+// Package heap is a binary heap of values. It is no container/heap because that boxes every value that comes and goes,
+// which allocates.
 package heap
 
 // Item is what a heap holds: a pointer to T that knows which of two comes first. Equal ones leave in any order.
@@ -10,7 +11,8 @@ type Item[T any] interface {
 // Heap has the first of its values at index 0; the others stand in no order. The zero value is empty.
 type Heap[T any, P Item[T]] []T
 
-// Values are compared where they lie, because a variable whose address is handed to Before would be allocated, and each is moved once.
+// Values are compared where they lie, because a variable whose address is handed to Before would be allocated, and each
+// is moved once.
 
 // Push puts a value in.
 func (q *Heap[T, P]) Push(x T) {

@@ -29,7 +29,8 @@ func TestHeapAgainstList(t *testing.T) {
 				if len(model) == 0 {
 					t.Skip("empty")
 				}
-				first := slices.MinFunc(model, func(a, b pair) int { return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.tie, b.tie)) })
+				first := slices.MinFunc(model,
+					func(a, b pair) int { return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.tie, b.tie)) })
 				if x := q.Pop(); x.key != first.key {
 					t.Fatalf("%v came out, %v is first", x, first)
 				} else {

@@ -1,8 +1,9 @@
-// Package htmlreport writes a report as one HTML file that needs no network and opens anywhere: figures as inline SVG, tables,
-// facts, texts to copy, and, where the caller wants it, raw data embedded. `larder bench report` and `larder demo` use it.
+// Package htmlreport writes a report as one HTML file that needs no network and opens anywhere: figures as inline SVG,
+// tables, facts, texts to copy, and, where the caller wants it, raw data embedded. `larder bench report` and `larder
+// demo` use it.
 //
-// It knows the look of a page and nothing of what is measured; internal/plot draws the figures. All texts become text, never
-// markup.
+// It knows the look of a page and nothing of what is measured; internal/plot draws the figures. All texts become text,
+// never markup.
 package htmlreport
 
 import (

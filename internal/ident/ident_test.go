@@ -28,7 +28,8 @@ func TestWords(t *testing.T) {
 	if got := k.String(); got != "augmented:7/8000000000000000.2.3" {
 		t.Errorf("key %q", got)
 	}
-	if a, b := (Key{Object: 1, Group: 23, Instance: 4}).String(), (Key{Object: 1, Group: 2, Instance: 34}).String(); a == b {
+	if a, b := (Key{Object: 1, Group: 23, Instance: 4}).String(), (Key{Object: 1, Group: 2,
+		Instance: 34}).String(); a == b {
 		t.Errorf("two keys are called %q", a)
 	}
 }

@@ -39,7 +39,8 @@ type Spec struct {
 	Shrink  int // 1 to MaxShrink: sides are Shrink times smaller, files Shrink squared times; 0 means 1
 }
 
-// Dataset is a drawn dataset on disk. Keys are in the order of their dense sample ids: classes sorted, then names sorted.
+// Dataset is a drawn dataset on disk. Keys are in the order of their dense sample ids: classes sorted, then names
+// sorted.
 type Dataset struct {
 	Root    string
 	Classes []string
@@ -51,8 +52,8 @@ type Dataset struct {
 	Pixels  int64    // of all images
 }
 
-// Draw writes the JPEG files of a dataset below root, in one folder per class; the same Spec gives the same bytes. It uses
-// all cores, calls tick (from any goroutine, may be nil) after every file and stops early when ctx ends.
+// Draw writes the JPEG files of a dataset below root, in one folder per class; the same Spec gives the same bytes. It
+// uses all cores, calls tick (from any goroutine, may be nil) after every file and stops early when ctx ends.
 func Draw(ctx context.Context, root string, spec Spec, tick func()) (*Dataset, error) {
 	n, shrink := spec.Samples, max(1, spec.Shrink)
 	classes := min(MaxClasses, n)

@@ -4,8 +4,8 @@ package nearest
 import "strings"
 
 // Word returns the word that typed is most likely a typing error of, the first of equals, or "" when none is near: at
-// most a third of the letters may differ, or typed is the beginning of the word, three letters of it at the least. Case does not
-// count. The work is bounded for any input.
+// most a third of the letters may differ, or typed is the beginning of the word, three letters of it at the least. Case
+// does not count. The work is bounded for any input.
 func Word(typed string, words []string) string {
 	const long = 64 // nobody mistypes a word so
 	typed = strings.ToLower(typed[:min(len(typed), long+1)])
@@ -34,8 +34,8 @@ func DidYouMean(typed string, words []string) string {
 	return "use one of " + strings.Join(words, ", ")
 }
 
-// Distance is how many bytes must be changed, put in, left out, or swapped with their neighbour to turn a into b (optimal
-// string alignment), in time and memory of their product.
+// Distance is how many bytes must be changed, put in, left out, or swapped with their neighbour to turn a into b
+// (optimal string alignment), in time and memory of their product.
 func Distance(a, b string) int {
 	rows := [3][]int{make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)}
 	before, prev, cur := rows[0], rows[1], rows[2]

@@ -33,7 +33,8 @@ func TestDistance(t *testing.T) {
 		a, b string
 		want int
 	}{
-		{"", "", 0}, {"", "abc", 3}, {"abc", "abc", 0}, {"abc", "acb", 1}, {"kitten", "sitting", 3}, {"ca", "abc", 3}, {"abcdef", "abdcfe", 2},
+		{"", "", 0}, {"", "abc", 3}, {"abc", "abc", 0}, {"abc", "acb", 1}, {"kitten", "sitting", 3}, {"ca", "abc",
+			3}, {"abcdef", "abdcfe", 2},
 	} {
 		if got := Distance(c.a, c.b); got != c.want || Distance(c.b, c.a) != got {
 			t.Errorf("Distance(%q, %q) = %d, backwards %d, want %d", c.a, c.b, got, Distance(c.b, c.a), c.want)

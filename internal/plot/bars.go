@@ -161,7 +161,8 @@ func (p *Plot) rect(b *canvas, l *layout, i, k int, at [2]float64) {
 	v := s.Points[i][1]
 	tip := fmt.Sprintf("%s, %s: %s%s", name, s.Name, Number(v), within(s, i))
 	x := l.px(at[0])
-	fmt.Fprintf(b, `<g class="s %s"><rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" class="f%s"><title>%s</title></rect>`,
+	fmt.Fprintf(b,
+		`<g class="s %s"><rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" class="f%s"><title>%s</title></rect>`,
 		st.Colour, x, at[1], max(.5, l.px(at[0]+v)-x), l.thick-1.5, faint(s), html.EscapeString(tip))
 	if i < len(s.Low) && i < len(s.High) && finite([2]float64{s.Low[i], s.High[i]}) {
 		middle := at[1] + l.thick/2 - 1
@@ -190,7 +191,8 @@ func (p *Plot) spans(b *canvas) {
 		row := l.top(s.Group) + l.thick*float64(s.Series)
 		x, w := l.px(s.From), l.px(s.To)-l.px(s.From)
 		tip := fmt.Sprintf("%s, %s, %s: %s to %s", p.Bars[s.Group], series.Name, s.Text, Number(s.From), Number(s.To))
-		fmt.Fprintf(b, `<g class="s %s"><rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" class="f"><title>%s</title></rect>`,
+		fmt.Fprintf(b,
+			`<g class="s %s"><rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" class="f"><title>%s</title></rect>`,
 			b.styleOf(series, s.Series).Colour, x+.8, row, max(.5, w-1.6), l.thick-1.5, html.EscapeString(tip))
 		if w > labelWidth(s.Text)+4 {
 			b.text(x+w/2, row+l.thick-4, "middle", "mid light", s.Text)

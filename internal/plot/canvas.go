@@ -26,14 +26,16 @@ func (b *canvas) group(colour, name string) {
 }
 
 func (b *canvas) text(x, y float64, anchor, class, s string) {
-	fmt.Fprintf(b, `<text x="%.1f" y="%.1f" text-anchor="%s" class="%s">%s</text>`, x, y, anchor, class, html.EscapeString(s))
+	fmt.Fprintf(b, `<text x="%.1f" y="%.1f" text-anchor="%s" class="%s">%s</text>`, x, y, anchor, class,
+		html.EscapeString(s))
 }
 
 func (b *canvas) line(x1, y1, x2, y2 float64, class string) {
 	fmt.Fprintf(b, `<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" class="%s"/>`, x1, y1, x2, y2, class)
 }
 
-// spread moves places apart so that two are at least step apart and all are from lo to hi, each as near to its own as its neighbours let it.
+// spread moves places apart so that two are at least step apart and all are from lo to hi, each as near to its own as
+// its neighbours let it.
 func spread(at []float64, lo, hi, step float64) []float64 {
 	n := len(at)
 	order := make([]int, n)

@@ -65,8 +65,8 @@ func (p *Plot) lines(b *canvas) {
 	}
 }
 
-// panels draws lines in several frames side by side, on the same axes. Series of the same place in their panels look alike; a
-// legend names those of the first panel.
+// panels draws lines in several frames side by side, on the same axes. Series of the same place in their panels look
+// alike; a legend names those of the first panel.
 func (p *Plot) panels(b *canvas) {
 	const gap = 62.0
 	p.begin(b, plotH)

@@ -25,7 +25,8 @@ func TestAxis(t *testing.T) {
 func TestFormsAreWellFormed(t *testing.T) {
 	const name = `<b>"a" & b</b>`
 	points := [][2]float64{{0, 1}, {1, math.NaN()}, {2, math.Inf(1)}, {3, 2}}
-	series := []Series{{Name: name, Points: points}, {Name: "bound", Dashed: true, Panel: 1, Points: points}, {Name: "none"}}
+	series := []Series{{Name: name, Points: points}, {Name: "bound", Dashed: true, Panel: 1, Points: points},
+		{Name: "none"}}
 	marks := []Mark{{X: 1, Text: name}}
 	for what, p := range map[string]Plot{
 		"lines":   {Series: series, Marks: marks},

@@ -125,7 +125,8 @@ func (a *args) float(name string, def, lo, hi float64) float64 {
 	if a.has(name) {
 		var ok bool
 		if f, ok = number(a.in[name]); !ok || f < lo || f > hi {
-			a.fail(fmt.Sprintf("give a number from %g to %g", lo, hi), "%s is %s, not a number from %g to %g", name, show(a.in[name]), lo, hi)
+			a.fail(fmt.Sprintf("give a number from %g to %g", lo, hi), "%s is %s, not a number from %g to %g", name,
+				show(a.in[name]), lo, hi)
 			f = def
 		}
 	}
@@ -139,11 +140,13 @@ func (a *args) pair(name string, def [2]float64, lo, hi float64) [2]float64 {
 	if a.has(name) {
 		l, ok := list(a.in[name])
 		if !ok || len(l) != 2 {
-			a.fail(fmt.Sprintf("write %s=[%g, %g], say", name, def[0], def[1]), "%s is %s, not a list of two numbers", name, show(a.in[name]))
+			a.fail(fmt.Sprintf("write %s=[%g, %g], say", name, def[0], def[1]), "%s is %s, not a list of two numbers", name,
+				show(a.in[name]))
 		} else {
 			for k := range p {
 				if p[k], ok = number(l[k]); !ok || p[k] < lo || p[k] > hi {
-					a.fail(fmt.Sprintf("give two numbers from %g to %g", lo, hi), "%s is %s, not two numbers from %g to %g", name, show(a.in[name]), lo, hi)
+					a.fail(fmt.Sprintf("give two numbers from %g to %g", lo, hi), "%s is %s, not two numbers from %g to %g", name,
+						show(a.in[name]), lo, hi)
 					return def
 				}
 			}
@@ -211,7 +214,8 @@ func (a *args) interpolation() filter {
 		}
 		a.in["interpolation"] = v
 	}
-	switch a.word("interpolation", "bilinear", []string{"bilinear", "bicubic", "nearest"}, map[string]string{"nearest-exact": "nearest"}) {
+	switch a.word("interpolation", "bilinear", []string{"bilinear", "bicubic", "nearest"},
+		map[string]string{"nearest-exact": "nearest"}) {
 	case "bicubic":
 		return bicubic
 	case "nearest":
@@ -224,7 +228,8 @@ func (a *args) interpolation() filter {
 // than asked for, so it is refused.
 func (a *args) antialias() {
 	if !a.bool("antialias", true) {
-		a.fail("leave antialias out", "antialias=false exists for tensors only; on PIL images, which larder equals, resizing always antialiases")
+		a.fail("leave antialias out", "antialias=false exists for tensors only; on PIL images, which larder equals, "+
+			"resizing always antialiases")
 	}
 	a.out["antialias"] = true
 }

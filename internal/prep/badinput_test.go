@@ -20,8 +20,10 @@ func TestWidestImages(t *testing.T) {
 	w := NewWorker(Limits{})
 	defer w.Close()
 	recipes := []*Recipe{
-		trainRecipe(t, imagenet), parse(t, spec("Resize", "size", []any{3.0, 5.0}), imagenet), parse(t, spec("CenterCrop", "size", 7.0)),
-		parse(t, spec("Resize", "size", []any{1.0, 65500.0}, "interpolation", "bicubic"), spec("HFlip"), spec("ColorJitter", "contrast", 0.5, "hue", 0.1)),
+		trainRecipe(t, imagenet), parse(t, spec("Resize", "size", []any{3.0, 5.0}), imagenet), parse(t,
+			spec("CenterCrop", "size", 7.0)),
+		parse(t, spec("Resize", "size", []any{1.0, 65500.0}, "interpolation", "bicubic"), spec("HFlip"),
+			spec("ColorJitter", "contrast", 0.5, "hue", 0.1)),
 	}
 	for _, s := range [][2]int{{65500, 1}, {1, 65500}, {65500, 9}, {9, 65500}} {
 		pic := draw(s[0], s[1], 8)
@@ -90,8 +92,9 @@ func TestAnimatedGIF(t *testing.T) {
 	}
 }
 
-// TestRefuseCorrupt: damage inside the data is accepted as Pillow accepts it, unless it is to be refused; then the error says
-// what libjpeg warned about and is told from others. What is truncated or no image at all is refused by both, as bad.
+// TestRefuseCorrupt: damage inside the data is accepted as Pillow accepts it, unless it is to be refused; then the
+// error says what libjpeg warned about and is told from others. What is truncated or no image at all is refused by
+// both, as bad.
 func TestRefuseCorrupt(t *testing.T) {
 	lax, strict := NewWorker(Limits{}), NewWorker(Limits{RefuseCorrupt: true})
 	defer lax.Close()
@@ -99,7 +102,8 @@ func TestRefuseCorrupt(t *testing.T) {
 	good := regionFiles(t)["444.jpg"]
 	// The end marker comes early: the decoder fills up, and warns.
 	early := append(bytes.Clone(good[:len(good)*3/4]), 0xff, 0xd9)
-	for _, r := range []*Recipe{parse(t, spec("CenterCrop", "size", []any{149.0, 211.0})), parse(t, spec("CenterCrop", "size", 20.0))} {
+	for _, r := range []*Recipe{parse(t, spec("CenterCrop", "size", []any{149.0, 211.0})),
+		parse(t, spec("CenterCrop", "size", 20.0))} {
 		dst := make([]byte, r.Output().SampleBytes)
 		if err := strict.DecodeInto(r, good, RandKey{}, dst); err != nil {
 			t.Errorf("a good image: %v", err)
@@ -124,8 +128,8 @@ func TestRefuseCorrupt(t *testing.T) {
 	}
 }
 
-// TestGuardedDecode: what a small file can make the decoder do is bounded: pixels by its header (TestBombs), scans by their
-// number, memory for coefficients by MaxBytes. The worker is as good as before afterwards.
+// TestGuardedDecode: what a small file can make the decoder do is bounded: pixels by its header (TestBombs), scans by
+// their number, memory for coefficients by MaxBytes. The worker is as good as before afterwards.
 func TestGuardedDecode(t *testing.T) {
 	enc := regionFiles(t)["420-progressive.jpg"]
 	last := bytes.LastIndex(enc, []byte{0xff, 0xda})
@@ -154,7 +158,8 @@ func TestGuardedDecode(t *testing.T) {
 		}
 		w := NewWorker(c.limits)
 		for range 3 {
-			if err := w.DecodeInto(r, c.enc, RandKey{}, dst); !errs.Is(err, errs.SampleBad) || !strings.Contains(err.Error(), c.want) {
+			if err := w.DecodeInto(r, c.enc, RandKey{}, dst); !errs.Is(err, errs.SampleBad) ||
+				!strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s: %v", c.name, err)
 			}
 		}
@@ -167,12 +172,14 @@ func TestGuardedDecode(t *testing.T) {
 	}
 }
 
-// TestLongSides: whatever sides a header of a few bytes tells, no product of them is taken for a size: what is good has pixels within the limits, and all else is a bad
-// sample, whatever looks at it. First those whose product is small mod 2^64.
+// TestLongSides: whatever sides a header of a few bytes tells, no product of them is taken for a size: what is good has
+// pixels within the limits, and all else is a bad sample, whatever looks at it. First those whose product is small mod
+// 2^64.
 func TestLongSides(t *testing.T) {
 	w := NewWorker(Limits{})
 	defer w.Close()
-	sides := [][2]uint64{{1 << 32, 1 << 32}, {1<<32 + 1, 1<<32 - 1}, {2147418113, 8590196740}, {9999999999, 9999999999}, {1<<31 - 1, 1<<31 - 1}, {1 << 31, 1}, {0, 5}, {5, 0}}
+	sides := [][2]uint64{{1 << 32, 1 << 32}, {1<<32 + 1, 1<<32 - 1}, {2147418113, 8590196740}, {9999999999, 9999999999},
+		{1<<31 - 1, 1<<31 - 1}, {1 << 31, 1}, {0, 5}, {5, 0}}
 	rnd := xrand.New(7)
 	for range 2000 { // of 1 to 34 bits, mostly about a power of 2
 		var s [2]uint64
@@ -185,7 +192,8 @@ func TestLongSides(t *testing.T) {
 		}
 		sides = append(sides, s)
 	}
-	recipes := []*Recipe{parse(t), parse(t, spec("CenterCrop", "size", 2.0)), parse(t, spec("Resize", "size", 2.0)), parse(t, spec("Resize", "size", []any{2.0, 3.0}))}
+	recipes := []*Recipe{parse(t), parse(t, spec("CenterCrop", "size", 2.0)), parse(t, spec("Resize", "size", 2.0)),
+		parse(t, spec("Resize", "size", []any{2.0, 3.0}))}
 	for _, s := range sides {
 		for what, enc := range longSided(s[0], s[1]) {
 			_, iw, ih, err := w.Header(enc)
@@ -223,7 +231,8 @@ func longSided(w, h uint64) map[string][]byte {
 		return out
 	}
 	le, be := binary.LittleEndian, binary.BigEndian
-	png := append([]byte("\x89PNG\r\n\x1a\n\x00\x00\x00\x0dIHDR"), be.AppendUint32(be.AppendUint32(nil, uint32(w)), uint32(h))...)
+	png := append([]byte("\x89PNG\r\n\x1a\n\x00\x00\x00\x0dIHDR"), be.AppendUint32(be.AppendUint32(nil, uint32(w)),
+		uint32(h))...)
 	out["png"] = append(png, 16, 6, 0, 0, 1, 0, 0, 0, 0)
 	tiff := []byte("II*\x00\x08\x00\x00\x00\x05\x00")
 	for _, e := range [][2]uint32{{256, uint32(w)}, {257, uint32(h)}, {258, 16}, {259, 5}, {262, 1}} {
@@ -269,7 +278,8 @@ func TestTIFFMemory(t *testing.T) {
 			kind = 2
 		}
 		at := uint32(8 + 2 + 9*12 + 4)
-		for _, e := range [][3]uint32{{256, 1, c.side}, {257, 1, c.side}, {258, c.channels, c.bits}, {259, 1, c.compression}, {262, 1, kind}, {277, 1, c.channels},
+		for _, e := range [][3]uint32{{256, 1, c.side}, {257, 1, c.side}, {258, c.channels, c.bits}, {259, 1, c.compression},
+			{262, 1, kind}, {277, 1, c.channels},
 			{278, 1, c.row}, {338, 1, 2}, {274, 1, 1}} {
 			if e[1] > 1 {
 				e[2] = at
@@ -289,7 +299,8 @@ func TestTIFFMemory(t *testing.T) {
 			t.Errorf("%s: %d bytes (%s), want %d, and the page to say %q", c.name, n, told, c.bytes, c.says)
 		}
 		_, _, _, err := usual.Header(enc)
-		if n <= 1<<30 && err != nil || n > 1<<30 && (!errs.Is(err, errs.SampleBad) || !strings.Contains(err.Error(), "raise prep.max_memory")) {
+		if n <= 1<<30 && err != nil || n > 1<<30 && (!errs.Is(err, errs.SampleBad) ||
+			!strings.Contains(err.Error(), "raise prep.max_memory")) {
 			t.Errorf("%s of %d bytes: %v", c.name, n, err)
 		}
 	}

@@ -70,7 +70,8 @@ func perSecond(b *testing.B, cpu float64) {
 	b.ReportMetric(float64(b.N)/(cpuSeconds(b)-cpu), "img/cpu-s")
 }
 
-// slots are four batches of 64, as in a ring: what is written again and again in one place stays in the caches, and says nothing of that.
+// slots are four batches of 64, as in a ring: what is written again and again in one place stays in the caches, and
+// says nothing of that.
 type slots struct {
 	mem  []byte
 	size int
@@ -109,7 +110,8 @@ func BenchmarkAugmentInto(b *testing.B) {
 	for name, r := range map[string]*Recipe{
 		"uint8":   trainRecipe(b),
 		"float32": trainRecipe(b, imagenet),
-		"bicubic": parse(b, OpSpec{Name: "RandomResizedCrop", Args: map[string]any{"size": 224.0, "interpolation": "bicubic"}}),
+		"bicubic": parse(b, OpSpec{Name: "RandomResizedCrop", Args: map[string]any{"size": 224.0,
+			"interpolation": "bicubic"}}),
 		"jitter": trainRecipe(b, OpSpec{Name: "ColorJitter",
 			Args: map[string]any{"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1}}),
 	} {

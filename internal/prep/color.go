@@ -131,5 +131,6 @@ func hsvToRGB(h, s, v uint8) (r, g, b uint8) {
 
 func clipFloat(f float64) uint8 { return uint8(min(max(int(f), 0), 255)) }
 
-// round8 is C's round (halves away from zero) of a value that is never negative here.
-func round8(f float64) uint8 { return uint8(min(int(float64(f)+0.5), 255)) } // the conversion keeps f, a product, unfused
+// round8 is C's round (halves away from zero) of a value that is never negative here. The conversion keeps f, a
+// product, unfused.
+func round8(f float64) uint8 { return uint8(min(int(float64(f)+0.5), 255)) }

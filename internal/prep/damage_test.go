@@ -22,15 +22,18 @@ func TestDamagedAt(t *testing.T) {
 		}
 		_, werr := w.Decode(r, enc, heap)
 		a, ok := DamagedAt(err)
-		if b, same := DamagedAt(werr); ok != same || ok && Parity() && a > b { // a part of it is looked at to its last row, the whole to its end
+		// a part of it is looked at to its last row, the whole to its end
+		if b, same := DamagedAt(werr); ok != same || ok && Parity() && a > b {
 			t.Errorf("in place at byte %d (%v), in steps at byte %d (%v)", a, ok, b, same)
 		}
 		return a, ok
 	}
 	cut := func(name string, n int) []byte { return files[name][:n] }
 	for name, enc := range map[string][]byte{
-		"empty": nil, "jpeg half": big[:len(big)/2], "jpeg header": big[:20], "png half": cut("rgb8.png", 900), "gif half": cut("plain.gif", 900), "webp half": cut("lossy.webp", 200),
-		"bmp half": cut("rgb24.bmp", 1700), "tiff half": cut("rgb8-raw.tif", 1700), "netpbm half": cut("rgb8.ppm", 1700), "netpbm text": cut("plain.ppm", 1700),
+		"empty": nil, "jpeg half": big[:len(big)/2], "jpeg header": big[:20], "png half": cut("rgb8.png",
+			900), "gif half": cut("plain.gif", 900), "webp half": cut("lossy.webp", 200),
+		"bmp half": cut("rgb24.bmp", 1700), "tiff half": cut("rgb8-raw.tif", 1700), "netpbm half": cut("rgb8.ppm",
+			1700), "netpbm text": cut("plain.ppm", 1700),
 	} {
 		if a, ok := at(lax, enc); !ok || a != int64(len(enc)) {
 			t.Errorf("%s: at byte %d (%v), and the file ends at %d", name, a, ok, len(enc))

@@ -5,11 +5,13 @@ import (
 	"math"
 )
 
-// streamBytes is the least size of a sample that the kernels in C write past the caches. Of samples as large as that no batch fits the cache of a core,
-// and the batches of a ring hardly the last one, so the client would not find them there anyway.
+// streamBytes is the least size of a sample that the kernels in C write past the caches. Of samples as large as that no
+// batch fits the cache of a core, and the batches of a ring hardly the last one, so the client would not find them
+// there anyway.
 const streamBytes = 64 << 10
 
-// finish writes pix, tightly packed RGB of the recipe's size, as the recipe's output says. Floats are little-endian float32.
+// finish writes pix, tightly packed RGB of the recipe's size, as the recipe's output says. Floats are little-endian
+// float32.
 func finish(r *Recipe, pix, dst []byte) {
 	n := len(pix) / 3
 	switch {

@@ -53,7 +53,8 @@ func (w *Worker) decodeError(h header, enc []byte, err error) error {
 	if l, ok := errors.AsType[*located](err); ok {
 		err = l.error
 	}
-	return locate(errs.Wrap(err, errs.SampleBad, "", hintBad, "cannot decode the %s image of %d x %d pixels", h.format, h.w, h.h), at)
+	return locate(errs.Wrap(err, errs.SampleBad, "", hintBad, "cannot decode the %s image of %d x %d pixels", h.format,
+		h.w, h.h), at)
 }
 
 // corruptError is what libjpeg warned about.
@@ -128,8 +129,8 @@ func decodeGo(h header, enc, dst []byte, limits Limits) error {
 	return toRGB(h, img, dst)
 }
 
-// toRGB converts as Pillow's convert("RGB"): alpha is dropped, not blended; of 16 bits the upper 8 are taken, but 16-bit
-// grey is clipped at 255 (Pillow opens it as 32-bit integers).
+// toRGB converts as Pillow's convert("RGB"): alpha is dropped, not blended; of 16 bits the upper 8 are taken, but
+// 16-bit grey is clipped at 255 (Pillow opens it as 32-bit integers).
 func toRGB(h header, img image.Image, dst []byte) error {
 	b := img.Bounds()
 	switch m := img.(type) {
@@ -216,8 +217,8 @@ func paletteRGB(m *image.Paletted) *[256][3]uint8 {
 	return t
 }
 
-// gifToRGB puts the first frame on the logical screen. Pillow fills the rest with the transparent index, else index 0, and
-// keeps the colour of the transparent index, which Go's decoder overwrites.
+// gifToRGB puts the first frame on the logical screen. Pillow fills the rest with the transparent index, else index 0,
+// and keeps the colour of the transparent index, which Go's decoder overwrites.
 func gifToRGB(h header, enc []byte, img image.Image, dst []byte) error {
 	m, ok := img.(*image.Paletted)
 	if !ok {

@@ -54,8 +54,8 @@ func goldenWant(tb testing.TB, name string) Image {
 	return img
 }
 
-// TestGoldenDecode holds every format against what Pillow's convert("RGB") made of it. JPEG without libjpeg-turbo may differ
-// by its chroma filter, within the grey level that is promised.
+// TestGoldenDecode holds every format against what Pillow's convert("RGB") made of it. JPEG without libjpeg-turbo may
+// differ by its chroma filter, within the grey level that is promised.
 func TestGoldenDecode(t *testing.T) {
 	w := NewWorker(Limits{})
 	defer w.Close()
@@ -120,7 +120,8 @@ func goldenOps(tb testing.TB) []goldenOp {
 	return cases
 }
 
-// TestGoldenOps holds the kernels against digests of Pillow's results, so that a build without Python is held to them too.
+// TestGoldenOps holds the kernels against digests of Pillow's results, so that a build without Python is held to them
+// too.
 func TestGoldenOps(t *testing.T) {
 	w := NewWorker(Limits{})
 	defer w.Close()

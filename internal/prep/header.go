@@ -26,8 +26,8 @@ func bad(format string, args ...any) *errs.Error {
 	return errs.New(errs.SampleBad, "", hintBad, format, args...)
 }
 
-// Header recognises the format by content and reads the size. It allocates nothing that depends on the image, and refuses
-// images beyond the limits.
+// Header recognises the format by content and reads the size. It allocates nothing that depends on the image, and
+// refuses images beyond the limits.
 func (w *Worker) Header(enc []byte) (format string, width, height int, err error) {
 	h, err := w.header(enc)
 	return h.format, h.w, h.h, err
@@ -81,7 +81,9 @@ func sniff(enc []byte) (header, error) {
 		}
 		return header{format: "netpbm", w: p.Width, h: p.Height, netpbm: p}, nil
 	}
-	return header{}, locate(bad("the file is no JPEG, PNG, GIF, WebP, BMP, TIFF or netpbm (PPM, PGM, PBM) image: it begins with %s", first(enc)), 0)
+	return header{},
+		locate(bad("the file is no JPEG, PNG, GIF, WebP, BMP, TIFF or netpbm (PPM, PGM, PBM) image: it begins with %s",
+			first(enc)), 0)
 }
 
 func headerError(format string, enc []byte, err error) error {
@@ -127,7 +129,8 @@ func jpegHeader(enc []byte) (header, error) {
 			if size < 8 || p+8 > len(enc) {
 				return header{}, short(enc, "the JPEG image ends in its header, after %d bytes", len(enc))
 			}
-			return header{format: "jpeg", h: be16(enc[p+3:]), w: be16(enc[p+5:]), channels: int(enc[p+7]), waves: marker&3 == 2}, nil
+			return header{format: "jpeg", h: be16(enc[p+3:]), w: be16(enc[p+5:]), channels: int(enc[p+7]),
+				waves: marker&3 == 2}, nil
 		}
 		p += size
 		if p >= len(enc) {
@@ -208,6 +211,7 @@ func bmpHeader(enc []byte) (header, error) {
 
 // formatNames are whole strings so that checking a size allocates nothing.
 var formatNames = map[string]string{
-	"jpeg": "the jpeg image", "png": "the png image", "gif": "the gif image", "webp": "the webp image", "bmp": "the bmp image",
+	"jpeg": "the jpeg image", "png": "the png image", "gif": "the gif image", "webp": "the webp image",
+	"bmp":  "the bmp image",
 	"tiff": "the tiff image", "netpbm": "the netpbm image",
 }

@@ -22,7 +22,8 @@ func Parity() bool { return false }
 // jpegDecoder decodes with jpegn, and with the standard library what jpegn does not read.
 type jpegDecoder struct{}
 
-// jpegWorking is what the decoders in Go take beside the result: the image in another form, and coefficients of a progressive one, four bytes each.
+// jpegWorking is what the decoders in Go take beside the result: the image in another form, and coefficients of a
+// progressive one, four bytes each.
 func jpegWorking(h header) int64 {
 	n := int64(4 + h.channels)
 	if h.waves {

@@ -36,8 +36,8 @@ func (d *jpegDecoder) close() {
 	}
 }
 
-// jpegWorking is what libjpeg takes beside the image: coefficients of a progressive one, two bytes each. Those of an image of several scans that
-// is not progressive are found out, and bounded, by libjpeg itself.
+// jpegWorking is what libjpeg takes beside the image: coefficients of a progressive one, two bytes each. Those of an
+// image of several scans that is not progressive are found out, and bounded, by libjpeg itself.
 func jpegWorking(h header) int64 {
 	if !h.waves {
 		return 0
@@ -55,9 +55,11 @@ func (d *jpegDecoder) decode(h header, enc, dst []byte, limits Limits) error {
 // regionSlack is what a region may grow on each side: the margin of turbo.c, and up to the largest MCU.
 const regionSlack = 4 + 32
 
-// region decodes the part of an image that holds need, into memory from room. got is that part; nothing is left out of it that
-// would make its pixels other ones than those of the whole image. It is empty when this image must be decoded whole.
-func (d *jpegDecoder) region(h header, enc []byte, need box, limits Limits, room func(n int) []byte) (got box, pix []byte, err error) {
+// region decodes the part of an image that holds need, into memory from room. got is that part; nothing is left out of
+// it that would make its pixels other ones than those of the whole image. It is empty when this image must be decoded
+// whole.
+func (d *jpegDecoder) region(h header, enc []byte, need box, limits Limits, room func(n int) []byte) (got box,
+	pix []byte, err error) {
 	cols, rows := min(need.w+2*regionSlack, h.w), min(need.h+2*regionSlack, h.h)
 	pix = room(cols * rows * 3)
 	got, err = d.run(h, enc, pix, limits, need)
@@ -75,9 +77,10 @@ func (d *jpegDecoder) run(h header, enc, dst []byte, limits Limits, need box) (g
 	}
 	p := &d.c.picture
 	*p = C.larder_picture{
-		w: C.uint32_t(h.w), h: C.uint32_t(h.h), max_bytes: C.int64_t(max(limits.MaxBytes-3*int64(h.w)*int64(h.h), 1)), max_scans: C.int32_t(limits.scans(h)),
-		max_cpu: C.int64_t(limits.Timeout),
-		x:       C.uint32_t(need.x), y: C.uint32_t(need.y), cols: C.uint32_t(need.w), rows: C.uint32_t(need.h),
+		w: C.uint32_t(h.w), h: C.uint32_t(h.h), max_bytes: C.int64_t(max(limits.MaxBytes-3*int64(h.w)*int64(h.h), 1)),
+		max_scans: C.int32_t(limits.scans(h)),
+		max_cpu:   C.int64_t(limits.Timeout),
+		x:         C.uint32_t(need.x), y: C.uint32_t(need.y), cols: C.uint32_t(need.w), rows: C.uint32_t(need.h),
 	}
 	if limits.RefuseCorrupt {
 		p.strict = 1
@@ -91,7 +94,8 @@ func (d *jpegDecoder) run(h header, enc, dst []byte, limits Limits, need box) (g
 	case C.LARDER_NO_REGION:
 		return box{}, nil
 	case C.LARDER_TRUNCATED:
-		return box{}, locate(bad("the jpeg image of %d x %d pixels is truncated after %d bytes", h.w, h.h, len(enc)), int64(len(enc)))
+		return box{}, locate(bad("the jpeg image of %d x %d pixels is truncated after %d bytes", h.w, h.h, len(enc)),
+			int64(len(enc)))
 	case C.LARDER_TIMEOUT:
 		return box{}, tooLong(h, limits)
 	case C.LARDER_CORRUPT:

@@ -63,8 +63,8 @@ func (c *coeffs) pack() {
 func ints(s []int32) *C.int32_t  { return (*C.int32_t)(unsafe.Pointer(unsafe.SliceData(s))) }
 func octets(s []byte) *C.uint8_t { return (*C.uint8_t)(unsafe.Pointer(unsafe.SliceData(s))) }
 
-// geoC runs a stepGeo in C and, if r is not nil, finishes for it. It returns false, and has done nothing, for what Go does
-// (nearest) or does as fast (a plain crop).
+// geoC runs a stepGeo in C and, if r is not nil, finishes for it. It returns false, and has done nothing, for what Go
+// does (nearest) or does as fast (a plain crop).
 func (w *Worker) geoC(s *step, img Image, dst []byte, r *Recipe) bool {
 	same := s.rw == s.src.w && s.rh == s.src.h
 	if w.level == 0 || s.filter == nearestSample && !same || r == nil && same && !s.hflip {
@@ -74,7 +74,8 @@ func (w *Worker) geoC(s *step, img Image, dst []byte, r *Recipe) bool {
 	g := &w.kernel.geo
 	*g = C.larder_geo{
 		src_len: C.int64_t(len(src.pix)), src_stride: C.int64_t(src.stride), src_w: C.int32_t(src.w),
-		skip_x: C.int32_t(s.skipX), skip_y: C.int32_t(s.skipY), win_x: C.int32_t(s.win.x), win_y: C.int32_t(s.win.y), win_w: C.int32_t(s.win.w), win_h: C.int32_t(s.win.h),
+		skip_x: C.int32_t(s.skipX), skip_y: C.int32_t(s.skipY), win_x: C.int32_t(s.win.x), win_y: C.int32_t(s.win.y),
+		win_w: C.int32_t(s.win.w), win_h: C.int32_t(s.win.h),
 		first: C.int32_t(s.win.y), rows: C.int32_t(s.win.h), level: C.int32_t(w.level), out: C.LARDER_U8_HWC,
 	}
 	g.mid_stride = C.int64_t(4*s.win.w + 64)

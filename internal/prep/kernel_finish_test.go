@@ -7,8 +7,9 @@ import (
 	"larder/internal/xrand"
 )
 
-// TestFinishEqualsTwin: what writes a sample without resampling, past the caches or not, gives the bytes of the Go code and touches no other byte:
-// sides around the width of vectors and lines, places that are aligned and such that are not, samples around streamBytes.
+// TestFinishEqualsTwin: what writes a sample without resampling, past the caches or not, gives the bytes of the Go code
+// and touches no other byte: sides around the width of vectors and lines, places that are aligned and such that are
+// not, samples around streamBytes.
 func TestFinishEqualsTwin(t *testing.T) {
 	if bestLevel == 0 {
 		t.Skip("this build has no kernels in C")

@@ -51,8 +51,8 @@ func outputs(tb testing.TB, w, h int) []*Recipe {
 	}
 }
 
-// TestKernelsEqualTwin: every instruction set gives the bits of the Go twin, on random sizes, boxes, strides, windows, flips
-// and outputs, and touches no byte outside of what it was given.
+// TestKernelsEqualTwin: every instruction set gives the bits of the Go twin, on random sizes, boxes, strides, windows,
+// flips and outputs, and touches no byte outside of what it was given.
 func TestKernelsEqualTwin(t *testing.T) {
 	if bestLevel == 0 {
 		t.Skip("this build has no kernels in C")
@@ -151,7 +151,8 @@ func TestColorKernelsEqualTwin(t *testing.T) {
 	for i := range n {
 		steps := make([]step, 1+rnd.IntN(6))
 		for k := range steps {
-			steps[k] = step{kind: stepBrightness + stepKind(rnd.IntN(5)), hue: uint8(rnd.IntN(256)), f: float32(rnd.Uniform(0, 2.2))}
+			steps[k] = step{kind: stepBrightness + stepKind(rnd.IntN(5)), hue: uint8(rnd.IntN(256)),
+				f: float32(rnd.Uniform(0, 2.2))}
 			if rnd.IntN(16) == 0 {
 				steps[k].f = float32(rnd.Uniform(0, 1e6))
 			}

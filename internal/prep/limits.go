@@ -12,14 +12,15 @@ import (
 	"larder/internal/units"
 )
 
-// scans bounds the scans of a JPEG image. A large one may have fewer than MaxScans, but at least 50, so that a small file cannot keep a
-// core busy for minutes: 2e9 pixels in all, about ten seconds. Encoders write about ten scans.
+// scans bounds the scans of a JPEG image. A large one may have fewer than MaxScans, but at least 50, so that a small
+// file cannot keep a core busy for minutes: 2e9 pixels in all, about ten seconds. Encoders write about ten scans.
 func (l Limits) scans(h header) int {
 	return min(l.MaxScans, max(50, int(2_000_000_000/(int64(h.w)*int64(h.h)))))
 }
 
-// memory is what decoding takes at most, in bytes: the image as RGB, and what the decoder has beside it. Decoders in Go make the whole image in a form of
-// their own, whose size follows from the header; what else they take is bounded by the size of the file.
+// memory is what decoding takes at most, in bytes: the image as RGB, and what the decoder has beside it. Decoders in Go
+// make the whole image in a form of their own, whose size follows from the header; what else they take is bounded by
+// the size of the file.
 func (h header) memory() int64 { return 3*int64(h.w)*int64(h.h) + h.working() }
 
 func (h header) working() int64 {
@@ -51,10 +52,12 @@ func (h header) working() int64 {
 	return 0
 }
 
-// checkMemory refuses what would take too much. That a crop needs less of an image does not count: it is good or bad whatever the crop.
+// checkMemory refuses what would take too much. That a crop needs less of an image does not count: it is good or bad
+// whatever the crop.
 func (w *Worker) checkMemory(h header) error {
 	if n := h.memory(); n > w.limits.MaxBytes {
-		return errs.New(errs.SampleBad, "", hintBad+", or raise prep.max_memory", "the %s image of %d x %d pixels takes %s to decode, and %s are allowed",
+		return errs.New(errs.SampleBad, "", hintBad+", or raise prep.max_memory",
+			"the %s image of %d x %d pixels takes %s to decode, and %s are allowed",
 			h.format, h.w, h.h, units.Size(n), units.Size(w.limits.MaxBytes))
 	}
 	return nil
@@ -70,14 +73,16 @@ func (w *Worker) Memory(enc []byte) int64 {
 }
 
 func tooLong(h header, l Limits) error {
-	return errs.New(errs.SampleBad, "", hintBad+", or raise prep.decode_timeout", "the %s image of %d x %d pixels takes more than %s of processor time to decode",
+	return errs.New(errs.SampleBad, "", hintBad+", or raise prep.decode_timeout",
+		"the %s image of %d x %d pixels takes more than %s of processor time to decode",
 		h.format, h.w, h.h, l.Timeout)
 }
 
 // errLate stops a decoder.
 var errLate = errors.New("the time for decoding is over")
 
-// timedReader reads a file for a decoder until the decoder has had its processor time. Decoders read a few KiB at a time.
+// timedReader reads a file for a decoder until the decoder has had its processor time. Decoders read a few KiB at a
+// time.
 type timedReader struct {
 	whole []byte
 	data  []byte        // of it, what Read has not given yet

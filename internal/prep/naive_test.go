@@ -130,8 +130,8 @@ func naive(r *Recipe, img Image, key RandKey) Image {
 	return img
 }
 
-// TestFusedEqualsNaive: whatever the planner joins, and wherever the recipe is cut, the pixels are those of one op after the
-// other, and no input is written to.
+// TestFusedEqualsNaive: whatever the planner joins, and wherever the recipe is cut, the pixels are those of one op
+// after the other, and no input is written to.
 func TestFusedEqualsNaive(t *testing.T) {
 	w := NewWorker(Limits{})
 	defer w.Close()
@@ -188,7 +188,8 @@ func TestFusedEqualsNaive(t *testing.T) {
 func TestResizeExtremes(t *testing.T) {
 	w := NewWorker(Limits{})
 	defer w.Close()
-	for _, c := range [][4]int{{1, 1, 300, 200}, {20000, 1, 1, 1}, {1, 10000, 1, 3}, {9000, 2, 3, 2}, {3, 2, 2, 5}, {8193, 1, 4, 1}, {200, 3, 199, 3}} {
+	for _, c := range [][4]int{{1, 1, 300, 200}, {20000, 1, 1, 1}, {1, 10000, 1, 3}, {9000, 2, 3, 2}, {3, 2, 2, 5},
+		{8193, 1, 4, 1}, {200, 3, 199, 3}} {
 		for _, fill := range []string{"white", "checks", "drawn"} {
 			img := draw(c[0], c[1], 3)
 			for i := range img.Pix {

@@ -57,23 +57,25 @@ const maxOps = 64
 
 // names in the order of error messages.
 var opNames = []string{
-	"Resize", "CenterCrop", "RandomResizedCrop", "RandomHorizontalFlip", "HFlip", "RandomVerticalFlip", "VFlip", "ColorJitter",
+	"Resize", "CenterCrop", "RandomResizedCrop", "RandomHorizontalFlip", "HFlip", "RandomVerticalFlip", "VFlip",
+	"ColorJitter",
 	"Grayscale", "Normalize", "ToTensor", "ToDtype", "ToImage", "PILToTensor", "Compose",
 }
 
 // ParseRecipe checks ops and brings them into canonical form. Errors are faults of reason RECIPE_INVALID.
 //
-// Equal meaning gives equal fingerprints: HFlip is RandomHorizontalFlip, ToTensor is ToDtype(float32, scale), defaults are
-// filled in. Normalize before any cast gets ToDtype(float32, scale) in front of it. Flips and crops that come after the cast
-// are moved in front of it, where they give the same values; other image ops there are refused, because
+// Equal meaning gives equal fingerprints: HFlip is RandomHorizontalFlip, ToTensor is ToDtype(float32, scale), defaults
+// are filled in. Normalize before any cast gets ToDtype(float32, scale) in front of it. Flips and crops that come after
+// the cast are moved in front of it, where they give the same values; other image ops there are refused, because
 // torchvision would run them on tensors, with other pixels. ToImage and PILToTensor change no value, wherever they
 // stand: image ops behind them still have the bits of PIL images.
 //
-// Two defaults are not torchvision's: ToDtype scales (scale=true), and Grayscale gives three channels. A pair of casts that
-// goes back to uint8 must agree in scale.
+// Two defaults are not torchvision's: ToDtype scales (scale=true), and Grayscale gives three channels. A pair of casts
+// that goes back to uint8 must agree in scale.
 func ParseRecipe(ops []OpSpec) (*Recipe, error) {
 	if len(ops) > maxOps {
-		return nil, errs.New(errs.RecipeInvalid, "transform", "join ops", "a recipe of %d ops is longer than the %d that are allowed", len(ops), maxOps)
+		return nil, errs.New(errs.RecipeInvalid, "transform", "join ops", "a recipe of %d ops is longer than the %d that "+
+			"are allowed", len(ops), maxOps)
 	}
 	p := parser{}
 	for i, spec := range ops {
@@ -181,7 +183,8 @@ func (p *parser) parse(a *args) (o op, tail bool) {
 	case "normalize":
 		p.normalize(a)
 	case "compose":
-		a.fail("list the ops themselves", "larder.ops.Compose is flattened by the client; on the wire a recipe is a plain list")
+		a.fail("list the ops themselves",
+			"larder.ops.Compose is flattened by the client; on the wire a recipe is a plain list")
 		return op{}, false
 	default:
 		a.err = opError(a.i, a.name, nearest.DidYouMean(a.name, opNames), "there is no such op")
@@ -266,7 +269,8 @@ func newToDtype(dtype string, scaled bool, layout string) op {
 		spec: OpSpec{Name: "ToDtype", Args: map[string]any{"dtype": dtype, "scale": scaled, "layout": layout}}}
 }
 
-// cast puts a cast in place. A recipe has one: casting back and forth with one scale is the identity and leaves the last.
+// cast puts a cast in place. A recipe has one: casting back and forth with one scale is the identity and leaves the
+// last.
 func (p *parser) cast(a *args, dtype string, scaled bool, layout string, layoutSet bool) {
 	if dtype == Uint8 {
 		scaled = scaled && len(p.tail) > 0 && p.tail[0].scaled // uint8 to uint8 changes no value with scale or without
@@ -303,7 +307,8 @@ func (p *parser) normalize(a *args) {
 	o := op{kind: opNormalize, spec: OpSpec{Name: "Normalize", Args: a.out}}
 	if s, ok := a.in["mean"].(string); ok {
 		if s != "imagenet" {
-			a.fail(nearest.DidYouMean(s, []string{"imagenet"}), "mean is %s, not a list of numbers and not \"imagenet\"", show(s))
+			a.fail(nearest.DidYouMean(s, []string{"imagenet"}), "mean is %s, not a list of numbers and not \"imagenet\"",
+				show(s))
 		}
 		if a.has("std") {
 			a.fail("leave std out", "mean \"imagenet\" brings its own std")
@@ -337,13 +342,15 @@ func (a *args) channelValues(name string) []float32 {
 	l, ok := list(a.in[name])
 	if !ok {
 		if _, single := number(a.in[name]); !single {
-			a.fail(`write Normalize("imagenet") or Normalize(mean=[…], std=[…])`, "%s is %s, not a list of numbers", name, show(a.in[name]))
+			a.fail(`write Normalize("imagenet") or Normalize(mean=[…], std=[…])`, "%s is %s, not a list of numbers", name,
+				show(a.in[name]))
 			return nil
 		}
 		l = []any{a.in[name]}
 	}
 	if len(l) != 1 && len(l) != 3 {
-		a.fail("give one number for all channels, or one for each of the three", "%s has %d numbers, not 1 or 3", name, len(l))
+		a.fail("give one number for all channels, or one for each of the three", "%s has %d numbers, not 1 or 3", name,
+			len(l))
 		return nil
 	}
 	vals := make([]float32, len(l))

@@ -19,8 +19,8 @@ const (
 
 // step is what the kernels do; ops of a recipe become steps when the parameters of a sample are drawn.
 //
-// A stepGeo takes src, resizes it to rw x rh (equal to src's size: no resize), of which only win is computed, and writes that
-// flipped. A stepPad copies src, which may reach beyond the image, with zeros outside.
+// A stepGeo takes src, resizes it to rw x rh (equal to src's size: no resize), of which only win is computed, and
+// writes that flipped. A stepPad copies src, which may reach beyond the image, with zeros outside.
 type step struct {
 	kind         stepKind
 	filter       filter
@@ -30,13 +30,14 @@ type step struct {
 	src          box
 	rw, rh       int
 	win          box
-	skipX, skipY int // columns and rows of src that the image does not hold, because win needs none of them (region decoding)
+	// columns and rows of src that the image does not hold, because win needs none of them (region decoding)
+	skipX, skipY int
 }
 
 func (s *step) isColor() bool { return s.kind >= stepBrightness }
 
-// plan turns ops[from:to] into steps for an image of w x h and returns the size that results. Ops that do nothing for this
-// sample give no step.
+// plan turns ops[from:to] into steps for an image of w x h and returns the size that results. Ops that do nothing for
+// this sample give no step.
 func (w *Worker) plan(r *Recipe, from, to int, key RandKey, width, height int) ([]step, int, int, error) {
 	p := planner{steps: w.steps[:0], w: width, h: height}
 	for i := from; i < to; i++ {
@@ -102,8 +103,8 @@ func (p *planner) insertGeo(at int) *step {
 	return &p.steps[at]
 }
 
-// flip returns the step to flip in. Colour steps treat all pixels alike, so a flip behind them is done before them, where it
-// costs nothing when a resize is there.
+// flip returns the step to flip in. Colour steps treat all pixels alike, so a flip behind them is done before them,
+// where it costs nothing when a resize is there.
 func (p *planner) flip() *step {
 	at := len(p.steps)
 	for at > 0 && p.steps[at-1].isColor() {
@@ -173,8 +174,8 @@ func (p *planner) jitter(o *op, d jitterDraw) {
 	}
 }
 
-// checkBetween bounds what lies between the passes of a resize: a high, thin image that becomes a flat, wide one is large
-// there, though neither end is.
+// checkBetween bounds what lies between the passes of a resize: a high, thin image that becomes a flat, wide one is
+// large there, though neither end is.
 func (w *Worker) checkBetween(o *op, rw, rh int, p *planner) error {
 	if rw == p.w || rh == p.h || o.filter == nearestSample || w.allowed(rw, p.h) {
 		return nil

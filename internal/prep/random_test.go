@@ -42,7 +42,8 @@ func TestCropDistribution(t *testing.T) {
 	}
 	lo, hi := math.Log(0.75), math.Log(4.0/3)
 	for name, d := range map[string]float64{
-		"area": ks(area, uni(0.08, 0.6)), "log ratio": ks(ratio, uni(lo, hi)), "top": ks(top, uni(0, 1)), "left": ks(left, uni(0, 1)),
+		"area": ks(area, uni(0.08, 0.6)), "log ratio": ks(ratio, uni(lo, hi)), "top": ks(top, uni(0, 1)), "left": ks(left,
+			uni(0, 1)),
 	} {
 		// Boxes have whole pixels, which moves area and ratio by about 1/side.
 		if d > limit+2.0/side*10 {
@@ -51,11 +52,13 @@ func TestCropDistribution(t *testing.T) {
 	}
 }
 
-// TestCropBounds: boxes always lie inside, and the fallback is torchvision's: the largest centred box of an allowed ratio.
+// TestCropBounds: boxes always lie inside, and the fallback is torchvision's: the largest centred box of an allowed
+// ratio.
 func TestCropBounds(t *testing.T) {
 	r := parse(t, spec("RandomResizedCrop", "size", 224.0, "scale", []any{0.9, 1.0}))
 	for _, c := range []struct{ w, h, bw, bh, x, y int }{
-		{1000, 10, 13, 10, 493, 0}, {10, 1000, 10, 13, 0, 493}, {1, 1, 1, 1, 0, 0}, {5, 1, 1, 1, 2, 0}, {2000, 3, 4, 3, 998, 0},
+		{1000, 10, 13, 10, 493, 0}, {10, 1000, 10, 13, 0, 493}, {1, 1, 1, 1, 0, 0}, {5, 1, 1, 1, 2, 0}, {2000, 3, 4, 3,
+			998, 0},
 	} {
 		p := r.Params(0, RandKey{Seed: 5}, c.w, c.h)
 		if p["width"] != c.bw || p["height"] != c.bh || p["left"] != c.x || p["top"] != c.y {
@@ -73,11 +76,12 @@ func TestCropBounds(t *testing.T) {
 	}
 }
 
-// TestFlipAndJitterDistribution: flips have their probability, factors are uniform, the 24 orders equally likely, and the
-// parameters of one op tell nothing about those of another.
+// TestFlipAndJitterDistribution: flips have their probability, factors are uniform, the 24 orders equally likely, and
+// the parameters of one op tell nothing about those of another.
 func TestFlipAndJitterDistribution(t *testing.T) {
 	const n = 24000
-	r := parse(t, spec("HFlip", "p", 0.3), spec("HFlip", "p", 0.3), spec("ColorJitter", "brightness", []any{0.2, 1.4}, "hue", 0.25))
+	r := parse(t, spec("HFlip", "p", 0.3), spec("HFlip", "p", 0.3), spec("ColorJitter", "brightness", []any{0.2, 1.4},
+		"hue", 0.25))
 	var b, h []float64
 	flips, both := 0, 0
 	orders := map[[4]int]int{}
@@ -119,7 +123,8 @@ func TestFlipAndJitterDistribution(t *testing.T) {
 }
 
 func TestHueShift(t *testing.T) {
-	for f, want := range map[float64]uint8{0: 0, 0.5: 127, -0.5: 129, 0.1: 25, -0.1: 231, 0.003: 0, -0.003: 0, -0.004: 255} {
+	for f, want := range map[float64]uint8{0: 0, 0.5: 127, -0.5: 129, 0.1: 25, -0.1: 231, 0.003: 0, -0.003: 0,
+		-0.004: 255} {
 		if got := hueShift(f); got != want {
 			t.Errorf("%g: %d, want %d", f, got, want)
 		}
@@ -128,7 +133,8 @@ func TestHueShift(t *testing.T) {
 
 func TestResizedSize(t *testing.T) {
 	for _, c := range []struct{ w, h, short, most, rw, rh int }{
-		{500, 375, 256, 0, 341, 256}, {375, 500, 256, 0, 256, 341}, {100, 100, 7, 0, 7, 7}, {1000, 10, 50, 60, 60, 1}, {1000, 500, 50, 60, 60, 30}, {10000, 1, 50, 60, 60, 1},
+		{500, 375, 256, 0, 341, 256}, {375, 500, 256, 0, 256, 341}, {100, 100, 7, 0, 7, 7}, {1000, 10, 50, 60, 60, 1}, {1000,
+			500, 50, 60, 60, 30}, {10000, 1, 50, 60, 60, 1},
 	} {
 		o := op{short: c.short, maxSide: c.most}
 		if w, h := o.resized(c.w, c.h); w != c.rw || h != c.rh {

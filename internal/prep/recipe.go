@@ -80,8 +80,8 @@ func (r *Recipe) ID() ident.RecipeID { return r.id }
 // Prefix is the fingerprint of decoding and the deterministic ops before the first random one: the decoded form.
 func (r *Recipe) Prefix() ident.RecipeID { return r.prefix }
 
-// SuffixID is the fingerprint of everything up to the last image op: the augmented form. How values are cast, normalised and
-// laid out is not in it.
+// SuffixID is the fingerprint of everything up to the last image op: the augmented form. How values are cast,
+// normalised and laid out is not in it.
 func (r *Recipe) SuffixID() ident.RecipeID { return r.suffix }
 
 // Random tells whether any op draws parameters.
@@ -172,7 +172,8 @@ func (r *Recipe) finalizeOutput(layoutSet bool, layoutFrom string) error {
 		}
 	}
 	if ragged {
-		const hint = "end the size-changing ops with a fixed size: RandomResizedCrop(224), CenterCrop(224) or Resize([224, 224])"
+		const hint = "end the size-changing ops with a fixed size: RandomResizedCrop(224), CenterCrop(224) or " +
+			"Resize([224, 224])"
 		switch {
 		case o.DType == Float32:
 			return errs.New(errs.RecipeInvalid, "transform", hint,
@@ -213,8 +214,8 @@ func (r *Recipe) finalizeOutput(layoutSet bool, layoutFrom string) error {
 	return nil
 }
 
-// buildLUT tabulates cast and normalisation per channel: all of them map one uint8 to one float32, so the table has exactly
-// the bits of torch's sequence div(255), sub_(mean), div_(std), each rounded to float32.
+// buildLUT tabulates cast and normalisation per channel: all of them map one uint8 to one float32, so the table has
+// exactly the bits of torch's sequence div(255), sub_(mean), div_(std), each rounded to float32.
 func (r *Recipe) buildLUT() error {
 	if r.out.DType != Float32 {
 		return nil

@@ -28,7 +28,8 @@ func TestRecipeCanonical(t *testing.T) {
 		t.Error("not random")
 	}
 	o := r.Output()
-	if o.DType != Float32 || o.Layout != CHW || o.Ragged || !reflect.DeepEqual(o.Shape, []int{3, 224, 224}) || o.SampleBytes != 3*224*224*4 {
+	if o.DType != Float32 || o.Layout != CHW || o.Ragged || !reflect.DeepEqual(o.Shape, []int{3, 224, 224}) ||
+		o.SampleBytes != 3*224*224*4 {
 		t.Errorf("output %+v", o)
 	}
 	r.Ops()[0].Args["size"].([]any)[0] = 1.0
@@ -46,14 +47,21 @@ func TestRecipeOutputs(t *testing.T) {
 		{nil, Output{Uint8, HWC, nil, true, 0}},
 		{[]OpSpec{spec("Resize", "size", 256.0)}, Output{Uint8, HWC, nil, true, 0}},
 		{[]OpSpec{spec("Resize", "size", []any{10.0, 20.0})}, Output{Uint8, CHW, []int{3, 10, 20}, false, 600}},
-		{[]OpSpec{spec("Resize", "size", []any{10.0, 20.0}), spec("Resize", "size", []any{5.0})}, Output{Uint8, CHW, []int{3, 5, 10}, false, 150}},
-		{[]OpSpec{spec("CenterCrop", "size", 8.0), spec("ToDtype", "dtype", "uint8", "layout", "HWC")}, Output{Uint8, HWC, []int{8, 8, 3}, false, 192}},
-		{[]OpSpec{spec("CenterCrop", "size", 8.0), spec("Grayscale", "num_output_channels", 1.0), spec("ToTensor")}, Output{Float32, CHW, []int{1, 8, 8}, false, 256}},
-		{[]OpSpec{spec("CenterCrop", "size", 8.0), spec("ToTensor"), spec("ToDtype", "layout", "HWC")}, Output{Float32, HWC, []int{8, 8, 3}, false, 768}},
-		{[]OpSpec{spec("CenterCrop", "size", 8.0), spec("ToDtype", "layout", "hwc"), imagenet}, Output{Float32, HWC, []int{8, 8, 3}, false, 768}},
-		{[]OpSpec{spec("RandomResizedCrop", "size", []int{3, 4}), spec("PILToTensor")}, Output{Uint8, CHW, []int{3, 3, 4}, false, 36}},
+		{[]OpSpec{spec("Resize", "size", []any{10.0, 20.0}), spec("Resize", "size", []any{5.0})},
+			Output{Uint8, CHW, []int{3, 5, 10}, false, 150}},
+		{[]OpSpec{spec("CenterCrop", "size", 8.0), spec("ToDtype", "dtype", "uint8", "layout", "HWC")},
+			Output{Uint8, HWC, []int{8, 8, 3}, false, 192}},
+		{[]OpSpec{spec("CenterCrop", "size", 8.0), spec("Grayscale", "num_output_channels", 1.0), spec("ToTensor")},
+			Output{Float32, CHW, []int{1, 8, 8}, false, 256}},
+		{[]OpSpec{spec("CenterCrop", "size", 8.0), spec("ToTensor"), spec("ToDtype", "layout", "HWC")},
+			Output{Float32, HWC, []int{8, 8, 3}, false, 768}},
+		{[]OpSpec{spec("CenterCrop", "size", 8.0), spec("ToDtype", "layout", "hwc"), imagenet},
+			Output{Float32, HWC, []int{8, 8, 3}, false, 768}},
+		{[]OpSpec{spec("RandomResizedCrop", "size", []int{3, 4}), spec("PILToTensor")}, Output{Uint8, CHW, []int{3, 3, 4},
+			false, 36}},
 		{[]OpSpec{spec("ToDtype", "dtype", "uint8", "layout", "HWC")}, Output{Uint8, HWC, nil, true, 0}},
-		{[]OpSpec{spec("CenterCrop", "size", 4.0), spec("ToTensor"), spec("ToDtype", "dtype", "uint8", "scale", true)}, Output{Uint8, CHW, []int{3, 4, 4}, false, 48}},
+		{[]OpSpec{spec("CenterCrop", "size", 4.0), spec("ToTensor"), spec("ToDtype", "dtype", "uint8", "scale", true)},
+			Output{Uint8, CHW, []int{3, 4, 4}, false, 48}},
 	} {
 		if got := parse(t, c.ops...).Output(); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%v: got %+v, want %+v", c.ops, got, c.want)
@@ -70,7 +78,8 @@ func TestRecipeFingerprints(t *testing.T) {
 			t.Errorf("%s: %s and %s, want equal: %v", what, x, y, want)
 		}
 	}
-	b := parse(t, spec("randomresizedcrop", "size", []any{224.0, 224.0}, "antialias", nil), spec("RandomHorizontalFlip", "p", 0.5))
+	b := parse(t, spec("randomresizedcrop", "size", []any{224.0, 224.0}, "antialias", nil),
+		spec("RandomHorizontalFlip", "p", 0.5))
 	same("spelling", a.ID(), b.ID(), true)
 	n := parse(t, rrc, flip, imagenet)
 	same("cast changes the whole", a.ID(), n.ID(), false)
@@ -80,12 +89,15 @@ func TestRecipeFingerprints(t *testing.T) {
 	same("decoded is not augmented", parse(t).Prefix(), parse(t).SuffixID(), false)
 	c := parse(t, spec("Resize", "size", 256.0), rrc, flip)
 	same("a deterministic op is in the prefix", a.Prefix(), c.Prefix(), false)
-	same("prefix is shared", c.Prefix(), parse(t, spec("Resize", "size", 256.0), spec("ColorJitter", "hue", 0.1)).Prefix(), true)
+	same("prefix is shared", c.Prefix(), parse(t, spec("Resize", "size", 256.0), spec("ColorJitter", "hue", 0.1)).Prefix(),
+		true)
 	same("order of ops", parse(t, flip, rrc).ID(), a.ID(), false)
-	same("order of cast and flip", parse(t, rrc, spec("ToTensor"), flip).ID(), parse(t, rrc, flip, spec("ToTensor")).ID(), true)
+	same("order of cast and flip", parse(t, rrc, spec("ToTensor"), flip).ID(), parse(t, rrc, flip, spec("ToTensor")).ID(),
+		true)
 	same("Normalize brings its cast", parse(t, rrc, imagenet).ID(), parse(t, rrc, spec("ToTensor"), imagenet).ID(), true)
 	same("defaults of casts", parse(t, rrc, spec("ToDtype")).ID(), parse(t, rrc, spec("ToTensor")).ID(), true)
-	same("default of Grayscale", parse(t, spec("Grayscale")).ID(), parse(t, spec("Grayscale", "num_output_channels", 3.0)).ID(), true)
+	same("default of Grayscale", parse(t, spec("Grayscale")).ID(),
+		parse(t, spec("Grayscale", "num_output_channels", 3.0)).ID(), true)
 	same("p", parse(t, spec("HFlip", "p", 0.4)).ID(), parse(t, spec("HFlip", "p", 0.6)).ID(), false)
 	d := parse(t, spec("HFlip", "p", 1.0), spec("CenterCrop", "size", 9.0))
 	if d.Random() || d.Prefix() == parse(t).Prefix() {
@@ -131,10 +143,13 @@ func TestRecipeErrors(t *testing.T) {
 		{[]OpSpec{spec("CenterCrop", "size", 4.0), spec("Normalize")}, `Normalize("imagenet")`},
 		{[]OpSpec{spec("CenterCrop", "size", 4.0), spec("Normalize", "mean", "imagnet")}, "did you mean imagenet?"},
 		{[]OpSpec{spec("CenterCrop", "size", 4.0), spec("Normalize", "mean", 0.0, "std", 0.0)}, "a std is 0"},
-		{[]OpSpec{spec("CenterCrop", "size", 4.0), spec("Normalize", "mean", []any{0.0, 1.0}, "std", 1.0)}, "mean has 2 numbers"},
-		{[]OpSpec{spec("CenterCrop", "size", 4.0), spec("Grayscale", "num_output_channels", 1.0), imagenet}, "3 means for images of 1 channels"},
+		{[]OpSpec{spec("CenterCrop", "size", 4.0), spec("Normalize", "mean", []any{0.0, 1.0}, "std", 1.0)},
+			"mean has 2 numbers"},
+		{[]OpSpec{spec("CenterCrop", "size", 4.0), spec("Grayscale", "num_output_channels", 1.0), imagenet},
+			"3 means for images of 1 channels"},
 		{[]OpSpec{spec("CenterCrop", "size", 4.0), imagenet, spec("ToDtype", "dtype", "uint8")}, "normalised values back"},
-		{[]OpSpec{spec("CenterCrop", "size", 4.0), spec("ToTensor"), spec("ToDtype", "dtype", "uint8", "scale", false)}, "another scale"},
+		{[]OpSpec{spec("CenterCrop", "size", 4.0), spec("ToTensor"), spec("ToDtype", "dtype", "uint8", "scale", false)},
+			"another scale"},
 		{[]OpSpec{spec("ToTensor"), spec("Resize", "size", []any{4.0, 4.0})}, "put it before ToDtype"},
 		{[]OpSpec{imagenet, spec("CenterCrop", "size", 4.0)}, "put it before Normalize"},
 		{[]OpSpec{spec("Resize", "size", 4.0), spec("ToTensor")}, "float32 output needs images of one size"},
@@ -221,7 +236,8 @@ func TestRecipeRoundTrip(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", b, err)
 		}
-		if r.ID() != r2.ID() || r.Prefix() != r2.Prefix() || r.SuffixID() != r2.SuffixID() || !reflect.DeepEqual(r.Ops(), r2.Ops()) ||
+		if r.ID() != r2.ID() || r.Prefix() != r2.Prefix() || r.SuffixID() != r2.SuffixID() ||
+			!reflect.DeepEqual(r.Ops(), r2.Ops()) ||
 			!reflect.DeepEqual(r.Output(), r2.Output()) {
 			t.Fatalf("%v became %v", r.Ops(), r2.Ops())
 		}
@@ -231,7 +247,9 @@ func TestRecipeRoundTrip(t *testing.T) {
 // FuzzParseRecipe: no input makes the parser panic or hang, and every refusal is a fault.
 func FuzzParseRecipe(f *testing.F) {
 	f.Add([]byte(`[{"name":"RandomResizedCrop","args":{"size":224}},{"name":"Normalize","args":{"mean":"imagenet"}}]`))
-	f.Add([]byte(`[{"name":"Resize","args":{"size":[1,2],"interpolation":"bicubic"}},{"name":"ToDtype","args":{"dtype":"uint8","layout":"HWC"}}]`))
+	f.Add([]byte(
+		`[{"name":"Resize","args":{"size":[1,2],"interpolation":"bicubic"}},` +
+			`{"name":"ToDtype","args":{"dtype":"uint8","layout":"HWC"}}]`))
 	f.Add([]byte(`[{"name":"ColorJitter","args":{"brightness":[0,2],"hue":1e308}},{"kind":"python","name":"x"}]`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var ops []OpSpec

@@ -47,7 +47,8 @@ func aBox(rnd *xrand.Rand, w, h int) box {
 	return b
 }
 
-// sameRegion decodes a part of an image and compares what was asked for with the whole. It returns how much was decoded.
+// sameRegion decodes a part of an image and compares what was asked for with the whole. It returns how much was
+// decoded.
 func sameRegion(t *testing.T, w *Worker, h header, enc []byte, need box, whole Image) (got box) {
 	t.Helper()
 	got, pix, err := w.jpeg.region(h, enc, need, w.limits, func(n int) []byte { return make([]byte, n) })
@@ -107,7 +108,8 @@ func TestRegionEqualsWhole(t *testing.T) {
 				}
 			}
 			// Several scans are decoded before the first pixel comes out, and arithmetic coding is rare: whole.
-			several := strings.Contains(name, "progressive") || strings.Contains(name, "scans") || strings.Contains(name, "arithmetic")
+			several := strings.Contains(name, "progressive") || strings.Contains(name, "scans") ||
+				strings.Contains(name, "arithmetic")
 			if saved != n && !several || saved > 0 && several {
 				t.Errorf("%d of %d regions were decoded by themselves", saved, n)
 			}
@@ -164,21 +166,27 @@ func kernelSamples() int {
 	return 4
 }
 
-// TestDecodeIntoEqualsDecode: the short way from file to sample gives the bytes of the long one, for recipes that look at a
-// part of the image in all ways.
+// TestDecodeIntoEqualsDecode: the short way from file to sample gives the bytes of the long one, for recipes that look
+// at a part of the image in all ways.
 func TestDecodeIntoEqualsDecode(t *testing.T) {
 	w, long := NewWorker(Limits{}), NewWorker(Limits{})
 	defer w.Close()
 	defer long.Close()
 	small := spec("RandomResizedCrop", "size", 40.0, "scale", []any{0.02, 0.5})
 	recipes := []*Recipe{
-		parse(t, small, spec("HFlip"), imagenet), parse(t, small, spec("VFlip")), parse(t, small, spec("ColorJitter", "contrast", 0.4, "hue", 0.1), imagenet),
-		parse(t, spec("Resize", "size", 60.0), spec("CenterCrop", "size", 30.0), imagenet), parse(t, spec("CenterCrop", "size", 31.0), spec("HFlip")),
+		parse(t, small, spec("HFlip"), imagenet), parse(t, small, spec("VFlip")), parse(t, small,
+			spec("ColorJitter", "contrast", 0.4, "hue", 0.1), imagenet),
+		parse(t, spec("Resize", "size", 60.0), spec("CenterCrop", "size", 30.0), imagenet), parse(t,
+			spec("CenterCrop", "size", 31.0), spec("HFlip")),
 		parse(t, spec("RandomResizedCrop", "size", 40.0, "scale", []any{0.02, 0.5}, "interpolation", "nearest")),
-		parse(t, spec("RandomResizedCrop", "size", []any{149.0, 33.0}, "scale", []any{0.02, 0.5}, "interpolation", "bicubic"), spec("HFlip")),
-		parse(t, spec("CenterCrop", "size", 50.0), spec("Resize", "size", 70.0), spec("HFlip"), spec("CenterCrop", "size", 20.0), imagenet),
-		parse(t, spec("Resize", "size", []any{149.0, 60.0}), spec("CenterCrop", "size", 30.0), spec("ToDtype", "layout", "HWC")),
-		parse(t, spec("Resize", "size", []any{50.0, 211.0}), spec("CenterCrop", "size", 30.0), spec("Grayscale", "num_output_channels", 1.0)),
+		parse(t, spec("RandomResizedCrop", "size", []any{149.0, 33.0}, "scale", []any{0.02, 0.5}, "interpolation", "bicubic"),
+			spec("HFlip")),
+		parse(t, spec("CenterCrop", "size", 50.0), spec("Resize", "size", 70.0), spec("HFlip"),
+			spec("CenterCrop", "size", 20.0), imagenet),
+		parse(t, spec("Resize", "size", []any{149.0, 60.0}), spec("CenterCrop", "size", 30.0),
+			spec("ToDtype", "layout", "HWC")),
+		parse(t, spec("Resize", "size", []any{50.0, 211.0}), spec("CenterCrop", "size", 30.0),
+			spec("Grayscale", "num_output_channels", 1.0)),
 	}
 	for name, enc := range regionFiles(t) {
 		for i, r := range recipes {
@@ -206,8 +214,8 @@ func TestDecodeIntoEqualsDecode(t *testing.T) {
 	}
 }
 
-// TestRegionOfDamagedFiles: whether a file is good must not depend on the crop. Damaged files fail, or give the same pixels,
-// by both ways, whatever part is looked at.
+// TestRegionOfDamagedFiles: whether a file is good must not depend on the crop. Damaged files fail, or give the same
+// pixels, by both ways, whatever part is looked at.
 func TestRegionOfDamagedFiles(t *testing.T) {
 	w, long := NewWorker(Limits{}), NewWorker(Limits{})
 	defer w.Close()

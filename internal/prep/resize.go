@@ -55,7 +55,8 @@ func (f filter) weight(x float64) float64 {
 	return 0
 }
 
-// compute fills c as Pillow's precompute_coeffs and normalize_coeffs_8bpc do, operation for operation. weights is scratch.
+// compute fills c as Pillow's precompute_coeffs and normalize_coeffs_8bpc do, operation for operation. weights is
+// scratch.
 func (c *coeffs) compute(in, out int, f filter, weights []float64) []float64 {
 	scale := float64(in) / float64(out)
 	filterScale := max(scale, 1)
@@ -212,9 +213,9 @@ func (w *Worker) resample(s *step, src view, dst []byte) {
 	}
 }
 
-// Two or more pixels share a 64-bit word, 32 bits each, and are weighted by one multiplication: weights have 22 bits, pixels 8,
-// and sums of weights stay below 2 x 2^22, so lanes do not run over. With negative weights a lane may be negative and
-// borrow from the one above, which unpack gives back; the sums are exact either way.
+// Two or more pixels share a 64-bit word, 32 bits each, and are weighted by one multiplication: weights have 22 bits,
+// pixels 8, and sums of weights stay below 2 x 2^22, so lanes do not run over. With negative weights a lane may be
+// negative and borrow from the one above, which unpack gives back; the sums are exact either way.
 const (
 	laneMask = 0x000000ff000000ff
 	laneHalf = 1<<(precisionBits-1) | 1<<(precisionBits-1+32) // rounds to nearest

@@ -11,27 +11,33 @@ import (
 	"larder/internal/ident"
 )
 
-// What may be shared between jobs follows from what an op claims: results of ops that claim to be deterministic are shared by all
-// recipes with that prefix, whatever their seeds. These tests hold every op of the registry to its claim.
+// What may be shared between jobs follows from what an op claims: results of ops that claim to be deterministic are
+// shared by all recipes with that prefix, whatever their seeds. These tests hold every op of the registry to its claim.
 
 // sharedOps are examples of every op: with each way of its arguments that changes what it claims.
 var sharedOps = map[opKind][]OpSpec{
-	opResize: {spec("Resize", "size", 40.0), spec("Resize", "size", []any{30.0, 20.0}), spec("Resize", "size", 33.0, "interpolation", "bicubic"),
+	opResize: {spec("Resize", "size", 40.0), spec("Resize", "size", []any{30.0, 20.0}),
+		spec("Resize", "size", 33.0, "interpolation", "bicubic"),
 		spec("Resize", "size", 20.0, "max_size", 24.0, "interpolation", "nearest")},
-	opCenterCrop:        {spec("CenterCrop", "size", 32.0), spec("CenterCrop", "size", []any{90.0, 20.0})},
-	opRandomResizedCrop: {spec("RandomResizedCrop", "size", 24.0), spec("RandomResizedCrop", "size", 16.0, "scale", []any{0.5, 0.6}, "interpolation", "nearest")},
-	opHFlip:             {spec("HFlip"), spec("RandomHorizontalFlip", "p", 0.5), spec("HFlip", "p", 1.0), spec("HFlip", "p", 0.0)},
-	opVFlip:             {spec("VFlip"), spec("VFlip", "p", 1.0), spec("VFlip", "p", 0.0)},
-	opColorJitter: {spec("ColorJitter", "brightness", 0.4), spec("ColorJitter", "contrast", 0.4), spec("ColorJitter", "saturation", 0.4), spec("ColorJitter", "hue", 0.2),
+	opCenterCrop: {spec("CenterCrop", "size", 32.0), spec("CenterCrop", "size", []any{90.0, 20.0})},
+	opRandomResizedCrop: {spec("RandomResizedCrop", "size", 24.0), spec("RandomResizedCrop", "size", 16.0, "scale",
+		[]any{0.5, 0.6}, "interpolation", "nearest")},
+	opHFlip: {spec("HFlip"), spec("RandomHorizontalFlip", "p", 0.5), spec("HFlip", "p", 1.0),
+		spec("HFlip", "p", 0.0)},
+	opVFlip: {spec("VFlip"), spec("VFlip", "p", 1.0), spec("VFlip", "p", 0.0)},
+	opColorJitter: {spec("ColorJitter", "brightness", 0.4), spec("ColorJitter", "contrast", 0.4),
+		spec("ColorJitter", "saturation", 0.4), spec("ColorJitter", "hue", 0.2),
 		spec("ColorJitter", "brightness", 0.4, "contrast", 0.4, "saturation", 0.4, "hue", 0.1), spec("ColorJitter"),
-		spec("ColorJitter", "brightness", []any{1.5, 1.5}), spec("ColorJitter", "brightness", []any{1.5, 1.5}, "saturation", []any{0.3, 0.3})},
+		spec("ColorJitter", "brightness", []any{1.5, 1.5}), spec("ColorJitter", "brightness", []any{1.5, 1.5}, "saturation",
+			[]any{0.3, 0.3})},
 	opGrayscale: {spec("Grayscale"), spec("Grayscale", "num_output_channels", 1.0)},
-	opToDtype:   {spec("ToDtype"), spec("ToTensor"), spec("ToDtype", "dtype", "uint8", "layout", "HWC"), spec("ToImage"), spec("PILToTensor")},
+	opToDtype: {spec("ToDtype"), spec("ToTensor"), spec("ToDtype", "dtype", "uint8", "layout", "HWC"), spec("ToImage"),
+		spec("PILToTensor")},
 	opNormalize: {imagenet, spec("Normalize", "mean", 0.5, "std", 0.25)},
 }
 
-// TestOpsKeepWhatTheyClaim runs every op with many keys: one that claims to be deterministic must always give the same bits, one that claims
-// to be random must not.
+// TestOpsKeepWhatTheyClaim runs every op with many keys: one that claims to be deterministic must always give the same
+// bits, one that claims to be random must not.
 func TestOpsKeepWhatTheyClaim(t *testing.T) {
 	w := NewWorker(Limits{})
 	defer w.Close()
@@ -79,7 +85,8 @@ func TestOpsKeepWhatTheyClaim(t *testing.T) {
 				t.Errorf("%s %v claims to be random; 64 keys give the same bits", s.Name, s.Args)
 			}
 			if r.Random() != random || (r.cut < r.imageOps) != random {
-				t.Errorf("%s %v: random %v, but the recipe says %v and its prefix has %d of %d ops", s.Name, s.Args, random, r.Random(), r.cut, r.imageOps)
+				t.Errorf("%s %v: random %v, but the recipe says %v and its prefix has %d of %d ops", s.Name, s.Args, random,
+					r.Random(), r.cut, r.imageOps)
 			}
 		}
 	}
@@ -90,7 +97,8 @@ func TestOpsKeepWhatTheyClaim(t *testing.T) {
 	}
 }
 
-// TestVersionsAreInFingerprints: raising the version of an op changes every fingerprint that the op is in, and no other.
+// TestVersionsAreInFingerprints: raising the version of an op changes every fingerprint that the op is in, and no
+// other.
 func TestVersionsAreInFingerprints(t *testing.T) {
 	defer func(was [numOpKinds]int) { opVersions = was }(opVersions)
 	for kind, specs := range sharedOps { // order-free: each on its own
@@ -117,7 +125,8 @@ func TestVersionsAreInFingerprints(t *testing.T) {
 					{"whole", before.ID(), after.ID(), true},
 				} {
 					if (c.a != c.b) != c.in {
-						t.Errorf("%v: %s has another version: the fingerprint of the %s part changed: %v, want %v", ops, s.Name, c.what, c.a != c.b, c.in)
+						t.Errorf("%v: %s has another version: the fingerprint of the %s part changed: %v, want %v", ops, s.Name, c.what,
+							c.a != c.b, c.in)
 					}
 				}
 			}
@@ -125,8 +134,8 @@ func TestVersionsAreInFingerprints(t *testing.T) {
 	}
 }
 
-// TestPrefixesAreSharedAtEveryCut: recipes that begin alike have one prefix, whatever follows, and their decoded forms have the same bits; what
-// comes after gives the same bits from it as without any cut.
+// TestPrefixesAreSharedAtEveryCut: recipes that begin alike have one prefix, whatever follows, and their decoded forms
+// have the same bits; what comes after gives the same bits from it as without any cut.
 func TestPrefixesAreSharedAtEveryCut(t *testing.T) {
 	w := NewWorker(Limits{})
 	defer w.Close()
@@ -150,7 +159,8 @@ func TestPrefixesAreSharedAtEveryCut(t *testing.T) {
 		}
 		suffix := func(label string) *Recipe {
 			ops := append(slices.Clone(prefix), rapid.SampledFrom(random).Draw(rt, label))
-			ops = append(ops, rapid.SliceOfN(rapid.SampledFrom(append(slices.Clone(fixed), random...)), 0, 3).Draw(rt, label+" ops")...)
+			ops = append(ops, rapid.SliceOfN(rapid.SampledFrom(append(slices.Clone(fixed), random...)), 0, 3).Draw(rt,
+				label+" ops")...)
 			r, err := ParseRecipe(ops)
 			if err != nil {
 				rt.Fatal(err)

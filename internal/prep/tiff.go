@@ -2,8 +2,8 @@ package prep
 
 import "image"
 
-// tiffWorking is what x/image/tiff takes beside the RGB: the image in a form of its own, and one block unpacked, whose buffer doubles as it
-// grows. A block may unpack to 8 bytes a pixel, whatever its header says of bits.
+// tiffWorking is what x/image/tiff takes beside the RGB: the image in a form of its own, and one block unpacked, whose
+// buffer doubles as it grows. A block may unpack to 8 bytes a pixel, whatever its header says of bits.
 func tiffWorking(h header, pixels int64) int64 {
 	n := 4 * pixels
 	if h.tiff.Bits == 16 {
@@ -27,7 +27,8 @@ func tiffToRGB(h header, img image.Image, dst []byte) error {
 	if t.Premultiplied {
 		divideAlpha(img)
 	}
-	if m, ok := img.(*image.Gray); ok && t.Fax() && t.Photometric == 1 { // the decoder takes white runs for white, libtiff for zero
+	// the decoder takes white runs for white, libtiff for zero
+	if m, ok := img.(*image.Gray); ok && t.Fax() && t.Photometric == 1 {
 		for i := range m.Pix {
 			m.Pix[i] ^= 0xff
 		}

@@ -26,10 +26,13 @@ const (
 // Limits bound what one image may cost. The zero value means the defaults.
 type Limits struct {
 	MaxPixels int64 // of an image, decoded or resized; default 89,478,485, as Pillow's; at most 2^31-1
-	MaxBytes  int64 // memory that decoding one image may take, with the image itself; default 1 GiB (16-bit PNG and progressive JPEG need most)
-	MaxScans  int   // of a JPEG image; default 500. Large images may have fewer, see scans
-	// Timeout is the processor time that decoding one image may take, default 10 s. It is no wall-clock time, so that a busy or
-	// stopped machine makes no image bad. Negative = none. The portable build bounds JPEG images by their pixels and scans alone.
+	// memory that decoding one image may take, with the image itself; default 1 GiB (16-bit PNG and progressive JPEG need
+	// most)
+	MaxBytes int64
+	MaxScans int // of a JPEG image; default 500. Large images may have fewer, see scans
+	// Timeout is the processor time that decoding one image may take, default 10 s. It is no wall-clock time, so that a
+	// busy or stopped machine makes no image bad. Negative = none. The portable build bounds JPEG images by their pixels
+	// and scans alone.
 	Timeout time.Duration
 
 	// RefuseCorrupt refuses JPEG images that libjpeg warns about, with an error that IsCorrupt recognises. Without it
@@ -129,9 +132,9 @@ func (w *Worker) SampleSize(r *Recipe, enc []byte, key RandKey) (width, height i
 	return width, height, err
 }
 
-// Decode decodes enc and runs the deterministic prefix of r. The result lies in memory from alloc, which is called once with
-// exactly W*H*3, after the header was found good; its error is returned as it is. When decoding fails afterwards the memory
-// stays the caller's and its content is undefined. Errors about the image are faults of reason SAMPLE_BAD.
+// Decode decodes enc and runs the deterministic prefix of r. The result lies in memory from alloc, which is called once
+// with exactly W*H*3, after the header was found good; its error is returned as it is. When decoding fails afterwards
+// the memory stays the caller's and its content is undefined. Errors about the image are faults of reason SAMPLE_BAD.
 func (w *Worker) Decode(r *Recipe, enc []byte, alloc func(n int) ([]byte, error)) (Image, error) {
 	defer w.trim()
 	h, err := w.header(enc)
@@ -173,8 +176,8 @@ func (w *Worker) Augment(r *Recipe, img Image, key RandKey, alloc func(n int) ([
 	return w.run(steps, img, dst, ow, oh), nil
 }
 
-// AugmentInto is Augment and Finish in one, through the worker's own memory. dst holds one sample (Output().SampleBytes), or
-// W*H*3 bytes when ragged.
+// AugmentInto is Augment and Finish in one, through the worker's own memory. dst holds one sample
+// (Output().SampleBytes), or W*H*3 bytes when ragged.
 func (w *Worker) AugmentInto(r *Recipe, img Image, key RandKey, dst []byte) error {
 	defer w.trim()
 	if err := checkImage(img); err != nil {
@@ -211,9 +214,9 @@ func (w *Worker) complete(r *Recipe, steps []step, img Image, ow, oh int, dst []
 	return w.Finish(r, img, dst)
 }
 
-// DecodeInto goes from the file to the finished sample, with the bytes that Decode and AugmentInto would give. It is what to
-// do for a sample that no tier will keep and nobody shares: of a JPEG image only the part is decoded that the recipe looks at,
-// and the last step writes to dst. dst as for AugmentInto.
+// DecodeInto goes from the file to the finished sample, with the bytes that Decode and AugmentInto would give. It is
+// what to do for a sample that no tier will keep and nobody shares: of a JPEG image only the part is decoded that the
+// recipe looks at, and the last step writes to dst. dst as for AugmentInto.
 func (w *Worker) DecodeInto(r *Recipe, enc []byte, key RandKey, dst []byte) error {
 	defer w.trim()
 	h, err := w.header(enc)
@@ -307,7 +310,8 @@ func checkImage(img Image) error {
 }
 
 func badDst(have, want int) error {
-	return errs.New(errs.Internal, "", "this is a bug of larder", "a sample of %d bytes was to be written to %d bytes", want, have)
+	return errs.New(errs.Internal, "", "this is a bug of larder", "a sample of %d bytes was to be written to %d bytes",
+		want, have)
 }
 
 // run executes steps on img. The result lies in dst, or in a buffer of the worker when dst is nil. img is not changed.

@@ -49,9 +49,11 @@ func TestBrokenImages(t *testing.T) {
 		{"bmp start only", files["rgb24.bmp"][:20], "ends in its header"},
 		{"webp animated", animatedWebP(), "animated"},
 		{"tiff half", files["rgb8-raw.tif"][:1700], "truncated"},
-		{"tiff deflate half", files["rgb8-tiff_deflate.tif"][:len(files["rgb8-tiff_deflate.tif"])/2], "ends in its header"}, // its directory stands last
+		// its directory stands last
+		{"tiff deflate half", files["rgb8-tiff_deflate.tif"][:len(files["rgb8-tiff_deflate.tif"])/2], "ends in its header"},
 		{"tiff start only", files["rgb8-raw.tif"][:20], "ends in its header"},
-		{"tiff of CMYK", bytes.Replace(files["rgb8-raw.tif"], []byte("\x06\x01\x03\x00\x01\x00\x00\x00\x02"), []byte("\x06\x01\x03\x00\x01\x00\x00\x00\x05"), 1), "its colours are CMYK"},
+		{"tiff of CMYK", bytes.Replace(files["rgb8-raw.tif"], []byte("\x06\x01\x03\x00\x01\x00\x00\x00\x02"),
+			[]byte("\x06\x01\x03\x00\x01\x00\x00\x00\x05"), 1), "its colours are CMYK"},
 		{"netpbm half", files["rgb8.ppm"][:1700], "truncated"},
 		{"netpbm start only", files["rgb8.ppm"][:8], "ends in its header"},
 		{"netpbm without numbers", []byte("P3 2 2 255 a b c"), "where a number is due"},
@@ -147,7 +149,8 @@ func TestBombs(t *testing.T) {
 	}
 	// Small image, but the recipe makes it huge: 1 x 20000 to a shorter side of 256.
 	thin := bmp24(draw(1, 20000, 1))
-	if _, err := w.Decode(parse(t, spec("Resize", "size", 256.0)), thin, alloc); !errs.Is(err, errs.SampleBad) || !strings.Contains(err.Error(), "Resize") {
+	if _, err := w.Decode(parse(t, spec("Resize", "size", 256.0)), thin, alloc); !errs.Is(err, errs.SampleBad) ||
+		!strings.Contains(err.Error(), "Resize") {
 		t.Errorf("thin: %v", err)
 	}
 	if taken != 0 {
@@ -167,8 +170,10 @@ func TestBombs(t *testing.T) {
 func TestTinyAndThinImages(t *testing.T) {
 	w := NewWorker(Limits{})
 	defer w.Close()
-	recipes := []*Recipe{parse(t), trainRecipe(t, imagenet), parse(t, spec("Resize", "size", 9.0), spec("CenterCrop", "size", 8.0)),
-		parse(t, spec("CenterCrop", "size", 120.0), spec("ColorJitter", "brightness", 0.5, "contrast", 0.5, "saturation", 0.5, "hue", 0.5))}
+	recipes := []*Recipe{parse(t), trainRecipe(t, imagenet), parse(t, spec("Resize", "size", 9.0),
+		spec("CenterCrop", "size", 8.0)),
+		parse(t, spec("CenterCrop", "size", 120.0), spec("ColorJitter", "brightness", 0.5, "contrast", 0.5, "saturation", 0.5,
+			"hue", 0.5))}
 	for _, s := range [][2]int{{1, 1}, {1, 7}, {7, 1}, {2, 1}, {1, 700}, {2000, 1}, {3, 3}} {
 		for _, enc := range [][]byte{drawnJPEG(t, s[0], s[1], 4), asPNG(t, draw(s[0], s[1], 4).rgba())} {
 			for _, r := range recipes {
@@ -193,7 +198,8 @@ func TestAlloc(t *testing.T) {
 	r := parse(t, spec("Resize", "size", []any{20.0, 30.0}), spec("HFlip"))
 	full := errors.New("no room")
 	jpg := drawnJPEG(t, 64, 48, 1)
-	if _, err := w.Decode(r, jpg, func(int) ([]byte, error) { return nil, full }); !errors.Is(err, full) || errs.Is(err, errs.SampleBad) {
+	if _, err := w.Decode(r, jpg, func(int) ([]byte, error) { return nil, full }); !errors.Is(err, full) ||
+		errs.Is(err, errs.SampleBad) {
 		t.Errorf("%v", err)
 	}
 	calls := 0
@@ -230,14 +236,15 @@ func TestAlloc(t *testing.T) {
 	}
 }
 
-// TestDeterminism: deterministic recipes give the same bytes for every key; random ones are flagged, give the same bytes for
-// the same key, from any worker after any history, and others for others.
+// TestDeterminism: deterministic recipes give the same bytes for every key; random ones are flagged, give the same
+// bytes for the same key, from any worker after any history, and others for others.
 func TestDeterminism(t *testing.T) {
 	enc := drawnJPEG(t, 90, 70, 2)
 	other := NewWorker(Limits{})
 	defer other.Close()
 	for i, ops := range [][]OpSpec{
-		{spec("Resize", "size", 40.0)}, {spec("CenterCrop", "size", 50.0)}, {spec("HFlip", "p", 1.0)}, {spec("VFlip", "p", 0.0)},
+		{spec("Resize", "size", 40.0)}, {spec("CenterCrop", "size", 50.0)}, {spec("HFlip", "p", 1.0)}, {
+			spec("VFlip", "p", 0.0)},
 		{spec("Grayscale", "num_output_channels", 3.0)}, {spec("CenterCrop", "size", 30.0), imagenet}, {},
 		{spec("RandomResizedCrop", "size", 40.0)}, {spec("HFlip")}, {spec("VFlip")}, {spec("ColorJitter", "brightness", 0.5)},
 		{spec("ColorJitter", "contrast", 0.5)}, {spec("ColorJitter", "saturation", 0.5)}, {spec("ColorJitter", "hue", 0.5)},
@@ -256,7 +263,8 @@ func TestDeterminism(t *testing.T) {
 			return string(img.Pix)
 		}
 		seen := map[string]bool{}
-		for _, key := range []RandKey{{1, 0, 0}, {2, 0, 0}, {1, 1, 0}, {1, 0, 1}, {3, 1, 4}, {1, 5, 9}, {2, 6, 5}, {3, 5, 8}} {
+		for _, key := range []RandKey{{1, 0, 0}, {2, 0, 0}, {1, 1, 0}, {1, 0, 1}, {3, 1, 4}, {1, 5, 9}, {2, 6, 5},
+			{3, 5, 8}} {
 			a := run(w, key)
 			if b := run(other, key); a != b {
 				t.Errorf("%v: the same key gave other bytes", ops)
@@ -272,10 +280,12 @@ func TestDeterminism(t *testing.T) {
 
 // TestKnownDraws pins the parameters: they are part of what replay promises, so a change must raise an op's version.
 func TestKnownDraws(t *testing.T) {
-	r := parse(t, spec("RandomResizedCrop", "size", 224.0), spec("HFlip"), spec("ColorJitter", "brightness", 0.4, "hue", 0.1))
+	r := parse(t, spec("RandomResizedCrop", "size", 224.0), spec("HFlip"), spec("ColorJitter", "brightness", 0.4, "hue",
+		0.1))
 	key := RandKey{Seed: 7, Instance: 3, Sample: 1234}
 	p := r.Params(0, key, 500, 375)
-	if got := [4]int{p["top"].(int), p["left"].(int), p["height"].(int), p["width"].(int)}; got != [4]int{17, 19, 354, 353} {
+	if got := [4]int{p["top"].(int), p["left"].(int), p["height"].(int), p["width"].(int)}; got != [4]int{17, 19, 354,
+		353} {
 		t.Errorf("box %v", got)
 	}
 	if got := r.Params(1, key, 224, 224)["flip"]; got != true {
@@ -296,7 +306,8 @@ func TestSteadyStateAllocations(t *testing.T) {
 	defer w.Close()
 	img, enc := draw(200, 150, 1), drawnJPEG(t, 200, 150, 1)
 	for name, r := range map[string]*Recipe{
-		"train": trainRecipe(t, imagenet), "uint8": trainRecipe(t), "jitter": trainRecipe(t, spec("ColorJitter", "contrast", 0.4, "hue", 0.1)),
+		"train": trainRecipe(t, imagenet), "uint8": trainRecipe(t), "jitter": trainRecipe(t,
+			spec("ColorJitter", "contrast", 0.4, "hue", 0.1)),
 		"eval": parse(t, spec("Resize", "size", 256.0), spec("CenterCrop", "size", 224.0), imagenet),
 	} {
 		dst := make([]byte, r.Output().SampleBytes)

@@ -21,8 +21,8 @@ const (
 	look    = 10 * time.Millisecond
 )
 
-// Dying tells whether a process has ended, is being torn down, or has a SIGKILL that it cannot escape. It may still hold locks and sockets for
-// as long as the kernel takes to free its memory. What cannot be seen is taken to live.
+// Dying tells whether a process has ended, is being torn down, or has a SIGKILL that it cannot escape. It may still
+// hold locks and sockets for as long as the kernel takes to free its memory. What cannot be seen is taken to live.
 func Dying(pid int) bool {
 	if pid <= 0 {
 		return false
@@ -31,11 +31,13 @@ func Dying(pid int) bool {
 	if err != nil {
 		return errors.Is(err, fs.ErrNotExist)
 	}
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:])) // state, ppid, pgrp, session, tty, tpgid, flags
+	// state, ppid, pgrp, session, tty, tpgid, flags
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	if len(fields) < 7 {
 		return false
 	}
-	if flags, err := strconv.ParseUint(fields[6], 10, 64); fields[0] == "Z" || fields[0] == "X" || err == nil && flags&exiting != 0 {
+	if flags, err := strconv.ParseUint(fields[6], 10, 64); fields[0] == "Z" || fields[0] == "X" || err == nil &&
+		flags&exiting != 0 {
 		return true
 	}
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

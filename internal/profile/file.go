@@ -22,18 +22,20 @@ const Version = 1
 
 // Profile is what was measured. Rates are of the whole machine with Workers workers.
 type Profile struct {
-	Version   int     `json:"version"`
-	Machine   Machine `json:"machine"`
-	Workers   int     `json:"workers"`
-	Seconds   float64 `json:"seconds"` // that measuring took, indexing left out
-	Dataset   Dataset `json:"dataset"`
-	Recipe    Recipe  `json:"recipe"`
-	Rates     Rates   `json:"rates"`
-	CPU       Rates   `json:"samples_per_cpu_second"` // the same work by the processor time it took, which other work on the machine hardly changes; 0 = not known
-	Bytes     Bytes   `json:"bytes"`
-	Storage   Storage `json:"storage"`
-	Memory    float64 `json:"memory_bytes_per_second"` // copied by all workers together, from and to buffers larger than caches
-	Bad       int     `json:"bad_samples"`             // of those looked at, that could not be prepared
+	Version int     `json:"version"`
+	Machine Machine `json:"machine"`
+	Workers int     `json:"workers"`
+	Seconds float64 `json:"seconds"` // that measuring took, indexing left out
+	Dataset Dataset `json:"dataset"`
+	Recipe  Recipe  `json:"recipe"`
+	Rates   Rates   `json:"rates"`
+	// the same work by the processor time it took, which other work on the machine hardly changes; 0 = not known
+	CPU     Rates   `json:"samples_per_cpu_second"`
+	Bytes   Bytes   `json:"bytes"`
+	Storage Storage `json:"storage"`
+	// copied by all workers together, from and to buffers larger than caches
+	Memory    float64 `json:"memory_bytes_per_second"`
+	Bad       int     `json:"bad_samples"` // of those looked at, that could not be prepared
 	Looked    int     `json:"samples_looked_at"`
 	FirstFail string  `json:"first_bad,omitempty"`
 }
@@ -74,10 +76,11 @@ type Bytes struct {
 type Storage struct {
 	BytesPerSecond   float64 `json:"bytes_per_second"`
 	SamplesPerSecond float64 `json:"samples_per_second"`
-	Method           string  `json:"method"`                  // how the page cache was kept out
-	Cold             float64 `json:"cold"`                    // part of the probed files that were not cached before they were read; -1 = cannot be told
-	Passes           int     `json:"passes"`                  // over the samples looked at
-	Limit            int64   `json:"storage_limit,omitempty"` // bytes a second that reading was held to
+	Method           string  `json:"method"` // how the page cache was kept out
+	// part of the probed files that were not cached before they were read; -1 = cannot be told
+	Cold   float64 `json:"cold"`
+	Passes int     `json:"passes"`                  // over the samples looked at
+	Limit  int64   `json:"storage_limit,omitempty"` // bytes a second that reading was held to
 }
 
 // Warnings are what a reader of the figures should know.
@@ -88,10 +91,12 @@ func (p *Profile) Warnings() []string {
 	case p.Storage.Cold < 0:
 		w = append(w, "whether files came from the page cache cannot be told here: storage may be slower than measured")
 	case p.Storage.Cold < .9:
-		w = append(w, "files could not be put out of the page cache (a file system in memory, or files in use): storage is slower than measured once the cache is full")
+		w = append(w, "files could not be put out of the page cache (a file system in memory, or files in use): storage "+
+			"is slower than measured once the cache is full")
 	}
 	if x := p.CPU.DecodeAugment; x > 0 && p.Rates.DecodeAugment < .75*x*float64(min(p.Workers, p.Machine.Cores)) {
-		w = append(w, fmt.Sprintf("other work took the cores while decoding was measured: larder had %.1f of %d", p.Rates.DecodeAugment/x, min(p.Workers, p.Machine.Cores)))
+		w = append(w, fmt.Sprintf("other work took the cores while decoding was measured: larder had %.1f of %d",
+			p.Rates.DecodeAugment/x, min(p.Workers, p.Machine.Cores)))
 	}
 	if p.Bad > 0 {
 		w = append(w, "some samples cannot be prepared: "+p.FirstFail)
@@ -153,7 +158,8 @@ func Load(path string) (*Profile, error) {
 		return nil, errs.Wrap(err, errs.Invalid, path, "check the path and its rights", "read the profile")
 	}
 	if len(raw) > maxFile {
-		return nil, errs.New(errs.Invalid, path, "name a file that larder profile wrote", "%s is too large for a profile", path)
+		return nil, errs.New(errs.Invalid, path, "name a file that larder profile wrote", "%s is too large for a profile",
+			path)
 	}
 	return Parse(path, raw)
 }
@@ -181,8 +187,10 @@ func Parse(path string, raw []byte) (*Profile, error) {
 		value float64
 	}{
 		{"workers", float64(p.Workers)}, {"dataset.samples", float64(p.Dataset.Samples)},
-		{"rates.decode", p.Rates.Decode}, {"rates.decode_augment", p.Rates.DecodeAugment}, {"rates.augment", p.Rates.Augment}, {"rates.finish", p.Rates.Finish},
-		{"bytes.stored", p.Bytes.Stored}, {"bytes.encoded", p.Bytes.Encoded}, {"bytes.decoded", p.Bytes.Decoded}, {"bytes.augmented", p.Bytes.Augmented},
+		{"rates.decode", p.Rates.Decode}, {"rates.decode_augment", p.Rates.DecodeAugment}, {"rates.augment",
+			p.Rates.Augment}, {"rates.finish", p.Rates.Finish},
+		{"bytes.stored", p.Bytes.Stored}, {"bytes.encoded", p.Bytes.Encoded}, {"bytes.decoded", p.Bytes.Decoded}, {
+			"bytes.augmented", p.Bytes.Augmented},
 		{"storage.bytes_per_second", p.Storage.BytesPerSecond}, {"memory_bytes_per_second", p.Memory},
 	} {
 		if !(x.value > 0) || x.value > 1e18 {
@@ -203,25 +211,27 @@ type Use struct {
 	Fairness      float64
 }
 
-// footprint is how much of a tier's budget a sample of that many bytes takes: whole granules, half of one more in the mean, of
-// what the tier promises (tiers.Usable).
+// footprint is how much of a tier's budget a sample of that many bytes takes: whole granules, half of one more in the
+// mean, of what the tier promises (tiers.Usable).
 func footprint(bytes float64) float64 {
 	const budget = 1 << 40
 	return (bytes + float64(arena.Granule)/2) * budget / float64(tiers.Usable(budget))
 }
 
-// sharedWork is the part of the profiled speed that is reached where several jobs share decodes: each step of a sample is a task of its own
-// then, the image between two steps lies in memory, and the coordinator, the clients and the kernel want the same cores. Measured on two
-// cores, photographs, where the cores limit: 0.85 to 0.99, 0.92 in the mean of 14 splits (four jobs a quarter of an epoch apart, three with
-// unlike batches; bench/live/tiers.py). One job's samples are prepared in one step, at 1.0 to 1.1 of the profiled speed.
+// sharedWork is the part of the profiled speed that is reached where several jobs share decodes: each step of a sample
+// is a task of its own then, the image between two steps lies in memory, and the coordinator, the clients and the
+// kernel want the same cores. Measured on two cores, photographs, where the cores limit: 0.85 to 0.99, 0.92 in the mean
+// of 14 splits (four jobs a quarter of an epoch apart, three with unlike batches; bench/live/tiers.py). One job's
+// samples are prepared in one step, at 1.0 to 1.1 of the profiled speed.
 const sharedWork = 0.92
 
-// Demand is what the models decide from: every profile with its jobs. Profiles of one dataset share its encoded form, and,
-// where their recipes begin alike, its decoded one. Where datasets are read at unlike speeds (small files, another
+// Demand is what the models decide from: every profile with its jobs. Profiles of one dataset share its encoded form,
+// and, where their recipes begin alike, its decoded one. Where datasets are read at unlike speeds (small files, another
 // disk), the stored bytes are weighted, so that seconds of storage are right.
 func Demand(budget int64, use Use, list ...*Profile) partition.Demand {
 	d := partition.Demand{Budget: budget, Fairness: &use.Fairness,
-		Machine: partition.Machine{Nodes: 1, NIC: math.Inf(1), PCIe: math.Inf(1), Cache: math.Inf(1), Waiting: partition.MeasuredWaiting}}
+		Machine: partition.Machine{Nodes: 1, NIC: math.Inf(1), PCIe: math.Inf(1), Cache: math.Inf(1),
+			Waiting: partition.MeasuredWaiting}}
 	for _, p := range list {
 		d.Machine.Storage = max(d.Machine.Storage, p.Storage.BytesPerSecond)
 		d.Machine.Cache = min(d.Machine.Cache, p.Memory)
@@ -239,10 +249,13 @@ func Demand(budget int64, use Use, list ...*Profile) partition.Demand {
 			d.Datasets = append(d.Datasets, partition.Dataset{Name: p.Dataset.URI, Samples: p.Dataset.Samples,
 				Stored: p.Bytes.Stored * d.Machine.Storage / p.Storage.BytesPerSecond, Encoded: footprint(p.Bytes.Encoded)})
 		}
-		r := partition.Recipe{Name: p.Recipe.ID, Prefix: p.Recipe.Prefix, Decoded: footprint(p.Bytes.Decoded), Augmented: footprint(p.Bytes.Augmented),
-			DecodeAugment: p.Rates.DecodeAugment, Augment: p.Rates.Augment, Finish: p.Rates.Finish, Sharers: 1, Degree: degree, DecodeDegree: use.DecodeDegree}
+		r := partition.Recipe{Name: p.Recipe.ID, Prefix: p.Recipe.Prefix, Decoded: footprint(p.Bytes.Decoded),
+			Augmented: footprint(p.Bytes.Augmented),
+			DecodeAugment: p.Rates.DecodeAugment, Augment: p.Rates.Augment, Finish: p.Rates.Finish, Sharers: 1, Degree: degree,
+				DecodeDegree: use.DecodeDegree}
 		if use.Jobs > 1 && p.Rates.Decode > 0 {
-			// One job's decode of what is not kept looks at the part that it crops. One that serves several jobs is of the whole image.
+			// One job's decode of what is not kept looks at the part that it crops. One that serves several jobs is of the whole
+			// image.
 			r.DecodeAugment = sharedWork * min(r.DecodeAugment, 1/(1/p.Rates.Decode+1/p.Rates.Augment))
 			r.Augment *= sharedWork
 		}

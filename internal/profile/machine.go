@@ -28,7 +28,8 @@ type Machine struct {
 // ThisMachine looks at the machine of this process.
 func ThisMachine() Machine {
 	m := config.DetectMachine()
-	out := Machine{CPU: cpuModel(), Cores: m.CPUs, Memory: m.Memory(), Platform: runtime.GOOS + "/" + runtime.GOARCH, Decoder: prep.DecoderName()}
+	out := Machine{CPU: cpuModel(), Cores: m.CPUs, Memory: m.Memory(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
+		Decoder: prep.DecoderName()}
 	out.Fingerprint = out.fingerprint()
 	return out
 }
@@ -48,7 +49,8 @@ func (m Machine) Differs(here Machine) string {
 		if cpu == "" {
 			cpu = "an unknown CPU"
 		}
-		return fmt.Sprintf("%s, %d cores, %s, %s, decoder %s", cpu, m.Cores, units.Size(max(m.Memory, 0)), m.Platform, m.Decoder)
+		return fmt.Sprintf("%s, %d cores, %s, %s, decoder %s", cpu, m.Cores, units.Size(max(m.Memory, 0)), m.Platform,
+			m.Decoder)
 	}
 	return fmt.Sprintf("measured on %s; this is %s", text(m), text(here))
 }

@@ -83,8 +83,10 @@ func TestRunMeasuresWhatIsThere(t *testing.T) {
 		workers              int
 	}{
 		{"crop", recipe(t, crop(32), float), float64(pixels*3) / n, 32 * 32 * 3, 32 * 32 * 3 * 4, true, 2},
-		{"resized", recipe(t, prep.OpSpec{Name: "Resize", Args: map[string]any{"size": []any{20, 20}}}), 20 * 20 * 3, 0, 0, false, 1},
-		{"ragged, more workers than samples", recipe(t, prep.OpSpec{Name: "RandomHorizontalFlip"}), float64(pixels*3) / n, 0, 0, true, 12},
+		{"resized", recipe(t, prep.OpSpec{Name: "Resize", Args: map[string]any{"size": []any{20, 20}}}), 20 * 20 * 3, 0, 0,
+			false, 1},
+		{"ragged, more workers than samples", recipe(t, prep.OpSpec{Name: "RandomHorizontalFlip"}), float64(pixels*3) / n, 0,
+			0, true, 12},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p, err := Run(t.Context(), Config{URI: "imagefolder:" + dir, Recipe: c.r, Seconds: 1, Workers: c.workers})
@@ -94,7 +96,8 @@ func TestRunMeasuresWhatIsThere(t *testing.T) {
 			if c.augmented == 0 {
 				c.augmented, c.delivered = c.decoded, c.decoded
 			}
-			if p.Dataset.Samples != n || p.Dataset.Bytes != bytes || p.Looked != n || p.Bad != 0 || p.Recipe.Random != c.random || p.Workers != c.workers {
+			if p.Dataset.Samples != n || p.Dataset.Bytes != bytes || p.Looked != n || p.Bad != 0 ||
+				p.Recipe.Random != c.random || p.Workers != c.workers {
 				t.Errorf("%+v", p)
 			}
 			within := func(what string, got, want, tolerance float64) {
@@ -110,7 +113,8 @@ func TestRunMeasuresWhatIsThere(t *testing.T) {
 			if p.Storage.Passes < 1 || p.Storage.Cold > 1 || !strings.Contains(p.Storage.Method, "fadvise") {
 				t.Errorf("storage: %+v", p.Storage)
 			}
-			for what, x := range map[string]float64{"decode": p.CPU.Decode, "decode and augment": p.CPU.DecodeAugment, "augment": p.CPU.Augment, "finish": p.CPU.Finish} {
+			for what, x := range map[string]float64{"decode": p.CPU.Decode, "decode and augment": p.CPU.DecodeAugment,
+				"augment": p.CPU.Augment, "finish": p.CPU.Finish} {
 				if !(x > 0) || math.IsInf(x, 0) {
 					t.Errorf("%s: %v samples a second of processor time", what, x)
 				}
@@ -148,7 +152,8 @@ func TestRunMeasuresWhatIsThere(t *testing.T) {
 func TestRunUnderStorageLimit(t *testing.T) {
 	dir, bytes, _ := folder(t, 6)
 	limit := bytes * 2
-	p, err := Run(t.Context(), Config{URI: "imagefolder:" + dir, Recipe: recipe(t, crop(16)), Seconds: 1, Workers: 2, StorageLimit: limit})
+	p, err := Run(t.Context(), Config{URI: "imagefolder:" + dir, Recipe: recipe(t, crop(16)), Seconds: 1, Workers: 2,
+		StorageLimit: limit})
 	if err != nil || p.Storage.Limit != limit || !(p.Storage.BytesPerSecond <= float64(limit)) {
 		t.Fatalf("%+v, %v", p, err)
 	}
@@ -178,7 +183,8 @@ func TestRunWithBadSamples(t *testing.T) {
 		t.Errorf("%+v, %v", p, err)
 	}
 	only := t.TempDir()
-	if err := errors.Join(os.Mkdir(filepath.Join(only, "c"), 0o700), os.WriteFile(filepath.Join(only, "c", "x.jpg"), []byte("nothing"), 0o600)); err != nil {
+	if err := errors.Join(os.Mkdir(filepath.Join(only, "c"), 0o700), os.WriteFile(filepath.Join(only, "c", "x.jpg"),
+		[]byte("nothing"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	_, err = Run(t.Context(), Config{URI: "imagefolder:" + only, Recipe: recipe(t, crop(16)), Seconds: 1})
@@ -214,10 +220,12 @@ func TestRunRefuses(t *testing.T) {
 
 // good is a profile as Run could have made it.
 func good() *Profile {
-	return &Profile{Version: Version, Machine: ThisMachine(), Workers: 2, Seconds: 14, Dataset: Dataset{"imagefolder:/d", 1000, 1e8},
+	return &Profile{Version: Version, Machine: ThisMachine(), Workers: 2, Seconds: 14, Dataset: Dataset{"imagefolder:/d",
+		1000, 1e8},
 		Recipe: Recipe{Ops: []string{"RandomResizedCrop"}, ID: "1", Prefix: "p", Random: true},
 		Rates:  Rates{400, 250, 800, 9000}, Bytes: Bytes{1e5, 1e5, 5e5, 1.5e5, 6e5},
-		Storage: Storage{BytesPerSecond: 2e7, SamplesPerSecond: 200, Method: "fadvise", Cold: 1, Passes: 2}, Memory: 1e10, Looked: 700}
+		Storage: Storage{BytesPerSecond: 2e7, SamplesPerSecond: 200, Method: "fadvise", Cold: 1,
+			Passes: 2}, Memory: 1e10, Looked: 700}
 }
 
 func TestParseRefuses(t *testing.T) {
@@ -256,7 +264,8 @@ func TestParseRefuses(t *testing.T) {
 		"cannot unmarshal number ": raw(func(m map[string]any) { m["recipe"] = 3 }),
 	} {
 		_, err := Parse("p", data)
-		if f := errs.From(err); err == nil || f.Reason != errs.Invalid || f.Hint == "" || !strings.Contains(err.Error(), want) {
+		if f := errs.From(err); err == nil || f.Reason != errs.Invalid || f.Hint == "" ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("want %q: %v", want, err)
 		}
 	}
@@ -296,7 +305,8 @@ func FuzzParse(f *testing.F) {
 		_ = p.Machine.Differs(ThisMachine())
 		for _, name := range partition.Models() {
 			m, _ := partition.New(name)
-			if plan, err := m.Solve(Demand(1<<30, Use{Jobs: 3, Share: true, Fairness: 1}, p)); err == nil && plan.Split.Total() > 1<<30 {
+			if plan, err := m.Solve(Demand(1<<30, Use{Jobs: 3, Share: true, Fairness: 1}, p)); err == nil &&
+				plan.Split.Total() > 1<<30 {
 				t.Fatalf("%+v", plan.Split)
 			}
 		}
@@ -308,7 +318,8 @@ func TestDemand(t *testing.T) {
 	b.Recipe.ID, b.Rates.Augment = "2", 500
 	c.Dataset.URI, c.Storage.BytesPerSecond, c.Memory = "imagefolder:/e", 1e7, 5e9
 	d := Demand(1e9, Use{Jobs: 5, Share: true, Fairness: .5, Ingest: 300}, a, b, c)
-	if len(d.Datasets) != 2 || len(d.Datasets[0].Recipes) != 2 || d.Machine.Storage != 2e7 || d.Machine.Cache != 5e9 || *d.Fairness != .5 {
+	if len(d.Datasets) != 2 || len(d.Datasets[0].Recipes) != 2 || d.Machine.Storage != 2e7 || d.Machine.Cache != 5e9 ||
+		*d.Fairness != .5 {
 		t.Fatalf("%+v", d)
 	}
 	if s := d.Datasets[1].Stored / d.Machine.Storage; math.Abs(s-1e5/1e7) > 1e-12 {
@@ -319,18 +330,21 @@ func TestDemand(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	// Several jobs: a decode that serves them is of the whole image, and is work apart from what is done with it.
-	for what, x := range map[string][2]float64{"augment": {r.Augment, 500}, "decode and augment": {r.DecodeAugment, 1 / (1/b.Rates.Decode + 1./500)}} {
+	for what, x := range map[string][2]float64{"augment": {r.Augment, 500}, "decode and augment": {r.DecodeAugment,
+		1 / (1/b.Rates.Decode + 1./500)}} {
 		if want := sharedWork * x[1]; math.Abs(x[0]-want) > 1e-9*want {
 			t.Errorf("%s: %g samples/s, want %g", what, x[0], want)
 		}
 	}
 	// What a tier holds of a sample is its pages, and a sixteenth of every tier stays free.
-	for _, x := range [][2]float64{{d.Datasets[0].Encoded, a.Bytes.Encoded}, {r.Decoded, b.Bytes.Decoded}, {r.Augmented, b.Bytes.Augmented}} {
+	for _, x := range [][2]float64{{d.Datasets[0].Encoded, a.Bytes.Encoded}, {r.Decoded, b.Bytes.Decoded},
+		{r.Augmented, b.Bytes.Augmented}} {
 		if want := (x[1] + float64(arena.Granule)/2) * 16 / 15; math.Abs(x[0]-want) > 1e-6*want {
 			t.Errorf("a sample of %g bytes takes %g of its tier, want %g", x[1], x[0], want)
 		}
 	}
-	if alone := Demand(1e9, Use{Jobs: 1, Fairness: 1}, a).Datasets[0].Recipes[0]; alone.Degree != 1 || alone.Sharers != 1 || !math.IsInf(alone.Jobs[0].Ingest, 1) ||
+	if alone := Demand(1e9, Use{Jobs: 1, Fairness: 1}, a).Datasets[0].Recipes[0]; alone.Degree != 1 ||
+		alone.Sharers != 1 || !math.IsInf(alone.Jobs[0].Ingest, 1) ||
 		alone.DecodeAugment != a.Rates.DecodeAugment || alone.Augment != a.Rates.Augment {
 		t.Errorf("%+v", alone)
 	}
@@ -343,7 +357,8 @@ func TestMachine(t *testing.T) {
 	}
 	other := here
 	other.Cores++
-	if d := other.Differs(here); !strings.Contains(d, fmt.Sprintf("%d cores", here.Cores+1)) { // edited, or another machine: either way warned
+	// edited, or another machine: either way warned
+	if d := other.Differs(here); !strings.Contains(d, fmt.Sprintf("%d cores", here.Cores+1)) {
 		t.Errorf("%q", d)
 	}
 	forged := here

@@ -68,13 +68,14 @@ type run struct {
 // Validate refuses times that cannot be waited for.
 func (c *Config) Validate() error {
 	if !(c.Seconds >= 1 && c.Seconds <= 3600) {
-		return errs.New(errs.Invalid, "seconds", "20 is enough for most datasets", "measuring for %v seconds: it must be 1 to 3600", c.Seconds)
+		return errs.New(errs.Invalid, "seconds", "20 is enough for most datasets",
+			"measuring for %v seconds: it must be 1 to 3600", c.Seconds)
 	}
 	return nil
 }
 
-// Run measures. Errors are *errs.Error of the dataset (DATASET_UNREADABLE, DATASET_EMPTY, SAMPLE_BAD when no sample can be
-// prepared), or the context's. A read that hangs in the kernel makes it hang.
+// Run measures. Errors are *errs.Error of the dataset (DATASET_UNREADABLE, DATASET_EMPTY, SAMPLE_BAD when no sample can
+// be prepared), or the context's. A read that hangs in the kernel makes it hang.
 func Run(ctx context.Context, cfg Config) (*Profile, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -85,7 +86,8 @@ func Run(ctx context.Context, cfg Config) (*Profile, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	cat, err := source.OpenCatalog(source.CatalogConfig{IndexDir: cfg.IndexDir, StorageLimit: cfg.StorageLimit, Logger: cfg.Logger})
+	cat, err := source.OpenCatalog(source.CatalogConfig{IndexDir: cfg.IndexDir, StorageLimit: cfg.StorageLimit,
+		Logger: cfg.Logger})
 	if err != nil {
 		return nil, err
 	}
@@ -183,7 +185,8 @@ func (r *run) read(ctx context.Context) error {
 			"none of %d samples could be read: %s", len(r.looked.objects), r.out.FirstFail)
 	}
 	st.BytesPerSecond, st.SamplesPerSecond = float64(bytes)/spent.Seconds(), float64(reads)/spent.Seconds()
-	if limit := float64(st.Limit); limit > 0 && st.BytesPerSecond > limit { // the bucket was full at first, which does not last
+	// the bucket was full at first, which does not last
+	if limit := float64(st.Limit); limit > 0 && st.BytesPerSecond > limit {
 		st.SamplesPerSecond *= limit / st.BytesPerSecond
 		st.BytesPerSecond = limit
 	}
@@ -311,7 +314,8 @@ func (r *run) finish(ctx context.Context) error {
 	defer w.Close()
 	sum := int64(0)
 	for i, img := range r.looked.images[:min(len(r.looked.images), 256)] {
-		a, err := w.Augment(r.cfg.Recipe, img, prep.RandKey{Seed: 1, Sample: uint64(i)}, func(n int) ([]byte, error) { return make([]byte, n), nil })
+		a, err := w.Augment(r.cfg.Recipe, img, prep.RandKey{Seed: 1, Sample: uint64(i)},
+			func(n int) ([]byte, error) { return make([]byte, n), nil })
 		if err != nil {
 			continue // it was counted before
 		}
@@ -321,7 +325,8 @@ func (r *run) finish(ctx context.Context) error {
 		}
 	}
 	if len(r.looked.ready) == 0 {
-		return errs.New(errs.SampleBad, r.out.Dataset.URI, "larder dataset inspect shows samples and their format", "no sample can be augmented: %s", r.out.FirstFail)
+		return errs.New(errs.SampleBad, r.out.Dataset.URI, "larder dataset inspect shows samples and their format",
+			"no sample can be augmented: %s", r.out.FirstFail)
 	}
 	r.out.Bytes.Augmented = float64(sum) / float64(len(r.looked.ready))
 	rows := r.rows()
@@ -358,16 +363,18 @@ func (r *run) check(ctx context.Context, what string, m meter) error {
 		return fmt.Errorf("measure %s: %w", what, err)
 	}
 	if m.done == 0 || !(m.rate > 0) {
-		return errs.New(errs.SampleBad, r.out.Dataset.URI, "larder dataset inspect shows samples and their format", "%s: no sample came through: %s", what, r.out.FirstFail)
+		return errs.New(errs.SampleBad, r.out.Dataset.URI, "larder dataset inspect shows samples and their format",
+			"%s: no sample came through: %s", what, r.out.FirstFail)
 	}
 	return nil
 }
 
 // meter is what workers did together.
 type meter struct {
-	done, bytes    int64
-	cpu            float64 // seconds of processor time that the process took meanwhile
-	rate, byteRate float64 // sums over workers of what each did in its own time, so that the last sample of one does not idle others
+	done, bytes int64
+	cpu         float64 // seconds of processor time that the process took meanwhile
+	// sums over workers of what each did in its own time, so that the last sample of one does not idle others
+	rate, byteRate float64
 }
 
 // perCPU is samples a second of processor time.
@@ -402,7 +409,8 @@ func (r *run) loop(ctx context.Context, n int, part float64, f func(w *prep.Work
 	return r.loopWorker(ctx, n, part, func(_ int, w *prep.Worker, i int) (int64, error) { return f(w, i) })
 }
 
-func (r *run) loopWorker(ctx context.Context, n int, part float64, f func(k int, w *prep.Worker, i int) (int64, error)) meter {
+func (r *run) loopWorker(ctx context.Context, n int, part float64, f func(k int, w *prep.Worker, i int) (int64,
+	error)) meter {
 	own := (n + r.cfg.Workers - 1) / r.cfg.Workers // each worker stays with its own indexes, so that f may write to them
 	return r.work(ctx, r.slice(part), func(k, turn int) int {
 		i := k + turn%own*r.cfg.Workers
@@ -417,7 +425,8 @@ func (r *run) loopWorker(ctx context.Context, n int, part float64, f func(k int,
 }
 
 // work runs the workers. A panic of a decoder is a failure of its sample.
-func (r *run) work(ctx context.Context, until time.Time, next func(k, turn int) int, f func(k int, w *prep.Worker, i int) (int64, error)) meter {
+func (r *run) work(ctx context.Context, until time.Time, next func(k, turn int) int,
+	f func(k int, w *prep.Worker, i int) (int64, error)) meter {
 	var total meter
 	var wg sync.WaitGroup
 	failed := map[int]bool{}

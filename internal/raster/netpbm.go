@@ -35,7 +35,8 @@ func IsNetpbm(b []byte) bool {
 
 func isSpace(c byte) bool { return c == ' ' || c >= '\t' && c <= '\r' }
 
-// NetpbmHeader reads a header; b is the beginning of the file, and the error is io.ErrUnexpectedEOF when it ends in the header.
+// NetpbmHeader reads a header; b is the beginning of the file, and the error is io.ErrUnexpectedEOF when it ends in the
+// header.
 func NetpbmHeader(b []byte) (*Netpbm, error) {
 	if !IsNetpbm(b) {
 		return nil, errors.New("it does not begin as PBM, PGM or PPM")
@@ -61,7 +62,8 @@ func NetpbmHeader(b []byte) (*Netpbm, error) {
 	return p, nil
 }
 
-// headerNumber reads a number and the one space behind it. A comment ends with its line, which ends no number (Pillow reads it so).
+// headerNumber reads a number and the one space behind it. A comment ends with its line, which ends no number (Pillow
+// reads it so).
 func headerNumber(b []byte, at int) (n, next int, err error) {
 	digits := 0
 	for ; at < len(b); at++ {
@@ -84,8 +86,9 @@ func headerNumber(b []byte, at int) (n, next int, err error) {
 
 func (p *Netpbm) color() bool { return p.Kind == '3' || p.Kind == '6' }
 
-// Decode writes the image to dst as Pillow's convert("RGB") gives it: values are scaled to 8 bits, but grey of more than 8 bits is scaled to 16
-// and clipped at 255. enc is the whole file, dst has 3 bytes a pixel. The error, which is about byte at of it, wraps io.ErrUnexpectedEOF when pixels are missing.
+// Decode writes the image to dst as Pillow's convert("RGB") gives it: values are scaled to 8 bits, but grey of more
+// than 8 bits is scaled to 16 and clipped at 255. enc is the whole file, dst has 3 bytes a pixel. The error, which is
+// about byte at of it, wraps io.ErrUnexpectedEOF when pixels are missing.
 func (p *Netpbm) Decode(enc, dst []byte) (at int64, err error) {
 	if err := checkSides(p.Width, p.Height); err != nil {
 		return 0, err

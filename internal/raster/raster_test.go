@@ -17,7 +17,8 @@ type entry struct {
 
 // tiff writes the header of a TIFF of 4 x 3 pixels of 8-bit RGB, with other entries in place of or beside its own.
 func tiff(order binary.ByteOrder, others ...entry) []byte {
-	all := []entry{{256, []uint16{4}}, {257, []uint16{3}}, {258, []uint16{8, 8, 8}}, {259, []uint16{1}}, {262, []uint16{2}}, {277, []uint16{3}}}
+	all := []entry{{256, []uint16{4}}, {257, []uint16{3}}, {258, []uint16{8, 8, 8}}, {259, []uint16{1}},
+		{262, []uint16{2}}, {277, []uint16{3}}}
 	for _, o := range others {
 		found := false
 		for i := range all {
@@ -69,12 +70,14 @@ func TestTIFFSides(t *testing.T) {
 		w, h uint32
 		says string
 	}{
-		{1<<31 - 1, 1<<31 - 1, ""}, {1 << 31, 1, "2147483648 x 1 pixels, and a side of more than 2^31-1"}, {1, 1<<32 - 1, "1 x 4294967295 pixels, and a side"},
+		{1<<31 - 1, 1<<31 - 1, ""}, {1 << 31, 1, "2147483648 x 1 pixels, and a side of more than 2^31-1"}, {1, 1<<32 - 1,
+			"1 x 4294967295 pixels, and a side"},
 		{0, 1 << 31, "0 x 2147483648 pixels"},
 	} {
 		h, err := TIFFHeader(bytes.NewReader(long(tiff(binary.LittleEndian), c.w, c.h)))
 		switch {
-		case c.says == "" && (err != nil || h.Width != int(c.w) || h.Height != int(c.h) || h.BlockPixels != int64(c.w)*int64(c.h)):
+		case c.says == "" && (err != nil || h.Width != int(c.w) || h.Height != int(c.h) ||
+			h.BlockPixels != int64(c.w)*int64(c.h)):
 			t.Errorf("%d x %d: %+v, error %v", c.w, c.h, h, err)
 		case c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)):
 			t.Errorf("%d x %d: error %v does not say %q", c.w, c.h, err, c.says)
@@ -115,9 +118,12 @@ func TestTIFFKinds(t *testing.T) {
 		{"unlike bits", []entry{{258, []uint16{5, 6, 5}}}, "values have [5 6 5] bits"},
 		{"no bits told", []entry{{258, []uint16{8}}}, "3 values a pixel and tells the bits of 1"},
 		{"grey with alpha", []entry{{258, same(2, 8)}, {262, []uint16{1}}, {277, []uint16{2}}}, "1 channels beside a grey"},
-		{"palette with alpha", []entry{{258, same(2, 8)}, {262, []uint16{3}}, {277, []uint16{2}}, {338, []uint16{2}}}, "1 channels beside a grey or palette"},
-		{"rgb and something", []entry{{258, same(4, 8)}, {277, []uint16{4}}, {338, []uint16{0}}}, "4 channels, and only RGB with or without alpha"},
-		{"rgb and something untold", []entry{{258, same(4, 8)}, {277, []uint16{4}}}, "4 channels, and only RGB with or without alpha"},
+		{"palette with alpha", []entry{{258, same(2, 8)}, {262, []uint16{3}}, {277, []uint16{2}}, {338, []uint16{2}}},
+			"1 channels beside a grey or palette"},
+		{"rgb and something", []entry{{258, same(4, 8)}, {277, []uint16{4}}, {338, []uint16{0}}},
+			"4 channels, and only RGB with or without alpha"},
+		{"rgb and something untold", []entry{{258, same(4, 8)}, {277, []uint16{4}}},
+			"4 channels, and only RGB with or without alpha"},
 		{"ccitt rle", []entry{{259, []uint16{2}}}, "CCITT RLE"},
 		{"16 bits, white is zero", []entry{{258, []uint16{16}}, {262, []uint16{0}}, {277, []uint16{1}}}, "white as zero"},
 		{"multispectral", []entry{{258, same(8, 8)}, {277, []uint16{8}}}, "8 channels"},
@@ -140,7 +146,8 @@ func TestTIFFKinds(t *testing.T) {
 			}
 		}
 	}
-	if _, err := TIFFHeader(strings.NewReader("II\x2b\x00\x08\x00\x00\x00\x10\x00\x00\x00")); err == nil || !strings.Contains(err.Error(), "BigTIFF") {
+	if _, err := TIFFHeader(strings.NewReader("II\x2b\x00\x08\x00\x00\x00\x10\x00\x00\x00")); err == nil ||
+		!strings.Contains(err.Error(), "BigTIFF") {
 		t.Errorf("BigTIFF: %v", err)
 	}
 	whole := tiff(binary.LittleEndian)
@@ -187,9 +194,11 @@ func TestNetpbmHeader(t *testing.T) {
 	}
 }
 
-// TestNetpbmPixelsMissing: an image that ends early is truncated, wherever it ends; text that is no number is told with its place.
+// TestNetpbmPixelsMissing: an image that ends early is truncated, wherever it ends; text that is no number is told with
+// its place.
 func TestNetpbmPixelsMissing(t *testing.T) {
-	for _, enc := range []string{"P6 2 2 255 abcdefghijkl", "P5 2 2 999 abcdefgh", "P4 9 2 abcd", "P3 2 1 9 1 2 3 4 5 6 ", "P2 3 1 5 1 2 3 ", "P1 3 2 010 011 "} {
+	for _, enc := range []string{"P6 2 2 255 abcdefghijkl", "P5 2 2 999 abcdefgh", "P4 9 2 abcd", "P3 2 1 9 1 2 3 4 5 6 ",
+		"P2 3 1 5 1 2 3 ", "P1 3 2 010 011 "} {
 		p, err := NetpbmHeader([]byte(enc))
 		if err != nil {
 			t.Fatal(err)
@@ -199,11 +208,13 @@ func TestNetpbmPixelsMissing(t *testing.T) {
 			t.Errorf("%q: %v", enc, err)
 		}
 		short := strings.TrimRight(enc, " ")
-		if at, err := p.Decode([]byte(short[:len(short)-1]), dst); !errors.Is(err, io.ErrUnexpectedEOF) || at != int64(len(short)-1) {
+		if at, err := p.Decode([]byte(short[:len(short)-1]), dst); !errors.Is(err, io.ErrUnexpectedEOF) ||
+			at != int64(len(short)-1) {
 			t.Errorf("%q cut: %v at byte %d", enc, err, at)
 		}
 	}
-	for enc, says := range map[string]string{"P3 2 1 9 1 2 x 4 5 6": `byte 13 is 'x'`, "P2 2 1 9 1 10": "10 is beyond its largest, 9", "P1 2 1 0 2": `is '2'`} {
+	for enc, says := range map[string]string{"P3 2 1 9 1 2 x 4 5 6": `byte 13 is 'x'`,
+		"P2 2 1 9 1 10": "10 is beyond its largest, 9", "P1 2 1 0 2": `is '2'`} {
 		p, err := NetpbmHeader([]byte(enc))
 		if err == nil {
 			_, err = p.Decode([]byte(enc), make([]byte, 3*p.Width*p.Height))
@@ -220,7 +231,8 @@ func FuzzHeaders(f *testing.F) {
 	f.Add(tiff(binary.BigEndian, entry{322, []uint16{16}}, entry{323, []uint16{16}}))
 	f.Add([]byte("P3 2 1 9 1 2 3 4 5 6"))
 	f.Add([]byte("P5 # x\n 3 2 999 abcdefghijkl"))
-	for _, sides := range []string{"4294967296 4294967296", "4294967297 4294967295", "2147418113 8590196740", "2147483647 2147483647"} {
+	for _, sides := range []string{"4294967296 4294967296", "4294967297 4294967295", "2147418113 8590196740",
+		"2147483647 2147483647"} {
 		for kind := range 6 {
 			f.Add(fmt.Appendf(nil, "P%d %s 255 abcdefghijkl", kind+1, sides))
 		}

@@ -46,7 +46,8 @@ func IsTIFF(b []byte) bool {
 		b[0] == 'M' && b[1] == 'M' && b[2] == 0 && (b[3] == 42 || b[3] == 43))
 }
 
-// TIFFHeader reads the first directory of a TIFF file. Its error says in words what kind of TIFF is not read, or wraps io.ErrUnexpectedEOF.
+// TIFFHeader reads the first directory of a TIFF file. Its error says in words what kind of TIFF is not read, or wraps
+// io.ErrUnexpectedEOF.
 func TIFFHeader(r io.ReaderAt) (*TIFF, error) {
 	d := tiffDir{r: r, values: map[int][]int{}}
 	if err := d.read(); err != nil {
@@ -138,7 +139,8 @@ func (t *TIFF) checkStorage(d *tiffDir) error {
 			return errors.New("it is a fax of more than 1 bit a pixel")
 		}
 	default:
-		names := map[int]string{2: "CCITT RLE", 6: "JPEG (old style)", 7: "JPEG", 34712: "JPEG 2000", 34925: "LZMA", 34926: "Zstandard", 50000: "Zstandard", 50001: "WebP"}
+		names := map[int]string{2: "CCITT RLE", 6: "JPEG (old style)", 7: "JPEG", 34712: "JPEG 2000", 34925: "LZMA",
+			34926: "Zstandard", 50000: "Zstandard", 50001: "WebP"}
 		name, ok := names[c]
 		if !ok {
 			name = fmt.Sprintf("method %d", c)
@@ -229,7 +231,8 @@ func (d *tiffDir) read() error {
 func (d *tiffDir) entry(e []byte) error {
 	tag := int(d.order.Uint16(e))
 	switch tag {
-	case tagWidth, tagHeight, tagBits, tagCompression, tagPhotometric, tagFillOrder, tagOrientation, tagSamples, tagRows, tagPlanar,
+	case tagWidth, tagHeight, tagBits, tagCompression, tagPhotometric, tagFillOrder, tagOrientation, tagSamples, tagRows,
+		tagPlanar,
 		tagPredictor, tagTileWidth, tagTileHeight, tagExtra, tagFormat:
 	default:
 		return nil
@@ -262,7 +265,8 @@ func (d *tiffDir) entry(e []byte) error {
 	return nil
 }
 
-// Orient turns a stored image of RGB pixels as its orientation says; dst and src do not overlap. It is Pillow's transpose.
+// Orient turns a stored image of RGB pixels as its orientation says; dst and src do not overlap. It is Pillow's
+// transpose.
 func (t *TIFF) Orient(dst, src []byte) {
 	w, h := t.Size()
 	for y := range h {

@@ -11,8 +11,8 @@ import (
 	"strconv"
 )
 
-// Orders is a recorded order: what `larder orders export` writes and order="replay:FILE" reads (docs/format/order.md). A file is lines of
-// JSON, a head and one line for each epoch; it may be compressed by gzip.
+// Orders is a recorded order: what `larder orders export` writes and order="replay:FILE" reads (docs/format/order.md).
+// A file is lines of JSON, a head and one line for each epoch; it may be compressed by gzip.
 type Orders struct {
 	Job     string // for people
 	Dataset string // uri

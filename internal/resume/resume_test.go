@@ -18,7 +18,8 @@ import (
 )
 
 func token(change ...func(*Token)) Token {
-	t := Token{Job: "lr-0.1 ü", Log: "0123456789abcdef", ID: 7, Epoch: 3, Step: 120, Instance: 4, Order: strings.Repeat("0f", 16), Dataset: "imagefolder:/data/a", Files: "00ff00ff00ff00ff", Samples: 1000}
+	t := Token{Job: "lr-0.1 ü", Log: "0123456789abcdef", ID: 7, Epoch: 3, Step: 120, Instance: 4,
+		Order: strings.Repeat("0f", 16), Dataset: "imagefolder:/data/a", Files: "00ff00ff00ff00ff", Samples: 1000}
 	for _, f := range change {
 		f(&t)
 	}
@@ -74,7 +75,8 @@ func edited(t *testing.T, k Token) {
 	}
 	tried := 0
 	for name, was := range fields {
-		for _, v := range []string{`"0123456789abcdee"`, `"0123456789abcdee0123456789abcdee"`, "1000000", "0", "-1", "1.5", `""`, "null", "[]", `"x\ny"`, "4294967296", strings.Repeat("[", 20000)} {
+		for _, v := range []string{`"0123456789abcdee"`, `"0123456789abcdee0123456789abcdee"`, "1000000", "0", "-1", "1.5",
+			`""`, "null", "[]", `"x\ny"`, "4294967296", strings.Repeat("[", 20000)} {
 			if v == string(was) || v == "null" && name == "version" {
 				continue
 			}
@@ -89,7 +91,8 @@ func edited(t *testing.T, k Token) {
 	if tried < 100 {
 		t.Errorf("only %d edits", tried)
 	}
-	for _, text := range []string{"", "{}", "3", `"x"`, "null", `{"version":1}`, `{"version":"1"}`, k.Text() + "{}", k.Text() + " x", "\xff" + k.Text(), strings.Repeat("x", MaxToken+1), `{"version":1e400}`} {
+	for _, text := range []string{"", "{}", "3", `"x"`, "null", `{"version":1}`, `{"version":"1"}`, k.Text() + "{}",
+		k.Text() + " x", "\xff" + k.Text(), strings.Repeat("x", MaxToken+1), `{"version":1e400}`} {
 		if _, err := Parse(text); !errs.Is(err, errs.Token) {
 			t.Errorf("%.60q: %v", text, err)
 		}
@@ -118,14 +121,16 @@ func TestSet(t *testing.T) {
 			}
 		}
 	})
-	for _, bad := range []string{"", "AA", "AA==", "!", base64.StdEncoding.EncodeToString([]byte{2, 0}), base64.StdEncoding.EncodeToString([]byte{1, 9, 9}), base64.StdEncoding.EncodeToString([]byte{0, 0xff})} {
+	for _, bad := range []string{"", "AA", "AA==", "!", base64.StdEncoding.EncodeToString([]byte{2, 0}),
+		base64.StdEncoding.EncodeToString([]byte{1, 9, 9}), base64.StdEncoding.EncodeToString([]byte{0, 0xff})} {
 		if _, err := Unpack(bad, 7); err == nil {
 			t.Errorf("%q was read", bad)
 		}
 	}
 }
 
-// The set of a portable token of 1.28 million samples is at most 160 kB, whatever part of them was delivered, and a token of them not much more.
+// The set of a portable token of 1.28 million samples is at most 160 kB, whatever part of them was delivered, and a
+// token of them not much more.
 func TestPortableSize(t *testing.T) {
 	const n = 1_280_000
 	r := xrand.New(1, 1)
@@ -218,7 +223,8 @@ func TestSketchFindsWhatDiffers(t *testing.T) {
 }
 
 func TestOrders(t *testing.T) {
-	o := &Orders{Job: "lr", Dataset: "imagefolder:/d", Files: "00ff00ff00ff00ff", Seed: 1<<64 - 1, Epochs: []EpochOrder{{0, 0, []uint32{3, 1, 2}}, {2, 5, []uint32{}}, {3, 6, []uint32{7}}}}
+	o := &Orders{Job: "lr", Dataset: "imagefolder:/d", Files: "00ff00ff00ff00ff", Seed: 1<<64 - 1,
+		Epochs: []EpochOrder{{0, 0, []uint32{3, 1, 2}}, {2, 5, []uint32{}}, {3, 6, []uint32{7}}}}
 	var plain, packed bytes.Buffer
 	z := gzip.NewWriter(&packed)
 	if err := o.WriteHead(&plain, len(o.Epochs)); err != nil {
@@ -239,9 +245,12 @@ func TestOrders(t *testing.T) {
 	}
 	lines := strings.SplitAfter(plain.String(), "\n")
 	for name, text := range map[string]string{
-		"empty": "", "cut": lines[0] + lines[1], "more": plain.String() + lines[3], "again": lines[0] + lines[1] + lines[1] + lines[1], "not": "{}\n",
-		"version": strings.Replace(plain.String(), `"larder_order":1`, `"larder_order":2`, 1), "seed": strings.Replace(plain.String(), "18446744073709551615", "x", 1),
-		"negative": strings.Replace(plain.String(), "[3,1", "[-3,1", 1), "gzip": "\x1f\x8bxxxxxxxxx", "cut gzip": packed.String()[:packed.Len()-9],
+		"empty": "", "cut": lines[0] + lines[1], "more": plain.String() + lines[3], "again": lines[0] + lines[1] + lines[1] +
+			lines[1], "not": "{}\n",
+		"version": strings.Replace(plain.String(), `"larder_order":1`, `"larder_order":2`,
+			1), "seed": strings.Replace(plain.String(), "18446744073709551615", "x", 1),
+		"negative": strings.Replace(plain.String(), "[3,1", "[-3,1", 1), "gzip": "\x1f\x8bxxxxxxxxx",
+		"cut gzip": packed.String()[:packed.Len()-9],
 	} {
 		if _, err := ReadOrders(strings.NewReader(text)); err == nil {
 			t.Errorf("%s was read", name)
@@ -290,9 +299,10 @@ func FuzzSet(f *testing.F) {
 	})
 }
 
-// FuzzSketch compares the sketches of two sets of files. The sets are listed in the input, three bytes a file: which of the two
-// sets it is in, and what is known of it. Damage is xored into the packed sketch, two bytes a place. Inputs are short
-// because the fuzzer minimizes those it keeps byte by byte: sketches as texts of 3.6 kB allowed 4 executions in 10 s.
+// FuzzSketch compares the sketches of two sets of files. The sets are listed in the input, three bytes a file: which of
+// the two sets it is in, and what is known of it. Damage is xored into the packed sketch, two bytes a place. Inputs are
+// short because the fuzzer minimizes those it keeps byte by byte: sketches as texts of 3.6 kB allowed 4 executions in
+// 10 s.
 func FuzzSketch(f *testing.F) {
 	f.Add([]byte{1, 2, 3, 2, 4, 5, 3, 6, 7}, []byte{})
 	f.Add([]byte{1, 2, 3}, []byte{9, 255})
@@ -328,6 +338,8 @@ func FuzzSketch(f *testing.F) {
 }
 
 func FuzzOrders(f *testing.F) {
-	f.Add([]byte("{\"larder_order\":1,\"job\":\"a\",\"dataset\":\"d\",\"files\":\"00ff00ff00ff00ff\",\"seed\":\"1\",\"epochs\":1}\n{\"epoch\":0,\"instance\":0,\"samples\":[1]}\n"))
+	f.Add([]byte(
+		"{\"larder_order\":1,\"job\":\"a\",\"dataset\":\"d\",\"files\":\"00ff00ff00ff00ff\",\"seed\":\"1\",\"epochs\":1}\n" +
+			"{\"epoch\":0,\"instance\":0,\"samples\":[1]}\n"))
 	f.Fuzz(func(_ *testing.T, b []byte) { _, _ = ReadOrders(bytes.NewReader(b)) })
 }

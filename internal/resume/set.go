@@ -14,8 +14,8 @@ const (
 	flatBits  // deflate
 )
 
-// Pack makes text of a set of places below n: one bit each, deflated when that is shorter. A half of 1.28 million places, which nothing
-// compresses, is 160,001 bytes before it is made text (base64, a third more).
+// Pack makes text of a set of places below n: one bit each, deflated when that is shorter. A half of 1.28 million
+// places, which nothing compresses, is 160,001 bytes before it is made text (base64, a third more).
 func Pack(n int, places []uint32) string {
 	b := make([]byte, 1+(n+7)/8)
 	for _, p := range places {

@@ -9,9 +9,10 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// Sketch is a summary of a set of files, 2.7 kB whatever their number: from the sketches of two sets that differ in some 50 files at most, which
-// those are can be computed (an invertible Bloom lookup table: Goodrich and Mitzenmacher, "Invertible Bloom Lookup Tables", 2011,
-// section 3, used to reconcile sets as in Eppstein et al., "What's the Difference?", SIGCOMM 2011).
+// Sketch is a summary of a set of files, 2.7 kB whatever their number: from the sketches of two sets that differ in
+// some 50 files at most, which those are can be computed (an invertible Bloom lookup table: Goodrich and Mitzenmacher,
+// "Invertible Bloom Lookup Tables", 2011, section 3, used to reconcile sets as in Eppstein et al., "What's the
+// Difference?", SIGCOMM 2011).
 type Sketch struct {
 	sum   uint64 // of all entries, mixed
 	cells [sketchCells]cell
@@ -138,7 +139,8 @@ func ParseSketch(text string) (*Sketch, error) {
 	s := &Sketch{sum: binary.LittleEndian.Uint64(b)}
 	b = b[8:]
 	for i := range s.cells {
-		s.cells[i] = cell{int32(binary.LittleEndian.Uint32(b)), binary.LittleEndian.Uint64(b[4:]), binary.LittleEndian.Uint64(b[12:]), binary.LittleEndian.Uint64(b[20:])}
+		s.cells[i] = cell{int32(binary.LittleEndian.Uint32(b)), binary.LittleEndian.Uint64(b[4:]),
+			binary.LittleEndian.Uint64(b[12:]), binary.LittleEndian.Uint64(b[20:])}
 		b = b[cellBytes:]
 	}
 	return s, nil

@@ -1,5 +1,6 @@
-// Package resume is the text that a Loader's state_dict is made of, and what goes with it: the set of what was delivered, packed,
-// and a sketch of the files of a subset, from which the few that differ can be named. It is pure; who resolves a token is exec.
+// Package resume is the text that a Loader's state_dict is made of, and what goes with it: the set of what was
+// delivered, packed, and a sketch of the files of a subset, from which the few that differ can be named. It is pure;
+// who resolves a token is exec.
 package resume
 
 import (
@@ -18,14 +19,17 @@ import (
 	"larder/internal/errs"
 )
 
-// Version is the newest of the tokens that this larder makes and reads. A token has the oldest that can say what it says: 2 only with Before.
+// Version is the newest of the tokens that this larder makes and reads. A token has the oldest that can say what it
+// says: 2 only with Before.
 const Version = 2
 
-// MaxToken bounds what is read, in bytes: a portable token of 36 million samples is smaller, and a record of the journal can hold it.
+// MaxToken bounds what is read, in bytes: a portable token of 36 million samples is smaller, and a record of the
+// journal can hold it.
 const MaxToken = 6 << 20
 
-// Token says where a job is: so many batches of an epoch were handed out on every rank. It names a place in an order log, or, portable,
-// carries what was delivered itself. It is the same on every rank. Numbers of 64 bits are text, for JSON.
+// Token says where a job is: so many batches of an epoch were handed out on every rank. It names a place in an order
+// log, or, portable, carries what was delivered itself. It is the same on every rank. Numbers of 64 bits are text, for
+// JSON.
 type Token struct {
 	Version  int    `json:"version"`
 	Job      string `json:"job"`      // name, for people
@@ -34,17 +38,19 @@ type Token struct {
 	Epoch    uint32 `json:"epoch"`    // that is gone on with
 	Step     uint32 `json:"step"`     // batches of it that each rank of the job was handed
 	Instance uint32 `json:"instance"` // of its random parameters
-	Order    string `json:"order"`    // fingerprint of the order, 32 hex digits; empty when nothing of the epoch was handed out, by earlier jobs either
-	Dataset  string `json:"dataset"`  // uri
-	Files    string `json:"files"`    // fingerprint of the files of the subset (Sketch.Sum), 16 hex digits
-	Samples  int    `json:"samples"`  // of the subset
+	// fingerprint of the order, 32 hex digits; empty when nothing of the epoch was handed out, by earlier jobs either
+	Order   string `json:"order"`
+	Dataset string `json:"dataset"` // uri
+	Files   string `json:"files"`   // fingerprint of the files of the subset (Sketch.Sum), 16 hex digits
+	Samples int    `json:"samples"` // of the subset
 
-	// Before is how many batches of the epoch every rank was handed by the jobs that this one went on from. Nothing follows from it here: frameworks
-	// count batches of an epoch on, through every resume, and a client tells them its length.
+	// Before is how many batches of the epoch every rank was handed by the jobs that this one went on from. Nothing
+	// follows from it here: frameworks count batches of an epoch on, through every resume, and a client tells them its
+	// length.
 	Before uint32 `json:"before,omitempty"`
 
-	// Of a portable token: the samples that were delivered, as places among the samples of the subset in the order of their keys' hashes,
-	// and the sketch of those (without modification times, which a copy may not keep).
+	// Of a portable token: the samples that were delivered, as places among the samples of the subset in the order of
+	// their keys' hashes, and the sketch of those (without modification times, which a copy may not keep).
 	Delivered string `json:"delivered,omitempty"`
 	Sketch    string `json:"sketch,omitempty"`
 
@@ -54,10 +60,12 @@ type Token struct {
 // Portable tells whether it needs no log.
 func (t *Token) Portable() bool { return t.Sketch != "" }
 
-// sum is the checksum of the fields, 16 hex digits: the beginning of the SHA-256 of their values, a line each. Python computes the same.
+// sum is the checksum of the fields, 16 hex digits: the beginning of the SHA-256 of their values, a line each. Python
+// computes the same.
 func (t *Token) sum() string {
 	values := []string{
-		strconv.Itoa(t.Version), t.Job, t.Log, u(t.ID), u(t.Epoch), u(t.Step), u(t.Instance), t.Order, t.Dataset, t.Files, strconv.Itoa(t.Samples), t.Delivered, t.Sketch,
+		strconv.Itoa(t.Version), t.Job, t.Log, u(t.ID), u(t.Epoch), u(t.Step), u(t.Instance), t.Order, t.Dataset, t.Files,
+		strconv.Itoa(t.Samples), t.Delivered, t.Sketch,
 	}
 	if t.Version > 1 {
 		values = append(values, u(t.Before))
@@ -88,7 +96,8 @@ func invalid(hint, format string, args ...any) error {
 	return errs.New(errs.Token, "state_dict", hint, "load a state: "+format, args...)
 }
 
-// Parse reads the text of a token. Errors are *errs.Error of reason TOKEN_INVALID, or UNSUPPORTED for a token of a newer version.
+// Parse reads the text of a token. Errors are *errs.Error of reason TOKEN_INVALID, or UNSUPPORTED for a token of a
+// newer version.
 func Parse(text string) (*Token, error) {
 	if len(text) > MaxToken {
 		return nil, invalid(again, "it has %d bytes, and no token has more than %d", len(text), MaxToken)
@@ -108,7 +117,8 @@ func Parse(text string) (*Token, error) {
 		return nil, invalid(again, "version %.20q is none of larder", v.Version.String())
 	}
 	if n > Version {
-		return nil, errs.New(errs.Unsupported, "state_dict", "use the larder that made it, or a newer one", "load a state of version %d: this larder knows versions up to %d", n, Version)
+		return nil, errs.New(errs.Unsupported, "state_dict", "use the larder that made it, or a newer one",
+			"load a state of version %d: this larder knows versions up to %d", n, Version)
 	}
 	t := new(Token)
 	d := json.NewDecoder(bytes.NewReader([]byte(text)))
@@ -136,7 +146,8 @@ func (t *Token) check() error {
 		return fmt.Errorf("files is %.40q, which is no fingerprint", t.Files)
 	case t.Order != "" && !isHex(t.Order, 32) || t.Order == "" && t.Step > 0:
 		return fmt.Errorf("order is %.40q, which is no fingerprint", t.Order)
-	case strings.ContainsFunc(t.Job+t.Dataset, func(r rune) bool { return r == '\n' || r == 0 }) || len(t.Job) > 1<<10 || len(t.Dataset) > 1<<16:
+	case strings.ContainsFunc(t.Job+t.Dataset, func(r rune) bool { return r == '\n' || r == 0 }) || len(t.Job) > 1<<10 ||
+		len(t.Dataset) > 1<<16:
 		return errors.New("its names are not those of a job and a dataset")
 	case strings.ContainsFunc(t.Job, func(r rune) bool { return !unicode.IsPrint(r) }):
 		return errors.New("job is no name of a job")
@@ -151,5 +162,8 @@ func (t *Token) check() error {
 }
 
 func isHex(s string, n int) bool {
-	return len(s) == n && !strings.ContainsFunc(s, func(r rune) bool { return (r < '0' || r > '9') && (r < 'a' || r > 'f') })
+	return len(s) == n && !strings.ContainsFunc(s, func(r rune) bool {
+		return (r < '0' || r > '9') &&
+			(r < 'a' || r > 'f')
+	})
 }

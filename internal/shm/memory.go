@@ -35,7 +35,8 @@ func available(root fs.FS) (free int64, where string, ok bool) {
 		case parts[0] == "0" && parts[1] == "": // v2
 			base, limit, used, cache = "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"
 		case hasWord(parts[1], "memory"): // v1
-			base, limit, used, cache = "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+			base, limit, used, cache = "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+				"total_inactive_file"
 		default:
 			continue
 		}

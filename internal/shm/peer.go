@@ -63,8 +63,9 @@ func peerGroups(fd uintptr) []uint32 {
 	for n := 64; n <= 1<<16; n *= 8 {
 		list := make([]uint32, n)
 		size := uint32(n * 4)
+		//nolint:gosec // golang.org/x/sys has no call for it
 		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_PEERGROUPS,
-			uintptr(unsafe.Pointer(&list[0])), uintptr(unsafe.Pointer(&size)), 0) //nolint:gosec // golang.org/x/sys has no call for it
+			uintptr(unsafe.Pointer(&list[0])), uintptr(unsafe.Pointer(&size)), 0)
 		if errno == 0 {
 			return list[: size/4 : size/4]
 		}
@@ -75,7 +76,8 @@ func peerGroups(fd uintptr) []uint32 {
 	return nil
 }
 
-// Process names one process of this machine so that no later one is taken for it. The boot and the start of the process are the kernel's.
+// Process names one process of this machine so that no later one is taken for it. The boot and the start of the process
+// are the kernel's.
 type Process struct {
 	PID   int32  `json:"pid"`
 	Start uint64 `json:"start"` // ticks after the boot
@@ -92,7 +94,8 @@ func ProcessOf(pid int32) (Process, error) {
 	if err != nil {
 		return Process{}, fmt.Errorf("name process %d: %w", pid, err)
 	}
-	_, after, _ := strings.Cut(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " ") // its name may have blanks and brackets
+	// its name may have blanks and brackets
+	_, after, _ := strings.Cut(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " ")
 	fields := strings.Fields(after)
 	if len(fields) < 20 {
 		return Process{}, fmt.Errorf("name process %d: its stat has %d fields", pid, len(fields))
@@ -104,7 +107,8 @@ func ProcessOf(pid int32) (Process, error) {
 	return Process{PID: pid, Start: start, Boot: strings.TrimSpace(string(boot))}, nil
 }
 
-// Watch waits for the end of that very process. The error says that it has ended, or that the kernel cannot watch it (before Linux 5.3).
+// Watch waits for the end of that very process. The error says that it has ended, or that the kernel cannot watch it
+// (before Linux 5.3).
 func (p Process) Watch() (*Exit, error) {
 	fd, err := unix.PidfdOpen(int(p.PID), unix.PIDFD_NONBLOCK)
 	if err != nil {

@@ -145,7 +145,8 @@ func mapFD(fd int, size int64) (*Segment, error) {
 		return nil, errs.Wrap(err, errs.Protocol, "segment", hint, "look at the descriptor of a shared segment")
 	}
 	if st.Size < size {
-		return nil, errs.New(errs.Protocol, "segment", hint, "the shared segment has %d bytes, announced were %d", st.Size, size)
+		return nil, errs.New(errs.Protocol, "segment", hint, "the shared segment has %d bytes, announced were %d", st.Size,
+			size)
 	}
 	have, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil || have&unix.F_SEAL_SHRINK == 0 {
@@ -154,7 +155,8 @@ func mapFD(fd int, size int64) (*Segment, error) {
 	mem, err := unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return nil, errs.Wrap(err, errs.ResourceExceeded, "segment",
-			"raise the limit of address space (ulimit -v) or of mappings (vm.max_map_count)", "map a shared segment of %d bytes", size)
+			"raise the limit of address space (ulimit -v) or of mappings (vm.max_map_count)", "map a shared segment of %d bytes",
+			size)
 	}
 	return adopt(fd, mem), nil
 }

@@ -37,7 +37,8 @@ func (c *Catalog) MayList(nameOrURI string, r Reader) error {
 		parsed, err := parseURI(nameOrURI)
 		if err != nil {
 			if c.looksLikeName(nameOrURI) { // not c.unknown, which names the others
-				return errs.New(errs.NotFound, printable(nameOrURI), "write its uri, as in imagefolder:/data/train", "no dataset is named %q", nameOrURI)
+				return errs.New(errs.NotFound, printable(nameOrURI), "write its uri, as in imagefolder:/data/train",
+					"no dataset is named %q", nameOrURI)
 			}
 			return err
 		}
@@ -59,8 +60,8 @@ func (c *Catalog) MayRead(ctx context.Context, d *Dataset, r Reader) (fingerprin
 	return snap.fp, nil
 }
 
-// MaySee tells whether r may be told of d, as MayRead does, and changes nothing. Each folder is looked at every time; each file once for a user
-// and a version of d. An error that is not PERMISSION_DENIED is the context's.
+// MaySee tells whether r may be told of d, as MayRead does, and changes nothing. Each folder is looked at every time;
+// each file once for a user and a version of d. An error that is not PERMISSION_DENIED is the context's.
 func (c *Catalog) MaySee(ctx context.Context, d *Dataset, r Reader) error {
 	snap := d.snap.Load()
 	w := rightsOf(r)
@@ -191,7 +192,8 @@ func (w *rights) file(path string, meta fileMeta) error {
 	switch {
 	case st.Mode&unix.S_IFMT == unix.S_IFLNK:
 		return w.denied(path, "it is a symbolic link, which is not followed for other users than the daemon's")
-	case st.Mode&unix.S_IFMT != unix.S_IFREG || st.Dev != meta.dev || st.Ino != meta.ino || st.Size != meta.size || st.Mtim.Nano() != meta.mtime:
+	case st.Mode&unix.S_IFMT != unix.S_IFREG || st.Dev != meta.dev || st.Ino != meta.ino || st.Size != meta.size ||
+		st.Mtim.Nano() != meta.mtime:
 		return w.denied(path, "it changed while it was looked at")
 	}
 	have, err := w.of(path, &st)
@@ -211,7 +213,10 @@ func (w *rights) of(path string, st *unix.Stat_t) (uint32, error) {
 
 // ofOpen is of for an open file, which may be open as a path alone.
 func (w *rights) ofOpen(fd int, st *unix.Stat_t) (uint32, error) {
-	return w.by(st, func(acl []byte) (int, error) { return unix.Getxattr(fmt.Sprintf("/proc/self/fd/%d", fd), aclName, acl) })
+	return w.by(st, func(acl []byte) (int, error) {
+		return unix.Getxattr(fmt.Sprintf("/proc/self/fd/%d", fd), aclName,
+			acl)
+	})
 }
 
 const aclName = "system.posix_acl_access"
@@ -248,8 +253,8 @@ const (
 	aclOther    = 0x20
 )
 
-// byList evaluates an access list for a user who is not the owner. Reading and searching are asked for one by one, so each
-// may come from another group's entry.
+// byList evaluates an access list for a user who is not the owner. Reading and searching are asked for one by one, so
+// each may come from another group's entry.
 func (w *rights) byList(b []byte, st *unix.Stat_t) (uint32, error) {
 	if len(b) < 4 || len(b)%8 != 4 || binary.LittleEndian.Uint32(b) != aclVersion {
 		return 0, errors.New("its access list has a form that larder does not know")

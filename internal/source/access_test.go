@@ -81,10 +81,13 @@ func TestMayRead(t *testing.T) {
 		list         bool // the folder may be listed all the same
 		want         string
 	}{
-		"a file":     {func() { chmod(t, dir+"/b/2.jpg", 0o640) }, func() { chmod(t, dir+"/b/2.jpg", 0o644) }, true, "b/2.jpg: its owner, mode"},
-		"no search":  {func() { chmod(t, dir+"/b", 0o754) }, func() { chmod(t, dir+"/b", 0o755) }, true, "/b: its owner, mode"},
-		"no listing": {func() { chmod(t, dir+"/b", 0o751) }, func() { chmod(t, dir+"/b", 0o755) }, true, "/b: its owner, mode"},
-		"the root":   {func() { chmod(t, dir, 0o700) }, func() { chmod(t, dir, 0o755) }, false, dir + ": its owner, mode"},
+		"a file": {func() { chmod(t, dir+"/b/2.jpg", 0o640) }, func() { chmod(t, dir+"/b/2.jpg", 0o644) }, true,
+			"b/2.jpg: its owner, mode"},
+		"no search": {func() { chmod(t, dir+"/b", 0o754) }, func() { chmod(t, dir+"/b", 0o755) }, true,
+			"/b: its owner, mode"},
+		"no listing": {func() { chmod(t, dir+"/b", 0o751) }, func() { chmod(t, dir+"/b", 0o755) }, true,
+			"/b: its owner, mode"},
+		"the root": {func() { chmod(t, dir, 0o700) }, func() { chmod(t, dir, 0o755) }, false, dir + ": its owner, mode"},
 		"a link": {func() {
 			_ = os.Rename(link, link+".was")
 			_ = os.Symlink(link+".was", link)
@@ -93,14 +96,16 @@ func TestMayRead(t *testing.T) {
 			_ = os.Rename(link, link+".was")
 			_ = os.WriteFile(link, []byte("b1.jpg"), 0o644) //nolint:gosec // everybody may read it
 		}, func() { _ = os.Rename(link+".was", link) }, true, "b/1.jpg: it changed while it was looked at"},
-		"gone": {func() { _ = os.Rename(link, link+".was") }, func() { _ = os.Rename(link+".was", link) }, true, "b/1.jpg: no such file"},
+		"gone": {func() { _ = os.Rename(link, link+".was") }, func() { _ = os.Rename(link+".was", link) }, true,
+			"b/1.jpg: no such file"},
 	} {
 		x.break_()
 		if err := c.MayList(uri, reader); (err == nil) != x.list {
 			t.Errorf("%s: the folder: %v", name, err)
 		}
 		_, err := c.MayRead(t.Context(), d, reader)
-		if !errs.Is(err, errs.Denied) || !strings.Contains(err.Error(), x.want) || !strings.Contains(err.Error(), "uid 61001 may not read") {
+		if !errs.Is(err, errs.Denied) || !strings.Contains(err.Error(), x.want) ||
+			!strings.Contains(err.Error(), "uid 61001 may not read") {
 			t.Errorf("%s: %v; want %q", name, err, x.want)
 		}
 		x.mend()
@@ -114,7 +119,8 @@ func TestMayRead(t *testing.T) {
 	}
 	defer os.Remove(alias)
 	for name, want := range map[string]string{
-		"imagefolder:" + alias: "symbolic link", "imagefolder:" + dir + "/none": "no such file", "imagefolder:" + dir + "/a/1.jpg": "is no folder",
+		"imagefolder:" + alias: "symbolic link", "imagefolder:" + dir + "/none": "no such file", "imagefolder:" + dir +
+			"/a/1.jpg": "is no folder",
 	} {
 		if err := c.MayList(name, reader); !errs.Is(err, errs.Denied) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v; want %q", name, err, want)
@@ -125,8 +131,8 @@ func TestMayRead(t *testing.T) {
 	}
 }
 
-// Once a file is read for another user, a link that takes its place, or that of its folder, leads nowhere: not even to a file of
-// the same size and time.
+// Once a file is read for another user, a link that takes its place, or that of its folder, leads nowhere: not even to
+// a file of the same size and time.
 func TestLinksLeadNowhere(t *testing.T) {
 	dir, c, d := readable(t)
 	secret := t.TempDir()
@@ -203,7 +209,8 @@ func TestRightsAreTheKernels(t *testing.T) {
 		if err := os.WriteFile(path, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := errors.Join(os.Chown(path, int(ids[draw(3)]), int(ids[draw(5)])), os.Chmod(path, os.FileMode(draw(0o1000)))); err != nil {
+		if err := errors.Join(os.Chown(path, int(ids[draw(3)]), int(ids[draw(5)])),
+			os.Chmod(path, os.FileMode(draw(0o1000)))); err != nil {
 			t.Fatal(err)
 		}
 		if draw(3) > 0 {
@@ -247,7 +254,8 @@ func TestRightsAreTheKernels(t *testing.T) {
 		}
 		kernel := opens(t, path, who)
 		if got := have&mayRead != 0; got && !kernel {
-			t.Errorf("%d: %+v, mode %o of %d:%d: we say that it may be read, the kernel does not", i, who, st.Mode&0o777, st.Uid, st.Gid)
+			t.Errorf("%d: %+v, mode %o of %d:%d: we say that it may be read, the kernel does not", i, who, st.Mode&0o777, st.Uid,
+				st.Gid)
 		} else if !got && kernel && st.Mode&0o070 != 0 { // without a right in the mask the kernel does not look at the list
 			t.Errorf("%d: %+v, mode %o of %d:%d: the kernel lets it be read, we do not", i, who, st.Mode&0o777, st.Uid, st.Gid)
 		} else if got {
@@ -271,7 +279,8 @@ func opens(t *testing.T, path string, who Reader) bool {
 			groups = unsafe.Pointer(&who.Groups[0])
 		}
 		for _, call := range [][3]uintptr{
-			{unix.SYS_SETGROUPS, uintptr(len(who.Groups)), uintptr(groups)}, {unix.SYS_SETFSGID, uintptr(who.GID)}, {unix.SYS_SETFSUID, uintptr(who.UID)},
+			{unix.SYS_SETGROUPS, uintptr(len(who.Groups)), uintptr(groups)}, {unix.SYS_SETFSGID, uintptr(who.GID)}, {
+				unix.SYS_SETFSUID, uintptr(who.UID)},
 		} {
 			if _, _, errno := unix.RawSyscall(call[0], call[1], call[2], 0); errno != 0 {
 				result <- fmt.Errorf("become uid %d: %w", who.UID, errno)

@@ -58,7 +58,8 @@ type rootState struct {
 // OpenCatalog returns an empty catalogue. Close it to end its background work.
 func OpenCatalog(cfg CatalogConfig) (*Catalog, error) {
 	if cfg.StorageLimit < 0 || cfg.StorageIOPS < 0 || cfg.MaxObject < 0 {
-		return nil, errs.New(errs.ConfigInvalid, "source", "use 0 for none", "a negative limit: %d B/s and %d reads/s from storage, largest object %d B",
+		return nil, errs.New(errs.ConfigInvalid, "source", "use 0 for none", "a negative limit: %d B/s and %d reads/s "+
+			"from storage, largest object %d B",
 			cfg.StorageLimit, cfg.StorageIOPS, cfg.MaxObject)
 	}
 	if cfg.MaxObject == 0 {
@@ -69,12 +70,14 @@ func OpenCatalog(cfg CatalogConfig) (*Catalog, error) {
 	}
 	if cfg.IndexDir != "" {
 		if err := os.MkdirAll(cfg.IndexDir, 0o700); err != nil {
-			return nil, errs.Wrap(err, errs.ConfigInvalid, printable(cfg.IndexDir), "name a folder that the daemon may write to", "the folder for saved indexes cannot be made")
+			return nil, errs.Wrap(err, errs.ConfigInvalid, printable(cfg.IndexDir), "name a folder that the daemon may write to",
+				"the folder for saved indexes cannot be made")
 		}
 		removeLeftovers(cfg.IndexDir)
 	}
-	c := &Catalog{cfg: cfg, log: cfg.Logger, sys: realSystem, byName: map[string]*Dataset{}, byRoot: map[string]*rootState{},
-		limit: newLimiter(cfg.StorageLimit, cfg.StorageIOPS)}
+	c := &Catalog{cfg: cfg, log: cfg.Logger, sys: realSystem, byName: map[string]*Dataset{},
+		byRoot: map[string]*rootState{},
+		limit:  newLimiter(cfg.StorageLimit, cfg.StorageIOPS)}
 	return c, nil
 }
 
@@ -91,14 +94,15 @@ func (c *Catalog) Add(ctx context.Context, name, uri string) (*Dataset, error) {
 	return c.add(ctx, name, uri, walkHow{})
 }
 
-// AddSkipEmpty is Add where class folders without images are welcome, now and later: they keep their label and have no samples, as with
-// torchvision's allow_empty. Without it a folder is refused at its first index when a class folder holds no image; a class that loses its last
-// image later stays a class.
+// AddSkipEmpty is Add where class folders without images are welcome, now and later: they keep their label and have no
+// samples, as with torchvision's allow_empty. Without it a folder is refused at its first index when a class folder
+// holds no image; a class that loses its last image later stays a class.
 func (c *Catalog) AddSkipEmpty(ctx context.Context, name, uri string) (*Dataset, error) {
 	return c.add(ctx, name, uri, walkHow{skipEmpty: true})
 }
 
-// AddAgain is Add for a dataset that was accepted before: should its saved index be lost, class folders without images do not count against it.
+// AddAgain is Add for a dataset that was accepted before: should its saved index be lost, class folders without images
+// do not count against it.
 func (c *Catalog) AddAgain(ctx context.Context, name, uri string) (*Dataset, error) {
 	return c.add(ctx, name, uri, walkHow{again: true})
 }
@@ -126,7 +130,8 @@ func (c *Catalog) add(ctx context.Context, name, uri string, how walkHow) (*Data
 		}
 	}
 	taken := func(d *Dataset) error {
-		return errs.New(errs.AlreadyExists, printable(name), "choose another name", "the name %q belongs to %s", name, d.URI())
+		return errs.New(errs.AlreadyExists, printable(name), "choose another name", "the name %q belongs to %s", name,
+			d.URI())
 	}
 	if d, ok := c.named(name); ok && d.uri != canonical {
 		return nil, taken(d)
@@ -144,7 +149,8 @@ func (c *Catalog) add(ctx context.Context, name, uri string, how walkHow) (*Data
 	if err := c.refresh(ctx, rs, how); err != nil {
 		return nil, err
 	}
-	if _, ok := c.named(name); !ok && how.as != nil { // nothing is left of what he may not read, also where its index was there
+	// nothing is left of what he may not read, also where its index was there
+	if _, ok := c.named(name); !ok && how.as != nil {
 		if err := c.mayRead(ctx, rs.snap.Load(), *how.as); err != nil {
 			return nil, err
 		}
@@ -180,8 +186,8 @@ func (c *Catalog) OpenSkipEmpty(ctx context.Context, nameOrURI string) (*Dataset
 	return c.open(ctx, nameOrURI, walkHow{skipEmpty: true})
 }
 
-// OpenFor is Open, or OpenSkipEmpty, for another user: folders are indexed with his rights, and what he may not read is refused (MayList,
-// MayRead) before a dataset is made of it.
+// OpenFor is Open, or OpenSkipEmpty, for another user: folders are indexed with his rights, and what he may not read is
+// refused (MayList, MayRead) before a dataset is made of it.
 func (c *Catalog) OpenFor(ctx context.Context, nameOrURI string, skipEmpty bool, r Reader) (*Dataset, error) {
 	if err := c.MayList(nameOrURI, r); err != nil {
 		return nil, err
@@ -283,8 +289,9 @@ func (c *Catalog) ByID(id ident.DatasetID) (*Dataset, bool) {
 	return c.datasets[id], true
 }
 
-// Remove forgets a dataset by its name. When no other name has its folder, the saved index goes too, so that ids are given anew should it
-// come back; indexBytes is the size of it. Who holds the Dataset may go on reading. own are the objects that no other dataset names.
+// Remove forgets a dataset by its name. When no other name has its folder, the saved index goes too, so that ids are
+// given anew should it come back; indexBytes is the size of it. Who holds the Dataset may go on reading. own are the
+// objects that no other dataset names.
 func (c *Catalog) Remove(ctx context.Context, d *Dataset) (own *bits.Set, indexBytes int64, err error) {
 	if err := d.rs.lock(ctx); err != nil {
 		return nil, 0, fmt.Errorf("remove %s: %w", d.Name(), err)
@@ -450,11 +457,14 @@ func (c *Catalog) refresh(ctx context.Context, rs *rootState, how walkHow) error
 	next.assignObjects(&c.objects, rs.index, rs.snap.Load(), meta)
 	done = true
 	c.publish(rs, next)
-	c.log.Info("indexed", "dataset", rs.root, "samples", next.live, "tombstones", next.Len()-next.live, "classes", len(next.classes),
-		"folders", next.report.Folders, "ignored_files", next.report.Ignored, "irregular_files", next.report.Irregular, "loops", next.report.Loops)
+	c.log.Info("indexed", "dataset", rs.root, "samples", next.live, "tombstones", next.Len()-next.live, "classes",
+		len(next.classes),
+		"folders", next.report.Folders, "ignored_files", next.report.Ignored, "irregular_files", next.report.Irregular,
+		"loops", next.report.Loops)
 	if c.cfg.IndexDir != "" {
 		if err := c.saveIndex(next, meta); err != nil {
-			c.log.Warn("the index was not saved; the next start walks the dataset again, and ids of files added since the last save may then differ",
+			c.log.Warn("the index was not saved; the next start walks the dataset again, and ids of files added since the "+
+				"last save may then differ",
 				"dataset", rs.root, "error", err)
 		}
 	}

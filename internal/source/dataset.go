@@ -8,13 +8,13 @@ import (
 	"larder/internal/source/subset"
 )
 
-// Dataset is an ordered list of samples with labels. It shows the newest version of its root that keeps every label: ids
-// are only ever appended, samples whose file is gone become tombstones, and the label of an id never changes. When the
-// class folders change so that labels would, the catalogue makes a new Dataset of the same name, and this one stays as it
-// is for the jobs that use it. Safe for concurrent use; a change may come between two calls.
+// Dataset is an ordered list of samples with labels. It shows the newest version of its root that keeps every label:
+// ids are only ever appended, samples whose file is gone become tombstones, and the label of an id never changes. When
+// the class folders change so that labels would, the catalogue makes a new Dataset of the same name, and this one stays
+// as it is for the jobs that use it. Safe for concurrent use; a change may come between two calls.
 //
-// Names of files are bytes; what goes to people and into messages must be UTF-8. So Name, URI, Classes, Class and Key are
-// text, in which U+FFFD stands for what is no UTF-8; order, subsets and reading go by the bytes.
+// Names of files are bytes; what goes to people and into messages must be UTF-8. So Name, URI, Classes, Class and Key
+// are text, in which U+FFFD stands for what is no UTF-8; order, subsets and reading go by the bytes.
 type Dataset struct {
 	id   ident.DatasetID
 	name string
@@ -75,8 +75,8 @@ func (d *Dataset) Bytes(s ident.SampleID) int64 {
 	return d.cat.ObjectBytes(snap.object(s))
 }
 
-// File tells what is known of the file of an object, as it was when the object was met: its key in the bytes of the file system, its size in
-// bytes, and when it was modified, in ns.
+// File tells what is known of the file of an object, as it was when the object was met: its key in the bytes of the
+// file system, its size in bytes, and when it was modified, in ns.
 func (d *Dataset) File(o ident.ObjectID) (key string, size, mtime int64) {
 	snap := d.snap.Load()
 	if s, ok := snap.rev.find(o); ok {
@@ -113,7 +113,8 @@ func (d *Dataset) Select(expr string) ([]ident.SampleID, error) {
 	}
 	if len(ids) == 0 {
 		return nil, errs.New(errs.SubsetEmpty, d.Name(), "`larder dataset inspect` shows classes and keys",
-			"subset: %s selects none of the %d samples of %s (ids 0 to %d, labels 0 to %d)", printable(e.String()), snap.live, d.Name(), snap.Len()-1, len(snap.classes)-1)
+			"subset: %s selects none of the %d samples of %s (ids 0 to %d, labels 0 to %d)", printable(e.String()), snap.live,
+			d.Name(), snap.Len()-1, len(snap.classes)-1)
 	}
 	return ids, nil
 }

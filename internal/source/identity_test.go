@@ -42,7 +42,9 @@ func TestLinks(t *testing.T) {
 	loop := tree(t, "a/1.jpg")
 	must(t, os.Symlink(".", filepath.Join(loop, "self")))
 	_, err := c.Add(t.Context(), "", "imagefolder:"+loop)
-	if !errs.Is(err, errs.DatasetUnread) || !strings.Contains(err.Error(), `self" cannot be read: it is a symbolic link to a folder that holds it (remove the link)`) {
+	if !errs.Is(err, errs.DatasetUnread) ||
+		!strings.Contains(err.Error(),
+			`self" cannot be read: it is a symbolic link to a folder that holds it (remove the link)`) {
 		t.Error(err)
 	}
 
@@ -168,7 +170,8 @@ func TestLabelsNeverMove(t *testing.T) {
 	}
 	write(t, root, "a/1.jpg", "first")
 	e := add(t, c, "x", root)
-	if e == d || e.ID() != 1 || d.Len() != 3 || d.Label(0) != 0 || e.Label(0) != 1 || e.Key(0) != "b/1.jpg" || e.Key(3) != "a/1.jpg" || e.Label(3) != 0 {
+	if e == d || e.ID() != 1 || d.Len() != 3 || d.Label(0) != 0 || e.Label(0) != 1 || e.Key(0) != "b/1.jpg" ||
+		e.Key(3) != "a/1.jpg" || e.Label(3) != 0 {
 		t.Errorf("%v: %q %v: %q", d.Classes(), keys(d), e.Classes(), keys(e))
 	}
 	if e.Object(1) != d.Object(1) {
@@ -207,7 +210,8 @@ func TestReindexModel(t *testing.T) {
 		for range rapid.IntRange(2, 4).Draw(rt, "rounds") {
 			for range rapid.IntRange(0, 8).Draw(rt, "changes") {
 				step++
-				key := rapid.SampledFrom([]string{"a", "b", "b/sub"}).Draw(rt, "dir") + "/" + rapid.SampledFrom([]string{"1", "2", "3", "4"}).Draw(rt, "file") + ".jpg"
+				key := rapid.SampledFrom([]string{"a", "b", "b/sub"}).Draw(rt, "dir") + "/" +
+					rapid.SampledFrom([]string{"1", "2", "3", "4"}).Draw(rt, "file") + ".jpg"
 				if _, ok := content[key]; ok && rapid.Bool().Draw(rt, "remove") {
 					must(t, os.Remove(filepath.Join(root, key)))
 					delete(content, key)
@@ -270,7 +274,8 @@ func TestObjectTableModel(t *testing.T) {
 		model := map[key]ident.ObjectID{}
 		r := xrand.New(rapid.Uint64().Draw(rt, "seed"))
 		for range rapid.IntRange(0, 3000).Draw(rt, "n") {
-			k := key{fileMeta{dev: uint64(r.IntN(3)), ino: uint64(r.IntN(20)), size: int64(r.IntN(3)), mtime: int64(r.IntN(3))}, uint32(r.IntN(3))}
+			k := key{fileMeta{dev: uint64(r.IntN(3)), ino: uint64(r.IntN(20)), size: int64(r.IntN(3)), mtime: int64(r.IntN(3))},
+				uint32(r.IntN(3))}
 			got := table.internLocked(k.f, k.ord, 0, 0)
 			want, ok := model[k]
 			if !ok {

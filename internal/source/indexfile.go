@@ -196,9 +196,11 @@ func decodeIndex(b []byte) (s *snapshot, meta []fileMeta, err error) {
 	case len(b) < indexHeader+8 || string(b[:8]) != indexMagic:
 		return nil, nil, errors.New("it is no index of larder, or cut off")
 	case binary.LittleEndian.Uint32(b[8:])-1 >= indexVersion || binary.LittleEndian.Uint32(b[12:]) != 0:
-		return nil, nil, fmt.Errorf("its version is %d, this larder reads 1 to %d", binary.LittleEndian.Uint32(b[8:]), indexVersion)
+		return nil, nil, fmt.Errorf("its version is %d, this larder reads 1 to %d", binary.LittleEndian.Uint32(b[8:]),
+			indexVersion)
 	case binary.LittleEndian.Uint64(b[16:]) != uint64(len(b)-indexHeader-8):
-		return nil, nil, fmt.Errorf("it should have %d bytes and has %d", binary.LittleEndian.Uint64(b[16:])+indexHeader+8, len(b))
+		return nil, nil, fmt.Errorf("it should have %d bytes and has %d", binary.LittleEndian.Uint64(b[16:])+indexHeader+8,
+			len(b))
 	case binary.LittleEndian.Uint64(b[len(b)-8:]) != xxhash.Sum64(b[:len(b)-8]):
 		return nil, nil, errors.New("its checksum is wrong")
 	}
@@ -276,7 +278,8 @@ func (s *snapshot) readDirs(r *indexReader, dev func() uint64) {
 		d.class = firstSegment(d.rel)
 		d.live = r.flag()
 		d.dev, d.ino, d.mtime = dev(), r.uvarint(), r.varint()
-		if seen[d.rel] || d.rel != "" && !fs.ValidPath(strings.ToValidUTF8(d.rel, "x")) || d.rel == "." || strings.IndexByte(d.rel, 0) >= 0 {
+		if seen[d.rel] || d.rel != "" && !fs.ValidPath(strings.ToValidUTF8(d.rel, "x")) || d.rel == "." ||
+			strings.IndexByte(d.rel, 0) >= 0 {
 			r.fail("folder %q is named twice, or no path below the root", d.rel)
 		}
 		if d.live && d.rel != "" {
@@ -306,7 +309,8 @@ func (s *snapshot) readSamples(r *indexReader, dev func() uint64) []fileMeta {
 		}
 		s.dirOf[i] = uint32(dir)
 		name := r.text()
-		if len(name) == 0 || string(name) == "." || string(name) == ".." || bytes.IndexByte(name, '/') >= 0 || bytes.IndexByte(name, 0) >= 0 {
+		if len(name) == 0 || string(name) == "." || string(name) == ".." || bytes.IndexByte(name, '/') >= 0 ||
+			bytes.IndexByte(name, 0) >= 0 {
 			r.fail("sample %d is named %q", i, name)
 			return nil
 		}
@@ -323,7 +327,8 @@ func (s *snapshot) readSamples(r *indexReader, dev func() uint64) []fileMeta {
 		if !s.dirs[dir].live {
 			r.fail("sample %d is in a folder that is gone", i)
 		}
-		last = fileMeta{dev: dev(), ino: last.ino + uint64(r.varint()), size: r.nonNegative("a size"), mtime: last.mtime + r.varint()}
+		last = fileMeta{dev: dev(), ino: last.ino + uint64(r.varint()), size: r.nonNegative("a size"), mtime: last.mtime +
+			r.varint()}
 		meta[i] = last
 		if r.err != nil {
 			return nil
@@ -341,13 +346,15 @@ func (c *Catalog) loadIndex(root string) (*snapshot, []fileMeta) {
 		b, err := os.ReadFile(path)
 		if err != nil {
 			if !errors.Is(err, fs.ErrNotExist) {
-				c.log.Warn("a saved index cannot be read; the dataset is walked again", "dataset", root, "index", path, "error", err)
+				c.log.Warn("a saved index cannot be read; the dataset is walked again", "dataset", root, "index", path, "error",
+					err)
 			}
 			return nil, nil
 		}
 		s, meta, err := decodeIndex(b)
 		if err != nil {
-			c.log.Warn("a saved index is damaged; the dataset is walked again, and ids of files added since its first walk may change",
+			c.log.Warn("a saved index is damaged; the dataset is walked again, and ids of files added since its first walk "+
+				"may change",
 				"dataset", root, "index", path, "kept_as", path+".damaged", "error", err)
 			if err := os.Rename(path, path+".damaged"); err != nil {
 				c.log.Warn("the damaged index cannot be kept", "index", path, "error", err)
@@ -422,7 +429,8 @@ func (c *Catalog) removeIndex(root string) (int64, error) {
 			err = syncDir(c.cfg.IndexDir)
 		}
 		if err != nil {
-			return 0, errs.Wrap(err, errs.StateFailed, printable(path), "remove the file", "the saved index of %q cannot be removed", root)
+			return 0, errs.Wrap(err, errs.StateFailed, printable(path), "remove the file",
+				"the saved index of %q cannot be removed", root)
 		}
 		return fi.Size(), nil
 	}

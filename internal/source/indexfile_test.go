@@ -48,10 +48,12 @@ func TestIndexIsUsed(t *testing.T) {
 	if ev.count("") != 0 {
 		t.Errorf("events %v: the saved index was not used", ev.n)
 	}
-	if want := []string{"b/1.jpg", "b/2.jpg", "c/1.jpg", "c/sub/1.png", "b/0.jpg"}; !slices.Equal(keys(e), want) || e.Live(0) || e.Object(0) != NoObject {
+	if want := []string{"b/1.jpg", "b/2.jpg", "c/1.jpg", "c/sub/1.png", "b/0.jpg"}; !slices.Equal(keys(e), want) ||
+		e.Live(0) || e.Object(0) != NoObject {
 		t.Errorf("%q, live %v", keys(e), e.Live(0))
 	}
-	if e.Fingerprint() != d.Fingerprint() || !reflect.DeepEqual(e.Report(), d.Report()) || e.TotalBytes() != d.TotalBytes() || !slices.Equal(e.Classes(), d.Classes()) {
+	if e.Fingerprint() != d.Fingerprint() || !reflect.DeepEqual(e.Report(), d.Report()) ||
+		e.TotalBytes() != d.TotalBytes() || !slices.Equal(e.Classes(), d.Classes()) {
 		t.Errorf("%016x %+v, saved %016x %+v", e.Fingerprint(), e.Report(), d.Fingerprint(), d.Report())
 	}
 	check(t, c, e)
@@ -161,7 +163,8 @@ func TestDamage(t *testing.T) {
 		must(t, os.WriteFile(path, b, 0o600))
 		c, ev := open(t, index)
 		d := add(t, c, "", root)
-		if ev.count("damaged") != 1 || ev.count("indexed") != 1 || d.LiveCount() != 4 || !slices.Equal(keys(d), []string{"b/0.jpg", "b/2.jpg", "c/1.jpg", "c/sub/1.png"}) {
+		if ev.count("damaged") != 1 || ev.count("indexed") != 1 || d.LiveCount() != 4 ||
+			!slices.Equal(keys(d), []string{"b/0.jpg", "b/2.jpg", "c/1.jpg", "c/sub/1.png"}) {
 			t.Errorf("%v %q", ev.n, keys(d))
 		}
 		check(t, c, d)
@@ -208,8 +211,10 @@ func sealed(payload []byte) []byte {
 
 // sample is an encoded index without a file system.
 func sampleIndex(change func(s *snapshot)) []byte {
-	s := &snapshot{root: "/r", classes: []string{"a", "b"}, names: "1.jpg2.jpg3.jpg", nameEnd: []uint32{5, 10, 15}, dirOf: []uint32{1, 1, 2}, dead: []uint64{2},
-		dirs: []dirRow{{rel: "", live: true}, {rel: "a", class: "a", live: true, dev: 7, ino: 8, mtime: -9}, {rel: "b/x", class: "b", live: true}}}
+	s := &snapshot{root: "/r", classes: []string{"a", "b"}, names: "1.jpg2.jpg3.jpg", nameEnd: []uint32{5, 10, 15},
+		dirOf: []uint32{1, 1, 2}, dead: []uint64{2},
+		dirs: []dirRow{{rel: "", live: true}, {rel: "a", class: "a", live: true, dev: 7, ino: 8, mtime: -9},
+			{rel: "b/x", class: "b", live: true}}}
 	meta := []fileMeta{{7, 1 << 63, 3, -4}, {}, {9, 2, 1 << 40, 1 << 60}}
 	if change != nil {
 		change(s)
@@ -221,7 +226,8 @@ func sampleIndex(change func(s *snapshot)) []byte {
 // TestForgedIndex: with a right checksum, too, an index cannot lead outside its root or contradict itself.
 func TestForgedIndex(t *testing.T) {
 	s, meta, err := decodeIndex(sampleIndex(nil))
-	if err != nil || s.live != 2 || s.Key(2) != "b/x/3.jpg" || meta[0] != (fileMeta{7, 1 << 63, 3, -4}) || meta[2] != (fileMeta{9, 2, 1 << 40, 1 << 60}) || s.dirs[1].mtime != -9 {
+	if err != nil || s.live != 2 || s.Key(2) != "b/x/3.jpg" || meta[0] != (fileMeta{7, 1 << 63, 3, -4}) ||
+		meta[2] != (fileMeta{9, 2, 1 << 40, 1 << 60}) || s.dirs[1].mtime != -9 {
 		t.Fatalf("%+v %+v %v", s, meta, err)
 	}
 	for name, change := range map[string]func(s *snapshot){
@@ -293,7 +299,8 @@ func TestSaveFails(t *testing.T) {
 		t.Errorf("%v", ev.n)
 	}
 	must(t, os.Mkdir(index, 0o700))
-	old, young, other := filepath.Join(index, "x"+indexSuffix+".1.tmp"), filepath.Join(index, "x"+indexSuffix+".2.tmp"), filepath.Join(index, "notes.tmp")
+	old, young, other := filepath.Join(index, "x"+indexSuffix+".1.tmp"), filepath.Join(index, "x"+indexSuffix+".2.tmp"),
+		filepath.Join(index, "notes.tmp")
 	for _, p := range []string{old, young, other} {
 		must(t, os.WriteFile(p, nil, 0o600))
 		if p != young {

@@ -9,8 +9,9 @@ import (
 // burst is what a full bucket holds: the reads of a tenth of a second.
 const burst = 100 * time.Millisecond
 
-// bucket is a token bucket in the form of the time at which all that was taken from it will have been paid for. What is taken may
-// exceed what it holds (an object larger than a tenth of a second's bytes), which buckets that count tokens refuse.
+// bucket is a token bucket in the form of the time at which all that was taken from it will have been paid for. What is
+// taken may exceed what it holds (an object larger than a tenth of a second's bytes), which buckets that count tokens
+// refuse.
 type bucket struct {
 	rate float64   // units a second, 0 = no limit
 	next time.Time // when the units granted so far have been paid for
@@ -98,8 +99,8 @@ func (l *limiter) wait(ctx context.Context, n int64) error {
 	}
 }
 
-// SetStorageLimit changes how many bytes and how many reads a second the catalogue takes from storage, 0 = as many as there are.
-// Reads that wait go on under the new limits.
+// SetStorageLimit changes how many bytes and how many reads a second the catalogue takes from storage, 0 = as many as
+// there are. Reads that wait go on under the new limits.
 func (c *Catalog) SetStorageLimit(bytes, iops int64) { c.limit.set(max(bytes, 0), max(iops, 0)) }
 
 // StorageLimit is what SetStorageLimit, or the configuration, set last.

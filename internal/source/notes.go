@@ -11,13 +11,17 @@ import (
 
 // pictures are suffixes of what a user may take for samples, and torchvision's ImageFolder does not.
 var pictures = []string{
-	".heic", ".heif", ".avif", ".gif", ".jxl", ".jp2", ".jpe", ".jfif", ".pbm", ".pnm", ".tga", ".psd", ".svg", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".raf",
-	".rw2", ".exr", ".hdr", ".dcm", ".nii", ".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".npy", ".npz", ".zip", ".tar",
+	".heic", ".heif", ".avif", ".gif", ".jxl", ".jp2", ".jpe", ".jfif", ".pbm", ".pnm", ".tga", ".psd", ".svg", ".dng",
+	".cr2", ".cr3", ".nef", ".arw", ".orf", ".raf",
+	".rw2", ".exr", ".hdr", ".dcm", ".nii", ".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".npy", ".npz", ".zip",
+	".tar",
 }
 
 // Ignored is a kind of files that are no samples.
 type Ignored struct {
-	Kind  string // the suffix in small letters, "" = none, "hidden" (a name that begins with a dot), "others", or "image in the root folder"
+	// the suffix in small letters, "" = none, "hidden" (a name that begins with a dot), "others", or "image in the root
+	// folder"
+	Kind  string
 	Files int
 }
 
@@ -38,8 +42,8 @@ func (d *Dataset) Ignored() []Ignored {
 	return out
 }
 
-// Notes says in words what a user may miss in the dataset: files that look like samples and are none, and classes without any. Text files and
-// others that often lie beside images are left to Ignored.
+// Notes says in words what a user may miss in the dataset: files that look like samples and are none, and classes
+// without any. Text files and others that often lie beside images are left to Ignored.
 func (d *Dataset) Notes() []string {
 	snap := d.snap.Load()
 	var notes []string
@@ -61,7 +65,8 @@ func (d *Dataset) Notes() []string {
 		if files == 1 {
 			verb = "file is no sample"
 		}
-		notes = append(notes, fmt.Sprintf("%s %s: %s (samples lie in class folders and end in %s, as in torchvision's ImageFolder)",
+		notes = append(notes, fmt.Sprintf("%s %s: %s (samples lie in class folders and end in %s, as in torchvision's "+
+			"ImageFolder)",
 			count(files), verb, strings.Join(parts, ", "), strings.Join(imageSuffixes, " ")))
 	}
 	if n := snap.report.Irregular; n > 0 {
@@ -72,7 +77,8 @@ func (d *Dataset) Notes() []string {
 		empty = append(empty, printable(snap.classes[l]))
 	}
 	if len(empty) > 0 {
-		notes = append(notes, fmt.Sprintf("%s without an image: %s; labels stay as they are", classes(len(empty)), list(empty)))
+		notes = append(notes, fmt.Sprintf("%s without an image: %s; labels stay as they are", classes(len(empty)),
+			list(empty)))
 	}
 	if out := snap.report.LeftOut; len(out) > 0 {
 		shown := make([]string, len(out))

@@ -15,21 +15,24 @@ import (
 	"larder/internal/ident"
 )
 
-// TestWhatIsIgnoredIsTold: files that are no samples are counted by kind; what a user may take for samples is said in words, and all of it
-// survives in the saved index.
+// TestWhatIsIgnoredIsTold: files that are no samples are counted by kind; what a user may take for samples is said in
+// words, and all of it survives in the saved index.
 func TestWhatIsIgnoredIsTold(t *testing.T) {
-	root := tree(t, "a/1.jpg", "a/2.HEIC", "a/3.heic", "a/4.gif", "a/film.mp4", "a/noname", "a/.DS_Store", "a/labels.txt", "a/x.y~", "b/1.PNG", "top.jpg", "top.heic", "README.md")
+	root := tree(t, "a/1.jpg", "a/2.HEIC", "a/3.heic", "a/4.gif", "a/film.mp4", "a/noname", "a/.DS_Store", "a/labels.txt",
+		"a/x.y~", "b/1.PNG", "top.jpg", "top.heic", "README.md")
 	age(t, root)
 	index := t.TempDir()
 	for range 2 { // walked, then from the saved index
 		c, _ := open(t, index)
 		d := add(t, c, "", root)
-		want := []Ignored{{".heic", 3}, {"", 1}, {".gif", 1}, {".md", 1}, {".mp4", 1}, {".txt", 1}, {"hidden", 1}, {"others", 1}, {RootKind, 1}}
+		want := []Ignored{{".heic", 3}, {"", 1}, {".gif", 1}, {".md", 1}, {".mp4", 1}, {".txt", 1}, {"hidden", 1},
+			{"others", 1}, {RootKind, 1}}
 		if got := d.Ignored(); !slices.Equal(got, want) || d.Report().Ignored != 11 {
 			t.Errorf("%v, %d in all; want %v", got, d.Report().Ignored, want)
 		}
 		notes := d.Notes()
-		if len(notes) != 1 || !strings.HasPrefix(notes[0], "7 files are no samples: 3 .heic, 1 without a suffix, 1 .gif, 1 .mp4, 1 image in the root folder (samples lie in class folders") {
+		if len(notes) != 1 || !strings.HasPrefix(notes[0], "7 files are no samples: 3 .heic, 1 without a suffix, 1 .gif, "+
+			"1 .mp4, 1 image in the root folder (samples lie in class folders") {
 			t.Errorf("%q", notes)
 		}
 	}
@@ -69,8 +72,10 @@ func TestAllProblemsAtOnce(t *testing.T) {
 	c, _ := open(t, "")
 	_, err := c.Add(t.Context(), "", "imagefolder:"+root)
 	for _, says := range []string{
-		"16 problems", `good/2.jpg" cannot be read: symbolic link to nothing`, `self" cannot be read: it is a symbolic link`, `class folder "empty00"`,
-		`class folder "empty09"`, "and 4 more class folders without an image", "repair or remove it", "remove the link", "--skip-empty",
+		"16 problems", `good/2.jpg" cannot be read: symbolic link to nothing`, `self" cannot be read: it is a symbolic link`,
+		`class folder "empty00"`,
+		`class folder "empty09"`, "and 4 more class folders without an image", "repair or remove it", "remove the link",
+		"--skip-empty",
 	} {
 		if !errs.Is(err, errs.DatasetUnread) || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v\ndoes not say %q", err, says)
@@ -81,20 +86,22 @@ func TestAllProblemsAtOnce(t *testing.T) {
 	}
 }
 
-// TestSkipEmpty: with it empty class folders keep their label, as with torchvision's allow_empty, also from the saved index; what holds no image at
-// all is refused all the same.
+// TestSkipEmpty: with it empty class folders keep their label, as with torchvision's allow_empty, also from the saved
+// index; what holds no image at all is refused all the same.
 func TestSkipEmpty(t *testing.T) {
 	root := tree(t, "a/x.txt", "b/1.jpg", "c/d/x.txt", "d/1.jpg")
 	index := t.TempDir()
 	c, _ := open(t, index)
-	if _, err := c.Add(t.Context(), "", "imagefolder:"+root); !errs.Is(err, errs.DatasetEmpty) || !strings.Contains(err.Error(), "2 problems") {
+	if _, err := c.Add(t.Context(), "", "imagefolder:"+root); !errs.Is(err, errs.DatasetEmpty) ||
+		!strings.Contains(err.Error(), "2 problems") {
 		t.Errorf("%v", err)
 	}
 	age(t, root)
 	for range 2 {
 		d, err := c.AddSkipEmpty(t.Context(), "", "imagefolder:"+root)
 		must(t, err)
-		if !slices.Equal(d.Classes(), []string{"a", "b", "c", "d"}) || d.LiveCount() != 2 || d.Label(0) != 1 || d.Label(1) != 3 {
+		if !slices.Equal(d.Classes(), []string{"a", "b", "c", "d"}) || d.LiveCount() != 2 || d.Label(0) != 1 ||
+			d.Label(1) != 3 {
 			t.Errorf("classes %q, labels %d %d", d.Classes(), d.Label(0), d.Label(1))
 		}
 		if n := d.Notes(); len(n) != 1 || n[0] != "2 class folders are without an image: a, c; labels stay as they are" {
@@ -103,14 +110,15 @@ func TestSkipEmpty(t *testing.T) {
 		check(t, c, d)
 		c, _ = open(t, index)
 	}
-	if _, err := c.AddSkipEmpty(t.Context(), "", "imagefolder:"+tree(t, "a/x.txt", "b/y.txt")); !errs.Is(err, errs.DatasetEmpty) ||
+	if _, err := c.AddSkipEmpty(t.Context(), "", "imagefolder:"+tree(t, "a/x.txt", "b/y.txt")); !errs.Is(err,
+		errs.DatasetEmpty) ||
 		!strings.Contains(err.Error(), "none of the 2 class folders") {
 		t.Errorf("%v", err)
 	}
 }
 
-// TestAClassMayBecomeEmpty: the last image of a class goes, and a folder without images comes: every refresh goes on working, labels stay, and the new
-// folder is a class when it has an image.
+// TestAClassMayBecomeEmpty: the last image of a class goes, and a folder without images comes: every refresh goes on
+// working, labels stay, and the new folder is a class when it has an image.
 func TestAClassMayBecomeEmpty(t *testing.T) {
 	root := tree(t, "a/1.jpg", "b/1.jpg", "d/1.jpg")
 	index := t.TempDir()
@@ -124,10 +132,12 @@ func TestAClassMayBecomeEmpty(t *testing.T) {
 			d = add(t, c, "set", root)
 		}
 		e, err := c.Reindex(t.Context(), "set")
-		if err != nil || e != d || !slices.Equal(d.Classes(), []string{"a", "b", "d"}) || d.LiveCount() != 2 || d.Label(2) != 2 {
+		if err != nil || e != d || !slices.Equal(d.Classes(), []string{"a", "b", "d"}) || d.LiveCount() != 2 ||
+			d.Label(2) != 2 {
 			t.Fatalf("%v; classes %q, %d samples", err, d.Classes(), d.LiveCount())
 		}
-		if n := d.Notes(); len(n) != 2 || n[0] != "1 class folder is without an image: b; labels stay as they are" || n[1] != "1 class folder is new and without an image, so no class yet: c" {
+		if n := d.Notes(); len(n) != 2 || n[0] != "1 class folder is without an image: b; labels stay as they are" ||
+			n[1] != "1 class folder is new and without an image, so no class yet: c" {
 			t.Errorf("%q", n)
 		}
 		check(t, c, d)
@@ -141,7 +151,8 @@ func TestAClassMayBecomeEmpty(t *testing.T) {
 	for _, f := range []string{"a/1.jpg", "c/1.jpg", "d/1.jpg"} {
 		must(t, os.Remove(filepath.Join(root, f)))
 	}
-	if _, err := c.Reindex(t.Context(), "set"); !errs.Is(err, errs.DatasetEmpty) { // a disk that is not mounted is no empty dataset
+	// a disk that is not mounted is no empty dataset
+	if _, err := c.Reindex(t.Context(), "set"); !errs.Is(err, errs.DatasetEmpty) {
 		t.Errorf("%v", err)
 	}
 	if e.LiveCount() != 3 {
@@ -187,7 +198,8 @@ func TestIndexOfVersion1(t *testing.T) {
 	must(t, os.WriteFile(files[0], binary.LittleEndian.AppendUint64(b, xxhash.Sum64(b)), 0o600))
 	c, ev := open(t, index)
 	e := add(t, c, "", root)
-	if ev.count("") != 0 || e.Fingerprint() != d.Fingerprint() || !slices.Equal(keys(e), keys(d)) || e.Live(0) || e.Object(0) != NoObject {
+	if ev.count("") != 0 || e.Fingerprint() != d.Fingerprint() || !slices.Equal(keys(e), keys(d)) || e.Live(0) ||
+		e.Object(0) != NoObject {
 		t.Errorf("events %v, keys %q", ev.n, keys(e))
 	}
 	if n := e.Len(); n == 0 || e.Key(ident.SampleID(n-1)) != "b/0.jpg" {
@@ -202,7 +214,8 @@ func TestOtherSchemes(t *testing.T) {
 		reason errs.Reason
 		says   string
 	}{
-		"s3://bucket/train":         {errs.Unsupported, "object stores are not built yet, only folders are read (mount it as a folder (mount-s3 or rclone mount) or copy it"},
+		"s3://bucket/train": {errs.Unsupported, "object stores are not built yet, only folders are read (mount it " +
+			"as a folder (mount-s3 or rclone mount) or copy it"},
 		"gs://bucket/train":         {errs.Unsupported, "gcsfuse"},
 		"https://host/train.tar":    {errs.Unsupported, "nothing is read over the network"},
 		"imagefolder:s3://b/x":      {errs.Unsupported, "(mount it as a folder (mount-s3 or rclone mount) or copy it"},
@@ -213,7 +226,8 @@ func TestOtherSchemes(t *testing.T) {
 		"webdataset://host/{0..99}": {errs.Invalid, "write imagefolder:DIR"},
 	} {
 		_, err := c.Add(t.Context(), "", uri)
-		if !errs.Is(err, x.reason) || !strings.Contains(err.Error(), x.says) || x.reason == errs.Unsupported && strings.Contains(err.Error(), "did you mean") {
+		if !errs.Is(err, x.reason) || !strings.Contains(err.Error(), x.says) || x.reason == errs.Unsupported &&
+			strings.Contains(err.Error(), "did you mean") {
 			t.Errorf("%s: %v; want %s and %q", uri, err, x.reason, x.says)
 		}
 	}

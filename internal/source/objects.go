@@ -18,8 +18,8 @@ type fileMeta struct {
 	mtime    int64 // ns since 1970
 }
 
-// object is one row of the object table, 48 bytes. The first six fields are its identity: it is compared in full,
-// never by hash alone. ordinal tells apart the samples of one dataset that name the same file, so that they stay samples.
+// object is one row of the object table, 48 bytes. The first six fields are its identity: it is compared in full, never
+// by hash alone. ordinal tells apart the samples of one dataset that name the same file, so that they stay samples.
 type object struct {
 	ino     uint64
 	mtime   int64
@@ -33,7 +33,8 @@ type object struct {
 }
 
 func (o *object) same(p *object) bool {
-	return o.ino == p.ino && o.mtime == p.mtime && o.off == p.off && o.size == p.size && o.dev == p.dev && o.ordinal == p.ordinal
+	return o.ino == p.ino && o.mtime == p.mtime && o.off == p.off && o.size == p.size && o.dev == p.dev &&
+		o.ordinal == p.ordinal
 }
 
 func (o *object) hash() uint64 {
@@ -179,7 +180,8 @@ func makeReverse(all []named) reverse {
 		if i > 0 && all[i-1].object == x.object {
 			continue
 		}
-		if k := len(r) - 1; k >= 0 && r[k].object+ident.ObjectID(r[k].n) == x.object && r[k].sample+ident.SampleID(r[k].n) == x.sample {
+		if k := len(r) - 1; k >= 0 && r[k].object+ident.ObjectID(r[k].n) == x.object &&
+			r[k].sample+ident.SampleID(r[k].n) == x.sample {
 			r[k].n++
 			continue
 		}

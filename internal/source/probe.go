@@ -29,8 +29,8 @@ type Probe struct {
 	Width, Height int    // pixels
 }
 
-// Probe reads the header of an object, by content and not by name, at most 64 KiB of it. Results are cached, lossily: any
-// call may read again. Errors are those of Read, and SAMPLE_BAD when the content is no known image.
+// Probe reads the header of an object, by content and not by name, at most 64 KiB of it. Results are cached, lossily:
+// any call may read again. Errors are those of Read, and SAMPLE_BAD when the content is no known image.
 func (c *Catalog) Probe(o ident.ObjectID) (Probe, error) {
 	if p, ok := c.probes.get(o); ok {
 		return p, nil
@@ -56,7 +56,8 @@ func (c *Catalog) Probe(o ident.ObjectID) (Probe, error) {
 	}
 	if bad != nil {
 		path, _ := c.ObjectPath(o)
-		return Probe{}, errs.Wrap(bad, errs.SampleBad, path, "remove or replace the file, or use on_error=\"skip\"", "%s is no image larder knows", path)
+		return Probe{}, errs.Wrap(bad, errs.SampleBad, path, "remove or replace the file, or use on_error=\"skip\"",
+			"%s is no image larder knows", path)
 	}
 	c.probes.set(o, p)
 	return p, nil

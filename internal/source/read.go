@@ -65,10 +65,10 @@ func (e *errChanged) Error() string {
 }
 
 // Read reads a whole object into buf, or into a new slice when buf's capacity is too small, and returns the slice cut
-// to the object's length. Safe for concurrent use. Errors: *errs.Error NOT_FOUND (unknown id), DATASET_UNREADABLE (gone,
-// changed since it was indexed, or the storage failed; the message has the path), RESOURCE_EXCEEDED (larger than
-// MaxObject, or out of file descriptors); or the context's, which is looked at between system calls only: a read
-// that hangs in the kernel cannot be cancelled. Bytes are returned only if size and modification time were those of the
+// to the object's length. Safe for concurrent use. Errors: *errs.Error NOT_FOUND (unknown id), DATASET_UNREADABLE
+// (gone, changed since it was indexed, or the storage failed; the message has the path), RESOURCE_EXCEEDED (larger than
+// MaxObject, or out of file descriptors); or the context's, which is looked at between system calls only: a read that
+// hangs in the kernel cannot be cancelled. Bytes are returned only if size and modification time were those of the
 // index before and after.
 func (c *Catalog) Read(ctx context.Context, o ident.ObjectID, buf []byte) ([]byte, error) {
 	row, ok := c.objects.get(o)
@@ -112,7 +112,8 @@ func (c *Catalog) Read(ctx context.Context, o ident.ObjectID, buf []byte) ([]byt
 }
 
 func noObject(o ident.ObjectID) error {
-	return errs.New(errs.NotFound, fmt.Sprint(o), "this is a bug of larder: object ids come from a dataset", "no object has the id %d", o)
+	return errs.New(errs.NotFound, fmt.Sprint(o), "this is a bug of larder: object ids come from a dataset",
+		"no object has the id %d", o)
 }
 
 // withFile opens the object's file, checks that it is the indexed one, and runs f on it. When the path that named it
@@ -186,12 +187,15 @@ func readError(path string, err error) error {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
 		return errs.Wrap(err, errs.DatasetUnread, shown, again, "%s was removed after it was indexed", shown)
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
-		return errs.Wrap(err, errs.DatasetUnread, shown, "the daemon runs as "+whoami()+"; make it readable", "%s cannot be opened", shown)
+		return errs.Wrap(err, errs.DatasetUnread, shown, "the daemon runs as "+whoami()+"; make it readable",
+			"%s cannot be opened", shown)
 	case errors.Is(err, unix.ELOOP):
-		return errs.Wrap(err, errs.DatasetUnread, shown, "put the file itself there: jobs of several users draw from the dataset, so no link in it is followed",
+		return errs.Wrap(err, errs.DatasetUnread, shown, "put the file itself there: jobs of several users draw from the "+
+			"dataset, so no link in it is followed",
 			"%s is a symbolic link, or lies behind one", shown)
 	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
 		return errs.Wrap(err, errs.ResourceExceeded, shown, "raise `ulimit -n` for the daemon", "%s cannot be opened", shown)
 	}
-	return errs.Wrap(err, errs.DatasetUnread, shown, "check the storage; the kernel's log may say more", "%s cannot be read", shown)
+	return errs.Wrap(err, errs.DatasetUnread, shown, "check the storage; the kernel's log may say more",
+		"%s cannot be read", shown)
 }

@@ -59,7 +59,8 @@ func TestRead(t *testing.T) {
 		wg.Go(func() {
 			for i := range 50 {
 				s := ident.SampleID(1 + i%2)
-				if got, err := c.Read(context.Background(), d.Object(s), nil); err != nil || string(got) != []string{"", "small"}[i%2] {
+				if got, err := c.Read(context.Background(), d.Object(s), nil); err != nil ||
+					string(got) != []string{"", "small"}[i%2] {
 					t.Errorf("%q, %v", got, err)
 				}
 			}
@@ -70,7 +71,8 @@ func TestRead(t *testing.T) {
 	small, err := OpenCatalog(CatalogConfig{MaxObject: 10 << 20})
 	must(t, err)
 	e := add(t, small, "", root)
-	if _, err := small.Read(t.Context(), e.Object(0), nil); !errs.Is(err, errs.ResourceExceeded) || !strings.Contains(err.Error(), "20MiB") || !strings.Contains(err.Error(), "10MiB") {
+	if _, err := small.Read(t.Context(), e.Object(0), nil); !errs.Is(err, errs.ResourceExceeded) ||
+		!strings.Contains(err.Error(), "20MiB") || !strings.Contains(err.Error(), "10MiB") {
 		t.Errorf("%v", err)
 	}
 }
@@ -91,13 +93,20 @@ func TestReadFaults(t *testing.T) {
 		reason errs.Reason // "" = the read succeeds
 		says   string
 	}{
-		{"EIO on read", func(s *system) { s.pread = func(int, []byte, int64) (int, error) { return -1, unix.EIO } }, errs.DatasetUnread, "read at byte 0: input/output error"},
-		{"EIO on open", func(s *system) { s.open = func(string) (int, error) { return -1, unix.EIO } }, errs.DatasetUnread, "check the storage"},
-		{"EIO on stat", func(s *system) { s.stat = func(int, *unix.Stat_t) error { return unix.EIO } }, errs.DatasetUnread, "input/output error"},
-		{"EACCES", func(s *system) { s.open = func(string) (int, error) { return -1, unix.EACCES } }, errs.DatasetUnread, "make it readable"},
-		{"ENOENT", func(s *system) { s.open = func(string) (int, error) { return -1, unix.ENOENT } }, errs.DatasetUnread, "was removed"},
-		{"EMFILE", func(s *system) { s.open = func(string) (int, error) { return -1, unix.EMFILE } }, errs.ResourceExceeded, "ulimit -n"},
-		{"ESTALE", func(s *system) { s.stat = func(int, *unix.Stat_t) error { return unix.ESTALE } }, errs.DatasetUnread, "cannot be read"},
+		{"EIO on read", func(s *system) { s.pread = func(int, []byte, int64) (int, error) { return -1, unix.EIO } },
+			errs.DatasetUnread, "read at byte 0: input/output error"},
+		{"EIO on open", func(s *system) { s.open = func(string) (int, error) { return -1, unix.EIO } }, errs.DatasetUnread,
+			"check the storage"},
+		{"EIO on stat", func(s *system) { s.stat = func(int, *unix.Stat_t) error { return unix.EIO } }, errs.DatasetUnread,
+			"input/output error"},
+		{"EACCES", func(s *system) { s.open = func(string) (int, error) { return -1, unix.EACCES } }, errs.DatasetUnread,
+			"make it readable"},
+		{"ENOENT", func(s *system) { s.open = func(string) (int, error) { return -1, unix.ENOENT } }, errs.DatasetUnread,
+			"was removed"},
+		{"EMFILE", func(s *system) { s.open = func(string) (int, error) { return -1, unix.EMFILE } }, errs.ResourceExceeded,
+			"ulimit -n"},
+		{"ESTALE", func(s *system) { s.stat = func(int, *unix.Stat_t) error { return unix.ESTALE } }, errs.DatasetUnread,
+			"cannot be read"},
 		{"cut while reading", func(s *system) {
 			s.pread = func(fd int, p []byte, off int64) (int, error) {
 				if off >= 5 {
@@ -143,7 +152,8 @@ func TestReadFaults(t *testing.T) {
 			}
 			continue
 		}
-		if got != nil || !errs.Is(err, x.reason) || !strings.Contains(err.Error(), x.says) || !strings.Contains(err.Error(), path) {
+		if got != nil || !errs.Is(err, x.reason) || !strings.Contains(err.Error(), x.says) ||
+			!strings.Contains(err.Error(), path) {
 			t.Errorf("%s: %q, %v; want %s and %q", x.name, got, err, x.reason, x.says)
 		}
 		if fe := errs.From(err); fe.Subject != path || fe.Hint == "" {
@@ -290,7 +300,8 @@ func encoded(t testing.TB, f func(b *bytes.Buffer) error) string {
 
 // segment is a JPEG marker segment of n bytes of data.
 func segment(marker byte, n int) string {
-	return "\xff" + string([]byte{marker}) + string(binary.BigEndian.AppendUint16(nil, uint16(n+2))) + strings.Repeat("x", n)
+	return "\xff" + string([]byte{marker}) + string(binary.BigEndian.AppendUint16(nil, uint16(n+2))) +
+		strings.Repeat("x", n)
 }
 
 func TestProbe(t *testing.T) {
@@ -310,13 +321,15 @@ func TestProbe(t *testing.T) {
 		{"a.jpg", jpg, Probe{"jpeg", 33, 21}, ""},
 		{"b.png", jpg, Probe{"jpeg", 33, 21}, ""}, // the name lies
 		{"c.png", pngs, Probe{"png", 20, 40}, ""},
-		{"d.png", encoded(t, func(b *bytes.Buffer) error { return gif.Encode(b, picture(5, 6), nil) }), Probe{"gif", 5, 6}, ""},
+		{"d.png", encoded(t, func(b *bytes.Buffer) error { return gif.Encode(b, picture(5, 6), nil) }), Probe{"gif", 5, 6},
+			""},
 		{"e.bmp", encoded(t, func(b *bytes.Buffer) error { return bmp.Encode(b, picture(7, 8)) }), Probe{"bmp", 7, 8}, ""},
 		{"f.webp", webp, Probe{"webp", 64, 32}, ""},
 		{"g.jpg", profile, Probe{"jpeg", 33, 21}, ""},
 		{"h.png", string(huge), Probe{"png", 65_500, 65_500}, ""},
 		{"i.jpg", jpg[:2] + "\xff\xff\xff\x01\xff\xd0" + jpg[2:], Probe{"jpeg", 33, 21}, ""}, // fill bytes, bare markers
-		{"j.tif", encoded(t, func(b *bytes.Buffer) error { return tiff.Encode(b, picture(9, 6), nil) }), Probe{"tiff", 9, 6}, ""},
+		{"j.tif", encoded(t, func(b *bytes.Buffer) error { return tiff.Encode(b, picture(9, 6), nil) }), Probe{"tiff", 9, 6},
+			""},
 		{"k.ppm", "P6 # x\n4 5\n255\n" + strings.Repeat("x", 60), Probe{"netpbm", 4, 5}, ""},
 		{"l.tif", "II*\x00\x08\x00\x00\x00", Probe{}, "unexpected EOF"},
 		{"m.ppm", "P6 4 x", Probe{}, "where a number is due"},
@@ -413,7 +426,8 @@ func FuzzProbe(f *testing.F) {
 			t.Fatalf("%+v, %v, %d bytes read", p, err, total)
 		}
 		// For JPEG the standard library is the judge, where it accepts.
-		if cfg, jerr := jpeg.DecodeConfig(bytes.NewReader(b)); jerr == nil && err == nil && p.Format == "jpeg" && (cfg.Width != p.Width || cfg.Height != p.Height) {
+		if cfg, jerr := jpeg.DecodeConfig(bytes.NewReader(b)); jerr == nil && err == nil && p.Format == "jpeg" &&
+			(cfg.Width != p.Width || cfg.Height != p.Height) {
 			t.Fatalf("%+v, image/jpeg says %d x %d", p, cfg.Width, cfg.Height)
 		}
 	})
@@ -484,7 +498,8 @@ func BenchmarkCatalog(b *testing.B) {
 		}
 	})
 	snap := d.snap.Load()
-	heap := int64(cap(c.objects.rows))*48 + int64(cap(c.objects.slots))*4 + int64(len(snap.names)) + 12*int64(n) + int64(n/8)
+	heap := int64(cap(c.objects.rows))*48 + int64(cap(c.objects.slots))*4 + int64(len(snap.names)) + 12*int64(n) +
+		int64(n/8)
 	b.Run("memory", func(b *testing.B) { // of the catalogue and one dataset, and of the file
 		for b.Loop() {
 		}

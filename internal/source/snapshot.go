@@ -113,7 +113,8 @@ func mergeWalk(root string, old *snapshot, w *walkResult) (s *snapshot, meta []f
 	if old == nil {
 		old = &snapshot{}
 	}
-	s = &snapshot{root: root, classes: w.classes, report: w.report, dirs: slices.Clone(old.dirs), dirOf: slices.Clone(old.dirOf), nameEnd: slices.Clone(old.nameEnd)}
+	s = &snapshot{root: root, classes: w.classes, report: w.report, dirs: slices.Clone(old.dirs),
+		dirOf: slices.Clone(old.dirOf), nameEnd: slices.Clone(old.nameEnd)}
 	row := make(map[string]uint32, len(s.dirs))
 	for i := range s.dirs {
 		s.dirs[i].live, s.dirs[i].mtime = false, 0
@@ -152,7 +153,8 @@ func mergeWalk(root string, old *snapshot, w *walkResult) (s *snapshot, meta []f
 			nameBytes += len(f.name)
 			if len(s.dirOf) >= maxSamples || nameBytes > maxNames {
 				return nil, nil, errs.New(errs.ResourceExceeded, printable(root), "split the dataset",
-					"dataset folder %q has more than %d files, or their names more than %d bytes", root, int64(maxSamples), int64(maxNames))
+					"dataset folder %q has more than %d files, or their names more than %d bytes", root, int64(maxSamples),
+					int64(maxNames))
 			}
 			s.dirOf = append(s.dirOf, i)
 			names.WriteString(f.name)
@@ -269,8 +271,8 @@ func (s *snapshot) fingerprint(meta []fileMeta) uint64 {
 	return h.Sum64()
 }
 
-// assignObjects interns the files of a version. A file that did not change keeps its object; a changed one gets another,
-// and the old one still leads to its sample, for jobs that picked it before.
+// assignObjects interns the files of a version. A file that did not change keeps its object; a changed one gets
+// another, and the old one still leads to its sample, for jobs that picked it before.
 func (s *snapshot) assignObjects(t *objectTable, root uint32, old *snapshot, meta []fileMeta) {
 	s.objs = make([]ident.ObjectID, len(s.dirOf))
 	used := bits.NewSet(t.len() + len(s.dirOf))

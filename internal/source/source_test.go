@@ -140,7 +140,8 @@ func check(t testing.TB, c *Catalog, d *Dataset) {
 		if back, ok := d.Sample(o); !ok || back != s {
 			t.Errorf("sample %d has object %d, which is sample %d, %v", s, o, back, ok)
 		}
-		if d.Classes()[d.Label(s)] != d.Class(s) || !strings.HasPrefix(d.Key(s), d.Class(s)+"/") || d.Path(s) != filepath.Join(d.Root(), d.Key(s)) {
+		if d.Classes()[d.Label(s)] != d.Class(s) || !strings.HasPrefix(d.Key(s), d.Class(s)+"/") ||
+			d.Path(s) != filepath.Join(d.Root(), d.Key(s)) {
 			t.Errorf("sample %d: label %d, class %q, key %q, path %q", s, d.Label(s), d.Class(s), d.Key(s), d.Path(s))
 		}
 		want, err := os.ReadFile(d.Path(s))
@@ -293,7 +294,8 @@ func TestChangedFile(t *testing.T) {
 		t.Fatalf("the folder's time changed; the test proves nothing")
 	}
 	_, err := c.Read(t.Context(), o, nil)
-	if !errs.Is(err, errs.DatasetUnread) || !strings.Contains(err.Error(), "changed since it was indexed") || !strings.Contains(err.Error(), path) {
+	if !errs.Is(err, errs.DatasetUnread) || !strings.Contains(err.Error(), "changed since it was indexed") ||
+		!strings.Contains(err.Error(), path) {
 		t.Errorf("%v", err)
 	}
 	if _, err := c.Probe(o); !errs.Is(err, errs.DatasetUnread) {
@@ -326,11 +328,13 @@ func TestChangedFile(t *testing.T) {
 		t.Error("the fingerprint does not show a new modification time")
 	}
 	must(t, os.Remove(path))
-	if _, err := c.Read(t.Context(), d.Object(0), nil); !errs.Is(err, errs.DatasetUnread) || !strings.Contains(err.Error(), "removed") {
+	if _, err := c.Read(t.Context(), d.Object(0), nil); !errs.Is(err, errs.DatasetUnread) ||
+		!strings.Contains(err.Error(), "removed") {
 		t.Errorf("%v", err)
 	}
 	must(t, unix.Mkfifo(path, 0o600))
-	if _, err := c.Read(t.Context(), d.Object(0), nil); !errs.Is(err, errs.DatasetUnread) || !strings.Contains(err.Error(), "not a regular file") {
+	if _, err := c.Read(t.Context(), d.Object(0), nil); !errs.Is(err, errs.DatasetUnread) ||
+		!strings.Contains(err.Error(), "not a regular file") {
 		t.Errorf("%v", err)
 	}
 }
@@ -377,10 +381,12 @@ func TestErrors(t *testing.T) {
 	if len(c.List()) != 0 || c.Objects() != 0 {
 		t.Error("a failed Add left something behind")
 	}
-	if _, err := c.Open(t.Context(), "trian"); !errs.Is(err, errs.NotFound) || !strings.Contains(err.Error(), "dataset add") {
+	if _, err := c.Open(t.Context(), "trian"); !errs.Is(err, errs.NotFound) ||
+		!strings.Contains(err.Error(), "dataset add") {
 		t.Errorf("%v", err)
 	}
-	if _, err := c.Open(t.Context(), "./x"); !errs.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "imagefolder:./x") {
+	if _, err := c.Open(t.Context(), "./x"); !errs.Is(err, errs.Invalid) ||
+		!strings.Contains(err.Error(), "imagefolder:./x") {
 		t.Errorf("%v", err)
 	}
 	if _, err := c.Reindex(t.Context(), "x"); !errs.Is(err, errs.NotFound) {
@@ -401,7 +407,8 @@ func TestErrors(t *testing.T) {
 		}
 	}
 	d := add(t, c, "", tree(t, "a/1.jpg", "a/2.jpg"))
-	if _, err := d.Select("label > 0"); !errs.Is(err, errs.SubsetEmpty) || !strings.Contains(err.Error(), "none of the 2 samples") {
+	if _, err := d.Select("label > 0"); !errs.Is(err, errs.SubsetEmpty) ||
+		!strings.Contains(err.Error(), "none of the 2 samples") {
 		t.Errorf("%v", err)
 	}
 	if _, err := d.Select("lable > 0"); !errs.Is(err, errs.SubsetSyntax) {
@@ -413,7 +420,8 @@ func TestErrors(t *testing.T) {
 	if ids, err := d.Select(`key ~ "a/2*"`); err != nil || !slices.Equal(ids, []ident.SampleID{1}) {
 		t.Errorf("%v %v", ids, err)
 	}
-	if d.Live(2) || d.Object(2) != NoObject || d.Label(9) != -1 || d.Key(9) != "" || d.Path(9) != "" || d.Class(9) != "" || d.Bytes(9) != 0 {
+	if d.Live(2) || d.Object(2) != NoObject || d.Label(9) != -1 || d.Key(9) != "" || d.Path(9) != "" || d.Class(9) != "" ||
+		d.Bytes(9) != 0 {
 		t.Error("out of range")
 	}
 	if _, ok := d.Sample(NoObject); ok {
@@ -432,7 +440,8 @@ func TestPermissions(t *testing.T) {
 	}
 	c, _ := open(t, "")
 	_, err := c.Add(t.Context(), "", "imagefolder:"+root)
-	if !errs.Is(err, errs.DatasetUnread) || !strings.Contains(err.Error(), `b/y" cannot be read: permission denied`) || !errors.Is(err, os.ErrPermission) {
+	if !errs.Is(err, errs.DatasetUnread) || !strings.Contains(err.Error(), `b/y" cannot be read: permission denied`) ||
+		!errors.Is(err, os.ErrPermission) {
 		t.Error(err)
 	}
 }
@@ -445,7 +454,8 @@ func TestUnreadablePaths(t *testing.T) {
 	must(t, os.Symlink("gone", filepath.Join(root, "a/gone.jpg")))
 	c, _ := open(t, "")
 	_, err := c.Add(t.Context(), "", "imagefolder:"+root)
-	for _, says := range []string{"3 problems", `a/gone.jpg" cannot be read: symbolic link to nothing`, `b/gone.jpg" cannot be read`, `b/loop.jpg" cannot be read: too many`} {
+	for _, says := range []string{"3 problems", `a/gone.jpg" cannot be read: symbolic link to nothing`,
+		`b/gone.jpg" cannot be read`, `b/loop.jpg" cannot be read: too many`} {
 		if !errs.Is(err, errs.DatasetUnread) || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v does not say %q", err, says)
 		}
@@ -453,7 +463,8 @@ func TestUnreadablePaths(t *testing.T) {
 	w := &walker{root: "/r"}
 	w.unreadable("/r/b", &os.PathError{Op: "open", Path: "/r/b", Err: unix.EIO})
 	w.unreadable("/r/a", &os.PathError{Op: "open", Path: "/r/a", Err: unix.EACCES})
-	if _, err := w.finish(); !errors.Is(err, unix.EACCES) || !strings.Contains(err.Error(), "make the whole dataset readable") {
+	if _, err := w.finish(); !errors.Is(err, unix.EACCES) ||
+		!strings.Contains(err.Error(), "make the whole dataset readable") {
 		t.Error(err)
 	}
 }

@@ -26,12 +26,14 @@ func parseURI(uri string) (root string, err error) {
 	if scheme != schemeImageFolder {
 		return "", unknownScheme(uri, scheme, rest)
 	}
-	if inner, after, ok := strings.Cut(rest, "://"); ok && inner != "" && !strings.Contains(inner, "/") { // clients leave it as it is
+	// clients leave it as it is
+	if inner, after, ok := strings.Cut(rest, "://"); ok && inner != "" && !strings.Contains(inner, "/") {
 		return "", unknownScheme(uri, inner, "//"+after)
 	}
 	if after, ok := strings.CutPrefix(rest, "//"); ok {
 		if !strings.HasPrefix(after, "/") {
-			return "", errs.New(errs.Invalid, printable(uri), "write imagefolder:DIR or imagefolder:///DIR", "dataset %q names a host, only local folders are known", uri)
+			return "", errs.New(errs.Invalid, printable(uri), "write imagefolder:DIR or imagefolder:///DIR",
+				"dataset %q names a host, only local folders are known", uri)
 		}
 		rest = after
 	}
@@ -41,19 +43,23 @@ func parseURI(uri string) (root string, err error) {
 	case strings.IndexByte(rest, 0) >= 0:
 		return "", errs.New(errs.Invalid, printable(uri), "leave it out", "dataset %q: a path cannot hold a NUL byte", uri)
 	case rest == "~" || strings.HasPrefix(rest, "~/"):
-		return "", errs.New(errs.Invalid, printable(uri), "write the full path; the shell expands ~ only at the start of a word", "dataset %q: ~ is not expanded here", uri)
+		return "", errs.New(errs.Invalid, printable(uri),
+			"write the full path; the shell expands ~ only at the start of a word", "dataset %q: ~ is not expanded here", uri)
 	}
 	root, aerr := filepath.Abs(rest)
 	if aerr != nil {
-		return "", errs.Wrap(aerr, errs.Invalid, printable(uri), "write an absolute path", "dataset %q: find the working directory", uri)
+		return "", errs.Wrap(aerr, errs.Invalid, printable(uri), "write an absolute path",
+			"dataset %q: find the working directory", uri)
 	}
 	return root, nil
 }
 
 // objectStores are schemes of what lies behind a network interface of its own, and how it is mounted as a folder.
 var objectStores = map[string]string{
-	"s3": "mount-s3 or rclone mount", "s3a": "mount-s3 or rclone mount", "s3n": "mount-s3 or rclone mount", "r2": "rclone mount", "oss": "rclone mount", "b2": "rclone mount",
-	"gs": "gcsfuse", "gcs": "gcsfuse", "az": "blobfuse2", "azure": "blobfuse2", "abfs": "blobfuse2", "abfss": "blobfuse2", "wasb": "blobfuse2", "wasbs": "blobfuse2",
+	"s3": "mount-s3 or rclone mount", "s3a": "mount-s3 or rclone mount", "s3n": "mount-s3 or rclone mount",
+	"r2": "rclone mount", "oss": "rclone mount", "b2": "rclone mount",
+	"gs": "gcsfuse", "gcs": "gcsfuse", "az": "blobfuse2", "azure": "blobfuse2", "abfs": "blobfuse2", "abfss": "blobfuse2",
+	"wasb": "blobfuse2", "wasbs": "blobfuse2",
 	"hdfs": "its NFS gateway or fuse-dfs", "http": "", "https": "", "ftp": "", "hf": "",
 }
 
@@ -61,17 +67,24 @@ func unknownScheme(uri, scheme, rest string) error {
 	mount, remote := objectStores[strings.ToLower(scheme)]
 	switch {
 	case remote && mount != "":
-		return errs.New(errs.Unsupported, printable(uri), "mount it as a folder ("+mount+") or copy it to a local disk, then write imagefolder:DIR of that folder",
+		return errs.New(errs.Unsupported, printable(uri), "mount it as a folder ("+mount+") or copy it to a local disk, "+
+			"then write imagefolder:DIR of that folder",
 			"dataset %q: object stores are not built yet, only folders are read", uri)
 	case remote:
-		return errs.New(errs.Unsupported, printable(uri), "download it to a local disk, then write imagefolder:DIR of that folder",
+		return errs.New(errs.Unsupported, printable(uri), "download it to a local disk, then write imagefolder:DIR of "+
+			"that folder",
 			"dataset %q: nothing is read over the network, only folders are", uri)
 	case strings.EqualFold(scheme, "file"):
-		return errs.New(errs.Invalid, printable(uri), "did you mean imagefolder:"+printable(rest)+"?", "dataset %q: scheme %q does not say what kind of folder it is", uri, scheme)
-	case nearest.Word(scheme, []string{schemeImageFolder}) != "" || strings.HasPrefix(rest, "/") && !strings.HasPrefix(rest, "//"):
-		return errs.New(errs.Invalid, printable(uri), "did you mean imagefolder:"+printable(rest)+"? No other scheme is known", "dataset %q: unknown scheme %q", uri, scheme)
+		return errs.New(errs.Invalid, printable(uri), "did you mean imagefolder:"+printable(rest)+"?",
+			"dataset %q: scheme %q does not say what kind of folder it is", uri, scheme)
+	case nearest.Word(scheme, []string{schemeImageFolder}) != "" || strings.HasPrefix(rest, "/") &&
+		!strings.HasPrefix(rest, "//"):
+		return errs.New(errs.Invalid, printable(uri),
+			"did you mean imagefolder:"+printable(rest)+"? No other scheme is known", "dataset %q: unknown scheme %q", uri,
+			scheme)
 	}
-	return errs.New(errs.Invalid, printable(uri), "write imagefolder:DIR for a folder that holds one folder of images per class", "dataset %q: unknown scheme %q", uri, scheme)
+	return errs.New(errs.Invalid, printable(uri), "write imagefolder:DIR for a folder that holds one folder of images "+
+		"per class", "dataset %q: unknown scheme %q", uri, scheme)
 }
 
 // canonicalURI is what a Dataset reports and what two uris are compared by.

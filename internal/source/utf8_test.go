@@ -13,8 +13,8 @@ import (
 	"larder/internal/ident"
 )
 
-// TestNamesThatAreNoUTF8: Linux takes any bytes for names, protobuf takes UTF-8 only. What a dataset says about itself is
-// always text; what it does goes by the bytes, so names that look alike stay different samples.
+// TestNamesThatAreNoUTF8: Linux takes any bytes for names, protobuf takes UTF-8 only. What a dataset says about itself
+// is always text; what it does goes by the bytes, so names that look alike stay different samples.
 func TestNamesThatAreNoUTF8(t *testing.T) {
 	root := t.TempDir() + "/d\xe4ta"
 	if err := os.Mkdir(root, 0o700); errors.Is(err, unix.EILSEQ) {

@@ -24,7 +24,8 @@ const (
 	walkers = 16
 	// statChunk is how many files one task stats: enough to make the queue cheap, few enough to spread a flat folder.
 	statChunk = 256
-	// maxVisits is how many paths may lead to one folder. Symbolic links can multiply paths exponentially; datasets do not.
+	// maxVisits is how many paths may lead to one folder. Symbolic links can multiply paths exponentially; datasets do
+	// not.
 	maxVisits = 1024
 	// racyWindow: a folder changed so shortly before it was listed may change again within the resolution of
 	// its modification time. Its time is then not trusted: the next check walks again.
@@ -110,8 +111,8 @@ type badPath struct {
 	err  error
 }
 
-// allowEmpty says which class folders may hold no image: all of them, or those that are classes already. Where there are such, another empty
-// folder is no mistake either, and no class as long as it is empty.
+// allowEmpty says which class folders may hold no image: all of them, or those that are classes already. Where there
+// are such, another empty folder is no mistake either, and no class as long as it is empty.
 type allowEmpty struct {
 	all   bool
 	known []string // in label order
@@ -126,9 +127,11 @@ func walkFolder(ctx context.Context, root string, allow allowEmpty, as *Reader) 
 	case err != nil:
 		return nil, rootError(root, err)
 	case !fi.IsDir():
-		return nil, errs.New(errs.DatasetUnread, printable(root), "name the folder that holds the class folders", "dataset folder %q is a file", root)
+		return nil, errs.New(errs.DatasetUnread, printable(root), "name the folder that holds the class folders",
+			"dataset folder %q is a file", root)
 	}
-	w := &walker{root: root, since: time.Now().Add(-racyWindow).UnixNano(), visits: map[[2]uint64]int{}, chains: map[*walkedDir]*link{}, allow: allow}
+	w := &walker{root: root, since: time.Now().Add(-racyWindow).UnixNano(), visits: map[[2]uint64]int{},
+		chains: map[*walkedDir]*link{}, allow: allow}
 	if as != nil {
 		w.as, w.maxNames = rightsOf(*as), maxAsked
 	}
@@ -339,7 +342,8 @@ func (w *walker) enter(t walkTask, d *walkedDir) bool {
 	n := w.visits[id]
 	w.mu.Unlock()
 	if n > maxVisits {
-		w.fail(errs.New(errs.DatasetUnread, printable(join(w.root, t.rel)), "remove symbolic links that lead to one folder over and over",
+		w.fail(errs.New(errs.DatasetUnread, printable(join(w.root, t.rel)), "remove symbolic links that lead to one "+
+			"folder over and over",
 			"more than %d paths lead to the folder %q", maxVisits, join(w.root, t.rel)))
 		return false
 	}

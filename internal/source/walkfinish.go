@@ -82,7 +82,8 @@ func (w *walker) finish() (*walkResult, error) {
 	}
 	filled := w.sort()
 	if unread == 0 && len(filled) == 0 {
-		return nil, errs.New(errs.DatasetEmpty, printable(w.root), imagesEnd(), "none of the %d class folders of %q holds an image", len(w.classes), w.root)
+		return nil, errs.New(errs.DatasetEmpty, printable(w.root), imagesEnd(), "none of the %d class folders of %q holds "+
+			"an image", len(w.classes), w.root)
 	}
 	problems = append(problems, w.empties(filled)...)
 	if len(problems) > 0 {
@@ -157,7 +158,8 @@ func (w *walker) empties(filled map[string]bool) []problem {
 		case len(w.allow.known) > 0:
 			left[c] = true
 		default:
-			out = append(out, problem{fmt.Sprintf("class folder %q of %q holds no image", c, w.root), imagesEnd() + "; or index it with --skip-empty (skip_empty=True)"})
+			out = append(out, problem{fmt.Sprintf("class folder %q of %q holds no image", c, w.root),
+				imagesEnd() + "; or index it with --skip-empty (skip_empty=True)"})
 		}
 	}
 	if len(left) > 0 {
@@ -187,7 +189,8 @@ func (w *walker) refuse(problems []problem, unread int) error {
 	if len(problems) == 1 {
 		p := problems[0]
 		if unread == 1 {
-			return errs.Wrap(w.bad[0].err, reason, printable(w.root), p.hint, "index %s: %q cannot be read", printable(w.root), w.bad[0].path)
+			return errs.Wrap(w.bad[0].err, reason, printable(w.root), p.hint, "index %s: %q cannot be read", printable(w.root),
+				w.bad[0].path)
 		}
 		return errs.New(reason, printable(w.root), p.hint, "%s", p.text)
 	}
@@ -212,5 +215,6 @@ func (w *walker) refuse(problems []problem, unread int) error {
 	for _, b := range w.bad {
 		several.causes = append(several.causes, b.err)
 	}
-	return errs.Wrap(several, reason, printable(w.root), strings.Join(hints, "; "), "index %s: %d problems", printable(w.root), len(problems))
+	return errs.Wrap(several, reason, printable(w.root), strings.Join(hints, "; "), "index %s: %d problems",
+		printable(w.root), len(problems))
 }

@@ -9,10 +9,12 @@ import (
 	"larder/internal/errs"
 )
 
-// A walk for another user has his rights: it opens and looks at nothing that he could not, and follows no link. What he may not read ends it
-// with the same error whatever lies behind. Rights are asked of what was opened, so that nothing can take its place in between.
+// A walk for another user has his rights: it opens and looks at nothing that he could not, and follows no link. What he
+// may not read ends it with the same error whatever lies behind. Rights are asked of what was opened, so that nothing
+// can take its place in between.
 
-// maxAsked is how many names of files and folders a walk for another user looks at. His folder costs the daemon memory before it is known to be good.
+// maxAsked is how many names of files and folders a walk for another user looks at. His folder costs the daemon memory
+// before it is known to be good.
 const maxAsked = 1 << 24
 
 const isLink = "it is a symbolic link, which is not followed for other users than the daemon's"
@@ -25,7 +27,8 @@ func (w *walker) asked(n int) bool {
 	if w.names.Add(int64(n)) <= w.maxNames {
 		return true
 	}
-	w.fail(errs.New(errs.ResourceExceeded, printable(w.root), "ask the daemon's user to add it", "index %s for uid %d: it has more than %d files and folders",
+	w.fail(errs.New(errs.ResourceExceeded, printable(w.root), "ask the daemon's user to add it",
+		"index %s for uid %d: it has more than %d files and folders",
 		printable(w.root), w.as.r.UID, w.maxNames))
 	return false
 }
@@ -40,7 +43,8 @@ func (w *walker) openFolder(path string) (*os.File, error) {
 		return nil, err
 	}
 	defer unix.Close(fd)
-	list, err := unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0) // the very folder that was looked at
+	// the very folder that was looked at
+	list, err := unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -67,9 +71,11 @@ func (w *walker) stat(n walkName, path string, st *unix.Stat_t) error {
 // openAs opens a path without following links, and demands that the user of the walk has rights on it.
 func (w *walker) openAs(path string, flags uint64, want uint32) (int, unix.Stat_t, error) {
 	var st unix.Stat_t
-	fd, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
+	fd, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{Flags: flags | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_NO_SYMLINKS})
 	for errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) {
-		fd, err = unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
+		fd, err = unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{Flags: flags | unix.O_CLOEXEC,
+			Resolve: unix.RESOLVE_NO_SYMLINKS})
 	}
 	if errors.Is(err, unix.ELOOP) {
 		err = w.as.denied(path, isLink)

@@ -15,7 +15,8 @@ func private(t *testing.T, full bool) string {
 	t.Helper()
 	dir := t.TempDir()
 	if full {
-		err := errors.Join(os.Mkdir(dir+"/secret", 0o755), os.WriteFile(dir+"/secret/1.jpg", []byte("x"), 0o600), os.WriteFile(dir+"/secret/report.docx", nil, 0o600))
+		err := errors.Join(os.Mkdir(dir+"/secret", 0o755), os.WriteFile(dir+"/secret/1.jpg", []byte("x"), 0o600),
+			os.WriteFile(dir+"/secret/report.docx", nil, 0o600))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -24,7 +25,8 @@ func private(t *testing.T, full bool) string {
 	return dir
 }
 
-// A refused user learns nothing of what lies behind what he may not read: the answer is the same whether anything does, and no dataset is made.
+// A refused user learns nothing of what lies behind what he may not read: the answer is the same whether anything does,
+// and no dataset is made.
 func TestIndexForLeavesNothing(t *testing.T) {
 	full, empty := private(t, true), private(t, false)
 	for name, x := range map[string]struct {
@@ -33,9 +35,11 @@ func TestIndexForLeavesNothing(t *testing.T) {
 	}{
 		"class":  {func(dir, target string) error { return os.Symlink(target, dir+"/c") }, "/c: it is a symbolic link"},
 		"deeper": {func(dir, target string) error { return os.Symlink(target, dir+"/a/c") }, "/a/c: it is a symbolic link"},
-		"image":  {func(dir, target string) error { return os.Symlink(target+"/secret/1.jpg", dir+"/a/x.jpg") }, "/a/x.jpg: it is a symbolic link"},
+		"image": {func(dir, target string) error { return os.Symlink(target+"/secret/1.jpg", dir+"/a/x.jpg") },
+			"/a/x.jpg: it is a symbolic link"},
 		"closed": {func(dir, target string) error {
-			return errors.Join(os.Mkdir(dir+"/z", 0o755), os.CopyFS(dir+"/z", os.DirFS(target)), os.Chmod(dir+"/z", 0o700)) //nolint:gosec // a folder
+			return errors.Join(os.Mkdir(dir+"/z", 0o755), os.CopyFS(dir+"/z", os.DirFS(target)),
+				os.Chmod(dir+"/z", 0o700)) //nolint:gosec // a folder
 		}, "/z: its owner, mode"},
 		"file": {func(dir, _ string) error { return os.Chmod(dir+"/b/2.jpg", 0o600) }, "/b/2.jpg: its owner, mode"},
 	} {
@@ -70,7 +74,8 @@ func TestIndexForLeavesNothing(t *testing.T) {
 	}
 }
 
-// What is indexed already, for another user or before a restart, is shown to those who may read it; an index on disk makes no exception.
+// What is indexed already, for another user or before a restart, is shown to those who may read it; an index on disk
+// makes no exception.
 func TestSeeingAnIndexedDataset(t *testing.T) {
 	dir, _, _ := readable(t)
 	uri, indexes := "imagefolder:"+dir, t.TempDir()
@@ -120,7 +125,8 @@ func TestIndexForIsBounded(t *testing.T) {
 	if !w.asked(5) || w.stopped != nil {
 		t.Error("refused within the bound")
 	}
-	if w.asked(1) || !errs.Is(w.stopped, errs.ResourceExceeded) || !strings.Contains(w.stopped.Error(), "more than 5 files and folders") {
+	if w.asked(1) || !errs.Is(w.stopped, errs.ResourceExceeded) || !strings.Contains(w.stopped.Error(),
+		"more than 5 files and folders") {
 		t.Errorf("above the bound: %v", w.stopped)
 	}
 	w = &walker{root: dir}

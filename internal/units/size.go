@@ -12,7 +12,8 @@ var sizeUnits = []struct {
 	bytes int64
 }{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}}
 
-// Size writes a number of bytes for people, in the units of the configuration and rounded to three digits: 1.5GiB, 12.3MiB, 512B.
+// Size writes a number of bytes for people, in the units of the configuration and rounded to three digits: 1.5GiB,
+// 12.3MiB, 512B.
 func Size[N int | int64 | uint64](n N) string {
 	for _, u := range sizeUnits {
 		if float64(n) >= float64(u.bytes) {

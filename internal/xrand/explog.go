@@ -2,9 +2,9 @@ package xrand
 
 import "math"
 
-// math.Exp and math.Log are assembly on some processors, and elsewhere compilers fuse their products into sums, so their
-// last bit differs from machine to machine. These two are the same algorithms (FreeBSD's msun, e_log.c and e_exp.c) with
-// every product rounded by a conversion, which the language forbids to fuse. The error is below 1 ulp.
+// math.Exp and math.Log are assembly on some processors, and elsewhere compilers fuse their products into sums, so
+// their last bit differs from machine to machine. These two are the same algorithms (FreeBSD's msun, e_log.c and
+// e_exp.c) with every product rounded by a conversion, which the language forbids to fuse. The error is below 1 ulp.
 
 const (
 	ln2Hi = 6.93147180369123816490e-01

@@ -45,7 +45,8 @@ func TestGoldenStreams(t *testing.T) {
 	got := []uint64{
 		Hash(1, 2, 3), r.Uint64(), r.Uint64n(1000), uint64(r.IntN(1 << 40)),
 		math.Float64bits(r.Float64()), math.Float64bits(r.Uniform(0.08, 1)), math.Float64bits(r.Uniform(-3, 1e9)),
-		math.Float64bits(r.LogUniform(3.0/4, 4.0/3)), math.Float64bits(r.LogUniform(1e-6, 1e6)), r.Split().Uint64(), r.Uint64(),
+		math.Float64bits(r.LogUniform(3.0/4, 4.0/3)), math.Float64bits(r.LogUniform(1e-6, 1e6)), r.Split().Uint64(),
+		r.Uint64(),
 	}
 	perm := []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}
 	r.Shuffle(len(perm), func(i, j int) { perm[i], perm[j] = perm[j], perm[i] })
@@ -100,7 +101,8 @@ func TestExpAndLogAreAccurate(t *testing.T) {
 	})
 	inf := math.Inf(1)
 	for _, c := range [][2]float64{
-		{log(1), 0}, {log(0), -inf}, {log(inf), inf}, {exp(0), 1}, {exp(-inf), 0}, {exp(inf), inf}, {exp(710), inf}, {exp(-746), 0},
+		{log(1), 0}, {log(0), -inf}, {log(inf), inf}, {exp(0), 1}, {exp(-inf), 0}, {exp(inf), inf}, {exp(710),
+			inf}, {exp(-746), 0},
 	} {
 		if c[0] != c[1] {
 			t.Errorf("%v, want %v", c[0], c[1])
@@ -161,7 +163,8 @@ func TestUniformity(t *testing.T) {
 	fits(t, "LogUniform", logs)
 }
 
-// With n = 3/4 of 2^64 the multiplication alone, without Lemire's rejection, would give every third number twice as often.
+// With n = 3/4 of 2^64 the multiplication alone, without Lemire's rejection, would give every third number twice as
+// often.
 func TestUint64nIsUnbiased(t *testing.T) {
 	r, got, biased := New(3), make([]int, 3), make([]int, 3)
 	for range 100_000 {

@@ -2,8 +2,8 @@
 //
 //	go run larder/bench/reproductions/run [-write] [NAME…]
 //
-// Without -write it compares with expected.json and exits with 1 when something differs. With -write it writes expected.json of those that
-// it ran, and docs/reproductions.md of all. It runs in the root of the repository.
+// Without -write it compares with expected.json and exits with 1 when something differs. With -write it writes
+// expected.json of those that it ran, and docs/reproductions.md of all. It runs in the root of the repository.
 package main
 
 import (
@@ -75,5 +75,6 @@ func writePage() error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join("docs", "reproductions.md"), []byte(reproductions.Page(results)), 0o644) //nolint:gosec // a page of the repository
+	page := []byte(reproductions.Page(results))
+	return os.WriteFile(filepath.Join("docs", "reproductions.md"), page, 0o644) //nolint:gosec // a page of the repository
 }

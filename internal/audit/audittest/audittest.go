@@ -12,8 +12,8 @@ import (
 // TestingM is *testing.M.
 type TestingM interface{ Run() int }
 
-// M runs the tests with a log and audits it: a sample that was lost, repeated, foreign or altered fails the package, whatever its tests say.
-// With LARDER_AUDIT_LOG the log is kept there.
+// M runs the tests with a log and audits it: a sample that was lost, repeated, foreign or altered fails the package,
+// whatever its tests say. With LARDER_AUDIT_LOG the log is kept there.
 func M(m TestingM, o audit.Options) TestingM { return main{m, o} }
 
 type main struct {
@@ -60,7 +60,8 @@ func check(dir string, o audit.Options) error {
 	}
 	for i, f := range r.Findings {
 		if i < 20 {
-			fmt.Fprintf(os.Stderr, "audit: %s: job %s epoch %d rank %d step %d: %s (%s) %v\n", f.Kind, f.Job, f.Epoch, f.Rank, f.Step, f.Text, f.Where, f.IDs)
+			fmt.Fprintf(os.Stderr, "audit: %s: job %s epoch %d rank %d step %d: %s (%s) %v\n", f.Kind, f.Job, f.Epoch, f.Rank,
+				f.Step, f.Text, f.Where, f.IDs)
 		}
 	}
 	if n := len(r.Findings); n > 0 {
@@ -69,11 +70,13 @@ func check(dir string, o audit.Options) error {
 	if all := flag.Lookup("test.run"); all != nil && all.Value.String() == "" && r.States[audit.Whole] == 0 {
 		return fmt.Errorf("no epoch of the tests was whole: %v", r.States)
 	}
-	fmt.Fprintf(os.Stderr, "audit: %d samples in %d epochs, %v: nothing lost, repeated, foreign or altered\n", r.Samples, len(r.Epochs), r.States)
+	fmt.Fprintf(os.Stderr, "audit: %d samples in %d epochs, %v: nothing lost, repeated, foreign or altered\n", r.Samples,
+		len(r.Epochs), r.States)
 	return nil
 }
 
-// Off keeps the epochs that a test begins out of the log: for tests that count what the log costs, too. Such a test must not run beside others.
+// Off keeps the epochs that a test begins out of the log: for tests that count what the log costs, too. Such a test
+// must not run beside others.
 func Off(t interface{ Cleanup(func()) }) {
 	before := audit.Process
 	audit.Process = func() (*audit.Log, error) { return nil, nil }

@@ -1,5 +1,6 @@
-// Package parity compares what prep makes of files with what Pillow and torchvision, as installed, make of them, given the same
-// random parameters. It is what stands behind larder verify parity and behind the tests of prep's claim to equal them.
+// Package parity compares what prep makes of files with what Pillow and torchvision, as installed, make of them, given
+// the same random parameters. It is what stands behind larder verify parity and behind the tests of prep's claim to
+// equal them.
 package parity
 
 import (
@@ -20,8 +21,8 @@ import (
 //go:embed parity.py
 var script string
 
-// Row is one op's differences, over all files. Each op is given what larder had before it, so that a difference shows at the op
-// that makes it; the row "whole recipe" starts from the file.
+// Row is one op's differences, over all files. Each op is given what larder had before it, so that a difference shows
+// at the op that makes it; the row "whole recipe" starts from the file.
 type Row struct {
 	Op     string  `json:"op"`
 	Images int     `json:"images"`
@@ -33,7 +34,8 @@ type Row struct {
 	sum float64
 }
 
-// Draw compares the distribution of one random parameter with torchvision's: the Kolmogorov-Smirnov distance of two samples.
+// Draw compares the distribution of one random parameter with torchvision's: the Kolmogorov-Smirnov distance of two
+// samples.
 type Draw struct {
 	Op        string  `json:"op"`
 	Parameter string  `json:"parameter"`
@@ -162,7 +164,8 @@ type stage struct {
 	Bytes  int            `json:"bytes"`
 }
 
-// Compare runs r on one file by both sides and adds the outcome to rep. The error is about the comparison, not the file.
+// Compare runs r on one file by both sides and adds the outcome to rep. The error is about the comparison, not the
+// file.
 func (t *Torch) Compare(rep *Report, r *prep.Recipe, name string, enc []byte, key prep.RandKey) error {
 	stages, data, bad, err := t.stages(r, enc, key)
 	if err != nil {
@@ -234,8 +237,8 @@ func oneChannel(r *prep.Recipe) bool {
 
 func isImageOp(name string) bool { return name != "ToDtype" && name != "Normalize" }
 
-// stages runs r op by op: the k-th result is that of a recipe of the first k ops, so it comes out of the same code as that
-// of the whole. bad is what larder has against the file.
+// stages runs r op by op: the k-th result is that of a recipe of the first k ops, so it comes out of the same code as
+// that of the whole. bad is what larder has against the file.
 func (t *Torch) stages(r *prep.Recipe, enc []byte, key prep.RandKey) (stages []stage, data [][]byte, bad, err error) {
 	ops := r.Ops()
 	for i := range ops {

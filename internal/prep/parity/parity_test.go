@@ -20,7 +20,8 @@ import (
 	"larder/internal/prep/parity"
 )
 
-// python finds an interpreter with torchvision; without one the test is skipped, or fails when LARDER_REQUIRE_TORCH is 1.
+// python finds an interpreter with torchvision; without one the test is skipped, or fails when LARDER_REQUIRE_TORCH is
+// 1.
 func python(t *testing.T) string {
 	t.Helper()
 	py := os.Getenv("LARDER_PYTHON")
@@ -134,21 +135,27 @@ var parityRecipes = []struct {
 	{"RRC + both flips", []prep.OpSpec{spec("RandomResizedCrop", "size", 64.0), spec("HFlip"), spec("VFlip")}},
 	{"flip + Resize", []prep.OpSpec{spec("HFlip"), spec("Resize", "size", 50.0)}},
 	{"ToTensor", []prep.OpSpec{spec("CenterCrop", "size", 80.0), spec("ToTensor")}},
-	{"ToDtype(float32) unscaled", []prep.OpSpec{spec("CenterCrop", "size", 80.0), spec("ToDtype", "dtype", "float32", "scale", false)}},
+	{"ToDtype(float32) unscaled", []prep.OpSpec{spec("CenterCrop", "size", 80.0), spec("ToDtype", "dtype", "float32",
+		"scale", false)}},
 	{"Normalize", []prep.OpSpec{spec("CenterCrop", "size", 80.0), imagenet}},
-	{"Normalize HWC", []prep.OpSpec{spec("CenterCrop", "size", 80.0), spec("ToDtype", "scale", true, "layout", "HWC"), imagenet}},
+	{"Normalize HWC", []prep.OpSpec{spec("CenterCrop", "size", 80.0), spec("ToDtype", "scale", true, "layout", "HWC"),
+		imagenet}},
 	{"Normalize twice", []prep.OpSpec{spec("CenterCrop", "size", 80.0), imagenet,
 		spec("Normalize", "mean", []any{0.1, 0.2, 0.3}, "std", []any{0.7, 0.8, 0.9})}},
 	{"brightness", []prep.OpSpec{spec("ColorJitter", "brightness", 0.8)}},
 	{"contrast", []prep.OpSpec{spec("ColorJitter", "contrast", 0.8)}},
 	{"saturation", []prep.OpSpec{spec("ColorJitter", "saturation", []any{0.0, 3.0})}},
 	{"hue", []prep.OpSpec{spec("ColorJitter", "hue", 0.5)}},
-	{"ColorJitter of all", []prep.OpSpec{spec("ColorJitter", "brightness", 0.4, "contrast", 0.4, "saturation", 0.4, "hue", 0.1), spec("HFlip")}},
+	{"ColorJitter of all", []prep.OpSpec{spec("ColorJitter", "brightness", 0.4, "contrast", 0.4, "saturation", 0.4, "hue",
+		0.1), spec("HFlip")}},
 	{"Grayscale(3)", []prep.OpSpec{spec("Grayscale", "num_output_channels", 3.0)}},
-	{"Grayscale(1) + jitter", []prep.OpSpec{spec("CenterCrop", "size", 80.0), spec("Grayscale", "num_output_channels", 1.0),
+	{"Grayscale(1) + jitter", []prep.OpSpec{spec("CenterCrop", "size", 80.0), spec("Grayscale", "num_output_channels",
+		1.0),
 		spec("ColorJitter", "brightness", 0.4, "contrast", 0.4), spec("Normalize", "mean", 0.5, "std", 0.25)}},
-	{"eval: Resize 256, CenterCrop 224, Normalize", []prep.OpSpec{spec("Resize", "size", 256.0), spec("CenterCrop", "size", 224.0), imagenet}},
-	{"train: RRC 224, HFlip, Normalize", []prep.OpSpec{spec("RandomResizedCrop", "size", 224.0), spec("HFlip"), spec("ToTensor"), imagenet}},
+	{"eval: Resize 256, CenterCrop 224, Normalize", []prep.OpSpec{spec("Resize", "size", 256.0),
+		spec("CenterCrop", "size", 224.0), imagenet}},
+	{"train: RRC 224, HFlip, Normalize", []prep.OpSpec{spec("RandomResizedCrop", "size", 224.0), spec("HFlip"),
+		spec("ToTensor"), imagenet}},
 }
 
 // TestParity compares every op, alone and in its recipe, with the installed torchvision on PIL images, and the random
@@ -197,7 +204,8 @@ func TestParity(t *testing.T) {
 		r := parse(t, ops)
 		rep := torch.Report(r)
 		for i, f := range files {
-			if err := torch.Compare(rep, r, f.name, f.enc, prep.RandKey{Seed: seed, Instance: 3, Sample: uint64(i)}); err != nil {
+			if err := torch.Compare(rep, r, f.name, f.enc, prep.RandKey{Seed: seed, Instance: 3,
+				Sample: uint64(i)}); err != nil {
 				t.Fatalf("%s: %s: %v", group, f.name, err)
 			}
 		}
@@ -211,12 +219,14 @@ func TestParity(t *testing.T) {
 			return
 		}
 		whole := rep.Rows[len(rep.Rows)-1]
-		t.Logf("%-45s %4d images %10d values, %d differ, max %.3g, mean %.3g", group, whole.Images, whole.Values, whole.Differ, whole.Max, whole.Mean)
+		t.Logf("%-45s %4d images %10d values, %d differ, max %.3g, mean %.3g", group, whole.Images, whole.Values,
+			whole.Differ, whole.Max, whole.Mean)
 		inGo := !prep.Parity() && strings.Contains(group, "JPEG")
 		for _, row := range rep.Rows {
 			byDecoder := inGo && (row.Op == "decode" || row.Op == "whole recipe")
 			if row.Differ > 0 && !byDecoder || row.Mean > 1 {
-				t.Errorf("%s: %s: %d of %d values differ, by up to %g, %g on average", group, row.Op, row.Differ, row.Values, row.Max, row.Mean)
+				t.Errorf("%s: %s: %d of %d values differ, by up to %g, %g on average", group, row.Op, row.Differ, row.Values,
+					row.Max, row.Mean)
 			}
 		}
 		for _, d := range rep.Draws {
@@ -228,7 +238,8 @@ func TestParity(t *testing.T) {
 	train := parityRecipes[len(parityRecipes)-1].ops
 	compare("train on JPEG", train, jpegs, 5, true)
 	compare("nothing on JPEG", nil, jpegs, 5, false)
-	compare("jitter", []prep.OpSpec{spec("ColorJitter", "brightness", 0.4, "contrast", []any{0.2, 1.1}, "saturation", 0.4, "hue", 0.1)}, plain[:1], 6, true)
+	compare("jitter", []prep.OpSpec{spec("ColorJitter", "brightness", 0.4, "contrast", []any{0.2, 1.1}, "saturation", 0.4,
+		"hue", 0.1)}, plain[:1], 6, true)
 	for i, c := range parityRecipes {
 		compare(c.group, c.ops, plain, uint64(i), false)
 	}

@@ -47,7 +47,8 @@ func (ev *evaluation) fail(n node, format string, args ...any) {
 	if ev.err != nil {
 		return
 	}
-	ev.err = errs.New(errs.Invalid, "subset", "`id in [a, b)` takes what there is, `larder dataset inspect` shows how much that is",
+	ev.err = errs.New(errs.Invalid, "subset", "`id in [a, b)` takes what there is, `larder dataset inspect` shows how "+
+		"much that is",
 		"subset: %s %s", (&Expr{n}).String(), fmt.Sprintf(format, args...))
 }
 

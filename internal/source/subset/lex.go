@@ -45,7 +45,8 @@ func clip(s string) string {
 }
 
 // example is the hint where no better one is known.
-const example = `as in: label < 600 and not class in ("dog", "cat") or key ~ "b/**/*.jpg" or id % 2 == 0 or sample(0.5, seed=3)`
+const example = `as in: label < 600 and not class in ("dog", "cat") or key ~ "b/**/*.jpg" ` +
+	`or id % 2 == 0 or sample(0.5, seed=3)`
 
 // syntax builds the error every failure of Parse returns: what is wrong, then the line with a caret under the byte.
 func syntax(src string, pos int, hint, format string, args ...any) *errs.Error {
@@ -110,7 +111,8 @@ func lex(src string, pos int) (token, int, error) {
 func lexNumber(src string, pos int) (token, int, error) {
 	end, k, digits := pos, tInt, 0
 	run := func() {
-		for end < len(src) && (isDigit(src[end]) || src[end] == '_' && end > pos && isDigit(src[end-1]) && end+1 < len(src) && isDigit(src[end+1])) {
+		for end < len(src) && (isDigit(src[end]) || src[end] == '_' && end > pos && isDigit(src[end-1]) && end+1 < len(src) &&
+			isDigit(src[end+1])) {
 			end++
 			digits++
 		}
@@ -135,7 +137,8 @@ func lexNumber(src string, pos int) (token, int, error) {
 		return token{}, 0, syntax(src, pos, "", "a number needs a digit")
 	}
 	if end < len(src) && (isWordStart(src[end]) || src[end] == '.') {
-		return token{}, 0, syntax(src, end, "numbers are written 5000, 5_000 or 0.5", "%q does not belong in a number", src[end:end+1])
+		return token{}, 0, syntax(src, end, "numbers are written 5000, 5_000 or 0.5", "%q does not belong in a number",
+			src[end:end+1])
 	}
 	return token{k, pos, src[pos:end]}, end, nil
 }
@@ -164,7 +167,8 @@ func lexString(src string, pos int) (token, int, error) {
 
 // foreign are operators of other languages, with what to write instead.
 var foreign = []struct{ op, instead string }{
-	{"&&", "and"}, {"||", "or"}, {"&", "and"}, {"|", "or"}, {"!~", "not key ~"}, {"!", "not"}, {"<>", "!="}, {"//", "%"}, {"}", ")"}, {"{", "("},
+	{"&&", "and"}, {"||", "or"}, {"&", "and"}, {"|", "or"}, {"!~", "not key ~"}, {"!", "not"}, {"<>", "!="}, {"//",
+		"%"}, {"}", ")"}, {"{", "("},
 }
 
 func lexPunct(src string, pos int) (token, int, error) {

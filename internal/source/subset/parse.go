@@ -288,7 +288,8 @@ func (p *parser) intMembers(t term) (node, error) {
 		return &intSet{t, sortedDistinct(vals)}, nil
 	}
 	if len(vals) != 2 {
-		return nil, p.errAt(open.pos, "write a set with round brackets: (3, 7, 9)", "an interval has two ends, this has %d", len(vals))
+		return nil, p.errAt(open.pos, "write a set with round brackets: (3, 7, 9)", "an interval has two ends, this has %d",
+			len(vals))
 	}
 	if vals[0] > vals[1] {
 		return nil, p.errAt(open.pos, "swap them", "the lower end %d is above the upper end %d", vals[0], vals[1])
@@ -325,12 +326,14 @@ func (p *parser) strCondition(class bool) (node, error) {
 			return nil, err
 		}
 		if len(s) > maxPattern {
-			return nil, p.errAt(pos, "write a shorter one, or join several by or", "the pattern has %d bytes, the limit is %d", len(s), maxPattern)
+			return nil, p.errAt(pos, "write a shorter one, or join several by or", "the pattern has %d bytes, the limit is %d",
+				len(s), maxPattern)
 		}
 		segs := strings.Split(s, "/")
 		for _, seg := range segs {
 			if _, err := path.Match(seg, "x"); err != nil {
-				return nil, p.errAt(pos, `[ starts a set such as [a-z]; write [[] for a plain one`, "the pattern %q is malformed", clip(s))
+				return nil, p.errAt(pos, `[ starts a set such as [a-z]; write [[] for a plain one`, "the pattern %q is malformed",
+					clip(s))
 			}
 		}
 		return &globNode{class: class, pattern: s, segs: segs}, nil
@@ -346,7 +349,8 @@ func (p *parser) strCondition(class bool) (node, error) {
 		case "!=":
 			form = formNe
 		default:
-			return nil, p.errAt(p.tok.pos, "compare text with ==, !=, in or ~", "%q needs a number, %s is text", p.tok.text, field)
+			return nil, p.errAt(p.tok.pos, "compare text with ==, !=, in or ~", "%q needs a number, %s is text", p.tok.text,
+				field)
 		}
 		if err := p.next(); err != nil {
 			return nil, err
@@ -421,7 +425,8 @@ func (p *parser) seed() (uint64, error) {
 	}
 	if !p.is(tWord, "seed") {
 		if p.tok.kind != tWord {
-			return 0, p.errAt(p.tok.pos, "write sample(0.5, seed=3) or sample(lo, hi, n, seed=3)", `expected "seed=", found %s`, p.tok.shown())
+			return 0, p.errAt(p.tok.pos, "write sample(0.5, seed=3) or sample(lo, hi, n, seed=3)", `expected "seed=", found %s`,
+				p.tok.shown())
 		}
 		return 0, p.unexpected(`"seed="`, "seed")
 	}
@@ -451,7 +456,8 @@ func (p *parser) sample(pos int) (node, error) {
 	}
 	first := p.tok
 	if first.kind != tInt && first.kind != tFloat {
-		return nil, p.errAt(first.pos, "write sample(0.5, seed=3) or sample(lo, hi, n, seed=3)", "expected a number, found %s", first.shown())
+		return nil, p.errAt(first.pos, "write sample(0.5, seed=3) or sample(lo, hi, n, seed=3)",
+			"expected a number, found %s", first.shown())
 	}
 	if err := p.next(); err != nil {
 		return nil, err
@@ -467,7 +473,8 @@ func (p *parser) sample(pos int) (node, error) {
 		return nil, p.errAt(first.pos, "", "%s is not a number", first.shown())
 	}
 	if !(f > 0 && f <= 1) {
-		return nil, p.errAt(first.pos, "for a number of samples write sample(lo, hi, n, seed=3)", "the fraction must be above 0 and at most 1")
+		return nil, p.errAt(first.pos, "for a number of samples write sample(lo, hi, n, seed=3)",
+			"the fraction must be above 0 and at most 1")
 	}
 	seed, err := p.seed()
 	if err != nil {
@@ -484,7 +491,8 @@ func (p *parser) drawn(pos int, first token) (node, error) {
 	vals := [3]int64{lo}
 	for i := 1; i < 3; i++ {
 		if !p.is(tPunct, ",") {
-			return nil, p.errAt(p.tok.pos, "write sample(lo, hi, n, seed=3)", `expected "," and a whole number, found %s`, p.tok.shown())
+			return nil, p.errAt(p.tok.pos, "write sample(lo, hi, n, seed=3)", `expected "," and a whole number, found %s`,
+				p.tok.shown())
 		}
 		if err := p.next(); err != nil {
 			return nil, err
@@ -497,7 +505,8 @@ func (p *parser) drawn(pos int, first token) (node, error) {
 		return nil, err
 	}
 	if vals[2] < 1 || vals[2] > vals[1]-vals[0] {
-		return nil, p.errAt(pos, "the third number is how many to draw", "cannot draw %d of the %d ids in [%d, %d)", vals[2], vals[1]-vals[0], vals[0], vals[1])
+		return nil, p.errAt(pos, "the third number is how many to draw", "cannot draw %d of the %d ids in [%d, %d)", vals[2],
+			vals[1]-vals[0], vals[0], vals[1])
 	}
 	seed, err := p.seed()
 	if err != nil {

@@ -99,7 +99,8 @@ func TestSelect(t *testing.T) {
 		{`class == "n04"`, `class == "n04"`, ints(40, 50)},
 		{`class != "n04" and id < 50`, `class != "n04" and id < 50`, ints(0, 40)},
 		{`class in ("n09", "n04", "zz")`, `class in ("n04", "n09", "zz")`, append(ints(40, 50), ints(90, 100)...)},
-		{`class not in ("n04") and label in [3,5]`, `not class in ("n04") and label in [3, 5]`, live(append(ints(30, 40), ints(50, 60)...))},
+		{`class not in ("n04") and label in [3,5]`, `not class in ("n04") and label in [3, 5]`,
+			live(append(ints(30, 40), ints(50, 60)...))},
 		{`class ~ "n0[01]"`, `class ~ "n0[01]"`, ints(0, 20)},
 		{"not not id < 2", "not not id < 2", ints(0, 2)},
 		{"not (id < 2 or id >= 5)", "not (id < 2 or id >= 5)", ints(2, 5)},
@@ -270,13 +271,14 @@ func TestEvaluationErrors(t *testing.T) {
 			t.Errorf("%s: %v", expr, err)
 		}
 	}
-	if got, err := mustParse(t, "sample(10, 20, 5) or range(10, 12)").Select(v); err != nil || !slices.Equal(got, ints(15, 20)) {
+	if got, err := mustParse(t, "sample(10, 20, 5) or range(10, 12)").Select(v); err != nil ||
+		!slices.Equal(got, ints(15, 20)) {
 		t.Errorf("%v, %v", got, err)
 	}
 }
 
-// TestSampleLaw: the size is exact, each sample is taken equally often over seeds, pairs are independent up to the fixed
-// size, draws of one seed are nested, and a removal moves nobody else.
+// TestSampleLaw: the size is exact, each sample is taken equally often over seeds, pairs are independent up to the
+// fixed size, draws of one seed are nested, and a removal moves nobody else.
 func TestSampleLaw(t *testing.T) {
 	const n, k, rounds = 40, 10, 20_000
 	v := folder(n)
@@ -329,7 +331,8 @@ func TestSampleLaw(t *testing.T) {
 	if rest := sel("sample(0.1, seed=3) and not sample(0.5, seed=3)"); len(rest) != 0 {
 		t.Errorf("%d samples of 10 %% are not within 50 %%", len(rest))
 	}
-	if other := sel("sample(0.5, seed=4) and sample(0.5, seed=3)"); len(other) < 1100 || len(other) > 1400 { // 1250 +- 4 sd
+	// 1250 +- 4 sd
+	if other := sel("sample(0.5, seed=4) and sample(0.5, seed=3)"); len(other) < 1100 || len(other) > 1400 {
 		t.Errorf("two seeds share %d of 2500", len(other))
 	}
 	big.dead[half[17]] = true
@@ -369,10 +372,16 @@ func drawExpr(rt *rapid.T, depth int) (string, func(v View, id ident.SampleID) b
 	case 2:
 		lo := num("lo")
 		hi := lo + rapid.Int64Range(0, 40).Draw(rt, "len")
-		return fmt.Sprintf("id in [%d,%d)", lo, hi), func(_ View, id ident.SampleID) bool { return int64(id) >= lo && int64(id) < hi }
+		return fmt.Sprintf("id in [%d,%d)", lo, hi), func(_ View, id ident.SampleID) bool {
+			return int64(id) >= lo &&
+				int64(id) < hi
+		}
 	case 3:
 		a, b := num("a"), num("b")
-		return fmt.Sprintf("label in (%d,%d)", a, b), func(v View, id ident.SampleID) bool { return v.Label(id) == a || v.Label(id) == b }
+		return fmt.Sprintf("label in (%d,%d)", a, b), func(v View, id ident.SampleID) bool {
+			return v.Label(id) == a ||
+				v.Label(id) == b
+		}
 	case 4:
 		pat := rapid.SampledFrom([]string{"**", "n0*/*", "*/im3.jpg", "n01/**", "**/im[0-4]*"}).Draw(rt, "glob")
 		return fmt.Sprintf("key ~ %q", pat), func(v View, id ident.SampleID) bool {
@@ -489,8 +498,10 @@ func TestGlobModel(t *testing.T) {
 
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{
-		"", "label < 600", "label in (3, 7)", "id % 2 == 0", "id in [100, 5000)", `key ~ "a/**/[b-c]*.jpg" and not class == 'x\\y'`,
-		"sample(0.5, seed=3) or range(0, 3)", "sample(0, 30, 10, seed=11)", "not (all or all) and id in (3, 4]", "sample(1e-3)", "label == -9223372036854775808",
+		"", "label < 600", "label in (3, 7)", "id % 2 == 0", "id in [100, 5000)",
+		`key ~ "a/**/[b-c]*.jpg" and not class == 'x\\y'`,
+		"sample(0.5, seed=3) or range(0, 3)", "sample(0, 30, 10, seed=11)", "not (all or all) and id in (3, 4]",
+		"sample(1e-3)", "label == -9223372036854775808",
 		"\"\xff\"", "label < 1_0 && x",
 	} {
 		f.Add(s)

@@ -3,9 +3,9 @@ package xrandtest
 
 import "math"
 
-// Deviate says how far counts are from the shares they should have (they sum to 1; none: all equal): Pearson's chi-square
-// as a standard normal deviate (Wilson and Hilferty, 1931). Above 4 comes by chance 3 times in 100,000, above 4.75 once in
-// a million. Tests use fixed seeds, so that they cannot flicker.
+// Deviate says how far counts are from the shares they should have (they sum to 1; none: all equal): Pearson's
+// chi-square as a standard normal deviate (Wilson and Hilferty, 1931). Above 4 comes by chance 3 times in 100,000,
+// above 4.75 once in a million. Tests use fixed seeds, so that they cannot flicker.
 func Deviate(counts []int, share ...float64) float64 {
 	n := 0
 	for _, c := range counts {
