@@ -58,7 +58,7 @@ race: ## Go tests under the race detector, with invariants
 .PHONY: test-python
 test-python: build ## Python tests against the real daemon, and of what the benchmarks compute
 	$(REQUIRE_TORCH) LARDER_BIN=$(abspath $(BIN))/larder LARDER_REQUIRE_BIN=1 \
-	  $(VENV)/bin/python -m pytest -q python/tests bench/live
+	  $(VENV)/bin/python -m pytest -q python/tests bench/py
 
 .PHONY: test-frameworks
 test-frameworks: build ## real Lightning, Accelerate, Hugging Face Trainer, killed and resumed (FRAMEWORKS: some); 6 GB
@@ -138,14 +138,14 @@ PARSERS := ./internal/journal ./internal/resume ./internal/session/wire ./intern
 .PHONY: bench
 bench: setup build ## larder beside its peers and the bars, BENCH_MINUTES (14); rewrites the rows of docs/benchmarks.md
 	TAGS='$(TAGS)' LARDER_BIN=$(abspath $(BIN))/larder \
-	  $(VENV)/bin/python bench/live/bench.py --minutes $(BENCH_MINUTES) --write
+	  $(VENV)/bin/python bench/py/bench.py --minutes $(BENCH_MINUTES) --write
 BENCH_MINUTES ?= 14
 
 .PHONY: bench-compare
 bench-compare: setup build ## what this tree changed against BASE (a git ref), interleaved; ONLY names runs
 	@[ -n "$(BASE)" ] || { echo 'say which: make bench-compare BASE=main'; exit 2; }
 	TAGS='$(TAGS)' LARDER_BIN=$(abspath $(BIN))/larder \
-	  $(VENV)/bin/python bench/live/bench.py --minutes $(BENCH_MINUTES) --base '$(BASE)' --only '$(ONLY)'
+	  $(VENV)/bin/python bench/py/bench.py --minutes $(BENCH_MINUTES) --base '$(BASE)' --only '$(ONLY)'
 
 .PHONY: bench-smoke
 bench-smoke: build ## simulate policies, systems, samplers on demand of every kind; writes out/bench/report.html

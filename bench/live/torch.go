@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	_ "embed"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -15,11 +14,9 @@ import (
 	"time"
 
 	"larder/bench/measure"
+	"larder/bench/py"
 	"larder/internal/errs"
 )
-
-//go:embed train.py
-var trainScript []byte
 
 // Torch lets jobs really train: processes of a Python that can import torch and larder, in place of clients that sleep.
 type Torch struct {
@@ -93,7 +90,7 @@ func (r *running) train(ctx context.Context, i int) error {
 		return fmt.Errorf("tell job %s what to train: %w", j.Name, err)
 	}
 	script := filepath.Join(s.dir, "train.py")
-	if err := os.WriteFile(script, trainScript, 0o600); err != nil {
+	if err := os.WriteFile(script, py.Train, 0o600); err != nil {
 		return errs.Wrap(err, errs.ResourceExceeded, script, "set TMPDIR to a folder that can be written",
 			"write the training script")
 	}

@@ -10,7 +10,7 @@ import (
 	"larder/internal/plot"
 )
 
-// accuracies are what bench/live/accuracy.py writes, as far as a report shows it.
+// accuracies are what bench/py/accuracy.py writes, as far as a report shows it.
 type accuracies struct {
 	Chance     float64 `json:"chance"`
 	Validation float64 `json:"validation_samples"`
@@ -33,7 +33,7 @@ type accuracies struct {
 	} `json:"orders"`
 }
 
-// accuracy shows what bench/live/accuracy.py wrote: how networks learn from orders that differ in nothing else, by
+// accuracy shows what bench/py/accuracy.py wrote: how networks learn from orders that differ in nothing else, by
 // several seeds.
 func (n *Named) accuracy() error {
 	var a accuracies

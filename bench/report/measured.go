@@ -57,7 +57,7 @@ func (n *Named) prep() error {
 	return nil
 }
 
-// sweep is the JSON of bench/live/tiers.py, as far as a report shows it.
+// sweep is the JSON of bench/py/tiers.py, as far as a report shows it.
 type sweep struct {
 	Processors int    `json:"processors"`
 	Repeats    int    `json:"repeats"`
@@ -167,7 +167,7 @@ func (n *Named) tiers() error {
 	return nil
 }
 
-// bars shows what make bench and make bench-compare wrote (bench/live/bench.py): figures beside their bars, and every
+// bars shows what make bench and make bench-compare wrote (bench/py/bench.py): figures beside their bars, and every
 // run.
 func (n *Named) bars() error {
 	var b struct {

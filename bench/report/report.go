@@ -45,7 +45,7 @@ var Wanted = []struct{ Title, Needs string }{
 	{"throughput of each job over time", "larder bench live or sim"},
 	{"hits by tier", "larder bench live or sim"},
 	{"hits, loads and throughput against cache size", "larder bench policy, with --systems for throughput"},
-	{"splits of memory: predicted beside measured", "bench/live/tiers.py"},
+	{"splits of memory: predicted beside measured", "bench/py/tiers.py"},
 	{"speed-up against the number of jobs", "larder bench policy --systems for several numbers of jobs"},
 	{"redundancy: reads, decodes and augments per unique sample", "larder bench policy, live or sim"},
 	{"what each job spent its time on", "larder bench live or sim"},
@@ -55,7 +55,7 @@ var Wanted = []struct{ Title, Needs string }{
 	{"fairness between jobs of unlike speed", "larder bench policy --systems, live or sim"},
 	{"quality of orders", "larder bench sampler, live or sim"},
 	{"recovery after a kill", "larder bench live of a scenario with kill"},
-	{"accuracy, strict beside opportunistic", "bench/live/accuracy.py"},
+	{"accuracy, strict beside opportunistic", "bench/py/accuracy.py"},
 }
 
 // Limits of what a report reads.

@@ -28,7 +28,7 @@ func scenarioOf(samples int, jobs ...string) string {
 const (
 	staysForLate = "a sample that no job needs stays in memory here until its space is needed, and a late job finds " +
 		"it; the simulation dropped it"
-	noStore      = "without any cache larder's jobs share only what they load at the same moment " +
+	noStore = "without any cache larder's jobs share only what they load at the same moment " +
 		"(docs/measurements/sampler.md)"
 )
 

@@ -131,23 +131,8 @@ func twins(n, cache, batch, epochs int, slow ...float64) systems.World {
 	return w
 }
 
-const pageHead = `# Published figures, computed again
-
-This page compares figures of papers and released code with larder's. ` + "`go run larder/bench/reproductions/run`" + ` writes it.
-Each section has a folder in ` + "`bench/reproductions`" + ` with its script and what the script printed (` + "`expected.json`" + `).
-Time is virtual and seeds are fixed, so the figures are the same on every machine.
-
-| verdict | meaning |
-|---|---|
-| reproduced | the same figure, within the stated tolerance |
-| differs because … | another figure, for the reason given |
-| cannot be known | the publication gives too little to compute it, or contradicts itself |
-
-Figures that need GPUs (training speed, accuracy) are not here.
-
-| | reproduced | differ for the reason given | cannot be known |
-|---|---|---|---|
-`
+//go:embed head.md
+var pageHead string
 
 // wrapped breaks a paragraph into lines of at most 120 columns, between words and outside of code.
 func wrapped(text string) string {

@@ -33,9 +33,9 @@ func (p platform) demand(footprint, budget, stored, z float64) partition.Demand 
 		PCIe: p.pcie, Storage: p.storage},
 		Datasets: []partition.Dataset{{Name: "d", Samples: int64(math.Round(footprint / stored)), Stored: stored,
 			Encoded: stored, Recipes: []partition.Recipe{{
-			Name: "r", Decoded: z, Augmented: z, DecodeAugment: p.decode, Augment: p.aug, Finish: math.Inf(1), Sharers: 1,
+				Name: "r", Decoded: z, Augmented: z, DecodeAugment: p.decode, Augment: p.aug, Finish: math.Inf(1), Sharers: 1,
 				Degree: 1,
-			Jobs: []partition.Job{{Ingest: float64(p.nodes) * p.gpu}}}}}}}
+				Jobs:   []partition.Job{{Ingest: float64(p.nodes) * p.gpu}}}}}}}
 }
 
 func split(budget, e, d, a float64) partition.Split {

@@ -221,7 +221,7 @@ func footprint(bytes float64) float64 {
 // sharedWork is the part of the profiled speed that is reached where several jobs share decodes: each step of a sample
 // is a task of its own then, the image between two steps lies in memory, and the coordinator, the clients and the
 // kernel want the same cores. Measured on two cores, photographs, where the cores limit: 0.85 to 0.99, 0.92 in the mean
-// of 14 splits (four jobs a quarter of an epoch apart, three with unlike batches; bench/live/tiers.py). One job's
+// of 14 splits (four jobs a quarter of an epoch apart, three with unlike batches; bench/py/tiers.py). One job's
 // samples are prepared in one step, at 1.0 to 1.1 of the profiled speed.
 const sharedWork = 0.92
 
@@ -250,9 +250,9 @@ func Demand(budget int64, use Use, list ...*Profile) partition.Demand {
 				Stored: p.Bytes.Stored * d.Machine.Storage / p.Storage.BytesPerSecond, Encoded: footprint(p.Bytes.Encoded)})
 		}
 		r := partition.Recipe{Name: p.Recipe.ID, Prefix: p.Recipe.Prefix, Decoded: footprint(p.Bytes.Decoded),
-			Augmented: footprint(p.Bytes.Augmented),
+			Augmented:     footprint(p.Bytes.Augmented),
 			DecodeAugment: p.Rates.DecodeAugment, Augment: p.Rates.Augment, Finish: p.Rates.Finish, Sharers: 1, Degree: degree,
-				DecodeDegree: use.DecodeDegree}
+			DecodeDegree: use.DecodeDegree}
 		if use.Jobs > 1 && p.Rates.Decode > 0 {
 			// One job's decode of what is not kept looks at the part that it crops. One that serves several jobs is of the whole
 			// image.

@@ -1,4 +1,4 @@
-"""bench/live/accuracy.py trains on the real daemon: every order teaches a network, and what it writes is what the
+"""bench/py/accuracy.py trains on the real daemon: every order teaches a network, and what it writes is what the
 report draws.
 """
 
@@ -13,7 +13,7 @@ from fractions import Fraction
 import pytest
 from real import PATIENCE, ROOT, find_binary
 
-sys.path.insert(0, str(ROOT / "bench/live"))
+sys.path.insert(0, str(ROOT / "bench/py"))
 
 import accuracy
 
@@ -24,7 +24,7 @@ def test_every_order_teaches(tmp_path, torch):
     out = tmp_path / "accuracy.json"
     command = [
         sys.executable,
-        str(ROOT / "bench/live/accuracy.py"),
+        str(ROOT / "bench/py/accuracy.py"),
         "--bin",
         find_binary(),
         "--samples",

@@ -1,4 +1,4 @@
-"""bench/live/fair.py trains on the real daemon: no sample is early or late for ever, and that costs no decodes."""
+"""bench/py/fair.py trains on the real daemon: no sample is early or late for ever, and that costs no decodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import pytest
 from real import ROOT, find_binary
 
-sys.path.insert(0, str(ROOT / "bench/live"))
+sys.path.insert(0, str(ROOT / "bench/py"))
 
 import fair
 

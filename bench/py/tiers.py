@@ -1,7 +1,7 @@
 """Sweeps how memory is split among the tiers of the real daemon, and compares the measured rates with what the models predict.
 
-    LARDER_BIN=bin/larder .venv/bin/python bench/live/tiers.py [--quick] [--json out/tiers.json]     measures
-    .venv/bin/python bench/live/tiers.py --report out/tiers.json                        writes docs/measurements/tiers.md and docs/img
+    LARDER_BIN=bin/larder .venv/bin/python bench/py/tiers.py [--quick] [--json out/tiers.json]     measures
+    .venv/bin/python bench/py/tiers.py --report out/tiers.json                        writes docs/measurements/tiers.md and docs/img
 
 Every split of a budget in steps of 20 % is measured, and the split that larder tune chooses, for one job, for four that run side by
 side, for four that start a quarter of an epoch apart and for three with batches of 25, 50 and 75 that share augmented samples, on photographs ($LARDER_TESTDATA/imagenet-700, or --data) and on a drawn

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-BEGIN, END = "<!-- measured: written by bench/live/tiers.py --report -->", "<!-- end of what is measured -->"
+BEGIN, END = "<!-- measured: written by bench/py/tiers.py --report -->", "<!-- end of what is measured -->"
 PHASES = {"alone": "1 job", "aligned": "4 jobs, aligned", "staggered": "4 jobs, staggered", "unlike": "3 jobs, batches 25, 50, 75"}
 FORMS = ("encoded", "decoded", "augmented")
 FREE = 0.07  # of all processors: with less of them idle a window counts as out of cores

@@ -1,6 +1,6 @@
 """How well networks learn from larder's orders, beside torch's own RandomSampler: validation accuracy by epoch, over several seeds.
 
-    LARDER_BIN=bin/larder .venv/bin/python bench/live/accuracy.py [--seeds 5] [--epochs 12] [--json out/bench/accuracy.json]
+    LARDER_BIN=bin/larder .venv/bin/python bench/py/accuracy.py [--seeds 5] [--epochs 12] [--json out/bench/accuracy.json]
 
 Only the order of the training images differs. They are drawn (larder demo-draw: ten classes, by shape and colour), made 32 x 32 without chance, and
 every run gets the same bytes; a seed gives the same first weights under every order. `independent` is torch's RandomSampler on those bytes in memory.

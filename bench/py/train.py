@@ -1,4 +1,4 @@
-"""One training process of larder bench live --torch: it takes its batches from the daemon and trains a small network on each.
+"""One training process of `larder bench live --python`: it trains a small network on batches of the daemon.
 
 The first line of its standard input is a JSON object that says what to train; it tells what it does in JSON lines on standard output:
 ready (it can begin, and waits for a line that says so), begin (it wants an epoch), got (a batch, how long it waited, the ids), step (how long it trained on it), end (of the epoch).

@@ -1,6 +1,6 @@
 """Measures what a change of the tiers' sizes costs the batches of running jobs, on the real daemon.
 
-    LARDER_BIN=bin/larder .venv/bin/python bench/live/resize.py [--tier 4GiB] [--small 512MiB] [--repeats 5] [--json out/resize.json]
+    LARDER_BIN=bin/larder .venv/bin/python bench/py/resize.py [--tier 4GiB] [--small 512MiB] [--repeats 5] [--json out/resize.json]
 
 A decoded tier is filled by an epoch at full speed. Then jobs take a batch every --step milliseconds, which leaves the daemon time for each,
 while the tier shrinks and grows again by larder tiers resize. What next() waited is compared with the same jobs while nothing is resized, with

@@ -1,7 +1,7 @@
 """make bench: larder beside its peers, all of it in turn in one run, against the bars of docs/benchmarks.md.
 
-    .venv/bin/python bench/live/bench.py [--minutes 14] [--quick] [--only WORD] [--write]
-    .venv/bin/python bench/live/bench.py --base REF [...]        make bench-compare BASE=REF
+    .venv/bin/python bench/py/bench.py [--minutes 14] [--quick] [--only WORD] [--write]
+    .venv/bin/python bench/py/bench.py --base REF [...]        make bench-compare BASE=REF
 
 Every repetition runs everything once, every second one backwards, as often as the minutes
 allow, and at least three times. Figures are medians; intervals are 95 %

@@ -1,4 +1,4 @@
-"""Tests of what fair.py makes of the orders it was given: .venv/bin/python -m pytest bench/live
+"""Tests of what fair.py makes of the orders it was given: .venv/bin/python -m pytest bench/py
 
 python/tests/test_e2e_fair.py runs them in CI.
 """

@@ -1,7 +1,7 @@
 """Whether a training treats its samples alike, on the real daemon: no sample may be early or late for ever.
 
-    LARDER_BIN=bin/larder .venv/bin/python bench/live/fair.py [--worlds one,nested] [--epochs 400]
-    LARDER_BIN=bin/larder .venv/bin/python bench/live/fair.py --worlds '' --paced --photographs DIR
+    LARDER_BIN=bin/larder .venv/bin/python bench/py/fair.py [--worlds one,nested] [--epochs 400]
+    LARDER_BIN=bin/larder .venv/bin/python bench/py/fair.py --worlds '' --paced --photographs DIR
 
 The k-th of the n samples of an epoch is at position (k + 1/2) / n. In a uniformly random order a position has mean 1/2
 and variance (n² - 1) / 12n². If the epochs of a training are independent, the mean position of a sample has that

@@ -1,6 +1,6 @@
 """Measures what larder's promises cost those who keep to the rules: the journal, and neighbours that are slow, stopped or killed.
 
-    LARDER_BIN=bin/larder .venv/bin/python bench/live/promises.py [--minutes 10] [--quick] [--write]
+    LARDER_BIN=bin/larder .venv/bin/python bench/py/promises.py [--minutes 10] [--quick] [--write]
 
 Four jobs whose photographs lie decoded in memory, with the journal on the disk and without one. Then three such jobs alone and beside a fourth
 that takes a batch in ten of their batches' time, that is stopped (SIGSTOP), or that is killed; with tiers that hold everything, and with tiers
@@ -27,7 +27,7 @@ import loaders
 from figures import Bar, Runs, Source
 from loaders import ROOT, Build, Daemon, out_dir
 
-BEGIN, END = "<!-- promises: written by bench/live/promises.py --write -->", "<!-- end of the promises -->"
+BEGIN, END = "<!-- promises: written by bench/py/promises.py --write -->", "<!-- end of the promises -->"
 OTHERS = 3
 SETTLE = 1.0  # seconds of all jobs together before something happens to the neighbour
 FITS = {"all fits": (), "a quarter fits": ("tiers.total=120MiB", "tiers.decoded=104MiB", "tiers.encoded=16MiB", "tiers.augmented=0")}
@@ -178,7 +178,7 @@ def main() -> None:
     lines += figures.runs_table(runs, {"warm": "images/s", "rate": "images/s of the three"})
     print("\n".join(lines))
     if args.write:
-        named = f"`bench/live/promises.py`, {time.strftime('%Y-%m-%d')}, {json.loads(version)['version']}; load before it {os.getloadavg()[2]:.1f}."
+        named = f"`bench/py/promises.py`, {time.strftime('%Y-%m-%d')}, {json.loads(version)['version']}; load before it {os.getloadavg()[2]:.1f}."
         figures.replace_between(pathlib.Path(ROOT / "docs/benchmarks.md"), [named, "", *lines], BEGIN, END)
 
 

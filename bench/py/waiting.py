@@ -1,8 +1,8 @@
 """Fits the waiting term of the model that splits memory (cachepolicy.MeasuredWaiting) to sweeps of the tiers.
 
-    .venv/bin/python bench/live/waiting.py out/tiers-20.json [out/tiers-40.json ...]
+    .venv/bin/python bench/py/waiting.py out/tiers-20.json [out/tiers-40.json ...]
 
-Each file is a sweep that bench/live/tiers.py wrote, best at a storage rate of its own (--limit). The law says that a
+Each file is a sweep that bench/py/tiers.py wrote, best at a storage rate of its own (--limit). The law says that a
 sample takes as long as the most loaded resource works for it, and a part w of what the others work besides. For each w
 it prints the mean error of the predicted rates, and how good the split is that the law would choose by itself: its
 measured rate beside the best measured one, the worst of all groups. The last lines fit w on all files but one and try
@@ -81,12 +81,12 @@ def report(sweeps: dict[str, list[Cell]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("sweeps", nargs="+", help="JSON that bench/live/tiers.py wrote")
+    parser.add_argument("sweeps", nargs="+", help="JSON that bench/py/tiers.py wrote")
     args = parser.parse_args()
     sweeps = {pathlib.Path(f).stem: cells(pathlib.Path(f).stem, json.loads(pathlib.Path(f).read_text())) for f in args.sweeps}
     for name, some in sweeps.items():
         if not some:
-            parser.error(f"{name}: no split was measured that storage, cores or memory limit; make it with bench/live/tiers.py")
+            parser.error(f"{name}: no split was measured that storage, cores or memory limit; make it with bench/py/tiers.py")
     print(report(sweeps))
 
 

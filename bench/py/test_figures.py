@@ -1,4 +1,4 @@
-"""Tests of what bench.py makes of its runs: .venv/bin/python -m pytest bench/live"""
+"""Tests of what bench.py makes of its runs: .venv/bin/python -m pytest bench/py"""
 
 from __future__ import annotations
 
