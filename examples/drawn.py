@@ -20,7 +20,8 @@ def png(image: np.ndarray) -> bytes:
     h, w, _ = image.shape
     rows = np.concatenate([np.zeros((h, 1), np.uint8), image.reshape(h, w * 3)], axis=1)  # filter 0 before every row
     head = struct.pack(">IIBBBBB", w, h, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows.tobytes(), 1)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT",
+                                                               zlib.compress(rows.tobytes(), 1)) + chunk(b"IEND", b"")
 
 
 def folder(path: Path, classes: int = 6, each: int = 40, seed: int = 1) -> Path:

@@ -2,10 +2,10 @@
 
     larder run -- python examples/four_jobs.py --data /data/imagenet-700
 
-Each job is a process of its own with its own subset, batch size and speed. Every job writes down the ids it received; the
-parent checks from these records that each got every sample of its subset exactly once in each epoch, asks the daemon how
-much work that took, and with --kill 2 ends job 2 by SIGKILL in the middle of its second epoch: the others do not notice.
-"""
+Each job is a process of its own with its own subset, batch size and speed. Every job writes down the ids it received;
+the parent checks from these records that each got every sample of its subset exactly once in each epoch, asks the
+daemon how much work that took, and with --kill 2 ends job 2 by SIGKILL in the middle of its second epoch: the others do
+not notice. """
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def main() -> int:
         return 0
 
     command = [sys.executable, __file__, "--data", args.data, "--epochs", str(args.epochs), "--job"]
-    jobs = [subprocess.Popen([*command, str(n)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for n in range(len(JOBS))]
+    jobs = [subprocess.Popen([*command, str(n)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            for n in range(len(JOBS))]
     sizes = [json.loads(job.stdout.readline())["samples"] for job in jobs]  # every job is registered
     for job in jobs:
         job.stdin.write("go\n")
@@ -74,7 +75,9 @@ def main() -> int:
     records: list[dict[int, list[int]]] = []
     for number, job in enumerate(jobs):
         out, _ = job.communicate()
-        epochs = {r["epoch"]: r["ids"] for r in map(json.loads, filter(str.strip, out.splitlines()[:-1] if job.returncode else out.splitlines()))
+        epochs = {r["epoch"]: r["ids"] for r in map(json.loads,
+                                                    filter(str.strip, out.splitlines()[:-1] if job.returncode
+                                                           else out.splitlines()))
                   if r["event"] == "epoch"}
         records.append(epochs)
         if job.returncode != 0 and number != args.kill:
@@ -94,7 +97,8 @@ def main() -> int:
     with larder.Loader(f"imagefolder:{args.data}", batch_size=1, job="look") as look:
         counters = look.stats().totals
     print(f"every sample of its subset exactly once: {whole} of {total} job-epochs")
-    print(f"{counters.samples_delivered} samples delivered from {counters.source_reads} reads and {counters.decodes} decodes "
+    print(f"{counters.samples_delivered} samples delivered from {counters.source_reads} reads and {counters.decodes} "
+          f"decodes "
           f"of {union} distinct images")
     return 0 if whole == total else 1
 

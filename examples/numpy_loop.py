@@ -18,7 +18,8 @@ import numpy as np
 
 def run(data: Path, subset: str | None, epochs: int) -> None:
     transform = [larder.ops.RandomResizedCrop(64), larder.ops.HFlip()]
-    with larder.Loader(f"imagefolder:{data}", batch_size=32, shuffle=True, seed=7, subset=subset, transform=transform) as loader:
+    with larder.Loader(f"imagefolder:{data}", batch_size=32, shuffle=True, seed=7, subset=subset,
+                       transform=transform) as loader:
         classes = loader.dataset.classes
         print(f"{loader.num_samples} samples of {len(classes)} classes, {len(loader)} batches an epoch")
         for epoch in range(epochs):
@@ -29,7 +30,8 @@ def run(data: Path, subset: str | None, epochs: int) -> None:
                 count += np.bincount(labels, minlength=len(classes))
             print(f"epoch {epoch}: mean colour {np.round(total / count.sum(), 1)}, samples per class {count.tolist()}")
         stats = loader.stats()
-        print(f"the daemon (pid {stats.pid}) has made {stats.totals.decodes} decodes for {stats.totals.samples_delivered} samples")
+        print(f"the daemon (pid {stats.pid}) has made {stats.totals.decodes} decodes for "
+              f"{stats.totals.samples_delivered} samples")
 
 
 def main() -> None:

@@ -2,10 +2,9 @@
 
     python examples/torch_train.py [--data DIR] [--epochs 3]
 
-DIR holds one folder of images per class; without --data a few are drawn. Each job is an ordinary training script (`train`
-below); neither knows of the other, and each image is read and decoded once for both. Every job has a training and a
-validation Loader.
-"""
+DIR holds one folder of images per class; without --data a few are drawn. Each job is an ordinary training script
+(`train` below); neither knows of the other, and each image is read and decoded once for both. Every job has a training
+and a validation Loader. """
 
 from __future__ import annotations
 
@@ -53,7 +52,8 @@ def train(data: str, rate: float, epochs: int) -> None:
         net.eval()
         with torch.no_grad():
             right = sum(int((net(images).argmax(1) == labels).sum()) for images, labels in val_loader)
-        print(f"lr {rate:g}  epoch {epoch}: loss {total / len(train_loader):.3f}, validation {right}/{val_loader.num_samples}", flush=True)
+        print(f"lr {rate:g}  epoch {epoch}: loss {total / len(train_loader):.3f}, validation "
+              f"{right}/{val_loader.num_samples}", flush=True)
     train_loader.close()
     val_loader.close()
 
@@ -65,7 +65,8 @@ def both(data: Path, epochs: int) -> int:
         jobs = [subprocess.Popen([*command, rate]) for rate in ("0.03", "0.003")]
         codes = [job.wait() for job in jobs]
         after = look.stats().totals
-    print(f"both jobs together: {after.samples_delivered - before.samples_delivered} samples from {after.decodes - before.decodes} decodes")
+    print(f"both jobs together: {after.samples_delivered - before.samples_delivered} samples from "
+          f"{after.decodes - before.decodes} decodes")
     return max(codes)
 
 

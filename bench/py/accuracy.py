@@ -1,15 +1,17 @@
-"""How well networks learn from larder's orders, beside torch's own RandomSampler: validation accuracy by epoch, over several seeds.
+"""How well networks learn from larder's orders, beside torch's own RandomSampler: validation accuracy by epoch, over
+several seeds.
 
-    LARDER_BIN=bin/larder .venv/bin/python bench/py/accuracy.py [--seeds 5] [--epochs 12] [--json out/bench/accuracy.json]
+    LARDER_BIN=bin/larder .venv/bin/python bench/py/accuracy.py [--seeds 5] [--epochs 12]
+        [--json out/bench/accuracy.json]
 
-Only the order of the training images differs. They are drawn (larder demo-draw: ten classes, by shape and colour), made 32 x 32 without chance, and
-every run gets the same bytes; a seed gives the same first weights under every order. `independent` is torch's RandomSampler on those bytes in memory.
-For each order of larder one daemon feeds the networks of all seeds at once, which is where an order could suffer: they start one after the other, at
-unlike speeds, beside a job that wants half of the classes only, and a fifth of the images fits the decoded tier. `sequential`, class after class, is
-there to show that a bad order is seen. `stratified alone` is one network at a time on a daemon of its own with a
-third of the images in memory: an order that prefers what is there would show it the same images early in every epoch.
-The JSON is drawn by larder bench report.
-"""
+Only the order of the training images differs. They are drawn (larder demo-draw: ten classes, by shape and colour), made
+32 x 32 without chance, and every run gets the same bytes; a seed gives the same first weights under every order.
+`independent` is torch's RandomSampler on those bytes in memory. For each order of larder one daemon feeds the networks
+of all seeds at once, which is where an order could suffer: they start one after the other, at unlike speeds, beside a
+job that wants half of the classes only, and a fifth of the images fits the decoded tier. `sequential`, class after
+class, is there to show that a bad order is seen. `stratified alone` is one network at a time on a daemon of its own
+with a third of the images in memory: an order that prefers what is there would show it the same images early in every
+epoch. The JSON is drawn by larder bench report. """
 
 from __future__ import annotations
 
@@ -37,16 +39,19 @@ TRAIN, VALIDATION, NEIGHBOUR = "id % 4 != 0", "id % 4 == 0", "id % 4 != 0 and la
 BASELINE, CONTROL, ORDERS = "independent", "sequential", ("strict", "stratified", "epoch")
 ALONE = "stratified alone"  # a row of its own: no other job, a third of the images in memory
 SPEEDS = (1.0, 0.7, 1.4, 0.85, 1.2)  # batches of a job for each of the first one
-NETWORK = "convolutions 3-16-32 (3x3, stride 2), pooled to 4x4, one linear layer; SGD with momentum 0.9, rate from 0.05 down to 0 in equal steps"
+NETWORK = ("convolutions 3-16-32 (3x3, stride 2), pooled to 4x4, one linear layer; SGD with momentum 0.9, rate from "
+           "0.05 down to 0 in equal steps")
 # Student's t at 97.5 %, by degrees of freedom from 1.
-T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086)
+T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
+     2.110, 2.101, 2.093, 2.086)
 
 
 # --- what is said of the runs ---------------------------------------------------------------------------------------
 
 
 def threshold(chance: float, samples: int, level: float = 1e-6) -> float:
-    """The accuracy on so many images that guessing reaches with a probability of at most `level`, by the binomial distribution."""
+    """The accuracy on so many images that guessing reaches with a probability of at most `level`, by the binomial
+    distribution."""
     reached = 0.0
     for right in range(samples, -1, -1):
         ways = math.lgamma(samples + 1) - math.lgamma(right + 1) - math.lgamma(samples - right + 1)
@@ -66,13 +71,15 @@ def tail(epochs: int) -> int:
 
 
 def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """By order: mean and standard deviation over the seeds, and the difference to the baseline, seed by seed, with its 95 % interval."""
+    """By order: mean and standard deviation over the seeds, and the difference to the baseline, seed by seed, with its
+    95 % interval."""
     by: dict[str, dict[int, float]] = {}
     for r in runs:
         by.setdefault(r["order"], {})[r["seed"]] = last(r["validation_accuracy"])
     out = []
     for order, of in by.items():
-        row: dict[str, Any] = {"order": order, "mean": statistics.fmean(of.values()), "sd": statistics.stdev(of.values()) if len(of) > 1 else 0.0}
+        row: dict[str, Any] = {"order": order, "mean": statistics.fmean(of.values()),
+                               "sd": statistics.stdev(of.values()) if len(of) > 1 else 0.0}
         pairs = [v - by[BASELINE][s] for s, v in of.items() if s in by.get(BASELINE, {})]
         if order != BASELINE and len(pairs) > 1:
             middle, t = statistics.fmean(pairs), T[len(pairs) - 2] if len(pairs) - 2 < len(T) else T[-1]
@@ -85,7 +92,10 @@ def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def table(rows: list[dict[str, Any]]) -> str:
     text = ["| order | accuracy | standard deviation | less independent (95 % interval) |", "|---|---|---|---|"]
     for r in rows:
-        less = f"{100 * r['difference']:+.1f} % ({100 * r['difference_low']:+.1f} to {100 * r['difference_high']:+.1f})" if "difference" in r else ""
+        less = ""
+        if "difference" in r:
+            low, high = 100 * r["difference_low"], 100 * r["difference_high"]
+            less = f"{100 * r['difference']:+.1f} % ({low:+.1f} to {high:+.1f})"
         text.append(f"| {r['order']} | {100 * r['mean']:.1f} % | {100 * r['sd']:.1f} % | {less} |")
     return "\n".join(text)
 
@@ -103,7 +113,8 @@ class Learner:
         torch.manual_seed(seed)
         self.seed, self.validation, self.told = seed, whole["validation"], []
         self.steps, self.last = 0, args.epochs * -(-len(whole["train_ids"]) // args.batch)
-        self.net = nn.Sequential(nn.Conv2d(3, 16, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.ReLU(),
+        self.net = nn.Sequential(nn.Conv2d(3, 16, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, stride=2,
+            padding=1), nn.ReLU(),
                                  nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(32 * 16, whole["classes"]))
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=RATE, momentum=0.9)
 
@@ -131,12 +142,13 @@ def scaled(images: Any) -> Any:
 
 def in_memory(images: Any, labels: Any, order: str, seed: int, batch: int) -> Any:
     """The batches of torch's own samplers."""
+    import torch
     from torch.utils import data
 
-    import torch
-
     whole = data.TensorDataset(images, labels)
-    sampler = data.RandomSampler(whole, generator=torch.Generator().manual_seed(seed)) if order == BASELINE else data.SequentialSampler(whole)
+    sampler = data.RandomSampler(whole,
+                                 generator=torch.Generator().manual_seed(
+                                     seed)) if order == BASELINE else data.SequentialSampler(whole)
     return data.DataLoader(whole, batch_size=batch, sampler=sampler)
 
 
@@ -156,7 +168,8 @@ class Job:
             self.epochs, self.batches = self.epochs + 1, None
             if self.learner is not None:
                 if sorted(self.ids) != wanted:
-                    raise SystemExit(f"an epoch of {len(self.ids)} samples, {len(set(self.ids))} of them different, of {len(wanted)}: not exactly once")
+                    raise SystemExit(f"an epoch of {len(self.ids)} samples, {len(set(self.ids))} of them different, "
+                                     f"of {len(wanted)}: not exactly once")
                 self.learner.tell()
             return
         images, labels, index = batch
@@ -180,7 +193,8 @@ def by_turns(jobs: list[Job], epochs: int, wanted: list[int]) -> None:
 def loader(daemon: Daemon, data: str, **kw: Any) -> Any:
     import larder
 
-    return larder.Loader(f"imagefolder:{data}", transform=[larder.ops.Resize(SIDE), larder.ops.CenterCrop(SIDE)], output="torch", return_index=True,
+    return larder.Loader(f"imagefolder:{data}", transform=[larder.ops.Resize(SIDE), larder.ops.CenterCrop(SIDE)],
+                         output="torch", return_index=True,
                          endpoint=daemon.socket, timeout=600, **kw)
 
 
@@ -213,19 +227,23 @@ def torch_runs(args: argparse.Namespace, order: str, whole: dict[str, Any]) -> I
         yield {"order": order, "seed": seed, "validation_accuracy": learner.told}
 
 
-def larder_runs(args: argparse.Namespace, order: str, data: str, whole: dict[str, Any]) -> tuple[list[dict[str, Any]], float]:
+def larder_runs(args: argparse.Namespace, order: str, data: str, whole: dict[str, Any]) -> tuple[list[dict[str, Any]],
+    float]:
     """The runs of all seeds, and how many decodes there were for each sample that was delivered."""
     n = len(whole["train_ids"])
     fits = max(1 << 20, n * 3 * SIDE * SIDE // 5)
-    daemon = Daemon(args.bin, *(f for kv in (f"tiers.total={fits}", "tiers.encoded=0", f"tiers.decoded={fits}", "tiers.augmented=0") for f in ("--set", kv)))
+    daemon = Daemon(args.bin, *(f for kv in (f"tiers.total={fits}", "tiers.encoded=0", f"tiers.decoded={fits}",
+                                             "tiers.augmented=0") for f in ("--set", kv)))
     try:
         steps = -(-n // args.batch)
         jobs = [
-            Job(loader(daemon, data, subset=TRAIN, batch_size=args.batch, shuffle=True, order=order, seed=seed, job=f"{order}-{seed}"), SPEEDS[seed % len(SPEEDS)],
+            Job(loader(daemon, data, subset=TRAIN, batch_size=args.batch, shuffle=True, order=order, seed=seed,
+                       job=f"{order}-{seed}"), SPEEDS[seed % len(SPEEDS)],
                 seed * steps / args.seeds, Learner(seed, whole, args))
             for seed in range(args.seeds)
         ]
-        jobs.append(Job(loader(daemon, data, subset=NEIGHBOUR, batch_size=args.batch, shuffle=True, order=order, seed=99, job=f"{order}-neighbour"), 2.0, 0.0))
+        jobs.append(Job(loader(daemon, data, subset=NEIGHBOUR, batch_size=args.batch, shuffle=True, order=order,
+                               seed=99, job=f"{order}-neighbour"), 2.0, 0.0))
         by_turns(jobs, args.epochs, whole["train_ids"])
         totals = daemon.stats(args.bin)["totals"]
         jobs[-1].loader.close()
@@ -263,15 +281,20 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="larder-accuracy-") as tmp:
         data = f"{tmp}/drawn"
-        subprocess.run([args.bin, "demo-draw", data, "--samples", str(args.samples), "--shrink", str(args.shrink)], check=True)
+        subprocess.run([args.bin, "demo-draw", data, "--samples", str(args.samples), "--shrink", str(args.shrink)],
+                       check=True)
         whole = read(args, data)
         chance = 1 / whole["classes"]
         result: dict[str, Any] = {
             "kind": "accuracy", "title": "Accuracy by order: a small network on drawn images",
-            "facts": {"processors": str(len(os.sched_getaffinity(0))), "machine": platform.machine(), "python": platform.python_version(), "torch": torch.__version__,
-                      "seeds": f"0 to {args.seeds - 1}", "images": f"larder demo-draw --samples {args.samples} --shrink {args.shrink}, {SIDE} x {SIDE}"},
-            "network": NETWORK, "classes": whole["classes"], "chance": chance, "train_samples": len(whole["train_ids"]), "validation_samples": len(whole["validation_ids"]),
-            "threshold": threshold(chance, len(whole["validation_ids"])), "epochs": args.epochs, "last_epochs": tail(args.epochs), "batch": args.batch, "baseline": BASELINE, "runs": [],
+            "facts": {"processors": str(len(os.sched_getaffinity(0))), "machine": platform.machine(),
+                      "python": platform.python_version(), "torch": torch.__version__,
+                      "seeds": f"0 to {args.seeds - 1}", "images": f"larder demo-draw --samples {args.samples} "
+                                                                   f"--shrink {args.shrink}, {SIDE} x {SIDE}"},
+            "network": NETWORK, "classes": whole["classes"], "chance": chance, "train_samples": len(whole["train_ids"]),
+            "validation_samples": len(whole["validation_ids"]),
+            "threshold": threshold(chance, len(whole["validation_ids"])), "epochs": args.epochs,
+            "last_epochs": tail(args.epochs), "batch": args.batch, "baseline": BASELINE, "runs": [],
         }
         shared: dict[str, float] = {}
         for order in args.orders:
@@ -282,14 +305,16 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
             else:
                 runs = list(torch_runs(args, order, whole))
             result["runs"] += runs
-            print(f"{order}: " + ", ".join(f"{100 * last(r['validation_accuracy']):.1f} %" for r in runs), file=sys.stderr, flush=True)
-        result["orders"] = [row | ({"decodes_per_delivery": shared[row["order"]]} if row["order"] in shared else {}) for row in summary(result["runs"])]
+            print(f"{order}: " + ", ".join(f"{100 * last(r['validation_accuracy']):.1f} %" for r in runs),
+                  file=sys.stderr, flush=True)
+        result["orders"] = [row | ({"decodes_per_delivery": shared[row["order"]]} if row["order"] in shared else {})
+                            for row in summary(result["runs"])]
         return result
 
 
 def main() -> None:
     known = (BASELINE, *ORDERS, ALONE, CONTROL)
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--bin", default=os.environ.get("LARDER_BIN", str(ROOT / "bin/larder")))
     parser.add_argument("--samples", type=int, default=3000, help="images to draw; a quarter of them is for validation")
     parser.add_argument("--shrink", type=int, default=8, help="as larder demo-draw has it")
@@ -310,7 +335,8 @@ def main() -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=1))
     print(table(result["orders"]))
-    print(f"guessing: {100 * result['chance']:.0f} %, {100 * result['threshold']:.1f} % in an epoch once in a million at most; raw figures: {path}")
+    print(f"guessing: {100 * result['chance']:.0f} %, {100 * result['threshold']:.1f} % in an epoch once in a million "
+          f"at most; raw figures: {path}")
 
 
 if __name__ == "__main__":

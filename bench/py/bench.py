@@ -3,11 +3,11 @@
     .venv/bin/python bench/py/bench.py [--minutes 14] [--quick] [--only WORD] [--write]
     .venv/bin/python bench/py/bench.py --base REF [...]        make bench-compare BASE=REF
 
-Every repetition runs everything once, every second one backwards, as often as the minutes
-allow, and at least three times. Figures are medians; intervals are 95 %
-bootstrap intervals of ratios of medians; the end of the interval that is worse for larder is compared with the bar. Torch's DataLoader counts
-with the best of 0, 1 and 2 workers. All raw figures go to out/bench/live.json (change.json with --base); --write rewrites the rows between
-the marks of docs/benchmarks.md. Peers that this machine cannot have are named, with the reason.
+Every repetition runs everything once, every second one backwards, as often as the minutes allow, and at least three
+times. Figures are medians; intervals are 95 % bootstrap intervals of ratios of medians; the end of the interval that is
+worse for larder is compared with the bar. Torch's DataLoader counts with the best of 0, 1 and 2 workers. All raw
+figures go to out/bench/live.json (change.json with --base); --write rewrites the rows between the marks of
+docs/benchmarks.md. Peers that this machine cannot have are named, with the reason.
 
 With --base nothing but larder runs: this tree and the one of a git ref, which is built in a worktree, take turns.
 """
@@ -63,13 +63,15 @@ def larder_steps(build: Build, quick: bool, loop: str, prefix: str = "") -> list
         Step("4 jobs, larder", lambda: loaders.run_larder(build, data, 4, few)),
         Step("4 jobs, larder, share=augmented", lambda: loaders.run_larder(build, data, 4, few, share="augmented")),
         Step("4 jobs, larder, uint8", lambda: loaders.run_larder(build, data, 4, few, kind="uint8")),
-        Step("4 jobs, larder, uint8, share=augmented", lambda: loaders.run_larder(build, data, 4, few, kind="uint8", share="augmented")),
+        Step("4 jobs, larder, uint8, share=augmented", lambda: loaders.run_larder(build, data, 4, few, kind="uint8",
+            share="augmented")),
         Step("tiny images, larder", lambda: loaders.run_larder(build, tiny(), 1, 3, kind="tiny")),
         Step("next() of 8 jobs, larder", lambda: handover.run_next(build, 2 if quick else 8)),
         Step("hand-over, larder", lambda: handover.run_larder(build, tiny(), 7 if quick else 40)),
         Step("gather", lambda: native.run_gather(build, gather(), 5 if quick else 60)),
         Step("file to sample, one thread", lambda: native.run_prep(build, loop, 60 if quick else 700, 1)),
-        *([Step("bare C loops, one for each processor", lambda: native.run_bare(loop, processors(), 60 if quick else 700, 2))] if loop else []),
+        *([Step("bare C loops, one for each processor", lambda: native.run_bare(loop, processors(), 60 if quick
+                                                                                else 700, 2))] if loop else []),
         Step("allocations", lambda: loaders.run_allocations(build, data, 4 if quick else 24), 1),
         Step("allocations, inner loops", lambda: native.run_inner(build, inner(), gather()), 1),
     ]
@@ -96,9 +98,11 @@ def torch_steps(quick: bool) -> list[Step]:
 
 def tensorsocket_steps(python: str, quick: bool) -> list[Step]:
     data = loaders.photographs()
-    out = [Step(f"4 jobs, TensorSocket, shared memory, {w} workers", lambda w=w: peer_tensorsocket.run(python, data, 4, w, 3 if quick else 5, True)) for w in WORKERS]
+    out = [Step(f"4 jobs, TensorSocket, shared memory, {w} workers", lambda w=w: peer_tensorsocket.run(python, data, 4,
+        w, 3 if quick else 5, True)) for w in WORKERS]
     if not quick:
-        out.append(Step("4 jobs, TensorSocket, pickled, 2 workers", lambda: peer_tensorsocket.run(python, data, 4, 2, 15, False), 1))
+        out.append(Step("4 jobs, TensorSocket, pickled, 2 workers", lambda: peer_tensorsocket.run(python, data, 4, 2,
+            15, False), 1))
     return out
 
 
@@ -115,35 +119,54 @@ def bars() -> list[Bar]:
 
     def full(runs: Runs) -> str:
         busy = Source("next() of 8 jobs, larder", "busy").values(runs)
-        return f"does not count: {100 * statistics.median(busy):.0f} % busy" if busy and statistics.median(busy) >= 0.7 else ""
+        return f"does not count: {100 * statistics.median(busy):.0f} % busy" if busy and statistics.median(
+            busy) >= 0.7 else ""
 
     return [
-        Bar("1 job, cold, images per CPU-second of both sides", cold, 1.9, torch("1 job", "per_cpu_second", (0,)), "torch DataLoader, 0 workers"),
-        Bar("the same, daemon and client", cold, 0.95, (whole,), "the bare C loop of the same work: from file to batch"),
-        Bar("the same (not the bar)", cold, 0.95, (Source("bare C loops, one for each processor", "per_cpu_second"),), "as many bare C loops at once as there are processors"),
-        Bar("one thread of it, file to sample (not the bar)", Source("file to sample, one thread", "larder"), 0.95, (single,), "the bare C loop, both from memory to one place"),
+        Bar("1 job, cold, images per CPU-second of both sides", cold, 1.9, torch("1 job", "per_cpu_second", (0,)),
+            "torch DataLoader, 0 workers"),
+        Bar("the same, daemon and client", cold, 0.95, (whole,),
+            "the bare C loop of the same work: from file to batch"),
+        Bar("the same (not the bar)", cold, 0.95, (Source("bare C loops, one for each processor", "per_cpu_second"),),
+            "as many bare C loops at once as there are processors"),
+        Bar("one thread of it, file to sample (not the bar)", Source("file to sample, one thread", "larder"), 0.95,
+            (single,), "the bare C loop, both from memory to one place"),
         Bar("1 job, cold, wall", Source("1 job, larder, nothing kept", "wall"), 2.0, torch("1 job", "warm"), best),
-        Bar("4 jobs, own augmentation, warm decoded tier", Source("4 jobs, larder", "warm"), 6, torch("4 jobs", "warm"), best),
-        Bar("4 jobs, own augmentation, first epoch", Source("4 jobs, larder", "cold"), 3.5, torch("4 jobs", "warm"), best),
+        Bar("4 jobs, own augmentation, warm decoded tier", Source("4 jobs, larder", "warm"), 6, torch("4 jobs", "warm"),
+            best),
+        Bar("4 jobs, own augmentation, first epoch", Source("4 jobs, larder", "cold"), 3.5, torch("4 jobs", "warm"),
+            best),
         Bar('4 jobs, share="augmented"', shared, 8, torch("4 jobs", "warm"), best),
         Bar('4 jobs, share="augmented"', shared, 1.5, socket, "TensorSocket, shared memory"),
-        Bar("warm gather, CHW, GB per CPU-second", Source("gather", "chw"), 0.7, (Source("gather", "chw_memcpy"),), "memcpy"),
-        Bar("warm gather, HWC, GB per CPU-second", Source("gather", "hwc"), 0.7, (Source("gather", "hwc_memcpy"),), "memcpy"),
-        Bar("hand-over of 256x3x224x224 uint8, CPU of both sides", both, 100, (Source("hand-over, torch, a fresh tensor", "both"),), "torch, a fresh tensor", inverse=True),
-        Bar("the same", both, 15, (Source("hand-over, torch, a tensor in shared memory", "both"),), "torch, a tensor in shared memory", inverse=True),
-        Bar("next() on a prefetch hit, 8 jobs: p50", Source("next() of 8 jobs, larder", "p50_us"), 30, at_least=False, unit="µs", valid=full),
-        Bar("next() on a prefetch hit, 8 jobs: p99", Source("next() of 8 jobs, larder", "p99_us"), 500, at_least=False, unit="µs", valid=full),
-        Bar("allocations per sample in steady state, daemon", Source("allocations", "a_sample"), 2, at_least=False, unit="", counted=True),
-        Bar("allocations in decode, kernels, gather", Source("allocations, inner loops", "most"), 0, at_least=False, unit="", counted=True),
-        Bar("RSS ÷ configured budget under churn", Source("churn", "rss_of_limit"), 1.05, at_least=False, unit="", counted=True),
-        Bar("collector's part of the processors' time under churn", Source("churn", "gc_of_cpu"), 0.01, at_least=False, unit="%", counted=True),
+        Bar("warm gather, CHW, GB per CPU-second", Source("gather", "chw"), 0.7, (Source("gather", "chw_memcpy"),),
+            "memcpy"),
+        Bar("warm gather, HWC, GB per CPU-second", Source("gather", "hwc"), 0.7, (Source("gather", "hwc_memcpy"),),
+            "memcpy"),
+        Bar("hand-over of 256x3x224x224 uint8, CPU of both sides", both, 100,
+            (Source("hand-over, torch, a fresh tensor", "both"),), "torch, a fresh tensor", inverse=True),
+        Bar("the same", both, 15, (Source("hand-over, torch, a tensor in shared memory", "both"),),
+            "torch, a tensor in shared memory", inverse=True),
+        Bar("next() on a prefetch hit, 8 jobs: p50", Source("next() of 8 jobs, larder", "p50_us"), 30, at_least=False,
+            unit="µs", valid=full),
+        Bar("next() on a prefetch hit, 8 jobs: p99", Source("next() of 8 jobs, larder", "p99_us"), 500, at_least=False,
+            unit="µs", valid=full),
+        Bar("allocations per sample in steady state, daemon", Source("allocations", "a_sample"), 2, at_least=False,
+            unit="", counted=True),
+        Bar("allocations in decode, kernels, gather", Source("allocations, inner loops", "most"), 0, at_least=False,
+            unit="", counted=True),
+        Bar("RSS ÷ configured budget under churn", Source("churn", "rss_of_limit"), 1.05, at_least=False, unit="",
+            counted=True),
+        Bar("collector's part of the processors' time under churn", Source("churn", "gc_of_cpu"), 0.01, at_least=False,
+            unit="%", counted=True),
         Bar("tiny samples, 1 job, warm", Source("tiny images, larder", "warm"), 3, torch("tiny images", "warm"), best),
     ]
 
 
 # What more of is better, and less of.
-BETTER = {"cold": True, "warm": True, "wall": True, "per_cpu_second": True, "daemon_per_cpu_second": True, "larder": True, "chw": True, "hwc": True,
-          "p50_us": False, "p99_us": False, "drop_p50_us": False, "both": False, "client": False, "daemon": False, "a_sample": False, "rss": False, "rss_of_limit": False}
+BETTER = {"cold": True, "warm": True, "wall": True, "per_cpu_second": True, "daemon_per_cpu_second": True,
+          "larder": True, "chw": True, "hwc": True,
+          "p50_us": False, "p99_us": False, "drop_p50_us": False, "both": False, "client": False, "daemon": False,
+          "a_sample": False, "rss": False, "rss_of_limit": False}
 
 
 def stalls(runs: list[dict[str, float]]) -> bool:
@@ -164,7 +187,8 @@ def measure(steps: list[Step], minutes: float, most: int) -> Runs:
             if "inner loops" in s.label:
                 r["most"] = max(r.values())
             runs[s.label].append(r)
-            print(f"  [{time.monotonic() - begun:4.0f} s] {s.label}: " + ", ".join(f"{k} {v:,.3g}" for k, v in r.items()), flush=True)
+            print(f"  [{time.monotonic() - begun:4.0f} s] {s.label}: " + ", ".join(f"{k} {v:,.3g}" for k,
+                v in r.items()), flush=True)
         done += 1
         longest = max(longest if done > 2 else 0, time.monotonic() - start)  # the first one has what runs once
         print(f"repetition {done} took {time.monotonic() - start:.0f} s", flush=True)
@@ -182,10 +206,13 @@ def machine() -> dict[str, object]:
         peers = f"torch {torch.__version__}, torchvision {torchvision.__version__}"
     except ImportError:
         peers = ""
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    return {"processor": model[1] if model else platform.machine(), "processors": processors(), "memory_gib": round(memory, 1),
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True,
+                            text=True).stdout.strip()
+    return {"processor": model[1] if model else platform.machine(), "processors": processors(),
+            "memory_gib": round(memory, 1),
             "kernel": platform.release(), "python": platform.python_version(), "peers": peers, "commit": commit,
-            "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"), "load_before": os.getloadavg()[0]}
+            "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
+            "load_before": os.getloadavg()[0]}
 
 
 def base_build(ref: str) -> Build:
@@ -193,7 +220,8 @@ def base_build(ref: str) -> Build:
     tree = out_dir() / "base"
     if tree.exists():
         subprocess.run(["git", "worktree", "remove", "--force", str(tree)], cwd=ROOT, check=True)
-    subprocess.run(["git", "worktree", "add", "--force", "--detach", str(tree), ref], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["git", "worktree", "add", "--force", "--detach", str(tree), ref], cwd=ROOT, check=True,
+                   stdout=subprocess.DEVNULL)
     subprocess.run(["make", "build"], cwd=tree, check=True, stdout=subprocess.DEVNULL)
     return Build("base", str(tree / "bin/larder"), tree)
 
@@ -208,15 +236,18 @@ def compare(args: argparse.Namespace, this: Build, loop: str) -> None:
     runs = measure(steps, args.minutes, args.repeats)
     out = out_dir() / "change.json"
     out.write_text(json.dumps({"kind": "bars", "machine": about, "base": args.base, "runs": runs}, indent=1))
-    print(f"\n{args.base} against this tree; below 2 % nothing is claimed\n\n" + "\n".join(figures.change_table(runs, "base", "this", BETTER)) + f"\n\nraw figures: {out}")
+    print(f"\n{args.base} against this tree; below 2 % nothing is claimed\n\n"
+          + "\n".join(figures.change_table(runs, "base", "this", BETTER)) + f"\n\nraw figures: {out}")
 
 
 def page(about: dict[str, object], found: list[Figure], runs: Runs, absent: dict[str, str], command: str) -> list[str]:
     keys = {"cold": "first epoch, img/s", "warm": "later epochs, img/s", "per_cpu_second": "img per CPU-second"}
-    other = {"both": "CPU ms a batch, both sides", "client": "client", "daemon": "daemon", "edges_ms": "an epoch's edges, ms", "p50_us": "p50 µs", "p99_us": "p99 µs",
+    other = {"both": "CPU ms a batch, both sides", "client": "client", "daemon": "daemon",
+             "edges_ms": "an epoch's edges, ms", "p50_us": "p50 µs", "p99_us": "p99 µs",
              "drop_p50_us": "giving back, p50 µs", "drop_p99_us": "p99 µs"}
     return [
-        f"`{command}`, {about['date']}, {about['commit']}: {about['processors']} processors ({about['processor']}), {about['memory_gib']} GiB, {about['peers']};"
+        f"`{command}`, {about['date']}, {about['commit']}: {about['processors']} processors ({about['processor']}), "
+        f"{about['memory_gib']} GiB, {about['peers']};"
         f" load before it {about['load_before']:.1f}. Medians; the worse end of the interval is compared with the bar.",
         "", *figures.bars_table(found), *figures.runs_table(runs, keys), *figures.runs_table(runs, other),
         *([""] if absent else []), *(f"{name}: not reachable ({why})." for name, why in absent.items()),
@@ -224,11 +255,12 @@ def page(about: dict[str, object], found: list[Figure], runs: Runs, absent: dict
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--bin", default=os.environ.get("LARDER_BIN", str(ROOT / "bin/larder")))
     parser.add_argument("--minutes", type=float, default=14)
     parser.add_argument("--repeats", type=int, default=50, help="at most so many repetitions")
-    parser.add_argument("--quick", action="store_true", help="short settings, to try the programs: no figure of it means anything")
+    parser.add_argument("--quick", action="store_true", help="short settings, to try the programs: no figure of it "
+                                                             "means anything")
     parser.add_argument("--only", default="", help="run only what has this in its label")
     parser.add_argument("--base", default="", help="a git ref to compare this tree with")
     parser.add_argument("--write", action="store_true", help="rewrite the rows of docs/benchmarks.md")
@@ -258,13 +290,15 @@ def main() -> None:
     print(f"data: {pathlib.Path(loaders.photographs()).name}; {about}", flush=True)
     runs = measure(steps, args.minutes, args.repeats)
     found = [figures.figure(b, runs) for b in bars() if not args.only or b.mine.values(runs)]
-    words = [f"--{k} {v}" if v is not True else f"--{k}" for k, v in (("quick", args.quick), ("only", shlex.quote(args.only) if args.only else "")) if v]
+    words = [f"--{k} {v}" if v is not True else f"--{k}" for k,
+             v in (("quick", args.quick), ("only", shlex.quote(args.only) if args.only else "")) if v]
     lines = page(about, found, runs, absent, " ".join(["make bench", *words]))
     print("\n" + "\n".join(lines))
     out = out_dir() / "live.json"
     out.write_text(json.dumps({
         "kind": "bars", "machine": about, "absent": absent, "runs": runs,
-        "bars": [{"what": f.bar.what, "value": f.value, "low": f.low, "high": f.high, "bar": f.bar.bar, "at_least": f.bar.at_least, "unit": f.bar.unit,
+        "bars": [{"what": f.bar.what, "value": f.value, "low": f.low, "high": f.high, "bar": f.bar.bar,
+                  "at_least": f.bar.at_least, "unit": f.bar.unit,
                   "reference": f.best or f.bar.named, "met": f.met, "why": f.why} for f in found],
     }, indent=1))
     print(f"\nraw figures: {out}")

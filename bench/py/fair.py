@@ -36,6 +36,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from loaders import ROOT, Daemon, out_dir
+
 from tiers import Throttled
 
 sys.path.insert(0, str(ROOT / "python"))
@@ -392,7 +393,7 @@ def measure(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
 
 def arguments() -> argparse.Namespace:
     given = os.environ.get("LARDER_TESTDATA")
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--bin", default=os.environ.get("LARDER_BIN", str(ROOT / "bin/larder")))
     parser.add_argument("--worlds", default=",".join(WORLDS), help=f"of {', '.join(WORLDS)}; '' for none")
     parser.add_argument("--samples", type=int, default=200, help="images to draw")

@@ -27,9 +27,10 @@ class Source:
 
 @dataclass(frozen=True)
 class Bar:
-    """A figure that has to reach a bar. It is the median of mine, over the best (largest) median of reference when there is one; where mine and the
-    reference were measured in turn in one run, it is the median of the ratios of the runs. With
-    ``inverse`` it is the reference over mine, where less is better. at_least: the lower end of the interval counts, else the upper."""
+    """A figure that has to reach a bar. It is the median of mine, over the best (largest) median of reference when
+    there is one; where mine and the reference were measured in turn in one run, it is the median of the ratios of the
+    runs. With ``inverse`` it is the reference over mine, where less is better. at_least: the lower end of the interval
+    counts, else the upper."""
 
     what: str
     mine: Source
@@ -57,7 +58,8 @@ class Figure:
         return not self.why and (self.low >= self.bar.bar if self.bar.at_least else self.high <= self.bar.bar)
 
 
-def bootstrap(samples: Sequence[Sequence[float]], value: Callable[[Sequence[Sequence[float]]], float]) -> tuple[float, float]:
+def bootstrap(samples: Sequence[Sequence[float]], value: Callable[[Sequence[Sequence[float]]], float]) -> tuple[float,
+    float]:
     """The 95 % interval of a value of several independent samples, by the percentiles of resamples. Deterministic."""
     rng = random.Random(1)
     again = sorted(value([rng.choices(s, k=len(s)) for s in samples]) for _ in range(DRAWS))
@@ -68,7 +70,7 @@ def figure(bar: Bar, runs: Runs) -> Figure:
     mine = bar.mine.values(runs)
     others = [(s, s.values(runs)) for s in bar.reference]
     others = [(s, v) for s, v in others if v]
-    if not mine or bar.reference and not others:
+    if not mine or (bar.reference and not others):
         return Figure(bar, 0, 0, 0, "", "not run" if not mine else f"{bar.named or 'the reference'}: not run")
 
     def value(samples: Sequence[Sequence[float]]) -> float:
@@ -105,7 +107,8 @@ def bars_table(figures: Sequence[Figure]) -> list[str]:
             continue
         verdict = f.why or ("met" if f.met else "missed")
         named = f.bar.named + (f" ({f.best})" if f.best and f.best != f.bar.named and len(f.bar.reference) > 1 else "")
-        out.append(f"| {f.bar.what} | {number(f.value, f.bar.unit)} | {number(f.low, f.bar.unit)} – {number(f.high, f.bar.unit)} | {bar} | {verdict} | {named} |")
+        out.append(f"| {f.bar.what} | {number(f.value, f.bar.unit)} | {number(f.low, f.bar.unit)} – "
+                   f"{number(f.high, f.bar.unit)} | {bar} | {verdict} | {named} |")
     return out
 
 
@@ -145,7 +148,8 @@ def change_table(runs: Runs, base: str, new: str, better: dict[str, bool]) -> li
                 said = "too few runs"
             elif abs(ratio - 1) >= 0.02 and not low <= 1 <= high:
                 said = "better" if (ratio > 1) == more else "worse"
-            out.append(f"| {rest} | {key} | {number(statistics.median(before), '')} | {number(statistics.median(after), '')} | {ratio:.3f} | {low:.3f} – {high:.3f} | {said} |")
+            out.append(f"| {rest} | {key} | {number(statistics.median(before), '')} | "
+                       f"{number(statistics.median(after), '')} | {ratio:.3f} | {low:.3f} – {high:.3f} | {said} |")
     return out
 
 

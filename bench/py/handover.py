@@ -1,16 +1,17 @@
-"""Runs that measure the hand-over of a ready batch, for bench.py: how long next() takes, and what it costs both sides in processor time.
+"""Runs that measure the hand-over of a ready batch, for bench.py: how long next() takes, and what it costs both sides
+in processor time.
 
-next: 8 jobs on one daemon, everything in memory, each consumer sleeps 50 ms between two batches of 8 uint8 images of 3x224x224, so that the
-machine is not full; the share of it that was busy is printed, and with 70 % or more the figures do not count. Times are of one
-next(), and of dropping the batch before, which gives its slot back.
+next: 8 jobs on one daemon, everything in memory, each consumer sleeps 50 ms between two batches of 8 uint8 images of
+3x224x224, so that the machine is not full; the share of it that was busy is printed, and with 70 % or more the figures
+do not count. Times are of one next(), and of dropping the batch before, which gives its slot back.
 
-cpu: processor time of a batch of 256x3x224x224 uint8 that is ready until it has been dropped again, both sides together, its filling excluded.
-larder: the client's side on such batches, and the whole daemon on batches of one image of one pixel, which still has planning, journal and the
-filling of that pixel in it: an upper bound. torch: DataLoader with one worker whose dataset gives whole batches, each a copy made
-for it (fresh), or always the same one in shared memory (shared). Every consumer sleeps between two batches. Of each consumer everything counts
-that its process does from the third batch of an epoch to the last. What the beginning and the end of the epoch cost beside is a figure of its
-own (edges): torch starts a worker there, larder asks the daemon for the epoch.
-"""
+cpu: processor time of a batch of 256x3x224x224 uint8 that is ready until it has been dropped again, both sides
+together, its filling excluded. larder: the client's side on such batches, and the whole daemon on batches of one image
+of one pixel, which still has planning, journal and the filling of that pixel in it: an upper bound. torch: DataLoader
+with one worker whose dataset gives whole batches, each a copy made for it (fresh), or always the same one in shared
+memory (shared). Every consumer sleeps between two batches. Of each consumer everything counts that its process does
+from the third batch of an epoch to the last. What the beginning and the end of the epoch cost beside is a figure of its
+own (edges): torch starts a worker there, larder asks the daemon for the epoch. """
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ def child_next(data: str, number: int, batch: int, pause: float, batches: int, r
 
     ops = larder.ops
     first = {"crop": ops.RandomResizedCrop(224), "pixel": ops.CenterCrop(1)}[recipe]
-    loader = larder.Loader(f"imagefolder:{data}", batch_size=batch, shuffle=True, seed=number, job=f"handover-{number}", drop_last=True,
+    loader = larder.Loader(f"imagefolder:{data}", batch_size=batch, shuffle=True, seed=number, job=f"handover-{number}",
+                           drop_last=True,
                            transform=[first, ops.ToImage()])
     for _ in loader:  # from here on every sample is in memory
         pass
@@ -79,7 +81,8 @@ def child_epoch(data: str, batch: int, pause: float, batches: int) -> None:
     import larder
 
     ops = larder.ops
-    loader = larder.Loader(f"imagefolder:{data}", batch_size=batch, shuffle=True, job="handover", drop_last=True, subset=f"id < {batch * batches}",
+    loader = larder.Loader(f"imagefolder:{data}", batch_size=batch, shuffle=True, job="handover", drop_last=True,
+                           subset=f"id < {batch * batches}",
                            transform=[ops.Resize([224, 224]), ops.ToImage()])
     for _ in loader:
         pass
@@ -101,13 +104,15 @@ def child_epoch(data: str, batch: int, pause: float, batches: int) -> None:
 
 
 def costs(spent: list[float], end: float) -> dict[str, float]:
-    """What a batch takes, and the edges of the epoch: seconds before it and after each of its batches, and at its end."""
+    """What a batch takes, and the edges of the epoch: seconds before it and after each of its batches, and at its
+    end."""
     each = (spent[-1] - spent[FIRST]) / (len(spent) - 1 - FIRST)
     return {"cpu": each, "edges": spent[FIRST] - spent[0] - FIRST * each + end - spent[-1]}
 
 
 class Passed:
-    """A dataset of whole batches: a copy for every one, or the same one in shared memory. It counts what the filling takes."""
+    """A dataset of whole batches: a copy for every one, or the same one in shared memory. It counts what the filling
+    takes."""
 
     def __init__(self, fresh: bool, batches: int) -> None:
         import torch
@@ -161,27 +166,30 @@ def run_next(build: Build, seconds: float) -> dict[str, float]:
         env = build.env | {"LARDER_SOCKET": daemon.socket, "LARDER_BENCH_DAEMON": str(daemon.process.pid)}
         marks: list[tuple[int, int]] = []
         batches = int(seconds / PAUSE)
-        results = spawn([command("next", photographs(), i, SMALL, PAUSE, batches, "crop") for i in range(JOBS)], env, __file__, lambda: marks.append(busy()))
+        results = spawn([command("next", photographs(), i, SMALL, PAUSE, batches, "crop") for i in range(JOBS)], env,
+                        __file__, lambda: marks.append(busy()))
         marks.append(busy())
     finally:
         daemon.close()
     waits = [1e6 * w for r in results for w in r["waits"]]
     drops = [1e6 * w for r in results for w in r["drops"]]
-    return {"p50_us": quantile(waits, 0.5), "p99_us": quantile(waits, 0.99), "drop_p50_us": quantile(drops, 0.5), "drop_p99_us": quantile(drops, 0.99),
+    return {"p50_us": quantile(waits, 0.5), "p99_us": quantile(waits, 0.99), "drop_p50_us": quantile(drops, 0.5),
+            "drop_p99_us": quantile(drops, 0.99),
             "client_cpu_us": 1e6 * statistics.mean([c for r in results for c in r["cpu"]]), "batches": len(waits),
             "busy": (marks[1][0] - marks[0][0]) / max(1, marks[1][1] - marks[0][1])}
 
 
 def run_larder(build: Build, many: str, batches: int) -> dict[str, float]:
     """many has images for an epoch of so many batches."""
-    words = {"client": command("epoch", many, SHAPE[0], 0.1, batches), "daemon": command("next", photographs(), 0, 1, 0.005, 20 * batches, "pixel")}
+    words = {"client": command("epoch", many, SHAPE[0], 0.1, batches), "daemon": command("next", photographs(), 0, 1,
+        0.005, 20 * batches, "pixel")}
     out: dict[str, float] = {}
     for side, child in words.items():
         daemon = Daemon(build.binary)
         try:
             env = build.env | {"LARDER_SOCKET": daemon.socket, "LARDER_BENCH_DAEMON": str(daemon.process.pid)}
             begin: list[float] = []
-            [r] = spawn([child], env, __file__, lambda d=daemon: begin.append(d.cpu()))
+            [r] = spawn([child], env, __file__, lambda d=daemon, b=begin: b.append(d.cpu()))
         finally:
             daemon.close()
         if side == "client":

@@ -1,9 +1,10 @@
 """Runs of the real daemon and of torch's DataLoader on the same images; bench.py calls them, and reports.
 
-The work is ImageFolder, RandomResizedCrop(224), horizontal flip, ToTensor, Normalize, batches of 64, float32, or, for tiny images, CenterCrop(28),
-ToTensor, Normalize in batches of 256; uint8 leaves ToTensor and Normalize to the device, and is compared with nobody. Rates are in images
-per second of all jobs together. Processor time counts from the moment at which all jobs begin, so that importing torch is nobody's cost, and is that of all processes of a side: daemon and clients, or jobs and their workers.
-"""
+The work is ImageFolder, RandomResizedCrop(224), horizontal flip, ToTensor, Normalize, batches of 64, float32, or, for
+tiny images, CenterCrop(28), ToTensor, Normalize in batches of 256; uint8 leaves ToTensor and Normalize to the device,
+and is compared with nobody. Rates are in images per second of all jobs together. Processor time counts from the moment
+at which all jobs begin, so that importing torch is nobody's cost, and is that of all processes of a side: daemon and
+clients, or jobs and their workers. """
 
 from __future__ import annotations
 
@@ -20,7 +21,6 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable
-from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BATCH, TINY_BATCH = 64, 256
@@ -59,7 +59,8 @@ def child_larder(data: str, kind: str, epochs: int, share: str, number: int) -> 
     crop = [ops.CenterCrop(28)] if kind == "tiny" else [ops.RandomResizedCrop(224), ops.HFlip()]
     last = [ops.ToImage()] if kind == "uint8" else [ops.ToTensor(), ops.Normalize("imagenet")]
     loader = larder.Loader(
-        f"imagefolder:{data}", batch_size=TINY_BATCH if kind == "tiny" else BATCH, shuffle=True, seed=number, job=f"bench-{number}", share=share,
+        f"imagefolder:{data}", batch_size=TINY_BATCH if kind == "tiny" else BATCH, shuffle=True, seed=number,
+        job=f"bench-{number}", share=share,
         transform=[*crop, *last],
     )
     gate()
@@ -77,10 +78,13 @@ def child_torch(data: str, kind: str, epochs: int, workers: int) -> None:
     from torchvision import datasets, transforms
 
     torch.set_num_threads(1)
-    crop = [transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip()] if kind == "photographs" else [transforms.CenterCrop(28)]
-    dataset = datasets.ImageFolder(data, transforms.Compose([*crop, transforms.ToTensor(), transforms.Normalize(*IMAGENET)]))
+    crop = [transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip()] if kind == "photographs" else [
+        transforms.CenterCrop(28)]
+    dataset = datasets.ImageFolder(data,
+                                   transforms.Compose([*crop, transforms.ToTensor(), transforms.Normalize(*IMAGENET)]))
     loader = torch.utils.data.DataLoader(
-        dataset, batch_size=BATCH if kind == "photographs" else TINY_BATCH, shuffle=True, num_workers=workers, persistent_workers=workers > 0
+        dataset, batch_size=BATCH if kind == "photographs" else TINY_BATCH, shuffle=True, num_workers=workers,
+        persistent_workers=workers > 0
     )
     gate()
     marks, cpu = [time.perf_counter()], cpu_seconds()
@@ -107,7 +111,8 @@ class Daemon:
         self.dir = tempfile.mkdtemp(prefix="larder-bench-")
         self.socket = f"{self.dir}/larder.sock"
         self.log = open(f"{self.dir}/log", "w")
-        # What must survive it goes to the disk of this tree: a temporary folder may lie in memory, where fdatasync costs nothing.
+        # What must survive it goes to the disk of this tree: a temporary folder may lie in memory, where fdatasync
+        # costs nothing.
         self.state = pathlib.Path(tempfile.mkdtemp(prefix="state-", dir=out_dir()))
         command = [binary, "serve", "--socket", self.socket, "--set", f"state.dir={self.state}", *flags]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True, env=env)
@@ -135,7 +140,8 @@ class Daemon:
         return pathlib.Path(f"{self.dir}/log").read_text()
 
     def stats(self, binary: str) -> dict:
-        out = subprocess.run([binary, "--socket", self.socket, "stats", "-o", "json"], check=True, capture_output=True, text=True)
+        out = subprocess.run([binary, "--socket", self.socket, "stats", "-o", "json"], check=True, capture_output=True,
+                             text=True)
         return json.loads(out.stdout)
 
     def close(self) -> None:
@@ -146,10 +152,13 @@ class Daemon:
         shutil.rmtree(self.state, ignore_errors=True)
 
 
-def spawn(commands: list[list[str]], env: dict[str, str], script: str = __file__, begin: Callable[[], None] = lambda: None,
+def spawn(commands: list[list[str]], env: dict[str, str], script: str = __file__,
+          begin: Callable[[], None] = lambda: None,
           meanwhile: Callable[[], None] = lambda: None) -> list[dict]:
-    """Runs a script once for each command, all from the same moment, at which begin is called, and meanwhile after it; returns what they print last."""
-    jobs = [subprocess.Popen([sys.executable, script, *c], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) for c in commands]
+    """Runs a script once for each command, all from the same moment, at which begin is called, and meanwhile after it;
+    returns what they print last."""
+    jobs = [subprocess.Popen([sys.executable, script, *c], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                             env=env) for c in commands]
     try:
         for j in jobs:
             if j.stdout.readline().strip() != "ready":
@@ -176,12 +185,15 @@ def rate(results: list[dict], first: int, last: int) -> float:
 def outcome(results: list[dict], epochs: int, cpu: float) -> dict[str, float]:
     """cold: the first epoch; warm: the later ones (or the only one); wall: all of them."""
     delivered = sum(r["samples"] for r in results) * epochs
-    return {"cold": rate(results, 0, 0), "warm": rate(results, min(1, epochs - 1), epochs - 1), "wall": rate(results, 0, epochs - 1),
+    return {"cold": rate(results, 0, 0), "warm": rate(results, min(1, epochs - 1), epochs - 1),
+            "wall": rate(results, 0, epochs - 1),
             "per_cpu_second": delivered / cpu}
 
 
-def run_larder(build: Build, data: str, jobs: int, epochs: int, *, kind: str = "photographs", share: str = "none", kept: bool = True) -> dict[str, float]:
-    """kept=False: tiers of 0 bytes, so that every sample is read from the page cache, decoded and augmented each time."""
+def run_larder(build: Build, data: str, jobs: int, epochs: int, *, kind: str = "photographs", share: str = "none",
+               kept: bool = True) -> dict[str, float]:
+    """kept=False: tiers of 0 bytes, so that every sample is read from the page cache, decoded and augmented each
+    time."""
     flags = [] if kept else [f for key in NOTHING for f in ("--set", key)]
     daemon = Daemon(build.binary, "--set", "http=127.0.0.1:0", *flags)
     try:
@@ -195,19 +207,23 @@ def run_larder(build: Build, data: str, jobs: int, epochs: int, *, kind: str = "
         out = outcome(results, epochs, spent + sum(r["cpu"] for r in results))
         delivered = sum(r["samples"] for r in results) * epochs
         if not kept:  # what is late in one epoch and early in the next may be decoded once for both
-            assert int(totals["decodes"]) >= 0.9 * delivered, f"{totals['decodes']} decodes of {delivered}: something was in memory"
-        return out | {"daemon_per_cpu_second": delivered / spent, "decodes": float(totals["decodes"]), "rss": float(daemon.rss())}
+            said = f"{totals['decodes']} decodes of {delivered}: something was in memory"
+            assert int(totals["decodes"]) >= 0.9 * delivered, said
+        return out | {"daemon_per_cpu_second": delivered / spent, "decodes": float(totals["decodes"]),
+                      "rss": float(daemon.rss())}
     finally:
         daemon.close()
 
 
 def run_torch(data: str, jobs: int, workers: int, epochs: int, *, kind: str = "photographs") -> dict[str, float]:
-    results = spawn([["--child", "torch", data, kind, str(epochs), str(workers)] for _ in range(jobs)], dict(os.environ), __file__)
+    results = spawn([["--child", "torch", data, kind, str(epochs), str(workers)] for _ in range(jobs)],
+                    dict(os.environ), __file__)
     return outcome(results, epochs, sum(r["cpu"] for r in results))
 
 
 def run_churn(build: Build, data: str, epochs: int) -> dict[str, float]:
-    """Two jobs on five times the images, of which the tiers hold a part: what is resident, collected and allocated meanwhile."""
+    """Two jobs on five times the images, of which the tiers hold a part: what is resident, collected and allocated
+    meanwhile."""
     limit = 1600 << 20
     with tempfile.TemporaryDirectory(prefix="larder-images-", dir=out_dir()) as copies:
         for i in range(5):  # copies, because one file under two names is one object
@@ -218,23 +234,29 @@ def run_churn(build: Build, data: str, epochs: int) -> dict[str, float]:
                 for f in folder.iterdir():
                     f.rename(target / f"{i}-{f.name}")
             shutil.rmtree(f"{copies}/{i}")
-        flags = ("memory.limit=1600MiB", "tiers.total=1088MiB", "tiers.decoded=1024MiB", "tiers.encoded=64MiB", "tiers.augmented=0", "http=127.0.0.1:0")
-        daemon = Daemon(build.binary, *(f for key in flags for f in ("--set", key)), env=os.environ | {"GODEBUG": "gctrace=1"})
+        flags = ("memory.limit=1600MiB", "tiers.total=1088MiB", "tiers.decoded=1024MiB", "tiers.encoded=64MiB",
+                 "tiers.augmented=0", "http=127.0.0.1:0")
+        daemon = Daemon(build.binary, *(f for key in flags for f in ("--set", key)),
+                        env=os.environ | {"GODEBUG": "gctrace=1"})
         try:
             begin: list[float] = []
-            results = spawn([["--child", "larder", copies, "photographs", str(epochs), "none", str(i)] for i in range(2)],
-                            build.env | {"LARDER_SOCKET": daemon.socket}, __file__, lambda: begin.append(time.monotonic()))
+            results = spawn([["--child", "larder", copies, "photographs", str(epochs), "none", str(i)]
+                             for i in range(2)],
+                            build.env | {"LARDER_SOCKET": daemon.socket}, __file__,
+                            lambda: begin.append(time.monotonic()))
             elapsed = time.monotonic() - begin[0]
             decodes = int(daemon.stats(build.binary)["totals"]["decodes"])
             assert decodes > results[0]["samples"], "nothing was evicted"
-            return {"rss_of_limit": daemon.peak() / limit, "gc_of_cpu": gc_seconds(daemon.logged()) / (len(os.sched_getaffinity(0)) * elapsed)}
+            return {"rss_of_limit": daemon.peak() / limit,
+                    "gc_of_cpu": gc_seconds(daemon.logged()) / (len(os.sched_getaffinity(0)) * elapsed)}
         finally:
             daemon.close()
 
 
 def gc_seconds(log: str) -> float:
-    """Processor seconds of the collector by gctrace, without what it did on processors that were idle. The runtime takes them from the clock, so
-    they compare with processors x elapsed time: on a machine that is full of other work both hold waiting."""
+    """Processor seconds of the collector by gctrace, without what it did on processors that were idle. The runtime
+    takes them from the clock, so they compare with processors x elapsed time: on a machine that is full of other work
+    both hold waiting."""
     total = 0.0
     for m in re.finditer(r"^gc \d+ @.* ms clock, ([\d.]+)\+([\d.]+)/([\d.]+)/[\d.]+\+([\d.]+) ms cpu", log, re.M):
         total += sum(map(float, m.groups()))
@@ -242,14 +264,16 @@ def gc_seconds(log: str) -> float:
 
 
 def run_allocations(build: Build, data: str, epochs: int) -> dict[str, float]:
-    """Allocations of the daemon for each delivered sample, when everything is in the decoded tier: those of a job of some epochs more than another."""
+    """Allocations of the daemon for each delivered sample, when everything is in the decoded tier: those of a job of
+    some epochs more than another."""
     daemon = Daemon(build.binary, "--set", "http=127.0.0.1:0")
     try:
         counts: list[float] = []
         begin: list[float] = []
         for more in (2 * epochs, 0, epochs):  # the first one fills the tier, and the workers' tables of weights
             [r] = spawn([["--child", "larder", data, "photographs", str(2 + more), "none", "0"]],
-                        build.env | {"LARDER_SOCKET": daemon.socket}, __file__, lambda: begin.append(daemon.metric("go_memstats_mallocs_total")))
+                        build.env | {"LARDER_SOCKET": daemon.socket}, __file__,
+                        lambda: begin.append(daemon.metric("go_memstats_mallocs_total")))
             counts.append(daemon.metric("go_memstats_mallocs_total") - begin[-1])
         return {"a_sample": (counts[2] - counts[1]) / (r["samples"] * epochs)}
     finally:
@@ -264,7 +288,8 @@ def draw(folder: pathlib.Path, count: int = 600) -> None:
     for i in range(count):
         h, w = rng.integers(350, 500, 2)
         y, x = np.mgrid[0:h, 0:w]
-        a = np.stack([(x * rng.uniform(0.2, 1) + y * rng.uniform(0.2, 1)) % 256 for _ in range(3)], -1) + rng.normal(0, 20, (h, w, 3))
+        a = np.stack([(x * rng.uniform(0.2, 1) + y * rng.uniform(0.2, 1)) % 256 for _ in range(3)], -1) + rng.normal(0,
+            20, (h, w, 3))
         path = folder / f"class{i % 10:02d}" / f"{i:05d}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(a.clip(0, 255).astype(np.uint8)).save(path, quality=90)
@@ -283,7 +308,8 @@ def draw_tiny(count: int) -> str:
                 pathlib.Path(half, "tiny", str(c)).mkdir(parents=True)
             y, x = np.mgrid[0:28, 0:28]
             for i in range(count):
-                a = 255 * np.exp(-((x - rng.uniform(8, 20)) ** 2 + (y - rng.uniform(8, 20)) ** 2) / rng.uniform(10, 60)) + rng.normal(0, 8, (28, 28))
+                a = 255 * np.exp(-((x - rng.uniform(8, 20)) ** 2 + (y - rng.uniform(8, 20)) ** 2) / rng.uniform(10,
+                    60)) + rng.normal(0, 8, (28, 28))
                 Image.fromarray(a.clip(0, 255).astype(np.uint8)).save(f"{half}/tiny/{i % 10}/{i:05d}.png")
             pathlib.Path(half, "tiny").rename(folder)
     return str(folder)
@@ -291,7 +317,8 @@ def draw_tiny(count: int) -> str:
 
 @functools.cache
 def photographs() -> str:
-    """Photographs from $LARDER_TESTDATA/imagenet-700 (default ../shared/data); if there are none, drawn images, made once and kept."""
+    """Photographs from $LARDER_TESTDATA/imagenet-700 (default ../shared/data); if there are none, drawn images, made
+    once and kept."""
     given = pathlib.Path(os.environ.get("LARDER_TESTDATA", ROOT / "../shared/data")) / "imagenet-700"
     if given.is_dir():
         return str(given.resolve())

@@ -1,4 +1,5 @@
-"""Runs of what needs no Python: decoding beside a bare C loop, the gather beside memcpy, allocations of the innermost loops."""
+"""Runs of what needs no Python: decoding beside a bare C loop, the gather beside memcpy, allocations of the innermost
+loops."""
 
 from __future__ import annotations
 
@@ -23,15 +24,19 @@ def bare() -> tuple[str, str]:
     """The bare C loop over libjpeg-turbo, compiled, and why there is none when it is empty."""
     program = out_dir() / "bare"
     prep = ROOT / "internal/prep"
-    done = subprocess.run([compiler(), "-O3", "-march=native", "-std=c11", f"-I{prep}", "-o", str(program), str(prep / "testdata/bare/bare.c"),
+    done = subprocess.run([compiler(), "-O3", "-march=native", "-std=c11", f"-I{prep}", "-o", str(program),
+                           str(prep / "testdata/bare/bare.c"),
                            str(prep / "kernel.c"), "-ljpeg", "-lm"], capture_output=True, text=True)
-    return (str(program), "") if done.returncode == 0 else ("", (done.stderr.strip().splitlines() or ["the compiler failed"])[0])
+    return (str(program), "") if done.returncode == 0 else ("",
+                                                            (done.stderr.strip().splitlines()
+                                                             or ["the compiler failed"])[0])
 
 
 def tests(build: Build, package: str) -> str:
     """The package's compiled tests of a build."""
     program = out_dir() / f"{build.name}-{package}.test"
-    subprocess.run([os.environ.get("GO", "go"), "test", "-c", "-tags", os.environ.get("TAGS", "turbo"), "-o", str(program), f"./internal/{package}"],
+    subprocess.run([os.environ.get("GO", "go"), "test", "-c", "-tags", os.environ.get("TAGS", "turbo"), "-o",
+                    str(program), f"./internal/{package}"],
                    check=True, cwd=build.tree)
     return str(program)
 
@@ -39,7 +44,8 @@ def tests(build: Build, package: str) -> str:
 def benchmark(build: Build, package: str, program: str, pattern: str, times: str) -> dict[str, dict[str, float]]:
     """Metrics by unit of each Go benchmark that matches."""
     env = dict(os.environ, LARDER_TESTDATA=str(pathlib.Path(photographs()).parent))
-    done = subprocess.run([program, "-test.run", "^$", "-test.bench", pattern, "-test.benchtime", times, "-test.benchmem"],
+    done = subprocess.run([program, "-test.run", "^$", "-test.bench", pattern, "-test.benchtime", times,
+                           "-test.benchmem"],
                           check=True, capture_output=True, text=True, cwd=build.tree / "internal" / package, env=env)
     out: dict[str, dict[str, float]] = {}
     for line in done.stdout.splitlines():
@@ -61,23 +67,28 @@ def run_gather(build: Build, program: str, times: int) -> dict[str, float]:
 
 
 def run_inner(build: Build, program: str, gather: str) -> dict[str, float]:
-    """Allocations for each operation, whole ones (Go rounds down): decoding, kernels, gather (a batch of 256). A worker keeps the weights of 128
-    sizes, each of which grows a few times before it is as large as it gets: hence many operations."""
-    inner = benchmark(build, "prep", program, "^Benchmark(Decode|AugmentInto|DecodeInto)$", "3000x") | benchmark(build, "exec", gather, "^BenchmarkGather$", "20x")
+    """Allocations for each operation, whole ones (Go rounds down): decoding, kernels, gather (a batch of 256). A worker
+    keeps the weights of 128 sizes, each of which grows a few times before it is as large as it gets: hence many
+    operations."""
+    inner = benchmark(build, "prep", program, "^Benchmark(Decode|AugmentInto|DecodeInto)$", "3000x") | benchmark(build,
+        "exec", gather, "^BenchmarkGather$", "20x")
     return {name: units["allocs/op"] for name, units in inner.items()}
 
 
 def run_prep(build: Build, loop: str, images: int, passes: int) -> dict[str, float]:
     """Images a second of processor time of one thread, from bytes in memory to a normalised sample."""
-    command = [build.binary, "bench", "prep", f"imagefolder:{photographs()}", "--images", str(images), "--passes", str(passes), "-o", "json"]
+    command = [build.binary, "bench", "prep", f"imagefolder:{photographs()}", "--images", str(images), "--passes",
+               str(passes), "-o", "json"]
     done = subprocess.run(command + (["--bare", loop] if loop else []), check=True, capture_output=True, text=True)
-    names = {"file to sample": "larder", "bare C loop, decoding the crop": "bare", "bare C loop, decoding the whole image": "bare_whole",
+    names = {"file to sample": "larder", "bare C loop, decoding the crop": "bare",
+             "bare C loop, decoding the whole image": "bare_whole",
              "bare C loop, from file to batch": "bare_batch"}
     return {names[r["what"]]: r["images_per_cpu_second"] for r in json.loads(done.stdout)["rows"] if r["what"] in names}
 
 
 def jpeg_size(content: bytes) -> tuple[int, int] | None:
-    """Width and height of a JPEG of one scan in grey or YCbCr, which is what the bare C loop knows; None for anything else."""
+    """Width and height of a JPEG of one scan in grey or YCbCr, which is what the bare C loop knows; None for anything
+    else."""
     at = 2
     while content[:2] == b"\xff\xd8" and at + 9 < len(content) and content[at] == 0xFF:
         marker, length = content[at + 1], int.from_bytes(content[at + 2 : at + 4], "big")
@@ -103,8 +114,10 @@ def crop(rng: random.Random, width: int, height: int) -> tuple[int, int, int, in
 
 
 def run_bare(loop: str, at_once: int, images: int, passes: int) -> dict[str, float]:
-    """Images a second of processor time of so many bare C loops at once, from file to batch, each on images of its own order."""
-    found = [(str(path), size) for path in sorted(pathlib.Path(photographs()).rglob("*")) if path.is_file() and (size := jpeg_size(path.read_bytes()))][:images]
+    """Images a second of processor time of so many bare C loops at once, from file to batch, each on images of its own
+    order."""
+    found = [(str(path), size) for path in sorted(pathlib.Path(photographs()).rglob("*")) if path.is_file()
+             and (size := jpeg_size(path.read_bytes()))][:images]
     loops = [subprocess.Popen([loop], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(at_once)]
     rates = []
     try:

@@ -1,30 +1,29 @@
 """Runs of TensorSocket (pip: tensorsocket) beside larder, in a virtual environment of its own on top of the one in use.
 
-One producer (torch's DataLoader on the same images, the same transforms) and several consumers, which all get the same batches. Two rows:
-as released, where pickle copies CPU tensors into each message, and with its own hooks (pack_fn, unpack_fn) used to send names of shared
-memory instead, which consumers map once: what torch.multiprocessing would do, without the copies.
+One producer (torch's DataLoader on the same images, the same transforms) and several consumers, which all get the same
+batches. Two rows: as released, where pickle copies CPU tensors into each message, and with its own hooks (pack_fn,
+unpack_fn) used to send names of shared memory instead, which consumers map once: what torch.multiprocessing would do,
+without the copies.
 
 What it is given, so that it works, and as well as it can:
 
-* Tensor._typed_storage is aliased for torch before 2.0.
-* A consumer's first acknowledgement is often lost (it is published, and what is published before the subscription has arrived goes to nobody).
-  The producer then waits 10 s, takes the consumer for one that still needs batch 0, sends that for ever, and is refused for ever: the
-  run stalls. So each consumer first says something that nobody waits for.
-* Its pool of tensors is filled with shared memory before the first batch. Else each of the first ten messages moves the memory of its
-  batches into shared memory in one call that holds the interpreter, heartbeats included. Consumers that are lost are named in the log.
-* producer_batch_size (batches of the loader to a message) is TOGETHER instead of 8. Pickled it is 1: each of a message's slices carries the
-  whole storage, once for each consumer, and with 8 no message arrives within a minute.
-* The images are repeated, so that no end of an epoch, where everybody waits for a heartbeat, is within the run.
+* Tensor._typed_storage is aliased for torch before 2.0. * A consumer's first acknowledgement is often lost (it is
+published, and what is published before the subscription has arrived goes to nobody). The producer then waits 10 s,
+takes the consumer for one that still needs batch 0, sends that for ever, and is refused for ever: the run stalls. So
+each consumer first says something that nobody waits for. * Its pool of tensors is filled with shared memory before the
+first batch. Else each of the first ten messages moves the memory of its batches into shared memory in one call that
+holds the interpreter, heartbeats included. Consumers that are lost are named in the log. * producer_batch_size (batches
+of the loader to a message) is TOGETHER instead of 8. Pickled it is 1: each of a message's slices carries the whole
+storage, once for each consumer, and with 8 no message arrives within a minute. * The images are repeated, so that no
+end of an epoch, where everybody waits for a heartbeat, is within the run.
 
-The producer starts when all consumers have. Rates count whole messages, from the end of the first one behind what the loader's workers had
-prepared before the consumers came.
-"""
+The producer starts when all consumers have. Rates count whole messages, from the end of the first one behind what the
+loader's workers had prepared before the consumers came. """
 
 from __future__ import annotations
 
 import json
 import os
-import pathlib
 import subprocess
 import sys
 import threading
@@ -46,12 +45,16 @@ def install() -> tuple[str, str]:
     if python.exists() and subprocess.run(check, capture_output=True).returncode == 0:
         return str(python), ""
     try:
-        subprocess.run([sys.executable, "-m", "venv", "--clear", "--system-site-packages", str(venv)], check=True, capture_output=True, text=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", "--system-site-packages", str(venv)], check=True,
+                       capture_output=True, text=True)
         # Without its dependencies: torch is there, and the wheels of its CUDA libraries are gigabytes.
-        subprocess.run([str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", "--retries", "1", "--timeout", "20", "--no-deps", *PINS],
+        subprocess.run([str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", "--retries", "1",
+                        "--timeout", "20", "--no-deps", *PINS],
                        check=True, capture_output=True, text=True, timeout=180)
         done = subprocess.run(check, capture_output=True, text=True)
-        return (str(python), "") if done.returncode == 0 else ("", (done.stderr.strip().splitlines() or ["import failed"])[-1])
+        return (str(python), "") if done.returncode == 0 else ("",
+                                                               (done.stderr.strip().splitlines()
+                                                                or ["import failed"])[-1])
     except subprocess.CalledProcessError as e:
         return "", ((e.stderr or "").strip().splitlines() or [str(e)])[-1]
     except (OSError, subprocess.TimeoutExpired) as e:
@@ -73,7 +76,8 @@ def storage_of(tensor):
 
 
 def pack(data: tuple) -> tuple:
-    """Names the shared memory of tensors; their storages move there when they are first sent. TensorSocket's pool uses each again and again."""
+    """Names the shared memory of tensors; their storages move there when they are first sent. TensorSocket's pool uses
+    each again and again."""
     out = []
     for t in data:
         s = storage_of(t)
@@ -125,10 +129,13 @@ def child_producer(data: str, ports: list[int], workers: int, shared: bool) -> N
     torch.set_num_threads(1)
     torch.multiprocessing.set_sharing_strategy("file_system")
     images = datasets.ImageFolder(data, transforms.Compose([
-        transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), transforms.ToTensor(), transforms.Normalize(*IMAGENET)]))
-    loader = torch.utils.data.DataLoader(torch.utils.data.ConcatDataset([images] * REPEATED), batch_size=BATCH, shuffle=True, num_workers=workers, drop_last=True)
+        transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), transforms.ToTensor(),
+        transforms.Normalize(*IMAGENET)]))
+    loader = torch.utils.data.DataLoader(torch.utils.data.ConcatDataset([images] * REPEATED), batch_size=BATCH,
+                                         shuffle=True, num_workers=workers, drop_last=True)
     hooks = {"pack_fn": pack} if shared else {}
-    producer = tensorsocket.TensorProducer(loader, ports[0], ports[1], (ports[2], ports[3]), producer_batch_size=TOGETHER[shared], **hooks)
+    producer = tensorsocket.TensorProducer(loader, ports[0], ports[1], (ports[2], ports[3]),
+                                           producer_batch_size=TOGETHER[shared], **hooks)
     if shared:
         fill_pool(producer.pool, TOGETHER[shared])
     print("ready", flush=True)
@@ -140,7 +147,7 @@ def child_producer(data: str, ports: list[int], workers: int, shared: bool) -> N
         try:
             for _ in producer:
                 pass
-        except Exception as e:  # noqa: BLE001
+        except Exception as e:
             print(f"producer: {type(e).__name__}: {e}", file=sys.stderr, flush=True)
             os._exit(1)
 
@@ -158,7 +165,8 @@ def child_consumer(ports: list[int], seconds: float, shared: bool, enough: int) 
     def consume() -> None:
         hooks = {"unpack_fn": Unpack()} if shared else {}
         consumer = tensorsocket.TensorConsumer(ports[0], ports[1], (ports[2], ports[3]), batch_size=BATCH, **hooks)
-        consumer.ack_socket.send_multipart([b"nobody", b"-1", b"0"])  # the first thing that is said here may be lost; nobody waits for this
+        # the first thing that is said here may be lost; nobody waits for this
+        consumer.ack_socket.send_multipart([b"nobody", b"-1", b"0"])
         while True:
             try:
                 for batch in consumer:
@@ -206,7 +214,8 @@ def run(python: str, data: str, consumers: int, workers: int, seconds: float, sh
     try:
         if not any(line.strip() == "ready" for line in producer.stdout):  # it logs to stdout
             raise SystemExit(f"TensorSocket's producer did not start: see {log.name}")
-        jobs = [subprocess.Popen([python, __file__, "--child", "consumer", ports, str(seconds), str(int(shared)), str(enough)],
+        jobs = [subprocess.Popen([python, __file__, "--child", "consumer", ports, str(seconds), str(int(shared)),
+                                  str(enough)],
                                  stdout=subprocess.PIPE, stderr=log, text=True, env=env) for _ in range(consumers)]
         results = [json.loads(j.communicate(timeout=seconds + 3 * PATIENCE)[0].splitlines()[-1]) for j in jobs]
     finally:
@@ -219,9 +228,10 @@ def run(python: str, data: str, consumers: int, workers: int, seconds: float, sh
 
 
 def rate(got: list[list[tuple[float, int]]], together: int, ahead: int) -> dict[str, float]:
-    """Images a second of all consumers. Batches come together, so many to a message: each consumer's time counts from the end of the first message
-    behind those ahead to the end of its last whole one. A run in which a consumer got no two such messages has no rate: it says nothing of
-    how fast TensorSocket is when it works, and as 0 it would speak for larder."""
+    """Images a second of all consumers. Batches come together, so many to a message: each consumer's time counts from
+    the end of the first message behind those ahead to the end of its last whole one. A run in which a consumer got no
+    two such messages has no rate: it says nothing of how fast TensorSocket is when it works, and as 0 it would speak
+    for larder."""
     ends = [g[together - 1::together][-(-ahead // together):] for g in got]
     stalled = sum(len(e) < 2 for e in ends)
     if stalled:

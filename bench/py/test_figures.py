@@ -35,7 +35,8 @@ def test_the_best_reference_counts_and_the_lower_end_decides() -> None:
 
 def test_what_was_measured_in_turn_in_one_run_is_compared_run_by_run() -> None:
     b = Bar("x", Source("mine", "k"), 0.7, (Source("mine", "of"),), "memcpy")
-    some = {"mine": [{"k": 8.0, "of": 10.0}, {"k": 15.0, "of": 20.0}, {"k": 7.8, "of": 10.0}]}  # a machine that is now fast, now slow
+    # a machine that is now fast, now slow
+    some = {"mine": [{"k": 8.0, "of": 10.0}, {"k": 15.0, "of": 20.0}, {"k": 7.8, "of": 10.0}]}
     f = figures.figure(b, some)
     assert (f.value, f.low, f.high) == pytest.approx((0.78, 0.75, 0.8)) and f.met
     apart = {"mine": [{"k": r["k"]} for r in some["mine"]], "other": [{"of": r["of"]} for r in some["mine"]]}
@@ -81,7 +82,8 @@ def test_what_was_not_run_or_too_rarely_has_no_verdict() -> None:
 
 def test_a_change_is_claimed_only_outside_of_the_interval() -> None:
     def said(before: list[float], after: list[float], more: bool = True) -> str:
-        table = figures.change_table({"base: r": [{"k": v} for v in before], "this: r": [{"k": v} for v in after]}, "base", "this", {"k": more})
+        table = figures.change_table({"base: r": [{"k": v} for v in before], "this: r": [{"k": v} for v in after]},
+                                     "base", "this", {"k": more})
         return table[2].split("|")[-2].strip()
 
     assert said([10, 11, 12, 10], [20, 21, 22, 20]) == "better"
@@ -108,7 +110,8 @@ def test_the_published_page_has_its_marks() -> None:
 
 
 def test_processor_time_of_the_collector_is_read() -> None:
-    line = "gc 7 @0.381s 4%: 0.12+0.41+0.005 ms clock, 0.24+0.10/0.35/0.52+0.010 ms cpu, 4->4->1 MB, 4 MB goal, 0 MB stacks, 0 MB globals, 2 P"
+    line = ("gc 7 @0.381s 4%: 0.12+0.41+0.005 ms clock, 0.24+0.10/0.35/0.52+0.010 ms cpu, 4->4->1 MB, 4 MB goal, "
+            "0 MB stacks, 0 MB globals, 2 P")
     one = 1e-3 * (0.24 + 0.10 + 0.35 + 0.010)  # not the 0.52 of idle processors
     assert loaders.gc_seconds(line) == pytest.approx(one)
     assert loaders.gc_seconds(f"time=… level=INFO msg=serving\n{line}\n{line}\n") == pytest.approx(2 * one)
@@ -118,8 +121,10 @@ def test_processor_time_of_the_collector_is_read() -> None:
 def test_a_peer_that_stalls_is_not_a_slow_peer() -> None:
     steady = [[(t + d, 64) for t in (1.0, 2.0, 4.0, 6.0) for d in (0.0, 0.5)] for _ in range(2)]
     assert peer_tensorsocket.rate(steady, 2, 0) == {"warm": pytest.approx(2 * 3 * 128 / 5.0), "stalled": 0}
-    assert peer_tensorsocket.rate(steady, 2, 3) == {"warm": pytest.approx(2 * 128 / 2.0), "stalled": 0}  # two messages were there before
-    assert peer_tensorsocket.rate([steady[0], steady[1][:5]], 2, 0) == {"warm": pytest.approx(3 * 128 / 5.0 + 128 / 1.0), "stalled": 0}
+    # two messages were there before
+    assert peer_tensorsocket.rate(steady, 2, 3) == {"warm": pytest.approx(2 * 128 / 2.0), "stalled": 0}
+    assert peer_tensorsocket.rate([steady[0], steady[1][:5]], 2,
+                                  0) == {"warm": pytest.approx(3 * 128 / 5.0 + 128 / 1.0), "stalled": 0}
     assert peer_tensorsocket.rate([steady[0], []], 2, 0) == {"stalled": 1}
     assert peer_tensorsocket.rate([steady[0][:3], steady[1]], 2, 0) == {"stalled": 1}  # one message has no rate
     assert peer_tensorsocket.rate([[(1.0, 64)], [(1.0, 64)]], 1, 0) == {"stalled": 2}
@@ -134,7 +139,8 @@ def test_every_bar_names_a_figure_that_a_run_gives() -> None:
 
     names = [b.mine.label for b in bench.bars()] + [s.label for b in bench.bars() for s in b.reference]
     build = loaders.Build("this", "larder", loaders.ROOT)
-    steps = {s.label for s in (*bench.larder_steps(build, False, "bare"), *bench.torch_steps(True), *bench.tensorsocket_steps("python", True))}
+    steps = {s.label for s in (*bench.larder_steps(build, False, "bare"), *bench.torch_steps(True),
+                               *bench.tensorsocket_steps("python", True))}
     assert set(names) <= steps, set(names) - steps
 
 

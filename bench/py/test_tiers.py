@@ -7,6 +7,7 @@ import pathlib
 import re
 import sys
 import xml.etree.ElementTree as ET
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,17 +15,19 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 import tiers_report
+import waiting
 
 import tiers
-import waiting
 
 
 def run(rate: float, predicted: float = 100.0, foreign: float = 0.0, cpu: float = 0.5) -> dict[str, Any]:
     return {"rate": rate, "predicted": predicted, "foreign": foreign, "daemon_cpu": cpu, "own_cpu": 0.0, "seconds": 1.0}
 
 
-def cell(percent: Any, split: tuple[int, int, int], *runs: dict[str, Any], told: float = 100.0, phase: str = "alone") -> dict[str, Any]:
-    return {"dataset": "drawn", "phase": phase, "budget": 1000, "percent": percent, "split": split, "share": split[2] > 0, "runs": list(runs),
+def cell(percent: Any, split: tuple[int, int, int], *runs: dict[str, Any], told: float = 100.0,
+         phase: str = "alone") -> dict[str, Any]:
+    return {"dataset": "drawn", "phase": phase, "budget": 1000, "percent": percent, "split": split,
+            "share": split[2] > 0, "runs": list(runs),
             "predicted": {"bottleneck": {"rate": told}, "seneca": {"rate": 10 * told}}}
 
 
@@ -79,14 +82,16 @@ def test_predictions_are_told_who_works_together(monkeypatch: pytest.MonkeyPatch
     for degrees in ({}, {group: [2.5, 0, 0.99]}, {group: [0, 3.1, 1.5]}):
         for share in (False, True):
             tiers.tune(argparse.Namespace(), "file", group, degrees, share, "bottleneck", [(1, 2, 3)])
-    told = [dict(zip(c, c[1:], strict=False)).get("--degree") for c in asked]
-    assert told == [None, None, "2.5,0", "2.5,0,1", "0,3", "0,3,1.5"]  # within 1 and the jobs: a run may end in mid-batch
+    told = [dict(pairwise(c)).get("--degree") for c in asked]
+    # within 1 and the jobs: a run may end in mid-batch
+    assert told == [None, None, "2.5,0", "2.5,0,1", "0,3", "0,3,1.5"]
     assert ["--share" in c for c in asked] == [False, True] * 3
 
 
 @pytest.mark.parametrize(("held", "want"), [(0, [2, 0, 1.5]), (0.5, [1, 2.5, 1.5]), (1, [0, 5, 1.5])])
 def test_who_works_together_is_counted_without_what_is_held(held: float, want: list[float]):
-    assert tiers.degrees_of({"delivered": 600, "source_reads": 300, "decodes": 420, "augments": 400}, held) == pytest.approx(want)
+    assert tiers.degrees_of({"delivered": 600, "source_reads": 300, "decodes": 420, "augments": 400},
+                            held) == pytest.approx(want)
 
 
 def test_jobs_that_share_do_so_in_every_split():
@@ -102,7 +107,8 @@ def result() -> dict[str, Any]:
             cells.append(cell(p, tiers.bytes_of(p, 1000), run(50 + 10 * k), run(60 + 10 * k, foreign=1.8), phase=phase))
         cells.append(cell("chosen", (700, 300, 0), run(99), run(101), phase=phase))
     cells.append(cell((0, 0, 100), (0, 0, 1000)))  # time ran out before it was measured
-    reads = [{"dataset": "drawn", "order": o, "reads": n, "delivered": 900, "bound": 100, "bound_of_tier": 120} for o, n in
+    reads = [{"dataset": "drawn", "order": o, "reads": n, "delivered": 900, "bound": 100, "bound_of_tier": 120} for o,
+             n in
              (("epoch", 120), ("epoch", 130), ("strict", 215), ("stratified", 140))]
     return {"processors": 2, "cells": cells, "reads": reads, "profiles": {}, "settings": {}}
 
@@ -123,11 +129,13 @@ def test_report_is_written_between_the_marks(tmp_path: pathlib.Path):
     for _ in range(2):  # the second time finds the marks again
         tiers_report.write([result()], tmp_path)
     text = page.read_text()
-    assert text.startswith("# before\n") and text.endswith("\nafter\n") and "earlier figures" not in text and text.count(tiers_report.BEGIN) == 1
+    assert text.startswith("# before\n") and text.endswith(
+        "\nafter\n") and "earlier figures" not in text and text.count(tiers_report.BEGIN) == 1
     for name in ("tiers-predicted.svg", "tiers-splits.svg"):
         root = ET.parse(tmp_path / "img" / name).getroot()
         _, _, w, h = map(float, root.attrib["viewBox"].split())
-        at = [(e.attrib.get("cx", e.attrib.get("x")), e.attrib.get("cy", e.attrib.get("y"))) for e in root.iter() if e.tag.endswith(("circle", "rect"))]
+        at = [(e.attrib.get("cx", e.attrib.get("x")), e.attrib.get("cy", e.attrib.get("y"))) for e in root.iter()
+              if e.tag.endswith(("circle", "rect"))]
         points = [(float(x), float(y)) for x, y in at if x is not None]
         assert len(points) >= 3 * len(tiers.simplex(50))
         assert all(0 <= x <= w and 0 <= y <= h for x, y in points)

@@ -1,4 +1,5 @@
-"""Turns the figures of tiers.py into tables and plots: predicted beside measured rates, and reads beside their lower bound."""
+"""Turns the figures of tiers.py into tables and plots: predicted beside measured rates, and reads beside their lower
+bound."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 BEGIN, END = "<!-- measured: written by bench/py/tiers.py --report -->", "<!-- end of what is measured -->"
-PHASES = {"alone": "1 job", "aligned": "4 jobs, aligned", "staggered": "4 jobs, staggered", "unlike": "3 jobs, batches 25, 50, 75"}
+PHASES = {"alone": "1 job", "aligned": "4 jobs, aligned", "staggered": "4 jobs, staggered",
+          "unlike": "3 jobs, batches 25, 50, 75"}
 FORMS = ("encoded", "decoded", "augmented")
 FREE = 0.07  # of all processors: with less of them idle a window counts as out of cores
 CLOSE = 0.95  # of the best measured split, that the chosen one must reach unless their ranges overlap
@@ -64,7 +66,8 @@ def groups(r: dict[str, Any]) -> dict[tuple[str, str, int], list[dict[str, Any]]
     for c in r["cells"]:
         out.setdefault((c["dataset"], c["phase"], c["budget"]), []).append(c)
     order = list(PHASES)
-    return dict(sorted(out.items(), key=lambda kv: (kv[0][0] != "imagenet-700", kv[0][0], order.index(kv[0][1]), kv[0][2])))
+    return dict(sorted(out.items(), key=lambda kv: (kv[0][0] != "imagenet-700", kv[0][0], order.index(kv[0][1]),
+                                                    kv[0][2])))
 
 
 def summary(cells: list[dict[str, Any]], processors: int) -> dict[str, Any]:
@@ -73,9 +76,12 @@ def summary(cells: list[dict[str, Any]], processors: int) -> dict[str, Any]:
     chosen = next((c for c in cells if c["percent"] == "chosen"), None)
     free = [c for c in cells if not any(starved(x, processors) for x in c["runs"])]
     out = {
-        "cells": len(cells), "runs": sum(len(c["runs"]) for c in cells), "free": len(free), "best": best, "chosen": chosen,
-        "bottleneck": mean([abs(error(c, "bottleneck")) for c in cells]), "seneca": mean([abs(error(c, "seneca")) for c in cells]),
-        "bottleneck_free": mean([abs(error(c, "bottleneck")) for c in free]), "bottleneck_had": mean([abs(error_had(c)) for c in cells]),
+        "cells": len(cells), "runs": sum(len(c["runs"]) for c in cells), "free": len(free), "best": best,
+        "chosen": chosen,
+        "bottleneck": mean([abs(error(c, "bottleneck")) for c in cells]),
+        "seneca": mean([abs(error(c, "seneca")) for c in cells]),
+        "bottleneck_free": mean([abs(error(c, "bottleneck")) for c in free]),
+        "bottleneck_had": mean([abs(error_had(c)) for c in cells]),
     }
     if chosen is not None:
         out["ratio"] = measured(chosen) / measured(best)
@@ -124,33 +130,42 @@ def sweep_tables(r: dict[str, Any]) -> list[str]:
     every = [abs(error(c, "bottleneck")) for c in r["cells"]]
     had = [abs(error_had(c)) for c in r["cells"]]
     repeats = sorted({len(c["runs"]) for c in r["cells"]})
-    out = ["| dataset | jobs | budget | splits (with free cores) | error of `bottleneck`: all splits | with free cores | told the cores it had | error of `seneca` |",
+    out = ["| dataset | jobs | budget | splits (with free cores) | error of `bottleneck`: all splits | with free "
+           "cores | told the cores it had | error of `seneca` |",
            "|---|---|---|---|---|---|---|---|"]
     sums = {k: summary(v, n) for k, v in groups(r).items()}
     for (name, phase, budget), s in sums.items():
-        out.append(f"| {name} | {PHASES[phase]} | {size(budget)} | {s['cells']} ({s['free']}) | {percent(s['bottleneck'])} | {percent(s['bottleneck_free'])} | "
+        out.append(f"| {name} | {PHASES[phase]} | {size(budget)} | {s['cells']} ({s['free']}) | "
+                   f"{percent(s['bottleneck'])} | {percent(s['bottleneck_free'])} | "
                    f"{percent(s['bottleneck_had'])} | {percent(s['seneca'])} |")
-    out.append(f"| all | | | {len(r['cells'])} ({len(all_free)}) | {percent(mean(every))} | {percent(mean([abs(error(c, 'bottleneck')) for c in all_free]))} | "
+    out.append(f"| all | | | {len(r['cells'])} ({len(all_free)}) | {percent(mean(every))} | "
+               f"{percent(mean([abs(error(c, 'bottleneck')) for c in all_free]))} | "
                f"{percent(mean(had))} | {percent(mean([abs(error(c, 'seneca')) for c in r['cells']]))} |")
-    out += ["", f"{sum(len(c['runs']) for c in r['cells'])} runs, {' or '.join(map(str, repeats))} of each split. Errors are means of |predicted / measured - 1|.", "",
-            "| dataset | jobs | budget | chosen by `larder tune` (encoded-decoded-augmented, %) | samples/s (range) | best measured | samples/s (range) | chosen / best | ok |",
+    out += ["", f"{sum(len(c['runs']) for c in r['cells'])} runs, {' or '.join(map(str, repeats))} of each split. "
+                f"Errors are means of |predicted / measured - 1|.", "",
+            "| dataset | jobs | budget | chosen by `larder tune` (encoded-decoded-augmented, %) | samples/s (range) | "
+            "best measured | samples/s (range) | chosen / best | ok |",
             "|---|---|---|---|---|---|---|---|---|"]
     for (name, phase, budget), s in sums.items():
         if s["chosen"] is not None:
-            out.append(f"| {name} | {PHASES[phase]} | {size(budget)} | {split(s['chosen'])} | {rate(s['chosen'])} | {split(s['best'])} | {rate(s['best'])} | "
+            out.append(f"| {name} | {PHASES[phase]} | {size(budget)} | {split(s['chosen'])} | {rate(s['chosen'])} | "
+                       f"{split(s['best'])} | {rate(s['best'])} | "
                        f"{s['ratio']:.2f} | {'yes' if s['close'] else 'no'} |")
     return [*out, "", f"ok: at least {CLOSE:.2f} of the best measured, or the ranges overlap."]
 
 
 def reads_table(rows: list[dict[str, Any]]) -> list[str]:
-    out = ["", "| order | reads | lower bound, tier + in flight | ratio | bar | reads over the bound of the tier alone | delivered |", "|---|---|---|---|---|---|---|"]
+    out = ["", "| order | reads | lower bound, tier + in flight | ratio | bar | reads over the bound of the tier "
+               "alone | delivered |", "|---|---|---|---|---|---|---|"]
     for order in dict.fromkeys(x["order"] for x in rows):
         some = [x for x in rows if x["order"] == order]
         ratios = sorted(x["reads"] / x["bound"] for x in some)
         alone = statistics.median(x["reads"] / x["bound_of_tier"] for x in some)
         bar = f"{BARS[order]:.2f}: {'met' if ratios[-1] <= BARS[order] else 'missed'}" if order in BARS else "-"
-        out.append(f"| {order} | {statistics.median(x['reads'] for x in some):,.0f} | {statistics.median(x['bound'] for x in some):,.0f} | "
-                   f"{statistics.median(ratios):.3f} ({ratios[0]:.3f}-{ratios[-1]:.3f}) | {bar} | {alone:.3f} | {some[0]['delivered']:,} |")
+        out.append(f"| {order} | {statistics.median(x['reads'] for x in some):,.0f} | "
+                   f"{statistics.median(x['bound'] for x in some):,.0f} | "
+                   f"{statistics.median(ratios):.3f} ({ratios[0]:.3f}-{ratios[-1]:.3f}) | {bar} | {alone:.3f} | "
+                   f"{some[0]['delivered']:,} |")
     return out
 
 
@@ -184,16 +199,20 @@ class Svg:
         self.size, self.title, self.parts = (width, height), title, []
 
     def add(self, name: str, body: str | None = None, **attributes: Any) -> None:
-        given = " ".join(f'{k.replace("_", "-")}="{html.escape(f"{v:.1f}" if isinstance(v, float) else str(v))}"' for k, v in attributes.items())
+        given = " ".join(f'{k.replace("_", "-")}="{html.escape(f"{v:.1f}" if isinstance(v, float) else str(v))}"' for k,
+                         v in attributes.items())
         self.parts.append(f"<{name} {given}/>" if body is None else f"<{name} {given}>{body}</{name}>")
 
-    def label(self, x: float, y: float, words: str, anchor: str = "start", size: int = 12, colour: str = "#333") -> None:
+    def label(self, x: float, y: float, words: str, anchor: str = "start", size: int = 12,
+              colour: str = "#333") -> None:
         self.add("text", html.escape(words), x=float(x), y=float(y), text_anchor=anchor, font_size=size, fill=colour)
 
     def __str__(self) -> str:
         w, h = self.size
-        return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {w:.0f} {h:.0f}" width="{w:.0f}" height="{h:.0f}" {FONT} role="img">'
-                f"<title>{html.escape(self.title)}</title>\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n" + "\n".join(self.parts) + "\n</svg>\n")
+        return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {w:.0f} {h:.0f}" width="{w:.0f}" '
+                f'height="{h:.0f}" {FONT} role="img">'
+                f"<title>{html.escape(self.title)}</title>\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n"
+                + "\n".join(self.parts) + "\n</svg>\n")
 
 
 def decades(low: float, high: float) -> list[float]:
@@ -205,7 +224,8 @@ def decades(low: float, high: float) -> list[float]:
 
 
 def scatter(r: dict[str, Any]) -> str:
-    """Predicted over measured rates, logarithmic: bottleneck as larder tune says it, bottleneck told the cores, seneca."""
+    """Predicted over measured rates, logarithmic: bottleneck as larder tune says it, bottleneck told the cores,
+    seneca."""
     panels: list[tuple[str, Callable[[dict[str, Any]], float]]] = [
         ("bottleneck, as larder tune predicts", lambda c: c["predicted"]["bottleneck"]["rate"]),
         ("bottleneck, told the cores each run had", lambda c: measured(c) * (1 + error_had(c))),
@@ -234,12 +254,14 @@ def scatter(r: dict[str, Any]) -> str:
         for factor in (0.9, 1.1):  # the bar of 10 %
             shift = side * math.log(factor) / (math.log(high) - math.log(low))
             a, b = max(0.0, -shift), side - max(0.0, shift)
-            svg.add("line", x1=x0 + a, y1=y0 - a - shift, x2=x0 + b, y2=y0 - b - shift, stroke="#aaa", stroke_dasharray="3 3")
+            svg.add("line", x1=x0 + a, y1=y0 - a - shift, x2=x0 + b, y2=y0 - b - shift, stroke="#aaa",
+                    stroke_dasharray="3 3")
         for c in r["cells"]:
             hollow = any(starved(x, n) for x in c["runs"])
             beyond = f(c) > high
             x, y = x0 + at(measured(c)), y0 - at(f(c))
-            look = {"fill": "none" if hollow else COLOURS[c["phase"]], "stroke": COLOURS[c["phase"]], "fill_opacity": 0.65}
+            look = {"fill": "none" if hollow else COLOURS[c["phase"]], "stroke": COLOURS[c["phase"]],
+                    "fill_opacity": 0.65}
             if beyond:
                 svg.add("path", d=f"M{x - 3:.1f} {y + 5:.1f} L{x:.1f} {y:.1f} L{x + 3:.1f} {y + 5:.1f} Z", **look)
             elif c["dataset"] == "imagenet-700":
@@ -253,7 +275,8 @@ def scatter(r: dict[str, Any]) -> str:
         svg.add("circle", cx=x, cy=top + side + 56, r=4, fill=COLOURS[phase])
         svg.label(x + 9, top + side + 60, words, size=11)
         x += 150
-    svg.label(x, top + side + 60, "round: photographs, square: drawn, hollow: no core was free, arrow: beyond the axis", size=11)
+    svg.label(x, top + side + 60, "round: photographs, square: drawn, hollow: no core was free, arrow: beyond the axis",
+              size=11)
     return str(svg)
 
 
@@ -264,7 +287,8 @@ def shade(part: float) -> str:
 
 
 def triangles(r: dict[str, Any]) -> str:
-    """The simplex of splits of every group: circles are shaded by the measured rate, relative to the best of the group."""
+    """The simplex of splits of every group: circles are shaded by the measured rate, relative to the best of the
+    group."""
     every = groups(r)
     side, gap, across = 210.0, 30.0, 4
     high = side * math.sqrt(3) / 2
@@ -276,7 +300,8 @@ def triangles(r: dict[str, Any]) -> str:
         top = max(cells, key=measured)
         svg.label(x0 + side / 2, y0 - high - 38, f"{name}, {PHASES[phase]}", "middle", 12)
         svg.label(x0 + side / 2, y0 - high - 23, f"{size(budget)}; best {best:,.0f}/s", "middle", 11, "#666")
-        svg.add("path", d=f"M{x0:.1f} {y0:.1f} h{side:.1f} L{x0 + side / 2:.1f} {y0 - high:.1f} Z", fill="none", stroke="#bbb")
+        svg.add("path", d=f"M{x0:.1f} {y0:.1f} h{side:.1f} L{x0 + side / 2:.1f} {y0 - high:.1f} Z", fill="none",
+                stroke="#bbb")
         svg.label(x0 - 13, y0 + 24, "encoded", "start", 10)
         svg.label(x0 + side + 13, y0 + 24, "decoded", "end", 10)
         svg.label(x0 + side / 2 + 16, y0 - high - 2, "augmented", "start", 10)
@@ -288,7 +313,9 @@ def triangles(r: dict[str, Any]) -> str:
             if c["percent"] == "chosen":
                 svg.add("rect", x=x - 13, y=y - 13, width=26, height=26, fill="none", stroke="#c05621", stroke_width=2)
                 continue
-            svg.add("circle", cx=x, cy=y, r=11, fill=shade(part), stroke="#c05621" if c is top else "#888", stroke_width=2 if c is top else 1)
+            svg.add("circle", cx=x, cy=y, r=11, fill=shade(part), stroke="#c05621" if c is top else "#888",
+                    stroke_width=2 if c is top else 1)
             svg.label(x, y + 3.5, f"{100 * part:.0f}", "middle", 9, "#fff" if part > 0.75 else "#333")
-    svg.label(30, 18, "Numbers: % of the group's best measured rate. Orange square: the split that larder tune chooses; orange circle: the best measured.", size=11)
+    svg.label(30, 18, "Numbers: % of the group's best measured rate. Orange square: the split that larder tune "
+                      "chooses; orange circle: the best measured.", size=11)
     return str(svg)

@@ -1,8 +1,8 @@
-"""One training process of `larder bench live --python`: it trains a small network on batches of the daemon.
+"""One training process of `larder bench live --torch`: it trains a small network on batches of the daemon.
 
-The first line of its standard input is a JSON object that says what to train; it tells what it does in JSON lines on standard output:
-ready (it can begin, and waits for a line that says so), begin (it wants an epoch), got (a batch, how long it waited, the ids), step (how long it trained on it), end (of the epoch).
-"""
+The first line of its standard input is a JSON object that says what to train; it tells what it does in JSON lines on
+standard output: ready (it can begin, and waits for a line that says so), begin (it wants an epoch), got (a batch, how
+long it waited, the ids), step (how long it trained on it), end (of the epoch). """
 
 import json
 import sys
@@ -11,9 +11,8 @@ import time
 
 def main() -> None:
     spec = json.loads(sys.stdin.readline())
-    import torch
-
     import larder
+    import torch
 
     torch.manual_seed(0)
     torch.set_num_threads(int(spec["threads"]))
@@ -46,7 +45,8 @@ def main() -> None:
     def say(**what: object) -> None:
         print(json.dumps(what), flush=True)
 
-    net(torch.zeros(1, 3, spec["crop"], spec["crop"])).sum().backward()  # what torch does once is no part of the training
+    # what torch does once is no part of the training
+    net(torch.zeros(1, 3, spec["crop"], spec["crop"])).sum().backward()
     say(event="ready")
     if not sys.stdin.readline():
         return

@@ -65,7 +65,8 @@ def fit(some: list[Cell]) -> float:
 
 
 def report(sweeps: dict[str, list[Cell]]) -> str:
-    lines = ["| w | " + " | ".join(f"error, {n}" for n in sweeps) + " | worst choice |", "|---" * (len(sweeps) + 2) + "|"]
+    lines = ["| w | " + " | ".join(f"error, {n}" for n in sweeps) + " | worst choice |", "|---" * (len(sweeps) + 2)
+             + "|"]
     everything = [c for some in sweeps.values() for c in some]
     for w in PARTS:
         row = [f"{100 * error(some, w):.1f} %" for some in sweeps.values()]
@@ -80,13 +81,15 @@ def report(sweeps: dict[str, list[Cell]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("sweeps", nargs="+", help="JSON that bench/py/tiers.py wrote")
     args = parser.parse_args()
-    sweeps = {pathlib.Path(f).stem: cells(pathlib.Path(f).stem, json.loads(pathlib.Path(f).read_text())) for f in args.sweeps}
+    sweeps = {pathlib.Path(f).stem: cells(pathlib.Path(f).stem, json.loads(pathlib.Path(f).read_text()))
+              for f in args.sweeps}
     for name, some in sweeps.items():
         if not some:
-            parser.error(f"{name}: no split was measured that storage, cores or memory limit; make it with bench/py/tiers.py")
+            parser.error(f"{name}: no split was measured that storage, cores or memory limit; make it with "
+                         f"bench/py/tiers.py")
     print(report(sweeps))
 
 

@@ -1,5 +1,6 @@
-"""One job's work by torch's DataLoader without workers, for larder bench prep: ImageFolder's loader, RandomResizedCrop(224),
-flip, ToTensor, Normalize. Reads the number of files, their paths, then a line a pass; answers each with its CPU seconds."""
+"""One job's work by torch's DataLoader without workers, for larder bench prep: ImageFolder's loader,
+RandomResizedCrop(224), flip, ToTensor, Normalize. Reads the number of files, their paths, then a line a pass; answers
+each with its CPU seconds."""
 import sys
 import time
 
@@ -23,8 +24,8 @@ class Files(torch.utils.data.Dataset):
 
 
 print("ready", flush=True)
-for line in sys.stdin:
+for _ in sys.stdin:
     begin = time.process_time()
-    for images, labels in torch.utils.data.DataLoader(Files(), batch_size=64, shuffle=True):
+    for _images, _labels in torch.utils.data.DataLoader(Files(), batch_size=64, shuffle=True):
         pass
     print(time.process_time() - begin, flush=True)

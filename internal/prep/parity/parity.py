@@ -1,10 +1,10 @@
 """Runs recipes through Pillow and torchvision and compares with what larder made of the same files.
 
-Reads requests from stdin and answers each with a line of JSON. A request is a line of JSON; after {"case": ...} come the file and
-the arrays of its stages, as many bytes as it says. Started by the package parity; it writes nothing else to stdout."""
+Reads requests from stdin and answers each with a line of JSON. A request is a line of JSON; after {"case": ...} come
+the file and the arrays of its stages, as many bytes as it says. Started by the package parity; it writes nothing else
+to stdout."""
 import io
 import json
-import math
 import random
 import sys
 import warnings
@@ -38,7 +38,8 @@ def apply(img, name, a, p):
     if name == "CenterCrop":
         return T.CenterCrop([int(v) for v in a["size"]])(img)
     if name == "RandomResizedCrop":
-        return F.resized_crop(img, p["top"], p["left"], p["height"], p["width"], [int(v) for v in a["size"]], M(a["interpolation"]))
+        return F.resized_crop(img, p["top"], p["left"], p["height"], p["width"], [int(v) for v in a["size"]],
+                              M(a["interpolation"]))
     if name == "RandomHorizontalFlip":
         return F.hflip(img) if p["flip"] else img
     if name == "RandomVerticalFlip":
@@ -67,9 +68,10 @@ def array(img, stage):
 def difference(op, got, img, stage):
     want = array(img, stage)
     if got.shape != want.shape:
-        return {"op": op, "error": "shape %s, torchvision's is %s" % (list(got.shape), list(want.shape))}
+        return {"op": op, "error": f"shape {list(got.shape)}, torchvision's is {list(want.shape)}"}
     d = np.abs(got.astype(np.float64) - want.astype(np.float64))
-    return {"op": op, "values": int(d.size), "differ": int((d != 0).sum()), "max": float(d.max()), "sum": float(d.sum())}
+    return {"op": op, "values": int(d.size), "differ": int((d != 0).sum()), "max": float(d.max()),
+            "sum": float(d.sum())}
 
 
 def case(c, read):
@@ -78,7 +80,7 @@ def case(c, read):
     try:
         first = Image.open(io.BytesIO(file)).convert("RGB")
     except Exception as e:
-        return {"refused": "%s: %s" % (type(e).__name__, e)}
+        return {"refused": f"{type(e).__name__}: {e}"}
     if not got:
         return {}
     rows = [difference("decode", got[0], first, c["stages"][0])]
@@ -94,7 +96,8 @@ def case(c, read):
                 img = Image.fromarray(np.ascontiguousarray(got[i][:, :, 0]))
         else:
             if i == 1 or c["stages"][i - 1]["image"]:
-                img = Image.fromarray(np.ascontiguousarray(got[i - 1][:, :, 0])) if c["grey"] else Image.fromarray(got[i - 1])
+                img = Image.fromarray(np.ascontiguousarray(got[i - 1][:, :, 0])) if c["grey"] else Image.fromarray(
+                    got[i - 1])
             img = apply(img, s["name"], s["args"], s["params"])
             rows.append(difference(s["name"], got[i], img, s))
         args = dict(s["args"], num_output_channels=1) if c["grey"] and s["name"] == "Grayscale" else s["args"]
@@ -114,7 +117,8 @@ def draws(d):
     if d["name"] == "RandomResizedCrop":
         img = Image.new("RGB", (w, h))
         box = np.array([T.RandomResizedCrop.get_params(img, a["scale"], a["ratio"]) for _ in range(n)])
-        return {"top": box[:, 0].tolist(), "left": box[:, 1].tolist(), "height": box[:, 2].tolist(), "width": box[:, 3].tolist()}
+        return {"top": box[:, 0].tolist(), "left": box[:, 1].tolist(), "height": box[:, 2].tolist(),
+                "width": box[:, 3].tolist()}
     if d["name"] in ("RandomHorizontalFlip", "RandomVerticalFlip"):
         return {"flip": [float(torch.rand(1) < a["p"]) for _ in range(n)]}
     if d["name"] == "ColorJitter":
@@ -123,7 +127,7 @@ def draws(d):
         for _ in range(n):
             order, *f = T.ColorJitter.get_params(t.brightness, t.contrast, t.saturation, t.hue)
             cols["order"].append(float(sum(int(v) * 4 ** i for i, v in enumerate(order))))
-            for k, v in zip(("brightness", "contrast", "saturation", "hue"), f):
+            for k, v in zip(("brightness", "contrast", "saturation", "hue"), f, strict=False):
                 if v is not None:
                     cols[k].append(float(v))
         return {k: v for k, v in cols.items() if v}
@@ -139,7 +143,8 @@ def main():
             raise EOFError("the request ends early")
         return b
 
-    print(json.dumps({"torchvision": torchvision.__version__, "pillow": PIL.__version__, "torch": torch.__version__}), flush=True)
+    print(json.dumps({"torchvision": torchvision.__version__, "pillow": PIL.__version__, "torch": torch.__version__}),
+          flush=True)
     for line in stdin:
         q = json.loads(line)
         if "case" in q:
