@@ -32,7 +32,7 @@ myst_heading_anchors = 4
 myst_enable_extensions = ["attrs_inline", "colon_fence"]
 # A line of a paragraph may begin with "%", as in "95 % of", or with "+++": neither is a comment here.
 myst_disable_syntax = ["myst_line_comment", "myst_block_break", "myst_target", "myst_role"]
-smartquotes = False  # quotes of a page are often code
+smartquotes_action = "D"  # dashes alone: quotes of a page are often code
 
 default_role = "literal"  # one backtick in a docstring is code, as in Markdown
 autodoc_default_options = {"members": True, "member-order": "bysource"}
