@@ -125,7 +125,8 @@ func TestConsecutiveEpochs(t *testing.T) {
 	}
 	two, _ := lag[dsa.Stratified].mean()
 	strict2, se2 := lag[dsa.Strict].mean()
-	t.Logf("%d pairs, furthest %.2f sd (%s), limit %.2f; %d jobs, furthest %.2f sd (%s), limit %.2f; epoch is up to %.3f away, one tile %.3f; two epochs apart: stratified %.3f, strict %.3f ± %.3f",
+	t.Logf("%d pairs, furthest %.2f sd (%s), limit %.2f; %d jobs, furthest %.2f sd (%s), limit %.2f; "+
+		"epoch is up to %.3f away, one tile %.3f; two epochs apart: stratified %.3f, strict %.3f ± %.3f",
 		pairs, worst, where, limit(pairs), jobs, worstJob, whose, limit(jobs), far, alone, two, strict2, se2)
 	if worst >= limit(pairs) {
 		t.Errorf("%s: %.1f sd", where, worst)

@@ -104,4 +104,5 @@ func TestPlantedBugs(t *testing.T) {
 }
 
 // plantedTests are the tests that plant bugs. Outside of the patched copy they test without them, or not at all.
-const plantedTests = "^(TestPlanted|TestOwnOrderRepeats|TestFollowersKeepTheLawOfCells|TestLongRunFindsBugs|TestStrictIsUniform)"
+const plantedTests = "^(TestPlanted|TestOwnOrderRepeats|TestFollowersKeepTheLawOfCells|TestLongRunFindsBugs|" +
+	"TestStrictIsUniform)"

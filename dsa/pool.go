@@ -265,8 +265,8 @@ func (p *pool) hide(x uint32) {
 	}
 }
 
-// take notes that a visible job has taken the object of an entry. What the object owes to sequential jobs ends here: this
-// take would have made it available as well.
+// take notes that a visible job has taken the object of an entry. What the object owes to sequential jobs ends here:
+// this take would have made it available as well.
 func (p *pool) take(e *available, j *job) {
 	was := *e
 	had := p.preferring(e)

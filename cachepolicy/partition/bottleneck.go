@@ -33,72 +33,107 @@ func (bottleneck) Solve(d Demand) (Plan, error) {
 		return Plan{}, err
 	}
 	pr := newProblem(&d)
+	all := make([]int, len(pr.items))
+	for i := range all {
+		all[i] = i
+	}
+	s := newSearch(pr)
+	if len(all) == 1 {
+		s.tryPrograms(all)
+	} else {
+		s.run(all)
+	}
+	best, got := s.best, s.got
+	if d.Machine.Waiting > 0 {
+		best, got = pr.withRoom(all, best, got)
+	}
+	return pr.plan(Bottleneck, best, got, s.fair.levels, bottleneck{}), nil
+}
+
+// search looks for the best layout, beginning with the equal division.
+type search struct {
+	pr   *problem
+	even layout // the equal division
+	fair outcome
+	best layout
+	got  outcome // of best
+}
+
+func newSearch(pr *problem) *search {
 	even := pr.even()
 	fair := pr.evaluate(even)
-	best, got := even, fair
-	try := func(l layout) bool {
-		o := pr.evaluate(l)
-		if o.total <= got.total*(1+1e-9) && !(o.total >= got.total*(1-1e-9) && lighter(&o, &got)) ||
-			!o.fits(fair.levels, d.fairness()) {
-			return false
-		}
-		best, got = l, o
-		return true
+	return &search{pr: pr, even: even, fair: fair, best: even, got: fair}
+}
+
+// try takes a layout if it is fair and better, or as good with less work, and reports whether it did.
+func (s *search) try(l layout) bool {
+	o := s.pr.evaluate(l)
+	faster := o.total > s.got.total*(1+1e-9)
+	better := faster || o.total >= s.got.total*(1-1e-9) && lighter(&o, &s.got)
+	if !better || !o.fits(s.fair.levels, s.pr.d.fairness()) {
+		return false
 	}
-	none := pr.empty()
-	ends := []layout{even}
-	many := len(pr.items) > manyItems
-	for i := range pr.items {
-		if len(pr.items) == 1 {
-			break
-		}
+	s.best, s.got = l, o
+	return true
+}
+
+// tryPrograms tries what the programs give for the rates of the best layout so far. It returns the layout without
+// sources.
+func (s *search) tryPrograms(all []int) (balanced layout, better bool) {
+	balanced = s.pr.solve(all, s.got.rates, 1, fromStorage)
+	better = s.try(balanced)
+	for _, src := range s.pr.sourcesOf(all...)[1:] {
+		better = s.try(s.pr.solve(all, s.got.rates, 1, src)) || better
+	}
+	return balanced, better
+}
+
+// run searches for several recipes: turn by turn the programs, the lines to what each recipe would do with all the
+// memory, and the layouts that hold one recipe wholly in one form, until none is better.
+func (s *search) run(all []int) {
+	pr := s.pr
+	ends := []layout{s.even}
+	many := len(all) > manyItems
+	for _, i := range all {
 		for _, src := range pr.sourcesOf(i) {
 			if !many || src == fromEncoded || pr.items[i].rec.Sharers < 2 {
 				ends = append(ends, pr.solve([]int{i}, nil, 1, src))
 			}
 		}
 	}
-	all := make([]int, len(pr.items))
-	for i := range all {
-		all[i] = i
-	}
-	parts, rests, turns := []float64{1. / 32, 1. / 8, 1. / 4, 1. / 2, 3. / 4, 1}, []*layout{&best, &even, &none}, 4
+	none := pr.empty()
+	parts, rests, turns := []float64{1. / 32, 1. / 8, 1. / 4, 1. / 2, 3. / 4, 1}, []*layout{&s.best, &s.even, &none}, 4
 	if many {
 		parts, rests, turns = []float64{1. / 8, 1. / 2}, rests[:1], 2
 	}
 	for range turns {
-		balanced := pr.solve(all, got.rates, 1, fromStorage)
-		better := try(balanced)
-		for _, src := range pr.sourcesOf(all...)[1:] {
-			better = try(pr.solve(all, got.rates, 1, src)) || better
-		}
-		if len(pr.items) == 1 {
-			break
-		}
+		balanced, better := s.tryPrograms(all)
 		for _, end := range append(ends, balanced) {
-			from := best
+			from := s.best
 			for _, part := range parts {
-				better = try(pr.blend(from, end, part)) || better
+				better = s.try(pr.blend(from, end, part)) || better
 			}
 		}
-		// Rates jump where a recipe stops needing a scarce resource at all.
-		for i := range pr.items {
-			for f := fEncoded; f <= fRefillDecoded; f++ {
-				for _, rest := range rests {
-					if l, ok := pr.cover(i, f, *rest); ok {
-						better = try(l) || better
-					}
-				}
-			}
-		}
+		better = s.tryCovers(rests) || better
 		if !better {
 			break
 		}
 	}
-	if d.Machine.Waiting > 0 {
-		best, got = pr.withRoom(all, best, got)
+}
+
+// tryCovers tries layouts that hold one recipe wholly in one form: rates jump where a recipe stops needing a scarce
+// resource at all.
+func (s *search) tryCovers(rests []*layout) (better bool) {
+	for i := range s.pr.items {
+		for f := fEncoded; f <= fRefillDecoded; f++ {
+			for _, rest := range rests {
+				if l, ok := s.pr.cover(i, f, *rest); ok {
+					better = s.try(l) || better
+				}
+			}
+		}
 	}
-	return pr.plan(Bottleneck, best, got, fair.levels, bottleneck{}), nil
+	return better
 }
 
 // A program gives the encoded tier, to the byte, what avoids the last read from storage. But sizes differ from their

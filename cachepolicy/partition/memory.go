@@ -13,8 +13,7 @@ type sources uint8
 const (
 	fromStorage sources = iota
 	fromEncoded         // what the encoded tier holds beyond what it serves, else storage
-	// what the decoded tier holds beyond what it serves, else what the encoded one holds, which serves nothing then
-	fromDecoded
+	fromDecoded         // the same of the decoded tier, else what the encoded one holds, which then serves nothing
 )
 
 // column is a variable of a memory program. It is the part of an item's samples that a form serves, or that a form is

@@ -275,35 +275,10 @@ func (pr *problem) cover(i, form int, x layout) (layout, bool) {
 	}
 	fixed, free := pr.d.free()
 	sizes := [3]int64{fixed.Encoded, fixed.Decoded, fixed.Augmented}
-	tiers := [3][]float64{l.enc, l.dec, l.aug}
-	shrink := func(room float64, which func(k int) bool) bool {
-		sum := 0.0
-		for k, t := range tiers {
-			if which(k) {
-				for _, b := range t {
-					sum += b
-				}
-				room -= whole[k]
-			}
-		}
-		if room < 0 {
-			return false
-		}
-		if sum > room {
-			for k, t := range tiers {
-				for j := range t {
-					if which(k) {
-						t[j] *= room / sum
-					}
-				}
-			}
-		}
-		return true
-	}
-	ok := shrink(float64(free), func(k int) bool { return sizes[k] < 0 })
+	ok := l.shrink(float64(free), whole, func(k int) bool { return sizes[k] < 0 })
 	for f, size := range sizes {
 		if size >= 0 {
-			ok = shrink(float64(size), func(k int) bool { return k == f }) && ok
+			ok = l.shrink(float64(size), whole, func(k int) bool { return k == f }) && ok
 		}
 	}
 	for k, n := range whole {
@@ -312,6 +287,34 @@ func (pr *problem) cover(i, form int, x layout) (layout, bool) {
 		}
 	}
 	return l, ok
+}
+
+// shrink scales the tiers that which names down to room, less what whole takes of them. It returns false when whole
+// alone exceeds the room.
+func (l *layout) shrink(room float64, whole [3]float64, which func(k int) bool) bool {
+	tiers := [3][]float64{l.enc, l.dec, l.aug}
+	sum := 0.0
+	for k, t := range tiers {
+		if which(k) {
+			for _, b := range t {
+				sum += b
+			}
+			room -= whole[k]
+		}
+	}
+	if room < 0 {
+		return false
+	}
+	if sum > room {
+		for k, t := range tiers {
+			for j := range t {
+				if which(k) {
+					t[j] *= room / sum
+				}
+			}
+		}
+	}
+	return true
 }
 
 // topUp gives spare bytes to the samples that one form does not hold yet.

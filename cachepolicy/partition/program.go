@@ -62,27 +62,11 @@ func (p *program) solve() []float64 {
 		z := t[m+k]
 		stalls := 0
 		for range limit {
-			in := -1
-			for j := range n + m {
-				if !closed[j] && z[j] < -eps && (in < 0 || stalls <= m && z[j] < z[in]) {
-					in = j
-					if stalls > m {
-						break
-					}
-				}
-			}
+			in := entering(z[:n+m], closed, stalls > m)
 			if in < 0 {
 				break
 			}
-			out, best := -1, math.Inf(1)
-			for i := range m {
-				if a := t[i][in]; a > eps {
-					ratio := t[i][width-1] / a
-					if ratio < best-eps || ratio < best+eps && out >= 0 && basis[i] < basis[out] {
-						out, best = i, min(ratio, best)
-					}
-				}
-			}
+			out, best := leaving(t[:m], basis, in)
 			if out < 0 {
 				break
 			}
@@ -105,6 +89,33 @@ func (p *program) solve() []float64 {
 		}
 	}
 	return x
+}
+
+// entering returns the column of the steepest reduced cost, or the first that gains anything; -1 = none gains.
+func entering(z []float64, closed []bool, first bool) int {
+	in := -1
+	for j, cost := range z {
+		if !closed[j] && cost < -eps && (in < 0 || cost < z[in]) {
+			if in = j; first {
+				break
+			}
+		}
+	}
+	return in
+}
+
+// leaving returns the row that bounds the entering column, and the bound; -1 = no row does.
+func leaving(rows [][]float64, basis []int, in int) (out int, bound float64) {
+	out, bound = -1, math.Inf(1)
+	for i, r := range rows {
+		if a := r[in]; a > eps {
+			ratio := r[len(r)-1] / a
+			if ratio < bound-eps || ratio < bound+eps && out >= 0 && basis[i] < basis[out] {
+				out, bound = i, min(ratio, bound)
+			}
+		}
+	}
+	return out, bound
 }
 
 // pivot makes column in basic in row out. nz is scratch.

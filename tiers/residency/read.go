@@ -204,31 +204,9 @@ func (t *tables) check() error {
 			sum.leaving += e.bytes
 		}
 	}
-	places := 0
-	for i := range t.planes {
-		pages := 0
-		for base, pg := range t.planes[i].dir {
-			if pg == 0 {
-				continue
-			}
-			pages++
-			first, used := pg<<pageBits, 0
-			if at := t.pageOf(first); int(at.plane) != i || int(at.base) != base {
-				return fmt.Errorf("residency: page %d is of plane %d, not %d", pg, at.plane, i)
-			}
-			for at := first; at < first+1<<pageBits; at++ {
-				if t.slot(at).state() != dead {
-					used++
-				}
-			}
-			if used == 0 {
-				return fmt.Errorf("residency: page %d is empty and not free", pg)
-			}
-			places += used
-		}
-		if pages != t.planes[i].pages {
-			return fmt.Errorf("residency: a plane counts %d pages and has %d", t.planes[i].pages, pages)
-		}
+	places, err := t.checkPlanes()
+	if err != nil {
+		return err
 	}
 	if places != live {
 		return fmt.Errorf("residency: %d places for %d entries", places, live)
@@ -244,6 +222,36 @@ func (t *tables) check() error {
 		}
 	}
 	return nil
+}
+
+// checkPlanes verifies the pages of all planes, and returns how many places are in use.
+func (t *tables) checkPlanes() (places int, err error) {
+	for i := range t.planes {
+		pages := 0
+		for base, pg := range t.planes[i].dir {
+			if pg == 0 {
+				continue
+			}
+			pages++
+			first, used := pg<<pageBits, 0
+			if at := t.pageOf(first); int(at.plane) != i || int(at.base) != base {
+				return 0, fmt.Errorf("residency: page %d is of plane %d, not %d", pg, at.plane, i)
+			}
+			for at := first; at < first+1<<pageBits; at++ {
+				if t.slot(at).state() != dead {
+					used++
+				}
+			}
+			if used == 0 {
+				return 0, fmt.Errorf("residency: page %d is empty and not free", pg)
+			}
+			places += used
+		}
+		if pages != t.planes[i].pages {
+			return 0, fmt.Errorf("residency: a plane counts %d pages and has %d", t.planes[i].pages, pages)
+		}
+	}
+	return places, nil
 }
 
 // Asked returns how many calls of Evictors were made: what came, was used, was needed by more or fewer, left, or was to
