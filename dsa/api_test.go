@@ -23,7 +23,7 @@ func TestParseMode(t *testing.T) {
 	for in, says := range map[string]string{
 		"stratifed": "did you mean stratified?", "Strict": "did you mean strict?", "epochs": "did you mean epoch?",
 		"fix": "did you mean fixed?", " fixed": "did you mean fixed?", "sequential": "shuffle=False",
-		"": "the orders are fixed",
+		"":                         "the orders are fixed",
 		strings.Repeat("x", 1<<20): "the orders are fixed", "\xff\x00": "the orders are fixed",
 	} {
 		_, err := ParseMode(in)

@@ -8,46 +8,54 @@ import (
 	"larder/internal/xrand"
 )
 
-// job is one stream of picks. Its fields are grouped by the component that writes them.
+// job is one stream of picks. Its fields are grouped by the component that writes them, with those that every pick
+// reads first: the large tables at the end would otherwise spread them over the processor's cache.
 type job struct {
 	jobSpec
-	slot     uint8  // its place in roster.slot, the bit that stands for it in a JobSet
-	joinedAt uint64 // tapes.joins when its cells were split; dates orders
-	class    bool   // it is a stratum and no job: it has no slot
-	gone     bool   // it has left, but passes must end before its slot is free
-	err      error  // why it can never draw; nil for a sound job
-
-	// The roster: other jobs.
-	sameRecipe bits.JobSet     // live jobs of an equal recipe prefix, itself included
-	neighbours bits.JobSet     // live jobs whose subsets share an object with this one
-	overlap    [MaxJobs]uint32 // by slot: how many objects they share
-	pace       pace
+	slot  uint8 // its place in roster.slot, the bit that stands for it in a JobSet
+	stale bool  // groups and tape must be laid out before the next pick
 
 	// The epoch.
-	epochState
+	running   bool // an epoch was started and not abandoned
+	fresh     bool // no epoch has begun yet
+	epoch     uint32
+	remaining int    // samples that the running epoch still owes
+	took      uint64 // picks of all epochs, without what was withdrawn
 
 	// The index of the subset.
-	index index
-	prev  packed   // by place: tile of the object's position in the previous epoch
-	cur   packed   // by place: the same of this epoch, written at each pick
 	left  []uint64 // by place: still needed; nil until the first epoch
+	index index
+	prev  packed // by place: tile of the object's position in the previous epoch
+	cur   packed // by place: the same of this epoch, written at each pick
 
 	// How it draws.
-	groups   groups      // what is left, by row and tile, and what of it is available
-	tape     tape        // Stratified, Epoch
-	used     [2][]uint64 // names of the orders used in this epoch and in the previous one
-	lastDraw drawn       // of a job that draws without a tape
-	common   []uint32    // of such a job, by slot*tiles+tile: objects of the tile that another such job needs too
-	queue    strictQueue // Strict
-	order    []uint32    // Fixed: ordinals in the order of the epoch
-	shuffle  fixedOrder  // makes it
-	cursor   int         // Fixed, Sequential: no position below is free
-	stale    bool        // groups and tape must be laid out before the next pick
+	cursor     int         // Fixed, Sequential: no position below is free
+	order      []uint32    // Fixed: ordinals in the order of the epoch
+	queue      strictQueue // Strict
+	tape       tape        // Stratified, Epoch
+	groups     groups      // what is left, by row and tile, and what of it is available
+	lastDraw   drawn       // of a job that draws without a tape
+	common     []uint32    // of such a job, by slot*tiles+tile: objects of the tile that another such job needs too
+	used       [2][]uint64 // names of the orders used in this epoch and in the previous one
+	shuffle    fixedOrder  // makes order
+	neighbours bits.JobSet // live jobs whose subsets share an object with this one
+	sameRecipe bits.JobSet // live jobs of an equal recipe prefix, itself included
 
 	// Passes (work.go).
 	todo []pass         // passes to do; the first may be under way
 	done int            // how far the first has come
 	top  ident.ObjectID // largest id of the subset, from passScan
+	err  error          // why it can never draw; nil for a sound job
+
+	// Life.
+	joinedAt uint64 // tapes.joins when its cells were split; dates orders
+	class    bool   // it is a stratum and no job: it has no slot
+	gone     bool   // it has left, but passes must end before its slot is free
+
+	pace      pace
+	overlap   [MaxJobs]uint32 // by slot: how many objects it shares with a neighbour
+	abandoned int             // samples of an abandoned epoch that have no tile yet
+	tilesLeft [MaxTiles]int   // how many of them each tile gets
 }
 
 // jobSpec is the part of a JobSpec that a job keeps.
@@ -61,18 +69,6 @@ type jobSpec struct {
 	subset []ident.ObjectID
 	next   []ident.ObjectID // the subset from the next epoch on; nil = the same
 	before *oldSubset       // what passCarry reads after a change of the subset
-}
-
-// epochState is the state of a job's epoch.
-type epochState struct {
-	running   bool // an epoch was started and not abandoned
-	fresh     bool // no epoch has begun yet
-	epoch     uint32
-	remaining int    // samples that the running epoch still owes
-	took      uint64 // picks of all epochs, without what was withdrawn
-
-	abandoned int           // samples of an abandoned epoch that have no tile yet
-	tilesLeft [MaxTiles]int // how many of them each tile gets
 }
 
 // visible reports whether the job's demand reaches other jobs' choices. Only orders that cannot tell objects apart may.

@@ -36,7 +36,7 @@ func (s *Sampler) Join(id ident.JobID, spec JobSpec) error {
 	if s.jobs.live.Len() >= MaxJobs {
 		s.work.settle() // frees the slots of those that have left
 	}
-	j := &job{epochState: epochState{fresh: true}, jobSpec: jobSpec{id: id, mode: spec.Mode, tiles: 1, seed: spec.Seed,
+	j := &job{fresh: true, jobSpec: jobSpec{id: id, mode: spec.Mode, tiles: 1, seed: spec.Seed,
 		ahead: spec.Ahead, recipe: spec.Recipe, subset: spec.Subset}}
 	if spec.Mode == Stratified {
 		j.tiles = spec.Tiles

@@ -62,17 +62,15 @@ func (d *draws) enlist(j *job, e *available) {
 // relist lists an entry that has changed, for each job that needs it and for which its list is no longer the same.
 // gained are the jobs that did not prefer it.
 func (d *draws) relist(e *available, was available, gained bits.JobSet) {
+	pool := d.pool
 	m := e.need & d.jobs.laidOut
-	if e.state&visMask == 0 || m == 0 {
-		return
-	}
-	now, before := d.pool.needing(e), d.pool.needing(&was)
+	now, before := pool.needing(e), pool.needing(&was)
 	if e.state == was.state && min(now, exactNeeders+1) == min(before, exactNeeders+1) && gained&m == 0 {
 		return
 	}
 	for ; m != 0; m &= m - 1 {
 		k := uint8(first(m))
-		l, old := d.pool.visibleTo(e, k), d.pool.visibleTo(&was, k)
+		l, old := pool.visibleTo(e, k), pool.visibleTo(&was, k)
 		if l != 0 && (gained.Has(k) || old == 0 || listAt(l, now) != listAt(old, before)) {
 			d.enlist(d.jobs.slot[k], e)
 		}
@@ -81,7 +79,8 @@ func (d *draws) relist(e *available, was available, gained bits.JobSet) {
 
 // compact drops what is no longer available, is there twice, or is in a lower list.
 func (d *draws) compact(j *job, g *group, k int) {
-	if words := d.pool.entries.n/bitsPerWord + 1; words > len(d.seen) {
+	pool := d.pool
+	if words := pool.entries.n/bitsPerWord + 1; words > len(d.seen) {
 		d.seen = append(d.seen, make([]uint64, words-len(d.seen))...)
 	}
 	var at [lookedAt]uint32
@@ -97,11 +96,11 @@ func (d *draws) compact(j *job, g *group, k int) {
 			at[i] = d.objects.at(x).entry
 		}
 		for i := range part {
-			is[i] = *d.pool.entries.at(at[i])
+			is[i] = *pool.entries.at(at[i])
 		}
 		for i, x := range part {
 			e := &is[i]
-			if !d.pool.wants(j, e) || !j.groups.reclassified && d.pool.listOf(e, j.slot) < k || has(d.seen, at[i]) {
+			if !pool.wants(j, e) || !j.groups.reclassified && pool.listOf(e, j.slot) < k || has(d.seen, at[i]) {
 				continue
 			}
 			set(d.seen, at[i])
@@ -144,6 +143,7 @@ func (d *draws) best(j *job, g *group) (x uint32, ok bool) {
 
 // bestOfFew returns the best of a few objects of a list whose objects differ in class.
 func (d *draws) bestOfFew(j *job, g *group, k int) (x uint32, ok bool) {
+	pool := d.pool
 	if len(g.lists[k]) <= trials {
 		return d.bestOfAll(j, g, k)
 	}
@@ -155,7 +155,7 @@ func (d *draws) bestOfFew(j *job, g *group, k int) (x uint32, ok bool) {
 			continue
 		}
 		n++
-		if c := d.pool.classFor(j, y); c < class {
+		if c := pool.classFor(j, y); c < class {
 			x, class = y, c
 		}
 	}
@@ -164,16 +164,17 @@ func (d *draws) bestOfFew(j *job, g *group, k int) (x uint32, ok bool) {
 
 // bestOfAll returns the best of a short list, ties at random, and removes what does not belong there.
 func (d *draws) bestOfAll(j *job, g *group, k int) (x uint32, ok bool) {
+	pool := d.pool
 	class, ties := unavailable, uint64(0)
 	for i := 0; i < len(g.lists[k]); {
 		y := g.lists[k][i]
-		e := d.pool.wanted(j, y)
-		if e == nil || d.pool.listOf(e, j.slot) != k {
+		e := pool.wanted(j, y)
+		if e == nil || pool.listOf(e, j.slot) != k {
 			d.belongs(j, g, k, i) // it does not: another object takes its place, or the list gets shorter
 			continue
 		}
 		i++
-		switch c := d.pool.classOf(e, j.slot); {
+		switch c := pool.classOf(e, j.slot); {
 		case c < class:
 			x, class, ties = y, c, 1
 		case c == class:
@@ -189,6 +190,7 @@ func (d *draws) bestOfAll(j *job, g *group, k int) (x uint32, ok bool) {
 // looks everything up, then decides. What comes after the first object that does not belong there is as if it had not
 // been drawn.
 func (d *draws) glance(j *job, list []uint32, k int) (n int, x uint32, class int) {
+	pool := d.pool
 	var drawn, at [trials]uint32
 	var is [trials]available
 	if class = unavailable; len(list) < trials {
@@ -202,18 +204,18 @@ func (d *draws) glance(j *job, list []uint32, k int) (n int, x uint32, class int
 		at[i] = d.objects.at(y).entry
 	}
 	for i := range at {
-		is[i] = *d.pool.entries.at(at[i])
+		is[i] = *pool.entries.at(at[i])
 	}
 	for n = range is {
 		e := &is[n]
-		if !d.pool.wants(j, e) || d.pool.listOf(e, j.slot) != k {
+		if !pool.wants(j, e) || pool.listOf(e, j.slot) != k {
 			*d.rng = before
 			for range n {
 				d.rng.Uint64n(uint64(len(list)))
 			}
 			return n, x, class
 		}
-		if c := d.pool.classOf(e, j.slot); c < class {
+		if c := pool.classOf(e, j.slot); c < class {
 			x, class = drawn[n], c
 		}
 	}

@@ -17,8 +17,7 @@ type pool struct {
 	objects *objectTable
 	jobs    *roster
 	cells   *cells
-	// changed is called after an entry has changed, with what it was and the jobs that have come to prefer it.
-	changed func(e *available, was available, gained bits.JobSet)
+	lists   lister
 
 	entries table[available]   // entry 0 belongs to no object
 	free    uint32             // first of a chain of free entries, linked by available.x
@@ -29,6 +28,13 @@ type pool struct {
 	latest   uint32 // object of the last pick of a visible job, or noObject: its next SetLevel is that job's doing
 	taker    uint8  // the slot of that job
 	decoding bool   // of SetDecoding
+}
+
+// lister lists what becomes available, for the jobs that draw from it.
+type lister interface {
+	// relist is called after an entry that a laid-out job needs has changed, with what it was and the jobs that have come
+	// to prefer it.
+	relist(e *available, was available, gained bits.JobSet)
 }
 
 // available is an entry of the pool.
@@ -191,6 +197,13 @@ func (p *pool) visibleTo(e *available, slot uint8) uint16 {
 		return l
 	}
 	return 0
+}
+
+// changed passes a change of an entry on, if some job may draw from it.
+func (p *pool) changed(e *available, was available, gained bits.JobSet) {
+	if e.state&visMask != 0 && e.need&p.jobs.laidOut != 0 {
+		p.lists.relist(e, was, gained)
+	}
 }
 
 // setState stores the availability of an object, frees its entry when there is none, and reports the change.

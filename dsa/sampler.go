@@ -41,7 +41,7 @@ func New(seed uint64) *Sampler {
 	s := &Sampler{rng: xrand.New(0x6473615f73616d70, seed)}
 	s.jobs = roster{byID: make(map[ident.JobID]*job)}
 	s.cells = cells{objects: &s.objects, jobs: &s.jobs, list: make([]cell, 1), scanSize: smallCell}
-	s.pool = pool{objects: &s.objects, jobs: &s.jobs, cells: &s.cells, changed: s.draws.relist,
+	s.pool = pool{objects: &s.objects, jobs: &s.jobs, cells: &s.cells, lists: &s.draws,
 		owners: []owners{{jobs: allJobs}}, latest: noObject}
 	s.pool.entries.extend(1)
 	s.draws = draws{rng: s.rng, objects: &s.objects, jobs: &s.jobs, cells: &s.cells, pool: &s.pool}

@@ -3,7 +3,7 @@ package partition
 // fRefillEncoded and fRefillDecoded are the forms of columns that serve nothing: the part of an item's samples that is
 // served augmented, and whose next instance is made from what the encoded or the decoded tier holds.
 const (
-	fRefillEncoded = int(numForms) + iota
+	fRefillEncoded = numForms + iota
 	fRefillDecoded
 )
 

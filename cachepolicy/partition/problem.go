@@ -1,14 +1,18 @@
 package partition
 
-import "slices"
+import (
+	"slices"
 
-// forms of a sample in the models' tables.
+	"larder/internal/ident"
+)
+
+// The forms of a sample, as indices of the models' tables.
 const (
-	fStored = iota
-	fEncoded
-	fDecoded
-	fAugmented
-	numForms
+	fStored    = int(ident.Stored)
+	fEncoded   = int(ident.Encoded)
+	fDecoded   = int(ident.Decoded)
+	fAugmented = int(ident.Augmented)
+	numForms   = int(ident.NumForms)
 )
 
 // vector is seconds of each resource.
