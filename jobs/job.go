@@ -92,7 +92,7 @@ type Next struct {
 
 const keepLedgers = 32
 
-// NewJob returns a job that nobody has attached to.
+// NewJob returns a job that no client has attached to.
 func NewJob(id ident.JobID, spec Spec, member *bits.Set) *Job {
 	return &Job{ID: id, Spec: spec, Member: member, Ranks: make([]Rank, spec.World)}
 }

@@ -32,11 +32,11 @@ type Ledger struct {
 	Quarantined int // with those that were removed
 	Removed     int // of the quarantined: from the dataset, while the epoch ran
 	Dropped     int // by drop_last and even; while running, the most that may be
-	Ranks       int // that were told its end
+	Ranks       int // that were sent its end
 	State       EpochState
 
 	// Of jobs whose ranks are in step (Spec.InStep): steps that were decided, those of which that is durable, and samples
-	// of steps that were given to nobody, which went back to the epoch and may be dropped, too.
+	// of skipped steps, which went back to the epoch and may be dropped, too.
 	Dealing, Dealt, GivenUp int
 
 	member    *bits.Set // the subset; shared, not modified
@@ -114,7 +114,7 @@ func (l *Ledger) Abandon() {
 	}
 }
 
-// Copy returns the account without the sets behind it, to be read elsewhere while the account goes on.
+// Copy returns the account without the sets behind it, to be read elsewhere while the account stays open.
 func (l *Ledger) Copy() *Ledger {
 	c := *l
 	c.member, c.committed = nil, nil

@@ -83,7 +83,7 @@ func (g *Registry) Restore(id ident.JobID, spec Spec, member *bits.Set, ranks []
 			j.Ranks[r] = Rank{Incarnation: ranks[r], Attaches: 1, Phase: Vanished, Asked: -1, Ended: -1}
 		}
 	}
-	if j.Vanished() >= 0 { // else nobody has come yet, and nobody is waited for
+	if j.Vanished() >= 0 { // else no client has come yet, and none is waited for
 		g.Suspect(j, now)
 	}
 	return j, nil

@@ -62,7 +62,7 @@ func (s Spec) Validate() error {
 
 // InStep reports whether a step is given to all ranks or to none: a batch that replaces bad samples can find nothing
 // left to replace them with, and all ranks are to get equally many batches. A batch may then be shorter, and a step
-// given to nobody.
+// skipped.
 func (s Spec) InStep() bool { return s.World > 1 && s.Even && s.OnError == Substitute }
 
 // share is what rank r would get before drop_last.

@@ -12,7 +12,7 @@ type Bad struct {
 	At      int64 // 1 + the byte of the object at which its decoder met the damage; 0 = not known
 	Reason  string
 	Corrupt bool // it could be decoded, but is damaged, and such images are refused
-	Removed bool // it was taken out of the dataset: nothing is wrong with it, and nobody need be told
+	Removed bool // it was taken out of the dataset: nothing is wrong with it, and it is not reported
 }
 
 // Stats counts a job's part. Work that several jobs wanted is counted for the one that asked first.

@@ -22,7 +22,7 @@ const (
 	FullDisk  Cause = "disk"    // the disk of the state directory is full
 	Log       Cause = "log"     // the batch is there, and is being recorded
 	Order     Cause = "order"   // the order of the epoch is being made
-	Client    Cause = "client"  // nobody holds the rank
+	Client    Cause = "client"  // no client holds the rank
 	Work      Cause = "larder"  // the batch is under way, and neither storage nor cores are what it waits for
 )
 
@@ -36,7 +36,7 @@ type Facts struct {
 	Came, Left  bool  // a client was there before; it went in order
 	Lost        bool  // it lost its connection, and its process lives
 	Asked       bool  // its client is in an epoch
-	Over        int64 // the last epoch whose end it was told; -1 = none
+	Over        int64 // the last epoch whose end it was sent; -1 = none
 	Held, Slots int   // batches that its client has or can take, of so many at the most
 	Behind      []Behind
 	Step        []Behind      // that its next batch waits for, which is ready
@@ -82,7 +82,7 @@ type Wait struct {
 // of the workers.
 const busyCores = 0.75
 
-// WaitOf decides what a rank waits for. It is the only place that does: whatever tells users of it asks here.
+// WaitOf decides what a rank waits for. It is the only place that does: whatever reports it to users asks here.
 func WaitOf(f Facts, m Machine) Wait {
 	w := Wait{Rank: f.Rank}
 	say := func(c Cause, format string, args ...any) Wait {
@@ -235,7 +235,7 @@ func (c Cause) weight() int {
 	return slices.Index([]Cause{Nothing, Client, Script, OtherRank, Work, Order, Log, Cores, Storage, FullDisk, Pause}, c)
 }
 
-// Worst is what a job waits for: a rank that waits for another one tells less than what that one waits for.
+// Worst is what a job waits for: a rank that waits for another one says less than what that one waits for.
 func Worst(ranks []Wait) Wait {
 	if len(ranks) == 0 {
 		return Wait{}

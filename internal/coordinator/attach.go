@@ -111,7 +111,7 @@ func (c *lifecycle) lose(s *stream, r int, clean bool, how CloseRank) {
 	}
 }
 
-// clientGone begins the lease of a job whose client has ended: nobody will come back unless somebody starts it again.
+// clientGone begins the lease of a job whose client has ended: no client will come back unless it is started again.
 func (c *lifecycle) clientGone(e ClientGone) {
 	s := c.roster.streams[e.Job]
 	if s == nil || e.Rank < 0 || e.Rank >= len(s.ranks) || s.job.Ranks[e.Rank].Incarnation != e.Inc ||

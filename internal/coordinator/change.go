@@ -55,7 +55,7 @@ func (c *lifecycle) changeSubset(e ChangeSubset) {
 			first = at
 		case s.rest != nil:
 			first = s.rest.Epoch + 1
-		case j.Whole != nil: // the epoch goes on with what an earlier job left of it
+		case j.Whole != nil: // the epoch is the remainder that an earlier job left
 			first = j.Epoch + 1
 		case !j.Begun:
 			first = 0
@@ -145,7 +145,7 @@ func (c *flights) goneFor(f *flight) bool {
 	return slices.ContainsFunc(f.augments, c.goneFor)
 }
 
-// pause stops planning for a job or goes on with it.
+// pause begins or ends the pause of a job: a paused job plans nothing.
 func (c *lifecycle) pause(e Pause) {
 	s := c.roster.streams[e.Job]
 	if s == nil {
@@ -171,7 +171,7 @@ func (c *lifecycle) pause(e Pause) {
 	c.step.answer(e.Token, Reply{Job: j.ID})
 }
 
-// unpause goes on with a paused job where it was.
+// unpause ends the pause of a job, which continues where it was.
 func (c *lifecycle) unpause(s *stream) {
 	j := s.job
 	if !j.Paused {

@@ -90,7 +90,7 @@ func (f *flight) check() error {
 			err = errors.Join(err, fmt.Errorf("flight %d of %s has a copy that nothing reads", f.id, f.key))
 		}
 	case flightRunning:
-	case flightOver:
+	case flightOver, numFlightPhases:
 		err = errors.Join(err, fmt.Errorf("flight %d of %s is over, and not forgotten", f.id, f.key))
 	}
 	return err

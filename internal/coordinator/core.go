@@ -43,7 +43,7 @@ type Config struct {
 	// nil = all of it.
 	Usable func(budget int64) int64
 	// Refill reports whether it pays to augment, while workers are idle and a client waits, what so many jobs of a share
-	// group will take. nil = the model tells, from measured rates; a simulator without rates tells it itself.
+	// group will take. nil = the model decides, from measured rates; a simulator without rates decides itself.
 	Refill func(sharers int) bool
 	// Evictor makes the policy of a tier. nil = cachepolicy.New.
 	Evictor func(f ident.Form, policy string, r *xrand.Rand) (cachepolicy.Evictor, error)

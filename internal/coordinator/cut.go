@@ -8,15 +8,15 @@ import (
 	"larder/jobs"
 )
 
-// kept is where the client of a rank was when its connection ended. While nobody else has taken the rank it may come
-// back and go on at the step that it needs: what it was sent and may not have got, and what was planned for it, is kept
-// as it is in rankQueue.back.
+// kept is where the client of a rank was when its connection ended. While no other client has taken the rank it may
+// come back and continue at the step that it needs: what it was sent and may not have got, and what was planned for it,
+// is kept as it is in rankQueue.back.
 type kept struct {
 	asked   int64 // the epoch that it had asked for last; -1 = none
 	waiting bool  // which the job has not begun for it
 	had     int   // steps of it that were sent or planned
 	got     int   // samples of it that the client has for certain
-	ended   bool  // its end was told
+	ended   bool  // its end was sent
 }
 
 // keep remembers what a client that vanished was sent and what was planned for it.
@@ -89,7 +89,7 @@ func (s *stream) keeps(r int, epoch uint32) bool {
 	return k != nil && k.asked == int64(epoch)
 }
 
-// onAgain says from where a client that came back goes on: 0 = it begins the epoch, else 1 + its step.
+// onAgain says where a client that came back continues: 0 = it begins the epoch, else 1 + its step.
 func (s *stream) onAgain(r int, epoch uint32, from int) int {
 	q := &s.ranks[r]
 	switch {

@@ -10,7 +10,7 @@ import (
 // Several ranks that replace bad samples get equally many batches (jobs.Spec.InStep): what is left at the end of an
 // epoch may be too little for all of them, and which rank is short is known only when its samples have been prepared.
 // So a step is dealt when every rank has its batch of it. A rank that has nothing gets a sample of a rank that has
-// several. Where there are fewer samples than ranks the step is given to nobody: they go back to the epoch, where they
+// several. Where there are fewer samples than ranks the step is skipped: they go back to the epoch, where they
 // take the place of bad ones of later steps, or are dropped. The decision is durable before a batch of the step leaves:
 // a rank that was given its batch may wait for the others, and not come back to a restarted daemon before they have
 // theirs.

@@ -87,7 +87,7 @@ func (c *tiering) lookAtTiers() {
 	}
 }
 
-// lookedAt is how many places of the index are looked at to tell what tiers hold: within a hundredth of the truth.
+// lookedAt is how many places of the index are looked at to estimate what tiers hold: within a hundredth of the truth.
 const lookedAt = 1 << 13
 
 // someEntries are encoded and decoded samples that are resident, each for scale of them.

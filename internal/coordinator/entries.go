@@ -6,7 +6,7 @@ import (
 	"larder/tiers/residency"
 )
 
-// evicted is called by the index for an entry that leaves. Bytes that nobody reads go at once; others at their last
+// evicted is called by the index for an entry that leaves. Unread bytes go at once; others at their last
 // unpin.
 func (c *needs) evicted(h residency.Handle, k ident.Key) {
 	c.step.stats.Evictions[k.Form]++
@@ -66,7 +66,7 @@ func (c *needs) forget(e Forget) {
 
 // sharers ranks x in an instance by who still wants it: members that work on that instance; far below them those that
 // may come to it in their next epoch, a little more when that is near; and those that have not begun. Without those
-// behind, what a job makes that is ahead of its group serves nobody.
+// behind, what a job makes that is ahead of its group serves no other job.
 func (c *needs) sharers(g *group, x ident.ObjectID, instance uint32) int {
 	n := 0
 	for _, m := range g.members {
@@ -94,7 +94,7 @@ func (c *needs) sharers(g *group, x ident.ObjectID, instance uint32) int {
 // now is what a member that works on an instance weighs in sharers: more than all those that may come to it.
 const now = 2 * bits.MaxJobs
 
-// setSharers ranks an augmented entry by who still wants it; nobody = it leaves.
+// setSharers ranks an augmented entry by who still wants it; without such a job it leaves.
 func (c *needs) setSharers(g *group, h residency.Handle, k ident.Key) {
 	n := 0
 	if g != nil {

@@ -5,8 +5,8 @@ import (
 	"larder/jobs"
 )
 
-// startEpoch serves a client's iter(). A prepared-ahead epoch nobody saw yet is simply used; anything else begins the
-// epoch afresh, once all ranks of the job ask for it or are done with theirs.
+// startEpoch serves a client's iter(). A prepared-ahead epoch that no client has seen is used as it is; anything else
+// begins the epoch afresh, once all ranks of the job ask for it or are done with theirs.
 func (c *lifecycle) startEpoch(e StartEpoch) {
 	s, k := c.roster.live(e.Job, e.Rank, e.Inc)
 	if s == nil {
@@ -98,7 +98,7 @@ func (c *lifecycle) doneDraining(s *stream, r int) {
 	c.endIfDrained(s)
 }
 
-// continuesFrom is where a client goes on that was cut off or restored: 1 + its step, or 0 when it begins the epoch.
+// continuesFrom is where a client continues that was cut off or restored: 1 + its step, or 0 when it begins the epoch.
 // What it has left of earlier epochs is given up then.
 func (c *lifecycle) continuesFrom(s *stream, e StartEpoch) int {
 	j, k, q := s.job, &s.job.Ranks[e.Rank], &s.ranks[e.Rank]
@@ -278,10 +278,11 @@ func (c *lifecycle) takesPart(s *stream) bool {
 // nextInstance gives the epoch that begins the instance it takes, epoch + offset. Each one is above all that the job
 // was given something of, so none comes to it twice (guarantee G3), whatever epochs its clients ask for, in whatever
 // order, and however often one is begun again. So the offset grows when an epoch is begun again of which something was
-// given. It also grows in a share group, whose members go on to where another one is: what they leave out is made for
-// nobody, and they meet again however far others have drawn ahead. (With offsets that never change, four jobs at speeds
-// 1, 1/2 and 1/4 augment 9,900 times for 7,200 instances of samples when all that is wanted fits, and 7,300 times with
-// this; with a sixth of that, 11,400 and 8,300 times.) The journal has the instance of every epoch.
+// given. It also grows in a share group, whose members skip to where another one is: skipped
+// instances are never computed, and they meet again however far others have drawn ahead. (With offsets that never
+// change, four jobs at speeds 1, 1/2 and 1/4 augment 9,900 times for 7,200 instances of samples when all that is wanted
+// fits, and 7,300 times with this; with a sixth of that, 11,400 and 8,300 times.) The journal has the instance of every
+// epoch.
 func (c *lifecycle) nextInstance(s *stream, epoch uint32) {
 	j := s.job
 	at := epoch + j.Offset
@@ -317,7 +318,7 @@ func (c *lifecycle) meets(m *stream) uint32 {
 // 7,350 augmentations).
 const littleLeft = 3
 
-// endEmpty tells ranks that get nothing of the epoch that it is over: less may be left of one than there are ranks.
+// endEmpty ends the epoch for ranks that get nothing of it: less may be left of one than there are ranks.
 func (c *lifecycle) endEmpty(s *stream) {
 	j := s.job
 	for r := range j.Ranks {

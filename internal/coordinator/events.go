@@ -63,7 +63,7 @@ type StartEpoch struct {
 	Rank  int
 	Inc   ident.Incarnation
 	Epoch uint32
-	From  int // 0 = from its beginning; else 1 + the step that the client goes on with, after the daemon was restarted
+	From  int // 0 = from its beginning; else 1 + the step at which the client continues, after the daemon was restarted
 }
 
 // Released gives a slot back.
@@ -83,7 +83,7 @@ type Detached struct {
 	Inc   ident.Incarnation
 	Clean bool
 	Lives bool // its process does: it may come back however late it looks; ClientGone will say when it has ended
-	// Waited is what it had waited in vain, or for batches that it did not give back.
+	// Waited is what it had waited in vain, or for batches that it did not release.
 	Waited time.Duration
 }
 
@@ -144,15 +144,15 @@ type ChangeSubset struct {
 	Token  Token
 	Job    ident.JobID
 	Rank   int
-	Mark   uint32           // names the subset in what is told of the job
+	Mark   uint32           // names the subset in views of the job
 	Subset []ident.ObjectID // in sample order, distinct; nil = it stays as it is
 	Member *bits.Set        // the same as a set
 	// objects that do not exist any more, of all subsets of the job; nil = none. Kept, not to be changed
 	Gone *bits.Set
 }
 
-// Pause stops planning for a job, or goes on with it. What is planned already is still delivered, clients keep their
-// ranks.
+// Pause begins or ends the pause of a job, which plans nothing meanwhile. What is planned already is still delivered,
+// clients keep their ranks.
 type Pause struct {
 	Token Token
 	Job   ident.JobID
@@ -210,7 +210,7 @@ type Prepare struct {
 	Keep        bool        // put the result in the decoded tier
 	KeepEncoded bool        // put the original bytes in the encoded tier
 	Turn        uint64      // tasks are to be done by turn
-	// Into is the row that is written at once, with its random parameters: nobody else wants the sample, so there is
+	// Into is the row that is written at once, with its random parameters: no other job wants the sample, so there is
 	// neither an entry of a tier nor a working copy. Its From says nothing. Nil = the row is filled by a Fill of its own.
 	Into *Fill
 }
@@ -249,7 +249,7 @@ type Discard struct{ Flight FlightID }
 // FreeKey drops an entry of a tier.
 type FreeKey struct{ Key ident.Key }
 
-// SetBudget tells a tier its budget in bytes.
+// SetBudget gives a tier its budget in bytes.
 type SetBudget struct {
 	Form  ident.Form
 	Bytes int64
@@ -271,7 +271,7 @@ type Deliver struct {
 	Again    bool // it was sent before, by a connection that ended
 }
 
-// EndEpoch tells a rank that its epoch is over.
+// EndEpoch says to a rank that its epoch is over.
 type EndEpoch struct {
 	Job     ident.JobID
 	Rank    int
@@ -311,7 +311,7 @@ type Reply struct {
 	// For StartEpoch of what an earlier job left of an epoch: the samples of all of it, and the batches that the rank
 	// would get of them.
 	Whole, WholeBatches int
-	// For Forget: where to go on, 0 = it is done, and the bytes that came free.
+	// For Forget: where the next slice begins, 0 = it is done, and the bytes that came free.
 	Next  int
 	Freed int64
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // flights is what is being prepared: who waits for it, in which turn, and where it starts from. It decides what a row
-// of a batch is filled from, and what is kept of what was prepared. Batches are the planner's: it is told through
+// of a batch is filled from, and what is kept of what was prepared. Batches are the planner's, which learns through
 // failRow and settle when a row cannot be filled, or is.
 type flights struct {
 	cfg     *Config
@@ -92,7 +92,7 @@ func (c *flights) hurry(f *flight, turn uint64) {
 
 // launch begins the flight of a decoded sample: whether its result and its original bytes will be kept is decided now,
 // at the commit of the pick, never by how long the work takes. When the entry was evicted but is still being read, it
-// is taken back instead: then there is no flight, and the ready entry is returned. alone = nobody else wants it.
+// is taken back instead: then there is no flight, and the ready entry is returned. alone = no other job wants it.
 func (c *flights) launch(key ident.Key, s *stream, turn uint64, alone bool) (*flight, residency.Handle) {
 	x := key.Object
 	need := c.needs.needOf(s, x, c.roster.prefixes[s.prefix].jobs)
@@ -205,7 +205,7 @@ func (c *flights) dispatch() {
 		if f.key.Form == ident.Decoded {
 			p := Prepare{Flight: f.id, Job: f.job, Key: f.key, From: f.from, Keep: f.entry.held,
 				KeepEncoded: f.encoded.held && f.from == ident.Stored, Turn: f.turn}
-			// what failed is tried again in two steps, which tell a bad image from one that this recipe cannot take
+			// what failed is tried again in two steps, which distinguish a bad image from one that this recipe cannot take
 			if f.alone && f.attempts == 0 {
 				f.become(flightInPlace)
 				p.Into = c.filling(f.rows[0].d, f.rows[0].row, Source{Key: f.key})
@@ -260,7 +260,7 @@ func (c *flights) prepared(e Prepared) {
 		c.leaveSource(f)
 	}
 	kept := f.entry.held && e.Kept
-	if f.entry.held && !e.Kept { // the tier had no room for the real size: go on without it
+	if f.entry.held && !e.Kept { // the tier had no room for the real size
 		c.needs.drop(f.entry)
 		f.entry = pin{}
 	}
@@ -332,7 +332,7 @@ func (c *flights) leaveSource(f *flight) {
 	}
 }
 
-// retire drops a working copy that nobody reads any more.
+// retire drops a working copy without readers.
 func (c *flights) retire(f *flight) {
 	if f.phase != flightCopied || f.users > 0 {
 		return
@@ -432,7 +432,7 @@ func (c *flights) abandonFlight(f *flight, then func(waiter)) {
 	}
 }
 
-// leaveFlight takes a row of a canceled batch out of its flight; a flight that nobody waits for and that was not handed
+// leaveFlight takes a row of a canceled batch out of its flight; a flight without waiters that was not handed
 // out yet is given up.
 func (c *flights) leaveFlight(d *delivery, i int) {
 	f := d.rows[i].flight

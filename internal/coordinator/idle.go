@@ -26,7 +26,7 @@ func (c *lifecycle) idleOut(s *stream, r int) time.Time {
 // loseIdle takes their ranks from clients that were silent for too long. They are as good as dead: what they were not
 // given goes back, their memory is no more the daemon's, and another client may take the rank, with a higher
 // incarnation. When such a client wakes after all, the end of its attachment (STALE) is the first thing it hears, and
-// its memory is as it left it: it is nobody else's.
+// its memory is as it left it: no other client has it.
 func (c *lifecycle) loseIdle() {
 	for i := 0; i < len(c.roster.order); {
 		s := c.roster.order[i]

@@ -90,7 +90,7 @@ func (c *lifecycle) enrol(s *stream) error {
 	return nil
 }
 
-// enlist tells whom decoded samples serve: a job begins to draw, or ends.
+// enlist keeps whom decoded samples serve: a job begins to draw, or ends.
 func (c *lifecycle) enlist(s *stream, in bool) {
 	p := &c.roster.prefixes[s.prefix]
 	if in {
@@ -169,7 +169,7 @@ func (c *lifecycle) endJob(s *stream, state jobs.State, reason string) {
 	}
 	if l := j.Ledger(); l != nil && !s.restored() && l.Open() && l.Delivered == 0 &&
 		!slices.ContainsFunc(j.Ranks, func(k jobs.Rank) bool { return k.Asked == int64(l.Epoch) }) {
-		j.Forget() // it was only prepared ahead: nobody began it
+		j.Forget() // it was only prepared ahead: no client began it
 	}
 	c.jobs.End(j, state, reason)
 	if s.joined {
@@ -213,7 +213,7 @@ func (c *lifecycle) tick() {
 	}
 }
 
-// expired ends a job whose client did not come back, and is not there to. While other ranks go on with their epoch the
+// expired ends a job whose client did not come back, and is not there to. While other ranks continue their epoch the
 // job lives; it ends when one of them would wait for the lost rank for ever.
 func (c *lifecycle) expired(s *stream) {
 	j := s.job

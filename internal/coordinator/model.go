@@ -30,7 +30,7 @@ type RecipeRates struct {
 	Prefix, Suffix ident.RecipeID
 	Decode         float64 // stored bytes to the decoded form
 	Augment        float64 // decoded form to the row of a batch
-	Finish         float64 // augmented form to the row of a batch; 0 where nobody shares
+	Finish         float64 // augmented form to the row of a batch; 0 where no jobs share
 }
 
 // Solve asks for the split of memory; Solved answers it. It takes milliseconds, so it is no work for Step: the executor
@@ -54,7 +54,7 @@ func (Measured) isEvent() {}
 func (Solved) isEvent()   {}
 func (Solve) isEffect()   {}
 
-// Measured tells the rates of the machine.
+// Measured reports the rates of the machine.
 type Measured struct{ Rates Rates }
 
 // Do solves. It is a pure function.
@@ -86,7 +86,7 @@ type model struct {
 	stale   bool             // what it was asked has changed
 	first   bool             // the jobs changed since the last decision
 	moved   uint64           // samples delivered when the split changed last
-	resized bool             // sizes were changed since the last decision: that is decided also when nobody draws
+	resized bool             // sizes were changed since the last decision: that is decided also when no job draws
 	last    partition.Demand // the last that was solved for jobs, for when there are none
 	past    bool             // the Solve that is out, or was last, is for it
 	idle    bool             // by the last solution, jobs are limited by neither cores nor memory
@@ -158,14 +158,14 @@ func (c *tiering) rates(s *stream) RecipeRates {
 }
 
 // resolve decides the split of the auto tiers again: at once by the rule of thumb while rates are not known, else by
-// asking for a solution. Where all sizes are fixed the solution tells what they give.
+// asking for a solution. Where all sizes are fixed the solution predicts what they give.
 func (c *tiering) resolve() {
 	if len(c.wanted.walks) > 0 { // what is wanted is being counted, and then it is solved
 		return
 	}
 	m := &c.model
 	if len(c.roster.order) == 0 && !m.resized {
-		m.stale = m.solving // nobody wants anything: what is there stays, for those who come next
+		m.stale = m.solving // no job wants anything: what is there stays, for the next jobs
 		return
 	}
 	if c.cfg.Tiers.Model != SimpleModel {
@@ -510,7 +510,7 @@ func (c *tiering) tooSmall() string {
 	return out.String()
 }
 
-// setRoom tells the sampler how many samples of mean size the tiers hold.
+// setRoom gives the sampler how many samples of mean size the tiers hold.
 func (c *tiering) setRoom() {
 	encoded := max(1, c.meanBytes(ident.Encoded))
 	decoded := c.meanBytes(ident.Decoded)

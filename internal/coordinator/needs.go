@@ -45,7 +45,7 @@ func (c *needs) without(x ident.ObjectID, flying *flight) bits.JobSet {
 	return jobs
 }
 
-// relevel tells the sampler in which form an object is cached, and for whom.
+// relevel enters in the sampler in which form an object is cached, and for whom.
 func (c *needs) relevel(x ident.ObjectID) { c.enterLevels(x, ident.Key{}) }
 
 func (c *needs) enterLevels(x ident.ObjectID, not ident.Key) {
@@ -68,8 +68,8 @@ const (
 
 // level finds in which forms an object is cached or about to be, except by the entry of key not, and by what is
 // prepared for one row alone. A decoded form serves the jobs of its prefix, an augmented one the members of its group
-// that work on its instance, an encoded one everybody. The sampler tells two levels apart: where there are three, that
-// some jobs could have it augmented is left out.
+// that work on its instance, an encoded one everybody. The sampler distinguishes two levels: where there are three,
+// that some jobs could have it augmented is left out.
 func (c *needs) level(x ident.ObjectID, not ident.Key) level {
 	flying := c.flying.of(x)
 	here := func(k ident.Key) bool {
@@ -137,7 +137,7 @@ func (c *needs) needOf(s *stream, x ident.ObjectID, of bits.JobSet) int {
 }
 
 // dropNeutral gives up a neutral entry that a shuffled job came upon when an admission in its own right would have
-// failed: the tier is full and nobody else needs it. It reports whether it did.
+// failed: the tier is full and no other job needs it. It reports whether it did.
 func (c *needs) dropNeutral(h residency.Handle, k ident.Key) bool {
 	if c.index.Need(h) != neutralNeed || c.sampler.Neutral(k.Object) || c.sampler.Need(k.Object) > 0 ||
 		c.index.Used(k.Form)+c.index.Bytes(h) <= c.index.Budget(k.Form) {
@@ -148,7 +148,7 @@ func (c *needs) dropNeutral(h residency.Handle, k ident.Key) bool {
 	return true
 }
 
-// renew tells the tiers who still needs x after one more job got it.
+// renew ranks the entries of x anew after one more job got it.
 func (c *needs) renew(x ident.ObjectID) {
 	for i := range c.roster.prefixes {
 		p := &c.roster.prefixes[i]
@@ -185,7 +185,7 @@ func (c *needs) left(k ident.Key) {
 }
 
 // rankEncoded ranks encoded samples anew whose decoded form has left in this Step: while it was there they served
-// nobody whom it served.
+// no job that it served.
 func (c *needs) rankEncoded() {
 	for _, x := range c.bared {
 		c.renewEncoded(x)

@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// samplerPerStep is how many objects of the sampler's work one Step does: joins and epoch starts of large subsets go on
-// in later ones, so that no step takes long.
+// samplerPerStep is how many objects of the sampler's work one Step does: joins and epoch starts of large subsets
+// continue in later ones, so that no step takes long.
 const samplerPerStep = 8192
 
 // ready reports whether samples can be drawn for the job now. What the sampler has left to do for it is done as far as
@@ -178,7 +178,7 @@ func (c *planner) failRow(d *delivery, i int, bad jobs.Bad) {
 // catchWork is what taking an object out of an epoch, and writing that down, costs beside the sampler's other work.
 const catchWork = 4
 
-// catchUp tells the sampler, as far as this Step may, what earlier jobs had of running epochs.
+// catchUp withdraws from the sampler, as far as this Step may, what earlier jobs had of running epochs.
 func (c *planner) catchUp() {
 	if !c.catching {
 		return
@@ -224,7 +224,7 @@ func (c *planner) catchesUp() bool {
 	return false
 }
 
-// catching is what the sampler is to be told before a job draws from what is left of an epoch.
+// catching is what the sampler must know before a job draws from the remainder of an epoch.
 type catching struct {
 	epoch   uint32 // begin this first, when start is set
 	start   bool

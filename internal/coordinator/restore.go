@@ -11,7 +11,7 @@ import (
 
 // Restore puts a job back as the journal has it, before any client is there: same id, incarnations, epoch, order. Its
 // clients have a lease to come back. It takes time in proportion to what the epoch had given out, so it is for the
-// start of a daemon. The Reply tells at once whether it worked.
+// start of a daemon. The Reply says at once whether it worked.
 type Restore struct {
 	Register // Spec and Sample have the subset in force
 	ID       ident.JobID
@@ -162,8 +162,8 @@ func (e *Restore) given() ([][][]back, error) {
 	return out, nil
 }
 
-// restoreEpochs tells sampler and accounts what was given out. The tiles of the newest epoch follow from the order of
-// the one before it, so that the sampler goes through that one, too.
+// restoreEpochs enters in sampler and accounts what was handed out. The tiles of the newest epoch follow from the order
+// of the one before it, so that the sampler goes through that one, too.
 func (c *lifecycle) restoreEpochs(s *stream, e Restore, given [][][]back) error {
 	j := s.job
 	if err := c.enrol(s); err != nil {
@@ -219,7 +219,7 @@ func withSubset(spec jobs.Spec, subset int) jobs.Spec {
 	return spec
 }
 
-// firstEpoch is the one that a client of a restored job may go on with.
+// firstEpoch is the one that a client of a restored job may continue.
 func (s *stream) firstEpoch(r int) uint32 {
 	q := &s.ranks[r]
 	switch {
@@ -285,7 +285,7 @@ func (c *lifecycle) continueAt(s *stream, r int, epoch uint32, step int) error {
 	if epoch == j.Epoch {
 		defer c.endEmpty(s)
 	}
-	if l != nil && step > last { // its end had been told, or was about to be
+	if l != nil && step > last { // its end had been sent, or was about to be
 		c.planner.endEpoch(s, r, epochEnd{epoch, last + 1, l})
 	}
 	return nil

@@ -110,7 +110,7 @@ type stream struct {
 	knownBad *bits.Set  // quarantined samples that the journal has for it
 	rest     *Rest      // what the job is to begin with
 	places   []uint32   // positional orders, in what is left of an epoch: its positions
-	catching []catching // what the sampler is to be told of it
+	catching []catching // what the sampler must still know of it
 	deal     bool       // its steps are to be looked at
 	script   []Scripted // orders that were given; nil = none
 }
@@ -119,10 +119,10 @@ type stream struct {
 type rankQueue struct {
 	planned []*delivery
 	back    []back // restored; to be given again, oldest first
-	// returned says that its client held the rank before it attached: it may go on where it was.
+	// returned says that its client held the rank before it attached: it may continue where it was.
 	returned bool
 	recovery recovery
-	sent     []*delivery // that the client has not given back: it may not have got them
+	sent     []*delivery // that the client has not released: it may not have got them
 	lastEnd  EndEpoch    // the last that was sent
 	lives    bool        // the process of the client that vanished does: it has not looked yet
 	kept     *kept       // where its client was that vanished; nil = it is there, or nothing is kept

@@ -103,7 +103,7 @@ func (c *flights) filling(d *delivery, i int, from Source) *Fill {
 	s := d.s
 	d.fills[i] = Fill{Delivery: d.id, Row: i, Job: s.job.ID, Rank: d.rank, Inc: d.inc, Slot: d.slot, Object: w.object,
 		From: from,
-		Seed: s.seed, Instance: d.instance, Turn: w.turn} // the row is not being filled, so nobody reads an earlier one
+		Seed: s.seed, Instance: d.instance, Turn: w.turn} // the row is not being filled, so an earlier one has no reader
 	return &d.fills[i]
 }
 

@@ -45,7 +45,7 @@ func (s *stream) goesOn() bool {
 	return !s.job.Drain && (s.job.Spec.Epochs == 0 || s.job.Epoch+1 < s.job.Spec.Epochs)
 }
 
-// sourceShared finds or begins the augmented sample of a share group; false when nobody else will want it, so that the
+// sourceShared finds or begins the augmented sample of a share group; false when no other job will want it, so that the
 // row is better augmented straight into its slot.
 func (c *flights) sourceShared(d *delivery, i int) bool {
 	s, g, x := d.s, d.s.group, d.rows[i].object
@@ -127,7 +127,7 @@ const (
 // refill augments what several members of a group will take, while workers are idle and somebody waits, if the model
 // says that it pays (refillPays). It takes free room only, displaces nothing, and reads nothing: what it starts from is
 // decoded, or about to be. Which sample it is is drawn blindly from what is needed and cached as decided at commits,
-// so that it tells nothing of a sample.
+// so that it reveals nothing of a sample.
 func (c *flights) refill() {
 	if c.cfg.Refill == nil && !c.tiering.model.idle {
 		return

@@ -56,7 +56,7 @@ func (c *step) persisted(e Persisted) {
 	}
 }
 
-// answer is reply, once all that was persisted before is durable: what a client was told is so after a crash too.
+// answer is reply, once all that was persisted before is durable: what a client was answered holds after a crash too.
 func (c *step) answer(t Token, r Reply) {
 	if c.durable >= c.nextSeq {
 		c.reply(t, r)

@@ -261,7 +261,7 @@ func (c *tiering) countOne(x ident.ObjectID, w *walk) {
 	switch {
 	case !w.out:
 		if *n++; *n == 1 {
-			u.setOwner(x, w.dataset) // nobody wanted it, so whoever did has no claim any more
+			u.setOwner(x, w.dataset) // no job wanted it any more, so its former dataset has no claim
 			c.wantOne(x, 1)
 		}
 	default:
@@ -321,7 +321,7 @@ func (c *tiering) resizeSlice() {
 	c.resizers = c.resizers[:0]
 }
 
-// resize tells a tier its size.
+// resize gives a tier its size.
 func (c *tiering) resize(f ident.Form) {
 	if c.target[f] != c.budgets[f] {
 		c.budgets[f] = c.target[f]

@@ -18,7 +18,7 @@ type Stats struct {
 	Quarantined                                 uint64 // distinct objects
 	Samples, Batches                            uint64 // delivered
 	Wait                                        time.Duration
-	PolicyCalls                                 uint64  // what the tiers' policies were asked and told
+	PolicyCalls                                 uint64  // calls of the tiers' policies
 	Violations                                  uint64  // bugs of larder, caught
 	Why                                         string  // of the present split
 	Model, Binding                              string  // which decided it; what limits the jobs, by the model

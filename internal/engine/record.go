@@ -17,9 +17,9 @@ import (
 	larderv1 "larder/proto/larder/v1"
 )
 
-// recorder notes what jobs ask for and what is decided, for larder trace record. The loop and the workers tell it what
+// recorder notes what jobs ask for and what is decided, for larder trace record. The loop and the workers report what
 // they do anyway; it keeps a bounded amount until somebody fetches it (RecordTrace) and counts what it had to leave
-// out, so nobody ever waits for it. Nothing of it exists while nothing is recorded.
+// out, so the work never waits for it. Nothing of it exists while nothing is recorded.
 type recorder struct {
 	id    uint64
 	began time.Time
@@ -462,24 +462,7 @@ func (e *Engine) describeTo(ctx context.Context, r *recorder) error {
 		}
 	}
 	for lo := 0; lo < len(used); lo += recordColumn {
-		r.Lock()
-		costs := slices.Clone(r.costs[min(lo, len(r.costs)):min(lo+recordColumn, len(r.costs))])
-		r.Unlock()
-		page := &larderv1.RecordedObjects{First: uint32(lo)}
-		for o := ident.ObjectID(lo); int(o) < min(len(used), lo+recordColumn); o++ {
-			var c objectCost
-			if k := int(o) - lo; k < len(costs) {
-				c = costs[k]
-			}
-			stored := int64(0)
-			if used[o] {
-				stored = e.cfg.Catalog.ObjectBytes(o)
-			}
-			page.Stored, page.Decoded = append(page.Stored, uint32(min(stored, 1<<32-1))), append(page.Decoded, c.decoded)
-			page.DecodeNs = append(page.DecodeNs, uint64(float64(c.decode)*1e9))
-			page.AugmentNs = append(page.AugmentNs, uint64(float64(c.augment)*1e9))
-		}
-		rest = append(rest, &larderv1.RecordTraceResponse{Objects: []*larderv1.RecordedObjects{page}})
+		rest = append(rest, &larderv1.RecordTraceResponse{Objects: []*larderv1.RecordedObjects{e.recordObjects(r, used, lo)}})
 	}
 	rates := e.meters.Rates()
 	m := &larderv1.RecordedMachine{
@@ -509,6 +492,28 @@ func (e *Engine) describeTo(ctx context.Context, r *recorder) error {
 	defer r.Unlock()
 	r.rest = rest
 	return nil
+}
+
+// recordObjects is what is known of the objects from first on, as many as a page has; used says which ones jobs draw.
+func (e *Engine) recordObjects(r *recorder, used []bool, first int) *larderv1.RecordedObjects {
+	r.Lock()
+	costs := slices.Clone(r.costs[min(first, len(r.costs)):min(first+recordColumn, len(r.costs))])
+	r.Unlock()
+	page := &larderv1.RecordedObjects{First: uint32(first)}
+	for o := ident.ObjectID(first); int(o) < min(len(used), first+recordColumn); o++ {
+		var c objectCost
+		if k := int(o) - first; k < len(costs) {
+			c = costs[k]
+		}
+		stored := int64(0)
+		if used[o] {
+			stored = e.cfg.Catalog.ObjectBytes(o)
+		}
+		page.Stored, page.Decoded = append(page.Stored, uint32(min(stored, 1<<32-1))), append(page.Decoded, c.decoded)
+		page.DecodeNs = append(page.DecodeNs, uint64(float64(c.decode)*1e9))
+		page.AugmentNs = append(page.AugmentNs, uint64(float64(c.augment)*1e9))
+	}
+	return page
 }
 
 // recordJob is a job in as many parts as its subset needs.
