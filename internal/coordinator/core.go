@@ -126,6 +126,26 @@ var tierForms = [...]ident.Form{ident.Encoded, ident.Decoded, ident.Augmented}
 // also come as pointers: they are not kept.
 func (c *Core) Step(now time.Time, ev Event, out []Effect) []Effect {
 	c.step.begin(now, out)
+	c.handle(ev)
+
+	// Work that grows with subsets or tiers is done in slices: each Step does a bounded part, see Deadline.
+	c.planner.catchUp()
+	c.planner.samplerSlice()
+	c.planner.deal()
+	c.tiering.countSlice()
+	c.needs.refreshSlice()
+	c.tiering.resizeSlice()
+	c.needs.rankEncoded()
+
+	c.flights.dispatch()
+	c.flights.refill()
+	c.needs.rankEncoded() // of what refill displaced
+
+	return c.step.end()
+}
+
+// handle leads an event to the component that decides.
+func (c *Core) handle(ev Event) {
 	switch e := ev.(type) {
 	case Register:
 		c.life.register(e)
@@ -172,17 +192,6 @@ func (c *Core) Step(now time.Time, ev Event, out []Effect) []Effect {
 	default:
 		invariant.Violated("coordinator: unknown event %T", ev)
 	}
-	c.planner.catchUp()
-	c.planner.samplerSlice()
-	c.planner.deal()
-	c.tiering.countSlice()
-	c.needs.refreshSlice()
-	c.tiering.resizeSlice()
-	c.needs.rankEncoded()
-	c.flights.dispatch()
-	c.flights.refill()
-	c.needs.rankEncoded()
-	return c.step.end()
 }
 
 // Deadline is when Tick is next needed; zero = not at all.
