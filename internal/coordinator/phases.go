@@ -1,10 +1,6 @@
 package coordinator
 
-import (
-	"slices"
-
-	"larder/internal/invariant"
-)
+import "larder/internal/invariant"
 
 // flightPhase is where a flight is.
 //
@@ -26,17 +22,18 @@ const (
 	numFlightPhases
 )
 
-var flightPhases = [numFlightPhases][]flightPhase{
-	flightWaits:   {flightQueued, flightOver},
-	flightQueued:  {flightRunning, flightInPlace, flightOver},
-	flightRunning: {flightQueued, flightCopied, flightOver},
-	flightInPlace: {flightRunning, flightOver},
-	flightCopied:  {flightOver},
+// flightPhases has a bit for each phase that may follow one.
+var flightPhases = [numFlightPhases]uint8{
+	flightWaits:   1<<flightQueued | 1<<flightOver,
+	flightQueued:  1<<flightRunning | 1<<flightInPlace | 1<<flightOver,
+	flightRunning: 1<<flightQueued | 1<<flightCopied | 1<<flightOver,
+	flightInPlace: 1<<flightRunning | 1<<flightOver,
+	flightCopied:  1 << flightOver,
 }
 
 // become goes to another phase. One that may not follow is a bug.
 func (f *flight) become(p flightPhase) {
-	if !slices.Contains(flightPhases[f.phase], p) {
+	if flightPhases[f.phase]&(1<<p) == 0 {
 		invariant.Violated("coordinator: flight %d of %s goes from phase %d to %d", f.id, f.key, f.phase, p)
 	}
 	f.phase = p
@@ -63,15 +60,16 @@ const (
 	numDeliveryPhases
 )
 
-var deliveryPhases = [numDeliveryPhases][]deliveryPhase{
-	deliveryFilling:  {deliveryComplete, deliveryCanceled},
-	deliveryComplete: {deliveryFilling, deliverySent, deliveryCanceled},
-	deliveryCanceled: {deliveryReleased},
+// deliveryPhases has a bit for each phase that may follow one.
+var deliveryPhases = [numDeliveryPhases]uint8{
+	deliveryFilling:  1<<deliveryComplete | 1<<deliveryCanceled,
+	deliveryComplete: 1<<deliveryFilling | 1<<deliverySent | 1<<deliveryCanceled,
+	deliveryCanceled: 1 << deliveryReleased,
 }
 
 // become goes to another phase. One that may not follow is a bug.
 func (d *delivery) become(p deliveryPhase) {
-	if !slices.Contains(deliveryPhases[d.phase], p) {
+	if deliveryPhases[d.phase]&(1<<p) == 0 {
 		invariant.Violated("coordinator: batch %d goes from phase %d to %d", d.id, d.phase, p)
 	}
 	d.phase = p
