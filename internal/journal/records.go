@@ -154,7 +154,7 @@ func (k kind) String() string {
 	return kindNames[k]
 }
 
-// known tells whether the kind may be appended.
+// known reports whether the kind may be appended.
 func (k kind) known() bool { return k != 0 && k != kindSpare && k < numKinds }
 
 func (r Registered) row() row { return row{Kind: kindRegistered, Job: r.Job, Text: r.Document} }

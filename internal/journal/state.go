@@ -15,8 +15,8 @@ const (
 	runningAtOne = 2       // epochs of a job at a time: ranks may be one ahead of each other
 )
 
-// State is what the records of a log come to: all that a daemon needs to go on. It is not safe for concurrent use; what
-// it hands out is not to be changed.
+// State is what the records of a log come to: all that a daemon needs to continue. It is not safe for concurrent use;
+// what it hands out is not to be changed.
 type State struct {
 	Seq  uint64 // of the last record in it
 	Term uint64 // the highest
@@ -205,7 +205,7 @@ func (s *State) start(j *JobState, e *entry) *EpochState {
 	return o
 }
 
-// close takes an epoch out of those that a client may go on with.
+// close takes an epoch out of those that a client may continue.
 func (s *State) close(j *JobState, i int) {
 	o := j.Epochs[i]
 	j.Epochs = slices.Delete(j.Epochs, i, i+1)
