@@ -392,3 +392,17 @@ func (h *history) locateJob(ctx context.Context, id ident.JobID) (*source.Datase
 	data, err := h.catalog.Add(ctx, r.Name, r.URI)
 	return data, recipe, err
 }
+
+// mayReplace refuses the name of another user's live job, and the state of another user's job; token may be nil.
+func (h *history) mayReplace(ctx context.Context, name string, token *resume.Token) error {
+	if token != nil && token.Log == h.logName() && !token.Portable() {
+		if err := h.mayTouchID(ctx, ident.JobID(token.ID), "go on from"); err != nil {
+			return err
+		}
+	}
+	old, live, err := h.jobs.live(ctx, name)
+	if err != nil || !live {
+		return err
+	}
+	return mayTouch(ctx, old, "join or replace")
+}

@@ -5,8 +5,6 @@ import (
 	"os"
 
 	"larder/internal/errs"
-	"larder/internal/ident"
-	"larder/internal/resume"
 	"larder/internal/shm"
 	"larder/internal/source"
 	larderv1 "larder/proto/larder/v1"
@@ -63,20 +61,6 @@ func mayTouchOf(ctx context.Context, of *owner, name, what string) error {
 	}
 	return errs.New(errs.Denied, name, "choose another job name, or ask its user",
 		"%s job %s: it is a job of uid %d, and uid %d asks", what, name, of.uid(), o.UID)
-}
-
-// mayReplace refuses the name of another user's live job, and the state of another user's job; token may be nil.
-func (e *Engine) mayReplace(ctx context.Context, name string, token *resume.Token) error {
-	if token != nil && token.Log == e.history.logName() && !token.Portable() {
-		if err := e.history.mayTouchID(ctx, ident.JobID(token.ID), "go on from"); err != nil {
-			return err
-		}
-	}
-	old, live, err := e.jobs.live(ctx, name)
-	if err != nil || !live {
-		return err
-	}
-	return mayTouch(ctx, old, "join or replace")
 }
 
 // shown is view for the user who asks: another user's job shows how the machine is used, and nothing of its data.

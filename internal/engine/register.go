@@ -80,7 +80,7 @@ func (e *Engine) RegisterJob(
 	if _, err := e.follower.follow(ctx); err != nil { // the dataset may have been found changed
 		return nil, err
 	}
-	if err := e.mayReplace(ctx, spec.GetName(), token); err != nil {
+	if err := e.history.mayReplace(ctx, spec.GetName(), token); err != nil {
 		return nil, err
 	}
 	if token != nil {
@@ -104,6 +104,21 @@ func (e *Engine) RegisterJob(
 		v, err := e.views.describe(ctx, old.ID)
 		return &larderv1.RegisterJobResponse{Job: v, DatasetNotes: j.Data.Notes()}, err
 	}
+	if err := e.admit(ctx, j, reg); err != nil {
+		return nil, err
+	}
+	v, err := e.views.describe(ctx, j.ID)
+	out := &larderv1.RegisterJobResponse{Job: v, Created: true, DatasetNotes: j.Data.Notes()}
+	if j.resume != nil {
+		out.Resumed = j.resume.told
+		e.cfg.Log.Info("job goes on", "job", spec.GetName(), "id", uint32(j.ID),
+			"from", j.resume.From, "epoch", j.resume.Epoch, "before", j.resume.Before)
+	}
+	return out, err
+}
+
+// admit has the coordinator take a new job, and makes it known here. e.registering is held.
+func (e *Engine) admit(ctx context.Context, j *job, reg coordinator.Register) error {
 	reg.Strata = e.memory.strata(j)
 	if len(reg.Strata) > 0 {
 		e.log.note(slog.LevelInfo, "a dataset is kept mixed", "dataset", j.Data.Name(), "strata", len(reg.Strata)+1)
@@ -116,22 +131,14 @@ func (e *Engine) RegisterJob(
 	})
 	defer e.jobs.unexpect(reg.Token)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	e.memory.stratified(j.Data.ID())
 	j.ID = r.Job
 	e.jobs.add(j)
-	e.cfg.Log.Info("job registered", "job", spec.GetName(), "id", uint32(j.ID), "samples", j.life.Subset, "order",
-		j.mode.String(),
-		"batch_size", j.life.Batch, "world_size", j.life.World, "recipe", j.Recipe.ID().String())
-	v, err := e.views.describe(ctx, j.ID)
-	out := &larderv1.RegisterJobResponse{Job: v, Created: true, DatasetNotes: j.Data.Notes()}
-	if j.resume != nil {
-		out.Resumed = j.resume.told
-		e.cfg.Log.Info("job goes on", "job", spec.GetName(), "id", uint32(j.ID), "from", j.resume.From, "epoch",
-			j.resume.Epoch, "before", j.resume.Before)
-	}
-	return out, err
+	e.cfg.Log.Info("job registered", "job", j.spec.GetName(), "id", uint32(j.ID), "samples", j.life.Subset,
+		"order", j.mode.String(), "batch_size", j.life.Batch, "world_size", j.life.World, "recipe", j.Recipe.ID().String())
+	return nil
 }
 
 // resume makes a job begin with what a token left of an epoch. It returns another job when that is the very one, made
