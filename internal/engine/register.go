@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
-	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -16,36 +14,10 @@ import (
 
 	"larder/dsa"
 	"larder/internal/coordinator"
-	"larder/internal/engine/ring"
-	"larder/internal/engine/work"
 	"larder/internal/errs"
 	"larder/internal/resume"
-	"larder/jobs"
 	larderv1 "larder/proto/larder/v1"
 )
-
-// job is what the executor must know of a job. Immutable after registration, but for subsets.
-type job struct {
-	work.Job
-	spec       *larderv1.JobSpec // with defaults
-	life       jobs.Spec
-	mode       dsa.Mode
-	registered time.Time
-	notes      []string // what was decided otherwise than asked, and why
-	subsets    *subsets
-	seed       *atomic.Uint64  // of random parameters, once it is registered
-	resume     *recordedResume // what it continues from; nil = it began by itself
-	rows       int             // that a slot of its rings has room for: no batch may have more
-	owner      *owner          // who registered it; nil = the user of the daemon
-}
-
-// forWork is what workers must know of a job; nil when it is not known any more.
-func (j *job) forWork() *work.Job {
-	if j == nil {
-		return nil
-	}
-	return &j.Job
-}
 
 // RegisterJob makes a job, or returns the live job of that name when its spec is equal.
 func (e *Engine) RegisterJob(
@@ -159,17 +131,6 @@ func (e *Engine) resume(
 	return nil, kill()
 }
 
-// sameAs refuses a spec that is not that of the live job.
-func (j *job) sameAs(spec *larderv1.JobSpec) error {
-	diff := j.diff(spec)
-	if diff == "" {
-		return nil
-	}
-	return errs.New(errs.AlreadyExists, spec.GetName(),
-		"use the same arguments, choose another job name, or end it: larder jobs kill "+spec.GetName(),
-		"job %s exists with another spec: %s", spec.GetName(), diff)
-}
-
 var errDraining = errs.New(errs.Unavailable, "", "use the daemon that replaces it",
 	"the daemon is draining and takes no new jobs")
 
@@ -254,34 +215,9 @@ func normalise(in *larderv1.JobSpec) (*larderv1.JobSpec, error) {
 	return s, err
 }
 
-// layout is that of the job's rings.
-func (j *job) layout() ring.Layout { return ring.NewLayout(j.Recipe, j.rows, j.life.Slots, j.guess()) }
-
-// guess is the mean decoded size of a sample, in bytes.
-func (j *job) guess() int64 {
-	n := j.Data.LiveCount()
-	if n == 0 {
-		return 0
-	}
-	// a JPEG unpacks to 5.4 times its size; a larger batch gets larger memory
-	return min(j.Data.TotalBytes()/int64(n)*6, 4<<20)
-}
-
 // smallRings is how much memory the rings of a job may have for batches that are larger than its dataset is today, in
 // bytes: room to grow. It is no more than a quarter of what is free.
 const smallRings = 256 << 20
-
-// roomFor refuses a subset of n samples of which a batch could have more than the slots of the job's rings have room
-// for. It takes a dataset that has grown.
-func (j *job) roomFor(n int) error {
-	share := (n + j.life.World - 1) / j.life.World
-	if need := min(j.life.Batch, share); need > j.rows {
-		return errs.New(errs.ResourceExceeded, j.spec.GetName(), "register the job again, or lower batch_size",
-			"job %s: its rings were made when the dataset had fewer samples, for batches of %d, and a batch would have %d now",
-			j.spec.GetName(), j.rows, need)
-	}
-	return nil
-}
 
 // parseOrder reads the name of an order a user may ask for: a mode, or stratified(B). B is bounded where its tiles
 // would be too small to share anything in, which notes say.
@@ -331,11 +267,4 @@ func specDiff(a, b *larderv1.JobSpec) string {
 		}
 	}
 	return strings.Join(out, ", ")
-}
-
-// specWith is the job's spec with another subset.
-func (j *job) specWith(subset string) *larderv1.JobSpec {
-	s := proto.CloneOf(j.spec)
-	s.Subset = subset
-	return s
 }

@@ -104,15 +104,6 @@ func exists(data *source.Dataset, x ident.ObjectID) bool {
 	return ok && data.Live(s) && data.Object(s) == x
 }
 
-// diff names the fields in which a spec differs from the job's; empty = it is the same job. Its subset may be the one
-// it was registered with, or the one it was given last: scripts that come back still say the first.
-func (j *job) diff(spec *larderv1.JobSpec) string {
-	if last := j.subsets.last().expr; spec.GetSubset() == last && last != j.spec.GetSubset() {
-		return specDiff(j.specWith(last), spec)
-	}
-	return specDiff(j.spec, spec)
-}
-
 // SetSubset gives a job another subset from its next epoch on.
 func (e *Engine) SetSubset(ctx context.Context, req *larderv1.SetSubsetRequest) (*larderv1.SetSubsetResponse, error) {
 	e.registering.Lock()
@@ -160,25 +151,6 @@ type wanted struct {
 	expr    string
 	objects []ident.ObjectID
 	seen    uint64 // fingerprint of the dataset when they were selected
-}
-
-// vanished is the set of objects that the job was to draw and that do not exist any more; nil = none.
-func (j *job) vanished() *bits.Set {
-	j.subsets.Lock()
-	defer j.subsets.Unlock()
-	var gone *bits.Set
-	for _, a := range j.subsets.asked {
-		for _, x := range a.objects {
-			if exists(j.Data, x) {
-				continue
-			}
-			if gone == nil {
-				gone = new(bits.Set)
-			}
-			gone.Add(uint32(x))
-		}
-	}
-	return gone
 }
 
 // open is Catalog.Open; jobs hear of what it finds changed.

@@ -1,0 +1,110 @@
+package engine
+
+import (
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"larder/dsa"
+	"larder/internal/bits"
+	"larder/internal/engine/ring"
+	"larder/internal/engine/work"
+	"larder/internal/errs"
+	"larder/jobs"
+	larderv1 "larder/proto/larder/v1"
+)
+
+// job is what the engine must know of a job. It does not change after registration, but for subsets.
+type job struct {
+	work.Job
+	spec       *larderv1.JobSpec // with defaults
+	life       jobs.Spec
+	mode       dsa.Mode
+	registered time.Time
+	notes      []string // what was decided otherwise than asked, and why
+	subsets    *subsets
+	seed       *atomic.Uint64  // of random parameters, once it is registered
+	resume     *recordedResume // what it continues from; nil = it began by itself
+	rows       int             // that a slot of its rings has room for: no batch may have more
+	owner      *owner          // who registered it; nil = the user of the daemon
+}
+
+// forWork is what workers must know of a job; nil when it is not known any more.
+func (j *job) forWork() *work.Job {
+	if j == nil {
+		return nil
+	}
+	return &j.Job
+}
+
+// sameAs refuses a spec that is not that of the live job.
+func (j *job) sameAs(spec *larderv1.JobSpec) error {
+	diff := j.diff(spec)
+	if diff == "" {
+		return nil
+	}
+	return errs.New(errs.AlreadyExists, spec.GetName(),
+		"use the same arguments, choose another job name, or end it: larder jobs kill "+spec.GetName(),
+		"job %s exists with another spec: %s", spec.GetName(), diff)
+}
+
+// layout is that of the job's rings.
+func (j *job) layout() ring.Layout { return ring.NewLayout(j.Recipe, j.rows, j.life.Slots, j.guess()) }
+
+// guess is the mean decoded size of a sample, in bytes.
+func (j *job) guess() int64 {
+	n := j.Data.LiveCount()
+	if n == 0 {
+		return 0
+	}
+	// a JPEG unpacks to 5.4 times its size; a larger batch gets larger memory
+	return min(j.Data.TotalBytes()/int64(n)*6, 4<<20)
+}
+
+// roomFor refuses a subset of n samples of which a batch could have more than the slots of the job's rings have room
+// for. It takes a dataset that has grown.
+func (j *job) roomFor(n int) error {
+	share := (n + j.life.World - 1) / j.life.World
+	if need := min(j.life.Batch, share); need > j.rows {
+		return errs.New(errs.ResourceExceeded, j.spec.GetName(), "register the job again, or lower batch_size",
+			"job %s: its rings were made when the dataset had fewer samples, for batches of %d, and a batch would have %d now",
+			j.spec.GetName(), j.rows, need)
+	}
+	return nil
+}
+
+// specWith is the job's spec with another subset.
+func (j *job) specWith(subset string) *larderv1.JobSpec {
+	s := proto.CloneOf(j.spec)
+	s.Subset = subset
+	return s
+}
+
+// diff names the fields in which a spec differs from the job's; empty = it is the same job. Its subset may be the one
+// it was registered with, or the one it was given last: scripts that come back still say the first.
+func (j *job) diff(spec *larderv1.JobSpec) string {
+	if last := j.subsets.last().expr; spec.GetSubset() == last && last != j.spec.GetSubset() {
+		return specDiff(j.specWith(last), spec)
+	}
+	return specDiff(j.spec, spec)
+}
+
+// vanished is the set of objects that the job was to draw and that do not exist any more; nil = none.
+func (j *job) vanished() *bits.Set {
+	j.subsets.Lock()
+	defer j.subsets.Unlock()
+	var gone *bits.Set
+	for _, a := range j.subsets.asked {
+		for _, x := range a.objects {
+			if exists(j.Data, x) {
+				continue
+			}
+			if gone == nil {
+				gone = new(bits.Set)
+			}
+			gone.Add(uint32(x))
+		}
+	}
+	return gone
+}
