@@ -1,5 +1,5 @@
-// Package py holds the Python scripts that measure larder from the outside, beside PyTorch and its peers; bench/doc.go lists
-// them. Go needs one of them: the training that `larder bench live --torch` runs.
+// Package py holds the Python scripts that measure larder from the outside, beside PyTorch and its peers; bench/doc.go
+// lists them. Go needs one of them: the training that `larder bench live --torch` runs.
 package py
 
 import _ "embed"
