@@ -9,21 +9,38 @@ import (
 	"larder/internal/errs"
 )
 
-// The exit codes. docs/cli.md lists them; a test walks every errs.Reason to one.
+// The exit codes; a test gives one to every errs.Reason. exitCodes explains them.
 const (
-	exitOK          = 0
-	exitFailure     = 1  // a bug of larder, or something that went wrong outside
-	exitUsage       = 2  // the command line, an expression, a recipe or the configuration
-	exitNotFound    = 3  // no such job, dataset, sample or file
-	exitUnavailable = 4  // no daemon, or it is stopping
-	exitConflict    = 5  // the name, rank or socket is taken, or the job has ended
-	exitResources   = 6  // a size exceeds a limit
-	exitData        = 7  // the dataset or a sample cannot be used
-	exitStateFailed = 8  // the state directory cannot be written: the daemon has stopped
-	exitStateBad    = 9  // the state directory is damaged
-	exitAudit       = 10 // larder audit found a sample lost, repeated, foreign or altered
-	exitDenied      = 11 // the daemon does not let this user, or this token, do that
+	exitOK = iota
+	exitFailure
+	exitUsage
+	exitNotFound
+	exitUnavailable
+	exitConflict
+	exitResources
+	exitData
+	exitStateFailed
+	exitStateBad
+	exitAudit
+	exitDenied
 )
+
+// exitCodes explains the exit codes; docs/cli.md is generated from it and from exitOf.
+var exitCodes = [...]struct{ when, also string }{
+	exitOK:          {"success", ""},
+	exitFailure:     {"a failure outside the command line", "`larder doctor` found a failure"},
+	exitUsage:       {"the command line, an expression, a recipe or the configuration is wrong", ""},
+	exitNotFound:    {"there is no such job, dataset, sample or file", "`larder status`: no daemon runs"},
+	exitUnavailable: {"no daemon runs, or it is stopping", ""},
+	exitConflict:    {"the name, rank or socket is taken, or the job has ended", "`larder stop`: jobs are live"},
+	exitResources:   {"a size exceeds a limit", ""},
+	exitData:        {"the dataset, a sample or a state cannot be used", ""},
+	exitStateFailed: {"the state directory cannot be written, and the daemon has stopped", ""},
+	exitStateBad:    {"the state directory is damaged", ""},
+	exitAudit: {"`larder audit` found a sample lost, repeated, foreign or altered",
+		"with `--whole`: an epoch is not whole"},
+	exitDenied: {"the daemon does not admit this user or token to that", ""},
+}
 
 var exitOf = map[errs.Reason]int{
 	errs.Invalid:          exitUsage,

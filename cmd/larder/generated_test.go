@@ -22,6 +22,15 @@ var generated = []struct {
 	make func(t *testing.T, now string) string
 }{
 	{"python/larder/_version.py", pythonVersion},
+	{"docs/cli.md", page(map[string]func() string{
+		"commands": commandTable, "global flags": globalFlags, "exit codes": exitTable, "command reference": commandReference,
+	})},
+	{"docs/configuration.md", page(map[string]func() string{"keys": keyTable, "variables": variableList})},
+	{"docs/errors.md", page(map[string]func() string{"reasons": reasonTable})},
+	{"docs/metrics.md", page(map[string]func() string{
+		"daemon metrics": func() string { return metricTable(false) },
+		"job metrics":    func() string { return metricTable(true) },
+	})},
 }
 
 // TestGenerated compares the generated files, and the generated blocks of pages, with the code that they come from.

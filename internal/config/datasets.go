@@ -57,12 +57,27 @@ func datasetKey(key string) *Key {
 	if i <= 0 || i > 4096 || checkPath(rest[:i]) != nil {
 		return nil
 	}
-	name := rest[:i]
-	k := Key{Name: key, path: []string{datasetsKey, name, rest[i+1:]}}
-	switch rest[i+1:] {
+	name, attribute := rest[:i], rest[i+1:]
+	k := Key{Name: key, path: []string{datasetsKey, name, attribute}}
+	switch attribute {
 	case "floor":
-		k.Kind, k.Apply, k.Doc = "size", Live, "memory of all tiers together that no other dataset takes from it"
-		k.set = func(c *Config, s string) error {
+		k.Kind, k.Apply, k.value = "size", Live, floorOf(name)
+		k.Doc = "memory of all tiers together that no other dataset takes from it"
+	case "cap":
+		k.Kind, k.Apply, k.value = "size | none", Live, capOf(name)
+		k.Doc = "memory of all tiers together that it may have"
+	case "strata":
+		k.Kind, k.Apply, k.value, k.See = strings.Join(Strata, " | "), NewJobs, strataOf(name), "sampler.md"
+		k.Doc = "property of its samples that every order keeps mixed, from its first job on"
+	default:
+		return nil
+	}
+	return &k
+}
+
+func floorOf(dataset string) value {
+	return value{
+		set: func(c *Config, s string) error {
 			v, err := ParseSize(s)
 			switch {
 			case err != nil:
@@ -72,13 +87,16 @@ func datasetKey(key string) *Key {
 			case v.Of(1<<40) == 0:
 				v = Bytes(0)
 			}
-			c.edit(name, func(d *DatasetConfig) { d.Floor = v })
+			c.edit(dataset, func(d *DatasetConfig) { d.Floor = v })
 			return nil
-		}
-		k.get = func(c *Config) string { return c.Dataset(name).Floor.String() }
-	case "cap":
-		k.Kind, k.Apply, k.Doc = "size | none", Live, "memory of all tiers together that it may have"
-		k.set = func(c *Config, s string) error {
+		},
+		get: func(c *Config) string { return c.Dataset(dataset).Floor.String() },
+	}
+}
+
+func capOf(dataset string) value {
+	return value{
+		set: func(c *Config, s string) error {
 			v := Auto
 			if s != "none" {
 				var err error
@@ -89,38 +107,45 @@ func datasetKey(key string) *Key {
 					return errors.New("a cap is bytes, a percentage, or none")
 				}
 			}
-			c.edit(name, func(d *DatasetConfig) { d.Cap = v })
+			c.edit(dataset, func(d *DatasetConfig) { d.Cap = v })
 			return nil
-		}
-		k.get = func(c *Config) string {
-			if v := c.Dataset(name).Cap; !v.IsAuto() {
+		},
+		get: func(c *Config) string {
+			if v := c.Dataset(dataset).Cap; !v.IsAuto() {
 				return v.String()
 			}
 			return "none"
-		}
-	case "strata":
-		k.Kind, k.Apply, k.Doc = strings.Join(Strata, " | "), NewJobs, "what its samples are kept mixed by in every order, from its first job on"
-		k.set = func(c *Config, s string) error {
+		},
+	}
+}
+
+func strataOf(dataset string) value {
+	return value{
+		set: func(c *Config, s string) error {
 			if err := oneOf("a kind of strata", Strata...)(s); err != nil {
 				return err
 			}
-			c.edit(name, func(d *DatasetConfig) { d.Strata = s })
+			c.edit(dataset, func(d *DatasetConfig) { d.Strata = s })
 			return nil
-		}
-		k.get = func(c *Config) string { return c.Dataset(name).Strata }
-	default:
-		return nil
+		},
+		get: func(c *Config) string { return c.Dataset(dataset).Strata },
 	}
-	return &k
+}
+
+// KeysOf returns the keys of one dataset, by the name it was added under or its URI.
+func KeysOf(dataset string) []Key {
+	var own []Key
+	for _, a := range datasetAttributes {
+		own = append(own, *datasetKey(datasetsKey + "." + dataset + "." + a))
+	}
+	return own
 }
 
 // Keys lists every key of this configuration, those of its datasets last.
 func (c *Config) Keys() []Key {
 	all := Keys()
 	for _, d := range c.Datasets {
-		for _, a := range datasetAttributes {
-			all = append(all, *datasetKey(datasetsKey + "." + d.Name + "." + a))
-		}
+		all = append(all, KeysOf(d.Name)...)
 	}
 	return all
 }

@@ -22,6 +22,23 @@ var knownEnv = func() (names []string) {
 	return names
 }()
 
+// Variable is an environment variable that is no key of the configuration.
+type Variable struct{ Name, Doc string }
+
+// Variables lists the variables of clients and of the command line. Those of tests and of Kubernetes are in
+// environment.txt only.
+func Variables() []Variable {
+	return []Variable{
+		{EnvPrefix + "CONFIG", "file of the configuration, where `--config` is not given"},
+		{EnvPrefix + "BIN", "binary that a script starts when no daemon serves its socket"},
+		{EnvPrefix + "AUDIT_LOG", "folder where clients record what they receive, for `larder audit`"},
+		{EnvPrefix + "TOKEN_FILE", "file of the token that a client shows over TCP, as `--token-file`"},
+		{EnvPrefix + "TLS_CA", "PEM authorities that a client trusts over TCP, as `--tls-ca`"},
+		{EnvPrefix + "TLS_CERT", "PEM certificate that a client shows over TCP, as `--tls-cert`"},
+		{EnvPrefix + "TLS_KEY", "PEM key of that certificate, as `--tls-key`"},
+	}
+}
+
 // UnknownEnv says which variables of env (as os.Environ gives it) begin with LARDER_ and mean nothing, and what was probably meant. A name with
 // two underscores can be nothing but a key, so Load refuses a wrong one.
 func UnknownEnv(env []string) (warnings []string) {

@@ -94,3 +94,25 @@ func TestEnvironmentIsComplete(t *testing.T) {
 		}
 	}
 }
+
+// TestVariables: what is no key and meant for users is described.
+func TestVariables(t *testing.T) {
+	_, section, _ := strings.Cut(environment, "# clients and commands\n")
+	section, _, _ = strings.Cut(section, "\n\n")
+	var got []string
+	for _, v := range Variables() {
+		got = append(got, v.Name)
+		if v.Doc == "" {
+			t.Errorf("%s is not described", v.Name)
+		}
+	}
+	slices.Sort(got)
+	if want := strings.Fields(section); !slices.Equal(got, want) {
+		t.Errorf("described are %v, environment.txt has %v", got, want)
+	}
+	for _, k := range Keys() {
+		if !envKnown(k.Env()) {
+			t.Errorf("environment.txt lacks %s", k.Env())
+		}
+	}
+}

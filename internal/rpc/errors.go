@@ -14,6 +14,14 @@ import (
 	larderv1 "larder/proto/larder/v1"
 )
 
+// Code returns the gRPC status code of a reason.
+func Code(r errs.Reason) codes.Code {
+	if c, ok := codeOf[r]; ok {
+		return c
+	}
+	return codes.Internal
+}
+
 // codeOf gives every reason its status code; a test walks errs.Reasons.
 var codeOf = map[errs.Reason]codes.Code{
 	errs.Invalid:          codes.InvalidArgument,
@@ -72,10 +80,7 @@ func Status(err error) error {
 		}
 		f = errs.From(err)
 	}
-	code, ok := codeOf[f.Reason]
-	if !ok {
-		code = codes.Internal
-	}
+	code := Code(f.Reason)
 	d := wire.Detail(f)
 	d.Reason, d.Subject, d.Message, d.Hint = clean(d.Reason), clean(d.Subject), clean(d.Message), clean(d.Hint)
 	st := status.New(code, clean(f.Error()))

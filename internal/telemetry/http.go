@@ -3,6 +3,7 @@ package telemetry
 import (
 	"bytes"
 	"context"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,7 +20,7 @@ import (
 	larderv1 "larder/proto/larder/v1"
 )
 
-// HTTPConfig of the pages. Stats must be set.
+// HTTPConfig says what the pages show. Stats must be set.
 type HTTPConfig struct {
 	Stats   StatsFunc
 	Ready   func() error // nil error = ready for work; default: always ready
@@ -27,7 +28,7 @@ type HTTPConfig struct {
 	Log     *slog.Logger // default: nothing is logged
 }
 
-// timeLimit bounds the answer to any request: a daemon that cannot count in that time is not well.
+// timeLimit bounds the answer to any request: a daemon that cannot count in that time is broken.
 const timeLimit = 10 * time.Second
 
 // NewHandler serves /metrics, /healthz, /readyz, /debug/vars and a page that links them. Everything is read-only.
@@ -38,7 +39,7 @@ func NewHandler(cfg HTTPConfig) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(NewRegistry(cfg.Stats), promhttp.HandlerOpts{
 		ErrorLog:            slog.NewLogLogger(cfg.Log.Handler(), slog.LevelError),
-		MaxRequestsInFlight: 4, // a scrape is cheap, a crowd of them is a mistake
+		MaxRequestsInFlight: 4, // a scrape is cheap; many at once are a mistake
 	}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		plain(w, http.StatusOK, "ok")
@@ -69,7 +70,7 @@ func NewHandler(cfg HTTPConfig) http.Handler {
 		}
 		w.Header().Set("Content-Type", "application/json")
 		b.WriteByte('\n')
-		_, _ = w.Write(b.Bytes()) // a reader that went away is no concern of ours
+		_, _ = w.Write(b.Bytes()) // a client that has left needs no answer
 	})
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
@@ -102,37 +103,28 @@ type pageData struct {
 }
 
 type pageJob struct {
-	Name, State                        string
-	Samples, Batches, Decodes, Quarant uint64
-	Wait                               string
+	Name, State                            string
+	Samples, Batches, Decodes, Quarantined uint64
+	Wait                                   string
 }
 
 func page(version string, s *larderv1.Stats) pageData {
 	p := pageData{Version: version, Uptime: s.GetUptime().AsDuration().Round(time.Second).String()}
 	for _, j := range s.GetJobs() {
 		c := j.GetCounters()
-		p.Jobs = append(p.Jobs, pageJob{Name: j.GetSpec().GetName(), State: stateLabel(j.GetState()), Samples: c.GetSamplesDelivered(),
-			Batches: c.GetBatchesDelivered(), Decodes: c.GetDecodes(), Quarant: c.GetQuarantined(), Wait: fmt.Sprintf("%.1f s", c.GetWaitSeconds())})
+		p.Jobs = append(p.Jobs, pageJob{
+			Name: j.GetSpec().GetName(), State: stateLabel(j.GetState()), Samples: c.GetSamplesDelivered(),
+			Batches: c.GetBatchesDelivered(), Decodes: c.GetDecodes(), Quarantined: c.GetQuarantined(),
+			Wait: fmt.Sprintf("%.1f s", c.GetWaitSeconds()),
+		})
 	}
 	return p
 }
 
-var index = template.Must(template.New("index").Parse(`<!doctype html>
-<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>larder</title>
-<style>
-:root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif }
-body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
-table { border-collapse: collapse; width: 100% } th, td { text-align: right; padding: .25rem .6rem; border-bottom: 1px solid #8884 }
-th:first-child, td:first-child, th:nth-child(2), td:nth-child(2) { text-align: left }
-</style>
-<h1>larder</h1>
-<p>{{.Version}}, up {{.Uptime}}</p>
-<p><a href="/metrics">/metrics</a> · <a href="/healthz">/healthz</a> · <a href="/readyz">/readyz</a> · <a href="/debug/vars">/debug/vars</a></p>
-{{if .Jobs}}<table><tr><th>job<th>state<th>samples<th>batches<th>decodes<th>quarantined<th>waited</tr>
-{{range .Jobs}}<tr><td>{{.Name}}<td>{{.State}}<td>{{.Samples}}<td>{{.Batches}}<td>{{.Decodes}}<td>{{.Quarant}}<td>{{.Wait}}</tr>
-{{end}}</table>{{else}}<p>No job is registered.</p>{{end}}
-</html>
-`))
+//go:embed index.html
+var indexHTML string
+
+var index = template.Must(template.New("index").Parse(indexHTML))
 
 // HTTPServer serves the pages on one address.
 type HTTPServer struct {
@@ -149,7 +141,8 @@ func ListenHTTP(addr string, cfg HTTPConfig) (*HTTPServer, error) {
 	}
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
-		return nil, errs.Wrap(err, errs.ConfigInvalid, "http", "choose a free address of this machine, e.g. 127.0.0.1:0 for any port", "listen for HTTP on %s", addr)
+		return nil, errs.Wrap(err, errs.ConfigInvalid, "http",
+			"choose a free address of this machine, e.g. 127.0.0.1:0 for any port", "listen for HTTP on %s", addr)
 	}
 	if host, ok := l.Addr().(*net.TCPAddr); ok && !host.IP.IsLoopback() {
 		cfg.Log.Warn("HTTP can be reached from other machines and has no password; names of jobs and datasets are readable",
@@ -174,10 +167,10 @@ func ListenHTTP(addr string, cfg HTTPConfig) (*HTTPServer, error) {
 	return s, nil
 }
 
-// Addr is the address that was bound, with the real port where 0 was asked for.
+// Addr returns the address that was bound; a port of 0 has become the real one.
 func (s *HTTPServer) Addr() string { return s.l.Addr().String() }
 
-// Close lets running requests finish until ctx ends, then cuts them off, and waits for the server. Once only.
+// Close lets running requests finish until ctx ends, then cuts them off, and waits for the server. Call it once.
 func (s *HTTPServer) Close(ctx context.Context) error {
 	err := s.srv.Shutdown(ctx)
 	if err != nil {
