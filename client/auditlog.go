@@ -24,7 +24,8 @@ type runLog struct {
 func auditLog() (*audit.Log, error) {
 	l, err := audit.Process()
 	if err != nil {
-		return nil, errs.Wrap(err, errs.Invalid, audit.Env, "name a folder that may be written to, or unset it", "open the audit log")
+		return nil, errs.Wrap(err, errs.Invalid, audit.Env, "name a folder that may be written to, or unset it",
+			"open the audit log")
 	}
 	return l, nil
 }
@@ -36,7 +37,8 @@ func (s *Stream) beginLog(ctx context.Context, log *audit.Log, epoch, from uint3
 	start := audit.Start{
 		Job: spec.GetName(), ID: j.GetId(), Registered: j.GetRegisteredAt().AsTime().Format(time.RFC3339Nano),
 		Rank: s.rank, World: max(spec.GetWorldSize(), 1), Inc: s.info.GetIncarnation(), Epoch: epoch, N: size.GetNumSamples(),
-		Batch: spec.GetBatchSize(), DropLast: spec.GetDropLast(), Even: spec.GetEven(), OnError: spec.GetOnError(), Dataset: spec.GetDataset(),
+		Batch: spec.GetBatchSize(), DropLast: spec.GetDropLast(), Even: spec.GetEven(), OnError: spec.GetOnError(),
+		Dataset: spec.GetDataset(),
 	}
 	if start.N == 0 {
 		start.N = s.info.GetNumSamples()
@@ -118,7 +120,8 @@ func (r *runLog) ended(e *larderv1.EpochEnd) error {
 	r.over = true
 	rec := audit.Record{Kind: audit.KindEnd, Batches: e.GetBatches(), Samples: e.GetSamples()}
 	if a := e.GetAccount(); a != nil {
-		rec.Account = &audit.Account{Subset: a.GetSubset(), Delivered: a.GetDelivered(), Quarantined: a.GetQuarantined(), Dropped: a.GetDropped(),
+		rec.Account = &audit.Account{Subset: a.GetSubset(), Delivered: a.GetDelivered(), Quarantined: a.GetQuarantined(),
+			Dropped: a.GetDropped(),
 			Removed: a.GetRemoved(), State: a.GetState()}
 	}
 	return r.note(rec)
@@ -155,7 +158,8 @@ func (b *Batch) checksum() uint32 {
 	return sum
 }
 
-var sizes = map[string]uint64{"uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "float16": 2, "uint32": 4, "int32": 4, "float32": 4, "uint64": 8, "int64": 8, "float64": 8}
+var sizes = map[string]uint64{"uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "float16": 2, "uint32": 4, "int32": 4,
+	"float32": 4, "uint64": 8, "int64": 8, "float64": 8}
 
 // valueBytes returns the bytes of a sample's value; the distance between two samples may be larger.
 func valueBytes(f *larderv1.Field) uint64 {

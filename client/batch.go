@@ -63,7 +63,8 @@ func newLayout(info *larderv1.AttachResponse) (layout, error) {
 	}
 	over, size := bits.Mul64(info.GetSlotBytes(), uint64(info.GetSlots()))
 	if over != 0 || size > info.GetSegmentBytes() {
-		return l, wire.Violation("%d slots of %d bytes do not fit a segment of %d", info.GetSlots(), info.GetSlotBytes(), info.GetSegmentBytes())
+		return l, wire.Violation("%d slots of %d bytes do not fit a segment of %d", info.GetSlots(), info.GetSlotBytes(),
+			info.GetSegmentBytes())
 	}
 	return l, nil
 }
@@ -139,7 +140,8 @@ func (b *Batch) check() error {
 			off, h, w, c := b.entry(f, row)
 			over, n := bits.Mul64(uint64(h)*uint64(w), uint64(c))
 			if over != 0 || off > uint64(len(b.mem)) || n > uint64(len(b.mem))-off {
-				return wire.Violation("row %d of field %q (%dx%dx%d at %d) lies outside its slot of %d bytes", row, f.GetName(), h, w, c, off, len(b.mem))
+				return wire.Violation("row %d of field %q (%dx%dx%d at %d) lies outside its slot of %d bytes", row, f.GetName(), h,
+					w, c, off, len(b.mem))
 			}
 		}
 	}

@@ -47,7 +47,8 @@ func (service) GetStats(_ context.Context, r *larderv1.GetStatsRequest) (*larder
 }
 
 func (service) RegisterJob(context.Context, *larderv1.RegisterJobRequest) (*larderv1.RegisterJobResponse, error) {
-	return nil, &errs.Error{Reason: errs.SubsetEmpty, Subject: "label < 0", Message: "selects nothing", Hint: "try label < 6", RetryAfter: time.Second}
+	return nil, &errs.Error{Reason: errs.SubsetEmpty, Subject: "label < 0", Message: "selects nothing",
+		Hint: "try label < 6", RetryAfter: time.Second}
 }
 
 func (service) ListJobs(ctx context.Context, _ *larderv1.ListJobsRequest) (*larderv1.ListJobsResponse, error) {
@@ -136,12 +137,14 @@ func check(j sessiontest.Job, job string, b *client.Batch) error {
 	for row := range b.Rows {
 		v := sessiontest.Value(job, b.Rank, b.Epoch, b.Step, row)
 		if ids[row] != v || labels[row] != v&127 {
-			return fmt.Errorf("epoch %d step %d row %d: id %d label %d, want %d %d", b.Epoch, b.Step, row, ids[row], labels[row], v, v&127)
+			return fmt.Errorf("epoch %d step %d row %d: id %d label %d, want %d %d", b.Epoch, b.Step, row, ids[row], labels[row],
+				v, v&127)
 		}
 		pix, h, w, c := b.Image(row)
 		wantH, wantW := j.Size(v)
 		if h != wantH || w != wantW || c != 3 || len(pix) != 3*h*w {
-			return fmt.Errorf("epoch %d step %d row %d: %dx%dx%d, %d bytes, want %dx%d", b.Epoch, b.Step, row, h, w, c, len(pix), wantH, wantW)
+			return fmt.Errorf("epoch %d step %d row %d: %dx%dx%d, %d bytes, want %dx%d", b.Epoch, b.Step, row, h, w, c, len(pix),
+				wantH, wantW)
 		}
 		for _, p := range pix {
 			if p != byte(v) {
@@ -268,7 +271,8 @@ func TestReport(t *testing.T) {
 		if (len(r) == 1) != (step%2 == 1) {
 			t.Fatalf("step %d: report %v", step, r)
 		}
-		if len(r) == 1 && (r[0].GetId() != uint64(step) || r[0].GetPath() != "bad\uFFFD.jpg" || r[0].GetReason() != "truncated") {
+		if len(r) == 1 && (r[0].GetId() != uint64(step) || r[0].GetPath() != "bad\uFFFD.jpg" ||
+			r[0].GetReason() != "truncated") {
 			t.Errorf("step %d: report %v", step, r)
 		}
 		b.Release()
@@ -319,7 +323,8 @@ func TestEpochsOnlyGoUp(t *testing.T) {
 	s := d.attach("a", 0)
 	for _, e := range []uint32{0, 4} {
 		err := s.StartEpoch(t.Context(), e)
-		if !errs.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "job a") || !strings.Contains(err.Error(), "epoch 5") {
+		if !errs.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "job a") ||
+			!strings.Contains(err.Error(), "epoch 5") {
 			t.Errorf("epoch %d: %v", e, err)
 		}
 	}
@@ -358,7 +363,8 @@ func TestErrors(t *testing.T) {
 		t.Errorf("hello: %v", h)
 	}
 	stats := new(larderv1.GetStatsResponse)
-	if err := c.Call(t.Context(), "GetStats", &larderv1.GetStatsRequest{Job: "x"}, stats); err != nil || stats.GetStats().GetVersion() != "vx" {
+	if err := c.Call(t.Context(), "GetStats", &larderv1.GetStatsRequest{Job: "x"}, stats); err != nil ||
+		stats.GetStats().GetVersion() != "vx" {
 		t.Errorf("GetStats: %v, %v", stats, err)
 	}
 	err := c.Call(t.Context(), "RegisterJob", &larderv1.RegisterJobRequest{}, new(larderv1.RegisterJobResponse))
@@ -367,14 +373,16 @@ func TestErrors(t *testing.T) {
 		f.Hint != "try label < 6" || f.RetryAfter != time.Second {
 		t.Errorf("an error on its way: %#v", err)
 	}
-	for method, want := range map[string]errs.Reason{"WatchStats": errs.Unsupported, "Nonsense": errs.Unsupported, "KillJob": errs.Unsupported} {
+	for method, want := range map[string]errs.Reason{"WatchStats": errs.Unsupported, "Nonsense": errs.Unsupported,
+		"KillJob": errs.Unsupported} {
 		if err := c.Call(t.Context(), method, &larderv1.GetStatsRequest{}, stats); !errs.Is(err, want) {
 			t.Errorf("%s: %v", method, err)
 		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if err := c.Call(ctx, "ListJobs", &larderv1.ListJobsRequest{}, new(larderv1.ListJobsResponse)); !errors.Is(err, context.DeadlineExceeded) {
+	if err := c.Call(ctx, "ListJobs", &larderv1.ListJobsRequest{}, new(larderv1.ListJobsResponse)); !errors.Is(err,
+		context.DeadlineExceeded) {
 		t.Errorf("a call that takes too long: %v", err)
 	}
 	if _, err := c.Attach(t.Context(), &larderv1.AttachRequest{Job: "none"}); !errs.Is(err, errs.NotFound) {
@@ -461,7 +469,8 @@ func TestDaemonDeath(t *testing.T) {
 			t.Errorf("after the daemon's death: %v", err)
 		}
 	}
-	if err := other.Call(t.Context(), "GetStats", &larderv1.GetStatsRequest{}, new(larderv1.GetStatsResponse)); !errs.Is(err, errs.Unavailable) {
+	if err := other.Call(t.Context(), "GetStats", &larderv1.GetStatsRequest{},
+		new(larderv1.GetStatsResponse)); !errs.Is(err, errs.Unavailable) {
 		t.Errorf("a call to a dead daemon: %v", err)
 	}
 	for _, b := range held {
@@ -528,7 +537,8 @@ func TestDrainGivesUp(t *testing.T) {
 
 // TestManySessions: sessions at once, each correct, with slow and dying ones among them.
 func TestManySessions(t *testing.T) {
-	jobs := map[string]sessiontest.Job{"fixed": {Batches: 12}, "ragged": {Batches: 12, Ragged: true}, "stuck": {Batches: 1000}}
+	jobs := map[string]sessiontest.Job{"fixed": {Batches: 12}, "ragged": {Batches: 12, Ragged: true},
+		"stuck": {Batches: 1000}}
 	d := start(t, jobs)
 	for i := range uint32(4) { // start an epoch and never read
 		if err := d.attach("stuck", i).StartEpoch(t.Context(), 0); err != nil {

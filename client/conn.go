@@ -72,7 +72,8 @@ func Dial(ctx context.Context, socket string) (*Conn, error) {
 	c.fds = shm.NewReceiver(c.c)
 	c.mu.pending = make(map[uint64]*request)
 	go c.read()
-	p, err := wire.Marshal(&larderv1.HelloRequest{Client: "go", AbiMin: wire.ABI, AbiMax: wire.ABI, Pid: int32(os.Getpid())})
+	p, err := wire.Marshal(&larderv1.HelloRequest{Client: "go", AbiMin: wire.ABI, AbiMax: wire.ABI,
+		Pid: int32(os.Getpid())})
 	if err == nil {
 		err = c.do(ctx, wire.Hello, p, func(h wire.Header, p []byte, _ int64) error {
 			if h.Type != wire.Welcome {
@@ -92,11 +93,13 @@ func dialFault(ctx context.Context, socket string, err error) error {
 	hint := "start one with: larder serve"
 	switch {
 	case ctx.Err() != nil:
-		return errs.Wrap(ctx.Err(), errs.Unavailable, socket, "is the daemon stopped or overloaded?", "the daemon at %s was not reached in time", socket)
+		return errs.Wrap(ctx.Err(), errs.Unavailable, socket, "is the daemon stopped or overloaded?",
+			"the daemon at %s was not reached in time", socket)
 	case errors.Is(err, unix.EACCES):
 		hint = "run as the user of the daemon, or start one of your own with: larder serve"
 	case errors.Is(err, unix.EINVAL):
-		return errs.Wrap(err, errs.Invalid, socket, "a socket's path has at most 107 bytes; choose a shorter one", "reach the daemon at %s", socket)
+		return errs.Wrap(err, errs.Invalid, socket, "a socket's path has at most 107 bytes; choose a shorter one",
+			"reach the daemon at %s", socket)
 	case errors.Is(err, unix.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):
 		return errs.New(errs.Unavailable, socket, hint, "no larder daemon answers at %s", socket)
 	}
@@ -189,7 +192,8 @@ func (c *Conn) do(ctx context.Context, t wire.Type, p []byte, answer func(wire.H
 }
 
 func gaveUp(t wire.Type, err error) error {
-	return errs.Wrap(err, errs.Unavailable, "daemon", "allow more time, or ask `larder stats` what the daemon does", "the daemon has not answered %s", t)
+	return errs.Wrap(err, errs.Unavailable, "daemon", "allow more time, or ask `larder stats` what the daemon does",
+		"the daemon has not answered %s", t)
 }
 
 // write sends one frame.
@@ -223,7 +227,8 @@ func (c *Conn) read() {
 	_ = c.c.Close()
 	var f *errs.Error
 	if !errors.As(err, &f) {
-		f = errs.New(errs.Unavailable, c.socket, "start another one with `larder serve`; the log of this one says why it ended",
+		f = errs.New(errs.Unavailable, c.socket,
+			"start another one with `larder serve`; the log of this one says why it ended",
 			"the daemon at %s has ended the session", c.socket)
 	}
 	c.err = f

@@ -42,5 +42,6 @@
 // yet: another module names a checkout in its go.mod (replace larder => ../larder). The package follows the version of
 // the daemon; a session with a daemon of another ABI is refused by Dial.
 //
-// It does not start daemons, does not reconnect by itself, and has no DDP or resume logic: larder.Loader in Python does.
+// It does not start daemons, does not reconnect by itself, and has no DDP or resume logic: larder.Loader in Python
+// does.
 package client

@@ -44,7 +44,8 @@ func train(ctx context.Context, socket, dataset string) error {
 		Name: "example", Dataset: dataset, BatchSize: 5, Shuffle: true, Seed: 7, Epochs: 2,
 		Transform: []*larderv1.Op{{Name: "RandomResizedCrop", Args: size}, {Name: "RandomHorizontalFlip"}},
 	}
-	if err := conn.Call(ctx, "RegisterJob", &larderv1.RegisterJobRequest{Spec: spec}, new(larderv1.RegisterJobResponse)); err != nil {
+	if err := conn.Call(ctx, "RegisterJob", &larderv1.RegisterJobRequest{Spec: spec},
+		new(larderv1.RegisterJobResponse)); err != nil {
 		return err
 	}
 	stream, err := conn.Attach(ctx, &larderv1.AttachRequest{Job: spec.GetName(), Pid: int32(os.Getpid())})

@@ -25,7 +25,8 @@ func exampleDaemon() (socket, dataset string, stop func()) {
 	if err := errors.Join(err, cerr); err != nil {
 		panic(err)
 	}
-	d, err := larderd.Open(larderd.Options{Config: cfg, Log: slog.New(slog.DiscardHandler), Level: new(slog.LevelVar), Version: "example"})
+	d, err := larderd.Open(larderd.Options{Config: cfg, Log: slog.New(slog.DiscardHandler), Level: new(slog.LevelVar),
+		Version: "example"})
 	if err != nil {
 		panic(err)
 	}

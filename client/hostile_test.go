@@ -176,27 +176,34 @@ func TestBrokenFrames(t *testing.T) {
 		"huge offset":  {frame: batch(wire.BatchFrame{Offset: 1<<64 - 1})},
 		"report":       {frame: batch(wire.BatchFrame{Report: []byte("{")})},
 		"ragged entry": {frame: batch(wire.BatchFrame{Rows: 1}), spoil: func(p []byte) { le.PutUint64(p, 4097) }},
-		"ragged size":  {frame: batch(wire.BatchFrame{Rows: 1}), spoil: func(p []byte) { le.PutUint32(p[8:], 1<<31); le.PutUint32(p[12:], 1<<31); le.PutUint32(p[16:], 4) }},
+		"ragged size": {frame: batch(wire.BatchFrame{Rows: 1}),
+			spoil: func(p []byte) { le.PutUint32(p[8:], 1<<31); le.PutUint32(p[12:], 1<<31); le.PutUint32(p[16:], 4) }},
 		"no descriptor": {
 			frame: wire.AppendFrame(nil, wire.Segment, 0, wire.SegmentFrame{Segment: 1, Slot: 0, Bytes: 4096}.Append(nil)),
 		},
 		"segment again": {
-			frame: wire.AppendFrame(nil, wire.Segment, 0, wire.SegmentFrame{Segment: 0, Slot: 0, Bytes: 4096}.Append(nil)), fd: true,
+			frame: wire.AppendFrame(nil, wire.Segment, 0, wire.SegmentFrame{Segment: 0, Slot: 0, Bytes: 4096}.Append(nil)),
+			fd:    true,
 		},
 		"segment of no slot": {
-			frame: wire.AppendFrame(nil, wire.Segment, 0, wire.SegmentFrame{Segment: 1, Slot: 2, Bytes: 4096}.Append(nil)), fd: true,
+			frame: wire.AppendFrame(nil, wire.Segment, 0, wire.SegmentFrame{Segment: 1, Slot: 2, Bytes: 4096}.Append(nil)),
+			fd:    true,
 		},
 		"segment too large": {
-			frame: wire.AppendFrame(nil, wire.Segment, 0, wire.SegmentFrame{Segment: 1, Slot: 0, Bytes: 1<<64 - 1}.Append(nil)), fd: true,
+			frame: wire.AppendFrame(nil, wire.Segment, 0, wire.SegmentFrame{Segment: 1, Slot: 0, Bytes: 1<<64 - 1}.Append(nil)),
+			fd:    true,
 		},
 		"an answer to nothing": {frame: wire.AppendFrame(nil, wire.Result, 999, []byte("{}"))},
 		"a client's frame":     {frame: wire.AppendFrame(nil, wire.Detach, 0, nil)},
 		"noise":                {frame: []byte("0123456789abcdef")},
 		"EPOCH_END":            {frame: wire.AppendFrame(nil, wire.EpochEnd, 0, []byte("{"))},
-		"ERROR":                {frame: wire.AppendFrame(nil, wire.Error, 0, wire.MarshalError(errs.New(errs.Internal, "", "", "x"))), want: errs.Internal},
-		"GONE":                 {frame: wire.AppendFrame(nil, wire.Gone, 0, []byte(`{"reason":"JOB_ENDED"}`)), want: errs.JobEnded},
+		"ERROR": {frame: wire.AppendFrame(nil, wire.Error, 0,
+			wire.MarshalError(errs.New(errs.Internal, "", "", "x"))), want: errs.Internal},
+		"GONE": {frame: wire.AppendFrame(nil, wire.Gone, 0, []byte(`{"reason":"JOB_ENDED"}`)),
+			want: errs.JobEnded},
 		"a batch after GONE": {
-			frame: append(wire.AppendFrame(nil, wire.Gone, 0, []byte(`{"reason":"JOB_ENDED"}`)), batch(wire.BatchFrame{})...), want: errs.JobEnded,
+			frame: append(wire.AppendFrame(nil, wire.Gone, 0, []byte(`{"reason":"JOB_ENDED"}`)), batch(wire.BatchFrame{})...),
+			want:  errs.JobEnded,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

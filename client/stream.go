@@ -321,8 +321,8 @@ func (s *Stream) newSegment(p []byte, at int64) error {
 	return nil
 }
 
-// Detach gives the rank up, so that another client may attach to it at once. Batches that were taken stay readable until
-// they are released.
+// Detach gives the rank up, so that another client may attach to it at once. Batches that were taken stay readable
+// until they are released.
 func (s *Stream) Detach(ctx context.Context) error {
 	s.log.left("the stream was left")
 	err := s.c.do(ctx, wire.Detach, nil, func(h wire.Header, _ []byte, _ int64) error {

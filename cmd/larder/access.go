@@ -28,9 +28,12 @@ const (
 // registerAccess adds the flags of TCP. Clients show and trust what they name; a daemon asks for it.
 func registerAccess(root *cobra.Command, a *rpc.Access) {
 	f := root.PersistentFlags()
-	f.StringVar(&a.TokenFile, "token-file", "", "file with the token of gRPC over TCP (default: LARDER_TOKEN_FILE for a client, else grpc.token_file of the configuration; serve: that alone)")
-	f.StringVar(&a.CA, "tls-ca", "", "PEM authorities of the other side's certificate over TCP (default: LARDER_TLS_CA, else the machine's; serve: grpc.tls_client_ca)")
-	f.StringVar(&a.Cert, "tls-cert", "", "PEM certificate of this side over TCP (default: LARDER_TLS_CERT; serve: grpc.tls_cert)")
+	f.StringVar(&a.TokenFile, "token-file", "", "file with the token of gRPC over TCP (default: LARDER_TOKEN_FILE for "+
+		"a client, else grpc.token_file of the configuration; serve: that alone)")
+	f.StringVar(&a.CA, "tls-ca", "", "PEM authorities of the other side's certificate over TCP (default: "+
+		"LARDER_TLS_CA, else the machine's; serve: grpc.tls_client_ca)")
+	f.StringVar(&a.Cert, "tls-cert", "",
+		"PEM certificate of this side over TCP (default: LARDER_TLS_CERT; serve: grpc.tls_cert)")
 	f.StringVar(&a.Key, "tls-key", "", "PEM key of that certificate (default: LARDER_TLS_KEY; serve: grpc.tls_key)")
 }
 
@@ -51,7 +54,8 @@ func (g *globals) dial(ctx context.Context) (larderv1.LarderServiceClient, io.Cl
 	if strings.Contains(target, "/") || strings.HasPrefix(target, "unix:") {
 		if g.tcp != (rpc.Access{}) && !g.configured {
 			return nil, nil, usagef("leave them out, or name the daemon's gRPC address, as in --socket 127.0.0.1:7070",
-				"--token-file, --tls-ca, --tls-cert and --tls-key are for TCP, and %s is a Unix socket: there the kernel says who calls", target)
+				"--token-file, --tls-ca, --tls-cert and --tls-key are for TCP, and %s is a Unix socket: there the kernel says "+
+					"who calls", target)
 		}
 		return rpc.Dial(ctx, target)
 	}
@@ -62,13 +66,15 @@ func (g *globals) dial(ctx context.Context) (larderv1.LarderServiceClient, io.Cl
 	return rpc.DialWith(ctx, target, access)
 }
 
-// access is what this client shows and trusts over TCP: flags, else the environment, else the token of the configuration.
+// access is what this client shows and trusts over TCP: flags, else the environment, else the token of the
+// configuration.
 func (g *globals) access() (rpc.Access, error) {
 	a := g.tcp
 	for _, x := range []struct {
 		at   *string
 		name string
-	}{{&a.TokenFile, envTokenFile}, {&a.CA, envTLSCA}, {&a.Cert, envTLSCert}, {&a.Key, envTLSKey}, {&a.TokenFile, config.EnvPrefix + "GRPC__TOKEN_FILE"}} {
+	}{{&a.TokenFile, envTokenFile}, {&a.CA, envTLSCA}, {&a.Cert, envTLSCert}, {&a.Key, envTLSKey},
+		{&a.TokenFile, config.EnvPrefix + "GRPC__TOKEN_FILE"}} {
 		if *x.at == "" {
 			*x.at = os.Getenv(x.name)
 		}
@@ -107,9 +113,11 @@ func checkOpen(ctx context.Context, g *globals) []finding {
 	}
 	var out []finding
 	for _, l := range r.GetStats().GetListeners() {
-		f := finding{Check: "open", Status: "ok", Detail: fmt.Sprintf("%s serves %s to %s", l.GetAddress(), l.GetServes(), l.GetAdmits())}
+		f := finding{Check: "open", Status: "ok", Detail: fmt.Sprintf("%s serves %s to %s", l.GetAddress(), l.GetServes(),
+			l.GetAdmits())}
 		if l.GetRemote() && !l.GetGuarded() {
-			f.Status, f.Fix = "warn", "listen on 127.0.0.1, or let only who may know reach it (a firewall, a proxy with a password)"
+			f.Status, f.Fix = "warn", "listen on 127.0.0.1, or let only who may know reach it (a firewall, a proxy with a "+
+				"password)"
 		}
 		out = append(out, f)
 	}

@@ -20,7 +20,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// as N UID GROUP CMD ARGS...: code of another user, of a group of its own number and of GROUP. Files that it needs belong into $S.
+// as N UID GROUP CMD ARGS...: code of another user, of a group of its own number and of GROUP. Files that it needs
+// belong into $S.
 func cmdAs(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 4 {
 		ts.Fatalf("usage: as CODE UID GROUP CMD ARGS...")
@@ -45,7 +46,8 @@ func cmdAs(ts *testscript.TestScript, neg bool, args []string) {
 	c := exec.Command(path, args[4:]...)
 	c.Dir = ts.Getenv("S")
 	c.Env = []string{"LARDER_SOCKET=" + ts.Getenv("LARDER_SOCKET"), "PATH=" + bin}
-	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid), Groups: []uint32{uint32(group)}}}
+	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid),
+		Groups: []uint32{uint32(group)}}}
 	var out, errs bytes.Buffer
 	c.Stdout, c.Stderr = &out, &errs
 	if err := c.Run(); err != nil && c.ProcessState == nil {
@@ -72,8 +74,10 @@ func cmdCerts(ts *testscript.TestScript, _ bool, args []string) {
 		ts.Check(err)
 		serial++
 		c := &x509.Certificate{
-			SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-			IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+			SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour),
+			NotAfter:    time.Now().Add(time.Hour),
+			IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth,
+				x509.ExtKeyUsageClientAuth},
 			KeyUsage: x509.KeyUsageDigitalSignature, BasicConstraintsValid: true,
 		}
 		if by == nil {

@@ -59,17 +59,22 @@ when the logs of all its ranks have all of it; only then can be said that nothin
 		},
 	}
 	out.register(cmd)
-	cmd.Flags().StringArrayVar(&expect, "expect", nil, "JOB=IDS: the ids of a job's subset, e.g. lr-0.1=0-107,200; may be given several times")
-	cmd.Flags().StringArrayVar(&silent, "silent", nil, "JOB: its daemon leaves damaged samples out without a word (prep.on_corrupt: skip), and is believed how many; may be given several times")
-	cmd.Flags().BoolVar(&o.InPlace, "in-place", false, "the scripts write into their batches: bytes may change while a batch is held")
+	cmd.Flags().StringArrayVar(&expect, "expect", nil,
+		"JOB=IDS: the ids of a job's subset, e.g. lr-0.1=0-107,200; may be given several times")
+	cmd.Flags().StringArrayVar(&silent, "silent", nil, "JOB: its daemon leaves damaged samples out without a word "+
+		"(prep.on_corrupt: skip), and is believed how many; may be given several times")
+	cmd.Flags().BoolVar(&o.InPlace, "in-place", false,
+		"the scripts write into their batches: bytes may change while a batch is held")
 	cmd.Flags().BoolVar(&every, "whole", false, "fail when an epoch is not whole")
 	return cmd
 }
 
 func auditTable(t *tabwriter.Writer, r *audit.Report) {
-	row(t, "JOB", "EPOCH", "STATE", "RANKS", "RUNS", "SUBSET", "DELIVERED", "QUARANTINED", "REMOVED", "SILENT", "DROPPED", "AGAIN")
+	row(t, "JOB", "EPOCH", "STATE", "RANKS", "RUNS", "SUBSET", "DELIVERED", "QUARANTINED", "REMOVED", "SILENT", "DROPPED",
+		"AGAIN")
 	for _, e := range r.Epochs {
-		row(t, clip(e.Job, 40), e.Epoch, e.State, e.Ranks, e.Runs, count(e.Subset), count(e.Delivered), count(e.Quarantined), count(e.Removed), count(e.Silent), count(e.Dropped), e.Again)
+		row(t, clip(e.Job, 40), e.Epoch, e.State, e.Ranks, e.Runs, count(e.Subset), count(e.Delivered), count(e.Quarantined),
+			count(e.Removed), count(e.Silent), count(e.Dropped), e.Again)
 	}
 	for _, name := range r.Torn {
 		row(t, "torn: "+name+": its last record was cut off")
@@ -93,6 +98,7 @@ func auditTable(t *tabwriter.Writer, r *audit.Report) {
 		}
 		row(t, line)
 	}
-	row(t, fmt.Sprintf("%s logs, %s records, %s batches, %s samples; %d of %d epochs whole; %d findings", count(r.Files), count(r.Records), count(r.Batches),
+	row(t, fmt.Sprintf("%s logs, %s records, %s batches, %s samples; %d of %d epochs whole; %d findings", count(r.Files),
+		count(r.Records), count(r.Batches),
 		count(r.Samples), r.States[audit.Whole], len(r.Epochs), len(r.Findings)))
 }

@@ -28,7 +28,8 @@ func newBench() *cobra.Command {
 		Args:    noArgs,
 		RunE:    needSubcommand,
 	}
-	cmd.AddCommand(newBenchSampler(), newBenchBound(), newBenchPolicy(), newBenchPrep(), newBenchCompare(), newBenchReport(), newBenchSim(), newBenchLive())
+	cmd.AddCommand(newBenchSampler(), newBenchBound(), newBenchPolicy(), newBenchPrep(), newBenchCompare(),
+		newBenchReport(), newBenchSim(), newBenchLive())
 	return cmd
 }
 
@@ -44,14 +45,16 @@ func newBenchSampler() *cobra.Command {
 one of the baselines (independent, joader, joader-as-released, ods, shared-order), and compare the loads with lower bounds that no
 order and no cache could beat. The same file gives the same figures, but for picks_per_second. docs/sampler.md explains the file and
 what is printed.`,
-		Example: "  larder bench sampler --scenario bench/scenarios/a.yaml\n  larder bench sampler --scenario bench/scenarios/a.yaml --order joader --cache 1000 -o json",
-		Args:    noArgs,
+		Example: "  larder bench sampler --scenario bench/scenarios/a.yaml\n  larder bench sampler --scenario " +
+			"bench/scenarios/a.yaml --order joader --cache 1000 -o json",
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := out.check(); err != nil {
 				return err
 			}
 			if file == "" {
-				return usagef("e.g. larder bench sampler --scenario bench/scenarios/a.yaml", "larder bench sampler needs --scenario FILE")
+				return usagef("e.g. larder bench sampler --scenario bench/scenarios/a.yaml",
+					"larder bench sampler needs --scenario FILE")
 			}
 			raw, sc, err := readScenario(file, cmd.InOrStdin())
 			if err != nil {
@@ -85,7 +88,8 @@ what is printed.`,
 				return err
 			}
 			r.Facts = machineFacts()
-			r.Facts["scenario"], r.Facts["xxhash64 of the scenario"], r.Facts["seed"] = file, fmt.Sprintf("%016x", xxhash.Sum64(raw)), fmt.Sprint(sc.Seed)
+			r.Facts["scenario"], r.Facts["xxhash64 of the scenario"], r.Facts["seed"] = file,
+				fmt.Sprintf("%016x", xxhash.Sum64(raw)), fmt.Sprint(sc.Seed)
 			return out.value(cmd.OutOrStdout(), r, func(t *tabwriter.Writer) { samplerTable(t, r) })
 		},
 	}
@@ -159,7 +163,8 @@ func samplerTable(t *tabwriter.Writer, r *bench.SamplerReport) {
 			return fmt.Sprintf("%.3f", *v)
 		}
 		row(t, clip(j.Name, 30), j.Order, count(j.Requests), count(j.Loads+j.Refills),
-			fmt.Sprintf("%.4g", j.Epochs), figure(j.OverlapQ1), figure(j.Rho), far, meansOf(j.SDOfMeans, j.SDByChance), lagsOf(j.Lags))
+			fmt.Sprintf("%.4g", j.Epochs), figure(j.OverlapQ1), figure(j.Rho), far, meansOf(j.SDOfMeans, j.SDByChance),
+			lagsOf(j.Lags))
 	}
 }
 

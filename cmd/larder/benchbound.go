@@ -73,7 +73,8 @@ samples the tier and everything in flight can hold.`,
 			}
 			return out.value(cmd.OutOrStdout(), &b, func(w *tabwriter.Writer) {
 				row(w, "delivered", count(int64(b.Delivered)))
-				row(w, "lower bound", fmt.Sprintf("%s (of whole windows: %s)", count(int64(b.LowerBound)), count(int64(b.WindowsBound))))
+				row(w, "lower bound", fmt.Sprintf("%s (of whole windows: %s)", count(int64(b.LowerBound)),
+					count(int64(b.WindowsBound))))
 			})
 		},
 	}

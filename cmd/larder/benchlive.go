@@ -38,16 +38,19 @@ names, with storage held to the scenario's limit, and count. Jobs work on a batc
 accelerator did. Every repeat has a new daemon; several scenarios take turns (ABBA). A scenario may have the daemon killed (kill: {at: 5s}): it is started again at once on the
 same state, clients go on where they were, and how long that took and what was lost (nothing, or the command fails) is told. The same scenario is simulated with the costs that are measured first, and the
 difference is printed: an error of more than 15 % of reads, or any of a count that does not depend on timing, fails the command.`,
-		Example: "  larder bench live --scenario bench/scenarios/live/sweep.yaml\n  larder bench live --scenario a.yaml --scenario b.yaml --repeats 7 -o json > live.json",
-		Args:    noArgs,
+		Example: "  larder bench live --scenario bench/scenarios/live/sweep.yaml\n  larder bench live --scenario a.yaml " +
+			"--scenario b.yaml --repeats 7 -o json > live.json",
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, restore := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM) // the daemon and the folder go first
+			// the daemon and the folder go first
+			ctx, restore := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer restore()
 			if err := out.check(); err != nil {
 				return err
 			}
 			if len(scenarios) == 0 {
-				return usagef("e.g. larder bench live --scenario bench/scenarios/live/sweep.yaml", "larder bench live needs --scenario FILE")
+				return usagef("e.g. larder bench live --scenario bench/scenarios/live/sweep.yaml",
+					"larder bench live needs --scenario FILE")
 			}
 			if cmd.Flags().Changed("repeats") && (repeats < 1 || repeats > 1000) {
 				return usagef("choose 1 to 1000", "--repeats %d is not possible", repeats)
@@ -61,7 +64,8 @@ difference is printed: an error of more than 15 % of reads, or any of a count th
 			}
 			dir, err := os.MkdirTemp("", "larder-live-*")
 			if err != nil {
-				return errs.Wrap(err, errs.ResourceExceeded, os.TempDir(), "set TMPDIR to a folder that can be written", "the benchmark needs a folder")
+				return errs.Wrap(err, errs.ResourceExceeded, os.TempDir(), "set TMPDIR to a folder that can be written",
+					"the benchmark needs a folder")
 			}
 			defer os.RemoveAll(dir)
 			tell := func(format string, args ...any) {
@@ -78,7 +82,8 @@ difference is printed: an error of more than 15 % of reads, or any of a count th
 				}
 				own := filepath.Join(dir, fmt.Sprint("s", i))
 				if err := os.MkdirAll(own, 0o700); err != nil {
-					return errs.Wrap(err, errs.ResourceExceeded, own, "set TMPDIR to a folder that can be written", "the benchmark needs a folder")
+					return errs.Wrap(err, errs.ResourceExceeded, own, "set TMPDIR to a folder that can be written",
+						"the benchmark needs a folder")
 				}
 				if repeats > 0 {
 					l.Repeats = repeats
@@ -116,24 +121,28 @@ difference is printed: an error of more than 15 % of reads, or any of a count th
 			}
 			for _, e := range r.Errors {
 				if !e.OK {
-					return errs.New(errs.Internal, e.What, "a simulator that is wrong answers no question: please report it with the scenario", "the simulator says %s %.6g, measured were %v", e.What, e.Simulated, e.Measured)
+					return errs.New(errs.Internal, e.What, "a simulator that is wrong answers no question: please report it with "+
+						"the scenario", "the simulator says %s %.6g, measured were %v", e.What, e.Simulated, e.Measured)
 				}
 			}
 			return nil
 		},
 	}
 	cmd.Flags().StringArrayVar(&scenarios, "scenario", nil, "YAML of a scenario; several take turns")
-	cmd.Flags().BoolVar(&torch, "torch", false, "really train: processes of --python in place of clients that sleep; the simulator gets the step times that they took")
+	cmd.Flags().BoolVar(&torch, "torch", false, "really train: processes of --python in place of clients that sleep; "+
+		"the simulator gets the step times that they took")
 	cmd.Flags().StringVar(&python, "python", "python3", "Python for --torch, which must have torch and larder")
 	cmd.Flags().IntVar(&repeats, "repeats", 0, "real runs of each scenario, instead of the file's")
-	cmd.Flags().Float64Var(&seconds, "measure-seconds", 5, "time to measure decoding and augmenting before, for the simulator")
+	cmd.Flags().Float64Var(&seconds, "measure-seconds", 5,
+		"time to measure decoding and augmenting before, for the simulator")
 	sim.register(cmd)
 	out.register(cmd)
 	return cmd
 }
 
 // runLive runs the scenarios in turn, the order turned round from one repeat to the next.
-func runLive(ctx context.Context, r *live.Result, setups []*livebench.Setup, names []string, tell func(string, ...any)) error {
+func runLive(ctx context.Context, r *live.Result, setups []*livebench.Setup, names []string,
+	tell func(string, ...any)) error {
 	most := 0
 	for _, s := range setups {
 		most = max(most, s.Live.Repeats)
@@ -167,7 +176,8 @@ func liveLabel(names []string, i int, what string) string {
 }
 
 // simulateLive simulates what was run, and notes the differences.
-func simulateLive(ctx context.Context, f *simFlags, cmd *cobra.Command, r *live.Result, setups []*livebench.Setup, names []string) error {
+func simulateLive(ctx context.Context, f *simFlags, cmd *cobra.Command, r *live.Result, setups []*livebench.Setup,
+	names []string) error {
 	o, err := f.options(ctx, cmd.ErrOrStderr())
 	if err != nil {
 		return err
@@ -208,8 +218,8 @@ const (
 	patienceStop  = 15 * time.Second
 )
 
-// startDaemon starts this very program as larder serve and waits until it can be used. Should this process be killed, the daemon ends when it was idle for
-// a minute.
+// startDaemon starts this very program as larder serve and waits until it can be used. Should this process be killed,
+// the daemon ends when it was idle for a minute.
 func startDaemon(ctx context.Context, dir, config string) (livebench.Daemon, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -218,10 +228,12 @@ func startDaemon(ctx context.Context, dir, config string) (livebench.Daemon, err
 	d := &ownDaemon{socket: filepath.Join(dir, "s"), log: filepath.Join(dir, "log")}
 	log, err := os.OpenFile(d.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600) // one that was killed has written there
 	if err != nil {
-		return nil, errs.Wrap(err, errs.ResourceExceeded, d.log, "set TMPDIR to a folder that can be written", "the daemon needs a log")
+		return nil, errs.Wrap(err, errs.ResourceExceeded, d.log, "set TMPDIR to a folder that can be written",
+			"the daemon needs a log")
 	}
 	defer log.Close()
-	d.cmd = exec.Command(self, "serve", "--config", config, "--socket", d.socket, "--idle-exit", "1m") //nolint:noctx // it is told to stop, and killed when it does not
+	//nolint:noctx // it is told to stop, and killed when it does not
+	d.cmd = exec.Command(self, "serve", "--config", config, "--socket", d.socket, "--idle-exit", "1m")
 	d.cmd.Stderr = log
 	for _, kv := range os.Environ() {
 		if !strings.HasPrefix(kv, "LARDER_") {
@@ -270,7 +282,8 @@ func (d *ownDaemon) Stop() (livebench.Usage, error) {
 	if err != nil && !killed {
 		err = errs.Wrap(err, errs.Internal, "daemon", "its last words: "+tail(d.log), "the daemon failed")
 	} else if killed {
-		err = errs.New(errs.Internal, "daemon", "its last words: "+tail(d.log), "the daemon did not stop within %v", patienceStop)
+		err = errs.New(errs.Internal, "daemon", "its last words: "+tail(d.log), "the daemon did not stop within %v",
+			patienceStop)
 	}
 	return d.used(), err
 }
@@ -279,7 +292,8 @@ func (d *ownDaemon) Kill() (livebench.Usage, error) {
 	_ = d.cmd.Process.Kill() // if it has ended by itself, Wait tells
 	_ = d.cmd.Wait()
 	if s, ok := d.cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || s.Signal() != syscall.SIGKILL {
-		return d.used(), errs.New(errs.Internal, "daemon", "its last words: "+tail(d.log), "the daemon ended before it was killed: %v", d.cmd.ProcessState)
+		return d.used(), errs.New(errs.Internal, "daemon", "its last words: "+tail(d.log),
+			"the daemon ended before it was killed: %v", d.cmd.ProcessState)
 	}
 	return d.used(), nil
 }

@@ -55,24 +55,33 @@ func newBenchPolicy() *cobra.Command {
 		Long: `Replay a trace (--trace) or the requests of a scenario (--scenario) against cache policies at several cache sizes, beside no cache, an
 unlimited one and the lower bound that no order, policy or foresight could beat. Where orders depend on what is in memory, every policy gets a sampler of its own.
 The same input gives the same figures. docs/benchmarks.md explains the method, docs/policies.md the policies.`,
-		Example: "  larder bench policy --scenario bench/scenarios/demand/staggered.yaml --cache 5%,20%,50%\n  larder bench policy --trace week.ltrace --policies lru,minio,need -o html > policies.html",
-		Args:    noArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+		Example: "  larder bench policy --scenario bench/scenarios/demand/staggered.yaml --cache 5%,20%,50%\n  larder " +
+			"bench policy --trace week.ltrace --policies lru,minio,need -o html > policies.html",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	cmd.Flags().StringVar(&f.trace, "trace", "", "file of a trace")
 	cmd.Flags().StringVar(&f.scenario, "scenario", "", "YAML of a scenario; - is standard input")
-	cmd.Flags().StringVar(&f.format, "format", "", "format of --trace: larder, oracleGeneral or csv (default: by its name)")
-	cmd.Flags().StringVar(&f.policies, "policies", "all", "policies to compare, with commas; all = those whose figures are the same every time, and more may stand beside it: all,tinylfu")
-	cmd.Flags().StringVar(&f.cache, "cache", "1%,5%,10%,20%,35%,50%,65%,80%", "cache sizes, with commas: % of what is asked for, or bytes (samples, when all have size 1)")
+	cmd.Flags().StringVar(&f.format, "format", "",
+		"format of --trace: larder, oracleGeneral or csv (default: by its name)")
+	cmd.Flags().StringVar(&f.policies, "policies", "all",
+		"policies to compare, with commas; all = those whose figures are the same every time, and more may stand beside "+
+			"it: all,tinylfu")
+	cmd.Flags().StringVar(&f.cache, "cache", "1%,5%,10%,20%,35%,50%,65%,80%",
+		"cache sizes, with commas: % of what is asked for, or bytes (samples, when all have size 1)")
 	cmd.Flags().IntVar(&f.warm, "warm", 0, "epochs of each job whose hits are not counted")
 	cmd.Flags().Uint64Var(&f.seed, "seed", 1, "seed of policies that draw")
 	cmd.Flags().BoolVar(&f.unitSize, "unit-size", false, "ignore the sizes of the trace")
 	cmd.Flags().StringVar(&f.maxMemory, "max-memory", "4GiB", "refuse what would need more memory")
-	cmd.Flags().StringVar(&f.export, "export", "", "only write the requests to this file; its suffix tells the format (.csv, .oracleGeneral, else larder's)")
+	cmd.Flags().StringVar(&f.export, "export", "",
+		"only write the requests to this file; its suffix tells the format (.csv, .oracleGeneral, else larder's)")
 	cmd.Flags().BoolVar(&f.progress, "progress", false, "tell on standard error how far it is")
-	cmd.Flags().StringVar(&f.systems, "systems", "", "also run whole systems on the same demand: names with commas, or all")
-	cmd.Flags().DurationVar(&f.readTime, "read-time", 200*time.Microsecond, "of --systems: storage time of a sample, shared by all jobs")
-	cmd.Flags().DurationVar(&f.prepTime, "prep-time", 500*time.Microsecond, "of --systems: time of the worker pool for a sample")
+	cmd.Flags().StringVar(&f.systems, "systems", "",
+		"also run whole systems on the same demand: names with commas, or all")
+	cmd.Flags().DurationVar(&f.readTime, "read-time", 200*time.Microsecond,
+		"of --systems: storage time of a sample, shared by all jobs")
+	cmd.Flags().DurationVar(&f.prepTime, "prep-time", 500*time.Microsecond,
+		"of --systems: time of the worker pool for a sample")
 	cmd.Flags().DurationVar(&f.maxTime, "max-virtual-time", 24*time.Hour, "of --systems: cut off jobs that never finish")
 	f.out.register(cmd)
 	cmd.Flags().Lookup("output").Usage = "table, json, yaml or html"
@@ -87,7 +96,8 @@ func (f *policyFlags) run(cmd *cobra.Command) error {
 		}
 	}
 	if (f.trace == "") == (f.scenario == "") {
-		return usagef("e.g. larder bench policy --scenario bench/scenarios/demand/staggered.yaml", "larder bench policy needs either --trace FILE or --scenario FILE")
+		return usagef("e.g. larder bench policy --scenario bench/scenarios/demand/staggered.yaml",
+			"larder bench policy needs either --trace FILE or --scenario FILE")
 	}
 	limit, err := config.ParseSize(f.maxMemory)
 	if err != nil || limit.IsPercent() || limit.IsAuto() {
@@ -158,7 +168,8 @@ func policyList(list string) ([]string, error) {
 		case p == "all":
 			add(cachepolicy.Names()...)
 		case p == "" || !tinylfu.Known(p):
-			return nil, errs.New(errs.Invalid, "policies", cachepolicy.Hint(p, append(tinylfu.Names(), "all")), "unknown cache policy %.40q", p)
+			return nil, errs.New(errs.Invalid, "policies", cachepolicy.Hint(p, append(tinylfu.Names(), "all")),
+				"unknown cache policy %.40q", p)
 		default:
 			add(p)
 		}
@@ -193,7 +204,8 @@ func (f *policyFlags) replay(ctx context.Context, t *trace.Trace, c policysim.Co
 }
 
 // onDemand runs a scenario: as a trace where orders do not depend on the cache, else with a sampler for each policy.
-func (f *policyFlags) onDemand(ctx context.Context, d *bench.Demand, c policysim.Config, out *report.Policy, stderr io.Writer) (r *policysim.Report, left []string, err error) {
+func (f *policyFlags) onDemand(ctx context.Context, d *bench.Demand, c policysim.Config, out *report.Policy,
+	stderr io.Writer) (r *policysim.Report, left []string, err error) {
 	var t *trace.Trace
 	if d.Spec != nil {
 		t, err = trace.Generate(*d.Spec, c.MaxMemory)
@@ -216,7 +228,8 @@ func (f *policyFlags) onDemand(ctx context.Context, d *bench.Demand, c policysim
 		}
 	}
 	if f.warm > 0 {
-		return nil, nil, usagef("leave --warm out, or give all jobs order fixed or independent", "--warm is for requests that do not depend on the cache")
+		return nil, nil, usagef("leave --warm out, or give all jobs order fixed or independent",
+			"--warm is for requests that do not depend on the cache")
 	}
 	if c.Caches, err = capacities(f.cache, int64(d.Scenario.Samples)); err != nil {
 		return nil, nil, err
@@ -230,7 +243,8 @@ func (f *policyFlags) addSystems(ctx context.Context, t *trace.Trace, out *repor
 		return nil
 	}
 	if f.readTime < 0 || f.prepTime < 0 || f.maxTime <= 0 {
-		return usagef("e.g. --read-time 200us --prep-time 500us --max-virtual-time 24h", "a time of the systems is negative, or virtual time ends at once")
+		return usagef("e.g. --read-time 200us --prep-time 500us --max-virtual-time 24h",
+			"a time of the systems is negative, or virtual time ends at once")
 	}
 	names := systems.Names()
 	if f.systems != "all" {
@@ -239,7 +253,8 @@ func (f *policyFlags) addSystems(ctx context.Context, t *trace.Trace, out *repor
 	for i, n := range names {
 		names[i] = strings.TrimSpace(n)
 		if systems.About(names[i]) == "" {
-			return errs.New(errs.Invalid, "systems", nearest.DidYouMean(names[i], systems.Names()), "unknown system %.40q", names[i])
+			return errs.New(errs.Invalid, "systems", nearest.DidYouMean(names[i], systems.Names()), "unknown system %.40q",
+				names[i])
 		}
 	}
 	_, unique := t.Bytes()
@@ -390,7 +405,8 @@ func readDemand(path string, stdin io.Reader) (raw []byte, d *bench.Demand, err 
 
 // machineFacts are what a reader must know of where figures were made.
 func machineFacts() map[string]string {
-	facts := map[string]string{"larder": version, "go": runtime.Version(), "system": runtime.GOOS + "/" + runtime.GOARCH, "cores": fmt.Sprint(runtime.GOMAXPROCS(0))}
+	facts := map[string]string{"larder": version, "go": runtime.Version(), "system": runtime.GOOS + "/" + runtime.GOARCH,
+		"cores": fmt.Sprint(runtime.GOMAXPROCS(0))}
 	if raw, err := os.ReadFile("/proc/cpuinfo"); err == nil {
 		for line := range strings.SplitSeq(string(raw), "\n") {
 			if k, v, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(k) == "model name" {
@@ -426,18 +442,23 @@ func policyTable(t *tabwriter.Writer, r *report.Policy) {
 		if x.Breaks != "" {
 			name += " *"
 		}
-		row(t, name, count(x.Cache), fmt.Sprintf("%.1f%%", 100*x.Share), count(x.Hits), fmt.Sprintf("%.4f", x.HitRatio), count(x.Loads), fmt.Sprintf("%.3f", x.PerUnique), fmt.Sprintf("%.3f", x.OverBound), fmt.Sprintf("%.3f", x.Jain))
+		row(t, name, count(x.Cache), fmt.Sprintf("%.1f%%", 100*x.Share), count(x.Hits), fmt.Sprintf("%.4f", x.HitRatio),
+			count(x.Loads), fmt.Sprintf("%.3f", x.PerUnique), fmt.Sprintf("%.3f", x.OverBound), fmt.Sprintf("%.3f", x.Jain))
 	}
 	if len(r.Systems) > 0 {
 		fmt.Fprintln(t)
-		row(t, "SYSTEM", "CACHE", "READS", "PREPARED", "DELIVERED", "HIT RATIO", "COVERAGE", "REPEATED", "EXACTLY ONCE", "MAKESPAN", "JAIN")
+		row(t, "SYSTEM", "CACHE", "READS", "PREPARED", "DELIVERED", "HIT RATIO", "COVERAGE", "REPEATED", "EXACTLY ONCE",
+			"MAKESPAN", "JAIN")
 		for _, x := range r.Systems {
 			if x.Unsupported != "" {
-				row(t, x.System, count(x.Cache), "-", "-", count(x.Delivered), "-", "-", "-", "-", "-", "unsupported: "+x.Unsupported)
+				row(t, x.System, count(x.Cache), "-", "-", count(x.Delivered), "-", "-", "-", "-", "-",
+					"unsupported: "+x.Unsupported)
 				continue
 			}
-			row(t, x.System, count(x.Cache), count(x.Loads), count(x.Preps), count(x.Delivered), fmt.Sprintf("%.4f", x.HitRatio), fmt.Sprintf("%.3f", x.Coverage), count(x.Repeated),
-				map[bool]string{true: "yes", false: "NO"}[x.ExactlyOnce], fmt.Sprintf("%.2f s", x.Makespan), fmt.Sprintf("%.3f", x.Jain))
+			row(t, x.System, count(x.Cache), count(x.Loads), count(x.Preps), count(x.Delivered), fmt.Sprintf("%.4f", x.HitRatio),
+				fmt.Sprintf("%.3f", x.Coverage), count(x.Repeated),
+				map[bool]string{true: "yes", false: "NO"}[x.ExactlyOnce], fmt.Sprintf("%.2f s", x.Makespan),
+				fmt.Sprintf("%.3f", x.Jain))
 		}
 	}
 	if slices.ContainsFunc(r.Rows, func(x policysim.Row) bool { return x.Breaks != "" }) {

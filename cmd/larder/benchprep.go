@@ -175,7 +175,8 @@ func prepFiles(ctx context.Context, uri string, n int) (paths []string, files []
 	return paths, files, nil
 }
 
-func runBenchPrep(ctx context.Context, uri string, images, passes int, bare, python string, told func(done, all int)) (*prepBench, error) {
+func runBenchPrep(ctx context.Context, uri string, images, passes int, bare, python string,
+	told func(done, all int)) (*prepBench, error) {
 	paths, files, err := prepFiles(ctx, uri, images)
 	if err != nil {
 		return nil, err
@@ -218,7 +219,8 @@ func runBenchPrep(ctx context.Context, uri string, images, passes int, bare, pyt
 		}
 		return room[:n], nil
 	}
-	b := &prepBench{Kind: "prep", Facts: machineFacts(), Decoder: prep.DecoderName(), Kernels: prep.KernelName(), Images: len(files), Passes: passes}
+	b := &prepBench{Kind: "prep", Facts: machineFacts(), Decoder: prep.DecoderName(), Kernels: prep.KernelName(),
+		Images: len(files), Passes: passes}
 	var runs []func(int) (float64, error)
 	add := func(what string, run func(int) (float64, error)) {
 		b.Rows, runs = append(b.Rows, prepRow{What: what}), append(runs, run)
@@ -232,14 +234,18 @@ func runBenchPrep(ctx context.Context, uri string, images, passes int, bare, pyt
 		return w.AugmentInto(r, img, key(pass, i), dst)
 	}))
 	add("decode", work(func(_, i int) error { _, err := w.Decode(r, files[i], alloc); return err }))
-	add("augment a decoded image", work(func(pass, i int) error { return w.AugmentInto(r, decoded[i], key(pass, i), dst) }))
+	add("augment a decoded image", work(func(pass, i int) error {
+		return w.AugmentInto(r, decoded[i], key(pass, i),
+			dst)
+	}))
 	if bare != "" {
 		p, err := startPeer(ctx, paths, bare)
 		if err != nil {
 			return nil, err
 		}
 		defer p.stop()
-		for _, m := range [][2]string{{"part", "decoding the crop"}, {"whole", "decoding the whole image"}, {"batch", "from file to batch"}} {
+		for _, m := range [][2]string{{"part", "decoding the crop"}, {"whole", "decoding the whole image"},
+			{"batch", "from file to batch"}} {
 			mode := m[0]
 			add("bare C loop, "+m[1], func(pass int) (float64, error) {
 				var q strings.Builder

@@ -120,7 +120,8 @@ func compareTable(t *tabwriter.Writer, c *report.Comparison) {
 	if c.Worse > 0 {
 		verdict = plural(c.Worse, "metric is", "metrics are") + " WORSE"
 	}
-	row(t, "verdict", fmt.Sprintf("%s; %d better, %d changed, %d unclear, %d the same", verdict, c.Better, c.Changed, c.Unclear, c.Same))
+	row(t, "verdict", fmt.Sprintf("%s; %d better, %d changed, %d unclear, %d the same", verdict, c.Better, c.Changed,
+		c.Unclear, c.Same))
 	if len(c.Only) > 0 {
 		row(t, "not compared", fmt.Sprintf("%d metrics that only one has, e.g. %s", len(c.Only), clip(c.Only[0], 80)))
 	}
@@ -140,7 +141,8 @@ func compareTable(t *tabwriter.Writer, c *report.Comparison) {
 		if m.N[0] > 1 && m.N[1] > 1 {
 			interval = ratioText(m.Low) + " to " + ratioText(m.High)
 		}
-		row(t, clip(m.Path, 70), fmt.Sprintf("%.6g", m.Median[0]), fmt.Sprintf("%.6g", m.Median[1]), ratioText(m.Ratio), interval, m.Verdict)
+		row(t, clip(m.Path, 70), fmt.Sprintf("%.6g", m.Median[0]), fmt.Sprintf("%.6g", m.Median[1]), ratioText(m.Ratio),
+			interval, m.Verdict)
 	}
 }
 

@@ -31,7 +31,8 @@ type simFlags struct {
 func (f *simFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.maxMemory, "max-memory", "4GiB", "refuse what would need more memory to simulate")
 	cmd.Flags().DurationVar(&f.maxTime, "max-virtual-time", 30*24*time.Hour, "end jobs that never finish")
-	cmd.Flags().BoolVar(&f.progress, "progress", false, "tell on standard error how far it is (it is told anyhow after 2 s, to a terminal)")
+	cmd.Flags().BoolVar(&f.progress, "progress", false,
+		"tell on standard error how far it is (it is told anyhow after 2 s, to a terminal)")
 }
 
 // options are how to simulate.
@@ -50,7 +51,8 @@ func (f *simFlags) options(ctx context.Context, stderr io.Writer) (coresim.Optio
 	o.Progress = func(now time.Duration, samples, of uint64) error {
 		if show && time.Since(begun) > 2*time.Second && time.Since(told) > time.Second {
 			told = time.Now()
-			fmt.Fprintf(stderr, "%d%% of %s samples, %v of virtual time\n", 100*samples/max(of, 1), count(of), now.Round(time.Second))
+			fmt.Fprintf(stderr, "%d%% of %s samples, %v of virtual time\n", 100*samples/max(of, 1), count(of),
+				now.Round(time.Second))
 		}
 		return ctx.Err()
 	}
@@ -68,14 +70,16 @@ func newBenchSim() *cobra.Command {
 		Long: `Run the jobs of a scenario (bench/scenarios/live) or of a recorded trace (larder trace record) in virtual time: what decides is the daemon's own
 coordinator, sampler and policies; storage, cores, memory and training are models. One seed gives one run, decision for decision. Where the scenario says
 nothing of the machine, --change machine.… does, or usual values hold. docs/benchmarks.md explains the method, docs/format/live.md the output.`,
-		Example: "  larder bench sim --scenario bench/scenarios/live/sweep.yaml\n  larder bench sim --trace week.ltrace --change tiers.total=16GiB -o json",
-		Args:    noArgs,
+		Example: "  larder bench sim --scenario bench/scenarios/live/sweep.yaml\n  larder bench sim --trace week.ltrace " +
+			"--change tiers.total=16GiB -o json",
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := out.check(); err != nil {
 				return err
 			}
 			if (scenario == "") == (traceFile == "") {
-				return usagef("e.g. larder bench sim --scenario bench/scenarios/live/sweep.yaml", "larder bench sim needs either --scenario FILE or --trace FILE")
+				return usagef("e.g. larder bench sim --scenario bench/scenarios/live/sweep.yaml",
+					"larder bench sim needs either --scenario FILE or --trace FILE")
 			}
 			o, err := sim.options(cmd.Context(), cmd.ErrOrStderr())
 			if err != nil {
@@ -121,7 +125,8 @@ nothing of the machine, --change machine.… does, or usual values hold. docs/be
 	}
 	cmd.Flags().StringVar(&scenario, "scenario", "", "YAML of a scenario with jobs, steps and tiers; - is standard input")
 	cmd.Flags().StringVar(&traceFile, "trace", "", "file of a trace")
-	cmd.Flags().StringArrayVar(&changes, "change", nil, "change one thing first, e.g. tiers.total=16GiB, jobs.a.speed=2x; may be given several times")
+	cmd.Flags().StringArrayVar(&changes, "change", nil,
+		"change one thing first, e.g. tiers.total=16GiB, jobs.a.speed=2x; may be given several times")
 	sim.register(cmd)
 	out.register(cmd)
 	return cmd
@@ -138,8 +143,9 @@ func simulate(w *coresim.World, o coresim.Options, label string) (*live.Run, err
 	return r, nil
 }
 
-// simulateAll runs worlds, as many at once as there are cores and as fit the limit of memory together; o.Progress is told of all of them. The results
-// are in their order, and so is the error: a later world's is only told when no earlier one has any.
+// simulateAll runs worlds, as many at once as there are cores and as fit the limit of memory together; o.Progress is
+// told of all of them. The results are in their order, and so is the error: a later world's is only told when no
+// earlier one has any.
 func simulateAll(worlds []*coresim.World, labels []string, o coresim.Options) ([]live.Run, error) {
 	most, of := int64(1), uint64(0)
 	for i, w := range worlds { // all are refused before any is run
@@ -213,11 +219,14 @@ func simulateAll(worlds []*coresim.World, labels []string, o coresim.Options) ([
 func runFailed(r *live.Result) error {
 	for i := range r.Runs {
 		if x := &r.Runs[i]; len(x.Failures) > 0 {
-			return errs.New(errs.Internal, r.Scenario, "please report it with the scenario", "%s run %q: %s", x.Source, x.Label, x.Failures[0])
+			return errs.New(errs.Internal, r.Scenario, "please report it with the scenario", "%s run %q: %s", x.Source, x.Label,
+				x.Failures[0])
 		} else if !x.ExactlyOnce {
-			return errs.New(errs.Internal, r.Scenario, "please report it with the scenario", "%s run %q: some job did not get every sample exactly once", x.Source, x.Label)
+			return errs.New(errs.Internal, r.Scenario, "please report it with the scenario",
+				"%s run %q: some job did not get every sample exactly once", x.Source, x.Label)
 		} else if v := x.Recovery; v != nil && v.LedgerLost != 0 {
-			return errs.New(errs.Internal, r.Scenario, "please report it with the scenario", "%s run %q: by the account of the daemon %d samples are missing", x.Source, x.Label, v.LedgerLost)
+			return errs.New(errs.Internal, r.Scenario, "please report it with the scenario",
+				"%s run %q: by the account of the daemon %d samples are missing", x.Source, x.Label, v.LedgerLost)
 		}
 	}
 	return nil
@@ -234,7 +243,8 @@ func readLive(path string, stdin io.Reader, r *live.Result) (*bench.Live, error)
 		return nil, err
 	}
 	r.Scenario, r.Title, r.Seed = path, l.Purpose, l.Seed
-	maps.Copy(r.Facts, map[string]string{"scenario": path, "xxhash64 of the scenario": fmt.Sprintf("%016x", xxhash.Sum64(raw))})
+	maps.Copy(r.Facts, map[string]string{"scenario": path,
+		"xxhash64 of the scenario": fmt.Sprintf("%016x", xxhash.Sum64(raw))})
 	return l, nil
 }
 
@@ -249,7 +259,8 @@ func readScenarioFile(path string, stdin io.Reader) (name string, raw []byte, er
 			if os.IsNotExist(err) {
 				reason = errs.NotFound
 			}
-			return "", nil, errs.Wrap(err, reason, path, "check the path and its rights; bench/scenarios/live has some", "read the scenario")
+			return "", nil, errs.Wrap(err, reason, path, "check the path and its rights; bench/scenarios/live has some",
+				"read the scenario")
 		}
 		defer f.Close()
 		r = f
@@ -269,15 +280,18 @@ func liveTable(t *tabwriter.Writer, r *live.Result) {
 		row(t, "change", clip(c, 100))
 	}
 	fmt.Fprintln(t)
-	row(t, "RUN", "SOURCE", "READS", "DECODES", "AUGMENTS", "SAMPLES", "READS/BOUND", "DECODES/BOUND", "MAKESPAN", "JAIN", "EXACTLY ONCE")
+	row(t, "RUN", "SOURCE", "READS", "DECODES", "AUGMENTS", "SAMPLES", "READS/BOUND", "DECODES/BOUND", "MAKESPAN", "JAIN",
+		"EXACTLY ONCE")
 	for i := range r.Runs {
 		x := &r.Runs[i]
 		end := fmt.Sprintf("%.2f s", x.Makespan)
 		if x.CutOff {
 			end += " (cut off)"
 		}
-		row(t, clip(x.Label, 40), x.Source, count(x.Counts.SourceReads), count(x.Counts.Decodes), count(x.Counts.Augments), count(x.Counts.Samples), fmt.Sprintf("%.3f", x.OverBound.Reads),
-			fmt.Sprintf("%.3f", x.OverBound.Decodes), end, fmt.Sprintf("%.3f", x.Jain), map[bool]string{true: "yes", false: "NO"}[x.ExactlyOnce])
+		row(t, clip(x.Label, 40), x.Source, count(x.Counts.SourceReads), count(x.Counts.Decodes), count(x.Counts.Augments),
+			count(x.Counts.Samples), fmt.Sprintf("%.3f", x.OverBound.Reads),
+			fmt.Sprintf("%.3f", x.OverBound.Decodes), end, fmt.Sprintf("%.3f", x.Jain),
+			map[bool]string{true: "yes", false: "NO"}[x.ExactlyOnce])
 	}
 	for i := range r.Runs {
 		x := &r.Runs[i]
@@ -293,19 +307,23 @@ func liveTable(t *tabwriter.Writer, r *live.Result) {
 			if f := j.MeanPositions; f != nil {
 				sd, lags = meansOf(&f.SD, &f.Chance), lagsOf(f.Lags)
 			}
-			row(t, clip(j.Name, 30), j.Order, count(j.Epochs), count(j.Samples), fmt.Sprintf("%.0f", j.Throughput), fmt.Sprintf("%.0f%%", 100*j.Speed), millis(j.Wait.P50), millis(j.Wait.P99), millis(j.Wait.P999),
+			row(t, clip(j.Name, 30), j.Order, count(j.Epochs), count(j.Samples), fmt.Sprintf("%.0f", j.Throughput),
+				fmt.Sprintf("%.0f%%", 100*j.Speed), millis(j.Wait.P50), millis(j.Wait.P99), millis(j.Wait.P999),
 				figureOver(j.Quality.PositionKS, j.Quality.PositionKSLimit), figureOf(j.Quality.EpochCorrelation), sd, lags,
 				fmt.Sprintf("%.0f%%", 100*j.Hits.Rate))
 		}
 		if x.CPU != nil {
-			row(t, "processor time", fmt.Sprintf("daemon %.2f s, clients %.2f s, %.3f s for 1,000 samples; others had %.0f%% of the machine", x.CPU.Daemon, x.CPU.Clients, x.CPU.PerThousand, 100*x.CPU.Others))
+			row(t, "processor time", fmt.Sprintf("daemon %.2f s, clients %.2f s, %.3f s for 1,000 samples; others had %.0f%% "+
+				"of the machine", x.CPU.Daemon, x.CPU.Clients, x.CPU.PerThousand, 100*x.CPU.Others))
 		}
 		if v := x.Recovery; v != nil {
 			fast := ", they were not as fast again as before"
 			if v.Back != nil {
 				fast = fmt.Sprintf(", %.2f s until they were as fast as before", *v.Back)
 			}
-			row(t, "killed", fmt.Sprintf("at %.2f s; its successor was ready %.2f s later; from then on %.2f s to the first batch of some job, %.2f s until all had one%s; %s lost, %s twice; its account of %s lacks %s", v.Killed, v.Down, v.First, v.All, fast, count(v.Lost), count(v.Repeated),
+			row(t, "killed", fmt.Sprintf("at %.2f s; its successor was ready %.2f s later; from then on %.2f s to the first "+
+				"batch of some job, %.2f s until all had one%s; %s lost, %s twice; its account of %s lacks %s", v.Killed, v.Down,
+				v.First, v.All, fast, count(v.Lost), count(v.Repeated),
 				plural(v.LedgerEpochs, "finished epoch", "finished epochs"), count(v.LedgerLost)))
 		}
 		if x.Events > 0 && x.WallSeconds > 0 {
@@ -320,7 +338,8 @@ func liveTable(t *tabwriter.Writer, r *live.Result) {
 			if e.Allowed != nil {
 				allowed = fmt.Sprintf("%.0f%%", 100**e.Allowed)
 			}
-			row(t, e.What, fmt.Sprintf("%.6g", e.Simulated), fmt.Sprintf("%.6g", e.Median), fmt.Sprintf("%+.1f%%", 100*e.Error), allowed, map[bool]string{true: "", false: "TOO MUCH"}[e.OK])
+			row(t, e.What, fmt.Sprintf("%.6g", e.Simulated), fmt.Sprintf("%.6g", e.Median), fmt.Sprintf("%+.1f%%", 100*e.Error),
+				allowed, map[bool]string{true: "", false: "TOO MUCH"}[e.OK])
 		}
 	}
 	for i, s := range r.Limits {

@@ -15,7 +15,8 @@ import (
 	"larder/internal/errs"
 )
 
-// Runs beside each other are those that would have been made one after the other; all are refused before any begins, and the first failure ends them.
+// Runs beside each other are those that would have been made one after the other; all are refused before any begins,
+// and the first failure ends them.
 func TestSimulateAll(t *testing.T) {
 	raw, err := os.ReadFile("../../bench/scenarios/live/sweep.yaml")
 	if err != nil {
@@ -59,7 +60,8 @@ func TestSimulateAll(t *testing.T) {
 			t.Errorf("run %d beside others: %+v, alone: %+v", i, got[i], *alone)
 		}
 	}
-	if _, err := simulateAll(worlds, labels, coresim.Options{MaxMemory: w.Estimate() / 2}); !errs.Is(err, errs.ResourceExceeded) || !strings.Contains(err.Error(), "run 0") {
+	if _, err := simulateAll(worlds, labels, coresim.Options{MaxMemory: w.Estimate() / 2}); !errs.Is(err,
+		errs.ResourceExceeded) || !strings.Contains(err.Error(), "run 0") {
 		t.Errorf("too little memory: %v", err)
 	}
 	big := *w
@@ -68,7 +70,8 @@ func TestSimulateAll(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	_, err = simulateAll([]*coresim.World{&big, &big}, labels, coresim.Options{Progress: func(time.Duration, uint64, uint64) error { return context.Canceled }})
+	_, err = simulateAll([]*coresim.World{&big, &big}, labels,
+		coresim.Options{Progress: func(time.Duration, uint64, uint64) error { return context.Canceled }})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
@@ -76,7 +79,8 @@ func TestSimulateAll(t *testing.T) {
 
 // A note is made of every run that it is about: of one change alone too, which all of them together may undo.
 func TestNotesOfEachChange(t *testing.T) {
-	w := &coresim.World{Jobs: []coresim.Job{{Name: "a", Order: "stratified(50)", Subset: make([]uint32, 400)}, {Name: "b", Order: "epoch", Subset: make([]uint32, 400)}}}
+	w := &coresim.World{Jobs: []coresim.Job{{Name: "a", Order: "stratified(50)", Subset: make([]uint32, 400)},
+		{Name: "b", Order: "epoch", Subset: make([]uint32, 400)}}}
 	changed := func(changes ...string) *coresim.World {
 		own := *w
 		for _, c := range changes {
@@ -87,11 +91,14 @@ func TestNotesOfEachChange(t *testing.T) {
 		return &own
 	}
 	tiles, gone := "jobs.b.order=stratified(20)", "jobs.b=absent"
-	got := notesOf([]*coresim.World{w, changed(tiles), changed("jobs.a.order=epoch"), changed(gone), changed(tiles, "jobs.a.order=epoch")}, []string{"before", "only tiles", "only epoch", "only gone", "after"})
-	if len(got) != 2 || !strings.HasPrefix(got[0], "before, only tiles, only gone: Job a: 6 tiles are used for order stratified(50)") || !strings.HasPrefix(got[1], "only tiles, after: Job b: 6 tiles") {
+	got := notesOf([]*coresim.World{w, changed(tiles), changed("jobs.a.order=epoch"), changed(gone),
+		changed(tiles, "jobs.a.order=epoch")}, []string{"before", "only tiles", "only epoch", "only gone", "after"})
+	if len(got) != 2 || !strings.HasPrefix(got[0], "before, only tiles, only gone: Job a: 6 tiles are used for order "+
+		"stratified(50)") || !strings.HasPrefix(got[1], "only tiles, after: Job b: 6 tiles") {
 		t.Errorf("%q", got)
 	}
-	if got := notesOf([]*coresim.World{w, changed(gone)}, []string{"before", "after"}); len(got) != 1 || !strings.HasPrefix(got[0], "Job a: ") {
+	if got := notesOf([]*coresim.World{w, changed(gone)}, []string{"before", "after"}); len(got) != 1 ||
+		!strings.HasPrefix(got[0], "Job a: ") {
 		t.Errorf("what all runs have in common: %q", got)
 	}
 }

@@ -126,7 +126,8 @@ func TestCommandsThatAreNamedExist(t *testing.T) {
 			return err
 		case d.IsDir() && path != "../.." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "bin"):
 			return filepath.SkipDir
-		case d.IsDir() || strings.HasSuffix(path, "_test.go") || !slices.Contains([]string{".md", ".go", ".py", ".yaml", ".proto"}, filepath.Ext(path)):
+		case d.IsDir() || strings.HasSuffix(path, "_test.go") ||
+			!slices.Contains([]string{".md", ".go", ".py", ".yaml", ".proto"}, filepath.Ext(path)):
 			return nil
 		}
 		raw, err := os.ReadFile(path)
@@ -184,7 +185,8 @@ func TestEveryReasonHasAnExitCode(t *testing.T) {
 			t.Errorf("an error of %s exits with %d", r, got)
 		}
 	}
-	for want, err := range map[int]error{0: nil, 1: errors.New("x"), 2: usagef("h", "m"), 77: errors.Join(&exitError{code: 77}, errors.New("y"))} {
+	for want, err := range map[int]error{0: nil, 1: errors.New("x"), 2: usagef("h", "m"),
+		77: errors.Join(&exitError{code: 77}, errors.New("y"))} {
 		if got := exitCode(err); got != want {
 			t.Errorf("%v exits with %d, want %d", err, got, want)
 		}
@@ -216,16 +218,19 @@ func TestPoliciesAgree(t *testing.T) {
 func TestHostileNamesAreMadeVisible(t *testing.T) {
 	var b bytes.Buffer
 	err := tableTo(&b, func(w *tabwriter.Writer) {
-		jobTable(w, []*larderv1.Job{nil, {Spec: &larderv1.JobSpec{Name: "a\x1b[2J\tb\nc\u009b", Dataset: strings.Repeat("é", 100)}}})
+		jobTable(w, []*larderv1.Job{nil, {Spec: &larderv1.JobSpec{Name: "a\x1b[2J\tb\nc\u009b",
+			Dataset: strings.Repeat("é", 100)}}})
 	})
-	if s := b.String(); err != nil || strings.ContainsAny(s, "\x1b\t\u009b") || strings.Count(s, "\n") != 3 || !strings.Contains(s, "…é") {
+	if s := b.String(); err != nil || strings.ContainsAny(s, "\x1b\t\u009b") || strings.Count(s, "\n") != 3 ||
+		!strings.Contains(s, "…é") {
 		t.Errorf("printed %q, %v", s, err)
 	}
 }
 
 // TestFiguresReadWell: no exponent where people read, no "1 batches", no list of 60 names.
 func TestFiguresReadWell(t *testing.T) {
-	for x, want := range map[float64]string{131841.2: "131,841", 1000: "1,000", 999.94: "999.9", 0.12345: "0.1235", 4.439e4: "44,390", 0: "0"} {
+	for x, want := range map[float64]string{131841.2: "131,841", 1000: "1,000", 999.94: "999.9", 0.12345: "0.1235",
+		4.439e4: "44,390", 0: "0"} {
 		if got := perSecond(x); got != want {
 			t.Errorf("%v a second is written %q, want %q", x, got, want)
 		}
@@ -244,7 +249,8 @@ func TestFiguresReadWell(t *testing.T) {
 		t.Error(got)
 	}
 	var b strings.Builder
-	if err := tableTo(&b, func(t *tabwriter.Writer) { row(t, "A", "B"); row(t, "wide", ""); row(t) }); err != nil || b.String() != "A     B\nwide\n\n" {
+	if err := tableTo(&b, func(t *tabwriter.Writer) { row(t, "A", "B"); row(t, "wide", ""); row(t) }); err != nil ||
+		b.String() != "A     B\nwide\n\n" {
 		t.Errorf("%q, %v", b.String(), err)
 	}
 }
@@ -271,12 +277,14 @@ func TestClip(t *testing.T) {
 
 // YAML output is read back as the same data as JSON output, also for strings that look like something else.
 func TestYAMLOutput(t *testing.T) {
-	j := &larderv1.Job{Id: 3, Spec: &larderv1.JobSpec{Name: "yes", Dataset: "imagefolder:/d: #x", Subset: "1e3", Seed: 18446744073709551615}, Promise: "a\nb"}
+	j := &larderv1.Job{Id: 3, Spec: &larderv1.JobSpec{Name: "yes", Dataset: "imagefolder:/d: #x", Subset: "1e3",
+		Seed: 18446744073709551615}, Promise: "a\nb"}
 	var y bytes.Buffer
 	if err := (&outputFlag{"yaml"}).message(&y, j, nil); err != nil {
 		t.Fatal(err)
 	}
-	if s := y.String(); strings.Contains(s, "{\"") || !strings.Contains(s, `name: "yes"`) || !strings.HasPrefix(s, "id: 3\n") {
+	if s := y.String(); strings.Contains(s, "{\"") || !strings.Contains(s, `name: "yes"`) ||
+		!strings.HasPrefix(s, "id: 3\n") {
 		t.Errorf("yaml:\n%s", s)
 	}
 	spec, err := parseJob("back", []byte("name: \"yes\"\nsubset: \"1e3\"\nseed: \"18446744073709551615\"\n"))

@@ -60,7 +60,8 @@ func newConfigCheck() *cobra.Command {
 					key  string
 					n    int64
 					auto bool
-				}{{"  tiers.encoded", r.Encoded, r.EncodedAuto}, {"  tiers.decoded", r.Decoded, r.DecodedAuto}, {"  tiers.augmented", r.Augmented, r.AugmentedAuto}} {
+				}{{"  tiers.encoded", r.Encoded, r.EncodedAuto}, {"  tiers.decoded", r.Decoded, r.DecodedAuto},
+					{"  tiers.augmented", r.Augmented, r.AugmentedAuto}} {
 					if x.auto {
 						row(t, x.key, "auto, "+units.Size(x.n)+" at first")
 					} else {

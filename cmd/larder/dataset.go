@@ -19,7 +19,8 @@ func newDataset(g *globals) *cobra.Command {
 		Args:    noArgs,
 		RunE:    needSubcommand,
 	}
-	cmd.AddCommand(newDatasetAdd(g), newDatasetLs(g), newDatasetInspect(g), newDatasetRefresh(g), newDatasetRm(g), newDatasetVerify(g))
+	cmd.AddCommand(newDatasetAdd(g), newDatasetLs(g), newDatasetInspect(g), newDatasetRefresh(g), newDatasetRm(g),
+		newDatasetVerify(g))
 	return cmd
 }
 
@@ -39,7 +40,8 @@ sample is counted by kind (-o yaml has all kinds).`,
 				return err
 			}
 			return g.call(cmd.Context(), longCall, func(ctx context.Context, c larderv1.LarderServiceClient) error {
-				r, err := c.AddDataset(ctx, &larderv1.AddDatasetRequest{Name: name, Uri: absoluteURI(args[0], "."), SkipEmpty: skipEmpty})
+				r, err := c.AddDataset(ctx, &larderv1.AddDatasetRequest{Name: name, Uri: absoluteURI(args[0], "."),
+					SkipEmpty: skipEmpty})
 				if err != nil {
 					return err
 				}
@@ -52,7 +54,8 @@ sample is counted by kind (-o yaml has all kinds).`,
 	}
 	out.register(cmd)
 	cmd.Flags().StringVar(&name, "name", "", "name for jobs to use (default: the URI)")
-	cmd.Flags().BoolVar(&skipEmpty, "skip-empty", false, "accept class folders without images, now and later: they keep their label")
+	cmd.Flags().BoolVar(&skipEmpty, "skip-empty", false,
+		"accept class folders without images, now and later: they keep their label")
 	return cmd
 }
 
@@ -121,7 +124,8 @@ means what it should. The dataset is indexed if it is not known yet.`,
 				return err
 			}
 			return g.call(cmd.Context(), longCall, func(ctx context.Context, c larderv1.LarderServiceClient) error {
-				r, err := c.InspectDataset(ctx, &larderv1.InspectDatasetRequest{Dataset: absoluteURI(args[0], "."), Subset: subset, Samples: samples})
+				r, err := c.InspectDataset(ctx, &larderv1.InspectDatasetRequest{Dataset: absoluteURI(args[0], "."), Subset: subset,
+					Samples: samples})
 				if err != nil {
 					return err
 				}

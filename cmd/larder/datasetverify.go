@@ -68,7 +68,8 @@ unchanged configuration.`,
 				return err
 			}
 			if samples < 0 || workers < 0 {
-				return usagef("0 means all samples, and one worker a core", "--samples %d or --workers %d is negative", samples, workers)
+				return usagef("0 means all samples, and one worker a core", "--samples %d or --workers %d is negative", samples,
+					workers)
 			}
 			uri, err := datasetURI(cmd.Context(), g, args[0])
 			if err != nil {
@@ -86,14 +87,16 @@ unchanged configuration.`,
 				return err
 			}
 			if len(r.Bad) > 0 {
-				return &exitError{code: exitData, err: fmt.Errorf("%s of %s samples cannot be prepared", count(len(r.Bad)), count(r.Checked))}
+				return &exitError{code: exitData, err: fmt.Errorf("%s of %s samples cannot be prepared", count(len(r.Bad)),
+					count(r.Checked))}
 			}
 			return nil
 		},
 	}
 	cmd.Flags().IntVar(&samples, "samples", 0, "samples to check, spread over the dataset; 0 = all")
 	cmd.Flags().IntVar(&workers, "workers", 0, "samples to decode at once; 0 = one for each core")
-	cmd.Flags().BoolVar(&strict, "strict", false, "JPEG files that libjpeg warns about are bad, as with prep.on_corrupt error")
+	cmd.Flags().BoolVar(&strict, "strict", false,
+		"JPEG files that libjpeg warns about are bad, as with prep.on_corrupt error")
 	cmd.Flags().BoolVar(&progress, "progress", false, "tell on standard error how far it is")
 	cmd.Flags().BoolVar(&skipEmpty, "skip-empty", false, "accept class folders without images, as larder dataset add does")
 	out.register(cmd)
@@ -116,7 +119,8 @@ func datasetURI(ctx context.Context, g *globals, name string) (uri string, err e
 				return nil
 			}
 		}
-		return errs.New(errs.NotFound, name, "larder dataset ls shows what there is; or write its URI", "no dataset is named %q", name)
+		return errs.New(errs.NotFound, name, "larder dataset ls shows what there is; or write its URI",
+			"no dataset is named %q", name)
 	})
 	return uri, err
 }
@@ -131,7 +135,8 @@ type verifier struct {
 }
 
 func (v *verifier) run(ctx context.Context, uri string) (*verified, error) {
-	cat, err := source.OpenCatalog(source.CatalogConfig{IndexDir: config.DetectMachine().IndexDir, Logger: slog.New(slog.DiscardHandler)})
+	cat, err := source.OpenCatalog(source.CatalogConfig{IndexDir: config.DetectMachine().IndexDir,
+		Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +155,8 @@ func (v *verifier) run(ctx context.Context, uri string) (*verified, error) {
 			ids = append(ids, id)
 		}
 	}
-	r := &verified{URI: data.URI(), Samples: len(ids), Notes: data.Notes(), Bad: []badFile{}, Damaged: []badFile{}, Formats: []formatSum{}}
+	r := &verified{URI: data.URI(), Samples: len(ids), Notes: data.Notes(), Bad: []badFile{}, Damaged: []badFile{},
+		Formats: []formatSum{}}
 	if r.Notes == nil {
 		r.Notes = []string{}
 	}
@@ -165,7 +171,8 @@ func (v *verifier) run(ctx context.Context, uri string) (*verified, error) {
 	return r, v.all(ctx, cat, data, ids, r)
 }
 
-func (v *verifier) all(ctx context.Context, cat *source.Catalog, data *source.Dataset, ids []ident.SampleID, r *verified) error {
+func (v *verifier) all(ctx context.Context, cat *source.Catalog, data *source.Dataset, ids []ident.SampleID,
+	r *verified) error {
 	recipe, err := prep.ParseRecipe(nil)
 	if err != nil {
 		return err
@@ -290,7 +297,8 @@ func verifiedTable(t *tabwriter.Writer, r *verified) {
 	for _, f := range r.Formats {
 		formats = append(formats, fmt.Sprintf("%s %s", count(f.Samples), f.Format))
 	}
-	row(t, fmt.Sprintf("%s: %s of %s samples read and decoded (%s)", clipPath(r.URI, 80), count(r.Checked-len(r.Bad)), count(r.Samples), strings.Join(formats, ", ")))
+	row(t, fmt.Sprintf("%s: %s of %s samples read and decoded (%s)", clipPath(r.URI, 80), count(r.Checked-len(r.Bad)),
+		count(r.Samples), strings.Join(formats, ", ")))
 	row(t, fmt.Sprintf("%s bad, %s damaged and decoded as far as they go", count(len(r.Bad)), count(len(r.Damaged))))
 	for _, n := range r.Notes {
 		row(t, "note: "+n)

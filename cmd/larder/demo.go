@@ -54,7 +54,8 @@ own record, and sharing made source reads and decodes fewer.`,
 	f.IntVar(&o.Epochs, "epochs", 3, "epochs of each job")
 	f.Uint64Var(&o.Seed, "seed", 1, "of the images and of the jobs' orders")
 	f.StringVar(&o.Share, "share", "none", "none, or augmented: jobs also share their random crops")
-	f.StringVar(&memory, "memory", "auto", "cache of all daemons of a run together, e.g. 512MiB (auto: enough for one shared cache)")
+	f.StringVar(&memory, "memory", "auto",
+		"cache of all daemons of a run together, e.g. 512MiB (auto: enough for one shared cache)")
 	f.StringVar(&o.Report, "report", "./larder-demo.html", "where to write the HTML report; '' for none")
 	f.BoolVar(&o.Keep, "keep", false, "keep the folder with images, configurations and logs")
 	f.BoolVar(&asJSON, "json", false, "print one JSON object instead of a table")

@@ -111,7 +111,8 @@ func (d *demoRun) processes() (found []string) {
 		d.t.Fatal(err)
 	}
 	for _, env := range envs {
-		if b, err := os.ReadFile(env); err == nil && bytes.Contains(b, []byte("TMPDIR="+d.tmp)) { // gone or another user's: not ours
+		// gone or another user's: not ours
+		if b, err := os.ReadFile(env); err == nil && bytes.Contains(b, []byte("TMPDIR="+d.tmp)) {
 			line, _ := os.ReadFile(filepath.Join(filepath.Dir(env), "cmdline"))
 			found = append(found, filepath.Base(filepath.Dir(env))+" "+strings.ReplaceAll(string(line), "\x00", " "))
 		}
@@ -119,7 +120,8 @@ func (d *demoRun) processes() (found []string) {
 	return found
 }
 
-// The demo as a user sees it: the answer is yes, sharing does the least possible work, and nothing but the report stays.
+// The demo as a user sees it: the answer is yes, sharing does the least possible work, and nothing but the report
+// stays.
 func demoWhole(t *testing.T, bin string) {
 	d := newDemoRun(t, bin, "--samples", "200", "--epochs", "2", "--json")
 	code := d.run(nil)
@@ -131,7 +133,8 @@ func demoWhole(t *testing.T, bin string) {
 		t.Errorf("%+v", res.Audit)
 	}
 	if most := uint64(res.Unique) * 102 / 100; res.Shared.Decodes > most || res.Shared.SourceReads > most {
-		t.Errorf("shared: %d reads and %d decodes for %d samples that fit the cache", res.Shared.SourceReads, res.Shared.Decodes, res.Unique)
+		t.Errorf("shared: %d reads and %d decodes for %d samples that fit the cache", res.Shared.SourceReads,
+			res.Shared.Decodes, res.Unique)
 	}
 	for _, run := range []*demo.RunStats{&res.Unshared, &res.Shared} {
 		if run.Delivered != uint64(res.Deliveries) {
@@ -197,7 +200,8 @@ func demoIntoAClosedPipe(t *testing.T, bin string) {
 	d.nothingLeft("larder-demo.html")
 }
 
-// A demo that is killed cannot clean up its folder; its children die all the same, and the next demo takes the folder away.
+// A demo that is killed cannot clean up its folder; its children die all the same, and the next demo takes the folder
+// away.
 func demoKilled(t *testing.T, bin string) {
 	d := newDemoRun(t, bin, "--samples", "60", "--epochs", "3")
 	d.run(func(line string) {

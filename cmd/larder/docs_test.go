@@ -49,7 +49,8 @@ func complain(t *testing.T, page, text string, at int, what string) {
 	t.Errorf("%s:%d: %s", page, 1+strings.Count(text[:at], "\n"), what)
 }
 
-// TestDocsNameTests: every test, fuzz target and benchmark that a page names exists; NAME… stands for all that begin so.
+// TestDocsNameTests: every test, fuzz target and benchmark that a page names exists; NAME… stands for all that begin
+// so.
 func TestDocsNameTests(t *testing.T) {
 	have := map[string]bool{}
 	goTest := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)[A-Z]\w*)\(`)
@@ -58,7 +59,8 @@ func TestDocsNameTests(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if name := e.Name(); e.IsDir() && path != "../.." && (strings.HasPrefix(name, ".") || name == "out" || name == "bin" || name == "shared") {
+		if name := e.Name(); e.IsDir() && path != "../.." &&
+			(strings.HasPrefix(name, ".") || name == "out" || name == "bin" || name == "shared") {
 			return fs.SkipDir
 		}
 		base, re := filepath.Base(path), goTest
@@ -101,7 +103,8 @@ func TestDocsNameTests(t *testing.T) {
 // TestDocsNameKeys: every key of the configuration and every variable of the environment that a page names exists.
 func TestDocsNameKeys(t *testing.T) {
 	keys, sections := map[string]bool{}, map[string]bool{}
-	for _, k := range append(config.Keys(), config.Key{Name: "datasets.NAME.floor"}, config.Key{Name: "datasets.NAME.cap"}, config.Key{Name: "datasets.NAME.strata"}) {
+	for _, k := range append(config.Keys(), config.Key{Name: "datasets.NAME.floor"}, config.Key{Name: "datasets.NAME.cap"},
+		config.Key{Name: "datasets.NAME.strata"}) {
 		keys[k.Name] = true
 		for i, c := range k.Name {
 			if c == '.' {
@@ -112,7 +115,8 @@ func TestDocsNameKeys(t *testing.T) {
 	key := regexp.MustCompile("`([a-z_]+(?:\\.(?:[a-z_]+|NAME|FORM))+)(?:: [^`]*|=[^`]*)?`")
 	variable := regexp.MustCompile(`\bLARDER_[A-Z0-9_]*[A-Z0-9]\b`)
 	// What whatif changes, beside keys; a method of Python; and a wrong name that a page shows as such.
-	other := map[string]bool{"tiers.policy.FORM": true, "jobs.NAME": true, "sampler.set_epoch": true, "LARDER_TIERS_TOTAL": true}
+	other := map[string]bool{"tiers.policy.FORM": true, "jobs.NAME": true, "sampler.set_epoch": true,
+		"LARDER_TIERS_TOTAL": true}
 	checked := 0
 	for page, text := range pages(t) {
 		for _, m := range key.FindAllStringSubmatchIndex(text, -1) {
@@ -138,7 +142,8 @@ func TestDocsNameKeys(t *testing.T) {
 	}
 }
 
-// TestDocsNameCommands: every command and flag that a page names exists, flags of a line that names a command among those of that command.
+// TestDocsNameCommands: every command and flag that a page names exists, flags of a line that names a command among
+// those of that command.
 func TestDocsNameCommands(t *testing.T) {
 	root := newRoot()
 	root.InitDefaultVersionFlag()
@@ -152,8 +157,10 @@ func TestDocsNameCommands(t *testing.T) {
 		}
 	}
 	walk(root)
-	// Pages on what was measured have flags of other programs: those of Python, pytest, torchrun and of the scripts of bench and examples.
-	others := []string{"nproc_per_node", "rdzv_id", "kill", "data", "torch", "parity", "minutes", "write", "base", "only", "quick", "refill", "seeds", "paced"}
+	// Pages on what was measured have flags of other programs: those of Python, pytest, torchrun and of the scripts of
+	// bench and examples.
+	others := []string{"nproc_per_node", "rdzv_id", "kill", "data", "torch", "parity", "minutes", "write", "base", "only",
+		"quick", "refill", "seeds", "paced"}
 	code := regexp.MustCompile("(?s)```.*?\n```|`[^`\n]+`")
 	flag := regexp.MustCompile(`(?:^|[ \x60\[(])--([a-z][a-z_-]*[a-z])`)
 	command := regexp.MustCompile(`(?:^|[\x60 /(])larder ((?:[a-z]+)(?: [a-z]+)?)`)
@@ -169,7 +176,8 @@ func TestDocsNameCommands(t *testing.T) {
 		for _, m := range lines {
 			line, _, _ := strings.Cut(text[m[0]:m[1]], " #")
 			at := root
-			if c := command.FindStringSubmatch(line); c != nil && !strings.HasPrefix(line, "from ") && !strings.Contains(line, "larder: ") {
+			if c := command.FindStringSubmatch(line); c != nil && !strings.HasPrefix(line, "from ") &&
+				!strings.Contains(line, "larder: ") {
 				words := strings.Fields(c[1])
 				found, _, err := root.Find(words[:1])
 				if err != nil || found == root {

@@ -85,7 +85,8 @@ func paint(tint bool, status string) string {
 func diagnose(ctx context.Context, g *globals) []finding {
 	m := config.DetectMachine()
 	list := []finding{
-		checkMemfd(), checkSeals(), checkFiles(), checkMemory(m), checkCores(m), checkDecoder(), checkGPU(ctx), checkIndexDir(m), checkStateDir(ctx, g), checkSocket(ctx, g),
+		checkMemfd(), checkSeals(), checkFiles(), checkMemory(m), checkCores(m), checkDecoder(), checkGPU(ctx),
+		checkIndexDir(m), checkStateDir(ctx, g), checkSocket(ctx, g),
 	}
 	return append(list, checkOpen(ctx, g)...)
 }
@@ -94,11 +95,13 @@ func checkMemfd() finding {
 	f := finding{Check: "shared memory", Status: "ok", Detail: "memfd_create works"}
 	fd, err := unix.MemfdCreate("larder-doctor", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
-		return finding{f.Check, "fail", "memfd_create: " + err.Error(), "use Linux 3.17 or newer; in a sandbox, allow the system call memfd_create"}
+		return finding{f.Check, "fail", "memfd_create: " + err.Error(),
+			"use Linux 3.17 or newer; in a sandbox, allow the system call memfd_create"}
 	}
 	defer unix.Close(fd)
 	if err := unix.Fallocate(fd, 0, 0, 1<<20); err != nil {
-		return finding{f.Check, "fail", "no memory behind a memfd: " + err.Error(), "free memory, or raise the limit of the control group"}
+		return finding{f.Check, "fail", "no memory behind a memfd: " + err.Error(),
+			"free memory, or raise the limit of the control group"}
 	}
 	return f
 }
@@ -117,7 +120,8 @@ func checkSeals() finding {
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, want); err != nil {
 		return finding{f.Check, "fail", "F_ADD_SEALS: " + err.Error(), "use Linux 3.17 or newer"}
 	}
-	if got, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil || got&want != want || unix.Ftruncate(fd, 8192) == nil {
+	if got, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil || got&want != want ||
+		unix.Ftruncate(fd, 8192) == nil {
 		return finding{f.Check, "fail", "seals do not hold", "use a Linux kernel that implements them; some sandboxes do not"}
 	}
 	return f
@@ -144,10 +148,12 @@ func checkMemory(m config.Machine) finding {
 		e := errs.From(err)
 		return finding{"memory", "fail", e.Message, e.Hint}
 	}
-	f := finding{Check: "memory", Status: "ok", Detail: fmt.Sprintf("%s (%s); by default larder takes %s, %s of it for tiers",
-		units.Size(r.Machine), m.Source(), units.Size(r.Memory), units.Size(r.Total))}
+	f := finding{Check: "memory", Status: "ok",
+		Detail: fmt.Sprintf("%s (%s); by default larder takes %s, %s of it for tiers",
+			units.Size(r.Machine), m.Source(), units.Size(r.Memory), units.Size(r.Total))}
 	if r.Machine < 1<<30 {
-		f.Status, f.Fix = "warn", "give the control group 2GiB or more; smaller machines hold few samples and small rings only"
+		f.Status, f.Fix = "warn", "give the control group 2GiB or more; smaller machines hold few samples and small rings "+
+			"only"
 	}
 	return f
 }
@@ -165,7 +171,8 @@ func checkDecoder() finding {
 		return finding{Check: "decoder", Status: "ok", Detail: prep.DecoderName() + ", bit-equal to torchvision"}
 	}
 	return finding{"decoder", "warn", prep.DecoderName() + ": slower, and not bit-equal to torchvision",
-		"install libjpeg-turbo's headers (Debian: apt-get install libjpeg62-turbo-dev, Ubuntu: libjpeg-turbo8-dev) and build again: make build"}
+		"install libjpeg-turbo's headers (Debian: apt-get install libjpeg62-turbo-dev, Ubuntu: libjpeg-turbo8-dev) and " +
+			"build again: make build"}
 }
 
 func checkGPU(ctx context.Context) finding {
@@ -181,10 +188,12 @@ func checkGPU(ctx context.Context) finding {
 func checkIndexDir(m config.Machine) finding {
 	f := finding{Check: "index folder", Status: "ok", Detail: m.IndexDir}
 	if m.IndexDir == "" {
-		return finding{f.Check, "warn", "there is no cache folder, for neither XDG_CACHE_HOME nor HOME is set", "set source.index_dir, or every start walks the datasets again"}
+		return finding{f.Check, "warn", "there is no cache folder, for neither XDG_CACHE_HOME nor HOME is set",
+			"set source.index_dir, or every start walks the datasets again"}
 	}
 	if err := unix.Access(existing(m.IndexDir), unix.W_OK); err != nil {
-		return finding{f.Check, "warn", fmt.Sprintf("%s cannot be written: %v", m.IndexDir, err), "set source.index_dir, or every start walks the datasets again"}
+		return finding{f.Check, "warn", fmt.Sprintf("%s cannot be written: %v", m.IndexDir, err),
+			"set source.index_dir, or every start walks the datasets again"}
 	}
 	return f
 }
@@ -215,15 +224,17 @@ func goesOn(ctx context.Context, g *globals) bool {
 	return err == nil && ok
 }
 
-// checkStateDisk looks whether a daemon can keep its state in dir. One that runs has its room already, and waits when a write fails: as long
-// as none has, little room is but a warning.
+// checkStateDisk looks whether a daemon can keep its state in dir. One that runs has its room already, and waits when a
+// write fails: as long as none has, little room is but a warning.
 func checkStateDisk(dir string, runs bool) finding {
 	f := finding{Check: "state folder", Status: "ok", Detail: dir}
 	if dir == "" {
-		return finding{f.Check, "warn", "there is none: no job outlives the daemon", "set state.dir, or XDG_STATE_HOME or HOME"}
+		return finding{f.Check, "warn", "there is none: no job outlives the daemon",
+			"set state.dir, or XDG_STATE_HOME or HOME"}
 	}
 	if err := unix.Access(existing(dir), unix.W_OK); err != nil {
-		return finding{f.Check, "warn", fmt.Sprintf("%s cannot be written: %v", dir, err), "set state.dir, or no job outlives the daemon"}
+		return finding{f.Check, "warn", fmt.Sprintf("%s cannot be written: %v", dir, err),
+			"set state.dir, or no job outlives the daemon"}
 	}
 	var disk unix.Statfs_t
 	if err := unix.Statfs(existing(dir), &disk); err != nil || disk.Bavail*uint64(disk.Bsize) >= leastStateDisk {
@@ -231,10 +242,12 @@ func checkStateDisk(dir string, runs bool) finding {
 	}
 	left, need := units.Size(disk.Bavail*uint64(disk.Bsize)), units.Size(uint64(leastStateDisk))
 	if runs {
-		return finding{f.Check, "warn", fmt.Sprintf("the disk of %s is nearly full: %s are left. The daemon that runs goes on until a write fails, then jobs wait; "+
+		return finding{f.Check, "warn", fmt.Sprintf("the disk of %s is nearly full: %s are left. The daemon that runs "+
+			"goes on until a write fails, then jobs wait; "+
 			"one that starts needs %s", dir, left, need), "make room on that disk"}
 	}
-	return finding{f.Check, "fail", fmt.Sprintf("the disk of %s is full: %s are left, and a daemon needs %s", dir, left, need), "make room on that disk, or set state.dir"}
+	return finding{f.Check, "fail", fmt.Sprintf("the disk of %s is full: %s are left, and a daemon needs %s", dir, left,
+		need), "make room on that disk, or set state.dir"}
 }
 
 // existing is the deepest part of a path that exists.
@@ -270,12 +283,14 @@ func checkSocket(ctx context.Context, g *globals) finding {
 	case errors.Is(serr, fs.ErrNotExist):
 		dir := existing(filepath.Dir(target))
 		if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
-			return finding{f.Check, "fail", fmt.Sprintf("a daemon could not make %s: %s: %v", target, dir, err), "choose another path with --socket or LARDER_SOCKET"}
+			return finding{f.Check, "fail", fmt.Sprintf("a daemon could not make %s: %s: %v", target, dir, err),
+				"choose another path with --socket or LARDER_SOCKET"}
 		}
 		f.Detail = fmt.Sprintf("no daemon yet; larder serve can make %s", target)
 		return f
 	case serr == nil && st.Mode().Type() != fs.ModeSocket:
-		return finding{f.Check, "fail", target + " is no socket", "move the file away, or choose another path with --socket or LARDER_SOCKET"}
+		return finding{f.Check, "fail", target + " is no socket",
+			"move the file away, or choose another path with --socket or LARDER_SOCKET"}
 	}
 	e := errs.From(err)
 	status := "warn"

@@ -69,7 +69,8 @@ var exitOf = map[errs.Reason]int{
 	errs.Internal:         exitFailure,
 }
 
-// exitError carries an exit code of its own, e.g. that of the command larder run ran. With a nil err nothing is printed.
+// exitError carries an exit code of its own, e.g. that of the command larder run ran. With a nil err nothing is
+// printed.
 type exitError struct {
 	code int
 	err  error

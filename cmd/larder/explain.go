@@ -83,7 +83,8 @@ func explain(w io.Writer, j *larderv1.Job, all []*larderv1.Job, tiers []*larderv
 	where := ""
 	if e := j.GetEpochs(); len(e) > 0 {
 		last := e[len(e)-1]
-		where = fmt.Sprintf(", epoch %d: %s of %s samples delivered", last.GetEpoch(), count(last.GetDelivered()), count(last.GetSubset()))
+		where = fmt.Sprintf(", epoch %d: %s of %s samples delivered", last.GetEpoch(), count(last.GetDelivered()),
+			count(last.GetSubset()))
 	}
 	say("%s is %s%s.", s.GetName(), state, where)
 	if p := j.GetPromise(); p != "" {
@@ -115,7 +116,8 @@ func explain(w io.Writer, j *larderv1.Job, all []*larderv1.Job, tiers []*larderv
 	}
 	if bad := badSamples(j); len(bad) > 0 {
 		q := bad[0].sample
-		say("%s cannot be prepared, the first is %s: %s.", plural(len(bad), "sample", "samples"), q.GetKey(), strings.TrimSuffix(q.GetReason(), "."))
+		say("%s cannot be prepared, the first is %s: %s.", plural(len(bad), "sample", "samples"), q.GetKey(),
+			strings.TrimSuffix(q.GetReason(), "."))
 	}
 	_, err := fmt.Fprintln(w, strings.Join(lines, "\n"))
 	return err
@@ -153,8 +155,8 @@ func ofRank(j *larderv1.Job, r *larderv1.RankInfo) string {
 	return fmt.Sprintf(" in rank %d", r.GetRank())
 }
 
-// explainWork says where the job's samples came from: each was read for it or found in a tier, and is counted when that is
-// decided, which is before it is delivered.
+// explainWork says where the job's samples came from: each was read for it or found in a tier, and is counted when that
+// is decided, which is before it is delivered.
 func explainWork(say func(string, ...any), j *larderv1.Job) {
 	c := j.GetCounters()
 	got := c.GetSamplesDelivered()
@@ -171,7 +173,8 @@ func explainWork(say func(string, ...any), j *larderv1.Job) {
 	part := func(n uint64) string {
 		return fmt.Sprintf("%s (%.0f %%)", count(n), 100*float64(min(n, all))/float64(all))
 	}
-	say("Of the %s, %s were read for it and %s were at hand: %s encoded, %s decoded, %s augmented. %s were decoded for it.", of, part(c.GetSourceReads()),
+	say("Of the %s, %s were read for it and %s were at hand: %s encoded, %s decoded, %s augmented. %s were decoded for it.",
+		of, part(c.GetSourceReads()),
 		part(found), count(h["encoded"]), count(h["decoded"]), count(h["augmented"]), count(c.GetDecodes()))
 }
 
@@ -181,7 +184,8 @@ func explainNeighbours(say func(string, ...any), j *larderv1.Job, all []*larderv
 	var same, other, group []string
 	hidden := 0 // of other users: what they draw from is not told
 	for _, k := range all {
-		ended := k.GetEndedReason() != "" || k.GetState() == larderv1.JobState_JOB_STATE_DONE || k.GetState() == larderv1.JobState_JOB_STATE_DEAD
+		ended := k.GetEndedReason() != "" || k.GetState() == larderv1.JobState_JOB_STATE_DONE ||
+			k.GetState() == larderv1.JobState_JOB_STATE_DEAD
 		switch {
 		case k.GetId() == j.GetId() || ended:
 			continue

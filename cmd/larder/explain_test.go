@@ -12,25 +12,30 @@ import (
 // live count.
 func TestExplain(t *testing.T) {
 	job := func(id uint32, name, dataset, prefix string, group uint32) *larderv1.Job {
-		return &larderv1.Job{Id: id, Spec: &larderv1.JobSpec{Name: name, Dataset: dataset}, State: larderv1.JobState_JOB_STATE_LIVE, Prefix: prefix, ShareGroup: group,
+		return &larderv1.Job{Id: id, Spec: &larderv1.JobSpec{Name: name, Dataset: dataset},
+			State: larderv1.JobState_JOB_STATE_LIVE, Prefix: prefix, ShareGroup: group,
 			Counters: &larderv1.Counters{}}
 	}
 	me := job(1, "me", "train", "p", 3)
 	me.InstanceOffset = 2
-	me.Counters = &larderv1.Counters{SamplesDelivered: 80, BatchesDelivered: 8, SourceReads: 25, Decodes: 30, WaitSeconds: 4,
-		Hits: map[string]uint64{"encoded": 10, "decoded": 60, "augmented": 5}}
+	me.Counters = &larderv1.Counters{SamplesDelivered: 80, BatchesDelivered: 8, SourceReads: 25, Decodes: 30,
+		WaitSeconds: 4,
+		Hits:        map[string]uint64{"encoded": 10, "decoded": 60, "augmented": 5}}
 	torn := &larderv1.QuarantinedSample{Id: 9, Key: "a/9.jpg", Reason: "it is truncated", Path: "/d/a/9.jpg"}
 	me.Quarantined = []*larderv1.QuarantinedSample{torn, torn, torn}
 	gone := job(6, "gone", "train", "p", 3)
 	gone.State = larderv1.JobState_JOB_STATE_DEAD
-	all := []*larderv1.Job{me, job(2, "by-uri", "imagefolder:/data", "p", 3), job(3, "resized", "train", "q", 0), job(4, "else", "imagefolder:/other", "p", 0), gone}
-	tiers := []*larderv1.Tier{{Form: "encoded", Budget: 100, Used: 40, Evictions: 9}, {Form: "decoded", Budget: 1 << 20, Used: 1000 << 10, Evictions: 7}}
+	all := []*larderv1.Job{me, job(2, "by-uri", "imagefolder:/data", "p", 3), job(3, "resized", "train", "q", 0),
+		job(4, "else", "imagefolder:/other", "p", 0), gone}
+	tiers := []*larderv1.Tier{{Form: "encoded", Budget: 100, Used: 40, Evictions: 9},
+		{Form: "decoded", Budget: 1 << 20, Used: 1000 << 10, Evictions: 7}}
 	var b strings.Builder
 	if err := explain(&b, me, all, tiers, map[string]string{"train": "imagefolder:/data"}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"Of the 80 samples it got and 20 that are on their way, 25 (25 %) were read for it and 75 (75 %) were at hand: 10 encoded, 60 decoded, 5 augmented. 30 were decoded for it.",
+		"Of the 80 samples it got and 20 that are on their way, 25 (25 %) were read for it and 75 (75 %) were at hand: 10 " +
+			"encoded, 60 decoded, 5 augmented. 30 were decoded for it.",
 		"What is decoded for it serves by-uri too",
 		"With resized it shares what is read",
 		"It shares augmented samples with by-uri (group 3).",
@@ -44,7 +49,8 @@ func TestExplain(t *testing.T) {
 		}
 	}
 	var d strings.Builder
-	if err := tableTo(&d, func(t *tabwriter.Writer) { describeJob(t, me) }); err != nil || strings.Count(d.String(), "quarantined") != 1 || !strings.Contains(d.String(), "truncated (/d/a/9.jpg), 3 times") {
+	if err := tableTo(&d, func(t *tabwriter.Writer) { describeJob(t, me) }); err != nil ||
+		strings.Count(d.String(), "quarantined") != 1 || !strings.Contains(d.String(), "truncated (/d/a/9.jpg), 3 times") {
 		t.Errorf("%v\n%s", err, d.String())
 	}
 	for _, not := range []string{"encoded tier is full", "else", "gone"} {
@@ -54,20 +60,26 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// TestExplainAmongUsers: what other users draw from is not told to a user, so it is not said that they do not draw from his dataset.
+// TestExplainAmongUsers: what other users draw from is not told to a user, so it is not said that they do not draw from
+// his dataset.
 func TestExplainAmongUsers(t *testing.T) {
 	me := &larderv1.Job{Id: 1, Spec: &larderv1.JobSpec{Name: "me", Dataset: "d"}, State: larderv1.JobState_JOB_STATE_LIVE}
-	twin := &larderv1.Job{Id: 2, Spec: &larderv1.JobSpec{Name: "twin", Dataset: "d"}, State: larderv1.JobState_JOB_STATE_LIVE}
-	theirs := &larderv1.Job{Id: 3, Spec: &larderv1.JobSpec{Name: "theirs"}, State: larderv1.JobState_JOB_STATE_LIVE, Others: true}
-	ended := &larderv1.Job{Id: 4, Spec: &larderv1.JobSpec{Name: "ended"}, State: larderv1.JobState_JOB_STATE_DONE, Others: true}
+	twin := &larderv1.Job{Id: 2, Spec: &larderv1.JobSpec{Name: "twin", Dataset: "d"},
+		State: larderv1.JobState_JOB_STATE_LIVE}
+	theirs := &larderv1.Job{Id: 3, Spec: &larderv1.JobSpec{Name: "theirs"}, State: larderv1.JobState_JOB_STATE_LIVE,
+		Others: true}
+	ended := &larderv1.Job{Id: 4, Spec: &larderv1.JobSpec{Name: "ended"}, State: larderv1.JobState_JOB_STATE_DONE,
+		Others: true}
 	const hidden = "What 1 job of other users draw from is not shown"
 	for name, x := range map[string]struct {
 		all       []*larderv1.Job
 		want, not []string
 	}{
-		"alone":  {[]*larderv1.Job{me, ended}, []string{"No other job draws from its dataset"}, []string{"other users"}},
-		"theirs": {[]*larderv1.Job{me, theirs, ended}, []string{"No other job that you may see draws from its dataset.", hidden}, []string{"what it saves"}},
-		"both":   {[]*larderv1.Job{me, theirs, twin}, []string{"What is decoded for it serves twin too", hidden}, []string{"No other job"}},
+		"alone": {[]*larderv1.Job{me, ended}, []string{"No other job draws from its dataset"}, []string{"other users"}},
+		"theirs": {[]*larderv1.Job{me, theirs, ended}, []string{"No other job that you may see draws from its dataset.",
+			hidden}, []string{"what it saves"}},
+		"both": {[]*larderv1.Job{me, theirs, twin}, []string{"What is decoded for it serves twin too", hidden},
+			[]string{"No other job"}},
 	} {
 		var b strings.Builder
 		if err := explain(&b, me, x.all, nil, nil); err != nil {

@@ -50,7 +50,8 @@ func readJobFile(path string, stdin io.Reader) (*larderv1.JobSpec, error) {
 		return nil, errs.Wrap(err, errs.Invalid, path, "check the path and its rights", "read the job")
 	}
 	if len(data) > maxJobFile {
-		return nil, errs.New(errs.Invalid, path, "name the YAML of a job", "%s: a job is smaller than %s", name, config.FormatBytes(maxJobFile))
+		return nil, errs.New(errs.Invalid, path, "name the YAML of a job", "%s: a job is smaller than %s", name,
+			config.FormatBytes(maxJobFile))
 	}
 	spec, err := parseJob(name, data)
 	if err != nil {
@@ -61,7 +62,8 @@ func readJobFile(path string, stdin io.Reader) (*larderv1.JobSpec, error) {
 		key, example string
 		there        bool
 	}{
-		{"name", "name: lr-0.1", spec.GetName() != ""}, {"dataset", "dataset: imagefolder:/data/train", spec.GetDataset() != ""},
+		{"name", "name: lr-0.1", spec.GetName() != ""}, {"dataset", "dataset: imagefolder:/data/train",
+			spec.GetDataset() != ""},
 		{"batch_size", "batch_size: 256", spec.GetBatchSize() > 0},
 	} {
 		if !x.there {
@@ -82,7 +84,8 @@ func absoluteURI(uri, dir string) string {
 	if !ok || scheme != "imagefolder" || path == "" || filepath.IsAbs(path) || strings.HasPrefix(path, "~") {
 		return uri
 	}
-	if inner, _, ok := strings.Cut(path, "://"); ok && !strings.Contains(inner, "/") { // a scheme, which the daemon refuses with a hint
+	// a scheme, which the daemon refuses with a hint
+	if inner, _, ok := strings.Cut(path, "://"); ok && !strings.Contains(inner, "/") {
 		return uri
 	}
 	abs, err := filepath.Abs(filepath.Join(dir, path))
@@ -103,7 +106,8 @@ func parseJob(name string, data []byte) (spec *larderv1.JobSpec, err error) {
 	var doc yaml.Node
 	if err := dec.Decode(&doc); err != nil {
 		if errors.Is(err, io.EOF) {
-			return nil, errs.New(errs.Invalid, name, "larder jobs register --help shows what to write", "%s: there is no job in it", name)
+			return nil, errs.New(errs.Invalid, name, "larder jobs register --help shows what to write",
+				"%s: there is no job in it", name)
 		}
 		return nil, errs.NotYAML(errs.Invalid, name, data, err)
 	}
@@ -125,7 +129,8 @@ type jobParser struct {
 }
 
 func (p *jobParser) fail(n *yaml.Node, key, hint, format string, args ...any) {
-	p.problems = append(p.problems, errs.New(errs.Invalid, key, hint, "%s:%d:%d: %s", p.file, n.Line, n.Column, fmt.Sprintf(format, args...)))
+	p.problems = append(p.problems, errs.New(errs.Invalid, key, hint, "%s:%d:%d: %s", p.file, n.Line, n.Column,
+		fmt.Sprintf(format, args...)))
 }
 
 func (p *jobParser) message(n *yaml.Node, m protoreflect.Message, what string) {
@@ -231,7 +236,8 @@ func (p *jobParser) op(n *yaml.Node, m protoreflect.Message) {
 	switch {
 	case n.Kind == yaml.ScalarNode && n.Tag == "!!str" && n.Value != "":
 		op.Name = n.Value
-	case n.Kind == yaml.MappingNode && len(n.Content) == 2 && n.Content[0].Kind == yaml.ScalarNode && !isOpField(n.Content[0].Value):
+	case n.Kind == yaml.MappingNode && len(n.Content) == 2 && n.Content[0].Kind == yaml.ScalarNode &&
+		!isOpField(n.Content[0].Value):
 		op.Name = n.Content[0].Value
 		if v := n.Content[1]; v.Tag != "!!null" {
 			op.Args = p.structure(v, op.Name)

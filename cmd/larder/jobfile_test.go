@@ -46,8 +46,9 @@ onError: skip
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := &larderv1.JobSpec{Name: "lr-0.1", Dataset: "imagefolder:/data", Subset: "label < 600", BatchSize: 256, Shuffle: true,
-		Seed: 18446744073709551615, DropLast: true, OnError: "skip", Transform: []*larderv1.Op{
+	want := &larderv1.JobSpec{Name: "lr-0.1", Dataset: "imagefolder:/data", Subset: "label < 600", BatchSize: 256,
+		Shuffle: true,
+		Seed:    18446744073709551615, DropLast: true, OnError: "skip", Transform: []*larderv1.Op{
 			{Name: "RandomResizedCrop", Args: structOf(t, map[string]any{"size": 224, "scale": []any{.08, 1.0}})},
 			{Name: "RandomHorizontalFlip"}, {Name: "HFlip"},
 			{Name: "Normalize", Args: structOf(t, map[string]any{"mean": "imagenet", "std": nil, "on": "yes"})},
@@ -60,9 +61,12 @@ onError: skip
 
 // Every field of a JobSpec can be written in a file.
 func TestEveryFieldOfAJob(t *testing.T) {
-	full := &larderv1.JobSpec{Name: "n", Dataset: "d", Subset: "s", BatchSize: 1, Shuffle: true, Order: "fixed", Seed: 2, DropLast: true,
-		Even: "none", WorldSize: 3, Replica: 4, NumNodes: 5, Share: "augmented", OnError: "skip", Prefetch: 6, Epochs: 7, SkipEmpty: true,
-		Transform: []*larderv1.Op{{Kind: "k", Name: "Resize", Args: structOf(t, map[string]any{"size": []any{1, "x", true, nil, map[string]any{"a": 1}}})}}}
+	full := &larderv1.JobSpec{Name: "n", Dataset: "d", Subset: "s", BatchSize: 1, Shuffle: true, Order: "fixed", Seed: 2,
+		DropLast: true,
+		Even:     "none", WorldSize: 3, Replica: 4, NumNodes: 5, Share: "augmented", OnError: "skip", Prefetch: 6, Epochs: 7,
+		SkipEmpty: true,
+		Transform: []*larderv1.Op{{Kind: "k", Name: "Resize",
+			Args: structOf(t, map[string]any{"size": []any{1, "x", true, nil, map[string]any{"a": 1}}})}}}
 	fields := full.ProtoReflect().Descriptor().Fields()
 	for i := range fields.Len() {
 		if !full.ProtoReflect().Has(fields.Get(i)) {
@@ -139,7 +143,8 @@ func TestReadJobFile(t *testing.T) {
 		t.Errorf("huge: %v", err)
 	}
 	_, err = readJobFile("-", strings.NewReader("shuffle: true\n"))
-	for _, want := range []string{"standard input: name is missing (e.g. name: lr-0.1)", "dataset is missing", "batch_size is missing"} {
+	for _, want := range []string{"standard input: name is missing (e.g. name: lr-0.1)", "dataset is missing",
+		"batch_size is missing"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v; want %q", err, want)
 		}
@@ -147,7 +152,8 @@ func TestReadJobFile(t *testing.T) {
 	if _, err := readJobFile(dir, nil); !errs.Is(err, errs.Invalid) {
 		t.Errorf("a folder: %v", err)
 	}
-	for in, want := range map[string]string{"train": "train", "imagefolder:/a": "imagefolder:/a", "imagefolder:": "imagefolder:", "s3:b": "s3:b", "imagefolder:~/x": "imagefolder:~/x",
+	for in, want := range map[string]string{"train": "train", "imagefolder:/a": "imagefolder:/a",
+		"imagefolder:": "imagefolder:", "s3:b": "s3:b", "imagefolder:~/x": "imagefolder:~/x",
 		"imagefolder:s3://b/x": "imagefolder:s3://b/x", "imagefolder:x/s3://b": "imagefolder:/d/x/s3:/b"} {
 		if got := absoluteURI(in, "/d"); got != want {
 			t.Errorf("absoluteURI(%q) = %q", in, got)

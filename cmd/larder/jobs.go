@@ -104,7 +104,8 @@ func newJobsLs(g *globals) *cobra.Command {
 }
 
 func jobTable(t *tabwriter.Writer, list []*larderv1.Job) {
-	row(t, "NAME", "STATE", "DATASET", "SUBSET", "SAMPLES", "RANKS", "EPOCH", "DELIVERED", "SAMPLES/S", "DECODES", "WAITED", "WAITS FOR", "OWNER")
+	row(t, "NAME", "STATE", "DATASET", "SUBSET", "SAMPLES", "RANKS", "EPOCH", "DELIVERED", "SAMPLES/S", "DECODES",
+		"WAITED", "WAITS FOR", "OWNER")
 	for _, j := range list {
 		subset := j.GetSpec().GetSubset()
 		if subset == "" {
@@ -112,7 +113,8 @@ func jobTable(t *tabwriter.Writer, list []*larderv1.Job) {
 		}
 		row(t, clip(j.GetSpec().GetName(), 40), jobState(j), clipPath(j.GetSpec().GetDataset(), 40), clip(subset, 30),
 			count(j.GetSubsetSize()), ranks(j), epoch(j), count(j.GetCounters().GetSamplesDelivered()), rate(j),
-			count(j.GetCounters().GetDecodes()), fmt.Sprintf("%.1fs", j.GetCounters().GetWaitSeconds()), waitsFor(j.GetWait()), userName(j.GetOwner()))
+			count(j.GetCounters().GetDecodes()), fmt.Sprintf("%.1fs", j.GetCounters().GetWaitSeconds()), waitsFor(j.GetWait()),
+			userName(j.GetOwner()))
 	}
 }
 
@@ -234,10 +236,13 @@ func describeJob(t *tabwriter.Writer, j *larderv1.Job) {
 	}
 	row(t, "share", share)
 	row(t, "on_error", s.GetOnError())
-	row(t, "delivered", fmt.Sprintf("%s samples in %s batches", count(c.GetSamplesDelivered()), count(c.GetBatchesDelivered())))
-	row(t, "work", fmt.Sprintf("%s reads, %s decodes, %s augments", count(c.GetSourceReads()), count(c.GetDecodes()), count(c.GetAugments())))
+	row(t, "delivered", fmt.Sprintf("%s samples in %s batches", count(c.GetSamplesDelivered()),
+		count(c.GetBatchesDelivered())))
+	row(t, "work", fmt.Sprintf("%s reads, %s decodes, %s augments", count(c.GetSourceReads()), count(c.GetDecodes()),
+		count(c.GetAugments())))
 	h := c.GetHits()
-	row(t, "hits", fmt.Sprintf("%s encoded, %s decoded, %s augmented", count(h["encoded"]), count(h["decoded"]), count(h["augmented"])))
+	row(t, "hits", fmt.Sprintf("%s encoded, %s decoded, %s augmented", count(h["encoded"]), count(h["decoded"]),
+		count(h["augmented"])))
 	row(t, "samples/s", rate(j))
 	row(t, "waited", fmt.Sprintf("%.1fs", c.GetWaitSeconds()))
 	if w := j.GetWait(); w.GetCause() != "" {
@@ -248,7 +253,8 @@ func describeJob(t *tabwriter.Writer, j *larderv1.Job) {
 		if r.GetAttached() {
 			held = fmt.Sprintf("held by process %d of uid %d", r.GetPid(), r.GetUid())
 		}
-		row(t, fmt.Sprintf("rank %d", r.GetRank()), fmt.Sprintf("%s, epoch %d, batch %s, incarnation %d", held, r.GetEpoch(), count(r.GetStep()), r.GetIncarnation()))
+		row(t, fmt.Sprintf("rank %d", r.GetRank()), fmt.Sprintf("%s, epoch %d, batch %s, incarnation %d", held, r.GetEpoch(),
+			count(r.GetStep()), r.GetIncarnation()))
 		if w := r.GetWait(); w.GetCause() != "" && len(j.GetRanks()) > 1 {
 			row(t, "", "waits for "+waitText(w))
 		}
@@ -394,7 +400,8 @@ Registering an equal job again is no error; one of that name that differs is.`,
 						verb = "was registered already"
 					}
 					row(t, r.GetJob().GetSpec().GetName(), fmt.Sprintf("%s: %s, %s", verb,
-						plural(r.GetJob().GetSubsetSize(), "sample", "samples"), plural(r.GetJob().GetBatchesPerEpoch(), "batch", "batches")+" "+batchesText(r.GetJob())))
+						plural(r.GetJob().GetSubsetSize(), "sample", "samples"),
+						plural(r.GetJob().GetBatchesPerEpoch(), "batch", "batches")+" "+batchesText(r.GetJob())))
 				})
 			})
 		},

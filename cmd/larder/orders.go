@@ -64,9 +64,10 @@ func newOrdersLs(g *globals) *cobra.Command {
 func newOrdersExport(g *globals) *cobra.Command {
 	var epochs string
 	cmd := &cobra.Command{
-		Use:     "export JOB FILE",
-		Short:   "Write the orders of a job to a file that order=\"replay:FILE\" reads",
-		Long:    "Write the orders of a job to a file that order=\"replay:FILE\" reads: ids of samples, one line of JSON for each epoch\n(docs/format/order.md). FILE ending in .gz is compressed; - is the standard output.",
+		Use:   "export JOB FILE",
+		Short: "Write the orders of a job to a file that order=\"replay:FILE\" reads",
+		Long: "Write the orders of a job to a file that order=\"replay:FILE\" reads: ids of samples, one line of JSON " +
+			"for each epoch\n(docs/format/order.md). FILE ending in .gz is compressed; - is the standard output.",
 		Example: "  larder orders export lr-0.1 lr.order.gz --epochs 0-9",
 		Args:    args("the NAME of a job", "the FILE to write"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -86,15 +87,20 @@ func newOrdersExport(g *globals) *cobra.Command {
 					}
 				}
 				if len(of) == 0 {
-					return errs.New(errs.NotFound, args[0], "`larder orders ls "+args[0]+"` lists what is kept; state.orders bounds how much is", "no such epoch of job %s is kept", args[0])
+					return errs.New(errs.NotFound, args[0], "`larder orders ls "+args[0]+"` lists what is kept; state.orders "+
+						"bounds how much is", "no such epoch of job %s is kept", args[0])
 				}
 				if args[1] == "-" {
 					return exportOrders(ctx, c, cmd.OutOrStdout(), args[0], r, of)
 				}
-				if err := writeWhole(args[1], func(w io.Writer) error { return exportOrders(ctx, c, w, args[0], r, of) }); err != nil {
+				if err := writeWhole(args[1], func(w io.Writer) error {
+					return exportOrders(ctx, c, w, args[0], r,
+						of)
+				}); err != nil {
 					return err
 				}
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %d epochs of job %s, %d to %d\n", args[1], len(of), args[0], of[0].GetEpoch(), of[len(of)-1].GetEpoch())
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %d epochs of job %s, %d to %d\n", args[1], len(of), args[0],
+					of[0].GetEpoch(), of[len(of)-1].GetEpoch())
 				return err
 			})
 		},
@@ -120,7 +126,8 @@ func epochRange(s string) (first, last uint64, err error) {
 	return first, last, nil
 }
 
-func exportOrders(ctx context.Context, c larderv1.LarderServiceClient, w io.Writer, name string, r *larderv1.ListOrdersResponse, of []*larderv1.Order) error {
+func exportOrders(ctx context.Context, c larderv1.LarderServiceClient, w io.Writer, name string,
+	r *larderv1.ListOrdersResponse, of []*larderv1.Order) error {
 	head := resume.Orders{Job: name, Dataset: r.GetDataset(), Files: r.GetFiles(), Seed: r.GetSeed()}
 	if err := head.WriteHead(w, len(of)); err != nil {
 		return err
@@ -128,12 +135,14 @@ func exportOrders(ctx context.Context, c larderv1.LarderServiceClient, w io.Writ
 	for _, o := range of {
 		e := resume.EpochOrder{Epoch: o.GetEpoch(), Instance: o.GetInstance()}
 		for total := uint64(1); uint64(len(e.Samples)) < total; {
-			part, err := c.GetOrder(ctx, &larderv1.GetOrderRequest{Job: r.GetJob(), Epoch: o.GetEpoch(), From: uint64(len(e.Samples))})
+			part, err := c.GetOrder(ctx, &larderv1.GetOrderRequest{Job: r.GetJob(), Epoch: o.GetEpoch(),
+				From: uint64(len(e.Samples))})
 			if err != nil {
 				return err
 			}
 			if part.GetInstance() != o.GetInstance() || len(part.GetSamples()) == 0 && uint64(len(e.Samples)) < part.GetTotal() {
-				return errs.New(errs.Stale, name, "export it again", "epoch %d of job %s was begun anew meanwhile", o.GetEpoch(), name)
+				return errs.New(errs.Stale, name, "export it again", "epoch %d of job %s was begun anew meanwhile", o.GetEpoch(),
+					name)
 			}
 			total = part.GetTotal()
 			e.Samples = append(e.Samples, part.GetSamples()...)

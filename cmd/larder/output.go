@@ -36,8 +36,8 @@ func (o *outputFlag) check() error {
 	return usagef("write -o table, -o json or -o yaml", "unknown output %q", o.form)
 }
 
-// protoJSON writes a message of larder.v1 with the names of the proto, which counters, job files and metrics have as well;
-// 64-bit numbers are strings. It varies its blanks on purpose: indent or compact what it wrote.
+// protoJSON writes a message of larder.v1 with the names of the proto, which counters, job files and metrics have as
+// well; 64-bit numbers are strings. It varies its blanks on purpose: indent or compact what it wrote.
 var protoJSON = protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}
 
 // message prints a message of larder.v1: as protoJSON, as the same in YAML, or through table.

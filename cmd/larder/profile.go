@@ -48,15 +48,18 @@ A recipe file is the file of a job (larder jobs register) or the list of its tra
   - RandomHorizontalFlip
   - Normalize: {mean: imagenet}
 Without one these three are measured.`,
-		Example: "  larder profile imagefolder:/data/train\n  larder profile imagefolder:/data/train --recipe job.yaml --seconds 10 -o json",
-		Args:    args("the URI of a dataset"),
+		Example: "  larder profile imagefolder:/data/train\n  larder profile imagefolder:/data/train --recipe job.yaml " +
+			"--seconds 10 -o json",
+		Args: args("the URI of a dataset"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := out.check(); err != nil {
 				return err
 			}
-			cfg := profile.Config{URI: absoluteURI(args[0], "."), Seconds: seconds, Workers: workers, IndexDir: config.DetectMachine().IndexDir}
+			cfg := profile.Config{URI: absoluteURI(args[0], "."), Seconds: seconds, Workers: workers,
+				IndexDir: config.DetectMachine().IndexDir}
 			if !strings.Contains(args[0], ":") && !strings.Contains(args[0], "/") {
-				return usagef("e.g. "+firstExample(cmd), "profile reads storage itself and does not know the daemon's names: write the URI of %q", args[0])
+				return usagef("e.g. "+firstExample(cmd),
+					"profile reads storage itself and does not know the daemon's names: write the URI of %q", args[0])
 			}
 			if workers < 0 || workers > 4096 {
 				return usagef("leave it out for one per core", "--workers %d is not between 0 and 4096", workers)
@@ -90,10 +93,12 @@ Without one these three are measured.`,
 			return out.value(cmd.OutOrStdout(), p, func(t *tabwriter.Writer) { profileTable(t, p, save) })
 		},
 	}
-	cmd.Flags().StringVar(&recipe, "recipe", "", "YAML of a job or of its transform; - is standard input (default: the usual ImageNet training recipe)")
+	cmd.Flags().StringVar(&recipe, "recipe", "",
+		"YAML of a job or of its transform; - is standard input (default: the usual ImageNet training recipe)")
 	cmd.Flags().Float64Var(&seconds, "seconds", 20, "time to measure, 1 to 3600")
 	cmd.Flags().IntVar(&workers, "workers", 0, "workers, as prep.workers of the daemon; 0 = one per core")
-	cmd.Flags().StringVar(&limit, "storage-limit", "", "bytes a second that reading is held to, as source.storage_limit of the daemon")
+	cmd.Flags().StringVar(&limit, "storage-limit", "",
+		"bytes a second that reading is held to, as source.storage_limit of the daemon")
 	cmd.Flags().StringVar(&save, "save", profile.DefaultFile(), "file to save the profile in; empty = none")
 	cmd.Flags().Lookup("save").DefValue = "profile.json in the user's cache folder"
 	out.register(cmd)
@@ -119,7 +124,8 @@ func measure(ctx context.Context, cfg profile.Config) (*profile.Profile, error) 
 		done <- result{p, err}
 	}()
 	late := func() error {
-		return errs.New(errs.Unavailable, cfg.URI, "index a large dataset once with larder dataset add, and look at the storage",
+		return errs.New(errs.Unavailable, cfg.URI,
+			"index a large dataset once with larder dataset add, and look at the storage",
 			"measuring %s did not end within %v", cfg.URI, limit)
 	}
 	select {
@@ -163,7 +169,8 @@ func readRecipe(path string, stdin io.Reader) (*prep.Recipe, error) {
 		return nil, errs.Wrap(err, errs.Invalid, path, "check the path and its rights", "read the recipe")
 	}
 	if len(data) > maxJobFile {
-		return nil, errs.New(errs.Invalid, path, "name the YAML of a job", "%s: a recipe is smaller than %s", name, config.FormatBytes(maxJobFile))
+		return nil, errs.New(errs.Invalid, path, "name the YAML of a job", "%s: a recipe is smaller than %s", name,
+			config.FormatBytes(maxJobFile))
 	}
 	return parseRecipeFile(name, data)
 }
@@ -187,7 +194,8 @@ func parseTransform(name string, data []byte) (spec *larderv1.JobSpec, err error
 		}
 	}()
 	var doc yaml.Node
-	if yaml.NewDecoder(bytes.NewReader(data)).Decode(&doc) != nil || len(doc.Content) != 1 || doc.Content[0].Kind != yaml.SequenceNode {
+	if yaml.NewDecoder(bytes.NewReader(data)).Decode(&doc) != nil || len(doc.Content) != 1 ||
+		doc.Content[0].Kind != yaml.SequenceNode {
 		return parseJob(name, data) // which says what is wrong with it
 	}
 	p := jobParser{file: name}
@@ -201,9 +209,11 @@ func parseTransform(name string, data []byte) (spec *larderv1.JobSpec, err error
 }
 
 func profileTable(t *tabwriter.Writer, p *profile.Profile, saved string) {
-	row(t, "dataset", fmt.Sprintf("%s: %s samples, %s", clipPath(p.Dataset.URI, 60), count(p.Dataset.Samples), units.Size(p.Dataset.Bytes)))
+	row(t, "dataset", fmt.Sprintf("%s: %s samples, %s", clipPath(p.Dataset.URI, 60), count(p.Dataset.Samples),
+		units.Size(p.Dataset.Bytes)))
 	row(t, "recipe", fmt.Sprintf("%s (%s)", strings.Join(p.Recipe.Ops, ", "), p.Recipe.ID))
-	row(t, "machine", fmt.Sprintf("%s, %d cores, %s, decoder %s; %d workers", p.Machine.CPU, p.Machine.Cores, units.Size(p.Machine.Memory), p.Machine.Decoder, p.Workers))
+	row(t, "machine", fmt.Sprintf("%s, %d cores, %s, decoder %s; %d workers", p.Machine.CPU, p.Machine.Cores,
+		units.Size(p.Machine.Memory), p.Machine.Decoder, p.Workers))
 	row(t, "looked at", fmt.Sprintf("%s samples in %.1f s, %d bad", count(p.Looked), p.Seconds, p.Bad))
 	fmt.Fprintln(t)
 	row(t, "WORK", "SAMPLES/S", "MEANING")
@@ -224,7 +234,8 @@ func profileTable(t *tabwriter.Writer, p *profile.Profile, saved string) {
 	for _, x := range []struct {
 		name string
 		n    float64
-	}{{"stored", p.Bytes.Stored}, {"encoded", p.Bytes.Encoded}, {"decoded", p.Bytes.Decoded}, {"augmented", p.Bytes.Augmented}, {"delivered", p.Bytes.Delivered}} {
+	}{{"stored", p.Bytes.Stored}, {"encoded", p.Bytes.Encoded}, {"decoded", p.Bytes.Decoded},
+		{"augmented", p.Bytes.Augmented}, {"delivered", p.Bytes.Delivered}} {
 		row(t, x.name, count(int64(x.n)), fmt.Sprintf("%.2f", x.n/p.Bytes.Stored))
 	}
 	fmt.Fprintln(t)

@@ -116,7 +116,8 @@ func metricTable(perJob bool) string {
 func reasonTable() string {
 	t := newTable("reason", "gRPC code", "exit code", "what happened", "what helps")
 	for _, e := range errs.Catalogue() {
-		t.row(code(string(e.Reason)), upperSnake(rpc.Code(e.Reason).String()), fmt.Sprint(exitOf[e.Reason]), e.Happened, e.Helps)
+		t.row(code(string(e.Reason)), upperSnake(rpc.Code(e.Reason).String()), fmt.Sprint(exitOf[e.Reason]), e.Happened,
+			e.Helps)
 	}
 	return t.String()
 }

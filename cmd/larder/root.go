@@ -59,8 +59,10 @@ sees next, prepares each sample as few times as possible, and hands every job it
 		Args:          noArgs,
 		RunE:          needSubcommand,
 	}
-	root.PersistentFlags().StringVar(&g.socket, "socket", "", "Unix socket of the daemon, or host:port to ask one over TCP (default: LARDER_SOCKET, else the user's own)")
-	root.PersistentFlags().DurationVar(&g.timeout, "timeout", 0, "give up a call after this time (default: 30s, 1h for what may index a dataset)")
+	root.PersistentFlags().StringVar(&g.socket, "socket", "",
+		"Unix socket of the daemon, or host:port to ask one over TCP (default: LARDER_SOCKET, else the user's own)")
+	root.PersistentFlags().DurationVar(&g.timeout, "timeout", 0,
+		"give up a call after this time (default: 30s, 1h for what may index a dataset)")
 	registerAccess(root, &g.tcp)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return &usageError{flagMistake(cmd, err), cmd.CommandPath() + " --help lists the flags"}
@@ -68,7 +70,8 @@ sees next, prepares each sample as few times as possible, and hands every job it
 	root.SetVersionTemplate("larder {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(
-		newServe(g), newRun(g), newJobs(g), newOrders(g), newDataset(g), newTiers(g), newStats(g), newExplain(g), newConfig(g), newDoctor(g), newVersion(), newTrace(g),
+		newServe(g), newRun(g), newJobs(g), newOrders(g), newDataset(g), newTiers(g), newStats(g), newExplain(g),
+		newConfig(g), newDoctor(g), newVersion(), newTrace(g),
 	)
 	for _, f := range extraCommands {
 		root.AddCommand(f())
@@ -121,7 +124,8 @@ func args(names ...string) cobra.PositionalArgs {
 		}
 		want := strings.Join(names, " and ")
 		if len(got) > len(names) {
-			return usagef("e.g. "+firstExample(cmd), "%s takes %s, but got %d arguments: %s", cmd.CommandPath(), want, len(got), quoted(got))
+			return usagef("e.g. "+firstExample(cmd), "%s takes %s, but got %d arguments: %s", cmd.CommandPath(), want, len(got),
+				quoted(got))
 		}
 		return usagef("e.g. "+firstExample(cmd), "%s needs %s", cmd.CommandPath(), want)
 	}
@@ -166,7 +170,8 @@ const (
 )
 
 // call connects to the daemon, runs f and disconnects. limit bounds all of it.
-func (g *globals) call(ctx context.Context, limit time.Duration, f func(context.Context, larderv1.LarderServiceClient) error) error {
+func (g *globals) call(ctx context.Context, limit time.Duration,
+	f func(context.Context, larderv1.LarderServiceClient) error) error {
 	if g.timeout > 0 {
 		limit = g.timeout
 	}
@@ -198,7 +203,8 @@ type configFlags struct {
 
 func (c *configFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&c.file, "config", "", "YAML file (default: LARDER_CONFIG, else none)")
-	cmd.Flags().StringArrayVar(&c.set, "set", nil, "set one key, e.g. --set tiers.decoded=2GiB; may be given several times")
+	cmd.Flags().StringArrayVar(&c.set, "set", nil,
+		"set one key, e.g. --set tiers.decoded=2GiB; may be given several times")
 }
 
 // load reads file, environment and flags.

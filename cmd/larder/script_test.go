@@ -115,7 +115,8 @@ func TestScript(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"daemon": cmdDaemon, "signal": cmdSignal, "ended": cmdEnded, "images": cmdImages, "code": cmdCode, "get": cmdGet, "certs": cmdCerts, "as": cmdAs,
+			"daemon": cmdDaemon, "signal": cmdSignal, "ended": cmdEnded, "images": cmdImages, "code": cmdCode, "get": cmdGet,
+			"certs": cmdCerts, "as": cmdAs,
 		},
 	})
 }
@@ -157,7 +158,8 @@ func cmdDaemon(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	b.cmd = exec.Command(larder, append([]string{"serve"}, args[1:]...)...)
 	b.cmd.Dir = ts.MkAbs(".")
-	for _, k := range []string{"PATH", "HOME", "TMPDIR", "LARDER_SOCKET", "XDG_CACHE_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "GOCOVERDIR"} {
+	for _, k := range []string{"PATH", "HOME", "TMPDIR", "LARDER_SOCKET", "XDG_CACHE_HOME", "XDG_STATE_HOME",
+		"XDG_RUNTIME_DIR", "GOCOVERDIR"} {
 		if v := ts.Getenv(k); v != "" {
 			b.cmd.Env = append(b.cmd.Env, k+"="+v)
 		}
@@ -213,11 +215,13 @@ func named(ts *testscript.TestScript, name string) *background {
 
 // signal NAME SIGNAL
 func cmdSignal(ts *testscript.TestScript, _ bool, args []string) {
-	sig := map[string]syscall.Signal{"TERM": syscall.SIGTERM, "INT": syscall.SIGINT, "HUP": syscall.SIGHUP, "KILL": syscall.SIGKILL}[args[1]]
+	sig := map[string]syscall.Signal{"TERM": syscall.SIGTERM, "INT": syscall.SIGINT, "HUP": syscall.SIGHUP,
+		"KILL": syscall.SIGKILL}[args[1]]
 	ts.Check(named(ts, args[0]).cmd.Process.Signal(sig))
 }
 
-// ended NAME CODE: waits for the daemon's end; its log becomes stderr for the script's next stderr command, through a file.
+// ended NAME CODE: waits for the daemon's end; its log becomes stderr for the script's next stderr command, through a
+// file.
 func cmdEnded(ts *testscript.TestScript, _ bool, args []string) {
 	b := named(ts, args[0])
 	select {

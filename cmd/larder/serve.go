@@ -48,11 +48,15 @@ to finish their epochs, and their jobs end; a second signal stops at once. SIGHU
 		},
 	}
 	cfg.register(cmd)
-	cmd.Flags().StringVar(&cfg.http, "http", "", "serve /metrics, /healthz, /readyz and /debug/vars on host:port (default: off)")
-	cmd.Flags().StringVar(&cfg.storageLimit, "storage-limit", "", "hold reading from storage to so many bytes a second, e.g. 20MB/s")
-	cmd.Flags().StringVar(&cfg.socketGroup, "socket-group", "", "let the members of a group (name or number) use the socket too; see docs/security.md")
+	cmd.Flags().StringVar(&cfg.http, "http", "",
+		"serve /metrics, /healthz, /readyz and /debug/vars on host:port (default: off)")
+	cmd.Flags().StringVar(&cfg.storageLimit, "storage-limit", "",
+		"hold reading from storage to so many bytes a second, e.g. 20MB/s")
+	cmd.Flags().StringVar(&cfg.socketGroup, "socket-group", "",
+		"let the members of a group (name or number) use the socket too; see docs/security.md")
 	cmd.Flags().DurationVar(&idle, "idle-exit", 0, "exit when no client was connected for this time (default: never)")
-	cmd.Flags().DurationVar(&drain, "drain-timeout", 10*time.Second, "how long clients may finish their epochs after the first signal, where state.dir is none or this flag is given")
+	cmd.Flags().DurationVar(&drain, "drain-timeout", 10*time.Second,
+		"how long clients may finish their epochs after the first signal, where state.dir is none or this flag is given")
 	return cmd
 }
 

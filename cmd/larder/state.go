@@ -76,7 +76,8 @@ func newStateCmd(g *globals, name, short, long string, do func(journal.FS) (*jou
 
 func stateTable(t *tabwriter.Writer, r *journal.Report) {
 	row(t, "DIRECTORY", "TERM", "RECORDS", "REPLAYED", "SEGMENTS", "ORDERS", "JOBS")
-	row(t, clipPath(r.Path, 60), fmt.Sprint(r.Term), count(r.Records), count(r.Replayed), count(r.Segments), count(r.Orders), count(len(r.Jobs)))
+	row(t, clipPath(r.Path, 60), fmt.Sprint(r.Term), count(r.Records), count(r.Replayed), count(r.Segments),
+		count(r.Orders), count(len(r.Jobs)))
 	for _, list := range []struct {
 		word  string
 		lines []string

@@ -68,7 +68,8 @@ With --watch, again and again until Ctrl-C; -o json then writes one line of JSON
 	return cmd
 }
 
-func watchStats(ctx context.Context, w io.Writer, out *outputFlag, c larderv1.LarderServiceClient, interval time.Duration) error {
+func watchStats(ctx context.Context, w io.Writer, out *outputFlag, c larderv1.LarderServiceClient,
+	interval time.Duration) error {
 	s, err := c.WatchStats(ctx, &larderv1.WatchStatsRequest{Interval: durationpb.New(interval)})
 	if err != nil {
 		return err
@@ -116,13 +117,15 @@ func watchStats(ctx context.Context, w io.Writer, out *outputFlag, c larderv1.La
 
 func statsTable(t *tabwriter.Writer, s *larderv1.Stats) {
 	c := s.GetTotals()
-	row(t, "larder", fmt.Sprintf("%s, process %d, up %v", s.GetVersion(), s.GetPid(), s.GetUptime().AsDuration().Round(time.Second)))
+	row(t, "larder", fmt.Sprintf("%s, process %d, up %v", s.GetVersion(), s.GetPid(),
+		s.GetUptime().AsDuration().Round(time.Second)))
 	row(t, "decoder", decoderLine(s.GetDecoder(), s.GetParity()))
 	row(t, "memory", fmt.Sprintf("%s resident, limit %s", units.Size(s.GetRssBytes()), units.Size(s.GetMemoryLimit())))
 	row(t, "source reads", fmt.Sprintf("%s (%s)", count(c.GetSourceReads()), units.Size(c.GetSourceBytes())))
 	row(t, "decodes", count(c.GetDecodes()))
 	row(t, "augments", count(c.GetAugments()))
-	row(t, "delivered", fmt.Sprintf("%s samples in %s batches", count(c.GetSamplesDelivered()), count(c.GetBatchesDelivered())))
+	row(t, "delivered", fmt.Sprintf("%s samples in %s batches", count(c.GetSamplesDelivered()),
+		count(c.GetBatchesDelivered())))
 	if d := c.GetDecodes(); d > 0 {
 		row(t, "sharing", fmt.Sprintf("%.2f samples delivered for each decode", float64(c.GetSamplesDelivered())/float64(d)))
 	}

@@ -95,7 +95,8 @@ func silent(path string) error {
 	if pid, err := strconv.Atoi(strings.TrimSpace(string(note))); err == nil && pid > 0 {
 		who, end = fmt.Sprintf("process %d", pid), fmt.Sprintf("end it: kill -9 %d", pid)
 	}
-	return errs.New(errs.Unavailable, path, "ask again, for it may be starting or ending; if it stays so, "+end, "%s holds %s and does not answer", who, path)
+	return errs.New(errs.Unavailable, path, "ask again, for it may be starting or ending; if it stays so, "+end,
+		"%s holds %s and does not answer", who, path)
 }
 
 func askStatus(ctx context.Context, g *globals) (r *larderv1.StatusResponse, err error) {
@@ -116,7 +117,8 @@ func statusTable(t *tabwriter.Writer, r *larderv1.StatusResponse) {
 	if r.GetStopping() {
 		word = "stopping: the running epochs end first"
 	}
-	row(t, "daemon", fmt.Sprintf("%s, process %d, larder %s, up %s", word, r.GetPid(), r.GetVersion(), upTime(r.GetUptime().AsDuration())))
+	row(t, "daemon", fmt.Sprintf("%s, process %d, larder %s, up %s", word, r.GetPid(), r.GetVersion(),
+		upTime(r.GetUptime().AsDuration())))
 	row(t, "socket", printable(r.GetSocket()))
 	for _, x := range [][2]string{{"http", r.GetHttp()}, {"grpc", r.GetGrpc()}} {
 		if x[1] != "" {
@@ -130,7 +132,8 @@ func statusTable(t *tabwriter.Writer, r *larderv1.StatusResponse) {
 		jobs += fmt.Sprintf("; %d paused", n)
 	}
 	row(t, "jobs", jobs)
-	row(t, "memory", fmt.Sprintf("tiers %s of %s, rings %s, process %s, memory.limit %s", units.Size(r.GetTiersUsed()), units.Size(r.GetTiersTotal()),
+	row(t, "memory", fmt.Sprintf("tiers %s of %s, rings %s, process %s, memory.limit %s", units.Size(r.GetTiersUsed()),
+		units.Size(r.GetTiersTotal()),
 		units.Size(r.GetRingsUsed()), units.Size(r.GetRssBytes()), units.Size(r.GetMemoryLimit())))
 	if r.GetWithheld() {
 		return
@@ -193,7 +196,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// configuredState is the state folder of a daemon that this environment would start on a socket; "" = it would have none.
+// configuredState is the state folder of a daemon that this environment would start on a socket; "" = it would have
+// none.
 func configuredState(g *globals, socket string) (string, error) {
 	var flags configFlags
 	cfg, err := flags.load(g)
@@ -210,7 +214,8 @@ func configuredState(g *globals, socket string) (string, error) {
 	return r.StateDir, nil
 }
 
-// askedStateDir is the state folder of the daemon that is asked, else of one that would serve its socket; "" = it has none.
+// askedStateDir is the state folder of the daemon that is asked, else of one that would serve its socket; "" = it has
+// none.
 func askedStateDir(ctx context.Context, g *globals) (string, error) {
 	short := *g
 	short.timeout = 5 * time.Second

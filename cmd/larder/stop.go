@@ -28,7 +28,8 @@ import (
 
 func init() { socketCommands = append(socketCommands, newStop) }
 
-// dyingTime is how long somebody may hold a socket at which nobody answers: a daemon that begins, or one that was killed and is being cleared away.
+// dyingTime is how long somebody may hold a socket at which nobody answers: a daemon that begins, or one that was
+// killed and is being cleared away.
 const dyingTime = 5 * time.Second
 
 // endTime is how long a daemon that said that it stops may take to be gone.
@@ -106,7 +107,8 @@ func stop(cmd *cobra.Command, g *globals, out *outputFlag, req *larderv1.StopReq
 	path, unix := socketOf(g.target())
 	told := stopped{Socket: g.target(), Live: []string{}, Unfinished: []string{}}
 	err := ask.call(cmd.Context(), limit, call)
-	for end := time.Now().Add(dyingTime); unix && errs.Is(err, errs.Unavailable) && time.Now().Before(end); err = ask.call(cmd.Context(), limit, call) {
+	for end := time.Now().Add(dyingTime); unix && errs.Is(err, errs.Unavailable) &&
+		time.Now().Before(end); err = ask.call(cmd.Context(), limit, call) {
 		switch done, err := markUnserved(path, req.GetBy()); {
 		case err != nil:
 			return err
@@ -132,7 +134,8 @@ func stop(cmd *cobra.Command, g *globals, out *outputFlag, req *larderv1.StopReq
 	if err := awaitEnd(cmd.Context(), g.target(), r.GetPid(), end); err != nil {
 		return err
 	}
-	told.PID, told.Live, told.Unfinished, told.Durable = r.GetPid(), append(told.Live, r.GetLive()...), append(told.Unfinished, r.GetUnfinished()...), r.GetDurable()
+	told.PID, told.Live, told.Unfinished, told.Durable = r.GetPid(), append(told.Live, r.GetLive()...),
+		append(told.Unfinished, r.GetUnfinished()...), r.GetDurable()
 	return out.value(cmd.OutOrStdout(), told, func(t *tabwriter.Writer) { stoppedTable(t, told, req.GetDrain()) })
 }
 
@@ -144,8 +147,9 @@ func unservedText(path string) string {
 	return fmt.Sprintf("no daemon serves %s; loaders that live start none", path)
 }
 
-// markUnserved leaves the mark of a stop where no daemon runs; false: somebody holds the socket, and is dying or about to serve it. In a
-// folder that does not exist no daemon has been, so no loader lives that had one: there is nobody to leave a mark for.
+// markUnserved leaves the mark of a stop where no daemon runs; false: somebody holds the socket, and is dying or about
+// to serve it. In a folder that does not exist no daemon has been, so no loader lives that had one: there is nobody to
+// leave a mark for.
 func markUnserved(path, by string) (bool, error) {
 	if _, err := os.Stat(filepath.Dir(path)); errors.Is(err, fs.ErrNotExist) {
 		return true, nil
@@ -201,7 +205,8 @@ func agree(cmd *cobra.Command, r *larderv1.StopResponse) error {
 			return nil
 		}
 	}
-	return &exitError{exitConflict, &usageError{fmt.Errorf("the daemon was not stopped: %s", what), "larder stop --drain lets their epochs end first, larder stop --force stops at once"}}
+	return &exitError{exitConflict, &usageError{fmt.Errorf("the daemon was not stopped: %s", what),
+		"larder stop --drain lets their epochs end first, larder stop --force stops at once"}}
 }
 
 // socketOf is the path of a Unix socket; false for host:port.
@@ -236,8 +241,9 @@ func awaitEnd(ctx context.Context, target string, pid int32, limit time.Duration
 	}
 }
 
-// nobodyAt tells whether nobody listens at host:port. What went wrong with TLS or a token says nothing about that, so neither is tried; what
-// closes a connection that it has just accepted is a tunnel to nobody: a daemon speaks first, or with TLS waits for the client.
+// nobodyAt tells whether nobody listens at host:port. What went wrong with TLS or a token says nothing about that, so
+// neither is tried; what closes a connection that it has just accepted is a tunnel to nobody: a daemon speaks first, or
+// with TLS waits for the client.
 func nobodyAt(ctx context.Context, target string) bool {
 	c, err := new(net.Dialer).DialContext(ctx, "tcp", target)
 	if err != nil {

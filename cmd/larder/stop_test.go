@@ -16,7 +16,8 @@ func TestAwaitEndOverTCP(t *testing.T) {
 	served := httptest.NewTLSServer(http.NotFoundHandler())
 	at := served.Listener.Addr().String()
 	err := awaitEnd(t.Context(), at, 7, 300*time.Millisecond)
-	if !errs.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), "process 7 was told to stop, and has not ended after 300ms") {
+	if !errs.Is(err, errs.Unavailable) || !strings.Contains(err.Error(),
+		"process 7 was told to stop, and has not ended after 300ms") {
 		t.Errorf("%v", err)
 	}
 	served.Close()

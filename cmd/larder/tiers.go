@@ -62,7 +62,8 @@ func tierTable(t *tabwriter.Writer, r tiersTold) {
 	for _, x := range r.GetTiers() {
 		row(t, x.GetForm(), units.Size(x.GetUsed()), units.Size(x.GetBudget()), x.GetSetting(),
 			count(x.GetEntries()), count(x.GetHits()), count(x.GetEvictions()), x.GetPolicy())
-		used, entries, hits, evictions = used+x.GetUsed(), entries+x.GetEntries(), hits+x.GetHits(), evictions+x.GetEvictions()
+		used, entries, hits, evictions = used+x.GetUsed(), entries+x.GetEntries(), hits+x.GetHits(),
+			evictions+x.GetEvictions()
 	}
 	row(t, "total", units.Size(used), units.Size(r.GetTotal()), "", count(entries), count(hits), count(evictions), "")
 	s := r.GetSplit()
@@ -134,7 +135,8 @@ flushed. The sizes hold until the next larder config apply, SIGHUP or start of t
 				return out.message(cmd.OutOrStdout(), r, func(t *tabwriter.Writer) {
 					tierTable(t, r)
 					fmt.Fprintln(t)
-					row(t, "holds until the daemon's next config apply, SIGHUP or start; for good: set it in the daemon's configuration")
+					row(t, "holds until the daemon's next config apply, SIGHUP or start; for good: set it in the daemon's "+
+						"configuration")
 				})
 			})
 		},
@@ -145,7 +147,8 @@ flushed. The sizes hold until the next larder config apply, SIGHUP or start of t
 
 func resizeRequest(args []string) (*larderv1.SetTiersRequest, error) {
 	req := &larderv1.SetTiersRequest{}
-	fields := map[string]*string{"total": &req.Total, "encoded": &req.Encoded, "decoded": &req.Decoded, "augmented": &req.Augmented}
+	fields := map[string]*string{"total": &req.Total, "encoded": &req.Encoded, "decoded": &req.Decoded,
+		"augmented": &req.Augmented}
 	names := []string{"total", "encoded", "decoded", "augmented"}
 	for _, a := range args {
 		name, value, ok := strings.Cut(a, "=")

@@ -40,7 +40,8 @@ type began struct {
 	ch   chan struct{}
 }
 
-func (b *began) RecordTrace(ctx context.Context, r *larderv1.RecordTraceRequest, o ...grpc.CallOption) (*larderv1.RecordTraceResponse, error) {
+func (b *began) RecordTrace(ctx context.Context, r *larderv1.RecordTraceRequest,
+	o ...grpc.CallOption) (*larderv1.RecordTraceResponse, error) {
 	res, err := b.LarderServiceClient.RecordTrace(ctx, r, o...)
 	b.once.Do(func() { close(b.ch) })
 	return res, err
@@ -53,7 +54,8 @@ func train(ctx context.Context, socket string, spec *larderv1.JobSpec, step time
 		return nil, err
 	}
 	defer c.Close()
-	if err := c.Call(ctx, "RegisterJob", &larderv1.RegisterJobRequest{Spec: spec}, new(larderv1.RegisterJobResponse)); err != nil {
+	if err := c.Call(ctx, "RegisterJob", &larderv1.RegisterJobRequest{Spec: spec},
+		new(larderv1.RegisterJobResponse)); err != nil {
 		return nil, err
 	}
 	st, err := c.Attach(ctx, &larderv1.AttachRequest{Job: spec.GetName(), Pid: int32(os.Getpid())})
@@ -82,8 +84,8 @@ func train(ctx context.Context, socket string, spec *larderv1.JobSpec, step time
 	return got, st.Detach(ctx)
 }
 
-// A running daemon is recorded: the picks of every job are what its client got, sizes are those of the files, what is in memory adds up, and the
-// simulation of the recorded demand reads as often as the daemon did.
+// A running daemon is recorded: the picks of every job are what its client got, sizes are those of the files, what is
+// in memory adds up, and the simulation of the recorded demand reads as often as the daemon did.
 func TestRecordTrace(t *testing.T) {
 	ctx := t.Context()
 	dir, err := os.MkdirTemp("", "lt-") // short: a socket's path has at most 107 bytes
@@ -96,7 +98,9 @@ func TestRecordTrace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := config.LoadContent("t", fmt.Appendf(nil, "socket: %s\ntiers: {total: 2MiB, encoded: 0, decoded: 2MiB, augmented: 0}\nstate: {dir: none}\nsource: {index_dir: %q, storage_limit: 20MB}\nprep: {workers: 2}\n",
+	cfg, err := config.LoadContent("t", fmt.Appendf(nil,
+		"socket: %s\ntiers: {total: 2MiB, encoded: 0, decoded: 2MiB, augmented: 0}\nstate: {dir: none}\nsource: "+
+			"{index_dir: %q, storage_limit: 20MB}\nprep: {workers: 2}\n",
 		filepath.Join(dir, "s"), filepath.Join(dir, "i")), nil, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -134,7 +138,8 @@ func TestRecordTrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	spec := func(name, subset string, epochs uint32) *larderv1.JobSpec {
-		return &larderv1.JobSpec{Name: name, Dataset: "imagefolder:" + drawn.Root, Subset: subset, BatchSize: 8, Shuffle: true, Epochs: epochs,
+		return &larderv1.JobSpec{Name: name, Dataset: "imagefolder:" + drawn.Root, Subset: subset, BatchSize: 8,
+			Shuffle: true, Epochs: epochs,
 			Transform: []*larderv1.Op{{Name: "RandomResizedCrop", Args: size}, {Name: "RandomHorizontalFlip"}}}
 	}
 	jobs := []*larderv1.JobSpec{spec("a", "", 3), spec("b", "range(0, 60)", 2)}
@@ -164,7 +169,8 @@ func TestRecordTrace(t *testing.T) {
 	if again, err := trace.Read(&file, "t", 0); err != nil || !trace.Equal(tr, again) {
 		t.Fatalf("the recording does not survive its file: %v", err)
 	}
-	if tr.Objects != n || len(tr.Jobs) != 2 || tr.World.Lost != 0 || tr.World.StorageLimit != 20e6 || tr.World.Tiers.Decoded != 2<<20 || tr.World.Workers != 2 {
+	if tr.Objects != n || len(tr.Jobs) != 2 || tr.World.Lost != 0 || tr.World.StorageLimit != 20e6 ||
+		tr.World.Tiers.Decoded != 2<<20 || tr.World.Workers != 2 {
 		t.Fatalf("%d objects, %+v, %+v", tr.Objects, tr.Jobs, tr.World)
 	}
 	bytes := int64(0)
@@ -194,7 +200,8 @@ func TestRecordTrace(t *testing.T) {
 		if want := slices.Concat(got[i]...); !slices.Equal(picks, want) {
 			t.Errorf("job %s: other samples were recorded than the client got: %d and %d", j.Name, len(picks), len(want))
 		}
-		if epochs != int(s.GetEpochs()) || j.Epochs != epochs || len(tr.Members(k)) != len(got[i][0]) || j.Batch != 8 || j.Order != "stratified" || !j.Looks || tr.World.Jobs[k].Partial {
+		if epochs != int(s.GetEpochs()) || j.Epochs != epochs || len(tr.Members(k)) != len(got[i][0]) || j.Batch != 8 ||
+			j.Order != "stratified" || !j.Looks || tr.World.Jobs[k].Partial {
 			t.Errorf("job %s: %d epochs begin; %+v %+v", j.Name, epochs, *j, tr.World.Jobs[k])
 		}
 		if step := j.Step * 8; step < 5*time.Millisecond {
@@ -220,7 +227,8 @@ func TestRecordTrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	sim, err := w.Run(coresim.Options{})
-	if err != nil || !sim.ExactlyOnce || sim.Counts.Samples != tr.World.Counted.Samples || sim.Counts.Augments != tr.World.Counted.Augments {
+	if err != nil || !sim.ExactlyOnce || sim.Counts.Samples != tr.World.Counted.Samples ||
+		sim.Counts.Augments != tr.World.Counted.Augments {
 		t.Fatalf("%v %+v, counted %+v", err, sim, tr.World.Counted)
 	}
 	if e := float64(sim.Counts.SourceReads)/float64(tr.World.Counted.Reads) - 1; math.Abs(e) > .15 {
@@ -229,11 +237,13 @@ func TestRecordTrace(t *testing.T) {
 	if !slices.ContainsFunc(limits, func(s string) bool { return strings.Contains(s, "drawn anew") }) {
 		t.Errorf("it does not say what it assumes: %q", limits)
 	}
-	rep, err := policysim.Run(tr, policysim.Config{Policies: []string{"lru", "minio"}, Caches: []int64{bytes / 4}, Seed: 1}, nil)
+	rep, err := policysim.Run(tr, policysim.Config{Policies: []string{"lru", "minio"}, Caches: []int64{bytes / 4},
+		Seed: 1}, nil)
 	if err != nil || rep.Requests != tr.Pick.Len() || rep.Prescribed || rep.Find("minio", bytes/4).Hits == 0 {
 		t.Errorf("cache policies on the recording: %v %+v", err, rep)
 	}
-	if _, err := conn.RecordTrace(ctx, &larderv1.RecordTraceRequest{Recording: 5}); !errs.Is(rpcFault(err), errs.NotFound) {
+	if _, err := conn.RecordTrace(ctx, &larderv1.RecordTraceRequest{Recording: 5}); !errs.Is(rpcFault(err),
+		errs.NotFound) {
 		t.Errorf("an unknown recording: %v", err)
 	}
 }

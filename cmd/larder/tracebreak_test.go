@@ -42,7 +42,8 @@ type counting struct {
 	of *calls
 }
 
-func (c *counting) RecordTrace(ctx context.Context, r *larderv1.RecordTraceRequest, o ...grpc.CallOption) (*larderv1.RecordTraceResponse, error) {
+func (c *counting) RecordTrace(ctx context.Context, r *larderv1.RecordTraceRequest,
+	o ...grpc.CallOption) (*larderv1.RecordTraceResponse, error) {
 	res, err := c.LarderServiceClient.RecordTrace(ctx, r, o...)
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()
@@ -93,7 +94,9 @@ func newBreakable(t *testing.T) *breakable {
 		t.Fatal(err)
 	}
 	b := &breakable{t: t, dataset: "imagefolder:" + drawn.Root, stop: make(chan struct{}), done: make(chan error, 1)}
-	b.cfg, err = config.LoadContent("t", fmt.Appendf(nil, "socket: %s\ntiers: {total: 1MiB, encoded: 0, decoded: 1MiB, augmented: 0}\nstate: {dir: %s}\nsource: {index_dir: %q}\nprep: {workers: 2}\n",
+	b.cfg, err = config.LoadContent("t", fmt.Appendf(nil,
+		"socket: %s\ntiers: {total: 1MiB, encoded: 0, decoded: 1MiB, augmented: 0}\nstate: {dir: %s}\nsource: {index_dir: "+
+			"%q}\nprep: {workers: 2}\n",
 		filepath.Join(dir, "s"), filepath.Join(dir, "state"), filepath.Join(dir, "i")), nil, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -163,8 +166,9 @@ func (b *breakable) student(name string, epochs uint32) *student {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	s := &student{t: b.t, got: make([][]int64, epochs), spec: &larderv1.JobSpec{Name: name, Dataset: b.dataset, BatchSize: 4, Shuffle: true, Epochs: epochs,
-		Transform: []*larderv1.Op{{Name: "RandomResizedCrop", Args: size}}}}
+	s := &student{t: b.t, got: make([][]int64, epochs),
+		spec: &larderv1.JobSpec{Name: name, Dataset: b.dataset, BatchSize: 4, Shuffle: true, Epochs: epochs,
+			Transform: []*larderv1.Op{{Name: "RandomResizedCrop", Args: size}}}}
 	s.attach(b)
 	return s
 }
@@ -176,10 +180,12 @@ func (s *student) attach(b *breakable) {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() { _ = s.c.Close() })
-	if err := s.c.Call(s.t.Context(), "RegisterJob", &larderv1.RegisterJobRequest{Spec: s.spec}, new(larderv1.RegisterJobResponse)); err != nil {
+	if err := s.c.Call(s.t.Context(), "RegisterJob", &larderv1.RegisterJobRequest{Spec: s.spec},
+		new(larderv1.RegisterJobResponse)); err != nil {
 		s.t.Fatal(err)
 	}
-	if s.st, err = s.c.Attach(s.t.Context(), &larderv1.AttachRequest{Job: s.spec.GetName(), Pid: int32(os.Getpid()), Incarnation: s.inc}); err != nil {
+	if s.st, err = s.c.Attach(s.t.Context(), &larderv1.AttachRequest{Job: s.spec.GetName(), Pid: int32(os.Getpid()),
+		Incarnation: s.inc}); err != nil {
 		s.t.Fatal(err)
 	}
 	if again := s.inc != 0; again {
@@ -221,8 +227,8 @@ func (s *student) take(n int) {
 	}
 }
 
-// The daemon goes away in the midst of an epoch and comes back on the same state: one trace has both parts, no sample twice in an epoch, what is in memory
-// adds up, and whatever is missing was counted or never sent to the recorder.
+// The daemon goes away in the midst of an epoch and comes back on the same state: one trace has both parts, no sample
+// twice in an epoch, what is in memory adds up, and whatever is missing was counted or never sent to the recorder.
 func TestRecordingOutlivesItsDaemon(t *testing.T) {
 	b := newBreakable(t)
 	b.record()
@@ -254,7 +260,8 @@ func TestRecordingOutlivesItsDaemon(t *testing.T) {
 	if again, err := trace.Read(&file, "t", 0); err != nil || !trace.Equal(tr, again) {
 		t.Fatalf("the recording does not survive its file: %v", err)
 	}
-	if tr.World.Breaks != 1 || tr.World.Counted.Samples != 0 || tr.Objects != breakSamples || len(tr.Jobs) != 2 || tr.Jobs[1].Name != "second" || tr.Jobs[1].Arrive <= tr.Jobs[0].Arrive {
+	if tr.World.Breaks != 1 || tr.World.Counted.Samples != 0 || tr.Objects != breakSamples || len(tr.Jobs) != 2 ||
+		tr.Jobs[1].Name != "second" || tr.Jobs[1].Arrive <= tr.Jobs[0].Arrive {
 		t.Errorf("%+v %+v", tr.World, tr.Jobs)
 	}
 	for k, s := range []*student{a, second} {
@@ -277,7 +284,8 @@ func TestRecordingOutlivesItsDaemon(t *testing.T) {
 			t.Fatalf("job %s got %d samples; %d epochs were recorded", s.spec.GetName(), all, epoch+1)
 		}
 		if missing := all - recorded; missing > int(tr.World.Lost) || k == 1 && missing > 0 {
-			t.Errorf("job %s: %d of %d samples were recorded, %d are said to be lost", s.spec.GetName(), recorded, all, tr.World.Lost)
+			t.Errorf("job %s: %d of %d samples were recorded, %d are said to be lost", s.spec.GetName(), recorded, all,
+				tr.World.Lost)
 		}
 		if len(tr.Members(k)) != breakSamples || tr.Jobs[k].Step <= 0 || tr.Jobs[k].Epochs != len(s.got) {
 			t.Errorf("%+v", tr.Jobs[k])
@@ -296,7 +304,8 @@ func TestRecordingOutlivesItsDaemon(t *testing.T) {
 	}
 }
 
-// A daemon that is slow has not gone away: answers that came too late are asked for again, and nothing is missing and nothing is there twice.
+// A daemon that is slow has not gone away: answers that came too late are asked for again, and nothing is missing and
+// nothing is there twice.
 func TestRecordingOfASlowDaemon(t *testing.T) {
 	b := newBreakable(t)
 	b.asked.lose = func(n int) bool { return n > 1 && n%3 != 0 } // two of three, also one after the other
@@ -310,7 +319,8 @@ func TestRecordingOfASlowDaemon(t *testing.T) {
 	if err := <-b.done; err != nil {
 		t.Fatal(err)
 	}
-	if said := b.said.String(); !strings.Contains(said, "is asked again") || strings.Contains(said, "went away") || b.asked.lost < 8 {
+	if said := b.said.String(); !strings.Contains(said, "is asked again") || strings.Contains(said, "went away") ||
+		b.asked.lost < 8 {
 		t.Errorf("%d answers were lost; it said %s", b.asked.lost, said)
 	}
 	tr, got := b.trace, slices.Concat(a.got...)
@@ -339,7 +349,8 @@ func TestRecordingOfNothing(t *testing.T) {
 	}
 }
 
-// The daemon does not come back, or another one does: what was recorded is a whole trace, with what jobs asked for, and the error says so.
+// The daemon does not come back, or another one does: what was recorded is a whole trace, with what jobs asked for, and
+// the error says so.
 func TestRecordingEndsWithItsDaemon(t *testing.T) {
 	for _, other := range []bool{false, true} {
 		t.Run(fmt.Sprint("another one comes: ", other), func(t *testing.T) {
@@ -358,14 +369,17 @@ func TestRecordingEndsWithItsDaemon(t *testing.T) {
 				time.AfterFunc(300*time.Millisecond, func() { close(b.stop) })
 			}
 			err := <-b.done
-			if !errs.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), "went away") || exitCode(err) != exitUnavailable {
+			if !errs.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), "went away") ||
+				exitCode(err) != exitUnavailable {
 				t.Errorf("%v", err)
 			}
-			if want := map[bool]string{false: "not back when the recording was ended", true: "knows none of its jobs"}[other]; err != nil && !strings.Contains(err.Error(), want) {
+			if want := map[bool]string{false: "not back when the recording was ended",
+				true: "knows none of its jobs"}[other]; err != nil && !strings.Contains(err.Error(), want) {
 				t.Errorf("%v does not say %q", err, want)
 			}
 			tr := b.trace
-			if tr == nil || tr.Check() != nil || len(tr.Jobs) != 1 || tr.Jobs[0].Name != "a" || tr.Jobs[0].Batch != 4 || len(tr.Members(0)) != breakSamples || tr.World.Breaks != 1 || !tr.World.Jobs[0].Partial || tr.World.Workers != 2 {
+			if tr == nil || tr.Check() != nil || len(tr.Jobs) != 1 || tr.Jobs[0].Name != "a" || tr.Jobs[0].Batch != 4 ||
+				len(tr.Members(0)) != breakSamples || tr.World.Breaks != 1 || !tr.World.Jobs[0].Partial || tr.World.Workers != 2 {
 				t.Fatalf("%+v", tr)
 			}
 			got, n := slices.Concat(a.got...), tr.Pick.Len()
@@ -381,7 +395,8 @@ func TestRecordingEndsWithItsDaemon(t *testing.T) {
 	}
 }
 
-// A recording that begins in the midst of an epoch leaves out what had been planned before, says how much that is, and is whole otherwise.
+// A recording that begins in the midst of an epoch leaves out what had been planned before, says how much that is, and
+// is whole otherwise.
 func TestRecordingBeginsInAnEpoch(t *testing.T) {
 	b := newBreakable(t)
 	a := b.student("a", 2)
@@ -397,7 +412,8 @@ func TestRecordingBeginsInAnEpoch(t *testing.T) {
 	got := slices.Concat(a.got...)
 	n := tr.Pick.Len()
 	const taken, ring = 3 * 4, 4 * 4 // samples that had been delivered before
-	if all := n + int(tr.World.Lost); all > len(got)-taken || all < len(got)-taken-ring || n < breakSamples || tr.Jobs[0].Epochs != 2 || !tr.World.Jobs[0].Partial {
+	if all := n + int(tr.World.Lost); all > len(got)-taken || all < len(got)-taken-ring || n < breakSamples ||
+		tr.Jobs[0].Epochs != 2 || !tr.World.Jobs[0].Partial {
 		t.Errorf("%d of %d samples were recorded, %d are said to be lost; %+v", n, len(got), tr.World.Lost, tr.Jobs[0])
 	}
 	for i, x := range got[len(got)-n:] { // what was not planned yet is all there

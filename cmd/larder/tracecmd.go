@@ -90,11 +90,12 @@ is written, and the exit code is 4.`,
 			ctx := context.WithoutCancel(cmd.Context()) // a signal ends the recording, and what was recorded is fetched then
 			gone := g.call(ctx, 0, func(ctx context.Context, c larderv1.LarderServiceClient) error {
 				a := trace.NewAssembler(fmt.Sprintf("recorded at %s", time.Now().UTC().Format(time.RFC3339)), uint64(limit.Of(0)))
-				r := &traceRecording{c: c, a: a, err: cmd.ErrOrStderr(), dial: func(ctx context.Context) (larderv1.LarderServiceClient, io.Closer, error) {
-					ctx, cancel := context.WithTimeout(ctx, shortCall)
-					defer cancel()
-					return g.dial(ctx)
-				}}
+				r := &traceRecording{c: c, a: a, err: cmd.ErrOrStderr(),
+					dial: func(ctx context.Context) (larderv1.LarderServiceClient, io.Closer, error) {
+						ctx, cancel := context.WithTimeout(ctx, shortCall)
+						defer cancel()
+						return g.dial(ctx)
+					}}
 				var err error
 				t, err = r.run(ctx, stop)
 				return err
@@ -105,10 +106,12 @@ is written, and the exit code is 4.`,
 			if err := exportTrace(file, t); err != nil {
 				return err
 			}
-			return errors.Join(out.value(cmd.OutOrStdout(), recordedFacts(file, t), func(w *tabwriter.Writer) { recordedTable(w, file, t) }), gone)
+			return errors.Join(out.value(cmd.OutOrStdout(), recordedFacts(file, t),
+				func(w *tabwriter.Writer) { recordedTable(w, file, t) }), gone)
 		},
 	}
-	cmd.Flags().StringVar(&file, "out", "", "file of the trace; its suffix tells the format (.csv, .oracleGeneral, else larder's)")
+	cmd.Flags().StringVar(&file, "out", "",
+		"file of the trace; its suffix tells the format (.csv, .oracleGeneral, else larder's)")
 	cmd.Flags().DurationVar(&length, "for", 0, "how long to record (default: until Ctrl-C)")
 	cmd.Flags().StringVar(&maxMemory, "max-memory", "1GiB", "keep no more of picks and moves; the rest is counted as lost")
 	out.register(cmd)
@@ -128,7 +131,8 @@ type recordedSummary struct {
 }
 
 func recordedFacts(file string, t *trace.Trace) recordedSummary {
-	s := recordedSummary{File: file, Objects: t.Objects, Picks: t.Pick.Len(), Moves: len(t.Moves), Lost: t.World.Lost, Breaks: t.World.Breaks, Unknown: t.World.Unknown}
+	s := recordedSummary{File: file, Objects: t.Objects, Picks: t.Pick.Len(), Moves: len(t.Moves), Lost: t.World.Lost,
+		Breaks: t.World.Breaks, Unknown: t.World.Unknown}
 	for i := range t.Jobs {
 		s.Jobs = append(s.Jobs, t.Jobs[i].Name)
 	}
@@ -137,9 +141,11 @@ func recordedFacts(file string, t *trace.Trace) recordedSummary {
 
 func recordedTable(w *tabwriter.Writer, file string, t *trace.Trace) {
 	row(w, "file", file)
-	row(w, "recorded", fmt.Sprintf("%s samples delivered of %s, %s moves; %s lost", count(t.Pick.Len()), count(t.Objects), count(len(t.Moves)), count(t.World.Lost)))
+	row(w, "recorded", fmt.Sprintf("%s samples delivered of %s, %s moves; %s lost", count(t.Pick.Len()), count(t.Objects),
+		count(len(t.Moves)), count(t.World.Lost)))
 	if t.World.Breaks > 0 {
-		row(w, "breaks", fmt.Sprintf("the daemon went away %s times: what it delivered in the last moments before, and until the recording went on, is missing", count(t.World.Breaks)))
+		row(w, "breaks", fmt.Sprintf("the daemon went away %s times: what it delivered in the last moments before, and "+
+			"until the recording went on, is missing", count(t.World.Breaks)))
 	}
 	if t.World.Unknown > 0 {
 		row(w, "costs", fmt.Sprintf("of %s samples were never seen: they have the mean", count(t.World.Unknown)))
@@ -152,6 +158,7 @@ func recordedTable(w *tabwriter.Writer, file string, t *trace.Trace) {
 		if t.World.Jobs[i].Partial {
 			note = "recorded in part"
 		}
-		row(w, clip(j.Name, 40), j.Order, j.Arrive.Round(time.Millisecond), count(j.Epochs), count(j.Batch), (j.Step * time.Duration(j.Batch)).Round(10*time.Microsecond), note)
+		row(w, clip(j.Name, 40), j.Order, j.Arrive.Round(time.Millisecond), count(j.Epochs), count(j.Batch),
+			(j.Step * time.Duration(j.Batch)).Round(10*time.Microsecond), note)
 	}
 }

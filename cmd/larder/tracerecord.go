@@ -14,24 +14,26 @@ import (
 	larderv1 "larder/proto/larder/v1"
 )
 
-// Pace of a recording. What jobs ask for, sizes and costs are asked for again and again, so that a recording is of use whenever the daemon dies; of very
-// many samples less often, so that it costs little.
+// Pace of a recording. What jobs ask for, sizes and costs are asked for again and again, so that a recording is of use
+// whenever the daemon dies; of very many samples less often, so that it costs little.
 const (
 	recordEvery    = 200 * time.Millisecond
 	recordTell     = 10 * time.Second
 	recordDescribe = 10 * time.Second
 	recordNewJob   = time.Second
-	recordPart     = 50              // of the time, at most, that descriptions take
-	recordWait     = time.Minute     // for a daemon to come back, as long as clients wait for it
-	recordCall     = 5 * time.Second // for an answer, then it is asked for again; a recording ends when nobody asks for 30 s
+	recordPart     = 50          // of the time, at most, that descriptions take
+	recordWait     = time.Minute // for a daemon to come back, as long as clients wait for it
+	// for an answer, then it is asked for again; a recording ends when nobody asks for 30 s
+	recordCall = 5 * time.Second
 )
 
 // traceRecording fetches a recording from the daemon, and from its successors.
 type traceRecording struct {
-	c    larderv1.LarderServiceClient
-	a    *trace.Assembler
-	err  io.Writer
-	dial func(context.Context) (larderv1.LarderServiceClient, io.Closer, error) // reaches a successor; nil = none is waited for
+	c   larderv1.LarderServiceClient
+	a   *trace.Assembler
+	err io.Writer
+	// reaches a successor; nil = none is waited for
+	dial func(context.Context) (larderv1.LarderServiceClient, io.Closer, error)
 
 	closer io.Closer // of c, when that is a successor
 
@@ -47,13 +49,15 @@ type traceRecording struct {
 	machine  *larderv1.RecordedMachine
 	subsetAt map[uint32]uint32         // by job: where its last range ended
 	jobs     map[uint32]trace.Recorded // as they were told last
-	known    map[uint32]time.Time      // by job: when it was registered, by the daemon's clock, which tells it from others of its number
-	newJob   bool                      // delivered to, and not described yet
+	// by job: when it was registered, by the daemon's clock, which tells it from others of its number
+	known  map[uint32]time.Time
+	newJob bool // delivered to, and not described yet
 }
 
 // run records until stop is closed. With an error there may be a trace, of what was recorded before it.
 func (r *traceRecording) run(ctx context.Context, stop <-chan struct{}) (*trace.Trace, error) {
-	r.began, r.subsetAt, r.jobs, r.known = time.Now(), map[uint32]uint32{}, map[uint32]trace.Recorded{}, map[uint32]time.Time{}
+	r.began, r.subsetAt, r.jobs, r.known = time.Now(), map[uint32]uint32{}, map[uint32]trace.Recorded{},
+		map[uint32]time.Time{}
 	defer r.hangUp()
 	var why string
 	for why == "" {
@@ -82,7 +86,8 @@ func (r *traceRecording) run(ctx context.Context, stop <-chan struct{}) (*trace.
 	if err != nil {
 		t, hint = nil, "nothing had been recorded, and no file was written; the log of the daemon says why it ended"
 	}
-	return t, errs.New(errs.Unavailable, "daemon", hint, "the daemon went away %v after the recording began; %s", r.away.Sub(r.began).Round(100*time.Millisecond), why)
+	return t, errs.New(errs.Unavailable, "daemon", hint, "the daemon went away %v after the recording began; %s",
+		r.away.Sub(r.began).Round(100*time.Millisecond), why)
 }
 
 // part records one daemon: until stop is closed, or it goes away.
@@ -202,8 +207,10 @@ func (r *traceRecording) goesOn() {
 	fmt.Fprintln(r.err, "it is back: the recording goes on")
 }
 
-// fetch asks for what came. A call that takes too long is no daemon that went away: it is made again, for the same answer, as long as clients wait for one.
-func (r *traceRecording) fetch(ctx context.Context, req *larderv1.RecordTraceRequest) (*larderv1.RecordTraceResponse, error) {
+// fetch asks for what came. A call that takes too long is no daemon that went away: it is made again, for the same
+// answer, as long as clients wait for one.
+func (r *traceRecording) fetch(ctx context.Context, req *larderv1.RecordTraceRequest) (*larderv1.RecordTraceResponse,
+	error) {
 	req.Answers = r.answers
 	for began := time.Now(); ; {
 		res, err := func() (*larderv1.RecordTraceResponse, error) {
@@ -254,7 +261,8 @@ func (r *traceRecording) take(res *larderv1.RecordTraceResponse) {
 	}
 	for _, o := range res.GetObjects() {
 		for i, stored := range o.GetStored() {
-			r.a.Object(o.GetFirst()+uint32(i), trace.Object{Stored: stored, Decoded: at(o.GetDecoded(), i), Decode: time.Duration(at(o.GetDecodeNs(), i)), Augment: time.Duration(at(o.GetAugmentNs(), i))})
+			r.a.Object(o.GetFirst()+uint32(i), trace.Object{Stored: stored, Decoded: at(o.GetDecoded(), i),
+				Decode: time.Duration(at(o.GetDecodeNs(), i)), Augment: time.Duration(at(o.GetAugmentNs(), i))})
 		}
 	}
 	if m := res.GetMachine(); m != nil {
@@ -293,8 +301,10 @@ func recordedJob(j *larderv1.RecordedJob) trace.Recorded {
 	}
 	looks := s.GetShuffle() && order != "fixed"
 	out := trace.Recorded{
-		Job: trace.Job{Name: s.GetName(), Order: order, Arrive: max(0, j.GetRegistered().AsDuration()), Step: max(0, j.GetStep().AsDuration()) / time.Duration(batch), Batch: batch, Looks: looks},
-		World: trace.JobWorld{Ranks: max(1, int(s.GetWorldSize())), Prefetch: max(1, int(s.GetPrefetch())), DropLast: s.GetDropLast(), Even: s.GetEven() == "drop", Seed: s.GetSeed(),
+		Job: trace.Job{Name: s.GetName(), Order: order, Arrive: max(0, j.GetRegistered().AsDuration()),
+			Step: max(0, j.GetStep().AsDuration()) / time.Duration(batch), Batch: batch, Looks: looks},
+		World: trace.JobWorld{Ranks: max(1, int(s.GetWorldSize())), Prefetch: max(1, int(s.GetPrefetch())),
+			DropLast: s.GetDropLast(), Even: s.GetEven() == "drop", Seed: s.GetSeed(),
 			Recipe: j.GetRecipe(), Share: s.GetShare() == "augmented", Augmented: int64(j.GetAugmentedBytes())},
 		Dropped: int(j.GetDropped()), Asked: int(s.GetEpochs()), Ended: j.GetEnded() != nil,
 	}
@@ -307,10 +317,14 @@ func recordedJob(j *larderv1.RecordedJob) trace.Recorded {
 // world is what was recorded of the machine. A read that waits for the configured limit is no latency of the storage.
 func (r *traceRecording) world() trace.World {
 	m := r.machine
-	w := trace.World{Workers: max(1, int(m.GetWorkers())), Cores: max(1, int(m.GetCores())), StorageLimit: int64(m.GetStorageLimit()), StorageIOPS: int64(m.GetStorageIops()), Bandwidth: m.GetStorageBandwidth(),
-		Latency: m.GetStorageLatency().AsDuration(), Memory: m.GetMemoryBandwidth(), Finish: time.Duration(m.GetFinishNs()), InPlace: m.GetInPlace(), Lost: r.lost, Breaks: r.breaks,
-		Tiers:   trace.Tiers{Total: int64(m.GetTotal()), Encoded: -1, Decoded: -1, Augmented: -1, Policy: make([]string, 3), Model: m.GetModel()},
-		Counted: trace.Counted{Reads: m.GetCounted().GetSourceReads(), Decodes: m.GetCounted().GetDecodes(), Augments: m.GetCounted().GetAugments(), Samples: m.GetCounted().GetSamplesDelivered()}}
+	w := trace.World{Workers: max(1, int(m.GetWorkers())), Cores: max(1, int(m.GetCores())),
+		StorageLimit: int64(m.GetStorageLimit()), StorageIOPS: int64(m.GetStorageIops()), Bandwidth: m.GetStorageBandwidth(),
+		Latency: m.GetStorageLatency().AsDuration(), Memory: m.GetMemoryBandwidth(), Finish: time.Duration(m.GetFinishNs()),
+		InPlace: m.GetInPlace(), Lost: r.lost, Breaks: r.breaks,
+		Tiers: trace.Tiers{Total: int64(m.GetTotal()), Encoded: -1, Decoded: -1, Augmented: -1, Policy: make([]string, 3),
+			Model: m.GetModel()},
+		Counted: trace.Counted{Reads: m.GetCounted().GetSourceReads(), Decodes: m.GetCounted().GetDecodes(),
+			Augments: m.GetCounted().GetAugments(), Samples: m.GetCounted().GetSamplesDelivered()}}
 	if r.breaks > 0 {
 		w.Counted = trace.Counted{} // what a daemon that went away had counted is not known
 	}

@@ -79,8 +79,9 @@ Rates come from larder profile. Several --profile files are solved together unde
 share its encoded samples, and the decoded ones where their recipes begin alike. Each profile has --jobs jobs.
 The objective is the samples a second of all jobs, with no job below --fairness times what an equal division of the memory would
 give it. Models: bottleneck (the busiest resource limits), seneca (Eq. 1-9 of the paper, for comparison).`,
-		Example: "  larder tune --budget 8GiB --jobs 4\n  larder tune --profile train.json --budget 8GiB -o yaml > larder.yaml",
-		Args:    noArgs,
+		Example: "  larder tune --budget 8GiB --jobs 4\n  larder tune --profile train.json --budget 8GiB -o yaml > " +
+			"larder.yaml",
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := out.check(); err != nil {
 				return err
@@ -89,7 +90,8 @@ give it. Models: bottleneck (the busiest resource limits), seneca (Eq. 1-9 of th
 			case use.Jobs < 1 || use.Jobs > 256:
 				return usagef("e.g. --jobs 4", "--jobs %d is not between 1 and 256", use.Jobs)
 			case !(use.Fairness >= 0 && use.Fairness <= 1):
-				return usagef("1 keeps every job's fair share, 0 looks at the total alone", "--fairness %v is not between 0 and 1", use.Fairness)
+				return usagef("1 keeps every job's fair share, 0 looks at the total alone", "--fairness %v is not between 0 and 1",
+					use.Fairness)
 			case !(use.Ingest >= 0 && use.Ingest < 1e12):
 				return usagef("e.g. --ingest 2500", "--ingest %v is no rate", use.Ingest)
 			}
@@ -135,20 +137,26 @@ give it. Models: bottleneck (the busiest resource limits), seneca (Eq. 1-9 of th
 			if out.form == "yaml" {
 				return writeTuneYAML(cmd.OutOrStdout(), t)
 			}
-			if err := out.value(cmd.OutOrStdout(), t, func(w *tabwriter.Writer) { tuneTable(w, t) }); err != nil || out.form == "json" {
+			if err := out.value(cmd.OutOrStdout(), t, func(w *tabwriter.Writer) { tuneTable(w, t) }); err != nil ||
+				out.form == "json" {
 				return err
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "\n%s", t.Config)
 			return err
 		},
 	}
-	cmd.Flags().StringArrayVar(&files, "profile", nil, "file of larder profile; may be given several times (default: the one saved last)")
-	cmd.Flags().StringVar(&budget, "budget", "auto", "memory of all tiers, e.g. 8GiB or 30%; auto = what tiers.total would be")
-	cmd.Flags().StringArrayVar(&splits, "split", nil, "also predict this split, e.g. encoded=2GiB,decoded=1GiB; may be given several times")
+	cmd.Flags().StringArrayVar(&files, "profile", nil,
+		"file of larder profile; may be given several times (default: the one saved last)")
+	cmd.Flags().StringVar(&budget, "budget", "auto",
+		"memory of all tiers, e.g. 8GiB or 30%; auto = what tiers.total would be")
+	cmd.Flags().StringArrayVar(&splits, "split", nil,
+		"also predict this split, e.g. encoded=2GiB,decoded=1GiB; may be given several times")
 	cmd.Flags().IntVar(&use.Jobs, "jobs", 1, "jobs that run at once on each profile")
 	cmd.Flags().BoolVar(&use.Share, "share", false, "the jobs share augmented samples (share: augmented)")
-	cmd.Flags().Float64SliceVar(&degrees, "degree", nil, "jobs served by one read; by one decode of what the encoded tier holds; with --share by one augmentation "+
-		"that no tier keeps: READ[,DECODE[,AUGMENT]]; 0 = jobs/1.25, as measured for the default order, of the others as the first")
+	cmd.Flags().Float64SliceVar(&degrees, "degree", nil,
+		"jobs served by one read; by one decode of what the encoded tier holds; with --share by one augmentation "+
+			"that no tier keeps: READ[,DECODE[,AUGMENT]]; 0 = jobs/1.25, as measured for the default order, of the others as "+
+			"the first")
 	cmd.Flags().Float64Var(&use.Ingest, "ingest", 0, "samples a second that each training takes; 0 = not known")
 	cmd.Flags().Float64Var(&use.Fairness, "fairness", 1, "part of its fair share that every job keeps, 0 to 1")
 	cmd.Flags().StringVar(&model, "model", partition.Bottleneck, "model: "+strings.Join(partition.Models(), " or "))
@@ -169,7 +177,8 @@ func tuneDegrees(list []float64, use *profile.Use) error {
 		case !(x == 0 || x >= 1 && x <= float64(use.Jobs)):
 			return usagef(hint, "--degree %v is not between 1 and --jobs", x)
 		case i == 2 && x != 0 && !use.Share:
-			return usagef("add --share, or give two numbers", "the third number of --degree is of jobs that share augmented samples")
+			return usagef("add --share, or give two numbers",
+				"the third number of --degree is of jobs that share augmented samples")
 		}
 		*to[i] = x
 	}
@@ -195,14 +204,16 @@ func loadProfiles(files []string) (list []*profile.Profile, warnings []string, e
 			return nil, nil, err
 		}
 		if d := p.Machine.Differs(here); d != "" {
-			warnings = append(warnings, fmt.Sprintf("%s is of another machine: %s; larder profile DATASET measures this one", f, d))
+			warnings = append(warnings, fmt.Sprintf("%s is of another machine: %s; larder profile DATASET measures this one", f,
+				d))
 		}
 		for _, w := range p.Warnings() {
 			warnings = append(warnings, f+": "+w)
 		}
 		for _, q := range list {
 			if q.Dataset.URI == p.Dataset.URI && q.Recipe.ID == p.Recipe.ID {
-				return nil, nil, usagef("use --jobs for several jobs of one recipe", "%s: dataset and recipe are those of an earlier profile", f)
+				return nil, nil, usagef("use --jobs for several jobs of one recipe",
+					"%s: dataset and recipe are those of an earlier profile", f)
 			}
 		}
 		list = append(list, p)
@@ -233,13 +244,15 @@ func tuneBudget(text string, list []*profile.Profile) (int64, error) {
 		foreign = foreign || p.Machine.Differs(profile.ThisMachine()) != ""
 		if n < int64(p.Bytes.Encoded) {
 			return 0, errs.New(errs.ResourceExceeded, "budget", "give at least some hundred samples room",
-				"a budget of %s holds not even one encoded sample of %s, which has %s", units.Size(n), p.Dataset.URI, units.Size(int64(p.Bytes.Encoded)))
+				"a budget of %s holds not even one encoded sample of %s, which has %s", units.Size(n), p.Dataset.URI,
+				units.Size(int64(p.Bytes.Encoded)))
 		}
 	}
 	// An eighth is the daemon's own and a sixteenth the least for rings, as config.Resolve divides memory.
 	if mem := m.Memory(); mem > 0 && n > mem-mem/8-mem/16 && !foreign {
 		return 0, errs.New(errs.ResourceExceeded, "budget", "lower it to "+units.Size(mem-mem/8-mem/16)+" or less",
-			"a budget of %s leaves too little of the %s of this machine (%s) for rings and the daemon itself", units.Size(n), units.Size(mem), m.Source())
+			"a budget of %s leaves too little of the %s of this machine (%s) for rings and the daemon itself", units.Size(n),
+			units.Size(mem), m.Source())
 	}
 	return n, nil
 }
@@ -247,7 +260,8 @@ func tuneBudget(text string, list []*profile.Profile) (int64, error) {
 // present rounds the plan to sizes that people read, and writes the lines for larder.yaml.
 func present(p *partition.Plan, budget int64, warnings []string) *tuned {
 	convert := func(s partition.Split) tunedSplit { return tunedSplit{s.Encoded, s.Decoded, s.Augmented} }
-	t := &tuned{Model: p.Model, Budget: budget, Split: convert(p.Split), Rate: p.Rate, Binding: p.Binding.String(), Why: p.Why, Warnings: warnings}
+	t := &tuned{Model: p.Model, Budget: budget, Split: convert(p.Split), Rate: p.Rate, Binding: p.Binding.String(),
+		Why: p.Why, Warnings: warnings}
 	if t.Warnings == nil {
 		t.Warnings = []string{}
 	}
@@ -255,11 +269,13 @@ func present(p *partition.Plan, budget int64, warnings []string) *tuned {
 		t.Load = loads(p.Load)
 	}
 	for _, c := range p.Candidates {
-		t.Candidates = append(t.Candidates, tunedCandidate{c.Name, convert(c.Split), c.Rate, c.Binding.String(), loads(c.Load), c.Unfair})
+		t.Candidates = append(t.Candidates, tunedCandidate{c.Name, convert(c.Split), c.Rate, c.Binding.String(),
+			loads(c.Load), c.Unfair})
 	}
 	for _, d := range p.Datasets {
 		for k, r := range d.Recipes {
-			x := tunedRecipe{Dataset: d.Name, Recipe: r.Name, Split: tunedSplit{0, r.Decoded, r.Augmented}, Mix: tunedMix(r.Mix), Rate: r.Rate, FairShare: r.FairShare}
+			x := tunedRecipe{Dataset: d.Name, Recipe: r.Name, Split: tunedSplit{0, r.Decoded, r.Augmented}, Mix: tunedMix(r.Mix),
+				Rate: r.Rate, FairShare: r.FairShare}
 			if k == 0 {
 				x.Split.Encoded = d.Encoded
 			}
@@ -294,7 +310,8 @@ func parseSplits(list []string) ([]partition.Split, error) {
 			name, value, ok := strings.Cut(part, "=")
 			at := tiers[name]
 			if !ok || at == nil {
-				return nil, usagef(example, "--split %.80q: %.40q is not TIER=SIZE, with each of encoded, decoded and augmented once at most", text, part)
+				return nil, usagef(example,
+					"--split %.80q: %.40q is not TIER=SIZE, with each of encoded, decoded and augmented once at most", text, part)
 			}
 			size, err := config.ParseSize(value)
 			if err != nil || size.IsAuto() || size.IsPercent() {
@@ -307,8 +324,8 @@ func parseSplits(list []string) ([]partition.Split, error) {
 	return out, nil
 }
 
-// configBlock writes the lines for larder.yaml. Sizes are rounded down to the largest unit that is below 1/256 of the budget, and
-// the largest tier gets what that leaves.
+// configBlock writes the lines for larder.yaml. Sizes are rounded down to the largest unit that is below 1/256 of the
+// budget, and the largest tier gets what that leaves.
 func configBlock(p *partition.Plan, budget int64) string {
 	unit := int64(1)
 	for _, u := range []int64{1 << 10, 1 << 20, 1 << 30} {
@@ -362,7 +379,8 @@ func writeTuneYAML(w io.Writer, x *tuned) error {
 }
 
 func candidateRow(t *tabwriter.Writer, c tunedCandidate) {
-	row(t, c.Name, units.Size(c.Split.Encoded), units.Size(c.Split.Decoded), units.Size(c.Split.Augmented), perSecond(c.Rate), c.Binding,
+	row(t, c.Name, units.Size(c.Split.Encoded), units.Size(c.Split.Decoded), units.Size(c.Split.Augmented),
+		perSecond(c.Rate), c.Binding,
 		map[bool]string{true: "unfair", false: ""}[c.Unfair])
 }
 
@@ -383,7 +401,8 @@ func tuneTable(t *tabwriter.Writer, x *tuned) {
 	fmt.Fprintln(t)
 	row(t, "DATASET", "RECIPE", "ENCODED", "DECODED", "AUGMENTED", "FROM STORAGE", "SAMPLES/S", "FAIR SHARE")
 	for _, r := range x.Recipes {
-		row(t, clipPath(r.Dataset, 50), r.Recipe, units.Size(r.Split.Encoded), units.Size(r.Split.Decoded), units.Size(r.Split.Augmented),
+		row(t, clipPath(r.Dataset, 50), r.Recipe, units.Size(r.Split.Encoded), units.Size(r.Split.Decoded),
+			units.Size(r.Split.Augmented),
 			fmt.Sprintf("%.0f %%", 100*r.Mix.Stored), perSecond(r.Rate), perSecond(r.FairShare))
 	}
 }

@@ -20,10 +20,13 @@ func TestConfigBlock(t *testing.T) {
 	}
 	for range 300 {
 		budget := int64(r.LogUniform(1e3, 1e13))
-		d := partition.Demand{Budget: budget, Machine: partition.Machine{Nodes: 1, Cache: r.LogUniform(1e8, 1e11), NIC: math.Inf(1), PCIe: math.Inf(1), Storage: r.LogUniform(1e6, 1e9)},
-			Datasets: []partition.Dataset{{Name: "d", Samples: 1 + int64(r.LogUniform(1, 1e7)), Stored: 1e5, Encoded: 1e5, Recipes: []partition.Recipe{
-				{Name: "r", Decoded: 5e5, Augmented: 1.5e5, DecodeAugment: r.Uniform(100, 400), Augment: r.Uniform(400, 2000), Finish: 9000, Sharers: 2, Degree: 1.5,
-					Jobs: []partition.Job{{Ingest: math.Inf(1)}, {Ingest: 500}}}}}}}
+		d := partition.Demand{Budget: budget, Machine: partition.Machine{Nodes: 1, Cache: r.LogUniform(1e8, 1e11),
+			NIC: math.Inf(1), PCIe: math.Inf(1), Storage: r.LogUniform(1e6, 1e9)},
+			Datasets: []partition.Dataset{{Name: "d", Samples: 1 + int64(r.LogUniform(1, 1e7)), Stored: 1e5, Encoded: 1e5,
+				Recipes: []partition.Recipe{
+					{Name: "r", Decoded: 5e5, Augmented: 1.5e5, DecodeAugment: r.Uniform(100, 400), Augment: r.Uniform(400, 2000),
+						Finish: 9000, Sharers: 2, Degree: 1.5,
+						Jobs: []partition.Job{{Ingest: math.Inf(1)}, {Ingest: 500}}}}}}}
 		plan, err := m.Solve(d)
 		if err != nil {
 			t.Fatal(err)
@@ -50,7 +53,8 @@ func TestConfigBlock(t *testing.T) {
 
 // FuzzRecipeFile: a recipe file gives a recipe or an error, never a panic.
 func FuzzRecipeFile(f *testing.F) {
-	for _, s := range []string{"- RandomResizedCrop: {size: 32}\n- RandomHorizontalFlip", "transform: [Resize: {size: 4}]", "[]", "", "- {name: Resize, args: {size: [1, 2]}}", "- [x]", "&a [*a]"} {
+	for _, s := range []string{"- RandomResizedCrop: {size: 32}\n- RandomHorizontalFlip", "transform: [Resize: {size: 4}]",
+		"[]", "", "- {name: Resize, args: {size: [1, 2]}}", "- [x]", "&a [*a]"} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {

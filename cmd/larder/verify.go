@@ -49,14 +49,16 @@ JPEG by itself and differs there. docs/parity.md explains the table.
 
 A recipe file is the file of a job or the list of its transform alone (see larder profile); without one the usual ImageNet training
 recipe is compared.`,
-		Example: "  larder verify parity imagefolder:/data/train\n  larder verify parity imagefolder:/data/val --recipe eval.yaml --samples 0 -o json",
-		Args:    args("the URI of a dataset"),
+		Example: "  larder verify parity imagefolder:/data/train\n  larder verify parity imagefolder:/data/val --recipe " +
+			"eval.yaml --samples 0 -o json",
+		Args: args("the URI of a dataset"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := out.check(); err != nil {
 				return err
 			}
 			if !strings.Contains(args[0], ":") && !strings.Contains(args[0], "/") {
-				return usagef("e.g. "+firstExample(cmd), "verify reads storage itself and does not know the daemon's names: write the URI of %q", args[0])
+				return usagef("e.g. "+firstExample(cmd),
+					"verify reads storage itself and does not know the daemon's names: write the URI of %q", args[0])
 			}
 			if samples < 0 {
 				return usagef("0 means all", "--samples %d is negative", samples)
@@ -78,7 +80,8 @@ recipe is compared.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&recipe, "recipe", "", "YAML of a job or of its transform; - is standard input (default: the usual ImageNet training recipe)")
+	cmd.Flags().StringVar(&recipe, "recipe", "",
+		"YAML of a job or of its transform; - is standard input (default: the usual ImageNet training recipe)")
 	cmd.Flags().StringVar(&python, "python", "python3", "Python that can import torchvision")
 	cmd.Flags().IntVar(&samples, "samples", 100, "samples to compare, spread over the dataset; 0 = all")
 	cmd.Flags().Uint64Var(&seed, "seed", 1, "seed of the random parameters")
@@ -86,7 +89,8 @@ recipe is compared.`,
 	return cmd
 }
 
-func verifyParity(cmd *cobra.Command, uri string, r *prep.Recipe, python string, samples int, seed uint64) (*parity.Report, error) {
+func verifyParity(cmd *cobra.Command, uri string, r *prep.Recipe, python string, samples int,
+	seed uint64) (*parity.Report, error) {
 	ctx := cmd.Context()
 	cat, err := source.OpenCatalog(source.CatalogConfig{IndexDir: config.DetectMachine().IndexDir})
 	if err != nil {
@@ -135,7 +139,8 @@ func verifyParity(cmd *cobra.Command, uri string, r *prep.Recipe, python string,
 }
 
 func parityTable(t *tabwriter.Writer, rep *parity.Report) {
-	row(t, fmt.Sprintf("decoder %s, kernels %s; torchvision %s, Pillow %s", rep.Decoder, rep.Kernels, rep.Torchvision, rep.Pillow))
+	row(t, fmt.Sprintf("decoder %s, kernels %s; torchvision %s, Pillow %s", rep.Decoder, rep.Kernels, rep.Torchvision,
+		rep.Pillow))
 	row(t)
 	row(t, "OP", "IMAGES", "VALUES", "DIFFERING", "MAX", "MEAN")
 	for _, o := range rep.Rows {

@@ -93,7 +93,8 @@ func explainDaemon(s *larderv1.Stats) string {
 		say("Nothing can be recorded, and jobs wait: %s. Fix: %s.", f.GetMessage(), f.GetHint())
 	}
 	l := s.GetLoad()
-	say("Cores: %d of %d workers decode or augment at this moment; over the last second %.0f %% of the cores were in use by them.",
+	say("Cores: %d of %d workers decode or augment at this moment; over the last second %.0f %% of the cores were in "+
+		"use by them.",
 		l.GetBusy(), l.GetWorkers(), 100*l.GetCores())
 	reading := fmt.Sprintf("%s under way", plural(uint64(l.GetReads()), "read", "reads"))
 	if l.GetReads() > 0 {

@@ -18,7 +18,8 @@ import (
 )
 
 func waitingJob(name string, w *larderv1.Wait) *larderv1.Job {
-	return &larderv1.Job{Spec: &larderv1.JobSpec{Name: name, Dataset: "d", WorldSize: 2}, State: larderv1.JobState_JOB_STATE_LIVE, Wait: w, SamplesPerSecond: 1250,
+	return &larderv1.Job{Spec: &larderv1.JobSpec{Name: name, Dataset: "d", WorldSize: 2},
+		State: larderv1.JobState_JOB_STATE_LIVE, Wait: w, SamplesPerSecond: 1250,
 		Counters: &larderv1.Counters{WaitSeconds: 7.5}}
 }
 
@@ -26,7 +27,8 @@ func waitingJob(name string, w *larderv1.Wait) *larderv1.Job {
 func TestViewsOfAWait(t *testing.T) {
 	rank := &larderv1.Wait{Cause: "rank", Text: "rank 1, which has not come", Seconds: 5.04, Ranks: []uint32{1}}
 	j := waitingJob("a", rank)
-	j.Ranks = []*larderv1.RankInfo{{Rank: 0, Attached: true, Wait: rank, StepSeconds: 0.5}, {Rank: 1, Attached: true, Wait: &larderv1.Wait{Cause: "script", Text: "the training script"}}}
+	j.Ranks = []*larderv1.RankInfo{{Rank: 0, Attached: true, Wait: rank, StepSeconds: 0.5},
+		{Rank: 1, Attached: true, Wait: &larderv1.Wait{Cause: "script", Text: "the training script"}}}
 	var b strings.Builder
 	if err := tableTo(&b, func(t *tabwriter.Writer) {
 		jobTable(t, []*larderv1.Job{j})
@@ -38,8 +40,10 @@ func TestViewsOfAWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"SAMPLES/S", "WAITS FOR", "1,250", "7.5s", "rank 1 5.0s  root\n", "waits for  rank 1, which has not come (it has waited 5.0 s)", "waits for the training script",
-		"Now it waits for rank 1, which has not come (it has waited 5.0 s).", "Its rank 1 waits for the training script.", "works for 500 ms on a batch in rank 0",
+		"SAMPLES/S", "WAITS FOR", "1,250", "7.5s", "rank 1 5.0s  root\n",
+		"waits for  rank 1, which has not come (it has waited 5.0 s)", "waits for the training script",
+		"Now it waits for rank 1, which has not come (it has waited 5.0 s).", "Its rank 1 waits for the training script.",
+		"works for 500 ms on a batch in rank 0",
 		"world_size=1", "It has waited 7.5 s for data in all.",
 	} {
 		if !strings.Contains(b.String(), want) {
@@ -78,7 +82,8 @@ func TestDoctorSeesAFullDisk(t *testing.T) {
 	}
 }
 
-// TestDoctorWarnsOfAFullDisk: a daemon that runs goes on with the room that it has, so doctor warns; where it ran no other one could start.
+// TestDoctorWarnsOfAFullDisk: a daemon that runs goes on with the room that it has, so doctor warns; where it ran no
+// other one could start.
 func TestDoctorWarnsOfAFullDisk(t *testing.T) {
 	disk := t.TempDir()
 	if err := unix.Mount("larder-test", disk, "tmpfs", 0, "size=8m,mode=0700"); err != nil {
@@ -114,14 +119,16 @@ func TestDoctorWarnsOfAFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := checkStateDir(t.Context(), g)
-	if f.Status != "warn" || !strings.Contains(f.Detail, "512KiB are left. The daemon that runs goes on until a write fails, then jobs wait; one that starts needs 1MiB") {
+	if f.Status != "warn" || !strings.Contains(f.Detail,
+		"512KiB are left. The daemon that runs goes on until a write fails, then jobs wait; one that starts needs 1MiB") {
 		t.Errorf("%+v", f)
 	}
 	if err := d.Close(); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("LARDER_STATE__DIR", cfg.State.Dir)
-	if err := os.WriteFile(disk+"/fill2", make([]byte, 1<<20), 0o600); err != nil && !errors.Is(err, unix.ENOSPC) { // what it gave back
+	// what it gave back
+	if err := os.WriteFile(disk+"/fill2", make([]byte, 1<<20), 0o600); err != nil && !errors.Is(err, unix.ENOSPC) {
 		t.Fatal(err)
 	}
 	if f := checkStateDir(t.Context(), g); f.Status != "fail" || !strings.Contains(f.Detail, "and a daemon needs 1MiB") {
@@ -134,11 +141,15 @@ func TestExplainDaemon(t *testing.T) {
 	gone := waitingJob("gone", &larderv1.Wait{Cause: "cores"})
 	gone.State = larderv1.JobState_JOB_STATE_DONE
 	s := &larderv1.Stats{
-		Jobs: []*larderv1.Job{waitingJob("a", &larderv1.Wait{Cause: "storage"}), waitingJob("b", &larderv1.Wait{Cause: "storage"}),
+		Jobs: []*larderv1.Job{waitingJob("a", &larderv1.Wait{Cause: "storage"}),
+			waitingJob("b", &larderv1.Wait{Cause: "storage"}),
 			waitingJob("c", &larderv1.Wait{Cause: "script"}), waitingJob("d", nil), gone},
-		Load:     &larderv1.Load{Workers: 4, Busy: 1, Cores: 0.31, Reads: 16, OldestRead: durationpb.New(1400 * time.Millisecond), Storage: 1},
-		Totals:   &larderv1.Counters{SourceReads: 25, Decodes: 20, Hits: map[string]uint64{"encoded": 5, "decoded": 60, "augmented": 10}},
-		Tiers:    []*larderv1.Tier{{Form: "encoded", Used: 1 << 20, Budget: 1 << 20, Evictions: 7}, {Form: "decoded", Used: 1 << 20, Budget: 4 << 20}},
+		Load: &larderv1.Load{Workers: 4, Busy: 1, Cores: 0.31, Reads: 16,
+			OldestRead: durationpb.New(1400 * time.Millisecond), Storage: 1},
+		Totals: &larderv1.Counters{SourceReads: 25, Decodes: 20,
+			Hits: map[string]uint64{"encoded": 5, "decoded": 60, "augmented": 10}},
+		Tiers: []*larderv1.Tier{{Form: "encoded", Used: 1 << 20, Budget: 1 << 20, Evictions: 7},
+			{Form: "decoded", Used: 1 << 20, Budget: 4 << 20}},
 		RssBytes: 1 << 30, MemoryLimit: 2 << 30,
 		StateFull: &larderv1.ErrorDetail{Message: "the disk of /s is full", Hint: "make room"},
 		Datasets:  []*larderv1.DatasetStats{{Dataset: &larderv1.Dataset{Name: "train"}, BadSamples: 2}},
@@ -146,11 +157,16 @@ func TestExplainDaemon(t *testing.T) {
 	}
 	got := explainDaemon(s)
 	for _, want := range []string{
-		"Live: 4 jobs, given 5,000 samples/s together.", "Nothing can be recorded, and jobs wait: the disk of /s is full. Fix: make room.",
-		"1 of 4 workers decode or augment at this moment; over the last second 31 % of the cores", "16 reads under way, the oldest for 1.4 s",
-		"For storage wait: a, b.", "For their training scripts wait: c.", "1GiB resident, limit 2GiB. The tiers hold 2MiB of 5MiB",
-		"encoded 1MiB of 1MiB (full: 7 entries have left for others)", "25 % were read and 75 % were at hand: 5 % encoded, 60 % decoded, 10 % augmented. 20 decodes",
-		"2 samples of train cannot be prepared", "limited by storage", "Why the tiers are as large as they are: a rule.", "What helps a, b: Fewer reads",
+		"Live: 4 jobs, given 5,000 samples/s together.", "Nothing can be recorded, and jobs wait: the disk of /s is full. " +
+			"Fix: make room.",
+		"1 of 4 workers decode or augment at this moment; over the last second 31 % of the cores",
+		"16 reads under way, the oldest for 1.4 s",
+		"For storage wait: a, b.", "For their training scripts wait: c.",
+		"1GiB resident, limit 2GiB. The tiers hold 2MiB of 5MiB",
+		"encoded 1MiB of 1MiB (full: 7 entries have left for others)",
+		"25 % were read and 75 % were at hand: 5 % encoded, 60 % decoded, 10 % augmented. 20 decodes",
+		"2 samples of train cannot be prepared", "limited by storage", "Why the tiers are as large as they are: a rule.",
+		"What helps a, b: Fewer reads",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is missing in\n%s", want, got)

@@ -37,7 +37,8 @@ decodes, makespan and what each job waited, before and after, with the limits of
 				return err
 			}
 			if file == "" || len(changes) == 0 {
-				return usagef("e.g. larder whatif --trace week.ltrace --change tiers.total=16GiB", "larder whatif needs --trace FILE and --change KEY=VALUE")
+				return usagef("e.g. larder whatif --trace week.ltrace --change tiers.total=16GiB",
+					"larder whatif needs --trace FILE and --change KEY=VALUE")
 			}
 			o, err := sim.options(cmd.Context(), cmd.ErrOrStderr())
 			if err != nil {
@@ -47,7 +48,8 @@ decodes, makespan and what each job waited, before and after, with the limits of
 			if err != nil {
 				return err
 			}
-			r := &live.Result{Kind: live.Kind, Scenario: file, Title: t.Name, Seed: t.Seed, Facts: machineFacts(), Changes: changes}
+			r := &live.Result{Kind: live.Kind, Scenario: file, Title: t.Name, Seed: t.Seed, Facts: machineFacts(),
+				Changes: changes}
 			w, limits, err := bench.FromTrace(t, bench.DefaultMachine)
 			if err != nil {
 				return err
@@ -74,8 +76,10 @@ decodes, makespan and what each job waited, before and after, with the limits of
 			}
 			if t.World != nil && t.World.Counted.Samples > 0 {
 				c := t.World.Counted
-				r.Limits = append(r.Limits, fmt.Sprintf("While it was recorded the daemon counted %d reads, %d decodes and %d augments for %d samples delivered; simulated as it was: %d, %d and %d for %d.",
-					c.Reads, c.Decodes, c.Augments, c.Samples, r.Runs[0].Counts.SourceReads, r.Runs[0].Counts.Decodes, r.Runs[0].Counts.Augments, r.Runs[0].Counts.Samples))
+				r.Limits = append(r.Limits, fmt.Sprintf("While it was recorded the daemon counted %d reads, %d decodes and %d "+
+					"augments for %d samples delivered; simulated as it was: %d, %d and %d for %d.",
+					c.Reads, c.Decodes, c.Augments, c.Samples, r.Runs[0].Counts.SourceReads, r.Runs[0].Counts.Decodes,
+					r.Runs[0].Counts.Augments, r.Runs[0].Counts.Samples))
 			}
 			if err := out.value(cmd.OutOrStdout(), r, func(t *tabwriter.Writer) { whatIfTable(t, r) }); err != nil {
 				return err
@@ -90,7 +94,8 @@ decodes, makespan and what each job waited, before and after, with the limits of
 	return cmd
 }
 
-// notesOf is what each world is simulated otherwise than it was asked for: once, with the runs that it is about unless it is about all of them.
+// notesOf is what each world is simulated otherwise than it was asked for: once, with the runs that it is about unless
+// it is about all of them.
 func notesOf(worlds []*coresim.World, labels []string) []string {
 	var notes []string
 	about := map[string][]string{}
@@ -127,17 +132,21 @@ func whatIfTable(t *tabwriter.Writer, r *live.Result) {
 		if x.CutOff {
 			end += " (cut off)"
 		}
-		row(t, clip(x.Label, 60), n(x.Counts.SourceReads, first.Counts.SourceReads), n(x.Counts.Decodes, first.Counts.Decodes), n(x.Counts.Augments, first.Counts.Augments), end, fmt.Sprintf("%.3f", x.Jain))
+		row(t, clip(x.Label, 60), n(x.Counts.SourceReads, first.Counts.SourceReads),
+			n(x.Counts.Decodes, first.Counts.Decodes), n(x.Counts.Augments, first.Counts.Augments), end,
+			fmt.Sprintf("%.3f", x.Jain))
 	}
 	last := &r.Runs[len(r.Runs)-1]
 	fmt.Fprintln(t)
 	row(t, "JOB", "ENDED BEFORE", "AFTER", "WAIT P50 BEFORE", "AFTER", "P99 BEFORE", "AFTER", "ALL WAITS BEFORE", "AFTER")
 	for i := range first.Jobs {
 		a := &first.Jobs[i]
-		cells := []any{clip(a.Name, 40), fmt.Sprintf("%.2f s", a.Ended), "absent", millis(a.Wait.P50), "-", millis(a.Wait.P99), "-", fmt.Sprintf("%.2f s", a.Wait.Total), "-"}
+		cells := []any{clip(a.Name, 40), fmt.Sprintf("%.2f s", a.Ended), "absent", millis(a.Wait.P50), "-",
+			millis(a.Wait.P99), "-", fmt.Sprintf("%.2f s", a.Wait.Total), "-"}
 		for k := range last.Jobs {
 			if b := &last.Jobs[k]; b.Name == a.Name {
-				cells[2], cells[4], cells[6], cells[8] = fmt.Sprintf("%.2f s", b.Ended), millis(b.Wait.P50), millis(b.Wait.P99), fmt.Sprintf("%.2f s", b.Wait.Total)
+				cells[2], cells[4], cells[6], cells[8] = fmt.Sprintf("%.2f s", b.Ended), millis(b.Wait.P50), millis(b.Wait.P99),
+					fmt.Sprintf("%.2f s", b.Wait.Total)
 			}
 		}
 		row(t, cells...)

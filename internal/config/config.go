@@ -30,7 +30,8 @@ type GRPC struct {
 	TLSCert  string // PEM file
 	TLSKey   string // PEM file
 	Insecure bool   // no TLS; only for a loopback address
-	// Who may call: with a token of TokenFile, or with a certificate of an authority in TLSClientCA; one of them is needed.
+	// Who may call: with a token of TokenFile, or with a certificate of an authority in TLSClientCA; one of them is
+	// needed.
 	TokenFile, TLSClientCA string
 }
 
@@ -56,7 +57,8 @@ type Prep struct {
 	Workers   int   // goroutines that decode and augment; 0 = auto = one per core
 	MaxPixels int64 // an image with more is refused before memory is taken
 	MaxScans  int   // of a JPEG image
-	MaxMemory Size  // bytes that one image may take, stored, and while it is decoded; auto = 1 GiB, or the daemon's own part if that is less
+	// bytes that one image may take, stored, and while it is decoded; auto = 1 GiB, or the daemon's own part if that is less
+	MaxMemory Size
 	// DecodeTimeout is the processor time that decoding one image may take; 0 = any.
 	DecodeTimeout time.Duration
 	OnCorrupt     string // JPEG images that libjpeg warns about: error | skip | accept
@@ -96,7 +98,8 @@ type Log struct {
 	MaxSize       Size   // at which File becomes File.1; auto = LogSize
 }
 
-// LogSize is log.max_size where it is auto: the log of a daemon that a client starts lies in memory, so it and the one before it take 8 MiB there.
+// LogSize is log.max_size where it is auto: the log of a daemon that a client starts lies in memory, so it and the one
+// before it take 8 MiB there.
 const LogSize = 4 << 20
 
 // leastLog is the least log.max_size: a start and a few registrations.
@@ -123,7 +126,8 @@ func Default() *Config {
 			Policy:      Policy{Encoded: "need", Decoded: "need", Augmented: "need"},
 			VerifyEvery: 64, Model: "bottleneck", Fairness: 1,
 		},
-		Prep:    Prep{MaxPixels: 89_478_485, MaxScans: 500, MaxMemory: Auto, DecodeTimeout: 10 * time.Second, OnCorrupt: "accept"},
+		Prep: Prep{MaxPixels: 89_478_485, MaxScans: 500, MaxMemory: Auto, DecodeTimeout: 10 * time.Second,
+			OnCorrupt: "accept"},
 		Source:  Source{IndexDir: "auto"},
 		State:   State{Dir: "auto"},
 		Jobs:    Jobs{Lease: 30 * time.Second, Max: MostJobs},

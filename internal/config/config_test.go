@@ -49,7 +49,8 @@ func TestFileSetsAndOrigins(t *testing.T) {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c, err := Load(file, []string{"LARDER_TIERS__DECODED=3GiB", "LARDER_SOCKET=/run/b.sock", "LARDER_TESTDATA=x", "HOME=/root"},
+	c, err := Load(file, []string{"LARDER_TIERS__DECODED=3GiB", "LARDER_SOCKET=/run/b.sock", "LARDER_TESTDATA=x",
+		"HOME=/root"},
 		map[string]string{"socket": "/run/c.sock", "log.level": "debug"})
 	if err != nil {
 		t.Fatal(err)
@@ -76,7 +77,8 @@ func TestMistakes(t *testing.T) {
 		text string
 		want []string
 	}{
-		"typo":        {"tiers:\n  decodd: 1GiB\n", []string{"larder.yaml:2:3", `"tiers.decodd"`, "did you mean tiers.decoded?"}},
+		"typo": {"tiers:\n  decodd: 1GiB\n", []string{"larder.yaml:2:3", `"tiers.decodd"`,
+			"did you mean tiers.decoded?"}},
 		"typo top":    {"sokcet: x\n", []string{"larder.yaml:1:1", "did you mean socket?"}},
 		"wrong place": {"decoded: 1GiB\n", []string{"did you mean tiers.decoded?"}},
 		"far":         {"zzzzzzzz: 1\n", []string{"larder config default"}},
@@ -94,37 +96,50 @@ func TestMistakes(t *testing.T) {
 		"percent":        {"tiers: {decoded: 120%}\n", []string{"at most 100%", "larder.yaml:1:18"}},
 		"percent of total": {"tiers: {total: 1GiB, decoded: 10%, encoded: 1000MiB}\n",
 			[]string{"tiers.encoded 1000MiB + tiers.decoded 10% (= 102MiB) exceed tiers.total 1GiB"}},
-		"percent sum":     {"tiers: {decoded: 70%, encoded: 50%}\n", []string{"tiers.encoded 50% + tiers.decoded 70%", "more than 100%"}},
-		"negative":        {"tiers: {decoded: -1GiB}\n", []string{"negative"}},
-		"exceed total":    {"tiers: {total: 16GiB, decoded: 12GiB, augmented: 8GiB}\n", []string{"tiers.decoded 12GiB + tiers.augmented 8GiB", "exceed tiers.total 16GiB", "raise tiers.total"}},
-		"exceed limit":    {"memory: {limit: 4GiB}\ntiers: {decoded: 5GiB}\n", []string{"tiers.decoded 5GiB", "exceeds memory.limit 4GiB", "raise memory.limit"}},
-		"total and limit": {"memory: {limit: 4GiB}\ntiers: {total: 5GiB}\n", []string{"tiers.total 5GiB", "memory.limit 4GiB"}},
+		"percent sum": {"tiers: {decoded: 70%, encoded: 50%}\n",
+			[]string{"tiers.encoded 50% + tiers.decoded 70%", "more than 100%"}},
+		"negative": {"tiers: {decoded: -1GiB}\n", []string{"negative"}},
+		"exceed total": {"tiers: {total: 16GiB, decoded: 12GiB, augmented: 8GiB}\n",
+			[]string{"tiers.decoded 12GiB + tiers.augmented 8GiB", "exceed tiers.total 16GiB", "raise tiers.total"}},
+		"exceed limit": {"memory: {limit: 4GiB}\ntiers: {decoded: 5GiB}\n",
+			[]string{"tiers.decoded 5GiB", "exceeds memory.limit 4GiB", "raise memory.limit"}},
+		"total and limit": {"memory: {limit: 4GiB}\ntiers: {total: 5GiB}\n",
+			[]string{"tiers.total 5GiB", "memory.limit 4GiB"}},
 		"limit too small": {"memory: {limit: 1MiB}\n", []string{"memory.limit 1MiB", "64MiB"}},
 		"policy":          {"tiers: {policy: {decoded: lrru}}\n", []string{"did you mean lru?", "larder.yaml:1:27"}},
-		"future policy":   {"tiers: {policy: {decoded: belady}}\n", []string{"tiers.policy.decoded", "needs to know everything that will be asked for", "larder.yaml:1:27"}},
-		"tcp plain":       {"grpc: {listen: \"0.0.0.0:7000\"}\n", []string{"without TLS", "grpc.tls_cert"}},
-		"tcp open":        {"grpc: {listen: \"0.0.0.0:7000\", insecure: true}\n", []string{"loopback"}},
-		"tcp for all":     {"grpc: {listen: \"127.0.0.1:7000\", insecure: true}\n", []string{"grpc.listen 127.0.0.1:7000 would let in whoever reaches it", "--token-file"}},
-		"tls for all":     {"grpc: {listen: \"0.0.0.0:7000\", tls_cert: a, tls_key: b}\n", []string{"grpc.listen 0.0.0.0:7000 would let in whoever reaches it", "grpc.tls_client_ca"}},
-		"client ca plain": {"grpc: {listen: \"127.0.0.1:7000\", insecure: true, tls_client_ca: a}\n", []string{"grpc.tls_client_ca) need TLS"}},
-		"token alone":     {"grpc: {token_file: a}\n", []string{"does not listen"}},
-		"tls half":        {"grpc: {listen: \"0.0.0.0:7000\", tls_cert: a.pem}\n", []string{"only one of them"}},
-		"tls alone":       {"grpc: {tls_cert: a.pem, tls_key: b.pem}\n", []string{"does not listen"}},
-		"address":         {"http: \"9464\"\n", []string{"host:port"}},
-		"port":            {"http: \"a:99999\"\n", []string{"65535"}},
-		"lease":           {"jobs: {lease: 30}\n", []string{"duration like 30s"}},
-		"read limit":      {"source: {storage_limit: 30%}\n", []string{"bytes a second, or empty", "write bytes a second such as 20MB/s"}},
-		"read limit unit": {"source: {storage_limit: 20Zs}\n", []string{"unknown unit", "write bytes a second such as 20MB/s"}},
-		"tab":             {"tiers:\n\tdecoded: 1GiB\n", []string{"larder.yaml:2: ", "no tabs"}},
-		"unclosed":        {"jobs: {max: 3}\ntiers: {decoded: 1GiB\n", []string{"larder.yaml:1: ", "check indentation and quotes"}},
-		"one policy":      {"tiers: {policy: lru}\n", []string{"tiers.policy must hold keys", "e.g. policy: {encoded: need}"}},
-		"read limit 0":    {"source: {storage_limit: 0}\n", []string{"read nothing"}},
-		"seed":            {"sampler: {seed: -1}\n", []string{"sampler.seed"}},
-		"bool":            {"grpc: {insecure: maybe}\n", []string{"neither true nor false"}},
-		"fairness NaN":    {"tiers: {fairness: .nan}\n", []string{"number from 0 to 1", "larder.yaml:1:19"}},
-		"fairness 2":      {"tiers: {fairness: 2}\n", []string{"number from 0 to 1"}},
-		"model":           {"tiers: {model: senecca}\n", []string{"did you mean seneca?"}},
-		"attribute":       {"datasets: {a.b: {flor: 1GiB}}\n", []string{"did you mean datasets.a.b.floor?", "larder.yaml:1:18"}},
+		"future policy": {"tiers: {policy: {decoded: belady}}\n",
+			[]string{"tiers.policy.decoded", "needs to know everything that will be asked for", "larder.yaml:1:27"}},
+		"tcp plain": {"grpc: {listen: \"0.0.0.0:7000\"}\n", []string{"without TLS", "grpc.tls_cert"}},
+		"tcp open":  {"grpc: {listen: \"0.0.0.0:7000\", insecure: true}\n", []string{"loopback"}},
+		"tcp for all": {"grpc: {listen: \"127.0.0.1:7000\", insecure: true}\n",
+			[]string{"grpc.listen 127.0.0.1:7000 would let in whoever reaches it", "--token-file"}},
+		"tls for all": {"grpc: {listen: \"0.0.0.0:7000\", tls_cert: a, tls_key: b}\n",
+			[]string{"grpc.listen 0.0.0.0:7000 would let in whoever reaches it", "grpc.tls_client_ca"}},
+		"client ca plain": {"grpc: {listen: \"127.0.0.1:7000\", insecure: true, tls_client_ca: a}\n",
+			[]string{"grpc.tls_client_ca) need TLS"}},
+		"token alone": {"grpc: {token_file: a}\n", []string{"does not listen"}},
+		"tls half":    {"grpc: {listen: \"0.0.0.0:7000\", tls_cert: a.pem}\n", []string{"only one of them"}},
+		"tls alone":   {"grpc: {tls_cert: a.pem, tls_key: b.pem}\n", []string{"does not listen"}},
+		"address":     {"http: \"9464\"\n", []string{"host:port"}},
+		"port":        {"http: \"a:99999\"\n", []string{"65535"}},
+		"lease":       {"jobs: {lease: 30}\n", []string{"duration like 30s"}},
+		"read limit": {"source: {storage_limit: 30%}\n",
+			[]string{"bytes a second, or empty", "write bytes a second such as 20MB/s"}},
+		"read limit unit": {"source: {storage_limit: 20Zs}\n",
+			[]string{"unknown unit", "write bytes a second such as 20MB/s"}},
+		"tab": {"tiers:\n\tdecoded: 1GiB\n", []string{"larder.yaml:2: ", "no tabs"}},
+		"unclosed": {"jobs: {max: 3}\ntiers: {decoded: 1GiB\n",
+			[]string{"larder.yaml:1: ", "check indentation and quotes"}},
+		"one policy": {"tiers: {policy: lru}\n", []string{"tiers.policy must hold keys",
+			"e.g. policy: {encoded: need}"}},
+		"read limit 0": {"source: {storage_limit: 0}\n", []string{"read nothing"}},
+		"seed":         {"sampler: {seed: -1}\n", []string{"sampler.seed"}},
+		"bool":         {"grpc: {insecure: maybe}\n", []string{"neither true nor false"}},
+		"fairness NaN": {"tiers: {fairness: .nan}\n", []string{"number from 0 to 1", "larder.yaml:1:19"}},
+		"fairness 2":   {"tiers: {fairness: 2}\n", []string{"number from 0 to 1"}},
+		"model":        {"tiers: {model: senecca}\n", []string{"did you mean seneca?"}},
+		"attribute": {"datasets: {a.b: {flor: 1GiB}}\n",
+			[]string{"did you mean datasets.a.b.floor?", "larder.yaml:1:18"}},
 		"no attributes":   {"datasets: {a: 1GiB}\n", []string{"datasets.a must hold keys", "write key: value lines"}},
 		"list of sets":    {"datasets: [a]\n", []string{"datasets must hold keys", "e.g. datasets: {train"}},
 		"floor auto":      {"datasets: {a: {floor: auto}}\n", []string{"bytes or a percentage"}},
@@ -156,8 +171,10 @@ func TestMistakes(t *testing.T) {
 }
 
 func TestEnvAndFlagMistakes(t *testing.T) {
-	_, err := Load("", []string{"LARDER_TIER__DECODED=1GiB", "LARDER_JOBS__MAX=x", "LARDER_ANYTHING=1"}, map[string]string{"tiers.totl": "1GiB", "tiers.policy.decoded": "ned"})
-	for _, w := range []string{`--set tiers.policy.decoded: "ned" is not a policy`, "LARDER_TIER__DECODED", "did you mean tiers.decoded?", "LARDER_JOBS__MAX", "--set tiers.totl", "did you mean tiers.total?"} {
+	_, err := Load("", []string{"LARDER_TIER__DECODED=1GiB", "LARDER_JOBS__MAX=x", "LARDER_ANYTHING=1"},
+		map[string]string{"tiers.totl": "1GiB", "tiers.policy.decoded": "ned"})
+	for _, w := range []string{`--set tiers.policy.decoded: "ned" is not a policy`, "LARDER_TIER__DECODED",
+		"did you mean tiers.decoded?", "LARDER_JOBS__MAX", "--set tiers.totl", "did you mean tiers.total?"} {
 		if err == nil || !strings.Contains(err.Error(), w) {
 			t.Errorf("%v\ndoes not say %q", err, w)
 		}
@@ -194,18 +211,21 @@ func TestFileErrors(t *testing.T) {
 }
 
 func TestResolve(t *testing.T) {
-	m := Machine{CPUs: 8, RAM: 64 * gib, Cgroup: 16 * gib, CgroupFile: "/sys/fs/cgroup/memory.max", IndexDir: "/cache/larder"}
+	m := Machine{CPUs: 8, RAM: 64 * gib, Cgroup: 16 * gib, CgroupFile: "/sys/fs/cgroup/memory.max",
+		IndexDir: "/cache/larder"}
 	r, err := mustParse(t, "memory: {limit: 75%}\ntiers: {decoded: 30%, encoded: 1GiB}\nprep: {workers: 3}\n").Resolve(m)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Memory != 12*gib || r.Total != 6*gib || r.Decoded != 6*gib*3/10 || r.Encoded != gib || r.Workers != 3 || r.IndexDir != "/cache/larder" {
+	if r.Memory != 12*gib || r.Total != 6*gib || r.Decoded != 6*gib*3/10 || r.Encoded != gib || r.Workers != 3 ||
+		r.IndexDir != "/cache/larder" {
 		t.Errorf("resolved to %+v", r)
 	}
 	if r.DecodedAuto || r.EncodedAuto || !r.AugmentedAuto || !r.TotalAuto || r.Augmented != r.Total-r.Decoded-r.Encoded {
 		t.Errorf("auto flags: %+v", r)
 	}
-	// The percentage of a tier is of tiers.total, whatever that is of, and a total that is auto has room for what is fixed beside it.
+	// The percentage of a tier is of tiers.total, whatever that is of, and a total that is auto has room for what is fixed
+	// beside it.
 	for text, want := range map[string][3]int64{ // total, decoded, encoded
 		"tiers: {total: 1GiB, decoded: 30%}\n":           {gib, gib * 3 / 10, gib - gib*3/10},
 		"tiers: {total: 25%, decoded: 50%}\n":            {4 * gib, 2 * gib, 2 * gib},
@@ -214,7 +234,8 @@ func TestResolve(t *testing.T) {
 		"tiers: {total: 1GiB, decoded: 100%}\n":          {gib, gib, 0},
 		"tiers: {total: 0, decoded: 100%, encoded: 0}\n": {0, 0, 0},
 	} {
-		if r, err := mustParse(t, text).Resolve(m); err != nil || r.Total != want[0] || r.Decoded != want[1] || r.Encoded != want[2] {
+		if r, err := mustParse(t, text).Resolve(m); err != nil || r.Total != want[0] || r.Decoded != want[1] ||
+			r.Encoded != want[2] {
 			t.Errorf("%s: total %d, decoded %d, encoded %d, %v; want %v", text, r.Total, r.Decoded, r.Encoded, err, want)
 		}
 	}
@@ -224,18 +245,24 @@ func TestResolve(t *testing.T) {
 		t.Errorf("fixed tier: %+v, %v", r, err)
 	}
 	for text, want := range map[string]string{
-		"memory: {limit: 20GiB}\n":                        "memory.limit 20GiB exceeds the 16GiB of this machine (cgroup limit, /sys/fs/cgroup/memory.max)",
-		"tiers: {decoded: 9GiB}\n":                        "tiers.decoded 9GiB exceeds memory.limit auto (= 8GiB) (lower a tier",
-		"tiers: {total: 60%}\n":                           "tiers.total 60% (= 9.6GiB) exceeds memory.limit auto (= 8GiB)",
-		"tiers: {total: 9GiB}\n":                          "tiers.total 9GiB exceeds memory.limit auto (= 8GiB)",
-		"tiers: {decoded: 100%, encoded: 1MiB}\n":         "tiers.decoded take all of tiers.total, which leaves no room for tiers of 1MiB",
-		"jobs: {max_ring: 9GiB}\n":                        "jobs.max_ring 9GiB exceeds memory.limit auto (= 8GiB)",
-		"tiers: {total: 7GiB}\n":                          "tiers of 7GiB, at least 512MiB for rings and 1GiB for the daemon itself and the samples that 8 workers have in work, together 8.5GiB, exceed memory.limit auto (= 8GiB)",
-		"tiers: {total: 3GiB}\nprep: {workers: 1000}\n":   "that 1000 workers have in work, together 11.3GiB",
-		"jobs: {max_ring: 6GiB}\ntiers: {total: 2GiB}\n":  "tiers of 2GiB, jobs.max_ring 6GiB and 1GiB for the daemon itself",
-		"datasets: {a: {floor: 3GiB}, b: {floor: 10%}}\n": "the floors of datasets together, 4.6GiB, exceed tiers.total auto (= 4GiB)",
-		"datasets: {a: {floor: 20%, cap: 3GiB}}\n":        "dataset a: floor 20% (= 3.2GiB) exceeds cap 3GiB",
-		"tiers: {decoded: 5GiB, encoded: 4GiB}":           "tiers.encoded 4GiB + tiers.decoded 5GiB exceed memory.limit auto (= 8GiB) (9GiB against 8GiB)",
+		"memory: {limit: 20GiB}\n": "memory.limit 20GiB exceeds the 16GiB of this machine (cgroup " +
+			"limit, /sys/fs/cgroup/memory.max)",
+		"tiers: {decoded: 9GiB}\n": "tiers.decoded 9GiB exceeds memory.limit auto (= 8GiB) (lower " +
+			"a tier",
+		"tiers: {total: 60%}\n":  "tiers.total 60% (= 9.6GiB) exceeds memory.limit auto (= 8GiB)",
+		"tiers: {total: 9GiB}\n": "tiers.total 9GiB exceeds memory.limit auto (= 8GiB)",
+		"tiers: {decoded: 100%, encoded: 1MiB}\n": "tiers.decoded take all of tiers.total, which leaves no room " +
+			"for tiers of 1MiB",
+		"jobs: {max_ring: 9GiB}\n": "jobs.max_ring 9GiB exceeds memory.limit auto (= 8GiB)",
+		"tiers: {total: 7GiB}\n": "tiers of 7GiB, at least 512MiB for rings and 1GiB for the " +
+			"daemon itself and the samples that 8 workers have in work, together 8.5GiB, exceed memory.limit auto (= 8GiB)",
+		"tiers: {total: 3GiB}\nprep: {workers: 1000}\n":  "that 1000 workers have in work, together 11.3GiB",
+		"jobs: {max_ring: 6GiB}\ntiers: {total: 2GiB}\n": "tiers of 2GiB, jobs.max_ring 6GiB and 1GiB for the daemon itself",
+		"datasets: {a: {floor: 3GiB}, b: {floor: 10%}}\n": "the floors of datasets together, 4.6GiB, exceed tiers.total " +
+			"auto (= 4GiB)",
+		"datasets: {a: {floor: 20%, cap: 3GiB}}\n": "dataset a: floor 20% (= 3.2GiB) exceeds cap 3GiB",
+		"tiers: {decoded: 5GiB, encoded: 4GiB}": "tiers.encoded 4GiB + tiers.decoded 5GiB exceed memory.limit " +
+			"auto (= 8GiB) (9GiB against 8GiB)",
 	} {
 		_, err := mustParse(t, text).Resolve(m)
 		if !errs.Is(err, errs.ResourceExceeded) && !strings.Contains(want, "cap") || !strings.Contains(err.Error(), want) {
@@ -256,7 +283,8 @@ func TestResolveBounds(t *testing.T) {
 	})
 	rapid.Check(t, func(t *rapid.T) {
 		c := Default()
-		for _, k := range []string{"memory.limit", "tiers.total", "tiers.encoded", "tiers.decoded", "tiers.augmented", "jobs.max_ring"} {
+		for _, k := range []string{"memory.limit", "tiers.total", "tiers.encoded", "tiers.decoded", "tiers.augmented",
+			"jobs.max_ring"} {
 			if err := c.Set(k, sizes.Draw(t, k), Origin{}); err != nil {
 				t.Fatal(err)
 			}
@@ -309,8 +337,9 @@ func TestMarshalRoundTrip(t *testing.T) {
 	for _, comments := range []Comments{NoComments, Docs, Origins} {
 		c := Default()
 		for key, v := range map[string]string{
-			"socket": "/tmp/with space: and # hash/é.sock", "tiers.decoded": "30%", "prep.workers": "4", "source.storage_limit": "200MB",
-			"http": "[::1]:9464", "sampler.seed": "18446744073709551615", "jobs.lease": "1h30m", "source.index_dir": "null",
+			"socket": "/tmp/with space: and # hash/é.sock", "tiers.decoded": "30%", "prep.workers": "4",
+			"source.storage_limit": "200MB",
+			"http":                 "[::1]:9464", "sampler.seed": "18446744073709551615", "jobs.lease": "1h30m", "source.index_dir": "null",
 		} {
 			if err := c.Set(key, v, Origin{Kind: "flag"}); err != nil {
 				t.Fatal(err)
@@ -325,7 +354,8 @@ func TestMarshalRoundTrip(t *testing.T) {
 		}
 	}
 	d := Diff(Default(), mustParse(t, "tiers: {decoded: 1GiB}\nsocket: /a\n"))
-	if len(d) != 2 || d[0].Key != "socket" || d[0].Apply != Restart || d[1].String() != `tiers.decoded: "auto" -> "1GiB" (live)` {
+	if len(d) != 2 || d[0].Key != "socket" || d[0].Apply != Restart ||
+		d[1].String() != `tiers.decoded: "auto" -> "1GiB" (live)` {
 		t.Errorf("diff: %v", d)
 	}
 }
@@ -355,14 +385,20 @@ func TestDetect(t *testing.T) {
 		limit int64
 		file  string
 	}{
-		"v2 own": {fstest.MapFS{"proc/self/cgroup": file("0::/a/b\n"), "sys/fs/cgroup/a/b/memory.max": file("1073741824\n"), "sys/fs/cgroup/a/memory.max": file("max\n")},
+		"v2 own": {fstest.MapFS{"proc/self/cgroup": file("0::/a/b\n"), "sys/fs/cgroup/a/b/memory.max": file("1073741824\n"),
+			"sys/fs/cgroup/a/memory.max": file("max\n")},
 			gib, "/sys/fs/cgroup/a/b/memory.max"},
-		"v2 parent binds": {fstest.MapFS{"proc/self/cgroup": file("0::/a/b\n"), "sys/fs/cgroup/a/b/memory.max": file("max\n"), "sys/fs/cgroup/a/memory.max": file("2147483648")},
+		"v2 parent binds": {fstest.MapFS{"proc/self/cgroup": file("0::/a/b\n"), "sys/fs/cgroup/a/b/memory.max": file("max\n"),
+			"sys/fs/cgroup/a/memory.max": file("2147483648")},
 			2 * gib, "/sys/fs/cgroup/a/memory.max"},
-		"v2 container": {fstest.MapFS{"proc/self/cgroup": file("0::/../x\n"), "sys/fs/cgroup/memory.max": file("1073741824\n")}, gib, "/sys/fs/cgroup/memory.max"},
-		"v1":           {fstest.MapFS{"proc/self/cgroup": file("9:cpu,memory:/j\n0::/\n"), "sys/fs/cgroup/memory/j/memory.limit_in_bytes": file("1073741824\n")}, gib, "/sys/fs/cgroup/memory/j/memory.limit_in_bytes"},
-		"v1 none":      {fstest.MapFS{"proc/self/cgroup": file("9:memory:/\n"), "sys/fs/cgroup/memory/memory.limit_in_bytes": file("9223372036854771712\n")}, 0, ""},
-		"garbage":      {fstest.MapFS{"proc/self/cgroup": file("x\n0::/\n"), "sys/fs/cgroup/memory.max": file("-5")}, 0, ""},
+		"v2 container": {fstest.MapFS{"proc/self/cgroup": file("0::/../x\n"),
+			"sys/fs/cgroup/memory.max": file("1073741824\n")}, gib, "/sys/fs/cgroup/memory.max"},
+		"v1": {fstest.MapFS{"proc/self/cgroup": file("9:cpu,memory:/j\n0::/\n"),
+			"sys/fs/cgroup/memory/j/memory.limit_in_bytes": file("1073741824\n")}, gib,
+			"/sys/fs/cgroup/memory/j/memory.limit_in_bytes"},
+		"v1 none": {fstest.MapFS{"proc/self/cgroup": file("9:memory:/\n"),
+			"sys/fs/cgroup/memory/memory.limit_in_bytes": file("9223372036854771712\n")}, 0, ""},
+		"garbage": {fstest.MapFS{"proc/self/cgroup": file("x\n0::/\n"), "sys/fs/cgroup/memory.max": file("-5")}, 0, ""},
 	} {
 		tc.fs["proc/meminfo"] = meminfo
 		m := detect(tc.fs)
@@ -383,13 +419,15 @@ func TestDetect(t *testing.T) {
 
 func TestNearest(t *testing.T) {
 	words := []string{"decoded", "encoded", "augmented", "total"}
-	for in, want := range map[string]string{"decodde": "decoded", "DECODED": "decoded", "totl": "total", "xyz": "", "argumented": "augmented", "": ""} {
+	for in, want := range map[string]string{"decodde": "decoded", "DECODED": "decoded", "totl": "total", "xyz": "",
+		"argumented": "augmented", "": ""} {
 		if got := Nearest(in, words); got != want {
 			t.Errorf("Nearest(%q) = %q, want %q", in, got, want)
 		}
 	}
 	keys := []string{"tiers.decoded", "tiers.total", "http"}
-	for in, want := range map[string]string{"decoded": "tiers.decoded", "tier.decoded": "tiers.decoded", "tiers.decodd": "tiers.decoded", "htp": "http", "xyz.abc": ""} {
+	for in, want := range map[string]string{"decoded": "tiers.decoded", "tier.decoded": "tiers.decoded",
+		"tiers.decodd": "tiers.decoded", "htp": "http", "xyz.abc": ""} {
 		if got := Nearest(in, keys); got != want {
 			t.Errorf("Nearest(%q) = %q, want %q", in, got, want)
 		}
@@ -458,7 +496,8 @@ func FuzzParse(f *testing.F) {
 
 // TestDatasets: what is configured for datasets is read, shown, compared and read back, whatever they are called.
 func TestDatasets(t *testing.T) {
-	text := "datasets:\n  \"imagefolder:/data/a.b: c\": {floor: 1GiB, cap: 30%}\n  train: {strata: label}\n  plain: {floor: 0, cap: none, strata: off}\n"
+	text := "datasets:\n  \"imagefolder:/data/a.b: c\": {floor: 1GiB, cap: 30%}\n  train: {strata: label}\n  plain: " +
+		"{floor: 0, cap: none, strata: off}\n"
 	c := mustParse(t, text)
 	if len(c.Datasets) != 2 || !c.Quotas() {
 		t.Fatalf("%+v", c.Datasets)
@@ -467,13 +506,15 @@ func TestDatasets(t *testing.T) {
 	if d := Diff(c, again); len(d) > 0 {
 		t.Errorf("read back: %v\n%s", d, c.Marshal(NoComments))
 	}
-	if d := c.Dataset("x", "imagefolder:/data/a.b: c"); d.Floor != Bytes(gib) || d.Cap.String() != "30%" || d.Strata != "off" {
+	if d := c.Dataset("x", "imagefolder:/data/a.b: c"); d.Floor != Bytes(gib) || d.Cap.String() != "30%" ||
+		d.Strata != "off" {
 		t.Errorf("%+v", d)
 	}
 	if d := c.Dataset("none"); d.Floor != Bytes(0) || !d.Cap.IsAuto() || d.Strata != "off" {
 		t.Errorf("%+v", d)
 	}
-	if d := Diff(Default(), mustParse(t, "datasets: {train: {strata: size}}\n")); len(d) != 1 || d[0].Key != "datasets.train.strata" || d[0].Old != "off" || d[0].Apply != NewJobs {
+	if d := Diff(Default(), mustParse(t, "datasets: {train: {strata: size}}\n")); len(d) != 1 ||
+		d[0].Key != "datasets.train.strata" || d[0].Old != "off" || d[0].Apply != NewJobs {
 		t.Errorf("%v", d)
 	}
 	e, err := Load("", []string{"LARDER_DATASETS__TRAIN__CAP=2GiB"}, map[string]string{"datasets.train.floor": "1GiB"})

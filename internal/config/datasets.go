@@ -22,7 +22,8 @@ const datasetsKey = "datasets"
 
 var datasetAttributes = []string{"floor", "cap", "strata"}
 
-// Dataset returns what is configured for a dataset under one of its names; the zero floor, no cap and no strata if nothing is.
+// Dataset returns what is configured for a dataset under one of its names; the zero floor, no cap and no strata if
+// nothing is.
 func (c *Config) Dataset(names ...string) DatasetConfig {
 	for _, n := range names {
 		for _, d := range c.Datasets {

@@ -39,8 +39,8 @@ func Variables() []Variable {
 	}
 }
 
-// UnknownEnv says which variables of env (as os.Environ gives it) begin with LARDER_ and mean nothing, and what was probably meant. A name with
-// two underscores can be nothing but a key, so Load refuses a wrong one.
+// UnknownEnv says which variables of env (as os.Environ gives it) begin with LARDER_ and mean nothing, and what was
+// probably meant. A name with two underscores can be nothing but a key, so Load refuses a wrong one.
 func UnknownEnv(env []string) (warnings []string) {
 	for _, kv := range env {
 		name, _, _ := strings.Cut(kv, "=")
@@ -67,7 +67,8 @@ func envKnown(name string) bool {
 	})
 }
 
-// meantEnv is the known name that a wrong one is probably meant to be: the same but for underscores, the last part of a key, else the nearest.
+// meantEnv is the known name that a wrong one is probably meant to be: the same but for underscores, the last part of a
+// key, else the nearest.
 func meantEnv(name string) string {
 	bare := func(s string) string { return strings.ReplaceAll(s, "_", "") }
 	last, users := "", knownEnv[:0:0]
@@ -79,7 +80,8 @@ func meantEnv(name string) string {
 			return k
 		}
 		users = append(users, k)
-		if i := strings.LastIndex(k, "__"); i >= 0 && bare(k[i:]) == bare(name[len(EnvPrefix):]) && (last == "" || len(k) < len(last)) {
+		if i := strings.LastIndex(k, "__"); i >= 0 && bare(k[i:]) == bare(name[len(EnvPrefix):]) &&
+			(last == "" || len(k) < len(last)) {
 			last = k
 		}
 	}

@@ -25,22 +25,26 @@ func TestUnknownEnv(t *testing.T) {
 	} {
 		got := UnknownEnv([]string{"PATH=/bin", env})
 		name, _, _ := strings.Cut(env, "=")
-		if len(got) != 1 || !strings.Contains(got[0], want) || !strings.Contains(got[0], name[:min(len(name), 60)]) || len(got[0]) > 300 {
+		if len(got) != 1 || !strings.Contains(got[0], want) || !strings.Contains(got[0], name[:min(len(name), 60)]) ||
+			len(got[0]) > 300 {
 			t.Errorf("%.40s: %q, want %q", env, got, want)
 		}
 	}
-	known := []string{"LARDER_SOCKET=x", "LARDER_TIERS__DECODED=1GiB", "LARDER_TIERS__DECODDED=1GiB", "LARDER_AUDIT_LOG=d", "LARDER_PORT_9464_TCP=tcp://10.0.0.1:9464",
-		"LARDER_SERVICE_HOST=10.0.0.1", "LARDER_SIM_SEEDS=4", "LARDER_DATASETS__TRAIN__CAP=10%", "XLARDER_SOKET=x", "larder_soket=x"}
+	known := []string{"LARDER_SOCKET=x", "LARDER_TIERS__DECODED=1GiB", "LARDER_TIERS__DECODDED=1GiB", "LARDER_AUDIT_LOG=d",
+		"LARDER_PORT_9464_TCP=tcp://10.0.0.1:9464",
+		"LARDER_SERVICE_HOST=10.0.0.1", "LARDER_SIM_SEEDS=4", "LARDER_DATASETS__TRAIN__CAP=10%", "XLARDER_SOKET=x",
+		"larder_soket=x"}
 	if got := UnknownEnv(known); len(got) != 0 {
 		t.Errorf("warned of known ones: %q", got)
 	}
-	if got := UnknownEnv([]string{"LARDER_SOKET=1", "LARDER_CONFG=2"}); len(got) != 2 || !strings.Contains(got[0], "CONFG") {
+	if got := UnknownEnv([]string{"LARDER_SOKET=1", "LARDER_CONFG=2"}); len(got) != 2 ||
+		!strings.Contains(got[0], "CONFG") {
 		t.Errorf("%q", got)
 	}
 }
 
-// TestEnvironmentIsComplete: every key has its variable in the list, and so has every name that the programs, tests and scripts of this
-// repository have in quotes; nothing else is in it.
+// TestEnvironmentIsComplete: every key has its variable in the list, and so has every name that the programs, tests and
+// scripts of this repository have in quotes; nothing else is in it.
 func TestEnvironmentIsComplete(t *testing.T) {
 	for _, k := range keys {
 		if !slices.Contains(knownEnv, EnvName(k.Name)) {
@@ -55,7 +59,8 @@ func TestEnvironmentIsComplete(t *testing.T) {
 			return err
 		}
 		if e.IsDir() {
-			if name := e.Name(); path != root && (name == "out" || name == "bin" || name == "shared" || strings.HasPrefix(name, ".") && name != ".ci") {
+			if name := e.Name(); path != root && (name == "out" || name == "bin" || name == "shared" ||
+				strings.HasPrefix(name, ".") && name != ".ci") {
 				return fs.SkipDir
 			}
 			return nil

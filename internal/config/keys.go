@@ -262,7 +262,8 @@ func Nearest(typed string, keys []string) string {
 	}
 	last := func(key string) string { return key[strings.LastIndexByte(key, '.')+1:] }
 	for _, k := range keys {
-		if l := last(k); l != k && len(l) > 3 && nearest.Distance(strings.ToLower(last(typed[max(0, len(typed)-64):])), l) <= 1 {
+		if l := last(k); l != k && len(l) > 3 && nearest.Distance(strings.ToLower(last(typed[max(0, len(typed)-64):])),
+			l) <= 1 {
 			return k
 		}
 	}

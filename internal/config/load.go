@@ -91,7 +91,8 @@ func flagName(key string) string {
 }
 
 func tooLarge(path string) error {
-	return errs.New(errs.ConfigInvalid, path, "name the YAML file of larder", "%s: a configuration is smaller than %s", path, FormatBytes(maxFile))
+	return errs.New(errs.ConfigInvalid, path, "name the YAML file of larder", "%s: a configuration is smaller than %s",
+		path, FormatBytes(maxFile))
 }
 
 // ReadFile reads a configuration file, as far as it can be one.
@@ -119,7 +120,8 @@ func (c *Config) parse(name string, data []byte) (problems []error) {
 	// The YAML library has panicked on hostile input before; a configuration must not take the daemon down.
 	defer func() {
 		if r := recover(); r != nil {
-			problems = append(problems, errs.New(errs.ConfigInvalid, name, "check its YAML", "%s: it cannot be read as YAML: %v", name, r))
+			problems = append(problems, errs.New(errs.ConfigInvalid, name, "check its YAML", "%s: it cannot be read as YAML: %v",
+				name, r))
 		}
 	}()
 	dec := yaml.NewDecoder(strings.NewReader(string(data)))
@@ -131,7 +133,8 @@ func (c *Config) parse(name string, data []byte) (problems []error) {
 		return []error{errs.NotYAML(errs.ConfigInvalid, name, data, err)}
 	}
 	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return []error{errs.New(errs.ConfigInvalid, name, "keep one document in the file", "%s: more than one YAML document", name)}
+		return []error{errs.New(errs.ConfigInvalid, name, "keep one document in the file", "%s: more than one YAML document",
+			name)}
 	}
 	w := walker{c: c, file: name, seen: map[string]Origin{}}
 	w.mapping("", doc.Content[0])
@@ -150,7 +153,8 @@ func (w *walker) origin(n *yaml.Node) Origin {
 }
 
 func (w *walker) fail(n *yaml.Node, key, hint, format string, args ...any) {
-	w.problems = append(w.problems, errs.New(errs.ConfigInvalid, key, hint, "%s%s", at(w.origin(n)), fmt.Sprintf(format, args...)))
+	w.problems = append(w.problems, errs.New(errs.ConfigInvalid, key, hint, "%s%s", at(w.origin(n)),
+		fmt.Sprintf(format, args...)))
 }
 
 func (w *walker) mapping(prefix string, n *yaml.Node) {
@@ -225,7 +229,8 @@ func keysHint(section string) string {
 	if section != "" {
 		for _, k := range keys {
 			if rest, ok := strings.CutPrefix(k.Name, section+"."); ok && !strings.Contains(rest, ".") {
-				return fmt.Sprintf("e.g. %s: {%s: %s}", section[strings.LastIndexByte(section, '.')+1:], rest, quote(k.get(Default())))
+				return fmt.Sprintf("e.g. %s: {%s: %s}", section[strings.LastIndexByte(section, '.')+1:], rest,
+					quote(k.get(Default())))
 			}
 		}
 	}

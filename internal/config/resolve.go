@@ -48,7 +48,8 @@ func (c *Config) Validate() error {
 	// What compares bytes with bytes is wrong on every machine; with percentages Resolve decides.
 	t := c.Tiers
 	if fixed(c.Memory.Limit) && c.Memory.Limit.Of(0) < minMemory {
-		bad("memory.limit", "raise it, or leave it at auto", "memory.limit %s is less than the %s the daemon itself needs", c.Memory.Limit, FormatBytes(minMemory))
+		bad("memory.limit", "raise it, or leave it at auto", "memory.limit %s is less than the %s the daemon itself needs",
+			c.Memory.Limit, FormatBytes(minMemory))
 	}
 	percent := 0.0
 	var parts []string
@@ -67,7 +68,8 @@ func (c *Config) Validate() error {
 	floors := 0.0
 	for _, d := range c.Datasets {
 		floors += d.Floor.percent
-		if f, l := d.Floor, d.Cap; !l.IsAuto() && f.IsPercent() == l.IsPercent() && (f.percent > l.percent || f.bytes > l.bytes) {
+		if f, l := d.Floor, d.Cap; !l.IsAuto() && f.IsPercent() == l.IsPercent() &&
+			(f.percent > l.percent || f.bytes > l.bytes) {
 			bad(datasetsKey+"."+d.Name, "raise the cap or lower the floor", "dataset %s: floor %s exceeds cap %s", d.Name, f, l)
 		}
 	}
@@ -81,7 +83,8 @@ func (c *Config) Validate() error {
 		bad("prep.max_memory", "raise it, or leave it at auto", "prep.max_memory 0 leaves no room for an image")
 	}
 	if s := c.Log.MaxSize; s.IsPercent() || fixed(s) && s.Of(0) < leastLog {
-		bad("log.max_size", "write bytes like 4MiB, or leave it at auto", "log.max_size %s: it must be bytes, %s at the least", s, FormatBytes(leastLog))
+		bad("log.max_size", "write bytes like 4MiB, or leave it at auto",
+			"log.max_size %s: it must be bytes, %s at the least", s, FormatBytes(leastLog))
 	}
 	return errors.Join(problems...)
 }
@@ -92,7 +95,8 @@ func (c *Config) validateTCP(bad func(key, hint, format string, args ...any)) {
 	switch {
 	case g.Listen == "":
 		if g.TLSCert != "" || g.TLSKey != "" || g.TLSClientCA != "" || g.TokenFile != "" {
-			bad("grpc.listen", "set grpc.listen, or remove them", "files of TLS or a token file are set under grpc, but gRPC does not listen on TCP")
+			bad("grpc.listen", "set grpc.listen, or remove them",
+				"files of TLS or a token file are set under grpc, but gRPC does not listen on TCP")
 		}
 		return
 	case (g.TLSCert == "") != (g.TLSKey == ""):
@@ -104,10 +108,12 @@ func (c *Config) validateTCP(bad func(key, hint, format string, args ...any)) {
 		bad("grpc.insecure", "listen on 127.0.0.1, or set grpc.tls_cert and grpc.tls_key",
 			"grpc.insecure is for loopback addresses only, %s can be reached from other machines", g.Listen)
 	case g.TLSCert == "" && g.TLSClientCA != "":
-		bad("grpc.tls_client_ca", "set grpc.tls_cert and grpc.tls_key too", "certificates of callers (grpc.tls_client_ca) need TLS")
+		bad("grpc.tls_client_ca", "set grpc.tls_cert and grpc.tls_key too",
+			"certificates of callers (grpc.tls_client_ca) need TLS")
 	}
 	if g.TokenFile == "" && g.TLSClientCA == "" {
-		bad("grpc.token_file", "write a token with: (umask 077; openssl rand -hex 32 > FILE), and name the file with --token-file or grpc.token_file; or set grpc.tls_client_ca",
+		bad("grpc.token_file", "write a token with: (umask 077; openssl rand -hex 32 > FILE), and name the file with "+
+			"--token-file or grpc.token_file; or set grpc.tls_client_ca",
 			"grpc.listen %s would let in whoever reaches it, every user of this machine at least", g.Listen)
 	}
 }
@@ -115,11 +121,12 @@ func (c *Config) validateTCP(bad func(key, hint, format string, args ...any)) {
 // minMemory is the least memory.limit: below it the runtime, the index and one small ring do not fit.
 const minMemory = 64 << 20
 
-// perWorker is what a worker has in work: what it read, what it decodes, and four decoded samples that no tier holds (docs/architecture.md),
-// at 1 MiB each; a photograph of ImageNet has half of that.
+// perWorker is what a worker has in work: what it read, what it decodes, and four decoded samples that no tier holds
+// (docs/architecture.md), at 1 MiB each; a photograph of ImageNet has half of that.
 const perWorker = 8 << 20
 
-// leastImage is what one image may take on the smallest machine, unless the configuration says less: a photograph of 20 million pixels.
+// leastImage is what one image may take on the smallest machine, unless the configuration says less: a photograph of 20
+// million pixels.
 const leastImage = 64 << 20
 
 type tierSize struct {
@@ -191,7 +198,8 @@ func needed(t Tiers) (int64, error) {
 	case bytes == 0:
 		return 0, nil
 	case percent >= 100:
-		return 0, errs.New(errs.ResourceExceeded, "tiers", "lower a percentage, or write it as bytes", "%s take all of tiers.total, which leaves no room for tiers of %s",
+		return 0, errs.New(errs.ResourceExceeded, "tiers", "lower a percentage, or write it as bytes",
+			"%s take all of tiers.total, which leaves no room for tiers of %s",
 			strings.TrimSpace(whole), units.Size(bytes))
 	}
 	return min(int64(math.Ceil(float64(bytes)/(1-percent/100))), maxBytes), nil
@@ -213,7 +221,8 @@ func (c *Config) Resolve(m Machine) (Resolved, error) {
 	}
 	base := m.Memory()
 	if base <= 0 {
-		return Resolved{}, errs.New(errs.Internal, "memory.limit", "set memory.limit in bytes", "the size of this machine's memory is unknown")
+		return Resolved{}, errs.New(errs.Internal, "memory.limit", "set memory.limit in bytes",
+			"the size of this machine's memory is unknown")
 	}
 	r := Resolved{Machine: base, StorageLimit: c.Source.StorageLimit, StorageIOPS: int64(c.Source.StorageIOPS)}
 	r.Memory = c.Memory.Limit.Of(base)
@@ -222,19 +231,21 @@ func (c *Config) Resolve(m Machine) (Resolved, error) {
 	}
 	if r.Memory > base {
 		return Resolved{}, errs.New(errs.ResourceExceeded, "memory.limit", "lower memory.limit",
-			"memory.limit %s exceeds the %s of this machine (%s)", describe(c.Memory.Limit, r.Memory), units.Size(base), m.Source())
+			"memory.limit %s exceeds the %s of this machine (%s)", describe(c.Memory.Limit, r.Memory), units.Size(base),
+			m.Source())
 	}
 	if err := checkTiers(c, r.Memory, func(s Size) (int64, bool) { return s.Of(base), true }); err != nil {
 		return Resolved{}, err
 	}
 	t := c.Tiers
-	r.TotalAuto, r.EncodedAuto, r.DecodedAuto, r.AugmentedAuto = t.Total.IsAuto(), t.Encoded.IsAuto(), t.Decoded.IsAuto(), t.Augmented.IsAuto()
+	r.TotalAuto, r.EncodedAuto, r.DecodedAuto, r.AugmentedAuto = t.Total.IsAuto(), t.Encoded.IsAuto(), t.Decoded.IsAuto(),
+		t.Augmented.IsAuto()
 	r.Workers = c.Prep.Workers
 	if r.Workers == 0 { // as many as an eighth of the limit has room for
 		r.Workers = int(max(1, min(int64(m.CPUs), r.Memory/8/perWorker)))
 	}
-	// An eighth of the limit, or what the workers need if that is more, is the daemon's own: heap, indexes, samples in work. Rings get at
-	// least a sixteenth, for a daemon that can hand over nothing is useless.
+	// An eighth of the limit, or what the workers need if that is more, is the daemon's own: heap, indexes, samples in
+	// work. Rings get at least a sixteenth, for a daemon that can hand over nothing is useless.
 	r.Own = max(r.Memory/8, int64(r.Workers)*perWorker)
 	r.MaxMemory = c.Prep.MaxMemory.Of(base)
 	if c.Prep.MaxMemory.IsAuto() {
@@ -264,9 +275,12 @@ func (c *Config) Resolve(m Machine) (Resolved, error) {
 		if c.Jobs.MaxRing.IsAuto() {
 			rings = "at least " + units.Size(r.MaxRing) + " for rings"
 		}
-		return Resolved{}, errs.New(errs.ResourceExceeded, "memory.limit", "lower tiers.total, jobs.max_ring or prep.workers, or raise memory.limit",
-			"tiers of %s, %s and %s for the daemon itself and the samples that %d workers have in work, together %s, exceed memory.limit %s",
-			units.Size(r.Total), rings, units.Size(r.Own), r.Workers, units.Size(r.Total+r.MaxRing+r.Own), describe(c.Memory.Limit, r.Memory))
+		return Resolved{}, errs.New(errs.ResourceExceeded, "memory.limit",
+			"lower tiers.total, jobs.max_ring or prep.workers, or raise memory.limit",
+			"tiers of %s, %s and %s for the daemon itself and the samples that %d workers have in work, together %s, exceed "+
+				"memory.limit %s",
+			units.Size(r.Total), rings, units.Size(r.Own), r.Workers, units.Size(r.Total+r.MaxRing+r.Own),
+			describe(c.Memory.Limit, r.Memory))
 	}
 	if c.Jobs.MaxRing.IsAuto() {
 		r.MaxRing = r.Memory - r.Total - r.Own
@@ -329,27 +343,33 @@ const (
 func (r *Resolved) Warnings() []string {
 	var out []string
 	if r.Total > 0 && r.Total < leastTotal {
-		out = append(out, fmt.Sprintf("tiers.total of %s holds next to nothing; 0 turns the tiers off, 8GiB and 30%% are sizes", units.Size(r.Total)))
+		out = append(out, fmt.Sprintf("tiers.total of %s holds next to nothing; 0 turns the tiers off, 8GiB and 30%% are "+
+			"sizes", units.Size(r.Total)))
 	}
 	if r.MaxRing < leastRing {
-		out = append(out, fmt.Sprintf("jobs.max_ring of %s has no room for the batches of most jobs, which will be refused", units.Size(r.MaxRing)))
+		out = append(out, fmt.Sprintf("jobs.max_ring of %s has no room for the batches of most jobs, which will be refused",
+			units.Size(r.MaxRing)))
 	}
 	if r.StorageLimit > 0 && r.StorageLimit < leastRate {
-		out = append(out, fmt.Sprintf("source.storage_limit of %s a second is less than a photograph a second; 20MB/s is a limit", units.Size(r.StorageLimit)))
+		out = append(out, fmt.Sprintf("source.storage_limit of %s a second is less than a photograph a second; 20MB/s is "+
+			"a limit", units.Size(r.StorageLimit)))
 	}
 	fixed := int64(0)
 	for _, t := range []struct {
 		key   string
 		bytes int64
 		auto  bool
-	}{{"tiers.encoded", r.Encoded, r.EncodedAuto}, {"tiers.decoded", r.Decoded, r.DecodedAuto}, {"tiers.augmented", r.Augmented, r.AugmentedAuto}} {
+	}{{"tiers.encoded", r.Encoded, r.EncodedAuto}, {"tiers.decoded", r.Decoded, r.DecodedAuto},
+		{"tiers.augmented", r.Augmented, r.AugmentedAuto}} {
 		if !t.auto && t.bytes > 0 && t.bytes < leastEntry {
-			out = append(out, fmt.Sprintf("%s of %s holds not one sample; 0 turns a tier off, 8GiB and 30%% are sizes", t.key, units.Size(t.bytes)))
+			out = append(out, fmt.Sprintf("%s of %s holds not one sample; 0 turns a tier off, 8GiB and 30%% are sizes", t.key,
+				units.Size(t.bytes)))
 		}
 		fixed += t.bytes
 	}
 	if left := r.Total - fixed; !r.TotalAuto && !r.EncodedAuto && !r.DecodedAuto && !r.AugmentedAuto && left > 0 {
-		out = append(out, fmt.Sprintf("%s of tiers.total %s belong to no tier: make one of them auto, or lower the total", units.Size(left), units.Size(r.Total)))
+		out = append(out, fmt.Sprintf("%s of tiers.total %s belong to no tier: make one of them auto, or lower the total",
+			units.Size(left), units.Size(r.Total)))
 	}
 	return out
 }

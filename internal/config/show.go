@@ -88,7 +88,8 @@ func quote(s string) string {
 		}
 	}
 	var n yaml.Node
-	if plain && yaml.Unmarshal([]byte(s), &n) == nil && len(n.Content) == 1 && n.Content[0].Tag != "!!null" && n.Content[0].Value == s {
+	if plain && yaml.Unmarshal([]byte(s), &n) == nil && len(n.Content) == 1 && n.Content[0].Tag != "!!null" &&
+		n.Content[0].Value == s {
 		return s
 	}
 	j, err := json.Marshal(s) // JSON strings are YAML strings

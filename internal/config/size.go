@@ -17,8 +17,8 @@ const (
 	sizePercent
 )
 
-// Size is an amount of memory as a person writes it: bytes, a percentage (of tiers.total for a tier, else of the machine), or auto.
-// The zero value is auto. Sizes are comparable with ==.
+// Size is an amount of memory as a person writes it: bytes, a percentage (of tiers.total for a tier, else of the
+// machine), or auto. The zero value is auto. Sizes are comparable with ==.
 type Size struct {
 	kind    sizeKind
 	bytes   int64
@@ -37,8 +37,8 @@ func (s Size) IsAuto() bool { return s.kind == sizeAuto }
 // IsPercent tells whether the size is a percentage.
 func (s Size) IsPercent() bool { return s.kind == sizePercent }
 
-// Of returns the size in bytes where percentages are of whole: of the machine's memory (the cgroup limit where there is one), or, for a tier, of
-// tiers.total. auto gives 0.
+// Of returns the size in bytes where percentages are of whole: of the machine's memory (the cgroup limit where there is
+// one), or, for a tier, of tiers.total. auto gives 0.
 func (s Size) Of(whole int64) int64 {
 	switch s.kind {
 	case sizeBytes:
@@ -71,7 +71,8 @@ func (s Size) String() string {
 	}
 }
 
-// FormatBytes writes a number of bytes exactly, in the unit that takes the smallest whole number of it: 16MB, not 15625KiB.
+// FormatBytes writes a number of bytes exactly, in the unit that takes the smallest whole number of it: 16MB, not
+// 15625KiB.
 func FormatBytes(n int64) string {
 	text, least := strconv.FormatInt(n, 10), n
 	for _, u := range suffixes {

@@ -26,9 +26,11 @@ func TestParseSize(t *testing.T) {
 		t.Errorf("AUTO = %v, %v", s, err)
 	}
 	for in, part := range map[string]string{
-		"": "empty", "-3GiB": "negative", "8GiBB": "unknown unit", "101%": "at most 100%", "0%": "above 0%", "GiB": "does not begin",
+		"": "empty", "-3GiB": "negative", "8GiBB": "unknown unit", "101%": "at most 100%", "0%": "above 0%",
+		"GiB": "does not begin",
 		"1e3": "unknown unit", "1__0": "not a number", "99999999999GiB": "larger than", "1.2.3": "not a number",
-		"999999999999.5TiB": "larger than", "99999999999999999999": "larger than", "NaN": "does not begin", "5 %%": "unknown unit",
+		"999999999999.5TiB": "larger than", "99999999999999999999": "larger than", "NaN": "does not begin",
+		"5 %%": "unknown unit",
 	} {
 		_, err := ParseSize(in)
 		if !errs.Is(err, errs.ConfigInvalid) || !strings.Contains(err.Error(), part) {
@@ -52,7 +54,8 @@ func TestSizeRoundTrip(t *testing.T) {
 
 // TestSizesReadWell: of the units that divide a size, it is written in the one that leaves the smallest number.
 func TestSizesReadWell(t *testing.T) {
-	for n, want := range map[int64]string{0: "0", 1: "1", 1000: "1kB", 1023: "1023", 1024: "1KiB", 16e6: "16MB", 8e9: "8GB", 512 << 20: "512MiB",
+	for n, want := range map[int64]string{0: "0", 1: "1", 1000: "1kB", 1023: "1023", 1024: "1KiB", 16e6: "16MB",
+		8e9: "8GB", 512 << 20: "512MiB",
 		1024_000: "1000KiB", 1 << 40: "1TiB", 3 << 29: "1536MiB", maxBytes: "65536TiB"} {
 		if got := FormatBytes(n); got != want {
 			t.Errorf("%d bytes are written %s, want %s", n, got, want)

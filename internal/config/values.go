@@ -207,7 +207,8 @@ func checkPath(s string) error {
 
 // checkGroup does not ask whether the group exists: that is for the machine that serves.
 func checkGroup(s string) error {
-	if strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == ':' || r == '/' || r == 0x7f }) || len(s) > 256 {
+	if strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == ':' || r == '/' || r == 0x7f }) ||
+		len(s) > 256 {
 		return errors.New("it is not the name or number of a group")
 	}
 	return nil
@@ -269,7 +270,8 @@ func expand(path string) string {
 // onePolicy is oneOf of Policies, and has an answer for those that exist but not in a daemon.
 func onePolicy(s string) error {
 	if s == "belady" || strings.HasPrefix(s, "clairvoyant-") {
-		return errs.New(errs.ConfigInvalid, "", "use need, which goes by what is known of it; larder bench sampler can use this one",
+		return errs.New(errs.ConfigInvalid, "",
+			"use need, which goes by what is known of it; larder bench sampler can use this one",
 			"%.40q needs to know everything that will be asked for", s)
 	}
 	return oneOf("a policy", Policies...)(s)

@@ -30,7 +30,8 @@ func TestImageLimits(t *testing.T) {
 // TestMostJobs: the configuration allows as many jobs as there can be, and no more.
 func TestMostJobs(t *testing.T) {
 	if config.MostJobs != bits.MaxJobs || config.Default().Jobs.Max != bits.MaxJobs {
-		t.Errorf("jobs.max is up to %d, %d by default; the sampler tells %d apart", config.MostJobs, config.Default().Jobs.Max, bits.MaxJobs)
+		t.Errorf("jobs.max is up to %d, %d by default; the sampler tells %d apart", config.MostJobs,
+			config.Default().Jobs.Max, bits.MaxJobs)
 	}
 }
 
@@ -46,9 +47,12 @@ func TestPolicyWarnings(t *testing.T) {
 	if w := PolicyWarnings(config.Default().Tiers); len(w) != 0 {
 		t.Errorf("the default warns: %q", w)
 	}
-	got := PolicyWarnings(config.Tiers{Policy: config.Policy{Encoded: "tinylfu", Decoded: "s3-fifo", Augmented: "minio-preselect"}})
-	if len(got) != 2 || !strings.HasPrefix(got[0], "tiers.policy.encoded tinylfu breaks the promise of order epoch, stratified: ") ||
-		!strings.Contains(got[0], "not deterministic") || !strings.HasPrefix(got[1], "tiers.policy.augmented minio-preselect breaks") {
+	got := PolicyWarnings(config.Tiers{Policy: config.Policy{Encoded: "tinylfu", Decoded: "s3-fifo",
+		Augmented: "minio-preselect"}})
+	if len(got) != 2 || !strings.HasPrefix(got[0],
+		"tiers.policy.encoded tinylfu breaks the promise of order epoch, stratified: ") ||
+		!strings.Contains(got[0], "not deterministic") || !strings.HasPrefix(got[1],
+		"tiers.policy.augmented minio-preselect breaks") {
 		t.Errorf("%q", got)
 	}
 }

@@ -76,7 +76,8 @@ func (h *home) open(o daemon.ServeOptions) (*daemon.Daemon, <-chan error) {
 		h.t.Fatal(err)
 	}
 	log := slog.New(slog.NewTextHandler(&h.log, nil))
-	d, err := daemon.Open(daemon.Options{Config: cfg, Log: log, Level: new(slog.LevelVar), Version: "test", Reload: h.load})
+	d, err := daemon.Open(daemon.Options{Config: cfg, Log: log, Level: new(slog.LevelVar), Version: "test",
+		Reload: h.load})
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -99,7 +100,8 @@ func (h *home) job(name string) (*client.Conn, *client.Stream) {
 		Name: name, Dataset: "imagefolder:" + h.dir + "/photos", BatchSize: 4, Shuffle: true, Prefetch: 1, Epochs: 2,
 		Transform: []*larderv1.Op{{Name: "RandomHorizontalFlip"}},
 	}
-	if err := c.Call(ctx, "RegisterJob", &larderv1.RegisterJobRequest{Spec: spec}, new(larderv1.RegisterJobResponse)); err != nil {
+	if err := c.Call(ctx, "RegisterJob", &larderv1.RegisterJobRequest{Spec: spec},
+		new(larderv1.RegisterJobResponse)); err != nil {
 		h.t.Fatal(err)
 	}
 	s, err := c.Attach(ctx, &larderv1.AttachRequest{Job: name, Pid: int32(os.Getpid())})
@@ -147,8 +149,8 @@ func total(t *testing.T, c *client.Conn) uint64 {
 	return r.GetTiersTotal()
 }
 
-// TestLifeOfADaemon: a daemon starts, changes its configuration while an epoch runs, all of it or nothing, and drains at
-// a signal: the epoch ends whole, then the client hears of it, and nothing is left behind.
+// TestLifeOfADaemon: a daemon starts, changes its configuration while an epoch runs, all of it or nothing, and drains
+// at a signal: the epoch ends whole, then the client hears of it, and nothing is left behind.
 func TestLifeOfADaemon(t *testing.T) {
 	h := newHome(t, "state: {dir: none}\ntiers: {total: 16MiB}\nhttp: 127.0.0.1:0\n")
 	d, ended := h.open(daemon.ServeOptions{DrainTimeout: time.Minute})
@@ -218,7 +220,8 @@ func TestJobsOutliveTheDaemon(t *testing.T) {
 		t.Errorf("after the restart there are %v", r.GetJobs())
 	}
 	var stop larderv1.StopResponse
-	if err := c.Call(t.Context(), "Stop", &larderv1.StopRequest{By: "test", Force: true}, &stop); err != nil || !stop.GetStopping() {
+	if err := c.Call(t.Context(), "Stop", &larderv1.StopRequest{By: "test", Force: true}, &stop); err != nil ||
+		!stop.GetStopping() {
 		t.Errorf("stop: %v, %v", &stop, err)
 	}
 	if err := <-ended; err != nil {
@@ -233,7 +236,8 @@ func TestPrivateDaemon(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := daemon.Open(daemon.Options{Config: cfg, Log: slog.New(slog.DiscardHandler), Level: new(slog.LevelVar), Version: "test"})
+	d, err := daemon.Open(daemon.Options{Config: cfg, Log: slog.New(slog.DiscardHandler), Level: new(slog.LevelVar),
+		Version: "test"})
 	if err != nil {
 		t.Fatal(err)
 	}

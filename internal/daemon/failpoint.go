@@ -15,9 +15,10 @@ import (
 	"larder/internal/journal"
 )
 
-// withFailpoints makes a call to the state directory the last one of this process, or one that fails. LARDER_FAILPOINT is OP:FILE:WHAT:N: the N-th OP
-// (create, write, writeat, reserve, truncate, sync, rename, remove) on a FILE (log, mark, snapshot, orders, dir, any), with WHAT = "before" or "after":
-// SIGKILL then; or an error: EIO, ENOSPC, EROFS. This build is for tests of crashes.
+// withFailpoints makes a call to the state directory the last one of this process, or one that fails. LARDER_FAILPOINT
+// is OP:FILE:WHAT:N: the N-th OP (create, write, writeat, reserve, truncate, sync, rename, remove) on a FILE (log,
+// mark, snapshot, orders, dir, any), with WHAT = "before" or "after": SIGKILL then; or an error: EIO, ENOSPC, EROFS.
+// This build is for tests of crashes.
 func withFailpoints(fs journal.FS) journal.FS {
 	text := os.Getenv("LARDER_FAILPOINT")
 	if text == "" {
@@ -48,8 +49,8 @@ func (p *failpoint) at(op, name string, call func() error) error {
 	return p.or(op, name, call, call)
 }
 
-// or is at for a call of which a process that dies after it may have done a part only. No other call is cut short: the process lives on for a
-// moment, and would take the rest for written.
+// or is at for a call of which a process that dies after it may have done a part only. No other call is cut short: the
+// process lives on for a moment, and would take the rest for written.
 func (p *failpoint) or(op, name string, call, part func() error) error {
 	kind, _, _ := strings.Cut(name, "-")
 	kind = strings.TrimSuffix(kind, ".tmp")

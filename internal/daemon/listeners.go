@@ -64,10 +64,12 @@ func socketGroup(name string) (int, error) {
 	}
 	n, err := strconv.ParseUint(text, 10, 31)
 	if err == nil && (n == 0 || n == overflowID) {
-		return 0, errs.New(errs.ConfigInvalid, "socket_group", "make a group for the users of the daemon", "group %d is root's own, or nobody's", n)
+		return 0, errs.New(errs.ConfigInvalid, "socket_group", "make a group for the users of the daemon",
+			"group %d is root's own, or nobody's", n)
 	}
 	if err != nil {
-		return 0, errs.New(errs.ConfigInvalid, "socket_group", "getent group lists the groups; a number works too", "there is no group %q on this machine", name)
+		return 0, errs.New(errs.ConfigInvalid, "socket_group", "getent group lists the groups; a number works too",
+			"there is no group %q on this machine", name)
 	}
 	return int(n), nil
 }
@@ -93,7 +95,8 @@ func (d *Daemon) describeListeners() []*larderv1.Listener {
 		if remote {
 			who = "everybody whose machine reaches it"
 		}
-		list = append(list, &larderv1.Listener{Address: addr, Serves: "HTTP", Admits: who + "; read-only, names of jobs and datasets are told", Remote: remote})
+		list = append(list, &larderv1.Listener{Address: addr, Serves: "HTTP", Admits: who +
+			"; read-only, names of jobs and datasets are told", Remote: remote})
 	}
 	return list
 }

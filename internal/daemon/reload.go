@@ -66,14 +66,16 @@ func (d *Daemon) reload(ctx context.Context) {
 }
 
 // applyConfig answers `larder config apply`.
-func (d *Daemon) applyConfig(ctx context.Context, req *larderv1.ApplyConfigRequest) (*larderv1.ApplyConfigResponse, error) {
+func (d *Daemon) applyConfig(ctx context.Context, req *larderv1.ApplyConfigRequest) (*larderv1.ApplyConfigResponse,
+	error) {
 	changes, err := d.change(ctx, req.GetName(), req.GetContent())
 	if err != nil {
 		return nil, err
 	}
 	out := &larderv1.ApplyConfigResponse{}
 	for _, c := range changes {
-		out.Changes = append(out.Changes, &larderv1.ConfigChange{Key: c.Key, Old: c.Old, New: c.New, Applies: string(c.Apply)})
+		out.Changes = append(out.Changes, &larderv1.ConfigChange{Key: c.Key, Old: c.Old, New: c.New,
+			Applies: string(c.Apply)})
 	}
 	return out, nil
 }
@@ -84,7 +86,8 @@ func (d *Daemon) change(ctx context.Context, name string, content []byte) ([]con
 	d.config.Lock()
 	defer d.config.Unlock()
 	if d.opt.Reload == nil {
-		return nil, errs.New(errs.Unsupported, "config", "start larder serve for it", "this daemon runs inside another command and keeps its configuration")
+		return nil, errs.New(errs.Unsupported, "config", "start larder serve for it",
+			"this daemon runs inside another command and keeps its configuration")
 	}
 	next, err := d.opt.Reload(name, content)
 	if err != nil {
@@ -129,7 +132,8 @@ func (d *Daemon) needRestart(changes []config.Change, next *config.Config) error
 	if len(restart) == 0 {
 		return nil
 	}
-	return errs.New(errs.Unsupported, restart[0], "restart the daemon, or take these changes back", "a restart is needed for %s", strings.Join(restart, ", "))
+	return errs.New(errs.Unsupported, restart[0], "restart the daemon, or take these changes back",
+		"a restart is needed for %s", strings.Join(restart, ", "))
 }
 
 // running is the configuration with the sizes that `larder tiers resize` has set since.
@@ -168,5 +172,6 @@ func joined(err error) error {
 	for i, e := range list {
 		parts[i] = joined(e).Error()
 	}
-	return errs.New(errs.ConfigInvalid, "", "correct all of them: larder config check FILE", "%s", strings.Join(parts, "; "))
+	return errs.New(errs.ConfigInvalid, "", "correct all of them: larder config check FILE", "%s",
+		strings.Join(parts, "; "))
 }

@@ -22,8 +22,8 @@ type ServeOptions struct {
 	AlwaysDrain bool
 }
 
-// Serve returns when the daemon should be closed: after a signal, a `larder stop`, an idle time, or the end of ctx, with
-// what these ask for already done. It returns an error when a part of the daemon failed. Close follows.
+// Serve returns when the daemon should be closed: after a signal, a `larder stop`, an idle time, or the end of ctx,
+// with what these ask for already done. It returns an error when a part of the daemon failed. Close follows.
 func (d *Daemon) Serve(ctx context.Context, o ServeOptions) error {
 	defer d.stops.finish()
 	var idle <-chan time.Time

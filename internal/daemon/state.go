@@ -37,8 +37,8 @@ func (s state) close() error {
 	return err
 }
 
-// folderOf is the state folder of the daemon of a socket, below base. It follows from the socket alone, so that the next
-// daemon of a socket finds what the one before left.
+// folderOf is the state folder of the daemon of a socket, below base. It follows from the socket alone, so that the
+// next daemon of a socket finds what the one before left.
 func folderOf(base, socket string) string {
 	if abs, err := filepath.Abs(socket); err == nil {
 		socket = abs
@@ -73,7 +73,8 @@ func (d *Daemon) chooseFolder(base string) string {
 			return own
 		}
 	}
-	d.log.Warn("the state that an earlier version of larder kept is not used: whose socket it was of cannot be told", "dir", base,
+	d.log.Warn("the state that an earlier version of larder kept is not used: whose socket it was of cannot be told",
+		"dir", base,
 		"fix", "if it was of this socket, serve it with --set state.dir="+base)
 	return own
 }
@@ -101,7 +102,8 @@ func (d *Daemon) openState(seed uint64) (state, error) {
 		dir = d.chooseFolder(r.StateDir)
 	}
 	if dir == "" {
-		d.log.Info("nothing survives this daemon", "state", "none", "note", "jobs of a daemon that is killed are lost; set state.dir")
+		d.log.Info("nothing survives this daemon", "state", "none", "note",
+			"jobs of a daemon that is killed are lost; set state.dir")
 		return state{journal: journal.OpenMemory(journal.Limits{}), seed: seed}, nil
 	}
 	fs, err := journal.OpenDir(dir, true)
@@ -113,7 +115,8 @@ func (d *Daemon) openState(seed uint64) (state, error) {
 		return state{}, err
 	}
 	fs = withFailpoints(fs)
-	disk, err := journal.OpenDisk(fs, journal.Options{OrderBytes: max(r.Orders, 1), Full: func(err error) { d.logRoom(dir, err) }})
+	disk, err := journal.OpenDisk(fs, journal.Options{OrderBytes: max(r.Orders, 1),
+		Full: func(err error) { d.logRoom(dir, err) }})
 	if err != nil {
 		return state{}, err
 	}
@@ -126,7 +129,8 @@ func (d *Daemon) openState(seed uint64) (state, error) {
 		d.log.Warn("the state directory", "note", n)
 	}
 	s.decoding, notes = crashguard.Open(dir, disk.ID(), r.Workers, func(err error) {
-		go d.log.Error("what workers are at is not noted any more: an image that crashes the decoder would not be known after it", "dir", dir, "error", err)
+		go d.log.Error("what workers are at is not noted any more: an image that crashes the decoder would not be known "+
+			"after it", "dir", dir, "error", err)
 	})
 	for _, n := range notes {
 		d.log.Warn("the state directory", "note", n)

@@ -146,7 +146,8 @@ func (d *Daemon) farewell(s *stopRequest) error {
 // drainFor lets running epochs end for at most limit; a signal or a stop request that comes meanwhile may shorten that.
 // It answers every request that waits, first among them, and returns the last one. A nil first means that a signal
 // began the drain, and a nil result that no request came.
-func (d *Daemon) drainFor(ctx context.Context, limit time.Duration, first *stopRequest, signals <-chan os.Signal) (last *stopRequest) {
+func (d *Daemon) drainFor(ctx context.Context, limit time.Duration, first *stopRequest,
+	signals <-chan os.Signal) (last *stopRequest) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	var waiting []stopRequest

@@ -38,9 +38,9 @@ func Commit(linked string) (commit string, modified bool) {
 	return commit, modified
 }
 
-// Build returns Version with the commit as semver's build metadata, e.g. 0.1.0+1a2b3c4d5e6f or 0.1.0+1a2b3c4d5e6f.dirty;
-// Version alone where no commit is known. Two builds of different code never have the same one, as far as that is known:
-// the daemon remembers by it which build an image has crashed.
+// Build returns Version with the commit as semver's build metadata, e.g. 0.1.0+1a2b3c4d5e6f or
+// 0.1.0+1a2b3c4d5e6f.dirty; Version alone where no commit is known. Two builds of different code never have the same
+// one, as far as that is known: the daemon remembers by it which build an image has crashed.
 func Build(commit string, modified bool) string {
 	const digits = 12
 	if commit == "" {

@@ -25,7 +25,8 @@ type Access struct {
 }
 
 // over returns the credentials for a connection over TCP, and the options with the token.
-func (a Access) over(d *dialer, target string, opts []grpc.DialOption) (credentials.TransportCredentials, []grpc.DialOption, error) {
+func (a Access) over(d *dialer, target string, opts []grpc.DialOption) (credentials.TransportCredentials,
+	[]grpc.DialOption, error) {
 	secure := a.CA != "" || a.Cert != "" || a.Key != "" || !config.Loopback(target)
 	if a.TokenFile != "" {
 		if _, err := readTokens(a.TokenFile); err != nil {
@@ -46,11 +47,13 @@ func (a Access) over(d *dialer, target string, opts []grpc.DialOption) (credenti
 	}
 	switch {
 	case (a.Cert == "") != (a.Key == ""):
-		return nil, nil, errs.New(errs.Invalid, "--tls-cert", "give --tls-cert and --tls-key, or none of them", "a client's certificate needs its key, and only one of them is given")
+		return nil, nil, errs.New(errs.Invalid, "--tls-cert", "give --tls-cert and --tls-key, or none of them",
+			"a client's certificate needs its key, and only one of them is given")
 	case a.Cert != "":
 		cert, err := tls.LoadX509KeyPair(a.Cert, a.Key)
 		if err != nil {
-			return nil, nil, errs.Wrap(err, errs.Invalid, "--tls-cert", "name a PEM certificate and its key", "read %s and %s", a.Cert, a.Key)
+			return nil, nil, errs.Wrap(err, errs.Invalid, "--tls-cert", "name a PEM certificate and its key", "read %s and %s",
+				a.Cert, a.Key)
 		}
 		cfg.Certificates = []tls.Certificate{cert}
 	}
@@ -78,7 +81,8 @@ type noting struct {
 }
 
 // ClientHandshake implements credentials.TransportCredentials.
-func (n noting) ClientHandshake(ctx context.Context, authority string, c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (n noting) ClientHandshake(ctx context.Context, authority string, c net.Conn) (net.Conn, credentials.AuthInfo,
+	error) {
 	conn, info, err := n.TransportCredentials.ClientHandshake(ctx, authority, c)
 	if err != nil {
 		if ctx.Err() == nil {
@@ -130,7 +134,8 @@ func hintTLS(err error) string {
 		return "ask it by a name or address that its certificate has"
 	case strings.Contains(text, "first record does not look like a TLS handshake"):
 		return "it speaks no TLS: leave --tls-ca, --tls-cert and --tls-key (LARDER_TLS_…) out"
-	case strings.Contains(text, "certificate required"), strings.Contains(text, "bad certificate"), strings.Contains(text, "unknown certificate"):
+	case strings.Contains(text, "certificate required"), strings.Contains(text, "bad certificate"),
+		strings.Contains(text, "unknown certificate"):
 		return hintCert
 	}
 	return "larder doctor looks at the connection"

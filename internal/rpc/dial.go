@@ -21,15 +21,17 @@ import (
 )
 
 // Dial is DialWith without a token and with the machine's certificates.
-func Dial(ctx context.Context, target string, opts ...grpc.DialOption) (larderv1.LarderServiceClient, io.Closer, error) {
+func Dial(ctx context.Context, target string, opts ...grpc.DialOption) (larderv1.LarderServiceClient, io.Closer,
+	error) {
 	return DialWith(ctx, target, Access{}, opts...)
 }
 
 // DialWith connects to a daemon and waits until the connection stands, or ctx ends. The target is the path of a Unix
-// socket (anything with a slash), for which access is not looked at, or host:port; TCP is spoken in the clear only with a
-// loopback address for which access names no file of TLS; opts may say otherwise. Errors of the client's calls are
+// socket (anything with a slash), for which access is not looked at, or host:port; TCP is spoken in the clear only with
+// a loopback address for which access names no file of TLS; opts may say otherwise. Errors of the client's calls are
 // *errs.Error. Close the closer when done.
-func DialWith(ctx context.Context, target string, access Access, opts ...grpc.DialOption) (larderv1.LarderServiceClient, io.Closer, error) {
+func DialWith(ctx context.Context, target string, access Access, opts ...grpc.DialOption) (larderv1.LarderServiceClient,
+	io.Closer, error) {
 	d := &dialer{target: target, network: "unix", address: strings.TrimPrefix(target, "unix:")}
 	creds := insecure.NewCredentials()
 	if !strings.HasPrefix(target, "unix:") && !strings.Contains(target, "/") {
@@ -47,7 +49,8 @@ func DialWith(ctx context.Context, target string, access Access, opts ...grpc.Di
 		}
 	}
 	if d.address == "" {
-		return nil, nil, errs.New(errs.Invalid, target, "give the path of a socket, or host:port", "there is no address to connect to")
+		return nil, nil, errs.New(errs.Invalid, target, "give the path of a socket, or host:port",
+			"there is no address to connect to")
 	}
 	all := append([]grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
@@ -60,7 +63,8 @@ func DialWith(ctx context.Context, target string, access Access, opts ...grpc.Di
 	}, opts...)
 	cc, err := grpc.NewClient("passthrough:///"+d.address, all...)
 	if err != nil {
-		return nil, nil, errs.Wrap(err, errs.Invalid, target, "give the path of a socket, or host:port", "connect to the daemon")
+		return nil, nil, errs.Wrap(err, errs.Invalid, target, "give the path of a socket, or host:port",
+			"connect to the daemon")
 	}
 	cc.Connect()
 	for {
@@ -121,24 +125,31 @@ func (d *dialer) failure(cause error) error {
 	case err == nil && secure != nil:
 		return errs.Wrap(secure, errs.Unavailable, where, hintTLS(secure), "no secure connection to the daemon at %s", where)
 	case errors.Is(err, fs.ErrPermission):
-		return errs.New(errs.Unavailable, where, "a daemon serves its own user, root and the members of its socket_group; run as one of them, or start your own: larder serve",
+		return errs.New(errs.Unavailable, where, "a daemon serves its own user, root and the members of its socket_group; "+
+			"run as one of them, or start your own: larder serve",
 			"no right to speak to the daemon at %s", where)
 	case d.network == "unix" && errors.Is(err, fs.ErrNotExist):
-		return errs.New(errs.Unavailable, where, "start one with: larder serve; or name its socket with --socket or LARDER_SOCKET",
+		return errs.New(errs.Unavailable, where,
+			"start one with: larder serve; or name its socket with --socket or LARDER_SOCKET",
 			"no daemon runs at %s", where)
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return errs.New(errs.Unavailable, where, "start one with: larder serve", "no daemon listens at %s any more", where)
 	case err != nil:
-		return errs.Wrap(err, errs.Unavailable, where, "is the daemon running? larder doctor looks at its socket", "connect to the daemon at %s", where)
+		return errs.Wrap(err, errs.Unavailable, where, "is the daemon running? larder doctor looks at its socket",
+			"connect to the daemon at %s", where)
 	case cause != nil:
-		return errs.Wrap(cause, errs.Unavailable, where, "larder doctor looks at its socket", "the daemon at %s does not answer", where)
+		return errs.Wrap(cause, errs.Unavailable, where, "larder doctor looks at its socket",
+			"the daemon at %s does not answer", where)
 	case met: // TLS 1.3 refuses a certificate after the handshake, and its word may be lost with the connection
-		return errs.New(errs.Unavailable, where, hintCert, "the daemon at %s ended the connection right after the TLS handshake: it may want a certificate, or another one", where)
+		return errs.New(errs.Unavailable, where, hintCert, "the daemon at %s ended the connection right after the TLS "+
+			"handshake: it may want a certificate, or another one", where)
 	case d.network == "tcp":
-		return errs.New(errs.Unavailable, where, "does it speak TLS? then name the authority of its certificate with --tls-ca or LARDER_TLS_CA",
+		return errs.New(errs.Unavailable, where,
+			"does it speak TLS? then name the authority of its certificate with --tls-ca or LARDER_TLS_CA",
 			"what listens at %s closed the connection", where)
 	default:
-		return errs.New(errs.Unavailable, where, "it serves its own user, root and the members of its socket_group; larder doctor looks at its socket",
+		return errs.New(errs.Unavailable, where,
+			"it serves its own user, root and the members of its socket_group; larder doctor looks at its socket",
 			"what listens at %s closed the connection", where)
 	}
 }
@@ -158,17 +169,20 @@ func (d *dialer) lost() error {
 	if err != nil {
 		return d.failure(nil)
 	}
-	return errs.New(errs.Unavailable, d.target, "start it again with: larder serve", "the daemon at %s went away", d.target)
+	return errs.New(errs.Unavailable, d.target, "start it again with: larder serve", "the daemon at %s went away",
+		d.target)
 }
 
-func (d *dialer) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func (d *dialer) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker,
+	opts ...grpc.CallOption) error {
 	if err := call(ctx, method, req, reply, cc, opts...); err != nil {
 		return d.fault(err)
 	}
 	return nil
 }
 
-func (d *dialer) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (d *dialer) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
+	open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	s, err := open(ctx, desc, cc, method, opts...)
 	if err != nil {
 		return nil, d.fault(err)

@@ -127,7 +127,8 @@ func Fault(err error) error {
 	case codes.Canceled: // so that errors.Is works across the wire
 		f.Message, f.Err = "the call was given up", context.Canceled
 	case codes.DeadlineExceeded:
-		f.Message, f.Err, f.Hint = "the daemon did not answer in time", context.DeadlineExceeded, "try again; larder stats shows what it is doing"
+		f.Message, f.Err, f.Hint = "the daemon did not answer in time", context.DeadlineExceeded,
+			"try again; larder stats shows what it is doing"
 	default:
 	}
 	return f

@@ -15,7 +15,8 @@ type guard struct {
 
 var _ Engine = guard{}
 
-func safely[Req, Res any](g guard, name string, f func(context.Context, Req) (Res, error), ctx context.Context, req Req) (res Res, err error) {
+func safely[Req, Res any](g guard, name string, f func(context.Context, Req) (Res, error), ctx context.Context,
+	req Req) (res Res, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			var none Res
@@ -49,11 +50,13 @@ func (g guard) AddDataset(ctx context.Context, r *larderv1.AddDatasetRequest) (*
 	return safely(g, "AddDataset", g.e.AddDataset, ctx, r)
 }
 
-func (g guard) ListDatasets(ctx context.Context, r *larderv1.ListDatasetsRequest) (*larderv1.ListDatasetsResponse, error) {
+func (g guard) ListDatasets(ctx context.Context, r *larderv1.ListDatasetsRequest) (*larderv1.ListDatasetsResponse,
+	error) {
 	return safely(g, "ListDatasets", g.e.ListDatasets, ctx, r)
 }
 
-func (g guard) InspectDataset(ctx context.Context, r *larderv1.InspectDatasetRequest) (*larderv1.InspectDatasetResponse, error) {
+func (g guard) InspectDataset(ctx context.Context, r *larderv1.InspectDatasetRequest) (*larderv1.InspectDatasetResponse,
+	error) {
 	return safely(g, "InspectDataset", g.e.InspectDataset, ctx, r)
 }
 
@@ -89,11 +92,13 @@ func (g guard) SetSubset(ctx context.Context, r *larderv1.SetSubsetRequest) (*la
 	return safely(g, "SetSubset", g.e.SetSubset, ctx, r)
 }
 
-func (g guard) RefreshDataset(ctx context.Context, r *larderv1.RefreshDatasetRequest) (*larderv1.RefreshDatasetResponse, error) {
+func (g guard) RefreshDataset(ctx context.Context, r *larderv1.RefreshDatasetRequest) (*larderv1.RefreshDatasetResponse,
+	error) {
 	return safely(g, "RefreshDataset", g.e.RefreshDataset, ctx, r)
 }
 
-func (g guard) RemoveDataset(ctx context.Context, r *larderv1.RemoveDatasetRequest) (*larderv1.RemoveDatasetResponse, error) {
+func (g guard) RemoveDataset(ctx context.Context, r *larderv1.RemoveDatasetRequest) (*larderv1.RemoveDatasetResponse,
+	error) {
 	return safely(g, "RemoveDataset", g.e.RemoveDataset, ctx, r)
 }
 

@@ -87,7 +87,10 @@ func TestEveryReasonCrosses(t *testing.T) {
 		t.Errorf("%d codes for %d reasons", len(codeOf), len(errs.Reasons))
 	}
 	var now error
-	client, _, _ := serve(t, Config{Engine: &fake{describe: func(context.Context, string) (*larderv1.DescribeJobResponse, error) { return nil, now }}})
+	client, _, _ := serve(t, Config{Engine: &fake{describe: func(context.Context, string) (*larderv1.DescribeJobResponse,
+		error) {
+		return nil, now
+	}}})
 	for _, r := range errs.Reasons {
 		code, ok := codeOf[r]
 		if !ok || code == codes.OK || code == codes.Unknown {
@@ -106,7 +109,8 @@ func TestEveryReasonCrosses(t *testing.T) {
 		}
 	}
 	now = errs.Wrap(errors.New("EIO"), errs.DatasetUnread, "/data", "mount it", "read")
-	if _, err := client.DescribeJob(t.Context(), &larderv1.DescribeJobRequest{}); err == nil || err.Error() != "read: EIO (mount it)" {
+	if _, err := client.DescribeJob(t.Context(), &larderv1.DescribeJobRequest{}); err == nil ||
+		err.Error() != "read: EIO (mount it)" {
 		t.Errorf("a cause arrived as %v", err)
 	}
 }
@@ -119,7 +123,8 @@ func TestErrorDocs(t *testing.T) {
 	}
 	upper := regexp.MustCompile("([a-z])([A-Z])")
 	for r, c := range codeOf {
-		if row := fmt.Sprintf("| `%s` | %s |", r, strings.ToUpper(upper.ReplaceAllString(c.String(), "${1}_$2"))); !strings.Contains(string(raw), row) {
+		if row := fmt.Sprintf("| `%s` | %s |", r, strings.ToUpper(upper.ReplaceAllString(c.String(),
+			"${1}_$2"))); !strings.Contains(string(raw), row) {
 			t.Errorf("docs/errors.md has no %s", row)
 		}
 	}
@@ -149,7 +154,8 @@ func TestOtherErrors(t *testing.T) {
 	if err := Fault(status.Error(codes.Canceled, "context canceled")); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancellation arrived as %v", err)
 	}
-	if err := Fault(status.Error(codes.DeadlineExceeded, "x")); !errors.Is(err, context.DeadlineExceeded) || !errs.Is(err, errs.Unavailable) {
+	if err := Fault(status.Error(codes.DeadlineExceeded, "x")); !errors.Is(err, context.DeadlineExceeded) ||
+		!errs.Is(err, errs.Unavailable) {
 		t.Errorf("deadline arrived as %v", err)
 	}
 	if err := Fault(status.Error(codes.Unknown, "x")); !errs.Is(err, errs.Internal) {
@@ -158,7 +164,8 @@ func TestOtherErrors(t *testing.T) {
 	// Text of a file name that is no UTF-8, and of absurd length, still crosses.
 	f := errs.New(errs.SampleBad, "a\xff"+strings.Repeat("é", 5000), "h", "bad\xfe")
 	got := errs.From(Fault(Status(f)))
-	if got.Reason != errs.SampleBad || got.Message != "bad\uFFFD" || len(got.Subject) > maxText+8 || !strings.HasPrefix(got.Subject, "a\uFFFDé") || !strings.HasSuffix(got.Subject, "é…") {
+	if got.Reason != errs.SampleBad || got.Message != "bad\uFFFD" || len(got.Subject) > maxText+8 ||
+		!strings.HasPrefix(got.Subject, "a\uFFFDé") || !strings.HasSuffix(got.Subject, "é…") {
 		t.Errorf("arrived as %q %q", got.Message, got.Subject[max(0, len(got.Subject)-20):])
 	}
 }
@@ -184,7 +191,8 @@ func TestPanicIsOneCallersError(t *testing.T) {
 	if !errs.Is(err, errs.Internal) {
 		t.Errorf("stream: %v", err)
 	}
-	if r, err := client.DescribeJob(t.Context(), &larderv1.DescribeJobRequest{Name: "good"}); err != nil || r.GetJob().GetId() != 3 {
+	if r, err := client.DescribeJob(t.Context(), &larderv1.DescribeJobRequest{Name: "good"}); err != nil ||
+		r.GetJob().GetId() != 3 {
 		t.Errorf("afterwards: %v, %v", r, err)
 	}
 	if s := buf.String(); strings.Count(s, "stack=") != 2 || !strings.Contains(s, "rpc_test.go") {
@@ -201,7 +209,8 @@ func TestPanicIsOneCallersError(t *testing.T) {
 		}
 	}
 	ok := Service(e, nil)
-	if r, err := ok.DescribeJob(t.Context(), &larderv1.DescribeJobRequest{Name: "good"}); err != nil || r.GetJob().GetId() != 3 {
+	if r, err := ok.DescribeJob(t.Context(), &larderv1.DescribeJobRequest{Name: "good"}); err != nil ||
+		r.GetJob().GetId() != 3 {
 		t.Errorf("session: %v, %v", r, err)
 	}
 }
@@ -256,8 +265,12 @@ func TestWatchStats(t *testing.T) {
 }
 
 func TestWatchInterval(t *testing.T) {
-	client, _, _ := serve(t, Config{Engine: &fake{stats: func(context.Context) (*larderv1.GetStatsResponse, error) { return &larderv1.GetStatsResponse{}, nil }}})
-	for _, d := range []*durationpb.Duration{durationpb.New(99 * time.Millisecond), durationpb.New(0), durationpb.New(-time.Second), durationpb.New(2 * time.Hour), {Seconds: 1 << 62}, {Nanos: -1, Seconds: 1}} {
+	client, _, _ := serve(t, Config{Engine: &fake{stats: func(context.Context) (*larderv1.GetStatsResponse,
+		error) {
+		return &larderv1.GetStatsResponse{}, nil
+	}}})
+	for _, d := range []*durationpb.Duration{durationpb.New(99 * time.Millisecond), durationpb.New(0),
+		durationpb.New(-time.Second), durationpb.New(2 * time.Hour), {Seconds: 1 << 62}, {Nanos: -1, Seconds: 1}} {
 		w, err := client.WatchStats(t.Context(), &larderv1.WatchStatsRequest{Interval: d})
 		if err == nil {
 			_, err = w.Recv()
@@ -275,7 +288,8 @@ func TestHealthAndReflection(t *testing.T) {
 	check := func(want healthv1.HealthCheckResponse_ServingStatus) {
 		t.Helper()
 		for _, name := range []string{"", "larder.v1.LarderService"} {
-			if r, err := hc.Check(t.Context(), &healthv1.HealthCheckRequest{Service: name}); err != nil || r.GetStatus() != want {
+			if r, err := hc.Check(t.Context(), &healthv1.HealthCheckRequest{Service: name}); err != nil ||
+				r.GetStatus() != want {
 				t.Errorf("health of %q: %v, %v", name, r, err)
 			}
 		}
@@ -356,7 +370,8 @@ func TestDialErrors(t *testing.T) {
 		"unix:":       "no address",
 	} {
 		_, _, err := Dial(t.Context(), target)
-		if err == nil || !strings.Contains(err.Error(), want) || errs.From(err).Hint == "" || !errs.Is(err, errs.Unavailable) && !errs.Is(err, errs.Invalid) {
+		if err == nil || !strings.Contains(err.Error(), want) || errs.From(err).Hint == "" ||
+			!errs.Is(err, errs.Unavailable) && !errs.Is(err, errs.Invalid) {
 			t.Errorf("%s: %v; want %q", target, err, want)
 		}
 	}
@@ -365,13 +380,15 @@ func TestDialErrors(t *testing.T) {
 		if err := os.Mkdir(locked, 0o000); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := Dial(t.Context(), filepath.Join(locked, "x.sock")); err == nil || !strings.Contains(err.Error(), "no right to speak") {
+		if _, _, err := Dial(t.Context(), filepath.Join(locked, "x.sock")); err == nil ||
+			!strings.Contains(err.Error(), "no right to speak") {
 			t.Errorf("a folder without rights: %v", err)
 		}
 	}
 	d := &dialer{target: "/x", network: "unix"}
 	d.mu.err = &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", errors.Join(os.ErrPermission))}
-	if err := d.failure(nil); !strings.Contains(err.Error(), "no right to speak") || !strings.Contains(err.Error(), "run as one of them") {
+	if err := d.failure(nil); !strings.Contains(err.Error(), "no right to speak") ||
+		!strings.Contains(err.Error(), "run as one of them") {
 		t.Errorf("EACCES: %v", err)
 	}
 }
@@ -447,7 +464,8 @@ func TestDaemonDies(t *testing.T) {
 	if !errs.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), "larder serve") {
 		t.Errorf("stream of a dead daemon: %v", err)
 	}
-	if _, err := client.GetStats(t.Context(), &larderv1.GetStatsRequest{}); !errs.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), "larder serve") {
+	if _, err := client.GetStats(t.Context(), &larderv1.GetStatsRequest{}); !errs.Is(err, errs.Unavailable) ||
+		!strings.Contains(err.Error(), "larder serve") {
 		t.Errorf("call to a dead daemon: %v", err)
 	}
 }
@@ -463,13 +481,14 @@ func TestDialTLSBeyondLoopback(t *testing.T) {
 		server.Close()
 	}()
 	used := false
-	_, closer, err := Dial(t.Context(), "larder.example:7000", grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
-		if used {
-			return nil, errors.New("once")
-		}
-		used = true
-		return conn, nil
-	}))
+	_, closer, err := Dial(t.Context(), "larder.example:7000",
+		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
+			if used {
+				return nil, errors.New("once")
+			}
+			used = true
+			return conn, nil
+		}))
 	if err == nil {
 		closer.Close()
 		t.Error("connected without TLS")

@@ -44,8 +44,9 @@ type Config struct {
 	Log    *slog.Logger                     // default: nothing is logged
 	Creds  credentials.TransportCredentials // TLS; nil on the Unix socket, where the kernel vouches for the peer
 	Tokens *Tokens                          // who may call; nil on the Unix socket, and where certificates say it
-	Health *health.Server                   // default: one that always says SERVING; give one to say otherwise while draining
-	Done   <-chan struct{}                  // closed when the daemon stops: ends WatchStats, so that GracefulStop can end
+	// default: one that always says SERVING; give one to say otherwise while draining
+	Health *health.Server
+	Done   <-chan struct{} // closed when the daemon stops: ends WatchStats, so that GracefulStop can end
 }
 
 // NewServer returns a gRPC server with larder.v1, health and reflection registered, ready for Serve.
@@ -108,7 +109,8 @@ type service struct {
 var _ larderv1.LarderServiceServer = (*service)(nil)
 
 // WatchStats sends the counters at once and then at every interval, until the client or the daemon goes.
-func (s *service) WatchStats(req *larderv1.WatchStatsRequest, out grpc.ServerStreamingServer[larderv1.WatchStatsResponse]) error {
+func (s *service) WatchStats(req *larderv1.WatchStatsRequest,
+	out grpc.ServerStreamingServer[larderv1.WatchStatsResponse]) error {
 	every := DefaultWatch
 	if d := req.GetInterval(); d != nil {
 		if err := d.CheckValid(); err != nil {
@@ -117,7 +119,8 @@ func (s *service) WatchStats(req *larderv1.WatchStatsRequest, out grpc.ServerStr
 		every = d.AsDuration()
 	}
 	if every < MinWatch || every > maxWatch {
-		return errs.New(errs.Invalid, "interval", fmt.Sprintf("choose from %v to %v; %v is usual", MinWatch, maxWatch, DefaultWatch),
+		return errs.New(errs.Invalid, "interval", fmt.Sprintf("choose from %v to %v; %v is usual", MinWatch, maxWatch,
+			DefaultWatch),
 			"watch the counters every %v", every)
 	}
 	tick := time.NewTicker(every) // a client that reads slowly misses ticks, it gets no backlog

@@ -51,7 +51,8 @@ func readTokens(path string) ([]string, error) {
 	case !st.Mode().IsRegular():
 		return nil, errs.New(errs.ConfigInvalid, path, makeToken, "the token file %s is no plain file", path)
 	case st.Mode().Perm()&0o077 != 0:
-		return nil, errs.New(errs.ConfigInvalid, path, "run: chmod 600 "+path+"; whoever could read it has the token, so make another one",
+		return nil, errs.New(errs.ConfigInvalid, path,
+			"run: chmod 600 "+path+"; whoever could read it has the token, so make another one",
 			"others than its owner may use the token file %s (mode %04o)", path, st.Mode().Perm())
 	}
 	b, err := io.ReadAll(io.LimitReader(f, maxTokenFile+1))
@@ -59,7 +60,8 @@ func readTokens(path string) ([]string, error) {
 		return nil, errs.Wrap(err, errs.ConfigInvalid, path, makeToken, "read the token")
 	}
 	if len(b) > maxTokenFile {
-		return nil, errs.New(errs.ConfigInvalid, path, makeToken, "the token file %s is larger than %s", path, units.Size(maxTokenFile))
+		return nil, errs.New(errs.ConfigInvalid, path, makeToken, "the token file %s is larger than %s", path,
+			units.Size(maxTokenFile))
 	}
 	var out []string
 	for line := range strings.Lines(string(b)) {
@@ -67,9 +69,11 @@ func readTokens(path string) ([]string, error) {
 		if t == "" {
 			continue
 		}
-		if len(t) < minToken || len(t) > maxToken || strings.ContainsFunc(t, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		if len(t) < minToken || len(t) > maxToken || strings.ContainsFunc(t,
+			func(r rune) bool { return r <= ' ' || r > '~' }) {
 			return nil, errs.New(errs.ConfigInvalid, path, makeToken,
-				"the token file %s: a token has %d to %d printable characters of ASCII and no blank, one of them a line", path, minToken, maxToken)
+				"the token file %s: a token has %d to %d printable characters of ASCII and no blank, one of them a line", path,
+				minToken, maxToken)
 		}
 		out = append(out, t)
 	}
@@ -79,8 +83,8 @@ func readTokens(path string) ([]string, error) {
 	return out, nil
 }
 
-// Tokens lets calls in that bring a token of a file. The file is read again for every call: calls over TCP are few, and a
-// token that was taken out of it is refused from then on. Safe for concurrent use.
+// Tokens lets calls in that bring a token of a file. The file is read again for every call: calls over TCP are few, and
+// a token that was taken out of it is refused from then on. Safe for concurrent use.
 type Tokens struct {
 	path string
 	log  *slog.Logger
@@ -106,19 +110,23 @@ func (t *Tokens) admit(ctx context.Context) error {
 	md, _ := metadata.FromIncomingContext(ctx)
 	given := md.Get(authHeader)
 	if len(given) == 0 {
-		return errs.New(errs.Unauthenticated, "token", "name the file that holds the daemon's token, with --token-file or LARDER_TOKEN_FILE",
+		return errs.New(errs.Unauthenticated, "token",
+			"name the file that holds the daemon's token, with --token-file or LARDER_TOKEN_FILE",
 			"this daemon asks for a token over TCP, and the call has none")
 	}
 	known, err := readTokens(t.path)
 	t.report(err)
 	if err != nil { // whoever took it away wants nobody in
-		return errs.New(errs.Unauthenticated, "token", "the daemon's log says what is wrong with it", "the daemon cannot read its token file")
+		return errs.New(errs.Unauthenticated, "token", "the daemon's log says what is wrong with it",
+			"the daemon cannot read its token file")
 	}
 	text := given[0]
 	if len(given) > 1 || len(text) < len(bearer) || !strings.EqualFold(text[:len(bearer)], bearer) {
-		return errs.New(errs.Unauthenticated, "token", "send authorization: Bearer TOKEN, once", "the call's authorization is no bearer token")
+		return errs.New(errs.Unauthenticated, "token", "send authorization: Bearer TOKEN, once",
+			"the call's authorization is no bearer token")
 	}
-	// Sums of one length: neither the time nor the way of the comparison tells anything about a token, its length included.
+	// Sums of one length: neither the time nor the way of the comparison tells anything about a token, its length
+	// included.
 	sum := sha256.Sum256([]byte(strings.TrimSpace(text[len(bearer):])))
 	found := 0
 	for _, k := range known {
@@ -126,7 +134,8 @@ func (t *Tokens) admit(ctx context.Context) error {
 		found |= subtle.ConstantTimeCompare(sum[:], s[:])
 	}
 	if found != 1 {
-		return errs.New(errs.Unauthenticated, "token", "take the daemon's token of today: --token-file or LARDER_TOKEN_FILE", "the call's token is not one of this daemon's")
+		return errs.New(errs.Unauthenticated, "token", "take the daemon's token of today: --token-file or LARDER_TOKEN_FILE",
+			"the call's token is not one of this daemon's")
 	}
 	return nil
 }

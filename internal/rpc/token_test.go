@@ -36,7 +36,8 @@ func TestTokens(t *testing.T) {
 		t.Fatal(err)
 	}
 	asked := 0
-	_, raw, _ := serve(t, Config{Tokens: tokens, Engine: &fake{stats: func(context.Context) (*larderv1.GetStatsResponse, error) {
+	_, raw, _ := serve(t, Config{Tokens: tokens, Engine: &fake{stats: func(context.Context) (*larderv1.GetStatsResponse,
+		error) {
 		asked++
 		return &larderv1.GetStatsResponse{}, nil
 	}}})
@@ -108,7 +109,8 @@ func TestTokenFiles(t *testing.T) {
 		pipe: "no plain file", dir: "no plain file", filepath.Join(dir, "none"): "no such file",
 		tokenFile(t, ""): "is empty", tokenFile(t, " \n\t\n"): "is empty", tokenFile(t, "short"): "16 to 4096",
 		tokenFile(t, "two words "+someToken): "no blank", tokenFile(t, someToken+"\u00e9"): "ASCII",
-		tokenFile(t, strings.Repeat("x", maxToken+1)): "16 to 4096", tokenFile(t, strings.Repeat("\n", maxTokenFile+1)): "larger than",
+		tokenFile(t, strings.Repeat("x", maxToken+1)):      "16 to 4096",
+		tokenFile(t, strings.Repeat("\n", maxTokenFile+1)): "larger than",
 	} {
 		if _, err := readTokens(path); err == nil || !strings.Contains(err.Error(), want) || errs.From(err).Hint == "" {
 			t.Errorf("%s: %v; want %q", path, err, want)

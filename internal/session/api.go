@@ -53,8 +53,9 @@ type Attachment interface {
 	Info() *larderv1.AttachResponse
 	// Segment is the ring. It stays valid until Close returns.
 	Segment() *shm.Segment
-	// StartEpoch starts an epoch; batches may reach the sink before it returns. It may block until ctx ends. Epochs
-	// of one attachment only go up. from is 0, or 1 + the step to go on with after a restart of the daemon. The answer goes to the client; nil = nothing to say.
+	// StartEpoch starts an epoch; batches may reach the sink before it returns. It may block until ctx ends. Epochs of one
+	// attachment only go up. from is 0, or 1 + the step to go on with after a restart of the daemon. The answer goes to
+	// the client; nil = nothing to say.
 	StartEpoch(ctx context.Context, epoch, from uint32) (*larderv1.EpochResponse, error)
 	// Release gives a slot back. A generation that is not the slot's, or a slot that does not exist, is to be ignored.
 	// waited is how long the client's next() waited for that batch. Must not block.

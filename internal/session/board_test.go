@@ -25,7 +25,8 @@ const boardAt = 4096
 
 func (boardEngine) Hello(*larderv1.HelloRequest) *larderv1.HelloResponse { return nil }
 
-func (e boardEngine) Attach(_ context.Context, _ *larderv1.AttachRequest, _ shm.Peer, out session.Sink) (session.Attachment, error) {
+func (e boardEngine) Attach(_ context.Context, _ *larderv1.AttachRequest, _ shm.Peer,
+	out session.Sink) (session.Attachment, error) {
 	e.sink <- out
 	return boardAttachment{e.seg}, nil
 }
@@ -33,7 +34,8 @@ func (e boardEngine) Attach(_ context.Context, _ *larderv1.AttachRequest, _ shm.
 type boardAttachment struct{ seg *shm.Segment }
 
 func (a boardAttachment) Info() *larderv1.AttachResponse {
-	return &larderv1.AttachResponse{Slots: 2, SlotBytes: 2048, SegmentBytes: 8192, Board: boardAt, Posts: uint32(wire.Posts(2))}
+	return &larderv1.AttachResponse{Slots: 2, SlotBytes: 2048, SegmentBytes: 8192, Board: boardAt,
+		Posts: uint32(wire.Posts(2))}
 }
 func (a boardAttachment) Segment() *shm.Segment { return a.seg }
 func (boardAttachment) StartEpoch(context.Context, uint32, uint32) (*larderv1.EpochResponse, error) {

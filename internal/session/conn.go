@@ -108,9 +108,11 @@ func (s *conn) admit() error {
 	if !s.srv.cfg.Allow(s.peer) {
 		hint, group := "run the training process as the user of the daemon, or start a daemon of its own", ""
 		if g := s.srv.cfg.Group; g > 0 {
-			hint, group = fmt.Sprintf("join the group: a process has the groups of its login; %s", hint), fmt.Sprintf(" that serves group %d", g)
+			hint, group = fmt.Sprintf("join the group: a process has the groups of its login; %s", hint),
+				fmt.Sprintf(" that serves group %d", g)
 		}
-		return errs.New(errs.Denied, "session", hint, "uid %d may not speak to a daemon of uid %d%s", s.peer.UID, os.Getuid(), group)
+		return errs.New(errs.Denied, "session", hint, "uid %d may not speak to a daemon of uid %d%s", s.peer.UID, os.Getuid(),
+			group)
 	}
 	if s.srv.draining() {
 		return s.draining()
@@ -122,7 +124,8 @@ func (s *conn) draining() *errs.Error {
 	if why := s.srv.why.Load(); why != nil {
 		return why
 	}
-	return errs.New(errs.Unavailable, "daemon", "start another daemon, or wait until this one has been restarted", "the daemon is stopping")
+	return errs.New(errs.Unavailable, "daemon", "start another daemon, or wait until this one has been restarted",
+		"the daemon is stopping")
 }
 
 // watchPeer ends the session with the process that opened it, even when a forked child holds a copy of the socket.
@@ -221,7 +224,8 @@ func (s *conn) hello(id uint64, p []byte) error {
 		return err
 	}
 	if req.GetAbiMin() > ABI || req.GetAbiMax() < ABI {
-		return wire.Violation("the client %q speaks abi %d to %d, this daemon speaks %d", req.GetClient(), req.GetAbiMin(), req.GetAbiMax(), ABI)
+		return wire.Violation("the client %q speaks abi %d to %d, this daemon speaks %d", req.GetClient(), req.GetAbiMin(),
+			req.GetAbiMax(), ABI)
 	}
 	res := s.srv.cfg.Engine.Hello(req)
 	if res == nil {
@@ -304,7 +308,8 @@ func (s *conn) guard(what string, f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.log.Error("a handler panicked", "request", what, "panic", p, "stack", string(debug.Stack()))
-			err = errs.New(errs.Internal, what, "this is a bug of larder; the daemon's log has the stack", "the daemon failed: %v", p)
+			err = errs.New(errs.Internal, what, "this is a bug of larder; the daemon's log has the stack",
+				"the daemon failed: %v", p)
 		}
 	}()
 	return f()
@@ -322,7 +327,8 @@ func (s *conn) attach(id uint64, p []byte) error {
 	again := s.mu.attached
 	s.mu.Unlock()
 	if again {
-		return errs.New(errs.Invalid, req.GetJob(), "open another session for another rank, and after the end of an attachment",
+		return errs.New(errs.Invalid, req.GetJob(),
+			"open another session for another rank, and after the end of an attachment",
 			"this session has had its attachment")
 	}
 	k := &sink{s: s}
@@ -370,16 +376,19 @@ func (s *conn) startEpoch(id uint64, epoch, from uint32) error {
 	att, last := s.mu.att, s.mu.epoch
 	s.mu.Unlock()
 	if att == nil {
-		return errs.New(errs.Invalid, "session", "attach first (Loader does this by itself)", "epoch %d was asked for without an attachment", epoch)
+		return errs.New(errs.Invalid, "session", "attach first (Loader does this by itself)",
+			"epoch %d was asked for without an attachment", epoch)
 	}
 	// Clients tell batches of an abandoned epoch by its number, so a number is never used twice in an attachment. What an
 	// earlier attachment has finished is not given again either (guarantee G3).
 	if int64(epoch) <= last {
 		job := att.Info().GetJob().GetSpec().GetName()
 		if from > 0 { // all of it was sent before the connection ended, and is given up
-			return errs.New(errs.Stale, job, fmt.Sprintf("begin epoch %d", last+1), "go on with step %d of epoch %d of job %s: it is over", from-1, epoch, job)
+			return errs.New(errs.Stale, job, fmt.Sprintf("begin epoch %d", last+1),
+				"go on with step %d of epoch %d of job %s: it is over", from-1, epoch, job)
 		}
-		return errs.New(errs.Invalid, job, fmt.Sprintf("ask for epoch %d or a later one; a job that is to start over needs another name", last+1),
+		return errs.New(errs.Invalid, job,
+			fmt.Sprintf("ask for epoch %d or a later one; a job that is to start over needs another name", last+1),
 			"epoch %d of job %s was asked for, and epoch %d is the first one free: epochs only go up", epoch, job, last+1)
 	}
 	res, err := att.StartEpoch(s.ctx, epoch, from)
@@ -544,7 +553,8 @@ func (k *sink) post(b Batch) bool {
 func (k *sink) EpochEnd(e *larderv1.EpochEnd) {
 	b, err := wire.Marshal(e)
 	if err != nil { // a string that is no UTF-8, in words for people
-		b, _ = wire.Marshal(&larderv1.EpochEnd{Epoch: e.GetEpoch(), Batches: e.GetBatches(), Samples: e.GetSamples(), Final: e.GetFinal()})
+		b, _ = wire.Marshal(&larderv1.EpochEnd{Epoch: e.GetEpoch(), Batches: e.GetBatches(), Samples: e.GetSamples(),
+			Final: e.GetFinal()})
 	}
 	k.push(false, out{t: wire.EpochEnd, payload: b, pushed: true})
 }

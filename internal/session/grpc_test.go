@@ -42,8 +42,10 @@ func TestOneSocket(t *testing.T) {
 				return
 			}
 			defer cc.Close()
-			// The handler refuses without a peer in its context, which only a session sets: the message tells that it was reached.
-			if _, err := larderv1.NewLarderServiceClient(cc).GetStats(t.Context(), &larderv1.GetStatsRequest{}); err == nil || status.Code(err) != codes.Unknown {
+			// The handler refuses without a peer in its context, which only a session sets: the message tells that it was
+			// reached.
+			if _, err := larderv1.NewLarderServiceClient(cc).GetStats(t.Context(), &larderv1.GetStatsRequest{}); err == nil ||
+				status.Code(err) != codes.Unknown {
 				t.Errorf("gRPC: %v", err)
 			}
 		})
@@ -55,7 +57,8 @@ func TestOneSocket(t *testing.T) {
 			}
 			defer c.Close()
 			res := new(larderv1.GetStatsResponse)
-			if err := c.Call(t.Context(), "GetStats", &larderv1.GetStatsRequest{}, res); err != nil || res.GetStats().GetPid() != int32(os.Getpid()) {
+			if err := c.Call(t.Context(), "GetStats", &larderv1.GetStatsRequest{}, res); err != nil ||
+				res.GetStats().GetPid() != int32(os.Getpid()) {
 				t.Errorf("session: %v %v", res, err)
 			}
 		})

@@ -55,7 +55,8 @@ func ListenGroup(path string, group int) (*Listener, error) {
 	}
 	private := path == wire.DefaultSocket() && os.Getenv("LARDER_SOCKET") == ""
 	if private && group > 0 {
-		return nil, errs.New(errs.Invalid, path, "name one in a folder that they can reach, e.g. --socket /run/larder/larder.sock; they set LARDER_SOCKET to it",
+		return nil, errs.New(errs.Invalid, path,
+			"name one in a folder that they can reach, e.g. --socket /run/larder/larder.sock; they set LARDER_SOCKET to it",
 			"the socket %s is in this user's private folder, where the group has no access", path)
 	}
 	if err := shared(filepath.Dir(path), group); err != nil {
@@ -80,7 +81,8 @@ func ListenGroup(path string, group int) (*Listener, error) {
 // A private one (the default place) is also closed to others when an earlier run left it open.
 func folder(dir string, private bool) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return errs.Wrap(err, errs.Invalid, dir, "choose a folder that you may write, with --socket or LARDER_SOCKET", "make the socket's folder")
+		return errs.Wrap(err, errs.Invalid, dir, "choose a folder that you may write, with --socket or LARDER_SOCKET",
+			"make the socket's folder")
 	}
 	var st unix.Stat_t
 	stat := unix.Stat
@@ -88,17 +90,20 @@ func folder(dir string, private bool) error {
 		stat = unix.Lstat // under /tmp anybody could have left a link
 	}
 	if err := stat(dir, &st); err != nil {
-		return errs.Wrap(err, errs.Invalid, dir, "choose another folder with --socket or LARDER_SOCKET", "look at the socket's folder")
+		return errs.Wrap(err, errs.Invalid, dir, "choose another folder with --socket or LARDER_SOCKET",
+			"look at the socket's folder")
 	}
 	me := uint32(os.Getuid())
 	switch {
 	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
-		return errs.New(errs.Invalid, dir, "remove it, or choose another folder with --socket or LARDER_SOCKET", "the socket's folder %s is no folder", dir)
+		return errs.New(errs.Invalid, dir, "remove it, or choose another folder with --socket or LARDER_SOCKET",
+			"the socket's folder %s is no folder", dir)
 	case st.Uid != me && st.Uid != 0, private && st.Uid != me:
 		return errs.New(errs.Invalid, dir, "choose a folder of your own with --socket or LARDER_SOCKET",
 			"the socket's folder %s belongs to uid %d, this process is uid %d", dir, st.Uid, me)
 	case st.Mode&0o022 != 0 && st.Mode&unix.S_ISVTX == 0 && !private:
-		return errs.New(errs.Invalid, dir, "run: chmod go-w "+dir, "others may write in the socket's folder %s, so they could replace the socket", dir)
+		return errs.New(errs.Invalid, dir, "run: chmod go-w "+dir,
+			"others may write in the socket's folder %s, so they could replace the socket", dir)
 	case private && st.Mode&0o077 != 0:
 		if err := os.Chmod(dir, 0o700); err != nil { //nolint:gosec // a folder needs its x bit
 			return errs.Wrap(err, errs.Invalid, dir, "run: chmod 700 "+dir, "close the socket's folder to others")
@@ -107,7 +112,8 @@ func folder(dir string, private bool) error {
 	return nil
 }
 
-// acquire takes the lock beside the socket. It waits for a holder that is dying, and for one that serves nobody: it ends, or begins to serve.
+// acquire takes the lock beside the socket. It waits for a holder that is dying, and for one that serves nobody: it
+// ends, or begins to serve.
 func acquire(path string) (lock *os.File, err error) {
 	holds := 0
 	err = proc.Until(func() error {
@@ -126,7 +132,8 @@ func tryAcquire(path string) (lock *os.File, holds int, err error) {
 	for {
 		f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 		if err != nil {
-			return nil, 0, errs.Wrap(err, errs.Invalid, path, "choose a folder that you may write, with --socket or LARDER_SOCKET", "open the lock of the socket")
+			return nil, 0, errs.Wrap(err, errs.Invalid, path,
+				"choose a folder that you may write, with --socket or LARDER_SOCKET", "open the lock of the socket")
 		}
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 			if errors.Is(err, unix.EWOULDBLOCK) {
@@ -146,7 +153,8 @@ func tryAcquire(path string) (lock *os.File, holds int, err error) {
 		if err1 == nil && err2 == nil && os.SameFile(mine, named) {
 			if st, ok := mine.Sys().(*syscall.Stat_t); !ok || !mine.Mode().IsRegular() || st.Nlink != 1 {
 				_ = f.Close() // what has another name too was put here by somebody, and is not to be written
-				return nil, 0, errs.New(errs.Invalid, path, "remove it, or choose another socket with --socket", "the lock %s is not a file of its own", name)
+				return nil, 0, errs.New(errs.Invalid, path, "remove it, or choose another socket with --socket",
+					"the lock %s is not a file of its own", name)
 			}
 			if err := errors.Join(f.Truncate(0), writeAt(f, strconv.Itoa(os.Getpid())+"\n")); err != nil {
 				release(f)
@@ -202,7 +210,8 @@ func taken(path string, pid int) error {
 	if pid > 0 {
 		who, fix = fmt.Sprintf("process %d", pid), fmt.Sprintf("use it, stop it with `larder stop --socket %s`", path)
 	}
-	return errs.New(errs.AlreadyExists, path, fix+", or choose another socket with --socket", "%s serves %s already", who, path)
+	return errs.New(errs.AlreadyExists, path, fix+", or choose another socket with --socket", "%s serves %s already", who,
+		path)
 }
 
 func bind(path string, lock *os.File, group int) (*Listener, error) {
@@ -211,7 +220,8 @@ func bind(path string, lock *os.File, group int) (*Listener, error) {
 	case err != nil:
 		return nil, errs.Wrap(err, errs.Invalid, path, "choose another socket with --socket", "look for an old socket")
 	case st.Mode().Type() != fs.ModeSocket:
-		return nil, errs.New(errs.Invalid, path, "choose another path with --socket, or move the file away", "%s exists and is no socket", path)
+		return nil, errs.New(errs.Invalid, path, "choose another path with --socket, or move the file away",
+			"%s exists and is no socket", path)
 	default:
 		// Whoever answers here does so without the lock: a program of another kind, or its lock was removed by hand.
 		if pid := serving(path); pid != 0 {
@@ -228,11 +238,13 @@ func bind(path string, lock *os.File, group int) (*Listener, error) {
 	l.SetUnlinkOnClose(false) // Close does it, when the file is still ours
 	// Between bind and chmod the folder's mode guards the socket, and the check of the peer's uid always does.
 	if err := open(path, group); err != nil {
-		return nil, errors.Join(errs.Wrap(err, errs.Invalid, path, "choose another path with --socket", "close the socket to others"), l.Close(), os.Remove(path))
+		return nil, errors.Join(errs.Wrap(err, errs.Invalid, path, "choose another path with --socket",
+			"close the socket to others"), l.Close(), os.Remove(path))
 	}
 	own, err := os.Lstat(path)
 	if err != nil {
-		return nil, errors.Join(errs.Wrap(err, errs.Invalid, path, "choose another path with --socket", "look at the socket"), l.Close(), os.Remove(path))
+		return nil, errors.Join(errs.Wrap(err, errs.Invalid, path, "choose another path with --socket", "look at the socket"),
+			l.Close(), os.Remove(path))
 	}
 	return &Listener{UnixListener: l, path: path, lock: lock, own: own}, nil
 }
@@ -246,7 +258,8 @@ func open(path string, group int) error {
 		return err
 	}
 	if err := os.Chown(path, -1, group); err != nil {
-		return errs.Wrap(err, errs.Invalid, path, "run the daemon as a member of the group, or as root", "give the socket to group %d", group)
+		return errs.Wrap(err, errs.Invalid, path, "run the daemon as a member of the group, or as root",
+			"give the socket to group %d", group)
 	}
 	return os.Chmod(path, 0o660) //nolint:gosec // this is what was asked for
 }
@@ -262,13 +275,16 @@ func shared(dir string, group int) error {
 	}
 	if err := os.Mkdir(dir, 0o700); err == nil {
 		if err := os.Chown(dir, -1, group); err != nil {
-			return errs.Wrap(err, errs.Invalid, dir, "run the daemon as a member of the group, or as root", "give the socket's folder to group %d", group)
+			return errs.Wrap(err, errs.Invalid, dir, "run the daemon as a member of the group, or as root",
+				"give the socket's folder to group %d", group)
 		}
 		if err := os.Chmod(dir, 0o710); err != nil { //nolint:gosec // the group goes through, and lists nothing
-			return errs.Wrap(err, errs.Invalid, dir, "choose another folder with --socket", "open the socket's folder to group %d", group)
+			return errs.Wrap(err, errs.Invalid, dir, "choose another folder with --socket",
+				"open the socket's folder to group %d", group)
 		}
 	} else if !errors.Is(err, fs.ErrExist) {
-		return errs.Wrap(err, errs.Invalid, dir, "choose a folder that you may write, with --socket or LARDER_SOCKET", "make the socket's folder")
+		return errs.Wrap(err, errs.Invalid, dir, "choose a folder that you may write, with --socket or LARDER_SOCKET",
+			"make the socket's folder")
 	}
 	if err := guarded(dir); err != nil { // it may have been there, or come since
 		return err
@@ -276,14 +292,16 @@ func shared(dir string, group int) error {
 	for d := dir; ; d = filepath.Dir(d) {
 		var st unix.Stat_t
 		if err := unix.Stat(d, &st); err != nil {
-			return errs.Wrap(err, errs.Invalid, d, "choose another folder with --socket or LARDER_SOCKET", "look at the socket's folder")
+			return errs.Wrap(err, errs.Invalid, d, "choose another folder with --socket or LARDER_SOCKET",
+				"look at the socket's folder")
 		}
 		need := uint32(0o001)
 		if st.Gid == uint32(group) {
 			need = 0o010
 		}
 		if st.Mode&need == 0 {
-			return errs.New(errs.Invalid, d, fmt.Sprintf("run: chgrp %d %s && chmod g+x %s; or choose another folder with --socket, e.g. /run/larder/larder.sock", group, d, d),
+			return errs.New(errs.Invalid, d, fmt.Sprintf("run: chgrp %d %s && chmod g+x %s; or choose another folder with "+
+				"--socket, e.g. /run/larder/larder.sock", group, d, d),
 				"group %d cannot reach the socket: it may not go through %s (mode %04o)", group, d, st.Mode&0o7777)
 		}
 		if d == filepath.Dir(d) {
@@ -313,8 +331,8 @@ func (l *Listener) stop() error {
 	return l.err
 }
 
-// Door is the listener for who serves it: closing it ends the listening and leaves the lock, so that the next daemon on the socket does not
-// begin before this one has let go of all that it has.
+// Door is the listener for who serves it: closing it ends the listening and leaves the lock, so that the next daemon on
+// the socket does not begin before this one has let go of all that it has.
 func (l *Listener) Door() net.Listener { return door{l} }
 
 type door struct{ *Listener }

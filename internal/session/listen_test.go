@@ -28,13 +28,15 @@ func TestListen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]fs.FileMode{filepath.Dir(path): fs.ModeDir | 0o700, path: fs.ModeSocket | 0o600, path + ".lock": 0o600} {
+	for name, want := range map[string]fs.FileMode{filepath.Dir(path): fs.ModeDir | 0o700, path: fs.ModeSocket | 0o600,
+		path + ".lock": 0o600} {
 		if st, err := os.Stat(name); err != nil || st.Mode() != want {
 			t.Errorf("%s: %v, %v; want %v", name, st.Mode(), err, want)
 		}
 	}
 	_, err = session.Listen(path)
-	if !errs.Is(err, errs.AlreadyExists) || !strings.Contains(err.Error(), fmt.Sprintf("process %d", os.Getpid())) || !strings.Contains(err.Error(), "--socket") {
+	if !errs.Is(err, errs.AlreadyExists) || !strings.Contains(err.Error(), fmt.Sprintf("process %d", os.Getpid())) ||
+		!strings.Contains(err.Error(), "--socket") {
 		t.Errorf("a second daemon: %v", err)
 	}
 	if err := errors.Join(l.Close(), l.Close()); err != nil {
@@ -95,8 +97,9 @@ func TestListenRefusals(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, path := range map[string]string{
-		"long": filepath.Join(dir, strings.Repeat("x", 108)), "below a file": filepath.Join(file, "s"), "open to others": filepath.Join(open, "s"),
-		"a folder": open,
+		"long": filepath.Join(dir, strings.Repeat("x", 108)), "below a file": filepath.Join(file, "s"),
+		"open to others": filepath.Join(open, "s"),
+		"a folder":       open,
 	} {
 		if l, err := session.Listen(path); !errs.Is(err, errs.Invalid) || errs.From(err).Hint == "" {
 			t.Errorf("%s: %v", name, err)
@@ -117,7 +120,8 @@ func TestListenRefusals(t *testing.T) {
 	// The default folder is closed to others, whatever an earlier run did.
 	t.Setenv("LARDER_SOCKET", "")
 	t.Setenv("XDG_RUNTIME_DIR", dir)
-	if err := errors.Join(os.Mkdir(filepath.Join(dir, "larder"), 0o700), os.Chmod(filepath.Join(dir, "larder"), 0o755)); err != nil {
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "larder"), 0o700),
+		os.Chmod(filepath.Join(dir, "larder"), 0o755)); err != nil {
 		t.Fatal(err)
 	}
 	if l, err = session.Listen(session.DefaultSocket()); err != nil {

@@ -15,8 +15,9 @@ import (
 
 const maxLinks = 40 // as many as the kernel follows
 
-// guarded refuses a folder of a shared socket that somebody else than root and this user could replace: where he may rename or remove a
-// part of its path, he may put a folder of his own there, with a socket of his own. What does not exist yet is not looked at.
+// guarded refuses a folder of a shared socket that somebody else than root and this user could replace: where he may
+// rename or remove a part of its path, he may put a folder of his own there, with a socket of his own. What does not
+// exist yet is not looked at.
 func guarded(dir string) error {
 	parts := strings.Split(dir, "/")
 	links := 0
@@ -62,7 +63,8 @@ func guarded(dir string) error {
 }
 
 func unlooked(err error, path string) error {
-	return errs.Wrap(err, errs.Invalid, path, "choose another folder with --socket or LARDER_SOCKET", "look at the socket's folder")
+	return errs.Wrap(err, errs.Invalid, path, "choose another folder with --socket or LARDER_SOCKET",
+		"look at the socket's folder")
 }
 
 const elsewhere = "choose another folder with --socket, e.g. /run/larder/larder.sock"

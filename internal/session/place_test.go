@@ -30,7 +30,8 @@ func stickyFolder(t *testing.T) string {
 	return dir
 }
 
-// TestMarkFollowsNoLink: whatever somebody else has put beside a socket, a mark is written to no file of another name, and replaces a link.
+// TestMarkFollowsNoLink: whatever somebody else has put beside a socket, a mark is written to no file of another name,
+// and replaces a link.
 func TestMarkFollowsNoLink(t *testing.T) {
 	dir := stickyFolder(t)
 	path, victim := filepath.Join(dir, "l.sock"), filepath.Join(t.TempDir(), "victim")
@@ -80,13 +81,15 @@ func TestMarkFollowsNoLink(t *testing.T) {
 	if err := os.Link(victim, path+".lock"); err != nil {
 		t.Fatal(err)
 	}
-	if err := MarkUnserved(path, one); !errs.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "is not a file of its own") {
+	if err := MarkUnserved(path, one); !errs.Is(err, errs.Invalid) ||
+		!strings.Contains(err.Error(), "is not a file of its own") {
 		t.Errorf("a lock of two names: %v", err)
 	}
 	untouched("a hard link")
 }
 
-// TestMarkOfAnotherUser: who can only make files beside the socket stops nobody by a mark, and keeps no daemon from starting.
+// TestMarkOfAnotherUser: who can only make files beside the socket stops nobody by a mark, and keeps no daemon from
+// starting.
 func TestMarkOfAnotherUser(t *testing.T) {
 	asRoot(t)
 	path := filepath.Join(stickyFolder(t), "l.sock")
@@ -106,7 +109,8 @@ func TestMarkOfAnotherUser(t *testing.T) {
 	if _, ok := ReadStopMark(path); !ok {
 		t.Error("the mark of the folder's owner is not believed")
 	}
-	if err := errors.Join(os.Chown(filepath.Dir(path), 0, -1), os.Remove(name), os.MkdirAll(filepath.Join(name, "full"), 0o700)); err != nil {
+	if err := errors.Join(os.Chown(filepath.Dir(path), 0, -1), os.Remove(name),
+		os.MkdirAll(filepath.Join(name, "full"), 0o700)); err != nil {
 		t.Fatal(err)
 	}
 	l, err := Listen(path) // a folder there cannot be removed, as another user's file cannot by a daemon that is not root
@@ -119,7 +123,8 @@ func TestMarkOfAnotherUser(t *testing.T) {
 	}
 }
 
-// TestGroupPlace: a socket for a group lies where nobody else can put another folder in its place, whatever part of the path it would be.
+// TestGroupPlace: a socket for a group lies where nobody else can put another folder in its place, whatever part of the
+// path it would be.
 func TestGroupPlace(t *testing.T) {
 	asRoot(t)
 	const group = 62000
@@ -127,20 +132,24 @@ func TestGroupPlace(t *testing.T) {
 		make_ func(top string) (folder string)
 		want  string // "" = it is good
 	}{
-		"fine":   {func(top string) string { return filepath.Join(top, "larder") }, ""},
-		"sticky": {func(top string) string { _ = os.Chmod(top, 0o777|fs.ModeSticky); return filepath.Join(top, "larder") }, ""},
-		"group":  {func(top string) string { _ = os.Chmod(top, 0o775); return filepath.Join(top, "larder") }, "others may write in TOP (mode 0775)"},
+		"fine": {func(top string) string { return filepath.Join(top, "larder") }, ""},
+		"sticky": {func(top string) string { _ = os.Chmod(top, 0o777|fs.ModeSticky); return filepath.Join(top, "larder") },
+			""},
+		"group": {func(top string) string { _ = os.Chmod(top, 0o775); return filepath.Join(top, "larder") },
+			"others may write in TOP (mode 0775)"},
 		"all, above": {func(top string) string {
 			_ = errors.Join(os.Mkdir(top+"/in", 0o755), os.Chmod(top, 0o757))
 			return filepath.Join(top, "in", "larder")
 		}, "others may write in TOP (mode 0757)"},
-		"another's": {func(top string) string { _ = os.Chown(top, other, -1); return filepath.Join(top, "larder") }, "TOP belongs to uid 61001"},
+		"another's": {func(top string) string { _ = os.Chown(top, other, -1); return filepath.Join(top, "larder") },
+			"TOP belongs to uid 61001"},
 		"another's link": {func(top string) string {
 			_ = errors.Join(os.Mkdir(top+"/real", 0o755), os.Symlink("real", top+"/link"), os.Lchown(top+"/link", other, -1))
 			return filepath.Join(top, "link", "larder")
 		}, "TOP/link belongs to uid 61001"},
 		"behind a link": {func(top string) string {
-			_ = errors.Join(os.MkdirAll(top+"/open/real", 0o755), os.Chmod(top+"/open", 0o777), os.Symlink(top+"/open/real", top+"/link"))
+			_ = errors.Join(os.MkdirAll(top+"/open/real", 0o755), os.Chmod(top+"/open", 0o777),
+				os.Symlink(top+"/open/real", top+"/link"))
 			return filepath.Join(top, "link", "larder")
 		}, "others may write in TOP/open (mode 0777)"},
 	} {
@@ -163,7 +172,8 @@ func TestGroupPlace(t *testing.T) {
 				return
 			}
 			want := strings.ReplaceAll(x.want, "TOP", top)
-			if !errs.Is(err, errs.Invalid) || !strings.Contains(err.Error(), want) || !strings.Contains(errs.From(err).Hint, "run: ch") {
+			if !errs.Is(err, errs.Invalid) || !strings.Contains(err.Error(), want) ||
+				!strings.Contains(errs.From(err).Hint, "run: ch") {
 				t.Errorf("%v; want %q", err, want)
 			}
 			if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {

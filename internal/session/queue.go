@@ -232,7 +232,8 @@ func reportJSON(r *larderv1.BatchReport) []byte {
 	short := &larderv1.BatchReport{Quarantined: make([]*larderv1.QuarantinedSample, len(r.GetQuarantined()))}
 	for i, s := range r.GetQuarantined() {
 		short.Quarantined[i] = &larderv1.QuarantinedSample{
-			Id: s.GetId(), Offset: s.GetOffset(), Key: valid(s.GetKey()), Path: valid(s.GetPath()), Reason: valid(s.GetReason()), DamagedAt: s.DamagedAt,
+			Id: s.GetId(), Offset: s.GetOffset(), Key: valid(s.GetKey()), Path: valid(s.GetPath()), Reason: valid(s.GetReason()),
+			DamagedAt: s.DamagedAt,
 		}
 	}
 	if b, err := wire.Marshal(short); err == nil && len(b) <= limit {

@@ -26,9 +26,10 @@ type Config struct {
 	Group        int                 // whose members may speak too; 0 = no group's
 	Allow        func(shm.Peer) bool // default: the daemon's own uid, root and Group
 	HelloTimeout time.Duration       // until the first frame; default 10 s
-	WriteTimeout time.Duration       // a peer that takes nothing for so long while its socket is full is dropped; default 60 s
-	MaxCalls     int                 // in flight per session; default 16
-	MaxSessions  int                 // default 1024
+	// a peer that takes nothing for so long while its socket is full is dropped; default 60 s
+	WriteTimeout time.Duration
+	MaxCalls     int // in flight per session; default 16
+	MaxSessions  int // default 1024
 }
 
 // Server serves sessions. Safe for concurrent use.
@@ -92,7 +93,8 @@ func (s *Server) Serve(l net.Listener) error {
 	s.mu.Lock()
 	if s.mu.closed {
 		s.mu.Unlock()
-		return errors.Join(l.Close(), errs.New(errs.Unavailable, "daemon", "make a new server", "the session server was closed"))
+		return errors.Join(l.Close(), errs.New(errs.Unavailable, "daemon", "make a new server",
+			"the session server was closed"))
 	}
 	s.mu.listeners[l] = struct{}{}
 	s.mu.Unlock()
@@ -177,7 +179,8 @@ func (s *Server) draining() bool { return s.gone.Load() }
 // Because has clients told why the daemon stops, by Shutdown and after it.
 func (s *Server) Because(why *errs.Error) { s.why.Store(why) }
 
-// Farewell ends every session at once, like Close, but tells every client why first. One that takes nothing for a second is not waited for.
+// Farewell ends every session at once, like Close, but tells every client why first. One that takes nothing for a
+// second is not waited for.
 func (s *Server) Farewell(why *errs.Error) error {
 	s.why.Store(why)
 	s.gone.Store(true)
@@ -227,7 +230,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	if first {
 		why := s.why.Load()
 		if why == nil {
-			why = errs.New(errs.Unavailable, "daemon", "running epochs are finished; start another daemon for the next one", "the daemon is stopping")
+			why = errs.New(errs.Unavailable, "daemon", "running epochs are finished; start another daemon for the next one",
+				"the daemon is stopping")
 		}
 		msg := wire.MarshalError(why)
 		for _, c := range conns {

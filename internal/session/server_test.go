@@ -56,7 +56,8 @@ func (service) GetTiers(context.Context, *larderv1.GetTiersRequest) (*larderv1.G
 }
 
 func (service) SetTiers(context.Context, *larderv1.SetTiersRequest) (*larderv1.SetTiersResponse, error) {
-	st, err := status.New(codes.ResourceExhausted, "in short").WithDetails(&larderv1.ErrorDetail{Reason: string(errs.ResourceExceeded), Message: "at length"})
+	st, err := status.New(codes.ResourceExhausted,
+		"in short").WithDetails(&larderv1.ErrorDetail{Reason: string(errs.ResourceExceeded), Message: "at length"})
 	if err != nil {
 		return nil, err
 	}
@@ -187,10 +188,13 @@ func TestViolations(t *testing.T) {
 	abi2 := []byte(frame(wire.Ping, ""))
 	abi2[0] = 2
 	first := map[string]string{
-		"HTTP": "GET / HTTP/1.1\r\n\r\n", "zeros": strings.Repeat("\x00", 100), "CALL first": frame(wire.Call, `{"method":"GetStats"}`),
+		"HTTP": "GET / HTTP/1.1\r\n\r\n", "zeros": strings.Repeat("\x00", 100),
+		"CALL first":    frame(wire.Call, `{"method":"GetStats"}`),
 		"RELEASE first": frame(wire.Release, strings.Repeat("\x00", 16)), "HELLO without JSON": frame(wire.Hello, "{{"),
-		"unknown field": frame(wire.Hello, `{"abiMin":1,"abiMax":1,"who":"me"}`), "newer abi": frame(wire.Hello, `{"abiMin":2,"abiMax":3}`),
-		"no abi": frame(wire.Hello, `{}`), "large HELLO": string(wire.AppendHeader(nil, wire.Header{Type: wire.Hello, Length: 1 << 20})),
+		"unknown field": frame(wire.Hello, `{"abiMin":1,"abiMax":1,"who":"me"}`),
+		"newer abi":     frame(wire.Hello, `{"abiMin":2,"abiMax":3}`),
+		"no abi":        frame(wire.Hello, `{}`), "large HELLO": string(wire.AppendHeader(nil,
+			wire.Header{Type: wire.Hello, Length: 1 << 20})),
 	}
 	for name, b := range first {
 		t.Run(name, func(t *testing.T) {
@@ -207,10 +211,12 @@ func TestViolations(t *testing.T) {
 		})
 	}
 	for name, b := range map[string]string{
-		"HELLO again": frame(wire.Hello, hello), "unknown type": "\x01\x00\x63\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00",
+		"HELLO again": frame(wire.Hello,
+			hello), "unknown type": "\x01\x00\x63\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00",
 		"abi 2": string(abi2), "BATCH from a client": frame(wire.Batch, strings.Repeat("\x00", 48)),
-		"WELCOME from a client": frame(wire.Welcome, "{}"), "EPOCH of 16 bytes": frame(wire.Epoch, strings.Repeat("\x00", 16)),
-		"noise": "\xff\xfe\xfd\xfc\xfb\xfa\xf9\xf8\xf7\xf6\xf5\xf4\xf3\xf2\xf1\xf0",
+		"WELCOME from a client": frame(wire.Welcome, "{}"),
+		"EPOCH of 16 bytes":     frame(wire.Epoch, strings.Repeat("\x00", 16)),
+		"noise":                 "\xff\xfe\xfd\xfc\xfb\xfa\xf9\xf8\xf7\xf6\xf5\xf4\xf3\xf2\xf1\xf0",
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := d.greeted()
@@ -263,7 +269,8 @@ func TestBadRequests(t *testing.T) {
 	p.send(wire.Detach, 98, "")                                                     // nothing to leave: fine
 	p.expect(wire.Result, 98)
 	p.send(wire.Call, 99, `{"method":"GetStats"}`)
-	if b := p.expect(wire.Result, 99); !strings.Contains(strings.ReplaceAll(b, " ", ""), fmt.Sprintf(`"pid":%d`, os.Getpid())) {
+	if b := p.expect(wire.Result, 99); !strings.Contains(strings.ReplaceAll(b, " ", ""),
+		fmt.Sprintf(`"pid":%d`, os.Getpid())) {
 		t.Errorf("the peer's pid: %s", b)
 	}
 }
@@ -357,7 +364,8 @@ func TestHalfFrame(t *testing.T) {
 		}
 	}
 	big := d.greeted()
-	if _, err := big.Write(wire.AppendHeader(nil, wire.Header{Type: wire.Call, ID: 1, Length: wire.MaxPayload})); err != nil {
+	if _, err := big.Write(wire.AppendHeader(nil, wire.Header{Type: wire.Call, ID: 1,
+		Length: wire.MaxPayload})); err != nil {
 		t.Fatal(err)
 	}
 	p := d.greeted()
@@ -436,7 +444,8 @@ func TestStrangers(t *testing.T) {
 		t.Errorf("%+v", f)
 	}
 	q.expectEnd()
-	if !session.SameUser(shm.Peer{UID: uint32(os.Getuid())}) || !session.SameUser(shm.Peer{UID: 0}) || session.SameUser(shm.Peer{UID: uint32(os.Getuid() + 1)}) {
+	if !session.SameUser(shm.Peer{UID: uint32(os.Getuid())}) || !session.SameUser(shm.Peer{UID: 0}) ||
+		session.SameUser(shm.Peer{UID: uint32(os.Getuid() + 1)}) {
 		t.Error("who may speak")
 	}
 }
@@ -511,7 +520,8 @@ type earlyEngine struct{ t *testing.T }
 
 func (earlyEngine) Hello(*larderv1.HelloRequest) *larderv1.HelloResponse { return nil }
 
-func (e earlyEngine) Attach(_ context.Context, req *larderv1.AttachRequest, p shm.Peer, out session.Sink) (session.Attachment, error) {
+func (e earlyEngine) Attach(_ context.Context, req *larderv1.AttachRequest, p shm.Peer,
+	out session.Sink) (session.Attachment, error) {
 	if p.UID != uint32(os.Getuid()) {
 		e.t.Errorf("peer %+v", p)
 	}

@@ -16,8 +16,9 @@ import (
 	"larder/internal/errs"
 )
 
-// StopMark lies beside a socket, in SOCKET.stopped, from the moment in which somebody has stopped the daemon until the next daemon serves the
-// socket. A client that was made before it starts no daemon; one that finds it when it is made may (docs/protocol.md).
+// StopMark lies beside a socket, in SOCKET.stopped, from the moment in which somebody has stopped the daemon until the
+// next daemon serves the socket. A client that was made before it starts no daemon; one that finds it when it is made
+// may (docs/protocol.md).
 type StopMark struct {
 	ID  string    `json:"id"`  // differs from that of every other stop
 	PID int32     `json:"pid"` // of the daemon that was stopped, 0 = none ran
@@ -44,17 +45,20 @@ func NewStopMark(by string, pid int) StopMark {
 		by = strings.ToValidUTF8(by[:200], "")
 	}
 	now := time.Now()
-	return StopMark{ID: fmt.Sprintf("%d-%d", now.UnixNano(), os.Getpid()), PID: int32(pid), By: by, At: now.UTC().Truncate(time.Second)}
+	return StopMark{ID: fmt.Sprintf("%d-%d", now.UnixNano(), os.Getpid()), PID: int32(pid), By: by,
+		At: now.UTC().Truncate(time.Second)}
 }
 
 // Fault is what clients are told.
 func (m StopMark) Fault(socket string) *errs.Error {
-	return errs.New(errs.Stopped, socket, "run the script again, or `larder serve`; next() of a loader that lives goes on once a daemon serves the socket",
+	return errs.New(errs.Stopped, socket,
+		"run the script again, or `larder serve`; next() of a loader that lives goes on once a daemon serves the socket",
 		"the larder daemon at %s was stopped by %s at %s", socket, m.By, m.At.Format("2006-01-02 15:04:05 UTC"))
 }
 
-// write puts the mark beside the socket. Whoever serves the socket, or holds its lock, may. Others may have the right to make files in the
-// folder (/tmp), so nothing that is there already is opened: the new file has a name that nobody can have taken, and replaces the old one.
+// write puts the mark beside the socket. Whoever serves the socket, or holds its lock, may. Others may have the right
+// to make files in the folder (/tmp), so nothing that is there already is opened: the new file has a name that nobody
+// can have taken, and replaces the old one.
 func (m StopMark) write(socket string) (err error) {
 	b, err := json.Marshal(m)
 	if err != nil {
@@ -90,7 +94,8 @@ func (l *Listener) Unmark() error {
 	return err
 }
 
-// MarkUnserved leaves the mark beside a socket that nobody serves. ALREADY_EXISTS: somebody does, or is starting the daemon that will.
+// MarkUnserved leaves the mark beside a socket that nobody serves. ALREADY_EXISTS: somebody does, or is starting the
+// daemon that will.
 func MarkUnserved(socket string, m StopMark) error {
 	// Clients that start daemons hold this lock until theirs is ready, and look for the mark when they have it.
 	if starting, err := os.OpenFile(socket+".start", os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0); err == nil {
@@ -107,8 +112,9 @@ func MarkUnserved(socket string, m StopMark) error {
 	return m.write(socket)
 }
 
-// ReadStopMark returns the mark beside a socket; ok is false where there is none that can be read, or one of somebody who could not have stopped
-// the daemon: it is believed from root, from the reader himself, and from the owner of the folder.
+// ReadStopMark returns the mark beside a socket; ok is false where there is none that can be read, or one of somebody
+// who could not have stopped the daemon: it is believed from root, from the reader himself, and from the owner of the
+// folder.
 func ReadStopMark(socket string) (m StopMark, ok bool) {
 	f, err := os.OpenFile(markPath(socket), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -116,7 +122,8 @@ func ReadStopMark(socket string) (m StopMark, ok bool) {
 	}
 	defer f.Close()
 	var st, dir unix.Stat_t
-	if unix.Fstat(int(f.Fd()), &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || unix.Stat(filepath.Dir(f.Name()), &dir) != nil {
+	if unix.Fstat(int(f.Fd()), &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG ||
+		unix.Stat(filepath.Dir(f.Name()), &dir) != nil {
 		return m, false
 	}
 	if st.Uid != 0 && st.Uid != uint32(os.Getuid()) && st.Uid != dir.Uid {

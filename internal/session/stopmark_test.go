@@ -11,8 +11,8 @@ import (
 	"larder/internal/errs"
 )
 
-// TestStopMark: the mark of a stop is there from the stop until the next daemon serves the socket, differs from every other one, and never
-// appears beside a socket that somebody serves unless he puts it there.
+// TestStopMark: the mark of a stop is there from the stop until the next daemon serves the socket, differs from every
+// other one, and never appears beside a socket that somebody serves unless he puts it there.
 func TestStopMark(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "l.sock")
 	if _, ok := ReadStopMark(path); ok || Held(path) {
@@ -38,7 +38,8 @@ func TestStopMark(t *testing.T) {
 	if err := unix.Flock(int(start.Fd()), unix.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}
-	if err := MarkUnserved(path, NewStopMark("bob", 0)); !errs.Is(err, errs.AlreadyExists) || !strings.Contains(err.Error(), "is starting") {
+	if err := MarkUnserved(path, NewStopMark("bob", 0)); !errs.Is(err, errs.AlreadyExists) ||
+		!strings.Contains(err.Error(), "is starting") {
 		t.Errorf("a mark while a client starts the daemon: %v", err)
 	}
 	if err := start.Close(); err != nil {
@@ -72,7 +73,8 @@ func TestStopMark(t *testing.T) {
 	if got, ok := ReadStopMark(path); !ok || got.ID == one.ID || got.By != "somebody" {
 		t.Errorf("the next mark is %+v, %v", got, ok)
 	}
-	if f := two.Fault(path); f.Reason != errs.Stopped || !strings.Contains(f.Message, "was stopped by somebody at ") || !strings.Contains(f.Hint, "larder serve") {
+	if f := two.Fault(path); f.Reason != errs.Stopped || !strings.Contains(f.Message, "was stopped by somebody at ") ||
+		!strings.Contains(f.Hint, "larder serve") {
 		t.Errorf("clients hear %v", f)
 	}
 	if err := l.Close(); err != nil {

@@ -10,9 +10,10 @@ import (
 	"larder/internal/errs"
 )
 
-// LogFile is a log that takes a bounded part of its disk: what would make it longer than its limit begins a new file, and the one before it
-// stays as NAME.1, so that both together have at most twice the limit (a line that is longer than the limit has a file of its own). It is
-// an own type because standard error may be the same file: what the Go runtime writes when it crashes must not go to a file that was removed.
+// LogFile is a log that takes a bounded part of its disk: what would make it longer than its limit begins a new file,
+// and the one before it stays as NAME.1, so that both together have at most twice the limit (a line that is longer than
+// the limit has a file of its own). It is an own type because standard error may be the same file: what the Go runtime
+// writes when it crashes must not go to a file that was removed.
 type LogFile struct {
 	path   string
 	limit  int64
@@ -30,12 +31,14 @@ func OpenLogFile(path string, limit int64) (*LogFile, error) {
 	}
 	l := &LogFile{path: path, limit: limit}
 	if l.f, err = openLog(path); err != nil {
-		return nil, errs.Wrap(err, errs.ConfigInvalid, "log.file", "name a file that you may write, in a folder that exists", "open the log")
+		return nil, errs.Wrap(err, errs.ConfigInvalid, "log.file", "name a file that you may write, in a folder that exists",
+			"open the log")
 	}
 	st, err := l.f.Stat()
 	if err == nil && !st.Mode().IsRegular() {
 		_ = l.f.Close()
-		return nil, errs.New(errs.ConfigInvalid, "log.file", "leave it empty for standard error", "%s is no file that could be kept short", path)
+		return nil, errs.New(errs.ConfigInvalid, "log.file", "leave it empty for standard error",
+			"%s is no file that could be kept short", path)
 	}
 	if now, err2 := os.Stderr.Stat(); err == nil && err2 == nil {
 		l.stderr = os.SameFile(st, now)

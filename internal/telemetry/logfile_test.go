@@ -12,11 +12,13 @@ import (
 	"larder/internal/errs"
 )
 
-// TestLogFile: whatever is written by however many, both files stay within the limit, no line is split, and the newest lines are there.
+// TestLogFile: whatever is written by however many, both files stay within the limit, no line is split, and the newest
+// lines are there.
 func TestLogFile(t *testing.T) {
 	const limit, writers, lines = 4096, 4, 400
 	path := filepath.Join(t.TempDir(), "x.log")
-	if err := os.WriteFile(path, bytes.Repeat([]byte("an old line\n"), 1000), 0o600); err != nil { // longer than the limit already
+	// longer than the limit already
+	if err := os.WriteFile(path, bytes.Repeat([]byte("an old line\n"), 1000), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	l, err := OpenLogFile(path, limit)

@@ -30,19 +30,23 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func sample() *larderv1.Stats {
 	counters := func(k uint64) *larderv1.Counters {
-		return &larderv1.Counters{SourceReads: k, SourceBytes: 1000 * k, Decodes: k + 1, Augments: k + 2, SamplesDelivered: k + 3,
+		return &larderv1.Counters{SourceReads: k, SourceBytes: 1000 * k, Decodes: k + 1, Augments: k + 2,
+			SamplesDelivered: k + 3,
 			BatchesDelivered: k + 4, Hits: map[string]uint64{"decoded": k + 5}, Evictions: map[string]uint64{"encoded": k + 6},
 			Quarantined: k + 7, WaitSeconds: float64(k) / 2}
 	}
 	return &larderv1.Stats{
-		Version: "1.2.3", Pid: 7, Uptime: durationpb.New(90 * time.Second), Totals: counters(100), RssBytes: 5 << 20, MemoryLimit: 8 << 30,
-		Parity: true, Decoder: "libjpeg-turbo",
-		Tiers: []*larderv1.Tier{{Form: "encoded", Budget: 10, Used: 3, Entries: 1}, {Form: "decoded", Budget: 20, Used: 19, Entries: 2}},
+		Version: "1.2.3", Pid: 7, Uptime: durationpb.New(90 * time.Second), Totals: counters(100), RssBytes: 5 << 20,
+		MemoryLimit: 8 << 30,
+		Parity:      true, Decoder: "libjpeg-turbo",
+		Tiers: []*larderv1.Tier{{Form: "encoded", Budget: 10, Used: 3, Entries: 1},
+			{Form: "decoded", Budget: 20, Used: 19, Entries: 2}},
 		Jobs: []*larderv1.Job{
 			{Id: 1, Spec: &larderv1.JobSpec{Name: "lr"}, State: larderv1.JobState_JOB_STATE_DEAD, Counters: counters(1)},
-			{Id: 4, Spec: &larderv1.JobSpec{Name: "lr"}, State: larderv1.JobState_JOB_STATE_LIVE, Counters: counters(10), SubsetSize: 700,
-				Ranks:  []*larderv1.RankInfo{{Attached: true, Epoch: 2, RingBytes: 64}, {Rank: 1, Epoch: 3, RingBytes: 64}},
-				Epochs: []*larderv1.EpochAccount{{State: "complete"}, {State: "violated"}}},
+			{Id: 4, Spec: &larderv1.JobSpec{Name: "lr"}, State: larderv1.JobState_JOB_STATE_LIVE, Counters: counters(10),
+				SubsetSize: 700,
+				Ranks:      []*larderv1.RankInfo{{Attached: true, Epoch: 2, RingBytes: 64}, {Rank: 1, Epoch: 3, RingBytes: 64}},
+				Epochs:     []*larderv1.EpochAccount{{State: "complete"}, {State: "violated"}}},
 			{Id: 2, Spec: &larderv1.JobSpec{Name: "<b>\"other\"\\"}, State: larderv1.JobState_JOB_STATE_JOINING},
 		},
 		Devices: []*larderv1.Device{{Name: "NVIDIA H100", Uuid: "GPU-1", MemoryBytes: 80, MemoryUsed: 8, Utilization: 50}},
@@ -74,21 +78,27 @@ func TestMetrics(t *testing.T) {
 	got := gather(t, sample())
 	for key, want := range map[string]float64{
 		"larder_up": 1, "larder_uptime_seconds": 90, "larder_rss_bytes": 5 << 20, "larder_memory_limit_bytes": 8 << 30,
-		"larder_source_reads_total": 100, "larder_source_bytes_total": 100_000, "larder_decodes_total": 101, "larder_augments_total": 102,
+		"larder_source_reads_total": 100, "larder_source_bytes_total": 100_000, "larder_decodes_total": 101,
+		"larder_augments_total":          102,
 		"larder_samples_delivered_total": 103, "larder_batches_delivered_total": 104, "larder_quarantined_total": 107,
-		"larder_hits_total,form=decoded": 105, "larder_hits_total,form=augmented": 0, "larder_evictions_total,form=encoded": 106,
-		"larder_wait_seconds_total,job=lr": 5, "larder_job_decodes_total,job=lr": 11, "larder_job_hits_total,form=decoded,job=lr": 15,
-		"larder_tier_bytes,form=decoded": 19, "larder_tier_budget_bytes,form=encoded": 10, "larder_tier_entries,form=decoded": 2,
-		"larder_jobs,state=live": 1, "larder_jobs,state=dead": 1, "larder_jobs,state=done": 0,
+		"larder_hits_total,form=decoded": 105, "larder_hits_total,form=augmented": 0,
+		"larder_evictions_total,form=encoded": 106,
+		"larder_wait_seconds_total,job=lr":    5, "larder_job_decodes_total,job=lr": 11,
+		"larder_job_hits_total,form=decoded,job=lr": 15,
+		"larder_tier_bytes,form=decoded":            19, "larder_tier_budget_bytes,form=encoded": 10,
+		"larder_tier_entries,form=decoded": 2,
+		"larder_jobs,state=live":           1, "larder_jobs,state=dead": 1, "larder_jobs,state=done": 0,
 		"larder_job_ranks_attached,job=lr": 1, "larder_job_ring_bytes,job=lr": 128, "larder_job_epoch,job=lr": 3,
-		"larder_job_epochs_violated,job=lr": 1, "larder_job_subset_samples,job=lr": 700, "larder_job_samples_delivered_total,job=<b>\"other\"\\": 0,
+		"larder_job_epochs_violated,job=lr": 1, "larder_job_subset_samples,job=lr": 700,
+		"larder_job_samples_delivered_total,job=<b>\"other\"\\":    0,
 		"larder_gpu_utilization_ratio,name=NVIDIA H100,uuid=GPU-1": .5,
 	} {
 		if v, ok := got[key]; !ok || v != want {
 			t.Errorf("%s = %v (there: %v), want %v", key, v, ok, want)
 		}
 	}
-	for _, none := range []*larderv1.Stats{nil, {}, {Jobs: []*larderv1.Job{nil, {Spec: &larderv1.JobSpec{Name: "\xff"}}}, Tiers: []*larderv1.Tier{{}, {}}, Devices: []*larderv1.Device{{}, {}}}} {
+	for _, none := range []*larderv1.Stats{nil, {}, {Jobs: []*larderv1.Job{nil, {Spec: &larderv1.JobSpec{Name: "\xff"}}},
+		Tiers: []*larderv1.Tier{{}, {}}, Devices: []*larderv1.Device{{}, {}}}} {
 		if up := gather(t, none)["larder_up"]; (up == 1) != (none != nil) {
 			t.Errorf("up = %v of %v", up, none)
 		}
@@ -161,16 +171,19 @@ func get(t *testing.T, h http.Handler, method, path string) (int, string, http.H
 func TestPages(t *testing.T) {
 	var ready error
 	stats := sample()
-	h := NewHandler(HTTPConfig{Stats: func() *larderv1.Stats { return stats }, Ready: func() error { return ready }, Version: "1.2.3"})
+	h := NewHandler(HTTPConfig{Stats: func() *larderv1.Stats { return stats }, Ready: func() error { return ready },
+		Version: "1.2.3"})
 	for path, want := range map[string]string{
-		"/metrics": "larder_decodes_total 101\n", "/healthz": "ok\n", "/readyz": "ready\n", "/": "&lt;b&gt;&#34;other&#34;", "/debug/vars": `"1.2.3"`,
+		"/metrics": "larder_decodes_total 101\n", "/healthz": "ok\n", "/readyz": "ready\n", "/": "&lt;b&gt;&#34;other&#34;",
+		"/debug/vars": `"1.2.3"`,
 	} {
 		code, body, head := get(t, h, "GET", path)
 		if code != 200 || !strings.Contains(body, want) || head.Get("X-Content-Type-Options") != "nosniff" {
 			t.Errorf("%s: %d %v\n%.400s\nwant %q", path, code, head, body, want)
 		}
 	}
-	if _, body, _ := get(t, h, "GET", "/metrics"); !strings.Contains(body, "process_resident_memory_bytes") || !strings.Contains(body, "go_goroutines") {
+	if _, body, _ := get(t, h, "GET", "/metrics"); !strings.Contains(body, "process_resident_memory_bytes") ||
+		!strings.Contains(body, "go_goroutines") {
 		t.Error("/metrics lacks the process or the runtime")
 	}
 	_, body, _ := get(t, h, "GET", "/debug/vars")
@@ -215,7 +228,8 @@ func TestListen(t *testing.T) {
 	if log.Len() != 0 {
 		t.Errorf("a warning about loopback: %s", log.String())
 	}
-	if _, err := ListenHTTP(s.Addr(), cfg); !errs.Is(err, errs.ConfigInvalid) || !strings.Contains(err.Error(), "free address") {
+	if _, err := ListenHTTP(s.Addr(), cfg); !errs.Is(err, errs.ConfigInvalid) ||
+		!strings.Contains(err.Error(), "free address") {
 		t.Errorf("a taken address: %v", err)
 	}
 	c := &http.Client{Transport: &http.Transport{}}
@@ -283,7 +297,8 @@ func TestLogger(t *testing.T) {
 		t.Fatal(err)
 	}
 	log.Debug("now")
-	if s := b.String(); strings.Contains(s, "hidden") || !strings.Contains(s, `"msg":"seen","n":1`) || !strings.Contains(s, "now") {
+	if s := b.String(); strings.Contains(s, "hidden") || !strings.Contains(s, `"msg":"seen","n":1`) ||
+		!strings.Contains(s, "now") {
 		t.Errorf("log:\n%s", s)
 	}
 	for _, tc := range [][2]string{{"loud", "text"}, {"info", "xml"}} {

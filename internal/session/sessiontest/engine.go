@@ -95,7 +95,8 @@ func (e *Engine) Hello(*larderv1.HelloRequest) *larderv1.HelloResponse {
 }
 
 // Attach implements session.Engine.
-func (e *Engine) Attach(ctx context.Context, req *larderv1.AttachRequest, peer shm.Peer, out session.Sink) (session.Attachment, error) {
+func (e *Engine) Attach(ctx context.Context, req *larderv1.AttachRequest, peer shm.Peer,
+	out session.Sink) (session.Attachment, error) {
 	if req.GetJob() == "slow" {
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -111,7 +112,8 @@ func (e *Engine) Attach(ctx context.Context, req *larderv1.AttachRequest, peer s
 	if h := e.mu.held[k]; h != nil {
 		return nil, errs.New(errs.RankHeld, k, "stop it first", "process %d holds %s", h.peer.PID, k)
 	}
-	a := &attachment{e: e, job: j, name: req.GetJob(), rank: req.GetRank(), peer: peer, out: out, free: make(chan uint32, j.Slots), stop: make(chan struct{})}
+	a := &attachment{e: e, job: j, name: req.GetJob(), rank: req.GetRank(), peer: peer, out: out,
+		free: make(chan uint32, j.Slots), stop: make(chan struct{})}
 	if err := a.layout(); err != nil {
 		return nil, err
 	}
@@ -172,7 +174,8 @@ func align(n uint64) uint64 { return (n + 63) &^ 63 }
 func (a *attachment) layout() error {
 	j := a.job
 	each := uint64(3 * j.Side * j.Side)
-	img := &larderv1.Field{Name: "image", Dtype: "uint8", Shape: []uint32{3, uint32(j.Side), uint32(j.Side)}, SampleBytes: each, Layout: "CHW"}
+	img := &larderv1.Field{Name: "image", Dtype: "uint8", Shape: []uint32{3, uint32(j.Side), uint32(j.Side)},
+		SampleBytes: each, Layout: "CHW"}
 	a.index = align(each * uint64(j.Rows))
 	if j.Ragged {
 		img = &larderv1.Field{Name: "image", Dtype: "uint8", Ragged: true, Layout: "HWC"}
@@ -263,7 +266,8 @@ func (a *attachment) write(slot, epoch, step uint32) session.Batch {
 		panic("sessiontest: a leased slot is written")
 	}
 	j := a.job
-	b := session.Batch{Slot: slot, Epoch: epoch, Step: step, Rank: a.rank, Rows: uint32(j.Rows), Offset: uint64(slot) * a.info.GetSlotBytes()}
+	b := session.Batch{Slot: slot, Epoch: epoch, Step: step, Rank: a.rank, Rows: uint32(j.Rows),
+		Offset: uint64(slot) * a.info.GetSlotBytes()}
 	need := a.values
 	for row := range j.Rows {
 		h, w := j.Size(Value(a.name, a.rank, epoch, step, row))
@@ -308,7 +312,8 @@ func (a *attachment) write(slot, epoch, step uint32) session.Batch {
 		}
 	}
 	if j.Report && step%2 == 1 {
-		b.Report = &larderv1.BatchReport{Quarantined: []*larderv1.QuarantinedSample{{Id: uint64(step), Path: "bad\xff.jpg", Reason: "truncated"}}}
+		b.Report = &larderv1.BatchReport{Quarantined: []*larderv1.QuarantinedSample{{Id: uint64(step), Path: "bad\xff.jpg",
+			Reason: "truncated"}}}
 	}
 	a.mu.gen[slot]++
 	a.mu.leased[slot] = true

@@ -21,15 +21,16 @@ const (
 // LastPosts is the bit of a post's frames that says that a GONE is on its way: nothing may be taken unseen any more.
 const LastPosts = 1 << 63
 
-// Posts is how many posts the board of a ring of that many slots has: a power of two, and more than can be unread, because an
-// unread post keeps its slot.
+// Posts is how many posts the board of a ring of that many slots has: a power of two, and more than can be unread,
+// because an unread post keeps its slot.
 func Posts(slots int) int { return 1 << bits.Len(uint(slots)) }
 
 // BoardBytes is the size of a board of posts.
 func BoardBytes(posts int) int64 { return boardPosts + postSize*int64(posts) }
 
-// Board is the daemon's end of the shared memory in which it posts batches, so that a client finds them without a system call. Not
-// safe for concurrent use; the client reads and writes its part at any time, and can harm only itself with it.
+// Board is the daemon's end of the shared memory in which it posts batches, so that a client finds them without a
+// system call. Not safe for concurrent use; the client reads and writes its part at any time, and can harm only itself
+// with it.
 type Board struct {
 	mem   []byte
 	posts uint64
@@ -38,7 +39,8 @@ type Board struct {
 
 // NewBoard uses mem, which is 8-byte aligned, zero, and BoardBytes(posts) long; posts is a power of two.
 func NewBoard(mem []byte, posts int) *Board {
-	if posts < 1 || posts&(posts-1) != 0 || int64(len(mem)) < BoardBytes(posts) || uintptr(unsafe.Pointer(&mem[0]))%8 != 0 {
+	if posts < 1 || posts&(posts-1) != 0 || int64(len(mem)) < BoardBytes(posts) ||
+		uintptr(unsafe.Pointer(&mem[0]))%8 != 0 {
 		invariant.Violated("wire: a board of %d posts in %d bytes", posts, len(mem))
 	}
 	return &Board{mem: mem, posts: uint64(posts), next: 1}
@@ -49,8 +51,8 @@ func (b *Board) u64(at uint64) *uint64 { return (*uint64)(unsafe.Pointer(&b.mem[
 
 func (b *Board) place(seq uint64) uint64 { return boardPosts + (seq-1)%b.posts*postSize }
 
-// WaitsSince is since when the client waits for a batch, by its own word: nanoseconds of CLOCK_MONOTONIC, 0 = it does not. It may be called beside Board's
-// methods, with the same memory; false = the client does not read the board.
+// WaitsSince is since when the client waits for a batch, by its own word: nanoseconds of CLOCK_MONOTONIC, 0 = it does
+// not. It may be called beside Board's methods, with the same memory; false = the client does not read the board.
 func WaitsSince(mem []byte) (ns int64, open bool) {
 	b := Board{mem: mem}
 	return int64(atomic.LoadUint64(b.u64(boardSince))), b.Open()
@@ -59,8 +61,8 @@ func WaitsSince(mem []byte) (ns int64, open bool) {
 // Open tells whether the client reads the board. Until then batches must be sent as frames.
 func (b *Board) Open() bool { return atomic.LoadUint32(b.u32(boardOpen)) != 0 }
 
-// Post shows a batch that lies in segment 0 and has no report. frames is how many of SEGMENT, BATCH, EPOCH_END and GONE were sent
-// before it: the client takes it when it has taken those. It reports whether the client has to be woken.
+// Post shows a batch that lies in segment 0 and has no report. frames is how many of SEGMENT, BATCH, EPOCH_END and GONE
+// were sent before it: the client takes it when it has taken those. It reports whether the client has to be woken.
 func (b *Board) Post(f BatchFrame, frames uint64) (wake bool) {
 	at := b.place(b.next)
 	p := b.mem[at : at+postSize]

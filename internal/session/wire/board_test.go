@@ -85,7 +85,8 @@ func TestPostsAreWhole(t *testing.T) {
 		}
 		p := mem[at : at+postSize]
 		le := binary.LittleEndian
-		if le.Uint64(p[8:]) != i/7 || le.Uint64(p[16:]) != i*3 || le.Uint32(p[24:]) != uint32(i%slots) || le.Uint32(p[36:]) != uint32(i) {
+		if le.Uint64(p[8:]) != i/7 || le.Uint64(p[16:]) != i*3 || le.Uint32(p[24:]) != uint32(i%slots) ||
+			le.Uint32(p[36:]) != uint32(i) {
 			t.Fatalf("post %d: %x", i, p)
 		}
 		taken.Store(i)

@@ -239,8 +239,8 @@ func ParseSegment(p []byte) (SegmentFrame, error) {
 // AppendEpoch appends the payload of EPOCH for an epoch from its beginning.
 func AppendEpoch(dst []byte, epoch uint32) []byte { return AppendEpochFrom(dst, epoch, 0) }
 
-// AppendEpochFrom appends the payload of EPOCH. from is 0 for the beginning, or 1 + the step to go on with after a restart of the
-// daemon.
+// AppendEpochFrom appends the payload of EPOCH. from is 0 for the beginning, or 1 + the step to go on with after a
+// restart of the daemon.
 func AppendEpochFrom(dst []byte, epoch, from uint32) []byte {
 	dst = binary.LittleEndian.AppendUint32(dst, epoch)
 	return binary.LittleEndian.AppendUint32(dst, from)

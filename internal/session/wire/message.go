@@ -108,7 +108,8 @@ func Detail(err error) *larderv1.ErrorDetail {
 
 // Fault is Detail backwards.
 func Fault(d *larderv1.ErrorDetail) *errs.Error {
-	f := &errs.Error{Reason: errs.Reason(d.GetReason()), Subject: d.GetSubject(), Message: d.GetMessage(), Hint: d.GetHint()}
+	f := &errs.Error{Reason: errs.Reason(d.GetReason()), Subject: d.GetSubject(), Message: d.GetMessage(),
+		Hint: d.GetHint()}
 	if f.Reason == "" {
 		f.Reason = errs.Internal
 	}

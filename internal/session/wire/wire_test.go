@@ -23,14 +23,16 @@ func TestBytes(t *testing.T) {
 			string(AppendHeader(nil, Header{Type: Segment, Length: 0x01020304, ID: 0x1112131415161718})),
 			"\x01\x00\x08\x00\x04\x03\x02\x01\x18\x17\x16\x15\x14\x13\x12\x11",
 		},
-		"epoch":   {string(AppendEpoch(nil, 7)), "\x07\x00\x00\x00\x00\x00\x00\x00"},
-		"segment": {string(SegmentFrame{1, 2, 3}.Append(nil)), "\x01\x00\x00\x00\x02\x00\x00\x00\x03\x00\x00\x00\x00\x00\x00\x00"},
+		"epoch": {string(AppendEpoch(nil, 7)), "\x07\x00\x00\x00\x00\x00\x00\x00"},
+		"segment": {string(SegmentFrame{1, 2, 3}.Append(nil)),
+			"\x01\x00\x00\x00\x02\x00\x00\x00\x03\x00\x00\x00\x00\x00\x00\x00"},
 		"release": {
 			string(ReleaseFrame{Slot: 1, Gen: 3, Waited: 515 * time.Microsecond}.Append(nil)),
 			"\x01\x00\x00\x00\x03\x02\x00\x00\x03\x00\x00\x00\x00\x00\x00\x00",
 		},
 		"batch": {
-			string(BatchFrame{Segment: 1, Slot: 2, Gen: 3, Offset: 4, Epoch: 5, Step: 6, Rank: 7, Rows: 8, Report: []byte("{}")}.Append(nil)),
+			string(BatchFrame{Segment: 1, Slot: 2, Gen: 3, Offset: 4, Epoch: 5, Step: 6, Rank: 7, Rows: 8,
+				Report: []byte("{}")}.Append(nil)),
 			"\x01\x00\x00\x00\x02\x00\x00\x00\x03\x00\x00\x00\x00\x00\x00\x00\x04\x00\x00\x00\x00\x00\x00\x00" +
 				"\x05\x00\x00\x00\x06\x00\x00\x00\x07\x00\x00\x00\x08\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00{}",
 		},
@@ -45,10 +47,13 @@ func TestRoundTrips(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		u32 := func() uint32 { return rapid.Uint32().Draw(t, "u32") }
 		u64 := func() uint64 { return rapid.Uint64().Draw(t, "u64") }
-		b := BatchFrame{Segment: u32(), Slot: u32(), Gen: u64(), Offset: u64(), Epoch: u32(), Step: u32(), Rank: u32(), Rows: u32()}
+		b := BatchFrame{Segment: u32(), Slot: u32(), Gen: u64(), Offset: u64(), Epoch: u32(), Step: u32(), Rank: u32(),
+			Rows: u32()}
 		b.Report = rapid.SliceOfN(rapid.Byte(), 0, 9).Draw(t, "report")
-		if got, err := ParseBatch(b.Append(nil)); err != nil || got.Segment != b.Segment || got.Slot != b.Slot || got.Gen != b.Gen || got.Offset != b.Offset ||
-			got.Epoch != b.Epoch || got.Step != b.Step || got.Rank != b.Rank || got.Rows != b.Rows || !bytes.Equal(got.Report, b.Report) {
+		if got, err := ParseBatch(b.Append(nil)); err != nil || got.Segment != b.Segment || got.Slot != b.Slot ||
+			got.Gen != b.Gen || got.Offset != b.Offset ||
+			got.Epoch != b.Epoch || got.Step != b.Step || got.Rank != b.Rank || got.Rows != b.Rows ||
+			!bytes.Equal(got.Report, b.Report) {
 			t.Fatalf("%+v → %+v, %v", b, got, err)
 		}
 		s := SegmentFrame{u32(), u32(), u64()}
@@ -166,7 +171,8 @@ func TestRefusals(t *testing.T) {
 	for name, b := range map[string][]byte{
 		"short": head(1, 1, 2)[:15], "abi 0": head(0, 1, 2), "abi 2": head(2, 1, 2), "type 0": head(1, 0, 2),
 		"type 19": head(1, 19, 2), "type 65535": head(1, 65535, 2), "long": head(1, 3, MaxPayload+1),
-		"long HELLO": head(1, 1, maxOpening+1), "EPOCH of 7": head(1, 9, 7), "DETACH of 1": head(1, 13, 1), "short BATCH": head(1, 10, 47),
+		"long HELLO": head(1, 1, maxOpening+1), "EPOCH of 7": head(1, 9, 7), "DETACH of 1": head(1, 13, 1),
+		"short BATCH": head(1, 10, 47),
 	} {
 		if _, err := ParseHeader(b); !errs.Is(err, errs.Protocol) {
 			t.Errorf("%s: %v", name, err)
@@ -205,7 +211,8 @@ func TestCall(t *testing.T) {
 		t.Errorf("without a body: %q %s %v", name, body, err)
 	}
 	for _, bad := range []string{
-		"", "{", "[]", "null", `"x"`, `{}`, `{"method":1}`, `{"method":"X","body":}`, `{"method":"X","extra":1}`, `{"method":"X"} x`,
+		"", "{", "[]", "null", `"x"`, `{}`, `{"method":1}`, `{"method":"X","body":}`, `{"method":"X","extra":1}`,
+		`{"method":"X"} x`,
 		strings.Repeat("[", 1<<20), `{"method":"X","body":` + strings.Repeat(`{"a":`, 1<<18),
 	} {
 		if _, _, err := ParseCall([]byte(bad)); !errs.Is(err, errs.Protocol) {
@@ -234,10 +241,12 @@ func TestErrorTravels(t *testing.T) {
 	if got := ParseError(MarshalError(errs.Wrap(io.EOF, errs.NotFound, "", "", "open x"))); got.Message != "open x: EOF" {
 		t.Errorf("a cause: %+v", got)
 	}
-	if got := ParseError(MarshalError(errors.New("boom"))); got.Reason != errs.Internal || !strings.Contains(got.Message, "boom") {
+	if got := ParseError(MarshalError(errors.New("boom"))); got.Reason != errs.Internal ||
+		!strings.Contains(got.Message, "boom") {
 		t.Errorf("an ordinary error: %+v", got)
 	}
-	if got := ParseError(MarshalError(errs.New(errs.Invalid, "a\xffb", "", "%s", strings.Repeat("ä", MaxPayload)))); got.Reason != errs.Invalid ||
+	if got := ParseError(MarshalError(errs.New(errs.Invalid, "a\xffb", "", "%s",
+		strings.Repeat("ä", MaxPayload)))); got.Reason != errs.Invalid ||
 		got.Subject != "a\uFFFDb" || len(got.Message) > maxOpening+8 || !strings.HasSuffix(got.Message, "ä…") {
 		t.Errorf("what JSON cannot carry: %.20q, %d bytes", got.Subject, len(got.Message))
 	}
@@ -304,7 +313,8 @@ func FuzzPayload(f *testing.F) {
 	f.Add([]byte(`{"reason":"INTERNAL","retryAfter":"1s"}`))
 	f.Fuzz(func(t *testing.T, p []byte) {
 		if b, err := ParseBatch(p); err == nil {
-			if again, err := ParseBatch(b.Append(nil)); err != nil || again.Gen != b.Gen || !bytes.Equal(again.Report, b.Report) {
+			if again, err := ParseBatch(b.Append(nil)); err != nil || again.Gen != b.Gen ||
+				!bytes.Equal(again.Report, b.Report) {
 				t.Errorf("%+v → %+v, %v", b, again, err)
 			}
 			_ = Unmarshal(b.Report, new(larderv1.BatchReport))
