@@ -98,13 +98,13 @@ func userName(uid uint32) string {
 	return "uid " + n
 }
 
-// checkOpen says at which places the daemon can be reached, and by whom.
+// checkOpen lists the addresses of the daemon and who may use each.
 func checkOpen(ctx context.Context, g *globals) []finding {
 	dial, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	client, closer, err := g.dial(dial)
 	if err != nil {
-		return nil // checkSocket tells
+		return nil // checkSocket reports that
 	}
 	defer closer.Close()
 	r, err := client.GetStats(dial, &larderv1.GetStatsRequest{})

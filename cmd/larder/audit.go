@@ -19,9 +19,10 @@ func newAudit() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "audit DIR|FILE...",
 		Short: "Find samples that clients lost, got twice, should not have got, or had changed",
-		Long: `Read the logs that clients write when LARDER_AUDIT_LOG names a folder, and nothing else, and fail with exit code 10 when any sample of
-any epoch was lost, repeated, foreign or altered, when a log is damaged, or when the daemon's own account differs. An epoch is whole
-when the logs of all its ranks have all of it; only then can be said that nothing was lost. --whole fails when one is not.`,
+		Long: `Read the logs that clients write when LARDER_AUDIT_LOG names a folder, and nothing else. The command fails
+with exit code 10 when a sample of any epoch was lost, repeated, foreign or altered, when a log is damaged, or when the
+daemon's own account differs. An epoch is whole when the logs of all its ranks are complete; only then can the audit
+prove that nothing was lost. --whole fails when an epoch is not whole.`,
 		Example: "  larder audit /tmp/audit\n  larder audit /tmp/audit --expect lr-0.1=0-1281166 --whole -o json",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -61,7 +62,7 @@ when the logs of all its ranks have all of it; only then can be said that nothin
 	out.register(cmd)
 	cmd.Flags().StringArrayVar(&expect, "expect", nil,
 		"JOB=IDS: the ids of a job's subset, e.g. lr-0.1=0-107,200; may be given several times")
-	cmd.Flags().StringArrayVar(&silent, "silent", nil, "JOB: its daemon leaves damaged samples out without a word "+
+	cmd.Flags().StringArrayVar(&silent, "silent", nil, "JOB: its daemon leaves damaged samples out silently "+
 		"(prep.on_corrupt: skip), and is believed how many; may be given several times")
 	cmd.Flags().BoolVar(&o.InPlace, "in-place", false,
 		"the scripts write into their batches: bytes may change while a batch is held")

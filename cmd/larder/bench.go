@@ -41,10 +41,10 @@ func newBenchSampler() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sampler",
 		Short: "Simulate the samplers of jobs that share a cache",
-		Long: `Simulate jobs that draw samples of unit size beside one cache, with the sampler and the policies of the daemon or with
-one of the baselines (independent, joader, joader-as-released, ods, shared-order), and compare the loads with lower bounds that no
-order and no cache could beat. The same file gives the same figures, but for picks_per_second. docs/sampler.md explains the file and
-what is printed.`,
+		Long: `Simulate jobs that draw samples of unit size beside one cache, with the sampler and the policies of the daemon
+or with one of the baselines (independent, joader, joader-as-released, ods, shared-order). The loads are compared with
+lower bounds that no order and no cache can beat. The same file gives the same figures, except picks_per_second.
+docs/sampler.md explains the file and the output.`,
 		Example: "  larder bench sampler --scenario bench/scenarios/a.yaml\n  larder bench sampler --scenario " +
 			"bench/scenarios/a.yaml --order joader --cache 1000 -o json",
 		Args: noArgs,
@@ -98,7 +98,7 @@ what is printed.`,
 	cmd.Flags().IntVar(&cache, "cache", 0, "samples the cache holds, instead of the file's")
 	cmd.Flags().StringVar(&policy, "policy", "", "policy of the cache, instead of the file's")
 	cmd.Flags().IntVar(&repeats, "repeats", 0, "independent runs, instead of the file's")
-	cmd.Flags().BoolVar(&progress, "progress", false, "tell on standard error how far it is")
+	cmd.Flags().BoolVar(&progress, "progress", false, "report progress on standard error")
 	out.register(cmd)
 	return cmd
 }

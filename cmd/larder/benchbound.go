@@ -47,9 +47,12 @@ func newBenchBound() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bound",
 		Short: "Compute how few reads could have served a run",
-		Long: `Compute the lower bound of reads for what the jobs of a real run received and when: no order, cache or foresight could have read
-less (docs/sampler.md has the formulas). The trace is JSON: {"subset": 700, "jobs": 4, "cache": 140, "epochs": [{"job": 0, "steps":
-[[1000, 16], [2000, 16], …]}, …]}: every job wants the whole subset, a step is an instant and the samples received then, cache is how many
+		Long: `Compute the lower bound of reads for what the jobs of a real run received and when: no order, cache or
+foresight could have read less. docs/sampler.md has the formulas. The trace is JSON:
+
+  {"subset": 700, "jobs": 4, "cache": 140, "epochs": [{"job": 0, "steps": [[1000, 16], [2000, 16], …]}, …]}
+
+Every job wants the whole subset. A step is an instant and the number of samples received then. cache is how many
 samples the tier and everything in flight can hold.`,
 		Example: "  larder bench bound --trace trace.json -o json",
 		Args:    noArgs,

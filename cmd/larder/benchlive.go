@@ -17,127 +17,167 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"larder/bench"
+	"larder/bench/coresim"
 	livebench "larder/bench/live"
 	live "larder/bench/measure"
 	"larder/internal/errs"
 )
 
+// liveFlags are those of larder bench live.
+type liveFlags struct {
+	out       outputFlag
+	sim       simFlags
+	scenarios []string
+	repeats   int     // 0 = those of the scenario
+	seconds   float64 // that decoding and augmenting are measured for
+	torch     bool
+	python    string
+}
+
 func newBenchLive() *cobra.Command {
-	var out outputFlag
-	var sim simFlags
-	var scenarios []string
-	var repeats int
-	var seconds float64
-	var torch bool
-	var python string
+	var f liveFlags
 	cmd := &cobra.Command{
 		Use:   "live",
 		Short: "Run a scenario with a real daemon on real files, beside the simulator",
-		Long: `Start a daemon of its own, let the jobs of a scenario (bench/scenarios/live) train on pictures that are drawn for it, or on the dataset that it
-names, with storage held to the scenario's limit, and count. Jobs work on a batch for as long as the scenario says, without using the processor, as if an
-accelerator did. Every repeat has a new daemon; several scenarios take turns (ABBA). A scenario may have the daemon killed (kill: {at: 5s}): it is started again at once on the
-same state, clients go on where they were, and how long that took and what was lost (nothing, or the command fails) is told. The same scenario is simulated with the costs that are measured first, and the
-difference is printed: an error of more than 15 % of reads, or any of a count that does not depend on timing, fails the command.`,
-		Example: "  larder bench live --scenario bench/scenarios/live/sweep.yaml\n  larder bench live --scenario a.yaml " +
-			"--scenario b.yaml --repeats 7 -o json > live.json",
+		Long: `Start a daemon, let the jobs of a scenario (bench/scenarios/live) train, and count. The images are drawn for
+it, unless the scenario names a dataset; storage is held to the scenario's limit. A job keeps each batch for the scenario's
+step time without using the processor, as if an accelerator computed. Every repeat has a new daemon, and several
+scenarios take turns (ABBA).
+
+A scenario may kill the daemon (kill: {at: 5s}). The daemon is started again at once on the same state, and clients
+continue where they were. The result says how long that took and what was lost; if anything was lost, the command fails.
+
+The same scenario is simulated with costs that are measured first, and the differences are printed. The command fails
+when reads differ by more than 15 %, or when a count that depends on no timing differs at all.`,
+		Example: "  larder bench live --scenario bench/scenarios/live/sweep.yaml\n" +
+			"  larder bench live --scenario a.yaml --scenario b.yaml --repeats 7 -o json > live.json",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			// the daemon and the folder go first
-			ctx, restore := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
-			defer restore()
-			if err := out.check(); err != nil {
+			if err := f.check(cmd); err != nil {
 				return err
 			}
-			if len(scenarios) == 0 {
-				return usagef("e.g. larder bench live --scenario bench/scenarios/live/sweep.yaml",
-					"larder bench live needs --scenario FILE")
-			}
-			if cmd.Flags().Changed("repeats") && (repeats < 1 || repeats > 1000) {
-				return usagef("choose 1 to 1000", "--repeats %d is not possible", repeats)
-			}
-			if !(seconds >= 1 && seconds <= 3600) {
-				return usagef("choose 1 to 3600", "--measure-seconds %v is not possible", seconds)
-			}
-			o, err := sim.options(ctx, cmd.ErrOrStderr())
-			if err != nil {
-				return err
-			}
-			dir, err := os.MkdirTemp("", "larder-live-*")
-			if err != nil {
-				return errs.Wrap(err, errs.ResourceExceeded, os.TempDir(), "set TMPDIR to a folder that can be written",
-					"the benchmark needs a folder")
-			}
-			defer os.RemoveAll(dir)
-			tell := func(format string, args ...any) {
-				if sim.progress || isTerminal(cmd.ErrOrStderr()) {
-					fmt.Fprintf(cmd.ErrOrStderr(), format+"\n", args...)
-				}
-			}
-			r := &live.Result{Kind: live.Kind, Facts: machineFacts()}
-			var setups []*livebench.Setup
-			for i, file := range scenarios {
-				l, err := readLive(file, cmd.InOrStdin(), r)
-				if err != nil {
-					return err
-				}
-				own := filepath.Join(dir, fmt.Sprint("s", i))
-				if err := os.MkdirAll(own, 0o700); err != nil {
-					return errs.Wrap(err, errs.ResourceExceeded, own, "set TMPDIR to a folder that can be written",
-						"the benchmark needs a folder")
-				}
-				if repeats > 0 {
-					l.Repeats = repeats
-				}
-				s, err := livebench.Prepare(ctx, l, livebench.Options{Dir: own, Seconds: seconds, Tell: tell})
-				if err != nil {
-					return err
-				}
-				if err := s.World.Check(o); err != nil {
-					return err
-				}
-				r.Limits = append(r.Limits, append(l.Notes(), s.World.Notes()...)...)
-				if torch {
-					s.Torch = &livebench.Torch{Python: python}
-					if err := s.Torch.Check(ctx, s); err != nil {
-						return err
-					}
-				}
-				setups = append(setups, s)
-			}
-			if len(scenarios) > 1 {
-				r.Scenario, r.Title = strings.Join(scenarios, ", "), ""
-			}
-			if err := runLive(ctx, r, setups, scenarios, tell); err != nil {
-				return err
-			}
-			if err := simulateLive(ctx, &sim, cmd, r, setups, scenarios); err != nil {
-				return err
-			}
-			if err := out.value(cmd.OutOrStdout(), r, func(t *tabwriter.Writer) { liveTable(t, r) }); err != nil {
-				return err
-			}
-			if err := runFailed(r); err != nil {
-				return err
-			}
-			for _, e := range r.Errors {
-				if !e.OK {
-					return errs.New(errs.Internal, e.What, "a simulator that is wrong answers no question: please report it with "+
-						"the scenario", "the simulator says %s %.6g, measured were %v", e.What, e.Simulated, e.Measured)
-				}
-			}
-			return nil
+			return f.run(cmd)
 		},
 	}
-	cmd.Flags().StringArrayVar(&scenarios, "scenario", nil, "YAML of a scenario; several take turns")
-	cmd.Flags().BoolVar(&torch, "torch", false, "really train: processes of --python in place of clients that sleep; "+
-		"the simulator gets the step times that they took")
-	cmd.Flags().StringVar(&python, "python", "python3", "Python for --torch, which must have torch and larder")
-	cmd.Flags().IntVar(&repeats, "repeats", 0, "real runs of each scenario, instead of the file's")
-	cmd.Flags().Float64Var(&seconds, "measure-seconds", 5,
-		"time to measure decoding and augmenting before, for the simulator")
-	sim.register(cmd)
-	out.register(cmd)
+	cmd.Flags().StringArrayVar(&f.scenarios, "scenario", nil, "YAML of a scenario; several take turns")
+	cmd.Flags().BoolVar(&f.torch, "torch", false,
+		"really train: processes of --python replace the clients that sleep; the simulator gets the step times they took")
+	cmd.Flags().StringVar(&f.python, "python", "python3", "Python for --torch; it must have torch and larder")
+	cmd.Flags().IntVar(&f.repeats, "repeats", 0, "real runs of each scenario, instead of the file's")
+	cmd.Flags().Float64Var(&f.seconds, "measure-seconds", 5,
+		"time to measure decoding and augmenting first, for the simulator")
+	f.sim.register(cmd)
+	f.out.register(cmd)
 	return cmd
+}
+
+func (f *liveFlags) check(cmd *cobra.Command) error {
+	if err := f.out.check(); err != nil {
+		return err
+	}
+	if len(f.scenarios) == 0 {
+		return usagef("e.g. larder bench live --scenario bench/scenarios/live/sweep.yaml",
+			"larder bench live needs --scenario FILE")
+	}
+	if cmd.Flags().Changed("repeats") && (f.repeats < 1 || f.repeats > 1000) {
+		return usagef("choose 1 to 1000", "--repeats %d is not possible", f.repeats)
+	}
+	if !(f.seconds >= 1 && f.seconds <= 3600) {
+		return usagef("choose 1 to 3600", "--measure-seconds %v is not possible", f.seconds)
+	}
+	return nil
+}
+
+func (f *liveFlags) run(cmd *cobra.Command) error {
+	// A signal ends the runs; the daemon and the folder are removed before the process ends.
+	ctx, restore := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+	defer restore()
+	o, err := f.sim.options(ctx, cmd.ErrOrStderr())
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "larder-live-*")
+	if err != nil {
+		return noFolder(err, os.TempDir())
+	}
+	defer os.RemoveAll(dir)
+	tell := func(format string, args ...any) {
+		if f.sim.progress || isTerminal(cmd.ErrOrStderr()) {
+			fmt.Fprintf(cmd.ErrOrStderr(), format+"\n", args...)
+		}
+	}
+	r := &live.Result{Kind: live.Kind, Facts: machineFacts()}
+	var setups []*livebench.Setup
+	for i, file := range f.scenarios {
+		l, err := readLive(file, cmd.InOrStdin(), r)
+		if err != nil {
+			return err
+		}
+		own := livebench.Options{Dir: filepath.Join(dir, fmt.Sprint("s", i)), Seconds: f.seconds, Tell: tell}
+		s, err := f.prepare(ctx, l, own)
+		if err != nil {
+			return err
+		}
+		if err := s.World.Check(o); err != nil {
+			return err
+		}
+		r.Limits = append(r.Limits, append(l.Notes(), s.World.Notes()...)...)
+		if f.torch {
+			s.Torch = &livebench.Torch{Python: f.python}
+			if err := s.Torch.Check(ctx, s); err != nil {
+				return err
+			}
+		}
+		setups = append(setups, s)
+	}
+	if len(f.scenarios) > 1 {
+		r.Scenario, r.Title = strings.Join(f.scenarios, ", "), ""
+	}
+	if err := runLive(ctx, r, setups, f.scenarios, tell); err != nil {
+		return err
+	}
+	if o, err = f.sim.options(ctx, cmd.ErrOrStderr()); err != nil {
+		return err
+	}
+	if err := simulateLive(o, r, setups, f.scenarios); err != nil {
+		return err
+	}
+	if err := f.out.value(cmd.OutOrStdout(), r, func(t *tabwriter.Writer) { liveTable(t, r) }); err != nil {
+		return err
+	}
+	return liveFailed(r)
+}
+
+// prepare readies a scenario in a folder of its own.
+func (f *liveFlags) prepare(ctx context.Context, l *bench.Live, o livebench.Options) (*livebench.Setup, error) {
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return nil, noFolder(err, o.Dir)
+	}
+	if f.repeats > 0 {
+		l.Repeats = f.repeats
+	}
+	return livebench.Prepare(ctx, l, o)
+}
+
+func noFolder(err error, dir string) error {
+	return errs.Wrap(err, errs.ResourceExceeded, dir, "set TMPDIR to a folder that can be written",
+		"the benchmark needs a folder")
+}
+
+// liveFailed returns why a result fails the command; nil = it does not.
+func liveFailed(r *live.Result) error {
+	if err := runFailed(r); err != nil {
+		return err
+	}
+	for _, e := range r.Errors {
+		if !e.OK {
+			return errs.New(errs.Internal, e.What,
+				"a simulator that is wrong answers no question: please report it with the scenario",
+				"the simulator says %s %.6g, measured were %v", e.What, e.Simulated, e.Measured)
+		}
+	}
+	return nil
 }
 
 // runLive runs the scenarios in turn, the order turned round from one repeat to the next.
@@ -176,12 +216,7 @@ func liveLabel(names []string, i int, what string) string {
 }
 
 // simulateLive simulates what was run, and notes the differences.
-func simulateLive(ctx context.Context, f *simFlags, cmd *cobra.Command, r *live.Result, setups []*livebench.Setup,
-	names []string) error {
-	o, err := f.options(ctx, cmd.ErrOrStderr())
-	if err != nil {
-		return err
-	}
+func simulateLive(o coresim.Options, r *live.Result, setups []*livebench.Setup, names []string) error {
 	measured := r.Runs
 	for i, s := range setups {
 		var mine []*live.Run
@@ -232,7 +267,7 @@ func startDaemon(ctx context.Context, dir, config string) (livebench.Daemon, err
 			"the daemon needs a log")
 	}
 	defer log.Close()
-	//nolint:noctx // it is told to stop, and killed when it does not
+	//nolint:noctx // it gets SIGTERM, and is killed when it does not end
 	d.cmd = exec.Command(self, "serve", "--config", config, "--socket", d.socket, "--idle-exit", "1m")
 	d.cmd.Stderr = log
 	for _, kv := range os.Environ() {
@@ -274,7 +309,7 @@ func startDaemon(ctx context.Context, dir, config string) (livebench.Daemon, err
 func (d *ownDaemon) Socket() string { return d.socket }
 
 func (d *ownDaemon) Stop() (livebench.Usage, error) {
-	_ = d.cmd.Process.Signal(syscall.SIGTERM) // it may have ended by itself, which Wait tells
+	_ = d.cmd.Process.Signal(syscall.SIGTERM) // it may have ended by itself, which Wait reports
 	killed := false
 	kill := time.AfterFunc(patienceStop, func() { killed = true; _ = d.cmd.Process.Kill() })
 	err := d.cmd.Wait()
@@ -289,7 +324,7 @@ func (d *ownDaemon) Stop() (livebench.Usage, error) {
 }
 
 func (d *ownDaemon) Kill() (livebench.Usage, error) {
-	_ = d.cmd.Process.Kill() // if it has ended by itself, Wait tells
+	_ = d.cmd.Process.Kill() // if it has ended by itself, Wait reports
 	_ = d.cmd.Wait()
 	if s, ok := d.cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || s.Signal() != syscall.SIGKILL {
 		return d.used(), errs.New(errs.Internal, "daemon", "its last words: "+tail(d.log),

@@ -52,9 +52,10 @@ func newBenchPolicy() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "policy",
 		Short: "Compare cache policies on a trace or a scenario",
-		Long: `Replay a trace (--trace) or the requests of a scenario (--scenario) against cache policies at several cache sizes, beside no cache, an
-unlimited one and the lower bound that no order, policy or foresight could beat. Where orders depend on what is in memory, every policy gets a sampler of its own.
-The same input gives the same figures. docs/benchmarks.md explains the method, docs/policies.md the policies.`,
+		Long: `Replay a trace (--trace) or the requests of a scenario (--scenario) against cache policies at several cache
+sizes. The result also shows no cache, an unlimited cache, and the lower bound that no order, policy or foresight can
+beat. Where orders depend on what is in memory, every policy gets a sampler of its own. The same input gives the same
+figures. docs/benchmarks.md explains the method, docs/policies.md the policies.`,
 		Example: "  larder bench policy --scenario bench/scenarios/demand/staggered.yaml --cache 5%,20%,50%\n  larder " +
 			"bench policy --trace week.ltrace --policies lru,minio,need -o html > policies.html",
 		Args: noArgs,
@@ -74,8 +75,8 @@ The same input gives the same figures. docs/benchmarks.md explains the method, d
 	cmd.Flags().BoolVar(&f.unitSize, "unit-size", false, "ignore the sizes of the trace")
 	cmd.Flags().StringVar(&f.maxMemory, "max-memory", "4GiB", "refuse what would need more memory")
 	cmd.Flags().StringVar(&f.export, "export", "",
-		"only write the requests to this file; its suffix tells the format (.csv, .oracleGeneral, else larder's)")
-	cmd.Flags().BoolVar(&f.progress, "progress", false, "tell on standard error how far it is")
+		"only write the requests to this file; its suffix names the format (.csv, .oracleGeneral, else larder's)")
+	cmd.Flags().BoolVar(&f.progress, "progress", false, "report progress on standard error")
 	cmd.Flags().StringVar(&f.systems, "systems", "",
 		"also run whole systems on the same demand: names with commas, or all")
 	cmd.Flags().DurationVar(&f.readTime, "read-time", 200*time.Microsecond,
@@ -263,9 +264,9 @@ func (f *policyFlags) addSystems(ctx context.Context, t *trace.Trace, out *repor
 		return err
 	}
 	rows := make([]report.SystemRow, len(names)*len(caches))
-	told := func(int, int) {}
+	tick := func(int, int) {}
 	if f.progress {
-		told = progressTo(stderr, "systems")
+		tick = progressTo(stderr, "systems")
 	}
 	var done atomic.Int64
 	g, ctx := errgroup.WithContext(ctx)
@@ -292,7 +293,7 @@ func (f *policyFlags) addSystems(ctx context.Context, t *trace.Trace, out *repor
 					row = r.Row(&w)
 				}
 				rows[ci*len(names)+i] = row
-				told(int(done.Add(1)), len(rows))
+				tick(int(done.Add(1)), len(rows))
 				return nil
 			})
 		}

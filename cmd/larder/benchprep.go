@@ -51,43 +51,49 @@ type prepRow struct {
 	seconds []float64
 }
 
+// prepOptions are those of larder bench prep.
+type prepOptions struct {
+	images, passes int
+	bare, python   string // programs to compare with; "" = none
+	report         func(done, all int)
+}
+
 func newBenchPrep() *cobra.Command {
 	var out outputFlag
-	var bare, python string
-	var images, passes int
 	var progress bool
+	o := prepOptions{report: func(int, int) {}}
 	cmd := &cobra.Command{
 		Use:   "prep DATASET",
 		Short: "Measure the CPU time of decoding and augmenting, beside a bare C loop and torch",
-		Long: `Measure the CPU time an image takes from its encoded bytes in memory to a normalised float32 sample (RandomResizedCrop 224, flip,
-Normalize), on one core, and of its parts. With --bare the same work is done by a C loop over libjpeg-turbo (its source and how to compile
-it: internal/prep/testdata/bare/bare.c), with --python by torch's DataLoader without workers, files and crops being the same or drawn alike.
-Everything runs in turn in each pass, so ratios hardly depend on what else the machine does; medians, with bootstrap intervals of the ratios.`,
+		Long: `Measure the CPU time of an image on one core, from its encoded bytes in memory to a normalised float32 sample
+(RandomResizedCrop 224, flip, Normalize), and the time of each part. --bare compares with a C loop over libjpeg-turbo
+(source and compilation: internal/prep/testdata/bare/bare.c), --python with torch's DataLoader without workers, on the
+same files with the same or equally distributed crops. All rows take turns in each pass, so that the ratios hardly
+depend on other load. Results are medians; ratios have bootstrap intervals.`,
 		Example: "  larder bench prep imagefolder:/data/train --bare ./bare --python /usr/bin/python3",
 		Args:    args("the URI of a dataset"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := out.check(); err != nil {
 				return err
 			}
-			if images < 1 || images > 10000 || passes < 1 || passes > 1000 {
+			if o.images < 1 || o.images > 10000 || o.passes < 1 || o.passes > 1000 {
 				return usagef("leave them out", "--images must be 1 to 10,000 and --passes 1 to 1,000")
 			}
-			told := func(int, int) {}
 			if progress {
-				told = progressTo(cmd.ErrOrStderr(), "passes")
+				o.report = progressTo(cmd.ErrOrStderr(), "passes")
 			}
-			b, err := runBenchPrep(cmd.Context(), absoluteURI(args[0], "."), images, passes, bare, python, told)
+			b, err := runBenchPrep(cmd.Context(), absoluteURI(args[0], "."), o)
 			if err != nil {
 				return err
 			}
 			return out.value(cmd.OutOrStdout(), b, func(t *tabwriter.Writer) { prepTable(t, b) })
 		},
 	}
-	cmd.Flags().StringVar(&bare, "bare", "", "program made from internal/prep/testdata/bare/bare.c")
-	cmd.Flags().StringVar(&python, "python", "", "Python with torchvision, to compare with its DataLoader")
-	cmd.Flags().IntVar(&images, "images", 200, "JPEG images to use, spread over the dataset")
-	cmd.Flags().IntVar(&passes, "passes", 15, "passes over them")
-	cmd.Flags().BoolVar(&progress, "progress", false, "tell on standard error how far it is")
+	cmd.Flags().StringVar(&o.bare, "bare", "", "program made from internal/prep/testdata/bare/bare.c")
+	cmd.Flags().StringVar(&o.python, "python", "", "Python with torchvision, to compare with its DataLoader")
+	cmd.Flags().IntVar(&o.images, "images", 200, "JPEG images to use, spread over the dataset")
+	cmd.Flags().IntVar(&o.passes, "passes", 15, "passes over them")
+	cmd.Flags().BoolVar(&progress, "progress", false, "report progress on standard error")
 	out.register(cmd)
 	return cmd
 }
@@ -175,118 +181,174 @@ func prepFiles(ctx context.Context, uri string, n int) (paths []string, files []
 	return paths, files, nil
 }
 
-func runBenchPrep(ctx context.Context, uri string, images, passes int, bare, python string,
-	told func(done, all int)) (*prepBench, error) {
-	paths, files, err := prepFiles(ctx, uri, images)
-	if err != nil {
+// prepRun is a measurement of larder bench prep while it is made.
+type prepRun struct {
+	*prepBench
+	paths        []string
+	files        [][]byte     // encoded
+	decoded      []prep.Image // of files
+	recipe       *prep.Recipe
+	worker       *prep.Worker
+	row          []byte // where samples are written
+	room         []byte // where images are decoded
+	runs         []func(pass int) (float64, error)
+	bare, python string // programs to compare with; "" = none
+	peers        []*peer
+}
+
+func runBenchPrep(ctx context.Context, uri string, o prepOptions) (*prepBench, error) {
+	p := &prepRun{bare: o.bare, python: o.python}
+	var err error
+	if p.paths, p.files, err = prepFiles(ctx, uri, o.images); err != nil {
 		return nil, err
 	}
-	r, err := prep.ParseRecipe(usualRecipe)
-	if err != nil {
-		return nil, err
-	}
-	whole, err := prep.ParseRecipe(nil)
-	if err != nil {
-		return nil, err
-	}
-	w := prep.NewWorker(prep.Limits{})
-	defer w.Close()
-	dst := make([]byte, r.Output().SampleBytes)
-	decoded := make([]prep.Image, len(files))
-	for i, enc := range files {
-		if decoded[i], err = w.Decode(whole, enc, func(n int) ([]byte, error) { return make([]byte, n), nil }); err != nil {
+	p.worker = prep.NewWorker(prep.Limits{})
+	defer p.worker.Close()
+	p.prepBench = &prepBench{Kind: "prep", Facts: machineFacts(), Decoder: prep.DecoderName(), Kernels: prep.KernelName(),
+		Images: len(p.files), Passes: o.passes}
+	defer p.stopPeers()
+	for _, add := range []func(context.Context) error{p.addLarder, p.addBare, p.addTorch} {
+		if err := add(ctx); err != nil {
 			return nil, err
 		}
 	}
-	key := func(pass, i int) prep.RandKey {
-		return prep.RandKey{Seed: 9, Instance: uint32(pass), Sample: uint64(i)}
-	}
-	work := func(one func(pass, i int) error) func(int) (float64, error) {
-		return func(pass int) (float64, error) {
-			begin := cpuSeconds()
-			for i := range files {
-				if err := one(pass, i); err != nil {
-					return 0, fmt.Errorf("%s: %w", paths[i], err)
-				}
-			}
-			return cpuSeconds() - begin, nil
-		}
-	}
-	room := make([]byte, 0)
-	alloc := func(n int) ([]byte, error) {
-		if cap(room) < n {
-			room = make([]byte, n)
-		}
-		return room[:n], nil
-	}
-	b := &prepBench{Kind: "prep", Facts: machineFacts(), Decoder: prep.DecoderName(), Kernels: prep.KernelName(),
-		Images: len(files), Passes: passes}
-	var runs []func(int) (float64, error)
-	add := func(what string, run func(int) (float64, error)) {
-		b.Rows, runs = append(b.Rows, prepRow{What: what}), append(runs, run)
-	}
-	add("file to sample", work(func(pass, i int) error { return w.DecodeInto(r, files[i], key(pass, i), dst) }))
-	add("decode, then augment", work(func(pass, i int) error {
-		img, err := w.Decode(r, files[i], alloc)
-		if err != nil {
-			return err
-		}
-		return w.AugmentInto(r, img, key(pass, i), dst)
-	}))
-	add("decode", work(func(_, i int) error { _, err := w.Decode(r, files[i], alloc); return err }))
-	add("augment a decoded image", work(func(pass, i int) error {
-		return w.AugmentInto(r, decoded[i], key(pass, i),
-			dst)
-	}))
-	if bare != "" {
-		p, err := startPeer(ctx, paths, bare)
-		if err != nil {
-			return nil, err
-		}
-		defer p.stop()
-		for _, m := range [][2]string{{"part", "decoding the crop"}, {"whole", "decoding the whole image"},
-			{"batch", "from file to batch"}} {
-			mode := m[0]
-			add("bare C loop, "+m[1], func(pass int) (float64, error) {
-				var q strings.Builder
-				q.WriteString(mode + "\n")
-				for i := range files {
-					box := r.Params(0, key(pass, i), decoded[i].W, decoded[i].H)
-					flip := 0
-					if r.Params(1, key(pass, i), 224, 224)["flip"] == true {
-						flip = 1
-					}
-					fmt.Fprintln(&q, box["left"], box["top"], box["width"], box["height"], flip)
-				}
-				return p.pass(q.String())
-			})
-		}
-	}
-	if python != "" {
-		p, err := startPeer(ctx, paths, python, "-c", dataLoader)
-		if err != nil {
-			return nil, err
-		}
-		defer p.stop()
-		add("torch DataLoader, 0 workers", func(int) (float64, error) { return p.pass("run\n") })
-	}
-	for pass := -1; pass < passes; pass++ { // one to warm up
-		told(pass+1, passes+1)
-		for k := range runs {
+	for pass := -1; pass < o.passes; pass++ { // one to warm up
+		o.report(pass+1, o.passes+1)
+		for k := range p.runs {
 			if err := ctx.Err(); err != nil {
 				return nil, err
 			}
-			s, err := runs[k](pass + 1)
+			s, err := p.runs[k](pass + 1)
 			if err != nil {
 				return nil, err
 			}
 			if pass >= 0 {
-				b.Rows[k].seconds = append(b.Rows[k].seconds, s)
+				p.Rows[k].seconds = append(p.Rows[k].seconds, s)
 			}
 		}
 	}
-	b.summarise()
-	return b, nil
+	p.summarise()
+	return p.prepBench, nil
+}
+
+func (p *prepRun) add(what string, run func(pass int) (float64, error)) {
+	p.Rows, p.runs = append(p.Rows, prepRow{What: what}), append(p.runs, run)
+}
+
+// key fixes the random parameters of an image in a pass.
+func (p *prepRun) key(pass, i int) prep.RandKey {
+	return prep.RandKey{Seed: 9, Instance: uint32(pass), Sample: uint64(i)}
+}
+
+// each measures the CPU time of one call for every image.
+func (p *prepRun) each(one func(pass, i int) error) func(int) (float64, error) {
+	return func(pass int) (float64, error) {
+		begin := cpuSeconds()
+		for i := range p.files {
+			if err := one(pass, i); err != nil {
+				return 0, fmt.Errorf("%s: %w", p.paths[i], err)
+			}
+		}
+		return cpuSeconds() - begin, nil
+	}
+}
+
+func (p *prepRun) alloc(n int) ([]byte, error) {
+	if cap(p.room) < n {
+		p.room = make([]byte, n)
+	}
+	return p.room[:n], nil
+}
+
+// addLarder adds larder's own ways from file to sample.
+func (p *prepRun) addLarder(context.Context) (err error) {
+	if p.recipe, err = prep.ParseRecipe(usualRecipe); err != nil {
+		return err
+	}
+	whole, err := prep.ParseRecipe(nil)
+	if err != nil {
+		return err
+	}
+	w, r := p.worker, p.recipe
+	p.row = make([]byte, r.Output().SampleBytes)
+	p.decoded = make([]prep.Image, len(p.files))
+	for i, enc := range p.files {
+		if p.decoded[i], err = w.Decode(whole, enc, func(n int) ([]byte, error) { return make([]byte, n), nil }); err != nil {
+			return err
+		}
+	}
+	p.add("file to sample", p.each(func(pass, i int) error {
+		return w.DecodeInto(r, p.files[i], p.key(pass, i), p.row)
+	}))
+	p.add("decode, then augment", p.each(func(pass, i int) error {
+		img, err := w.Decode(r, p.files[i], p.alloc)
+		if err != nil {
+			return err
+		}
+		return w.AugmentInto(r, img, p.key(pass, i), p.row)
+	}))
+	p.add("decode", p.each(func(_, i int) error { _, err := w.Decode(r, p.files[i], p.alloc); return err }))
+	p.add("augment a decoded image", p.each(func(pass, i int) error {
+		return w.AugmentInto(r, p.decoded[i], p.key(pass, i), p.row)
+	}))
+	return nil
+}
+
+// addBare adds the C loop, with larder's random parameters.
+func (p *prepRun) addBare(ctx context.Context) error {
+	if p.bare == "" {
+		return nil
+	}
+	c, err := p.startPeer(ctx, p.bare)
+	if err != nil {
+		return err
+	}
+	for _, m := range [][2]string{
+		{"part", "decoding the crop"}, {"whole", "decoding the whole image"}, {"batch", "from file to batch"},
+	} {
+		mode := m[0]
+		p.add("bare C loop, "+m[1], func(pass int) (float64, error) {
+			var q strings.Builder
+			q.WriteString(mode + "\n")
+			for i := range p.files {
+				box := p.recipe.Params(0, p.key(pass, i), p.decoded[i].W, p.decoded[i].H)
+				flip := 0
+				if p.recipe.Params(1, p.key(pass, i), 224, 224)["flip"] == true {
+					flip = 1
+				}
+				fmt.Fprintln(&q, box["left"], box["top"], box["width"], box["height"], flip)
+			}
+			return c.pass(q.String())
+		})
+	}
+	return nil
+}
+
+// addTorch adds torch's DataLoader.
+func (p *prepRun) addTorch(ctx context.Context) error {
+	if p.python == "" {
+		return nil
+	}
+	c, err := p.startPeer(ctx, p.python, "-c", dataLoader)
+	if err != nil {
+		return err
+	}
+	p.add("torch DataLoader, 0 workers", func(int) (float64, error) { return c.pass("run\n") })
+	return nil
+}
+
+func (p *prepRun) startPeer(ctx context.Context, name string, args ...string) (*peer, error) {
+	c, err := startPeer(ctx, p.paths, name, args...)
+	if err == nil {
+		p.peers = append(p.peers, c)
+	}
+	return c, err
+}
+
+func (p *prepRun) stopPeers() {
+	for _, c := range slices.Backward(p.peers) {
+		c.stop()
+	}
 }
 
 func (b *prepBench) summarise() {

@@ -27,8 +27,9 @@ func newBenchReport() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "report DIR",
 		Short: "Write the results of a folder as one HTML file",
-		Long: `Write every *.json of a folder that larder bench has written (-o json) as one self-contained HTML file: pictures, tables, facts of machine and
-seeds, and the raw data. It needs no network to be read. JSON of something else is left out, and named.`,
+		Long: `Write every *.json of a folder that larder bench has written (-o json) as one self-contained HTML file:
+pictures, tables, facts of machine and seeds, and the raw data. The file needs no network. Other JSON files are left out
+and named.`,
 		Example: "  larder bench report results --out report.html",
 		Args:    args("DIR"),
 		RunE: func(cmd *cobra.Command, a []string) error {
@@ -78,9 +79,10 @@ func newBenchCompare() *cobra.Command {
 	var fail bool
 	cmd := &cobra.Command{
 		Use:   "compare BEFORE.json AFTER.json",
-		Short: "Say what changed between two results",
-		Long: `Compare all numbers that two results of larder bench share. Repeats of a measurement are compared by the ratio of their medians with a bootstrap 95 %
-interval; nothing is claimed when the interval holds 1 or the change is below --least. Single numbers are counts or virtual time: they must be equal.`,
+		Short: "Compare two results",
+		Long: `Compare all numbers that two results of larder bench share. Repeats of a measurement are compared by the ratio
+of their medians with a bootstrap 95 % interval. No change is claimed when the interval contains 1 or the change is
+below --least. Single numbers are counts or virtual time, and must be equal.`,
 		Example: "  larder bench compare before.json after.json --fail",
 		Args:    args("BEFORE.json", "AFTER.json"),
 		RunE: func(cmd *cobra.Command, a []string) error {
@@ -109,7 +111,7 @@ interval; nothing is claimed when the interval holds 1 or the change is below --
 		},
 	}
 	cmd.Flags().Float64Var(&least, "least", .05, "smallest change of repeats that is claimed")
-	cmd.Flags().Uint64Var(&seed, "seed", 1, "of the bootstrap")
+	cmd.Flags().Uint64Var(&seed, "seed", 1, "seed of the bootstrap")
 	cmd.Flags().BoolVar(&fail, "fail", false, "exit with 1 when something is worse")
 	out.register(cmd)
 	return cmd

@@ -32,7 +32,7 @@ func (f *simFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.maxMemory, "max-memory", "4GiB", "refuse what would need more memory to simulate")
 	cmd.Flags().DurationVar(&f.maxTime, "max-virtual-time", 30*24*time.Hour, "end jobs that never finish")
 	cmd.Flags().BoolVar(&f.progress, "progress", false,
-		"tell on standard error how far it is (it is told anyhow after 2 s, to a terminal)")
+		"report progress on standard error (on a terminal always, after 2 s)")
 }
 
 // options are how to simulate.
@@ -46,11 +46,11 @@ func (f *simFlags) options(ctx context.Context, stderr io.Writer) (coresim.Optio
 		return o, usagef("e.g. --max-virtual-time 24h", "--max-virtual-time %v is no time", f.maxTime)
 	}
 	o.MaxMemory, o.MaxTime = limit.Of(0), f.maxTime
-	begun, told := time.Now(), time.Now()
+	begun, lastReport := time.Now(), time.Now()
 	show := f.progress || isTerminal(stderr)
 	o.Progress = func(now time.Duration, samples, of uint64) error {
-		if show && time.Since(begun) > 2*time.Second && time.Since(told) > time.Second {
-			told = time.Now()
+		if show && time.Since(begun) > 2*time.Second && time.Since(lastReport) > time.Second {
+			lastReport = time.Now()
 			fmt.Fprintf(stderr, "%d%% of %s samples, %v of virtual time\n", 100*samples/max(of, 1), count(of),
 				now.Round(time.Second))
 		}
@@ -67,9 +67,10 @@ func newBenchSim() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sim",
 		Short: "Simulate jobs, tiers, storage and cores with the daemon's own coordinator",
-		Long: `Run the jobs of a scenario (bench/scenarios/live) or of a recorded trace (larder trace record) in virtual time: what decides is the daemon's own
-coordinator, sampler and policies; storage, cores, memory and training are models. One seed gives one run, decision for decision. Where the scenario says
-nothing of the machine, --change machine.… does, or usual values hold. docs/benchmarks.md explains the method, docs/format/live.md the output.`,
+		Long: `Run the jobs of a scenario (bench/scenarios/live) or of a recorded trace (larder trace record) in virtual
+time. The daemon's own coordinator, sampler and policies decide; storage, cores, memory and training are models. One
+seed gives one run, decision for decision. What the scenario does not say about the machine comes from --change
+machine.…, or has usual values. docs/benchmarks.md explains the method, docs/format/live.md the output.`,
 		Example: "  larder bench sim --scenario bench/scenarios/live/sweep.yaml\n  larder bench sim --trace week.ltrace " +
 			"--change tiers.total=16GiB -o json",
 		Args: noArgs,
@@ -144,7 +145,7 @@ func simulate(w *coresim.World, o coresim.Options, label string) (*live.Run, err
 }
 
 // simulateAll runs worlds, as many at once as there are cores and as fit the limit of memory together; o.Progress is
-// told of all of them. The results are in their order, and so is the error: a later world's is only told when no
+// told of all of them. The results are in their order, and so is the error: a later world's is only reported when no
 // earlier one has any.
 func simulateAll(worlds []*coresim.World, labels []string, o coresim.Options) ([]live.Run, error) {
 	most, of := int64(1), uint64(0)

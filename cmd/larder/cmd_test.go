@@ -158,7 +158,8 @@ func TestErrorDocs(t *testing.T) {
 		t.Fatal(err)
 	}
 	rows := map[string]bool{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\| ([A-Z_]+) \\| ([0-9]+) \\|").FindAllStringSubmatch(string(raw), -1) {
+	row := regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\| ([A-Z_]+) \\| ([0-9]+) \\|")
+	for _, m := range row.FindAllStringSubmatch(string(raw), -1) {
 		rows[m[1]] = true
 		r := errs.Reason(m[1])
 		if !slices.Contains(errs.Reasons, r) {

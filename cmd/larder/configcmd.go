@@ -30,7 +30,7 @@ func newConfigCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "check [FILE]",
 		Short:   "Validate a configuration for this machine",
-		Long:    "Validate a file, with the environment and --set, and tell what its sizes come to on this machine.",
+		Long:    "Validate a file, with the environment and --set, and show its sizes on this machine.",
 		Example: "  larder config check larder.yaml",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
@@ -102,10 +102,11 @@ func newConfigApply(g *globals) *cobra.Command {
 	var out outputFlag
 	cmd := &cobra.Command{
 		Use:   "apply [FILE]",
-		Short: "Have the running daemon take a whole configuration, all of it or nothing",
-		Long: `Have the running daemon read its configuration file again, or take FILE in its place, with its own environment and flags. The whole
-file is validated, then everything that differs is applied or nothing is, and what changed is printed. Tiers change their sizes without
-being flushed, and batches go on meanwhile. What needs a restart is refused. SIGHUP does the same without FILE.`,
+		Short: "Apply a whole configuration to the running daemon, all of it or nothing",
+		Long: `Make the running daemon read its configuration file again, or use FILE instead of it, with the daemon's own
+environment and flags. The whole file is validated; then every difference is applied, or none is. The command prints
+what changed. Tiers change their sizes without a flush, and batches continue meanwhile. A change that needs a restart is
+refused. SIGHUP does the same without FILE.`,
 		Example: "  larder config apply\n  larder config apply night.yaml",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
@@ -202,7 +203,7 @@ func newConfigShow() *cobra.Command {
 	out.register(cmd)
 	out.form = "yaml"
 	cmd.Flags().Lookup("output").DefValue = "yaml"
-	cmd.Flags().BoolVar(&origin, "origin", false, "also where each value came from")
+	cmd.Flags().BoolVar(&origin, "origin", false, "also show where each value came from")
 	return cmd
 }
 

@@ -30,9 +30,9 @@ func newDatasetAdd(g *globals) *cobra.Command {
 	var skipEmpty bool
 	cmd := &cobra.Command{
 		Use:   "add URI",
-		Short: "Index a dataset, under a name of its own",
-		Long: `Index a dataset, under a name of its own. Everything that is wrong with its folders is told at once; what lies in them and is no
-sample is counted by kind (-o yaml has all kinds).`,
+		Short: "Index a dataset under a name of its own",
+		Long: `Index a dataset under a name of its own. The command reports everything that is wrong with its folders at
+once. Files that are no samples are counted by kind (-o yaml has all kinds).`,
 		Example: "  larder dataset add imagefolder:/data/train --name train",
 		Args:    args("a URI"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -46,7 +46,7 @@ sample is counted by kind (-o yaml has all kinds).`,
 					return err
 				}
 				if r.GetDataset() == nil {
-					return errNotTold
+					return errNoAnswer
 				}
 				return out.message(cmd.OutOrStdout(), r.GetDataset(), func(t *tabwriter.Writer) { oneDataset(t, r.GetDataset()) })
 			})
@@ -153,9 +153,9 @@ func newDatasetRefresh(g *globals) *cobra.Command {
 	var out outputFlag
 	cmd := &cobra.Command{
 		Use:   "refresh NAME|URI",
-		Short: "Look at every file of a dataset again and tell its jobs what changed",
-		Long: `Look at every file of a dataset again. New files get new ids; running jobs see them from their next epoch on, as far
-as their subset selects them. Files that were removed are drawn no more, at once.`,
+		Short: "Check every file of a dataset again, and notify its jobs of changes",
+		Long: `Check every file of a dataset again. New files get new ids; running jobs see them from their next epoch on, as
+far as their subset selects them. Removed files are no longer delivered, at once.`,
 		Example: "  larder dataset refresh imagefolder:/data/train",
 		Args:    args("the NAME or URI of a dataset"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -168,7 +168,7 @@ as their subset selects them. Files that were removed are drawn no more, at once
 					return err
 				}
 				if r.GetDataset() == nil {
-					return errNotTold
+					return errNoAnswer
 				}
 				return out.message(cmd.OutOrStdout(), r, func(t *tabwriter.Writer) {
 					oneDataset(t, r.GetDataset())

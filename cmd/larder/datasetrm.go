@@ -15,9 +15,10 @@ func newDatasetRm(g *globals) *cobra.Command {
 	var out outputFlag
 	cmd := &cobra.Command{
 		Use:   "rm NAME|URI",
-		Short: "Have the daemon forget a dataset that no job uses",
-		Long: `Have the daemon forget a dataset: its name, what memory holds of it, and its saved index, unless another name has the same folder. The
-files stay as they are. It is refused while a job uses the dataset. When it is added again, its samples get their ids anew.`,
+		Short: "Make the daemon forget a dataset that no job uses",
+		Long: `Make the daemon forget a dataset: its name, its samples in memory, and its saved index, unless another name
+has the same folder. The files stay. The command is refused while a job uses the dataset. When the dataset is added
+again, its samples get new ids.`,
 		Example: "  larder dataset rm train",
 		Args:    args("the NAME or URI of a dataset"),
 		RunE: func(cmd *cobra.Command, args []string) error {

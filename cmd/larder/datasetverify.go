@@ -54,13 +54,14 @@ func newDatasetVerify(g *globals) *cobra.Command {
 	var strict, progress, skipEmpty bool
 	cmd := &cobra.Command{
 		Use:   "verify NAME|URI",
-		Short: "Read and decode every sample, and list all that cannot be",
-		Long: `Read and decode every sample of a dataset, or --samples of them spread over it, and list all that cannot be read or decoded, each with its
-id, its file, the reason, and the byte at which its decoder met the damage as far as it knows. The exit code is 7 if there is one, else 0.
-JPEG files that libjpeg warns about, and decodes as far as it goes, are listed apart; with --strict they count as bad (prep.on_corrupt).
+		Short: "Read and decode every sample, and list the bad ones",
+		Long: `Read and decode every sample of a dataset, or --samples of them spread over it. The output lists each sample
+that cannot be read or decoded with its id, its file, the reason, and the byte of the damage where the decoder knows it.
+The exit code is 7 if there is one, else 0. JPEG files that libjpeg warns about but decodes are listed apart; --strict
+counts them as bad (prep.on_corrupt).
 
-It works in a process of its own, not in the daemon, which is asked for the URI of a NAME and else not needed. Limits are those of an
-unchanged configuration.`,
+The command works in its own process. It asks the daemon only for the URI of a NAME. Limits are those of the default
+configuration.`,
 		Example: "  larder dataset verify imagefolder:/data/train\n  larder dataset verify train --samples 1000 -o json",
 		Args:    args("the NAME or URI of a dataset"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -75,9 +76,9 @@ unchanged configuration.`,
 			if err != nil {
 				return err
 			}
-			v := verifier{samples: samples, workers: workers, strict: strict, skipEmpty: skipEmpty, told: func(int, int) {}}
+			v := verifier{samples: samples, workers: workers, strict: strict, skipEmpty: skipEmpty, report: func(int, int) {}}
 			if progress {
-				v.told = progressTo(cmd.ErrOrStderr(), "verify")
+				v.report = progressTo(cmd.ErrOrStderr(), "verify")
 			}
 			r, err := v.run(cmd.Context(), uri)
 			if err != nil {
@@ -97,7 +98,7 @@ unchanged configuration.`,
 	cmd.Flags().IntVar(&workers, "workers", 0, "samples to decode at once; 0 = one for each core")
 	cmd.Flags().BoolVar(&strict, "strict", false,
 		"JPEG files that libjpeg warns about are bad, as with prep.on_corrupt error")
-	cmd.Flags().BoolVar(&progress, "progress", false, "tell on standard error how far it is")
+	cmd.Flags().BoolVar(&progress, "progress", false, "report progress on standard error")
 	cmd.Flags().BoolVar(&skipEmpty, "skip-empty", false, "accept class folders without images, as larder dataset add does")
 	out.register(cmd)
 	return cmd
@@ -130,7 +131,7 @@ type verifier struct {
 	samples, workers int
 	strict           bool
 	skipEmpty        bool
-	told             func(done, all int)
+	report           func(done, all int)
 	before           func(enc []byte) // for tests, which have no image that panics
 }
 
@@ -211,7 +212,7 @@ func (v *verifier) all(ctx context.Context, cat *source.Catalog, data *source.Da
 					r.Bad = append(r.Bad, badOf(data, s, err))
 				}
 				mu.Unlock()
-				v.told(int(done.Add(1)), len(ids))
+				v.report(int(done.Add(1)), len(ids))
 			}
 			return ctx.Err()
 		})

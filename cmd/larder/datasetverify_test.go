@@ -23,7 +23,7 @@ func TestDatasetVerifyPanics(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	v := verifier{workers: 1, told: func(int, int) {}, before: func(enc []byte) {
+	v := verifier{workers: 1, report: func(int, int) {}, before: func(enc []byte) {
 		if bytes.HasSuffix(enc, []byte("bad")) {
 			panic("no such image")
 		}

@@ -27,12 +27,13 @@ func newDemo() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Show in a minute, with drawn images, what sharing saves",
-		Long: `Draw a dataset of photographs-like JPEG files, train several make-believe jobs on overlapping parts of it, once
-with a daemon for each job and once with one daemon for all, and compare. It needs no GPU, no data and no network. What
-it starts and writes lies in a temporary folder and is gone afterwards, also after Ctrl-C; the report alone stays.
+		Long: `Draw a dataset of JPEG files that resemble photographs, train several simulated jobs on overlapping parts of
+it, once with a daemon for each job and once with one daemon for all, and compare. The demo needs no GPU, no data and no
+network. Everything it starts and writes is in a temporary folder and is removed afterwards, also after Ctrl-C; only the
+report stays.
 
 The exit code is 0 only if every job received every sample of its subset exactly once in every epoch, by the clients'
-own record, and sharing made source reads and decodes fewer.`,
+own record, and sharing reduced reads and decodes.`,
 		Example: "  larder demo\n  larder demo --jobs 8 --samples 1000 --json",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -33,8 +33,8 @@ func newDoctor(g *globals) *cobra.Command {
 	var out outputFlag
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Look whether this machine has what larder needs",
-		Long: `Look at shared memory, limits, memory, cores, the decoder, the GPU driver and the daemon's socket. Each line is
+		Short: "Check whether this machine has what larder needs",
+		Long: `Check shared memory, limits, memory, cores, the decoder, the GPU driver and the daemon's socket. Each line is
 ok, warn or fail, with one fix. The exit code is 1 when something fails.`,
 		Example: "  larder doctor",
 		Args:    noArgs,
@@ -211,7 +211,7 @@ func checkStateDir(ctx context.Context, g *globals) finding {
 	return checkStateDisk(dir, goesOn(ctx, g))
 }
 
-// goesOn tells whether a daemon runs that finds no disk full.
+// goesOn reports whether a daemon runs that finds no disk full.
 func goesOn(ctx context.Context, g *globals) bool {
 	short := *g
 	short.timeout = 5 * time.Second
@@ -243,7 +243,7 @@ func checkStateDisk(dir string, runs bool) finding {
 	left, need := units.Size(disk.Bavail*uint64(disk.Bsize)), units.Size(uint64(leastStateDisk))
 	if runs {
 		return finding{f.Check, "warn", fmt.Sprintf("the disk of %s is nearly full: %s are left. The daemon that runs "+
-			"goes on until a write fails, then jobs wait; "+
+			"continues until a write fails, then jobs wait; "+
 			"one that starts needs %s", dir, left, need), "make room on that disk"}
 	}
 	return finding{f.Check, "fail", fmt.Sprintf("the disk of %s is full: %s are left, and a daemon needs %s", dir, left,

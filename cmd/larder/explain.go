@@ -16,10 +16,11 @@ import (
 func newExplain(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use:   "explain [JOB]",
-		Short: "Tell in sentences what a job, or the daemon, does, and what holds it up",
-		Long: `Tell in sentences what a job is promised, what larder decided otherwise than asked and why, how much of what it got was prepared
-for it and how much for others or before, with whom it shares, what it waits for, and how long it has waited. The figures are those of
-larder jobs describe. Without JOB: what all jobs wait for, what the machine does, what memory holds and saves, and what would help.`,
+		Short: "Explain in sentences what a job or the daemon does, and what limits it",
+		Long: `Explain in sentences what a job is promised, what larder decided differently from the request and why, how
+much was prepared for this job and how much for others, with whom it shares, and what it waits for. The figures are
+those of larder jobs describe. Without JOB: what all jobs wait for, what the machine does, what memory holds and saves,
+and what would help.`,
 		Example: "  larder explain lr-0.1\n  larder explain",
 		Args: func(_ *cobra.Command, got []string) error {
 			if len(got) > 1 {
@@ -35,7 +36,7 @@ larder jobs describe. Without JOB: what all jobs wait for, what the machine does
 						return err
 					}
 					if r.GetStats() == nil {
-						return errNotTold
+						return errNoAnswer
 					}
 					_, err = fmt.Fprintln(cmd.OutOrStdout(), explainDaemon(r.GetStats()))
 					return err
@@ -47,7 +48,7 @@ larder jobs describe. Without JOB: what all jobs wait for, what the machine does
 					return err
 				}
 				if job.GetJob() == nil {
-					return errNotTold
+					return errNoAnswer
 				}
 				all, err := c.ListJobs(ctx, &larderv1.ListJobsRequest{})
 				if err != nil {
@@ -173,7 +174,8 @@ func explainWork(say func(string, ...any), j *larderv1.Job) {
 	part := func(n uint64) string {
 		return fmt.Sprintf("%s (%.0f %%)", count(n), 100*float64(min(n, all))/float64(all))
 	}
-	say("Of the %s, %s were read for it and %s were at hand: %s encoded, %s decoded, %s augmented. %s were decoded for it.",
+	say("Of the %s, %s were read for it and %s were cached: %s encoded, %s decoded, %s augmented. "+
+		"%s were decoded for it.",
 		of, part(c.GetSourceReads()),
 		part(found), count(h["encoded"]), count(h["decoded"]), count(h["augmented"]), count(c.GetDecodes()))
 }
@@ -182,7 +184,7 @@ func explainWork(say func(string, ...any), j *larderv1.Job) {
 func explainNeighbours(say func(string, ...any), j *larderv1.Job, all []*larderv1.Job, uris map[string]string) {
 	dataset := func(j *larderv1.Job) string { return cmp.Or(uris[j.GetSpec().GetDataset()], j.GetSpec().GetDataset()) }
 	var same, other, group []string
-	hidden := 0 // of other users: what they draw from is not told
+	hidden := 0 // of other users: what they draw from is not shown
 	for _, k := range all {
 		ended := k.GetEndedReason() != "" || k.GetState() == larderv1.JobState_JOB_STATE_DONE ||
 			k.GetState() == larderv1.JobState_JOB_STATE_DEAD

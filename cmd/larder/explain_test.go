@@ -34,7 +34,7 @@ func TestExplain(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"Of the 80 samples it got and 20 that are on their way, 25 (25 %) were read for it and 75 (75 %) were at hand: 10 " +
+		"Of the 80 samples it got and 20 that are on their way, 25 (25 %) were read for it and 75 (75 %) were cached: 10 " +
 			"encoded, 60 decoded, 5 augmented. 30 were decoded for it.",
 		"What is decoded for it serves by-uri too",
 		"With resized it shares what is read",

@@ -163,7 +163,7 @@ func newJobsDescribe(g *globals) *cobra.Command {
 	var out outputFlag
 	cmd := &cobra.Command{
 		Use:     "describe NAME",
-		Short:   "Tell all about one job",
+		Short:   "Show everything about one job",
 		Example: "  larder jobs describe lr-0.1",
 		Args:    args("the NAME of a job"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -185,13 +185,39 @@ func newJobsDescribe(g *globals) *cobra.Command {
 
 func printJob(w io.Writer, out *outputFlag, j *larderv1.Job) error {
 	if j == nil {
-		return errNotTold
+		return errNoAnswer
 	}
 	return out.message(w, j, func(t *tabwriter.Writer) { describeJob(t, j) })
 }
 
 func describeJob(t *tabwriter.Writer, j *larderv1.Job) {
-	s, c := j.GetSpec(), j.GetCounters()
+	describeSpec(t, j)
+	describeWork(t, j)
+	describeRanks(t, j)
+	for _, e := range j.GetEpochs() {
+		text := fmt.Sprintf("%s: %s delivered + %s quarantined + %s dropped of %s",
+			e.GetState(), count(e.GetDelivered()), count(e.GetQuarantined()), count(e.GetDropped()), count(e.GetSubset()))
+		if n := e.GetRemoved(); n > 0 {
+			text += fmt.Sprintf(" (%s of the quarantined were removed from the dataset)", count(n))
+		}
+		row(t, fmt.Sprintf("epoch %d", e.GetEpoch()), text)
+	}
+	for _, b := range badSamples(j) {
+		q := b.sample
+		text := fmt.Sprintf("%d %s: %s (%s)", q.GetId(), q.GetKey(), q.GetReason(), q.GetPath())
+		if q.DamagedAt != nil {
+			text = fmt.Sprintf("%d %s: %s (byte %d of %s)", q.GetId(), q.GetKey(), q.GetReason(), q.GetDamagedAt(), q.GetPath())
+		}
+		if b.times > 1 {
+			text += fmt.Sprintf(", %d times", b.times)
+		}
+		row(t, "quarantined", text)
+	}
+}
+
+// describeSpec prints what a job asks for.
+func describeSpec(t *tabwriter.Writer, j *larderv1.Job) {
+	s := j.GetSpec()
 	row(t, "name", s.GetName())
 	state := jobState(j)
 	if r := j.GetEndedReason(); r != "" {
@@ -236,47 +262,37 @@ func describeJob(t *tabwriter.Writer, j *larderv1.Job) {
 	}
 	row(t, "share", share)
 	row(t, "on_error", s.GetOnError())
-	row(t, "delivered", fmt.Sprintf("%s samples in %s batches", count(c.GetSamplesDelivered()),
-		count(c.GetBatchesDelivered())))
-	row(t, "work", fmt.Sprintf("%s reads, %s decodes, %s augments", count(c.GetSourceReads()), count(c.GetDecodes()),
-		count(c.GetAugments())))
+}
+
+// describeWork prints what a job got, what was done for it, and what it waits for.
+func describeWork(t *tabwriter.Writer, j *larderv1.Job) {
+	c := j.GetCounters()
+	row(t, "delivered", fmt.Sprintf("%s samples in %s batches",
+		count(c.GetSamplesDelivered()), count(c.GetBatchesDelivered())))
+	row(t, "work", fmt.Sprintf("%s reads, %s decodes, %s augments",
+		count(c.GetSourceReads()), count(c.GetDecodes()), count(c.GetAugments())))
 	h := c.GetHits()
-	row(t, "hits", fmt.Sprintf("%s encoded, %s decoded, %s augmented", count(h["encoded"]), count(h["decoded"]),
-		count(h["augmented"])))
+	row(t, "hits", fmt.Sprintf("%s encoded, %s decoded, %s augmented",
+		count(h["encoded"]), count(h["decoded"]), count(h["augmented"])))
 	row(t, "samples/s", rate(j))
 	row(t, "waited", fmt.Sprintf("%.1fs", c.GetWaitSeconds()))
 	if w := j.GetWait(); w.GetCause() != "" {
 		row(t, "waits for", waitText(w))
 	}
+}
+
+// describeRanks prints who holds each rank and where it is.
+func describeRanks(t *tabwriter.Writer, j *larderv1.Job) {
 	for _, r := range j.GetRanks() {
 		held := "free"
 		if r.GetAttached() {
 			held = fmt.Sprintf("held by process %d of uid %d", r.GetPid(), r.GetUid())
 		}
-		row(t, fmt.Sprintf("rank %d", r.GetRank()), fmt.Sprintf("%s, epoch %d, batch %s, incarnation %d", held, r.GetEpoch(),
-			count(r.GetStep()), r.GetIncarnation()))
+		row(t, fmt.Sprintf("rank %d", r.GetRank()), fmt.Sprintf("%s, epoch %d, batch %s, incarnation %d",
+			held, r.GetEpoch(), count(r.GetStep()), r.GetIncarnation()))
 		if w := r.GetWait(); w.GetCause() != "" && len(j.GetRanks()) > 1 {
 			row(t, "", "waits for "+waitText(w))
 		}
-	}
-	for _, e := range j.GetEpochs() {
-		text := fmt.Sprintf("%s: %s delivered + %s quarantined + %s dropped of %s",
-			e.GetState(), count(e.GetDelivered()), count(e.GetQuarantined()), count(e.GetDropped()), count(e.GetSubset()))
-		if n := e.GetRemoved(); n > 0 {
-			text += fmt.Sprintf(" (%s of the quarantined were removed from the dataset)", count(n))
-		}
-		row(t, fmt.Sprintf("epoch %d", e.GetEpoch()), text)
-	}
-	for _, b := range badSamples(j) {
-		q := b.sample
-		text := fmt.Sprintf("%d %s: %s (%s)", q.GetId(), q.GetKey(), q.GetReason(), q.GetPath())
-		if q.DamagedAt != nil {
-			text = fmt.Sprintf("%d %s: %s (byte %d of %s)", q.GetId(), q.GetKey(), q.GetReason(), q.GetDamagedAt(), q.GetPath())
-		}
-		if b.times > 1 {
-			text += fmt.Sprintf(", %d times", b.times)
-		}
-		row(t, "quarantined", text)
 	}
 }
 
@@ -346,7 +362,7 @@ func newJobsVerb(g *globals, v jobVerb) *cobra.Command {
 					return err
 				}
 				if j == nil {
-					return errNotTold
+					return errNoAnswer
 				}
 				return out.message(cmd.OutOrStdout(), j, func(t *tabwriter.Writer) {
 					text := jobState(j)
@@ -392,7 +408,7 @@ Registering an equal job again is no error; one of that name that differs is.`,
 					return err
 				}
 				if r.GetJob() == nil {
-					return errNotTold
+					return errNoAnswer
 				}
 				return out.message(cmd.OutOrStdout(), proto.Message(r), func(t *tabwriter.Writer) {
 					verb := "registered"

@@ -90,13 +90,11 @@ func newOrdersExport(g *globals) *cobra.Command {
 					return errs.New(errs.NotFound, args[0], "`larder orders ls "+args[0]+"` lists what is kept; state.orders "+
 						"bounds how much is", "no such epoch of job %s is kept", args[0])
 				}
+				x := orderExport{args[0], r, of}
 				if args[1] == "-" {
-					return exportOrders(ctx, c, cmd.OutOrStdout(), args[0], r, of)
+					return x.write(ctx, c, cmd.OutOrStdout())
 				}
-				if err := writeWhole(args[1], func(w io.Writer) error {
-					return exportOrders(ctx, c, w, args[0], r,
-						of)
-				}); err != nil {
+				if err := writeWhole(args[1], func(w io.Writer) error { return x.write(ctx, c, w) }); err != nil {
 					return err
 				}
 				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %d epochs of job %s, %d to %d\n", args[1], len(of), args[0],
@@ -126,13 +124,20 @@ func epochRange(s string) (first, last uint64, err error) {
 	return first, last, nil
 }
 
-func exportOrders(ctx context.Context, c larderv1.LarderServiceClient, w io.Writer, name string,
-	r *larderv1.ListOrdersResponse, of []*larderv1.Order) error {
-	head := resume.Orders{Job: name, Dataset: r.GetDataset(), Files: r.GetFiles(), Seed: r.GetSeed()}
-	if err := head.WriteHead(w, len(of)); err != nil {
+// orderExport is what larder orders export writes.
+type orderExport struct {
+	job  string
+	list *larderv1.ListOrdersResponse
+	of   []*larderv1.Order // the part of list that is exported
+}
+
+func (x orderExport) write(ctx context.Context, c larderv1.LarderServiceClient, w io.Writer) error {
+	r := x.list
+	head := resume.Orders{Job: x.job, Dataset: r.GetDataset(), Files: r.GetFiles(), Seed: r.GetSeed()}
+	if err := head.WriteHead(w, len(x.of)); err != nil {
 		return err
 	}
-	for _, o := range of {
+	for _, o := range x.of {
 		e := resume.EpochOrder{Epoch: o.GetEpoch(), Instance: o.GetInstance()}
 		for total := uint64(1); uint64(len(e.Samples)) < total; {
 			part, err := c.GetOrder(ctx, &larderv1.GetOrderRequest{Job: r.GetJob(), Epoch: o.GetEpoch(),
@@ -141,8 +146,8 @@ func exportOrders(ctx context.Context, c larderv1.LarderServiceClient, w io.Writ
 				return err
 			}
 			if part.GetInstance() != o.GetInstance() || len(part.GetSamples()) == 0 && uint64(len(e.Samples)) < part.GetTotal() {
-				return errs.New(errs.Stale, name, "export it again", "epoch %d of job %s was begun anew meanwhile", o.GetEpoch(),
-					name)
+				return errs.New(errs.Stale, x.job, "export it again",
+					"epoch %d of job %s was begun anew meanwhile", o.GetEpoch(), x.job)
 			}
 			total = part.GetTotal()
 			e.Samples = append(e.Samples, part.GetSamples()...)

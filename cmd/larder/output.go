@@ -98,7 +98,7 @@ func block(n *yaml.Node) {
 	}
 }
 
-// oldBool tells whether YAML 1.1, which PyYAML reads, takes a word for true or false.
+// oldBool reports whether YAML 1.1, which PyYAML reads, takes a word for true or false.
 func oldBool(s string) bool {
 	switch strings.ToLower(s) {
 	case "y", "n", "yes", "no", "on", "off":
@@ -135,7 +135,7 @@ func row(t *tabwriter.Writer, cells ...any) {
 	fmt.Fprint(t, "\n")
 }
 
-// printable replaces control characters, so that nobody's job name can move a cursor.
+// printable replaces control characters, so that no job name can move a cursor.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < 0x20 || r >= 0x7f && r < 0xa0 {
@@ -154,7 +154,7 @@ func clip(s string, n int) string {
 	return string(r[:n-1]) + "…"
 }
 
-// clipPath shortens a uri or path in its middle, for its end tells most.
+// clipPath shortens a uri or path in its middle, because its end says most.
 func clipPath(s string, n int) string {
 	r := []rune(s)
 	if len(r) <= n {

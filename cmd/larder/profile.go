@@ -37,17 +37,17 @@ func newProfile() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "profile DATASET",
 		Short: "Measure storage, decoding and memory of this machine for a dataset; needs no daemon",
-		Long: `Measure what larder tune needs: how many samples a second this machine reads, decodes and augments, how large they are
-in each form, and how fast its memory is. Files are put out of the page cache before they are read (posix_fadvise), and the
-output says whether that worked; cores are used as the daemon uses them, so stop other work first.
+		Long: `Measure what larder tune needs: how many samples per second this machine reads, decodes and augments, how
+large they are in each form, and how fast its memory is. Files are dropped from the page cache before they are read
+(posix_fadvise); the output says whether that worked. Cores are used as the daemon uses them, so stop other work first.
 
 The result is also saved, by default as profile.json in the user's cache folder, where larder tune finds it.
 
-A recipe file is the file of a job (larder jobs register) or the list of its transform alone:
+A recipe file is the file of a job (larder jobs register), or only the list of its transform:
   - RandomResizedCrop: {size: 224}
   - RandomHorizontalFlip
   - Normalize: {mean: imagenet}
-Without one these three are measured.`,
+Without a recipe file, these three are measured.`,
 		Example: "  larder profile imagefolder:/data/train\n  larder profile imagefolder:/data/train --recipe job.yaml " +
 			"--seconds 10 -o json",
 		Args: args("the URI of a dataset"),
@@ -248,7 +248,7 @@ func profileTable(t *tabwriter.Writer, p *profile.Profile, saved string) {
 
 func cold(p *profile.Profile) string {
 	if p.Storage.Cold < 0 {
-		return p.Storage.Method + "; whether they were cached cannot be told"
+		return p.Storage.Method + "; whether they were cached is unknown"
 	}
 	return fmt.Sprintf("%s; %.0f %% of the probed files were cold", p.Storage.Method, 100*p.Storage.Cold)
 }

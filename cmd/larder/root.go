@@ -246,9 +246,9 @@ func (c *configFlags) reload(g *globals, name string, content []byte) (*config.C
 	return config.Load(file, os.Environ(), flags)
 }
 
-// terminal tells whether a stream is a terminal that may be coloured.
+// colour reports whether a stream is a terminal that may be coloured.
 func colour(w io.Writer) bool {
 	return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && isTerminal(w)
 }
 
-var errNotTold = errors.New("the daemon's answer lacks what was asked for")
+var errNoAnswer = errors.New("the daemon's answer lacks what was asked for")

@@ -22,8 +22,9 @@ func newRun(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run [flags] -- CMD [ARG...]",
 		Short: "Run a command with a daemon of its own",
-		Long: `Start a private daemon, run the command with LARDER_SOCKET set to it, and stop the daemon when the command ends.
-The exit code is the command's: 126 when it cannot be run, 127 when it is not found, 128 + n when signal n ended it.`,
+		Long: `Start a private daemon, run the command with LARDER_SOCKET set to it, and stop the daemon when the command
+ends. The exit code is the command's: 126 when it cannot be run, 127 when it is not found, 128 + n when signal n ended
+it.`,
 		Example: "  larder run -- python train.py",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {

@@ -35,9 +35,10 @@ func newServe(g *globals) *cobra.Command {
 		Long: `Run the daemon in the foreground. When clients can connect it prints one line of JSON on standard output:
 {"socket": …, "http": …, "pid": …, "version": …}. The log goes to standard error.
 
-SIGTERM or Ctrl-C stops it. With a state directory that is at once: jobs stay as they are, and clients wait and go on with
-the next daemon on it, in the midst of their epochs. With --drain-timeout, and where nothing survives, clients first get that time
-to finish their epochs, and their jobs end; a second signal stops at once. SIGHUP reads the configuration again and applies what can change live, or refuses all of it.`,
+SIGTERM or Ctrl-C stops it. With a state directory the daemon stops at once: jobs stay as they are, and clients wait and
+continue in the middle of their epochs with the next daemon on that directory. With --drain-timeout, and where nothing
+survives the daemon, clients first get that time to finish their epochs, and their jobs end; a second signal stops at
+once. SIGHUP reads the configuration again and applies what can change live, or refuses all of it.`,
 		Example: "  larder serve --config larder.yaml --http 127.0.0.1:9464",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -51,10 +52,10 @@ to finish their epochs, and their jobs end; a second signal stops at once. SIGHU
 	cmd.Flags().StringVar(&cfg.http, "http", "",
 		"serve /metrics, /healthz, /readyz and /debug/vars on host:port (default: off)")
 	cmd.Flags().StringVar(&cfg.storageLimit, "storage-limit", "",
-		"hold reading from storage to so many bytes a second, e.g. 20MB/s")
+		"limit reads from storage to so many bytes per second, e.g. 20MB/s")
 	cmd.Flags().StringVar(&cfg.socketGroup, "socket-group", "",
 		"let the members of a group (name or number) use the socket too; see docs/security.md")
-	cmd.Flags().DurationVar(&idle, "idle-exit", 0, "exit when no client was connected for this time (default: never)")
+	cmd.Flags().DurationVar(&idle, "idle-exit", 0, "exit when no client has been connected for this time (default: never)")
 	cmd.Flags().DurationVar(&drain, "drain-timeout", 10*time.Second,
 		"how long clients may finish their epochs after the first signal, where state.dir is none or this flag is given")
 	return cmd

@@ -15,19 +15,21 @@ func init() { socketCommands = append(socketCommands, newState) }
 func newState(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "state",
-		Short:   "Look at the state directory of a daemon that does not run, and repair it",
+		Short:   "Check and repair the state directory of a daemon that does not run",
 		Example: "  larder state check",
 		Args:    noArgs,
 		RunE:    needSubcommand,
 	}
 	cmd.AddCommand(
 		newStateCmd(g, "check", "Read every byte of a state directory and say what is in it",
-			`Read every byte of a state directory, and change nothing. Damage is named with file and byte, and the exit code is 9. A last record
-that was being written when the machine stopped is no damage: the next start cuts it off.`, journal.Check),
+			`Read every byte of a state directory, and change nothing. Damage is reported with file and byte, and the exit
+code is 9. A last record that was being written when the machine stopped is no damage: the next start removes it.`,
+			journal.Check),
 		newStateCmd(g, "repair", "Make a damaged state directory usable again",
-			`Make a damaged state directory usable again, and say what that cost. A damaged snapshot is done without when the one before it and
-the log after that are sound, which loses nothing. Otherwise the log is cut where it is damaged: batches in the records after
-that will be given out again. What is taken out stays beside it as NAME.damaged. A sound directory is left as it is.`, journal.Repair),
+			`Make a damaged state directory usable again, and say what that cost. A damaged snapshot is dropped when the
+snapshot before it and the log after that are sound, which loses nothing. Otherwise the log is cut where it is damaged:
+batches in the records after the cut are delivered again. Removed parts stay beside the file as NAME.damaged. A sound
+directory is not changed.`, journal.Repair),
 	)
 	return cmd
 }
@@ -35,9 +37,10 @@ that will be given out again. What is taken out stays beside it as NAME.damaged.
 func newStateCmd(g *globals, name, short, long string, do func(journal.FS) (*journal.Report, error)) *cobra.Command {
 	var out outputFlag
 	cmd := &cobra.Command{
-		Use:     name + " [DIR]",
-		Short:   short,
-		Long:    long + "\nWithout DIR it is the folder of the daemon that serves the socket, or would.",
+		Use:   name + " [DIR]",
+		Short: short,
+		Long: long +
+			"\n\nWithout DIR, the command uses the folder of the daemon that serves the socket, or would serve it.",
 		Example: "  larder state " + name,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {

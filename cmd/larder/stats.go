@@ -28,7 +28,7 @@ func newStats(g *globals) *cobra.Command {
 		Use:   "stats",
 		Short: "Show the counters of the daemon and its jobs",
 		Long: `Show what was read, decoded, augmented and delivered, by the daemon and for each job, and what the tiers hold.
-With --watch, again and again until Ctrl-C; -o json then writes one line of JSON each time.`,
+--watch repeats that until Ctrl-C; -o json then writes one line of JSON each time.`,
 		Example: "  larder stats --watch --interval 2s",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -45,7 +45,7 @@ With --watch, again and again until Ctrl-C; -o json then writes one line of JSON
 						return err
 					}
 					if r.GetStats() == nil {
-						return errNotTold
+						return errNoAnswer
 					}
 					return out.message(cmd.OutOrStdout(), r.GetStats(), func(t *tabwriter.Writer) { statsTable(t, r.GetStats()) })
 				})

@@ -30,10 +30,11 @@ func newStatus(g *globals) *cobra.Command {
 	var out outputFlag
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Tell whether a daemon runs, which one, and how it is",
-		Long: `Tell whether a daemon serves the socket: its process, version, socket, state folder, log, jobs, memory and last error. The exit code
-is 0 when one runs and 3 when none does; then it tells who stopped the last one, if somebody did, its log, if that lies beside the
-socket, and the state folder that a daemon started from here would have. 4: a process holds the socket, and does not answer.`,
+		Short: "Show whether a daemon runs, which one, and its state",
+		Long: `Show whether a daemon serves the socket: its process, version, socket, state folder, log, jobs, memory and
+last error. The exit code is 0 when a daemon runs and 3 when none does. Then the output shows who stopped the last
+daemon, if a user did, its log, if that lies beside the socket, and the state folder that a daemon started from here
+would use. Exit code 4 means that a process holds the socket and does not answer.`,
 		Example: "  larder status\n  larder status -o json",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -78,7 +79,7 @@ func status(cmd *cobra.Command, g *globals, out *outputFlag) error {
 	return &exitError{code: exitNotFound}
 }
 
-// unheard tells whether nobody listens at a socket; false also where there is no right to know.
+// unheard reports whether no process listens at a socket; false also where this user may not know.
 func unheard(path string) bool {
 	c, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {
@@ -88,7 +89,7 @@ func unheard(path string) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// silent is the error where a process holds the lock of a socket and nobody answers at it.
+// silent is the error where a process holds the lock of a socket and does not answer.
 func silent(path string) error {
 	who, end := "a process", "look for it with: fuser -v "+path+".lock"
 	note, _ := os.ReadFile(path + ".lock") // which the holder has left

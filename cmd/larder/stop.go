@@ -40,14 +40,14 @@ func newStop(g *globals) *cobra.Command {
 	var drain, force bool
 	cmd := &cobra.Command{
 		Use:   "stop",
-		Short: "Stop the daemon, and tell its clients that it was meant",
-		Long: `Stop the daemon, and return when it has gone. Its clients are told: their next next() raises StoppedError, which names who
-stopped it, and no loader that was made before starts another daemon. A script that is started afterwards does, as ever. With a state
-directory jobs stay as they are, and go on with the next daemon on it.
+		Short: "Stop the daemon for good: its clients do not start another one",
+		Long: `Stop the daemon, and return when it has ended. Its clients are notified: their next next() raises
+StoppedError, which names who stopped it, and no loader that was made before starts another daemon. A script that is
+started afterwards does. With a state directory jobs stay as they are, and continue with the next daemon on it.
 
-While clients hold ranks of jobs it asks first, or refuses where nobody can be asked: --force stops all the same, --drain lets the running
-epochs end first, for at most --timeout (1h); then what is left is cut off. Where no daemon runs nothing is stopped, but loaders that live
-start none either; the exit code is 0 then too.`,
+While clients hold ranks of jobs, the command asks first, or refuses where it cannot ask. --force stops all the same;
+--drain lets the running epochs end first, for at most --timeout (1h), and then cuts off what is left. Where no daemon
+runs, nothing is stopped, but live loaders start none either; the exit code is 0.`,
 		Example: "  larder stop\n  larder stop --drain --timeout 10m",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -67,7 +67,7 @@ start none either; the exit code is 0 then too.`,
 	return cmd
 }
 
-// whoStops names the person and the process, for who is told of it.
+// whoStops names the user and the process, for the clients that are stopped.
 func whoStops() string {
 	name := strconv.Itoa(os.Getuid())
 	if u, err := user.LookupId(name); err == nil {
@@ -105,7 +105,7 @@ func stop(cmd *cobra.Command, g *globals, out *outputFlag, req *larderv1.StopReq
 		return err
 	}
 	path, unix := socketOf(g.target())
-	told := stopped{Socket: g.target(), Live: []string{}, Unfinished: []string{}}
+	result := stopped{Socket: g.target(), Live: []string{}, Unfinished: []string{}}
 	err := ask.call(cmd.Context(), limit, call)
 	for end := time.Now().Add(dyingTime); unix && errs.Is(err, errs.Unavailable) &&
 		time.Now().Before(end); err = ask.call(cmd.Context(), limit, call) {
@@ -113,7 +113,7 @@ func stop(cmd *cobra.Command, g *globals, out *outputFlag, req *larderv1.StopReq
 		case err != nil:
 			return err
 		case done:
-			return out.value(cmd.OutOrStdout(), told, func(t *tabwriter.Writer) {
+			return out.value(cmd.OutOrStdout(), result, func(t *tabwriter.Writer) {
 				row(t, unservedText(path))
 			})
 		}
@@ -134,12 +134,12 @@ func stop(cmd *cobra.Command, g *globals, out *outputFlag, req *larderv1.StopReq
 	if err := awaitEnd(cmd.Context(), g.target(), r.GetPid(), end); err != nil {
 		return err
 	}
-	told.PID, told.Live, told.Unfinished, told.Durable = r.GetPid(), append(told.Live, r.GetLive()...),
-		append(told.Unfinished, r.GetUnfinished()...), r.GetDurable()
-	return out.value(cmd.OutOrStdout(), told, func(t *tabwriter.Writer) { stoppedTable(t, told, req.GetDrain()) })
+	result.PID, result.Live, result.Unfinished, result.Durable = r.GetPid(), append(result.Live, r.GetLive()...),
+		append(result.Unfinished, r.GetUnfinished()...), r.GetDurable()
+	return out.value(cmd.OutOrStdout(), result, func(t *tabwriter.Writer) { stoppedTable(t, result, req.GetDrain()) })
 }
 
-// unservedText tells of a stop where no daemon ran.
+// unservedText describes a stop where no daemon ran.
 func unservedText(path string) string {
 	if !exists(filepath.Dir(path)) {
 		return fmt.Sprintf("no daemon serves %s: its folder does not exist", path)
@@ -171,7 +171,7 @@ func stoppedTable(t *tabwriter.Writer, s stopped, drained bool) {
 		row(t, fmt.Sprintf("cut off before their epoch was over: %s", jobNames(s.Unfinished)))
 	case len(s.Live) == 0 || drained:
 	case s.Durable:
-		row(t, fmt.Sprintf("live until then: %s; they go on with the next daemon on its state directory", jobNames(s.Live)))
+		row(t, fmt.Sprintf("live until then: %s; they continue with the next daemon on its state directory", jobNames(s.Live)))
 	default:
 		row(t, fmt.Sprintf("live until then: %s; they ended with it, for it had no state directory", jobNames(s.Live)))
 	}
@@ -191,7 +191,7 @@ func jobNames(names []string) string {
 	return strings.Join(list, ", ") + more
 }
 
-// agree asks whether live jobs may be cut off, or refuses where nobody can be asked.
+// agree asks whether live jobs may be cut off, or refuses where it cannot ask.
 func agree(cmd *cobra.Command, r *larderv1.StopResponse) error {
 	jobs := "jobs are"
 	if len(r.GetLive()) == 1 {
@@ -218,7 +218,7 @@ func socketOf(target string) (string, bool) {
 	return path, named || strings.Contains(target, "/")
 }
 
-// awaitEnd returns when nobody serves the target any more.
+// awaitEnd returns when no daemon serves the target any more.
 func awaitEnd(ctx context.Context, target string, pid int32, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -226,7 +226,7 @@ func awaitEnd(ctx context.Context, target string, pid int32, limit time.Duration
 	defer tick.Stop()
 	path, unix := socketOf(target)
 	for {
-		if unix && !session.Held(path) || !unix && nobodyAt(ctx, target) {
+		if unix && !session.Held(path) || !unix && unservedAt(ctx, target) {
 			return nil
 		}
 		select {
@@ -241,10 +241,10 @@ func awaitEnd(ctx context.Context, target string, pid int32, limit time.Duration
 	}
 }
 
-// nobodyAt tells whether nobody listens at host:port. What went wrong with TLS or a token says nothing about that, so
+// unservedAt reports whether no process listens at host:port. What went wrong with TLS or a token says nothing about that, so
 // neither is tried; what closes a connection that it has just accepted is a tunnel to nobody: a daemon speaks first, or
 // with TLS waits for the client.
-func nobodyAt(ctx context.Context, target string) bool {
+func unservedAt(ctx context.Context, target string) bool {
 	c, err := new(net.Dialer).DialContext(ctx, "tcp", target)
 	if err != nil {
 		return errors.Is(err, syscall.ECONNREFUSED)

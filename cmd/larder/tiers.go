@@ -109,9 +109,10 @@ func newTiersResize(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "resize TIER=SIZE...",
 		Short: "Change tier sizes of the running daemon, all or none",
-		Long: `Change the size of total, encoded, decoded or augmented: 2GiB, 512MB, auto, or 30%: of the machine's memory for
-total, of total for a tier, also when total changes later. All sizes of one call are applied, or none. Tiers shrink and grow without being
-flushed. The sizes hold until the next larder config apply, SIGHUP or start of the daemon: for good, set them in its configuration.`,
+		Long: `Change the size of total, encoded, decoded or augmented: 2GiB, 512MB, auto, or a percentage. A percentage of
+total is of the machine's memory; that of a tier is of total, also when total changes later. All sizes of one call are
+applied, or none. Tiers shrink and grow without a flush. The sizes hold until the next larder config apply, SIGHUP or
+start of the daemon; set them in the configuration to keep them.`,
 		Example: "  larder tiers resize decoded=2GiB encoded=auto",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {

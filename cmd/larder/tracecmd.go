@@ -38,12 +38,14 @@ func newTraceRecord(g *globals) *cobra.Command {
 	var length time.Duration
 	cmd := &cobra.Command{
 		Use:   "record",
-		Short: "Record the running daemon until Ctrl-C, or for some time",
-		Long: `Record what jobs ask for (their subsets, arrivals, step times; sizes and measured costs of samples) and what the daemon decides (every sample delivered, what
-comes into memory and leaves it) into a trace (docs/format/trace.md). The daemon waits for nobody: what cannot be fetched in time, or would exceed --max-memory,
-is left out and counted. Jobs that run already are recorded from now on. Ctrl-C, SIGTERM or --for ends the recording, and the file is written.
-When the daemon dies, the recording goes on with its successor on the same state; when none comes for a minute, or another daemon, what was recorded until then
-is written, and the exit code is 4.`,
+		Short: "Record the running daemon until Ctrl-C or for a given time",
+		Long: `Record what jobs ask for (subsets, arrivals, step times, sizes and measured costs of samples) and what the
+daemon decides (every sample delivered, what enters and leaves memory) into a trace (docs/format/trace.md). The daemon
+never waits for the recorder: what cannot be fetched in time, or would exceed --max-memory, is left out and counted.
+Running jobs are recorded from now on. Ctrl-C, SIGTERM or --for ends the recording and writes the file.
+
+When the daemon dies, the recording continues with its successor on the same state. When no successor comes within a
+minute, or another daemon does, the file has what was recorded until then, and the exit code is 4.`,
 		Example: "  larder trace record --out week.ltrace --for 1h\n  larder trace record --out run.ltrace",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -60,32 +62,11 @@ is written, and the exit code is 4.`,
 			if err != nil || limit.IsPercent() || limit.IsAuto() || limit.Of(0) <= 0 {
 				return usagef("e.g. --max-memory 1GiB", "--max-memory %q is not a number of bytes", maxMemory)
 			}
-			if f, err := os.Create(file + ".part"); err != nil { // now, not after an hour
-				return errs.Wrap(err, errs.Invalid, file, "check the folder, its rights and its space", "write the trace")
-			} else if err := errors.Join(f.Close(), os.Remove(file+".part")); err != nil {
-				return errs.Wrap(err, errs.Invalid, file, "check the folder, its rights and its space", "write the trace")
+			if err := tryFile(file + ".part"); err != nil { // now, not after an hour
+				return errs.Wrap(err, errs.Invalid, file, "check the folder, its permissions and its space", "write the trace")
 			}
-			signals := make(chan os.Signal, 1)
-			signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
-			defer signal.Stop(signals)
-			stop := make(chan struct{})
-			over := make(chan struct{})
-			defer close(over)
-			go func() {
-				var end <-chan time.Time
-				if length > 0 {
-					t := time.NewTimer(length)
-					defer t.Stop()
-					end = t.C
-				}
-				select {
-				case <-signals:
-				case <-end:
-				case <-over:
-					return
-				}
-				close(stop)
-			}()
+			stop, over := stopRecording(length)
+			defer over()
 			var t *trace.Trace
 			ctx := context.WithoutCancel(cmd.Context()) // a signal ends the recording, and what was recorded is fetched then
 			gone := g.call(ctx, 0, func(ctx context.Context, c larderv1.LarderServiceClient) error {
@@ -111,11 +92,44 @@ is written, and the exit code is 4.`,
 		},
 	}
 	cmd.Flags().StringVar(&file, "out", "",
-		"file of the trace; its suffix tells the format (.csv, .oracleGeneral, else larder's)")
+		"file of the trace; its suffix names the format (.csv, .oracleGeneral, else larder's)")
 	cmd.Flags().DurationVar(&length, "for", 0, "how long to record (default: until Ctrl-C)")
-	cmd.Flags().StringVar(&maxMemory, "max-memory", "1GiB", "keep no more of picks and moves; the rest is counted as lost")
+	cmd.Flags().StringVar(&maxMemory, "max-memory", "1GiB", "memory for picks and moves; the rest is counted as lost")
 	out.register(cmd)
 	return cmd
+}
+
+// tryFile makes a file and removes it again.
+func tryFile(name string) error {
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), os.Remove(name))
+}
+
+// stopRecording returns a channel that is closed by a signal or after length (0 = never). Call over when the recording
+// has ended.
+func stopRecording(length time.Duration) (stop <-chan struct{}, over func()) {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	stopped, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		var end <-chan time.Time
+		if length > 0 {
+			t := time.NewTimer(length)
+			defer t.Stop()
+			end = t.C
+		}
+		select {
+		case <-signals:
+		case <-end:
+		case <-ended:
+			return
+		}
+		close(stopped)
+	}()
+	return stopped, func() { signal.Stop(signals); close(ended) }
 }
 
 // recordedSummary is what larder trace record prints.

@@ -18,12 +18,12 @@ import (
 // whenever the daemon dies; of very many samples less often, so that it costs little.
 const (
 	recordEvery    = 200 * time.Millisecond
-	recordTell     = 10 * time.Second
+	recordReport   = 10 * time.Second
 	recordDescribe = 10 * time.Second
 	recordNewJob   = time.Second
 	recordPart     = 50          // of the time, at most, that descriptions take
 	recordWait     = time.Minute // for a daemon to come back, as long as clients wait for it
-	// for an answer, then it is asked for again; a recording ends when nobody asks for 30 s
+	// for an answer, then it is asked for again; a recording ends when no call comes for 30 s
 	recordCall = 5 * time.Second
 )
 
@@ -48,8 +48,8 @@ type traceRecording struct {
 	away     time.Time // when the daemon went away; zero = it has not
 	machine  *larderv1.RecordedMachine
 	subsetAt map[uint32]uint32         // by job: where its last range ended
-	jobs     map[uint32]trace.Recorded // as they were told last
-	// by job: when it was registered, by the daemon's clock, which tells it from others of its number
+	jobs     map[uint32]trace.Recorded // as they were described last
+	// by job: when it was registered, by the daemon's clock, which distinguishes it from others of its number
 	known  map[uint32]time.Time
 	newJob bool // delivered to, and not described yet
 }
@@ -76,7 +76,7 @@ func (r *traceRecording) run(ctx context.Context, stop <-chan struct{}) (*trace.
 		why = r.successor(ctx, stop)
 	}
 	if r.machine == nil {
-		return nil, errNotTold
+		return nil, errNoAnswer
 	}
 	t, err := r.a.Finish(r.world())
 	if why == "" {
@@ -93,7 +93,7 @@ func (r *traceRecording) run(ctx context.Context, stop <-chan struct{}) (*trace.
 // part records one daemon: until stop is closed, or it goes away.
 func (r *traceRecording) part(ctx context.Context, stop <-chan struct{}) error {
 	ended := false
-	told, described, every := time.Now(), time.Time{}, recordDescribe
+	lastReport, described, every := time.Now(), time.Time{}, recordDescribe
 	for {
 		since := time.Since(described)
 		due := !ended && (since > every || r.newJob && since > recordNewJob)
@@ -112,7 +112,7 @@ func (r *traceRecording) part(ctx context.Context, stop <-chan struct{}) error {
 			if r.breaks == 0 {
 				fmt.Fprintln(r.err, "recording; Ctrl-C ends it and writes the file")
 			} else {
-				r.goesOn()
+				r.resumed()
 			}
 		}
 		r.answers++
@@ -125,8 +125,8 @@ func (r *traceRecording) part(ctx context.Context, stop <-chan struct{}) error {
 		if ended {
 			return nil
 		}
-		if time.Since(told) > recordTell {
-			told = time.Now()
+		if time.Since(lastReport) > recordReport {
+			lastReport = time.Now()
 			fmt.Fprintf(r.err, "%s samples recorded, %s lost\n", count(r.a.Len()), count(r.lost))
 		}
 		select {
@@ -200,11 +200,11 @@ func (r *traceRecording) hangUp() {
 	}
 }
 
-// goesOn notes that a successor is recorded.
-func (r *traceRecording) goesOn() {
+// resumed notes that a successor is recorded.
+func (r *traceRecording) resumed() {
 	r.a.Interrupted()
 	r.offset, r.before, r.away = time.Since(r.began), r.lost, time.Time{}
-	fmt.Fprintln(r.err, "it is back: the recording goes on")
+	fmt.Fprintln(r.err, "it is back: the recording continues")
 }
 
 // fetch asks for what came. A call that takes too long is no daemon that went away: it is made again, for the same

@@ -63,106 +63,120 @@ type tunedMix struct {
 	Augmented float64 `json:"augmented"`
 }
 
+// tuneFlags are those of larder tune.
+type tuneFlags struct {
+	out           outputFlag
+	files, splits []string
+	degrees       []float64
+	budget, model string
+	use           profile.Use
+}
+
 func newTune() *cobra.Command {
-	var out outputFlag
-	var files, splits []string
-	var degrees []float64
-	var budget, model string
-	use := profile.Use{Jobs: 1, Fairness: 1}
+	f := tuneFlags{use: profile.Use{Jobs: 1, Fairness: 1}}
 	cmd := &cobra.Command{
 		Use:   "tune",
-		Short: "Say how to split memory among the tiers, and what each split would give; needs no daemon",
-		Long: `Solve the model of the tiers for measured rates, and print the split, the predicted throughput of it and of others, what
-limits it, and the lines for larder.yaml. The daemon does the same by itself while tiers are auto; fixed sizes win over it.
+		Short: "Compute how to split memory among the tiers; needs no daemon",
+		Long: `Solve the model of the tiers for measured rates. The output has the split, the predicted throughput of this
+split and of others, what limits them, and the lines for larder.yaml. The daemon does the same while tiers are auto;
+fixed sizes override it.
 
-Rates come from larder profile. Several --profile files are solved together under one budget: profiles of one dataset
-share its encoded samples, and the decoded ones where their recipes begin alike. Each profile has --jobs jobs.
-The objective is the samples a second of all jobs, with no job below --fairness times what an equal division of the memory would
-give it. Models: bottleneck (the busiest resource limits), seneca (Eq. 1-9 of the paper, for comparison).`,
+Rates come from larder profile. Several --profile files share one budget: profiles of one dataset share its encoded
+samples, and the decoded samples where their recipes have the same prefix. Each profile has --jobs jobs. The objective
+is the samples per second of all jobs, where no job gets less than --fairness times what an equal division of the memory
+would give it. Models: bottleneck (the busiest resource limits), seneca (Eq. 1-9 of the paper, for comparison).`,
 		Example: "  larder tune --budget 8GiB --jobs 4\n  larder tune --profile train.json --budget 8GiB -o yaml > " +
 			"larder.yaml",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := out.check(); err != nil {
+			if err := f.out.check(); err != nil {
 				return err
 			}
-			switch {
-			case use.Jobs < 1 || use.Jobs > 256:
-				return usagef("e.g. --jobs 4", "--jobs %d is not between 1 and 256", use.Jobs)
-			case !(use.Fairness >= 0 && use.Fairness <= 1):
-				return usagef("1 keeps every job's fair share, 0 looks at the total alone", "--fairness %v is not between 0 and 1",
-					use.Fairness)
-			case !(use.Ingest >= 0 && use.Ingest < 1e12):
-				return usagef("e.g. --ingest 2500", "--ingest %v is no rate", use.Ingest)
-			}
-			if err := tuneDegrees(degrees, &use); err != nil {
-				return err
-			}
-			m, err := partition.New(model)
-			if err != nil {
-				return err
-			}
-			list, warnings, err := loadProfiles(files)
-			if err != nil {
-				return err
-			}
-			bytes, err := tuneBudget(budget, list)
-			if err != nil {
-				return err
-			}
-			asked, err := parseSplits(splits)
-			if err != nil {
-				return err
-			}
-			demand := profile.Demand(bytes, use, list...)
-			plan, err := m.Solve(demand)
-			if err != nil {
-				return err
-			}
-			for i, s := range asked {
-				c, err := m.Predict(demand, s)
-				if err != nil {
-					return err
-				}
-				c.Name = splits[i]
-				plan.Candidates = append(plan.Candidates, c)
-			}
-			if model == partition.Seneca && use.Jobs > 1 && use.Share {
-				warnings = append(warnings, "model seneca does not charge the refill of augmented samples: compare with bottleneck")
-			}
-			t := present(&plan, bytes, warnings)
-			for _, w := range t.Warnings {
-				fmt.Fprintln(cmd.ErrOrStderr(), "larder: warning: "+printable(w))
-			}
-			if out.form == "yaml" {
-				return writeTuneYAML(cmd.OutOrStdout(), t)
-			}
-			if err := out.value(cmd.OutOrStdout(), t, func(w *tabwriter.Writer) { tuneTable(w, t) }); err != nil ||
-				out.form == "json" {
-				return err
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "\n%s", t.Config)
-			return err
+			return f.run(cmd)
 		},
 	}
-	cmd.Flags().StringArrayVar(&files, "profile", nil,
+	cmd.Flags().StringArrayVar(&f.files, "profile", nil,
 		"file of larder profile; may be given several times (default: the one saved last)")
-	cmd.Flags().StringVar(&budget, "budget", "auto",
+	cmd.Flags().StringVar(&f.budget, "budget", "auto",
 		"memory of all tiers, e.g. 8GiB or 30%; auto = what tiers.total would be")
-	cmd.Flags().StringArrayVar(&splits, "split", nil,
+	cmd.Flags().StringArrayVar(&f.splits, "split", nil,
 		"also predict this split, e.g. encoded=2GiB,decoded=1GiB; may be given several times")
-	cmd.Flags().IntVar(&use.Jobs, "jobs", 1, "jobs that run at once on each profile")
-	cmd.Flags().BoolVar(&use.Share, "share", false, "the jobs share augmented samples (share: augmented)")
-	cmd.Flags().Float64SliceVar(&degrees, "degree", nil,
+	cmd.Flags().IntVar(&f.use.Jobs, "jobs", 1, "jobs that run at once on each profile")
+	cmd.Flags().BoolVar(&f.use.Share, "share", false, "the jobs share augmented samples (share: augmented)")
+	cmd.Flags().Float64SliceVar(&f.degrees, "degree", nil,
 		"jobs served by one read; by one decode of what the encoded tier holds; with --share by one augmentation "+
 			"that no tier keeps: READ[,DECODE[,AUGMENT]]; 0 = jobs/1.25, as measured for the default order, of the others as "+
 			"the first")
-	cmd.Flags().Float64Var(&use.Ingest, "ingest", 0, "samples a second that each training takes; 0 = not known")
-	cmd.Flags().Float64Var(&use.Fairness, "fairness", 1, "part of its fair share that every job keeps, 0 to 1")
-	cmd.Flags().StringVar(&model, "model", partition.Bottleneck, "model: "+strings.Join(partition.Models(), " or "))
-	out.register(cmd)
+	cmd.Flags().Float64Var(&f.use.Ingest, "ingest", 0, "samples a second that each training takes; 0 = not known")
+	cmd.Flags().Float64Var(&f.use.Fairness, "fairness", 1, "part of its fair share that every job keeps, 0 to 1")
+	cmd.Flags().StringVar(&f.model, "model", partition.Bottleneck, "model: "+strings.Join(partition.Models(), " or "))
+	f.out.register(cmd)
 	cmd.Flags().Lookup("output").Usage = "table, json, or yaml (lines for larder.yaml, and the rest as comments)"
 	return cmd
+}
+
+func (f *tuneFlags) check() error {
+	switch {
+	case f.use.Jobs < 1 || f.use.Jobs > 256:
+		return usagef("e.g. --jobs 4", "--jobs %d is not between 1 and 256", f.use.Jobs)
+	case !(f.use.Fairness >= 0 && f.use.Fairness <= 1):
+		return usagef("1 keeps every job's fair share, 0 looks at the total alone", "--fairness %v is not between 0 and 1",
+			f.use.Fairness)
+	case !(f.use.Ingest >= 0 && f.use.Ingest < 1e12):
+		return usagef("e.g. --ingest 2500", "--ingest %v is no rate", f.use.Ingest)
+	}
+	return tuneDegrees(f.degrees, &f.use)
+}
+
+func (f *tuneFlags) run(cmd *cobra.Command) error {
+	if err := f.check(); err != nil {
+		return err
+	}
+	m, err := partition.New(f.model)
+	if err != nil {
+		return err
+	}
+	list, warnings, err := loadProfiles(f.files)
+	if err != nil {
+		return err
+	}
+	bytes, err := tuneBudget(f.budget, list)
+	if err != nil {
+		return err
+	}
+	asked, err := parseSplits(f.splits)
+	if err != nil {
+		return err
+	}
+	demand := profile.Demand(bytes, f.use, list...)
+	plan, err := m.Solve(demand)
+	if err != nil {
+		return err
+	}
+	for i, s := range asked {
+		c, err := m.Predict(demand, s)
+		if err != nil {
+			return err
+		}
+		c.Name = f.splits[i]
+		plan.Candidates = append(plan.Candidates, c)
+	}
+	if f.model == partition.Seneca && f.use.Jobs > 1 && f.use.Share {
+		warnings = append(warnings, "model seneca does not charge the refill of augmented samples: compare with bottleneck")
+	}
+	t := present(&plan, bytes, warnings)
+	for _, w := range t.Warnings {
+		fmt.Fprintln(cmd.ErrOrStderr(), "larder: warning: "+printable(w))
+	}
+	if f.out.form == "yaml" {
+		return writeTuneYAML(cmd.OutOrStdout(), t)
+	}
+	if err := f.out.value(cmd.OutOrStdout(), t, func(w *tabwriter.Writer) { tuneTable(w, t) }); err != nil ||
+		f.out.form == "json" {
+		return err
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "\n%s", t.Config)
+	return err
 }
 
 // tuneDegrees sets what --degree says.
@@ -237,7 +251,7 @@ func tuneBudget(text string, list []*profile.Profile) (int64, error) {
 		n = r.Total
 	}
 	if (size.IsAuto() || size.IsPercent()) && n >= 256<<20 {
-		n -= n % (1 << 20) // nobody asked for odd bytes, and the lines for larder.yaml read better
+		n -= n % (1 << 20) // round bytes make the lines for larder.yaml read better
 	}
 	foreign := false
 	for _, p := range list {
@@ -354,7 +368,7 @@ func configBlock(p *partition.Plan, budget int64) string {
 	return b.String()
 }
 
-// writeTuneYAML writes a configuration that tells in comments what each split would give.
+// writeTuneYAML writes a configuration that says in comments what each split would give.
 func writeTuneYAML(w io.Writer, x *tuned) error {
 	var table strings.Builder
 	if err := tableTo(&table, func(t *tabwriter.Writer) {

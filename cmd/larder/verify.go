@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -34,21 +35,21 @@ func newVerify() *cobra.Command {
 
 func newVerifyParity() *cobra.Command {
 	var out outputFlag
-	var recipe, python string
-	var samples int
-	var seed uint64
+	var v verification
+	var recipe string
 	cmd := &cobra.Command{
 		Use:   "parity DATASET",
 		Short: "Compare a recipe's output with that of the installed torchvision",
-		Long: `Run a recipe on samples of a dataset by larder and by the installed Pillow and torchvision, with the same random parameters, and
-print for each op how many values differ, by how much at most and on average. Each op is given what larder had before it; "whole
-recipe" starts from the file. Below, the distributions of the random parameters themselves are compared (Kolmogorov-Smirnov).
+		Long: `Run a recipe on samples of a dataset by larder and by the installed Pillow and torchvision, with the same
+random parameters. For each op the output has how many values differ, and by how much at most and on average. Each op
+gets the input that larder computed before it; "whole recipe" starts from the file. Below, the distributions of the
+random parameters are compared (Kolmogorov-Smirnov).
 
-The exit code is 0 if no byte differs, both take the same files and all distributions match, else 7. The portable build decodes
-JPEG by itself and differs there. docs/parity.md explains the table.
+The exit code is 0 if no byte differs, both accept the same files and all distributions match, else 7. The portable
+build decodes JPEG by itself and differs there. docs/parity.md explains the table.
 
-A recipe file is the file of a job or the list of its transform alone (see larder profile); without one the usual ImageNet training
-recipe is compared.`,
+A recipe file is the file of a job or only the list of its transform (see larder profile). Without one, the usual
+ImageNet training recipe is compared.`,
 		Example: "  larder verify parity imagefolder:/data/train\n  larder verify parity imagefolder:/data/val --recipe " +
 			"eval.yaml --samples 0 -o json",
 		Args: args("the URI of a dataset"),
@@ -60,14 +61,14 @@ recipe is compared.`,
 				return usagef("e.g. "+firstExample(cmd),
 					"verify reads storage itself and does not know the daemon's names: write the URI of %q", args[0])
 			}
-			if samples < 0 {
-				return usagef("0 means all", "--samples %d is negative", samples)
+			if v.samples < 0 {
+				return usagef("0 means all", "--samples %d is negative", v.samples)
 			}
-			r, err := readRecipe(recipe, cmd.InOrStdin())
-			if err != nil {
+			var err error
+			if v.recipe, err = readRecipe(recipe, cmd.InOrStdin()); err != nil {
 				return err
 			}
-			rep, err := verifyParity(cmd, args[0], r, python, samples, seed)
+			rep, err := v.run(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
@@ -82,16 +83,23 @@ recipe is compared.`,
 	}
 	cmd.Flags().StringVar(&recipe, "recipe", "",
 		"YAML of a job or of its transform; - is standard input (default: the usual ImageNet training recipe)")
-	cmd.Flags().StringVar(&python, "python", "python3", "Python that can import torchvision")
-	cmd.Flags().IntVar(&samples, "samples", 100, "samples to compare, spread over the dataset; 0 = all")
-	cmd.Flags().Uint64Var(&seed, "seed", 1, "seed of the random parameters")
+	cmd.Flags().StringVar(&v.python, "python", "python3", "Python that can import torchvision")
+	cmd.Flags().IntVar(&v.samples, "samples", 100, "samples to compare, spread over the dataset; 0 = all")
+	cmd.Flags().Uint64Var(&v.seed, "seed", 1, "seed of the random parameters")
 	out.register(cmd)
 	return cmd
 }
 
-func verifyParity(cmd *cobra.Command, uri string, r *prep.Recipe, python string, samples int,
-	seed uint64) (*parity.Report, error) {
-	ctx := cmd.Context()
+// verification compares a recipe's output with torchvision's.
+type verification struct {
+	recipe  *prep.Recipe
+	python  string
+	samples int // spread over the dataset; 0 = all
+	seed    uint64
+}
+
+func (v *verification) run(ctx context.Context, uri string) (*parity.Report, error) {
+	python, r := v.python, v.recipe
 	cat, err := source.OpenCatalog(source.CatalogConfig{IndexDir: config.DetectMachine().IndexDir})
 	if err != nil {
 		return nil, err
@@ -119,8 +127,8 @@ func verifyParity(cmd *cobra.Command, uri string, r *prep.Recipe, python string,
 		}
 	}
 	n := len(live)
-	if samples > 0 {
-		n = min(n, samples)
+	if v.samples > 0 {
+		n = min(n, v.samples)
 	}
 	var buf []byte
 	for i := range n {
@@ -131,7 +139,7 @@ func verifyParity(cmd *cobra.Command, uri string, r *prep.Recipe, python string,
 			}
 			return nil, err
 		}
-		if err := torch.Compare(rep, r, data.Key(s), buf, prep.RandKey{Seed: seed, Sample: uint64(s)}); err != nil {
+		if err := torch.Compare(rep, r, data.Key(s), buf, prep.RandKey{Seed: v.seed, Sample: uint64(s)}); err != nil {
 			return nil, err
 		}
 	}

@@ -49,7 +49,8 @@ func advice(cause string) string {
 		return "Fewer reads: let tiers hold more (larder tiers ls; larder tune says how), let jobs on the same data run at " +
 			"once; or faster storage (larder profile measures it)"
 	case "cores":
-		return "Less decoding: let the decoded tier hold more (larder tiers ls), share=\"augmented\" for jobs of one recipe, " +
+		return "Less decoding: let the decoded tier hold more (larder tiers ls), share=\"augmented\" for jobs of one " +
+			"recipe, " +
 			"ops.ToImage() and larder.normalize on the GPU; or more cores"
 	case "script":
 		return "larder is ahead of the script: faster data would change nothing"
@@ -59,14 +60,14 @@ func advice(cause string) string {
 	case "pause":
 		return "larder jobs unpause continues it"
 	case "disk":
-		return "Make room on that disk; larder goes on by itself"
+		return "Make room on that disk; larder continues by itself"
 	case "log":
 		return "The disk of the state directory is slow to write (state.dir)"
 	}
 	return ""
 }
 
-// lives tells whether a job has not ended.
+// lives reports whether a job has not ended.
 func lives(j *larderv1.Job) bool {
 	return j.GetState() != larderv1.JobState_JOB_STATE_DONE && j.GetState() != larderv1.JobState_JOB_STATE_DEAD
 }
@@ -147,7 +148,7 @@ func explainMemory(say func(string, ...any), s *larderv1.Stats) {
 	found := h["encoded"] + h["decoded"] + h["augmented"]
 	if all := found + c.GetSourceReads(); all > 0 {
 		part := func(n uint64) string { return fmt.Sprintf("%.0f %%", 100*float64(n)/float64(all)) }
-		say("Of %s that jobs were to get, %s were read and %s were at hand: %s encoded, %s decoded, %s augmented. %s in all.",
+		say("Of %s that jobs were to get, %s were read and %s were cached: %s encoded, %s decoded, %s augmented. %s in all.",
 			plural(all, "sample", "samples"), part(c.GetSourceReads()), part(found), part(h["encoded"]), part(h["decoded"]),
 			part(h["augmented"]), plural(c.GetDecodes(), "decode", "decodes"))
 	}

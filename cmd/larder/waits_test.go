@@ -120,7 +120,7 @@ func TestDoctorWarnsOfAFullDisk(t *testing.T) {
 	}
 	f := checkStateDir(t.Context(), g)
 	if f.Status != "warn" || !strings.Contains(f.Detail,
-		"512KiB are left. The daemon that runs goes on until a write fails, then jobs wait; one that starts needs 1MiB") {
+		"512KiB are left. The daemon that runs continues until a write fails, then jobs wait; one that starts needs 1MiB") {
 		t.Errorf("%+v", f)
 	}
 	if err := d.Close(); err != nil {
@@ -164,7 +164,7 @@ func TestExplainDaemon(t *testing.T) {
 		"For storage wait: a, b.", "For their training scripts wait: c.",
 		"1GiB resident, limit 2GiB. The tiers hold 2MiB of 5MiB",
 		"encoded 1MiB of 1MiB (full: 7 entries have left for others)",
-		"25 % were read and 75 % were at hand: 5 % encoded, 60 % decoded, 10 % augmented. 20 decodes",
+		"25 % were read and 75 % were cached: 5 % encoded, 60 % decoded, 10 % augmented. 20 decodes",
 		"2 samples of train cannot be prepared", "limited by storage", "Why the tiers are as large as they are: a rule.",
 		"What helps a, b: Fewer reads",
 	} {

@@ -22,11 +22,13 @@ func newWhatIf() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "whatif",
 		Short: "Simulate recorded demand again with more memory, other jobs or another machine",
-		Long: `Run the demand of a recorded trace (larder trace record) in the simulator, as it was and with each change, and all of them together: reads,
-decodes, makespan and what each job waited, before and after, with the limits of what the simulation can know. A change is KEY=VALUE:
+		Long: `Simulate the demand of a recorded trace (larder trace record) as it was, with each change alone, and with all
+of them. The output compares reads, decodes, makespan and the waits of each job, and states the limits of the
+simulation. A change is KEY=VALUE:
   tiers.total, tiers.encoded, tiers.decoded, tiers.augmented    bytes, or auto for a tier
   tiers.policy.FORM, tiers.model                                as in the configuration
-  machine.workers, machine.cores, machine.memory, machine.storage.bandwidth, machine.storage.iops, machine.storage.latency
+  machine.workers, machine.cores, machine.memory
+  machine.storage.bandwidth, machine.storage.iops, machine.storage.latency
   jobs.NAME=absent
   jobs.NAME.speed=2x, .step, .batch, .epochs, .start, .leave, .order, .prefetch, .share
   seed                                                          another draw of the same orders: how much is chance`,

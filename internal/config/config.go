@@ -57,7 +57,8 @@ type Prep struct {
 	Workers   int   // goroutines that decode and augment; 0 = auto = one per core
 	MaxPixels int64 // an image with more is refused before memory is taken
 	MaxScans  int   // of a JPEG image
-	// bytes that one image may take, stored, and while it is decoded; auto = 1 GiB, or the daemon's own part if that is less
+	// bytes that one image may take, stored, and while it is decoded; auto = 1 GiB, or the daemon's own part if that is
+	// less
 	MaxMemory Size
 	// DecodeTimeout is the processor time that decoding one image may take; 0 = any.
 	DecodeTimeout time.Duration
@@ -136,7 +137,7 @@ func Default() *Config {
 	}
 }
 
-// Origin tells where the value of a key came from; an unknown key has kind "".
+// Origin returns where the value of a key came from; an unknown key has kind "".
 func (c *Config) Origin(key string) Origin {
 	if lookup(key) == nil {
 		return Origin{}

@@ -339,7 +339,8 @@ func TestMarshalRoundTrip(t *testing.T) {
 		for key, v := range map[string]string{
 			"socket": "/tmp/with space: and # hash/é.sock", "tiers.decoded": "30%", "prep.workers": "4",
 			"source.storage_limit": "200MB",
-			"http":                 "[::1]:9464", "sampler.seed": "18446744073709551615", "jobs.lease": "1h30m", "source.index_dir": "null",
+			"http":                 "[::1]:9464",
+			"sampler.seed":         "18446744073709551615", "jobs.lease": "1h30m", "source.index_dir": "null",
 		} {
 			if err := c.Set(key, v, Origin{Kind: "flag"}); err != nil {
 				t.Fatal(err)

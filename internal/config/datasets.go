@@ -166,7 +166,7 @@ func bothKeys(a, b *Config) []Key {
 	return all
 }
 
-// Quotas tells whether any dataset has a floor or a cap.
+// Quotas reports whether any dataset has a floor or a cap.
 func (c *Config) Quotas() bool {
 	return slices.ContainsFunc(c.Datasets, func(d DatasetConfig) bool { return d.Floor != Bytes(0) || !d.Cap.IsAuto() })
 }

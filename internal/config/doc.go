@@ -4,5 +4,5 @@
 // Values come from defaults, a YAML file, LARDER_ environment variables and flags, later ones winning; all of them go
 // through the same table of keys (keys.go), so a key cannot be known to one and unknown to another. A configuration is
 // refused whole, with every mistake named at once. It does not apply anything: the command wires a Resolved into the
-// rooms, and a Config handed out is owned by whoever asked for it.
+// rooms, and a Config belongs to the caller that loaded it.
 package config

@@ -225,46 +225,70 @@ func (c *Config) Resolve(m Machine) (Resolved, error) {
 			"the size of this machine's memory is unknown")
 	}
 	r := Resolved{Machine: base, StorageLimit: c.Source.StorageLimit, StorageIOPS: int64(c.Source.StorageIOPS)}
-	r.Memory = c.Memory.Limit.Of(base)
+	for _, step := range []func(*Config, Machine) error{r.limit, r.workers, r.rings, r.tiers, r.quotas} {
+		if err := step(c, m); err != nil {
+			return Resolved{}, err
+		}
+	}
+	r.folders(c, m)
+	return r, nil
+}
+
+// limit sets the memory of the daemon.
+func (r *Resolved) limit(c *Config, m Machine) error {
+	r.Memory = c.Memory.Limit.Of(r.Machine)
 	if c.Memory.Limit.IsAuto() {
-		r.Memory = base / 2
+		r.Memory = r.Machine / 2
 	}
-	if r.Memory > base {
-		return Resolved{}, errs.New(errs.ResourceExceeded, "memory.limit", "lower memory.limit",
-			"memory.limit %s exceeds the %s of this machine (%s)", describe(c.Memory.Limit, r.Memory), units.Size(base),
-			m.Source())
+	if r.Memory > r.Machine {
+		return errs.New(errs.ResourceExceeded, "memory.limit", "lower memory.limit",
+			"memory.limit %s exceeds the %s of this machine (%s)",
+			describe(c.Memory.Limit, r.Memory), units.Size(r.Machine), m.Source())
 	}
-	if err := checkTiers(c, r.Memory, func(s Size) (int64, bool) { return s.Of(base), true }); err != nil {
-		return Resolved{}, err
-	}
-	t := c.Tiers
-	r.TotalAuto, r.EncodedAuto, r.DecodedAuto, r.AugmentedAuto = t.Total.IsAuto(), t.Encoded.IsAuto(), t.Decoded.IsAuto(),
-		t.Augmented.IsAuto()
+	return checkTiers(c, r.Memory, func(s Size) (int64, bool) { return s.Of(r.Machine), true })
+}
+
+// workers sets the number of workers and the daemon's own part of memory: an eighth of the limit, or what the workers
+// need if that is more, for the heap, indexes and samples in work.
+func (r *Resolved) workers(c *Config, m Machine) error {
 	r.Workers = c.Prep.Workers
 	if r.Workers == 0 { // as many as an eighth of the limit has room for
 		r.Workers = int(max(1, min(int64(m.CPUs), r.Memory/8/perWorker)))
 	}
-	// An eighth of the limit, or what the workers need if that is more, is the daemon's own: heap, indexes, samples in
-	// work. Rings get at least a sixteenth, for a daemon that can hand over nothing is useless.
 	r.Own = max(r.Memory/8, int64(r.Workers)*perWorker)
-	r.MaxMemory = c.Prep.MaxMemory.Of(base)
+	r.MaxMemory = c.Prep.MaxMemory.Of(r.Machine)
 	if c.Prep.MaxMemory.IsAuto() {
 		r.MaxMemory = min(1<<30, max(r.Own, leastImage))
 	}
-	r.MaxRing = c.Jobs.MaxRing.Of(base)
+	return nil
+}
+
+// rings sets the memory of rings: at least a sixteenth of the limit, because a daemon that cannot deliver is useless.
+// With auto, tiers raises it to what they leave.
+func (r *Resolved) rings(c *Config, _ Machine) error {
+	r.MaxRing = c.Jobs.MaxRing.Of(r.Machine)
 	if c.Jobs.MaxRing.IsAuto() {
 		r.MaxRing = r.Memory / 16
 	}
 	if r.MaxRing > r.Memory {
-		return Resolved{}, errs.New(errs.ResourceExceeded, "jobs.max_ring", "lower jobs.max_ring or raise memory.limit",
-			"jobs.max_ring %s exceeds memory.limit %s", describe(c.Jobs.MaxRing, r.MaxRing), describe(c.Memory.Limit, r.Memory))
+		return errs.New(errs.ResourceExceeded, "jobs.max_ring", "lower jobs.max_ring or raise memory.limit",
+			"jobs.max_ring %s exceeds memory.limit %s",
+			describe(c.Jobs.MaxRing, r.MaxRing), describe(c.Memory.Limit, r.Memory))
 	}
-	r.Total = t.Total.Of(base)
+	return nil
+}
+
+// tiers sets the memory of the tiers, and of rings that are auto.
+func (r *Resolved) tiers(c *Config, _ Machine) error {
+	t := c.Tiers
+	r.TotalAuto, r.EncodedAuto = t.Total.IsAuto(), t.Encoded.IsAuto()
+	r.DecodedAuto, r.AugmentedAuto = t.Decoded.IsAuto(), t.Augmented.IsAuto()
+	r.Total = t.Total.Of(r.Machine)
 	if r.TotalAuto {
 		// Fixed tiers may ask for more than the automatic total, as far as there is room.
 		need, err := needed(t)
 		if err != nil {
-			return Resolved{}, err
+			return err
 		}
 		r.Total = max(min(r.Memory/2, r.Memory-r.Own-r.MaxRing), need, 0)
 	}
@@ -275,7 +299,7 @@ func (c *Config) Resolve(m Machine) (Resolved, error) {
 		if c.Jobs.MaxRing.IsAuto() {
 			rings = "at least " + units.Size(r.MaxRing) + " for rings"
 		}
-		return Resolved{}, errs.New(errs.ResourceExceeded, "memory.limit",
+		return errs.New(errs.ResourceExceeded, "memory.limit",
 			"lower tiers.total, jobs.max_ring or prep.workers, or raise memory.limit",
 			"tiers of %s, %s and %s for the daemon itself and the samples that %d workers have in work, together %s, exceed "+
 				"memory.limit %s",
@@ -294,25 +318,36 @@ func (c *Config) Resolve(m Machine) (Resolved, error) {
 	case r.AugmentedAuto:
 		r.Augmented = rest
 	}
+	return nil
+}
+
+// quotas sets the floors and caps of datasets; the total of the tiers is known.
+func (r *Resolved) quotas(c *Config, _ Machine) error {
 	floors := int64(0)
 	for _, d := range c.Datasets {
-		q := Quota{Dataset: d.Name, Floor: d.Floor.Of(base), Cap: -1}
+		q := Quota{Dataset: d.Name, Floor: d.Floor.Of(r.Machine), Cap: -1}
 		if !d.Cap.IsAuto() {
-			q.Cap = d.Cap.Of(base)
+			q.Cap = d.Cap.Of(r.Machine)
 		}
 		if q.Floor == 0 && q.Cap < 0 {
 			continue
 		}
 		if q.Cap >= 0 && q.Floor > q.Cap {
-			return Resolved{}, errs.New(errs.ConfigInvalid, datasetsKey+"."+d.Name, "raise the cap or lower the floor",
+			return errs.New(errs.ConfigInvalid, datasetsKey+"."+d.Name, "raise the cap or lower the floor",
 				"dataset %s: floor %s exceeds cap %s", d.Name, describe(d.Floor, q.Floor), describe(d.Cap, q.Cap))
 		}
 		if floors += q.Floor; floors > r.Total {
-			return Resolved{}, errs.New(errs.ResourceExceeded, datasetsKey, "lower a floor or raise tiers.total",
-				"the floors of datasets together, %s, exceed tiers.total %s", units.Size(floors), describe(t.Total, r.Total))
+			return errs.New(errs.ResourceExceeded, datasetsKey, "lower a floor or raise tiers.total",
+				"the floors of datasets together, %s, exceed tiers.total %s",
+				units.Size(floors), describe(c.Tiers.Total, r.Total))
 		}
 		r.Quotas = append(r.Quotas, q)
 	}
+	return nil
+}
+
+// folders sets where state and indexes are kept.
+func (r *Resolved) folders(c *Config, m Machine) {
 	switch r.Orders = 1 << 30; c.State.Dir {
 	case "auto":
 		r.StateDir, r.StateAuto = m.StateDir, true
@@ -321,7 +356,7 @@ func (c *Config) Resolve(m Machine) (Resolved, error) {
 		r.StateDir = expand(c.State.Dir)
 	}
 	if !c.State.Orders.IsAuto() {
-		r.Orders = c.State.Orders.Of(base)
+		r.Orders = c.State.Orders.Of(r.Machine)
 	}
 	switch c.Source.IndexDir {
 	case "auto":
@@ -329,7 +364,6 @@ func (c *Config) Resolve(m Machine) (Resolved, error) {
 	default:
 		r.IndexDir = expand(c.Source.IndexDir)
 	}
-	return r, nil
 }
 
 const (

@@ -31,10 +31,10 @@ var Auto = Size{}
 // Bytes returns a fixed size; negative numbers become 0.
 func Bytes(n int64) Size { return Size{kind: sizeBytes, bytes: max(n, 0)} }
 
-// IsAuto tells whether larder decides the size.
+// IsAuto reports whether larder decides the size.
 func (s Size) IsAuto() bool { return s.kind == sizeAuto }
 
-// IsPercent tells whether the size is a percentage.
+// IsPercent reports whether the size is a percentage.
 func (s Size) IsPercent() bool { return s.kind == sizePercent }
 
 // Of returns the size in bytes where percentages are of whole: of the machine's memory (the cgroup limit where there is

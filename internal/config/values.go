@@ -242,7 +242,7 @@ func formatDuration(d time.Duration) string {
 	return s
 }
 
-// Loopback tells whether an address host:port can be reached from this machine only. A name counts only if it is
+// Loopback reports whether an address host:port can be reached from this machine only. A name counts only if it is
 // localhost: what another name means can change after it was checked.
 func Loopback(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)

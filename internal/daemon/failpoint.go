@@ -59,7 +59,7 @@ func (p *failpoint) or(op, name string, call, part func() error) error {
 	}
 	left := p.left.Add(-1)
 	if err, bad := errnos[p.what]; bad {
-		if left <= 0 { // a disk that has failed goes on failing
+		if left <= 0 { // a disk that has failed keeps failing
 			if left == 0 {
 				fmt.Fprintln(os.Stderr, "failpoint reached:", op, name, p.what)
 			}

@@ -96,7 +96,7 @@ func (d *Daemon) describeListeners() []*larderv1.Listener {
 			who = "everybody whose machine reaches it"
 		}
 		list = append(list, &larderv1.Listener{Address: addr, Serves: "HTTP", Admits: who +
-			"; read-only, names of jobs and datasets are told", Remote: remote})
+			"; read-only; shows names of jobs and datasets", Remote: remote})
 	}
 	return list
 }
@@ -114,5 +114,5 @@ func admitted(g config.GRPC) string {
 	if g.TLSCert == "" {
 		how = "in the clear"
 	}
-	return "who has " + strings.Join(with, " and ") + ", " + how
+	return "callers with " + strings.Join(with, " and ") + ", " + how
 }

@@ -57,7 +57,7 @@ func (d *Daemon) Serve(ctx context.Context, o ServeOptions) error {
 
 func (d *Daemon) stopBySignal(ctx context.Context, o ServeOptions) error {
 	if d.state.durable() && !o.AlwaysDrain {
-		d.log.Info("jobs go on with the next daemon on this state directory", "jobs", "larder jobs ls")
+		d.log.Info("jobs continue with the next daemon on this state directory", "jobs", "larder jobs ls")
 		d.leave()
 		return nil
 	}

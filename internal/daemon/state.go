@@ -69,11 +69,11 @@ func (d *Daemon) chooseFolder(base string) string {
 	}
 	if d.Socket() == session.UserSocket() {
 		if err := os.Symlink(".", own); err == nil {
-			d.log.Info("the state of an earlier version is gone on with", "dir", base, "link", own)
+			d.log.Info("the state of an earlier version is taken over", "dir", base, "link", own)
 			return own
 		}
 	}
-	d.log.Warn("the state that an earlier version of larder kept is not used: whose socket it was of cannot be told",
+	d.log.Warn("the state that an earlier version of larder kept is not used: its socket is unknown",
 		"dir", base,
 		"fix", "if it was of this socket, serve it with --set state.dir="+base)
 	return own
@@ -93,8 +93,8 @@ func earlierState(base string) bool {
 	return true
 }
 
-// openState opens the state directory, or a journal in memory. A directory that nobody configured and that cannot be
-// opened costs a warning; a damaged one, or one that another daemon holds, is an error in any case.
+// openState opens the state directory, or a journal in memory. A default directory that cannot be opened costs
+// only a warning; a damaged one, or one that another daemon holds, is an error in any case.
 func (d *Daemon) openState(seed uint64) (state, error) {
 	r := d.resolved
 	dir := r.StateDir
@@ -129,8 +129,8 @@ func (d *Daemon) openState(seed uint64) (state, error) {
 		d.log.Warn("the state directory", "note", n)
 	}
 	s.decoding, notes = crashguard.Open(dir, disk.ID(), r.Workers, func(err error) {
-		go d.log.Error("what workers are at is not noted any more: an image that crashes the decoder would not be known "+
-			"after it", "dir", dir, "error", err)
+		go d.log.Error("the images in work are not recorded any more: after a crash, the image that caused it is unknown",
+			"dir", dir, "error", err)
 	})
 	for _, n := range notes {
 		d.log.Warn("the state directory", "note", n)

@@ -74,7 +74,7 @@ func Authorities(path, key string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// noting remembers for the dialer what went wrong with TLS: gRPC does not tell.
+// noting remembers for the dialer what went wrong with TLS: gRPC does not report it.
 type noting struct {
 	credentials.TransportCredentials
 	d *dialer

@@ -93,7 +93,7 @@ func authority(d *dialer) string {
 	return d.address
 }
 
-// dialer connects and remembers what went wrong, for gRPC tells it only as text.
+// dialer connects and remembers what went wrong, because gRPC reports it only as text.
 type dialer struct {
 	target, network, address string
 	mu                       struct {

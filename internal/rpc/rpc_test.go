@@ -304,7 +304,8 @@ func TestHealthAndReflection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := stream.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}}); err != nil {
+	list := &reflectionv1.ServerReflectionRequest_ListServices{}
+	if err := stream.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: list}); err != nil {
 		t.Fatal(err)
 	}
 	r, err := stream.Recv()

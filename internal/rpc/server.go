@@ -157,7 +157,7 @@ func statusStream(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, next 
 func caught(log *slog.Logger, method string, r any) error {
 	log.Error("a handler panicked; this is a bug of larder", "method", method, "panic", r, "stack", string(debug.Stack()))
 	return errs.New(errs.Internal, method, "this is a bug of larder; the daemon's log has the stack, please report it",
-		"%s could not go on: %v", method, r)
+		"%s could not continue: %v", method, r)
 }
 
 // Recover is the interceptor that keeps a panicking handler from ending the daemon.

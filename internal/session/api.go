@@ -49,12 +49,12 @@ type Sink interface {
 // Attachment is a client's hold on one rank of a job. StartEpoch and Close are called by one goroutine, Release by
 // another one, never after Close has begun.
 type Attachment interface {
-	// Info is what RING tells the client. It does not change.
+	// Info is what RING sends to the client. It does not change.
 	Info() *larderv1.AttachResponse
 	// Segment is the ring. It stays valid until Close returns.
 	Segment() *shm.Segment
 	// StartEpoch starts an epoch; batches may reach the sink before it returns. It may block until ctx ends. Epochs of one
-	// attachment only go up. from is 0, or 1 + the step to go on with after a restart of the daemon. The answer goes to
+	// attachment only go up. from is 0, or 1 + the step to continue at after a restart of the daemon. The answer goes to
 	// the client; nil = nothing to say.
 	StartEpoch(ctx context.Context, epoch, from uint32) (*larderv1.EpochResponse, error)
 	// Release gives a slot back. A generation that is not the slot's, or a slot that does not exist, is to be ignored.
@@ -70,7 +70,7 @@ type Engine interface {
 	// Attach binds a client to a rank. It may block until ctx ends, which it does when the client vanishes. The sink
 	// belongs to the attachment and is dead when Attach fails.
 	Attach(ctx context.Context, req *larderv1.AttachRequest, peer shm.Peer, out Sink) (Attachment, error)
-	// Hello tells who the daemon is. The session fills in abi and pid when they are zero.
+	// Hello describes the daemon. The session fills in abi and pid when they are zero.
 	Hello(*larderv1.HelloRequest) *larderv1.HelloResponse
 }
 

@@ -30,15 +30,15 @@ const maxOrdered = 8
 // DETACH in their order; each CALL has one; one watches the peer's process. Only RELEASE is handled by the reader
 // itself, so that nothing slow stands between a client and its next batch.
 type conn struct {
-	srv    *Server
-	c      *net.UnixConn
-	log    *slog.Logger
-	peer   shm.Peer
-	out    *queue
-	ctx    context.Context // ends with the session
-	cancel context.CancelFunc
-	work   sync.WaitGroup // calls
-	told   atomic.Bool    // DRAIN is in the queue
+	srv      *Server
+	c        *net.UnixConn
+	log      *slog.Logger
+	peer     shm.Peer
+	out      *queue
+	ctx      context.Context // ends with the session
+	cancel   context.CancelFunc
+	work     sync.WaitGroup // calls
+	notified atomic.Bool    // DRAIN is in the queue
 
 	// Release is called under rel, so that Close cannot overtake it. Never taken together with mu.
 	rel struct {
@@ -90,7 +90,7 @@ func (s *conn) run() {
 		s.detach(false)
 	}
 	s.cancel()
-	if f, ok := errors.AsType[*errs.Error](err); ok { // the peer is there and is told why
+	if f, ok := errors.AsType[*errs.Error](err); ok { // the peer is there and learns why
 		s.log.Info("session refused", "reason", f.Reason, "error", f)
 		s.out.add(out{t: wire.Error, payload: wire.MarshalError(f)})
 	}
@@ -132,7 +132,7 @@ func (s *conn) draining() *errs.Error {
 func (s *conn) watchPeer() (stop func()) {
 	exit, err := shm.ExitOf(s.c)
 	if err != nil {
-		s.log.Debug("the client's process cannot be watched, its socket alone tells of its end", "error", err)
+		s.log.Debug("the client's process cannot be watched, only its socket will report its end", "error", err)
 		return func() {}
 	}
 	done := make(chan struct{})
@@ -208,7 +208,7 @@ func (s *conn) handle(h wire.Header, p []byte, ordered chan<- func()) error {
 		})
 	case wire.Ping:
 		s.out.add(out{t: wire.Pong, id: h.ID})
-	case wire.Pong: // an answer nobody waits for
+	case wire.Pong: // an answer to no request
 	default:
 		return wire.Violation("a client does not send %s", h.Type)
 	}
@@ -334,7 +334,7 @@ func (s *conn) attach(id uint64, p []byte) error {
 	k := &sink{s: s}
 	var att Attachment
 	done := false
-	defer func() { // also when a panic comes by: nobody else would close it, and the rank would stay held
+	defer func() { // also when a panic comes by: nothing else would close it, and the rank would stay held
 		if done {
 			return
 		}
@@ -379,13 +379,13 @@ func (s *conn) startEpoch(id uint64, epoch, from uint32) error {
 		return errs.New(errs.Invalid, "session", "attach first (Loader does this by itself)",
 			"epoch %d was asked for without an attachment", epoch)
 	}
-	// Clients tell batches of an abandoned epoch by its number, so a number is never used twice in an attachment. What an
+	// Clients recognise batches of an abandoned epoch by its number, so a number is never used twice in an attachment. What an
 	// earlier attachment has finished is not given again either (guarantee G3).
 	if int64(epoch) <= last {
 		job := att.Info().GetJob().GetSpec().GetName()
 		if from > 0 { // all of it was sent before the connection ended, and is given up
 			return errs.New(errs.Stale, job, fmt.Sprintf("begin epoch %d", last+1),
-				"go on with step %d of epoch %d of job %s: it is over", from-1, epoch, job)
+				"continue at step %d of epoch %d of job %s: it is over", from-1, epoch, job)
 		}
 		return errs.New(errs.Invalid, job,
 			fmt.Sprintf("ask for epoch %d or a later one; a job that is to start over needs another name", last+1),
@@ -446,7 +446,7 @@ func (s *conn) farewell(why *errs.Error) {
 // endIfDrained ends a session that a draining daemon need not wait for: no attachment that still gets batches, nothing
 // in flight.
 func (s *conn) endIfDrained() {
-	if !s.told.Load() { // Shutdown asks again once the client has been told
+	if !s.notified.Load() { // Shutdown asks again once the client has been notified
 		return
 	}
 	s.mu.Lock()
@@ -562,7 +562,7 @@ func (k *sink) EpochEnd(e *larderv1.EpochEnd) {
 // Gone implements Sink.
 func (k *sink) Gone(err error) {
 	if err == nil {
-		err = errs.New(errs.JobEnded, "job", "make a new Loader to go on", "the attachment has ended")
+		err = errs.New(errs.JobEnded, "job", "make a new Loader to continue", "the attachment has ended")
 	}
 	k.push(true, out{t: wire.Gone, payload: wire.MarshalError(toFault(err)), pushed: true})
 	k.s.endIfDrained()

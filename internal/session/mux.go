@@ -23,8 +23,8 @@ const (
 const preface = "PRI "
 
 // Mux divides what l accepts by its first four bytes, which it only peeks at: "PRI " is gRPC, the rest are sessions.
-// Every peer is looked at by a goroutine of its own, so a silent one delays nobody. A gRPC peer of another user is
-// dropped here; the session server tells such a peer why.
+// Every peer is looked at by a goroutine of its own, so a silent one delays no other. A gRPC peer of another user is
+// dropped here; the session server sends such a peer the reason.
 //
 // Nothing runs before the first Accept of either half. Closing either half closes only that half; when both are
 // closed, so is l.

@@ -98,7 +98,7 @@ func (q *queue) take(buf []out) ([]out, bool) {
 	return got, true
 }
 
-// wrote tells that n answers have left.
+// wrote records that n answers have left.
 func (q *queue) wrote(n int) {
 	if n == 0 {
 		return

@@ -36,7 +36,7 @@ type Config struct {
 type Server struct {
 	cfg  Config
 	gone atomic.Bool                // draining
-	why  atomic.Pointer[errs.Error] // what clients are told; nil = the daemon is stopping
+	why  atomic.Pointer[errs.Error] // why the daemon stops, for clients; nil = the daemon is stopping
 	wg   sync.WaitGroup
 
 	mu struct {
@@ -110,7 +110,7 @@ func (s *Server) Serve(l net.Listener) error {
 			if errors.Is(err, net.ErrClosed) {
 				return nil
 			}
-			// Out of descriptors, say: running sessions go on, so wait for one to end rather than stop serving.
+			// Out of descriptors, say: running sessions continue, so wait for one to end rather than stop serving.
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 			s.cfg.Log.Warn("accept", "error", err, "again_in", pause)
 			time.Sleep(pause)
@@ -176,10 +176,10 @@ func (s *Server) Sessions() (n int, idleSince time.Time) {
 
 func (s *Server) draining() bool { return s.gone.Load() }
 
-// Because has clients told why the daemon stops, by Shutdown and after it.
+// Because sets why the daemon stops, by Shutdown and after it.
 func (s *Server) Because(why *errs.Error) { s.why.Store(why) }
 
-// Farewell ends every session at once, like Close, but tells every client why first. One that takes nothing for a
+// Farewell ends every session at once, like Close, but sends every client the reason first. One that takes nothing for a
 // second is not waited for.
 func (s *Server) Farewell(why *errs.Error) error {
 	s.why.Store(why)
@@ -195,7 +195,7 @@ func (s *Server) Farewell(why *errs.Error) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), flushTime)
 	defer cancel()
-	_ = s.emptied(ctx) // who has not gone by then is closed
+	_ = s.emptied(ctx) // sessions that are left are closed
 	return s.Close()
 }
 
@@ -216,7 +216,7 @@ func (s *Server) emptied(ctx context.Context) error {
 	}
 }
 
-// Shutdown tells every client that the daemon will stop (DRAIN), refuses new sessions and attachments, and waits until
+// Shutdown notifies every client that the daemon will stop (DRAIN), refuses new sessions and attachments, and waits until
 // every session has ended: at once where nothing is attached, else when the engine calls Gone or the client leaves.
 // When ctx ends first its error is returned and the sessions live on until Close.
 func (s *Server) Shutdown(ctx context.Context) error {
@@ -236,7 +236,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		msg := wire.MarshalError(why)
 		for _, c := range conns {
 			c.out.add(out{t: wire.Drain, payload: msg, pushed: true})
-			c.told.Store(true)
+			c.notified.Store(true)
 		}
 	}
 	for _, c := range conns {
@@ -257,7 +257,7 @@ func (s *Server) Close() error {
 		_ = l.Close()
 	}
 	for c := range s.mu.conns {
-		_ = c.c.Close() // first: nobody is to read of requests that are canceled
+		_ = c.c.Close() // first: no client should read of requests that are canceled
 		c.cancel()
 	}
 	s.mu.Unlock()

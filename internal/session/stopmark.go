@@ -49,10 +49,10 @@ func NewStopMark(by string, pid int) StopMark {
 		At: now.UTC().Truncate(time.Second)}
 }
 
-// Fault is what clients are told.
+// Fault is the error that clients get.
 func (m StopMark) Fault(socket string) *errs.Error {
 	return errs.New(errs.Stopped, socket,
-		"run the script again, or `larder serve`; next() of a loader that lives goes on once a daemon serves the socket",
+		"run the script again, or `larder serve`; next() of a live loader continues once a daemon serves the socket",
 		"the larder daemon at %s was stopped by %s at %s", socket, m.By, m.At.Format("2006-01-02 15:04:05 UTC"))
 }
 
@@ -134,7 +134,7 @@ func ReadStopMark(socket string) (m StopMark, ok bool) {
 	return m, json.Unmarshal(b[:n], &m) == nil && m.ID != ""
 }
 
-// Held tells whether a daemon has the socket, also one that does not answer any more, or not yet.
+// Held reports whether a daemon has the socket, also one that does not answer any more, or not yet.
 func Held(socket string) bool {
 	f, err := os.OpenFile(socket+".lock", os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {

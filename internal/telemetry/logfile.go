@@ -64,7 +64,7 @@ func (l *LogFile) Write(p []byte) (int, error) {
 	return l.f.Write(p)
 }
 
-// turn begins a new file. Where that fails the old one goes on: a log that is too long is better than none.
+// turn begins a new file. Where that fails the old one continues: a log that is too long is better than none.
 func (l *LogFile) turn() {
 	if os.Rename(l.path, l.path+".1") != nil {
 		return

@@ -136,7 +136,8 @@ func TestDocs(t *testing.T) {
 		t.Fatal(err)
 	}
 	listed := map[string]bool{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `(larder_[a-z_]+)(\\{[a-z_, ]*\\})?` \\|").FindAllStringSubmatch(string(doc), -1) {
+	row := regexp.MustCompile("(?m)^\\| `(larder_[a-z_]+)(\\{[a-z_, ]*\\})?` \\|")
+	for _, m := range row.FindAllStringSubmatch(string(doc), -1) {
 		listed[m[1]+m[2]] = true
 	}
 	ch := make(chan *prometheus.Desc, 100)

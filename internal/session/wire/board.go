@@ -58,7 +58,7 @@ func WaitsSince(mem []byte) (ns int64, open bool) {
 	return int64(atomic.LoadUint64(b.u64(boardSince))), b.Open()
 }
 
-// Open tells whether the client reads the board. Until then batches must be sent as frames.
+// Open reports whether the client reads the board. Until then batches must be sent as frames.
 func (b *Board) Open() bool { return atomic.LoadUint32(b.u32(boardOpen)) != 0 }
 
 // Post shows a batch that lies in segment 0 and has no report. frames is how many of SEGMENT, BATCH, EPOCH_END and GONE

@@ -91,7 +91,7 @@ func (t Type) String() string {
 type Header struct {
 	Type   Type
 	Length uint32 // of the payload, bytes
-	ID     uint64 // of the request, 0 in frames nobody asked for
+	ID     uint64 // of the request, 0 in frames that answer no request
 }
 
 // AppendHeader appends the 16 bytes of h.
@@ -239,7 +239,7 @@ func ParseSegment(p []byte) (SegmentFrame, error) {
 // AppendEpoch appends the payload of EPOCH for an epoch from its beginning.
 func AppendEpoch(dst []byte, epoch uint32) []byte { return AppendEpochFrom(dst, epoch, 0) }
 
-// AppendEpochFrom appends the payload of EPOCH. from is 0 for the beginning, or 1 + the step to go on with after a
+// AppendEpochFrom appends the payload of EPOCH. from is 0 for the beginning, or 1 + the step to continue at after a
 // restart of the daemon.
 func AppendEpochFrom(dst []byte, epoch, from uint32) []byte {
 	dst = binary.LittleEndian.AppendUint32(dst, epoch)

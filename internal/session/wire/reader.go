@@ -15,7 +15,7 @@ const growth = 64 << 10
 // Reader cuts a byte stream into frames. Not safe for concurrent use.
 type Reader struct {
 	r    *bufio.Reader
-	pos  int64 // bytes of whole frames handed out
+	pos  int64 // bytes of whole frames returned
 	head [HeaderSize]byte
 	buf  []byte
 }
@@ -26,7 +26,7 @@ func NewReader(r io.Reader) *Reader { return &Reader{r: bufio.NewReaderSize(r, b
 // Next returns the next frame, and at which byte of the stream it began (for descriptors that ride on that byte). The
 // payload is valid until the next call. The error is io.EOF between frames, io.ErrUnexpectedEOF inside one, a
 // *errs.Error (PROTOCOL) for bytes that are no frame, else what r said. After an error the stream has lost its
-// borders: do not go on.
+// borders: do not continue.
 func (r *Reader) Next() (h Header, payload []byte, at int64, err error) {
 	at = r.pos
 	// A large buffer is not kept while waiting: one big CALL would pin its size for the life of the session.
