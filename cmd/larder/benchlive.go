@@ -40,9 +40,9 @@ func newBenchLive() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "live",
 		Short: "Run a scenario with a real daemon on real files, beside the simulator",
-		Long: `Start a daemon, let the jobs of a scenario (bench/scenarios/live) train, and count. The images are drawn for it,
-unless the scenario names a dataset; storage is held to the scenario's limit. A job keeps each batch for the scenario's
-step time without using the processor, as if an accelerator computed. Every repeat has a new daemon, and several
+		Long: `Start a daemon, let the jobs of a scenario (bench/scenarios/live) train, and count. The images are drawn for
+it, unless the scenario names a dataset; storage is held to the scenario's limit. A job keeps each batch for the
+scenario's step time without using the processor, as if an accelerator computed. Every repeat has a new daemon, and several
 scenarios take turns (ABBA).
 
 A scenario may kill the daemon (kill: {at: 5s}). The daemon is started again at once on the same state, and clients

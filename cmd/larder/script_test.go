@@ -213,7 +213,7 @@ func named(ts *testscript.TestScript, name string) *background {
 	return b
 }
 
-// signal NAME SIGNAL
+// signal NAME SIGNAL: sends a signal to a background process.
 func cmdSignal(ts *testscript.TestScript, _ bool, args []string) {
 	sig := map[string]syscall.Signal{"TERM": syscall.SIGTERM, "INT": syscall.SIGINT, "HUP": syscall.SIGHUP,
 		"KILL": syscall.SIGKILL}[args[1]]
@@ -273,7 +273,7 @@ func cmdCode(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// get URL FILE
+// get URL FILE: writes the answer to a file.
 func cmdGet(ts *testscript.TestScript, _ bool, args []string) {
 	c := newHTTPClient()
 	r, err := c.Get(args[0])

@@ -171,7 +171,8 @@ func stoppedTable(t *tabwriter.Writer, s stopped, drained bool) {
 		row(t, fmt.Sprintf("cut off before their epoch was over: %s", jobNames(s.Unfinished)))
 	case len(s.Live) == 0 || drained:
 	case s.Durable:
-		row(t, fmt.Sprintf("live until then: %s; they continue with the next daemon on its state directory", jobNames(s.Live)))
+		row(t, fmt.Sprintf("live until then: %s; they continue with the next daemon on its state directory",
+			jobNames(s.Live)))
 	default:
 		row(t, fmt.Sprintf("live until then: %s; they ended with it, for it had no state directory", jobNames(s.Live)))
 	}
@@ -241,9 +242,9 @@ func awaitEnd(ctx context.Context, target string, pid int32, limit time.Duration
 	}
 }
 
-// unservedAt reports whether no process listens at host:port. What went wrong with TLS or a token says nothing about that, so
-// neither is tried; what closes a connection that it has just accepted is a tunnel to nobody: a daemon speaks first, or
-// with TLS waits for the client.
+// unservedAt reports whether no process listens at host:port. What went wrong with TLS or a token says nothing about
+// that, so neither is tried; what closes a connection that it has just accepted is a tunnel to nobody: a daemon speaks
+// first, or with TLS waits for the client.
 func unservedAt(ctx context.Context, target string) bool {
 	c, err := new(net.Dialer).DialContext(ctx, "tcp", target)
 	if err != nil {

@@ -89,7 +89,8 @@ func newBreakable(t *testing.T) *breakable {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	drawn, err := imagegen.Draw(t.Context(), filepath.Join(dir, "photos"), imagegen.Spec{Seed: 3, Samples: breakSamples, Shrink: 8}, nil)
+	drawn, err := imagegen.Draw(t.Context(), filepath.Join(dir, "photos"),
+		imagegen.Spec{Seed: 3, Samples: breakSamples, Shrink: 8}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

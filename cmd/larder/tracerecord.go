@@ -23,7 +23,7 @@ const (
 	recordNewJob   = time.Second
 	recordPart     = 50          // of the time, at most, that descriptions take
 	recordWait     = time.Minute // for a daemon to come back, as long as clients wait for it
-	// for an answer, then it is asked for again; a recording ends when no call comes for 30 s
+	// recordCall bounds an answer; then the call is repeated. A recording ends when no call comes for 30 s.
 	recordCall = 5 * time.Second
 )
 

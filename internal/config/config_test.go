@@ -308,16 +308,17 @@ func TestResolveBounds(t *testing.T) {
 func TestWarnings(t *testing.T) {
 	for text, want := range map[string]string{
 		"{}": "",
-		"tiers: {total: 1GiB, encoded: 200MiB, decoded: 300MiB, augmented: 0}": "524MiB of tiers.total 1GiB belong to no tier",
-		"tiers: {total: 1GiB, encoded: 200MiB, decoded: 300MiB}":               "",
-		"tiers: {encoded: 1MiB, decoded: 1MiB, augmented: 0}":                  "",
-		"tiers: {decoded: 30}":           "tiers.decoded of 30B holds not one sample",
-		"tiers: {decoded: 0}":            "",
-		"tiers: {total: 50KiB}":          "tiers.total of 50KiB holds next to nothing",
-		"tiers: {total: 0}":              "",
-		"jobs: {max_ring: 1KiB}":         "jobs.max_ring of 1KiB has no room",
-		"source: {storage_limit: 20}":    "20B a second is less than a photograph a second",
-		"source: {storage_limit: 1MB/s}": "",
+		"tiers: {total: 1GiB, encoded: 200MiB, decoded: 300MiB, augmented: 0}": "524MiB of tiers.total 1GiB belong " +
+			"to no tier",
+		"tiers: {total: 1GiB, encoded: 200MiB, decoded: 300MiB}": "",
+		"tiers: {encoded: 1MiB, decoded: 1MiB, augmented: 0}":    "",
+		"tiers: {decoded: 30}":                                   "tiers.decoded of 30B holds not one sample",
+		"tiers: {decoded: 0}":                                    "",
+		"tiers: {total: 50KiB}":                                  "tiers.total of 50KiB holds next to nothing",
+		"tiers: {total: 0}":                                      "",
+		"jobs: {max_ring: 1KiB}":                                 "jobs.max_ring of 1KiB has no room",
+		"source: {storage_limit: 20}":                            "20B a second is less than a photograph a second",
+		"source: {storage_limit: 1MB/s}":                         "",
 	} {
 		c, err := Parse("f", []byte(text))
 		if err != nil {

@@ -379,8 +379,8 @@ func (s *conn) startEpoch(id uint64, epoch, from uint32) error {
 		return errs.New(errs.Invalid, "session", "attach first (Loader does this by itself)",
 			"epoch %d was asked for without an attachment", epoch)
 	}
-	// Clients recognise batches of an abandoned epoch by its number, so a number is never used twice in an attachment. What an
-	// earlier attachment has finished is not given again either (guarantee G3).
+	// Clients recognise batches of an abandoned epoch by its number, so a number is never used twice in an attachment.
+	// What an earlier attachment has finished is not given again either (guarantee G3).
 	if int64(epoch) <= last {
 		job := att.Info().GetJob().GetSpec().GetName()
 		if from > 0 { // all of it was sent before the connection ended, and is given up

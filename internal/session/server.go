@@ -179,8 +179,8 @@ func (s *Server) draining() bool { return s.gone.Load() }
 // Because sets why the daemon stops, by Shutdown and after it.
 func (s *Server) Because(why *errs.Error) { s.why.Store(why) }
 
-// Farewell ends every session at once, like Close, but sends every client the reason first. One that takes nothing for a
-// second is not waited for.
+// Farewell ends every session at once, like Close, but sends every client the reason first. One that takes nothing for
+// a second is not waited for.
 func (s *Server) Farewell(why *errs.Error) error {
 	s.why.Store(why)
 	s.gone.Store(true)
@@ -216,9 +216,9 @@ func (s *Server) emptied(ctx context.Context) error {
 	}
 }
 
-// Shutdown notifies every client that the daemon will stop (DRAIN), refuses new sessions and attachments, and waits until
-// every session has ended: at once where nothing is attached, else when the engine calls Gone or the client leaves.
-// When ctx ends first its error is returned and the sessions live on until Close.
+// Shutdown notifies every client that the daemon will stop (DRAIN), refuses new sessions and attachments, and waits
+// until every session has ended: at once where nothing is attached, else when the engine calls Gone or the client
+// leaves. When ctx ends first its error is returned and the sessions live on until Close.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	first := !s.gone.Swap(true)
