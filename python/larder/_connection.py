@@ -39,8 +39,8 @@ class Outage:
             raise UnavailableError(
                 f"{error.message}; waited {self.timeout:g} s for the larder daemon to come back",
                 subject=error.subject,
-                hint="start `larder serve` again, on the same state.dir: then iteration goes on where it was; timeout= "
-                "is how long to wait, on_daemon_loss='raise' does not wait",
+                hint="start `larder serve` again, on the same state.dir: then iteration continues where it was; "
+                "timeout= is how long to wait, on_daemon_loss='raise' does not wait",
             ) from error
         time.sleep(min(self.pause, self.left))
         self.pause = min(2 * self.pause, _LONGEST_PAUSE)

@@ -73,7 +73,7 @@ class Stop(NamedTuple):
             f"the larder daemon at {path} was stopped by {self.by} at {self.at}",
             subject=path,
             hint="run the script again, or `larder serve`; "
-            "next() of this loader goes on once a daemon serves the socket",
+            "next() of this loader continues once a daemon serves the socket",
         )
 
 

@@ -27,7 +27,7 @@ def reconnect(shared: Shared, run: Run) -> None:
     """Takes an epoch to another connection, of the same daemon or its successor, at the first step not handed out.
 
     Raises:
-        StoppedError: somebody stopped the daemon, and none runs.
+        StoppedError: a user stopped the daemon, and none runs.
         UnavailableError: none came in time; calling ``next()`` again waits again.
         StateLostError: it does not have the epoch.
         StaleError: another client has the rank.

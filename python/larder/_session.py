@@ -471,7 +471,7 @@ class Session:
         )
 
     def _stopped(self, stopped: StoppedError) -> Error:
-        """Notes that somebody stopped the daemon. Its successor sends again what was ready, as after a crash."""
+        """Notes that a user stopped the daemon. Its successor sends again what was ready, as after a crash."""
         self.peer_left = True
         error = self.fail(stopped)
         st = self._received

@@ -62,7 +62,7 @@ class Shared:
     """Everything that one Loader knows. ``next()`` and calls change it under ``lock``."""
 
     settings: Settings
-    spec: JobSpec | None  # of a job that this Loader registers; None: somebody else has registered it
+    spec: JobSpec | None  # of a job that this Loader registers; None: it is registered already
     timeout: float  # seconds that any wait may take
     observe: Callable[[Shared, Run, Sizes], Observer | None]  # makes the observer of an epoch that begins
 

@@ -78,7 +78,7 @@ class Waiting:
         if alive:
             state = f"it waits for {words}" if words else "the daemon answers, but the batch is not ready"
             hint = (
-                f"{_HELP.get(word, '')}`larder jobs describe {shared.name}` tells what it waits for; "
+                f"{_HELP.get(word, '')}`larder jobs describe {shared.name}` shows what it waits for; "
                 f"next() may be called again; timeout= is {shared.timeout:g} s"
             )
         error = DeadlineError(

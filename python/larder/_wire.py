@@ -65,7 +65,7 @@ def protocol_error(what: str) -> Error:
     return Error(
         f"the daemon sent what docs/protocol.md does not allow: {what}",
         reason="PROTOCOL",
-        hint="client and daemon may be of different versions; `larder version` and larder.__version__ tell",
+        hint="client and daemon may be of different versions; `larder version` and larder.__version__ show them",
     )
 
 

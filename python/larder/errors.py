@@ -11,7 +11,7 @@
     ├── JobEndedError           the job was killed, drained or has done its epochs
     ├── DeniedError             also PermissionError: this user may not do that
     ├── UnavailableError        also ConnectionError: no daemon, a dead one, or one that is draining
-    │   └── StoppedError        somebody stopped the daemon, and meant it (`larder stop`)
+    │   └── StoppedError        a user stopped the daemon on purpose (`larder stop`)
     └── DeadlineError           also TimeoutError: a wait took longer than ``timeout``
 
 ``reason`` is a stable upper-case word (docs/errors.md lists all); ``subject`` is what it is about; ``hint`` names the
@@ -115,7 +115,7 @@ class UnavailableError(Error, ConnectionError):
 
 
 class StoppedError(UnavailableError):
-    """Somebody stopped the daemon with `larder stop`; the message names who.
+    """A user stopped the daemon with `larder stop`; the message names who.
 
     A Loader that was made before the stop starts no other daemon: its ``next()`` and ``iter()`` raise this at once
     until a daemon serves the socket again. A new Loader starts one.
@@ -145,7 +145,7 @@ class SampleError(Error):
         kw.setdefault("subject", first.path or first.key)
         kw.setdefault(
             "hint",
-            "the next call of next() gives the batch without it; on_error='skip' or 'substitute' goes on by itself",
+            "the next call of next() gives the batch without it; on_error='skip' or 'substitute' raises nothing",
         )
         at = "" if first.offset is None else f" at byte {first.offset}"
         super().__init__(f"{first.path or first.key}: cannot prepare sample {first.id}{at}: {first.reason}{more}", **kw)
