@@ -71,6 +71,8 @@ var allowed = map[string][]string{
 	"larder/internal/proc": {},
 	"larder/internal/engine/crashguard": {"larder/internal/ident",
 		"larder/internal/prep"}, // it knows no jobs, journals or coordinator
+	"larder/internal/engine/record": {"larder/internal/coordinator", "larder/internal/errs", "larder/internal/ident",
+		"larder/internal/journal", "larder/proto/larder/v1"},
 	"larder/internal/engine/restore": {"larder/dsa", "larder/internal/bits", "larder/internal/coordinator",
 		"larder/internal/engine/record", "larder/internal/errs", "larder/internal/ident", "larder/internal/journal",
 		"larder/jobs"},
