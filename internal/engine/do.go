@@ -10,6 +10,7 @@ import (
 	"larder/internal/engine/ring"
 	"larder/internal/invariant"
 	larderv1 "larder/proto/larder/v1"
+	"larder/tiers"
 )
 
 // Do carries out one effect. It runs in the loop's goroutine and never blocks: work goes to the pool, batches to the
@@ -30,7 +31,7 @@ func (e *Engine) Do(eff coordinator.Effect) {
 	case coordinator.FreeKey:
 		e.tierWork.Add(func() { e.cfg.Store.Free(x.Key) })
 	case coordinator.SetBudget:
-		e.tierWork.Add(func() { e.setBudget(x) })
+		e.tierWork.Add(func() { resize(e.cfg.Store, x, e.log) })
 	case coordinator.Solve: // one at a time; it takes milliseconds
 		e.background.Go(func() { e.loop.send(x.Do()) })
 	case coordinator.Deliver:
@@ -62,12 +63,13 @@ func (e *Engine) Do(eff coordinator.Effect) {
 	}
 }
 
-func (e *Engine) setBudget(x coordinator.SetBudget) {
-	if err := e.cfg.Store.SetBudget(x.Form, x.Bytes); err != nil {
-		e.log.note(slog.LevelError, "a tier could not be resized", "form", x.Form.String(), "bytes", x.Bytes, "err", err)
+// resize gives a tier its budget.
+func resize(store *tiers.Store, x coordinator.SetBudget, log *logQueue) {
+	if err := store.SetBudget(x.Form, x.Bytes); err != nil {
+		log.note(slog.LevelError, "a tier could not be resized", "form", x.Form.String(), "bytes", x.Bytes, "err", err)
 		return
 	}
-	e.log.note(slog.LevelInfo, "tier resized", "form", x.Form.String(), "bytes", x.Bytes)
+	log.note(slog.LevelInfo, "tier resized", "form", x.Form.String(), "bytes", x.Bytes)
 }
 
 // persist hands a record to the journal. When that fails the engine ends: what was promised could not be kept, and
