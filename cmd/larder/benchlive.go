@@ -42,8 +42,8 @@ func newBenchLive() *cobra.Command {
 		Short: "Run a scenario with a real daemon on real files, beside the simulator",
 		Long: `Start a daemon, let the jobs of a scenario (bench/scenarios/live) train, and count. The images are drawn for
 it, unless the scenario names a dataset; storage is held to the scenario's limit. A job keeps each batch for the
-scenario's step time without using the processor, as if an accelerator computed. Every repeat has a new daemon, and several
-scenarios take turns (ABBA).
+scenario's step time without using the processor, as if an accelerator computed. Every repeat has a new daemon, and
+several scenarios take turns (ABBA).
 
 A scenario may kill the daemon (kill: {at: 5s}). The daemon is started again at once on the same state, and clients
 continue where they were. The result says how long that took and what was lost; if anything was lost, the command fails.
