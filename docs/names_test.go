@@ -19,7 +19,8 @@ func TestFilesExist(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if skip := strings.HasPrefix(e.Name(), ".") || e.Name() == "out" || e.Name() == "shared"; e.IsDir() && path != root && skip {
+		skip := strings.HasPrefix(e.Name(), ".") || e.Name() == "out" || e.Name() == "shared"
+		if e.IsDir() && path != root && skip {
 			return fs.SkipDir
 		}
 		if !e.IsDir() {
