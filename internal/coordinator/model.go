@@ -433,8 +433,9 @@ func (c *tiering) demandRecipe(set *partition.Dataset, s *stream, room float64) 
 		augmented = float64(c.cfg.Granule(ident.Augmented, s.augBytes))
 	}
 	q := partition.Recipe{
-		Name: name, Prefix: prefix, Samples: int64(len(s.sample.Subset)), Decoded: room * decoded, Augmented: room * augmented,
-		Augment: known(r.Augment), Finish: known(r.Finish), Sharers: 1, Degree: 1, Jobs: []partition.Job{{Ingest: ingest}},
+		Name: name, Prefix: prefix, Samples: int64(len(s.sample.Subset)), Decoded: room * decoded,
+		Augmented: room * augmented,
+		Augment:   known(r.Augment), Finish: known(r.Finish), Sharers: 1, Degree: 1, Jobs: []partition.Job{{Ingest: ingest}},
 	}
 	if decode := known(r.Decode); decode > 0 && q.Augment > 0 {
 		q.DecodeAugment = 1 / (1/decode + 1/q.Augment)
