@@ -22,9 +22,8 @@ func newWhatIf() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "whatif",
 		Short: "Simulate recorded demand again with more memory, other jobs or another machine",
-		Long: `Simulate the demand of a recorded trace (larder trace record) as it was, with each change alone, and with all
-of them. The output compares reads, decodes, makespan and the waits of each job, and states the limits of the
-simulation. A change is KEY=VALUE:
+		Long: `Simulate the demand of a recorded trace (larder trace record) as it was, with each change alone, and with all.
+The output compares reads, decodes, makespan and the waits of each job. A change is KEY=VALUE:
   tiers.total, tiers.encoded, tiers.decoded, tiers.augmented    bytes, or auto for a tier
   tiers.policy.FORM, tiers.model                                as in the configuration
   machine.workers, machine.cores, machine.memory
