@@ -232,35 +232,7 @@ func (c *planner) cancel(s *stream, r int, which func(*delivery) bool) {
 	}
 	var back []ident.ObjectID
 	for _, d := range planned {
-		d.become(deliveryCanceled)
-		open := d.ledger.Open() && d.again == nil // what was sent before stays counted
-		if d.again == nil {
-			c.step.persist(RecordReturned{Job: s.job.ID, Rank: r, Inc: d.inc, Epoch: d.epoch, Step: d.step}, nil)
-		}
-		for i := range d.rows {
-			w := &d.rows[i]
-			if open && w.state != rowMoved {
-				if err := d.ledger.Return(w.object); err != nil {
-					c.step.complain(s.job.ID, err)
-				}
-				if d.ledger == s.job.Ledger() {
-					back = append(back, w.object)
-				}
-			}
-			if w.state == rowWaiting {
-				c.flights.leaveFlight(d, i)
-			}
-		}
-		for _, b := range d.bad { // replaced by substitutes: the epoch owes them again
-			if open && !d.holds(b.Object) {
-				if err := d.ledger.Return(b.Object); err != nil {
-					c.step.complain(s.job.ID, err)
-				}
-				if d.ledger == s.job.Ledger() {
-					back = append(back, b.Object)
-				}
-			}
-		}
+		back = c.cancelDelivery(d, r, back)
 	}
 	if len(back) > 0 && s.joined {
 		c.sampler.Return(s.job.ID, back)
@@ -268,6 +240,39 @@ func (c *planner) cancel(s *stream, r int, which func(*delivery) bool) {
 	for _, d := range planned {
 		c.settle(d)
 	}
+}
+
+// cancelDelivery takes one delivery of rank r back. It appends to back the samples that the job's epoch may give out again.
+func (c *planner) cancelDelivery(d *delivery, r int, back []ident.ObjectID) []ident.ObjectID {
+	job := d.s.job
+	owes := func(x ident.ObjectID) {
+		if err := d.ledger.Return(x); err != nil {
+			c.step.complain(job.ID, err)
+		}
+		if d.ledger == job.Ledger() {
+			back = append(back, x)
+		}
+	}
+	d.become(deliveryCanceled)
+	open := d.ledger.Open() && d.again == nil // what was sent before stays counted
+	if d.again == nil {
+		c.step.persist(RecordReturned{Job: job.ID, Rank: r, Inc: d.inc, Epoch: d.epoch, Step: d.step}, nil)
+	}
+	for i := range d.rows {
+		w := &d.rows[i]
+		if open && w.state != rowMoved {
+			owes(w.object)
+		}
+		if w.state == rowWaiting {
+			c.flights.leaveFlight(d, i)
+		}
+	}
+	for _, b := range d.bad { // replaced by substitutes: the epoch owes them again
+		if open && !d.holds(b.Object) {
+			owes(b.Object)
+		}
+	}
+	return back
 }
 
 func (d *delivery) holds(x ident.ObjectID) bool {

@@ -64,7 +64,7 @@ go_tool() {
   local room=$1 module=$2 package=$3 binary want have
   binary=$tools/$(basename "$package")
   want=$(cd "$here/$room" && go list -m -f '{{.Version}}' "$module")
-  have=$(go version -m "$binary" 2>/dev/null | awk '$1 == "mod" {print $3}')
+  have=$({ go version -m "$binary" 2>/dev/null || true; } | awk '$1 == "mod" {print $3}') # none yet: empty
   [ "$have" != "$want" ] || return 0
   say "building $(basename "$package") $want"
   (cd "$here/$room" && go build -o "$binary" "$package")
