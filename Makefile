@@ -7,7 +7,6 @@ GO      ?= go
 BIN     := bin
 VENV    := .venv
 TOOLS   := $(abspath $(BIN)/tools)
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 COMMIT  ?= $(shell git rev-parse HEAD 2>/dev/null)
 
 # go-nvml's C header is full of deprecated declarations.
@@ -31,7 +30,7 @@ help: ## list the targets
 build: ## build bin/larder
 	@[ -n "$(HAVE_JPEG)" ] || echo "larder: libjpeg-turbo's headers are missing: building with the Go decoder" \
 	  "(slower, parity: false). For the fast one: apt-get install libjpeg62-turbo-dev, then make build"
-	$(GO) build -trimpath -tags '$(TAGS)' -ldflags '-X main.version=$(VERSION) -X main.commit=$(COMMIT)' \
+	$(GO) build -trimpath -tags '$(TAGS)' -ldflags '-X main.commit=$(COMMIT)' \
 	  -o $(BIN)/larder ./cmd/larder
 
 .PHONY: demo
