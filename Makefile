@@ -74,8 +74,8 @@ setup: ## install what the tests need, into the system (Debian, root) and .venv
 
 # What a change must pass beside the tests. Tools are pinned in internal/tools and installed into bin/tools.
 .PHONY: check
-check: tools build ## format, linters, modules, protocol buffers, types, documentation, ARM64
-	$(MAKE) --no-print-directory check-go check-modules check-proto check-python check-docs cross
+check: tools build ## format, linters, modules, protocol buffers, types, documentation and its site, ARM64
+	$(MAKE) --no-print-directory check-go check-modules check-proto check-python check-docs docs cross
 
 .PHONY: tools
 tools: ## install the tools of make check, at their pinned versions
