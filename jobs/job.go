@@ -66,7 +66,7 @@ type Job struct {
 	Begun  bool   // some epoch was begun
 	Drain  bool   // ends after the running epoch
 	Active bool   // counts as needing samples (guarantee G5)
-	Paused bool   // plans nothing and needs nothing until it is resumed
+	Paused bool   // plans nothing and needs nothing until it is unpaused
 	Mark   uint32 // which of the subsets it was given is in force; 0 = the one it was registered with
 	Since  uint32 // the first epoch of that subset
 	Next   *Next  // the subset of its next epoch; nil = the same

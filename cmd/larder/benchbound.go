@@ -48,7 +48,7 @@ func newBenchBound() *cobra.Command {
 		Use:   "bound",
 		Short: "Compute how few reads could have served a run",
 		Long: `Compute the lower bound of reads for what the jobs of a real run received and when: no order, cache or
-foresight could have read less. docs/sampler.md has the formulas. The trace is JSON:
+foresight could have read less. bench/bound says how it is computed. The trace is JSON:
 
   {"subset": 700, "jobs": 4, "cache": 140, "epochs": [{"job": 0, "steps": [[1000, 16], [2000, 16], …]}, …]}
 

@@ -68,7 +68,7 @@ func datasetKey(key string) *Key {
 		k.Kind, k.Apply, k.value = "size | none", Live, capOf(name)
 		k.Doc = "memory of all tiers together that it may have"
 	case "strata":
-		k.Kind, k.Apply, k.value, k.See = strings.Join(Strata, " | "), NewJobs, strataOf(name), "sampler.md"
+		k.Kind, k.Apply, k.value, k.See = strings.Join(Strata, " | "), NewJobs, strataOf(name), "guarantees.md#g2-order"
 		k.Doc = "property of its samples that every order keeps mixed, from its first job on"
 	default:
 		return nil

@@ -12,12 +12,9 @@
 //	roster     who draws what: live jobs, and their prefixes, share groups and datasets
 //	needs      what is cached for whom, and who still needs it (needs.go, entries.go)
 //	tiering    how large the tiers are: the model, the rule of thumb, quotas (tiering.go, quota.go, model.go, degree.go)
-//
-// flights preparations under way, and what a row of a batch is filled from (flight.go, rows.go, inplace.go, share.go)
-//
+//	flights    preparations under way, and what fills a row (flight.go, rows.go, inplace.go, share.go)
 //	planner    batches, from the picks to the account (plan.go, picks.go, deal.go, remainder.go)
-//
-// lifecycle jobs, their clients and epochs (lifecycle.go, epochs.go, attach.go, cut.go, restore.go, change.go, idle.go)
+//	lifecycle  jobs, clients and epochs (lifecycle.go, epochs.go, attach.go, cut.go, restore.go, change.go, idle.go)
 //
 // One sample's way: lifecycle begins an epoch, planner picks the sample and commits it (planOne, pick), flights finds
 // out where its row comes from (source), needs ranks what is kept of it (renew), and planner sends the batch when all
