@@ -41,7 +41,7 @@ var plants = []struct {
 	name string
 	want []string // one of them
 	do   func(w *world) bool
-	bare bool // found without being told what to expect
+	bare bool // found without knowing what to expect
 }{
 	{"a sample is swapped for one of another batch", []string{Repeated}, func(w *world) bool {
 		a, b := w.twoBatches()
@@ -208,7 +208,7 @@ func (w *world) again(f func(*Record)) bool {
 			a, b := all[j], all[i]
 			if len(a.IDs) > 1 && a.Step == b.Step && slices.Equal(a.IDs, b.IDs) && *a.Hash == *b.Hash {
 				last := b
-				for _, x := range all[i:] { // the last one, whose end nobody compares
+				for _, x := range all[i:] { // the last one, whose end no check compares
 					if x.Step == a.Step && slices.Equal(x.IDs, a.IDs) {
 						last = x
 					}
@@ -297,7 +297,7 @@ func TestPlanted(t *testing.T) {
 	}
 }
 
-// A foreign sample in place of a right one is found without being told, when another epoch has been whole; and it is
+// A foreign sample in place of a right one is found without a hint, when another epoch has been whole; and it is
 // named.
 func TestForeignByItsNeighbours(t *testing.T) {
 	w := newWorld(t, 8, 3, false)
@@ -383,7 +383,7 @@ func TestStates(t *testing.T) {
 		"a client that left":       {1, func(w *world) { w.pick(KindEnd).Kind = KindLeft }, BrokenOff},
 		"a client that died":       {1, open, BrokenOff},
 		"a rank whose log is gone": {2, func(w *world) { w.files = w.files[:1] }, Partial},
-		"steps nobody noted": {1, func(w *world) {
+		"steps without a record": {1, func(w *world) {
 			i := slices.IndexFunc(w.files[0], func(r *Record) bool { return r.Kind == KindBatch })
 			s := w.files[0][i].Step
 			w.files[0] = slices.DeleteFunc(w.files[0], func(r *Record) bool { return r.Kind == KindDone && r.Step == s })

@@ -217,7 +217,7 @@ type part struct {
 }
 
 // attempt is what a rank received until the epoch was begun afresh. A checkpoint that was taken in it counts it,
-// however the epoch went on.
+// however the epoch continued.
 type attempt struct {
 	batches []batch
 	of      []*run
@@ -248,7 +248,7 @@ func (p *part) afresh() {
 	p.earlier, p.runs = append(p.earlier, attempt{p.batches, p.of, p.runs}), nil
 }
 
-// rank puts the runs of a rank together: what goes on takes the place of what was received from that step on, and must
+// rank puts the runs of a rank together: a continued run replaces what was received from that step on, and must
 // be equal to it.
 func (c *checker) rank(g *gen, rank uint32) part {
 	var p part
@@ -266,7 +266,7 @@ func (c *checker) rank(g *gen, rank uint32) part {
 		switch {
 		case u.On && u.From > next && u.Base == "":
 			if !p.unsure {
-				c.add(u.find(Lost, next, nil, u.line, "it went on at step %d, and step %d is the one after the last that was "+
+				c.add(u.find(Lost, next, nil, u.line, "it continued at step %d, and step %d is the one after the last that was "+
 					"received", u.From, next))
 			}
 			p.unsure = true
@@ -385,8 +385,8 @@ func (c *checker) epoch(g *gen, loaded bool, sets *sets) {
 	e.Quarantined = distinct(bad)
 	if account != nil {
 		e.Removed = account.Removed
-		if told := e.Quarantined + e.Removed; c.options.Silent[root.Job] && account.Quarantined > told {
-			e.Silent = account.Quarantined - told
+		if reported := e.Quarantined + e.Removed; c.options.Silent[root.Job] && account.Quarantined > reported {
+			e.Silent = account.Quarantined - reported
 		}
 	}
 	sets.add(root, got, bad)
@@ -466,7 +466,7 @@ func (s *Start) tail(n uint64) uint64 {
 	return n - dealt
 }
 
-// inStep tells whether all ranks get as many batches with samples, also where bad samples leave too little for all.
+// inStep reports whether all ranks get as many batches with samples, also where bad samples leave too little for all.
 func (s *Start) inStep() bool { return s.World > 1 && s.Even == "drop" && s.OnError == "substitute" }
 
 // shares is, by step, how many ranks got samples.
@@ -492,7 +492,7 @@ func (g *gen) uneven() []uint32 {
 	return out
 }
 
-// empty counts the steps that have samples for nobody.
+// empty counts the steps in which no rank has a sample.
 func (g *gen) empty() int {
 	n := 0
 	for _, ranks := range g.shares() { // order-free: they are counted

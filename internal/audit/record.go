@@ -20,8 +20,8 @@ const Version = 1
 // The kinds of records.
 const (
 	KindLog    = "log"    // the first record of a file: who writes
-	KindEpoch  = "epoch"  // a rank begins an epoch, or goes on with one: a run
-	KindOn     = "on"     // the same process goes on with a run, after its daemon died or the connection was cut
+	KindEpoch  = "epoch"  // a rank begins an epoch, or continues one: a run
+	KindOn     = "on"     // the same process continues a run, after its daemon died or the connection was cut
 	KindBatch  = "batch"  // received
 	KindDone   = "done"   // the step is over: what the batch's memory held then
 	KindMissed = "missed" // steps that were handed out and are not in the log: a signal came between the two
@@ -50,7 +50,7 @@ type Record struct {
 	IDs  []int64 `json:"ids,omitempty"`
 	Rows int     `json:"rows,omitempty"`
 	Bad  []int64 `json:"bad,omitempty"`  // samples the daemon said it could not prepare for this batch
-	Hash *uint32 `json:"hash,omitempty"` // CRC-32 of the payload; done: nil when the memory had been given back
+	Hash *uint32 `json:"hash,omitempty"` // CRC-32 of the payload; done: nil when the memory had been released
 
 	// end
 	Batches uint64   `json:"batches,omitempty"`
@@ -61,16 +61,16 @@ type Record struct {
 	Token string `json:"token,omitempty"` // saved
 }
 
-// Start is what a client knows when it begins an epoch: what it was told at registration, and by the answer to EPOCH.
+// Start is what a client knows when it begins an epoch: from its registration and from the answer to EPOCH.
 type Start struct {
 	Job        string `json:"job"`
 	ID         uint32 `json:"id"`         // of the job, in its daemon's state
-	Registered string `json:"registered"` // when; with ID it tells a job from a later one of the same name
+	Registered string `json:"registered"` // when; with ID it distinguishes jobs of one name
 	Rank       uint32 `json:"rank"`
 	World      uint32 `json:"world"`
 	Inc        uint64 `json:"inc"`
 	Epoch      uint32 `json:"epoch"`
-	On         bool   `json:"on,omitempty"` // goes on at From with what another process, or connection, began
+	On         bool   `json:"on,omitempty"` // continues at From what another process or connection began
 	From       uint32 `json:"from,omitempty"`
 	// token of the checkpoint that was loaded: what was received before it counts
 	Base string `json:"base,omitempty"`

@@ -35,7 +35,7 @@ type run struct {
 	line    int
 	boot    int64
 	batches []batch // steps next-len(batches) to next-1
-	again   []batch // received, and given up when it went on at an earlier step
+	again   []batch // received, and given up when it continued at an earlier step
 	next    uint32
 	done    int // how many of batches are over
 	unsure  bool
@@ -147,14 +147,14 @@ func (p *parser) begin(line int, r *Record) {
 	p.out = append(p.out, u)
 }
 
-// on goes on in the same process: what was received from that step on, and not used, comes again.
+// on continues a run in the same process: what was received from that step on, and not used, comes again.
 func (p *parser) on(u *run, line int, r *Record) {
 	switch first := u.next - uint32(len(u.batches)); {
 	case r.Step > u.next:
-		p.report(u.find(Lost, u.next, nil, line, "it went on at step %d, and step %d is next", r.Step, u.next))
+		p.report(u.find(Lost, u.next, nil, line, "it continued at step %d, and step %d is next", r.Step, u.next))
 		u.batches, u.done, u.unsure = nil, 0, true
 	case r.Step < first+uint32(u.done):
-		p.report(u.find(Repeated, r.Step, nil, line, "it went on at step %d, which was used", r.Step))
+		p.report(u.find(Repeated, r.Step, nil, line, "it continued at step %d, which was used", r.Step))
 		return
 	default:
 		k := int(r.Step - first)
@@ -229,7 +229,7 @@ func (p *parser) done(u *run, line int, r *Record) {
 	}
 }
 
-// same tells whether two receipts are of one batch.
+// same reports whether two receipts are of one batch.
 func same(a, b batch) bool { return a.hash == b.hash && slices.Equal(a.ids, b.ids) }
 
 func narrow(ids []int64) ([]uint32, bool) {

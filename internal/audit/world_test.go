@@ -84,7 +84,7 @@ func newWorld(t testing.TB, seed uint64, epochs int, deaths bool) *world {
 					w.put(f, &Record{Kind: KindOn, Run: run, Step: b.Step})
 					w.put(f, copyOf(b))
 				}
-				if deaths && r.IntN(8) == 0 { // another process goes on, from before that batch or after it
+				if deaths && r.IntN(8) == 0 { // another process continues, from before that batch or after it
 					f = w.file(int64(2000 + len(w.files)))
 					at[rank] = f
 					s.Inc++

@@ -12,13 +12,13 @@ type Set struct {
 // NewSet returns an empty set that holds ids below n without growing.
 func NewSet(n int) *Set { return &Set{words: make([]uint64, (n+63)/64)} }
 
-// Has tells whether i is in the set.
+// Has reports whether i is in the set.
 func (s *Set) Has(i uint32) bool {
 	w := int(i >> 6)
 	return w < len(s.words) && s.words[w]&(1<<(i&63)) != 0
 }
 
-// Add puts i in and tells whether it was out.
+// Add adds i and reports whether it was absent.
 func (s *Set) Add(i uint32) bool {
 	w := int(i >> 6)
 	for w >= len(s.words) {
@@ -32,7 +32,7 @@ func (s *Set) Add(i uint32) bool {
 	return true
 }
 
-// Remove takes i out and tells whether it was in.
+// Remove removes i and reports whether it was present.
 func (s *Set) Remove(i uint32) bool {
 	if !s.Has(i) {
 		return false
@@ -81,7 +81,7 @@ func (s JobSet) With(i uint8) JobSet { return s | 1<<i }
 // Without returns the set without slot i.
 func (s JobSet) Without(i uint8) JobSet { return s &^ (1 << i) }
 
-// Has tells whether slot i is in the set.
+// Has reports whether slot i is in the set.
 func (s JobSet) Has(i uint8) bool { return s&(1<<i) != 0 }
 
 // Len returns the number of slots in the set.

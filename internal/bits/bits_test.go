@@ -45,7 +45,7 @@ func TestSetAgainstMap(t *testing.T) {
 					clear(m)
 				}
 			},
-			"Clone": func(*rapid.T) { // go on with the copy: what happens to it must not reach the original
+			"Clone": func(*rapid.T) { // continue with the copy: what happens to it must not reach the original
 				old, oldMembers = s, s.members()
 				s = s.Clone()
 			},
@@ -64,7 +64,7 @@ func TestSetAgainstMap(t *testing.T) {
 				seen := 0
 				s.Each(func(uint32) bool { seen++; return seen < 2 })
 				if seen != min(2, len(want)) {
-					t.Fatalf("Each went on to %d members after it was told to stop", seen)
+					t.Fatalf("Each visited %d members after it was asked to stop", seen)
 				}
 			},
 		})

@@ -178,11 +178,11 @@ func TestConnectionsAreCut(t *testing.T) {
 	for _, tr := range c.all {
 		afresh, backed = afresh+tr.afresh.Load(), backed+tr.backed.Load()
 	}
-	figure(t, "%d connections cut, %d epochs begun afresh because of it, %d times gone on in the midst of one, %d read "+
-		"to their end",
+	figure(t, "%d connections cut, %d epochs begun afresh because of it, %d times continued in the middle of one, %d "+
+		"read to their end",
 		p.cuts.Load(), afresh, backed, c.epochs())
 	if afresh > 0 || backed == 0 {
-		t.Error("an epoch was begun afresh, or none was gone on with")
+		t.Error("an epoch was begun afresh, or none was continued")
 	}
 }
 

@@ -22,8 +22,8 @@ func points() (out []string) {
 	return out
 }
 
-// TestDaemonIsKilled (R2): SIGKILL at random moments and at every failpoint, while four jobs train. Everybody goes on;
-// the auditor finds every epoch whole; a fixed order is the one of a daemon that nobody killed. LARDER_KILLS is how
+// TestDaemonIsKilled (R2): SIGKILL at random moments and at every failpoint, while four jobs train. All jobs continue;
+// the auditor finds every epoch whole; a fixed order is that of a daemon that was not killed. LARDER_KILLS is how
 // many.
 func TestDaemonIsKilled(t *testing.T) {
 	kills := times(t, "LARDER_KILLS", 24)
@@ -69,8 +69,8 @@ func TestDaemonIsKilled(t *testing.T) {
 	c.more(3)
 	c.finish()
 	for _, tr := range c.all {
-		if len(tr.told) > 0 {
-			t.Errorf("job %s was told of bad samples: %v", tr.spec.GetName(), tr.told)
+		if len(tr.reasons) > 0 {
+			t.Errorf("job %s got bad samples: %v", tr.spec.GetName(), tr.reasons)
 		}
 	}
 	eventually(t, "the daemon holds nothing for anybody", func() bool { _, n := d.holds(); return n <= empty })
@@ -99,7 +99,7 @@ func TestDaemonIsKilled(t *testing.T) {
 		t.Errorf("only %d of %d failpoints were reached: %v", len(reached), len(at), reached)
 	}
 	if c.epochs() == 0 {
-		t.Error("nobody got to the end of an epoch")
+		t.Error("no client got to the end of an epoch")
 	}
 }
 
@@ -112,7 +112,7 @@ func percentile(sorted []time.Duration, p int) time.Duration {
 
 // TestDiskFails (R4): the n-th call of every kind that changes the state directory fails with EIO, on the real binary,
 // for all n up to where nothing is called any more: the daemon stops with its exit code for that, promises nothing
-// after it, and the next one goes on. LARDER_DISK_FAILS is how many n of a kind are tried.
+// after it, and the next one continues. LARDER_DISK_FAILS is how many n of a kind are tried.
 func TestDiskFails(t *testing.T) {
 	slow(t)
 	most := times(t, "LARDER_DISK_FAILS", 2)

@@ -38,9 +38,9 @@ func prints(into map[string]map[place]uint64) func(*trainee) {
 }
 
 // An image begins to crash the decoder, in C code, while five jobs train: the daemon dies of it once. The next one
-// tries in a process of its own what was being prepared, finds the image, and goes on without it: every job has its
+// tries in a process of its own what was being prepared, finds the image, and continues without it: every job has its
 // subset, whatever its recipe, order and way with bad samples; all else has the bytes of a daemon that met no such
-// image; a job that is new, and a daemon that is newer still, are told at once.
+// image; a later job, and a later daemon, learn of it at once.
 func TestImageCrashesTheDecoder(t *testing.T) {
 	const n, poison = 60, 0
 	for _, signal := range []string{"SIGSEGV", "SIGABRT"} {
@@ -129,9 +129,9 @@ func TestImageCrashesTheDecoder(t *testing.T) {
 				if meets && len(tr.bad[newest]) != 1 {
 					t.Errorf("%s: %v are bad in its last epoch", name, tr.bad[newest])
 				}
-				for reason := range tr.told {
+				for reason := range tr.reasons {
 					if reason != why {
-						t.Errorf("%s was told %q", name, reason)
+						t.Errorf("%s got the reason %q", name, reason)
 					}
 				}
 				for _, m := range []map[place]uint64{got[name], want[name]} {
@@ -147,8 +147,8 @@ func TestImageCrashesTheDecoder(t *testing.T) {
 					Transform: []*larderv1.Op{op("CenterCrop", map[string]any{"size": 8.0})}}}
 				c := train(d, s, 0, func(tr *trainee) { tr.last.Store(1) })
 				end(c)
-				if _, died := d.died(0); died || c.all[0].told[why] != 2 || len(c.all[0].told) != 1 {
-					t.Errorf("%s: died %v, told %v: %s", what, died, c.all[0].told, d.log.String())
+				if _, died := d.died(0); died || c.all[0].reasons[why] != 2 || len(c.all[0].reasons) != 1 {
+					t.Errorf("%s: died %v, reasons %v: %s", what, died, c.all[0].reasons, d.log.String())
 				}
 			}
 			fresh("a new job")
@@ -161,7 +161,7 @@ func TestImageCrashesTheDecoder(t *testing.T) {
 }
 
 // SIGKILL while samples are prepared, every time: what was being prepared is suspect in the next life, and innocent.
-// Nobody is told of a bad sample, and nothing stays suspect.
+// No client is sent a bad sample, and nothing stays suspect.
 func TestInnocentSuspects(t *testing.T) {
 	dir := images(t, 40, 480, 360)
 	d := newDaemon(t, "--set", "tiers.encoded=0", "--set", "tiers.decoded=0", "--set", "tiers.augmented=0")
@@ -176,8 +176,8 @@ func TestInnocentSuspects(t *testing.T) {
 	c.more(2)
 	c.finish()
 	for _, tr := range c.all {
-		if len(tr.told) > 0 {
-			t.Errorf("%s was told of %v", tr.spec.GetName(), tr.told)
+		if len(tr.reasons) > 0 {
+			t.Errorf("%s got bad samples %v", tr.spec.GetName(), tr.reasons)
 		}
 	}
 	for _, word := range []string{"crashes the decoder", "could not be tried"} {

@@ -74,8 +74,8 @@ func TestDiskIsFull(t *testing.T) {
 		n := c.taken()
 		if died {
 			d.must()
-		} else { // it goes on, or is about to end
-			eventually(t, "it goes on or ends", func() bool { _, ended := d.died(0); return ended || c.taken() > n })
+		} else { // it continues, or is about to end
+			eventually(t, "it continues or ends", func() bool { _, ended := d.died(0); return ended || c.taken() > n })
 			if _, ended := d.died(100 * time.Millisecond); ended {
 				d.must()
 			}
@@ -162,7 +162,7 @@ func (g *group) used() (n int64) {
 }
 
 // TestLittleMemory (R13): a daemon with 512 MiB is asked for far more: decoded, the images of its jobs are 5 GiB at
-// night. The kernel kills nobody, and everybody goes on. LARDER_MEMORY_SECONDS is how long.
+// night. The kernel kills no process, and all jobs continue. LARDER_MEMORY_SECONDS is how long.
 func TestLittleMemory(t *testing.T) {
 	slow(t)
 	const limit = 512 << 20

@@ -52,8 +52,8 @@ func (c counter) Write(b []byte) (int, error) {
 var _ io.Writer = counter{}
 
 // TestClientIsStopped (R16): a client process is stopped (SIGSTOP) for up to LARDER_STOP_SECONDS, longer and shorter
-// than its lease, in the midst of an epoch. Others go on meanwhile; when it wakes it goes on, or is told that it is
-// out; it never gets what is not its own. LARDER_STOPS is how many.
+// than its lease, in the middle of an epoch. Other clients continue meanwhile. When it wakes it continues, or gets
+// the error that it is out; it never gets what is not its own. LARDER_STOPS is how many.
 func TestClientIsStopped(t *testing.T) {
 	stops, most := times(t, "LARDER_STOPS", 4), times(t, "LARDER_STOP_SECONDS", 2)
 	r := seed(t)
@@ -79,7 +79,7 @@ func TestClientIsStopped(t *testing.T) {
 		time.Sleep(time.Duration(r.IntN(most*1000)) * time.Millisecond)
 		others.more(2) // with one that is stopped among them
 		if others.taken() <= before {
-			t.Error("nobody went on")
+			t.Error("no other client continued")
 		}
 		if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 			t.Fatal(err)
@@ -95,6 +95,6 @@ func TestClientIsStopped(t *testing.T) {
 		}
 	}
 	others.finish()
-	figure(t, "%d clients stopped for up to %d s: %d went on to their end, %d were told that they are out; the others "+
-		"read %d epochs", stops, most, whole, out, others.epochs())
+	figure(t, "%d clients stopped for up to %d s: %d continued to their end, %d got the error that they are out; "+
+		"others read %d epochs", stops, most, whole, out, others.epochs())
 }

@@ -22,7 +22,7 @@ import (
 	larderv1 "larder/proto/larder/v1"
 )
 
-// trainee is one rank of a job that goes on whatever becomes of its daemon: the rules of the Python client, in Go.
+// trainee is one rank of a job that continues whatever happens to its daemon: the rules of the Python client, in Go.
 type trainee struct {
 	socket string
 	spec   *larderv1.JobSpec
@@ -35,12 +35,12 @@ type trainee struct {
 	taken   atomic.Int64
 	epochs  atomic.Int64 // to their end
 	afresh  atomic.Int64 // epochs that it was not to begin with what it had asked for
-	backed  atomic.Int64 // times it went on in the midst of an epoch
+	backed  atomic.Int64 // times it continued in the middle of an epoch
 	known   string       // what the daemon knows it by when it comes back
 	mu      sync.Mutex
 	orders  map[uint32][]int64 // by epoch, of those that were not broken off
 	bad     map[uint32][]int64 // likewise, of what could not be prepared
-	told    map[string]int     // why not
+	reasons map[string]int     // why not
 	look    func(*client.Batch)
 	waits   []time.Duration // from a daemon's being ready to the first batch of it
 	seen    int             // the daemon's life that was timed last
@@ -54,13 +54,13 @@ type trainee struct {
 
 func newTrainee(socket string, spec *larderv1.JobSpec, rank uint32) *trainee {
 	tr := &trainee{wait: patience, socket: socket, spec: spec, rank: rank, orders: map[uint32][]int64{},
-		bad: map[uint32][]int64{}, told: map[string]int{}}
+		bad: map[uint32][]int64{}, reasons: map[string]int{}}
 	tr.known = fmt.Sprintf("%d.%p", os.Getpid(), tr)
 	tr.last.Store(math.MaxInt64)
 	return tr
 }
 
-// run trains until it is told to stop, or the job's epochs are done.
+// run trains until ctx ends, or the job's epochs are done.
 func (tr *trainee) run(ctx context.Context) error {
 	for {
 		err := tr.session(ctx)
@@ -161,7 +161,7 @@ func (tr *trainee) read(ctx context.Context, st *client.Stream) error {
 		tr.orders[tr.epoch] = append(tr.orders[tr.epoch], b.Index()...)
 		for _, q := range b.Report() {
 			tr.bad[tr.epoch] = append(tr.bad[tr.epoch], int64(q.GetId()))
-			tr.told[q.GetReason()]++
+			tr.reasons[q.GetReason()]++
 		}
 		if tr.look != nil {
 			tr.look(b)
@@ -324,7 +324,7 @@ type order struct {
 	StepUS int
 }
 
-// clientMain is a client process. Exit code 0: all its epochs; 3: it was told, in larder's words, that it is out.
+// clientMain is a client process. Exit code 0: all its epochs; 3: a larder error said that it is out.
 func clientMain(text string) int {
 	var o order
 	spec := new(larderv1.JobSpec)

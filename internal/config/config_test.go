@@ -304,7 +304,7 @@ func TestResolveBounds(t *testing.T) {
 	})
 }
 
-// TestWarnings: sizes that are allowed and make no sense are told.
+// TestWarnings: sizes that are allowed but make no sense cause warnings.
 func TestWarnings(t *testing.T) {
 	for text, want := range map[string]string{
 		"{}": "",

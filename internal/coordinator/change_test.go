@@ -80,7 +80,8 @@ func TestTheSubsetChangesAtTheBorderOfAnEpoch(t *testing.T) {
 	}
 }
 
-// TestAnEpochThatWasPreparedAheadIsBegunAnew: what nobody has seen is nobody's epoch yet.
+// TestAnEpochThatWasPreparedAheadIsBegunAnew: an epoch that no client has seen can
+// still be replaced.
 func TestAnEpochThatWasPreparedAheadIsBegunAnew(t *testing.T) {
 	for _, m := range allModes {
 		r := decodedTier(t, 100)
@@ -205,7 +206,8 @@ func TestWhatIsGoneIsDrawnNoMore(t *testing.T) {
 	}
 }
 
-// TestAPausedJobPlansNothing: it keeps what remains, needs nothing, holds its ranks, and goes on exactly where it was.
+// TestAPausedJobPlansNothing: it keeps what remains, needs nothing, holds its ranks, and later continues exactly
+// where it was.
 func TestAPausedJobPlansNothing(t *testing.T) {
 	for _, m := range allModes {
 		r := decodedTier(t, 100)
@@ -267,7 +269,7 @@ func TestPausesAtTheEndsOfAJob(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 	r.ok(pause(true))
-	r.ok(r.ask(func(t Token) Event { return Drain{Token: t, Job: job} })) // it ends in order, so it goes on
+	r.ok(r.ask(func(t Token) Event { return Drain{Token: t, Job: job} })) // it ends in order, so it is unpaused
 	if j := r.job(job); j.State != jobs.Done || j.Paused {
 		t.Errorf("%s paused %v: %s", j.State, j.Paused, j.Reason)
 	}

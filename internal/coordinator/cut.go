@@ -128,19 +128,19 @@ func (c *lifecycle) comeBack(s *stream, r int, epoch uint32, step int) error {
 	was := q.kept
 	stale := func(format string, args ...any) error {
 		return errs.New(errs.Stale, j.Spec.Name, "start the epoch anew, from a checkpoint",
-			"go on with step %d of epoch %d of job %s, "+format,
+			"continue with step %d of epoch %d of job %s, "+format,
 			append([]any{step, epoch, j.Spec.Name}, args...)...)
 	}
 	known := q.returned && k.Phase == jobs.Idle && (was.asked == int64(epoch) || was.asked < int64(epoch) &&
 		epoch == j.Epoch && step == 0)
 	if !known {
-		return stale("which cannot be gone on with")
+		return stale("which cannot be continued")
 	}
 	switch n := was.left(q, epoch, step); {
 	case n < 0:
 		return stale("of which rank %d was given %d batches", r, step+n)
 	case n > 0:
-		return stale("which its client has given back")
+		return stale("which its client has returned")
 	}
 	for _, b := range q.back {
 		if b.epoch == epoch && b.step < step && b.origin != fromClient {

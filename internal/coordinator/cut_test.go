@@ -33,7 +33,7 @@ func (p *peer) cut(epoch uint32, step int) *peer {
 }
 
 // A batch that was sent, and comes again because its connection was cut, is cut again before it is ready: however often
-// that happens, it is counted once and nothing of it is given back to the epoch.
+// that happens, it is counted once and none of its samples return to the epoch.
 func TestCutsInARowCountABatchOnce(t *testing.T) {
 	for _, cuts := range []int{1, 2, 3} {
 		t.Run(fmt.Sprint(cuts), func(t *testing.T) {
@@ -74,7 +74,7 @@ func TestCutsInARowCountABatchOnce(t *testing.T) {
 				t.Errorf("the account is %+v: %+v", account, account.Account)
 			}
 			if s := r.job(p.job).Stats; s.Samples != 40 || s.Batches != 10 || returned != 0 {
-				t.Errorf("%d samples in %d batches, %d batches were given back", s.Samples, s.Batches, returned)
+				t.Errorf("%d samples in %d batches, %d batches were returned", s.Samples, s.Batches, returned)
 			}
 			r.check()
 		})
@@ -99,7 +99,7 @@ func TestWhatWasSentIsNotGivenBackByAClientThatLeaves(t *testing.T) {
 			before := j.Ledger().Committed()
 			r.record = func(p Persist) {
 				if p, ok := p.Record.(RecordReturned); ok {
-					t.Errorf("step %d of rank %d is given back, and was sent", p.Step, p.Rank)
+					t.Errorf("step %d of rank %d is returned, and was sent", p.Step, p.Rank)
 				}
 			}
 			if then == "leaves" {

@@ -145,7 +145,7 @@ func TestRanksGetEquallyManyBatches(t *testing.T) {
 }
 
 // TestAStepWaitsForAllRanks: a rank is ahead of another by what the other's ring holds, and says what it waits for.
-// Nobody else's ranks wait.
+// Ranks of other jobs do not wait.
 func TestAStepWaitsForAllRanks(t *testing.T) {
 	for name, free := range map[string]func(*Register){
 		"none":       func(e *Register) { e.Spec.Even = false },
@@ -181,9 +181,9 @@ func TestAStepWaitsForAllRanks(t *testing.T) {
 	}
 }
 
-// TestARankThatGoesHoldsNobody: in order, by another epoch, by a client that takes its place; and one that does not
+// TestARankThatGoesHoldsNoOther: in order, by another epoch, by a client that takes its place; and one that does not
 // come back ends the job when another waits for it.
-func TestARankThatGoesHoldsNobody(t *testing.T) {
+func TestARankThatGoesHoldsNoOther(t *testing.T) {
 	for name, go_ := range map[string]func(*rig, *peer){
 		"left":    func(r *rig, p *peer) { p.detach(true) },
 		"another": func(r *rig, p *peer) { p.detach(false); r.run(); r.attach(p.job, p.rank) },

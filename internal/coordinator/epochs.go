@@ -68,7 +68,7 @@ func (s *stream) refuseEpoch(r int, epoch uint32) (drains bool, why error) {
 			"epoch %d of job %s, which has %d epochs", epoch, name, n)
 	}
 	if s.drainsBefore(r, epoch) {
-		return true, errs.New(errs.JobEnded, name, "make a new Loader to go on",
+		return true, errs.New(errs.JobEnded, name, "make a new Loader to continue",
 			"epoch %d of job %s, which is being drained and begins none", epoch, name)
 	}
 	if _, ok := s.scripted(epoch); !ok {

@@ -159,8 +159,7 @@ type Pause struct {
 	On    bool
 }
 
-// Forget takes what memory has of some objects out of it, a slice of the places from From on; the answer says where to
-// go on.
+// Forget removes some objects from memory, a slice of the places from From on. The answer says where to continue.
 type Forget struct {
 	Token   Token
 	Objects *bits.Set // not to be changed

@@ -266,7 +266,7 @@ func TestASampleThatFailsTwiceIsQuarantined(t *testing.T) {
 		if e := r.ends[0]; e.Samples != 5 || e.Batches != 2 {
 			t.Errorf("%+v", e)
 		}
-		// Another job, and the next epoch, ask nobody again.
+		// Another job and the next epoch cause no further prepare.
 		n := len(r.prepares)
 		q := r.join("b", 0, 2, 2)
 		if d := q.must(); len(d.Rows) != 1 || len(d.Bad) != 1 || len(r.prepares) != n {

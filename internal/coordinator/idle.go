@@ -53,7 +53,7 @@ func (c *lifecycle) noLonger(id ident.JobID, rank int, inc ident.Incarnation) er
 	if s == nil {
 		return jobGone(id, "")
 	}
-	return errs.New(errs.Stale, s.job.Spec.Name, "make a new Loader to go on",
+	return errs.New(errs.Stale, s.job.Spec.Name, "make a new Loader to continue",
 		"incarnation %d of rank %d of job %s has lost its rank", inc, rank, s.job.Spec.Name)
 }
 

@@ -151,7 +151,7 @@ func TestStaleClients(t *testing.T) {
 	}
 	for _, want := range []errs.Reason{"", errs.AlreadyExists, errs.RankHeld, errs.Stale, errs.JobEnded} {
 		if answers[want] == 0 {
-			t.Errorf("nobody was told %q: %v", want, answers)
+			t.Errorf("no client got the error %q: %v", want, answers)
 		}
 	}
 	t.Logf("nightly: %d histories, answers: %v", n, answers)
@@ -167,7 +167,7 @@ func staleHistory(t *testing.T, rnd *xrand.Rand, answers map[errs.Reason]int) {
 	name := map[*peer]string{}
 	witness := r.join("witness", 0, 12, 3, func(e *Register) { e.Sample.Mode = dsa.Stratified })
 	epoch, had := uint32(0), 0
-	taken := func() { // the neighbour goes on whatever they do
+	taken := func() { // the neighbour is served whatever they do
 		if d := witness.next(); d != nil {
 			had += len(d.Rows)
 			witness.release(d)
@@ -227,7 +227,7 @@ func staleHistory(t *testing.T, rnd *xrand.Rand, answers map[errs.Reason]int) {
 				holder[who], name[p] = p, who
 				all = append(all, p)
 			case h == nil && (held == 0 || held >= newest[who]):
-				t.Errorf("nobody has %s, and incarnation %d is refused: %v", who, held, rep.Err)
+				t.Errorf("no client has %s, and incarnation %d is refused: %v", who, held, rep.Err)
 			}
 		case 3, 4, 5, 6:
 			if len(all) == 0 {

@@ -13,8 +13,8 @@ import (
 // fixedShape makes samples of one size, so that they can be prepared in place.
 func fixedShape(e *Register) { e.AugmentedBytes = 150 }
 
-// TestWhatOneRowWantsIsPreparedInPlace: one task for read, decode and row, no working copy, and meanwhile it is cached
-// for nobody.
+// TestWhatOneRowWantsIsPreparedInPlace: one task for read, decode and row, no working copy, and meanwhile no job
+// finds it in a cache.
 func TestWhatOneRowWantsIsPreparedInPlace(t *testing.T) {
 	r := newRig(t, [ident.NumForms]int64{ident.Encoded: 200})
 	r.hold = is[Prepare]
@@ -223,7 +223,7 @@ func TestASlotIsNotUsedAgainWhileItIsWrittenInPlace(t *testing.T) {
 }
 
 // TestForget: what memory has of some objects goes at once, in slices, also while it is read and prepared; the epoch
-// goes on, exactly once, and what was told to be free is free.
+// continues, exactly once, and what was reported free is free.
 func TestForget(t *testing.T) {
 	r := decodedTier(t, 1500)
 	p := r.join("a", 0, 1200, 40, slots(3))

@@ -95,11 +95,11 @@ func TestPlannedButUnsentBatchesReturnToTheEpoch(t *testing.T) {
 	r.run() // writers that were under way end
 	r.check()
 	if len(r.got) != 0 || len(r.c.planner.deliveries) != 0 {
-		t.Errorf("%d batches went to nobody, %d are left", len(r.got), len(r.c.planner.deliveries))
+		t.Errorf("%d batches were sent without a client, %d are left", len(r.got), len(r.c.planner.deliveries))
 	}
 }
 
-func TestAFlightThatNobodyWaitsForIsGivenUp(t *testing.T) {
+func TestAFlightWithoutWaitersIsGivenUp(t *testing.T) {
 	r := decodedTier(t, 20)
 	r.hold = is[Prepare]
 	a := r.join("a", 0, 12, 2, slots(4)) // 4 preparations are handed out, 4 wait
@@ -108,7 +108,7 @@ func TestAFlightThatNobodyWaitsForIsGivenUp(t *testing.T) {
 	}
 	a.detach(false)
 	if n := r.c.flights.queue.Len(); n != 0 {
-		t.Errorf("%d flights wait for nobody", n)
+		t.Errorf("%d flights without a waiter are queued", n)
 	}
 	if n := len(r.c.flights.flightByID); n != 4 {
 		t.Errorf("%d flights are under way", n)
@@ -557,7 +557,7 @@ func TestInspectCopiesAreTheirOwn(t *testing.T) {
 	a.detach(true)
 	r.run()
 	if len(r.c.Jobs(false)) != 0 || len(r.c.Jobs(true)) != 1 {
-		t.Error("ended jobs are not told apart")
+		t.Error("ended jobs are not distinguished")
 	}
 	if v, ok := r.c.Job("a"); !ok || v.State != jobs.Done {
 		t.Errorf("%s", v.State)

@@ -105,7 +105,7 @@ func TestLoopServesAnEpochTicksAndEnds(t *testing.T) {
 		if rows != 12 {
 			t.Errorf("%d rows", rows)
 		}
-		// A vanished client: nobody sends anything, the loop ticks by itself when the lease runs out.
+		// A vanished client: no event arrives, the loop ticks by itself when the lease runs out.
 		gone := clock()
 		w.events <- Detached{Job: id, Inc: inc}
 		synctest.Wait()

@@ -109,7 +109,8 @@ func TestTheSplitIsSteady(t *testing.T) {
 	}
 }
 
-// TestFixedSizesArePredicted: what fixed tiers give is told, as soon as rates are known, and nothing moves.
+// TestFixedSizesArePredicted: what fixed tiers give is predicted as soon as rates are known, and no tier
+// changes its size.
 func TestFixedSizesArePredicted(t *testing.T) {
 	r := newRig(t, [ident.NumForms]int64{ident.Encoded: 1000, ident.Decoded: 6000})
 	r.join("a", 0, 100, 10, order(dsa.Stratified), slots(2))
@@ -353,7 +354,7 @@ func TestFloorsAndCapsHold(t *testing.T) {
 	// no quota: it has what is left, and what large can be made to give
 	other := r.join("o", 2000, 2500, 10, set(3, "other"), order(dsa.Epoch), slots(2))
 	other.drain()
-	small.detach(true) // nobody needs its samples any more
+	small.detach(true) // no job needs its samples any more
 	for range 3 {
 		large.drain()
 		large.epoch(r.job(large.job).Epoch + 1)
@@ -530,7 +531,7 @@ func TestWhatIsInForceIsPredictedAsPlanned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rnd, told := xrand.New(3), 0
+	rnd, shown := xrand.New(3), 0
 	for range 300 {
 		s := r.solves[len(r.solves)-1]
 		s.Demand.Datasets = slices.Clone(s.Demand.Datasets)
@@ -551,15 +552,15 @@ func TestWhatIsInForceIsPredictedAsPlanned(t *testing.T) {
 		}
 		got := s.Do()
 		if spread.Rate < 0.99*got.Plan.Rate {
-			told++
+			shown++
 		}
 		if got.Err != nil || got.Now.Rate != got.Plan.Rate || got.Now.Binding != got.Plan.Binding {
 			t.Fatalf("%v: in force %g (%s), planned %g (%s)", got.Err, got.Now.Rate, got.Now.Binding, got.Plan.Rate,
 				got.Plan.Binding)
 		}
 	}
-	if told < 10 {
-		t.Errorf("only %d of the cases show anything", told)
+	if shown < 10 {
+		t.Errorf("only %d of the cases show anything", shown)
 	}
 }
 

@@ -156,7 +156,7 @@ func (c *planner) persistOf(d *delivery, r Record) {
 	})
 }
 
-// settle sends the batch when it is complete, or lets go of it when it was canceled and nothing writes into its slot.
+// settle sends the batch when it is complete, or drops it when it was canceled and nothing writes into its slot.
 func (c *planner) settle(d *delivery) {
 	switch {
 	case d.phase == deliverySent || d.phase == deliveryReleased: // its slot may be another batch's
@@ -242,7 +242,7 @@ func (c *planner) cancel(s *stream, r int, which func(*delivery) bool) {
 	}
 }
 
-// cancelDelivery takes one delivery of rank r back. It appends to back the samples that the job's epoch may give out again.
+// cancelDelivery cancels one delivery of rank r. It appends to back the samples that the job's epoch may deal again.
 func (c *planner) cancelDelivery(d *delivery, r int, back []ident.ObjectID) []ident.ObjectID {
 	job := d.s.job
 	owes := func(x ident.ObjectID) {

@@ -34,9 +34,9 @@ func lefts(sample dsa.JobSpec, epoch, instance uint32, before, previous []ident.
 		Previous: previous}
 }
 
-// Jobs die and others go on with what a token says they left, in other batches, on other ranks, again and again in one
-// epoch, and daemons die between: what was handed out up to each token and what the last one gets is the subset, once;
-// the epoch after it is whole.
+// Jobs die and others continue with what a token says they left, in other batches, on other ranks, again and again in
+// one epoch, and daemons die between. What was handed out up to each token and what the last job gets is the subset,
+// once; the epoch after it is whole.
 func TestResumeChains(t *testing.T) {
 	n := 400
 	if testing.Short() {
@@ -115,7 +115,7 @@ func resumeHistory(t *testing.T, seed uint64) (resumes, deaths int) {
 		world, batch := 1+r.IntN(3), 1+r.IntN(7)
 		reg = registration(0, fmt.Sprint("lr", attempt), 0, size, batch, spec(world, batch))
 		reg.Rest = rest
-		if rest != nil && len(rest.Before) == size { // nothing is left: the script goes on with the next epoch
+		if rest != nil && len(rest.Before) == size { // nothing is left: the script continues with the next epoch
 			epoch++
 			reg.Rest = lefts(reg.Sample, epoch, epoch, nil, orders[epoch-1])
 		}
@@ -143,7 +143,7 @@ func resumeHistory(t *testing.T, seed uint64) (resumes, deaths int) {
 				}
 				a := g.ok(g.ask(func(t Token) Event { ev.Token = t; return ev }))
 				if held == nil && reg.Rest != nil && (a.Epoch != epoch || !a.Rest) {
-					t.Fatalf("epoch %d is to be gone on with, rest %v", a.Epoch, a.Rest)
+					t.Fatalf("epoch %d is to be continued, rest %v", a.Epoch, a.Rest)
 				}
 				peers = append(peers, &peer{r: g, job: job, rank: k, inc: a.Inc})
 				g.ok(g.ask(func(t Token) Event {
@@ -286,9 +286,9 @@ func resumeHistory(t *testing.T, seed uint64) (resumes, deaths int) {
 	return resumes, deaths
 }
 
-// What a client that loads no state gets of a job that was to go on with the rest of an epoch: the next one, whole; and
-// ranks that do not agree are refused.
-func TestRestNobodyAsksFor(t *testing.T) {
+// A job was to continue with the remainder of an epoch, and its client loads no state: the client gets the next epoch,
+// whole. Ranks that do not agree are refused.
+func TestRemainderIsNotRequested(t *testing.T) {
 	g := decodedTier(t, 10)
 	reg := registration(0, "a", 0, 40, 4, func(e *Register) { e.Spec.World, e.Sample.Mode = 2, dsa.Stratified })
 	reg.Rest = lefts(reg.Sample, 3, 3, reg.Sample.Subset[:10], nil)
@@ -311,7 +311,8 @@ func TestRestNobodyAsksFor(t *testing.T) {
 	}
 }
 
-// Less is left of an epoch than there are ranks: those that get nothing are told so, and the next epoch begins for all.
+// Fewer samples are left of an epoch than there are ranks: ranks without a sample get the end of the epoch, and the
+// next epoch begins for all.
 func TestFewerThanRanksAreLeft(t *testing.T) {
 	g := decodedTier(t, 10)
 	reg := registration(0, "a", 0, 40, 4, func(e *Register) { e.Spec.World, e.Sample.Mode = 4, dsa.Epoch })
@@ -327,7 +328,7 @@ func TestFewerThanRanksAreLeft(t *testing.T) {
 		got = append(got, p.drain()...)
 	}
 	if len(got) != 2 || len(g.ends) != 4 {
-		t.Fatalf("%d samples, %d ranks were told the end", len(got), len(g.ends))
+		t.Fatalf("%d samples, %d ranks got the end", len(got), len(g.ends))
 	}
 	for _, e := range g.ends {
 		if want := 1; e.Rank >= 2 {

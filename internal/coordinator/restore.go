@@ -249,10 +249,11 @@ func (c *lifecycle) continueAt(s *stream, r int, epoch uint32, step int) error {
 	switch {
 	case !known:
 		return errs.New(errs.Stale, j.Spec.Name, "start the epoch anew",
-			"go on with step %d of epoch %d of job %s, which cannot be gone on with", step, epoch, j.Spec.Name)
+			"continue with step %d of epoch %d of job %s, which cannot be continued", step, epoch, j.Spec.Name)
 	case step > had:
 		return errs.New(errs.Stale, j.Spec.Name, "start the epoch anew, from a checkpoint",
-			"go on with step %d of epoch %d of job %s, of which rank %d was given %d batches", step, epoch, j.Spec.Name, r, had)
+			"continue with step %d of epoch %d of job %s, of which rank %d was given %d batches", step, epoch, j.Spec.Name, r,
+			had)
 	}
 	q.returned, q.recovery = true, recoveryContinued // whoever knows where he was is the one
 	c.hadAll(s, r, epoch)

@@ -93,9 +93,8 @@ type trainee struct {
 	full  []int // by epoch: batches that had samples
 }
 
-// Daemons die and connections are cut at any moment, and their jobs go on: every client gets every batch of every epoch
-// once, under its number, and every epoch is the subset, whatever the order, the ranks and the samples that cannot be
-// prepared.
+// Daemons die and connections are cut at any moment, and their jobs continue: every client gets every batch of every
+// epoch once, under its number, and every epoch is the subset, for any order, ranks and samples that cannot be prepared.
 func TestRestartsLoseNothing(t *testing.T) {
 	n := 400
 	if testing.Short() {
@@ -396,8 +395,8 @@ func TestGivenAgainUnderItsNumber(t *testing.T) {
 	}
 }
 
-// What an earlier daemon gave out stays in the recorded order when another client takes the rank: the first one may
-// have had it, and states that it saved go on after it.
+// Batches that an earlier daemon sent stay in the recorded order when another client takes the rank: the first client
+// may have received them, and states that it saved continue after them.
 func TestAnotherClientGivesNothingBack(t *testing.T) {
 	for _, begins := range []bool{true, false} {
 		g, p, log, reg := recordedRun(t, order(dsa.Stratified), slots(4))
@@ -421,12 +420,12 @@ func TestAnotherClientGivesNothingBack(t *testing.T) {
 		q.detach(true)
 		g2.run()
 		if len(returned) != 0 {
-			t.Errorf("another client, which begins an epoch: %v, gave back %+v", begins, returned)
+			t.Errorf("another client, which begins an epoch: %v, returned %+v", begins, returned)
 		}
 	}
 }
 
-// A client that does not come back loses its job when the lease runs out, as ever; and ids go on.
+// A client that does not come back loses its job when the lease runs out, as ever; ids are not reused.
 func TestRestoredJobHasALease(t *testing.T) {
 	g := decodedTier(t, 10)
 	reg := registration(0, "lr", 0, 40, 4)

@@ -108,10 +108,10 @@ func (c *flights) filling(d *delivery, i int, from Source) *Fill {
 }
 
 // reservePlace gives a sample that cannot be prepared the place in a tier that it would have if it could: an entry
-// without bytes, admitted and evicted like any other. Without it bad samples would never be cached, those that are at
-// hand are drawn first, and so the good ones of a shared cell would come early in the epoch (mean position .37 with
-// half of a cell bad): that a sample is bad must not reach a choice. It costs the share of the tier that bad samples
-// are of what is drawn.
+// without bytes, admitted and evicted like any other. Without it bad samples would never be cached. Cached samples are
+// picked first, so the good ones of a shared cell would come early in the epoch (mean position .37 with half of a cell
+// bad). No choice may depend on whether a sample is bad. The cost is a share of the tier: the share of bad samples
+// among all picked samples.
 func (c *flights) reservePlace(s *stream, key ident.Key) {
 	x := key.Object
 	if h, ok := c.index.Lookup(key); ok {

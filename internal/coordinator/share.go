@@ -126,7 +126,7 @@ const (
 
 // refill augments what several members of a group will take, while workers are idle and somebody waits, if the model
 // says that it pays (refillPays). It takes free room only, displaces nothing, and reads nothing: what it starts from is
-// decoded, or about to be. Which sample it is is drawn blindly from what is needed and cached as decided at commits,
+// decoded, or about to be. The sample is drawn blindly from those that are needed and cached as decided at commits,
 // so that it reveals nothing of a sample.
 func (c *flights) refill() {
 	if c.cfg.Refill == nil && !c.tiering.model.idle {

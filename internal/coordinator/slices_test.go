@@ -11,8 +11,8 @@ import (
 
 func order(m dsa.Mode) func(*Register) { return func(e *Register) { e.Sample.Mode = m } }
 
-// TestALargeJobIsPreparedInSlices: the sampler's work for a job too large for one step goes on in the next ones, and
-// then batches are planned without anybody asking again. A neighbour waits no longer than that.
+// TestALargeJobIsPreparedInSlices: the sampler's work for a job too large for one step continues in the next ones.
+// Then batches are planned without another request. A neighbour waits no longer than that.
 func TestALargeJobIsPreparedInSlices(t *testing.T) {
 	const n = 5 * samplerPerStep
 	r := decodedTier(t, 100)

@@ -108,8 +108,8 @@ func TestFactsOfABatchUnderWay(t *testing.T) {
 	}
 }
 
-// TestAJobThatNobodyUsed ends as done when who registered it leaves; one that somebody attached to goes on.
-func TestAJobThatNobodyUsed(t *testing.T) {
+// TestAJobWithoutClients: a job without clients ends as done when its registrant leaves. A job with a client continues.
+func TestAJobWithoutClients(t *testing.T) {
 	r := decodedTier(t, 20)
 	unused, used := r.register("a", 0, 12, 2), r.register("b", 0, 12, 2)
 	r.attach(used, 0)

@@ -30,7 +30,7 @@ func TestImageLimits(t *testing.T) {
 // TestMostJobs: the configuration allows as many jobs as there can be, and no more.
 func TestMostJobs(t *testing.T) {
 	if config.MostJobs != bits.MaxJobs || config.Default().Jobs.Max != bits.MaxJobs {
-		t.Errorf("jobs.max is up to %d, %d by default; the sampler tells %d apart", config.MostJobs,
+		t.Errorf("jobs.max is up to %d, %d by default; the sampler distinguishes %d", config.MostJobs,
 			config.Default().Jobs.Max, bits.MaxJobs)
 	}
 }

@@ -53,7 +53,7 @@ func openAccess(g config.GRPC, log *slog.Logger) (a tcpAccess, err error) {
 const overflowID = 65534
 
 // socketGroup returns the number of a group that is named or numbered; 0 for an empty name. The groups 0 and
-// overflowID are refused: they would admit callers that nobody chose.
+// overflowID are refused: they would admit callers that the operator did not choose.
 func socketGroup(name string) (int, error) {
 	if name == "" {
 		return 0, nil
@@ -65,7 +65,7 @@ func socketGroup(name string) (int, error) {
 	n, err := strconv.ParseUint(text, 10, 31)
 	if err == nil && (n == 0 || n == overflowID) {
 		return 0, errs.New(errs.ConfigInvalid, "socket_group", "make a group for the users of the daemon",
-			"group %d is root's own, or nobody's", n)
+			"group %d is that of root, or the overflow group", n)
 	}
 	if err != nil {
 		return 0, errs.New(errs.ConfigInvalid, "socket_group", "getent group lists the groups; a number works too",

@@ -15,7 +15,7 @@ type Audit struct {
 	Repeats  int64 `json:"pictures_repeated"`
 }
 
-// OK tells whether every job saw every sample exactly once in every epoch.
+// OK reports whether every job saw every sample exactly once in every epoch.
 func (a *Audit) OK() bool { return a.JobEpochs > 0 && a.Good == a.JobEpochs }
 
 // epoch checks one epoch of one job. expected is ascending; labels are those of the dataset by id.

@@ -44,7 +44,7 @@ const progressEvery = 120 * time.Millisecond
 // maxPictures bounds the memory of the comparison of pictures (about 40 bytes each).
 const maxPictures = 1 << 20
 
-// Client is one training process: it reads its order from stdin, trains when told to go, and reports on stdout. It ends
+// Client is one training process: it reads its order from stdin, trains after "go", and reports on stdout. It ends
 // with an error line when something fails, and quietly when stdin ends, because then the parent is gone.
 func Client(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	return runClient(ctx, stdin, stdout, dialSession)
@@ -168,7 +168,7 @@ func (c *trainee) epoch(ctx context.Context, st stream, epoch uint32) error {
 		return err
 	}
 	var got receipt
-	var told time.Time
+	var reported time.Time
 	for step := 0; ; step++ {
 		b, err := st.next(ctx)
 		c.wait += time.Since(asked)
@@ -187,8 +187,8 @@ func (c *trainee) epoch(ctx context.Context, st stream, epoch uint32) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		if now := time.Now(); now.Sub(told) >= progressEvery {
-			told = now
+		if now := time.Now(); now.Sub(reported) >= progressEvery {
+			reported = now
 			l := line{Event: "progress", Epoch: epoch, Step: step + 1, Rows: c.rows, WaitUS: c.wait.Microseconds()}
 			if err := c.out.Encode(&l); err != nil {
 				return err

@@ -68,7 +68,7 @@ func startRole(t *testing.T, h *herd, role string) *child {
 	return c
 }
 
-// alive tells whether the process exists and is not a zombie.
+// alive reports whether the process exists and is not a zombie.
 func alive(pid int) bool {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
@@ -131,7 +131,7 @@ func TestHerdNamesAProgramThatIsNotThere(t *testing.T) {
 	}
 }
 
-// Children die with their parent even when nobody can tell them.
+// Children die with their parent even when no process can signal them.
 func TestHerdChildrenDieWithAKilledParent(t *testing.T) {
 	h := newHerd(nil)
 	defer h.close()

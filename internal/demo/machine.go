@@ -22,7 +22,7 @@ func cpuModel() string {
 	return "unknown"
 }
 
-// others measures how busy everybody else keeps the processors while a run goes on.
+// others measures how busy all other processes keep the processors during a run.
 type others struct {
 	busy, total, own time.Duration
 }
@@ -37,7 +37,7 @@ func startOthers() others {
 }
 
 // share is the part of all processor time since the start that went neither to this process nor to the given children,
-// 0 to 1; 0 where the kernel does not tell.
+// 0 to 1; 0 where the kernel does not report it.
 func (o others) share(children time.Duration) float64 {
 	now := startOthers()
 	total := now.total - o.total

@@ -44,7 +44,7 @@ type event struct {
 	stats *larderv1.Stats // sum of the daemons' counters
 }
 
-// phase is one of the two runs while it goes on.
+// phase is one of the two runs in progress.
 type phase struct {
 	*runner
 	title   string
@@ -57,7 +57,7 @@ type phase struct {
 
 	run      *RunStats
 	start    time.Time
-	over     chan struct{}  // closed when nobody takes events any more
+	over     chan struct{}  // closed when events are not read any more
 	readers  sync.WaitGroup // of the clients' output
 	receipts [][]receipt    // by job and epoch
 	pictures int64
@@ -257,7 +257,7 @@ func (p *phase) read(c *child, j int, events chan<- event) {
 		err = nil // the client is dead and someone else holds the pipe
 	}
 	if err != nil {
-		c.signal(syscall.SIGKILL) // nobody reads on: it would hang in its next report
+		c.signal(syscall.SIGKILL) // its output is not read any more: it would hang in its next report
 	}
 	<-c.done
 	send(event{job: j, ended: true, err: err})
@@ -289,7 +289,7 @@ func (p *phase) each(ctx context.Context, events <-chan event, f func(event) (bo
 	}
 }
 
-// trouble returns the error that an event tells of.
+// trouble returns the error that an event reports.
 func (p *phase) trouble(e event) error {
 	switch {
 	case e.line != nil && e.line.Event == "error" && e.line.Error != nil:
@@ -397,7 +397,7 @@ func (p *phase) watch(ctx context.Context, events chan<- event) (stop func()) {
 			}
 			s, err := p.count(ctx)
 			if err != nil {
-				return // the clients tell what happened to the daemon better than we can
+				return // the clients report what happened to the daemon better than we can
 			}
 			select {
 			case events <- event{stats: s}:

@@ -34,7 +34,7 @@ func writeReport(path string, r *Result) (err error) {
 			err = os.Rename(f.Name(), path)
 		}
 		if err != nil {
-			_ = os.Remove(f.Name()) // the first error is the one to tell
+			_ = os.Remove(f.Name()) // the first error is the one to report
 		}
 	}
 	if err != nil {

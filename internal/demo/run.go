@@ -60,7 +60,7 @@ func (o *Options) check() error {
 	return errors.Join(problems...)
 }
 
-// runner is one demo while it goes on.
+// runner is one demo in progress.
 type runner struct {
 	Options
 	view   *View
@@ -108,7 +108,7 @@ func (r *runner) all(ctx context.Context) (_ *Result, err error) {
 	defer func() {
 		r.view.Close()
 		if r.Keep && err != nil {
-			r.view.say("kept %s", r.temp) // nothing else will tell
+			r.view.say("kept %s", r.temp) // nothing else says where it is
 		}
 		if e := r.cleanUp(lock); err == nil {
 			err = e
@@ -227,7 +227,7 @@ const (
 	maxSocket   = 107 // bytes of a path that fit a sockaddr_un
 )
 
-// makeTemp makes the folder and takes the lock in it, which tells later demos that its owner lives.
+// makeTemp makes the folder and takes the lock in it, which shows later demos that its owner lives.
 func (r *runner) makeTemp() (lock *os.File, err error) {
 	if r.temp, err = os.MkdirTemp("", tempPattern); err != nil {
 		return nil, errs.Wrap(err, errs.ResourceExceeded, os.TempDir(), "set TMPDIR to a folder that can be written",
@@ -254,7 +254,7 @@ func (r *runner) makeTemp() (lock *os.File, err error) {
 	return lock, nil
 }
 
-// cleanUp removes the folder, or what marks it as temporary when it is to be kept. No child lives any more.
+// cleanUp removes the folder, or with Keep only the mark of a temporary one. No child lives any more.
 func (r *runner) cleanUp(lock *os.File) error {
 	defer lock.Close()
 	if r.Keep {

@@ -142,7 +142,7 @@ func (v *View) update(i int, done int64, note string) {
 	}
 }
 
-// milestone tells readers of plain lines about something that the bars show by themselves.
+// milestone prints, to plain lines only, what the bars show by themselves.
 func (v *View) milestone(format string, args ...any) {
 	if v == nil || v.live {
 		return

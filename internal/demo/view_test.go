@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// liveView is a view of a terminal of the given width that draws only when told.
+// liveView is a view of a terminal of the given width that draws only on request.
 func liveView(width int, color bool) (*View, *strings.Builder) {
 	var b strings.Builder
 	return &View{w: &b, live: true, color: color, fancy: true, width: func() int { return width }}, &b

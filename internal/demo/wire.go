@@ -12,10 +12,10 @@ import (
 	"larder/internal/errs"
 )
 
-// What the parent and a client process tell each other, one JSON object a line: the parent writes order, then "go"; the
+// The messages of the parent and a client process, one JSON object a line: the parent writes order, then "go"; the
 // client writes lines. The end of the client's standard input means that the parent is gone.
 
-// order tells a client process what to be. It is the first line of its standard input.
+// order describes the job of a client process. It is the first line of its standard input.
 type order struct {
 	Socket  string `json:"socket"`
 	Dataset string `json:"dataset"` // uri

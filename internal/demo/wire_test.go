@@ -85,6 +85,6 @@ func TestClientWithoutParentOrDaemon(t *testing.T) {
 	}
 	w.Close()
 	if !strings.Contains(out.String(), `"reason":"UNAVAILABLE"`) {
-		t.Errorf("told the parent %q", out.String())
+		t.Errorf("sent the parent %q", out.String())
 	}
 }

@@ -129,10 +129,10 @@ func heldBy(rings *ring.Set, err error, id ident.JobID, rank int) error {
 func closeReason(x *coordinator.CloseRank, job string) error {
 	switch {
 	case x.Stale:
-		return errs.New(errs.Stale, job, "make a new Loader to go on, or raise jobs.idle_timeout",
+		return errs.New(errs.Stale, job, "make a new Loader to continue, or raise jobs.idle_timeout",
 			"rank %d of job %s was given up: %s", x.Rank, job, x.Reason)
 	case x.Reason != "":
-		return errs.New(errs.JobEnded, job, "make a new Loader to go on", "job %s has ended: %s", job, x.Reason)
+		return errs.New(errs.JobEnded, job, "make a new Loader to continue", "job %s has ended: %s", job, x.Reason)
 	}
 	return nil
 }

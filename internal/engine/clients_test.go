@@ -94,7 +94,7 @@ func TestDrainLetsRunningEpochsEnd(t *testing.T) {
 	got = append(got, a.rest(t)...)
 	exactly(t, "the running epoch", got, all(n))
 	if !a.st.End().GetFinal() {
-		t.Error("the client was not told that it is the last one")
+		t.Error("the client did not hear that it is the last one")
 	}
 	if err := <-drained; err != nil {
 		t.Error(err)

@@ -225,7 +225,7 @@ func photographs(t testing.TB, n int, seed uint64) (out []specimen) {
 }
 
 // TestCorpus: three jobs of unlike recipes go through broken, hostile and odd images, beside one that goes through
-// good ones. What they were given and what is told to be bad is everything, every epoch alike, and which files are
+// good ones. What they were given and what is reported bad is everything, every epoch alike, and which files are
 // bad does not depend on recipe, tier or crop. The good job loses nothing. LARDER_CORPUS is how many images,
 // LARDER_CORPUS_SEED which.
 func TestCorpus(t *testing.T) {
@@ -272,30 +272,30 @@ func TestCorpus(t *testing.T) {
 					if err != nil {
 						return fmt.Errorf("%s: %w", s.GetName(), err)
 					}
-					told := map[uint64]string{}
+					failed := map[uint64]string{}
 					for _, q := range got.bad {
 						if q.GetReason() == "" || q.GetPath() == "" {
 							return fmt.Errorf("%s: a report without reason or file: %v", s.GetName(), q)
 						}
-						told[q.GetId()] = filepath.Base(q.GetPath()) + ": " + q.GetReason()
+						failed[q.GetId()] = filepath.Base(q.GetPath()) + ": " + q.GetReason()
 					}
 					distinct := slices.Compact(slices.Sorted(slices.Values(got.ids)))
 					a := got.end.GetAccount()
-					if len(distinct) != len(got.ids) || len(told) != len(got.bad) || len(got.ids)+len(got.bad) != len(files) ||
+					if len(distinct) != len(got.ids) || len(failed) != len(got.bad) || len(got.ids)+len(got.bad) != len(files) ||
 						a.GetDelivered() != uint64(len(got.ids)) || a.GetQuarantined() != uint64(len(got.bad)) || a.GetDropped() != 0 ||
 						a.GetState() != "complete" {
 						return fmt.Errorf("%s, epoch %d: %d given, %d of them distinct, %d bad, of %d; the daemon says %v",
-							s.GetName(), e, len(got.ids), len(distinct), len(told), len(files), a)
+							s.GetName(), e, len(got.ids), len(distinct), len(failed), len(files), a)
 					}
 					for _, id := range got.ids {
-						if told[uint64(id)] != "" {
-							return fmt.Errorf("%s, epoch %d: %s was given, and is bad", s.GetName(), e, told[uint64(id)])
+						if failed[uint64(id)] != "" {
+							return fmt.Errorf("%s, epoch %d: %s was given, and is bad", s.GetName(), e, failed[uint64(id)])
 						}
 					}
-					if e > 0 && len(told) != len(wrong[i]) {
-						return fmt.Errorf("%s: %d are bad in the first epoch, %d in the next", s.GetName(), len(wrong[i]), len(told))
+					if e > 0 && len(failed) != len(wrong[i]) {
+						return fmt.Errorf("%s: %d are bad in the first epoch, %d in the next", s.GetName(), len(wrong[i]), len(failed))
 					}
-					wrong[i] = told
+					wrong[i] = failed
 				}
 				return nil
 			}()

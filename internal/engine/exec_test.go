@@ -339,7 +339,7 @@ func TestAKilledClientFreesItsRingAndOthersGoOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = dead.conn.Close() // no goodbye
-	inHands.Release()     // this process is the client's too, and goes on
+	inHands.Release()     // this process is the client's too, and lives on
 	eventually(t, "its ring is freed", func() bool { return w.engine.Attached() == 1 })
 	for e := range uint32(2) {
 		exactly(t, fmt.Sprint("live epoch ", e), live.must(e).ids, all(n))

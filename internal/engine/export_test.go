@@ -7,7 +7,7 @@ import (
 	"larder/internal/engine/work"
 )
 
-// Ahead tells how many bytes were read ahead at most at any time, and by how many readers at once.
+// Ahead returns how many bytes were read ahead at most at any time, and by how many readers at once.
 func (e *Engine) Ahead() (bytes int64, readers int) {
 	_, bytes, readers = e.pool.Ahead()
 	return bytes, readers
@@ -29,7 +29,7 @@ func (e *Engine) Restored(context.Context) (int, error) {
 // Readers is how many there are.
 const Readers = work.Readers
 
-// InPlace tells how many samples were decoded straight into their batch, of how many decodes.
+// InPlace returns how many samples were decoded straight into their batch, of how many decodes.
 func (e *Engine) InPlace(ctx context.Context) (in, of uint64, err error) {
 	s, err := inspect(ctx, e.loop, func(c *coordinator.Core) coordinator.Stats { return c.Stats() })
 	return s.InPlace, s.Decodes, err

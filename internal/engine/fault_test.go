@@ -70,7 +70,7 @@ func (s stuck) Handle(_ context.Context, r slog.Record) error {
 
 func (s stuck) Enabled(context.Context, slog.Level) bool { return true }
 
-func TestALogThatNobodyReadsStopsNobody(t *testing.T) {
+func TestAnUnreadLogStopsNoJob(t *testing.T) {
 	const n = 40
 	dir := folder(t, n)
 	gate := make(chan struct{})

@@ -66,7 +66,7 @@ func (f *follower) follow(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var told []string
+	var names []string
 	for i := range live {
 		j := f.jobs.byID(live[i].ID)
 		if j == nil {
@@ -82,13 +82,13 @@ func (f *follower) follow(ctx context.Context) ([]string, error) {
 		}
 		if err := f.reselect(ctx, j, expr, seen); err != nil {
 			if ctx.Err() != nil {
-				return told, err
+				return names, err
 			}
 			continue
 		}
-		told = append(told, j.spec.GetName())
+		names = append(names, j.spec.GetName())
 	}
-	return told, nil
+	return names, nil
 }
 
 // reselect evaluates a job's subset again. When that selects nothing, or the job has no epoch left for it, the job

@@ -15,7 +15,7 @@ import (
 )
 
 // The disk of the state directory becomes full in the midst of epochs, several times: jobs wait, registrations and
-// attachments are refused with what is needed, and when there is room everybody goes on by himself, exactly once. The
+// attachments are refused with what is needed, and when there is room every job continues by itself, exactly once. The
 // daemon may be killed while it waits.
 func TestTheDiskOfTheStateIsFull(t *testing.T) {
 	const n = 120
@@ -88,7 +88,7 @@ func TestTheDiskOfTheStateIsFull(t *testing.T) {
 					t.Errorf("a registration on a full disk: %v", err)
 				}
 			}
-			eventually(t, "it goes on", func() bool { return d.Room() == nil })
+			eventually(t, "it continues", func() bool { return d.Room() == nil })
 			enough.Store(full > 1 && refused > 0)
 		}
 		if full < 2 || refused == 0 {

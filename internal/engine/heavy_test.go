@@ -10,7 +10,7 @@ import (
 	larderv1 "larder/proto/larder/v1"
 )
 
-// TestCopiesThatFillTheirRoom: where one working copy is all there is room for, jobs go on, one copy after the other,
+// TestCopiesThatFillTheirRoom: where there is room for one working copy only, jobs continue, one copy after the other,
 // each alone and together.
 func TestCopiesThatFillTheirRoom(t *testing.T) {
 	const n = 24

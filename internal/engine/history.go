@@ -47,9 +47,9 @@ func (h *history) mayTouchID(ctx context.Context, id ident.JobID, what string) e
 	return mayRun(ctx, what)
 }
 
-// orderName is the fingerprint of an order: which log has it, of which job, what it is drawn from. The samples are
-// not in it: of a step that another rank was not given yet, batches may be given back or get substitutes after the
-// token was made, so no hash of them would hold.
+// orderName returns the fingerprint of an order: its log, its job, its epoch and the number of samples to draw from.
+// The samples are not part of it. Another rank may not have a step yet, and its batches may be returned or get
+// substitutes after the token was made, so no hash of them would hold.
 func (h *history) orderName(id ident.JobID, epoch, instance uint32, samples int) string {
 	b := binary.LittleEndian.AppendUint64(nil, h.journal.ID())
 	for _, v := range []uint32{uint32(id), epoch, instance, uint32(samples)} {
@@ -105,7 +105,7 @@ func (h *history) handed(t *resume.Token, changed bool, j *job, objects []ident.
 		}
 		if r := h.resumed(ident.JobID(t.ID)); rec.Remainder && r != nil && rec.Earlier() < r.Before {
 			return nil, badToken("load an older state",
-				"what was handed out before epoch %d of job %s went on is not all in the log", t.Epoch, t.Job)
+				"not all that was handed out before epoch %d of job %s was resumed is in the log", t.Epoch, t.Job)
 		}
 		had.before = record.ToObjects(j.Data, rec.Given(t.Step))
 	}
@@ -125,8 +125,8 @@ func (h *history) resolve(
 	if err != nil {
 		return nil, nil, err
 	}
-	before, told := had.before, &larderv1.Resumed{Epoch: t.Epoch, Notes: had.notes}
-	target := objects // what the epoch is drawn from
+	before, summary := had.before, &larderv1.Resumed{Epoch: t.Epoch, Notes: had.notes}
+	target := objects // the samples of the epoch
 	if s, ok := restore.Scripted(reg.Script, t.Epoch); ok {
 		target = s.Objects
 	}
@@ -137,25 +137,26 @@ func (h *history) resolve(
 		}
 	}
 	if gone := len(before) - len(rest.Before); gone > 0 {
-		told.Notes = append(told.Notes, fmt.Sprintf("%d samples that were handed out are not in the subset any more", gone))
+		summary.Notes = append(summary.Notes,
+			fmt.Sprintf("%d samples that were handed out are not in the subset any more", gone))
 	}
-	told.Before, told.Left = uint64(len(rest.Before)), uint64(dealt(j.life, rest.Member.Len()))
+	summary.Before, summary.Left = uint64(len(rest.Before)), uint64(dealt(j.life, rest.Member.Len()))
 	whole := j.life
 	whole.Subset = len(target)
-	told.Whole, told.WholeBatches = uint64(whole.Subset), uint64(whole.Batches(0))
+	summary.Whole, summary.WholeBatches = uint64(whole.Subset), uint64(whole.Batches(0))
 	from := ident.JobID(0)
 	if own {
 		from = ident.JobID(t.ID)
 	}
-	if told.Left == 0 { // it is over: the job begins with the next one
+	if summary.Left == 0 { // it is over: the job begins with the next one
 		if n := rest.Member.Len(); n > 0 {
-			told.Notes = append(told.Notes, fmt.Sprintf(
+			summary.Notes = append(summary.Notes, fmt.Sprintf(
 				"%d samples of epoch %d are dropped: they are too few for the ranks and batches", n, t.Epoch))
 		}
 		order := rest.Before
 		rest = &coordinator.Rest{Epoch: t.Epoch + 1, Instance: t.Instance + 1}
 		if _, ok := restore.Scripted(reg.Script, rest.Epoch); !ok && reg.Script != nil {
-			return nil, nil, badToken("there is nothing to go on with", "epoch %d was the last one of the recorded order",
+			return nil, nil, badToken("there is nothing to continue", "epoch %d was the last one of the recorded order",
 				t.Epoch)
 		} else if s, ok := restore.Scripted(reg.Script, rest.Epoch); ok {
 			target = s.Objects
@@ -177,7 +178,7 @@ func (h *history) resolve(
 	return rest, &recordedResume{
 		Resume: record.Resume{Token: t.Text(), Changed: changed, Epoch: rest.Epoch, Before: len(rest.Before),
 			From: uint32(from)},
-		sum: t.Sum, told: told,
+		sum: t.Sum, summary: summary,
 	}, nil
 }
 
@@ -205,7 +206,7 @@ func (h *history) orderBefore(id ident.JobID, r *recordedResume, epoch uint32) (
 	return nil, nil
 }
 
-// resumed is what a job went on from; nil = nothing, or it is not known any more.
+// resumed returns what a job resumed from; nil when it resumed from nothing, or when that is not known any more.
 func (h *history) resumed(id ident.JobID) *recordedResume {
 	if j := h.jobs.byID(id); j != nil {
 		return j.resume
@@ -254,30 +255,30 @@ func (h *history) compare(
 	} else if t.Log == h.logName() {
 		was = h.oldSketch(t)
 	}
-	told := false
+	listed := false
 	if was != nil {
-		if here, there, told = now.Diff(was); told {
+		if here, there, listed = now.Diff(was); listed {
 			names = nameFiles(j.Data, objects, here, there, times)
 		}
 	}
-	if !told {
-		names = "more than can be told"
+	if !listed {
+		names = "more than can be listed"
 		if t.Samples != len(objects) {
 			names = fmt.Sprintf("%d samples were selected then and %d now", t.Samples, len(objects))
 		}
 	}
 	switch {
-	case t.Dataset != j.Data.URI() && !told:
+	case t.Dataset != j.Data.URI() && !listed:
 		return "", nil, nil, badToken("load it into a Loader of the dataset and subset that it was saved from",
 			"it is of %s (%d samples), and job %s reads other files, of %s (%d samples)", t.Dataset, t.Samples, j.spec.GetName(),
 			j.Data.URI(), len(objects))
 	case !changed:
 		return "", nil, nil, badToken(
-			"put the files back, or load_state_dict(state, strict=False) goes on with the files as they are",
+			"put the files back, or load_state_dict(state, strict=False) continues with the files as they are",
 			"the files of %s are not those that it was saved with: %s", j.Data.URI(), names)
-	case t.Portable() && t.Order != "" && !told:
+	case t.Portable() && t.Order != "" && !listed:
 		return "", nil, nil, badToken("begin the epoch anew",
-			"so many files of %s changed that a portable state does not tell which of them were handed out: %s", j.Data.URI(),
+			"so many files of %s changed that a portable state does not show which of them were handed out: %s", j.Data.URI(),
 			names)
 	}
 	return names, here, there, nil
@@ -396,7 +397,7 @@ func (h *history) locateJob(ctx context.Context, id ident.JobID) (*source.Datase
 // mayReplace refuses the name of another user's live job, and the state of another user's job; token may be nil.
 func (h *history) mayReplace(ctx context.Context, name string, token *resume.Token) error {
 	if token != nil && token.Log == h.logName() && !token.Portable() {
-		if err := h.mayTouchID(ctx, ident.JobID(token.ID), "go on from"); err != nil {
+		if err := h.mayTouchID(ctx, ident.JobID(token.ID), "continue from"); err != nil {
 			return err
 		}
 	}

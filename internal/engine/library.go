@@ -142,7 +142,7 @@ func (l *library) reindex(
 	return now, before, err
 }
 
-// report tells a client of the bad samples of a batch; nil = there are none that it is to know.
+// report returns the report of the bad samples of a batch; nil when it has none that the client may see.
 func (l *library) report(j *job, bad []jobs.Bad) *larderv1.BatchReport {
 	if bad = l.faulty(bad); len(bad) == 0 {
 		return nil

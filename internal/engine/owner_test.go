@@ -111,12 +111,12 @@ func TestJobsOfOthers(t *testing.T) {
 	for m := range reflect.TypeFor[rpc.Engine]().Methods() {
 		x, ok := all[m.Name]
 		if !ok {
-			t.Errorf("nobody says whether other users may ask %s", m.Name)
+			t.Errorf("no entry says whether other users may ask %s", m.Name)
 			continue
 		}
 		err := x.ask(as(t, 61002), e)
 		switch {
-		case x.others && err != nil && reasonOf(err) != errs.Unsupported: // this engine has no program around it to tell of
+		case x.others && err != nil && reasonOf(err) != errs.Unsupported: // this engine has no program around it to report on
 			t.Errorf("%s: %v", m.Name, err)
 		case !x.others && (reasonOf(err) != errs.Denied || errs.From(err).Hint == "" || !strings.Contains(err.Error(),
 			"61002")):
@@ -135,10 +135,10 @@ func TestJobsOfOthers(t *testing.T) {
 	if j := list.GetJobs()[0]; j.GetOwner() != 61001 || !j.GetOthers() || j.GetSpec().GetName() != "a" ||
 		j.GetSubsetSize() != 20 || j.GetPaused() ||
 		strings.Contains(j.String(), dir) || j.GetPromise() != "" || j.GetRecipe() != "" {
-		t.Errorf("told of another user's job: %v", j)
+		t.Errorf("another user's job is visible: %v", j)
 	}
 	if s, err := e.GetStats(as(t, 61002), &larderv1.GetStatsRequest{}); err != nil || strings.Contains(s.String(), dir) {
-		t.Errorf("told by the counters: %v, %v", s, err)
+		t.Errorf("the counters reveal it: %v, %v", s, err)
 	}
 	if d, err := e.ListDatasets(as(t, 61002), &larderv1.ListDatasetsRequest{}); err != nil || len(d.GetDatasets()) != 0 {
 		t.Errorf("datasets of another user: %v, %v", d, err)
@@ -159,7 +159,7 @@ func TestJobsOfOthers(t *testing.T) {
 	}
 }
 
-// What its user may not read is read for nobody: at the registration, and when files change under a job.
+// What its user may not read is not read for that job: at the registration, and when files change under a job.
 func TestReadsForOthers(t *testing.T) {
 	dir, mine := openFolder(t, 20), folder(t, 8)
 	w := serve(t)
@@ -197,7 +197,7 @@ func TestReadsForOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = e.RegisterJob(as(t, 61002), &larderv1.RegisterJobRequest{Spec: spec("y", dir, 4), Resume: state.GetToken()})
-	if reasonOf(err) != errs.Denied || !strings.Contains(err.Error(), "go on from job a: it is a job of uid 61001") {
+	if reasonOf(err) != errs.Denied || !strings.Contains(err.Error(), "continue from job a: it is a job of uid 61001") {
 		t.Errorf("the state of another user's job: %v", err)
 	}
 	size := func() uint64 {
@@ -239,7 +239,7 @@ func TestReadsForOthers(t *testing.T) {
 	}
 }
 
-// A refused dataset leaves nothing that its user, or another one, sees; nor does one that somebody else added tell of
+// A refused dataset leaves nothing that its user, or another one, sees; nor does one that another user added reveal
 // what is closed in it.
 func TestRefusedDatasetIsNotSeen(t *testing.T) {
 	dir, closed := openFolder(t, 6), openFolder(t, 20)
@@ -309,7 +309,7 @@ func TestRanksOfOthers(t *testing.T) {
 	}
 	if r := list.GetJobs()[0].GetRanks()[0]; !r.GetAttached() || r.GetRingBytes() == 0 || r.GetPid() != 0 ||
 		r.GetUid() != 0 {
-		t.Errorf("told of its rank: %v", r)
+		t.Errorf("its rank is visible: %v", r)
 	}
 }
 

@@ -350,7 +350,7 @@ func (e *Engine) recording(ctx context.Context, req *larderv1.RecordTraceRequest
 		r := e.recorded.Load()
 		if r == nil || r.id != id || !r.over() && e.recorder.Load() != r {
 			return nil, errs.New(errs.NotFound, "recording",
-				"begin a new one; a recording ends when nobody asks for it for 30 s", "there is no recording %d", id)
+				"begin a new one; a recording ends when no client fetches it for 30 s", "there is no recording %d", id)
 		}
 		return r, nil
 	}

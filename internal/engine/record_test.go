@@ -110,7 +110,7 @@ func TestRecorderKeepsOrder(t *testing.T) {
 	})
 }
 
-// Nobody fetches: what waits is bounded, the rest is counted, and after a while the recording ends by itself.
+// No client fetches: what waits is bounded, the rest is counted, and after a while the recording ends by itself.
 func TestRecorderIsBounded(t *testing.T) {
 	r, e := newRecorder(), &Engine{}
 	e.recorder.Store(r)
@@ -131,11 +131,11 @@ func TestRecorderIsBounded(t *testing.T) {
 		r.effect(e, coordinator.FreeKey{Key: ident.Key{Object: ident.ObjectID(i)}})
 	}
 	if e.recorder.Load() != nil {
-		t.Error("a recording that nobody fetches goes on")
+		t.Error("a recording without a reader continues")
 	}
 }
 
-// Costs are means of what was measured; what is prepared in place tells of no half.
+// Costs are means of what was measured; what is prepared in place gives no cost of a half.
 func TestRecorderCosts(t *testing.T) {
 	r := newRecorder()
 	for _, d := range []time.Duration{2, 4, 6} {

@@ -62,7 +62,7 @@ func (e *Engine) RegisterJob(
 		}
 		if same != nil {
 			v, err := e.views.describe(ctx, same.ID)
-			return &larderv1.RegisterJobResponse{Job: v, Resumed: same.resume.told, DatasetNotes: j.Data.Notes()}, err
+			return &larderv1.RegisterJobResponse{Job: v, Resumed: same.resume.summary, DatasetNotes: j.Data.Notes()}, err
 		}
 	}
 	old, live, err := e.jobs.live(ctx, spec.GetName())
@@ -82,8 +82,8 @@ func (e *Engine) RegisterJob(
 	v, err := e.views.describe(ctx, j.ID)
 	out := &larderv1.RegisterJobResponse{Job: v, Created: true, DatasetNotes: j.Data.Notes()}
 	if j.resume != nil {
-		out.Resumed = j.resume.told
-		e.cfg.Log.Info("job goes on", "job", spec.GetName(), "id", uint32(j.ID),
+		out.Resumed = j.resume.summary
+		e.cfg.Log.Info("job resumes", "job", spec.GetName(), "id", uint32(j.ID),
 			"from", j.resume.From, "epoch", j.resume.Epoch, "before", j.resume.Before)
 	}
 	return out, err
@@ -125,9 +125,9 @@ func (e *Engine) resume(
 	if reg.Rest, j.resume, err = e.history.resolve(t, changed, j, reg); err != nil {
 		return nil, err
 	}
-	j.notes = append(j.notes, fmt.Sprintf("it goes on with epoch %d of job %s, of which %d samples had been handed out",
-		t.Epoch, strconv.Quote(t.Job), j.resume.told.GetBefore()))
-	j.notes = append(j.notes, j.resume.told.GetNotes()...)
+	j.notes = append(j.notes, fmt.Sprintf("it continues epoch %d of job %s, of which %d samples had been handed out",
+		t.Epoch, strconv.Quote(t.Job), j.resume.summary.GetBefore()))
+	j.notes = append(j.notes, j.resume.summary.GetNotes()...)
 	return nil, kill()
 }
 

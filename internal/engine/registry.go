@@ -215,13 +215,14 @@ func (r *registry) takeOver(
 		if v.Ranks[rank].Attached() {
 			return nil, nil, heldBy(rings, errs.New(errs.RankHeld, spec.GetName(),
 				"end the other process, or give this Loader another job name; all ranks of a job load its state together",
-				"job %s, of which rank %d is held by a live client, cannot go on from a state", spec.GetName(), rank), old.ID, rank)
+				"job %s, of which rank %d is held by a live client, cannot resume from a state", spec.GetName(), rank),
+				old.ID, rank)
 		}
 	}
 	return nil, func() error {
 		_, err := r.loop.ask(context.WithoutCancel(ctx), func(t coordinator.Token) coordinator.Event {
 			return coordinator.Kill{Token: t, Job: old.ID,
-				Reason: "its client loaded a state, and goes on as another job of that name"}
+				Reason: "its client loaded a state, and continues as another job of that name"}
 		})
 		if errs.Is(err, errs.JobEnded) {
 			return nil

@@ -18,7 +18,7 @@ import (
 	larderv1 "larder/proto/larder/v1"
 )
 
-// onDisk is an engine that goes on from what a folder holds.
+// onDisk is an engine that restarts from what a folder holds.
 func onDisk(t testing.TB, fs journal.FS, change ...func(*engine.Config)) *world {
 	t.Helper()
 	d, err := journal.OpenDisk(fs, journal.Options{SegmentBytes: 20_000, SnapshotBytes: 20_000})
@@ -114,7 +114,7 @@ func (s *survivor) take(n int, use bool, epochs uint32) error {
 }
 
 // A daemon dies at any moment, three times, while two jobs of unlike orders and one of two ranks train: the next one
-// goes on with every job where its clients are, with the same samples and the same bytes under the same numbers, and
+// continues every job where its clients are, with the same samples and the same bytes under the same numbers, and
 // every epoch is whole.
 func TestDaemonDies(t *testing.T) {
 	dir := folder(t, 60)

@@ -21,8 +21,8 @@ import (
 // daemon registered what its client heard.
 type recordedResume struct {
 	record.Resume
-	sum  string // of the token
-	told *larderv1.Resumed
+	sum     string // of the token
+	summary *larderv1.Resumed
 }
 
 // resumedFrom is what the journal has; nil stays nil.
@@ -97,7 +97,7 @@ func (e *Engine) GetState(ctx context.Context, req *larderv1.GetStateRequest) (*
 	var given []ident.ObjectID
 	switch r := j.resume; {
 	case r != nil && t.Step == 0 && (rec == nil || rec.Remainder) && (r.Epoch == t.Epoch && r.Before > 0 ||
-		r.told != nil && r.told.GetEpoch() == t.Epoch && r.Epoch != t.Epoch):
+		r.summary != nil && r.summary.GetEpoch() == t.Epoch && r.Epoch != t.Epoch):
 		// Nothing of it was handed out: the state is that which was loaded, which stands in the log for sure.
 		old, err := resume.Parse(r.Token)
 		if err != nil {

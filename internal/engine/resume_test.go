@@ -18,7 +18,7 @@ import (
 	larderv1 "larder/proto/larder/v1"
 )
 
-// goesOn registers a job that goes on from a token.
+// resume registers a job that resumes from a token.
 func (w *world) goesOn(s *larderv1.JobSpec, token string, changed bool) (*larderv1.RegisterJobResponse, error) {
 	return w.engine.RegisterJob(context.Background(), &larderv1.RegisterJobRequest{Spec: s, Resume: token,
 		ResumeChanged: changed})
@@ -204,7 +204,7 @@ func onFS(t *testing.T, fs *journal.MemFS) func(*engine.Config) {
 	return func(c *engine.Config) { c.Journal, c.Found = d, d.Found() }
 }
 
-// A daemon dies at random moments while jobs go on from tokens: what their clients had up to each token, and what the
+// A daemon dies at random moments while jobs resume from tokens: what their clients had up to each token, and what the
 // last one got, is the subset.
 func TestResumeThroughDeaths(t *testing.T) {
 	const n = 50

@@ -17,7 +17,7 @@ import (
 
 // TestBatchesStayWhileOthersDie: clients come, take some batches and vanish with them in their hands, again and
 // again, on tiers that hold a part of the samples. Meanwhile others read: every batch has the right bytes when it
-// comes, and has them still when two more have come and it is given back; every epoch is exact. Under the race
+// comes, and has them still when two more have come and it is released; every epoch is exact. Under the race
 // detector this is also the test of rings that are filled, read and freed at once.
 func TestBatchesStayWhileOthersDie(t *testing.T) {
 	const n, batch, rounds = 60, 4, 12
@@ -93,7 +93,7 @@ func vanish(w *world, s *larderv1.JobSpec, batches int) error {
 		if err != nil {
 			return err
 		}
-		defer b.Release() // after the connection is gone: this process goes on, and unmaps it
+		defer b.Release() // after the connection is gone: this process lives on, and unmaps it
 		if i%2 == 0 {
 			b.Release()
 		}
@@ -101,7 +101,7 @@ func vanish(w *world, s *larderv1.JobSpec, batches int) error {
 	return c.Close()
 }
 
-// watch takes an epoch with up to three batches in its hands, and looks at each of them again before it lets go.
+// watch takes an epoch with up to three batches in its hands, and looks at each of them again before it releases it.
 func (tr *trainer) watch(epoch uint32, right map[int64][]byte) (ids []int64, err error) {
 	ctx := context.Background()
 	if err := tr.st.StartEpoch(ctx, epoch); err != nil {
@@ -118,7 +118,7 @@ func (tr *trainer) watch(epoch uint32, right map[int64][]byte) (ids []int64, err
 	var held []*client.Batch
 	release := func(most int) error {
 		for len(held) > most {
-			if err := check(held[0], "when it was given back"); err != nil {
+			if err := check(held[0], "when it was released"); err != nil {
 				return err
 			}
 			held[0].Release()

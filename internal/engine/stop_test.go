@@ -93,7 +93,7 @@ func trainee(socket, job string) {
 	say("end well")
 }
 
-// TestStoppedClients: real training processes are stopped for a random time and go on (SIGSTOP, SIGCONT). Those that
+// TestStoppedClients: real training processes are stopped for a random time and continue (SIGSTOP, SIGCONT). Those that
 // were stopped for less than the timeout have every sample of every epoch once. The others lost their rank: another
 // client had it meanwhile, with all of an epoch, and they hear STALE; what they had got is what it should be, and
 // what they held in their hands was not written to. A neighbour that trains all the while has everything.

@@ -141,9 +141,9 @@ const cleanEnv = "LARDER_TEST_CLEAN_TRIAL"
 // bad holds an epoch of n samples against those that are to be bad, and why.
 func bad(t *testing.T, what string, got *seen, n int, why string, ids ...int) {
 	t.Helper()
-	var told []int64
+	var reported []int64
 	for _, q := range got.bad {
-		told = append(told, int64(q.GetId()))
+		reported = append(reported, int64(q.GetId()))
 		if q.GetReason() != why {
 			t.Errorf("%s: %d is bad because %q", what, q.GetId(), q.GetReason())
 		}
@@ -152,10 +152,10 @@ func bad(t *testing.T, what string, got *seen, n int, why string, ids ...int) {
 	for _, id := range ids {
 		want = append(want, int64(id))
 	}
-	if !slices.Equal(told, want) {
-		t.Errorf("%s: bad are %v", what, told)
+	if !slices.Equal(reported, want) {
+		t.Errorf("%s: bad are %v", what, reported)
 	}
-	exactly(t, what, append(slices.Clone(got.ids), told...), all(n))
+	exactly(t, what, append(slices.Clone(got.ids), reported...), all(n))
 	if a := got.end.GetAccount(); a.GetState() != "complete" || a.GetDelivered() != uint64(n-len(ids)) ||
 		a.GetQuarantined() != uint64(len(ids)) {
 		t.Errorf("%s: the account is %v", what, a)

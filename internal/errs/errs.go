@@ -94,11 +94,11 @@ func From(err error) *Error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e
 	}
-	return &Error{Reason: Internal, Message: "the daemon could not go on", Err: err,
+	return &Error{Reason: Internal, Message: "the daemon could not continue", Err: err,
 		Hint: "this is a bug of larder or a failure of the machine; the daemon's log has more"}
 }
 
-// Is tells whether the chain holds an Error of that reason.
+// Is reports whether the chain holds an Error of that reason.
 func Is(err error, reason Reason) bool {
 	e, ok := errors.AsType[*Error](err)
 	return ok && e.Reason == reason

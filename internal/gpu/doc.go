@@ -21,7 +21,7 @@ type Probe interface {
 	Devices(ctx context.Context) ([]*larderv1.Device, error)
 	// Status says in words what was found: the driver's version, or why there is none.
 	Status() string
-	// Close lets go of the driver; twice is fine. Devices then returns an empty list.
+	// Close releases the driver. A second call does nothing. Devices then returns an empty list.
 	Close() error
 }
 

@@ -210,7 +210,7 @@ func (p *painter) backdrop(img *image.YCbCr, r *xrand.Rand) {
 }
 
 // shape paints one soft-edged, shaded form. The class decides which: its number gives the sides of the figure and its
-// hue, so that a network could learn to tell the classes apart.
+// hue, so that a network could learn to distinguish the classes.
 func (p *painter) shape(img *image.YCbCr, r *xrand.Rand, class int) {
 	w, h := img.Rect.Dx(), img.Rect.Dy()
 	cx, cy := r.Uniform(.1, .9)*float64(w), r.Uniform(.15, .95)*float64(h)

@@ -1,5 +1,5 @@
 // Package invariant states what must hold. With the build tag "invariants" (or -race) a violation panics where it
-// happens and expensive checks run; without, Violated still panics, because going on would deliver wrong data, but
+// happens and expensive checks run; without, Violated still panics, because to continue would deliver wrong data, but
 // Check costs nothing.
 //
 // User input never reaches this package: bad input is an error, a violated invariant is our bug.

@@ -2,5 +2,5 @@
 
 package invariant
 
-// Enabled tells whether expensive checks run and freed memory is poisoned.
+// Enabled reports whether expensive checks run and freed memory is poisoned.
 const Enabled = false

@@ -25,7 +25,7 @@ type Report struct {
 }
 
 // Check reads every byte of a state directory and changes nothing. The error is STATE_DAMAGED when something is
-// damaged; the report is filled as far as it can be read. Nobody else may use the directory meanwhile.
+// damaged; the report is filled as far as it can be read. No other process may use the directory meanwhile.
 func Check(f FS) (*Report, error) {
 	lock, err := takeLock(f)
 	if err != nil {

@@ -34,7 +34,7 @@ func newDamaged(t testing.TB, seed uint64) damaged {
 			t.Fatal(err)
 		}
 		for i := range 120 {
-			all = append(all, s.tell())
+			all = append(all, s.record())
 			d.Append(all[len(all)-1], nil)
 			if i%5 == 0 {
 				if err := d.Sync(bg); err != nil {
@@ -220,7 +220,7 @@ func tryDamaged(t *testing.T, base damaged, fs *MemFS, label, name, what string)
 	return true
 }
 
-// begunBefore tells whether an order is one that the epoch had before it was begun again.
+// begunBefore reports whether an order is one that the epoch had before it was begun again.
 func begunBefore(s *State, k epochKey, got [][]ident.ObjectID) bool {
 	for _, c := range s.closed {
 		if c.job != k.job || c.Epoch != k.epoch {
@@ -375,7 +375,7 @@ func TestNewerVersion(t *testing.T) {
 func FuzzRecord(f *testing.F) {
 	s := newStory(1)
 	for range 50 {
-		e := entry{row: s.tell()}
+		e := entry{row: s.record()}
 		f.Add(appendBody(nil, &e))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {

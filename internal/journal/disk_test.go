@@ -65,7 +65,7 @@ func TestDiskTwin(t *testing.T) {
 				t.Fatalf("restart %d: term %d, found\n%s\nwant\n%s", restart, d.Term(), dump(d.Found()), dump(fold(all)))
 			}
 			for range rapid.IntRange(0, 150).Draw(t, "records") {
-				rec := s.tell()
+				rec := s.record()
 				all = append(all, rec)
 				if seq := d.Append(rec, nil); seq != uint64(len(all)) || twin.Append(rec, nil) != seq {
 					t.Fatalf("record %d has number %d", len(all), seq)
@@ -98,7 +98,7 @@ func TestSnapshotRoundTrip(t *testing.T) {
 		s := newStory(seed)
 		var all []row
 		for range 400 {
-			all = append(all, s.tell())
+			all = append(all, s.record())
 		}
 		want := fold(all)
 		want.closed = nil // they are in a file of orders before a snapshot is written
@@ -180,14 +180,14 @@ func TestGroupCommit(t *testing.T) {
 	}
 }
 
-// What nobody waits for is written at once, so that it survives the process, and synced with what follows.
+// A record that no caller waits for is written at once, so that it survives the process. It is synced with later ones.
 func TestLazyRecordsAreWritten(t *testing.T) {
 	fs := NewMemFS()
 	d := open(t, fs, Options{})
 	wrote := make(chan struct{}, 16)
 	fs.Fault = func(op, name string, n int) (int, error) {
 		if op == "sync" {
-			t.Error("a record that nobody waits for was synced")
+			t.Error("a record that no caller waits for was synced")
 		}
 		if op == "write" {
 			wrote <- struct{}{}
@@ -269,7 +269,7 @@ func crashHistory(t *testing.T, seed uint64, r *xrand.Rand, most int) (images, t
 					acked = seq
 				}
 			}
-			rec := s.tell()
+			rec := s.record()
 			mu.Lock()
 			all = append(all, rec)
 			mu.Unlock()
@@ -387,7 +387,7 @@ func failNth(t *testing.T, n int, cause error, short bool) (reached bool) {
 	if err == nil {
 		for i := range 120 {
 			seq := uint64(i + 1)
-			rec := s.tell()
+			rec := s.record()
 			all = append(all, rec)
 			d.Append(rec, func(err error) {
 				mu.Lock()
@@ -417,7 +417,7 @@ func failNth(t *testing.T, n int, cause error, short bool) (reached bool) {
 	if !reached {
 		return false
 	}
-	// nobody counts on a file that is being made
+	// no caller relies on a file that is being made
 	final := reached && strings.HasPrefix(first.Error(), "sync") && !strings.Contains(first.Error(), tmpTail)
 	if lived && (final || acked+1 < uint64(len(all)) || after > 0) {
 		t.Errorf("call %d: %v was lived through; %d of %d records were acknowledged, %d were not", n, first, acked, len(all),
@@ -493,7 +493,8 @@ func TestDiskRetention(t *testing.T) {
 	}
 }
 
-// One daemon per directory: another process is told who has it, and after a SIGKILL the directory is free.
+// One daemon per directory: another process gets an error that names the holder. After a SIGKILL the directory is free
+// again.
 func TestTwoProcesses(t *testing.T) {
 	if path := os.Getenv("LARDER_TEST_HOLD"); path != "" {
 		fs, err := OpenDir(path, true)

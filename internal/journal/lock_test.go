@@ -10,7 +10,7 @@ import (
 )
 
 // Several daemons begin on one folder at the same moment, again and again: one has it, with the next term and all
-// that was there; the others are told who. LARDER_STALE is how often.
+// that was there; the others get its name. LARDER_STALE is how often.
 func TestOneOfManyHasTheFolder(t *testing.T) {
 	const daemons = 4
 	path := t.TempDir() + "/state"

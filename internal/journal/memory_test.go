@@ -153,7 +153,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// A step that was given to nobody keeps its batches, also empty ones, and both logs and a snapshot know how many were
+// A step that no client received keeps its batches, also empty ones, and both logs and a snapshot know how many were
 // decided.
 func TestDealtSteps(t *testing.T) {
 	m := OpenMemory(Limits{})

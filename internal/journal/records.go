@@ -125,7 +125,7 @@ const (
 	kindAttached                      // Text = client
 	kindEpochStarted                  // Step = instance; Text = remainderText where an earlier job had some of it
 	kindAssigned                      // Rank Earlier: GivenEarlier, Step = chunk
-	kindSpare                         // was reserved for batches that a client gave back; nothing writes it
+	kindSpare                         // was reserved for batches that a client returned; nothing writes it
 	kindReturned                      // Objects: none = the whole batch
 	kindQuarantined                   // Text = reason; Step = corruptStep when the image is corrupt
 	kindEpochEnded                    // Text = account

@@ -47,7 +47,7 @@ func TestRecordedBytes(t *testing.T) {
 func TestRecordedFiles(t *testing.T) {
 	s, story := newState(), newStory(5)
 	for i := range 400 {
-		r := story.tell()
+		r := story.record()
 		s.apply(&entry{row: r, n: len(r.Objects), packed: pack(nil, r.Objects), Seq: uint64(i + 1), Term: uint64(1 + i/100)})
 	}
 	sum := func(b []byte) uint64 { return crc64.Checksum(b, crc64.MakeTable(crc64.ECMA)) }

@@ -48,17 +48,17 @@ func (d *Disk) withRoom(need int64, op func() error) error {
 		if !isFull(err) {
 			if waited {
 				d.full.Store(nil)
-				d.options.tell(nil)
+				d.options.report(nil)
 			}
 			return err
 		}
 		if d.full.Load() == nil { // else it was closed while it waited
-			f := errs.Wrap(err, errs.ResourceExceeded, d.fs.Path(""), "make room on that disk; larder goes on by itself",
+			f := errs.Wrap(err, errs.ResourceExceeded, d.fs.Path(""), "make room on that disk; larder continues by itself",
 				"the disk of the state directory %s is full, and %s more are needed: nothing is lost, jobs wait", d.fs.Path(""),
 				units.Size(need))
 			f.RetryAfter = time.Second
 			d.full.Store(f)
-			d.options.tell(f)
+			d.options.report(f)
 		}
 		pause := time.NewTimer(d.options.Retry)
 		select {
@@ -70,7 +70,7 @@ func (d *Disk) withRoom(need int64, op func() error) error {
 	}
 }
 
-func (o *Options) tell(err error) {
+func (o *Options) report(err error) {
 	if o.Full != nil {
 		o.Full(err)
 	}

@@ -42,20 +42,20 @@ func soon(t *testing.T, what string, f func() bool) {
 	t.Fatalf("it never came about: %s", what)
 }
 
-// A disk in memory becomes full again and again, at any byte. Nobody hears of an error, nothing is acknowledged that
-// is not there, and with room everything goes on; a process that ends while it waits finds at its next start what was
+// A disk in memory becomes full again and again, at any byte. No caller gets an error, nothing is acknowledged that
+// is not there, and with room everything continues; a process that ends while it waits finds at its next start what was
 // acknowledged.
 func TestFullDisk(t *testing.T) {
 	rnd := xrand.New(11)
 	for round := range testenv.Count(t, "LARDER_FULL_DISK", 2) * 10 {
 		fs := NewMemFS()
-		var told []string
+		var reports []string
 		var mu sync.Mutex
 		o := small
 		o.Full = func(err error) {
 			mu.Lock()
 			defer mu.Unlock()
-			told = append(told, fmt.Sprint(err != nil))
+			reports = append(reports, fmt.Sprint(err != nil))
 		}
 		d, err := OpenDisk(fs, o)
 		if err != nil {
@@ -67,7 +67,7 @@ func TestFullDisk(t *testing.T) {
 		for range 1 + rnd.IntN(4) {
 			fs.SetRoom(fs.Used() + int64(rnd.IntN(3000)))
 			for d.Room() == nil {
-				rec := s.tell()
+				rec := s.record()
 				all = append(all, rec)
 				d.Append(rec, a.done)
 				time.Sleep(10 * time.Microsecond)
@@ -106,9 +106,9 @@ func TestFullDisk(t *testing.T) {
 			t.Fatalf("round %d: %d acknowledged, %d refused, of %d", round, a.good.Load(), a.bad.Load(), len(all))
 		}
 		mu.Lock()
-		for i, w := range told {
+		for i, w := range reports {
 			if w != fmt.Sprint(i%2 == 0) {
-				t.Errorf("round %d: told %v", round, told)
+				t.Errorf("round %d: reports %v", round, reports)
 				break
 			}
 		}
@@ -228,7 +228,7 @@ func TestFullDiskOfTheSystem(t *testing.T) {
 			if err := os.Remove(full); err != nil {
 				t.Fatal(err)
 			}
-			soon(t, "it goes on by itself", func() bool { return d.Room() == nil })
+			soon(t, "it continues by itself", func() bool { return d.Room() == nil })
 			if err := d.Sync(t.Context()); err != nil || a.good.Load() != appended {
 				t.Fatalf("round %d: %d of %d acknowledged: %v", round, a.good.Load(), appended, err)
 			}

@@ -158,7 +158,7 @@ func (s *State) apply(e *entry) {
 			packed: slices.Clone(e.packed)})
 	case kindReturned:
 		if o := j.running(e.Epoch); o != nil {
-			o.giveBack(e)
+			o.dropUndelivered(e)
 		}
 	case kindDealt:
 		if o := j.running(e.Epoch); o != nil {
@@ -228,8 +228,8 @@ func (s *State) forget() {
 	}
 }
 
-// giveBack takes what was never delivered out of the batches of that rank and step.
-func (o *EpochState) giveBack(e *entry) {
+// dropUndelivered removes samples that were never delivered from the batches of that rank and step.
+func (o *EpochState) dropUndelivered(e *entry) {
 	var gone []ident.ObjectID
 	if e.n > 0 {
 		gone = unpack(e.packed, e.n)

@@ -63,8 +63,8 @@ func kept(m *Memory) []entry {
 	return slices.Clone(m.mu.records)
 }
 
-// tell returns the next record.
-func (s *story) tell() row {
+// record returns the next record.
+func (s *story) record() row {
 	if len(s.jobs) == 0 || len(s.jobs) < 4 && s.r.IntN(30) == 0 {
 		p := &plot{id: s.next, batch: 1 + s.r.IntN(12)}
 		s.next++
@@ -109,7 +109,7 @@ func (s *story) tell() row {
 		return row{Kind: kindEnded, Job: p.id, Text: "its client left"}
 	case k < 30 && len(p.plans) > 0:
 		p.plans = p.plans[1:] // it was used, of which the log hears nothing
-		return s.tell()
+		return s.record()
 	case k < 33 && len(p.plans) > 0:
 		x := p.plans[len(p.plans)-1]
 		p.plans = p.plans[:len(p.plans)-1]

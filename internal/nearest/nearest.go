@@ -7,7 +7,7 @@ import "strings"
 // most a third of the letters may differ, or typed is the beginning of the word, three letters of it at the least. Case
 // does not count. The work is bounded for any input.
 func Word(typed string, words []string) string {
-	const long = 64 // nobody mistypes a word so
+	const long = 64 // no misspelled word is longer
 	typed = strings.ToLower(typed[:min(len(typed), long+1)])
 	best, least := "", len(typed)+long
 	for _, w := range words {

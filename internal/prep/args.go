@@ -85,7 +85,7 @@ func show(v any) string {
 	return s
 }
 
-// has tells whether an argument was given and is not null.
+// has reports whether an argument was given and is not null.
 func (a *args) has(name string) bool { return a.in[name] != nil }
 
 func (a *args) side(name string, v any) int {

@@ -93,7 +93,7 @@ func TestAnimatedGIF(t *testing.T) {
 }
 
 // TestRefuseCorrupt: damage inside the data is accepted as Pillow accepts it, unless it is to be refused; then the
-// error says what libjpeg warned about and is told from others. What is truncated or no image at all is refused by
+// error says what libjpeg warned about and differs from others. What is truncated or no image at all is refused by
 // both, as bad.
 func TestRefuseCorrupt(t *testing.T) {
 	lax, strict := NewWorker(Limits{}), NewWorker(Limits{RefuseCorrupt: true})
@@ -172,9 +172,9 @@ func TestGuardedDecode(t *testing.T) {
 	}
 }
 
-// TestLongSides: whatever sides a header of a few bytes tells, no product of them is taken for a size: what is good has
-// pixels within the limits, and all else is a bad sample, whatever looks at it. First those whose product is small mod
-// 2^64.
+// TestLongSides: a header of a few bytes may state any sides, and no product of them is taken for a size. A good image
+// has pixels within the limits, and all else is a bad sample to every reader. The first cases are those whose product
+// is small mod 2^64.
 func TestLongSides(t *testing.T) {
 	w := NewWorker(Limits{})
 	defer w.Close()
@@ -221,7 +221,7 @@ func TestLongSides(t *testing.T) {
 	}
 }
 
-// longSided are files of a header that tells such sides, as far as the format can.
+// longSided are files of a header that states such sides, as far as the format can.
 func longSided(w, h uint64) map[string][]byte {
 	out := map[string][]byte{}
 	for kind := range 6 {
@@ -291,12 +291,12 @@ func TestTIFFMemory(t *testing.T) {
 			enc = le.AppendUint32(enc, c.bits)
 		}
 		n := w.Memory(enc)
-		told := fmt.Sprintf("%.0f MiB", float64(n)/(1<<20))
+		text := fmt.Sprintf("%.0f MiB", float64(n)/(1<<20))
 		if n > 1<<30 {
-			told = fmt.Sprintf("%.2f GiB", float64(n)/(1<<30))
+			text = fmt.Sprintf("%.2f GiB", float64(n)/(1<<30))
 		}
-		if n != c.bytes || !strings.Contains(c.says, told) || !bytes.Contains(page, []byte(c.says)) {
-			t.Errorf("%s: %d bytes (%s), want %d, and the page to say %q", c.name, n, told, c.bytes, c.says)
+		if n != c.bytes || !strings.Contains(c.says, text) || !bytes.Contains(page, []byte(c.says)) {
+			t.Errorf("%s: %d bytes (%s), want %d, and the page to say %q", c.name, n, text, c.bytes, c.says)
 		}
 		_, _, _, err := usual.Header(enc)
 		if n <= 1<<30 && err != nil || n > 1<<30 && (!errs.Is(err, errs.SampleBad) ||

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestDamagedAt: what is told of the place of a damage, by format; and nothing where the decoder does not know.
+// TestDamagedAt: the reported place of a damage, by format; none where the decoder does not know it.
 func TestDamagedAt(t *testing.T) {
 	lax, strict := NewWorker(Limits{}), NewWorker(Limits{RefuseCorrupt: true})
 	defer lax.Close()
@@ -52,7 +52,7 @@ func TestDamagedAt(t *testing.T) {
 		t.Errorf("netpbm with a letter: at byte %d (%v)", a, ok)
 	}
 	if !Parity() {
-		return // the decoders in Go do not tell where they are
+		return // the decoders in Go do not report where they are
 	}
 	// A marker where none may be: libjpeg warns, and has read no further than a block beyond it.
 	marked := bytes.Clone(big)

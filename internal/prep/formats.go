@@ -67,7 +67,7 @@ func corrupt(h header, warning string) error {
 		"the %s image of %d x %d pixels is damaged", h.format, h.w, h.h)
 }
 
-// IsCorrupt tells whether an image was refused only because Limits.RefuseCorrupt asks for it.
+// IsCorrupt reports whether an image was refused only because Limits.RefuseCorrupt asks for it.
 func IsCorrupt(err error) bool {
 	_, ok := errors.AsType[*corruptError](err)
 	return ok

@@ -9,7 +9,7 @@ import (
 	"larder/internal/raster"
 )
 
-// header is what the first bytes of a file tell.
+// header holds what the first bytes of a file say.
 type header struct {
 	format   string
 	w, h     int

@@ -16,7 +16,7 @@ import (
 // DecoderName says which JPEG decoder this build has.
 func DecoderName() string { return "go" }
 
-// Parity tells whether this build gives torchvision's bits for JPEG files too.
+// Parity reports whether this build gives torchvision's bits for JPEG files too.
 func Parity() bool { return false }
 
 // jpegDecoder decodes with jpegn, and with the standard library what jpegn does not read.

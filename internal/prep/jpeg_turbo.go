@@ -17,7 +17,7 @@ import (
 // DecoderName says which JPEG decoder this build has.
 func DecoderName() string { return "libjpeg-turbo" }
 
-// Parity tells whether this build gives torchvision's bits for JPEG files too.
+// Parity reports whether this build gives torchvision's bits for JPEG files too.
 func Parity() bool { return true }
 
 // jpegDecoder is a decompressor that is reused from image to image. A finalizer frees it when Close was forgotten.

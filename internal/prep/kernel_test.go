@@ -11,7 +11,7 @@ import (
 	"larder/internal/xrand"
 )
 
-// fence is memory that ends at a page nobody may touch: what is read or written behind its end kills the test.
+// fence is memory that ends at a page without access rights: what is read or written behind its end kills the test.
 type fence struct{ mem []byte }
 
 func newFence(t *testing.T, size int) *fence {

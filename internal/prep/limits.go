@@ -131,7 +131,7 @@ func (r *timedReader) ReadAt(p []byte, off int64) (int, error) {
 	return n, nil
 }
 
-// threadTime is the processor time that this thread has had; 0 when the system does not tell.
+// threadTime returns the processor time that this thread has used; 0 when the system does not report it.
 func threadTime() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {

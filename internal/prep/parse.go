@@ -47,7 +47,7 @@ type op struct {
 	mean, std     []float32 // Normalize
 }
 
-// factor is a range to draw from; off means that nothing is drawn or done.
+// factor is a range of random values. When it is off, no value is drawn and the step does nothing.
 type factor struct {
 	on     bool
 	lo, hi float64

@@ -105,7 +105,7 @@ func (o *op) centerBox(w, h int) box {
 	return box{x: place(w, o.w), y: place(h, o.h), w: o.w, h: o.h}
 }
 
-// Params tells what op i of the canonical recipe does to an image of w x h that reaches it, drawn for that key. Names
+// Params returns what op i of the canonical recipe does to an image of w x h that reaches it, drawn for that key. Names
 // are those of torchvision's functional interface: top, left, height, width (RandomResizedCrop, CenterCrop, Resize),
 // flip, and for ColorJitter order (0 brightness, 1 contrast, 2 saturation, 3 hue) with the factors that are on.
 func (r *Recipe) Params(i int, key RandKey, w, h int) map[string]any {

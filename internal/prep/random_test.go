@@ -77,7 +77,7 @@ func TestCropBounds(t *testing.T) {
 }
 
 // TestFlipAndJitterDistribution: flips have their probability, factors are uniform, the 24 orders equally likely, and
-// the parameters of one op tell nothing about those of another.
+// the parameters of one op say nothing about those of another.
 func TestFlipAndJitterDistribution(t *testing.T) {
 	const n = 24000
 	r := parse(t, spec("HFlip", "p", 0.3), spec("HFlip", "p", 0.3), spec("ColorJitter", "brightness", []any{0.2, 1.4},

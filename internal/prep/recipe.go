@@ -19,7 +19,7 @@ type OpSpec struct {
 	Args map[string]any
 }
 
-// Output tells what Finish writes for one sample.
+// Output describes what Finish writes for one sample.
 type Output struct {
 	DType       string // "uint8" or "float32"
 	Layout      string // "CHW" or "HWC"
@@ -84,10 +84,10 @@ func (r *Recipe) Prefix() ident.RecipeID { return r.prefix }
 // normalised and laid out is not in it.
 func (r *Recipe) SuffixID() ident.RecipeID { return r.suffix }
 
-// Random tells whether any op draws parameters.
+// Random reports whether any op draws parameters.
 func (r *Recipe) Random() bool { return r.cut < r.imageOps }
 
-// Output tells what Finish writes.
+// Output describes what Finish writes.
 func (r *Recipe) Output() Output {
 	o := r.out
 	o.Shape = append([]int(nil), r.out.Shape...)

@@ -175,7 +175,7 @@ func TestRecipeErrors(t *testing.T) {
 	}
 }
 
-// TestRecipeKeepsItsInput parses specs that the caller goes on using.
+// TestRecipeKeepsItsInput parses specs that the caller continues to use.
 func TestRecipeKeepsItsInput(t *testing.T) {
 	ops := []OpSpec{spec("Resize", "size", 9.0, "interpolation", 3.0), spec("CenterCrop", "size", 4.0), imagenet}
 	before, err := json.Marshal(ops)

@@ -215,7 +215,7 @@ func (w *Worker) resample(s *step, src view, dst []byte) {
 
 // Two or more pixels share a 64-bit word, 32 bits each, and are weighted by one multiplication: weights have 22 bits,
 // pixels 8, and sums of weights stay below 2 x 2^22, so lanes do not run over. With negative weights a lane may be
-// negative and borrow from the one above, which unpack gives back; the sums are exact either way.
+// negative and borrow from the one above, which unpack corrects; the sums are exact either way.
 const (
 	laneMask = 0x000000ff000000ff
 	laneHalf = 1<<(precisionBits-1) | 1<<(precisionBits-1+32) // rounds to nearest

@@ -40,7 +40,7 @@ type Limits struct {
 	RefuseCorrupt bool
 }
 
-const hintBad = `replace the file, or go on without it by on_error="skip" or "substitute"`
+const hintBad = `replace the file, or continue without it by on_error="skip" or "substitute"`
 
 // Worker decodes and runs ops. It owns its buffers and decoder; it belongs to one goroutine.
 type Worker struct {
@@ -67,10 +67,10 @@ const (
 	numBufs
 )
 
-// keepBytes is the largest buffer a worker keeps from image to image: a 16 Mpixel image. Rarer ones are given back.
+// keepBytes is the largest buffer a worker keeps from image to image: a 16 Mpixel image. Larger ones are released.
 const keepBytes = 48 << 20
 
-// NewWorker returns a worker. Close gives back what the decoder holds outside of Go's heap.
+// NewWorker returns a worker. Close releases what the decoder holds outside of Go's heap.
 func NewWorker(cfg Limits) *Worker {
 	if cfg.MaxPixels <= 0 {
 		cfg.MaxPixels = defaultMaxPixels
@@ -214,9 +214,9 @@ func (w *Worker) complete(r *Recipe, steps []step, img Image, ow, oh int, dst []
 	return w.Finish(r, img, dst)
 }
 
-// DecodeInto goes from the file to the finished sample, with the bytes that Decode and AugmentInto would give. It is
-// what to do for a sample that no tier will keep and nobody shares: of a JPEG image only the part is decoded that the
-// recipe looks at, and the last step writes to dst. dst as for AugmentInto.
+// DecodeInto goes from the file to the finished sample, with the bytes that Decode and AugmentInto would give. Use it
+// for a sample that no tier keeps and no other job shares: of a JPEG image only the part is decoded that the recipe
+// looks at, and the last step writes to dst. dst is as for AugmentInto.
 func (w *Worker) DecodeInto(r *Recipe, enc []byte, key RandKey, dst []byte) error {
 	defer w.trim()
 	h, err := w.header(enc)
@@ -366,7 +366,7 @@ func (w *Worker) run(steps []step, img Image, dst []byte, ow, oh int) Image {
 	return img
 }
 
-// finishes tells whether geoC can run a step and finish in one.
+// finishes reports whether geoC can run a step and finish in one.
 func (w *Worker) finishes(s *step) bool {
 	return w.level > 0 && s.kind == stepGeo && s.filter != nearestSample
 }

@@ -1,4 +1,4 @@
-// Package proc tells of processes of this machine whether they are on their way out.
+// Package proc reports whether processes of this machine are about to end.
 package proc
 
 import (
@@ -21,7 +21,7 @@ const (
 	look    = 10 * time.Millisecond
 )
 
-// Dying tells whether a process has ended, is being torn down, or has a SIGKILL that it cannot escape. It may still
+// Dying reports whether a process has ended, is being torn down, or has a SIGKILL that it cannot escape. It may still
 // hold locks and sockets for as long as the kernel takes to free its memory. What cannot be seen is taken to live.
 func Dying(pid int) bool {
 	if pid <= 0 {
@@ -56,7 +56,7 @@ func Dying(pid int) bool {
 	return false
 }
 
-// Until tries something until it succeeds, while wait tells that trying again makes sense and for Patience at most.
+// Until tries something until it succeeds, while wait reports that another try makes sense and for Patience at most.
 func Until(try func() error, wait func() bool) error {
 	for end := time.Now().Add(Patience); ; time.Sleep(look) {
 		err := try()

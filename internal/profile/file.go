@@ -77,7 +77,7 @@ type Storage struct {
 	BytesPerSecond   float64 `json:"bytes_per_second"`
 	SamplesPerSecond float64 `json:"samples_per_second"`
 	Method           string  `json:"method"` // how the page cache was kept out
-	// part of the probed files that were not cached before they were read; -1 = cannot be told
+	// part of the probed files that were not cached before they were read; -1 = unknown
 	Cold   float64 `json:"cold"`
 	Passes int     `json:"passes"`                  // over the samples looked at
 	Limit  int64   `json:"storage_limit,omitempty"` // bytes a second that reading was held to
@@ -89,7 +89,7 @@ func (p *Profile) Warnings() []string {
 	switch {
 	case p.Storage.Limit > 0:
 	case p.Storage.Cold < 0:
-		w = append(w, "whether files came from the page cache cannot be told here: storage may be slower than measured")
+		w = append(w, "whether files came from the page cache cannot be determined here: storage may be slower than measured")
 	case p.Storage.Cold < .9:
 		w = append(w, "files could not be put out of the page cache (a file system in memory, or files in use): storage "+
 			"is slower than measured once the cache is full")
@@ -137,7 +137,7 @@ func (p *Profile) Save(path string) error {
 		err = os.Rename(f.Name(), path)
 	}
 	if err != nil {
-		_ = os.Remove(f.Name()) // the first error tells more
+		_ = os.Remove(f.Name()) // the first error says more
 		return wrap(err)
 	}
 	return nil

@@ -378,7 +378,7 @@ func TestWarnings(t *testing.T) {
 		t.Error(w)
 	}
 	p.Storage.Cold = -1
-	if w := p.Warnings(); len(w) != 1 || !strings.Contains(w[0], "cannot be told") {
+	if w := p.Warnings(); len(w) != 1 || !strings.Contains(w[0], "cannot be determined") {
 		t.Error(w)
 	}
 	p.Storage.Limit = 1e6 // reading was held back by larder: the cache does not matter

@@ -498,7 +498,7 @@ func drop(path string) bool {
 }
 
 // coldPart probes some files: a read that must not wait fails where the page is not in memory. -1 = the system
-// cannot tell.
+// does not say.
 func coldPart(paths []string) float64 {
 	cold, probed := 0, 0
 	for k := 0; k < len(paths); k += max(len(paths)/64, 1) {

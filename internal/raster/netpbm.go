@@ -15,7 +15,7 @@ type Netpbm struct {
 	Data          int // where the pixels begin
 }
 
-// MaxSide is the longest side that a header may tell. It is that of PNG, and the product of two fits 63 bits.
+// MaxSide is the longest side that a header may state. It is that of PNG, and the product of two fits 63 bits.
 const MaxSide = 1<<31 - 1
 
 func checkSides(w, h int) error {
@@ -28,7 +28,7 @@ func checkSides(w, h int) error {
 	return nil
 }
 
-// IsNetpbm tells whether a file begins as PBM, PGM or PPM.
+// IsNetpbm reports whether a file begins as PBM, PGM or PPM.
 func IsNetpbm(b []byte) bool {
 	return len(b) >= 3 && b[0] == 'P' && b[1] >= '1' && b[1] <= '6' && (isSpace(b[2]))
 }

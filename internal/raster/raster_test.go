@@ -64,7 +64,7 @@ func long(b []byte, w, h uint32) []byte {
 	return b
 }
 
-// TestTIFFSides: a side that PNG could not tell either is refused in words, and none is taken for another.
+// TestTIFFSides: a side that PNG could not hold either is refused in words, and none is taken for another.
 func TestTIFFSides(t *testing.T) {
 	for _, c := range []struct {
 		w, h uint32
@@ -116,7 +116,7 @@ func TestTIFFKinds(t *testing.T) {
 		{"signed", append(grey, entry{258, []uint16{16}}, entry{339, []uint16{2}}), "signed"},
 		{"12 bits", append(grey, entry{258, []uint16{12}}), "values have 12 bits"},
 		{"unlike bits", []entry{{258, []uint16{5, 6, 5}}}, "values have [5 6 5] bits"},
-		{"no bits told", []entry{{258, []uint16{8}}}, "3 values a pixel and tells the bits of 1"},
+		{"no bits given", []entry{{258, []uint16{8}}}, "3 values a pixel and gives the bits of 1"},
 		{"grey with alpha", []entry{{258, same(2, 8)}, {262, []uint16{1}}, {277, []uint16{2}}}, "1 channels beside a grey"},
 		{"palette with alpha", []entry{{258, same(2, 8)}, {262, []uint16{3}}, {277, []uint16{2}}, {338, []uint16{2}}},
 			"1 channels beside a grey or palette"},
@@ -194,8 +194,8 @@ func TestNetpbmHeader(t *testing.T) {
 	}
 }
 
-// TestNetpbmPixelsMissing: an image that ends early is truncated, wherever it ends; text that is no number is told with
-// its place.
+// TestNetpbmPixelsMissing: an image that ends early is truncated, wherever it ends; text that is no number is reported
+// with its place.
 func TestNetpbmPixelsMissing(t *testing.T) {
 	for _, enc := range []string{"P6 2 2 255 abcdefghijkl", "P5 2 2 999 abcdefgh", "P4 9 2 abcd", "P3 2 1 9 1 2 3 4 5 6 ",
 		"P2 3 1 5 1 2 3 ", "P1 3 2 010 011 "} {

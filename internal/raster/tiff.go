@@ -27,7 +27,7 @@ func (t *TIFF) Size() (w, h int) {
 	return t.Width, t.Height
 }
 
-// Fax tells whether it is compressed as a fax (G3 or G4).
+// Fax reports whether it is compressed as a fax (G3 or G4).
 func (t *TIFF) Fax() bool { return t.Compression == 3 || t.Compression == 4 }
 
 // MaxEntries bounds the directory that is looked at; files have 10 to 60 entries.
@@ -40,7 +40,7 @@ const (
 	tagExtra, tagFormat                                          = 338, 339
 )
 
-// IsTIFF tells whether a file begins as TIFF, BigTIFF among them.
+// IsTIFF reports whether a file begins as TIFF, BigTIFF among them.
 func IsTIFF(b []byte) bool {
 	return len(b) >= 4 && (b[0] == 'I' && b[1] == 'I' && b[3] == 0 && (b[2] == 42 || b[2] == 43) ||
 		b[0] == 'M' && b[1] == 'M' && b[2] == 0 && (b[3] == 42 || b[3] == 43))
@@ -67,7 +67,7 @@ func TIFFHeader(r io.ReaderAt) (*TIFF, error) {
 	bits := d.list(tagBits, 1)
 	t.Bits, t.Channels = bits[0], len(bits)
 	if n := d.first(tagSamples, 1); n != len(bits) {
-		return nil, fmt.Errorf("it has %d values a pixel and tells the bits of %d", n, len(bits))
+		return nil, fmt.Errorf("it has %d values a pixel and gives the bits of %d", n, len(bits))
 	}
 	for _, b := range bits {
 		if b != t.Bits {

@@ -35,7 +35,7 @@ func TestTokenRoundTrip(t *testing.T) {
 			t.Fatal(err)
 		}
 		k.Version, k.Sum = 1, got.Sum
-		if k.Before > 0 { // of what an older larder would not know, it is told that it is newer
+		if k.Before > 0 { // an older larder must see that the token is newer
 			k.Version = 2
 		}
 		if !reflect.DeepEqual(*got, k) {
@@ -161,7 +161,7 @@ func TestPortableSize(t *testing.T) {
 // Sketches of sets that differ in some files say in which, and never in others; equal sets have equal fingerprints.
 func TestSketchFindsWhatDiffers(t *testing.T) {
 	r := xrand.New(3, 3)
-	told := map[int]int{}
+	decoded := map[int]int{}
 	const trials = 400
 	for trial := range trials {
 		for _, d := range []int{0, 1, 5, 20, 40, 200} {
@@ -193,7 +193,7 @@ func TestSketchFindsWhatDiffers(t *testing.T) {
 			if !ok {
 				continue
 			}
-			told[d]++
+			decoded[d]++
 			same := func(x, y []Entry) bool {
 				by := func(p, q Entry) int { return strings.Compare(fmt.Sprint(p), fmt.Sprint(q)) }
 				slices.SortFunc(x, by)
@@ -201,19 +201,19 @@ func TestSketchFindsWhatDiffers(t *testing.T) {
 				return slices.Equal(x, y)
 			}
 			if !same(here, onlyA) || !same(there, onlyB) {
-				t.Fatalf("%d differ, told %d and %d", d, len(here), len(there))
+				t.Fatalf("%d differ, decoded %d and %d", d, len(here), len(there))
 			}
 		}
 	}
-	t.Logf("of %d: %v", trials, told)
+	t.Logf("of %d: %v", trials, decoded)
 	// A table of 96 cells fails on 5 differences only when all cells of two coincide: (1/32)^3 for each pair.
 	for d, least := range map[int]int{0: trials, 1: trials, 5: trials - 3, 20: trials - 5, 40: trials - 20, 200: 0} {
-		if told[d] < least {
-			t.Errorf("%d differences were told in %d of %d trials", d, told[d], trials)
+		if decoded[d] < least {
+			t.Errorf("%d differences were decoded in %d of %d trials", d, decoded[d], trials)
 		}
 	}
-	if told[200] != 0 {
-		t.Error("200 differences cannot be told")
+	if decoded[200] != 0 {
+		t.Error("200 differences cannot be decoded")
 	}
 	for _, bad := range []string{"", "x", "AAAA", new(Sketch).Text() + "AAAA"} {
 		if _, err := ParseSketch(bad); err == nil {

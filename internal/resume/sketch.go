@@ -50,7 +50,7 @@ func mix(x uint64) uint64 {
 	return x ^ x>>33
 }
 
-// check is what tells a cell of one entry from one where several have been xored to something.
+// check distinguishes a cell of one entry from a cell where several have been xored.
 func (e Entry) check() uint64 { return mix(e.Key*0x9e3779b97f4a7c15 + e.Content) }
 
 // at are the cells of an entry, one in each part.

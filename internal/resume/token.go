@@ -35,7 +35,7 @@ type Token struct {
 	Job      string `json:"job"`      // name, for people
 	Log      string `json:"log"`      // id of the order log, 16 hex digits
 	ID       uint32 `json:"id"`       // of the job in it
-	Epoch    uint32 `json:"epoch"`    // that is gone on with
+	Epoch    uint32 `json:"epoch"`    // that is continued
 	Step     uint32 `json:"step"`     // batches of it that each rank of the job was handed
 	Instance uint32 `json:"instance"` // of its random parameters
 	// fingerprint of the order, 32 hex digits; empty when nothing of the epoch was handed out, by earlier jobs either
@@ -44,9 +44,9 @@ type Token struct {
 	Files   string `json:"files"`   // fingerprint of the files of the subset (Sketch.Sum), 16 hex digits
 	Samples int    `json:"samples"` // of the subset
 
-	// Before is how many batches of the epoch every rank was handed by the jobs that this one went on from. Nothing
-	// follows from it here: frameworks count batches of an epoch on, through every resume, and a client tells them its
-	// length.
+	// Before is how many batches of the epoch every rank was handed by the jobs that this one resumed from. Nothing
+	// follows from it here: frameworks count the batches of an epoch through every resume, and a client reports its
+	// length to them.
 	Before uint32 `json:"before,omitempty"`
 
 	// Of a portable token: the samples that were delivered, as places among the samples of the subset in the order of
@@ -57,7 +57,7 @@ type Token struct {
 	Sum string `json:"sum"` // of all the rest: an edited token is refused
 }
 
-// Portable tells whether it needs no log.
+// Portable reports whether the token needs no log.
 func (t *Token) Portable() bool { return t.Sketch != "" }
 
 // sum is the checksum of the fields, 16 hex digits: the beginning of the SHA-256 of their values, a line each. Python

@@ -257,7 +257,7 @@ func TestWatchStats(t *testing.T) {
 			t.Errorf("three messages took %v", got)
 		}
 		close(done)
-		s.GracefulStop() // would hang for ever if the stream went on
+		s.GracefulStop() // would hang for ever if the stream continued
 		if _, err := w.Recv(); !errs.Is(err, errs.Unavailable) {
 			t.Errorf("after the stop: %v", err)
 		}

@@ -31,8 +31,8 @@ const (
 	makeToken    = "write one with: (umask 077; openssl rand -hex 32 > FILE)" //nolint:gosec // says how to make one
 )
 
-// readTokens reads the tokens of a file, one a line; blank lines are nothing. The file must be a plain one that nobody
-// but its owner may read or write.
+// readTokens reads the tokens of a file, one a line; blank lines are nothing. The file must be a plain one that only
+// its owner may read or write.
 func readTokens(path string) ([]string, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe would wait for its writer
 	if err != nil {
@@ -116,7 +116,7 @@ func (t *Tokens) admit(ctx context.Context) error {
 	}
 	known, err := readTokens(t.path)
 	t.report(err)
-	if err != nil { // whoever took it away wants nobody in
+	if err != nil { // without the file no caller is admitted
 		return errs.New(errs.Unauthenticated, "token", "the daemon's log says what is wrong with it",
 			"the daemon cannot read its token file")
 	}
@@ -125,7 +125,7 @@ func (t *Tokens) admit(ctx context.Context) error {
 		return errs.New(errs.Unauthenticated, "token", "send authorization: Bearer TOKEN, once",
 			"the call's authorization is no bearer token")
 	}
-	// Sums of one length: neither the time nor the way of the comparison tells anything about a token, its length
+	// Sums of one length: neither the time nor the way of the comparison reveals anything about a token, its length
 	// included.
 	sum := sha256.Sum256([]byte(strings.TrimSpace(text[len(bearer):])))
 	found := 0

@@ -42,7 +42,7 @@ func TestOneSocket(t *testing.T) {
 				return
 			}
 			defer cc.Close()
-			// The handler refuses without a peer in its context, which only a session sets: the message tells that it was
+			// The handler refuses without a peer in its context, which only a session sets: the message says that it was
 			// reached.
 			if _, err := larderv1.NewLarderServiceClient(cc).GetStats(t.Context(), &larderv1.GetStatsRequest{}); err == nil ||
 				status.Code(err) != codes.Unknown {

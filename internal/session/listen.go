@@ -112,7 +112,7 @@ func folder(dir string, private bool) error {
 	return nil
 }
 
-// acquire takes the lock beside the socket. It waits for a holder that is dying, and for one that serves nobody: it
+// acquire takes the lock beside the socket. It waits for a holder that is dying, and for one that does not serve: it
 // ends, or begins to serve.
 func acquire(path string) (lock *os.File, err error) {
 	holds := 0
@@ -126,7 +126,7 @@ func acquire(path string) (lock *os.File, err error) {
 	return lock, err
 }
 
-// tryAcquire is acquire without patience; where another process has the lock it tells which, or -1.
+// tryAcquire is acquire without patience; where another process has the lock it returns its PID, or -1.
 func tryAcquire(path string) (lock *os.File, holds int, err error) {
 	name := path + ".lock"
 	for {
@@ -171,7 +171,7 @@ func writeAt(f *os.File, s string) error {
 	return err
 }
 
-// release removes the lock's file while it is still locked, then lets go.
+// release removes the lock's file while it is still locked, then unlocks it.
 func release(f *os.File) {
 	_ = os.Remove(f.Name())
 	_ = f.Close()
@@ -188,7 +188,7 @@ func holder(path string, lock *os.File) int {
 	return pid
 }
 
-// serving is the process that listens at path; 0: nobody, -1: perhaps somebody, whose PID is not visible.
+// serving returns the PID of the process that listens at path; 0: none, -1: perhaps one whose PID is not visible.
 func serving(path string) int {
 	c, err := net.DialTimeout("unix", path, time.Second)
 	if errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
@@ -332,7 +332,7 @@ func (l *Listener) stop() error {
 }
 
 // Door is the listener for who serves it: closing it ends the listening and leaves the lock, so that the next daemon on
-// the socket does not begin before this one has let go of all that it has.
+// the socket does not begin before this one has released all that it has.
 func (l *Listener) Door() net.Listener { return door{l} }
 
 type door struct{ *Listener }

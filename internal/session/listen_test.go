@@ -185,7 +185,7 @@ func TestListenRace(t *testing.T) {
 	}
 }
 
-// TestMux: each connection reaches the half of its first bytes, none of which is lost; silent peers hold nobody up.
+// TestMux: each connection reaches the half of its first bytes, none of which is lost; silent peers delay no other.
 func TestMux(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := session.Listen(path)
@@ -309,7 +309,7 @@ func TestMuxListenerClosed(t *testing.T) {
 	}
 }
 
-// TestMuxUnused: halves that nobody accepted from can be closed.
+// TestMuxUnused: halves without an Accept can be closed.
 func TestMuxUnused(t *testing.T) {
 	l, err := session.Listen(filepath.Join(t.TempDir(), "s"))
 	if err != nil {
@@ -321,7 +321,8 @@ func TestMuxUnused(t *testing.T) {
 	}
 }
 
-// TestDoorKeepsTheLock: who has closed the door serves nobody any more, and still keeps the next daemon from beginning.
+// TestDoorKeepsTheLock: a daemon that closed its door serves no client, and still keeps the next daemon
+// from beginning.
 func TestDoorKeepsTheLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "l.sock")
 	l, err := session.Listen(path)

@@ -53,7 +53,7 @@ func TestMarkFollowsNoLink(t *testing.T) {
 	if err := MarkUnserved(path, one); err != nil {
 		t.Fatal(err)
 	}
-	untouched("a link, and nobody serves")
+	untouched("a link, and no process serves")
 	if got, ok := ReadStopMark(path); !ok || got != one {
 		t.Errorf("read %+v, %v", got, ok)
 	}
@@ -88,7 +88,7 @@ func TestMarkFollowsNoLink(t *testing.T) {
 	untouched("a hard link")
 }
 
-// TestMarkOfAnotherUser: who can only make files beside the socket stops nobody by a mark, and keeps no daemon from
+// TestMarkOfAnotherUser: who can only make files beside the socket stops no client by a mark, and keeps no daemon from
 // starting.
 func TestMarkOfAnotherUser(t *testing.T) {
 	asRoot(t)
@@ -119,12 +119,12 @@ func TestMarkOfAnotherUser(t *testing.T) {
 	}
 	defer l.Close()
 	if err := l.Unmark(); err != nil {
-		t.Errorf("a mark that nobody believes: %v", err)
+		t.Errorf("a mark that is not believed: %v", err)
 	}
 }
 
-// TestGroupPlace: a socket for a group lies where nobody else can put another folder in its place, whatever part of the
-// path it would be.
+// TestGroupPlace: a socket for a group lies where no other user can put another folder in its place, at any level
+// of the path.
 func TestGroupPlace(t *testing.T) {
 	asRoot(t)
 	const group = 62000

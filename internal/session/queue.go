@@ -161,7 +161,7 @@ func (q *queue) write(c *net.UnixConn, timeout time.Duration) error {
 	}
 }
 
-// send writes the frames, as few writes as descriptors allow, and gives back all they hold, also on an error.
+// send writes the frames, as few writes as descriptors allow, and releases all they hold, also on an error.
 func send(c *net.UnixConn, timeout time.Duration, frames []out, buf []byte, wrote func(control int)) ([]byte, error) {
 	buf = buf[:0]
 	first := 0 // the frames [first, i) are in buf

@@ -265,7 +265,7 @@ func TestBadRequests(t *testing.T) {
 			t.Errorf("the detail of a gRPC status was lost: %+v", f)
 		}
 	}
-	p.send(wire.Release, 0, string(wire.ReleaseFrame{Slot: 9, Gen: 9}.Append(nil))) // nobody's: ignored
+	p.send(wire.Release, 0, string(wire.ReleaseFrame{Slot: 9, Gen: 9}.Append(nil))) // no slot: ignored
 	p.send(wire.Detach, 98, "")                                                     // nothing to leave: fine
 	p.expect(wire.Result, 98)
 	p.send(wire.Call, 99, `{"method":"GetStats"}`)
@@ -381,7 +381,7 @@ func TestSilence(t *testing.T) {
 	p.expectEnd()
 }
 
-// TestNeverReads: a peer that asks and never reads is held back, then dropped; nobody else notices, and what it was
+// TestNeverReads: a peer that asks and never reads is held back, then dropped; no other peer notices, and what it was
 // sent is bounded.
 func TestNeverReads(t *testing.T) {
 	d := start(t, session.Config{WriteTimeout: 50 * time.Millisecond}, map[string]sessiontest.Job{"a": {Batches: 1000}})
@@ -485,7 +485,7 @@ func TestEarlySink(t *testing.T) {
 	if _, err := c.Attach(t.Context(), &larderv1.AttachRequest{Job: "fail"}); !errs.Is(err, errs.NotFound) {
 		t.Fatal(err)
 	}
-	for _, job := range []string{"panics", "no info"} { // what was taken for them is given back, see the segments left
+	for _, job := range []string{"panics", "no info"} { // what was taken for them is released, see the segments left
 		if _, err := c.Attach(t.Context(), &larderv1.AttachRequest{Job: job}); !errs.Is(err, errs.Internal) {
 			t.Fatalf("%s: %v", job, err)
 		}

@@ -57,7 +57,7 @@ func (m StopMark) Fault(socket string) *errs.Error {
 }
 
 // write puts the mark beside the socket. Whoever serves the socket, or holds its lock, may. Others may have the right
-// to make files in the folder (/tmp), so nothing that is there already is opened: the new file has a name that nobody
+// to make files in the folder (/tmp), so nothing that is there already is opened: the new file has a name that no user
 // can have taken, and replaces the old one.
 func (m StopMark) write(socket string) (err error) {
 	b, err := json.Marshal(m)
@@ -82,7 +82,7 @@ func (m StopMark) write(socket string) (err error) {
 // Mark leaves the mark of a stop beside the socket that is served.
 func (l *Listener) Mark(m StopMark) error { return m.write(l.path) }
 
-// Unmark removes the mark of an earlier stop: somebody wants a daemon again. One that nobody believes may stay.
+// Unmark removes the mark of an earlier stop: a daemon is wanted again. A mark that is not believed may stay.
 func (l *Listener) Unmark() error {
 	err := os.Remove(markPath(l.path))
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
@@ -94,8 +94,8 @@ func (l *Listener) Unmark() error {
 	return err
 }
 
-// MarkUnserved leaves the mark beside a socket that nobody serves. ALREADY_EXISTS: somebody does, or is starting the
-// daemon that will.
+// MarkUnserved leaves the mark beside a socket that no process serves. ALREADY_EXISTS: one serves it, or is starting
+// the daemon that will.
 func MarkUnserved(socket string, m StopMark) error {
 	// Clients that start daemons hold this lock until theirs is ready, and look for the mark when they have it.
 	if starting, err := os.OpenFile(socket+".start", os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0); err == nil {

@@ -50,7 +50,7 @@ func TestStopMark(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !Held(path) {
-		t.Error("nobody has a socket that is served")
+		t.Error("a socket that is served counts as free")
 	}
 	if err := MarkUnserved(path, NewStopMark("bob", 0)); !errs.Is(err, errs.AlreadyExists) {
 		t.Errorf("a mark beside a socket that is served: %v", err)

@@ -113,7 +113,7 @@ func (r *Receiver) collect(oob []byte, from int64) error {
 }
 
 // Take hands over the descriptor that rode on byte at of the stream (counted from 0). The caller owns it. Descriptors
-// that rode on earlier bytes were wanted by nobody and are closed.
+// that rode on earlier bytes were not taken, and are closed.
 func (r *Receiver) Take(at int64) (fd int, ok bool) {
 	for len(r.waiting) > 0 && r.waiting[0].to <= at {
 		_ = unix.Close(r.waiting[0].fd)
@@ -127,10 +127,10 @@ func (r *Receiver) Take(at int64) (fd int, ok bool) {
 	return fd, true
 }
 
-// Waiting is the number of descriptors that nobody took.
+// Waiting returns the number of descriptors that were not taken.
 func (r *Receiver) Waiting() int { return len(r.waiting) }
 
-// Close closes the descriptors that nobody took.
+// Close closes the descriptors that were not taken.
 func (r *Receiver) Close() {
 	for _, a := range r.waiting {
 		_ = unix.Close(a.fd)

@@ -19,10 +19,10 @@ import (
 type Peer struct {
 	PID      int32 // 0 when the process lives in a PID namespace that this one cannot see
 	UID, GID uint32
-	Groups   []uint32 // supplementary ones, when it connected; nil where the kernel does not tell (before Linux 4.13)
+	Groups   []uint32 // supplementary ones, when it connected; nil where the kernel does not say (before Linux 4.13)
 }
 
-// In tells whether the peer is a member of a group.
+// In reports whether the peer is a member of a group.
 func (p Peer) In(gid uint32) bool { return p.GID == gid || slices.Contains(p.Groups, gid) }
 
 type peerKey struct{}
@@ -134,7 +134,7 @@ func (p Process) Watch() (*Exit, error) {
 // Exit waits for the end of a process.
 type Exit struct{ f *os.File }
 
-// ExitOf watches the process at the other end of an accepted connection. The socket alone does not tell of its death
+// ExitOf watches the process at the other end of an accepted connection. The socket alone does not show its death
 // when a forked child inherited a copy of it. The error is errors.ErrUnsupported where the kernel cannot say (before
 // Linux 5.3, or a process of another PID namespace).
 func ExitOf(c *net.UnixConn) (*Exit, error) {

@@ -14,8 +14,8 @@ import (
 	"larder/internal/units"
 )
 
-// seals are put on every segment that Create makes: nobody can truncate it under a reader (which would be SIGBUS) and
-// nobody can add a seal that stops us from writing.
+// seals are put on every segment that Create makes: no process can truncate it under a reader (which would be SIGBUS)
+// and none can add a seal that stops us from writing.
 const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
 // step is how much is allocated or touched per system call. Both calls can be interrupted by a signal, and shmem's
@@ -30,7 +30,7 @@ var live struct {
 	bytes    atomic.Int64
 }
 
-// Live tells how many segments this process has mapped, and their bytes.
+// Live returns how many segments this process has mapped, and their total size in bytes.
 func Live() (segments int, bytes int64) {
 	return int(live.segments.Load()), live.bytes.Load()
 }

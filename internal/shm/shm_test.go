@@ -121,7 +121,7 @@ func TestRefusals(t *testing.T) {
 	}
 	free, _, ok := Available()
 	if !ok {
-		t.Skip("this machine does not tell how much memory is free")
+		t.Skip("this machine does not report how much memory is free")
 	}
 	_, err := Create("huge", free*2)
 	var f *errs.Error
@@ -256,7 +256,7 @@ func TestDescriptorsRide(t *testing.T) {
 					continue
 				}
 				if rapid.IntRange(0, 3).Draw(rt, "skip") == 0 {
-					continue // nobody wants it: it must not confuse the next one
+					continue // no receiver takes it: it must not confuse the next one
 				}
 				fd, ok := r.Take(p)
 				if !ok {

@@ -27,8 +27,8 @@ const (
 	maySearch = 1
 )
 
-// MayList tells whether r may list the folder of a dataset (a name or a uri), before anything of it is looked at. The
-// error is a *errs.Error of reason PERMISSION_DENIED that tells r nothing that r could not find out alone.
+// MayList checks that r may list the folder of a dataset (a name or a uri), before anything of it is looked at. The
+// error is a *errs.Error of reason PERMISSION_DENIED that reveals nothing that r could not find out alone.
 func (c *Catalog) MayList(nameOrURI string, r Reader) error {
 	root := ""
 	if d, ok := c.Get(nameOrURI); ok {
@@ -48,9 +48,9 @@ func (c *Catalog) MayList(nameOrURI string, r Reader) error {
 	return w.folder(root, mayRead|maySearch)
 }
 
-// MayRead tells whether r may read every file that d has now, and returns the fingerprint of that version. From then on
-// no symbolic link is followed below the folder, whoever reads: what r may write in could lead elsewhere later. Errors
-// are *errs.Error: PERMISSION_DENIED names the first file or folder; or the context's.
+// MayRead checks that r may read every file that d has now, and returns the fingerprint of that version. From then on no
+// symbolic link is followed below the folder for any reader: what r may write in could lead elsewhere later. The error
+// is an *errs.Error (PERMISSION_DENIED names the first file or folder), or the context's.
 func (c *Catalog) MayRead(ctx context.Context, d *Dataset, r Reader) (fingerprint uint64, err error) {
 	snap := d.snap.Load()
 	if err := c.mayRead(ctx, snap, r); err != nil {
@@ -60,7 +60,7 @@ func (c *Catalog) MayRead(ctx context.Context, d *Dataset, r Reader) (fingerprin
 	return snap.fp, nil
 }
 
-// MaySee tells whether r may be told of d, as MayRead does, and changes nothing. Each folder is looked at every time;
+// MaySee checks that r may learn of d, as MayRead does, and changes nothing. Each folder is looked at every time;
 // each file once for a user and a version of d. An error that is not PERMISSION_DENIED is the context's.
 func (c *Catalog) MaySee(ctx context.Context, d *Dataset, r Reader) error {
 	snap := d.snap.Load()

@@ -127,7 +127,7 @@ func TestMayRead(t *testing.T) {
 		}
 	}
 	if err := c.MayList("train", reader); !errs.Is(err, errs.NotFound) || strings.Contains(err.Error(), dir) {
-		t.Errorf("a name that nobody gave: %v", err)
+		t.Errorf("an unknown name: %v", err)
 	}
 }
 

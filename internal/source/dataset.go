@@ -75,7 +75,7 @@ func (d *Dataset) Bytes(s ident.SampleID) int64 {
 	return d.cat.ObjectBytes(snap.object(s))
 }
 
-// File tells what is known of the file of an object, as it was when the object was met: its key in the bytes of the
+// File returns what is known of the file of an object, as it was when the object was met: its key in the bytes of the
 // file system, its size in bytes, and when it was modified, in ns.
 func (d *Dataset) File(o ident.ObjectID) (key string, size, mtime int64) {
 	snap := d.snap.Load()
@@ -92,7 +92,7 @@ func (d *Dataset) TotalBytes() int64 { return d.snap.Load().total }
 // Fingerprint changes with any key, id, label, size or modification time.
 func (d *Dataset) Fingerprint() uint64 { return d.snap.Load().fp }
 
-// SkipEmpty tells whether class folders without images are welcome.
+// SkipEmpty reports whether class folders without images are welcome.
 func (d *Dataset) SkipEmpty() bool { return d.rs.empty.Load() }
 
 // Report says what the last walk found beside samples.

@@ -101,7 +101,7 @@ func TestFolderChangesAreNoticed(t *testing.T) {
 			}
 			return os.Symlink("b", filepath.Join(r, "link"))
 		},
-		"folder swapped": func(r string) error { // only the inode tells
+		"folder swapped": func(r string) error { // only the inode differs
 			target, err := os.Readlink(filepath.Join(r, "outside"))
 			if err != nil {
 				return err

@@ -17,7 +17,7 @@ type bucket struct {
 	next time.Time // when the units granted so far have been paid for
 }
 
-// take takes n units and tells when they are paid for, and what they cost.
+// take takes n units and returns when they are paid for, and what they cost.
 func (b *bucket) take(now time.Time, n float64) (at time.Time, cost time.Duration) {
 	if b.rate == 0 || n == 0 {
 		return now, 0
@@ -100,7 +100,7 @@ func (l *limiter) wait(ctx context.Context, n int64) error {
 }
 
 // SetStorageLimit changes how many bytes and how many reads a second the catalogue takes from storage, 0 = as many as
-// there are. Reads that wait go on under the new limits.
+// there are. Waiting reads continue under the new limits.
 func (c *Catalog) SetStorageLimit(bytes, iops int64) { c.limit.set(max(bytes, 0), max(iops, 0)) }
 
 // StorageLimit is what SetStorageLimit, or the configuration, set last.
@@ -110,7 +110,7 @@ func (c *Catalog) StorageLimit() (bytes, iops int64) {
 	return int64(c.limit.bytes.rate), int64(c.limit.ops.rate)
 }
 
-// Throttled tells how many reads had to wait for the storage limit, and how long they waited, all together.
+// Throttled returns how many reads had to wait for the storage limit, and their total waiting time.
 func (c *Catalog) Throttled() (reads uint64, waited time.Duration) {
 	c.limit.mu.Lock()
 	defer c.limit.mu.Unlock()

@@ -60,7 +60,7 @@ func TestKindsAreBounded(t *testing.T) {
 	}
 }
 
-// TestAllProblemsAtOnce: one attempt tells of everything that is wrong, and no list is endless.
+// TestAllProblemsAtOnce: one attempt reports everything that is wrong, and no list is endless.
 func TestAllProblemsAtOnce(t *testing.T) {
 	names := []string{"good/1.jpg"}
 	for i := range 14 {
@@ -117,8 +117,8 @@ func TestSkipEmpty(t *testing.T) {
 	}
 }
 
-// TestAClassMayBecomeEmpty: the last image of a class goes, and a folder without images comes: every refresh goes on
-// working, labels stay, and the new folder is a class when it has an image.
+// TestAClassMayBecomeEmpty: the last image of a class goes, and a folder without images comes: every refresh still
+// works, labels stay, and the new folder is a class when it has an image.
 func TestAClassMayBecomeEmpty(t *testing.T) {
 	root := tree(t, "a/1.jpg", "b/1.jpg", "d/1.jpg")
 	index := t.TempDir()
@@ -142,7 +142,7 @@ func TestAClassMayBecomeEmpty(t *testing.T) {
 		}
 		check(t, c, d)
 	}
-	age(t, root) // no folder's time tells of the image, but that of one that is no row
+	age(t, root) // the only folder whose time shows the image is no row
 	write(t, root, "c/1.jpg", "new")
 	e := add(t, c, "set", root)
 	if !slices.Equal(e.Classes(), []string{"a", "b", "c", "d"}) || e.LiveCount() != 3 {

@@ -19,7 +19,7 @@ type fileMeta struct {
 }
 
 // object is one row of the object table, 48 bytes. The first six fields are its identity: it is compared in full, never
-// by hash alone. ordinal tells apart the samples of one dataset that name the same file, so that they stay samples.
+// by hash alone. ordinal distinguishes samples of one dataset that name the same file.
 type object struct {
 	ino     uint64
 	mtime   int64

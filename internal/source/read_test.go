@@ -254,9 +254,9 @@ func TestStorageLimitChanges(t *testing.T) {
 			}
 		})
 		synctest.Wait()
-		c.SetStorageLimit(1, 0) // no change: nobody takes again
+		c.SetStorageLimit(1, 0) // no change: no reader takes again
 		time.Sleep(time.Hour)
-		cancel() // between two limits: gives back under the old one
+		cancel() // between two limits: returns its units under the old one
 		synctest.Wait()
 		c.SetStorageLimit(1<<40, 0)
 		wg.Wait()

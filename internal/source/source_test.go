@@ -318,7 +318,7 @@ func TestChangedFile(t *testing.T) {
 	if add(t, c, "", root); ev.count("indexed") != 2 {
 		t.Error("walked again")
 	}
-	// Same size, only the modification time tells.
+	// Same size, only the modification time differs.
 	must(t, os.Chtimes(d.Path(1), time.Time{}, time.Now().Add(time.Minute)))
 	if _, err := c.Read(t.Context(), d.Object(1), nil); !errs.Is(err, errs.DatasetUnread) {
 		t.Errorf("%v", err)

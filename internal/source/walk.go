@@ -205,9 +205,9 @@ func (w *walker) work() {
 	}
 }
 
-// unreadable notes a path that could not be read. The walk goes on, to tell of all of them at once.
+// unreadable notes a path that could not be read. The walk continues, to report all of them at once.
 func (w *walker) unreadable(path string, err error) {
-	if errs.Is(err, errs.Denied) { // to another user nothing more is told
+	if errs.Is(err, errs.Denied) { // another user gets no more than this
 		w.fail(err)
 		return
 	}
@@ -321,7 +321,7 @@ func (w *walker) isStopped() bool {
 	return w.stopped != nil
 }
 
-// enter tells whether a folder is to be walked: not when it is one of those above it.
+// enter reports whether a folder is to be walked: not when it is one of those above it.
 func (w *walker) enter(t walkTask, d *walkedDir) bool {
 	for up := t.above; up != nil; up = up.up {
 		if up.dev != d.dev || up.ino != d.ino {
@@ -412,7 +412,7 @@ func statRetry(path string, st *unix.Stat_t) error {
 	}
 }
 
-// unchangedDirs tells whether every folder is still as it was when it was listed. A folder that cannot be looked at
+// unchangedDirs reports whether every folder is still as it was when it was listed. A folder that cannot be looked at
 // counts as changed: the walk that follows says what is wrong.
 func unchangedDirs(ctx context.Context, root string, dirs []dirRow) (bool, error) {
 	var next atomic.Int64

@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// toldProblems is how many paths and folders an error names; the others are counted.
-	toldProblems = 10
-	// maxKinds bounds the kinds of files that are told apart.
+	// maxProblems is how many paths and folders an error names; the others are counted.
+	maxProblems = 10
+	// maxKinds bounds the kinds of files that are distinguished.
 	maxKinds = 64
 	// otherKind is what the rest of them are.
 	otherKind = "others"
@@ -101,7 +101,7 @@ func imagesEnd() string {
 	return "put images into it or remove it; images end in " + strings.Join(imageSuffixes, " ")
 }
 
-// sort puts everything into torchvision's order, and tells which classes have a sample.
+// sort puts everything into torchvision's order, and returns which classes have a sample.
 func (w *walker) sort() map[string]bool {
 	slices.SortFunc(w.classes, pyCompare)
 	slices.SortFunc(w.dirs, func(a, b *walkedDir) int {
@@ -171,7 +171,7 @@ func (w *walker) empties(filled map[string]bool) []problem {
 	return out
 }
 
-// severalProblems are told one a line.
+// severalProblems is an error that lists each problem on a line of its own.
 type severalProblems struct {
 	lines  []string
 	causes []error
@@ -197,7 +197,7 @@ func (w *walker) refuse(problems []problem, unread int) error {
 	var lines, hints []string
 	add := func(part []problem, more string) {
 		for i, p := range part {
-			if i == toldProblems {
+			if i == maxProblems {
 				lines = append(lines, fmt.Sprintf(more, len(part)-i))
 				break
 			}

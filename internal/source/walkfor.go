@@ -19,7 +19,7 @@ const maxAsked = 1 << 24
 
 const isLink = "it is a symbolic link, which is not followed for other users than the daemon's"
 
-// asked counts names against maxAsked, and tells whether the walk goes on.
+// asked counts names against maxAsked, and reports whether the walk continues.
 func (w *walker) asked(n int) bool {
 	if w.as == nil {
 		return true

@@ -71,7 +71,7 @@ func TestLogFile(t *testing.T) {
 	}
 }
 
-// TestLogFileCannotTurn: where no new file can be begun the old one goes on.
+// TestLogFileCannotTurn: when no new file can be created, the old one stays in use.
 func TestLogFileCannotTurn(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.log")
 	l, err := OpenLogFile(path, 10)

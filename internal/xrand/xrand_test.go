@@ -78,7 +78,7 @@ func TestNothingIsFused(t *testing.T) {
 		}
 	}
 	if differ == 0 {
-		t.Error("no draw tells a fused product from a rounded one: the test shows nothing")
+		t.Error("no draw distinguishes a fused product from a rounded one: the test shows nothing")
 	}
 }
 

@@ -145,7 +145,7 @@ class Shared:
         if 0 < epochs <= epoch + 1:
             why, hint = "has done all its epochs", "raise epochs=, or make a new Loader"
         else:
-            why, hint = f"was drained and ended with epoch {epoch}", "make a new Loader to go on"
+            why, hint = f"was drained and ended with epoch {epoch}", "make a new Loader to continue"
         return JobEndedError(f"job {self.name!r} {why}", subject=self.name, hint=hint)
 
     # ---- epochs

@@ -16,7 +16,7 @@ _LOOK = 5.0  # seconds next() waits before it asks what it waits for, and warns 
 
 _HELP = {
     "rank": "every rank iterates its Loader; one for rank 0 alone, as in a validation, has rank=0, world_size=1; ",
-    "disk": "make room on that disk, larder goes on by itself; ",
+    "disk": "make room on that disk, larder continues by itself; ",
     "storage": "raise timeout= if storage is that slow; ",
     "cores": "raise timeout= if preparing a batch takes that long; ",
 }

@@ -223,7 +223,8 @@ def test_a_full_disk_is_told_once(load, daemon, monkeypatch):
     ):
         next(it)
     assert len(told) == 1 and e.value.cause == "disk"
-    assert "it waits for room on a disk: /state is full" in str(e.value) and "larder goes on by itself" in str(e.value)
+    assert "it waits for room on a disk: /state is full" in str(e.value)
+    assert "larder continues by itself" in str(e.value)
     threading.Timer(0.2, daemon.resume).start()
     loader._shared.timeout = 20.0
     with warnings.catch_warnings():

@@ -98,7 +98,8 @@ func TestTheFileIsBounded(t *testing.T) {
 	}
 }
 
-// Whatever stands in the place of the file, the start goes on without it, says so, and the next one has a sound one.
+// A start with a damaged file, or with something else in its place, continues without it and says so. The next start has
+// a sound file.
 func TestAFileThatCannotBeRead(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, FileName)
@@ -190,7 +191,7 @@ func TestTheFileIsCutUnderItsUsers(t *testing.T) {
 	d.Condemn(crasher(3))
 	d.Line(1).Clear()
 	if len(lost) != 1 {
-		t.Errorf("it was told of %v", lost)
+		t.Errorf("it reported %v", lost)
 	}
 	if !slices.Equal(d.Crashers(), []Crasher{crasher(3)}) {
 		t.Error("this process has forgotten what it knew")

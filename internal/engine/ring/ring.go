@@ -32,7 +32,7 @@ type Config struct {
 	Client  string // by which a client is known when it reconnects; empty = it is not
 	Process string // of the client, see [ProcessOf]; empty = not known
 	Budget  *Budget
-	// Report tells the client of bad samples; nil = the batch has none that the client is to know.
+	// Report returns the client's report of bad samples; nil when the batch has none that the client may see.
 	Report func([]jobs.Bad) *larderv1.BatchReport
 	// Failed is called, once, after the session heard that the ring cannot continue.
 	Failed func(Key, error)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Large images wait for each other, small ones for nobody, and one that is larger than all there is goes alone.
+// Large images wait for each other, small ones never wait, and one that exceeds the whole gate runs alone.
 func TestLargeImagesTakeTurns(t *testing.T) {
 	const unit = 10 << 20
 	gate := newGate(3 * unit)

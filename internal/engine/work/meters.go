@@ -46,7 +46,7 @@ type costs struct {
 	inPlace                 int // samples that were decoded in place
 }
 
-// fading is a sum and what it is to be divided by, in which the past counts less and less.
+// fading is a sum and its divisor, in both of which the past counts less and less.
 type fading struct {
 	n, seconds float64
 	seen       int // of all time

@@ -35,5 +35,5 @@ func TestSerialKeepsOrderAndIsWaitedFor(t *testing.T) {
 	if len(done) != 52 || early != 1 || k.Waiting() != 0 {
 		t.Errorf("done: %v", done)
 	}
-	k.Wait(k.Mark() + 1) // after the end nobody is kept waiting
+	k.Wait(k.Mark() + 1) // after the end no caller waits
 }

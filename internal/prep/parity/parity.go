@@ -57,7 +57,7 @@ type Report struct {
 	Disagree    []string `json:"disagreements"` // files that one side refuses, or of another shape
 }
 
-// Equal tells whether no byte differs, both sides take the same files, and no parameter is drawn otherwise.
+// Equal reports whether no byte differs, both sides take the same files, and no parameter is drawn otherwise.
 func (r *Report) Equal() bool {
 	for i := range r.Rows {
 		if r.Rows[i].Differ > 0 {

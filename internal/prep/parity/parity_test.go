@@ -243,7 +243,7 @@ func TestParity(t *testing.T) {
 	for i, c := range parityRecipes {
 		compare(c.group, c.ops, plain, uint64(i), false)
 	}
-	// What both refuse, and what only one refuses, is told.
+	// The report names what both refuse and what only one refuses.
 	r := parse(t, train)
 	rep := torch.Report(r)
 	for _, enc := range [][]byte{[]byte("no image"), jpegs[0].enc[:len(jpegs[0].enc)/2]} {

@@ -25,7 +25,7 @@ func TestPostBytes(t *testing.T) {
 		t.Error("the client opened it")
 	}
 	if b.Post(BatchFrame{Slot: 4, Gen: 3, Epoch: 6, Step: 7, Rank: 8, Rows: 5}, 2) {
-		t.Error("nobody waits")
+		t.Error("no reader waits")
 	}
 	want := "\x01\x00\x00\x00\x00\x00\x00\x00\x02\x00\x00\x00\x00\x00\x00\x00\x03\x00\x00\x00\x00\x00\x00\x00" +
 		"\x04\x00\x00\x00\x05\x00\x00\x00\x06\x00\x00\x00\x07\x00\x00\x00\x08\x00\x00\x00"
@@ -63,7 +63,7 @@ func TestPostsHoldAllThatIsUnread(t *testing.T) {
 	}
 }
 
-// TestPostsAreWhole: a reader that sees a number sees what belongs to it, while the poster goes on.
+// TestPostsAreWhole: a reader that sees a number sees what belongs to it, while the poster continues.
 func TestPostsAreWhole(t *testing.T) {
 	const slots, rounds = 3, 3_000
 	n := Posts(slots)

@@ -191,7 +191,7 @@ func (n *drawn) eval(ev *evaluation, cand mask) mask {
 
 // smallest returns the k members of m with the smallest hash of (seed, id). Hashes are as good as independent uniform
 // numbers, so this is a uniformly random k-subset; and since the hash of an id depends on nothing else, draws with one
-// seed are nested (10 % within 50 %), and a sample that is removed is replaced by one other and moves nobody.
+// seed are nested (10 % within 50 %), and a sample that is removed is replaced by one other and moves no sample.
 func smallest(m mask, k int, seed uint64) mask {
 	const buckets = 1 << 12 // by the leading bits; only the bucket that k falls into has to be sorted
 	const shift = 64 - 12

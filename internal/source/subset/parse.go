@@ -183,7 +183,7 @@ func (p *parser) primary() (node, error) {
 	return nil, p.errAt(t.pos, hint, "unknown word %q", clip(t.text))
 }
 
-// comparison tells whether the look-ahead is a comparison, and refuses the one everybody mistypes.
+// comparison reports whether the look-ahead is a comparison, and refuses the common mistake "=".
 func (p *parser) comparison() (bool, error) {
 	if p.tok.kind != tPunct {
 		return false, nil
@@ -462,7 +462,7 @@ func (p *parser) sample(pos int) (node, error) {
 	if err := p.next(); err != nil {
 		return nil, err
 	}
-	// One token further tells the two forms apart: ", seed" or ")" against ", NUMBER".
+	// The next token distinguishes the two forms: ", seed" or ")" against ", NUMBER".
 	if first.kind == tInt && p.is(tPunct, ",") {
 		if t, _, err := lex(p.src, p.end); err == nil && t.kind == tInt {
 			return p.drawn(pos, first)

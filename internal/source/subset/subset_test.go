@@ -278,7 +278,7 @@ func TestEvaluationErrors(t *testing.T) {
 }
 
 // TestSampleLaw: the size is exact, each sample is taken equally often over seeds, pairs are independent up to the
-// fixed size, draws of one seed are nested, and a removal moves nobody else.
+// fixed size, draws of one seed are nested, and a removal moves no other sample.
 func TestSampleLaw(t *testing.T) {
 	const n, k, rounds = 40, 10, 20_000
 	v := folder(n)

@@ -1,4 +1,4 @@
-// Package xrandtest judges counts in tests of what is drawn at random. It draws nothing itself.
+// Package xrandtest judges counts in tests of random draws. It draws nothing itself.
 package xrandtest
 
 import "math"
