@@ -28,7 +28,7 @@ type Config struct {
 	Seed    uint64
 	Tiers   TierConfig
 	Lease   time.Duration // a vanished client may come back within it; default 30 s
-	MaxJobs int           // live jobs; default 256
+	MaxJobs int           // live jobs; default 256 (the daemon passes jobs.max)
 	// IdleTimeout is how long a client may do nothing with its batches before it loses its rank; 0 = for ever.
 	IdleTimeout time.Duration
 	InFlight    int // preparations handed to the executor at once; default 8

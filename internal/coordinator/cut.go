@@ -122,7 +122,7 @@ func (k *kept) left(q *rankQueue, epoch uint32, step int) int {
 	return had - step - n
 }
 
-// comeBack is goOn for a client whose connection had ended: the daemon lives.
+// comeBack is continueAt for a client whose connection had ended: the daemon lives.
 func (c *lifecycle) comeBack(s *stream, r int, epoch uint32, step int) error {
 	j, k, q := s.job, &s.job.Ranks[r], &s.ranks[r]
 	was := q.kept

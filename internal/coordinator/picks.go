@@ -128,7 +128,7 @@ func (c *planner) failOwed(s *stream) {
 	late := s.owed
 	s.owed = nil
 	for _, o := range late {
-		if o.d.phase != deliveryCanceled {
+		if o.d.phase == deliveryFilling { // else the row left with its batch
 			c.failRow(o.d, o.row, o.bad)
 		}
 	}

@@ -54,7 +54,6 @@ func (Restore) isEvent() {}
 // back is a batch that the journal has: it is given again under its number when its client asks for it.
 type back struct {
 	epoch, instance uint32
-	spec            jobs.Spec
 	ledger          *jobs.Ledger
 	step            int
 	last            bool             // the rank's last of the epoch
@@ -138,7 +137,7 @@ func (e *Restore) given() ([][][]back, error) {
 			}
 			list := &out[i][b.Rank]
 			if b.Step == len(*list) {
-				*list = append(*list, back{epoch: p.Epoch, instance: p.Instance, spec: spec, step: b.Step,
+				*list = append(*list, back{epoch: p.Epoch, instance: p.Instance, step: b.Step,
 					last: b.Step == spec.Batches(b.Rank)-1, origin: fromJournal})
 			}
 			if to := &(*list)[b.Step]; len(bad) == 0 && len(to.objects) == 0 { // nearly always; what comes on top goes to a copy
@@ -257,7 +256,7 @@ func (c *lifecycle) continueAt(s *stream, r int, epoch uint32, step int) error {
 	}
 	q.returned, q.recovery = true, recoveryContinued // whoever knows where he was is the one
 	c.hadAll(s, r, epoch)
-	last := 0
+	last, over := 0, false
 	var l *jobs.Ledger
 	rest := q.back[:0]
 	for _, b := range q.back {
@@ -265,7 +264,7 @@ func (c *lifecycle) continueAt(s *stream, r int, epoch uint32, step int) error {
 			rest = append(rest, b)
 			continue
 		}
-		l, last = b.ledger, b.spec.Batches(r)-1
+		l, last, over = b.ledger, b.step, b.last
 		l.Deliver(len(b.objects), b.bad)
 		k.Got += len(b.objects)
 	}
@@ -286,7 +285,7 @@ func (c *lifecycle) continueAt(s *stream, r int, epoch uint32, step int) error {
 	if epoch == j.Epoch {
 		defer c.endEmpty(s)
 	}
-	if l != nil && step > last { // its end had been sent, or was about to be
+	if l != nil && over { // its end had been sent, or was about to be
 		c.planner.endEpoch(s, r, epochEnd{epoch, last + 1, l})
 	}
 	return nil
@@ -303,7 +302,7 @@ func (c *lifecycle) hadAll(s *stream, r int, next uint32) {
 		}
 		all := q.back[:n]
 		q.back = q.back[n:]
-		if n != b.spec.Batches(r) || !q.returned || !b.ledger.Open() {
+		if !wholeEpoch(all) || !q.returned || !b.ledger.Open() {
 			continue
 		}
 		for _, b := range all {
@@ -311,6 +310,17 @@ func (c *lifecycle) hadAll(s *stream, r int, next uint32) {
 		}
 		c.planner.closeRank(s, b.epoch, b.ledger)
 	}
+}
+
+// wholeEpoch reports whether an earlier daemon gave out all batches of a rank's epoch. What a client of this daemon left
+// behind is accounted for elsewhere.
+func wholeEpoch(list []back) bool {
+	for i := range list {
+		if list[i].origin != fromJournal || list[i].step != i {
+			return false
+		}
+	}
+	return len(list) > 0 && list[len(list)-1].last
 }
 
 // restored reports whether the job was restored, and has begun no epoch since.
