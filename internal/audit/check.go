@@ -15,8 +15,8 @@ import (
 type Options struct {
 	// InPlace: the training scripts write into their batches, so bytes may change while a batch is held.
 	InPlace bool
-	// Expect is by job: the ids of its subset, ascending, as somebody else knows them. A job that is not there is held to
-	// the number that the daemon named, and to what its other epochs had.
+	// Expect is by job: the ids of its subset, ascending, as an independent source knows them. A job that is not there is
+	// held to the number that the daemon named, and to what its other epochs had.
 	Expect map[string][]uint32
 	// Silent are jobs of daemons that leave damaged samples out without a word (prep.on_corrupt: skip): the daemon is
 	// believed how many.
@@ -210,13 +210,13 @@ type part struct {
 	of      []*run // by batch
 	whole   bool   // to the end of the epoch
 	unsure  bool   // something cannot be known
-	broken  bool   // a client died, or took the epoch over afresh
+	broken  bool   // a client died, or took the epoch over from its start
 	again   int
-	earlier []attempt // what a run that began afresh took the place of, oldest first
+	earlier []attempt // what a run that started again replaced, oldest first
 	runs    []*run    // of the attempt that counts
 }
 
-// attempt is what a rank received until the epoch was begun afresh. A checkpoint that was taken in it counts it,
+// attempt is what a rank received until the epoch was started again. A checkpoint that was taken in it counts it,
 // however the epoch continued.
 type attempt struct {
 	batches []batch
@@ -284,7 +284,7 @@ func (c *checker) rank(g *gen, rank uint32) part {
 			cut, keep = nil, 0
 		default:
 			p.afresh()
-			p.broken = g.world > 1 // the successor of a dead client begins afresh; what other ranks had is not dealt again
+			p.broken = g.world > 1 // the successor of a dead client starts again; what other ranks had is not dealt again
 			cut, keep = nil, 0
 		}
 		p.batches, p.of = p.batches[:keep:keep], p.of[:keep:keep]
@@ -527,7 +527,7 @@ func (c *checker) sum(g *gen, e *Epoch, root *run, account *Account, got, bad []
 		most += uint64(g.world-1) * uint64(g.empty()) // less than one for every rank was left of such a step
 	}
 	if g.key.base != "" && (root.DropLast || root.Even == "drop") {
-		// what is left when a checkpoint is loaded is dealt anew, to other ranks in other batches
+		// what is left when a checkpoint is loaded is dealt again, to other ranks in other batches
 		least, most = 0, uint64(g.world)*uint64(g.batch)
 	}
 	if e.Dropped > most {

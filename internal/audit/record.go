@@ -1,6 +1,6 @@
 // Package audit reads what clients wrote about themselves, and finds what they lost, got twice, should not have got, or
 // had changed under them. It knows nothing of the daemon: its only input is the logs of docs/format/audit.md and, where
-// it is given, what somebody else says a job's samples are. What it repeats of larder's rules (how many samples
+// it is given, what an independent source says a job's samples are. What it repeats of larder's rules (how many samples
 // drop_last drops) it works out for itself.
 //
 // Log is the writer's end, which the Go client uses; the Python client has its own.

@@ -53,7 +53,7 @@ type batch struct {
 	line int
 }
 
-// saved is a checkpoint: what the run had received before step counts for whoever loads it.
+// saved is a checkpoint: what the run had received before step counts for the run that loads it.
 type saved struct {
 	token string
 	step  uint32

@@ -19,7 +19,7 @@ import (
 )
 
 // proxy stands between clients and a daemon, passes descriptors on, and cuts connections: after a random number of
-// bytes in either direction, in the midst of a frame or not, at once or after it has let nothing through for a while.
+// bytes in either direction, in the middle of a frame or not, at once or after it has let nothing through for a while.
 type proxy struct {
 	socket string
 	to     string
@@ -74,7 +74,7 @@ func (p *proxy) serve() {
 		budget := [2]int{1 << 60, 1 << 60}
 		if p.rand.IntN(8) > 0 {
 			budget[p.rand.IntN(2)] = 1 + p.rand.IntN([]int{300, 3000, 6000, 20_000}[p.rand.IntN(4)])
-		} else { // it lives for some epochs; were it never cut, everybody would have such a one in the end
+		} else { // it lives for some epochs; if it were never cut, every client would get such a one in the end
 			budget[1] = 20_000 + p.rand.IntN(60_000)
 		}
 		wait := time.Duration(0) // half open: it lets nothing through, and then it is gone
@@ -148,9 +148,9 @@ func descriptors(oob []byte) (out []int) {
 	return out
 }
 
-// TestConnectionsAreCut (R7): every connection goes through a proxy that cuts most of them, anywhere. Every client goes
-// on with the very next batch: no epoch is begun afresh or given up, nothing in one is lost or repeated. LARDER_CUTS is
-// how many cuts.
+// TestConnectionsAreCut (R7): every connection goes through a proxy that cuts most of them, anywhere. Every client
+// continues with the very next batch: no epoch is restarted or given up, nothing in one is lost or repeated.
+// LARDER_CUTS is how many cuts.
 func TestConnectionsAreCut(t *testing.T) {
 	cuts := times(t, "LARDER_CUTS", 60)
 	r := seed(t)
@@ -173,16 +173,16 @@ func TestConnectionsAreCut(t *testing.T) {
 		wholeAccounts(t, d.socket, tr.spec.GetName())
 	}
 	c.finish()
-	eventually(t, "the daemon holds nothing for anybody", func() bool { _, n := d.holds(); return n <= empty })
+	eventually(t, "the daemon holds nothing for any client", func() bool { _, n := d.holds(); return n <= empty })
 	var afresh, backed int64
 	for _, tr := range c.all {
 		afresh, backed = afresh+tr.afresh.Load(), backed+tr.backed.Load()
 	}
-	figure(t, "%d connections cut, %d epochs begun afresh because of it, %d times continued in the middle of one, %d "+
+	figure(t, "%d connections cut, %d epochs restarted because of it, %d times continued in the middle of one, %d "+
 		"read to their end",
 		p.cuts.Load(), afresh, backed, c.epochs())
 	if afresh > 0 || backed == 0 {
-		t.Error("an epoch was begun afresh, or none was continued")
+		t.Error("an epoch was restarted, or none was continued")
 	}
 }
 

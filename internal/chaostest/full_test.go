@@ -19,8 +19,8 @@ func (d *daemon) cli(args ...string) (string, int) {
 	return string(out), cmd.ProcessState.ExitCode()
 }
 
-// TestAFullDiskIsTold: while the disk of the state directory is full, everybody who asks hears what jobs wait for.
-func TestAFullDiskIsTold(t *testing.T) {
+// TestAFullDiskIsReported: while the disk of the state directory is full, every status says what jobs wait for.
+func TestAFullDiskIsReported(t *testing.T) {
 	dir := images(t, 60, 24, 20)
 	d := newDaemon(t)
 	if !d.start("write:log:ENOSPC:30") {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// points are the calls to the state directory that a process can die before, in the midst of, or after, or that can
+// points are the calls to the state directory that a process can die before, in the middle of, or after, or that can
 // fail.
 func points() (out []string) {
 	for _, p := range []string{
@@ -73,7 +73,7 @@ func TestDaemonIsKilled(t *testing.T) {
 			t.Errorf("job %s got bad samples: %v", tr.spec.GetName(), tr.reasons)
 		}
 	}
-	eventually(t, "the daemon holds nothing for anybody", func() bool { _, n := d.holds(); return n <= empty })
+	eventually(t, "the daemon holds nothing for any client", func() bool { _, n := d.holds(); return n <= empty })
 
 	// R28: what is fixed is what it is without any of this.
 	quiet := newDaemon(t)

@@ -90,7 +90,7 @@ func TestImageCrashesTheDecoder(t *testing.T) {
 				t.Errorf("it died of something else: %s", d.log.String())
 			}
 			d.must()
-			c.more(30) // two epochs of whoever has the longest
+			c.more(30) // two epochs of the job with the longest
 			c.finish()
 			if code, died := d.died(0); died {
 				t.Fatalf("the second life ended, too, with %d: %s", code, d.log.String())
@@ -187,7 +187,7 @@ func TestInnocentSuspects(t *testing.T) {
 	}
 	d.stop()
 	if d.suspects == 0 {
-		t.Error("no kill hit anybody who was preparing a sample")
+		t.Error("no kill hit a worker that was preparing a sample")
 	}
 	quiet := newDaemon(t)
 	quiet.state = d.state
@@ -199,7 +199,7 @@ func TestInnocentSuspects(t *testing.T) {
 		d.suspects, c.epochs())
 }
 
-// end waits for everybody's last epoch.
+// end waits for the last epoch of all clients.
 func end(c *class) {
 	c.t.Helper()
 	for c.left > 0 {

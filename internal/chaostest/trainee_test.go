@@ -247,7 +247,7 @@ func (c *class) taken() (n int64) {
 	return n
 }
 
-// more waits until everybody has taken n more batches; a trainee that ends before fails the test.
+// more waits until every trainee has taken n more batches; a trainee that ends before fails the test.
 func (c *class) more(n int64) {
 	c.t.Helper()
 	from := make([]int64, len(c.all))
@@ -255,7 +255,7 @@ func (c *class) more(n int64) {
 		from[i] = tr.taken.Load()
 	}
 	c.t.Helper()
-	eventually(c.t, fmt.Sprintf("everybody takes %d batches", n), func() bool {
+	eventually(c.t, fmt.Sprintf("every trainee takes %d batches", n), func() bool {
 		c.check()
 		for i, tr := range c.all {
 			if tr.taken.Load() < from[i]+n {
@@ -266,7 +266,7 @@ func (c *class) more(n int64) {
 	})
 }
 
-// check fails the test when somebody has failed.
+// check fails the test when a trainee has failed.
 func (c *class) check() {
 	c.t.Helper()
 	select {
@@ -279,8 +279,8 @@ func (c *class) check() {
 	}
 }
 
-// finish has everybody end soon, the ranks of a job with the same epoch. However long that takes: while batches are
-// taken it waits.
+// finish makes all trainees end soon, the ranks of a job with the same epoch. However long that takes: while batches
+// are taken it waits.
 func (c *class) finish() {
 	c.t.Helper()
 	last := map[string]int64{}

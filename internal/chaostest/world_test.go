@@ -388,7 +388,7 @@ func children() []string {
 	return out
 }
 
-// stacks is where everybody stands.
+// stacks returns the stacks of all goroutines.
 func stacks() string {
 	b := make([]byte, 1<<16)
 	return string(b[:runtime.Stack(b, true)])

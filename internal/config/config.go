@@ -81,7 +81,7 @@ type State struct {
 // Jobs bounds jobs.
 type Jobs struct {
 	Lease time.Duration // how long a vanished rank may come back before its job is dead
-	// IdleTimeout is how long a client may do nothing before it loses its rank; 0 = for ever.
+	// IdleTimeout is how long a client may do nothing before it loses its rank; 0 = forever.
 	IdleTimeout time.Duration
 	Max         int  // live jobs
 	MaxRing     Size // bytes of shared memory of all rings together

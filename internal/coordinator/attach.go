@@ -64,7 +64,7 @@ func (c *lifecycle) attach(e Attach) {
 	})
 }
 
-// detached frees what a client held. What it was not given goes back to the job.
+// detached frees what a client held. Samples that it was not given return to the job.
 func (c *lifecycle) detached(e Detached) {
 	s, k := c.roster.live(e.Job, e.Rank, e.Inc)
 	if s == nil {

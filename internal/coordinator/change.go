@@ -69,7 +69,7 @@ func (c *lifecycle) changeSubset(e ChangeSubset) {
 			c.beginAnew(s)
 		case c.takesPart(s): // some rank has had its part and gone
 			first = j.Epoch + 1
-		default: // whoever comes back begins the epoch afresh
+		default: // a client that comes back restarts the epoch
 			first = j.Epoch
 		}
 		c.step.persist(RecordSubsetChanged{Job: j.ID, Epoch: first, Mark: e.Mark}, nil)
@@ -93,7 +93,7 @@ func (c *lifecycle) beginAnew(s *stream) {
 	j := s.job
 	epoch := j.Epoch
 	j.Forget()
-	for r := range j.Ranks { // before anything is taken back: nothing is planned into the slots that come free
+	for r := range j.Ranks { // before anything is canceled: nothing is planned into the slots that come free
 		if k := &j.Ranks[r]; k.Phase == jobs.InEpoch && k.Epoch == epoch {
 			k.StepOut()
 		}
@@ -134,7 +134,7 @@ func removed(x ident.ObjectID) jobs.Bad {
 	return jobs.Bad{Object: x, Reason: "removed from the dataset", Removed: true}
 }
 
-// goneFor reports whether somebody who waits for the flight knows that its object was removed: then that it cannot be
+// goneFor reports whether a job that waits for the flight knows that its object was removed: then that it cannot be
 // read says nothing about the sample, which may come back.
 func (c *flights) goneFor(f *flight) bool {
 	for _, w := range f.rows {

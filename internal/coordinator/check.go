@@ -29,7 +29,7 @@ func (c *tiering) Check() error {
 	return err
 }
 
-// Check tests that each flight is filed, in the queue that its phase says, and prepared for somebody, and that no more
+// Check tests that each flight is filed, in the queue that its phase says, and has a waiter, and that no more
 // run and no more copies exist than may.
 func (c *flights) Check() error {
 	var err error

@@ -122,7 +122,7 @@ func compose(cfg *Config) *Core {
 
 var tierForms = [...]ident.Form{ident.Encoded, ident.Decoded, ident.Augmented}
 
-// Step takes one event and appends what is to be done to out. The answers of the executor, of which there are most, may
+// Step takes one event and appends its effects to out. The answers of the executor, of which there are most, may
 // also come as pointers: they are not kept.
 func (c *Core) Step(now time.Time, ev Event, out []Effect) []Effect {
 	c.step.begin(now, out)

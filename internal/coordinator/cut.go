@@ -68,7 +68,7 @@ func (c *lifecycle) keep(s *stream, r int, was jobs.Rank) {
 	}
 }
 
-// backOf makes of a delivery what is to be given again; which selects its rows.
+// backOf returns what must be sent again of a delivery; which selects its rows.
 func backOf(d *delivery, which func(*row) bool) back {
 	b := back{epoch: d.epoch, instance: d.instance, ledger: d.ledger, step: d.step, last: d.last, bad: slices.Clip(d.bad),
 		objects: make([]ident.ObjectID, 0, len(d.rows))}
@@ -191,7 +191,7 @@ func (c *lifecycle) leaveKept(s *stream, r int, next uint32) {
 	}
 }
 
-// dropKept gives up all that was kept for a client: another one has the rank, or it begins afresh.
+// dropKept gives up all that was kept for a client: another one has the rank, or it restarts the epoch.
 func (c *lifecycle) dropKept(s *stream, r int) {
 	c.returnKept(s, r, nil)
 	s.ranks[r].kept = nil

@@ -22,7 +22,7 @@ type mark struct{ samples, reads, decodes, augments uint64 }
 // parts are what tiers hold of what jobs want, each 0 to 1.
 type parts struct{ encoded, decoded, augmented float64 }
 
-// shifted is by how much a part must change for counting to begin anew: what was read while a tier filled says nothing
+// shifted is by how much a part must change for counting to restart: what was read while a tier filled says nothing
 // of it once it is full.
 const shifted = 0.05
 
@@ -43,7 +43,7 @@ func (c *tiering) sharing(s *stream) *sharing {
 	return &d.sharing[s.prefix]
 }
 
-// recountDegree lets the sharing of all jobs be measured anew: who shares has changed.
+// recountDegree restarts the measurement of the sharing of all jobs: who shares has changed.
 func (c *tiering) recountDegree() {
 	for _, s := range c.roster.order {
 		s.mark()
@@ -60,7 +60,7 @@ func (s *stream) mark() {
 	s.since = mark{n.Samples, n.SourceReads, n.Decodes, n.Augments}
 }
 
-// lookAtTiers begins to count anew where the tiers hold another part of what jobs want than when counting began. What
+// lookAtTiers restarts counting where the tiers hold another part of what jobs want than when counting began. What
 // was measured counts on until enough was seen.
 func (c *tiering) lookAtTiers() {
 	entries, scale := c.someEntries()
@@ -130,7 +130,7 @@ func (c *tiering) heldOf(s *stream, entries []ident.Key, scale float64) (p parts
 // counts that apart.
 //
 // Of n samples let tiers serve the parts a, d and e by cachepolicy's mix. The rest is read and decoded once for Degree
-// of them, n*e are decoded once for DecodeDegree, and of r that are served augmented one is made anew: from what the
+// of them, n*e are decoded once for DecodeDegree, and of r that are served augmented one is made again: from what the
 // encoded tier has beyond e, else it is read. (What the decoded tier has beyond d is a source too; there is some only
 // where nothing else is read or decoded.)
 func (c *tiering) degrees(name string, set *partition.Dataset) (read, decode float64) {

@@ -31,7 +31,7 @@ func sharingRig(t *testing.T, members int, part, encoded float64) *rig {
 func (r *rig) work(n, reads, decodes, augments float64) {
 	for i, s := range r.c.roster.order {
 		s.job.Stats.Samples += uint64(n)
-		if i == 0 { // whoever is first is credited with what all of them use
+		if i == 0 { // the first job is credited with what all of them use
 			s.job.Stats.SourceReads += uint64(math.Round(reads))
 			s.job.Stats.Decodes += uint64(math.Round(decodes))
 			s.job.Stats.Augments += uint64(math.Round(augments))

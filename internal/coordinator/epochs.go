@@ -6,7 +6,7 @@ import (
 )
 
 // startEpoch serves a client's iter(). A prepared-ahead epoch that no client has seen is used as it is; anything else
-// begins the epoch afresh, once all ranks of the job ask for it or are done with theirs.
+// restarts the epoch, once all ranks of the job ask for it or are done with theirs.
 func (c *lifecycle) startEpoch(e StartEpoch) {
 	s, k := c.roster.live(e.Job, e.Rank, e.Inc)
 	if s == nil {
@@ -39,7 +39,7 @@ func (c *lifecycle) startEpoch(e StartEpoch) {
 		c.enter(s, e.Rank)
 		late = true
 	default:
-		k.Await(e.Epoch) // before anything is taken back: nothing is planned into the slots that come free
+		k.Await(e.Epoch) // before anything is canceled: nothing is planned into the slots that come free
 		c.planner.cancel(s, e.Rank, nil)
 	}
 	spec := j.Upcoming()
@@ -216,7 +216,7 @@ func (c *lifecycle) begin(s *stream, epoch uint32) {
 		if !k.Attached() || k.Phase == jobs.Waiting && k.Next != epoch {
 			continue
 		}
-		// it has had the epoch, which another rank's new client begins afresh
+		// it has had the epoch, which another rank's new client begins again
 		if k.Phase == jobs.InEpoch && k.Epoch == epoch {
 			continue
 		}
@@ -255,7 +255,7 @@ func (s *stream) asked(epoch uint32) bool {
 	return false
 }
 
-// awaited is the epoch that somebody has asked for and that waits for the other ranks.
+// awaited returns the epoch that a rank has asked for and that waits for the other ranks.
 func (c *lifecycle) awaited(s *stream) (epoch uint32, ok bool) {
 	for r := range s.job.Ranks {
 		if k := &s.job.Ranks[r]; k.Phase == jobs.Waiting && (!ok || k.Next < epoch) {

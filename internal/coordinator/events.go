@@ -66,7 +66,7 @@ type StartEpoch struct {
 	From  int // 0 = from its beginning; else 1 + the step at which the client continues, after the daemon was restarted
 }
 
-// Released gives a slot back.
+// Released returns a slot.
 type Released struct {
 	Job    ident.JobID
 	Rank   int
@@ -300,8 +300,8 @@ type Reply struct {
 	Err   error
 	Job   ident.JobID
 	Inc   ident.Incarnation
-	// for Attach: of Epoch there is what an earlier job left; for whoever has not loaded its state the next one is the
-	// first
+	// for Attach: of Epoch there is what an earlier job left; for a client that has not loaded its state the next one is
+	// the first
 	Rest  bool
 	Epoch uint32 // for Attach: the epoch a client should start with; for ChangeSubset: the first one of the subset
 

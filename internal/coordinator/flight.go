@@ -77,7 +77,7 @@ type flight struct {
 // served moves the clock of the turns.
 func (c *flights) served(turn uint64) { c.turn = max(c.turn, turn) }
 
-// hurry moves a flight forward in the queue when somebody's turn for it is earlier.
+// hurry moves a flight forward in the queue when a later waiter's turn is earlier.
 func (c *flights) hurry(f *flight, turn uint64) {
 	for ; f != nil; f = f.parent {
 		if turn >= f.turn {
@@ -92,7 +92,7 @@ func (c *flights) hurry(f *flight, turn uint64) {
 
 // launch begins the flight of a decoded sample: whether its result and its original bytes will be kept is decided now,
 // at the commit of the pick, never by how long the work takes. When the entry was evicted but is still being read, it
-// is taken back instead: then there is no flight, and the ready entry is returned. alone = no other job wants it.
+// is kept instead: then there is no flight, and the ready entry is returned. alone = no other job wants it.
 func (c *flights) launch(key ident.Key, s *stream, turn uint64, alone bool) (*flight, residency.Handle) {
 	x := key.Object
 	need := c.needs.needOf(s, x, c.roster.prefixes[s.prefix].jobs)
@@ -119,14 +119,14 @@ func (c *flights) launch(key ident.Key, s *stream, turn uint64, alone bool) (*fl
 	} else {
 		f.from = ident.Stored
 	}
-	serves := everybody
+	serves := allJobs
 	if admitted { // a sample is kept in one form, the later one if it fits; but that serves no job of another prefix
 		serves = c.needs.unserved(x)
 	}
 	if _, there := c.index.Lookup(ekey); !there && (!admitted || c.needs.need(x, serves) > 0) {
 		h, ok := c.index.Admit(ekey, c.cfg.Granule(ident.Encoded, stored), c.needs.needOf(s, x, serves), c.needs.evicted)
 		ready := ok && c.index.Ready(h)
-		if ready { // it was on its way out, and is taken back
+		if ready { // it was about to leave, and is kept after all
 			f.from = ident.Encoded
 		}
 		if ok && (ready || c.index.Pins(h) == 0) { // else a flight of another recipe is bringing it already
@@ -348,7 +348,7 @@ func (c *flights) retire(f *flight) {
 // from storage.
 func (c *flights) failed(f *flight, e Prepared) {
 	x := f.key.Object
-	unwanted := len(f.rows) == 0 && len(f.augments) == 0 // everybody who waited has left
+	unwanted := len(f.rows) == 0 && len(f.augments) == 0 // all that waited have left
 	switch {
 	case f.key.Form == ident.Augmented && (e.Lost || unwanted):
 		if e.Lost {

@@ -77,8 +77,8 @@ func TestASilentClientLosesItsRank(t *testing.T) {
 	r.check()
 }
 
-// Who waits for us, for other ranks or for its job to be resumed is not silent; nor is anybody when there is no
-// timeout.
+// A client that waits for the daemon, for other ranks or for the end of a pause is not silent. Without a timeout no
+// client is.
 func TestWaitingIsNoSilence(t *testing.T) {
 	sizes := [ident.NumForms]int64{ident.Decoded: 40 * sampleBytes}
 	r := newRig(t, sizes, idleAfter(time.Minute))
@@ -136,10 +136,10 @@ func TestWaitingIsNoSilence(t *testing.T) {
 	}
 }
 
-// Names registered twice, ranks attached twice, by whoever, with any incarnation; clients of yesterday that release,
+// Names registered twice, ranks attached twice, by any client, with any incarnation; clients of yesterday that release,
 // ask and leave; silence and leases that run out; daemons that begin again. There is one holder of a rank at a time,
-// incarnations of a name only rise, everybody gets one answer, and the others of the rank a typed one. LARDER_STALE is
-// how many histories are tried.
+// incarnations of a name only rise, every request gets one answer, and the others of the rank a typed one. LARDER_STALE
+// is how many histories are tried.
 func TestStaleClients(t *testing.T) {
 	n := testenv.Count(t, "LARDER_STALE", 100)
 	answers := map[errs.Reason]int{}
@@ -162,7 +162,7 @@ func staleHistory(t *testing.T, rnd *xrand.Rand, answers map[errs.Reason]int) {
 	r := newRig(t, [ident.NumForms]int64{ident.Decoded: 30 * sampleBytes}, idleAfter(20*time.Second))
 	names := []string{"a", "b"}
 	holder := map[string]*peer{}             // by name: the client that holds rank 0
-	newest := map[string]ident.Incarnation{} // by name: the highest that anybody had
+	newest := map[string]ident.Incarnation{} // by name: the highest that a client had
 	var all []*peer
 	name := map[*peer]string{}
 	witness := r.join("witness", 0, 12, 3, func(e *Register) { e.Sample.Mode = dsa.Stratified })

@@ -32,7 +32,8 @@ func (c *flights) shareFlight(f *flight) bool {
 	return true
 }
 
-// preparedInPlace takes the row that was filled with its flight. Whoever came to want the sample meanwhile begins anew.
+// preparedInPlace takes the row that was filled with its flight. A job that began to wait for the sample meanwhile
+// starts a new flight.
 func (c *flights) preparedInPlace(f *flight, e Prepared) {
 	c.step.stats.InPlace++
 	c.step.stats.Augments += uint64(e.Augments)

@@ -145,7 +145,7 @@ func TestAnotherJobComesWhileASampleIsPreparedInPlace(t *testing.T) {
 }
 
 // TestASampleThatFailsInPlaceIsTriedInTwoSteps: a broken one is quarantined, one that this recipe cannot take is not,
-// as when it is never prepared in place; and whoever waits meanwhile hears of it too.
+// as when it is never prepared in place; and a job that waits meanwhile gets the error too.
 func TestASampleThatFailsInPlaceIsTriedInTwoSteps(t *testing.T) {
 	for name, onError := range map[string]jobs.OnError{"skip": jobs.Skip, "substitute": jobs.Substitute} {
 		t.Run(name, func(t *testing.T) {

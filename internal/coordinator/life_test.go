@@ -162,7 +162,7 @@ func TestTakeoverByAHigherIncarnation(t *testing.T) {
 	if now := r.job(1).Ranks[0]; !slices.Equal(now.Slots, before.Slots) || !now.Attached() {
 		t.Errorf("%+v, before %+v", now, before)
 	}
-	if got := b.drain(); !slices.Equal(got[:8], ids(0, 8)) { // the epoch begins afresh
+	if got := b.drain(); !slices.Equal(got[:8], ids(0, 8)) { // the epoch restarts
 		t.Errorf("got %v", got)
 	}
 }
@@ -199,7 +199,7 @@ func TestALostRankEndsTheJobOnlyWhenOthersWouldWaitForIt(t *testing.T) {
 	r.run()
 	r.after(11 * time.Second)
 	if j := r.job(id); j.State != jobs.Suspect || !j.Ranks[0].Attached() {
-		t.Fatalf("%s: rank 0 is in the midst of its epoch", j.State)
+		t.Fatalf("%s: rank 0 is in the middle of its epoch", j.State)
 	}
 	if got := p.drain(); len(got) != 8 {
 		t.Errorf("rank 0 got %v", got)

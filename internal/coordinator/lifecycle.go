@@ -129,7 +129,7 @@ func (c *lifecycle) drain(e Drain) {
 	c.step.answer(e.Token, Reply{Job: e.Job})
 }
 
-// endIfDrained ends a draining job when no client is in the midst of an epoch any more.
+// endIfDrained ends a draining job when no client is in the middle of an epoch any more.
 func (c *lifecycle) endIfDrained(s *stream) {
 	if !s.job.Drain || s.job.State.Ended() {
 		return
@@ -214,7 +214,7 @@ func (c *lifecycle) tick() {
 }
 
 // expired ends a job whose client did not come back, and is not there to. While other ranks continue their epoch the
-// job lives; it ends when one of them would wait for the lost rank for ever.
+// job lives; it ends when one of them would wait for the lost rank forever.
 func (c *lifecycle) expired(s *stream) {
 	j := s.job
 	waits := s.held()

@@ -68,7 +68,7 @@ const (
 
 // level finds in which forms an object is cached or about to be, except by the entry of key not, and by what is
 // prepared for one row alone. A decoded form serves the jobs of its prefix, an augmented one the members of its group
-// that work on its instance, an encoded one everybody. The sampler distinguishes two levels: where there are three,
+// that work on its instance, an encoded one every job. The sampler distinguishes two levels: where there are three,
 // that some jobs could have it augmented is left out.
 func (c *needs) level(x ident.ObjectID, not ident.Key) level {
 	flying := c.flying.of(x)
@@ -105,9 +105,9 @@ func (c *needs) level(x ident.ObjectID, not ident.Key) level {
 	case augmented != 0 && decoded&others == 0:
 		return level{isAugmented, rest, augmented}
 	case decoded|augmented == 0:
-		return level{rest, rest, everybody}
+		return level{rest, rest, allJobs}
 	case decoded|augmented == all:
-		return level{isDecoded, isDecoded, everybody} // also for who joins in a moment
+		return level{isDecoded, isDecoded, allJobs} // also for who joins in a moment
 	default:
 		return level{isDecoded, rest, decoded | augmented}
 	}
@@ -117,8 +117,8 @@ func (c *needs) level(x ident.ObjectID, not ident.Key) level {
 // free room, leaves first, and displaces nothing, so that it is no label a shuffled job's choices could follow.
 const neutralNeed = -1
 
-// everybody is all jobs, for need.
-const everybody = ^bits.JobSet(0)
+// allJobs is the set of all jobs, for need.
+const allJobs = ^bits.JobSet(0)
 
 // need ranks a form of a sample for its tier: those of the jobs it serves that still need the sample.
 func (c *needs) need(x ident.ObjectID, of bits.JobSet) int {
@@ -148,7 +148,7 @@ func (c *needs) dropNeutral(h residency.Handle, k ident.Key) bool {
 	return true
 }
 
-// renew ranks the entries of x anew after one more job got it.
+// renew ranks the entries of x again after one more job got it.
 func (c *needs) renew(x ident.ObjectID) {
 	for i := range c.roster.prefixes {
 		p := &c.roster.prefixes[i]
@@ -184,7 +184,7 @@ func (c *needs) left(k ident.Key) {
 	}
 }
 
-// rankEncoded ranks encoded samples anew whose decoded form has left in this Step: while it was there they served
+// rankEncoded ranks encoded samples again whose decoded form has left in this Step: while it was there they served
 // no job that it served.
 func (c *needs) rankEncoded() {
 	for _, x := range c.bared {
@@ -205,7 +205,7 @@ type refresh struct {
 // refreshPerStep is how many entries one Step looks at, of any form and dead ones included.
 const refreshPerStep = 512
 
-// refreshNeeds has all entries looked at once from where it is: one that is under way need not begin anew for them to
+// refreshNeeds has all entries looked at once from where it is: one that is under way need not restart for them to
 // be.
 func (c *needs) refreshNeeds() {
 	c.refresh.left, c.refresh.of = c.index.Slots(), c.index.Slots()

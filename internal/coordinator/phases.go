@@ -9,7 +9,7 @@ import "larder/internal/invariant"
 //	          │  └▶ inPlace┘ (it failed: its row waits again)
 //	          └──────────┘ (it is tried again)
 //
-// A flight may be over from each phase: everybody who waited has left.
+// A flight may end from each phase, when all that waited for it have left.
 type flightPhase uint8
 
 const (
@@ -75,7 +75,7 @@ func (d *delivery) become(p deliveryPhase) {
 	d.phase = p
 }
 
-// origin says where a batch comes from that a rank is to be given again.
+// origin says where a batch comes from that a rank gets again.
 type origin uint8
 
 const (

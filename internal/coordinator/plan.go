@@ -105,7 +105,7 @@ func (c *planner) planOne(s *stream, r int) bool {
 	if k.Step >= j.Spec.Batches(r) || j.Drain && k.Asked != int64(k.Epoch) {
 		return false
 	}
-	if !c.ready(s) { // asked first: a slot that was taken is to be filled
+	if !c.ready(s) { // asked first: a slot that was taken must be filled
 		return false
 	}
 	slot, gen, ok := k.FreeSlot()
@@ -199,7 +199,7 @@ func (s *stream) unsettled() bool {
 	return false
 }
 
-// cancelBefore takes back what is left of earlier epochs than the one the client asks for now: it left them.
+// cancelBefore cancels what is left of earlier epochs than the one the client asks for now: it left them.
 func (c *planner) cancelBefore(s *stream, r int, epoch uint32) {
 	var old *jobs.Ledger
 	c.cancel(s, r, func(d *delivery) bool {
@@ -214,7 +214,7 @@ func (c *planner) cancelBefore(s *stream, r int, epoch uint32) {
 	}
 }
 
-// cancel takes back what is planned for a rank and not sent; which selects, nil = everything. Slots come free when
+// cancel cancels what is planned for a rank and not sent; which selects, nil = everything. Slots come free when
 // nothing writes into them.
 func (c *planner) cancel(s *stream, r int, which func(*delivery) bool) {
 	q := &s.ranks[r]

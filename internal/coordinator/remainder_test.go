@@ -160,7 +160,7 @@ func resumeHistory(t *testing.T, seed uint64) (resumes, deaths int) {
 		idle := 0
 		var held []taken // some of them beyond what every rank has had
 		for idle < 3 {
-			if r.IntN(30) == 0 && deaths < 3 { // the daemon dies in the midst of it
+			if r.IntN(30) == 0 && deaths < 3 { // the daemon dies in the middle of it
 				deaths++
 				incs := make([]ident.Incarnation, world)
 				for k, p := range peers {

@@ -254,7 +254,7 @@ func (c *lifecycle) continueAt(s *stream, r int, epoch uint32, step int) error {
 			"continue with step %d of epoch %d of job %s, of which rank %d was given %d batches", step, epoch, j.Spec.Name, r,
 			had)
 	}
-	q.returned, q.recovery = true, recoveryContinued // whoever knows where he was is the one
+	q.returned, q.recovery = true, recoveryContinued // the client that knows its position gets the rank
 	c.hadAll(s, r, epoch)
 	last, over := 0, false
 	var l *jobs.Ledger
@@ -326,7 +326,7 @@ func wholeEpoch(list []back) bool {
 // restored reports whether the job was restored, and has begun no epoch since.
 func (s *stream) restored() bool { return s.ranks[0].recovery != recoveryNone }
 
-// owesBack reports whether some rank is to be given something again.
+// owesBack reports whether some rank must get a batch again.
 func (s *stream) owesBack() bool {
 	for r := range s.ranks {
 		if len(s.ranks[r].back) > 0 {
@@ -346,8 +346,8 @@ func (c *lifecycle) allAsk(s *stream) bool {
 	return true
 }
 
-// forgetBack gives up what was to be given again: an epoch begins. What a client may come back for in an earlier one
-// stays.
+// forgetBack drops the batches that were to be sent again: an epoch begins. What a client may come back for in an
+// earlier one stays.
 func (s *stream) forgetBack(begins uint32) {
 	for r := range s.ranks {
 		q := &s.ranks[r]

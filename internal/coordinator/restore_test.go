@@ -94,7 +94,7 @@ type trainee struct {
 }
 
 // Daemons die and connections are cut at any moment, and their jobs continue: every client gets every batch of every
-// epoch once, under its number, and every epoch is the subset, for any order, ranks and samples that cannot be prepared.
+// epoch once, under its number, and every epoch is the subset, for any order, any ranks and any bad samples.
 func TestRestartsLoseNothing(t *testing.T) {
 	n := 400
 	if testing.Short() {
@@ -476,8 +476,7 @@ func TestALivingClientKeepsItsJob(t *testing.T) {
 
 func withToken(r Register, t Token) Register { r.Token = t; return r }
 
-// BenchmarkRestore puts 8 jobs back that are in the midst of an epoch of 1.28 million samples, and knows the one before
-// it.
+// BenchmarkRestore restores 8 jobs that are in the middle of an epoch of 1.28 million samples and know the one before.
 func BenchmarkRestore(b *testing.B) {
 	const n, batch = 1_280_000, 256
 	order := make([]ident.ObjectID, n)

@@ -70,7 +70,7 @@ func decodedTier(t *testing.T, n int) *rig {
 	return newRig(t, [ident.NumForms]int64{ident.Decoded: int64(n) * sampleBytes})
 }
 
-// step takes an event and says in words what is to be done.
+// step takes an event and says in words what must be done.
 func (r *rig) step(ev Event) []string {
 	r.t.Helper()
 	out := r.c.Step(r.now, ev, nil)
@@ -90,7 +90,7 @@ func (r *rig) expect(got []string, want ...string) {
 	}
 }
 
-// run does everything that is to be done and not held.
+// run does all effects that are not held.
 func (r *rig) run() {
 	r.t.Helper()
 	for n := 0; ; n++ {

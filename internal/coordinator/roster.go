@@ -45,7 +45,7 @@ func (c *roster) prefixOf(id ident.RecipeID) int {
 }
 
 // joinGroup puts a job into the share group of its recipe. Its first epoch meets the newest instance that the group
-// works on (see nextInstance). A group that everybody has left is gone: who comes next begins its own, with its own
+// works on (see nextInstance). A group that all jobs have left is gone: the next job begins its own, with its own
 // seed, as if alone.
 func (c *roster) joinGroup(s *stream, key ident.RecipeID) {
 	var g *group
@@ -81,7 +81,7 @@ func (c *roster) groupOf(id uint32) *group {
 			return g
 		}
 	}
-	return nil // everybody has left it
+	return nil // all jobs have left it
 }
 
 // stream is a job's part in the core.

@@ -96,7 +96,7 @@ func (c *flights) join(f *flight, d *delivery, i int) {
 // fill has the executor write a row.
 func (c *flights) fill(d *delivery, i int, from Source) { c.step.emit(c.filling(d, i, from)) }
 
-// filling says how a row is to be written, and that it is.
+// filling says how a row is written, and that the write has begun.
 func (c *flights) filling(d *delivery, i int, from Source) *Fill {
 	w := &d.rows[i]
 	w.state = rowFilling

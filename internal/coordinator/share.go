@@ -77,7 +77,7 @@ func (c *flights) sourceShared(d *delivery, i int) bool {
 }
 
 // launchShared begins the flight of an augmented sample that others of the group of s want too. As with launch, an
-// entry that was evicted a moment ago and is still being read is taken back, and there is no flight.
+// entry that was evicted a moment ago and is still being read is kept after all, and there is no flight.
 func (c *flights) launchShared(key ident.Key, s *stream, turn uint64, need int) (*flight, residency.Handle) {
 	entry, admitted := c.index.Admit(key, c.cfg.Granule(ident.Augmented, s.augBytes), need, c.needs.evicted)
 	if admitted && c.index.Ready(entry) {
@@ -124,7 +124,7 @@ const (
 	refillAhead = 2 // members of an instance that must want it
 )
 
-// refill augments what several members of a group will take, while workers are idle and somebody waits, if the model
+// refill augments what several members of a group will take, while workers are idle and a client waits, if the model
 // says that it pays (refillPays). It takes free room only, displaces nothing, and reads nothing: what it starts from is
 // decoded, or about to be. The sample is drawn blindly from those that are needed and cached as decided at commits,
 // so that it reveals nothing of a sample.
@@ -138,7 +138,7 @@ func (c *flights) refill() {
 		}
 		for _, m := range g.members {
 			together := g.at(m.instance()).Len()
-			if c.running >= c.cfg.InFlight || c.queue.Len()+c.onCopies.Len() > 0 || !c.somebodyWaits() {
+			if c.running >= c.cfg.InFlight || c.queue.Len()+c.onCopies.Len() > 0 || !c.clientWaits() {
 				return
 			}
 			if together < refillAhead || !m.joined || !m.job.Active || m.augBytes == 0 || !c.tiering.refillPays(m, together) {
@@ -181,8 +181,8 @@ func (c *flights) refillOne(s *stream) {
 	}
 }
 
-// somebodyWaits reports whether a client waits for a batch.
-func (c *flights) somebodyWaits() bool {
+// clientWaits reports whether a client waits for a batch.
+func (c *flights) clientWaits() bool {
 	for _, s := range c.roster.order {
 		for r := range s.job.Ranks {
 			if k := &s.job.Ranks[r]; k.Attached() && !k.Holds() && s.owes(r) {

@@ -45,7 +45,7 @@ func TestALargeJobIsPreparedInSlices(t *testing.T) {
 	if got < 8 {
 		t.Errorf("the neighbour got %d samples more", got)
 	}
-	// A job that goes in the midst of it leaves nothing behind.
+	// A job that leaves in the middle of it leaves nothing behind.
 	gone := r.join("gone", 100, n, 8, order(dsa.Strict))
 	r.after(0)
 	gone.detach(true)

@@ -282,7 +282,7 @@ func (c *tiering) wantOne(x ident.ObjectID, sign int64) {
 }
 
 // apply has the tiers become of those sizes. Memory moves in slices: tiers shrink by a bounded number of entries in
-// each Step, and the others grow when that is done, so that the sum never exceeds what it was or is to be.
+// each Step, and the others grow when that is done, so that the sum never exceeds the old and the new total.
 func (c *tiering) apply(split [ident.NumForms]int64) {
 	c.target, c.resizing = split, true
 	c.resizeSlice()

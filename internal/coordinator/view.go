@@ -14,7 +14,7 @@ type Stats struct {
 	Hits                                        [ident.NumForms]uint64
 	Evictions                                   [ident.NumForms]uint64
 	InPlace                                     uint64 // decodes that were written straight into their batch
-	Prefetched                                  uint64 // augments that idle workers made before anybody had picked them
+	Prefetched                                  uint64 // augments that idle workers made before any job picked them
 	Quarantined                                 uint64 // distinct objects
 	Samples, Batches                            uint64 // delivered
 	Wait                                        time.Duration

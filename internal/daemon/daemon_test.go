@@ -192,7 +192,7 @@ func TestLifeOfADaemon(t *testing.T) {
 	}
 }
 
-// TestJobsOutliveTheDaemon: with a state directory a signal ends the daemon at once, in the midst of an epoch, and the
+// TestJobsOutliveTheDaemon: with a state directory a signal ends the daemon at once, in the middle of an epoch, and the
 // next one on that directory has the job.
 func TestJobsOutliveTheDaemon(t *testing.T) {
 	h := newHome(t, "")

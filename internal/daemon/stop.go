@@ -14,7 +14,7 @@ import (
 // LongestDrain bounds `larder stop --drain` where the caller sets no timeout.
 const LongestDrain = time.Hour
 
-// stopRequest is a stop that somebody asked for, on its way to Serve.
+// stopRequest is a stop that a user asked for, on its way to Serve.
 type stopRequest struct {
 	mark       session.StopMark
 	drain      time.Duration // how long running epochs may take to end; 0 = no time

@@ -181,7 +181,7 @@ func (c *trainee) epoch(ctx context.Context, st stream, epoch uint32) error {
 			return err
 		}
 		c.take(b, &got)
-		// The make-believe training step: the processor is free meanwhile, as it is while an accelerator works.
+		// The simulated training step: the processor is free meanwhile, as it is while an accelerator works.
 		select {
 		case <-time.After(time.Duration(c.StepUS) * time.Microsecond):
 		case <-ctx.Done():
@@ -198,7 +198,7 @@ func (c *trainee) epoch(ctx context.Context, st stream, epoch uint32) error {
 	}
 }
 
-// take writes down what came, compares the pictures with all earlier ones, and gives the slot back.
+// take writes down what came, compares the pictures with all earlier ones, and releases the slot.
 func (c *trainee) take(b batch, got *receipt) {
 	defer b.release()
 	ids := b.ids()

@@ -1,4 +1,4 @@
-// Package demo shows what larder is for in under a minute: it draws a dataset, trains several make-believe jobs on it
+// Package demo shows what larder is for in under a minute: it draws a dataset, trains several simulated jobs on it
 // without and with sharing, counts the work, and proves from what the clients received that nothing was lost.
 //
 // It is an ordinary user of the daemon: jobs are separate processes that speak the local session (client), the daemons

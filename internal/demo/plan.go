@@ -14,7 +14,7 @@ const (
 	maxEpochs              = 100
 )
 
-// JobPlan is one make-believe training run.
+// JobPlan is one simulated training run.
 type JobPlan struct {
 	Name   string
 	Subset string        // a subset expression for the daemon

@@ -58,7 +58,7 @@ func made(n, epochs int) *Result {
 	return r
 }
 
-// The report must open anywhere, for ever: nothing from outside, no script, well-formed pictures.
+// The report must open anywhere, at any time: nothing from outside, no script, well-formed pictures.
 func TestReportIsSelfContained(t *testing.T) {
 	for _, n := range []int{2, 4, 16} {
 		b, err := renderReport(made(n, 2))

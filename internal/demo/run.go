@@ -32,7 +32,7 @@ type Options struct {
 
 	Version string
 	Command string          // for the report: how to repeat it
-	Hurry   <-chan struct{} // closed: end without giving anybody time
+	Hurry   <-chan struct{} // closed: end without a grace period
 }
 
 // check returns every wrong option at once.

@@ -24,7 +24,7 @@ type order struct {
 	Batch   uint32 `json:"batch"`
 	Epochs  uint32 `json:"epochs"`
 	Seed    uint64 `json:"seed"`
-	StepUS  int64  `json:"step_us"` // make-believe training time of a batch, microseconds
+	StepUS  int64  `json:"step_us"` // simulated training time of a batch, microseconds
 	Share   string `json:"share"`
 }
 

@@ -47,7 +47,7 @@ func TestSteadyAllocations(t *testing.T) {
 		draw(t, filepath.Join(dir, strconv.Itoa(i%3), strconv.Itoa(i)+".jpg"), 20, 20, uint64(i))
 	}
 	missed := 10.0
-	if !prep.Parity() { // the decoder in Go makes everything anew for each image
+	if !prep.Parity() { // the decoder in Go allocates everything for each image
 		missed += 14
 	}
 	for _, c := range []struct {

@@ -156,7 +156,7 @@ func (a *attachment) StartEpoch(ctx context.Context, epoch, from uint32) (*larde
 		Whole: uint64(r.Whole), WholeBatches: uint64(r.WholeBatches)}, nil
 }
 
-// Release gives a slot back.
+// Release returns a slot.
 func (a *attachment) Release(slot uint32, gen uint64, waited time.Duration) {
 	k := a.ring.Key()
 	a.ring.Reported(int(slot))

@@ -87,7 +87,7 @@ func TestDrainLetsRunningEpochsEnd(t *testing.T) {
 	}
 	select {
 	case err := <-drained:
-		t.Fatalf("drained in the midst of an epoch: %v", err)
+		t.Fatalf("drained in the middle of an epoch: %v", err)
 	default:
 	}
 	b.Release()
@@ -153,7 +153,7 @@ func TestRequestsThatAreGivenUpLeaveNothingHalf(t *testing.T) {
 		_, _ = w.engine.RegisterJob(ctx, &larderv1.RegisterJobRequest{Spec: s})
 		cancel()
 	}
-	tr := w.train(spec("a", dir, 4), 0) // the name is not lost to anybody
+	tr := w.train(spec("a", dir, 4), 0) // the name can be used again
 	tr.detach()
 	if _, err := register(w.dial(), spec("b", dir, 4)); err != nil {
 		t.Fatal(err)

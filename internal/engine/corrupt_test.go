@@ -10,7 +10,7 @@ import (
 	"larder/internal/prep"
 )
 
-// Bits flip in the memory of a tier while the daemon runs. Whoever reads such an entry gets the sample all the same,
+// Bits flip in the memory of a tier while the daemon runs. A reader of such an entry gets the sample all the same,
 // made again from storage: counted, never delivered with the flipped bit (guarantee G6).
 func TestFlippedBitsAreNeverDelivered(t *testing.T) {
 	const n = 60

@@ -568,5 +568,5 @@ func TestBadRequestsNameTheFix(t *testing.T) {
 }
 
 // A job outlives hundreds of others: what is known of it must not be forgotten with them.
-// Whoever gives up waiting for an answer must not leave half a job or half an attachment behind.
+// A caller that stops waiting for an answer must not leave half a job or half an attachment behind.
 // Attaching while the job is killed: whatever comes first, no ring stays without an owner.

@@ -8,7 +8,7 @@ import (
 	"larder/internal/coordinator"
 )
 
-// follower changes the subsets of jobs: because somebody asks, or because their datasets changed.
+// follower changes the subsets of jobs: because a user asks, or because their datasets changed.
 type follower struct {
 	loop        *loop
 	jobs        *registry

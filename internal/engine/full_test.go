@@ -14,7 +14,7 @@ import (
 	larderv1 "larder/proto/larder/v1"
 )
 
-// The disk of the state directory becomes full in the midst of epochs, several times: jobs wait, registrations and
+// The disk of the state directory becomes full in the middle of epochs, several times: jobs wait, registrations and
 // attachments are refused with what is needed, and when there is room every job continues by itself, exactly once. The
 // daemon may be killed while it waits.
 func TestTheDiskOfTheStateIsFull(t *testing.T) {

@@ -174,7 +174,7 @@ func TestReadsForOthers(t *testing.T) {
 		t.Errorf("a folder of the daemon's user: %v", err)
 	}
 	if _, ok := w.catalog.Get("imagefolder:" + mine); ok {
-		t.Error("it was indexed for somebody who may not list it")
+		t.Error("it was indexed for a user who may not list it")
 	}
 	replay := spec("x", dir, 4, func(s *larderv1.JobSpec) { s.Order = "replay:/etc/shadow" })
 	if err := reg(61001, replay); reasonOf(err) != errs.Unsupported || !strings.Contains(err.Error(),

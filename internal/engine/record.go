@@ -18,7 +18,7 @@ import (
 )
 
 // recorder notes what jobs ask for and what is decided, for larder trace record. The loop and the workers report what
-// they do anyway; it keeps a bounded amount until somebody fetches it (RecordTrace) and counts what it had to leave
+// they do anyway; it keeps a bounded amount until a client fetches it (RecordTrace) and counts what it had to leave
 // out, so the work never waits for it. Nothing of it exists while nothing is recorded.
 type recorder struct {
 	id    uint64
@@ -27,7 +27,7 @@ type recorder struct {
 
 	sync.Mutex
 	asked   time.Time // for the last time
-	effects int       // since somebody looked at the clock
+	effects int       // since the last look at the clock
 	stopped bool
 	ended   time.Duration
 

@@ -95,7 +95,7 @@ func (e *Engine) admit(ctx context.Context, j *job, reg coordinator.Register) er
 	if len(reg.Strata) > 0 {
 		e.log.note(slog.LevelInfo, "a dataset is kept mixed", "dataset", j.Data.Name(), "strata", len(reg.Strata)+1)
 	}
-	// Whoever asked may be gone meanwhile: a job that the coordinator knows must be known here too.
+	// The caller may be gone meanwhile: a job that the coordinator knows must be known here too.
 	r, err := e.loop.ask(context.WithoutCancel(ctx), func(t coordinator.Token) coordinator.Event {
 		reg.Token = t
 		e.jobs.expect(t, j)

@@ -17,10 +17,10 @@ import (
 	"larder/tiers"
 )
 
-// BenchmarkRestart is what a killed daemon needs until it can give its first batch: it opens its folder, and puts 8
-// jobs back that are in the midst of their second epoch. The dataset is known (its index is for another benchmark).
-// LARDER_RESTART_SAMPLES sets the size, 1280000 is the one that the bar is for; the files are empty, as nothing is
-// read.
+// BenchmarkRestart is what a killed daemon needs until it can give its first batch: it opens its folder, and
+// restores 8 jobs that are in the middle of their second epoch. The dataset is known (its index is for another
+// benchmark). LARDER_RESTART_SAMPLES sets the size, 1280000 is the one that the bar is for; the files are empty, as
+// nothing is read.
 func BenchmarkRestart(b *testing.B) {
 	const batch, jobs = 256, 8
 	n := testenv.Count(b, "LARDER_RESTART_SAMPLES", 20_000)

@@ -15,7 +15,7 @@ import (
 	"larder/internal/journal"
 )
 
-// restorer puts back the jobs of a journal, before Run.
+// restorer restores the jobs of a journal, before Run.
 type restorer struct {
 	core          *coordinator.Core
 	do            func(coordinator.Effect)
@@ -30,8 +30,8 @@ type restorer struct {
 	acceptCorrupt bool // damaged images are not refused
 }
 
-// restore puts back the jobs that a journal holds, before Run. What cannot be put back ends, with the reason in the
-// log.
+// restore restores the jobs that a journal holds, before Run. A job that cannot be restored ends, with the reason in
+// the log.
 func (t *restorer) restore(ctx context.Context, s *journal.State) error {
 	for d, err := range restore.Datasets(s.Datasets) {
 		if err == nil {

@@ -158,7 +158,7 @@ func badToken(hint, format string, args ...any) error {
 	return errs.New(errs.Token, "state_dict", hint, "load a state: "+format, args...)
 }
 
-// handed is what a token says was handed out, and what is to be said of it.
+// handed is what a token says was handed out, with notes for the user.
 type handed struct {
 	before []ident.ObjectID
 	notes  []string

@@ -185,7 +185,7 @@ func TestTokensThatCannotBeResolved(t *testing.T) {
 	if r, err := w.goesOn(spec("b", dir, 4), kept, false); err != nil || r.GetResumed().GetLeft() != 28 {
 		t.Errorf("portable: %v, %v", r.GetResumed(), err)
 	}
-	var edited resume.Token // sealed again by somebody who knows how
+	var edited resume.Token // forged, with a right checksum
 	if err := json.Unmarshal([]byte(late), &edited); err != nil {
 		t.Fatal(err)
 	}

@@ -45,7 +45,7 @@ func (e *Engine) apply(ctx context.Context, s Settings) error {
 			"%s memory.limit %s", what, units.Size(e.cfg.MemoryLimit))
 	}
 	e.memory.reserve(s.Tiers.Total) // no ring may be promised what the tiers are about to take
-	// Whoever asked may be gone meanwhile: what the coordinator has taken must be known here too.
+	// The caller may be gone meanwhile: what the coordinator has taken must be known here too.
 	_, err := e.loop.ask(context.WithoutCancel(ctx),
 		func(t coordinator.Token) coordinator.Event { return coordinator.Reconfigure{Token: t, Tiers: s.Tiers} })
 	if err != nil {

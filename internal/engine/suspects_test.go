@@ -19,7 +19,7 @@ import (
 // trialEnv makes this test binary the process for trials, in which poisoned images crash.
 const trialEnv = "LARDER_TEST_TRIAL"
 
-// tryPoison is that process. No image crashes the decoder, as far as anybody knows: here those do that say so.
+// tryPoison is that process. No image crashes the decoder, as far as is known: here those do that say so.
 func tryPoison() {
 	err := crashguard.Serve(os.Stdin, os.Stdout, func(x crashguard.Charge, enc []byte) {
 		if bytes.HasSuffix(enc, []byte("poison-SEGV")) && os.Getenv(trialEnv) != "" {
@@ -36,8 +36,8 @@ func tryPoison() {
 
 // A daemon died while four samples were prepared. One of them crashes the decoder, three are innocent; of the four
 // jobs two are back, one has ended, one was never heard of. In the next life the one is bad for every job and every
-// recipe, under any name, and everybody else has everything; the life after that knows it by its bytes alone; another
-// build tries it anew.
+// recipe, under any name, and all others have everything; the life after that knows it by its bytes alone; another
+// build tries it again.
 func TestSuspects(t *testing.T) {
 	const n, poison = 30, 7
 	t.Setenv(trialEnv, "1")
@@ -97,7 +97,7 @@ func TestSuspects(t *testing.T) {
 				t.Errorf("%d jobs: %d samples are counted", i+1, q)
 			}
 		}
-		eventually(t, "everybody is settled", func() bool { return len(d.Suspects()) == 0 })
+		eventually(t, "no suspect is left", func() bool { return len(d.Suspects()) == 0 })
 		if c := d.Crashers(); len(c) != 1 || c[0].How != "SIGSEGV" {
 			t.Errorf("crashers are %v", c)
 		}

@@ -227,7 +227,7 @@ func (w *views) datasetStats(list []coordinator.DatasetView) []*larderv1.Dataset
 	return out
 }
 
-// tellSubsets says in a job's public form which subset it draws, which one is next, and what is to be noted.
+// tellSubsets says in a job's public form which subset it draws, which one is next, and its notes.
 func (w *views) tellSubsets(out *larderv1.Job, j *job, v *jobs.Job) {
 	if expr := j.subsets.expr(v.Mark); expr != out.GetSpec().GetSubset() {
 		out.Spec = j.specWith(expr)

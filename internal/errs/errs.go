@@ -29,7 +29,7 @@ const (
 	ResourceExceeded Reason = "RESOURCE_EXCEEDED"  // a size that exceeds a limit; both numbers are in the message
 	ConfigInvalid    Reason = "CONFIG_INVALID"     // the configuration file or a flag
 	Unavailable      Reason = "UNAVAILABLE"        // the daemon is draining, gone, or not reachable
-	// Stopped says that somebody stopped the daemon on purpose: no client starts another one by itself.
+	// Stopped says that a user stopped the daemon on purpose: no client starts another one by itself.
 	Stopped     Reason = "STOPPED"
 	JobEnded    Reason = "JOB_ENDED"    // the job was killed, drained or has finished
 	Protocol    Reason = "PROTOCOL"     // a frame or message that breaks the protocol

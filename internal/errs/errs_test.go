@@ -140,7 +140,7 @@ func TestEveryErrorHasAHint(t *testing.T) {
 				lit, ok := c.Args[i].(*ast.BasicLit)
 				return ok && lit.Value == text
 			}
-			if is(hint, `""`) && !is(hint+1, `"%s"`) { // words of somebody else, passed on, bring their own advice
+			if is(hint, `""`) && !is(hint+1, `"%s"`) { // a message that is passed on brings its own advice
 				t.Errorf("%s: the error has no hint", set.Position(c.Pos()))
 			}
 			return true

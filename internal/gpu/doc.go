@@ -1,7 +1,7 @@
 // Package gpu lists the GPUs of the machine, for people and for the planner.
 //
 // It only reads: no clock, mode, MIG or process of a device is ever changed. A machine without a driver is a normal
-// machine; then the list is empty and Status says why. Devices belong to whoever asked.
+// machine; then the list is empty and Status says why. The returned Devices belong to the caller.
 //
 // NVML is reached through go-nvml, which needs cgo; other builds have a probe that finds nothing. After a failed Init
 // every other call of NVML ends the process in the dynamic linker, past any recover, so calls are methods of an object

@@ -44,7 +44,7 @@ func absence(ret nvml.Return) string {
 type driver struct {
 	lib nvml.Interface
 	// turn is held by the one call that is inside NVML. A call of NVML cannot be cancelled, so a hanging one keeps the
-	// turn and whoever waits for it gives up with its own context.
+	// turn, and a call that waits for it gives up with its own context.
 	turn   chan struct{}
 	closed bool // guarded by turn
 }

@@ -23,7 +23,7 @@ type Page struct {
 	Title     string
 	Lead      []string // paragraphs
 	Cards     []Card
-	Facts     map[string]string // of whoever makes the report
+	Facts     map[string]string // of the tool that makes the report
 	Short     *Table            // what a reader in a hurry looks at
 	Index     bool              // list the sections
 	Checklist []Check           // figures that a report of this kind should have

@@ -1,7 +1,7 @@
 // Package ident names the things larder counts: objects, samples, jobs, recipes and the forms a sample can have.
 //
-// It holds identifiers only. Whoever hands out an identifier (source for objects and samples, jobs for jobs, prep for
-// recipes) owns its meaning.
+// It holds identifiers only. The package that hands out an identifier (source for objects and samples, jobs for jobs,
+// prep for recipes) owns its meaning.
 package ident
 
 import "fmt"

@@ -127,7 +127,7 @@ type painter struct {
 
 // photo returns a JPEG file that depends on (seed, id, class) alone. The bytes are valid until the next call.
 func (p *painter) photo(seed uint64, id, class int) ([]byte, image.Point, error) {
-	r := xrand.New(seed, uint64(id), 0x70686f746f) // a stream of its own for every picture, whoever draws it
+	r := xrand.New(seed, uint64(id), 0x70686f746f) // a stream of its own for every picture, whichever goroutine draws it
 	long := minSide + 40 + r.IntN(maxSide-minSide-39)
 	short := max(minSide, long*(60+r.IntN(41))/100)
 	w, h := long, short

@@ -7,7 +7,7 @@ import (
 	"larder/internal/xrand"
 )
 
-// BenchmarkOpen opens a folder as a killed daemon leaves it: 8 jobs in the midst of epochs of 1.28 million samples,
+// BenchmarkOpen opens a folder as a killed daemon leaves it: 8 jobs in the middle of epochs of 1.28 million samples,
 // 1e6 records in all.
 func BenchmarkOpen(b *testing.B) {
 	fs, err := OpenDir(b.TempDir(), true)

@@ -89,8 +89,8 @@ func decodeHeader(b []byte) (header, error) {
 }
 
 // A frame's head: checksum of everything after it, length of the body, number, and how far the number was ahead of what
-// was durable when the frame was written. The last distinguishes a torn tail from damage: a frame that was durable before
-// a later one was written cannot be missing.
+// was durable when the frame was written. The last distinguishes a torn tail from damage: a frame that was durable
+// before a later one was written cannot be missing.
 type head struct {
 	crc, size uint32
 	seq       uint64

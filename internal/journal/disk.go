@@ -33,7 +33,7 @@ type Options struct {
 // the orders of epochs that are over in files of their own. Records are written in groups; one sync makes a whole
 // group durable, and a group that no caller waits for is written at once and synced with the next.
 //
-// A full disk makes everybody wait (see Room). Every other error of a write, and the first one of a sync, is final:
+// A full disk makes every caller wait (see Room). Every other error of a write, and the first one of a sync, is final:
 // nothing is written after it and every callback gets it. What the disk holds then is found at the next open; trying
 // again could report as durable what the kernel has dropped.
 type Disk struct {
@@ -67,7 +67,7 @@ type Disk struct {
 		buf     []byte // frames not written
 		ends    []int  // where each of them ends
 		dones   []func(error)
-		demand  bool // somebody waits
+		demand  bool // a caller waits
 		queued  uint64
 		called  uint64
 		waiters []waiter
@@ -394,7 +394,7 @@ func (d *Disk) callBack(dones []func(error), err error) {
 	})
 }
 
-// write makes a group part of the log, and durable when somebody waits for it.
+// write makes a group part of the log, and durable when a caller waits for it.
 func (d *Disk) write(g *group) error {
 	if len(g.buf) > 0 {
 		seed, from := d.header.seed(), 0
@@ -471,7 +471,7 @@ func (d *Disk) Sync(ctx context.Context) error {
 	}
 }
 
-// Close makes everything durable, calls back, and gives the folder back; see Log. The error is the one that broke the
+// Close makes everything durable, calls back, and releases the folder; see Log. The error is the one that broke the
 // log.
 func (d *Disk) Close() error {
 	d.mu.Lock()

@@ -336,8 +336,8 @@ func crashHistory(t *testing.T, seed uint64, r *xrand.Rand, most int) (images, t
 	return images, torn
 }
 
-// Every call to the disk fails once: nothing is acknowledged after it, everybody hears of it, and what was acknowledged
-// is there at the next open.
+// Every call to the disk fails once: nothing is acknowledged after it, every caller gets the error, and what was
+// acknowledged is there at the next open.
 func TestEveryCallFails(t *testing.T) {
 	kinds := []error{syscall.EIO, syscall.ENOSPC}
 	cases := 0
@@ -563,7 +563,7 @@ func TestOpenDirRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := OpenDir(dir+"/open", true); !errs.Is(err, errs.ConfigInvalid) || !strings.Contains(err.Error(), "chmod") {
-		t.Errorf("a folder for everybody: %v", err)
+		t.Errorf("a folder for all users: %v", err)
 	}
 	if os.Geteuid() == 0 {
 		if err := os.Mkdir(dir+"/other", 0o700); err != nil {

@@ -28,7 +28,7 @@ type Log interface {
 	// kept and cannot be read.
 	Order(job ident.JobID, epoch uint32) ([][]ident.ObjectID, error)
 	// Room is nil, or says why nothing becomes durable for the time being (RESOURCE_EXCEEDED, with what is needed): new
-	// work is to be refused.
+	// work must be refused.
 	Room() error
 	// Recorded returns what is kept of a job-epoch; nil when nothing is. It may have been begun several times, each
 	// with an instance of its own: the newest one of that instance, or with AnyInstance the newest. The error says that
@@ -38,6 +38,6 @@ type Log interface {
 	Epochs(job ident.JobID) []uint32
 	// ID names the log: two that differ in it have nothing in common.
 	ID() uint64
-	// Close makes everything durable, calls what is to be called, and waits for it; twice is fine.
+	// Close makes everything durable, runs the pending callbacks, and waits for it; twice is fine.
 	Close() error
 }

@@ -45,7 +45,7 @@ type waiter struct {
 	done  chan struct{}
 }
 
-// epochKey names an order: the newest of a job-epoch, or one that was begun anew since.
+// epochKey names an order: the newest of a job-epoch, or one that was started again since.
 type epochKey struct {
 	job      ident.JobID
 	epoch    uint32
@@ -186,7 +186,7 @@ func (m *Memory) keepLocked(rec entry) {
 	}
 }
 
-// replaceLocked puts an order that is begun anew aside.
+// replaceLocked sets aside an order that is started again.
 func (m *Memory) replaceLocked(key epochKey) {
 	o := m.mu.orders[key]
 	if o == nil {

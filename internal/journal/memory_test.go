@@ -234,7 +234,7 @@ func TestOrderTwin(t *testing.T) {
 			ids []ident.ObjectID
 		}
 		twin := map[epochKey][]assigned{}
-		old := map[epochKey][]assigned{} // begun anew since
+		old := map[epochKey][]assigned{} // started again since
 		at := map[epochKey]uint32{}
 		for n := range rapid.IntRange(1, 60).Draw(t, "ops") {
 			k := epochKey{job: ident.JobID(rapid.IntRange(0, 2).Draw(t, "job")),

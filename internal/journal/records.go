@@ -27,7 +27,7 @@ type Attached struct {
 	Client      string // its process
 }
 
-// EpochStarted comes once per job-epoch, by whichever rank came first. It starts the order of the epoch anew.
+// EpochStarted comes once per job-epoch, by whichever rank came first. It restarts the order of the epoch.
 type EpochStarted struct {
 	Job             ident.JobID
 	Epoch, Instance uint32

@@ -11,10 +11,10 @@ import (
 	"larder/internal/units"
 )
 
-// A full disk is the one error that a log lives through. What is to be written next is reserved before it is written,
+// A full disk is the one error that a log lives through. The next write is reserved before it is written,
 // so that as a rule the refusal comes where nothing is half done; a write that ends early all the same continues where
 // it stopped. Meanwhile nothing becomes durable, so that no batch leaves and no job hears that it is registered:
-// everybody waits, and continues when there is room. A *sync* that reports a full disk is final like every failed sync:
+// all jobs wait, and continue when there is room. A *sync* that reports a full disk is final like every failed sync:
 // what it was to make durable may be gone.
 
 // reserveStep is how much of a file is reserved at a time: some thousand batches. It is what a daemon needs to begin,
@@ -77,7 +77,7 @@ func (o *Options) report(err error) {
 }
 
 // Room is nil, or RESOURCE_EXCEEDED with the folder and the bytes that are needed while the log waits for room on its
-// disk. New work is to be refused then: it could not be made durable.
+// disk. New work must be refused then: it could not be made durable.
 func (d *Disk) Room() error {
 	if f := d.full.Load(); f != nil {
 		return f

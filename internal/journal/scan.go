@@ -293,7 +293,7 @@ func (im *image) replay(all bool) error {
 			if err := im.readSegment(i, old, segs[i].first); err != nil {
 				return err
 			}
-			// What the snapshot before the newest needs is to be whole; what is older is being removed.
+			// What the snapshot before the newest needs must be whole; what is older is being removed.
 			if end := max(old.Seq, segs[i].first-1); segs[i+1].first > im.oldest()+1 && end+1 != segs[i+1].first {
 				return im.damage(segs[i].name, 0, fmt.Sprintf("it ends with record %d, and %d should follow, not %d", end, end+1,
 					segs[i+1].first))

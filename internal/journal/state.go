@@ -192,7 +192,7 @@ func (s *State) apply(e *entry) {
 	}
 }
 
-// start begins an epoch's order anew.
+// start restarts an epoch's order.
 func (s *State) start(j *JobState, e *entry) *EpochState {
 	if i := slices.IndexFunc(j.Epochs, func(o *EpochState) bool { return o.Epoch == e.Epoch }); i >= 0 {
 		s.close(j, i) // it is begun again; tokens of what there was stay good

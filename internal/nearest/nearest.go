@@ -1,4 +1,4 @@
-// Package nearest finds the word that somebody most likely meant to type.
+// Package nearest finds the word that a user most likely meant to type.
 package nearest
 
 import "strings"

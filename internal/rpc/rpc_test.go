@@ -257,7 +257,7 @@ func TestWatchStats(t *testing.T) {
 			t.Errorf("three messages took %v", got)
 		}
 		close(done)
-		s.GracefulStop() // would hang for ever if the stream continued
+		s.GracefulStop() // would hang forever if the stream continued
 		if _, err := w.Recv(); !errs.Is(err, errs.Unavailable) {
 			t.Errorf("after the stop: %v", err)
 		}
@@ -394,7 +394,7 @@ func TestDialErrors(t *testing.T) {
 	}
 }
 
-// A listener that accepts and says nothing makes Dial wait for its context, not for ever.
+// A listener that accepts and says nothing makes Dial wait for its context, not forever.
 func TestDialSilentPeer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.sock")
 	l, err := net.Listen("unix", path)

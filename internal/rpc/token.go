@@ -158,7 +158,7 @@ func (t *Tokens) report(err error) {
 	}
 }
 
-// open reports whether a method needs no token: whether the daemon serves is for anybody who reaches it to know.
+// open reports whether a method needs no token: all that reach the daemon may learn whether it serves.
 func open(method string) bool {
 	return strings.HasPrefix(method, "/"+healthv1.Health_ServiceDesc.ServiceName+"/")
 }

@@ -57,7 +57,7 @@ type Attachment interface {
 	// attachment only go up. from is 0, or 1 + the step to continue at after a restart of the daemon. The answer goes to
 	// the client; nil = nothing to say.
 	StartEpoch(ctx context.Context, epoch, from uint32) (*larderv1.EpochResponse, error)
-	// Release gives a slot back. A generation that is not the slot's, or a slot that does not exist, is to be ignored.
+	// Release returns a slot. A generation that is not the slot's, or a slot that does not exist, must be ignored.
 	// waited is how long the client's next() waited for that batch. Must not block.
 	Release(slot uint32, gen uint64, waited time.Duration)
 	// Close ends the hold, once: clean when the client said goodbye (DETACH), not clean when it vanished. The sink

@@ -303,7 +303,8 @@ func (s *conn) inOrder(h wire.Header, ordered chan<- func(), f func() error) {
 	}
 }
 
-// guard turns a panic of a handler into an error: one request fails, not the daemon and everybody's training.
+// guard turns a panic of a handler into an error: one request fails, not the daemon and the training of all its
+// clients.
 func (s *conn) guard(what string, f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

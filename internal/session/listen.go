@@ -77,7 +77,7 @@ func ListenGroup(path string, group int) (*Listener, error) {
 	return l, nil
 }
 
-// folder makes the socket's folder and refuses one in which somebody else could put a socket of his own in our place.
+// folder makes the socket's folder and refuses one in which another user could put a socket in our place.
 // A private one (the default place) is also closed to others when an earlier run left it open.
 func folder(dir string, private bool) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -87,7 +87,7 @@ func folder(dir string, private bool) error {
 	var st unix.Stat_t
 	stat := unix.Stat
 	if private {
-		stat = unix.Lstat // under /tmp anybody could have left a link
+		stat = unix.Lstat // under /tmp any user could have left a link
 	}
 	if err := stat(dir, &st); err != nil {
 		return errs.Wrap(err, errs.Invalid, dir, "choose another folder with --socket or LARDER_SOCKET",
@@ -147,12 +147,12 @@ func tryAcquire(path string) (lock *os.File, holds int, err error) {
 			return nil, holds, err
 		}
 		// The lock counts only for the file that still has the name: the last holder may have removed it between our
-		// open and our flock, and then somebody else can lock the next one.
+		// open and our flock, and then another process can lock the next one.
 		mine, err1 := f.Stat()
 		named, err2 := os.Lstat(name)
 		if err1 == nil && err2 == nil && os.SameFile(mine, named) {
 			if st, ok := mine.Sys().(*syscall.Stat_t); !ok || !mine.Mode().IsRegular() || st.Nlink != 1 {
-				_ = f.Close() // what has another name too was put here by somebody, and is not to be written
+				_ = f.Close() // what has another name too may be of another user, and must not be written
 				return nil, 0, errs.New(errs.Invalid, path, "remove it, or choose another socket with --socket",
 					"the lock %s is not a file of its own", name)
 			}
@@ -223,7 +223,7 @@ func bind(path string, lock *os.File, group int) (*Listener, error) {
 		return nil, errs.New(errs.Invalid, path, "choose another path with --socket, or move the file away",
 			"%s exists and is no socket", path)
 	default:
-		// Whoever answers here does so without the lock: a program of another kind, or its lock was removed by hand.
+		// The process that answers here has no lock: a program of another kind, or its lock was removed by hand.
 		if pid := serving(path); pid != 0 {
 			return nil, taken(path, pid)
 		}
@@ -265,7 +265,7 @@ func open(path string, group int) error {
 }
 
 // shared makes the folder of a socket for a group where it is missing, and refuses a place that the group cannot
-// reach, or in which somebody else could put a folder of his own.
+// reach, or in which another user could put a folder.
 func shared(dir string, group int) error {
 	if group == 0 {
 		return nil

@@ -53,10 +53,10 @@ func TestListen(t *testing.T) {
 	}
 	dead.SetUnlinkOnClose(false)
 	if _, err := session.Listen(path); !errs.Is(err, errs.AlreadyExists) { // alive, without a lock
-		t.Errorf("somebody else's socket: %v", err)
+		t.Errorf("another process's socket: %v", err)
 	}
 	if _, err := os.Stat(path); err != nil {
-		t.Errorf("somebody else's socket was removed: %v", err)
+		t.Errorf("another process's socket was removed: %v", err)
 	}
 	_ = dead.Close()
 	if err := os.WriteFile(path+".lock", []byte("999999999\n"), 0o600); err != nil {

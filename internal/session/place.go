@@ -15,7 +15,7 @@ import (
 
 const maxLinks = 40 // as many as the kernel follows
 
-// guarded refuses a folder of a shared socket that somebody else than root and this user could replace: where he may
+// guarded refuses a folder of a shared socket that users other than root and this one could replace: where a user may
 // rename or remove a part of its path, he may put a folder of his own there, with a socket of his own. What does not
 // exist yet is not looked at.
 func guarded(dir string) error {
@@ -69,7 +69,7 @@ func unlooked(err error, path string) error {
 
 const elsewhere = "choose another folder with --socket, e.g. /run/larder/larder.sock"
 
-// kept refuses a folder in which somebody else may rename what is root's or this user's.
+// kept refuses a folder in which another user may rename what is root's or this user's.
 func kept(d string) error {
 	var st unix.Stat_t
 	if err := unix.Lstat(d, &st); err != nil {

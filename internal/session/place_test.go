@@ -30,7 +30,7 @@ func stickyFolder(t *testing.T) string {
 	return dir
 }
 
-// TestMarkFollowsNoLink: whatever somebody else has put beside a socket, a mark is written to no file of another name,
+// TestMarkFollowsNoLink: whatever another user has put beside a socket, a mark is written to no file of another name,
 // and replaces a link.
 func TestMarkFollowsNoLink(t *testing.T) {
 	dir := stickyFolder(t)

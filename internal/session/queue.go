@@ -33,7 +33,7 @@ type out struct {
 	pushed  bool         // by the engine, not an answer
 }
 
-// queue orders what goes to one peer. Everybody appends, one writer sends.
+// queue orders what goes to one peer. Any goroutine appends, one writer sends.
 type queue struct {
 	mu      sync.Mutex
 	changed sync.Cond
@@ -222,7 +222,7 @@ func batchPayload(b *Batch) []byte {
 	return f.Append(make([]byte, 0, wire.BatchSize+len(f.Report)))
 }
 
-// reportJSON writes a report. A report never stops a batch: text that is no UTF-8 is mended, and a report that is too
+// reportJSON writes a report. A report never stops a batch: invalid UTF-8 is repaired, and a report that is too
 // large for a frame keeps the ids and loses the words.
 func reportJSON(r *larderv1.BatchReport) []byte {
 	const limit = wire.MaxPayload - wire.BatchSize

@@ -16,7 +16,7 @@ import (
 	"larder/internal/errs"
 )
 
-// StopMark lies beside a socket, in SOCKET.stopped, from the moment in which somebody has stopped the daemon until the
+// StopMark lies beside a socket, in SOCKET.stopped, from the moment in which a user has stopped the daemon until the
 // next daemon serves the socket. A client that was made before it starts no daemon; one that finds it when it is made
 // may (docs/protocol.md).
 type StopMark struct {
@@ -56,9 +56,9 @@ func (m StopMark) Fault(socket string) *errs.Error {
 		"the larder daemon at %s was stopped by %s at %s", socket, m.By, m.At.Format("2006-01-02 15:04:05 UTC"))
 }
 
-// write puts the mark beside the socket. Whoever serves the socket, or holds its lock, may. Others may have the right
-// to make files in the folder (/tmp), so nothing that is there already is opened: the new file has a name that no user
-// can have taken, and replaces the old one.
+// write puts the mark beside the socket. The process that serves the socket, or holds its lock, may. Others may have
+// the right to make files in the folder (/tmp), so nothing that is there already is opened: the new file has a name
+// that no user can have taken, and replaces the old one.
 func (m StopMark) write(socket string) (err error) {
 	b, err := json.Marshal(m)
 	if err != nil {
@@ -112,7 +112,7 @@ func MarkUnserved(socket string, m StopMark) error {
 	return m.write(socket)
 }
 
-// ReadStopMark returns the mark beside a socket; ok is false where there is none that can be read, or one of somebody
+// ReadStopMark returns the mark beside a socket; ok is false where there is none that can be read, or one of a user
 // who could not have stopped the daemon: it is believed from root, from the reader himself, and from the owner of the
 // folder.
 func ReadStopMark(socket string) (m StopMark, ok bool) {

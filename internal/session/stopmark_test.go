@@ -12,7 +12,7 @@ import (
 )
 
 // TestStopMark: the mark of a stop is there from the stop until the next daemon serves the socket, differs from every
-// other one, and never appears beside a socket that somebody serves unless he puts it there.
+// other one, and never appears beside a socket that is served, unless the server puts it there.
 func TestStopMark(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "l.sock")
 	if _, ok := ReadStopMark(path); ok || Held(path) {

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Available estimates how many bytes this process can still take before the kernel kills somebody, and says which
+// Available estimates how many bytes this process can still take before the kernel kills a process, and says which
 // limit that is: the machine's MemAvailable, or the room left in one of its control groups (v2, or the memory
 // controller of v1; page cache that can be dropped counts as room). ok is false when neither can be read.
 func Available() (free int64, where string, ok bool) { return available(os.DirFS("/")) }

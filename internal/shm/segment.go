@@ -190,7 +190,7 @@ func (s *Segment) Retain() {
 	}
 }
 
-// Release gives a reference back; the last one unmaps the memory and closes the descriptor.
+// Release releases a reference; the last one unmaps the memory and closes the descriptor.
 func (s *Segment) Release() {
 	switch n := s.refs.Add(-1); {
 	case n > 0:

@@ -185,7 +185,7 @@ func TestBugsPanic(t *testing.T) {
 	}
 }
 
-// TestRefcount: whoever writes holds a reference, so memory is never unmapped under a writer.
+// TestRefcount: a writer holds a reference, so memory is never unmapped under a writer.
 func TestRefcount(t *testing.T) {
 	s, err := Create("test", 1<<16)
 	if err != nil {

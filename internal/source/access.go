@@ -48,15 +48,15 @@ func (c *Catalog) MayList(nameOrURI string, r Reader) error {
 	return w.folder(root, mayRead|maySearch)
 }
 
-// MayRead checks that r may read every file that d has now, and returns the fingerprint of that version. From then on no
-// symbolic link is followed below the folder for any reader: what r may write in could lead elsewhere later. The error
-// is an *errs.Error (PERMISSION_DENIED names the first file or folder), or the context's.
+// MayRead checks that r may read every file that d has now, and returns the fingerprint of that version. From then on
+// no symbolic link is followed below the folder for any reader: what r may write in could lead elsewhere later. The
+// error is an *errs.Error (PERMISSION_DENIED names the first file or folder), or the context's.
 func (c *Catalog) MayRead(ctx context.Context, d *Dataset, r Reader) (fingerprint uint64, err error) {
 	snap := d.snap.Load()
 	if err := c.mayRead(ctx, snap, r); err != nil {
 		return 0, err
 	}
-	d.rs.guarded.Store(true) // not before: what holds links is not to stop being read because somebody asked for it
+	d.rs.guarded.Store(true) // not before: what holds links must stay readable after a refused request
 	return snap.fp, nil
 }
 

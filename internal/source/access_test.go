@@ -21,7 +21,7 @@ import (
 // reader is a user that no test runs as.
 var reader = Reader{UID: 61001, GID: 61001, Groups: []uint32{62000}}
 
-// readable makes a dataset of plain files in a folder that everybody may enter.
+// readable makes a dataset of plain files in a folder that all users may enter.
 func readable(t *testing.T) (dir string, c *Catalog, d *Dataset) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "larder-access-") // t.TempDir lies in folders of mode 0700 or 0755, as the umask is
@@ -94,7 +94,7 @@ func TestMayRead(t *testing.T) {
 		}, func() { _ = os.Rename(link+".was", link) }, true, "b/1.jpg: it is a symbolic link"},
 		"another file": {func() {
 			_ = os.Rename(link, link+".was")
-			_ = os.WriteFile(link, []byte("b1.jpg"), 0o644) //nolint:gosec // everybody may read it
+			_ = os.WriteFile(link, []byte("b1.jpg"), 0o644) //nolint:gosec // all users may read it
 		}, func() { _ = os.Rename(link+".was", link) }, true, "b/1.jpg: it changed while it was looked at"},
 		"gone": {func() { _ = os.Rename(link, link+".was") }, func() { _ = os.Rename(link+".was", link) }, true,
 			"b/1.jpg: no such file"},

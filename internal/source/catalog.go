@@ -50,7 +50,7 @@ type rootState struct {
 	sem   chan struct{}            // held while the root is checked or walked
 	snap  atomic.Pointer[snapshot] // newest version, nil before the first walk; written under sem
 	stale atomic.Bool              // a read found a file changed, which the folders' times need not show
-	empty atomic.Bool              // class folders without images are welcome, from the first time that somebody said so
+	empty atomic.Bool              // class folders without images are accepted, from the first request for that
 	// guarded: files of it are read for other users, so no link is followed.
 	guarded atomic.Bool
 }

@@ -92,7 +92,7 @@ func (d *Dataset) TotalBytes() int64 { return d.snap.Load().total }
 // Fingerprint changes with any key, id, label, size or modification time.
 func (d *Dataset) Fingerprint() uint64 { return d.snap.Load().fp }
 
-// SkipEmpty reports whether class folders without images are welcome.
+// SkipEmpty reports whether class folders without images are accepted.
 func (d *Dataset) SkipEmpty() bool { return d.rs.empty.Load() }
 
 // Report says what the last walk found beside samples.

@@ -190,7 +190,7 @@ func (r *indexReader) nonNegative(what string) int64 {
 }
 
 // decodeIndex reads what encodeIndex wrote. It accepts nothing else: a checksum guards against damage, the rest
-// against files that somebody made, so that no content leads outside the root or to memory beyond its own size.
+// against forged files, so that no content leads outside the root or to memory beyond its own size.
 func decodeIndex(b []byte) (s *snapshot, meta []fileMeta, err error) {
 	switch {
 	case len(b) < indexHeader+8 || string(b[:8]) != indexMagic:

@@ -56,7 +56,7 @@ func (l *limiter) set(bytes, ops int64) {
 	l.changed = make(chan struct{})
 }
 
-// wait takes a read of n bytes and returns when it may be done. A cancelled wait gives it back.
+// wait takes a read of n bytes and returns when it may be done. A canceled wait returns its units.
 func (l *limiter) wait(ctx context.Context, n int64) error {
 	begun, slept := time.Now(), false
 	defer func() {

@@ -197,7 +197,7 @@ func TestStorageLimit(t *testing.T) {
 		if d := time.Since(start); d != 900*time.Millisecond {
 			t.Errorf("four at once took %v", d)
 		}
-		// A waiter that gives up gives its bytes back.
+		// A waiter that gives up returns its bytes.
 		short, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		if err := l.wait(short, 1_000_000); !errors.Is(err, context.DeadlineExceeded) {

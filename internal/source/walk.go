@@ -321,7 +321,7 @@ func (w *walker) isStopped() bool {
 	return w.stopped != nil
 }
 
-// enter reports whether a folder is to be walked: not when it is one of those above it.
+// enter reports whether a folder must be walked: not when it is one of those above it.
 func (w *walker) enter(t walkTask, d *walkedDir) bool {
 	for up := t.above; up != nil; up = up.up {
 		if up.dev != d.dev || up.ino != d.ino {

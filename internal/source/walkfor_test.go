@@ -103,7 +103,7 @@ func TestSeeingAnIndexedDataset(t *testing.T) {
 		t.Errorf("the root alone: %v", err)
 	}
 	if _, err := c.ReindexFor(t.Context(), d, reader); !errs.Is(err, errs.Denied) || d.LiveCount() != 4 {
-		t.Errorf("indexed again for somebody who may not read it: %v, %d samples", err, d.LiveCount())
+		t.Errorf("indexed again for a user who may not read it: %v, %d samples", err, d.LiveCount())
 	}
 	next := open()
 	if _, err := next.OpenFor(t.Context(), uri, false, reader); !errs.Is(err, errs.Denied) || len(next.List()) != 0 {

@@ -57,7 +57,7 @@ func (l *LogFile) Path() string { return l.path }
 func (l *LogFile) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	// Others may write to it too: whoever started this process, and the runtime.
+	// Others may write to it too: the parent of this process, and the runtime.
 	if st, err := l.f.Stat(); err == nil && st.Size() > 0 && st.Size()+int64(len(p)) > l.limit {
 		l.turn()
 	}

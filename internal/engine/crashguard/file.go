@@ -107,7 +107,7 @@ func readFile(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, lineBytes*(1+maxLines+maxEntries)))
 }
 
-// make writes the file anew, with all its blocks, in the place of the old one, and maps it.
+// make writes a new file, with all its blocks, in the place of the old one, and maps it.
 func (d *File) make(path string, id uint64) (err error) {
 	b := newHeader(id, d.workers)
 	b = append(b, make([]byte, lineBytes*(d.workers+maxEntries))...)

@@ -98,8 +98,8 @@ func TestTheFileIsBounded(t *testing.T) {
 	}
 }
 
-// A start with a damaged file, or with something else in its place, continues without it and says so. The next start has
-// a sound file.
+// A start with a damaged file, or with something else in its place, continues without it and says so. The next start
+// has a sound file.
 func TestAFileThatCannotBeRead(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, FileName)
@@ -175,8 +175,8 @@ func TestNoFile(t *testing.T) {
 	}
 }
 
-// Somebody cuts the file while it is mapped. Touching it would kill the process (SIGBUS); instead nothing is noted
-// any more, which is said once.
+// Another process truncates the file while it is mapped. Touching it would kill the process (SIGBUS); instead nothing
+// is noted any more, which is said once.
 func TestTheFileIsCutUnderItsUsers(t *testing.T) {
 	dir := t.TempDir()
 	var lost []error

@@ -32,7 +32,7 @@ type Config struct {
 // A Locator finds what a noted piece of work was about. The error says why nothing can come of it any more.
 type Locator func(context.Context, Piece) (Sample, error)
 
-// Sample is an object and what is to be done with its stored bytes.
+// Sample is an object and the work on its stored bytes.
 type Sample struct {
 	Object ident.ObjectID
 	Path   string // for people

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// poisoned crashes as the stored bytes say. No real image crashes the decoder, as far as anybody knows.
+// poisoned crashes as the stored bytes say. No real image crashes the decoder, as far as is known.
 func poisoned(x Charge, enc []byte) {
 	_, what, found := bytes.Cut(enc, []byte("poison-"))
 	if !found {
@@ -100,7 +100,7 @@ func TestTrial(t *testing.T) {
 		"an exit":                {self, poisoned("exit"), "exit 7", ""},
 		"no end":                 {self, poisoned("hang"), "hang", ""},
 		"one crash of three":     {self, poisoned("once"), "", ""},
-		"somebody killed it":     {self, poisoned("KILL"), "", "SIGKILL"},
+		"another killed it":      {self, poisoned("KILL"), "", "SIGKILL"},
 		"no memory":              {self, poisoned("memory"), "", "memory"},
 		"no command":             {nil, image, "", "no command"},
 		"no such command":        {[]string{"/does/not/exist"}, image, "", "start"},

@@ -20,7 +20,7 @@ import (
 	larderv1 "larder/proto/larder/v1"
 )
 
-// Job is the document of a registered job. 64-bit numbers are text, for whoever reads them in other languages.
+// Job is the document of a registered job. 64-bit numbers are text, for readers in other languages.
 type Job struct {
 	Spec       json.RawMessage `json:"spec"` // larder.v1.JobSpec with defaults
 	Name       string          `json:"name"` // of the dataset

@@ -25,7 +25,7 @@ func newGate(capacity int64) *gate {
 	return g
 }
 
-// enter waits until n bytes may be taken and returns what ends that. Whoever holds some must not enter again.
+// enter waits until n bytes may be taken and returns what ends that. A holder must not enter again.
 func (g *gate) enter(n int64) (leave func()) {
 	if n <= lightImage {
 		return func() {}

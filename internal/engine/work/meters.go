@@ -163,7 +163,7 @@ type piece struct {
 // measureEvery is of how many samples that are decoded in place one is measured.
 const measureEvery = 32
 
-// due reports whether the next sample that is decoded in place is to be measured: decoding and augmenting apart,
+// due reports whether the next sample that is decoded in place must be measured: decoding and augmenting apart,
 // which costs more than both in one.
 func (m *Meters) due(k RecipeKey) bool {
 	m.mu.Lock()

@@ -67,7 +67,7 @@ func TestMetersMeasure(t *testing.T) {
 			p.end(0, true)
 		}
 		if m.computing.Load() != 0 {
-			t.Error("somebody still computes")
+			t.Error("a worker still computes")
 		}
 		if c := m.mu.recipes[RecipeKey{9, 9, 9}].decode; c.seconds < 0.060 || c.seconds > 0.090 {
 			t.Errorf("30 ms of two cores count for %g s", c.seconds)

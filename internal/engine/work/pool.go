@@ -220,7 +220,7 @@ func (p *Pool) next(wait bool) (task, bool) {
 		if p.mu.stopped {
 			return task{}, false
 		}
-		fresh := len(p.mu.fresh) > 0 && p.roomForCopy() // else their memory is to be freed first
+		fresh := len(p.mu.fresh) > 0 && p.roomForCopy() // else their memory must be freed first
 		if fresh && (len(p.mu.tasks) == 0 || p.mu.fresh[0].turn < p.mu.tasks[0].turn) {
 			return p.mu.fresh.Pop(), true
 		}

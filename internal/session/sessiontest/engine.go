@@ -1,4 +1,4 @@
-// Package sessiontest is an engine for tests of the local session: it fills real rings with bytes that anybody can
+// Package sessiontest is an engine for tests of the local session: it fills real rings with bytes that any test can
 // recompute, and checks that clients keep their side of the protocol.
 //
 // It prepares no samples and keeps no ledger. It is linked into tests only.

@@ -125,7 +125,7 @@ func TestReader(t *testing.T) {
 	})
 }
 
-// endless gives zeros for ever after a prefix.
+// endless gives zeros forever after a prefix.
 type endless struct {
 	prefix []byte
 	given  int
