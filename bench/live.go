@@ -190,7 +190,7 @@ func (p *liveParser) live(n *yaml.Node) {
 	}
 	if early := func(j LiveJob) bool { return j.Start < l.Kill }; l.Kill > 0 && len(l.Jobs) > 0 &&
 		!slices.ContainsFunc(l.Jobs, early) {
-		p.fail(kill, "kill", "kill it later, or let a job start before", "nobody trains yet when the daemon is killed, at %v",
+		p.fail(kill, "kill", "kill it later, or let a job start before", "no job trains yet when the daemon is killed, at %v",
 			l.Kill)
 	}
 }
@@ -381,13 +381,13 @@ func (p *liveParser) phases(n *yaml.Node, j *LiveJob) {
 	}
 }
 
-// Notes tells in sentences what a simulation of it leaves out.
+// Notes returns in sentences what a simulation of it leaves out.
 func (l *Live) Notes() []string {
 	if l.Kill == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("The death of the daemon at %v is not simulated: a simulated run is the one that "+
-		"nobody disturbed.", l.Kill)}
+	return []string{fmt.Sprintf("The death of the daemon at %v is not simulated: a simulated run is one "+
+		"without disturbance.", l.Kill)}
 }
 
 // Data is what a World needs to know of a dataset.

@@ -127,7 +127,7 @@ func TestLiveMistakes(t *testing.T) {
 			"did you mean at?"}},
 		{"samples: 3\nkill: {at: soon}\njobs: [{name: a}]", errs.Invalid, []string{"f:2:12: kill.at", "e.g. 20ms"}},
 		{"samples: 3\nkill: {at: 0s}\njobs: [{name: a}]", errs.Invalid, []string{"f:2:12: kill.at"}},
-		{"samples: 3\nkill: {at: 1s}\njobs: [{name: a, start: 1s}]", errs.Invalid, []string{"f:2:7: nobody trains yet",
+		{"samples: 3\nkill: {at: 1s}\njobs: [{name: a, start: 1s}]", errs.Invalid, []string{"f:2:7: no job trains yet",
 			"kill it later"}},
 		{"samples: 3\njobs: []", errs.Invalid, []string{"jobs is missing"}},
 		{"samples: 3\njobs: [{name: a, stp: 2ms}]", errs.Invalid, []string{`unknown key "stp" in job 1`,

@@ -76,7 +76,7 @@ type samplerRun struct {
 	jobs    []*samplerJob
 	cache   *samplerCache
 	future  *foreseen                         // nil unless the policy needs it
-	note    func(*samplerJob, ident.ObjectID) // told of each pick; may be nil
+	note    func(*samplerJob, ident.ObjectID) // called for each pick; may be nil
 	trace   bound.Trace
 	picks   []baseline.Pick
 	ids     []ident.JobID
@@ -147,7 +147,7 @@ func (j *samplerJob) ahead(t int64) int {
 	return j.committed - min(j.committed, int((float64(t)-j.Start)*j.Speed*(1+1e-12)+1e-9))
 }
 
-// wants tells whether the job commits a batch at step t.
+// wants reports whether the job commits a batch at step t.
 func (j *samplerJob) wants(t int64) bool { return j.joined && !j.done && j.due() <= t }
 
 func (w *samplerRun) run(stop func() error) error {
@@ -224,7 +224,7 @@ func (w *samplerRun) comeAndGo(t int64) error {
 	return nil
 }
 
-// casts tells whether a baseline's job shares the cache with jobs of dsa.
+// casts reports whether a baseline's job shares the cache with jobs of dsa.
 func (w *samplerRun) casts(j *samplerJob) bool {
 	return w.dsa != nil && j.rival != nil && !j.rival.WriteOnly()
 }
@@ -445,7 +445,7 @@ func (c *samplerCache) level(x ident.ObjectID, level uint8) {
 	}
 }
 
-// take books that a job has committed x, and tells whether that cost no load.
+// take books that a job has committed x, and reports whether that cost no load.
 func (c *samplerCache) take(j *samplerJob, x ident.ObjectID) (hit bool) {
 	if j.rival != nil && j.rival.WriteOnly() {
 		if c.own == nil {

@@ -13,8 +13,8 @@ import (
 const maxForeseen = 1 << 26
 
 // foreseen is the future of a run whose orders do not depend on what is in the cache: it is run once without looking
-// ahead, and its picks are written down. Time is the number of the pick, from 1. Only what is seen is told: belady all
-// of it, clairvoyant-k the rest of each job's running epoch.
+// ahead, and its picks are written down. Time is the number of the pick, from 1. Only what the policy may see is
+// revealed: belady all of it, clairvoyant-k the rest of each job's running epoch.
 type foreseen struct {
 	picks  []foreseenPick
 	next   []uint32 // by pick: the next one of its sample, 0 = none

@@ -76,8 +76,8 @@ func TestVeryManyTiles(t *testing.T) {
 
 // RefCnt with live counts (joader.md 8.15): after every step of a run the policy's need of every resident sample is the
 // number of jobs that still need it, hits included; the bytes are those of what is there, and within the budget. Strict
-// jobs are left out: what they have drawn ahead weighs more, and is told when it is touched or an epoch begins. (It
-// finds a hit that does not lower the count, and a start or leave that is not told to the policy.)
+// jobs are left out: what they have drawn ahead weighs more, and is reported when it is touched or an epoch begins.
+// (It finds a hit that does not lower the count, and a start or leave that is not reported to the policy.)
 func TestRefCountsAreLive(t *testing.T) {
 	r := xrand.New(8)
 	looked := 0
@@ -120,13 +120,13 @@ func TestRefCountsAreLive(t *testing.T) {
 	}
 }
 
-// A typo anywhere is told with its line and column, and the word that was meant: every key of some scenarios with two
-// letters swapped, one left out and one doubled, and every order and policy.
+// A typo anywhere is reported with its line and column, and the word that was meant: every key of some scenarios with
+// two letters swapped, one left out and one doubled, and every order and policy.
 func TestTyposAreTold(t *testing.T) {
 	names := []string{"scenarios/mixed.yaml", "scenarios/speeds.yaml", "scenarios/sixtyfour.yaml"}
 	keys := []string{"samples", "seed", "repeats", "cache", "policy", "jobs", "sizes", "quartiles", "name", "subset",
 		"speed", "start", "leave", "epochs", "order", "batch", "window", "shuffle"}
-	told, tried := 0, map[string]bool{}
+	reported, tried := 0, map[string]bool{}
 	for _, path := range names {
 		data, err := os.ReadFile(path)
 		if err != nil {
@@ -148,7 +148,7 @@ func TestTyposAreTold(t *testing.T) {
 					if typo == key {
 						continue
 					}
-					told++
+					reported++
 					broken := strings.Join(lines[:i], "\n") + "\n" + line[:col] + typo + line[col+len(key):] + "\n" +
 						strings.Join(lines[i+1:], "\n")
 					_, err := ParseScenario("f.yaml", []byte(broken))
@@ -166,7 +166,7 @@ func TestTyposAreTold(t *testing.T) {
 			t.Errorf("none of these scenarios has the key %s", key)
 		}
 	}
-	t.Logf("%d typos of %d keys", told, len(tried))
+	t.Logf("%d typos of %d keys", reported, len(tried))
 	for _, word := range append(Orders(), cachepolicy.Names()...) {
 		if len(word) < 3 {
 			continue

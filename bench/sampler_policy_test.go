@@ -12,9 +12,9 @@ import (
 )
 
 // Every policy runs a scenario of fixed orders: exactly once, above the bound, twice the same (but for tinylfu), and
-// nobody loads less than belady, which knows everything; the order is one that never depends on the cache. All samples
-// have one size, and no sample is asked for twice in a step, or what flies would be hits that no policy could have
-// foreseen.
+// no policy loads less than belady, which knows everything; the order is one that never depends on the cache. All
+// samples have one size, and no sample is asked for twice in a step, or what flies would be hits that no policy could
+// have foreseen.
 func TestEveryPolicyRuns(t *testing.T) {
 	const text = "samples: 900\nrepeats: 2\ncache: {samples: 250, policy: %s}\njobs:\n" +
 		"  - {name: a, epochs: 4, order: fixed, batch: 1, window: 1}\n" +
@@ -80,7 +80,7 @@ func TestODSClosedForm(t *testing.T) {
 			for _, epochs := range []int{3, 11} {
 				text := fmt.Sprintf("samples: %d\ncache: {samples: %d, policy: minio}\njobs:\n", n, int(c*n))
 				for j := range jobs {
-					// In turn, never in one step: what one has just loaded would be at hand for the others, cached or not.
+					// In turn, never in one step: what one has just loaded would be available to the others, cached or not.
 					text += fmt.Sprintf("  - {name: j%d, order: ods, epochs: %d, batch: 1, window: 1, speed: %g, start: %d}\n", j,
 						epochs, 1/float64(jobs), j)
 				}

@@ -32,7 +32,7 @@ type Scenario struct {
 	Jobs      []ScenarioJob
 	Quartiles []float64 // relative sizes of the samples by a hash of their ids, four of them, or none: all equal
 
-	// Progress, which may be nil, is told now and then how many picks of a whole simulation are done.
+	// Progress, which may be nil, is called now and then with how many picks of a whole simulation are done.
 	Progress func(done, all int)
 }
 
@@ -78,7 +78,7 @@ func Orders() []string {
 	return append([]string{"fixed", "strict", "stratified", "epoch"}, baseline.Names()...)
 }
 
-// samplerHint tells who wrote nothing what a scenario of the sampler is.
+// samplerHint says where a scenario of the sampler is described, for a user who wrote nothing.
 const samplerHint = "docs/sampler.md shows what to write"
 
 // readScenario hands the one YAML document of a scenario's file to parse; hint says what to write to somebody whose
@@ -144,7 +144,7 @@ type field struct {
 	read func(v *yaml.Node)
 }
 
-// mapping reads known keys, each at most once, and tells of the others.
+// mapping reads known keys, each at most once, and reports the others.
 func (p *scenarioParser) mapping(n *yaml.Node, what string, fields []field) (seen map[string]bool) {
 	seen = map[string]bool{}
 	if n.Kind != yaml.MappingNode {
@@ -227,7 +227,7 @@ func (p *scenarioParser) number(v *yaml.Node, key string, lo, hi float64, open b
 	*to = x
 }
 
-// word reads a word, and tells whether there was one.
+// word reads a word, and reports whether there was one.
 func (p *scenarioParser) word(v *yaml.Node, key string, to *string) bool {
 	if v.Kind != yaml.ScalarNode {
 		p.fail(v, key, "write "+key+": WORD", "%s: %s cannot be its value", key, written(v))

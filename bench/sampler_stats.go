@@ -272,7 +272,7 @@ func (st *samplerStats) ranOnce(w *samplerRun) {
 	st.before = sum
 }
 
-// progress tells how far the runs are; jobs that leave early make it end before its end.
+// progress reports how far the runs are; jobs that leave early make it end before all picks are done.
 func (st *samplerStats) progress() {
 	if st.sc.Progress == nil {
 		return
@@ -326,7 +326,7 @@ func (st *samplerStats) report(spent time.Duration) *SamplerReport {
 	return r
 }
 
-// independentEpochs tells whether the mode promises that a job's epochs are independent of each other.
+// independentEpochs reports whether the mode promises that a job's epochs are independent of each other.
 func (j *ScenarioJob) independentEpochs() bool {
 	switch j.rival {
 	case "":

@@ -17,7 +17,7 @@ import (
 	"larder/internal/nearest"
 )
 
-// FromTrace makes a World of the demand of a trace, and tells in sentences what the trace cannot know or the simulation
+// FromTrace makes a World of the demand of a trace, and says in sentences what the trace cannot know or the simulation
 // assumes. What the trace does not say of the machine is that of fallback.
 func FromTrace(t *trace.Trace, fallback LiveMachine) (w *coresim.World, limits []string, err error) {
 	w = &coresim.World{Seed: t.Seed, Objects: t.Objects, Finish: fallback.Finish, InPlace: fallback.InPlace,
@@ -106,7 +106,7 @@ func recordedMachine(w *coresim.World, r *trace.World, objects int, say func(for
 	}
 	if r.Breaks > 0 {
 		say("The daemon went away while it was recorded (%d times): what it delivered in the last moments before, and "+
-			"until the recording went on, is missing.", r.Breaks)
+			"until the recording continued, is missing.", r.Breaks)
 	}
 	if r.Unknown > 0 {
 		say("The costs of %d of %d samples were never seen: they have the mean.", r.Unknown, objects)
@@ -260,7 +260,7 @@ func changeJob(w *coresim.World, name, value string, bad func(string) error) err
 			return bad("write absent, or change jobs." + name + ".speed")
 		}
 		if len(w.Jobs) == 1 {
-			return errs.New(errs.Invalid, name, "keep one job", "without job %s nobody is left", name)
+			return errs.New(errs.Invalid, name, "keep one job", "without job %s no job is left", name)
 		}
 		w.Jobs = slices.Delete(slices.Clone(w.Jobs), i, i+1)
 		return nil

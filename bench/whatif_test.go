@@ -139,7 +139,7 @@ func TestChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := Change(&alone, "jobs.run.1/photos=absent"); !errs.Is(err, errs.Invalid) {
-		t.Errorf("nobody is left: %v", err)
+		t.Errorf("no job is left: %v", err)
 	}
 }
 
@@ -183,7 +183,7 @@ func TestWhatChangesDo(t *testing.T) {
 
 // Demand whose epochs are no sets is simulated as if they were, and that is said.
 func TestUnlikeEpochsAreTold(t *testing.T) {
-	for family, told := range map[string]bool{"aligned": false, "crossed": false, "staggered": false, "zipf": true,
+	for family, noted := range map[string]bool{"aligned": false, "crossed": false, "staggered": false, "zipf": true,
 		"curriculum": true} {
 		tr, err := trace.Generate(trace.Spec{Family: family, Samples: 300, Jobs: 2, Epochs: 3, Seed: 1}, 0)
 		if err != nil {
@@ -194,7 +194,7 @@ func TestUnlikeEpochsAreTold(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := strings.Contains(strings.Join(limits, "\n"),
-			"did not take each sample of its subset once an epoch"); got != told {
+			"did not take each sample of its subset once an epoch"); got != noted {
 			t.Errorf("%s: %q", family, limits)
 		}
 	}

@@ -54,7 +54,7 @@ func keyOf(x int) ident.Key {
 	return ident.Key{Object: ident.ObjectID(x), Form: ident.Decoded, Recipe: 9}
 }
 
-// admit tells a policy that sees keys of a newcomer.
+// admit announces a newcomer to a policy that sees keys.
 func admit(e Evictor, x, need int) {
 	if s, ok := e.(Sighted); ok && !s.Admit(keyOf(x), need) {
 		panic("refused")
@@ -76,8 +76,8 @@ func TestRegistry(t *testing.T) {
 		if e.Name() != n || e.Len() != 0 {
 			t.Errorf("New(%q) gives %q with %d entries", n, e.Name(), e.Len())
 		}
-		// Whatever is told keys says why, and nothing else is; who needs a future gets an error without one. Of what is not
-		// told keys only minio breaks a promise: that of the long run, because it keeps the same samples for ever.
+		// A policy that sees keys says why, and no other does; one that needs a future fails without it. Of the policies
+		// that see no keys only minio breaks a promise: that of the long run, because it keeps the same samples for ever.
 		if _, sighted := e.(Sighted); sighted != (Sees(n) != "") || !sighted && (Breaks(n) != "") != (n == "minio") {
 			t.Errorf("%s: sighted %v, sees %q, breaks %q", n, sighted, Sees(n), Breaks(n))
 		}

@@ -8,7 +8,7 @@ import (
 )
 
 // Future knows the requests to come. Its time is whatever orders requests: their numbers, or samples of
-// virtual time. Both methods are about one instant; the owner moves it before each request is told to the policy.
+// virtual time. Both methods are about one instant; the owner moves it before each request reaches the policy.
 type Future interface {
 	// Now returns the time of the current request.
 	Now() uint64
@@ -138,7 +138,7 @@ func (f *foresight) Victim(int) (uint32, bool) {
 }
 
 // Coldest ends because each look gives an overdue entry a time after now, and what was furthest and is not any more is
-// a known request, of which no look makes an unknown one again without time going on.
+// a known request, and no look makes it unknown again while time stands still.
 func (f *foresight) Coldest() (uint32, bool) {
 	for now := f.future.Now(); ; {
 		v, ok := f.tree.Min()

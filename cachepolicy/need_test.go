@@ -11,7 +11,8 @@ import (
 )
 
 // What leaves is the first in the order of need, tie and handle, with a tie drawn for each arrival and each change of
-// need, and none for what is told again: compared with a list that is sorted by it, beside the same generator.
+// need, and none for an update that changes nothing: compared with a list that is sorted by it, beside the same
+// generator.
 func TestNeedLeavesInOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		seed := rapid.Uint64().Draw(t, "seed")

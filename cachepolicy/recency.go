@@ -36,7 +36,7 @@ func (q *queue) Hit(h uint32) {
 type sieve struct {
 	lists
 	visited []bool
-	hand    uint32 // where the search goes on; valid if held, else at the oldest
+	hand    uint32 // where the search continues; valid if held, else at the oldest
 	held    bool
 }
 
@@ -50,7 +50,7 @@ func (s *sieve) Insert(h uint32, _ int) {
 	s.visited[h] = false
 }
 
-// Restore lets the search go on at h: it was where the hand stood.
+// Restore lets the search continue at h, where the hand stood.
 func (s *sieve) Restore(h uint32, _ int) {
 	s.restore(h)
 	s.hand, s.held = h, true

@@ -316,7 +316,7 @@ func TestAbandon(t *testing.T) {
 	}
 }
 
-// TestEpochsOnlyGoUp: over sessions too. The error says which epoch is free, and the attachment goes on as it was.
+// TestEpochsOnlyGoUp: over sessions too. The error says which epoch is free, and the attachment continues as it was.
 func TestEpochsOnlyGoUp(t *testing.T) {
 	j := sessiontest.Job{Next: 5}
 	d := start(t, map[string]sessiontest.Job{"a": j})
@@ -439,7 +439,7 @@ func TestNoDaemon(t *testing.T) {
 	}
 }
 
-// TestDaemonDeath: whatever waits is told at once; batches in hand stay readable.
+// TestDaemonDeath: every waiting call fails at once; batches that the client holds stay readable.
 func TestDaemonDeath(t *testing.T) {
 	j := sessiontest.Job{Batches: 100}
 	d := start(t, map[string]sessiontest.Job{"a": j})

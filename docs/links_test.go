@@ -181,7 +181,7 @@ func TestDocsNameTargets(t *testing.T) {
 	call := regexp.MustCompile("(?m)(?:^|`)make (?:[A-Z]+=\\S+ )*([a-z][a-z-]*)")
 	checked := 0
 	for page, text := range markdown(t) {
-		if page == "CHANGELOG.md" { // tells what was
+		if page == "CHANGELOG.md" { // describes earlier versions
 			continue
 		}
 		for _, c := range code.FindAllStringIndex(text, -1) {

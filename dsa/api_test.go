@@ -230,7 +230,7 @@ func TestInCellPreference(t *testing.T) {
 		}
 		must(t, s.Check())
 	}
-	// What only the sequential job loaded is drawn like anything else.
+	// An object that only the sequential job loaded has the same chance as any other.
 	early := 0
 	for seed := range uint64(400) {
 		s := New(seed)

@@ -11,7 +11,7 @@ import (
 )
 
 // Jobs of unlike classes (recipes with unlike prefixes; members of a share group at unlike instances) find unlike
-// things at hand. These tests play a cache that holds an object for one class, or encoded for all.
+// objects available. These tests play a cache that holds an object for one class, or encoded for all.
 
 // made is an object as a class of jobs can use it.
 type made struct {
@@ -27,7 +27,7 @@ type forms struct {
 	classes []int // by job, its id less 1
 	held    []made
 	encoded []ident.ObjectID
-	labels  bool // planted bug: that class 1 has made even objects is not told
+	labels  bool // planted bug: even objects that class 1 has made are not reported
 }
 
 // of returns the joined jobs of a class.
@@ -49,8 +49,8 @@ func (c *forms) serves(class int) bits.JobSet {
 	return c.of(class)
 }
 
-// tell says in what form x is at hand, and for whom.
-func (c *forms) tell(x ident.ObjectID) {
+// report sets in what form x is available, and for which jobs.
+func (c *forms) report(x ident.ObjectID) {
 	level, rest, jobs := uint8(0), uint8(0), bits.JobSet(0)
 	if slices.Contains(c.encoded, x) {
 		level, rest = 1, 1
@@ -64,7 +64,7 @@ func (c *forms) tell(x ident.ObjectID) {
 	c.s.SetLevelFor(x, level, jobs, rest)
 }
 
-// take is told that a job of that class has taken x.
+// take notes that a job of that class has taken x.
 func (c *forms) take(class int, x ident.ObjectID) (miss bool) {
 	if slices.Contains(c.held, made{x, class}) {
 		return false
@@ -86,7 +86,7 @@ func (c *forms) take(class int, x ident.ObjectID) (miss bool) {
 			if len(c.held) == c.limit {
 				y := c.held[at].x
 				c.held = slices.Delete(c.held, at, at+1)
-				c.tell(y)
+				c.report(y)
 			}
 			c.held = append(c.held, made{x, class})
 		}
@@ -96,11 +96,11 @@ func (c *forms) take(class int, x ident.ObjectID) (miss bool) {
 			i := c.rng.IntN(c.limit)
 			y := c.encoded[i]
 			c.encoded = slices.Delete(c.encoded, i, i+1)
-			c.tell(y)
+			c.report(y)
 		}
 		c.encoded = append(c.encoded, x)
 	}
-	c.tell(x)
+	c.report(x)
 	return true
 }
 
@@ -124,8 +124,8 @@ var classCases = []tinyCase{
 	}},
 }
 
-// TestEveryOrderIsEquallyLikelyWithClasses counts all orders, and pairs of orders, where levels differ by job. What
-// tells objects of a cell apart is still only what was done to them: which classes have them at hand follows from who
+// TestEveryOrderIsEquallyLikelyWithClasses counts all orders, and pairs of orders, where levels differ by job. Objects
+// of a cell still differ only in what was done to them: for which classes they are available follows from which jobs
 // took them.
 func TestEveryOrderIsEquallyLikelyWithClasses(t *testing.T) {
 	t.Parallel()
@@ -146,12 +146,12 @@ func TestEveryOrderIsEquallyLikelyWithClasses(t *testing.T) {
 	must(t, err)
 	t.Logf("planted: z = %.1f (%s)", worst, where)
 	if worst < 8 {
-		t.Errorf("that a class is not told of even objects is not seen: z = %.1f", worst)
+		t.Errorf("even objects that a class does not hear of go unnoticed: z = %.1f", worst)
 	}
 }
 
-// TestClassesLoadForThemselves: two classes of two jobs each, staggered, with room for a fifth. What the other class
-// has at hand must not be preferred, or each would load more than without the other.
+// TestClassesLoadForThemselves: two classes of two jobs each, staggered, with room for a fifth. What is cached
+// for the other class must not be preferred, or each would load more than without the other.
 func TestClassesLoadForThemselves(t *testing.T) {
 	t.Parallel()
 	const n = 2000
@@ -235,8 +235,8 @@ func TestNeutralClasses(t *testing.T) {
 	must(t, s.Check())
 }
 
-// TestOwnersAreFew: any number of job sets may be told; beyond the limit objects are at hand for nobody more than for
-// all.
+// TestOwnersAreFew: any number of job sets may be reported; beyond the limit objects are available only as far as
+// they are for all jobs.
 func TestOwnersAreFew(t *testing.T) {
 	s := New(1)
 	for id := range ident.JobID(14) { // the sets below are of their slots
@@ -265,7 +265,7 @@ func TestOwnersAreFew(t *testing.T) {
 	must(t, s.Check())
 }
 
-// TestSlotOfTheClassThatLeft: what was at hand for a job that has left is not for the next one of its slot.
+// TestSlotOfTheClassThatLeft: what was available to a job that has left is not available to the next job in its slot.
 func TestSlotOfTheClassThatLeft(t *testing.T) {
 	s := New(1)
 	for id := ident.JobID(1); id <= 2; id++ {

@@ -17,7 +17,7 @@ type draws struct {
 	seen []uint64 // by entry: met by compact; all zero between its runs
 }
 
-// Sizes that decide how what remains is drawn from. None of them touches the law of an order.
+// Sizes that decide how the sampler draws from what remains. None of them touches the law of an order.
 const (
 	patience    = 4096 // draws that miss before what remains is counted
 	tailDense   = 16   // once fewer than one place in so many is left, what is left is listed

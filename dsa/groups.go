@@ -7,9 +7,9 @@ import (
 )
 
 // groups is what a job still needs, by its own cells (static cell, tile). Of a large cell it keeps how many objects
-// remain, and which of them are available and preferred; an object that is not is drawn from all members until one
-// remains. So memory follows what is available, not the subset, and no change of need moves anything. (Pools keyed by
-// the set of needers would have to be keyed by the tiles of every job as well, tiles^jobs of them.)
+// remain, and which of them are available and preferred; for an object that is not, all members are drawn from until
+// one is hit that remains. So memory follows what is available, not the subset, and no change of need moves anything.
+// (Pools keyed by the set of needers would have to be keyed by the tiles of every job as well, tiles^jobs of them.)
 //
 // Invariant: once laid out, row.left and group.left count exactly what the job needs, and each object that is available
 // to the job, preferred and needed is in the list of its key or in a lower one.
@@ -17,7 +17,7 @@ type groups struct {
 	rowOfCell []int32 // static cell -> row, or isSmall, or isNone
 	row       []row
 	group     []group // of row r and tile t: group[r*tiles+t]
-	whole     bool    // there is one row for everything: it is drawn from the places of the subset, not from a cell
+	whole     bool    // there is one row for everything: draws are from the places of the subset, not from a cell
 
 	tail tail
 

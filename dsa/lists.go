@@ -186,7 +186,7 @@ func (d *draws) bestOfAll(j *job, g *group, k int) (x uint32, ok bool) {
 	return x, class < unavailable
 }
 
-// glance does what bestOfFew does as long as all that is drawn belongs in the list. Like compact it draws first, then
+// glance does what bestOfFew does as long as every drawn object belongs in the list. Like compact it draws first, then
 // looks everything up, then decides. What comes after the first object that does not belong there is as if it had not
 // been drawn.
 func (d *draws) glance(j *job, list []uint32, k int) (n int, x uint32, class int) {

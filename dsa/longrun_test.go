@@ -26,7 +26,7 @@ const (
 // longWorld is a world with what is promised in it.
 type longWorld struct {
 	world
-	alone  []int   // jobs that share with nobody, or beside whom all are slow: their epochs are independent at every lag
+	alone  []int   // jobs that share with no other, or only with slow ones: their epochs are independent at every lag
 	memory int     // how many epochs positions of the other jobs may be correlated over
 	factor float64 // by how much that may enlarge the variance of mean positions, at most
 }
@@ -214,8 +214,8 @@ func trainAll(t *testing.T, worlds []longWorld) (out []deviate) {
 }
 
 // TestNoSampleIsEarlyForEver: over a training the mean positions of a job's samples are those of chance, epochs that
-// are far apart are independent, and a job that shares with nobody has independent epochs at every lag; in every world
-// and cache, for each order with shuffle. For all statistics together a fair sampler fails once in a million.
+// are far apart are independent, and a job that shares with no other has independent epochs at every lag; in every
+// world and cache, for each order with shuffle. For all statistics together a fair sampler fails once in a million.
 func TestNoSampleIsEarlyForEver(t *testing.T) {
 	t.Parallel()
 	var worlds []longWorld

@@ -28,7 +28,7 @@ func halvesBySize(n, cache int) scenario {
 	}}
 }
 
-// leaver is a job on half the data that leaves while another goes on and a third comes.
+// leaver is a job on half the data that leaves while another continues and a third comes.
 func leaver(n, cache int) scenario {
 	return scenario{seed: 4, cache: cache, jobs: []simJob{
 		{spec: byEpoch(span(0, n)), epochs: 2, speed: 0.5},
@@ -260,8 +260,8 @@ func TestCheckSeesDamage(t *testing.T) {
 	}
 }
 
-// TestOwnOrderRepeats: going on with the order of the own previous epoch makes consecutive epochs visit cells alike,
-// which is why adopt refuses it.
+// TestOwnOrderRepeats: continuing with the order of the job's own previous epoch makes consecutive epochs visit cells
+// alike, which is why adopt refuses it.
 func TestOwnOrderRepeats(t *testing.T) {
 	t.Parallel()
 	tc := tinyCase{cache: 0, dual: []int{0}, jobs: []simJob{

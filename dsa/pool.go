@@ -262,7 +262,7 @@ func (p *pool) setLevel(x uint32, level, rest uint16, jobs bits.JobSet) {
 }
 
 // makeNeutral notes that a sequential job has touched x: from here on it counts as no more available than it is now,
-// until a visible job picks it, because the order of the dataset tells objects apart.
+// until a visible job picks it, because the order of the dataset distinguishes objects.
 func (p *pool) makeNeutral(x uint32) {
 	e := p.entry(x)
 	if e == nil {

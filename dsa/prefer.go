@@ -3,7 +3,7 @@ package dsa
 import "larder/internal/bits"
 
 // This file decides which available objects a job prefers. Step 2 of a pick takes a preferred object first; any other
-// available object is drawn like one that is not available, uniformly.
+// available object has the same chance as one that is not available: the draw is uniform.
 //
 // To take an available object first saves a load only if the object would leave memory before the job comes to it. For
 // a job alone no object leaves early. A job that took what is in memory first would have the same objects early in

@@ -68,8 +68,9 @@ func (w *preferTwin) take(by ident.JobID, x ident.ObjectID) {
 	}
 }
 
-// tell says what there is of x after a pick: decoded for the recipe of who took it, encoded for the rest, or neither.
-func (w *preferTwin) tell(by ident.JobID, x ident.ObjectID, level, rest uint8, kin bits.JobSet) {
+// set records in what form x is cached after a pick: decoded for the recipe of the job that took it, encoded for the
+// rest, or neither.
+func (w *preferTwin) set(by ident.JobID, x ident.ObjectID, level, rest uint8, kin bits.JobSet) {
 	before := map[ident.JobID]uint8{}
 	for _, j := range w.jobs {
 		before[j] = w.s.LevelOf(x, j)
@@ -164,13 +165,13 @@ func TestPreferenceFollowsTheRule(t *testing.T) {
 			w.take(id, x)
 			switch r.IntN(6) { // what becomes of it: its forms come and go
 			case 0, 1:
-				w.tell(id, x, uint8(decoded), 0, kin[w.recipe[id]])
+				w.set(id, x, uint8(decoded), 0, kin[w.recipe[id]])
 			case 2:
-				w.tell(id, x, uint8(decoded), 1, kin[w.recipe[id]])
+				w.set(id, x, uint8(decoded), 1, kin[w.recipe[id]])
 			case 3:
-				w.tell(id, x, 1, 1, allJobs)
+				w.set(id, x, 1, 1, allJobs)
 			case 4:
-				w.tell(id, x, 0, 0, allJobs)
+				w.set(id, x, 0, 0, allJobs)
 			}
 			if step%50 > 0 {
 				continue
@@ -249,7 +250,7 @@ func TestPace(t *testing.T) {
 	if got, want := slowBeside(s), []string{"3 beside 2"}; !slices.Equal(got, want) {
 		t.Errorf("another one is in its slot: %v, want %v", got, want)
 	}
-	run(t, s, 60, 10, 7, 3, 3) // more than a quarter of 10, so that nobody becomes slow, and more than a third of 7
+	run(t, s, 60, 10, 7, 3, 3) // more than a quarter of 10, so that no job becomes slow, and more than a third of 7
 	if got := slowBeside(s); len(got) > 0 {
 		t.Errorf("faster: %v, want none", got)
 	}
@@ -298,7 +299,8 @@ func TestPaceOfParts(t *testing.T) {
 	}
 }
 
-// TestPaceOfResumedEpochs: what a job had before it resumed is nobody's pace, whether anything is in memory or not.
+// TestPaceOfResumedEpochs: what a job had before it resumed is no measure of pace, whether anything is in memory or
+// not.
 func TestPaceOfResumedEpochs(t *testing.T) {
 	for _, cached := range []bool{false, true} {
 		s := paced(t, 100, 0, 1, 1, 1)

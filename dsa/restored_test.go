@@ -8,7 +8,7 @@ import (
 	"larder/internal/xrand"
 )
 
-// An epoch that a sampler began and another one, which was told what was taken, ends is a uniformly random order for
+// An epoch that one sampler began and another, which knows what was taken, ends is a uniformly random order for
 // each job, with a neighbour that shares half of it and whatever both have made available.
 func TestRestoredOrderIsUniform(t *testing.T) {
 	const n, trials = 8, 20_000

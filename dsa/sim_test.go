@@ -104,7 +104,7 @@ func (c *store) drop(list *[]ident.ObjectID, i int) {
 	*list = l[:len(l)-1]
 }
 
-// sequential is told that a sequential job has taken x.
+// sequential notes that a sequential job has taken x.
 func (c *store) sequential(x ident.ObjectID) (miss bool) {
 	miss = c.s.Level(x) == 0
 	if !miss || c.limit == 0 {
@@ -121,7 +121,7 @@ func (c *store) sequential(x ident.ObjectID) (miss bool) {
 	return miss
 }
 
-// visible is told that any other job has taken x, and decides whether x is held.
+// visible notes that any other job has taken x, and decides whether x is held.
 func (c *store) visible(x ident.ObjectID) (miss bool) {
 	c.arrive()
 	if c.has[x] {
@@ -273,7 +273,7 @@ func (sc scenario) run() (*result, error) {
 		}
 		if sc.slice > 0 {
 			s.Work(sc.slice)
-			if !s.Ready(id) { // others may go on
+			if !s.Ready(id) { // others may continue
 				t.at += 0.25
 				continue
 			}

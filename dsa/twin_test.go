@@ -69,7 +69,7 @@ func (w *twin) step() error {
 	}{
 		{"join", w.join}, {"start", w.start}, {"start", w.start}, {"leave", w.leave}, {"finish", w.finish}, {"finish",
 			w.finish},
-		{"return", w.giveBack}, {"return", w.giveBack}, {"withdraw", w.withdraw}, {"change", w.change}, {"pause",
+		{"return", w.undeliver}, {"return", w.undeliver}, {"withdraw", w.withdraw}, {"change", w.change}, {"pause",
 			w.pause}, {"pause", w.pause},
 		{"abandon", w.abandon}, {"level", w.levels}, {"level", w.levels}, {"work", w.work}, {"work", w.work},
 		{"pick", w.picks}, {"pick", w.picks}, {"pick", w.picks}, {"pick", w.picks}, {"pick", w.picks}, {"pick",
@@ -255,8 +255,8 @@ func (j *twinJob) order() []ident.ObjectID {
 	return out
 }
 
-// giveBack returns what was delivered, what was withdrawn, and things that were never given.
-func (w *twin) giveBack(j *twinJob) error {
+// undeliver returns what was delivered, what was withdrawn, and things that were never given.
+func (w *twin) undeliver(j *twinJob) error {
 	back := []ident.ObjectID{ident.ObjectID(w.pick(2 * twinObjects))}
 	if j == nil {
 		w.s.Return(1<<30, back)

@@ -8,8 +8,8 @@ import (
 	"larder/internal/xrand"
 )
 
-// What is taken out while nothing is at hand leaves a job as it is left when something is: the same tiles, the same
-// rest.
+// A withdrawal while nothing is cached leaves the job in the same state as one while something is: the same tiles, the
+// same rest.
 func TestWithdrawPlain(t *testing.T) {
 	rnd := xrand.New(3)
 	for trial := range 300 {

@@ -60,7 +60,7 @@ type worldJob struct {
 	change []ident.ObjectID // the subset from epoch 1 on
 	pause  [2]float64
 	back   float64 // probability that a batch comes back undelivered
-	stops  int     // samples after which it gives its epoch up; 0 = never. Such an epoch is not told of
+	stops  int     // samples after which it gives its epoch up; 0 = never. Such an epoch is not reported
 }
 
 // bugs are what a coordinator around a sound sampler can do wrong.
@@ -81,7 +81,7 @@ type world struct {
 	withdraw float64                // step at which a random part of everything is withdrawn; 0 = never
 	slices   int                    // objects of work at a time; 0 = at once
 	indexed  bool                   // the cache is the daemon's own index and policy
-	restarts []float64              // steps at which the daemon dies: another sampler goes on, with nothing in memory
+	restarts []float64              // steps at which the daemon dies: another sampler takes over, with nothing in memory
 	maker    func() (drawer, error) // nil: dsa
 	bug      bugs
 	loads    int // made by the last run
@@ -91,7 +91,7 @@ type world struct {
 type memory interface {
 	take(x ident.ObjectID, sequential bool) // a job has committed x
 	refresh()                               // needs have changed: an epoch began, or a job left
-	serve(s drawer)                         // all is lost, and another sampler goes on
+	serve(s drawer)                         // all is lost, and another sampler takes over
 }
 
 // quartile is the size class of a sample, by a hash of its id: 0..3.

@@ -84,7 +84,7 @@ func TestAViolationIsNeverForgotten(t *testing.T) {
 	must(t, l.Commit(1))
 	_ = l.Commit(1)
 	l.Deliver(1, make([]Bad, 0))
-	if err := l.Close(); err != nil || l.State != Violated { // it was told once already
+	if err := l.Close(); err != nil || l.State != Violated { // it was reported once already
 		t.Errorf("close: %v, %s", err, l.State)
 	}
 	if l.Abandon(); l.State != Violated {

@@ -50,7 +50,7 @@ func checkDeal(t testing.TB, s Spec) {
 	t.Helper()
 	for p, r := range deal(t, s) {
 		if r < 0 {
-			t.Fatalf("%+v: nobody gets position %d", s, p)
+			t.Fatalf("%+v: no rank gets position %d", s, p)
 		}
 	}
 	if s.Dealt()+s.Dropped() != s.Subset || s.Dropped() < 0 {

@@ -119,7 +119,7 @@ func TestWaitForAStep(t *testing.T) {
 	}
 }
 
-// TestWorst: of a job with several ranks the cause is told, not who waits for whom.
+// TestWorst: of a job with several ranks the cause is reported, not which rank waits for which.
 func TestWorst(t *testing.T) {
 	slow := Wait{Cause: Storage, Rank: 1, For: time.Second}
 	for _, c := range []struct {

@@ -97,7 +97,7 @@ func TestBudgetsHoldAtEveryStep(t *testing.T) {
 				if !x.Ready(h) {
 					b, err := s.Alloc(k, n)
 					if err != nil {
-						if held[f] > 0 { // readers hold what a shrink cut away: the daemon goes on without the entry
+						if held[f] > 0 { // readers hold what a shrink cut away: the daemon continues without the entry
 							x.Drop(h)
 							x.Unpin(h)
 							s.Free(k)
@@ -123,7 +123,7 @@ func TestBudgetsHoldAtEveryStep(t *testing.T) {
 			},
 			"done": func(rt *rapid.T) {
 				if len(readers) == 0 {
-					rt.Skip("nobody reads")
+					rt.Skip("no reader")
 				}
 				i := rapid.IntRange(0, len(readers)-1).Draw(rt, "reader")
 				r := readers[i]

@@ -308,7 +308,7 @@ func (s *Store) Open(k ident.Key) (View, error) {
 			return View{}, fmt.Errorf("%w: %s", ErrCorrupt, k)
 		}
 	}
-	if e.bad.Load() { // the shelf may need a moment to let go
+	if e.bad.Load() { // the shelf may need a moment to release it
 		e.Release()
 		return View{}, ErrGone
 	}

@@ -131,7 +131,7 @@ type demand struct {
 	begun  int     // into order: epochs that begin before it
 	under  []int   // of these, those that are not over by then
 	next   int     // into order: epochs that begin later than the interval
-	open   []int   // epochs that overlap the interval and go on after it
+	open   []int   // epochs that overlap the interval and continue after it
 	inside []int   // by group: the most distinct samples of it that one job's epoch takes inside
 
 	ranked []int   // with too many groups: the largest 64, as grow orders them

@@ -32,7 +32,7 @@ func (s *sim) join(c *Client) {
 		s.res.Subsets[c.Spec.Name] = []Selection{{0, c.Sample.Subset}}
 		s.clients[r.Job] = sc
 		if !s.strict {
-			sc.told = s.m.Collect.Register(s.now, c.Measure)
+			sc.number = s.m.Collect.Register(s.now, c.Measure)
 			if c.Leave > s.now {
 				s.at(c.Leave, func() { s.leave(sc) })
 			}
@@ -65,7 +65,7 @@ func (s *sim) iter(c *simClient, k *simRank, epoch uint32) {
 			Instance: map[ident.ObjectID]uint32{}}
 		s.res.Epochs = append(s.res.Epochs, k.rec)
 	} else {
-		s.m.Collect.Begin(c.told, s.now, epoch)
+		s.m.Collect.Begin(c.number, s.now, epoch)
 	}
 	s.ask(func(t coordinator.Token) coordinator.Event {
 		return coordinator.StartEpoch{Token: t, Job: c.id, Rank: k.rank, Inc: k.inc, Epoch: epoch}
@@ -113,7 +113,7 @@ func (s *sim) selects(c *simClient, rank int, subset []ident.ObjectID) {
 	})
 }
 
-// changeData lets files come and go, and tells the jobs.
+// changeData adds and removes files, and announces that to the jobs.
 func (s *sim) changeData(d DataChange) {
 	for _, x := range d.Gone {
 		s.gone[x] = true
@@ -195,7 +195,7 @@ func (s *sim) receive(c *simClient, k *simRank, x coordinator.Deliver, waited ti
 		k.rec.Sizes = append(k.rec.Sizes, len(x.Rows))
 		k.rec.Bad = append(k.rec.Bad, x.Bad...)
 	} else {
-		s.m.Collect.Batch(c.told, s.now, k.epoch, waited, s.ids)
+		s.m.Collect.Batch(c.number, s.now, k.epoch, waited, s.ids)
 	}
 	s.taken(x.Delivery)
 }
@@ -219,7 +219,7 @@ func (s *sim) departed(c *simClient) {
 	c.departed = true
 	s.left++
 	if !s.strict {
-		s.m.Collect.Leave(c.told, s.now)
+		s.m.Collect.Leave(c.number, s.now)
 	}
 }
 
@@ -243,7 +243,7 @@ func (s *sim) take(c *simClient, k *simRank) {
 				if k.rank == 0 {
 					dropped = c.c.Spec.Dropped()
 				}
-				s.m.Collect.End(c.told, s.now, k.epoch, k.bad, dropped)
+				s.m.Collect.End(c.number, s.now, k.epoch, k.bad, dropped)
 			}
 			delete(k.ended, k.epoch)
 			s.nextEpoch(c, k)
@@ -289,7 +289,7 @@ func (s *sim) take(c *simClient, k *simRank) {
 			return
 		}
 		if !s.strict {
-			s.m.Collect.Step(c.told, step)
+			s.m.Collect.Step(c.number, step)
 		}
 		s.release(c, k, x, waited)
 		if c.c.Break > 0 && int(k.epoch)%c.c.Break == 0 && k.inEpoch >= k.batches/2 {

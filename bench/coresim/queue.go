@@ -33,7 +33,7 @@ type task struct {
 	what      coordinator.Effect
 	object    ident.ObjectID
 	fresh     bool // makes a working copy, unless a tier keeps the result
-	read      bool // is to be read first
+	read      bool // must be read first
 	size      int64
 }
 

@@ -123,7 +123,7 @@ func (j *Job) mode() (mode dsa.Mode, tiles int, err error) {
 	return mode, 0, err
 }
 
-// Spec is what the coordinator is told.
+// Spec is what the coordinator gets to know of the job.
 func (j *Job) Spec() jobs.Spec {
 	s := jobs.Spec{Name: j.Name, Subset: len(j.Subset), Batch: j.Batch, World: max(j.Ranks, 1), DropLast: j.DropLast,
 		Even: j.Even, Slots: j.Prefetch + 2, Epochs: uint32(j.Epochs)}
@@ -141,7 +141,7 @@ type Options struct {
 	Decisions io.Writer // see Model.Decisions
 }
 
-// Notes tells in sentences what is simulated otherwise than it was asked for, as a daemon tells a job at its
+// Notes returns in sentences what is simulated otherwise than requested, as a daemon reports to a job at its
 // registration.
 func (w *World) Notes() []string {
 	var out []string
@@ -354,7 +354,7 @@ func (w *World) clients() []Client {
 	return out
 }
 
-// Demand is what a Collector is told of a job, by whoever runs it for real.
+// Demand is what a Collector needs to know of a job, from the code that runs it for real.
 func (w *World) Demand(job int) measure.Demand {
 	j := &w.Jobs[job]
 	mode, _, _ := j.mode()

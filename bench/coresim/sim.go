@@ -42,7 +42,7 @@ type Client struct {
 	Leave time.Duration
 	// Augmented is the bytes of one of its augmented samples; 0 = Model.Augment.
 	Augmented int64
-	// Measure is what the Collector is told of it.
+	// Measure is what the Collector gets to know of it.
 	Measure measure.Demand
 	// Hang stops it from taking anything for ever when it got that many batches in all, without dying; 0 = never.
 	Hang int
@@ -93,11 +93,11 @@ type Model struct {
 	InPlace func(ident.ObjectID) time.Duration // decoding straight into a row; nil = Decode and Fill, or Suffix
 	Granule int64                              // bytes that entries are rounded up to; 0 = exact
 	Measure time.Duration                      // between two reports of measured rates; 0 = there are none but Rates
-	// Collect is told what clients see; nil = it is kept in the Result, and what the coordinator asks for is checked.
+	// Collect receives what clients see; nil = it is kept in the Result, and what the coordinator asks for is checked.
 	Collect *measure.Collector
 	// Decisions takes all that was decided, in order, as bytes; nil = only its hash is made.
 	Decisions io.Writer
-	// Progress is told the virtual time now and then; what it returns ends the run. nil = nobody.
+	// Progress is called with the virtual time now and then; an error that it returns ends the run. nil = no calls.
 	Progress func(now time.Duration, samples uint64) error
 	Bytes    func(ident.ObjectID) int64 // stored
 	Decoded  func(ident.ObjectID) int64
@@ -123,7 +123,7 @@ type Received struct {
 	IDs      []ident.ObjectID // in order
 	Sizes    []int            // of batches
 	Bad      []jobs.Bad
-	Ended    bool // told that it is over
+	Ended    bool // the client was notified that it is over
 	Again    bool // by a client that took the rank over from a dead one
 	Begun    time.Duration
 	Finished time.Duration // 0 = it was not
@@ -201,7 +201,7 @@ type simClient struct {
 	c        *Client
 	id       ident.JobID
 	ranks    []*simRank
-	told     int // its number at the Collector
+	number   int // its number at the Collector
 	departed bool
 	rates    *rates // of what it prepares
 
@@ -268,7 +268,7 @@ func Run(m Model, clients []Client, limit time.Duration) (*Result, error) {
 		s.at(m.Measure, s.measure)
 	}
 	err = func() (err error) {
-		defer func() { // also in a panic: what was decided last is what tells why
+		defer func() { // also in a panic: what was decided last shows why
 			if late := s.settle(); err == nil {
 				err = late
 			}
@@ -287,7 +287,7 @@ func Run(m Model, clients []Client, limit time.Duration) (*Result, error) {
 const progressEvery = 1 << 16 // events
 
 func (s *sim) loop(limit time.Duration) error {
-	told := s.events
+	last := s.events
 	for len(s.agenda) > 0 && s.now <= limit && len(s.res.Failures) == 0 {
 		if s.idle() {
 			return nil
@@ -302,8 +302,8 @@ func (s *sim) loop(limit time.Duration) error {
 		default:
 			s.worked(a.task)
 		}
-		if s.events-told >= progressEvery {
-			told = s.events
+		if s.events-last >= progressEvery {
+			last = s.events
 			if s.m.Progress != nil {
 				if err := s.m.Progress(s.now, s.core.Stats().Samples); err != nil {
 					return err
@@ -339,7 +339,7 @@ func (s *sim) settle() error {
 	return nil
 }
 
-// idle tells whether nothing but reports of rates is to come: all clients have come and gone. Only with a Collector:
+// idle reports whether nothing but reports of rates is to come: all clients have come and gone. Only with a Collector:
 // tests let every timer run out.
 func (s *sim) idle() bool {
 	return !s.strict && s.left == s.joined && s.pending == 0

@@ -47,8 +47,8 @@ func tiers(total int64) coordinator.TierConfig {
 
 // TestShareGroupsNearTheirBound: what jobs of one recipe augment, beside the instances that they get. Four jobs, 600
 // samples of which a tier holds as many as stated. Each job prepares a window of 64 of an epoch that it does not have.
-// In brackets, what was augmented when a job's offset never changed, nothing was kept for those behind, and what is at
-// hand for a job was not told apart from what is for another.
+// In brackets, what was augmented when a job's offset never changed, nothing was kept for those behind, and what is
+// available to one job was not distinguished from what is available to another.
 func TestShareGroupsNearTheirBound(t *testing.T) {
 	countsOnly(t)
 	for _, tc := range []struct {
@@ -336,8 +336,8 @@ func TestRefillWaitsForItsGate(t *testing.T) {
 }
 
 // TestRefillFollowsTheModel: where measured rates say that the jobs wait for storage, idle workers augment ahead; where
-// cores limit them, or handing an augmented sample over costs as much as making it, a run is the one in which nobody
-// does.
+// cores limit them, or handing an augmented sample over costs as much as making it, a run equals the one in which
+// none does.
 func TestRefillFollowsTheModel(t *testing.T) {
 	countsOnly(t)
 	play := func(storage, decode, augment, finish float64, gate func(int) bool) *Result {

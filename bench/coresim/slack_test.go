@@ -63,7 +63,7 @@ func costs(n int) (decode func(ident.ObjectID) time.Duration, bytes func(ident.O
 
 // TestCostsMoveNoSample: what a sample costs decides when work on it begins, never where in an epoch it comes. Over all
 // orders the rank correlation of cost and position stays below 0.05, and of one epoch within what a random order of so
-// many shows once in 10^6. An order that puts the slow quarter off, as loaders do that hand out what is ready first,
+// many shows once in 10^6. An order that puts the slow quarter off, as loaders do that deliver what is ready first,
 // shows above 0.3.
 func TestCostsMoveNoSample(t *testing.T) {
 	const n = 2000

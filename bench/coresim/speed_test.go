@@ -23,7 +23,7 @@ func cpuTime(b *testing.B) time.Duration {
 
 // BenchmarkCore runs eight jobs on all samples, a quarter of them in memory decoded. What it prints is the whole
 // simulation, the measuring included: events are picks and what the coordinator handled; beside them, picks and what
-// the policies of the tiers were asked and told.
+// the policies of the tiers were asked and notified of.
 func BenchmarkCore(b *testing.B) {
 	for _, n := range []int{20_000, 160_000, 1_281_167} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

@@ -111,7 +111,7 @@ func (s *sim) ready(t task) {
 	}
 }
 
-// read lets readers take what is to be read.
+// read lets readers take what must be read.
 func (s *sim) read() {
 	for len(s.unread) > 0 && s.reading < s.m.Storage.Readers && s.ahead+s.unread[0].size <= aheadBytes {
 		t := s.unread.Pop()
@@ -145,7 +145,7 @@ func (s *sim) haveRead(t task) {
 // serve gives tasks to idle workers, by turn.
 func (s *sim) serve() {
 	for s.spareWorkers > 0 {
-		// else their memory is to be freed first
+		// else their memory must be freed first
 		fresh := len(s.fresh) > 0 && (s.m.Ahead == 0 || len(s.copies) < mostCopies*s.m.Workers)
 		var t task
 		switch {
@@ -311,7 +311,7 @@ func (s *sim) size(k ident.Key) int64 {
 	return s.m.Augment
 }
 
-// there tells whether an entry is stored: always, when the coordinator is believed.
+// there reports whether an entry is stored: always, when the coordinator is believed.
 func (s *sim) there(k ident.Key) bool {
 	if !s.strict {
 		return true

@@ -44,7 +44,7 @@ func New(samples []ident.ObjectID, lags int) *Training {
 // absent is no position less 1/2.
 const absent = 2
 
-// Add takes in the order of one epoch and tells whether it was all samples, each once. Any other is left out.
+// Add takes in the order of one epoch and reports whether it was all samples, each once. Any other is left out.
 func (t *Training) Add(order []ident.ObjectID) bool {
 	if len(order) != t.n || t.n < 2 {
 		return false

@@ -2,9 +2,9 @@ package fair
 
 import "math"
 
-// told are the lags, in epochs, that reports tell of: the epoch before, and some that are further back than an order
+// reported are the lags, in epochs, that reports show: the epoch before, and some that are further back than an order
 // is remembered.
-var told = [...]int{1, 2, 5, 20}
+var reported = [...]int{1, 2, 5, 20}
 
 // MostPlaces is for how many places, samples times jobs, lags beyond 1 are counted: at 4 bytes for each place and lag
 // their positions in past epochs take up to 320 MiB.
@@ -15,7 +15,7 @@ func LagsOf(places int) int {
 	if places > MostPlaces {
 		return 1
 	}
-	return told[len(told)-1]
+	return reported[len(reported)-1]
 }
 
 // Bytes is about how much memory a training takes whose ids are below its number of samples.
@@ -46,8 +46,8 @@ func (f *Figures) Ratio() float64 { return f.SD / f.Chance }
 type Account struct {
 	trainings, epochs int
 	squares, chances  float64
-	corr, vars        [len(told)]float64 // by place in told
-	counted           [len(told)]int
+	corr, vars        [len(reported)]float64 // by place in reported
+	counted           [len(reported)]int
 }
 
 // Add takes in a training; nil and one of fewer than two epochs are left out.
@@ -60,7 +60,7 @@ func (a *Account) Add(t *Training) {
 	a.epochs += t.epochs
 	a.squares += sd * sd
 	a.chances += chance * chance
-	for i, lag := range told {
+	for i, lag := range reported {
 		if c, sd := t.Lag(lag); sd > 0 {
 			a.corr[i] += c
 			a.vars[i] += sd * sd
@@ -76,7 +76,7 @@ func (a *Account) Figures() *Figures {
 	}
 	n := float64(a.trainings)
 	f := &Figures{SD: math.Sqrt(a.squares / n), Chance: math.Sqrt(a.chances / n), Epochs: a.epochs, Lags: []Correlation{}}
-	for i, lag := range told {
+	for i, lag := range reported {
 		if k := float64(a.counted[i]); k > 0 {
 			f.Lags = append(f.Lags, Correlation{Lag: lag, Correlation: a.corr[i] / k, SD: math.Sqrt(a.vars[i]) / k})
 		}

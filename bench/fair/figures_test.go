@@ -7,8 +7,8 @@ import (
 	"larder/internal/xrand"
 )
 
-// TestFigures: what is told of one training is what the training says, and of several the root of the mean variance and
-// the mean correlation.
+// TestFigures: what is reported of one training is what the training says, and of several the root of the mean variance
+// and the mean correlation.
 func TestFigures(t *testing.T) {
 	t.Parallel()
 	const n, epochs, trainings = 120, 30, 9
@@ -23,11 +23,12 @@ func TestFigures(t *testing.T) {
 		all.Add(a)
 		f := one.Figures()
 		sd, chance := a.SD()
-		if math.Abs(f.SD-sd) > 1e-12 || math.Abs(f.Chance-chance) > 1e-12 || f.Epochs != epochs || len(f.Lags) != len(told) {
+		if math.Abs(f.SD-sd) > 1e-12 || math.Abs(f.Chance-chance) > 1e-12 || f.Epochs != epochs ||
+			len(f.Lags) != len(reported) {
 			t.Fatalf("%+v, want %v and %v", f, sd, chance)
 		}
 		for i, l := range f.Lags {
-			if c, sd := a.Lag(told[i]); l.Lag != told[i] || l.Correlation != c || math.Abs(l.SD-sd) > 1e-12 {
+			if c, sd := a.Lag(reported[i]); l.Lag != reported[i] || l.Correlation != c || math.Abs(l.SD-sd) > 1e-12 {
 				t.Errorf("%+v, want %v and %v", l, c, sd)
 			}
 		}
@@ -54,7 +55,7 @@ func TestFigures(t *testing.T) {
 	}
 }
 
-// TestFewEpochs: lags that a training is too short for are not told of, and nothing is of fewer than two epochs.
+// TestFewEpochs: lags that a training is too short for are not reported, and nothing is for fewer than two epochs.
 func TestFewEpochs(t *testing.T) {
 	t.Parallel()
 	r := xrand.New(9)
@@ -74,7 +75,7 @@ func TestFewEpochs(t *testing.T) {
 // TestLagsOf: a world that is too large for all lags has lag 1.
 func TestLagsOf(t *testing.T) {
 	t.Parallel()
-	if LagsOf(MostPlaces) != told[len(told)-1] || LagsOf(MostPlaces+1) != 1 {
+	if LagsOf(MostPlaces) != reported[len(reported)-1] || LagsOf(MostPlaces+1) != 1 {
 		t.Errorf("%d and %d lags at the limit", LagsOf(MostPlaces), LagsOf(MostPlaces+1))
 	}
 	if few, many := Bytes(1000, 20, 2), Bytes(1000, 20, 100); few != 1000*28 || many != 1000*100 {

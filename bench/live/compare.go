@@ -16,7 +16,8 @@ import (
 const AllowedReads = 0.15
 
 // Compare puts a simulated run beside measured ones of the same scenario. Counts that do not depend on timing must be
-// equal in every run; of reads the error may be AllowedReads, unless their daemon was killed; the others are told.
+// equal in every run; of reads the error may be AllowedReads, unless their daemon was killed; the others are only
+// reported.
 func Compare(w *coresim.World, sim *measure.Run, runs []*measure.Run) []measure.Difference {
 	leaves, shares, killed := false, false, false
 	for _, r := range runs {

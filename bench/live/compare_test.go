@@ -7,7 +7,7 @@ import (
 	"larder/bench/measure"
 )
 
-// Reads may differ by 15 %, what depends on no timing by nothing in any run, and what does is told but not judged.
+// Reads may differ by 15 %, what depends on no timing by nothing in any run, and what does is reported but not judged.
 func TestCompare(t *testing.T) {
 	run := func(reads, samples, augments uint64) *measure.Run {
 		return &measure.Run{Counts: measure.Counts{SourceReads: reads, Decodes: reads, Samples: samples, Batches: samples / 8,
@@ -44,7 +44,7 @@ func TestCompare(t *testing.T) {
 				failed = d.What
 			}
 			if d.Allowed == nil && !d.OK {
-				t.Errorf("%s: %s is told, and judged", c.name, d.What)
+				t.Errorf("%s: %s is reported, and judged", c.name, d.What)
 			}
 		}
 		if failed != c.failed {

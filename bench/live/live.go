@@ -39,9 +39,9 @@ import (
 // Daemon is a daemon that runs.
 type Daemon interface {
 	Socket() string
-	// Kill ends it by SIGKILL, and tells what it used.
+	// Kill ends it by SIGKILL, and returns what it used.
 	Kill() (Usage, error)
-	// Stop ends it and tells what it used.
+	// Stop ends it and returns what it used.
 	Stop() (Usage, error)
 }
 
@@ -136,7 +136,7 @@ func Prepare(ctx context.Context, l *bench.Live, o Options) (*Setup, error) {
 
 // machine is what a profile says. Costs are by the wall clock of all workers, so that other work on the machine counts
 // as it will while the daemon runs; drawn or warm files are read from the page cache, which no profile of cold storage
-// tells.
+// describes.
 func machine(p *profile.Profile, workers int) bench.LiveMachine {
 	cores := min(workers, runtime.GOMAXPROCS(0))
 	cost := func(rate float64) time.Duration { return time.Duration(float64(cores) / rate * float64(time.Second)) }
@@ -152,7 +152,7 @@ func recipeOf(crop int) (*prep.Recipe, error) {
 		{Name: "RandomHorizontalFlip"}})
 }
 
-// shapes tells what each sample weighs decoded, from the headers of the files.
+// shapes returns the decoded size of each sample, from the headers of the files.
 func shapes(ctx context.Context, cat *source.Catalog, data *source.Dataset,
 	recipe *prep.Recipe) (func(ident.SampleID) int64, error) {
 	w := prep.NewWorker(prep.Limits{})
@@ -276,7 +276,7 @@ func (s *Setup) config(dir string) string {
 	return text + fmt.Sprintf("prep: {workers: %d}\nstate: {dir: %s}\nlog: {level: warn}\n", s.World.Workers, state)
 }
 
-// running is a run while it goes on.
+// running is a run in progress.
 type running struct {
 	s       *Setup
 	socket  string
@@ -284,7 +284,7 @@ type running struct {
 	mu      sync.Mutex // guards collect
 	collect *measure.Collector
 
-	death    *death        // nil where nobody kills the daemon
+	death    *death        // nil where the daemon is not killed
 	children time.Duration // processor time of clients that are processes
 	ready    int           // of these
 	start    chan struct{} // closed when all are
@@ -312,7 +312,7 @@ func (r *running) all(ctx context.Context, out *measure.Run) error {
 				work = r.train
 			}
 			if problems[i] = work(ctx, i); problems[i] != nil {
-				cancel() // the others would go on for nothing
+				cancel() // the others would continue for nothing
 			}
 		})
 	}
@@ -321,13 +321,13 @@ func (r *running) all(ctx context.Context, out *measure.Run) error {
 	if failed != nil {
 		return failed
 	}
-	for _, err := range problems { // the first one that is not only told to stop
+	for _, err := range problems { // the first one that is not only canceled
 		if err != nil && !errors.Is(err, context.Canceled) {
 			return err
 		}
 	}
 	if errors.Join(problems...) != nil {
-		return context.Canceled // all of them were told to stop
+		return context.Canceled // all of them were canceled
 	}
 	if late != nil {
 		return late
@@ -391,7 +391,7 @@ func (r *running) job(ctx context.Context, i int) error {
 		}
 		if err = c.Call(ctx, "RegisterJob", &larderv1.RegisterJobRequest{Spec: spec},
 			new(larderv1.RegisterJobResponse)); err != nil {
-			_ = c.Close() // what failed is told
+			_ = c.Close() // the failure itself is returned
 		}
 		return err
 	})

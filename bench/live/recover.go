@@ -13,8 +13,8 @@ import (
 )
 
 // A scenario may have the daemon killed (bench.Live.Kill). Its successor is started at once on the same state, and
-// clients go on with the very batch that is next, by the rules of the Python client: they take the rank again under the
-// incarnation that they held, and say which step they need.
+// clients continue with the very batch that is next, by the rules of the Python client: they take the rank again under
+// the incarnation that they held, and say which step they need.
 
 // How long clients look for a daemon that went away, and how long they rest between two looks; each rest is twice the
 // one before.
@@ -75,8 +75,8 @@ func (d *death) saw(job, rank int, at time.Duration, n int, again bool) {
 	}
 }
 
-// watch has the daemon killed when it is time. What it returns ends that, when all jobs are done, and tells what went
-// wrong, and whether it came too late.
+// watch has the daemon killed when it is time. The function that it returns ends that, when all jobs are done, and
+// returns what went wrong, and whether it came too late.
 func (r *running) watch(ctx context.Context, cancel func()) func() (failed, late error) {
 	if r.death == nil {
 		return func() (failed, late error) { return nil, nil }
@@ -206,8 +206,8 @@ func (d *death) report(out *measure.Run, s *larderv1.Stats) error {
 		v.Jobs = append(v.Jobs, j)
 	}
 	if v.All == 0 {
-		return errs.New(errs.Invalid, "kill", "kill it while jobs train", "no job went on after the daemon was killed at %v",
-			d.killed.Round(time.Millisecond))
+		return errs.New(errs.Invalid, "kill", "kill it while jobs train",
+			"no job continued after the daemon was killed at %v", d.killed.Round(time.Millisecond))
 	}
 	v.FindBack()
 	v.Merge(mostSlices)
@@ -234,7 +234,7 @@ func (d *death) report(out *measure.Run, s *larderv1.Stats) error {
 	return nil
 }
 
-// outlives tells whether a client goes on with another daemon after an error: the one that it had was killed.
+// outlives reports whether a client continues with another daemon after an error: the one that it had was killed.
 func (r *running) outlives(ctx context.Context, err error) bool {
 	return r.death != nil && errs.Is(err, errs.Unavailable) && ctx.Err() == nil
 }

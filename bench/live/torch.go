@@ -24,7 +24,7 @@ type Torch struct {
 	Threads int // of torch in each process; 0 = 1
 }
 
-// Check tells why this Python cannot train: UNSUPPORTED, with its own words.
+// Check returns why this Python cannot train: UNSUPPORTED, with its own words.
 func (t *Torch) Check(ctx context.Context, s *Setup) error {
 	if s.Live.Kill > 0 {
 		return errs.New(errs.Unsupported, "kill", "leave kill out, or --torch", "the daemon of jobs that really train is "+
@@ -136,7 +136,7 @@ func (r *running) train(ctx context.Context, i int) error {
 		})
 	}
 	ended := cmd.Wait()
-	r.mu.Lock() // its end was told with that of its last epoch: taking an interpreter down is no part of the training
+	r.mu.Lock() // its end was reported with that of its last epoch: taking an interpreter down is no part of the training
 	r.children += cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 	r.mu.Unlock()
 	if ctx.Err() != nil {

@@ -279,8 +279,8 @@ func (j *collected) point(at time.Duration) {
 // Step notes that a rank worked on a batch for so long.
 func (c *Collector) Step(job int, took time.Duration) { c.jobs[job].steady += took }
 
-// End notes that a rank was told the end of an epoch; bad samples were left out with a report, dropped ones belong to
-// no batch.
+// End notes that a rank was notified of the end of an epoch; bad samples were left out with a report, dropped ones
+// belong to no batch.
 func (c *Collector) End(job int, at time.Duration, number uint32, bad, dropped int) {
 	j := c.jobs[job]
 	j.ended = max(j.ended, at)
@@ -347,8 +347,8 @@ func (c *Collector) compare(j *collected, e *epoch) {
 	}
 }
 
-// whole tells whether an epoch was the job's subset, each sample once. Bad or dropped samples leave holes: ranks would
-// not be those of all.
+// whole reports whether an epoch was the job's subset, each sample once. Bad or dropped samples leave holes: ranks
+// would not be those of all.
 func (j *collected) whole(e *epoch) bool { return e.n == len(j.Subset) && e.again == 0 && e.n >= 8 }
 
 // groups are those of all jobs that have come so far.

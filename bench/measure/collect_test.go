@@ -236,7 +236,7 @@ func TestTimesAndBounds(t *testing.T) {
 	}
 }
 
-// However long a run, its course is told in a bounded number of points that add up to what was delivered.
+// However long a run, its course is reported in a bounded number of points that add up to what was delivered.
 func TestCourseIsBounded(t *testing.T) {
 	const n = 5000
 	r := play(New(samples(n)), Demand{Name: "a", Subset: ids(n), Batch: 1}, 1, ids(n))

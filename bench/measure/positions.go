@@ -12,14 +12,14 @@ import (
 //
 // The account begins with the first two whole epochs in a row: a job of one epoch costs nothing. After that an epoch
 // that is not the job's subset, because samples were quarantined, lost, repeated or changed, is left out, and the
-// account goes on with the next one: lags count the epochs that were taken in.
+// account continues with the next one: lags count the epochs that were taken in.
 func (c *Collector) positions(j *collected, e *epoch) {
 	if j.training == nil {
 		if j.last == nil || !j.whole(j.last) {
 			return
 		}
 		c.order = slices.Grow(c.order[:0], e.n)[:e.n]
-		for i := range c.order { // samples are told apart by their index in the subset
+		for i := range c.order { // a sample is identified by its index in the subset
 			c.order[i] = ident.ObjectID(i)
 		}
 		j.training = fair.New(c.order, j.lags)

@@ -36,7 +36,7 @@ type Recovered struct {
 	Samples []int `json:"samples_by_slice"`
 }
 
-// Windows by which a Recovery tells that training is as fast as it was, in seconds, and how fast that is.
+// Windows by which a Recovery decides that training is as fast as it was, in seconds, and how fast that is.
 const (
 	windowBefore = 2.0
 	windowAfter  = 0.5

@@ -83,6 +83,6 @@ func TestFindBack(t *testing.T) {
 	}
 	early := Recovery{Killed: 1, Ready: 1.2, Slice: .1, Jobs: []Recovered{{Samples: steady(60, 10)}}}
 	if early.FindBack(); early.Back != nil {
-		t.Errorf("one second before tells nothing: %v", *early.Back)
+		t.Errorf("one second before shows nothing: %v", *early.Back)
 	}
 }

@@ -2,8 +2,8 @@
 // the JSON that larder bench live, larder bench sim and larder whatif write (docs/format/live.md), and the Collector
 // that makes it from what clients saw.
 //
-// It knows no coordinator and no daemon: who runs the jobs tells the Collector what each client asked for and got, and
-// sets the counts that only he knows (reads, decodes, hits).
+// It knows no coordinator and no daemon: the code that runs the jobs reports to the Collector what each client asked
+// for and got, and sets the counts that only it knows (reads, decodes, hits).
 package measure
 
 import "larder/bench/fair"
@@ -53,7 +53,7 @@ type Run struct {
 	Recovery *Recovery `json:"recovery,omitempty"` // measured: what became of it when its daemon was killed
 
 	Events uint64 `json:"events,omitempty"` // simulated: picks and events that the coordinator handled
-	// simulated: that the simulation took; 0 when it is not to be told
+	// simulated: that the simulation took; 0 when it is not reported
 	WallSeconds float64  `json:"wall_seconds,omitempty"`
 	Trace       string   `json:"trace_xxhash64,omitempty"` // simulated: of every decision in order
 	Failures    []string `json:"failures,omitempty"`       // what went wrong; such a run counts nothing
@@ -117,7 +117,7 @@ type Job struct {
 	Foreign    int     `json:"foreign"`  // that it did not ask for
 	Quality    Quality `json:"order_quality"`
 
-	// MeanPositions tells whether some samples were early or late for ever, over the epochs that were the job's
+	// MeanPositions reports whether some samples were early or late for ever, over the epochs that were the job's
 	// subset, each sample once; null = there were no two of them in a row, or its order is not random.
 	MeanPositions *fair.Figures `json:"mean_positions"`
 
@@ -210,7 +210,7 @@ type Difference struct {
 	Measured  []float64 `json:"measured"`
 	Median    float64   `json:"measured_median"`
 	Error     float64   `json:"error"`   // simulated ÷ median - 1
-	Allowed   *float64  `json:"allowed"` // null = it is told, not judged
+	Allowed   *float64  `json:"allowed"` // null = it is reported, not judged
 	Timing    bool      `json:"depends_on_timing"`
 	OK        bool      `json:"ok"`
 }

@@ -51,7 +51,7 @@ func (l *lane) weight() int {
 }
 
 // needBlind are the policies of the registry whose Update does nothing: they are spared it, and where all policies are,
-// nobody finds out what is needed. A test holds the list to what the policies do.
+// the needs are not even computed. A test holds the list to what the policies do.
 var needBlind = []string{"minio", "minio-preselect", "minio-partitioned", "lru", "fifo", "random", "2-random",
 	"w-tinylfu", "s3-fifo", "sieve"}
 
@@ -62,7 +62,7 @@ const counts = 1 << 15
 // counts.
 func (l *lane) requests(from int, objects []uint32, jobs, notes []uint16) {
 	near := uint32(0)
-	// loads that wait for nobody: the block's part of a large table is near before it is needed
+	// loads that wait for no other: the block's part of a large table is near before it is needed
 	for _, x := range objects {
 		near += l.in[x]
 	}
@@ -155,7 +155,7 @@ func (l *lane) makeRoom(size int64, need int) bool {
 	return true
 }
 
-// feed goes over the trace, keeps what each job still needs of its running epoch, and tells the lanes.
+// feed goes over the trace, keeps what each job still needs of its running epoch, and notifies the lanes.
 type feed struct {
 	t     *trace.Trace
 	warm  int
@@ -256,7 +256,7 @@ func (f *feed) begin(at int) {
 	}
 }
 
-// refresh tells the policy what is needed now that an epoch begins, by handle, so that names have no influence.
+// refresh passes to the policy what is needed now that an epoch begins, by handle, so that names have no influence.
 func (l *lane) refresh(f *feed, at int) {
 	if l.epochs != nil {
 		l.epochs.begin(at)

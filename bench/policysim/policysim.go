@@ -481,7 +481,7 @@ func (r *Report) Find(policy string, cache int64) *Row {
 	return nil
 }
 
-// String tells what was run.
+// String describes what was run.
 func (r *Report) String() string {
 	return fmt.Sprintf("%s: %d requests of %d jobs for %d objects", r.Trace, r.Requests, len(r.Jobs), r.Unique)
 }

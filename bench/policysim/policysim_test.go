@@ -215,8 +215,8 @@ func TestNeedBlind(t *testing.T) {
 		c := Config{Policies: needBlind, Caches: []int64{4000, 15_000}, Seed: 3}
 		spared := replay(t, a, c)
 		c.tellNeeds = true
-		if told := replay(t, a, c); fmt.Sprintf("%+v", spared) != fmt.Sprintf("%+v", told) {
-			t.Errorf("%s: told\n%+v\nspared\n%+v", f, told.Rows, spared.Rows)
+		if full := replay(t, a, c); fmt.Sprintf("%+v", spared) != fmt.Sprintf("%+v", full) {
+			t.Errorf("%s: updated\n%+v\nspared\n%+v", f, full.Rows, spared.Rows)
 		}
 	}
 }

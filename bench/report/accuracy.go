@@ -60,7 +60,7 @@ func (n *Named) accuracy() error {
 		return nil // it brings its pictures itself
 	}
 	p := plot.Plot{Number: 14, Title: "Validation accuracy by epoch: mean of the seeds, least to most", X: "epoch",
-		Y: "part of the validation images that is told right", Top: 1,
+		Y: "part of the validation images that is classified correctly", Top: 1,
 		Note: "Only the order of the training images differs: the same bytes, first weights by seed, and network. Points " +
 			"of one epoch stand beside each other, so that their spreads can be seen."}
 	for k, order := range orders {

@@ -22,7 +22,7 @@ type look struct {
 	Empty    []string `json:"empty"`   // pictures without a size, or without a mark
 	Outside  []string `json:"outside"` // text that leaves its picture
 	Overlap  []string `json:"overlap"` // text on text
-	Faint    []string `json:"faint"`   // text that can hardly be told from the page
+	Faint    []string `json:"faint"`   // text that hardly stands out from the page
 	Wider    bool     `json:"wider"`   // the page scrolls sideways
 	Saved    bool     `json:"saved"`   // the raw data can be saved
 }
@@ -45,7 +45,7 @@ func browser(t *testing.T) string {
 	return ""
 }
 
-// show opens a page and tells what it looks like, and what the console said.
+// show opens a page and returns what it looks like, and what the console printed.
 func show(t *testing.T, page string, dark bool) (look, string) {
 	t.Helper()
 	dir := t.TempDir()

@@ -27,7 +27,7 @@ type Comparison struct {
 	Same    int      `json:"same"`            // metrics that are equal to the last digit
 	Better  int      `json:"better"`
 	Worse   int      `json:"worse"`
-	Changed int      `json:"changed"` // neither better nor worse: nobody knows what is good
+	Changed int      `json:"changed"` // neither better nor worse: it is unknown which is good
 	Unclear int      `json:"unclear"` // the interval holds no change
 }
 
@@ -340,13 +340,13 @@ func (f *flattening) array(path string, v []any, depth int) error {
 	return nil
 }
 
-// repeatsAt tells whether the elements of the array at a path are runs of the same: those of live results, by source,
+// repeatsAt reports whether the elements of the array at a path are runs of the same: those of live results, by source,
 // and of make bench, by what ran.
 func repeatsAt(path string) bool {
 	return path == "runs" || strings.HasSuffix(path, "/runs") || strings.HasPrefix(path, "runs/")
 }
 
-// runLabel tells runs apart that are no repeats of one another: by source, and by label unless it counts.
+// runLabel distinguishes runs that are no repeats of one another: by source, and by label unless it counts.
 func runLabel(x any) string {
 	m, ok := x.(map[string]any)
 	if !ok {

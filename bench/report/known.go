@@ -284,7 +284,7 @@ func (n *Named) systems(p *Policy) {
 	work := plot.Plot{Number: 6, Title: "Systems: reads and preparations per unique sample, " + at, Y: "times each sample",
 		Series: []plot.Series{{Name: "reads"}, {Name: "preparations"}}, Note: note}
 	fair := plot.Plot{Number: 11, Title: "Systems: slow-down of the least and the most slowed job, " + at,
-		Y: "time over that of the job alone with data at hand", Series: []plot.Series{{Name: "least"},
+		Y: "time over that of the job alone with cached data", Series: []plot.Series{{Name: "least"},
 			{Name: "most"}}, Note: note}
 	for _, name := range names {
 		s := plot.Series{Name: shown(name)}
@@ -571,7 +571,7 @@ func speedUp(key string, g []sized) plot.Plot {
 	return speed
 }
 
-// exact tells whether a system delivered every sample exactly once wherever it ran.
+// exact reports whether a system delivered every sample exactly once wherever it ran.
 func exact(p *Policy, system string) bool {
 	return !slices.ContainsFunc(p.Systems, func(r SystemRow) bool {
 		return r.System == system && r.Unsupported == "" &&

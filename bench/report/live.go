@@ -126,7 +126,7 @@ type correlation struct {
 	Correlation float64 `json:"correlation"`
 }
 
-// meansHead are the heads of what cells tells.
+// meansHead are the heads of what cells returns.
 var meansHead = []string{"sd of mean positions ÷ chance", "correlation of positions, by lag in epochs"}
 
 func (m *means) cells() []string {
@@ -312,7 +312,7 @@ func orders(r *liveRun) plot.Plot {
 // intervals is how many parts of a run throughput over time is the mean of.
 const intervals = 48
 
-// overTime is the throughput of a job in equal parts of a run: each point begins one. The result tells the mean since
+// overTime is the throughput of a job in equal parts of a run: each point begins one. A point is the mean since
 // the point before.
 func (j *liveJob) overTime(makespan float64) [][2]float64 {
 	if len(j.Over) == 0 || !(makespan > 0) {
@@ -428,7 +428,7 @@ func (n *Named) errors(l *live) {
 		p.Bars = append(p.Bars, e.What)
 		p.Series[0].Points = append(p.Series[0].Points, [2]float64{0, 1 + e.Error})
 		row := []string{e.What, plot.Number(e.Simulated), plot.Number(e.Median), "-", fmt.Sprintf("%+.1f %%", 100*e.Error),
-			"told only", "-"}
+			"reported only", "-"}
 		if len(e.Measured) > 0 {
 			low, high := slices.Min(e.Measured), slices.Max(e.Measured)
 			row[3] = plot.Number(low) + " to " + plot.Number(high)

@@ -96,7 +96,7 @@ var lockStep = Reproduction{
 			return nil, err
 		}
 		rows = append(rows, Row{"CoorDL as released, one of two jobs dies after 100 of 2,000 batches: batches of the other",
-			"about 100: nobody takes over", float64(r.Jobs[0].Delivered) / 10, reproduced})
+			"about 100: no job takes over", float64(r.Jobs[0].Delivered) / 10, reproduced})
 		r, err = systems.Run("larder", dead)
 		if err != nil {
 			return nil, err

@@ -93,7 +93,7 @@ func (s *shade) epoch(job int) []uint32 {
 	return append(out, misses...)[:n]
 }
 
-// iCache keeps the important, and answers other requests with whatever is at hand.
+// iCache keeps the important, and answers other requests with whatever is cached.
 type iCache struct {
 	w         *World
 	jobs      []solo

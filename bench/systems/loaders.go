@@ -31,7 +31,7 @@ var registry = []entry{
 	{"quiver", "Quiver (Kumar, Sivathanu, FAST 2020), for which no code is public: the data in random chunks of half " +
 		"the cache, two of them resident; a job looks at 10 batches' worth of its pending samples and takes " +
 		"cached ones first; a chunk leaves when all jobs had it. Assumed from accounts of the paper: the factor 10, " +
-		"chunks of half the cache; who finds too little asks about more, and what nobody has in memory is read for the " +
+		"chunks of half the cache; who finds too little asks about more, and what no job has in memory is read for the " +
 		"job alone.", newQuiver},
 	{"shade", "SHADE (Khan et al., FAST 2023), the paper's idea and not the released sampler, which updates the wrong " +
 		"samples: samples are drawn with replacement by the rank of their loss, those in memory " +
@@ -178,7 +178,7 @@ type coorDL struct {
 	per    int // batches of an epoch
 	stage  []staged
 	pos    []int // by job: its next batch
-	over   []int // by job: epochs that it was told are over
+	over   []int // by job: epochs whose end it was notified of
 }
 
 type staged struct {

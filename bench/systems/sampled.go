@@ -33,7 +33,7 @@ type pick struct {
 type jobState struct {
 	joined, done bool
 	epoch        int
-	told         bool // that the epoch is over
+	over         bool // the epoch's last batch was delivered
 }
 
 func sampled(order, policy string) func(*World) (System, string) {
@@ -107,7 +107,7 @@ func (s *sampledSystem) Join(job int, _ float64) {
 	}
 }
 
-// start begins the job's next epoch, and tells the policy what is needed now.
+// start begins the job's next epoch, and updates the policy with what is needed now.
 func (s *sampledSystem) start(job int) error {
 	var err error
 	if s.dsa != nil {
@@ -191,7 +191,7 @@ func (s *sampledSystem) load(x uint32) {
 	}
 }
 
-// shares tells whether jobs that ask at one instant share what is loaded in it: larder and Joader plan for them
+// shares reports whether jobs that ask at one instant share what is loaded in it: larder and Joader plan for them
 // together, ODS knows only what is in memory.
 func (s *sampledSystem) shares() bool { return s.rival == nil || s.rival.Joint() }
 
@@ -259,8 +259,8 @@ func (s *sampledSystem) Next(job int, now float64) (Batch, Status) {
 		return Batch{}, Wait
 	}
 	s.instant(now)
-	if st.told {
-		st.told = false
+	if st.over {
+		st.over = false
 		st.epoch++
 		if st.epoch < s.w.Jobs[job].Epochs {
 			if err := s.start(job); err != nil {
@@ -280,7 +280,7 @@ func (s *sampledSystem) Next(job int, now float64) (Batch, Status) {
 			b.Hits++
 		}
 		if p.end {
-			st.told = true
+			st.over = true
 			break
 		}
 	}

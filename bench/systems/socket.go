@@ -26,7 +26,7 @@ type consumer struct {
 	ends   int // epochs whose end was queued
 }
 
-// takesPart tells whether a consumer listens in this epoch.
+// takesPart reports whether a consumer listens in this epoch.
 func (s *tensorSocket) takesPart(i int) bool {
 	c := &s.cons[i]
 	return c.live && !c.waits && c.ends < s.w.Jobs[i].Epochs
@@ -91,7 +91,7 @@ func (s *tensorSocket) Gone(job int, now float64, _ bool) {
 
 func (s *tensorSocket) Done(_ int, now float64) { s.send(now) }
 
-// listening tells whether any consumer takes part in this epoch, and the least offset of those.
+// listening reports whether any consumer takes part in this epoch, and the least offset of those.
 func (s *tensorSocket) listening() (least int, any bool) {
 	for i := range s.cons {
 		if c := &s.cons[i]; s.takesPart(i) {
@@ -104,7 +104,7 @@ func (s *tensorSocket) listening() (least int, any bool) {
 	return least, any
 }
 
-// send goes on for as long as every consumer can queue what comes.
+// send continues for as long as every consumer can queue what comes.
 func (s *tensorSocket) send(now float64) {
 	for now >= s.until {
 		_, any := s.listening()

@@ -65,13 +65,13 @@ type Batch struct {
 
 // System is one loading system. The driver calls it in order of virtual time.
 type System interface {
-	// Join tells that a job has started.
+	// Join announces that a job has started.
 	Join(job int, now float64)
 	// Next asks for a job's next batch.
 	Next(job int, now float64) (Batch, Status)
-	// Done tells that a job has taken a batch that it got; it works on it now, and asks for the one after.
+	// Done announces that a job has taken a batch that it got; it works on it now, and asks for the one after.
 	Done(job int, now float64)
-	// Gone tells that a job has left, or died. A system that would not notice does nothing.
+	// Gone announces that a job has left, or died. A system that would not notice does nothing.
 	Gone(job int, now float64, died bool)
 }
 
@@ -104,7 +104,7 @@ func About(name string) string {
 type JobResult struct {
 	Delivered int
 	Hits      int
-	Epochs    int     // that were told to be over
+	Epochs    int     // that ended
 	Coverage  float64 // least share of its subset in a complete epoch; 1 when there is none
 	Repeated  int     // deliveries of a sample that it had in that epoch already
 	Missing   int     // samples of its subset that complete epochs left out
@@ -149,7 +149,7 @@ func Run(name string, world World) (*Result, error) {
 	return nil, errs.New(errs.Invalid, "systems", nearest.DidYouMean(name, Names()), "unknown system %.40q", name)
 }
 
-// work queues reads and preparations, and tells when they will be done.
+// work queues reads and preparations, and returns when they will be done.
 func (w *World) work(now float64, reads, preps int) (ready float64) {
 	w.reads += reads
 	w.preps += preps
@@ -172,7 +172,7 @@ func (w *World) shuffled(ids []uint32) []uint32 {
 	return out
 }
 
-// alike tells why jobs are not all the same in what lock step needs; "" when they are.
+// alike returns why jobs are not all the same in what lock step needs; "" when they are.
 func (w *World) alike(batches, starts bool) string {
 	for i := range w.Jobs {
 		j, k := &w.Jobs[i], &w.Jobs[0]
@@ -280,7 +280,7 @@ func (d *driver) run(name string) *Result {
 	return r
 }
 
-// wake lets waiting jobs ask again until nobody gets anything.
+// wake lets waiting jobs ask again until no job gets anything.
 func (d *driver) wake(now float64) {
 	for again := true; again; {
 		again = false

@@ -244,7 +244,7 @@ func TestQuiver(t *testing.T) {
 func TestShade(t *testing.T) {
 	c, epochs := .2, 6
 	r := run(t, "shade", world(5000, int(c*5000), 1, epochs))
-	// What is drawn twice and came into memory at the first time hits as well: a little more than 3c.
+	// A sample that is drawn twice and came into memory at the first time hits as well: a little more than 3c.
 	near(t, "hits", float64(r.Jobs[0].Hits)/float64(5000*(epochs-1)), shadeRepeat*c+.03, .03)
 	if cov := r.Jobs[0].Coverage; cov > c+1-shadeRepeat*c {
 		t.Errorf("coverage %.3f", cov)
@@ -266,7 +266,7 @@ func TestICache(t *testing.T) {
 func TestSamplers(t *testing.T) {
 	w := world(3000, 0, 2, 1)
 	w.Jobs[0].Subset, w.Jobs[1].Subset = w.Jobs[0].Subset[:2000], w.Jobs[1].Subset[1000:]
-	// batches of ten: what is drawn for one is a batch ahead of the other now and then
+	// batches of ten: the draws for one job are a batch ahead of the other's now and then
 	if r := run(t, "joader", w); math.Abs(float64(r.Reads-3000)) > 120 {
 		t.Errorf("joader reads %d of a union of 3,000", r.Reads)
 	}

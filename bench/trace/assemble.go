@@ -19,7 +19,7 @@ type Assembler struct {
 	order  []uint32
 	seen   map[uint32]uint32 // by the daemon's id of a job: 1 + the epoch of its last pick
 	sizes  []Object
-	number map[uint32]int // of jobs, as they first picked or were told
+	number map[uint32]int // of jobs, as they first picked or were described
 	had    []set          // by number of a job: what of its running epoch was recorded before the daemon went away
 }
 

@@ -153,7 +153,7 @@ func (b *builder) done(name string) (*Trace, error) {
 	return b.t, b.t.Check()
 }
 
-// fits tells whether another request fits the memory; the tables of ids count too.
+// fits reports whether another request fits the memory; the tables of ids count too.
 func (b *builder) fits(name string, at int64, maxMemory uint64) error {
 	need := Memory(uint64(b.t.Pick.Len()), uint64(b.t.Objects), true) + 80*uint64(b.t.Objects)
 	if b.t.Objects > MaxObjects || maxMemory > 0 && need > maxMemory {

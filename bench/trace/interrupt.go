@@ -8,9 +8,9 @@ import (
 	"larder/internal/ident"
 )
 
-// Interrupted notes that the daemon went away and that its successor goes on where it was: what was in memory has left
-// it, and samples of running epochs that were recorded and come a second time, because they had not been used, are left
-// out from now on.
+// Interrupted notes that the daemon went away and that its successor continues where it was: what was in memory has
+// left it, and samples of running epochs that were recorded and come a second time, because they had not been used, are
+// left out from now on.
 func (a *Assembler) Interrupted() {
 	type place struct {
 		object uint32

@@ -39,7 +39,7 @@ func TestInterruptions(t *testing.T) {
 				size := min(rapid.IntRange(1, 6).Draw(rt, "batch"), n-j.at)
 				deliver(k, j.at, j.at+size)
 				j.want = append(j.want, j.order[j.at:j.at+size]...)
-				if j.at += size; j.at == n && rapid.Bool().Draw(rt, "goes on") {
+				if j.at += size; j.at == n && rapid.Bool().Draw(rt, "continues") {
 					j.epoch, j.at, j.order = j.epoch+1, 0, rapid.Permutation(ids).Draw(rt, "order")
 				}
 			case 3:

@@ -188,7 +188,7 @@ func unpack(b []byte, bit int) uint64 {
 }
 
 // Read reads a whole trace, of at most maxMemory bytes (0 = no limit) by the estimate of Memory; name is what to call
-// it. Every error is a errs.Error and tells the offset: INVALID_ARGUMENT for what is no trace, damaged or cut off,
+// it. Every error is an errs.Error and names the offset: INVALID_ARGUMENT for what is no trace, damaged or cut off,
 // RESOURCE_EXCEEDED for what would not fit.
 func Read(from io.Reader, name string, maxMemory uint64) (*Trace, error) {
 	r := &reader{r: from, name: name}

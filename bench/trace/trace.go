@@ -55,7 +55,7 @@ type Job struct {
 	Batch  int
 	Epochs int
 	Subset []Range // ascending, apart; empty = all objects
-	// Looks tells that the order was decided by what was in memory, so that another cache would have seen another order.
+	// Looks reports that the order was decided by what was in memory, so that another cache would have seen another order.
 	Looks bool
 }
 
@@ -116,12 +116,12 @@ func (t *Trace) Bytes() (bytes int64, unique int) {
 	return bytes, unique
 }
 
-// sized tells whether anything is known of single objects.
+// sized reports whether anything is known of single objects.
 func (t *Trace) sized() bool {
 	return t.Sizes != nil || t.Decode != nil || t.Augment != nil || t.Decoded != nil
 }
 
-// Prescribed tells whether no order depended on what was in memory, so that the picks mean the same under any policy;
+// Prescribed reports whether no order depended on what was in memory, so that the picks mean the same under any policy;
 // otherwise it names a job whose order did.
 func (t *Trace) Prescribed() (job string, ok bool) {
 	for i := range t.Jobs {
@@ -259,7 +259,7 @@ func (t *Trace) Shapes() []Shape {
 	return out
 }
 
-// Equal tells whether two traces are the same in everything.
+// Equal reports whether two traces are the same in everything.
 func Equal(a, b *Trace) bool {
 	return a.Name == b.Name && a.Seed == b.Seed && a.Objects == b.Objects &&
 		slices.EqualFunc(a.Jobs, b.Jobs, func(x, y Job) bool {

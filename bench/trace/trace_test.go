@@ -271,7 +271,7 @@ func TestHostileChunks(t *testing.T) {
 		"sizes after picks": {c(chunkDemand, sized), ok,
 			c(chunkObjects, appendObjects(nil, &Trace{Sizes: make([]uint32, 10)}, 0, 10)), end},
 		"no sizes": {c(chunkDemand, sized), ok, end},
-		"sizes nobody announced": {c(chunkDemand, demand),
+		"sizes never announced": {c(chunkDemand, demand),
 			c(chunkObjects, appendObjects(nil, &Trace{Sizes: make([]uint32, 10)}, 0, 10)), ok, end},
 		"too many sizes": {c(chunkDemand, sized),
 			c(chunkObjects, appendObjects(nil, &Trace{Sizes: make([]uint32, 11)}, 0, 11)), ok, end},

@@ -31,7 +31,7 @@ type World struct {
 	// Lost counts what was not recorded because the recorder could not follow: Picks and Moves lack so much.
 	Lost uint64 `json:"lost"`
 	// Breaks counts how often the daemon went away meanwhile. What it delivered in the last moments before, and until the
-	// recording went on, is missing.
+	// recording continued, is missing.
 	Breaks int `json:"breaks,omitempty"`
 	// Unknown counts objects whose decoded size or costs were never seen: they have the mean.
 	Unknown int `json:"unknown_costs"`

@@ -23,7 +23,7 @@ func TestAdopt(t *testing.T) {
 			"fair share"},
 		{"the same jobs, unfair", Change{Now: a, Next: b, NowRate: 2, NextRate: 1, Budget: 100, Unfair: true}, false,
 			"only 0.0 %"},
-		{"memory of nobody", Change{Now: Split{Encoded: 90}, Next: a, NowRate: 1, NextRate: 1, Budget: 100}, true,
+		{"memory of no tier", Change{Now: Split{Encoded: 90}, Next: a, NowRate: 1, NextRate: 1, Budget: 100}, true,
 			"10B belong to no tier"},
 		{"over budget", Change{Now: a, Next: Split{Decoded: 50}, NowRate: 2, NextRate: 1, Budget: 50}, true, "exceeds 50B"},
 		{"big gain, same epoch", Change{Now: a, Next: b, NowRate: 100, NextRate: 111, Budget: 100}, true, "11 %"},

@@ -118,7 +118,7 @@ func (s *Dataset) check() error {
 			return errs.New(errs.Invalid, subject("jobs"), "leave recipes out that no job uses", "recipe %.80q has no job",
 				r.Name)
 		case r.Sharers < 1 || r.Sharers > len(r.Jobs):
-			return errs.New(errs.Invalid, subject("sharers"), "1 = nobody shares; at most all its jobs share",
+			return errs.New(errs.Invalid, subject("sharers"), "1 = no job shares; at most all its jobs share",
 				"%d of %d jobs share augmented samples", r.Sharers, len(r.Jobs))
 		case !(r.DecodeDegree == 0 || r.DecodeDegree >= 1 && r.DecodeDegree <= 1e6):
 			return errs.New(errs.Invalid, subject("decode_degree"), "1 = every job decodes for itself",

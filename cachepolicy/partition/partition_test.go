@@ -307,7 +307,7 @@ func TestPlanProperties(t *testing.T) {
 						rt.Fatalf("the mix of %s/%s sums to %v", ds.Name, rc.Name, all)
 					}
 					if d.Datasets[i].Recipes[j].Sharers < 2 && rc.Augmented > 0 {
-						rt.Fatalf("%s: a job that shares with nobody got %d bytes of augmented", model, rc.Augmented)
+						rt.Fatalf("%s: a job that shares with no other got %d bytes of augmented", model, rc.Augmented)
 					}
 				}
 			}

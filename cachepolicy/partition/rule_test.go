@@ -57,7 +57,7 @@ func TestSimpleSplitNeverExceedsTotal(t *testing.T) {
 			rt.Fatalf("%+v gives %+v, %q", in, s, why)
 		}
 		if in.ShareGroups <= 0 && s.Augmented > 0 {
-			rt.Fatalf("%+v: augmented gets %d and nobody shares", in, s.Augmented)
+			rt.Fatalf("%+v: augmented gets %d and no job shares", in, s.Augmented)
 		}
 	})
 }

@@ -53,7 +53,7 @@ func sum(hits []int) (n int) {
 	return n
 }
 
-// On tiny traces of any kind belady has as many hits as there can be, and nobody has more.
+// On tiny traces of any kind belady has as many hits as there can be, and no policy has more.
 func TestNobodyBeatsBruteForce(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		tr := &Trace{Samples: 6}
@@ -151,7 +151,7 @@ func TestNamesDoNotMatter(t *testing.T) {
 			return each
 		}
 		same := slices.Equal(hits(tr), hits(renamed))
-		// What a future tells is no name; it breaks something only because an order may be one.
+		// A future reveals no name; it breaks something only because an order may be one.
 		// What minio breaks is the long run: it keeps the same samples, whatever their names.
 		if blind := cachepolicy.Breaks(name) == "" || name == "minio" || cachepolicy.NeedsFuture(name); same != blind {
 			t.Errorf("%s: the same hits under other names: %v; it breaks %q", name, same, cachepolicy.Breaks(name))

@@ -153,16 +153,16 @@ type Future interface {
 }
 
 // Run drives a policy over the trace with room for capacity entries, and returns the hits of each epoch of all jobs
-// together. future, which may be nil, is what the policy was given. At the beginning of each epoch all needs are told
+// together. future, which may be nil, is what the policy was given. At the beginning of each epoch all needs are passed
 // anew.
 //
-// dropSpent takes an entry out once no job needs it, and keeps out what nobody needs: refcount as Joader's paper has
+// dropSpent takes an entry out once no job needs it, and keeps out what no job needs: refcount as Joader's paper has
 // it.
 func Run(t *Trace, capacity int, e cachepolicy.Evictor, future Future, dropSpent bool) (hits []int) {
 	return RunEach(t, capacity, e, future, dropSpent, func(bool) {})
 }
 
-// RunEach is Run that also tells of each request whether it was a hit.
+// RunEach is Run that also reports for each request whether it was a hit.
 func RunEach(t *Trace, capacity int, e cachepolicy.Evictor, future Future, dropSpent bool,
 	each func(hit bool)) (hits []int) {
 	s, _ := e.(cachepolicy.Sighted)

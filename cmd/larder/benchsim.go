@@ -144,8 +144,8 @@ func simulate(w *coresim.World, o coresim.Options, label string) (*live.Run, err
 	return r, nil
 }
 
-// simulateAll runs worlds, as many at once as there are cores and as fit the limit of memory together; o.Progress is
-// told of all of them. The results are in their order, and so is the error: a later world's is only reported when no
+// simulateAll runs worlds, as many at once as there are cores and as fit the limit of memory together; o.Progress
+// hears of all of them. The results are in their order, and so is the error: a later world's is only reported when no
 // earlier one has any.
 func simulateAll(worlds []*coresim.World, labels []string, o coresim.Options) ([]live.Run, error) {
 	most, of := int64(1), uint64(0)

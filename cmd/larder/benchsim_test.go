@@ -39,9 +39,9 @@ func TestSimulateAll(t *testing.T) {
 		}
 		worlds, labels = append(worlds, &own), append(labels, fmt.Sprint("run ", i))
 	}
-	told := uint64(0)
+	most := uint64(0)
 	got, err := simulateAll(worlds, labels, coresim.Options{Progress: func(_ time.Duration, samples, of uint64) error {
-		told = max(told, samples)
+		most = max(most, samples)
 		if samples > of || of != 5*w.Requests() {
 			return fmt.Errorf("%d of %d samples", samples, of)
 		}

@@ -116,7 +116,7 @@ func TestCLIDocs(t *testing.T) {
 	}
 }
 
-// What a page, a hint or an error of any client tells to type is a command that exists.
+// Every command that a page, a hint or an error of any client advises exists.
 func TestCommandsThatAreNamedExist(t *testing.T) {
 	named := regexp.MustCompile("`larder ([a-z]+)(?: ([a-z]+))?[^`\\n]*`")
 	found := 0

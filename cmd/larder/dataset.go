@@ -115,8 +115,8 @@ func newDatasetInspect(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect NAME|URI",
 		Short: "Show a dataset and a few of its samples",
-		Long: `Show a dataset and the first samples of a subset of it; the number it selects tells whether a subset expression
-means what it should. The dataset is indexed if it is not known yet.`,
+		Long: `Show a dataset and the first samples of a subset of it; the number of selected samples shows whether a
+subset expression means what it should. The dataset is indexed if it is not known yet.`,
 		Example: `  larder dataset inspect imagefolder:/data/train --subset 'label < 600' --samples 5`,
 		Args:    args("the NAME or URI of a dataset"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -60,8 +60,8 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// TestExplainAmongUsers: what other users draw from is not told to a user, so it is not said that they do not draw from
-// his dataset.
+// TestExplainAmongUsers: a user cannot see what other users draw from, so explain does not say that they do not draw
+// from his dataset.
 func TestExplainAmongUsers(t *testing.T) {
 	me := &larderv1.Job{Id: 1, Spec: &larderv1.JobSpec{Name: "me", Dataset: "d"}, State: larderv1.JobState_JOB_STATE_LIVE}
 	twin := &larderv1.Job{Id: 2, Spec: &larderv1.JobSpec{Name: "twin", Dataset: "d"},

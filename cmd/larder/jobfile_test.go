@@ -117,7 +117,7 @@ func TestJobMistakes(t *testing.T) {
 	}
 	_, err := parseJob("j", []byte("naem: x\nbatch_size: y\nshuffle: z\n"))
 	if n := strings.Count(err.Error(), "\n"); n != 2 {
-		t.Errorf("of three mistakes this is told: %v", err)
+		t.Errorf("of three mistakes this is reported: %v", err)
 	}
 }
 

@@ -28,8 +28,8 @@ import (
 
 func init() { socketCommands = append(socketCommands, newStop) }
 
-// dyingTime is how long somebody may hold a socket at which nobody answers: a daemon that begins, or one that was
-// killed and is being cleared away.
+// dyingTime is how long a process may hold a socket without answering: a daemon that starts, or one that was killed
+// and is being cleared away.
 const dyingTime = 5 * time.Second
 
 // endTime is how long a daemon that said that it stops may take to be gone.
@@ -147,9 +147,9 @@ func unservedText(path string) string {
 	return fmt.Sprintf("no daemon serves %s; loaders that live start none", path)
 }
 
-// markUnserved leaves the mark of a stop where no daemon runs; false: somebody holds the socket, and is dying or about
-// to serve it. In a folder that does not exist no daemon has been, so no loader lives that had one: there is nobody to
-// leave a mark for.
+// markUnserved leaves the mark of a stop where no daemon runs; false: a process holds the socket, and is dying or about
+// to serve it. In a folder that does not exist no daemon has been, so no loader lives that had one: no process would
+// read the mark.
 func markUnserved(path, by string) (bool, error) {
 	if _, err := os.Stat(filepath.Dir(path)); errors.Is(err, fs.ErrNotExist) {
 		return true, nil
@@ -243,8 +243,8 @@ func awaitEnd(ctx context.Context, target string, pid int32, limit time.Duration
 }
 
 // unservedAt reports whether no process listens at host:port. What went wrong with TLS or a token says nothing about
-// that, so neither is tried; what closes a connection that it has just accepted is a tunnel to nobody: a daemon speaks
-// first, or with TLS waits for the client.
+// that, so neither is tried; what closes a connection that it has just accepted is a tunnel without a daemon: a daemon
+// speaks first, or with TLS waits for the client.
 func unservedAt(ctx context.Context, target string) bool {
 	c, err := new(net.Dialer).DialContext(ctx, "tcp", target)
 	if err != nil {

@@ -22,7 +22,7 @@ func TestAwaitEndOverTCP(t *testing.T) {
 	}
 	served.Close()
 	if err := awaitEnd(t.Context(), at, 7, time.Minute); err != nil {
-		t.Errorf("nobody listens: %v", err)
+		t.Errorf("no process listens: %v", err)
 	}
 
 	tunnel, err := net.Listen("tcp", "127.0.0.1:0")
@@ -40,6 +40,6 @@ func TestAwaitEndOverTCP(t *testing.T) {
 		}
 	}()
 	if err := awaitEnd(t.Context(), tunnel.Addr().String(), 7, time.Minute); err != nil {
-		t.Errorf("nobody behind the tunnel: %v", err)
+		t.Errorf("no daemon behind the tunnel: %v", err)
 	}
 }

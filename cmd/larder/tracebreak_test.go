@@ -149,7 +149,7 @@ func (b *breakable) goAway() {
 	}
 }
 
-// student is a client that goes on with the next daemon.
+// student is a client that continues with the next daemon.
 type student struct {
 	t     *testing.T
 	spec  *larderv1.JobSpec

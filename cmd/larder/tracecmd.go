@@ -159,7 +159,7 @@ func recordedTable(w *tabwriter.Writer, file string, t *trace.Trace) {
 		count(len(t.Moves)), count(t.World.Lost)))
 	if t.World.Breaks > 0 {
 		row(w, "breaks", fmt.Sprintf("the daemon went away %s times: what it delivered in the last moments before, and "+
-			"until the recording went on, is missing", count(t.World.Breaks)))
+			"until the recording continued, is missing", count(t.World.Breaks)))
 	}
 	if t.World.Unknown > 0 {
 		row(w, "costs", fmt.Sprintf("of %s samples were never seen: they have the mean", count(t.World.Unknown)))

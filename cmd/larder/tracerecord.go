@@ -37,8 +37,8 @@ type traceRecording struct {
 
 	closer io.Closer // of c, when that is a successor
 
-	recording uint64 // of the daemon; 0 = it is to begin one
-	answers   uint64 // of that recording, that arrived
+	recording uint64 // number at the daemon; 0 = the next call begins one
+	answers   uint64 // of that recording that arrived
 
 	began    time.Time
 	offset   time.Duration // of the daemon's recording in this one

@@ -82,8 +82,8 @@ func TestDoctorSeesAFullDisk(t *testing.T) {
 	}
 }
 
-// TestDoctorWarnsOfAFullDisk: a daemon that runs goes on with the room that it has, so doctor warns; where it ran no
-// other one could start.
+// TestDoctorWarnsOfAFullDisk: a running daemon continues with the room that it has, so doctor warns; where none
+// runs, none could start.
 func TestDoctorWarnsOfAFullDisk(t *testing.T) {
 	disk := t.TempDir()
 	if err := unix.Mount("larder-test", disk, "tmpfs", 0, "size=8m,mode=0700"); err != nil {

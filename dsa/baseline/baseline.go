@@ -19,7 +19,7 @@ type Pick struct {
 	Object ident.ObjectID
 }
 
-// rule is what tells the baselines apart. The table keeps the books and calls it; masks in need are updated before the
+// rule is where the baselines differ. The table keeps the books and calls it; masks in need are updated before the
 // call.
 type rule interface {
 	started(j *job)         // the job needs all of its subset

@@ -3,7 +3,7 @@
 // sampling (FAST 2026) as published, and one order shared by all (CoorDL).
 //
 // It exists for honest comparison and chooses nothing in a daemon. Like dsa it knows no storage, sizes, labels or time,
-// is pure and deterministic in its seed; the caller tells it with SetLevel what is in memory and owns the cache. What
+// is pure and deterministic in its seed; the caller reports with SetLevel what is in memory, and owns the cache. What
 // each one does that its authors did, and what was left out so that it can be compared at all, is said where it is
 // made: independent.go, joader.go, released.go, ods.go, order.go.
 package baseline

@@ -11,8 +11,8 @@ import (
 // joader is the dependent sampling algorithm of Joader (Xie et al., NeurIPS 2022, sections 3 and 4) for any number of
 // jobs, done right: on cells, that is sets of samples still needed by exactly the same jobs, instead of on the paper's
 // tree, whose chain of intersections they contain. The law of a round is that of the paper: jobs ordered by what
-// remains to them; a prefix of them shares one draw from what all have in common, the rest goes on without it, and who
-// starts the rest alone draws alone.
+// remains to them; a prefix of them shares one draw from what all have in common, the rest continues without it, and
+// a job that starts the rest alone draws alone.
 //
 // What the released code does otherwise is left out: picks inside a set are uniform, a leave loses no samples, the
 // order of the jobs is by sizes that are up to date, probabilities are float64. A job that does not take part in a
@@ -25,7 +25,7 @@ type joader struct {
 	spare []int               // unused ones
 	full  []int               // those with samples
 	at    map[bits.JobSet]int // lookups only, never ranged over
-	in    []uint32            // by object: pool + 1; 0 = nobody needs it
+	in    []uint32            // by object: pool + 1; 0 = no job needs it
 	pos   []uint32            // by object: place in the pool
 	draws int                 // counts draws, which groups of jobs share
 }

@@ -64,9 +64,9 @@ type phase struct {
 	repeats  int64
 }
 
-// run1 starts the daemons and clients of one run, lets them work, and returns the books. groups[i] are the jobs of
+// runPhase starts the daemons and clients of one run, lets them work, and returns the books. groups[i] are the jobs of
 // daemon i.
-func (r *runner) run1(ctx context.Context, title, dir string, groups [][]int) (*phase, error) {
+func (r *runner) runPhase(ctx context.Context, title, dir string, groups [][]int) (*phase, error) {
 	p := &phase{
 		runner: r, title: title, dir: filepath.Join(r.temp, dir), plans: r.plans, want: r.want,
 		run: &RunStats{Daemons: len(groups)}, receipts: make([][]receipt, len(r.plans)), over: make(chan struct{}),

@@ -140,7 +140,7 @@ func (r *runner) all(ctx context.Context) (_ *Result, err error) {
 		{fmt.Sprintf("shared: %d jobs, one daemon, %s of cache", r.Jobs, units.Size(r.memory)), "shared", "s", together,
 			&res.Shared},
 	} {
-		p, err := r.run1(ctx, half.title, half.dir, half.groups)
+		p, err := r.runPhase(ctx, half.title, half.dir, half.groups)
 		if err != nil {
 			return nil, err
 		}

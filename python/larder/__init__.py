@@ -13,7 +13,7 @@ Its modules are layers; each imports those before it only (python/tests/test_lay
 3. ``_received``, ``_session``, ``_environ``, ``_daemon``: one connection, and the daemon behind it.
 4. ``ops``, ``_device``, ``_checks``, ``_ranks``, ``_arguments``: what a script asks for.
 5. ``_seat``, ``_detach``, ``_finalizer``, ``_run``, ``_shared``: the state of one Loader, and what it must release.
-6. ``_rivals``, ``_registration``, ``_connection``: a registered and attached connection, made anew when it ends.
+6. ``_rivals``, ``_registration``, ``_connection``: a registered and attached connection, replaced when it ends.
 7. ``_waits``, ``_reconnect``, ``_epoch``, ``_audit``: an epoch, batch by batch.
 8. ``_facts``, ``_resume``, ``_loader``: the Loader.
 """

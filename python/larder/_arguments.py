@@ -1,4 +1,4 @@
-"""The arguments of a Loader, checked: what it asks the daemon for, and how it behaves itself."""
+"""The checked arguments of a Loader: those that it sends to the daemon, and those for its own behaviour."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Keywords(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Settings:
-    """What one Loader was asked for, checked. Nothing in it changes."""
+    """The checked arguments of one Loader. They never change."""
 
     name: str  # of the job
     place: _ranks.Place
@@ -161,7 +161,7 @@ _DESCRIBING = (
 
 
 def job_spec(name: str, dataset: str, place: _ranks.Place, a: Arguments) -> JobSpec:
-    """The JobSpec message of a job that is to be registered."""
+    """The JobSpec message for registering a job."""
     subset = _checks.subset_text(a.subset)
     shuffle = _checks.flag("shuffle", a.shuffle)
     order = _checks.order_name(a.order, shuffle)

@@ -1,4 +1,4 @@
-"""LARDER_AUDIT_LOG: a log of what this process was handed, which `larder audit` checks (docs/format/audit.md).
+"""LARDER_AUDIT_LOG: a log of what this process received, which `larder audit` checks (docs/format/audit.md).
 
 An observer of epochs (see _run.Observer) writes it: one file per process, one write per record. A batch is noted before
 it counts as handed out, with a checksum of its bytes, and again when the step is over, which is when the next batch is
@@ -137,12 +137,12 @@ class RunLog:
         log.write(r="epoch", run=self.number, start=start)
 
     def write(self, kind: str, **record: Any) -> None:
-        """Notes something of this epoch; a forked child does not write into its parent's log."""
+        """Writes a record of this epoch; a forked child does not write into its parent's log."""
         if self.log.pid == os.getpid():
             self.log.write(r=kind, run=self.number, **record)
 
     def received(self, ring: Ring, header: _wire.BatchHeader) -> None:
-        """Notes a batch before it is handed out."""
+        """Notes a batch before it is delivered."""
         root = ring.root(header)
         index = ring.fields.get("index")
         ids = None if index is None else np.asarray(ring.array(root, index, header.rows)).tolist()
@@ -152,7 +152,7 @@ class RunLog:
         self.next = header.step + 1
 
     def handed_out(self, run: Run) -> None:
-        """Remembers the batch that is handed out, and notes one that came without a frame."""
+        """Remembers the batch that is delivered, and notes one that came without a frame."""
         ring = run.session.ring
         frame, _, head, board = run.mark
         lease: Any = None if frame is None else frame.taken
@@ -203,7 +203,7 @@ class RunLog:
         self.write("end", batches=int(end.get("batches") or 0), samples=int(end.get("samples") or 0), account=account)
 
     def abandoned(self, why: str) -> None:
-        """Notes that the epoch was given up."""
+        """Notes that the epoch was abandoned."""
         self.write("left", why=why)
 
     def saved(self, step: int, token: str | None) -> None:

@@ -48,7 +48,7 @@ def of(ring: Ring, attach: AttachResponse, held: dict[int, Frame | Lease]) -> Bo
 
 
 class Board:
-    """The client's end.
+    """The client's side of the board.
 
     ``next()`` uses it under the Loader's lock; ``prepare`` and ``close`` may be called in any thread.
     """
@@ -128,7 +128,7 @@ class Board:
         _U32.pack_into(self.page, self.at + _WAITS, 0)
 
     def waits(self, since: float) -> None:
-        """Shows the daemon since when next() waits, by ``time.monotonic()``; 0 = it does not wait."""
+        """Publishes since when next() waits, by ``time.monotonic()``; 0 = it does not wait."""
         _U64.pack_into(self.page, self.at + _SINCE, int(since * 1e9))
 
     def serve(self, reader: Reader) -> None:
@@ -138,7 +138,7 @@ class Board:
             reader.board = self
 
     def stop(self) -> None:
-        """Ends that: every further batch is taken after a look at the socket."""
+        """Ends the direct reading: every further batch is taken after a look at the socket."""
         reader, self.reader = self.reader, None
         if reader is not None:
             reader.board = None
@@ -158,7 +158,7 @@ class Board:
         self.ready[slot] = (tuple(values), lease)
 
     def close(self) -> None:
-        """Drops what was built ahead."""
+        """Drops the batches that were built ahead."""
         self.closed = True
         self.stop()
         self.ready.clear()

@@ -1,4 +1,4 @@
-"""The connection of a Loader: made when it is needed, registered, attached to its rank, and made anew when it ended."""
+"""The connection of a Loader: made when it is needed, registered, attached to its rank, replaced when it ended."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Outage:
-    """The time without a daemon: longer and longer pauses up to a deadline."""
+    """The retries while there is no daemon: longer and longer pauses up to a deadline."""
 
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
@@ -47,7 +47,7 @@ class Outage:
 
 
 def connect(shared: Shared) -> Session:
-    """The connection of this process, registered; made anew after a fork, an unpickling, or a crash of the daemon."""
+    """The connection of this process, registered; replaced after a fork, an unpickling, or a crash of the daemon."""
     shared.require_open()
     _finalizer.run_pending()
     s = shared.resources.session
@@ -75,7 +75,7 @@ def connect(shared: Shared) -> Session:
 
 
 def know(shared: Shared) -> None:
-    """Sees to it that the daemon has described the job."""
+    """Asks the daemon to describe the job, unless it has."""
     if not shared.job:
         with shared.lock:
             connect(shared)
@@ -91,7 +91,7 @@ def _register(shared: Shared, s: Session, deadline: float) -> None:
 
 
 def attach(shared: Shared, s: Session, register: bool = True) -> None:
-    """Attaches the session to the rank, once; ``register``: a job that ended meanwhile is made anew."""
+    """Attaches the session to the rank, once; ``register``: a job that ended meanwhile is registered again."""
     if s.ring is not None:
         return
     answer = _attach(shared, s, register)
@@ -156,7 +156,7 @@ def call(shared: Shared, method: Method[Request, Response], body: Request) -> Re
 
 
 def outlive(shared: Shared, act: Callable[[Session], T]) -> T:
-    """Does something that may be done twice; with the daemon's successor when it crashed since the last use."""
+    """Runs an idempotent operation; with the daemon's successor if the daemon crashed since the last use."""
     outage: Outage | None = None
     while True:
         s, before = None, shared.resources.session

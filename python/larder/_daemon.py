@@ -68,7 +68,7 @@ class Stop(NamedTuple):
     at: str
 
     def error(self, path: str) -> StoppedError:
-        """What a Loader raises that was made before the stop."""
+        """The error that a Loader raises if it was made before the stop."""
         return StoppedError(
             f"the larder daemon at {path} was stopped by {self.by} at {self.at}",
             subject=path,
@@ -78,8 +78,9 @@ class Stop(NamedTuple):
 
 
 def last_stop(path: str) -> Stop | None:
-    """The stop after which no daemon has served the socket, where root, this user or the folder's owner left its
-    mark.
+    """The last stop of the socket's daemon, if none has served it since.
+
+    A mark counts only if root, this user or the folder's owner left it.
     """
     try:
         fd = os.open(path + ".stopped", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -95,7 +96,7 @@ def last_stop(path: str) -> Stop | None:
 
 
 def known_stop(endpoint: str | None) -> str:
-    """The id of the last stop, which a Loader made now ignores; "" = there is none. A later one concerns it."""
+    """The id of the last stop, "" if there is none. A Loader made now ignores it, and raises after a later one."""
     _environ.warn_once()
     stop = last_stop(socket_path(endpoint)[0])
     return stop.id if stop is not None else ""
@@ -124,7 +125,7 @@ def open_session(endpoint: str | None, timeout: float, known: str = "") -> Sessi
                 ) from None
             if time.monotonic() > deadline:
                 raise DeadlineError(
-                    f"waited in vain for a larder daemon at {path}: {e}",
+                    f"timed out waiting for a larder daemon at {path}: {e}",
                     subject=path,
                     hint=f"its log is {_log_path(path)}",
                 ) from None
@@ -140,7 +141,7 @@ def reach(path: str, timeout: float) -> Session:
 
 
 class _NotServed(Exception):
-    """There is no socket, or no process listens on it."""
+    """Raised when there is no socket, or no process listens on it."""
 
 
 def _connect(path: str, deadline: float) -> Session:
@@ -160,7 +161,7 @@ def _connect(path: str, deadline: float) -> Session:
             raise _NotServed(os.strerror(e.errno or 0).lower()) from None
         except TimeoutError:
             raise DeadlineError(
-                f"waited in vain for the daemon at {path} to accept a connection",
+                f"timed out waiting for the daemon at {path} to accept a connection",
                 subject=path,
                 hint="`larder doctor` looks further",
             ) from None
@@ -241,7 +242,7 @@ def _start(path: str, deadline: float, known: str) -> None:
         except BlockingIOError:
             if time.monotonic() > deadline:
                 raise DeadlineError(
-                    f"waited in vain for another process to start the larder daemon at {path}",
+                    f"timed out waiting for another process to start the larder daemon at {path}",
                     subject=path,
                     hint=f"its log is {_log_path(path)}",
                 ) from None
@@ -335,7 +336,7 @@ def _await_ready(daemon: _Starting, deadline: float) -> None:
             )
         if time.monotonic() > deadline:
             raise DeadlineError(
-                f"waited in vain for `{words}` to become ready: {daemon.tail()}",
+                f"timed out waiting for `{words}` to become ready: {daemon.tail()}",
                 subject=log,
                 hint=f"the log is {log}",
             )
@@ -346,7 +347,7 @@ def _tail(log: str, start: int) -> str:
     """The last lines that the daemon wrote."""
     try:
         with open(log, "rb") as f:
-            f.seek(start if start <= os.fstat(f.fileno()).st_size else 0)  # else the log was begun anew meanwhile
+            f.seek(start if start <= os.fstat(f.fileno()).st_size else 0)  # else the log was truncated meanwhile
             text = f.read(1 << 16).decode(errors="replace")
     except OSError:
         return ""

@@ -1,4 +1,4 @@
-"""The DETACH of a Loader whose connection had ended: its process lives, so the daemon would wait for it to come back.
+"""The DETACH of a Loader whose connection has ended: its process lives, so the daemon would wait for it to come back.
 
 It goes over a new connection to whichever daemon serves the socket now; none is started. When none serves it, the next
 call of any Loader of this process tries again, and the end of the process once more.
@@ -16,7 +16,7 @@ from .errors import Error, StaleError, UnavailableError
 
 _SECONDS = 1.0  # for all of one DETACH
 _PAUSE = 1.0  # seconds between two looks for a daemon
-_MOST = 64  # that wait: daemons that never come back must not cost memory for ever
+_MOST = 64  # that wait: daemons that never come back must not cost memory forever
 
 _waiting: list[Seat] = []  # whose daemon was not there
 _next_look = 0.0

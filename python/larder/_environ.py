@@ -1,4 +1,4 @@
-"""Warnings of environment variables that begin with LARDER_ and mean nothing, with the name that was probably meant."""
+"""Warns of environment variables that begin with LARDER_ and mean nothing, with the name that was probably meant."""
 
 from __future__ import annotations
 

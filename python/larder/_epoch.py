@@ -1,4 +1,4 @@
-"""One epoch from ``iter`` to its end: how it begins, where the next batch comes from, and how it is handed out."""
+"""One epoch from ``iter`` to its end: how it begins, where the next batch comes from, and how it is delivered."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Epoch:
         return self
 
     def __next__(self) -> Batch:
-        # A batch that is posted and was built ahead is handed out here: no system call, and little code to cache.
+        # A batch that is posted and was built ahead is delivered here: no system call, and little code to cache.
         board = self.run.board
         if board is not None:
             shared = self.shared
@@ -260,7 +260,7 @@ def _report(shared: Shared, run: Run, b: BatchHeader) -> None:
 
 
 def _hand_out(shared: Shared, run: Run, f: Frame, b: BatchHeader, waited: float) -> Batch:
-    """Wraps a batch that came as a frame, or was looked at as one, and counts it as handed out."""
+    """Wraps a batch that came as a frame, or was looked at as one, and counts it as delivered."""
     s = run.session
     ring = s.ring
     assert ring is not None

@@ -1,4 +1,4 @@
-"""What a Loader reports about its job: what training scripts and frameworks look at."""
+"""The properties of a Loader that report on its job, for training scripts and frameworks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ._stats import ClientStats, Quarantined, Stats
 
 
 class Sampler:
-    """What frameworks expect at ``loader.sampler``."""
+    """The object that frameworks expect at ``loader.sampler``."""
 
     def __init__(self, loader: Facts) -> None:
         self._loader = loader
@@ -22,7 +22,7 @@ class Sampler:
 
 
 class Dataset:
-    """What frameworks expect at ``loader.dataset``: the samples of the subset, countable."""
+    """The object that frameworks expect at ``loader.dataset``: it has the number of samples of the subset."""
 
     def __init__(self, loader: Facts) -> None:
         self._loader = loader
@@ -49,7 +49,7 @@ class Dataset:
 
 
 class Facts:
-    """The part of Loader that says what the daemon knows of the job, and what its next epoch is to be."""
+    """The part of Loader that reports what the daemon knows of the job, and that sets up its next epoch."""
 
     _shared: Shared
 
@@ -73,7 +73,7 @@ class Facts:
 
     @property
     def promise(self) -> str:
-        """What the order keeps whatever other jobs do, in words; it does not change while the job runs."""
+        """What the order guarantees whatever other jobs do, in words; it does not change while the job runs."""
         _connection.know(self._shared)
         return str(self._shared.job.get("promise") or "")
 

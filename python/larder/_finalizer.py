@@ -1,4 +1,4 @@
-"""What a Loader must release when it is closed or forgotten.
+"""The resources that a Loader must release when it is closed or forgotten.
 
 A forgotten Loader runs no Python code (see _session): its death sends DETACH and queues its finalizer, each in one call
 into C. The next call of any Loader of the process runs what is queued; ``atexit`` runs the rest.
@@ -19,7 +19,7 @@ from .errors import Error
 
 
 class Resources:
-    """What has to be released. It does not know its Loader, so that a forgotten one dies at once."""
+    """The resources to release. They do not reference their Loader, so that a forgotten one dies at once."""
 
     __slots__ = ("seat", "session", "unused")
 
@@ -78,13 +78,13 @@ def watch(owner: object, resources: Resources) -> None:
 
 
 def release(resources: Resources) -> None:
-    """Releases them now."""
+    """Releases the resources now."""
     shutdown(resources)
     _finalizers.pop(id(resources), None)
 
 
 def run_pending() -> None:
-    """Releases what forgotten Loaders had. Not a callback does that: what a signal handler raises in one is lost."""
+    """Releases what forgotten Loaders held. A callback would lose what a signal handler raises."""
     while _queue:
         try:
             resources = _queue[0].resources

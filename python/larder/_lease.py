@@ -16,7 +16,7 @@ from ._wire import Frame
 
 
 class Posted(Protocol):
-    """What a lease asks of the board: the batches held by slot, and the sequence number of the last post taken."""
+    """The part of the board that a lease uses: the batches held by slot, and the number of the last post taken."""
 
     held: dict[int, Frame | Lease]
     head: int
@@ -40,7 +40,7 @@ class Lease(weakref.ref["npt.NDArray[Any]"]):
     confirmed: bool  # it was seen to have been handed out
 
     def handed_out(self, board: Posted | None) -> bool:
-        """Whether the caller got the batch."""
+        """Reports whether the caller got the batch."""
         if self.frame is not None:
             return self.frame.taken is self
         if not self.confirmed:

@@ -1,4 +1,4 @@
-"""Loader: what a training script uses. It asks the daemon for a job and hands out its batches; it prepares nothing."""
+"""Loader, the class for training scripts. It asks the daemon for a job and delivers its batches."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ class Loader(Facts, Resumable, Generic[BatchT]):
             ordinal of the Loader in its process.
         order: what shuffling promises: "stratified" (default; "stratified(B)" with B tiles instead of 4), "strict",
             "epoch", or "fixed", a pure function of seed and epoch; "replay:FILE" repeats a recorded one
-            (docs/resume.md). In none of them is a sample early or late for ever. ``promise`` has it in words.
+            (docs/resume.md). In none of them is a sample always early or always late. ``promise`` has the guarantee
+            in words.
         drop_last: True drops a short last batch.
         even: "drop" (default with several ranks) gives all ranks equally many samples, "none" does not.
         rank, world_size: found from torch.distributed, torchrun or Slurm when not given. All ranks are on this machine;

@@ -234,7 +234,7 @@ class Sizes(TypedDict, total=False):
 
 
 class AttachResponse(Sizes, total=False):
-    """RING: how to read it."""
+    """RING: how to read the ring."""
 
     job: Job
     incarnation: Integer
@@ -277,7 +277,7 @@ class RegisterJobRequest(TypedDict, total=False):
 
 
 class Resumed(TypedDict, total=False):
-    """What a job begins with that resumes from a token."""
+    """The starting point of a job that resumes from a token."""
 
     epoch: int
     left: Integer
@@ -287,7 +287,7 @@ class Resumed(TypedDict, total=False):
 
 
 class RegisterJobResponse(TypedDict, total=False):
-    """The job made or found."""
+    """The job that was registered or found."""
 
     job: Job
     created: bool
@@ -323,7 +323,7 @@ class SetSubsetRequest(TypedDict):
 
 
 class SetSubsetResponse(Sizes, total=False):
-    """When it takes effect."""
+    """When the subset takes effect."""
 
     epoch: int
 
@@ -346,7 +346,7 @@ class GetStateResponse(TypedDict, total=False):
 
 
 class Token(TypedDict, total=False):
-    """What this client reads of a token; the rest of it is the daemon's."""
+    """The part of a token that this client reads; the daemon owns the rest."""
 
     sum: str
     samples: Integer
@@ -355,7 +355,7 @@ class Token(TypedDict, total=False):
 
 
 class Empty(TypedDict):
-    """Asks for all there is."""
+    """Asks for all datasets."""
 
 
 class ListDatasetsResponse(TypedDict, total=False):

@@ -1,4 +1,4 @@
-"""What a session received and has not used yet, and how bytes become frames. No I/O."""
+"""The bytes that a session received and has not used yet, and how they become frames. No I/O."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OUTSIDE_STREAM = (_wire.PING, _wire.PONG, _wire.DRAIN, _wire.ERROR, _wire.WAKE)
 
 
 class Received:
-    """What was received. Sessions replace it as a whole and never change it, but for ``chunks.extend``."""
+    """What was received. A session replaces it as a whole and changes it only by ``chunks.extend``."""
 
     __slots__ = ("chunks", "count", "fds", "rest", "results", "stream")
 
@@ -31,7 +31,7 @@ class Received:
 
     @classmethod
     def nothing(cls) -> Received:
-        """Of a new connection."""
+        """The empty state of a new connection."""
         return cls(b"", (), [], {}, 0)
 
     def without_descriptors(self) -> tuple[Received, list[int]]:

@@ -1,4 +1,4 @@
-"""Continuing an epoch over another connection: a client says which step it needs next.
+"""Continues an epoch over another connection: the client says which step it needs next.
 
 After a crash a successor restarts every job from its journal; a daemon that lives keeps for the rank what was sent and
 may not have arrived.
@@ -24,7 +24,7 @@ from .errors import Error, JobEndedError, NotFoundError, StaleError, StateLostEr
 
 
 def reconnect(shared: Shared, run: Run) -> None:
-    """Takes an epoch to another connection, of the same daemon or its successor, at the first step not handed out.
+    """Moves an epoch to another connection, of the same daemon or its successor, at the first undelivered step.
 
     Raises:
         StoppedError: a user stopped the daemon, and none runs.
@@ -56,7 +56,7 @@ def _attempt(shared: Shared, run: Run, outage: Outage) -> None:
     try:
         _recognise(shared, s, held, run, step)
         _connection.attach(shared, s, register=False)
-        what = f"the daemon to go on with epoch {run.epoch} of job {shared.name!r} at step {step}"
+        what = f"the daemon to continue epoch {run.epoch} of job {shared.name!r} at step {step}"
         try:
             payload = _wire.epoch_payload(run.epoch, step + 1)
             answer = s.request(_wire.EPOCH, payload, time.monotonic() + shared.timeout, what)
@@ -95,7 +95,7 @@ def _recognise(shared: Shared, s: Session, held: Held | None, run: Run, step: in
 
 def _lost(shared: Shared, run: Run, step: int, why: str) -> Error:
     return StateLostError(
-        f"the larder daemon cannot go on with epoch {run.epoch} of job {shared.name!r} at step {step}: {why}",
+        f"the larder daemon cannot continue epoch {run.epoch} of job {shared.name!r} at step {step}: {why}",
         subject=shared.name,
         hint="iter(loader) begins a new epoch, which has all samples again; for epochs that survive the daemon, give "
         "it a folder that stays (state.dir, not `none`)",

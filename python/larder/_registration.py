@@ -1,4 +1,4 @@
-"""Asking the daemon for a Loader's job, or for what is left of it."""
+"""Registers a Loader's job with the daemon, or the remainder of its epoch."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _warn_once(dataset: str, note: str) -> None:
 
 
 def _resumed(shared: Shared, loaded: Loaded, resumed: Resumed | None) -> None:
-    """Takes over what there is of the epoch of a state."""
+    """Takes over the remainder of a state's epoch from the daemon's answer."""
     if resumed is None:
         raise UnavailableError(
             "the daemon is older than this client and cannot resume", hint="restart it: larder serve"
@@ -117,7 +117,7 @@ def _describe(shared: Shared, s: Session, deadline: float) -> None:
 
 
 def replaceable(shared: Shared, error: InvalidError) -> bool:
-    """Whether a job of this name that has another description has no client (any more): loading a state replaces it.
+    """Reports whether loading a state may replace a job of this name: it has another description and no client.
 
     Any other use of the Loader raises the same error as its constructor would have.
     """

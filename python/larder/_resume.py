@@ -1,4 +1,4 @@
-"""Resuming: what state_dict() returns, and how a Loader continues from it.
+"""Saves and resumes: what state_dict() returns, and how a Loader continues from it.
 
 The state is a token that the daemon makes: it names a place in its log of orders, or (portable) contains what was
 handed out. It is opaque here. A Loader that loads one registers its job anew with it; the daemon answers which epoch
@@ -18,15 +18,15 @@ from .errors import InvalidError
 
 
 class Resumable:
-    """The part of Loader that saves and loads where it is."""
+    """The part of Loader that saves and loads its position."""
 
     _shared: Shared
 
     def state_dict(self, *, portable: bool = False) -> dict[str, Any]:
-        """Where this Loader is, for ``load_state_dict``.
+        """Returns the position of this Loader, for ``load_state_dict``.
 
-        The state is small, JSON-able, and the same on every rank that was handed as many batches. It counts batches
-        that were handed to the script, not those prepared ahead: between two steps of a training loop it says that the
+        The state is small, JSON-able, and the same on every rank that got as many batches. It counts batches that the
+        script received, not those prepared ahead: between two steps of a training loop it says that the
         batch of the step before was used. Save it with the model, in one place of the loop on all ranks.
 
         Args:
@@ -132,7 +132,7 @@ class Resumable:
 
     @property
     def step(self) -> int:
-        """Batches of the running epoch that were handed out, those before a loaded state included; else 0.
+        """Delivered batches of the running epoch, those before a loaded state included; else 0.
 
         ``len(loader) - loader.step`` are left, as long as batch size and world size are those of the state.
         """

@@ -101,7 +101,7 @@ class Ring:
         self._own: dict[int, int] = {}  # slot -> its own segment, when it has outgrown segment 0
 
     def replace(self, segment: int, slot: int, size: int, fd: int) -> None:
-        """Takes a SEGMENT: the slot has memory of its own from now on.
+        """Takes a SEGMENT frame: the slot has memory of its own from now on.
 
         Its earlier segment is unmapped with the last array on it.
         """

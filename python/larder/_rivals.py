@@ -1,7 +1,7 @@
 """Loaders of one process that want the same rank of the same job: a notebook's cell that is run again makes another.
 
 The older one gives way when it is not iterated: its epoch is over, was abandoned, or ended in an exception (whose
-traceback may keep the Loader alive for ever). While an iterator of it lives it stays, unless the newer one has
+traceback may keep the Loader alive forever). While an iterator of it lives it stays, unless the newer one has
 ``replace=True``.
 """
 
@@ -28,7 +28,7 @@ def _same_rank(other: Shared, shared: Shared, where: str) -> bool:
 
 
 def give_way(shared: Shared, rivals: list[Shared]) -> bool:
-    """Closes those that may be replaced; whether there was one."""
+    """Closes the Loaders that may be replaced; reports whether there was one."""
     idle = [r for r in rivals if shared.settings.replace or not in_use(r)]
     for r in idle:
         r.close()
@@ -36,13 +36,13 @@ def give_way(shared: Shared, rivals: list[Shared]) -> bool:
 
 
 def in_use(shared: Shared) -> bool:
-    """Whether an iterator of it lives, in the midst of an epoch."""
+    """Reports whether an iterator of the Loader lives, in the middle of an epoch."""
     it = shared.iterator() if shared.iterator is not None else None
     return it is not None and it.run is shared.running and not it.run.done
 
 
 def held(shared: Shared) -> RankHeldError:
-    """The error that says that the holder is this very process."""
+    """The error that says that this process itself holds the rank."""
     return RankHeldError(
         f"rank {shared.rank} of job {shared.name!r} is held by another Loader of this process (pid {os.getpid()}), "
         "which is being iterated",

@@ -1,4 +1,4 @@
-"""One epoch that was started: its number, where it is, and who observes it."""
+"""One epoch that was started: its number, its position, and its observer."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ._wire import BatchHeader, Frame
 
 
 class Observer(Protocol):
-    """Sees all that one epoch hands out; its iterator and its Loader call it."""
+    """Observes everything that one epoch delivers; its iterator and its Loader call it."""
 
     def received(self, ring: Ring, header: BatchHeader) -> None:
-        """A batch came as a frame and is about to be handed out."""
+        """A batch came as a frame and is about to be delivered."""
 
     def handed_out(self, run: Run) -> None:
         """``next()`` is about to return a batch."""
@@ -38,7 +38,7 @@ class Observer(Protocol):
 
 
 class Run:
-    """An epoch that was started. Its Loader knows it, and it does not know its Loader: a forgotten one dies at once."""
+    """An epoch that was started. It does not reference its Loader, so that a forgotten Loader dies at once."""
 
     __slots__ = ("after", "before", "board", "done", "epoch", "mark", "observer", "raised", "session", "since")
 
@@ -57,9 +57,9 @@ class Run:
         self.mark: tuple[Frame | None, int, int, Board | None] = (None, 0, 0, None)
 
     def next_step(self) -> int:
-        """The first step that was not handed out.
+        """The first step that was not delivered.
 
-        It follows from what handing out sets, so that an interrupt cannot split the two.
+        It is computed from what a delivery sets, so an interrupt cannot separate the two.
         """
         frame, step, head, board = self.mark
         if frame is not None and frame.taken is not None:
@@ -81,6 +81,6 @@ class Run:
         self.session = session
 
     def abandon(self, why: str) -> None:
-        """Has the observer note that the epoch is given up, if it runs."""
+        """Notifies the observer that the epoch, if it runs, is abandoned."""
         if self.observer is not None and not self.done:
             self.observer.abandoned(why)

@@ -1,4 +1,4 @@
-"""What a client holds of a job: enough to take its rank again, or to leave it, over another connection."""
+"""A client's hold on a job: enough to take its rank again, or to leave it, over another connection."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Held(NamedTuple):
     unanswered: int = 0  # ATTACHes since then
 
     def fits(self, job: Job) -> bool:
-        """Whether it is this process's, and of this very job."""
+        """Reports whether the attachment belongs to this process and this very job."""
         return self.pid == os.getpid() and self.job == identity(job)
 
 
 def identity(job: Job) -> tuple[str, str]:
-    """What distinguishes a job from a later one of the same name; it survives the daemon with the job."""
+    """The mark that distinguishes a job from a later one of the same name; the journal keeps it with the job."""
     return str(job.get("id") or ""), str(job.get("registeredAt") or "")
 
 

@@ -101,7 +101,7 @@ class Session:
 
     @property
     def usable(self) -> bool:
-        """Whether this process may still speak on the connection."""
+        """Reports whether this process may still use the connection."""
         return self.error is None and self._sock is not None and self.pid == os.getpid()
 
     def fail(self, error: Error) -> Error:
@@ -115,7 +115,7 @@ class Session:
         """Ends the connection for a reason that the next one may not have: its rank can be taken again (_reconnect)."""
         if self.error is None:
             self.peer_left = True
-        return self.fail(UnavailableError(why, subject=self.path, hint="call again: it connects anew"))
+        return self.fail(UnavailableError(why, subject=self.path, hint="call again: it reconnects"))
 
     def abandon(self) -> None:
         """Closes this process's copy of the socket and sends nothing: for a forked child."""
@@ -157,7 +157,7 @@ class Session:
             self.owner = weakref.ref(owner, functools.partial(next, map(self._detach_sent.extend, (send,))))
 
     def owner_detached(self) -> bool:
-        """Whether the death of the owner has sent DETACH."""
+        """Reports whether the death of the owner has sent DETACH."""
         return bool(self._detach_sent) and self._detach_sent[0] == _wire.HEADER_BYTES
 
     def _close_socket(self) -> None:
@@ -304,7 +304,7 @@ class Session:
             self.pump(0.0)
 
     def _ended(self, cause: OSError | None) -> None:
-        """Notes the end of the connection; raises unless something that came before it is still to be used."""
+        """Notes the end of the connection; raises unless something that came before it is unused."""
         if self.error is not None:
             return
         if not self._received.stream and not self._received.results:
@@ -439,7 +439,7 @@ class Session:
             raise
 
     def answers(self, seconds: float = 1.0) -> bool:
-        """Whether the daemon answers a PING within ``seconds``."""
+        """Reports whether the daemon answers a PING within ``seconds``."""
         try:
             self.request(_wire.PING, b"", time.monotonic() + seconds, "PONG")
         except Error:
@@ -467,7 +467,7 @@ class Session:
         return UnavailableError(
             f"the larder {who} at {self.path} ended the connection: {cause or 'it stopped or was killed'}",
             subject=self.path,
-            hint="batches you hold stay valid; iterating again connects anew",
+            hint="batches you hold stay valid; iterating again reconnects",
         )
 
     def _stopped(self, stopped: StoppedError) -> Error:
@@ -479,7 +479,7 @@ class Session:
         return error
 
     def lost(self, e: Error) -> bool:
-        """Whether ``e`` says that the daemon is gone and its successor is to be asked.
+        """Reports whether ``e`` says that the daemon is gone, so that its successor must be asked.
 
         The first error of a deliberate stop is for the script, so it does not count.
         """
@@ -488,4 +488,4 @@ class Session:
 
     def _late(self, what: str) -> Error:
         hint = "a longer timeout= may help; `larder doctor` looks further"
-        return DeadlineError(f"waited in vain for {what}", subject=self.path, hint=hint)
+        return DeadlineError(f"timed out waiting for {what}", subject=self.path, hint=hint)

@@ -25,7 +25,7 @@ from .errors import Error, JobEndedError, StaleError
 
 
 class Loaded(NamedTuple):
-    """A state that was loaded and whose epoch was not begun yet."""
+    """A loaded state whose epoch has not begun yet."""
 
     text: str  # of the token
     changed: bool  # files may have changed
@@ -37,17 +37,17 @@ class Loaded(NamedTuple):
 
     @property
     def pending(self) -> bool:
-        """Whether a remainder of the epoch is there to be handed out."""
+        """Whether a remainder of the epoch is left to deliver."""
         return self.left > 0
 
     @property
     def token(self) -> Token:
-        """What this client reads of the token."""
+        """The part of the token that this client reads."""
         return cast(Token, json.loads(self.text))
 
     @property
     def samples(self) -> int:
-        """Of the subset, when it was saved."""
+        """How many samples the subset had when the state was saved."""
         return int(self.token.get("samples") or 0)
 
 
@@ -111,12 +111,12 @@ class Shared:
 
     @property
     def name(self) -> str:
-        """Of the job."""
+        """The name of the job."""
         return self.settings.name
 
     @property
     def rank(self) -> int:
-        """Of this process in the job."""
+        """The rank of this process in the job."""
         return self.settings.place.rank
 
     @property
@@ -126,7 +126,7 @@ class Shared:
 
     @property
     def uri(self) -> str:
-        """Of the dataset."""
+        """The uri of the dataset."""
         return str(self.described.get("dataset") or (self.spec or {}).get("dataset") or "")
 
     def seat(self, path: str, pid: int, held: Held) -> Seat:
@@ -156,7 +156,7 @@ class Shared:
         return max(self.next_epoch, (self.pinned or 0) if loaded is None or not loaded.pending else loaded.epoch)
 
     def note_size(self, sizes: Sizes, before: int = 0) -> None:
-        """Takes over how large an epoch is: its subset may have changed.
+        """Takes over the size of an epoch, whose subset may have changed.
 
         Of a remainder (after ``before`` batches) the size is that of the whole epoch.
         """
@@ -171,7 +171,7 @@ class Shared:
             self.job["subsetSize"] = samples
 
     def note_remainder(self) -> None:
-        """Has the sizes be those of the whole epoch when only the remainder of one comes."""
+        """Takes the sizes of the whole epoch where only the remainder of one comes."""
         loaded = self.loaded
         if loaded is not None and loaded.left >= 0 and loaded.all:
             left = self.job.get("batchesPerEpoch", 0) if loaded.left else 0
@@ -195,7 +195,7 @@ _live: list[weakref.ref[Shared]] = []  # not a WeakSet, whose callback is Python
 
 
 def live() -> list[Shared]:
-    """Of all Loaders of this process."""
+    """The state of every Loader of this process."""
     return [x for r in _live if (x := r()) is not None]
 
 

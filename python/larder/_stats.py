@@ -45,7 +45,7 @@ class Quarantined:
 
 @dataclass(frozen=True)
 class Counters:
-    """What was done since the start of the daemon (``Stats.totals``) or of the job (``JobStats.counters``)."""
+    """Counts since the start of the daemon (``Stats.totals``) or of the job (``JobStats.counters``)."""
 
     source_reads: int = 0  # samples read from storage
     source_bytes: int = 0
@@ -155,7 +155,7 @@ class JobStats:
 
 @dataclass(frozen=True)
 class DatasetStats:
-    """What was done for all jobs on one dataset since the start of the daemon, those that ended included."""
+    """Counts of all jobs on one dataset since the start of the daemon, those that ended included."""
 
     name: str  # given by `larder dataset add`, or the uri
     uri: str
@@ -210,7 +210,7 @@ class TierStats:
 
 @dataclass(frozen=True)
 class ClientStats:
-    """What this Loader itself counted, in this process."""
+    """Counts of this Loader itself, in this process."""
 
     batches: int = 0
     samples: int = 0

@@ -1,4 +1,4 @@
-"""The few things that this package asks of PyTorch, which it never imports unasked."""
+"""The few uses of PyTorch, which this package imports only on request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .errors import InvalidError
 
 
 def module() -> Any:
-    """Imports torch, which the user asked for.
+    """Imports torch at the user's request.
 
     Raises:
         InvalidError: torch cannot be imported.

@@ -1,4 +1,4 @@
-"""What a next() that takes long waits for, as the daemon sees it (docs/cli.md lists the causes)."""
+"""What a slow next() waits for, as the daemon sees it (docs/cli.md lists the causes)."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class Waiting:
             return
         job = _ask(self.shared, s)
         if job.get("paused"):
-            self.deadline = time.monotonic() + self.shared.timeout  # whoever paused it decides how long
+            self.deadline = time.monotonic() + self.shared.timeout  # the user who paused it decides how long
             if not self.warned_of_pause:
                 self.warned_of_pause = True
                 name = self.shared.name
                 text = f"job {name!r} is paused: next() waits until `larder jobs unpause {name}`"
                 warn(text, PausedWarning)
         elif time.monotonic() >= self.deadline:
-            # The next batch is to end the wait, so it is not taken without a look at the socket.
+            # The next batch must end the wait, so it is taken only after a look at the socket.
             self.run.since, self.run.board = self.since, None
             raise self._late(s, job)
         else:
@@ -56,18 +56,18 @@ class Waiting:
         self.look = time.monotonic() + _LOOK
 
     def seconds(self) -> float:
-        """How long it has waited."""
+        """How long this call has waited, in seconds."""
         return time.monotonic() - self.since
 
     def _warn_of_full_disk(self, job: Job) -> None:
-        """Warns once in the life of a Loader."""
+        """Warns of a full disk, once in the life of a Loader."""
         word, words = _cause(self.shared, job)
         if word == "disk" and not self.shared.warned_of_full_disk:
             self.shared.warned_of_full_disk = True
             warn(f"job {self.shared.name!r} waits for {words}", StateFullWarning)
 
     def _late(self, s: Session, job: Job) -> Error:
-        """The error of a next() that has waited for too long."""
+        """The error of a next() that has waited too long."""
         shared, waited = self.shared, time.monotonic() - self.start
         alive = bool(job) or s.answers()
         if s.error is not None:
@@ -100,7 +100,7 @@ def _ask(shared: Shared, s: Session) -> Job:
 
 
 def _cause(shared: Shared, job: Job) -> tuple[str, str]:
-    """What this rank waits for, in a word and in many, by a Job message; empty when it does not say."""
+    """What this rank waits for by a Job message, as a word and as a sentence; empty when it does not say."""
     mine = next((r for r in job.get("ranks") or () if int(r.get("rank") or 0) == shared.rank), None)
     wait = (job if mine is None else mine).get("wait") or job.get("wait") or {}
     return str(wait.get("cause") or ""), str(wait.get("text") or "")

@@ -1,4 +1,4 @@
-"""What can go wrong, as one tree of exceptions::
+"""All errors of larder, as one tree of exceptions::
 
     Error                       reason, subject, message, hint, retry_after
     ├── InvalidError            also ValueError: an argument, subset, recipe or name that cannot work
@@ -82,7 +82,7 @@ class StaleError(Error):
 
 
 class StateLostError(StaleError):
-    """The daemon was restarted without what it knew of the running epoch.
+    """The daemon was restarted and lost the state of the running epoch.
 
     Its ``state.dir`` is ``none`` or another folder, or the job of that name is another one.
 
@@ -158,11 +158,11 @@ class SampleError(Error):
 
 
 class KeptBatchesWarning(UserWarning):
-    """User code keeps so many batches that the loader has to hand out copies."""
+    """User code keeps so many batches that the loader has to deliver copies."""
 
 
 class StateChangedWarning(UserWarning):
-    """What ``load_state_dict`` left out, or found otherwise than when the state was saved."""
+    """``load_state_dict`` left something out, or found it changed since the state was saved."""
 
 
 class DatasetWarning(UserWarning):
@@ -178,7 +178,7 @@ class StateFullWarning(UserWarning):
 
 
 class PausedWarning(UserWarning):
-    """Somebody paused the job (`larder jobs pause`), so ``next()`` waits until it is resumed."""
+    """A user paused the job (`larder jobs pause`), so ``next()`` waits until it is unpaused."""
 
 
 def _rebuild(cls: type[Error], message: str, state: dict[str, Any]) -> Error:

@@ -108,7 +108,7 @@ class Resize(Op):
 
 @dataclasses.dataclass(frozen=True)
 class CenterCrop(Op):
-    """Cuts the centre out; smaller images are padded with 0.
+    """Cuts out the centre; smaller images are padded with 0.
 
     Args:
         size: (height, width), or one int for both.
@@ -183,7 +183,7 @@ class ColorJitter(Op):
 
 @dataclasses.dataclass(frozen=True)
 class Grayscale(Op):
-    """Grey levels.
+    """Converts to grey levels.
 
     Args:
         num_output_channels: 3 equal ones (default), or 1.
@@ -194,7 +194,7 @@ class Grayscale(Op):
 
 @dataclasses.dataclass(frozen=True)
 class Normalize(Op):
-    """(x - mean) / std per channel on float32 in [0, 1]; uint8 is scaled to that first.
+    """Computes (x - mean) / std per channel on float32 in [0, 1]; uint8 is scaled to that first.
 
     Args:
         mean: one number for each channel, or "imagenet", which brings its own ``std``.
@@ -210,7 +210,7 @@ class Normalize(Op):
 
 @dataclasses.dataclass(frozen=True)
 class ToTensor(Op):
-    """float32 CHW in [0, 1]."""
+    """Converts to float32 CHW in [0, 1]."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,12 +230,12 @@ class ToDtype(Op):
 
 @dataclasses.dataclass(frozen=True)
 class ToImage(Op):
-    """uint8 CHW, values unchanged; :func:`larder.normalize` makes of it on the device what ``Normalize`` gives."""
+    """Converts to uint8 CHW, values unchanged; :func:`larder.normalize` then normalises on the device."""
 
 
 @dataclasses.dataclass(frozen=True)
 class PILToTensor(Op):
-    """uint8 CHW, values unchanged."""
+    """Converts to uint8 CHW, values unchanged."""
 
 
 class Compose:
@@ -256,7 +256,7 @@ class Compose:
 
 
 def recipe(transform: Any) -> list[OpMessage]:
-    """Turns what users give as ``transform`` into Op messages, flattened; raises InvalidError."""
+    """Turns the ``transform`` argument into Op messages, flattened; raises InvalidError."""
     out: list[OpMessage] = []
     _flatten(transform, out, 0)
     return out

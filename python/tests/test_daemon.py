@@ -170,7 +170,7 @@ def test_something_else_on_the_socket(machine, monkeypatch):
 
     t = threading.Thread(target=slam, daemon=True)
     t.start()
-    with pytest.raises(larder.DeadlineError, match=f"waited in vain for .*{machine}"):
+    with pytest.raises(larder.DeadlineError, match=f"timed out waiting for .*{machine}"):
         larder.Loader("fake:20", batch_size=5, timeout=0.3)
     server.shutdown(socket.SHUT_RDWR)
     t.join(5)

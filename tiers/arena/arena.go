@@ -13,7 +13,7 @@ import (
 	"larder/internal/invariant"
 )
 
-// Granule is what sizes are rounded up to, in bytes: a page, so that any free extent can be given back to the kernel.
+// Granule is what sizes are rounded up to, in bytes: a page, so that any free extent can be returned to the kernel.
 var Granule = max(4096, int64(os.Getpagesize()))
 
 // DefaultChunk is the least address space taken from the kernel at once, in bytes.

@@ -334,7 +334,7 @@ func TestDoubleFreePanics(t *testing.T) {
 			if recover() == nil {
 				t.Error("a second Free went unnoticed")
 			}
-			a.mu.Unlock() // nothing was changed, but in a real process nobody goes on after this
+			a.mu.Unlock() // nothing was changed, but a real process ends here
 		}()
 		a.Free(e)
 	}()

@@ -5,7 +5,7 @@
 // until Free.
 //
 // Budget is a bound on physical pages, not only on what was handed out: pages of free extents are kept warm while they
-// fit, because first touch costs ten times a refill, and given back to the kernel one by one when they do not. So
+// fit, because first touch costs ten times a refill, and returned to the kernel one by one when they do not. So
 // the address space of the chunks can be larger than the budget, which is why fragmentation never makes an Alloc fail
 // that the budget allows.
 package arena

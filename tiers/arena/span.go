@@ -91,7 +91,7 @@ func (a *Arena) warmLocked(s span) (cold []span) {
 	return cold
 }
 
-// coolStep is how many bytes are given back at once beside what an allocation needs.
+// coolStep is how many bytes are returned at once beside what an allocation needs.
 const coolStep = 16 << 20
 
 // coolLocked takes at least n bytes of warm free pages, or all there are, out of what is free: from the newest chunk

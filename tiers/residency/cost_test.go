@@ -93,7 +93,7 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// A snapshot is read by others while the owner goes on.
+// Others read a snapshot while the owner continues to change the index.
 func TestSnapshotConcurrently(t *testing.T) {
 	x := newIndex(50_000)
 	var wg sync.WaitGroup

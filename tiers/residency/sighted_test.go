@@ -7,31 +7,31 @@ import (
 	"larder/internal/ident"
 )
 
-// witness is an evictor that is told keys, writes down what it is told, and keeps one object out.
+// witness is an evictor that sees keys, records its calls, and keeps one object out.
 type witness struct {
 	*byNeed
-	told []string
-	out  ident.ObjectID
+	calls []string
+	out   ident.ObjectID
 }
 
 func (w *witness) Admit(k ident.Key, _ int) bool {
-	w.told = append(w.told, "admit "+k.String())
+	w.calls = append(w.calls, "admit "+k.String())
 	return k.Object != w.out
 }
 
-func (w *witness) Newcomer(k ident.Key) { w.told = append(w.told, "newcomer "+k.String()) }
+func (w *witness) Newcomer(k ident.Key) { w.calls = append(w.calls, "newcomer "+k.String()) }
 func (w *witness) Insert(h uint32, need int) {
-	w.told = append(w.told, "insert")
+	w.calls = append(w.calls, "insert")
 	w.byNeed.Insert(h, need)
 }
 
 func (w *witness) Victim(need int) (uint32, bool) {
-	w.told = append(w.told, "victim")
+	w.calls = append(w.calls, "victim")
 	return w.byNeed.Victim(need)
 }
 
-// A sighted policy hears of each miss before it is asked for victims, can keep it out, and is told anew whom Victim and
-// Insert are about when an entry grows.
+// A sighted policy hears of each miss before it is asked for victims, can keep it out, and learns anew which keys
+// Victim and Insert are about when an entry grows.
 func TestSightedPolicies(t *testing.T) {
 	w := &witness{byNeed: newByNeed(), out: 3}
 	var b [ident.NumForms]int64
@@ -40,10 +40,10 @@ func TestSightedPolicies(t *testing.T) {
 	x := New(b, ev)
 	expect := func(what string, want ...string) {
 		t.Helper()
-		if !slices.Equal(w.told, want) {
-			t.Errorf("%s: told %q, want %q", what, w.told, want)
+		if !slices.Equal(w.calls, want) {
+			t.Errorf("%s: called %q, want %q", what, w.calls, want)
 		}
-		w.told = nil
+		w.calls = nil
 		if err := x.Check(); err != nil {
 			t.Error(err)
 		}

@@ -179,7 +179,7 @@ func direct(t *testing.T, tr *policytest.Trace, capacity int, settle bool) float
 	return tr.Ratio(hits, 2)
 }
 
-// The policy hits what ristretto itself does when nobody hurries it. Neither is deterministic: runs differ by .03
+// The policy hits what ristretto itself does when no caller hurries it. Neither is deterministic: runs differ by .03
 // (standard deviation, one job and 65 %), so the bounds are five standard deviations of the means. Never evicting would
 // have .05 more.
 func TestHitRatios(t *testing.T) {

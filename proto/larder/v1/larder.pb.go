@@ -460,7 +460,7 @@ type Counters struct {
 	Evictions map[string]uint64 `protobuf:"bytes,8,rep,name=evictions,proto3" json:"evictions,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	// quarantined samples: distinct ones in the daemon's totals; of a job or a dataset each as often as a job left it out.
 	Quarantined uint64 `protobuf:"varint,9,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
-	// wait_seconds: how long next() waited for batches, the wait that goes on included; summed over ranks, and over jobs in the daemon's counters.
+	// wait_seconds: how long next() waited for batches, the current wait included; summed over ranks, and over jobs in the daemon's counters.
 	WaitSeconds   float64 `protobuf:"fixed64,10,opt,name=wait_seconds,json=waitSeconds,proto3" json:"wait_seconds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -757,7 +757,7 @@ func (x *QuarantinedSample) GetDamagedAt() uint64 {
 	return 0
 }
 
-// RankInfo tells about one rank of a job.
+// RankInfo describes one rank of a job.
 type RankInfo struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// rank number.
@@ -1181,7 +1181,7 @@ type Job struct {
 	SamplesPerSecond float64 `protobuf:"fixed64,91,opt,name=samples_per_second,json=samplesPerSecond,proto3" json:"samples_per_second,omitempty"`
 	// owner: uid of the user who registered it.
 	Owner uint32 `protobuf:"varint,70,opt,name=owner,proto3" json:"owner,omitempty"`
-	// others: the job is another user's, of which little is told.
+	// others: the job is another user's, of which little is shown.
 	Others        bool `protobuf:"varint,71,opt,name=others,proto3" json:"others,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2326,7 +2326,7 @@ type RegisterJobRequest struct {
 	Spec *JobSpec `protobuf:"bytes,1,opt,name=spec,proto3" json:"spec,omitempty"`
 	// resume: a token of GetState, in JSON. The job begins with what that one left of its epoch; a job of that name that has no client ends.
 	Resume string `protobuf:"bytes,2,opt,name=resume,proto3" json:"resume,omitempty"`
-	// resume_changed goes on although files of the dataset changed since.
+	// resume_changed resumes although files of the dataset changed since.
 	ResumeChanged bool `protobuf:"varint,3,opt,name=resume_changed,json=resumeChanged,proto3" json:"resume_changed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2390,7 +2390,7 @@ type RegisterJobResponse struct {
 	Job *Job `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
 	// created is false when the job was there already.
 	Created bool `protobuf:"varint,2,opt,name=created,proto3" json:"created,omitempty"`
-	// resumed: what there is to go on with; set when resume was.
+	// resumed: what the job continues from; set when resume was.
 	Resumed *Resumed `protobuf:"bytes,3,opt,name=resumed,proto3" json:"resumed,omitempty"`
 	// dataset_notes: those of the job's dataset.
 	DatasetNotes  []string `protobuf:"bytes,110,rep,name=dataset_notes,json=datasetNotes,proto3" json:"dataset_notes,omitempty"`
@@ -2554,13 +2554,13 @@ type GetStateRequest struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// id of the job that the client is attached to; 0 = whichever has the name.
 	Id uint32 `protobuf:"varint,2,opt,name=id,proto3" json:"id,omitempty"`
-	// epoch that is, or is to be, gone on with.
+	// epoch that the job continues, or will continue.
 	Epoch uint32 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// step: batches of it that every rank was handed.
 	Step uint32 `protobuf:"varint,4,opt,name=step,proto3" json:"step,omitempty"`
 	// portable asks for a token that needs no log.
 	Portable bool `protobuf:"varint,5,opt,name=portable,proto3" json:"portable,omitempty"`
-	// before: batches of the epoch that every rank was handed by the jobs that this one went on from.
+	// before: batches of the epoch that every rank was handed by the jobs that this one continues.
 	Before        uint32 `protobuf:"varint,6,opt,name=before,proto3" json:"before,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2821,7 +2821,7 @@ type Order struct {
 	Instance uint32 `protobuf:"varint,2,opt,name=instance,proto3" json:"instance,omitempty"`
 	// samples given out.
 	Samples uint64 `protobuf:"varint,3,opt,name=samples,proto3" json:"samples,omitempty"`
-	// earlier: of them, by the job before that this one went on from.
+	// earlier: of them, by the job before, which this one continues.
 	Earlier       uint64 `protobuf:"varint,4,opt,name=earlier,proto3" json:"earlier,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3151,7 +3151,7 @@ func (x *DescribeJobRequest) GetName() string {
 	return ""
 }
 
-// DescribeJobResponse tells about it.
+// DescribeJobResponse holds what is known of the job.
 type DescribeJobResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// job.
@@ -3243,7 +3243,7 @@ func (x *DrainJobRequest) GetName() string {
 	return ""
 }
 
-// DrainJobResponse tells about it after the call.
+// DrainJobResponse describes the job after the call.
 type DrainJobResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// job.
@@ -3344,7 +3344,7 @@ func (x *KillJobRequest) GetUnused() bool {
 	return false
 }
 
-// KillJobResponse tells about it after the call.
+// KillJobResponse describes the job after the call.
 type KillJobResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// job.
@@ -3436,7 +3436,7 @@ func (x *PauseJobRequest) GetName() string {
 	return ""
 }
 
-// PauseJobResponse tells about it after the call.
+// PauseJobResponse describes the job after the call.
 type PauseJobResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// job.
@@ -3528,7 +3528,7 @@ func (x *ResumeJobRequest) GetName() string {
 	return ""
 }
 
-// ResumeJobResponse tells about it after the call.
+// ResumeJobResponse describes the job after the call.
 type ResumeJobResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// job.
@@ -3581,7 +3581,7 @@ type SetSubsetRequest struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// subset expression; empty = every sample.
 	Subset string `protobuf:"bytes,2,opt,name=subset,proto3" json:"subset,omitempty"`
-	// rank whose batches_per_epoch the answer tells.
+	// rank whose batches_per_epoch the answer holds.
 	Rank          uint32 `protobuf:"varint,3,opt,name=rank,proto3" json:"rank,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3638,7 +3638,7 @@ func (x *SetSubsetRequest) GetRank() uint32 {
 	return 0
 }
 
-// SetSubsetResponse tells when it takes effect.
+// SetSubsetResponse says when the subset takes effect.
 type SetSubsetResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// job after the call.
@@ -3757,7 +3757,7 @@ func (x *RefreshDatasetRequest) GetDataset() string {
 	return ""
 }
 
-// RefreshDatasetResponse tells what changed.
+// RefreshDatasetResponse says what changed.
 type RefreshDatasetResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// dataset after the call.
@@ -3766,7 +3766,7 @@ type RefreshDatasetResponse struct {
 	Added uint64 `protobuf:"varint,2,opt,name=added,proto3" json:"added,omitempty"`
 	// removed samples, with files that changed.
 	Removed uint64 `protobuf:"varint,3,opt,name=removed,proto3" json:"removed,omitempty"`
-	// jobs that were told: their next epoch has the samples their subset selects now.
+	// jobs that were notified: their next epoch has the samples their subset selects now.
 	Jobs          []string `protobuf:"bytes,4,rep,name=jobs,proto3" json:"jobs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3986,12 +3986,12 @@ func (x *RemoveDatasetRequest) GetDataset() string {
 	return ""
 }
 
-// RemoveDatasetResponse tells what went.
+// RemoveDatasetResponse says what was removed.
 type RemoveDatasetResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// dataset as it was.
 	Dataset *Dataset `protobuf:"bytes,1,opt,name=dataset,proto3" json:"dataset,omitempty"`
-	// freed_bytes of memory that nobody else needs.
+	// freed_bytes of memory that no other dataset needs.
 	FreedBytes uint64 `protobuf:"varint,2,opt,name=freed_bytes,json=freedBytes,proto3" json:"freed_bytes,omitempty"`
 	// index_bytes of the saved index, which went unless another name has the same folder.
 	IndexBytes    uint64 `protobuf:"varint,3,opt,name=index_bytes,json=indexBytes,proto3" json:"index_bytes,omitempty"`
@@ -4866,14 +4866,14 @@ func (x *GetStatsResponse) GetStats() *Stats {
 	return nil
 }
 
-// RecordTraceRequest begins a recording, goes on with it, or ends it.
+// RecordTraceRequest begins a recording, continues it, or ends it.
 type RecordTraceRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// recording of the answer before; 0 begins one. There is one at a time.
 	Recording uint64 `protobuf:"varint,1,opt,name=recording,proto3" json:"recording,omitempty"`
 	// stop ends it: what is left follows in further calls, until more is false.
 	Stop bool `protobuf:"varint,2,opt,name=stop,proto3" json:"stop,omitempty"`
-	// describe asks for jobs, objects and machine as they are now, while the recording goes on: they follow in this answer and further ones, the machine
+	// describe asks for jobs, objects and machine as they are now, while the recording continues: they follow in this answer and further ones, the machine
 	// last. Until then describe says nothing new.
 	Describe bool `protobuf:"varint,3,opt,name=describe,proto3" json:"describe,omitempty"`
 	// answers of this recording that arrived. One fewer than were given repeats the last, whose call took too long for the one who asked.
@@ -4951,11 +4951,11 @@ type RecordTraceResponse struct {
 	Moves []uint64 `protobuf:"varint,3,rep,packed,name=moves,proto3" json:"moves,omitempty"`
 	// move_after has for every move the number of batches of this answer that came before it.
 	MoveAfter []uint32 `protobuf:"varint,4,rep,packed,name=move_after,json=moveAfter,proto3" json:"move_after,omitempty"`
-	// lost picks and moves since the recording began, because nobody fetched them in time.
+	// lost picks and moves since the recording began, because no client fetched them in time.
 	Lost uint64 `protobuf:"varint,5,opt,name=lost,proto3" json:"lost,omitempty"`
 	// more is there at once; after stop, the end is reached when it is false.
 	More bool `protobuf:"varint,6,opt,name=more,proto3" json:"more,omitempty"`
-	// jobs, after stop or describe. A spec begins a job anew: what was told of it before is out of date.
+	// jobs, after stop or describe. A spec begins a job anew: what was sent about it before is out of date.
 	Jobs []*RecordedJob `protobuf:"bytes,7,rep,name=jobs,proto3" json:"jobs,omitempty"`
 	// objects, after stop or describe, ascending.
 	Objects []*RecordedObjects `protobuf:"bytes,8,rep,name=objects,proto3" json:"objects,omitempty"`
@@ -5131,7 +5131,7 @@ type RecordedJob struct {
 	Spec *JobSpec `protobuf:"bytes,2,opt,name=spec,proto3" json:"spec,omitempty"`
 	// registered: since the recording began; 0 = before it.
 	Registered *durationpb.Duration `protobuf:"bytes,3,opt,name=registered,proto3" json:"registered,omitempty"`
-	// ended: since the recording began; absent = it goes on.
+	// ended: since the recording began; absent = it is live.
 	Ended *durationpb.Duration `protobuf:"bytes,4,opt,name=ended,proto3" json:"ended,omitempty"`
 	// step is how long a rank works on a batch, on average.
 	Step *durationpb.Duration `protobuf:"bytes,5,opt,name=step,proto3" json:"step,omitempty"`
@@ -5655,7 +5655,7 @@ type AttachRequest struct {
 	// pid of the training process, for people to see.
 	Pid int32 `protobuf:"varint,5,opt,name=pid,proto3" json:"pid,omitempty"`
 	// client is a random text of the client's own, the same in all its ATTACHes: a rank that it holds by a connection whose end the daemon has not
-	// seen yet is given to it again, and to nobody else. Empty: RANK_HELD until the end is seen.
+	// seen yet is given to it again, and to no other client. Empty: RANK_HELD until the end is seen.
 	Client        string `protobuf:"bytes,30,opt,name=client,proto3" json:"client,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5833,7 +5833,7 @@ func (x *Field) GetLayout() string {
 	return ""
 }
 
-// AttachResponse tells how to read the ring; the descriptor of segment 0 travels with it.
+// AttachResponse says how to read the ring; the descriptor of segment 0 travels with it.
 type AttachResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// job as registered.
@@ -5996,7 +5996,7 @@ type StopRequest struct {
 	Timeout *durationpb.Duration `protobuf:"bytes,2,opt,name=timeout,proto3" json:"timeout,omitempty"`
 	// force ends it also when clients hold ranks of jobs.
 	Force bool `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`
-	// by names who asks, for those who are told.
+	// by names who asks, for those who are notified.
 	By            string `protobuf:"bytes,4,opt,name=by,proto3" json:"by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -6060,7 +6060,7 @@ func (x *StopRequest) GetBy() string {
 	return ""
 }
 
-// StopResponse tells what becomes of it.
+// StopResponse says what follows.
 type StopResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// stopping: false when jobs are live and neither drain nor force was asked for; then nothing was done.
@@ -6071,7 +6071,7 @@ type StopResponse struct {
 	Live []string `protobuf:"bytes,3,rep,name=live,proto3" json:"live,omitempty"`
 	// unfinished: those of them whose epoch was not over when the time of drain was.
 	Unfinished []string `protobuf:"bytes,4,rep,name=unfinished,proto3" json:"unfinished,omitempty"`
-	// durable: live jobs outlive this daemon, and go on with the next one on its state directory.
+	// durable: live jobs outlive this daemon, and continue with the next one on its state directory.
 	Durable       bool `protobuf:"varint,5,opt,name=durable,proto3" json:"durable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -6226,7 +6226,7 @@ type StatusResponse struct {
 	LastError string `protobuf:"bytes,21,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
 	// last_error_at wall-clock time.
 	LastErrorAt *timestamppb.Timestamp `protobuf:"bytes,22,opt,name=last_error_at,json=lastErrorAt,proto3" json:"last_error_at,omitempty"`
-	// withheld: log, state_dir and the last error are not told to this user, who is not the daemon's.
+	// withheld: log, state_dir and the last error are not shown to this user, who is not the daemon's.
 	Withheld      bool `protobuf:"varint,30,opt,name=withheld,proto3" json:"withheld,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -60,7 +60,7 @@ type LarderServiceClient interface {
 	RegisterJob(ctx context.Context, in *RegisterJobRequest, opts ...grpc.CallOption) (*RegisterJobResponse, error)
 	// ListJobs lists live jobs, and with include_ended also those that ended lately.
 	ListJobs(ctx context.Context, in *ListJobsRequest, opts ...grpc.CallOption) (*ListJobsResponse, error)
-	// DescribeJob tells all about one job.
+	// DescribeJob returns everything about one job.
 	DescribeJob(ctx context.Context, in *DescribeJobRequest, opts ...grpc.CallOption) (*DescribeJobResponse, error)
 	// DrainJob lets the job finish its running epoch, then ends it.
 	DrainJob(ctx context.Context, in *DrainJobRequest, opts ...grpc.CallOption) (*DrainJobResponse, error)
@@ -68,14 +68,14 @@ type LarderServiceClient interface {
 	KillJob(ctx context.Context, in *KillJobRequest, opts ...grpc.CallOption) (*KillJobResponse, error)
 	// PauseJob plans no more batches for a job until it is resumed; its clients wait, its remaining samples and ranks stay its own.
 	PauseJob(ctx context.Context, in *PauseJobRequest, opts ...grpc.CallOption) (*PauseJobResponse, error)
-	// ResumeJob goes on with a paused job where it was.
+	// ResumeJob ends the pause of a job: it continues where it was.
 	ResumeJob(ctx context.Context, in *ResumeJobRequest, opts ...grpc.CallOption) (*ResumeJobResponse, error)
 	// SetSubset gives a job another subset from its next epoch on.
 	SetSubset(ctx context.Context, in *SetSubsetRequest, opts ...grpc.CallOption) (*SetSubsetResponse, error)
 	// AddDataset indexes a dataset under a name.
 	AddDataset(ctx context.Context, in *AddDatasetRequest, opts ...grpc.CallOption) (*AddDatasetResponse, error)
 	// RefreshDataset looks at every file of a dataset again: new files get new ids, running jobs see them from their next epoch on, and what
-	// was removed is drawn no more at once.
+	// was removed is no longer drawn, at once.
 	RefreshDataset(ctx context.Context, in *RefreshDatasetRequest, opts ...grpc.CallOption) (*RefreshDatasetResponse, error)
 	// RemoveDataset forgets a dataset: its name, its saved index, and what memory holds of it. Refused while a job uses it.
 	RemoveDataset(ctx context.Context, in *RemoveDatasetRequest, opts ...grpc.CallOption) (*RemoveDatasetResponse, error)
@@ -100,11 +100,11 @@ type LarderServiceClient interface {
 	// GetStats returns all counters once.
 	GetStats(ctx context.Context, in *GetStatsRequest, opts ...grpc.CallOption) (*GetStatsResponse, error)
 	// RecordTrace records what jobs ask for and what is decided about it, from its first call on; every call returns what came since the one before.
-	// A recording that nobody asks for is ended.
+	// A recording that no client asks for is ended.
 	RecordTrace(ctx context.Context, in *RecordTraceRequest, opts ...grpc.CallOption) (*RecordTraceResponse, error)
-	// Stop ends the daemon because somebody wants it: its clients are told so, and start no other one.
+	// Stop ends the daemon on request: its clients are notified, and start no other one.
 	Stop(ctx context.Context, in *StopRequest, opts ...grpc.CallOption) (*StopResponse, error)
-	// Status tells which daemon this is, where its files are, and how it is.
+	// Status returns which daemon this is, where its files are, and how it is.
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
 	// WatchStats sends the counters again and again, at the asked interval.
 	WatchStats(ctx context.Context, in *WatchStatsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchStatsResponse], error)
@@ -387,7 +387,7 @@ type LarderServiceServer interface {
 	RegisterJob(context.Context, *RegisterJobRequest) (*RegisterJobResponse, error)
 	// ListJobs lists live jobs, and with include_ended also those that ended lately.
 	ListJobs(context.Context, *ListJobsRequest) (*ListJobsResponse, error)
-	// DescribeJob tells all about one job.
+	// DescribeJob returns everything about one job.
 	DescribeJob(context.Context, *DescribeJobRequest) (*DescribeJobResponse, error)
 	// DrainJob lets the job finish its running epoch, then ends it.
 	DrainJob(context.Context, *DrainJobRequest) (*DrainJobResponse, error)
@@ -395,14 +395,14 @@ type LarderServiceServer interface {
 	KillJob(context.Context, *KillJobRequest) (*KillJobResponse, error)
 	// PauseJob plans no more batches for a job until it is resumed; its clients wait, its remaining samples and ranks stay its own.
 	PauseJob(context.Context, *PauseJobRequest) (*PauseJobResponse, error)
-	// ResumeJob goes on with a paused job where it was.
+	// ResumeJob ends the pause of a job: it continues where it was.
 	ResumeJob(context.Context, *ResumeJobRequest) (*ResumeJobResponse, error)
 	// SetSubset gives a job another subset from its next epoch on.
 	SetSubset(context.Context, *SetSubsetRequest) (*SetSubsetResponse, error)
 	// AddDataset indexes a dataset under a name.
 	AddDataset(context.Context, *AddDatasetRequest) (*AddDatasetResponse, error)
 	// RefreshDataset looks at every file of a dataset again: new files get new ids, running jobs see them from their next epoch on, and what
-	// was removed is drawn no more at once.
+	// was removed is no longer drawn, at once.
 	RefreshDataset(context.Context, *RefreshDatasetRequest) (*RefreshDatasetResponse, error)
 	// RemoveDataset forgets a dataset: its name, its saved index, and what memory holds of it. Refused while a job uses it.
 	RemoveDataset(context.Context, *RemoveDatasetRequest) (*RemoveDatasetResponse, error)
@@ -427,11 +427,11 @@ type LarderServiceServer interface {
 	// GetStats returns all counters once.
 	GetStats(context.Context, *GetStatsRequest) (*GetStatsResponse, error)
 	// RecordTrace records what jobs ask for and what is decided about it, from its first call on; every call returns what came since the one before.
-	// A recording that nobody asks for is ended.
+	// A recording that no client asks for is ended.
 	RecordTrace(context.Context, *RecordTraceRequest) (*RecordTraceResponse, error)
-	// Stop ends the daemon because somebody wants it: its clients are told so, and start no other one.
+	// Stop ends the daemon on request: its clients are notified, and start no other one.
 	Stop(context.Context, *StopRequest) (*StopResponse, error)
-	// Status tells which daemon this is, where its files are, and how it is.
+	// Status returns which daemon this is, where its files are, and how it is.
 	Status(context.Context, *StatusRequest) (*StatusResponse, error)
 	// WatchStats sends the counters again and again, at the asked interval.
 	WatchStats(*WatchStatsRequest, grpc.ServerStreamingServer[WatchStatsResponse]) error
