@@ -82,8 +82,8 @@ func TestACanceledBatchOwesNoRow(t *testing.T) {
 	}
 }
 
-// TestWholeEpoch: only what an earlier daemon gave out counts as had when the client asks for a later epoch. What a client
-// of this daemon left behind is not in that account; it could end the daemon with a division by zero.
+// TestWholeEpoch: only what an earlier daemon gave out counts as had when a client asks for a later epoch. What a
+// client of this daemon left behind is not in that account; it could end the daemon with a division by zero.
 func TestWholeEpoch(t *testing.T) {
 	list := func(origin origin, steps ...int) (out []back) {
 		for _, s := range steps {

@@ -312,8 +312,8 @@ func (c *lifecycle) hadAll(s *stream, r int, next uint32) {
 	}
 }
 
-// wholeEpoch reports whether an earlier daemon gave out all batches of a rank's epoch. What a client of this daemon left
-// behind is accounted for elsewhere.
+// wholeEpoch reports whether an earlier daemon gave out all batches of an epoch of a rank. What a client of this one
+// left behind is accounted for elsewhere.
 func wholeEpoch(list []back) bool {
 	for i := range list {
 		if list[i].origin != fromJournal || list[i].step != i {
