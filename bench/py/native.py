@@ -32,11 +32,17 @@ def bare() -> tuple[str, str]:
                                                              or ["the compiler failed"])[0])
 
 
+def room(build: Build, package: str) -> str:
+    """The folder of an internal package in a tree; the engine of older ones, which may be compared with, is exec."""
+    older = {"engine": "exec"}.get(package, package)
+    return f"internal/{package if (build.tree / 'internal' / package).is_dir() else older}"
+
+
 def tests(build: Build, package: str) -> str:
     """The package's compiled tests of a build."""
     program = out_dir() / f"{build.name}-{package}.test"
     subprocess.run([os.environ.get("GO", "go"), "test", "-c", "-tags", os.environ.get("TAGS", "turbo"), "-o",
-                    str(program), f"./internal/{package}"],
+                    str(program), f"./{room(build, package)}"],
                    check=True, cwd=build.tree)
     return str(program)
 
@@ -46,7 +52,7 @@ def benchmark(build: Build, package: str, program: str, pattern: str, times: str
     env = dict(os.environ, LARDER_TESTDATA=str(pathlib.Path(photographs()).parent))
     done = subprocess.run([program, "-test.run", "^$", "-test.bench", pattern, "-test.benchtime", times,
                            "-test.benchmem"],
-                          check=True, capture_output=True, text=True, cwd=build.tree / "internal" / package, env=env)
+                          check=True, capture_output=True, text=True, cwd=build.tree / room(build, package), env=env)
     out: dict[str, dict[str, float]] = {}
     for line in done.stdout.splitlines():
         if m := re.match(r"Benchmark(\S+?)(?:-\d+)?\s+\d+\s+(.*)", line):
@@ -60,7 +66,7 @@ def benchmark(build: Build, package: str, program: str, pattern: str, times: str
 def run_gather(build: Build, program: str, times: int) -> dict[str, float]:
     """GB a second of processor time, of a gather and of memcpy, by layout."""
     out: dict[str, float] = {}
-    for name, units in benchmark(build, "exec", program, "^BenchmarkGather$", f"{times}x").items():
+    for name, units in benchmark(build, "engine", program, "^BenchmarkGather$", f"{times}x").items():
         layout = name.rsplit("/", 1)[-1].lower()
         out |= {f"{layout}": units["GB/cpu-s"], f"{layout}_memcpy": units["memcpy-GB/cpu-s"]}
     return out
@@ -71,7 +77,7 @@ def run_inner(build: Build, program: str, gather: str) -> dict[str, float]:
     keeps the weights of 128 sizes, each of which grows a few times before it is as large as it gets: hence many
     operations."""
     inner = benchmark(build, "prep", program, "^Benchmark(Decode|AugmentInto|DecodeInto)$", "3000x") | benchmark(build,
-        "exec", gather, "^BenchmarkGather$", "20x")
+        "engine", gather, "^BenchmarkGather$", "20x")
     return {name: units["allocs/op"] for name, units in inner.items()}
 
 
