@@ -158,3 +158,10 @@ def test_every_bar_of_the_promises_has_its_runs() -> None:
     assert all(figures.figure(b, runs).met for b in promises.bars())
     runs["all fits, killed"] = [{"rate": 9.0}] * 3
     assert [figures.figure(b, runs).met for b in promises.bars()].count(False) == 1
+
+
+@pytest.mark.parametrize("package", ["engine", "prep"])
+def test_the_go_packages_with_benchmarks_are_there(package):
+    this = loaders.Build("this", "", loaders.ROOT)
+    folder = loaders.ROOT / native.room(this, package)
+    assert any("func Benchmark" in f.read_text() for f in folder.glob("*_test.go")), folder
