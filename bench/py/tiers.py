@@ -59,8 +59,7 @@ class Setting(NamedTuple):
 
 
 # Of the photographs a third and one and a half fit in their stored form, of the drawn images an eighth and a third. The
-# limits are so low
-# that storage is what binds in most of the grid on two cores that others use too.
+# limits are so low that storage is what binds in most of the grid on two cores that others use too.
 SETTINGS = {"imagenet-700": Setting(224, "10MB/s", (24 << 20, 112 << 20)),
             "drawn": Setting(96, "4MB/s", (1536 << 10, 4 << 20))}
 Group = tuple[str, str, int]  # dataset, phase, budget: what is compared with one another
@@ -139,8 +138,8 @@ class Jobs:
                 for k in range(1, n):
                     if got * n >= k * self.size:
                         self.due[k].set()
-            if nth is not None and i == 0 and nth + got / self.size >= self.order[
-                "last"] and not self.over.is_set() and self.long_enough():
+            done = nth is not None and i == 0 and nth + got / self.size >= self.order["last"]
+            if done and not self.over.is_set() and self.long_enough():
                 self.edge("close", i)
                 self.over.set()
             if self.over.is_set() and not self.order["whole"]:
@@ -152,8 +151,8 @@ class Jobs:
             self.due[i].wait()
             if i == self.n - 1:
                 self.edge("open", i)
-            for e in itertools.count():
-                if self.over.is_set() if not self.order["whole"] else e >= epochs:
+            for e in range(epochs) if self.order["whole"] else itertools.count():
+                if self.over.is_set() and not self.order["whole"]:
                     break
                 self.epoch(i, e)
         except BaseException as e:  # told to the parent

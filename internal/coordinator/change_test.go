@@ -276,8 +276,10 @@ func TestPausesAtTheEndsOfAJob(t *testing.T) {
 	refused(t, pause(true), errs.JobEnded)
 }
 
-// TestARowThatFailsWaitsForTheSampler: a substitute is not drawn by doing all the sampler's work in one step.
-func TestARowThatFailsWaitsForTheSampler(t *testing.T) {
+// failsLate returns a job with substitutes, some of whose samples are about to fail while the sampler has work to do
+// that concerns all jobs, because a large one has joined.
+func failsLate(t *testing.T) (*rig, *peer) {
+	t.Helper()
 	const n = 5 * samplerPerStep
 	r := decodedTier(t, 100)
 	p := r.join("a", 0, n, 4, order(dsa.Stratified), slots(2), func(e *Register) { e.Spec.OnError = jobs.Substitute })
@@ -300,6 +302,12 @@ func TestARowThatFailsWaitsForTheSampler(t *testing.T) {
 	for i := 0; r.c.needs.sampler.Ready(p.job) && i < 1000; i++ {
 		r.step(Tick{})
 	}
+	return r, p
+}
+
+// TestARowThatFailsWaitsForTheSampler: a substitute is not drawn by doing all the sampler's work in one step.
+func TestARowThatFailsWaitsForTheSampler(t *testing.T) {
+	r, p := failsLate(t)
 	owing := 0
 	for i := 0; len(r.todo) > 0 && i < 100; i++ {
 		e := r.todo[0]

@@ -1,36 +1,10 @@
 package coordinator
 
-import (
-	"testing"
-
-	"larder/dsa"
-	"larder/jobs"
-)
+import "testing"
 
 // TestACanceledBatchOwesNoRow: a row that waits for a substitute leaves with its batch.
 func TestACanceledBatchOwesNoRow(t *testing.T) {
-	const n = 5 * samplerPerStep
-	r := decodedTier(t, 100)
-	p := r.join("a", 0, n, 4, order(dsa.Stratified), slots(2), func(e *Register) { e.Spec.OnError = jobs.Substitute })
-	for r.c.needs.sampler.Work(0) {
-		r.after(0)
-	}
-	d := p.must()
-	r.hold = func(e Effect) bool { _, ok := e.(Prepare); return ok }
-	p.release(d)
-	r.run()
-	large := r.register("large", 100, n+100, 4, order(dsa.Epoch))
-	q := r.attach(large, 0)
-	q.epoch(0) // from here on the sampler has work to do that concerns all
-	for _, e := range r.todo {
-		if x, ok := e.(Prepare); ok {
-			r.bad[x.Key.Object] = true
-		}
-	}
-	r.hold = nil
-	for i := 0; r.c.needs.sampler.Ready(p.job) && i < 1000; i++ {
-		r.step(Tick{})
-	}
+	r, p := failsLate(t)
 	s := r.c.roster.streams[p.job]
 	for i := 0; len(r.todo) > 0 && i < 100 && len(s.owed) < 2; i++ {
 		e := r.todo[0]
