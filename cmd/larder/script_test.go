@@ -116,7 +116,7 @@ func TestScript(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"daemon": cmdDaemon, "signal": cmdSignal, "ended": cmdEnded, "images": cmdImages, "code": cmdCode, "get": cmdGet,
-			"certs": cmdCerts, "as": cmdAs,
+			"certs": cmdCerts, "as": cmdAs, "scheduled": cmdScheduled,
 		},
 	})
 }

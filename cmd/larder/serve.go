@@ -87,6 +87,9 @@ func serve(cmd *cobra.Command, g *globals, flags *configFlags, idle, drain time.
 	for _, w := range config.UnknownEnv(os.Environ()) {
 		log.Warn(w)
 	}
+	if err := scheduleAsBatch(); err != nil {
+		log.Warn("the daemon competes with its clients for processors", "error", err)
+	}
 	o := daemonOptions(cfg, log, level)
 	o.Reload = func(file string, content []byte) (*config.Config, error) { return flags.reload(g, file, content) }
 	d, err := daemon.Open(o)
