@@ -28,7 +28,7 @@ var (
 
 // Config says how an arena is made.
 type Config struct {
-	Name       string // of the memfds, for people who look at /proc/PID/maps
+	Name       string // of the mappings, for people who look at /proc/PID/maps
 	Budget     int64  // physical bytes, at most
 	ChunkBytes int64  // least size of a chunk; 0: DefaultChunk
 	Prefault   bool   // fill a new chunk with pages in the background, as far as the budget goes

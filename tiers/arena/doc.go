@@ -1,4 +1,4 @@
-// Package arena gives out the memory of a tier: extents of memfd-backed chunks, outside the Go heap (values on the
+// Package arena gives out the memory of a tier: extents of anonymous chunks, outside the Go heap (values on the
 // heap cost 2.1 times their budget; here it is 1.01).
 //
 // It does not know what an extent holds and counts no references: tiers does. Whoever got an Extent from Alloc owns it

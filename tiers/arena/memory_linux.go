@@ -1,8 +1,10 @@
 package arena
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -10,41 +12,46 @@ import (
 // madvPopulateWrite is MADV_POPULATE_WRITE (Linux 5.14): fault pages in for writing, without touching their content.
 const madvPopulateWrite = 23
 
-// memory is one sealed memfd and its mapping.
+// memory is one anonymous mapping.
 type memory struct {
-	fd   int
 	data []byte
 }
 
-// mapMemory makes a sparse memory of n bytes that can neither shrink nor grow, so that no reader of its descriptor
-// can meet a SIGBUS.
+// mapMemory reserves n bytes of address space; pages come with commit. Nobody but this process reads them, so they need
+// no file: a page of a memfd costs the kernel 1.6 to 2.1 times as much to provide (docs/measurements/daemon.md). Huge
+// pages are off. The kernel would compact memory for one of them, and count 2 MiB where the budget counts a granule.
 func mapMemory(name string, n int64) (*memory, error) {
-	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	const flags = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_NORESERVE
+	data, err := unix.Mmap(-1, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, flags)
 	if err != nil {
-		return nil, os.NewSyscallError("memfd_create", err)
+		return nil, fmt.Errorf("map %d bytes of memory: %w", n, os.NewSyscallError("mmap", err))
 	}
-	m := &memory{fd: fd}
-	if err = unix.Ftruncate(fd, n); err != nil {
-		err = os.NewSyscallError("ftruncate", err)
-	} else if _, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW); err != nil {
-		err = os.NewSyscallError("seal", err)
-	} else if m.data, err = unix.Mmap(fd, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
-		err = os.NewSyscallError("mmap", err)
+	if err := unix.Madvise(data, unix.MADV_NOHUGEPAGE); err != nil && !errors.Is(err, unix.EINVAL) { // EINVAL: it has none
+		_ = unix.Munmap(data)
+		return nil, fmt.Errorf("turn huge pages off: %w", os.NewSyscallError("madvise", err))
 	}
-	if err != nil {
-		_ = unix.Close(fd)
-		return nil, fmt.Errorf("map %d bytes of shared memory: %w", n, err)
+	nameMemory(data, name)
+	return &memory{data: data}, nil
+}
+
+// nameMemory gives a mapping its name in /proc/PID/maps, [anon:NAME] (Linux 5.17). A kernel that has no names has none.
+func nameMemory(data []byte, name string) {
+	if text, err := unix.BytePtrFromString(name); err == nil {
+		_ = unix.Prctl(unix.PR_SET_VMA, unix.PR_SET_VMA_ANON_NAME, uintptr(unsafe.Pointer(&data[0])), uintptr(len(data)),
+			uintptr(unsafe.Pointer(text)))
 	}
-	return m, nil
 }
 
 // commit gives the range its pages, and maps them, so that the writer pays no faults. It fails where a plain write
-// would kill the process: when there is no memory. A kernel that cannot populate allocates, and leaves the faults.
+// would kill the process: when there is no memory. A kernel that cannot populate gives the pages to plain writes.
 func (m *memory) commit(off, n int64) error {
 	for {
 		err := unix.Madvise(m.data[off:off+n], madvPopulateWrite)
 		if err == unix.EINVAL {
-			err = unix.Fallocate(m.fd, 0, off, n)
+			for i := off; i < off+n; i += Granule {
+				m.data[i] = 0
+			}
+			return nil
 		}
 		if err != unix.EINTR && err != unix.EAGAIN {
 			return os.NewSyscallError("commit", err)
@@ -55,18 +62,18 @@ func (m *memory) commit(off, n int64) error {
 // decommit gives the pages of the range back to the kernel; what is read there afterwards is zero.
 func (m *memory) decommit(off, n int64) error {
 	for {
-		err := unix.Fallocate(m.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
-		if err != unix.EINTR {
-			return os.NewSyscallError("punch hole", err)
+		err := unix.Madvise(m.data[off:off+n], unix.MADV_DONTNEED)
+		if err == unix.ENOMEM { // a part has no mapping; the rest was returned
+			return nil
+		}
+		if err != unix.EINTR && err != unix.EAGAIN {
+			return os.NewSyscallError("decommit", err)
 		}
 	}
 }
 
 func (m *memory) unmap() error {
 	err := unix.Munmap(m.data)
-	if e := unix.Close(m.fd); err == nil {
-		err = e
-	}
 	m.data = nil
 	return os.NewSyscallError("munmap", err)
 }
