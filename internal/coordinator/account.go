@@ -6,7 +6,7 @@ import (
 )
 
 // sendReady sends complete batches of a rank, in order, if its client asked for their epoch.
-func (c *planner) sendReady(s *stream, r int) {
+func (pl *planner) sendReady(s *stream, r int) {
 	j, k := s.job, &s.job.Ranks[r]
 	q := &s.ranks[r]
 	for len(q.planned) > 0 {
@@ -19,7 +19,7 @@ func (c *planner) sendReady(s *stream, r int) {
 			d.become(deliveryComplete)
 		}
 		d.become(deliverySent)
-		delete(c.deliveries, d.id)
+		delete(pl.deliveries, d.id)
 		rows := make([]int, 0, len(d.rows))
 		for i := range d.rows {
 			if d.rows[i].state == rowDone {
@@ -30,20 +30,20 @@ func (c *planner) sendReady(s *stream, r int) {
 			invariant.Violated("coordinator: slot %d of job %d rank %d was taken twice", d.slot, j.ID, r)
 		}
 		k.Slots[d.slot].State = jobs.Leased
-		k.Heard = c.step.now // it is its turn from here on
-		c.account(d, len(rows))
+		k.Heard = pl.step.now // it is its turn from here on
+		pl.account(d, len(rows))
 		if k.Epoch == d.epoch {
 			k.Sent++
 		}
 		k.Got += len(rows)
 		q.sent = append(q.sent, d)
-		c.step.emit(Deliver{Delivery: d.id, Job: j.ID, Rank: r, Inc: d.inc, Slot: d.slot, Gen: d.gen, Epoch: d.epoch,
+		pl.step.emit(Deliver{Delivery: d.id, Job: j.ID, Rank: r, Inc: d.inc, Slot: d.slot, Gen: d.gen, Epoch: d.epoch,
 			Step: d.step,
 			Rows: rows, Bad: d.bad, Again: d.again != nil})
 		if d.last && d.again != nil {
-			c.endEpochAgain(s, r)
+			pl.endEpochAgain(s, r)
 		} else if d.last {
-			c.endEpoch(s, r, epochEnd{d.epoch, d.step + 1, d.ledger})
+			pl.endEpoch(s, r, epochEnd{d.epoch, d.step + 1, d.ledger})
 		}
 		if d.last {
 			if s.job.State.Ended() {
@@ -54,9 +54,9 @@ func (c *planner) sendReady(s *stream, r int) {
 }
 
 // account enters a batch that leaves with so many rows; one that comes again only as far as it differs.
-func (c *planner) account(d *delivery, rows int) {
+func (pl *planner) account(d *delivery, rows int) {
 	s := d.s
-	all := &c.roster.datasets[s.dataset].stats
+	all := &pl.roster.datasets[s.dataset].stats
 	if was := d.again; was != nil {
 		d.ledger.Delivered += rows - was.rows
 		d.ledger.Quarantined += len(d.bad) - was.bad
@@ -70,10 +70,10 @@ func (c *planner) account(d *delivery, rows int) {
 	}
 	s.job.Stats.Samples += uint64(rows)
 	s.job.Stats.Batches++
-	c.step.stats.Samples += uint64(rows)
-	c.step.stats.Batches++
+	pl.step.stats.Samples += uint64(rows)
+	pl.step.stats.Batches++
 	s.job.Stats.Note(d.bad)
-	s.job.Rate.Add(c.step.now, rows)
+	s.job.Rate.Add(pl.step.now, rows)
 	all.Samples, all.Batches, all.Quarantined = all.Samples+uint64(rows), all.Batches+1, all.Quarantined+uint64(len(d.bad))
 }
 
@@ -90,36 +90,36 @@ type epochEnd struct {
 }
 
 // endEpoch sends a rank the end of its epoch, and closes the account when it was the last rank.
-func (c *planner) endEpoch(s *stream, r int, end epochEnd) {
+func (pl *planner) endEpoch(s *stream, r int, end epochEnd) {
 	j, k := s.job, &s.job.Ranks[r]
 	k.Ended = int64(end.epoch)
 	e := EndEpoch{Job: j.ID, Rank: r, Inc: k.Incarnation, Epoch: end.epoch, Batches: end.batches, Samples: k.Got,
 		Final: s.final(end.epoch)}
-	e.Account = c.closeRank(s, end.epoch, end.ledger)
+	e.Account = pl.closeRank(s, end.epoch, end.ledger)
 	s.ranks[r].lastEnd = e
-	c.step.emit(e)
-	c.endIfDrained(s)
+	pl.step.emit(e)
+	pl.endIfDrained(s)
 }
 
 // closeRank counts a rank that is done with an epoch, and closes the account with the last one; then it returns a copy.
-func (c *planner) closeRank(s *stream, epoch uint32, l *jobs.Ledger) *jobs.Ledger {
+func (pl *planner) closeRank(s *stream, epoch uint32, l *jobs.Ledger) *jobs.Ledger {
 	if l.Ranks++; l.Ranks != len(s.job.Ranks) { // counted there: a rank may be an epoch ahead of the others
 		return nil
 	}
 	if err := l.Close(); err != nil {
-		c.step.complain(s.job.ID, err)
+		pl.step.complain(s.job.ID, err)
 	}
 	account := *l
-	c.step.persist(RecordEpochEnded{Job: s.job.ID, Epoch: epoch, State: account.State}, nil)
+	pl.step.persist(RecordEpochEnded{Job: s.job.ID, Epoch: epoch, State: account.State}, nil)
 	return &account
 }
 
 // endEpochAgain sends a client the end of its epoch once more: it came when its connection was gone.
-func (c *planner) endEpochAgain(s *stream, r int) {
+func (pl *planner) endEpochAgain(s *stream, r int) {
 	k := &s.job.Ranks[r]
 	e := s.ranks[r].lastEnd
 	e.Inc, e.Final = k.Incarnation, s.final(e.Epoch)
 	k.Ended = int64(e.Epoch)
-	c.step.emit(e)
-	c.endIfDrained(s)
+	pl.step.emit(e)
+	pl.endIfDrained(s)
 }

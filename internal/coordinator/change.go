@@ -11,15 +11,15 @@ import (
 
 // changeSubset gives a job another subset from its next epoch on. An epoch that was only prepared ahead is begun anew
 // with it.
-func (c *lifecycle) changeSubset(e ChangeSubset) {
-	s := c.roster.streams[e.Job]
+func (lc *lifecycle) changeSubset(e ChangeSubset) {
+	s := lc.roster.streams[e.Job]
 	if s == nil {
-		c.step.reply(e.Token, Reply{Err: jobGone(e.Job, "")})
+		lc.step.reply(e.Token, Reply{Err: jobGone(e.Job, "")})
 		return
 	}
 	j := s.job
 	if e.Rank < 0 || e.Rank >= j.Spec.World {
-		c.step.reply(e.Token, Reply{Err: errs.New(errs.Invalid, j.Spec.Name, "ranks count from 0",
+		lc.step.reply(e.Token, Reply{Err: errs.New(errs.Invalid, j.Spec.Name, "ranks count from 0",
 			"change the subset for rank %d of job %s, which has world_size %d",
 			e.Rank, j.Spec.Name, j.Spec.World)})
 		return
@@ -29,14 +29,14 @@ func (c *lifecycle) changeSubset(e ChangeSubset) {
 	}
 	if e.Subset != nil {
 		if n := j.Spec.Epochs; j.Drain || n != 0 && j.Begun && j.Epoch+1 >= n && s.asked(j.Epoch) {
-			c.step.reply(e.Token, Reply{Err: errs.New(errs.JobEnded, j.Spec.Name, "make a new Loader with the other subset",
+			lc.step.reply(e.Token, Reply{Err: errs.New(errs.JobEnded, j.Spec.Name, "make a new Loader with the other subset",
 				"change the subset of job %s, of which epoch %d is the last one", j.Spec.Name, j.Epoch)})
 			return
 		}
 		spec := j.Spec
 		spec.Subset = len(e.Subset)
 		if err := spec.Validate(); err != nil {
-			c.step.reply(e.Token, Reply{Err: err})
+			lc.step.reply(e.Token, Reply{Err: err})
 			return
 		}
 		if e.Member == nil {
@@ -49,7 +49,7 @@ func (c *lifecycle) changeSubset(e ChangeSubset) {
 	}
 	first := j.Since
 	if j.Next != nil {
-		at, awaited := c.awaited(s)
+		at, awaited := lc.awaited(s)
 		switch {
 		case awaited:
 			first = at
@@ -59,28 +59,28 @@ func (c *lifecycle) changeSubset(e ChangeSubset) {
 			first = j.Epoch + 1
 		case !j.Begun:
 			first = 0
-			if err := c.takeNext(s, 0); err != nil {
-				c.step.complain(j.ID, err)
+			if err := lc.takeNext(s, 0); err != nil {
+				lc.step.complain(j.ID, err)
 			}
 		case s.asked(j.Epoch):
 			first = j.Epoch + 1
 		case (j.Attached() > 0 || s.anyKept()) && j.Ledger().Delivered == 0:
 			first = j.Epoch
-			c.beginAnew(s)
-		case c.takesPart(s): // some rank has had its part and gone
+			lc.beginAnew(s)
+		case lc.takesPart(s): // some rank has had its part and gone
 			first = j.Epoch + 1
 		default: // a client that comes back restarts the epoch
 			first = j.Epoch
 		}
-		c.step.persist(RecordSubsetChanged{Job: j.ID, Epoch: first, Mark: e.Mark}, nil)
+		lc.step.persist(RecordSubsetChanged{Job: j.ID, Epoch: first, Mark: e.Mark}, nil)
 	}
 	if j.State.Ended() {
-		c.step.reply(e.Token, Reply{Err: jobGone(j.ID, j.Spec.Name)})
+		lc.step.reply(e.Token, Reply{Err: jobGone(j.ID, j.Spec.Name)})
 		return
 	}
 	spec := j.Upcoming()
-	c.step.answer(e.Token, Reply{Job: j.ID, Epoch: first, Samples: spec.Subset, Batches: spec.Batches(e.Rank)})
-	c.planner.plan(s)
+	lc.step.answer(e.Token, Reply{Job: j.ID, Epoch: first, Samples: spec.Subset, Batches: spec.Batches(e.Rank)})
+	lc.planner.plan(s)
 }
 
 // anyKept reports whether some client is gone and may come back into its epoch.
@@ -89,7 +89,7 @@ func (s *stream) anyKept() bool {
 }
 
 // beginAnew begins the running epoch, of which no client has seen anything, with the next subset.
-func (c *lifecycle) beginAnew(s *stream) {
+func (lc *lifecycle) beginAnew(s *stream) {
 	j := s.job
 	epoch := j.Epoch
 	j.Forget()
@@ -99,19 +99,19 @@ func (c *lifecycle) beginAnew(s *stream) {
 		}
 	}
 	for r := range j.Ranks {
-		c.planner.cancel(s, r, func(d *delivery) bool { return d.epoch == epoch })
+		lc.planner.cancel(s, r, func(d *delivery) bool { return d.epoch == epoch })
 	}
-	c.begin(s, epoch)
+	lc.begin(s, epoch)
 }
 
 // takeNext puts a job on the subset that waits for its next epoch, if one does.
-func (c *lifecycle) takeNext(s *stream, epoch uint32) error {
+func (lc *lifecycle) takeNext(s *stream, epoch uint32) error {
 	j := s.job
 	if j.Next == nil {
 		return nil
 	}
 	if s.joined {
-		if err := c.sampler.Change(j.ID, s.next); err != nil {
+		if err := lc.sampler.Change(j.ID, s.next); err != nil {
 			return err
 		}
 	}
@@ -119,8 +119,8 @@ func (c *lifecycle) takeNext(s *stream, epoch uint32) error {
 	s.sample.Subset, s.next = s.next, nil
 	j.Change(*j.Next, epoch)
 	j.Next = nil
-	c.tiering.recount(s, s.sample.Subset, true)
-	c.tiering.recount(s, was, false)
+	lc.tiering.recount(s, s.sample.Subset, true)
+	lc.tiering.recount(s, was, false)
 	return nil
 }
 
@@ -136,56 +136,56 @@ func removed(x ident.ObjectID) jobs.Bad {
 
 // goneFor reports whether a job that waits for the flight knows that its object was removed: then that it cannot be
 // read says nothing about the sample, which may come back.
-func (c *flights) goneFor(f *flight) bool {
+func (fl *flights) goneFor(f *flight) bool {
 	for _, w := range f.rows {
 		if w.d.s.isGone(f.key.Object) {
 			return true
 		}
 	}
-	return slices.ContainsFunc(f.augments, c.goneFor)
+	return slices.ContainsFunc(f.augments, fl.goneFor)
 }
 
 // pause begins or ends the pause of a job: a paused job plans nothing.
-func (c *lifecycle) pause(e Pause) {
-	s := c.roster.streams[e.Job]
+func (lc *lifecycle) pause(e Pause) {
+	s := lc.roster.streams[e.Job]
 	if s == nil {
-		c.step.reply(e.Token, Reply{Err: jobGone(e.Job, "")})
+		lc.step.reply(e.Token, Reply{Err: jobGone(e.Job, "")})
 		return
 	}
 	j := s.job
 	switch {
 	case e.On && j.Drain:
-		c.step.reply(e.Token, Reply{Err: errs.New(errs.JobEnded, j.Spec.Name, "kill it if it is to stop at once",
+		lc.step.reply(e.Token, Reply{Err: errs.New(errs.JobEnded, j.Spec.Name, "kill it if it is to stop at once",
 			"pause job %s, which is being drained", j.Spec.Name)})
 		return
 	case e.On && !j.Paused:
 		j.Paused = true
 		if j.Active {
-			c.setActive(s, false)
-			c.needs.refreshNeeds()
+			lc.setActive(s, false)
+			lc.needs.refreshNeeds()
 		}
-		c.step.persist(RecordPaused{Job: j.ID}, nil)
+		lc.step.persist(RecordPaused{Job: j.ID}, nil)
 	case !e.On:
-		c.unpause(s)
+		lc.unpause(s)
 	}
-	c.step.answer(e.Token, Reply{Job: j.ID})
+	lc.step.answer(e.Token, Reply{Job: j.ID})
 }
 
 // unpause ends the pause of a job, which continues where it was.
-func (c *lifecycle) unpause(s *stream) {
+func (lc *lifecycle) unpause(s *stream) {
 	j := s.job
 	if !j.Paused {
 		return
 	}
 	j.Paused = false
 	for r := range j.Ranks {
-		j.Ranks[r].LastTake, j.Ranks[r].Heard = c.step.now, c.step.now // it was not idle, it was stopped
+		j.Ranks[r].LastTake, j.Ranks[r].Heard = lc.step.now, lc.step.now // it was not idle, it was stopped
 	}
-	c.step.persist(RecordUnpaused{Job: j.ID}, nil)
+	lc.step.persist(RecordUnpaused{Job: j.ID}, nil)
 	if j.Attached() > 0 {
-		c.touch(s)
-		c.advance(s)
-		c.planner.plan(s)
+		lc.touch(s)
+		lc.advance(s)
+		lc.planner.plan(s)
 	}
 }
 

@@ -19,11 +19,11 @@ func (c *Core) Check() error {
 }
 
 // Check tests that no tier holds more than it may.
-func (c *tiering) Check() error {
+func (ti *tiering) Check() error {
 	var err error
 	for _, f := range tierForms {
-		if c.index.Used(f) > c.index.Budget(f) {
-			err = errors.Join(err, fmt.Errorf("%s: %d bytes used of %d", f, c.index.Used(f), c.index.Budget(f)))
+		if ti.index.Used(f) > ti.index.Budget(f) {
+			err = errors.Join(err, fmt.Errorf("%s: %d bytes used of %d", f, ti.index.Used(f), ti.index.Budget(f)))
 		}
 	}
 	return err
@@ -31,11 +31,11 @@ func (c *tiering) Check() error {
 
 // Check tests that each flight is filed, in the queue that its phase says, and has a waiter, and that no more
 // run and no more copies exist than may.
-func (c *flights) Check() error {
+func (fl *flights) Check() error {
 	var err error
 	running, copies := 0, 0
-	for id, f := range c.flightByID { // order-free: only the order of messages depends on it
-		if f.id != id || c.flying.get(f.key) != f {
+	for id, f := range fl.flightByID { // order-free: only the order of messages depends on it
+		if f.id != id || fl.flying.get(f.key) != f {
 			err = errors.Join(err, fmt.Errorf("flight %d of %s is not filed under its key", id, f.key))
 		}
 		if f.handedOut() {
@@ -45,22 +45,22 @@ func (c *flights) Check() error {
 			copies++
 		}
 		err = errors.Join(err, f.check())
-		if queued := c.queueOf(f).has(f); queued != (f.phase == flightQueued) {
+		if queued := fl.queueOf(f).has(f); queued != (f.phase == flightQueued) {
 			err = errors.Join(err, fmt.Errorf("flight %d of %s: in the queue: %v", id, f.key, queued))
 		}
 	}
-	if most := 3*c.cfg.InFlight + c.cfg.Ahead; copies != c.copies || copies > most {
-		err = errors.Join(err, fmt.Errorf("%d working copies, %d are counted, %d are allowed", copies, c.copies, most))
+	if most := 3*fl.cfg.InFlight + fl.cfg.Ahead; copies != fl.copies || copies > most {
+		err = errors.Join(err, fmt.Errorf("%d working copies, %d are counted, %d are allowed", copies, fl.copies, most))
 	}
-	if running != c.running || running > c.mostRunning() {
-		err = errors.Join(err, fmt.Errorf("%d flights run, %d are counted, %d are allowed", running, c.running,
-			c.mostRunning()))
+	if running != fl.running || running > fl.mostRunning() {
+		err = errors.Join(err, fmt.Errorf("%d flights run, %d are counted, %d are allowed", running, fl.running,
+			fl.mostRunning()))
 	}
-	if c.flying.n != len(c.flightByID) {
-		err = errors.Join(err, fmt.Errorf("%d flights are filed under their keys, %d under their numbers", c.flying.n,
-			len(c.flightByID)))
+	if fl.flying.n != len(fl.flightByID) {
+		err = errors.Join(err, fmt.Errorf("%d flights are filed under their keys, %d under their numbers", fl.flying.n,
+			len(fl.flightByID)))
 	}
-	return errors.Join(err, c.queue.check(), c.onCopies.check())
+	return errors.Join(err, fl.queue.check(), fl.onCopies.check())
 }
 
 // check tests that the phase of a flight agrees with its source and with who waits for it.
@@ -99,20 +99,20 @@ func (f *flight) check() error {
 // Check tests that the sampler knows what is cached, and for whom; but once a job has read in order, it may count less
 // as cached than it was given. An object of which something is in preparation may differ: a flight for an instance that
 // its group has left is entered when it ends.
-func (c *needs) Check() error {
-	if c.refresh.left > 0 { // levels are being recomputed
+func (ne *needs) Check() error {
+	if ne.refresh.left > 0 { // levels are being recomputed
 		return nil
 	}
 	var err error
-	for _, s := range c.roster.order {
+	for _, s := range ne.roster.order {
 		for _, x := range s.sample.Subset {
-			is := c.level(x, ident.Key{})
+			is := ne.level(x, ident.Key{})
 			mine := is.rest
 			if is.jobs&s.set != 0 {
 				mine = is.own
 			}
-			all, own := c.sampler.Level(x), c.sampler.LevelOf(x, s.job.ID)
-			if c.flying.of(x) == nil && (all != is.own || s.joined && own != mine && !c.roster.inOrder) {
+			all, own := ne.sampler.Level(x), ne.sampler.LevelOf(x, s.job.ID)
+			if ne.flying.of(x) == nil && (all != is.own || s.joined && own != mine && !ne.roster.inOrder) {
 				err = errors.Join(err, fmt.Errorf("object %d is at level %d for job %d and %+v in all, the sampler has %d and %d",
 					x, mine, s.job.ID, is, own, all))
 			}
@@ -122,15 +122,15 @@ func (c *needs) Check() error {
 }
 
 // Check tests that the batches of each rank have their slots, their rows and their account.
-func (c *planner) Check() error {
+func (pl *planner) Check() error {
 	var err error
-	for _, s := range c.roster.order {
-		err = errors.Join(err, c.checkStream(s))
+	for _, s := range pl.roster.order {
+		err = errors.Join(err, pl.checkStream(s))
 	}
 	return err
 }
 
-func (c *planner) checkStream(s *stream) error {
+func (pl *planner) checkStream(s *stream) error {
 	var err error
 	j := s.job
 	for r := range j.Ranks {
@@ -160,9 +160,9 @@ func (c *planner) checkStream(s *stream) error {
 		}
 	}
 	if l := j.Ledger(); l != nil && s.joined && l.Open() && len(s.catching) == 0 {
-		if picked := l.Committed(); picked+c.sampler.Remaining(j.ID) != j.Spec.Subset {
+		if picked := l.Committed(); picked+pl.sampler.Remaining(j.ID) != j.Spec.Subset {
 			err = errors.Join(err, fmt.Errorf("job %d epoch %d: %d picked + %d remaining of %d", j.ID, l.Epoch, picked,
-				c.sampler.Remaining(j.ID), j.Spec.Subset))
+				pl.sampler.Remaining(j.ID), j.Spec.Subset))
 		}
 	}
 	return err

@@ -20,11 +20,11 @@ type kept struct {
 }
 
 // keep remembers what a client that vanished was sent and what was planned for it.
-func (c *lifecycle) keep(s *stream, r int, was jobs.Rank) {
+func (lc *lifecycle) keep(s *stream, r int, was jobs.Rank) {
 	q := &s.ranks[r]
 	if was.Phase == jobs.Idle { // it had not asked for anything since it came: what was kept before is kept
 		q.sent = nil
-		c.planner.cancel(s, r, nil)
+		lc.planner.cancel(s, r, nil)
 		return
 	}
 	k := &kept{asked: was.Asked, waiting: was.Phase == jobs.Waiting, got: was.Got, ended: was.Asked >= 0 &&
@@ -46,7 +46,7 @@ func (c *lifecycle) keep(s *stream, r int, was jobs.Rank) {
 		d.become(deliveryCanceled)
 		for i := range d.rows {
 			if d.rows[i].state == rowWaiting {
-				c.flights.leaveFlight(d, i)
+				lc.flights.leaveFlight(d, i)
 			}
 		}
 	}
@@ -64,7 +64,7 @@ func (c *lifecycle) keep(s *stream, r int, was jobs.Rank) {
 	}
 	q.kept = k
 	for _, d := range planned {
-		c.planner.settle(d)
+		lc.planner.settle(d)
 	}
 }
 
@@ -123,7 +123,7 @@ func (k *kept) left(q *rankQueue, epoch uint32, step int) int {
 }
 
 // comeBack is continueAt for a client whose connection had ended: the daemon lives.
-func (c *lifecycle) comeBack(s *stream, r int, epoch uint32, step int) error {
+func (lc *lifecycle) comeBack(s *stream, r int, epoch uint32, step int) error {
 	j, k, q := s.job, &s.job.Ranks[r], &s.ranks[r]
 	was := q.kept
 	stale := func(format string, args ...any) error {
@@ -151,7 +151,7 @@ func (c *lifecycle) comeBack(s *stream, r int, epoch uint32, step int) error {
 	if was.asked == int64(epoch) {
 		had, k.Got = was.had, was.got
 	} else {
-		c.leaveKept(s, r, epoch)
+		lc.leaveKept(s, r, epoch)
 	}
 	rest := q.back[:0]
 	for _, b := range q.back {
@@ -174,17 +174,17 @@ func (c *lifecycle) comeBack(s *stream, r int, epoch uint32, step int) error {
 	}
 	if epoch == j.Epoch {
 		k.Sent, k.Step = step, had
-		defer c.endEmpty(s)
+		defer lc.endEmpty(s)
 	}
 	if was.ended && was.asked == int64(epoch) && step == had {
-		c.planner.endEpochAgain(s, r)
+		lc.planner.endEpochAgain(s, r)
 	}
 	return nil
 }
 
 // leaveKept gives up what was kept of epochs before next: the client begins that one.
-func (c *lifecycle) leaveKept(s *stream, r int, next uint32) {
-	for _, b := range c.returnKept(s, r, func(b *back) bool { return b.epoch < next }) {
+func (lc *lifecycle) leaveKept(s *stream, r int, next uint32) {
+	for _, b := range lc.returnKept(s, r, func(b *back) bool { return b.epoch < next }) {
 		if b.origin != fromClient {
 			b.ledger.Abandon()
 		}
@@ -192,15 +192,15 @@ func (c *lifecycle) leaveKept(s *stream, r int, next uint32) {
 }
 
 // dropKept gives up all that was kept for a client: another one has the rank, or it restarts the epoch.
-func (c *lifecycle) dropKept(s *stream, r int) {
-	c.returnKept(s, r, nil)
+func (lc *lifecycle) dropKept(s *stream, r int) {
+	lc.returnKept(s, r, nil)
 	s.ranks[r].kept = nil
 }
 
 // returnKept returns what was planned for a client that is gone, and never sent, to its epoch; which selects, nil =
 // everything. It returns what it took out. What an earlier daemon gave out stays in the order that is recorded: the
 // client may have had it, and states that it saved say so.
-func (c *lifecycle) returnKept(s *stream, r int, which func(*back) bool) (gone []back) {
+func (lc *lifecycle) returnKept(s *stream, r int, which func(*back) bool) (gone []back) {
 	q := &s.ranks[r]
 	q.back = slices.DeleteFunc(slices.Clone(q.back), func(b back) bool {
 		if b.origin == fromJournal || which != nil && !which(&b) {
@@ -214,7 +214,7 @@ func (c *lifecycle) returnKept(s *stream, r int, which func(*back) bool) (gone [
 		if b.origin == fromClient {
 			continue
 		}
-		c.step.persist(RecordReturned{Job: s.job.ID, Rank: r, Inc: s.job.Ranks[r].Incarnation, Epoch: b.epoch, Step: b.step},
+		lc.step.persist(RecordReturned{Job: s.job.ID, Rank: r, Inc: s.job.Ranks[r].Incarnation, Epoch: b.epoch, Step: b.step},
 			nil)
 		if !b.ledger.Open() {
 			continue
@@ -225,7 +225,7 @@ func (c *lifecycle) returnKept(s *stream, r int, which func(*back) bool) (gone [
 		}
 		for _, x := range objects {
 			if err := b.ledger.Return(x); err != nil {
-				c.step.complain(s.job.ID, err)
+				lc.step.complain(s.job.ID, err)
 			}
 		}
 		if b.ledger == s.job.Ledger() {
@@ -233,7 +233,7 @@ func (c *lifecycle) returnKept(s *stream, r int, which func(*back) bool) (gone [
 		}
 	}
 	if len(free) > 0 && s.joined {
-		c.sampler.Return(s.job.ID, free)
+		lc.sampler.Return(s.job.ID, free)
 	}
 	return gone
 }

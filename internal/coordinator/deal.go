@@ -16,26 +16,26 @@ import (
 // theirs.
 
 // mayDeal has the steps of a job looked at at the end of this Step.
-func (c *planner) mayDeal(s *stream) {
+func (pl *planner) mayDeal(s *stream) {
 	if s.job.Spec.InStep() {
-		s.deal, c.dealing = true, true
+		s.deal, pl.dealing = true, true
 	}
 }
 
 // deal decides the steps that can be.
-func (c *planner) deal() {
-	if !c.dealing {
+func (pl *planner) deal() {
+	if !pl.dealing {
 		return
 	}
-	c.dealing = false
-	for _, s := range c.roster.order {
+	pl.dealing = false
+	for _, s := range pl.roster.order {
 		if !s.deal {
 			continue
 		}
 		s.deal = false
 		for r := range s.ranks {
 			if q := s.ranks[r].planned; len(q) > 0 {
-				for c.dealStep(s, q[0].ledger, q[0].epoch) {
+				for pl.dealStep(s, q[0].ledger, q[0].epoch) {
 				}
 			}
 		}
@@ -43,7 +43,7 @@ func (c *planner) deal() {
 }
 
 // dealStep decides the next step of an epoch; false when some rank's batch of it is not known yet, or there is none.
-func (c *planner) dealStep(s *stream, l *jobs.Ledger, epoch uint32) bool {
+func (pl *planner) dealStep(s *stream, l *jobs.Ledger, epoch uint32) bool {
 	step := l.Dealing
 	var all, empty []*delivery
 	good := 0
@@ -69,18 +69,18 @@ func (c *planner) dealStep(s *stream, l *jobs.Ledger, epoch uint32) bool {
 	case len(empty) == 0:
 	case good >= len(all):
 		for _, d := range empty {
-			c.move(s, all, d)
+			pl.move(s, all, d)
 		}
 		return false
 	default:
-		back = c.returnStep(s, l, all)
+		back = pl.returnStep(s, l, all)
 	}
 	l.Dealing++
-	c.step.persist(RecordDealt{Job: s.job.ID, Epoch: epoch, Step: step, Objects: back, GivenUp: l.GivenUp}, func() {
+	pl.step.persist(RecordDealt{Job: s.job.ID, Epoch: epoch, Step: step, Objects: back, GivenUp: l.GivenUp}, func() {
 		l.Dealt = max(l.Dealt, step+1)
 		for r := range s.ranks {
 			if !s.job.State.Ended() {
-				c.sendReady(s, r)
+				pl.sendReady(s, r)
 			}
 		}
 	})
@@ -128,7 +128,7 @@ func (d *delivery) good() int {
 }
 
 // move takes a sample out of the batch of the step that has most, and prepares it for one that has none.
-func (c *planner) move(s *stream, all []*delivery, to *delivery) {
+func (pl *planner) move(s *stream, all []*delivery, to *delivery) {
 	from := slices.MaxFunc(all, func(a, b *delivery) int { return a.good() - b.good() })
 	i := len(from.rows) - 1
 	for from.rows[i].state != rowDone {
@@ -136,11 +136,11 @@ func (c *planner) move(s *stream, all []*delivery, to *delivery) {
 	}
 	x := from.rows[i].object
 	from.rows[i].state = rowMoved
-	c.step.persist(RecordReturned{Job: s.job.ID, Rank: from.rank, Inc: from.inc, Epoch: from.epoch, Step: from.step,
+	pl.step.persist(RecordReturned{Job: s.job.ID, Rank: from.rank, Inc: from.inc, Epoch: from.epoch, Step: from.step,
 		Objects: []ident.ObjectID{x}}, nil)
-	c.step.persist(RecordAssigned{Job: s.job.ID, Rank: to.rank, Inc: to.inc, Epoch: to.epoch, Step: to.step,
+	pl.step.persist(RecordAssigned{Job: s.job.ID, Rank: to.rank, Inc: to.inc, Epoch: to.epoch, Step: to.step,
 		Objects: []ident.ObjectID{x}}, nil)
-	w, at := row{object: x, turn: c.flights.takeTurn(s)}, 0
+	w, at := row{object: x, turn: pl.flights.takeTurn(s)}, 0
 	if len(to.rows) == 0 {
 		to.rows = append(to.rows, w)
 	} else if at = slices.IndexFunc(to.rows, func(w row) bool { return w.state == rowFailed }); at >= 0 {
@@ -153,11 +153,11 @@ func (c *planner) move(s *stream, all []*delivery, to *delivery) {
 		to.become(deliveryFilling)
 	}
 	to.pending++
-	c.flights.source(to, at)
+	pl.flights.source(to, at)
 }
 
 // returnStep takes out of the batches of a step what is there, and returns it to the epoch.
-func (c *planner) returnStep(s *stream, l *jobs.Ledger, all []*delivery) []ident.ObjectID {
+func (pl *planner) returnStep(s *stream, l *jobs.Ledger, all []*delivery) []ident.ObjectID {
 	var back []ident.ObjectID
 	for _, d := range all {
 		d.rows = slices.DeleteFunc(d.rows, func(w row) bool {
@@ -173,11 +173,11 @@ func (c *planner) returnStep(s *stream, l *jobs.Ledger, all []*delivery) []ident
 	}
 	for _, x := range back {
 		if err := l.Return(x); err != nil {
-			c.step.complain(s.job.ID, err)
+			pl.step.complain(s.job.ID, err)
 		}
 	}
 	if len(back) > 0 && l == s.job.Ledger() && s.joined {
-		c.sampler.Return(s.job.ID, back)
+		pl.sampler.Return(s.job.ID, back)
 	}
 	return back
 }

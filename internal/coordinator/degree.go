@@ -35,8 +35,8 @@ type sharing struct {
 }
 
 // sharing returns that of a stream's dataset and prefix.
-func (c *tiering) sharing(s *stream) *sharing {
-	d := &c.roster.datasets[s.dataset]
+func (ti *tiering) sharing(s *stream) *sharing {
+	d := &ti.roster.datasets[s.dataset]
 	for s.prefix >= len(d.sharing) {
 		d.sharing = append(d.sharing, sharing{})
 	}
@@ -44,12 +44,12 @@ func (c *tiering) sharing(s *stream) *sharing {
 }
 
 // recountDegree restarts the measurement of the sharing of all jobs: who shares has changed.
-func (c *tiering) recountDegree() {
-	for _, s := range c.roster.order {
+func (ti *tiering) recountDegree() {
+	for _, s := range ti.roster.order {
 		s.mark()
-		*c.sharing(s) = sharing{}
+		*ti.sharing(s) = sharing{}
 	}
-	for _, g := range c.roster.groups {
+	for _, g := range ti.roster.groups {
 		g.degree = 0
 	}
 }
@@ -62,18 +62,18 @@ func (s *stream) mark() {
 
 // lookAtTiers restarts counting where the tiers hold another part of what jobs want than when counting began. What
 // was measured counts on until enough was seen.
-func (c *tiering) lookAtTiers() {
-	entries, scale := c.someEntries()
-	augmented := c.augmentedPart()
+func (ti *tiering) lookAtTiers() {
+	entries, scale := ti.someEntries()
+	augmented := ti.augmentedPart()
 	type kind struct{ dataset, prefix int }
 	seen := map[kind]bool{} // its jobs are to be marked
-	for _, s := range c.roster.order {
+	for _, s := range ti.roster.order {
 		k := kind{s.dataset, s.prefix}
 		again, ok := seen[k]
 		if !ok {
-			now := c.heldOf(s, entries, scale)
+			now := ti.heldOf(s, entries, scale)
 			now.augmented = augmented
-			p := c.sharing(s)
+			p := ti.sharing(s)
 			again = math.Abs(now.encoded-p.held.encoded) > shifted || math.Abs(now.decoded-p.held.decoded) > shifted ||
 				math.Abs(now.augmented-p.held.augmented) > shifted
 			if again {
@@ -91,27 +91,27 @@ func (c *tiering) lookAtTiers() {
 const lookedAt = 1 << 13
 
 // someEntries are encoded and decoded samples that are resident, each for scale of them.
-func (c *tiering) someEntries() (keys []ident.Key, scale float64) {
-	all := c.index.Slots()
+func (ti *tiering) someEntries() (keys []ident.Key, scale float64) {
+	all := ti.index.Slots()
 	see := func(_ residency.Handle, k ident.Key) {
 		if k.Form == ident.Encoded || k.Form == ident.Decoded {
 			keys = append(keys, k)
 		}
 	}
 	if all <= lookedAt {
-		c.index.Some(0, all, see)
+		ti.index.Some(0, all, see)
 		return keys, 1
 	}
 	const slice = 64
 	for i := range lookedAt / slice {
-		c.index.Some(i*(all/(lookedAt/slice)), slice, see)
+		ti.index.Some(i*(all/(lookedAt/slice)), slice, see)
 	}
 	return keys, float64(all) / lookedAt
 }
 
 // heldOf is what the tiers hold of a job's subset, in its encoded form and with its prefix.
-func (c *tiering) heldOf(s *stream, entries []ident.Key, scale float64) (p parts) {
-	prefix := c.roster.prefixes[s.prefix].id
+func (ti *tiering) heldOf(s *stream, entries []ident.Key, scale float64) (p parts) {
+	prefix := ti.roster.prefixes[s.prefix].id
 	for _, k := range entries {
 		switch {
 		case !s.job.Member.Has(uint32(k.Object)):
@@ -133,15 +133,15 @@ func (c *tiering) heldOf(s *stream, entries []ident.Key, scale float64) (p parts
 // of them, n*e are decoded once for DecodeDegree, and of r that are served augmented one is made again: from what the
 // encoded tier has beyond e, else it is read. (What the decoded tier has beyond d is a source too; there is some only
 // where nothing else is read or decoded.)
-func (c *tiering) degrees(name string, set *partition.Dataset) (read, decode float64) {
+func (ti *tiering) degrees(name string, set *partition.Dataset) (read, decode float64) {
 	var p *sharing
 	var jobs, samples, stored, kept, reads, decodes float64
-	for _, s := range c.roster.order {
-		if s.job.Paused || fmt.Sprint(c.roster.datasets[s.dataset].id) != set.Name ||
-			c.roster.prefixes[s.prefix].id.String() != name {
+	for _, s := range ti.roster.order {
+		if s.job.Paused || fmt.Sprint(ti.roster.datasets[s.dataset].id) != set.Name ||
+			ti.roster.prefixes[s.prefix].id.String() != name {
 			continue
 		}
-		p = c.sharing(s)
+		p = ti.sharing(s)
 		n := float64(s.job.Stats.Samples - s.since.samples)
 		a, r := 0.0, 1.0
 		if s.group != nil && s.group.shares() {
@@ -181,8 +181,8 @@ func (c *tiering) degrees(name string, set *partition.Dataset) (read, decode flo
 // augmentDegree is how many jobs of a share group one augmentation serves that no tier keeps
 // (partition.Recipe.AugmentDegree): of n samples, n(1-a) are augmented once for so many of them, and n*a/r are made
 // for the tier.
-func (c *tiering) augmentDegree(g *group) float64 {
-	a, r := c.sharing(g.members[0]).held.augmented, float64(len(g.members))
+func (ti *tiering) augmentDegree(g *group) float64 {
+	a, r := ti.sharing(g.members[0]).held.augmented, float64(len(g.members))
 	samples, augments, wanted := 0.0, 0.0, 0
 	for _, s := range g.members {
 		samples += float64(s.job.Stats.Samples - s.since.samples)
@@ -200,15 +200,15 @@ func (c *tiering) augmentDegree(g *group) float64 {
 }
 
 // augmentedPart is the part of what share groups want that the augmented tier has room for.
-func (c *tiering) augmentedPart() float64 {
+func (ti *tiering) augmentedPart() float64 {
 	wanted := 0.0
-	for _, g := range c.roster.groups {
+	for _, g := range ti.roster.groups {
 		if m := g.members[0]; g.shares() && m.augBytes > 0 {
-			wanted += float64(c.cfg.Granule(ident.Augmented, m.augBytes)) * float64(len(m.sample.Subset))
+			wanted += float64(ti.cfg.Granule(ident.Augmented, m.augBytes)) * float64(len(m.sample.Subset))
 		}
 	}
 	if wanted == 0 {
 		return 0
 	}
-	return min(1, float64(c.index.Budget(ident.Augmented))/wanted)
+	return min(1, float64(ti.index.Budget(ident.Augmented))/wanted)
 }

@@ -8,33 +8,33 @@ import (
 
 // evicted is called by the index for an entry that leaves. Unread bytes go at once; others at their last
 // unpin.
-func (c *needs) evicted(h residency.Handle, k ident.Key) {
-	c.step.stats.Evictions[k.Form]++
-	if c.index.Pins(h) == 0 {
-		c.step.emit(FreeKey{Key: k})
+func (ne *needs) evicted(h residency.Handle, k ident.Key) {
+	ne.step.stats.Evictions[k.Form]++
+	if ne.index.Pins(h) == 0 {
+		ne.step.emit(FreeKey{Key: k})
 	}
-	c.left(k)
-	c.enterLevels(k.Object, k) // the index still shows the entry while it calls
+	ne.left(k)
+	ne.enterLevels(k.Object, k) // the index still shows the entry while it calls
 }
 
-func (c *needs) unpin(p pin) {
-	if p.held && c.index.Unpin(p.h) {
-		c.step.emit(FreeKey{Key: c.index.Key(p.h)}) // readable until the next Admit
+func (ne *needs) unpin(p pin) {
+	if p.held && ne.index.Unpin(p.h) {
+		ne.step.emit(FreeKey{Key: ne.index.Key(p.h)}) // readable until the next Admit
 	}
 }
 
 // drop takes a pinned entry out of the index for good and drops the pin.
-func (c *needs) drop(p pin) {
+func (ne *needs) drop(p pin) {
 	if !p.held {
 		return
 	}
-	k := c.index.Key(p.h)
-	c.index.Drop(p.h)
-	c.left(k)
-	if c.index.Unpin(p.h) {
-		c.step.emit(FreeKey{Key: k})
+	k := ne.index.Key(p.h)
+	ne.index.Drop(p.h)
+	ne.left(k)
+	if ne.index.Unpin(p.h) {
+		ne.step.emit(FreeKey{Key: k})
 	}
-	c.relevel(k.Object)
+	ne.relevel(k.Object)
 }
 
 // forgetPerStep is how many places of the index one Forget looks at.
@@ -42,32 +42,32 @@ const forgetPerStep = 512
 
 // forget takes entries of objects out of the tiers. One that is in use leaves with its last reader, as one that is
 // evicted does.
-func (c *needs) forget(e Forget) {
+func (ne *needs) forget(e Forget) {
 	r := Reply{}
-	if all := c.index.Slots(); e.From >= 0 && e.From < all {
+	if all := ne.index.Slots(); e.From >= 0 && e.From < all {
 		var out []residency.Handle
 		n := min(forgetPerStep, all-e.From)
-		c.index.Some(e.From, n, func(h residency.Handle, k ident.Key) {
+		ne.index.Some(e.From, n, func(h residency.Handle, k ident.Key) {
 			if e.Objects.Has(uint32(k.Object)) {
 				out = append(out, h)
 			}
 		})
 		for _, h := range out {
-			r.Freed += c.index.Bytes(h)
-			c.index.Pin(h)
-			c.drop(pin{h, true})
+			r.Freed += ne.index.Bytes(h)
+			ne.index.Pin(h)
+			ne.drop(pin{h, true})
 		}
 		if e.From+n < all {
 			r.Next = e.From + n
 		}
 	}
-	c.step.reply(e.Token, r)
+	ne.step.reply(e.Token, r)
 }
 
 // sharers ranks x in an instance by who still wants it: members that work on that instance; far below them those that
 // may come to it in their next epoch, a little more when that is near; and those that have not begun. Without those
 // behind, what a job makes that is ahead of its group serves no other job.
-func (c *needs) sharers(g *group, x ident.ObjectID, instance uint32) int {
+func (ne *needs) sharers(g *group, x ident.ObjectID, instance uint32) int {
 	n := 0
 	for _, m := range g.members {
 		j := m.job
@@ -78,12 +78,12 @@ func (c *needs) sharers(g *group, x ident.ObjectID, instance uint32) int {
 			}
 		case !j.Active:
 		case m.instance() == instance:
-			if c.sampler.Needs(j.ID, x) {
+			if ne.sampler.Needs(j.ID, x) {
 				n += now
 			}
 		case m.instance() < instance && m.goesOn() && j.Member.Has(uint32(x)):
 			n++
-			if c.sampler.Remaining(j.ID) <= j.Spec.Subset/4 {
+			if ne.sampler.Remaining(j.ID) <= j.Spec.Subset/4 {
 				n++
 			}
 		}
@@ -95,26 +95,26 @@ func (c *needs) sharers(g *group, x ident.ObjectID, instance uint32) int {
 const now = 2 * bits.MaxJobs
 
 // setSharers ranks an augmented entry by who still wants it; without such a job it leaves.
-func (c *needs) setSharers(g *group, h residency.Handle, k ident.Key) {
+func (ne *needs) setSharers(g *group, h residency.Handle, k ident.Key) {
 	n := 0
 	if g != nil {
-		n = c.sharers(g, k.Object, k.Instance)
+		n = ne.sharers(g, k.Object, k.Instance)
 	}
-	c.index.SetNeed(h, n)
-	if n == 0 && c.index.Ready(h) {
-		if c.index.Drop(h) {
-			c.step.emit(FreeKey{Key: k})
+	ne.index.SetNeed(h, n)
+	if n == 0 && ne.index.Ready(h) {
+		if ne.index.Drop(h) {
+			ne.step.emit(FreeKey{Key: k})
 		}
-		c.relevel(k.Object)
+		ne.relevel(k.Object)
 	}
 }
 
 // reshare ranks an augmented entry that has just landed: those who wanted it may have left meanwhile.
-func (c *needs) reshare(k ident.Key) {
+func (ne *needs) reshare(k ident.Key) {
 	if k.Form != ident.Augmented {
 		return
 	}
-	if h, ok := c.index.Lookup(k); ok {
-		c.setSharers(c.roster.groupOf(k.Group), h, k)
+	if h, ok := ne.index.Lookup(k); ok {
+		ne.setSharers(ne.roster.groupOf(k.Group), h, k)
 	}
 }

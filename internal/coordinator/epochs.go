@@ -7,40 +7,40 @@ import (
 
 // startEpoch serves a client's iter(). A prepared-ahead epoch that no client has seen is used as it is; anything else
 // restarts the epoch, once all ranks of the job ask for it or are done with theirs.
-func (c *lifecycle) startEpoch(e StartEpoch) {
-	s, k := c.roster.live(e.Job, e.Rank, e.Inc)
+func (lc *lifecycle) startEpoch(e StartEpoch) {
+	s, k := lc.roster.live(e.Job, e.Rank, e.Inc)
 	if s == nil {
-		c.step.reply(e.Token, Reply{Err: c.noLonger(e.Job, e.Rank, e.Inc)})
+		lc.step.reply(e.Token, Reply{Err: lc.noLonger(e.Job, e.Rank, e.Inc)})
 		return
 	}
 	if drains, why := s.refuseEpoch(e.Rank, e.Epoch); why != nil {
-		c.step.reply(e.Token, Reply{Err: why})
+		lc.step.reply(e.Token, Reply{Err: why})
 		if drains {
-			c.doneDraining(s, e.Rank)
+			lc.doneDraining(s, e.Rank)
 		}
 		return
 	}
 	j := s.job
-	k.Got, k.Heard = 0, c.step.now
+	k.Got, k.Heard = 0, lc.step.now
 	s.ranks[e.Rank].sent = nil // a client that asks for an epoch has had what it wanted of the one before
-	from := c.continuesFrom(s, e)
+	from := lc.continuesFrom(s, e)
 	late := false
 	switch {
 	case from > 0:
-		if err := c.continueAt(s, e.Rank, e.Epoch, from-1); err != nil {
-			c.step.reply(e.Token, Reply{Err: err})
+		if err := lc.continueAt(s, e.Rank, e.Epoch, from-1); err != nil {
+			lc.step.reply(e.Token, Reply{Err: err})
 			return
 		}
 	case k.Phase == jobs.InEpoch && k.Epoch == e.Epoch && k.Sent == 0:
 		k.Asked = int64(e.Epoch) // prepared ahead, or a second iter() before the first batch
-		c.planner.cancelBefore(s, e.Rank, e.Epoch)
+		lc.planner.cancelBefore(s, e.Rank, e.Epoch)
 	case j.Begun && j.Epoch == e.Epoch && k.Phase == jobs.Idle && k.Attaches == 1 && k.Asked < 0:
 		k.Asked = int64(e.Epoch) // a rank that comes later than the others to the epoch they are in
-		c.enter(s, e.Rank)
+		lc.enter(s, e.Rank)
 		late = true
 	default:
 		k.Await(e.Epoch) // before anything is canceled: nothing is planned into the slots that come free
-		c.planner.cancel(s, e.Rank, nil)
+		lc.planner.cancel(s, e.Rank, nil)
 	}
 	spec := j.Upcoming()
 	if k.Phase == jobs.InEpoch {
@@ -48,14 +48,14 @@ func (c *lifecycle) startEpoch(e StartEpoch) {
 	}
 	r := Reply{Job: j.ID, Epoch: e.Epoch, Samples: spec.Subset, Batches: spec.Batches(e.Rank)}
 	r.Whole, r.WholeBatches = s.wholeOf(e.Epoch, e.Rank)
-	c.step.reply(e.Token, r)
-	c.touch(s)
-	c.advance(s)
-	c.planner.plan(s)
-	c.planner.sendReady(s, e.Rank)
-	c.planner.mayDeal(s)
+	lc.step.reply(e.Token, r)
+	lc.touch(s)
+	lc.advance(s)
+	lc.planner.plan(s)
+	lc.planner.sendReady(s, e.Rank)
+	lc.planner.mayDeal(s)
 	if late {
-		c.endEmpty(s)
+		lc.endEmpty(s)
 	}
 }
 
@@ -87,20 +87,20 @@ func (s *stream) drainsBefore(r int, epoch uint32) bool {
 }
 
 // doneDraining takes a rank out of the epoch of a job that is being drained: its client wants the next one.
-func (c *lifecycle) doneDraining(s *stream, r int) {
+func (lc *lifecycle) doneDraining(s *stream, r int) {
 	k := &s.job.Ranks[r]
 	k.Asked = k.Ended
 	if k.Phase == jobs.InEpoch {
 		k.StepOut()
 	}
-	c.planner.cancel(s, r, nil)
-	c.planner.mayDeal(s)
-	c.endIfDrained(s)
+	lc.planner.cancel(s, r, nil)
+	lc.planner.mayDeal(s)
+	lc.endIfDrained(s)
 }
 
 // continuesFrom is where a client continues that was cut off or restored: 1 + its step, or 0 when it begins the epoch.
 // What it has left of earlier epochs is given up then.
-func (c *lifecycle) continuesFrom(s *stream, e StartEpoch) int {
+func (lc *lifecycle) continuesFrom(s *stream, e StartEpoch) int {
 	j, k, q := s.job, &s.job.Ranks[e.Rank], &s.ranks[e.Rank]
 	from := e.From
 	switch {
@@ -114,19 +114,19 @@ func (c *lifecycle) continuesFrom(s *stream, e StartEpoch) int {
 	switch {
 	case from > 0:
 	case q.kept != nil:
-		c.leaveKept(s, e.Rank, e.Epoch)
-		c.dropKept(s, e.Rank)
+		lc.leaveKept(s, e.Rank, e.Epoch)
+		lc.dropKept(s, e.Rank)
 	case s.restored():
-		c.hadAll(s, e.Rank, e.Epoch)
+		lc.hadAll(s, e.Rank, e.Epoch)
 	}
 	return from
 }
 
 // advance begins the next epoch when every rank is done with the running one: it asked for another, or all its batches
 // are planned and its client is in this epoch (so planning is ahead of the clients by one epoch at the most).
-func (c *lifecycle) advance(s *stream) {
+func (lc *lifecycle) advance(s *stream) {
 	j := s.job
-	if j.Drain || j.Paused || s.owesBack() && !c.allAsk(s) {
+	if j.Drain || j.Paused || s.owesBack() && !lc.allAsk(s) {
 		return
 	}
 	for r := range j.Ranks {
@@ -134,7 +134,7 @@ func (c *lifecycle) advance(s *stream) {
 			return
 		}
 	}
-	next, asked := c.awaited(s)
+	next, asked := lc.awaited(s)
 	if !asked {
 		if !j.Begun || j.Attached() == 0 {
 			return
@@ -150,7 +150,7 @@ func (c *lifecycle) advance(s *stream) {
 			return // a sample that fails may still need another one of this epoch
 		}
 	}
-	c.begin(s, next)
+	lc.begin(s, next)
 }
 
 // isBehind reports whether the next epoch cannot begin before the rank is done with the running one, and has asked for
@@ -161,7 +161,7 @@ func (s *stream) isBehind(r int) bool {
 }
 
 // begin starts an epoch for the job and all its ranks.
-func (c *lifecycle) begin(s *stream, epoch uint32) {
+func (lc *lifecycle) begin(s *stream, epoch uint32) {
 	j := s.job
 	rest := s.rest
 	s.rest, s.catching, s.places = nil, nil, nil
@@ -172,35 +172,35 @@ func (c *lifecycle) begin(s *stream, epoch uint32) {
 	if rest == nil {
 		j.Restore()
 		s.takeScript(epoch)
-		err = c.takeNext(s, epoch)
+		err = lc.takeNext(s, epoch)
 	}
 	if err != nil {
-		c.step.complain(j.ID, err)
-		c.endJob(s, jobs.Dead, err.Error())
+		lc.step.complain(j.ID, err)
+		lc.endJob(s, jobs.Dead, err.Error())
 		return
 	}
 	if !s.joined {
-		if err := c.enrol(s); err != nil {
-			c.endJob(s, jobs.Dead, err.Error())
+		if err := lc.enrol(s); err != nil {
+			lc.endJob(s, jobs.Dead, err.Error())
 			return
 		}
 	}
 	s.forgetBack(epoch)
 	if rest != nil {
-		err = c.beginRest(s, rest)
+		err = lc.beginRest(s, rest)
 	} else {
-		err = c.sampler.StartEpoch(j.ID, epoch)
+		err = lc.sampler.StartEpoch(j.ID, epoch)
 	}
 	if err != nil {
-		c.step.complain(j.ID, err)
-		c.endJob(s, jobs.Dead, err.Error())
+		lc.step.complain(j.ID, err)
+		lc.endJob(s, jobs.Dead, err.Error())
 		return
 	}
-	if l := j.Ledger(); l != nil && l.Open() && !c.finishing(s, l) {
+	if l := j.Ledger(); l != nil && l.Open() && !lc.finishing(s, l) {
 		l.Abandon()
 	}
 	if rest == nil {
-		c.nextInstance(s, epoch)
+		lc.nextInstance(s, epoch)
 	}
 	if p, _ := s.scripted(epoch); p != nil {
 		j.Offset = p.Instance - epoch
@@ -210,7 +210,7 @@ func (c *lifecycle) begin(s *stream, epoch uint32) {
 		s.tail = j.Spec.Subset
 	}
 	j.Open(epoch)
-	c.setActive(s, !j.Paused)
+	lc.setActive(s, !j.Paused)
 	for r := range j.Ranks {
 		k := &j.Ranks[r]
 		if !k.Attached() || k.Phase == jobs.Waiting && k.Next != epoch {
@@ -220,21 +220,21 @@ func (c *lifecycle) begin(s *stream, epoch uint32) {
 		if k.Phase == jobs.InEpoch && k.Epoch == epoch {
 			continue
 		}
-		c.enter(s, r)
+		lc.enter(s, r)
 	}
-	c.step.persist(RecordEpochStarted{Job: j.ID, Epoch: epoch, Instance: s.instance(), Remainder: rest != nil}, nil)
-	c.tiering.repartition(true)
-	c.needs.refreshNeeds()
-	c.endEmpty(s)
+	lc.step.persist(RecordEpochStarted{Job: j.ID, Epoch: epoch, Instance: s.instance(), Remainder: rest != nil}, nil)
+	lc.tiering.repartition(true)
+	lc.needs.refreshNeeds()
+	lc.endEmpty(s)
 }
 
 // enter makes a rank take part in the running epoch from its first batch.
-func (c *lifecycle) enter(s *stream, r int) {
+func (lc *lifecycle) enter(s *stream, r int) {
 	s.job.Ranks[r].Enter(s.job.Epoch)
 }
 
 // finishing reports whether planned batches of that account are still on their way to their ranks.
-func (c *lifecycle) finishing(s *stream, l *jobs.Ledger) bool {
+func (lc *lifecycle) finishing(s *stream, l *jobs.Ledger) bool {
 	for r := range s.ranks {
 		for _, d := range s.ranks[r].planned {
 			if d.ledger == l {
@@ -256,7 +256,7 @@ func (s *stream) asked(epoch uint32) bool {
 }
 
 // awaited returns the epoch that a rank has asked for and that waits for the other ranks.
-func (c *lifecycle) awaited(s *stream) (epoch uint32, ok bool) {
+func (lc *lifecycle) awaited(s *stream) (epoch uint32, ok bool) {
 	for r := range s.job.Ranks {
 		if k := &s.job.Ranks[r]; k.Phase == jobs.Waiting && (!ok || k.Next < epoch) {
 			epoch, ok = k.Next, true
@@ -266,7 +266,7 @@ func (c *lifecycle) awaited(s *stream) (epoch uint32, ok bool) {
 }
 
 // takesPart reports whether a client takes part in the running epoch.
-func (c *lifecycle) takesPart(s *stream) bool {
+func (lc *lifecycle) takesPart(s *stream) bool {
 	for r := range s.job.Ranks {
 		if k := &s.job.Ranks[r]; k.Phase == jobs.InEpoch && k.Epoch == s.job.Epoch {
 			return true
@@ -283,7 +283,7 @@ func (c *lifecycle) takesPart(s *stream) bool {
 // change, four jobs at speeds 1, 1/2 and 1/4 augment 9,900 times for 7,200 instances of samples when all that is wanted
 // fits, and 7,300 times with this; with a sixth of that, 11,400 and 8,300 times.) The journal has the instance of every
 // epoch.
-func (c *lifecycle) nextInstance(s *stream, epoch uint32) {
+func (lc *lifecycle) nextInstance(s *stream, epoch uint32) {
 	j := s.job
 	at := epoch + j.Offset
 	if s.given {
@@ -297,7 +297,7 @@ func (c *lifecycle) nextInstance(s *stream, epoch uint32) {
 	if g := s.group; g != nil {
 		for _, m := range g.members {
 			if m != s && m.joined && m.job.Active {
-				at = max(at, c.meets(m))
+				at = max(at, lc.meets(m))
 			}
 		}
 	}
@@ -306,8 +306,8 @@ func (c *lifecycle) nextInstance(s *stream, epoch uint32) {
 
 // meets is the instance in which most can be shared with a member: that of its epoch, or the next one when little is
 // left of it.
-func (c *lifecycle) meets(m *stream) uint32 {
-	if m.goesOn() && c.sampler.Remaining(m.job.ID) < m.job.Spec.Subset/littleLeft {
+func (lc *lifecycle) meets(m *stream) uint32 {
+	if m.goesOn() && lc.sampler.Remaining(m.job.ID) < m.job.Spec.Subset/littleLeft {
 		return m.instance() + 1
 	}
 	return m.instance()
@@ -319,12 +319,12 @@ func (c *lifecycle) meets(m *stream) uint32 {
 const littleLeft = 3
 
 // endEmpty ends the epoch for ranks that get nothing of it: less may be left of one than there are ranks.
-func (c *lifecycle) endEmpty(s *stream) {
+func (lc *lifecycle) endEmpty(s *stream) {
 	j := s.job
 	for r := range j.Ranks {
 		if k := &j.Ranks[r]; j.Whole != nil && k.Phase == jobs.InEpoch && k.Epoch == j.Epoch && k.Asked == int64(j.Epoch) &&
 			k.Ended != k.Asked && j.Spec.Batches(r) == 0 {
-			c.planner.endEpoch(s, r, epochEnd{j.Epoch, 0, j.Ledger()})
+			lc.planner.endEpoch(s, r, epochEnd{j.Epoch, 0, j.Ledger()})
 		}
 	}
 }

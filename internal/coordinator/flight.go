@@ -75,17 +75,17 @@ type flight struct {
 }
 
 // served moves the clock of the turns.
-func (c *flights) served(turn uint64) { c.turn = max(c.turn, turn) }
+func (fl *flights) served(turn uint64) { fl.turn = max(fl.turn, turn) }
 
 // hurry moves a flight forward in the queue when a later waiter's turn is earlier.
-func (c *flights) hurry(f *flight, turn uint64) {
+func (fl *flights) hurry(f *flight, turn uint64) {
 	for ; f != nil; f = f.parent {
 		if turn >= f.turn {
 			continue
 		}
 		f.turn = turn
 		if f.phase == flightQueued {
-			c.enqueue(f)
+			fl.enqueue(f)
 		}
 	}
 }
@@ -93,127 +93,127 @@ func (c *flights) hurry(f *flight, turn uint64) {
 // launch begins the flight of a decoded sample: whether its result and its original bytes will be kept is decided now,
 // at the commit of the pick, never by how long the work takes. When the entry was evicted but is still being read, it
 // is kept instead: then there is no flight, and the ready entry is returned. alone = no other job wants it.
-func (c *flights) launch(key ident.Key, s *stream, turn uint64, alone bool) (*flight, residency.Handle) {
+func (fl *flights) launch(key ident.Key, s *stream, turn uint64, alone bool) (*flight, residency.Handle) {
 	x := key.Object
-	need := c.needs.needOf(s, x, c.roster.prefixes[s.prefix].jobs)
-	stored := c.cfg.Bytes(x)
-	guess := c.cfg.Granule(ident.Decoded, c.tiering.decodedBytes(s, stored*6))
-	entry, admitted := c.index.Admit(key, guess, need, c.needs.evicted)
-	if admitted && c.index.Ready(entry) {
-		c.needs.relevel(x)
+	need := fl.needs.needOf(s, x, fl.roster.prefixes[s.prefix].jobs)
+	stored := fl.cfg.Bytes(x)
+	guess := fl.cfg.Granule(ident.Decoded, fl.tiering.decodedBytes(s, stored*6))
+	entry, admitted := fl.index.Admit(key, guess, need, fl.needs.evicted)
+	if admitted && fl.index.Ready(entry) {
+		fl.needs.relevel(x)
 		return nil, entry
 	}
-	f := c.newFlight(key, s, c.startTurn(s, x, turn))
+	f := fl.newFlight(key, s, fl.startTurn(s, x, turn))
 	s.stored.add(stored)
 	f.alone = alone && !admitted
 	if admitted {
-		c.index.Pin(entry)
+		fl.index.Pin(entry)
 		f.entry = pin{entry, true}
 	}
 	ekey := ident.Key{Object: x, Form: ident.Encoded}
-	if h, ok := c.index.Lookup(ekey); ok && c.index.Ready(h) {
-		c.hit(s, ident.Encoded)
-		c.index.Hit(h)
-		c.index.Pin(h)
+	if h, ok := fl.index.Lookup(ekey); ok && fl.index.Ready(h) {
+		fl.hit(s, ident.Encoded)
+		fl.index.Hit(h)
+		fl.index.Pin(h)
 		f.encoded, f.from = pin{h, true}, ident.Encoded
 	} else {
 		f.from = ident.Stored
 	}
 	serves := allJobs
 	if admitted { // a sample is kept in one form, the later one if it fits; but that serves no job of another prefix
-		serves = c.needs.unserved(x)
+		serves = fl.needs.unserved(x)
 	}
-	if _, there := c.index.Lookup(ekey); !there && (!admitted || c.needs.need(x, serves) > 0) {
-		h, ok := c.index.Admit(ekey, c.cfg.Granule(ident.Encoded, stored), c.needs.needOf(s, x, serves), c.needs.evicted)
-		ready := ok && c.index.Ready(h)
+	if _, there := fl.index.Lookup(ekey); !there && (!admitted || fl.needs.need(x, serves) > 0) {
+		h, ok := fl.index.Admit(ekey, fl.cfg.Granule(ident.Encoded, stored), fl.needs.needOf(s, x, serves), fl.needs.evicted)
+		ready := ok && fl.index.Ready(h)
 		if ready { // it was about to leave, and is kept after all
 			f.from = ident.Encoded
 		}
-		if ok && (ready || c.index.Pins(h) == 0) { // else a flight of another recipe is bringing it already
-			c.index.Pin(h)
+		if ok && (ready || fl.index.Pins(h) == 0) { // else a flight of another recipe is bringing it already
+			fl.index.Pin(h)
 			f.encoded = pin{h, true}
 		}
 	}
-	c.enqueue(f)
-	c.needs.relevel(x)
+	fl.enqueue(f)
+	fl.needs.relevel(x)
 	return f, 0
 }
 
-func (c *flights) newFlight(key ident.Key, s *stream, turn uint64) *flight {
-	c.nextFlight++
-	f := &flight{id: c.nextFlight, key: key, job: s.job.ID, dataset: s.dataset, base: c.roster.prefixes[s.prefix].id,
+func (fl *flights) newFlight(key ident.Key, s *stream, turn uint64) *flight {
+	fl.nextFlight++
+	f := &flight{id: fl.nextFlight, key: key, job: s.job.ID, dataset: s.dataset, base: fl.roster.prefixes[s.prefix].id,
 		turn: turn}
 	f.rows = f.first[:0]
-	c.flying.add(f)
-	c.flightByID[f.id] = f
+	fl.flying.add(f)
+	fl.flightByID[f.id] = f
 	return f
 }
 
 // enqueue and dequeue: flights that are to start from a working copy wait apart, because they free memory.
-func (c *flights) enqueue(f *flight) {
+func (fl *flights) enqueue(f *flight) {
 	if f.phase != flightQueued {
 		f.become(flightQueued)
 	}
-	c.queueOf(f).put(f)
+	fl.queueOf(f).put(f)
 }
 
-func (c *flights) dequeue(f *flight) { c.queueOf(f).remove(f) }
+func (fl *flights) dequeue(f *flight) { fl.queueOf(f).remove(f) }
 
-func (c *flights) queueOf(f *flight) *turns {
+func (fl *flights) queueOf(f *flight) *turns {
 	if f.parent != nil {
-		return &c.onCopies
+		return &fl.onCopies
 	}
-	return &c.queue
+	return &fl.queue
 }
 
 // nextFlightInTurn takes the flight whose turn it is. While there are as many working copies as may be, those that read
 // one come first.
-func (c *flights) nextFlightInTurn() (*flight, bool) {
-	f, ok := c.onCopies.first()
-	busy := c.running + c.copies                   // what runs may become a copy
-	ok = ok && busy < 3*c.cfg.InFlight+c.cfg.Ahead // its copy has only fills to wait for, which need nothing: room comes
-	if c.running < c.cfg.InFlight+c.cfg.Ahead && busy < 2*c.cfg.InFlight+c.cfg.Ahead {
-		if g, fresh := c.queue.first(); fresh && (!ok || g.before(f)) {
+func (fl *flights) nextFlightInTurn() (*flight, bool) {
+	f, ok := fl.onCopies.first()
+	busy := fl.running + fl.copies                   // what runs may become a copy
+	ok = ok && busy < 3*fl.cfg.InFlight+fl.cfg.Ahead // its copy has only fills to wait for, which need nothing: room comes
+	if fl.running < fl.cfg.InFlight+fl.cfg.Ahead && busy < 2*fl.cfg.InFlight+fl.cfg.Ahead {
+		if g, fresh := fl.queue.first(); fresh && (!ok || g.before(f)) {
 			f, ok = g, true
 		}
 	}
 	if ok {
-		c.dequeue(f)
+		fl.dequeue(f)
 	}
 	return f, ok
 }
 
 // mostRunning bounds what is handed out. With some ahead, what frees memory is handed out also while they wait for it.
-func (c *flights) mostRunning() int {
-	if c.cfg.Ahead == 0 {
-		return c.cfg.InFlight
+func (fl *flights) mostRunning() int {
+	if fl.cfg.Ahead == 0 {
+		return fl.cfg.InFlight
 	}
-	return 2*c.cfg.InFlight + c.cfg.Ahead
+	return 2*fl.cfg.InFlight + fl.cfg.Ahead
 }
 
 // dispatch hands out preparations in turn, a bounded number at a time: what is handed out occupies working
 // memory, what waits here costs none. Working copies that wait for their readers are bounded with them (guarantee G4):
 // the rows of a large batch may come to their turn late.
-func (c *flights) dispatch() {
-	for c.running < c.mostRunning() {
-		f, ok := c.nextFlightInTurn()
+func (fl *flights) dispatch() {
+	for fl.running < fl.mostRunning() {
+		f, ok := fl.nextFlightInTurn()
 		if !ok {
 			return
 		}
-		c.running++
-		c.served(f.turn)
+		fl.running++
+		fl.served(f.turn)
 		if f.key.Form == ident.Decoded {
 			p := Prepare{Flight: f.id, Job: f.job, Key: f.key, From: f.from, Keep: f.entry.held,
 				KeepEncoded: f.encoded.held && f.from == ident.Stored, Turn: f.turn}
 			// what failed is tried again in two steps, which distinguish a bad image from one that this recipe cannot take
 			if f.alone && f.attempts == 0 {
 				f.become(flightInPlace)
-				p.Into = c.filling(f.rows[0].d, f.rows[0].row, Source{Key: f.key})
+				p.Into = fl.filling(f.rows[0].d, f.rows[0].row, Source{Key: f.key})
 			}
 			if p.Into == nil {
 				f.become(flightRunning)
 			}
-			c.step.emit(p)
+			fl.step.emit(p)
 			continue
 		}
 		f.become(flightRunning)
@@ -221,179 +221,179 @@ func (c *flights) dispatch() {
 		if f.parent != nil {
 			from.Flight = f.parent.id
 		}
-		c.step.emit(Augment{Flight: f.id, Job: f.job, Key: f.key, From: from, Keep: f.entry.held, Seed: f.seed,
+		fl.step.emit(Augment{Flight: f.id, Job: f.job, Key: f.key, From: from, Keep: f.entry.held, Seed: f.seed,
 			Instance: f.instance, Turn: f.turn})
 	}
 }
 
 // prepared takes the result of a flight.
-func (c *flights) prepared(e Prepared) {
-	f := c.flightByID[e.Flight]
+func (fl *flights) prepared(e Prepared) {
+	f := fl.flightByID[e.Flight]
 	if f == nil {
 		return
 	}
-	c.running--
+	fl.running--
 	if e.Read > 0 {
-		c.step.stats.SourceReads++
-		c.step.stats.SourceBytes += uint64(e.Read)
-		c.credit(f, func(j *jobs.Stats) { j.SourceReads++; j.SourceBytes += uint64(e.Read) })
+		fl.step.stats.SourceReads++
+		fl.step.stats.SourceBytes += uint64(e.Read)
+		fl.credit(f, func(j *jobs.Stats) { j.SourceReads++; j.SourceBytes += uint64(e.Read) })
 	}
 	if e.Err != "" || e.Lost {
 		if f.phase == flightInPlace {
-			defer c.settle(c.leavePlace(f)) // if it was canceled
+			defer fl.settle(fl.leavePlace(f)) // if it was canceled
 		}
-		c.failed(f, e)
+		fl.failed(f, e)
 		return
 	}
 	if f.key.Form == ident.Decoded {
-		c.step.stats.Decodes++
-		c.credit(f, func(j *jobs.Stats) { j.Decodes++ })
-		c.tiering.decoded(f, e.Bytes)
-		c.landEncoded(f, e)
+		fl.step.stats.Decodes++
+		fl.credit(f, func(j *jobs.Stats) { j.Decodes++ })
+		fl.tiering.decoded(f, e.Bytes)
+		fl.landEncoded(f, e)
 		if f.phase == flightInPlace {
-			c.preparedInPlace(f, e)
+			fl.preparedInPlace(f, e)
 			return
 		}
 	} else {
-		c.step.stats.Augments++
-		c.credit(f, func(j *jobs.Stats) { j.Augments++ })
-		c.leaveSource(f)
+		fl.step.stats.Augments++
+		fl.credit(f, func(j *jobs.Stats) { j.Augments++ })
+		fl.leaveSource(f)
 	}
 	kept := f.entry.held && e.Kept
 	if f.entry.held && !e.Kept { // the tier had no room for the real size
-		c.needs.drop(f.entry)
+		fl.needs.drop(f.entry)
 		f.entry = pin{}
 	}
 	if kept {
-		c.index.SetReady(f.entry.h)
+		fl.index.SetReady(f.entry.h)
 		// if it does not fit, it leaves when the rows below are filled
-		c.index.Resize(f.entry.h, c.cfg.Granule(f.key.Form, e.Bytes), c.needs.evicted)
+		fl.index.Resize(f.entry.h, fl.cfg.Granule(f.key.Form, e.Bytes), fl.needs.evicted)
 	}
 	rows, augments := f.rows, f.augments
 	f.rows, f.augments = nil, nil
 	if kept {
-		c.forgetFlight(f)
+		fl.forgetFlight(f)
 		for _, w := range rows {
 			w.d.rows[w.row].flight = nil
-			c.index.Pin(f.entry.h)
+			fl.index.Pin(f.entry.h)
 			w.d.rows[w.row].pin = pin{f.entry.h, true}
-			c.fill(w.d, w.row, Source{Key: f.key})
+			fl.fill(w.d, w.row, Source{Key: f.key})
 		}
 		for _, a := range augments {
 			a.parent = nil
-			c.index.Pin(f.entry.h)
+			fl.index.Pin(f.entry.h)
 			a.source = pin{f.entry.h, true}
-			c.enqueue(a)
+			fl.enqueue(a)
 		}
-		c.needs.unpin(f.entry)
-		c.needs.relevel(f.key.Object) // now that the flight is over: the entry may have been evicted while it was made
-		c.needs.reshare(f.key)
+		fl.needs.unpin(f.entry)
+		fl.needs.relevel(f.key.Object) // now that the flight is over: the entry may have been evicted while it was made
+		fl.needs.reshare(f.key)
 		return
 	}
 	f.become(flightCopied)
-	c.copies++
+	fl.copies++
 	for _, w := range rows {
 		f.users++
-		c.fill(w.d, w.row, Source{Key: f.key, Flight: f.id})
+		fl.fill(w.d, w.row, Source{Key: f.key, Flight: f.id})
 	}
 	for _, a := range augments {
 		f.users++
-		c.enqueue(a)
+		fl.enqueue(a)
 	}
-	c.retire(f)
+	fl.retire(f)
 }
 
 // landEncoded settles what became of the original bytes.
-func (c *flights) landEncoded(f *flight, e Prepared) {
+func (fl *flights) landEncoded(f *flight, e Prepared) {
 	if !f.encoded.held {
 		return
 	}
 	if f.from == ident.Stored {
 		if e.Encoded {
-			c.index.SetReady(f.encoded.h)
+			fl.index.SetReady(f.encoded.h)
 		} else {
-			c.needs.drop(f.encoded)
+			fl.needs.drop(f.encoded)
 			f.encoded = pin{}
 			return
 		}
 	}
-	c.needs.unpin(f.encoded)
+	fl.needs.unpin(f.encoded)
 	f.encoded = pin{}
 }
 
 // leaveSource drops an augmented flight's hold on what it started from.
-func (c *flights) leaveSource(f *flight) {
-	c.needs.unpin(f.source)
+func (fl *flights) leaveSource(f *flight) {
+	fl.needs.unpin(f.source)
 	f.source = pin{}
 	if p := f.parent; p != nil {
 		f.parent = nil
 		p.users--
-		c.retire(p)
+		fl.retire(p)
 	}
 }
 
 // retire drops a working copy without readers.
-func (c *flights) retire(f *flight) {
+func (fl *flights) retire(f *flight) {
 	if f.phase != flightCopied || f.users > 0 {
 		return
 	}
-	c.copies--
-	c.step.emit(Discard{Flight: f.id})
-	c.forgetFlight(f)
-	c.needs.relevel(f.key.Object)
+	fl.copies--
+	fl.step.emit(Discard{Flight: f.id})
+	fl.forgetFlight(f)
+	fl.needs.relevel(f.key.Object)
 }
 
 // failed tries again once; a second failure quarantines the sample for every job with that prefix of the recipe
 // (another one may ask for less than what failed). A lost cache entry is no failure of the sample: it is prepared again
 // from storage.
-func (c *flights) failed(f *flight, e Prepared) {
+func (fl *flights) failed(f *flight, e Prepared) {
 	x := f.key.Object
 	unwanted := len(f.rows) == 0 && len(f.augments) == 0 // all that waited have left
 	switch {
 	case f.key.Form == ident.Augmented && (e.Lost || unwanted):
 		if e.Lost {
-			c.needs.drop(f.source) // what it was to start from is gone
+			fl.needs.drop(f.source) // what it was to start from is gone
 			f.source = pin{}
 		}
-		c.abandonFlight(f, func(w waiter) { c.source(w.d, w.row) })
+		fl.abandonFlight(f, func(w waiter) { fl.source(w.d, w.row) })
 		return
 	case unwanted:
-		c.abandonFlight(f, nil)
+		fl.abandonFlight(f, nil)
 		return
 	case e.Lost || f.attempts == 0: // from storage: the copy in memory is gone, or may be what is bad
 		if !e.Lost {
 			f.attempts++
 		}
-		c.needs.drop(f.encoded)
+		fl.needs.drop(f.encoded)
 		f.encoded, f.from = pin{}, ident.Stored
-		c.enqueue(f)
+		fl.enqueue(f)
 		return
 	}
 	bad := jobs.Bad{Object: x, At: e.At, Reason: e.Err, Corrupt: e.Corrupt}
-	if f.key.Form == ident.Decoded && !c.goneFor(f) {
-		if !c.quarantined(x) {
-			c.step.stats.Quarantined++
+	if f.key.Form == ident.Decoded && !fl.goneFor(f) {
+		if !fl.quarantined(x) {
+			fl.step.stats.Quarantined++
 		}
-		c.quarantine[f.key] = bad
+		fl.quarantine[f.key] = bad
 	}
 	if f.entry.held { // it keeps its place, see reservePlace
-		c.index.SetReady(f.entry.h)
-		c.needs.unpin(f.entry)
+		fl.index.SetReady(f.entry.h)
+		fl.needs.unpin(f.entry)
 		f.entry = pin{}
 	}
-	c.abandonFlight(f, func(w waiter) {
+	fl.abandonFlight(f, func(w waiter) {
 		if w.d.s.isGone(x) {
-			c.failRow(w.d, w.row, removed(x))
+			fl.failRow(w.d, w.row, removed(x))
 			return
 		}
-		c.failRow(w.d, w.row, bad)
+		fl.failRow(w.d, w.row, bad)
 	})
 }
 
 // quarantined reports whether the object could not be prepared for some prefix.
-func (c *flights) quarantined(x ident.ObjectID) bool {
-	for i := range c.roster.prefixes {
-		if _, ok := c.quarantine[ident.Key{Object: x, Form: ident.Decoded, Recipe: c.roster.prefixes[i].id}]; ok {
+func (fl *flights) quarantined(x ident.ObjectID) bool {
+	for i := range fl.roster.prefixes {
+		if _, ok := fl.quarantine[ident.Key{Object: x, Form: ident.Decoded, Recipe: fl.roster.prefixes[i].id}]; ok {
 			return true
 		}
 	}
@@ -401,30 +401,30 @@ func (c *flights) quarantined(x ident.ObjectID) bool {
 }
 
 // forgetFlight takes a flight out of the tables.
-func (c *flights) forgetFlight(f *flight) {
+func (fl *flights) forgetFlight(f *flight) {
 	f.become(flightOver)
-	c.flying.remove(f)
-	delete(c.flightByID, f.id)
+	fl.flying.remove(f)
+	delete(fl.flightByID, f.id)
 }
 
 // abandonFlight takes a flight away and hands its rows, and those of what depends on it, to then.
-func (c *flights) abandonFlight(f *flight, then func(waiter)) {
+func (fl *flights) abandonFlight(f *flight, then func(waiter)) {
 	rows, augments := f.rows, f.augments
 	f.rows, f.augments = nil, nil
-	c.dequeue(f)
-	c.forgetFlight(f)
-	c.needs.drop(f.entry)
+	fl.dequeue(f)
+	fl.forgetFlight(f)
+	fl.needs.drop(f.entry)
 	if f.from == ident.Stored {
-		c.needs.drop(f.encoded)
+		fl.needs.drop(f.encoded)
 	} else {
-		c.needs.unpin(f.encoded)
+		fl.needs.unpin(f.encoded)
 	}
 	f.entry, f.encoded = pin{}, pin{}
-	c.leaveSource(f)
-	c.needs.relevel(f.key.Object)
+	fl.leaveSource(f)
+	fl.needs.relevel(f.key.Object)
 	for _, a := range augments {
 		a.parent = nil
-		c.abandonFlight(a, then)
+		fl.abandonFlight(a, then)
 	}
 	for _, w := range rows {
 		w.d.rows[w.row].flight = nil
@@ -434,7 +434,7 @@ func (c *flights) abandonFlight(f *flight, then func(waiter)) {
 
 // leaveFlight takes a row of a canceled batch out of its flight; a flight without waiters that was not handed
 // out yet is given up.
-func (c *flights) leaveFlight(d *delivery, i int) {
+func (fl *flights) leaveFlight(d *delivery, i int) {
 	f := d.rows[i].flight
 	d.rows[i].flight = nil
 	if f == nil {
@@ -446,10 +446,10 @@ func (c *flights) leaveFlight(d *delivery, i int) {
 			break
 		}
 	}
-	c.dropUnwanted(f)
+	fl.dropUnwanted(f)
 }
 
-func (c *flights) dropUnwanted(f *flight) {
+func (fl *flights) dropUnwanted(f *flight) {
 	if f.phase > flightQueued || len(f.rows) > 0 || len(f.augments) > 0 {
 		return
 	}
@@ -463,22 +463,22 @@ func (c *flights) dropUnwanted(f *flight) {
 		}
 		f.parent = nil // it never used the copy, so leaveSource must not count it
 	}
-	c.abandonFlight(f, nil)
+	fl.abandonFlight(f, nil)
 	if parent != nil && parent.phase != flightCopied {
-		c.dropUnwanted(parent)
+		fl.dropUnwanted(parent)
 	}
 }
 
 // filled takes the result of a fill into a batch.
-func (c *flights) filled(d *delivery, e Filled) {
+func (fl *flights) filled(d *delivery, e Filled) {
 	w := &d.rows[e.Row]
-	c.served(w.turn)
+	fl.served(w.turn)
 	hold, f := w.pin, w.flight
 	w.pin, w.flight = pin{}, nil
 	if e.Augments > 0 {
-		c.step.stats.Augments += uint64(e.Augments)
+		fl.step.stats.Augments += uint64(e.Augments)
 		d.s.job.Stats.Augments += uint64(e.Augments)
-		c.roster.datasets[d.s.dataset].stats.Augments += uint64(e.Augments)
+		fl.roster.datasets[d.s.dataset].stats.Augments += uint64(e.Augments)
 	}
 	w.state = rowDone
 	switch {
@@ -486,30 +486,30 @@ func (c *flights) filled(d *delivery, e Filled) {
 	case e.Lost:
 		w.state = rowWaiting
 		if hold.held {
-			c.needs.drop(hold)
+			fl.needs.drop(hold)
 			hold = pin{}
 		}
-		c.source(d, e.Row)
+		fl.source(d, e.Row)
 	case e.Err != "":
 		bad := jobs.Bad{Object: w.object, Reason: e.Err}
 		w.state = rowWaiting
-		c.failRow(d, e.Row, bad)
+		fl.failRow(d, e.Row, bad)
 	default:
 		d.pending--
 	}
-	c.needs.unpin(hold)
+	fl.needs.unpin(hold)
 	if f != nil {
 		f.users--
-		c.retire(f)
+		fl.retire(f)
 	}
 	if w.state == rowDone {
-		c.settle(d)
+		fl.settle(d)
 	}
 }
 
 // filled takes the result of a fill.
-func (c *planner) filled(e Filled) {
-	if d := c.deliveries[e.Delivery]; d != nil {
-		c.flights.filled(d, e)
+func (pl *planner) filled(e Filled) {
+	if d := pl.deliveries[e.Delivery]; d != nil {
+		pl.flights.filled(d, e)
 	}
 }

@@ -12,44 +12,44 @@ import (
 // idleOut is when the client of a rank has been silent for so long that it loses the rank (Config.IdleTimeout). Zero =
 // it does not: it waits for us, for the other ranks, or for its job to be resumed. A client has no thread that could
 // say that it lives, so what counts is what it does with its batches.
-func (c *lifecycle) idleOut(s *stream, r int) time.Time {
+func (lc *lifecycle) idleOut(s *stream, r int) time.Time {
 	j, k := s.job, &s.job.Ranks[r]
 	switch {
-	case c.cfg.IdleTimeout <= 0 || !k.Attached() || j.Paused || k.Phase == jobs.Waiting:
+	case lc.cfg.IdleTimeout <= 0 || !k.Attached() || j.Paused || k.Phase == jobs.Waiting:
 		return time.Time{}
 	case !k.Holds() && (k.Phase == jobs.InEpoch && k.Asked == int64(k.Epoch) && k.Step < j.Spec.Batches(r) || s.owes(r)):
 		return time.Time{}
 	}
-	return k.Heard.Add(c.cfg.IdleTimeout)
+	return k.Heard.Add(lc.cfg.IdleTimeout)
 }
 
 // loseIdle takes their ranks from clients that were silent for too long. They are as good as dead: what they were not
 // given goes back, their memory is no more the daemon's, and another client may take the rank, with a higher
 // incarnation. When such a client wakes after all, the end of its attachment (STALE) is the first thing it hears, and
 // its memory is as it left it: no other client has it.
-func (c *lifecycle) loseIdle() {
-	for i := 0; i < len(c.roster.order); {
-		s := c.roster.order[i]
+func (lc *lifecycle) loseIdle() {
+	for i := 0; i < len(lc.roster.order); {
+		s := lc.roster.order[i]
 		for r := range s.job.Ranks {
-			if at := c.idleOut(s, r); at.IsZero() || at.After(c.step.now) {
+			if at := lc.idleOut(s, r); at.IsZero() || at.After(lc.step.now) {
 				continue
 			}
-			c.lose(s, r, false, CloseRank{
-				Stale: true, Reason: fmt.Sprintf("nothing was heard of its client for %s (jobs.idle_timeout)", c.cfg.IdleTimeout),
+			lc.lose(s, r, false, CloseRank{
+				Stale: true, Reason: fmt.Sprintf("nothing was heard of its client for %s (jobs.idle_timeout)", lc.cfg.IdleTimeout),
 			})
 			if s.job.State.Ended() {
 				break
 			}
 		}
-		if i < len(c.roster.order) && c.roster.order[i] == s { // else the job has ended
+		if i < len(lc.roster.order) && lc.roster.order[i] == s { // else the job has ended
 			i++
 		}
 	}
 }
 
 // noLonger says why a client does not hold its rank: the job has ended, or it lost the rank.
-func (c *lifecycle) noLonger(id ident.JobID, rank int, inc ident.Incarnation) error {
-	s := c.roster.streams[id]
+func (lc *lifecycle) noLonger(id ident.JobID, rank int, inc ident.Incarnation) error {
+	s := lc.roster.streams[id]
 	if s == nil {
 		return jobGone(id, "")
 	}
@@ -59,7 +59,7 @@ func (c *lifecycle) noLonger(id ident.JobID, rank int, inc ident.Incarnation) er
 
 // idleAt is when a job that takes nothing stops counting as needing something: ten of its steps, at least 2 s; before a
 // step time is known, 30 s (guarantee G5). Zero = it is waiting for us, which is no idleness.
-func (c *lifecycle) idleAt(s *stream) time.Time {
+func (lc *lifecycle) idleAt(s *stream) time.Time {
 	var at time.Time
 	for r := range s.job.Ranks {
 		k := &s.job.Ranks[r]

@@ -8,11 +8,11 @@ import (
 // wantsAlone reports whether no other job that has the prefix of s needs x now. Those whose order is not exchangeable
 // do not count in needs, so whatever they may come to is left to be shared. Samples of ragged batches are not written
 // in place, because their size is not known before.
-func (c *flights) wantsAlone(s *stream, x ident.ObjectID) bool {
-	if s.augBytes == 0 || c.sampler.NeedOf(x, c.roster.prefixes[s.prefix].jobs) > 0 {
+func (fl *flights) wantsAlone(s *stream, x ident.ObjectID) bool {
+	if s.augBytes == 0 || fl.sampler.NeedOf(x, fl.roster.prefixes[s.prefix].jobs) > 0 {
 		return false
 	}
-	for _, o := range c.roster.order {
+	for _, o := range fl.roster.order {
 		if o != s && o.prefix == s.prefix && o.positional() && o.job.Active && o.job.Member.Has(uint32(x)) {
 			return false
 		}
@@ -21,37 +21,37 @@ func (c *flights) wantsAlone(s *stream, x ident.ObjectID) bool {
 }
 
 // shareFlight lets one more row wait for a flight, and reports whether it may: not what is being prepared in place.
-func (c *flights) shareFlight(f *flight) bool {
+func (fl *flights) shareFlight(f *flight) bool {
 	if f.phase == flightInPlace {
 		return false
 	}
 	if f.alone {
 		f.alone = false
-		c.needs.relevel(f.key.Object)
+		fl.needs.relevel(f.key.Object)
 	}
 	return true
 }
 
 // preparedInPlace takes the row that was filled with its flight. A job that began to wait for the sample meanwhile
 // starts a new flight.
-func (c *flights) preparedInPlace(f *flight, e Prepared) {
-	c.step.stats.InPlace++
-	c.step.stats.Augments += uint64(e.Augments)
-	c.credit(f, func(j *jobs.Stats) { j.Augments += uint64(e.Augments) })
+func (fl *flights) preparedInPlace(f *flight, e Prepared) {
+	fl.step.stats.InPlace++
+	fl.step.stats.Augments += uint64(e.Augments)
+	fl.credit(f, func(j *jobs.Stats) { j.Augments += uint64(e.Augments) })
 	d, w := f.rows[0].d, &f.rows[0].d.rows[f.rows[0].row]
 	f.rows = f.rows[1:]
-	c.served(w.turn)
+	fl.served(w.turn)
 	w.state, w.flight = rowDone, nil
 	if d.phase != deliveryCanceled {
 		d.pending--
 	}
-	c.abandonFlight(f, func(w waiter) { c.source(w.d, w.row) })
-	c.settle(d)
+	fl.abandonFlight(f, func(w waiter) { fl.source(w.d, w.row) })
+	fl.settle(d)
 }
 
 // leavePlace takes back that a row was being written by its flight, which failed. The row waits for what the flight
 // does next, unless its batch was canceled; that is returned.
-func (c *flights) leavePlace(f *flight) *delivery {
+func (fl *flights) leavePlace(f *flight) *delivery {
 	d, i := f.rows[0].d, f.rows[0].row
 	f.become(flightRunning)
 	f.alone = len(f.rows) == 1 && len(f.augments) == 0
@@ -61,7 +61,7 @@ func (c *flights) leavePlace(f *flight) *delivery {
 		d.rows[i].state, d.rows[i].flight = rowDone, nil
 	}
 	if !f.alone {
-		c.needs.relevel(f.key.Object)
+		fl.needs.relevel(f.key.Object)
 	}
 	return d
 }

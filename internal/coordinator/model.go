@@ -103,16 +103,16 @@ func known(v float64) float64 {
 	return v
 }
 
-func (c *tiering) measured(e Measured) {
-	m := &c.model
+func (ti *tiering) measured(e Measured) {
+	m := &ti.model
 	m.rates = e.Rates
-	if drifted(m.used.Storage, e.Rates.Storage) || drifted(m.used.Cache, e.Rates.Cache) || c.recipesDrifted() {
-		c.resolve()
+	if drifted(m.used.Storage, e.Rates.Storage) || drifted(m.used.Cache, e.Rates.Cache) || ti.recipesDrifted() {
+		ti.resolve()
 	}
 }
 
-func (c *tiering) recipesDrifted() bool {
-	m := &c.model
+func (ti *tiering) recipesDrifted() bool {
+	m := &ti.model
 	for _, r := range m.rates.Recipes {
 		u := find(m.used.Recipes, r.Dataset, r.Prefix, r.Suffix)
 		if drifted(u.Decode, r.Decode) || drifted(u.Augment, r.Augment) || drifted(u.Finish, r.Finish) {
@@ -138,11 +138,11 @@ func find(list []RecipeRates, d ident.DatasetID, prefix, suffix ident.RecipeID) 
 
 // rates are what is known of a stream's recipe. What was not measured for it yet is taken from its prefix on the same
 // dataset, else from any other recipe: a job that has just come must not throw away what was decided for the others.
-func (c *tiering) rates(s *stream) RecipeRates {
-	d, prefix := c.roster.datasets[s.dataset].id, c.roster.prefixes[s.prefix].id
-	r := find(c.model.rates.Recipes, d, prefix, s.suffix)
+func (ti *tiering) rates(s *stream) RecipeRates {
+	d, prefix := ti.roster.datasets[s.dataset].id, ti.roster.prefixes[s.prefix].id
+	r := find(ti.model.rates.Recipes, d, prefix, s.suffix)
 	for pass := range 2 {
-		for _, o := range c.model.rates.Recipes {
+		for _, o := range ti.model.rates.Recipes {
 			if pass == 0 && (o.Dataset != d || o.Prefix != prefix) {
 				continue
 			}
@@ -159,60 +159,60 @@ func (c *tiering) rates(s *stream) RecipeRates {
 
 // resolve decides the split of the auto tiers again: at once by the rule of thumb while rates are not known, else by
 // asking for a solution. Where all sizes are fixed the solution predicts what they give.
-func (c *tiering) resolve() {
-	if len(c.wanted.walks) > 0 { // what is wanted is being counted, and then it is solved
+func (ti *tiering) resolve() {
+	if len(ti.wanted.walks) > 0 { // what is wanted is being counted, and then it is solved
 		return
 	}
-	m := &c.model
-	if len(c.roster.order) == 0 && !m.resized {
+	m := &ti.model
+	if len(ti.roster.order) == 0 && !m.resized {
 		m.stale = m.solving // no job wants anything: what is there stays, for the next jobs
 		return
 	}
-	if c.cfg.Tiers.Model != SimpleModel {
+	if ti.cfg.Tiers.Model != SimpleModel {
 		if m.solving {
 			m.stale = true
 			return
 		}
-		if d, past := c.demanded(); d.Measured() {
+		if d, past := ti.demanded(); d.Measured() {
 			m.seq++
 			m.solving, m.stale, m.used, m.past, m.resized = true, false, m.rates, past, false
 			if !past {
 				m.last = d
 			}
-			c.step.emit(Solve{Seq: m.seq, Model: c.cfg.Tiers.Model, Demand: d, Now: c.splitNow()})
+			ti.step.emit(Solve{Seq: m.seq, Model: ti.cfg.Tiers.Model, Demand: d, Now: ti.splitNow()})
 			return
 		}
 	}
-	if m.first && c.anyAuto() {
-		c.splitByRule()
+	if m.first && ti.anyAuto() {
+		ti.splitByRule()
 	}
 }
 
 // splitByRule splits by the rule of thumb.
-func (c *tiering) splitByRule() {
-	split, why, err := c.split(c.cfg.Tiers)
+func (ti *tiering) splitByRule() {
+	split, why, err := ti.split(ti.cfg.Tiers)
 	if err != nil {
 		return // the configuration was checked when it came in
 	}
-	if c.cfg.Tiers.Model != SimpleModel {
-		d, _ := c.demanded()
+	if ti.cfg.Tiers.Model != SimpleModel {
+		d, _ := ti.demanded()
 		why = unknown(&d) + ": " + why
 	}
-	c.model.first, c.model.idle, c.model.resized = false, false, false
-	c.step.stats.Why, c.step.stats.Model = why, partition.RuleOfThumb
-	c.step.stats.Binding, c.step.stats.Predicted = "", 0
-	c.apply(split)
+	ti.model.first, ti.model.idle, ti.model.resized = false, false, false
+	ti.step.stats.Why, ti.step.stats.Model = why, partition.RuleOfThumb
+	ti.step.stats.Binding, ti.step.stats.Predicted = "", 0
+	ti.apply(split)
 }
 
 // demanded is what the model decides from; past: that of the jobs that ran last, because none draws now. Their rates
 // hold for those who come next.
-func (c *tiering) demanded() (d partition.Demand, past bool) {
-	d = c.demand()
-	if len(d.Datasets) > 0 || len(c.model.last.Datasets) == 0 {
+func (ti *tiering) demanded() (d partition.Demand, past bool) {
+	d = ti.demand()
+	if len(d.Datasets) > 0 || len(ti.model.last.Datasets) == 0 {
 		return d, false
 	}
-	d.Datasets = c.model.last.Datasets
-	if old := c.model.last.Machine; d.Machine.Storage == 0 {
+	d.Datasets = ti.model.last.Datasets
+	if old := ti.model.last.Machine; d.Machine.Storage == 0 {
 		d.Machine.Storage = old.Storage
 	}
 	return d, true
@@ -247,91 +247,91 @@ func unknown(d *partition.Demand) string {
 	return "rates are not measured yet (" + strings.Join(out, ", ") + ")"
 }
 
-func (c *tiering) anyAuto() bool {
-	return c.auto[ident.Encoded] || c.auto[ident.Decoded] || c.auto[ident.Augmented]
+func (ti *tiering) anyAuto() bool {
+	return ti.auto[ident.Encoded] || ti.auto[ident.Decoded] || ti.auto[ident.Augmented]
 }
 
-func (c *tiering) splitNow() partition.Split {
-	t := c.target
+func (ti *tiering) splitNow() partition.Split {
+	t := ti.target
 	return partition.Split{Encoded: t[ident.Encoded], Decoded: t[ident.Decoded], Augmented: t[ident.Augmented]}
 }
 
-func (c *tiering) solved(e Solved) {
-	m := &c.model
+func (ti *tiering) solved(e Solved) {
+	m := &ti.model
 	if !m.solving || e.Seq != m.seq {
 		return
 	}
 	m.solving = false
 	if m.stale {
 		m.stale = false
-		c.resolve()
+		ti.resolve()
 		return
 	}
 	if e.Err != nil {
 		m.idle = false
-		c.step.stats.Why = "the model could not be solved: " + errs.From(e.Err).Message
-		if m.first && c.anyAuto() {
-			c.splitByRule()
-			c.step.stats.Why = "the model could not be solved: " + errs.From(e.Err).Message
+		ti.step.stats.Why = "the model could not be solved: " + errs.From(e.Err).Message
+		if m.first && ti.anyAuto() {
+			ti.splitByRule()
+			ti.step.stats.Why = "the model could not be solved: " + errs.From(e.Err).Message
 		}
 		return
 	}
 	if m.past {
 		e.Plan.Why = "for the jobs that ran last, " + e.Plan.Why
 	}
-	p, now := e.Plan, c.splitNow()
-	if !c.anyAuto() {
+	p, now := e.Plan, ti.splitNow()
+	if !ti.anyAuto() {
 		m.first = false
-		c.predict(p.Model, e.Now.Rate, e.Now.Binding, e.Now.Load)
+		ti.predict(p.Model, e.Now.Rate, e.Now.Binding, e.Now.Load)
 		return
 	}
 	wants := int64(0)
-	for _, s := range c.roster.order {
+	for _, s := range ti.roster.order {
 		wants += int64(len(s.sample.Subset))
 	}
 	epochs := math.Inf(1)
 	if wants > 0 {
-		epochs = float64(c.step.stats.Samples-m.moved) / float64(wants)
+		epochs = float64(ti.step.stats.Samples-m.moved) / float64(wants)
 	}
 	ok, why := partition.Adopt(partition.Change{Now: now, Next: p.Split, NowRate: e.Now.Rate, NextRate: p.Rate,
-		Budget: c.cfg.Tiers.Total, EpochsSinceMoved: epochs, First: m.first, Unfair: e.Now.Unfair})
+		Budget: ti.cfg.Tiers.Total, EpochsSinceMoved: epochs, First: m.first, Unfair: e.Now.Unfair})
 	m.first = false
 	if !ok {
-		c.step.stats.Why = fmt.Sprintf("kept, %s: %s", why, p.Why)
-		c.predict(p.Model, e.Now.Rate, e.Now.Binding, e.Now.Load)
+		ti.step.stats.Why = fmt.Sprintf("kept, %s: %s", why, p.Why)
+		ti.predict(p.Model, e.Now.Rate, e.Now.Binding, e.Now.Load)
 		return
 	}
-	m.moved, c.step.stats.Why = c.step.stats.Samples, p.Why
-	c.predict(p.Model, p.Rate, p.Binding, p.Load)
+	m.moved, ti.step.stats.Why = ti.step.stats.Samples, p.Why
+	ti.predict(p.Model, p.Rate, p.Binding, p.Load)
 	split := [ident.NumForms]int64{ident.Encoded: p.Split.Encoded, ident.Decoded: p.Split.Decoded,
 		ident.Augmented: p.Split.Augmented}
 	sum := int64(0)
 	for _, f := range tierForms {
-		if split[f] < 0 || !c.auto[f] && split[f] != c.cfg.Tiers.Sizes[f] {
-			c.step.stats.Why = "a solution was refused that moves what is fixed"
+		if split[f] < 0 || !ti.auto[f] && split[f] != ti.cfg.Tiers.Sizes[f] {
+			ti.step.stats.Why = "a solution was refused that moves what is fixed"
 			return
 		}
 		sum += split[f]
 	}
-	if sum > c.cfg.Tiers.Total {
-		c.step.stats.Why = "a solution was refused that exceeds tiers.total"
+	if sum > ti.cfg.Tiers.Total {
+		ti.step.stats.Why = "a solution was refused that exceeds tiers.total"
 		return
 	}
-	c.apply(split)
+	ti.apply(split)
 }
 
 // predict notes what the model says of the split that is in force from now on.
-func (c *tiering) predict(model string, rate float64, binding partition.Resource,
+func (ti *tiering) predict(model string, rate float64, binding partition.Resource,
 	load [partition.NumResources]float64) {
-	c.step.stats.Model, c.step.stats.Predicted, c.step.stats.Binding = model, rate, binding.String()
-	c.model.idle = true
+	ti.step.stats.Model, ti.step.stats.Predicted, ti.step.stats.Binding = model, rate, binding.String()
+	ti.model.idle = true
 	most := 1.0 // of the most loaded resource: less than 1 where jobs also wait for the others
 	if binding < partition.Training && load[binding] > 0 {
 		most = load[binding]
 	}
 	for _, k := range [...]partition.Resource{partition.CPU, partition.MemoryBandwidth} {
 		if binding == k || load[k] > busy*most {
-			c.model.idle = false
+			ti.model.idle = false
 		}
 	}
 }
@@ -343,26 +343,26 @@ const busy = 0.9
 // refillPays reports whether the model lets idle workers augment ahead what so many members of the group of s will
 // take: the jobs wait for storage or for their training, not for cores or memory, and making an instance once and
 // handing it out takes less of a core than augmenting for each.
-func (c *tiering) refillPays(s *stream, sharers int) bool {
-	if c.cfg.Refill != nil {
-		return c.cfg.Refill(sharers)
+func (ti *tiering) refillPays(s *stream, sharers int) bool {
+	if ti.cfg.Refill != nil {
+		return ti.cfg.Refill(sharers)
 	}
-	if !c.model.idle {
+	if !ti.model.idle {
 		return false
 	}
-	r := c.rates(s)
+	r := ti.rates(s)
 	augment, finish := known(r.Augment), known(r.Finish)
 	if finish == 0 {
-		finish = known(c.model.rates.Cache) / float64(s.augBytes)
+		finish = known(ti.model.rates.Cache) / float64(s.augBytes)
 	}
 	return augment > 0 && finish > 0 && 1/finish+1/(float64(sharers)*augment) < 1/augment
 }
 
 // demand is what the model decides from: rates as measured, sizes as seen, and who wants what.
-func (c *tiering) demand() partition.Demand {
-	c.lookAtTiers()
-	t := c.cfg.Tiers
-	r := c.model.rates
+func (ti *tiering) demand() partition.Demand {
+	ti.lookAtTiers()
+	t := ti.cfg.Tiers
+	r := ti.model.rates
 	d := partition.Demand{Budget: t.Total, Fairness: t.Fairness,
 		Fixed: &partition.Sizes{Encoded: t.Sizes[ident.Encoded], Decoded: t.Sizes[ident.Decoded],
 			Augmented: t.Sizes[ident.Augmented]},
@@ -370,36 +370,36 @@ func (c *tiering) demand() partition.Demand {
 			Storage: known(r.Storage),
 			Waiting: partition.MeasuredWaiting}}
 	room := 1.0 // only a part of a tier may be resident, so a sample costs so much more of it
-	if u := c.cfg.Usable(t.Total); u > 0 {
+	if u := ti.cfg.Usable(t.Total); u > 0 {
 		room = float64(t.Total) / float64(u)
 	}
-	place := make([]int, len(c.roster.datasets)) // in d.Datasets, from 1
-	for _, s := range c.roster.order {
+	place := make([]int, len(ti.roster.datasets)) // in d.Datasets, from 1
+	for _, s := range ti.roster.order {
 		if s.job.Paused || len(s.sample.Subset) == 0 {
 			continue
 		}
-		w := &c.roster.datasets[s.dataset]
+		w := &ti.roster.datasets[s.dataset]
 		if place[s.dataset] == 0 {
 			d.Datasets = append(d.Datasets, partition.Dataset{Name: fmt.Sprint(w.id), Samples: w.objects})
 			place[s.dataset] = len(d.Datasets)
 			set := &d.Datasets[len(d.Datasets)-1]
 			if w.objects > 0 {
 				set.Stored = float64(w.bytes) / float64(w.objects)
-			} else if c.wanted.objects > 0 { // all its samples count for another one
-				set.Stored = float64(c.wanted.bytes) / float64(c.wanted.objects)
+			} else if ti.wanted.objects > 0 { // all its samples count for another one
+				set.Stored = float64(ti.wanted.bytes) / float64(ti.wanted.objects)
 			}
-			set.Encoded = room * float64(c.cfg.Granule(ident.Encoded, int64(set.Stored)))
+			set.Encoded = room * float64(ti.cfg.Granule(ident.Encoded, int64(set.Stored)))
 		}
 		set := &d.Datasets[place[s.dataset]-1]
 		set.Samples = max(set.Samples, int64(len(s.sample.Subset)))
-		c.demandRecipe(set, s, room)
+		ti.demandRecipe(set, s, room)
 	}
 	for i := range d.Datasets {
 		set := &d.Datasets[i]
 		for k := range set.Recipes {
 			q := &set.Recipes[k]
 			q.Samples = min(q.Samples, set.Samples)
-			q.Degree, q.DecodeDegree = c.degrees(q.Prefix, set)
+			q.Degree, q.DecodeDegree = ti.degrees(q.Prefix, set)
 			q.AugmentDegree = min(q.AugmentDegree, float64(q.Sharers))
 		}
 	}
@@ -407,12 +407,12 @@ func (c *tiering) demand() partition.Demand {
 }
 
 // demandRecipe enters a job into the demand of its dataset.
-func (c *tiering) demandRecipe(set *partition.Dataset, s *stream, room float64) {
+func (ti *tiering) demandRecipe(set *partition.Dataset, s *stream, room float64) {
 	sharers, group := 1, uint32(0)
 	if s.group != nil && len(s.group.members) > 1 {
 		sharers, group = len(s.group.members), s.group.id
 	}
-	prefix := c.roster.prefixes[s.prefix].id.String()
+	prefix := ti.roster.prefixes[s.prefix].id.String()
 	name := fmt.Sprintf("%s/%s/%d", prefix, s.suffix, group)
 	ingest := math.Inf(1)
 	if step := s.job.Ranks[0].StepTime.Seconds(); step > 1e-6 && s.job.Ranks[0].Attached() {
@@ -426,11 +426,11 @@ func (c *tiering) demandRecipe(set *partition.Dataset, s *stream, room float64) 
 			return
 		}
 	}
-	r := c.rates(s)
-	decoded := float64(c.cfg.Granule(ident.Decoded, c.decodedBytes(s, int64(6*set.Stored))))
+	r := ti.rates(s)
+	decoded := float64(ti.cfg.Granule(ident.Decoded, ti.decodedBytes(s, int64(6*set.Stored))))
 	augmented := decoded
 	if s.augBytes > 0 {
-		augmented = float64(c.cfg.Granule(ident.Augmented, s.augBytes))
+		augmented = float64(ti.cfg.Granule(ident.Augmented, s.augBytes))
 	}
 	q := partition.Recipe{
 		Name: name, Prefix: prefix, Samples: int64(len(s.sample.Subset)), Decoded: room * decoded,
@@ -441,20 +441,20 @@ func (c *tiering) demandRecipe(set *partition.Dataset, s *stream, room float64) 
 		q.DecodeAugment = 1 / (1/decode + 1/q.Augment)
 	}
 	if sharers > 1 {
-		q.AugmentDegree = c.augmentDegree(s.group)
+		q.AugmentDegree = ti.augmentDegree(s.group)
 	}
 	if q.Finish == 0 && augmented > 0 {
-		q.Finish = known(c.model.rates.Cache) / augmented // copying is the least it takes
+		q.Finish = known(ti.model.rates.Cache) / augmented // copying is the least it takes
 	}
 	set.Recipes = append(set.Recipes, q)
 }
 
 // decoded counts what a sample weighs that was decoded.
-func (c *tiering) decoded(f *flight, bytes int64) {
-	p := c.roster.prefixOf(f.key.Recipe)
-	c.roster.prefixes[p].decoded.add(bytes)
-	if s := c.roster.streams[f.job]; s != nil {
-		d := &c.roster.datasets[s.dataset]
+func (ti *tiering) decoded(f *flight, bytes int64) {
+	p := ti.roster.prefixOf(f.key.Recipe)
+	ti.roster.prefixes[p].decoded.add(bytes)
+	if s := ti.roster.streams[f.job]; s != nil {
+		d := &ti.roster.datasets[s.dataset]
 		for p >= len(d.decoded) {
 			d.decoded = append(d.decoded, meter{})
 		}
@@ -464,34 +464,34 @@ func (c *tiering) decoded(f *flight, bytes int64) {
 
 // decodedBytes is what a decoded sample of a stream weighs in the mean: of its dataset and prefix; of its prefix while
 // none of that was decoded.
-func (c *tiering) decodedBytes(s *stream, fallback int64) int64 {
-	d := &c.roster.datasets[s.dataset]
+func (ti *tiering) decodedBytes(s *stream, fallback int64) int64 {
+	d := &ti.roster.datasets[s.dataset]
 	if s.prefix < len(d.decoded) && d.decoded[s.prefix].n > 0 {
 		return d.decoded[s.prefix].mean(0)
 	}
-	return c.roster.prefixes[s.prefix].decoded.mean(fallback)
+	return ti.roster.prefixes[s.prefix].decoded.mean(fallback)
 }
 
 // meanBytes is what an entry of a form takes in the mean, over all jobs; 0 = not known.
-func (c *tiering) meanBytes(f ident.Form) int64 {
+func (ti *tiering) meanBytes(f ident.Form) int64 {
 	switch f {
 	case ident.Encoded:
-		if c.wanted.objects > 0 {
-			return max(1, c.cfg.Granule(f, c.wanted.bytes/c.wanted.objects))
+		if ti.wanted.objects > 0 {
+			return max(1, ti.cfg.Granule(f, ti.wanted.bytes/ti.wanted.objects))
 		}
 	case ident.Decoded:
 		seen := meter{}
-		for i := range c.roster.prefixes {
-			seen.n += c.roster.prefixes[i].decoded.n
-			seen.sum += c.roster.prefixes[i].decoded.sum
+		for i := range ti.roster.prefixes {
+			seen.n += ti.roster.prefixes[i].decoded.n
+			seen.sum += ti.roster.prefixes[i].decoded.sum
 		}
 		if seen.n > 0 {
-			return max(1, c.cfg.Granule(f, seen.mean(0)))
+			return max(1, ti.cfg.Granule(f, seen.mean(0)))
 		}
 	case ident.Augmented:
-		for _, g := range c.roster.groups {
+		for _, g := range ti.roster.groups {
 			if g.shares() && g.members[0].augBytes > 0 {
-				return max(1, c.cfg.Granule(f, g.members[0].augBytes))
+				return max(1, ti.cfg.Granule(f, g.members[0].augBytes))
 			}
 		}
 	case ident.Stored, ident.NumForms: // no tier
@@ -501,10 +501,10 @@ func (c *tiering) meanBytes(f ident.Form) int64 {
 
 // tooSmall says of the tiers that have bytes, but not enough for one sample, that they hold nothing; "" where there is
 // none.
-func (c *tiering) tooSmall() string {
+func (ti *tiering) tooSmall() string {
 	var out strings.Builder
 	for _, f := range tierForms {
-		if n := c.meanBytes(f); c.budgets[f] > 0 && n > c.index.Budget(f) && !c.resizing {
+		if n := ti.meanBytes(f); ti.budgets[f] > 0 && n > ti.index.Budget(f) && !ti.resizing {
 			fmt.Fprintf(&out, "; tier %s is too small for one sample of %s", f, units.Size(n))
 		}
 	}
@@ -512,16 +512,16 @@ func (c *tiering) tooSmall() string {
 }
 
 // setRoom gives the sampler how many samples of mean size the tiers hold.
-func (c *tiering) setRoom() {
-	encoded := max(1, c.meanBytes(ident.Encoded))
-	decoded := c.meanBytes(ident.Decoded)
+func (ti *tiering) setRoom() {
+	encoded := max(1, ti.meanBytes(ident.Encoded))
+	decoded := ti.meanBytes(ident.Decoded)
 	if decoded == 0 {
 		decoded = 6 * encoded
 	}
-	n := c.index.Budget(ident.Encoded)/encoded + c.index.Budget(ident.Decoded)/decoded
-	if augmented := c.meanBytes(ident.Augmented); augmented > 0 {
-		n += c.index.Budget(ident.Augmented) / augmented
+	n := ti.index.Budget(ident.Encoded)/encoded + ti.index.Budget(ident.Decoded)/decoded
+	if augmented := ti.meanBytes(ident.Augmented); augmented > 0 {
+		n += ti.index.Budget(ident.Augmented) / augmented
 	}
-	c.sampler.SetRoom(int(min(n, dsa.MaxObjects)))
-	c.sampler.SetDecoding(c.index.Budget(ident.Decoded) >= decoded)
+	ti.sampler.SetRoom(int(min(n, dsa.MaxObjects)))
+	ti.sampler.SetDecoding(ti.index.Budget(ident.Decoded) >= decoded)
 }

@@ -21,16 +21,16 @@ type needs struct {
 }
 
 // unserved is the jobs whose prefix the object is not decoded for, and is not about to be.
-func (c *needs) unserved(x ident.ObjectID) bits.JobSet { return c.without(x, c.flying.of(x)) }
+func (ne *needs) unserved(x ident.ObjectID) bits.JobSet { return ne.without(x, ne.flying.of(x)) }
 
 // undecoded is the jobs for whose prefix no decoded sample is resident: those that an encoded one would serve.
-func (c *needs) undecoded(x ident.ObjectID) bits.JobSet { return c.without(x, nil) }
+func (ne *needs) undecoded(x ident.ObjectID) bits.JobSet { return ne.without(x, nil) }
 
 // without is the jobs for whose prefix the object is not decoded, neither in a tier nor by these flights of it.
-func (c *needs) without(x ident.ObjectID, flying *flight) bits.JobSet {
+func (ne *needs) without(x ident.ObjectID, flying *flight) bits.JobSet {
 	var jobs bits.JobSet
-	for i := range c.roster.prefixes {
-		p := &c.roster.prefixes[i]
+	for i := range ne.roster.prefixes {
+		p := &ne.roster.prefixes[i]
 		if p.jobs == 0 {
 			continue
 		}
@@ -38,7 +38,7 @@ func (c *needs) without(x ident.ObjectID, flying *flight) bits.JobSet {
 		if f := flying.making(k); f != nil && !f.alone {
 			continue
 		}
-		if _, there := c.index.Lookup(k); !there {
+		if _, there := ne.index.Lookup(k); !there {
 			jobs |= p.jobs
 		}
 	}
@@ -46,11 +46,11 @@ func (c *needs) without(x ident.ObjectID, flying *flight) bits.JobSet {
 }
 
 // relevel enters in the sampler in which form an object is cached, and for whom.
-func (c *needs) relevel(x ident.ObjectID) { c.enterLevels(x, ident.Key{}) }
+func (ne *needs) relevel(x ident.ObjectID) { ne.enterLevels(x, ident.Key{}) }
 
-func (c *needs) enterLevels(x ident.ObjectID, not ident.Key) {
-	l := c.level(x, not)
-	c.sampler.SetLevelFor(x, l.own, l.jobs, l.rest)
+func (ne *needs) enterLevels(x ident.ObjectID, not ident.Key) {
+	l := ne.level(x, not)
+	ne.sampler.SetLevelFor(x, l.own, l.jobs, l.rest)
 }
 
 // level says how far an object is prepared: to own for jobs, to rest for the others.
@@ -70,24 +70,24 @@ const (
 // prepared for one row alone. A decoded form serves the jobs of its prefix, an augmented one the members of its group
 // that work on its instance, an encoded one every job. The sampler distinguishes two levels: where there are three,
 // that some jobs could have it augmented is left out.
-func (c *needs) level(x ident.ObjectID, not ident.Key) level {
-	flying := c.flying.of(x)
+func (ne *needs) level(x ident.ObjectID, not ident.Key) level {
+	flying := ne.flying.of(x)
 	here := func(k ident.Key) bool {
 		if f := flying.making(k); f != nil && !f.alone {
 			return true
 		}
-		_, ok := c.index.Lookup(k)
+		_, ok := ne.index.Lookup(k)
 		return ok && k != not
 	}
 	var decoded, augmented, all bits.JobSet
-	for i := range c.roster.prefixes {
-		p := &c.roster.prefixes[i]
+	for i := range ne.roster.prefixes {
+		p := &ne.roster.prefixes[i]
 		all |= p.jobs
 		if p.jobs != 0 && here(ident.Key{Object: x, Form: ident.Decoded, Recipe: p.id}) {
 			decoded |= p.jobs
 		}
 	}
-	for _, g := range c.roster.groups {
+	for _, g := range ne.roster.groups {
 		for i := range g.members {
 			if k, first := g.keyOf(x, i); first && here(k) {
 				augmented |= g.at(k.Instance)
@@ -121,76 +121,76 @@ const neutralNeed = -1
 const allJobs = ^bits.JobSet(0)
 
 // need ranks a form of a sample for its tier: those of the jobs it serves that still need the sample.
-func (c *needs) need(x ident.ObjectID, of bits.JobSet) int {
-	if c.sampler.Neutral(x) {
+func (ne *needs) need(x ident.ObjectID, of bits.JobSet) int {
+	if ne.sampler.Neutral(x) {
 		return neutralNeed
 	}
-	return c.sampler.NeedOf(x, of)
+	return ne.sampler.NeedOf(x, of)
 }
 
 // needOf is need for what stream s is about to load.
-func (c *needs) needOf(s *stream, x ident.ObjectID, of bits.JobSet) int {
-	if s.sample.Mode == dsa.Sequential && c.sampler.Level(x) == 0 {
+func (ne *needs) needOf(s *stream, x ident.ObjectID, of bits.JobSet) int {
+	if s.sample.Mode == dsa.Sequential && ne.sampler.Level(x) == 0 {
 		return neutralNeed
 	}
-	return c.need(x, of)
+	return ne.need(x, of)
 }
 
 // dropNeutral gives up a neutral entry that a shuffled job came upon when an admission in its own right would have
 // failed: the tier is full and no other job needs it. It reports whether it did.
-func (c *needs) dropNeutral(h residency.Handle, k ident.Key) bool {
-	if c.index.Need(h) != neutralNeed || c.sampler.Neutral(k.Object) || c.sampler.Need(k.Object) > 0 ||
-		c.index.Used(k.Form)+c.index.Bytes(h) <= c.index.Budget(k.Form) {
+func (ne *needs) dropNeutral(h residency.Handle, k ident.Key) bool {
+	if ne.index.Need(h) != neutralNeed || ne.sampler.Neutral(k.Object) || ne.sampler.Need(k.Object) > 0 ||
+		ne.index.Used(k.Form)+ne.index.Bytes(h) <= ne.index.Budget(k.Form) {
 		return false
 	}
-	c.index.Pin(h)
-	c.drop(pin{h, true})
+	ne.index.Pin(h)
+	ne.drop(pin{h, true})
 	return true
 }
 
 // renew ranks the entries of x again after one more job got it.
-func (c *needs) renew(x ident.ObjectID) {
-	for i := range c.roster.prefixes {
-		p := &c.roster.prefixes[i]
+func (ne *needs) renew(x ident.ObjectID) {
+	for i := range ne.roster.prefixes {
+		p := &ne.roster.prefixes[i]
 		k := ident.Key{Object: x, Form: ident.Decoded, Recipe: p.id}
-		if h, ok := c.index.Lookup(k); ok {
-			if !c.dropNeutral(h, k) {
-				c.index.SetNeed(h, c.need(x, p.jobs))
+		if h, ok := ne.index.Lookup(k); ok {
+			if !ne.dropNeutral(h, k) {
+				ne.index.SetNeed(h, ne.need(x, p.jobs))
 			}
 		}
 	}
-	c.renewEncoded(x)
-	for _, g := range c.roster.groups {
+	ne.renewEncoded(x)
+	for _, g := range ne.roster.groups {
 		for i := range g.members {
 			k, first := g.keyOf(x, i)
-			if h, ok := c.index.Lookup(k); first && ok {
-				c.setSharers(g, h, k)
+			if h, ok := ne.index.Lookup(k); first && ok {
+				ne.setSharers(g, h, k)
 			}
 		}
 	}
 }
 
-func (c *needs) renewEncoded(x ident.ObjectID) {
+func (ne *needs) renewEncoded(x ident.ObjectID) {
 	k := ident.Key{Object: x, Form: ident.Encoded}
-	if h, ok := c.index.Lookup(k); ok && !c.dropNeutral(h, k) {
-		c.index.SetNeed(h, c.need(x, c.undecoded(x)))
+	if h, ok := ne.index.Lookup(k); ok && !ne.dropNeutral(h, k) {
+		ne.index.SetNeed(h, ne.need(x, ne.undecoded(x)))
 	}
 }
 
 // left notes that an entry leaves: what it served may be served by the encoded sample from now on.
-func (c *needs) left(k ident.Key) {
-	if k.Form == ident.Decoded && c.index.Entries(ident.Encoded) > 0 {
-		c.bared = append(c.bared, k.Object)
+func (ne *needs) left(k ident.Key) {
+	if k.Form == ident.Decoded && ne.index.Entries(ident.Encoded) > 0 {
+		ne.bared = append(ne.bared, k.Object)
 	}
 }
 
 // rankEncoded ranks encoded samples again whose decoded form has left in this Step: while it was there they served
 // no job that it served.
-func (c *needs) rankEncoded() {
-	for _, x := range c.bared {
-		c.renewEncoded(x)
+func (ne *needs) rankEncoded() {
+	for _, x := range ne.bared {
+		ne.renewEncoded(x)
 	}
-	c.bared = c.bared[:0]
+	ne.bared = ne.bared[:0]
 }
 
 // refresh recomputes needs of everything resident after an epoch began, a job left or stalled: in slices, so that one
@@ -207,36 +207,36 @@ const refreshPerStep = 512
 
 // refreshNeeds has all entries looked at once from where it is: one that is under way need not restart for them to
 // be.
-func (c *needs) refreshNeeds() {
-	c.refresh.left, c.refresh.of = c.index.Slots(), c.index.Slots()
+func (ne *needs) refreshNeeds() {
+	ne.refresh.left, ne.refresh.of = ne.index.Slots(), ne.index.Slots()
 }
 
 // entries lists what is resident in a form.
-func (c *needs) entries(f ident.Form) []ident.Key {
-	keys := make([]ident.Key, 0, c.index.Entries(f))
-	c.index.Each(f, func(_ residency.Handle, k ident.Key) { keys = append(keys, k) })
+func (ne *needs) entries(f ident.Form) []ident.Key {
+	keys := make([]ident.Key, 0, ne.index.Entries(f))
+	ne.index.Each(f, func(_ residency.Handle, k ident.Key) { keys = append(keys, k) })
 	return keys
 }
 
-func (c *needs) refreshSlice() {
-	r := &c.refresh
+func (ne *needs) refreshSlice() {
+	r := &ne.refresh
 	if r.left == 0 {
 		return
 	}
-	r.left, r.of = r.left+c.index.Slots()-r.of, c.index.Slots()
+	r.left, r.of = r.left+ne.index.Slots()-r.of, ne.index.Slots()
 	n := min(refreshPerStep, r.left)
-	c.step.spent.refresh += n
+	ne.step.spent.refresh += n
 	r.left -= n
-	r.at = c.index.Some(r.at, n, func(h residency.Handle, k ident.Key) {
+	r.at = ne.index.Some(r.at, n, func(h residency.Handle, k ident.Key) {
 		switch k.Form {
 		case ident.Augmented:
-			c.setSharers(c.roster.groupOf(k.Group), h, k)
-			c.relevel(k.Object) // whose instance it is may have changed
+			ne.setSharers(ne.roster.groupOf(k.Group), h, k)
+			ne.relevel(k.Object) // whose instance it is may have changed
 		case ident.Decoded:
-			c.index.SetNeed(h, c.need(k.Object, c.roster.prefixes[c.roster.prefixOf(k.Recipe)].jobs))
-			c.relevel(k.Object) // whom it serves may have changed
+			ne.index.SetNeed(h, ne.need(k.Object, ne.roster.prefixes[ne.roster.prefixOf(k.Recipe)].jobs))
+			ne.relevel(k.Object) // whom it serves may have changed
 		default:
-			c.index.SetNeed(h, c.need(k.Object, c.undecoded(k.Object)))
+			ne.index.SetNeed(h, ne.need(k.Object, ne.undecoded(k.Object)))
 		}
 	})
 }

@@ -13,51 +13,51 @@ const samplerPerStep = 8192
 
 // ready reports whether samples can be drawn for the job now. What the sampler has left to do for it is done as far as
 // this Step may; the rest is done by later ones, which then plan.
-func (c *planner) ready(s *stream) bool {
-	if !c.sampler.Ready(s.job.ID) && c.step.slice > 0 {
-		c.work()
+func (pl *planner) ready(s *stream) bool {
+	if !pl.sampler.Ready(s.job.ID) && pl.step.slice > 0 {
+		pl.work()
 	}
-	s.waits = !c.sampler.Ready(s.job.ID) || len(s.catching) > 0
-	c.awaiting = c.awaiting || s.waits
+	s.waits = !pl.sampler.Ready(s.job.ID) || len(s.catching) > 0
+	pl.awaiting = pl.awaiting || s.waits
 	return !s.waits
 }
 
 // work does the sampler's share of this Step.
-func (c *planner) work() {
-	c.sampler.Work(c.step.slice)
-	c.step.spent.sampler += c.step.slice
-	c.step.slice = 0
+func (pl *planner) work() {
+	pl.sampler.Work(pl.step.slice)
+	pl.step.spent.sampler += pl.step.slice
+	pl.step.slice = 0
 }
 
 // samplerSlice takes the sampler's work on and plans for those who waited for it.
-func (c *planner) samplerSlice() {
-	if c.step.slice > 0 {
-		c.work()
+func (pl *planner) samplerSlice() {
+	if pl.step.slice > 0 {
+		pl.work()
 	}
-	for c.planWaiting() {
+	for pl.planWaiting() {
 	}
 }
 
 // planWaiting plans for one job that waited for the sampler and need not any more, or ends it; false when there is
 // none.
-func (c *planner) planWaiting() bool {
-	if !c.awaiting {
+func (pl *planner) planWaiting() bool {
+	if !pl.awaiting {
 		return false
 	}
-	c.awaiting = false
-	for _, s := range c.roster.order {
+	pl.awaiting = false
+	for _, s := range pl.roster.order {
 		if !s.waits && len(s.owed) == 0 {
 			continue
 		}
-		c.awaiting = true
-		if err := c.sampler.Err(s.job.ID); err != nil {
-			c.endJob(s, jobs.Dead, err.Error())
+		pl.awaiting = true
+		if err := pl.sampler.Err(s.job.ID); err != nil {
+			pl.endJob(s, jobs.Dead, err.Error())
 			return true
 		}
-		if c.sampler.Ready(s.job.ID) && len(s.catching) == 0 {
+		if pl.sampler.Ready(s.job.ID) && len(s.catching) == 0 {
 			s.waits = false
-			c.failOwed(s)
-			c.plan(s)
+			pl.failOwed(s)
+			pl.plan(s)
 			return true
 		}
 	}
@@ -70,41 +70,41 @@ func (s *stream) positional() bool {
 }
 
 // pick commits the next sample of the job's order.
-func (c *planner) pick(s *stream, pos int) (ident.ObjectID, bool) {
+func (pl *planner) pick(s *stream, pos int) (ident.ObjectID, bool) {
 	var x ident.ObjectID
 	var ok bool
 	if s.positional() {
 		if pos >= s.tail {
 			return 0, false
 		}
-		x, ok = c.sampler.At(s.job.ID, s.place(pos))
+		x, ok = pl.sampler.At(s.job.ID, s.place(pos))
 	} else {
-		x, ok = c.sampler.Next(s.job.ID)
+		x, ok = pl.sampler.Next(s.job.ID)
 	}
 	if !ok {
 		return 0, false
 	}
 	if err := s.job.Ledger().Commit(x); err != nil {
-		c.step.complain(s.job.ID, err)
+		pl.step.complain(s.job.ID, err)
 	}
 	return x, true
 }
 
 // substitute draws another sample of the running epoch in place of one that cannot be prepared.
-func (c *planner) substitute(d *delivery) (ident.ObjectID, bool) {
+func (pl *planner) substitute(d *delivery) (ident.ObjectID, bool) {
 	s := d.s
 	if s.job.Spec.OnError != jobs.Substitute || d.ledger != s.job.Ledger() || !d.ledger.Open() {
 		return 0, false
 	}
 	if !s.positional() {
-		return c.pick(s, 0)
+		return pl.pick(s, 0)
 	}
 	for s.tail > 0 { // from the end of the order, so that what comes before keeps its place
 		s.tail--
 		pos := s.place(s.tail)
-		if x, ok := c.sampler.At(s.job.ID, pos); ok {
+		if x, ok := pl.sampler.At(s.job.ID, pos); ok {
 			if err := d.ledger.Commit(x); err != nil {
-				c.step.complain(s.job.ID, err)
+				pl.step.complain(s.job.ID, err)
 			}
 			return x, true
 		}
@@ -124,99 +124,99 @@ func (s *stream) isOwed(d *delivery, i int) bool {
 }
 
 // failOwed does what failRow put off, when the sampler is ready.
-func (c *planner) failOwed(s *stream) {
+func (pl *planner) failOwed(s *stream) {
 	late := s.owed
 	s.owed = nil
 	for _, o := range late {
 		if o.d.phase == deliveryFilling { // else the row left with its batch
-			c.failRow(o.d, o.row, o.bad)
+			pl.failRow(o.d, o.row, o.bad)
 		}
 	}
 }
 
 // recordBad makes a quarantined sample that another job had found bad survive for this one too: what its batches have
 // in place of it is not to be taken for more than fits them. The batch leaves when that is durable.
-func (c *planner) recordBad(d *delivery, bad jobs.Bad) {
+func (pl *planner) recordBad(d *delivery, bad jobs.Bad) {
 	s := d.s
 	if !bad.Removed {
-		c.roster.datasets[s.dataset].bad.Add(uint32(bad.Object))
+		pl.roster.datasets[s.dataset].bad.Add(uint32(bad.Object))
 	}
-	if _, ok := c.flights.quarantine[ident.Key{Object: bad.Object, Form: ident.Decoded,
-		Recipe: c.roster.prefixes[s.prefix].id}]; ok && s.knownBad.Add(uint32(bad.Object)) {
-		c.persistOf(d, RecordQuarantined{Job: s.job.ID, Object: bad.Object, Reason: bad.Reason, Corrupt: bad.Corrupt})
+	if _, ok := pl.flights.quarantine[ident.Key{Object: bad.Object, Form: ident.Decoded,
+		Recipe: pl.roster.prefixes[s.prefix].id}]; ok && s.knownBad.Add(uint32(bad.Object)) {
+		pl.persistOf(d, RecordQuarantined{Job: s.job.ID, Object: bad.Object, Reason: bad.Reason, Corrupt: bad.Corrupt})
 		d.unlogged++
 	}
 }
 
 // failRow leaves a sample out of its batch, with a report, or puts another in its place.
-func (c *planner) failRow(d *delivery, i int, bad jobs.Bad) {
+func (pl *planner) failRow(d *delivery, i int, bad jobs.Bad) {
 	if s := d.s; s.job.Spec.OnError == jobs.Substitute && d.ledger == s.job.Ledger() && d.ledger.Open() &&
-		!c.sampler.Ready(s.job.ID) {
+		!pl.sampler.Ready(s.job.ID) {
 		s.owed, s.waits = append(s.owed, owed{d, i, bad}), true
-		c.awaiting = true
+		pl.awaiting = true
 		return
 	}
 	d.bad = append(d.bad, bad)
-	c.recordBad(d, bad)
-	if x, ok := c.substitute(d); ok {
+	pl.recordBad(d, bad)
+	if x, ok := pl.substitute(d); ok {
 		d.rows[i] = row{object: x, turn: d.rows[i].turn}
 		// in one record with what it takes the place of: a restart must not find the one without the other
 		if d.picks != nil {
 			*d.picks = append(*d.picks, x)
 		} else {
-			c.step.persist(RecordAssigned{Job: d.s.job.ID, Rank: d.rank, Inc: d.inc, Epoch: d.epoch, Step: d.step,
+			pl.step.persist(RecordAssigned{Job: d.s.job.ID, Rank: d.rank, Inc: d.inc, Epoch: d.epoch, Step: d.step,
 				Objects: []ident.ObjectID{x}}, nil)
 		}
-		c.flights.source(d, i)
+		pl.flights.source(d, i)
 		return
 	}
 	d.rows[i].state = rowFailed
 	d.pending--
-	c.settle(d)
+	pl.settle(d)
 }
 
 // catchWork is what taking an object out of an epoch, and writing that down, costs beside the sampler's other work.
 const catchWork = 4
 
 // catchUp withdraws from the sampler, as far as this Step may, what earlier jobs had of running epochs.
-func (c *planner) catchUp() {
-	if !c.catching {
+func (pl *planner) catchUp() {
+	if !pl.catching {
 		return
 	}
-	c.catching = false
-	for _, s := range c.roster.order {
-		for len(s.catching) > 0 && c.step.slice >= catchWork && c.sampler.Settled(s.job.ID) {
+	pl.catching = false
+	for _, s := range pl.roster.order {
+		for len(s.catching) > 0 && pl.step.slice >= catchWork && pl.sampler.Settled(s.job.ID) {
 			k := &s.catching[0]
 			if k.start {
 				k.start = false
-				if err := c.sampler.StartEpoch(s.job.ID, k.epoch); err != nil {
-					c.step.complain(s.job.ID, err)
+				if err := pl.sampler.StartEpoch(s.job.ID, k.epoch); err != nil {
+					pl.step.complain(s.job.ID, err)
 				}
 				continue // its passes come first
 			}
-			part := k.objects[:min(len(k.objects), c.step.slice/catchWork)]
+			part := k.objects[:min(len(k.objects), pl.step.slice/catchWork)]
 			k.objects = k.objects[len(part):]
-			c.step.slice -= catchWork * len(part)
-			c.step.spent.sampler += catchWork * len(part)
-			c.sampler.Withdraw(s.job.ID, part)
+			pl.step.slice -= catchWork * len(part)
+			pl.step.spent.sampler += catchWork * len(part)
+			pl.sampler.Withdraw(s.job.ID, part)
 			if k.persist && len(part) > 0 {
-				c.step.persist(RecordGivenEarlier{Job: s.job.ID, Epoch: s.job.Epoch, Chunk: k.chunk, Objects: part}, nil)
+				pl.step.persist(RecordGivenEarlier{Job: s.job.ID, Epoch: s.job.Epoch, Chunk: k.chunk, Objects: part}, nil)
 				k.chunk++
 			}
 			if len(k.objects) == 0 {
 				s.catching = s.catching[1:]
 			}
 		}
-		c.catching = c.catching || len(s.catching) > 0
+		pl.catching = pl.catching || len(s.catching) > 0
 	}
 }
 
 // catchesUp reports whether some job waits for catchUp.
-func (c *planner) catchesUp() bool {
-	if !c.catching {
+func (pl *planner) catchesUp() bool {
+	if !pl.catching {
 		return false
 	}
-	for _, s := range c.roster.order {
+	for _, s := range pl.roster.order {
 		if len(s.catching) > 0 {
 			return true
 		}

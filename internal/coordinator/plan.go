@@ -79,42 +79,42 @@ func (s *stream) owes(r int) bool {
 }
 
 // plan commits batches for every rank of the job that has a free slot.
-func (c *planner) plan(s *stream) {
+func (pl *planner) plan(s *stream) {
 	for progress := true; progress; {
 		progress = false
 		for r := range s.job.Ranks {
-			if c.planOne(s, r) {
+			if pl.planOne(s, r) {
 				progress = true
 			}
 		}
 		if progress {
-			c.advance(s)
+			pl.advance(s)
 		}
 	}
 }
 
 // planOne plans one batch of a rank; false when it has no room or nothing to plan.
-func (c *planner) planOne(s *stream, r int) bool {
+func (pl *planner) planOne(s *stream, r int) bool {
 	j, k := s.job, &s.job.Ranks[r]
 	if k.Phase != jobs.InEpoch || j.Paused {
 		return false
 	}
 	if len(s.ranks[r].back) > 0 {
-		return c.planBack(s, r)
+		return pl.planBack(s, r)
 	}
 	if k.Step >= j.Spec.Batches(r) || j.Drain && k.Asked != int64(k.Epoch) {
 		return false
 	}
-	if !c.ready(s) { // asked first: a slot that was taken must be filled
+	if !pl.ready(s) { // asked first: a slot that was taken must be filled
 		return false
 	}
 	slot, gen, ok := k.FreeSlot()
 	if !ok {
 		return false
 	}
-	c.nextDelivery++
+	pl.nextDelivery++
 	d := &delivery{
-		id: c.nextDelivery, s: s, rank: r, inc: k.Incarnation, slot: slot, gen: gen,
+		id: pl.nextDelivery, s: s, rank: r, inc: k.Incarnation, slot: slot, gen: gen,
 		epoch: k.Epoch, instance: s.instance(), step: k.Step,
 		ledger: j.Ledger(), last: k.Step == j.Spec.Batches(r)-1,
 		unlogged: 1, // its picks
@@ -122,23 +122,23 @@ func (c *planner) planOne(s *stream, r int) bool {
 	want, pos := j.Spec.Rows(r, k.Step), j.Spec.Position(r, k.Step)
 	k.Step++
 	d.rows, d.fills = make([]row, 0, want), make([]Fill, want)
-	c.deliveries[d.id] = d
+	pl.deliveries[d.id] = d
 	s.ranks[r].planned = append(s.ranks[r].planned, d)
 
 	picks := make([]ident.ObjectID, 0, want)
 	for i := range want {
-		x, ok := c.pick(s, pos+i)
+		x, ok := pl.pick(s, pos+i)
 		if !ok {
 			break // substitutes used up what remained: the batch is short
 		}
 		picks = append(picks, x)
-		d.rows = append(d.rows, row{object: x, turn: c.flights.takeTurn(s)})
+		d.rows = append(d.rows, row{object: x, turn: pl.flights.takeTurn(s)})
 		d.pending++
 		d.picks = &picks
-		c.flights.source(d, len(d.rows)-1)
+		pl.flights.source(d, len(d.rows)-1)
 		d.picks = nil
 	}
-	c.persistOf(d, RecordAssigned{Job: j.ID, Rank: r, Inc: k.Incarnation, Epoch: d.epoch, Step: d.step, Objects: picks})
+	pl.persistOf(d, RecordAssigned{Job: j.ID, Rank: r, Inc: k.Incarnation, Epoch: d.epoch, Step: d.step, Objects: picks})
 	return true
 }
 
@@ -149,15 +149,15 @@ func (d *delivery) written() bool { return d.unlogged == 0 }
 func (d *delivery) complete() bool { return d.pending == 0 && d.written() }
 
 // persistOf has a record made durable that a batch waits for, which counts it in unlogged.
-func (c *planner) persistOf(d *delivery, r Record) {
-	c.step.persist(r, func() {
+func (pl *planner) persistOf(d *delivery, r Record) {
+	pl.step.persist(r, func() {
 		d.unlogged--
-		c.settle(d)
+		pl.settle(d)
 	})
 }
 
 // settle sends the batch when it is complete, or drops it when it was canceled and nothing writes into its slot.
-func (c *planner) settle(d *delivery) {
+func (pl *planner) settle(d *delivery) {
 	switch {
 	case d.phase == deliverySent || d.phase == deliveryReleased: // its slot may be another batch's
 	case d.phase == deliveryCanceled:
@@ -167,10 +167,10 @@ func (c *planner) settle(d *delivery) {
 			}
 		}
 		d.become(deliveryReleased)
-		delete(c.deliveries, d.id)
-		if s, k := c.roster.live(d.s.job.ID, d.rank, d.inc); s != nil {
+		delete(pl.deliveries, d.id)
+		if s, k := pl.roster.live(d.s.job.ID, d.rank, d.inc); s != nil {
 			k.Slots[d.slot].State = jobs.Free
-			c.plan(s)
+			pl.plan(s)
 		}
 	case d.complete():
 		s := d.s
@@ -178,11 +178,11 @@ func (c *planner) settle(d *delivery) {
 			d.become(deliveryComplete)
 		}
 		s.job.Ranks[d.rank].Slots[d.slot].State = jobs.Ready
-		c.mayDeal(s)
-		c.sendReady(s, d.rank)
+		pl.mayDeal(s)
+		pl.sendReady(s, d.rank)
 		if s.job.Spec.OnError == jobs.Substitute && !s.job.State.Ended() {
-			c.advance(s)
-			c.plan(s)
+			pl.advance(s)
+			pl.plan(s)
 		}
 	}
 }
@@ -200,9 +200,9 @@ func (s *stream) unsettled() bool {
 }
 
 // cancelBefore cancels what is left of earlier epochs than the one the client asks for now: it left them.
-func (c *planner) cancelBefore(s *stream, r int, epoch uint32) {
+func (pl *planner) cancelBefore(s *stream, r int, epoch uint32) {
 	var old *jobs.Ledger
-	c.cancel(s, r, func(d *delivery) bool {
+	pl.cancel(s, r, func(d *delivery) bool {
 		if d.epoch == epoch {
 			return false
 		}
@@ -216,7 +216,7 @@ func (c *planner) cancelBefore(s *stream, r int, epoch uint32) {
 
 // cancel cancels what is planned for a rank and not sent; which selects, nil = everything. Slots come free when
 // nothing writes into them.
-func (c *planner) cancel(s *stream, r int, which func(*delivery) bool) {
+func (pl *planner) cancel(s *stream, r int, which func(*delivery) bool) {
 	q := &s.ranks[r]
 	var planned, keep []*delivery
 	for _, d := range q.planned {
@@ -232,22 +232,22 @@ func (c *planner) cancel(s *stream, r int, which func(*delivery) bool) {
 	}
 	var back []ident.ObjectID
 	for _, d := range planned {
-		back = c.cancelDelivery(d, r, back)
+		back = pl.cancelDelivery(d, r, back)
 	}
 	if len(back) > 0 && s.joined {
-		c.sampler.Return(s.job.ID, back)
+		pl.sampler.Return(s.job.ID, back)
 	}
 	for _, d := range planned {
-		c.settle(d)
+		pl.settle(d)
 	}
 }
 
 // cancelDelivery cancels one delivery of rank r. It appends to back the samples that the job's epoch may deal again.
-func (c *planner) cancelDelivery(d *delivery, r int, back []ident.ObjectID) []ident.ObjectID {
+func (pl *planner) cancelDelivery(d *delivery, r int, back []ident.ObjectID) []ident.ObjectID {
 	job := d.s.job
 	owes := func(x ident.ObjectID) {
 		if err := d.ledger.Return(x); err != nil {
-			c.step.complain(job.ID, err)
+			pl.step.complain(job.ID, err)
 		}
 		if d.ledger == job.Ledger() {
 			back = append(back, x)
@@ -256,7 +256,7 @@ func (c *planner) cancelDelivery(d *delivery, r int, back []ident.ObjectID) []id
 	d.become(deliveryCanceled)
 	open := d.ledger.Open() && d.again == nil // what was sent before stays counted
 	if d.again == nil {
-		c.step.persist(RecordReturned{Job: job.ID, Rank: r, Inc: d.inc, Epoch: d.epoch, Step: d.step}, nil)
+		pl.step.persist(RecordReturned{Job: job.ID, Rank: r, Inc: d.inc, Epoch: d.epoch, Step: d.step}, nil)
 	}
 	for i := range d.rows {
 		w := &d.rows[i]
@@ -264,7 +264,7 @@ func (c *planner) cancelDelivery(d *delivery, r int, back []ident.ObjectID) []id
 			owes(w.object)
 		}
 		if w.state == rowWaiting {
-			c.flights.leaveFlight(d, i)
+			pl.flights.leaveFlight(d, i)
 		}
 	}
 	for _, b := range d.bad { // replaced by substitutes: the epoch owes them again
@@ -285,7 +285,7 @@ func (d *delivery) holds(x ident.ObjectID) bool {
 }
 
 // planBack gives a batch again; false when there is no room.
-func (c *planner) planBack(s *stream, r int) bool {
+func (pl *planner) planBack(s *stream, r int) bool {
 	k, q := &s.job.Ranks[r], &s.ranks[r]
 	slot, gen, ok := k.FreeSlot()
 	if !ok {
@@ -293,25 +293,25 @@ func (c *planner) planBack(s *stream, r int) bool {
 	}
 	b := q.back[0]
 	q.back = q.back[1:]
-	c.nextDelivery++
+	pl.nextDelivery++
 	d := &delivery{
-		id: c.nextDelivery, s: s, rank: r, inc: k.Incarnation, slot: slot, gen: gen,
+		id: pl.nextDelivery, s: s, rank: r, inc: k.Incarnation, slot: slot, gen: gen,
 		epoch: b.epoch, instance: b.instance, step: b.step,
 		ledger: b.ledger, last: b.last, bad: b.bad,
 	}
 	if b.origin == fromClient {
 		d.again = &b.was
 	}
-	c.deliveries[d.id] = d
+	pl.deliveries[d.id] = d
 	q.planned = append(q.planned, d)
 	d.rows, d.fills = make([]row, 0, len(b.objects)), make([]Fill, len(b.objects))
 	for _, x := range b.objects {
-		d.rows = append(d.rows, row{object: x, turn: c.flights.takeTurn(s)})
+		d.rows = append(d.rows, row{object: x, turn: pl.flights.takeTurn(s)})
 	}
 	d.pending = len(d.rows)
 	for i := range d.rows {
-		c.flights.source(d, i)
+		pl.flights.source(d, i)
 	}
-	c.settle(d) // it may hold nothing that can be prepared
+	pl.settle(d) // it may hold nothing that can be prepared
 	return true
 }

@@ -38,21 +38,21 @@ type dataset struct {
 }
 
 // datasetOf finds or adds a dataset and returns its place, which is stable.
-func (c *tiering) datasetOf(id ident.DatasetID, names []string) int {
-	for i := range c.roster.datasets {
-		if c.roster.datasets[i].id == id {
+func (ti *tiering) datasetOf(id ident.DatasetID, names []string) int {
+	for i := range ti.roster.datasets {
+		if ti.roster.datasets[i].id == id {
 			return i
 		}
 	}
-	c.roster.datasets = append(c.roster.datasets, dataset{id: id, names: names, bad: new(bits.Set)})
-	c.apportion()
-	return len(c.roster.datasets) - 1
+	ti.roster.datasets = append(ti.roster.datasets, dataset{id: id, names: names, bad: new(bits.Set)})
+	ti.apportion()
+	return len(ti.roster.datasets) - 1
 }
 
 // quota is the floor and the cap of a dataset.
-func (c *tiering) quota(d int) (floor, limit int64) {
-	for _, name := range c.roster.datasets[d].names {
-		for _, q := range c.cfg.Tiers.Quotas {
+func (ti *tiering) quota(d int) (floor, limit int64) {
+	for _, name := range ti.roster.datasets[d].names {
+		for _, q := range ti.cfg.Tiers.Quotas {
 			if q.Dataset == name {
 				if q.Cap < 0 {
 					return q.Floor, math.MaxInt64
@@ -65,19 +65,19 @@ func (c *tiering) quota(d int) (floor, limit int64) {
 }
 
 // apportion gives every dataset its part of each tier.
-func (c *tiering) apportion() {
-	if !c.apportioned() {
+func (ti *tiering) apportion() {
+	if !ti.apportioned() {
 		return
 	}
-	total := c.cfg.Tiers.Total
+	total := ti.cfg.Tiers.Total
 	for _, f := range tierForms {
-		s := c.shares[f]
+		s := ti.shares[f]
 		part := 0.0
 		if total > 0 {
-			part = float64(c.index.Budget(f)) / float64(total)
+			part = float64(ti.index.Budget(f)) / float64(total)
 		}
-		for d := range c.roster.datasets {
-			floor, limit := c.quota(d)
+		for d := range ti.roster.datasets {
+			floor, limit := ti.quota(d)
 			g := s.group(d)
 			g.floor, g.limit = int64(float64(floor)*part), limit
 			if limit != math.MaxInt64 {
@@ -87,11 +87,11 @@ func (c *tiering) apportion() {
 	}
 }
 
-func (c *tiering) apportioned() bool { return c.shares[ident.Encoded] != nil }
+func (ti *tiering) apportioned() bool { return ti.shares[ident.Encoded] != nil }
 
 // checkQuotas refuses floors that no division can keep. They may also be set in a core that was made without any: not
 // without a restart.
-func (c *tiering) checkQuotas(t TierConfig) error {
+func (ti *tiering) checkQuotas(t TierConfig) error {
 	floors := int64(0)
 	for _, q := range t.Quotas {
 		floors += q.Floor
@@ -104,7 +104,7 @@ func (c *tiering) checkQuotas(t TierConfig) error {
 		return errs.New(errs.ResourceExceeded, "datasets", "lower a floor or raise tiers.total",
 			"the floors of datasets together, %s, exceed tiers.total %s", units.Size(floors), units.Size(t.Total))
 	}
-	if c.index != nil && len(t.Quotas) > 0 && !c.apportioned() {
+	if ti.index != nil && len(t.Quotas) > 0 && !ti.apportioned() {
 		return errs.New(errs.Unsupported, "datasets", "restart the daemon with them",
 			"floors and caps cannot be added to a daemon that was started without any")
 	}
@@ -112,9 +112,9 @@ func (c *tiering) checkQuotas(t TierConfig) error {
 }
 
 // claim says which dataset an object counts for, unless that is known.
-func (c *tiering) claim(x ident.ObjectID, d int) {
-	if c.apportioned() && c.wanted.owner(x) < 0 {
-		c.wanted.setOwner(x, d)
+func (ti *tiering) claim(x ident.ObjectID, d int) {
+	if ti.apportioned() && ti.wanted.owner(x) < 0 {
+		ti.wanted.setOwner(x, d)
 	}
 }
 
@@ -127,17 +127,17 @@ type QuotaView struct {
 }
 
 // quotas returns the datasets with floors or caps, in the order of the configuration.
-func (c *tiering) quotas() []QuotaView {
+func (ti *tiering) quotas() []QuotaView {
 	var out []QuotaView
-	for _, q := range c.cfg.Tiers.Quotas {
+	for _, q := range ti.cfg.Tiers.Quotas {
 		v := QuotaView{Dataset: q.Dataset, Floor: q.Floor, Cap: q.Cap}
-		for d := range c.roster.datasets {
-			if !c.apportioned() || !slices.Contains(c.roster.datasets[d].names, q.Dataset) {
+		for d := range ti.roster.datasets {
+			if !ti.apportioned() || !slices.Contains(ti.roster.datasets[d].names, q.Dataset) {
 				continue
 			}
 			v.Known = true
 			for _, f := range tierForms {
-				v.Used += c.shares[f].group(d).used
+				v.Used += ti.shares[f].group(d).used
 			}
 		}
 		out = append(out, v)
@@ -385,18 +385,18 @@ func (s *shares) Coldest() (uint32, bool) {
 }
 
 // evictor makes the policy of a tier: with quotas, one that divides the tier among datasets.
-func (c *tiering) evictor(f ident.Form, policy string) (cachepolicy.Evictor, error) {
-	first, err := c.cfg.Evictor(f, policy, xrand.New(c.cfg.Seed, 3, uint64(f)))
-	if err != nil || len(c.cfg.Tiers.Quotas) == 0 {
+func (ti *tiering) evictor(f ident.Form, policy string) (cachepolicy.Evictor, error) {
+	first, err := ti.cfg.Evictor(f, policy, xrand.New(ti.cfg.Seed, 3, uint64(f)))
+	if err != nil || len(ti.cfg.Tiers.Quotas) == 0 {
 		return first, err
 	}
-	c.shares[f] = newShares(policy, first, func(x ident.ObjectID) int { return c.wanted.owner(x) },
+	ti.shares[f] = newShares(policy, first, func(x ident.ObjectID) int { return ti.wanted.owner(x) },
 		func(group int) cachepolicy.Evictor {
-			e, err := c.cfg.Evictor(f, policy, xrand.New(c.cfg.Seed, 3, uint64(f), uint64(group)))
+			e, err := ti.cfg.Evictor(f, policy, xrand.New(ti.cfg.Seed, 3, uint64(f), uint64(group)))
 			if err != nil {
 				invariant.Violated("coordinator: policy %s of tier %s was there and is not: %v", policy, f, err)
 			}
 			return e
 		})
-	return c.shares[f], nil
+	return ti.shares[f], nil
 }

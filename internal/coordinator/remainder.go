@@ -30,7 +30,7 @@ type Scripted struct {
 }
 
 // takeRest makes a job begin with what is left of an epoch.
-func (c *lifecycle) takeRest(s *stream, rest *Rest) {
+func (lc *lifecycle) takeRest(s *stream, rest *Rest) {
 	if rest.Member == nil {
 		rest.Member = Members(s.sample.Subset)
 		for _, x := range rest.Before {
@@ -44,17 +44,17 @@ func (c *lifecycle) takeRest(s *stream, rest *Rest) {
 
 // beginRest starts the sampler's epoch of which only the rest is to be drawn. What was given out is taken out of it in
 // slices.
-func (c *lifecycle) beginRest(s *stream, rest *Rest) error {
+func (lc *lifecycle) beginRest(s *stream, rest *Rest) error {
 	epoch := rest.Epoch
-	s.catching, c.planner.catching = s.catching[:0], true
+	s.catching, lc.planner.catching = s.catching[:0], true
 	if len(rest.Previous) > 0 && epoch > 0 {
-		if err := c.sampler.StartEpoch(s.job.ID, epoch-1); err != nil {
+		if err := lc.sampler.StartEpoch(s.job.ID, epoch-1); err != nil {
 			return err
 		}
 		s.catching = append(s.catching, catching{objects: rest.Previous},
 			catching{epoch: epoch, start: true, objects: rest.Before, persist: true})
 	} else {
-		if err := c.sampler.StartEpoch(s.job.ID, epoch); err != nil {
+		if err := lc.sampler.StartEpoch(s.job.ID, epoch); err != nil {
 			return err
 		}
 		s.catching = append(s.catching, catching{objects: rest.Before, persist: true})

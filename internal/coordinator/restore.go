@@ -64,16 +64,16 @@ type back struct {
 }
 
 // restore adds a job as it was. Nothing of it is persisted: the journal has it.
-func (c *lifecycle) restore(e Restore) {
-	j, err := c.restored(e)
+func (lc *lifecycle) restore(e Restore) {
+	j, err := lc.restored(e)
 	if err != nil {
-		c.step.reply(e.Token, Reply{Err: err})
+		lc.step.reply(e.Token, Reply{Err: err})
 		return
 	}
-	c.step.reply(e.Token, Reply{Job: j.ID})
+	lc.step.reply(e.Token, Reply{Job: j.ID})
 }
 
-func (c *lifecycle) restored(e Restore) (*jobs.Job, error) {
+func (lc *lifecycle) restored(e Restore) (*jobs.Job, error) {
 	if err := e.Spec.Validate(); err != nil {
 		return nil, err
 	}
@@ -84,11 +84,11 @@ func (c *lifecycle) restored(e Restore) (*jobs.Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	j, err := c.jobs.Restore(e.ID, e.Spec, e.Member, e.Ranks, c.step.now)
+	j, err := lc.jobs.Restore(e.ID, e.Spec, e.Member, e.Ranks, lc.step.now)
 	if err != nil {
 		return nil, err
 	}
-	s := c.newStream(j, e.Register)
+	s := lc.newStream(j, e.Register)
 	s.seed = e.Seed
 	if s.group != nil {
 		if len(s.group.members) == 1 {
@@ -97,7 +97,7 @@ func (c *lifecycle) restored(e Restore) (*jobs.Job, error) {
 		s.seed = s.group.seed
 	}
 	if e.Rest != nil {
-		c.takeRest(s, e.Rest)
+		lc.takeRest(s, e.Rest)
 	}
 	for r := range min(len(e.Lives), len(s.ranks)) {
 		s.ranks[r].lives = e.Lives[r]
@@ -105,15 +105,16 @@ func (c *lifecycle) restored(e Restore) (*jobs.Job, error) {
 	j.Mark, j.Since, j.Next, s.next, j.Paused = e.Mark, e.Since, e.Next, e.NextIDs, e.Paused
 	for _, bad := range e.Bad {
 		s.knownBad.Add(uint32(bad.Object))
-		c.flights.quarantine[ident.Key{Object: bad.Object, Form: ident.Decoded, Recipe: c.roster.prefixes[s.prefix].id}] = bad
+		key := ident.Key{Object: bad.Object, Form: ident.Decoded, Recipe: lc.roster.prefixes[s.prefix].id}
+		lc.flights.quarantine[key] = bad
 	}
 	if len(e.Epochs) > 0 {
-		if err := c.restoreEpochs(s, e, given); err != nil {
-			c.endJob(s, jobs.Dead, err.Error())
+		if err := lc.restoreEpochs(s, e, given); err != nil {
+			lc.endJob(s, jobs.Dead, err.Error())
 			return nil, err
 		}
 	}
-	c.tiering.repartition(true)
+	lc.tiering.repartition(true)
 	return j, nil
 }
 
@@ -163,32 +164,32 @@ func (e *Restore) given() ([][][]back, error) {
 
 // restoreEpochs enters in sampler and accounts what was handed out. The tiles of the newest epoch follow from the order
 // of the one before it, so that the sampler goes through that one, too.
-func (c *lifecycle) restoreEpochs(s *stream, e Restore, given [][][]back) error {
+func (lc *lifecycle) restoreEpochs(s *stream, e Restore, given [][][]back) error {
 	j := s.job
-	if err := c.enrol(s); err != nil {
+	if err := lc.enrol(s); err != nil {
 		return err
 	}
 	if len(e.Before) > 0 {
-		if err := c.sampler.StartEpoch(j.ID, e.Epochs[0].Epoch-1); err != nil {
+		if err := lc.sampler.StartEpoch(j.ID, e.Epochs[0].Epoch-1); err != nil {
 			return err
 		}
-		c.sampler.Withdraw(j.ID, e.Before)
+		lc.sampler.Withdraw(j.ID, e.Before)
 	}
 	for i, p := range e.Epochs {
-		if err := c.sampler.StartEpoch(j.ID, p.Epoch); err != nil {
+		if err := lc.sampler.StartEpoch(j.ID, p.Epoch); err != nil {
 			return err
 		}
 		l := jobs.NewLedger(p.Epoch, p.Member, withSubset(e.Spec, p.Subset).Dropped())
 		l.Dealing, l.Dealt, l.GivenUp = p.Dealt, p.Dealt, p.GivenUp
 		j.Ledgers = append(j.Ledgers, l)
-		c.sampler.Withdraw(j.ID, p.Earlier)
+		lc.sampler.Withdraw(j.ID, p.Earlier)
 		for _, b := range p.Batches {
 			for _, x := range b.Objects {
 				if err := l.Commit(x); err != nil {
 					return errs.Wrap(err, errs.StateDamaged, e.Spec.Name, "register the job again", "restore job %s", e.Spec.Name)
 				}
 			}
-			c.sampler.Withdraw(j.ID, b.Objects)
+			lc.sampler.Withdraw(j.ID, b.Objects)
 			s.given = s.given || len(b.Objects) > 0
 		}
 		s.last = max(s.last, p.Instance)
@@ -209,7 +210,7 @@ func (c *lifecycle) restoreEpochs(s *stream, e Restore, given [][][]back) error 
 		s.tail = p.Subset
 		s.setPlaces(p.Places)
 	}
-	c.setActive(s, false) // until a client is back
+	lc.setActive(s, false) // until a client is back
 	return nil
 }
 
@@ -232,10 +233,10 @@ func (s *stream) firstEpoch(r int) uint32 {
 
 // continueAt takes a rank of a restored job to a step of an epoch: what it has had before counts as delivered, what was
 // given out after that comes again under its number.
-func (c *lifecycle) continueAt(s *stream, r int, epoch uint32, step int) error {
+func (lc *lifecycle) continueAt(s *stream, r int, epoch uint32, step int) error {
 	j, k, q := s.job, &s.job.Ranks[r], &s.ranks[r]
 	if q.kept != nil {
-		return c.comeBack(s, r, epoch, step)
+		return lc.comeBack(s, r, epoch, step)
 	}
 	known := q.recovery == recoveryOffered && k.Phase == jobs.Idle &&
 		(epoch == j.Epoch || len(q.back) > 0 && q.back[0].epoch == epoch)
@@ -255,7 +256,7 @@ func (c *lifecycle) continueAt(s *stream, r int, epoch uint32, step int) error {
 			had)
 	}
 	q.returned, q.recovery = true, recoveryContinued // the client that knows its position gets the rank
-	c.hadAll(s, r, epoch)
+	lc.hadAll(s, r, epoch)
 	last, over := 0, false
 	var l *jobs.Ledger
 	rest := q.back[:0]
@@ -283,17 +284,17 @@ func (c *lifecycle) continueAt(s *stream, r int, epoch uint32, step int) error {
 		k.Sent, k.Step = step, had
 	}
 	if epoch == j.Epoch {
-		defer c.endEmpty(s)
+		defer lc.endEmpty(s)
 	}
 	if l != nil && over { // its end had been sent, or was about to be
-		c.planner.endEpoch(s, r, epochEnd{epoch, last + 1, l})
+		lc.planner.endEpoch(s, r, epochEnd{epoch, last + 1, l})
 	}
 	return nil
 }
 
 // hadAll counts for a client that asks for a later epoch what it was given of those before: it has had it, when that
 // was all.
-func (c *lifecycle) hadAll(s *stream, r int, next uint32) {
+func (lc *lifecycle) hadAll(s *stream, r int, next uint32) {
 	q := &s.ranks[r]
 	for len(q.back) > 0 && q.back[0].epoch < next {
 		b, n := q.back[0], 0
@@ -308,7 +309,7 @@ func (c *lifecycle) hadAll(s *stream, r int, next uint32) {
 		for _, b := range all {
 			b.ledger.Deliver(len(b.objects), b.bad)
 		}
-		c.planner.closeRank(s, b.epoch, b.ledger)
+		lc.planner.closeRank(s, b.epoch, b.ledger)
 	}
 }
 
@@ -337,7 +338,7 @@ func (s *stream) owesBack() bool {
 }
 
 // allAsk reports whether every rank that is owed something has asked for another epoch instead.
-func (c *lifecycle) allAsk(s *stream) bool {
+func (lc *lifecycle) allAsk(s *stream) bool {
 	for r := range s.ranks {
 		if len(s.ranks[r].back) > 0 && s.job.Ranks[r].Phase != jobs.Waiting {
 			return false

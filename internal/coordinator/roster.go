@@ -22,8 +22,8 @@ type roster struct {
 }
 
 // live returns the stream and the rank if the incarnation still holds it.
-func (c *roster) live(j ident.JobID, r int, inc ident.Incarnation) (*stream, *jobs.Rank) {
-	s := c.streams[j]
+func (ro *roster) live(j ident.JobID, r int, inc ident.Incarnation) (*stream, *jobs.Rank) {
+	s := ro.streams[j]
 	if s == nil || r < 0 || r >= len(s.job.Ranks) {
 		return nil, nil
 	}
@@ -34,49 +34,49 @@ func (c *roster) live(j ident.JobID, r int, inc ident.Incarnation) (*stream, *jo
 	return s, k
 }
 
-func (c *roster) prefixOf(id ident.RecipeID) int {
-	for i := range c.prefixes {
-		if c.prefixes[i].id == id {
+func (ro *roster) prefixOf(id ident.RecipeID) int {
+	for i := range ro.prefixes {
+		if ro.prefixes[i].id == id {
 			return i
 		}
 	}
-	c.prefixes = append(c.prefixes, prefix{id: id})
-	return len(c.prefixes) - 1
+	ro.prefixes = append(ro.prefixes, prefix{id: id})
+	return len(ro.prefixes) - 1
 }
 
 // joinGroup puts a job into the share group of its recipe. Its first epoch meets the newest instance that the group
 // works on (see nextInstance). A group that all jobs have left is gone: the next job begins its own, with its own
 // seed, as if alone.
-func (c *roster) joinGroup(s *stream, key ident.RecipeID) {
+func (ro *roster) joinGroup(s *stream, key ident.RecipeID) {
 	var g *group
-	for _, h := range c.groups {
+	for _, h := range ro.groups {
 		if h.key == key {
 			g = h
 		}
 	}
 	if g == nil {
-		c.lastID++
-		g = &group{id: c.lastID, key: key, suffix: s.suffix, seed: s.sample.Seed}
-		c.groups = append(c.groups, g)
+		ro.lastID++
+		g = &group{id: ro.lastID, key: key, suffix: s.suffix, seed: s.sample.Seed}
+		ro.groups = append(ro.groups, g)
 	}
 	s.group, s.seed, s.job.Group = g, g.seed, g.id
 	g.members = append(g.members, s)
 }
 
 // leaveGroup takes a job out of its share group.
-func (c *roster) leaveGroup(s *stream) {
+func (ro *roster) leaveGroup(s *stream) {
 	g := s.group
 	if g == nil {
 		return
 	}
 	g.members = slices.DeleteFunc(g.members, func(m *stream) bool { return m == s })
 	if len(g.members) == 0 {
-		c.groups = slices.DeleteFunc(c.groups, func(h *group) bool { return h == g })
+		ro.groups = slices.DeleteFunc(ro.groups, func(h *group) bool { return h == g })
 	}
 }
 
-func (c *roster) groupOf(id uint32) *group {
-	for _, g := range c.groups {
+func (ro *roster) groupOf(id uint32) *group {
+	for _, g := range ro.groups {
 		if g.id == id {
 			return g
 		}

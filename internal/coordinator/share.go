@@ -47,70 +47,70 @@ func (s *stream) goesOn() bool {
 
 // sourceShared finds or begins the augmented sample of a share group; false when no other job will want it, so that the
 // row is better augmented straight into its slot.
-func (c *flights) sourceShared(d *delivery, i int) bool {
+func (fl *flights) sourceShared(d *delivery, i int) bool {
 	s, g, x := d.s, d.s.group, d.rows[i].object
 	instance := d.instance
 	key := g.augmentedKey(x, instance)
-	if h, ok := c.index.Lookup(key); ok {
-		c.hit(s, ident.Augmented)
-		c.useEntry(d, i, h, key)
+	if h, ok := fl.index.Lookup(key); ok {
+		fl.hit(s, ident.Augmented)
+		fl.useEntry(d, i, h, key)
 		return true
 	}
-	if f := c.flying.get(key); f != nil {
-		c.hit(s, ident.Augmented)
-		c.join(f, d, i)
+	if f := fl.flying.get(key); f != nil {
+		fl.hit(s, ident.Augmented)
+		fl.join(f, d, i)
 		return true
 	}
-	need := c.needs.sharers(g, x, instance)
+	need := fl.needs.sharers(g, x, instance)
 	if need == 0 || s.augBytes == 0 {
 		return false
 	}
-	f, h := c.launchShared(key, s, d.rows[i].turn, need)
+	f, h := fl.launchShared(key, s, d.rows[i].turn, need)
 	if f == nil {
-		c.hit(s, ident.Augmented)
-		c.useEntry(d, i, h, key)
+		fl.hit(s, ident.Augmented)
+		fl.useEntry(d, i, h, key)
 		return true
 	}
-	c.join(f, d, i)
-	c.needs.relevel(x)
+	fl.join(f, d, i)
+	fl.needs.relevel(x)
 	return true
 }
 
 // launchShared begins the flight of an augmented sample that others of the group of s want too. As with launch, an
 // entry that was evicted a moment ago and is still being read is kept after all, and there is no flight.
-func (c *flights) launchShared(key ident.Key, s *stream, turn uint64, need int) (*flight, residency.Handle) {
-	entry, admitted := c.index.Admit(key, c.cfg.Granule(ident.Augmented, s.augBytes), need, c.needs.evicted)
-	if admitted && c.index.Ready(entry) {
-		c.needs.relevel(key.Object)
+func (fl *flights) launchShared(key ident.Key, s *stream, turn uint64, need int) (*flight, residency.Handle) {
+	entry, admitted := fl.index.Admit(key, fl.cfg.Granule(ident.Augmented, s.augBytes), need, fl.needs.evicted)
+	if admitted && fl.index.Ready(entry) {
+		fl.needs.relevel(key.Object)
 		return nil, entry
 	}
-	f := c.newFlight(key, s, turn)
+	f := fl.newFlight(key, s, turn)
 	f.seed, f.instance = s.group.seed, key.Instance
 	if admitted {
-		c.index.Pin(entry)
+		fl.index.Pin(entry)
 		f.entry = pin{entry, true}
 	}
-	dkey := ident.Key{Object: key.Object, Form: ident.Decoded, Recipe: c.roster.prefixes[s.prefix].id}
-	p := c.flying.get(dkey)
-	h, ready := c.index.Lookup(dkey)
-	ready = ready && c.index.Ready(h)
+	dkey := ident.Key{Object: key.Object, Form: ident.Decoded, Recipe: fl.roster.prefixes[s.prefix].id}
+	p := fl.flying.get(dkey)
+	h, ready := fl.index.Lookup(dkey)
+	ready = ready && fl.index.Ready(h)
 	if ready || p != nil {
-		if ready || c.shareFlight(p) {
-			c.hit(s, ident.Decoded)
+		if ready || fl.shareFlight(p) {
+			fl.hit(s, ident.Decoded)
 		}
-	} else if p, h = c.launch(dkey, s, turn, false); p == nil {
+	} else if p, h = fl.launch(dkey, s, turn, false); p == nil {
 		ready = true
 	}
 	switch {
 	case ready:
-		c.index.Hit(h)
-		c.index.Pin(h)
+		fl.index.Hit(h)
+		fl.index.Pin(h)
 		f.source = pin{h, true}
-		c.enqueue(f)
+		fl.enqueue(f)
 	case p.phase == flightCopied:
 		f.parent = p
 		p.users++
-		c.enqueue(f)
+		fl.enqueue(f)
 	default:
 		f.parent = p
 		p.augments = append(p.augments, f)
@@ -128,62 +128,62 @@ const (
 // says that it pays (refillPays). It takes free room only, displaces nothing, and reads nothing: what it starts from is
 // decoded, or about to be. The sample is drawn blindly from those that are needed and cached as decided at commits,
 // so that it reveals nothing of a sample.
-func (c *flights) refill() {
-	if c.cfg.Refill == nil && !c.tiering.model.idle {
+func (fl *flights) refill() {
+	if fl.cfg.Refill == nil && !fl.tiering.model.idle {
 		return
 	}
-	for _, g := range c.roster.groups {
+	for _, g := range fl.roster.groups {
 		if !g.shares() {
 			continue
 		}
 		for _, m := range g.members {
 			together := g.at(m.instance()).Len()
-			if c.running >= c.cfg.InFlight || c.queue.Len()+c.onCopies.Len() > 0 || !c.clientWaits() {
+			if fl.running >= fl.cfg.InFlight || fl.queue.Len()+fl.onCopies.Len() > 0 || !fl.clientWaits() {
 				return
 			}
-			if together < refillAhead || !m.joined || !m.job.Active || m.augBytes == 0 || !c.tiering.refillPays(m, together) {
+			if together < refillAhead || !m.joined || !m.job.Active || m.augBytes == 0 || !fl.tiering.refillPays(m, together) {
 				continue
 			}
-			c.refillOne(m)
-			c.dispatch()
+			fl.refillOne(m)
+			fl.dispatch()
 		}
 	}
 }
 
-func (c *flights) refillOne(s *stream) {
-	bytes := c.cfg.Granule(ident.Augmented, s.augBytes)
-	if c.index.Used(ident.Augmented)+bytes > c.index.Budget(ident.Augmented) {
+func (fl *flights) refillOne(s *stream) {
+	bytes := fl.cfg.Granule(ident.Augmented, s.augBytes)
+	if fl.index.Used(ident.Augmented)+bytes > fl.index.Budget(ident.Augmented) {
 		return
 	}
 	for range refillTries {
-		x := s.sample.Subset[c.rng.IntN(len(s.sample.Subset))]
+		x := s.sample.Subset[fl.rng.IntN(len(s.sample.Subset))]
 		key := s.group.augmentedKey(x, s.instance())
-		need := c.needs.sharers(s.group, x, key.Instance)
-		dkey := ident.Key{Object: x, Form: ident.Decoded, Recipe: c.roster.prefixes[s.prefix].id}
-		if need < refillAhead*now || c.flying.get(key) != nil || s.isGone(x) {
+		need := fl.needs.sharers(s.group, x, key.Instance)
+		dkey := ident.Key{Object: x, Form: ident.Decoded, Recipe: fl.roster.prefixes[s.prefix].id}
+		if need < refillAhead*now || fl.flying.get(key) != nil || s.isGone(x) {
 			continue
 		}
-		if _, there := c.index.Lookup(key); there {
+		if _, there := fl.index.Lookup(key); there {
 			continue
 		}
-		if _, there := c.index.Lookup(dkey); !there && c.flying.get(dkey) == nil {
+		if _, there := fl.index.Lookup(dkey); !there && fl.flying.get(dkey) == nil {
 			continue
 		}
-		if _, bad := c.quarantine[dkey]; bad {
+		if _, bad := fl.quarantine[dkey]; bad {
 			continue
 		}
-		if f, _ := c.launchShared(key, s, c.turn+1, need); f != nil {
+		if f, _ := fl.launchShared(key, s, fl.turn+1, need); f != nil {
 			f.refill = true
-			c.step.stats.Prefetched++
+			fl.step.stats.Prefetched++
 		}
-		c.needs.relevel(x)
+		fl.needs.relevel(x)
 		return
 	}
 }
 
 // clientWaits reports whether a client waits for a batch.
-func (c *flights) clientWaits() bool {
-	for _, s := range c.roster.order {
+func (fl *flights) clientWaits() bool {
+	for _, s := range fl.roster.order {
 		for r := range s.job.Ranks {
 			if k := &s.job.Ranks[r]; k.Attached() && !k.Holds() && s.owes(r) {
 				return true

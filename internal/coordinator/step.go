@@ -22,14 +22,14 @@ type step struct {
 }
 
 // begin is the beginning of a Step at now, whose effects follow those in out.
-func (c *step) begin(now time.Time, out []Effect) {
-	c.now, c.out, c.slice, c.count, c.spent = now, out, samplerPerStep, countPerStep, spent{}
+func (st *step) begin(now time.Time, out []Effect) {
+	st.now, st.out, st.slice, st.count, st.spent = now, out, samplerPerStep, countPerStep, spent{}
 }
 
 // end returns the effects of the Step.
-func (c *step) end() []Effect {
-	out := c.out
-	c.out = nil
+func (st *step) end() []Effect {
+	out := st.out
+	st.out = nil
 	return out
 }
 
@@ -37,48 +37,48 @@ func (c *step) end() []Effect {
 // and entries of tiers looked at.
 type spent struct{ sampler, counted, refresh, shrunk int }
 
-func (c *step) emit(e Effect) { c.out = append(c.out, e) }
+func (st *step) emit(e Effect) { st.out = append(st.out, e) }
 
 // persist has a record made durable, and does then once it is.
-func (c *step) persist(r Record, then func()) {
-	c.nextSeq++
+func (st *step) persist(r Record, then func()) {
+	st.nextSeq++
 	if then != nil {
-		c.persists[c.nextSeq] = then
+		st.persists[st.nextSeq] = then
 	}
-	c.emit(Persist{Seq: c.nextSeq, Record: r})
+	st.emit(Persist{Seq: st.nextSeq, Record: r})
 }
 
-func (c *step) persisted(e Persisted) {
-	c.durable = max(c.durable, e.Seq)
-	if then := c.persists[e.Seq]; then != nil {
-		delete(c.persists, e.Seq)
+func (st *step) persisted(e Persisted) {
+	st.durable = max(st.durable, e.Seq)
+	if then := st.persists[e.Seq]; then != nil {
+		delete(st.persists, e.Seq)
 		then()
 	}
 }
 
 // answer is reply, once all that was persisted before is durable: what a client was answered holds after a crash too.
-func (c *step) answer(t Token, r Reply) {
-	if c.durable >= c.nextSeq {
-		c.reply(t, r)
+func (st *step) answer(t Token, r Reply) {
+	if st.durable >= st.nextSeq {
+		st.reply(t, r)
 		return
 	}
-	before := c.persists[c.nextSeq]
-	c.persists[c.nextSeq] = func() {
+	before := st.persists[st.nextSeq]
+	st.persists[st.nextSeq] = func() {
 		if before != nil {
 			before()
 		}
-		c.reply(t, r)
+		st.reply(t, r)
 	}
 }
 
-func (c *step) reply(t Token, r Reply) {
+func (st *step) reply(t Token, r Reply) {
 	if t != 0 {
 		r.Token = t
-		c.emit(r)
+		st.emit(r)
 	}
 }
 
-func (c *step) complain(j ident.JobID, err error) {
-	c.stats.Violations++
-	c.emit(Complain{Job: j, Text: err.Error()})
+func (st *step) complain(j ident.JobID, err error) {
+	st.stats.Violations++
+	st.emit(Complain{Job: j, Text: err.Error()})
 }

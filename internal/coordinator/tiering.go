@@ -33,93 +33,93 @@ type tiering struct {
 }
 
 // begin makes the tiers as they are configured, and their index.
-func (c *tiering) begin() (*residency.Index, error) {
+func (ti *tiering) begin() (*residency.Index, error) {
 	var evict [ident.NumForms]residency.Evictor
 	for _, f := range tierForms {
-		p := c.cfg.Tiers.Policy[f]
+		p := ti.cfg.Tiers.Policy[f]
 		if p == "" {
 			p = "need"
 		}
-		e, err := c.evictor(f, p)
+		e, err := ti.evictor(f, p)
 		if err != nil {
 			return nil, err
 		}
 		evict[f] = e
 	}
-	if m := c.cfg.Tiers.Model; m != SimpleModel {
+	if m := ti.cfg.Tiers.Model; m != SimpleModel {
 		if _, err := partition.New(m); err != nil {
 			return nil, err
 		}
 	}
-	split, why, err := c.split(c.cfg.Tiers)
-	c.step.stats.Why = why
+	split, why, err := ti.split(ti.cfg.Tiers)
+	ti.step.stats.Why = why
 	if err == nil {
-		err = c.checkQuotas(c.cfg.Tiers)
+		err = ti.checkQuotas(ti.cfg.Tiers)
 	}
 	if err != nil {
 		return nil, err
 	}
-	c.budgets, c.target = split, split
+	ti.budgets, ti.target = split, split
 	var usable [ident.NumForms]int64
 	for _, f := range tierForms {
-		usable[f] = c.cfg.Usable(split[f])
-		c.auto[f] = c.cfg.Tiers.Sizes[f] < 0
+		usable[f] = ti.cfg.Usable(split[f])
+		ti.auto[f] = ti.cfg.Tiers.Sizes[f] < 0
 	}
-	c.index = residency.New(usable, evict)
+	ti.index = residency.New(usable, evict)
 	for _, f := range tierForms {
-		c.index.SetLeavingLimit(f, c.leaving(f))
+		ti.index.SetLeavingLimit(f, ti.leaving(f))
 	}
-	c.setRoom()
-	return c.index, nil
+	ti.setRoom()
+	return ti.index, nil
 }
 
 // leaving is how many bytes may be on their way out of a tier under pins; -1 = no bound.
-func (c *tiering) leaving(f ident.Form) int64 {
-	if spare := c.budgets[f] - c.cfg.Usable(c.budgets[f]); spare > 0 {
+func (ti *tiering) leaving(f ident.Form) int64 {
+	if spare := ti.budgets[f] - ti.cfg.Usable(ti.budgets[f]); spare > 0 {
 		return spare
 	}
 	return -1
 }
 
 // reconfigure changes tier sizes, all of them or none. It is answered when memory has moved.
-func (c *tiering) reconfigure(e Reconfigure) {
+func (ti *tiering) reconfigure(e Reconfigure) {
 	t := e.Tiers
-	t.Policy = c.cfg.Tiers.Policy
-	split, why, err := c.split(t)
+	t.Policy = ti.cfg.Tiers.Policy
+	split, why, err := ti.split(t)
 	if err == nil {
-		err = c.checkQuotas(t)
+		err = ti.checkQuotas(t)
 	}
 	if err != nil {
-		c.step.reply(e.Token, Reply{Err: err})
+		ti.step.reply(e.Token, Reply{Err: err})
 		return
 	}
-	c.cfg.Tiers = t
+	ti.cfg.Tiers = t
 	for _, f := range tierForms {
-		c.auto[f] = t.Sizes[f] < 0
+		ti.auto[f] = t.Sizes[f] < 0
 	}
 	if e.Token != 0 {
-		c.resizers = append(c.resizers, e.Token)
+		ti.resizers = append(ti.resizers, e.Token)
 	}
-	c.model.first, c.model.resized, c.model.stale = true, true, c.model.solving
-	if !c.anyAuto() {
-		c.step.stats.Why, c.step.stats.Model, c.step.stats.Binding, c.step.stats.Predicted = why, "", "", 0
-		c.model.idle = false
-	} else if d, _ := c.demanded(); t.Model != SimpleModel && d.Measured() {
-		split = c.squeezed(t) // what the auto tiers hold is not thrown away for the moment that solving takes
-		c.step.stats.Why = "sizes as asked, the others in proportion, until the model is solved in a moment"
-		c.step.stats.Predicted = 0
+	ti.model.first, ti.model.resized, ti.model.stale = true, true, ti.model.solving
+	if !ti.anyAuto() {
+		ti.step.stats.Why, ti.step.stats.Model, ti.step.stats.Binding, ti.step.stats.Predicted = why, "", "", 0
+		ti.model.idle = false
+	} else if d, _ := ti.demanded(); t.Model != SimpleModel && d.Measured() {
+		split = ti.squeezed(t) // what the auto tiers hold is not thrown away for the moment that solving takes
+		ti.step.stats.Why = "sizes as asked, the others in proportion, until the model is solved in a moment"
+		ti.step.stats.Predicted = 0
 	} else {
-		c.splitByRule()
+		ti.splitByRule()
 		return
 	}
-	c.apply(split)
-	c.resolve()
+	ti.apply(split)
+	ti.resolve()
 }
 
 // squeezed is the split in force with the fixed tiers as they are to be, and the others in proportion where that leaves
 // less.
-func (c *tiering) squeezed(t TierConfig) [ident.NumForms]int64 {
-	out, left, auto := c.target, t.Total, int64(0)
+func (ti *tiering) squeezed(t TierConfig) [ident.NumForms]int64 {
+	out, left, auto := ti.target, t.Total, int64(0)
 	for _, f := range tierForms {
 		if t.Sizes[f] >= 0 {
 			out[f] = t.Sizes[f]
@@ -138,34 +138,34 @@ func (c *tiering) squeezed(t TierConfig) [ident.NumForms]int64 {
 
 // repartition solves the split of the auto tiers again, and what fixed ones give.
 // Small changes of the measured sizes are let be (hysteresis), a change of jobs is not.
-func (c *tiering) repartition(hysteresis bool) {
-	c.setRoom()
-	if hysteresis && !c.anyAuto() {
+func (ti *tiering) repartition(hysteresis bool) {
+	ti.setRoom()
+	if hysteresis && !ti.anyAuto() {
 		return
 	}
 	if !hysteresis {
-		c.model.first = true
-		c.recountDegree()
-		c.resolve()
+		ti.model.first = true
+		ti.recountDegree()
+		ti.resolve()
 		return
 	}
-	if len(c.wanted.walks) > 0 {
+	if len(ti.wanted.walks) > 0 {
 		return // what is wanted is being counted, and then it is solved
 	}
-	c.resolve()
-	if c.model.solving {
+	ti.resolve()
+	if ti.model.solving {
 		return
 	}
-	split, _, err := c.split(c.cfg.Tiers)
+	split, _, err := ti.split(ti.cfg.Tiers)
 	if err != nil {
 		return // the configuration was checked when it came in
 	}
 	moved := int64(0)
 	for _, f := range tierForms {
-		moved = max(moved, split[f]-c.target[f])
+		moved = max(moved, split[f]-ti.target[f])
 	}
-	if moved > c.cfg.Tiers.Total/20 {
-		c.splitByRule()
+	if moved > ti.cfg.Tiers.Total/20 {
+		ti.splitByRule()
 	}
 }
 
@@ -213,27 +213,27 @@ const (
 
 // recount enters a subset into the union of what is wanted, or takes it out. The split of memory follows when it is
 // counted.
-func (c *tiering) recount(s *stream, subset []ident.ObjectID, in bool) {
-	c.wanted.walks = append(c.wanted.walks, walk{subset: subset, dataset: s.dataset, out: !in})
-	c.countSlice()
+func (ti *tiering) recount(s *stream, subset []ident.ObjectID, in bool) {
+	ti.wanted.walks = append(ti.wanted.walks, walk{subset: subset, dataset: s.dataset, out: !in})
+	ti.countSlice()
 }
 
 // countSlice counts on, as far as this Step may. A subset comes out only after it went in, so no count passes the
 // number of jobs and of changes under way by more than one each.
-func (c *tiering) countSlice() {
-	u := &c.wanted
+func (ti *tiering) countSlice() {
+	u := &ti.wanted
 	if len(u.walks) == 0 {
 		return
 	}
-	for c.step.count > 0 && len(u.walks) > 0 {
+	for ti.step.count > 0 && len(u.walks) > 0 {
 		w := &u.walks[0]
-		n := min(c.step.count, len(w.subset)-w.at)
+		n := min(ti.step.count, len(w.subset)-w.at)
 		for _, x := range w.subset[w.at : w.at+n] {
-			c.countOne(x, w)
+			ti.countOne(x, w)
 		}
 		w.at += n
-		c.step.count -= n + 1
-		c.step.spent.counted += n
+		ti.step.count -= n + 1
+		ti.step.spent.counted += n
 		if w.at == len(w.subset) {
 			u.walks[0] = walk{}
 			u.walks = u.walks[1:]
@@ -241,15 +241,15 @@ func (c *tiering) countSlice() {
 	}
 	if len(u.walks) == 0 {
 		u.walks = nil
-		c.repartition(false)
+		ti.repartition(false)
 	}
 }
 
-func (c *tiering) countOne(x ident.ObjectID, w *walk) {
+func (ti *tiering) countOne(x ident.ObjectID, w *walk) {
 	if x >= dsa.MaxObjects {
 		return // the sampler will refuse the job
 	}
-	u := &c.wanted
+	u := &ti.wanted
 	p := int(x) / wantedPage
 	for p >= len(u.by) {
 		u.by = append(u.by, nil)
@@ -262,76 +262,76 @@ func (c *tiering) countOne(x ident.ObjectID, w *walk) {
 	case !w.out:
 		if *n++; *n == 1 {
 			u.setOwner(x, w.dataset) // no job wanted it any more, so its former dataset has no claim
-			c.wantOne(x, 1)
+			ti.wantOne(x, 1)
 		}
 	default:
 		if *n--; *n == 0 {
-			c.wantOne(x, -1)
+			ti.wantOne(x, -1)
 		}
 	}
 }
 
 // wantOne counts an object that a first job wants, or none any more.
-func (c *tiering) wantOne(x ident.ObjectID, sign int64) {
-	bytes := sign * c.cfg.Bytes(x)
-	c.wanted.objects += sign
-	c.wanted.bytes += bytes
-	d := &c.roster.datasets[c.wanted.owner(x)]
+func (ti *tiering) wantOne(x ident.ObjectID, sign int64) {
+	bytes := sign * ti.cfg.Bytes(x)
+	ti.wanted.objects += sign
+	ti.wanted.bytes += bytes
+	d := &ti.roster.datasets[ti.wanted.owner(x)]
 	d.objects += sign
 	d.bytes += bytes
 }
 
 // apply has the tiers become of those sizes. Memory moves in slices: tiers shrink by a bounded number of entries in
 // each Step, and the others grow when that is done, so that the sum never exceeds the old and the new total.
-func (c *tiering) apply(split [ident.NumForms]int64) {
-	c.target, c.resizing = split, true
-	c.resizeSlice()
+func (ti *tiering) apply(split [ident.NumForms]int64) {
+	ti.target, ti.resizing = split, true
+	ti.resizeSlice()
 }
 
 const shrinkPerStep = 512 // entries that leave in one Step because a tier shrinks
 
-func (c *tiering) resizeSlice() {
-	if !c.resizing {
+func (ti *tiering) resizeSlice() {
+	if !ti.resizing {
 		return
 	}
 	for _, f := range tierForms {
-		if c.target[f] >= c.budgets[f] {
+		if ti.target[f] >= ti.budgets[f] {
 			continue
 		}
-		before := c.index.Evictions(f)
-		done := c.index.Shrink(f, c.cfg.Usable(c.target[f]), shrinkPerStep-c.step.spent.shrunk, c.needs.evicted)
-		c.step.spent.shrunk += int(c.index.Evictions(f) - before)
+		before := ti.index.Evictions(f)
+		done := ti.index.Shrink(f, ti.cfg.Usable(ti.target[f]), shrinkPerStep-ti.step.spent.shrunk, ti.needs.evicted)
+		ti.step.spent.shrunk += int(ti.index.Evictions(f) - before)
 		if !done {
 			return
 		}
-		c.resize(f)
+		ti.resize(f)
 	}
 	for _, f := range tierForms {
-		if u := c.cfg.Usable(c.target[f]); c.index.Budget(f) != u { // it grows, or an earlier shrinking was given up
-			c.index.Shrink(f, u, 0, c.needs.evicted)
+		if u := ti.cfg.Usable(ti.target[f]); ti.index.Budget(f) != u { // it grows, or an earlier shrinking was given up
+			ti.index.Shrink(f, u, 0, ti.needs.evicted)
 		}
-		c.resize(f)
+		ti.resize(f)
 	}
-	c.resizing = false
-	c.apportion()
-	c.setRoom()
-	for _, t := range c.resizers {
-		c.step.reply(t, Reply{})
+	ti.resizing = false
+	ti.apportion()
+	ti.setRoom()
+	for _, t := range ti.resizers {
+		ti.step.reply(t, Reply{})
 	}
-	c.resizers = c.resizers[:0]
+	ti.resizers = ti.resizers[:0]
 }
 
 // resize gives a tier its size.
-func (c *tiering) resize(f ident.Form) {
-	if c.target[f] != c.budgets[f] {
-		c.budgets[f] = c.target[f]
-		c.step.emit(SetBudget{Form: f, Bytes: c.budgets[f]})
+func (ti *tiering) resize(f ident.Form) {
+	if ti.target[f] != ti.budgets[f] {
+		ti.budgets[f] = ti.target[f]
+		ti.step.emit(SetBudget{Form: f, Bytes: ti.budgets[f]})
 	}
-	c.index.SetLeavingLimit(f, c.leaving(f))
+	ti.index.SetLeavingLimit(f, ti.leaving(f))
 }
 
 // split turns a configuration into bytes: fixed sizes as they are, the rest by the model.
-func (c *tiering) split(t TierConfig) ([ident.NumForms]int64, string, error) {
+func (ti *tiering) split(t TierConfig) ([ident.NumForms]int64, string, error) {
 	var out [ident.NumForms]int64
 	left, autos := t.Total, 0
 	var fixed []string
@@ -357,7 +357,7 @@ func (c *tiering) split(t TierConfig) ([ident.NumForms]int64, string, error) {
 	if autos == 0 {
 		return out, "fixed by the configuration", nil
 	}
-	in := c.inputs()
+	in := ti.inputs()
 	in.Total = left
 	s, why := partition.SimpleSplit(in)
 	model := [ident.NumForms]int64{ident.Encoded: s.Encoded, ident.Decoded: s.Decoded, ident.Augmented: s.Augmented}
@@ -390,20 +390,20 @@ func (c *tiering) split(t TierConfig) ([ident.NumForms]int64, string, error) {
 }
 
 // inputs are what active jobs want in each form, for the rule of thumb.
-func (c *tiering) inputs() partition.Wanted {
-	in := partition.Wanted{EncodedBytes: c.wanted.bytes}
+func (ti *tiering) inputs() partition.Wanted {
+	in := partition.Wanted{EncodedBytes: ti.wanted.bytes}
 	var decoded, n int64
-	for i := range c.roster.prefixes {
-		decoded += c.roster.prefixes[i].decoded.sum
-		n += c.roster.prefixes[i].decoded.n
+	for i := range ti.roster.prefixes {
+		decoded += ti.roster.prefixes[i].decoded.sum
+		n += ti.roster.prefixes[i].decoded.n
 	}
 	if n > 0 {
-		in.DecodedBytes = decoded / n * c.wanted.objects
+		in.DecodedBytes = decoded / n * ti.wanted.objects
 	} else {
 		in.DecodedBytes = in.EncodedBytes * 6 // a JPEG unpacks to 5.4 times its size on ImageNet
 	}
 	in.DecodedBytes += in.DecodedBytes / 15 // only 15/16 of a tier may be resident
-	for _, g := range c.roster.groups {
+	for _, g := range ti.roster.groups {
 		if !g.shares() {
 			continue
 		}

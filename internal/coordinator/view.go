@@ -25,16 +25,16 @@ type Stats struct {
 	Predicted                                   float64 // samples a second, by the model; 0 = not known
 }
 
-func (c *flights) hit(s *stream, f ident.Form) {
-	c.step.stats.Hits[f]++
+func (fl *flights) hit(s *stream, f ident.Form) {
+	fl.step.stats.Hits[f]++
 	s.job.Stats.Hits[f]++
-	c.roster.datasets[s.dataset].stats.Hits[f]++
+	fl.roster.datasets[s.dataset].stats.Hits[f]++
 }
 
 // credit counts work of a flight for its job, while that lives, and for its dataset.
-func (c *flights) credit(f *flight, add func(*jobs.Stats)) {
-	add(&c.roster.datasets[f.dataset].stats)
-	if s := c.roster.streams[f.job]; s != nil {
+func (fl *flights) credit(f *flight, add func(*jobs.Stats)) {
+	add(&fl.roster.datasets[f.dataset].stats)
+	if s := fl.roster.streams[f.job]; s != nil {
 		add(&s.job.Stats)
 	}
 }
