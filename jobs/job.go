@@ -12,7 +12,7 @@ import (
 // State is where a job is in its life.
 //
 //	Joining ─Attach─▶ Live ◀──Attach── Suspect
-//	   │               │ └─client gone─▶ │ ▲ (its lease starts anew)
+//	   │               │ └─client gone─▶ │ ▲ (its lease restarts)
 //	   │               │                 │─┘
 //	   └──────────────▶└─▶ Dead, Done ◀──┘
 //
@@ -53,6 +53,94 @@ func (s State) String() string {
 	return [...]string{"joining", "live", "suspect", "dead", "done"}[s]
 }
 
+// Course is what a job is allowed to do next.
+//
+//	Running ◀──▶ Paused
+//	   └▶ Draining ◀┘
+//
+// Draining is final: the job finishes its epoch, so its pause ends with it.
+type Course uint8
+
+// The courses of a job.
+const (
+	CourseRunning  Course = iota
+	CoursePaused          // it plans nothing and needs nothing until it is unpaused
+	CourseDraining        // it ends after the running epoch
+	numCourses
+)
+
+// courses says which courses may follow one.
+var courses = [numCourses][]Course{
+	CourseRunning: {CoursePaused, CourseDraining},
+	CoursePaused:  {CourseRunning, CourseDraining},
+}
+
+// Draw is whether a job draws samples.
+//
+//	Unbegun ─Begin─▶ Inactive ◀─SetActive─▶ Active
+type Draw uint8
+
+// The phases of drawing.
+const (
+	DrawUnbegun  Draw = iota // no epoch was begun
+	DrawInactive             // it counts as needing no sample: it has no client, is paused, or its clients have stalled
+	DrawActive               // it counts as needing what remains of its epoch (guarantee G5)
+)
+
+// follow changes the course of the job. One that may not follow is a bug.
+func (j *Job) follow(c Course) {
+	if !slices.Contains(courses[j.Course], c) {
+		invariant.Violated("jobs: job %d of course %d takes course %d", j.ID, j.Course, c)
+	}
+	j.Course = c
+}
+
+// Pause makes the job plan nothing until Unpause.
+func (j *Job) Pause() { j.follow(CoursePaused) }
+
+// Unpause ends the pause of the job.
+func (j *Job) Unpause() { j.follow(CourseRunning) }
+
+// StartDraining makes the job end after its running epoch; it does nothing when the job drains already.
+func (j *Job) StartDraining() {
+	if j.Course != CourseDraining {
+		j.follow(CourseDraining)
+	}
+}
+
+// Paused reports whether the job plans nothing until it is unpaused.
+func (j *Job) Paused() bool { return j.Course == CoursePaused }
+
+// Draining reports whether the job ends after its running epoch.
+func (j *Job) Draining() bool { return j.Course == CourseDraining }
+
+// Begin enters an epoch.
+func (j *Job) Begin(epoch uint32) {
+	j.Epoch = epoch
+	if j.Draw == DrawUnbegun {
+		j.Draw = DrawInactive
+	}
+}
+
+// SetActive says whether the job counts as needing what remains of its epoch. A job that has begun no epoch, or is
+// paused, cannot.
+func (j *Job) SetActive(on bool) {
+	switch {
+	case on && (j.Draw == DrawUnbegun || j.Paused()):
+		invariant.Violated("jobs: job %d, which has begun no epoch or is paused, becomes active", j.ID)
+	case on:
+		j.Draw = DrawActive
+	case j.Draw == DrawActive:
+		j.Draw = DrawInactive
+	}
+}
+
+// Begun reports whether some epoch was begun.
+func (j *Job) Begun() bool { return j.Draw != DrawUnbegun }
+
+// Active reports whether the job counts as needing what remains of its epoch.
+func (j *Job) Active() bool { return j.Draw == DrawActive }
+
 // Job is one training run's stream.
 type Job struct {
 	ID     ident.JobID
@@ -62,11 +150,9 @@ type Job struct {
 
 	Member *bits.Set // the subset as object ids
 	Ranks  []Rank
-	Epoch  uint32 // the epoch the sampler is in, when Begun
-	Begun  bool   // some epoch was begun
-	Drain  bool   // ends after the running epoch
-	Active bool   // counts as needing samples (guarantee G5)
-	Paused bool   // plans nothing and needs nothing until it is unpaused
+	Epoch  uint32 // the epoch the sampler is in, once an epoch was begun
+	Course Course
+	Draw   Draw
 	Mark   uint32 // which of the subsets it was given is in force; 0 = the one it was registered with
 	Since  uint32 // the first epoch of that subset
 	Next   *Next  // the subset of its next epoch; nil = the same
@@ -133,7 +219,7 @@ func (j *Job) Upcoming() Spec {
 	switch {
 	case j.Next != nil:
 		s.Subset = j.Next.Subset
-	case j.Whole != nil && j.Begun: // the rest is of the running epoch, not of the next
+	case j.Whole != nil && j.Begun(): // the rest is of the running epoch, not of the next
 		s.Subset = j.Whole.Subset
 	}
 	return s

@@ -30,7 +30,7 @@ type Slot struct {
 //	Unclaimed ─Attach─▶ Idle ─Await─▶ Waiting ─Enter─▶ InEpoch
 //	                     ▲ │                              │
 //	                     │ └──────────── Enter ──────────▶│
-//	                     ├◀─ StepOut (drained, or begun anew)
+//	                     ├◀─ StepOut (drained, or its epoch restarts)
 //	                     │
 //	            Vanished, Left ◀─Vanish, Leave─ Idle, Waiting, InEpoch
 //
@@ -83,7 +83,7 @@ func (r *Rank) Enter(epoch uint32) {
 	r.Epoch, r.Step, r.Sent = epoch, 0, 0
 }
 
-// StepOut takes the rank out of its epoch, which its client has left or which is begun anew.
+// StepOut takes the rank out of its epoch, which its client has left or which is restarted.
 func (r *Rank) StepOut() { r.become(Idle) }
 
 // Vanish notes that the client is gone without a goodbye.

@@ -143,7 +143,7 @@ func (g *Registry) All() iter.Seq[*Job] {
 	}
 }
 
-// Suspect starts the lease of a job of which a client vanished; a lease that runs already starts anew.
+// Suspect starts the lease of a job of which a client vanished; a lease that runs already is restarted.
 func (g *Registry) Suspect(j *Job, now time.Time) {
 	g.Recover(j)
 	j.become(Suspect)
@@ -161,7 +161,11 @@ func (g *Registry) Recover(j *Job) {
 func (g *Registry) End(j *Job, s State, reason string) {
 	g.Recover(j)
 	j.become(s)
-	j.Reason, j.Active, j.Paused, j.Next = reason, false, false, nil
+	j.Reason, j.Next = reason, nil
+	j.SetActive(false)
+	if j.Paused() {
+		j.Unpause()
+	}
 	for i := range j.Ranks {
 		if k := &j.Ranks[i]; k.Attached() {
 			k.Vanish()

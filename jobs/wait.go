@@ -18,7 +18,7 @@ const (
 	Storage   Cause = "storage" // reads
 	Cores     Cause = "cores"   // decoding and augmenting
 	OtherRank Cause = "rank"    // another rank has not come, or is in an earlier epoch
-	Pause     Cause = "pause"   // somebody paused the job
+	Pause     Cause = "pause"   // the job is paused
 	FullDisk  Cause = "disk"    // the disk of the state directory is full
 	Log       Cause = "log"     // the batch is there, and is being recorded
 	Order     Cause = "order"   // the order of the epoch is being made

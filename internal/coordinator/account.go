@@ -79,7 +79,7 @@ func (pl *planner) account(d *delivery, rows int) {
 
 // final reports whether no epoch follows that one.
 func (s *stream) final(epoch uint32) bool {
-	return s.job.Drain || s.job.Spec.Epochs != 0 && epoch+1 >= s.job.Spec.Epochs
+	return s.job.Draining() || s.job.Spec.Epochs != 0 && epoch+1 >= s.job.Spec.Epochs
 }
 
 // epochEnd is an epoch of which a rank got its last batch.

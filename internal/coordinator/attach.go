@@ -1,10 +1,11 @@
 package coordinator
 
 import (
-	"larder/internal/errs"
-	"larder/jobs"
 	"slices"
 	"time"
+
+	"larder/internal/errs"
+	"larder/jobs"
 )
 
 // attach gives a rank to a client.
@@ -23,7 +24,7 @@ func (lc *lifecycle) attach(e Attach) {
 	}
 	k := &j.Ranks[e.Rank]
 	if k.Attached() && e.Again == k.Incarnation { // the end of its old connection is yet to be seen
-		lc.lose(s, e.Rank, false, CloseRank{})
+		lc.endAttachment(s, e.Rank, false, CloseRank{})
 		if lc.roster.streams[e.Job] == nil {
 			lc.step.reply(e.Token, Reply{Err: jobGone(e.Job, j.Spec.Name)})
 			return
@@ -49,11 +50,11 @@ func (lc *lifecycle) attach(e Attach) {
 	}
 	if s.ranks[e.Rank].returned = e.Held != 0; e.Held == 0 {
 		lc.dropKept(s, e.Rank)
-		lc.planner.mayDeal(s)
+		lc.planner.requestDeal(s)
 	}
 	next, rest := uint32(0), s.rest != nil
 	switch {
-	case j.Begun:
+	case j.Begun():
 		next = s.firstEpoch(e.Rank)
 	case rest:
 		next = s.rest.Epoch
@@ -72,11 +73,11 @@ func (lc *lifecycle) detached(e Detached) {
 	}
 	lc.waited(s, k, e.Waited)
 	s.ranks[e.Rank].lives = e.Lives
-	lc.lose(s, e.Rank, e.Clean, CloseRank{})
+	lc.endAttachment(s, e.Rank, e.Clean, CloseRank{})
 }
 
-// lose takes a rank from its client; how says why its attachment ends.
-func (lc *lifecycle) lose(s *stream, r int, clean bool, how CloseRank) {
+// endAttachment ends the attachment of a rank's client; how is the effect that says why.
+func (lc *lifecycle) endAttachment(s *stream, r int, clean bool, how CloseRank) {
 	j, k := s.job, &s.job.Ranks[r]
 	was := *k
 	if clean {
@@ -89,16 +90,16 @@ func (lc *lifecycle) lose(s *stream, r int, clean bool, how CloseRank) {
 		lc.planner.cancel(s, r, nil)
 		lc.dropKept(s, r)
 	} else {
-		lc.keep(s, r, was)
+		lc.keepForReconnect(s, r, was)
 	}
 	how.Job, how.Rank, how.Inc = j.ID, r, k.Incarnation
 	lc.step.emit(how)
-	lc.planner.mayDeal(s)
+	lc.planner.requestDeal(s)
 	if !clean {
 		lc.jobs.Suspect(j, lc.step.now)
 	}
 	switch {
-	case j.Drain:
+	case j.Draining():
 		lc.endIfDrained(s)
 	case j.Attached() > 0:
 		lc.advance(s)
@@ -126,10 +127,10 @@ func (lc *lifecycle) clientGone(e ClientGone) {
 
 // mayCome reports whether the process of a client that vanished lives: it hears of its loss with its next call, however
 // late that is.
-func (lc *lifecycle) mayCome(s *stream) bool {
+func (lc *lifecycle) mayReturn(s *stream) bool {
 	for r := range s.ranks {
 		k := &s.job.Ranks[r]
-		if s.hasLost(r) && (lc.cfg.IdleTimeout <= 0 || lc.step.now.Sub(k.Heard) < lc.cfg.IdleTimeout) {
+		if s.connectionLost(r) && (lc.cfg.IdleTimeout <= 0 || lc.step.now.Sub(k.Heard) < lc.cfg.IdleTimeout) {
 			return true
 		}
 	}
@@ -146,7 +147,7 @@ func (lc *lifecycle) released(e Released) {
 	k.Took(lc.step.now, e.Waited)
 	k.Heard = lc.step.now
 	lc.waited(s, k, e.Waited)
-	lc.touch(s)
+	lc.activate(s)
 	lc.planner.plan(s)
 }
 

@@ -9,7 +9,7 @@ import (
 	"larder/jobs"
 )
 
-// changeSubset gives a job another subset from its next epoch on. An epoch that was only prepared ahead is begun anew
+// changeSubset gives a job another subset from its next epoch on. An epoch that was only prepared ahead is restarted
 // with it.
 func (lc *lifecycle) changeSubset(e ChangeSubset) {
 	s := lc.roster.streams[e.Job]
@@ -28,7 +28,7 @@ func (lc *lifecycle) changeSubset(e ChangeSubset) {
 		e.Subset = nil // its orders are what they are
 	}
 	if e.Subset != nil {
-		if n := j.Spec.Epochs; j.Drain || n != 0 && j.Begun && j.Epoch+1 >= n && s.asked(j.Epoch) {
+		if n := j.Spec.Epochs; j.Draining() || n != 0 && j.Begun() && j.Epoch+1 >= n && s.asked(j.Epoch) {
 			lc.step.reply(e.Token, Reply{Err: errs.New(errs.JobEnded, j.Spec.Name, "make a new Loader with the other subset",
 				"change the subset of job %s, of which epoch %d is the last one", j.Spec.Name, j.Epoch)})
 			return
@@ -57,7 +57,7 @@ func (lc *lifecycle) changeSubset(e ChangeSubset) {
 			first = s.rest.Epoch + 1
 		case j.Whole != nil: // the epoch is the remainder that an earlier job left
 			first = j.Epoch + 1
-		case !j.Begun:
+		case !j.Begun():
 			first = 0
 			if err := lc.takeNext(s, 0); err != nil {
 				lc.step.complain(j.ID, err)
@@ -66,7 +66,7 @@ func (lc *lifecycle) changeSubset(e ChangeSubset) {
 			first = j.Epoch + 1
 		case (j.Attached() > 0 || s.anyKept()) && j.Ledger().Delivered == 0:
 			first = j.Epoch
-			lc.beginAnew(s)
+			lc.restartEpoch(s)
 		case lc.takesPart(s): // some rank has had its part and gone
 			first = j.Epoch + 1
 		default: // a client that comes back restarts the epoch
@@ -88,8 +88,8 @@ func (s *stream) anyKept() bool {
 	return slices.ContainsFunc(s.ranks, func(q rankQueue) bool { return q.kept != nil && q.kept.asked >= 0 })
 }
 
-// beginAnew begins the running epoch, of which no client has seen anything, with the next subset.
-func (lc *lifecycle) beginAnew(s *stream) {
+// restartEpoch restarts the running epoch, of which no client has seen anything, with the next subset.
+func (lc *lifecycle) restartEpoch(s *stream) {
 	j := s.job
 	epoch := j.Epoch
 	j.Forget()
@@ -110,7 +110,7 @@ func (lc *lifecycle) takeNext(s *stream, epoch uint32) error {
 	if j.Next == nil {
 		return nil
 	}
-	if s.joined {
+	if s.joined() {
 		if err := lc.sampler.Change(j.ID, s.next); err != nil {
 			return err
 		}
@@ -154,16 +154,16 @@ func (lc *lifecycle) pause(e Pause) {
 	}
 	j := s.job
 	switch {
-	case e.On && j.Drain:
+	case e.On && j.Draining():
 		lc.step.reply(e.Token, Reply{Err: errs.New(errs.JobEnded, j.Spec.Name, "kill it if it is to stop at once",
 			"pause job %s, which is being drained", j.Spec.Name)})
 		return
-	case e.On && !j.Paused:
-		j.Paused = true
-		if j.Active {
+	case e.On && !j.Paused():
+		if j.Active() {
 			lc.setActive(s, false)
 			lc.needs.refreshNeeds()
 		}
+		j.Pause()
 		lc.step.persist(RecordPaused{Job: j.ID}, nil)
 	case !e.On:
 		lc.unpause(s)
@@ -173,17 +173,21 @@ func (lc *lifecycle) pause(e Pause) {
 
 // unpause ends the pause of a job, which continues where it was.
 func (lc *lifecycle) unpause(s *stream) {
-	j := s.job
-	if !j.Paused {
-		return
+	if s.job.Paused() {
+		s.job.Unpause()
+		lc.afterPause(s)
 	}
-	j.Paused = false
+}
+
+// afterPause makes a job plan again whose pause has ended.
+func (lc *lifecycle) afterPause(s *stream) {
+	j := s.job
 	for r := range j.Ranks {
 		j.Ranks[r].LastTake, j.Ranks[r].Heard = lc.step.now, lc.step.now // it was not idle, it was stopped
 	}
 	lc.step.persist(RecordUnpaused{Job: j.ID}, nil)
 	if j.Attached() > 0 {
-		lc.touch(s)
+		lc.activate(s)
 		lc.advance(s)
 		lc.planner.plan(s)
 	}

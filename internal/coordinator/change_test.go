@@ -219,7 +219,7 @@ func TestAPausedJobPlansNothing(t *testing.T) {
 		pause := func(on bool) { r.ok(r.ask(func(t Token) Event { return Pause{Token: t, Job: p.job, On: on} })) }
 		pause(true)
 		pause(true)
-		if j := r.job(p.job); !j.Paused || j.Active || j.State != jobs.Live {
+		if j := r.job(p.job); !j.Paused() || j.Active() || j.State != jobs.Live {
 			t.Errorf("%s: %+v", m, j)
 		}
 		left := r.c.needs.sampler.Remaining(p.job)
@@ -260,7 +260,7 @@ func TestPausesAtTheEndsOfAJob(t *testing.T) {
 	r.ok(pause(true))
 	p := r.attach(job, 0)
 	p.epoch(0)
-	if p.next() != nil || r.job(job).Begun {
+	if p.next() != nil || r.job(job).Begun() {
 		t.Error("a job that was paused before it began has begun")
 	}
 	r.ok(r.change(p, 1, objectsFrom(0, 12)))
@@ -270,8 +270,8 @@ func TestPausesAtTheEndsOfAJob(t *testing.T) {
 	}
 	r.ok(pause(true))
 	r.ok(r.ask(func(t Token) Event { return Drain{Token: t, Job: job} })) // it ends in order, so it is unpaused
-	if j := r.job(job); j.State != jobs.Done || j.Paused {
-		t.Errorf("%s paused %v: %s", j.State, j.Paused, j.Reason)
+	if j := r.job(job); j.State != jobs.Done || j.Paused() {
+		t.Errorf("%s paused %v: %s", j.State, j.Paused(), j.Reason)
 	}
 	refused(t, pause(true), errs.JobEnded)
 }
@@ -313,7 +313,7 @@ func TestARowThatFailsWaitsForTheSampler(t *testing.T) {
 		e := r.todo[0]
 		r.todo = r.todo[1:]
 		r.do(e)
-		owing = max(owing, len(r.c.roster.streams[p.job].owed))
+		owing = max(owing, len(r.c.roster.streams[p.job].deferred))
 	}
 	if owing == 0 {
 		t.Error("no row had to wait: a substitute was drawn in the same step")

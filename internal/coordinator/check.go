@@ -112,7 +112,7 @@ func (ne *needs) Check() error {
 				mine = is.own
 			}
 			all, own := ne.sampler.Level(x), ne.sampler.LevelOf(x, s.job.ID)
-			if ne.flying.of(x) == nil && (all != is.own || s.joined && own != mine && !ne.roster.inOrder) {
+			if ne.flying.of(x) == nil && (all != is.own || s.joined() && own != mine && !ne.roster.inOrder) {
 				err = errors.Join(err, fmt.Errorf("object %d is at level %d for job %d and %+v in all, the sampler has %d and %d",
 					x, mine, s.job.ID, is, own, all))
 			}
@@ -150,7 +150,7 @@ func (pl *planner) checkStream(s *stream) error {
 				if w.state == rowWaiting || w.state == rowFilling {
 					pending++
 				}
-				if w.state == rowWaiting && w.flight == nil && !s.isOwed(d, i) {
+				if w.state == rowWaiting && w.flight == nil && !s.isDeferred(d, i) {
 					err = errors.Join(err, fmt.Errorf("job %d rank %d: row %d waits for nothing", j.ID, r, i))
 				}
 			}
@@ -159,7 +159,7 @@ func (pl *planner) checkStream(s *stream) error {
 			}
 		}
 	}
-	if l := j.Ledger(); l != nil && s.joined && l.Open() && len(s.catching) == 0 {
+	if l := j.Ledger(); l != nil && s.joined() && l.Open() && len(s.catching) == 0 {
 		if picked := l.Committed(); picked+pl.sampler.Remaining(j.ID) != j.Spec.Subset {
 			err = errors.Join(err, fmt.Errorf("job %d epoch %d: %d picked + %d remaining of %d", j.ID, l.Epoch, picked,
 				pl.sampler.Remaining(j.ID), j.Spec.Subset))

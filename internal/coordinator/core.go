@@ -29,7 +29,7 @@ type Config struct {
 	Tiers   TierConfig
 	Lease   time.Duration // a vanished client may come back within it; default 30 s
 	MaxJobs int           // live jobs; default 256 (the daemon passes jobs.max)
-	// IdleTimeout is how long a client may do nothing with its batches before it loses its rank; 0 = for ever.
+	// IdleTimeout is how long a client may do nothing with its batches before it loses its rank; 0 = without limit.
 	IdleTimeout time.Duration
 	InFlight    int // preparations handed to the executor at once; default 8
 	// Ahead is how many more may be handed out, so that the executor can read ahead. It must not begin one while 2 x
@@ -207,7 +207,7 @@ func (c *Core) Deadline() time.Time {
 				d = at
 			}
 		}
-		if !s.job.Active || !s.joined {
+		if !s.job.Active() || !s.joined() {
 			continue
 		}
 		if at := c.life.idleAt(s); !at.IsZero() && (d.IsZero() || at.Before(d)) {

@@ -10,31 +10,29 @@ import (
 
 // kept is where the client of a rank was when its connection ended. While no other client has taken the rank it may
 // come back and continue at the step that it needs: what it was sent and may not have got, and what was planned for it,
-// is kept as it is in rankQueue.back.
+// is kept as it is in rankQueue.resends.
 type kept struct {
-	asked   int64 // the epoch that it had asked for last; -1 = none
-	waiting bool  // which the job has not begun for it
-	had     int   // steps of it that were sent or planned
-	got     int   // samples of it that the client has for certain
-	ended   bool  // its end was sent
+	asked int64 // the epoch that it had asked for last; -1 = none
+	phase keptPhase
+	had   int // steps of it that were sent or planned
+	got   int // samples of it that the client has for certain
 }
 
-// keep remembers what a client that vanished was sent and what was planned for it.
-func (lc *lifecycle) keep(s *stream, r int, was jobs.Rank) {
+// keepForReconnect records what a client that vanished was sent and what was planned for it.
+func (lc *lifecycle) keepForReconnect(s *stream, r int, was jobs.Rank) {
 	q := &s.ranks[r]
 	if was.Phase == jobs.Idle { // it had not asked for anything since it came: what was kept before is kept
 		q.sent = nil
 		lc.planner.cancel(s, r, nil)
 		return
 	}
-	k := &kept{asked: was.Asked, waiting: was.Phase == jobs.Waiting, got: was.Got, ended: was.Asked >= 0 &&
-		was.Ended == was.Asked}
-	var list []back
+	k := &kept{asked: was.Asked, phase: keptPhaseOf(&was), got: was.Got}
+	var list []resend
 	for _, d := range q.sent {
 		if int64(d.epoch) != was.Asked || was.Phase == jobs.Waiting {
 			continue // it has left that one
 		}
-		b := backOf(d, func(w *row) bool { return w.state == rowDone })
+		b := resendOf(d, func(w *row) bool { return w.state == rowDone })
 		b.origin, b.was = fromClient, counted{len(b.objects), len(b.bad)}
 		k.got -= b.was.rows
 		list = append(list, b)
@@ -42,7 +40,7 @@ func (lc *lifecycle) keep(s *stream, r int, was jobs.Rank) {
 	planned := q.planned
 	q.sent, q.planned = nil, nil
 	for _, d := range planned {
-		list = append(list, backOf(d, func(w *row) bool { return w.state != rowFailed && w.state != rowMoved }))
+		list = append(list, resendOf(d, func(w *row) bool { return w.state != rowFailed && w.state != rowMoved }))
 		d.become(deliveryCanceled)
 		for i := range d.rows {
 			if d.rows[i].state == rowWaiting {
@@ -50,14 +48,14 @@ func (lc *lifecycle) keep(s *stream, r int, was jobs.Rank) {
 			}
 		}
 	}
-	q.back = append(list, q.back...)
-	for _, b := range q.back {
+	q.resends = append(list, q.resends...)
+	for _, b := range q.resends {
 		if int64(b.epoch) == was.Asked {
 			k.had = b.step + 1
 		}
 	}
 	switch {
-	case k.ended:
+	case k.phase.ended():
 		k.had = q.lastEnd.Batches
 	case int64(was.Epoch) == was.Asked && was.Phase == jobs.InEpoch:
 		k.had = was.Step
@@ -68,9 +66,9 @@ func (lc *lifecycle) keep(s *stream, r int, was jobs.Rank) {
 	}
 }
 
-// backOf returns what must be sent again of a delivery; which selects its rows.
-func backOf(d *delivery, which func(*row) bool) back {
-	b := back{epoch: d.epoch, instance: d.instance, ledger: d.ledger, step: d.step, last: d.last, bad: slices.Clip(d.bad),
+// resendOf returns what must be sent again of a delivery; which selects its rows.
+func resendOf(d *delivery, which func(*row) bool) resend {
+	b := resend{epoch: d.epoch, instance: d.instance, ledger: d.ledger, step: d.step, last: d.last, bad: slices.Clip(d.bad),
 		objects: make([]ident.ObjectID, 0, len(d.rows))}
 	if d.again != nil {
 		b.origin, b.was = fromClient, *d.again
@@ -83,19 +81,19 @@ func backOf(d *delivery, which func(*row) bool) back {
 	return b
 }
 
-// keeps reports whether the client of a rank is gone and may come back into that epoch.
-func (s *stream) keeps(r int, epoch uint32) bool {
+// keepsFor reports whether the client of a rank is gone and may come back into that epoch.
+func (s *stream) keepsFor(r int, epoch uint32) bool {
 	k := s.ranks[r].kept
 	return k != nil && k.asked == int64(epoch)
 }
 
-// onAgain says where a client that came back continues: 0 = it begins the epoch, else 1 + its step.
-func (s *stream) onAgain(r int, epoch uint32, from int) int {
+// reconnectStep returns where a client that reconnects continues: 0 = it begins the epoch, else 1 + its step.
+func (s *stream) reconnectStep(r int, epoch uint32, from int) int {
 	q := &s.ranks[r]
 	switch {
 	case !q.returned:
 		return from
-	case from <= 1 && q.kept.waiting && q.kept.asked == int64(epoch):
+	case from <= 1 && q.kept.phase.waited() && q.kept.asked == int64(epoch):
 		return 0 // it was asked for, and had not begun
 	case from == 0 && (q.kept.asked == int64(epoch) || q.kept.asked < int64(epoch) && epoch == s.job.Epoch) &&
 		q.kept.left(q, epoch, 0) == 0:
@@ -107,7 +105,7 @@ func (s *stream) onAgain(r int, epoch uint32, from int) int {
 // left is how many steps of an epoch cannot be given any more to a client that needs it from a step on.
 func (k *kept) left(q *rankQueue, epoch uint32, step int) int {
 	n, had := 0, 0
-	for _, b := range q.back {
+	for _, b := range q.resends {
 		if b.epoch != epoch {
 			continue
 		}
@@ -122,8 +120,8 @@ func (k *kept) left(q *rankQueue, epoch uint32, step int) int {
 	return had - step - n
 }
 
-// comeBack is continueAt for a client whose connection had ended: the daemon lives.
-func (lc *lifecycle) comeBack(s *stream, r int, epoch uint32, step int) error {
+// reconnect is continueAt for a client whose connection had ended while the daemon lived.
+func (lc *lifecycle) reconnect(s *stream, r int, epoch uint32, step int) error {
 	j, k, q := s.job, &s.job.Ranks[r], &s.ranks[r]
 	was := q.kept
 	stale := func(format string, args ...any) error {
@@ -142,7 +140,7 @@ func (lc *lifecycle) comeBack(s *stream, r int, epoch uint32, step int) error {
 	case n > 0:
 		return stale("which its client has returned")
 	}
-	for _, b := range q.back {
+	for _, b := range q.resends {
 		if b.epoch == epoch && b.step < step && b.origin != fromClient {
 			return stale("of which rank %d was given %d batches", r, b.step)
 		}
@@ -151,10 +149,10 @@ func (lc *lifecycle) comeBack(s *stream, r int, epoch uint32, step int) error {
 	if was.asked == int64(epoch) {
 		had, k.Got = was.had, was.got
 	} else {
-		lc.leaveKept(s, r, epoch)
+		lc.dropKeptBefore(s, r, epoch)
 	}
-	rest := q.back[:0]
-	for _, b := range q.back {
+	rest := q.resends[:0]
+	for _, b := range q.resends {
 		if b.epoch == epoch {
 			had = max(had, b.step+1)
 			if b.step < step {
@@ -164,7 +162,7 @@ func (lc *lifecycle) comeBack(s *stream, r int, epoch uint32, step int) error {
 		}
 		rest = append(rest, b)
 	}
-	q.back, q.kept = rest, nil
+	q.resends, q.kept = rest, nil
 	k.Enter(j.Epoch)
 	k.Asked = int64(epoch)
 	for _, b := range rest {
@@ -176,15 +174,15 @@ func (lc *lifecycle) comeBack(s *stream, r int, epoch uint32, step int) error {
 		k.Sent, k.Step = step, had
 		defer lc.endEmpty(s)
 	}
-	if was.ended && was.asked == int64(epoch) && step == had {
+	if was.phase.ended() && was.asked == int64(epoch) && step == had {
 		lc.planner.endEpochAgain(s, r)
 	}
 	return nil
 }
 
-// leaveKept gives up what was kept of epochs before next: the client begins that one.
-func (lc *lifecycle) leaveKept(s *stream, r int, next uint32) {
-	for _, b := range lc.returnKept(s, r, func(b *back) bool { return b.epoch < next }) {
+// dropKeptBefore drops what was kept of epochs before next, because the client begins that one.
+func (lc *lifecycle) dropKeptBefore(s *stream, r int, next uint32) {
+	for _, b := range lc.returnKept(s, r, func(b *resend) bool { return b.epoch < next }) {
 		if b.origin != fromClient {
 			b.ledger.Abandon()
 		}
@@ -200,40 +198,27 @@ func (lc *lifecycle) dropKept(s *stream, r int) {
 // returnKept returns what was planned for a client that is gone, and never sent, to its epoch; which selects, nil =
 // everything. It returns what it took out. What an earlier daemon gave out stays in the order that is recorded: the
 // client may have had it, and states that it saved say so.
-func (lc *lifecycle) returnKept(s *stream, r int, which func(*back) bool) (gone []back) {
+func (lc *lifecycle) returnKept(s *stream, r int, which func(*resend) bool) (gone []resend) {
 	q := &s.ranks[r]
-	q.back = slices.DeleteFunc(slices.Clone(q.back), func(b back) bool {
+	q.resends = slices.DeleteFunc(slices.Clone(q.resends), func(b resend) bool {
 		if b.origin == fromJournal || which != nil && !which(&b) {
 			return false
 		}
 		gone = append(gone, b)
 		return true
 	})
-	var free []ident.ObjectID
+	var returns returns
 	for _, b := range gone {
 		if b.origin == fromClient {
 			continue
 		}
 		lc.step.persist(RecordReturned{Job: s.job.ID, Rank: r, Inc: s.job.Ranks[r].Incarnation, Epoch: b.epoch, Step: b.step},
 			nil)
-		if !b.ledger.Open() {
-			continue
-		}
-		objects := slices.Clone(b.objects)
+		returns.add(b.ledger, b.objects...)
 		for _, bad := range b.bad {
-			objects = append(objects, bad.Object)
-		}
-		for _, x := range objects {
-			if err := b.ledger.Return(x); err != nil {
-				lc.step.complain(s.job.ID, err)
-			}
-		}
-		if b.ledger == s.job.Ledger() {
-			free = append(free, objects...)
+			returns.add(b.ledger, bad.Object)
 		}
 	}
-	if len(free) > 0 && s.joined {
-		lc.sampler.Return(s.job.ID, free)
-	}
+	lc.planner.returnSamples(s, returns)
 	return gone
 }

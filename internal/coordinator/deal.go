@@ -10,19 +10,19 @@ import (
 // Several ranks that replace bad samples get equally many batches (jobs.Spec.InStep): what is left at the end of an
 // epoch may be too little for all of them, and which rank is short is known only when its samples have been prepared.
 // So a step is dealt when every rank has its batch of it. A rank that has nothing gets a sample of a rank that has
-// several. Where there are fewer samples than ranks the step is skipped: they go back to the epoch, where they
+// several. Where there are fewer samples than ranks the step is skipped: its samples return to the epoch, where they
 // take the place of bad ones of later steps, or are dropped. The decision is durable before a batch of the step leaves:
 // a rank that was given its batch may wait for the others, and not come back to a restarted daemon before they have
 // theirs.
 
-// mayDeal has the steps of a job looked at at the end of this Step.
-func (pl *planner) mayDeal(s *stream) {
+// requestDeal marks a job whose ranks are in step, so that deal looks at its steps at the end of this Step.
+func (pl *planner) requestDeal(s *stream) {
 	if s.job.Spec.InStep() {
 		s.deal, pl.dealing = true, true
 	}
 }
 
-// deal decides the steps that can be.
+// deal decides every step of which each rank has its batch.
 func (pl *planner) deal() {
 	if !pl.dealing {
 		return
@@ -54,7 +54,7 @@ func (pl *planner) dealStep(s *stream, l *jobs.Ledger, epoch uint32) bool {
 		}
 		if d != nil {
 			all = append(all, d)
-			if n := d.good(); n > 0 {
+			if n := d.filledRows(); n > 0 {
 				good += n
 			} else {
 				empty = append(empty, d)
@@ -99,8 +99,8 @@ func (s *stream) batchOf(r int, l *jobs.Ledger, epoch uint32, step int) (d *deli
 	if k.Phase == jobs.Waiting || k.Phase == jobs.Left {
 		return nil, false
 	}
-	if slices.ContainsFunc(q.back, func(b back) bool { return b.ledger == l && b.step == step }) {
-		return nil, true // it comes again
+	if slices.ContainsFunc(q.resends, func(b resend) bool { return b.ledger == l && b.step == step }) {
+		return nil, true // it is sent again
 	}
 	if l != s.job.Ledger() || step >= s.job.Spec.Batches(r) {
 		return nil, false // all of it was planned
@@ -116,8 +116,8 @@ func (s *stream) batchOf(r int, l *jobs.Ledger, epoch uint32, step int) (d *deli
 	return nil, s.restored() // it may come back
 }
 
-// good counts what is there of a batch.
-func (d *delivery) good() int {
+// filledRows counts the rows of a batch that hold their sample.
+func (d *delivery) filledRows() int {
 	n := 0
 	for i := range d.rows {
 		if d.rows[i].state == rowDone {
@@ -129,7 +129,7 @@ func (d *delivery) good() int {
 
 // move takes a sample out of the batch of the step that has most, and prepares it for one that has none.
 func (pl *planner) move(s *stream, all []*delivery, to *delivery) {
-	from := slices.MaxFunc(all, func(a, b *delivery) int { return a.good() - b.good() })
+	from := slices.MaxFunc(all, func(a, b *delivery) int { return a.filledRows() - b.filledRows() })
 	i := len(from.rows) - 1
 	for from.rows[i].state != rowDone {
 		i--
@@ -168,22 +168,12 @@ func (pl *planner) returnStep(s *stream, l *jobs.Ledger, all []*delivery) []iden
 		})
 	}
 	l.GivenUp += len(back)
-	if !l.Open() {
-		return back
-	}
-	for _, x := range back {
-		if err := l.Return(x); err != nil {
-			pl.step.complain(s.job.ID, err)
-		}
-	}
-	if len(back) > 0 && l == s.job.Ledger() && s.joined {
-		pl.sampler.Return(s.job.ID, back)
-	}
+	pl.returnSamples(s, returns{{l, back}})
 	return back
 }
 
-// holding are the ranks that the next batch of a rank waits for, which is complete.
-func (s *stream) holding(r int) []jobs.Behind {
+// blockedBy returns the ranks that the next batch of a rank waits for, when that batch is complete.
+func (s *stream) blockedBy(r int) []jobs.Behind {
 	q := s.ranks[r].planned
 	if !s.job.Spec.InStep() || len(q) == 0 || !q[0].complete() || q[0].step < q[0].ledger.Dealing {
 		return nil
@@ -192,20 +182,20 @@ func (s *stream) holding(r int) []jobs.Behind {
 	for o := range s.ranks {
 		if _, waits := s.batchOf(o, q[0].ledger, q[0].epoch, q[0].ledger.Dealing); waits && o != r {
 			k := &s.job.Ranks[o]
-			out = append(out, jobs.Behind{Rank: o, Came: k.Attaches > 0, Attached: k.Attached(), Lost: s.hasLost(o),
+			out = append(out, jobs.Behind{Rank: o, Came: k.Attaches > 0, Attached: k.Attached(), Lost: s.connectionLost(o),
 				Epoch: q[0].epoch, InEpoch: true})
 		}
 	}
 	return out
 }
 
-// held reports whether a client waits for a rank that is not there, to be given its part of a step.
-func (s *stream) held() bool {
+// waitsForAbsent reports whether a client waits for the part of a step that a rank without a client must have first.
+func (s *stream) waitsForAbsent() bool {
 	for r := range s.ranks {
-		if !s.job.Ranks[r].Attached() || !s.owes(r) {
+		if !s.job.Ranks[r].Attached() || !s.batchUnderWay(r) {
 			continue
 		}
-		if slices.ContainsFunc(s.holding(r), func(b jobs.Behind) bool { return !b.Attached }) {
+		if slices.ContainsFunc(s.blockedBy(r), func(b jobs.Behind) bool { return !b.Attached }) {
 			return true
 		}
 	}

@@ -60,10 +60,10 @@ func (s *stream) mark() {
 	s.since = mark{n.Samples, n.SourceReads, n.Decodes, n.Augments}
 }
 
-// lookAtTiers restarts counting where the tiers hold another part of what jobs want than when counting began. What
+// restartShiftedCounts restarts counting where the tiers hold another part of what jobs want than when counting began. What
 // was measured counts on until enough was seen.
-func (ti *tiering) lookAtTiers() {
-	entries, scale := ti.someEntries()
+func (ti *tiering) restartShiftedCounts() {
+	entries, scale := ti.sampledEntries()
 	augmented := ti.augmentedPart()
 	type kind struct{ dataset, prefix int }
 	seen := map[kind]bool{} // its jobs are to be marked
@@ -90,8 +90,8 @@ func (ti *tiering) lookAtTiers() {
 // lookedAt is how many places of the index are looked at to estimate what tiers hold: within a hundredth of the truth.
 const lookedAt = 1 << 13
 
-// someEntries are encoded and decoded samples that are resident, each for scale of them.
-func (ti *tiering) someEntries() (keys []ident.Key, scale float64) {
+// sampledEntries returns a sample of the resident encoded and decoded entries; each stands for scale of them.
+func (ti *tiering) sampledEntries() (keys []ident.Key, scale float64) {
 	all := ti.index.Slots()
 	see := func(_ residency.Handle, k ident.Key) {
 		if k.Form == ident.Encoded || k.Form == ident.Decoded {
@@ -137,7 +137,7 @@ func (ti *tiering) degrees(name string, set *partition.Dataset) (read, decode fl
 	var p *sharing
 	var jobs, samples, stored, kept, reads, decodes float64
 	for _, s := range ti.roster.order {
-		if s.job.Paused || fmt.Sprint(ti.roster.datasets[s.dataset].id) != set.Name ||
+		if s.job.Paused() || fmt.Sprint(ti.roster.datasets[s.dataset].id) != set.Name ||
 			ti.roster.prefixes[s.prefix].id.String() != name {
 			continue
 		}

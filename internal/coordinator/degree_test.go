@@ -43,7 +43,7 @@ func (r *rig) work(n, reads, decodes, augments float64) {
 func (r *rig) degrees() (read, decode, augment float64) {
 	set := &partition.Dataset{Name: fmt.Sprint(r.c.roster.datasets[0].id), Samples: 1000, Encoded: 100,
 		Recipes: []partition.Recipe{{Prefix: ident.RecipeID(1).String(), Decoded: 600}}}
-	r.c.tiering.lookAtTiers()
+	r.c.tiering.restartShiftedCounts()
 	read, decode = r.c.tiering.degrees(set.Recipes[0].Prefix, set)
 	if len(r.c.roster.groups) > 0 {
 		augment = r.c.tiering.augmentDegree(r.c.roster.groups[0])
@@ -53,7 +53,7 @@ func (r *rig) degrees() (read, decode, augment float64) {
 
 // held is what the tiers hold of the last job's samples.
 func (r *rig) held() parts {
-	entries, scale := r.c.tiering.someEntries()
+	entries, scale := r.c.tiering.sampledEntries()
 	return r.c.tiering.heldOf(r.c.roster.order[len(r.c.roster.order)-1], entries, scale)
 }
 
@@ -153,7 +153,7 @@ func TestDegreesAreOfOwnSamples(t *testing.T) {
 		d := r.c.roster.order[0].dataset
 		set := &partition.Dataset{Name: fmt.Sprint(r.c.roster.datasets[d].id), Samples: 1000, Encoded: 100,
 			Recipes: []partition.Recipe{{Prefix: ident.RecipeID(1).String(), Decoded: 600}}}
-		r.c.tiering.lookAtTiers()
+		r.c.tiering.restartShiftedCounts()
 		if read, _ := r.c.tiering.degrees(set.Recipes[0].Prefix, set); math.Abs(read-2) > .1 {
 			t.Errorf("with another dataset %v: one read serves %.2f jobs, want 2", other, read)
 		}

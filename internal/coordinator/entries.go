@@ -13,7 +13,7 @@ func (ne *needs) evicted(h residency.Handle, k ident.Key) {
 	if ne.index.Pins(h) == 0 {
 		ne.step.emit(FreeKey{Key: k})
 	}
-	ne.left(k)
+	ne.noteDeparture(k)
 	ne.enterLevels(k.Object, k) // the index still shows the entry while it calls
 }
 
@@ -30,7 +30,7 @@ func (ne *needs) drop(p pin) {
 	}
 	k := ne.index.Key(p.h)
 	ne.index.Drop(p.h)
-	ne.left(k)
+	ne.noteDeparture(k)
 	if ne.index.Unpin(p.h) {
 		ne.step.emit(FreeKey{Key: k})
 	}
@@ -72,16 +72,16 @@ func (ne *needs) sharers(g *group, x ident.ObjectID, instance uint32) int {
 	for _, m := range g.members {
 		j := m.job
 		switch {
-		case !j.Begun:
+		case !j.Begun():
 			if j.Member.Has(uint32(x)) {
 				n++
 			}
-		case !j.Active:
+		case !j.Active():
 		case m.instance() == instance:
 			if ne.sampler.Needs(j.ID, x) {
 				n += now
 			}
-		case m.instance() < instance && m.goesOn() && j.Member.Has(uint32(x)):
+		case m.instance() < instance && m.hasNextEpoch() && j.Member.Has(uint32(x)):
 			n++
 			if ne.sampler.Remaining(j.ID) <= j.Spec.Subset/4 {
 				n++
@@ -109,8 +109,8 @@ func (ne *needs) setSharers(g *group, h residency.Handle, k ident.Key) {
 	}
 }
 
-// reshare ranks an augmented entry that has just landed: those who wanted it may have left meanwhile.
-func (ne *needs) reshare(k ident.Key) {
+// rerankShared ranks an augmented entry that was just made: the jobs that wanted it may have left meanwhile.
+func (ne *needs) rerankShared(k ident.Key) {
 	if k.Form != ident.Augmented {
 		return
 	}

@@ -10,7 +10,7 @@ import (
 func (lc *lifecycle) startEpoch(e StartEpoch) {
 	s, k := lc.roster.live(e.Job, e.Rank, e.Inc)
 	if s == nil {
-		lc.step.reply(e.Token, Reply{Err: lc.noLonger(e.Job, e.Rank, e.Inc)})
+		lc.step.reply(e.Token, Reply{Err: lc.rankLost(e.Job, e.Rank, e.Inc)})
 		return
 	}
 	if drains, why := s.refuseEpoch(e.Rank, e.Epoch); why != nil {
@@ -34,7 +34,7 @@ func (lc *lifecycle) startEpoch(e StartEpoch) {
 	case k.Phase == jobs.InEpoch && k.Epoch == e.Epoch && k.Sent == 0:
 		k.Asked = int64(e.Epoch) // prepared ahead, or a second iter() before the first batch
 		lc.planner.cancelBefore(s, e.Rank, e.Epoch)
-	case j.Begun && j.Epoch == e.Epoch && k.Phase == jobs.Idle && k.Attaches == 1 && k.Asked < 0:
+	case j.Begun() && j.Epoch == e.Epoch && k.Phase == jobs.Idle && k.Attaches == 1 && k.Asked < 0:
 		k.Asked = int64(e.Epoch) // a rank that comes later than the others to the epoch they are in
 		lc.enter(s, e.Rank)
 		late = true
@@ -49,11 +49,11 @@ func (lc *lifecycle) startEpoch(e StartEpoch) {
 	r := Reply{Job: j.ID, Epoch: e.Epoch, Samples: spec.Subset, Batches: spec.Batches(e.Rank)}
 	r.Whole, r.WholeBatches = s.wholeOf(e.Epoch, e.Rank)
 	lc.step.reply(e.Token, r)
-	lc.touch(s)
+	lc.activate(s)
 	lc.advance(s)
 	lc.planner.plan(s)
 	lc.planner.sendReady(s, e.Rank)
-	lc.planner.mayDeal(s)
+	lc.planner.requestDeal(s)
 	if late {
 		lc.endEmpty(s)
 	}
@@ -75,15 +75,15 @@ func (s *stream) refuseEpoch(r int, epoch uint32) (drains bool, why error) {
 		return false, errs.New(errs.JobEnded, name, "iterate the epochs that it has, or export more of them",
 			"epoch %d of job %s, whose recorded order has %s", epoch, name, s.scriptedEpochs())
 	}
-	return false, s.agrees(r, epoch)
+	return false, s.refuseMixedStart(r, epoch)
 }
 
 // drainsBefore reports whether the job is being drained and the epoch is none that it still finishes: not one into
 // which the client of the rank comes back, nor the running one, in which other ranks may wait for this one.
 func (s *stream) drainsBefore(r int, epoch uint32) bool {
 	j := s.job
-	running := j.Begun && j.Epoch == epoch && s.asked(epoch)
-	return j.Drain && !s.keeps(r, epoch) && !running
+	running := j.Begun() && j.Epoch == epoch && s.asked(epoch)
+	return j.Draining() && !s.keepsFor(r, epoch) && !running
 }
 
 // doneDraining takes a rank out of the epoch of a job that is being drained: its client wants the next one.
@@ -94,7 +94,7 @@ func (lc *lifecycle) doneDraining(s *stream, r int) {
 		k.StepOut()
 	}
 	lc.planner.cancel(s, r, nil)
-	lc.planner.mayDeal(s)
+	lc.planner.requestDeal(s)
 	lc.endIfDrained(s)
 }
 
@@ -104,20 +104,20 @@ func (lc *lifecycle) continuesFrom(s *stream, e StartEpoch) int {
 	j, k, q := s.job, &s.job.Ranks[e.Rank], &s.ranks[e.Rank]
 	from := e.From
 	switch {
-	case from == 1 && (!j.Begun || e.Epoch > j.Epoch):
+	case from == 1 && (!j.Begun() || e.Epoch > j.Epoch):
 		from = 0 // it was asked for, and had not begun
 	case q.kept != nil:
-		from = s.onAgain(e.Rank, e.Epoch, from)
+		from = s.reconnectStep(e.Rank, e.Epoch, from)
 	case from == 0 && q.returned && q.recovery == recoveryOffered && e.Epoch == j.Epoch && k.Phase != jobs.InEpoch:
 		from = 1 // the client has seen nothing of it, its neighbours may have
 	}
 	switch {
 	case from > 0:
 	case q.kept != nil:
-		lc.leaveKept(s, e.Rank, e.Epoch)
+		lc.dropKeptBefore(s, e.Rank, e.Epoch)
 		lc.dropKept(s, e.Rank)
 	case s.restored():
-		lc.hadAll(s, e.Rank, e.Epoch)
+		lc.countFinished(s, e.Rank, e.Epoch)
 	}
 	return from
 }
@@ -126,7 +126,7 @@ func (lc *lifecycle) continuesFrom(s *stream, e StartEpoch) int {
 // are planned and its client is in this epoch (so planning is ahead of the clients by one epoch at the most).
 func (lc *lifecycle) advance(s *stream) {
 	j := s.job
-	if j.Drain || j.Paused || s.owesBack() && !lc.allAsk(s) {
+	if j.Draining() || j.Paused() || s.hasResends() && !lc.allAskForAnother(s) {
 		return
 	}
 	for r := range j.Ranks {
@@ -136,7 +136,7 @@ func (lc *lifecycle) advance(s *stream) {
 	}
 	next, asked := lc.awaited(s)
 	if !asked {
-		if !j.Begun || j.Attached() == 0 {
+		if !j.Begun() || j.Attached() == 0 {
 			return
 		}
 		next = j.Epoch + 1
@@ -179,13 +179,13 @@ func (lc *lifecycle) begin(s *stream, epoch uint32) {
 		lc.endJob(s, jobs.Dead, err.Error())
 		return
 	}
-	if !s.joined {
-		if err := lc.enrol(s); err != nil {
+	if !s.joined() {
+		if err := lc.joinSampler(s); err != nil {
 			lc.endJob(s, jobs.Dead, err.Error())
 			return
 		}
 	}
-	s.forgetBack(epoch)
+	s.dropResends(epoch)
 	if rest != nil {
 		err = lc.beginRest(s, rest)
 	} else {
@@ -205,12 +205,12 @@ func (lc *lifecycle) begin(s *stream, epoch uint32) {
 	if p, _ := s.scripted(epoch); p != nil {
 		j.Offset = p.Instance - epoch
 	}
-	j.Epoch, j.Begun = epoch, true
+	j.Begin(epoch)
 	if s.places == nil {
 		s.tail = j.Spec.Subset
 	}
 	j.Open(epoch)
-	lc.setActive(s, !j.Paused)
+	lc.setActive(s, !j.Paused())
 	for r := range j.Ranks {
 		k := &j.Ranks[r]
 		if !k.Attached() || k.Phase == jobs.Waiting && k.Next != epoch {
@@ -248,7 +248,7 @@ func (lc *lifecycle) finishing(s *stream, l *jobs.Ledger) bool {
 // asked reports whether some client has asked for the epoch, one that may come back included.
 func (s *stream) asked(epoch uint32) bool {
 	for r := range s.job.Ranks {
-		if k := &s.job.Ranks[r]; k.Attached() && k.Asked == int64(epoch) || s.keeps(r, epoch) {
+		if k := &s.job.Ranks[r]; k.Attached() && k.Asked == int64(epoch) || s.keepsFor(r, epoch) {
 			return true
 		}
 	}
@@ -296,18 +296,18 @@ func (lc *lifecycle) nextInstance(s *stream, epoch uint32) {
 	}
 	if g := s.group; g != nil {
 		for _, m := range g.members {
-			if m != s && m.joined && m.job.Active {
-				at = max(at, lc.meets(m))
+			if m != s && m.joined() && m.job.Active() {
+				at = max(at, lc.meetingInstance(m))
 			}
 		}
 	}
 	j.Offset = at - epoch
 }
 
-// meets is the instance in which most can be shared with a member: that of its epoch, or the next one when little is
-// left of it.
-func (lc *lifecycle) meets(m *stream) uint32 {
-	if m.goesOn() && lc.sampler.Remaining(m.job.ID) < m.job.Spec.Subset/littleLeft {
+// meetingInstance is the instance in which most can be shared with a member: that of its epoch, or the next one when
+// little is left of it.
+func (lc *lifecycle) meetingInstance(m *stream) uint32 {
+	if m.hasNextEpoch() && lc.sampler.Remaining(m.job.ID) < m.job.Spec.Subset/littleLeft {
 		return m.instance() + 1
 	}
 	return m.instance()

@@ -77,8 +77,8 @@ type flight struct {
 // served moves the clock of the turns.
 func (fl *flights) served(turn uint64) { fl.turn = max(fl.turn, turn) }
 
-// hurry moves a flight forward in the queue when a later waiter's turn is earlier.
-func (fl *flights) hurry(f *flight, turn uint64) {
+// moveForward moves a flight forward in the queue when a later waiter's turn is earlier.
+func (fl *flights) moveForward(f *flight, turn uint64) {
 	for ; f != nil; f = f.parent {
 		if turn >= f.turn {
 			continue
@@ -112,7 +112,7 @@ func (fl *flights) launch(key ident.Key, s *stream, turn uint64, alone bool) (*f
 	}
 	ekey := ident.Key{Object: x, Form: ident.Encoded}
 	if h, ok := fl.index.Lookup(ekey); ok && fl.index.Ready(h) {
-		fl.hit(s, ident.Encoded)
+		fl.countHit(s, ident.Encoded)
 		fl.index.Hit(h)
 		fl.index.Pin(h)
 		f.encoded, f.from = pin{h, true}, ident.Encoded
@@ -236,7 +236,7 @@ func (fl *flights) prepared(e Prepared) {
 	if e.Read > 0 {
 		fl.step.stats.SourceReads++
 		fl.step.stats.SourceBytes += uint64(e.Read)
-		fl.credit(f, func(j *jobs.Stats) { j.SourceReads++; j.SourceBytes += uint64(e.Read) })
+		fl.countWork(f, func(j *jobs.Stats) { j.SourceReads++; j.SourceBytes += uint64(e.Read) })
 	}
 	if e.Err != "" || e.Lost {
 		if f.phase == flightInPlace {
@@ -247,16 +247,16 @@ func (fl *flights) prepared(e Prepared) {
 	}
 	if f.key.Form == ident.Decoded {
 		fl.step.stats.Decodes++
-		fl.credit(f, func(j *jobs.Stats) { j.Decodes++ })
+		fl.countWork(f, func(j *jobs.Stats) { j.Decodes++ })
 		fl.tiering.decoded(f, e.Bytes)
-		fl.landEncoded(f, e)
+		fl.settleEncoded(f, e)
 		if f.phase == flightInPlace {
 			fl.preparedInPlace(f, e)
 			return
 		}
 	} else {
 		fl.step.stats.Augments++
-		fl.credit(f, func(j *jobs.Stats) { j.Augments++ })
+		fl.countWork(f, func(j *jobs.Stats) { j.Augments++ })
 		fl.leaveSource(f)
 	}
 	kept := f.entry.held && e.Kept
@@ -287,7 +287,7 @@ func (fl *flights) prepared(e Prepared) {
 		}
 		fl.needs.unpin(f.entry)
 		fl.needs.relevel(f.key.Object) // now that the flight is over: the entry may have been evicted while it was made
-		fl.needs.reshare(f.key)
+		fl.needs.rerankShared(f.key)
 		return
 	}
 	f.become(flightCopied)
@@ -303,8 +303,8 @@ func (fl *flights) prepared(e Prepared) {
 	fl.retire(f)
 }
 
-// landEncoded settles what became of the original bytes.
-func (fl *flights) landEncoded(f *flight, e Prepared) {
+// settleEncoded enters in the index what became of the original bytes.
+func (fl *flights) settleEncoded(f *flight, e Prepared) {
 	if !f.encoded.held {
 		return
 	}

@@ -10,31 +10,32 @@ import (
 )
 
 // idleOut is when the client of a rank has been silent for so long that it loses the rank (Config.IdleTimeout). Zero =
-// it does not: it waits for us, for the other ranks, or for its job to be resumed. A client has no thread that could
+// it does not: it waits for the daemon, for the other ranks, or for its job to be unpaused. A client has no thread that could
 // say that it lives, so what counts is what it does with its batches.
 func (lc *lifecycle) idleOut(s *stream, r int) time.Time {
 	j, k := s.job, &s.job.Ranks[r]
 	switch {
-	case lc.cfg.IdleTimeout <= 0 || !k.Attached() || j.Paused || k.Phase == jobs.Waiting:
+	case lc.cfg.IdleTimeout <= 0 || !k.Attached() || j.Paused() || k.Phase == jobs.Waiting:
 		return time.Time{}
-	case !k.Holds() && (k.Phase == jobs.InEpoch && k.Asked == int64(k.Epoch) && k.Step < j.Spec.Batches(r) || s.owes(r)):
+	case !k.Holds() && (k.Phase == jobs.InEpoch && k.Asked == int64(k.Epoch) && k.Step < j.Spec.Batches(r) ||
+		s.batchUnderWay(r)):
 		return time.Time{}
 	}
 	return k.Heard.Add(lc.cfg.IdleTimeout)
 }
 
-// loseIdle takes their ranks from clients that were silent for too long. They are as good as dead: what they were not
-// given goes back, their memory is no more the daemon's, and another client may take the rank, with a higher
-// incarnation. When such a client wakes after all, the end of its attachment (STALE) is the first thing it hears, and
+// detachIdle ends the attachment of clients that were silent for too long. They count as dead: samples that they were
+// not given return to the epoch, their memory is no longer the daemon's, and another client may take the rank, with a
+// higher incarnation. When such a client wakes after all, the end of its attachment (STALE) is the first thing it hears, and
 // its memory is as it left it: no other client has it.
-func (lc *lifecycle) loseIdle() {
+func (lc *lifecycle) detachIdle() {
 	for i := 0; i < len(lc.roster.order); {
 		s := lc.roster.order[i]
 		for r := range s.job.Ranks {
 			if at := lc.idleOut(s, r); at.IsZero() || at.After(lc.step.now) {
 				continue
 			}
-			lc.lose(s, r, false, CloseRank{
+			lc.endAttachment(s, r, false, CloseRank{
 				Stale: true, Reason: fmt.Sprintf("nothing was heard of its client for %s (jobs.idle_timeout)", lc.cfg.IdleTimeout),
 			})
 			if s.job.State.Ended() {
@@ -48,7 +49,7 @@ func (lc *lifecycle) loseIdle() {
 }
 
 // noLonger says why a client does not hold its rank: the job has ended, or it lost the rank.
-func (lc *lifecycle) noLonger(id ident.JobID, rank int, inc ident.Incarnation) error {
+func (lc *lifecycle) rankLost(id ident.JobID, rank int, inc ident.Incarnation) error {
 	s := lc.roster.streams[id]
 	if s == nil {
 		return jobGone(id, "")
@@ -67,7 +68,7 @@ func (lc *lifecycle) idleAt(s *stream) time.Time {
 			continue
 		}
 		if !k.Holds() && (k.Phase == jobs.InEpoch && k.Asked == int64(k.Epoch) && k.Step < s.job.Spec.Batches(r) ||
-			s.owes(r)) {
+			s.batchUnderWay(r)) {
 			return time.Time{}
 		}
 		wait := 30 * time.Second

@@ -46,7 +46,7 @@ func TestASilentClientLosesItsRank(t *testing.T) {
 		r.job(a.job).State != jobs.Suspect {
 		t.Fatalf("%s after the timeout: %v", r.job(a.job).State, lost)
 	}
-	if r.c.needs.sampler.Remaining(a.job) != 20 && r.job(a.job).Active {
+	if r.c.needs.sampler.Remaining(a.job) != 20 && r.job(a.job).Active() {
 		t.Error("it counts as needing something")
 	}
 	// What it says when it wakes.

@@ -13,7 +13,7 @@ func (fl *flights) wantsAlone(s *stream, x ident.ObjectID) bool {
 		return false
 	}
 	for _, o := range fl.roster.order {
-		if o != s && o.prefix == s.prefix && o.positional() && o.job.Active && o.job.Member.Has(uint32(x)) {
+		if o != s && o.prefix == s.prefix && o.positional() && o.job.Active() && o.job.Member.Has(uint32(x)) {
 			return false
 		}
 	}
@@ -37,7 +37,7 @@ func (fl *flights) shareFlight(f *flight) bool {
 func (fl *flights) preparedInPlace(f *flight, e Prepared) {
 	fl.step.stats.InPlace++
 	fl.step.stats.Augments += uint64(e.Augments)
-	fl.credit(f, func(j *jobs.Stats) { j.Augments += uint64(e.Augments) })
+	fl.countWork(f, func(j *jobs.Stats) { j.Augments += uint64(e.Augments) })
 	d, w := f.rows[0].d, &f.rows[0].d.rows[f.rows[0].row]
 	f.rows = f.rows[1:]
 	fl.served(w.turn)

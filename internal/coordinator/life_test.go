@@ -30,8 +30,8 @@ func TestADetachedClientGivesBackWhatItWasNotGiven(t *testing.T) {
 		t.Errorf("%v", words)
 	}
 	j := r.job(1)
-	if j.State != jobs.Suspect || j.Active {
-		t.Errorf("%s, active %v", j.State, j.Active)
+	if j.State != jobs.Suspect || j.Active() {
+		t.Errorf("%s, active %v", j.State, j.Active())
 	}
 	r.run()
 	r.check()
@@ -430,7 +430,7 @@ func TestAStalledJobNeedsNothingUntilItTakesAgain(t *testing.T) {
 		}
 		return n
 	}
-	if need() == 0 || !r.job(1).Active {
+	if need() == 0 || !r.job(1).Active() {
 		t.Fatal("it needs nothing though it draws")
 	}
 	if d := r.c.Deadline().Sub(r.now); d != 10*time.Second {
@@ -441,7 +441,7 @@ func TestAStalledJobNeedsNothingUntilItTakesAgain(t *testing.T) {
 		t.Error("given up early")
 	}
 	r.after(1)
-	if need() != 0 || r.job(1).Active {
+	if need() != 0 || r.job(1).Active() {
 		t.Errorf("%d needs of a job that takes nothing", need())
 	}
 	if !r.c.Deadline().IsZero() {
@@ -450,7 +450,7 @@ func TestAStalledJobNeedsNothingUntilItTakesAgain(t *testing.T) {
 	d := a.must()
 	a.release(d)
 	r.run()
-	if need() == 0 || !r.job(1).Active {
+	if need() == 0 || !r.job(1).Active() {
 		t.Error("it draws again and needs nothing")
 	}
 	seen := a.drain()
@@ -464,7 +464,7 @@ func TestWaitingForUsIsNoIdleness(t *testing.T) {
 	r.hold = is[*Fill]
 	r.join("a", 0, 4, 2) // both batches are planned, none is there
 	r.after(time.Hour)
-	if !r.job(1).Active {
+	if !r.job(1).Active() {
 		t.Error("a client that waits for its batch was taken for a stalled one")
 	}
 	r.hold = nil

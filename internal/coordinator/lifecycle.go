@@ -76,22 +76,22 @@ func (lc *lifecycle) newStream(job *jobs.Job, e Register) *stream {
 	return s
 }
 
-// enrol makes a job begin to draw.
-func (lc *lifecycle) enrol(s *stream) error {
+// joinSampler makes the sampler draw for a job.
+func (lc *lifecycle) joinSampler(s *stream) error {
 	j := s.job
 	s.sample.Recipe = uint32(s.prefix)
 	s.sample.Ahead = j.Spec.Batch * j.Spec.Slots * j.Spec.World // all its free slots are planned at once
 	if err := lc.sampler.Join(j.ID, s.sample); err != nil {
 		return err
 	}
-	s.joined = true
-	lc.enlist(s, true)
+	s.become(samplingDraws)
+	lc.countInPrefix(s, true)
 	lc.roster.inOrder = lc.roster.inOrder || s.sample.Mode == dsa.Sequential
 	return nil
 }
 
 // enlist keeps whom decoded samples serve: a job begins to draw, or ends.
-func (lc *lifecycle) enlist(s *stream, in bool) {
+func (lc *lifecycle) countInPrefix(s *stream, in bool) {
 	p := &lc.roster.prefixes[s.prefix]
 	if in {
 		s.set = lc.sampler.JobSet(s.job.ID)
@@ -102,17 +102,17 @@ func (lc *lifecycle) enlist(s *stream, in bool) {
 	}
 }
 
-// touch marks the job as drawing: it needs what remains of its epoch (guarantee G5).
-func (lc *lifecycle) touch(s *stream) {
-	if s.joined && !s.job.Active && !s.job.Paused {
+// activate marks the job as drawing: it needs what remains of its epoch (guarantee G5).
+func (lc *lifecycle) activate(s *stream) {
+	if s.joined() && !s.job.Active() && !s.job.Paused() {
 		lc.setActive(s, true)
 		lc.needs.refreshNeeds()
 	}
 }
 
 func (lc *lifecycle) setActive(s *stream, on bool) {
-	s.job.Active = on
-	if s.joined {
+	s.job.SetActive(on)
+	if s.joined() {
 		lc.sampler.SetActive(s.job.ID, on)
 	}
 }
@@ -123,19 +123,22 @@ func (lc *lifecycle) drain(e Drain) {
 		lc.step.reply(e.Token, Reply{Err: jobGone(e.Job, "")})
 		return
 	}
-	s.job.Drain = true
-	lc.unpause(s) // it is to finish its epoch
+	paused := s.job.Paused()
+	s.job.StartDraining()
+	if paused { // it is to finish its epoch
+		lc.afterPause(s)
+	}
 	lc.endIfDrained(s)
 	lc.step.answer(e.Token, Reply{Job: e.Job})
 }
 
 // endIfDrained ends a draining job when no client is in the middle of an epoch any more.
 func (lc *lifecycle) endIfDrained(s *stream) {
-	if !s.job.Drain || s.job.State.Ended() {
+	if !s.job.Draining() || s.job.State.Ended() {
 		return
 	}
 	for r := range s.job.Ranks {
-		if k := s.ranks[r].kept; s.job.Busy(r) || k != nil && !k.waiting && k.asked >= 0 && !k.ended {
+		if k := s.ranks[r].kept; s.job.Busy(r) || k != nil && k.phase == keptRunning {
 			return
 		}
 	}
@@ -172,10 +175,10 @@ func (lc *lifecycle) endJob(s *stream, state jobs.State, reason string) {
 		j.Forget() // it was only prepared ahead: no client began it
 	}
 	lc.jobs.End(j, state, reason)
-	if s.joined {
-		lc.enlist(s, false)
+	if s.joined() {
+		lc.countInPrefix(s, false)
 		lc.sampler.Leave(j.ID)
-		s.joined = false
+		s.become(samplingOutside)
 	}
 	lc.roster.leaveGroup(s)
 	delete(lc.roster.streams, j.ID)
@@ -199,11 +202,11 @@ func (lc *lifecycle) tick() {
 		}
 	}
 	if lc.cfg.IdleTimeout > 0 {
-		lc.loseIdle()
+		lc.detachIdle()
 	}
 	changed := false
 	for _, s := range lc.roster.order {
-		if at := lc.idleAt(s); s.joined && s.job.Active && !at.IsZero() && !at.After(lc.step.now) {
+		if at := lc.idleAt(s); s.joined() && s.job.Active() && !at.IsZero() && !at.After(lc.step.now) {
 			lc.setActive(s, false)
 			changed = true
 		}
@@ -217,23 +220,23 @@ func (lc *lifecycle) tick() {
 // job lives; it ends when one of them would wait for the lost rank forever.
 func (lc *lifecycle) expired(s *stream) {
 	j := s.job
-	waits := s.held()
+	waits := s.waitsForAbsent()
 	for r := range j.Ranks {
 		waits = waits || j.Ranks[r].Phase == jobs.Waiting
 	}
 	switch {
-	case lc.mayCome(s):
+	case lc.mayReturn(s):
 		lc.jobs.Suspect(j, lc.step.now)
 	case j.Attached() == 0:
 		lc.endJob(s, jobs.Dead, "its client vanished and did not come back within the lease")
 	case waits:
 		lc.endJob(s, jobs.Dead, fmt.Sprintf("the client of rank %d vanished and did not come back within the lease",
 			j.Vanished()))
-	case j.Drain:
+	case j.Draining():
 		for r := range j.Ranks {
 			lc.dropKept(s, r)
 		}
-		lc.planner.mayDeal(s)
+		lc.planner.requestDeal(s)
 		lc.jobs.Suspect(j, lc.step.now)
 		lc.endIfDrained(s)
 	default:

@@ -79,17 +79,17 @@ func (s Solve) Do() Solved {
 
 // model is the state of the decision how memory is split.
 type model struct {
-	rates   Rates // measured last
-	used    Rates // those of the last Solve
-	seq     uint64
-	solving bool             // a Solve is out
-	stale   bool             // what it was asked has changed
-	first   bool             // the jobs changed since the last decision
-	moved   uint64           // samples delivered when the split changed last
-	resized bool             // sizes were changed since the last decision: that is decided also when no job draws
-	last    partition.Demand // the last that was solved for jobs, for when there are none
-	past    bool             // the Solve that is out, or was last, is for it
-	idle    bool             // by the last solution, jobs are limited by neither cores nor memory
+	rates  Rates // measured last
+	used   Rates // those of the last Solve
+	seq    uint64
+	phase  solvePhase
+	change change
+	moved  uint64           // samples delivered when the split changed last
+	last   partition.Demand // the last that was solved for jobs, for when there are none
+
+	// Two facts that depend neither on the phase nor on each other.
+	past bool // the Solve that is out, or was last, is for the demand in last
+	idle bool // by the last solution, jobs are limited by neither cores nor memory
 }
 
 // drift is the part by which a rate must differ from what the last decision was made with for a new one.
@@ -164,18 +164,20 @@ func (ti *tiering) resolve() {
 		return
 	}
 	m := &ti.model
-	if len(ti.roster.order) == 0 && !m.resized {
-		m.stale = m.solving // no job wants anything: what is there stays, for the next jobs
+	if len(ti.roster.order) == 0 && m.change != changeSizes {
+		m.outdate() // no job wants anything: what is there stays, for the next jobs
 		return
 	}
 	if ti.cfg.Tiers.Model != SimpleModel {
-		if m.solving {
-			m.stale = true
+		if m.phase != solveNone {
+			m.outdate()
 			return
 		}
 		if d, past := ti.demanded(); d.Measured() {
 			m.seq++
-			m.solving, m.stale, m.used, m.past, m.resized = true, false, m.rates, past, false
+			m.become(solveOut)
+			m.used, m.past = m.rates, past
+			m.change = min(m.change, changeJobs)
 			if !past {
 				m.last = d
 			}
@@ -183,7 +185,7 @@ func (ti *tiering) resolve() {
 			return
 		}
 	}
-	if m.first && ti.anyAuto() {
+	if m.change != changeNone && ti.anyAuto() {
 		ti.splitByRule()
 	}
 }
@@ -198,7 +200,7 @@ func (ti *tiering) splitByRule() {
 		d, _ := ti.demanded()
 		why = unknown(&d) + ": " + why
 	}
-	ti.model.first, ti.model.idle, ti.model.resized = false, false, false
+	ti.model.change, ti.model.idle = changeNone, false
 	ti.step.stats.Why, ti.step.stats.Model = why, partition.RuleOfThumb
 	ti.step.stats.Binding, ti.step.stats.Predicted = "", 0
 	ti.apply(split)
@@ -258,19 +260,19 @@ func (ti *tiering) splitNow() partition.Split {
 
 func (ti *tiering) solved(e Solved) {
 	m := &ti.model
-	if !m.solving || e.Seq != m.seq {
+	if m.phase == solveNone || e.Seq != m.seq {
 		return
 	}
-	m.solving = false
-	if m.stale {
-		m.stale = false
+	outdated := m.phase == solveOutdated
+	m.become(solveNone)
+	if outdated {
 		ti.resolve()
 		return
 	}
 	if e.Err != nil {
 		m.idle = false
 		ti.step.stats.Why = "the model could not be solved: " + errs.From(e.Err).Message
-		if m.first && ti.anyAuto() {
+		if m.change != changeNone && ti.anyAuto() {
 			ti.splitByRule()
 			ti.step.stats.Why = "the model could not be solved: " + errs.From(e.Err).Message
 		}
@@ -281,7 +283,7 @@ func (ti *tiering) solved(e Solved) {
 	}
 	p, now := e.Plan, ti.splitNow()
 	if !ti.anyAuto() {
-		m.first = false
+		m.change = changeNone
 		ti.predict(p.Model, e.Now.Rate, e.Now.Binding, e.Now.Load)
 		return
 	}
@@ -294,8 +296,9 @@ func (ti *tiering) solved(e Solved) {
 		epochs = float64(ti.step.stats.Samples-m.moved) / float64(wants)
 	}
 	ok, why := partition.Adopt(partition.Change{Now: now, Next: p.Split, NowRate: e.Now.Rate, NextRate: p.Rate,
-		Budget: ti.cfg.Tiers.Total, EpochsSinceMoved: epochs, First: m.first, Unfair: e.Now.Unfair})
-	m.first = false
+		Budget: ti.cfg.Tiers.Total, EpochsSinceMoved: epochs, First: m.change != changeNone,
+		Unfair: e.Now.Unfair})
+	m.change = changeNone
 	if !ok {
 		ti.step.stats.Why = fmt.Sprintf("kept, %s: %s", why, p.Why)
 		ti.predict(p.Model, e.Now.Rate, e.Now.Binding, e.Now.Load)
@@ -360,7 +363,7 @@ func (ti *tiering) refillPays(s *stream, sharers int) bool {
 
 // demand is what the model decides from: rates as measured, sizes as seen, and who wants what.
 func (ti *tiering) demand() partition.Demand {
-	ti.lookAtTiers()
+	ti.restartShiftedCounts()
 	t := ti.cfg.Tiers
 	r := ti.model.rates
 	d := partition.Demand{Budget: t.Total, Fairness: t.Fairness,
@@ -375,7 +378,7 @@ func (ti *tiering) demand() partition.Demand {
 	}
 	place := make([]int, len(ti.roster.datasets)) // in d.Datasets, from 1
 	for _, s := range ti.roster.order {
-		if s.job.Paused || len(s.sample.Subset) == 0 {
+		if s.job.Paused() || len(s.sample.Subset) == 0 {
 			continue
 		}
 		w := &ti.roster.datasets[s.dataset]

@@ -16,8 +16,8 @@ type needs struct {
 	index   *residency.Index
 	flying  *flying // what is about to be there
 
-	refresh refresh          // needs being recomputed in slices
-	bared   []ident.ObjectID // objects of which a decoded form left in this Step
+	refresh          refresh          // needs being recomputed in slices
+	undecodedObjects []ident.ObjectID // objects of which a decoded form left in this Step
 }
 
 // unserved is the jobs whose prefix the object is not decoded for, and is not about to be.
@@ -178,19 +178,19 @@ func (ne *needs) renewEncoded(x ident.ObjectID) {
 }
 
 // left notes that an entry leaves: what it served may be served by the encoded sample from now on.
-func (ne *needs) left(k ident.Key) {
+func (ne *needs) noteDeparture(k ident.Key) {
 	if k.Form == ident.Decoded && ne.index.Entries(ident.Encoded) > 0 {
-		ne.bared = append(ne.bared, k.Object)
+		ne.undecodedObjects = append(ne.undecodedObjects, k.Object)
 	}
 }
 
 // rankEncoded ranks encoded samples again whose decoded form has left in this Step: while it was there they served
 // no job that it served.
 func (ne *needs) rankEncoded() {
-	for _, x := range ne.bared {
+	for _, x := range ne.undecodedObjects {
 		ne.renewEncoded(x)
 	}
-	ne.bared = ne.bared[:0]
+	ne.undecodedObjects = ne.undecodedObjects[:0]
 }
 
 // refresh recomputes needs of everything resident after an epoch began, a job left or stalled: in slices, so that one

@@ -1,6 +1,9 @@
 package coordinator
 
-import "larder/internal/invariant"
+import (
+	"larder/internal/invariant"
+	"larder/jobs"
+)
 
 // flightPhase is where a flight is.
 //
@@ -75,6 +78,87 @@ func (d *delivery) become(p deliveryPhase) {
 	d.phase = p
 }
 
+// solvePhase is where the decision how memory is split is.
+//
+//	none ─resolve─▶ out ─solved─▶ none
+//	 ▲               └outdate▶ outdated
+//	 └─────────solved─────────────┘ (and it is asked again)
+type solvePhase uint8
+
+const (
+	solveNone     solvePhase = iota // no Solve is out
+	solveOut                        // a Solve is out
+	solveOutdated                   // the same, and what it was asked has changed
+	numSolvePhases
+)
+
+// solvePhases has a bit for each phase that may follow one.
+var solvePhases = [numSolvePhases]uint8{
+	solveNone:     1 << solveOut,
+	solveOut:      1<<solveOutdated | 1<<solveNone,
+	solveOutdated: 1 << solveNone,
+}
+
+// become goes to another phase. One that may not follow is a bug.
+func (m *model) become(p solvePhase) {
+	if solvePhases[m.phase]&(1<<p) == 0 {
+		invariant.Violated("coordinator: the model goes from phase %d to %d", m.phase, p)
+	}
+	m.phase = p
+}
+
+// outdate notes that what a Solve was asked has changed, if one is out.
+func (m *model) outdate() {
+	if m.phase == solveOut {
+		m.become(solveOutdated)
+	}
+}
+
+// change is what changed since memory was split last, the weightiest of it: after any of it the next decision may
+// move memory without delay.
+type change uint8
+
+const (
+	changeNone  change = iota
+	changeJobs         // the jobs
+	changeSizes        // the sizes in the configuration: this is decided also when no job draws
+)
+
+// sampling is how a job stands with the sampler.
+//
+//	outside ─join─▶ drawing ◀──▶ waiting
+//	   ▲               └──leave──┬──┘
+//	   └─────────────────────────┘
+type sampling uint8
+
+const (
+	samplingOutside sampling = iota // the sampler does not know it
+	samplingDraws                   // samples can be drawn
+	samplingWaits                   // it has room for samples, and the sampler is not ready for it
+	numSampling
+)
+
+// samplingPhases has a bit for each phase that may follow one.
+var samplingPhases = [numSampling]uint8{
+	samplingOutside: 1 << samplingDraws,
+	samplingDraws:   1<<samplingDraws | 1<<samplingWaits | 1<<samplingOutside,
+	samplingWaits:   1<<samplingDraws | 1<<samplingWaits | 1<<samplingOutside,
+}
+
+// become goes to another phase. One that may not follow is a bug.
+func (s *stream) become(p sampling) {
+	if samplingPhases[s.sampling]&(1<<p) == 0 {
+		invariant.Violated("coordinator: job %d goes from phase %d of sampling to %d", s.job.ID, s.sampling, p)
+	}
+	s.sampling = p
+}
+
+// joined reports whether the sampler knows the job.
+func (s *stream) joined() bool { return s.sampling != samplingOutside }
+
+// waits reports whether the job has room for samples, and the sampler is not ready for it.
+func (s *stream) waits() bool { return s.sampling == samplingWaits }
+
 // origin says where a batch comes from that a rank gets again.
 type origin uint8
 
@@ -83,6 +167,40 @@ const (
 	fromClient                // it was sent, and the account has it; its client may not have got it
 	fromJournal               // an earlier daemon handed it out, and its client has not said whether it has it
 )
+
+// keptPhase is where a client was in its epoch when its connection ended.
+type keptPhase uint8
+
+const (
+	keptNone     keptPhase = iota // it had asked for no epoch
+	keptWaiting                   // the job had not begun the epoch for it
+	keptRunning                   // it was in the midst of it
+	keptEnded                     // its end was sent
+	keptRepeated                  // its end was sent, and the client waited for the same epoch once more
+)
+
+// keptPhaseOf is the phase of a rank whose client is lost.
+func keptPhaseOf(was *jobs.Rank) keptPhase {
+	waiting, ended := was.Phase == jobs.Waiting, was.Ended == was.Asked
+	switch {
+	case was.Asked < 0:
+		return keptNone
+	case waiting && ended:
+		return keptRepeated
+	case waiting:
+		return keptWaiting
+	case ended:
+		return keptEnded
+	default:
+		return keptRunning
+	}
+}
+
+// waited reports whether the client waited for an epoch that the job had not begun for it.
+func (p keptPhase) waited() bool { return p == keptWaiting || p == keptRepeated }
+
+// ended reports whether the client was sent the end of the epoch that it asked for last.
+func (p keptPhase) ended() bool { return p == keptEnded || p == keptRepeated }
 
 // recovery is what a restored rank may still do with what an earlier daemon handed out. It ends for all ranks when an
 // epoch begins.

@@ -17,9 +17,13 @@ func (pl *planner) ready(s *stream) bool {
 	if !pl.sampler.Ready(s.job.ID) && pl.step.slice > 0 {
 		pl.work()
 	}
-	s.waits = !pl.sampler.Ready(s.job.ID) || len(s.catching) > 0
-	pl.awaiting = pl.awaiting || s.waits
-	return !s.waits
+	if pl.sampler.Ready(s.job.ID) && len(s.catching) == 0 {
+		s.become(samplingDraws)
+		return true
+	}
+	s.become(samplingWaits)
+	pl.awaiting = true
+	return false
 }
 
 // work does the sampler's share of this Step.
@@ -46,7 +50,7 @@ func (pl *planner) planWaiting() bool {
 	}
 	pl.awaiting = false
 	for _, s := range pl.roster.order {
-		if !s.waits && len(s.owed) == 0 {
+		if !s.waits() && len(s.deferred) == 0 {
 			continue
 		}
 		pl.awaiting = true
@@ -55,8 +59,8 @@ func (pl *planner) planWaiting() bool {
 			return true
 		}
 		if pl.sampler.Ready(s.job.ID) && len(s.catching) == 0 {
-			s.waits = false
-			pl.failOwed(s)
+			s.become(samplingDraws)
+			pl.failDeferred(s)
 			pl.plan(s)
 			return true
 		}
@@ -112,21 +116,21 @@ func (pl *planner) substitute(d *delivery) (ident.ObjectID, bool) {
 	return 0, false
 }
 
-// owed is a row that failed while no other sample could be drawn.
-type owed struct {
+// deferredRow is a row that failed while no other sample could be drawn. failRow is repeated for it later.
+type deferredRow struct {
 	d   *delivery
 	row int
 	bad jobs.Bad
 }
 
-func (s *stream) isOwed(d *delivery, i int) bool {
-	return slices.ContainsFunc(s.owed, func(o owed) bool { return o.d == d && o.row == i })
+func (s *stream) isDeferred(d *delivery, i int) bool {
+	return slices.ContainsFunc(s.deferred, func(o deferredRow) bool { return o.d == d && o.row == i })
 }
 
-// failOwed does what failRow put off, when the sampler is ready.
-func (pl *planner) failOwed(s *stream) {
-	late := s.owed
-	s.owed = nil
+// failDeferred repeats failRow for the deferred rows, now that the sampler is ready.
+func (pl *planner) failDeferred(s *stream) {
+	late := s.deferred
+	s.deferred = nil
 	for _, o := range late {
 		if o.d.phase == deliveryFilling { // else the row left with its batch
 			pl.failRow(o.d, o.row, o.bad)
@@ -152,7 +156,8 @@ func (pl *planner) recordBad(d *delivery, bad jobs.Bad) {
 func (pl *planner) failRow(d *delivery, i int, bad jobs.Bad) {
 	if s := d.s; s.job.Spec.OnError == jobs.Substitute && d.ledger == s.job.Ledger() && d.ledger.Open() &&
 		!pl.sampler.Ready(s.job.ID) {
-		s.owed, s.waits = append(s.owed, owed{d, i, bad}), true
+		s.deferred = append(s.deferred, deferredRow{d, i, bad})
+		s.become(samplingWaits)
 		pl.awaiting = true
 		return
 	}

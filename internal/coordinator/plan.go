@@ -17,7 +17,7 @@ type planner struct {
 	deliveries   map[DeliveryID]*delivery
 	nextDelivery DeliveryID
 	// What nearly every Step would look for in vain is looked for only when it may be there.
-	awaiting bool // some stream waits or is owed rows
+	awaiting bool // some stream waits for the sampler or has deferred rows
 	catching bool // some stream is catching up
 	dealing  bool // steps of some stream are to be looked at
 
@@ -72,8 +72,8 @@ type row struct {
 	flight *flight // what it waits for
 }
 
-// owes reports whether a batch of the epoch that the rank's client asked for is under way.
-func (s *stream) owes(r int) bool {
+// batchUnderWay reports whether a batch of the epoch that the rank's client asked for is being assembled.
+func (s *stream) batchUnderWay(r int) bool {
 	q := s.ranks[r].planned
 	return len(q) > 0 && s.job.Ranks[r].Asked == int64(q[0].epoch)
 }
@@ -96,13 +96,13 @@ func (pl *planner) plan(s *stream) {
 // planOne plans one batch of a rank; false when it has no room or nothing to plan.
 func (pl *planner) planOne(s *stream, r int) bool {
 	j, k := s.job, &s.job.Ranks[r]
-	if k.Phase != jobs.InEpoch || j.Paused {
+	if k.Phase != jobs.InEpoch || j.Paused() {
 		return false
 	}
-	if len(s.ranks[r].back) > 0 {
-		return pl.planBack(s, r)
+	if len(s.ranks[r].resends) > 0 {
+		return pl.planResend(s, r)
 	}
-	if k.Step >= j.Spec.Batches(r) || j.Drain && k.Asked != int64(k.Epoch) {
+	if k.Step >= j.Spec.Batches(r) || j.Draining() && k.Asked != int64(k.Epoch) {
 		return false
 	}
 	if !pl.ready(s) { // asked first: a slot that was taken must be filled
@@ -178,7 +178,7 @@ func (pl *planner) settle(d *delivery) {
 			d.become(deliveryComplete)
 		}
 		s.job.Ranks[d.rank].Slots[d.slot].State = jobs.Ready
-		pl.mayDeal(s)
+		pl.requestDeal(s)
 		pl.sendReady(s, d.rank)
 		if s.job.Spec.OnError == jobs.Substitute && !s.job.State.Ended() {
 			pl.advance(s)
@@ -230,29 +230,58 @@ func (pl *planner) cancel(s *stream, r int, which func(*delivery) bool) {
 	if len(planned) == 0 {
 		return
 	}
-	var back []ident.ObjectID
+	var returns returns
 	for _, d := range planned {
-		back = pl.cancelDelivery(d, r, back)
+		pl.cancelDelivery(d, r, &returns)
 	}
-	if len(back) > 0 && s.joined {
-		pl.sampler.Return(s.job.ID, back)
-	}
+	pl.returnSamples(s, returns)
 	for _, d := range planned {
 		pl.settle(d)
 	}
 }
 
-// cancelDelivery cancels one delivery of rank r. It appends to back the samples that the job's epoch may deal again.
-func (pl *planner) cancelDelivery(d *delivery, r int, back []ident.ObjectID) []ident.ObjectID {
-	job := d.s.job
-	owes := func(x ident.ObjectID) {
-		if err := d.ledger.Return(x); err != nil {
-			pl.step.complain(job.ID, err)
+// returns are samples that go back to the epochs they were picked in, in the order of the epochs.
+type returns []returned
+
+type returned struct {
+	ledger  *jobs.Ledger
+	objects []ident.ObjectID
+}
+
+// add appends samples of an epoch.
+func (q *returns) add(l *jobs.Ledger, objects ...ident.ObjectID) {
+	if n := len(*q); n == 0 || (*q)[n-1].ledger != l {
+		*q = append(*q, returned{ledger: l})
+	}
+	last := &(*q)[len(*q)-1]
+	last.objects = append(last.objects, objects...)
+}
+
+// returnSamples takes samples out of the accounts of their epochs, where those are open, and lets the sampler deal
+// those of the running epoch again.
+func (pl *planner) returnSamples(s *stream, all returns) {
+	var running []ident.ObjectID
+	for _, q := range all {
+		if !q.ledger.Open() {
+			continue
 		}
-		if d.ledger == job.Ledger() {
-			back = append(back, x)
+		for _, x := range q.objects {
+			if err := q.ledger.Return(x); err != nil {
+				pl.step.complain(s.job.ID, err)
+			}
+		}
+		if q.ledger == s.job.Ledger() {
+			running = append(running, q.objects...)
 		}
 	}
+	if len(running) > 0 && s.joined() {
+		pl.sampler.Return(s.job.ID, running)
+	}
+}
+
+// cancelDelivery cancels one delivery of rank r. It adds to returns the samples that the job's epoch may deal again.
+func (pl *planner) cancelDelivery(d *delivery, r int, returns *returns) {
+	job := d.s.job
 	d.become(deliveryCanceled)
 	open := d.ledger.Open() && d.again == nil // what was sent before stays counted
 	if d.again == nil {
@@ -261,18 +290,17 @@ func (pl *planner) cancelDelivery(d *delivery, r int, back []ident.ObjectID) []i
 	for i := range d.rows {
 		w := &d.rows[i]
 		if open && w.state != rowMoved {
-			owes(w.object)
+			returns.add(d.ledger, w.object)
 		}
 		if w.state == rowWaiting {
 			pl.flights.leaveFlight(d, i)
 		}
 	}
-	for _, b := range d.bad { // replaced by substitutes: the epoch owes them again
+	for _, b := range d.bad { // substitutes replaced them: they return to the epoch too
 		if open && !d.holds(b.Object) {
-			owes(b.Object)
+			returns.add(d.ledger, b.Object)
 		}
 	}
-	return back
 }
 
 func (d *delivery) holds(x ident.ObjectID) bool {
@@ -284,15 +312,15 @@ func (d *delivery) holds(x ident.ObjectID) bool {
 	return false
 }
 
-// planBack gives a batch again; false when there is no room.
-func (pl *planner) planBack(s *stream, r int) bool {
+// planResend plans a batch that must be sent again; false when there is no room.
+func (pl *planner) planResend(s *stream, r int) bool {
 	k, q := &s.job.Ranks[r], &s.ranks[r]
 	slot, gen, ok := k.FreeSlot()
 	if !ok {
 		return false
 	}
-	b := q.back[0]
-	q.back = q.back[1:]
+	b := q.resends[0]
+	q.resends = q.resends[1:]
 	pl.nextDelivery++
 	d := &delivery{
 		id: pl.nextDelivery, s: s, rank: r, inc: k.Incarnation, slot: slot, gen: gen,

@@ -71,13 +71,13 @@ type RecordReturned struct {
 	Objects []ident.ObjectID
 }
 
-// RecordDealt says that a step of an epoch was decided for all ranks, see Core.deal. Objects go back to the epoch.
+// RecordDealt says that a step of an epoch was decided for all ranks, see planner.deal. Objects return to the epoch.
 type RecordDealt struct {
 	Job     ident.JobID
 	Epoch   uint32
 	Step    int
 	Objects []ident.ObjectID
-	GivenUp int // objects of the epoch that went back so far, these included
+	GivenUp int // objects that returned to the epoch so far, these included
 }
 
 // RecordEpochEnded says what became of the account of an epoch.

@@ -78,9 +78,9 @@ func (s *stream) place(pos int) int {
 	return int(s.places[pos])
 }
 
-// agrees refuses a client that begins a job otherwise than its other ranks: what is left of an epoch is dealt to all of
-// them.
-func (s *stream) agrees(r int, epoch uint32) error {
+// refuseMixedStart refuses a client that begins a job with another epoch than its other ranks: the remainder of an
+// epoch is dealt to all of them.
+func (s *stream) refuseMixedStart(r int, epoch uint32) error {
 	if s.rest == nil {
 		return nil
 	}

@@ -38,8 +38,8 @@ type RestoredEpoch struct {
 	Rest    bool
 	Earlier []ident.ObjectID // what it had, in order
 	Places  []uint32         // as in Rest
-	// Where a step is dealt to all ranks together: so many steps were, and so many samples went back to the epoch, see
-	// Core.deal.
+	// Where a step is dealt to all ranks together: so many steps were, and so many samples returned to the epoch, see
+	// planner.deal.
 	Dealt, GivenUp int
 }
 
@@ -51,8 +51,8 @@ type RestoredBatch struct {
 
 func (Restore) isEvent() {}
 
-// back is a batch that the journal has: it is given again under its number when its client asks for it.
-type back struct {
+// resend is a batch that a rank gets again, under its number, when its client asks for it.
+type resend struct {
 	epoch, instance uint32
 	ledger          *jobs.Ledger
 	step            int
@@ -102,7 +102,10 @@ func (lc *lifecycle) restored(e Restore) (*jobs.Job, error) {
 	for r := range min(len(e.Lives), len(s.ranks)) {
 		s.ranks[r].lives = e.Lives[r]
 	}
-	j.Mark, j.Since, j.Next, s.next, j.Paused = e.Mark, e.Since, e.Next, e.NextIDs, e.Paused
+	j.Mark, j.Since, j.Next, s.next = e.Mark, e.Since, e.Next, e.NextIDs
+	if e.Paused {
+		j.Pause()
+	}
 	for _, bad := range e.Bad {
 		s.knownBad.Add(uint32(bad.Object))
 		key := ident.Key{Object: bad.Object, Form: ident.Decoded, Recipe: lc.roster.prefixes[s.prefix].id}
@@ -119,8 +122,8 @@ func (lc *lifecycle) restored(e Restore) (*jobs.Job, error) {
 }
 
 // given sorts what was given out by epoch and rank, and checks that the steps of each rank are all there.
-func (e *Restore) given() ([][][]back, error) {
-	out := make([][][]back, len(e.Epochs))
+func (e *Restore) given() ([][][]resend, error) {
+	out := make([][][]resend, len(e.Epochs))
 	bad := make(map[ident.ObjectID]jobs.Bad, len(e.Bad))
 	for _, b := range e.Bad {
 		bad[b.Object] = b
@@ -128,7 +131,7 @@ func (e *Restore) given() ([][][]back, error) {
 	for i, p := range e.Epochs {
 		spec := e.Spec
 		spec.Subset = p.Subset
-		out[i] = make([][]back, spec.World)
+		out[i] = make([][]resend, spec.World)
 		for _, b := range p.Batches {
 			if b.Rank < 0 || b.Rank >= spec.World || b.Step < 0 || b.Step >= spec.Batches(b.Rank) ||
 				b.Step > len(out[i][b.Rank]) {
@@ -138,7 +141,7 @@ func (e *Restore) given() ([][][]back, error) {
 			}
 			list := &out[i][b.Rank]
 			if b.Step == len(*list) {
-				*list = append(*list, back{epoch: p.Epoch, instance: p.Instance, step: b.Step,
+				*list = append(*list, resend{epoch: p.Epoch, instance: p.Instance, step: b.Step,
 					last: b.Step == spec.Batches(b.Rank)-1, origin: fromJournal})
 			}
 			if to := &(*list)[b.Step]; len(bad) == 0 && len(to.objects) == 0 { // nearly always; what comes on top goes to a copy
@@ -164,9 +167,9 @@ func (e *Restore) given() ([][][]back, error) {
 
 // restoreEpochs enters in sampler and accounts what was handed out. The tiles of the newest epoch follow from the order
 // of the one before it, so that the sampler goes through that one, too.
-func (lc *lifecycle) restoreEpochs(s *stream, e Restore, given [][][]back) error {
+func (lc *lifecycle) restoreEpochs(s *stream, e Restore, given [][][]resend) error {
 	j := s.job
-	if err := lc.enrol(s); err != nil {
+	if err := lc.joinSampler(s); err != nil {
 		return err
 	}
 	if len(e.Before) > 0 {
@@ -197,11 +200,11 @@ func (lc *lifecycle) restoreEpochs(s *stream, e Restore, given [][][]back) error
 			for k := range given[i][r] {
 				given[i][r][k].ledger = l
 			}
-			s.ranks[r].back = append(s.ranks[r].back, given[i][r]...)
+			s.ranks[r].resends = append(s.ranks[r].resends, given[i][r]...)
 		}
 		j.Epoch, j.Offset = p.Epoch, p.Instance-p.Epoch
 	}
-	j.Begun = true
+	j.Begin(j.Epoch)
 	for r := range s.ranks {
 		s.ranks[r].recovery = recoveryOffered
 	}
@@ -225,8 +228,8 @@ func (s *stream) firstEpoch(r int) uint32 {
 	switch {
 	case q.kept != nil && q.returned && q.kept.asked >= 0:
 		return min(uint32(q.kept.asked), s.job.Epoch)
-	case s.restored() && len(q.back) > 0:
-		return q.back[0].epoch
+	case s.restored() && len(q.resends) > 0:
+		return q.resends[0].epoch
 	}
 	return s.job.Epoch
 }
@@ -236,12 +239,12 @@ func (s *stream) firstEpoch(r int) uint32 {
 func (lc *lifecycle) continueAt(s *stream, r int, epoch uint32, step int) error {
 	j, k, q := s.job, &s.job.Ranks[r], &s.ranks[r]
 	if q.kept != nil {
-		return lc.comeBack(s, r, epoch, step)
+		return lc.reconnect(s, r, epoch, step)
 	}
 	known := q.recovery == recoveryOffered && k.Phase == jobs.Idle &&
-		(epoch == j.Epoch || len(q.back) > 0 && q.back[0].epoch == epoch)
+		(epoch == j.Epoch || len(q.resends) > 0 && q.resends[0].epoch == epoch)
 	had := 0
-	for _, b := range q.back {
+	for _, b := range q.resends {
 		if b.epoch == epoch {
 			had++
 		}
@@ -256,11 +259,11 @@ func (lc *lifecycle) continueAt(s *stream, r int, epoch uint32, step int) error 
 			had)
 	}
 	q.returned, q.recovery = true, recoveryContinued // the client that knows its position gets the rank
-	lc.hadAll(s, r, epoch)
+	lc.countFinished(s, r, epoch)
 	last, over := 0, false
 	var l *jobs.Ledger
-	rest := q.back[:0]
-	for _, b := range q.back {
+	rest := q.resends[:0]
+	for _, b := range q.resends {
 		if b.epoch != epoch || b.step >= step {
 			rest = append(rest, b)
 			continue
@@ -269,7 +272,7 @@ func (lc *lifecycle) continueAt(s *stream, r int, epoch uint32, step int) error 
 		l.Deliver(len(b.objects), b.bad)
 		k.Got += len(b.objects)
 	}
-	q.back = rest
+	q.resends = rest
 	k.Enter(j.Epoch)
 	k.Asked = int64(epoch)
 	for i := range rest {
@@ -292,17 +295,17 @@ func (lc *lifecycle) continueAt(s *stream, r int, epoch uint32, step int) error 
 	return nil
 }
 
-// hadAll counts for a client that asks for a later epoch what it was given of those before: it has had it, when that
-// was all.
-func (lc *lifecycle) hadAll(s *stream, r int, next uint32) {
+// countFinished enters in the account, for a client that asks for a later epoch, the epochs before it of which an
+// earlier daemon gave out all: the client has had those batches.
+func (lc *lifecycle) countFinished(s *stream, r int, next uint32) {
 	q := &s.ranks[r]
-	for len(q.back) > 0 && q.back[0].epoch < next {
-		b, n := q.back[0], 0
-		for n < len(q.back) && q.back[n].epoch == b.epoch {
+	for len(q.resends) > 0 && q.resends[0].epoch < next {
+		b, n := q.resends[0], 0
+		for n < len(q.resends) && q.resends[n].epoch == b.epoch {
 			n++
 		}
-		all := q.back[:n]
-		q.back = q.back[n:]
+		all := q.resends[:n]
+		q.resends = q.resends[n:]
 		if !wholeEpoch(all) || !q.returned || !b.ledger.Open() {
 			continue
 		}
@@ -315,7 +318,7 @@ func (lc *lifecycle) hadAll(s *stream, r int, next uint32) {
 
 // wholeEpoch reports whether an earlier daemon gave out all batches of an epoch of a rank. What a client of this one
 // left behind is accounted for elsewhere.
-func wholeEpoch(list []back) bool {
+func wholeEpoch(list []resend) bool {
 	for i := range list {
 		if list[i].origin != fromJournal || list[i].step != i {
 			return false
@@ -327,36 +330,36 @@ func wholeEpoch(list []back) bool {
 // restored reports whether the job was restored, and has begun no epoch since.
 func (s *stream) restored() bool { return s.ranks[0].recovery != recoveryNone }
 
-// owesBack reports whether some rank must get a batch again.
-func (s *stream) owesBack() bool {
+// hasResends reports whether some rank must get a batch again.
+func (s *stream) hasResends() bool {
 	for r := range s.ranks {
-		if len(s.ranks[r].back) > 0 {
+		if len(s.ranks[r].resends) > 0 {
 			return true
 		}
 	}
 	return false
 }
 
-// allAsk reports whether every rank that is owed something has asked for another epoch instead.
-func (lc *lifecycle) allAsk(s *stream) bool {
+// allAskForAnother reports whether every rank that must get a batch again has asked for another epoch instead.
+func (lc *lifecycle) allAskForAnother(s *stream) bool {
 	for r := range s.ranks {
-		if len(s.ranks[r].back) > 0 && s.job.Ranks[r].Phase != jobs.Waiting {
+		if len(s.ranks[r].resends) > 0 && s.job.Ranks[r].Phase != jobs.Waiting {
 			return false
 		}
 	}
 	return true
 }
 
-// forgetBack drops the batches that were to be sent again: an epoch begins. What a client may come back for in an
-// earlier one stays.
-func (s *stream) forgetBack(begins uint32) {
+// dropResends drops the batches that were to be sent again, because an epoch begins. What a client may come back for in
+// an earlier one stays.
+func (s *stream) dropResends(begins uint32) {
 	for r := range s.ranks {
 		q := &s.ranks[r]
 		q.recovery = recoveryNone
 		if q.kept != nil && q.kept.asked < int64(begins) {
-			q.back = slices.DeleteFunc(q.back, func(b back) bool { return b.epoch >= begins })
+			q.resends = slices.DeleteFunc(q.resends, func(b resend) bool { return b.epoch >= begins })
 			continue
 		}
-		q.back, q.returned, q.kept = nil, false, nil
+		q.resends, q.returned, q.kept = nil, false, nil
 	}
 }

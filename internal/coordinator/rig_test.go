@@ -307,12 +307,12 @@ func (p *peer) detach(clean bool) []string {
 	return p.r.step(Detached{Job: p.job, Rank: p.rank, Inc: p.inc, Clean: clean})
 }
 
-func (r *rig) job(id ident.JobID) jobs.Job {
+func (r *rig) job(id ident.JobID) *jobs.Job {
 	j, ok := r.c.JobByID(id)
 	if !ok {
 		r.t.Fatalf("no job %d", id)
 	}
-	return j
+	return &j
 }
 
 func (r *rig) check() {

@@ -95,14 +95,13 @@ type stream struct {
 	group    *group // nil unless it shares augmented samples
 	seed     uint64 // of its random parameters
 	augBytes int64
-	joined   bool             // the sampler knows it
+	sampling sampling
 	set      bits.JobSet      // it alone, when it is joined
 	given    bool             // something of instance last was given to it
 	last     uint32           // the newest instance of which it was given something
 	turn     uint64           // of its last planned sample
 	stored   meter            // bytes of the objects that were prepared for it
-	waits    bool             // it has room, and the sampler is not ready for it
-	owed     []owed           // rows that wait for the sampler to be ready
+	deferred []deferredRow    // rows that wait for the sampler to be ready
 	next     []ident.ObjectID // the subset of job.Next
 	gone     *bits.Set        // objects that do not exist any more; nil = none
 	tail     int              // positional orders: positions from here on were used as substitutes
@@ -118,7 +117,7 @@ type stream struct {
 // rankQueue is what is planned for a rank and not sent yet, in order of delivery.
 type rankQueue struct {
 	planned []*delivery
-	back    []back // restored; to be given again, oldest first
+	resends []resend // restored; to be given again, oldest first
 	// returned says that its client held the rank before it attached: it may continue where it was.
 	returned bool
 	recovery recovery

@@ -49,17 +49,17 @@ func (fl *flights) source(d *delivery, i int) {
 		return
 	}
 	if h, ok := fl.index.Lookup(key); ok {
-		fl.hit(s, ident.Decoded)
+		fl.countHit(s, ident.Decoded)
 		fl.useEntry(d, i, h, key)
 	} else if f := fl.flying.get(key); f != nil {
 		if fl.shareFlight(f) {
-			fl.hit(s, ident.Decoded)
+			fl.countHit(s, ident.Decoded)
 		}
 		fl.join(f, d, i)
 	} else if f, h := fl.launch(key, s, d.rows[i].turn, fl.wantsAlone(s, x)); f != nil {
 		fl.join(f, d, i)
 	} else {
-		fl.hit(s, ident.Decoded)
+		fl.countHit(s, ident.Decoded)
 		fl.useEntry(d, i, h, key)
 	}
 	fl.needs.renew(x)
@@ -90,7 +90,7 @@ func (fl *flights) join(f *flight, d *delivery, i int) {
 	if f.key.Form == ident.Decoded {
 		turn = fl.startTurn(d.s, f.key.Object, turn)
 	}
-	fl.hurry(f, turn)
+	fl.moveForward(f, turn)
 }
 
 // fill has the executor write a row.

@@ -40,9 +40,9 @@ func (g *group) at(instance uint32) bits.JobSet {
 // byte.
 func (g *group) shares() bool { return len(g.members) > 1 }
 
-// goesOn reports whether a job that has begun will have another epoch.
-func (s *stream) goesOn() bool {
-	return !s.job.Drain && (s.job.Spec.Epochs == 0 || s.job.Epoch+1 < s.job.Spec.Epochs)
+// hasNextEpoch reports whether a job that has begun will have another epoch.
+func (s *stream) hasNextEpoch() bool {
+	return !s.job.Draining() && (s.job.Spec.Epochs == 0 || s.job.Epoch+1 < s.job.Spec.Epochs)
 }
 
 // sourceShared finds or begins the augmented sample of a share group; false when no other job will want it, so that the
@@ -52,12 +52,12 @@ func (fl *flights) sourceShared(d *delivery, i int) bool {
 	instance := d.instance
 	key := g.augmentedKey(x, instance)
 	if h, ok := fl.index.Lookup(key); ok {
-		fl.hit(s, ident.Augmented)
+		fl.countHit(s, ident.Augmented)
 		fl.useEntry(d, i, h, key)
 		return true
 	}
 	if f := fl.flying.get(key); f != nil {
-		fl.hit(s, ident.Augmented)
+		fl.countHit(s, ident.Augmented)
 		fl.join(f, d, i)
 		return true
 	}
@@ -67,7 +67,7 @@ func (fl *flights) sourceShared(d *delivery, i int) bool {
 	}
 	f, h := fl.launchShared(key, s, d.rows[i].turn, need)
 	if f == nil {
-		fl.hit(s, ident.Augmented)
+		fl.countHit(s, ident.Augmented)
 		fl.useEntry(d, i, h, key)
 		return true
 	}
@@ -96,7 +96,7 @@ func (fl *flights) launchShared(key ident.Key, s *stream, turn uint64, need int)
 	ready = ready && fl.index.Ready(h)
 	if ready || p != nil {
 		if ready || fl.shareFlight(p) {
-			fl.hit(s, ident.Decoded)
+			fl.countHit(s, ident.Decoded)
 		}
 	} else if p, h = fl.launch(dkey, s, turn, false); p == nil {
 		ready = true
@@ -141,7 +141,7 @@ func (fl *flights) refill() {
 			if fl.running >= fl.cfg.InFlight || fl.queue.Len()+fl.onCopies.Len() > 0 || !fl.clientWaits() {
 				return
 			}
-			if together < refillAhead || !m.joined || !m.job.Active || m.augBytes == 0 || !fl.tiering.refillPays(m, together) {
+			if together < refillAhead || !m.joined() || !m.job.Active() || m.augBytes == 0 || !fl.tiering.refillPays(m, together) {
 				continue
 			}
 			fl.refillOne(m)
@@ -185,7 +185,7 @@ func (fl *flights) refillOne(s *stream) {
 func (fl *flights) clientWaits() bool {
 	for _, s := range fl.roster.order {
 		for r := range s.job.Ranks {
-			if k := &s.job.Ranks[r]; k.Attached() && !k.Holds() && s.owes(r) {
+			if k := &s.job.Ranks[r]; k.Attached() && !k.Holds() && s.batchUnderWay(r) {
 				return true
 			}
 		}

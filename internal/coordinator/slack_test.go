@@ -92,7 +92,7 @@ func TestQueueAgainstModel(t *testing.T) {
 				}
 				f := rapid.SampledFrom(model).Draw(t, "flight")
 				turn := rapid.Uint64Range(1, 50).Draw(t, "to")
-				c.flights.hurry(f, turn)
+				c.flights.moveForward(f, turn)
 				turns[f] = min(turns[f], turn)
 			},
 			"give up": func(t *rapid.T) {

@@ -100,7 +100,8 @@ func (ti *tiering) reconfigure(e Reconfigure) {
 	if e.Token != 0 {
 		ti.resizers = append(ti.resizers, e.Token)
 	}
-	ti.model.first, ti.model.resized, ti.model.stale = true, true, ti.model.solving
+	ti.model.change = changeSizes
+	ti.model.outdate()
 	if !ti.anyAuto() {
 		ti.step.stats.Why, ti.step.stats.Model, ti.step.stats.Binding, ti.step.stats.Predicted = why, "", "", 0
 		ti.model.idle = false
@@ -137,14 +138,14 @@ func (ti *tiering) squeezed(t TierConfig) [ident.NumForms]int64 {
 }
 
 // repartition solves the split of the auto tiers again, and what fixed ones give.
-// Small changes of the measured sizes are let be (hysteresis), a change of jobs is not.
+// Small changes of the measured sizes are ignored (hysteresis), a change of jobs is not.
 func (ti *tiering) repartition(hysteresis bool) {
 	ti.setRoom()
 	if hysteresis && !ti.anyAuto() {
 		return
 	}
 	if !hysteresis {
-		ti.model.first = true
+		ti.model.change = max(ti.model.change, changeJobs)
 		ti.recountDegree()
 		ti.resolve()
 		return
@@ -153,7 +154,7 @@ func (ti *tiering) repartition(hysteresis bool) {
 		return // what is wanted is being counted, and then it is solved
 	}
 	ti.resolve()
-	if ti.model.solving {
+	if ti.model.phase != solveNone {
 		return
 	}
 	split, _, err := ti.split(ti.cfg.Tiers)
@@ -262,17 +263,17 @@ func (ti *tiering) countOne(x ident.ObjectID, w *walk) {
 	case !w.out:
 		if *n++; *n == 1 {
 			u.setOwner(x, w.dataset) // no job wanted it any more, so its former dataset has no claim
-			ti.wantOne(x, 1)
+			ti.countDistinct(x, 1)
 		}
 	default:
 		if *n--; *n == 0 {
-			ti.wantOne(x, -1)
+			ti.countDistinct(x, -1)
 		}
 	}
 }
 
-// wantOne counts an object that a first job wants, or none any more.
-func (ti *tiering) wantOne(x ident.ObjectID, sign int64) {
+// countDistinct counts an object that gets its first job (sign 1), or loses its last one (-1).
+func (ti *tiering) countDistinct(x ident.ObjectID, sign int64) {
 	bytes := sign * ti.cfg.Bytes(x)
 	ti.wanted.objects += sign
 	ti.wanted.bytes += bytes

@@ -25,14 +25,14 @@ type Stats struct {
 	Predicted                                   float64 // samples a second, by the model; 0 = not known
 }
 
-func (fl *flights) hit(s *stream, f ident.Form) {
+func (fl *flights) countHit(s *stream, f ident.Form) {
 	fl.step.stats.Hits[f]++
 	s.job.Stats.Hits[f]++
 	fl.roster.datasets[s.dataset].stats.Hits[f]++
 }
 
-// credit counts work of a flight for its job, while that lives, and for its dataset.
-func (fl *flights) credit(f *flight, add func(*jobs.Stats)) {
+// countWork counts work of a flight for its job, while that lives, and for its dataset.
+func (fl *flights) countWork(f *flight, add func(*jobs.Stats)) {
 	add(&fl.roster.datasets[f.dataset].stats)
 	if s := fl.roster.streams[f.job]; s != nil {
 		add(&s.job.Stats)

@@ -12,7 +12,7 @@ func (c *Core) facts(j *jobs.Job) []jobs.Facts {
 	for r := range j.Ranks {
 		k := &j.Ranks[r]
 		f := &out[r]
-		*f = jobs.Facts{Name: j.Spec.Name, Rank: r, World: len(j.Ranks), Ended: j.State.Ended(), Paused: j.Paused,
+		*f = jobs.Facts{Name: j.Spec.Name, Rank: r, World: len(j.Ranks), Ended: j.State.Ended(), Paused: j.Paused(),
 			Attached: k.Attached(), Came: k.Attaches > 0, Left: k.Phase == jobs.Left, Over: k.Ended, Slots: j.Spec.Slots,
 			Asked: k.Phase == jobs.Waiting || k.Asked >= 0 && k.Asked != k.Ended}
 		for i := range k.Slots {
@@ -20,25 +20,25 @@ func (c *Core) facts(j *jobs.Job) []jobs.Facts {
 				f.Held++
 			}
 		}
-		f.Lost = s != nil && s.hasLost(r)
+		f.Lost = s != nil && s.connectionLost(r)
 		if s == nil || !k.Attached() || !f.Asked {
 			continue
 		}
-		f.Order = s.waits || len(s.catching) > 0
+		f.Order = s.waits() || len(s.catching) > 0
 		if k.Phase == jobs.Waiting {
 			f.Behind = s.behind()
 			continue
 		}
 		if q := s.ranks[r].planned; len(q) > 0 && k.Asked == int64(q[0].epoch) {
 			q[0].describe(f)
-			f.Step = s.holding(r)
+			f.Step = s.blockedBy(r)
 		}
 	}
 	return out
 }
 
-// hasLost reports whether the client of a rank lost its connection, or its daemon, and its process lives.
-func (s *stream) hasLost(r int) bool {
+// connectionLost reports whether the client of a rank lost its connection, or its daemon, and its process lives.
+func (s *stream) connectionLost(r int) bool {
 	k := &s.job.Ranks[r]
 	return s.ranks[r].lives && !k.Attached() && k.Phase != jobs.Left
 }
@@ -48,7 +48,7 @@ func (s *stream) behind() []jobs.Behind {
 	var out []jobs.Behind
 	for r := range s.job.Ranks {
 		if k := &s.job.Ranks[r]; s.isBehind(r) {
-			out = append(out, jobs.Behind{Rank: r, Came: k.Attaches > 0, Attached: k.Attached(), Lost: s.hasLost(r),
+			out = append(out, jobs.Behind{Rank: r, Came: k.Attaches > 0, Attached: k.Attached(), Lost: s.connectionLost(r),
 				Epoch:   k.Epoch,
 				InEpoch: k.Phase == jobs.InEpoch && k.Step < s.job.Spec.Batches(r)})
 		}

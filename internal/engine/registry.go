@@ -208,7 +208,7 @@ func (r *registry) takeOver(
 	if err != nil || v == nil {
 		return nil, func() error { return nil }, err
 	}
-	if old.resume != nil && old.resume.sum == t.Sum && !v.Begun && old.diff(spec) == "" {
+	if old.resume != nil && old.resume.sum == t.Sum && !v.Begun() && old.diff(spec) == "" {
 		return old, nil, nil
 	}
 	for rank := range v.Ranks {

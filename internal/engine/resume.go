@@ -69,7 +69,7 @@ func (e *Engine) GetState(ctx context.Context, req *larderv1.GetStateRequest) (*
 	a, instance := j.subsets.last(), req.GetEpoch()
 	if v != nil {
 		instance += v.Offset
-		if v.Begun && (v.Next == nil || req.GetEpoch() <= v.Epoch) {
+		if v.Begun() && (v.Next == nil || req.GetEpoch() <= v.Epoch) {
 			a = j.subsets.coming(v.Mark)
 		}
 	}

@@ -61,10 +61,10 @@ func (w *views) viewOn(v jobs.Job, m jobs.Machine) *larderv1.Job {
 		EndedReason: v.Reason,
 		Recipe:      j.Recipe.ID().String(), Prefix: j.Recipe.Prefix().String(), ShareGroup: v.Group,
 		InstanceOffset: v.Offset,
-		Quarantined:    w.library.quarantined(j, v.Stats.Bad), Paused: v.Paused, SubsetSince: v.Since,
+		Quarantined:    w.library.quarantined(j, v.Stats.Bad), Paused: v.Paused(), SubsetSince: v.Since,
 	}
 	w.tellSubsets(out, j, &v)
-	if v.Drain && !v.State.Ended() {
+	if v.Draining() && !v.State.Ended() {
 		out.Notes = append(out.Notes, "it is drained: it ends when its running epoch is over")
 	}
 	for i := range v.Ranks {

@@ -6,7 +6,7 @@ import "testing"
 func TestACanceledBatchOwesNoRow(t *testing.T) {
 	r, p := failsLate(t)
 	s := r.c.roster.streams[p.job]
-	for i := 0; len(r.todo) > 0 && i < 100 && len(s.owed) < 2; i++ {
+	for i := 0; len(r.todo) > 0 && i < 100 && len(s.deferred) < 2; i++ {
 		e := r.todo[0]
 		r.todo = r.todo[1:]
 		r.do(e)
@@ -16,12 +16,12 @@ func TestACanceledBatchOwesNoRow(t *testing.T) {
 		r.todo = r.todo[1:]
 		r.do(e)
 	}
-	if len(s.owed) == 0 {
+	if len(s.deferred) == 0 {
 		t.Fatal("no row had to wait")
 	}
 	p.detach(false)
 	gone := map[DeliveryID]bool{}
-	for _, o := range s.owed {
+	for _, o := range s.deferred {
 		gone[o.d.id] = true
 	}
 	committed := s.job.Ledger().Committed()
@@ -59,14 +59,14 @@ func TestACanceledBatchOwesNoRow(t *testing.T) {
 // TestWholeEpoch: only what an earlier daemon gave out counts as had when a client asks for a later epoch. What a
 // client of this daemon left behind is not in that account; it could end the daemon with a division by zero.
 func TestWholeEpoch(t *testing.T) {
-	list := func(origin origin, steps ...int) (out []back) {
+	list := func(origin origin, steps ...int) (out []resend) {
 		for _, s := range steps {
-			out = append(out, back{step: s, last: s == 2, origin: origin})
+			out = append(out, resend{step: s, last: s == 2, origin: origin})
 		}
 		return out
 	}
 	for what, x := range map[string]struct {
-		list []back
+		list []resend
 		want bool
 	}{
 		"all steps":           {list(fromJournal, 0, 1, 2), true},
