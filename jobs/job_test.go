@@ -158,3 +158,36 @@ func TestWordsOfStates(t *testing.T) {
 		}
 	}
 }
+
+// TestCourse: a job that drains stays so, and its pause ends with it.
+func TestCourse(t *testing.T) {
+	j := NewJob(1, Spec{World: 1}, nil)
+	if j.Pause(); !j.Paused() || !panics(j.Pause) {
+		t.Error("a paused job is paused twice")
+	}
+	if !panics(func() { j.SetActive(true) }) {
+		t.Error("a paused job that has begun no epoch needs samples")
+	}
+	j.StartDraining()
+	j.StartDraining()
+	if j.Paused() || !j.Draining() || !panics(j.Pause) || !panics(j.Unpause) {
+		t.Errorf("a job that drains has course %d", j.Course)
+	}
+}
+
+// TestDraw: a job needs samples once it has begun an epoch.
+func TestDraw(t *testing.T) {
+	j := NewJob(1, Spec{World: 1}, nil)
+	j.SetActive(false)
+	if j.Begun() || j.Active() || !panics(func() { j.SetActive(true) }) {
+		t.Error("a job needs samples before it has begun an epoch")
+	}
+	j.Begin(3)
+	j.SetActive(true)
+	if j.Begin(4); !j.Begun() || !j.Active() || j.Epoch != 4 {
+		t.Errorf("in epoch %d, a job's drawing is in phase %d", j.Epoch, j.Draw)
+	}
+	if j.SetActive(false); j.Active() || !j.Begun() {
+		t.Errorf("a stalled job's drawing is in phase %d", j.Draw)
+	}
+}

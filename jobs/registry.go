@@ -1,6 +1,8 @@
 package jobs
 
 import (
+	"errors"
+	"fmt"
 	"iter"
 	"time"
 
@@ -106,6 +108,29 @@ func (g *Registry) trim() {
 		}
 		i++
 	}
+}
+
+// Check tests that jobs are listed by id and by name, and that exactly the suspect ones have a lease.
+func (g *Registry) Check() error {
+	var err error
+	leases := 0
+	for i, j := range g.byID {
+		if j.ID >= g.nextID || i > 0 && g.byID[i-1].ID >= j.ID {
+			err = errors.Join(err, fmt.Errorf("job %d is in place %d, ids come from %d on", j.ID, i, g.nextID))
+		}
+		if n := g.byName[j.Spec.Name]; n == nil || n.ID < j.ID {
+			err = errors.Join(err, fmt.Errorf("job %d is not the newest of its name %s", j.ID, j.Spec.Name))
+		}
+		if leased := g.leases.Has(due{j.Lease, j.ID}); leased != (j.State == Suspect) {
+			err = errors.Join(err, fmt.Errorf("job %d, which is %s, has a lease: %v", j.ID, j.State, leased))
+		} else if leased {
+			leases++
+		}
+	}
+	if leases != g.leases.Len() {
+		err = errors.Join(err, fmt.Errorf("%d leases run, %d of them of a suspect job", g.leases.Len(), leases))
+	}
+	return err
 }
 
 // Live counts jobs that have not ended.

@@ -3,7 +3,9 @@ package coordinator
 import (
 	"errors"
 	"fmt"
+	"slices"
 
+	"larder/internal/bits"
 	"larder/internal/ident"
 	"larder/jobs"
 )
@@ -11,11 +13,122 @@ import (
 // Check tests every invariant of the core, its components and the pure packages that it uses, O(everything); for tests
 // and builds with invariants.
 func (c *Core) Check() error {
-	err := errors.Join(c.needs.sampler.Check(), c.needs.index.Check(), c.tiering.Check(), c.planner.Check())
+	err := errors.Join(c.needs.sampler.Check(), c.needs.index.Check(), c.tiering.Check(), c.planner.Check(),
+		c.step.Check(), c.roster.Check(), c.life.Check())
 	if c.step.stats.Violations > 0 {
 		err = errors.Join(err, fmt.Errorf("%d violations were caught", c.step.stats.Violations))
 	}
 	return errors.Join(err, c.needs.Check(), c.flights.Check())
+}
+
+// Check tests that no effect is left over from a Step, and that only records wait that are not durable.
+func (st *step) Check() error {
+	var err error
+	if st.out != nil {
+		err = fmt.Errorf("%d effects are left over between two steps", len(st.out))
+	}
+	if st.durable > st.nextSeq {
+		err = errors.Join(err, fmt.Errorf("record %d is durable, of %d", st.durable, st.nextSeq))
+	}
+	for seq := range st.persists { // order-free: only the order of messages depends on it
+		if seq <= st.durable || seq > st.nextSeq {
+			err = errors.Join(err, fmt.Errorf("something waits for record %d; %d of %d are durable", seq, st.durable, st.nextSeq))
+		}
+	}
+	return err
+}
+
+// Check tests that live jobs are listed once, by id, and that prefixes and share groups have the jobs that have them.
+func (ro *roster) Check() error {
+	var err error
+	wrong := func(format string, args ...any) { err = errors.Join(err, fmt.Errorf(format, args...)) }
+	if len(ro.streams) != len(ro.order) {
+		wrong("%d jobs are listed by id and %d in order", len(ro.streams), len(ro.order))
+	}
+	grouped, all := 0, make([]bits.JobSet, len(ro.prefixes))
+	for i, s := range ro.order {
+		id := s.job.ID
+		if ro.streams[id] != s || s.job.State.Ended() || i > 0 && ro.order[i-1].job.ID >= id {
+			wrong("job %d, which is %s, is in place %d of the live jobs", id, s.job.State, i)
+		}
+		if s.dataset < 0 || s.dataset >= len(ro.datasets) || s.prefix < 0 || s.prefix >= len(ro.prefixes) {
+			wrong("job %d has dataset %d and prefix %d", id, s.dataset, s.prefix)
+			continue
+		}
+		if s.joined() != (s.set.Len() == 1) || all[s.prefix]&s.set != 0 {
+			wrong("job %d, joined %v, is the set %x", id, s.joined(), s.set)
+		}
+		all[s.prefix] |= s.set
+		if g := s.group; g != nil {
+			grouped++
+			if !slices.Contains(g.members, s) || s.seed != g.seed || s.job.Group != g.id || ro.groupOf(g.id) != g {
+				wrong("job %d is not what its share group %d says", id, g.id)
+			}
+		}
+	}
+	for i := range ro.prefixes {
+		if ro.prefixes[i].jobs != all[i] {
+			wrong("prefix %d has jobs %x, %x are joined", i, ro.prefixes[i].jobs, all[i])
+		}
+	}
+	for _, g := range ro.groups {
+		grouped -= len(g.members)
+		if len(g.members) == 0 || g.id > ro.lastID {
+			wrong("share group %d of %d has %d members", g.id, ro.lastID, len(g.members))
+		}
+	}
+	if grouped != 0 {
+		wrong("%d jobs more have a share group than share groups have members", grouped)
+	}
+	return err
+}
+
+// Check tests that the registry's live jobs are those of the roster, and that the state of each job agrees with its
+// lease, with the sampler and with what its ranks have.
+func (lc *lifecycle) Check() error {
+	err, live := lc.jobs.Check(), 0
+	for j := range lc.jobs.All() {
+		if j.State.Ended() {
+			continue
+		}
+		live++
+		s := lc.roster.streams[j.ID]
+		if s == nil || s.job != j {
+			err = errors.Join(err, fmt.Errorf("job %d is live and not in the roster", j.ID))
+			continue
+		}
+		if j.Begun() != s.joined() {
+			err = errors.Join(err, fmt.Errorf("job %d: begun %v, known to the sampler %v", j.ID, j.Begun(), s.joined()))
+		}
+		if l := j.Ledger(); j.Begun() && (l == nil || l.Epoch != j.Epoch) {
+			err = errors.Join(err, fmt.Errorf("job %d is in epoch %d, of which it has no account", j.ID, j.Epoch))
+		}
+		for r := range s.ranks {
+			if e := s.checkRank(r); e != nil {
+				err = errors.Join(err, fmt.Errorf("job %d rank %d: %w", j.ID, r, e))
+			}
+		}
+	}
+	if live != len(lc.roster.order) {
+		err = errors.Join(err, fmt.Errorf("%d jobs are live, %d are in the roster", live, len(lc.roster.order)))
+	}
+	return err
+}
+
+// checkRank tests that what a rank has agrees with its phase.
+func (s *stream) checkRank(r int) error {
+	k, q := &s.job.Ranks[r], &s.ranks[r]
+	switch {
+	case !k.Attached() && len(q.planned)+len(q.sent) > 0:
+		return fmt.Errorf("it is %s, and has %d batches planned and %d sent", k.Phase, len(q.planned), len(q.sent))
+	case k.Phase == jobs.InEpoch && !s.job.Begun():
+		return fmt.Errorf("it is %s, and none was begun", k.Phase)
+	case q.kept != nil && k.Attached() && (k.Phase != jobs.Idle || !q.returned):
+		return fmt.Errorf("it is %s, and something is kept for a client that is gone", k.Phase)
+	case q.recovery != recoveryNone && !s.restored():
+		return fmt.Errorf("it may continue what another daemon began, and its job may not")
+	}
+	return nil
 }
 
 // Check tests that no tier holds more than it may.

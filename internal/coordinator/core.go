@@ -50,7 +50,7 @@ type Config struct {
 }
 
 // Core is the state machine: it composes the components of the package, and leads each event to the one that decides.
-// Each component knows those above it in this list. What it must ask of one below it, it gets as a function value.
+// They are listed from the lowest layer to the highest (see the package doc).
 // Core is owned by Loop (or a simulator); it is not safe for concurrent use.
 type Core struct {
 	cfg     *Config
@@ -196,8 +196,7 @@ func (c *Core) handle(ev Event) {
 
 // Deadline is when Tick is next needed; zero = not at all.
 func (c *Core) Deadline() time.Time {
-	if c.tiering.resizing || c.needs.refresh.left > 0 || len(c.tiering.wanted.walks) > 0 || c.needs.sampler.Work(0) ||
-		c.planner.catchesUp() {
+	if c.tiering.hasWork() || c.needs.hasWork() || c.planner.catchesUp() {
 		return c.step.now
 	}
 	d := c.life.jobs.Deadline()

@@ -5,16 +5,21 @@
 // Executor (internal/engine) carries effects out and sends their results back as events. Core never sees bytes, labels,
 // paths or descriptors.
 //
-// Core is made of components, each with its own fields and, where it has invariants, its own Check. Each knows those
-// above it in this list; what it must ask of one below it, it is given as a function value (see compose):
+// Core is made of components in layers, each with its own fields and its own Check. From the highest layer to the
+// lowest:
 //
-//	step       the running Step: its time, its effects, what work it may still do, records that are not durable yet
-//	roster     who draws what: live jobs, and their prefixes, share groups and datasets
-//	needs      what is cached for whom, and who still needs it (needs.go, entries.go)
-//	tiering    how large the tiers are: the model, the rule of thumb, quotas (tiering.go, quota.go, model.go, degree.go)
-//	flights    preparations under way, and what fills a row (flight.go, rows.go, inplace.go, share.go)
-//	planner    batches, from the picks to the account (plan.go, picks.go, deal.go, remainder.go)
 //	lifecycle  jobs, clients and epochs (lifecycle.go, epochs.go, attach.go, cut.go, restore.go, change.go, idle.go)
+//	planner    batches, from the picks to the account (plan.go, picks.go, deal.go, account.go, remainder.go)
+//	flights    preparations under way, and what fills a row (flight.go, rows.go, inplace.go, share.go)
+//	tiering    how large the tiers are: the model, the rule of thumb, quotas (tiering.go, quota.go, model.go, degree.go)
+//	needs      what is cached for whom, and who still needs it (needs.go, entries.go)
+//	roster     live jobs, and the prefixes, share groups and datasets that they have in common
+//	step       the running Step: its time, its effects, what work it may still do, records that are not durable yet
+//
+// A component calls those below it. It never holds one above it, nor the Core: what it must ask of a higher layer, it
+// gets as a function value from compose (flights.settle, planner.advance). TestComponentsKnowOnlyLowerLayers enforces
+// that. Two tables are shared: stream, a job's part in the core, which the roster owns, and flying, the flights under
+// way by what they make, which flights writes and needs reads.
 //
 // One sample's way: lifecycle begins an epoch, planner picks the sample and commits it (planOne, pick), flights finds
 // out where its row comes from (source), needs ranks what is kept of it (renew), and planner sends the batch when all

@@ -374,7 +374,7 @@ func (fl *flights) failed(f *flight, e Prepared) {
 		if !fl.quarantined(x) {
 			fl.step.stats.Quarantined++
 		}
-		fl.quarantine[f.key] = bad
+		fl.quarantineSample(f.key, bad)
 	}
 	if f.entry.held { // it keeps its place, see reservePlace
 		fl.index.SetReady(f.entry.h)
@@ -390,10 +390,19 @@ func (fl *flights) failed(f *flight, e Prepared) {
 	})
 }
 
+// quarantineSample records that a decoded form cannot be made.
+func (fl *flights) quarantineSample(k ident.Key, bad jobs.Bad) { fl.quarantine[k] = bad }
+
+// isQuarantined reports whether a decoded form cannot be made.
+func (fl *flights) isQuarantined(k ident.Key) bool {
+	_, bad := fl.quarantine[k]
+	return bad
+}
+
 // quarantined reports whether the object could not be prepared for some prefix.
 func (fl *flights) quarantined(x ident.ObjectID) bool {
 	for i := range fl.roster.prefixes {
-		if _, ok := fl.quarantine[ident.Key{Object: x, Form: ident.Decoded, Recipe: fl.roster.prefixes[i].id}]; ok {
+		if fl.isQuarantined(ident.Key{Object: x, Form: ident.Decoded, Recipe: fl.roster.prefixes[i].id}) {
 			return true
 		}
 	}

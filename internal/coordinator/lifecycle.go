@@ -85,21 +85,9 @@ func (lc *lifecycle) joinSampler(s *stream) error {
 		return err
 	}
 	s.become(samplingDraws)
-	lc.countInPrefix(s, true)
+	lc.roster.joinPrefix(s, lc.sampler.JobSet(j.ID))
 	lc.roster.inOrder = lc.roster.inOrder || s.sample.Mode == dsa.Sequential
 	return nil
-}
-
-// enlist keeps whom decoded samples serve: a job begins to draw, or ends.
-func (lc *lifecycle) countInPrefix(s *stream, in bool) {
-	p := &lc.roster.prefixes[s.prefix]
-	if in {
-		s.set = lc.sampler.JobSet(s.job.ID)
-		p.jobs |= s.set
-	} else {
-		p.jobs &^= s.set
-		s.set = 0
-	}
 }
 
 // activate marks the job as drawing: it needs what remains of its epoch (guarantee G5).
@@ -176,7 +164,7 @@ func (lc *lifecycle) endJob(s *stream, state jobs.State, reason string) {
 	}
 	lc.jobs.End(j, state, reason)
 	if s.joined() {
-		lc.countInPrefix(s, false)
+		lc.roster.leavePrefix(s)
 		lc.sampler.Leave(j.ID)
 		s.become(samplingOutside)
 	}

@@ -343,6 +343,9 @@ func (ti *tiering) predict(model string, rate float64, binding partition.Resourc
 // may be wrong by is beyond.
 const busy = 0.9
 
+// spareWork reports whether, by the last solution, jobs are limited by neither cores nor memory.
+func (ti *tiering) spareWork() bool { return ti.model.idle }
+
 // refillPays reports whether the model lets idle workers augment ahead what so many members of the group of s will
 // take: the jobs wait for storage or for their training, not for cores or memory, and making an instance once and
 // handing it out takes less of a core than augmenting for each.

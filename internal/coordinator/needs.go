@@ -211,6 +211,9 @@ func (ne *needs) refreshNeeds() {
 	ne.refresh.left, ne.refresh.of = ne.index.Slots(), ne.index.Slots()
 }
 
+// hasWork reports whether a slice of ranking, or of the sampler's work, is left for the next Step.
+func (ne *needs) hasWork() bool { return ne.refresh.left > 0 || ne.sampler.Work(0) }
+
 // entries lists what is resident in a form.
 func (ne *needs) entries(f ident.Form) []ident.Key {
 	keys := make([]ident.Key, 0, ne.index.Entries(f))

@@ -145,8 +145,8 @@ func (pl *planner) recordBad(d *delivery, bad jobs.Bad) {
 	if !bad.Removed {
 		pl.roster.datasets[s.dataset].bad.Add(uint32(bad.Object))
 	}
-	if _, ok := pl.flights.quarantine[ident.Key{Object: bad.Object, Form: ident.Decoded,
-		Recipe: pl.roster.prefixes[s.prefix].id}]; ok && s.knownBad.Add(uint32(bad.Object)) {
+	key := ident.Key{Object: bad.Object, Form: ident.Decoded, Recipe: pl.roster.prefixes[s.prefix].id}
+	if pl.flights.isQuarantined(key) && s.knownBad.Add(uint32(bad.Object)) {
 		pl.persistOf(d, RecordQuarantined{Job: s.job.ID, Object: bad.Object, Reason: bad.Reason, Corrupt: bad.Corrupt})
 		d.unlogged++
 	}
@@ -215,6 +215,9 @@ func (pl *planner) catchUp() {
 		pl.catching = pl.catching || len(s.catching) > 0
 	}
 }
+
+// expectCatchUp makes the next Steps look for a job that catches up.
+func (pl *planner) expectCatchUp() { pl.catching = true }
 
 // catchesUp reports whether some job waits for catchUp.
 func (pl *planner) catchesUp() bool {

@@ -46,7 +46,8 @@ func (lc *lifecycle) takeRest(s *stream, rest *Rest) {
 // slices.
 func (lc *lifecycle) beginRest(s *stream, rest *Rest) error {
 	epoch := rest.Epoch
-	s.catching, lc.planner.catching = s.catching[:0], true
+	s.catching = s.catching[:0]
+	lc.planner.expectCatchUp()
 	if len(rest.Previous) > 0 && epoch > 0 {
 		if err := lc.sampler.StartEpoch(s.job.ID, epoch-1); err != nil {
 			return err

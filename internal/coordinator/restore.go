@@ -109,7 +109,7 @@ func (lc *lifecycle) restored(e Restore) (*jobs.Job, error) {
 	for _, bad := range e.Bad {
 		s.knownBad.Add(uint32(bad.Object))
 		key := ident.Key{Object: bad.Object, Form: ident.Decoded, Recipe: lc.roster.prefixes[s.prefix].id}
-		lc.flights.quarantine[key] = bad
+		lc.flights.quarantineSample(key, bad)
 	}
 	if len(e.Epochs) > 0 {
 		if err := lc.restoreEpochs(s, e, given); err != nil {

@@ -9,15 +9,15 @@ import (
 	"larder/jobs"
 )
 
-// roster is who draws what: the live jobs, and the prefixes, share groups and datasets that they have in common. The
-// other components look things up in it; it decides nothing.
+// roster lists the live jobs, and the prefixes, share groups and datasets that they have in common. The other
+// components look things up in it; it decides nothing.
 type roster struct {
 	streams  map[ident.JobID]*stream // lookups only; iteration goes through order
 	order    []*stream               // live streams by job id
 	prefixes []prefix                // recipe prefixes ever used, few; position is stable
 	groups   []*group                // share groups that have members
-	lastID   uint32                  // of a group
-	datasets []dataset               // of all jobs that ever were; position is stable
+	lastID   uint32                  // the newest id of a share group
+	datasets []dataset               // every dataset that a job has drawn from; position is stable
 	inOrder  bool                    // a job whose order is not exchangeable has drawn, for Check
 }
 
@@ -42,6 +42,18 @@ func (ro *roster) prefixOf(id ident.RecipeID) int {
 	}
 	ro.prefixes = append(ro.prefixes, prefix{id: id})
 	return len(ro.prefixes) - 1
+}
+
+// joinPrefix enters a job that begins to draw among those that decoded samples of its prefix serve; set is its set.
+func (ro *roster) joinPrefix(s *stream, set bits.JobSet) {
+	s.set = set
+	ro.prefixes[s.prefix].jobs |= set
+}
+
+// leavePrefix takes a job out of those that decoded samples of its prefix serve.
+func (ro *roster) leavePrefix(s *stream) {
+	ro.prefixes[s.prefix].jobs &^= s.set
+	s.set = 0
 }
 
 // joinGroup puts a job into the share group of its recipe. Its first epoch meets the newest instance that the group
@@ -87,44 +99,45 @@ func (ro *roster) groupOf(id uint32) *group {
 // stream is a job's part in the core.
 type stream struct {
 	job      *jobs.Job
-	dataset  int // index in datasets
+	dataset  int // its index in roster.datasets
 	since    mark
 	sample   dsa.JobSpec
-	prefix   int // index in prefixes
+	prefix   int // its index in roster.prefixes
 	suffix   ident.RecipeID
-	group    *group // nil unless it shares augmented samples
+	group    *group // nil when it shares no augmented samples
 	seed     uint64 // of its random parameters
-	augBytes int64
+	augBytes int64  // size of one augmented sample; 0 = it is not fixed
 	sampling sampling
-	set      bits.JobSet      // it alone, when it is joined
-	given    bool             // something of instance last was given to it
-	last     uint32           // the newest instance of which it was given something
-	turn     uint64           // of its last planned sample
-	stored   meter            // bytes of the objects that were prepared for it
-	deferred []deferredRow    // rows that wait for the sampler to be ready
-	next     []ident.ObjectID // the subset of job.Next
-	gone     *bits.Set        // objects that do not exist any more; nil = none
+	set      bits.JobSet // the set of this job alone; empty while the sampler does not know it
+	// last is the newest instance of which a sample was delivered to the job; it holds only when given is set.
+	given    bool
+	last     uint32
+	turn     uint64           // the turn of its last planned sample
+	stored   meter            // stored bytes of the objects that were prepared for it
+	deferred []deferredRow    // rows that wait until the sampler is ready
+	next     []ident.ObjectID // the objects of job.Next
+	gone     *bits.Set        // objects that were removed from the dataset; nil = none
 	tail     int              // positional orders: positions from here on were used as substitutes
 	ranks    []rankQueue
 	knownBad *bits.Set  // quarantined samples that the journal has for it
-	rest     *Rest      // what the job is to begin with
-	places   []uint32   // positional orders, in what is left of an epoch: its positions
-	catching []catching // what the sampler must still know of it
-	deal     bool       // its steps are to be looked at
-	script   []Scripted // orders that were given; nil = none
+	rest     *Rest      // the remainder that the job will begin with; nil = none
+	places   []uint32   // positional orders, in the remainder of an epoch: its positions
+	catching []catching // what must be withdrawn from the sampler before the job draws
+	deal     bool       // deal looks at its steps at the end of this Step, independently of all phases
+	script   []Scripted // the orders that were given with it; nil = none
 }
 
-// rankQueue is what is planned for a rank and not sent yet, in order of delivery.
+// rankQueue is what a rank is to get, in order of delivery, and what its client had when it was last seen.
 type rankQueue struct {
-	planned []*delivery
-	resends []resend // restored; to be given again, oldest first
-	// returned says that its client held the rank before it attached: it may continue where it was.
-	returned bool
+	planned  []*delivery // batches that are planned and not sent
+	resends  []resend    // batches that must be sent again, the oldest first
+	sent     []*delivery // batches that were sent and not released: the client may not have got them
+	lastEnd  EndEpoch    // the newest end of an epoch that was sent
+	kept     *kept       // where the client was that vanished; nil = nothing is kept
 	recovery recovery
-	sent     []*delivery // that the client has not released: it may not have got them
-	lastEnd  EndEpoch    // the last that was sent
-	lives    bool        // the process of the client that vanished does: it has not looked yet
-	kept     *kept       // where its client was that vanished; nil = it is there, or nothing is kept
+	// Two facts that hold in several phases of the rank. returned: the attached client held the rank before, and may
+	// continue where it was. lives: the process of the client that vanished is alive, and may not know of its loss yet.
+	returned, lives bool
 }
 
 type prefix struct {

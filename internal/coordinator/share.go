@@ -129,7 +129,7 @@ const (
 // decoded, or about to be. The sample is drawn blindly from those that are needed and cached as decided at commits,
 // so that it reveals nothing of a sample.
 func (fl *flights) refill() {
-	if fl.cfg.Refill == nil && !fl.tiering.model.idle {
+	if fl.cfg.Refill == nil && !fl.tiering.spareWork() {
 		return
 	}
 	for _, g := range fl.roster.groups {
@@ -169,7 +169,7 @@ func (fl *flights) refillOne(s *stream) {
 		if _, there := fl.index.Lookup(dkey); !there && fl.flying.get(dkey) == nil {
 			continue
 		}
-		if _, bad := fl.quarantine[dkey]; bad {
+		if fl.isQuarantined(dkey) {
 			continue
 		}
 		if f, _ := fl.launchShared(key, s, fl.turn+1, need); f != nil {

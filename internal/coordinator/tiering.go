@@ -117,6 +117,9 @@ func (ti *tiering) reconfigure(e Reconfigure) {
 	ti.resolve()
 }
 
+// hasWork reports whether a slice of moving memory or of counting is left for the next Step.
+func (ti *tiering) hasWork() bool { return ti.resizing || len(ti.wanted.walks) > 0 }
+
 // squeezed is the split in force with the fixed tiers as they are to be, and the others in proportion where that leaves
 // less.
 func (ti *tiering) squeezed(t TierConfig) [ident.NumForms]int64 {
