@@ -26,35 +26,77 @@ const (
 	Work      Cause = "larder"  // the batch is under way, and neither storage nor cores are what it waits for
 )
 
+// Presence is whether a rank has a client, and if not, what became of the last one. It follows from the rank's Phase,
+// see PresenceOf.
+type Presence uint8
+
+// The presences of a client.
+const (
+	NeverCame    Presence = iota // no client has come yet
+	Present                      // a client holds the rank
+	Disconnected                 // it lost its connection, and its process lives
+	Gone                         // it ended without a goodbye
+	Departed                     // it left in order
+)
+
+// PresenceOf returns the presence of the rank's client. lives says whether the process of a client that vanished is
+// alive.
+func (r *Rank) PresenceOf(lives bool) Presence {
+	switch {
+	case r.Attached():
+		return Present
+	case r.Attaches == 0:
+		return NeverCame
+	case r.Phase == Left:
+		return Departed
+	case lives:
+		return Disconnected
+	default:
+		return Gone
+	}
+}
+
+// Progress is how far a rank is on the way to its next batch.
+//
+//	NoEpoch ─▶ AwaitsEpoch ─▶ Ordering ─▶ Preparing ─▶ Recording ─▶ AwaitsStep
+type Progress uint8
+
+// The phases of progress.
+const (
+	NoEpoch     Progress = iota // its client is in no epoch and has asked for none
+	AwaitsEpoch                 // the epoch cannot begin without the ranks in Behind
+	Ordering                    // the order of the epoch is being made
+	Preparing                   // samples of the batch are missing
+	Recording                   // the batch is whole, and its record is not durable
+	AwaitsStep                  // the batch is ready, and its step cannot be given without the ranks in Step
+)
+
 // Facts are what is known at one moment of a rank.
 type Facts struct {
 	Name        string // of the job
 	Rank, World int
-	Ended       bool
-	Paused      bool
-	Attached    bool
-	Came, Left  bool  // a client was there before; it went in order
-	Lost        bool  // it lost its connection, and its process lives
-	Asked       bool  // its client is in an epoch
-	Over        int64 // the last epoch whose end it was sent; -1 = none
-	Held, Slots int   // batches that its client has or can take, of so many at the most
-	Behind      []Behind
-	Step        []Behind      // that its next batch waits for, which is ready
-	Order       bool          // the order is being made
-	Rows, There int           // of the next batch
-	Stored      int           // of its samples, those whose bytes storage is to give
-	Unwritten   bool          // it is whole, and its record is not durable
-	Waiting     time.Duration // how long its client has waited in next(); 0 = it does not
+	State       State
+	Course      Course
+	Client      Presence
+	Progress    Progress
+	Over        int64         // the last epoch whose end was sent to the client; -1 = none
+	Held, Slots int           // batches that the client has or can take, and the slots of its ring
+	Behind      []Behind      // the ranks without which the epoch cannot begin, when AwaitsEpoch
+	Step        []Behind      // the ranks without which the step cannot be given, when AwaitsStep
+	Rows, There int           // samples of the next batch, and those of them that are ready
+	Stored      int           // samples of it that are to be read from storage
+	Waiting     time.Duration // how long the client has waited in next(); 0 = it does not wait
 }
 
-// Behind is a rank that an epoch cannot begin without.
+// Asked reports whether the rank's client is in an epoch, or has asked for one.
+func (f *Facts) Asked() bool { return f.Progress != NoEpoch }
+
+// Behind is a rank that another one waits for.
 type Behind struct {
-	Rank     int
-	Came     bool
-	Attached bool
-	Lost     bool // it lost its connection, and its process lives
-	InEpoch  bool // it has batches of Epoch left
-	Epoch    uint32
+	Rank    int
+	Client  Presence
+	InEpoch bool   // it has batches of Epoch left
+	Epoch   uint32 // the epoch it is in
 }
 
 // Machine is what is known at that moment of what prepares samples, for all jobs.
@@ -93,33 +135,33 @@ func WaitOf(f Facts, m Machine) Wait {
 		return w
 	}
 	switch {
-	case f.Ended:
+	case f.State.Ended():
 		return w
-	case !f.Attached:
+	case f.Client != Present:
 		return say(Client, "%s", f.noClient())
-	case f.Paused:
+	case f.Course == CoursePaused:
 		return say(Pause, "somebody who unpauses it: it is paused (larder jobs unpause %s)", f.Name)
 	case m.Full != "":
 		return say(FullDisk, "room on a disk: %s", m.Full)
 	case f.Held >= 2 && f.Waiting == 0: // it works on one of them
 		return say(Script, "the training script: %s ready for it", areReady(f.Held-1))
-	case !f.Asked && f.Over >= 0:
+	case f.Progress == NoEpoch && f.Over >= 0:
 		return say(Script, "the training script: it has asked for no epoch since the end of epoch %d", f.Over)
-	case !f.Asked:
+	case f.Progress == NoEpoch:
 		return say(Script, "the training script: it has not begun to iterate")
-	case len(f.Behind) > 0:
+	case f.Progress == AwaitsEpoch:
 		for _, b := range f.Behind {
 			w.Ranks = append(w.Ranks, b.Rank)
 		}
 		return say(OtherRank, "%s", f.behind())
-	case len(f.Step) > 0:
+	case f.Progress == AwaitsStep:
 		for _, b := range f.Step {
 			w.Ranks = append(w.Ranks, b.Rank)
 		}
 		return say(OtherRank, "%s", f.inStep())
-	case f.Order:
+	case f.Progress == Ordering:
 		return say(Order, "its order: samples cannot be drawn before a large subset is gone through")
-	case f.Unwritten:
+	case f.Progress == Recording:
 		return say(Log, "the state directory: the next batch is ready, and is being recorded")
 	}
 	return f.preparing(m, say)
@@ -168,14 +210,14 @@ func areReady(n int) string {
 }
 
 func (f *Facts) noClient() string {
-	switch {
-	case !f.Came:
+	switch f.Client {
+	case NeverCame:
 		return "a client: none has come yet"
-	case f.Left:
+	case Departed:
 		return "a client: the last one left"
-	}
-	if f.Lost {
+	case Disconnected:
 		return "its client, which lost its connection, and lives: it comes back with its next call"
+	case Present, Gone:
 	}
 	return "its client, which is gone without a word, to come back"
 }
@@ -200,11 +242,11 @@ func (f *Facts) behind() string {
 	list := named(f.Behind, func(b Behind) string {
 		why := "which has not asked for the epoch"
 		switch {
-		case !b.Came:
+		case b.Client == NeverCame:
 			why = "which has not come: its process has not begun to iterate"
-		case b.Lost:
+		case b.Client == Disconnected:
 			why = "whose client lost its connection, and lives: it comes back with its next call"
-		case !b.Attached:
+		case b.Client != Present:
 			why = "whose client is gone"
 		case b.InEpoch:
 			why = fmt.Sprintf("which is still in epoch %d", b.Epoch)
@@ -219,9 +261,9 @@ func (f *Facts) inStep() string {
 	list := named(f.Step, func(b Behind) string {
 		why := "whose batch of this step is not ready"
 		switch {
-		case b.Lost:
+		case b.Client == Disconnected:
 			why = "whose client lost its connection, and lives: it comes back with its next call"
-		case !b.Attached:
+		case b.Client != Present:
 			why = "whose client is gone"
 		}
 		return fmt.Sprintf("rank %d, %s", b.Rank, why)

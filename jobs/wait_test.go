@@ -10,7 +10,7 @@ import (
 
 // inEpoch is a rank whose client waits for its next batch.
 func inEpoch(change ...func(*Facts)) Facts {
-	f := Facts{Name: "a", World: 1, Attached: true, Came: true, Asked: true, Over: -1, Slots: 4, Rows: 8, There: 3,
+	f := Facts{Name: "a", World: 1, Client: Present, Progress: Preparing, Over: -1, Slots: 4, Rows: 8, There: 3,
 		Waiting: 5 * time.Second}
 	for _, c := range change {
 		c(&f)
@@ -48,19 +48,19 @@ func TestWaitOf(t *testing.T) {
 			"2 batches are ready"},
 		{"a script that keeps batches and waits", inEpoch(func(f *Facts) { f.Held, f.Stored = 3, 5 }), reading, Storage,
 			"4 reads"},
-		{"the script has not begun", inEpoch(func(f *Facts) { f.Asked = false }), reading, Script, "not begun to iterate"},
-		{"between epochs", inEpoch(func(f *Facts) { f.Asked, f.Over = false, 2 }), reading, Script,
+		{"the script has not begun", inEpoch(func(f *Facts) { f.Progress = NoEpoch }), reading, Script, "not begun to iterate"},
+		{"between epochs", inEpoch(func(f *Facts) { f.Progress, f.Over = NoEpoch, 2 }), reading, Script,
 			"since the end of epoch 2"},
-		{"paused", inEpoch(func(f *Facts) { f.Paused, f.Stored = true, 5 }), full, Pause, "larder jobs unpause a"},
+		{"paused", inEpoch(func(f *Facts) { f.Course, f.Stored = CoursePaused, 5 }), full, Pause, "larder jobs unpause a"},
 		{"full", inEpoch(func(f *Facts) { f.Held = 4 }), full, FullDisk, "the disk of /state is full"},
-		{"recorded", inEpoch(func(f *Facts) { f.There, f.Unwritten = 8, true }), Machine{Workers: 2}, Log,
+		{"recorded", inEpoch(func(f *Facts) { f.There, f.Progress = 8, Recording }), Machine{Workers: 2}, Log,
 			"is being recorded"},
-		{"order", inEpoch(func(f *Facts) { f.Order = true }), Machine{Workers: 2}, Order, "its order"},
+		{"order", inEpoch(func(f *Facts) { f.Progress = Ordering }), Machine{Workers: 2}, Order, "its order"},
 		{"no client yet", Facts{Over: -1}, reading, Client, "none has come yet"},
-		{"client left", Facts{Came: true, Left: true}, reading, Client, "left"},
-		{"client gone", Facts{Came: true}, reading, Client, "gone without a word"},
-		{"connection lost", Facts{Came: true, Lost: true}, reading, Client, "lost its connection"},
-		{"ended", Facts{Ended: true}, full, Nothing, ""},
+		{"client left", Facts{Client: Departed}, reading, Client, "left"},
+		{"client gone", Facts{Client: Gone}, reading, Client, "gone without a word"},
+		{"connection lost", Facts{Client: Disconnected}, reading, Client, "lost its connection"},
+		{"ended", Facts{State: Done}, full, Nothing, ""},
 	} {
 		w := WaitOf(c.f, c.m)
 		if w.Cause != c.cause || !strings.Contains(w.Text, c.text) {
@@ -79,9 +79,9 @@ func TestWaitOf(t *testing.T) {
 // TestWaitForRanks: each rank that an epoch waits for is named, with the reason.
 func TestWaitForRanks(t *testing.T) {
 	f := inEpoch(func(f *Facts) {
-		f.World, f.Rank = 6, 1
-		f.Behind = []Behind{{Rank: 0}, {Rank: 2, Came: true}, {Rank: 3, Came: true, Attached: true, InEpoch: true, Epoch: 4},
-			{Rank: 4, Came: true, Attached: true}, {Rank: 5, Came: true, Lost: true}}
+		f.World, f.Rank, f.Progress = 6, 1, AwaitsEpoch
+		f.Behind = []Behind{{Rank: 0}, {Rank: 2, Client: Gone}, {Rank: 3, Client: Present, InEpoch: true, Epoch: 4},
+			{Rank: 4, Client: Present}, {Rank: 5, Client: Disconnected}}
 	})
 	w := WaitOf(f, Machine{Workers: 2})
 	if w.Cause != OtherRank || w.Rank != 1 || !slices.Equal(w.Ranks, []int{0, 2, 3, 4, 5}) {
@@ -105,8 +105,8 @@ func TestWaitForRanks(t *testing.T) {
 // A rank that a step waits for may have lost its connection alone: its client comes back by itself.
 func TestWaitForAStep(t *testing.T) {
 	w := WaitOf(inEpoch(func(f *Facts) {
-		f.World = 4
-		f.Step = []Behind{{Rank: 1, Attached: true}, {Rank: 2}, {Rank: 3, Lost: true}}
+		f.World, f.Progress = 4, AwaitsStep
+		f.Step = []Behind{{Rank: 1, Client: Present}, {Rank: 2, Client: Gone}, {Rank: 3, Client: Disconnected}}
 	}), Machine{Workers: 2})
 	if w.Cause != OtherRank || !slices.Equal(w.Ranks, []int{1, 2, 3}) {
 		t.Errorf("%q of %v", w.Cause, w.Ranks)

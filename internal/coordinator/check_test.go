@@ -37,6 +37,7 @@ func TestCheckFindsWhatIsBroken(t *testing.T) {
 			p.next()
 		}
 		r.check()
+		r.spoiled = true
 		if spoil(r.c); r.c.Check() == nil {
 			t.Errorf("unnoticed: %s", name)
 		}

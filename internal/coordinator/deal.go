@@ -182,8 +182,7 @@ func (s *stream) blockedBy(r int) []jobs.Behind {
 	for o := range s.ranks {
 		if _, waits := s.batchOf(o, q[0].ledger, q[0].epoch, q[0].ledger.Dealing); waits && o != r {
 			k := &s.job.Ranks[o]
-			out = append(out, jobs.Behind{Rank: o, Came: k.Attaches > 0, Attached: k.Attached(), Lost: s.connectionLost(o),
-				Epoch: q[0].epoch, InEpoch: true})
+			out = append(out, jobs.Behind{Rank: o, Client: k.PresenceOf(s.ranks[o].lives), Epoch: q[0].epoch, InEpoch: true})
 		}
 	}
 	return out
@@ -195,7 +194,7 @@ func (s *stream) waitsForAbsent() bool {
 		if !s.job.Ranks[r].Attached() || !s.batchUnderWay(r) {
 			continue
 		}
-		if slices.ContainsFunc(s.blockedBy(r), func(b jobs.Behind) bool { return !b.Attached }) {
+		if slices.ContainsFunc(s.blockedBy(r), func(b jobs.Behind) bool { return b.Client != jobs.Present }) {
 			return true
 		}
 	}

@@ -12,29 +12,44 @@ func (c *Core) facts(j *jobs.Job) []jobs.Facts {
 	for r := range j.Ranks {
 		k := &j.Ranks[r]
 		f := &out[r]
-		*f = jobs.Facts{Name: j.Spec.Name, Rank: r, World: len(j.Ranks), Ended: j.State.Ended(), Paused: j.Paused(),
-			Attached: k.Attached(), Came: k.Attaches > 0, Left: k.Phase == jobs.Left, Over: k.Ended, Slots: j.Spec.Slots,
-			Asked: k.Phase == jobs.Waiting || k.Asked >= 0 && k.Asked != k.Ended}
+		*f = jobs.Facts{Name: j.Spec.Name, Rank: r, World: len(j.Ranks), State: j.State, Course: j.Course,
+			Client: k.PresenceOf(s != nil && s.ranks[r].lives), Over: k.Ended, Slots: j.Spec.Slots}
 		for i := range k.Slots {
 			if k.Slots[i].State == jobs.Leased {
 				f.Held++
 			}
 		}
-		f.Lost = s != nil && s.connectionLost(r)
-		if s == nil || !k.Attached() || !f.Asked {
-			continue
-		}
-		f.Order = s.waits() || len(s.catching) > 0
-		if k.Phase == jobs.Waiting {
-			f.Behind = s.behind()
-			continue
-		}
-		if q := s.ranks[r].planned; len(q) > 0 && k.Asked == int64(q[0].epoch) {
-			q[0].describe(f)
-			f.Step = s.blockedBy(r)
+		if asked := k.Phase == jobs.Waiting || k.Asked >= 0 && k.Asked != k.Ended; asked {
+			f.Progress = jobs.Preparing
+			if s != nil && k.Attached() {
+				s.progress(r, f)
+			}
 		}
 	}
 	return out
+}
+
+// progress says how far an attached rank is on the way to the batch that its client asked for.
+func (s *stream) progress(r int, f *jobs.Facts) {
+	k := &s.job.Ranks[r]
+	whole := false
+	if k.Phase == jobs.Waiting {
+		f.Behind = s.behind()
+	} else if q := s.ranks[r].planned; len(q) > 0 && k.Asked == int64(q[0].epoch) {
+		q[0].describe(f)
+		whole = q[0].pending == 0
+		f.Step = s.blockedBy(r)
+	}
+	switch {
+	case len(f.Behind) > 0:
+		f.Progress = jobs.AwaitsEpoch
+	case len(f.Step) > 0:
+		f.Progress = jobs.AwaitsStep
+	case s.waits() || len(s.catching) > 0:
+		f.Progress = jobs.Ordering
+	case whole && !s.ranks[r].planned[0].written():
+		f.Progress = jobs.Recording
+	}
 }
 
 // connectionLost reports whether the client of a rank lost its connection, or its daemon, and its process lives.
@@ -48,8 +63,7 @@ func (s *stream) behind() []jobs.Behind {
 	var out []jobs.Behind
 	for r := range s.job.Ranks {
 		if k := &s.job.Ranks[r]; s.isBehind(r) {
-			out = append(out, jobs.Behind{Rank: r, Came: k.Attaches > 0, Attached: k.Attached(), Lost: s.connectionLost(r),
-				Epoch:   k.Epoch,
+			out = append(out, jobs.Behind{Rank: r, Client: k.PresenceOf(s.ranks[r].lives), Epoch: k.Epoch,
 				InEpoch: k.Phase == jobs.InEpoch && k.Step < s.job.Spec.Batches(r)})
 		}
 	}
@@ -59,7 +73,6 @@ func (s *stream) behind() []jobs.Behind {
 // describe says what there is of a batch, and what of it storage is to give.
 func (d *delivery) describe(f *jobs.Facts) {
 	f.Rows, f.There = len(d.rows), len(d.rows)-d.pending
-	f.Unwritten = d.pending == 0 && !d.written()
 	for i := range d.rows {
 		w := &d.rows[i]
 		if w.flight == nil || w.state != rowWaiting && w.state != rowFilling {

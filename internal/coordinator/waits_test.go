@@ -79,7 +79,7 @@ func TestFactsOfABatchUnderWay(t *testing.T) {
 	p.epoch(0)
 	r.run()
 	f := r.job(id).Facts[0]
-	if f.Rows != 4 || f.There != 0 || f.Stored != 4 || f.Held != 0 || !f.Asked {
+	if f.Rows != 4 || f.There != 0 || f.Stored != 4 || f.Held != 0 || !f.Asked() {
 		t.Errorf("while it is read: %+v", f)
 	}
 	if w := r.waits(id, 0); w.Cause != jobs.Storage {
@@ -88,7 +88,7 @@ func TestFactsOfABatchUnderWay(t *testing.T) {
 	held = []string{"persist"}
 	r.run()
 	f = r.job(id).Facts[0]
-	if f.There != 4 || f.Stored != 0 || !f.Unwritten {
+	if f.There != 4 || f.Stored != 0 || f.Progress != jobs.Recording {
 		t.Errorf("while it is recorded: %+v", f)
 	}
 	if w := r.waits(id, 0); w.Cause != jobs.Log {
@@ -96,7 +96,7 @@ func TestFactsOfABatchUnderWay(t *testing.T) {
 	}
 	held = nil
 	r.run()
-	if f = r.job(id).Facts[0]; f.Held != 2 || f.Unwritten {
+	if f = r.job(id).Facts[0]; f.Held != 2 || f.Progress == jobs.Recording {
 		t.Errorf("when it is delivered: %+v", f)
 	}
 	r.ok(r.ask(func(tk Token) Event { return Pause{Token: tk, Job: id, On: true} }))

@@ -171,12 +171,12 @@ func (w *views) waits(out *larderv1.Job, v *jobs.Job, m jobs.Machine) {
 	all := make([]jobs.Wait, 0, len(v.Facts))
 	for i := range v.Facts {
 		f, k := v.Facts[i], &v.Ranks[i]
-		if f.Asked {
+		if f.Asked() {
 			f.Waiting = k.Waiting(now)
 		}
 		if r := w.rings.Hold(ring.Key{Job: v.ID, Rank: i, Inc: k.Incarnation}); r != nil {
 			out.Counters.WaitSeconds += r.Unreported().Seconds()
-			if d, known := r.WaitNow(); known && f.Asked {
+			if d, known := r.WaitNow(); known && f.Asked() {
 				f.Waiting = d
 				out.Counters.WaitSeconds += d.Seconds()
 			}
