@@ -128,8 +128,8 @@ func (lc *lifecycle) takeNext(s *stream, epoch uint32) error {
 // selected.
 func (s *stream) isGone(x ident.ObjectID) bool { return s.gone != nil && s.gone.Has(uint32(x)) }
 
-// removed is the report on a sample that is gone. It is drawn like any other and left out at once, as quarantined ones
-// are: so the cells keep their proportions, and all ranks still get equally many batches.
+// removed is the report on a sample that is gone. It is drawn like any other and left out of its batch, as quarantined
+// ones are: so the cells keep their proportions, and all ranks still get equally many batches.
 func removed(x ident.ObjectID) jobs.Bad {
 	return jobs.Bad{Object: x, Reason: "removed from the dataset", Removed: true}
 }

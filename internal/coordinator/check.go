@@ -32,7 +32,8 @@ func (st *step) Check() error {
 	}
 	for seq := range st.persists { // order-free: only the order of messages depends on it
 		if seq <= st.durable || seq > st.nextSeq {
-			err = errors.Join(err, fmt.Errorf("something waits for record %d; %d of %d are durable", seq, st.durable, st.nextSeq))
+			err = errors.Join(err, fmt.Errorf("a callback waits for record %d; %d of %d are durable", seq, st.durable,
+				st.nextSeq))
 		}
 	}
 	return err

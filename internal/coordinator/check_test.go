@@ -22,10 +22,13 @@ func TestCheckFindsWhatIsBroken(t *testing.T) {
 			g.members = g.members[:1]
 		},
 		"the sampler does not know a job that began": func(c *Core) { c.roster.order[0].sampling = samplingOutside },
-		"a lease runs for a live job":                func(c *Core) { c.life.jobs.Suspect(job(c), time.Now()); job(c).State = jobs.Live },
-		"a suspect job has no lease":                 func(c *Core) { job(c).State = jobs.Suspect },
-		"a rank in an epoch of a job without one":    func(c *Core) { job(c).Draw = jobs.DrawUnbegun },
-		"a rank without client has a batch":          func(c *Core) { job(c).Ranks[0].Phase = jobs.Vanished },
+		"a lease runs for a live job": func(c *Core) {
+			c.life.jobs.Suspect(job(c), time.Now())
+			job(c).State = jobs.Live
+		},
+		"a suspect job has no lease":              func(c *Core) { job(c).State = jobs.Suspect },
+		"a rank in an epoch of a job without one": func(c *Core) { job(c).Draw = jobs.DrawUnbegun },
+		"a rank without client has a batch":       func(c *Core) { job(c).Ranks[0].Phase = jobs.Vanished },
 		"something is kept for a client that is there": func(c *Core) {
 			c.roster.order[0].ranks[0].kept = &kept{}
 		},

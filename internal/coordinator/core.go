@@ -27,9 +27,9 @@ type TierConfig struct {
 type Config struct {
 	Seed    uint64
 	Tiers   TierConfig
-	Lease   time.Duration // a vanished client may come back within it; default 30 s
+	Lease   time.Duration // how long a vanished client may reconnect; default 30 s
 	MaxJobs int           // live jobs; default 256 (the daemon passes jobs.max)
-	// IdleTimeout is how long a client may do nothing with its batches before it loses its rank; 0 = without limit.
+	// IdleTimeout is how long a client may leave its batches untouched before it loses its rank; 0 = without limit.
 	IdleTimeout time.Duration
 	InFlight    int // preparations handed to the executor at once; default 8
 	// Ahead is how many more may be handed out, so that the executor can read ahead. It must not begin one while 2 x
@@ -49,18 +49,18 @@ type Config struct {
 	Evictor func(f ident.Form, policy string, r *xrand.Rand) (cachepolicy.Evictor, error)
 }
 
-// Core is the state machine: it composes the components of the package, and leads each event to the one that decides.
+// Core is the state machine: it composes the components of the package, and passes each event to the one that decides.
 // They are listed from the lowest layer to the highest (see the package doc).
 // Core is owned by Loop (or a simulator); it is not safe for concurrent use.
 type Core struct {
 	cfg     *Config
 	step    *step      // the running Step: its time, its effects, its work
-	roster  *roster    // who draws what
+	roster  *roster    // live jobs, prefixes, share groups and datasets
 	needs   *needs     // what is cached for whom, and who still needs it
 	tiering *tiering   // how large the tiers are
 	flights *flights   // preparations under way
 	planner *planner   // batches, from the picks to the account
-	life    *lifecycle // jobs, their clients and epochs
+	life    *lifecycle // jobs, clients and epochs
 }
 
 // New returns a Core without jobs. Unknown policies are an error.
@@ -94,7 +94,8 @@ func New(cfg Config) (*Core, error) {
 	return c, nil
 }
 
-// compose connects the components. The tiers are still missing.
+// compose connects the components from the lowest layer to the highest, then gives the lower ones the functions that
+// they need of higher ones. The index of the tiers is set by New.
 func compose(cfg *Config) *Core {
 	sampler := dsa.New(xrand.Hash(cfg.Seed, 2))
 	sampler.InSlices()
@@ -139,12 +140,12 @@ func (c *Core) Step(now time.Time, ev Event, out []Effect) []Effect {
 
 	c.flights.dispatch()
 	c.flights.refill()
-	c.needs.rankEncoded() // of what refill displaced
+	c.needs.rankEncoded() // again, because refill may have displaced decoded samples
 
 	return c.step.end()
 }
 
-// handle leads an event to the component that decides.
+// handle passes an event to the component that decides.
 func (c *Core) handle(ev Event) {
 	switch e := ev.(type) {
 	case Register:
@@ -194,7 +195,7 @@ func (c *Core) handle(ev Event) {
 	}
 }
 
-// Deadline is when Tick is next needed; zero = not at all.
+// Deadline returns when the next Tick is needed; zero = none is.
 func (c *Core) Deadline() time.Time {
 	if c.tiering.hasWork() || c.needs.hasWork() || c.planner.catchesUp() {
 		return c.step.now
@@ -217,7 +218,7 @@ func (c *Core) Deadline() time.Time {
 }
 
 // Members makes the set of a subset, for Register and ChangeSubset: it takes time in proportion (3 ms for 1.28 M
-// objects), so it is for who asks, not for Step. Ids that the sampler will refuse are left out.
+// objects), so callers use it outside of Step. Ids that the sampler will refuse are left out.
 func Members(objects []ident.ObjectID) *bits.Set {
 	m := new(bits.Set)
 	for _, x := range objects {

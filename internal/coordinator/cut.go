@@ -68,8 +68,8 @@ func (lc *lifecycle) keepForReconnect(s *stream, r int, was jobs.Rank) {
 
 // resendOf returns what must be sent again of a delivery; which selects its rows.
 func resendOf(d *delivery, which func(*row) bool) resend {
-	b := resend{epoch: d.epoch, instance: d.instance, ledger: d.ledger, step: d.step, last: d.last, bad: slices.Clip(d.bad),
-		objects: make([]ident.ObjectID, 0, len(d.rows))}
+	b := resend{epoch: d.epoch, instance: d.instance, ledger: d.ledger, step: d.step, last: d.last,
+		bad: slices.Clip(d.bad), objects: make([]ident.ObjectID, 0, len(d.rows))}
 	if d.again != nil {
 		b.origin, b.was = fromClient, *d.again
 	}

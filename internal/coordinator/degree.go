@@ -60,8 +60,8 @@ func (s *stream) mark() {
 	s.since = mark{n.Samples, n.SourceReads, n.Decodes, n.Augments}
 }
 
-// restartShiftedCounts restarts counting where the tiers hold another part of what jobs want than when counting began. What
-// was measured counts on until enough was seen.
+// restartShiftedCounts restarts counting where the tiers hold another part of what jobs want than when counting began.
+// What was measured counts on until enough was seen.
 func (ti *tiering) restartShiftedCounts() {
 	entries, scale := ti.sampledEntries()
 	augmented := ti.augmentedPart()
@@ -87,7 +87,8 @@ func (ti *tiering) restartShiftedCounts() {
 	}
 }
 
-// lookedAt is how many places of the index are looked at to estimate what tiers hold: within a hundredth of the truth.
+// lookedAt is how many places of the index are sampled to estimate what the tiers hold: within a hundredth of the
+// truth.
 const lookedAt = 1 << 13
 
 // sampledEntries returns a sample of the resident encoded and decoded entries; each stands for scale of them.

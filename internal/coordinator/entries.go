@@ -6,8 +6,8 @@ import (
 	"larder/tiers/residency"
 )
 
-// evicted is called by the index for an entry that leaves. Unread bytes go at once; others at their last
-// unpin.
+// evicted is called by the index for an entry that leaves. Its bytes are freed at once when no reader has them pinned,
+// otherwise at the last unpin.
 func (ne *needs) evicted(h residency.Handle, k ident.Key) {
 	ne.step.stats.Evictions[k.Form]++
 	if ne.index.Pins(h) == 0 {

@@ -82,8 +82,8 @@ type Detached struct {
 	Rank  int
 	Inc   ident.Incarnation
 	Clean bool
-	Lives bool // its process does: it may come back however late it looks; ClientGone will say when it has ended
-	// Waited is what it had waited in vain, or for batches that it did not release.
+	Lives bool // its process is alive: it may reconnect with its next call, however late. ClientGone says when it ended
+	// Waited is the time the client waited without a batch, or for batches that it did not release.
 	Waited time.Duration
 }
 

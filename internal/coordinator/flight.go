@@ -8,9 +8,9 @@ import (
 	"larder/tiers/residency"
 )
 
-// flights is what is being prepared: who waits for it, in which turn, and where it starts from. It decides what a row
-// of a batch is filled from, and what is kept of what was prepared. Batches are the planner's, which learns through
-// failRow and settle when a row cannot be filled, or is.
+// flights are the preparations under way: the rows that wait for each, its turn, and where it starts from. It decides
+// what a row of a batch is filled from, and what is kept of what was prepared. Batches are the planner's, which learns
+// through failRow and settle when a row cannot be filled, or is.
 type flights struct {
 	cfg     *Config
 	step    *step
@@ -31,8 +31,9 @@ type flights struct {
 	quarantine map[ident.Key]jobs.Bad // decoded forms that cannot be made; lookups only
 	rng        *xrand.Rand            // of what idle workers augment ahead
 
+	// What flights need of the planner, which is above them.
 	failRow func(d *delivery, row int, bad jobs.Bad) // leaves a sample out of its batch
-	settle  func(d *delivery)                        // looks whether a batch is complete
+	settle  func(d *delivery)                        // sends a batch if it is complete
 }
 
 // pin is a hold on an entry of the index.
@@ -69,7 +70,7 @@ type flight struct {
 	// keep it. It is prepared in place, straight into its row, and does not count as cached. A second job that wants
 	// the sample before work starts shares the flight, which is then not alone.
 	alone    bool
-	refill   bool // idle workers make it ahead: no row has asked for it
+	refill   bool // idle workers make it ahead, because no row had asked for it when it began: a fact for all its phases
 	users    int  // fills and augments that still read the working copy
 	attempts int
 }

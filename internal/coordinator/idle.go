@@ -10,8 +10,8 @@ import (
 )
 
 // idleOut is when the client of a rank has been silent for so long that it loses the rank (Config.IdleTimeout). Zero =
-// it does not: it waits for the daemon, for the other ranks, or for its job to be unpaused. A client has no thread that could
-// say that it lives, so what counts is what it does with its batches.
+// it does not: it waits for the daemon, for the other ranks, or for its job to be unpaused. A client has no thread that
+// could say that it lives, so what counts is what it does with its batches.
 func (lc *lifecycle) idleOut(s *stream, r int) time.Time {
 	j, k := s.job, &s.job.Ranks[r]
 	switch {
@@ -26,8 +26,8 @@ func (lc *lifecycle) idleOut(s *stream, r int) time.Time {
 
 // detachIdle ends the attachment of clients that were silent for too long. They count as dead: samples that they were
 // not given return to the epoch, their memory is no longer the daemon's, and another client may take the rank, with a
-// higher incarnation. When such a client wakes after all, the end of its attachment (STALE) is the first thing it hears, and
-// its memory is as it left it: no other client has it.
+// higher incarnation. When such a client wakes after all, the end of its attachment (STALE) is the first thing it
+// hears, and its memory is as it left it: no other client has it.
 func (lc *lifecycle) detachIdle() {
 	for i := 0; i < len(lc.roster.order); {
 		s := lc.roster.order[i]

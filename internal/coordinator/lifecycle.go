@@ -10,8 +10,8 @@ import (
 	"larder/jobs"
 )
 
-// lifecycle is jobs, their clients and their epochs: who registers, attaches, asks for an epoch, leaves, vanishes and
-// comes back, and what a restarted daemon puts back. What is in a batch is the planner's.
+// lifecycle decides when jobs, attachments and epochs begin and end: it handles registration, attachment, requests for
+// an epoch, departure, reconnection, and the restart of a daemon. What is in a batch is up to the planner.
 type lifecycle struct {
 	cfg     *Config
 	step    *step
@@ -53,7 +53,7 @@ func (lc *lifecycle) register(e Register) {
 	})
 }
 
-// newStream makes a job part of the core.
+// newStream enters a job in the roster.
 func (lc *lifecycle) newStream(job *jobs.Job, e Register) *stream {
 	s := &stream{
 		job: job, dataset: lc.tiering.datasetOf(e.Dataset,
@@ -182,7 +182,7 @@ func (lc *lifecycle) endJob(s *stream, state jobs.State, reason string) {
 	lc.needs.refreshNeeds()
 }
 
-// tick lets leases run out and takes stalled jobs out of the needs.
+// tick ends the jobs whose leases ran out and the attachments of idle clients, and makes stalled jobs inactive.
 func (lc *lifecycle) tick() {
 	for _, j := range lc.jobs.Expired(lc.step.now) {
 		if s := lc.roster.streams[j.ID]; s != nil {
@@ -204,8 +204,8 @@ func (lc *lifecycle) tick() {
 	}
 }
 
-// expired ends a job whose client did not come back, and is not there to. While other ranks continue their epoch the
-// job lives; it ends when one of them would wait for the lost rank forever.
+// expired ends a job whose client did not come back and whose process has ended. While other ranks continue their epoch
+// the job lives; it ends when one of them would wait for the lost rank forever.
 func (lc *lifecycle) expired(s *stream) {
 	j := s.job
 	waits := s.waitsForAbsent()

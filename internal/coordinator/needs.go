@@ -7,14 +7,15 @@ import (
 	"larder/tiers/residency"
 )
 
-// needs is what is cached for whom, and who still needs it: it ranks every entry of the tiers by the jobs that still
-// need it, and keeps the sampler informed of what is cached. It evicts nothing of its own accord but what no job needs.
+// needs knows which jobs each cached entry serves and which of them still need it: it ranks every entry of the tiers by
+// the jobs that still need it, and keeps the sampler informed of what is cached. It evicts by itself only what no job
+// needs.
 type needs struct {
 	step    *step
 	roster  *roster
 	sampler *dsa.Sampler
 	index   *residency.Index
-	flying  *flying // what is about to be there
+	flying  *flying // the forms that are being made
 
 	refresh          refresh          // needs being recomputed in slices
 	undecodedObjects []ident.ObjectID // objects of which a decoded form left in this Step
@@ -177,7 +178,7 @@ func (ne *needs) renewEncoded(x ident.ObjectID) {
 	}
 }
 
-// left notes that an entry leaves: what it served may be served by the encoded sample from now on.
+// noteDeparture notes that an entry leaves the index: from now on the encoded sample may serve the jobs that it served.
 func (ne *needs) noteDeparture(k ident.Key) {
 	if k.Form == ident.Decoded && ne.index.Entries(ident.Encoded) > 0 {
 		ne.undecodedObjects = append(ne.undecodedObjects, k.Object)
@@ -199,14 +200,14 @@ func (ne *needs) rankEncoded() {
 type refresh struct {
 	at   int // the place to look at next
 	left int // entries to look at
-	of   int // of so many: what comes behind them puts those off that were to be looked at last
+	of   int // the places of the index when left was set: places added since are visited too
 }
 
 // refreshPerStep is how many entries one Step looks at, of any form and dead ones included.
 const refreshPerStep = 512
 
-// refreshNeeds has all entries looked at once from where it is: one that is under way need not restart for them to
-// be.
+// refreshNeeds starts a round over all entries from the current place. A round that is under way is extended to a full
+// one instead of being restarted.
 func (ne *needs) refreshNeeds() {
 	ne.refresh.left, ne.refresh.of = ne.index.Slots(), ne.index.Slots()
 }

@@ -19,7 +19,7 @@ const (
 	flightWaits   flightPhase = iota // for the flight that makes its source; it is in no queue
 	flightQueued                     // in its turn
 	flightRunning                    // handed to the executor
-	flightInPlace                    // the same, and the executor writes its row at once; who comes now waits for its end
+	flightInPlace                    // the same, and its row is written too; a row that comes now waits for the end
 	flightCopied                     // its working copy exists, outside the tiers
 	flightOver                       // it is forgotten
 	numFlightPhases
@@ -114,8 +114,8 @@ func (m *model) outdate() {
 	}
 }
 
-// change is what changed since memory was split last, the weightiest of it: after any of it the next decision may
-// move memory without delay.
+// change is the weightiest of what changed since memory was split last. After any change the next decision may move
+// memory without delay.
 type change uint8
 
 const (

@@ -7,7 +7,7 @@ import (
 )
 
 // planner makes batches: it commits picks to them, sends them in order when they are complete, and keeps the account of
-// each epoch. When an epoch or a job is to begin or end the lifecycle decides.
+// each epoch. The lifecycle decides when an epoch or a job begins or ends.
 type planner struct {
 	step    *step
 	roster  *roster
@@ -16,13 +16,13 @@ type planner struct {
 
 	deliveries   map[DeliveryID]*delivery
 	nextDelivery DeliveryID
-	// What nearly every Step would look for in vain is looked for only when it may be there.
+	// Three independent hints, no states: without one of them a Step need not visit the streams.
 	awaiting bool // some stream waits for the sampler or has deferred rows
-	catching bool // some stream is catching up
-	dealing  bool // steps of some stream are to be looked at
+	catching bool // some stream has samples to withdraw from the sampler
+	dealing  bool // some stream has steps to decide
 
-	// begins the next epoch when every rank is done with this one
-	advance      func(*stream)
+	// What the planner needs of the lifecycle, which is above it.
+	advance      func(*stream)                                    // begins the next epoch if each rank is done
 	endJob       func(s *stream, state jobs.State, reason string) // ends a job at once
 	endIfDrained func(*stream)                                    // ends a draining job when no client is in an epoch
 }

@@ -147,7 +147,7 @@ func (ti *tiering) quotas() []QuotaView {
 
 // shares is the Evictor of a tier that datasets have floors and caps in: one Evictor of the tier's policy for each
 // dataset. Which dataset gives way is decided by bytes and by the need of what each would give; inside a dataset its
-// own Evictor decides, as blind as ever.
+// own Evictor decides, which sees nothing but its entries.
 type shares struct {
 	groups   []share
 	slots    []weighed // by handle

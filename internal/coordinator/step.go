@@ -16,12 +16,12 @@ type step struct {
 	spent spent
 	stats Stats
 
-	persists map[uint64]func() // what waits for a record
-	nextSeq  uint64
-	durable  uint64 // the newest record that is
+	persists map[uint64]func() // callbacks that wait for a record, by its number
+	nextSeq  uint64            // the number of the newest record
+	durable  uint64            // the newest record that is durable
 }
 
-// begin is the beginning of a Step at now, whose effects follow those in out.
+// begin starts a Step at now. Its effects are appended to out.
 func (st *step) begin(now time.Time, out []Effect) {
 	st.now, st.out, st.slice, st.count, st.spent = now, out, samplerPerStep, countPerStep, spent{}
 }
@@ -33,13 +33,13 @@ func (st *step) end() []Effect {
 	return out
 }
 
-// spent is the work of the running Step that grows with subsets or tiers, for tests that bound it: objects of subsets
-// and entries of tiers looked at.
+// spent counts the work of the running Step that grows with subsets or tiers, for tests that bound it: objects of
+// subsets and entries of tiers that were visited.
 type spent struct{ sampler, counted, refresh, shrunk int }
 
 func (st *step) emit(e Effect) { st.out = append(st.out, e) }
 
-// persist has a record made durable, and does then once it is.
+// persist emits the effect that makes a record durable, and calls then once it is.
 func (st *step) persist(r Record, then func()) {
 	st.nextSeq++
 	if then != nil {

@@ -12,8 +12,8 @@ import (
 	"larder/tiers/residency"
 )
 
-// tiering is how large the tiers are: what all jobs want together, the split of memory by the model or the rule of
-// thumb, the quotas of datasets, and the moving of memory in slices.
+// tiering decides how large the tiers are: it counts what all jobs want together, splits memory by the model or the
+// rule of thumb, applies the quotas of datasets, and moves memory in slices.
 type tiering struct {
 	cfg     *Config
 	step    *step
@@ -24,9 +24,9 @@ type tiering struct {
 
 	budgets  [ident.NumForms]int64 // of the tiers; index knows the usable part
 	auto     [ident.NumForms]bool
-	target   [ident.NumForms]int64 // what budgets are to become
-	resizing bool                  // they are not that yet
-	resizers []Token               // who waits for it
+	target   [ident.NumForms]int64 // the budgets that are being moved to
+	resizing bool                  // budgets differ from target, and memory moves in each Step
+	resizers []Token               // requests that are answered when it has moved
 	model    model
 	shares   [ident.NumForms]*shares // nil without quotas
 	wanted   wanted                  // the union of all subsets
@@ -180,7 +180,7 @@ type wanted struct {
 	bytes   int64
 	by      [][]uint8  // by object, in pages: a large id costs one page
 	owners  [][]uint16 // the dataset that the object counts for, from 1
-	walks   []walk     // to be counted, in order
+	walks   []walk     // subsets that are still to be counted, in order
 }
 
 // owner is the dataset that an object counts for; -1 = none yet.
@@ -222,8 +222,8 @@ func (ti *tiering) recount(s *stream, subset []ident.ObjectID, in bool) {
 	ti.countSlice()
 }
 
-// countSlice counts on, as far as this Step may. A subset comes out only after it went in, so no count passes the
-// number of jobs and of changes under way by more than one each.
+// countSlice continues to count, as far as this Step may. A subset comes out only after it went in, so no count passes
+// the number of jobs and of changes under way by more than one each.
 func (ti *tiering) countSlice() {
 	u := &ti.wanted
 	if len(u.walks) == 0 {
@@ -285,7 +285,7 @@ func (ti *tiering) countDistinct(x ident.ObjectID, sign int64) {
 	d.bytes += bytes
 }
 
-// apply has the tiers become of those sizes. Memory moves in slices: tiers shrink by a bounded number of entries in
+// apply moves the tiers to the sizes of a split. Memory moves in slices: tiers shrink by a bounded number of entries in
 // each Step, and the others grow when that is done, so that the sum never exceeds the old and the new total.
 func (ti *tiering) apply(split [ident.NumForms]int64) {
 	ti.target, ti.resizing = split, true
