@@ -1,6 +1,6 @@
 // Package bench measures larder and what it is compared with. This page is the map of its rooms.
 //
-// Tools for users (`larder bench …`, docs/benchmarks.md):
+// Tools for users (`larder bench …`, docs/guides/benchmarking.md):
 //
 //	bench             scenarios as YAML: of the sampler (RunSampler, RunPolicies), of jobs with bytes and time (Live),
 //	                  and recorded demand, as it was or changed (FromTrace, Change: larder whatif)

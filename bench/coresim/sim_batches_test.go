@@ -68,7 +68,7 @@ func meetings(res *Result) meeting {
 // TestHowOftenBatchesCoincide: of a share group, whose members could then map one copy of a batch. With the orders that
 // share loads the samples of members that go in step come near each other, in another order inside of each cell, and
 // members of unlike speed do not meet in batches at all; only order fixed gives equal batches, always, to jobs of one
-// seed. docs/benchmarks.md draws the conclusion.
+// seed. docs/measurements/loaders.md draws the conclusion.
 func TestHowOftenBatchesCoincide(t *testing.T) {
 	countsOnly(t)
 	for _, tc := range []struct {

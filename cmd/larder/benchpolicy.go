@@ -55,7 +55,7 @@ func newBenchPolicy() *cobra.Command {
 		Long: `Replay a trace (--trace) or the requests of a scenario (--scenario) against cache policies at several cache
 sizes. The result also shows no cache, an unlimited cache, and the lower bound that no order, policy or foresight can
 beat. Where orders depend on what is in memory, every policy gets a sampler of its own. The same input gives the same
-figures. docs/benchmarks.md explains the method, docs/policies.md the policies.`,
+figures. docs/design/benchmarks.md explains the method, docs/policies.md the policies.`,
 		Example: "  larder bench policy --scenario bench/scenarios/demand/staggered.yaml --cache 5%,20%,50%\n  larder " +
 			"bench policy --trace week.ltrace --policies lru,minio,need -o html > policies.html",
 		Args: noArgs,

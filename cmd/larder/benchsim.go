@@ -70,7 +70,7 @@ func newBenchSim() *cobra.Command {
 		Long: `Run the jobs of a scenario (bench/scenarios/live) or of a recorded trace (larder trace record) in virtual
 time. The daemon's own coordinator, sampler and policies decide; storage, cores, memory and training are models. One
 seed gives one run, decision for decision. What the scenario does not say about the machine comes from --change
-machine.…, or has usual values. docs/benchmarks.md explains the method, docs/format/live.md the output.`,
+machine.…, or has usual values. docs/design/benchmarks.md explains the method, docs/format/live.md the output.`,
 		Example: "  larder bench sim --scenario bench/scenarios/live/sweep.yaml\n  larder bench sim --trace week.ltrace " +
 			"--change tiers.total=16GiB -o json",
 		Args: noArgs,
