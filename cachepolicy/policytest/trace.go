@@ -1,5 +1,6 @@
-// Package policytest drives cache policies over traces of requests, for tests and for the table of docs/policies.md:
-// entries of one size, one tier, no look-ahead. The tier is a plain map, apart from the daemon's index on purpose.
+// Package policytest drives cache policies over traces of requests, for tests and for the table of
+// docs/measurements/policies.md: entries of one size, one tier, no look-ahead. The tier is a plain map, apart from the
+// daemon's index on purpose.
 package policytest
 
 import (

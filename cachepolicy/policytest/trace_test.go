@@ -14,7 +14,7 @@ import (
 	"larder/internal/xrand"
 )
 
-var table = flag.Bool("table", false, "print the table of docs/policies.md, with 100,000 samples")
+var table = flag.Bool("table", false, "print the table of docs/measurements/policies.md, with 100,000 samples")
 
 // run is the hit ratio of a policy over a trace, after warm epochs.
 func run(t *testing.T, tr *Trace, name string, capacity, warm int, dropSpent bool) float64 {
@@ -107,8 +107,8 @@ func ratios(t *testing.T, n int, names []string) [][]float64 {
 	return rows
 }
 
-// The table of hit ratios: with fewer samples here, within 0.01 of the golden values and of docs/policies.md, which
-// go test ./cachepolicy/policytest -run TestHitRatios -table -v prints.
+// The table of hit ratios: with fewer samples here, within 0.01 of the golden values and of
+// docs/measurements/policies.md, which go test ./cachepolicy/policytest -run TestHitRatios -table -v prints.
 func TestHitRatios(t *testing.T) {
 	if invariant.Enabled {
 		t.Skip("statistics of one goroutine: they run without the race detector, which makes them ten times as slow")
@@ -159,20 +159,20 @@ func printTable(names []string, rows [][]float64) {
 }
 
 func compareDocs(t *testing.T, names []string, rows [][]float64) {
-	data, err := os.ReadFile("../../docs/policies.md")
+	data, err := os.ReadFile("../../docs/measurements/policies.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for k, name := range names {
 		_, line, ok := strings.Cut(string(data), "\n| `"+name+"` | 0.")
 		if !ok {
-			t.Errorf("docs/policies.md has no hit ratios of %s", name)
+			t.Errorf("docs/measurements/policies.md has no hit ratios of %s", name)
 			continue
 		}
 		line, _, _ = strings.Cut("0."+line, "\n")
 		cells := strings.Split(strings.TrimSuffix(line, " |"), " | ")
 		if len(cells) != len(golden) {
-			t.Errorf("docs/policies.md, %s: %q", name, line)
+			t.Errorf("docs/measurements/policies.md, %s: %q", name, line)
 			continue
 		}
 		close := .015
@@ -181,7 +181,8 @@ func compareDocs(t *testing.T, names []string, rows [][]float64) {
 		}
 		for i, cell := range cells {
 			if v, err := strconv.ParseFloat(cell, 64); err != nil || math.Abs(v-rows[i][k]) > close {
-				t.Errorf("docs/policies.md, %s, %d jobs, %.0f %%: %s, measured %.4f", name, golden[i].jobs, 100*golden[i].share,
+				t.Errorf("docs/measurements/policies.md, %s, %d jobs, %.0f %%: %s, measured %.4f", name, golden[i].jobs,
+					100*golden[i].share,
 					cell, rows[i][k])
 			}
 		}
