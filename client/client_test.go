@@ -426,7 +426,7 @@ func TestNoDaemon(t *testing.T) {
 	if _, err := client.Dial(t.Context(), "/"+strings.Repeat("x", 200)); !errs.Is(err, errs.Invalid) {
 		t.Errorf("a long path: %v", err)
 	}
-	// Somebody listens and never answers.
+	// A process listens and never answers.
 	l, err = net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, "mute"), Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
@@ -531,7 +531,7 @@ func TestDrainGivesUp(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	if err := d.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("Shutdown with somebody attached: %v", err)
+		t.Errorf("Shutdown with a client attached: %v", err)
 	}
 }
 

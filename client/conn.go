@@ -247,7 +247,7 @@ func (c *Conn) read() {
 	}
 }
 
-// handle takes one frame; an error ends the connection and is what everybody then gets.
+// handle takes one frame; an error ends the connection and is what every caller then gets.
 func (c *Conn) handle(h wire.Header, p []byte, at int64) error {
 	switch h.Type {
 	case wire.Welcome, wire.Result, wire.Ring:

@@ -28,7 +28,7 @@
 // A Conn owns its socket and is safe for concurrent use; Call may run beside a Stream. A Stream owns its mappings; one
 // goroutine at a time calls StartEpoch, Continue, Next and Detach. A Batch belongs to the caller from Next until
 // Release; its methods may be called from any goroutine. A ring has a few slots: a program that keeps all of them
-// without a Release waits in Next for ever. The package decides nothing and copies no sample.
+// without a Release waits in Next without end. The package decides nothing and copies no sample.
 //
 // # Errors
 //

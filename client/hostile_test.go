@@ -240,7 +240,7 @@ func TestBrokenFrames(t *testing.T) {
 	}
 }
 
-// TestFenced: batches that wait are good when the job has ended, and dropped when the rank was given to somebody else.
+// TestFenced: batches that wait are good when the job has ended, and dropped when another client has the rank.
 func TestFenced(t *testing.T) {
 	for reason, good := range map[errs.Reason]bool{errs.JobEnded: true, errs.Stale: false} {
 		t.Run(string(reason), func(t *testing.T) {

@@ -42,7 +42,7 @@ func Catalogue() []Entry {
 			"`larder config check FILE`; [configuration.md](configuration.md)"},
 		{Unavailable, "the daemon is stopping, has ended, or cannot be reached",
 			"`larder serve`; `larder doctor` looks at the socket"},
-		{Stopped, "somebody stopped the daemon with `larder stop`; the message names who",
+		{Stopped, "a user stopped the daemon with `larder stop`; the message names who",
 			"run the script again, or `larder serve`; `next()` of a live loader continues once a daemon serves the socket"},
 		{JobEnded, "the job was killed, drained or has finished",
 			"`larder jobs describe NAME` says why; register it again"},

@@ -1,7 +1,7 @@
 """Saves and resumes: what state_dict() returns, and how a Loader continues from it.
 
 The state is a token that the daemon makes: it names a place in its log of orders, or (portable) contains what was
-handed out. It is opaque here. A Loader that loads one registers its job anew with it; the daemon answers which epoch
+handed out. It is opaque here. A Loader that loads one registers its job again with it; the daemon answers which epoch
 comes first.
 """
 

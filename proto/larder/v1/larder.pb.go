@@ -4955,7 +4955,7 @@ type RecordTraceResponse struct {
 	Lost uint64 `protobuf:"varint,5,opt,name=lost,proto3" json:"lost,omitempty"`
 	// more is there at once; after stop, the end is reached when it is false.
 	More bool `protobuf:"varint,6,opt,name=more,proto3" json:"more,omitempty"`
-	// jobs, after stop or describe. A spec begins a job anew: what was sent about it before is out of date.
+	// jobs, after stop or describe. A spec replaces what was sent about a job before.
 	Jobs []*RecordedJob `protobuf:"bytes,7,rep,name=jobs,proto3" json:"jobs,omitempty"`
 	// objects, after stop or describe, ascending.
 	Objects []*RecordedObjects `protobuf:"bytes,8,rep,name=objects,proto3" json:"objects,omitempty"`
