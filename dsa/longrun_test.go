@@ -103,7 +103,7 @@ func longWorlds(m dsa.Mode, n, cache, epochs int) []longWorld {
 			worlds = append(worlds, w)
 		}
 	}
-	if cache > 5 { // in caches of a few samples sizes drift unless they are strata (docs/sampler.md)
+	if cache > 5 { // in caches of a few samples sizes drift unless they are strata (docs/measurements/sampler.md#limits)
 		sizes := world("unlike sizes", both...)
 		sizes.sized = true
 		worlds = append(worlds, sizes)

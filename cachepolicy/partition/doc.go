@@ -27,7 +27,8 @@
 // This is the bottleneck law of operational analysis (Denning and Buzen, 1978), applied to the resources of the Seneca
 // paper (FAST'26). The paper itself averages the rates of the forms instead of adding their times; model Seneca keeps
 // that, for comparison. With Machine.Waiting above 0, a part of the work of the other resources is added to that of the
-// most loaded one. problem.go holds the table d, and docs/tiers.md prints it and compares it with measurements.
+// most loaded one. problem.go holds the table d, docs/tiers.md prints it, and docs/measurements/tiers.md
+// compares it with measurements.
 //
 // # What is maximised
 //

@@ -43,11 +43,12 @@ func New(name string) (Model, error) {
 
 // StratifiedDegree estimates Degree while it is not measured: r jobs of one recipe have a Degree of r /
 // StratifiedDegree. It is the reads per sample, relative to reading everything once for all, of four jobs staggered by
-// a quarter, order stratified, with 20 % of the samples cached (docs/sampler.md).
+// a quarter, order stratified, with 20 % of the samples cached (staggered6 in docs/measurements/sampler.md).
 const StratifiedDegree = 1.25
 
 // MeasuredWaiting is Machine.Waiting of larder on one machine: the smallest value with which the law chooses the split
 // that is measured to be best. The pure law assumes that a job reads and decodes at all times. Hits and misses come
 // evenly (docs/design/orders.md), so this nearly holds; but without any waiting the law prefers a split that loads
-// storage and cores equally, which measures 0.74 of the best. docs/tiers.md has the fit.
+// storage and cores equally, which measures 0.74 of the best. docs/measurements/tiers.md#the-waiting-part
+// has the fit.
 const MeasuredWaiting = 0.05

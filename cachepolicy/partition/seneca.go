@@ -1,10 +1,10 @@
 package partition
 
 // seneca is Eq. 1-9 of the Seneca paper (FAST'26) as published, for comparison. It averages the throughputs of the
-// forms, and does not charge the refill of augmented samples (docs/tiers.md measures what that costs). Two things are
-// larder's own. The paper has one dataset; here several are solved together, each weighted by its part of the jobs. And
-// a recipe without sharing gets no augmented tier when a split is chosen, because larder never serves an instance to a
-// job twice.
+// forms, and does not charge the refill of augmented samples (docs/measurements/tiers.md#the-splits has the error). Two
+// things are larder's own. The paper has one dataset; here several are solved together, each weighted by its part of
+// the jobs. And a recipe without sharing gets no augmented tier when a split is chosen, because larder never serves an
+// instance to a job twice.
 type seneca struct{}
 
 func (seneca) Name() string { return Seneca }

@@ -9,7 +9,7 @@ import (
 )
 
 // photographs is what larder profile measured of 700 photographs on two processors, storage held to 10 MB/s, 112 MiB of
-// memory, for some jobs that read everything together. Of the sweep in docs/tiers.md.
+// memory, for some jobs that read everything together. Of the sweep in docs/measurements/tiers.md.
 func photographs(jobs int) Demand {
 	r := Recipe{Name: "r", Samples: 700, Decoded: 652e3 * 16 / 15, Augmented: 150528 * 16. / 15, DecodeAugment: 1349,
 		Augment: 10607, Finish: 2e5,

@@ -43,7 +43,7 @@ type pin struct {
 }
 
 // flight is one preparation under way: single flight, for however many rows want its result. It begins when a pick is
-// committed; from then on the sample counts as available (docs/sampler.md: residency counts from the commit).
+// committed; from then on the sample counts as available (docs/design/orders.md).
 type flight struct {
 	id       FlightID
 	key      ident.Key      // what it makes: Decoded or Augmented
