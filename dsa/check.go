@@ -26,6 +26,9 @@ func (s *Sampler) Check() (err error) {
 	if err := s.jobs.Check(); err != nil {
 		return err
 	}
+	if err := s.layouts.Check(settled); err != nil {
+		return err
+	}
 	for _, j := range s.jobs.slot {
 		if j == nil || len(j.todo) > 0 || j.err != nil {
 			continue
@@ -52,7 +55,7 @@ func (s *Sampler) checkJob(j *job, settled bool) error {
 		return fmt.Errorf("lists what becomes available: %v, should: %v", laidOut, want)
 	}
 	if j.mode == Strict && j.running {
-		return j.checkQueue()
+		return s.strict.Check(j)
 	}
 	if !j.running || j.stale || !j.usesTape() || !settled {
 		return nil
@@ -61,7 +64,7 @@ func (s *Sampler) checkJob(j *job, settled bool) error {
 		return err
 	}
 	if s.jobs.following.Has(j.slot) {
-		return nil
+		return s.follows.Check(j)
 	}
 	return s.tapes.Check(j)
 }
@@ -101,34 +104,47 @@ func (r *roster) checkOverlap(j *job) error {
 
 // Check verifies the groups of a job that is laid out: what is counted and listed of rows and tiles.
 func (d *draws) Check(j *job) error {
-	g := &j.groups
-	left, err := d.checkLists(j)
-	if err != nil {
+	if err := d.checkLists(j); err != nil {
 		return err
 	}
-	for r := range g.row {
-		n := uint32(0)
-		for t := range j.tiles {
-			k := r*j.tiles + t
-			if left[k] != g.group[k].left {
-				return fmt.Errorf("group %d has %d samples left, counted %d", k, left[k], g.group[k].left)
-			}
-			n += left[k]
-		}
-		if n != g.row[r].left {
-			return fmt.Errorf("row %d has %d samples left, counted %d", r, n, g.row[r].left)
-		}
+	if err := d.checkCounts(j, j.index.places()); err != nil {
+		return err
 	}
-	if g.tail.stage != tailListed || d.jobs.following.Has(j.slot) {
+	if j.groups.tail.stage != tailListed || d.jobs.following.Has(j.slot) {
 		return nil
 	}
 	return d.checkTail(j)
 }
 
-// checkLists verifies that each object is listed where it belongs, and returns what is left by group.
-func (d *draws) checkLists(j *job) (left []uint32, err error) {
+// checkCounts verifies that rows and groups count what is left of the places below n.
+func (d *draws) checkCounts(j *job, n int) error {
 	g := &j.groups
-	left = make([]uint32, len(g.group))
+	left := make([]uint32, len(g.group))
+	for p := next1(j.left, 0, n); p < n; p = next1(j.left, p+1, n) {
+		l := uint32(p)
+		if r := g.rowOf(d.objects.at(j.index.object(l)).cell); r >= 0 {
+			left[r*j.tiles+int(j.prev.get(l))]++
+		}
+	}
+	for r := range g.row {
+		sum := uint32(0)
+		for t := range j.tiles {
+			k := r*j.tiles + t
+			if left[k] != g.group[k].left {
+				return fmt.Errorf("group %d has %d samples left, counted %d", k, left[k], g.group[k].left)
+			}
+			sum += left[k]
+		}
+		if sum != g.row[r].left {
+			return fmt.Errorf("row %d has %d samples left, counted %d", r, sum, g.row[r].left)
+		}
+	}
+	return nil
+}
+
+// checkLists verifies that each object is listed where it belongs.
+func (d *draws) checkLists(j *job) error {
+	g := &j.groups
 	listed := make(map[uint32]int)
 	for k := range g.group {
 		for i, l := range g.group[k].lists {
@@ -147,13 +163,12 @@ func (d *draws) checkLists(j *job) (left []uint32, err error) {
 			continue
 		}
 		k := r*j.tiles + int(j.prev.get(l))
-		left[k]++
 		if at, ok := listed[x]; ok != (d.pool.classFor(j, x) != unavailable) || ok && at != k {
-			return nil, fmt.Errorf("object %d belongs in group %d, listed %v in %d, class %d", x, k, ok, at,
+			return fmt.Errorf("object %d belongs in group %d, listed %v in %d, class %d", x, k, ok, at,
 				d.pool.classFor(j, x))
 		}
 	}
-	return left, nil
+	return nil
 }
 
 // checkTail verifies that the tail holds what is left of every row.

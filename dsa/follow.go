@@ -1,6 +1,9 @@
 package dsa
 
 import (
+	"fmt"
+	"slices"
+
 	"larder/internal/invariant"
 	"larder/internal/xrand"
 )
@@ -184,6 +187,32 @@ func (f *follows) removeCommon(j *job, x, l uint32) {
 			k.common[int(j.slot)*k.tiles+int(k.prev.get(at))]--
 		}
 	}
+}
+
+// Check verifies the last draw of a job that draws without a tape, and what it counts in common with each neighbour
+// that does so, too.
+func (f *follows) Check(j *job) error {
+	if last := &j.lastDraw; last.turn > f.turn || last.drew != absent && last.from <= j.remaining {
+		return fmt.Errorf("last drew in turn %d from %d samples; the turn is %d, %d samples are left",
+			last.turn, last.from, f.turn, j.remaining)
+	}
+	if !j.countsCommon() {
+		return nil
+	}
+	n := j.index.places()
+	for m := (f.jobs.following & j.neighbours).Without(j.slot); m != 0; m &= m - 1 {
+		k := f.jobs.slot[first(m)]
+		want := make([]uint32, j.tiles)
+		for p := next1(j.left, 0, n); p < n; p = next1(j.left, p+1, n) {
+			if at, ok := k.index.find(j.index.object(uint32(p))); ok && has(k.left, at) {
+				want[j.prev.get(uint32(p))]++
+			}
+		}
+		if got := j.common[int(k.slot)*j.tiles : (int(k.slot)+1)*j.tiles]; !slices.Equal(got, want) {
+			return fmt.Errorf("shares %v samples by tile with job %d, counted %v", want, k.id, got)
+		}
+	}
+	return nil
 }
 
 // drawSample draws uniformly from what j needs, as often as possible what p has just drawn, and returns its place.

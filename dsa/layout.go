@@ -1,6 +1,10 @@
 package dsa
 
-import "larder/internal/invariant"
+import (
+	"fmt"
+
+	"larder/internal/invariant"
+)
 
 // layouts makes layouts: before the first pick after an epoch start, a join of a neighbour or a return, a job's groups
 // are counted and listed, and its tape begins. One layout is under way at a time. While it runs, other jobs may pick;
@@ -197,6 +201,41 @@ func (ly *layouts) next() *job {
 		if j.running && len(j.todo) == 0 && j.err == nil {
 			return j
 		}
+	}
+	return nil
+}
+
+// Check verifies the layout under way, and that the next one will be found. settled says that no pass is under way.
+func (ly *layouts) Check(settled bool) error {
+	for m := ly.jobs.live & ly.jobs.taped; m != 0; m &= m - 1 {
+		if j := ly.jobs.slot[first(m)]; j.stale && !ly.pending {
+			return fmt.Errorf("job %d is stale, but no layout is pending", j.id)
+		}
+	}
+	y := &ly.current
+	j := y.job
+	if j == nil {
+		if *y != (layout{}) {
+			return fmt.Errorf("no layout is under way, but %d objects are counted or listed", y.done)
+		}
+		return nil
+	}
+	if !j.stale || !j.running || !j.usesTape() || !ly.jobs.laidOut.Has(j.slot) || ly.jobs.following.Has(j.slot) {
+		return fmt.Errorf("job %d (%s) is being laid out: stale %v, running %v, laid out %v, following %v", j.id, j.mode,
+			j.stale, j.running, ly.jobs.laidOut.Has(j.slot), ly.jobs.following.Has(j.slot))
+	}
+	counted, n := y.done, j.index.places()
+	if y.phase == layoutListing {
+		counted, n = n, ly.pool.entries.n
+	}
+	if y.done < 0 || y.done > n {
+		return fmt.Errorf("the layout of job %d has passed %d of %d", j.id, y.done, n)
+	}
+	if !settled {
+		return nil
+	}
+	if err := ly.draws.checkCounts(j, counted); err != nil {
+		return fmt.Errorf("the layout of job %d: %w", j.id, err)
 	}
 	return nil
 }

@@ -250,11 +250,54 @@ func TestCheckSeesDamage(t *testing.T) {
 		"live":    func(s *Sampler) { s.jobs.live = s.jobs.live.With(33) },
 		"open":    func(s *Sampler) { j := s.jobs.byID[3]; set(j.queue.open, j.index.of(j.queue.drawn[j.queue.head])) },
 		"queue":   func(s *Sampler) { s.jobs.byID[3].queue.head++ },
+		"ahead":   func(s *Sampler) { s.strict.ahead = 0 },
+		"layout":  func(s *Sampler) { s.layouts.current.done++ },
+		"pending": func(s *Sampler) { s.jobs.byID[1].stale, s.layouts.pending = true, false },
 	} {
 		s := fresh()
 		damage(s)
 		err := s.Check()
 		if err == nil {
+			t.Errorf("%s: Check sees nothing", name)
+		}
+	}
+}
+
+// TestCheckSeesDamageOfFollowers: Check does the same for what jobs without tapes and a layout under way keep.
+func TestCheckSeesDamageOfFollowers(t *testing.T) {
+	t.Parallel()
+	for name, damage := range map[string]func(*Sampler){
+		"common":  func(s *Sampler) { s.jobs.byID[1].common[int(s.jobs.byID[2].slot)*4]++ },
+		"turn":    func(s *Sampler) { s.jobs.byID[2].lastDraw.turn = s.follows.turn + 1 },
+		"drew":    func(s *Sampler) { s.jobs.byID[2].lastDraw.from = 0 },
+		"counted": func(s *Sampler) { s.jobs.byID[3].groups.row[0].left++ },
+		"passed":  func(s *Sampler) { s.layouts.current.done = 1 << 20 },
+		"stale":   func(s *Sampler) { s.jobs.byID[3].stale = false },
+		"listed":  func(s *Sampler) { s.jobs.laidOut = s.jobs.laidOut.Without(s.jobs.byID[3].slot) },
+	} {
+		s := New(1)
+		s.SetRoom(0)
+		must(t, s.Join(1, strat(4, span(0, 60))))
+		must(t, s.Join(2, byEpoch(span(0, 60))))
+		must(t, s.StartEpoch(1, 0))
+		must(t, s.StartEpoch(2, 0))
+		for range 10 {
+			s.Next(2)
+			s.Next(1)
+		}
+		s.InSlices()
+		must(t, s.Join(3, byEpoch(span(0, 1000))))
+		for s.Work(100) {
+		}
+		must(t, s.StartEpoch(3, 0))
+		for s.jobs.byID[1].stale || s.jobs.byID[2].stale || s.layouts.current.job == nil {
+			s.Work(100)
+		}
+		s.Next(1)
+		s.Next(2)
+		must(t, s.Check())
+		damage(s)
+		if err := s.Check(); err == nil {
 			t.Errorf("%s: Check sees nothing", name)
 		}
 	}

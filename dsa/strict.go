@@ -198,9 +198,13 @@ func (t *strictDraws) drawCoupled(j, p *job, x uint32, a int) uint32 {
 	}
 }
 
-// checkQueue verifies that what the job needs is either open or in the queue.
-func (j *job) checkQueue() error {
+// Check verifies that what a running Strict job needs is either open or in its queue, and that no queue is longer than
+// a round may make it.
+func (t *strictDraws) Check(j *job) error {
 	q := &j.queue
+	if t.ahead < max(minAhead, min(j.ahead, maxAhead)) || t.ahead > maxAhead {
+		return fmt.Errorf("%d samples may be queued, the job's window is %d", t.ahead, j.ahead)
+	}
 	open := 0
 	for i, w := range q.open {
 		open += mathbits.OnesCount64(w)
