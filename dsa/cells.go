@@ -116,7 +116,7 @@ func (cs *cells) split(j *job) {
 		}
 		cs.child[c] = d
 		cs.addOverlap(j, &cs.list[d], n)
-		if !j.class {
+		if j.phase != jobStratum {
 			cs.list[d].live = cs.list[d].live.With(j.slot)
 		}
 	}
@@ -126,13 +126,13 @@ func (cs *cells) split(j *job) {
 func (cs *cells) addOverlap(j *job, c *cell, n uint32) {
 	for m := c.live; m != 0; m &= m - 1 {
 		k := cs.jobs.slot[first(m)]
-		j.neighbours = j.neighbours.With(k.slot)
-		if j.class {
+		j.peers.neighbours = j.peers.neighbours.With(k.slot)
+		if j.phase == jobStratum {
 			continue
 		}
-		j.overlap[k.slot] += n
-		k.overlap[j.slot] += n
-		k.neighbours = k.neighbours.With(j.slot)
+		j.peers.overlap[k.slot] += n
+		k.peers.overlap[j.slot] += n
+		k.peers.neighbours = k.peers.neighbours.With(j.slot)
 	}
 }
 
@@ -258,7 +258,7 @@ func (cs *cells) checkSubsets(held []int) error {
 	for n, j := range cs.jobs.slot {
 		want := 0
 		if j != nil {
-			if j.err != nil {
+			if j.passes.err != nil {
 				continue
 			}
 			want = len(j.subset)

@@ -220,8 +220,9 @@ func TestAChangeAfterAnUnfinishedEpochIsLeftToWork(t *testing.T) {
 		}
 		must(t, s.Change(1, span(0, 2*n)))
 		must(t, s.StartEpoch(1, 1))
-		if j := s.jobs.byID[1]; len(j.todo) == 0 || j.todo[0] != passClear || s.Len(1) != 2*n || s.Remaining(1) != 2*n {
-			t.Fatalf("passes %v are left, %d of %d remain", j.todo, s.Remaining(1), s.Len(1))
+		if j := s.jobs.byID[1]; len(j.passes.todo) == 0 || j.passes.todo[0] != passClear || s.Len(1) != 2*n ||
+			s.Remaining(1) != 2*n {
+			t.Fatalf("passes %v are left, %d of %d remain", j.passes.todo, s.Remaining(1), s.Len(1))
 		}
 		for k := 0; s.Work(7); k++ {
 			must(t, s.Check())
@@ -230,15 +231,15 @@ func TestAChangeAfterAnUnfinishedEpochIsLeftToWork(t *testing.T) {
 				must(t, s.Check())
 				must(t, s.StartEpoch(1, 1))
 			}
-			if j := s.jobs.byID[1]; s.Ready(1) != (len(j.todo) == 0 && !j.stale) {
-				t.Fatalf("ready %v with passes %v to do", s.Ready(1), j.todo)
+			if j := s.jobs.byID[1]; s.Ready(1) != (len(j.passes.todo) == 0 && !j.stale) {
+				t.Fatalf("ready %v with passes %v to do", s.Ready(1), j.passes.todo)
 			}
 		}
 		must(t, s.Check())
 		j := s.jobs.byID[1]
 		var later [tiles]int
 		for x := range ident.ObjectID(n) {
-			got := j.prev.get(j.index.of(uint32(x)))
+			got := j.tiled.prev.get(j.index.of(uint32(x)))
 			want, seen := tile[x]
 			if !seen {
 				later[got]++

@@ -30,7 +30,7 @@ func (s *Sampler) Check() (err error) {
 		return err
 	}
 	for _, j := range s.jobs.slot {
-		if j == nil || len(j.todo) > 0 || j.err != nil {
+		if j == nil || len(j.passes.todo) > 0 || j.passes.err != nil {
 			continue
 		}
 		if err := s.checkJob(j, settled); err != nil {
@@ -51,13 +51,13 @@ func (s *Sampler) checkJob(j *job, settled bool) error {
 		}
 	}
 	laidOut := s.jobs.laidOut.Has(j.slot)
-	if want := j.usesTape() && j.running && !j.stale; laidOut != want && s.layouts.current.job != j {
+	if want := j.usesTape() && j.running() && !j.stale; laidOut != want && s.layouts.current.job != j {
 		return fmt.Errorf("lists what becomes available: %v, should: %v", laidOut, want)
 	}
-	if j.mode == Strict && j.running {
+	if j.mode == Strict && j.running() {
 		return s.strict.Check(j)
 	}
-	if !j.running || j.stale || !j.usesTape() || !settled {
+	if !j.running() || j.stale || !j.usesTape() || !settled {
 		return nil
 	}
 	if err := s.draws.Check(j); err != nil {
@@ -83,8 +83,9 @@ func (j *job) checkIndex() error {
 	for _, w := range j.index.in {
 		in += mathbits.OnesCount64(w)
 	}
-	if left != j.remaining || in != len(j.subset) {
-		return fmt.Errorf("%d samples are left, counted %d; %d are in the index of %d", left, j.remaining, in, len(j.subset))
+	if left != j.owed.remaining || in != len(j.subset) {
+		return fmt.Errorf("%d samples are left, counted %d; %d are in the index of %d", left, j.owed.remaining, in,
+			len(j.subset))
 	}
 	return nil
 }
@@ -95,8 +96,9 @@ func (r *roster) checkOverlap(j *job) error {
 		if k == nil || k == j {
 			continue
 		}
-		if j.neighbours.Has(k.slot) != (j.overlap[n] > 0) || k.overlap[j.slot] != j.overlap[n] {
-			return fmt.Errorf("overlap with job %d is %d from here, %d from there", k.id, j.overlap[n], k.overlap[j.slot])
+		here, there := j.peers.overlap[n], k.peers.overlap[j.slot]
+		if j.peers.neighbours.Has(k.slot) != (here > 0) || here != there {
+			return fmt.Errorf("overlap with job %d is %d from here, %d from there", k.id, here, there)
 		}
 	}
 	return nil
@@ -120,10 +122,10 @@ func (d *draws) Check(j *job) error {
 func (d *draws) checkCounts(j *job, n int) error {
 	g := &j.groups
 	left := make([]uint32, len(g.group))
-	for p := next1(j.left, 0, n); p < n; p = next1(j.left, p+1, n) {
+	for p := next1(j.owed.left, 0, n); p < n; p = next1(j.owed.left, p+1, n) {
 		l := uint32(p)
 		if r := g.rowOf(d.objects.at(j.index.object(l)).cell); r >= 0 {
-			left[r*j.tiles+int(j.prev.get(l))]++
+			left[r*j.tiles+int(j.tiled.prev.get(l))]++
 		}
 	}
 	for r := range g.row {
@@ -159,10 +161,10 @@ func (d *draws) checkLists(j *job) error {
 		x := uint32(id)
 		l := j.index.of(x)
 		r := g.rowOf(d.objects.at(x).cell)
-		if r < 0 || !has(j.left, l) {
+		if r < 0 || !has(j.owed.left, l) {
 			continue
 		}
-		k := r*j.tiles + int(j.prev.get(l))
+		k := r*j.tiles + int(j.tiled.prev.get(l))
 		if at, ok := listed[x]; ok != (d.pool.classFor(j, x) != unavailable) || ok && at != k {
 			return fmt.Errorf("object %d belongs in group %d, listed %v in %d, class %d", x, k, ok, at,
 				d.pool.classFor(j, x))
@@ -180,7 +182,7 @@ func (d *draws) checkTail(j *job) error {
 			tail[l] = r
 		}
 	}
-	for p := next1(j.left, 0, j.index.places()); p < j.index.places(); p = next1(j.left, p+1, j.index.places()) {
+	for p := next1(j.owed.left, 0, j.index.places()); p < j.index.places(); p = next1(j.owed.left, p+1, j.index.places()) {
 		x := j.index.object(uint32(p))
 		if r := g.rowOf(d.objects.at(x).cell); r >= 0 {
 			if at, ok := tail[uint32(p)]; !ok || at != r {
@@ -194,8 +196,8 @@ func (d *draws) checkTail(j *job) error {
 // Check verifies that every job in line has passes to do, once.
 func (w *work) Check() error {
 	for i, j := range w.line {
-		if len(j.todo) == 0 || slices.Contains(w.line[:i], j) {
-			return fmt.Errorf("job %d is in line with %d passes to do, at %d", j.id, len(j.todo), i)
+		if len(j.passes.todo) == 0 || slices.Contains(w.line[:i], j) {
+			return fmt.Errorf("job %d is in line with %d passes to do, at %d", j.id, len(j.passes.todo), i)
 		}
 	}
 	return nil

@@ -39,7 +39,7 @@ func (d *draws) pickRow(j *job, r int, u uint64) uint32 {
 		t = g.tileAt(r, j.tiles, u)
 	default: // no other job follows the number: a sample drawn first names its tile, and is picked if none is preferred
 		drawn = d.draw(j, r, -1)
-		t = int(j.prev.get(drawn))
+		t = int(j.tiled.prev.get(drawn))
 	}
 	return d.takeRow(j, r, t, drawn)
 }
@@ -74,14 +74,14 @@ func (j *job) open() (bits []uint64, n int) {
 	if j.mode == Strict {
 		return j.queue.open, j.queue.nOpen
 	}
-	return j.left, j.remaining
+	return j.owed.left, j.owed.remaining
 }
 
 // draw returns the place of an object drawn uniformly from what the job may draw of a row, or of a tile of it if tile
 // is not negative.
 func (d *draws) draw(j *job, r, tile int) uint32 {
 	g := &j.groups
-	bits, row := j.left, &g.tail.any
+	bits, row := j.owed.left, &g.tail.any
 	if d.jobs.following.Has(j.slot) && g.whole {
 		r = anyRow
 	}
@@ -112,7 +112,7 @@ func (d *draws) draw(j *job, r, tile int) uint32 {
 			c := &d.cells.list[row.cell]
 			l = j.index.of(d.cells.member(c, uint32(d.rng.Uint64n(uint64(c.size)))))
 		}
-		if has(bits, l) && (tile < 0 || int(j.prev.get(l)) == tile) {
+		if has(bits, l) && (tile < 0 || int(j.tiled.prev.get(l)) == tile) {
 			return l
 		}
 	}
@@ -144,7 +144,7 @@ func (d *draws) eachLeft(j *job, r, tile int, f func(l uint32) bool) {
 	for p := next1(bits, 0, n); p < n; p = next1(bits, p+1, n) {
 		l := uint32(p)
 		if (r == anyRow || j.groups.rowOf(d.objects.at(j.index.object(l)).cell) == r) &&
-			(tile < 0 || int(j.prev.get(l)) == tile) && !f(l) {
+			(tile < 0 || int(j.tiled.prev.get(l)) == tile) && !f(l) {
 			return
 		}
 	}
@@ -153,11 +153,11 @@ func (d *draws) eachLeft(j *job, r, tile int, f func(l uint32) bool) {
 // clearNeeds does a part of passClear: the places from..to-1 of an abandoned epoch. Each object gets a tile, as if the
 // rest of the order had been drawn uniformly.
 func (d *draws) clearNeeds(j *job, from, to int) {
-	for p := next1(j.left, from, to); p < to; p = next1(j.left, p+1, to) {
+	for p := next1(j.owed.left, from, to); p < to; p = next1(j.owed.left, p+1, to) {
 		l := uint32(p)
-		unset(j.left, l)
+		unset(j.owed.left, l)
 		if j.tiles > 1 {
-			j.cur.set(l, j.drawTile(d.rng))
+			j.tiled.cur.set(l, j.quota.draw(d.rng))
 		}
 		d.pool.needNoMore(j.index.object(l), j)
 	}

@@ -14,31 +14,33 @@ func (s *Sampler) StartEpoch(id ident.JobID, epoch uint32) error {
 		return fmt.Errorf("dsa: start epoch %d of job %d: %w", epoch, id, ErrNoJob)
 	}
 	s.abandon(j)
-	if j.err != nil {
-		return fmt.Errorf("dsa: start epoch %d of job %d: %w", epoch, id, j.err)
+	if j.passes.err != nil {
+		return fmt.Errorf("dsa: start epoch %d of job %d: %w", epoch, id, j.passes.err)
 	}
 	if j.next != nil {
 		s.change(j)
 	}
-	j.running, j.epoch, j.remaining, j.cursor = true, epoch, len(j.subset), 0
+	j.become(jobRunning)
+	j.owed.epoch, j.owed.remaining, j.prescribed.cursor = epoch, len(j.subset), 0
 	if j.visible() && s.jobs.comparePace(j) {
 		s.jobs.reclassify(j)
 	}
-	if j.visible() || len(j.todo) > 0 {
+	if j.visible() || len(j.passes.todo) > 0 {
 		s.work.add(j, passMark)
 	} else {
 		j.needAll()
 	}
-	if j.before != nil || j.tiles > 1 && j.has(passRenew) {
+	if j.before != nil || j.tiles > 1 && j.passes.has(passRenew) {
 		s.work.add(j, passCarry)
 	}
 	if j.mode == Fixed {
 		s.work.add(j, passShuffle)
 	}
 	s.work.finish()
-	if j.err != nil {
-		j.running, j.remaining = false, 0
-		return fmt.Errorf("dsa: start epoch %d of job %d: %w", epoch, id, j.err)
+	if j.passes.err != nil {
+		j.become(jobIdle)
+		j.owed.remaining = 0
+		return fmt.Errorf("dsa: start epoch %d of job %d: %w", epoch, id, j.passes.err)
 	}
 	return nil
 }
@@ -54,21 +56,22 @@ func (s *Sampler) Abandon(id ident.JobID) {
 
 // abandon is Abandon without doing the passes.
 func (s *Sampler) abandon(j *job) {
-	if !j.running {
+	if !j.running() {
 		return
 	}
-	if j.remaining > 0 {
-		marked := !j.has(passMark) || s.work.begun(j, passMark)
+	if j.owed.remaining > 0 {
+		marked := !j.passes.has(passMark) || s.work.begun(j, passMark)
 		s.work.cancel(j, passMark, passCarry, passShuffle)
-		if marked && j.visible() && j.err == nil {
-			j.planTiles()
+		if marked && j.visible() && j.passes.err == nil {
+			j.quota.plan(j.owed.remaining, len(j.subset), j.tiles)
 			s.work.add(j, passClear)
 		}
 	}
 	j.queue.drawn, j.queue.head = j.queue.drawn[:0], 0 // of a Strict job; openAll follows
 	s.jobs.marked = s.jobs.marked.Without(j.slot)
 	s.layouts.invalidate(j)
-	j.running, j.remaining = false, 0
+	j.become(jobIdle)
+	j.owed.remaining = 0
 }
 
 // Return takes back picks that were committed in this epoch and never delivered: they are needed again. Objects that
@@ -82,7 +85,7 @@ func (s *Sampler) Return(id ident.JobID, ids []ident.ObjectID) {
 	back := 0
 	for _, x := range ids {
 		l, ok := j.index.member(uint32(x))
-		if !ok || has(j.left, l) {
+		if !ok || has(j.owed.left, l) {
 			continue
 		}
 		back++
@@ -91,7 +94,7 @@ func (s *Sampler) Return(id ident.JobID, ids []ident.ObjectID) {
 			j.openPlace(l)
 		}
 		s.layouts.invalidate(j)
-		set(j.left, l)
+		set(j.owed.left, l)
 		if j.visible() {
 			s.pool.needAgain(uint32(x), j)
 		}
@@ -99,8 +102,8 @@ func (s *Sampler) Return(id ident.JobID, ids []ident.ObjectID) {
 	if back == 0 {
 		return
 	}
-	j.remaining += back
-	j.cursor = 0
+	j.owed.remaining += back
+	j.prescribed.cursor = 0
 	if j.usesTape() {
 		s.tapes.freshAfterReturn(j)
 	}
@@ -131,7 +134,7 @@ func (s *Sampler) Withdraw(id ident.JobID, ids []ident.ObjectID) int {
 			continue
 		}
 		l, ok := j.index.find(uint32(x))
-		if !ok || !has(j.left, l) {
+		if !ok || !has(j.owed.left, l) {
 			continue
 		}
 		if n++; n == 1 {
@@ -144,8 +147,8 @@ func (s *Sampler) Withdraw(id ident.JobID, ids []ident.ObjectID) int {
 		if j.visible() {
 			s.take(j, uint32(x), l)
 		} else { // the job has not touched the object, so it does not become neutral
-			j.remaining--
-			unset(j.left, l)
+			j.owed.remaining--
+			unset(j.owed.left, l)
 		}
 	}
 	if n > 0 && j.usesTape() {
@@ -157,13 +160,13 @@ func (s *Sampler) Withdraw(id ident.JobID, ids []ident.ObjectID) int {
 // settled returns the job if its epoch runs, with all passes done that concern it; else nil.
 func (s *Sampler) settled(id ident.JobID) *job {
 	j := s.jobs.byID[id]
-	if j == nil || !j.running {
+	if j == nil || !j.running() {
 		return nil
 	}
-	if len(j.todo) > 0 {
+	if len(j.passes.todo) > 0 {
 		s.work.settle()
 	}
-	if j.err != nil {
+	if j.passes.err != nil {
 		return nil
 	}
 	return j

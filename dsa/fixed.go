@@ -37,24 +37,31 @@ func (f *fixedOrder) slice(dst []uint32, from, to int) {
 	}
 }
 
+// prescribedOrder is the order of a Fixed or Sequential job, and how far it was taken.
+type prescribedOrder struct {
+	cursor  int        // no position below is free
+	order   []uint32   // Fixed: ordinals in the order of the epoch
+	shuffle fixedOrder // Fixed: makes order
+}
+
 // position returns the object at position pos of the epoch's order of a Fixed or Sequential job, and whether the job
 // still needs it.
 func (j *job) position(pos int) (x uint32, free bool) {
 	if j.mode == Fixed {
-		pos = int(j.order[pos])
+		pos = int(j.prescribed.order[pos])
 	}
 	x = uint32(j.subset[pos])
-	return x, has(j.left, j.index.of(x))
+	return x, has(j.owed.left, j.index.of(x))
 }
 
 // firstFree returns the object at the first position that is not taken.
 // REQUIRES: the epoch owes a sample.
 func (j *job) firstFree() uint32 {
-	for ; j.cursor < len(j.subset); j.cursor++ {
-		if x, free := j.position(j.cursor); free {
+	for ; j.prescribed.cursor < len(j.subset); j.prescribed.cursor++ {
+		if x, free := j.position(j.prescribed.cursor); free {
 			return x
 		}
 	}
-	invariant.Violated("dsa: job %d owes %d samples, its order has none", j.id, j.remaining)
+	invariant.Violated("dsa: job %d owes %d samples, its order has none", j.id, j.owed.remaining)
 	return 0
 }

@@ -18,10 +18,10 @@ import (
 // has picked in it begins the next.
 //
 // A job of one static cell couples its tile maximally to that of the neighbour's sample x: it names the tile of x as
-// often as the two laws allow, and then x is there for it. For each such job, job.common counts how much of what the
-// neighbour may have drawn is in which of the job's tiles. For jobs of several cells that would be too much to count.
-// They draw a sample that names its cell and tile, coupled maximally to x itself: with a and b samples of which i are
-// common, both draw the same with probability i/max(a, b).
+// often as the two laws allow, and then x is there for it. For each such job, follower.common counts how much of what
+// the neighbour may have drawn is in which of the job's tiles. For jobs of several cells that would be too much to
+// count. They draw a sample that names its cell and tile, coupled maximally to x itself: with a and b samples of which
+// i are common, both draw the same with probability i/max(a, b).
 //
 // Why it keeps the promises: x was uniform over what the neighbour needed, and nothing of this job depends on it yet.
 // So given everything before that draw, this one has the law remaining-in-cell / remaining that a tape has.
@@ -35,6 +35,14 @@ type follows struct {
 	turn uint64
 }
 
+// follower is the state of a job that draws without a tape.
+//
+// Invariant: common counts, for each other such neighbour, exactly what both need, by the tiles of this job (Check).
+type follower struct {
+	last   drawn
+	common []uint32 // by slot*tiles+tile: objects of the tile that another such job needs too
+}
+
 // drawn is the last draw of a job that draws without a tape.
 type drawn struct {
 	drew uint32 // what it drew uniformly from all it needed; absent if it drew a tile
@@ -46,13 +54,13 @@ type drawn struct {
 // pick picks for a job without a tape: a preferred sample of the cell and tile that are named, else any, or the sample
 // that named them.
 func (f *follows) pick(j *job) uint32 {
-	if j.lastDraw.turn == f.turn {
+	if j.follower.last.turn == f.turn {
 		f.turn++
 	}
 	p := f.leader(j)
 	if p != nil && j.groups.whole && j.tiles > 1 {
 		x := f.draws.takeRow(j, 0, f.drawTile(j, p), absent)
-		j.lastDraw = drawn{drew: absent, turn: f.turn}
+		j.follower.last = drawn{drew: absent, turn: f.turn}
 		return x
 	}
 	var l uint32
@@ -62,13 +70,13 @@ func (f *follows) pick(j *job) uint32 {
 		l = f.drawSample(j, p)
 	}
 	x := j.index.object(l)
-	t, y := j.prev.get(l), x
+	t, y := j.tiled.prev.get(l), x
 	if r := j.groups.rowOf(f.objects.at(x).cell); r >= 0 {
 		y = f.draws.takeRow(j, r, int(t), l)
 	} else if z, class := f.draws.bestSmall(j, f.objects.at(x).cell, t); class != unavailable {
 		y = z
 	}
-	j.lastDraw = drawn{drew: x, took: y, from: j.remaining, turn: f.turn}
+	j.follower.last = drawn{drew: x, took: y, from: j.owed.remaining, turn: f.turn}
 	return y
 }
 
@@ -76,9 +84,10 @@ func (f *follows) pick(j *job) uint32 {
 // instead of what it drew must not matter: whether it did depends on what it drew, which would not be uniform given
 // that it did not.
 func (f *follows) leader(j *job) (p *job) {
-	for m := j.neighbours & f.jobs.following & f.jobs.active; m != 0; m &= m - 1 {
+	for m := j.peers.neighbours & f.jobs.following & f.jobs.active; m != 0; m &= m - 1 {
 		k := f.jobs.slot[first(m)]
-		if k.lastDraw.turn == f.turn && k.lastDraw.drew != absent && (p == nil || j.overlap[k.slot] > j.overlap[p.slot]) {
+		if k.follower.last.turn == f.turn && k.follower.last.drew != absent &&
+			(p == nil || j.peers.overlap[k.slot] > j.peers.overlap[p.slot]) {
 			p = k
 		}
 	}
@@ -88,10 +97,10 @@ func (f *follows) leader(j *job) (p *job) {
 // drawTile draws a tile in proportion to what remains of each, as often as possible that of what p drew.
 func (f *follows) drawTile(j, p *job) int {
 	// In tile t, p drew from common of the a samples; j draws it with probability left/b. Both as multiples of 1/(a*b).
-	a, b := uint64(p.lastDraw.from), uint64(j.remaining)
-	common := j.common[int(p.slot)*j.tiles : (int(p.slot)+1)*j.tiles]
-	drew, both := j.tileOf(p.lastDraw.drew)
-	took, gone := j.tileOf(p.lastDraw.took)
+	a, b := uint64(p.follower.last.from), uint64(j.owed.remaining)
+	common := j.follower.common[int(p.slot)*j.tiles : (int(p.slot)+1)*j.tiles]
+	drew, both := j.tileOf(p.follower.last.drew)
+	took, gone := j.tileOf(p.follower.last.took)
 	laws := func(t int) (theirs, own uint64) {
 		n := uint64(common[t])
 		if gone && t == took { // since p drew
@@ -129,24 +138,24 @@ func (f *follows) drawTile(j, p *job) int {
 // tileOf returns the tile of x, if the job needs it.
 func (j *job) tileOf(x uint32) (int, bool) {
 	l, ok := j.index.find(x)
-	if !ok || !has(j.left, l) {
+	if !ok || !has(j.owed.left, l) {
 		return 0, false
 	}
-	return int(j.prev.get(l)), true
+	return int(j.tiled.prev.get(l)), true
 }
 
-// countsCommon reports whether the job counts in job.common what it has in common with others.
+// countsCommon reports whether the job counts in follower.common what it has in common with others.
 func (j *job) countsCommon() bool { return j.tiles > 1 && j.groups.whole }
 
 // clearCommon forgets what j, which is about to be laid out, has in common with others.
 func (f *follows) clearCommon(j *job) {
 	if j.countsCommon() {
-		j.common = resize(j.common, MaxJobs*j.tiles)
-		clear(j.common)
+		j.follower.common = resize(j.follower.common, MaxJobs*j.tiles)
+		clear(j.follower.common)
 	}
-	for m := f.jobs.following & j.neighbours; m != 0; m &= m - 1 {
+	for m := f.jobs.following & j.peers.neighbours; m != 0; m &= m - 1 {
 		if k := f.jobs.slot[first(m)]; k.countsCommon() {
-			clear(k.common[int(j.slot)*k.tiles : (int(j.slot)+1)*k.tiles])
+			clear(k.follower.common[int(j.slot)*k.tiles : (int(j.slot)+1)*k.tiles])
 		}
 	}
 }
@@ -155,14 +164,14 @@ func (f *follows) clearCommon(j *job) {
 // common.
 func (f *follows) addCommon(j *job, l uint32) {
 	x := j.index.object(l)
-	for m := f.jobs.following & j.neighbours; m != 0; m &= m - 1 {
+	for m := f.jobs.following & j.peers.neighbours; m != 0; m &= m - 1 {
 		k := f.jobs.slot[first(m)]
-		if at, ok := k.index.find(x); ok && has(k.left, at) {
+		if at, ok := k.index.find(x); ok && has(k.owed.left, at) {
 			if j.countsCommon() {
-				j.common[int(k.slot)*j.tiles+int(j.prev.get(l))]++
+				j.follower.common[int(k.slot)*j.tiles+int(j.tiled.prev.get(l))]++
 			}
 			if k.countsCommon() {
-				k.common[int(j.slot)*k.tiles+int(k.prev.get(at))]++
+				k.follower.common[int(j.slot)*k.tiles+int(k.tiled.prev.get(at))]++
 			}
 		}
 	}
@@ -170,21 +179,21 @@ func (f *follows) addCommon(j *job, l uint32) {
 
 // removeCommon takes x, at place l, which j is about to take, out of what j and each other such job have in common.
 func (f *follows) removeCommon(j *job, x, l uint32) {
-	m := f.jobs.following & j.neighbours
+	m := f.jobs.following & j.peers.neighbours
 	if y := f.layout; y.alone && y.job != j {
 		m = m.With(y.job.slot)
 	}
 	for ; m != 0; m &= m - 1 {
 		k := f.jobs.slot[first(m)]
 		at, ok := k.index.find(x)
-		if !ok || !has(k.left, at) || !f.layout.counted(k, at) {
+		if !ok || !has(k.owed.left, at) || !f.layout.counted(k, at) {
 			continue
 		}
 		if j.countsCommon() {
-			j.common[int(k.slot)*j.tiles+int(j.prev.get(l))]--
+			j.follower.common[int(k.slot)*j.tiles+int(j.tiled.prev.get(l))]--
 		}
 		if k.countsCommon() {
-			k.common[int(j.slot)*k.tiles+int(k.prev.get(at))]--
+			k.follower.common[int(j.slot)*k.tiles+int(k.tiled.prev.get(at))]--
 		}
 	}
 }
@@ -192,23 +201,23 @@ func (f *follows) removeCommon(j *job, x, l uint32) {
 // Check verifies the last draw of a job that draws without a tape, and what it counts in common with each neighbour
 // that does so, too.
 func (f *follows) Check(j *job) error {
-	if last := &j.lastDraw; last.turn > f.turn || last.drew != absent && last.from <= j.remaining {
+	if last := &j.follower.last; last.turn > f.turn || last.drew != absent && last.from <= j.owed.remaining {
 		return fmt.Errorf("last drew in turn %d from %d samples; the turn is %d, %d samples are left",
-			last.turn, last.from, f.turn, j.remaining)
+			last.turn, last.from, f.turn, j.owed.remaining)
 	}
 	if !j.countsCommon() {
 		return nil
 	}
 	n := j.index.places()
-	for m := (f.jobs.following & j.neighbours).Without(j.slot); m != 0; m &= m - 1 {
+	for m := (f.jobs.following & j.peers.neighbours).Without(j.slot); m != 0; m &= m - 1 {
 		k := f.jobs.slot[first(m)]
 		want := make([]uint32, j.tiles)
-		for p := next1(j.left, 0, n); p < n; p = next1(j.left, p+1, n) {
-			if at, ok := k.index.find(j.index.object(uint32(p))); ok && has(k.left, at) {
-				want[j.prev.get(uint32(p))]++
+		for p := next1(j.owed.left, 0, n); p < n; p = next1(j.owed.left, p+1, n) {
+			if at, ok := k.index.find(j.index.object(uint32(p))); ok && has(k.owed.left, at) {
+				want[j.tiled.prev.get(uint32(p))]++
 			}
 		}
-		if got := j.common[int(k.slot)*j.tiles : (int(k.slot)+1)*j.tiles]; !slices.Equal(got, want) {
+		if got := j.follower.common[int(k.slot)*j.tiles : (int(k.slot)+1)*j.tiles]; !slices.Equal(got, want) {
 			return fmt.Errorf("shares %v samples by tile with job %d, counted %v", want, k.id, got)
 		}
 	}
@@ -217,12 +226,12 @@ func (f *follows) Check(j *job) error {
 
 // drawSample draws uniformly from what j needs, as often as possible what p has just drawn, and returns its place.
 func (f *follows) drawSample(j, p *job) uint32 {
-	x, a, b := p.lastDraw.drew, uint64(p.lastDraw.from), uint64(j.remaining)
+	x, a, b := p.follower.last.drew, uint64(p.follower.last.from), uint64(j.owed.remaining)
 	had := func(y uint32) bool { // could p have drawn it
 		l, ok := p.index.find(y)
-		return y == p.lastDraw.took || ok && has(p.left, l)
+		return y == p.follower.last.took || ok && has(p.owed.left, l)
 	}
-	if l, ok := j.index.find(x); ok && has(j.left, l) && (b <= a || f.rng.Uint64n(b) < a) {
+	if l, ok := j.index.find(x); ok && has(j.owed.left, l) && (b <= a || f.rng.Uint64n(b) < a) {
 		return l
 	}
 	// What remains of the law of j: 1/b where p could not draw, 1/b - 1/max(a, b) where it could. Both sets may be so

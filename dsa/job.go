@@ -1,61 +1,99 @@
 package dsa
 
 import (
-	"slices"
-
 	"larder/internal/bits"
 	"larder/internal/ident"
+	"larder/internal/invariant"
 	"larder/internal/xrand"
 )
 
-// job is one stream of picks. Its fields are grouped by the component that writes them, with those that every pick
-// reads first: the large tables at the end would otherwise spread them over the processor's cache.
+// job is one stream of picks. What every pick reads comes first: the large tables at the end would otherwise spread it
+// over the processor's cache.
 type job struct {
 	jobSpec
 	slot  uint8 // its place in roster.slot, the bit that stands for it in a JobSet
-	stale bool  // groups and tape must be laid out before the next pick
+	phase jobPhase
+	stale bool // groups and tape must be laid out before the next pick
 
-	// The epoch.
-	running   bool // an epoch was started and not abandoned
-	fresh     bool // no epoch has begun yet
-	epoch     uint32
-	remaining int    // samples that the running epoch still owes
-	took      uint64 // picks of all epochs, without what was withdrawn
-
-	// The index of the subset.
-	left  []uint64 // by place: still needed; nil until the first epoch
-	index index
-	prev  packed // by place: tile of the object's position in the previous epoch
-	cur   packed // by place: the same of this epoch, written at each pick
+	owed  owed       // what the running epoch owes
+	index index      // a place for each object of the subset
+	tiled epochTiles // by place: the tiles of two epochs
 
 	// How it draws.
-	cursor     int         // Fixed, Sequential: no position below is free
-	order      []uint32    // Fixed: ordinals in the order of the epoch
-	queue      strictQueue // Strict
-	tape       tape        // Stratified, Epoch
-	groups     groups      // what is left, by row and tile, and what of it is available
-	lastDraw   drawn       // of a job that draws without a tape
-	common     []uint32    // of such a job, by slot*tiles+tile: objects of the tile that another such job needs too
-	used       [2][]uint64 // names of the orders used in this epoch and in the previous one
-	shuffle    fixedOrder  // makes order
-	neighbours bits.JobSet // live jobs whose subsets share an object with this one
-	sameRecipe bits.JobSet // live jobs of an equal recipe prefix, itself included
+	prescribed prescribedOrder // Fixed, Sequential
+	queue      strictQueue     // Strict
+	tape       tape            // Stratified, Epoch
+	groups     groups          // what is left, by row and tile, and what of it is available
+	follower   follower        // Stratified, Epoch, without a tape
 
-	// Passes (work.go).
-	todo []pass         // passes to do; the first may be under way
-	done int            // how far the first has come
-	top  ident.ObjectID // largest id of the subset, from passScan
-	err  error          // why it can never draw; nil for a sound job
+	passes jobPasses    // what calls have left to do for it (work.go)
+	orders orderHistory // which orders it has walked through
+	peers  peers        // what it shares with which jobs; its end and the beginning of pace are read together
+	pace   pace         // how fast it goes beside them
+	quota  tileQuota    // tiles for what an abandoned epoch leaves
+}
 
-	// Life.
-	joinedAt uint64 // tapes.joins when its cells were split; dates orders
-	class    bool   // it is a stratum and no job: it has no slot
-	gone     bool   // it has left, but passes must end before its slot is free
+// jobPhase is the life of a job:
+//
+//	idle -> running      StartEpoch
+//	running -> idle      Abandon, or a start that fails
+//	idle -> left         Leave; the slot is free when its passes are done
+//
+// A stratum is no job and has no slot: it only splits cells, and stays what it is.
+type jobPhase uint8
 
-	pace      pace
-	overlap   [MaxJobs]uint32 // by slot: how many objects it shares with a neighbour
-	abandoned int             // samples of an abandoned epoch that have no tile yet
-	tilesLeft [MaxTiles]int   // how many of them each tile gets
+const (
+	jobIdle    jobPhase = iota // it has joined, and no epoch runs
+	jobRunning                 // an epoch was started and not abandoned, though it may owe nothing more
+	jobLeft                    // it has left, but passes must end before its slot is free
+	jobStratum                 // see Stratum
+)
+
+// become takes the job to another phase.
+func (j *job) become(to jobPhase) {
+	if idle := j.phase == jobIdle; idle == (to == jobIdle) || !idle && j.phase != jobRunning || to == jobStratum {
+		invariant.Violated("dsa: job %d goes from phase %d to %d", j.id, j.phase, to)
+	}
+	j.phase = to
+}
+
+// running reports whether an epoch was started and not abandoned.
+func (j *job) running() bool { return j.phase == jobRunning }
+
+// owed is what the running epoch of a job owes.
+//
+// Invariant: without passes to do, remaining is the number of places in left; it is 0 unless the job runs.
+type owed struct {
+	left      []uint64 // by place: still needed; nil until the first epoch
+	remaining int      // samples that are needed
+	epoch     uint32
+	fresh     bool // no epoch has begun yet
+}
+
+// epochTiles are the tiles of the objects' positions in two epochs of a job. Both are empty if it has one tile.
+type epochTiles struct {
+	prev packed // by place: of the previous epoch; cells are refined by it
+	cur  packed // by place: of this epoch, written at each pick
+}
+
+// begin makes room for n places.
+func (t *epochTiles) begin(tiles, n int) { t.prev, t.cur = pack(tiles, n), pack(tiles, n) }
+
+// turn makes the tiles of the epoch that ended those of the previous one.
+func (t *epochTiles) turn() { t.prev, t.cur = t.cur, t.prev }
+
+// peers is what a job shares with others.
+//
+// Invariant: a job is in neighbours exactly if its overlap is above 0, and overlaps are mutual.
+type peers struct {
+	overlap    [MaxJobs]uint32 // by slot: how many objects it shares with a neighbour
+	neighbours bits.JobSet     // live jobs whose subsets share an object with this one
+	sameRecipe bits.JobSet     // live jobs of an equal recipe prefix, itself included
+}
+
+// forget removes the job in that slot from the neighbours.
+func (p *peers) forget(slot uint8) {
+	p.neighbours, p.overlap[slot] = p.neighbours.Without(slot), 0
 }
 
 // jobSpec is the part of a JobSpec that a job keeps.
@@ -79,31 +117,31 @@ func (j *job) usesTape() bool { return j.mode == Stratified || j.mode == Epoch }
 
 // needs reports whether the job's running epoch still owes x. It holds between passes, too.
 func (j *job) needs(x uint32) bool {
-	if !j.running || j.err != nil || j.has(passIndex) {
+	if !j.running() || j.passes.err != nil || j.passes.has(passIndex) {
 		return false
 	}
 	l, ok := j.index.find(x)
 	if !ok {
 		return false
 	}
-	if j.has(passMark) {
+	if j.passes.has(passMark) {
 		return has(j.index.in, l)
 	}
-	return has(j.left, l)
+	return has(j.owed.left, l)
 }
 
 // needAll makes the job need its whole subset, and turns the tiles of the epoch that ended into those of the previous
 // one.
 func (j *job) needAll() {
-	j.prev, j.cur = j.cur, j.prev
-	j.left = append(j.left[:0], j.index.in...)
+	j.tiled.turn()
+	j.owed.left = append(j.owed.left[:0], j.index.in...)
 }
 
 // withdraw takes objects out of what the job needs, and returns how many. It is Withdraw while only the job's own state
 // changes, in a third of the time. Jobs come back with millions of samples.
 func (j *job) withdraw(ids []ident.ObjectID, known *objectTable) int {
 	total := len(j.subset)
-	before := total - j.remaining
+	before := total - j.owed.remaining
 	taken, tile, edge := before, 0, 0 // edge: the samples before the end of the tile
 	for _, x := range ids {
 		if !known.known(uint32(x)) {
@@ -113,7 +151,7 @@ func (j *job) withdraw(ids []ident.ObjectID, known *objectTable) int {
 		if !ok {
 			continue
 		}
-		w, bit := &j.left[l>>6], uint64(1)<<(l&63)
+		w, bit := &j.owed.left[l>>6], uint64(1)<<(l&63)
 		if *w&bit == 0 {
 			continue
 		}
@@ -123,46 +161,49 @@ func (j *job) withdraw(ids []ident.ObjectID, known *objectTable) int {
 				tile = taken * j.tiles / total
 				edge = ((tile+1)*total + j.tiles - 1) / j.tiles
 			}
-			j.cur.set(l, uint8(tile))
+			j.tiled.cur.set(l, uint8(tile))
 		}
 		taken++
 	}
-	j.remaining = total - taken
+	j.owed.remaining = total - taken
 	return taken - before
 }
 
 // setTile records the tile of the pick at place l, before the pick is counted.
 func (j *job) setTile(l uint32) {
 	n := len(j.subset)
-	j.cur.set(l, uint8((n-j.remaining)*j.tiles/n))
+	j.tiled.cur.set(l, uint8((n-j.owed.remaining)*j.tiles/n))
 }
 
-// planTiles counts how many samples that an abandoned epoch leaves each tile gets, as if the rest of the order had been
-// drawn.
-func (j *job) planTiles() {
-	j.abandoned = j.remaining
-	clear(j.tilesLeft[:])
-	if j.tiles == 1 {
+// tileQuota is how many of the samples that an abandoned epoch leaves each tile gets.
+//
+// Invariant: left adds up to samples if the job has more than one tile.
+type tileQuota struct {
+	samples int           // that have no tile yet
+	left    [MaxTiles]int // how many of them each tile gets
+}
+
+// plan counts the tiles of the last samples of n, as if the rest of the order had been drawn.
+func (q *tileQuota) plan(samples, n, tiles int) {
+	q.samples = samples
+	clear(q.left[:])
+	if tiles == 1 {
 		return
 	}
-	n := len(j.subset)
-	for t := range j.tiles { // positions p with p*tiles/n = t that were not reached
-		from, to := (t*n+j.tiles-1)/j.tiles, ((t+1)*n+j.tiles-1)/j.tiles
-		j.tilesLeft[t] = max(0, to-max(from, n-j.abandoned))
+	for t := range tiles { // positions p with p*tiles/n = t that were not reached
+		from, to := (t*n+tiles-1)/tiles, ((t+1)*n+tiles-1)/tiles
+		q.left[t] = max(0, to-max(from, n-samples))
 	}
 }
 
-// drawTile draws the tile of one sample of an abandoned epoch.
-func (j *job) drawTile(rng *xrand.Rand) uint8 {
-	u, t := rng.IntN(j.abandoned), 0
-	for u >= j.tilesLeft[t] {
-		u -= j.tilesLeft[t]
+// draw draws the tile of one sample.
+func (q *tileQuota) draw(rng *xrand.Rand) uint8 {
+	u, t := rng.IntN(q.samples), 0
+	for u >= q.left[t] {
+		u -= q.left[t]
 		t++
 	}
-	j.tilesLeft[t]--
-	j.abandoned--
+	q.left[t]--
+	q.samples--
 	return uint8(t)
 }
-
-// has reports whether a pass of the job waits or is under way.
-func (j *job) has(p pass) bool { return slices.Contains(j.todo, p) }

@@ -78,7 +78,7 @@ func (r *roster) join(j *job) {
 func (r *roster) leave(j *job) {
 	delete(r.byID, j.id)
 	r.last = nil
-	j.gone = true
+	j.become(jobLeft)
 	r.active, r.taped, r.strict = r.active.Without(j.slot), r.taped.Without(j.slot), r.strict.Without(j.slot)
 }
 
@@ -96,21 +96,21 @@ func (r *roster) release(j *job) {
 func (r *roster) forgetOverlap(slot uint8) {
 	for _, k := range r.slot {
 		if k != nil {
-			k.neighbours, k.overlap[slot] = k.neighbours.Without(slot), 0
+			k.peers.forget(slot)
 		}
 	}
 }
 
-// groupRecipes recomputes job.sameRecipe when a job joins or leaves.
+// groupRecipes recomputes peers.sameRecipe when a job joins or leaves.
 func (r *roster) groupRecipes() {
 	for _, j := range r.slot {
 		if j == nil {
 			continue
 		}
-		j.sameRecipe = 0
+		j.peers.sameRecipe = 0
 		for _, k := range r.slot {
 			if k != nil && k.recipe == j.recipe {
-				j.sameRecipe = j.sameRecipe.With(k.slot)
+				j.peers.sameRecipe = j.peers.sameRecipe.With(k.slot)
 			}
 		}
 	}
@@ -120,7 +120,7 @@ func (r *roster) groupRecipes() {
 func (r *roster) ids() []ident.JobID {
 	ids := make([]ident.JobID, 0, r.live.Len())
 	for _, j := range r.slot {
-		if j != nil && !j.gone {
+		if j != nil && j.phase != jobLeft {
 			ids = append(ids, j.id)
 		}
 	}
@@ -136,12 +136,12 @@ func (r *roster) Check() error {
 			continue
 		}
 		used = used.With(uint8(n))
-		if int(j.slot) != n || !j.gone && r.byID[j.id] != j {
+		if int(j.slot) != n || j.phase != jobLeft && r.byID[j.id] != j {
 			return fmt.Errorf("slot %d holds job %d, which has slot %d", n, j.id, j.slot)
 		}
-		if j.gone {
+		if j.phase == jobLeft {
 			gone = gone.With(uint8(n))
-			if len(j.todo) == 0 {
+			if len(j.passes.todo) == 0 {
 				return fmt.Errorf("slot %d is in use by job %d, which has left and has no pass to do", n, j.id)
 			}
 		}

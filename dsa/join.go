@@ -36,7 +36,7 @@ func (s *Sampler) Join(id ident.JobID, spec JobSpec) error {
 	if s.jobs.live.Len() >= MaxJobs {
 		s.work.settle() // frees the slots of those that have left
 	}
-	j := &job{fresh: true, jobSpec: jobSpec{id: id, mode: spec.Mode, tiles: 1, seed: spec.Seed,
+	j := &job{owed: owed{fresh: true}, jobSpec: jobSpec{id: id, mode: spec.Mode, tiles: 1, seed: spec.Seed,
 		ahead: spec.Ahead, recipe: spec.Recipe, subset: spec.Subset}}
 	if spec.Mode == Stratified {
 		j.tiles = spec.Tiles
@@ -51,7 +51,7 @@ func (s *Sampler) Join(id ident.JobID, spec JobSpec) error {
 	s.strict.setAhead()
 	s.work.add(j, passScan, passGrow, passIndex, passForget, passCount, passSplit, passMembers)
 	s.work.finish()
-	if err := j.err; err != nil {
+	if err := j.passes.err; err != nil {
 		s.Leave(id)
 		return fmt.Errorf("dsa: join job %d: %w", id, err)
 	}
@@ -70,7 +70,7 @@ func (s *Sampler) Leave(id ident.JobID) {
 	s.jobs.reclassify(j)
 	s.strict.setAhead()
 	s.work.cancel(j, passRenew, passScan, passGrow, passIndex, passForget, passCount, passSplit, passMembers)
-	if len(j.todo) == 0 {
+	if len(j.passes.todo) == 0 {
 		s.free(j)
 	}
 	s.work.finish()
@@ -95,7 +95,8 @@ func (s *Sampler) Change(id ident.JobID, subset []ident.ObjectID) error {
 
 // change puts an idle job on its next subset, once what an abandoned epoch needed is cleared.
 func (s *Sampler) change(j *job) {
-	if len(j.todo) > 1 || len(j.todo) == 1 && j.todo[0] != passClear { // rare: changed twice, or before the join is done
+	if todo := j.passes.todo; len(todo) > 1 || len(todo) == 1 && todo[0] != passClear {
+		// This is rare: the subset was changed twice, or before the join was done.
 		s.work.settle()
 	}
 	s.layouts.invalidate(j)
@@ -113,8 +114,8 @@ func (s *Sampler) Stratum(ids []ident.ObjectID) error {
 	}
 	j := s.work.addStratum(ids)
 	s.work.finish()
-	if j.err != nil {
-		return fmt.Errorf("dsa: stratum: %w", j.err)
+	if j.passes.err != nil {
+		return fmt.Errorf("dsa: stratum: %w", j.passes.err)
 	}
 	s.cells.strata = append(s.cells.strata, ids)
 	return nil

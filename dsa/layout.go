@@ -136,7 +136,7 @@ func (ly *layouts) numberRows(j *job) (rows int) {
 // count counts what remains by row and tile.
 func (ly *layouts) count(j *job, from, to int) {
 	g := &j.groups
-	for p := next1(j.left, from, to); p < to; p = next1(j.left, p+1, to) {
+	for p := next1(j.owed.left, from, to); p < to; p = next1(j.owed.left, p+1, to) {
 		l := uint32(p)
 		if ly.current.alone {
 			ly.follows.addCommon(j, l)
@@ -148,7 +148,7 @@ func (ly *layouts) count(j *job, from, to int) {
 			}
 		}
 		g.row[r].left++
-		g.group[r*j.tiles+int(j.prev.get(l))].left++
+		g.group[r*j.tiles+int(j.tiled.prev.get(l))].left++
 	}
 }
 
@@ -163,8 +163,8 @@ func (ly *layouts) listAvailable(j *job, from, to int) {
 
 // end ends the layout under way: the job may draw.
 func (ly *layouts) end(j *job) {
-	if j.groups.whole && int(j.groups.row[0].left) != j.remaining {
-		invariant.Violated("dsa: job %d has %d samples left, counted %d", j.id, j.remaining, j.groups.row[0].left)
+	if j.groups.whole && int(j.groups.row[0].left) != j.owed.remaining {
+		invariant.Violated("dsa: job %d has %d samples left, counted %d", j.id, j.owed.remaining, j.groups.row[0].left)
 	}
 	if ly.current.alone {
 		ly.jobs.following = ly.jobs.following.With(j.slot)
@@ -177,7 +177,7 @@ func (ly *layouts) end(j *job) {
 func (ly *layouts) invalidate(j *job) {
 	ly.jobs.laidOut = ly.jobs.laidOut.Without(j.slot)
 	ly.jobs.following = ly.jobs.following.Without(j.slot)
-	j.lastDraw.drew = absent
+	j.follower.last.drew = absent
 	if ly.current.job == j {
 		ly.current = layout{}
 	}
@@ -198,7 +198,7 @@ func (ly *layouts) next() *job {
 			continue
 		}
 		ly.pending = true
-		if j.running && len(j.todo) == 0 && j.err == nil {
+		if j.running() && len(j.passes.todo) == 0 && j.passes.err == nil {
 			return j
 		}
 	}
@@ -220,9 +220,9 @@ func (ly *layouts) Check(settled bool) error {
 		}
 		return nil
 	}
-	if !j.stale || !j.running || !j.usesTape() || !ly.jobs.laidOut.Has(j.slot) || ly.jobs.following.Has(j.slot) {
+	if !j.stale || !j.running() || !j.usesTape() || !ly.jobs.laidOut.Has(j.slot) || ly.jobs.following.Has(j.slot) {
 		return fmt.Errorf("job %d (%s) is being laid out: stale %v, running %v, laid out %v, following %v", j.id, j.mode,
-			j.stale, j.running, ly.jobs.laidOut.Has(j.slot), ly.jobs.following.Has(j.slot))
+			j.stale, j.running(), ly.jobs.laidOut.Has(j.slot), ly.jobs.following.Has(j.slot))
 	}
 	counted, n := y.done, j.index.places()
 	if y.phase == layoutListing {

@@ -47,7 +47,7 @@ func (d *draws) enlist(j *job, e *available) {
 	if r < 0 {
 		return
 	}
-	g := &j.groups.group[r*j.tiles+int(j.prev.get(j.index.of(e.x)))]
+	g := &j.groups.group[r*j.tiles+int(j.tiled.prev.get(j.index.of(e.x)))]
 	k := d.pool.listOf(e, j.slot)
 	l := &g.lists[k]
 	if len(*l) == cap(*l) {

@@ -67,12 +67,12 @@ func (j *modelJob) complete() error {
 // compare verifies what the sampler says about itself against the model.
 func (m *model) compare(s *Sampler, universe int) error {
 	for id, j := range m.jobs { // order-free
-		j.marking = s.jobs.byID[id].has(passMark)
+		j.marking = s.jobs.byID[id].passes.has(passMark)
 	}
 	for x := range ident.ObjectID(universe) {
 		want := m.need(x)
 		for id, j := range m.jobs { // order-free
-			if q := s.jobs.byID[id]; j.active && !j.marking && !q.has(passIndex) && j.owed[x] && q.mode == Strict &&
+			if q := s.jobs.byID[id]; j.active && !j.marking && !q.passes.has(passIndex) && j.owed[x] && q.mode == Strict &&
 				q.queue.queued() > 0 && !q.mayDraw(uint32(x)) {
 				want += soon - 1
 			}
@@ -84,7 +84,7 @@ func (m *model) compare(s *Sampler, universe int) error {
 			return fmt.Errorf("level of %d: %d, model %d", x, got, want)
 		}
 		for id, j := range m.jobs {
-			if !s.jobs.byID[id].has(passIndex) && s.Needs(id, x) != j.owed[x] {
+			if !s.jobs.byID[id].passes.has(passIndex) && s.Needs(id, x) != j.owed[x] {
 				return fmt.Errorf("job %d needs %d: %v, model %v", id, x, s.Needs(id, x), j.owed[x])
 			}
 		}

@@ -15,19 +15,19 @@ func (s *Sampler) steps() (t [numPasses]step) {
 		},
 		passScan: {
 			length: subset,
-			slice:  func(j *job, from, to int) { j.top = max(j.top, slices.Max(j.subset[from:to])) },
+			slice:  func(j *job, from, to int) { j.passes.top = max(j.passes.top, slices.Max(j.subset[from:to])) },
 			close:  checkIDs,
 		},
 		passGrow: {
-			length: func(j *job) int { return int(j.top) + 1 },
+			length: func(j *job) int { return int(j.passes.top) + 1 },
 			slice:  func(_ *job, _, to int) { s.objects.grow(to) },
 		},
 		passIndex: {
 			length: subset,
-			open:   func(j *job) { j.index.begin(j.top) },
-			slice:  func(j *job, from, to int) { j.err = j.index.add(j.subset[from:to]) },
+			open:   func(j *job) { j.index.begin(j.passes.top) },
+			slice:  func(j *job, from, to int) { j.passes.err = j.index.add(j.subset[from:to]) },
 			close: func(j *job) {
-				j.prev, j.cur = pack(j.tiles, j.index.places()), pack(j.tiles, j.index.places())
+				j.tiled.begin(j.tiles, j.index.places())
 			},
 		},
 		passForget: {
@@ -87,7 +87,7 @@ func epochSteps(s *Sampler, t *[numPasses]step) {
 		length: func(j *job) int { return len(j.subset) },
 		slice: func(j *job, from, to int) {
 			for _, x := range j.subset[from:to] {
-				j.prev.set(j.index.of(uint32(x)), j.before.tile(uint32(x)))
+				j.tiled.prev.set(j.index.of(uint32(x)), j.before.tile(uint32(x)))
 			}
 		},
 		close: func(j *job) { j.before = nil },
@@ -95,18 +95,18 @@ func epochSteps(s *Sampler, t *[numPasses]step) {
 	t[passShuffle] = step{
 		length: func(j *job) int { return len(j.subset) },
 		open: func(j *job) {
-			j.order = resize(j.order, len(j.subset))
-			j.shuffle.begin(j.seed, j.epoch)
+			j.prescribed.order = resize(j.prescribed.order, len(j.subset))
+			j.prescribed.shuffle.begin(j.seed, j.owed.epoch)
 		},
-		slice: func(j *job, from, to int) { j.shuffle.slice(j.order, from, to) },
+		slice: func(j *job, from, to int) { j.prescribed.shuffle.slice(j.prescribed.order, from, to) },
 	}
 }
 
 // checkIDs ends passScan: a subset with an id out of range is refused.
 func checkIDs(j *job) {
-	if j.top >= MaxObjects {
-		j.err = fmt.Errorf("%w: %d, the limit is %d", ErrObjectID, j.top, MaxObjects-1)
-		j.todo = j.todo[:0]
+	if j.passes.top >= MaxObjects {
+		j.passes.err = fmt.Errorf("%w: %d, the limit is %d", ErrObjectID, j.passes.top, MaxObjects-1)
+		j.passes.todo = j.passes.todo[:0]
 	}
 }
 
@@ -124,7 +124,7 @@ func (s *Sampler) forgetCells(*job) {
 
 // beginDraws ends passMark: the job's epoch counts, and its draws begin.
 func (s *Sampler) beginDraws(j *job) {
-	j.fresh = false
+	j.owed.fresh = false
 	if j.visible() {
 		s.jobs.marked = s.jobs.marked.With(j.slot)
 		if s.jobs.slow != 0 { // beside it and another one, slow jobs may not count any more
@@ -143,19 +143,19 @@ func (s *Sampler) beginDraws(j *job) {
 // dropSubset does passRenew: it forgets the subset before a change.
 func (s *Sampler) dropSubset(j *job) {
 	if j.tiles > 1 && j.before == nil { // else the epoch that was to carry tiles over has not begun
-		j.before = &oldSubset{index: j.index, tiles: j.cur}
+		j.before = &oldSubset{index: j.index, tiles: j.tiled.cur}
 	}
-	j.index, j.left, j.top = index{}, nil, 0
+	j.index, j.owed.left, j.passes.top = index{}, nil, 0
 	j.queue, j.groups, j.tape = strictQueue{}, groups{}, tape{}
 	s.cells.forgetJob(j.slot)
 	s.jobs.forgetOverlap(j.slot)
-	j.neighbours, j.overlap = 0, [MaxJobs]uint32{}
+	j.peers.neighbours, j.peers.overlap = 0, [MaxJobs]uint32{}
 	s.jobs.forgetPace(j.slot)
 }
 
 // free frees the slot of a job that has left, when its last pass is done.
 func (s *Sampler) free(j *job) {
-	if !j.gone || s.jobs.slot[j.slot] != j { // a stratum has no slot to free
+	if j.phase != jobLeft || s.jobs.slot[j.slot] != j { // a stratum has no slot to free
 		return
 	}
 	s.pool.forgetOwner(j.slot)

@@ -141,7 +141,7 @@ func TestTilesOutliveTwoChanges(t *testing.T) {
 	finishWork(s)
 	j := s.jobs.byID[1]
 	for _, x := range all[:800] {
-		if got := j.prev.get(j.index.of(uint32(x))); got != tile[x] {
+		if got := j.tiled.prev.get(j.index.of(uint32(x))); got != tile[x] {
 			t.Fatalf("sample %d has tile %d, want %d", x, got, tile[x])
 		}
 	}

@@ -117,7 +117,7 @@ func mergeCells(s *Sampler) {
 	s.cells.list = cells
 	o := s.tapes.newOrder(s.jobs.taped)
 	for _, j := range s.jobs.slot {
-		if j != nil && j.running && j.usesTape() {
+		if j != nil && j.running() && j.usesTape() {
 			s.tapes.use(j, o, 0)
 		}
 	}
@@ -216,9 +216,9 @@ func TestCheckSeesDamage(t *testing.T) {
 		t.Fatal("nothing is held")
 		return nil
 	}
-	next := func(j *job) uint32 { return uint32(next1(j.left, 0, j.index.places())) }
+	next := func(j *job) uint32 { return uint32(next1(j.owed.left, 0, j.index.places())) }
 	for name, damage := range map[string]func(*Sampler){
-		"left":    func(s *Sampler) { unset(s.jobs.byID[1].left, next(s.jobs.byID[1])) },
+		"left":    func(s *Sampler) { unset(s.jobs.byID[1].owed.left, next(s.jobs.byID[1])) },
 		"need":    func(s *Sampler) { held(s).need ^= 2 },
 		"ghost":   func(s *Sampler) { held(s).need = held(s).need.With(40) },
 		"level":   func(s *Sampler) { held(s).state = 1 | 2<<visShift },
@@ -232,7 +232,7 @@ func TestCheckSeesDamage(t *testing.T) {
 		"size":    func(s *Sampler) { s.cells.list[1].size++ },
 		"base":    func(s *Sampler) { s.cells.list[1].base++ },
 		"members": func(s *Sampler) { s.cells.list[1].base, *s.cells.members.at(s.cells.list[1].lo) = absent, 45 },
-		"rem":     func(s *Sampler) { s.jobs.byID[1].remaining-- },
+		"rem":     func(s *Sampler) { s.jobs.byID[1].owed.remaining-- },
 		"index":   func(s *Sampler) { unset(s.jobs.byID[1].index.in, 5) },
 		"group":   func(s *Sampler) { s.jobs.byID[1].groups.group[0].left-- },
 		"row":     func(s *Sampler) { s.jobs.byID[1].groups.row[0].left-- },
@@ -241,10 +241,10 @@ func TestCheckSeesDamage(t *testing.T) {
 				s.jobs.byID[1].groups.group[k].lists = [numLists][]uint32{}
 			}
 		},
-		"from":    func(s *Sampler) { s.jobs.byID[1].tape.initial = make([]uint64, len(s.jobs.byID[1].left)) },
+		"from":    func(s *Sampler) { s.jobs.byID[1].tape.initial = make([]uint64, len(s.jobs.byID[1].owed.left)) },
 		"plain":   func(s *Sampler) { s.jobs.byID[1].tape.order.oneCell = true },
 		"passed":  func(s *Sampler) { s.jobs.byID[1].tape.passed++ },
-		"near":    func(s *Sampler) { s.jobs.byID[1].neighbours = 0 },
+		"near":    func(s *Sampler) { s.jobs.byID[1].peers.neighbours = 0 },
 		"slot":    func(s *Sampler) { s.jobs.byID[1].slot = 9 },
 		"grouped": func(s *Sampler) { s.jobs.laidOut = 0 },
 		"live":    func(s *Sampler) { s.jobs.live = s.jobs.live.With(33) },
@@ -267,9 +267,9 @@ func TestCheckSeesDamage(t *testing.T) {
 func TestCheckSeesDamageOfFollowers(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]func(*Sampler){
-		"common":  func(s *Sampler) { s.jobs.byID[1].common[int(s.jobs.byID[2].slot)*4]++ },
-		"turn":    func(s *Sampler) { s.jobs.byID[2].lastDraw.turn = s.follows.turn + 1 },
-		"drew":    func(s *Sampler) { s.jobs.byID[2].lastDraw.from = 0 },
+		"common":  func(s *Sampler) { s.jobs.byID[1].follower.common[int(s.jobs.byID[2].slot)*4]++ },
+		"turn":    func(s *Sampler) { s.jobs.byID[2].follower.last.turn = s.follows.turn + 1 },
+		"drew":    func(s *Sampler) { s.jobs.byID[2].follower.last.from = 0 },
 		"counted": func(s *Sampler) { s.jobs.byID[3].groups.row[0].left++ },
 		"passed":  func(s *Sampler) { s.layouts.current.done = 1 << 20 },
 		"stale":   func(s *Sampler) { s.jobs.byID[3].stale = false },
@@ -367,7 +367,7 @@ func TestPlantedLossOnLeaveIsCaught(t *testing.T) {
 		s.Leave(2)
 		if planted {
 			for x := range 30 {
-				unset(s.jobs.byID[1].left, s.jobs.byID[1].index.of(uint32(30+x)))
+				unset(s.jobs.byID[1].owed.left, s.jobs.byID[1].index.of(uint32(30+x)))
 			}
 		}
 		err := s.Check()

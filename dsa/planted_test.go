@@ -51,12 +51,12 @@ var patches = []struct{ file, old, new string }{
 	{"pool.go", "\tif m&r.slow == 0 {", "\tif m&r.slow == 0 || p.bugs.countSlow {"},
 	{"prefer.go", "k.pace.faster.Has(j.slot) {", "k.pace.faster.Has(j.slot) && !p.bugs.countSlow {"},
 	{"sampler.go", "\t\ts.pool.makeNeutral(x)\n", "\t\tif !s.bugs.seqVisible {\n\t\t\ts.pool.makeNeutral(x)\n\t\t}\n"},
-	{"tape.go", "slices.Contains(j.used[1], k.tape.order.name) {",
-		"slices.Contains(j.used[1], k.tape.order.name) && !ts.bugs.ownOrder {"},
+	{"tape.go", "slices.Contains(j.orders.used[1], k.tape.order.name) {",
+		"slices.Contains(j.orders.used[1], k.tape.order.name) && !ts.bugs.ownOrder {"},
 	{"follow.go", "own >= theirs || f.rng", "own >= theirs || f.bugs.biased || f.rng"},
 	{"follow.go", "(b <= a || f.rng", "(b <= a || f.bugs.biased || f.rng"},
 	{"strict.go", "y != x && !p.mayDraw(y) {", "y != x && !p.mayDraw(y) || t.bugs.biased {"},
-	{"follow.go", "k.lastDraw.turn == f.turn && k", "(k.lastDraw.turn == f.turn || f.bugs.followPrevious) && k"},
+	{"follow.go", "k.follower.last.turn == f.turn && k", "(k.follower.last.turn == f.turn || f.bugs.followPrevious) && k"},
 }
 
 // TestPlantedBugs runs the tests that plant bugs, in a patched copy of this package.

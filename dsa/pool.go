@@ -131,7 +131,7 @@ func (p *pool) needers(x uint32) bits.JobSet {
 	var need bits.JobSet
 	for m := p.cells.of(x).live; m != 0; m &= m - 1 {
 		j := p.jobs.slot[first(m)]
-		if l, ok := j.index.find(x); ok && j.visible() && j.left != nil && has(j.left, l) {
+		if l, ok := j.index.find(x); ok && j.visible() && j.owed.left != nil && has(j.owed.left, l) {
 			need = need.With(j.slot)
 		}
 	}

@@ -57,7 +57,7 @@ func (p *pool) setPreferring(e *available, m bits.JobSet) {
 // taker does not.
 func (p *pool) markTaken(e *available, by *job) {
 	formed := p.formed(e)
-	more := formed&by.sameRecipe | p.jobs.anyForm&^formed
+	more := formed&by.peers.sameRecipe | p.jobs.anyForm&^formed
 	p.setPreferring(e, (p.preferring(e) | more&^by.pace.faster).Without(by.slot))
 }
 
@@ -71,7 +71,7 @@ func (p *pool) updateMarks(e *available, b uint16) (gained bits.JobSet) {
 	more := is &^ was
 	if e.x == p.latest { // otherwise it is not known whose pick made it available
 		by := p.jobs.slot[p.taker]
-		more &= by.sameRecipe
+		more &= by.peers.sameRecipe
 		if b&restMask != 0 && e.state&restMask == 0 {
 			more |= ^is // it was read from storage, which counts for all who find it encoded
 		}
@@ -120,13 +120,13 @@ func (p *pool) needAll(j *job, from, to int) {
 // needs it no more. A job in its first epoch has taken nothing, so every take of the others counts for it.
 func (p *pool) expireMark(e *available, j *job) {
 	m := p.preferring(e)
-	if !m.Has(j.slot) && !j.fresh {
+	if !m.Has(j.slot) && !j.owed.fresh {
 		return
 	}
 	r := p.jobs
 	serves := allJobs
 	if p.levelFor(e, j.slot) >= decoded {
-		serves = j.sameRecipe
+		serves = j.peers.sameRecipe
 	}
 	others := (p.cells.of(e.x).live & r.marked & r.active & serves &^ e.need).Without(j.slot)
 	for t := others & r.slow; t != 0; t &= t - 1 {

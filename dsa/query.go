@@ -15,14 +15,14 @@ func (s *Sampler) Ready(id ident.JobID) bool {
 // Settled reports whether no pass of the job waits, so that Withdraw has nothing to do before its own work.
 func (s *Sampler) Settled(id ident.JobID) bool {
 	j := s.jobs.byID[id]
-	return j != nil && len(j.todo) == 0
+	return j != nil && len(j.passes.todo) == 0
 }
 
 // Err returns why a job that was joined in slices cannot draw, nil for any other: its subset is no set, or holds an id
 // out of range. It stays until the job leaves.
 func (s *Sampler) Err(id ident.JobID) error {
 	if j := s.jobs.byID[id]; j != nil {
-		return j.err
+		return j.passes.err
 	}
 	return nil
 }
@@ -89,7 +89,7 @@ func (s *Sampler) Needs(id ident.JobID, x ident.ObjectID) bool {
 // Remaining returns how many samples the job's running epoch still owes; 0 when idle.
 func (s *Sampler) Remaining(id ident.JobID) int {
 	if j := s.jobs.byID[id]; j != nil {
-		return j.remaining
+		return j.owed.remaining
 	}
 	return 0
 }

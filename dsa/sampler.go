@@ -59,14 +59,14 @@ func New(seed uint64) *Sampler {
 // For Fixed and Sequential the pick is the first position that is not taken.
 func (s *Sampler) Next(id ident.JobID) (ident.ObjectID, bool) {
 	j := s.jobs.find(id)
-	if j == nil || j.remaining == 0 {
+	if j == nil || j.owed.remaining == 0 {
 		return 0, false
 	}
 	if s.work.sliced && !s.work.ready(j) {
 		return 0, false
 	}
 	x := s.choose(j)
-	j.took++
+	j.pace.took++
 	s.take(j, x, j.index.of(x))
 	return ident.ObjectID(x), true
 }
@@ -95,7 +95,7 @@ func (s *Sampler) choose(j *job) uint32 {
 // position is taken or out of range, or the job has no such order.
 func (s *Sampler) At(id ident.JobID, pos int) (ident.ObjectID, bool) {
 	j := s.jobs.find(id)
-	if j == nil || j.remaining == 0 || pos < 0 || pos >= len(j.subset) || j.mode > Fixed ||
+	if j == nil || j.owed.remaining == 0 || pos < 0 || pos >= len(j.subset) || j.mode > Fixed ||
 		s.work.sliced && !s.work.ready(j) {
 		return 0, false
 	}
@@ -103,7 +103,7 @@ func (s *Sampler) At(id ident.JobID, pos int) (ident.ObjectID, bool) {
 	if !free {
 		return 0, false
 	}
-	j.took++
+	j.pace.took++
 	s.take(j, x, j.index.of(x))
 	return ident.ObjectID(x), true
 }
@@ -116,8 +116,8 @@ func (s *Sampler) take(j *job, x, l uint32) {
 	if s.jobs.following.Has(j.slot) {
 		s.follows.removeCommon(j, x, l)
 	}
-	j.remaining--
-	unset(j.left, l)
+	j.owed.remaining--
+	unset(j.owed.left, l)
 	s.pool.latest, s.pool.taker = x, j.slot
 	if !j.visible() {
 		s.pool.latest = noObject

@@ -39,8 +39,8 @@ func (d *draws) leftOf(j *job, c uint32, at *[smallCell]uint32, tiles *[smallCel
 	cl, n := &d.cells.list[c], 0
 	for q := range cl.size {
 		x := d.cells.member(cl, q)
-		if l := j.index.of(x); has(j.left, l) {
-			at[n], tiles[n] = x, j.prev.get(l)
+		if l := j.index.of(x); has(j.owed.left, l) {
+			at[n], tiles[n] = x, j.tiled.prev.get(l)
 			n++
 		}
 	}

@@ -52,8 +52,8 @@ func (q *strictQueue) queued() int { return len(q.drawn) - q.head }
 // openAll opens everything that the job needs.
 func (j *job) openAll() {
 	q := &j.queue
-	q.open = append(q.open[:0], j.left...)
-	q.nOpen, q.drawn, q.head = j.remaining, q.drawn[:0], 0
+	q.open = append(q.open[:0], j.owed.left...)
+	q.nOpen, q.drawn, q.head = j.owed.remaining, q.drawn[:0], 0
 	j.groups.tail.stage = tailNone
 }
 
@@ -109,7 +109,7 @@ func (t *strictDraws) setAhead() {
 func (t *strictDraws) pick(j *job) uint32 {
 	q := &j.queue
 	if q.queued() == 0 {
-		if j.neighbours&t.jobs.strict&^(1<<j.slot) == 0 { // a round for itself alone
+		if j.peers.neighbours&t.jobs.strict&^(1<<j.slot) == 0 { // a round for itself alone
 			x := t.drawOpen(j)
 			j.closePlace(j.index.of(x))
 			return x
@@ -133,7 +133,7 @@ func (t *strictDraws) round(starts *job) {
 		size[k] = j.queue.nOpen
 		p := -1
 		for i, o := range in[:k] {
-			if c := j.overlap[o.slot]; c > 0 && (p < 0 || c >= j.overlap[in[p].slot]) {
+			if c := j.peers.overlap[o.slot]; c > 0 && (p < 0 || c >= j.peers.overlap[in[p].slot]) {
 				p = i
 			}
 		}
@@ -151,11 +151,11 @@ func (t *strictDraws) together(starts *job, in *[MaxJobs]*job) int {
 	in[0] = starts
 	n := 1
 	met := bits.JobSet(0).With(starts.slot)
-	for todo := starts.neighbours & t.jobs.strict &^ met; todo != 0; {
+	for todo := starts.peers.neighbours & t.jobs.strict &^ met; todo != 0; {
 		j := t.jobs.slot[first(todo)]
 		met = met.With(j.slot)
-		todo = (todo | j.neighbours&t.jobs.strict) &^ met
-		if !j.running || j.has(passMark) || !t.jobs.active.Has(j.slot) || j.queue.queued() >= t.ahead {
+		todo = (todo | j.peers.neighbours&t.jobs.strict) &^ met
+		if !j.running() || j.passes.has(passMark) || !t.jobs.active.Has(j.slot) || j.queue.queued() >= t.ahead {
 			continue
 		}
 		if j.queue.nOpen == 0 {
@@ -208,16 +208,16 @@ func (t *strictDraws) Check(j *job) error {
 	open := 0
 	for i, w := range q.open {
 		open += mathbits.OnesCount64(w)
-		if w&^j.left[i] != 0 {
-			return fmt.Errorf("places %x of word %d are open and not needed", w&^j.left[i], i)
+		if w&^j.owed.left[i] != 0 {
+			return fmt.Errorf("places %x of word %d are open and not needed", w&^j.owed.left[i], i)
 		}
 	}
-	if open != q.nOpen || q.nOpen+q.queued() != j.remaining || q.queued() > maxAhead+1 {
-		return fmt.Errorf("%d are open, counted %d, %d queued, %d left", open, q.nOpen, q.queued(), j.remaining)
+	if open != q.nOpen || q.nOpen+q.queued() != j.owed.remaining || q.queued() > maxAhead+1 {
+		return fmt.Errorf("%d are open, counted %d, %d queued, %d left", open, q.nOpen, q.queued(), j.owed.remaining)
 	}
 	for _, x := range q.drawn[q.head:] {
-		if l := j.index.of(x); has(q.open, l) || !has(j.left, l) {
-			return fmt.Errorf("object %d is queued: open %v, needed %v", x, has(q.open, l), has(j.left, l))
+		if l := j.index.of(x); has(q.open, l) || !has(j.owed.left, l) {
+			return fmt.Errorf("object %d is queued: open %v, needed %v", x, has(q.open, l), has(j.owed.left, l))
 		}
 	}
 	return nil

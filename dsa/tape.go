@@ -66,13 +66,29 @@ type tape struct {
 	started bool     // false: order and origin are chosen, nothing else
 }
 
+// orderHistory is which orders a job may walk through.
+type orderHistory struct {
+	joinedAt uint64      // tapes.joins when the job's cells were split: an order born earlier does not cover it
+	used     [2][]uint64 // names of the orders used in this epoch and in the previous one
+}
+
+// note notes that the job uses an order in this epoch.
+func (h *orderHistory) note(name uint64) {
+	if !slices.Contains(h.used[0], name) {
+		h.used[0] = append(h.used[0], name)
+	}
+}
+
+// turn makes the orders of the epoch that ended those of the previous one.
+func (h *orderHistory) turn() { h.used[0], h.used[1] = h.used[1][:0], h.used[0] }
+
 // begin begins the tape of a job with what remains.
 func (t *tape) begin(j *job) {
 	t.initial = nil
-	if j.remaining < len(j.subset) {
-		t.initial = append([]uint64(nil), j.left...)
+	if j.owed.remaining < len(j.subset) {
+		t.initial = append([]uint64(nil), j.owed.left...)
 	}
-	t.length, t.passed, t.cursor, t.started = j.remaining, 0, t.origin, true
+	t.length, t.passed, t.cursor, t.started = j.owed.remaining, 0, t.origin, true
 }
 
 // newOrder makes an order for the given slots and all taped jobs that share objects with them, directly or through
@@ -80,8 +96,8 @@ func (t *tape) begin(j *job) {
 func (ts *tapes) newOrder(slots bits.JobSet) *order {
 	for todo := slots; todo != 0; {
 		k := ts.jobs.slot[first(todo)]
-		todo = todo.Without(k.slot) | k.neighbours&ts.jobs.taped&^slots
-		slots |= k.neighbours & ts.jobs.taped
+		todo = todo.Without(k.slot) | k.peers.neighbours&ts.jobs.taped&^slots
+		slots |= k.peers.neighbours & ts.jobs.taped
 	}
 	ts.named++
 	o := &order{name: ts.named, born: ts.joins, covered: slots, shared: slots.Len() > 1}
@@ -91,13 +107,13 @@ func (ts *tapes) newOrder(slots bits.JobSet) *order {
 }
 
 // covers reports whether every object of the job is in the order. A later job in the same slot does not count.
-func (o *order) covers(j *job) bool { return o.covered.Has(j.slot) && j.joinedAt <= o.born }
+func (o *order) covers(j *job) bool { return o.covered.Has(j.slot) && j.orders.joinedAt <= o.born }
 
 // list lists the objects, at most budget at a time; n is set when it is done. Nothing is shuffled yet.
 func (o *order) list(r *roster, cs *cells, budget int) (took int) {
 	slots := o.covered & r.live
 	for m := slots; m != 0; m &= m - 1 {
-		if k := r.slot[first(m)]; k.joinedAt > o.born {
+		if k := r.slot[first(m)]; k.orders.joinedAt > o.born {
 			slots = slots.Without(k.slot)
 		}
 	}
@@ -161,9 +177,9 @@ func (o *order) number(at int) uint64 { return xrand.Mix(o.salt ^ xrand.Mix(uint
 // one that joined (rule i).
 func (ts *tapes) freshAfterJoin(j *job) {
 	ts.joins++
-	j.joinedAt = ts.joins
-	slots := j.neighbours & ts.jobs.taped
-	if !j.class {
+	j.orders.joinedAt = ts.joins
+	slots := j.peers.neighbours & ts.jobs.taped
+	if j.phase != jobStratum {
 		slots |= bits.JobSet(0).With(j.slot) & ts.jobs.taped
 	}
 	if slots == 0 {
@@ -171,7 +187,7 @@ func (ts *tapes) freshAfterJoin(j *job) {
 	}
 	o := ts.newOrder(slots)
 	for m := o.covered; m != 0; m &= m - 1 {
-		if k := ts.jobs.slot[first(m)]; k != j && k.running {
+		if k := ts.jobs.slot[first(m)]; k != j && k.running() {
 			ts.use(k, o, 0)
 		}
 	}
@@ -181,9 +197,7 @@ func (ts *tapes) freshAfterJoin(j *job) {
 func (ts *tapes) use(j *job, o *order, origin int) {
 	ts.invalidate(j)
 	j.tape.order, j.tape.origin, j.tape.started = o, origin, false
-	if !slices.Contains(j.used[0], o.name) {
-		j.used[0] = append(j.used[0], o.name)
-	}
+	j.orders.note(o.name)
 }
 
 // freshAfterReturn gives the job an order of its own (rule iii).
@@ -201,16 +215,16 @@ func (ts *tapes) freshAfterReturn(j *job) {
 // say something about which objects are left, so where it has got to is computed from counts. An order of the job's own
 // previous epoch is never taken: the two epochs would visit their cells alike.
 func (ts *tapes) adopt(j *job) {
-	j.used[0], j.used[1] = j.used[1][:0], j.used[0]
+	j.orders.turn()
 	var best *job
-	for m := j.neighbours & ts.jobs.taped & ts.jobs.active; m != 0; m &= m - 1 {
+	for m := j.peers.neighbours & ts.jobs.taped & ts.jobs.active; m != 0; m &= m - 1 {
 		k := ts.jobs.slot[first(m)]
-		if k.remaining == 0 || k.tape.order == nil || k.has(passMark) || !k.tape.order.covers(j) ||
-			slices.Contains(j.used[1], k.tape.order.name) {
+		if k.owed.remaining == 0 || k.tape.order == nil || k.passes.has(passMark) || !k.tape.order.covers(j) ||
+			slices.Contains(j.orders.used[1], k.tape.order.name) {
 			continue
 		}
-		if best == nil || j.overlap[k.slot] > j.overlap[best.slot] ||
-			j.overlap[k.slot] == j.overlap[best.slot] && k.id < best.id {
+		if best == nil || j.peers.overlap[k.slot] > j.peers.overlap[best.slot] ||
+			j.peers.overlap[k.slot] == j.peers.overlap[best.slot] && k.id < best.id {
 			best = k
 		}
 	}
@@ -262,8 +276,8 @@ func (ts *tapes) next(j *job) (cell uint32, number uint64) {
 // Check verifies that the job's tape still names every static cell exactly as often as objects are left of it.
 func (ts *tapes) Check(j *job) error {
 	t := &j.tape
-	if t.length-t.passed != j.remaining {
-		return fmt.Errorf("tape of %d entries passed %d, %d samples are left", t.length, t.passed, j.remaining)
+	if t.length-t.passed != j.owed.remaining {
+		return fmt.Errorf("tape of %d entries passed %d, %d samples are left", t.length, t.passed, j.owed.remaining)
 	}
 	if !t.order.covers(j) {
 		return fmt.Errorf("the order %d does not cover the job", t.order.name)
@@ -283,7 +297,7 @@ func (ts *tapes) count(j *job) (named, left []int) {
 	objects := ts.cells.objects
 	named, left = make([]int, len(ts.cells.list)), make([]int, len(ts.cells.list))
 	for _, x := range j.subset {
-		if has(j.left, j.index.of(uint32(x))) {
+		if has(j.owed.left, j.index.of(uint32(x))) {
 			left[objects.at(uint32(x)).cell]++
 		}
 	}

@@ -44,13 +44,13 @@ func TestWithdrawPlain(t *testing.T) {
 				t.Fatal(err)
 			}
 			got[k] = s.jobs.byID[1]
-			if got[k].remaining != n-len(distinct(parts[len(parts)-1], n)) || taken == 0 && got[k].remaining != n {
-				t.Fatalf("%d of %d are left", got[k].remaining, n)
+			if got[k].owed.remaining != n-len(distinct(parts[len(parts)-1], n)) || taken == 0 && got[k].owed.remaining != n {
+				t.Fatalf("%d of %d are left", got[k].owed.remaining, n)
 			}
 		}
 		a, b := got[0], got[1]
-		if !reflect.DeepEqual(a.left, b.left) || !reflect.DeepEqual(a.cur, b.cur) || !reflect.DeepEqual(a.prev, b.prev) ||
-			a.remaining != b.remaining {
+		if !reflect.DeepEqual(a.owed.left, b.owed.left) || !reflect.DeepEqual(a.tiled, b.tiled) ||
+			a.owed.remaining != b.owed.remaining {
 			t.Fatalf("trial %d, %d samples, %d tiles: not the same", trial, n, a.tiles)
 		}
 	}

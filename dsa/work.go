@@ -32,7 +32,7 @@ const (
 	passRenew   pass = iota // forget the subset before a change
 	passScan                // find the largest id
 	passGrow                // make room for the ids
-	passIndex               // fill job.index; refuse a subset that is no set
+	passIndex               // fill the index; refuse a subset that is no set
 	passForget              // begin anew with no cells
 	passCount               // count how much of each cell is in the subset
 	passSplit               // split the cells: which object is in which
@@ -48,66 +48,79 @@ const (
 type step struct {
 	length func(j *job) int           // how much the pass walks over, asked after open
 	open   func(j *job)               // prepares the pass
-	slice  func(j *job, from, to int) // does part from..to-1; may set job.err, which ends all passes of the job
+	slice  func(j *job, from, to int) // does part from..to-1; may set the err of passes, which ends all passes of the job
 	close  func(j *job)               // ends the pass
 }
 
 // add adds passes for a job.
 func (w *work) add(j *job, passes ...pass) {
-	if len(j.todo) == 0 {
+	if len(j.passes.todo) == 0 {
 		w.line = append(w.line, j)
 	}
-	j.todo = append(j.todo, passes...)
+	j.passes.todo = append(j.passes.todo, passes...)
 }
 
 // addStratum splits the cells as a job would that joins and leaves at once. It takes no slot: there may be more strata
 // than jobs.
 func (w *work) addStratum(ids []ident.ObjectID) *job {
-	j := &job{jobSpec: jobSpec{mode: Sequential, tiles: 1, subset: ids}, class: true}
+	j := &job{jobSpec: jobSpec{mode: Sequential, tiles: 1, subset: ids}, phase: jobStratum}
 	w.add(j, passScan, passGrow, passIndex, passCount, passSplit, passMembers)
 	return j
 }
 
+// jobPasses are the passes that calls have left to do for a job.
+//
+// Invariant: while there are any, the job is in work.line, once.
+type jobPasses struct {
+	todo []pass         // the first may be under way
+	done int            // how far the first has come
+	top  ident.ObjectID // largest id of the subset, from passScan
+	err  error          // why the job can never draw; nil for a sound job
+}
+
+// has reports whether a pass waits or is under way.
+func (p *jobPasses) has(x pass) bool { return slices.Contains(p.todo, x) }
+
 // begun reports whether a pass of the job is half through.
 func (w *work) begun(j *job, p pass) bool {
-	return len(j.todo) > 0 && w.line[0] == j && j.todo[0] == p && j.done > 0
+	return len(j.passes.todo) > 0 && w.line[0] == j && j.passes.todo[0] == p && j.passes.done > 0
 }
 
 // unsettled reports whether a pass is half through, or next in line, that changes what choices look at.
 func (w *work) unsettled() bool {
-	return len(w.line) > 0 && w.line[0].todo[0] >= passSplit && w.line[0].todo[0] != passShuffle
+	return len(w.line) > 0 && w.line[0].passes.todo[0] >= passSplit && w.line[0].passes.todo[0] != passShuffle
 }
 
 // ready reports whether no work is left to do for the job.
 func (w *work) ready(j *job) bool {
-	if len(j.todo) > 0 || j.err != nil {
+	if len(j.passes.todo) > 0 || j.passes.err != nil {
 		return false
 	}
 	if j.mode <= Fixed {
 		return true
 	}
-	return !w.unsettled() && (!j.stale || !j.running)
+	return !w.unsettled() && (!j.stale || !j.running())
 }
 
 // cancel takes passes of the job back, except those that have begun and must come to their end.
 func (w *work) cancel(j *job, passes ...pass) {
-	if len(j.todo) == 0 {
+	if len(j.passes.todo) == 0 {
 		return
 	}
-	keep := j.todo[:0]
-	willSplit := j.has(passSplit) && !w.begun(j, passSplit)
-	for i, p := range j.todo {
+	keep := j.passes.todo[:0]
+	willSplit := j.passes.has(passSplit) && !w.begun(j, passSplit)
+	for i, p := range j.passes.todo {
 		begun := i == 0 && w.begun(j, p)
 		must := begun && (p == passSplit || p == passForget) || p == passMembers && !willSplit
 		switch {
 		case !slices.Contains(passes, p) || must:
 			keep = append(keep, p)
 		case begun:
-			j.done = 0
+			j.passes.done = 0
 		}
 	}
-	j.todo = keep
-	if len(j.todo) == 0 {
+	j.passes.todo = keep
+	if len(j.passes.todo) == 0 {
 		w.line = slices.DeleteFunc(w.line, func(k *job) bool { return k == j })
 		w.ended(j)
 	}
@@ -117,28 +130,28 @@ func (w *work) cancel(j *job, passes ...pass) {
 // REQUIRES: the line is not empty.
 func (w *work) walk(budget int) int {
 	j := w.line[0]
-	step := &w.steps[j.todo[0]]
-	if j.done == 0 && step.open != nil {
+	step := &w.steps[j.passes.todo[0]]
+	if j.passes.done == 0 && step.open != nil {
 		step.open(j)
 	}
 	n := step.length(j)
-	to := min(j.done+budget, n)
+	to := min(j.passes.done+budget, n)
 	if step.slice != nil {
-		step.slice(j, j.done, to)
+		step.slice(j, j.passes.done, to)
 	}
-	took := to - j.done
-	j.done = to
-	if j.done < n && j.err == nil {
+	took := to - j.passes.done
+	j.passes.done = to
+	if j.passes.done < n && j.passes.err == nil {
 		return took
 	}
-	j.done = 0
-	j.todo = slices.Delete(j.todo, 0, 1)
-	if j.err != nil {
-		j.todo = j.todo[:0]
+	j.passes.done = 0
+	j.passes.todo = slices.Delete(j.passes.todo, 0, 1)
+	if j.passes.err != nil {
+		j.passes.todo = j.passes.todo[:0]
 	} else if step.close != nil {
 		step.close(j)
 	}
-	if len(j.todo) == 0 && w.line[0] == j {
+	if len(j.passes.todo) == 0 && w.line[0] == j {
 		w.line = slices.Delete(w.line, 0, 1)
 		w.ended(j)
 	}

@@ -51,7 +51,7 @@ func (d *draws) drawLowest(j *job, r, tile int) uint32 {
 func (s *Sampler) anyCell(j *job, c uint32) uint32 {
 	d := uint32(0)
 	for _, x := range j.subset {
-		if has(j.left, j.index.of(uint32(x))) {
+		if has(j.owed.left, j.index.of(uint32(x))) {
 			if d = s.objects.at(uint32(x)).cell; d == c {
 				return c
 			}
