@@ -135,13 +135,13 @@ func toRGB(h header, img image.Image, dst []byte) error {
 	b := img.Bounds()
 	switch m := img.(type) {
 	case *image.RGBA:
-		from4(dst, m.Pix[m.PixOffset(b.Min.X, b.Min.Y):], m.Stride, h.w, h.h)
+		from4(dst, view{m.Pix[m.PixOffset(b.Min.X, b.Min.Y):], m.Stride, h.w, h.h})
 	case *image.NRGBA:
-		from4(dst, m.Pix[m.PixOffset(b.Min.X, b.Min.Y):], m.Stride, h.w, h.h)
+		from4(dst, view{m.Pix[m.PixOffset(b.Min.X, b.Min.Y):], m.Stride, h.w, h.h})
 	case *image.RGBA64:
-		from8(dst, m.Pix, m.Stride, h.w, h.h, false)
+		from8(dst, view{m.Pix, m.Stride, h.w, h.h}, false)
 	case *image.NRGBA64:
-		from8(dst, m.Pix, m.Stride, h.w, h.h, h.format == "png" && h.color == 0)
+		from8(dst, view{m.Pix, m.Stride, h.w, h.h}, h.format == "png" && h.color == 0)
 	case *image.Gray:
 		for y := range h.h {
 			for x, v := range m.Pix[y*m.Stride:][:h.w] {
@@ -182,9 +182,10 @@ func clip16(hi, lo uint8) uint8 {
 	return lo
 }
 
-func from4(dst, pix []byte, stride, w, h int) {
-	for y := range h {
-		s, d := pix[y*stride:][:4*w], dst[y*w*3:][:3*w]
+func from4(dst []byte, src view) {
+	w := src.w
+	for y := range src.h {
+		s, d := src.pix[y*src.stride:][:4*w], dst[y*w*3:][:3*w]
 		for i, j := 0, 0; i+4 <= len(s); i, j = i+4, j+3 {
 			p, q := d[j:j+3:j+3], s[i:i+4:i+4]
 			p[0], p[1], p[2] = q[0], q[1], q[2]
@@ -192,9 +193,11 @@ func from4(dst, pix []byte, stride, w, h int) {
 	}
 }
 
-func from8(dst, pix []byte, stride, w, h int, clip bool) {
-	for y := range h {
-		s, d := pix[y*stride:][:8*w], dst[y*w*3:][:3*w]
+// from8 does the same for 16 bits a channel, big-endian: the upper 8 are taken, or clip puts what is above 255 at 255.
+func from8(dst []byte, src view, clip bool) {
+	w := src.w
+	for y := range src.h {
+		s, d := src.pix[y*src.stride:][:8*w], dst[y*w*3:][:3*w]
 		for i, j := 0, 0; i+8 <= len(s); i, j = i+8, j+3 {
 			p, q := d[j:j+3:j+3], s[i:i+8:i+8]
 			if clip {

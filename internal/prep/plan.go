@@ -36,21 +36,33 @@ type step struct {
 
 func (s *step) isColor() bool { return s.kind >= stepBrightness }
 
-// plan turns ops[from:to] into steps for an image of w x h and returns the size that results. Ops that do nothing for
-// this sample give no step.
-func (w *Worker) plan(r *Recipe, from, to int, key RandKey, width, height int) ([]step, int, int, error) {
+// opRange is the ops of a recipe from one index up to another.
+type opRange struct{ from, to int }
+
+// allOps is the ops that work on pixels; it is the prefix and the suffix.
+func (r *Recipe) allOps() opRange { return opRange{0, r.imageOps} }
+
+// prefixOps is the ops that do the same for every instance.
+func (r *Recipe) prefixOps() opRange { return opRange{0, r.cut} }
+
+// suffixOps is the ops behind them.
+func (r *Recipe) suffixOps() opRange { return opRange{r.cut, r.imageOps} }
+
+// plan turns ops into steps for an image of width x height. Ops that do nothing for this sample give no step. The steps
+// are the worker's until its next plan.
+func (w *Worker) plan(r *Recipe, ops opRange, key RandKey, width, height int) (planner, error) {
 	p := planner{steps: w.steps[:0], w: width, h: height}
-	for i := from; i < to; i++ {
+	for i := ops.from; i < ops.to; i++ {
 		o := &r.ops[i]
 		rnd := key.rand(i)
 		switch o.kind {
 		case opResize:
 			rw, rh := o.resized(p.w, p.h)
 			if err := w.checkSize(rw, rh, "the image after Resize"); err != nil {
-				return nil, 0, 0, err
+				return planner{}, err
 			}
 			if err := w.checkBetween(o, rw, rh, &p); err != nil {
-				return nil, 0, 0, err
+				return planner{}, err
 			}
 			p.resize(rw, rh, o.filter)
 		case opCenterCrop:
@@ -58,7 +70,7 @@ func (w *Worker) plan(r *Recipe, from, to int, key RandKey, width, height int) (
 		case opRandomResizedCrop:
 			p.crop(o.cropBox(&rnd, p.w, p.h))
 			if err := w.checkBetween(o, o.w, o.h, &p); err != nil {
-				return nil, 0, 0, err
+				return planner{}, err
 			}
 			p.resize(o.w, o.h, o.filter)
 		case opHFlip:
@@ -79,9 +91,10 @@ func (w *Worker) plan(r *Recipe, from, to int, key RandKey, width, height int) (
 		}
 	}
 	w.steps = p.steps[:0] // keep what append grew
-	return p.steps, p.w, p.h, nil
+	return p, nil
 }
 
+// planner is the steps of some ops, and the size of the image after them.
 type planner struct {
 	steps []step
 	w, h  int

@@ -190,7 +190,7 @@ func (w *Worker) resample(s *step, src view, dst []byte) {
 			out = w.buffer(bufRows, rows*row)
 		}
 		in := view{pix: src.pix[first*src.stride:], stride: src.stride, w: src.w, h: rows}
-		w.horizontal(h, in, out, s.win.x, s.win.w, s.hflip, v == nil && s.vflip)
+		w.horizontal(h, in, out, s, v == nil && s.vflip)
 		if v == nil {
 			return
 		}
@@ -276,9 +276,10 @@ func vertical(k []int32, src []byte, stride int, dst []byte, clip bool) {
 	}
 }
 
-// horizontal resamples the rows of src into out, which holds src.h rows of ww pixels, those from wx on.
-func (w *Worker) horizontal(c *coeffs, src view, out []byte, wx, ww int, hflip, vflip bool) {
-	row := ww * 3
+// horizontal resamples the rows of src into out, which holds src.h rows of the columns of the step's window. They are
+// flipped from left to right as the step says, and from top to bottom if vflip is set.
+func (w *Worker) horizontal(c *coeffs, src view, out []byte, s *step, vflip bool) {
+	row := s.win.w * 3
 	for y := 0; y < src.h; y += 2 {
 		a := src.pix[y*src.stride:]
 		b := a // the last row of an odd number is computed twice
@@ -293,26 +294,31 @@ func (w *Worker) horizontal(c *coeffs, src view, out []byte, wx, ww int, hflip, 
 			a, b = pad, pad[src.w*3+1:]
 		}
 		to := y
-		step := row
+		next := row
 		if vflip {
-			to, step = src.h-1-y, -row
+			to, next = src.h-1-y, -row
 		}
 		d0 := out[to*row:][:row]
 		d1 := d0
 		if y+1 < src.h {
-			d1 = out[to*row+step:][:row]
+			d1 = out[to*row+next:][:row]
 		}
-		if hflip {
-			horizontalPair(c, a[:src.w*3+1], b[:src.w*3+1], d0, d1, wx, ww, row-3, -3)
-		} else {
-			horizontalPair(c, a[:src.w*3+1], b[:src.w*3+1], d0, d1, wx, ww, 0, 3)
-		}
+		horizontalPair(c, rowPair{a[:src.w*3+1], b[:src.w*3+1]}, rowPair{d0, d1}, s)
 	}
 }
 
-// horizontalPair resamples two rows at once: one lane is a pixel of a, the other the pixel of b below it.
-func horizontalPair(c *coeffs, a, b, d0, d1 []byte, wx, ww, to, step int) {
-	for x := wx; x < wx+ww; x++ {
+// rowPair is two rows, one below the other.
+type rowPair struct{ upper, lower []byte }
+
+// horizontalPair resamples two rows at once: one lane is a pixel of the upper, the other the pixel of the lower below
+// it.
+func horizontalPair(c *coeffs, src, dst rowPair, s *step) {
+	a, b, d0, d1 := src.upper, src.lower, dst.upper, dst.lower
+	to, next := 0, 3
+	if s.hflip {
+		to, next = len(d0)-3, -3
+	}
+	for x := s.win.x; x < s.win.x+s.win.w; x++ {
 		var r, g, bl uint64 = laneHalf, laneHalf, laneHalf
 		off := int(c.bounds[2*x]) * 3
 		n := int(c.bounds[2*x+1])
@@ -334,7 +340,7 @@ func horizontalPair(c *coeffs, a, b, d0, d1 []byte, wx, ww, to, step int) {
 			p[1], q[1] = uint8(g>>precisionBits), uint8(g>>(precisionBits+32))
 			p[2], q[2] = uint8(bl>>precisionBits), uint8(bl>>(precisionBits+32))
 		}
-		to += step
+		to += next
 	}
 }
 

@@ -61,11 +61,11 @@ func TestOpsKeepWhatTheyClaim(t *testing.T) {
 				key := RandKey{Seed: uint64(n % 4), Instance: uint32(n / 4 % 4), Sample: uint64(n / 16)}
 				var got []byte
 				if kind < opToDtype {
-					steps, ow, oh, err := w.plan(r, 0, r.imageOps, key, img.W, img.H) // whatever the cut: the op itself
+					p, err := w.plan(r, r.allOps(), key, img.W, img.H) // whatever the cut: the op itself
 					if err != nil {
 						t.Fatal(err)
 					}
-					got = w.run(steps, img, make([]byte, ow*oh*3), ow, oh).Pix
+					got = w.run(p.steps, img, make([]byte, p.w*p.h*3), p.w, p.h).Pix
 				} else {
 					got = make([]byte, r.Output().SampleBytes)
 					if err := w.DecodeInto(r, drawnJPEG(t, 61, 47, 3), key, got); err != nil {
@@ -195,12 +195,12 @@ func TestPrefixesAreSharedAtEveryCut(t *testing.T) {
 		}
 		for cut := range a.imageOps + 1 {
 			img := whole
-			for _, part := range [][2]int{{0, cut}, {cut, a.imageOps}} {
-				steps, ow, oh, err := w.plan(a, part[0], part[1], key, img.W, img.H)
+			for _, part := range []opRange{{0, cut}, {cut, a.imageOps}} {
+				p, err := w.plan(a, part, key, img.W, img.H)
 				if err != nil {
 					rt.Fatal(err)
 				}
-				img = w.run(steps, img, make([]byte, ow*oh*3), ow, oh)
+				img = w.run(p.steps, img, make([]byte, p.w*p.h*3), p.w, p.h)
 			}
 			if img.W != want.W || img.H != want.H || !bytes.Equal(img.Pix, want.Pix) {
 				rt.Fatalf("cut after %d of %d ops gives other bits than after %d", cut, a.imageOps, a.cut)

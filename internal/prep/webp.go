@@ -34,13 +34,17 @@ func webpToRGB(m *image.YCbCr, h header, dst []byte) error {
 		}
 		near = min(max(near, 0), ch-1)
 		webpRow(dst[y*h.w*3:][:h.w*3], m.Y[y*m.YStride:][:h.w],
-			m.Cb[own*m.CStride:], m.Cr[own*m.CStride:], m.Cb[near*m.CStride:], m.Cr[near*m.CStride:])
+			chroma{m.Cb[own*m.CStride:], m.Cr[own*m.CStride:]}, chroma{m.Cb[near*m.CStride:], m.Cr[near*m.CStride:]})
 	}
 	return nil
 }
 
-// webpRow upsamples one row: u, v are its chroma row, nu, nv the neighbour's. The order of roundings is libwebp's.
-func webpRow(dst, luma, u, v, nu, nv []byte) {
+// chroma is a row of both chroma planes.
+type chroma struct{ u, v []byte }
+
+// webpRow upsamples one row from its chroma row and the neighbour's. The order of roundings is libwebp's.
+func webpRow(dst, luma []byte, own, near chroma) {
+	u, v, nu, nv := own.u, own.v, near.u, near.v
 	w := len(luma)
 	edge := func(x, at int) {
 		webpPixel(dst[3*x:], luma[x], (3*int(u[at])+int(nu[at])+2)>>2, (3*int(v[at])+int(nv[at])+2)>>2)

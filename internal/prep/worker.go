@@ -118,8 +118,8 @@ func (w *Worker) DecodedShape(r *Recipe, enc []byte) (width, height int, err err
 	if err != nil {
 		return 0, 0, err
 	}
-	_, width, height, err = w.plan(r, 0, r.cut, RandKey{}, h.w, h.h)
-	return width, height, err
+	p, err := w.plan(r, r.prefixOps(), RandKey{}, h.w, h.h)
+	return p.w, p.h, err
 }
 
 // SampleSize returns the size of the image after all ops of r under key. It reads the header only.
@@ -128,8 +128,8 @@ func (w *Worker) SampleSize(r *Recipe, enc []byte, key RandKey) (width, height i
 	if err != nil {
 		return 0, 0, err
 	}
-	_, width, height, err = w.plan(r, 0, r.imageOps, key, h.w, h.h)
-	return width, height, err
+	p, err := w.plan(r, r.allOps(), key, h.w, h.h)
+	return p.w, p.h, err
 }
 
 // Decode decodes enc and runs the deterministic prefix of r. The result lies in memory from alloc, which is called once
@@ -141,22 +141,22 @@ func (w *Worker) Decode(r *Recipe, enc []byte, alloc func(n int) ([]byte, error)
 	if err != nil {
 		return Image{}, err
 	}
-	steps, ow, oh, err := w.plan(r, 0, r.cut, RandKey{}, h.w, h.h)
+	p, err := w.plan(r, r.prefixOps(), RandKey{}, h.w, h.h)
 	if err != nil {
 		return Image{}, err
 	}
-	dst, err := allocate(alloc, ow, oh)
+	dst, err := allocate(alloc, p.w, p.h)
 	if err != nil {
 		return Image{}, err
 	}
-	if len(steps) == 0 {
-		return newImage(dst, ow, oh), w.decode(h, enc, dst)
+	if len(p.steps) == 0 {
+		return newImage(dst, p.w, p.h), w.decode(h, enc, dst)
 	}
 	img := newImage(w.buffer(bufDecoded, h.w*h.h*3), h.w, h.h)
 	if err := w.decode(h, enc, img.Pix); err != nil {
 		return Image{}, err
 	}
-	return w.run(steps, img, dst, ow, oh), nil
+	return w.run(p.steps, img, dst, p.w, p.h), nil
 }
 
 // Augment runs the random suffix of r on an image that Decode made. img is only read. alloc as for Decode.
@@ -165,15 +165,15 @@ func (w *Worker) Augment(r *Recipe, img Image, key RandKey, alloc func(n int) ([
 	if err := checkImage(img); err != nil {
 		return Image{}, err
 	}
-	steps, ow, oh, err := w.plan(r, r.cut, r.imageOps, key, img.W, img.H)
+	p, err := w.plan(r, r.suffixOps(), key, img.W, img.H)
 	if err != nil {
 		return Image{}, err
 	}
-	dst, err := allocate(alloc, ow, oh)
+	dst, err := allocate(alloc, p.w, p.h)
 	if err != nil {
 		return Image{}, err
 	}
-	return w.run(steps, img, dst, ow, oh), nil
+	return w.run(p.steps, img, dst, p.w, p.h), nil
 }
 
 // AugmentInto is Augment and Finish in one, through the worker's own memory. dst holds one sample
@@ -183,21 +183,22 @@ func (w *Worker) AugmentInto(r *Recipe, img Image, key RandKey, dst []byte) erro
 	if err := checkImage(img); err != nil {
 		return err
 	}
-	steps, ow, oh, err := w.plan(r, r.cut, r.imageOps, key, img.W, img.H)
+	p, err := w.plan(r, r.suffixOps(), key, img.W, img.H)
 	if err != nil {
 		return err
 	}
-	return w.complete(r, steps, img, ow, oh, dst)
+	return w.complete(r, &p, img, dst)
 }
 
-// complete runs the last steps of r and finishes. img is only read.
-func (w *Worker) complete(r *Recipe, steps []step, img Image, ow, oh int, dst []byte) error {
+// complete runs the last steps of r, as planned, and finishes. img is only read.
+func (w *Worker) complete(r *Recipe, p *planner, img Image, dst []byte) error {
+	steps := p.steps
 	if len(steps) > 0 {
 		if r.out.Ragged {
-			if len(dst) < ow*oh*3 {
-				return badDst(len(dst), ow*oh*3)
+			if len(dst) < p.w*p.h*3 {
+				return badDst(len(dst), p.w*p.h*3)
 			}
-			w.run(steps, img, dst, ow, oh)
+			w.run(steps, img, dst, p.w, p.h)
 			return nil
 		}
 		last := len(steps) - 1
@@ -209,7 +210,7 @@ func (w *Worker) complete(r *Recipe, steps []step, img Image, ow, oh int, dst []
 			w.geoC(&steps[last], img, dst[:r.out.SampleBytes], r)
 			return nil
 		}
-		img = w.run(steps, img, nil, ow, oh)
+		img = w.run(steps, img, nil, p.w, p.h)
 	}
 	return w.Finish(r, img, dst)
 }
@@ -223,11 +224,11 @@ func (w *Worker) DecodeInto(r *Recipe, enc []byte, key RandKey, dst []byte) erro
 	if err != nil {
 		return err
 	}
-	steps, ow, oh, err := w.plan(r, 0, r.imageOps, key, h.w, h.h)
+	p, err := w.plan(r, r.allOps(), key, h.w, h.h)
 	if err != nil {
 		return err
 	}
-	img, done, err := w.decodeRegion(h, enc, steps)
+	img, done, err := w.decodeRegion(h, enc, p.steps)
 	if err != nil {
 		return err
 	}
@@ -237,7 +238,7 @@ func (w *Worker) DecodeInto(r *Recipe, enc []byte, key RandKey, dst []byte) erro
 			return err
 		}
 	}
-	return w.complete(r, steps, img, ow, oh, dst)
+	return w.complete(r, &p, img, dst)
 }
 
 // decodeRegion decodes the part of a JPEG image that steps look at, and moves the first step to it. done is false, and

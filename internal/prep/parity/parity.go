@@ -184,11 +184,7 @@ func (t *Torch) Compare(rep *Report, r *prep.Recipe, name string, enc []byte, ke
 	q.Case.Bytes, q.Case.Stages, q.Case.Grey = len(enc), stages, oneChannel(r)
 	var a struct {
 		Refused string
-		Rows    []struct {
-			Op, Error      string
-			Values, Differ int64
-			Max, Sum       float64
-		}
+		Rows    []opAnswer
 	}
 	if err := t.ask(q, &a, append([][]byte{enc}, data...)...); err != nil {
 		return err
@@ -206,23 +202,30 @@ func (t *Torch) Compare(rep *Report, r *prep.Recipe, name string, enc []byte, ke
 			rep.Disagree = append(rep.Disagree, fmt.Sprintf("%s: %s: %s", name, row.Op, row.Error))
 			continue
 		}
-		rep.add(i, row.Op, row.Values, row.Differ, row.Max, row.Sum)
+		rep.add(i, row)
 	}
 	return nil
 }
 
+// opAnswer is what the other side says of one op on one image.
+type opAnswer struct {
+	Op, Error      string
+	Values, Differ int64
+	Max, Sum       float64
+}
+
 // add sums up the i-th op; an op that is twice in a recipe has two rows.
-func (r *Report) add(i int, op string, values, differ int64, largest, sum float64) {
+func (r *Report) add(i int, a opAnswer) {
 	for len(r.Rows) <= i {
 		r.Rows = append(r.Rows, Row{})
 	}
 	row := &r.Rows[i]
-	row.Op = op
+	row.Op = a.Op
 	row.Images++
-	row.Values += values
-	row.Differ += differ
-	row.Max = max(row.Max, largest)
-	row.sum += sum
+	row.Values += a.Values
+	row.Differ += a.Differ
+	row.Max = max(row.Max, a.Max)
+	row.sum += a.Sum
 	row.Mean = row.sum / float64(row.Values)
 }
 
