@@ -201,12 +201,20 @@ func TestStrictRoundsBeatTheChain(t *testing.T) {
 	}
 }
 
-// lockLoads plays one epoch of all jobs in turn; what is loaded in a turn serves everybody who takes it in that turn,
-// and after it what the cache keeps, which is by need.
-func lockLoads(t testing.TB, seed uint64, mode dsa.Mode, cache, late int, sets [][]ident.ObjectID) (n int) {
+// lockWorld is some jobs that take one sample each in a turn.
+type lockWorld struct {
+	sets  [][]ident.ObjectID // their subsets
+	cache int                // how many samples the cache keeps
+	late  int                // the turn in which all but the first begin
+}
+
+// lockLoads plays one epoch of all jobs in turn, and counts loads. What is loaded in a turn serves every job that takes
+// it in that turn, and after it what the cache keeps, which is by need.
+func lockLoads(t testing.TB, seed uint64, mode dsa.Mode, w lockWorld) (n int) {
 	t.Helper()
+	sets, late := w.sets, w.late
 	s := dsa.New(seed)
-	c := &keeper{limit: cache, rng: xrand.New(seed, 3), need: s.Need,
+	c := &keeper{limit: w.cache, rng: xrand.New(seed, 3), need: s.Need,
 		level: func(x ident.ObjectID, on bool) { s.SetLevel(x, map[bool]uint8{true: 2}[on]) }}
 	begin := func(i int) {
 		must(t, s.Join(ident.JobID(i+1), dsa.JobSpec{Mode: mode, Subset: sets[i]}))
@@ -323,16 +331,17 @@ func TestLoadsBesideTheOracle(t *testing.T) {
 		{"four of 75 %, late", most75, 24, 60, 8, 0, 1.02, 1.05},
 		{"six halves", six, 24, 0, 3, 0, 1.01, 1.5},
 	} {
+		w := lockWorld{tc.sets, tc.cache, tc.late}
 		var cell, hybrid, tape, strict meter
 		for seed := range uint64(effort(tc.runs)) {
 			cell.add(float64(oracleLoads(seed, false, tc.cache, tc.late, tc.sets)))
 			hybrid.add(float64(oracleLoads(seed, true, tc.cache, tc.late, tc.sets)))
-			n := lockLoads(t, seed, dsa.Epoch, tc.cache, tc.late, tc.sets)
+			n := lockLoads(t, seed, dsa.Epoch, w)
 			if tc.exact > 0 && float64(n) != tc.exact {
 				t.Errorf("%s, cache %d, seed %d: %d loads, not %.0f", tc.name, tc.cache, seed, n, tc.exact)
 			}
 			tape.add(float64(n))
-			strict.add(float64(lockLoads(t, seed, dsa.Strict, tc.cache, tc.late, tc.sets)))
+			strict.add(float64(lockLoads(t, seed, dsa.Strict, w)))
 		}
 		over := func(what string, got, of meter, most float64) {
 			a, sa := got.mean()

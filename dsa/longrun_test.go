@@ -31,9 +31,9 @@ type longWorld struct {
 	factor float64 // by how much that may enlarge the variance of mean positions, at most
 }
 
-// longJob is a job of n samples from lo on that takes epochs of them at a speed, in samples of the world a step.
-func longJob(m dsa.Mode, lo, hi int, speed, start float64, epochs int) worldJob {
-	spec := dsa.JobSpec{Mode: m, Subset: span(lo, hi)}
+// longJob is a job of a subset that takes epochs of them at a speed, in samples of the world a step.
+func longJob(m dsa.Mode, subset []ident.ObjectID, speed, start float64, epochs int) worldJob {
+	spec := dsa.JobSpec{Mode: m, Subset: subset}
 	return worldJob{spec: spec, speed: speed, start: start, epochs: epochs, batch: 4, window: 2}
 }
 
@@ -42,15 +42,15 @@ func longWorlds(m dsa.Mode, n, cache, epochs int) []longWorld {
 	step := float64(n)
 	job := func(lo, hi int, speed, start float64) worldJob {
 		of := float64(hi-lo) / step
-		return longJob(m, lo, hi, speed, start*step, max(1, int(float64(epochs)*speed/of)))
+		return longJob(m, span(lo, hi), speed, start*step, max(1, int(float64(epochs)*speed/of)))
 	}
 	all := func(speed, start float64) worldJob { return job(0, n, speed, start) }
 	slow := all(.01, 0)
-	paused := longJob(m, 0, n, 1, 0, 2)
+	paused := longJob(m, span(0, n), 1, 0, 2)
 	paused.pause = [2]float64{.6 * step, .98 * step * float64(epochs)}
 	guests := []worldJob{all(1, 0), all(1, .5)} // and one after the other, each for a while
 	for i := range 40 {
-		g := longJob(m, i%4*n/4, i%4*n/4+n/2, .7, step*float64(epochs*i)/40, 9)
+		g := longJob(m, span(i%4*n/4, i%4*n/4+n/2), .7, step*float64(epochs*i)/40, 9)
 		g.leave = g.start + step
 		guests = append(guests, g)
 	}

@@ -57,7 +57,7 @@ func scale(t testing.TB) int64 {
 const image = 224 * 224 * 3
 
 // churn replaces entries in random order until n bytes were written, from as many goroutines as there are cores.
-func churn(t testing.TB, s *Store, f ident.Form, n, size int64, objects int) {
+func churn(t testing.TB, s *Store, f ident.Form, n int64, objects int) {
 	t.Helper()
 	var wg sync.WaitGroup
 	var left atomic.Int64
@@ -65,10 +65,10 @@ func churn(t testing.TB, s *Store, f ident.Form, n, size int64, objects int) {
 	for w := range runtime.GOMAXPROCS(0) {
 		wg.Go(func() {
 			r := xrand.New(uint64(w))
-			for left.Add(-size) > 0 {
+			for left.Add(-image) > 0 {
 				k := key(f, r.IntN(objects))
 				s.Free(k)
-				b, err := s.Alloc(k, size-int64(r.IntN(int(size/2))))
+				b, err := s.Alloc(k, image-int64(r.IntN(image/2)))
 				if errors.Is(err, ErrFull) {
 					continue
 				}
@@ -104,7 +104,7 @@ func TestResidentMemory(t *testing.T) {
 				}
 			}
 		}
-		churn(t, s, f, budget, image, objects)
+		churn(t, s, f, budget, objects)
 		runtime.GC()
 		grown := status(t, "VmRSS") - rss
 		st := s.Stats(f)

@@ -147,7 +147,7 @@ func TestNamesDoNotMatter(t *testing.T) {
 				t.Fatal(err)
 			}
 			var each []bool
-			RunEach(tr, capacity, e, f, false, func(hit bool) { each = append(each, hit) })
+			Play{Capacity: capacity, Policy: e, Future: f, Each: func(hit bool) { each = append(each, hit) }}.Run(tr)
 			return each
 		}
 		same := slices.Equal(hits(tr), hits(renamed))

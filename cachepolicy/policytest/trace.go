@@ -160,12 +160,21 @@ type Future interface {
 // dropSpent takes an entry out once no job needs it, and keeps out what no job needs: refcount as Joader's paper has
 // it.
 func Run(t *Trace, capacity int, e cachepolicy.Evictor, future Future, dropSpent bool) (hits []int) {
-	return RunEach(t, capacity, e, future, dropSpent, func(bool) {})
+	return Play{Capacity: capacity, Policy: e, Future: future, DropSpent: dropSpent}.Run(t)
 }
 
-// RunEach is Run that also reports for each request whether it was a hit.
-func RunEach(t *Trace, capacity int, e cachepolicy.Evictor, future Future, dropSpent bool,
-	each func(hit bool)) (hits []int) {
+// Play is what Run is given, and more.
+type Play struct {
+	Capacity  int
+	Policy    cachepolicy.Evictor
+	Future    Future         // may be nil
+	DropSpent bool           // see Run
+	Each      func(hit bool) // called for each request, with whether it was a hit; may be nil
+}
+
+// Run drives the policy over the trace, and returns the hits of each epoch of all jobs together.
+func (p Play) Run(t *Trace) (hits []int) {
+	e, capacity, dropSpent := p.Policy, p.Capacity, p.DropSpent
 	s, _ := e.(cachepolicy.Sighted)
 	in := make([]uint32, t.Samples) // handle + 1
 	object := make([]ident.ObjectID, capacity)
@@ -183,8 +192,8 @@ func RunEach(t *Trace, capacity int, e cachepolicy.Evictor, future Future, dropS
 		free = append(free, h)
 	}
 	for i, q := range t.Requests {
-		if future != nil {
-			future.Advance(i, q)
+		if p.Future != nil {
+			p.Future.Advance(i, q)
 		}
 		if int(q.Epoch) == len(hits) {
 			hits = append(hits, 0)
@@ -194,7 +203,9 @@ func RunEach(t *Trace, capacity int, e cachepolicy.Evictor, future Future, dropS
 				}
 			}
 		}
-		each(in[q.Object] > 0)
+		if p.Each != nil {
+			p.Each(in[q.Object] > 0)
+		}
 		if h := in[q.Object]; h > 0 {
 			hits[q.Epoch]++
 			e.Hit(h - 1)
