@@ -8,5 +8,5 @@
 // which promise it breaks (Breaks, docs/policies.md).
 //
 // The package is pure: no I/O, clock, goroutine, lock or map order. Randomness comes from the Rand given to New. An
-// Evictor is not safe for concurrent use; whoever made it owns it.
+// Evictor is not safe for concurrent use; its creator owns it.
 package cachepolicy

@@ -72,7 +72,7 @@ type policy struct {
 // choices and changes nothing else (docs/design/orders.md): then no sample of a cell is favoured. That holds for every
 // policy that sees need, time and chance only, and for s3-fifo, which recognises what it evicted. A policy that sees
 // sizes or costs, or computes with ids, favours some samples and must say what that breaks. So must a policy that keeps
-// the same samples for ever: each epoch is fair, a training is not.
+// the same samples in all epochs: each epoch is fair, a training is not.
 var policies = []policy{
 	{name: "need", make: func(r *xrand.Rand, _ Given) Evictor { return newNeed(r) }},
 	{name: "refcount", make: func(r *xrand.Rand, _ Given) Evictor { return newRefcount(r) }},

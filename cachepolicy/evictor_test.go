@@ -77,7 +77,7 @@ func TestRegistry(t *testing.T) {
 			t.Errorf("New(%q) gives %q with %d entries", n, e.Name(), e.Len())
 		}
 		// A policy that sees keys says why, and no other does; one that needs a future fails without it. Of the policies
-		// that see no keys only minio breaks a promise: that of the long run, because it keeps the same samples for ever.
+		// that see no keys only minio breaks a promise: that of the long run, because it always keeps the same samples.
 		if _, sighted := e.(Sighted); sighted != (Sees(n) != "") || !sighted && (Breaks(n) != "") != (n == "minio") {
 			t.Errorf("%s: sighted %v, sees %q, breaks %q", n, sighted, Sees(n), Breaks(n))
 		}

@@ -100,7 +100,7 @@ func (f *foresight) Restore(h uint32, _ int) {
 func (f *foresight) Update(h uint32, _ int) { f.look(h) }
 func (f *foresight) Hit(h uint32)           { f.look(h) }
 
-// look asks anew when h is wanted, and reports whether that has changed.
+// look asks again when h is wanted, and reports whether that has changed.
 func (f *foresight) look(h uint32) bool {
 	s := f.slot(h)
 	at := f.next(s.key)

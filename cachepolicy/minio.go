@@ -14,10 +14,10 @@ type minio struct{ *bag }
 
 func (minio) Victim(int) (uint32, bool) { return 0, false }
 
-// preselect is MinIO as CoorDL's code has it (file_loader.cc): a seeded random choice of samples is kept, whoever comes
-// first, so that every machine with the seed knows what every other keeps. CoorDL gets the number of samples that fit
-// as an argument; here those with the smallest hashes stay, which in the end is the same set without knowing the sizes.
-// Until everything was offered once, an entry may leave for one with a smaller hash; after that nothing moves.
+// preselect is MinIO as CoorDL's code has it (file_loader.cc): a seeded random choice of samples is kept, in any order
+// of requests, so that every machine with the seed knows what every other keeps. CoorDL gets the number of samples that
+// fit as an argument; here those with the smallest hashes stay, which in the end is the same set without knowing the
+// sizes. Until everything was offered once, an entry may leave for one with a smaller hash; after that nothing moves.
 type preselect struct {
 	seed     uint64
 	tree     *btree.BTreeG[rankItem]

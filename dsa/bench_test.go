@@ -65,7 +65,7 @@ func BenchmarkPick(b *testing.B) {
 }
 
 // BenchmarkJoin is the join of one more job of n/2 objects to seven running ones, its epoch start, and the first pick
-// of each job after it, which lays their groups out anew.
+// of each job after it, which lays their groups out again.
 func BenchmarkJoin(b *testing.B) {
 	for _, n := range []int{1 << 17, 1_280_000} {
 		b.Run(fmt.Sprintf("n=%d", n), func(b *testing.B) {

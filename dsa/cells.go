@@ -54,8 +54,9 @@ func (cs *cells) member(c *cell, q uint32) uint32 {
 	return *cs.members.at(c.lo + q)
 }
 
-// mayForget reports whether the job that joins may begin anew with no cells: no other job is joined, and no object is
-// visible in the caches, which could tell the old cells apart. With too many cells, passForget hides what is visible.
+// mayForget reports whether the job that joins may drop all cells before it adds its own: no other job is joined, and
+// no object is visible in the caches, which could tell the old cells apart. With too many cells, passForget hides what
+// is visible.
 func (cs *cells) mayForget(visible int) bool {
 	alone := len(cs.jobs.byID) == 1 && cs.jobs.live.Len() == 1
 	return alone && len(cs.list) > 1+len(cs.strata) && (visible == 0 || len(cs.list) > maxIdleCells)

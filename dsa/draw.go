@@ -173,7 +173,7 @@ type tail struct {
 }
 
 // tailStage is the state of a tail: none -> making -> listed, and back to none when a place is opened or the job is
-// laid out anew.
+// laid out again.
 type tailStage uint8
 
 const (

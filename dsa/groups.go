@@ -47,7 +47,7 @@ type group struct {
 }
 
 // rowOf returns the row of a cell, isSmall or isNone. A cell that was split off since the layout has none: the job is
-// laid out anew before it draws.
+// laid out again before it draws.
 func (g *groups) rowOf(c uint32) int {
 	switch {
 	case g.whole:

@@ -30,7 +30,7 @@ type layout struct {
 	done  int  // places or entries that the phase has passed
 }
 
-// layoutPhase is the state of a layout: counting -> listing -> over. A layout that is invalidated begins anew.
+// layoutPhase is the state of a layout: counting -> listing -> over. A layout that is invalidated starts again.
 type layoutPhase uint8
 
 const (
@@ -173,7 +173,7 @@ func (ly *layouts) end(j *job) {
 	ly.current = layout{}
 }
 
-// invalidate drops the job's layout, because what it counted has changed. The job is laid out anew before it draws.
+// invalidate drops the job's layout, because what it counted has changed. The job is laid out again before it draws.
 func (ly *layouts) invalidate(j *job) {
 	ly.jobs.laidOut = ly.jobs.laidOut.Without(j.slot)
 	ly.jobs.following = ly.jobs.following.Without(j.slot)

@@ -423,8 +423,8 @@ func sequences(t *testing.T, sets [][]ident.ObjectID, runs int,
 
 // The cells that the tape names have the law the oracle has: every arrangement of a job's static cells is equally
 // likely, for each job, with neighbours that are ahead, behind and cached for. (It finds a tape that is kept when
-// somebody joins, z = 40; hits first without cells, 280; ties by id, 220; a strict coupling with a bias. The oracle has
-// a planted bias below.)
+// another job joins, z = 40; hits first without cells, 280; ties by id, 220; a strict coupling with a bias. The oracle
+// has a planted bias below.)
 func TestTapeHasTheLawOfCells(t *testing.T) {
 	t.Parallel()
 	sets := [][]ident.ObjectID{span(0, 4), objects(0, 1, 2, 4, 5, 6), objects(0, 1, 4, 5, 7, 8, 9, 10)}

@@ -207,7 +207,7 @@ func TestCheckSeesDamage(t *testing.T) {
 		must(t, s.Check())
 		return s
 	}
-	held := func(s *Sampler) *available { // of one that somebody needs
+	held := func(s *Sampler) *available { // of one that some job needs
 		for i := range uint32(s.pool.entries.n) {
 			if e := s.pool.entries.at(i); e.state != 0 && e.need != 0 {
 				return e

@@ -235,7 +235,7 @@ func (p *pool) setLevel(x uint32, level, rest uint16, jobs bits.JobSet) {
 		e = p.add(x)
 	}
 	a := e.state
-	if level == 0 && a&levelMask != 0 { // evicted: the next load decides anew who prefers it
+	if level == 0 && a&levelMask != 0 { // evicted: the next load decides again which jobs prefer it
 		p.setState(e, 0, 0)
 		return
 	}

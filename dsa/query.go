@@ -56,7 +56,7 @@ func (s *Sampler) LevelOf(x ident.ObjectID, id ident.JobID) uint8 {
 	return uint8(s.pool.level(uint32(x), j.slot))
 }
 
-// Neutral reports whether x owes its place in memory to a sequential job alone. Whoever evicts must evict such objects
+// Neutral reports whether x owes its place in memory to a sequential job alone. The evictor must evict such objects
 // first, and must not let one displace another object: then what visible jobs find is what it would be without the
 // sequential job.
 func (s *Sampler) Neutral(x ident.ObjectID) bool {

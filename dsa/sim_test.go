@@ -53,7 +53,7 @@ type result struct {
 	loadsEpoch      []int                // loads while the first job was in its n-th epoch
 }
 
-// store is the cache: evicts a random object of least need, admits on equal need and only what somebody needs. What
+// store is the cache: evicts a random object of least need, admits on equal need and only what some job needs. What
 // only a sequential job has loaded fills the room that is left, and leaves first.
 type store struct {
 	s        *Sampler
@@ -254,7 +254,7 @@ func (sc scenario) run() (*result, error) {
 		if t.lag > 0 {
 			s.SetActive(id, true)
 		}
-		for k := range st { // whoever starts now is there before anybody draws
+		for k := range st { // a job that starts now has joined before any job draws
 			if st[k].joined || st[k].done || st[k].at > t.at {
 				continue
 			}

@@ -33,7 +33,7 @@ const (
 	passScan                // find the largest id
 	passGrow                // make room for the ids
 	passIndex               // fill the index; refuse a subset that is no set
-	passForget              // begin anew with no cells
+	passForget              // drop all cells, if that is possible
 	passCount               // count how much of each cell is in the subset
 	passSplit               // split the cells: which object is in which
 	passMembers             // the same, by cell

@@ -316,7 +316,7 @@ func (s *Store) Open(k ident.Key) (View, error) {
 }
 
 // verifies reports whether the n-th read is one that is verified. Multiples of the golden ratio fall evenly and follow
-// no period of the reader: of an order that repeats each epoch, every n-th read could be the same samples for ever.
+// no period of the reader: of an order that repeats each epoch, every n-th read could be the same samples every time.
 func (s *Store) verifies(n uint64) bool {
 	return s.verifyEvery == 1 || n*0x9E3779B97F4A7C15 < math.MaxUint64/s.verifyEvery
 }

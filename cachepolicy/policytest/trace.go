@@ -155,7 +155,7 @@ type Future interface {
 
 // Run drives a policy over the trace with room for capacity entries, and returns the hits of each epoch of all jobs
 // together. future, which may be nil, is what the policy was given. At the beginning of each epoch all needs are passed
-// anew.
+// again.
 //
 // dropSpent takes an entry out once no job needs it, and keeps out what no job needs: refcount as Joader's paper has
 // it.

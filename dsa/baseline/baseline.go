@@ -91,7 +91,7 @@ func New(name string, seed uint64) (*Sampler, error) {
 // Name is the name that New took.
 func (s *Sampler) Name() string { return s.name }
 
-// Joint reports whether Round couples the draws of its jobs, so that whoever plans should ask for many jobs at once.
+// Joint reports whether Round couples the draws of its jobs, so that a planner should ask for many jobs at once.
 func (s *Sampler) Joint() bool { return s.name == "joader" }
 
 // WriteOnly reports whether the jobs of this baseline never look into the cache: each pick is a load but for those that

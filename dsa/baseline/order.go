@@ -11,7 +11,7 @@ import (
 
 // sharedOrder is one random order for all jobs and all epochs, as coordinated loaders use it (CoorDL, VLDB 2021): each
 // job walks its own samples along it, cyclically. A job that starts while another is on its way starts where that one
-// is, so that equal speeds meet for ever; unlike speeds part and do not meet again.
+// is, so that equal speeds always meet; unlike speeds part and do not meet again.
 //
 // Every epoch of a job is a rotation of the same order: there is nothing random in it but the first one.
 type sharedOrder struct {

@@ -73,7 +73,7 @@ void larder_geo_run(const larder_geo *g, const uint8_t *src, const int32_t *h_bo
 #if defined(__x86_64__)
 	case LARDER_AVX512:
 		geo_avx512(g, src, h_bounds, h_k, v_bounds, v_k, lut, scratch, dst);
-		_mm_sfence(); /* before anybody is told of what was streamed */
+		_mm_sfence(); /* before any other thread learns of what was streamed */
 		return;
 	case LARDER_AVX2:
 		geo_avx2(g, src, h_bounds, h_k, v_bounds, v_k, lut, scratch, dst);

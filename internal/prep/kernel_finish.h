@@ -47,7 +47,7 @@ TARGET static void FN(split_planes)(const uint8_t *in, uint8_t *out, size_t n, i
 			FN(line)(out + n + i, g);
 			FN(line)(out + 2 * n + i, b);
 		}
-		_mm_sfence(); /* before anybody is told of it */
+		_mm_sfence(); /* before any other thread learns of it */
 		return;
 	}
 	for (; i + 16 <= n; i += 16) {

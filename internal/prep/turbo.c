@@ -42,7 +42,7 @@ static void on_error(j_common_ptr c) {
 }
 
 /* Warnings are counted, and accepted unless the caller is strict, as Pillow does, but for the end of the data: there Pillow
-   raises "image file is truncated", while libjpeg would go on with grey. */
+   raises "image file is truncated", while libjpeg would continue with grey. */
 static void on_message(j_common_ptr c, int level) {
 	impl *m = c->client_data;
 	if (level >= 0)

@@ -290,7 +290,7 @@ func (c *Catalog) ByID(id ident.DatasetID) (*Dataset, bool) {
 }
 
 // Remove forgets a dataset by its name. When no other name has its folder, the saved index goes too, so that ids are
-// given anew should it come back; indexBytes is the size of it. A holder of the Dataset may still read. own are the
+// given again should it come back; indexBytes is the size of it. A holder of the Dataset may still read. own are the
 // objects that no other dataset names.
 func (c *Catalog) Remove(ctx context.Context, d *Dataset) (own *bits.Set, indexBytes int64, err error) {
 	if err := d.rs.lock(ctx); err != nil {

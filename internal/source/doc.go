@@ -8,6 +8,6 @@
 //
 // What is noticed when storage changes: Add and Open compare the modification time, device and inode of every folder,
 // which finds added, removed and renamed files and folders; Read compares size and modification time of the file it
-// reads, which finds a file rewritten in place (Add indexes anew after that). A file replaced by one with equal
+// reads, which finds a file rewritten in place (Add indexes again after that). A file replaced by one with equal
 // size and modification time is not noticed.
 package source

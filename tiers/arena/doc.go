@@ -1,7 +1,7 @@
 // Package arena gives out the memory of a tier: extents of anonymous chunks, outside the Go heap (values on the
 // heap cost 2.1 times their budget; here it is 1.01).
 //
-// It does not know what an extent holds and counts no references: tiers does. Whoever got an Extent from Alloc owns it
+// It does not know what an extent holds and counts no references: tiers does. The caller of Alloc owns the Extent
 // until Free.
 //
 // Budget is a bound on physical pages, not only on what was handed out: pages of free extents are kept warm while they

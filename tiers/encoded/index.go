@@ -43,7 +43,7 @@ type record[H Handle] struct {
 	stage stage
 }
 
-// stage says who may end a record. A Del that overtook the Set of its key would leave the value in ristretto for ever,
+// stage says who may end a record. A Del that overtook the Set of its key would leave the value in ristretto forever,
 // so a Remove that meets an offer leaves the work to the one who offers.
 type stage uint8
 

@@ -301,7 +301,7 @@ func TestQuirkWaitInHookDeadlocks(t *testing.T) {
 	})
 }
 
-// Del reports no eviction: whoever deletes releases.
+// Del reports no eviction: the caller of Del releases.
 func TestQuirkDelCallsNoEvictHook(t *testing.T) {
 	var hooks atomic.Int64
 	c := raw(t, 10, func(string, *ristretto.Item[*val]) { hooks.Add(1) })

@@ -20,13 +20,13 @@ type Evictor interface {
 }
 
 // restorer is an Evictor that can undo a Remove exactly. Without it a refused Admit inserts the entries it had taken
-// out anew, which a policy that orders by time takes for new entries.
+// out again, which a policy that orders by time takes for new entries.
 type restorer interface {
 	Restore(h uint32, need int)
 }
 
 // sighted is an Evictor that sees the keys of newcomers: Admit for each key that was requested and is not
-// in (false: it stays out), Newcomer when an entry is taken out to be inserted anew. Victim and Insert are about that
+// in (false: it stays out), Newcomer when an entry is taken out to be inserted again. Victim and Insert are about that
 // key.
 type sighted interface {
 	Admit(k ident.Key, need int) bool

@@ -76,7 +76,7 @@ type modelEntry struct {
 	gen   uint32
 }
 
-// still is a snapshot and what it should show for ever.
+// still is a snapshot and what it should always show.
 type still struct {
 	s    *Snapshot
 	live map[ident.Key]modelEntry

@@ -82,7 +82,7 @@ func (t *tables) Each(f ident.Form, fn func(Handle, ident.Key)) {
 // Slots returns how many places there are to look at with Some, empty ones included.
 func (x *Index) Slots() int { return int(x.entries) }
 
-// Some calls fn for the resident entries among n places from at on, beginning anew behind the last, and returns where
+// Some calls fn for the resident entries among n places from at on, starting over behind the last, and returns where
 // to continue: for a walk over everything in slices, while entries come and go. fn may do what it may in Each.
 func (x *Index) Some(at, n int, fn func(Handle, ident.Key)) int {
 	all := int(x.entries)
