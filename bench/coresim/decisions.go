@@ -3,61 +3,86 @@ package coresim
 import (
 	"encoding/binary"
 	"fmt"
+	"io"
 	"strconv"
+
+	"github.com/cespare/xxhash/v2"
 
 	"larder/internal/coordinator"
 	"larder/internal/ident"
 )
 
+// decisions is the record of a run: every effect in order, as bytes. Its hash is that of all bytes, however they are
+// split between two calls of settle.
+type decisions struct {
+	hash *xxhash.Digest
+	to   io.Writer // takes the bytes too; nil = none does
+	note []byte    // what was decided and is not in the hash yet
+}
+
+const noteAtOnce = 1 << 14 // bytes
+
+// settle enters what was decided into the hash, and writes it down.
+func (d *decisions) settle() error {
+	_, _ = d.hash.Write(d.note)
+	if d.to != nil && len(d.note) > 0 {
+		if _, err := d.to.Write(d.note); err != nil {
+			return fmt.Errorf("write down the decisions: %w", err)
+		}
+	}
+	d.note = d.note[:0]
+	return nil
+}
+
 // describe appends what was decided to the running step's note. What is no value is left out: errors and accounts are
 // addresses.
-func (s *sim) describe(e coordinator.Effect) {
+func (d *decisions) describe(e coordinator.Effect) {
 	switch x := e.(type) {
 	case coordinator.Prepare:
-		s.word(1, uint64(x.Flight), uint64(x.Job), uint64(x.From), flag(x.Keep), flag(x.KeepEncoded), x.Turn)
-		s.key(x.Key)
+		d.word(1, uint64(x.Flight), uint64(x.Job), uint64(x.From), flag(x.Keep), flag(x.KeepEncoded), x.Turn)
+		d.key(x.Key)
 		if x.Into != nil {
-			s.describeFill(x.Into)
+			d.describeFill(x.Into)
 		}
 	case coordinator.Augment:
-		s.word(2, uint64(x.Flight), uint64(x.Job), uint64(x.From.Flight), flag(x.Keep), x.Seed, uint64(x.Instance), x.Turn)
-		s.key(x.Key)
-		s.key(x.From.Key)
+		d.word(2, uint64(x.Flight), uint64(x.Job), uint64(x.From.Flight), flag(x.Keep), x.Seed, uint64(x.Instance), x.Turn)
+		d.key(x.Key)
+		d.key(x.From.Key)
 	case *coordinator.Fill:
-		s.describeFill(x)
+		d.describeFill(x)
 	case coordinator.Discard:
-		s.word(4, uint64(x.Flight))
+		d.word(4, uint64(x.Flight))
 	case coordinator.FreeKey:
-		s.word(5)
-		s.key(x.Key)
+		d.word(5)
+		d.key(x.Key)
 	case coordinator.SetBudget:
-		s.word(6, uint64(x.Form), uint64(x.Bytes))
+		d.word(6, uint64(x.Form), uint64(x.Bytes))
 	case coordinator.Solve:
-		s.word(7, x.Seq, uint64(x.Now.Encoded), uint64(x.Now.Decoded), uint64(x.Now.Augmented))
+		d.word(7, x.Seq, uint64(x.Now.Encoded), uint64(x.Now.Decoded), uint64(x.Now.Augmented))
 	case coordinator.Deliver:
-		s.word(8, uint64(x.Delivery), uint64(x.Job), uint64(x.Rank), uint64(x.Inc), uint64(x.Slot), x.Gen, uint64(x.Epoch),
+		d.word(8, uint64(x.Delivery), uint64(x.Job), uint64(x.Rank), uint64(x.Inc), uint64(x.Slot), x.Gen, uint64(x.Epoch),
 			uint64(x.Step), uint64(len(x.Rows)))
 		for _, r := range x.Rows {
-			s.note = binary.AppendUvarint(s.note, uint64(r))
+			d.note = binary.AppendUvarint(d.note, uint64(r))
 		}
 		for _, b := range x.Bad {
-			s.word(9, uint64(b.Object))
-			s.note = append(s.note, b.Reason...)
+			d.word(9, uint64(b.Object))
+			d.note = append(d.note, b.Reason...)
 		}
 	case coordinator.EndEpoch:
-		s.word(10, uint64(x.Job), uint64(x.Rank), uint64(x.Epoch), uint64(x.Batches), uint64(x.Samples), flag(x.Final))
+		d.word(10, uint64(x.Job), uint64(x.Rank), uint64(x.Epoch), uint64(x.Batches), uint64(x.Samples), flag(x.Final))
 	case coordinator.CloseRank:
-		s.word(11, uint64(x.Job), uint64(x.Rank), uint64(x.Inc))
-		s.note = append(s.note, x.Reason...)
+		d.word(11, uint64(x.Job), uint64(x.Rank), uint64(x.Inc))
+		d.note = append(d.note, x.Reason...)
 	case coordinator.JobEnded:
-		s.word(12, uint64(x.Job))
+		d.word(12, uint64(x.Job))
 	case coordinator.Persist:
-		s.describeRecord(x.Seq, describedRecord(x.Record))
+		d.describeRecord(x.Seq, describedRecord(x.Record))
 	case coordinator.Reply:
-		s.word(14, uint64(x.Token), uint64(x.Job), uint64(x.Inc))
+		d.word(14, uint64(x.Token), uint64(x.Job), uint64(x.Inc))
 	case coordinator.Complain:
-		s.word(15, uint64(x.Job))
-		s.note = append(s.note, x.Text...)
+		d.word(15, uint64(x.Job))
+		d.note = append(d.note, x.Text...)
 	}
 }
 
@@ -110,13 +135,13 @@ func describedRecord(r coordinator.Record) described {
 	panic(fmt.Sprintf("coresim: unknown record %T", r))
 }
 
-func (s *sim) describeRecord(seq uint64, d described) {
-	s.word(13, seq, d.kind, uint64(d.job), uint64(d.rank), uint64(d.inc), uint64(d.epoch), d.step, d.seed,
-		uint64(len(d.objects)))
-	for _, o := range d.objects {
-		s.note = binary.LittleEndian.AppendUint32(s.note, uint32(o))
+func (d *decisions) describeRecord(seq uint64, r described) {
+	d.word(13, seq, r.kind, uint64(r.job), uint64(r.rank), uint64(r.inc), uint64(r.epoch), r.step, r.seed,
+		uint64(len(r.objects)))
+	for _, o := range r.objects {
+		d.note = binary.LittleEndian.AppendUint32(d.note, uint32(o))
 	}
-	s.note = append(s.note, d.text...)
+	d.note = append(d.note, r.text...)
 }
 
 // assigned counts the samples that a record commits to a job, those of an earlier job included.
@@ -130,28 +155,28 @@ func assigned(r coordinator.Record) uint64 {
 	return 0
 }
 
-func (s *sim) describeFill(x *coordinator.Fill) {
-	s.word(3, uint64(x.Delivery), uint64(x.Row), uint64(x.Job), uint64(x.Rank), uint64(x.Slot), uint64(x.Object),
+func (d *decisions) describeFill(x *coordinator.Fill) {
+	d.word(3, uint64(x.Delivery), uint64(x.Row), uint64(x.Job), uint64(x.Rank), uint64(x.Slot), uint64(x.Object),
 		uint64(x.From.Flight), uint64(x.Instance), x.Turn)
-	s.key(x.From.Key)
+	d.key(x.From.Key)
 }
 
-func (s *sim) word(kind byte, v ...uint64) {
-	b := s.note
+func (d *decisions) word(kind byte, v ...uint64) {
+	b := d.note
 	b = append(b, kind)
 	for _, n := range v {
 		b = binary.AppendUvarint(b, n)
 	}
-	s.note = b
+	d.note = b
 }
 
-func (s *sim) key(k ident.Key) {
-	b := s.note
+func (d *decisions) key(k ident.Key) {
+	b := d.note
 	b = append(b, byte(k.Form))
 	b = binary.LittleEndian.AppendUint32(b, uint32(k.Object))
 	b = binary.LittleEndian.AppendUint64(b, uint64(k.Recipe))
 	b = binary.AppendUvarint(b, uint64(k.Group))
-	s.note = binary.AppendUvarint(b, uint64(k.Instance))
+	d.note = binary.AppendUvarint(b, uint64(k.Instance))
 }
 
 func flag(b bool) uint64 {

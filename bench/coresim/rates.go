@@ -27,8 +27,9 @@ type rates struct{ decode, augment, finish total }
 
 // meters measures as internal/engine does, but nothing fades: what costs here does not drift by itself.
 type meters struct {
-	recipes map[recipe]*rates // lookups only; order below
-	order   []recipe
+	on      bool              // else processor times are not measured
+	recipes map[recipe]*rates // for look-up only
+	order   []recipe          // in which they were first measured
 	bytes   float64
 	busy    time.Duration // in which at least one read was under way
 	until   time.Duration // the last of them ends
@@ -43,51 +44,49 @@ func (m *meters) readUntil(now, done time.Duration, n int64) {
 	m.until = max(m.until, done)
 }
 
-func (m *meters) of(s *sim, j ident.JobID) *rates {
-	c := s.clients[j]
-	if c == nil {
+// of returns the rates of a job's recipe.
+func (m *meters) of(j *machineJob) *rates {
+	if j == nil {
 		return &rates{}
 	}
-	if c.rates != nil {
-		return c.rates
+	if j.rates == nil {
+		r := m.recipes[j.recipe]
+		if r == nil {
+			r = &rates{}
+			m.recipes[j.recipe] = r
+			m.order = append(m.order, j.recipe)
+		}
+		j.rates = r
 	}
-	k := recipe{c.c.Data, c.c.Prefix, c.c.Suffix}
-	r := m.recipes[k]
-	if r == nil {
-		r = &rates{}
-		m.recipes[k] = r
-		m.order = append(m.order, k)
-	}
-	c.rates = r
-	return r
+	return j.rates
 }
 
-func (m *meters) decode(s *sim, j ident.JobID, d time.Duration) {
-	if s.m.Measure > 0 {
-		m.of(s, j).decode.add(d)
-	}
-}
-
-func (m *meters) augment(s *sim, j ident.JobID, d time.Duration) {
-	if s.m.Measure > 0 {
-		m.of(s, j).augment.add(d)
+func (m *meters) decode(j *machineJob, d time.Duration) {
+	if m.on {
+		m.of(j).decode.add(d)
 	}
 }
 
-func (m *meters) finish(s *sim, j ident.JobID, d time.Duration) {
-	if s.m.Measure > 0 {
-		m.of(s, j).finish.add(d)
+func (m *meters) augment(j *machineJob, d time.Duration) {
+	if m.on {
+		m.of(j).augment.add(d)
 	}
 }
 
-// measure reports rates to the coordinator every now and then.
-func (s *sim) measure() {
-	m := &s.meter
+func (m *meters) finish(j *machineJob, d time.Duration) {
+	if m.on {
+		m.of(j).finish.add(d)
+	}
+}
+
+// measure reports rates to the coordinator every Model.Measure.
+func (s *machine) measure() {
+	m := &s.meters
 	out := coordinator.Rates{Cache: s.m.Memory}
 	if out.Cache == 0 {
 		out.Cache = 10e9 * float64(s.m.Cores)
 	}
-	if busy := m.busy - max(0, m.until-s.now); m.reads >= minSeen && busy > 0 {
+	if busy := m.busy - max(0, m.until-s.clock.now); m.reads >= minSeen && busy > 0 {
 		out.Storage = m.bytes / busy.Seconds()
 	}
 	cores := float64(min(s.m.Workers, s.m.Cores))
@@ -103,7 +102,7 @@ func (s *sim) measure() {
 			Decode: rate(r.decode), Augment: rate(r.augment), Finish: rate(r.finish)})
 	}
 	if len(out.Recipes) > 0 {
-		s.step(coordinator.Measured{Rates: out})
+		s.report(coordinator.Measured{Rates: out})
 	}
-	s.after(s.m.Measure, s.measure)
+	s.clock.after(s.m.Measure, s.measure)
 }
