@@ -37,9 +37,13 @@ build: ## build bin/larder
 demo: build ## four jobs on drawn images, unshared and shared, with a report
 	$(BIN)/larder demo
 
+# The Go tests compute and the Python tests mostly wait, so they run beside each other. Those that wait come first where
+# both want a processor. The output of each is printed whole when it ends; a failure of one does not end the other.
+BESIDE = --no-print-directory --keep-going --jobs=2 --output-sync=target
 .PHONY: test
-test: setup build ## every test once: Go, Python against the daemon, PyTorch; a few minutes after the first set-up
-	$(MAKE) --no-print-directory test-go test-python
+test: setup build ## every test once: Go, Python against the daemon, PyTorch; five minutes after the first set-up
+	@echo "Go and Python tests run beside each other; each prints what it found when it ends"
+	@$(MAKE) $(BESIDE) GO='nice -n 10 $(GO)' test-go test-python
 
 .PHONY: test-all
 test-all: test ## make test, then what takes longer: -race over 40 worlds, parsers fuzzed, a report in a browser
