@@ -159,7 +159,7 @@ func (p *liveParser) live(n *yaml.Node) {
 		{"shrink", func(v *yaml.Node) { p.whole(v, "shrink", 1, 8, &l.Shrink) }},
 		{"classes", func(v *yaml.Node) { p.whole(v, "classes", 1, 1_000_000, &l.Classes) }},
 		{"bytes", func(v *yaml.Node) { p.whole(v, "bytes", 1, 1<<28, &l.Bytes) }},
-		{"decoded", func(v *yaml.Node) { p.number(v, "decoded", 0, 1000, true, &l.Decoded) }},
+		{"decoded", func(v *yaml.Node) { p.number(v, "decoded", above(0, 1000), &l.Decoded) }},
 		{"machine", func(v *yaml.Node) { p.machine(v) }},
 		{"tiers", func(v *yaml.Node) { p.tiers(v) }},
 		{"kill", func(v *yaml.Node) { kill = v; p.kill(v) }},
@@ -224,7 +224,7 @@ func (p *liveParser) machine(n *yaml.Node) {
 		{"decode", func(v *yaml.Node) { p.cost(v, "machine.decode", &m.Decode) }},
 		{"augment", func(v *yaml.Node) { p.cost(v, "machine.augment", &m.Augment) }},
 		{"finish", func(v *yaml.Node) { p.duration(v, "machine.finish", 0, time.Minute, &m.Finish) }},
-		{"in_place", func(v *yaml.Node) { p.number(v, "machine.in_place", 0, 10, true, &m.InPlace) }},
+		{"in_place", func(v *yaml.Node) { p.number(v, "machine.in_place", above(0, 10), &m.InPlace) }},
 	})
 }
 
@@ -235,7 +235,7 @@ func (p *liveParser) cost(v *yaml.Node, key string, to *Cost) {
 	}
 	seen := p.mapping(v, key, []field{
 		{"mean", func(v *yaml.Node) { p.duration(v, key+".mean", time.Microsecond, time.Minute, &to.Mean) }},
-		{"spread", func(v *yaml.Node) { p.number(v, key+".spread", 1, 1000, false, &to.Spread) }},
+		{"spread", func(v *yaml.Node) { p.number(v, key+".spread", from(1, 1000), &to.Spread) }},
 		{"by", func(v *yaml.Node) {
 			word := ""
 			if p.word(v, key+".by", &word) && word != "bytes" && word != "sample" {
@@ -315,7 +315,7 @@ func (p *liveParser) job(n *yaml.Node, i int) {
 		{"epochs", func(v *yaml.Node) { p.whole(v, "epochs", 1, 1_000_000, &j.Epochs) }},
 		{"drop_last", func(v *yaml.Node) { p.boolean(v, "drop_last", &j.DropLast) }},
 		{"step", func(v *yaml.Node) { p.duration(v, "step", 0, time.Hour, &j.Step) }},
-		{"jitter", func(v *yaml.Node) { p.number(v, "jitter", 0, 1, false, &j.Jitter) }},
+		{"jitter", func(v *yaml.Node) { p.number(v, "jitter", from(0, 1), &j.Jitter) }},
 		{"phases", func(v *yaml.Node) { p.phases(v, &j) }},
 		{"start", func(v *yaml.Node) { p.duration(v, "start", 0, 365*day, &j.Start) }},
 		at("leave", func(v *yaml.Node) { p.duration(v, "leave", 0, 365*day, &j.Leave) }),

@@ -74,8 +74,8 @@ func parseSpec(name string, top *yaml.Node) (*Demand, error) {
 			whole("batch", 1, 65536, &g.Batch),
 			whole("bytes", 0, 1<<28, &g.Bytes),
 			{"seed", func(v *yaml.Node) { p.seed(v, "seed", &g.Seed) }},
-			{"gap", func(v *yaml.Node) { p.number(v, "gap", 0, 1e6, true, &g.Gap) }},
-			{"skew", func(v *yaml.Node) { p.number(v, "skew", 0, 10, true, &g.Skew) }},
+			{"gap", func(v *yaml.Node) { p.number(v, "gap", above(0, 1e6), &g.Gap) }},
+			{"skew", func(v *yaml.Node) { p.number(v, "skew", above(0, 10), &g.Skew) }},
 			{"step", func(v *yaml.Node) {
 				d, err := time.ParseDuration(v.Value)
 				if v.Kind != yaml.ScalarNode || err != nil || d <= 0 || d > time.Hour {

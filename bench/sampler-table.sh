@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the tables of docs/measurements/sampler.md anew: builds larder and runs `larder bench sampler` on bench/scenarios. About 30 seconds.
+# Makes the tables of docs/measurements/sampler.md again: builds larder and runs `larder bench sampler` on bench/scenarios. About 30 seconds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=$(mktemp -d)

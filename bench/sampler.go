@@ -31,7 +31,7 @@ type picker interface {
 //
 // Time goes in steps of a job of speed 1. A job commits its next batch as soon as its client has at most window-1
 // batches left, the client takes samples evenly, storage is instant: what remains is order, cache and look-ahead.
-// Whether a sample is kept is decided when its pick is committed; what is loaded in a step serves everybody who commits
+// Whether a sample is kept is decided when its pick is committed; what is loaded in a step serves all jobs that commit
 // it in that step. Jobs whose draws are coupled (strict, joader) are topped up together, when one of them is due, to
 // equal depth in samples. The next epoch of a job begins in the step in which the last sample of the epoch was
 // committed, and draws from the next step on.
@@ -194,7 +194,7 @@ func (w *samplerRun) next() (at int64, more bool) {
 	return at, more
 }
 
-// comeAndGo lets jobs leave and join: whoever starts now is there before anybody draws.
+// comeAndGo lets jobs leave and join: a job that starts now is there before any draws.
 func (w *samplerRun) comeAndGo(t int64) error {
 	for _, j := range w.jobs {
 		if !j.done && j.Leave > 0 && j.Leave <= float64(t) {
@@ -510,7 +510,7 @@ func (c *samplerCache) land() {
 	c.now++
 }
 
-// refresh asks anew who needs what is in the cache, after an epoch began or a job left.
+// refresh asks again who needs what is in the cache, after an epoch began or a job left.
 func (c *samplerCache) refresh() {
 	c.index.Each(ident.Decoded, func(h residency.Handle, k ident.Key) { c.index.SetNeed(h, c.need(k.Object)) })
 }

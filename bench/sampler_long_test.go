@@ -44,7 +44,7 @@ func correlated(epochs []map[ident.ObjectID]float64, lag int) float64 {
 	return sum / squares
 }
 
-// TestSamplerOverATraining: what is reported of a training is what its picks say, computed from them anew: variances
+// TestSamplerOverATraining: what is reported of a training is what its picks say, computed from them again: variances
 // and correlations are averaged over the repeats.
 func TestSamplerOverATraining(t *testing.T) {
 	sc := scenarioOf(t, `

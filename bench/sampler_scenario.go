@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -81,7 +80,7 @@ func Orders() []string {
 // samplerHint says where a scenario of the sampler is described, for a user who wrote nothing.
 const samplerHint = "docs/sampler.md shows what to write"
 
-// readScenario hands the one YAML document of a scenario's file to parse; hint says what to write to somebody whose
+// readScenario hands the one YAML document of a scenario's file to parse; hint says what to write to a user whose
 // file is empty.
 func readScenario(name string, data []byte, hint string, parse func(top *yaml.Node) error) (err error) {
 	defer func() {
@@ -213,15 +212,32 @@ func (p *scenarioParser) seed(v *yaml.Node, key string, to *uint64) {
 	*to = n
 }
 
-// number reads a finite number; lo is allowed if open is false.
-func (p *scenarioParser) number(v *yaml.Node, key string, lo, hi float64, open bool, to *float64) {
+// interval is the finite numbers that are allowed, lo among them unless it is open.
+type interval struct {
+	lo, hi float64
+	open   bool
+}
+
+// from allows lo to hi.
+func from(lo, hi float64) interval { return interval{lo, hi, false} }
+
+// above allows what is larger than lo, to hi.
+func above(lo, hi float64) interval { return interval{lo, hi, true} }
+
+func (i interval) has(x float64) bool { return x >= i.lo && x <= i.hi && !(i.open && x == i.lo) }
+
+func (i interval) String() string {
+	if i.open {
+		return fmt.Sprintf("above %g to %g", i.lo, i.hi)
+	}
+	return fmt.Sprintf("from %g to %g", i.lo, i.hi)
+}
+
+// number reads a finite number.
+func (p *scenarioParser) number(v *yaml.Node, key string, allowed interval, to *float64) {
 	x, err := strconv.ParseFloat(v.Value, 64)
-	if v.Kind != yaml.ScalarNode || err != nil || math.IsNaN(x) || x < lo || x > hi || open && x == lo {
-		word := "from"
-		if open {
-			word = "above"
-		}
-		p.fail(v, key, fmt.Sprintf("write a number %s %g to %g", word, lo, hi), "%s: %s cannot be its value", key, written(v))
+	if v.Kind != yaml.ScalarNode || err != nil || !allowed.has(x) {
+		p.fail(v, key, "write a number "+allowed.String(), "%s: %s cannot be its value", key, written(v))
 		return
 	}
 	*to = x
@@ -290,7 +306,7 @@ func (p *scenarioParser) quartiles(v *yaml.Node) {
 	}
 	p.sc.Quartiles = make([]float64, 4)
 	for i, q := range v.Content {
-		p.number(q, "sizes.quartiles", 0, 1e6, true, &p.sc.Quartiles[i])
+		p.number(q, "sizes.quartiles", above(0, 1e6), &p.sc.Quartiles[i])
 	}
 }
 
@@ -309,9 +325,9 @@ func (p *scenarioParser) job(n *yaml.Node, i int) {
 	p.mapping(n, what, []field{
 		at("name", func(v *yaml.Node) { p.word(v, "name", &j.Name) }),
 		at("subset", func(v *yaml.Node) { p.word(v, "subset", &j.Subset) }),
-		{"speed", func(v *yaml.Node) { p.number(v, "speed", 1e-6, 1e6, false, &j.Speed) }},
-		{"start", func(v *yaml.Node) { p.number(v, "start", 0, 1e12, false, &j.Start) }},
-		at("leave", func(v *yaml.Node) { p.number(v, "leave", 0, 1e12, true, &j.Leave) }),
+		{"speed", func(v *yaml.Node) { p.number(v, "speed", from(1e-6, 1e6), &j.Speed) }},
+		{"start", func(v *yaml.Node) { p.number(v, "start", from(0, 1e12), &j.Start) }},
+		at("leave", func(v *yaml.Node) { p.number(v, "leave", above(0, 1e12), &j.Leave) }),
 		{"epochs", func(v *yaml.Node) { p.whole(v, "epochs", 1, 1_000_000, &j.Epochs) }},
 		at("order", func(v *yaml.Node) { p.word(v, "order", &j.Order) }),
 		{"batch", func(v *yaml.Node) { p.whole(v, "batch", 1, 65536, &j.Batch) }},

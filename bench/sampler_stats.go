@@ -18,7 +18,7 @@ import (
 // not.
 type SamplerReport struct {
 	Kind           string             `json:"kind"`            // sampler
-	Facts          map[string]string  `json:"facts,omitempty"` // what whoever ran it knows: scenario, seed, machine
+	Facts          map[string]string  `json:"facts,omitempty"` // of the caller: scenario, seed, machine
 	Repeats        int                `json:"repeats"`
 	Policy         string             `json:"policy"`
 	PolicyBreaks   string             `json:"policy_breaks,omitempty"` // which order promise, in words
@@ -49,7 +49,7 @@ type SamplerJobReport struct {
 	OverlapQ1 *float64     `json:"epoch_overlap_q1"`
 	Rho       *float64     `json:"spearman_rho"`
 
-	// Whether samples are early or late for ever: a position is a part of an epoch, 0 to 1. Variances are averaged
+	// Whether samples are always early or always late: a position is a part of an epoch, 0 to 1. Variances are averaged
 	// over the repeats.
 	SDOfMeans  *float64           `json:"sd_of_mean_positions"`       // of the samples' means over a run
 	SDByChance *float64           `json:"sd_by_chance"`               // what it would be, were the epochs independent

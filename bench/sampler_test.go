@@ -50,7 +50,7 @@ func simulate(t testing.TB, sc *Scenario) *SamplerReport {
 
 // The figures of Joader's own benchmarks, by an independent simulator (unit sizes, two seeds, other random subsets):
 // every baseline within 2 % of them. At unlike speeds (b) the rounds of joader here come to 4 % less, for the steps in
-// which its jobs coincide are regular. Caches that are larger than what somebody needs now are left out where jobs come
+// which its jobs coincide are regular. Caches that are larger than what any job needs now are left out where jobs come
 // later: that cache kept nothing for them.
 func TestPublishedLoads(t *testing.T) {
 	for _, c := range []struct {

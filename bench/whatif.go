@@ -151,10 +151,57 @@ var (
 	jobKeys = []string{"speed", "step", "batch", "epochs", "start", "leave", "order", "prefetch", "share"}
 )
 
+// change is a value that is to become that of a key.
+type change struct{ key, value string }
+
+func (c change) bad(hint string) error {
+	return errs.New(errs.Invalid, c.key, hint, "the change %s: %.40q cannot be its value", c.key, c.value)
+}
+
+// size reads bytes; auto, where it is allowed, is -1.
+func (c change) size(to *int64, auto bool) error {
+	s, err := config.ParseSize(strings.TrimSuffix(c.value, "/s"))
+	if err != nil || s.IsPercent() || s.IsAuto() && !auto {
+		return c.bad("write a number of bytes, e.g. 16GiB")
+	}
+	if *to = s.Of(0); s.IsAuto() {
+		*to = -1
+	}
+	return nil
+}
+
+// rate reads bytes a second.
+func (c change) rate(to *float64) error {
+	var n int64
+	if err := c.size(&n, false); err != nil {
+		return err
+	}
+	*to = float64(n)
+	return nil
+}
+
+// whole reads a whole number from 1 to most.
+func (c change) whole(to *int, most int) error {
+	n, err := strconv.Atoi(c.value)
+	if err != nil || n < 1 || n > most {
+		return c.bad(fmt.Sprintf("write a whole number from 1 to %d", most))
+	}
+	*to = n
+	return nil
+}
+
+// duration reads a time of at least least.
+func (c change) duration(to *time.Duration, least time.Duration) error {
+	d, err := time.ParseDuration(c.value)
+	if err != nil || d < least || d > 365*24*time.Hour {
+		return c.bad("write a time, e.g. 20ms")
+	}
+	*to = d
+	return nil
+}
+
 // Change changes one thing of a World: KEY=VALUE, e.g. tiers.total=16GiB, jobs.NAME=absent, jobs.NAME.speed=2x. The
 // errors are INVALID_ARGUMENT, with the nearest key or job.
-//
-//nolint:funlen // a table of keys
 func Change(w *coresim.World, text string) error {
 	key, value, ok := strings.Cut(text, "=")
 	key, value = strings.TrimSpace(key), strings.TrimSpace(value)
@@ -162,81 +209,53 @@ func Change(w *coresim.World, text string) error {
 		return errs.New(errs.Invalid, text, "e.g. tiers.total=16GiB, jobs.b=absent, jobs.a.speed=2x",
 			"the change %.60q is not KEY=VALUE", text)
 	}
-	bad := func(hint string) error {
-		return errs.New(errs.Invalid, key, hint, "the change %s: %.40q cannot be its value", key, value)
-	}
+	c := change{key, value}
 	if name, ok := strings.CutPrefix(key, "jobs."); ok {
-		return changeJob(w, name, value, bad)
-	}
-	size := func(to *int64, auto bool) error {
-		s, err := config.ParseSize(strings.TrimSuffix(value, "/s"))
-		if err != nil || s.IsPercent() || s.IsAuto() && !auto {
-			return bad("write a number of bytes, e.g. 16GiB")
-		}
-		if *to = s.Of(0); s.IsAuto() {
-			*to = -1
-		}
-		return nil
-	}
-	rate := func(to *float64) error {
-		var n int64
-		if err := size(&n, false); err != nil {
-			return err
-		}
-		*to = float64(n)
-		return nil
-	}
-	whole := func(to *int) error {
-		n, err := strconv.Atoi(value)
-		if err != nil || n < 1 || n > 1<<16 {
-			return bad("write a whole number from 1 to 65536")
-		}
-		*to = n
-		return nil
+		return changeJob(w, name, c)
 	}
 	forms := map[string]ident.Form{"encoded": ident.Encoded, "decoded": ident.Decoded, "augmented": ident.Augmented}
 	switch key {
 	case "tiers.total":
-		return size(&w.Tiers.Total, false)
+		return c.size(&w.Tiers.Total, false)
 	case "tiers.encoded", "tiers.decoded", "tiers.augmented":
-		return size(&w.Tiers.Sizes[forms[strings.TrimPrefix(key, "tiers.")]], true)
+		return c.size(&w.Tiers.Sizes[forms[strings.TrimPrefix(key, "tiers.")]], true)
 	case "tiers.policy.encoded", "tiers.policy.decoded", "tiers.policy.augmented":
 		if known := cachepolicy.Unforeseeing(); !slices.Contains(known, value) {
-			return bad(nearest.DidYouMean(value, known))
+			return c.bad(nearest.DidYouMean(value, known))
 		}
 		w.Tiers.Policy[forms[strings.TrimPrefix(key, "tiers.policy.")]] = value
 	case "tiers.model":
 		if !slices.Contains(config.Models, value) {
-			return bad(nearest.DidYouMean(value, config.Models))
+			return c.bad(nearest.DidYouMean(value, config.Models))
 		}
 		w.Tiers.Model = value
 	case "machine.workers":
-		if err := whole(&w.Workers); err != nil {
+		if err := c.whole(&w.Workers, 1<<16); err != nil {
 			return err
 		}
 		w.Cores = max(w.Cores, 1)
 	case "machine.cores":
-		return whole(&w.Cores)
+		return c.whole(&w.Cores, 1<<16)
 	case "machine.storage.bandwidth":
-		return rate(&w.Storage.Bandwidth)
+		return c.rate(&w.Storage.Bandwidth)
 	case "machine.storage.iops":
 		v, err := strconv.ParseFloat(value, 64)
 		if err != nil || !(v >= 0 && v <= 1e9) {
-			return bad("write a number from 0 (no limit) to 1000000000")
+			return c.bad("write a number from 0 (no limit) to 1000000000")
 		}
 		w.Storage.IOPS = v
 	case "machine.storage.latency":
 		d, err := time.ParseDuration(value)
 		if err != nil || d < 0 || d > time.Minute {
-			return bad("write a time up to 1m, e.g. 2ms")
+			return c.bad("write a time up to 1m, e.g. 2ms")
 		}
 		w.Storage.Latency = d
 	case "machine.memory":
-		return rate(&w.Memory)
+		return c.rate(&w.Memory)
 	case "seed":
 		n, err := strconv.ParseUint(value, 10, 64)
 		if err != nil {
-			return bad("write a whole number")
+			return c.bad("write a whole number")
 		}
 		w.Seed = n
 	default:
@@ -247,17 +266,15 @@ func Change(w *coresim.World, text string) error {
 }
 
 // changeJob changes one thing of a job, or removes the job.
-//
-//nolint:funlen // a table of keys
-func changeJob(w *coresim.World, name, value string, bad func(string) error) error {
+func changeJob(w *coresim.World, name string, c change) error {
 	var names []string
 	for i := range w.Jobs {
 		names = append(names, w.Jobs[i].Name)
 	}
 	find := func(n string) int { return slices.Index(names, n) }
 	if i := find(name); i >= 0 {
-		if value != "absent" {
-			return bad("write absent, or change jobs." + name + ".speed")
+		if c.value != "absent" {
+			return c.bad("write absent, or change jobs." + name + ".speed")
 		}
 		if len(w.Jobs) == 1 {
 			return errs.New(errs.Invalid, name, "keep one job", "without job %s no job is left", name)
@@ -279,27 +296,11 @@ func changeJob(w *coresim.World, name, value string, bad func(string) error) err
 	}
 	w.Jobs = slices.Clone(w.Jobs)
 	j := &w.Jobs[i]
-	duration := func(to *time.Duration, least time.Duration) error {
-		d, err := time.ParseDuration(value)
-		if err != nil || d < least || d > 365*24*time.Hour {
-			return bad("write a time, e.g. 20ms")
-		}
-		*to = d
-		return nil
-	}
-	whole := func(to *int, most int) error {
-		n, err := strconv.Atoi(value)
-		if err != nil || n < 1 || n > most {
-			return bad(fmt.Sprintf("write a whole number from 1 to %d", most))
-		}
-		*to = n
-		return nil
-	}
 	switch attr := name[cut+1:]; attr {
 	case "speed":
-		f, err := strconv.ParseFloat(strings.TrimSuffix(value, "x"), 64)
+		f, err := strconv.ParseFloat(strings.TrimSuffix(c.value, "x"), 64)
 		if err != nil || !(f >= 1e-3 && f <= 1e3) {
-			return bad("write a factor from 0.001x to 1000x, e.g. 2x")
+			return c.bad("write a factor from 0.001x to 1000x, e.g. 2x")
 		}
 		j.Step = time.Duration(float64(j.Step) / f)
 		j.Phases = slices.Clone(j.Phases)
@@ -308,32 +309,32 @@ func changeJob(w *coresim.World, name, value string, bad func(string) error) err
 		}
 	case "step":
 		j.Phases = nil
-		return duration(&j.Step, 0)
+		return c.duration(&j.Step, 0)
 	case "batch":
 		was := j.Batch
-		if err := whole(&j.Batch, 65536); err != nil {
+		if err := c.whole(&j.Batch, 1<<16); err != nil {
 			return err
 		}
 		j.Step = j.Step * time.Duration(j.Batch) / time.Duration(was) // a sample takes what it took
 	case "epochs":
-		return whole(&j.Epochs, 1_000_000)
+		return c.whole(&j.Epochs, 1_000_000)
 	case "start":
-		return duration(&j.Start, 0)
+		return c.duration(&j.Start, 0)
 	case "leave":
-		return duration(&j.Leave, j.Start+1)
+		return c.duration(&j.Leave, j.Start+1)
 	case "prefetch":
-		return whole(&j.Prefetch, 64)
+		return c.whole(&j.Prefetch, 64)
 	case "order":
 		check := ScenarioJob{}
-		if err := check.setOrder(value); err != nil || check.rival != "" {
-			return bad(nearest.DidYouMean(value, []string{"fixed", "strict", "stratified", "epoch"}))
+		if err := check.setOrder(c.value); err != nil || check.rival != "" {
+			return c.bad(nearest.DidYouMean(c.value, []string{"fixed", "strict", "stratified", "epoch"}))
 		}
-		j.Order = value
+		j.Order = c.value
 	case "share":
-		if value != "none" && value != "augmented" {
-			return bad("write none or augmented")
+		if c.value != "none" && c.value != "augmented" {
+			return c.bad("write none or augmented")
 		}
-		j.Share = value == "augmented"
+		j.Share = c.value == "augmented"
 	default:
 		return errs.New(errs.Invalid, attr, nearest.DidYouMean(attr, jobKeys), "unknown change %.40q of job %s", attr, j.Name)
 	}

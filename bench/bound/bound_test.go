@@ -195,7 +195,7 @@ func TestClosedForms(t *testing.T) {
 				if stagger == 0 && got != want || got < want {
 					t.Errorf("%d jobs, stagger %d, cache %d: %d, want %d", jobs, stagger, c, got, want)
 				}
-				// Staggered by a quarter and no cache: all of the 6.75 epochs that somebody runs.
+				// Staggered by a quarter and no cache: all of the 6.75 epochs that any job runs.
 				if late := want + (jobs-1)*n/4; stagger > 0 && c == 0 && got != late {
 					t.Errorf("%d jobs, no cache: %d, want %d", jobs, got, late)
 				}
@@ -248,7 +248,7 @@ func TestManySubsets(t *testing.T) {
 }
 
 // Tens of thousands of epochs: the bound takes a moment, not the square or the cube of them, and is still exact where a
-// row of short intervals is. One of the jobs ends at once, so that no interval ever holds what everybody wants.
+// row of short intervals is. One of the jobs ends at once, so that no interval ever holds what all want.
 func TestVeryManyEpochs(t *testing.T) {
 	const n, epochs = 5, 50_000
 	tr := Trace{Subsets: [][]uint32{{0, 1, 2, 3, 4}, {5, 6, 7, 8, 9}}, Cache: 2}

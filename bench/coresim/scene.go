@@ -304,8 +304,8 @@ func (w *World) Run(o Options) (*measure.Run, error) {
 	for i := range r.Jobs {
 		for k := range res.Jobs {
 			if s := &res.Jobs[k].Stats; res.Jobs[k].Spec.Name == r.Jobs[i].Name {
-				r.Jobs[i].Count(s.SourceReads, s.Decodes, s.Augments, s.Hits[ident.Encoded], s.Hits[ident.Decoded],
-					s.Hits[ident.Augmented])
+				r.Jobs[i].Count(s.SourceReads, s.Decodes, s.Augments, measure.Hits{Encoded: s.Hits[ident.Encoded],
+					Decoded: s.Hits[ident.Decoded], Augmented: s.Hits[ident.Augmented]})
 			}
 		}
 	}

@@ -107,7 +107,7 @@ func TestNothingIsAugmentedTwiceForOneJob(t *testing.T) {
 	if testing.Short() || invariant.Enabled {
 		seeds = 30
 	}
-	again, anew, broken, further := 0, 0, 0, 0
+	again, restarted, broken, further := 0, 0, 0, 0
 	for seed := range seeds {
 		r := xrand.New(uint64(seed), 79)
 		n := 30 + r.IntN(150)
@@ -161,7 +161,7 @@ func TestNothingIsAugmentedTwiceForOneJob(t *testing.T) {
 			if k := fmt.Sprint(e.Job, "/", e.Rank); epochs[k] == nil {
 				epochs[k] = map[uint32]bool{e.Epoch: true}
 			} else if epochs[k][e.Epoch] {
-				anew++
+				restarted++
 			} else {
 				epochs[k][e.Epoch] = true
 			}
@@ -178,11 +178,11 @@ func TestNothingIsAugmentedTwiceForOneJob(t *testing.T) {
 			t.Fatalf("seed %d", seed)
 		}
 	}
-	t.Logf("%d epochs by a successor, %d begun anew, %d left, %d jobs went further than their epochs", again, anew, broken,
-		further)
-	if min(again, anew, broken, further) < seeds/3 {
-		t.Errorf("too little happens: %d epochs by a successor, %d begun anew, %d left, %d jobs went further", again, anew,
-			broken, further)
+	t.Logf("%d epochs by a successor, %d begun again, %d left, %d jobs went further than their epochs", again, restarted,
+		broken, further)
+	if min(again, restarted, broken, further) < seeds/3 {
+		t.Errorf("too little happens: %d epochs by a successor, %d begun again, %d left, %d jobs went further", again,
+			restarted, broken, further)
 	}
 }
 
@@ -293,7 +293,7 @@ func TestUnlikePrefixesShareTheEncoded(t *testing.T) {
 	}
 }
 
-// TestRefillWaitsForItsGate: idle workers augment ahead for a share group while somebody waits, when the model lets
+// TestRefillWaitsForItsGate: idle workers augment ahead for a share group while a job waits, when the model lets
 // them; nothing is augmented twice for it, nothing more is read, and what is prepared blindly keeps every epoch whole.
 func TestRefillWaitsForItsGate(t *testing.T) {
 	countsOnly(t)

@@ -44,7 +44,7 @@ func large(mode dsa.Mode, policy string) (Model, []Client) {
 }
 
 // TestDecisionsStayWhatTheyWere compares hashes of all that the coordinator decided with recorded ones: what is done
-// for speed must not change a decision. Who means to change some records them anew, and says in the changelog what is
+// for speed must not change a decision. To change some on purpose, record them again, and says in the changelog what is
 // decided otherwise.
 func TestDecisionsStayWhatTheyWere(t *testing.T) {
 	if runtime.GOARCH != "amd64" {

@@ -1,5 +1,5 @@
-// Package fair measures whether a training treats its samples alike: over many epochs no sample may be early or late
-// for ever.
+// Package fair measures whether a training treats its samples alike: over many epochs no sample may
+// always be early or always be late.
 //
 // The k-th of the n samples of an epoch is at position (k+1/2)/n. In a uniformly random order a position has mean 1/2
 // and variance (n²-1)/(12n²). If the T epochs of a training are independent, the mean position of a sample has that
@@ -116,8 +116,8 @@ func (t *Training) SD() (sd, chance float64) {
 }
 
 // Z returns the deviate of the chi-square of the mean positions (Wilson and Hilferty 1931) when their variance is
-// factor times that of independent epochs: large where samples are early or late for ever, about standard normal where
-// none is.
+// factor times that of independent epochs: large where samples are always early or always late, about standard
+// normal where none is.
 func (t *Training) Z(factor float64) float64 {
 	sd, chance := t.SD()
 	if chance == 0 || t.n < 3 {

@@ -30,7 +30,7 @@ type Correlation struct {
 	SD          float64 `json:"sd"` // of Correlation, were the epochs independent
 }
 
-// Figures are what reports tell of a training, or of several alike. Positions are parts of an epoch, 0 to 1.
+// Figures are what reports say of a training, or of several alike. Positions are parts of an epoch, 0 to 1.
 type Figures struct {
 	SD     float64       `json:"sd"`     // of the samples' mean positions
 	Chance float64       `json:"chance"` // what it would be, were the epochs independent

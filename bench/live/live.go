@@ -76,7 +76,7 @@ type Setup struct {
 type Options struct {
 	Dir     string  // an empty folder for pictures, sockets and logs
 	Seconds float64 // of measuring the machine; at least 1
-	Tell    func(format string, args ...any)
+	Report  func(format string, args ...any)
 }
 
 // maxShapes is how many images are looked at for their decoded size; of a larger dataset the others have the mean part.
@@ -85,13 +85,13 @@ const maxShapes = 4096
 // Prepare draws the pictures, or opens the dataset, and measures what the simulator must know: sizes, and the costs of
 // the scenario's recipe. The errors are those of the dataset, of the profile and of the scenario's subsets.
 func Prepare(ctx context.Context, l *bench.Live, o Options) (*Setup, error) {
-	if o.Tell == nil {
-		o.Tell = func(string, ...any) {}
+	if o.Report == nil {
+		o.Report = func(string, ...any) {}
 	}
 	s := &Setup{Live: l, URI: l.URI, dir: o.Dir}
 	if s.URI == "" {
 		root := filepath.Join(o.Dir, "photos")
-		o.Tell("drawing %d pictures", l.Samples)
+		o.Report("drawing %d pictures", l.Samples)
 		if _, err := imagegen.Draw(ctx, root, imagegen.Spec{Seed: l.Seed, Samples: l.Samples, Shrink: l.Shrink},
 			nil); err != nil {
 			return nil, err
@@ -119,7 +119,7 @@ func Prepare(ctx context.Context, l *bench.Live, o Options) (*Setup, error) {
 	if workers == 0 {
 		workers = runtime.GOMAXPROCS(0)
 	}
-	o.Tell("measuring the machine for %.0f s", o.Seconds)
+	o.Report("measuring the machine for %.0f s", o.Seconds)
 	if s.Profile, err = profile.Run(ctx, profile.Config{URI: s.URI, Recipe: recipe, Seconds: max(1, o.Seconds),
 		Workers: workers}); err != nil {
 		return nil, err
@@ -292,8 +292,8 @@ type running struct {
 
 func (r *running) now() time.Duration { return time.Since(r.began) }
 
-// tell reports to the Collector.
-func (r *running) tell(f func(c *measure.Collector, at time.Duration)) {
+// record calls f with the Collector and the time.
+func (r *running) record(f func(c *measure.Collector, at time.Duration)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	f(r.collect, r.now())
@@ -349,8 +349,9 @@ func (r *running) all(ctx context.Context, out *measure.Run) error {
 	for _, j := range stats.GetJobs() {
 		k := slices.IndexFunc(out.Jobs, func(o measure.Job) bool { return o.Name == j.GetSpec().GetName() })
 		if n := j.GetCounters(); k >= 0 {
-			out.Jobs[k].Count(n.GetSourceReads(), n.GetDecodes(), n.GetAugments(), n.GetHits()["encoded"],
-				n.GetHits()["decoded"], n.GetHits()["augmented"])
+			hits := n.GetHits()
+			out.Jobs[k].Count(n.GetSourceReads(), n.GetDecodes(), n.GetAugments(), measure.Hits{Encoded: hits["encoded"],
+				Decoded: hits["decoded"], Augmented: hits["augmented"]})
 		}
 	}
 	return r.death.report(out, stats)
@@ -379,7 +380,7 @@ func (r *running) job(ctx context.Context, i int) error {
 		return err
 	}
 	number := 0
-	r.tell(func(c *measure.Collector, at time.Duration) { number = c.Register(at, r.s.World.Demand(i)) })
+	r.record(func(c *measure.Collector, at time.Duration) { number = c.Register(at, r.s.World.Demand(i)) })
 	spec, err := r.s.Spec(i)
 	if err != nil {
 		return err
@@ -406,7 +407,7 @@ func (r *running) job(ctx context.Context, i int) error {
 		wg.Go(func() { problems[rank] = r.rank(ctx, i, number, rank) })
 	}
 	wg.Wait()
-	r.tell(func(c *measure.Collector, at time.Duration) { c.Leave(number, at) })
+	r.record(func(c *measure.Collector, at time.Duration) { c.Leave(number, at) })
 	return errors.Join(problems...)
 }
 
@@ -445,7 +446,7 @@ func (r *running) rank(ctx context.Context, i, number, rank int) error {
 	var ids []uint32
 	for epoch := range j.Epochs {
 		asked := r.now()
-		r.tell(func(c *measure.Collector, at time.Duration) { c.Begin(number, at, uint32(epoch)) })
+		r.record(func(c *measure.Collector, at time.Duration) { c.Begin(number, at, uint32(epoch)) })
 		if err := h.begin(leaving, uint32(epoch)); err != nil {
 			return left(ctx, leaving, h, err)
 		}
@@ -463,7 +464,7 @@ func (r *running) rank(ctx context.Context, i, number, rank int) error {
 			for _, x := range b.Index() {
 				ids = append(ids, uint32(x))
 			}
-			r.tell(func(c *measure.Collector, at time.Duration) {
+			r.record(func(c *measure.Collector, at time.Duration) {
 				c.Batch(number, at, uint32(epoch), at-asked, ids)
 				r.death.saw(i, rank, at, len(ids), h.again)
 			})
@@ -475,14 +476,14 @@ func (r *running) rank(ctx context.Context, i, number, rank int) error {
 			}
 			got++
 			asked = r.now()
-			r.tell(func(c *measure.Collector, _ time.Duration) { c.Step(number, asked-begun) })
+			r.record(func(c *measure.Collector, _ time.Duration) { c.Step(number, asked-begun) })
 			b.Release()
 		}
 		dropped := 0
 		if spec := j.Spec(); rank == 0 {
 			dropped = spec.Dropped()
 		}
-		r.tell(func(c *measure.Collector, at time.Duration) { c.End(number, at, uint32(epoch), bad, dropped) })
+		r.record(func(c *measure.Collector, at time.Duration) { c.End(number, at, uint32(epoch), bad, dropped) })
 	}
 	return h.detach(ctx)
 }

@@ -107,7 +107,7 @@ func (d *death) kill(ctx context.Context, r *running) error {
 	if d.before, err = statsOf(ctx, r.socket); err != nil {
 		return err
 	}
-	r.tell(func(_ *measure.Collector, at time.Duration) { d.killed = at })
+	r.record(func(_ *measure.Collector, at time.Duration) { d.killed = at })
 	dead := d.daemon
 	d.daemon = nil
 	if d.used, err = dead.Kill(); err != nil {
@@ -117,7 +117,7 @@ func (d *death) kill(ctx context.Context, r *running) error {
 		d.daemon = nil
 		return err
 	}
-	r.tell(func(_ *measure.Collector, at time.Duration) { d.ready = at })
+	r.record(func(_ *measure.Collector, at time.Duration) { d.ready = at })
 	return nil
 }
 

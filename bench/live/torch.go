@@ -87,7 +87,7 @@ func (r *running) train(ctx context.Context, i int) error {
 		"prefetch": j.Prefetch, "epochs": j.Epochs, "job": j.Name, "socket": r.socket, "crop": l.Crop, "classes": 10,
 		"threads": threads})
 	if err != nil {
-		return fmt.Errorf("tell job %s what to train: %w", j.Name, err)
+		return fmt.Errorf("write to job %s what to train: %w", j.Name, err)
 	}
 	script := filepath.Join(s.dir, "train.py")
 	if err := os.WriteFile(script, py.Train, 0o600); err != nil {
@@ -128,7 +128,7 @@ func (r *running) train(ctx context.Context, i int) error {
 			}
 			continue
 		}
-		r.tell(func(c *measure.Collector, at time.Duration) {
+		r.record(func(c *measure.Collector, at time.Duration) {
 			if number < 0 {
 				number = c.Register(at, s.World.Demand(i))
 			}

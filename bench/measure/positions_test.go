@@ -88,7 +88,7 @@ func TestMeanPositions(t *testing.T) {
 	}
 }
 
-// TestMeanPositionsTellBias: uniform orders are those of chance, and samples that are early for ever are seen.
+// TestMeanPositionsTellBias: uniform orders are those of chance, and samples that are always early are seen.
 func TestMeanPositionsTellBias(t *testing.T) {
 	const n, epochs = 300, 60
 	r := xrand.New(5)
@@ -117,7 +117,7 @@ func TestMeanPositionsTellBias(t *testing.T) {
 	if f := play(New(samples(n)), d, 16, odd...).Jobs[0].MeanPositions; f.Ratio() < 1+limit {
 		t.Errorf("ten samples come early: %+v, %.3f of chance", f, f.Ratio())
 	}
-	still := slices.Repeat([][]uint32{even[0]}, 30) // the same order for ever
+	still := slices.Repeat([][]uint32{even[0]}, 30) // the same order in every epoch
 	f := play(New(samples(n)), d, 16, still...).Jobs[0].MeanPositions
 	if math.Abs(f.Ratio()-math.Sqrt(30)) > 1e-5 || len(f.Lags) != 4 || math.Abs(f.Lags[3].Correlation-1) > 1e-5 {
 		t.Errorf("one order for ever: %+v, %.4f of chance", f, f.Ratio())

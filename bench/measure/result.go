@@ -117,7 +117,7 @@ type Job struct {
 	Foreign    int     `json:"foreign"`  // that it did not ask for
 	Quality    Quality `json:"order_quality"`
 
-	// MeanPositions reports whether some samples were early or late for ever, over the epochs that were the job's
+	// MeanPositions reports whether some samples were always early or always late, over the epochs that were the job's
 	// subset, each sample once; null = there were no two of them in a row, or its order is not random.
 	MeanPositions *fair.Figures `json:"mean_positions"`
 
@@ -173,12 +173,11 @@ type Hits struct {
 	Rate float64 `json:"rate"`
 }
 
-// Count notes what the daemon counted of a job.
-func (j *Job) Count(reads, decodes, augments, encoded, decoded, augmented uint64) {
-	j.Reads, j.Decodes, j.Augments, j.Hits = reads, decodes, augments, Hits{Encoded: encoded, Decoded: decoded,
-		Augmented: augmented}
+// Count notes what the daemon counted of a job, and computes the rate of its hits.
+func (j *Job) Count(reads, decodes, augments uint64, hits Hits) {
+	j.Reads, j.Decodes, j.Augments, j.Hits = reads, decodes, augments, hits
 	if j.Samples > 0 {
-		j.Hits.Rate = min(1, float64(encoded+decoded+augmented)/float64(j.Samples))
+		j.Hits.Rate = min(1, float64(hits.Encoded+hits.Decoded+hits.Augmented)/float64(j.Samples))
 	}
 }
 

@@ -104,14 +104,14 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 class Learner:
-    """One network that learns; told has its accuracy after each epoch."""
+    """One network that learns; accuracies has its accuracy after each epoch."""
 
     def __init__(self, seed: int, whole: dict[str, Any], args: argparse.Namespace) -> None:
         import torch
         from torch import nn
 
         torch.manual_seed(seed)
-        self.seed, self.validation, self.told = seed, whole["validation"], []
+        self.seed, self.validation, self.accuracies = seed, whole["validation"], []
         self.steps, self.last = 0, args.epochs * -(-len(whole["train_ids"]) // args.batch)
         self.net = nn.Sequential(nn.Conv2d(3, 16, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, stride=2,
             padding=1), nn.ReLU(),
@@ -128,12 +128,12 @@ class Learner:
         functional.cross_entropy(self.net(scaled(images)), labels).backward()
         self.optimizer.step()
 
-    def tell(self) -> None:
+    def validate(self) -> None:
         import torch
 
         images, labels = self.validation
         with torch.no_grad():
-            self.told.append(float((self.net(scaled(images)).argmax(1) == labels).float().mean()))
+            self.accuracies.append(float((self.net(scaled(images)).argmax(1) == labels).float().mean()))
 
 
 def scaled(images: Any) -> Any:
@@ -170,7 +170,7 @@ class Job:
                 if sorted(self.ids) != wanted:
                     raise SystemExit(f"an epoch of {len(self.ids)} samples, {len(set(self.ids))} of them different, "
                                      f"of {len(wanted)}: not exactly once")
-                self.learner.tell()
+                self.learner.validate()
             return
         images, labels, index = batch
         self.ids += index.tolist()
@@ -179,7 +179,7 @@ class Job:
 
 
 def by_turns(jobs: list[Job], epochs: int, wanted: list[int]) -> None:
-    """Whoever is due takes a batch, until all learners have had their epochs."""
+    """The learner that is due takes a batch, until all have had their epochs."""
     left = [j for j in jobs if j.learner is not None]
     while left:
         running = [j for j in jobs if j.learner is None or j in left]
@@ -223,8 +223,8 @@ def torch_runs(args: argparse.Namespace, order: str, whole: dict[str, Any]) -> I
         for _ in range(args.epochs):
             for images, labels in batches:
                 learner.step(images, labels)
-            learner.tell()
-        yield {"order": order, "seed": seed, "validation_accuracy": learner.told}
+            learner.validate()
+        yield {"order": order, "seed": seed, "validation_accuracy": learner.accuracies}
 
 
 def larder_runs(args: argparse.Namespace, order: str, data: str, whole: dict[str, Any]) -> tuple[list[dict[str, Any]],
@@ -248,14 +248,14 @@ def larder_runs(args: argparse.Namespace, order: str, data: str, whole: dict[str
         totals = daemon.stats(args.bin)["totals"]
         jobs[-1].loader.close()
         learners = [j.learner for j in jobs if j.learner is not None]
-        return ([{"order": order, "seed": x.seed, "validation_accuracy": x.told} for x in learners],
+        return ([{"order": order, "seed": x.seed, "validation_accuracy": x.accuracies} for x in learners],
                 int(totals["decodes"]) / max(1, int(totals["samples_delivered"])))
     finally:
         daemon.close()
 
 
 def alone_runs(args: argparse.Namespace, data: str, whole: dict[str, Any]) -> tuple[list[dict[str, Any]], float]:
-    """As larder_runs, of networks that share their daemon with nobody."""
+    """As larder_runs, of networks that have a daemon of their own."""
     n, runs, decodes, delivered = len(whole["train_ids"]), [], 0, 0
     fits = tier_bytes(n // 3, SIDE)
     tiers = (f"tiers.total={fits}", "tiers.encoded=0", f"tiers.decoded={fits}", "tiers.augmented=0")
@@ -269,7 +269,7 @@ def alone_runs(args: argparse.Namespace, data: str, whole: dict[str, Any]) -> tu
             by_turns([Job(batches, 1.0, 0.0, learner)], args.epochs, whole["train_ids"])
             totals = daemon.stats(args.bin)["totals"]
             decodes, delivered = decodes + int(totals["decodes"]), delivered + int(totals["samples_delivered"])
-            runs.append({"order": ALONE, "seed": seed, "validation_accuracy": learner.told})
+            runs.append({"order": ALONE, "seed": seed, "validation_accuracy": learner.accuracies})
         finally:
             daemon.close()
     return runs, decodes / max(1, delivered)

@@ -1,4 +1,4 @@
-"""Whether a training treats its samples alike, on the real daemon: no sample may be early or late for ever.
+"""Whether a training treats its samples alike, on the real daemon: no sample may always be early or always late.
 
     LARDER_BIN=bin/larder .venv/bin/python bench/py/fair.py [--worlds one,nested] [--epochs 400]
     LARDER_BIN=bin/larder .venv/bin/python bench/py/fair.py --worlds '' --paced --photographs DIR
@@ -11,8 +11,8 @@ epochs that resemble the last few, and less with each; here that counts against 
 with small drawn images, equal in memory, of which a part fits the decoded tier. Orders are those that the client
 received, without the first fifth of the epochs. A fair sampler fails any of these limits once in a million runs.
 
---paced tells what the order costs: photographs, storage held to a rate (inside larder, past the page cache), a part of
-them in memory, and a training that takes a batch every --step seconds. Each order has to come to 97 % of the rate of
+--paced measures what the order costs: photographs, storage held to a rate (inside larder, past the page cache), a part
+of them in memory, and a training that takes a batch every --step seconds. Each order has to come to 97 % of the rate of
 `strict`, which looks at nothing. Runs are interleaved; medians count. The exit status is 1 when a row is not within
 chance or an order is too slow. It needs NumPy only, and writes out/bench/fair.json.
 """
@@ -119,7 +119,7 @@ def normal_of(chi_square: float, df: int) -> float:
 
 
 def deviate(p: np.ndarray) -> float:
-    """Large where samples are early or late for ever, about standard normal where none is."""
+    """Large where samples are always early or always late, about standard normal where none is."""
     sd, chance = spread(p)
     df = p.shape[1] - 1  # the mean positions sum up to n/2: one degree of freedom less
     return normal_of((sd / chance) ** 2 * df, df)
@@ -160,7 +160,7 @@ def judge(rows: list[dict[str, Any]], family: int = 0) -> list[str]:
         r["deviate_limit"], r["correlation_limit"] = most, far * r["correlation_sd"]
         if not r["deviate"] <= most:
             wrong.append(f"{r['row']}: mean positions have a deviate of {r['deviate']:.1f}, by chance {most:.2f} at "
-                         "most: samples are early or late for ever")
+                         "most: samples are always early or always late")
         if not abs(r["correlation"]) <= r["correlation_limit"]:
             wrong.append(f"{r['row']}: epochs {LAG} apart have a correlation of {r['correlation']:+.4f}, "
                          f"by chance {r['correlation_limit']:.4f} at most")
@@ -249,8 +249,8 @@ def play(endpoint: str, data: str, world: World, samples: int, epochs: int) -> l
 
 
 def by_turns(jobs: list[Job], epochs: int) -> float:
-    """Whoever is due takes a batch, until all have had their epochs. Returns the daemon's decodes for each epoch of the
-    first job, without the first fifth of them."""
+    """The client that is due takes a batch, until all have had their epochs. Returns the daemon's decodes for each epoch of
+    the first job, without the first fifth of them."""
     skip, running = epochs // 5, list(jobs)
     decodes: list[int] = []
     while running:

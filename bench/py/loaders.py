@@ -2,8 +2,8 @@
 
 The work is ImageFolder, RandomResizedCrop(224), horizontal flip, ToTensor, Normalize, batches of 64, float32, or, for
 tiny images, CenterCrop(28), ToTensor, Normalize in batches of 256; uint8 leaves ToTensor and Normalize to the device,
-and is compared with nobody. Rates are in images per second of all jobs together. Processor time counts from the moment
-at which all jobs begin, so that importing torch is nobody's cost, and is that of all processes of a side: daemon and
+and is compared with no peer. Rates are in images per second of all jobs together. Processor time counts from the moment
+at which all jobs begin, so that importing torch counts for no side, and is that of all processes of a side: daemon and
 clients, or jobs and their workers. """
 
 from __future__ import annotations

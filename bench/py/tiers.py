@@ -155,7 +155,7 @@ class Jobs:
                 if self.over.is_set() and not self.order["whole"]:
                     break
                 self.epoch(i, e)
-        except BaseException as e:  # told to the parent
+        except BaseException as e:  # reported to the parent
             self.failed.append(e)
             self.over.set()
             for d in self.due:
@@ -222,7 +222,7 @@ def child(order: dict[str, Any]) -> None:
 
 
 class Throttled(Daemon):
-    """A daemon with tiers of given bytes, whose storage is not limited until it is told so."""
+    """A daemon with tiers of given bytes, whose storage is not limited at first."""
 
     def __init__(self, args: argparse.Namespace, split: tuple[int, int, int], limit: str = "") -> None:
         self.config = tempfile.NamedTemporaryFile("w", suffix=".yaml", delete=False)
@@ -331,7 +331,7 @@ def tune(args: argparse.Namespace, file: str, group: Group, degrees: Degrees, sh
 
 def together(args: argparse.Namespace, data: dict[str, str], grid: list[dict[str, Any]]) -> Degrees:
     """How many jobs one read serves, one decode of what is encoded in memory, and one augmentation, by group; 0 where
-    that cannot be told. Of a run in which all memory is encoded. The daemon measures the same of its jobs: jobs side by
+    that is not known. Of a run in which all memory is encoded. The daemon measures the same of its jobs: jobs side by
     side read everything together, others do not."""
     out: Degrees = {}
     for g in dict.fromkeys(map(key, grid)):

@@ -1,6 +1,6 @@
 """One training process of `larder bench live --torch`: it trains a small network on batches of the daemon.
 
-The first line of its standard input is a JSON object that says what to train; it tells what it does in JSON lines on
+The first line of its standard input is a JSON object that says what to train; it reports what it does in JSON lines on
 standard output: ready (it can begin, and waits for a line that says so), begin (it wants an epoch), got (a batch, how
 long it waited, the ids), step (how long it trained on it), end (of the epoch). """
 

@@ -37,9 +37,9 @@ def cells(name: str, sweep: dict[str, Any]) -> list[Cell]:
     """The splits of a sweep that storage, cores or memory limit: what a job cannot take says nothing of waiting."""
     out = []
     for c in sweep["cells"]:
-        told = c["predicted"]["bottleneck"]
-        work = tuple(part / told["rate"] for part in told["load"].values())
-        if told["binding"] == "training" or not work or not c["runs"]:
+        model = c["predicted"]["bottleneck"]
+        work = tuple(part / model["rate"] for part in model["load"].values())
+        if model["binding"] == "training" or not work or not c["runs"]:
             continue
         measured = statistics.median(r["rate"] for r in c["runs"])
         out.append(Cell((name, c["dataset"], c["phase"], c["budget"]), work, measured))

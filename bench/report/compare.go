@@ -65,31 +65,36 @@ func direction(path string) int {
 	return 0
 }
 
+// Output is what a command of larder bench has written, and what to call it.
+type Output struct {
+	Name string
+	JSON []byte
+}
+
 // Compare compares all numbers that two results share. An array of numbers under one name is the repeats of one
 // measurement; elements of arrays of objects are matched by what names them (name, policy, system, job, cache, …),
 // otherwise by place; runs of one source are repeats too. Single numbers are counts or virtual time and must be equal,
 // though a change below least is called neither better nor worse; of repeats the ratio of the medians gets a bootstrap
 // interval, drawn with seed. A change of medians below least (0.05 = 5 %) is not claimed.
-func Compare(beforeName string, before []byte, afterName string, after []byte, least float64, seed uint64) (*Comparison,
-	error) {
+func Compare(before, after Output, least float64, seed uint64) (*Comparison, error) {
 	if !(least >= 0) || least > 10 {
 		return nil, errs.New(errs.Invalid, "least", "e.g. 0.05", "a least change of %g is not possible", least)
 	}
-	a, orderA, err := flatten(beforeName, before)
+	a, orderA, err := flatten(before.Name, before.JSON)
 	if err != nil {
 		return nil, err
 	}
-	b, orderB, err := flatten(afterName, after)
+	b, orderB, err := flatten(after.Name, after.JSON)
 	if err != nil {
 		return nil, err
 	}
-	c := &Comparison{Kind: "compare", Before: beforeName, After: afterName, Least: least}
-	if c.Notes, err = facts(beforeName, before, afterName, after); err != nil {
+	c := &Comparison{Kind: "compare", Before: before.Name, After: after.Name, Least: least}
+	if c.Notes, err = facts(before, after); err != nil {
 		return nil, err
 	}
 	for _, path := range orderA {
 		if _, ok := b[path]; !ok {
-			c.Only = append(c.Only, path+" only in "+beforeName)
+			c.Only = append(c.Only, path+" only in "+before.Name)
 			continue
 		}
 		m := compare(path, a[path], b[path], least, xrand.New(seed, xrand.Hash(uint64(len(c.Metrics)))))
@@ -109,12 +114,12 @@ func Compare(beforeName string, before []byte, afterName string, after []byte, l
 	}
 	for _, path := range orderB {
 		if _, ok := a[path]; !ok {
-			c.Only = append(c.Only, path+" only in "+afterName)
+			c.Only = append(c.Only, path+" only in "+after.Name)
 		}
 	}
 	if len(c.Metrics) == 0 {
-		return nil, errs.New(errs.Invalid, afterName, "compare two outputs of one command of larder bench",
-			"%s and %s have no number in common", beforeName, afterName)
+		return nil, errs.New(errs.Invalid, after.Name, "compare two outputs of one command of larder bench",
+			"%s and %s have no number in common", before.Name, after.Name)
 	}
 	return c, nil
 }
@@ -195,19 +200,19 @@ const (
 )
 
 // facts compares what is known of the two results beside their numbers. Two kinds of results cannot be compared.
-func facts(beforeName string, before []byte, afterName string, after []byte) (notes []string, err error) {
+func facts(before, after Output) (notes []string, err error) {
 	var doc [2]struct {
 		Kind  string            `json:"kind"`
 		Facts map[string]string `json:"facts"`
 	}
-	for i, raw := range [2][]byte{before, after} {
-		if json.Unmarshal(raw, &doc[i]) != nil {
+	for i, raw := range [2]Output{before, after} {
+		if json.Unmarshal(raw.JSON, &doc[i]) != nil {
 			return nil, nil // no result of larder; its numbers can be compared all the same
 		}
 	}
 	if a, b := doc[0].Kind, doc[1].Kind; a != "" && b != "" && a != b {
-		return nil, errs.New(errs.Invalid, afterName, "compare two outputs of one command of larder bench",
-			"%s is a result of kind %.40q, %s of kind %.40q", beforeName, a, afterName, b)
+		return nil, errs.New(errs.Invalid, after.Name, "compare two outputs of one command of larder bench",
+			"%s is a result of kind %.40q, %s of kind %.40q", before.Name, a, after.Name, b)
 	}
 	for _, k := range slices.Sorted(maps.Keys(doc[0].Facts)) {
 		if a, b := doc[0].Facts[k], doc[1].Facts[k]; b != "" && a != b && k != "load when it ended" &&

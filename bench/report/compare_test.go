@@ -18,7 +18,7 @@ func TestCompare(t *testing.T) {
 {"policy":"need","hits":7,"note":3,"job_hit_ratios":[0.5,0.5]}],"gone":1}`
 	after := `{"kind":"x","seed":2,"rows":[{"policy":"need","hits":7,"note":4,"job_hit_ratios":[0.5,0.25]},
 {"policy":"lru","hits":90,"loads":51,"seconds":[7,7.1,7.2,7.05,7.3]}],"new":[1,2]}`
-	c, err := Compare("a", []byte(before), "b", []byte(after), .05, 1)
+	c, err := Compare(Output{"a", []byte(before)}, Output{"b", []byte(after)}, .05, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,11 +40,12 @@ func TestCompare(t *testing.T) {
 		t.Errorf("missing %v; %+v", want, c)
 	}
 	for _, bad := range []string{"", "{", `{"a":"b"}`, strings.Repeat("[", 200) + strings.Repeat("]", 200)} {
-		if _, err := Compare("a", []byte(before), "b", []byte(bad), .05, 1); !errs.Is(err, errs.Invalid) {
+		if _, err := Compare(Output{"a", []byte(before)}, Output{"b", []byte(bad)}, .05, 1); !errs.Is(err, errs.Invalid) {
 			t.Errorf("%.20q: %v", bad, err)
 		}
 	}
-	if _, err := Compare("a", []byte(before), "b", []byte(after), math.NaN(), 1); !errs.Is(err, errs.Invalid) {
+	_, err = Compare(Output{"a", []byte(before)}, Output{"b", []byte(after)}, math.NaN(), 1)
+	if !errs.Is(err, errs.Invalid) {
 		t.Errorf("NaN: %v", err)
 	}
 }
@@ -65,7 +66,7 @@ func TestCompareRepeats(t *testing.T) {
 		return `{"kind":"live","facts":{"processor":"P","larder":"` + fmt.Sprint(f) + `"},"runs":[` + strings.Join(runs,
 			",") + `],"errors":[{"what":"x","error":1}]}`
 	}
-	c, err := Compare("a", []byte(doc(1)), "b", []byte(doc(.5)), .05, 1)
+	c, err := Compare(Output{"a", []byte(doc(1))}, Output{"b", []byte(doc(.5))}, .05, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +85,7 @@ func TestCompareRepeats(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := Compare("a", raw, "b", raw, .05, 1)
+		c, err := Compare(Output{"a", raw}, Output{"b", raw}, .05, 1)
 		if err != nil || c.Same != len(c.Metrics) {
 			t.Errorf("%s: %+v %v", name, c, err)
 			continue
@@ -99,8 +100,8 @@ func TestCompareRepeats(t *testing.T) {
 			t.Errorf("%s: only %d of %d metrics have repeats", name, several, len(c.Metrics))
 		}
 	}
-	if _, err := Compare("a", []byte(`{"kind":"live","x":1}`), "b", []byte(`{"kind":"prep","x":1}`), .05, 1); !errs.Is(err,
-		errs.Invalid) || !strings.Contains(err.Error(), `"prep"`) {
+	live, prep := Output{"a", []byte(`{"kind":"live","x":1}`)}, Output{"b", []byte(`{"kind":"prep","x":1}`)}
+	if _, err := Compare(live, prep, .05, 1); !errs.Is(err, errs.Invalid) || !strings.Contains(err.Error(), `"prep"`) {
 		t.Errorf("two kinds: %v", err)
 	}
 }
@@ -136,7 +137,7 @@ func TestBootstrapCovers(t *testing.T) {
 func FuzzCompare(f *testing.F) {
 	f.Add([]byte(`{"a":[1,2,3]}`), []byte(`{"a":[2,2,2]}`))
 	f.Fuzz(func(t *testing.T, a, b []byte) {
-		c, err := Compare("a", a, "b", b, .05, 1)
+		c, err := Compare(Output{"a", a}, Output{"b", b}, .05, 1)
 		if err != nil {
 			if errs.From(err).Reason == errs.Internal {
 				t.Fatal(err)

@@ -79,8 +79,8 @@ func (n *Named) policy() error {
 	if best := p.best(caches); best != "" {
 		n.Text = append(n.Text, best)
 	}
-	draw := func(number int, title, y string, top float64, value func(*policysim.Row) float64, skip ...string) plot.Plot {
-		out := plot.Plot{Number: number, Title: title, X: "cache, % of what is asked for", Y: y, Top: top}
+	draw := func(out plot.Plot, value func(*policysim.Row) float64, skip ...string) plot.Plot {
+		out.X = "cache, % of what is asked for"
 		for _, name := range names {
 			if slices.Contains(skip, name) {
 				continue
@@ -100,11 +100,10 @@ func (n *Named) policy() error {
 		return out
 	}
 	n.Plots = append(n.Plots,
-		draw(6, "Loads per unique sample, by policy", "loads per unique sample", 0, func(r *policysim.Row) float64 {
-			return r.PerUnique
-		}),
-		draw(3, "Hits against cache size, by policy", "hit ratio", 1, func(r *policysim.Row) float64 { return r.HitRatio },
-			policysim.Independent, policysim.LowerBound))
+		draw(plot.Plot{Number: 6, Title: "Loads per unique sample, by policy", Y: "loads per unique sample"},
+			func(r *policysim.Row) float64 { return r.PerUnique }),
+		draw(plot.Plot{Number: 3, Title: "Hits against cache size, by policy", Y: "hit ratio", Top: 1},
+			func(r *policysim.Row) float64 { return r.HitRatio }, policysim.Independent, policysim.LowerBound))
 	n.Tables = append(n.Tables, p.overBound(names, caches))
 	t := htmlreport.Table{Title: "All figures of policies", Fold: true, Head: []string{"policy", "cache", "share",
 		"hit ratio", "miss ratio", "byte misses", "loads", "per unique", "over the bound", "evicted", "Jain of hits"}}
@@ -407,30 +406,47 @@ func (p *Policy) systemsInShort(k int) []string {
 	return []string{or(reads["independent"]), or(reads["larder"]), or(rate["independent"]), or(rate["larder"]), last}
 }
 
+// sampled is what the report reads of the JSON of larder bench sampler.
+type sampled struct {
+	Policy string       `json:"policy"`
+	Loads  int          `json:"loads"`
+	Bound  int          `json:"loads_lower_bound"`
+	Ratio  float64      `json:"ratio"`
+	Exact  bool         `json:"exactly_once"`
+	Jobs   []sampledJob `json:"jobs"`
+}
+
+type sampledJob struct {
+	Name    string        `json:"name"`
+	Order   string        `json:"order"`
+	Loads   int           `json:"loads"`
+	Overlap *float64      `json:"epoch_overlap_q1"`
+	Rho     *float64      `json:"spearman_rho"`
+	SD      *float64      `json:"sd_of_mean_positions"`
+	Chance  *float64      `json:"sd_by_chance"`
+	Lags    []correlation `json:"lag_correlations"`
+	Cells   []struct {
+		Size int     `json:"size"`
+		Mean float64 `json:"mean_position"`
+		SD   float64 `json:"sd_of_mean"`
+	} `json:"cells"`
+}
+
+// furthestCell is the largest distance of a cell's mean position from the middle of an epoch, in standard deviations;
+// NaN without cells.
+func (j *sampledJob) furthestCell() float64 {
+	worst := math.NaN()
+	for _, c := range j.Cells {
+		if z := math.Abs(c.Mean-.5) / c.SD; c.SD > 0 && !(z <= worst) {
+			worst = z
+		}
+	}
+	return worst
+}
+
 // sampler shows the JSON of larder bench sampler.
 func (n *Named) sampler() error {
-	var s struct {
-		Policy string  `json:"policy"`
-		Loads  int     `json:"loads"`
-		Bound  int     `json:"loads_lower_bound"`
-		Ratio  float64 `json:"ratio"`
-		Exact  bool    `json:"exactly_once"`
-		Jobs   []struct {
-			Name    string        `json:"name"`
-			Order   string        `json:"order"`
-			Loads   int           `json:"loads"`
-			Overlap *float64      `json:"epoch_overlap_q1"`
-			Rho     *float64      `json:"spearman_rho"`
-			SD      *float64      `json:"sd_of_mean_positions"`
-			Chance  *float64      `json:"sd_by_chance"`
-			Lags    []correlation `json:"lag_correlations"`
-			Cells   []struct {
-				Size int     `json:"size"`
-				Mean float64 `json:"mean_position"`
-				SD   float64 `json:"sd_of_mean"`
-			} `json:"cells"`
-		} `json:"jobs"`
-	}
+	var s sampled
 	if err := json.Unmarshal(n.Raw, &s); err != nil {
 		return err
 	}
@@ -457,14 +473,8 @@ func (n *Named) sampler() error {
 		return fmt.Sprintf("%.3f", *v)
 	}
 	for i, j := range s.Jobs {
-		worst := math.NaN()
-		for _, c := range j.Cells {
-			if z := math.Abs(c.Mean-.5) / c.SD; c.SD > 0 && !(z <= worst) {
-				worst = z
-			}
-		}
 		cell := "-"
-		if !math.IsNaN(worst) {
+		if worst := j.furthestCell(); !math.IsNaN(worst) {
 			cell = fmt.Sprintf("%.2f", worst)
 			far.Bars = append(far.Bars, j.Name)
 			far.Series[0].Points = append(far.Series[0].Points, [2]float64{0, worst})

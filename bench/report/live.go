@@ -113,7 +113,7 @@ type liveJob struct {
 	} `json:"throughput_over_time"`
 }
 
-// means is whether samples are early or late for ever; positions are parts of an epoch.
+// means is whether samples are always early or always late; positions are parts of an epoch.
 type means struct {
 	SD     float64       `json:"sd"`
 	Chance float64       `json:"chance"`

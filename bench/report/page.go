@@ -10,7 +10,7 @@ import (
 	"larder/internal/htmlreport"
 )
 
-// Write writes the report. Facts are those of whoever makes it.
+// Write writes the report. The facts are those of the program that makes it.
 func Write(w io.Writer, title string, results []Named, facts map[string]string) error {
 	page := htmlreport.Page{Title: title, Facts: facts, Short: inShort(results), Index: true}
 	results = append(slices.Clone(results), speedUps(results)...)

@@ -16,7 +16,7 @@ import (
 )
 
 // What each reproduction printed is what it prints now. The slow ones run with LARDER_REPRODUCTIONS=all; go run
-// larder/bench/reproductions/run -write makes the files anew.
+// larder/bench/reproductions/run -write makes the files again.
 func TestExpected(t *testing.T) {
 	slow := map[string]bool{"joader-tables": true, "closed-forms": true, "seneca-hits": true, "seneca-makespan": true,
 		"seneca-table6": true, "joader-late": true}

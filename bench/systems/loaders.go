@@ -249,7 +249,7 @@ func (s *coorDL) Next(job int, now float64) (Batch, Status) {
 	s.pos[job]++
 	b := Batch{IDs: st.ids, Ready: st.ready}
 	b.Hits = len(st.ids)
-	if st.left == len(s.w.Jobs)-1 { // whoever comes first is charged with what was read
+	if st.left == len(s.w.Jobs)-1 { // the first to come is charged with what was read
 		b.Hits = st.hits
 	}
 	if st.left == 0 {

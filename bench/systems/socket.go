@@ -1,7 +1,7 @@
 package systems
 
 // tensorSocket is a producer that sends slices of one order to all consumers, in step. Offsets are samples of the
-// running epoch of the loader; an epoch begins when the loader's is over, for everybody.
+// running epoch of the loader; an epoch begins when the loader's is over, for all jobs.
 type tensorSocket struct {
 	w        *World
 	upstream bool
@@ -116,7 +116,7 @@ func (s *tensorSocket) send(now float64) {
 		}
 		if sent, more := s.round(); more {
 			if !sent {
-				return // somebody's queue is full: all wait
+				return // a job's queue is full: all wait
 			}
 			continue
 		}

@@ -114,7 +114,7 @@ func TestIndependentLoaders(t *testing.T) {
 }
 
 // MinIO reads N + (E-1)(N-C), prepares each sample once an epoch for all; the slowest sets the pace, a dead job stops
-// everybody.
+// all jobs.
 func TestCoorDL(t *testing.T) {
 	r := run(t, "coordl", world(1000, 300, 4, 5))
 	if r.Reads != 1000+4*700 || r.Preps != 5000 {

@@ -51,7 +51,7 @@ func Export(w io.Writer, t *Trace, format string) error {
 	return unknownFormat(format)
 }
 
-// Import reads a trace in a format; name is what to call it, maxMemory as in Read. Errors tell the offset or the line.
+// Import reads a trace in a format; name is what to call it, maxMemory as in Read. Errors name the offset or the line.
 func Import(r io.Reader, name, format string, maxMemory uint64) (*Trace, error) {
 	switch format {
 	case "larder":

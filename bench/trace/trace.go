@@ -4,7 +4,7 @@
 // A trace has two layers. Demand is what the world did: jobs with their arrivals, speeds and subsets, the sizes and
 // costs of samples. Decisions are what a sampler and a cache made of it: the picks, in order, and what came into memory
 // and left it. Demand alone can be simulated again under other decisions; picks can be replayed against any cache
-// policy as long as whoever made them did not look into the cache (Prescribed). The package decides nothing and knows
+// policy as long as their author did not look into the cache (Prescribed). The package decides nothing and knows
 // no policy; simulators own what they do with a trace.
 package trace
 

@@ -114,7 +114,7 @@ func (f *liveFlags) run(cmd *cobra.Command) error {
 		if err != nil {
 			return err
 		}
-		own := livebench.Options{Dir: filepath.Join(dir, fmt.Sprint("s", i)), Seconds: f.seconds, Tell: tell}
+		own := livebench.Options{Dir: filepath.Join(dir, fmt.Sprint("s", i)), Seconds: f.seconds, Report: tell}
 		s, err := f.prepare(ctx, l, own)
 		if err != nil {
 			return err

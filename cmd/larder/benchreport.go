@@ -89,15 +89,15 @@ below --least. Single numbers are counts or virtual time, and must be equal.`,
 			if err := out.check(); err != nil {
 				return err
 			}
-			var raw [2][]byte
+			var results [2]report.Output
 			for i, path := range a {
 				n, err := report.ReadFile(path)
 				if err != nil {
 					return err
 				}
-				raw[i] = n.Raw
+				results[i] = report.Output{Name: path, JSON: n.Raw}
 			}
-			c, err := report.Compare(a[0], raw[0], a[1], raw[1], least, seed)
+			c, err := report.Compare(results[0], results[1], least, seed)
 			if err != nil {
 				return err
 			}

@@ -124,6 +124,25 @@ func (r *runner) all(ctx context.Context) (_ *Result, err error) {
 	if err := r.draw(ctx, res); err != nil {
 		return nil, err
 	}
+	if err := r.runBoth(ctx, res); err != nil {
+		return nil, err
+	}
+	res.Seconds = time.Since(began).Seconds()
+	if r.Keep {
+		res.Kept = r.temp
+	}
+	res.judge()
+	if r.Report != "" {
+		if err := writeReport(r.Report, res); err != nil {
+			return nil, err
+		}
+		res.Report = r.Report
+	}
+	return res, nil
+}
+
+// runBoth runs the jobs unshared and shared, and audits what each got.
+func (r *runner) runBoth(ctx context.Context, res *Result) error {
 	var alone [][]int
 	together := [][]int{nil}
 	for j := range r.plans {
@@ -142,7 +161,7 @@ func (r *runner) all(ctx context.Context) (_ *Result, err error) {
 	} {
 		p, err := r.runPhase(ctx, half.title, half.dir, half.groups)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		*half.run = *p.run
 		res.Machine.Decoder = r.decoder
@@ -160,21 +179,7 @@ func (r *runner) all(ctx context.Context) (_ *Result, err error) {
 		r.view.finish("%s: %.1f s, %s source reads, %s images decoded, %s augmented", half.name, p.run.Seconds,
 			count(p.run.SourceReads), count(p.run.Decodes), count(p.run.Augments))
 	}
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	res.Seconds = time.Since(began).Seconds()
-	if r.Keep {
-		res.Kept = r.temp
-	}
-	res.judge()
-	if r.Report != "" {
-		if err := writeReport(r.Report, res); err != nil {
-			return nil, err
-		}
-		res.Report = r.Report
-	}
-	return res, nil
+	return ctx.Err()
 }
 
 // draw makes the dataset and says who wants what of it.

@@ -4,7 +4,7 @@
 #
 #   internal/tools/frameworks.sh BINARY [NAME...]     all, or some: frameworks.sh bin/larder lightning-2.5 trainer
 #
-# Environments stay in .frameworks and are made anew when their requirements change. torch is installed once: 5.5 GB with its
+# Environments stay in .frameworks and are made again when their requirements change. torch is installed once: 5.5 GB with its
 # CUDA libraries, which the Python index's torch does not load without. The exit code is 1 when a test failed.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
