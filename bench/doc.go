@@ -24,6 +24,7 @@
 //	                  tiers.py and tiers_report.py sweep the split of memory, waiting.py fits the model to them;
 //	                  accuracy.py and fair.py train; resize.py, promises.py, handover.py, native.py time one mechanism;
 //	                  loaders.py and peer_tensorsocket.py are what the others run; train.py is bench/live's job
+//	bench/drawplot    draws a picture of such a script with internal/plot
 //	bench/samplertable, sampler-table.sh
 //	                  the tables of the sampler's page
 //	bench/smoke.sh    one report of everything that is simulated (make bench-smoke)

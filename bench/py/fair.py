@@ -249,8 +249,10 @@ def play(endpoint: str, data: str, world: World, samples: int, epochs: int) -> l
 
 
 def by_turns(jobs: list[Job], epochs: int) -> float:
-    """The client that is due takes a batch, until all have had their epochs. Returns the daemon's decodes for each epoch of
-    the first job, without the first fifth of them."""
+    """The client that is due takes a batch, until all have had their epochs.
+
+    Returns the daemon's decodes for each epoch of the first job, without the first fifth of them.
+    """
     skip, running = epochs // 5, list(jobs)
     decodes: list[int] = []
     while running:

@@ -7,15 +7,16 @@ without the copies.
 
 What it is given, so that it works, and as well as it can:
 
-* Tensor._typed_storage is aliased for torch before 2.0. * A consumer's first acknowledgement is often lost (it is
-published, and what is published before the subscription has arrived is lost). The producer then waits 10 s,
-takes the consumer for one that still needs batch 0, sends that again and again, and is refused each time: the run
-stalls. So each consumer first sends a message that no one needs. * Its pool of tensors is filled with shared memory before the
-first batch. Else each of the first ten messages moves the memory of its batches into shared memory in one call that
-holds the interpreter, heartbeats included. Consumers that are lost are named in the log. * producer_batch_size (batches
-of the loader to a message) is TOGETHER instead of 8. Pickled it is 1: each of a message's slices carries the whole
-storage, once for each consumer, and with 8 no message arrives within a minute. * The images are repeated, so that no
-end of an epoch, where all wait for a heartbeat, is within the run.
+* Tensor._typed_storage is aliased for torch before 2.0.
+* A consumer's first acknowledgement is often lost (it is published, and what is published before the subscription has
+  arrived is lost). The producer then waits 10 s, takes the consumer for one that still needs batch 0, sends that
+  again and again, and is refused each time: the run stalls. So each consumer first sends a message that no one needs.
+* Its pool of tensors is filled with shared memory before the first batch. Else each of the first ten messages moves
+  the memory of its batches into shared memory in one call that holds the interpreter, heartbeats included. Consumers
+  that are lost are named in the log.
+* producer_batch_size (batches of the loader to a message) is TOGETHER instead of 8. Pickled it is 1: each of a
+  message's slices carries the whole storage, once for each consumer, and with 8 no message arrives within a minute.
+* The images are repeated, so that no end of an epoch, where all wait for a heartbeat, is within the run.
 
 The producer starts when all consumers have. Rates count whole messages, from the end of the first one behind what the
 loader's workers had prepared before the consumers came. """

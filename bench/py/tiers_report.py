@@ -3,10 +3,11 @@ bound."""
 
 from __future__ import annotations
 
-import html
+import json
 import math
 import pathlib
 import statistics
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
@@ -47,7 +48,7 @@ def error(c: dict[str, Any], model: str) -> float:
 
 
 def error_had(c: dict[str, Any]) -> float:
-    """The same for bottleneck, told for every run which cores it had: the median over the repeats."""
+    """The same for bottleneck with the cores that each run had: the median over the repeats."""
     return statistics.median(r["predicted"] / r["rate"] for r in c["runs"]) - 1
 
 
@@ -181,8 +182,8 @@ def write(results: list[dict[str, Any]], docs: pathlib.Path) -> None:
     (docs / "img").mkdir(exist_ok=True)
     pictures = []
     if r["cells"]:
-        (docs / "img" / "tiers-predicted.svg").write_text(scatter(r))
-        (docs / "img" / "tiers-splits.svg").write_text(triangles(r))
+        draw(scatter(r), docs / "img" / "tiers-predicted.svg")
+        draw(triangles(r), docs / "img" / "tiers-splits.svg")
         pictures = ["", "![predicted and measured rates of every split](../img/tiers-predicted.svg)", "",
                     "![measured rates over the splits, relative to the best of each group](../img/tiers-splits.svg)"]
     page.write_text(f"{head}{BEGIN}\n{text(r)}\n" + "\n".join(pictures) + f"\n{END}{tail[2]}")
@@ -190,132 +191,45 @@ def write(results: list[dict[str, Any]], docs: pathlib.Path) -> None:
 
 # --- plots ----------------------------------------------------------------------------------------------------------
 
-COLOURS = {"alone": "#1b6ca8", "aligned": "#c05621", "staggered": "#2f855a", "unlike": "#6b46c1"}
-FONT = 'font-family="system-ui, sans-serif"'
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
-class Svg:
-    def __init__(self, width: float, height: float, title: str) -> None:
-        self.size, self.title, self.parts = (width, height), title, []
-
-    def add(self, name: str, body: str | None = None, **attributes: Any) -> None:
-        given = " ".join(f'{k.replace("_", "-")}="{html.escape(f"{v:.1f}" if isinstance(v, float) else str(v))}"' for k,
-                         v in attributes.items())
-        self.parts.append(f"<{name} {given}/>" if body is None else f"<{name} {given}>{body}</{name}>")
-
-    def label(self, x: float, y: float, words: str, anchor: str = "start", size: int = 12,
-              colour: str = "#333") -> None:
-        self.add("text", html.escape(words), x=float(x), y=float(y), text_anchor=anchor, font_size=size, fill=colour)
-
-    def __str__(self) -> str:
-        w, h = self.size
-        return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {w:.0f} {h:.0f}" width="{w:.0f}" '
-                f'height="{h:.0f}" {FONT} role="img">'
-                f"<title>{html.escape(self.title)}</title>\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n"
-                + "\n".join(self.parts) + "\n</svg>\n")
+def draw(plot: dict[str, Any], picture: pathlib.Path) -> None:
+    """Draws a plot with the plotter of all reports, internal/plot."""
+    done = subprocess.run(["go", "run", "./bench/drawplot"], cwd=ROOT, input=json.dumps(plot), capture_output=True,
+                          text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"draw {picture}: {done.stderr}")
+    picture.write_text(done.stdout)
 
 
-def decades(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times powers of ten from low to high."""
-    out = []
-    for e in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1):
-        out += [m * 10.0**e for m in (1, 2, 5) if low <= m * 10.0**e <= high]
-    return out
-
-
-def scatter(r: dict[str, Any]) -> str:
-    """Predicted over measured rates, logarithmic: bottleneck as larder tune says it, bottleneck told the cores,
-    seneca."""
+def scatter(r: dict[str, Any]) -> dict[str, Any]:
+    """Predicted over measured rates: bottleneck as larder tune predicts, bottleneck with the cores of each run, seneca."""
     panels: list[tuple[str, Callable[[dict[str, Any]], float]]] = [
         ("bottleneck, as larder tune predicts", lambda c: c["predicted"]["bottleneck"]["rate"]),
-        ("bottleneck, told the cores each run had", lambda c: measured(c) * (1 + error_had(c))),
+        ("bottleneck, with the cores of each run", lambda c: measured(c) * (1 + error_had(c))),
         ("seneca (Eq. 9)", lambda c: c["predicted"]["seneca"]["rate"]),
     ]
-    side, gap, top, left = 250.0, 60.0, 60.0, 60.0
-    svg = Svg(left + 3 * (side + gap), top + side + 74, "Predicted and measured samples a second")
-    values = [measured(c) for c in r["cells"]]
-    values += [f(c) for _, f in panels[:2] for c in r["cells"]]
-    low, high = min(values) / 1.15, max(values) * 1.15
-    n = r["processors"]
-
-    def at(v: float) -> float:
-        return side * (math.log(min(max(v, low), high)) - math.log(low)) / (math.log(high) - math.log(low))
-
-    for k, (name, f) in enumerate(panels):
-        x0, y0 = left + k * (side + gap), top + side
-        svg.label(x0 + side / 2, top - 10, name, "middle", 13)
-        svg.add("rect", x=x0, y=top, width=side, height=side, fill="none", stroke="#999")
-        for t in decades(low, high):
-            svg.add("line", x1=x0 + at(t), y1=y0, x2=x0 + at(t), y2=top, stroke="#eee")
-            svg.add("line", x1=x0, y1=y0 - at(t), x2=x0 + side, y2=y0 - at(t), stroke="#eee")
-            svg.label(x0 + at(t), y0 + 15, f"{t:,.0f}", "middle", 10)
-            svg.label(x0 - 5, y0 - at(t) + 4, f"{t:,.0f}", "end", 10)
-        svg.add("line", x1=x0, y1=y0, x2=x0 + side, y2=top, stroke="#555")
-        for factor in (0.9, 1.1):  # the bar of 10 %
-            shift = side * math.log(factor) / (math.log(high) - math.log(low))
-            a, b = max(0.0, -shift), side - max(0.0, shift)
-            svg.add("line", x1=x0 + a, y1=y0 - a - shift, x2=x0 + b, y2=y0 - b - shift, stroke="#aaa",
-                    stroke_dasharray="3 3")
-        for c in r["cells"]:
-            hollow = any(starved(x, n) for x in c["runs"])
-            beyond = f(c) > high
-            x, y = x0 + at(measured(c)), y0 - at(f(c))
-            look = {"fill": "none" if hollow else COLOURS[c["phase"]], "stroke": COLOURS[c["phase"]],
-                    "fill_opacity": 0.65}
-            if beyond:
-                svg.add("path", d=f"M{x - 3:.1f} {y + 5:.1f} L{x:.1f} {y:.1f} L{x + 3:.1f} {y + 5:.1f} Z", **look)
-            elif c["dataset"] == "imagenet-700":
-                svg.add("circle", cx=x, cy=y, r=3.2, **look)
-            else:
-                svg.add("rect", x=x - 2.8, y=y - 2.8, width=5.6, height=5.6, **look)
-        svg.label(x0 + side / 2, y0 + 32, "measured, samples/s", "middle", 11)
-    svg.label(14, 22, "predicted, samples/s (dashed: 10 % off)", size=11)
-    x = left
-    for phase, words in PHASES.items():
-        svg.add("circle", cx=x, cy=top + side + 56, r=4, fill=COLOURS[phase])
-        svg.label(x + 9, top + side + 60, words, size=11)
-        x += 150
-    svg.label(x, top + side + 60, "round: photographs, square: drawn, hollow: no core was free, arrow: beyond the axis",
-              size=11)
-    return str(svg)
+    series = []
+    for k, (_, predicted) in enumerate(panels):
+        for phase, words in PHASES.items():
+            cells = [c for c in r["cells"] if c["phase"] == phase]
+            series.append({"name": words, "panel": k, "points": [[measured(c), predicted(c)] for c in cells],
+                           "hollow": [any(starved(x, r["processors"]) for x in c["runs"]) for c in cells]})
+    top = 1.15 * max(max(measured(c), f(c)) for _, f in panels[:2] for c in r["cells"])
+    return {"title": "Predicted and measured samples a second", "form": "scatter", "x": "measured, samples/s",
+            "y": "predicted", "panels": [name for name, _ in panels], "series": series, "top": top, "off": 0.1,
+            "note": "Dashed: 10 % off. Hollow: no core was free. Points at the upper edge are beyond it."}
 
 
-def shade(part: float) -> str:
-    """White at half of the best and below, dark blue at the best."""
-    t = min(max((part - 0.4) / 0.6, 0.0), 1.0)
-    return "#" + "".join(f"{round(a + (b - a) * t):02x}" for a, b in zip((247, 251, 255), (8, 69, 148), strict=True))
-
-
-def triangles(r: dict[str, Any]) -> str:
-    """The simplex of splits of every group: circles are shaded by the measured rate, relative to the best of the
-    group."""
-    every = groups(r)
-    side, gap, across = 210.0, 30.0, 4
-    high = side * math.sqrt(3) / 2
-    rows = -(-len(every) // across)
-    svg = Svg(20 + across * (side + gap), 30 + rows * (high + 92), "Measured rates over the splits")
-    for k, ((name, phase, budget), cells) in enumerate(every.items()):
-        x0, y0 = 30 + (k % across) * (side + gap), 70 + (k // across) * (high + 92) + high
-        best = max(map(measured, cells))
-        top = max(cells, key=measured)
-        svg.label(x0 + side / 2, y0 - high - 38, f"{name}, {PHASES[phase]}", "middle", 12)
-        svg.label(x0 + side / 2, y0 - high - 23, f"{size(budget)}; best {best:,.0f}/s", "middle", 11, "#666")
-        svg.add("path", d=f"M{x0:.1f} {y0:.1f} h{side:.1f} L{x0 + side / 2:.1f} {y0 - high:.1f} Z", fill="none",
-                stroke="#bbb")
-        svg.label(x0 - 13, y0 + 24, "encoded", "start", 10)
-        svg.label(x0 + side + 13, y0 + 24, "decoded", "end", 10)
-        svg.label(x0 + side / 2 + 16, y0 - high - 2, "augmented", "start", 10)
-        for c in sorted(cells, key=lambda c: c["percent"] == "chosen"):
-            total = sum(c["split"]) or 1
-            _, d, a = (b / total for b in c["split"])
-            x, y = x0 + side * (d + a / 2), y0 - high * a
-            part = measured(c) / best
-            if c["percent"] == "chosen":
-                svg.add("rect", x=x - 13, y=y - 13, width=26, height=26, fill="none", stroke="#c05621", stroke_width=2)
-                continue
-            svg.add("circle", cx=x, cy=y, r=11, fill=shade(part), stroke="#c05621" if c is top else "#888",
-                    stroke_width=2 if c is top else 1)
-            svg.label(x, y + 3.5, f"{100 * part:.0f}", "middle", 9, "#fff" if part > 0.75 else "#333")
-    svg.label(30, 18, "Numbers: % of the group's best measured rate. Orange square: the split that larder tune "
-                      "chooses; orange circle: the best measured.", size=11)
-    return str(svg)
+def triangles(r: dict[str, Any]) -> dict[str, Any]:
+    """The simplex of splits of every group: measured rates in per cent of the best of the group."""
+    panels, cells = [], []
+    for k, ((name, phase, budget), some) in enumerate(groups(r).items()):
+        best = max(map(measured, some))
+        panels.append(f"{name}, {PHASES[phase]}, {size(budget)}, best {best:,.0f}/s")
+        for c in sorted(some, key=lambda c: c["percent"] == "chosen"):
+            cells.append({"panel": k, "split": c["split"], "values": [100 * measured(c) / best]}
+                         | ({"mark": "the split that larder tune chooses"} if c["percent"] == "chosen" else {}))
+    return {"title": "Measured rates over the splits", "form": "simplex", "x": "", "y": "%", "panels": panels,
+            "cells": cells, "note": "Numbers: % of the group's best measured rate."}

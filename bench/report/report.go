@@ -1,6 +1,6 @@
 // Package report writes benchmarks as one HTML file that needs no network: pictures as inline SVG, tables, the facts of
-// machine and seeds, and all raw data embedded, so that a reader who doubts a picture can draw another. It also compares
-// two results (compare.go).
+// machine and seeds, and all raw data embedded, so that a reader who doubts a picture can draw another. It also
+// compares two results (compare.go).
 //
 // It measures nothing and knows no daemon; the commands of larder bench write the JSON that it reads.
 package report

@@ -16,6 +16,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"larder/internal/plot"
 )
 
 // Page is a whole report. Every part but the title may be empty.
@@ -98,7 +100,9 @@ var pageTemplate = template.Must(template.New("page.html.tmpl").Funcs(template.F
 	"heads":  heads,
 	"prose":  prose,
 	"sorted": func(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) },
-	"style":  func() template.CSS { return template.CSS(file("style.css")) }, //nolint:gosec // a file of this package
+	"style": func() template.CSS {
+		return template.CSS(plot.PictureStyle + file("style.css")) //nolint:gosec // files of these packages
+	},
 	"script": func() template.JS { return template.JS(file("save.js")) },     //nolint:gosec // a file of this package
 	"rows":   func(t Table) int { return len(t.Rows) },
 }).ParseFS(files, "page.html.tmpl"))

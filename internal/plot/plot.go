@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"html"
 	"html/template"
+	"strings"
 )
 
 // Plot is one picture. Which fields it uses depends on its Form.
@@ -19,11 +20,13 @@ type Plot struct {
 	Series []Series `json:"series,omitempty"`
 	Spans  []Span   `json:"spans,omitempty"`
 	Marks  []Mark   `json:"marks,omitempty"`
-	// Panels are pictures side by side. Of a simplex: what each value of a cell is. Of lines: each shows the series that
-	// name it, on the same axes.
+	// Panels are pictures side by side. Of a simplex: what each value of a cell is. Of lines and a scatter: each shows the
+	// series that name it, on the same axes.
 	Panels []string `json:"panels,omitempty"`
 	Cells  []Cell   `json:"cells,omitempty"`
-	Note   string   `json:"note,omitempty"` // below the picture
+	// Off is of a scatter the distance of its dashed lines from the diagonal, as a part: 0.1 = 10 %; 0 = none.
+	Off  float64 `json:"off,omitempty"`
+	Note string  `json:"note,omitempty"` // below the picture
 }
 
 // Forms of a plot.
@@ -32,6 +35,7 @@ const (
 	Stacked = "stacked" // bars on top of each other
 	Simplex = "simplex" // a triangle of splits for each of Panels
 	Spans   = "spans"   // when each series of each group was active
+	Scatter = "scatter" // points about a diagonal, both axes logarithmic: what was predicted over what was measured
 )
 
 // Series is one line, or one bar of each group.
@@ -42,6 +46,7 @@ type Series struct {
 	Points [][2]float64 `json:"points"`
 	Low    []float64    `json:"low,omitempty"` // of each point: the interval of its repeats
 	High   []float64    `json:"high,omitempty"`
+	Hollow []bool       `json:"hollow,omitempty"` // of each point of a scatter: it does not count
 }
 
 // Span is a time in which a series of a group was active.
@@ -59,8 +64,10 @@ type Mark struct {
 	Text string  `json:"text"`
 }
 
-// Cell is one split of memory: the parts for encoded, decoded and augmented samples, and a value for each panel.
+// Cell is one split of memory: the parts for encoded, decoded and augmented samples, and a value for each panel from
+// Panel on.
 type Cell struct {
+	Panel  int        `json:"panel,omitempty"`
 	Split  [3]float64 `json:"split"`
 	Values []float64  `json:"values"`
 	Mark   string     `json:"mark,omitempty"` // why it stands out
@@ -74,6 +81,8 @@ func (p *Plot) SVG(styles Styles) template.HTML {
 		p.simplex(b)
 	case p.Form == Spans:
 		p.spans(b)
+	case p.Form == Scatter:
+		p.scatter(b)
 	case len(p.Bars) > 0:
 		p.bars(b)
 	case len(p.Panels) > 0:
@@ -83,6 +92,24 @@ func (p *Plot) SVG(styles Styles) template.HTML {
 	}
 	b.WriteString("</svg>")
 	return template.HTML(b.String()) //nolint:gosec // every name went through html.EscapeString
+}
+
+// File draws the picture as an SVG file of its own, with its style and its note.
+func (p *Plot) File() string {
+	open, rest, _ := strings.Cut(string(p.SVG(nil)), ">")
+	var w, h float64
+	if _, err := fmt.Sscanf(open, `<svg viewBox="0 0 %g %g"`, &w, &h); err != nil {
+		panic(err) // begin wrote it
+	}
+	rest = strings.TrimSuffix(rest, "</svg>")
+	note := ""
+	if p.Note != "" {
+		h += 20
+		note = fmt.Sprintf(`<text x="12" y="%g" class="num">%s</text>`, h-8, html.EscapeString(p.Note))
+	}
+	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" width="%g" height="%g" role="img">`+
+		"<title>%s</title><style>%s</style>\n"+`<rect width="100%%" height="100%%" class="paper"/>`+"%s%s</svg>\n",
+		w, h, w, h, html.EscapeString(p.Title), html.EscapeString(PictureStyle), rest, note)
 }
 
 func (p *Plot) begin(b *canvas, height float64) {

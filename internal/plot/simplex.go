@@ -9,36 +9,41 @@ import (
 const (
 	simplexSide = 300.0
 	simplexTop  = 54.0
+	simplexGap  = 110.0
+	inRow       = 2 // triangles beside each other
 )
 
 // triangle is one panel of a simplex.
 type triangle struct {
-	x, tall float64 // left corner, height
-	lo, hi  float64 // of its values
+	x, y, tall float64 // left corner, top, height
+	lo, hi     float64 // of its values
 }
 
 // at is where a split lies: encoded left, decoded right, augmented above.
 func (t *triangle) at(s [3]float64) (x, y float64) {
 	sum := max(1e-12, s[0]+s[1]+s[2])
-	return t.x + simplexSide*(s[1]/sum+s[2]/sum/2), simplexTop + t.tall*(1-s[2]/sum)
+	return t.x + simplexSide*(s[1]/sum+s[2]/sum/2), t.y + t.tall*(1-s[2]/sum)
 }
 
 // simplex draws the triangle of all splits for each panel: the corners are memory for one form alone, darker is more.
 func (p *Plot) simplex(b *canvas) {
 	tall := simplexSide * math.Sqrt(3) / 2
-	height := simplexTop + tall + 66
+	row := simplexTop + tall + 40
+	panels := max(1, len(p.Panels))
+	height := row*float64((panels+inRow-1)/inRow) + 26
 	p.begin(b, height)
-	for k := range max(1, len(p.Panels)) {
-		t := triangle{x: 50 + float64(k)*(simplexSide+110), tall: tall, lo: math.Inf(1), hi: math.Inf(-1)}
+	for k := range panels {
+		t := triangle{x: 50 + float64(k%inRow)*(simplexSide+simplexGap), y: simplexTop + row*float64(k/inRow), tall: tall,
+			lo: math.Inf(1), hi: math.Inf(-1)}
 		for _, c := range p.Cells {
-			if c.has(k) {
-				t.lo, t.hi = min(t.lo, c.Values[k]), max(t.hi, c.Values[k])
+			if v, ok := c.value(k); ok {
+				t.lo, t.hi = min(t.lo, v), max(t.hi, v)
 			}
 		}
 		p.corners(b, &t, k)
 		for _, c := range p.Cells {
-			if c.has(k) {
-				t.dot(b, c, c.Values[k])
+			if v, ok := c.value(k); ok {
+				t.dot(b, c, v)
 			}
 		}
 	}
@@ -50,8 +55,14 @@ func (p *Plot) simplex(b *canvas) {
 	}
 }
 
-// has reports whether a cell has a value for a panel.
-func (c *Cell) has(k int) bool { return k < len(c.Values) && finite([2]float64{0, c.Values[k]}) }
+// value is what a cell has for a panel, false for none.
+func (c *Cell) value(k int) (v float64, ok bool) {
+	k -= c.Panel
+	if k < 0 || k >= len(c.Values) || !finite([2]float64{0, c.Values[k]}) {
+		return 0, false
+	}
+	return c.Values[k], true
+}
 
 // corners draws a triangle with its title and the names of its corners.
 func (p *Plot) corners(b *canvas, t *triangle, k int) {
@@ -60,7 +71,7 @@ func (p *Plot) corners(b *canvas, t *triangle, k int) {
 		if !math.IsInf(t.lo, 1) {
 			title += fmt.Sprintf(": %s to %s %s", short(t.lo), short(t.hi), p.Y)
 		}
-		b.text(t.x+simplexSide/2, 14, "middle", "lab", title)
+		b.text(t.x+simplexSide/2, t.y-simplexTop+14, "middle", "lab", title)
 	}
 	ax, ay := t.at([3]float64{1, 0, 0})
 	bx, by := t.at([3]float64{0, 1, 0})

@@ -1,6 +1,14 @@
 package plot
 
-import "fmt"
+import (
+	_ "embed"
+	"fmt"
+)
+
+// PictureStyle is the style sheet of all pictures: a page that shows them needs it.
+//
+//go:embed picture.css
+var PictureStyle string
 
 // Style is how a series looks, as classes of the page.
 type Style struct{ Colour, Line string }
