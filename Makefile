@@ -43,7 +43,7 @@ BESIDE = --no-print-directory --keep-going --jobs=2 --output-sync=target
 .PHONY: test
 test: setup build ## every test once: Go, Python against the daemon, PyTorch; five minutes after the first set-up
 	@echo "Go and Python tests run beside each other; each prints what it found when it ends"
-	@$(MAKE) $(BESIDE) GO='nice -n 10 $(GO)' test-go test-python
+	@$(MAKE) $(BESIDE) GO='nice -n 5 $(GO)' test-go test-python
 
 .PHONY: test-all
 test-all: test ## make test, then what takes longer: -race over 40 worlds, parsers fuzzed, a report in a browser

@@ -204,7 +204,7 @@ def draw(plot: dict[str, Any], picture: pathlib.Path) -> None:
 
 
 def scatter(r: dict[str, Any]) -> dict[str, Any]:
-    """Predicted over measured rates: bottleneck as larder tune predicts, bottleneck with the cores of each run, seneca."""
+    """Predicted over measured rates: bottleneck as larder tune predicts, with the cores of each run, seneca."""
     panels: list[tuple[str, Callable[[dict[str, Any]], float]]] = [
         ("bottleneck, as larder tune predicts", lambda c: c["predicted"]["bottleneck"]["rate"]),
         ("bottleneck, with the cores of each run", lambda c: measured(c) * (1 + error_had(c))),
