@@ -103,7 +103,7 @@ var pageTemplate = template.Must(template.New("page.html.tmpl").Funcs(template.F
 	"style": func() template.CSS {
 		return template.CSS(plot.PictureStyle + file("style.css")) //nolint:gosec // files of these packages
 	},
-	"script": func() template.JS { return template.JS(file("save.js")) },     //nolint:gosec // a file of this package
+	"script": func() template.JS { return template.JS(file("save.js")) }, //nolint:gosec // a file of this package
 	"rows":   func(t Table) int { return len(t.Rows) },
 }).ParseFS(files, "page.html.tmpl"))
 
