@@ -218,7 +218,7 @@ def scatter(r: dict[str, Any]) -> dict[str, Any]:
                            "hollow": [any(starved(x, r["processors"]) for x in c["runs"]) for c in cells]})
     top = 1.15 * max(max(measured(c), f(c)) for _, f in panels[:2] for c in r["cells"])
     return {"title": "Predicted and measured samples a second", "form": "scatter", "x": "measured, samples/s",
-            "y": "predicted", "panels": [name for name, _ in panels], "series": series, "top": top, "off": 0.1,
+            "y": "up: predicted", "panels": [name for name, _ in panels], "series": series, "top": top, "off": 0.1,
             "note": "Dashed: 10 % off. Hollow: no core was free. Points at the upper edge are beyond it."}
 
 
@@ -227,7 +227,7 @@ def triangles(r: dict[str, Any]) -> dict[str, Any]:
     panels, cells = [], []
     for k, ((name, phase, budget), some) in enumerate(groups(r).items()):
         best = max(map(measured, some))
-        panels.append(f"{name}, {PHASES[phase]}, {size(budget)}, best {best:,.0f}/s")
+        panels.append(f"{name}, {PHASES[phase]}, {size(budget)}")
         for c in sorted(some, key=lambda c: c["percent"] == "chosen"):
             cells.append({"panel": k, "split": c["split"], "values": [100 * measured(c) / best]}
                          | ({"mark": "the split that larder tune chooses"} if c["percent"] == "chosen" else {}))

@@ -42,6 +42,9 @@ func (p *Plot) scatter(b *canvas) {
 	legend.legend(b, left)
 	for i := range max(1, len(p.Panels)) {
 		p.diagonal(b, &q)
+		if i == 0 {
+			b.text(q.x-left+4, q.y+q.side+34, "start", "unit", p.Y)
+		}
 		if i < len(p.Panels) {
 			b.text(q.x+q.side, q.y-8, "end", "lab", p.Panels[i])
 		}
@@ -79,7 +82,6 @@ func (p *Plot) diagonal(b *canvas, q *square) {
 		line(1+p.Off, "mark")
 	}
 	b.text(q.x+q.side/2, bottom+34, "middle", "unit", p.X)
-	b.text(q.x-34, q.y-8, "start", "unit", p.Y)
 }
 
 func (p *Plot) points(b *canvas, q *square, k int, s *Series) {
