@@ -7,8 +7,8 @@ A decoded tier is filled by an epoch at full speed. Then jobs take a batch every
 daemon time for each, while the tier shrinks and grows again by larder tiers resize. What next() waited is compared with
 the same jobs while nothing is resized, with the large and with the small tier. The first batch of each epoch is left
 out. It also reports the daemon's resident memory beside its budgets, and the part of its processor time that the
-garbage collector took (gctrace). Photographs come from $LARDER_TESTDATA/imagenet-700 (default ../shared/data), copied as often
-as it takes to fill the tier, else images are drawn. """
+garbage collector took (gctrace). Photographs come from $LARDER_TESTDATA/imagenet-700 (default ../shared/data), copied
+as often as it takes to fill the tier, else images are drawn. """
 
 from __future__ import annotations
 
